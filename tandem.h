@@ -1,0 +1,13 @@
+/* tandem: a small deep-learning framework in C11 with data parallelism built in.
+ * The public face: one header for each module, in the order in which they build on each other. */
+#ifndef TANDEM_H
+#define TANDEM_H
+
+#define TANDEM_VERSION "0.1.0"
+
+#include "tensor/tensor.h"
+#include "autograd/autograd.h"
+#include "nn/nn.h"
+#include "data/data.h"
+
+#endif

@@ -1,0 +1,44 @@
+/*
+ * Which instruction set the CPU kernels use. One binary carries them all: a kernel is compiled
+ * for its instruction set by a function attribute and chosen when the program runs.
+ */
+#ifndef TENSOR_CPU_ISA_H
+#define TENSOR_CPU_ISA_H
+
+/* Levels in rising order; each can run everything below it. AMX will follow AVX-512. */
+typedef enum td_isa {
+    TD_ISA_PORTABLE = 0, /* whatever the compiler targets: SSE2 on x86-64, NEON on AArch64 */
+    TD_ISA_AVX2,         /* AVX2 and FMA: 8 floats a vector, 16 registers */
+    TD_ISA_AVX512,       /* AVX-512 F, BW, DQ, VL: 16 floats a vector, 32 registers */
+} td_isa;
+
+/* TD_X86 is 1 where the two attributes below exist. */
+#if defined(__x86_64__)
+#define TD_X86 1
+#define TD_TARGET_AVX2 __attribute__((target("avx2,fma")))
+#define TD_TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
+#else
+#define TD_X86 0
+#endif
+
+/* The best level that this processor and its operating system support. */
+td_isa td_isa_detect(void);
+
+/*
+ * The level in use: the detected one, or a lower one asked for by the environment variable
+ * TANDEM_CPU_ISA (portable, avx2, avx512). An unknown name, or a level that this machine does not
+ * have, is reported on stderr once and the best available level is used.
+ */
+td_isa td_isa_current(void);
+
+/*
+ * Uses this level from now on, or the detected one if that is lower; returns what is now in use.
+ * For tests and benchmarks: call it between operations, never during one, and ask for workspace
+ * sizes again afterwards.
+ */
+td_isa td_isa_force(td_isa isa);
+
+/* "portable", "avx2", "avx512". */
+const char *td_isa_name(td_isa isa);
+
+#endif

@@ -1,0 +1,50 @@
+/*
+ * The thread pool of a CPU device. A run calls fn(ctx, task) once for every task in [0, tasks),
+ * in no particular order, on the pool's threads; the caller is one of them.
+ *
+ * Who runs which task is decided as the run goes, so a task must write only what is its own, and
+ * a sum over tasks must be cut by data and combined in a fixed order afterwards. Then results do
+ * not depend on the number of threads.
+ */
+#ifndef TENSOR_CPU_POOL_H
+#define TENSOR_CPU_POOL_H
+
+#include <stdint.h>
+
+typedef struct td_pool td_pool;
+typedef void (*td_task_fn)(void *ctx, int64_t task);
+
+/* A pool of `threads` >= 1 threads, the caller included. NULL with errno on failure. */
+td_pool *td_pool_new(int threads);
+
+/* Ends and joins the threads. NULL is fine. */
+void td_pool_free(td_pool *pool);
+
+/* The number of threads, the caller included; 1 for NULL. */
+int td_pool_threads(const td_pool *pool);
+
+/*
+ * Changes the number of threads; not during a run. Returns 0, or an errno code, after which the
+ * pool works on with one thread.
+ */
+int td_pool_set_threads(td_pool *pool, int threads);
+
+/*
+ * Runs all tasks and returns when they are done. Everything a task wrote is then visible to the
+ * caller.
+ *
+ * Runs on the calling thread alone: with a NULL pool, one thread or one task; from inside a task;
+ * and while another thread is using the pool.
+ *
+ * Denormal numbers count as zero inside tasks (flush-to-zero and denormals-are-zero, on x86),
+ * whichever thread runs them; the caller's mode is restored.
+ */
+void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx);
+
+/*
+ * How many threads to use when nobody says: OMP_NUM_THREADS if that is a positive number (the
+ * first of a list), else the number of processors that this process may run on.
+ */
+int td_default_threads(void);
+
+#endif

@@ -1,0 +1,42 @@
+/* Devices: where a tensor's memory lies and its kernels run. They are uniform: `cpu` is `cpu:0`;
+ * several CPU devices may be asked for on one machine (each with a thread pool of its own), so that
+ * everything written for several devices runs and is tested without a GPU. */
+#ifndef TD_TENSOR_DEVICE_H
+#define TD_TENSOR_DEVICE_H
+
+#include "tensor/error.h"
+
+#include <stdbool.h>
+
+enum { TD_MAX_DEVICES = 16 }; /* per type */
+
+typedef enum td_device_type { TD_DEVICE_CPU = 0, TD_DEVICE_CUDA = 1 } td_device_type;
+
+typedef struct td_device {
+    unsigned char type;  /* td_device_type */
+    unsigned char index; /* 0 .. TD_MAX_DEVICES-1 */
+} td_device;
+
+#define TD_CPU ((td_device){ TD_DEVICE_CPU, 0 })
+#define TD_CPU_N(n) ((td_device){ TD_DEVICE_CPU, (unsigned char)(n) })
+
+static inline bool td_same_device(td_device a, td_device b)
+{
+    return a.type == b.type && a.index == b.index;
+}
+
+/* Reads "cpu", "cpu:3" or "cuda:0". TD_E_ARG: not of that form, index too large.
+ * TD_E_UNSUPPORTED: a device that this build has no kernels for. */
+td_status td_device_parse(const char *text, td_device *device);
+
+/* "cpu:0". The string is static. */
+const char *td_device_name(td_device device);
+
+/* The number of threads of a CPU device's pool, the caller's own included. The first use of a
+ * device makes its pool; before that, or between steps, it can be set. Default: OMP_NUM_THREADS if
+ * it is set, otherwise the CPUs that this process may run on, shared by nobody. Results never
+ * depend on it. threads = 0 sets the default. */
+td_status td_set_threads(td_device device, int threads);
+int td_threads(td_device device);
+
+#endif

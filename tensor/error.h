@@ -1,0 +1,78 @@
+/* Errors, of two kinds.
+ *
+ * A programming mistake (shapes that do not fit, a tensor used after its step) ends in td_fatal():
+ * the message goes to a replaceable handler, which by default prints it and aborts.
+ *
+ * A failure of the world (file, memory, driver, network) is returned as a negative td_status, and
+ * td_last_error() tells what happened, where, and what to do. Functions that return a pointer
+ * return NULL instead. */
+#ifndef TD_TENSOR_ERROR_H
+#define TD_TENSOR_ERROR_H
+
+#include <stdarg.h>
+
+typedef enum td_status {
+    TD_OK = 0,
+#define TD_ERROR(name, code, meaning) TD_E_##name = (code),
+#include "tensor/errors.def"
+#undef TD_ERROR
+} td_status;
+
+/* The place in the user's code that called an operation. Operations take it as their last argument;
+ * a macro of the operation's own name supplies it, so nobody writes it by hand. */
+typedef struct td_site {
+    const char *file;
+    int line;
+} td_site;
+#define TD_HERE ((td_site){ __FILE__, __LINE__ })
+
+/* What a status means, in a few words ("out of memory"). Never NULL. */
+const char *td_status_text(td_status status);
+
+/* The message of the last failure on this thread, "" if there was none. Valid until the next one.
+ */
+const char *td_last_error(void);
+
+/* Writes the message of a failure on this thread and returns status, so that a function can end in
+ * `return td_fail(TD_E_IO, "...")`. */
+td_status td_fail(td_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3), cold));
+
+/* Puts "context: " in front of the last message and returns status. */
+td_status td_fail_context(td_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3), cold));
+
+/* Reports a programming mistake and does not return. The message gets the place in front, and the
+ * names of the modules that are running (td_context_push) behind. */
+_Noreturn void td_fatal(td_site at, const char *format, ...)
+    __attribute__((format(printf, 2, 3), cold));
+
+/* Called with the whole message. It may leave by longjmp or exit; if it returns, abort() follows.
+ * NULL sets the default, which prints to stderr. Process-wide. */
+typedef void (*td_fatal_handler)(const char *message, void *user);
+void td_set_fatal_handler(td_fatal_handler handler, void *user);
+
+/* Names what is running on this thread, for messages: "layer1.0.conv1 (Conv2d)". The string must
+ * outlive its pop. Pushes beyond a depth of 32 are counted but not kept. */
+void td_context_push(const char *name);
+void td_context_pop(void);
+void td_context_clear(void);
+
+/* Checks a condition that only a programming mistake can break; never compiled out. */
+#define TD_REQUIRE(condition, at, ...)                                                             \
+    do {                                                                                           \
+        if (__builtin_expect(!(condition), 0)) {                                                   \
+            td_fatal((at), __VA_ARGS__);                                                           \
+        }                                                                                          \
+    } while (0)
+
+/* Returns from the calling function when expression is a failure. */
+#define TD_TRY(expression)                                                                         \
+    do {                                                                                           \
+        td_status td_try_status_ = (expression);                                                   \
+        if (td_try_status_ != TD_OK) {                                                             \
+            return td_try_status_;                                                                 \
+        }                                                                                          \
+    } while (0)
+
+#endif

@@ -1,0 +1,192 @@
+/* The table of kernels that a device implements: the only door to cpu/ and cuda/.
+ *
+ * Contracts for all of them:
+ *  - shapes, dtypes and devices have been checked by the caller (autograd/ops, nn/optim); outputs
+ *    exist, have their final shape, and do not overlap inputs unless said so;
+ *  - inputs may have any strides (0 in expanded dimensions); outputs are dense unless said so. The
+ *    common cases (equal dense order, rows, the device's layouts) are the fast ones;
+ *  - float kernels take f32 and f64, and bf16/f16 where it is said; accumulation is in the element
+ *    type or wider; all tensors of a call have the same float dtype unless said so;
+ *  - `accumulate` means y += result, otherwise y = result;
+ *  - a kernel may take td_scratch memory and gives it back before it returns; it never keeps
+ *    pointers; it never calls malloc inside a step;
+ *  - the result's bits depend on shapes, values and instruction set only, never on threads;
+ *  - any size may be 0. */
+#ifndef TD_TENSOR_KERNELS_H
+#define TD_TENSOR_KERNELS_H
+
+#include "tensor/tensor.h"
+
+typedef enum td_unary_op {
+#define TD_UNARY(name, value, slope) TD_UNARY_##name,
+#define TD_BINARY(name, value)
+#include "tensor/elementwise.def"
+#undef TD_UNARY
+#undef TD_BINARY
+    TD_UNARY_COUNT
+} td_unary_op;
+
+typedef enum td_binary_op {
+#define TD_UNARY(name, value, slope)
+#define TD_BINARY(name, value) TD_BINARY_##name,
+#include "tensor/elementwise.def"
+#undef TD_UNARY
+#undef TD_BINARY
+    TD_BINARY_COUNT
+} td_binary_op;
+
+typedef enum td_reduce_op { TD_REDUCE_SUM, TD_REDUCE_MEAN, TD_REDUCE_MAX } td_reduce_op;
+
+typedef struct td_conv2d_params {
+    int stride[2], pad[2], dilation[2]; /* height, width */
+    int64_t groups;
+} td_conv2d_params;
+
+typedef struct td_pool2d_params {
+    int kernel[2], stride[2], pad[2];
+    bool count_include_pad; /* average pooling: divide by the whole window (PyTorch's default) */
+} td_pool2d_params;
+
+/* Batch normalisation over [N,C,...]: per channel, over all else. Optional add and relu fused:
+ * y = act(x_hat * weight + bias [+ add]). Statistics are accumulated in double. */
+typedef struct td_batch_norm_args {
+    const td_tensor *x;             /* [N,C] or [N,C,H,W] */
+    const td_tensor *weight, *bias; /* [C]; NULL: 1 and 0 */
+    const td_tensor *add;           /* like x, or NULL */
+    bool relu;
+    bool training;
+    double eps, momentum;                  /* momentum: running = (1-m)*running + m*batch */
+    td_tensor *running_mean, *running_var; /* [C]; training: updated (variance over n-1) unless
+                                              NULL; evaluation: used */
+    td_tensor *mean, *inv_std;             /* [C] f32/f64, written: what was normalised with */
+    td_tensor *y;                          /* like x; may be x itself in evaluation */
+} td_batch_norm_args;
+
+typedef struct td_batch_norm_grad_args {
+    const td_tensor *dy, *x, *y; /* y: the forward's output; read only for relu's mask (y > 0) */
+    const td_tensor *weight, *mean, *inv_std;
+    bool relu;
+    bool training;                          /* false: the statistics were constants */
+    td_tensor *dx, *dweight, *dbias, *dadd; /* each may be NULL: not wanted */
+    bool accumulate_dx, accumulate_dweight, accumulate_dbias, accumulate_dadd;
+} td_batch_norm_grad_args;
+
+/* One slice of an optimizer's flat memory (nn/optim). */
+typedef struct td_optim_slice {
+    int64_t begin, count; /* elements */
+    bool skip;            /* no gradient: leave parameter and state alone */
+    bool first;           /* SGD: momentum starts as the gradient */
+    float lr, weight_decay;
+    float momentum, dampening; /* SGD */
+    bool nesterov;
+    float beta1, beta2, eps; /* Adam, AdamW */
+    double bias1, bias2;     /* 1 - beta1^t, 1 - beta2^t */
+    bool decoupled;          /* AdamW: p *= 1 - lr*weight_decay first */
+} td_optim_slice;
+
+typedef struct td_kernels {
+    const char *name; /* "cpu (avx512)" */
+
+    /* ---- memory; any dtype, any strides on both sides ---- */
+    void (*fill)(td_tensor *y, double value);
+    void (*copy)(td_tensor *y, const td_tensor *x); /* same shape; converts dtype; y may have any
+                                                       non-overlapping strides */
+    /* y += alpha * x; same shape, same dtype (float, bf16 and f16 too, or integer), any
+     * non-overlapping strides. */
+    void (*axpy)(td_tensor *y, double alpha, const td_tensor *x);
+    bool (*all_finite)(const td_tensor *x); /* float dtypes */
+
+    /* ---- elements: f32, f64, bf16, f16 ---- */
+    void (*unary)(td_unary_op op, td_tensor *y, const td_tensor *x, double p);
+    void (*unary_grad)(td_unary_op op, td_tensor *dx, const td_tensor *dy, const td_tensor *x,
+                       const td_tensor *y, double p, bool accumulate);
+    /* a and b already have y's shape (expanded). */
+    void (*binary)(td_binary_op op, td_tensor *y, const td_tensor *a, const td_tensor *b);
+
+    /* ---- reductions: f32, f64 (argmax also i64, i32, u8) ---- */
+    /* y has x's ndim; where y's size is 1 and x's is not, that dimension is reduced. Sums are
+     * accumulated in double over fixed blocks. MAX of NaN is NaN. */
+    void (*reduce)(td_reduce_op op, td_tensor *y, const td_tensor *x, bool accumulate);
+    /* index: i64, x's shape with dim's size 1; the first largest. dim's size is not 0. */
+    void (*argmax)(td_tensor *index, const td_tensor *x, int dim);
+    double (*sum_of_squares)(const td_tensor *x); /* in double, fixed blocks */
+
+    /* ---- products: f32, f64 ---- */
+    /* c[...,m,n] = a[...,m,k] b[...,k,n] (+ bias[n]) (+ c if accumulate); batch dimensions of a and
+     * b are already expanded to c's; bias NULL: none. */
+    void (*matmul)(td_tensor *c, const td_tensor *a, const td_tensor *b, const td_tensor *bias,
+                   bool accumulate);
+    /* x, y TD_IMAGE, w TD_FILTER fast; anything else is converted on the way. */
+    void (*conv2d)(td_tensor *y, const td_tensor *x, const td_tensor *w, const td_tensor *bias,
+                   const td_conv2d_params *params);
+    void (*conv2d_grad_input)(td_tensor *dx, const td_tensor *dy, const td_tensor *w,
+                              const td_conv2d_params *params, bool accumulate);
+    void (*conv2d_grad_weight)(td_tensor *dw, const td_tensor *dy, const td_tensor *x,
+                               const td_conv2d_params *params, bool accumulate);
+
+    /* ---- normalisation: f32, f64 ---- */
+    void (*batch_norm)(const td_batch_norm_args *args);
+    void (*batch_norm_grad)(const td_batch_norm_grad_args *args);
+    /* Over the last dimension, of size d: x, y [rows..., d] contiguous; weight, bias [d] or NULL;
+     * mean, inv_std [rows] are written. */
+    void (*layer_norm)(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const td_tensor *x,
+                       const td_tensor *weight, const td_tensor *bias, double eps);
+    void (*layer_norm_grad)(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
+                            const td_tensor *dy, const td_tensor *x, const td_tensor *weight,
+                            const td_tensor *mean, const td_tensor *inv_std, bool accumulate_dx,
+                            bool accumulate_dweight,
+                            bool accumulate_dbias); /* outputs may be NULL */
+
+    /* ---- softmax along dim; x, y the same dense order: f32, f64 ---- */
+    void (*softmax)(td_tensor *y, const td_tensor *x, int dim, bool log);
+    void (*softmax_grad)(td_tensor *dx, const td_tensor *dy, const td_tensor *y, int dim, bool log,
+                         bool accumulate);
+    /* Mean over the batch of (1-s)*nll + s/K*sum(-log p). logits [N,K], labels [N] i64 in [0,K)
+     * (the caller has checked them); loss scalar; log_p [N,K] is written. */
+    void (*cross_entropy)(td_tensor *loss, td_tensor *log_p, const td_tensor *logits,
+                          const td_tensor *labels, double smoothing);
+    void (*cross_entropy_grad)(td_tensor *dlogits, const td_tensor *dloss, const td_tensor *log_p,
+                               const td_tensor *labels, double smoothing, bool accumulate);
+
+    /* ---- pooling; TD_IMAGE fast: f32, f64 ---- */
+    /* index: u8 of y's shape and order: the place in the window (kh*KW + kw) of the first largest
+     * element; NULL: not wanted. Windows of up to 255 places; padding never wins. */
+    void (*max_pool2d)(td_tensor *y, td_tensor *index, const td_tensor *x,
+                       const td_pool2d_params *params);
+    void (*max_pool2d_grad)(td_tensor *dx, const td_tensor *dy, const td_tensor *index,
+                            const td_pool2d_params *params, bool accumulate);
+    void (*avg_pool2d)(td_tensor *y, const td_tensor *x, const td_pool2d_params *params);
+    void (*avg_pool2d_grad)(td_tensor *dx, const td_tensor *dy, const td_pool2d_params *params,
+                            bool accumulate);
+
+    /* ---- tables: f32, f64 ---- */
+    /* y[i...,:] = table[index[i...],:]; index i64, checked by the caller (labels_in_range). */
+    void (*embedding)(td_tensor *y, const td_tensor *table, const td_tensor *index);
+    void (*embedding_grad)(td_tensor *dtable, const td_tensor *dy, const td_tensor *index,
+                           bool accumulate);
+    /* Whether all elements of an i64 tensor lie in [0, limit); if not, *bad is the first that does
+     * not (in row-major order). */
+    bool (*indices_in_range)(const td_tensor *index, int64_t limit, int64_t *bad);
+
+    /* ---- dropout: y = x * keep / (1-p); element i (row-major) is kept if its Philox word, key
+     * (seed, stream), counter (step, i/4), lane i%4, is >= p * 2^32. The backward is the same call
+     * on dy. f32, f64 ---- */
+    void (*dropout)(td_tensor *y, const td_tensor *x, double p, td_philox_key key, uint64_t step,
+                    bool accumulate);
+
+    /* ---- optimizers over flat memory: 1-d contiguous f32 or f64 tensors of equal length, a table
+     * of slices in ascending order; what no slice covers is left alone. One pass. ---- */
+    void (*sgd)(td_tensor *param, const td_tensor *grad, td_tensor *momentum,
+                const td_optim_slice *slices, int count); /* momentum NULL if no slice uses it */
+    void (*adam)(td_tensor *param, const td_tensor *grad, td_tensor *m, td_tensor *v,
+                 const td_optim_slice *slices, int count);
+} td_kernels;
+
+/* The table of a device. An unknown or absent device is a programming mistake by now
+ * (td_device_parse has refused it). */
+const td_kernels *td_kernels_of(td_device device);
+
+/* The CPU's table; its instruction set is chosen on first use. */
+const td_kernels *td_cpu_kernels(void);
+
+#endif
