@@ -1,0 +1,60 @@
+/* Checkpoints: safetensors files with torchvision's names.
+ *
+ * A file holds the model's parameters and buffers under their paths in PyTorch's element order
+ * (row-major OIHW), the optimizer's state under "optimizer.<path>.<what>", and the rest (epoch,
+ * step, random states, the schedule's place, anything) as strings in the header's metadata. It is
+ * written to a temporary file beside the target, synced and renamed: at any moment the path holds a
+ * whole checkpoint, the old one or the new. */
+#ifndef TD_NN_CHECKPOINT_H
+#define TD_NN_CHECKPOINT_H
+
+#include "nn/nn.h"
+
+typedef struct td_metadata {
+    const char *key, *value;
+} td_metadata;
+
+/* optim may be NULL. The default generator's state is saved too, if with_random. */
+typedef struct td_checkpoint {
+    td_module *model;
+    td_optim *optim;
+    bool with_random;
+    const td_metadata *metadata;
+    int metadata_count;
+} td_checkpoint;
+td_status td_checkpoint_save(const char *path, const td_checkpoint *checkpoint);
+
+/* Loads into an existing model (and optimizer, if given and present in the file). All names and
+ * shapes must fit: otherwise TD_E_MISMATCH lists the differences and nothing is changed. Names with
+ * a "module." prefix are accepted; "num_batches_tracked" is ignored. Without optimizer state in a
+ * file and optim not NULL: TD_E_MISMATCH. */
+td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint);
+
+/* One metadata value of a file. TD_E_NOTFOUND: no such key. */
+td_status td_checkpoint_metadata(const char *path, const char *key, char *value, size_t size);
+
+/* ---- the file format itself ---- */
+
+typedef struct td_safetensors td_safetensors; /* a file opened for reading; its data are mapped */
+typedef struct td_safetensors_entry {
+    const char *name;
+    td_dtype dtype;
+    td_shape shape;
+    const void *data; /* row-major */
+    size_t bytes;
+} td_safetensors_entry;
+/* Every length, offset, dtype and overlap is checked before anything is used. */
+td_status td_safetensors_open(const char *path, td_safetensors **file);
+/* The same from memory (for tests and fuzzing); bytes stay the caller's. */
+td_status td_safetensors_parse(const void *bytes, size_t size, td_safetensors **file);
+int td_safetensors_count(const td_safetensors *file);
+const td_safetensors_entry *td_safetensors_get(const td_safetensors *file, int i);
+const td_safetensors_entry *td_safetensors_find(const td_safetensors *file, const char *name);
+const char *td_safetensors_metadata(const td_safetensors *file, const char *key); /* or NULL */
+void td_safetensors_close(td_safetensors *file);
+
+/* Writes a file atomically. entries' names must differ. */
+td_status td_safetensors_write(const char *path, const td_safetensors_entry *entries, int count,
+                               const td_metadata *metadata, int metadata_count);
+
+#endif

@@ -1,0 +1,163 @@
+/* Modules, models, initialisation, optimizers, checkpoints: the nn module. It knows nothing of data
+ * or dist. */
+#ifndef TD_NN_NN_H
+#define TD_NN_NN_H
+
+#include "autograd/autograd.h"
+
+/* ---- modules ----
+ *
+ * A module has a type, named children, named parameters and buffers, and a forward. Names build the
+ * paths that PyTorch's state_dict has: "layer1.0.conv1.weight". A module owns its children,
+ * parameters and buffers; td_module_free ends them all. Constructors return NULL with
+ * td_last_error() when memory is short; passing such a NULL on as a child passes the failure on. */
+
+typedef struct td_module td_module;
+
+typedef struct td_module_type {
+    const char *name; /* "Conv2d" */
+    td_tensor *(*forward)(td_module *self, td_tensor *x, td_site at);
+    void (*free)(td_module *self);                                    /* own extras; may be NULL */
+    void (*describe)(const td_module *self, char *text, size_t size); /* "3, 64, kernel 7x7"; may be
+                                                                         NULL */
+    /* Multiply-adds of one forward for the shapes seen; NULL: 0. */
+    int64_t (*multiply_adds)(const td_module *self, td_shape in, td_shape out);
+} td_module_type;
+
+typedef struct td_named_tensor {
+    const char *name; /* within its module: "weight"; in lists: the whole path */
+    td_tensor *tensor;
+    bool buffer; /* not trained: running statistics */
+} td_named_tensor;
+
+struct td_module {
+    const td_module_type *type;
+    const char *name; /* within its parent; "" at the top; owned */
+    td_module **children;
+    int child_count;
+    td_named_tensor *tensors; /* own parameters and buffers, in the order of registration */
+    int tensor_count;
+    bool training; /* starts true */
+    td_device device;
+    td_dtype dtype;
+    void *state; /* the type's own: a struct per type; freed by the module */
+};
+
+/* For writing modules: a module of a type with zeroed state of the given size; children and tensors
+ * are added under names. Adding NULL marks the module as failed: td_module_finish then frees it and
+ * returns NULL. */
+td_module *td_module_new(const td_module_type *type, size_t state_size);
+td_module *td_module_add(td_module *parent, const char *name, td_module *child); /* -> child */
+td_tensor *td_module_parameter(td_module *m, const char *name, td_tensor *t);    /* -> t, a leaf */
+td_tensor *td_module_buffer(td_module *m, const char *name, td_tensor *t);
+td_module *td_module_finish(td_module *m);
+void td_module_free(td_module *m); /* NULL is fine */
+
+/* Runs a module: names it for messages, opens a scope so that what it makes on the way is given
+ * back, and calls its forward. */
+td_tensor *td_forward(td_module *m, td_tensor *x, td_site at);
+#define td_forward(...) td_forward(__VA_ARGS__, TD_HERE)
+
+void td_train(td_module *m); /* the module and all below */
+void td_eval(td_module *m);
+
+/* Moves parameters and buffers to a device and float dtype (before the first td_parameters). */
+td_status td_module_to(td_module *m, td_device device, td_dtype dtype);
+
+/* All parameters and buffers with their paths, in PyTorch's state_dict order (a module's own first,
+ * then its children's). A shared tensor appears under each of its names. */
+typedef struct td_state_list {
+    td_named_tensor *items; /* names owned by the list */
+    int count;
+} td_state_list;
+td_state_list td_module_state(const td_module *m);
+void td_state_list_free(td_state_list *list);
+
+/* Calls fn for the module and all below, parents first, with the path ("" at the top). */
+void td_module_each(td_module *m, void (*fn)(td_module *m, const char *path, void *user),
+                    void *user);
+td_module *td_module_find(td_module *m, const char *path); /* NULL: there is none */
+
+int64_t td_parameter_count(const td_module *m); /* elements of all parameters; shared ones once */
+
+/* A table of layer, output shape, parameters, multiply-adds, made by one forward in evaluation mode
+ * on zeros of the given input shape; then the totals. */
+td_status td_summary(td_module *m, td_shape input, FILE *out);
+
+/* ---- layers; each header line gives the PyTorch module whose initialisation it repeats ---- */
+
+td_module *td_nn_linear(int64_t in, int64_t out); /* nn.Linear: weight, then bias */
+td_module *td_nn_linear_no_bias(int64_t in, int64_t out);
+typedef struct td_nn_conv2d_options {
+    int kernel[2], stride[2], padding[2], dilation[2]; /* as td_conv2d_options; kernel 0: 1 */
+    int groups;
+    bool no_bias;
+} td_nn_conv2d_options;
+td_module *td_nn_conv2d(int64_t in, int64_t out,
+                        const td_nn_conv2d_options *options); /* nn.Conv2d */
+td_module *td_nn_batch_norm2d(int64_t channels); /* nn.BatchNorm2d: eps 1e-5, momentum 0.1 */
+td_module *td_nn_layer_norm(int64_t features);   /* nn.LayerNorm */
+td_module *td_nn_relu(void);
+td_module *td_nn_gelu(void);
+td_module *td_nn_max_pool2d(int kernel, int stride, int padding);
+td_module *td_nn_avg_pool2d(int kernel, int stride, int padding);
+td_module *td_nn_global_avg_pool2d(void); /* nn.AdaptiveAvgPool2d(1) */
+td_module *td_nn_flatten(void);           /* from dimension 1 */
+td_module *td_nn_dropout(double p);       /* its own Philox stream, by its place in the model */
+td_module *td_nn_embedding(int64_t rows, int64_t features); /* nn.Embedding: normal(0,1) */
+
+/* Children named "0", "1", ...: td_nn_sequential(td_nn_linear(13, 64), td_nn_relu(), ...). It fuses
+ * a BatchNorm2d with a ReLU that follows it. */
+td_module *td_nn_sequential_list(td_module *const *children, int count);
+#define td_nn_sequential(...)                                                                      \
+    td_nn_sequential_list((td_module *[]){ __VA_ARGS__ },                                          \
+                          (int)(sizeof((td_module *[]){ __VA_ARGS__ }) / sizeof(td_module *)))
+
+/* BatchNorm2d's forward with what can be fused into its pass: [+ add] and relu. */
+td_tensor *td_nn_batch_norm2d_fused(td_module *bn, td_tensor *x, td_tensor *add, bool relu,
+                                    td_site at);
+
+/* ---- initialisation (PyTorch's, from the default generator) ---- */
+
+void td_init_kaiming_uniform_(td_tensor *weight); /* a = sqrt(5): Linear's and Conv2d's */
+void td_init_bias_uniform_(td_tensor *bias, int64_t fan_in);
+void td_init_kaiming_normal_fan_out_(td_tensor *weight); /* gain of relu */
+
+/* ---- models ---- */
+
+typedef enum td_stem { TD_STEM_IMAGENET = 0, TD_STEM_CIFAR = 1 } td_stem;
+/* torchvision's ResNets: parameter names, initialisation and order of draws. ImageNet stem: 7x7
+ * stride 2 and max-pool; CIFAR stem: 3x3 stride 1, no pool. depth 18, 34 or 50. */
+td_module *td_resnet(int depth, int64_t classes, td_stem stem);
+
+/* ---- parameters, flat ---- */
+
+typedef struct td_params td_params;
+/* Lays a model's parameters, and their gradients, out in one flat buffer each (per dtype; each
+ * slice starts on a 64-byte boundary, gaps are zero), in the order of registration; shared
+ * parameters once. The model keeps using them as before. Belongs to the model; the same list on
+ * every call. */
+td_params *td_parameters(td_module *m);
+
+typedef struct td_param {
+    const char *name;
+    td_tensor *tensor;    /* the leaf; its storage is a slice of the flat buffer */
+    int64_t begin, count; /* in elements, within the flat buffer */
+} td_param;
+int td_params_count(const td_params *params);
+const td_param *td_params_get(const td_params *params, int i);
+td_tensor *td_params_flat(const td_params *params);      /* 1-d */
+td_tensor *td_params_flat_grad(const td_params *params); /* 1-d, same length */
+/* Lays them out anew in the given order (a permutation of 0..count-1): what DDP does once it knows
+ * the order in which gradients become ready. Values, gradients and leaves stay. Optimizer state
+ * must not exist yet or be moved by td_optim_reordered. */
+td_status td_params_reorder(td_params *params, const int *order);
+
+/* The total norm of all gradients; if it is larger than max_norm, they are scaled by
+ * max_norm/(norm + 1e-6). Returns the norm before. */
+double td_clip_grad_norm(td_params *params, double max_norm);
+
+#include "nn/optim/optim.h"
+#include "nn/checkpoint.h"
+
+#endif
