@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""PyTorch's side of the comparison; speaks the protocol of bench/peer.h.
+
+usage: torch_peer.py resnet18 BATCH THREADS nchw|nhwc
+       torch_peer.py wine CSV THREADS
+"""
+import sys
+import time
+
+import torch
+from torch import nn
+
+
+def status_kb(key):
+    with open("/proc/self/status") as f:
+        for line in f:
+            if line.startswith(key):
+                return int(line.split()[1])
+    return -1
+
+
+def serve(facts, step):
+    print("ready", facts, flush=True)
+    for line in sys.stdin:
+        if not line.startswith("go "):
+            break
+        times = []
+        for _ in range(int(line[3:])):
+            begin = time.perf_counter()
+            step()
+            times.append("%.6f" % ((time.perf_counter() - begin) * 1e3))
+        print(" ".join(times), "| RssAnon", status_kb("RssAnon:"), flush=True)
+
+
+def resnet18(batch, layout):
+    import torchvision
+
+    torch.manual_seed(0)
+    net = torchvision.models.resnet18(num_classes=10)
+    x = torch.randn(batch, 3, 32, 32)
+    y = torch.randint(0, 10, (batch,))
+    if layout == "nhwc":
+        net = net.to(memory_format=torch.channels_last)
+        x = x.to(memory_format=torch.channels_last)
+    optim = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, nesterov=True,
+                            weight_decay=1e-4)
+    loss_of = nn.CrossEntropyLoss()
+    net.train()
+
+    def step():
+        optim.zero_grad(set_to_none=True)
+        loss = loss_of(net(x), y)
+        loss.backward()
+        optim.step()
+        return loss.item()
+
+    return step
+
+
+def wine(path):
+    from torch.utils.data import DataLoader, TensorDataset
+
+    rows = [line.split(",") for line in open(path).read().split("\n")[1:] if line]
+    data = torch.tensor([[float(v) for v in r[:13]] for r in rows])[:142]
+    data = (data - data.mean(0)) / data.std(0, unbiased=False)
+    labels = torch.tensor([int(r[13]) for r in rows])[:142]
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(13, 64), nn.ReLU(), nn.Linear(64, 3))
+    optim = torch.optim.Adam(net.parameters(), lr=1e-3)
+    loss_of = nn.CrossEntropyLoss()
+    loader = DataLoader(TensorDataset(data, labels), batch_size=32, shuffle=True)
+
+    def epoch():
+        total = 0.0
+        for x, y in loader:
+            optim.zero_grad()
+            loss = loss_of(net(x), y)
+            loss.backward()
+            optim.step()
+            total += loss.item()
+
+    return epoch
+
+
+def main():
+    job, what, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    torch.set_num_threads(threads)
+    step = resnet18(int(what), sys.argv[4]) if job == "resnet18" else wine(what)
+    serve("PyTorch %s, %d threads" % (torch.__version__, torch.get_num_threads()), step)
+
+
+if __name__ == "__main__":
+    main()
