@@ -58,6 +58,9 @@ void td_context_push(const char *name);
 void td_context_pop(void);
 void td_context_clear(void);
 
+/* The innermost of these names, NULL if there is none. */
+const char *td_context_top(void);
+
 /* Checks a condition that only a programming mistake can break; never compiled out. */
 #define TD_REQUIRE(condition, at, ...)                                                             \
     do {                                                                                           \

@@ -109,6 +109,10 @@ typedef struct td_kernels {
     void (*reduce)(td_reduce_op op, td_tensor *y, const td_tensor *x, bool accumulate);
     /* index: i64, x's shape with dim's size 1; the first largest. dim's size is not 0. */
     void (*argmax)(td_tensor *index, const td_tensor *x, int dim);
+    /* The gradient of picking those elements: dx[..., index, ...] = dy, 0 elsewhere. dy and index
+     * have dx's shape with dim's size 1. f32, f64 */
+    void (*argmax_grad)(td_tensor *dx, const td_tensor *dy, const td_tensor *index, int dim,
+                        bool accumulate);
     double (*sum_of_squares)(const td_tensor *x); /* in double, fixed blocks */
 
     /* ---- products: f32, f64 ---- */
