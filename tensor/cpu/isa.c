@@ -25,11 +25,13 @@ td_isa td_isa_detect(void)
 #if TD_X86
     /* The builtin asks CPUID, and XCR0 for whether the system saves the wide registers. */
     __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
         return TD_ISA_PORTABLE;
+    }
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
         return TD_ISA_AVX512;
+    }
     return TD_ISA_AVX2;
 #else
     return TD_ISA_PORTABLE;
@@ -40,13 +42,16 @@ td_isa td_isa_detect(void)
 static td_isa from_environment(td_isa best)
 {
     const char *wish = getenv("TANDEM_CPU_ISA");
-    if (!wish || !*wish)
+    if (!wish || !*wish) {
         return best;
+    }
     for (int i = 0; i < LEVELS; i++) {
-        if (strcmp(wish, names[i]) != 0)
+        if (strcmp(wish, names[i]) != 0) {
             continue;
-        if (i <= (int)best)
+        }
+        if (i <= (int)best) {
             return (td_isa)i;
+        }
         fprintf(stderr, "tandem: TANDEM_CPU_ISA=%s is more than this processor has; using %s\n",
                 wish, names[best]);
         return best;
@@ -60,8 +65,9 @@ static td_isa from_environment(td_isa best)
 td_isa td_isa_current(void)
 {
     int isa = atomic_load_explicit(&current, memory_order_relaxed);
-    if (isa != UNKNOWN)
+    if (isa != UNKNOWN) {
         return (td_isa)isa;
+    }
     /* Two threads may get here together: the first answer stays, and both are equal. */
     int chosen = (int)from_environment(td_isa_detect());
     int expected = UNKNOWN;

@@ -111,16 +111,19 @@ static int64_t now_ns(void)
 /* Spins until ready(pool, arg) or the time is up; says whether it is ready. */
 static bool spin_until(td_pool *pool, bool (*ready)(td_pool *, uint64_t *), uint64_t *arg)
 {
-    if (ready(pool, arg))
+    if (ready(pool, arg)) {
         return true;
-    if (pool->spin_ns == 0)
+    }
+    if (pool->spin_ns == 0) {
         return false;
+    }
     int64_t end = now_ns() + pool->spin_ns;
     do {
         for (int i = 0; i < 8; i++) {
             cpu_relax();
-            if (ready(pool, arg))
+            if (ready(pool, arg)) {
                 return true;
+            }
         }
     } while (now_ns() < end);
     return false;
@@ -133,11 +136,13 @@ static void do_tasks(td_pool *pool)
     int64_t tasks = pool->tasks, chunk = pool->chunk;
     for (;;) {
         int64_t begin = atomic_fetch_add_explicit(&pool->next, chunk, memory_order_relaxed);
-        if (begin >= tasks)
+        if (begin >= tasks) {
             return;
+        }
         int64_t end = begin + chunk < tasks ? begin + chunk : tasks;
-        for (int64_t i = begin; i < end; i++)
+        for (int64_t i = begin; i < end; i++) {
             pool->fn(pool->ctx, i);
+        }
     }
 }
 
@@ -161,13 +166,15 @@ static bool join_or_stop(td_pool *pool, uint64_t *seen)
 
 static void wait_for_run(td_pool *pool, uint64_t *seen)
 {
-    if (spin_until(pool, join_or_stop, seen))
+    if (spin_until(pool, join_or_stop, seen)) {
         return;
+    }
     pthread_mutex_lock(&pool->lock);
     /* Counted before the last look: a caller that opens a run after that look sees the count. */
     atomic_fetch_add(&pool->sleepers, 1);
-    while (!join_or_stop(pool, seen))
+    while (!join_or_stop(pool, seen)) {
         pthread_cond_wait(&pool->wake, &pool->lock);
+    }
     atomic_fetch_sub(&pool->sleepers, 1);
     pthread_mutex_unlock(&pool->lock);
 }
@@ -191,8 +198,9 @@ static void *worker_main(void *arg)
     flush_denormals();
     for (;;) {
         wait_for_run(pool, &seen);
-        if (atomic_load(&pool->stop))
+        if (atomic_load(&pool->stop)) {
             return NULL;
+        }
         do_tasks(pool);
         leave_run(pool);
     }
@@ -227,23 +235,27 @@ static bool all_left(td_pool *pool, uint64_t *unused)
 static void close_run(td_pool *pool)
 {
     atomic_fetch_and(&pool->state, ~STATE_OPEN);
-    if (spin_until(pool, all_left, NULL))
+    if (spin_until(pool, all_left, NULL)) {
         return;
+    }
     pthread_mutex_lock(&pool->lock);
     atomic_store(&pool->caller_sleeps, true);
-    while (!all_left(pool, NULL))
+    while (!all_left(pool, NULL)) {
         pthread_cond_wait(&pool->done, &pool->lock);
+    }
     atomic_store(&pool->caller_sleeps, false);
     pthread_mutex_unlock(&pool->lock);
 }
 
 void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
 {
-    if (tasks <= 0)
+    if (tasks <= 0) {
         return;
+    }
     if (inside_task) { /* the mode is already set */
-        for (int64_t i = 0; i < tasks; i++)
+        for (int64_t i = 0; i < tasks; i++) {
             fn(ctx, i);
+        }
         return;
     }
     bool shared = pool && tasks > 1 && pool->threads > 1;
@@ -255,13 +267,15 @@ void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
         do_tasks(pool);
         close_run(pool);
     } else {
-        for (int64_t i = 0; i < tasks; i++)
+        for (int64_t i = 0; i < tasks; i++) {
             fn(ctx, i);
+        }
     }
     inside_task = false;
     restore_denormals(mode);
-    if (shared)
+    if (shared) {
         pthread_mutex_unlock(&pool->owner);
+    }
 }
 
 /* ---- life ---- */
@@ -269,8 +283,9 @@ void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
 static int usable_cpus(void)
 {
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) {
         return CPU_COUNT(&set);
+    }
     long n = sysconf(_SC_NPROCESSORS_ONLN); /* more processors than the set can name */
     return n > 0 ? (int)n : 1;
 }
@@ -281,8 +296,9 @@ int td_default_threads(void)
     if (text) {
         char *end;
         long n = strtol(text, &end, 10);
-        if (end != text && (*end == '\0' || *end == ',') && n >= 1 && n <= MAX_THREADS)
+        if (end != text && (*end == '\0' || *end == ',') && n >= 1 && n <= MAX_THREADS) {
             return (int)n;
+        }
     }
     int n = usable_cpus();
     return n < MAX_THREADS ? n : MAX_THREADS;
@@ -294,8 +310,9 @@ static void stop_workers(td_pool *pool)
     pthread_mutex_lock(&pool->lock);
     pthread_cond_broadcast(&pool->wake);
     pthread_mutex_unlock(&pool->lock);
-    for (int i = 0; i < pool->threads - 1; i++)
+    for (int i = 0; i < pool->threads - 1; i++) {
         pthread_join(pool->workers[i], NULL);
+    }
     free(pool->workers);
     pool->workers = NULL;
     pool->threads = 1;
@@ -308,8 +325,9 @@ static int start_workers(td_pool *pool, int threads)
     /* With more threads than processors a spinning thread keeps a working one from its core. */
     pool->spin_ns = threads <= usable_cpus() ? SPIN_NS : 0;
     pool->workers = calloc((size_t)threads, sizeof *pool->workers);
-    if (!pool->workers)
+    if (!pool->workers) {
         return ENOMEM;
+    }
     /* Signals (Ctrl-C) are for the program's own threads. */
     sigset_t all, old;
     sigfillset(&all);
@@ -317,21 +335,25 @@ static int start_workers(td_pool *pool, int threads)
     int error = 0;
     while (pool->threads < threads && !error) {
         error = pthread_create(&pool->workers[pool->threads - 1], NULL, worker_main, pool);
-        if (!error)
+        if (!error) {
             pool->threads++;
+        }
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (error)
+    if (error) {
         stop_workers(pool);
+    }
     return error;
 }
 
 int td_pool_set_threads(td_pool *pool, int threads)
 {
-    if (threads < 1 || threads > MAX_THREADS)
+    if (threads < 1 || threads > MAX_THREADS) {
         return EINVAL;
-    if (threads == pool->threads)
+    }
+    if (threads == pool->threads) {
         return 0;
+    }
     stop_workers(pool);
     return start_workers(pool, threads);
 }
@@ -348,8 +370,9 @@ td_pool *td_pool_new(int threads)
         return NULL;
     }
     td_pool *pool = aligned_alloc(CACHE_LINE, sizeof *pool);
-    if (!pool)
+    if (!pool) {
         return NULL;
+    }
     memset(pool, 0, sizeof *pool);
     pthread_mutex_init(&pool->owner, NULL);
     pthread_mutex_init(&pool->lock, NULL);
@@ -367,8 +390,9 @@ td_pool *td_pool_new(int threads)
 
 void td_pool_free(td_pool *pool)
 {
-    if (!pool)
+    if (!pool) {
         return;
+    }
     stop_workers(pool);
     pthread_cond_destroy(&pool->done);
     pthread_cond_destroy(&pool->wake);

@@ -6,8 +6,8 @@
  * a sum over tasks must be cut by data and combined in a fixed order afterwards. Then results do
  * not depend on the number of threads.
  */
-#ifndef TENSOR_CPU_POOL_H
-#define TENSOR_CPU_POOL_H
+#ifndef TD_TENSOR_CPU_POOL_H
+#define TD_TENSOR_CPU_POOL_H
 
 #include <stdint.h>
 

@@ -1,0 +1,45 @@
+/*
+ * Matrix products on the CPU, over plain pointers:
+ *
+ *     C[i][j] = (accumulate ? C[i][j] : 0) + sum over k of A[i][k] * B[k][j] + (bias ? bias[j] : 0)
+ *
+ * with C m x n, A m x k, B k x n. Strides count elements, so that a transposed matrix is the same
+ * matrix with its strides exchanged. Any size may be 0.
+ *
+ * The order in which an element's terms are added depends on k and on the instruction set only,
+ * not on the other sizes' strides, packing or threads.
+ */
+#ifndef TD_TENSOR_CPU_GEMM_H
+#define TD_TENSOR_CPU_GEMM_H
+
+#include "tensor/cpu/pool.h"
+#include "tensor/dtype.h"
+
+typedef struct td_gemm_desc {
+    td_dtype dtype; /* TD_F32 or TD_F64 */
+    int64_t m, n, k;
+
+    const void *a; /* element (i, k) at a[i*a_row + k*a_col]; any strides */
+    int64_t a_row, a_col;
+    const void *b; /* element (k, j) at b[k*b_row + j*b_col]; any strides */
+    int64_t b_row, b_col;
+    void *c; /* element (i, j) at c[i*c_row + j]; must not overlap a, b or bias */
+    int64_t c_row;
+    const void *bias; /* n elements, or NULL */
+    bool accumulate;
+
+    /* `batch` products, 1 for a plain one; operand number t begins t*stride further on. A stride
+     * of 0 uses the same matrix for all (not for c). */
+    int64_t batch;
+    int64_t a_batch, b_batch, c_batch;
+} td_gemm_desc;
+
+/* Bytes of workspace that the product needs, for B in the kernels' order; often 0. It depends on
+ * dtype, sizes and strides, and on the instruction set, not on the pointers. */
+size_t td_gemm_workspace(const td_gemm_desc *desc);
+
+/* Computes the product. `workspace` is best aligned to 64 bytes; its contents do not matter.
+ * Allocates nothing; small products stay on the calling thread. `pool` may be NULL. */
+void td_gemm(td_pool *pool, const td_gemm_desc *desc, void *workspace);
+
+#endif

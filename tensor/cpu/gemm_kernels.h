@@ -1,0 +1,58 @@
+/*
+ * The micro-kernels: products of small blocks that live in registers and the first-level cache.
+ * Everything that multiplies (matrix products, convolutions) is a loop over these. There is one
+ * table for each instruction set and element type; AMX will be one more.
+ */
+#ifndef TD_TENSOR_CPU_GEMM_KERNELS_H
+#define TD_TENSOR_CPU_GEMM_KERNELS_H
+
+#include "tensor/cpu/isa.h"
+#include "tensor/dtype.h"
+
+/* One term of a sum of products: A m x k, B k x n. */
+typedef struct td_gemm_term {
+    const void *a; /* element (i, p) at a[i*a_row + p*a_col] */
+    const void *b; /* element (p, j) at b[p*b_row + j] */
+    int64_t k;
+} td_gemm_term;
+
+/*
+ * C = (accumulate ? C : 0) + (sum over terms of A_t * B_t) + (bias ? bias : 0), for m x n elements.
+ *
+ * The sum is built in registers from zero, term after term and row after row of B, and then added
+ * to C. So a long sum that is cut into blocks of terms keeps the rounding error of short ones.
+ */
+typedef struct td_gemm_block {
+    const td_gemm_term *terms;
+    int count;
+    int64_t a_row, a_col, b_row;
+    void *c; /* element (i, j) at c[i*c_row + j] */
+    int64_t c_row;
+    int64_t m; /* any number of rows */
+    int n;     /* at most the kernels' panel */
+    bool accumulate;
+    const void *bias; /* n elements, or NULL */
+} td_gemm_block;
+
+typedef struct td_gemm_kernels {
+    int panel;   /* columns of a panel of B: the widest block */
+    int rows;    /* rows that are computed together; blocks of a multiple of it waste nothing */
+    size_t size; /* bytes of an element */
+
+    void (*block)(const td_gemm_block *block);
+
+    /* Copies a k x n matrix, n <= panel, element (p, j) at from[p*row + j*col], into a panel:
+     * element (p, j) at to[p*panel + j]. Columns from n on are not written. */
+    void (*pack)(void *to, const void *from, int64_t k, int64_t n, int64_t row, int64_t col);
+} td_gemm_kernels;
+
+/* The table for TD_F32 or TD_F64 at the instruction set in use. */
+const td_gemm_kernels *td_gemm_kernels_for(td_dtype dtype);
+
+enum {
+    /* Products of fewer multiply-adds than this run on the calling thread: waking another one
+     * takes longer. */
+    TD_GEMM_SERIAL_WORK = 400000,
+};
+
+#endif

@@ -1,0 +1,322 @@
+/* Matrix products against a plain double-precision loop, at every instruction set of the machine.
+ */
+#include "tensor/cpu/gemm.h"
+#include "tensor/cpu/isa.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static uint64_t seed = 1;
+
+static uint64_t random_bits(void)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return seed >> 33;
+}
+
+static int64_t pick(const int *from, int count)
+{
+    return from[random_bits() % (uint64_t)count];
+}
+
+static size_t type_size(td_dtype dtype)
+{
+    return dtype == TD_F32 ? sizeof(float) : sizeof(double);
+}
+
+/* One operand: values in [-1, 1), kept as f32 or f64 and as double. */
+typedef struct operand {
+    int64_t count;
+    void *data;
+    double *exact;
+} operand;
+
+static operand make_operand(td_dtype dtype, int64_t count)
+{
+    operand o = { count, malloc((size_t)(count + 1) * 8), malloc((size_t)(count + 1) * 8) };
+    assert_non_null(o.data);
+    assert_non_null(o.exact);
+    for (int64_t i = 0; i < count; i++) {
+        float value = (float)random_bits() / (float)(1u << 30) - 1;
+        if (dtype == TD_F32) {
+            ((float *)o.data)[i] = value;
+        } else {
+            ((double *)o.data)[i] = value;
+        }
+        o.exact[i] = value;
+    }
+    return o;
+}
+
+static void free_operand(operand *o)
+{
+    free(o->data);
+    free(o->exact);
+}
+
+static double value_at(td_dtype dtype, const void *data, int64_t i)
+{
+    return dtype == TD_F32 ? (double)((const float *)data)[i] : ((const double *)data)[i];
+}
+
+typedef struct product {
+    td_gemm_desc desc;
+    operand a, b, c, bias;
+} product;
+
+/* Strides of a rows x cols matrix: rows dense, columns dense, or both apart. */
+static int64_t choose_strides(int64_t rows, int64_t cols, int64_t *row, int64_t *col)
+{
+    int64_t gap = (int64_t)(random_bits() % 3);
+    switch (random_bits() % 3) {
+    case 0:
+        *row = cols + gap;
+        *col = 1;
+        break;
+    case 1:
+        *row = 1;
+        *col = rows + gap;
+        break;
+    default:
+        *row = 2 * cols + gap;
+        *col = 2;
+        break;
+    }
+    return rows * *row + cols * *col + 1;
+}
+
+static product make_product(td_dtype dtype, int64_t m, int64_t n, int64_t k, int64_t batch)
+{
+    product p;
+    td_gemm_desc *d = &p.desc;
+    *d = (td_gemm_desc){ .dtype = dtype, .m = m, .n = n, .k = k, .batch = batch };
+    d->a_batch = choose_strides(m, k, &d->a_row, &d->a_col);
+    d->b_batch = choose_strides(k, n, &d->b_row, &d->b_col);
+    d->c_row = n + (int64_t)(random_bits() % 4);
+    d->c_batch = m * d->c_row + 3;
+    p.a = make_operand(dtype, d->a_batch * (batch + 1));
+    p.b = make_operand(dtype, d->b_batch * (batch + 1));
+    p.c = make_operand(dtype, d->c_batch * (batch + 1));
+    p.bias = make_operand(dtype, n);
+    if (batch > 1 && random_bits() % 3 == 0) {
+        d->a_batch = 0;
+    }
+    if (batch > 1 && random_bits() % 3 == 0) {
+        d->b_batch = 0;
+    }
+    d->a = p.a.data;
+    d->b = p.b.data;
+    d->bias = random_bits() % 2 ? p.bias.data : NULL;
+    d->accumulate = random_bits() % 2;
+    return p;
+}
+
+static void free_product(product *p)
+{
+    free_operand(&p->a);
+    free_operand(&p->b);
+    free_operand(&p->c);
+    free_operand(&p->bias);
+}
+
+/* Computes into a fresh copy of C, which it returns. The workspace is of the exact size, so that
+ * the sanitizer sees a step beyond it. */
+static void *compute(td_pool *pool, product *p)
+{
+    size_t bytes = (size_t)p->c.count * type_size(p->desc.dtype);
+    void *c = malloc(bytes + 1);
+    assert_non_null(c);
+    memcpy(c, p->c.data, bytes);
+    p->desc.c = c;
+    void *workspace = malloc(td_gemm_workspace(&p->desc) + 1);
+    assert_non_null(workspace);
+    memset(workspace, 0xff, td_gemm_workspace(&p->desc)); /* NaN: nothing stale may be used */
+    td_gemm(pool, &p->desc, workspace);
+    free(workspace);
+    return c;
+}
+
+static void check_element(const product *p, const void *c, int64_t t, int64_t i, int64_t j)
+{
+    const td_gemm_desc *d = &p->desc;
+    int64_t at = t * d->c_batch + i * d->c_row + j;
+    double sum = 0, scale = 0;
+    for (int64_t q = 0; q < d->k; q++) {
+        double term = p->a.exact[t * d->a_batch + i * d->a_row + q * d->a_col] *
+                      p->b.exact[t * d->b_batch + q * d->b_row + j * d->b_col];
+        sum += term;
+        scale += fabs(term);
+    }
+    if (d->accumulate) {
+        sum += p->c.exact[at];
+        scale += fabs(p->c.exact[at]);
+    }
+    if (d->bias) {
+        sum += p->bias.exact[j];
+        scale += fabs(p->bias.exact[j]);
+    }
+    double limit = (d->dtype == TD_F32 ? 1e-6 : 1e-12) * scale;
+    double error = fabs(value_at(d->dtype, c, at) - sum);
+    if (!(error <= limit)) {
+        fail_msg("%s m %d n %d k %d, element %d,%d of product %d: off by %g, %g allowed",
+                 td_isa_name(td_isa_current()), (int)d->m, (int)d->n, (int)d->k, (int)i, (int)j,
+                 (int)t, error, limit);
+    }
+}
+
+/* Every element of C against the reference, and what lies between the rows untouched. */
+static void check_product(const product *p, const void *c)
+{
+    const td_gemm_desc *d = &p->desc;
+    for (int64_t i = 0; i < p->c.count; i++) {
+        int64_t t = i / d->c_batch, row = i % d->c_batch / (d->c_row ? d->c_row : 1);
+        int64_t col = d->c_row ? i % d->c_batch % d->c_row : 0;
+        if (t < d->batch && row < d->m && col < d->n) {
+            check_element(p, c, t, row, col);
+        } else {
+            assert_true(value_at(d->dtype, c, i) == p->c.exact[i]);
+        }
+    }
+}
+
+static void check_shape(td_dtype dtype, int64_t m, int64_t n, int64_t k, int64_t batch)
+{
+    static const int threads[] = { 2, 3, 8 };
+    product p = make_product(dtype, m, n, k, batch);
+    void *alone = compute(NULL, &p);
+    check_product(&p, alone);
+    for (int i = 0; i < 3; i++) {
+        td_pool *pool = td_pool_new(threads[i]);
+        void *together = compute(pool, &p);
+        assert_memory_equal(alone, together, (size_t)p.c.count * type_size(dtype));
+        free(together);
+        td_pool_free(pool);
+    }
+    free(alone);
+    free_product(&p);
+}
+
+static void random_shapes(td_dtype dtype)
+{
+    static const int sizes[] = { 0,  1,  2,  3,  5,  6,  7,  8,  9,  13, 15,
+                                 16, 17, 31, 33, 48, 63, 64, 65, 80, 97, 130 };
+    static const int depths[] = { 0, 1, 2, 3, 16, 63, 127, 128, 129, 300 };
+    static const int batches[] = { 1, 1, 1, 2, 5 };
+    for (int i = 0; i < 120; i++) {
+        int64_t m = pick(sizes, 22), n = pick(sizes, 22), k = pick(depths, 10);
+        check_shape(dtype, m, n, k, pick(batches, 5));
+    }
+    check_shape(dtype, 250, 130, 70, 1); /* enough rows for packing a dense B */
+    check_shape(dtype, 32, 64, 13, 0);   /* no products at all */
+    check_shape(dtype, 4, 70, 1100, 1);  /* several packing tasks */
+}
+
+static void test_f32_portable(void **state)
+{
+    (void)state;
+    td_isa_force(TD_ISA_PORTABLE);
+    random_shapes(TD_F32);
+}
+
+static void test_f32_avx2(void **state)
+{
+    (void)state;
+    if (td_isa_force(TD_ISA_AVX2) != TD_ISA_AVX2) {
+        skip();
+    }
+    random_shapes(TD_F32);
+}
+
+static void test_f32_avx512(void **state)
+{
+    (void)state;
+    if (td_isa_force(TD_ISA_AVX512) != TD_ISA_AVX512) {
+        skip();
+    }
+    random_shapes(TD_F32);
+}
+
+static void test_f64(void **state)
+{
+    (void)state;
+    random_shapes(TD_F64);
+}
+
+/* Layout, packing and row blocks do not change a bit of an element. */
+static void test_layout_does_not_matter(void **state)
+{
+    (void)state;
+    enum { M = 200, N = 70, K_ = 150 };
+    td_isa_force(td_isa_detect());
+    operand a = make_operand(TD_F32, M * K_), b = make_operand(TD_F32, K_ * N);
+    float *bt = malloc(sizeof(float) * K_ * N), *c = malloc(sizeof(float) * M * N),
+          *one = malloc(sizeof(float) * N);
+    for (int q = 0; q < K_; q++) {
+        for (int j = 0; j < N; j++) {
+            bt[j * K_ + q] = ((float *)b.data)[q * N + j];
+        }
+    }
+    td_gemm_desc d = { .dtype = TD_F32,
+                       .m = M,
+                       .n = N,
+                       .k = K_,
+                       .a = a.data,
+                       .a_row = K_,
+                       .a_col = 1,
+                       .b = bt,
+                       .b_row = 1,
+                       .b_col = K_,
+                       .c = c,
+                       .c_row = N,
+                       .batch = 1 };
+    void *workspace = malloc(td_gemm_workspace(&d));
+    td_gemm(NULL, &d, workspace);
+    d.b = b.data;
+    d.b_row = N;
+    d.b_col = 1;
+    d.m = 1;
+    assert_int_equal(td_gemm_workspace(&d), 0);
+    for (int i = 0; i < M; i++) {
+        d.a = (float *)a.data + i * K_;
+        d.c = one;
+        td_gemm(NULL, &d, NULL);
+        assert_memory_equal(one, c + i * N, sizeof(float) * N);
+    }
+    free(workspace);
+    free(bt);
+    free(c);
+    free(one);
+    free_operand(&a);
+    free_operand(&b);
+}
+
+static void test_isa(void **state)
+{
+    (void)state;
+    td_isa best = td_isa_detect();
+    assert_int_equal(td_isa_force(TD_ISA_AVX512), best < TD_ISA_AVX512 ? best : TD_ISA_AVX512);
+    assert_int_equal(td_isa_force(TD_ISA_PORTABLE), TD_ISA_PORTABLE);
+    assert_int_equal(td_isa_current(), TD_ISA_PORTABLE);
+    assert_string_equal(td_isa_name(TD_ISA_PORTABLE), "portable");
+    assert_string_equal(td_isa_name(TD_ISA_AVX512), "avx512");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_f32_portable),
+        cmocka_unit_test(test_f32_avx2),
+        cmocka_unit_test(test_f32_avx512),
+        cmocka_unit_test(test_f64),
+        cmocka_unit_test(test_layout_does_not_matter),
+        cmocka_unit_test(test_isa),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,266 @@
+/* The thread pool: every task once, whatever the threads; nesting, sharing, resizing, rounding
+ * mode. */
+#include "tensor/cpu/pool.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+enum { MAX_TASKS = 3000 };
+
+static const int thread_counts[] = { 1, 2, 3, 8 };
+enum { COUNTS = sizeof thread_counts / sizeof thread_counts[0] };
+
+typedef struct hits {
+    atomic_int times[MAX_TASKS];
+    td_pool *pool;      /* for nested runs */
+    atomic_int threads; /* distinct threads seen, counted by `mark` */
+} hits;
+
+static _Thread_local int mark;
+
+static void count_hit(void *ctx, int64_t task)
+{
+    hits *h = ctx;
+    atomic_fetch_add(&h->times[task], 1);
+}
+
+static void assert_hits(hits *h, int64_t tasks, int expected)
+{
+    for (int64_t i = 0; i < MAX_TASKS; i++) {
+        assert_int_equal(atomic_load(&h->times[i]), i < tasks ? expected : 0);
+    }
+}
+
+static hits *new_hits(td_pool *pool)
+{
+    hits *h = calloc(1, sizeof *h);
+    assert_non_null(h);
+    h->pool = pool;
+    return h;
+}
+
+static void test_every_task_once(void **state)
+{
+    (void)state;
+    static const int64_t sizes[] = { 0, 1, 2, 7, 8, 100, MAX_TASKS };
+    for (int c = 0; c < COUNTS; c++) {
+        td_pool *pool = td_pool_new(thread_counts[c]);
+        assert_non_null(pool);
+        assert_int_equal(td_pool_threads(pool), thread_counts[c]);
+        for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+            hits *h = new_hits(pool);
+            td_pool_run(pool, sizes[s], count_hit, h);
+            assert_hits(h, sizes[s], 1);
+            free(h);
+        }
+        td_pool_free(pool);
+    }
+}
+
+static void test_no_pool(void **state)
+{
+    (void)state;
+    hits *h = new_hits(NULL);
+    td_pool_run(NULL, 10, count_hit, h);
+    assert_hits(h, 10, 1);
+    assert_int_equal(td_pool_threads(NULL), 1);
+    td_pool_run(NULL, -3, count_hit, h);
+    assert_hits(h, 10, 1);
+    td_pool_free(NULL);
+    free(h);
+}
+
+static void test_many_tiny_runs(void **state)
+{
+    (void)state;
+    for (int c = 0; c < COUNTS; c++) {
+        td_pool *pool = td_pool_new(thread_counts[c]);
+        hits *h = new_hits(pool);
+        for (int run = 0; run < 5000; run++) {
+            td_pool_run(pool, 3, count_hit, h);
+        }
+        assert_hits(h, 3, 5000);
+        td_pool_free(pool);
+        free(h);
+    }
+}
+
+/* Workers that have gone to sleep are woken, and those that sleep on are not waited for. */
+static void test_runs_after_sleep(void **state)
+{
+    (void)state;
+    td_pool *pool = td_pool_new(3);
+    hits *h = new_hits(pool);
+    for (int run = 0; run < 20; run++) {
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+        td_pool_run(pool, 50, count_hit, h);
+    }
+    assert_hits(h, 50, 20);
+    td_pool_free(pool);
+    free(h);
+}
+
+static void wait_for_others(void *ctx, int64_t task)
+{
+    hits *h = ctx;
+    (void)task;
+    if (!mark) {
+        mark = 1;
+        atomic_fetch_add(&h->threads, 1);
+    }
+    while (atomic_load(&h->threads) < 3) {
+        nanosleep(&(struct timespec){ .tv_nsec = 1000 }, NULL);
+    }
+}
+
+static void test_threads_work_together(void **state)
+{
+    (void)state;
+    td_pool *pool = td_pool_new(3);
+    hits *h = new_hits(pool);
+    mark = 0;
+    td_pool_run(pool, 3, wait_for_others, h); /* hangs unless three threads run tasks at once */
+    assert_int_equal(atomic_load(&h->threads), 3);
+    td_pool_free(pool);
+    free(h);
+}
+
+static void nest(void *ctx, int64_t task)
+{
+    hits *h = ctx;
+    (void)task;
+    td_pool_run(h->pool, 20, count_hit, h);
+}
+
+static void test_nested_runs(void **state)
+{
+    (void)state;
+    for (int c = 0; c < COUNTS; c++) {
+        td_pool *pool = td_pool_new(thread_counts[c]);
+        hits *h = new_hits(pool);
+        td_pool_run(pool, 30, nest, h);
+        assert_hits(h, 20, 30);
+        td_pool_free(pool);
+        free(h);
+    }
+}
+
+static void *share(void *arg)
+{
+    hits *h = arg;
+    for (int run = 0; run < 500; run++) {
+        td_pool_run(h->pool, 10, count_hit, h);
+    }
+    return NULL;
+}
+
+static void test_shared_by_threads(void **state)
+{
+    (void)state;
+    td_pool *pool = td_pool_new(2);
+    hits *h = new_hits(pool);
+    pthread_t other[3];
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(pthread_create(&other[i], NULL, share, h), 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(other[i], NULL);
+    }
+    assert_hits(h, 10, 1500);
+    td_pool_free(pool);
+    free(h);
+}
+
+static void test_resize(void **state)
+{
+    (void)state;
+    static const int sizes[] = { 4, 1, 8, 2, 2, 3 };
+    td_pool *pool = td_pool_new(2);
+    hits *h = new_hits(pool);
+    int runs = 0;
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        assert_int_equal(td_pool_set_threads(pool, sizes[s]), 0);
+        assert_int_equal(td_pool_threads(pool), sizes[s]);
+        for (int run = 0; run < 100; run++, runs++) {
+            td_pool_run(pool, 40, count_hit, h);
+        }
+    }
+    assert_hits(h, 40, runs);
+    assert_int_not_equal(td_pool_set_threads(pool, 0), 0);
+    assert_int_equal(td_pool_threads(pool), 3);
+    td_pool_free(pool);
+    free(h);
+    assert_null(td_pool_new(0));
+    assert_null(td_pool_new(-1));
+}
+
+/* A denormal result, computed where the compiler cannot do it in advance. */
+static volatile float tiny = 1e-30f;
+
+static void multiply_tiny(void *ctx, int64_t task)
+{
+    float *out = ctx;
+    out[task] = tiny * 1e-10f;
+}
+
+static void test_denormals_are_zero(void **state)
+{
+    (void)state;
+    float before = tiny * 1e-10f;
+    assert_true(before > 0);
+    for (int c = 0; c < COUNTS; c++) {
+        float out[64];
+        for (int64_t tasks = 1; tasks <= 64; tasks *= 8) {
+            for (int i = 0; i < 64; i++) {
+                out[i] = 1;
+            }
+            td_pool *pool = td_pool_new(thread_counts[c]);
+            td_pool_run(pool, tasks, multiply_tiny, out);
+            td_pool_free(pool);
+#if defined(__x86_64__)
+            for (int i = 0; i < tasks; i++) {
+                assert_true(out[i] == 0);
+            }
+#endif
+        }
+        float after = tiny * 1e-10f;
+        assert_true(after == before); /* the caller's mode is back */
+    }
+}
+
+static void test_default_threads(void **state)
+{
+    (void)state;
+    unsetenv("OMP_NUM_THREADS");
+    int cpus = td_default_threads();
+    assert_true(cpus >= 1);
+    static const struct {
+        const char *text;
+        int threads; /* 0: as if unset */
+    } cases[] = { { "5", 5 },   { "3,2", 3 }, { "0", 0 }, { "-2", 0 },
+                  { "two", 0 }, { "4x", 0 },  { "", 0 },  { "99999999999999999999", 0 } };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        setenv("OMP_NUM_THREADS", cases[i].text, 1);
+        assert_int_equal(td_default_threads(), cases[i].threads ? cases[i].threads : cpus);
+    }
+    unsetenv("OMP_NUM_THREADS");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_task_once),       cmocka_unit_test(test_no_pool),
+        cmocka_unit_test(test_many_tiny_runs),        cmocka_unit_test(test_runs_after_sleep),
+        cmocka_unit_test(test_threads_work_together), cmocka_unit_test(test_nested_runs),
+        cmocka_unit_test(test_shared_by_threads),     cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_denormals_are_zero),    cmocka_unit_test(test_default_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
