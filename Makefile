@@ -1,0 +1,215 @@
+# tandem's build. `make help` lists the targets.
+#
+# A fresh machine needs one command: `make deps run` (or `make deps test`).
+# Everything made lies in build/; build/VARIANT/ belongs to one compiler and set of sanitizers.
+
+CC      ?= cc
+PREFIX  ?= /usr/local
+VERSION := $(shell sed -n 's/^.define TANDEM_VERSION "\(.*\)"/\1/p' tandem.h)
+
+# make SANITIZE=address,undefined | thread     make WERROR=1     make V=1     make CC=clang
+SANITIZE ?=
+WERROR   ?=
+V        ?=
+# The folders that go into the library: `make ROOMS="tensor autograd"` builds a part of it.
+ROOMS ?= tensor autograd nn data dist
+# Some tests only: make test T=data (their names contain it).
+T ?=
+FUZZ_SECONDS ?= 60
+
+comma    := ,
+compiler := $(notdir $(firstword $(CC)))
+VARIANT  := $(compiler)$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
+B        := build/$(VARIANT)
+CONFIG   := build/config.$(compiler).mk
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+# ---- make deps ... : install first, then do the rest in a make of its own, which detects anew ----
+
+DEPS  := $(filter deps deps-dev deps-bench,$(MAKECMDGOALS))
+AFTER := $(filter-out $(DEPS),$(MAKECMDGOALS))
+ifneq ($(DEPS),)
+.PHONY: $(DEPS) $(AFTER)
+$(DEPS):
+	@scripts/deps.sh $(patsubst deps%,install%,$@)
+	@rm -f build/config.*.mk
+$(firstword $(AFTER)): $(DEPS)
+	@$(MAKE) --no-print-directory $(AFTER)
+$(wordlist 2,99,$(AFTER)): $(firstword $(AFTER))
+	@:
+else
+
+# ---- what there is ----
+
+rooms_c  := $(foreach r,$(ROOMS),$(r)/*.c)
+rooms_c  += $(if $(filter tensor,$(ROOMS)),tensor/cpu/*.c)
+rooms_c  += $(if $(filter autograd,$(ROOMS)),autograd/ops/*.c)
+rooms_c  += $(if $(filter nn,$(ROOMS)),nn/optim/*.c nn/models/*.c)
+LIB_SRC  := $(sort $(wildcard $(rooms_c)))
+COMMON   := $(sort $(wildcard apps/common/*.c))
+APP_SRC  := $(sort $(wildcard apps/*.c))
+TEST_SRC := $(sort $(wildcard tests/test_*.c))
+LONG_SRC := $(sort $(wildcard tests/long_*.c))
+FUZZ_SRC := $(sort $(wildcard tests/fuzz_*.c))
+HELP_SRC := $(filter-out $(TEST_SRC) $(LONG_SRC) $(FUZZ_SRC),$(sort $(wildcard tests/*.c)))
+BENCH_SRC := $(sort $(wildcard bench/bench_*.c))
+
+objects   = $(patsubst %.c,$(B)/%.o,$(1))
+programs  = $(patsubst %.c,$(B)/%,$(1))
+LIB      := $(B)/libtandem.a
+APPS     := $(call programs,$(APP_SRC))
+TESTS    := $(foreach t,$(call programs,$(TEST_SRC)),$(if $(findstring $(T),$(t)),$(t)))
+TEST_SH  := $(foreach t,$(sort $(wildcard tests/test_*.sh)),$(if $(findstring $(T),$(t)),$(t)))
+LONG     := $(call programs,$(LONG_SRC))
+LONG_SH  := $(sort $(wildcard tests/long_*.sh))
+BENCHES  := $(call programs,$(BENCH_SRC))
+FUZZERS  := $(patsubst tests/%.c,build/fuzz/%,$(FUZZ_SRC))
+
+# ---- what the machine has ----
+
+ifneq ($(filter-out clean help format,$(or $(MAKECMDGOALS),all)),)
+-include $(CONFIG)
+endif
+
+# A package that is installed later changes these folders, and with them what is found.
+PKG_FOLDERS := $(wildcard /usr/lib/pkgconfig /usr/lib/*/pkgconfig /usr/lib64/pkgconfig \
+                          /usr/share/pkgconfig /usr/local/lib/pkgconfig /opt/homebrew/lib/pkgconfig)
+$(CONFIG): scripts/detect.sh $(PKG_FOLDERS)
+	@mkdir -p build
+	@CC="$(CC)" scripts/detect.sh $@
+
+# ---- how it is compiled ----
+
+# -ffp-contract=off: the compiler must not fuse a*b+c on its own, or results would depend on it.
+STD      := -std=c11 -D_GNU_SOURCE -ffp-contract=off
+OPTIMIZE := -O3 -g -fno-math-errno -fno-trapping-math
+WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes $(if $(WERROR),-Werror)
+ifneq ($(SANITIZE),)
+OPTIMIZE := -O2 -g -fno-omit-frame-pointer -fno-math-errno -fno-trapping-math \
+            -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -DTD_DEBUG=1
+endif
+ALL_CFLAGS := $(STD) $(OPTIMIZE) $(WARN) -I. -pthread $(TD_CFLAGS) $(CFLAGS)
+ALL_LIBS   := $(TD_LIBS) -lm -pthread $(LDLIBS)
+
+ifeq ($(V),)
+say = @printf '%-5s %s\n' '$(1)' '$(2)';
+Q   := @
+endif
+
+# Objects depend on this file, which changes when the flags do.
+FLAGS := $(B)/flags
+FLAGS_NOW := $(CC) $(ALL_CFLAGS) $(LDFLAGS) $(ALL_LIBS)
+$(shell mkdir -p $(B); printf '%s\n' '$(FLAGS_NOW)' | cmp -s - $(FLAGS) || \
+        printf '%s\n' '$(FLAGS_NOW)' >$(FLAGS))
+# The same for the list of objects in the library.
+$(shell printf '%s\n' '$(LIB_SRC)' | cmp -s - $(B)/sources || printf '%s\n' '$(LIB_SRC)' >$(B)/sources)
+
+$(B)/%.o: %.c $(FLAGS)
+	@mkdir -p $(@D)
+	$(call say,CC,$<)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(LIB): $(call objects,$(LIB_SRC)) $(B)/sources
+	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $(filter %.o,$^)
+
+# What several tests share: references in double precision, golden files. Linked as needed.
+$(B)/tests/libhelp.a: $(call objects,$(HELP_SRC))
+	@mkdir -p $(@D)
+	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $^
+
+link = $(call say,LINK,$@)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
+
+$(APPS): $(B)/apps/%: $(B)/apps/%.o $(call objects,$(COMMON)) $(LIB)
+	$(link) $(ALL_LIBS)
+
+$(call programs,$(TEST_SRC) $(LONG_SRC)): %: %.o $(B)/tests/libhelp.a $(call objects,$(COMMON)) $(LIB)
+	$(link) $(TD_TEST_LIBS) $(ALL_LIBS)
+
+$(BENCHES): %: %.o $(LIB)
+	$(link) $(ALL_LIBS)
+
+-include $(wildcard $(patsubst %.o,%.d,$(call objects,$(LIB_SRC) $(COMMON) $(APP_SRC) $(TEST_SRC) \
+                    $(LONG_SRC) $(HELP_SRC) $(BENCH_SRC))))
+
+# ---- targets ----
+
+.PHONY: all lib run test test-long tests bench install uninstall lint format fuzz fuzzers clean help
+
+all: lib $(APPS) ## the library and the apps (apps/NAME)
+	@$(foreach a,$(APPS),ln -sfn ../$(a) apps/$(notdir $(a));)
+
+lib: needs-core $(LIB) ## the library alone: build/VARIANT/libtandem.a
+
+.PHONY: needs-core needs-tests
+needs-core:
+	@$(if $(TD_HAVE_CJSON),:,echo "make: libcjson is missing, and checkpoints need it: make deps" >&2; exit 1)
+needs-tests: needs-core
+	@$(if $(TD_HAVE_CMOCKA),:,echo "make: libcmocka is missing, and the tests need it: make deps" >&2; exit 1)
+
+run: all ## the main job: ResNet-18 on CIFAR-10 (fetched on the first run); ARGS="--epochs 1"
+	apps/cifar_resnet18 --download $(ARGS)
+
+tests: needs-tests all $(TESTS)
+test: tests ## all tests; T=data: those whose names contain it; SANITIZE=..., CC=clang
+	@BUILD=$(B) SANITIZE=$(SANITIZE) tests/run.sh $(TESTS) $(TEST_SH)
+
+test-long: tests $(LONG) ## all tests and the long ones
+	@BUILD=$(B) SANITIZE=$(SANITIZE) TANDEM_LONG=1 tests/run.sh $(TESTS) $(TEST_SH) $(LONG) $(LONG_SH)
+
+bench: all $(BENCHES) ## speed, side by side with PyTorch if it is there (make deps-bench)
+	@BUILD=$(B) PYTHON="$(TD_PYTHON_TORCH)" bash bench/run.sh
+
+# The headers that tandem.h reaches, as the compiler lists them.
+headers = $(filter %.h %.def,$(shell $(CC) -I. -MM tandem.h))
+install: lib ## library, headers and tandem.pc into $(PREFIX); DESTDIR=...
+	@install -d "$(DESTDIR)$(PREFIX)/lib/pkgconfig"
+	install -m 644 $(LIB) "$(DESTDIR)$(PREFIX)/lib/libtandem.a"
+	@set -e; for h in $(headers); do \
+	    install -D -m 644 $$h "$(DESTDIR)$(PREFIX)/include/tandem/$$h"; done
+	@sed -e 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(strip $(ALL_LIBS))|' \
+	    scripts/tandem.pc.in >"$(DESTDIR)$(PREFIX)/lib/pkgconfig/tandem.pc"
+	@echo "installed into $(DESTDIR)$(PREFIX); use: cc app.c \$$(pkg-config --cflags --libs tandem)"
+
+uninstall: ## takes it away again
+	rm -rf "$(DESTDIR)$(PREFIX)/include/tandem" "$(DESTDIR)$(PREFIX)/lib/libtandem.a" \
+	    "$(DESTDIR)$(PREFIX)/lib/pkgconfig/tandem.pc"
+
+lint: ## format, includes and suspicious code (clang-format, cppcheck)
+	@scripts/lint.sh $(TD_CFLAGS)
+
+format: ## puts all sources into the project's format
+	@scripts/format.sh -i
+
+# Fuzz targets are built by clang with everything they need, apart from the rest.
+FUZZ_FLAGS := $(STD) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -DTD_DEBUG=1 \
+              $(WARN) -I. -pthread $(TD_CFLAGS)
+FUZZ_LIB   := $(patsubst %.c,build/fuzz/%.o,$(LIB_SRC))
+build/fuzz/%.o: %.c $(FLAGS)
+	@mkdir -p $(@D)
+	$(call say,FUZZ,$<)clang $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link -MMD -MP -c -o $@ $<
+build/fuzz/libtandem.a: $(FUZZ_LIB)
+	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $^
+$(FUZZERS): build/fuzz/fuzz_%: build/fuzz/tests/fuzz_%.o build/fuzz/libtandem.a
+	$(call say,LINK,$@)clang $(FUZZ_FLAGS) -fsanitize=fuzzer -o $@ $^ $(ALL_LIBS)
+-include $(wildcard $(FUZZ_LIB:.o=.d))
+fuzzers: $(FUZZERS)
+fuzz: fuzzers ## the parsers against invented input; FUZZ_SECONDS=60 in all (needs clang)
+	@scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZERS)
+
+clean: ## removes build/ and the apps' links
+	rm -rf build $(patsubst %.c,%,$(APP_SRC))
+
+endif
+
+help: ## this list
+	@printf 'tandem %s\n\n' "$(VERSION)"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@printf '  make %-12s %s\n' \
+	    deps 'installs what building, running and testing need (Debian, Ubuntu), or names it' \
+	    deps-dev 'the same for lint, fuzz, pictures and API pages' \
+	    deps-bench 'the same for bench: PyTorch'
+	@printf '\n  make deps run     on a fresh machine: from nothing to the main job\n'
+	@printf '  make deps test    on a fresh machine: from nothing to all tests\n'
+	@printf '\n  V=1 whole commands  WERROR=1 warnings are errors  CC=clang  SANITIZE=address,undefined\n'

@@ -1,0 +1,14 @@
+#!/bin/sh
+# Runs clang-format over the project's C files: -i puts them into the format, --check complains.
+set -eu
+case ${1:-} in
+-i) options='-i' ;;
+--check) options='--dry-run -Werror' ;;
+*)
+    echo 'usage: scripts/format.sh -i | --check' >&2
+    exit 2
+    ;;
+esac
+# shellcheck disable=SC2086
+find apps autograd bench data dist nn tensor tests tandem.h -name '*.[ch]' -o -name '*.inc' |
+    sort | xargs clang-format $options
