@@ -95,10 +95,6 @@ td_tensor *td_clone_as(const td_tensor *t, td_dtype dtype, td_device device);
  * programming mistake. */
 void td_free(td_tensor *t);
 
-/* autograd's part in that: td_free calls end(t) first where t->grad is not NULL. Process-wide; not
- * for users. */
-void td_set_grad_state_end(void (*end)(td_tensor *t));
-
 /* ---- looking at one ---- */
 
 td_shape td_shape_of(const td_tensor *t);
