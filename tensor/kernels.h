@@ -73,15 +73,15 @@ typedef struct td_batch_norm_grad_args {
 
 /* One slice of an optimizer's flat memory (nn/optim). */
 typedef struct td_optim_slice {
-    int64_t begin, count; /* elements */
-    bool skip;            /* no gradient: leave parameter and state alone */
-    bool first;           /* SGD: momentum starts as the gradient */
-    float lr, weight_decay;
-    float momentum, dampening; /* SGD */
+    int64_t begin, count;       /* elements */
+    bool skip;                  /* no gradient: leave parameter and state alone */
+    bool first;                 /* SGD: momentum starts as the gradient */
+    double lr, weight_decay;    /* all constants are rounded to the element type once, as PyTorch */
+    double momentum, dampening; /* SGD */
     bool nesterov;
-    float beta1, beta2, eps; /* Adam, AdamW */
-    double bias1, bias2;     /* 1 - beta1^t, 1 - beta2^t */
-    bool decoupled;          /* AdamW: p *= 1 - lr*weight_decay first */
+    double beta1, beta2, eps; /* Adam, AdamW */
+    double bias1, bias2;      /* 1 - beta1^t, 1 - beta2^t */
+    bool decoupled;           /* AdamW: p *= 1 - lr*weight_decay first */
 } td_optim_slice;
 
 typedef struct td_kernels {
@@ -96,7 +96,7 @@ typedef struct td_kernels {
     void (*axpy)(td_tensor *y, double alpha, const td_tensor *x);
     bool (*all_finite)(const td_tensor *x); /* float dtypes */
 
-    /* ---- elements: f32, f64, bf16, f16 ---- */
+    /* ---- elements: f32, f64, bf16, f16. unary: y may be x itself ---- */
     void (*unary)(td_unary_op op, td_tensor *y, const td_tensor *x, double p);
     void (*unary_grad)(td_unary_op op, td_tensor *dx, const td_tensor *dy, const td_tensor *x,
                        const td_tensor *y, double p, bool accumulate);
