@@ -7,7 +7,7 @@
  * backward, when the tape has used what it saved.
  *
  * A step tensor used after its step, its scope, or its last use in backward is caught and named.
- * In builds with TD_DEBUG freed memory is filled with 0xfb (NaN for every float type). */
+ * In builds with TD_DEBUG new and freed memory is filled with 0xff (NaN for every float type). */
 #ifndef TD_TENSOR_STEP_H
 #define TD_TENSOR_STEP_H
 

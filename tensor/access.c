@@ -1,0 +1,130 @@
+/* Tensors: looking at them, reading and writing elements. */
+#include "tensor/element.h"
+#include "tensor/kernels.h"
+#include "tensor/storage.h"
+
+td_shape td_shape_of(const td_tensor *t)
+{
+    td_shape shape = { .ndim = t->ndim };
+    for (int d = 0; d < t->ndim; d++) {
+        shape.dim[d] = t->shape[d];
+    }
+    return shape;
+}
+
+td_device td_device_of(const td_tensor *t)
+{
+    return t->storage->device;
+}
+
+int64_t td_numel(const td_tensor *t)
+{
+    int64_t numel = 1;
+    for (int d = 0; d < t->ndim; d++) {
+        numel *= t->shape[d];
+    }
+    return numel;
+}
+
+void td_begin_write(td_tensor *t, const char *what)
+{
+    td_check_alive(t, TD_NOWHERE);
+    for (int d = 0; d < t->ndim; d++) {
+        TD_REQUIRE(t->stride[d] != 0 || t->shape[d] <= 1, TD_NOWHERE,
+                   "%s: %s is expanded along dimension %d, where all its elements share one place "
+                   "in memory; write into the tensor it was expanded from, or td_clone it",
+                   what, td_label(t), d);
+    }
+    t->storage->version++;
+}
+
+const void *td_data(const td_tensor *t)
+{
+    td_check_alive(t, TD_NOWHERE);
+    return td_ptr(t);
+}
+
+void *td_data_rw(td_tensor *t)
+{
+    td_begin_write(t, "td_data_rw");
+    return td_ptr(t);
+}
+
+/* ---- single elements ---- */
+
+/* The place of an element, counted from element [0,...,0]. */
+static int64_t element_place(const td_tensor *t, const int64_t *index, const char *what)
+{
+    int64_t place = 0;
+    for (int d = 0; d < t->ndim; d++) {
+        TD_REQUIRE(index[d] >= 0 && index[d] < t->shape[d], TD_NOWHERE,
+                   "%s: index %lld of dimension %d is out of range for %s", what,
+                   (long long)index[d], d, td_label(t));
+        place += index[d] * t->stride[d];
+    }
+    return place;
+}
+
+double td_get(const td_tensor *t, const int64_t *index)
+{
+    td_check_alive(t, TD_NOWHERE);
+    return td_load_element(td_ptr(t), t->dtype, element_place(t, index, "td_get"));
+}
+
+void td_set(td_tensor *t, const int64_t *index, double value)
+{
+    td_begin_write(t, "td_set");
+    td_store_element(td_ptr(t), t->dtype, element_place(t, index, "td_set"), value);
+}
+
+double td_item(const td_tensor *t)
+{
+    td_check_alive(t, TD_NOWHERE);
+    TD_REQUIRE(td_numel(t) == 1, TD_NOWHERE,
+               "td_item: %s has %lld elements, not one; td_get takes an index", td_label(t),
+               (long long)td_numel(t));
+    return td_load_element(td_ptr(t), t->dtype, 0);
+}
+
+/* ---- all elements ---- */
+
+void td_read(const td_tensor *t, void *values, td_dtype dtype)
+{
+    td_check_alive(t, TD_NOWHERE);
+    td_storage storage;
+    td_tensor to;
+    td_init_borrowed(&to, &storage, values, td_shape_of(t), dtype);
+    td_kernels_of(td_device_of(t))->copy(&to, t);
+}
+
+void td_write(td_tensor *t, const void *values, td_dtype dtype)
+{
+    td_begin_write(t, "td_write");
+    td_storage storage;
+    td_tensor from;
+    td_init_borrowed(&from, &storage, (void *)(uintptr_t)values, td_shape_of(t), dtype);
+    td_kernels_of(td_device_of(t))->copy(t, &from);
+}
+
+void td_fill_(td_tensor *t, double value)
+{
+    td_begin_write(t, "td_fill_");
+    td_kernels_of(td_device_of(t))->fill(t, value);
+}
+
+void td_copy_(td_tensor *to, const td_tensor *from)
+{
+    td_check_alive(from, TD_NOWHERE);
+    td_begin_write(to, "td_copy_");
+    TD_REQUIRE(td_same_shape(to, from), TD_NOWHERE, "td_copy_: the shapes differ: %s from %s",
+               td_label(to), td_label(from));
+    if (to->storage != from->storage) {
+        td_kernels_of(td_device_of(to))->copy(to, from);
+        return;
+    }
+    /* Views of the same memory may overlap (a matrix from its transpose): by way of a copy. */
+    td_tensor *copy = td_clone(from);
+    TD_REQUIRE(copy != NULL, TD_NOWHERE, "td_copy_: %s", td_last_error());
+    td_kernels_of(td_device_of(to))->copy(to, copy);
+    td_free(copy);
+}

@@ -1,0 +1,320 @@
+#include "tensor/arena.h"
+
+#include "tensor/storage.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef __has_feature
+#define __has_feature(feature) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+#include <sanitizer/asan_interface.h>
+enum { GUARD = TD_ALIGNMENT }; /* bytes behind each block that nobody may touch */
+#else
+#define ASAN_POISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
+enum { GUARD = 0 };
+#endif
+
+enum { GROWTH = 2 << 20 }; /* bytes; a huge page */
+
+/* One stretch of the arena, taken or free. The table of blocks is in ascending order, without gaps,
+ * from 0 to top; two free blocks are never neighbours, and the last block is never free. */
+typedef struct block {
+    size_t offset, bytes;
+    bool taken;
+} block;
+
+struct td_arena {
+    char *base;
+    size_t reserved;  /* addresses */
+    size_t committed; /* bytes from base that have memory */
+    size_t top;       /* the end of the last block */
+    block *blocks;
+    size_t count, capacity;
+    td_memory_stats stats; /* reserved is filled in when asked */
+};
+
+/* ---- memory from the system ---- */
+
+static size_t round_up(size_t bytes, size_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
+}
+
+static size_t physical_memory(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES);
+    long page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)8 << 30;
+}
+
+/* Reserves addresses, aligned to GROWTH; under a limit on them (ulimit -v) takes what there is. */
+static bool reserve_addresses(td_arena *arena, size_t limit)
+{
+    size_t bytes = round_up(limit, GROWTH);
+    char *start = MAP_FAILED;
+    while (bytes > 0) {
+        start = mmap(NULL, bytes + GROWTH, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                     -1, 0);
+        if (start != MAP_FAILED) {
+            break;
+        }
+        bytes = bytes / 2 / GROWTH * GROWTH;
+    }
+    if (start == MAP_FAILED) {
+        return false;
+    }
+    size_t skip = (size_t)(-(uintptr_t)start % GROWTH);
+    if (skip > 0) {
+        munmap(start, skip);
+    }
+    munmap(start + skip + bytes, GROWTH - skip);
+    arena->base = start + skip;
+    arena->reserved = bytes;
+    return true;
+}
+
+/* Adds memory so that the first `bytes` can be used. */
+static bool commit(td_arena *arena, size_t bytes)
+{
+    size_t target = round_up(bytes, GROWTH);
+    if (target <= arena->committed) {
+        return true;
+    }
+    if (bytes > arena->reserved) {
+        return false;
+    }
+    char *start = arena->base + arena->committed;
+    size_t more = target - arena->committed;
+    if (mprotect(start, more, PROT_READ | PROT_WRITE) != 0) {
+        return false;
+    }
+    madvise(start, more, MADV_HUGEPAGE); /* fewer page faults and TLB misses, where it is allowed */
+    ASAN_POISON_MEMORY_REGION(start, more);
+    arena->committed = target;
+    arena->stats.growths++;
+    return true;
+}
+
+td_arena *td_arena_new(size_t limit)
+{
+    td_arena *arena = calloc(1, sizeof *arena);
+    if (arena == NULL || !reserve_addresses(arena, limit > 0 ? limit : physical_memory())) {
+        td_fail(TD_E_NOMEM, "no addresses for step memory: raise the limit on them (ulimit -v)");
+        free(arena);
+        return NULL;
+    }
+    td_arena_begin_step(arena);
+    return arena;
+}
+
+void td_arena_free(td_arena *arena)
+{
+    if (arena == NULL) {
+        return;
+    }
+    ASAN_UNPOISON_MEMORY_REGION(arena->base, arena->committed);
+    munmap(arena->base, arena->reserved);
+    free(arena->blocks);
+    free(arena);
+}
+
+/* ---- the table of blocks ---- */
+
+static bool insert_block(td_arena *arena, size_t at, block b)
+{
+    if (arena->count == arena->capacity) {
+        size_t capacity = arena->capacity > 0 ? 2 * arena->capacity : 256;
+        block *blocks = realloc(arena->blocks, capacity * sizeof *blocks);
+        if (blocks == NULL) {
+            return false;
+        }
+        arena->blocks = blocks;
+        arena->capacity = capacity;
+    }
+    memmove(&arena->blocks[at + 1], &arena->blocks[at], (arena->count - at) * sizeof b);
+    arena->blocks[at] = b;
+    arena->count++;
+    return true;
+}
+
+static void remove_block(td_arena *arena, size_t at)
+{
+    arena->count--;
+    memmove(&arena->blocks[at], &arena->blocks[at + 1], (arena->count - at) * sizeof(block));
+}
+
+/* The index of the smallest hole of at least `bytes`, or count. */
+static size_t best_hole(const td_arena *arena, size_t bytes)
+{
+    size_t best = arena->count;
+    for (size_t i = 0; i < arena->count; i++) {
+        const block *b = &arena->blocks[i];
+        if (!b->taken && b->bytes >= bytes &&
+            (best == arena->count || b->bytes < arena->blocks[best].bytes)) {
+            best = i;
+        }
+    }
+    return best;
+}
+
+/* The index of the taken block at an offset, or count. */
+static size_t find_block(const td_arena *arena, size_t offset)
+{
+    size_t low = 0, high = arena->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (arena->blocks[middle].offset < offset) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    bool found =
+        low < arena->count && arena->blocks[low].offset == offset && arena->blocks[low].taken;
+    return found ? low : arena->count;
+}
+
+/* ---- poison: 0xff is NaN for every float type, and -1 or 255 for integers ---- */
+
+static void poison(char *start, size_t bytes)
+{
+#ifdef TD_DEBUG
+    ASAN_UNPOISON_MEMORY_REGION(start, bytes);
+    memset(start, 0xff, bytes);
+#endif
+    ASAN_POISON_MEMORY_REGION(start, bytes);
+}
+
+static void unpoison(char *start, size_t bytes)
+{
+    ASAN_UNPOISON_MEMORY_REGION(start, bytes);
+#ifdef TD_DEBUG
+    memset(start, 0xff, bytes);
+#endif
+}
+
+/* ---- taking and giving ---- */
+
+/* Turns a hole into a block of `bytes` and a smaller hole; false if the table cannot grow. */
+static bool take_hole(td_arena *arena, size_t hole, size_t bytes)
+{
+    block whole = arena->blocks[hole];
+    if (whole.bytes > bytes) {
+        block rest = { whole.offset + bytes, whole.bytes - bytes, false };
+        if (!insert_block(arena, hole + 1, rest)) {
+            return false;
+        }
+    }
+    arena->blocks[hole] = (block){ whole.offset, bytes, true };
+    return true;
+}
+
+static bool take_top(td_arena *arena, size_t bytes)
+{
+    if (bytes > arena->reserved - arena->top || !commit(arena, arena->top + bytes)) {
+        return false;
+    }
+    if (!insert_block(arena, arena->count, (block){ arena->top, bytes, true })) {
+        return false;
+    }
+    arena->top += bytes;
+    return true;
+}
+
+static void count_take(td_arena *arena, size_t offset, size_t bytes)
+{
+    td_memory_stats *stats = &arena->stats;
+    stats->allocations++;
+    stats->in_use += bytes;
+    stats->peak = stats->in_use > stats->peak ? stats->in_use : stats->peak;
+    /* FNV-1a over words. */
+    const uint64_t prime = 0x100000001b3u;
+    stats->address_hash = (stats->address_hash ^ offset) * prime;
+    stats->address_hash = (stats->address_hash ^ bytes) * prime;
+}
+
+void *td_arena_take(td_arena *arena, size_t bytes)
+{
+    if (bytes > arena->reserved) {
+        return NULL;
+    }
+    size_t rounded = round_up((bytes > 0 ? bytes : 1) + GUARD, TD_ALIGNMENT);
+    size_t hole = best_hole(arena, rounded);
+    bool from_hole = hole < arena->count;
+    if (from_hole ? !take_hole(arena, hole, rounded) : !take_top(arena, rounded)) {
+        return NULL;
+    }
+    size_t offset = from_hole ? arena->blocks[hole].offset : arena->top - rounded;
+    count_take(arena, offset, rounded);
+    unpoison(arena->base + offset, bytes);
+    return arena->base + offset;
+}
+
+bool td_arena_owns(const td_arena *arena, const void *address)
+{
+    uintptr_t offset = (uintptr_t)address - (uintptr_t)arena->base;
+    return offset < arena->reserved;
+}
+
+void td_arena_give(td_arena *arena, void *address)
+{
+    size_t at = arena->count;
+    if (td_arena_owns(arena, address)) {
+        at = find_block(arena, (size_t)((char *)address - arena->base));
+    }
+    TD_REQUIRE(at < arena->count, TD_NOWHERE,
+               "step memory at %p is given back, but it is not taken: given back twice?", address);
+    block *b = &arena->blocks[at];
+    poison(arena->base + b->offset, b->bytes);
+    arena->stats.in_use -= b->bytes;
+    b->taken = false;
+
+    if (at + 1 < arena->count && !b[1].taken) {
+        b->bytes += b[1].bytes;
+        remove_block(arena, at + 1);
+    }
+    if (at > 0 && !b[-1].taken) {
+        b[-1].bytes += b->bytes;
+        remove_block(arena, at--);
+    }
+    if (at + 1 == arena->count) { /* the last one: what is behind it is free as well */
+        arena->top = arena->blocks[at].offset;
+        arena->count--;
+    }
+}
+
+size_t td_arena_reset(td_arena *arena)
+{
+    size_t taken = arena->stats.in_use;
+    if (taken > 0) {
+        poison(arena->base, arena->top);
+    }
+    arena->count = 0;
+    arena->top = 0;
+    arena->stats.in_use = 0;
+    return taken;
+}
+
+void td_arena_begin_step(td_arena *arena)
+{
+    arena->stats.peak = arena->stats.in_use;
+    arena->stats.allocations = 0;
+    arena->stats.address_hash = 0xcbf29ce484222325u; /* FNV's start */
+}
+
+td_memory_stats td_arena_stats(const td_arena *arena)
+{
+    td_memory_stats stats = arena->stats;
+    stats.reserved = arena->committed;
+    return stats;
+}
+
+size_t td_arena_limit(const td_arena *arena)
+{
+    return arena->reserved;
+}

@@ -1,0 +1,79 @@
+#include "tensor/device.h"
+
+#include "tensor/cpu/cpu_device.h"
+#include "tensor/storage.h"
+
+#include <string.h>
+
+/* A device number after the colon: all of text, digits only. -1: it is none, or too large. */
+static int parse_index(const char *text)
+{
+    int index = 0;
+    size_t digits = strspn(text, "0123456789");
+    if (digits == 0 || digits > 3 || text[digits] != '\0') {
+        return -1;
+    }
+    for (; *text != '\0'; text++) {
+        index = 10 * index + (*text - '0');
+    }
+    return index < TD_MAX_DEVICES ? index : -1;
+}
+
+td_status td_device_parse(const char *text, td_device *device)
+{
+    size_t type = strcspn(text, ":");
+    bool is_cpu = type == 3 && strncmp(text, "cpu", 3) == 0;
+    bool is_cuda = type == 4 && strncmp(text, "cuda", 4) == 0;
+    int index = text[type] == '\0' ? 0 : parse_index(text + type + 1);
+    if ((!is_cpu && !is_cuda) || index < 0) {
+        return td_fail(TD_E_ARG, "'%.60s' is no device: it is cpu or cpu:N, N from 0 to %d", text,
+                       TD_MAX_DEVICES - 1);
+    }
+    if (is_cuda) {
+        return td_fail(TD_E_UNSUPPORTED,
+                       "cuda:%d cannot be used: this build has no CUDA kernels; use cpu, or cpu:N "
+                       "for several devices on one machine",
+                       index);
+    }
+    *device = TD_CPU_N(index);
+    return TD_OK;
+}
+
+#define NAMES_OF(type)                                                                             \
+    {                                                                                              \
+        type ":0", type ":1", type ":2", type ":3", type ":4", type ":5", type ":6", type ":7",    \
+            type ":8", type ":9", type ":10", type ":11", type ":12", type ":13", type ":14",      \
+            type ":15"                                                                             \
+    }
+
+const char *td_device_name(td_device device)
+{
+    static const char *const names[][TD_MAX_DEVICES] = { NAMES_OF("cpu"), NAMES_OF("cuda") };
+    bool known = device.type <= TD_DEVICE_CUDA && device.index < TD_MAX_DEVICES;
+    return known ? names[device.type][device.index] : "unknown device";
+}
+
+void td_require_device(td_device device, td_site at)
+{
+    TD_REQUIRE(device.type == TD_DEVICE_CPU, at,
+               "%s cannot be used: this build has no CUDA kernels; use TD_CPU",
+               td_device_name(device));
+    TD_REQUIRE(device.index < TD_MAX_DEVICES, at, "cpu:%d does not exist: the last one is cpu:%d",
+               device.index, TD_MAX_DEVICES - 1);
+}
+
+td_status td_set_threads(td_device device, int threads)
+{
+    td_require_device(device, TD_NOWHERE);
+    if (threads < 0 || threads > TD_MAX_CPU_THREADS) {
+        return td_fail(TD_E_ARG, "%s cannot have %d threads: 1 to %d, or 0 for the default",
+                       td_device_name(device), threads, TD_MAX_CPU_THREADS);
+    }
+    return td_cpu_set_threads(device, threads);
+}
+
+int td_threads(td_device device)
+{
+    td_require_device(device, TD_NOWHERE);
+    return td_cpu_threads(device);
+}

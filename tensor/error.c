@@ -1,0 +1,174 @@
+#include "tensor/error.h"
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LAST_ERROR_BYTES = 2048, FATAL_BYTES = 6144, CONTEXT_DEPTH = 32 };
+
+static _Thread_local char last_error[LAST_ERROR_BYTES];
+
+/* Names of what runs on this thread, outermost first; depth counts those not kept, too. */
+static _Thread_local struct {
+    const char *name[CONTEXT_DEPTH];
+    int depth;
+} context;
+
+static struct {
+    pthread_mutex_t lock;
+    td_fatal_handler call;
+    void *user;
+} fatal_handler = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+const char *td_status_text(td_status status)
+{
+    switch (status) {
+    case TD_OK:
+        return "success";
+#define TD_ERROR(name, code, meaning)                                                              \
+    case TD_E_##name:                                                                              \
+        return meaning;
+#include "tensor/errors.def"
+#undef TD_ERROR
+    }
+    return "unknown status";
+}
+
+const char *td_last_error(void)
+{
+    return last_error;
+}
+
+/* A growing message in a buffer of fixed size; what does not fit is cut off. */
+typedef struct message {
+    char text[FATAL_BYTES];
+    size_t length;
+} message;
+
+static void message_begin(message *m)
+{
+    m->text[0] = '\0';
+    m->length = 0;
+}
+
+__attribute__((format(printf, 2, 0))) static void
+message_append_list(message *m, const char *format, va_list args)
+{
+    int length = vsnprintf(m->text + m->length, sizeof m->text - m->length, format, args);
+    if (length > 0) {
+        size_t end = m->length + (size_t)length;
+        m->length = end < sizeof m->text ? end : sizeof m->text - 1;
+    }
+}
+
+__attribute__((format(printf, 2, 3))) static void message_append(message *m, const char *format,
+                                                                 ...)
+{
+    va_list args;
+    va_start(args, format);
+    message_append_list(m, format, args);
+    va_end(args);
+}
+
+static void set_last_error(const message *m)
+{
+    size_t length = m->length < LAST_ERROR_BYTES ? m->length : LAST_ERROR_BYTES - 1;
+    memcpy(last_error, m->text, length);
+    last_error[length] = '\0';
+}
+
+td_status td_fail(td_status status, const char *format, ...)
+{
+    message m;
+    message_begin(&m);
+    va_list args;
+    va_start(args, format);
+    message_append_list(&m, format, args);
+    va_end(args);
+    set_last_error(&m);
+    return status;
+}
+
+td_status td_fail_context(td_status status, const char *format, ...)
+{
+    message m;
+    message_begin(&m);
+    va_list args;
+    va_start(args, format);
+    message_append_list(&m, format, args);
+    va_end(args);
+    message_append(&m, ": %s", last_error);
+    set_last_error(&m);
+    return status;
+}
+
+void td_context_push(const char *name)
+{
+    if (context.depth < CONTEXT_DEPTH) {
+        context.name[context.depth] = name;
+    }
+    context.depth++;
+}
+
+void td_context_pop(void)
+{
+    if (context.depth > 0) {
+        context.depth--;
+    }
+}
+
+void td_context_clear(void)
+{
+    context.depth = 0;
+}
+
+const char *td_context_top(void)
+{
+    int kept = context.depth < CONTEXT_DEPTH ? context.depth : CONTEXT_DEPTH;
+    return kept > 0 ? context.name[kept - 1] : NULL;
+}
+
+void td_set_fatal_handler(td_fatal_handler handler, void *user)
+{
+    pthread_mutex_lock(&fatal_handler.lock);
+    fatal_handler.call = handler;
+    fatal_handler.user = user;
+    pthread_mutex_unlock(&fatal_handler.lock);
+}
+
+/* "  in layer1.0.conv1 (Conv2d)", a line for each module, innermost first. */
+static void message_append_context(message *m)
+{
+    int kept = context.depth < CONTEXT_DEPTH ? context.depth : CONTEXT_DEPTH;
+    for (int i = kept - 1; i >= 0; i--) {
+        message_append(m, "\n  in %s", context.name[i]);
+    }
+}
+
+_Noreturn void td_fatal(td_site at, const char *format, ...)
+{
+    message m;
+    message_begin(&m);
+    message_append(&m, "tandem: ");
+    if (at.file != NULL) {
+        message_append(&m, "%s:%d: ", at.file, at.line);
+    }
+    va_list args;
+    va_start(args, format);
+    message_append_list(&m, format, args);
+    va_end(args);
+    message_append_context(&m);
+
+    pthread_mutex_lock(&fatal_handler.lock);
+    td_fatal_handler call = fatal_handler.call;
+    void *user = fatal_handler.user;
+    pthread_mutex_unlock(&fatal_handler.lock);
+    if (call != NULL) {
+        call(m.text, user);
+    } else {
+        fprintf(stderr, "%s\n", m.text);
+    }
+    abort();
+}

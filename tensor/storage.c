@@ -1,0 +1,75 @@
+#include "tensor/storage.h"
+
+#include "tensor/arena.h"
+
+#include <stdlib.h>
+
+static td_storage *new_storage(td_storage_kind kind, void *data, size_t bytes, td_device device)
+{
+    td_storage *storage = calloc(1, sizeof *storage);
+    if (storage == NULL) {
+        td_fail(TD_E_NOMEM, "out of memory for the header of %zu bytes on %s", bytes,
+                td_device_name(device));
+        return NULL;
+    }
+    storage->data = data;
+    storage->bytes = bytes;
+    storage->refs = 1;
+    storage->device = device;
+    storage->kind = (unsigned char)kind;
+    return storage;
+}
+
+td_storage *td_storage_new(size_t bytes, td_device device)
+{
+    td_require_device(device, TD_NOWHERE);
+    /* An empty tensor has an address as well. */
+    size_t rounded = bytes == 0 ? TD_ALIGNMENT : (bytes + TD_ALIGNMENT - 1) & -(size_t)TD_ALIGNMENT;
+    void *data = rounded < bytes ? NULL : aligned_alloc(TD_ALIGNMENT, rounded);
+    if (data == NULL) {
+        td_fail(TD_E_NOMEM,
+                "out of memory: %s on %s could not be had; close other programs, or use "
+                "fewer or smaller tensors",
+                td_describe_bytes(bytes), td_device_name(device));
+        return NULL;
+    }
+    td_storage *storage = new_storage(TD_STORAGE_PERSISTENT, data, bytes, device);
+    if (storage == NULL) {
+        free(data);
+    }
+    return storage;
+}
+
+td_storage *td_storage_borrow(void *data, size_t bytes, td_device device)
+{
+    td_require_device(device, TD_NOWHERE);
+    return new_storage(TD_STORAGE_BORROWED, data, bytes, device);
+}
+
+void td_hold(td_storage *storage)
+{
+    storage->refs++;
+}
+
+void td_unhold(td_storage *storage)
+{
+    TD_REQUIRE(storage->refs > 0, TD_NOWHERE, "td_unhold: nobody holds this storage of %s any more",
+               td_describe_bytes(storage->bytes));
+    if (--storage->refs > 0) {
+        return;
+    }
+    switch ((td_storage_kind)storage->kind) {
+    case TD_STORAGE_STEP:
+        td_arena_give(storage->owner, storage->data);
+        storage->data = NULL;
+        storage->released = true;
+        return;
+    case TD_STORAGE_PERSISTENT:
+        free(storage->data);
+        free(storage);
+        return;
+    case TD_STORAGE_BORROWED:
+        free(storage);
+        return;
+    }
+}

@@ -1,0 +1,187 @@
+/* Tensors: making, copying and ending them. */
+#include "tensor/tensor.h"
+
+#include "tensor/element.h"
+#include "tensor/kernels.h"
+#include "tensor/storage.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void (*td_free_grad_state_hook)(td_tensor *t) = NULL;
+
+void td_init_header(td_tensor *t, td_storage *storage, int64_t offset, td_shape shape,
+                    const int64_t *stride, td_dtype dtype)
+{
+    memset(t, 0, sizeof *t);
+    t->ndim = shape.ndim;
+    for (int d = 0; d < shape.ndim; d++) {
+        t->shape[d] = shape.dim[d];
+        t->stride[d] = stride[d];
+    }
+    t->dtype = dtype;
+    t->storage = storage;
+    t->offset = offset;
+}
+
+void td_init_borrowed(td_tensor *t, td_storage *storage, void *values, td_shape shape,
+                      td_dtype dtype)
+{
+    int64_t stride[TD_MAX_DIMS];
+    td_layout_strides(TD_CPU, TD_ROW_MAJOR, shape, stride);
+    *storage = (td_storage){ .data = values, .refs = 1, .kind = TD_STORAGE_BORROWED };
+    if (!td_shape_bytes(shape, dtype, &storage->bytes)) {
+        storage->bytes = SIZE_MAX;
+    }
+    td_init_header(t, storage, 0, shape, stride, dtype);
+}
+
+/* A persistent tensor over a storage whose hold it takes; if there is no memory for the header, the
+ * hold goes. storage NULL: passes the failure on. */
+static td_tensor *new_header(td_storage *storage, int64_t offset, td_shape shape,
+                             const int64_t *stride, td_dtype dtype)
+{
+    if (storage == NULL) {
+        return NULL;
+    }
+    td_tensor *t = malloc(sizeof *t);
+    if (t == NULL) {
+        td_fail(TD_E_NOMEM, "out of memory for the header of a tensor %s %s", td_dtype_name(dtype),
+                td_describe_shape(shape));
+        td_unhold(storage);
+        return NULL;
+    }
+    td_init_header(t, storage, offset, shape, stride, dtype);
+    return t;
+}
+
+/* Bytes of a new tensor; false with td_last_error() if they are more than any machine has. */
+static bool count_bytes(td_shape shape, td_dtype dtype, size_t *bytes)
+{
+    td_require_shape(shape, TD_NOWHERE);
+    if (!td_shape_bytes(shape, dtype, bytes)) {
+        td_fail(TD_E_NOMEM, "out of memory: a tensor %s%s has more bytes than can be counted",
+                td_dtype_name(dtype), td_describe_shape(shape));
+        return false;
+    }
+    return true;
+}
+
+static td_tensor *new_strided(td_shape shape, const int64_t *stride, td_dtype dtype,
+                              td_device device)
+{
+    size_t bytes;
+    if (!count_bytes(shape, dtype, &bytes)) {
+        return NULL;
+    }
+    td_storage *storage = td_storage_new(bytes, device);
+    if (storage == NULL) {
+        td_fail_context(TD_E_NOMEM, "a tensor %s%s", td_dtype_name(dtype),
+                        td_describe_shape(shape));
+    }
+    return new_header(storage, 0, shape, stride, dtype);
+}
+
+td_tensor *td_new_layout(td_shape shape, td_dtype dtype, td_layout layout, td_device device)
+{
+    td_require_shape(shape, TD_NOWHERE);
+    int64_t stride[TD_MAX_DIMS];
+    td_layout_strides(device, layout, shape, stride);
+    return new_strided(shape, stride, dtype, device);
+}
+
+td_tensor *td_new(td_shape shape, td_dtype dtype, td_device device)
+{
+    return td_new_layout(shape, dtype, TD_ROW_MAJOR, device);
+}
+
+td_tensor *td_full(td_shape shape, double value, td_dtype dtype, td_device device)
+{
+    td_tensor *t = td_new(shape, dtype, device);
+    if (t != NULL) {
+        td_kernels_of(device)->fill(t, value);
+    }
+    return t;
+}
+
+td_tensor *td_zeros(td_shape shape, td_dtype dtype, td_device device)
+{
+    return td_full(shape, 0.0, dtype, device);
+}
+
+td_tensor *td_arange(int64_t n, td_dtype dtype, td_device device)
+{
+    td_tensor *t = td_new(TD_SHAPE(n), dtype, device);
+    for (int64_t i = 0; t != NULL && i < n; i++) {
+        td_store_element(td_ptr(t), dtype, i, (double)i);
+    }
+    return t;
+}
+
+td_tensor *td_from(const void *values, td_shape shape, td_dtype dtype, td_device device)
+{
+    td_tensor *t = td_new(shape, dtype, device);
+    if (t != NULL) {
+        td_write(t, values, dtype);
+    }
+    return t;
+}
+
+td_tensor *td_borrow(void *values, td_shape shape, td_dtype dtype, td_device device)
+{
+    size_t bytes;
+    if (!count_bytes(shape, dtype, &bytes)) {
+        return NULL;
+    }
+    int64_t stride[TD_MAX_DIMS];
+    td_layout_strides(device, TD_ROW_MAJOR, shape, stride);
+    return new_header(td_storage_borrow(values, bytes, device), 0, shape, stride, dtype);
+}
+
+td_tensor *td_slice_of_storage(const td_tensor *base, int64_t offset, td_shape shape,
+                               const int64_t *stride)
+{
+    td_check_alive(base, TD_NOWHERE);
+    TD_REQUIRE(base->step == 0, TD_NOWHERE,
+               "td_slice_of_storage: %s belongs to a step; a persistent slice needs a persistent "
+               "tensor: td_clone it first",
+               td_label(base));
+    td_require_shape(shape, TD_NOWHERE);
+    td_require_inside(base->storage, offset, shape, stride, base->dtype, TD_NOWHERE);
+    td_hold(base->storage);
+    return new_header(base->storage, offset, shape, stride, base->dtype);
+}
+
+td_tensor *td_clone(const td_tensor *t)
+{
+    td_check_alive(t, TD_NOWHERE);
+    return td_clone_as(t, t->dtype, td_device_of(t));
+}
+
+td_tensor *td_clone_as(const td_tensor *t, td_dtype dtype, td_device device)
+{
+    td_check_alive(t, TD_NOWHERE);
+    int64_t stride[TD_MAX_DIMS];
+    td_strides_like(t, stride);
+    td_tensor *copy = new_strided(td_shape_of(t), stride, dtype, device);
+    if (copy != NULL) {
+        td_kernels_of(device)->copy(copy, t);
+    }
+    return copy;
+}
+
+void td_free(td_tensor *t)
+{
+    if (t == NULL) {
+        return;
+    }
+    TD_REQUIRE(t->step == 0, TD_NOWHERE,
+               "td_free: %s belongs to step %llu, and step tensors are not freed: they go with "
+               "their step",
+               td_label(t), (unsigned long long)t->step);
+    if (t->grad != NULL && td_free_grad_state_hook != NULL) {
+        td_free_grad_state_hook(t);
+    }
+    td_unhold(t->storage);
+    free(t);
+}
