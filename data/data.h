@@ -94,8 +94,8 @@ typedef struct td_sampler {
     void (*free)(struct td_sampler *sampler);
 } td_sampler;
 td_sampler *td_sequential_sampler(void);
-/* As PyTorch's RandomSampler with a loader around it: an epoch draws from g the loader's base seed
- * and the sampler's seed, and permutes with a fresh generator. g NULL: the default generator. */
+/* As PyTorch's RandomSampler: an epoch draws a seed from g (two words) and permutes with a fresh
+ * generator. g NULL: the default generator. The loader around it draws its base seed before. */
 td_sampler *td_random_sampler(td_generator *g);
 void td_sampler_free(td_sampler *sampler);
 

@@ -1,0 +1,94 @@
+#include "data/augment.h"
+
+#include <string.h>
+
+enum { SIDE = TD_PICTURE_SIDE, CHANNELS = TD_PICTURE_CHANNELS, BLOCK = TD_PICTURE_BLOCK };
+
+void td_byte_values_set(td_byte_values *values, const td_image_transform *transform)
+{
+    for (int c = 0; c < CHANNELS; c++) {
+        bool normalise = transform->std[c] != 0.0f;
+        for (int byte = 0; byte < 256; byte++) {
+            float value = (float)byte / 255.0f;
+            values->of[c][byte] =
+                normalise ? (value - transform->mean[c]) / transform->std[c] : value;
+        }
+    }
+}
+
+td_picture td_augment_draw(const td_image_transform *transform, uint64_t epoch, uint64_t sample)
+{
+    td_picture picture = { 0 };
+    if (transform->crop_padding == 0 && !transform->flip) {
+        return picture;
+    }
+    td_philox_key key = { transform->seed, 0x6175676d656e74 /* "augment" in ASCII */ };
+    uint32_t word[4];
+    td_philox(key, epoch, sample, word);
+    uint32_t places = 2 * (uint32_t)transform->crop_padding + 1;
+    picture.down = (int)(word[0] % places) - transform->crop_padding;
+    picture.right = (int)(word[1] % places) - transform->crop_padding;
+    picture.flip = transform->flip && (word[2] >> 31) != 0;
+    return picture;
+}
+
+/* Rows of a block of pictures after the lookup: [w][picture][channel]. */
+typedef float tile[SIDE][BLOCK][CHANNELS];
+
+/* A row of each channel between two margins of zeros: a crop that reaches beyond the picture reads
+ * into a margin, and the inner loop needs no conditions. */
+typedef uint8_t margined_rows[CHANNELS][3 * SIDE];
+
+/* Row h of a picture, cut and looked up, into the tile's column i. */
+static void fill_column(tile out, int i, const td_byte_values *values, const td_picture *picture,
+                        int h, margined_rows rows)
+{
+    int from = h + picture->down;
+    bool inside = from >= 0 && from < SIDE;
+    for (int c = 0; c < CHANNELS; c++) {
+        if (inside) {
+            memcpy(rows[c] + SIDE, picture->pixels + (c * SIDE + from) * SIDE, SIDE);
+        } else {
+            memset(rows[c] + SIDE, 0, SIDE);
+        }
+    }
+    int step = picture->flip ? -1 : 1;
+    int at = SIDE + picture->right + (picture->flip ? SIDE - 1 : 0);
+    for (int w = 0; w < SIDE; w++, at += step) {
+        for (int c = 0; c < CHANNELS; c++) {
+            out[w][i][c] = values->of[c][rows[c][at]];
+        }
+    }
+}
+
+/* The tile is row h of `count` pictures: out is their element [0,0,h,0]. */
+static void store_tile(tile in, int count, float *out, const int64_t *stride)
+{
+    bool side_by_side = stride[1] == 1 && stride[0] == CHANNELS;
+    if (side_by_side && count == BLOCK) {
+        for (int w = 0; w < SIDE; w++) {
+            memcpy(out + w * stride[3], in[w], sizeof in[w]); /* three whole cache lines */
+        }
+        return;
+    }
+    for (int w = 0; w < SIDE; w++) {
+        for (int i = 0; i < count; i++) {
+            for (int c = 0; c < CHANNELS; c++) {
+                out[i * stride[0] + c * stride[1] + w * stride[3]] = in[w][i][c];
+            }
+        }
+    }
+}
+
+void td_augment_write(const td_byte_values *values, const td_picture *pictures, int count,
+                      float *out, const int64_t *stride)
+{
+    tile row;
+    margined_rows scratch = { { 0 } };
+    for (int h = 0; h < SIDE; h++) {
+        for (int i = 0; i < count; i++) {
+            fill_column(row, i, values, &pictures[i], h, scratch);
+        }
+        store_tile(row, count, out + h * stride[2], stride);
+    }
+}

@@ -1,0 +1,111 @@
+#include "data/cifar_files.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+
+static const char *const classes_10[] = { "airplane", "automobile", "bird",  "cat",  "deer",
+                                          "dog",      "frog",       "horse", "ship", "truck" };
+
+static const char *const classes_100[] = {
+    "apple",       "aquarium_fish", "baby",      "bear",       "beaver",       "bed",
+    "bee",         "beetle",        "bicycle",   "bottle",     "bowl",         "boy",
+    "bridge",      "bus",           "butterfly", "camel",      "can",          "castle",
+    "caterpillar", "cattle",        "chair",     "chimpanzee", "clock",        "cloud",
+    "cockroach",   "couch",         "crab",      "crocodile",  "cup",          "dinosaur",
+    "dolphin",     "elephant",      "flatfish",  "forest",     "fox",          "girl",
+    "hamster",     "house",         "kangaroo",  "keyboard",   "lamp",         "lawn_mower",
+    "leopard",     "lion",          "lizard",    "lobster",    "man",          "maple_tree",
+    "motorcycle",  "mountain",      "mouse",     "mushroom",   "oak_tree",     "orange",
+    "orchid",      "otter",         "palm_tree", "pear",       "pickup_truck", "pine_tree",
+    "plain",       "plate",         "poppy",     "porcupine",  "possum",       "rabbit",
+    "raccoon",     "ray",           "road",      "rocket",     "rose",         "sea",
+    "seal",        "shark",         "shrew",     "skunk",      "skyscraper",   "snail",
+    "snake",       "spider",        "squirrel",  "streetcar",  "sunflower",    "sweet_pepper",
+    "table",       "tank",          "telephone", "television", "tiger",        "tractor",
+    "train",       "trout",         "tulip",     "turtle",     "wardrobe",     "whale",
+    "willow_tree", "wolf",          "woman",     "worm",
+};
+_Static_assert(sizeof classes_10 / sizeof *classes_10 == 10, "CIFAR-10 has 10 classes");
+_Static_assert(sizeof classes_100 / sizeof *classes_100 == 100, "CIFAR-100 has 100 classes");
+
+static const char *const train_10[] = { "data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                                        "data_batch_4.bin", "data_batch_5.bin", NULL };
+static const char *const test_10[] = { "test_batch.bin", NULL };
+static const char *const extras_10[] = { "batches.meta.txt", "readme.html", NULL };
+static const char *const train_100[] = { "train.bin", NULL };
+static const char *const test_100[] = { "test.bin", NULL };
+static const char *const extras_100[] = { "fine_label_names.txt", "coarse_label_names.txt", NULL };
+
+static const td_cifar_files cifar_10 = {
+    .title = "CIFAR-10",
+    .subfolder = "cifar-10-batches-bin",
+    .train = train_10,
+    .test = test_10,
+    .extras = extras_10,
+    .train_records = 10000,
+    .test_records = 10000,
+    .archive = "cifar-10-binary.tar.gz",
+    .url = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    .md5 = "c32a1d4ab5d03f1284b67883e8d87530",
+    .classes = classes_10,
+};
+
+static const td_cifar_files cifar_100 = {
+    .title = "CIFAR-100",
+    .subfolder = "cifar-100-binary",
+    .train = train_100,
+    .test = test_100,
+    .extras = extras_100,
+    .train_records = 50000,
+    .test_records = 10000,
+    .archive = "cifar-100-binary.tar.gz",
+    .url = "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+    .md5 = "03b5dce01913d631647c71ecec9e9cb8",
+    .classes = classes_100,
+};
+
+const td_cifar_files *td_cifar_files_of(td_cifar_kind kind)
+{
+    switch (kind) {
+    case TD_CIFAR10:
+        return &cifar_10;
+    case TD_CIFAR100:
+        return &cifar_100;
+    }
+    td_fail(TD_E_ARG, "there is no CIFAR-%d: it is 10 or 100", (int)kind);
+    return NULL;
+}
+
+td_status td_join_path(char path[TD_CIFAR_PATH], const char *a, const char *b)
+{
+    int length = snprintf(path, TD_CIFAR_PATH, "%s/%s", a, b);
+    if (length < 0 || length >= TD_CIFAR_PATH) {
+        return td_fail(TD_E_ARG, "the path of %s is longer than %d bytes: use a shorter folder", b,
+                       TD_CIFAR_PATH - 1);
+    }
+    return TD_OK;
+}
+
+td_status td_cifar_locate(const char *folder, const td_cifar_files *files, const char *const *names,
+                          char where[TD_CIFAR_PATH])
+{
+    char probe[TD_CIFAR_PATH];
+    struct stat found;
+    for (int inside = 1; inside >= 0; inside--) {
+        TD_TRY(td_join_path(where, folder, inside ? files->subfolder : "."));
+        for (const char *const *name = names; *name != NULL; name++) {
+            TD_TRY(td_join_path(probe, where, *name));
+            if (stat(probe, &found) == 0) {
+                return TD_OK;
+            }
+        }
+    }
+    bool exists = stat(folder, &found) == 0;
+    return td_fail(TD_E_NOTFOUND, "no %s in '%s': %s. Run with --download, or unpack %s there",
+                   files->title, folder,
+                   !exists ? "there is no such folder"
+                   : !S_ISDIR(found.st_mode)
+                       ? "that is not a folder"
+                       : "neither it nor its official subfolder holds the files",
+                   files->url);
+}

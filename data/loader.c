@@ -1,0 +1,245 @@
+/* The loader's side towards the caller: epochs, order, positions. */
+#include "data/loader_ring.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_WORKERS = 256, MOST_PREFETCH = 256 };
+
+struct td_loader {
+    const td_dataset *dataset;
+    td_sampler *sampler;
+    td_generator *generator; /* NULL: the default one of the thread that asks */
+    int64_t batch_size;
+    int64_t samples, batches; /* of an epoch, without what drop_last leaves out */
+    int64_t drawn;            /* what the sampler gives for an epoch */
+    int64_t *order;           /* of the running epoch */
+    td_ring *ring;
+
+    uint64_t epoch;
+    bool running;     /* the epoch's order has been drawn */
+    int64_t position; /* the next batch */
+    td_status status;
+    char message[1024];
+};
+
+/* ---- opening ---- */
+
+static td_status check_options(const td_dataset *dataset, const td_loader_options *o)
+{
+    if (dataset == NULL || dataset->length < 1) {
+        return td_fail(TD_E_ARG, "loader: the dataset has no samples");
+    }
+    if (o->batch_size < 0) {
+        return td_fail(TD_E_ARG, "loader: batch size %lld; give 1 or more",
+                       (long long)o->batch_size);
+    }
+    if (o->workers < 0 || o->workers > MOST_WORKERS) {
+        return td_fail(TD_E_ARG, "loader: %d workers; give 0 to %d", o->workers, MOST_WORKERS);
+    }
+    if (o->prefetch < 0 || o->prefetch > MOST_PREFETCH) {
+        return td_fail(TD_E_ARG, "loader: %d batches ahead; give 0 to %d", o->prefetch,
+                       MOST_PREFETCH);
+    }
+    if (o->device.type != TD_DEVICE_CPU) {
+        return td_fail(
+            TD_E_UNSUPPORTED,
+            "loader: batches are assembled in CPU memory, not on %s: load to the CPU and "
+            "td_clone_as each batch",
+            td_device_name(o->device));
+    }
+    return TD_OK;
+}
+
+static td_status plan_epoch(td_loader *loader, const td_loader_options *o)
+{
+    loader->drawn = loader->sampler->count(loader->sampler, loader->dataset->length);
+    int64_t size = o->batch_size > 0 ? o->batch_size : 1;
+    if (loader->drawn < 1 || (o->drop_last && loader->drawn < size)) {
+        return td_fail(TD_E_ARG,
+                       "loader: %lld samples give no batch of %lld%s: use a smaller batch size",
+                       (long long)loader->drawn, (long long)size,
+                       o->drop_last ? ", and drop_last leaves out what is not full" : "");
+    }
+    loader->batch_size = size < loader->drawn ? size : loader->drawn;
+    loader->batches = loader->drawn / loader->batch_size;
+    loader->samples = loader->batches * loader->batch_size;
+    if (!o->drop_last && loader->samples < loader->drawn) {
+        loader->batches++;
+        loader->samples = loader->drawn;
+    }
+    return TD_OK;
+}
+
+static td_status open_ring(td_loader *loader, const td_loader_options *o)
+{
+    int64_t length = loader->dataset->length;
+    int64_t room = loader->drawn > length ? loader->drawn : length;
+    loader->order = malloc((size_t)room * sizeof *loader->order);
+    if (loader->order == NULL) {
+        return td_fail(TD_E_NOMEM, "loader: no memory for the order of %lld samples",
+                       (long long)room);
+    }
+    td_ring_plan plan = {
+        .batch_size = loader->batch_size,
+        .samples = loader->samples,
+        .batches = loader->batches,
+        .workers = o->workers,
+        .prefetch = o->prefetch > 0 ? o->prefetch : 2,
+        .device = o->device,
+    };
+    loader->ring = td_ring_new(loader->dataset, &plan);
+    return loader->ring != NULL ? TD_OK : TD_E_NOMEM;
+}
+
+td_loader *td_loader_open(const td_dataset *dataset, const td_loader_options *options)
+{
+    td_loader *loader = calloc(1, sizeof *loader);
+    td_sampler *sampler = options->sampler != NULL ? options->sampler
+                          : options->shuffle       ? td_random_sampler(options->generator)
+                                                   : td_sequential_sampler();
+    if (loader == NULL || sampler == NULL) {
+        free(loader);
+        td_sampler_free(sampler);
+        td_fail(TD_E_NOMEM, "loader: no memory");
+        return NULL;
+    }
+    loader->dataset = dataset;
+    loader->sampler = sampler;
+    loader->generator = options->generator;
+    if (check_options(dataset, options) != TD_OK || plan_epoch(loader, options) != TD_OK ||
+        open_ring(loader, options) != TD_OK) {
+        td_loader_close(loader);
+        return NULL;
+    }
+    return loader;
+}
+
+void td_loader_close(td_loader *loader)
+{
+    if (loader == NULL) {
+        return;
+    }
+    td_ring_free(loader->ring);
+    td_sampler_free(loader->sampler);
+    free(loader->order);
+    free(loader);
+}
+
+/* ---- batches ---- */
+
+static bool fail(td_loader *loader, td_status status)
+{
+    td_ring_rest(loader->ring);
+    loader->status = status;
+    strncpy(loader->message, td_last_error(), sizeof loader->message - 1);
+    return false;
+}
+
+/* Draws the order of the epoch on the caller's thread. PyTorch's loader takes a base seed for its
+ * workers at every epoch's start, whether it shuffles or not; nothing here needs one, but drawing
+ * it keeps what follows equal to PyTorch's. */
+static bool begin_epoch(td_loader *loader)
+{
+    td_random_i63(loader->generator != NULL ? loader->generator : td_default_generator());
+    int64_t length = loader->dataset->length;
+    int64_t drawn = loader->sampler->order(loader->sampler, loader->epoch, length, loader->order);
+    if (drawn != loader->drawn) {
+        return fail(loader, td_fail(TD_E_ARG,
+                                    "loader: the sampler gave %lld samples for epoch %llu, but had "
+                                    "said %lld: order and count must agree",
+                                    (long long)drawn, (unsigned long long)loader->epoch,
+                                    (long long)loader->drawn));
+    }
+    for (int64_t i = 0; i < drawn; i++) {
+        if (loader->order[i] < 0 || loader->order[i] >= length) {
+            return fail(loader, td_fail(TD_E_ARG,
+                                        "loader: the sampler gave sample %lld of a dataset of %lld",
+                                        (long long)loader->order[i], (long long)length));
+        }
+    }
+    loader->running = true;
+    td_ring_start(loader->ring, loader->order, loader->epoch, loader->position);
+    return true;
+}
+
+bool td_loader_next(td_loader *loader, td_batch *batch)
+{
+    *batch = (td_batch){ 0 };
+    if (loader->status != TD_OK) {
+        td_fail(loader->status, "%s", loader->message);
+        return false;
+    }
+    if (!loader->running && !begin_epoch(loader)) {
+        return false;
+    }
+    if (loader->position == loader->batches) {
+        loader->running = false;
+        loader->position = 0;
+        loader->epoch++;
+        return false;
+    }
+    td_tensor *x, *y;
+    td_status status = td_ring_take(loader->ring, loader->position, &x, &y);
+    if (status != TD_OK) {
+        return fail(loader, td_fail_context(status, "epoch %llu, batch %lld",
+                                            (unsigned long long)loader->epoch,
+                                            (long long)loader->position));
+    }
+    *batch = (td_batch){
+        .x = x,
+        .y = y,
+        .size = td_ring_batch_samples(loader->ring, loader->position),
+        .index = loader->position,
+        .samples = loader->order + loader->position * loader->batch_size,
+    };
+    loader->position++;
+    return true;
+}
+
+td_status td_loader_status(const td_loader *loader)
+{
+    return loader->status;
+}
+
+/* ---- figures and positions ---- */
+
+int64_t td_loader_batches(const td_loader *loader)
+{
+    return loader->batches;
+}
+
+int64_t td_loader_samples(const td_loader *loader)
+{
+    return loader->samples;
+}
+
+double td_loader_wait_seconds(const td_loader *loader)
+{
+    return loader->ring->waited;
+}
+
+uint64_t td_loader_epoch(const td_loader *loader)
+{
+    return loader->epoch;
+}
+
+void td_loader_set_epoch(td_loader *loader, uint64_t epoch)
+{
+    td_ring_rest(loader->ring);
+    loader->running = false;
+    loader->position = 0;
+    loader->epoch = epoch;
+    loader->status = TD_OK;
+}
+
+void td_loader_skip_batches(td_loader *loader, int64_t batches)
+{
+    TD_REQUIRE(batches >= 0, TD_HERE, "td_loader_skip_batches: %lld batches", (long long)batches);
+    int64_t left = loader->batches - loader->position;
+    loader->position += batches < left ? batches : left;
+    if (loader->running) {
+        td_ring_rest(loader->ring);
+        td_ring_start(loader->ring, loader->order, loader->epoch, loader->position);
+    }
+}
