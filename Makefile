@@ -13,8 +13,8 @@ WERROR   ?=
 V        ?=
 # The folders that go into the library: `make ROOMS="tensor autograd"` builds a part of it.
 ROOMS ?= tensor autograd nn data dist
-# Some tests only: make test T=data (their names contain it).
-T ?=
+# Some tests only: make test TESTS=data (their names contain it).
+TESTS ?=
 FUZZ_SECONDS ?= 60
 
 comma    := ,
@@ -61,8 +61,8 @@ objects   = $(patsubst %.c,$(B)/%.o,$(1))
 programs  = $(patsubst %.c,$(B)/%,$(1))
 LIB      := $(B)/libtandem.a
 APPS     := $(call programs,$(APP_SRC))
-TESTS    := $(foreach t,$(call programs,$(TEST_SRC)),$(if $(findstring $(T),$(t)),$(t)))
-TEST_SH  := $(foreach t,$(sort $(wildcard tests/test_*.sh)),$(if $(findstring $(T),$(t)),$(t)))
+TEST_BIN := $(foreach t,$(call programs,$(TEST_SRC)),$(if $(findstring $(TESTS),$(t)),$(t)))
+TEST_SH  := $(foreach t,$(sort $(wildcard tests/test_*.sh)),$(if $(findstring $(TESTS),$(t)),$(t)))
 LONG     := $(call programs,$(LONG_SRC))
 LONG_SH  := $(sort $(wildcard tests/long_*.sh))
 BENCHES  := $(call programs,$(BENCH_SRC))
@@ -135,7 +135,7 @@ $(BENCHES): %: %.o $(LIB)
 
 # ---- targets ----
 
-.PHONY: all lib run test test-long tests bench install uninstall lint format fuzz fuzzers clean help
+.PHONY: all lib run test test-long tests bench docs install uninstall lint format fuzz fuzzers clean help
 
 all: lib $(APPS) ## the library and the apps (apps/NAME)
 	@$(foreach a,$(APPS),ln -sfn ../$(a) apps/$(notdir $(a));)
@@ -151,15 +151,19 @@ needs-tests: needs-core
 run: all ## the main job: ResNet-18 on CIFAR-10 (fetched on the first run); ARGS="--epochs 1"
 	apps/cifar_resnet18 --download $(ARGS)
 
-tests: needs-tests all $(TESTS)
-test: tests ## all tests; T=data: those whose names contain it; SANITIZE=..., CC=clang
-	@BUILD=$(B) SANITIZE=$(SANITIZE) tests/run.sh $(TESTS) $(TEST_SH)
+tests: needs-tests all $(TEST_BIN)
+test: tests ## all tests; TESTS=data: those whose names contain it; SANITIZE=..., CC=clang
+	@BUILD=$(B) SANITIZE=$(SANITIZE) tests/run.sh $(TEST_BIN) $(TEST_SH)
 
 test-long: tests $(LONG) ## all tests and the long ones
-	@BUILD=$(B) SANITIZE=$(SANITIZE) TANDEM_LONG=1 tests/run.sh $(TESTS) $(TEST_SH) $(LONG) $(LONG_SH)
+	@BUILD=$(B) SANITIZE=$(SANITIZE) TANDEM_LONG=1 tests/run.sh $(TEST_BIN) $(TEST_SH) $(LONG) $(LONG_SH)
 
 bench: all $(BENCHES) ## speed, side by side with PyTorch if it is there (make deps-bench)
 	@BUILD=$(B) PYTHON="$(TD_PYTHON_TORCH)" bash bench/run.sh
+
+docs: ## the API by module, from the headers: build/docs/html (needs doxygen)
+	@mkdir -p build/docs
+	doxygen docs/Doxyfile
 
 # The headers that tandem.h reaches, as the compiler lists them.
 headers = $(filter %.h %.def,$(shell $(CC) -I. -MM tandem.h))

@@ -1,0 +1,103 @@
+#include "apps/common/cifar_data.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define DEFAULT_FOLDER "data/cifar10"
+enum { SYNTHETIC_TRAIN = 50000, SYNTHETIC_TEST = 10000 };
+
+static void announce_synthetic(FILE *out, const char *folder)
+{
+    fprintf(out,
+            "*** This is NOT CIFAR-10: there is none in %s.\n"
+            "*** Training on synthetic pictures instead; accuracies mean nothing beside others'.\n"
+            "*** To get the real one (170 MB): --download, or --data FOLDER if you have it.\n",
+            folder);
+    fflush(out);
+}
+
+static td_status open_synthetic(const cifar_options *options, const char *folder, cifar_data *data)
+{
+    announce_synthetic(stderr, folder);
+    announce_synthetic(stdout, folder);
+    /* Two seeds: the test pictures are none of the training pictures. */
+    TD_TRY(td_synthetic_images(SYNTHETIC_TRAIN, 2 * options->seed, &data->train));
+    return td_synthetic_images(SYNTHETIC_TEST, 2 * options->seed + 1, &data->test);
+}
+
+static td_status open_cifar(const char *folder, cifar_data *data)
+{
+    TD_TRY(td_cifar_open(folder, TD_CIFAR10, true, &data->train));
+    return td_cifar_open(folder, TD_CIFAR10, false, &data->test);
+}
+
+static td_status find(const cifar_options *options, cifar_data *data)
+{
+    const char *variable = getenv("TANDEM_DATA");
+    const char *named = options->folder != NULL ? options->folder : variable;
+    const char *folder = named != NULL ? named : DEFAULT_FOLDER;
+    td_status status = open_cifar(folder, data);
+    if (status != TD_E_NOTFOUND) {
+        return status;
+    }
+    if (options->download) {
+        status = td_cifar_download(folder, TD_CIFAR10, NULL);
+        if (status == TD_OK) {
+            return open_cifar(folder, data);
+        }
+        fprintf(stderr, "CIFAR-10 cannot be downloaded: %s\n", td_last_error());
+    }
+    return named != NULL ? status : open_synthetic(options, folder, data);
+}
+
+static td_status set_transforms(const cifar_options *options, cifar_data *data)
+{
+    td_image_transform transform = {
+        .mean = { 0.4914f, 0.4822f, 0.4465f },
+        .std = { 0.2023f, 0.1994f, 0.2010f },
+        .seed = options->seed,
+    };
+    TD_TRY(td_dataset_set_transform(data->test, &transform));
+    transform.crop_padding = 4;
+    transform.flip = true;
+    return td_dataset_set_transform(data->train, &transform);
+}
+
+static td_status take_head(const cifar_options *options, cifar_data *data)
+{
+    if (options->limit > 0) {
+        data->whole_train = data->train;
+        data->train = td_dataset_head(data->whole_train, options->limit);
+        if (data->train == NULL) {
+            return TD_E_NOMEM;
+        }
+    }
+    snprintf(data->name, sizeof(data->name), "%s, %" PRId64 " images",
+             data->train->synthetic ? "synthetic" : "cifar10", data->train->length);
+    return TD_OK;
+}
+
+td_status cifar_data_open(const cifar_options *options, cifar_data *data)
+{
+    *data = (cifar_data){ 0 };
+    td_status status = find(options, data);
+    if (status == TD_OK) {
+        status = set_transforms(options, data);
+    }
+    if (status == TD_OK) {
+        status = take_head(options, data);
+    }
+    if (status != TD_OK) {
+        cifar_data_close(data);
+    }
+    return status;
+}
+
+void cifar_data_close(cifar_data *data)
+{
+    td_dataset_free(data->train);
+    td_dataset_free(data->whole_train);
+    td_dataset_free(data->test);
+    *data = (cifar_data){ 0 };
+}

@@ -1,0 +1,48 @@
+/* Command lines: a table of options, read by the C library's argp. Every app gets --help with the
+ * defaults, ranges that are checked, and messages that say what was wrong with which option. */
+#ifndef APPS_COMMON_CLI_H
+#define APPS_COMMON_CLI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CLI_MAX_OPTIONS = 40 };
+
+typedef enum cli_kind {
+    CLI_FLAG, /* bool; takes no value */
+    CLI_INT,  /* int64_t, low <= value <= high */
+    CLI_REAL, /* double, low <= value <= high */
+    CLI_TEXT, /* const char *; one of `choices`, if there are any */
+} cli_kind;
+
+/* What a resumed run does with an option that was set in the run before (apps/common/resume.h). */
+typedef enum cli_resume {
+    CLI_FORGET,  /* each run has its own: paths, threads */
+    CLI_RESTORE, /* taken from the checkpoint unless it is given: epochs, lr */
+    CLI_FIXED,   /* the same, and giving another value is an error: seed, batch size */
+} cli_resume;
+
+typedef struct cli_option {
+    const char *name;     /* "epochs" */
+    const char *argument; /* what --help calls the value: "N"; NULL for a flag */
+    const char *help;     /* one sentence; "(default ...)" is added */
+    cli_kind kind;
+    void *value; /* where it goes; holds the default */
+    double low, high;
+    const char *choices; /* "cifar|imagenet" or NULL */
+    cli_resume resume;
+    bool given; /* set by cli_parse */
+} cli_option;
+
+/* Reads the command line into the options' values. Prints what is wrong and leaves the program with
+ * code 64 (EX_USAGE) where something is; --help and --version leave with 0. */
+void cli_parse(int argc, char **argv, const char *description, cli_option *options, int count);
+
+/* Sets an option from text. false: it does not fit; the message says why. */
+bool cli_set(const cli_option *option, const char *text, char *message, size_t size);
+
+/* An option's value as text that cli_set reads back to the same value. */
+void cli_get(const cli_option *option, char *text, size_t size);
+
+#endif

@@ -1,0 +1,37 @@
+/* What a training run shows: whole lines on stdout and, when stderr is a terminal, one live line
+ * below them: epoch, step, images per second, loss, accuracy, time left. */
+#ifndef APPS_COMMON_PROGRESS_H
+#define APPS_COMMON_PROGRESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct progress {
+    bool live;           /* there is a terminal */
+    bool shown;          /* the live line stands there now */
+    int64_t steps_left;  /* in the whole run */
+    double step_seconds; /* a moving average; 0: no step yet */
+    double last, drawn;  /* when the last step ended, when the line was last drawn */
+} progress;
+
+/* Of a training run; loss and accuracy are running means of the epoch. */
+typedef struct progress_point {
+    int64_t epoch, epochs; /* epoch from 1 */
+    int64_t step, steps;   /* in this epoch, from 1 */
+    int64_t batch;         /* samples in this step */
+    double loss;
+    double accuracy; /* 0..1; negative: not counted */
+} progress_point;
+
+void progress_begin(progress *p, int64_t steps_left);
+void progress_step(progress *p, const progress_point *now);
+/* Samples per second, by the moving average. */
+double progress_rate(const progress *p, int64_t batch);
+/* Prints a line to stdout; the live line makes way for it. */
+void progress_print(progress *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void progress_end(progress *p);
+
+/* A clock for durations, in seconds. */
+double seconds_now(void);
+
+#endif

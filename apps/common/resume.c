@@ -1,0 +1,170 @@
+#include "apps/common/resume.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void train_epoch_begin(train_state *state, int64_t epoch)
+{
+    *state = (train_state){ .epoch = epoch, .generator = *td_default_generator() };
+}
+
+static bool weights_are_finite(td_module *model)
+{
+    td_tensor *flat = td_params_flat(td_parameters(model));
+    const float *w = td_data(flat);
+    int64_t n = td_numel(flat);
+    bool finite = true;
+    for (int64_t i = 0; i < n; i++) {
+        finite = finite && isfinite(w[i]);
+    }
+    return finite;
+}
+
+/* The keys and texts of a checkpoint's metadata while it is put together. */
+typedef struct notes {
+    td_metadata items[CLI_MAX_OPTIONS + 8];
+    char keys[CLI_MAX_OPTIONS + 8][64];
+    char values[CLI_MAX_OPTIONS + 8][256];
+    int count;
+} notes;
+
+static void option_key(const cli_option *option, char *key, size_t size)
+{
+    snprintf(key, size, "option.%s", option->name);
+}
+
+static void note(notes *all, const char *key, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void note(notes *all, const char *key, const char *format, ...)
+{
+    int i = all->count++;
+    snprintf(all->keys[i], sizeof(all->keys[i]), "%s", key);
+    va_list values;
+    va_start(values, format);
+    vsnprintf(all->values[i], sizeof(all->values[i]), format, values);
+    va_end(values);
+    all->items[i] = (td_metadata){ all->keys[i], all->values[i] };
+}
+
+td_status train_save(const char *path, td_module *model, td_optim *optim, const train_state *state,
+                     const char *data, const cli_option *options, int option_count)
+{
+    if (!weights_are_finite(model)) {
+        return td_fail(
+            TD_E_ARG,
+            "the weights hold NaN or infinity after epoch %" PRId64 ", step %" PRId64
+            ": %s is not written; try a lower --lr, or --debug-nan to see where it began",
+            state->epoch + 1, state->batch, path);
+    }
+    notes all = { 0 };
+    note(&all, "epoch", "%" PRId64, state->epoch);
+    note(&all, "batch", "%" PRId64, state->batch);
+    note(&all, "loss_sum", "%a", state->loss_sum); /* hexadecimal: exact */
+    note(&all, "correct", "%" PRId64, state->correct);
+    note(&all, "seen", "%" PRId64, state->seen);
+    note(&all, "data", "%s", data);
+    for (int i = 0; i < option_count; i++) {
+        if (options[i].resume != CLI_FORGET) {
+            char key[64], value[256];
+            option_key(&options[i], key, sizeof(key));
+            cli_get(&options[i], value, sizeof(value));
+            note(&all, key, "%s", value);
+        }
+    }
+    td_checkpoint checkpoint = { .model = model,
+                                 .optim = optim,
+                                 .with_random = true,
+                                 .metadata = all.items,
+                                 .metadata_count = all.count };
+    /* The order of the running epoch is drawn again after resuming, so what is saved is the
+     * generator of its beginning. */
+    td_generator now = *td_default_generator();
+    *td_default_generator() = state->generator;
+    td_status status = td_checkpoint_save(path, &checkpoint);
+    *td_default_generator() = now;
+    return status;
+}
+
+static td_status read_note(const char *path, const char *key, char *text, size_t size)
+{
+    td_status status = td_checkpoint_metadata(path, key, text, size);
+    if (status == TD_E_NOTFOUND) {
+        return td_fail_context(status, "%s is no checkpoint of a training run", path);
+    }
+    return status;
+}
+
+static td_status read_count(const char *path, const char *key, int64_t *value)
+{
+    char text[64], *end;
+    TD_TRY(read_note(path, key, text, sizeof(text)));
+    *value = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || *value < 0) {
+        return td_fail(TD_E_FORMAT, "%s: '%s' is '%s', not a count", path, key, text);
+    }
+    return TD_OK;
+}
+
+td_status train_load(const char *path, td_module *model, td_optim *optim, train_state *state,
+                     const char *data)
+{
+    char text[256], *end;
+    TD_TRY(read_note(path, "data", text, sizeof(text)));
+    if (strcmp(text, data) != 0) {
+        return td_fail(TD_E_MISMATCH,
+                       "%s was trained on '%s', and these data are '%s': give the same --data",
+                       path, text, data);
+    }
+    TD_TRY(read_count(path, "epoch", &state->epoch));
+    TD_TRY(read_count(path, "batch", &state->batch));
+    TD_TRY(read_count(path, "correct", &state->correct));
+    TD_TRY(read_count(path, "seen", &state->seen));
+    TD_TRY(read_note(path, "loss_sum", text, sizeof(text)));
+    state->loss_sum = strtod(text, &end);
+    if (end == text || *end != '\0') {
+        return td_fail(TD_E_FORMAT, "%s: 'loss_sum' is '%s', not a number", path, text);
+    }
+    td_checkpoint checkpoint = { .model = model, .optim = optim, .with_random = true };
+    TD_TRY(td_checkpoint_load(path, &checkpoint));
+    state->generator = *td_default_generator();
+    return TD_OK;
+}
+
+static td_status restore_option(const char *path, cli_option *option)
+{
+    char key[64], value[256], now[256], message[512];
+    option_key(option, key, sizeof(key));
+    TD_TRY(read_note(path, key, value, sizeof(value)));
+    cli_get(option, now, sizeof(now));
+    if (option->given) {
+        if (option->resume == CLI_FIXED && strcmp(now, value) != 0) {
+            return td_fail(TD_E_MISMATCH,
+                           "--%s %s: %s was trained with --%s %s; leave the option out to go on",
+                           option->name, now, path, option->name, value);
+        }
+        return TD_OK;
+    }
+    /* Texts must outlive this call: they are kept for the rest of the program. */
+    char *text = value[0] != '\0' ? strdup(value) : NULL;
+    if (value[0] != '\0' && (text == NULL || !cli_set(option, text, message, sizeof(message)))) {
+        return td_fail(TD_E_FORMAT, "%s: %s", path, text == NULL ? "out of memory" : message);
+    }
+    if (option->kind != CLI_TEXT) {
+        free(text);
+    }
+    return TD_OK;
+}
+
+td_status resume_options(const char *path, cli_option *options, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (options[i].resume != CLI_FORGET) {
+            TD_TRY(restore_option(path, &options[i]));
+        }
+    }
+    return TD_OK;
+}

@@ -1,0 +1,41 @@
+#include "apps/common/signals.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t requested; /* the signal's number */
+
+static void on_signal(int number)
+{
+    static const char text[] = "\nstopping after this step (again: at once)\n";
+    requested = number;
+    /* Not much can be done if the terminal is gone. */
+    if (write(STDERR_FILENO, text, sizeof(text) - 1) < 0) {
+        return;
+    }
+}
+
+void signals_catch(void)
+{
+    /* SA_RESETHAND: the second one finds the default again, which ends the program. */
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART | SA_RESETHAND };
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+void signals_restore(void)
+{
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+}
+
+bool stop_requested(void)
+{
+    return requested != 0;
+}
+
+int stop_exit_code(void)
+{
+    return 128 + (int)requested;
+}

@@ -1,0 +1,17 @@
+/* Ctrl-C (and SIGTERM): the first asks to stop, so that the training loop can finish its step, save
+ * and leave; the second ends the program at once. */
+#ifndef APPS_COMMON_SIGNALS_H
+#define APPS_COMMON_SIGNALS_H
+
+#include <stdbool.h>
+
+/* From here on signals ask to stop, until signals_restore. */
+void signals_catch(void);
+void signals_restore(void);
+
+bool stop_requested(void);
+
+/* The exit code of a program that a signal ended, as shells count it: 130 after Ctrl-C. */
+int stop_exit_code(void);
+
+#endif

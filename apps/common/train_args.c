@@ -1,0 +1,101 @@
+#include "apps/common/train_args.h"
+
+#include "apps/common/resume.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+void train_args_add(train_args *args, cli_option option)
+{
+    TD_REQUIRE(args->option_count < CLI_MAX_OPTIONS, TD_HERE, "no room for --%s", option.name);
+    args->options[args->option_count++] = option;
+}
+
+static void add_int(train_args *args, const char *name, int64_t *value, double low, double high,
+                    cli_resume resume, const char *help)
+{
+    train_args_add(args, (cli_option){ .name = name,
+                                       .argument = "N",
+                                       .help = help,
+                                       .kind = CLI_INT,
+                                       .value = value,
+                                       .low = low,
+                                       .high = high,
+                                       .resume = resume });
+}
+
+static void add_text(train_args *args, const char *name, const char *argument, const char **value,
+                     const char *help)
+{
+    train_args_add(
+        args,
+        (cli_option){
+            .name = name, .argument = argument, .help = help, .kind = CLI_TEXT, .value = value });
+}
+
+static void add_flag(train_args *args, const char *name, bool *value, const char *help)
+{
+    train_args_add(args,
+                   (cli_option){ .name = name, .help = help, .kind = CLI_FLAG, .value = value });
+}
+
+void train_args_options(train_args *args, const char *data_help, const char *save_help)
+{
+    args->device_name = args->device_name != NULL ? args->device_name : "cpu";
+    add_text(args, "data", "PATH", &args->data, data_help);
+    add_int(args, "epochs", &args->epochs, 1, 1e6, CLI_RESTORE, "Passes over the training data");
+    add_int(args, "batch-size", &args->batch_size, 1, 1 << 20, CLI_FIXED, "Samples in a step");
+    train_args_add(args, (cli_option){ .name = "lr",
+                                       .argument = "X",
+                                       .help = "Learning rate",
+                                       .kind = CLI_REAL,
+                                       .value = &args->lr,
+                                       .low = 1e-12,
+                                       .high = 1e6,
+                                       .resume = CLI_RESTORE });
+    add_int(args, "seed", &args->seed, 0, 9e15, CLI_FIXED,
+            "Seed of all that is random: equal seeds give equal runs, bit for bit");
+    add_int(args, "workers", &args->workers, 0, 256, CLI_FORGET,
+            "Threads that prepare batches ahead; 0: none");
+    add_int(args, "threads", &args->threads, 0, 1024, CLI_FORGET,
+            "Threads that compute; 0: all CPUs. Results do not depend on it");
+    add_text(args, "device", "NAME", &args->device_name, "Where to compute: cpu, cpu:1");
+    add_text(args, "save", "PATH", &args->save, save_help);
+    add_int(args, "save-every", &args->save_every, 0, 1e6, CLI_FORGET,
+            "Epochs between two checkpoints; 0: none");
+    add_text(args, "resume", "FILE", &args->resume,
+             "Continue from a checkpoint, with the options that it was trained with");
+    add_text(args, "log-dir", "DIR", &args->log_dir,
+             "Write metrics.csv and a TensorBoard event file into this folder");
+    add_flag(args, "summary", &args->summary, "Print the model's layers first");
+    add_flag(
+        args, "debug-nan", &args->debug_nan,
+        "Check every operation for NaN and infinity, and name the first that makes one (slow)");
+}
+
+td_status train_args_apply(train_args *args)
+{
+    if (args->resume != NULL) {
+        TD_TRY(resume_options(args->resume, args->options, args->option_count));
+    }
+    TD_TRY(td_device_parse(args->device_name, &args->device));
+    if (args->threads > 0) {
+        TD_TRY(td_set_threads(args->device, (int)args->threads));
+    }
+    td_manual_seed((uint64_t)args->seed);
+    td_set_debug_nan(args->debug_nan);
+    return TD_OK;
+}
+
+int64_t train_default_workers(void)
+{
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    return cpus < 1 ? 1 : cpus < 4 ? cpus : 4;
+}
+
+int app_failed(const char *program)
+{
+    fprintf(stderr, "%s: %s\n", program, td_last_error());
+    return EXIT_FAILURE;
+}

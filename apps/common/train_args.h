@@ -1,0 +1,42 @@
+/* The options that all training apps share. */
+#ifndef APPS_COMMON_TRAIN_ARGS_H
+#define APPS_COMMON_TRAIN_ARGS_H
+
+#include "apps/common/cli.h"
+#include "tandem.h"
+
+typedef struct train_args {
+    const char *data;
+    int64_t epochs, batch_size;
+    double lr;
+    int64_t seed;
+    int64_t workers;
+    int64_t threads; /* 0: the device's default */
+    const char *device_name;
+    const char *save;
+    const char *resume;
+    const char *log_dir;
+    int64_t save_every;
+    bool debug_nan, summary;
+    td_device device; /* device_name, read by train_args_apply */
+
+    cli_option options[CLI_MAX_OPTIONS];
+    int option_count;
+} train_args;
+
+/* Writes the shared options into args->options, with the values in args as defaults; the app adds
+ * its own with train_args_add and then calls cli_parse. */
+void train_args_options(train_args *args, const char *data_help, const char *save_help);
+void train_args_add(train_args *args, cli_option option);
+
+/* After parsing: takes from the checkpoint of --resume what was set in that run and not now, reads
+ * the device, sets its threads, seeds the default generator, switches --debug-nan on. */
+td_status train_args_apply(train_args *args);
+
+/* 4 loader threads as in the articles, but no more than there are CPUs. */
+int64_t train_default_workers(void);
+
+/* Prints the last error to stderr and returns the exit code of a failure: 1. */
+int app_failed(const char *program);
+
+#endif

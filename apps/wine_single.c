@@ -1,0 +1,238 @@
+/* Lesson 1: a small network on one device.
+ *
+ * Three kinds of wine are told apart by 13 measurements (178 wines; 142 to train on, 36 to test).
+ * The whole of training is here: data, model, optimizer, and the loop that takes batches, computes
+ * the loss, runs backward, and steps. The lessons that follow change one thing each. */
+#include "apps/common/metrics.h"
+#include "apps/common/resume.h"
+#include "apps/common/signals.h"
+#include "apps/common/train_args.h"
+#include "tandem.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { FEATURES = 13, HIDDEN = 64, CLASSES = 3 };
+
+/* ---- the model: Linear(13, 64) - ReLU - Linear(64, 3) ---- */
+
+static td_tensor *wine_forward(td_module *net, td_tensor *x, td_site at)
+{
+    (void)at;
+    return td_forward(net->children[1], td_relu(td_forward(net->children[0], x)));
+}
+
+static td_module *wine_net(void)
+{
+    static const td_module_type type = { .name = "WineNet", .forward = wine_forward };
+    td_module *net = td_module_new(&type, 0);
+    td_module_add(net, "fc1", td_nn_linear(FEATURES, HIDDEN));
+    td_module_add(net, "fc2", td_nn_linear(HIDDEN, CLASSES));
+    return td_module_finish(net);
+}
+
+/* ---- one run ---- */
+
+typedef struct run {
+    train_args args;
+    td_dataset *train, *test;
+    td_module *net;
+    td_optim *optim;
+    td_loader *loader;
+    metrics *log;
+    train_state state;
+} run;
+
+static const char *const metric_names[] = { "loss", "epoch_loss", "lr" };
+
+static td_status print_first_sample(const run *r)
+{
+    td_tensor *x = td_new(TD_SHAPE(1, FEATURES), TD_F32, TD_CPU);
+    td_tensor *y = td_new(TD_SHAPE(1), TD_I64, TD_CPU);
+    td_status status = TD_E_NOMEM;
+    if (x != NULL && y != NULL) {
+        status = r->train->vtable->fetch(r->train, (int64_t[]){ 0 }, 1, 0, x, y);
+    }
+    if (status == TD_OK) {
+        printf("Sample from dataset:\nData: ");
+        td_print(x, stdout);
+        printf("Target: %.0f\n\n", td_item(y));
+    }
+    td_free(x);
+    td_free(y);
+    return status;
+}
+
+static td_status save(run *r, const char *name)
+{
+    char path[4096];
+    snprintf(path, sizeof(path), "%s/%s.safetensors", r->args.save, name);
+    return train_save(path, r->net, r->optim, &r->state, "wine", r->args.options,
+                      r->args.option_count);
+}
+
+static td_status log_step(run *r, double loss, double epoch_loss)
+{
+    if (r->log == NULL) {
+        return TD_OK;
+    }
+    int64_t step = r->state.epoch * td_loader_batches(r->loader) + r->state.batch;
+    return metrics_write(r->log, step, (double[]){ loss, epoch_loss, td_optim_lr(r->optim) });
+}
+
+/* One batch: forward, backward, step. */
+static td_status train_step(run *r, const td_batch *batch)
+{
+    td_step_begin();
+    td_tensor *loss = td_cross_entropy(td_forward(r->net, batch->x), batch->y);
+    double value = td_item(loss);
+    if (!isfinite(value)) {
+        td_step_end();
+        return td_fail(TD_E_ARG,
+                       "the loss is %g in epoch %" PRId64 ", batch %" PRId64
+                       ": try a lower --lr; --debug-nan names the operation where it began",
+                       value, r->state.epoch, r->state.batch);
+    }
+    td_zero_grad(r->optim);
+    td_backward(loss);
+    td_optim_step(r->optim);
+    td_step_end();
+
+    r->state.batch++;
+    r->state.loss_sum += value;
+    bool last = r->state.batch == td_loader_batches(r->loader);
+    return log_step(r, value, last ? r->state.loss_sum / (double)r->state.batch : NAN);
+}
+
+/* The rest of the running epoch, or less if a signal asks to stop. */
+static td_status run_epoch(run *r)
+{
+    td_loader_set_epoch(r->loader, (uint64_t)r->state.epoch);
+    td_loader_skip_batches(r->loader, r->state.batch);
+    for (td_batch batch; !stop_requested() && td_loader_next(r->loader, &batch);) {
+        TD_TRY(train_step(r, &batch));
+    }
+    return td_loader_status(r->loader);
+}
+
+static td_status train(run *r)
+{
+    while (r->state.epoch < r->args.epochs) {
+        int64_t epoch = r->state.epoch;
+        TD_TRY(run_epoch(r));
+        if (r->state.batch < td_loader_batches(r->loader)) {
+            break; /* asked to stop in mid-epoch */
+        }
+        printf("Epoch %" PRId64 ", Loss: %.4f\n", epoch,
+               r->state.loss_sum / (double)r->state.batch);
+        train_epoch_begin(&r->state, epoch + 1);
+        if (r->args.save_every > 0 && epoch % r->args.save_every == 0) {
+            char name[64];
+            snprintf(name, sizeof(name), "model_%" PRId64, epoch);
+            TD_TRY(save(r, name));
+            printf("Epoch %" PRId64 " | Model saved to %s...\n", epoch, name);
+        }
+    }
+    if (stop_requested()) {
+        TD_TRY(save(r, "model_interrupted"));
+        fprintf(stderr, "stopped; go on with --resume %s/model_interrupted.safetensors\n",
+                r->args.save);
+    }
+    return TD_OK;
+}
+
+/* Counts the test wines that the net gets right. */
+static td_status evaluate(run *r)
+{
+    td_loader *loader =
+        td_loader_open(r->test, &(td_loader_options){ .batch_size = 32, .device = r->args.device });
+    if (loader == NULL) {
+        return TD_E_NOMEM;
+    }
+    int64_t correct = 0;
+    td_eval(r->net);
+    td_no_grad_begin();
+    for (td_batch batch; td_loader_next(loader, &batch);) {
+        td_step_begin();
+        td_tensor *best = td_argmax(td_forward(r->net, batch.x), 1, false);
+        for (int64_t i = 0; i < batch.size; i++) {
+            correct += td_get(best, &i) == td_get(batch.y, &i);
+        }
+        td_step_end();
+    }
+    td_no_grad_end();
+    td_status status = td_loader_status(loader);
+    td_loader_close(loader);
+    if (status == TD_OK) {
+        printf("Test: %" PRId64 "/%" PRId64 " right\n", correct, r->test->length);
+    }
+    return status;
+}
+
+/* Everything that training needs. The weights are drawn here, first fc1's, then fc2's. */
+static td_status prepare(run *r)
+{
+    train_args *args = &r->args;
+    TD_TRY(train_args_apply(args));
+    TD_TRY(td_wine_split(args->data, 0.2, 42, &r->train, &r->test, NULL));
+    r->net = wine_net();
+    if (r->net == NULL) {
+        return TD_E_NOMEM;
+    }
+    TD_TRY(td_module_to(r->net, args->device, TD_F32));
+    r->optim = td_adam(td_parameters(r->net), &(td_adam_options){ .lr = args->lr });
+    r->loader = td_loader_open(r->train, &(td_loader_options){ .batch_size = args->batch_size,
+                                                               .shuffle = true,
+                                                               .workers = (int)args->workers,
+                                                               .device = args->device });
+    if (r->optim == NULL || r->loader == NULL) {
+        return TD_E_NOMEM;
+    }
+    train_epoch_begin(&r->state, 0);
+    if (args->resume != NULL) {
+        TD_TRY(train_load(args->resume, r->net, r->optim, &r->state, "wine"));
+        td_optim_set_lr(r->optim, args->lr); /* --lr may be given anew */
+    }
+    if (args->log_dir != NULL) {
+        int64_t step = r->state.epoch * td_loader_batches(r->loader) + r->state.batch;
+        TD_TRY(metrics_open(args->log_dir, metric_names, 3, step, &r->log));
+    }
+    return args->summary ? td_summary(r->net, TD_SHAPE(1, FEATURES), stdout) : TD_OK;
+}
+
+static td_status wine_single(run *r)
+{
+    TD_TRY(prepare(r));
+    TD_TRY(print_first_sample(r));
+    signals_catch();
+    TD_TRY(train(r));
+    signals_restore();
+    return stop_requested() ? TD_OK : evaluate(r);
+}
+
+int main(int argc, char **argv)
+{
+    run r = { .args = { .data = "data/wine.csv",
+                        .epochs = 100,
+                        .batch_size = 32,
+                        .lr = 1e-3,
+                        .save = ".",
+                        .save_every = 50 } };
+    train_args_options(&r.args, "The wine data, a CSV file", "Folder for checkpoints");
+    cli_parse(argc, argv, "Trains a small network on the wine data, on one device.", r.args.options,
+              r.args.option_count);
+
+    td_status status = wine_single(&r);
+    int code = status != TD_OK    ? app_failed("wine_single")
+               : stop_requested() ? stop_exit_code()
+                                  : 0;
+    metrics_close(r.log);
+    td_loader_close(r.loader);
+    td_optim_free(r.optim);
+    td_module_free(r.net);
+    td_dataset_free(r.train);
+    td_dataset_free(r.test);
+    return code;
+}
