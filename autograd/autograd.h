@@ -11,7 +11,8 @@
 
 #include "tensor/tensor.h"
 
-/* Makes a persistent float tensor a leaf, or an ordinary tensor again. */
+/* Makes a dense persistent float tensor a leaf, or an ordinary tensor again (its gradient and hooks
+ * end; td_free does that too). */
 void td_requires_grad(td_tensor *leaf, bool on);
 bool td_is_leaf(const td_tensor *t);
 /* Whether gradients flow to t: a leaf, or computed from one. */
@@ -36,13 +37,20 @@ void td_mark_grad(td_tensor *leaf);
 /* Gradients of a scalar with respect to every leaf it was computed from, added to theirs. The tape
  * is used up: saved memory is given back on the way. td_backward_from starts with a given gradient
  * of t's shape. */
-void td_backward(td_tensor *loss);
-void td_backward_from(td_tensor *t, const td_tensor *gradient);
+void td_backward(td_tensor *loss, td_site at);
+void td_backward_from(td_tensor *t, const td_tensor *gradient, td_site at);
 
 /* Without gradients: nothing is written on the tape. Nests; per thread. */
 bool td_grad_enabled(void);
 void td_no_grad_begin(void);
 void td_no_grad_end(void);
+
+/* Arithmetic in place, on persistent or step tensors: t += u (u broadcasts to t), t *= s. Nothing
+ * of it is written on the tape, so t must be no part of gradients: neither computed from a leaf,
+ * nor, unless gradients are off (td_no_grad_begin), a leaf itself. Same dtype and device. Inside or
+ * outside a step. */
+void td_add_(td_tensor *t, const td_tensor *u, td_site at);
+void td_mul_scalar_(td_tensor *t, double s, td_site at);
 
 /* Readiness. A leaf counts its uses on the part of the tape that the loss depends on; when the last
  * contribution of a backward is in, its hooks are called, on the thread that runs backward, in the
@@ -61,8 +69,6 @@ void td_remove_backward_end_hook(int id);
 void td_set_debug_nan(bool on);
 bool td_debug_nan(void);
 
-/* Ends a leaf's gradient state; td_free does it too. */
-
 /* ---- gradient check ---- */
 
 typedef td_tensor *(*td_grad_check_fn)(td_tensor *const *inputs, void *user);
@@ -79,6 +85,12 @@ typedef struct td_gradcheck_options {
  * differ; TD_E_ARG: no f64 leaf among the inputs. */
 td_status td_gradcheck(td_grad_check_fn fn, void *user, td_tensor *const *inputs, int count,
                        const td_gradcheck_options *options);
+
+/* The caller's place, supplied, as for operations. */
+#define td_backward(...) td_backward(__VA_ARGS__, TD_HERE)
+#define td_backward_from(...) td_backward_from(__VA_ARGS__, TD_HERE)
+#define td_add_(...) td_add_(__VA_ARGS__, TD_HERE)
+#define td_mul_scalar_(...) td_mul_scalar_(__VA_ARGS__, TD_HERE)
 
 #include "autograd/ops.h"
 

@@ -72,8 +72,10 @@ void td_input_grad_sum(td_node *node, int i, const td_tensor *g);
 
 /* ---- checks that operations share ---- */
 
-/* Fails unless t is not NULL, alive, of a float dtype that the CPU and CUDA kernels compute in
- * (f32, f64); op and what go into the message. */
+/* Fails unless t is not NULL and alive; op and what go into the message. */
+void td_check_tensor(const td_tensor *t, const char *op, const char *what, td_site at);
+/* Fails unless t is also of a float dtype that the CPU and CUDA kernels compute in
+ * (f32, f64). */
 void td_check_float(const td_tensor *t, const char *op, const char *what, td_site at);
 /* Fails unless both have the same dtype and device. */
 void td_check_match(const td_tensor *a, const td_tensor *b, const char *op, td_site at);

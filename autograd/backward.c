@@ -1,0 +1,226 @@
+/* The walk from a loss to the leaves, and where gradients are written on the way. */
+#include "autograd/node.h"
+
+/* ---- gradients of a node's inputs ---- */
+
+/* Makes fresh memory, which the tape holds, the gradient of a step tensor. */
+static void new_gradient(struct td_grad_state *state, const td_tensor *like, td_site at)
+{
+    td_tensor *fresh = td_step_new_like(like, at);
+    td_hold(fresh->storage);
+    state->grad = *fresh;
+    state->has_grad = true;
+    state->exclusive = true;
+}
+
+/* Whether a shared gradient can be written after all: the others have let it go, and it lies in
+ * memory as a fresh one would. */
+static bool can_write(const struct td_grad_state *state, const td_tensor *input)
+{
+    return state->exclusive || (state->grad.storage->refs == 1 && td_is_dense(input) &&
+                                td_same_order(&state->grad, input));
+}
+
+static td_grad_slot leaf_slot(td_leaf *leaf)
+{
+    if (leaf->tensor == NULL) {
+        return (td_grad_slot){ NULL, false };
+    }
+    td_grad_slot slot = { td_leaf_buffer(leaf), leaf->has_grad || leaf->contributed };
+    leaf->contributed = true;
+    return slot;
+}
+
+td_grad_slot td_input_grad(td_node *node, int i)
+{
+    const td_tensor *input = &node->edges[i].tensor;
+    struct td_grad_state *state = node->edges[i].state;
+    if (state == NULL) {
+        return (td_grad_slot){ NULL, false };
+    }
+    if (state->leaf != NULL) {
+        return leaf_slot(state->leaf);
+    }
+    bool accumulate = state->has_grad;
+    if (!accumulate) {
+        new_gradient(state, input, node->site);
+    } else if (!can_write(state, input)) {
+        td_tensor shared = state->grad;
+        new_gradient(state, input, node->site);
+        td_kernels_of(td_device_of(input))->copy(&state->grad, &shared);
+        td_unhold(shared.storage);
+    }
+    state->exclusive = true;
+    return (td_grad_slot){ &state->grad, accumulate };
+}
+
+void td_input_grad_is(td_node *node, int i, const td_tensor *g)
+{
+    struct td_grad_state *state = node->edges[i].state;
+    if (state == NULL) {
+        return;
+    }
+    if (state->leaf == NULL && !state->has_grad) {
+        td_hold(g->storage);
+        state->grad = *g;
+        state->grad.let_go = false;
+        state->has_grad = true;
+        state->exclusive = false;
+        return;
+    }
+    td_grad_slot slot = td_input_grad(node, i);
+    if (slot.grad == NULL) {
+        return;
+    }
+    const td_kernels *kernels = td_kernels_of(td_device_of(g));
+    if (slot.accumulate) {
+        kernels->axpy(slot.grad, 1.0, g);
+    } else {
+        kernels->copy(slot.grad, g);
+    }
+}
+
+void td_input_grad_sum(td_node *node, int i, const td_tensor *g)
+{
+    const td_tensor *input = &node->edges[i].tensor;
+    if (td_same_shape(input, g)) {
+        td_input_grad_is(node, i, g);
+        return;
+    }
+    td_grad_slot slot = td_input_grad(node, i);
+    if (slot.grad == NULL) {
+        return;
+    }
+    /* The kernel wants as many dimensions as g has: put those that are missing in front. */
+    td_tensor sum = *slot.grad;
+    int missing = g->ndim - sum.ndim;
+    for (int d = g->ndim - 1; d >= 0; d--) {
+        sum.shape[d] = d >= missing ? slot.grad->shape[d - missing] : 1;
+        sum.stride[d] = d >= missing ? slot.grad->stride[d - missing] : 1;
+    }
+    sum.ndim = g->ndim;
+    td_kernels_of(td_device_of(g))->reduce(TD_REDUCE_SUM, &sum, g, slot.accumulate);
+}
+
+/* ---- the walk ---- */
+
+/* Marks what the last node depends on, and counts the uses of leaves there. One pass backwards is
+ * enough, because inputs are recorded before what is computed from them. */
+static void mark_reachable(td_node *last, uint64_t id, td_site at)
+{
+    last->reachable = true;
+    for (td_node *node = last; node != NULL; node = node->previous) {
+        if (!node->reachable) {
+            continue;
+        }
+        TD_REQUIRE(!node->done, at,
+                   "td_backward: the tape of this tensor was used up by an earlier td_backward "
+                   "(%s, %s:%d); run the forward again, or add the losses and call td_backward "
+                   "once",
+                   node->op, node->site.file, node->site.line);
+        for (int i = 0; i < node->edge_count; i++) {
+            struct td_grad_state *state = node->edges[i].state;
+            if (state != NULL && state->leaf != NULL) {
+                td_leaf_count_use(state->leaf, id);
+            } else if (state != NULL) {
+                state->node->reachable = true;
+            }
+        }
+    }
+}
+
+/* Nothing may have come to a node: those after it need not pass a gradient on. It then counts as
+ * zero, and its leaves' uses are done all the same. */
+static void run_node(td_node *node)
+{
+    if (node->out.has_grad) {
+        int64_t scope = td_scope_begin();
+        if (node->module != NULL) {
+            td_context_push(node->module);
+        }
+        td_context_push(node->op);
+        td_context_push("backward");
+        node->backward(node, &node->out.grad);
+        if (td_debug_nan()) {
+            td_check_gradients(node);
+        }
+        td_context_pop();
+        td_context_pop();
+        if (node->module != NULL) {
+            td_context_pop();
+        }
+        td_scope_end(scope, NULL);
+    }
+    if (!node->out.retain) {
+        td_drop_gradient(&node->out);
+    }
+    for (int i = 0; i < node->edge_count; i++) {
+        struct td_grad_state *state = node->edges[i].state;
+        if (state != NULL && state->leaf != NULL) {
+            td_leaf_use_done(state->leaf);
+        }
+    }
+    td_node_end(node);
+}
+
+static void run_backward(td_node *last, const td_tensor *gradient, td_site at)
+{
+    td_tape *tape = td_tape_of_step();
+    TD_REQUIRE(!tape->running, at,
+               "td_backward inside a backward (from a hook); wait until it is over");
+    uint64_t id = td_backward_id();
+    mark_reachable(last, id, at);
+    tape->running = true;
+    td_hold(gradient->storage);
+    last->out.grad = *gradient;
+    last->out.grad.let_go = false;
+    last->out.has_grad = true;
+    last->out.exclusive = false;
+    for (td_node *node = last; node != NULL; node = node->previous) {
+        if (node->reachable) {
+            run_node(node);
+        }
+    }
+    tape->running = false;
+    td_leaf_backward_end(id);
+}
+
+static void check_start(const td_tensor *t, const char *function, td_site at)
+{
+    TD_REQUIRE(t != NULL, at, "%s: the tensor is NULL: %s", function, td_last_error());
+    td_check_alive(t, at);
+    TD_REQUIRE(t->grad != NULL, at,
+               "%s: %s was not computed from a leaf (td_requires_grad), or only while gradients "
+               "were off (td_no_grad_begin) or through td_detach",
+               function, td_label(t));
+    TD_REQUIRE(t->grad->leaf == NULL, at, "%s: %s is a leaf, so there is nothing to walk back",
+               function, td_label(t));
+}
+
+void(td_backward)(td_tensor *loss, td_site at)
+{
+    check_start(loss, "td_backward", at);
+    TD_REQUIRE(td_numel(loss) == 1, at,
+               "td_backward: %s is not a scalar; reduce it (td_mean, td_sum) or give its gradient "
+               "to td_backward_from",
+               td_label(loss));
+    int64_t scope = td_scope_begin();
+    td_tensor *one = td_step_new_like(loss, at);
+    td_kernels_of(td_device_of(one))->fill(one, 1.0);
+    run_backward(loss->grad->node, one, at);
+    td_scope_end(scope, NULL);
+}
+
+void(td_backward_from)(td_tensor *t, const td_tensor *gradient, td_site at)
+{
+    check_start(t, "td_backward_from", at);
+    TD_REQUIRE(gradient != NULL, at, "td_backward_from: the gradient is NULL: %s", td_last_error());
+    td_check_alive(gradient, at);
+    TD_REQUIRE(td_same_shape(t, gradient) && t->dtype == gradient->dtype &&
+                   td_same_device(td_device_of(t), td_device_of(gradient)),
+               at,
+               "td_backward_from: %s cannot be the gradient of %s: shape, dtype and device "
+               "must be the same",
+               td_label(gradient), td_label(t));
+    run_backward(t->grad->node, gradient, at);
+}

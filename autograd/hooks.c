@@ -1,0 +1,98 @@
+/* Lists of hooks that may change while they run. */
+#include "autograd/leaf.h"
+
+#include <stdlib.h>
+
+static bool is_removed(const td_hook *hook)
+{
+    return hook->ready == NULL && hook->end == NULL;
+}
+
+int td_hooks_add(td_hook_list *list, td_hook hook)
+{
+    if (list->count == list->capacity) {
+        int capacity = list->capacity == 0 ? 4 : 2 * list->capacity;
+        td_hook *hooks = realloc(list->hooks, (size_t)capacity * sizeof *hooks);
+        if (hooks == NULL) {
+            return td_fail(TD_E_NOMEM, "no memory for a hook");
+        }
+        list->hooks = hooks;
+        list->capacity = capacity;
+    }
+    hook.id = ++list->last_id;
+    list->hooks[list->count++] = hook;
+    return hook.id;
+}
+
+/* Drops what was removed, unless somebody is walking the list. */
+static void sweep(td_hook_list *list)
+{
+    if (list->running > 0) {
+        return;
+    }
+    int kept = 0;
+    for (int i = 0; i < list->count; i++) {
+        if (!is_removed(&list->hooks[i])) {
+            list->hooks[kept++] = list->hooks[i];
+        }
+    }
+    list->count = kept;
+    if (kept == 0) {
+        td_hooks_free(list);
+    }
+}
+
+void td_hooks_remove(td_hook_list *list, int id)
+{
+    for (int i = 0; i < list->count; i++) {
+        if (list->hooks[i].id == id) {
+            list->hooks[i].ready = NULL;
+            list->hooks[i].end = NULL;
+        }
+    }
+    sweep(list);
+}
+
+/* Hooks are copied before they are called: the array may move when one adds another. */
+void td_hooks_run_ready(td_hook_list *list, td_tensor *leaf)
+{
+    list->running++;
+    for (int i = 0, count = list->count; i < count; i++) {
+        td_hook hook = list->hooks[i];
+        if (!is_removed(&hook)) {
+            hook.ready(leaf, hook.user);
+        }
+    }
+    list->running--;
+    sweep(list);
+}
+
+void td_hooks_run_end(td_hook_list *list, td_tensor *const *unused, int count)
+{
+    list->running++;
+    for (int i = 0, hooks = list->count; i < hooks; i++) {
+        td_hook hook = list->hooks[i];
+        if (!is_removed(&hook)) {
+            hook.end(unused, count, hook.user);
+        }
+    }
+    list->running--;
+    sweep(list);
+}
+
+bool td_hooks_empty(const td_hook_list *list)
+{
+    for (int i = 0; i < list->count; i++) {
+        if (!is_removed(&list->hooks[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void td_hooks_free(td_hook_list *list)
+{
+    free(list->hooks);
+    list->hooks = NULL;
+    list->count = list->capacity = 0;
+}

@@ -1,0 +1,63 @@
+/* The fully connected layer: x[...,in], w[out,in], b[out] -> x w^T + b. The weight may lie in any
+ * order; nn keeps it as TD_FILTER, memory [in][out]. */
+#include "autograd/ops/op.h"
+
+/* dx = dy w, dw = dy^T x, db = the column sums of dy */
+static void linear_backward(td_node *node, const td_tensor *dy)
+{
+    const td_tensor *x = td_saved(node, 0), *w = td_saved(node, 1);
+    td_site at = td_node_site(node);
+    td_tensor dym = td_op_matrix(dy, at);
+    if (td_input_needs_grad(node, 0)) {
+        td_op_grad_matmul(node, 0, &dym, w);
+    }
+    if (td_input_needs_grad(node, 1)) {
+        td_tensor xm = td_op_matrix(x, at);
+        td_tensor dym_t = td_op_swapped(&dym, 0, 1);
+        td_op_grad_matmul(node, 1, &dym_t, &xm);
+    }
+    if (td_input_needs_grad(node, 2)) {
+        td_op_grad_channel_sum(node, 2, &dym, 1);
+    }
+}
+
+static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, td_site at)
+{
+    td_check_float(x, "linear", "x", at);
+    td_check_float(w, "linear", "the weight", at);
+    td_check_match(x, w, "linear", at);
+    TD_REQUIRE(w->ndim == 2, at, "linear: weight%s must be [out_features,in_features]",
+               TD_SHAPE_TEXT(w));
+    TD_REQUIRE(x->ndim >= 1 && x->shape[x->ndim - 1] == w->shape[1], at,
+               "linear: x%s does not fit weight%s: the last dimension of x must be in_features "
+               "(%lld)",
+               TD_SHAPE_TEXT(x), TD_SHAPE_TEXT(w), (long long)w->shape[1]);
+    if (b != NULL) {
+        td_check_float(b, "linear", "the bias", at);
+        td_check_match(x, b, "linear", at);
+        TD_REQUIRE(b->ndim == 1 && b->shape[0] == w->shape[0], at,
+                   "linear: bias%s does not fit weight%s: it must be [out_features] ([%lld])",
+                   TD_SHAPE_TEXT(b), TD_SHAPE_TEXT(w), (long long)w->shape[0]);
+    }
+}
+
+td_tensor *(td_linear)(td_tensor *x, td_tensor *w, td_tensor *b, td_site at)
+{
+    check(x, w, b, at);
+    td_shape shape = td_shape_of(x);
+    shape.dim[shape.ndim - 1] = w->shape[0];
+    td_tensor *y = td_step_new(shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
+    td_tensor xm = td_op_matrix(x, at), ym = td_op_matrix(y, at), w_t = td_op_swapped(w, 0, 1);
+    td_kernels_of(td_device_of(x))->matmul(&ym, &xm, &w_t, b, false);
+    return td_record(
+        &(td_record_args){
+            .op = "linear",
+            .backward = linear_backward,
+            .out = y,
+            .inputs = { x, w, b },
+            .input_count = 3,
+            .saved = { td_needs_grad(w) ? x : NULL, td_needs_grad(x) ? w : NULL },
+            .saved_count = 2,
+        },
+        at);
+}

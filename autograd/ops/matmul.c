@@ -1,0 +1,75 @@
+/* Matrix products, batched: [...,m,k] x [...,k,n] -> [...,m,n]. */
+#include "autograd/ops/op.h"
+
+/* The operands as the kernel wants them. A stack of matrices times one matrix is one tall product;
+ * otherwise batch dimensions are expanded to each other. */
+static void operands(const td_tensor *a, const td_tensor *b, td_tensor *am, td_tensor *bm,
+                     td_site at)
+{
+    if (b->ndim == 2) {
+        *am = td_op_matrix(a, at);
+        *bm = *b;
+        return;
+    }
+    td_shape batch_a = td_shape_of(a), batch_b = td_shape_of(b), batch;
+    batch_a.ndim -= 2;
+    batch_b.ndim -= 2;
+    TD_REQUIRE(td_broadcast_shape(batch_a, batch_b, &batch), at,
+               "matmul: the batch dimensions of a%s and b%s do not go together: counted from the "
+               "third last dimension, sizes must be equal or 1",
+               TD_SHAPE_TEXT(a), TD_SHAPE_TEXT(b));
+    td_shape shape_a = batch, shape_b = batch;
+    for (int d = 0; d < 2; d++) {
+        shape_a.dim[shape_a.ndim++] = a->shape[a->ndim - 2 + d];
+        shape_b.dim[shape_b.ndim++] = b->shape[b->ndim - 2 + d];
+    }
+    *am = td_op_expanded(a, shape_a);
+    *bm = td_op_expanded(b, shape_b);
+}
+
+/* da = dy b^T, db = a^T dy */
+static void matmul_backward(td_node *node, const td_tensor *dy)
+{
+    const td_tensor *a = td_saved(node, 0), *b = td_saved(node, 1);
+    td_site at = td_node_site(node);
+    td_tensor dym = b->ndim == 2 ? td_op_matrix(dy, at) : *dy;
+    td_tensor am, bm;
+    operands(a, b, &am, &bm, at);
+    int last = bm.ndim - 1;
+    td_tensor am_t = td_op_swapped(&am, last - 1, last), bm_t = td_op_swapped(&bm, last - 1, last);
+    td_op_grad_matmul(node, 0, &dym, &bm_t);
+    td_op_grad_matmul(node, 1, &am_t, &dym);
+}
+
+td_tensor *(td_matmul)(td_tensor *a, td_tensor *b, td_site at)
+{
+    td_check_float(a, "matmul", "a", at);
+    td_check_float(b, "matmul", "b", at);
+    td_check_match(a, b, "matmul", at);
+    TD_REQUIRE(a->ndim >= 2 && b->ndim >= 2, at,
+               "matmul: a%s and b%s must have at least two dimensions each: td_reshape a vector to "
+               "a row [1,n] or a column [n,1]",
+               TD_SHAPE_TEXT(a), TD_SHAPE_TEXT(b));
+    TD_REQUIRE(a->shape[a->ndim - 1] == b->shape[b->ndim - 2], at,
+               "matmul: a%s does not fit b%s: a has %lld columns, b has %lld rows",
+               TD_SHAPE_TEXT(a), TD_SHAPE_TEXT(b), (long long)a->shape[a->ndim - 1],
+               (long long)b->shape[b->ndim - 2]);
+    td_tensor am, bm;
+    operands(a, b, &am, &bm, at);
+    td_shape shape = td_shape_of(b->ndim == 2 ? a : &am);
+    shape.dim[shape.ndim - 1] = b->shape[b->ndim - 1];
+    td_tensor *y = td_step_new(shape, a->dtype, TD_ROW_MAJOR, td_device_of(a), at);
+    td_tensor ym = b->ndim == 2 ? td_op_matrix(y, at) : *y;
+    td_kernels_of(td_device_of(a))->matmul(&ym, &am, &bm, NULL, false);
+    return td_record(
+        &(td_record_args){
+            .op = "matmul",
+            .backward = matmul_backward,
+            .out = y,
+            .inputs = { a, b },
+            .input_count = 2,
+            .saved = { a, b },
+            .saved_count = 2,
+        },
+        at);
+}

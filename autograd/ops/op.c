@@ -1,0 +1,186 @@
+#include "autograd/ops/op.h"
+
+#include <string.h>
+
+/* ---- views by value ---- */
+
+td_tensor td_op_expanded(const td_tensor *t, td_shape shape)
+{
+    td_tensor view = *t;
+    int missing = shape.ndim - t->ndim;
+    for (int d = shape.ndim - 1; d >= 0; d--) {
+        bool same = d >= missing && t->shape[d - missing] == shape.dim[d];
+        view.shape[d] = shape.dim[d];
+        view.stride[d] = same ? t->stride[d - missing] : 0;
+    }
+    view.ndim = shape.ndim;
+    return view;
+}
+
+td_tensor td_op_swapped(const td_tensor *t, int dim0, int dim1)
+{
+    td_tensor view = *t;
+    view.shape[dim0] = t->shape[dim1];
+    view.shape[dim1] = t->shape[dim0];
+    view.stride[dim0] = t->stride[dim1];
+    view.stride[dim1] = t->stride[dim0];
+    return view;
+}
+
+td_tensor td_op_with_shape(const td_tensor *t, td_shape shape, const int64_t *stride)
+{
+    td_tensor view = *t;
+    view.ndim = shape.ndim;
+    memcpy(view.shape, shape.dim, (size_t)shape.ndim * sizeof *view.shape);
+    memcpy(view.stride, stride, (size_t)shape.ndim * sizeof *view.stride);
+    return view;
+}
+
+bool td_op_view_strides(const td_tensor *t, td_shape shape, int64_t *stride)
+{
+    if (td_numel(t) == 0) {
+        td_layout_strides(td_device_of(t), TD_ROW_MAJOR, shape, stride);
+        return true;
+    }
+    int to = shape.ndim - 1;
+    for (int from = t->ndim - 1; from >= 0;) {
+        if (t->shape[from] == 1) {
+            from--;
+            continue;
+        }
+        /* A run of dimensions that lie in memory like one; the new shape must end where it ends. */
+        int64_t run = t->shape[from], unit = t->stride[from];
+        for (from--; from >= 0 && (t->shape[from] == 1 || t->stride[from] == run * unit); from--) {
+            run *= t->shape[from];
+        }
+        int64_t filled = 1;
+        for (; filled < run; to--) {
+            stride[to] = filled * unit;
+            filled *= shape.dim[to];
+        }
+        if (filled != run) {
+            return false;
+        }
+    }
+    for (; to >= 0; to--) {
+        stride[to] = td_numel(t); /* of size 1; never used */
+    }
+    return true;
+}
+
+td_tensor *td_op_row_major(td_tensor *t, td_site at)
+{
+    if (td_is_contiguous(t)) {
+        return t;
+    }
+    td_tensor *copy = td_step_new(td_shape_of(t), t->dtype, TD_ROW_MAJOR, td_device_of(t), at);
+    td_kernels_of(td_device_of(t))->copy(copy, t);
+    return copy;
+}
+
+td_tensor td_op_reshaped(const td_tensor *t, td_shape shape, td_site at)
+{
+    int64_t stride[TD_MAX_DIMS];
+    if (td_op_view_strides(t, shape, stride)) {
+        return td_op_with_shape(t, shape, stride);
+    }
+    td_tensor *copy = td_step_new(td_shape_of(t), t->dtype, TD_ROW_MAJOR, td_device_of(t), at);
+    td_kernels_of(td_device_of(t))->copy(copy, t);
+    td_layout_strides(td_device_of(t), TD_ROW_MAJOR, shape, stride);
+    return td_op_with_shape(copy, shape, stride);
+}
+
+td_tensor td_op_matrix(const td_tensor *t, td_site at)
+{
+    if (t->ndim == 2) {
+        return *t;
+    }
+    int64_t rows = 1;
+    for (int d = 0; d + 1 < t->ndim; d++) {
+        rows *= t->shape[d];
+    }
+    return td_op_reshaped(t, TD_SHAPE(rows, t->shape[t->ndim - 1]), at);
+}
+
+/* ---- common gradients ---- */
+
+static td_shape product_shape(const td_tensor *a, const td_tensor *b)
+{
+    td_shape shape = td_shape_of(a);
+    shape.dim[shape.ndim - 1] = b->shape[b->ndim - 1];
+    return shape;
+}
+
+void td_op_grad_matmul(td_node *node, int i, const td_tensor *a, const td_tensor *b)
+{
+    if (!td_input_needs_grad(node, i)) {
+        return;
+    }
+    const td_kernels *kernels = td_kernels_of(td_device_of(a));
+    const td_tensor *input = td_node_input(node, i);
+    td_shape shape = product_shape(a, b);
+    bool broadcast = td_numel(input) != td_shape_numel(shape);
+    int64_t stride[TD_MAX_DIMS];
+    td_layout_strides(td_device_of(a), TD_ROW_MAJOR, shape, stride);
+
+    if (!broadcast && td_is_contiguous(input)) {
+        td_grad_slot slot = td_input_grad(node, i);
+        if (slot.grad != NULL) {
+            td_tensor c = td_op_with_shape(slot.grad, shape, stride);
+            kernels->matmul(&c, a, b, NULL, slot.accumulate);
+        }
+        return;
+    }
+    td_tensor turned = input->ndim == 2 ? td_op_swapped(input, 0, 1) : *input;
+    if (!broadcast && input->ndim == 2 && td_is_contiguous(&turned)) {
+        /* The input lies transposed in memory (a filter): (a b)^T = b^T a^T. */
+        td_grad_slot slot = td_input_grad(node, i);
+        if (slot.grad != NULL) {
+            td_tensor c = td_op_swapped(slot.grad, 0, 1);
+            td_tensor at = td_op_swapped(a, 0, 1), bt = td_op_swapped(b, 0, 1);
+            kernels->matmul(&c, &bt, &at, NULL, slot.accumulate);
+        }
+        return;
+    }
+    td_tensor *c = td_step_new(shape, a->dtype, TD_ROW_MAJOR, td_device_of(a), td_node_site(node));
+    kernels->matmul(c, a, b, NULL, false);
+    if (broadcast) {
+        td_input_grad_sum(node, i, c);
+    } else {
+        td_tensor view = td_op_reshaped(c, td_shape_of(input), td_node_site(node));
+        td_input_grad_is(node, i, &view);
+    }
+}
+
+void td_op_grad_channel_sum(td_node *node, int i, const td_tensor *dy, int channel_dim)
+{
+    td_grad_slot slot = td_input_grad(node, i);
+    if (slot.grad == NULL) {
+        return;
+    }
+    td_shape shape = td_shape_of(dy);
+    int64_t stride[TD_MAX_DIMS];
+    for (int d = 0; d < dy->ndim; d++) {
+        shape.dim[d] = d == channel_dim ? dy->shape[d] : 1;
+        stride[d] = d == channel_dim ? slot.grad->stride[0] : dy->shape[channel_dim];
+    }
+    td_tensor sum = td_op_with_shape(slot.grad, shape, stride);
+    td_kernels_of(td_device_of(dy))->reduce(TD_REDUCE_SUM, &sum, dy, slot.accumulate);
+}
+
+/* ---- windows ---- */
+
+void td_op_pair(const int *given, int otherwise, int least, const char *op, const char *what,
+                int *pair, td_site at)
+{
+    pair[0] = given[0] != 0 ? given[0] : otherwise;
+    pair[1] = given[1] != 0 ? given[1] : given[0] != 0 ? given[0] : otherwise;
+    TD_REQUIRE(pair[0] >= least && pair[1] >= least, at,
+               "%s: the %s is %d by %d; it must be at least %d", op, what, pair[0], pair[1], least);
+}
+
+int64_t td_op_windows(int64_t size, int64_t kernel, int stride, int pad, int dilation)
+{
+    int64_t room = size + 2 * (int64_t)pad - (int64_t)dilation * (kernel - 1) - 1;
+    return room < 0 ? 0 : room / stride + 1;
+}

@@ -1,0 +1,49 @@
+/* What the operations' files share: views for the time of a call, and common gradients. */
+#ifndef TD_AUTOGRAD_OPS_OP_H
+#define TD_AUTOGRAD_OPS_OP_H
+
+#include "autograd/tape.h"
+#include "tensor/storage.h"
+
+/* "[32,13]", for messages. */
+#define TD_SHAPE_TEXT(t) td_describe_shape(td_shape_of(t))
+
+/* Views by value: headers on the caller's stack, for kernels to read or write through. They hold
+ * nothing and are good for the time of a call. */
+
+/* Broadcast to a larger shape: stride 0 where the size grows, missing dimensions in front. */
+td_tensor td_op_expanded(const td_tensor *t, td_shape shape);
+td_tensor td_op_swapped(const td_tensor *t, int dim0, int dim1);
+td_tensor td_op_with_shape(const td_tensor *t, td_shape shape, const int64_t *stride);
+
+/* The strides that show t's elements, in row-major order, in another shape of as many elements.
+ * false: t's own strides do not allow it. */
+bool td_op_view_strides(const td_tensor *t, td_shape shape, int64_t *stride);
+
+/* t itself if it is row-major and dense, otherwise a step tensor that is. */
+td_tensor *td_op_row_major(td_tensor *t, td_site at);
+
+/* t in another shape of as many elements: a view by value, of t if its strides allow, otherwise of
+ * a row-major copy that lives as long as the scope. */
+td_tensor td_op_reshaped(const td_tensor *t, td_shape shape, td_site at);
+
+/* [..., k] as a matrix [rows, k], in the same way; a vector is one row. */
+td_tensor td_op_matrix(const td_tensor *t, td_site at);
+
+/* The gradient of input i is the matrix product a b, which has as many elements as the input, or
+ * more where the input was broadcast. */
+void td_op_grad_matmul(td_node *node, int i, const td_tensor *a, const td_tensor *b);
+
+/* The gradient of input i, shape [channels], is the sum of dy over all dimensions but one. */
+void td_op_grad_channel_sum(td_node *node, int i, const td_tensor *dy, int channel_dim);
+
+/* A pair of sizes (height, width) from an options struct: 0 means `otherwise`, and a width of 0 the
+ * same as the height. Fails if one is below `least`. */
+void td_op_pair(const int *given, int otherwise, int least, const char *op, const char *what,
+                int *pair, td_site at);
+
+/* (size + 2 pad - dilation (kernel-1) - 1) / stride + 1: how often a window fits; 0 if it does
+ * not. */
+int64_t td_op_windows(int64_t size, int64_t kernel, int stride, int pad, int dilation);
+
+#endif

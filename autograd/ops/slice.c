@@ -1,0 +1,62 @@
+/* Elements start, start+step, ... below end along one dimension: a view. */
+#include "autograd/ops/op.h"
+
+typedef struct slice_params {
+    int dim;
+    int64_t start, count, step;
+} slice_params;
+
+static td_tensor sliced(const td_tensor *x, const slice_params *p)
+{
+    td_tensor view = *x;
+    view.shape[p->dim] = p->count;
+    view.stride[p->dim] *= p->step;
+    if (p->count > 0) {
+        view.offset += p->start * x->stride[p->dim];
+    }
+    return view;
+}
+
+/* dy where the slice was, zero elsewhere. */
+static void slice_backward(td_node *node, const td_tensor *dy)
+{
+    td_grad_slot slot = td_input_grad(node, 0);
+    if (slot.grad == NULL) {
+        return;
+    }
+    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
+    td_tensor part = sliced(slot.grad, td_params_of(node));
+    if (slot.accumulate) {
+        kernels->axpy(&part, 1.0, dy);
+    } else {
+        kernels->fill(slot.grad, 0.0);
+        kernels->copy(&part, dy);
+    }
+}
+
+td_tensor *(td_slice)(td_tensor *x, int dim, int64_t start, int64_t end, int64_t step, td_site at)
+{
+    td_check_tensor(x, "slice", "x", at);
+    dim = td_check_dim(x, dim, at);
+    int64_t size = x->shape[dim];
+    int64_t first = start < 0 ? start + size : start, limit = end < 0 ? end + size : end;
+    limit = limit > size ? size : limit;
+    TD_REQUIRE(step > 0, at, "slice: the step is %lld; it must be at least 1", (long long)step);
+    TD_REQUIRE(first >= 0 && first <= size, at,
+               "slice: start %lld lies outside dimension %d of x%s", (long long)start, dim,
+               TD_SHAPE_TEXT(x));
+    int64_t count = limit > first ? (limit - first + step - 1) / step : 0;
+    slice_params params = { dim, first, count, step };
+    td_tensor view = sliced(x, &params);
+    return td_record(
+        &(td_record_args){
+            .op = "slice",
+            .backward = slice_backward,
+            .out = td_step_view(x, view.offset, td_shape_of(&view), view.stride, at),
+            .inputs = { x },
+            .input_count = 1,
+            .params = &params,
+            .params_size = sizeof params,
+        },
+        at);
+}

@@ -1,0 +1,205 @@
+/* Recording: what an operation leaves behind for backward. A node and all that belongs to it lie in
+ * the step's small memory, so recording never calls malloc and nothing is freed one by one. */
+#include "autograd/node.h"
+
+#include <string.h>
+
+static _Thread_local int no_grad_depth;
+
+bool td_grad_enabled(void)
+{
+    return no_grad_depth == 0;
+}
+
+void td_no_grad_begin(void)
+{
+    no_grad_depth++;
+}
+
+void td_no_grad_end(void)
+{
+    TD_REQUIRE(no_grad_depth > 0, TD_NOWHERE,
+               "td_no_grad_end without a td_no_grad_begin on this thread");
+    no_grad_depth--;
+}
+
+/* ---- the tape of a step ---- */
+
+td_tape *td_tape_of_step(void)
+{
+    return td_step_tape();
+}
+
+void td_drop_gradient(struct td_grad_state *state)
+{
+    if (state->has_grad) {
+        td_unhold(state->grad.storage);
+        state->has_grad = false;
+    }
+}
+
+void td_node_end(td_node *node)
+{
+    for (int i = 0; i < node->saved_count; i++) {
+        if (node->saved[i].tensor.storage != NULL) {
+            td_unhold(node->saved[i].tensor.storage);
+        }
+    }
+    for (int i = 0; i < node->edge_count; i++) {
+        struct td_grad_state *state = node->edges[i].state;
+        if (state != NULL && state->leaf != NULL) {
+            td_leaf_unhold(state->leaf);
+        }
+    }
+    node->done = true;
+    node->reachable = false;
+}
+
+/* The step is over: what no backward has used is given back, and so are retained gradients. */
+static void end_tape(void *tape)
+{
+    for (td_node *node = ((td_tape *)tape)->last; node != NULL; node = node->previous) {
+        if (!node->done) {
+            td_node_end(node);
+        }
+        td_drop_gradient(&node->out);
+    }
+}
+
+static td_tape *begin_tape(void)
+{
+    td_tape *tape = td_step_tape();
+    if (tape == NULL) {
+        tape = td_step_bytes(sizeof *tape);
+        td_step_set_tape(tape, end_tape);
+    }
+    return tape;
+}
+
+/* ---- recording ---- */
+
+static td_tensor *const *inputs_of(const td_record_args *args)
+{
+    return args->input_list != NULL ? args->input_list : args->inputs;
+}
+
+static bool wants_node(const td_record_args *args)
+{
+    if (!td_grad_enabled()) {
+        return false;
+    }
+    for (int i = 0; i < args->input_count; i++) {
+        const td_tensor *input = inputs_of(args)[i];
+        if (input != NULL && input->grad != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A node with room for its edges, saved tensors and parameters, all in one piece. */
+static td_node *new_node(const td_record_args *args)
+{
+    enum { ALIGN = 16 };
+    size_t edges = (sizeof(td_node) + ALIGN - 1) / ALIGN * ALIGN;
+    size_t saved = edges + (size_t)args->input_count * sizeof(td_edge);
+    size_t params = saved + (size_t)args->saved_count * sizeof(td_saved_tensor);
+    params = (params + ALIGN - 1) / ALIGN * ALIGN;
+    char *memory = td_step_bytes(params + args->params_size);
+    td_node *node = (void *)memory;
+    node->edges = (void *)(memory + edges);
+    node->saved = (void *)(memory + saved);
+    node->edge_count = args->input_count;
+    node->saved_count = args->saved_count;
+    if (args->params_size > 0) {
+        node->params = memcpy(memory + params, args->params, args->params_size);
+    }
+    return node;
+}
+
+static void add_edge(td_edge *edge, const td_tensor *input)
+{
+    if (input == NULL) {
+        return;
+    }
+    edge->tensor = *input;
+    edge->state = input->grad;
+    if (edge->state != NULL && edge->state->leaf != NULL) {
+        td_leaf_hold(edge->state->leaf);
+    }
+}
+
+static void save(td_saved_tensor *saved, const td_tensor *t)
+{
+    if (t == NULL) {
+        return;
+    }
+    saved->tensor = *t;
+    saved->tensor.let_go = false;
+    saved->version = t->storage->version;
+    td_hold(t->storage);
+}
+
+td_tensor *td_record(const td_record_args *args, td_site at)
+{
+    td_tensor *out = args->out;
+    td_tensor *const *inputs = inputs_of(args);
+    if (td_debug_nan()) {
+        td_check_result(out, inputs, args->input_count, args->op, at);
+    }
+    if (!wants_node(args)) {
+        return out;
+    }
+    td_tape *tape = begin_tape();
+    td_node *node = new_node(args);
+    node->op = args->op;
+    node->module = td_context_top();
+    node->site = at;
+    node->backward = args->backward;
+    for (int i = 0; i < args->input_count; i++) {
+        add_edge(&node->edges[i], inputs[i]);
+    }
+    for (int i = 0; i < args->saved_count; i++) {
+        save(&node->saved[i], args->saved[i]);
+    }
+    node->out.node = node;
+    node->previous = tape->last;
+    tape->last = node;
+    out->grad = &node->out;
+    return out;
+}
+
+/* ---- what backward functions read ---- */
+
+const td_tensor *td_saved(td_node *node, int i)
+{
+    const td_saved_tensor *saved = &node->saved[i];
+    if (saved->tensor.storage == NULL) {
+        return NULL;
+    }
+    TD_REQUIRE(saved->tensor.storage->version == saved->version, node->site,
+               "backward: %s, saved by %s, was written in place since; write into a copy, or after "
+               "td_backward",
+               td_label(&saved->tensor), node->op);
+    return &saved->tensor;
+}
+
+const void *td_params_of(const td_node *node)
+{
+    return node->params;
+}
+
+td_tensor *td_node_input(td_node *node, int i)
+{
+    return &node->edges[i].tensor;
+}
+
+td_site td_node_site(const td_node *node)
+{
+    return node->site;
+}
+
+bool td_input_needs_grad(const td_node *node, int i)
+{
+    return node->edges[i].state != NULL;
+}
