@@ -23,16 +23,6 @@ typedef struct plan {
     int64_t pack_blocks;
 } plan;
 
-static int64_t min64(int64_t x, int64_t y)
-{
-    return x < y ? x : y;
-}
-
-static int64_t divide_up(int64_t x, int64_t y)
-{
-    return (x + y - 1) / y;
-}
-
 static bool needs_packing(const td_gemm_desc *d, const td_gemm_kernels *kernels)
 {
     if (d->m == 0 || d->n == 0 || d->k == 0 || d->batch == 0) {
@@ -56,7 +46,7 @@ size_t td_gemm_workspace(const td_gemm_desc *desc)
     if (!needs_packing(desc, kernels)) {
         return 0;
     }
-    int64_t columns = divide_up(desc->n, kernels->panel) * kernels->panel;
+    int64_t columns = td_divide_up(desc->n, kernels->panel) * kernels->panel;
     return (size_t)(packed_matrices(desc) * columns * desc->k) * kernels->size;
 }
 
@@ -72,7 +62,7 @@ static void pack_task(void *ctx, int64_t task)
     int64_t from = matrix * d->b_batch + k0 * d->b_row + panel * width * d->b_col;
     p->kernels->pack(p->packed + to * (int64_t)p->kernels->size,
                      (const char *)d->b + from * (int64_t)p->kernels->size,
-                     min64(PACK_K, d->k - k0), min64(width, d->n - panel * width), d->b_row,
+                     td_min64(PACK_K, d->k - k0), td_min64(width, d->n - panel * width), d->b_row,
                      d->b_col);
 }
 
@@ -102,15 +92,15 @@ static void multiply_task(void *ctx, int64_t task)
         .b_row = b_row,
         .c = (char *)d->c + (matrix * d->c_batch + m0 * d->c_row + j0) * size,
         .c_row = d->c_row,
-        .m = min64(BLOCK_M, d->m - m0),
-        .n = (int)min64(width, d->n - j0),
+        .m = td_min64(BLOCK_M, d->m - m0),
+        .n = (int)td_min64(width, d->n - j0),
         .accumulate = d->accumulate,
     };
     int64_t k0 = 0;
     do { /* once even for k = 0: C is written, and the bias added, in any case */
         term.a = a + k0 * d->a_col * size;
         term.b = b + k0 * b_row * size;
-        term.k = min64(BLOCK_K, d->k - k0);
+        term.k = td_min64(BLOCK_K, d->k - k0);
         block.count = d->k > 0;
         k0 += BLOCK_K;
         if (k0 >= d->k && d->bias) {
@@ -124,15 +114,15 @@ static void multiply_task(void *ctx, int64_t task)
 void td_gemm(td_pool *pool, const td_gemm_desc *desc, void *workspace)
 {
     plan p = { .desc = desc, .kernels = td_gemm_kernels_for(desc->dtype) };
-    p.panels = divide_up(desc->n, p.kernels->panel);
-    p.row_blocks = divide_up(desc->m, BLOCK_M);
+    p.panels = td_divide_up(desc->n, p.kernels->panel);
+    p.row_blocks = td_divide_up(desc->m, BLOCK_M);
     if ((double)desc->m * (double)desc->n * (double)desc->k * (double)desc->batch <
         TD_GEMM_SERIAL_WORK) {
         pool = NULL;
     }
     if (needs_packing(desc, p.kernels)) {
         p.packed = workspace;
-        p.pack_blocks = divide_up(desc->k, PACK_K);
+        p.pack_blocks = td_divide_up(desc->k, PACK_K);
         td_pool_run(pool, packed_matrices(desc) * p.panels * p.pack_blocks, pack_task, &p);
     }
     td_pool_run(pool, desc->batch * p.panels * p.row_blocks, multiply_task, &p);

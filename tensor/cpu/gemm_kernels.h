@@ -49,6 +49,17 @@ typedef struct td_gemm_kernels {
 /* The table for TD_F32 or TD_F64 at the instruction set in use. */
 const td_gemm_kernels *td_gemm_kernels_for(td_dtype dtype);
 
+/* Sizes of blocks and counts of them. */
+static inline int64_t td_min64(int64_t x, int64_t y)
+{
+    return x < y ? x : y;
+}
+
+static inline int64_t td_divide_up(int64_t x, int64_t y)
+{
+    return (x + y - 1) / y;
+}
+
 enum {
     /* Products of fewer multiply-adds than this run on the calling thread: waking another one
      * takes longer. */

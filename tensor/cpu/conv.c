@@ -1,0 +1,223 @@
+#include "tensor/cpu/conv_internal.h"
+
+enum {
+    /* Up to this many input channels, the taps of a row are multiplied as one: a tap alone would
+     * be too short a sum. The padding at the sides is multiplied then, and nowhere else. */
+    ROWS_MAX_CHANNELS = 8,
+};
+
+/* ---- taps ---- */
+
+/* The pixel that pixel q meets at a tap, or -1. */
+static int64_t source_pixel(const td_conv_axis *axis, bool backward, int64_t q, int tap)
+{
+    if (!backward) {
+        int64_t in = q * axis->stride - axis->pad + (int64_t)tap * axis->dilation;
+        return in >= 0 && in < axis->in ? in : -1;
+    }
+    int64_t shifted = q + axis->pad - (int64_t)tap * axis->dilation;
+    if (shifted < 0 || shifted % axis->stride != 0) {
+        return -1;
+    }
+    return shifted / axis->stride < axis->out ? shifted / axis->stride : -1;
+}
+
+td_conv_taps td_conv_taps_make(const td_conv_axis *axis, bool backward, td_conv_space *space)
+{
+    td_conv_taps taps = { .size = backward ? axis->in : axis->out, .kernel = axis->kernel };
+    taps.source = td_conv_take(space, taps.size * taps.kernel * (int64_t)sizeof(int32_t));
+    taps.rank = td_conv_take(space, taps.kernel * (int64_t)sizeof(int32_t));
+    if (!space->base) {
+        return taps;
+    }
+    for (int tap = 0; tap < taps.kernel; tap++) {
+        bool alive = false;
+        for (int64_t q = 0; q < taps.size; q++) {
+            int64_t source = source_pixel(axis, backward, q, tap);
+            taps.source[q * taps.kernel + tap] = (int32_t)source;
+            alive = alive || source >= 0;
+        }
+        taps.rank[tap] = alive ? taps.alive++ : -1;
+    }
+    return taps;
+}
+
+/* ---- descriptions ---- */
+
+static td_conv_strides dense(int64_t width, int64_t n, int64_t channels)
+{
+    return (td_conv_strides){ width * n * channels, n * channels, channels };
+}
+
+static td_conv_problem problem_of(const td_conv2d_desc *d)
+{
+    return (td_conv_problem){
+        .dtype = d->dtype,
+        .kernels = td_gemm_kernels_for(d->dtype),
+        .n = d->n,
+        .groups = d->groups,
+        .ic = d->ic / d->groups,
+        .oc = d->oc / d->groups,
+        .oc_all = d->oc,
+        .h = { d->ih, d->oh, d->kh, d->stride_h, d->pad_h, d->dil_h },
+        .w = { d->iw, d->ow, d->kw, d->stride_w, d->pad_w, d->dil_w },
+        .x = dense(d->iw, d->n, d->ic),
+        .y = dense(d->ow, d->n, d->oc),
+    };
+}
+
+static bool depthwise(const td_conv2d_desc *d)
+{
+    return d->groups == d->ic && d->groups == d->oc && d->groups > 1;
+}
+
+static bool uses_rows(const td_conv2d_desc *d)
+{
+    return d->groups == 1 && d->ic <= ROWS_MAX_CHANNELS && d->kw > 1 && d->dil_w == 1;
+}
+
+/* The convolution over x as td_conv_rows leaves it: the KW taps of a row are now KW*ic channels,
+ * which begin stride_w*ic further on for each pixel. */
+static td_conv_problem problem_over_rows(const td_conv2d_desc *d)
+{
+    td_conv_problem p = problem_of(d);
+    int64_t padded = d->iw + 2 * (int64_t)d->pad_w;
+    p.ic = d->kw * d->ic;
+    p.w = (td_conv_axis){ padded - d->kw + 1, d->ow, 1, d->stride_w, 0, 1 };
+    p.x = (td_conv_strides){ d->n * padded * d->ic, d->ic, padded * d->ic };
+    return p;
+}
+
+static bool empty(const td_conv2d_desc *d, td_conv2d_pass pass)
+{
+    switch (pass) {
+    case TD_CONV2D_FORWARD:
+        return d->n == 0 || d->oc == 0 || d->oh == 0 || d->ow == 0;
+    case TD_CONV2D_BACKWARD_DATA:
+        return d->n == 0 || d->ic == 0 || d->ih == 0 || d->iw == 0;
+    case TD_CONV2D_BACKWARD_WEIGHTS:
+        return d->oc == 0 || d->ic == 0 || d->kh == 0 || d->kw == 0;
+    case TD_CONV2D_BACKWARD_BIAS:
+        break;
+    }
+    return d->oc == 0;
+}
+
+/* ---- passes ---- */
+
+static int64_t apply_workspace(const td_conv2d_desc *desc, bool backward)
+{
+    bool rows = !backward && uses_rows(desc);
+    td_conv_problem problem = rows ? problem_over_rows(desc) : problem_of(desc);
+    td_conv_apply apply = { .problem = &problem, .backward = backward };
+    if (depthwise(desc)) {
+        return td_conv_depthwise_apply_workspace(&apply);
+    }
+    return (rows ? td_conv_rows_bytes(desc) : 0) + td_conv_apply_workspace(&apply);
+}
+
+static int64_t reduce_workspace(const td_conv2d_desc *desc)
+{
+    bool rows = uses_rows(desc);
+    td_conv_problem problem = rows ? problem_over_rows(desc) : problem_of(desc);
+    td_conv_reduce reduce = { .problem = &problem };
+    if (depthwise(desc)) {
+        return td_conv_depthwise_reduce_workspace(&reduce);
+    }
+    return (rows ? td_conv_rows_bytes(desc) : 0) + td_conv_reduce_workspace(&reduce);
+}
+
+size_t td_conv2d_workspace(const td_conv2d_desc *desc, td_conv2d_pass pass)
+{
+    if (empty(desc, pass)) {
+        return 0;
+    }
+    switch (pass) {
+    case TD_CONV2D_FORWARD:
+        return (size_t)apply_workspace(desc, false);
+    case TD_CONV2D_BACKWARD_DATA:
+        return (size_t)apply_workspace(desc, true);
+    case TD_CONV2D_BACKWARD_WEIGHTS:
+        return (size_t)reduce_workspace(desc);
+    case TD_CONV2D_BACKWARD_BIAS:
+        break;
+    }
+    return (size_t)td_conv_bias_workspace(desc->oh * desc->ow * desc->n, desc->oc);
+}
+
+void td_conv2d_forward(td_pool *pool, const td_conv2d_desc *desc, const void *x, const void *w,
+                       const void *bias, void *y, void *workspace)
+{
+    if (empty(desc, TD_CONV2D_FORWARD)) {
+        return;
+    }
+    td_conv_problem problem = problem_of(desc);
+    td_conv_apply apply = {
+        .problem = &problem, .source = x, .weights = w, .bias = bias, .result = y
+    };
+    if (depthwise(desc)) {
+        td_conv_depthwise_apply_run(pool, &apply, workspace);
+        return;
+    }
+    char *rest = workspace;
+    if (uses_rows(desc)) {
+        problem = problem_over_rows(desc);
+        td_conv_rows_run(pool, &(td_conv_rows){ desc, x, workspace });
+        apply.source = workspace;
+        rest += td_conv_rows_bytes(desc);
+    }
+    td_conv_apply_run(pool, &apply, rest);
+}
+
+void td_conv2d_backward_data(td_pool *pool, const td_conv2d_desc *desc, const void *dy,
+                             const void *w, void *dx, bool accumulate, void *workspace)
+{
+    if (empty(desc, TD_CONV2D_BACKWARD_DATA)) {
+        return;
+    }
+    td_conv_problem problem = problem_of(desc);
+    td_conv_apply apply = { .problem = &problem,
+                            .backward = true,
+                            .source = dy,
+                            .weights = w,
+                            .result = dx,
+                            .accumulate = accumulate };
+    if (depthwise(desc)) {
+        td_conv_depthwise_apply_run(pool, &apply, workspace);
+    } else {
+        td_conv_apply_run(pool, &apply, workspace);
+    }
+}
+
+void td_conv2d_backward_weights(td_pool *pool, const td_conv2d_desc *desc, const void *x,
+                                const void *dy, void *dw, bool accumulate, void *workspace)
+{
+    if (empty(desc, TD_CONV2D_BACKWARD_WEIGHTS)) {
+        return;
+    }
+    td_conv_problem problem = problem_of(desc);
+    td_conv_reduce reduce = {
+        .problem = &problem, .x = x, .dy = dy, .dw = dw, .accumulate = accumulate
+    };
+    if (depthwise(desc)) {
+        td_conv_depthwise_reduce_run(pool, &reduce, workspace);
+        return;
+    }
+    char *rest = workspace;
+    if (uses_rows(desc)) {
+        problem = problem_over_rows(desc);
+        td_conv_rows_run(pool, &(td_conv_rows){ desc, x, workspace });
+        reduce.x = workspace;
+        rest += td_conv_rows_bytes(desc);
+    }
+    td_conv_reduce_run(pool, &reduce, rest);
+}
+
+void td_conv2d_backward_bias(td_pool *pool, const td_conv2d_desc *desc, const void *dy, void *db,
+                             bool accumulate, void *workspace)
+{
+    if (!empty(desc, TD_CONV2D_BACKWARD_BIAS)) {
+        td_conv_bias_run(pool, desc->dtype, desc->oh * desc->ow * desc->n, desc->oc, dy, db,
+                         accumulate, workspace);
+    }
+}

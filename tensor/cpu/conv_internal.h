@@ -1,0 +1,114 @@
+/* What the passes of the convolution share: how taps connect pixels, and how pictures lie. */
+#ifndef TD_TENSOR_CPU_CONV_INTERNAL_H
+#define TD_TENSOR_CPU_CONV_INTERNAL_H
+
+#include "tensor/cpu/conv.h"
+#include "tensor/cpu/gemm_kernels.h"
+
+/* One of the two dimensions: pixel `o` of y meets, at `tap`, pixel o*stride - pad + tap*dilation of
+ * x, if that lies in [0, in). */
+typedef struct td_conv_axis {
+    int64_t in, out;
+    int kernel, stride, pad, dilation;
+} td_conv_axis;
+
+/* Element (n, c, h, w) of a picture lies at h*row + w*column + n*image + c. */
+typedef struct td_conv_strides {
+    int64_t row, column, image;
+} td_conv_strides;
+
+/* A convolution as the passes see it. */
+typedef struct td_conv_problem {
+    td_dtype dtype;
+    const td_gemm_kernels *kernels;
+    int64_t n, groups;
+    int64_t ic, oc; /* of one group */
+    int64_t oc_all;
+    td_conv_axis h, w;
+    td_conv_strides x, y;
+} td_conv_problem;
+
+/* Workspace given out from its start, in whole cache lines. With base NULL it only measures. */
+typedef struct td_conv_space {
+    char *base;
+    int64_t used;
+} td_conv_space;
+
+static inline void *td_conv_take(td_conv_space *space, int64_t bytes)
+{
+    void *taken = space->base ? space->base + space->used : NULL;
+    space->used += (bytes + 63) / 64 * 64;
+    return taken;
+}
+
+/*
+ * One axis as a table. Forward, source[q*kernel + tap] is the pixel of x that pixel q of y meets at
+ * that tap; backward it is the pixel of y that pixel q of x meets; -1 where there is none.
+ * rank[tap] numbers the taps that meet anything at all, -1 for the others; `alive` counts them.
+ */
+typedef struct td_conv_taps {
+    int64_t size; /* pixels q */
+    int kernel;
+    int alive;
+    int32_t *source;
+    int32_t *rank;
+} td_conv_taps;
+
+/* Takes the table's memory, and fills it unless the space only measures. */
+td_conv_taps td_conv_taps_make(const td_conv_axis *axis, bool backward, td_conv_space *space);
+
+/*
+ * The pass that builds pictures: forward (source x, result y) and backward-data (source dy, result
+ * dx). Both are, for every pixel of the result, a sum over taps of source pixel times weights.
+ */
+typedef struct td_conv_apply {
+    const td_conv_problem *problem;
+    bool backward;
+    const void *source;
+    const void *weights;
+    const void *bias; /* forward only, or NULL */
+    void *result;
+    bool accumulate;
+} td_conv_apply;
+
+int64_t td_conv_apply_workspace(const td_conv_apply *apply);
+void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace);
+
+/* The pass that builds weights: dw = x^T dy for every tap, summed over pixels and pictures. */
+typedef struct td_conv_reduce {
+    const td_conv_problem *problem;
+    const void *x;
+    const void *dy;
+    void *dw;
+    bool accumulate;
+} td_conv_reduce;
+
+int64_t td_conv_reduce_workspace(const td_conv_reduce *reduce);
+void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
+
+/* ---- loops over channels, without products of matrices ---- */
+
+/* x as rows for convolutions of few input channels: [h][n][(pad + w + pad)*ic], so that the KW*ic
+ * inputs of a row of taps are contiguous. The sides are zero; padding above and below is left out.
+ */
+typedef struct td_conv_rows {
+    const td_conv2d_desc *desc;
+    const void *x;
+    void *rows;
+} td_conv_rows;
+
+int64_t td_conv_rows_bytes(const td_conv2d_desc *desc);
+void td_conv_rows_run(td_pool *pool, const td_conv_rows *rows);
+
+/* Depthwise convolutions: one input and one output channel in each group. */
+int64_t td_conv_depthwise_apply_workspace(const td_conv_apply *apply);
+void td_conv_depthwise_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace);
+int64_t td_conv_depthwise_reduce_workspace(const td_conv_reduce *reduce);
+void td_conv_depthwise_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
+
+/* Sums of columns: db[c] = (accumulate ? db[c] : 0) + sum of dy[row][c]. */
+int64_t td_conv_bias_workspace(int64_t rows, int64_t channels);
+void td_conv_bias_run(td_pool *pool, td_dtype dtype, int64_t rows, int64_t channels, const void *dy,
+                      void *db, bool accumulate, void *workspace);
+
+#endif
