@@ -3,6 +3,7 @@
  * Three kinds of wine are told apart by 13 measurements (178 wines; 142 to train on, 36 to test).
  * The whole of training is here: data, model, optimizer, and the loop that takes batches, computes
  * the loss, runs backward, and steps. The lessons that follow change one thing each. */
+#include "apps/common/files.h"
 #include "apps/common/metrics.h"
 #include "apps/common/resume.h"
 #include "apps/common/signals.h"
@@ -176,6 +177,7 @@ static td_status prepare(run *r)
 {
     train_args *args = &r->args;
     TD_TRY(train_args_apply(args));
+    TD_TRY(make_folders(args->save));
     TD_TRY(td_wine_split(args->data, 0.2, 42, &r->train, &r->test, NULL));
     r->net = wine_net();
     if (r->net == NULL) {

@@ -1,6 +1,7 @@
 #include "apps/common/metrics.h"
 
 #include "apps/common/events.h"
+#include "apps/common/files.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -8,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 struct metrics {
     char path[4096]; /* of the CSV */
@@ -17,28 +17,6 @@ struct metrics {
     const char *const *names;
     int count;
 };
-
-/* mkdir -p */
-static td_status make_folder(const char *dir)
-{
-    char path[4096];
-    snprintf(path, sizeof(path), "%s", dir);
-    for (char *at = path + 1;; at++) {
-        if (*at != '/' && *at != '\0') {
-            continue;
-        }
-        char end = *at;
-        *at = '\0';
-        if (mkdir(path, 0777) != 0 && errno != EEXIST) {
-            return td_fail(TD_E_IO, "cannot make the folder %s for --log-dir: %s", path,
-                           strerror(errno));
-        }
-        if (end == '\0') {
-            return TD_OK;
-        }
-        *at = end;
-    }
-}
 
 static td_status cannot_write(const metrics *m)
 {
@@ -90,7 +68,7 @@ static td_status open_csv(metrics *m, int64_t first_step)
 td_status metrics_open(const char *dir, const char *const *names, int count, int64_t first_step,
                        metrics **out)
 {
-    TD_TRY(make_folder(dir));
+    TD_TRY(make_folders(dir));
     metrics *m = calloc(1, sizeof(*m));
     if (m == NULL) {
         return td_fail(TD_E_NOMEM, "no memory for the metrics");
