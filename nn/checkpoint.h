@@ -17,7 +17,7 @@ typedef struct td_metadata {
 /* optim may be NULL. The default generator's state is saved too, if with_random. */
 typedef struct td_checkpoint {
     td_module *model;
-    td_optim *optim;
+    struct td_optim *optim; /* nn/optim/optim.h */
     bool with_random;
     const td_metadata *metadata;
     int metadata_count;

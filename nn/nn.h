@@ -65,7 +65,7 @@ void td_eval(td_module *m);
 td_status td_module_to(td_module *m, td_device device, td_dtype dtype);
 
 /* All parameters and buffers with their paths, in PyTorch's state_dict order (a module's own first,
- * then its children's). A shared tensor appears under each of its names. */
+ * then its children's). A shared tensor appears under each of its names. Memory short: count -1. */
 typedef struct td_state_list {
     td_named_tensor *items; /* names owned by the list */
     int count;
@@ -107,7 +107,8 @@ td_module *td_nn_dropout(double p);       /* its own Philox stream, by its place
 td_module *td_nn_embedding(int64_t rows, int64_t features); /* nn.Embedding: normal(0,1) */
 
 /* Children named "0", "1", ...: td_nn_sequential(td_nn_linear(13, 64), td_nn_relu(), ...). It fuses
- * a BatchNorm2d with a ReLU that follows it. */
+ * a BatchNorm2d with a ReLU that follows it. C leaves the order open in which the macro's arguments
+ * draw their initial values; gcc and clang go from left to right, which a test holds them to. */
 td_module *td_nn_sequential_list(td_module *const *children, int count);
 #define td_nn_sequential(...)                                                                      \
     td_nn_sequential_list((td_module *[]){ __VA_ARGS__ },                                          \
@@ -127,16 +128,17 @@ void td_init_kaiming_normal_fan_out_(td_tensor *weight); /* gain of relu */
 
 typedef enum td_stem { TD_STEM_IMAGENET = 0, TD_STEM_CIFAR = 1 } td_stem;
 /* torchvision's ResNets: parameter names, initialisation and order of draws. ImageNet stem: 7x7
- * stride 2 and max-pool; CIFAR stem: 3x3 stride 1, no pool. depth 18, 34 or 50. */
+ * stride 2 and max-pool; CIFAR stem: 3x3 stride 1, no pool. depth 18, 34 or 50; otherwise NULL. */
 td_module *td_resnet(int depth, int64_t classes, td_stem stem);
 
 /* ---- parameters, flat ---- */
 
 typedef struct td_params td_params;
-/* Lays a model's parameters, and their gradients, out in one flat buffer each (per dtype; each
- * slice starts on a 64-byte boundary, gaps are zero), in the order of registration; shared
- * parameters once. The model keeps using them as before. Belongs to the model; the same list on
- * every call. */
+/* Lays a model's parameters, and their gradients, out in one flat buffer each (each slice starts on
+ * a 64-byte boundary, gaps are zero), in the order of registration; shared parameters once. Those
+ * that are frozen (td_requires_grad off) at the first call stay out. All must be of the model's
+ * dtype and device. The model keeps using them as before. Belongs to the model, which must be the
+ * whole one; the same list on every call. NULL when memory is short. */
 td_params *td_parameters(td_module *m);
 
 typedef struct td_param {
@@ -148,9 +150,10 @@ int td_params_count(const td_params *params);
 const td_param *td_params_get(const td_params *params, int i);
 td_tensor *td_params_flat(const td_params *params);      /* 1-d */
 td_tensor *td_params_flat_grad(const td_params *params); /* 1-d, same length */
-/* Lays them out anew in the given order (a permutation of 0..count-1): what DDP does once it knows
- * the order in which gradients become ready. Values, gradients and leaves stay. Optimizer state
- * must not exist yet or be moved by td_optim_reordered. */
+/* Lays them out anew: order[k] (a permutation of 0..count-1) is the parameter that becomes the k-th
+ * in memory. That is what DDP does once it knows the order in which gradients become ready. Values,
+ * gradients, leaves and the numbers i of td_params_get stay, `begin` changes; the state of
+ * optimizers over these parameters moves along. TD_E_NOMEM: nothing has changed. */
 td_status td_params_reorder(td_params *params, const int *order);
 
 /* The total norm of all gradients; if it is larger than max_norm, they are scaled by

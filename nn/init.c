@@ -1,0 +1,41 @@
+/* PyTorch's initialisations, draw by draw, from the default generator. */
+#include "nn/nn.h"
+
+#include <math.h>
+
+/* The inputs that one output of a weight [O,I,...] sums over. */
+static int64_t fan_in_of(const td_tensor *weight)
+{
+    int64_t outputs = weight->shape[0];
+    return outputs > 0 ? td_numel(weight) / outputs : 0;
+}
+
+void td_init_kaiming_uniform_(td_tensor *weight)
+{
+    int64_t fan_in = fan_in_of(weight);
+    if (fan_in == 0) {
+        return;
+    }
+    /* He et al. 2015 for a leaky relu of slope a; the steps as PyTorch rounds them. */
+    double a = sqrt(5.0);
+    double gain = sqrt(2.0 / (1.0 + a * a));
+    double bound = sqrt(3.0) * (gain / sqrt((double)fan_in));
+    td_uniform_(weight, -bound, bound, td_default_generator());
+}
+
+void td_init_bias_uniform_(td_tensor *bias, int64_t fan_in)
+{
+    if (fan_in > 0) {
+        double bound = 1.0 / sqrt((double)fan_in);
+        td_uniform_(bias, -bound, bound, td_default_generator());
+    }
+}
+
+void td_init_kaiming_normal_fan_out_(td_tensor *weight)
+{
+    int64_t inputs = weight->ndim > 1 ? weight->shape[1] : 1;
+    int64_t fan_out = inputs > 0 ? td_numel(weight) / inputs : 0;
+    if (fan_out > 0) {
+        td_normal_(weight, 0.0, sqrt(2.0) / sqrt((double)fan_out), td_default_generator());
+    }
+}

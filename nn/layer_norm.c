@@ -1,0 +1,118 @@
+/* BatchNorm2d and LayerNorm. */
+#include "nn/module.h"
+
+/* ---- BatchNorm2d ---- */
+
+typedef struct batch_norm_state {
+    int64_t channels;
+    td_tensor *weight, *bias, *running_mean, *running_var;
+} batch_norm_state;
+
+static td_tensor *normalise(td_module *bn, td_tensor *x, td_tensor *add, bool relu, td_site at)
+{
+    const batch_norm_state *s = bn->state;
+    td_batch_norm_options options = { .training = bn->training, .relu = relu, .add = add };
+    return (td_batch_norm)(x, s->weight, s->bias, s->running_mean, s->running_var, &options, at);
+}
+
+static td_tensor *batch_norm_forward(td_module *self, td_tensor *x, td_site at)
+{
+    return normalise(self, x, NULL, false, at);
+}
+
+static void batch_norm_describe(const td_module *self, char *text, size_t size)
+{
+    const batch_norm_state *s = self->state;
+    snprintf(text, size, "%lld", (long long)s->channels);
+}
+
+static const td_module_type batch_norm_type = {
+    .name = "BatchNorm2d",
+    .forward = batch_norm_forward,
+    .describe = batch_norm_describe,
+};
+
+bool td_is_batch_norm2d(const td_module *m)
+{
+    return m->type == &batch_norm_type;
+}
+
+td_tensor *td_nn_batch_norm2d_fused(td_module *bn, td_tensor *x, td_tensor *add, bool relu,
+                                    td_site at)
+{
+    TD_REQUIRE(bn != NULL && td_is_batch_norm2d(bn), at,
+               "td_nn_batch_norm2d_fused: the module is %s, not a BatchNorm2d",
+               bn == NULL ? "NULL" : bn->type->name);
+    td_context_push(td_node_of(bn)->label);
+    td_tensor *y = normalise(bn, x, add, relu, at);
+    td_module_tell(bn, x, y);
+    td_context_pop();
+    return y;
+}
+
+static td_tensor *new_buffer(td_module *m, const char *name, int64_t size, double value)
+{
+    return td_module_buffer(m, name, td_full(TD_SHAPE(size), value, TD_F32, TD_CPU));
+}
+
+/* The scale starts as 1, the shift as 0. */
+static void add_scale_and_shift(td_module *m, int64_t size, td_tensor **weight, td_tensor **bias)
+{
+    *weight = td_module_parameter(m, "weight", td_full(TD_SHAPE(size), 1.0, TD_F32, TD_CPU));
+    *bias = td_module_parameter(m, "bias", td_zeros(TD_SHAPE(size), TD_F32, TD_CPU));
+}
+
+td_module *td_nn_batch_norm2d(int64_t channels)
+{
+    TD_REQUIRE(channels > 0, TD_HERE, "td_nn_batch_norm2d(%lld): there must be a channel",
+               (long long)channels);
+    td_module *m = td_module_new(&batch_norm_type, sizeof(batch_norm_state));
+    if (m == NULL) {
+        return NULL;
+    }
+    batch_norm_state *s = m->state;
+    s->channels = channels;
+    add_scale_and_shift(m, channels, &s->weight, &s->bias);
+    s->running_mean = new_buffer(m, "running_mean", channels, 0.0);
+    s->running_var = new_buffer(m, "running_var", channels, 1.0);
+    return td_module_finish(m);
+}
+
+/* ---- LayerNorm ---- */
+
+typedef struct layer_norm_state {
+    int64_t features;
+    td_tensor *weight, *bias;
+} layer_norm_state;
+
+static td_tensor *layer_norm_forward(td_module *self, td_tensor *x, td_site at)
+{
+    const layer_norm_state *s = self->state;
+    return (td_layer_norm)(x, s->weight, s->bias, 0.0, at);
+}
+
+static void layer_norm_describe(const td_module *self, char *text, size_t size)
+{
+    const layer_norm_state *s = self->state;
+    snprintf(text, size, "%lld", (long long)s->features);
+}
+
+static const td_module_type layer_norm_type = {
+    .name = "LayerNorm",
+    .forward = layer_norm_forward,
+    .describe = layer_norm_describe,
+};
+
+td_module *td_nn_layer_norm(int64_t features)
+{
+    TD_REQUIRE(features > 0, TD_HERE, "td_nn_layer_norm(%lld): there must be a feature",
+               (long long)features);
+    td_module *m = td_module_new(&layer_norm_type, sizeof(layer_norm_state));
+    if (m == NULL) {
+        return NULL;
+    }
+    layer_norm_state *s = m->state;
+    s->features = features;
+    add_scale_and_shift(m, features, &s->weight, &s->bias);
+    return td_module_finish(m);
+}

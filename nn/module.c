@@ -1,0 +1,295 @@
+/* Modules: building them, naming what is in them, ending them. Walking and running them is in
+ * module_walk.c. */
+#include "nn/module.h"
+#include "nn/params.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void give_up(td_module *m)
+{
+    td_node_of(m)->failed = true;
+}
+
+/* "a.b", or "b" where a is empty. NULL when memory is short. */
+static char *join_path(const char *a, const char *b)
+{
+    size_t size = strlen(a) + strlen(b) + 2;
+    char *path = malloc(size);
+    if (path == NULL) {
+        td_fail(TD_E_NOMEM, "no memory for the name of a module");
+        return NULL;
+    }
+    snprintf(path, size, "%s%s%s", a, *a == '\0' ? "" : ".", b);
+    return path;
+}
+
+static char *make_label(const char *path, const char *type)
+{
+    size_t size = strlen(path) + strlen(type) + 4;
+    char *label = malloc(size);
+    if (label == NULL) {
+        td_fail(TD_E_NOMEM, "no memory for the name of a module");
+        return NULL;
+    }
+    snprintf(label, size, *path == '\0' ? "%s%s" : "%s (%s)", path, type);
+    return label;
+}
+
+/* Puts a new string in the place of an old one; a NULL marks the module as failed. */
+static void replace_string(td_module *m, char **place, char *text)
+{
+    if (text == NULL) {
+        give_up(m);
+        return;
+    }
+    free(*place);
+    *place = text;
+}
+
+/* Gives a module, its tensors and all below their paths. Called whenever a module gets a parent, so
+ * that the names in messages are always the whole ones. */
+static void set_paths(td_module *m, const char *parent_path)
+{
+    td_module_node *node = td_node_of(m);
+    replace_string(m, &node->path, join_path(parent_path, m->name));
+    replace_string(m, &node->label, make_label(node->path, m->type->name));
+    for (int i = 0; i < m->tensor_count; i++) {
+        replace_string(m, &node->tensor_paths[i], join_path(node->path, m->tensors[i].name));
+        m->tensors[i].tensor->name = node->tensor_paths[i];
+    }
+    for (int i = 0; i < m->child_count; i++) {
+        set_paths(m->children[i], node->path);
+    }
+    if (node->failed && node->parent != NULL) {
+        give_up(node->parent);
+    }
+}
+
+/* The module's own memory; children, tensors and the type's extras have gone. */
+static void free_node(td_module_node *node)
+{
+    td_module *m = &node->module;
+    for (int i = 0; i < m->tensor_count; i++) {
+        free((char *)(uintptr_t)m->tensors[i].name);
+        free(node->tensor_paths[i]);
+    }
+    free(m->tensors);
+    free(node->tensor_paths);
+    free(m->children);
+    free(m->state);
+    free((char *)(uintptr_t)m->name);
+    free(node->path);
+    free(node->label);
+    free(node);
+}
+
+td_module *td_module_new(const td_module_type *type, size_t state_size)
+{
+    td_module_node *node = calloc(1, sizeof *node);
+    if (node == NULL) {
+        td_fail(TD_E_NOMEM, "no memory for a %s", type->name);
+        return NULL;
+    }
+    td_module *m = &node->module;
+    m->type = type;
+    m->training = true;
+    m->device = TD_CPU;
+    m->dtype = TD_F32;
+    m->name = strdup("");
+    m->state = state_size > 0 ? calloc(1, state_size) : NULL;
+    node->path = strdup("");
+    node->label = strdup(type->name);
+    if (m->name == NULL || node->path == NULL || node->label == NULL ||
+        (state_size > 0 && m->state == NULL)) {
+        free_node(node);
+        td_fail(TD_E_NOMEM, "no memory for a %s", type->name);
+        return NULL;
+    }
+    return m;
+}
+
+/* Names become parts of paths: a dot, or the same name twice, would make two things one. */
+static void check_name(const td_module *m, const char *name)
+{
+    TD_REQUIRE(name != NULL && *name != '\0' && strchr(name, '.') == NULL, TD_HERE,
+               "%s: '%s' cannot be the name of a child or tensor: it must not be empty or contain "
+               "a dot",
+               m->type->name, name == NULL ? "NULL" : name);
+    for (int i = 0; i < m->child_count; i++) {
+        TD_REQUIRE(strcmp(m->children[i]->name, name) != 0, TD_HERE,
+                   "%s already has a child '%s'; give every child a name of its own", m->type->name,
+                   name);
+    }
+    for (int i = 0; i < m->tensor_count; i++) {
+        TD_REQUIRE(strcmp(m->tensors[i].name, name) != 0, TD_HERE,
+                   "%s already has a tensor '%s'; give every tensor a name of its own",
+                   m->type->name, name);
+    }
+}
+
+td_module *td_module_add(td_module *parent, const char *name, td_module *child)
+{
+    if (parent == NULL) {
+        td_module_free(child);
+        return NULL;
+    }
+    check_name(parent, name);
+    if (child == NULL) {
+        give_up(parent);
+        return NULL;
+    }
+    td_module_node *node = td_node_of(child);
+    TD_REQUIRE(node->parent == NULL && child != parent, TD_HERE,
+               "%s is already part of another module (as '%s'); a module has one place. To share "
+               "weights, register the same tensor in two modules",
+               child->type->name, node->path);
+    TD_REQUIRE(td_node_of(parent)->params == NULL && node->params == NULL, TD_HERE,
+               "'%s' is added to %s after td_parameters; build the whole model first", name,
+               parent->type->name);
+
+    size_t count = (size_t)parent->child_count;
+    td_module **children = realloc(parent->children, (count + 1) * sizeof(td_module *));
+    char *own_name = strdup(name);
+    if (children != NULL) {
+        parent->children = children;
+    }
+    if (children == NULL || own_name == NULL) {
+        free(own_name);
+        td_module_free(child);
+        td_fail(TD_E_NOMEM, "no memory to add '%s' to %s", name, parent->type->name);
+        give_up(parent);
+        return NULL;
+    }
+    free((char *)(uintptr_t)child->name);
+    child->name = own_name;
+    children[parent->child_count++] = child;
+    node->parent = parent;
+    set_paths(child, td_node_of(parent)->path);
+    return child;
+}
+
+/* Makes room for one more tensor. */
+static bool grow_tensors(td_module *m)
+{
+    td_module_node *node = td_node_of(m);
+    size_t count = (size_t)m->tensor_count + 1;
+    td_named_tensor *tensors = realloc(m->tensors, count * sizeof *tensors);
+    if (tensors != NULL) {
+        m->tensors = tensors;
+    }
+    char **paths = realloc(node->tensor_paths, count * sizeof(char *));
+    if (paths != NULL) {
+        node->tensor_paths = paths;
+    }
+    return tensors != NULL && paths != NULL;
+}
+
+static td_tensor *add_tensor(td_module *m, const char *name, td_tensor *t, bool buffer)
+{
+    if (m == NULL) {
+        td_free(t);
+        return NULL;
+    }
+    check_name(m, name);
+    if (t == NULL) {
+        give_up(m);
+        return NULL;
+    }
+    TD_REQUIRE(td_node_of(m)->params == NULL, TD_HERE,
+               "'%s' is added to %s after td_parameters; build the whole model first", name,
+               m->type->name);
+    char *own_name = strdup(name);
+    char *path = join_path(td_node_of(m)->path, name);
+    if (own_name == NULL || path == NULL || !grow_tensors(m)) {
+        free(own_name);
+        free(path);
+        td_free(t);
+        td_fail(TD_E_NOMEM, "no memory to add '%s' to %s", name, m->type->name);
+        give_up(m);
+        return NULL;
+    }
+    td_node_of(m)->tensor_paths[m->tensor_count] = path;
+    m->tensors[m->tensor_count++] = (td_named_tensor){ own_name, t, buffer };
+    t->name = path;
+    return t;
+}
+
+td_tensor *td_module_parameter(td_module *m, const char *name, td_tensor *t)
+{
+    t = add_tensor(m, name, t, false);
+    if (t != NULL && !td_is_leaf(t)) {
+        td_requires_grad(t, true);
+    }
+    return t;
+}
+
+td_tensor *td_module_buffer(td_module *m, const char *name, td_tensor *t)
+{
+    return add_tensor(m, name, t, true);
+}
+
+td_tensor *td_module_new_parameter(td_module *m, const char *name, td_shape shape, td_layout layout)
+{
+    return td_module_parameter(m, name, td_new_layout(shape, TD_F32, layout, TD_CPU));
+}
+
+td_module *td_module_finish(td_module *m)
+{
+    if (m != NULL && td_node_of(m)->failed) {
+        td_module_free(m);
+        return NULL;
+    }
+    return m;
+}
+
+/* Takes every mention of a tensor out of a tree. */
+static void forget_tensor(td_module *m, const td_tensor *t)
+{
+    for (int i = 0; i < m->tensor_count; i++) {
+        if (m->tensors[i].tensor == t) {
+            m->tensors[i].tensor = NULL;
+        }
+    }
+    for (int i = 0; i < m->child_count; i++) {
+        forget_tensor(m->children[i], t);
+    }
+}
+
+/* Ends all tensors of a part of the tree under top, each once, wherever else it is mentioned. */
+static void free_tensors(td_module *top, td_module *m)
+{
+    for (int i = 0; i < m->tensor_count; i++) {
+        td_tensor *t = m->tensors[i].tensor;
+        if (t != NULL) {
+            forget_tensor(top, t);
+            td_free(t);
+        }
+    }
+    for (int i = 0; i < m->child_count; i++) {
+        free_tensors(top, m->children[i]);
+    }
+}
+
+static void free_nodes(td_module *m)
+{
+    for (int i = 0; i < m->child_count; i++) {
+        free_nodes(m->children[i]);
+    }
+    if (m->type->free != NULL) {
+        m->type->free(m);
+    }
+    td_params_free(td_node_of(m)->params);
+    free_node(td_node_of(m));
+}
+
+void td_module_free(td_module *m)
+{
+    if (m == NULL) {
+        return;
+    }
+    TD_REQUIRE(td_node_of(m)->parent == NULL, TD_HERE,
+               "td_module_free: '%s' belongs to a larger model; free that", td_node_of(m)->path);
+    free_tensors(m, m);
+    free_nodes(m);
+}

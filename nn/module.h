@@ -1,0 +1,59 @@
+/* Modules, seen from inside: for the layers, the summary, the flat parameters and the checkpoints.
+ * Users do not include this. */
+#ifndef TD_NN_MODULE_H
+#define TD_NN_MODULE_H
+
+#include "nn/nn.h"
+
+/* Told of every module that has run: what went in and what came out. */
+typedef struct td_module_observer {
+    void (*seen)(td_module *m, const td_tensor *x, const td_tensor *y, void *user);
+    void *user;
+} td_module_observer;
+
+/* What every td_module really is. */
+typedef struct td_module_node {
+    td_module module; /* first, so that the two pointers are the same */
+    td_module *parent;
+    char *path;          /* from the top: "layer1.0.conv1" */
+    char *label;         /* for messages: "layer1.0.conv1 (Conv2d)" */
+    char **tensor_paths; /* the tensors' names from the top: "layer1.0.conv1.weight" */
+    bool failed;         /* something could not be added: td_module_finish gives up */
+    td_params *params;   /* of the top of a model; made by td_parameters */
+    const td_module_observer *observer; /* NULL but for the time of a td_summary */
+} td_module_node;
+
+static inline td_module_node *td_node_of(const td_module *m)
+{
+    return (td_module_node *)(uintptr_t)m;
+}
+
+/* Makes a tensor of a layout (f32 on cpu:0, like every new module) and registers it. NULL when
+ * memory is short; the module is then marked as failed. */
+td_tensor *td_module_new_parameter(td_module *m, const char *name, td_shape shape,
+                                   td_layout layout);
+
+/* Tells m's observer, if it has one. td_forward does; so does who runs a module in another way. */
+void td_module_tell(td_module *m, const td_tensor *x, const td_tensor *y);
+
+/* Two persistent tensors of equal shape exchange their memory (and dtype and strides), while
+ * headers, names and gradients stay: all who hold t then see what was other's. */
+void td_exchange_memory(td_tensor *t, td_tensor *other);
+
+/* ---- dropout's place in its stream of draws: what a checkpoint keeps of it ---- */
+
+typedef struct td_dropout_place {
+    uint64_t seed;  /* the default generator's when the layer was made */
+    uint64_t calls; /* forwards in training so far */
+} td_dropout_place;
+
+/* The place of a Dropout module; NULL if m is of another type. */
+td_dropout_place *td_dropout_place_of(td_module *m);
+
+/* What sequential.c has to recognise. */
+bool td_is_batch_norm2d(const td_module *m);
+bool td_is_relu(const td_module *m);
+/* Whether a module takes indices (i64) instead of floats. */
+bool td_is_embedding(const td_module *m);
+
+#endif

@@ -1,0 +1,254 @@
+/* Modules: running them, walking over them, and the list of what is in them. */
+#include "nn/module.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- running ---- */
+
+td_tensor *(td_forward)(td_module *m, td_tensor *x, td_site at)
+{
+    TD_REQUIRE(m != NULL, at, "td_forward: the module is NULL: its constructor failed (%s)",
+               td_last_error());
+    td_context_push(td_node_of(m)->label);
+    TD_REQUIRE(x != NULL, at, "td_forward: the input is NULL");
+    int64_t scope = td_scope_begin();
+    td_tensor *y = m->type->forward(m, x, at);
+    td_module_tell(m, x, y);
+    td_scope_end(scope, y == x ? NULL : y);
+    td_context_pop();
+    return y;
+}
+
+void td_module_tell(td_module *m, const td_tensor *x, const td_tensor *y)
+{
+    const td_module_observer *observer = td_node_of(m)->observer;
+    if (observer != NULL) {
+        observer->seen(m, x, y, observer->user);
+    }
+}
+
+/* ---- modes ---- */
+
+static void set_training(td_module *m, bool training)
+{
+    m->training = training;
+    for (int i = 0; i < m->child_count; i++) {
+        set_training(m->children[i], training);
+    }
+}
+
+void td_train(td_module *m)
+{
+    set_training(m, true);
+}
+
+void td_eval(td_module *m)
+{
+    set_training(m, false);
+}
+
+/* ---- walking ---- */
+
+/* The part of a path below the module that a walk started from. */
+static const char *below(const char *path, size_t prefix)
+{
+    return strlen(path) > prefix && prefix > 0 ? path + prefix + 1 : path + prefix;
+}
+
+static void walk(td_module *m, size_t prefix, void (*fn)(td_module *, const char *, void *),
+                 void *user)
+{
+    fn(m, below(td_node_of(m)->path, prefix), user);
+    for (int i = 0; i < m->child_count; i++) {
+        walk(m->children[i], prefix, fn, user);
+    }
+}
+
+void td_module_each(td_module *m, void (*fn)(td_module *m, const char *path, void *user),
+                    void *user)
+{
+    walk(m, strlen(td_node_of(m)->path), fn, user);
+}
+
+td_module *td_module_find(td_module *m, const char *path)
+{
+    if (*path == '\0') {
+        return m;
+    }
+    size_t length = strcspn(path, ".");
+    const char *rest = path[length] == '.' ? path + length + 1 : path + length;
+    for (int i = 0; i < m->child_count; i++) {
+        const char *name = m->children[i]->name;
+        if (strlen(name) == length && memcmp(name, path, length) == 0) {
+            return td_module_find(m->children[i], rest);
+        }
+    }
+    return NULL;
+}
+
+/* ---- the list of tensors ---- */
+
+static int count_tensors(const td_module *m)
+{
+    int count = m->tensor_count;
+    for (int i = 0; i < m->child_count; i++) {
+        count += count_tensors(m->children[i]);
+    }
+    return count;
+}
+
+/* false when memory is short. */
+static bool list_tensors(const td_module *m, size_t prefix, td_state_list *list)
+{
+    for (int i = 0; i < m->tensor_count; i++) {
+        char *name = strdup(below(td_node_of(m)->tensor_paths[i], prefix));
+        if (name == NULL) {
+            return false;
+        }
+        list->items[list->count++] =
+            (td_named_tensor){ name, m->tensors[i].tensor, m->tensors[i].buffer };
+    }
+    for (int i = 0; i < m->child_count; i++) {
+        if (!list_tensors(m->children[i], prefix, list)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+td_state_list td_module_state(const td_module *m)
+{
+    size_t count = (size_t)count_tensors(m);
+    td_state_list list = { calloc(count > 0 ? count : 1, sizeof(td_named_tensor)), 0 };
+    if (list.items == NULL || !list_tensors(m, strlen(td_node_of(m)->path), &list)) {
+        td_state_list_free(&list);
+        td_fail(TD_E_NOMEM, "no memory for the list of a model's %zu tensors", count);
+        list.count = -1;
+    }
+    return list;
+}
+
+void td_state_list_free(td_state_list *list)
+{
+    for (int i = 0; i < list->count; i++) {
+        free((char *)(uintptr_t)list->items[i].name);
+    }
+    free(list->items);
+    *list = (td_state_list){ NULL, 0 };
+}
+
+/* Whether item i of a list is the first mention of its tensor. */
+static bool first_mention(const td_state_list *list, int i)
+{
+    for (int j = 0; j < i; j++) {
+        if (list->items[j].tensor == list->items[i].tensor) {
+            return false;
+        }
+    }
+    return true;
+}
+
+int64_t td_parameter_count(const td_module *m)
+{
+    td_state_list list = td_module_state(m);
+    int64_t count = 0;
+    for (int i = 0; i < list.count; i++) {
+        if (!list.items[i].buffer && first_mention(&list, i)) {
+            count += td_numel(list.items[i].tensor);
+        }
+    }
+    td_state_list_free(&list);
+    return count;
+}
+
+/* ---- moving ---- */
+
+void td_exchange_memory(td_tensor *t, td_tensor *other)
+{
+    td_tensor old = *t;
+    t->dtype = other->dtype;
+    t->storage = other->storage;
+    t->offset = other->offset;
+    memcpy(t->stride, other->stride, sizeof t->stride);
+    other->dtype = old.dtype;
+    other->storage = old.storage;
+    other->offset = old.offset;
+    memcpy(other->stride, old.stride, sizeof old.stride);
+}
+
+typedef struct move_target {
+    td_device device;
+    td_dtype dtype;
+} move_target;
+
+static void set_place(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    const move_target *to = user;
+    m->device = to->device;
+    m->dtype = to->dtype;
+}
+
+/* All conversions first, then all exchanges: a failure leaves the module as it was. */
+static td_status move_tensors(td_state_list *list, move_target to)
+{
+    td_tensor **moved = calloc((size_t)list->count + 1, sizeof(td_tensor *));
+    if (moved == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory to move a model");
+    }
+    td_status status = TD_OK;
+    for (int i = 0; i < list->count && status == TD_OK; i++) {
+        td_tensor *t = list->items[i].tensor;
+        if (!first_mention(list, i)) {
+            continue;
+        }
+        moved[i] = td_clone_as(t, td_is_float(t->dtype) ? to.dtype : t->dtype, to.device);
+        if (moved[i] == NULL) {
+            status = td_fail_context(TD_E_NOMEM, "moving '%s'", list->items[i].name);
+        }
+    }
+    for (int i = 0; i < list->count; i++) {
+        td_tensor *t = list->items[i].tensor;
+        if (status != TD_OK) {
+            td_free(moved[i]);
+        } else if (moved[i] != NULL) {
+            bool leaf = td_is_leaf(t);
+            td_requires_grad(t, false); /* a gradient of the old kind is of no use */
+            td_exchange_memory(t, moved[i]);
+            td_requires_grad(t, leaf);
+            td_free(moved[i]);
+        }
+    }
+    free(moved);
+    return status;
+}
+
+static void require_no_params(td_module *m, const char *path, void *user)
+{
+    (void)path, (void)user;
+    TD_REQUIRE(td_node_of(m)->params == NULL, TD_HERE,
+               "td_module_to: the parameters are laid out flat already; move a model before the "
+               "first td_parameters");
+}
+
+td_status td_module_to(td_module *m, td_device device, td_dtype dtype)
+{
+    TD_REQUIRE(td_is_float(dtype), TD_HERE, "td_module_to: %s is no float dtype",
+               td_dtype_name(dtype));
+    td_module_each(m, require_no_params, NULL);
+    for (td_module *up = td_node_of(m)->parent; up != NULL; up = td_node_of(up)->parent) {
+        require_no_params(up, "", NULL);
+    }
+    td_state_list list = td_module_state(m);
+    if (list.count < 0) {
+        return TD_E_NOMEM;
+    }
+    move_target to = { device, dtype };
+    td_status status = move_tensors(&list, to);
+    if (status == TD_OK) {
+        td_module_each(m, set_place, &to);
+    }
+    td_state_list_free(&list);
+    return status;
+}

@@ -1,0 +1,145 @@
+/* What all optimizers share: groups, step counts, the table of slices for the device's kernel. */
+#include "nn/optim/optim_internal.h"
+#include "nn/params.h"
+
+#include <stdlib.h>
+
+td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, double weight_decay,
+                       bool with_state)
+{
+    TD_REQUIRE(params != NULL, TD_HERE, "%s: the parameters are NULL: td_parameters failed (%s)",
+               kind->name, td_last_error());
+    td_optim *o = calloc(1, sizeof *o);
+    if (o == NULL) {
+        td_fail(TD_E_NOMEM, "no memory for an optimizer");
+        return NULL;
+    }
+    size_t room = (size_t)td_params_count(params) + 1;
+    o->kind = kind;
+    o->params = params;
+    o->lr = lr;
+    o->groups = calloc(1, sizeof *o->groups);
+    o->group_of = calloc(room, sizeof *o->group_of);
+    o->steps = calloc(room, sizeof *o->steps);
+    o->slices = calloc(room, sizeof *o->slices);
+    bool made = o->groups != NULL && o->group_of != NULL && o->steps != NULL && o->slices != NULL;
+    for (int i = 0; made && with_state && i < TD_OPTIM_STATES && kind->states[i] != NULL; i++) {
+        o->state[i] = td_params_new_flat(params);
+        made = o->state[i] != NULL;
+    }
+    if (!made) {
+        td_optim_free(o);
+        td_fail(TD_E_NOMEM, "no memory for the state of %s over %lld parameters", kind->name,
+                (long long)td_numel(td_params_flat(params)));
+        return NULL;
+    }
+    o->groups[0] = (td_optim_group_settings){ 1.0, weight_decay };
+    o->group_count = 1;
+    return o;
+}
+
+void td_optim_free(td_optim *optim)
+{
+    if (optim == NULL) {
+        return;
+    }
+    for (int i = 0; i < TD_OPTIM_STATES; i++) {
+        if (optim->state[i] != NULL) {
+            td_params_drop_flat(optim->params, optim->state[i]);
+        }
+    }
+    free(optim->groups);
+    free(optim->group_of);
+    free(optim->steps);
+    free(optim->slices);
+    free(optim);
+}
+
+/* ---- a step ---- */
+
+/* Whether b goes on where a ends, but for the gap, with the same constants. The gap's parameters,
+ * gradients and state are zero and stay so. */
+static bool continues(const td_optim_slice *a, const td_optim_slice *b, int64_t unit)
+{
+    int64_t end = (a->begin + a->count + unit - 1) / unit * unit;
+    return end == b->begin && a->first == b->first && a->lr == b->lr &&
+           a->weight_decay == b->weight_decay && a->bias1 == b->bias1 && a->bias2 == b->bias2;
+}
+
+/* Fills the table in the order of memory, as few slices as will do. Returns their number. */
+static int fill_slices(td_optim *o)
+{
+    const int *order = td_params_order(o->params);
+    int64_t unit = 64 / (int64_t)td_dtype_size(td_params_flat(o->params)->dtype);
+    int count = 0;
+    for (int k = 0; k < td_params_count(o->params); k++) {
+        int i = order[k];
+        const td_param *p = td_params_get(o->params, i);
+        if (td_grad(p->tensor) == NULL) {
+            continue;
+        }
+        const td_optim_group_settings *group = &o->groups[o->group_of[i]];
+        td_optim_slice slice = {
+            .begin = p->begin,
+            .count = p->count,
+            .lr = o->lr * group->lr_scale,
+            .weight_decay = group->weight_decay,
+        };
+        o->kind->fill(o, o->steps[i], &slice);
+        o->steps[i]++;
+        td_optim_slice *last = &o->slices[count - 1];
+        if (count > 0 && continues(last, &slice, unit)) {
+            last->count = slice.begin + slice.count - last->begin;
+        } else {
+            o->slices[count++] = slice;
+        }
+    }
+    return count;
+}
+
+void td_optim_step(td_optim *optim)
+{
+    int slices = fill_slices(optim);
+    td_tensor *flat = td_params_flat(optim->params);
+    if (slices > 0) {
+        optim->kind->run(optim, td_kernels_of(td_device_of(flat)), flat,
+                         td_params_flat_grad(optim->params), slices);
+    }
+}
+
+void td_zero_grad(td_optim *optim)
+{
+    for (int i = 0; i < td_params_count(optim->params); i++) {
+        td_zero_grad_of(td_params_get(optim->params, i)->tensor);
+    }
+}
+
+/* ---- settings ---- */
+
+int td_optim_group(td_optim *optim, bool (*belongs)(const td_param *param, void *user), void *user,
+                   double lr_scale, double weight_decay)
+{
+    size_t count = (size_t)optim->group_count + 1;
+    td_optim_group_settings *groups = realloc(optim->groups, count * sizeof *groups);
+    if (groups == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory for one more parameter group");
+    }
+    optim->groups = groups;
+    groups[optim->group_count] = (td_optim_group_settings){ lr_scale, weight_decay };
+    for (int i = 0; i < td_params_count(optim->params); i++) {
+        if (belongs(td_params_get(optim->params, i), user)) {
+            optim->group_of[i] = optim->group_count;
+        }
+    }
+    return optim->group_count++;
+}
+
+double td_optim_lr(const td_optim *optim)
+{
+    return optim->lr * optim->groups[0].lr_scale;
+}
+
+void td_optim_set_lr(td_optim *optim, double lr)
+{
+    optim->lr = lr;
+}

@@ -1,0 +1,45 @@
+/* Optimizers, seen from inside: what sgd.c and adam.c fill in, and what a checkpoint reads. Users
+ * do not include this. */
+#ifndef TD_NN_OPTIM_INTERNAL_H
+#define TD_NN_OPTIM_INTERNAL_H
+
+#include "nn/optim/optim.h"
+#include "tensor/kernels.h"
+
+enum { TD_OPTIM_STATES = 2 };
+
+/* What the optimizers differ in. */
+typedef struct td_optim_kind {
+    const char *name;                    /* "adam": in checkpoints */
+    const char *states[TD_OPTIM_STATES]; /* "exp_avg", ...; NULL where there is no more */
+    /* Writes the constants of one parameter's next step; lr and weight_decay are there already.
+     * steps: how many it has made. */
+    void (*fill)(const td_optim *optim, int64_t steps, td_optim_slice *slice);
+    void (*run)(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
+                const td_tensor *flat_grad, int slices);
+} td_optim_kind;
+
+typedef struct td_optim_group_settings {
+    double lr_scale, weight_decay;
+} td_optim_group_settings;
+
+struct td_optim {
+    const td_optim_kind *kind;
+    td_params *params;
+    double lr;
+    td_optim_group_settings *groups;
+    int group_count;
+    int *group_of;                     /* of each parameter */
+    int64_t *steps;                    /* that each parameter has made */
+    td_tensor *state[TD_OPTIM_STATES]; /* flat, like the parameters; NULL: not used */
+    td_optim_slice *slices;            /* room for one a parameter */
+    td_sgd_options sgd;
+    td_adam_options adam;
+};
+
+/* An optimizer of a kind over params with one group, and its state if with_state. NULL when memory
+ * is short. */
+td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, double weight_decay,
+                       bool with_state);
+
+#endif

@@ -1,0 +1,42 @@
+/* Stochastic gradient descent (Robbins, Monro 1951; momentum: Polyak 1964; Nesterov 1983), in
+ * PyTorch's form: g += wd p;  b = g at first, then mu b + (1 - damp) g;  p -= lr b, or with
+ * nesterov lr (g + mu b). */
+#include "nn/optim/optim_internal.h"
+
+static void sgd_fill(const td_optim *optim, int64_t steps, td_optim_slice *slice)
+{
+    slice->first = steps == 0;
+    slice->momentum = optim->sgd.momentum;
+    slice->dampening = optim->sgd.dampening;
+    slice->nesterov = optim->sgd.nesterov;
+}
+
+static void sgd_run(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
+                    const td_tensor *flat_grad, int slices)
+{
+    kernels->sgd(flat, flat_grad, optim->state[0], optim->slices, slices);
+}
+
+static const td_optim_kind sgd_kind = {
+    .name = "sgd",
+    .states = { "momentum" },
+    .fill = sgd_fill,
+    .run = sgd_run,
+};
+
+td_optim *td_sgd(td_params *params, const td_sgd_options *options)
+{
+    TD_REQUIRE(options != NULL, TD_HERE, "td_sgd: a learning rate is needed; the options are NULL");
+    TD_REQUIRE(options->lr >= 0.0 && options->momentum >= 0.0 && options->weight_decay >= 0.0,
+               TD_HERE, "td_sgd: lr %g, momentum %g and weight decay %g must not be negative",
+               options->lr, options->momentum, options->weight_decay);
+    TD_REQUIRE(!options->nesterov || (options->momentum > 0.0 && options->dampening == 0.0),
+               TD_HERE, "td_sgd: nesterov needs a momentum (it is %g) and no dampening (%g)",
+               options->momentum, options->dampening);
+    td_optim *o = td_optim_new(&sgd_kind, params, options->lr, options->weight_decay,
+                               options->momentum != 0.0);
+    if (o != NULL) {
+        o->sgd = *options;
+    }
+    return o;
+}

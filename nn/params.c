@@ -1,0 +1,333 @@
+/* Flat parameters: all parameters of a model side by side in one stretch of memory, all gradients
+ * in another of the same form. Optimizers then make one pass, and data parallelism sends slices of
+ * it without copying. The leaves keep their headers; only the memory behind them is exchanged. */
+#include "nn/params.h"
+#include "nn/module.h"
+#include "tensor/kernels.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SLICE_ALIGNMENT = 64 }; /* bytes: a cache line, and the widest vector register */
+
+struct td_params {
+    td_param *items; /* in the order of registration */
+    int count;
+    int *order;        /* order[k]: the index of the k-th in memory */
+    td_tensor **grads; /* headers over flat_grad, one for each leaf */
+    td_tensor *flat, *flat_grad;
+    td_tensor **extra; /* optimizer state of the same form */
+    int extra_count;
+};
+
+/* ---- laying out ---- */
+
+/* Where each parameter begins, in the given order, and how long the whole becomes. */
+static int64_t place_slices(const td_params *p, td_dtype dtype, const int *order, int64_t *begin)
+{
+    int64_t unit = SLICE_ALIGNMENT / (int64_t)td_dtype_size(dtype);
+    int64_t at = 0;
+    for (int k = 0; k < p->count; k++) {
+        begin[order[k]] = at;
+        at += (p->items[order[k]].count + unit - 1) / unit * unit;
+    }
+    return at;
+}
+
+static bool is_listed(const td_params *p, const td_tensor *t)
+{
+    for (int i = 0; i < p->count; i++) {
+        if (p->items[i].tensor == t) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Takes the leaves, with their names, out of the model's list of tensors. */
+static void collect_leaves(td_params *p, td_state_list *list, const td_module *m)
+{
+    for (int i = 0; i < list->count; i++) {
+        td_tensor *t = list->items[i].tensor;
+        if (list->items[i].buffer || !td_is_leaf(t) || is_listed(p, t)) {
+            continue;
+        }
+        TD_REQUIRE(t->dtype == m->dtype && td_same_device(td_device_of(t), m->device), TD_HERE,
+                   "td_parameters: '%s' is %s, while the model is %s on %s; bring all to one place "
+                   "with td_module_to",
+                   list->items[i].name, td_describe(t), td_dtype_name(m->dtype),
+                   td_device_name(m->device));
+        TD_REQUIRE(td_is_dense(t), TD_HERE,
+                   "td_parameters: '%s' is a view with gaps; a parameter "
+                   "must fill its memory",
+                   list->items[i].name);
+        p->items[p->count] = (td_param){ list->items[i].name, t, 0, td_numel(t) };
+        p->order[p->count] = p->count;
+        p->count++;
+        list->items[i].name = NULL; /* now ours */
+    }
+}
+
+/* The flat memory and the headers over it. Nothing of the model is changed yet, so that short
+ * memory leaves it as it was. */
+static bool make_memory(td_params *p, const td_module *m, td_tensor **values)
+{
+    int64_t *begin = calloc((size_t)p->count + 1, sizeof(int64_t));
+    if (begin == NULL) {
+        return false;
+    }
+    int64_t total = place_slices(p, m->dtype, p->order, begin);
+    for (int i = 0; i < p->count; i++) {
+        p->items[i].begin = begin[i];
+    }
+    free(begin);
+    p->flat = td_zeros(TD_SHAPE(total), m->dtype, m->device);
+    p->flat_grad = td_zeros(TD_SHAPE(total), m->dtype, m->device);
+    if (p->flat == NULL || p->flat_grad == NULL) {
+        return false;
+    }
+    p->flat->name = "the flat parameters";
+    p->flat_grad->name = "the flat gradients";
+    for (int i = 0; i < p->count; i++) {
+        values[i] = td_params_view(p, p->flat, i);
+        p->grads[i] = td_params_view(p, p->flat_grad, i);
+        if (values[i] == NULL || p->grads[i] == NULL) {
+            return false;
+        }
+        p->grads[i]->name = p->items[i].name;
+    }
+    return true;
+}
+
+/* Moves the leaves' values and gradients into the flat memory. */
+static void move_in(td_params *p, td_tensor **values)
+{
+    for (int i = 0; i < p->count; i++) {
+        td_tensor *leaf = p->items[i].tensor;
+        const td_tensor *grad = td_grad(leaf);
+        td_copy_(values[i], leaf);
+        if (grad != NULL) {
+            td_copy_(p->grads[i], grad);
+        }
+        td_exchange_memory(leaf, values[i]);
+        td_set_grad_storage(leaf, p->grads[i]);
+        if (grad != NULL) {
+            td_mark_grad(leaf);
+        }
+    }
+}
+
+static td_params *make_params(const td_module *m, td_state_list *list)
+{
+    td_params *p = calloc(1, sizeof *p);
+    if (p == NULL) {
+        return NULL;
+    }
+    size_t room = (size_t)list->count + 1;
+    p->items = calloc(room, sizeof *p->items);
+    p->order = calloc(room, sizeof *p->order);
+    p->grads = calloc(room, sizeof(td_tensor *));
+    td_tensor **values = calloc(room, sizeof(td_tensor *));
+    bool made = p->items != NULL && p->order != NULL && p->grads != NULL && values != NULL;
+    if (made) {
+        collect_leaves(p, list, m);
+        made = make_memory(p, m, values);
+    }
+    if (made) {
+        move_in(p, values);
+    }
+    for (int i = 0; values != NULL && i < p->count; i++) {
+        td_free(values[i]); /* what the leaves had before */
+    }
+    free(values);
+    if (!made) {
+        td_params_free(p);
+        return NULL;
+    }
+    return p;
+}
+
+static void require_no_params(td_module *m, const char *path, void *user)
+{
+    const td_module *asked = user;
+    TD_REQUIRE(td_node_of(m)->params == NULL, TD_HERE,
+               "td_parameters of '%s': the parameters of '%s' (%s) are already laid out flat; call "
+               "td_parameters once, on the whole model",
+               td_node_of(asked)->label, path, m->type->name);
+}
+
+td_params *td_parameters(td_module *m)
+{
+    TD_REQUIRE(m != NULL, TD_HERE, "td_parameters: the module is NULL: its constructor failed (%s)",
+               td_last_error());
+    td_module_node *node = td_node_of(m);
+    if (node->params != NULL) {
+        return node->params;
+    }
+    td_module_each(m, require_no_params, m);
+    for (td_module *up = node->parent; up != NULL; up = td_node_of(up)->parent) {
+        require_no_params(up, td_node_of(up)->path, m);
+    }
+    td_state_list list = td_module_state(m);
+    if (list.count < 0) {
+        return NULL;
+    }
+    node->params = make_params(m, &list);
+    if (node->params == NULL) {
+        td_fail(TD_E_NOMEM, "no memory to lay out the %lld parameters of '%s' flat",
+                (long long)td_parameter_count(m), node->label);
+    }
+    td_state_list_free(&list);
+    return node->params;
+}
+
+void td_params_free(td_params *params)
+{
+    if (params == NULL) {
+        return;
+    }
+    for (int i = 0; i < params->count; i++) {
+        free((char *)(uintptr_t)params->items[i].name);
+        td_free(params->grads[i]);
+    }
+    td_free(params->flat);
+    td_free(params->flat_grad);
+    free(params->items);
+    free(params->order);
+    free(params->grads);
+    free(params->extra);
+    free(params);
+}
+
+/* ---- looking ---- */
+
+int td_params_count(const td_params *params)
+{
+    return params->count;
+}
+
+const td_param *td_params_get(const td_params *params, int i)
+{
+    TD_REQUIRE(i >= 0 && i < params->count, TD_HERE,
+               "td_params_get: there is no parameter %d of %d", i, params->count);
+    return &params->items[i];
+}
+
+td_tensor *td_params_flat(const td_params *params)
+{
+    return params->flat;
+}
+
+td_tensor *td_params_flat_grad(const td_params *params)
+{
+    return params->flat_grad;
+}
+
+const int *td_params_order(const td_params *params)
+{
+    return params->order;
+}
+
+td_tensor *td_params_view(const td_params *params, td_tensor *flat, int i)
+{
+    const td_param *item = &params->items[i];
+    return td_slice_of_storage(flat, flat->offset + item->begin, td_shape_of(item->tensor),
+                               item->tensor->stride);
+}
+
+/* ---- optimizer state ---- */
+
+td_tensor *td_params_new_flat(td_params *params)
+{
+    size_t count = (size_t)params->extra_count + 1;
+    td_tensor **extra = realloc(params->extra, count * sizeof(td_tensor *));
+    if (extra == NULL) {
+        td_fail(TD_E_NOMEM, "no memory for optimizer state");
+        return NULL;
+    }
+    params->extra = extra;
+    td_tensor *flat =
+        td_zeros(td_shape_of(params->flat), params->flat->dtype, td_device_of(params->flat));
+    if (flat != NULL) {
+        flat->name = "an optimizer's flat state";
+        extra[params->extra_count++] = flat;
+    }
+    return flat;
+}
+
+void td_params_drop_flat(td_params *params, td_tensor *flat)
+{
+    for (int i = 0; i < params->extra_count; i++) {
+        if (params->extra[i] == flat) {
+            params->extra[i] = params->extra[--params->extra_count];
+            td_free(flat);
+            return;
+        }
+    }
+}
+
+/* ---- reordering ---- */
+
+static void require_permutation(const td_params *p, const int *order, bool *seen)
+{
+    for (int k = 0; k < p->count; k++) {
+        TD_REQUIRE(order[k] >= 0 && order[k] < p->count && !seen[order[k]], TD_HERE,
+                   "td_params_reorder: order[%d] = %d; every number from 0 to %d must appear once",
+                   k, order[k], p->count - 1);
+        seen[order[k]] = true;
+    }
+}
+
+/* Part of a flat tensor, for the time of a copy: a header that takes no hold. */
+static td_tensor part_of(const td_tensor *flat, int64_t begin, int64_t count)
+{
+    td_tensor part = *flat;
+    part.offset += begin;
+    part.shape[0] = count;
+    return part;
+}
+
+/* Rearranges one flat tensor; the gaps between slices stay zero. */
+static void rearrange(const td_params *p, td_tensor *flat, td_tensor *old, const int64_t *begin)
+{
+    td_copy_(old, flat);
+    td_fill_(flat, 0.0);
+    for (int i = 0; i < p->count; i++) {
+        td_tensor to = part_of(flat, begin[i], p->items[i].count);
+        td_tensor from = part_of(old, p->items[i].begin, p->items[i].count);
+        td_copy_(&to, &from);
+    }
+}
+
+td_status td_params_reorder(td_params *params, const int *order)
+{
+    size_t room = (size_t)params->count + 1;
+    int64_t *begin = calloc(room, sizeof *begin);
+    bool *seen = calloc(room, sizeof *seen);
+    td_tensor *old = td_clone(params->flat);
+    if (begin == NULL || seen == NULL || old == NULL) {
+        free(begin);
+        free(seen);
+        td_free(old);
+        return td_fail(TD_E_NOMEM, "no memory to reorder %d parameters", params->count);
+    }
+    require_permutation(params, order, seen);
+    place_slices(params, params->flat->dtype, order, begin);
+    rearrange(params, params->flat, old, begin);
+    rearrange(params, params->flat_grad, old, begin);
+    for (int i = 0; i < params->extra_count; i++) {
+        rearrange(params, params->extra[i], old, begin);
+    }
+    for (int i = 0; i < params->count; i++) {
+        int64_t distance = begin[i] - params->items[i].begin;
+        params->items[i].begin = begin[i];
+        params->items[i].tensor->offset += distance;
+        params->grads[i]->offset += distance;
+    }
+    memcpy(params->order, order, (size_t)params->count * sizeof *order);
+    td_free(old);
+    free(begin);
+    free(seen);
+    return TD_OK;
+}

@@ -1,0 +1,223 @@
+/* A model as a table: what each layer gives, holds and costs. */
+#include "nn/module.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct summary_row {
+    td_module *module;
+    char name[96];
+    char kind[96];
+    td_shape out;
+    bool seen;
+    int64_t parameters, multiply_adds;
+} summary_row;
+
+typedef struct summary {
+    summary_row *rows;
+    int count;
+} summary;
+
+/* ---- collecting ---- */
+
+static void count_module(td_module *m, const char *path, void *user)
+{
+    (void)m, (void)path;
+    ++*(int *)user;
+}
+
+/* What a module holds itself; what its children hold is in their rows. */
+static int64_t own_parameters(const td_module *m)
+{
+    int64_t count = 0;
+    for (int i = 0; i < m->tensor_count; i++) {
+        count += m->tensors[i].buffer ? 0 : td_numel(m->tensors[i].tensor);
+    }
+    return count;
+}
+
+/* Modules that only hold others have no row of their own. */
+static void add_row(td_module *m, const char *path, void *user)
+{
+    summary *s = user;
+    if (m->child_count > 0 && m->tensor_count == 0) {
+        return;
+    }
+    summary_row *row = &s->rows[s->count++];
+    row->module = m;
+    row->parameters = own_parameters(m);
+    snprintf(row->name, sizeof row->name, "%s", *path == '\0' ? "-" : path);
+    char text[80] = "";
+    if (m->type->describe != NULL) {
+        m->type->describe(m, text, sizeof text);
+    }
+    snprintf(row->kind, sizeof row->kind, *text == '\0' ? "%.40s" : "%.40s(%s)", m->type->name,
+             text);
+}
+
+static void note_run(td_module *m, const td_tensor *x, const td_tensor *y, void *user)
+{
+    summary *s = user;
+    for (int i = 0; i < s->count; i++) {
+        summary_row *row = &s->rows[i];
+        if (row->module == m) {
+            row->seen = true;
+            row->out = td_shape_of(y);
+            if (m->type->multiply_adds != NULL) {
+                row->multiply_adds += m->type->multiply_adds(m, td_shape_of(x), row->out);
+            }
+        }
+    }
+}
+
+static void set_observer(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    td_node_of(m)->observer = user;
+}
+
+/* Remembers the mode of every module, or gives it back. */
+typedef struct modes {
+    bool *training;
+    int next;
+    bool restore;
+} modes;
+
+static void keep_mode(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    modes *kept = user;
+    bool *mode = &kept->training[kept->next++];
+    if (kept->restore) {
+        m->training = *mode;
+    } else {
+        *mode = m->training;
+    }
+}
+
+static const td_module *first_layer(const td_module *m)
+{
+    return m->child_count > 0 ? first_layer(m->children[0]) : m;
+}
+
+/* One forward on zeros; whatever is open (a step, gradients) stays as it was. */
+static td_status run_once(td_module *m, td_shape input, summary *s)
+{
+    td_dtype dtype = td_is_embedding(first_layer(m)) ? TD_I64 : m->dtype;
+    td_tensor *x = td_zeros(input, dtype, m->device);
+    if (x == NULL) {
+        return td_fail_context(TD_E_NOMEM, "td_summary's input");
+    }
+    td_module_observer observer = { note_run, s };
+    td_module_each(m, set_observer, &observer);
+    bool own_step = !td_in_step();
+    if (own_step) {
+        td_step_begin();
+    }
+    td_no_grad_begin();
+    td_forward(m, x);
+    td_no_grad_end();
+    if (own_step) {
+        td_step_end();
+    }
+    td_module_each(m, set_observer, NULL);
+    td_free(x);
+    return TD_OK;
+}
+
+/* ---- printing ---- */
+
+/* 11181642 -> "11,181,642". */
+static const char *with_commas(int64_t value, char text[32])
+{
+    char digits[24];
+    int length = snprintf(digits, sizeof digits, "%lld", (long long)value);
+    int at = 0;
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0) {
+            text[at++] = ',';
+        }
+        text[at++] = digits[i];
+    }
+    text[at] = '\0';
+    return text;
+}
+
+static int widest(int width, const char *text)
+{
+    int length = (int)strlen(text);
+    return length > width ? length : width;
+}
+
+static void print_rule(FILE *out, int width)
+{
+    for (int i = 0; i < width; i++) {
+        fputc('-', out);
+    }
+    fputc('\n', out);
+}
+
+static void print_table(const summary *s, FILE *out)
+{
+    static const char *const head[] = { "layer", "type", "output" };
+    int name = (int)strlen(head[0]), kind = (int)strlen(head[1]), shape = (int)strlen(head[2]);
+    for (int i = 0; i < s->count; i++) {
+        name = widest(name, s->rows[i].name);
+        kind = widest(kind, s->rows[i].kind);
+        shape = widest(shape, s->rows[i].seen ? td_describe_shape(s->rows[i].out) : "not run");
+    }
+    fprintf(out, "%-*s  %-*s  %-*s  %12s  %16s\n", name, head[0], kind, head[1], shape, head[2],
+            "parameters", "multiply-adds");
+    print_rule(out, name + kind + shape + 36);
+    char parameters[32], multiply_adds[32];
+    for (int i = 0; i < s->count; i++) {
+        const summary_row *row = &s->rows[i];
+        fprintf(out, "%-*s  %-*s  %-*s  %12s  %16s\n", name, row->name, kind, row->kind, shape,
+                row->seen ? td_describe_shape(row->out) : "not run",
+                with_commas(row->parameters, parameters),
+                with_commas(row->multiply_adds, multiply_adds));
+    }
+    print_rule(out, name + kind + shape + 36);
+}
+
+static void print_totals(td_module *m, const summary *s, FILE *out)
+{
+    int64_t multiply_adds = 0;
+    for (int i = 0; i < s->count; i++) {
+        multiply_adds += s->rows[i].multiply_adds;
+    }
+    char text[32];
+    int64_t parameters = td_parameter_count(m); /* shared ones once */
+    fprintf(out, "parameters: %s", with_commas(parameters, text));
+    fprintf(out, " (%.2f MiB in %s)\n",
+            (double)parameters * (double)td_dtype_size(m->dtype) / 1048576.0,
+            td_dtype_name(m->dtype));
+    fprintf(out, "multiply-adds of a forward: %s\n", with_commas(multiply_adds, text));
+}
+
+td_status td_summary(td_module *m, td_shape input, FILE *out)
+{
+    int modules = 0;
+    td_module_each(m, count_module, &modules);
+    summary s = { calloc((size_t)modules, sizeof(summary_row)), 0 };
+    modes kept = { calloc((size_t)modules, sizeof(bool)), 0, false };
+    if (s.rows == NULL || kept.training == NULL) {
+        free(s.rows);
+        free(kept.training);
+        return td_fail(TD_E_NOMEM, "no memory for the summary of %d modules", modules);
+    }
+    td_module_each(m, add_row, &s);
+    td_module_each(m, keep_mode, &kept);
+    td_eval(m);
+    td_status status = run_once(m, input, &s);
+    kept.next = 0;
+    kept.restore = true;
+    td_module_each(m, keep_mode, &kept);
+    if (status == TD_OK) {
+        print_table(&s, out);
+        print_totals(m, &s, out);
+    }
+    free(s.rows);
+    free(kept.training);
+    return status;
+}
