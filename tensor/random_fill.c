@@ -96,19 +96,52 @@ static inline void cephes_sincos(float x, float *sine, float *cosine)
 
 /* ---- normal ---- */
 
-/* Box-Muller on 16 uniforms in place: pair j is values j and j + 8. */
-static void normal_block(float *values, float mean, float std)
+/* Box-Muller on 16 uniforms in place: pair j is values j and j + 8. Loops over the pairs, so that
+ * the compiler can do them side by side. */
+static inline void normal_block(float *values, float mean, float std)
 {
     const float two_pi = 6.28318530717958647692f;
-    for (int j = 0; j < PAIRS; j++) {
-        float u1 = 1.0f - values[j]; /* (0,1]: log(0) is impossible */
-        float u2 = values[j + PAIRS];
-        float radius = sqrtf(-2.0f * cephes_log(u1));
-        float sine, cosine;
-        cephes_sincos(two_pi * u2, &sine, &cosine);
-        values[j] = fmaf(radius * cosine, std, mean);
-        values[j + PAIRS] = fmaf(radius * sine, std, mean);
+    float radius[PAIRS];
+    for (int j = 0; j < PAIRS; j++) { /* 1 - u is in (0,1], as log wants it */
+        radius[j] = -2.0f * cephes_log(1.0f - values[j]);
     }
+    for (int j = 0; j < PAIRS; j++) {
+        radius[j] = sqrtf(radius[j]);
+    }
+    for (int j = 0; j < PAIRS; j++) {
+        float sine, cosine;
+        cephes_sincos(two_pi * values[j + PAIRS], &sine, &cosine);
+        values[j] = fmaf(radius[j] * cosine, std, mean);
+        values[j + PAIRS] = fmaf(radius[j] * sine, std, mean);
+    }
+}
+
+static inline __attribute__((always_inline)) void normal_blocks_inline(float *values, int64_t count,
+                                                                       float mean, float std)
+{
+    for (int64_t i = 0; i + BLOCK <= count; i += BLOCK) {
+        normal_block(values + i, mean, std);
+    }
+}
+
+#if defined(__x86_64__)
+/* The same bits, quicker: fmaf is one instruction here, and a function call otherwise. */
+__attribute__((target("avx2,fma"))) static void normal_blocks_fma(float *values, int64_t count,
+                                                                  float mean, float std)
+{
+    normal_blocks_inline(values, count, mean, std);
+}
+#endif
+
+static void normal_blocks(float *values, int64_t count, float mean, float std)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        normal_blocks_fma(values, count, mean, std);
+        return;
+    }
+#endif
+    normal_blocks_inline(values, count, mean, std);
 }
 
 static void normal_values(td_generator *g, float *values, int64_t count, double mean, double std)
@@ -120,13 +153,11 @@ static void normal_values(td_generator *g, float *values, int64_t count, double 
         return;
     }
     uniform_values(g, values, count, 0.0f, 1.0f);
-    for (int64_t i = 0; i + BLOCK <= count; i += BLOCK) {
-        normal_block(values + i, (float)mean, (float)std);
-    }
+    normal_blocks(values, count, (float)mean, (float)std);
     if (count % BLOCK != 0) { /* the last 16 are drawn again, some of them for the second time */
         float *last = values + count - BLOCK;
         uniform_values(g, last, BLOCK, 0.0f, 1.0f);
-        normal_block(last, (float)mean, (float)std);
+        normal_blocks(last, BLOCK, (float)mean, (float)std);
     }
 }
 
