@@ -4,6 +4,7 @@
  * seen; a model with running statistics, so training and evaluation differ; SGD with momentum; and
  * runs of minutes or hours, so progress, checkpoints and going on after an interruption matter. */
 #include "apps/common/cifar_data.h"
+#include "apps/common/evaluate.h"
 #include "apps/common/metrics.h"
 #include "apps/common/progress.h"
 #include "apps/common/resume.h"
@@ -44,17 +45,6 @@ static const char *const metric_names[METRICS] = {
     [TEST_LOSS] = "test/loss",
     [TEST_ACCURACY] = "test/accuracy",
 };
-
-/* How many rows of logits have their largest value at the label. */
-static int64_t count_correct(td_tensor *logits, const td_batch *batch)
-{
-    td_tensor *best = td_argmax(logits, 1, false);
-    int64_t correct = 0;
-    for (int64_t i = 0; i < batch->size; i++) {
-        correct += td_get(best, &i) == td_get(batch->y, &i);
-    }
-    return correct;
-}
 
 /* ---- training ---- */
 
@@ -105,13 +95,7 @@ static td_status train_step(run *r, const td_batch *batch)
     td_tensor *logits = td_forward(r->net, batch->x);
     td_tensor *loss = td_cross_entropy(logits, batch->y);
     double value = td_item(loss);
-    if (!isfinite(value)) {
-        td_step_end();
-        return td_fail(TD_E_ARG,
-                       "the loss is %g in epoch %" PRId64 ", step %" PRId64
-                       ": try a lower --lr; --debug-nan names the operation where it began",
-                       value, r->state.epoch + 1, r->state.batch + 1);
-    }
+    TD_TRY(check_loss(value, r->state.epoch + 1, r->state.batch + 1));
     int64_t correct = count_correct(logits, batch);
     td_zero_grad(r->optim);
     td_backward(loss);
@@ -184,11 +168,15 @@ static td_status train(run *r)
 
 /* ---- testing ---- */
 
-static td_status report_test(run *r, double loss, int64_t correct)
+/* Loss and accuracy over the test set. */
+static td_status test(run *r)
 {
-    double accuracy = (double)correct / (double)r->data.test->length;
-    printf("\n== test: %" PRId64 " images | loss: %.3f | acc: %6.3f%%%s\n", r->data.test->length,
-           loss, 100 * accuracy, r->data.test->synthetic ? " (synthetic, NOT CIFAR-10)" : "");
+    evaluation result;
+    TD_TRY(evaluate(r->net, r->data.test, TEST_BATCH, (int)r->args.workers, &result));
+    double accuracy = (double)result.correct / (double)result.count;
+    printf("\n== test: %" PRId64 " images | loss: %.3f | acc: %6.3f%%%s\n", result.count,
+           result.loss, 100 * accuracy,
+           r->data.test->synthetic ? " (synthetic, NOT CIFAR-10)" : "");
     if (r->log == NULL) {
         return TD_OK;
     }
@@ -196,38 +184,9 @@ static td_status report_test(run *r, double loss, int64_t correct)
     for (int i = 0; i < METRICS; i++) {
         values[i] = NAN;
     }
-    values[TEST_LOSS] = loss;
+    values[TEST_LOSS] = result.loss;
     values[TEST_ACCURACY] = accuracy;
     return metrics_write(r->log, steps_done(r), values);
-}
-
-/* Loss and accuracy over the test set, with the running statistics and without gradients. */
-static td_status evaluate(run *r)
-{
-    td_loader *loader =
-        td_loader_open(r->data.test, &(td_loader_options){ .batch_size = TEST_BATCH,
-                                                           .workers = (int)r->args.workers,
-                                                           .device = r->args.device });
-    if (loader == NULL) {
-        return TD_E_NOMEM;
-    }
-    int64_t correct = 0;
-    double loss_sum = 0;
-    td_eval(r->net);
-    td_no_grad_begin();
-    for (td_batch batch; td_loader_next(loader, &batch);) {
-        td_step_begin();
-        td_tensor *logits = td_forward(r->net, batch.x);
-        loss_sum += td_item(td_cross_entropy(logits, batch.y)) * (double)batch.size;
-        correct += count_correct(logits, &batch);
-        td_step_end();
-    }
-    td_no_grad_end();
-    td_train(r->net);
-    td_status status = td_loader_status(loader);
-    td_loader_close(loader);
-    TD_TRY(status);
-    return report_test(r, loss_sum / (double)r->data.test->length, correct);
 }
 
 /* ---- setting up ---- */
@@ -297,7 +256,7 @@ static td_status cifar_resnet18(run *r)
     signals_catch();
     TD_TRY(train(r));
     signals_restore();
-    return stop_requested() ? TD_OK : evaluate(r);
+    return stop_requested() ? TD_OK : test(r);
 }
 
 static void parse(run *r, int argc, char **argv)

@@ -3,6 +3,7 @@
  * Three kinds of wine are told apart by 13 measurements (178 wines; 142 to train on, 36 to test).
  * The whole of training is here: data, model, optimizer, and the loop that takes batches, computes
  * the loss, runs backward, and steps. The lessons that follow change one thing each. */
+#include "apps/common/evaluate.h"
 #include "apps/common/files.h"
 #include "apps/common/metrics.h"
 #include "apps/common/resume.h"
@@ -89,13 +90,7 @@ static td_status train_step(run *r, const td_batch *batch)
     td_step_begin();
     td_tensor *loss = td_cross_entropy(td_forward(r->net, batch->x), batch->y);
     double value = td_item(loss);
-    if (!isfinite(value)) {
-        td_step_end();
-        return td_fail(TD_E_ARG,
-                       "the loss is %g in epoch %" PRId64 ", batch %" PRId64
-                       ": try a lower --lr; --debug-nan names the operation where it began",
-                       value, r->state.epoch, r->state.batch);
-    }
+    TD_TRY(check_loss(value, r->state.epoch + 1, r->state.batch + 1));
     td_zero_grad(r->optim);
     td_backward(loss);
     td_optim_step(r->optim);
@@ -144,32 +139,12 @@ static td_status train(run *r)
     return TD_OK;
 }
 
-/* Counts the test wines that the net gets right. */
-static td_status evaluate(run *r)
+static td_status test(run *r)
 {
-    td_loader *loader =
-        td_loader_open(r->test, &(td_loader_options){ .batch_size = 32, .device = r->args.device });
-    if (loader == NULL) {
-        return TD_E_NOMEM;
-    }
-    int64_t correct = 0;
-    td_eval(r->net);
-    td_no_grad_begin();
-    for (td_batch batch; td_loader_next(loader, &batch);) {
-        td_step_begin();
-        td_tensor *best = td_argmax(td_forward(r->net, batch.x), 1, false);
-        for (int64_t i = 0; i < batch.size; i++) {
-            correct += td_get(best, &i) == td_get(batch.y, &i);
-        }
-        td_step_end();
-    }
-    td_no_grad_end();
-    td_status status = td_loader_status(loader);
-    td_loader_close(loader);
-    if (status == TD_OK) {
-        printf("Test: %" PRId64 "/%" PRId64 " right\n", correct, r->test->length);
-    }
-    return status;
+    evaluation result;
+    TD_TRY(evaluate(r->net, r->test, r->test->length, 0, &result));
+    printf("Test: %" PRId64 "/%" PRId64 " right\n", result.correct, result.count);
+    return TD_OK;
 }
 
 /* Everything that training needs. The weights are drawn here, first fc1's, then fc2's. */
@@ -211,7 +186,7 @@ static td_status wine_single(run *r)
     signals_catch();
     TD_TRY(train(r));
     signals_restore();
-    return stop_requested() ? TD_OK : evaluate(r);
+    return stop_requested() ? TD_OK : test(r);
 }
 
 int main(int argc, char **argv)

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# The arrows between the rooms point only downwards: who includes whom, read from the sources.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+# Which rooms a room may include. tensor/cpu/ is seen by tensor/ alone (through kernels.h).
+allowed() {
+    case $1 in
+    tensor) echo 'tensor' ;;
+    autograd) echo 'autograd tensor' ;;
+    nn) echo 'nn autograd tensor' ;;
+    data) echo 'data tensor' ;;
+    dist) echo 'dist nn autograd data tensor' ;;
+    apps) echo 'apps tandem.h dist nn autograd data tensor' ;;
+    esac
+}
+
+number=0 failures=0
+check() { # check NAME OFFENDERS
+    number=$((number + 1))
+    if [ -z "$2" ]; then
+        echo "ok $number - $1"
+    else
+        echo "not ok $number - $1"
+        printf '%s\n' "$2" | sed 's/^/# /'
+        failures=$((failures + 1))
+    fi
+}
+
+# "file:line: room included/path" of every include of a project file, whatever its spelling.
+includes() { # includes FOLDER...
+    grep -rnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*["<]' --include='*.[ch]' --include='*.inc' \
+        --include='*.def' --include='*.cu' "$@" 2>/dev/null |
+        sed -E 's/^([^:]+:[0-9]+):[^"<]*["<]([^">]+)[">].*/\1 \2/' |
+        while read -r at path; do
+            # A project file is one that exists in the tree: from the root, or beside the includer.
+            beside=$(dirname "${at%%:*}")/$path
+            if [ -e "$path" ]; then
+                echo "$at $path"
+            elif [ -e "$beside" ]; then
+                echo "$at $(realpath --relative-to=. "$beside")"
+            fi
+        done
+}
+
+echo 1..8
+for room in tensor autograd nn data dist apps; do
+    offenders=$(includes "$room" | while read -r at path; do
+        found=no
+        for below in $(allowed "$room"); do
+            [ "${path%%/*}" = "$below" ] && found=yes
+        done
+        [ $found = no ] && echo "$at includes $path"
+    done)
+    check "$room includes only: $(allowed "$room")" "$offenders"
+done
+
+offenders=$(includes autograd nn data dist apps bench tandem.h | grep -E ' tensor/(cpu|cuda)/')
+check 'only tensor/ includes tensor/cpu/' "$offenders"
+
+# A scan that finds nothing would pass everything.
+count=$(includes autograd nn | wc -l)
+check 'the scan sees includes' "$([ "$count" -ge 10 ] || echo "only $count found")"
+[ $failures -eq 0 ]
