@@ -152,6 +152,36 @@ void td_op_grad_matmul(td_node *node, int i, const td_tensor *a, const td_tensor
     }
 }
 
+td_op_gradient td_op_grad_begin(td_node *node, int i, const td_tensor *like, bool direct)
+{
+    if (!td_input_needs_grad(node, i)) {
+        return (td_op_gradient){ NULL, false, false };
+    }
+    if (!direct) {
+        return (td_op_gradient){ td_step_new_like(like, td_node_site(node)), false, true };
+    }
+    td_grad_slot slot = td_input_grad(node, i);
+    return (td_op_gradient){ slot.grad, slot.accumulate, false };
+}
+
+void td_op_grad_end(td_node *node, int i, td_op_gradient *gradient)
+{
+    if (gradient->temporary) {
+        td_input_grad_is(node, i, gradient->grad);
+    }
+}
+
+bool td_op_repeats(td_node *node, int i)
+{
+    const struct td_grad_state *state = td_node_input(node, i)->grad;
+    for (int j = 0; j < i; j++) {
+        if (state != NULL && td_node_input(node, j)->grad == state) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void td_op_grad_channel_sum(td_node *node, int i, const td_tensor *dy, int channel_dim)
 {
     td_grad_slot slot = td_input_grad(node, i);

@@ -34,6 +34,21 @@ td_tensor td_op_matrix(const td_tensor *t, td_site at);
  * more where the input was broadcast. */
 void td_op_grad_matmul(td_node *node, int i, const td_tensor *a, const td_tensor *b);
 
+/* Where a kernel writes the gradient of input i: the input's own slot, or a temporary in the order
+ * of `like` that is handed over afterwards. */
+typedef struct td_op_gradient {
+    td_tensor *grad; /* NULL: not wanted */
+    bool accumulate;
+    bool temporary;
+} td_op_gradient;
+/* The slot itself if `direct`, otherwise a temporary. */
+td_op_gradient td_op_grad_begin(td_node *node, int i, const td_tensor *like, bool direct);
+void td_op_grad_end(td_node *node, int i, td_op_gradient *gradient);
+
+/* Whether input i is the same tensor as an earlier one: a kernel that writes several gradients in
+ * one pass then needs a temporary for it. */
+bool td_op_repeats(td_node *node, int i);
+
 /* The gradient of input i, shape [channels], is the sum of dy over all dimensions but one. */
 void td_op_grad_channel_sum(td_node *node, int i, const td_tensor *dy, int channel_dim);
 

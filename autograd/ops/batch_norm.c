@@ -1,0 +1,132 @@
+/* Batch normalisation over [N,C] or [N,C,H,W], per channel, with an optional addition and relu in
+ * the same pass: y = act((x - mean) * inv_std * weight + bias [+ add]). */
+#include "autograd/ops/op.h"
+
+typedef struct batch_norm_params {
+    bool training, relu;
+} batch_norm_params;
+
+enum { X, WEIGHT, BIAS, ADD, INPUTS };                                     /* inputs */
+enum { SAVED_X, SAVED_Y, SAVED_WEIGHT, SAVED_MEAN, SAVED_INV_STD, SAVED }; /* saved */
+
+static void batch_norm_backward(td_node *node, const td_tensor *dy)
+{
+    const batch_norm_params *params = td_params_of(node);
+    td_op_gradient g[INPUTS];
+    bool add_is_dy = !params->relu; /* nothing happens to the addend then */
+    for (int i = 0; i < INPUTS; i++) {
+        bool skip = i == ADD && add_is_dy;
+        g[i] = skip ? (td_op_gradient){ NULL, false, false }
+                    : td_op_grad_begin(node, i, td_node_input(node, i), !td_op_repeats(node, i));
+    }
+    td_kernels_of(td_device_of(dy))
+        ->batch_norm_grad(&(td_batch_norm_grad_args){
+            .dy = dy,
+            .x = td_saved(node, SAVED_X),
+            .y = td_saved(node, SAVED_Y),
+            .weight = td_saved(node, SAVED_WEIGHT),
+            .mean = td_saved(node, SAVED_MEAN),
+            .inv_std = td_saved(node, SAVED_INV_STD),
+            .relu = params->relu,
+            .training = params->training,
+            .dx = g[X].grad,
+            .dweight = g[WEIGHT].grad,
+            .dbias = g[BIAS].grad,
+            .dadd = g[ADD].grad,
+            .accumulate_dx = g[X].accumulate,
+            .accumulate_dweight = g[WEIGHT].accumulate,
+            .accumulate_dbias = g[BIAS].accumulate,
+            .accumulate_dadd = g[ADD].accumulate,
+        });
+    for (int i = 0; i < INPUTS; i++) {
+        td_op_grad_end(node, i, &g[i]);
+    }
+    if (add_is_dy) {
+        td_input_grad_is(node, ADD, dy);
+    }
+}
+
+static void check_channel(const td_tensor *x, const td_tensor *t, const char *what, td_site at)
+{
+    if (t == NULL) {
+        return;
+    }
+    td_check_float(t, "batch_norm", what, at);
+    td_check_match(x, t, "batch_norm", at);
+    TD_REQUIRE(t->ndim == 1 && t->shape[0] == x->shape[1], at,
+               "batch_norm: %s%s does not fit x%s: it must be [channels] ([%lld])", what,
+               TD_SHAPE_TEXT(t), TD_SHAPE_TEXT(x), (long long)x->shape[1]);
+}
+
+static void check(const td_batch_norm_args *args, td_site at)
+{
+    const td_tensor *x = args->x;
+    td_check_float(x, "batch_norm", "x", at);
+    TD_REQUIRE(x->ndim == 2 || x->ndim == 4, at, "batch_norm: x%s must be [N,C] or [N,C,H,W]",
+               TD_SHAPE_TEXT(x));
+    check_channel(x, args->weight, "weight", at);
+    check_channel(x, args->bias, "bias", at);
+    check_channel(x, args->running_mean, "running_mean", at);
+    check_channel(x, args->running_var, "running_var", at);
+    if (args->add != NULL) {
+        td_check_float(args->add, "batch_norm", "add", at);
+        td_check_match(x, args->add, "batch_norm", at);
+        TD_REQUIRE(td_same_shape(x, args->add), at, "batch_norm: add%s must have the shape of x%s",
+                   TD_SHAPE_TEXT(args->add), TD_SHAPE_TEXT(x));
+    }
+    bool tracked = args->running_mean != NULL && args->running_var != NULL;
+    if (!args->training) {
+        TD_REQUIRE(tracked, at, "batch_norm: evaluation needs running_mean and running_var");
+        return;
+    }
+    int64_t n = x->shape[1] > 0 ? td_numel(x) / x->shape[1] : 0;
+    TD_REQUIRE(n > 1, at,
+               "batch_norm: x%s has %lld value%s per channel; training needs at least two to have "
+               "a variance (a larger batch, or drop_last in the loader)",
+               TD_SHAPE_TEXT(x), (long long)n, n == 1 ? "" : "s");
+}
+
+td_tensor *(td_batch_norm)(td_tensor *x, td_tensor *weight, td_tensor *bias,
+                           td_tensor *running_mean, td_tensor *running_var,
+                           const td_batch_norm_options *options, td_site at)
+{
+    td_batch_norm_options o = options != NULL ? *options : (td_batch_norm_options){ .eps = 0 };
+    td_batch_norm_args args = {
+        .x = x,
+        .weight = weight,
+        .bias = bias,
+        .add = o.add,
+        .relu = o.relu,
+        .training = o.training,
+        .eps = o.eps != 0.0 ? o.eps : 1e-5,
+        .momentum = o.momentum != 0.0 ? o.momentum : 0.1,
+        .running_mean = running_mean,
+        .running_var = running_var,
+    };
+    check(&args, at);
+    if (o.training && running_mean != NULL) {
+        td_begin_write(running_mean, "batch_norm");
+    }
+    if (o.training && running_var != NULL) {
+        td_begin_write(running_var, "batch_norm");
+    }
+    td_shape channels = TD_SHAPE(x->shape[1]);
+    td_device device = td_device_of(x);
+    td_tensor *y = args.y = td_step_new_like(x, at);
+    args.mean = td_step_new(channels, x->dtype, TD_ROW_MAJOR, device, at);
+    args.inv_std = td_step_new(channels, x->dtype, TD_ROW_MAJOR, device, at);
+    td_kernels_of(device)->batch_norm(&args);
+    return td_record(
+        &(td_record_args){
+            .op = "batch_norm",
+            .backward = batch_norm_backward,
+            .out = y,
+            .inputs = { x, weight, bias, o.add },
+            .input_count = INPUTS,
+            .saved = { x, o.relu ? y : NULL, weight, args.mean, args.inv_std },
+            .saved_count = SAVED,
+            .params = &(batch_norm_params){ o.training, o.relu },
+            .params_size = sizeof(batch_norm_params),
+        },
+        at);
+}

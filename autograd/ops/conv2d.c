@@ -1,0 +1,95 @@
+/* Convolution (cross-correlation, as everywhere in the field) of images in the device's layout. */
+#include "autograd/ops/op.h"
+
+static void conv2d_backward(td_node *node, const td_tensor *dy)
+{
+    const td_conv2d_params *params = td_params_of(node);
+    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
+    const td_tensor *x = td_saved(node, 0), *w = td_saved(node, 1);
+    td_grad_slot dx = td_input_grad(node, 0);
+    if (dx.grad != NULL) {
+        kernels->conv2d_grad_input(dx.grad, dy, w, params, dx.accumulate);
+    }
+    td_grad_slot dw = td_input_grad(node, 1);
+    if (dw.grad != NULL) {
+        kernels->conv2d_grad_weight(dw.grad, dy, x, params, dw.accumulate);
+    }
+    if (td_input_needs_grad(node, 2)) {
+        td_op_grad_channel_sum(node, 2, dy, 1);
+    }
+}
+
+static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, int64_t groups,
+                  td_site at)
+{
+    td_check_float(x, "conv2d", "x", at);
+    td_check_float(w, "conv2d", "the weight", at);
+    td_check_match(x, w, "conv2d", at);
+    TD_REQUIRE(x->ndim == 4 && w->ndim == 4, at,
+               "conv2d: x%s and weight%s must be [N,C,H,W] and [out,C/groups,KH,KW]",
+               TD_SHAPE_TEXT(x), TD_SHAPE_TEXT(w));
+    TD_REQUIRE(groups >= 1 && x->shape[1] % groups == 0 && w->shape[0] % groups == 0, at,
+               "conv2d: %lld groups do not divide the channels of x%s and weight%s",
+               (long long)groups, TD_SHAPE_TEXT(x), TD_SHAPE_TEXT(w));
+    TD_REQUIRE(x->shape[1] == w->shape[1] * groups, at,
+               "conv2d: x%s does not fit weight%s with %lld groups: x must have %lld channels",
+               TD_SHAPE_TEXT(x), TD_SHAPE_TEXT(w), (long long)groups,
+               (long long)(w->shape[1] * groups));
+    if (b != NULL) {
+        td_check_float(b, "conv2d", "the bias", at);
+        td_check_match(x, b, "conv2d", at);
+        TD_REQUIRE(b->ndim == 1 && b->shape[0] == w->shape[0], at,
+                   "conv2d: bias%s does not fit weight%s: it must be [out] ([%lld])",
+                   TD_SHAPE_TEXT(b), TD_SHAPE_TEXT(w), (long long)w->shape[0]);
+    }
+}
+
+static td_conv2d_params read_options(const td_conv2d_options *options, td_site at)
+{
+    td_conv2d_options given = options != NULL ? *options : (td_conv2d_options){ .groups = 1 };
+    td_conv2d_params params = { .groups = given.groups != 0 ? given.groups : 1 };
+    td_op_pair(given.stride, 1, 1, "conv2d", "stride", params.stride, at);
+    td_op_pair(given.padding, 0, 0, "conv2d", "padding", params.pad, at);
+    td_op_pair(given.dilation, 1, 1, "conv2d", "dilation", params.dilation, at);
+    return params;
+}
+
+static td_shape output_shape(const td_tensor *x, const td_tensor *w, const td_conv2d_params *p,
+                             td_site at)
+{
+    td_shape shape = TD_SHAPE(x->shape[0], w->shape[0], 0, 0);
+    for (int d = 0; d < 2; d++) {
+        TD_REQUIRE(w->shape[2 + d] > 0, at, "conv2d: weight%s has an empty kernel",
+                   TD_SHAPE_TEXT(w));
+        shape.dim[2 + d] = td_op_windows(x->shape[2 + d], w->shape[2 + d], p->stride[d], p->pad[d],
+                                         p->dilation[d]);
+    }
+    TD_REQUIRE(shape.dim[2] > 0 && shape.dim[3] > 0, at,
+               "conv2d: the kernel of weight%s, padding %d,%d, dilation %d,%d, is larger than x%s",
+               TD_SHAPE_TEXT(w), p->pad[0], p->pad[1], p->dilation[0], p->dilation[1],
+               TD_SHAPE_TEXT(x));
+    return shape;
+}
+
+td_tensor *(td_conv2d)(td_tensor *x, td_tensor *w, td_tensor *b, const td_conv2d_options *options,
+                       td_site at)
+{
+    td_conv2d_params params = read_options(options, at);
+    check(x, w, b, params.groups, at);
+    td_shape shape = output_shape(x, w, &params, at);
+    td_tensor *y = td_step_new(shape, x->dtype, TD_IMAGE, td_device_of(x), at);
+    td_kernels_of(td_device_of(x))->conv2d(y, x, w, b, &params);
+    return td_record(
+        &(td_record_args){
+            .op = "conv2d",
+            .backward = conv2d_backward,
+            .out = y,
+            .inputs = { x, w, b },
+            .input_count = 3,
+            .saved = { td_needs_grad(w) ? x : NULL, td_needs_grad(x) ? w : NULL },
+            .saved_count = 2,
+            .params = &params,
+            .params_size = sizeof params,
+        },
+        at);
+}

@@ -1,0 +1,38 @@
+/* Dropout. What is kept is drawn again in backward instead of being stored. */
+#include "autograd/ops/op.h"
+
+typedef struct dropout_params {
+    double p;
+    td_philox_key key;
+    uint64_t counter;
+} dropout_params;
+
+static void dropout_backward(td_node *node, const td_tensor *dy)
+{
+    const dropout_params *params = td_params_of(node);
+    td_grad_slot slot = td_input_grad(node, 0);
+    if (slot.grad != NULL) {
+        td_kernels_of(td_device_of(dy))
+            ->dropout(slot.grad, dy, params->p, params->key, params->counter, slot.accumulate);
+    }
+}
+
+td_tensor *(td_dropout)(td_tensor *x, double p, td_philox_key key, uint64_t counter, td_site at)
+{
+    td_check_float(x, "dropout", "x", at);
+    TD_REQUIRE(p >= 0.0 && p < 1.0, at,
+               "dropout: the probability is %g; it must be at least 0 and below 1", p);
+    td_tensor *y = td_step_new_like(x, at);
+    td_kernels_of(td_device_of(x))->dropout(y, x, p, key, counter, false);
+    return td_record(
+        &(td_record_args){
+            .op = "dropout",
+            .backward = dropout_backward,
+            .out = y,
+            .inputs = { x },
+            .input_count = 1,
+            .params = &(dropout_params){ p, key, counter },
+            .params_size = sizeof(dropout_params),
+        },
+        at);
+}

@@ -1,0 +1,67 @@
+/* Normalisation over the last dimension: y = (x - mean) * inv_std * weight + bias. */
+#include "autograd/ops/op.h"
+
+static void layer_norm_backward(td_node *node, const td_tensor *dy)
+{
+    const td_tensor *x = td_saved(node, 0), *weight = td_saved(node, 1);
+    if (!td_is_contiguous(dy)) {
+        td_tensor *copy = td_step_new_like(x, td_node_site(node));
+        td_kernels_of(td_device_of(dy))->copy(copy, dy);
+        dy = copy;
+    }
+    td_op_gradient dx = td_op_grad_begin(node, 0, x, td_is_contiguous(td_node_input(node, 0)));
+    td_op_gradient dweight =
+        td_op_grad_begin(node, 1, td_node_input(node, 1), !td_op_repeats(node, 1));
+    td_op_gradient dbias =
+        td_op_grad_begin(node, 2, td_node_input(node, 2), !td_op_repeats(node, 2));
+    td_kernels_of(td_device_of(dy))
+        ->layer_norm_grad(dx.grad, dweight.grad, dbias.grad, dy, x, weight, td_saved(node, 2),
+                          td_saved(node, 3), dx.accumulate, dweight.accumulate, dbias.accumulate);
+    td_op_grad_end(node, 0, &dx);
+    td_op_grad_end(node, 1, &dweight);
+    td_op_grad_end(node, 2, &dbias);
+}
+
+static void check(const td_tensor *x, const td_tensor *weight, const td_tensor *bias, td_site at)
+{
+    td_check_float(x, "layer_norm", "x", at);
+    TD_REQUIRE(x->ndim >= 1 && x->shape[x->ndim - 1] > 0, at,
+               "layer_norm: x%s has no last dimension to normalise over", TD_SHAPE_TEXT(x));
+    int64_t d = x->shape[x->ndim - 1];
+    const td_tensor *per_element[2] = { weight, bias };
+    for (int i = 0; i < 2; i++) {
+        const td_tensor *t = per_element[i];
+        if (t != NULL) {
+            td_check_float(t, "layer_norm", i == 0 ? "weight" : "bias", at);
+            td_check_match(x, t, "layer_norm", at);
+            TD_REQUIRE(t->ndim == 1 && t->shape[0] == d, at,
+                       "layer_norm: %s%s does not fit x%s: it must be [%lld], the last dimension",
+                       i == 0 ? "weight" : "bias", TD_SHAPE_TEXT(t), TD_SHAPE_TEXT(x),
+                       (long long)d);
+        }
+    }
+}
+
+td_tensor *(td_layer_norm)(td_tensor *x, td_tensor *weight, td_tensor *bias, double eps, td_site at)
+{
+    check(x, weight, bias, at);
+    td_device device = td_device_of(x);
+    td_tensor *rows = td_op_row_major(x, at);
+    td_shape per_row = TD_SHAPE(td_numel(x) / x->shape[x->ndim - 1]);
+    td_tensor *y = td_step_new_like(rows, at);
+    td_tensor *mean = td_step_new(per_row, x->dtype, TD_ROW_MAJOR, device, at);
+    td_tensor *inv_std = td_step_new(per_row, x->dtype, TD_ROW_MAJOR, device, at);
+    td_kernels_of(device)->layer_norm(y, mean, inv_std, rows, weight, bias,
+                                      eps != 0.0 ? eps : 1e-5);
+    return td_record(
+        &(td_record_args){
+            .op = "layer_norm",
+            .backward = layer_norm_backward,
+            .out = y,
+            .inputs = { x, weight, bias },
+            .input_count = 3,
+            .saved = { rows, weight, mean, inv_std },
+            .saved_count = 4,
+        },
+        at);
+}

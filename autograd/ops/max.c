@@ -1,0 +1,95 @@
+/* The largest along one dimension or of all, and where it is. */
+#include "autograd/ops/op.h"
+
+typedef struct max_params {
+    int dim;
+} max_params;
+
+static td_shape kept_shape(const td_tensor *x, int dim)
+{
+    td_shape shape = td_shape_of(x);
+    shape.dim[dim] = 1;
+    return shape;
+}
+
+static td_shape result_shape(const td_tensor *x, int dim, bool keep)
+{
+    td_shape shape = kept_shape(x, dim);
+    if (!keep) {
+        for (int d = dim; d + 1 < shape.ndim; d++) {
+            shape.dim[d] = shape.dim[d + 1];
+        }
+        shape.ndim--;
+    }
+    return shape;
+}
+
+/* dy where the (first) largest was, zero elsewhere. */
+static void max_backward(td_node *node, const td_tensor *dy)
+{
+    const max_params *params = td_params_of(node);
+    const td_tensor *index = td_saved(node, 0);
+    td_grad_slot slot = td_input_grad(node, 0);
+    if (slot.grad != NULL) {
+        td_tensor kept = td_op_reshaped(dy, td_shape_of(index), td_node_site(node));
+        td_kernels_of(td_device_of(dy))
+            ->argmax_grad(slot.grad, &kept, index, params->dim, slot.accumulate);
+    }
+}
+
+static td_tensor *max_along(const char *name, td_tensor *x, int dim, bool keep, td_site at)
+{
+    TD_REQUIRE(x->shape[dim] > 0, at, "%s: dimension %d of x%s is empty, so it has no largest",
+               name, dim, TD_SHAPE_TEXT(x));
+    const td_kernels *kernels = td_kernels_of(td_device_of(x));
+    td_shape shape = result_shape(x, dim, keep);
+    td_tensor *y = td_step_new(shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
+    td_tensor kept = td_op_reshaped(y, kept_shape(x, dim), at);
+    kernels->reduce(TD_REDUCE_MAX, &kept, x, false);
+    td_tensor *index = NULL;
+    if (td_needs_grad(x) && td_grad_enabled()) {
+        index = td_step_new(kept_shape(x, dim), TD_I64, TD_ROW_MAJOR, td_device_of(x), at);
+        kernels->argmax(index, x, dim);
+    }
+    return td_record(
+        &(td_record_args){
+            .op = name,
+            .backward = max_backward,
+            .out = y,
+            .inputs = { x },
+            .input_count = 1,
+            .saved = { index },
+            .saved_count = 1,
+            .params = &(max_params){ dim },
+            .params_size = sizeof(max_params),
+        },
+        at);
+}
+
+td_tensor *(td_max_dim)(td_tensor *x, int dim, bool keep, td_site at)
+{
+    td_check_float(x, "max_dim", "x", at);
+    return max_along("max_dim", x, td_check_dim(x, dim, at), keep, at);
+}
+
+td_tensor *(td_max)(td_tensor *x, td_site at)
+{
+    td_check_float(x, "max", "x", at);
+    TD_REQUIRE(td_numel(x) > 0, at, "max: x%s is empty, so it has no largest", TD_SHAPE_TEXT(x));
+    return max_along("max", (td_reshape)(x, TD_SHAPE(-1), at), 0, false, at);
+}
+
+td_tensor *(td_argmax)(td_tensor *x, int dim, bool keep, td_site at)
+{
+    td_check_tensor(x, "argmax", "x", at);
+    TD_REQUIRE(x->dtype != TD_BF16 && x->dtype != TD_F16, at,
+               "argmax: x is %s; convert it with td_cast to f32", td_describe(x));
+    dim = td_check_dim(x, dim, at);
+    TD_REQUIRE(x->shape[dim] > 0, at, "argmax: dimension %d of x%s is empty, so it has no largest",
+               dim, TD_SHAPE_TEXT(x));
+    td_shape shape = result_shape(x, dim, keep);
+    td_tensor *index = td_step_new(shape, TD_I64, TD_ROW_MAJOR, td_device_of(x), at);
+    td_tensor kept = td_op_reshaped(index, kept_shape(x, dim), at);
+    td_kernels_of(td_device_of(x))->argmax(&kept, x, dim);
+    return index;
+}

@@ -1,0 +1,130 @@
+/* Pooling of [N,C,H,W]: the largest or the mean of each window. */
+#include "autograd/ops/op.h"
+
+/* ---- what they share ---- */
+
+static td_pool2d_params read_options(const td_tensor *x, const td_pool2d_options *options,
+                                     const char *op, td_site at)
+{
+    td_check_float(x, op, "x", at);
+    TD_REQUIRE(x->ndim == 4, at, "%s: x%s must be [N,C,H,W]", op, TD_SHAPE_TEXT(x));
+    TD_REQUIRE(options != NULL && options->kernel[0] > 0, at,
+               "%s: options must give a kernel of at least 1 by 1", op);
+    td_pool2d_params params = { .count_include_pad = !options->exclude_pad };
+    td_op_pair(options->kernel, 1, 1, op, "kernel", params.kernel, at);
+    td_op_pair(options->padding, 0, 0, op, "padding", params.pad, at);
+    if (options->stride[0] == 0 && options->stride[1] == 0) {
+        params.stride[0] = params.kernel[0];
+        params.stride[1] = params.kernel[1];
+    } else {
+        td_op_pair(options->stride, params.kernel[0], 1, op, "stride", params.stride, at);
+    }
+    for (int d = 0; d < 2; d++) {
+        TD_REQUIRE(2 * params.pad[d] <= params.kernel[d], at,
+                   "%s: padding %d,%d with kernel %d,%d: padding can be at most half the kernel",
+                   op, params.pad[0], params.pad[1], params.kernel[0], params.kernel[1]);
+    }
+    return params;
+}
+
+static td_tensor *new_output(const td_tensor *x, const td_pool2d_params *p, td_dtype dtype,
+                             const char *op, td_site at)
+{
+    td_shape shape = td_shape_of(x);
+    for (int d = 0; d < 2; d++) {
+        shape.dim[2 + d] = td_op_windows(x->shape[2 + d], p->kernel[d], p->stride[d], p->pad[d], 1);
+    }
+    TD_REQUIRE(shape.dim[2] > 0 && shape.dim[3] > 0, at,
+               "%s: a kernel of %d by %d, padding %d,%d, is larger than x%s", op, p->kernel[0],
+               p->kernel[1], p->pad[0], p->pad[1], TD_SHAPE_TEXT(x));
+    return td_step_new(shape, dtype, TD_IMAGE, td_device_of(x), at);
+}
+
+/* ---- the largest ---- */
+
+static void max_pool2d_backward(td_node *node, const td_tensor *dy)
+{
+    const td_tensor *index = td_saved(node, 0);
+    td_grad_slot slot = td_input_grad(node, 0);
+    if (slot.grad != NULL) {
+        td_kernels_of(td_device_of(dy))
+            ->max_pool2d_grad(slot.grad, dy, index, td_params_of(node), slot.accumulate);
+    }
+}
+
+td_tensor *(td_max_pool2d)(td_tensor *x, const td_pool2d_options *options, td_site at)
+{
+    td_pool2d_params params = read_options(x, options, "max_pool2d", at);
+    TD_REQUIRE(params.kernel[0] * (int64_t)params.kernel[1] <= 255, at,
+               "max_pool2d: a kernel of %d by %d has more than 255 places", params.kernel[0],
+               params.kernel[1]);
+    td_tensor *y = new_output(x, &params, x->dtype, "max_pool2d", at);
+    td_tensor *index = NULL; /* where the largest was, in one byte */
+    if (td_needs_grad(x) && td_grad_enabled()) {
+        index = new_output(x, &params, TD_U8, "max_pool2d", at);
+    }
+    td_kernels_of(td_device_of(x))->max_pool2d(y, index, x, &params);
+    return td_record(
+        &(td_record_args){
+            .op = "max_pool2d",
+            .backward = max_pool2d_backward,
+            .out = y,
+            .inputs = { x },
+            .input_count = 1,
+            .saved = { index },
+            .saved_count = 1,
+            .params = &params,
+            .params_size = sizeof params,
+        },
+        at);
+}
+
+/* ---- the mean ---- */
+
+static void avg_pool2d_backward(td_node *node, const td_tensor *dy)
+{
+    td_grad_slot slot = td_input_grad(node, 0);
+    if (slot.grad != NULL) {
+        td_kernels_of(td_device_of(dy))
+            ->avg_pool2d_grad(slot.grad, dy, td_params_of(node), slot.accumulate);
+    }
+}
+
+static td_tensor *avg_pool2d(const char *name, td_tensor *x, const td_pool2d_params *params,
+                             td_site at)
+{
+    td_tensor *y = new_output(x, params, x->dtype, name, at);
+    td_kernels_of(td_device_of(x))->avg_pool2d(y, x, params);
+    return td_record(
+        &(td_record_args){
+            .op = name,
+            .backward = avg_pool2d_backward,
+            .out = y,
+            .inputs = { x },
+            .input_count = 1,
+            .params = params,
+            .params_size = sizeof *params,
+        },
+        at);
+}
+
+td_tensor *(td_avg_pool2d)(td_tensor *x, const td_pool2d_options *options, td_site at)
+{
+    td_pool2d_params params = read_options(x, options, "avg_pool2d", at);
+    return avg_pool2d("avg_pool2d", x, &params, at);
+}
+
+td_tensor *(td_global_avg_pool2d)(td_tensor *x, td_site at)
+{
+    td_check_float(x, "global_avg_pool2d", "x", at);
+    TD_REQUIRE(x->ndim == 4 && x->shape[2] > 0 && x->shape[3] > 0, at,
+               "global_avg_pool2d: x%s must be [N,C,H,W] with H and W at least 1",
+               TD_SHAPE_TEXT(x));
+    int height = (int)x->shape[2], width = (int)x->shape[3];
+    td_pool2d_params params = {
+        .kernel = { height, width },
+        .stride = { height, width },
+        .count_include_pad = true,
+    };
+    return avg_pool2d("global_avg_pool2d", x, &params, at);
+}

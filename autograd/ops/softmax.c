@@ -1,0 +1,62 @@
+/* Softmax along one dimension, and its logarithm. */
+#include "autograd/ops/op.h"
+
+typedef struct softmax_params {
+    int dim;
+    bool log;
+} softmax_params;
+
+static void softmax_backward(td_node *node, const td_tensor *dy)
+{
+    const softmax_params *params = td_params_of(node);
+    const td_tensor *y = td_saved(node, 0);
+    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
+    if (!td_same_order(dy, y)) {
+        td_tensor *copy = td_step_new_like(y, td_node_site(node));
+        kernels->copy(copy, dy);
+        dy = copy;
+    }
+    td_op_gradient dx = td_op_grad_begin(node, 0, y, td_same_order(td_node_input(node, 0), y));
+    if (dx.grad != NULL) {
+        kernels->softmax_grad(dx.grad, dy, y, params->dim, params->log, dx.accumulate);
+    }
+    td_op_grad_end(node, 0, &dx);
+}
+
+static td_tensor *softmax(const char *name, td_tensor *x, int dim, bool log, td_site at)
+{
+    td_check_float(x, name, "x", at);
+    dim = td_check_dim(x, dim, at);
+    const td_kernels *kernels = td_kernels_of(td_device_of(x));
+    const td_tensor *dense = x;
+    if (!td_is_dense(x)) {
+        td_tensor *copy = td_step_new_like(x, at);
+        kernels->copy(copy, x);
+        dense = copy;
+    }
+    td_tensor *y = td_step_new_like(dense, at);
+    kernels->softmax(y, dense, dim, log);
+    return td_record(
+        &(td_record_args){
+            .op = name,
+            .backward = softmax_backward,
+            .out = y,
+            .inputs = { x },
+            .input_count = 1,
+            .saved = { y },
+            .saved_count = 1,
+            .params = &(softmax_params){ dim, log },
+            .params_size = sizeof(softmax_params),
+        },
+        at);
+}
+
+td_tensor *(td_softmax)(td_tensor *x, int dim, td_site at)
+{
+    return softmax("softmax", x, dim, false, at);
+}
+
+td_tensor *(td_log_softmax)(td_tensor *x, int dim, td_site at)
+{
+    return softmax("log_softmax", x, dim, true, at);
+}
