@@ -1,0 +1,149 @@
+/* Errors: statuses, messages, the fatal handler, the context of modules. */
+#include "tests/expect_fatal.h"
+
+#include "tensor/error.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void test_every_status_has_a_text(void **state)
+{
+    (void)state;
+    assert_string_equal(td_status_text(TD_OK), "success");
+#define TD_ERROR(name, code, meaning)                                                              \
+    assert_true(TD_E_##name < 0);                                                                  \
+    assert_string_equal(td_status_text(TD_E_##name), meaning);
+#include "tensor/errors.def"
+#undef TD_ERROR
+    assert_string_equal(td_status_text((td_status)-9999), "unknown status");
+}
+
+static void test_failures_leave_a_message(void **state)
+{
+    (void)state;
+    assert_int_equal(td_fail(TD_E_IO, "cannot read '%s'", "a.txt"), TD_E_IO);
+    assert_string_equal(td_last_error(), "cannot read 'a.txt'");
+    assert_int_equal(td_fail_context(TD_E_IO, "line %d", 3), TD_E_IO);
+    assert_string_equal(td_last_error(), "line 3: cannot read 'a.txt'");
+    /* The last message may be an argument of the next. */
+    td_fail(TD_E_IO, "again: %s", td_last_error());
+    assert_string_equal(td_last_error(), "again: line 3: cannot read 'a.txt'");
+}
+
+static void test_long_messages_are_cut(void **state)
+{
+    (void)state;
+    char longer[9000];
+    memset(longer, 'x', sizeof longer);
+    longer[sizeof longer - 1] = '\0';
+    td_fail(TD_E_IO, "%s", longer);
+    assert_int_equal(strlen(td_last_error()), 2047);
+    td_fail_context(TD_E_IO, "front");
+    assert_int_equal(strlen(td_last_error()), 2047);
+    assert_memory_equal(td_last_error(), "front: xxx", 10);
+    expect_fatal("xxx", td_fatal(TD_HERE, "%s", longer));
+    assert_true(strlen(fatal_message()) < sizeof longer);
+}
+
+static td_status fails_below(int depth)
+{
+    if (depth == 0) {
+        return td_fail(TD_E_NOTFOUND, "the bottom");
+    }
+    TD_TRY(fails_below(depth - 1));
+    return TD_OK;
+}
+
+static void test_try_passes_failures_on(void **state)
+{
+    (void)state;
+    assert_int_equal(fails_below(3), TD_E_NOTFOUND);
+    assert_string_equal(td_last_error(), "the bottom");
+}
+
+static void *fail_elsewhere(void *message_there)
+{
+    td_fail(TD_E_IO, "from the other thread");
+    snprintf(message_there, 64, "%s", td_last_error());
+    return NULL;
+}
+
+static void test_messages_belong_to_their_thread(void **state)
+{
+    (void)state;
+    td_fail(TD_E_IO, "from this thread");
+    char there[64] = "";
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, fail_elsewhere, there), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_string_equal(there, "from the other thread");
+    assert_string_equal(td_last_error(), "from this thread");
+}
+
+static void test_fatal_tells_place_and_modules(void **state)
+{
+    (void)state;
+    td_site at = { "user.c", 12 };
+    expect_fatal("tandem: user.c:12: shapes 3 and 4", td_fatal(at, "shapes %d and %d", 3, 4));
+    assert_string_equal(fatal_message(), "tandem: user.c:12: shapes 3 and 4");
+
+    td_context_push("net (Sequential)");
+    td_context_push("fc1 (Linear)");
+    assert_string_equal(td_context_top(), "fc1 (Linear)");
+    expect_fatal("wrong", td_fatal(at, "wrong"));
+    assert_string_equal(fatal_message(),
+                        "tandem: user.c:12: wrong\n  in fc1 (Linear)\n  in net (Sequential)");
+    td_context_pop();
+    expect_fatal("wrong", td_fatal(at, "wrong"));
+    assert_string_equal(fatal_message(), "tandem: user.c:12: wrong\n  in net (Sequential)");
+    td_context_clear();
+    expect_fatal("wrong", td_fatal(at, "wrong"));
+    assert_string_equal(fatal_message(), "tandem: user.c:12: wrong");
+    assert_null(td_context_top());
+    td_context_pop(); /* one too many is harmless */
+    assert_null(td_context_top());
+}
+
+static void test_deep_contexts_are_counted(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 100; i++) {
+        td_context_push(i == 0 ? "outermost" : "deep");
+    }
+    expect_fatal("in outermost", td_fatal(TD_HERE, "here"));
+    for (int i = 0; i < 99; i++) {
+        td_context_pop();
+    }
+    assert_string_equal(td_context_top(), "outermost");
+    td_context_clear();
+}
+
+static void test_require(void **state)
+{
+    (void)state;
+    int wanted = 2;
+    TD_REQUIRE(wanted == 2, TD_HERE, "not reached");
+    expect_fatal("wanted is 2", TD_REQUIRE(wanted == 3, TD_HERE, "wanted is %d", wanted));
+    assert_non_null(strstr(fatal_message(), "test_tensor_error.c"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_status_has_a_text),
+        cmocka_unit_test(test_failures_leave_a_message),
+        cmocka_unit_test(test_long_messages_are_cut),
+        cmocka_unit_test(test_try_passes_failures_on),
+        cmocka_unit_test(test_messages_belong_to_their_thread),
+        cmocka_unit_test(test_fatal_tells_place_and_modules),
+        cmocka_unit_test(test_deep_contexts_are_counted),
+        cmocka_unit_test(test_require),
+    };
+    return cmocka_run_group_tests_name("tensor errors", tests, NULL, NULL);
+}
