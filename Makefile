@@ -180,7 +180,7 @@ uninstall: ## takes it away again
 	rm -rf "$(DESTDIR)$(PREFIX)/include/tandem" "$(DESTDIR)$(PREFIX)/lib/libtandem.a" \
 	    "$(DESTDIR)$(PREFIX)/lib/pkgconfig/tandem.pc"
 
-lint: ## format, includes and suspicious code (clang-format, cppcheck)
+lint: ## format and suspicious code (clang-format, clang-tidy)
 	@scripts/lint.sh $(TD_CFLAGS)
 
 format: ## puts all sources into the project's format

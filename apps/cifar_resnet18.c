@@ -5,6 +5,7 @@
  * runs of minutes or hours, so progress, checkpoints and going on after an interruption matter. */
 #include "apps/common/cifar_data.h"
 #include "apps/common/evaluate.h"
+#include "apps/common/files.h"
 #include "apps/common/metrics.h"
 #include "apps/common/progress.h"
 #include "apps/common/resume.h"
@@ -95,7 +96,11 @@ static td_status train_step(run *r, const td_batch *batch)
     td_tensor *logits = td_forward(r->net, batch->x);
     td_tensor *loss = td_cross_entropy(logits, batch->y);
     double value = td_item(loss);
-    TD_TRY(check_loss(value, r->state.epoch + 1, r->state.batch + 1));
+    td_status status = check_loss(value, r->state.epoch + 1, r->state.batch + 1);
+    if (status != TD_OK) {
+        td_step_end();
+        return status;
+    }
     int64_t correct = count_correct(logits, batch);
     td_zero_grad(r->optim);
     td_backward(loss);
@@ -211,6 +216,9 @@ static td_status prepare(run *r)
 {
     train_args *args = &r->args;
     TD_TRY(train_args_apply(args));
+    if (args->save != NULL) {
+        TD_TRY(check_can_save(args->save));
+    }
     TD_TRY(cifar_data_open(&(cifar_options){ .folder = args->data,
                                              .download = r->download,
                                              .limit = r->limit,
@@ -270,13 +278,15 @@ static void parse(run *r, int argc, char **argv)
                                        .help = "Fetch CIFAR-10 (170 MB) if it is not there",
                                        .kind = CLI_FLAG,
                                        .value = &r->download });
-    train_args_add(args, (cli_option){ .name = "limit",
-                                       .argument = "N",
-                                       .help = "Train on the first N images only; 0: all",
-                                       .kind = CLI_INT,
-                                       .value = &r->limit,
-                                       .high = 1e9,
-                                       .resume = CLI_FIXED });
+    train_args_add(args,
+                   (cli_option){ .name = "limit",
+                                 .argument = "N",
+                                 .help = "Use the first N images only, of the training and the "
+                                         "test set; 0: all",
+                                 .kind = CLI_INT,
+                                 .value = &r->limit,
+                                 .high = 1e9,
+                                 .resume = CLI_FIXED });
     train_args_add(args, (cli_option){ .name = "stem",
                                        .argument = "NAME",
                                        .help = "First layers: imagenet (7x7, stride 2, pool; the "

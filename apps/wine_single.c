@@ -90,7 +90,11 @@ static td_status train_step(run *r, const td_batch *batch)
     td_step_begin();
     td_tensor *loss = td_cross_entropy(td_forward(r->net, batch->x), batch->y);
     double value = td_item(loss);
-    TD_TRY(check_loss(value, r->state.epoch + 1, r->state.batch + 1));
+    td_status status = check_loss(value, r->state.epoch + 1, r->state.batch + 1);
+    if (status != TD_OK) {
+        td_step_end();
+        return status;
+    }
     td_zero_grad(r->optim);
     td_backward(loss);
     td_optim_step(r->optim);

@@ -13,11 +13,11 @@ install)
     brew='pkgconf cjson curl libarchive libmd cmocka argp-standalone python'
     ;;
 install-dev)
-    debian='clang clang-format cppcheck gnuplot-nox doxygen'
-    fedora='clang clang-tools-extra cppcheck gnuplot-minimal doxygen'
-    arch='clang cppcheck gnuplot doxygen'
-    alpine='clang clang-extra-tools compiler-rt cppcheck gnuplot doxygen'
-    brew='llvm clang-format cppcheck gnuplot doxygen'
+    debian='clang clang-format clang-tidy gnuplot-nox doxygen'
+    fedora='clang clang-tools-extra gnuplot-minimal doxygen'
+    arch='clang gnuplot doxygen'
+    alpine='clang clang-extra-tools compiler-rt gnuplot doxygen'
+    brew='llvm gnuplot doxygen'
     ;;
 install-bench)
     debian='python3-torch python3-torchvision'

@@ -111,8 +111,8 @@ tool() { # tool COMMAND BRINGS HOW
 }
 tool python3 'some of the tests' 'make deps'
 tool clang 'make fuzz' 'make deps-dev'
-tool clang-format 'make format, make lint' 'make deps-dev'
-tool cppcheck 'make lint' 'make deps-dev'
+tool clang-format 'make format and lint' 'make deps-dev'
+tool clang-tidy 'make lint' 'make deps-dev'
 tool gnuplot 'pictures of training curves' 'make deps-dev'
 tool doxygen 'the API pages' 'make deps-dev'
 

@@ -55,7 +55,7 @@ for room in tensor autograd nn data dist apps; do
     check "$room includes only: $(allowed "$room")" "$offenders"
 done
 
-offenders=$(includes autograd nn data dist apps bench tandem.h | grep -E ' tensor/(cpu|cuda)/')
+offenders=$(includes autograd nn data dist apps tandem.h | grep -E ' tensor/(cpu|cuda)/')
 check 'only tensor/ includes tensor/cpu/' "$offenders"
 
 # A scan that finds nothing would pass everything.

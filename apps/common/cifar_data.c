@@ -19,17 +19,20 @@ static void announce_synthetic(FILE *out, const char *folder)
 
 static td_status open_synthetic(const cifar_options *options, const char *folder, cifar_data *data)
 {
+    int64_t limit = options->limit > 0 ? options->limit : SYNTHETIC_TRAIN;
     announce_synthetic(stderr, folder);
     announce_synthetic(stdout, folder);
     /* Two seeds: the test pictures are none of the training pictures. */
-    TD_TRY(td_synthetic_images(SYNTHETIC_TRAIN, 2 * options->seed, &data->train));
-    return td_synthetic_images(SYNTHETIC_TEST, 2 * options->seed + 1, &data->test);
+    TD_TRY(td_synthetic_images(limit < SYNTHETIC_TRAIN ? limit : SYNTHETIC_TRAIN, 2 * options->seed,
+                               &data->whole_train));
+    return td_synthetic_images(limit < SYNTHETIC_TEST ? limit : SYNTHETIC_TEST,
+                               2 * options->seed + 1, &data->whole_test);
 }
 
 static td_status open_cifar(const char *folder, cifar_data *data)
 {
-    TD_TRY(td_cifar_open(folder, TD_CIFAR10, true, &data->train));
-    return td_cifar_open(folder, TD_CIFAR10, false, &data->test);
+    TD_TRY(td_cifar_open(folder, TD_CIFAR10, true, &data->whole_train));
+    return td_cifar_open(folder, TD_CIFAR10, false, &data->whole_test);
 }
 
 static td_status find(const cifar_options *options, cifar_data *data)
@@ -58,20 +61,19 @@ static td_status set_transforms(const cifar_options *options, cifar_data *data)
         .std = { 0.2023f, 0.1994f, 0.2010f },
         .seed = options->seed,
     };
-    TD_TRY(td_dataset_set_transform(data->test, &transform));
+    TD_TRY(td_dataset_set_transform(data->whole_test, &transform));
     transform.crop_padding = 4;
     transform.flip = true;
-    return td_dataset_set_transform(data->train, &transform);
+    return td_dataset_set_transform(data->whole_train, &transform);
 }
 
-static td_status take_head(const cifar_options *options, cifar_data *data)
+static td_status take_heads(const cifar_options *options, cifar_data *data)
 {
-    if (options->limit > 0) {
-        data->whole_train = data->train;
-        data->train = td_dataset_head(data->whole_train, options->limit);
-        if (data->train == NULL) {
-            return TD_E_NOMEM;
-        }
+    int64_t limit = options->limit > 0 ? options->limit : INT64_MAX;
+    data->train = td_dataset_head(data->whole_train, limit);
+    data->test = td_dataset_head(data->whole_test, limit);
+    if (data->train == NULL || data->test == NULL) {
+        return TD_E_NOMEM;
     }
     snprintf(data->name, sizeof(data->name), "%s, %" PRId64 " images",
              data->train->synthetic ? "synthetic" : "cifar10", data->train->length);
@@ -86,7 +88,7 @@ td_status cifar_data_open(const cifar_options *options, cifar_data *data)
         status = set_transforms(options, data);
     }
     if (status == TD_OK) {
-        status = take_head(options, data);
+        status = take_heads(options, data);
     }
     if (status != TD_OK) {
         cifar_data_close(data);
@@ -97,7 +99,8 @@ td_status cifar_data_open(const cifar_options *options, cifar_data *data)
 void cifar_data_close(cifar_data *data)
 {
     td_dataset_free(data->train);
-    td_dataset_free(data->whole_train);
     td_dataset_free(data->test);
+    td_dataset_free(data->whole_train);
+    td_dataset_free(data->whole_test);
     *data = (cifar_data){ 0 };
 }

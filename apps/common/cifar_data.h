@@ -7,14 +7,14 @@
 typedef struct cifar_options {
     const char *folder; /* --data; NULL: $TANDEM_DATA, else data/cifar10 */
     bool download;      /* fetch it into the folder if it is not there */
-    int64_t limit;      /* training images; 0: all */
+    int64_t limit;      /* so many training and test images at most; 0: all */
     uint64_t seed;      /* of the crops and flips, and of the synthetic set */
 } cifar_options;
 
 typedef struct cifar_data {
     td_dataset *train, *test;
-    td_dataset *whole_train; /* what `train` is the head of, with a limit */
-    char name[128];          /* "cifar10, 50000 images": which data a checkpoint was trained on */
+    td_dataset *whole_train, *whole_test; /* what those two are the heads of */
+    char name[128]; /* "cifar10, 50000 images": which data a checkpoint was trained on */
 } cifar_data;
 
 /* Opens training set (random crop with padding 4, flip, normalise) and test set (normalise).

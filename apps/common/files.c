@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 td_status make_folders(const char *path)
 {
@@ -30,4 +31,27 @@ td_status make_folders(const char *path)
         }
         *at = end;
     }
+}
+
+td_status check_can_save(const char *path)
+{
+    char folder[4096];
+    if (snprintf(folder, sizeof(folder), "%s", path) >= (int)sizeof(folder)) {
+        return td_fail(TD_E_ARG, "the file's name is too long: %s", path);
+    }
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL) {
+        snprintf(folder, sizeof(folder), ".");
+    } else {
+        slash[slash == folder] = '\0'; /* "/file" lies in "/" */
+    }
+    if (access(folder, W_OK | X_OK) != 0) {
+        return td_fail(TD_E_IO, "a checkpoint cannot be saved as %s: the folder %s: %s", path,
+                       folder, strerror(errno));
+    }
+    struct stat info;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
+        return td_fail(TD_E_IO, "a checkpoint cannot be saved as %s: that is a folder", path);
+    }
+    return TD_OK;
 }

@@ -134,32 +134,46 @@ td_status train_load(const char *path, td_module *model, td_optim *optim, train_
     return TD_OK;
 }
 
-static td_status restore_option(const char *path, cli_option *option)
+/* Sets an option from a checkpoint's text. What a CLI_TEXT points to is kept until the program
+ * ends, as the command line's own texts are. */
+static td_status set_from(const char *path, const cli_option *option, const char *value)
 {
-    char key[64], value[256], now[256], message[512];
-    option_key(option, key, sizeof(key));
-    TD_TRY(read_note(path, key, value, sizeof(value)));
-    cli_get(option, now, sizeof(now));
-    if (option->given) {
-        if (option->resume == CLI_FIXED && strcmp(now, value) != 0) {
-            return td_fail(TD_E_MISMATCH,
-                           "--%s %s: %s was trained with --%s %s; leave the option out to go on",
-                           option->name, now, path, option->name, value);
+    char message[512];
+    char *kept = NULL;
+    if (option->kind == CLI_TEXT) {
+        if (value[0] == '\0') {
+            return TD_OK; /* it was not set */
         }
-        return TD_OK;
+        kept = strdup(value);
+        if (kept == NULL) {
+            return td_fail(TD_E_NOMEM, "no memory for --%s", option->name);
+        }
     }
-    /* Texts must outlive this call: they are kept for the rest of the program. */
-    char *text = value[0] != '\0' ? strdup(value) : NULL;
-    if (value[0] != '\0' && (text == NULL || !cli_set(option, text, message, sizeof(message)))) {
-        return td_fail(TD_E_FORMAT, "%s: %s", path, text == NULL ? "out of memory" : message);
-    }
-    if (option->kind != CLI_TEXT) {
-        free(text);
+    if (!cli_set(option, kept != NULL ? kept : value, message, sizeof(message))) {
+        free(kept);
+        return td_fail(TD_E_FORMAT, "%s: %s", path, message);
     }
     return TD_OK;
 }
 
-td_status resume_options(const char *path, cli_option *options, int count)
+static td_status restore_option(const char *path, const cli_option *option)
+{
+    char key[64], value[256], now[256];
+    option_key(option, key, sizeof(key));
+    TD_TRY(read_note(path, key, value, sizeof(value)));
+    if (!option->given) {
+        return set_from(path, option, value);
+    }
+    cli_get(option, now, sizeof(now));
+    if (option->resume == CLI_FIXED && strcmp(now, value) != 0) {
+        return td_fail(TD_E_MISMATCH,
+                       "--%s %s: %s was trained with --%s %s; leave the option out to go on",
+                       option->name, now, path, option->name, value);
+    }
+    return TD_OK;
+}
+
+td_status resume_options(const char *path, const cli_option *options, int count)
 {
     for (int i = 0; i < count; i++) {
         if (options[i].resume != CLI_FORGET) {
