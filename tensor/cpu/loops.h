@@ -1,0 +1,113 @@
+/* The innermost loops of the memory-bound kernels. They are plain C that the compiler vectorises;
+ * loops.inc compiles them once for every instruction set (ops_loops_*.c) and float type, and
+ * td_loops_of picks a table. What they are called on (blocks, threads, shapes) is decided in
+ * ops_*.c, once for all types: hence the void pointers, which are to elements of the table's type.
+ *
+ * n counts elements; a stride follows its pointer and counts elements too. */
+#ifndef TD_TENSOR_CPU_LOOPS_H
+#define TD_TENSOR_CPU_LOOPS_H
+
+#include "tensor/kernels.h"
+
+/* loops_elements.inc. y may be x, element by element. */
+typedef void (*td_unary_loop)(int64_t n, void *y, int64_t sy, const void *x, int64_t sx, double p);
+typedef void (*td_unary_grad_loop)(int64_t n, void *dx, int64_t sdx, const void *dy, int64_t sdy,
+                                   const void *x, int64_t sx, const void *y, int64_t sy, double p,
+                                   bool accumulate);
+typedef void (*td_binary_loop)(int64_t n, void *y, int64_t sy, const void *a, int64_t sa,
+                               const void *b, int64_t sb);
+
+/* A window's taps for one output pixel (pooling): pointers to rows of n elements. */
+typedef struct td_taps {
+    int count;
+    const void *const *row;
+    const uint8_t *const *index; /* max pooling's backward: what was chosen, per row */
+    const uint8_t *place;        /* the tap's number in the window */
+} td_taps;
+
+/* The constants of one optimizer slice, as the loops want them. */
+typedef struct td_sgd_step {
+    double lr, weight_decay, momentum, dampening;
+    bool first, nesterov;
+} td_sgd_step;
+
+typedef struct td_adam_step {
+    double weight_decay, shrink; /* added to the gradient; what the parameter is multiplied by */
+    double beta1, beta2, eps, step_size, sqrt_bias2;
+} td_adam_step;
+
+typedef struct td_loops {
+    td_unary_loop unary[TD_UNARY_COUNT];
+    td_unary_grad_loop unary_grad[TD_UNARY_COUNT];
+    td_binary_loop binary[TD_BINARY_COUNT];
+    void (*axpy)(int64_t n, void *y, int64_t sy, double alpha, const void *x, int64_t sx);
+
+    /* loops_reduce.inc; accumulation in double. The columns of a matrix: acc[i] += sum over rows;
+     * largest: acc[i] = the larger one, NaN if there is one. */
+    double (*sum)(int64_t n, const void *x, int64_t sx);
+    double (*sum_squares)(int64_t n, const void *x, int64_t sx);
+    double (*largest)(int64_t n, const void *x, int64_t sx);
+    void (*sum_columns)(int64_t n, double *acc, int64_t rows, const void *x, int64_t row_stride,
+                        int64_t sx);
+    void (*largest_columns)(int64_t n, double *acc, int64_t rows, const void *x,
+                            int64_t row_stride, int64_t sx);
+
+    /* loops_norm.inc, on row matrices with `channels` columns and no holes. */
+    /* Mean and sum of squares about it, of a block of a few hundred rows. */
+    void (*moments)(int64_t rows, int64_t channels, const void *x, double *mean, double *m2);
+    /* y = (x - mean) * scale + shift (+ add), then the larger of that and 0 if relu. */
+    void (*normalize)(int64_t rows, int64_t channels, void *y, const void *x, const void *mean,
+                      const void *scale, const void *shift, const void *add, bool relu);
+    /* For g = dy, or where `y` is given, dy where y > 0 and 0 elsewhere: sum_g = sum over rows of
+     * g, sum_gx = sum of g * (x - mean), of a block of rows. */
+    void (*norm_grad_sums)(int64_t rows, int64_t channels, const void *dy, const void *x,
+                           const void *y, const void *mean, double *sum_g, double *sum_gx);
+    /* dx = a * g + b * (x - mean) + c per channel; dadd = g. NULL: not wanted. With b NULL, dx =
+     * a * g. */
+    void (*norm_grad_apply)(int64_t rows, int64_t channels, void *dx, bool add_dx, void *dadd,
+                            bool add_dadd, const void *dy, const void *x, const void *y,
+                            const void *mean, const void *a, const void *b, const void *c);
+    /* One row of layer normalisation, and its gradient by x (dx NULL: only the sums), which also
+     * adds to the sums over rows of dy * x_hat and dy (NULL: not wanted). */
+    void (*layer_norm)(int64_t d, void *y, const void *x, const void *weight, const void *bias,
+                       double eps, double *mean, double *inv_std);
+    void (*layer_norm_grad)(int64_t d, void *dx, bool add, double *sum_dyx, double *sum_dy,
+                            const void *dy, const void *x, const void *weight, double mean,
+                            double inv_std);
+
+    /* loops_softmax.inc: `inner` columns next to each other, d rows of them, `inner` apart. */
+    void (*softmax)(int64_t d, int64_t inner, void *y, const void *x, bool log);
+    void (*softmax_grad)(int64_t d, int64_t inner, void *dx, const void *dy, const void *y,
+                         bool log, bool accumulate);
+    /* One row of cross-entropy: writes log_p and returns the row's loss; and its gradient, times
+     * `scale`. */
+    double (*cross_entropy)(int64_t k, void *log_p, const void *logits, int64_t label,
+                            double smoothing);
+    void (*cross_entropy_grad)(int64_t k, void *dlogits, const void *log_p, int64_t label,
+                               double smoothing, double scale, bool accumulate);
+
+    /* loops_pool.inc: a run of n elements, over the taps of a window. */
+    void (*max_pool)(int64_t n, void *y, uint8_t *index, const td_taps *taps);
+    void (*max_pool_grad)(int64_t n, void *dx, const td_taps *taps, bool accumulate);
+    /* y = sum over taps of weight[tap] * row[tap]. */
+    void (*tap_sum)(int64_t n, void *y, const td_taps *taps, const double *weight,
+                    bool accumulate);
+
+    /* loops_optim.inc. */
+    void (*sgd)(int64_t n, void *param, const void *grad, void *momentum, const td_sgd_step *step);
+    void (*adam)(int64_t n, void *param, const void *grad, void *m, void *v,
+                 const td_adam_step *step);
+    /* y = x * scale where keep[i] >= threshold, else 0. */
+    void (*dropout)(int64_t n, void *y, const void *x, const uint32_t *draw, uint32_t threshold,
+                    double scale, bool accumulate);
+} td_loops;
+
+/* For TD_F32 or TD_F64, on the instruction set in use. */
+const td_loops *td_loops_of(td_dtype dtype);
+
+/* The tables, each in its own file. */
+extern const td_loops td_loops_f32_portable, td_loops_f64_portable;
+extern const td_loops td_loops_f32_avx2, td_loops_f64_avx2;
+extern const td_loops td_loops_f32_avx512, td_loops_f64_avx512;
+
+#endif

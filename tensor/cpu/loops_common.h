@@ -1,0 +1,26 @@
+/* What the files that compile the loops share; see loops.inc. */
+#ifndef TD_TENSOR_CPU_LOOPS_COMMON_H
+#define TD_TENSOR_CPU_LOOPS_COMMON_H
+
+#include "tensor/cpu/isa.h"
+#include "tensor/cpu/loops.h"
+#include "tensor/formulas.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    LANES = 32,  /* interleaved sums of a run */
+    STRIP = 64,  /* columns of a matrix whose sums are kept in registers */
+    PIECE = 256, /* elements of a run that are worked on in the first-level cache */
+};
+
+/* The next loop's elements do not depend on each other, though its arrays may be one array. Clang
+ * finds out at run time. */
+#if defined(__clang__)
+#define TD_IVDEP
+#else
+#define TD_IVDEP _Pragma("GCC ivdep")
+#endif
+
+#endif

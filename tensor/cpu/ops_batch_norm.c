@@ -1,0 +1,148 @@
+/* Batch normalisation. Training goes over x twice: for the statistics, and to normalise. Each block
+ * of rows gives its mean and its sum of squares about that mean; blocks are merged in double by the
+ * formula for the variance of a union (Chan, Golub and LeVeque 1979), so a large mean costs no
+ * accuracy. */
+#include "tensor/cpu/loops.h"
+#include "tensor/cpu/ops.h"
+#include "tensor/cpu/ops_dense.h"
+#include "tensor/cpu/ops_norm.h"
+
+#include <math.h>
+
+typedef struct norm_job {
+    const td_loops *loops;
+    int64_t size, rows, channels, chunk; /* chunk: rows of a task */
+    const char *x, *add;
+    char *y;
+    bool relu;
+    const void *mean, *scale, *shift; /* [channels], of x's dtype */
+    double *moments; /* [chunks][4][channels]: mean, m2, and room for one block's */
+} norm_job;
+
+/* Adds the moments of nb rows (b) to those of na rows (a). */
+static void merge_moments(int64_t channels, double *restrict mean_a, double *restrict m2_a,
+                          double na, const double *restrict mean_b, const double *restrict m2_b,
+                          double nb)
+{
+    double share = nb / (na + nb), weight = na * nb / (na + nb);
+    for (int64_t c = 0; c < channels; c++) {
+        double delta = mean_b[c] - mean_a[c];
+        mean_a[c] += delta * share;
+        m2_a[c] += m2_b[c] + delta * delta * weight;
+    }
+}
+
+static void moments_range(void *ctx, int64_t begin, int64_t end)
+{
+    const norm_job *job = ctx;
+    int64_t channels = job->channels;
+    double *mean = job->moments + begin / job->chunk * 4 * channels, *m2 = mean + channels;
+    double *block_mean = m2 + channels, *block_m2 = block_mean + channels;
+    for (int64_t r = begin; r < end; r += TD_NORM_BLOCK) {
+        int64_t n = end - r < TD_NORM_BLOCK ? end - r : TD_NORM_BLOCK;
+        const char *x = job->x + r * channels * job->size;
+        if (r == begin) {
+            job->loops->moments(n, channels, x, mean, m2);
+            continue;
+        }
+        job->loops->moments(n, channels, x, block_mean, block_m2);
+        merge_moments(channels, mean, m2, (double)(r - begin), block_mean, block_m2, (double)n);
+    }
+}
+
+/* The mean and m2 of all rows, in moments[0..2*channels). */
+static void find_moments(norm_job *job, td_device device)
+{
+    td_parallel(device, job->rows, job->chunk, moments_range, job);
+    for (int64_t r = job->chunk; r < job->rows; r += job->chunk) {
+        int64_t n = job->rows - r < job->chunk ? job->rows - r : job->chunk;
+        const double *part = job->moments + r / job->chunk * 4 * job->channels;
+        merge_moments(job->channels, job->moments, job->moments + job->channels, (double)r, part,
+                      part + job->channels, (double)n);
+    }
+}
+
+static void normalize_range(void *ctx, int64_t begin, int64_t end)
+{
+    const norm_job *job = ctx;
+    int64_t at = begin * job->channels * job->size;
+    job->loops->normalize(end - begin, job->channels, job->y + at, job->x + at, job->mean,
+                          job->scale, job->shift, job->add ? job->add + at : NULL, job->relu);
+}
+
+static void update_running(td_tensor *running, int64_t c, double momentum, double value)
+{
+    if (running) {
+        td_set_channel(running, c, (1.0 - momentum) * td_channel(running, c, 0.0) +
+                                       momentum * value);
+    }
+}
+
+/* Per channel: statistics, what they leave behind, and the constants of y = (x - mean) * scale +
+ * shift. What rounding takes from the mean goes into the shift. */
+static void prepare_channels(const td_batch_norm_args *a, const norm_job *job, void *mean_of,
+                             void *scale_of, void *shift_of)
+{
+    td_dtype dtype = a->x->dtype;
+    double n = (double)job->rows;
+    for (int64_t c = 0; c < job->channels; c++) {
+        double mean, variance;
+        if (a->training) {
+            double m2 = job->moments[job->channels + c];
+            mean = job->moments[c];
+            variance = m2 / n;
+            update_running(a->running_mean, c, a->momentum, mean);
+            update_running(a->running_var, c, a->momentum, m2 / (n > 1.0 ? n - 1.0 : 1.0));
+        } else {
+            mean = td_channel(a->running_mean, c, 0.0);
+            variance = td_channel(a->running_var, c, 1.0);
+        }
+        double inv_std = 1.0 / sqrt(variance + a->eps);
+        double scale = td_channel(a->weight, c, 1.0) * inv_std;
+        td_set_channel(a->mean, c, mean);
+        td_set_channel(a->inv_std, c, inv_std);
+        td_store_element(mean_of, dtype, c, mean);
+        td_store_element(scale_of, dtype, c, scale);
+        double lost = mean - td_load_element(mean_of, dtype, c);
+        td_store_element(shift_of, dtype, c, td_channel(a->bias, c, 0.0) - lost * scale);
+    }
+}
+
+void td_cpu_batch_norm(const td_batch_norm_args *a)
+{
+    const td_tensor *x = a->x;
+    td_device device = td_device_of(x);
+    int64_t numel = td_numel(x), channels = x->shape[1];
+    if (numel == 0) {
+        return;
+    }
+    td_staged sx, sadd, sy;
+    norm_job job = {
+        .loops = td_loops_of(x->dtype),
+        .size = (int64_t)td_dtype_size(x->dtype),
+        .rows = numel / channels,
+        .channels = channels,
+        .chunk = td_norm_chunk(channels),
+        .x = td_stage_in(&sx, x, TD_IMAGE),
+        .add = td_stage_in(&sadd, a->add, TD_IMAGE),
+        .y = td_stage_out(&sy, a->y, TD_IMAGE, false),
+        .relu = a->relu,
+    };
+    if (a->training) {
+        int64_t chunks = (job.rows + job.chunk - 1) / job.chunk;
+        job.moments = td_scratch(device, (size_t)(chunks * 4 * channels) * sizeof(double));
+        find_moments(&job, device);
+    }
+    char *constants = td_scratch(device, (size_t)(3 * channels * job.size));
+    char *scale = constants + channels * job.size, *shift = scale + channels * job.size;
+    prepare_channels(a, &job, constants, scale, shift);
+    job.mean = constants;
+    job.scale = scale;
+    job.shift = shift;
+    td_parallel(device, job.rows, job.chunk, normalize_range, &job);
+    td_scratch_free(device, constants);
+    td_scratch_free(device, job.moments);
+    td_stage_end(&sy);
+    td_stage_end(&sadd);
+    td_stage_end(&sx);
+}

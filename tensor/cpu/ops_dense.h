@@ -1,0 +1,33 @@
+/* Tensors as a kernel wants them: in a given layout, dense. A tensor that is not gets a copy in
+ * scratch memory for the time of the call, so that each kernel is written for one layout only. */
+#ifndef TD_TENSOR_CPU_OPS_DENSE_H
+#define TD_TENSOR_CPU_OPS_DENSE_H
+
+#include "tensor/tensor.h"
+
+typedef struct td_staged {
+    td_tensor *tensor; /* what the kernel works on: the caller's tensor or `copy`; NULL: none */
+    td_tensor *original;
+    td_tensor copy;
+    td_storage storage;
+    void *scratch; /* NULL: no copy was needed */
+    bool is_output;
+} td_staged;
+
+/* To read t. NULL is fine. Returns its data. */
+const void *td_stage_in(td_staged *staged, const td_tensor *t, td_layout layout);
+
+/* To read t in the dense memory order of `like`, which has the same shape. */
+const void *td_stage_in_like(td_staged *staged, const td_tensor *t, const td_tensor *like);
+
+/* To write t; with `keep`, what is in it is there before (for accumulation). Returns its data. */
+void *td_stage_out(td_staged *staged, td_tensor *t, td_layout layout, bool keep);
+
+/* Writes an output's copy back and gives the scratch memory back. */
+void td_stage_end(td_staged *staged);
+
+/* A tensor header over plain dense memory, for as long as both of its parts live. */
+void td_wrap(td_tensor *t, td_storage *storage, void *data, td_shape shape, td_dtype dtype,
+             td_layout layout, td_device device);
+
+#endif

@@ -1,0 +1,59 @@
+/* Dropout. Elements are numbered row-major, four of them share a Philox counter. */
+#include "tensor/cpu/loops.h"
+#include "tensor/cpu/ops.h"
+#include "tensor/cpu/ops_dense.h"
+#include "tensor/cpu/ops_walk.h"
+#include "tensor/storage.h"
+
+#include <math.h>
+
+enum { PIECE = 256 };
+
+typedef struct dropout_job {
+    const td_loops *loops;
+    int64_t size;
+    char *y;
+    const char *x;
+    td_philox_key key;
+    uint64_t step;
+    uint32_t threshold;
+    double scale;
+    bool accumulate;
+} dropout_job;
+
+/* begin is a multiple of 4. */
+static void dropout_range(void *ctx, int64_t begin, int64_t end)
+{
+    const dropout_job *job = ctx;
+    for (int64_t at = begin; at < end; at += PIECE) {
+        int64_t n = end - at < PIECE ? end - at : PIECE;
+        uint32_t draw[PIECE];
+        for (int64_t i = 0; i < n; i += 4) {
+            td_philox(job->key, job->step, (uint64_t)(at + i) / 4, draw + i);
+        }
+        job->loops->dropout(n, job->y + at * job->size, job->x + at * job->size, draw,
+                            job->threshold, job->scale, job->accumulate);
+    }
+}
+
+void td_cpu_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key key, uint64_t step,
+                    bool accumulate)
+{
+    td_staged sx, sy;
+    double threshold = ceil(p * 0x1p32);
+    dropout_job job = {
+        .loops = td_loops_of(y->dtype),
+        .size = (int64_t)td_dtype_size(y->dtype),
+        .x = td_stage_in(&sx, x, TD_ROW_MAJOR),
+        .y = td_stage_out(&sy, y, TD_ROW_MAJOR, accumulate),
+        .key = key,
+        .step = step,
+        .threshold = threshold < 0x1p32 ? (uint32_t)threshold : UINT32_MAX,
+        .scale = 1.0 / (1.0 - p),
+        .accumulate = accumulate,
+    };
+    int64_t n = td_numel(y);
+    td_parallel(td_device_of(y), n, td_element_chunk(n), dropout_range, &job);
+    td_stage_end(&sy);
+    td_stage_end(&sx);
+}

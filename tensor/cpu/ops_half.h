@@ -1,0 +1,45 @@
+/* bf16 and f16 are computed in float: pieces of a run are converted on the way in and out. */
+#ifndef TD_TENSOR_CPU_OPS_HALF_H
+#define TD_TENSOR_CPU_OPS_HALF_H
+
+#include "tensor/dtype.h"
+
+enum { TD_HALF_PIECE = 256 }; /* elements of the buffers that callers keep on their stack */
+
+static inline bool td_is_half(td_dtype dtype)
+{
+    return dtype == TD_BF16 || dtype == TD_F16;
+}
+
+/* n elements, `stride` apart, of an array of dtype TD_BF16 or TD_F16. */
+static inline void td_half_load(td_dtype dtype, int64_t n, float *out, const void *array,
+                                int64_t stride)
+{
+    const uint16_t *h = array;
+    if (dtype == TD_BF16) {
+        for (int64_t i = 0; i < n; i++) {
+            out[i] = td_bf16_to_f32(h[i * stride]);
+        }
+    } else {
+        for (int64_t i = 0; i < n; i++) {
+            out[i] = td_f16_to_f32(h[i * stride]);
+        }
+    }
+}
+
+static inline void td_half_store(td_dtype dtype, int64_t n, void *array, int64_t stride,
+                                 const float *values)
+{
+    uint16_t *h = array;
+    if (dtype == TD_BF16) {
+        for (int64_t i = 0; i < n; i++) {
+            h[i * stride] = td_f32_to_bf16(values[i]);
+        }
+    } else {
+        for (int64_t i = 0; i < n; i++) {
+            h[i * stride] = td_f32_to_f16(values[i]);
+        }
+    }
+}
+
+#endif

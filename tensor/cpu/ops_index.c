@@ -1,0 +1,211 @@
+/* Kernels that find, check or follow indices: argmax, embedding and its gradient, range checks. */
+#include "tensor/cpu/loops.h"
+#include "tensor/cpu/ops.h"
+#include "tensor/cpu/ops_dense.h"
+#include "tensor/cpu/ops_walk.h"
+#include "tensor/storage.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+/* ---- argmax ---- */
+
+typedef struct argmax_job {
+    td_walk walk; /* index, x without the dimension */
+    int64_t *index;
+    const char *x;
+    td_dtype dtype;
+    int64_t n, stride; /* the dimension */
+} argmax_job;
+
+/* The first largest; the first NaN counts as larger than all. For integers the second comparison
+ * is always true. */
+#define ARGMAX(type)                                                                               \
+    static int64_t argmax_##type(const type *x, int64_t n, int64_t stride)                         \
+    {                                                                                              \
+        type best = x[0];                                                                          \
+        int64_t at = 0;                                                                            \
+        for (int64_t i = 1; i < n && best == best; i++) {                                          \
+            type value = x[i * stride];                                                            \
+            if (!(value <= best)) {                                                                \
+                best = value;                                                                      \
+                at = i;                                                                            \
+            }                                                                                      \
+        }                                                                                          \
+        return at;                                                                                 \
+    }
+ARGMAX(float)
+ARGMAX(double)
+ARGMAX(int64_t)
+ARGMAX(int32_t)
+ARGMAX(uint8_t)
+
+static int64_t argmax_of(const argmax_job *job, int64_t offset)
+{
+    const void *x = job->x + offset * (int64_t)td_dtype_size(job->dtype);
+    switch (job->dtype) {
+    case TD_F32:
+        return argmax_float(x, job->n, job->stride);
+    case TD_F64:
+        return argmax_double(x, job->n, job->stride);
+    case TD_I64:
+        return argmax_int64_t(x, job->n, job->stride);
+    case TD_I32:
+        return argmax_int32_t(x, job->n, job->stride);
+    default:
+        return argmax_uint8_t(x, job->n, job->stride);
+    }
+}
+
+static void argmax_range(void *ctx, int64_t begin, int64_t end)
+{
+    const argmax_job *job = ctx;
+    const td_walk *w = &job->walk;
+    td_cursor c;
+    for (int64_t n = td_cursor_start(&c, w, begin, end); n; n = td_cursor_next(&c)) {
+        for (int64_t i = 0; i < n; i++) {
+            job->index[c.offset[0] + i * w->stride[0][0]] =
+                argmax_of(job, c.offset[1] + i * w->stride[1][0]);
+        }
+    }
+}
+
+void td_cpu_argmax(td_tensor *index, const td_tensor *x, int dim)
+{
+    argmax_job job = {
+        .index = td_ptr(index),
+        .x = td_ptr(x),
+        .dtype = x->dtype,
+        .n = x->shape[dim],
+        .stride = x->stride[dim],
+    };
+    td_walk_init(&job.walk, 2, (const td_tensor *[]){ index, x });
+    int64_t count = job.walk.count;
+    td_parallel(td_device_of(x), count, td_item_chunk(count, job.n), argmax_range, &job);
+}
+
+/* ---- embedding ---- */
+
+enum { STRIP = 64 }; /* columns of a table that one task adds to */
+
+typedef struct embedding_job {
+    const td_loops *loops;
+    int64_t size, d, count; /* bytes of an element, columns, indices */
+    const int64_t *index;
+    char *to;
+    const char *from;
+} embedding_job;
+
+static void embedding_range(void *ctx, int64_t begin, int64_t end)
+{
+    const embedding_job *job = ctx;
+    int64_t bytes = job->d * job->size;
+    for (int64_t i = begin; i < end; i++) {
+        memcpy(job->to + i * bytes, job->from + job->index[i] * bytes, (size_t)bytes);
+    }
+}
+
+void td_cpu_embedding(td_tensor *y, const td_tensor *table, const td_tensor *index)
+{
+    td_staged sy, stable, sindex;
+    embedding_job job = {
+        .size = (int64_t)td_dtype_size(table->dtype),
+        .d = table->shape[1],
+        .index = td_stage_in(&sindex, index, TD_ROW_MAJOR),
+        .from = td_stage_in(&stable, table, TD_ROW_MAJOR),
+        .to = td_stage_out(&sy, y, TD_ROW_MAJOR, false),
+    };
+    int64_t count = td_numel(index);
+    td_parallel(td_device_of(y), count, td_item_chunk(count, job.d), embedding_range, &job);
+    td_stage_end(&sy);
+    td_stage_end(&stable);
+    td_stage_end(&sindex);
+}
+
+/* A strip of columns: all indices in order, so that sums do not depend on threads. */
+static void embedding_grad_strips(void *ctx, int64_t begin, int64_t end)
+{
+    const embedding_job *job = ctx;
+    int64_t first = begin * STRIP, last = end * STRIP < job->d ? end * STRIP : job->d;
+    for (int64_t i = 0; i < job->count; i++) {
+        job->loops->axpy(last - first, job->to + (job->index[i] * job->d + first) * job->size, 1,
+                         1.0, job->from + (i * job->d + first) * job->size, 1);
+    }
+}
+
+void td_cpu_embedding_grad(td_tensor *dtable, const td_tensor *dy, const td_tensor *index,
+                           bool accumulate)
+{
+    td_staged sdtable, sdy, sindex;
+    embedding_job job = {
+        .loops = td_loops_of(dy->dtype),
+        .size = (int64_t)td_dtype_size(dy->dtype),
+        .d = dtable->shape[1],
+        .count = td_numel(index),
+        .index = td_stage_in(&sindex, index, TD_ROW_MAJOR),
+        .from = td_stage_in(&sdy, dy, TD_ROW_MAJOR),
+        .to = td_stage_out(&sdtable, dtable, TD_ROW_MAJOR, accumulate),
+    };
+    if (!accumulate) {
+        td_cpu_fill(sdtable.tensor, 0.0);
+    }
+    int64_t strips = (job.d + STRIP - 1) / STRIP;
+    td_parallel(td_device_of(dy), strips, td_item_chunk(strips, STRIP * job.count),
+                embedding_grad_strips, &job);
+    td_stage_end(&sdtable);
+    td_stage_end(&sdy);
+    td_stage_end(&sindex);
+}
+
+/* ---- range checks ---- */
+
+typedef struct range_check {
+    td_walk walk;
+    const int64_t *index;
+    uint64_t limit;
+    atomic_bool outside;
+} range_check;
+
+static void check_range(void *ctx, int64_t begin, int64_t end)
+{
+    range_check *job = ctx;
+    int64_t stride = job->walk.stride[0][0];
+    int any = 0;
+    td_cursor c;
+    for (int64_t n = td_cursor_start(&c, &job->walk, begin, end); n; n = td_cursor_next(&c)) {
+        const int64_t *index = job->index + c.offset[0];
+        for (int64_t i = 0; i < n; i++) {
+            any |= (uint64_t)index[i * stride] >= job->limit; /* negative ones are large */
+        }
+    }
+    if (any) {
+        atomic_store_explicit(&job->outside, true, memory_order_relaxed);
+    }
+}
+
+/* The first element outside, in row-major order; there is one. */
+static int64_t find_outside(const td_tensor *index, int64_t limit)
+{
+    td_staged rows;
+    const int64_t *value = td_stage_in(&rows, index, TD_ROW_MAJOR);
+    while (*value >= 0 && *value < limit) {
+        value++;
+    }
+    int64_t bad = *value;
+    td_stage_end(&rows);
+    return bad;
+}
+
+bool td_cpu_indices_in_range(const td_tensor *index, int64_t limit, int64_t *bad)
+{
+    range_check job = { .index = td_ptr(index), .limit = limit > 0 ? (uint64_t)limit : 0 };
+    atomic_init(&job.outside, false);
+    td_walk_init(&job.walk, 1, &index);
+    int64_t count = job.walk.count;
+    td_parallel(td_device_of(index), count, td_element_chunk(count), check_range, &job);
+    if (!atomic_load(&job.outside)) {
+        return true;
+    }
+    *bad = find_outside(index, limit);
+    return false;
+}

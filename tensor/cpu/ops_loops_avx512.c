@@ -1,0 +1,17 @@
+/* The loops for AVX-512. */
+#include "tensor/cpu/loops_common.h"
+
+#if TD_X86
+
+#define TD_ISA avx512
+#define TD_LOOP_TARGET TD_TARGET_AVX512
+#define TD_HAS_FMA 1
+
+#define TD_LOOP_F64 0
+#include "tensor/cpu/loops.inc"
+#undef TD_LOOP_F64
+
+#define TD_LOOP_F64 1
+#include "tensor/cpu/loops.inc"
+
+#endif

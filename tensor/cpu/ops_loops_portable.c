@@ -1,0 +1,13 @@
+/* The loops for the instruction set that every processor of the compiler's target has. */
+#include "tensor/cpu/loops_common.h"
+
+#define TD_ISA portable
+#define TD_LOOP_TARGET
+#define TD_HAS_FMA 0
+
+#define TD_LOOP_F64 0
+#include "tensor/cpu/loops.inc"
+#undef TD_LOOP_F64
+
+#define TD_LOOP_F64 1
+#include "tensor/cpu/loops.inc"

@@ -1,0 +1,119 @@
+/* The optimizers: one pass over flat memory, cut into chunks of fixed size. A chunk does what it
+ * contains of each slice. */
+#include "tensor/cpu/loops.h"
+#include "tensor/cpu/ops.h"
+#include "tensor/cpu/ops_walk.h"
+#include "tensor/storage.h"
+
+#include <math.h>
+
+typedef struct optim_job optim_job;
+struct optim_job {
+    const td_loops *loops;
+    int64_t size; /* bytes of an element */
+    char *param, *state[2];
+    const char *grad;
+    const td_optim_slice *slices;
+    int count;
+    void (*step)(const optim_job *job, const td_optim_slice *slice, int64_t begin, int64_t n);
+};
+
+static void *at(char *base, const optim_job *job, int64_t begin)
+{
+    return base ? base + begin * job->size : NULL;
+}
+
+static void sgd_step(const optim_job *job, const td_optim_slice *s, int64_t begin, int64_t n)
+{
+    td_sgd_step step = {
+        .lr = s->lr,
+        .weight_decay = s->weight_decay,
+        .momentum = s->momentum,
+        .dampening = s->dampening,
+        .first = s->first,
+        .nesterov = s->nesterov,
+    };
+    char *momentum = s->momentum != 0 ? job->state[0] : NULL;
+    job->loops->sgd(n, at(job->param, job, begin), job->grad + begin * job->size,
+                    at(momentum, job, begin), &step);
+}
+
+static void adam_step(const optim_job *job, const td_optim_slice *s, int64_t begin, int64_t n)
+{
+    td_adam_step step = {
+        .weight_decay = s->decoupled ? 0.0 : s->weight_decay,
+        .shrink = s->decoupled ? 1.0 - s->lr * s->weight_decay : 1.0,
+        .beta1 = s->beta1,
+        .beta2 = s->beta2,
+        .eps = s->eps,
+        .step_size = s->lr / s->bias1,
+        .sqrt_bias2 = sqrt(s->bias2),
+    };
+    job->loops->adam(n, at(job->param, job, begin), job->grad + begin * job->size,
+                     at(job->state[0], job, begin), at(job->state[1], job, begin), &step);
+}
+
+/* The first slice that ends behind an element. */
+static int first_slice(const optim_job *job, int64_t element)
+{
+    int low = 0, high = job->count;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        const td_optim_slice *s = &job->slices[middle];
+        if (s->begin + s->count > element) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
+static void optim_range(void *ctx, int64_t begin, int64_t end)
+{
+    const optim_job *job = ctx;
+    for (int i = first_slice(job, begin); i < job->count && job->slices[i].begin < end; i++) {
+        const td_optim_slice *s = &job->slices[i];
+        int64_t from = s->begin > begin ? s->begin : begin;
+        int64_t to = s->begin + s->count < end ? s->begin + s->count : end;
+        if (!s->skip && from < to) {
+            job->step(job, s, from, to - from);
+        }
+    }
+}
+
+static void run_optim(optim_job *job, const td_tensor *param)
+{
+    job->loops = td_loops_of(param->dtype);
+    job->size = (int64_t)td_dtype_size(param->dtype);
+    int64_t n = td_numel(param);
+    td_parallel(td_device_of(param), n, td_element_chunk(n), optim_range, job);
+}
+
+void td_cpu_sgd(td_tensor *param, const td_tensor *grad, td_tensor *momentum,
+                const td_optim_slice *slices, int count)
+{
+    optim_job job = {
+        .param = td_ptr(param),
+        .grad = td_ptr(grad),
+        .state = { momentum ? td_ptr(momentum) : NULL },
+        .slices = slices,
+        .count = count,
+        .step = sgd_step,
+    };
+    run_optim(&job, param);
+}
+
+void td_cpu_adam(td_tensor *param, const td_tensor *grad, td_tensor *m, td_tensor *v,
+                 const td_optim_slice *slices, int count)
+{
+    optim_job job = {
+        .param = td_ptr(param),
+        .grad = td_ptr(grad),
+        .state = { td_ptr(m), td_ptr(v) },
+        .slices = slices,
+        .count = count,
+        .step = adam_step,
+    };
+    run_optim(&job, param);
+}

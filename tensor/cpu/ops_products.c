@@ -1,0 +1,170 @@
+/* Matrix products and convolutions: from tensors to the plain pointers of gemm.h and conv.h. */
+#include "tensor/cpu/conv.h"
+#include "tensor/cpu/cpu_device.h"
+#include "tensor/cpu/gemm.h"
+#include "tensor/cpu/ops.h"
+#include "tensor/cpu/ops_dense.h"
+#include "tensor/cpu/ops_walk.h"
+#include "tensor/storage.h"
+
+/* ---- matrix products ---- */
+
+/* A tensor's batch dimensions alone. */
+static td_tensor batch_of(const td_tensor *t)
+{
+    td_tensor batch = *t;
+    batch.ndim = t->ndim - 2;
+    return batch;
+}
+
+/* The rows of all batches may be one matrix, if they share their right side: a Linear layer. */
+static void join_batch(td_gemm_desc *g)
+{
+    if (g->batch > 1 && g->b_batch == 0 && g->a_batch == g->m * g->a_row &&
+        g->c_batch == g->m * g->c_row) {
+        g->m *= g->batch;
+        g->batch = 1;
+    }
+}
+
+static const char *forward(const void *base, int64_t elements, td_dtype dtype)
+{
+    return (const char *)base + elements * (int64_t)td_dtype_size(dtype);
+}
+
+static void run_gemm(td_device device, const td_gemm_desc *g)
+{
+    size_t bytes = td_gemm_workspace(g);
+    void *workspace = bytes ? td_scratch(device, bytes) : NULL;
+    td_gemm(td_cpu_pool(device), g, workspace);
+    td_scratch_free(device, workspace);
+}
+
+void td_cpu_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const td_tensor *bias,
+                   bool accumulate)
+{
+    int row = c->ndim - 2, column = c->ndim - 1;
+    td_staged rows = { .scratch = NULL }, bias_row;
+    td_tensor *to = c;
+    if (c->shape[column] > 1 && c->stride[column] != 1) {
+        td_stage_out(&rows, c, TD_ROW_MAJOR, accumulate);
+        to = rows.tensor;
+    }
+    td_gemm_desc g = {
+        .dtype = c->dtype,
+        .m = c->shape[row],
+        .n = c->shape[column],
+        .k = a->shape[column],
+        .a_row = a->stride[row],
+        .a_col = a->stride[column],
+        .b_row = b->stride[row],
+        .b_col = b->stride[column],
+        .c_row = to->stride[row],
+        .bias = td_stage_in(&bias_row, bias, TD_ROW_MAJOR),
+        .accumulate = accumulate,
+    };
+    td_walk walk;
+    td_tensor batches[3] = { batch_of(to), batch_of(a), batch_of(b) };
+    td_walk_init(&walk, 3, (const td_tensor *[]){ &batches[0], &batches[1], &batches[2] });
+    td_cursor at;
+    for (int64_t n = td_cursor_start(&at, &walk, 0, walk.count); n; n = td_cursor_next(&at)) {
+        td_gemm_desc part = g;
+        part.c = td_ptr(to);
+        part.c = (char *)part.c + at.offset[0] * (int64_t)td_dtype_size(c->dtype);
+        part.a = forward(td_ptr(a), at.offset[1], c->dtype);
+        part.b = forward(td_ptr(b), at.offset[2], c->dtype);
+        part.batch = n;
+        part.c_batch = walk.stride[0][0];
+        part.a_batch = walk.stride[1][0];
+        part.b_batch = walk.stride[2][0];
+        join_batch(&part);
+        run_gemm(td_device_of(c), &part);
+    }
+    td_stage_end(&bias_row);
+    td_stage_end(&rows);
+}
+
+/* ---- convolutions ---- */
+
+static td_conv2d_desc describe(const td_tensor *x, const td_tensor *w, const td_tensor *y,
+                               const td_conv2d_params *p)
+{
+    return (td_conv2d_desc){
+        .dtype = x->dtype,
+        .n = x->shape[0],
+        .ic = x->shape[1],
+        .ih = x->shape[2],
+        .iw = x->shape[3],
+        .oc = y->shape[1],
+        .oh = y->shape[2],
+        .ow = y->shape[3],
+        .kh = (int)w->shape[2],
+        .kw = (int)w->shape[3],
+        .stride_h = p->stride[0],
+        .stride_w = p->stride[1],
+        .pad_h = p->pad[0],
+        .pad_w = p->pad[1],
+        .dil_h = p->dilation[0],
+        .dil_w = p->dilation[1],
+        .groups = p->groups,
+    };
+}
+
+static void *take_workspace(td_device device, const td_conv2d_desc *desc, td_conv2d_pass pass)
+{
+    size_t bytes = td_conv2d_workspace(desc, pass);
+    return bytes ? td_scratch(device, bytes) : NULL;
+}
+
+void td_cpu_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const td_tensor *bias,
+                   const td_conv2d_params *params)
+{
+    td_device device = td_device_of(y);
+    td_conv2d_desc desc = describe(x, w, y, params);
+    td_staged sy, sx, sw, sb;
+    const void *from = td_stage_in(&sx, x, TD_IMAGE);
+    const void *filter = td_stage_in(&sw, w, TD_FILTER);
+    const void *shift = td_stage_in(&sb, bias, TD_ROW_MAJOR);
+    void *to = td_stage_out(&sy, y, TD_IMAGE, false);
+    void *workspace = take_workspace(device, &desc, TD_CONV2D_FORWARD);
+    td_conv2d_forward(td_cpu_pool(device), &desc, from, filter, shift, to, workspace);
+    td_scratch_free(device, workspace);
+    td_stage_end(&sy);
+    td_stage_end(&sb);
+    td_stage_end(&sw);
+    td_stage_end(&sx);
+}
+
+void td_cpu_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tensor *w,
+                              const td_conv2d_params *params, bool accumulate)
+{
+    td_device device = td_device_of(dx);
+    td_conv2d_desc desc = describe(dx, w, dy, params);
+    td_staged sdx, sdy, sw;
+    const void *from = td_stage_in(&sdy, dy, TD_IMAGE);
+    const void *filter = td_stage_in(&sw, w, TD_FILTER);
+    void *to = td_stage_out(&sdx, dx, TD_IMAGE, accumulate);
+    void *workspace = take_workspace(device, &desc, TD_CONV2D_BACKWARD_DATA);
+    td_conv2d_backward_data(td_cpu_pool(device), &desc, from, filter, to, accumulate, workspace);
+    td_scratch_free(device, workspace);
+    td_stage_end(&sdx);
+    td_stage_end(&sw);
+    td_stage_end(&sdy);
+}
+
+void td_cpu_conv2d_grad_weight(td_tensor *dw, const td_tensor *dy, const td_tensor *x,
+                               const td_conv2d_params *params, bool accumulate)
+{
+    td_device device = td_device_of(dw);
+    td_conv2d_desc desc = describe(x, dw, dy, params);
+    td_staged sdw, sdy, sx;
+    const void *from = td_stage_in(&sdy, dy, TD_IMAGE);
+    const void *input = td_stage_in(&sx, x, TD_IMAGE);
+    void *to = td_stage_out(&sdw, dw, TD_FILTER, accumulate);
+    void *workspace = take_workspace(device, &desc, TD_CONV2D_BACKWARD_WEIGHTS);
+    td_conv2d_backward_weights(td_cpu_pool(device), &desc, input, from, to, accumulate, workspace);
+    td_scratch_free(device, workspace);
+    td_stage_end(&sdw);
+    td_stage_end(&sx);
+    td_stage_end(&sdy);
+}

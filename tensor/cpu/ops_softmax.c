@@ -1,0 +1,160 @@
+/* Softmax along a dimension, and cross-entropy over rows of logits. */
+#include "tensor/cpu/loops.h"
+#include "tensor/cpu/ops.h"
+#include "tensor/cpu/ops_dense.h"
+#include "tensor/cpu/ops_walk.h"
+#include "tensor/element.h"
+#include "tensor/storage.h"
+
+enum { EXP_COST = 8 }; /* an element's exp, in copies of an element */
+
+/* ---- softmax ---- */
+
+typedef struct softmax_job {
+    const td_loops *loops;
+    int64_t size, d, inner; /* memory is [outer][d][inner] */
+    char *out;
+    const char *in, *y;
+    bool log, accumulate;
+} softmax_job;
+
+static void softmax_range(void *ctx, int64_t begin, int64_t end)
+{
+    const softmax_job *job = ctx;
+    int64_t step = job->d * job->inner * job->size;
+    for (int64_t i = begin; i < end; i++) {
+        job->loops->softmax(job->d, job->inner, job->out + i * step, job->in + i * step, job->log);
+    }
+}
+
+static void softmax_grad_range(void *ctx, int64_t begin, int64_t end)
+{
+    const softmax_job *job = ctx;
+    int64_t step = job->d * job->inner * job->size;
+    for (int64_t i = begin; i < end; i++) {
+        job->loops->softmax_grad(job->d, job->inner, job->out + i * step, job->in + i * step,
+                                 job->y + i * step, job->log, job->accumulate);
+    }
+}
+
+static void run_softmax(softmax_job *job, const td_tensor *y, int dim, td_range_fn fn)
+{
+    int64_t count = td_numel(y);
+    if (count == 0) {
+        return;
+    }
+    job->loops = td_loops_of(y->dtype);
+    job->size = (int64_t)td_dtype_size(y->dtype);
+    job->d = y->shape[dim];
+    job->inner = job->d > 1 ? y->stride[dim] : 1;
+    int64_t outer = count / (job->d * job->inner);
+    td_parallel(td_device_of(y), outer, td_item_chunk(outer, job->d * job->inner * EXP_COST), fn,
+                job);
+}
+
+void td_cpu_softmax(td_tensor *y, const td_tensor *x, int dim, bool log)
+{
+    td_staged sx;
+    softmax_job job = { .out = td_ptr(y), .in = td_stage_in_like(&sx, x, y), .log = log };
+    run_softmax(&job, y, dim, softmax_range);
+    td_stage_end(&sx);
+}
+
+void td_cpu_softmax_grad(td_tensor *dx, const td_tensor *dy, const td_tensor *y, int dim, bool log,
+                         bool accumulate)
+{
+    td_staged sdy, sy;
+    softmax_job job = {
+        .out = td_ptr(dx),
+        .in = td_stage_in_like(&sdy, dy, dx),
+        .y = td_stage_in_like(&sy, y, dx),
+        .log = log,
+        .accumulate = accumulate,
+    };
+    run_softmax(&job, dx, dim, softmax_grad_range);
+    td_stage_end(&sy);
+    td_stage_end(&sdy);
+}
+
+/* ---- cross-entropy ---- */
+
+typedef struct entropy_job {
+    const td_loops *loops;
+    int64_t size, k;
+    char *out;
+    const char *in;
+    const int64_t *labels;
+    double smoothing, scale;
+    bool accumulate;
+    double *losses;
+} entropy_job;
+
+static void entropy_range(void *ctx, int64_t begin, int64_t end)
+{
+    const entropy_job *job = ctx;
+    int64_t step = job->k * job->size;
+    for (int64_t i = begin; i < end; i++) {
+        job->losses[i] = job->loops->cross_entropy(job->k, job->out + i * step,
+                                                   job->in + i * step, job->labels[i],
+                                                   job->smoothing);
+    }
+}
+
+static void entropy_grad_range(void *ctx, int64_t begin, int64_t end)
+{
+    const entropy_job *job = ctx;
+    int64_t step = job->k * job->size;
+    for (int64_t i = begin; i < end; i++) {
+        job->loops->cross_entropy_grad(job->k, job->out + i * step, job->in + i * step,
+                                       job->labels[i], job->smoothing, job->scale,
+                                       job->accumulate);
+    }
+}
+
+void td_cpu_cross_entropy(td_tensor *loss, td_tensor *log_p, const td_tensor *logits,
+                          const td_tensor *labels, double smoothing)
+{
+    td_device device = td_device_of(logits);
+    int64_t n = logits->shape[0], k = logits->shape[1];
+    td_staged in, out, label;
+    entropy_job job = {
+        .loops = td_loops_of(logits->dtype),
+        .size = (int64_t)td_dtype_size(logits->dtype),
+        .k = k,
+        .in = td_stage_in(&in, logits, TD_ROW_MAJOR),
+        .out = td_stage_out(&out, log_p, TD_ROW_MAJOR, false),
+        .labels = td_stage_in(&label, labels, TD_ROW_MAJOR),
+        .smoothing = smoothing,
+        .losses = td_scratch(device, (size_t)n * sizeof(double)),
+    };
+    td_parallel(device, n, td_item_chunk(n, k * EXP_COST), entropy_range, &job);
+    double sum = td_loops_of(TD_F64)->sum(n, job.losses, 1);
+    td_store_element(td_ptr(loss), loss->dtype, 0, sum / (double)n);
+    td_scratch_free(device, job.losses);
+    td_stage_end(&label);
+    td_stage_end(&out);
+    td_stage_end(&in);
+}
+
+void td_cpu_cross_entropy_grad(td_tensor *dlogits, const td_tensor *dloss, const td_tensor *log_p,
+                               const td_tensor *labels, double smoothing, bool accumulate)
+{
+    td_device device = td_device_of(dlogits);
+    int64_t n = log_p->shape[0], k = log_p->shape[1];
+    td_staged in, out, label;
+    entropy_job job = {
+        .loops = td_loops_of(log_p->dtype),
+        .size = (int64_t)td_dtype_size(log_p->dtype),
+        .k = k,
+        .in = td_stage_in(&in, log_p, TD_ROW_MAJOR),
+        .out = td_stage_out(&out, dlogits, TD_ROW_MAJOR, accumulate),
+        .labels = td_stage_in(&label, labels, TD_ROW_MAJOR),
+        .smoothing = smoothing,
+        .scale = td_load_element(td_ptr(dloss), dloss->dtype, 0) / (double)n,
+        .accumulate = accumulate,
+    };
+    td_parallel(device, n, td_item_chunk(n, k * EXP_COST), entropy_grad_range, &job);
+    td_stage_end(&label);
+    td_stage_end(&out);
+    td_stage_end(&in);
+}
