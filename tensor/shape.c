@@ -53,14 +53,15 @@ bool td_broadcast_shape(td_shape a, td_shape b, td_shape *out)
     return true;
 }
 
-/* Strides that make a shape dense in a memory order. */
+/* Strides that make a shape dense in a memory order. They may overflow for shapes that no memory
+ * can hold, which creation refuses afterwards. */
 static void dense_strides(td_shape shape, dim_order order, int64_t *stride)
 {
     int64_t step = 1;
     for (int i = order.count - 1; i >= 0; i--) {
         int d = order.dim[i];
         stride[d] = step;
-        step *= shape.dim[d] > 1 ? shape.dim[d] : 1;
+        (void)__builtin_mul_overflow(step, shape.dim[d] > 1 ? shape.dim[d] : 1, &step);
     }
 }
 

@@ -43,11 +43,11 @@ static void test_bad_names_are_refused(void **state)
 static void test_cuda_is_refused_with_advice(void **state)
 {
     (void)state;
+    static const td_device cuda = { TD_DEVICE_CUDA, 1 };
     td_device device;
     assert_int_equal(td_device_parse("cuda:0", &device), TD_E_UNSUPPORTED);
     assert_non_null(strstr(td_last_error(), "use cpu"));
     assert_int_equal(td_device_parse("cuda", &device), TD_E_UNSUPPORTED);
-    td_device cuda = { TD_DEVICE_CUDA, 1 };
     assert_string_equal(td_device_name(cuda), "cuda:1");
     expect_fatal("cuda:1 cannot be used", td_new(TD_SHAPE(2), TD_F32, cuda));
     expect_fatal("the last one is cpu:15", td_new(TD_SHAPE(2), TD_F32, TD_CPU_N(16)));
