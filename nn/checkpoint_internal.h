@@ -1,0 +1,25 @@
+/* What saving and loading checkpoints share. Users do not include this. */
+#ifndef TD_NN_CHECKPOINT_INTERNAL_H
+#define TD_NN_CHECKPOINT_INTERNAL_H
+
+#include "nn/checkpoint.h"
+
+/* Names of ours in a file. Of tensors: "optimizer.<path>.<what>". Of metadata: */
+#define TD_KEY_OPTIMIZER "optimizer."             /* what all of an optimizer's begin with */
+#define TD_KEY_OPTIMIZER_KIND "optimizer.kind"    /* "adam" */
+#define TD_KEY_OPTIMIZER_LR "optimizer.lr"        /* decimal */
+#define TD_KEY_OPTIMIZER_STEP "optimizer.%s.step" /* of each parameter; missing: 0 */
+#define TD_KEY_RANDOM "random.default"            /* td_generator_to_text */
+#define TD_KEY_DROPOUT "dropout.%s"               /* of each Dropout: "seed calls" */
+
+enum { TD_GENERATOR_TEXT = 5200 }; /* bytes that the text of a generator takes at most */
+
+/* A generator's whole state as text, and back: seed, next, has_cached, the bits of cached_normal,
+ * then the 624 words as 8 hexadecimal digits each. false: not of that form. */
+void td_generator_to_text(const td_generator *g, char text[TD_GENERATOR_TEXT]);
+bool td_generator_from_text(const char *text, td_generator *g);
+
+/* Formats into new memory; NULL with td_last_error() when it is short. */
+char *td_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

@@ -1,0 +1,380 @@
+/* Loading a checkpoint. First everything is looked up, compared and counted; only when all of it
+ * fits is anything changed. */
+#include "nn/checkpoint_internal.h"
+#include "nn/module.h"
+#include "nn/optim/optim_internal.h"
+#include "nn/params.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- what differs ---- */
+
+enum { LISTED = 10 };
+
+/* The first few of one sort of difference, and how many there are. */
+typedef struct difference {
+    const char *what;
+    char text[560];
+    int count;
+} difference;
+
+typedef struct differences {
+    difference missing, unexpected, unlike;
+} differences;
+
+__attribute__((format(printf, 2, 3))) static void note(difference *d, const char *format, ...)
+{
+    size_t length = strlen(d->text);
+    size_t left = sizeof d->text - length;
+    if (d->count < LISTED && left > 8) {
+        char item[256];
+        va_list args;
+        va_start(args, format);
+        vsnprintf(item, sizeof item, format, args);
+        va_end(args);
+        snprintf(d->text + length, left, "%s%s", d->count > 0 ? ", " : "", item);
+    }
+    d->count++;
+}
+
+static void describe(const difference *d, char *text, size_t size)
+{
+    text[0] = '\0';
+    if (d->count > 0) {
+        snprintf(text, size, "\n  %s (%d): %s%s", d->what, d->count, d->text,
+                 d->count > LISTED ? ", ..." : "");
+    }
+}
+
+static td_status report(const differences *d, const char *path)
+{
+    if (d->missing.count + d->unexpected.count + d->unlike.count == 0) {
+        return TD_OK;
+    }
+    char missing[640], unexpected[640], unlike[640];
+    describe(&d->missing, missing, sizeof missing);
+    describe(&d->unexpected, unexpected, sizeof unexpected);
+    describe(&d->unlike, unlike, sizeof unlike);
+    return td_fail(TD_E_MISMATCH,
+                   "'%s' does not fit; nothing was loaded. Was it saved from another model or "
+                   "optimizer, or one of other sizes?%s%s%s",
+                   path, missing, unexpected, unlike);
+}
+
+/* ---- what goes where ---- */
+
+typedef struct transfer {
+    td_tensor *to;
+    const td_safetensors_entry *from; /* NULL: zeros */
+    bool view;                        /* `to` was made for this */
+} transfer;
+
+typedef struct loading {
+    const td_checkpoint *checkpoint;
+    td_safetensors *file;
+    bool *used; /* of each entry of the file */
+    transfer *transfers;
+    int count;
+    int64_t *steps; /* of the optimizer's parameters */
+    double lr;
+    td_generator *random;     /* NULL: not asked for */
+    td_dropout_place *places; /* of the model's modules, in their order, where they are Dropouts */
+    int place_count;
+    differences differ;
+    td_status status; /* the first failure that is no difference */
+} loading;
+
+static const td_safetensors_entry *take_entry(loading *l, const char *name)
+{
+    const td_safetensors_entry *entry = td_safetensors_find(l->file, name);
+    if (entry != NULL) {
+        l->used[entry - td_safetensors_get(l->file, 0)] = true;
+    }
+    return entry;
+}
+
+/* Data-parallel wrappers elsewhere put "module." in front of every name. */
+static const td_safetensors_entry *take_model_entry(loading *l, const char *name)
+{
+    const td_safetensors_entry *entry = take_entry(l, name);
+    if (entry == NULL) {
+        char *prefixed = td_format("module.%s", name);
+        if (prefixed == NULL) {
+            l->status = TD_E_NOMEM;
+            return NULL;
+        }
+        entry = take_entry(l, prefixed);
+        free(prefixed);
+    }
+    return entry;
+}
+
+static bool dtypes_fit(td_dtype a, td_dtype b)
+{
+    return a == b || (td_is_float(a) && td_is_float(b));
+}
+
+/* Plans one transfer, or notes why it cannot be. */
+static void plan(loading *l, const char *name, td_tensor *to, const td_safetensors_entry *from,
+                 bool view)
+{
+    if (from == NULL) {
+        note(&l->differ.missing, "%s %s", name, td_describe_shape(td_shape_of(to)));
+    } else if (!td_shape_equal(from->shape, td_shape_of(to)) ||
+               !dtypes_fit(from->dtype, to->dtype)) {
+        note(&l->differ.unlike, "%s is %s%s in the file, %s%s here", name,
+             td_dtype_name(from->dtype), td_describe_shape(from->shape), td_dtype_name(to->dtype),
+             td_describe_shape(td_shape_of(to)));
+    }
+    l->transfers[l->count++] = (transfer){ to, from, view };
+}
+
+static void plan_model(loading *l, const td_state_list *state)
+{
+    for (int i = 0; i < state->count; i++) {
+        const char *name = state->items[i].name;
+        plan(l, name, state->items[i].tensor, take_model_entry(l, name), false);
+    }
+}
+
+/* ---- the optimizer ---- */
+
+/* How many steps the file says that parameter i has made; 0 where it says nothing. */
+static int64_t read_steps(loading *l, const char *path)
+{
+    char *key = td_format(TD_KEY_OPTIMIZER_STEP, path);
+    const char *text = key != NULL ? td_safetensors_metadata(l->file, key) : NULL;
+    int64_t steps = 0;
+    if (key == NULL) {
+        l->status = TD_E_NOMEM;
+    } else if (text != NULL) {
+        char *end;
+        steps = strtoll(text, &end, 10);
+        if (end == text || *end != '\0' || steps < 0) {
+            note(&l->differ.unlike, "%s is '%.20s', no count", key, text);
+            steps = 0;
+        }
+    }
+    free(key);
+    return steps;
+}
+
+static void plan_parameter_state(loading *l, td_optim *o, int i)
+{
+    const char *path = td_params_get(o->params, i)->name;
+    l->steps[i] = read_steps(l, path);
+    for (int k = 0; k < TD_OPTIM_STATES && o->state[k] != NULL; k++) {
+        td_tensor *view = td_params_view(o->params, o->state[k], i);
+        char *name = td_format(TD_KEY_OPTIMIZER "%s.%s", path, o->kind->states[k]);
+        if (view == NULL || name == NULL) {
+            td_free(view);
+            l->status = TD_E_NOMEM;
+        } else if (l->steps[i] > 0) {
+            plan(l, name, view, take_entry(l, name), true);
+        } else {
+            l->transfers[l->count++] = (transfer){ view, NULL, true };
+        }
+        free(name);
+    }
+}
+
+static void plan_optimizer(loading *l, td_optim *o)
+{
+    const char *kind = td_safetensors_metadata(l->file, TD_KEY_OPTIMIZER_KIND);
+    const char *lr = td_safetensors_metadata(l->file, TD_KEY_OPTIMIZER_LR);
+    if (kind == NULL) {
+        note(&l->differ.missing, "the state of an optimizer (%s)", o->kind->name);
+        return;
+    }
+    if (strcmp(kind, o->kind->name) != 0) {
+        note(&l->differ.unlike, "the optimizer is %.20s in the file, %s here", kind, o->kind->name);
+        return;
+    }
+    l->lr = lr != NULL ? strtod(lr, NULL) : o->lr;
+    for (int i = 0; i < td_params_count(o->params); i++) {
+        plan_parameter_state(l, o, i);
+    }
+}
+
+/* ---- random states ---- */
+
+static void plan_dropout(td_module *m, const char *path, void *user)
+{
+    loading *l = user;
+    if (td_dropout_place_of(m) == NULL) {
+        return;
+    }
+    char *key = td_format(TD_KEY_DROPOUT, path);
+    if (key == NULL) {
+        l->status = TD_E_NOMEM;
+        return;
+    }
+    const char *text = td_safetensors_metadata(l->file, key);
+    td_dropout_place *place = &l->places[l->place_count++];
+    if (text == NULL) {
+        note(&l->differ.missing, "%s (metadata)", key);
+    } else if (sscanf(text, "%" SCNu64 " %" SCNu64, &place->seed, &place->calls) != 2) {
+        note(&l->differ.unlike, "%s is '%.40s', not two numbers", key, text);
+    }
+    free(key);
+}
+
+static void plan_random(loading *l)
+{
+    const char *text = td_safetensors_metadata(l->file, TD_KEY_RANDOM);
+    if (text == NULL) {
+        note(&l->differ.missing, "%s (metadata)", TD_KEY_RANDOM);
+    } else if (!td_generator_from_text(text, l->random)) {
+        note(&l->differ.unlike, "%s is no state of a generator", TD_KEY_RANDOM);
+    }
+    td_module_each(l->checkpoint->model, plan_dropout, l);
+}
+
+static void apply_dropout(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    loading *l = user;
+    td_dropout_place *place = td_dropout_place_of(m);
+    if (place != NULL) {
+        *place = l->places[l->place_count++];
+    }
+}
+
+/* ---- the whole ---- */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+/* Names in the file that nothing asked for. */
+static void note_unused(loading *l)
+{
+    for (int i = 0; i < td_safetensors_count(l->file); i++) {
+        const td_safetensors_entry *entry = td_safetensors_get(l->file, i);
+        bool optimizer = strncmp(entry->name, TD_KEY_OPTIMIZER, strlen(TD_KEY_OPTIMIZER)) == 0;
+        if (!l->used[i] && !(optimizer && l->checkpoint->optim == NULL) &&
+            !ends_with(entry->name, "num_batches_tracked")) {
+            note(&l->differ.unexpected, "%s %s", entry->name, td_describe_shape(entry->shape));
+        }
+    }
+}
+
+static void count_module(td_module *m, const char *path, void *user)
+{
+    (void)m, (void)path;
+    ++*(int *)user;
+}
+
+static bool make_room(loading *l, const td_state_list *state)
+{
+    const td_optim *o = l->checkpoint->optim;
+    int modules = 0;
+    td_module_each(l->checkpoint->model, count_module, &modules);
+    size_t params = o != NULL ? (size_t)td_params_count(o->params) : 0;
+    l->used = calloc((size_t)td_safetensors_count(l->file) + 1, sizeof *l->used);
+    l->transfers =
+        calloc((size_t)state->count + params * TD_OPTIM_STATES + 1, sizeof *l->transfers);
+    l->steps = calloc(params + 1, sizeof *l->steps);
+    l->places = calloc((size_t)modules, sizeof *l->places);
+    l->random = malloc(sizeof *l->random);
+    return l->used != NULL && l->transfers != NULL && l->steps != NULL && l->places != NULL &&
+           l->random != NULL;
+}
+
+static void plan_all(loading *l, const td_state_list *state)
+{
+    plan_model(l, state);
+    if (l->checkpoint->optim != NULL) {
+        plan_optimizer(l, l->checkpoint->optim);
+    }
+    if (l->checkpoint->with_random) {
+        plan_random(l);
+    }
+    note_unused(l);
+}
+
+static void apply(loading *l)
+{
+    for (int i = 0; i < l->count; i++) {
+        const transfer *t = &l->transfers[i];
+        if (t->from != NULL) {
+            td_write(t->to, t->from->data, t->from->dtype);
+        } else {
+            td_fill_(t->to, 0.0);
+        }
+    }
+    td_optim *o = l->checkpoint->optim;
+    if (o != NULL) {
+        o->lr = l->lr;
+        memcpy(o->steps, l->steps, (size_t)td_params_count(o->params) * sizeof *o->steps);
+    }
+    if (l->checkpoint->with_random) {
+        *td_default_generator() = *l->random;
+        l->place_count = 0;
+        td_module_each(l->checkpoint->model, apply_dropout, l);
+    }
+}
+
+static void free_loading(loading *l)
+{
+    for (int i = 0; i < l->count; i++) {
+        if (l->transfers[i].view) {
+            td_free(l->transfers[i].to);
+        }
+    }
+    free(l->used);
+    free(l->transfers);
+    free(l->steps);
+    free(l->places);
+    free(l->random);
+    td_safetensors_close(l->file);
+}
+
+td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint)
+{
+    TD_REQUIRE(path != NULL && checkpoint != NULL && checkpoint->model != NULL, TD_HERE,
+               "td_checkpoint_load: there is no path or no model");
+    loading l = { .checkpoint = checkpoint,
+                  .differ = { { .what = "missing in the file" },
+                              { .what = "only in the file" },
+                              { .what = "unlike" } } };
+    TD_TRY(td_safetensors_open(path, &l.file));
+    td_state_list state = td_module_state(checkpoint->model);
+    if (state.count < 0 || !make_room(&l, &state)) {
+        l.status = td_fail(TD_E_NOMEM, "no memory to load '%s'", path);
+    } else {
+        plan_all(&l, &state);
+    }
+    if (l.status == TD_OK) {
+        l.status = report(&l.differ, path);
+    }
+    if (l.status == TD_OK) {
+        apply(&l);
+    }
+    free_loading(&l);
+    td_state_list_free(&state);
+    return l.status;
+}
+
+td_status td_checkpoint_metadata(const char *path, const char *key, char *value, size_t size)
+{
+    td_safetensors *file;
+    TD_TRY(td_safetensors_open(path, &file));
+    const char *text = td_safetensors_metadata(file, key);
+    td_status status = TD_OK;
+    if (text == NULL) {
+        status = td_fail(TD_E_NOTFOUND, "'%s' has no metadata value '%s'", path, key);
+    } else if (strlen(text) >= size) {
+        status = td_fail(TD_E_ARG,
+                         "the metadata value '%s' of '%s' has %zu bytes; there is room "
+                         "for %zu",
+                         key, path, strlen(text) + 1, size);
+    } else {
+        memcpy(value, text, strlen(text) + 1);
+    }
+    td_safetensors_close(file);
+    return status;
+}

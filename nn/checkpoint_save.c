@@ -1,0 +1,205 @@
+/* Saving a checkpoint: a list of all that belongs into the file, then one tensor after the other.
+ */
+#include "nn/checkpoint_internal.h"
+#include "nn/module.h"
+#include "nn/optim/optim_internal.h"
+#include "nn/params.h"
+#include "nn/safetensors.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* What will be in the file. Names and values that were made for it are kept in `texts`. */
+typedef struct contents {
+    td_safetensors_entry *entries;
+    td_tensor **tensors; /* of each entry */
+    bool *views;         /* tensors[i] was made for the file */
+    int count;
+    td_metadata *metadata;
+    int metadata_count;
+    char **texts;
+    int text_count;
+    bool failed;  /* memory was short */
+    void *buffer; /* one tensor's elements, row-major */
+} contents;
+
+static const char *keep_text(contents *c, char *text)
+{
+    if (text == NULL) {
+        c->failed = true;
+    } else {
+        c->texts[c->text_count++] = text;
+    }
+    return text;
+}
+
+static void add_tensor(contents *c, const char *name, td_tensor *t, bool view)
+{
+    if (name == NULL || t == NULL) {
+        c->failed = true;
+        return;
+    }
+    c->entries[c->count] = (td_safetensors_entry){
+        .name = name,
+        .dtype = t->dtype,
+        .shape = td_shape_of(t),
+        .bytes = (size_t)td_numel(t) * td_dtype_size(t->dtype),
+    };
+    c->views[c->count] = view;
+    c->tensors[c->count++] = t;
+}
+
+static void add_metadata(contents *c, const char *key, const char *value)
+{
+    if (key == NULL || value == NULL) {
+        c->failed = true;
+        return;
+    }
+    c->metadata[c->metadata_count++] = (td_metadata){ key, value };
+}
+
+/* ---- the parts ---- */
+
+static void add_model(contents *c, const td_state_list *state)
+{
+    for (int i = 0; i < state->count; i++) {
+        add_tensor(c, state->items[i].name, state->items[i].tensor, false);
+    }
+}
+
+static void add_optimizer(contents *c, td_optim *o)
+{
+    add_metadata(c, TD_KEY_OPTIMIZER_KIND, o->kind->name);
+    add_metadata(c, TD_KEY_OPTIMIZER_LR, keep_text(c, td_format("%.17g", o->lr)));
+    for (int i = 0; i < td_params_count(o->params); i++) {
+        const char *path = td_params_get(o->params, i)->name;
+        if (o->steps[i] == 0) {
+            continue; /* nothing to remember */
+        }
+        add_metadata(c, keep_text(c, td_format(TD_KEY_OPTIMIZER_STEP, path)),
+                     keep_text(c, td_format("%" PRId64, o->steps[i])));
+        for (int k = 0; k < TD_OPTIM_STATES && o->state[k] != NULL; k++) {
+            const char *name =
+                keep_text(c, td_format(TD_KEY_OPTIMIZER "%s.%s", path, o->kind->states[k]));
+            add_tensor(c, name, td_params_view(o->params, o->state[k], i), true);
+        }
+    }
+}
+
+static void add_dropout(td_module *m, const char *path, void *user)
+{
+    contents *c = user;
+    const td_dropout_place *place = td_dropout_place_of(m);
+    if (place != NULL) {
+        add_metadata(c, keep_text(c, td_format(TD_KEY_DROPOUT, path)),
+                     keep_text(c, td_format("%" PRIu64 " %" PRIu64, place->seed, place->calls)));
+    }
+}
+
+static void add_random(contents *c, td_module *model)
+{
+    char *text = malloc(TD_GENERATOR_TEXT);
+    if (text != NULL) {
+        td_generator_to_text(td_default_generator(), text);
+    }
+    add_metadata(c, TD_KEY_RANDOM, keep_text(c, text));
+    td_module_each(model, add_dropout, c);
+}
+
+static void count_module(td_module *m, const char *path, void *user)
+{
+    (void)m, (void)path;
+    ++*(int *)user;
+}
+
+/* Room for the most that there can be. */
+static bool make_room(contents *c, const td_checkpoint *checkpoint, const td_state_list *state)
+{
+    int modules = 0;
+    td_module_each(checkpoint->model, count_module, &modules);
+    int params = checkpoint->optim != NULL ? td_params_count(checkpoint->optim->params) : 0;
+    size_t tensors = (size_t)(state->count + params * TD_OPTIM_STATES) + 1;
+    size_t metadata = (size_t)(checkpoint->metadata_count + params + modules) + 3;
+    c->entries = calloc(tensors, sizeof *c->entries);
+    c->tensors = calloc(tensors, sizeof(td_tensor *));
+    c->views = calloc(tensors, sizeof *c->views);
+    c->metadata = calloc(metadata, sizeof *c->metadata);
+    c->texts = calloc(tensors + 2 * metadata, sizeof(char *));
+    return c->entries != NULL && c->tensors != NULL && c->views != NULL && c->metadata != NULL &&
+           c->texts != NULL;
+}
+
+static bool make_buffer(contents *c)
+{
+    size_t largest = 1;
+    for (int i = 0; i < c->count; i++) {
+        largest = c->entries[i].bytes > largest ? c->entries[i].bytes : largest;
+    }
+    c->buffer = malloc(largest);
+    return c->buffer != NULL;
+}
+
+static void free_contents(contents *c)
+{
+    for (int i = 0; c->views != NULL && i < c->count; i++) {
+        if (c->views[i]) {
+            td_free(c->tensors[i]);
+        }
+    }
+    for (int i = 0; i < c->text_count; i++) {
+        free(c->texts[i]);
+    }
+    free(c->entries);
+    free(c->tensors);
+    free(c->views);
+    free(c->metadata);
+    free(c->texts);
+    free(c->buffer);
+}
+
+/* ---- the whole ---- */
+
+/* From the device's order to the file's. */
+static const void *fetch_row_major(int i, void *user)
+{
+    contents *c = user;
+    td_read(c->tensors[i], c->buffer, c->entries[i].dtype);
+    return c->buffer;
+}
+
+static void collect(contents *c, const td_checkpoint *checkpoint, const td_state_list *state)
+{
+    add_model(c, state);
+    for (int i = 0; i < checkpoint->metadata_count; i++) {
+        add_metadata(c, checkpoint->metadata[i].key, checkpoint->metadata[i].value);
+    }
+    if (checkpoint->optim != NULL) {
+        add_optimizer(c, checkpoint->optim);
+    }
+    if (checkpoint->with_random) {
+        add_random(c, checkpoint->model);
+    }
+}
+
+td_status td_checkpoint_save(const char *path, const td_checkpoint *checkpoint)
+{
+    TD_REQUIRE(path != NULL && checkpoint != NULL && checkpoint->model != NULL, TD_HERE,
+               "td_checkpoint_save: there is no path or no model");
+    for (int i = 0; i < checkpoint->metadata_count; i++) {
+        TD_REQUIRE(checkpoint->metadata[i].key != NULL && checkpoint->metadata[i].value != NULL,
+                   TD_HERE, "td_checkpoint_save: metadata[%d] has a NULL key or value", i);
+    }
+    td_state_list state = td_module_state(checkpoint->model);
+    contents c = { .failed = false };
+    bool made = state.count >= 0 && make_room(&c, checkpoint, &state);
+    if (made) {
+        collect(&c, checkpoint, &state);
+        made = !c.failed && make_buffer(&c);
+    }
+    td_status status = made ? td_safetensors_write_from(path, c.entries, c.count, c.metadata,
+                                                        c.metadata_count, fetch_row_major, &c)
+                            : td_fail(TD_E_NOMEM, "no memory to save a checkpoint to '%s'", path);
+    free_contents(&c);
+    td_state_list_free(&state);
+    return status;
+}

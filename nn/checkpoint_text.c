@@ -1,0 +1,73 @@
+/* Random states as text in a checkpoint's metadata. */
+#include "nn/checkpoint_internal.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+enum { WORDS = 624, WORD_DIGITS = 8 };
+
+char *td_format(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    char *text = NULL;
+    int length = vasprintf(&text, format, args);
+    va_end(args);
+    if (length < 0) {
+        td_fail(TD_E_NOMEM, "no memory for a name in a checkpoint");
+        return NULL;
+    }
+    return text;
+}
+
+void td_generator_to_text(const td_generator *g, char text[TD_GENERATOR_TEXT])
+{
+    uint64_t cached;
+    memcpy(&cached, &g->cached_normal, sizeof cached);
+    int at = snprintf(text, TD_GENERATOR_TEXT, "%" PRIu64 " %d %d %016" PRIx64 " ", g->seed,
+                      (int)g->next, (int)g->has_cached, cached);
+    for (int i = 0; i < WORDS; i++) {
+        at += snprintf(text + at, (size_t)(TD_GENERATOR_TEXT - at), "%08" PRIx32, g->state[i]);
+    }
+}
+
+static int digit_value(char c)
+{
+    if (c >= '0' && c <= '9') {
+        return c - '0';
+    }
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static bool read_word(const char *text, uint32_t *word)
+{
+    *word = 0;
+    for (int i = 0; i < WORD_DIGITS; i++) {
+        int digit = digit_value(text[i]);
+        if (digit < 0) {
+            return false; /* the end of the text, too */
+        }
+        *word = *word << 4 | (uint32_t)digit;
+    }
+    return true;
+}
+
+bool td_generator_from_text(const char *text, td_generator *g)
+{
+    uint64_t cached;
+    int next, has_cached, at = 0;
+    if (sscanf(text, "%" SCNu64 " %d %d %" SCNx64 " %n", &g->seed, &next, &has_cached, &cached,
+               &at) != 4 ||
+        at == 0 || next < 0 || next > WORDS || has_cached < 0 || has_cached > 1) {
+        return false;
+    }
+    g->next = next;
+    g->has_cached = has_cached;
+    memcpy(&g->cached_normal, &cached, sizeof cached);
+    for (int i = 0; i < WORDS; i++, at += WORD_DIGITS) {
+        if (!read_word(text + at, &g->state[i])) {
+            return false;
+        }
+    }
+    return text[at] == '\0';
+}
