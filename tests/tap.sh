@@ -1,0 +1,56 @@
+# Sourced by the test scripts: TAP lines, and a few kinds of checks. Not a test itself.
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+apps=$PWD/${BUILD:-build/cc}/apps
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+tap_number=0 tap_failures=0
+
+# A run with sanitizers takes longer; so do fewer threads than CPUs.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
+
+tap() { # tap RC NAME [OUTPUT-FILE]: one test's line; the file is shown if it failed
+    tap_number=$((tap_number + 1))
+    if [ "$1" -eq 0 ]; then
+        echo "ok $tap_number - $2"
+    else
+        echo "not ok $tap_number - $2"
+        tap_failures=$((tap_failures + 1))
+        if [ -n "${3:-}" ]; then
+            tail -n 60 "$3" | sed 's/^/# /'
+        fi
+    fi
+}
+
+works() { # works NAME COMMAND...: it ends with 0; its output goes to $work/out
+    local name=$1
+    shift
+    "$@" >"$work/out" 2>&1 </dev/null
+    tap $? "$name" "$work/out"
+}
+
+fails() { # fails NAME CODE PATTERN COMMAND...: it ends with CODE and says PATTERN on stderr
+    local name=$1 code=$2 pattern=$3 rc
+    shift 3
+    "$@" >"$work/out" 2>"$work/err" </dev/null
+    rc=$?
+    cat "$work/err" >>"$work/out"
+    echo "# code $rc, wanted $code; wanted on stderr: $pattern" >>"$work/out"
+    [ $rc -eq "$code" ] && grep -qE -- "$pattern" "$work/err"
+    tap $? "$name" "$work/out"
+}
+
+says() { # says NAME PATTERN: the output of the last command has a line like that
+    grep -qE -- "$2" "$work/out"
+    tap $? "$1" "$work/out"
+}
+
+same() { # same NAME FILE FILE
+    cmp "$2" "$3" >"$work/cmp" 2>&1
+    tap $? "$1" "$work/cmp"
+}
+
+done_testing() {
+    echo "1..$tap_number"
+    exit $((tap_failures > 0))
+}

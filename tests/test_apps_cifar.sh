@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# The main job on a few images: real ones where TANDEM_DATA names them, synthetic ones otherwise.
+. "$(dirname "$0")/tap.sh"
+app=$apps/cifar_resnet18
+few="--limit 96 --batch-size 32 --workers 2"
+unset LC_ALL
+cd "$work" || exit 1 # away from data/cifar10, and Ctrl-C's default checkpoint goes here
+
+# shellcheck disable=SC2086
+works 'two epochs' "$app" $few --epochs 2 --save "$work/two" --log-dir "$work/log/deep"
+says 'the heading' '^=======  Training  =======$'
+says 'the step line' '^== step: \[  3/3\] \[1/2\] \| loss: [0-9]\.[0-9]{3} \| acc: [ 0-9]{2}\.[0-9]{3}%$'
+says 'speed of an epoch' '^== epoch: \[2/2\] \| .* images/s'
+says 'the checkpoint' '^== saved: .*/two$'
+says 'the test' '^== test: 96 images \| loss: [0-9.]+ \| acc: [ 0-9]{2,3}\.[0-9]{3}%'
+! grep -q "$(printf '[\r\033]')" "$work/out"
+tap $? 'in a pipe: plain lines'
+
+# shellcheck disable=SC2086
+works 'one epoch' "$app" $few --epochs 1 --save "$work/one" --threads 1 --log-dir "$work/logone"
+# shellcheck disable=SC2086
+works 'resumed for a second, other threads and workers' "$app" --resume "$work/one" --epochs 2 \
+    --save "$work/one" --threads 3 --workers 0 --log-dir "$work/logone"
+same 'resumed: the same bits' "$work/two" "$work/one"
+for run in log/deep logone; do # all columns but the speed
+    cut -d, -f 1-5,7- "$work/$run/metrics.csv" >"$work/$(basename $run).cut"
+done
+same 'resumed: the same losses' "$work/deep.cut" "$work/logone.cut"
+
+# shellcheck disable=SC2086
+works 'the CIFAR stem, with its summary' "$app" --stem cifar --limit 32 --batch-size 16 --epochs 1 --summary
+says 'the summary' 'layer1\.0'
+fails 'another stem than the checkpoint' 1 'trained with --stem imagenet' \
+    "$app" --resume "$work/one" --stem cifar
+fails 'other data than the checkpoint' 1 'trained with --limit 96' "$app" --resume "$work/one" --limit 64
+
+mkdir "$work/empty"
+fails 'a named folder without data' 1 "$work/empty" "$app" --data "$work/empty"
+fails 'no such folder' 1 "$work/nowhere" "$app" --data "$work/nowhere"
+fails 'no place for the checkpoint' 1 'nowhere' "$app" --save "$work/nowhere/model.safetensors"
+fails 'a folder in place of the checkpoint' 1 'that is a folder' "$app" --save "$work/empty"
+
+# Without data and without a named folder: synthetic pictures, and no doubt about it.
+(
+    unset TANDEM_DATA
+    "$app" --limit 32 --batch-size 16 --epochs 1
+) >"$work/out" 2>"$work/err" </dev/null
+tap $? 'synthetic pictures' "$work/err"
+says 'they are announced on stdout' 'NOT CIFAR-10'
+says 'and at the end' '^== test: .*NOT CIFAR-10'
+cp "$work/err" "$work/out"
+says 'and on stderr, with what to do' '--download'
+
+# A learning rate beyond reason: the run stops, and the checkpoint of before stays.
+cp "$work/one" "$work/before"
+fails 'a loss that is not finite' 1 '--debug-nan' \
+    "$app" --resume "$work/one" --epochs 9 --lr 1e6 --save "$work/one"
+same 'the checkpoint is the old one' "$work/before" "$work/one"
+"$app" --resume "$work/one" --epochs 9 --lr 1e6 --debug-nan >"$work/out" 2>&1 </dev/null
+test $? -ne 0
+tap $? '--debug-nan ends the run'
+says '--debug-nan names the operation' '(nan|inf).*(td_|conv|linear|norm|cross_entropy)'
+done_testing

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Command lines of all apps: help, and what they say to wrong options.
+. "$(dirname "$0")/tap.sh"
+
+for source in apps/*.c; do
+    name=$(basename "$source" .c)
+    app=$apps/$name
+    works "$name --help" "$app" --help
+    says "$name --help has the defaults" 'default [0-9]'
+    says "$name --help has --resume" '--resume=FILE'
+    works "$name --version" "$app" --version
+    says "$name --version is tandem's" '^tandem [0-9]+\.'
+    fails "$name: unknown flag" 64 'nonsense' "$app" --nonsense
+    fails "$name: a value without an option" 64 "'stray'" "$app" stray
+    fails "$name: an option without its value" 64 'epochs' "$app" --epochs
+    fails "$name: negative" 64 '--epochs: -3 is out of range; it goes from 1 to' "$app" --epochs=-3
+    fails "$name: zero" 64 '--batch-size: 0 is out of range' "$app" --batch-size 0
+    fails "$name: absurd" 64 '--workers: 1000000 is out of range' "$app" --workers 1000000
+    fails "$name: beyond 64 bits" 64 'out of range' "$app" --epochs 99999999999999999999
+    fails "$name: garbage behind a number" 64 "'5x' is not a whole number" "$app" --epochs 5x
+    fails "$name: a fraction of an epoch" 64 "'1.5' is not a whole number" "$app" --epochs 1.5
+    fails "$name: no number" 64 "'fast' is not a number" "$app" --lr fast
+    fails "$name: lr nan" 64 "not a number" "$app" --lr nan
+    fails "$name: lr zero" 64 '--lr: 0 is out of range' "$app" --lr 0
+    fails "$name: lr infinite" 64 '--lr: inf is out of range' "$app" --lr inf
+    fails "$name: empty text" 64 '--save: the value is empty' "$app" --save ''
+    fails "$name: a device that is not one" 1 'toaster' "$app" --device toaster
+    fails "$name: a device number too large" 1 'cpu:99' "$app" --device cpu:99
+    fails "$name: a log folder that cannot be" 1 'not a folder' "$app" --log-dir /dev/null/logs
+done
+fails 'cifar_resnet18: an unknown stem' 64 "'oak' is not one of imagenet\|cifar" \
+    "$apps/cifar_resnet18" --stem oak
+fails 'cifar_resnet18: a limit below zero' 64 '--limit: -1 is out of range' \
+    "$apps/cifar_resnet18" --limit=-1
+done_testing
