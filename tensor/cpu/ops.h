@@ -24,6 +24,8 @@ double td_cpu_sum_of_squares(const td_tensor *x);
 
 /* ops_index.c */
 void td_cpu_argmax(td_tensor *index, const td_tensor *x, int dim);
+void td_cpu_argmax_grad(td_tensor *dx, const td_tensor *dy, const td_tensor *index, int dim,
+                        bool accumulate);
 void td_cpu_embedding(td_tensor *y, const td_tensor *table, const td_tensor *index);
 void td_cpu_embedding_grad(td_tensor *dtable, const td_tensor *dy, const td_tensor *index,
                            bool accumulate);

@@ -84,6 +84,66 @@ void td_cpu_argmax(td_tensor *index, const td_tensor *x, int dim)
     td_parallel(td_device_of(x), count, td_item_chunk(count, job.n), argmax_range, &job);
 }
 
+/* ---- its gradient ---- */
+
+typedef struct argmax_grad_job {
+    td_walk walk; /* dy, index, dx without the dimension */
+    td_dtype dtype;
+    const void *dy;
+    const int64_t *index;
+    void *dx;
+    int64_t stride; /* of the dimension in dx */
+} argmax_grad_job;
+
+/* Each element of dy has a place of its own in dx, so pieces do not meet. */
+#define ARGMAX_GRAD(type)                                                                          \
+    static void argmax_grad_##type(const argmax_grad_job *job, const td_cursor *c, int64_t n)      \
+    {                                                                                              \
+        const td_walk *w = &job->walk;                                                             \
+        const type *dy = (const type *)job->dy + c->offset[0];                                     \
+        const int64_t *index = job->index + c->offset[1];                                          \
+        type *dx = (type *)job->dx + c->offset[2];                                                 \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            dx[i * w->stride[2][0] + index[i * w->stride[1][0]] * job->stride] +=                  \
+                dy[i * w->stride[0][0]];                                                           \
+        }                                                                                          \
+    }
+ARGMAX_GRAD(float)
+ARGMAX_GRAD(double)
+
+static void argmax_grad_range(void *ctx, int64_t begin, int64_t end)
+{
+    const argmax_grad_job *job = ctx;
+    td_cursor c;
+    for (int64_t n = td_cursor_start(&c, &job->walk, begin, end); n; n = td_cursor_next(&c)) {
+        if (job->dtype == TD_F32) {
+            argmax_grad_float(job, &c, n);
+        } else {
+            argmax_grad_double(job, &c, n);
+        }
+    }
+}
+
+void td_cpu_argmax_grad(td_tensor *dx, const td_tensor *dy, const td_tensor *index, int dim,
+                        bool accumulate)
+{
+    if (!accumulate) {
+        td_cpu_fill(dx, 0.0);
+    }
+    td_tensor rest = *dx;
+    rest.shape[dim] = 1;
+    argmax_grad_job job = {
+        .dtype = dx->dtype,
+        .dy = td_ptr(dy),
+        .index = td_ptr(index),
+        .dx = td_ptr(dx),
+        .stride = dx->stride[dim],
+    };
+    td_walk_init(&job.walk, 3, (const td_tensor *[]){ dy, index, &rest });
+    int64_t count = job.walk.count;
+    td_parallel(td_device_of(dx), count, td_element_chunk(count), argmax_grad_range, &job);
+}
+
 /* ---- embedding ---- */
 
 enum { STRIP = 64 }; /* columns of a table that one task adds to */
