@@ -81,8 +81,9 @@ typedef struct td_gradcheck_options {
 
 /* Compares the gradients of sum(fn(inputs) * R), R fixed pseudo-random weights, with central
  * differences, element by element, for all f64 leaves among the inputs (others are constants). fn
- * is called inside a step of its own, many times, and must be deterministic. TD_E_MISMATCH: they
- * differ; TD_E_ARG: no f64 leaf among the inputs. */
+ * is called inside a step of its own, many times, and must be deterministic. Not inside a step; the
+ * leaves' gradients are gone afterwards. TD_E_MISMATCH: they differ; TD_E_ARG: no f64 leaf among
+ * the inputs, or fn returns NULL or results of changing size. */
 td_status td_gradcheck(td_grad_check_fn fn, void *user, td_tensor *const *inputs, int count,
                        const td_gradcheck_options *options);
 

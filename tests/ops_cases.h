@@ -1,0 +1,31 @@
+/* For tests: the table of operations (autograd/ops/ops.def), and inputs for its cases. */
+#ifndef TD_TESTS_OPS_CASES_H
+#define TD_TESTS_OPS_CASES_H
+
+#include "autograd/autograd.h"
+
+enum { OPS_MAX_INPUTS = 8 };
+
+typedef struct ops_case {
+    const char *op;   /* "conv2d" */
+    const char *name; /* "conv2d", or "conv2d/stride" */
+    const char *inputs;
+    td_grad_check_fn fn;
+} ops_case;
+
+extern const ops_case ops_cases[];
+extern const int ops_case_count;
+
+/* Makes a case's inputs, always of the same values; float ones of the given dtype (f32, f64), in
+ * f64 with the values that f32 has. Leaves, unless the case says otherwise. Returns their number.
+ * A mistake in the table ends the program. */
+int ops_case_inputs(const ops_case *c, td_dtype dtype, td_tensor *inputs[OPS_MAX_INPUTS]);
+void ops_case_free(td_tensor *const *inputs, int count);
+
+/* |a - b| / |b| in the Euclidean norm over n values; |a| where b is zero. */
+double relative_l2(const double *a, const double *b, int64_t n);
+
+/* A small deterministic generator for test data: uniform in [-1, 1), exact in float. */
+double test_uniform(uint64_t *state);
+
+#endif
