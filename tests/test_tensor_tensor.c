@@ -14,6 +14,18 @@
 
 #include <cmocka.h>
 
+/* Under sanitizers, too, an allocation that is too large gives NULL. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+    return "allocator_may_return_null=1";
+}
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+    return "allocator_may_return_null=1";
+}
+
 /* ---- dtypes ---- */
 
 static void test_dtypes(void **state)
