@@ -17,21 +17,17 @@
 
 /* ---- f64 against central differences ---- */
 
-static void test_gradients_in_double(void **state)
+static void check_gradients(const ops_case *c)
 {
-    (void)state;
-    for (int i = 0; i < ops_case_count; i++) {
-        const ops_case *c = &ops_cases[i];
-        td_tensor *inputs[OPS_MAX_INPUTS];
-        int count = ops_case_inputs(c, TD_F64, inputs);
-        char report[2048];
-        td_gradcheck_options options = { .report = report, .report_size = sizeof report };
-        td_status status = td_gradcheck(c->fn, NULL, inputs, count, &options);
-        if (status != TD_OK) {
-            fail_msg("%s: %s\n%s", c->name, td_last_error(), report);
-        }
-        ops_case_free(inputs, count);
+    td_tensor *inputs[OPS_MAX_INPUTS];
+    int count = ops_case_inputs(c, TD_F64, inputs);
+    char report[2048];
+    td_gradcheck_options options = { .report = report, .report_size = sizeof report };
+    td_status status = td_gradcheck(c->fn, NULL, inputs, count, &options);
+    if (status != TD_OK) {
+        fail_msg("%s: %s\n%s", c->name, td_last_error(), report);
     }
+    ops_case_free(inputs, count);
 }
 
 /* ---- f32 against f64 ---- */
@@ -79,24 +75,28 @@ static outcome run_case(const ops_case *c, td_dtype dtype)
     return o;
 }
 
-static void test_float_is_close_to_double(void **state)
+static void check_float(const ops_case *c)
 {
-    (void)state;
-    for (int i = 0; i < ops_case_count; i++) {
-        const ops_case *c = &ops_cases[i];
-        outcome wide = run_case(c, TD_F64), narrow = run_case(c, TD_F32);
-        for (int k = 0; k <= OPS_MAX_INPUTS; k++) {
-            double bound = k == 0 ? 1e-6 : 1e-5;
-            assert_int_equal(wide.count[k], narrow.count[k]);
-            double error = relative_l2(narrow.values[k], wide.values[k], wide.count[k]);
-            if (!(error <= bound)) {
-                fail_msg("%s: %s %d in f32 is off by %.2e (relative L2), more than %.0e", c->name,
-                         k == 0 ? "value" : "gradient of input", k == 0 ? 0 : k - 1, error, bound);
-            }
-            free(wide.values[k]);
-            free(narrow.values[k]);
+    outcome wide = run_case(c, TD_F64), narrow = run_case(c, TD_F32);
+    for (int k = 0; k <= OPS_MAX_INPUTS; k++) {
+        double bound = k == 0 ? 1e-6 : 1e-5;
+        assert_int_equal(wide.count[k], narrow.count[k]);
+        double error = relative_l2(narrow.values[k], wide.values[k], wide.count[k]);
+        if (!(error <= bound)) {
+            fail_msg("%s: %s %d in f32 is off by %.2e (relative L2), more than %.0e", c->name,
+                     k == 0 ? "value" : "gradient of input", k == 0 ? 0 : k - 1, error, bound);
         }
+        free(wide.values[k]);
+        free(narrow.values[k]);
     }
+}
+
+/* A test of the group for each line of the table, with its name. */
+static void test_case(void **state)
+{
+    const ops_case *c = *state;
+    check_gradients(c);
+    check_float(c);
 }
 
 /* ---- the table is complete ---- */
@@ -199,11 +199,25 @@ static void test_gradcheck_notices(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients_in_double),
-        cmocka_unit_test(test_float_is_close_to_double),
+    const struct CMUnitTest about_the_table[] = {
         cmocka_unit_test(test_every_operation_is_in_the_table),
         cmocka_unit_test(test_gradcheck_notices),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    size_t extra = sizeof about_the_table / sizeof about_the_table[0];
+    size_t count = (size_t)ops_case_count + extra;
+    struct CMUnitTest *tests = calloc(count, sizeof *tests);
+    if (tests == NULL) {
+        return 1;
+    }
+    memcpy(tests, about_the_table, sizeof about_the_table);
+    for (int i = 0; i < ops_case_count; i++) {
+        tests[extra + (size_t)i] = (struct CMUnitTest){
+            .name = ops_cases[i].name,
+            .test_func = test_case,
+            .initial_state = (void *)(uintptr_t)&ops_cases[i],
+        };
+    }
+    int failed = _cmocka_run_group_tests("operations", tests, count, NULL, NULL);
+    free(tests);
+    return failed;
 }
