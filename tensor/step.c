@@ -11,8 +11,9 @@
 enum {
     MAX_SCOPES = 256,
     /* Headers and tape nodes of a step are overwritten this many steps later. Until then a stale
-     * tensor still has its name and its step's number, and can be reported. */
-    ROTATION = 4,
+     * tensor still has its name and its step's number, and can be reported. Three, because after
+     * three steps nothing may grow any more. */
+    ROTATION = 3,
 };
 
 /* A step tensor and the storage it may have of its own. Equal slots in a pool of their own, so that

@@ -1,0 +1,16 @@
+/* Whether this build is under a sanitizer, where memory and time mean little. */
+#ifndef TD_TESTS_SANITIZED_H
+#define TD_TESTS_SANITIZED_H
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TD_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TD_SANITIZED 1
+#endif
+#endif
+#ifndef TD_SANITIZED
+#define TD_SANITIZED 0
+#endif
+
+#endif

@@ -1,0 +1,156 @@
+/* After the third step a training step calls no malloc, grows no memory, and uses the same
+ * addresses as the step before. */
+#include "tests/train_job.h"
+#include "tests/sanitized.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- every call of the allocator in this program is counted ---- */
+
+static atomic_long allocations;
+
+#if defined(__GLIBC__) && !TD_SANITIZED
+#define COUNTS_ALLOCATIONS 1
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *old, size_t size);
+void *__libc_memalign(size_t alignment, size_t size);
+
+void *malloc(size_t size)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __libc_malloc(size);
+}
+
+void *calloc(size_t count, size_t size)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __libc_calloc(count, size);
+}
+
+void *realloc(void *old, size_t size)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __libc_realloc(old, size);
+}
+
+void *aligned_alloc(size_t alignment, size_t size)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __libc_memalign(alignment, size);
+}
+
+int posix_memalign(void **memory, size_t alignment, size_t size)
+{
+    atomic_fetch_add(&allocations, 1);
+    *memory = __libc_memalign(alignment, size);
+    return *memory == NULL ? 12 : 0;
+}
+#else
+#define COUNTS_ALLOCATIONS 0
+#endif
+
+/* Kilobytes of anonymous memory: code that is touched late does not count. */
+static long resident_kb(void)
+{
+    char line[256];
+    long kb = -1;
+    FILE *f = fopen("/proc/self/status", "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f) != NULL) {
+        if (strncmp(line, "RssAnon:", 8) == 0) {
+            kb = strtol(line + 8, NULL, 10);
+        }
+    }
+    fclose(f);
+    assert_true(kb > 0);
+    return kb;
+}
+
+enum { WARM_UP = 3, STEPS = 10 };
+
+static void check_same_memory(td_memory_stats before, td_memory_stats now)
+{
+    assert_int_equal(now.reserved, before.reserved);
+    assert_int_equal(now.growths, before.growths);
+    assert_int_equal(now.peak, before.peak);
+    assert_int_equal(now.allocations, before.allocations);
+    assert_true(now.address_hash == before.address_hash);
+    assert_int_equal(now.in_use, 0);
+}
+
+static void test_resnet(void **state)
+{
+    (void)state;
+    train_job job;
+    train_job_open(&job, 8, 32);
+    for (int i = 0; i < WARM_UP; i++) {
+        train_job_step(&job);
+    }
+    td_memory_stats memory = td_step_memory(TD_CPU);
+    assert_true(memory.peak > 0 && memory.allocations > 0);
+    long kb = resident_kb();
+    long calls = atomic_load(&allocations);
+    for (int i = 0; i < STEPS; i++) {
+        train_job_step(&job);
+    }
+    if (COUNTS_ALLOCATIONS) {
+        assert_true(calls > 0); /* the counting works */
+        assert_int_equal(atomic_load(&allocations), calls);
+    }
+    check_same_memory(memory, td_step_memory(TD_CPU));
+    if (!TD_SANITIZED) {
+        long grown = resident_kb() - kb;
+        assert_in_range(grown < 0 ? 0 : grown, 0, 64); /* a thread's stack may touch a page more */
+    }
+    train_job_close(&job);
+}
+
+/* The loader belongs to the steady state, too: whole epochs, with workers. */
+static void test_loader_and_mlp(void **state)
+{
+    (void)state;
+    td_dataset *images;
+    assert_int_equal(td_synthetic_images(200, 1, &images), TD_OK);
+    td_manual_seed(0);
+    td_module *net = td_nn_sequential(td_nn_flatten(), td_nn_linear(3072, 20), td_nn_relu(),
+                                      td_nn_dropout(0.1), td_nn_linear(20, 10));
+    td_optim *optim = td_adam(td_parameters(net), &(td_adam_options){ .lr = 1e-3 });
+    td_loader *loader = td_loader_open(
+        images, &(td_loader_options){ .batch_size = 64, .shuffle = true, .workers = 2 });
+    long calls = 0;
+    for (int epoch = 0; epoch < 6; epoch++) {
+        for (td_batch batch; td_loader_next(loader, &batch);) {
+            td_step_begin();
+            td_tensor *loss = td_cross_entropy(td_forward(net, batch.x), batch.y);
+            td_zero_grad(optim);
+            td_backward(loss);
+            td_optim_step(optim);
+            td_step_end();
+        }
+        assert_int_equal(td_loader_status(loader), TD_OK);
+        if (epoch == 2) {
+            calls = atomic_load(&allocations);
+        }
+    }
+    assert_int_equal(atomic_load(&allocations), COUNTS_ALLOCATIONS ? calls : 0);
+    td_loader_close(loader);
+    td_optim_free(optim);
+    td_module_free(net);
+    td_dataset_free(images);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_resnet),
+        cmocka_unit_test(test_loader_and_mlp),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,22 @@
+/* For tests: a training job small enough to be run many times: ResNet-18 or an MLP on fixed random
+ * input, SGD with momentum. */
+#ifndef TD_TESTS_TRAIN_JOB_H
+#define TD_TESTS_TRAIN_JOB_H
+
+#include "tandem.h"
+
+typedef struct train_job {
+    td_module *net;
+    td_optim *optim;
+    td_tensor *x, *y;
+} train_job;
+
+/* Seeds with 0 and builds all. batch pictures of 3 x side x side. */
+void train_job_open(train_job *job, int64_t batch, int64_t side);
+/* One step; returns the loss. */
+double train_job_step(train_job *job);
+/* A hash of the bits of all parameters, gradients and running statistics. */
+uint64_t train_job_hash(train_job *job);
+void train_job_close(train_job *job);
+
+#endif
