@@ -57,8 +57,8 @@ static void check_copy(td_tensor *x, td_tensor *y, double tolerance)
 
 static void copy_layouts(td_dtype dtype)
 {
-    static const int64_t shapes[][4] = { { 1, 1, 1, 1 }, { 2, 3, 5, 7 },    { 33, 3, 9, 10 },
-                                         { 5, 70, 1, 1 }, { 3, 65, 33, 2 }, { 0, 3, 2, 2 },
+    static const int64_t shapes[][4] = { { 1, 1, 1, 1 },   { 2, 3, 5, 7 },   { 33, 3, 9, 10 },
+                                         { 5, 70, 1, 1 },  { 3, 65, 33, 2 }, { 0, 3, 2, 2 },
                                          { 16, 3, 40, 40 } };
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         td_shape s = { 4, { shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3] } };
@@ -446,11 +446,11 @@ static void test_in_place(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fill),         cmocka_unit_test(test_copy_layouts),
-        cmocka_unit_test(test_copy_dtypes),  cmocka_unit_test(test_axpy),
-        cmocka_unit_test(test_unary),        cmocka_unit_test(test_squares),
-        cmocka_unit_test(test_unary_half),   cmocka_unit_test(test_relu_of_nan),
-        cmocka_unit_test(test_binary),       cmocka_unit_test(test_in_place),
+        cmocka_unit_test(test_fill),        cmocka_unit_test(test_copy_layouts),
+        cmocka_unit_test(test_copy_dtypes), cmocka_unit_test(test_axpy),
+        cmocka_unit_test(test_unary),       cmocka_unit_test(test_squares),
+        cmocka_unit_test(test_unary_half),  cmocka_unit_test(test_relu_of_nan),
+        cmocka_unit_test(test_binary),      cmocka_unit_test(test_in_place),
     };
     return cmocka_run_group_tests_name("kernels: elements", tests, NULL, NULL);
 }

@@ -31,8 +31,7 @@ static void product(int64_t batch, int64_t m, int64_t n, int64_t depth, const do
 }
 
 /* c = or += a b (+ bias); frees all. */
-static void check_matmul(td_tensor *c, td_tensor *a, td_tensor *b, td_tensor *bias,
-                         bool accumulate)
+static void check_matmul(td_tensor *c, td_tensor *a, td_tensor *b, td_tensor *bias, bool accumulate)
 {
     int64_t m = c->shape[c->ndim - 2], n = c->shape[c->ndim - 1], depth = a->shape[a->ndim - 1];
     int64_t count = td_numel(c);
@@ -57,8 +56,7 @@ static void check_matmul(td_tensor *c, td_tensor *a, td_tensor *b, td_tensor *bi
 static td_tensor *transposed(int64_t columns, int64_t rows, td_dtype dtype, uint64_t seed)
 {
     td_tensor *base = ref_tensor(TD_SHAPE(rows, columns), dtype, TD_ROW_MAJOR, seed);
-    td_tensor *t =
-        td_slice_of_storage(base, 0, TD_SHAPE(columns, rows), (int64_t[]){ 1, columns });
+    td_tensor *t = td_slice_of_storage(base, 0, TD_SHAPE(columns, rows), (int64_t[]){ 1, columns });
     td_free(base);
     return t;
 }
@@ -67,8 +65,8 @@ static td_tensor *transposed(int64_t columns, int64_t rows, td_dtype dtype, uint
 static td_tensor *shared(int64_t batch, int64_t rows, int64_t columns, td_dtype dtype)
 {
     td_tensor *base = ref_tensor(TD_SHAPE(rows, columns), dtype, TD_ROW_MAJOR, 6);
-    td_tensor *t = td_slice_of_storage(base, 0, TD_SHAPE(batch, rows, columns),
-                                       (int64_t[]){ 0, columns, 1 });
+    td_tensor *t =
+        td_slice_of_storage(base, 0, TD_SHAPE(batch, rows, columns), (int64_t[]){ 0, columns, 1 });
     td_free(base);
     return t;
 }
@@ -80,9 +78,9 @@ static td_tensor *matrix(td_shape shape, td_dtype dtype, uint64_t seed)
 
 static void plain_products(td_dtype t)
 {
-    static const int64_t sizes[][3] = { { 1, 1, 1 },  { 32, 64, 13 }, { 7, 3, 65 }, { 0, 3, 2 },
-                                        { 3, 0, 2 },  { 3, 4, 0 },    { 1, 100, 9 }, { 33, 1, 20 },
-                                        { 70, 90, 50 } };
+    static const int64_t sizes[][3] = { { 1, 1, 1 },   { 32, 64, 13 }, { 7, 3, 65 },
+                                        { 0, 3, 2 },   { 3, 0, 2 },    { 3, 4, 0 },
+                                        { 1, 100, 9 }, { 33, 1, 20 },  { 70, 90, 50 } };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         int64_t m = sizes[i][0], n = sizes[i][1], d = sizes[i][2];
         check_matmul(matrix(TD_SHAPE(m, n), t, 1), matrix(TD_SHAPE(m, d), t, 2),
@@ -144,9 +142,9 @@ static const conv_case conv_cases[] = {
 
 typedef struct conv_tensors {
     td_tensor *x, *w, *y;
-    double *xv, *wv, *yv;                         /* their values, row-major */
-    double *to, *terms;                           /* the result: as large as the target */
-    int target;                                   /* 0: y, 1: x, 2: w */
+    double *xv, *wv, *yv; /* their values, row-major */
+    double *to, *terms;   /* the result: as large as the target */
+    int target;           /* 0: y, 1: x, 2: w */
 } conv_tensors;
 
 /* The three passes are the same sum of products; `target` tells which of the three is wanted. */

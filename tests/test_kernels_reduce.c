@@ -35,8 +35,8 @@ static void reference(td_reduce_op op, const td_tensor *x, const td_tensor *y, d
     }
     for (int64_t i = 0; i < n; i++) {
         int64_t at = target(x, y, i);
-        want[at] = op == TD_REDUCE_MAX ? (from[i] > want[at] ? from[i] : want[at])
-                                       : want[at] + from[i];
+        want[at] =
+            op == TD_REDUCE_MAX ? (from[i] > want[at] ? from[i] : want[at]) : want[at] + from[i];
         terms[at] += fabs(from[i]);
     }
     for (int64_t i = 0; i < outputs && op == TD_REDUCE_MEAN; i++) {

@@ -49,8 +49,8 @@ typedef struct td_loops {
     double (*largest)(int64_t n, const void *x, int64_t sx);
     void (*sum_columns)(int64_t n, double *acc, int64_t rows, const void *x, int64_t row_stride,
                         int64_t sx);
-    void (*largest_columns)(int64_t n, double *acc, int64_t rows, const void *x,
-                            int64_t row_stride, int64_t sx);
+    void (*largest_columns)(int64_t n, double *acc, int64_t rows, const void *x, int64_t row_stride,
+                            int64_t sx);
 
     /* loops_norm.inc, on row matrices with `channels` columns and no holes. */
     /* Mean and sum of squares about it, of a block of a few hundred rows. */
@@ -90,8 +90,7 @@ typedef struct td_loops {
     void (*max_pool)(int64_t n, void *y, uint8_t *index, const td_taps *taps);
     void (*max_pool_grad)(int64_t n, void *dx, const td_taps *taps, bool accumulate);
     /* y = sum over taps of weight[tap] * row[tap]. */
-    void (*tap_sum)(int64_t n, void *y, const td_taps *taps, const double *weight,
-                    bool accumulate);
+    void (*tap_sum)(int64_t n, void *y, const td_taps *taps, const double *weight, bool accumulate);
 
     /* loops_optim.inc. */
     void (*sgd)(int64_t n, void *param, const void *grad, void *momentum, const td_sgd_step *step);

@@ -73,8 +73,8 @@ static void normalize_range(void *ctx, int64_t begin, int64_t end)
 static void update_running(td_tensor *running, int64_t c, double momentum, double value)
 {
     if (running) {
-        td_set_channel(running, c, (1.0 - momentum) * td_channel(running, c, 0.0) +
-                                       momentum * value);
+        td_set_channel(running, c,
+                       (1.0 - momentum) * td_channel(running, c, 0.0) + momentum * value);
     }
 }
 
@@ -113,7 +113,7 @@ void td_cpu_batch_norm(const td_batch_norm_args *a)
     const td_tensor *x = a->x;
     td_device device = td_device_of(x);
     int64_t numel = td_numel(x), channels = x->shape[1];
-    if (numel == 0) {
+    if (channels == 0 || (numel == 0 && a->training)) { /* an empty batch has no statistics */
         return;
     }
     td_staged sx, sadd, sy;

@@ -32,8 +32,7 @@ static void sums_range(void *ctx, int64_t begin, int64_t end)
         int64_t n = end - r < TD_NORM_BLOCK ? end - r : TD_NORM_BLOCK;
         int64_t at = r * channels * job->size;
         job->loops->norm_grad_sums(n, channels, job->dy + at, job->x + at,
-                                   job->y ? job->y + at : NULL, job->mean, block,
-                                   block + channels);
+                                   job->y ? job->y + at : NULL, job->mean, block, block + channels);
         for (int64_t i = 0; i < 2 * channels; i++) {
             g[i] += block[i];
         }
@@ -119,7 +118,11 @@ void td_cpu_batch_norm_grad(const td_batch_norm_grad_args *args)
 {
     const td_tensor *x = args->x;
     int64_t numel = td_numel(x), channels = x->shape[1];
-    if (numel == 0) {
+    if (numel == 0) { /* sums of nothing */
+        for (int64_t c = 0; c < channels; c++) {
+            put(args->dbias, c, args->accumulate_dbias, 0.0);
+            put(args->dweight, c, args->accumulate_dweight, 0.0);
+        }
         return;
     }
     td_staged sdy, sx, sy, sdx, sdadd;

@@ -15,9 +15,9 @@ typedef struct copy_job {
     const char *x;
     td_dtype y_dtype, x_dtype;
     /* transposition: `walk` is what lies outside of the planes */
-    int64_t rows, columns;         /* of a plane, as y has it: columns are next to each other */
+    int64_t rows, columns;          /* of a plane, as y has it: columns are next to each other */
     int64_t y_row, x_row, x_column; /* strides */
-    int64_t bands;                 /* of TILE rows in a plane */
+    int64_t bands;                  /* of TILE rows in a plane */
 } copy_job;
 
 /* ---- one run ---- */

@@ -101,9 +101,7 @@ void td_cpu_unary(td_unary_op op, td_tensor *y, const td_tensor *x, double p)
 void td_cpu_unary_grad(td_unary_op op, td_tensor *dx, const td_tensor *dy, const td_tensor *x,
                        const td_tensor *y, double p, bool accumulate)
 {
-    element_job job = {
-        .loop = unary_grad_loop, .op = (int)op, .p = p, .accumulate = accumulate
-    };
+    element_job job = { .loop = unary_grad_loop, .op = (int)op, .p = p, .accumulate = accumulate };
     /* An operation whose slope needs only one of x and y may have saved only that one. */
     const td_tensor *any_x = x ? x : (y ? y : dy), *any_y = y ? y : any_x;
     run_elements(&job, 4, (const td_tensor *[]){ dx, dy, any_x, any_y });

@@ -75,9 +75,8 @@ static void layer_norm_grad_block(void *ctx, int64_t begin, int64_t end)
         memset(dyx, 0, (size_t)(2 * job->d) * sizeof *dyx);
     }
     for (int64_t r = begin; r < end; r++) {
-        job->loops->layer_norm_grad(job->d, job->out ? job->out + r * step : NULL,
-                                    job->accumulate, dyx, dy, job->dy + r * step,
-                                    job->x + r * step, job->weight,
+        job->loops->layer_norm_grad(job->d, job->out ? job->out + r * step : NULL, job->accumulate,
+                                    dyx, dy, job->dy + r * step, job->x + r * step, job->weight,
                                     td_load_element(job->mean, job->dtype, r),
                                     td_load_element(job->inv_std, job->dtype, r));
     }

@@ -98,8 +98,8 @@ static void axpy_half(const axpy_job *job, int64_t n, char *y, const char *x)
 /* Integers: alpha is truncated to one; overflow wraps around. */
 #define AXPY_INTEGER(type)                                                                         \
     for (int64_t i = 0; i < n; i++) {                                                              \
-        ((type *)y)[i * sy] = (type)((uint64_t)((type *)y)[i * sy] +                               \
-                                     factor * (uint64_t)((const type *)x)[i * sx]);                \
+        ((type *)y)[i * sy] =                                                                      \
+            (type)((uint64_t)((type *)y)[i * sy] + factor * (uint64_t)((const type *)x)[i * sx]);  \
     }
 
 static void axpy_range(void *ctx, int64_t begin, int64_t end)

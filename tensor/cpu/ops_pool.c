@@ -15,14 +15,14 @@ enum {
 typedef struct pool_job {
     const td_loops *loops;
     td_pool2d_params p;
-    int64_t size;      /* bytes of an element */
-    int64_t h, w;      /* of the images */
-    int64_t oh, ow;    /* of the pooled ones */
-    int64_t run;       /* elements of a pixel: pictures x channels */
-    int64_t pieces;    /* of a run */
-    char *to;          /* y or dx */
-    const char *from;  /* x or dy */
-    uint8_t *index;    /* max pooling */
+    int64_t size;     /* bytes of an element */
+    int64_t h, w;     /* of the images */
+    int64_t oh, ow;   /* of the pooled ones */
+    int64_t run;      /* elements of a pixel: pictures x channels */
+    int64_t pieces;   /* of a run */
+    char *to;         /* y or dx */
+    const char *from; /* x or dy */
+    uint8_t *index;   /* max pooling */
     bool accumulate;
 } pool_job;
 
@@ -42,9 +42,9 @@ static void init_list(tap_list *list)
 
 /* What an item of work is: a pixel (of the output) and a piece of its run. */
 typedef struct item {
-    int64_t y, x;        /* the pixel */
-    int64_t first, n;    /* elements of the run */
-    int64_t at;          /* offset of the first in `to` */
+    int64_t y, x;     /* the pixel */
+    int64_t first, n; /* elements of the run */
+    int64_t at;       /* offset of the first in `to` */
 } item;
 
 static item item_of(const pool_job *job, int64_t number, int64_t width)
@@ -79,8 +79,7 @@ static void clip(int64_t out, int stride, int pad, int kernel, int64_t size, int
     *end = last < kernel ? (last < *begin ? *begin : (int)last) : kernel;
 }
 
-static const char *pixel_of(const pool_job *job, int64_t y, int64_t x, int64_t width,
-                            int64_t first)
+static const char *pixel_of(const pool_job *job, int64_t y, int64_t x, int64_t width, int64_t first)
 {
     return job->from + ((y * width + x) * job->run + first) * job->size;
 }
@@ -119,8 +118,8 @@ static double average_over(const pool_job *job, int64_t oy, int64_t ox)
         int begin, end;
         /* PyTorch's rule: padding counts, but not what the last window has beyond it. */
         int64_t beyond = p->count_include_pad ? p->pad[k] : 0;
-        clip(out[k], p->stride[k], p->pad[k] - (int)beyond, p->kernel[k],
-             size[k] + 2 * beyond, &begin, &end);
+        clip(out[k], p->stride[k], p->pad[k] - (int)beyond, p->kernel[k], size[k] + 2 * beyond,
+             &begin, &end);
         places *= end - begin;
     }
     return places;

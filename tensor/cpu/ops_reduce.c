@@ -91,8 +91,7 @@ static void reduce_outputs(const reduce_job *job, int64_t n, double *acc, const 
 static void write_outputs(const reduce_job *job, int64_t first, int64_t n, const double *values)
 {
     td_cursor c;
-    for (int64_t m = td_cursor_start(&c, &job->kept, first, first + n); m;
-         m = td_cursor_next(&c)) {
+    for (int64_t m = td_cursor_start(&c, &job->kept, first, first + n); m; m = td_cursor_next(&c)) {
         for (int64_t i = 0; i < m; i++) {
             int64_t at = c.offset[1] + i * job->kept.stride[1][0];
             double value = *values++ / job->divisor;

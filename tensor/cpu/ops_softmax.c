@@ -94,9 +94,8 @@ static void entropy_range(void *ctx, int64_t begin, int64_t end)
     const entropy_job *job = ctx;
     int64_t step = job->k * job->size;
     for (int64_t i = begin; i < end; i++) {
-        job->losses[i] = job->loops->cross_entropy(job->k, job->out + i * step,
-                                                   job->in + i * step, job->labels[i],
-                                                   job->smoothing);
+        job->losses[i] = job->loops->cross_entropy(job->k, job->out + i * step, job->in + i * step,
+                                                   job->labels[i], job->smoothing);
     }
 }
 
@@ -106,8 +105,7 @@ static void entropy_grad_range(void *ctx, int64_t begin, int64_t end)
     int64_t step = job->k * job->size;
     for (int64_t i = begin; i < end; i++) {
         job->loops->cross_entropy_grad(job->k, job->out + i * step, job->in + i * step,
-                                       job->labels[i], job->smoothing, job->scale,
-                                       job->accumulate);
+                                       job->labels[i], job->smoothing, job->scale, job->accumulate);
     }
 }
 

@@ -15,9 +15,9 @@ enum {
 
 typedef struct td_walk {
     int operands;
-    int ndim;                                       /* at least 1, unless count is 0 */
-    int64_t count;                                  /* elements */
-    int64_t size[TD_MAX_DIMS];                      /* [0] varies fastest */
+    int ndim;                                      /* at least 1, unless count is 0 */
+    int64_t count;                                 /* elements */
+    int64_t size[TD_MAX_DIMS];                     /* [0] varies fastest */
     int64_t stride[TD_WALK_OPERANDS][TD_MAX_DIMS]; /* in elements */
 } td_walk;
 
