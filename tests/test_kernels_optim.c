@@ -1,0 +1,208 @@
+/* The optimizers' passes over flat memory, step by step against the formulas. */
+#include "tests/reference.h"
+
+#include "tensor/kernels.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const td_kernels *k(void)
+{
+    return td_cpu_kernels();
+}
+
+enum { LENGTH = 50000, STEPS = 3 };
+
+/* Parameters, gradient and state, beside the same in double. */
+typedef struct memory {
+    td_tensor *p, *g, *a, *b; /* a, b: momentum; or m and v */
+    double *pv, *gv, *av, *bv;
+} memory;
+
+static void make_memory(memory *t, td_dtype dtype)
+{
+    t->p = ref_tensor(TD_SHAPE(LENGTH), dtype, TD_ROW_MAJOR, 1);
+    t->g = ref_tensor(TD_SHAPE(LENGTH), dtype, TD_ROW_MAJOR, 2);
+    t->a = ref_filled(TD_SHAPE(LENGTH), dtype, TD_ROW_MAJOR, 0.0);
+    t->b = ref_filled(TD_SHAPE(LENGTH), dtype, TD_ROW_MAJOR, 0.0);
+    t->pv = ref_values(t->p);
+    t->gv = ref_values(t->g);
+    t->av = ref_values(t->a);
+    t->bv = ref_values(t->b);
+}
+
+static void next_gradient(memory *t, uint64_t seed)
+{
+    for (int64_t i = 0; i < LENGTH; i++) {
+        t->gv[i] = ref_random(seed, i);
+    }
+    td_write(t->g, t->gv, TD_F64);
+}
+
+/* Parameters are at most about 2, state at most about 10: errors are measured against that. */
+static void check_memory(const memory *t, const char *what)
+{
+    double *terms = ref_zeros(LENGTH);
+    for (int64_t i = 0; i < LENGTH; i++) {
+        terms[i] = 1.0 + fabs(t->pv[i]);
+    }
+    ref_close(t->p, t->pv, terms, ref_tolerance(t->p->dtype), what);
+    for (int64_t i = 0; i < LENGTH; i++) {
+        terms[i] = 1.0 + fabs(t->av[i]);
+    }
+    ref_close(t->a, t->av, terms, ref_tolerance(t->p->dtype), what);
+    for (int64_t i = 0; i < LENGTH; i++) {
+        terms[i] = 1.0 + fabs(t->bv[i]);
+    }
+    ref_close(t->b, t->bv, terms, ref_tolerance(t->p->dtype), what);
+    free(terms);
+}
+
+static void free_memory(memory *t)
+{
+    td_free(t->p);
+    td_free(t->g);
+    td_free(t->a);
+    td_free(t->b);
+    free(t->pv);
+    free(t->gv);
+    free(t->av);
+    free(t->bv);
+}
+
+/* Slices with gaps, a skipped one, an empty one, and one over several chunks. */
+static const int64_t begins[] = { 3, 1000, 1700, 2500, 2500, 49999 };
+static const int64_t counts[] = { 900, 700, 1, 0, 46000, 1 };
+enum { SLICES = 6, SKIPPED = 1 };
+
+static void place(td_optim_slice *s)
+{
+    for (int i = 0; i < SLICES; i++) {
+        s[i].begin = begins[i];
+        s[i].count = counts[i];
+        s[i].skip = i == SKIPPED;
+    }
+}
+
+/* ---- SGD ---- */
+
+static void sgd_reference(memory *t, const td_optim_slice *s)
+{
+    for (int64_t i = s->begin; i < s->begin + s->count && !s->skip; i++) {
+        double d = t->gv[i] + s->weight_decay * t->pv[i];
+        if (s->momentum != 0.0) {
+            t->av[i] = s->first ? d : s->momentum * t->av[i] + (1.0 - s->dampening) * d;
+            d = s->nesterov ? d + s->momentum * t->av[i] : t->av[i];
+        }
+        t->pv[i] -= s->lr * d;
+    }
+}
+
+static void sgd_steps(td_dtype dtype, td_optim_slice common, bool has_momentum)
+{
+    memory t;
+    make_memory(&t, dtype);
+    for (int step = 0; step < STEPS; step++) {
+        td_optim_slice s[SLICES];
+        for (int i = 0; i < SLICES; i++) {
+            s[i] = common;
+            s[i].first = step == 0 && has_momentum;
+            s[i].lr = common.lr * (i + 1);
+        }
+        place(s);
+        next_gradient(&t, (uint64_t)step + 10);
+        if (step == 0 && has_momentum) { /* the first step must not look at what is there */
+            td_set(t.a, (int64_t[]){ begins[0] }, NAN);
+        }
+        for (int i = 0; i < SLICES; i++) {
+            sgd_reference(&t, &s[i]);
+        }
+        k()->sgd(t.p, t.g, has_momentum ? t.a : NULL, s, SLICES);
+        check_memory(&t, "sgd");
+    }
+    free_memory(&t);
+}
+
+static void sgd_cases(td_dtype dtype)
+{
+    sgd_steps(dtype, (td_optim_slice){ .lr = 0.1 }, false);
+    sgd_steps(dtype, (td_optim_slice){ .lr = 0.1, .weight_decay = 0.05 }, false);
+    sgd_steps(dtype, (td_optim_slice){ .lr = 0.1, .momentum = 0.9, .weight_decay = 5e-4 }, true);
+    sgd_steps(dtype, (td_optim_slice){ .lr = 0.1, .momentum = 0.9, .dampening = 0.25 }, true);
+    sgd_steps(
+        dtype,
+        (td_optim_slice){ .lr = 0.1, .momentum = 0.9, .weight_decay = 5e-4, .nesterov = true },
+        true);
+}
+
+static void test_sgd(void **state)
+{
+    (void)state;
+    ref_run(sgd_cases);
+}
+
+/* ---- Adam ---- */
+
+static void adam_reference(memory *t, const td_optim_slice *s)
+{
+    for (int64_t i = s->begin; i < s->begin + s->count && !s->skip; i++) {
+        double p = t->pv[i], g = t->gv[i];
+        if (s->decoupled) {
+            p *= 1.0 - s->lr * s->weight_decay;
+        } else {
+            g += s->weight_decay * p;
+        }
+        t->av[i] = s->beta1 * t->av[i] + (1.0 - s->beta1) * g;
+        t->bv[i] = s->beta2 * t->bv[i] + (1.0 - s->beta2) * g * g;
+        t->pv[i] = p - s->lr / s->bias1 * t->av[i] / (sqrt(t->bv[i]) / sqrt(s->bias2) + s->eps);
+    }
+}
+
+static void adam_steps(td_dtype dtype, double decay, bool decoupled)
+{
+    memory t;
+    make_memory(&t, dtype);
+    for (int step = 0; step < STEPS; step++) {
+        td_optim_slice s[SLICES];
+        for (int i = 0; i < SLICES; i++) {
+            s[i] = (td_optim_slice){ .lr = 1e-3 * (i + 1),
+                                     .weight_decay = decay,
+                                     .beta1 = 0.9,
+                                     .beta2 = 0.999,
+                                     .eps = 1e-8,
+                                     .bias1 = 1.0 - pow(0.9, step + 1),
+                                     .bias2 = 1.0 - pow(0.999, step + 1),
+                                     .decoupled = decoupled };
+        }
+        place(s);
+        next_gradient(&t, (uint64_t)step + 10);
+        for (int i = 0; i < SLICES; i++) {
+            adam_reference(&t, &s[i]);
+        }
+        k()->adam(t.p, t.g, t.a, t.b, s, SLICES);
+        check_memory(&t, "adam");
+    }
+    free_memory(&t);
+}
+
+static void adam_cases(td_dtype dtype)
+{
+    adam_steps(dtype, 0.0, false);
+    adam_steps(dtype, 0.05, false);
+    adam_steps(dtype, 0.05, true);
+}
+
+static void test_adam(void **state)
+{
+    (void)state;
+    ref_run(adam_cases);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sgd),
+        cmocka_unit_test(test_adam),
+    };
+    return cmocka_run_group_tests_name("kernels: optimizers", tests, NULL, NULL);
+}

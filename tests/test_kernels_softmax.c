@@ -1,0 +1,239 @@
+/* Softmax, log-softmax, cross-entropy, and their gradients. */
+#include "tests/reference.h"
+
+#include "tensor/kernels.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const td_kernels *k(void)
+{
+    return td_cpu_kernels();
+}
+
+/* Numbers in [-scale, scale). */
+static td_tensor *logits_of(td_shape shape, td_dtype dtype, td_layout layout, double scale)
+{
+    td_tensor *t = ref_tensor(shape, dtype, layout, 1);
+    double *values = ref_values(t);
+    for (int64_t i = 0; i < td_numel(t); i++) {
+        values[i] *= scale;
+    }
+    td_write(t, values, TD_F64);
+    free(values);
+    return t;
+}
+
+/* log(sum(exp)) of n numbers, `step` apart. */
+static double log_sum_exp(const double *x, int64_t n, int64_t step)
+{
+    double top = -INFINITY, sum = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        top = fmax(top, x[i * step]);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        sum += exp(x[i * step] - top);
+    }
+    return top + log(sum);
+}
+
+/* ---- softmax ---- */
+
+/* The row-major index of the first element of the line along dim that i lies on, and its step. */
+static int64_t line_of(const td_tensor *t, int dim, int64_t i, int64_t *step)
+{
+    *step = 1;
+    for (int d = dim + 1; d < t->ndim; d++) {
+        *step *= t->shape[d];
+    }
+    return i - i / *step % t->shape[dim] * *step;
+}
+
+static void check_softmax(const td_tensor *x, td_tensor *y, int dim, bool log_of)
+{
+    int64_t n = td_numel(x), step;
+    double *from = ref_values(x), *want = ref_zeros(n), *terms = ref_zeros(n);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t first = line_of(x, dim, i, &step);
+        double norm = log_sum_exp(from + first, x->shape[dim], step);
+        want[i] = log_of ? from[i] - norm : exp(from[i] - norm);
+        terms[i] = log_of ? fabs(from[i]) + fabs(norm) : want[i] * (1.0 + fabs(from[i] - norm));
+    }
+    k()->softmax(y, x, dim, log_of);
+    ref_close(y, want, terms, ref_tolerance(x->dtype), "softmax");
+    free(from);
+    free(want);
+    free(terms);
+}
+
+static void check_softmax_grad(const td_tensor *y, const td_tensor *dy, td_tensor *dx, int dim,
+                               bool log_of, bool accumulate)
+{
+    int64_t n = td_numel(y), step;
+    double *out = ref_values(y), *g = ref_values(dy), *want = ref_values(dx);
+    double *terms = ref_zeros(n);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t first = line_of(y, dim, i, &step);
+        double sum = 0.0, size = 0.0;
+        for (int64_t j = 0; j < y->shape[dim]; j++) {
+            double term = g[first + j * step] * (log_of ? 1.0 : out[first + j * step]);
+            sum += term;
+            size += fabs(term);
+        }
+        double result = log_of ? g[i] - exp(out[i]) * sum : out[i] * (g[i] - sum);
+        double factor = log_of ? exp(out[i]) * (1.0 + fabs(out[i])) : fabs(out[i]);
+        terms[i] = fabs(want[i]) + fabs(g[i]) * (log_of ? 1.0 : fabs(out[i])) + factor * size;
+        want[i] = accumulate ? want[i] + result : result;
+    }
+    k()->softmax_grad(dx, dy, y, dim, log_of, accumulate);
+    ref_close(dx, want, terms, ref_tolerance(y->dtype), "softmax_grad");
+    free(out);
+    free(g);
+    free(want);
+    free(terms);
+}
+
+/* dy_expanded: the gradient of a sum. */
+static void softmax_case(td_shape shape, td_layout layout, int dim, td_dtype dtype,
+                         bool dy_expanded)
+{
+    for (int log_of = 0; log_of < 2; log_of++) {
+        td_tensor *x = logits_of(shape, dtype, layout, 20.0);
+        td_tensor *y = ref_filled(shape, dtype, layout, 9.0);
+        td_tensor *dx = ref_tensor(shape, dtype, layout, 3);
+        td_tensor *dy =
+            dy_expanded ? ref_expanded(shape, dtype, 0.5) : ref_tensor(shape, dtype, layout, 2);
+        check_softmax(x, y, dim, log_of != 0);
+        check_softmax_grad(y, dy, dx, dim, log_of != 0, true);
+        check_softmax_grad(y, dy, dx, dim, log_of != 0, false);
+        td_free(x);
+        td_free(y);
+        td_free(dx);
+        td_free(dy);
+    }
+}
+
+static void softmax_cases(td_dtype dtype)
+{
+    for (int dim = 0; dim < 4; dim++) {
+        softmax_case(TD_SHAPE(3, 5, 4, 7), TD_ROW_MAJOR, dim, dtype, false);
+        softmax_case(TD_SHAPE(3, 5, 4, 7), TD_IMAGE, dim, dtype, dim == 1);
+        softmax_case(TD_SHAPE(2, 1, 4, 1), TD_ROW_MAJOR, dim, dtype, false);
+    }
+    softmax_case(TD_SHAPE(300, 41), TD_ROW_MAJOR, 1, dtype, true);
+    softmax_case(TD_SHAPE(41, 300), TD_ROW_MAJOR, 0, dtype, false);
+    softmax_case(TD_SHAPE(0, 4), TD_ROW_MAJOR, 1, dtype, false);
+    softmax_case(TD_SHAPE(1), TD_ROW_MAJOR, 0, dtype, false);
+}
+
+static void test_softmax(void **state)
+{
+    (void)state;
+    ref_run(softmax_cases);
+}
+
+/* Huge logits neither overflow nor vanish. */
+static void huge_logits(td_dtype dtype)
+{
+    td_tensor *x = td_new(TD_SHAPE(1, 3), dtype, TD_CPU);
+    td_tensor *y = td_new(TD_SHAPE(1, 3), dtype, TD_CPU);
+    td_write(x, (double[]){ 1e4, 1e4, -INFINITY }, TD_F64);
+    k()->softmax(y, x, 1, false);
+    ref_close(y, (double[]){ 0.5, 0.5, 0.0 }, NULL, 1e-7, "softmax of huge logits");
+    k()->softmax(y, x, 1, true);
+    ref_close(y, (double[]){ -log(2.0), -log(2.0), -INFINITY }, NULL, 1e-6, "its logarithm");
+    td_free(x);
+    td_free(y);
+}
+
+static void test_huge_logits(void **state)
+{
+    (void)state;
+    ref_run(huge_logits);
+}
+
+/* ---- cross-entropy ---- */
+
+/* The loss, and in dx (may be NULL) its gradient. */
+static double entropy_reference(const double *x, const td_tensor *labels, int64_t classes,
+                                double smoothing, double *log_p, double *dx)
+{
+    int64_t n = td_numel(labels);
+    double loss = 0.0;
+    for (int64_t i = 0; i < n * classes; i++) {
+        int64_t row = i / classes, c = i % classes;
+        bool hit = (int64_t)td_get(labels, (int64_t[]){ row }) == c;
+        double target = smoothing / (double)classes + (hit ? 1.0 - smoothing : 0.0);
+        log_p[i] = x[i] - log_sum_exp(x + row * classes, classes, 1);
+        loss -= target == 0.0 ? 0.0 : target * log_p[i] / (double)n;
+        dx[i] = (exp(log_p[i]) - target) / (double)n;
+    }
+    return loss;
+}
+
+/* Frees logits and labels. */
+static void check_entropy(td_tensor *logits, td_tensor *labels, double smoothing, bool accumulate)
+{
+    int64_t n = td_numel(logits), rows = logits->shape[0];
+    td_dtype dtype = logits->dtype;
+    double tolerance = ref_tolerance(dtype), *x = ref_values(logits), *terms = ref_zeros(n);
+    double *log_p = ref_zeros(n), *dx = ref_zeros(n);
+    td_shape shape = td_shape_of(logits);
+    td_tensor *loss = ref_filled(TD_SCALAR, dtype, TD_ROW_MAJOR, 9.0);
+    td_tensor *out = ref_filled(shape, dtype, TD_ROW_MAJOR, 9.0);
+    td_tensor *grad = ref_filled(shape, dtype, TD_ROW_MAJOR, 0.5);
+    td_tensor *dloss = ref_filled(TD_SCALAR, dtype, TD_ROW_MAJOR, 1.5);
+    double want = entropy_reference(x, labels, shape.dim[1], smoothing, log_p, dx);
+    k()->cross_entropy(loss, out, logits, labels, smoothing);
+    ref_close(loss, &want, (double[]){ 40.0 }, tolerance, "loss");
+    for (int64_t i = 0; i < n; i++) {
+        terms[i] = fabs(x[i]) + fabs(x[i] - log_p[i]);
+    }
+    ref_close(out, log_p, terms, tolerance, "log_p");
+    for (int64_t i = 0; i < n; i++) {
+        dx[i] = 1.5 * dx[i] + (accumulate ? 0.5 : 0.0);
+        terms[i] = (accumulate ? 0.5 : 0.0) + (1.0 + fabs(log_p[i]) * exp(log_p[i])) / (double)rows;
+    }
+    k()->cross_entropy_grad(grad, dloss, out, labels, smoothing, accumulate);
+    ref_close(grad, dx, terms, tolerance, "cross_entropy_grad");
+    double *values[] = { x, terms, log_p, dx };
+    td_tensor *tensors[] = { loss, out, grad, dloss, logits, labels };
+    for (int i = 0; i < 4; i++) {
+        free(values[i]);
+    }
+    for (int i = 0; i < 6; i++) {
+        td_free(tensors[i]);
+    }
+}
+
+static void entropy_cases(td_dtype t)
+{
+    static const double smoothing[] = { 0.0, 0.1 };
+    for (int i = 0; i < 2; i++) {
+        double s = smoothing[i];
+        check_entropy(logits_of(TD_SHAPE(32, 3), t, TD_ROW_MAJOR, 5.0),
+                      ref_indices(TD_SHAPE(32), 3, 2), s, false);
+        check_entropy(ref_scattered(logits_of(TD_SHAPE(7, 13), t, TD_ROW_MAJOR, 20.0)),
+                      ref_scattered(ref_indices(TD_SHAPE(7), 13, 2)), s, true);
+        check_entropy(logits_of(TD_SHAPE(500, 100), t, TD_ROW_MAJOR, 9.0),
+                      ref_indices(TD_SHAPE(500), 100, 2), s, true);
+        check_entropy(logits_of(TD_SHAPE(1, 1), t, TD_ROW_MAJOR, 9.0),
+                      ref_indices(TD_SHAPE(1), 1, 2), s, false);
+    }
+}
+
+static void test_cross_entropy(void **state)
+{
+    (void)state;
+    ref_run(entropy_cases);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_softmax),
+        cmocka_unit_test(test_huge_logits),
+        cmocka_unit_test(test_cross_entropy),
+    };
+    return cmocka_run_group_tests_name("kernels: softmax", tests, NULL, NULL);
+}

@@ -1,0 +1,153 @@
+/* Embedding and its gradient, range checks of indices, dropout. */
+#include "tests/reference.h"
+
+#include "tensor/kernels.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const td_kernels *k(void)
+{
+    return td_cpu_kernels();
+}
+
+/* ---- embedding ---- */
+
+static void check_embedding(td_shape index_shape, int64_t rows, int64_t d, td_dtype dtype,
+                            bool scattered)
+{
+    td_tensor *index = ref_indices(index_shape, rows, 1);
+    td_tensor *table = ref_tensor(TD_SHAPE(rows, d), dtype, TD_ROW_MAJOR, 2);
+    td_shape shape = index_shape;
+    shape.dim[shape.ndim++] = d;
+    td_tensor *dy = ref_tensor(shape, dtype, TD_ROW_MAJOR, 3);
+    if (scattered) {
+        index = ref_scattered(index);
+        table = ref_scattered(table);
+        dy = ref_scattered(dy);
+    }
+    int64_t n = td_numel(dy);
+    double *from = ref_values(table), *at = ref_values(index), *g = ref_values(dy);
+    double *want = ref_zeros(n);
+    double *grad = ref_zeros(rows * d), *terms = ref_zeros(rows * d);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t cell = (int64_t)at[i / d] * d + i % d;
+        want[i] = from[cell];
+        grad[cell] += g[i];
+        terms[cell] += fabs(g[i]);
+    }
+    td_tensor *y = ref_filled(shape, dtype, TD_ROW_MAJOR, 9.0);
+    td_tensor *dtable = ref_filled(TD_SHAPE(rows, d), dtype, TD_ROW_MAJOR, 0.5);
+    k()->embedding(y, table, index);
+    ref_close(y, want, NULL, 0.0, "embedding");
+    k()->embedding_grad(dtable, dy, index, false);
+    ref_close(dtable, grad, terms, ref_tolerance(dtype), "embedding_grad");
+    k()->fill(dtable, 0.5);
+    k()->embedding_grad(dtable, dy, index, true);
+    for (int64_t i = 0; i < rows * d; i++) {
+        grad[i] += 0.5;
+        terms[i] += 0.5;
+    }
+    ref_close(dtable, grad, terms, ref_tolerance(dtype), "embedding_grad, accumulate");
+    double *values[] = { from, at, g, want, grad, terms };
+    td_tensor *tensors[] = { index, table, dy, y, dtable };
+    for (int i = 0; i < 6; i++) {
+        free(values[i]);
+    }
+    for (int i = 0; i < 5; i++) {
+        td_free(tensors[i]);
+    }
+}
+
+static void embedding_cases(td_dtype dtype)
+{
+    check_embedding(TD_SHAPE(7), 3, 5, dtype, false);
+    check_embedding(TD_SHAPE(4, 9), 10, 33, dtype, true);
+    check_embedding(TD_SHAPE(20, 20), 11, 150, dtype, false);
+    check_embedding(TD_SHAPE(0), 3, 5, dtype, false);
+    check_embedding(TD_SCALAR, 3, 5, dtype, false);
+}
+
+static void test_embedding(void **state)
+{
+    (void)state;
+    ref_run(embedding_cases);
+}
+
+static void test_indices_in_range(void **state)
+{
+    (void)state;
+    td_tensor *index = ref_scattered(ref_indices(TD_SHAPE(50, 40), 9, 1));
+    int64_t bad = 77;
+    assert_true(k()->indices_in_range(index, 9, &bad));
+    assert_int_equal(bad, 77);
+    td_set(index, (int64_t[]){ 40, 3 }, 9);
+    td_set(index, (int64_t[]){ 30, 5 }, -2);
+    assert_false(k()->indices_in_range(index, 9, &bad));
+    assert_int_equal(bad, -2); /* the first in row-major order */
+    assert_false(k()->indices_in_range(index, 0, &bad));
+    td_free(index);
+    td_tensor *none = ref_indices(TD_SHAPE(0), 1, 1);
+    assert_true(k()->indices_in_range(none, 1, &bad));
+    td_free(none);
+}
+
+/* ---- dropout ---- */
+
+/* Frees x. */
+static void check_dropout(td_tensor *x, td_tensor *y, double p, bool accumulate)
+{
+    td_philox_key key = { 42, 7 };
+    int64_t n = td_numel(x), kept = 0;
+    double *from = ref_values(x), *want = accumulate ? ref_values(y) : ref_zeros(n);
+    double *terms = ref_zeros(n);
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t draw[4];
+        td_philox(key, 5, (uint64_t)i / 4, draw);
+        bool keep = (double)draw[i % 4] >= p * 0x1p32;
+        double value = keep ? from[i] / (1.0 - p) : 0.0;
+        kept += keep;
+        terms[i] = fabs(want[i]) + fabs(value);
+        want[i] += value;
+    }
+    assert_true(fabs((double)kept - (1.0 - p) * (double)n) <= 4.0 * sqrt((double)n));
+    k()->dropout(y, x, p, key, 5, accumulate);
+    ref_close(y, want, terms, ref_tolerance(x->dtype), "dropout");
+    free(from);
+    free(want);
+    free(terms);
+    td_free(x);
+    td_free(y);
+}
+
+static void dropout_cases(td_dtype t)
+{
+    static const double rates[] = { 0.0, 0.1, 0.5, 0.9 };
+    for (int i = 0; i < 4; i++) {
+        double p = rates[i];
+        check_dropout(ref_tensor(TD_SHAPE(1), t, TD_ROW_MAJOR, 1),
+                      ref_tensor(TD_SHAPE(1), t, TD_ROW_MAJOR, 2), p, false);
+        check_dropout(ref_tensor(TD_SHAPE(50, 61), t, TD_ROW_MAJOR, 1),
+                      ref_tensor(TD_SHAPE(50, 61), t, TD_ROW_MAJOR, 2), p, true);
+        check_dropout(ref_tensor(TD_SHAPE(40007), t, TD_ROW_MAJOR, 1),
+                      ref_tensor(TD_SHAPE(40007), t, TD_ROW_MAJOR, 2), p, false);
+        check_dropout(ref_tensor(TD_SHAPE(4, 5, 6, 7), t, TD_IMAGE, 1),
+                      ref_tensor(TD_SHAPE(4, 5, 6, 7), t, TD_IMAGE, 2), p, true);
+    }
+}
+
+static void test_dropout(void **state)
+{
+    (void)state;
+    ref_run(dropout_cases);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_indices_in_range),
+        cmocka_unit_test(test_dropout),
+    };
+    return cmocka_run_group_tests_name("kernels: tables and dropout", tests, NULL, NULL);
+}
