@@ -12,24 +12,31 @@
 #include <string.h>
 
 enum {
-    BLOCK_ROWS = 128, /* rows of dy that the taps share while they are in the L1 cache */
-    TILE_CHANNELS = 64,
+    BLOCK_ROWS = 128,  /* rows of dy that the taps share while they are in the L1 cache */
+    BLOCK_IMAGES = 64, /* at most; of as many pixels as make up BLOCK_ROWS */
+    TILE_CHANNELS = 128,
     WANTED_TASKS = 32,
-    MIN_BLOCKS = 4, /* blocks of rows in a piece, so that a partial result is worth its memory */
+    MIN_BLOCKS = 16, /* blocks of rows in a piece: enough to be worth a partial result */
     MAX_PANEL_BYTES = 256,
+    TILE_TAPS = 64,
+    CLEAR_BYTES = 65536,
 };
 
 typedef struct plan {
     const td_conv_reduce *reduce;
     const td_conv_problem *problem;
     td_conv_taps h, w;
-    int64_t rows;             /* of dy: pixels times pictures */
+    int64_t images;           /* pictures in a block of rows; the last one may have fewer */
+    int64_t pixels;           /* pixels in a block of rows; the last one may have fewer */
+    int64_t pixel_blocks;     /* for the same pictures */
+    int64_t blocks;           /* all of them, pictures outside, pixels inside */
     int64_t a_col;            /* from row to row of x, within a run */
     int64_t panels;           /* of a group's output channels */
     int64_t tiles;            /* of a group's input channels */
     int64_t pieces;           /* of the rows */
     int64_t blocks_per_piece; /* whole blocks; the last piece may have fewer */
-    char *partial;            /* [piece][tap that is alive][ic][oc of all groups], or NULL: dw */
+    int64_t tile_tasks;
+    char *partial; /* [piece][tap that is alive][ic][oc of all groups], or NULL: dw */
 } plan;
 
 static plan make_plan(const td_conv_reduce *reduce, td_conv_space *space)
@@ -38,16 +45,22 @@ static plan make_plan(const td_conv_reduce *reduce, td_conv_space *space)
     plan p = { .reduce = reduce, .problem = problem };
     p.h = td_conv_taps_make(&problem->h, false, space);
     p.w = td_conv_taps_make(&problem->w, false, space);
-    p.rows = p.h.size * p.w.size * problem->n;
     p.a_col = problem->n == 1 ? problem->w.stride * problem->x.column : problem->x.image;
     p.panels = td_divide_up(problem->oc, problem->kernels->panel);
     p.tiles = td_divide_up(problem->ic, TILE_CHANNELS);
 
-    int64_t blocks = td_divide_up(p.rows, BLOCK_ROWS);
+    int64_t all_pixels = p.h.size * p.w.size;
+    int64_t image_blocks = td_divide_up(problem->n, BLOCK_IMAGES);
+    p.images = image_blocks > 0 ? td_divide_up(problem->n, image_blocks) : 1;
+    p.pixels = BLOCK_ROWS / p.images;
+    p.pixel_blocks = td_divide_up(all_pixels, p.pixels);
+    p.blocks = p.pixel_blocks * image_blocks;
+
     int64_t wanted = td_divide_up(WANTED_TASKS, problem->groups * p.panels * p.tiles);
-    int64_t pieces = td_min64(wanted, blocks / MIN_BLOCKS);
-    p.blocks_per_piece = td_divide_up(blocks, pieces > 1 ? pieces : 1);
-    p.pieces = pieces > 1 ? td_divide_up(blocks, p.blocks_per_piece) : 1;
+    int64_t pieces = td_min64(wanted, p.blocks / MIN_BLOCKS);
+    p.blocks_per_piece = td_divide_up(p.blocks, pieces > 1 ? pieces : 1);
+    p.pieces = pieces > 1 ? td_divide_up(p.blocks, p.blocks_per_piece) : 1;
+    p.tile_tasks = problem->groups * p.panels * p.tiles * p.pieces;
     if (p.pieces > 1) {
         int64_t alive =
             space->base ? (int64_t)p.h.alive * p.w.alive : (int64_t)p.h.kernel * p.w.kernel;
@@ -57,13 +70,19 @@ static plan make_plan(const td_conv_reduce *reduce, td_conv_space *space)
     return p;
 }
 
+static bool alive(const plan *p, int kh, int kw)
+{
+    return p->h.rank[kh] >= 0 && p->w.rank[kw] >= 0;
+}
+
 /* ---- one piece of one tile ---- */
 
 typedef struct tile {
     const plan *plan;
     int64_t group, panel, channel; /* channel: first input channel in the group */
     int64_t piece;
-    int64_t ic, oc; /* size */
+    int64_t ic, oc;          /* size */
+    bool started[TILE_TAPS]; /* taps whose tile has been written: only then can be added to it */
 } tile;
 
 /* Where the tile of a tap lies: in dw, or in the partial result of the piece. */
@@ -75,41 +94,53 @@ static char *tile_at(const tile *t, int kh, int kw)
     int64_t tap = (int64_t)kh * p->w.kernel + kw;
     char *base = p->reduce->dw;
     if (p->partial) {
-        int64_t alive = (int64_t)p->h.alive * p->w.alive;
-        tap = t->piece * alive + (int64_t)p->h.rank[kh] * p->w.alive + p->w.rank[kw];
+        int64_t taps = (int64_t)p->h.alive * p->w.alive;
+        tap = t->piece * taps + (int64_t)p->h.rank[kh] * p->w.alive + p->w.rank[kw];
         base = p->partial;
     }
     int64_t column = t->group * problem->oc + t->panel * problem->kernels->panel;
     return base + ((tap * problem->ic + t->channel) * problem->oc_all + column) * size;
 }
 
-static bool alive(const plan *p, int kh, int kw)
+static void clear_tile(tile *t, int kh, int kw)
 {
-    return p->h.rank[kh] >= 0 && p->w.rank[kw] >= 0;
+    int64_t size = (int64_t)t->plan->problem->kernels->size;
+    char *to = tile_at(t, kh, kw);
+    for (int64_t c = 0; c < t->ic; c++) {
+        memset(to + c * t->plan->problem->oc_all * size, 0, (size_t)(t->oc * size));
+    }
 }
 
-static void clear_tile(const tile *t)
+/* Whether the tap's tile already holds something to add to. The few taps of a usual kernel are
+ * remembered; the tiles of others are cleared before. */
+static bool has_started(const tile *t, int kh, int kw)
+{
+    int64_t tap = (int64_t)kh * t->plan->w.kernel + kw;
+    return tap >= TILE_TAPS || t->started[tap];
+}
+
+/* Before the first block (blocks_done false): clears the tiles of taps that are not remembered.
+ * After the last one: those of taps that met nothing. Dead taps are left to clear_task. */
+static void clear_tiles(tile *t, bool blocks_done)
 {
     const plan *p = t->plan;
-    int64_t size = (int64_t)p->problem->kernels->size;
     for (int kh = 0; kh < p->h.kernel; kh++) {
         for (int kw = 0; kw < p->w.kernel; kw++) {
-            if (p->partial && !alive(p, kh, kw)) {
-                continue;
-            }
-            char *to = tile_at(t, kh, kw);
-            for (int64_t c = 0; c < t->ic; c++) {
-                memset(to + c * p->problem->oc_all * size, 0, (size_t)(t->oc * size));
+            int64_t tap = (int64_t)kh * p->w.kernel + kw;
+            bool due = blocks_done ? !has_started(t, kh, kw) : tap >= TILE_TAPS;
+            if (due && alive(p, kh, kw)) {
+                clear_tile(t, kh, kw);
             }
         }
     }
 }
 
-/* A block of rows of dy: where its panel lies, and from row to row. */
+/* A block of rows: some pictures of some pixels, and where its panel of dy lies. */
 typedef struct row_block {
-    int64_t begin, end;
+    int64_t image, images;
+    int64_t pixel, pixels;
     const char *dy;
-    int64_t dy_row;
+    int64_t dy_pixel, dy_image; /* strides */
 } row_block;
 
 /* Finds the rows of the block whose pixel exists at the tap, as runs of x beside runs of dy. */
@@ -117,34 +148,32 @@ static int runs_of_tap(const tile *t, const row_block *rows, int kh, int kw, td_
 {
     const plan *p = t->plan;
     const td_conv_problem *problem = p->problem;
-    int64_t size = (int64_t)problem->kernels->size;
-    const char *x = (const char *)p->reduce->x + (t->group * problem->ic + t->channel) * size;
+    int64_t size = (int64_t)problem->kernels->size, k = rows->images;
+    int64_t first = rows->image * problem->x.image + t->group * problem->ic + t->channel;
     const char *next_x = NULL, *next_dy = NULL; /* where a run would go on */
     int count = 0;
-    for (int64_t row = rows->begin; row < rows->end;) {
-        int64_t pixel = row / problem->n, image = row % problem->n;
-        int64_t k = td_min64(problem->n - image, rows->end - row);
+    for (int64_t i = 0; i < rows->pixels; i++) {
+        int64_t pixel = rows->pixel + i;
         int32_t source_h = p->h.source[pixel / p->w.size * p->h.kernel + kh];
         int32_t source_w = p->w.source[pixel % p->w.size * p->w.kernel + kw];
-        if (source_h >= 0 && source_w >= 0) {
-            const char *a = x + (source_h * problem->x.row + source_w * problem->x.column +
-                                 image * problem->x.image) *
-                                    size;
-            const char *b = rows->dy + (row - rows->begin) * rows->dy_row * size;
-            if (a == next_x && b == next_dy) {
-                terms[count - 1].k += k;
-            } else {
-                terms[count++] = (td_gemm_term){ a, b, k };
-            }
-            next_x = a + k * p->a_col * size;
-            next_dy = b + k * rows->dy_row * size;
+        if (source_h < 0 || source_w < 0) {
+            continue;
         }
-        row += k;
+        int64_t at = first + source_h * problem->x.row + source_w * problem->x.column;
+        const char *x = (const char *)p->reduce->x + at * size;
+        const char *dy = rows->dy + i * rows->dy_pixel * size;
+        if (x == next_x && dy == next_dy) {
+            terms[count - 1].k += k;
+        } else {
+            terms[count++] = (td_gemm_term){ x, dy, k };
+        }
+        next_x = x + k * p->a_col * size;
+        next_dy = dy + k * rows->dy_image * size;
     }
     return count;
 }
 
-static void add_block(const tile *t, const row_block *rows)
+static void add_block(tile *t, const row_block *rows)
 {
     const plan *p = t->plan;
     td_gemm_term terms[BLOCK_ROWS];
@@ -152,11 +181,10 @@ static void add_block(const tile *t, const row_block *rows)
         .terms = terms,
         .a_row = 1,
         .a_col = p->a_col,
-        .b_row = rows->dy_row,
+        .b_row = rows->dy_image,
         .c_row = p->problem->oc_all,
         .m = t->ic,
         .n = (int)t->oc,
-        .accumulate = true,
     };
     for (int kh = 0; kh < p->h.kernel; kh++) {
         for (int kw = 0; kw < p->w.kernel; kw++) {
@@ -166,17 +194,51 @@ static void add_block(const tile *t, const row_block *rows)
             block.count = runs_of_tap(t, rows, kh, kw, terms);
             if (block.count > 0) {
                 block.c = tile_at(t, kh, kw);
+                block.accumulate = has_started(t, kh, kw);
                 p->problem->kernels->block(&block);
+                int64_t tap = (int64_t)kh * p->w.kernel + kw;
+                if (tap < TILE_TAPS) {
+                    t->started[tap] = true;
+                }
             }
         }
     }
 }
 
-static void tile_task(void *ctx, int64_t task)
+static row_block block_of_rows(const tile *t, int64_t i)
 {
-    const plan *p = ctx;
+    const plan *p = t->plan;
     const td_conv_problem *problem = p->problem;
-    int64_t size = (int64_t)problem->kernels->size, width = problem->kernels->panel;
+    row_block rows = { .image = i / p->pixel_blocks * p->images,
+                       .pixel = i % p->pixel_blocks * p->pixels,
+                       .dy_pixel = problem->y.column,
+                       .dy_image = problem->y.image };
+    rows.images = td_min64(p->images, problem->n - rows.image);
+    rows.pixels = td_min64(p->pixels, p->h.size * p->w.size - rows.pixel);
+    int64_t column = t->group * problem->oc + t->panel * problem->kernels->panel;
+    int64_t at = rows.pixel * problem->y.column + rows.image * problem->y.image + column;
+    rows.dy = (const char *)p->reduce->dy + at * (int64_t)problem->kernels->size;
+    return rows;
+}
+
+/* Copies the block's panel of dy to where its rows are dense. */
+static void pack_rows(const tile *t, row_block *rows, char *packed)
+{
+    const td_gemm_kernels *kernels = t->plan->problem->kernels;
+    int64_t size = (int64_t)kernels->size, per_pixel = rows->images * kernels->panel;
+    for (int64_t i = 0; i < rows->pixels; i++) {
+        kernels->pack(packed + i * per_pixel * size, rows->dy + i * rows->dy_pixel * size,
+                      rows->images, t->oc, rows->dy_image, 1);
+    }
+    rows->dy = packed;
+    rows->dy_pixel = per_pixel;
+    rows->dy_image = kernels->panel;
+}
+
+static void tile_task(const plan *p, int64_t task)
+{
+    const td_conv_problem *problem = p->problem;
+    int64_t width = problem->kernels->panel;
     tile t = { .plan = p };
     t.piece = task % p->pieces;
     t.channel = task / p->pieces % p->tiles * TILE_CHANNELS;
@@ -184,25 +246,59 @@ static void tile_task(void *ctx, int64_t task)
     t.group = task / p->pieces / p->tiles / p->panels;
     t.ic = td_min64(TILE_CHANNELS, problem->ic - t.channel);
     t.oc = td_min64(width, problem->oc - t.panel * width);
-    if (p->partial || !p->reduce->accumulate) {
-        clear_tile(&t);
+    bool overwrite = p->partial || !p->reduce->accumulate;
+    if (overwrite) {
+        clear_tiles(&t, false);
+    } else {
+        memset(t.started, true, sizeof t.started);
     }
 
     _Alignas(64) char packed[BLOCK_ROWS * MAX_PANEL_BYTES];
-    int64_t begin = t.piece * p->blocks_per_piece * BLOCK_ROWS;
-    int64_t end = td_min64(p->rows, begin + p->blocks_per_piece * BLOCK_ROWS);
-    int64_t column = t.group * problem->oc + t.panel * width;
-    for (int64_t row = begin; row < end; row += BLOCK_ROWS) {
-        row_block rows = { row, td_min64(row + BLOCK_ROWS, end), NULL, problem->oc_all };
-        rows.dy = (const char *)p->reduce->dy + (row * problem->oc_all + column) * size;
+    int64_t begin = t.piece * p->blocks_per_piece;
+    int64_t end = td_min64(p->blocks, begin + p->blocks_per_piece);
+    for (int64_t i = begin; i < end; i++) {
+        row_block rows = block_of_rows(&t, i);
         if (problem->oc_all > width) { /* dense rows stay in the cache better */
-            problem->kernels->pack(packed, rows.dy, rows.end - rows.begin, t.oc, problem->oc_all,
-                                   1);
-            rows.dy = packed;
-            rows.dy_row = width;
+            pack_rows(&t, &rows, packed);
         }
         add_block(&t, &rows);
     }
+    if (overwrite) {
+        clear_tiles(&t, true);
+    }
+}
+
+/* Clears a part of the gradient of one tap, if that meets nothing. */
+static void clear_task(const plan *p, int64_t task)
+{
+    const td_conv_problem *problem = p->problem;
+    int64_t bytes = problem->ic * problem->oc_all * (int64_t)problem->kernels->size;
+    int64_t parts = td_divide_up(bytes, CLEAR_BYTES);
+    int64_t tap = task / parts, begin = task % parts * CLEAR_BYTES;
+    if (!alive(p, (int)(tap / p->w.kernel), (int)(tap % p->w.kernel))) {
+        memset((char *)p->reduce->dw + tap * bytes + begin, 0,
+               (size_t)td_min64(CLEAR_BYTES, bytes - begin));
+    }
+}
+
+static void tile_or_clear_task(void *ctx, int64_t task)
+{
+    const plan *p = ctx;
+    if (task < p->tile_tasks) {
+        tile_task(p, task);
+    } else {
+        clear_task(p, task - p->tile_tasks);
+    }
+}
+
+static int64_t clear_tasks(const plan *p)
+{
+    if (p->reduce->accumulate || p->partial) {
+        return 0;
+    }
+    const td_conv_problem *problem = p->problem;
+    int64_t bytes = problem->ic * problem->oc_all * (int64_t)problem->kernels->size;
+    return (int64_t)p->h.kernel * p->w.kernel * td_divide_up(bytes, CLEAR_BYTES);
 }
 
 /* ---- partial results ---- */
@@ -270,12 +366,12 @@ void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *works
     td_conv_space space = { .base = workspace };
     plan p = make_plan(reduce, &space);
     const td_conv_problem *problem = p.problem;
-    double work = (double)(p.rows * problem->groups) * (double)(problem->ic * problem->oc) *
-                  (double)(p.h.alive * p.w.alive);
+    double work = (double)(p.h.size * p.w.size) * (double)(problem->n * problem->groups) *
+                  (double)(problem->ic * problem->oc) * (double)(p.h.alive * p.w.alive);
     if (work < TD_GEMM_SERIAL_WORK) {
         pool = NULL;
     }
-    td_pool_run(pool, problem->groups * p.panels * p.tiles * p.pieces, tile_task, &p);
+    td_pool_run(pool, p.tile_tasks + clear_tasks(&p), tile_or_clear_task, &p);
     if (p.partial) {
         int64_t taps = (int64_t)p.h.kernel * p.w.kernel;
         td_pool_run(pool, taps * td_divide_up(problem->ic, COMBINE_ROWS), combine_task, &p);
