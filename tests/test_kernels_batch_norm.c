@@ -133,7 +133,7 @@ static void check_norm(const norm_case *c, td_dtype dtype)
 {
     norm_data d;
     make_norm(&d, c, dtype);
-    double tolerance = ref_tolerance(dtype), *terms = ref_zeros(d.n);
+    double tolerance = ref_tolerance(dtype), *terms = ref_zeros(d.n + d.channels);
     td_tensor *mean = ref_filled(TD_SHAPE(d.channels), dtype, TD_ROW_MAJOR, 7.0);
     td_tensor *inv_std = ref_filled(TD_SHAPE(d.channels), dtype, TD_ROW_MAJOR, 7.0);
     td_tensor *y = norm_input(c, dtype, 9, 0.0);
@@ -158,7 +158,7 @@ static void check_norm(const norm_case *c, td_dtype dtype)
                                            .inv_std = inv_std,
                                            .y = y });
     ref_close(y, d.y, terms, tolerance, "batch_norm");
-    for (int64_t i = 0; i < d.channels && d.n > 0; i++) {
+    for (int64_t i = 0; i < d.channels; i++) {
         terms[i] = 1.0 + fabs(c->offset);
     }
     ref_close(mean, d.used_mean, terms, tolerance, "mean");

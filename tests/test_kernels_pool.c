@@ -152,7 +152,9 @@ static void check_grad(const pool_case *c, td_dtype dtype, td_layout layout, boo
     td_tensor *dy = ref_tensor(shape, dtype, layout, 5);
     td_tensor *dx = ref_tensor(full, dtype, layout, 6);
     dy = accumulate ? ref_scattered(dy) : dy;
-    k()->max_pool2d(y, index, x, &c->p);
+    if (max) {
+        k()->max_pool2d(y, index, x, &c->p);
+    }
     double *g = ref_values(dy), *at = ref_values(index), *terms = ref_zeros(td_numel(x));
     double *want = accumulate ? ref_values(dx) : ref_zeros(td_numel(x));
     for (int64_t i = 0; i < td_numel(x); i++) {
