@@ -13,6 +13,22 @@
 #define TD_SAFETENSORS_MAX_HEADER 100000000 /* bytes: the format's own limit */
 #define TD_SAFETENSORS_METADATA "__metadata__"
 
+struct td_safetensors {
+    void *map; /* the mapped file; NULL: the bytes are the caller's */
+    size_t map_size;
+    struct cJSON *header;          /* names and metadata point into it */
+    const struct cJSON *metadata;  /* NULL: none */
+    td_safetensors_entry *entries; /* in the order of their data */
+    void **copies;                 /* aligned copies of data that are not; mostly NULL */
+    int *by_name;                  /* numbers of entries, sorted by name */
+    int count;
+};
+
+/* Parses the header's text, checks every entry by itself, and lists the entries. What has been made
+ * when it fails is the file's, for td_safetensors_close. */
+td_status td_safetensors_read_header(td_safetensors *file, const char *text, size_t size,
+                                     const char *data, int64_t data_size);
+
 /* "F32", or NULL for a dtype that the format does not have. */
 const char *td_safetensors_dtype_name(td_dtype dtype);
 
