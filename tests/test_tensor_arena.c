@@ -1,5 +1,6 @@
 /* The arena and bump memory. */
 #include "tests/expect_fatal.h"
+#include "tests/sanitized.h"
 
 #include "tensor/arena.h"
 #include "tensor/bump.h"
@@ -22,12 +23,6 @@
 #else
 #define ADDRESS_SANITIZED 0
 #endif
-#if ADDRESS_SANITIZED || defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 enum { MIB = 1 << 20 };
 
 static td_arena *new_arena(size_t limit)
@@ -235,7 +230,7 @@ static void test_wrong_gives_are_mistakes(void **state)
 static void test_few_addresses(void **state)
 {
     (void)state;
-    if (SANITIZED) { /* sanitizers need all addresses for themselves */
+    if (TD_SANITIZED) { /* sanitizers need all addresses for themselves */
         skip();
     }
     struct rlimit before;

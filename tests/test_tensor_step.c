@@ -1,0 +1,571 @@
+/* Steps: life and death of step tensors, scopes, memory. */
+#include "tests/expect_fatal.h"
+#include "tests/sanitized.h"
+
+#include "tensor/storage.h"
+#include "tensor/tensor.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#if TD_SANITIZED
+enum { COUNTS_ALLOCATIONS = 0 }; /* the sanitizers' own allocator must stay */
+static int allocations;
+#else
+enum { COUNTS_ALLOCATIONS = 1 };
+static int allocations;
+
+/* glibc's allocator under other names; ours count and pass on. */
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t bytes);
+void *__libc_realloc(void *memory, size_t bytes);
+void *__libc_memalign(size_t alignment, size_t bytes);
+
+void *malloc(size_t bytes)
+{
+    allocations++;
+    return __libc_malloc(bytes);
+}
+
+void *calloc(size_t count, size_t bytes)
+{
+    allocations++;
+    return __libc_calloc(count, bytes);
+}
+
+void *realloc(void *memory, size_t bytes)
+{
+    allocations++;
+    return __libc_realloc(memory, bytes);
+}
+
+void *aligned_alloc(size_t alignment, size_t bytes)
+{
+    allocations++;
+    return __libc_memalign(alignment, bytes);
+}
+#endif
+
+static td_tensor *step_tensor(int64_t n, const char *name)
+{
+    td_tensor *t = td_step_new(TD_SHAPE(n), TD_F32, TD_ROW_MAJOR, TD_CPU, TD_HERE);
+    t->name = name;
+    td_fill_(t, 1.0);
+    return t;
+}
+
+static size_t in_use(void)
+{
+    return td_step_memory(TD_CPU).in_use;
+}
+
+/* Every test begins and ends outside a step. */
+static int end_steps(void **state)
+{
+    (void)state;
+    td_step_abandon();
+    return 0;
+}
+
+/* ---- beginning and end ---- */
+
+static void test_steps_are_numbered(void **state)
+{
+    (void)state;
+    assert_false(td_in_step());
+    assert_int_equal(td_step_number(), 0);
+    td_step_begin();
+    uint64_t number = td_step_number();
+    assert_true(td_in_step() && number > 0);
+    td_step_end();
+    assert_int_equal(td_step_number(), 0);
+    td_step_begin();
+    assert_int_equal(td_step_number(), number + 1);
+    td_step_end();
+}
+
+static void test_unbalanced_steps_are_mistakes(void **state)
+{
+    (void)state;
+    expect_fatal("td_step_end outside a step", td_step_end());
+    expect_fatal("a tensor operation outside a step", step_tensor(1, NULL));
+    assert_non_null(strstr(fatal_message(), "test_tensor_step.c:"));
+    expect_fatal("td_scope_begin outside a step", td_scope_begin());
+    expect_fatal("td_scope_end outside a step", td_scope_end(0, NULL));
+    expect_fatal("td_step_bytes outside a step", td_step_bytes(8));
+    td_step_begin();
+    expect_fatal("the td_step_end before it is missing", td_step_begin());
+    expect_fatal("td_step_release_memory inside step", td_step_release_memory());
+    td_step_end();
+}
+
+/* ---- tensors ---- */
+
+static void test_step_tensors(void **state)
+{
+    (void)state;
+    td_step_begin();
+    td_tensor *t = td_step_new(TD_SHAPE(2, 3, 4, 5), TD_F64, TD_IMAGE, TD_CPU_N(1), TD_HERE);
+    assert_true(td_is_layout(t, TD_IMAGE));
+    assert_int_equal(t->step, td_step_number());
+    assert_string_equal(td_describe(t), "f64[2,3,4,5] cpu:1");
+    assert_int_equal((uintptr_t)td_data(t) % 64, 0);
+    td_tensor *like = td_step_new_like(t, TD_HERE);
+    assert_true(td_same_order(t, like));
+    assert_true(like->dtype == TD_F64 && td_device_of(like).index == 1);
+    assert_ptr_not_equal(td_data(t), td_data(like));
+    assert_true(td_step_memory(TD_CPU_N(1)).in_use >= 2 * 120 * sizeof(double));
+    assert_int_equal(td_step_memory(TD_CPU_N(11)).in_use, 0);
+
+    td_tensor *scalar = td_step_new(TD_SCALAR, TD_F32, TD_ROW_MAJOR, TD_CPU, TD_HERE);
+    td_fill_(scalar, 3.0);
+    assert_true(td_item(scalar) == 3.0);
+    td_tensor *empty = td_step_new(TD_SHAPE(0, 7), TD_F32, TD_ROW_MAJOR, TD_CPU, TD_HERE);
+    assert_non_null(td_data(empty));
+    td_step_end();
+    assert_int_equal(td_step_memory(TD_CPU_N(1)).in_use, 0);
+}
+
+static void test_clones_outlive_the_step(void **state)
+{
+    (void)state;
+    td_step_begin();
+    td_tensor *t = step_tensor(10, NULL);
+    td_tensor *kept = td_clone(t);
+    assert_int_equal(kept->step, 0);
+    td_step_end();
+    assert_true(td_get(kept, (int64_t[]){ 9 }) == 1.0);
+    td_free(kept);
+}
+
+/* In a later step that has overwritten what it could. */
+static void check_stale(td_tensor *t, td_tensor *view, const char *made)
+{
+    td_step_begin();
+    for (int i = 0; i < 100; i++) {
+        step_tensor(4, "other");
+        memset(td_step_bytes(1000), 0xff, 1000);
+    }
+    expect_fatal(made, td_item(t));
+    char now[64];
+    snprintf(now, sizeof now, "step %llu runs now", (unsigned long long)td_step_number());
+    assert_non_null(strstr(fatal_message(), now));
+    expect_fatal("'part' f32[2] was made in step", td_fill_(view, 0.0));
+    expect_fatal(made, td_step_view(t, 0, TD_SHAPE(1), (int64_t[]){ 1 }, TD_HERE));
+    expect_fatal(made, td_clone(t));
+    expect_fatal(made, td_copy_(step_tensor(4, "to"), t));
+    td_step_end();
+}
+
+static void test_stale_tensors_are_named(void **state)
+{
+    (void)state;
+    td_step_begin();
+    char made[64];
+    snprintf(made, sizeof made, "'hidden' f32[4] was made in step %llu",
+             (unsigned long long)td_step_number());
+    td_tensor *t = step_tensor(4, "hidden");
+    td_tensor *view = td_step_view(t, 1, TD_SHAPE(2), (int64_t[]){ 1 }, TD_HERE);
+    view->name = "part";
+    td_step_end();
+
+    expect_fatal(made, td_data(t));
+    assert_non_null(strstr(fatal_message(), "td_clone it before td_step_end"));
+    check_stale(t, view, made);
+    check_stale(t, view, made);
+}
+
+static void test_step_tensors_are_not_freed(void **state)
+{
+    (void)state;
+    td_step_begin();
+    td_tensor *t = step_tensor(4, "loss");
+    expect_fatal("td_free: 'loss' f32[4] cpu:0 belongs to step", td_free(t));
+    expect_fatal("'loss' f32[4] cpu:0 belongs to a step",
+                 td_slice_of_storage(t, 0, TD_SHAPE(1), (int64_t[]){ 1 }));
+    td_step_end();
+}
+
+static void test_views_hold_their_storage(void **state)
+{
+    (void)state;
+    td_tensor *kept = td_arange(6, TD_F32, TD_CPU);
+    td_tensor *freed = td_arange(6, TD_F32, TD_CPU);
+    td_step_begin();
+    td_tensor *view = td_step_view(kept, 2, TD_SHAPE(2, 2), (int64_t[]){ 2, 1 }, TD_HERE);
+    assert_true(td_get(view, (int64_t[]){ 1, 1 }) == 5.0);
+    assert_int_equal(kept->storage->refs, 2);
+    td_tensor *of_freed = td_step_view(freed, 5, TD_SHAPE(1), (int64_t[]){ 1 }, TD_HERE);
+    td_free(freed);
+    assert_true(td_item(of_freed) == 5.0);
+
+    int64_t scope = td_scope_begin();
+    td_tensor *base = step_tensor(8, NULL);
+    td_tensor *of_base = td_step_view(base, 3, TD_SHAPE(1), (int64_t[]){ 1 }, TD_HERE);
+    td_scope_end(scope, of_base);
+    assert_true(td_item(of_base) == 1.0);
+    expect_fatal("gone with it", td_data(base));
+
+    expect_fatal("does not fit into its storage",
+                 td_step_view(kept, 5, TD_SHAPE(2), (int64_t[]){ 1 }, TD_HERE));
+    td_step_end();
+    assert_int_equal(kept->storage->refs, 1);
+    td_free(kept);
+}
+
+/* ---- scopes ---- */
+
+static void test_scopes_let_go(void **state)
+{
+    (void)state;
+    td_step_begin();
+    td_tensor *before = step_tensor(1000, "before");
+    size_t used = in_use();
+    int64_t scope = td_scope_begin();
+    td_tensor *inner = step_tensor(1000, "inner");
+    td_tensor *result = step_tensor(10, "result");
+    td_scope_end(scope, result);
+    assert_true(in_use() < used + 1000);
+    assert_true(td_get(before, (int64_t[]){ 0 }) == 1.0);
+    assert_true(td_get(result, (int64_t[]){ 0 }) == 1.0);
+    expect_fatal("'inner' f32[1000] cpu:0 was made inside a module or scope that has ended",
+                 td_data(inner));
+    td_tensor *reused = step_tensor(1000, "reused"); /* takes inner's memory */
+    assert_true((const char *)td_data(reused) < (const char *)td_data(result));
+    td_step_end();
+}
+
+static void test_kept_tensors_belong_to_the_scope_around(void **state)
+{
+    (void)state;
+    td_step_begin();
+    int64_t outer = td_scope_begin();
+    int64_t middle = td_scope_begin();
+    int64_t innermost = td_scope_begin();
+    td_tensor *a = step_tensor(1, "a"), *b = step_tensor(1, "b");
+    td_scope_end(innermost, a);
+    td_tensor *c = step_tensor(1, "c");
+    td_scope_end(middle, a); /* a goes on */
+    td_data(a);
+    expect_fatal("'b'", td_data(b));
+    expect_fatal("'c'", td_data(c));
+    td_scope_end(outer, NULL); /* and ends here */
+    expect_fatal("'a'", td_data(a));
+    assert_int_equal(in_use(), 0);
+    td_step_end();
+}
+
+static void test_keeping_what_is_not_the_scopes_own(void **state)
+{
+    (void)state;
+    td_tensor *persistent = td_zeros(TD_SHAPE(2), TD_F32, TD_CPU);
+    td_step_begin();
+    td_tensor *before = step_tensor(1, "before");
+    td_scope_end(td_scope_begin(), before);
+    td_scope_end(td_scope_begin(), persistent);
+    td_data(before);
+    td_data(persistent);
+    assert_int_equal(persistent->storage->refs, 1);
+    td_step_end();
+    td_free(persistent);
+}
+
+static void test_scopes_end_in_order(void **state)
+{
+    (void)state;
+    td_step_begin();
+    int64_t outer = td_scope_begin(), inner = td_scope_begin();
+    expect_fatal("scopes end in the reverse order", td_scope_end(outer, NULL));
+    expect_fatal("2 scopes are still open", td_step_end());
+    td_scope_end(inner, NULL);
+    td_scope_end(outer, NULL);
+    expect_fatal("scopes end in the reverse order", td_scope_end(outer, NULL));
+    td_step_end();
+
+    td_step_begin();
+    for (int i = 0; i < 256; i++) {
+        td_scope_begin();
+    }
+    expect_fatal("more than 256 scopes are open", td_scope_begin());
+    td_step_abandon();
+}
+
+/* ---- holds ---- */
+
+static void test_holds_keep_memory(void **state)
+{
+    (void)state;
+    td_step_begin();
+    int64_t scope = td_scope_begin();
+    td_tensor *saved = step_tensor(1000, "saved");
+    td_hold(saved->storage);
+    td_scope_end(scope, NULL);
+    assert_true(in_use() >= 4000);
+    /* What has been let go can still be seen through a view: backward does so. */
+    td_tensor *view = td_step_view(saved, 0, TD_SHAPE(1), (int64_t[]){ 1 }, TD_HERE);
+    assert_true(td_item(view) == 1.0);
+    td_unhold(saved->storage);
+    assert_true(in_use() >= 4000); /* the view's */
+    td_step_end();
+
+    td_step_begin();
+    td_tensor *used_up = step_tensor(1000, "used up");
+    td_unhold(used_up->storage);
+    assert_int_equal(in_use(), 0);
+    expect_fatal("'used up' f32[1000] cpu:0 has no memory any more", td_data(used_up));
+    expect_fatal("nobody holds this storage", td_unhold(used_up->storage));
+    used_up->storage->refs = 1; /* what the header would give back */
+    used_up->storage->released = false;
+    used_up->storage->data = td_scratch(TD_CPU, 4000);
+    td_step_end();
+}
+
+static void test_forgotten_holds_are_reported(void **state)
+{
+    (void)state;
+    td_step_begin();
+    td_hold(step_tensor(1000, NULL)->storage);
+    expect_fatal("of step memory are still taken", td_step_end());
+    td_step_begin(); /* the step has ended all the same */
+    void *scratch = td_scratch(TD_CPU, 100);
+    expect_fatal("a td_scratch without its td_scratch_free", td_step_end());
+    (void)scratch;
+    assert_int_equal(in_use(), 0);
+}
+
+/* ---- the tape's door ---- */
+
+static int tape_ends;
+
+static void end_tape(void *tape)
+{
+    assert_ptr_equal(tape, &tape_ends);
+    assert_true(td_in_step());
+    tape_ends++;
+}
+
+static void test_the_tape_ends_with_its_step(void **state)
+{
+    (void)state;
+    assert_null(td_step_tape());
+    tape_ends = 0;
+    td_step_begin();
+    assert_null(td_step_tape());
+    td_step_set_tape(&tape_ends, end_tape);
+    assert_ptr_equal(td_step_tape(), &tape_ends);
+    td_step_end();
+    assert_int_equal(tape_ends, 1);
+    td_step_begin();
+    assert_null(td_step_tape());
+    td_step_set_tape(&tape_ends, end_tape);
+    td_step_abandon();
+    assert_int_equal(tape_ends, 2);
+    td_step_begin();
+    td_step_end();
+    assert_int_equal(tape_ends, 2);
+}
+
+static void test_abandoning(void **state)
+{
+    (void)state;
+    td_step_abandon(); /* nothing open */
+    td_tensor *persistent = td_zeros(TD_SHAPE(2), TD_F32, TD_CPU);
+    td_step_begin();
+    td_scope_begin();
+    td_scope_begin();
+    td_tensor *t = step_tensor(10, "t");
+    td_hold(t->storage);
+    td_step_view(persistent, 0, TD_SHAPE(1), (int64_t[]){ 1 }, TD_HERE);
+    td_scratch(TD_CPU, 1000);
+    td_context_push("net");
+    td_step_abandon();
+    assert_null(td_context_top());
+    assert_false(td_in_step());
+    assert_int_equal(persistent->storage->refs, 1);
+    assert_int_equal(in_use(), 0);
+    expect_fatal("'t' f32[10] was made in step", td_data(t));
+    td_step_begin();
+    td_step_end();
+    td_free(persistent);
+}
+
+/* ---- memory ---- */
+
+static void test_step_bytes(void **state)
+{
+    (void)state;
+    td_step_begin();
+    unsigned char *first = td_step_bytes(100);
+    assert_int_equal((uintptr_t)first % 16, 0);
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(first[i], 0);
+    }
+    memset(first, 1, 100);
+    unsigned char *large = td_step_bytes(1 << 20);
+    assert_int_equal(large[(1 << 20) - 1], 0);
+    assert_int_equal(first[99], 1);
+    td_step_end();
+}
+
+static void test_scratch(void **state)
+{
+    (void)state;
+    void *outside = td_scratch(TD_CPU, 1000);
+    assert_int_equal((uintptr_t)outside % 64, 0);
+    memset(outside, 1, 1000);
+    td_step_begin();
+    void *inside = td_scratch(TD_CPU, 1000);
+    assert_int_equal((uintptr_t)inside % 64, 0);
+    memset(inside, 1, 1000);
+    assert_true(in_use() >= 1000);
+    td_scratch_free(TD_CPU, inside);
+    td_scratch_free(TD_CPU, NULL);
+    td_scratch_free(TD_CPU, outside); /* wherever it came from */
+    assert_int_equal(in_use(), 0);
+    td_step_end();
+}
+
+static void run_like_a_model(void)
+{
+    td_step_begin();
+    td_tensor *x = step_tensor(5000, "x");
+    for (int layer = 0; layer < 20; layer++) {
+        int64_t scope = td_scope_begin();
+        td_tensor *hidden = step_tensor(3000 + 100 * layer, "hidden");
+        td_step_view(hidden, 0, TD_SHAPE(10), (int64_t[]){ 1 }, TD_HERE);
+        void *scratch = td_scratch(TD_CPU, 777);
+        x = td_step_new_like(x, TD_HERE);
+        td_scratch_free(TD_CPU, scratch);
+        td_scope_end(scope, x);
+        td_step_bytes(200);
+    }
+    td_step_end();
+}
+
+static void test_equal_steps_are_equal(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) { /* all rotating parts grow once */
+        run_like_a_model();
+    }
+    td_memory_stats first = td_step_memory(TD_CPU);
+    assert_true(first.allocations == 61 && first.peak > 0 && first.reserved >= first.peak);
+    int before = allocations;
+    for (int i = 0; i < 100; i++) {
+        run_like_a_model();
+        td_memory_stats now = td_step_memory(TD_CPU);
+        assert_memory_equal(&now, &first, sizeof first);
+    }
+    int calls = allocations - before;
+    assert_int_equal(calls, 0);
+    if (COUNTS_ALLOCATIONS) { /* the counter counts */
+        free(malloc(1));
+        assert_int_equal(allocations, before + 1);
+    }
+}
+
+static void test_memory_can_be_given_back(void **state)
+{
+    (void)state;
+    run_like_a_model();
+    assert_true(td_step_memory(TD_CPU).reserved > 0);
+    td_step_release_memory();
+    assert_int_equal(td_step_memory(TD_CPU).reserved, 0);
+    run_like_a_model();
+    assert_true(td_step_memory(TD_CPU).reserved > 0);
+}
+
+static void test_short_of_memory(void **state)
+{
+    (void)state;
+    td_step_begin();
+    step_tensor(1 << 20, "x");
+    /* 2^50 bytes; the part of it that this machine has is at least one 2^20th. */
+    td_shape batch = TD_SHAPE(INT64_C(1) << 20, INT64_C(1) << 28);
+    expect_fatal("out of step memory for a tensor f32[1048576,268435456] cpu:0 (1024.0 TiB): the "
+                 "step holds 4.0 MiB",
+                 td_step_new(batch, TD_F32, TD_ROW_MAJOR, TD_CPU, TD_HERE));
+    assert_non_null(strstr(fatal_message(), "if 1048576 is the batch, one of at most about "));
+    assert_non_null(strstr(fatal_message(), "test_tensor_step.c:"));
+    expect_fatal("use a smaller batch or model",
+                 td_step_new(TD_SHAPE(1, INT64_C(1) << 50), TD_U8, TD_ROW_MAJOR, TD_CPU, TD_HERE));
+    expect_fatal("more bytes than can be counted",
+                 td_step_new(TD_SHAPE(INT64_C(1) << 62), TD_F32, TD_ROW_MAJOR, TD_CPU, TD_HERE));
+    expect_fatal("out of step memory for a kernel's scratch memory",
+                 td_scratch(TD_CPU, (size_t)1 << 50));
+    step_tensor(1, "after"); /* the step goes on */
+    td_step_end();
+}
+
+/* ---- threads ---- */
+
+static void *other_thread(void *outcome)
+{
+    /* Its own steps, counted from 1; the last one is left open, and ends with the thread. */
+    for (int i = 0; i < 3; i++) {
+        run_like_a_model();
+    }
+    td_step_begin();
+    td_tensor *t = step_tensor(100, "t");
+    *(bool *)outcome = td_step_number() == 4 && td_get(t, (int64_t[]){ 99 }) == 1.0;
+    td_scope_begin();
+    return NULL;
+}
+
+static void test_threads_have_steps_of_their_own(void **state)
+{
+    (void)state;
+    enum { THREADS = 4 };
+    pthread_t thread[THREADS];
+    bool outcome[THREADS] = { false };
+    td_step_begin();
+    td_tensor *mine = step_tensor(10, "mine");
+    uint64_t number = td_step_number();
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_create(&thread[i], NULL, other_thread, &outcome[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+        assert_true(outcome[i]);
+    }
+    assert_int_equal(td_step_number(), number);
+    assert_true(td_get(mine, (int64_t[]){ 9 }) == 1.0);
+    mine->step = number + 1000;
+    expect_fatal("of another thread", td_data(mine));
+    mine->step = number;
+    td_step_end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_steps_are_numbered, end_steps),
+        cmocka_unit_test_teardown(test_unbalanced_steps_are_mistakes, end_steps),
+        cmocka_unit_test_teardown(test_step_tensors, end_steps),
+        cmocka_unit_test_teardown(test_clones_outlive_the_step, end_steps),
+        cmocka_unit_test_teardown(test_stale_tensors_are_named, end_steps),
+        cmocka_unit_test_teardown(test_step_tensors_are_not_freed, end_steps),
+        cmocka_unit_test_teardown(test_views_hold_their_storage, end_steps),
+        cmocka_unit_test_teardown(test_scopes_let_go, end_steps),
+        cmocka_unit_test_teardown(test_kept_tensors_belong_to_the_scope_around, end_steps),
+        cmocka_unit_test_teardown(test_keeping_what_is_not_the_scopes_own, end_steps),
+        cmocka_unit_test_teardown(test_scopes_end_in_order, end_steps),
+        cmocka_unit_test_teardown(test_holds_keep_memory, end_steps),
+        cmocka_unit_test_teardown(test_forgotten_holds_are_reported, end_steps),
+        cmocka_unit_test_teardown(test_the_tape_ends_with_its_step, end_steps),
+        cmocka_unit_test_teardown(test_abandoning, end_steps),
+        cmocka_unit_test_teardown(test_step_bytes, end_steps),
+        cmocka_unit_test_teardown(test_scratch, end_steps),
+        cmocka_unit_test_teardown(test_equal_steps_are_equal, end_steps),
+        cmocka_unit_test_teardown(test_memory_can_be_given_back, end_steps),
+        cmocka_unit_test_teardown(test_short_of_memory, end_steps),
+        cmocka_unit_test_teardown(test_threads_have_steps_of_their_own, end_steps),
+    };
+    return cmocka_run_group_tests_name("steps", tests, NULL, NULL);
+}
