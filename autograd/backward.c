@@ -104,26 +104,27 @@ void td_input_grad_sum(td_node *node, int i, const td_tensor *g)
 
 /* ---- the walk ---- */
 
+static void mark(td_node *node, td_site at)
+{
+    TD_REQUIRE(!node->done, at,
+               "td_backward: the tape of this tensor was used up by an earlier td_backward "
+               "(%s, %s:%d); run the forward again, or add the losses and call td_backward once",
+               node->op, node->site.file, node->site.line);
+    node->reachable = true;
+}
+
 /* Marks what the last node depends on, and counts the uses of leaves there. One pass backwards is
  * enough, because inputs are recorded before what is computed from them. */
 static void mark_reachable(td_node *last, uint64_t id, td_site at)
 {
-    last->reachable = true;
+    mark(last, at);
     for (td_node *node = last; node != NULL; node = node->previous) {
-        if (!node->reachable) {
-            continue;
-        }
-        TD_REQUIRE(!node->done, at,
-                   "td_backward: the tape of this tensor was used up by an earlier td_backward "
-                   "(%s, %s:%d); run the forward again, or add the losses and call td_backward "
-                   "once",
-                   node->op, node->site.file, node->site.line);
-        for (int i = 0; i < node->edge_count; i++) {
+        for (int i = 0; node->reachable && i < node->edge_count; i++) {
             struct td_grad_state *state = node->edges[i].state;
             if (state != NULL && state->leaf != NULL) {
                 td_leaf_count_use(state->leaf, id);
             } else if (state != NULL) {
-                state->node->reachable = true;
+                mark(state->node, at);
             }
         }
     }
