@@ -64,6 +64,42 @@ typedef double f64x2 __attribute__((vector_size(16)));
 GENERIC_OPS(f32, float, f32x4, 4)
 GENERIC_OPS(f64, double, f64x2, 2)
 
+/* Transposes 4 x 4 floats: `from` has columns `col` apart, `to` has rows `row` apart. */
+OP void transpose_4x4(float *to, int64_t row, const float *from, int64_t col)
+{
+    f32x4 a = f32_load(from), b = f32_load(from + col);
+    f32x4 c = f32_load(from + 2 * col), d = f32_load(from + 3 * col);
+    f32x4 ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    f32x4 ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    f32x4 cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    f32x4 cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    f32_store(to, __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5));
+    f32_store(to + row, __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7));
+    f32_store(to + 2 * row, __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5));
+    f32_store(to + 3 * row, __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));
+}
+
+/* A k x n matrix of f32 with dense columns, `col` apart, into rows `panel` apart. */
+static void pack_columns(float *to, const float *from, int64_t panel, int64_t k, int64_t n,
+                         int64_t col)
+{
+    enum { WIDTH = 16 }; /* columns side by side: one cache line of a row of the panel */
+    int64_t k4 = k / 4 * 4, n4 = n / 4 * 4;
+    for (int64_t j0 = 0; j0 < n4; j0 += WIDTH) {
+        int64_t end = td_min64(j0 + WIDTH, n4);
+        for (int64_t p = 0; p < k4; p += 4) {
+            for (int64_t j = j0; j < end; j += 4) {
+                transpose_4x4(to + p * panel + j, panel, from + j * col + p, col);
+            }
+        }
+    }
+    for (int64_t p = 0; p < k; p++) {
+        for (int64_t j = p < k4 ? n4 : 0; j < n; j++) {
+            to[p * panel + j] = from[p + j * col];
+        }
+    }
+}
+
 #define K(name) f32_##name
 #define ELEM float
 #define VEC f32x4
