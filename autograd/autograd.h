@@ -55,8 +55,9 @@ void td_mul_scalar_(td_tensor *t, double s, td_site at);
 /* Readiness. A leaf counts its uses on the part of the tape that the loss depends on; when the last
  * contribution of a backward is in, its hooks are called, on the thread that runs backward, in the
  * order in which they were added. When backward ends, end hooks are called with all leaves that
- * have ready hooks but got no contribution in this backward. dist builds on these two and nothing
- * else. Returns an id > 0 for removal. */
+ * got ready hooks on this thread but no contribution in this backward. dist builds on these two and
+ * nothing else. Hooks may add and remove hooks, and write into the gradient; they must not run
+ * backward. Returns an id > 0 for removal, or a negative status when memory is short. */
 typedef void (*td_grad_ready_fn)(td_tensor *leaf, void *user);
 typedef void (*td_backward_end_fn)(td_tensor *const *unused, int count, void *user);
 int td_on_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user);
