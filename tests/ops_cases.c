@@ -13,7 +13,7 @@
         return __VA_ARGS__;                                                                        \
     }
 #define TD_CASE(op, name, inputs, ...)                                                             \
-    static td_tensor *case_##op##__##name(td_tensor *const *in, void *user)                         \
+    static td_tensor *case_##op##__##name(td_tensor *const *in, void *user)                        \
     {                                                                                              \
         (void)user;                                                                                \
         return __VA_ARGS__;                                                                        \
