@@ -54,10 +54,14 @@ static void fill_column(tile out, int i, const td_byte_values *values, const td_
     }
     int step = picture->flip ? -1 : 1;
     int at = SIDE + picture->right + (picture->flip ? SIDE - 1 : 0);
-    for (int w = 0; w < SIDE; w++, at += step) {
-        for (int c = 0; c < CHANNELS; c++) {
-            out[w][i][c] = values->of[c][rows[c][at]];
-        }
+    const uint8_t *r = rows[0] + at, *g = rows[1] + at, *b = rows[2] + at;
+    for (int w = 0; w < SIDE; w++) {
+        out[w][i][0] = values->of[0][*r];
+        out[w][i][1] = values->of[1][*g];
+        out[w][i][2] = values->of[2][*b];
+        r += step;
+        g += step;
+        b += step;
     }
 }
 

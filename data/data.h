@@ -72,7 +72,7 @@ td_status td_synthetic_images(int64_t length, uint64_t seed, td_dataset **datase
  * by `crop_padding` zeros (0: no crop), horizontal flip with probability 1/2, (x/255 - mean) / std.
  * Draws by Philox, key (seed, "augment"), counter (epoch, sample). Without it: scaled to [0,1]. */
 typedef struct td_image_transform {
-    int crop_padding;
+    int crop_padding; /* 0 to 31 */
     bool flip;
     float mean[3], std[3]; /* all zero: no normalisation */
     uint64_t seed;

@@ -76,9 +76,9 @@ const uint8_t *td_dataset_labels(const td_dataset *dataset)
 
 static td_status check_transform(const td_image_transform *t)
 {
-    if (t->crop_padding < 0 || t->crop_padding > TD_PICTURE_SIDE) {
+    if (t->crop_padding < 0 || t->crop_padding >= TD_PICTURE_SIDE) {
         return td_fail(TD_E_ARG, "crop padding is %d; it goes from 0 to %d", t->crop_padding,
-                       TD_PICTURE_SIDE);
+                       TD_PICTURE_SIDE - 1);
     }
     bool none = true;
     for (int c = 0; c < 3; c++) {

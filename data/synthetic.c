@@ -47,11 +47,11 @@ static float box(float x, float y, float r)
     return fmaxf(fabsf(x), fabsf(y)) - r;
 }
 
-/* Bars across one axis: as wide as the gaps between them, two and a half in a shape. */
+/* Bars across one axis: as wide as the gaps between them, three in a shape. */
 static float bars(float x, float r)
 {
     float period = 0.8f * r;
-    float place = x / period;
+    float place = x / period + 0.5f; /* a bar in the middle */
     return (fabsf(place - floorf(place) - 0.5f) - 0.25f) * period;
 }
 

@@ -1,0 +1,197 @@
+/* Crop, flip and normalise: against a plain reference that follows PyTorch's steps one by one. */
+#include "data/augment.h"
+#include "data/data.h"
+#include "tests/temp_folder.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+enum { PICTURES = 40, SIDE = 32 };
+
+static const td_image_transform cifar = {
+    .crop_padding = 4,
+    .flip = true,
+    .mean = { 0.4914f, 0.4822f, 0.4465f },
+    .std = { 0.2023f, 0.1994f, 0.2010f },
+    .seed = 7,
+};
+
+static td_dataset *make_pictures(void)
+{
+    td_dataset *dataset;
+    assert_int_equal(td_synthetic_images(PICTURES, 3, &dataset), TD_OK);
+    return dataset;
+}
+
+/* What the draws of (seed, epoch, sample) say, straight from Philox. */
+static void reference_draw(const td_image_transform *t, uint64_t epoch, int64_t sample, int *top,
+                           int *left, bool *flip)
+{
+    uint32_t word[4];
+    td_philox((td_philox_key){ t->seed, 0x6175676d656e74 }, epoch, (uint64_t)sample, word);
+    *top = (int)(word[0] % (unsigned)(2 * t->crop_padding + 1));
+    *left = (int)(word[1] % (unsigned)(2 * t->crop_padding + 1));
+    *flip = t->flip && word[2] >= 0x80000000u;
+}
+
+/* Pad with zeros, crop, flip, divide by 255, normalise: one element. */
+static float reference(const td_dataset *dataset, const td_image_transform *t, uint64_t epoch,
+                       int64_t sample, int c, int h, int w)
+{
+    int top, left;
+    bool flip;
+    reference_draw(t, epoch, sample, &top, &left, &flip);
+    int row = top + h - t->crop_padding;
+    int column = left + (flip ? SIDE - 1 - w : w) - t->crop_padding;
+    bool inside = row >= 0 && row < SIDE && column >= 0 && column < SIDE;
+    const uint8_t *pixels = td_dataset_pixels(dataset);
+    uint8_t byte = inside ? pixels[((sample * 3 + c) * SIDE + row) * SIDE + column] : 0;
+    float value = (float)byte / 255.0f;
+    return t->std[c] != 0 ? (value - t->mean[c]) / t->std[c] : value;
+}
+
+/* Fetches n pictures, backwards from the last, into a batch of a layout, and checks each element.
+ */
+static void check_fetch(td_dataset *dataset, const td_image_transform *t, int n, uint64_t epoch,
+                        td_layout layout)
+{
+    assert_int_equal(td_dataset_set_transform(dataset, t), TD_OK);
+    int64_t index[PICTURES];
+    for (int i = 0; i < n; i++) {
+        index[i] = PICTURES - 1 - i;
+    }
+    td_tensor *x = td_new_layout(TD_SHAPE(n, 3, SIDE, SIDE), TD_F32, layout, TD_CPU);
+    td_tensor *y = td_new(TD_SHAPE(n), TD_I64, TD_CPU);
+    assert_int_equal(dataset->vtable->fetch(dataset, index, n, epoch, x, y), TD_OK);
+    const float *out = td_data(x);
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(((const int64_t *)td_data(y))[i], td_dataset_labels(dataset)[index[i]]);
+        for (int c = 0; c < 3; c++) {
+            for (int h = 0; h < SIDE; h++) {
+                for (int w = 0; w < SIDE; w++) {
+                    float value = out[i * x->stride[0] + c * x->stride[1] + h * x->stride[2] +
+                                      w * x->stride[3]];
+                    assert_true(value == reference(dataset, t, epoch, index[i], c, h, w));
+                }
+            }
+        }
+    }
+    td_free(x);
+    td_free(y);
+}
+
+static void test_equals_reference(void **state)
+{
+    (void)state;
+    td_dataset *dataset = make_pictures();
+    const int sizes[] = { 1, 15, 16, 17, 40 };
+    for (int i = 0; i < 5; i++) {
+        check_fetch(dataset, &cifar, sizes[i], (uint64_t)i, TD_IMAGE);
+        check_fetch(dataset, &cifar, sizes[i], (uint64_t)i, TD_ROW_MAJOR);
+    }
+    td_dataset_free(dataset);
+}
+
+static void test_each_transform_alone(void **state)
+{
+    (void)state;
+    td_dataset *dataset = make_pictures();
+    const td_image_transform alone[] = {
+        { .crop_padding = 0 },
+        { .crop_padding = 4, .seed = 1 },
+        { .crop_padding = SIDE - 1, .seed = 2, .flip = true }, /* mostly zeros */
+        { .flip = true, .seed = 3 },
+        { .mean = { 0.5f, 0, -1 }, .std = { 0.25f, 1, 2 } },
+        { .crop_padding = 1, .flip = true, .seed = UINT64_MAX },
+    };
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
+        check_fetch(dataset, &alone[i], 20, 11, TD_IMAGE);
+    }
+    td_dataset_free(dataset);
+}
+
+/* All 81 places and both directions, equally often. */
+static void test_draws_are_even(void **state)
+{
+    (void)state;
+    int places[9][9] = { { 0 } }, flips = 0, draws = 81 * 400;
+    for (int i = 0; i < draws; i++) {
+        td_picture cut = td_augment_draw(&cifar, (uint64_t)(i % 5), (uint64_t)(i / 5));
+        assert_in_range(cut.down + 4, 0, 8);
+        assert_in_range(cut.right + 4, 0, 8);
+        places[cut.down + 4][cut.right + 4]++;
+        flips += cut.flip;
+    }
+    for (int i = 0; i < 81; i++) {
+        assert_in_range(places[i / 9][i % 9], 300, 500); /* 400, five standard deviations */
+    }
+    assert_in_range(flips, draws / 2 - 500, draws / 2 + 500);
+}
+
+static bool same_cut(td_picture a, td_picture b)
+{
+    return a.down == b.down && a.right == b.right && a.flip == b.flip;
+}
+
+static void test_draws_depend_on_epoch_sample_and_seed(void **state)
+{
+    (void)state;
+    td_image_transform other = cifar;
+    other.seed++;
+    int same_epoch = 0, same_sample = 0, same_seed = 0;
+    for (uint64_t i = 0; i < 1000; i++) {
+        td_picture cut = td_augment_draw(&cifar, 1, i);
+        assert_true(same_cut(cut, td_augment_draw(&cifar, 1, i)));
+        same_epoch += same_cut(cut, td_augment_draw(&cifar, 2, i));
+        same_sample += same_cut(cut, td_augment_draw(&cifar, 1, i + 1));
+        same_seed += same_cut(cut, td_augment_draw(&other, 1, i));
+    }
+    assert_in_range(same_epoch, 0, 25); /* one in 162 by chance */
+    assert_in_range(same_sample, 0, 25);
+    assert_in_range(same_seed, 0, 25);
+}
+
+static void expect_refused(td_dataset *dataset, td_image_transform transform, const char *says)
+{
+    assert_int_equal(td_dataset_set_transform(dataset, &transform), TD_E_ARG);
+    assert_error_says(says, NULL);
+}
+
+static void test_bad_transforms(void **state)
+{
+    (void)state;
+    td_dataset *dataset = make_pictures();
+    expect_refused(dataset, (td_image_transform){ .crop_padding = -1 }, "padding is -1");
+    expect_refused(dataset, (td_image_transform){ .crop_padding = 32 }, "0 to 31");
+    expect_refused(dataset, (td_image_transform){ .std = { 1, 0, 1 } }, "channel 1");
+    expect_refused(dataset, (td_image_transform){ .std = { 1, 1, -1 } }, "channel 2");
+    expect_refused(dataset, (td_image_transform){ .mean = { 0.5f, 0, 0 } }, "channel 0");
+    expect_refused(dataset, (td_image_transform){ .mean = { NAN }, .std = { 1, 1, 1 } },
+                   "must be finite");
+    td_dataset_free(dataset);
+    td_dataset *wine_train, *wine_test;
+    assert_int_equal(td_wine_split("data/wine.csv", 0.2, 42, &wine_train, &wine_test, NULL), TD_OK);
+    assert_int_equal(td_dataset_set_transform(wine_train, &cifar), TD_E_UNSUPPORTED);
+    assert_error_says("wine", NULL);
+    assert_null(td_dataset_pixels(wine_train));
+    assert_null(td_dataset_labels(wine_train));
+    td_dataset_free(wine_train);
+    td_dataset_free(wine_test);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_equals_reference),
+        cmocka_unit_test(test_each_transform_alone),
+        cmocka_unit_test(test_draws_are_even),
+        cmocka_unit_test(test_draws_depend_on_epoch_sample_and_seed),
+        cmocka_unit_test(test_bad_transforms),
+    };
+    return cmocka_run_group_tests_name("data: augmentation", tests, NULL, NULL);
+}
