@@ -65,8 +65,8 @@ static void element_range(void *ctx, int64_t begin, int64_t end)
     }
     td_cursor c;
     for (int64_t n = td_cursor_start(&c, &job->walk, begin, end); n; n = td_cursor_next(&c)) {
-        void *at[TD_WALK_OPERANDS] = { NULL };
-        for (int k = 0; k < job->walk.operands; k++) {
+        void *at[TD_WALK_OPERANDS] = { job->base[0] + c.offset[0] * size };
+        for (int k = 1; k < job->walk.operands; k++) {
             at[k] = job->base[k] + c.offset[k] * size;
         }
         if (td_is_half(job->dtype)) {

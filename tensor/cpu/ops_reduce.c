@@ -71,6 +71,9 @@ static void reduce_outputs(const reduce_job *job, int64_t n, double *acc, const 
 {
     const td_walk *walk = &job->reduced;
     int64_t size = (int64_t)td_dtype_size(job->dtype), stride = walk->stride[0][0];
+    for (int64_t i = 0; i < n; i++) {
+        acc[i] = identity_of(job->kind);
+    }
     td_cursor c;
     for (int64_t m = td_cursor_start(&c, walk, r0, r1); m; m = td_cursor_next(&c)) {
         const char *from = x + c.offset[0] * size;
@@ -114,9 +117,6 @@ static void reduce_task(void *ctx, int64_t task)
     int64_t r1 = total - r0 < job->segment ? total : r0 + job->segment;
     double local[MAX_OUTPUTS];
     double *acc = job->partial ? job->partial + segment * outputs + first : local;
-    for (int64_t i = 0; i < last - first; i++) {
-        acc[i] = identity_of(job->kind);
-    }
     int64_t size = (int64_t)td_dtype_size(job->dtype), done = 0;
     td_cursor c;
     for (int64_t n = td_cursor_start(&c, &job->kept, first, last); n; n = td_cursor_next(&c)) {
