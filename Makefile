@@ -13,7 +13,7 @@ WERROR   ?=
 V        ?=
 # The folders that go into the library: `make ROOMS="tensor autograd"` builds a part of it.
 ROOMS ?= tensor autograd nn data dist
-# Some tests only: make test TESTS=data (their names contain it).
+# Some tests only: make test TESTS="data step" (those whose names contain one of the words).
 TESTS ?=
 FUZZ_SECONDS ?= 60
 
@@ -61,8 +61,9 @@ objects   = $(patsubst %.c,$(B)/%.o,$(1))
 programs  = $(patsubst %.c,$(B)/%,$(1))
 LIB      := $(B)/libtandem.a
 APPS     := $(call programs,$(APP_SRC))
-TEST_BIN := $(foreach t,$(call programs,$(TEST_SRC)),$(if $(findstring $(TESTS),$(t)),$(t)))
-TEST_SH  := $(foreach t,$(sort $(wildcard tests/test_*.sh)),$(if $(findstring $(TESTS),$(t)),$(t)))
+picked    = $(if $(TESTS),$(strip $(foreach p,$(TESTS),$(findstring $(p),$(1)))),all)
+TEST_BIN := $(foreach t,$(call programs,$(TEST_SRC)),$(if $(call picked,$(t)),$(t)))
+TEST_SH  := $(foreach t,$(sort $(wildcard tests/test_*.sh)),$(if $(call picked,$(t)),$(t)))
 LONG     := $(call programs,$(LONG_SRC))
 LONG_SH  := $(sort $(wildcard tests/long_*.sh))
 BENCHES  := $(call programs,$(BENCH_SRC))
@@ -152,7 +153,7 @@ run: all ## the main job: ResNet-18 on CIFAR-10 (fetched on the first run); ARGS
 	apps/cifar_resnet18 --download $(ARGS)
 
 tests: needs-tests all $(TEST_BIN)
-test: tests ## all tests; TESTS=data: those whose names contain it; SANITIZE=..., CC=clang
+test: tests ## all tests; TESTS="data step": those with such names; SANITIZE=..., CC=clang
 	@BUILD=$(B) SANITIZE=$(SANITIZE) tests/run.sh $(TEST_BIN) $(TEST_SH)
 
 test-long: tests $(LONG) ## all tests and the long ones

@@ -4,10 +4,11 @@
 # usage: BUILD=build/cc tests/run.sh PROGRAM... SCRIPT.sh...
 #
 # Two run at a time (JOBS=n), each with no input. A program prints TAP: one "ok" or "not ok" line a
-# test. One that dies, or ends without a plan, adds a failure of its own. What failed is shown in
-# full. The last line is "N passed, N failed".
+# test, after or before a plan, "1..N". Tests that were planned and did not run have failed. What
+# failed is shown in full. The last line is "N passed, N failed".
 set -u
 : "${BUILD:?}"
+export TEST_TIMEOUT=${TEST_TIMEOUT:-900} # seconds
 export BUILD CMOCKA_MESSAGE_OUTPUT=TAP
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1} UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1}
@@ -15,33 +16,39 @@ logs=$BUILD/logs
 mkdir -p "$logs"
 
 run_one() { # run_one TEST: its output and result line go to $logs
-    local test=$1 name log begin seconds rc passed failed
+    local test=$1 name log begin seconds rc passed failed skipped planned
     name=$(basename "$test")
     log=$logs/$name.log
     begin=$EPOCHREALTIME
-    case $test in
-    *.sh) timeout "${TEST_TIMEOUT:-600}" bash "$test" </dev/null >"$log" 2>&1 ;;
-    *) timeout "${TEST_TIMEOUT:-600}" "$test" </dev/null >"$log" 2>&1 ;;
-    esac
-    rc=$?
+    {
+        case $test in
+        *.sh) timeout "$TEST_TIMEOUT" bash "$test" </dev/null ;;
+        *) timeout "$TEST_TIMEOUT" "$test" </dev/null ;;
+        esac
+        rc=$?
+    } >"$log" 2>&1
     seconds=$(awk "BEGIN { printf \"%.1f\", $EPOCHREALTIME - $begin }")
     passed=$(grep -c '^ok ' "$log")
-    failed=$(grep -c '^not ok ' "$log")
-    # Dead, or a non-zero end that no failed test explains, or nothing tested at all.
-    if [ $rc -ne 0 ] && [ "$failed" -eq 0 ]; then
+    skipped=$(grep -c '^not ok .*# SKIP' "$log") # so does cmocka write it
+    failed=$(($(grep -c '^not ok ' "$log") - skipped))
+    planned=$(sed -n 's/^1\.\.\([0-9]*\)$/\1/p' "$log" | awk '{ n += $1 } END { print n + 0 }')
+    # Tests that were announced and never came have failed; so has a program that dies otherwise.
+    if [ "$planned" -gt $((passed + failed + skipped)) ]; then
+        echo "# $name: $((planned - passed - failed - skipped)) of $planned tests did not run" >>"$log"
+        failed=$((planned - passed - skipped))
+    fi
+    if [ "$failed" -eq 0 ] && { [ $rc -ne 0 ] || [ "$planned" -eq 0 ]; }; then
+        echo "# $name: ended with code $rc after $planned tests" >>"$log"
         failed=1
-        echo "# $name: ended with code $rc" >>"$log"
-    elif [ "$((passed + failed))" -eq 0 ]; then
-        failed=1
-        echo "# $name: no test ran" >>"$log"
     fi
     echo "$passed $failed" >"$logs/$name.count"
+    [ "$skipped" -eq 0 ] && skipped= || skipped=", $skipped skipped"
     if [ "$failed" -eq 0 ]; then
-        printf 'ok    %-34s %3d passed  %6.1f s\n' "$name" "$passed" "$seconds"
+        printf 'ok    %-34s %3d passed%s  %.1f s\n' "$name" "$passed" "$skipped" "$seconds"
     else
         {
-            printf 'FAIL  %-34s %3d passed, %d failed  %6.1f s (code %d)\n' \
-                "$name" "$passed" "$failed" "$seconds" "$rc"
+            printf 'FAIL  %-34s %3d passed, %d failed%s  %.1f s (code %d)\n' \
+                "$name" "$passed" "$failed" "$skipped" "$seconds" "$rc"
             sed 's/^/      | /' "$log"
         } >"$log.shown"
         cat "$log.shown" # in one piece, so that two failures do not mix
