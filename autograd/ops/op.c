@@ -111,43 +111,51 @@ static td_shape product_shape(const td_tensor *a, const td_tensor *b)
     return shape;
 }
 
+/* Whether a matrix lies transposed in memory, as filters do. */
+static bool is_turned(const td_tensor *t)
+{
+    if (t->ndim != 2 || td_is_contiguous(t)) {
+        return false;
+    }
+    td_tensor turned = td_op_swapped(t, 0, 1);
+    return td_is_contiguous(&turned);
+}
+
 void td_op_grad_matmul(td_node *node, int i, const td_tensor *a, const td_tensor *b)
 {
     if (!td_input_needs_grad(node, i)) {
         return;
     }
-    const td_kernels *kernels = td_kernels_of(td_device_of(a));
     const td_tensor *input = td_node_input(node, i);
+    td_site at = td_node_site(node);
     td_shape shape = product_shape(a, b);
     bool broadcast = td_numel(input) != td_shape_numel(shape);
+    bool direct = !broadcast && (td_is_contiguous(input) || is_turned(input));
+    td_tensor a_turned, b_turned;
+    if (direct && is_turned(input)) { /* (a b)^T = b^T a^T */
+        a_turned = td_op_swapped(b, 0, 1);
+        b_turned = td_op_swapped(a, 0, 1);
+        a = &a_turned;
+        b = &b_turned;
+        shape = product_shape(a, b);
+    }
+    td_grad_slot slot = { NULL, false };
+    if (direct) {
+        slot = td_input_grad(node, i);
+    } else {
+        slot.grad = td_step_new(shape, a->dtype, TD_ROW_MAJOR, td_device_of(a), at);
+    }
+    if (slot.grad == NULL) {
+        return;
+    }
     int64_t stride[TD_MAX_DIMS];
     td_layout_strides(td_device_of(a), TD_ROW_MAJOR, shape, stride);
-
-    if (!broadcast && td_is_contiguous(input)) {
-        td_grad_slot slot = td_input_grad(node, i);
-        if (slot.grad != NULL) {
-            td_tensor c = td_op_with_shape(slot.grad, shape, stride);
-            kernels->matmul(&c, a, b, NULL, slot.accumulate);
-        }
-        return;
-    }
-    td_tensor turned = input->ndim == 2 ? td_op_swapped(input, 0, 1) : *input;
-    if (!broadcast && input->ndim == 2 && td_is_contiguous(&turned)) {
-        /* The input lies transposed in memory (a filter): (a b)^T = b^T a^T. */
-        td_grad_slot slot = td_input_grad(node, i);
-        if (slot.grad != NULL) {
-            td_tensor c = td_op_swapped(slot.grad, 0, 1);
-            td_tensor at = td_op_swapped(a, 0, 1), bt = td_op_swapped(b, 0, 1);
-            kernels->matmul(&c, &bt, &at, NULL, slot.accumulate);
-        }
-        return;
-    }
-    td_tensor *c = td_step_new(shape, a->dtype, TD_ROW_MAJOR, td_device_of(a), td_node_site(node));
-    kernels->matmul(c, a, b, NULL, false);
+    td_tensor c = td_op_with_shape(slot.grad, shape, stride);
+    td_kernels_of(td_device_of(a))->matmul(&c, a, b, NULL, slot.accumulate);
     if (broadcast) {
-        td_input_grad_sum(node, i, c);
-    } else {
-        td_tensor view = td_op_reshaped(c, td_shape_of(input), td_node_site(node));
+        td_input_grad_sum(node, i, slot.grad);
+    } else if (!direct) {
+        td_tensor view = td_op_reshaped(slot.grad, td_shape_of(input), at);
         td_input_grad_is(node, i, &view);
     }
 }
