@@ -6,8 +6,14 @@
 #include <immintrin.h>
 #endif
 
-/* Small loops of known length must unroll completely, or the sums fall out of their registers. */
-#if defined(__clang__)
+/* Small loops of known length must unroll completely, or the sums fall out of their registers. Under
+ * a sanitizer speed does not matter, and clang would take minutes for the unrolled checks. */
+#ifndef __has_feature
+#define __has_feature(feature) 0
+#endif
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TD_UNROLL
+#elif defined(__clang__)
 #define TD_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define TD_UNROLL _Pragma("GCC unroll 8")
