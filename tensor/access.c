@@ -102,6 +102,7 @@ void td_write(td_tensor *t, const void *values, td_dtype dtype)
     td_begin_write(t, "td_write");
     td_storage storage;
     td_tensor from;
+    /* The cast drops const: the copy only reads. */
     td_init_borrowed(&from, &storage, (void *)(uintptr_t)values, td_shape_of(t), dtype);
     td_kernels_of(td_device_of(t))->copy(t, &from);
 }

@@ -2,6 +2,7 @@
 
 #include "tensor/storage.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -45,11 +46,30 @@ static size_t round_up(size_t bytes, size_t unit)
     return (bytes + unit - 1) / unit * unit;
 }
 
-static size_t physical_memory(void)
+/* The number in a file, or otherwise if there is none ("max"). */
+static size_t read_number(const char *path, size_t otherwise)
+{
+    FILE *file = fopen(path, "r");
+    if (file == NULL) {
+        return otherwise;
+    }
+    unsigned long long number;
+    bool found = fscanf(file, "%llu", &number) == 1;
+    fclose(file);
+    return found ? (size_t)number : otherwise;
+}
+
+/* What this process may use: the machine's memory, or less in a container (control groups, version
+ * 2 and 1), where going beyond means being killed without a word. */
+static size_t available_memory(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES);
     long page = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)8 << 30;
+    size_t physical = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)8 << 30;
+    size_t v2 = read_number("/sys/fs/cgroup/memory.max", physical);
+    size_t v1 = read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes", physical);
+    size_t group = v1 < v2 ? v1 : v2;
+    return group < physical ? group : physical;
 }
 
 /* Reserves addresses, aligned to GROWTH; under a limit on them (ulimit -v) takes what there is. */
@@ -103,7 +123,7 @@ static bool commit(td_arena *arena, size_t bytes)
 td_arena *td_arena_new(size_t limit)
 {
     td_arena *arena = calloc(1, sizeof *arena);
-    if (arena == NULL || !reserve_addresses(arena, limit > 0 ? limit : physical_memory())) {
+    if (arena == NULL || !reserve_addresses(arena, limit > 0 ? limit : available_memory())) {
         td_fail(TD_E_NOMEM, "no addresses for step memory: raise the limit on them (ulimit -v)");
         free(arena);
         return NULL;

@@ -13,7 +13,8 @@
 
 typedef struct td_arena td_arena;
 
-/* limit: the most bytes that it may hold; 0: what this machine has. NULL with td_last_error(). */
+/* limit: the most bytes that it may hold; 0: what this machine or container has. NULL with
+ * td_last_error(). */
 td_arena *td_arena_new(size_t limit);
 
 /* Gives all memory back to the system. NULL is fine. */

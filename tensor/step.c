@@ -318,34 +318,43 @@ static bool has_memory(const td_tensor *t)
     return t != NULL && (t->step == 0 || t->step == td_step_number()) && !t->storage->released;
 }
 
+static _Noreturn void report_stale(const td_tensor *t, td_site at)
+{
+    unsigned long long made = t->step, now = td_step_number();
+    unsigned long long last = thread_step != NULL ? thread_step->number : 0;
+    if (made > last) {
+        td_fatal(at, "%s belongs to step %llu of another thread; this thread's last one is %llu",
+                 td_label(t), made, last);
+    }
+    char running[64] = "no step runs now";
+    if (now != 0) {
+        snprintf(running, sizeof running, "step %llu runs now", now);
+    }
+    td_fatal(at,
+             "%s was made in step %llu, which has ended (%s); to keep a result, td_clone it before "
+             "td_step_end",
+             td_label(t), made, running);
+}
+
 static _Noreturn void report_dead(const td_tensor *t, td_site at)
 {
     if (t == NULL) {
         td_fatal(at, "NULL tensor: an earlier call failed: %s",
                  td_last_error()[0] != '\0' ? td_last_error() : "(without a message)");
     }
-    const char *label = td_label(t);
-    unsigned long long made = t->step, now = td_step_number();
-    if (t->step != 0 && t->step != now) {
-        unsigned long long last = thread_step != NULL ? thread_step->number : 0;
-        td_fatal(at,
-                 made > last ? "%s belongs to step %llu of another thread (here: step %llu)"
-                 : now != 0  ? "%s was made in step %llu, which has ended; step %llu runs now. To "
-                               "keep a result, td_clone it before td_step_end"
-                             : "%s was made in step %llu, which has ended (the last one was %llu). "
-                               "To keep a result, td_clone it before td_step_end",
-                 label, made, now != 0 ? now : last);
+    if (t->step != 0 && t->step != td_step_number()) {
+        report_stale(t, at);
     }
     if (t->let_go) {
         td_fatal(at,
                  "%s was made inside a module or scope that has ended, and is gone with it: return "
                  "it from there (td_scope_end keeps one tensor), or td_clone it before the end",
-                 label);
+                 td_label(t));
     }
     td_fatal(at,
              "%s has no memory any more: backward has used it for the last time and given its "
              "memory back; td_clone it before td_backward",
-             label);
+             td_label(t));
 }
 
 void td_check_alive(const td_tensor *t, td_site at)
