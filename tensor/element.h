@@ -42,7 +42,8 @@ static inline int64_t td_double_to_integer(double value, double low, double high
     return high < 0x1p63 ? (int64_t)high : INT64_MAX;
 }
 
-/* Stores value, rounded to nearest even for float types, truncated and clamped for integers. */
+/* Stores value, rounded to nearest even for float types (bf16 and f16 by way of f32), truncated and
+ * clamped for integers. */
 static inline void td_store_element(void *array, td_dtype dtype, int64_t index, double value)
 {
     switch (dtype) {
@@ -59,7 +60,7 @@ static inline void td_store_element(void *array, td_dtype dtype, int64_t index, 
         ((td_f16 *)array)[index] = td_f32_to_f16((float)value);
         return;
     case TD_I64:
-        ((int64_t *)array)[index] = td_double_to_integer(value, -0x1p63, 0x1p63);
+        ((int64_t *)array)[index] = td_double_to_integer(value, (double)INT64_MIN, 0x1p63);
         return;
     case TD_I32:
         ((int32_t *)array)[index] = (int32_t)td_double_to_integer(value, INT32_MIN, INT32_MAX);

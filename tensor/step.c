@@ -341,20 +341,19 @@ static _Noreturn void report_dead(const td_tensor *t, td_site at)
     if (t == NULL) {
         td_fatal(at, "NULL tensor: an earlier call failed: %s",
                  td_last_error()[0] != '\0' ? td_last_error() : "(without a message)");
-    }
-    if (t->step != 0 && t->step != td_step_number()) {
+    } else if (t->step != 0 && t->step != td_step_number()) {
         report_stale(t, at);
-    }
-    if (t->let_go) {
+    } else if (t->let_go) {
         td_fatal(at,
                  "%s was made inside a module or scope that has ended, and is gone with it: return "
                  "it from there (td_scope_end keeps one tensor), or td_clone it before the end",
                  td_label(t));
+    } else {
+        td_fatal(at,
+                 "%s has no memory any more: backward has used it for the last time and given its "
+                 "memory back; td_clone it before td_backward",
+                 td_label(t));
     }
-    td_fatal(at,
-             "%s has no memory any more: backward has used it for the last time and given its "
-             "memory back; td_clone it before td_backward",
-             td_label(t));
 }
 
 void td_check_alive(const td_tensor *t, td_site at)
