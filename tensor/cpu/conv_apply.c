@@ -12,7 +12,6 @@ enum {
     BLOCK_DEPTH = 128, /* channels of the source in a term */
     MAX_DEPTH = 160,   /* rows of B in a call of the kernel: they must stay in the L1 cache */
     MAX_TERMS = 64,
-    FEW_ROWS = 96, /* a result of fewer rows is not worth packing the weights for */
 };
 
 /* Rows [row, row + rows) of the run of pixels that begins at `column`. */
@@ -82,8 +81,9 @@ static bool packs(const plan *p)
     if (p->apply->backward) {
         return true; /* the weights are needed transposed */
     }
-    bool one_panel = problem->oc_all <= problem->kernels->panel;
-    return !one_panel && p->h.size * p->w.size * problem->n > FEW_ROWS;
+    bool one_panel = problem->oc_all <= problem->kernels->panel; /* is packed as it is */
+    bool one_block = p->h.size * p->w.size == 1 && problem->n <= BLOCK_ROWS; /* reads it once */
+    return !one_panel && !one_block;
 }
 
 static plan make_plan(const td_conv_apply *apply, td_conv_space *space)
