@@ -48,8 +48,15 @@ static td_tensor *norm_input(const norm_case *c, td_dtype dtype, uint64_t seed, 
 static void batch_statistics(norm_data *d)
 {
     double rows = (double)(d->n / d->channels);
-    for (int64_t i = 0; i < d->n; i++) {
-        d->batch_mean[channel(d, i)] += d->xv[i] / rows;
+    for (int round = 0; round < 2; round++) { /* the second finds what rounding left of the first */
+        double *rest = ref_zeros(d->channels);
+        for (int64_t i = 0; i < d->n; i++) {
+            rest[channel(d, i)] += d->xv[i] - d->batch_mean[channel(d, i)];
+        }
+        for (int64_t i = 0; i < d->channels && d->n > 0; i++) {
+            d->batch_mean[i] += rest[i] / rows;
+        }
+        free(rest);
     }
     for (int64_t i = 0; i < d->n; i++) {
         double off = d->xv[i] - d->batch_mean[channel(d, i)];
@@ -140,8 +147,7 @@ static void check_norm(const norm_case *c, td_dtype dtype)
     for (int64_t i = 0; i < d.n; i++) {
         double value = x_hat(&d, i) * weight_of(&d, i);
         double bias = d.biasv ? d.biasv[channel(&d, i)] : 0.0, add = d.addv ? d.addv[i] : 0.0;
-        terms[i] = fabs(value) + fabs(bias) + fabs(add) +
-                   fabs(d.used_mean[channel(&d, i)] * d.inv_std[channel(&d, i)]);
+        terms[i] = 1.0 + fabs(value) + fabs(bias) + fabs(add); /* whatever the mean is */
         d.y[i] = c->relu ? fmax(value + bias + add, 0.0) : value + bias + add;
     }
     k()->batch_norm(&(td_batch_norm_args){ .x = d.x,

@@ -107,6 +107,10 @@ static void batched_products(td_dtype t)
                  matrix(TD_SHAPE(3, 9, 7), t, 3), NULL, false);
     check_matmul(matrix(TD_SHAPE(3, 5, 7), t, 1), matrix(TD_SHAPE(3, 5, 9), t, 2),
                  shared(3, 9, 7, t), matrix(TD_SHAPE(7), t, 4), true);
+    check_matmul(matrix(TD_SHAPE(3, 5, 7), t, 1), ref_scattered(matrix(TD_SHAPE(3, 5, 9), t, 2)),
+                 shared(3, 9, 7, t), NULL, false);
+    check_matmul(matrix(TD_SHAPE(3, 5, 7), t, 1), shared(3, 5, 9, t), shared(3, 9, 7, t), NULL,
+                 false);
     check_matmul(matrix(TD_SHAPE(3, 5, 7), t, 1), shared(3, 5, 9, t),
                  matrix(TD_SHAPE(3, 9, 7), t, 3), NULL, false);
     check_matmul(matrix(TD_SHAPE(2, 3, 4, 6), t, 1),
