@@ -1,0 +1,23 @@
+/* For tests: files of values that PyTorch computed, in the folder that TANDEM_GOLDEN names. */
+#ifndef TD_TESTS_GOLDEN_H
+#define TD_TESTS_GOLDEN_H
+
+#include <cjson/cJSON.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A parsed file, to be ended with cJSON_Delete. NULL, with a line that says so, if TANDEM_GOLDEN is
+ * not set. Fails the test if the file cannot be read. */
+cJSON *golden_open(const char *file);
+
+/* A member that must be there; fails the test otherwise. */
+const cJSON *golden_get(const cJSON *object, const char *name);
+double golden_number(const cJSON *object, const char *name);
+
+/* An array of numbers as doubles (malloc); fails unless it has exactly `count` of them. */
+double *golden_array(const cJSON *object, const char *name, int count);
+
+/* CRC-32 as zlib and PNG have it. */
+uint32_t crc32_of(const void *bytes, size_t size);
+
+#endif
