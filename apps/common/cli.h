@@ -32,7 +32,8 @@ typedef struct cli_option {
     double low, high;
     const char *choices; /* "cifar|imagenet" or NULL */
     cli_resume resume;
-    bool given; /* set by cli_parse */
+    bool given;         /* set by cli_parse */
+    char restored[256]; /* a text that came from a checkpoint */
 } cli_option;
 
 /* Reads the command line into the options' values. Prints what is wrong and leaves the program with

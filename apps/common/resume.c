@@ -134,29 +134,20 @@ td_status train_load(const char *path, td_module *model, td_optim *optim, train_
     return TD_OK;
 }
 
-/* Sets an option from a checkpoint's text. What a CLI_TEXT points to is kept until the program
- * ends, as the command line's own texts are. */
-static td_status set_from(const char *path, const cli_option *option, const char *value)
+static td_status set_from(const char *path, cli_option *option, const char *value)
 {
     char message[512];
-    char *kept = NULL;
-    if (option->kind == CLI_TEXT) {
-        if (value[0] == '\0') {
-            return TD_OK; /* it was not set */
-        }
-        kept = strdup(value);
-        if (kept == NULL) {
-            return td_fail(TD_E_NOMEM, "no memory for --%s", option->name);
-        }
+    if (option->kind == CLI_TEXT && value[0] == '\0') {
+        return TD_OK; /* it was not set */
     }
-    if (!cli_set(option, kept != NULL ? kept : value, message, sizeof(message))) {
-        free(kept);
+    snprintf(option->restored, sizeof(option->restored), "%s", value);
+    if (!cli_set(option, option->restored, message, sizeof(message))) {
         return td_fail(TD_E_FORMAT, "%s: %s", path, message);
     }
     return TD_OK;
 }
 
-static td_status restore_option(const char *path, const cli_option *option)
+static td_status restore_option(const char *path, cli_option *option)
 {
     char key[64], value[256], now[256];
     option_key(option, key, sizeof(key));
@@ -173,7 +164,7 @@ static td_status restore_option(const char *path, const cli_option *option)
     return TD_OK;
 }
 
-td_status resume_options(const char *path, const cli_option *options, int count)
+td_status resume_options(const char *path, cli_option *options, int count)
 {
     for (int i = 0; i < count; i++) {
         if (options[i].resume != CLI_FORGET) {

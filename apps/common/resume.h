@@ -32,6 +32,6 @@ td_status train_load(const char *path, td_module *model, td_optim *optim, train_
 
 /* Sets options from a checkpoint (CLI_RESTORE, CLI_FIXED) that the command line does not give.
  * TD_E_MISMATCH: it gives another value for a CLI_FIXED one. */
-td_status resume_options(const char *path, const cli_option *options, int count);
+td_status resume_options(const char *path, cli_option *options, int count);
 
 #endif
