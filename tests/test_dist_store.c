@@ -1,0 +1,612 @@
+/* The stores: TCP, file, and a prefix on either; several threads and processes; what goes wrong. */
+#include "dist/clock.h"
+#include "dist/dist.h"
+#include "dist/tcp.h"
+#include "tests/temp_folder.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+/* ---- one store of each kind ---- */
+
+typedef enum kind { TCP, FILE_LOG, TCP_PREFIX, FILE_PREFIX } kind;
+
+typedef struct opened {
+    td_tcp_server *server;
+    td_store *base, *store;
+} opened;
+
+static opened open_kind(kind k)
+{
+    opened o = { 0 };
+    if (k == TCP || k == TCP_PREFIX) {
+        assert_int_equal(td_tcp_server_start(0, &o.server), TD_OK);
+        assert_int_equal(td_tcp_store_open("127.0.0.1", td_tcp_server_port(o.server), 20, &o.base),
+                         TD_OK);
+    } else {
+        assert_int_equal(td_file_store_open(temp_path("store"), "run", 20, &o.base), TD_OK);
+    }
+    o.store = o.base;
+    if (k == TCP_PREFIX || k == FILE_PREFIX) {
+        assert_int_equal(td_prefix_store_open(o.base, "a/b", &o.store), TD_OK);
+    }
+    return o;
+}
+
+static void close_kind(opened o)
+{
+    if (o.store != o.base) {
+        td_store_close(o.store);
+    }
+    td_store_close(o.base);
+    td_tcp_server_stop(o.server);
+}
+
+static void assert_text(td_store *store, const char *key, const char *wanted)
+{
+    char *text;
+    assert_int_equal(td_store_get_text(store, key, 5, &text), TD_OK);
+    assert_string_equal(text, wanted);
+    free(text);
+}
+
+/* Every operation, on every kind. */
+static void check_operations(td_store *s)
+{
+    bool yes;
+    int64_t number;
+    char *text;
+    assert_int_equal(td_store_check(s, "k", &yes), TD_OK);
+    assert_false(yes);
+    assert_int_equal(td_store_set_text(s, "k", "one"), TD_OK);
+    assert_text(s, "k", "one");
+    assert_int_equal(td_store_set_text(s, "k", ""), TD_OK);
+    assert_text(s, "k", "");
+    assert_int_equal(td_store_check(s, "k", &yes), TD_OK);
+    assert_true(yes);
+
+    assert_int_equal(td_store_add(s, "n", 5, &number), TD_OK);
+    assert_int_equal(number, 5);
+    assert_int_equal(td_store_add(s, "n", -7, &number), TD_OK);
+    assert_int_equal(number, -2);
+    assert_text(s, "n", "-2");
+    assert_int_equal(td_store_set_text(s, "word", "x1"), TD_OK);
+    assert_int_equal(td_store_add(s, "word", 1, &number), TD_E_MISMATCH);
+    assert_error_says("word", "no number", NULL);
+    assert_int_equal(td_store_set_text(s, "n", "9223372036854775807"), TD_OK);
+    assert_int_equal(td_store_add(s, "n", 1, &number), TD_E_MISMATCH);
+
+    assert_int_equal(td_store_compare_set(s, "c", "wrong", "new", &text), TD_OK);
+    assert_string_equal(text, "");
+    free(text);
+    assert_int_equal(td_store_compare_set(s, "c", "", "first", &text), TD_OK);
+    assert_string_equal(text, "first");
+    free(text);
+    assert_int_equal(td_store_compare_set(s, "c", "", "second", &text), TD_OK);
+    assert_string_equal(text, "first");
+    free(text);
+    assert_int_equal(td_store_compare_set(s, "c", "first", "second", NULL), TD_OK);
+    assert_text(s, "c", "second");
+
+    assert_int_equal(td_store_count(s, &number), TD_OK);
+    assert_int_equal(number, 4);
+    assert_int_equal(td_store_delete(s, "c", &yes), TD_OK);
+    assert_true(yes);
+    assert_int_equal(td_store_delete(s, "c", &yes), TD_OK);
+    assert_false(yes);
+    assert_int_equal(td_store_count(s, &number), TD_OK);
+    assert_int_equal(number, 3);
+}
+
+/* Bytes of any value and many sizes; over a socket's buffer, too. */
+static void check_sizes(td_store *s)
+{
+    static const size_t sizes[] = { 0, 1, 7, 4095, 4096, 4097, 65536, 3 << 20 };
+    unsigned char *bytes = malloc(3 << 20);
+    for (size_t i = 0; i < 3 << 20; i++) {
+        bytes[i] = (unsigned char)(i * 2654435761u >> 13);
+    }
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        void *value;
+        size_t size;
+        assert_int_equal(td_store_set(s, "bytes", bytes, sizes[i]), TD_OK);
+        assert_int_equal(td_store_get(s, "bytes", 0, &value, &size), TD_OK);
+        assert_int_equal(size, sizes[i]);
+        assert_memory_equal(value, bytes, size);
+        assert_int_equal(((char *)value)[size], '\0');
+        free(value);
+    }
+    free(bytes);
+}
+
+static void check_arguments(td_store *s)
+{
+    char key[TD_STORE_MAX_KEY + 2];
+    memset(key, 'x', sizeof(key));
+    key[sizeof(key) - 1] = '\0';
+    assert_int_equal(td_store_set_text(s, key, ""), TD_E_ARG);
+    assert_error_says("1025", "1024", NULL);
+    assert_int_equal(td_store_set_text(s, "", ""), TD_E_ARG);
+    assert_int_equal(td_store_set_text(s, "a\nb", ""), TD_E_ARG);
+    assert_int_equal(td_store_set(s, "k", "", (size_t)TD_STORE_MAX_VALUE + 1), TD_E_ARG);
+}
+
+static void check_timeouts(td_store *s)
+{
+    static const char *const keys[] = { "here", "not", "nor" };
+    char *text;
+    double begin = td_clock();
+    assert_int_equal(td_store_get_text(s, "never", 0.1, &text), TD_E_TIMEOUT);
+    assert_true(td_clock() - begin > 0.099 && td_clock() - begin < 5);
+    assert_error_says("0.1 s", "never", NULL);
+    assert_int_equal(td_store_set_text(s, "here", "1"), TD_OK);
+    assert_int_equal(td_store_wait(s, keys, 1, 0.1), TD_OK);
+    assert_int_equal(td_store_wait(s, keys, 3, 0.1), TD_E_TIMEOUT);
+    assert_error_says("2 did not come", "'not'", "'nor'", NULL);
+    assert_text(s, "here", "1"); /* the store is as good as before */
+}
+
+/* A thread waits; the others' calls go on, and one of them sets what it waits for. */
+static void *wait_for_key(void *store)
+{
+    char *text = NULL;
+    (void)td_store_get_text(store, "late", 20, &text);
+    return text;
+}
+
+static void check_waiting(td_store *s)
+{
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, wait_for_key, s), 0);
+    }
+    td_sleep(0.05);
+    double begin = td_clock();
+    assert_int_equal(td_store_set_text(s, "other", "1"), TD_OK);
+    assert_text(s, "other", "1");
+    assert_int_equal(td_store_set_text(s, "late", "come"), TD_OK);
+    assert_true(td_clock() - begin < 5);
+    for (int i = 0; i < 4; i++) {
+        void *text;
+        assert_int_equal(pthread_join(threads[i], &text), 0);
+        assert_non_null(text);
+        assert_string_equal(text, "come");
+        free(text);
+    }
+}
+
+static void *add_often(void *store)
+{
+    intptr_t failures = 0;
+    for (int i = 0; i < 100; i++) {
+        failures += td_store_add(store, "sum", 1, NULL) != TD_OK;
+    }
+    return (void *)failures; // NOLINT(performance-no-int-to-ptr)
+}
+
+static void check_threads(td_store *s)
+{
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, add_often, s), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        void *failures;
+        assert_int_equal(pthread_join(threads[i], &failures), 0);
+        assert_null(failures);
+    }
+    assert_text(s, "sum", "400");
+}
+
+#define TEST_ON(kind_, name, check)                                                                \
+    static void name(void **state)                                                                 \
+    {                                                                                              \
+        (void)state;                                                                               \
+        opened o = open_kind(kind_);                                                               \
+        check(o.store);                                                                            \
+        close_kind(o);                                                                             \
+    }
+
+TEST_ON(TCP, tcp_operations, check_operations)
+TEST_ON(TCP_PREFIX, tcp_prefix_operations, check_operations)
+TEST_ON(FILE_LOG, file_operations, check_operations)
+TEST_ON(FILE_PREFIX, file_prefix_operations, check_operations)
+TEST_ON(TCP, tcp_sizes, check_sizes)
+TEST_ON(FILE_LOG, file_sizes, check_sizes)
+TEST_ON(TCP, tcp_arguments, check_arguments)
+TEST_ON(FILE_LOG, file_arguments, check_arguments)
+TEST_ON(TCP, tcp_timeouts, check_timeouts)
+TEST_ON(FILE_LOG, file_timeouts, check_timeouts)
+TEST_ON(TCP_PREFIX, tcp_waiting, check_waiting)
+TEST_ON(FILE_LOG, file_waiting, check_waiting)
+TEST_ON(TCP, tcp_threads, check_threads)
+TEST_ON(FILE_LOG, file_threads, check_threads)
+
+static void prefixes_are_apart(void **state)
+{
+    (void)state;
+    opened o = open_kind(TCP);
+    td_store *a, *b;
+    bool exists;
+    assert_int_equal(td_prefix_store_open(o.base, "a", &a), TD_OK);
+    assert_int_equal(td_prefix_store_open(o.base, "b", &b), TD_OK);
+    assert_int_equal(td_store_set_text(a, "k", "of a"), TD_OK);
+    assert_int_equal(td_store_check(b, "k", &exists), TD_OK);
+    assert_false(exists);
+    assert_text(o.base, "a/k", "of a");
+    td_store_close(a);
+    td_store_close(b);
+    close_kind(o);
+}
+
+/* ---- the TCP server and strangers ---- */
+
+static int connect_raw(int port)
+{
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    struct timeval patience = { .tv_sec = 5 };
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+    return fd;
+}
+
+/* What the server answers before it closes the connection. */
+static ssize_t answer_to(int port, const void *bytes, size_t size)
+{
+    char answer[64];
+    ssize_t total = 0, got;
+    int fd = connect_raw(port);
+    assert_int_equal(send(fd, bytes, size, MSG_NOSIGNAL), size);
+    while ((got = recv(fd, answer, sizeof(answer), 0)) > 0) {
+        total += got;
+    }
+    assert_true(got == 0 || errno == ECONNRESET); /* closed, not a time-out */
+    close(fd);
+    return total;
+}
+
+static void strangers_are_turned_away(void **state)
+{
+    (void)state;
+    static const char http[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    static const char bad_op[] = "TDSTORE\x01\x63\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0k";
+    static const char long_key[] = "TDSTORE\x01\x02\0\0\0\0\0\0\x7f\0\0\0\0\0\0\0\0";
+    static const char long_value[] = "TDSTORE\x01\x01\0\0\0\x01\0\0\0\0\0\0\x7f\0\0\0\0k";
+    static const char zero_in_key[] = "TDSTORE\x01\x06\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0\0k";
+    static const char short_amount[] = "TDSTORE\x01\x03\0\0\0\x01\0\0\0\x01\0\0\0\0\0\0\0kx";
+    static const char while_waiting[] = "TDSTORE\x01\x02\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0kmore";
+    opened o = open_kind(TCP);
+    int port = td_tcp_server_port(o.server);
+    assert_int_equal(answer_to(port, http, sizeof(http) - 1), 0);
+    assert_int_equal(answer_to(port, bad_op, sizeof(bad_op) - 1), 8);
+    assert_int_equal(answer_to(port, long_key, sizeof(long_key) - 1), 8);
+    assert_int_equal(answer_to(port, long_value, sizeof(long_value) - 1), 8);
+    assert_int_equal(answer_to(port, zero_in_key, sizeof(zero_in_key) - 1), 8);
+    assert_int_equal(answer_to(port, short_amount, sizeof(short_amount) - 1), 8);
+    assert_int_equal(answer_to(port, while_waiting, sizeof(while_waiting) - 1), 8);
+    int silent = connect_raw(port); /* says nothing, and disturbs nobody */
+    assert_int_equal(td_store_set_text(o.store, "k", "1"), TD_OK);
+    close(silent);
+    close_kind(o);
+}
+
+/* A request that comes byte by byte is the same request. */
+static void slow_clients_are_served(void **state)
+{
+    (void)state;
+    static const char set[] = "TDSTORE\x01\x01\0\0\0\x01\0\0\0\x03\0\0\0\0\0\0\0kabc";
+    opened o = open_kind(TCP);
+    int fd = connect_raw(td_tcp_server_port(o.server));
+    for (size_t i = 0; i < sizeof(set) - 1; i++) {
+        assert_int_equal(send(fd, set + i, 1, MSG_NOSIGNAL), 1);
+        td_sleep(1e-3);
+    }
+    assert_text(o.store, "k", "abc");
+    close(fd);
+    close_kind(o);
+}
+
+static void *answer_wrongly(void *listener)
+{
+    for (int i = 0; i < 2; i++) {
+        int fd = accept(*(int *)listener, NULL, NULL);
+        (void)!write(fd, i == 0 ? "SSH-2.0-x\r\n" : "TDSTORE\x09", i == 0 ? 11 : 8);
+        char hello[8];
+        (void)!read(fd, hello, sizeof(hello));
+        close(fd);
+    }
+    return NULL;
+}
+
+static void foreign_servers_are_known(void **state)
+{
+    (void)state;
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    socklen_t size = sizeof(at);
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&at, size), 0);
+    assert_int_equal(listen(listener, 4), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &size), 0);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, answer_wrongly, &listener), 0);
+    td_store *store;
+    assert_int_equal(td_tcp_store_open("127.0.0.1", ntohs(at.sin_port), 20, &store), TD_E_MISMATCH);
+    assert_error_says("not a tandem store", NULL);
+    assert_int_equal(td_tcp_store_open("127.0.0.1", ntohs(at.sin_port), 20, &store), TD_E_MISMATCH);
+    assert_error_says("version 9", NULL);
+    pthread_join(thread, NULL);
+    close(listener);
+}
+
+static void busy_port_names_the_holder(void **state)
+{
+    (void)state;
+    td_tcp_server *first, *second;
+    char pid[32];
+    assert_int_equal(td_tcp_server_start(0, &first), TD_OK);
+    int port = td_tcp_server_port(first);
+    assert_int_equal(td_tcp_server_start(port, &second), TD_E_NETWORK);
+    snprintf(pid, sizeof(pid), "pid %ld (", (long)getpid());
+    assert_error_says("busy", pid, NULL);
+    td_tcp_server_stop(first);
+    assert_int_equal(td_tcp_server_start(port, &second), TD_OK); /* free again at once */
+    td_tcp_server_stop(second);
+    assert_int_equal(td_tcp_server_start(70000, &second), TD_E_ARG);
+    assert_in_range(td_free_port(), 1, 65535);
+}
+
+static void *start_late(void *port)
+{
+    td_tcp_server *server = NULL;
+    td_sleep(0.3);
+    (void)td_tcp_server_start(*(int *)port, &server);
+    return server;
+}
+
+static void server_may_start_later(void **state)
+{
+    (void)state;
+    int port = td_free_port();
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, start_late, &port), 0);
+    opened o = { 0 };
+    assert_int_equal(td_tcp_store_open("localhost", port, 20, &o.base), TD_OK);
+    void *server;
+    pthread_join(thread, &server);
+    o.server = server;
+    o.store = o.base;
+    assert_int_equal(td_store_set_text(o.store, "k", "1"), TD_OK);
+    close_kind(o);
+}
+
+static void nobody_listens(void **state)
+{
+    (void)state;
+    td_store *store;
+    char place[32];
+    int port = td_free_port();
+    snprintf(place, sizeof(place), "127.0.0.1:%d", port);
+    double begin = td_clock();
+    assert_int_equal(td_tcp_store_open("127.0.0.1", port, 0.3, &store), TD_E_TIMEOUT);
+    assert_true(td_clock() - begin < 3);
+    assert_error_says(place, "after 0.", "MASTER_PORT", NULL);
+    assert_int_equal(td_tcp_store_open("no-such-host.invalid", port, 0.1, &store), TD_E_TIMEOUT);
+    assert_error_says("no-such-host.invalid", NULL);
+}
+
+/* A server that ends wakes those who wait at once. */
+static void *stop_soon(void *server)
+{
+    td_sleep(0.1);
+    td_tcp_server_stop(server);
+    return NULL;
+}
+
+static void lost_server_is_an_error_at_once(void **state)
+{
+    (void)state;
+    opened o = open_kind(TCP);
+    pthread_t thread;
+    char *text;
+    assert_int_equal(pthread_create(&thread, NULL, stop_soon, o.server), 0);
+    double begin = td_clock();
+    assert_int_equal(td_store_get_text(o.store, "never", 20, &text), TD_E_NETWORK);
+    assert_true(td_clock() - begin < 5);
+    assert_error_says("lost the store at 127.0.0.1:", "never", NULL);
+    assert_int_equal(td_store_set_text(o.store, "k", "v"), TD_E_NETWORK);
+    pthread_join(thread, NULL);
+    td_store_close(o.base);
+}
+
+static void drain_waits_for_the_last(void **state)
+{
+    (void)state;
+    opened o = open_kind(TCP);
+    assert_false(td_tcp_server_drain(o.server, 0.1));
+    td_store_close(o.base);
+    assert_true(td_tcp_server_drain(o.server, 10));
+    td_tcp_server_stop(o.server);
+}
+
+static void addresses(void **state)
+{
+    (void)state;
+    opened o = open_kind(TCP);
+    char outside[TD_ADDRESS_BYTES];
+    assert_string_equal(td_tcp_store_local_address(o.base), "127.0.0.1");
+    assert_int_equal(td_tcp_store_server_address(o.base, outside), TD_OK);
+    assert_string_equal(outside, ""); /* nobody came but over the loopback */
+    close_kind(o);
+}
+
+/* ---- the file store across processes and runs ---- */
+
+static void file_between_processes(void **state)
+{
+    (void)state;
+    enum { PROCESSES = 4, TIMES = 50 };
+    td_store *store;
+    assert_int_equal(td_file_store_open(temp_path("store"), "r", 20, &store), TD_OK);
+    for (int i = 0; i < PROCESSES; i++) {
+        if (fork() == 0) {
+            td_store *own;
+            int64_t sum;
+            int failures = td_file_store_open(temp_path("store"), "r", 20, &own) != TD_OK;
+            for (int k = 0; k < TIMES; k++) {
+                failures += td_store_add(own, "sum", 1, &sum) != TD_OK;
+            }
+            char *text = NULL;
+            failures += td_store_get_text(own, "end", 20, &text) != TD_OK;
+            td_store_close(own);
+            _exit(failures);
+        }
+    }
+    td_sleep(0.05);
+    assert_int_equal(td_store_set_text(store, "end", "1"), TD_OK);
+    for (int i = 0; i < PROCESSES; i++) {
+        int status;
+        assert_true(wait(&status) > 0);
+        assert_int_equal(status, 0);
+    }
+    assert_text(store, "sum", "200");
+    td_store_close(store);
+}
+
+static void file_of_another_run_is_started_anew(void **state)
+{
+    (void)state;
+    td_store *old, *new;
+    bool exists;
+    const char *path = temp_path("store");
+    assert_int_equal(td_file_store_open(path, "one", 1, &old), TD_OK);
+    assert_int_equal(td_store_set_text(old, "k", "old"), TD_OK);
+    assert_int_equal(td_file_store_open(path, "two", 1, &new), TD_OK);
+    assert_int_equal(td_store_check(new, "k", &exists), TD_OK);
+    assert_false(exists);
+    assert_int_equal(td_store_set_text(old, "k", "older"), TD_E_IO);
+    assert_error_says("another run", NULL);
+    td_store_close(old);
+    td_store_close(new);
+}
+
+/* Without a run id, what dead processes left is stale, and what living ones share is not. */
+static void file_without_run_id(void **state)
+{
+    (void)state;
+    const char *path = temp_path("store");
+    td_store *first, *second;
+    bool exists;
+    pid_t pid = fork();
+    if (pid == 0) {
+        td_store *own;
+        bool well = td_file_store_open(path, NULL, 1, &own) == TD_OK &&
+                    td_store_set_text(own, "left", "1") == TD_OK;
+        _exit(well ? 0 : 1); /* without closing it, as if killed */
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(td_file_store_open(path, NULL, 1, &first), TD_OK);
+    assert_int_equal(td_store_check(first, "left", &exists), TD_OK);
+    assert_false(exists);
+    assert_int_equal(td_store_set_text(first, "k", "1"), TD_OK);
+    assert_int_equal(td_file_store_open(path, NULL, 1, &second), TD_OK);
+    assert_text(second, "k", "1");
+    td_store_close(first);
+    td_store_close(second);
+}
+
+/* A writer that was killed in the middle leaves a piece of a record, at any length. */
+static void file_cut_inside_a_record(void **state)
+{
+    (void)state;
+    const char *path = temp_path("store");
+    td_store *store;
+    for (int cut = 1; cut < 8 + 6; cut++) {
+        struct stat info;
+        bool exists;
+        assert_int_equal(td_file_store_open(path, "cut", 1, &store), TD_OK);
+        assert_int_equal(td_store_set_text(store, "whole", "1"), TD_OK);
+        assert_int_equal(td_store_set_text(store, "cut", "123"), TD_OK);
+        assert_int_equal(stat(path, &info), 0);
+        td_store *reader;
+        assert_int_equal(truncate(path, info.st_size - cut), 0);
+        assert_int_equal(td_file_store_open(path, "cut", 1, &reader), TD_OK);
+        assert_int_equal(td_store_check(reader, "cut", &exists), TD_OK);
+        assert_false(exists);
+        assert_int_equal(td_store_set_text(reader, "cut", "12345"), TD_OK);
+        assert_text(reader, "whole", "1");
+        assert_text(reader, "cut", "12345");
+        td_store_close(reader);
+        td_store_close(store);
+        assert_int_equal(unlink(path), 0);
+    }
+}
+
+static void file_errors(void **state)
+{
+    (void)state;
+    td_store *store;
+    temp_write("notes", "these are a user's notes, not a store\n", 38);
+    assert_int_equal(td_file_store_open(temp_path("notes"), "r", 1, &store), TD_E_FORMAT);
+    assert_error_says("notes", "not a store", NULL);
+    assert_int_equal(td_file_store_open(temp_path("no/such/folder"), "r", 1, &store), TD_E_IO);
+    assert_error_says("no/such/folder", NULL);
+    assert_int_equal(td_file_store_open(temp_path("gone"), "r", 1, &store), TD_OK);
+    assert_int_equal(unlink(temp_path("gone")), 0);
+    assert_int_equal(td_store_set_text(store, "k", "v"), TD_E_IO);
+    assert_error_says("removed", NULL);
+    td_store_close(store);
+}
+
+#define FOLDER_TEST(f) cmocka_unit_test_setup_teardown(f, temp_folder_setup, temp_folder_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        FOLDER_TEST(tcp_operations),
+        FOLDER_TEST(tcp_prefix_operations),
+        FOLDER_TEST(file_operations),
+        FOLDER_TEST(file_prefix_operations),
+        FOLDER_TEST(tcp_sizes),
+        FOLDER_TEST(file_sizes),
+        FOLDER_TEST(tcp_arguments),
+        FOLDER_TEST(file_arguments),
+        FOLDER_TEST(tcp_timeouts),
+        FOLDER_TEST(file_timeouts),
+        FOLDER_TEST(tcp_waiting),
+        FOLDER_TEST(file_waiting),
+        FOLDER_TEST(tcp_threads),
+        FOLDER_TEST(file_threads),
+        cmocka_unit_test(prefixes_are_apart),
+        cmocka_unit_test(strangers_are_turned_away),
+        cmocka_unit_test(slow_clients_are_served),
+        cmocka_unit_test(foreign_servers_are_known),
+        cmocka_unit_test(busy_port_names_the_holder),
+        cmocka_unit_test(server_may_start_later),
+        cmocka_unit_test(nobody_listens),
+        cmocka_unit_test(lost_server_is_an_error_at_once),
+        cmocka_unit_test(drain_waits_for_the_last),
+        cmocka_unit_test(addresses),
+        FOLDER_TEST(file_between_processes),
+        FOLDER_TEST(file_of_another_run_is_started_anew),
+        FOLDER_TEST(file_without_run_id),
+        FOLDER_TEST(file_cut_inside_a_record),
+        FOLDER_TEST(file_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
