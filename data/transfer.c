@@ -125,13 +125,22 @@ static CURLcode attempt(CURL *curl, transfer *t, int stall_seconds, char *error)
     return code;
 }
 
+/* The number of the server's answer, if it was not one of success; otherwise 0. */
+static long refusal(CURL *curl, CURLcode code)
+{
+    long answer = 0;
+    if (code == CURLE_HTTP_RETURNED_ERROR) {
+        curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &answer);
+    }
+    return answer;
+}
+
 /* Whether trying again can help. */
 static bool passes(CURL *curl, CURLcode code)
 {
-    long answer = 0;
+    long answer = refusal(curl, code);
     switch (code) {
     case CURLE_HTTP_RETURNED_ERROR:
-        curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &answer);
         return answer >= 500 || answer == 408 || answer == 429;
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_CONNECT:
@@ -189,7 +198,8 @@ static td_status run(CURL *curl, transfer *t, const td_download_options *options
         if (t->too_long || t->write_error != 0) {
             return file_failure(t);
         }
-        if (code == CURLE_OK) {
+        bool complete = t->start > 0 && refusal(curl, code) == 416; /* nothing after what is here */
+        if (code == CURLE_OK || complete) {
             return TD_OK;
         }
         if (code == CURLE_RANGE_ERROR && t->have > 0) {
