@@ -14,11 +14,11 @@
 enum {
     BLOCK_ROWS = 128,  /* rows of dy that the taps share while they are in the L1 cache */
     BLOCK_IMAGES = 64, /* at most; of as many pixels as make up BLOCK_ROWS */
-    TILE_CHANNELS = 128,
+    SMALL_TILE = 64,   /* input channels in a tile, where tiles are few */
+    LARGE_TILE = 128,  /* elsewhere: dy is packed less often */
     WANTED_TASKS = 32,
-    MIN_BLOCKS = 16, /* blocks of rows in a piece: enough to be worth a partial result */
-    MAX_PANEL_BYTES = 256,
-    TILE_TAPS = 64,
+    MIN_BLOCKS = 8, /* blocks of rows in a piece: enough to be worth a partial result */
+    TILE_TAPS = 64, /* taps of which a tile remembers whether it has been written */
     CLEAR_BYTES = 65536,
 };
 
@@ -32,6 +32,7 @@ typedef struct plan {
     int64_t blocks;           /* all of them, pictures outside, pixels inside */
     int64_t a_col;            /* from row to row of x, within a run */
     int64_t panels;           /* of a group's output channels */
+    int64_t tile;             /* input channels in a tile */
     int64_t tiles;            /* of a group's input channels */
     int64_t pieces;           /* of the rows */
     int64_t blocks_per_piece; /* whole blocks; the last piece may have fewer */
@@ -47,7 +48,9 @@ static plan make_plan(const td_conv_reduce *reduce, td_conv_space *space)
     p.w = td_conv_taps_make(&problem->w, false, space);
     p.a_col = problem->n == 1 ? problem->w.stride * problem->x.column : problem->x.image;
     p.panels = td_divide_up(problem->oc, problem->kernels->panel);
-    p.tiles = td_divide_up(problem->ic, TILE_CHANNELS);
+    int64_t large_tiles = problem->groups * p.panels * td_divide_up(problem->ic, LARGE_TILE);
+    p.tile = large_tiles >= WANTED_TASKS ? LARGE_TILE : SMALL_TILE;
+    p.tiles = td_divide_up(problem->ic, p.tile);
 
     int64_t all_pixels = p.h.size * p.w.size;
     int64_t image_blocks = td_divide_up(problem->n, BLOCK_IMAGES);
@@ -241,10 +244,10 @@ static void tile_task(const plan *p, int64_t task)
     int64_t width = problem->kernels->panel;
     tile t = { .plan = p };
     t.piece = task % p->pieces;
-    t.channel = task / p->pieces % p->tiles * TILE_CHANNELS;
+    t.channel = task / p->pieces % p->tiles * p->tile;
     t.panel = task / p->pieces / p->tiles % p->panels;
     t.group = task / p->pieces / p->tiles / p->panels;
-    t.ic = td_min64(TILE_CHANNELS, problem->ic - t.channel);
+    t.ic = td_min64(p->tile, problem->ic - t.channel);
     t.oc = td_min64(width, problem->oc - t.panel * width);
     bool overwrite = p->partial || !p->reduce->accumulate;
     if (overwrite) {
@@ -253,7 +256,7 @@ static void tile_task(const plan *p, int64_t task)
         memset(t.started, true, sizeof t.started);
     }
 
-    _Alignas(64) char packed[BLOCK_ROWS * MAX_PANEL_BYTES];
+    _Alignas(64) char packed[BLOCK_ROWS * TD_GEMM_MAX_PANEL_BYTES];
     int64_t begin = t.piece * p->blocks_per_piece;
     int64_t end = td_min64(p->blocks, begin + p->blocks_per_piece);
     for (int64_t i = begin; i < end; i++) {

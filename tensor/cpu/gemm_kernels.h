@@ -64,6 +64,8 @@ enum {
     /* Products of fewer multiply-adds than this run on the calling thread: waking another one
      * takes longer. */
     TD_GEMM_SERIAL_WORK = 400000,
+    /* The widest row of a panel; for buffers that hold one on the stack. */
+    TD_GEMM_MAX_PANEL_BYTES = 256,
 };
 
 #endif
