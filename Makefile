@@ -29,6 +29,7 @@ CONFIG   := build/config.$(compiler).mk
 
 # ---- make deps ... : install first, then do the rest in a make of its own, which detects anew ----
 
+CPUS  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 DEPS  := $(filter deps deps-dev deps-bench,$(MAKECMDGOALS))
 AFTER := $(filter-out $(DEPS),$(MAKECMDGOALS))
 ifneq ($(DEPS),)
@@ -37,7 +38,7 @@ $(DEPS):
 	@scripts/deps.sh $(patsubst deps%,install%,$@)
 	@rm -f build/config.*.mk
 $(firstword $(AFTER)): $(DEPS)
-	@$(MAKE) --no-print-directory $(AFTER)
+	@$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CPUS)) $(AFTER)
 $(wordlist 2,99,$(AFTER)): $(firstword $(AFTER))
 	@:
 else
