@@ -92,6 +92,8 @@ typedef struct td_sampler {
     int64_t (*count)(const struct td_sampler *sampler,
                      int64_t length); /* how many an epoch gives */
     void (*free)(struct td_sampler *sampler);
+    /* Told by td_loader_set_epoch; NULL: does not care to know that the epoch was set. */
+    void (*set_epoch)(struct td_sampler *sampler, uint64_t epoch);
 } td_sampler;
 td_sampler *td_sequential_sampler(void);
 /* As PyTorch's RandomSampler: an epoch draws a seed from g (two words) and permutes with a fresh

@@ -231,6 +231,9 @@ void td_loader_set_epoch(td_loader *loader, uint64_t epoch)
     loader->position = 0;
     loader->epoch = epoch;
     loader->status = TD_OK;
+    if (loader->sampler->set_epoch != NULL) {
+        loader->sampler->set_epoch(loader->sampler, epoch);
+    }
 }
 
 void td_loader_skip_batches(td_loader *loader, int64_t batches)

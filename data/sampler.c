@@ -39,7 +39,7 @@ td_sampler *td_sequential_sampler(void)
         td_fail(TD_E_NOMEM, "no memory for a sampler");
         return NULL;
     }
-    *sampler = (td_sampler){ sequential_order, count_all, free_sampler };
+    *sampler = (td_sampler){ .order = sequential_order, .count = count_all, .free = free_sampler };
     return sampler;
 }
 
@@ -68,6 +68,9 @@ td_sampler *td_random_sampler(td_generator *g)
         td_fail(TD_E_NOMEM, "no memory for a sampler");
         return NULL;
     }
-    *sampler = (random_sampler){ { random_order, count_all, free_sampler }, g };
+    *sampler = (random_sampler){
+        .base = { .order = random_order, .count = count_all, .free = free_sampler },
+        .generator = g,
+    };
     return &sampler->base;
 }

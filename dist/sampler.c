@@ -1,0 +1,111 @@
+/* DistributedSampler: which samples of an epoch are this rank's. The same numbers as PyTorch's. */
+#include "dist/dist.h"
+
+#include <stdlib.h>
+
+typedef struct distributed_sampler {
+    td_sampler base;
+    td_distributed_options options; /* world_size is at least 1 */
+    uint64_t epoch;                 /* as it was last set */
+    bool started;                   /* an order has been drawn since */
+    bool warned;
+} distributed_sampler;
+
+/* How many of all ranks' samples: world_size times as many as each rank gets; without padding, the
+ * dataset's length. */
+static int64_t total_of(const td_distributed_options *o, int64_t length)
+{
+    int64_t world = o->world_size;
+    if (o->no_padding) {
+        return length;
+    }
+    return o->drop_last ? length / world * world : (length + world - 1) / world * world;
+}
+
+static int64_t distributed_count(const td_sampler *sampler, int64_t length)
+{
+    const td_distributed_options *o = &((const distributed_sampler *)sampler)->options;
+    int64_t total = total_of(o, length), world = o->world_size;
+    return total > o->rank ? (total - o->rank + world - 1) / world : 0;
+}
+
+/* The loader counts epochs on its own; without td_loader_set_epoch they all have one order. */
+static void warn_of_repetition(distributed_sampler *s)
+{
+    if (s->started && s->options.shuffle && !s->warned) {
+        fprintf(stderr, "tandem: warning: the distributed sampler starts another epoch with the "
+                        "order of the last one; call td_loader_set_epoch(loader, epoch) before "
+                        "each epoch to shuffle anew\n");
+        s->warned = true;
+    }
+    s->started = true;
+}
+
+static int64_t distributed_order(td_sampler *sampler, uint64_t epoch, int64_t length,
+                                 int64_t *index)
+{
+    (void)epoch; /* counts runs through the data; what matters is what was set */
+    distributed_sampler *s = (distributed_sampler *)sampler;
+    const td_distributed_options *o = &s->options;
+    warn_of_repetition(s);
+    int64_t *all = NULL;
+    if (o->shuffle) {
+        all = malloc((size_t)(length > 0 ? length : 1) * sizeof *all);
+        if (all == NULL) {
+            td_fail(TD_E_NOMEM, "no memory to shuffle %lld samples", (long long)length);
+            return -1;
+        }
+        td_generator g;
+        td_generator_seed(&g, o->seed + s->epoch);
+        td_random_permutation(&g, all, length);
+    }
+    int64_t count = distributed_count(sampler, length);
+    for (int64_t i = 0; i < count; i++) {
+        /* Beyond its end the order begins again, as often as it takes. */
+        int64_t place = (o->rank + i * o->world_size) % length;
+        index[i] = o->shuffle ? all[place] : place;
+    }
+    free(all);
+    return count;
+}
+
+static void distributed_set_epoch(td_sampler *sampler, uint64_t epoch)
+{
+    distributed_sampler *s = (distributed_sampler *)sampler;
+    s->epoch = epoch;
+    s->started = false;
+}
+
+static void distributed_free(td_sampler *sampler)
+{
+    free(sampler);
+}
+
+td_sampler *td_distributed_sampler(const td_distributed_options *options)
+{
+    td_distributed_options o = options != NULL ? *options : (td_distributed_options){ .rank = 0 };
+    if (o.world_size == 0) {
+        o.rank = td_dist_rank();
+        o.world_size = td_dist_world_size();
+    }
+    if (o.world_size < 1 || o.rank < 0 || o.rank >= o.world_size) {
+        td_fail(TD_E_ARG,
+                "distributed sampler: there is no rank %d in a world of %d; ranks go from "
+                "0 to world_size - 1",
+                o.rank, o.world_size);
+        return NULL;
+    }
+    distributed_sampler *s = malloc(sizeof *s);
+    if (s == NULL) {
+        td_fail(TD_E_NOMEM, "no memory for a sampler");
+        return NULL;
+    }
+    *s = (distributed_sampler){
+        .base = { .order = distributed_order,
+                  .count = distributed_count,
+                  .free = distributed_free,
+                  .set_epoch = distributed_set_epoch },
+        .options = o,
+    };
+    return &s->base;
+}
