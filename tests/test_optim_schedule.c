@@ -1,0 +1,99 @@
+/* Learning-rate schedules against their closed forms. */
+#include "tandem.h"
+#include "tests/expect_fatal.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <setjmp.h>
+
+#include <cmocka.h>
+
+static const double pi = 3.14159265358979323846;
+
+static void check(const td_schedule *s, double position, double expected, double tolerance)
+{
+    double lr = td_schedule_lr(s, position);
+    if (!(fabs(lr - expected) <= tolerance)) {
+        fail_msg("at %g the rate is %.17g, should be %.17g", position, lr, expected);
+    }
+}
+
+static void test_constant(void **state)
+{
+    (void)state;
+    td_schedule s = { .base_lr = 0.3 };
+    check(&s, 0, 0.3, 0);
+    check(&s, 1e6, 0.3, 0);
+}
+
+static void test_step(void **state)
+{
+    (void)state;
+    td_schedule s = { .kind = TD_SCHEDULE_STEP, .base_lr = 1.0, .step_size = 30, .gamma = 0.5 };
+    check(&s, 0, 1.0, 0);
+    check(&s, 29, 1.0, 0);
+    check(&s, 30, 0.5, 0);
+    check(&s, 89.5, 0.25, 0);
+    check(&s, 90, 0.125, 0);
+    s.gamma = 0.0; /* 0.1 */
+    check(&s, 60, 0.01, 1e-15);
+    s.step_size = 0.0;
+    expect_fatal("length of a step", td_schedule_lr(&s, 1));
+}
+
+static void test_multi_step(void **state)
+{
+    (void)state;
+    td_schedule s = { .kind = TD_SCHEDULE_MULTI_STEP,
+                      .base_lr = 0.2,
+                      .milestones = { 30, 60, 90 },
+                      .milestone_count = 3 };
+    check(&s, 29, 0.2, 0);
+    check(&s, 30, 0.02, 1e-16);
+    check(&s, 60, 0.002, 1e-16);
+    check(&s, 1000, 0.0002, 1e-16);
+    s.milestone_count = 17;
+    expect_fatal("room for 16", td_schedule_lr(&s, 1));
+}
+
+static void test_cosine(void **state)
+{
+    (void)state;
+    td_schedule s = { .kind = TD_SCHEDULE_COSINE, .base_lr = 0.2, .min_lr = 0.01, .total = 100 };
+    check(&s, 0, 0.2, 1e-16);
+    check(&s, 50, 0.105, 1e-15);
+    check(&s, 100, 0.01, 1e-15);
+    for (int t = 0; t <= 100; t += 7) {
+        check(&s, t, 0.01 + 0.19 * (1 + cos(pi * t / 100)) / 2, 1e-15);
+    }
+    s.total = 0.0;
+    expect_fatal("length of the cosine", td_schedule_lr(&s, 1));
+}
+
+/* The complete trainer's default: cosine over 100 epochs from 0.2, five epochs of warm-up from a
+ * tenth. The numbers are the article's. */
+static void test_warmup(void **state)
+{
+    (void)state;
+    td_schedule s = {
+        .kind = TD_SCHEDULE_COSINE, .base_lr = 0.2, .total = 100, .warmup = 5, .warmup_factor = 0.1
+    };
+    static const double expected[] = { 0.02, 0.055986, 0.091909, 0.127716, 0.163353, 0.198769 };
+    for (int epoch = 0; epoch < 6; epoch++) {
+        check(&s, epoch, expected[epoch], 5e-7);
+    }
+    s = (td_schedule){ .base_lr = 1.0, .warmup = 10, .warmup_factor = 0.5 }; /* of a constant */
+    check(&s, 0, 0.5, 0);
+    check(&s, 5, 0.75, 1e-16);
+    check(&s, 10, 1.0, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_constant),   cmocka_unit_test(test_step),
+        cmocka_unit_test(test_multi_step), cmocka_unit_test(test_cosine),
+        cmocka_unit_test(test_warmup),
+    };
+    return cmocka_run_group_tests_name("nn: schedules", tests, NULL, NULL);
+}
