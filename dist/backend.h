@@ -1,0 +1,71 @@
+/* The table that a communication engine implements: shm, gloo, mpi, nccl. The core (group.c) owns
+ * the queue, the communication thread, the work handles, the watchdog and the sequence numbers; an
+ * engine moves bytes. */
+#ifndef TD_DIST_BACKEND_H
+#define TD_DIST_BACKEND_H
+
+#include "dist/dist.h"
+
+typedef enum td_collective_kind {
+    TD_COLLECTIVE_ALL_REDUCE,
+    TD_COLLECTIVE_BROADCAST,
+    TD_COLLECTIVE_REDUCE,
+    TD_COLLECTIVE_ALL_GATHER,
+    TD_COLLECTIVE_REDUCE_SCATTER,
+    TD_COLLECTIVE_GATHER,
+    TD_COLLECTIVE_SCATTER,
+    TD_COLLECTIVE_ALL_TO_ALL,
+    TD_COLLECTIVE_SEND,
+    TD_COLLECTIVE_RECV,
+    TD_COLLECTIVE_BARRIER,
+    TD_COLLECTIVE_COUNT
+} td_collective_kind;
+
+typedef struct td_collective {
+    td_collective_kind kind;
+    td_dtype dtype;
+    td_reduction op;
+    int peer;       /* root, or the other side of send/recv */
+    const void *in; /* in == out: in place */
+    void *out;
+    int64_t count;   /* elements per rank: of a piece where there are `size` pieces */
+    uint64_t number; /* in its group, from 1 */
+    double deadline; /* seconds on CLOCK_MONOTONIC */
+} td_collective;
+
+enum {
+    TD_BACKEND_CPU = 1,      /* works on CPU memory */
+    TD_BACKEND_CUDA = 2,     /* on device memory */
+    TD_BACKEND_BLOCKING = 4, /* run() returns when done: the core gives it its thread */
+    TD_BACKEND_ENQUEUE = 8,  /* run() enqueues on a stream (nccl) */
+    TD_BACKEND_POLL = 16,    /* start() and poll() instead of run() (mpi) */
+    TD_BACKEND_TIMEOUT = 32, /* keeps the deadline itself; otherwise the watchdog aborts */
+    TD_BACKEND_ABORT = 64,   /* abort() frees a stuck call and leaves the process usable */
+};
+
+typedef struct td_backend_init {
+    int rank, size;
+    td_store *store;     /* under the group's own prefix */
+    const char *address; /* of this host, for peers; NULL: unknown */
+    double timeout;
+    size_t heap_bytes; /* shm: registered memory per rank that the group wants; 0: default */
+} td_backend_init;
+
+typedef struct td_backend {
+    const char *name;
+    unsigned flags;
+    td_status (*init)(void **engine, const td_backend_init *init);
+    td_status (*run)(void *engine, const td_collective *c);
+    td_status (*start)(void *engine, const td_collective *c, void **request); /* POLL */
+    td_status (*poll)(void *engine, void *request, bool *done);               /* POLL */
+    void (*abort)(void *engine);                 /* any thread, any number of times */
+    void *(*memory)(void *engine, size_t bytes); /* NULL: none of its own */
+    void (*memory_free)(void *engine, void *memory);
+    void (*destroy)(void *engine);
+} td_backend;
+
+/* "shm", "gloo", "mpi", "nccl". NULL with td_last_error(): what to install, or what names there
+ * are. */
+const td_backend *td_backend_find(const char *name);
+
+#endif
