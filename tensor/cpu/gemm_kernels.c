@@ -6,8 +6,8 @@
 #include <immintrin.h>
 #endif
 
-/* Small loops of known length must unroll completely, or the sums fall out of their registers. Under
- * a sanitizer speed does not matter, and clang would take minutes for the unrolled checks. */
+/* Small loops of known length must unroll completely, or the sums fall out of their registers.
+ * Under a sanitizer speed does not matter, and clang would take minutes for the unrolled checks. */
 #ifndef __has_feature
 #define __has_feature(feature) 0
 #endif
