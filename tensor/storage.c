@@ -46,6 +46,16 @@ td_storage *td_storage_borrow(void *data, size_t bytes, td_device device)
     return new_storage(TD_STORAGE_BORROWED, data, bytes, device);
 }
 
+td_storage *td_storage_lend(void *data, size_t bytes, td_device device, td_lender *lender)
+{
+    td_require_device(device, TD_NOWHERE);
+    td_storage *storage = new_storage(TD_STORAGE_LENT, data, bytes, device);
+    if (storage != NULL) {
+        storage->owner = lender;
+    }
+    return storage;
+}
+
 void td_hold(td_storage *storage)
 {
     storage->refs++;
@@ -68,6 +78,12 @@ void td_unhold(td_storage *storage)
         free(storage->data);
         free(storage);
         return;
+    case TD_STORAGE_LENT: {
+        td_lender *lender = storage->owner;
+        lender->give_back(lender, storage->data);
+        free(storage);
+        return;
+    }
     case TD_STORAGE_BORROWED:
         free(storage);
         return;

@@ -11,7 +11,13 @@ typedef enum td_storage_kind {
     TD_STORAGE_PERSISTENT, /* memory from malloc; goes with the last holder */
     TD_STORAGE_BORROWED,   /* the caller's memory; only the storage goes with the last holder */
     TD_STORAGE_STEP, /* memory from a step's arena (owner); the storage lies in the step, too */
+    TD_STORAGE_LENT, /* memory that goes back to its lender (owner) with the last holder */
 } td_storage_kind;
+
+/* Who has lent memory: shared memory of a process group. */
+typedef struct td_lender {
+    void (*give_back)(struct td_lender *lender, void *data);
+} td_lender;
 
 /* For messages from functions that do not know where they were called from. */
 #define TD_NOWHERE ((td_site){ NULL, 0 })
@@ -27,6 +33,7 @@ static inline void *td_ptr(const td_tensor *t)
 /* New storages with one hold. NULL with td_last_error() when memory is short. */
 td_storage *td_storage_new(size_t bytes, td_device device);
 td_storage *td_storage_borrow(void *data, size_t bytes, td_device device);
+td_storage *td_storage_lend(void *data, size_t bytes, td_device device, td_lender *lender);
 
 /* Bytes of a shape; false if they are more than can be counted. */
 bool td_shape_bytes(td_shape shape, td_dtype dtype, size_t *bytes);

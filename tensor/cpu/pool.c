@@ -9,6 +9,8 @@
  */
 #include "tensor/cpu/pool.h"
 
+#include "tensor/cpu/denormals.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -22,7 +24,7 @@
 #include <unistd.h>
 
 #if defined(__x86_64__)
-#include <xmmintrin.h>
+#include <emmintrin.h> /* _mm_pause */
 #endif
 
 enum {
@@ -60,35 +62,6 @@ struct td_pool {
 };
 
 static _Thread_local bool inside_task;
-
-/* ---- flush-to-zero: arithmetic on denormals is up to 80 times slower ---- */
-
-#if defined(__x86_64__)
-enum { MXCSR_FTZ_DAZ = 0x8040 };
-
-static unsigned flush_denormals(void)
-{
-    unsigned old = _mm_getcsr();
-    _mm_setcsr(old | MXCSR_FTZ_DAZ);
-    return old;
-}
-
-/* Restores the two mode bits only: exception flags raised by the tasks stay. */
-static void restore_denormals(unsigned old)
-{
-    _mm_setcsr((_mm_getcsr() & ~(unsigned)MXCSR_FTZ_DAZ) | (old & MXCSR_FTZ_DAZ));
-}
-#else
-static unsigned flush_denormals(void)
-{
-    return 0;
-}
-
-static void restore_denormals(unsigned old)
-{
-    (void)old;
-}
-#endif
 
 /* ---- waiting ---- */
 
@@ -195,7 +168,7 @@ static void *worker_main(void *arg)
     td_pool *pool = arg;
     uint64_t seen = 0;
     inside_task = true;
-    flush_denormals();
+    td_flush_denormals();
     for (;;) {
         wait_for_run(pool, &seen);
         if (atomic_load(&pool->stop)) {
@@ -260,7 +233,7 @@ void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
     }
     bool shared = pool && tasks > 1 && pool->threads > 1;
     shared = shared && pthread_mutex_trylock(&pool->owner) == 0;
-    unsigned mode = flush_denormals();
+    unsigned mode = td_flush_denormals();
     inside_task = true;
     if (shared) {
         open_run(pool, tasks, fn, ctx);
@@ -272,7 +245,7 @@ void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
         }
     }
     inside_task = false;
-    restore_denormals(mode);
+    td_restore_denormals(mode);
     if (shared) {
         pthread_mutex_unlock(&pool->owner);
     }
