@@ -86,7 +86,8 @@ const uint8_t *td_dataset_labels(const td_dataset *dataset);
 
 /* ---- samplers ---- */
 
-/* The order of one epoch: writes up to `length` indices and returns how many. */
+/* The order of one epoch: writes as many indices as count says and returns how many, or a negative
+ * td_status with td_last_error(). */
 typedef struct td_sampler {
     int64_t (*order)(struct td_sampler *sampler, uint64_t epoch, int64_t length, int64_t *index);
     int64_t (*count)(const struct td_sampler *sampler,

@@ -144,6 +144,10 @@ static bool begin_epoch(td_loader *loader)
     td_random_i63(loader->generator != NULL ? loader->generator : td_default_generator());
     int64_t length = loader->dataset->length;
     int64_t drawn = loader->sampler->order(loader->sampler, loader->epoch, length, loader->order);
+    if (drawn < 0) {
+        return fail(loader, td_fail_context((td_status)drawn, "loader: the order of epoch %llu",
+                                            (unsigned long long)loader->epoch));
+    }
     if (drawn != loader->drawn) {
         return fail(loader, td_fail(TD_E_ARG,
                                     "loader: the sampler gave %lld samples for epoch %llu, but had "

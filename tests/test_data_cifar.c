@@ -1,9 +1,9 @@
 /* CIFAR's binary files: the real ones against known sums, made-up ones good and bad. */
 #include "data/data.h"
 #include "data/parse.h"
+#include "tests/golden.h"
 #include "tests/temp_folder.h"
 
-#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,23 +19,9 @@ enum { PICTURE = 3072, RECORD10 = 1 + PICTURE, RECORD100 = 2 + PICTURE };
 
 /* ---- the real set ---- */
 
-static cJSON *read_checks(void)
-{
-    char path[4096];
-    snprintf(path, sizeof path, "%s/cifar10_check.json", getenv("TANDEM_GOLDEN"));
-    FILE *file = fopen(path, "rb");
-    assert_non_null(file);
-    char text[1 << 14] = { 0 };
-    assert_in_range(fread(text, 1, sizeof text - 1, file), 1, sizeof text - 2);
-    fclose(file);
-    cJSON *json = cJSON_Parse(text);
-    assert_non_null(json);
-    return json;
-}
-
 static int64_t entry(const cJSON *check, const char *key, int i)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(check, key);
+    const cJSON *item = golden_get(check, key);
     return (int64_t)(i < 0 ? item : cJSON_GetArrayItem(item, i))->valuedouble;
 }
 
@@ -43,8 +29,7 @@ static int64_t entry(const cJSON *check, const char *key, int i)
 static void check_file(const cJSON *checks, const char *name, const uint8_t *pixels,
                        const uint8_t *labels)
 {
-    const cJSON *check = cJSON_GetObjectItemCaseSensitive(checks, name);
-    assert_non_null(check);
+    const cJSON *check = golden_get(checks, name);
     int64_t histogram[10] = { 0 }, sum = 0;
     for (int i = 0; i < 10000; i++) {
         histogram[labels[i]]++;
@@ -74,7 +59,7 @@ static void check_means(const cJSON *checks, const uint8_t *pixels)
                 sum += plane[p];
             }
         }
-        const cJSON *means = cJSON_GetObjectItemCaseSensitive(checks, "train_channel_mean");
+        const cJSON *means = golden_get(checks, "train_channel_mean");
         double mean = cJSON_GetArrayItem(means, c)->valuedouble;
         assert_true(fabs((double)sum / (255.0 * 50000 * 1024) - mean) < 1e-10);
     }
@@ -94,7 +79,7 @@ static void test_real_cifar10(void **state)
                       "and TANDEM_GOLDEN to the one with cifar10_check.json\n");
         skip();
     }
-    cJSON *checks = read_checks();
+    cJSON *checks = golden_open("cifar10_check.json");
     td_dataset *train, *test;
     assert_int_equal(td_cifar_open(folder, TD_CIFAR10, true, &train), TD_OK);
     assert_int_equal(train->length, 50000);

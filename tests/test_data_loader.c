@@ -427,16 +427,20 @@ static void test_bad_options(void **state)
 typedef struct told_sampler {
     td_sampler base;
     int64_t counts, gives, first;
+    uint64_t epoch; /* as it was set */
 } told_sampler;
 
 static int64_t told_order(td_sampler *sampler, uint64_t epoch, int64_t length, int64_t *index)
 {
     (void)length;
-    const told_sampler *told = (const told_sampler *)sampler;
-    for (int64_t i = 0; i < told->gives && i < told->counts; i++) {
-        index[i] = told->first + 2 * i + (int64_t)epoch;
+    const told_sampler *s = (const told_sampler *)sampler;
+    if (s->gives < 0) {
+        return td_fail((td_status)s->gives, "the sampler is broken");
     }
-    return told->gives;
+    for (int64_t i = 0; i < s->gives && i < s->counts; i++) {
+        index[i] = s->first + 2 * i + (int64_t)epoch;
+    }
+    return s->gives;
 }
 
 static int64_t told_count(const td_sampler *sampler, int64_t length)
@@ -445,16 +449,28 @@ static int64_t told_count(const td_sampler *sampler, int64_t length)
     return ((const told_sampler *)sampler)->counts;
 }
 
+static void told_set_epoch(td_sampler *sampler, uint64_t epoch)
+{
+    ((told_sampler *)sampler)->epoch = epoch;
+}
+
 static void told_free(td_sampler *sampler)
 {
     free(sampler);
 }
 
+static told_sampler *told; /* the last one opened; the loader's */
+
 static td_loader *open_told(const toy *t, int64_t counts, int64_t gives, int64_t first)
 {
-    told_sampler *told = malloc(sizeof *told);
+    told = malloc(sizeof *told);
     assert_non_null(told);
-    *told = (told_sampler){ { told_order, told_count, told_free }, counts, gives, first };
+    *told = (told_sampler){
+        .base = { told_order, told_count, told_free, told_set_epoch },
+        .counts = counts,
+        .gives = gives,
+        .first = first,
+    };
     return td_loader_open(
         &t->base, &(td_loader_options){ .batch_size = 4, .workers = 1, .sampler = &told->base });
 }
@@ -472,6 +488,9 @@ static void test_own_samplers(void **state)
             assert_int_equal(samples[i], 1 + 2 * i + epoch);
         }
     }
+    assert_int_equal(told->epoch, 0);
+    td_loader_set_epoch(loader, 17);
+    assert_int_equal(told->epoch, 17);
     td_loader_close(loader);
 
     td_batch batch;
@@ -479,6 +498,11 @@ static void test_own_samplers(void **state)
     assert_false(td_loader_next(loader, &batch));
     assert_int_equal(td_loader_status(loader), TD_E_ARG);
     assert_error_says("gave 8 samples", "said 9", NULL);
+    td_loader_close(loader);
+    loader = open_told(&t, 9, TD_E_NOMEM, 0);
+    assert_false(td_loader_next(loader, &batch));
+    assert_int_equal(td_loader_status(loader), TD_E_NOMEM);
+    assert_error_says("epoch 0", "the sampler is broken", NULL);
     td_loader_close(loader);
     const int64_t firsts[] = { -1, 4 }, bad[] = { -1, 20 };
     for (int i = 0; i < 2; i++) {

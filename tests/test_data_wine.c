@@ -1,9 +1,9 @@
 /* The wine set: scikit-learn's split and scaler, the order of the articles' training, bad files. */
 #include "data/data.h"
 #include "data/parse.h"
+#include "tests/golden.h"
 #include "tests/temp_folder.h"
 
-#include <cjson/cJSON.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,33 +15,10 @@ enum { ROWS = 178, TRAIN = 142, TEST = 36, FEATURES = 13, BATCH = 32 };
 
 static const char csv[] = "data/wine.csv"; /* tests run in the repository's root */
 
-/* A file of the golden folder, parsed; NULL and a note without that folder. */
-static cJSON *golden(const char *name)
-{
-    const char *folder = getenv("TANDEM_GOLDEN");
-    if (folder == NULL) {
-        print_message("# skipped: set TANDEM_GOLDEN to the folder with %s\n", name);
-        return NULL;
-    }
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "rb");
-    assert_non_null(file);
-    char *text = calloc(1, 1 << 20);
-    assert_non_null(text);
-    assert_in_range(fread(text, 1, (1 << 20) - 1, file), 1, (1 << 20) - 2);
-    fclose(file);
-    cJSON *json = cJSON_Parse(text);
-    free(text);
-    assert_non_null(json);
-    return json;
-}
-
+/* Element i of an array of numbers, or of strings with numbers in hex. */
 static double number(const cJSON *json, const char *key, int i)
 {
-    const cJSON *array = cJSON_GetObjectItemCaseSensitive(json, key);
-    assert_non_null(array);
-    const cJSON *item = cJSON_GetArrayItem(array, i);
+    const cJSON *item = cJSON_GetArrayItem(golden_get(json, key), i);
     assert_non_null(item);
     return cJSON_IsString(item) ? strtod(item->valuestring, NULL) : item->valuedouble;
 }
@@ -122,7 +99,7 @@ static void check_rows(const td_dataset *dataset, const cJSON *split, const char
 static void test_split_equals_scikit_learn(void **state)
 {
     (void)state;
-    cJSON *split = golden("wine_split.json");
+    cJSON *split = golden_open("wine_split.json");
     if (split == NULL) {
         skip();
     }
@@ -199,11 +176,11 @@ static void test_order_begins_as_pytorch(void **state)
 static void test_order_equals_pytorch(void **state)
 {
     (void)state;
-    cJSON *json = golden("golden_wine.json");
+    cJSON *json = golden_open("golden_wine.json");
     if (json == NULL) {
         skip();
     }
-    const cJSON *epochs = cJSON_GetObjectItemCaseSensitive(json, "order_first3epochs");
+    const cJSON *epochs = golden_get(json, "order_first3epochs");
     assert_int_equal(cJSON_GetArraySize(epochs), 3);
     for (int workers = 0; workers <= 2; workers++) {
         check_order(workers, epochs);
