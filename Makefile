@@ -153,14 +153,14 @@ needs-tests: needs-core
 run: all ## the main job: ResNet-18 on CIFAR-10 (fetched on the first run); ARGS="--epochs 1"
 	apps/cifar_resnet18 --download $(ARGS)
 
-tests: needs-tests all $(TEST_BIN)
+tests: needs-tests lib $(APPS) $(TEST_BIN)
 test: tests ## all tests; TESTS="data step": those with such names; SANITIZE=..., CC=clang
 	@BUILD=$(B) SANITIZE=$(SANITIZE) tests/run.sh $(TEST_BIN) $(TEST_SH)
 
 test-long: tests $(LONG) ## all tests and the long ones
 	@BUILD=$(B) SANITIZE=$(SANITIZE) TANDEM_LONG=1 tests/run.sh $(TEST_BIN) $(TEST_SH) $(LONG) $(LONG_SH)
 
-bench: all $(BENCHES) ## speed, side by side with PyTorch if it is there (make deps-bench)
+bench: lib $(APPS) $(BENCHES) ## speed, side by side with PyTorch if it is there (make deps-bench)
 	@BUILD=$(B) PYTHON="$(TD_PYTHON_TORCH)" bash bench/run.sh
 
 docs: ## the API by module, from the headers: build/docs/html (needs doxygen)
