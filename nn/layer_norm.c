@@ -6,12 +6,17 @@
 typedef struct batch_norm_state {
     int64_t channels;
     td_tensor *weight, *bias, *running_mean, *running_var;
+    td_batch_norm_override override;
 } batch_norm_state;
 
 static td_tensor *normalise(td_module *bn, td_tensor *x, td_tensor *add, bool relu, td_site at)
 {
     const batch_norm_state *s = bn->state;
     td_batch_norm_options options = { .training = bn->training, .relu = relu, .add = add };
+    if (s->override.normalise != NULL) {
+        return s->override.normalise(s->override.user, x, s->weight, s->bias, s->running_mean,
+                                     s->running_var, &options, at);
+    }
     return (td_batch_norm)(x, s->weight, s->bias, s->running_mean, s->running_var, &options, at);
 }
 
@@ -26,11 +31,49 @@ static void batch_norm_describe(const td_module *self, char *text, size_t size)
     snprintf(text, size, "%lld", (long long)s->channels);
 }
 
+static void batch_norm_free(td_module *self)
+{
+    const batch_norm_state *s = self->state;
+    if (s->override.free != NULL) {
+        s->override.free(s->override.user);
+    }
+}
+
+/* Who has exchanged the normalisation knows this module, not its copy. */
+static td_status batch_norm_copy(td_module *to, const td_module *from)
+{
+    const batch_norm_state *s = from->state;
+    ((batch_norm_state *)to->state)->override = (td_batch_norm_override){ .user = NULL };
+    if (s->override.normalise != NULL) {
+        return td_fail(TD_E_UNSUPPORTED,
+                       "%s: a BatchNorm2d with statistics of its own kind cannot be copied; copy "
+                       "the model before it is converted",
+                       td_node_of(from)->label);
+    }
+    return TD_OK;
+}
+
 static const td_module_type batch_norm_type = {
     .name = "BatchNorm2d",
     .forward = batch_norm_forward,
+    .free = batch_norm_free,
     .describe = batch_norm_describe,
+    .copy = batch_norm_copy,
 };
+
+void td_batch_norm2d_set_override(td_module *m, td_batch_norm_override override)
+{
+    TD_REQUIRE(td_is_batch_norm2d(m), TD_HERE,
+               "td_batch_norm2d_set_override: the module is a %s, not a BatchNorm2d",
+               m->type->name);
+    batch_norm_free(m);
+    ((batch_norm_state *)m->state)->override = override;
+}
+
+td_batch_norm_override td_batch_norm2d_override(const td_module *m)
+{
+    return ((const batch_norm_state *)m->state)->override;
+}
 
 bool td_is_batch_norm2d(const td_module *m)
 {

@@ -11,7 +11,7 @@ static void give_up(td_module *m)
     td_node_of(m)->failed = true;
 }
 
-/* "a.b", or "b" where a is empty. NULL when memory is short. */
+/* "a.b", or one of them where the other is empty. NULL when memory is short. */
 static char *join_path(const char *a, const char *b)
 {
     size_t size = strlen(a) + strlen(b) + 2;
@@ -20,7 +20,7 @@ static char *join_path(const char *a, const char *b)
         td_fail(TD_E_NOMEM, "no memory for the name of a module");
         return NULL;
     }
-    snprintf(path, size, "%s%s%s", a, *a == '\0' ? "" : ".", b);
+    snprintf(path, size, "%s%s%s", a, *a == '\0' || *b == '\0' ? "" : ".", b);
     return path;
 }
 
@@ -52,7 +52,8 @@ static void replace_string(td_module *m, char **place, char *text)
 static void set_paths(td_module *m, const char *parent_path)
 {
     td_module_node *node = td_node_of(m);
-    replace_string(m, &node->path, join_path(parent_path, m->name));
+    bool hidden = node->parent != NULL && node->parent->type->transparent;
+    replace_string(m, &node->path, join_path(parent_path, hidden ? "" : m->name));
     replace_string(m, &node->label, make_label(node->path, m->type->name));
     for (int i = 0; i < m->tensor_count; i++) {
         replace_string(m, &node->tensor_paths[i], join_path(node->path, m->tensors[i].name));
@@ -92,6 +93,7 @@ td_module *td_module_new(const td_module_type *type, size_t state_size)
         return NULL;
     }
     td_module *m = &node->module;
+    node->state_size = state_size;
     m->type = type;
     m->training = true;
     m->device = TD_CPU;
@@ -144,9 +146,12 @@ td_module *td_module_add(td_module *parent, const char *name, td_module *child)
                "%s is already part of another module (as '%s'); a module has one place. To share "
                "weights, register the same tensor in two modules",
                child->type->name, node->path);
-    TD_REQUIRE(td_node_of(parent)->params == NULL && node->params == NULL, TD_HERE,
-               "'%s' is added to %s after td_parameters; build the whole model first", name,
-               parent->type->name);
+    TD_REQUIRE(!parent->type->transparent || parent->child_count == 0, TD_HERE,
+               "%s can have one child only; '%s' would be another", parent->type->name, name);
+    TD_REQUIRE(td_node_of(parent)->params == NULL &&
+                   (node->params == NULL || parent->type->transparent),
+               TD_HERE, "'%s' is added to %s after td_parameters; build the whole model first",
+               name, parent->type->name);
 
     size_t count = (size_t)parent->child_count;
     td_module **children = realloc(parent->children, (count + 1) * sizeof(td_module *));
@@ -165,6 +170,12 @@ td_module *td_module_add(td_module *parent, const char *name, td_module *child)
     child->name = own_name;
     children[parent->child_count++] = child;
     node->parent = parent;
+    if (parent->type->transparent) { /* the whole model is the wrapper now; the names stay */
+        td_node_of(parent)->params = node->params;
+        node->params = NULL;
+        parent->device = child->device;
+        parent->dtype = child->dtype;
+    }
     set_paths(child, td_node_of(parent)->path);
     return child;
 }

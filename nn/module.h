@@ -15,6 +15,7 @@ typedef struct td_module_observer {
 typedef struct td_module_node {
     td_module module; /* first, so that the two pointers are the same */
     td_module *parent;
+    size_t state_size;   /* bytes */
     char *path;          /* from the top: "layer1.0.conv1" */
     char *label;         /* for messages: "layer1.0.conv1 (Conv2d)" */
     char **tensor_paths; /* the tensors' names from the top: "layer1.0.conv1.weight" */
@@ -55,5 +56,20 @@ bool td_is_batch_norm2d(const td_module *m);
 bool td_is_relu(const td_module *m);
 /* Whether a module takes indices (i64) instead of floats. */
 bool td_is_embedding(const td_module *m);
+
+/* ---- BatchNorm2d's normalisation may be exchanged: dist takes statistics over all ranks ---- */
+
+typedef struct td_batch_norm_override {
+    /* As td_batch_norm, with the user pointer in front. */
+    td_tensor *(*normalise)(void *user, td_tensor *x, td_tensor *weight, td_tensor *bias,
+                            td_tensor *running_mean, td_tensor *running_var,
+                            const td_batch_norm_options *options, td_site at);
+    void (*free)(void *user); /* when the module ends */
+    void *user;
+} td_batch_norm_override;
+/* m is a BatchNorm2d. An earlier override is freed. */
+void td_batch_norm2d_set_override(td_module *m, td_batch_norm_override override);
+/* Its override, normalise NULL if there is none. */
+td_batch_norm_override td_batch_norm2d_override(const td_module *m);
 
 #endif

@@ -76,6 +76,9 @@ td_module *td_module_find(td_module *m, const char *path)
     if (*path == '\0') {
         return m;
     }
+    if (m->type->transparent) {
+        return m->child_count > 0 ? td_module_find(m->children[0], path) : NULL;
+    }
     size_t length = strcspn(path, ".");
     const char *rest = path[length] == '.' ? path + length + 1 : path + length;
     for (int i = 0; i < m->child_count; i++) {

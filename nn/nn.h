@@ -22,6 +22,13 @@ typedef struct td_module_type {
                                                                          NULL */
     /* Multiply-adds of one forward for the shapes seen; NULL: 0. */
     int64_t (*multiply_adds)(const td_module *self, td_shape in, td_shape out);
+    /* For td_module_clone, where state holds more than plain values and pointers to children and
+     * tensors: makes to's state its own; to has it byte by byte so far. A type with free needs it.
+     */
+    td_status (*copy)(td_module *to, const td_module *from);
+    /* A wrapper of one child: the child's paths do not show it, so that checkpoints of the wrapped
+     * and of the bare model are the same. */
+    bool transparent;
 } td_module_type;
 
 typedef struct td_named_tensor {
@@ -77,6 +84,12 @@ void td_state_list_free(td_state_list *list);
 void td_module_each(td_module *m, void (*fn)(td_module *m, const char *path, void *user),
                     void *user);
 td_module *td_module_find(td_module *m, const char *path); /* NULL: there is none */
+
+/* A model of its own with the same structure and values, on the same device: for replicas. Pointers
+ * in the modules' states to modules and tensors of the model become pointers to their copies; what
+ * is shared within the model is shared within the copy. Gradients, hooks and td_parameters are not
+ * copied. NULL with td_last_error(): memory, or a type that cannot be copied. */
+td_module *td_module_clone(const td_module *m);
 
 int64_t td_parameter_count(const td_module *m); /* elements of all parameters; shared ones once */
 

@@ -267,6 +267,47 @@ void td_params_drop_flat(td_params *params, td_tensor *flat)
     }
 }
 
+/* ---- gradients elsewhere ---- */
+
+td_status td_params_set_grad_memory(td_params *params, td_tensor *flat)
+{
+    TD_REQUIRE(flat->step == 0 && td_same_order(flat, params->flat) &&
+                   flat->dtype == params->flat->dtype &&
+                   td_same_device(td_device_of(flat), td_device_of(params->flat)),
+               TD_HERE, "td_params_set_grad_memory: %s cannot hold the gradients of %s",
+               td_describe(flat), td_describe(params->flat));
+    td_tensor **grads = calloc((size_t)params->count + 1, sizeof(td_tensor *));
+    bool made = grads != NULL;
+    for (int i = 0; made && i < params->count; i++) {
+        grads[i] = td_params_view(params, flat, i);
+        made = grads[i] != NULL;
+    }
+    if (!made) {
+        for (int i = 0; grads != NULL && i < params->count; i++) {
+            td_free(grads[i]);
+        }
+        free(grads);
+        return td_fail(TD_E_NOMEM, "no memory to move %d gradients", params->count);
+    }
+    td_copy_(flat, params->flat_grad);
+    flat->name = params->flat_grad->name;
+    for (int i = 0; i < params->count; i++) {
+        td_tensor *leaf = params->items[i].tensor;
+        bool has = td_grad(leaf) != NULL;
+        grads[i]->name = params->grads[i]->name;
+        td_set_grad_storage(leaf, grads[i]);
+        if (has) {
+            td_mark_grad(leaf);
+        }
+        td_free(params->grads[i]);
+    }
+    free(params->grads);
+    td_free(params->flat_grad);
+    params->grads = grads;
+    params->flat_grad = flat;
+    return TD_OK;
+}
+
 /* ---- reordering ---- */
 
 static void require_permutation(const td_params *p, const int *order, bool *seen)

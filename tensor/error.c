@@ -22,6 +22,11 @@ static struct {
     void *user;
 } fatal_handler = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
+static _Thread_local struct {
+    td_fatal_handler call;
+    void *user;
+} thread_handler;
+
 const char *td_status_text(td_status status)
 {
     switch (status) {
@@ -138,6 +143,12 @@ void td_set_fatal_handler(td_fatal_handler handler, void *user)
     pthread_mutex_unlock(&fatal_handler.lock);
 }
 
+void td_set_thread_fatal_handler(td_fatal_handler handler, void *user)
+{
+    thread_handler.call = handler;
+    thread_handler.user = user;
+}
+
 /* "  in layer1.0.conv1 (Conv2d)", a line for each module, innermost first. */
 static void message_append_context(message *m)
 {
@@ -161,6 +172,10 @@ _Noreturn void td_fatal(td_site at, const char *format, ...)
     va_end(args);
     message_append_context(&m);
 
+    if (thread_handler.call != NULL) {
+        thread_handler.call(m.text, thread_handler.user);
+        abort();
+    }
     pthread_mutex_lock(&fatal_handler.lock);
     td_fatal_handler call = fatal_handler.call;
     void *user = fatal_handler.user;

@@ -52,6 +52,10 @@ _Noreturn void td_fatal(td_site at, const char *format, ...)
 typedef void (*td_fatal_handler)(const char *message, void *user);
 void td_set_fatal_handler(td_fatal_handler handler, void *user);
 
+/* The same for mistakes on the calling thread, in place of the process's: for a worker thread that
+ * hands its mistake to the thread it works for. NULL: none. */
+void td_set_thread_fatal_handler(td_fatal_handler handler, void *user);
+
 /* Names what is running on this thread, for messages: "layer1.0.conv1 (Conv2d)". The string must
  * outlive its pop. Pushes beyond a depth of 32 are counted but not kept. */
 void td_context_push(const char *name);
