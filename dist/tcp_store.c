@@ -274,7 +274,7 @@ static td_status tcp_compare_set(td_store *store, const char *key, const char *e
 static td_status tcp_delete(td_store *store, const char *key, bool *existed)
 {
     request r = { .op = TD_WIRE_DELETE, .key = key };
-    unsigned char byte;
+    unsigned char byte = 0;
     TD_TRY(call_fixed(store, &r, &byte, 1));
     *existed = byte != 0;
     return TD_OK;
@@ -283,7 +283,7 @@ static td_status tcp_delete(td_store *store, const char *key, bool *existed)
 static td_status tcp_check(td_store *store, const char *key, bool *exists)
 {
     request r = { .op = TD_WIRE_CHECK, .key = key };
-    unsigned char byte;
+    unsigned char byte = 0;
     TD_TRY(call_fixed(store, &r, &byte, 1));
     *exists = byte != 0;
     return TD_OK;
@@ -292,7 +292,7 @@ static td_status tcp_check(td_store *store, const char *key, bool *exists)
 static td_status tcp_count(td_store *store, int64_t *keys)
 {
     request r = { .op = TD_WIRE_COUNT };
-    unsigned char bytes[8];
+    unsigned char bytes[8] = { 0 };
     TD_TRY(call_fixed(store, &r, bytes, sizeof(bytes)));
     *keys = td_wire_get64(bytes);
     return TD_OK;
