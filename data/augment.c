@@ -32,8 +32,11 @@ td_picture td_augment_draw(const td_image_transform *transform, uint64_t epoch, 
     return picture;
 }
 
-/* Rows of a block of pictures after the lookup: [w][picture][channel]. */
-typedef float tile[SIDE][BLOCK][CHANNELS];
+/* A row of a block of pictures after the lookup: [w][picture][channel]. A pixel is stored as four
+ * floats in one go; the fourth is overwritten by the next picture's pixel, the last one's falls
+ * into the room behind. */
+typedef float tile[SIDE][BLOCK * CHANNELS + 4];
+typedef float four_floats __attribute__((vector_size(16)));
 
 /* A row of each channel between two margins of zeros: a crop that reaches beyond the picture reads
  * into a margin, and the inner loop needs no conditions. */
@@ -56,9 +59,8 @@ static void fill_column(tile out, int i, const td_byte_values *values, const td_
     int at = SIDE + picture->right + (picture->flip ? SIDE - 1 : 0);
     const uint8_t *r = rows[0] + at, *g = rows[1] + at, *b = rows[2] + at;
     for (int w = 0; w < SIDE; w++) {
-        out[w][i][0] = values->of[0][*r];
-        out[w][i][1] = values->of[1][*g];
-        out[w][i][2] = values->of[2][*b];
+        four_floats pixel = { values->of[0][*r], values->of[1][*g], values->of[2][*b], 0 };
+        memcpy(&out[w][i * CHANNELS], &pixel, sizeof pixel);
         r += step;
         g += step;
         b += step;
@@ -71,14 +73,15 @@ static void store_tile(tile in, int count, float *out, const int64_t *stride)
     bool side_by_side = stride[1] == 1 && stride[0] == CHANNELS;
     if (side_by_side && count == BLOCK) {
         for (int w = 0; w < SIDE; w++) {
-            memcpy(out + w * stride[3], in[w], sizeof in[w]); /* three whole cache lines */
+            /* three whole cache lines */
+            memcpy(out + w * stride[3], in[w], BLOCK * CHANNELS * sizeof *out);
         }
         return;
     }
     for (int w = 0; w < SIDE; w++) {
         for (int i = 0; i < count; i++) {
             for (int c = 0; c < CHANNELS; c++) {
-                out[i * stride[0] + c * stride[1] + w * stride[3]] = in[w][i][c];
+                out[i * stride[0] + c * stride[1] + w * stride[3]] = in[w][i * CHANNELS + c];
             }
         }
     }

@@ -1,66 +1,13 @@
-/* Samplers and the loader: order, batches that do not depend on the workers, resuming, errors. */
+/* Samplers and the loader: order, batches that do not depend on the workers, resuming. */
 #include "data/data.h"
-#include "tests/temp_folder.h"
+#include "tests/toy_dataset.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <setjmp.h>
 #include <cmocka.h>
-
-/* ---- a dataset that can be slow or fail: x = (number, epoch), y = 3 * number ---- */
-
-typedef struct toy {
-    td_dataset base;
-    int64_t fails_at; /* -1: never */
-    long nanoseconds; /* that a fetch takes */
-} toy;
-
-static td_status toy_fetch(const td_dataset *dataset, const int64_t *index, int64_t n,
-                           uint64_t epoch, td_tensor *x, td_tensor *y)
-{
-    const toy *t = (const toy *)dataset;
-    float *values = td_data_rw(x);
-    int64_t *labels = td_data_rw(y);
-    nanosleep(&(struct timespec){ .tv_nsec = t->nanoseconds }, NULL);
-    for (int64_t i = 0; i < n; i++) {
-        if (index[i] == t->fails_at) {
-            return td_fail(TD_E_IO, "toy sample %lld is broken", (long long)index[i]);
-        }
-        values[2 * i] = (float)index[i];
-        values[2 * i + 1] = (float)epoch;
-        labels[i] = 3 * index[i];
-    }
-    return TD_OK;
-}
-
-static void toy_free(td_dataset *dataset)
-{
-    (void)dataset;
-}
-
-static const td_dataset_vtable toy_vtable = { "toy", toy_fetch, toy_free };
-
-static toy make_toy(int64_t length)
-{
-    toy t = { .fails_at = -1 };
-    t.base = (td_dataset){ .vtable = &toy_vtable, .length = length, .sample_shape = TD_SHAPE(2) };
-    return t;
-}
-
-/* Takes a whole epoch; writes its samples in order and returns how many. */
-static int64_t take_epoch(td_loader *loader, int64_t *samples)
-{
-    int64_t taken = 0;
-    for (td_batch batch; td_loader_next(loader, &batch);) {
-        memcpy(samples + taken, batch.samples, (size_t)batch.size * sizeof *samples);
-        taken += batch.size;
-    }
-    assert_int_equal(td_loader_status(loader), TD_OK);
-    return taken;
-}
 
 static bool same_generators(const td_generator *a, const td_generator *b)
 {
@@ -371,152 +318,6 @@ static void test_waiting_is_counted(void **state)
     }
 }
 
-/* ---- errors ---- */
-
-static void test_worker_errors_reach_the_caller(void **state)
-{
-    (void)state;
-    toy t = make_toy(40);
-    t.fails_at = 25;
-    for (int workers = 0; workers <= 5; workers++) {
-        td_loader *loader =
-            td_loader_open(&t.base, &(td_loader_options){ .batch_size = 4, .workers = workers });
-        td_batch batch;
-        for (int i = 0; i < 6; i++) {
-            assert_true(td_loader_next(loader, &batch));
-            assert_int_equal(batch.samples[0], 4 * i);
-        }
-        for (int again = 0; again < 3; again++) {
-            td_fail(TD_E_ARG, "another error in between");
-            assert_false(td_loader_next(loader, &batch));
-            assert_int_equal(td_loader_status(loader), TD_E_IO);
-            assert_error_says("toy sample 25 is broken", "epoch 0, batch 6", NULL);
-            assert_null(batch.x);
-        }
-        td_loader_set_epoch(loader, 0); /* starts over */
-        assert_int_equal(td_loader_status(loader), TD_OK);
-        assert_true(td_loader_next(loader, &batch));
-        assert_int_equal(batch.samples[0], 0);
-        td_loader_close(loader);
-    }
-}
-
-static void expect_no_loader(td_loader_options options, const char *says)
-{
-    toy t = make_toy(20);
-    assert_null(td_loader_open(&t.base, &options));
-    assert_error_says("loader", says, NULL);
-}
-
-static void test_bad_options(void **state)
-{
-    (void)state;
-    expect_no_loader((td_loader_options){ .batch_size = -1 }, "batch size -1");
-    expect_no_loader((td_loader_options){ .workers = -2 }, "-2 workers");
-    expect_no_loader((td_loader_options){ .workers = 1000000 }, "0 to 256");
-    expect_no_loader((td_loader_options){ .prefetch = -1 }, "-1 batches ahead");
-    expect_no_loader((td_loader_options){ .prefetch = 1 << 30 }, "0 to 256");
-    expect_no_loader((td_loader_options){ .batch_size = 21, .drop_last = true }, "drop_last");
-    expect_no_loader((td_loader_options){ .device = { TD_DEVICE_CUDA, 0 } }, "CPU");
-    toy none = make_toy(0);
-    assert_null(td_loader_open(&none.base, &(td_loader_options){ .batch_size = 1 }));
-    assert_error_says("no samples", NULL);
-}
-
-/* A sampler that gives what it is told to. */
-typedef struct told_sampler {
-    td_sampler base;
-    int64_t counts, gives, first;
-    uint64_t epoch; /* as it was set */
-} told_sampler;
-
-static int64_t told_order(td_sampler *sampler, uint64_t epoch, int64_t length, int64_t *index)
-{
-    (void)length;
-    const told_sampler *s = (const told_sampler *)sampler;
-    if (s->gives < 0) {
-        return td_fail((td_status)s->gives, "the sampler is broken");
-    }
-    for (int64_t i = 0; i < s->gives && i < s->counts; i++) {
-        index[i] = s->first + 2 * i + (int64_t)epoch;
-    }
-    return s->gives;
-}
-
-static int64_t told_count(const td_sampler *sampler, int64_t length)
-{
-    (void)length;
-    return ((const told_sampler *)sampler)->counts;
-}
-
-static void told_set_epoch(td_sampler *sampler, uint64_t epoch)
-{
-    ((told_sampler *)sampler)->epoch = epoch;
-}
-
-static void told_free(td_sampler *sampler)
-{
-    free(sampler);
-}
-
-static told_sampler *told; /* the last one opened; the loader's */
-
-static td_loader *open_told(const toy *t, int64_t counts, int64_t gives, int64_t first)
-{
-    told = malloc(sizeof *told);
-    assert_non_null(told);
-    *told = (told_sampler){
-        .base = { told_order, told_count, told_free, told_set_epoch },
-        .counts = counts,
-        .gives = gives,
-        .first = first,
-    };
-    return td_loader_open(
-        &t->base, &(td_loader_options){ .batch_size = 4, .workers = 1, .sampler = &told->base });
-}
-
-static void test_own_samplers(void **state)
-{
-    (void)state;
-    toy t = make_toy(20);
-    int64_t samples[20];
-    td_loader *loader = open_told(&t, 9, 9, 1);
-    assert_int_equal(td_loader_batches(loader), 3);
-    for (int epoch = 0; epoch < 2; epoch++) {
-        assert_int_equal(take_epoch(loader, samples), 9);
-        for (int i = 0; i < 9; i++) {
-            assert_int_equal(samples[i], 1 + 2 * i + epoch);
-        }
-    }
-    assert_int_equal(told->epoch, 0);
-    td_loader_set_epoch(loader, 17);
-    assert_int_equal(told->epoch, 17);
-    td_loader_close(loader);
-
-    td_batch batch;
-    loader = open_told(&t, 9, 8, 0);
-    assert_false(td_loader_next(loader, &batch));
-    assert_int_equal(td_loader_status(loader), TD_E_ARG);
-    assert_error_says("gave 8 samples", "said 9", NULL);
-    td_loader_close(loader);
-    loader = open_told(&t, 9, TD_E_NOMEM, 0);
-    assert_false(td_loader_next(loader, &batch));
-    assert_int_equal(td_loader_status(loader), TD_E_NOMEM);
-    assert_error_says("epoch 0", "the sampler is broken", NULL);
-    td_loader_close(loader);
-    const int64_t firsts[] = { -1, 4 }, bad[] = { -1, 20 };
-    for (int i = 0; i < 2; i++) {
-        char says[32];
-        snprintf(says, sizeof says, "sample %d of", (int)bad[i]);
-        loader = open_told(&t, 9, 9, firsts[i]);
-        assert_false(td_loader_next(loader, &batch));
-        assert_error_says(says, "a dataset of 20", NULL);
-        td_loader_close(loader);
-    }
-    assert_null(open_told(&t, 0, 0, 0));
-    assert_error_says("no batch", NULL);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -529,9 +330,6 @@ int main(void)
         cmocka_unit_test(test_skip_beyond_the_end_and_restart),
         cmocka_unit_test(test_closes_at_any_time),
         cmocka_unit_test(test_waiting_is_counted),
-        cmocka_unit_test(test_worker_errors_reach_the_caller),
-        cmocka_unit_test(test_bad_options),
-        cmocka_unit_test(test_own_samplers),
     };
     return cmocka_run_group_tests_name("data: samplers and loader", tests, NULL, NULL);
 }
