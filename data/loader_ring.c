@@ -147,6 +147,8 @@ td_ring *td_ring_new(const td_dataset *dataset, const td_ring_plan *plan)
     int64_t count = (int64_t)plan->workers * plan->prefetch + 1;
     *ring = (td_ring){ .dataset = dataset, .plan = *plan };
     ring->count = (int)(count < plan->batches ? count : plan->batches);
+    TD_REQUIRE(ring->count >= 1, TD_HERE, "td_ring_new: a plan of %lld batches",
+               (long long)plan->batches);
     pthread_mutex_init(&ring->lock, NULL);
     pthread_cond_init(&ring->work, NULL);
     pthread_cond_init(&ring->done, NULL);
