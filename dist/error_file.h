@@ -1,0 +1,19 @@
+/* How a process tells the one that started it why it failed: a message in the file that
+ * TANDEM_ERROR_FILE names, or the pipe that td_spawn gave it. Without either nothing is written. */
+#ifndef TD_DIST_ERROR_FILE_H
+#define TD_DIST_ERROR_FILE_H
+
+#include <stdbool.h>
+
+/* The first message of a process is the one that counts; later ones are dropped. Any thread. */
+void td_error_report(const char *message);
+bool td_error_reported(void);
+
+/* From here on td_fatal reports its message, too, before it prints it and aborts. A handler that
+ * the program sets later replaces this one. td_dist_init calls it. */
+void td_error_report_fatal(void);
+
+/* For td_spawn's children: the pipe, instead of the file. */
+void td_error_report_to(int fd);
+
+#endif

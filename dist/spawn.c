@@ -1,0 +1,232 @@
+/* td_spawn: the processes of one host, started from one program. */
+#include "dist/children.h"
+#include "dist/clock.h"
+#include "dist/dist.h"
+#include "dist/error_file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MAX_PROCESSES = 4096, MESSAGE_BYTES = 1500 };
+
+#if defined(__SANITIZE_THREAD__)
+#define OWN_THREADS 2 /* the thread sanitizer has one of its own */
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define OWN_THREADS 2
+#endif
+#endif
+#ifndef OWN_THREADS
+#define OWN_THREADS 1
+#endif
+
+static const double DEFAULT_STOP_TIMEOUT = 30, LOOK_EVERY = 0.5;
+
+typedef struct spawning {
+    int (*fn)(int, void *);
+    void *arg;
+    const char *log_dir;
+    td_child *children;
+    int *errors; /* the reading ends of the children's error pipes */
+    int count, started;
+    td_signal_watch watch;
+} spawning;
+
+/* A process with threads must not fork and go on: locks that a thread holds stay locked in the
+ * child, and a thread pool's workers are missing there. */
+static td_status check_no_threads(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    int threads = 0;
+    for (struct dirent *entry; tasks != NULL && (entry = readdir(tasks)) != NULL;) {
+        threads += entry->d_name[0] != '.';
+    }
+    if (tasks != NULL) {
+        closedir(tasks);
+    }
+    if (threads > OWN_THREADS) {
+        return td_fail(TD_E_ARG,
+                       "td_spawn: this process has %d threads already, and a fork would break them "
+                       "in the children; call td_spawn before the first step, loader or init",
+                       threads);
+    }
+    return TD_OK;
+}
+
+static td_status make_folder(const char *path)
+{
+    if (mkdir(path, 0777) != 0 && errno != EEXIST) {
+        return td_fail(TD_E_IO, "td_spawn: cannot make the folder %s: %s", path, strerror(errno));
+    }
+    return TD_OK;
+}
+
+static td_status make_log_folders(const spawning *s)
+{
+    if (s->log_dir == NULL) {
+        return TD_OK;
+    }
+    TD_TRY(make_folder(s->log_dir));
+    for (int rank = 0; rank < s->count; rank++) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof(path), "%s/%d", s->log_dir, rank);
+        TD_TRY(make_folder(path));
+    }
+    return TD_OK;
+}
+
+/* ---- in the child ---- */
+
+static void redirect(const spawning *s, int rank, const char *name, int fd)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%d/%s", s->log_dir, rank, name);
+    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (file < 0) {
+        fprintf(stderr, "td_spawn: rank %d: cannot write %s: %s\n", rank, path, strerror(errno));
+        _exit(1);
+    }
+    dup2(file, fd);
+    close(file);
+}
+
+_Noreturn static void child_main(const spawning *s, int rank, int error_pipe, const char *run_id)
+{
+    char before[MESSAGE_BYTES];
+    for (int i = 0; i < rank; i++) {
+        close(s->errors[i]);
+    }
+    setenv("TANDEM_RUN_ID", run_id, 0); /* so that two runs that meet at one place are told apart */
+    if (s->log_dir != NULL) {
+        redirect(s, rank, "stdout", STDOUT_FILENO);
+        redirect(s, rank, "stderr", STDERR_FILENO);
+    }
+    td_error_report_to(error_pipe);
+    td_error_report_fatal();
+    snprintf(before, sizeof(before), "%s", td_last_error());
+    int code = s->fn(rank, s->arg);
+    if (code != 0 && strncmp(before, td_last_error(), sizeof(before) - 1) != 0) {
+        td_error_report(td_last_error());
+    }
+    fflush(NULL);
+    /* The parent's atexit functions are the parent's business. */
+    _exit(code & 0xff ? code & 0xff : code != 0);
+}
+
+/* ---- in the parent ---- */
+
+static td_status start_child(spawning *s, int rank, const char *run_id)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        return td_fail(TD_E_IO, "td_spawn: rank %d: no pipe: %s", rank, strerror(errno));
+    }
+    fcntl(ends[1], F_SETFL, O_NONBLOCK);
+    pid_t pid = td_child_fork(&s->watch);
+    if (pid == 0) {
+        close(ends[0]);
+        child_main(s, rank, ends[1], run_id);
+    }
+    close(ends[1]);
+    if (pid < 0) {
+        close(ends[0]);
+        return td_fail(TD_E_NOMEM, "td_spawn: cannot start rank %d of %d: %s", rank, s->count,
+                       strerror(errno));
+    }
+    s->children[rank] = (td_child){ .pid = pid, .running = true };
+    s->errors[rank] = ends[0];
+    s->started++;
+    return TD_OK;
+}
+
+static td_status start_all(spawning *s)
+{
+    char run_id[64];
+    snprintf(run_id, sizeof(run_id), "spawn-%ld-%.6f", (long)getpid(), td_clock());
+    fflush(NULL); /* or the children would print it again */
+    for (int rank = 0; rank < s->count; rank++) {
+        TD_TRY(start_child(s, rank, run_id));
+    }
+    return TD_OK;
+}
+
+static td_status fail_child(const spawning *s, int rank)
+{
+    char end[64], message[MESSAGE_BYTES];
+    const td_child *child = &s->children[rank];
+    td_child_end_text(child->status, end, sizeof(end));
+    ssize_t size = read(s->errors[rank], message, sizeof(message) - 1);
+    message[size > 0 ? size : 0] = '\0';
+    return td_fail(TD_E_PEER, "rank %d (pid %ld) ended with %s%s%s", rank, (long)child->pid, end,
+                   size > 0 ? ": " : "", message);
+}
+
+/* Until all have ended well, or one has not. */
+static td_status wait_for_all(spawning *s, double stop_timeout)
+{
+    td_status status = TD_OK;
+    int signal = 0;
+    while (status == TD_OK && td_children_running(s->children, s->count) > 0) {
+        signal = td_signal_watch_wait(&s->watch, LOOK_EVERY);
+        td_children_reap(s->children, s->count);
+        int failed = td_children_first_failure(s->children, s->count);
+        if (signal != 0) {
+            status = td_fail(TD_E_INTERRUPTED, "td_spawn: stopped by %s", td_signal_name(signal));
+        } else if (failed >= 0) {
+            status = fail_child(s, failed);
+        }
+    }
+    if (td_children_running(s->children, s->count) > 0) {
+        td_children_stop(s->children, s->count, signal != 0 ? signal : SIGTERM, stop_timeout,
+                         &s->watch);
+    }
+    return status;
+}
+
+static void free_spawning(spawning *s)
+{
+    for (int i = 0; i < s->started; i++) {
+        close(s->errors[i]);
+    }
+    free(s->children);
+    free(s->errors);
+}
+
+td_status td_spawn(int (*fn)(int local_rank, void *arg), void *arg, int nprocs,
+                   const td_spawn_options *options)
+{
+    static const td_spawn_options defaults;
+    options = options != NULL ? options : &defaults;
+    if (nprocs < 1 || nprocs > MAX_PROCESSES) {
+        return td_fail(TD_E_ARG, "td_spawn: %d processes; 1 to %d are possible", nprocs,
+                       MAX_PROCESSES);
+    }
+    TD_TRY(check_no_threads());
+    spawning s = { .fn = fn, .arg = arg, .log_dir = options->log_dir, .count = nprocs };
+    TD_TRY(make_log_folders(&s));
+    double stop_timeout = options->stop_timeout > 0 ? options->stop_timeout : DEFAULT_STOP_TIMEOUT;
+    s.children = calloc((size_t)nprocs, sizeof(td_child));
+    s.errors = calloc((size_t)nprocs, sizeof(int));
+    if (s.children == NULL || s.errors == NULL) {
+        free_spawning(&s);
+        return td_fail(TD_E_NOMEM, "td_spawn: no memory for %d processes", nprocs);
+    }
+    td_signal_watch_begin(&s.watch);
+    td_status status = start_all(&s);
+    if (status == TD_OK) {
+        status = wait_for_all(&s, stop_timeout);
+    } else {
+        td_children_stop(s.children, s.started, SIGKILL, 0, &s.watch);
+    }
+    td_signal_watch_end(&s.watch);
+    free_spawning(&s);
+    return status;
+}

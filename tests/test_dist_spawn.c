@@ -1,0 +1,303 @@
+/* td_spawn: results, failures, signals, logs, no orphans. */
+#include "dist/clock.h"
+#include "dist/dist.h"
+#include "tests/temp_folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+static const td_spawn_options quick = { .stop_timeout = 5 };
+
+static void mark(const char *what, int rank, long value)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "%s.%d", what, rank);
+    FILE *file = fopen(temp_path(name), "w");
+    fprintf(file, "%ld", value);
+    fclose(file);
+}
+
+/* What a rank has marked; waits for it a little. */
+static long marked(const char *what, int rank)
+{
+    char name[64];
+    long value = -1;
+    snprintf(name, sizeof(name), "%s.%d", what, rank);
+    for (int i = 0; i < 500 && value < 0; i++) {
+        FILE *file = fopen(temp_path(name), "r");
+        if (file != NULL) {
+            if (fscanf(file, "%ld", &value) != 1) {
+                value = -1;
+            }
+            fclose(file);
+        }
+        td_sleep(value < 0 ? 0.01 : 0);
+    }
+    return value;
+}
+
+static bool is_gone(long pid)
+{
+    for (int i = 0; i < 500; i++) {
+        char path[64], state = 'Z';
+        snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
+        FILE *file = fopen(path, "r");
+        if (file == NULL) {
+            return true;
+        }
+        (void)!fscanf(file, "%*d (%*[^)]) %c", &state);
+        fclose(file);
+        if (state == 'Z') { /* dead; whoever inherits it has not looked yet */
+            return true;
+        }
+        td_sleep(0.01);
+    }
+    return false;
+}
+
+static int note_rank(int rank, void *arg)
+{
+    mark("rank", rank, 10 * rank + *(int *)arg);
+    return getpgid(0) == getpid() ? 0 : 9;
+}
+
+static void all_end_well(void **state)
+{
+    (void)state;
+    int seven = 7;
+    assert_int_equal(td_spawn(note_rank, &seven, 4, NULL), TD_OK);
+    for (int rank = 0; rank < 4; rank++) {
+        assert_int_equal(marked("rank", rank), 10 * rank + 7);
+    }
+}
+
+static int sleep_long(int rank)
+{
+    mark("pid", rank, getpid());
+    td_sleep(60);
+    return 0;
+}
+
+/* Rank 1 fails in the way of arg once the others are there; they sleep until they are stopped. */
+static int fail_somehow(int rank, void *arg)
+{
+    const char *how = arg;
+    if (rank != 1) {
+        return sleep_long(rank);
+    }
+    marked("pid", 0);
+    marked("pid", 2);
+    if (strcmp(how, "code") == 0) {
+        return 3;
+    }
+    if (strcmp(how, "message") == 0) {
+        td_fail(TD_E_IO, "the disk of rank 1 is full");
+        return 1;
+    }
+    if (strcmp(how, "fatal") == 0) {
+        td_fatal(TD_HERE, "shapes do not fit");
+    }
+    if (strcmp(how, "large code") == 0) {
+        return 256; /* which a system would take for 0 */
+    }
+    signal(SIGSEGV, SIG_DFL); /* a sanitizer would turn it into an exit code */
+    raise(strcmp(how, "segfault") == 0 ? SIGSEGV : SIGKILL);
+    return 0;
+}
+
+static void check_failure(const char *how, const char *part, const char *also)
+{
+    double begin = td_clock();
+    assert_int_equal(td_spawn(fail_somehow, (void *)(uintptr_t)how, 3, &quick), TD_E_PEER);
+    assert_true(td_clock() - begin < 5);
+    assert_error_says("rank 1 (pid ", part, also, NULL);
+    assert_true(is_gone(marked("pid", 0)));
+    assert_true(is_gone(marked("pid", 2)));
+}
+
+static void exit_code(void **state)
+{
+    (void)state;
+    check_failure("code", "exit code 3", "");
+}
+
+static void message_of_the_child(void **state)
+{
+    (void)state;
+    check_failure("message", "exit code 1", "the disk of rank 1 is full");
+}
+
+static void fatal_error(void **state)
+{
+    (void)state;
+    check_failure("fatal", "SIGABRT", "shapes do not fit");
+}
+
+static void large_exit_code(void **state)
+{
+    (void)state;
+    check_failure("large code", "exit code 1", "");
+}
+
+static void segfault(void **state)
+{
+    (void)state;
+    check_failure("segfault", "signal 11 (SIGSEGV)", "");
+}
+
+static void killed(void **state)
+{
+    (void)state;
+    check_failure("kill", "signal 9 (SIGKILL)", "");
+}
+
+/* One that ignores SIGTERM, and one that is stopped, do not hold up the end. */
+static int be_stubborn(int rank, void *arg)
+{
+    (void)arg;
+    if (rank == 0) {
+        signal(SIGTERM, SIG_IGN);
+        return sleep_long(rank);
+    }
+    if (rank == 1) {
+        marked("pid", 0);
+        marked("pid", 2);
+        return 5;
+    }
+    mark("pid", rank, getpid());
+    raise(SIGSTOP);
+    td_sleep(60);
+    return 0;
+}
+
+static void stubborn_ones_are_killed(void **state)
+{
+    (void)state;
+    double begin = td_clock();
+    td_spawn_options options = { .stop_timeout = 0.3 };
+    assert_int_equal(td_spawn(be_stubborn, NULL, 3, &options), TD_E_PEER);
+    assert_true(td_clock() - begin < 10);
+    assert_error_says("rank 1", "exit code 5", NULL);
+    assert_true(is_gone(marked("pid", 0)));
+    assert_true(is_gone(marked("pid", 2)));
+}
+
+static int print_something(int rank, void *arg)
+{
+    (void)arg;
+    printf("out of %d\n", rank);
+    fprintf(stderr, "err of %d\n", rank);
+    return 0;
+}
+
+static void assert_file(const char *name, const char *wanted)
+{
+    char text[256] = "";
+    FILE *file = fopen(temp_path(name), "r");
+    assert_non_null(file);
+    (void)!fread(text, 1, sizeof(text) - 1, file);
+    fclose(file);
+    assert_string_equal(text, wanted);
+}
+
+static void logs_go_to_files(void **state)
+{
+    (void)state;
+    td_spawn_options options = { .log_dir = temp_path("logs") };
+    assert_int_equal(td_spawn(print_something, NULL, 2, &options), TD_OK);
+    assert_file("logs/0/stdout", "out of 0\n");
+    assert_file("logs/1/stdout", "out of 1\n");
+    assert_file("logs/1/stderr", "err of 1\n");
+    options.log_dir = temp_path("no/such/folder");
+    assert_int_equal(td_spawn(print_something, NULL, 2, &options), TD_E_IO);
+    assert_error_says("no/such/folder", NULL);
+}
+
+static int only_sleep(int rank, void *arg)
+{
+    (void)arg;
+    return sleep_long(rank);
+}
+
+/* A process that spawns and gets a signal. Its code: 0 if td_spawn says that it was interrupted. */
+static pid_t fork_parent(void)
+{
+    pid_t parent = fork();
+    if (parent == 0) {
+        bool said = td_spawn(only_sleep, NULL, 2, &quick) == TD_E_INTERRUPTED &&
+                    strstr(td_last_error(), "stopped by SIG") != NULL;
+        _exit(said ? 0 : 1);
+    }
+    return parent;
+}
+
+static void check_signal(int number, int wanted_status)
+{
+    pid_t parent = fork_parent();
+    long first = marked("pid", 0), second = marked("pid", 1);
+    int status;
+    kill(parent, number);
+    assert_int_equal(waitpid(parent, &status, 0), parent);
+    assert_int_equal(status, wanted_status);
+    assert_true(is_gone(first));
+    assert_true(is_gone(second));
+    assert_int_equal(unlink(temp_path("pid.0")), 0);
+    assert_int_equal(unlink(temp_path("pid.1")), 0);
+}
+
+static void signals_to_the_parent(void **state)
+{
+    (void)state;
+    check_signal(SIGTERM, 0);
+    check_signal(SIGINT, 0);
+    check_signal(SIGHUP, 0);
+    check_signal(SIGKILL, SIGKILL); /* no orphans even then */
+}
+
+static void *do_nothing(void *arg)
+{
+    td_sleep(0.2);
+    return arg;
+}
+
+static void not_with_threads(void **state)
+{
+    (void)state;
+    int seven = 7;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, do_nothing, NULL), 0);
+    assert_int_equal(td_spawn(note_rank, &seven, 2, NULL), TD_E_ARG);
+    assert_error_says("threads already", NULL);
+    pthread_join(thread, NULL);
+    assert_int_equal(td_spawn(note_rank, &seven, 0, NULL), TD_E_ARG);
+}
+
+#define FOLDER_TEST(f) cmocka_unit_test_setup_teardown(f, temp_folder_setup, temp_folder_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        FOLDER_TEST(all_end_well),
+        FOLDER_TEST(exit_code),
+        FOLDER_TEST(message_of_the_child),
+        FOLDER_TEST(fatal_error),
+        FOLDER_TEST(large_exit_code),
+        FOLDER_TEST(segfault),
+        FOLDER_TEST(killed),
+        FOLDER_TEST(stubborn_ones_are_killed),
+        FOLDER_TEST(logs_go_to_files),
+        FOLDER_TEST(signals_to_the_parent),
+        FOLDER_TEST(not_with_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
