@@ -107,10 +107,25 @@ static td_tensor *tail_header(const td_tensor *full, td_shape shape, td_layout l
     return td_slice_of_storage(full, full->offset, shape, stride);
 }
 
+/* Makes the headers of a last batch that is not full, over the slot that it falls into. */
+static bool make_tail(td_ring *ring, const td_tensor *x, const td_tensor *y, int64_t tail)
+{
+    const td_dataset *dataset = ring->dataset;
+    ring->tail_x = tail_header(x, batch_shape(dataset, tail), dataset->layout);
+    ring->tail_y = tail_header(y, TD_SHAPE(tail), TD_ROW_MAJOR);
+    if (ring->tail_x == NULL || ring->tail_y == NULL) {
+        return false;
+    }
+    ring->tail_x->name = x->name;
+    ring->tail_y->name = y->name;
+    return true;
+}
+
 static bool make_tensors(td_ring *ring)
 {
     const td_dataset *dataset = ring->dataset;
     const td_ring_plan *plan = &ring->plan;
+    int64_t last = plan->batches - 1, tail = td_ring_batch_samples(ring, last);
     for (int i = 0; i < ring->count; i++) {
         td_ring_slot *slot = &ring->slots[i];
         slot->x = td_new_layout(batch_shape(dataset, plan->batch_size), dataset->dtype,
@@ -121,17 +136,10 @@ static bool make_tensors(td_ring *ring)
         }
         slot->x->name = "the loader's x";
         slot->y->name = "the loader's y";
-    }
-    int64_t tail = td_ring_batch_samples(ring, plan->batches - 1);
-    if (tail < plan->batch_size) {
-        td_ring_slot *slot = slot_of(ring, plan->batches - 1);
-        ring->tail_x = tail_header(slot->x, batch_shape(dataset, tail), dataset->layout);
-        ring->tail_y = tail_header(slot->y, TD_SHAPE(tail), TD_ROW_MAJOR);
-        if (ring->tail_x == NULL || ring->tail_y == NULL) {
+        if (tail < plan->batch_size && slot == slot_of(ring, last) &&
+            !make_tail(ring, slot->x, slot->y, tail)) {
             return false;
         }
-        ring->tail_x->name = slot->x->name;
-        ring->tail_y->name = slot->y->name;
     }
     return true;
 }
@@ -147,8 +155,6 @@ td_ring *td_ring_new(const td_dataset *dataset, const td_ring_plan *plan)
     int64_t count = (int64_t)plan->workers * plan->prefetch + 1;
     *ring = (td_ring){ .dataset = dataset, .plan = *plan };
     ring->count = (int)(count < plan->batches ? count : plan->batches);
-    TD_REQUIRE(ring->count >= 1, TD_HERE, "td_ring_new: a plan of %lld batches",
-               (long long)plan->batches);
     pthread_mutex_init(&ring->lock, NULL);
     pthread_cond_init(&ring->work, NULL);
     pthread_cond_init(&ring->done, NULL);
