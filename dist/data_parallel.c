@@ -1,0 +1,347 @@
+/* DataParallel: one process, several devices. The first replica is the model itself and runs on the
+ * calling thread; the others run in threads of their own (replica.h).
+ *
+ * On the caller's tape the others are two nodes around the first one's:
+ *
+ *     parameters -> [collect] -> token -> [replicas] -> y of the others
+ *                                                        cat -> y
+ *     parameters -> the model's own nodes  -> y of the first
+ *
+ * Backward goes the other way round: `replicas` hands out the gradients of the outputs and starts
+ * the threads, the model's own nodes run meanwhile, and `collect` waits for the threads and adds
+ * their gradients to the parameters', in the order of the replicas. */
+#include "autograd/tape.h"
+#include "dist/dist.h"
+#include "dist/replica.h"
+#include "tensor/storage.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct parallel_state {
+    td_module *model;
+    td_device devices[TD_MAX_DEVICES];
+    int count;                            /* of devices */
+    td_replica *replicas[TD_MAX_DEVICES]; /* of devices[1..] at [1..] */
+    td_state_list list;                   /* the model's tensors */
+    td_tensor **inputs;                   /* of `collect`: list's tensors, and the batch */
+    int threads;                          /* that devices[0] had before */
+} parallel_state;
+
+/* One forward, for its two nodes. In step memory. */
+typedef struct parallel_call {
+    parallel_state *state;
+    int pieces;                         /* replicas that take part, the first included */
+    int64_t chunk;                      /* samples of each but the last */
+    td_tensor *outputs[TD_MAX_DEVICES]; /* in the replicas' steps */
+    td_tensor *batch[TD_MAX_DEVICES];   /* the same; NULL: no gradient wanted */
+    td_tensor gradient;                 /* of the others' outputs, while threads read it */
+} parallel_call;
+
+/* Samples of the others' part that replica i works on, as a view by value. */
+static td_tensor piece_of(const td_tensor *rest, const parallel_call *call, int i)
+{
+    td_tensor view = *rest;
+    int64_t begin = (i - 1) * call->chunk, left = rest->shape[0] - begin;
+    view.shape[0] = left < call->chunk ? left : call->chunk;
+    view.offset += begin * rest->stride[0];
+    return view;
+}
+
+/* Waits for all, so that none still works when the first mistake is reported. */
+static void wait_for_all(const parallel_call *call, td_site at)
+{
+    const char *first = NULL;
+    int failed = 0;
+    for (int i = 1; i < call->pieces; i++) {
+        const char *message = td_replica_wait(call->state->replicas[i]);
+        if (message != NULL && first == NULL) {
+            first = message;
+            failed = i;
+        }
+    }
+    TD_REQUIRE(first == NULL, at, "DataParallel: replica %d on %s: %s", failed,
+               td_device_name(call->state->devices[failed]), first);
+}
+
+/* ---- backward ---- */
+
+static void replicas_backward(td_node *node, const td_tensor *dy)
+{
+    parallel_call *call = *(parallel_call *const *)td_params_of(node);
+    td_hold(dy->storage);
+    call->gradient = *dy;
+    for (int i = 1; i < call->pieces; i++) {
+        td_tensor piece = piece_of(&call->gradient, call, i);
+        td_replica_backward(call->state->replicas[i], call->outputs[i], &piece);
+    }
+    td_grad_slot token = td_input_grad(node, 0);
+    if (token.grad != NULL) {
+        td_kernels_of(td_device_of(token.grad))->fill(token.grad, 0.0);
+    }
+}
+
+/* Adds what the replicas have for tensor i of the list. */
+static void collect_tensor(td_node *node, const parallel_call *call, int i)
+{
+    td_grad_slot slot = { NULL, false };
+    for (int k = 1; k < call->pieces; k++) {
+        const td_tensor *grad = td_replica_grad(call->state->replicas[k], i);
+        if (grad == NULL) {
+            continue;
+        }
+        if (slot.grad == NULL) {
+            slot = td_input_grad(node, i);
+        }
+        if (slot.grad == NULL) {
+            return;
+        }
+        const td_kernels *kernels = td_kernels_of(td_device_of(slot.grad));
+        if (slot.accumulate) {
+            kernels->axpy(slot.grad, 1.0, grad);
+        } else {
+            kernels->copy(slot.grad, grad);
+        }
+        slot.accumulate = true;
+    }
+}
+
+static void collect_batch(td_node *node, const parallel_call *call, int i)
+{
+    if (!td_input_needs_grad(node, i)) {
+        return;
+    }
+    td_tensor *whole = td_step_new_like(td_node_input(node, i), td_node_site(node));
+    const td_kernels *kernels = td_kernels_of(td_device_of(whole));
+    for (int k = 1; k < call->pieces; k++) {
+        td_tensor piece = piece_of(whole, call, k);
+        const td_tensor *grad = call->batch[k] != NULL ? td_grad(call->batch[k]) : NULL;
+        if (grad != NULL) {
+            kernels->copy(&piece, grad);
+        } else {
+            kernels->fill(&piece, 0.0);
+        }
+    }
+    td_input_grad_is(node, i, whole);
+}
+
+static void collect_backward(td_node *node, const td_tensor *dy)
+{
+    (void)dy;
+    parallel_call *call = *(parallel_call *const *)td_params_of(node);
+    wait_for_all(call, td_node_site(node));
+    td_unhold(call->gradient.storage);
+    int count = call->state->list.count;
+    for (int i = 0; i < count; i++) {
+        collect_tensor(node, call, i);
+    }
+    collect_batch(node, call, count);
+}
+
+/* ---- forward ---- */
+
+/* Samples of a batch. Where no gradient flows to it the piece is dense, as the kernels like it. */
+static td_tensor *scatter(td_tensor *x, int64_t begin, int64_t end, td_site at)
+{
+    td_tensor *piece = (td_slice)(x, 0, begin, end, 1, at);
+    if (td_needs_grad(x) || td_is_dense(piece)) {
+        return piece;
+    }
+    td_layout layout = x->ndim == 4 ? TD_IMAGE : TD_ROW_MAJOR;
+    td_tensor *dense =
+        td_step_new(td_shape_of(piece), piece->dtype, layout, td_device_of(piece), at);
+    td_kernels_of(td_device_of(dense))->copy(dense, piece);
+    return dense;
+}
+
+static td_tensor *record_collect(parallel_call *call, td_tensor *rest, td_site at)
+{
+    parallel_state *s = call->state;
+    for (int i = 0; i < s->list.count; i++) {
+        s->inputs[i] = s->list.items[i].tensor;
+    }
+    s->inputs[s->list.count] = rest;
+    td_tensor *token = td_step_new(TD_SHAPE(1), s->model->dtype, TD_ROW_MAJOR, s->devices[0], at);
+    td_kernels_of(s->devices[0])->fill(token, 0.0);
+    return td_record(&(td_record_args){ .op = "collect",
+                                        .backward = collect_backward,
+                                        .out = token,
+                                        .input_list = s->inputs,
+                                        .input_count = s->list.count + 1,
+                                        .params = &call,
+                                        .params_size = sizeof call },
+                     at);
+}
+
+static void check_output(const parallel_call *call, const td_tensor *y, int i, int64_t samples,
+                         td_site at)
+{
+    TD_REQUIRE(y->ndim > 0 && y->shape[0] == samples, at,
+               "DataParallel: replica %d got %lld samples and gave %s; the outputs can only be put "
+               "together when their first dimension is the batch",
+               i, (long long)samples, td_describe_shape(td_shape_of(y)));
+    const td_tensor *first = call->outputs[1];
+    td_shape shape = td_shape_of(y);
+    shape.dim[0] = first->shape[0];
+    TD_REQUIRE(td_shape_equal(shape, td_shape_of(first)) && y->dtype == first->dtype, at,
+               "DataParallel: replica %d gave %s where replica 1 gave %s", i, td_describe(y),
+               td_describe(first));
+}
+
+/* The outputs of replicas 1.. side by side on the first device. */
+static td_tensor *gather(parallel_call *call, td_tensor *token, const td_tensor *rest, td_site at)
+{
+    parallel_state *s = call->state;
+    for (int i = 1; i < call->pieces; i++) {
+        call->outputs[i] = td_replica_output(s->replicas[i]);
+        call->batch[i] = td_replica_input(s->replicas[i]);
+        check_output(call, call->outputs[i], i, piece_of(rest, call, i).shape[0], at);
+    }
+    const td_tensor *first = call->outputs[1];
+    td_shape shape = td_shape_of(first);
+    shape.dim[0] = rest->shape[0];
+    td_layout layout = td_is_layout(first, TD_IMAGE) ? TD_IMAGE : TD_ROW_MAJOR;
+    td_tensor *y = td_step_new(shape, first->dtype, layout, s->devices[0], at);
+    for (int i = 1; i < call->pieces; i++) {
+        td_tensor piece = piece_of(y, call, i);
+        td_kernels_of(s->devices[0])->copy(&piece, call->outputs[i]);
+    }
+    return td_record(&(td_record_args){ .op = "replicas",
+                                        .backward = replicas_backward,
+                                        .out = y,
+                                        .inputs = { token },
+                                        .input_count = 1,
+                                        .params = &call,
+                                        .params_size = sizeof call },
+                     at);
+}
+
+static td_tensor *parallel_forward(td_module *self, td_tensor *x, td_site at)
+{
+    parallel_state *s = self->state;
+    int64_t samples = x->ndim > 0 ? x->shape[0] : 0;
+    int64_t chunk = (samples + s->count - 1) / s->count;
+    int pieces = chunk > 0 ? (int)((samples + chunk - 1) / chunk) : 1;
+    if (pieces <= 1) {
+        return (td_forward)(s->model, x, at);
+    }
+    parallel_call *call = td_step_bytes(sizeof *call);
+    call->state = s;
+    call->pieces = pieces;
+    call->chunk = chunk;
+    td_tensor *mine = scatter(x, 0, chunk, at), *rest = (td_slice)(x, 0, chunk, samples, 1, at);
+    td_tensor *token = record_collect(call, rest, at);
+    for (int i = 1; i < pieces; i++) {
+        td_replica_load(s->replicas[i], s->model);
+    }
+    for (int i = 1; i < pieces; i++) {
+        td_tensor piece = piece_of(rest, call, i);
+        td_replica_forward(s->replicas[i], &piece);
+    }
+    td_tensor *first = (td_forward)(s->model, mine, at);
+    wait_for_all(call, at);
+    td_tensor *others = gather(call, token, rest, at);
+    return (td_cat)((td_tensor *[]){ first, others }, 2, 0, at);
+}
+
+/* ---- the module ---- */
+
+static void parallel_free(td_module *self)
+{
+    parallel_state *s = self->state;
+    for (int i = 1; i < s->count; i++) {
+        td_replica_free(s->replicas[i]);
+    }
+    if (s->threads > 0) {
+        td_set_threads(s->devices[0], s->threads);
+    }
+    td_state_list_free(&s->list);
+    free(s->inputs);
+}
+
+static void parallel_describe(const td_module *self, char *text, size_t size)
+{
+    const parallel_state *s = self->state;
+    snprintf(text, size, "%d devices from %s on", s->count, td_device_name(s->devices[0]));
+}
+
+static const td_module_type parallel_type = {
+    .name = "DataParallel",
+    .forward = parallel_forward,
+    .free = parallel_free,
+    .describe = parallel_describe,
+    .transparent = true,
+};
+
+static td_status check_devices(const td_module *model, const td_device *devices, int count)
+{
+    if (count < 1 || count > TD_MAX_DEVICES) {
+        return td_fail(TD_E_ARG, "td_data_parallel: %d devices; give 1 to %d", count,
+                       TD_MAX_DEVICES);
+    }
+    if (!td_same_device(model->device, devices[0])) {
+        return td_fail(TD_E_ARG,
+                       "td_data_parallel: the model is on %s, the first device is %s; move the "
+                       "model there first (td_module_to)",
+                       td_device_name(model->device), td_device_name(devices[0]));
+    }
+    for (int i = 0; i < count; i++) {
+        for (int j = 0; j < i; j++) {
+            if (td_same_device(devices[i], devices[j])) {
+                return td_fail(TD_E_ARG, "td_data_parallel: %s is given twice",
+                               td_device_name(devices[i]));
+            }
+        }
+    }
+    return TD_OK;
+}
+
+/* The devices share the processors: each pool gets its part. */
+static td_status share_threads(parallel_state *s)
+{
+    int all = td_threads(s->devices[0]), each = all / s->count > 0 ? all / s->count : 1;
+    s->threads = all;
+    for (int i = 0; i < s->count; i++) {
+        TD_TRY(td_set_threads(s->devices[i], each));
+    }
+    return TD_OK;
+}
+
+static td_status prepare(parallel_state *s, td_module *model, const td_device *devices, int count)
+{
+    TD_TRY(check_devices(model, devices, count));
+    s->model = model;
+    memcpy(s->devices, devices, (size_t)count * sizeof *devices);
+    s->list = td_module_state(model);
+    if (s->list.count < 0) {
+        return TD_E_NOMEM;
+    }
+    s->inputs = calloc((size_t)s->list.count + 1, sizeof(td_tensor *));
+    if (s->inputs == NULL) {
+        return td_fail(TD_E_NOMEM, "td_data_parallel: no memory");
+    }
+    for (s->count = 1; s->count < count; s->count++) {
+        s->replicas[s->count] = td_replica_new(model, devices[s->count], s->count);
+        if (s->replicas[s->count] == NULL) {
+            return TD_E_NOMEM;
+        }
+    }
+    return count > 1 ? share_threads(s) : TD_OK;
+}
+
+td_module *td_data_parallel(td_module *model, const td_device *devices, int count)
+{
+    td_module *m = td_module_new(&parallel_type, sizeof(parallel_state));
+    if (m == NULL || model == NULL) {
+        td_module_free(m);
+        td_module_free(model);
+        return NULL;
+    }
+    td_status status = prepare(m->state, model, devices, count);
+    td_module_add(m, "module", model);
+    if (status != TD_OK) {
+        td_module_free(m);
+        return NULL;
+    }
+    return td_module_finish(m);
+}

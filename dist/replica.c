@@ -1,0 +1,333 @@
+#include "dist/replica.h"
+
+#include "nn/module.h"
+#include "tensor/kernels.h"
+#include "tensor/storage.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum replica_command { IDLE, FORWARD, BACKWARD, QUIT } replica_command;
+
+struct td_replica {
+    int number;
+    td_device device;
+    td_module *model;
+    td_state_list state; /* of the copy, in the same order as the model's */
+
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    replica_command command; /* IDLE: the last one is done */
+
+    /* What the command works on. Written by the caller before it, by the thread during it. */
+    uint64_t step, last_step; /* the caller's, of this forward and of the one before */
+    bool with_grad;
+    int outstanding; /* forwards of this step whose backward has not run */
+    td_tensor batch, gradient;
+    td_tensor *input, *output;
+    td_tensor **leaves; /* inputs of this step that take gradients */
+    int leaf_count, leaf_capacity;
+
+    jmp_buf jump; /* out of a programming mistake */
+    char message[4096];
+};
+
+/* ---- in the thread ---- */
+
+static void free_leaves(td_replica *r)
+{
+    for (int i = 0; i < r->leaf_count; i++) {
+        td_free(r->leaves[i]);
+    }
+    r->leaf_count = 0;
+}
+
+/* The thread's step lives as long as the caller's, so that a backward may follow. */
+static void follow_step(td_replica *r)
+{
+    if (td_in_step() && r->step != r->last_step) {
+        td_step_end();
+        free_leaves(r);
+    }
+    if (!td_in_step()) {
+        td_step_begin();
+    }
+    r->last_step = r->step;
+}
+
+static td_layout layout_of(const td_tensor *t)
+{
+    return t->ndim == 4 ? TD_IMAGE : TD_ROW_MAJOR;
+}
+
+static td_tensor *new_leaf(td_replica *r, const td_tensor *x)
+{
+    if (r->leaf_count == r->leaf_capacity) {
+        int capacity = r->leaf_capacity > 0 ? 2 * r->leaf_capacity : 4;
+        td_tensor **leaves = realloc(r->leaves, (size_t)capacity * sizeof(td_tensor *));
+        TD_REQUIRE(leaves != NULL, TD_HERE, "no memory for the inputs of a replica");
+        r->leaves = leaves;
+        r->leaf_capacity = capacity;
+    }
+    td_tensor *leaf = td_new_layout(td_shape_of(x), x->dtype, layout_of(x), r->device);
+    TD_REQUIRE(leaf != NULL, TD_HERE, "the input of a replica: %s", td_last_error());
+    r->leaves[r->leaf_count++] = leaf;
+    return leaf;
+}
+
+static void run_forward(td_replica *r)
+{
+    follow_step(r);
+    const td_tensor *x = &r->batch;
+    bool wants_grad = r->with_grad && x->grad != NULL;
+    td_tensor *input =
+        wants_grad ? new_leaf(r, x)
+                   : td_step_new(td_shape_of(x), x->dtype, layout_of(x), r->device, TD_HERE);
+    td_kernels_of(r->device)->copy(input, x);
+    if (wants_grad) {
+        td_requires_grad(input, true);
+    }
+    if (!r->with_grad) {
+        td_no_grad_begin();
+    }
+    r->output = td_forward(r->model, input);
+    if (!r->with_grad) {
+        td_no_grad_end();
+    }
+    r->input = wants_grad ? input : NULL;
+}
+
+static void run_backward(td_replica *r)
+{
+    for (int i = 0; i < r->state.count; i++) {
+        if (td_is_leaf(r->state.items[i].tensor)) {
+            td_zero_grad_of(r->state.items[i].tensor);
+        }
+    }
+    if (td_needs_grad(r->output)) {
+        int64_t scope = td_scope_begin();
+        td_tensor *gradient = td_step_new_like(r->output, TD_HERE);
+        td_kernels_of(r->device)->copy(gradient, &r->gradient);
+        td_backward_from(r->output, gradient);
+        td_scope_end(scope, NULL);
+    }
+}
+
+static void catch_mistake(const char *message, void *user)
+{
+    td_replica *r = user;
+    snprintf(r->message, sizeof r->message, "%s", message);
+    longjmp(r->jump, 1);
+}
+
+static void recover(td_replica *r)
+{
+    td_step_abandon();
+    free_leaves(r);
+    while (!td_grad_enabled()) {
+        td_no_grad_end();
+    }
+}
+
+static void run_command(td_replica *r, replica_command command)
+{
+    if (setjmp(r->jump) != 0) {
+        recover(r);
+    } else if (command == FORWARD) {
+        run_forward(r);
+    } else {
+        run_backward(r);
+    }
+}
+
+static replica_command next_command(td_replica *r)
+{
+    pthread_mutex_lock(&r->lock);
+    while (r->command == IDLE) {
+        pthread_cond_wait(&r->changed, &r->lock);
+    }
+    replica_command next = r->command;
+    pthread_mutex_unlock(&r->lock);
+    return next;
+}
+
+static void *work(void *user)
+{
+    td_replica *r = user;
+    td_set_thread_fatal_handler(catch_mistake, r);
+    for (replica_command next; (next = next_command(r)) != QUIT;) {
+        run_command(r, next);
+        pthread_mutex_lock(&r->lock);
+        r->command = IDLE;
+        pthread_cond_broadcast(&r->changed);
+        pthread_mutex_unlock(&r->lock);
+    }
+    td_step_abandon();
+    free_leaves(r);
+    return NULL;
+}
+
+/* ---- beginning and end ---- */
+
+static td_module *copy_to(const td_module *model, td_device device)
+{
+    td_module *copy = td_module_clone(model);
+    if (copy != NULL && td_module_to(copy, device, model->dtype) != TD_OK) {
+        td_module_free(copy);
+        copy = NULL;
+    }
+    return copy;
+}
+
+td_replica *td_replica_new(const td_module *model, td_device device, int number)
+{
+    td_replica *r = calloc(1, sizeof *r);
+    if (r == NULL) {
+        td_fail(TD_E_NOMEM, "no memory for a replica");
+        return NULL;
+    }
+    r->number = number;
+    r->device = device;
+    r->model = copy_to(model, device);
+    if (r->model != NULL) {
+        r->state = td_module_state(r->model);
+    }
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->changed, NULL);
+    bool made = r->model != NULL && r->state.count >= 0;
+    if (made && pthread_create(&r->thread, NULL, work, r) != 0) {
+        td_fail(TD_E_NOMEM, "no thread for replica %d on %s", number, td_device_name(device));
+        made = false;
+    }
+    if (!made) {
+        r->number = 0; /* there is no thread to end */
+        td_replica_free(r);
+        return NULL;
+    }
+    return r;
+}
+
+static void start(td_replica *r, replica_command command)
+{
+    pthread_mutex_lock(&r->lock);
+    while (r->command != IDLE) {
+        pthread_cond_wait(&r->changed, &r->lock);
+    }
+    r->message[0] = '\0';
+    r->command = command;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+const char *td_replica_wait(td_replica *r)
+{
+    pthread_mutex_lock(&r->lock);
+    while (r->command != IDLE) {
+        pthread_cond_wait(&r->changed, &r->lock);
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (r->message[0] != '\0') {
+        r->outstanding = 0;
+        return r->message;
+    }
+    return NULL;
+}
+
+void td_replica_free(td_replica *r)
+{
+    if (r == NULL) {
+        return;
+    }
+    if (r->number > 0) {
+        start(r, QUIT);
+        pthread_join(r->thread, NULL);
+    }
+    pthread_mutex_destroy(&r->lock);
+    pthread_cond_destroy(&r->changed);
+    td_state_list_free(&r->state);
+    td_module_free(r->model);
+    free(r->leaves);
+    free(r);
+}
+
+/* ---- for the caller ---- */
+
+/* Modes, and for Dropout a stream of its own: equal masks on all devices would be half a dropout.
+ */
+static void load_modes(td_replica *r, td_module *to, td_module *from)
+{
+    to->training = from->training;
+    const td_dropout_place *place = td_dropout_place_of(from);
+    if (place != NULL) {
+        *td_dropout_place_of(to) = (td_dropout_place){
+            .seed = place->seed + (uint64_t)r->number * UINT64_C(0x9e3779b97f4a7c15),
+            .calls = place->calls,
+        };
+    }
+    for (int i = 0; i < from->child_count; i++) {
+        load_modes(r, to->children[i], from->children[i]);
+    }
+}
+
+void td_replica_load(td_replica *r, const td_module *model)
+{
+    td_replica_wait(r);
+    if (r->step != td_step_number()) {
+        r->outstanding = 0;
+    }
+    if (r->outstanding > 0) {
+        return;
+    }
+    load_modes(r, r->model, (td_module *)(uintptr_t)model);
+    td_state_list from = td_module_state(model);
+    TD_REQUIRE(from.count == r->state.count, TD_HERE, "DataParallel: %s",
+               from.count < 0 ? td_last_error() : "the model has changed since it was wrapped");
+    for (int i = 0; i < from.count; i++) {
+        td_tensor *to = r->state.items[i].tensor, *t = from.items[i].tensor;
+        TD_REQUIRE(to->dtype == t->dtype, TD_HERE,
+                   "DataParallel: '%s' is %s, but was %s when the model was wrapped; convert the "
+                   "model before td_data_parallel",
+                   from.items[i].name, td_dtype_name(t->dtype), td_dtype_name(to->dtype));
+        td_copy_(to, t);
+        td_requires_grad(to, td_is_leaf(t));
+    }
+    td_state_list_free(&from);
+}
+
+void td_replica_forward(td_replica *r, const td_tensor *x)
+{
+    td_replica_wait(r);
+    r->batch = *x;
+    r->step = td_step_number();
+    r->with_grad = td_grad_enabled();
+    r->outstanding += r->with_grad;
+    start(r, FORWARD);
+}
+
+td_tensor *td_replica_output(const td_replica *r)
+{
+    return r->output;
+}
+
+td_tensor *td_replica_input(const td_replica *r)
+{
+    return r->input;
+}
+
+void td_replica_backward(td_replica *r, td_tensor *output, const td_tensor *gradient)
+{
+    td_replica_wait(r);
+    r->output = output;
+    r->gradient = *gradient;
+    r->outstanding--;
+    start(r, BACKWARD);
+}
+
+const td_tensor *td_replica_grad(const td_replica *r, int index)
+{
+    td_tensor *t = r->state.items[index].tensor;
+    return td_is_leaf(t) ? td_grad(t) : NULL;
+}
