@@ -1,0 +1,291 @@
+/* Timelines in the form that Chrome's about:tracing and Perfetto read: a JSON object with a list of
+ * events, one a line. A rank is a process of the picture; its threads are lanes, and one more lane
+ * shows what the communication thread does.
+ *
+ * Each rank writes a file of its own while it runs. At the end rank 0 puts the lines of all of them
+ * into one; a rank that was killed leaves a file without its last line, which does not matter. */
+#include "dist/trace.h"
+
+#include "dist/clock.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { DEPTH = 64, COMMUNICATION_LANE = 999, MOST_LANES = 256 };
+
+#define HEAD "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
+#define TAIL "]}\n"
+
+static struct {
+    pthread_mutex_t lock;
+    FILE *file;
+    char *path, *own_path; /* of the whole, and of this rank's part (the same in a world of one) */
+    int rank, world;
+    double epoch;           /* seconds from CLOCK_MONOTONIC to the time of day */
+    bool empty;             /* no event yet */
+    bool named[MOST_LANES]; /* lanes whose name has been written */
+    bool communication_named;
+} trace = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static atomic_bool on;
+
+/* The spans that are open on a thread, outermost first. */
+static _Thread_local struct {
+    const char *name;
+    double begin;
+} spans[DEPTH];
+static _Thread_local int span_depth;
+
+/* ---- writing ---- */
+
+static void write_text(const char *text)
+{
+    for (; *text != '\0'; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\') {
+            fprintf(trace.file, "\\%c", c);
+        } else if (c < ' ') {
+            fprintf(trace.file, "\\u%04x", c);
+        } else {
+            fputc(c, trace.file);
+        }
+    }
+}
+
+/* Begins a line; the lock is held. */
+static void begin_event(const char *phase, int lane)
+{
+    fprintf(trace.file, "%s{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d", trace.empty ? "" : ",", phase,
+            trace.rank, lane);
+    trace.empty = false;
+}
+
+static void write_name(const char *what, int lane, const char *name)
+{
+    begin_event("M", lane);
+    fprintf(trace.file, ",\"name\":\"%s\",\"args\":{\"name\":\"", what);
+    write_text(name);
+    fputs("\"}}\n", trace.file);
+}
+
+static void write_span(int lane, const char *name, double begin, double end, int64_t bytes)
+{
+    begin_event("X", lane);
+    fprintf(trace.file, ",\"ts\":%.3f,\"dur\":%.3f", (begin + trace.epoch) * 1e6,
+            (end > begin ? end - begin : 0.0) * 1e6);
+    if (bytes > 0) {
+        fprintf(trace.file, ",\"args\":{\"bytes\":%lld}", (long long)bytes);
+    }
+    fputs(",\"name\":\"", trace.file);
+    write_text(name);
+    fputs("\"}\n", trace.file);
+}
+
+/* ---- spans ---- */
+
+/* Threads are numbered as they come. */
+static int lane_of_thread(void)
+{
+    static atomic_int threads;
+    static _Thread_local int lane = -1;
+    if (lane < 0) {
+        lane = atomic_fetch_add(&threads, 1) % MOST_LANES;
+    }
+    return lane;
+}
+
+bool td_trace_on(void)
+{
+    return atomic_load_explicit(&on, memory_order_relaxed);
+}
+
+void td_trace_begin(const char *name)
+{
+    if (span_depth < DEPTH) {
+        spans[span_depth].name = td_trace_on() ? name : NULL;
+        spans[span_depth].begin = td_trace_on() ? td_clock() : 0.0;
+    }
+    span_depth++;
+}
+
+void td_trace_end(void)
+{
+    TD_REQUIRE(span_depth > 0, TD_HERE, "td_trace_end without a td_trace_begin on this thread");
+    span_depth--;
+    if (!td_trace_on() || span_depth >= DEPTH || spans[span_depth].name == NULL) {
+        return;
+    }
+    double end = td_clock();
+    int lane = lane_of_thread();
+    pthread_mutex_lock(&trace.lock);
+    if (trace.file != NULL) {
+        if (!trace.named[lane]) {
+            char name[32];
+            snprintf(name, sizeof name, lane == 0 ? "compute" : "thread %d", lane);
+            write_name("thread_name", lane, name);
+            trace.named[lane] = true;
+        }
+        write_span(lane, spans[span_depth].name, spans[span_depth].begin, end, 0);
+    }
+    pthread_mutex_unlock(&trace.lock);
+}
+
+void td_trace_communication(const char *name, double begin, double end, int64_t bytes)
+{
+    if (!td_trace_on()) {
+        return;
+    }
+    pthread_mutex_lock(&trace.lock);
+    if (trace.file != NULL) {
+        if (!trace.communication_named) {
+            write_name("thread_name", COMMUNICATION_LANE, "communication");
+            trace.communication_named = true;
+        }
+        write_span(COMMUNICATION_LANE, name, begin, end, bytes);
+    }
+    pthread_mutex_unlock(&trace.lock);
+}
+
+/* ---- files ---- */
+
+/* "a/trace.json" and 3: "a/trace.rank3.json". NULL when memory is short. */
+static char *path_of_rank(const char *path, int rank)
+{
+    const char *name = strrchr(path, '/');
+    const char *ending = strrchr(name != NULL ? name : path, '.');
+    size_t stem = ending != NULL ? (size_t)(ending - path) : strlen(path);
+    size_t size = strlen(path) + 32;
+    char *result = malloc(size);
+    if (result != NULL) {
+        snprintf(result, size, "%.*s.rank%d%s", (int)stem, path, rank,
+                 ending != NULL ? ending : "");
+    }
+    return result;
+}
+
+static void forget_paths(void)
+{
+    free(trace.path);
+    free(trace.own_path);
+    trace.path = trace.own_path = NULL;
+}
+
+static td_status open_file(const char *path)
+{
+    trace.rank = td_dist_rank();
+    trace.world = td_dist_world_size();
+    trace.path = strdup(path);
+    trace.own_path = trace.world > 1 ? path_of_rank(path, trace.rank) : strdup(path);
+    if (trace.path == NULL || trace.own_path == NULL) {
+        forget_paths();
+        return td_fail(TD_E_NOMEM, "no memory for a trace");
+    }
+    trace.file = fopen(trace.own_path, "w");
+    if (trace.file == NULL) {
+        td_status status = td_fail(TD_E_IO, "the trace '%s' cannot be written: %s", trace.own_path,
+                                   strerror(errno));
+        forget_paths();
+        return status;
+    }
+    return TD_OK;
+}
+
+td_status td_trace_open(const char *path)
+{
+    if (path == NULL) {
+        return TD_OK;
+    }
+    TD_REQUIRE(!td_trace_on(), TD_HERE, "td_trace_open: '%s' is open already; close it first",
+               trace.path);
+    TD_TRY(open_file(path));
+    struct timespec day;
+    clock_gettime(CLOCK_REALTIME, &day);
+    trace.epoch = (double)day.tv_sec + (double)day.tv_nsec * 1e-9 - td_clock();
+    trace.empty = true;
+    trace.communication_named = false;
+    memset(trace.named, 0, sizeof trace.named);
+    fputs(HEAD, trace.file);
+    char name[32];
+    snprintf(name, sizeof name, "rank %d", trace.rank);
+    write_name("process_name", 0, name);
+    atomic_store(&on, true);
+    return TD_OK;
+}
+
+/* Adds the events of a part to the whole; false if there is no such part. */
+static bool append_part(FILE *whole, const char *path, bool *empty)
+{
+    FILE *part = fopen(path, "r");
+    if (part == NULL) {
+        return false;
+    }
+    char *line = NULL;
+    size_t room = 0;
+    for (ssize_t length; (length = getline(&line, &room, part)) > 0;) {
+        const char *event = *line == ',' ? line + 1 : line;
+        bool whole_line = line[length - 1] == '\n';
+        if (whole_line && strncmp(event, "{\"ph\"", 5) == 0) {
+            fprintf(whole, "%s%s", *empty ? "" : ",", event);
+            *empty = false;
+        }
+    }
+    free(line);
+    fclose(part);
+    return true;
+}
+
+static td_status join_parts(void)
+{
+    FILE *whole = fopen(trace.path, "w");
+    if (whole == NULL) {
+        return td_fail(TD_E_IO, "the trace '%s' cannot be written: %s", trace.path,
+                       strerror(errno));
+    }
+    fputs(HEAD, whole);
+    bool empty = true;
+    for (int rank = 0; rank < trace.world; rank++) {
+        char *path = path_of_rank(trace.path, rank);
+        /* A part on another host's disk is not seen here; it can be opened beside this one. */
+        if (path != NULL && append_part(whole, path, &empty)) {
+            unlink(path);
+        }
+        free(path);
+    }
+    fputs(TAIL, whole);
+    if (ferror(whole) | (fclose(whole) != 0)) {
+        return td_fail(TD_E_IO, "the trace '%s' could not be written: %s", trace.path,
+                       strerror(errno));
+    }
+    return TD_OK;
+}
+
+td_status td_trace_close(void)
+{
+    if (!td_trace_on()) {
+        return TD_OK;
+    }
+    atomic_store(&on, false);
+    pthread_mutex_lock(&trace.lock);
+    fputs(TAIL, trace.file);
+    bool bad = ferror(trace.file) != 0;
+    bad |= fclose(trace.file) != 0;
+    trace.file = NULL;
+    pthread_mutex_unlock(&trace.lock);
+    td_status status = bad ? td_fail(TD_E_IO, "the trace '%s' could not be written: %s",
+                                     trace.own_path, strerror(errno))
+                           : TD_OK;
+    if (status == TD_OK && trace.world > 1) {
+        if (td_dist_is_initialized()) {
+            status = td_barrier(NULL); /* all parts are there */
+        }
+        if (status == TD_OK && trace.rank == 0) {
+            status = join_parts();
+        }
+    }
+    forget_paths();
+    return status;
+}
