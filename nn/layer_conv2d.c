@@ -95,15 +95,15 @@ static void check_options(const conv2d_state *s)
 
 td_module *td_nn_conv2d(int64_t in, int64_t out, const td_nn_conv2d_options *options)
 {
+    conv2d_state checked = { .in = in, .out = out };
+    read_options(&checked, options);
+    check_options(&checked);
     td_module *m = td_module_new(&conv2d_type, sizeof(conv2d_state));
     if (m == NULL) {
         return NULL;
     }
     conv2d_state *s = m->state;
-    s->in = in;
-    s->out = out;
-    read_options(s, options);
-    check_options(s);
+    *s = checked;
     int64_t in_per_group = in / s->options.groups;
     td_shape shape = TD_SHAPE(out, in_per_group, s->kernel[0], s->kernel[1]);
     s->weight = td_module_new_parameter(m, "weight", shape, TD_FILTER);

@@ -310,13 +310,16 @@ td_status td_params_set_grad_memory(td_params *params, td_tensor *flat)
 
 /* ---- reordering ---- */
 
-static void require_permutation(const td_params *p, const int *order, bool *seen)
+static void require_permutation(const td_params *p, const int *order)
 {
     for (int k = 0; k < p->count; k++) {
-        TD_REQUIRE(order[k] >= 0 && order[k] < p->count && !seen[order[k]], TD_HERE,
+        bool valid = order[k] >= 0 && order[k] < p->count;
+        for (int j = 0; j < k; j++) {
+            valid = valid && order[j] != order[k];
+        }
+        TD_REQUIRE(valid, TD_HERE,
                    "td_params_reorder: order[%d] = %d; every number from 0 to %d must appear once",
                    k, order[k], p->count - 1);
-        seen[order[k]] = true;
     }
 }
 
@@ -343,17 +346,14 @@ static void rearrange(const td_params *p, td_tensor *flat, td_tensor *old, const
 
 td_status td_params_reorder(td_params *params, const int *order)
 {
-    size_t room = (size_t)params->count + 1;
-    int64_t *begin = calloc(room, sizeof *begin);
-    bool *seen = calloc(room, sizeof *seen);
+    require_permutation(params, order);
+    int64_t *begin = calloc((size_t)params->count + 1, sizeof *begin);
     td_tensor *old = td_clone(params->flat);
-    if (begin == NULL || seen == NULL || old == NULL) {
+    if (begin == NULL || old == NULL) {
         free(begin);
-        free(seen);
         td_free(old);
         return td_fail(TD_E_NOMEM, "no memory to reorder %d parameters", params->count);
     }
-    require_permutation(params, order, seen);
     place_slices(params, params->flat->dtype, order, begin);
     rearrange(params, params->flat, old, begin);
     rearrange(params, params->flat_grad, old, begin);
@@ -369,6 +369,5 @@ td_status td_params_reorder(td_params *params, const int *order)
     memcpy(params->order, order, (size_t)params->count * sizeof *order);
     td_free(old);
     free(begin);
-    free(seen);
     return TD_OK;
 }

@@ -172,7 +172,7 @@ td_module *td_resnet(int depth, int64_t classes, td_stem stem)
     }
     int64_t in = 64;
     for (int i = 0; i < 4; i++) {
-        char name[16];
+        char name[24];
         snprintf(name, sizeof name, "layer%d", i + 1);
         s->layer[i] = td_module_add(m, name, make_layer(plan, i, in));
         in = ((int64_t)64 << i) * plan->expansion;

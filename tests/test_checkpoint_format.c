@@ -1,0 +1,309 @@
+/* The safetensors format: files that are right, damaged, hostile. */
+#include "tandem.h"
+#include "tests/expect_fatal.h"
+#include "tests/temp_folder.h"
+
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+/* A file of a header and `data` bytes 0, 1, 2, ... in exact memory, so that a sanitizer sees a read
+ * beyond its end. */
+static unsigned char *make_file(const char *header, uint64_t claimed, size_t data, size_t *size)
+{
+    size_t length = strlen(header);
+    *size = 8 + length + data;
+    unsigned char *bytes = malloc(*size);
+    assert_non_null(bytes);
+    for (int i = 0; i < 8; i++) {
+        bytes[i] = (unsigned char)(claimed >> (8 * i));
+    }
+    memcpy(bytes + 8, header, length);
+    for (size_t i = 0; i < data; i++) {
+        bytes[8 + length + i] = (unsigned char)i;
+    }
+    return bytes;
+}
+
+/* ---- what is right ---- */
+
+static void test_reads(void **state)
+{
+    (void)state;
+    const char *header = "{\"b\":{\"dtype\":\"I32\",\"shape\":[2,1],\"data_offsets\":[3,11]},"
+                         "\"__metadata__\":{\"epoch\":\"7\",\"\\u00e9\":\"a\\\"b\"},"
+                         "\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
+                         "\"none\":{\"dtype\":\"F64\",\"shape\":[0,5],\"data_offsets\":[3,3]},"
+                         "\"one\":{\"shape\":[],\"data_offsets\":[11,13],\"dtype\":\"BF16\"}}  \n";
+    size_t size;
+    unsigned char *bytes = make_file(header, strlen(header), 13, &size);
+    td_safetensors *file;
+    if (td_safetensors_parse(bytes, size, &file) != TD_OK) {
+        fail_msg("%s", td_last_error());
+    }
+    assert_int_equal(td_safetensors_count(file), 4);
+    const td_safetensors_entry *b = td_safetensors_find(file, "b");
+    assert_non_null(b);
+    assert_int_equal(b->dtype, TD_I32);
+    assert_int_equal(b->shape.ndim, 2);
+    assert_int_equal(b->bytes, 8);
+    assert_int_equal(*(const int32_t *)b->data, 0x06050403); /* was not aligned in the file */
+    assert_int_equal(td_safetensors_find(file, "one")->shape.ndim, 0);
+    assert_int_equal(td_safetensors_find(file, "none")->bytes, 0);
+    assert_null(td_safetensors_find(file, "c"));
+    assert_null(td_safetensors_find(file, "__metadata__"));
+    assert_string_equal(td_safetensors_metadata(file, "epoch"), "7");
+    assert_string_equal(td_safetensors_metadata(file, "\xc3\xa9"), "a\"b");
+    assert_null(td_safetensors_metadata(file, "Epoch"));
+    expect_fatal("there is no tensor 4", td_safetensors_get(file, 4));
+    td_safetensors_close(file);
+    free(bytes);
+    td_safetensors_close(NULL);
+}
+
+/* ---- what is not ---- */
+
+#define ONE(fields) "{\"t\":{" fields "}}"
+#define DTYPE "\"dtype\":\"F32\","
+#define SHAPE "\"shape\":[2],"
+
+static const struct {
+    const char *name, *header;
+    size_t data;
+    const char *says;
+} bad[] = {
+    { "not JSON", "{\"t\":}", 0, "not valid JSON" },
+    { "cut JSON", "{\"t\":{\"dtype\":\"F32\"", 0, "not valid JSON" },
+    { "open string", "{\"t", 0, "not valid JSON" },
+    { "a backslash at the end", "{\"t\\", 0, "not valid JSON" },
+    { "an array", "[1,2]", 0, "does not begin with '{'" },
+    { "blanks in front", " {}", 0, "does not begin with '{'" },
+    { "text behind", "{}  {}", 0, "goes on after its JSON" },
+    { "data without tensors", "{}", 4, "4 bytes at the end" },
+    { "an entry that is a number", "{\"t\":1}", 0, "'t' is no object" },
+    { "an entry that is a list", "{\"t\":[1,2,3]}", 0, "'t' is no object" },
+    { "no dtype", ONE(SHAPE "\"data_offsets\":[0,8]"), 8, "lacks one of" },
+    { "no shape", ONE(DTYPE "\"data_offsets\":[0,8]"), 8, "lacks one of" },
+    { "no offsets", ONE(DTYPE "\"shape\":[2]"), 8, "lacks one of" },
+    { "a field too many", ONE(DTYPE SHAPE "\"data_offsets\":[0,8],\"x\":1"), 8, "field 'x'" },
+    { "a field twice", ONE(DTYPE DTYPE SHAPE "\"data_offsets\":[0,8]"), 8, "field 'dtype'" },
+    { "a dtype of another kind", ONE("\"dtype\":5," SHAPE "\"data_offsets\":[0,8]"), 8,
+      "no string as its dtype" },
+    { "an unknown dtype", ONE("\"dtype\":\"F8_E4M3\"," SHAPE "\"data_offsets\":[0,2]"), 2,
+      "'F8_E4M3', which is not known" },
+    { "a shape of another kind", ONE(DTYPE "\"shape\":2,\"data_offsets\":[0,8]"), 8,
+      "no list as its shape" },
+    { "a negative size", ONE(DTYPE "\"shape\":[-2],\"data_offsets\":[0,8]"), 8, "no whole number" },
+    { "a size with a fraction", ONE(DTYPE "\"shape\":[1.5],\"data_offsets\":[0,6]"), 6,
+      "no whole number" },
+    { "a size that is a string", ONE(DTYPE "\"shape\":[\"2\"],\"data_offsets\":[0,8]"), 8,
+      "no whole number" },
+    { "a size beyond all", ONE(DTYPE "\"shape\":[1e300],\"data_offsets\":[0,8]"), 8,
+      "no whole number" },
+    { "nine dimensions", ONE(DTYPE "\"shape\":[1,1,1,1,1,1,1,1,2],\"data_offsets\":[0,8]"), 8,
+      "more than 8 dimensions" },
+    { "a product that overflows",
+      ONE(DTYPE "\"shape\":[4294967296,4294967296,2],\"data_offsets\":[0,8]"), 8,
+      "does not have the 8 bytes" },
+    { "a shape larger than its data", ONE(DTYPE "\"shape\":[3],\"data_offsets\":[0,8]"), 8,
+      "does not have the 8 bytes" },
+    { "one offset", ONE(DTYPE SHAPE "\"data_offsets\":[0]"), 8, "do not lie inside" },
+    { "three offsets", ONE(DTYPE SHAPE "\"data_offsets\":[0,8,8]"), 8, "do not lie inside" },
+    { "offsets of another kind", ONE(DTYPE SHAPE "\"data_offsets\":\"08\""), 8,
+      "do not lie inside" },
+    { "offsets behind the end", ONE(DTYPE SHAPE "\"data_offsets\":[4,12]"), 8,
+      "do not lie inside the file's 8 bytes" },
+    { "offsets in the wrong order", ONE(DTYPE SHAPE "\"data_offsets\":[8,0]"), 8,
+      "do not lie inside" },
+    { "negative offsets", ONE(DTYPE SHAPE "\"data_offsets\":[-8,0]"), 8, "do not lie inside" },
+    { "a hole in front", ONE(DTYPE SHAPE "\"data_offsets\":[4,12]"), 12, "begin after a hole" },
+    { "bytes behind", ONE(DTYPE SHAPE "\"data_offsets\":[0,8]"), 9, "1 bytes at the end" },
+    { "an overlap",
+      "{\"t\":{" DTYPE SHAPE "\"data_offsets\":[0,8]},"
+      "\"u\":{" DTYPE SHAPE "\"data_offsets\":[4,12]}}",
+      12, "overlap those of another" },
+    { "the same data twice",
+      "{\"t\":{" DTYPE SHAPE "\"data_offsets\":[0,8]},"
+      "\"u\":{" DTYPE SHAPE "\"data_offsets\":[0,8]}}",
+      8, "overlap those of another" },
+    { "a hole between",
+      "{\"t\":{" DTYPE SHAPE "\"data_offsets\":[0,8]},"
+      "\"u\":{" DTYPE SHAPE "\"data_offsets\":[12,20]}}",
+      20, "begin after a hole" },
+    { "a name twice",
+      "{\"t\":{" DTYPE SHAPE "\"data_offsets\":[0,8]},"
+      "\"t\":{" DTYPE SHAPE "\"data_offsets\":[8,16]}}",
+      16, "'t' twice" },
+    { "metadata twice", "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "twice" },
+    { "metadata of another kind", "{\"__metadata__\":[\"a\"]}", 0, "is no object" },
+    { "metadata that are no strings", "{\"__metadata__\":{\"epoch\":7}}", 0,
+      "'epoch' is no string" },
+    { "a zero in a name", "{\"a\\u0000b\":{}}", 0, "zero character" },
+    { "depth", "{\"t\":{\"shape\":[[1]]}}", 0, "nested deeper" },
+};
+
+static void test_refuses(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        size_t size;
+        unsigned char *bytes = make_file(bad[i].header, strlen(bad[i].header), bad[i].data, &size);
+        td_safetensors *file = (td_safetensors *)bytes;
+        td_status status = td_safetensors_parse(bytes, size, &file);
+        if (status >= 0 || file != NULL) {
+            fail_msg("%s: accepted", bad[i].name);
+        }
+        if (strstr(td_last_error(), bad[i].says) == NULL) {
+            fail_msg("%s: the error \"%s\" does not say \"%s\"", bad[i].name, td_last_error(),
+                     bad[i].says);
+        }
+        free(bytes);
+    }
+}
+
+static void expect_bad_length(uint64_t claimed, const char *says)
+{
+    size_t size;
+    unsigned char *bytes = make_file("{}", claimed, 0, &size);
+    td_safetensors *file;
+    assert_int_equal(td_safetensors_parse(bytes, size, &file), TD_E_FORMAT);
+    assert_error_says(says, NULL);
+    free(bytes);
+}
+
+static void test_refuses_lengths(void **state)
+{
+    (void)state;
+    expect_bad_length(0, "header has 0 bytes");
+    expect_bad_length(1, "header has 1 bytes");
+    expect_bad_length(3, "cut short");
+    expect_bad_length(100000000, "cut short");
+    expect_bad_length(100000001, "possible are");
+    expect_bad_length(UINT64_MAX, "possible are");
+    expect_bad_length(UINT64_MAX - 7, "possible are");
+    td_safetensors *file;
+    for (size_t size = 0; size < 8; size++) {
+        assert_int_equal(td_safetensors_parse("\2\0\0\0\0\0\0", size, &file), TD_E_FORMAT);
+        assert_error_says("too few", NULL);
+    }
+}
+
+/* Brackets enough to exhaust a parser's stack, raw zeros, every cut of a good file. */
+static void test_refuses_mutations(void **state)
+{
+    (void)state;
+    enum { DEEP = 1000000 };
+    size_t size;
+    char *deep = malloc(DEEP + 1);
+    assert_non_null(deep);
+    memset(deep, '[', DEEP);
+    memcpy(deep, "{\"a\":", 5);
+    deep[DEEP] = '\0';
+    unsigned char *bytes = make_file(deep, DEEP, 0, &size);
+    td_safetensors *file;
+    assert_int_equal(td_safetensors_parse(bytes, size, &file), TD_E_FORMAT);
+    assert_error_says("nested deeper than 3 levels at offset", NULL);
+    free(bytes);
+    free(deep);
+
+    const char *header = ONE(DTYPE SHAPE "\"data_offsets\":[0,8]");
+    bytes = make_file(header, strlen(header), 8, &size);
+    for (size_t cut = 0; cut < size; cut++) {
+        unsigned char *part = malloc(cut + 1);
+        assert_non_null(part);
+        memcpy(part, bytes, cut);
+        assert_true(td_safetensors_parse(part, cut, &file) < 0);
+        free(part);
+    }
+    bytes[10] = '\0';
+    assert_int_equal(td_safetensors_parse(bytes, size, &file), TD_E_FORMAT);
+    assert_error_says("zero byte", NULL);
+    free(bytes);
+}
+
+/* ---- files ---- */
+
+static void test_opens(void **state)
+{
+    (void)state;
+    td_safetensors *file;
+    assert_int_equal(td_safetensors_open(temp_path("nothing"), &file), TD_E_NOTFOUND);
+    assert_error_says("nothing", "No such file", NULL);
+    assert_int_equal(td_safetensors_open(temp_folder(), &file), TD_E_FORMAT);
+    assert_error_says("is no file", NULL);
+    temp_write("empty", "", 0);
+    assert_int_equal(td_safetensors_open(temp_path("empty"), &file), TD_E_FORMAT);
+    assert_error_says("is empty", NULL);
+    temp_write("text", "This is no checkpoint, but it is long enough.", 45);
+    assert_int_equal(td_safetensors_open(temp_path("text"), &file), TD_E_FORMAT);
+    assert_error_says("text' cannot be used", "no safetensors file", NULL);
+}
+
+static void test_writes(void **state)
+{
+    (void)state;
+    const uint8_t bytes[] = { 1, 2, 3 };
+    const double wide[] = { 1.5, -2.5 };
+    const float scalar = 3.25f;
+    const td_safetensors_entry entries[] = {
+        { "bytes", TD_U8, TD_SHAPE(3), bytes, 3 },
+        { "wide \"\\\n", TD_F64, TD_SHAPE(2), wide, 16 },
+        { "scalar", TD_F32, TD_SCALAR, &scalar, 4 },
+        { "empty", TD_F16, TD_SHAPE(4, 0), NULL, 0 },
+    };
+    const td_metadata metadata[] = { { "epoch", "12" },
+                                     { "note", "line\nline \"quoted\" \xc3\xa9" } };
+    const char *path = temp_path("file.safetensors");
+    assert_int_equal(td_safetensors_write(path, entries, 4, metadata, 2), TD_OK);
+    td_safetensors *file;
+    assert_int_equal(td_safetensors_open(path, &file), TD_OK);
+    assert_int_equal(td_safetensors_count(file), 4);
+    for (int i = 0; i < 4; i++) {
+        const td_safetensors_entry *entry = td_safetensors_find(file, entries[i].name);
+        assert_non_null(entry);
+        assert_int_equal(entry->dtype, entries[i].dtype);
+        assert_true(td_shape_equal(entry->shape, entries[i].shape));
+        assert_int_equal(entry->bytes, entries[i].bytes);
+        if (entry->bytes > 0) {
+            assert_memory_equal(entry->data, entries[i].data, entry->bytes);
+        }
+    }
+    assert_string_equal(td_safetensors_metadata(file, "note"), metadata[1].value);
+    td_safetensors_close(file);
+
+    char value[3];
+    assert_int_equal(td_checkpoint_metadata(path, "epoch", value, sizeof value), TD_OK);
+    assert_string_equal(value, "12");
+    assert_int_equal(td_checkpoint_metadata(path, "epoch", value, 2), TD_E_ARG);
+    assert_int_equal(td_checkpoint_metadata(path, "step", value, 3), TD_E_NOTFOUND);
+
+    const td_safetensors_entry twice[] = { entries[0], entries[2], entries[0] };
+    assert_int_equal(td_safetensors_write(path, twice, 3, NULL, 0), TD_E_ARG);
+    assert_error_says("two tensors are called 'bytes'", NULL);
+    const td_metadata same[] = { { "a", "1" }, { "a", "2" } };
+    assert_int_equal(td_safetensors_write(path, entries, 1, same, 2), TD_E_ARG);
+    const td_safetensors_entry reserved[] = { { "__metadata__", TD_U8, TD_SHAPE(3), bytes, 3 } };
+    assert_int_equal(td_safetensors_write(path, reserved, 1, NULL, 0), TD_E_ARG);
+    assert_int_equal(td_checkpoint_metadata(path, "epoch", value, sizeof value), TD_OK);
+
+    assert_int_equal(td_safetensors_write(path, NULL, 0, NULL, 0), TD_OK); /* of nothing */
+    assert_int_equal(td_safetensors_open(path, &file), TD_OK);
+    assert_int_equal(td_safetensors_count(file), 0);
+    td_safetensors_close(file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reads),
+        cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_refuses_lengths),
+        cmocka_unit_test(test_refuses_mutations),
+        cmocka_unit_test_setup_teardown(test_opens, temp_folder_setup, temp_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_writes, temp_folder_setup, temp_folder_teardown),
+    };
+    return cmocka_run_group_tests_name("checkpoints: the format", tests, NULL, NULL);
+}
