@@ -3,8 +3,9 @@
  * A file holds the model's parameters and buffers under their paths in PyTorch's element order
  * (row-major OIHW), the optimizer's state under "optimizer.<path>.<what>", and the rest (epoch,
  * step, random states, the schedule's place, anything) as strings in the header's metadata. It is
- * written to a temporary file beside the target, synced and renamed: at any moment the path holds a
- * whole checkpoint, the old one or the new. */
+ * written to a temporary file beside the target (PATH.tmp.PID; only a killed process leaves one
+ * behind), synced and renamed: at any moment the path holds a whole checkpoint, the old one or the
+ * new. */
 #ifndef TD_NN_CHECKPOINT_H
 #define TD_NN_CHECKPOINT_H
 
@@ -14,7 +15,9 @@ typedef struct td_metadata {
     const char *key, *value;
 } td_metadata;
 
-/* optim may be NULL. The default generator's state is saved too, if with_random. */
+/* optim may be NULL. with_random: also the state of the default generator, and of every Dropout, so
+ * that a resumed run draws what the uninterrupted one would have drawn. metadata: for saving only;
+ * keys that begin with "optimizer.", "random." or "dropout." are the library's. */
 typedef struct td_checkpoint {
     td_module *model;
     struct td_optim *optim; /* nn/optim/optim.h */
@@ -24,10 +27,12 @@ typedef struct td_checkpoint {
 } td_checkpoint;
 td_status td_checkpoint_save(const char *path, const td_checkpoint *checkpoint);
 
-/* Loads into an existing model (and optimizer, if given and present in the file). All names and
- * shapes must fit: otherwise TD_E_MISMATCH lists the differences and nothing is changed. Names with
- * a "module." prefix are accepted; "num_batches_tracked" is ignored. Without optimizer state in a
- * file and optim not NULL: TD_E_MISMATCH. */
+/* Loads into an existing model and, if given, optimizer: its state, step counts and learning rate;
+ * other settings and groups are those that it was made with. All names and shapes must fit, and
+ * what is asked for must be there (optim, with_random): otherwise TD_E_MISMATCH lists the
+ * differences and nothing is changed. Float types are converted. Names with a "module." prefix are
+ * accepted; "num_batches_tracked" is ignored, and so is an optimizer's state that is not asked for.
+ */
 td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint);
 
 /* One metadata value of a file. TD_E_NOTFOUND: no such key. */
