@@ -172,7 +172,7 @@ td_status td_safetensors_open(const char *path, td_safetensors **file)
     size_t size = 0;
     TD_TRY(map_file(path, &map, &size));
     td_status status = td_safetensors_parse(map, size, file);
-    if (status != TD_OK) {
+    if (*file == NULL) {
         munmap(map, size);
         return td_fail_context(status, "'%s' cannot be used", path);
     }

@@ -136,7 +136,8 @@ typedef struct entry_parts {
     const cJSON *dtype, *shape, *offsets;
 } entry_parts;
 
-static td_status find_parts(const cJSON *item, const char *name, entry_parts *parts)
+/* false, with a message: a part is missing, or there is another. */
+static bool find_parts(const cJSON *item, const char *name, entry_parts *parts)
 {
     *parts = (entry_parts){ NULL, NULL, NULL };
     for (const cJSON *part = item->child; part != NULL; part = part->next) {
@@ -149,15 +150,17 @@ static td_status find_parts(const cJSON *item, const char *name, entry_parts *pa
             place = &parts->offsets;
         }
         if (place == NULL || *place != NULL) {
-            return td_fail(TD_E_FORMAT, "tensor '%s' has an unknown or repeated field '%s'", name,
-                           part->string != NULL ? part->string : "");
+            td_fail(TD_E_FORMAT, "tensor '%s' has an unknown or repeated field '%s'", name,
+                    part->string != NULL ? part->string : "");
+            return false;
         }
         *place = part;
     }
     if (parts->dtype == NULL || parts->shape == NULL || parts->offsets == NULL) {
-        return td_fail(TD_E_FORMAT, "tensor '%s' lacks one of dtype, shape and data_offsets", name);
+        td_fail(TD_E_FORMAT, "tensor '%s' lacks one of dtype, shape and data_offsets", name);
+        return false;
     }
-    return TD_OK;
+    return true;
 }
 
 static td_status read_entry(const cJSON *item, const char *data, int64_t data_size,
@@ -168,7 +171,9 @@ static td_status read_entry(const cJSON *item, const char *data, int64_t data_si
     if (!cJSON_IsObject(item)) {
         return td_fail(TD_E_FORMAT, "the header's '%s' is no object", name);
     }
-    TD_TRY(find_parts(item, name, &parts));
+    if (!find_parts(item, name, &parts)) {
+        return TD_E_FORMAT;
+    }
     if (!cJSON_IsString(parts.dtype)) {
         return td_fail(TD_E_FORMAT, "tensor '%s' has no string as its dtype", name);
     }
