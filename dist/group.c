@@ -1,0 +1,352 @@
+#include "dist/group.h"
+
+#include "dist/clock.h"
+#include "dist/hostlist.h"
+#include "dist/rendezvous.h"
+#include "dist/watchdog.h"
+#include "tensor/storage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_GROUPS = 1024 };
+
+/* The state between td_dist_init and td_dist_destroy. */
+static struct {
+    bool initialized;
+    td_rendezvous_result met;
+    double timeout;
+    td_group *groups[MAX_GROUPS]; /* by index; NULL: not a member, or freed */
+    int group_count;
+} dist;
+
+/* ---- breaking ---- */
+
+void td_group_break(td_group *group, td_status status, const char *cause)
+{
+    pthread_mutex_lock(&group->queue.lock);
+    if (atomic_load(&group->broken) == TD_OK) {
+        bool labelled = strncmp(cause, group->label, strlen(group->label)) == 0;
+        snprintf(group->cause, sizeof group->cause, "%s%s", labelled ? "" : group->label, cause);
+        atomic_store(&group->broken, status);
+    }
+    pthread_mutex_unlock(&group->queue.lock);
+    if (group->engine != NULL && group->backend->abort != NULL) {
+        group->backend->abort(group->engine, (td_status)atomic_load(&group->broken), group->cause);
+    }
+}
+
+td_status td_group_check(td_group *group)
+{
+    td_status status = (td_status)atomic_load(&group->broken);
+    return status == TD_OK ? TD_OK
+                           : td_fail(status, "the process group is broken: %s", group->cause);
+}
+
+void td_group_abort(td_group *group, const char *reason)
+{
+    group = td_group_or_world(group);
+    char text[TD_CAUSE_BYTES];
+    snprintf(text, sizeof text, "rank %d has aborted the group: %s", group->rank, reason);
+    td_group_break(group, TD_E_INTERRUPTED, text);
+}
+
+/* ---- agreeing on an engine ---- */
+
+static double seconds_left(double deadline)
+{
+    double left = deadline - td_clock();
+    return left > 1e-3 ? left : 1e-3;
+}
+
+/* Rank 0 reads what every rank wants; "ok", or why it does not go together. */
+static td_status compare_wishes(const td_group *group, double deadline, char *verdict, size_t size)
+{
+    char first[600] = "";
+    snprintf(verdict, size, "ok");
+    for (int r = 0; r < group->size; r++) {
+        char key[32], *wish;
+        snprintf(key, sizeof key, "wish/%d", r);
+        TD_TRY(td_store_get_text(group->store, key, seconds_left(deadline), &wish));
+        if (r == 0) {
+            snprintf(first, sizeof first, "%s", wish);
+        }
+        if (strncmp(wish, "error ", 6) == 0) {
+            snprintf(verdict, size, "rank %d: %s", r, wish + 6);
+        } else if (strcmp(verdict, "ok") == 0 && strcmp(wish, first) != 0) {
+            snprintf(verdict, size,
+                     "rank 0 wants %s and rank %d wants %s: all ranks must ask for the same "
+                     "backend and the same ranks",
+                     first, r, wish);
+        }
+        free(wish);
+    }
+    return TD_OK;
+}
+
+/* All ranks of a group learn whether all have found the same engine. group->backend NULL: this one
+ * has not, and td_last_error() says why. */
+static td_status agree(td_group *group, double deadline)
+{
+    char key[32], text[TD_CAUSE_BYTES];
+    if (group->backend != NULL) {
+        snprintf(text, sizeof text, "%s%s%s", group->backend->name,
+                 group->label[0] != '\0' ? " in the " : "", group->label);
+    } else {
+        snprintf(text, sizeof text, "error %s", td_last_error());
+    }
+    snprintf(key, sizeof key, "wish/%d", group->rank);
+    TD_TRY(td_store_set_text(group->store, key, text));
+    if (group->rank == 0) {
+        TD_TRY(compare_wishes(group, deadline, text, sizeof text));
+        TD_TRY(td_store_set_text(group->store, "verdict", text));
+    } else {
+        char *verdict;
+        TD_TRY(td_store_get_text(group->store, "verdict", seconds_left(deadline), &verdict));
+        snprintf(text, sizeof text, "%s", verdict);
+        free(verdict);
+    }
+    return strcmp(text, "ok") == 0 ? TD_OK : td_fail(TD_E_UNSUPPORTED, "%s", text);
+}
+
+/* ---- one group ---- */
+
+static td_status start_engine(td_group *group)
+{
+    double deadline = td_clock() + group->timeout;
+    if (group->size > 1) {
+        TD_TRY(agree(group, deadline));
+        td_backend_init init = { .rank = group->rank,
+                                 .size = group->size,
+                                 .store = group->store,
+                                 .address = dist.met.address[0] ? dist.met.address : NULL,
+                                 .timeout = seconds_left(deadline) };
+        TD_TRY(group->backend->init(&group->engine, &init));
+    } else if (group->backend == NULL) {
+        return TD_E_UNSUPPORTED; /* with the message of td_backend_find */
+    }
+    return TD_OK;
+}
+
+static void free_group(td_group *group)
+{
+    if (group == NULL) {
+        return;
+    }
+    td_watchdog_stop(group);
+    td_queue_end(group);
+    td_group_forget_memory(group);
+    if (group->engine != NULL) {
+        group->backend->destroy(group->engine);
+    }
+    td_store_close(group->store);
+    free(group);
+}
+
+static bool asked_for_check(void)
+{
+    const char *text = getenv("TANDEM_DIST_DEBUG");
+    return text != NULL && strcmp(text, "") != 0 && strcmp(text, "0") != 0;
+}
+
+/* A group of `size` ranks, of which this is number `rank`. */
+static td_status make_group(int rank, int size, const char *backend, const char *label,
+                            td_group **out)
+{
+    char prefix[32];
+    td_group *group = calloc(1, sizeof *group);
+    if (group == NULL) {
+        return td_fail(TD_E_NOMEM, "out of memory for a process group");
+    }
+    group->rank = rank;
+    group->size = size;
+    group->index = dist.group_count;
+    group->timeout = dist.timeout;
+    group->check_sequence = asked_for_check();
+    snprintf(group->label, sizeof group->label, "%s", label);
+    snprintf(prefix, sizeof prefix, "pg%d/", group->index);
+    td_status status = td_prefix_store_open(dist.met.store, prefix, &group->store);
+    if (status != TD_OK) {
+        free(group);
+        return status;
+    }
+    group->backend = td_backend_find(backend);
+    status = start_engine(group);
+    if (status == TD_OK || group->engine != NULL) {
+        td_status queue = td_queue_init(group);
+        status = status == TD_OK ? queue : status;
+    } else {
+        td_store_close(group->store);
+        free(group);
+        return status;
+    }
+    if (status == TD_OK && group->engine != NULL) {
+        status = td_watchdog_start(group);
+    }
+    if (status != TD_OK) {
+        free_group(group);
+        return status;
+    }
+    *out = group;
+    return TD_OK;
+}
+
+/* ---- the world ---- */
+
+static const char *world_backend(const td_dist_options *options)
+{
+    if (options->backend != NULL) {
+        return options->backend;
+    }
+    const char *text = getenv("TANDEM_BACKEND");
+    if (text != NULL && text[0] != '\0') {
+        return text;
+    }
+    return dist.met.one_host ? "shm" : "gloo";
+}
+
+td_status td_dist_init(const td_dist_options *options)
+{
+    static const td_dist_options defaults = { .backend = NULL };
+    static const double TIMEOUT = 300;
+    options = options != NULL ? options : &defaults;
+    TD_REQUIRE(!dist.initialized, TD_NOWHERE,
+               "td_dist_init: it has been called before; td_dist_destroy comes first");
+    TD_TRY(td_rendezvous(options, &dist.met));
+    dist.timeout = options->timeout > 0 ? options->timeout : TIMEOUT;
+    dist.group_count = 0;
+    td_status status =
+        make_group(dist.met.rank, dist.met.world_size, world_backend(options), "", &dist.groups[0]);
+    if (status != TD_OK) {
+        char text[TD_CAUSE_BYTES];
+        snprintf(text, sizeof text, "%s", td_last_error());
+        td_rendezvous_end(&dist.met);
+        return td_fail(status, "%s", text);
+    }
+    dist.group_count = 1;
+    dist.initialized = true;
+    return TD_OK;
+}
+
+void td_dist_destroy(void)
+{
+    if (!dist.initialized) {
+        return;
+    }
+    while (dist.group_count > 0) {
+        free_group(dist.groups[--dist.group_count]);
+        dist.groups[dist.group_count] = NULL;
+    }
+    dist.initialized = false;
+    td_rendezvous_end(&dist.met);
+}
+
+bool td_dist_is_initialized(void)
+{
+    return dist.initialized;
+}
+
+td_group *td_dist_world(void)
+{
+    TD_REQUIRE(dist.initialized, TD_NOWHERE,
+               "there is no process group: td_dist_init has not been called");
+    return dist.groups[0];
+}
+
+td_group *td_group_or_world(td_group *group)
+{
+    return group != NULL ? group : td_dist_world();
+}
+
+int td_dist_rank(void)
+{
+    return dist.initialized ? dist.met.rank : 0;
+}
+
+int td_dist_world_size(void)
+{
+    return dist.initialized ? dist.met.world_size : 1;
+}
+
+int td_dist_local_rank(void)
+{
+    return dist.initialized ? dist.met.local_rank : 0;
+}
+
+int td_dist_local_world_size(void)
+{
+    return dist.initialized ? dist.met.local_world_size : 1;
+}
+
+/* ---- groups of some ranks ---- */
+
+int td_group_rank(const td_group *group)
+{
+    return group->rank;
+}
+
+int td_group_size(const td_group *group)
+{
+    return group->size;
+}
+
+const char *td_group_backend(const td_group *group)
+{
+    return group->backend->name;
+}
+
+/* This rank's place in the list, negative if it is not there. */
+static int check_ranks(const int *ranks, int count)
+{
+    const td_group *world = td_dist_world();
+    int place = -1;
+    TD_REQUIRE(count > 0, TD_NOWHERE, "td_group_new: a group needs at least one rank");
+    for (int i = 0; i < count; i++) {
+        TD_REQUIRE(ranks[i] >= 0 && ranks[i] < world->size, TD_NOWHERE,
+                   "td_group_new: rank %d does not exist in a world of %d", ranks[i], world->size);
+        TD_REQUIRE(i == 0 || ranks[i] > ranks[i - 1], TD_NOWHERE,
+                   "td_group_new: ranks must be ascending, and %d comes after %d", ranks[i],
+                   ranks[i - 1]);
+        place = ranks[i] == world->rank ? i : place;
+    }
+    return place;
+}
+
+td_status td_group_new(const int *ranks, int count, td_group **group)
+{
+    td_group *world = td_dist_world();
+    int place = check_ranks(ranks, count);
+    TD_REQUIRE(dist.group_count < MAX_GROUPS, TD_NOWHERE,
+               "td_group_new: %d groups are the most; make them once, not in every step",
+               MAX_GROUPS);
+    *group = NULL;
+    td_status status = TD_OK;
+    if (place >= 0) {
+        char label[sizeof world->label], list[200];
+        bool *member = calloc((size_t)world->size, sizeof *member);
+        if (member == NULL) {
+            return td_fail(TD_E_NOMEM, "out of memory for a process group");
+        }
+        for (int i = 0; i < count; i++) {
+            member[ranks[i]] = true;
+        }
+        td_ranks_text(member, world->size, true, list, sizeof list);
+        free(member);
+        snprintf(label, sizeof label, "group of ranks %s: ", list);
+        status = make_group(place, count, world->backend->name, label, group);
+    }
+    dist.groups[dist.group_count++] = *group;
+    return status;
+}
+
+void td_group_free(td_group *group)
+{
+    if (group == NULL) {
+        return;
+    }
+    TD_REQUIRE(group != dist.groups[0], TD_NOWHERE,
+               "td_group_free: this is the world; td_dist_destroy ends it");
+    dist.groups[group->index] = NULL;
+    free_group(group);
+}

@@ -1,0 +1,98 @@
+/* Memory of a group's engine, as tensors. */
+#include "dist/group.h"
+
+#include "tensor/storage.h"
+
+#include <stdlib.h>
+
+/* Gets the memory back when the tensor and its views are freed. */
+struct td_group_lender {
+    td_lender lender; /* first */
+    td_group *group;  /* NULL: it has ended, and the memory with it */
+    td_group_lender *next;
+};
+
+static void unlink_lender(td_group_lender *lender)
+{
+    td_group_lender **link = &lender->group->lenders;
+    while (*link != lender) {
+        link = &(*link)->next;
+    }
+    *link = lender->next;
+}
+
+static void give_back(td_lender *base, void *data)
+{
+    td_group_lender *lender = (td_group_lender *)(void *)base;
+    td_group *group = lender->group;
+    if (group != NULL) {
+        td_engine_acquire(group);
+        group->backend->memory_free(group->engine, data);
+        unlink_lender(lender);
+        td_engine_release(group);
+    }
+    free(lender);
+}
+
+void td_group_forget_memory(td_group *group)
+{
+    while (group->lenders != NULL) {
+        td_group_lender *lender = group->lenders;
+        group->lenders = lender->next;
+        lender->group = NULL;
+    }
+}
+
+/* A tensor over lent memory. NULL with td_last_error(). */
+static td_tensor *wrap(td_group_lender *lender, void *data, int64_t count, td_dtype dtype)
+{
+    size_t bytes = (size_t)count * td_dtype_size(dtype);
+    td_storage *storage = td_storage_lend(data, bytes, TD_CPU, &lender->lender);
+    if (storage == NULL) {
+        return NULL;
+    }
+    td_tensor *t = malloc(sizeof *t);
+    if (t == NULL) {
+        td_fail(TD_E_NOMEM, "out of memory for a tensor's header");
+        td_unhold(storage); /* which frees the lender, too */
+        return NULL;
+    }
+    int64_t stride = 1;
+    td_init_header(t, storage, 0, TD_SHAPE(count), &stride, dtype);
+    return t;
+}
+
+td_tensor *td_group_memory(td_group *group, int64_t count, td_dtype dtype)
+{
+    group = td_group_or_world(group);
+    TD_REQUIRE(count >= 0, TD_NOWHERE, "td_group_memory: %lld elements are wanted",
+               (long long)count);
+    if (group->engine == NULL || group->backend->memory == NULL) {
+        return td_zeros(TD_SHAPE(count), dtype, TD_CPU);
+    }
+    size_t bytes;
+    if (!td_shape_bytes(TD_SHAPE(count), dtype, &bytes) || bytes > INT64_MAX / 2) {
+        td_fail(TD_E_NOMEM, "td_group_memory: %lld elements of %s are more than any machine has",
+                (long long)count, td_dtype_name(dtype));
+        return NULL;
+    }
+    void *data = NULL;
+    td_collective c = {
+        .kind = TD_COLLECTIVE_MEMORY, .dtype = TD_U8, .out = &data, .count = (int64_t)bytes
+    };
+    if (td_submit(group, &c, 0, NULL) != TD_OK) {
+        return NULL;
+    }
+    td_group_lender *lender = calloc(1, sizeof *lender);
+    if (lender == NULL) {
+        td_fail(TD_E_NOMEM, "out of memory for a tensor of the group");
+        return NULL;
+    }
+    lender->lender.give_back = give_back;
+    lender->group = group;
+    td_engine_acquire(group);
+    lender->next = group->lenders;
+    group->lenders = lender;
+    td_engine_release(group);
+    return wrap(lender, data, count, dtype);
+}

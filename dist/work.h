@@ -1,0 +1,62 @@
+/* The queue of a group, its communication thread, and work handles.
+ *
+ * At any time at most one thread drives the engine: the communication thread, which takes what is
+ * queued in order; or, if nothing is queued or under way, the thread of a blocking call, which
+ * saves two changes of threads. Messages (send, receive) that follow each other are under way at
+ * the same time, since two ranks may send to each other; everything else goes one after the other.
+ *
+ * Denormals count as zero in all collectives (tensor/cpu/denormals.h). */
+#ifndef TD_DIST_WORK_H
+#define TD_DIST_WORK_H
+
+#include "dist/backend.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct td_work {
+    td_collective c;
+    td_group *group;
+    td_work *next; /* in the queue, the list of messages under way, or the list of free ones */
+    void *request; /* of a message under way */
+    double timeout;
+    double queued, begun, ended;
+    atomic_bool done;
+    td_status status;
+};
+
+/* Everything under `lock`. */
+typedef struct td_queue {
+    pthread_mutex_t lock;
+    pthread_cond_t wake; /* the communication thread: something is queued, or the engine is free */
+    pthread_cond_t done; /* waiters: something has ended, or the engine is free */
+    pthread_t thread;
+    bool started, stops;
+    bool busy;            /* a thread drives the engine */
+    bool in_messages;     /* and it is in the loop over messages */
+    td_work *head, *tail; /* queued */
+    td_work *active;      /* messages under way */
+    td_work *unused;      /* work handles for the next calls */
+    struct td_work_block *blocks;
+    uint64_t collectives, messages; /* numbers given out */
+
+    /* What is under way, for the watchdog. */
+    td_collective current;
+    double current_begun; /* 0: nothing */
+    uint64_t begun;       /* counts what has begun */
+} td_queue;
+
+/* A thread is started if the group has an engine. */
+td_status td_queue_init(td_group *group);
+/* Ends the thread; what is outstanding fails. */
+void td_queue_end(td_group *group);
+
+/* Runs a collective, or queues it if work is not NULL. Gives it its number. timeout 0: the
+ * group's. */
+td_status td_submit(td_group *group, td_collective *c, double timeout, td_work **work);
+
+/* Waits until no thread drives the engine, and keeps it so until td_engine_release. */
+void td_engine_acquire(td_group *group);
+void td_engine_release(td_group *group);
+
+#endif

@@ -1,0 +1,194 @@
+#include "tests/dist_procs.h"
+
+#include "dist/clock.h"
+#include "tests/sanitized.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* Of the present run; shared with the ranks. */
+static struct {
+    char store[256];
+    int runs;
+    _Atomic pid_t *pids;
+} now;
+
+static char folder[128];
+
+static void remove_folder(void)
+{
+    if (now.pids != NULL) {
+        char command[192];
+        snprintf(command, sizeof command, "rm -rf '%s'", folder);
+        if (system(command) != 0) {
+            fprintf(stderr, "%s could not be removed\n", folder);
+        }
+    }
+}
+
+static void prepare(void)
+{
+    if (now.pids == NULL) {
+        const char *base = getenv("TMPDIR");
+        snprintf(folder, sizeof folder, "%s/tandem-dist-XXXXXX", base != NULL ? base : "/tmp");
+        assert_non_null(mkdtemp(folder));
+        now.pids = mmap(NULL, PROCS_MAX * sizeof *now.pids, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        assert_true(now.pids != MAP_FAILED);
+        atexit(remove_folder);
+    }
+    snprintf(now.store, sizeof now.store, "%s/store%d", folder, now.runs++);
+    for (int r = 0; r < PROCS_MAX; r++) {
+        now.pids[r] = 0;
+    }
+}
+
+static _Noreturn void be_rank(int rank, int size, procs_fn fn, void *arg, int output)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    dup2(output, STDERR_FILENO);
+    setvbuf(stderr, NULL, _IONBF, 0);
+    now.pids[rank] = getpid();
+    int code = fn(rank, size, arg);
+    now.pids = NULL; /* the folder is the parent's */
+    exit(code);
+}
+
+static void read_output(int fd, procs_end *end)
+{
+    ssize_t length = pread(fd, end->output, sizeof end->output - 1, 0);
+    end->output[length > 0 ? length : 0] = '\0';
+    close(fd);
+}
+
+/* Whether one more has ended. */
+static bool reap(int size, const pid_t *pids, double begin, procs_end *ends)
+{
+    for (int r = 0; r < size; r++) {
+        int status;
+        if (ends[r].seconds == 0 && waitpid(pids[r], &status, WNOHANG) == pids[r]) {
+            ends[r].seconds = td_clock() - begin;
+            ends[r].code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+            ends[r].signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+            return true;
+        }
+    }
+    return false;
+}
+
+void procs_run(int size, double limit, procs_fn fn, void *arg, procs_end *ends)
+{
+    pid_t pids[PROCS_MAX];
+    int outputs[PROCS_MAX];
+    assert_true(size <= PROCS_MAX);
+    prepare();
+    memset(ends, 0, (size_t)size * sizeof *ends);
+    fflush(NULL);
+    double begin = td_clock(), scale = TD_SANITIZED ? 5 : 1;
+    for (int r = 0; r < size; r++) {
+        outputs[r] = open(folder, O_TMPFILE | O_RDWR | O_APPEND, 0600);
+        assert_true(outputs[r] >= 0);
+        pids[r] = fork();
+        assert_true(pids[r] >= 0);
+        if (pids[r] == 0) {
+            be_rank(r, size, fn, arg, outputs[r]);
+        }
+    }
+    bool killed = false;
+    for (int left = size; left > 0;) {
+        if (reap(size, pids, begin, ends)) {
+            left--;
+            continue;
+        }
+        if (!killed && td_clock() - begin > limit * scale) {
+            for (int r = 0; r < size; r++) {
+                if (ends[r].seconds == 0) {
+                    kill(pids[r], SIGKILL);
+                }
+            }
+            killed = true;
+        }
+        td_sleep(0.002);
+    }
+    for (int r = 0; r < size; r++) {
+        read_output(outputs[r], &ends[r]);
+    }
+    if (killed) {
+        for (int r = 0; r < size; r++) {
+            print_message("rank %d: code %d, signal %d: %s\n", r, ends[r].code, ends[r].signal,
+                          ends[r].output);
+        }
+        fail_msg("the ranks took longer than %.1f s", limit * scale);
+    }
+}
+
+void procs_succeed(int size, double limit, procs_fn fn, void *arg)
+{
+    static procs_end ends[PROCS_MAX];
+    procs_run(size, limit, fn, arg, ends);
+    bool good = true;
+    for (int r = 0; r < size; r++) {
+        if (ends[r].code != 0) {
+            print_message("rank %d: code %d, signal %d: %s\n", r, ends[r].code, ends[r].signal,
+                          ends[r].output);
+            good = false;
+        }
+    }
+    assert_true(good);
+}
+
+td_status procs_try_init(int rank, int size, td_dist_options *options)
+{
+    static char url[300];
+    snprintf(url, sizeof url, "file://%s", now.store);
+    options->init_method = url;
+    options->rank = rank;
+    options->world_size = size;
+    return td_dist_init(options);
+}
+
+void procs_init(int rank, int size, double timeout)
+{
+    REQUIRE_OK(procs_try_init(rank, size, &(td_dist_options){ .timeout = timeout }));
+}
+
+pid_t procs_pid(int rank)
+{
+    while (now.pids[rank] == 0) {
+        td_sleep(0.001);
+    }
+    return now.pids[rank];
+}
+
+void procs_require(bool holds, const char *condition, const char *file, int line)
+{
+    if (!holds) {
+        fprintf(stderr, "%s:%d: %s does not hold; last error: %s\n", file, line, condition,
+                td_last_error());
+        fflush(NULL);
+        _exit(99);
+    }
+}
+
+void procs_assert_says(const procs_end *ends, int rank, const char *text)
+{
+    if (strstr(ends[rank].output, text) == NULL) {
+        fail_msg("rank %d (code %d, signal %d) does not say '%s', but: %s", rank, ends[rank].code,
+                 ends[rank].signal, text, ends[rank].output);
+    }
+}

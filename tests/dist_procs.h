@@ -1,0 +1,50 @@
+/* For tests of dist/: several ranks as processes, with a limit on their time, so that nothing can
+ * hang. In ranks use REQUIRE, not cmocka's asserts, which belong to the parent. */
+#ifndef TD_TESTS_DIST_PROCS_H
+#define TD_TESTS_DIST_PROCS_H
+
+#include "dist/dist.h"
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+enum { PROCS_MAX = 16, PROCS_OUTPUT_BYTES = 8192 };
+
+/* How a rank has ended. */
+typedef struct procs_end {
+    int code;                        /* exit code, negative if it was killed */
+    int signal;                      /* that killed it, or 0 */
+    double seconds;                  /* from the start of all ranks to its end */
+    char output[PROCS_OUTPUT_BYTES]; /* what it wrote to stderr */
+} procs_end;
+
+/* What a rank does; returns its exit code. pids: of all ranks, filled in as they start (shared). */
+typedef int (*procs_fn)(int rank, int size, void *arg);
+
+/* Forks `size` ranks and waits for all, at most `limit` seconds: then they are killed. */
+void procs_run(int size, double limit, procs_fn fn, void *arg, procs_end *ends);
+
+/* The same, and fails the test unless all end with 0. */
+void procs_succeed(int size, double limit, procs_fn fn, void *arg);
+
+/* In a rank: td_dist_init over a file store that all ranks of this run share. Fails the rank unless
+ * it works. */
+void procs_init(int rank, int size, double timeout);
+/* The same with other options (init_method, rank and world_size are filled in). */
+td_status procs_try_init(int rank, int size, td_dist_options *options);
+
+/* In a rank: the pid of another, once it has started. */
+pid_t procs_pid(int rank);
+
+/* In a rank: ends it with a message unless condition holds. */
+#define REQUIRE(condition) procs_require((condition), #condition, __FILE__, __LINE__)
+void procs_require(bool holds, const char *condition, const char *file, int line);
+#define REQUIRE_OK(expression) procs_require((expression) == TD_OK, #expression, __FILE__, __LINE__)
+
+/* In the parent: fails the test unless the rank's output has the text. */
+void procs_assert_says(const procs_end *ends, int rank, const char *text);
+
+/* How many memfd segments of tandem this user's processes hold, and files of ours in /dev/shm. */
+int procs_leftovers(void);
+
+#endif
