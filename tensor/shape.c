@@ -173,6 +173,8 @@ bool td_same_order(const td_tensor *a, const td_tensor *b)
 
 int td_check_dim(const td_tensor *t, int dim, td_site at)
 {
+    TD_REQUIRE(t->ndim > 0, at, "dimension %d is out of range: %s, a scalar has no dimensions", dim,
+               td_label(t));
     TD_REQUIRE(dim >= -t->ndim && dim < t->ndim, at,
                "dimension %d is out of range: %s has %d dimensions, so it can be %d to %d", dim,
                td_label(t), t->ndim, -t->ndim, t->ndim - 1);

@@ -238,8 +238,12 @@ static void test_shapes_of_views(void **state)
     expect_fatal("x[2,3] to [4,-1]", td_reshape(x, TD_SHAPE(4, -1)));
     expect_fatal("x[2,3] to [7]: 6 elements to 7", td_reshape(x, TD_SHAPE(7)));
     expect_fatal("at most one may be -1", td_reshape(x, TD_SHAPE(-1, -1)));
+    const int64_t huge = INT64_C(1) << 40; /* squared it is more than 64 bits hold */
+    expect_fatal("6 elements to", td_reshape(x, TD_SHAPE(huge, huge)));
+    expect_fatal("no size in place of -1", td_reshape(x, TD_SHAPE(huge, huge, -1)));
     expect_fatal("appears twice", td_permute(x, (int[]){ 1, 1 }));
     expect_fatal("dimension 2 is out of range", td_transpose(x, 0, 2));
+    expect_fatal("a scalar has no dimensions", td_sum_dim(zeros(TD_SCALAR), 0, false));
     expect_fatal("x[2,3] cannot become [2,4]", td_expand(x, TD_SHAPE(2, 4)));
     expect_fatal("x[2,3] cannot become [3]", td_expand(x, TD_SHAPE(3)));
     expect_fatal("step is 0", td_slice(x, 0, 0, 2, 0));

@@ -273,6 +273,8 @@ static void check_shapes(td_tensor *x)
     ref_expect_exact(td_slice(x, 1, 1, -1, 2), ref_slice(r, 1, 1, (r.shape.dim[1] - 1) / 2, 2),
                      "slice");
     ref_expect_exact(td_slice(x, 2, 3, 2, 1), ref_slice(r, 2, 0, 0, 1), "empty slice");
+    ref_expect_exact(td_slice(x, 1, 1, INT64_MAX, INT64_MAX), ref_slice(r, 1, 1, 1, 1),
+                     "slice of one");
     ref_expect_exact(td_cat(((td_tensor *[]){ x, x }), 2, -2), ref_cat(r, r, 2), "cat");
     td_tensor *contiguous = td_contiguous(td_permute(x, order));
     assert_true(td_is_contiguous(contiguous));

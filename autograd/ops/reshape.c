@@ -11,7 +11,6 @@ static void reshape_backward(td_node *node, const td_tensor *dy)
 static td_shape resolve(const td_tensor *x, td_shape shape, td_site at)
 {
     int unknown = -1;
-    int64_t known = 1;
     for (int d = 0; d < shape.ndim; d++) {
         if (shape.dim[d] == -1 && unknown < 0) {
             unknown = d;
@@ -19,11 +18,13 @@ static td_shape resolve(const td_tensor *x, td_shape shape, td_site at)
             TD_REQUIRE(shape.dim[d] >= 0, at,
                        "reshape: x%s to %s: sizes must not be negative; at most one may be -1",
                        TD_SHAPE_TEXT(x), td_describe_shape(shape));
-            known *= shape.dim[d];
         }
     }
     int64_t numel = td_numel(x);
     if (unknown >= 0) {
+        td_shape others = shape;
+        others.dim[unknown] = 1;
+        int64_t known = td_shape_numel(others);
         TD_REQUIRE(known > 0 && numel % known == 0, at,
                    "reshape: x%s to %s: no size in place of -1 gives %lld elements",
                    TD_SHAPE_TEXT(x), td_describe_shape(shape), (long long)numel);

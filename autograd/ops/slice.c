@@ -10,7 +10,9 @@ static td_tensor sliced(const td_tensor *x, const slice_params *p)
 {
     td_tensor view = *x;
     view.shape[p->dim] = p->count;
-    view.stride[p->dim] *= p->step;
+    if (p->count > 1) { /* otherwise the stride never matters, and the product may be huge */
+        view.stride[p->dim] *= p->step;
+    }
     if (p->count > 0) {
         view.offset += p->start * x->stride[p->dim];
     }
@@ -45,7 +47,7 @@ td_tensor *(td_slice)(td_tensor *x, int dim, int64_t start, int64_t end, int64_t
     TD_REQUIRE(first >= 0 && first <= size, at,
                "slice: start %lld lies outside dimension %d of x%s", (long long)start, dim,
                TD_SHAPE_TEXT(x));
-    int64_t count = limit > first ? (limit - first + step - 1) / step : 0;
+    int64_t count = limit > first ? (limit - first - 1) / step + 1 : 0;
     slice_params params = { dim, first, count, step };
     td_tensor view = sliced(x, &params);
     return td_record(
