@@ -273,6 +273,25 @@ static void test_zero_is_a_gradient(void **state)
     td_module_free(j.net);
 }
 
+/* A step is a write: a tape that saved the weights before it must not go on with those after. */
+static void test_step_before_backward(void **state)
+{
+    (void)state;
+    td_module *net = td_nn_sequential(td_nn_linear(3, 4), td_nn_linear(4, 1));
+    td_optim *optim = td_sgd(td_parameters(net), &(td_sgd_options){ .lr = 0.1 });
+    td_tensor *x = td_full(TD_SHAPE(2, 3), 1.0, TD_F32, TD_CPU);
+    td_step_begin();
+    td_tensor *first = td_sum(td_forward(net, x)), *second = td_sum(td_forward(net, x));
+    td_backward(first);
+    td_optim_step(optim);
+    expect_fatal("'1.weight'", td_backward(second));
+    assert_non_null(strstr(fatal_message(), "written in place"));
+    td_step_abandon();
+    td_free(x);
+    td_optim_free(optim);
+    td_module_free(net);
+}
+
 /* Two optimizers over the same parameters, the first gone before the second. */
 static void test_two_optimizers(void **state)
 {
@@ -312,6 +331,7 @@ int main(void)
         cmocka_unit_test(test_adam),
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_zero_is_a_gradient),
+        cmocka_unit_test(test_step_before_backward),
         cmocka_unit_test(test_two_optimizers),
         cmocka_unit_test(test_bad_options),
     };

@@ -87,8 +87,8 @@ static int fill_slices(td_optim *o)
         };
         o->kind->fill(o, o->steps[i], &slice);
         o->steps[i]++;
-        td_optim_slice *last = &o->slices[count - 1];
-        if (count > 0 && continues(last, &slice, unit)) {
+        td_optim_slice *last = count > 0 ? &o->slices[count - 1] : NULL;
+        if (last != NULL && continues(last, &slice, unit)) {
             last->count = slice.begin + slice.count - last->begin;
         } else {
             o->slices[count++] = slice;
@@ -102,6 +102,7 @@ void td_optim_step(td_optim *optim)
     int slices = fill_slices(optim);
     td_tensor *flat = td_params_flat(optim->params);
     if (slices > 0) {
+        td_data_rw(flat); /* a write: a tape that has saved parameters must know */
         optim->kind->run(optim, td_kernels_of(td_device_of(flat)), flat,
                          td_params_flat_grad(optim->params), slices);
     }
