@@ -42,10 +42,13 @@ td_tensor *td_matmul(td_tensor *a, td_tensor *b, td_site at);
 /* x[...,in], w[out,in], b[out] or NULL -> [...,out]: x w^T + b. */
 td_tensor *td_linear(td_tensor *x, td_tensor *w, td_tensor *b, td_site at);
 
+/* A padding's width where only the height is padded: { 3, TD_PAD_NONE }. */
+enum { TD_PAD_NONE = -1 };
+
 typedef struct td_conv2d_options {
     int stride[2], padding[2], dilation[2]; /* height, width; stride and dilation 0: 1; a width of 0
                                                with a height that is not 0 means the same as the
-                                               height, also for padding */
+                                               height, also for padding (see TD_PAD_NONE) */
     int groups;                             /* 0: 1 */
 } td_conv2d_options;
 /* x[N,C,H,W], w[O,C/groups,KH,KW], b[O] or NULL -> [N,O,OH,OW], OH = (H + 2 pad - dil (KH-1) - 1) /
@@ -86,7 +89,8 @@ td_tensor *td_log_softmax(td_tensor *x, int dim, td_site at);
 /* ---- pooling of [N,C,H,W] ---- */
 typedef struct td_pool2d_options {
     int kernel[2], stride[2], padding[2]; /* stride 0: the kernel; a width of 0 with a height that
-                                             is not 0 means the same as the height */
+                                             is not 0 means the same as the height (for
+                                             padding, TD_PAD_NONE: 0) */
     bool exclude_pad; /* average pooling: divide by the places inside the image only */
 } td_pool2d_options;
 td_tensor *td_max_pool2d(td_tensor *x, const td_pool2d_options *options, td_site at);

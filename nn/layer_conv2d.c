@@ -29,7 +29,9 @@ static void conv2d_describe(const td_module *self, char *text, size_t size)
     const conv2d_state *s = self->state;
     char stride[48] = "", padding[48] = "", dilation[48] = "", groups[32] = "";
     describe_pair(stride, sizeof stride, "stride", s->options.stride, 1);
-    describe_pair(padding, sizeof padding, "padding", s->options.padding, 0);
+    int pad[2] = { s->options.padding[0], s->options.padding[1] };
+    pad[1] = pad[1] == TD_PAD_NONE ? 0 : pad[1];
+    describe_pair(padding, sizeof padding, "padding", pad, 0);
     describe_pair(dilation, sizeof dilation, "dilation", s->options.dilation, 1);
     if (s->options.groups > 1) {
         snprintf(groups, sizeof groups, ", groups %d", s->options.groups);
@@ -84,8 +86,8 @@ static void check_options(const conv2d_state *s)
                (long long)s->in, (long long)s->out, (long long)groups);
     for (int i = 0; i < 2; i++) {
         TD_REQUIRE(
-            s->kernel[i] > 0 && s->options.stride[i] > 0 && s->options.padding[i] >= 0 &&
-                s->options.dilation[i] > 0,
+            s->kernel[i] > 0 && s->options.stride[i] > 0 && s->options.dilation[i] > 0 &&
+                (s->options.padding[i] >= 0 || (i == 1 && s->options.padding[i] == TD_PAD_NONE)),
             TD_HERE,
             "td_nn_conv2d: kernel %d, stride %d and dilation %d must be positive, padding %d "
             "not negative",

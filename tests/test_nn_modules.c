@@ -127,6 +127,8 @@ static void test_layers_shapes(void **state)
         { { 3, { 2, 3, 8 } }, { 3, { 2, 3, 8 } } },       /* layer norm */
         { { 2, { 2, 3 } }, { 2, { 2, 3 } } },             /* gelu */
         { { 2, { 2, 3 } }, { 2, { 2, 7 } } },             /* linear without bias */
+        { { 4, { 2, 3, 8, 6 } }, { 4, { 2, 5, 8, 6 } } }, /* conv2d padded in one direction */
+        { { 4, { 2, 3, 8, 6 } }, { 4, { 2, 5, 8, 6 } } }, /* and in the other */
     };
     td_module *layers[] = {
         td_nn_conv2d(
@@ -139,6 +141,9 @@ static void test_layers_shapes(void **state)
         td_nn_layer_norm(8),
         td_nn_gelu(),
         td_nn_linear_no_bias(3, 7),
+        td_nn_conv2d(3, 5,
+                     &(td_nn_conv2d_options){ .kernel = { 7, 1 }, .padding = { 3, TD_PAD_NONE } }),
+        td_nn_conv2d(3, 5, &(td_nn_conv2d_options){ .kernel = { 1, 7 }, .padding = { 0, 3 } }),
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         td_tensor *x = td_zeros(cases[i].in, TD_F32, TD_CPU);

@@ -133,6 +133,14 @@ static const conv_case conv_cases[] = {
       { 4, { 14, 1, 3, 3 } },
       { .stride = { 2 }, .padding = { 1 }, .groups = 7 },
       { .stride = { 2, 2 }, .pad = { 1, 1 } } },
+    { { 4, { 2, 3, 6, 5 } },
+      { 4, { 4, 3, 7, 1 } },
+      { .padding = { 3, TD_PAD_NONE } },
+      { .stride = { 1, 1 }, .pad = { 3, 0 } } },
+    { { 4, { 2, 3, 6, 5 } },
+      { 4, { 4, 3, 1, 7 } },
+      { .padding = { 0, 3 } },
+      { .stride = { 1, 1 }, .pad = { 0, 3 } } },
     { { 4, { 0, 3, 5, 5 } }, { 4, { 4, 3, 3, 3 } }, { .groups = 1 }, { .stride = { 1, 1 } } },
 };
 

@@ -49,7 +49,7 @@ static td_conv2d_params read_options(const td_conv2d_options *options, td_site a
     td_conv2d_options given = options != NULL ? *options : (td_conv2d_options){ .groups = 1 };
     td_conv2d_params params = { .groups = given.groups != 0 ? given.groups : 1 };
     td_op_pair(given.stride, 1, 1, "conv2d", "stride", params.stride, at);
-    td_op_pair(given.padding, 0, 0, "conv2d", "padding", params.pad, at);
+    td_op_padding(given.padding, "conv2d", params.pad, at);
     td_op_pair(given.dilation, 1, 1, "conv2d", "dilation", params.dilation, at);
     return params;
 }

@@ -217,6 +217,16 @@ void td_op_pair(const int *given, int otherwise, int least, const char *op, cons
                "%s: the %s is %d by %d; it must be at least %d", op, what, pair[0], pair[1], least);
 }
 
+void td_op_padding(const int *given, const char *op, int *pair, td_site at)
+{
+    if (given[0] >= 0 && given[1] == TD_PAD_NONE) {
+        pair[0] = given[0];
+        pair[1] = 0;
+        return;
+    }
+    td_op_pair(given, 0, 0, op, "padding", pair, at);
+}
+
 int64_t td_op_windows(int64_t size, int64_t kernel, int stride, int pad, int dilation)
 {
     int64_t room = size + 2 * (int64_t)pad - (int64_t)dilation * (kernel - 1) - 1;

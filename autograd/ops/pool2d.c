@@ -12,7 +12,7 @@ static td_pool2d_params read_options(const td_tensor *x, const td_pool2d_options
                "%s: options must give a kernel of at least 1 by 1", op);
     td_pool2d_params params = { .count_include_pad = !options->exclude_pad };
     td_op_pair(options->kernel, 1, 1, op, "kernel", params.kernel, at);
-    td_op_pair(options->padding, 0, 0, op, "padding", params.pad, at);
+    td_op_padding(options->padding, op, params.pad, at);
     if (options->stride[0] == 0 && options->stride[1] == 0) {
         params.stride[0] = params.kernel[0];
         params.stride[1] = params.kernel[1];
