@@ -61,7 +61,9 @@ void td_group_abort(td_group *group, const char *reason);
  * are taken in rank order, so results are the same bits on all ranks and from run to run.
  *
  * A call with work == NULL blocks. Otherwise it is queued, runs on the group's communication
- * thread, and *work must be given to td_work_wait, exactly once. Group NULL: the world. */
+ * thread, and *work must be given to td_work_wait, exactly once; if the call itself fails, *work is
+ * NULL. Sends and receives that follow each other in the queue are under way at the same time.
+ * Denormals count as zero, as in all kernels. Group NULL: the world. */
 
 typedef enum td_reduction {
     TD_SUM,
@@ -74,7 +76,8 @@ typedef enum td_reduction {
 typedef struct td_work td_work;
 td_status td_work_wait(td_work *work, double timeout); /* ends work; timeout 0: the group's */
 bool td_work_test(const td_work *work);                /* whether it is done, well or badly */
-/* Seconds on CLOCK_MONOTONIC when it was queued, began and ended (0: not yet). */
+/* Seconds on CLOCK_MONOTONIC when it was queued, began and ended (0: not yet). Also right after
+ * td_work_wait, until the next call for this group. */
 void td_work_times(const td_work *work, double *queued, double *begun, double *ended);
 
 td_status td_all_reduce(td_group *group, td_tensor *t, td_reduction op, td_work **work);

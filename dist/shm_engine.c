@@ -4,12 +4,13 @@
 #include "dist/clock.h"
 
 #include <inttypes.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+static const double FIRST_SPIN = 20e-6; /* seconds; it adapts (shm_wait.c) */
 
 static size_t round_up(size_t bytes, size_t unit)
 {
@@ -27,15 +28,6 @@ static void lay_out(td_shm *shm)
     shm->box_bytes = round_up(sizeof(td_shm_box) + TD_SHM_SLOTS * shm->slot_bytes, TD_SHM_LINE);
     shm->areas_at = round_up(shm->boxes_at + n * n * shm->box_bytes, page);
     shm->bytes = shm->areas_at + 2 * n * TD_SHM_AREA_BYTES;
-}
-
-/* Spinning pays where every rank has a core to spin on. */
-static double spin_time(int ranks)
-{
-    static const double SPIN = 50e-6;
-    cpu_set_t cpus;
-    int count = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
-    return ranks <= count ? SPIN : 0;
 }
 
 /* ---- meeting ---- */
@@ -151,7 +143,7 @@ static td_status shm_init(void **engine, const td_backend_init *init)
     }
     shm->rank = init->rank;
     shm->size = init->size;
-    shm->spin = spin_time(init->size);
+    shm->spin = FIRST_SPIN;
     lay_out(shm);
     td_status status = meet(shm, init);
     if (status != TD_OK) {

@@ -152,10 +152,30 @@ static td_status sleep_until_all(td_shm *shm, size_t offset, uint64_t target, do
     return status;
 }
 
+/* Spins for a while, whether they come. The while is longer where that pays, and shorter where
+ * others want the core, too. */
+static bool spin_until_all(td_shm *shm, size_t offset, uint64_t target)
+{
+    enum { GLANCES = 32 }; /* between two looks at the clock */
+    static const double SHORTEST = 8e-6, LONGEST = 50e-6;
+    double end = td_clock() + shm->spin;
+    do {
+        for (int i = 0; i < GLANCES; i++) {
+            if (all_arrived(shm, offset, target)) {
+                shm->spin = shm->spin * 2 < LONGEST ? shm->spin * 2 : LONGEST;
+                return true;
+            }
+            relax();
+        }
+        sched_yield(); /* they may be waiting for this very core */
+    } while (td_clock() < end);
+    shm->spin = shm->spin / 2 > SHORTEST ? shm->spin / 2 : SHORTEST;
+    return false;
+}
+
 /* Writes this rank's word and waits until everybody's has reached target. */
 static td_status arrive(td_shm *shm, size_t offset, uint64_t target, const td_collective *c)
 {
-    enum { GLANCES = 32 }; /* between two looks at the clock */
     td_shm_segment *s = shm->segment;
     atomic_store(word_of(shm, shm->rank, offset), target);
     if (all_arrived(shm, offset, target)) {
@@ -165,16 +185,8 @@ static td_status arrive(td_shm *shm, size_t offset, uint64_t target, const td_co
         }
         return TD_OK;
     }
-    if (shm->spin > 0 && !c->background) {
-        double end = td_clock() + shm->spin;
-        do {
-            for (int i = 0; i < GLANCES; i++) {
-                if (all_arrived(shm, offset, target)) {
-                    return TD_OK;
-                }
-                relax();
-            }
-        } while (td_clock() < end);
+    if (!c->background && spin_until_all(shm, offset, target)) {
+        return TD_OK;
     }
     return sleep_until_all(shm, offset, target, c->deadline);
 }
