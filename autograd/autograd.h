@@ -60,6 +60,9 @@ void td_mul_scalar_(td_tensor *t, double s, td_site at);
  * backward. Returns an id > 0 for removal, or a negative status when memory is short. */
 typedef void (*td_grad_ready_fn)(td_tensor *leaf, void *user);
 typedef void (*td_backward_end_fn)(td_tensor *const *unused, int count, void *user);
+/* How many operations on the tapes of running steps still hold the leaf: 0 when no backward is to
+ * come through it. Its memory may be exchanged or moved then. */
+int td_leaf_uses(const td_tensor *leaf);
 int td_on_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user);
 void td_remove_grad_hook(td_tensor *leaf, int id);
 int td_on_backward_end(td_backward_end_fn fn, void *user); /* per thread */

@@ -278,6 +278,11 @@ void td_leaf_backward_end(uint64_t backward)
     td_hooks_run_end(&end_hooks, unused, count);
 }
 
+int td_leaf_uses(const td_tensor *leaf)
+{
+    return leaf_of(leaf, "td_leaf_uses")->refs - 1;
+}
+
 int td_on_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user)
 {
     td_leaf *state = leaf_of(leaf, "td_on_grad_ready");

@@ -119,17 +119,24 @@ void td_trace_end(void)
     if (!td_trace_on() || span_depth >= DEPTH || spans[span_depth].name == NULL) {
         return;
     }
-    double end = td_clock();
+    td_trace_span(spans[span_depth].name, spans[span_depth].begin, td_clock());
+}
+
+void td_trace_span(const char *name, double begin, double end)
+{
+    if (!td_trace_on()) {
+        return;
+    }
     int lane = lane_of_thread();
     pthread_mutex_lock(&trace.lock);
     if (trace.file != NULL) {
         if (!trace.named[lane]) {
-            char name[32];
-            snprintf(name, sizeof name, lane == 0 ? "compute" : "thread %d", lane);
-            write_name("thread_name", lane, name);
+            char thread[32];
+            snprintf(thread, sizeof thread, lane == 0 ? "compute" : "thread %d", lane);
+            write_name("thread_name", lane, thread);
             trace.named[lane] = true;
         }
-        write_span(lane, spans[span_depth].name, spans[span_depth].begin, end, 0);
+        write_span(lane, name, begin, end, 0);
     }
     pthread_mutex_unlock(&trace.lock);
 }

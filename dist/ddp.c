@@ -1,0 +1,304 @@
+/* DistributedDataParallel: the wrapper around a model. */
+#include "dist/ddp.h"
+
+#include "dist/clock.h"
+#include "dist/trace.h"
+#include "nn/params.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what one rank has, for everybody ---- */
+
+/* All buffers into the bytes that travel, or back. */
+static void copy_buffers(td_ddp_state *s, bool in)
+{
+    char *bytes = td_data_rw(s->buffers);
+    for (int i = 0; i < s->buffer_count; i++) {
+        td_tensor *t = s->buffer_list[i];
+        size_t size = (size_t)td_numel(t) * td_dtype_size(t->dtype);
+        memcpy(in ? bytes : td_data_rw(t), in ? td_data(t) : bytes, size);
+        bytes += size;
+    }
+}
+
+td_status td_ddp_broadcast_buffers(td_ddp_state *s, int root)
+{
+    if (s->buffers == NULL) {
+        return TD_OK;
+    }
+    if (s->rank == root) {
+        copy_buffers(s, true);
+    }
+    TD_TRY(td_broadcast(s->group, s->buffers, root, NULL));
+    if (s->rank != root) {
+        copy_buffers(s, false);
+    }
+    return TD_OK;
+}
+
+td_status td_ddp_broadcast_all(td_ddp_state *s, int root)
+{
+    TD_TRY(td_broadcast(s->group, td_params_flat(s->params), root, NULL));
+    return td_ddp_broadcast_buffers(s, root);
+}
+
+/* ---- forward ---- */
+
+static void begin_forward(td_ddp_state *s, bool training)
+{
+    bool wanted = training && s->no_sync_depth == 0 && !s->options.no_broadcast_buffers;
+    if (wanted && s->buffers != NULL) {
+        td_ddp_note(s, td_ddp_announce(s, TD_DDP_BUFFERS));
+        if (s->status == TD_OK) {
+            td_ddp_note(s, td_ddp_broadcast_buffers(s, s->join.root));
+        }
+        td_ddp_report(s);
+    }
+}
+
+static td_tensor *ddp_forward(td_module *self, td_tensor *x, td_site at)
+{
+    td_ddp_state *s = self->state;
+    if (!td_grad_enabled()) {
+        return (td_forward)(s->model, x, at);
+    }
+    begin_forward(s, self->training);
+    s->forward_begin = td_clock();
+    td_trace_begin("forward");
+    td_tensor *y = (td_forward)(s->model, x, at);
+    td_trace_end();
+    s->forward_end = td_clock();
+    return y;
+}
+
+/* ---- beginning and end ---- */
+
+static void ddp_free(td_module *self)
+{
+    td_ddp_state *s = self->state;
+    if (s->end_hook > 0) {
+        td_remove_backward_end_hook(s->end_hook); /* the leaves' hooks went with the leaves */
+    }
+    td_ddp_free_buckets(s);
+    if (s->error != NULL) {
+        td_params_drop_flat(s->params, s->error);
+    }
+    td_free(s->wire);
+    td_free(s->buffers);
+    td_free(s->numbers);
+    td_free(s->usage);
+    free(s->watches);
+    free(s->bucket_of);
+    free(s->buffer_list);
+    free(s->ready);
+    free(s->used);
+    free(s->never_used);
+    free(s->ready_order);
+}
+
+static void ddp_describe(const td_module *self, char *text, size_t size)
+{
+    const td_ddp_state *s = self->state;
+    snprintf(text, size, "rank %d of %d, %s", s->rank, s->world, td_group_backend(s->group));
+}
+
+static const td_module_type ddp_type = {
+    .name = "DistributedDataParallel",
+    .forward = ddp_forward,
+    .free = ddp_free,
+    .describe = ddp_describe,
+    .transparent = true,
+};
+
+td_ddp_state *td_ddp_state_of(const td_module *ddp)
+{
+    TD_REQUIRE(ddp != NULL && ddp->type == &ddp_type, TD_HERE,
+               "the module is %s, not a DistributedDataParallel (td_ddp)",
+               ddp == NULL ? "NULL" : ddp->type->name);
+    return ddp->state;
+}
+
+static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
+{
+    if (options != NULL) {
+        s->options = *options;
+    }
+    td_ddp_options *o = &s->options;
+    s->group = o->group != NULL ? o->group : td_dist_world();
+    s->rank = td_group_rank(s->group);
+    s->world = td_group_size(s->group);
+    o->bucket_cap_mb = o->bucket_cap_mb > 0.0 ? o->bucket_cap_mb : 5.0;
+    o->powersgd_rank = o->powersgd_rank > 0 ? o->powersgd_rank : 1;
+    o->powersgd_start = o->powersgd_start > 0 ? o->powersgd_start : 1000;
+    const char *hook = o->comm_hook;
+    if (hook == NULL) {
+        return TD_OK;
+    }
+    bool half = strcmp(hook, "bf16") == 0 || strcmp(hook, "fp16") == 0;
+    s->compression = half ? TD_DDP_HALF : TD_DDP_POWERSGD;
+    if (!half && strcmp(hook, "powersgd") != 0) {
+        return td_fail(TD_E_ARG,
+                       "td_ddp: there is no communication hook '%s'; there are bf16, fp16 and "
+                       "powersgd",
+                       hook);
+    }
+    return TD_OK;
+}
+
+static td_status list_buffers(td_ddp_state *s)
+{
+    td_state_list list = td_module_state(s->model);
+    if (list.count < 0) {
+        return TD_E_NOMEM;
+    }
+    s->buffer_list = calloc((size_t)list.count + 1, sizeof(td_tensor *));
+    size_t bytes = 0;
+    for (int i = 0; s->buffer_list != NULL && i < list.count; i++) {
+        td_tensor *t = list.items[i].tensor;
+        if (list.items[i].buffer) {
+            TD_REQUIRE(td_is_dense(t), TD_HERE, "td_ddp: the buffer '%s' has gaps in memory",
+                       list.items[i].name);
+            s->buffer_list[s->buffer_count++] = t;
+            bytes += (size_t)td_numel(t) * td_dtype_size(t->dtype);
+        }
+    }
+    td_state_list_free(&list);
+    if (bytes > 0) {
+        s->buffers = td_group_memory(s->group, (int64_t)bytes, TD_U8);
+    }
+    return s->buffer_list != NULL && (bytes == 0 || s->buffers != NULL) ? TD_OK : TD_E_NOMEM;
+}
+
+static td_status make_tables(td_ddp_state *s)
+{
+    size_t room = (size_t)s->count + 1;
+    s->watches = calloc(room, sizeof *s->watches);
+    s->bucket_of = calloc(room, sizeof *s->bucket_of);
+    s->ready = calloc(room, sizeof *s->ready);
+    s->used = calloc(room, sizeof *s->used);
+    s->never_used = calloc(room, sizeof *s->never_used);
+    s->ready_order = calloc(room, sizeof *s->ready_order);
+    s->numbers = td_zeros(TD_SHAPE(s->world + 1), TD_I32, TD_CPU);
+    s->usage = td_zeros(TD_SHAPE(s->count), TD_U8, TD_CPU);
+    bool made = s->watches != NULL && s->bucket_of != NULL && s->ready != NULL && s->used != NULL &&
+                s->never_used != NULL && s->ready_order != NULL && s->numbers != NULL &&
+                s->usage != NULL;
+    return made ? TD_OK : td_fail(TD_E_NOMEM, "td_ddp: no memory for %d parameters", s->count);
+}
+
+/* Gradients become ready from the last layer to the first. */
+static td_status lay_out(td_ddp_state *s)
+{
+    for (int k = 0; k < s->count; k++) {
+        s->ready_order[k] = s->count - 1 - k;
+    }
+    TD_TRY(td_params_reorder(s->params, s->ready_order));
+    td_tensor *flat = td_params_flat(s->params);
+    td_tensor *memory = td_group_memory(s->group, td_numel(flat), flat->dtype);
+    if (memory == NULL) {
+        return TD_E_NOMEM;
+    }
+    td_status status = td_params_set_grad_memory(s->params, memory);
+    if (status != TD_OK) {
+        td_free(memory);
+        return status;
+    }
+    if (s->compression == TD_DDP_POWERSGD) {
+        s->error = td_params_new_flat(s->params);
+        TD_TRY(s->error != NULL ? TD_OK : TD_E_NOMEM);
+    }
+    return td_ddp_make_buckets(s);
+}
+
+static td_status prepare(td_module *ddp)
+{
+    td_ddp_state *s = ddp->state;
+    TD_TRY(td_ddp_check_same(s->group, s->model, &s->options));
+    s->params = td_parameters(ddp);
+    if (s->params == NULL) {
+        return TD_E_NOMEM;
+    }
+    s->count = td_params_count(s->params);
+    if (s->count == 0) {
+        return td_fail(TD_E_ARG, "td_ddp: the model has no parameter that takes gradients");
+    }
+    TD_TRY(make_tables(s));
+    TD_TRY(list_buffers(s));
+    TD_TRY(lay_out(s));
+    TD_TRY(td_ddp_broadcast_all(s, 0));
+    return td_ddp_watch_gradients(s) ? TD_OK : TD_E_NOMEM;
+}
+
+td_module *td_ddp(td_module *model, const td_ddp_options *options)
+{
+    td_module *m = td_module_new(&ddp_type, sizeof(td_ddp_state));
+    if (m == NULL || model == NULL) {
+        td_module_free(m);
+        td_module_free(model);
+        return NULL;
+    }
+    td_ddp_state *s = m->state;
+    s->model = td_module_add(m, "module", model);
+    if (td_module_finish(m) == NULL) {
+        return NULL;
+    }
+    td_status status = read_options(s, options);
+    if (status == TD_OK) {
+        status = prepare(m);
+    }
+    if (status != TD_OK) {
+        td_module_free(m);
+        return NULL;
+    }
+    return m;
+}
+
+td_module *td_ddp_model(td_module *ddp)
+{
+    return td_ddp_state_of(ddp)->model;
+}
+
+/* ---- settings and figures ---- */
+
+void td_ddp_on_error(td_module *ddp, void (*fn)(td_status status, const char *message, void *user),
+                     void *user)
+{
+    td_ddp_state *s = td_ddp_state_of(ddp);
+    s->on_error = fn;
+    s->error_user = user;
+}
+
+void td_ddp_no_sync_begin(td_module *ddp)
+{
+    td_ddp_state_of(ddp)->no_sync_depth++;
+}
+
+void td_ddp_no_sync_end(td_module *ddp)
+{
+    td_ddp_state *s = td_ddp_state_of(ddp);
+    TD_REQUIRE(s->no_sync_depth > 0, TD_HERE, "td_ddp_no_sync_end without td_ddp_no_sync_begin");
+    s->no_sync_depth--;
+}
+
+td_ddp_figures td_ddp_last_figures(const td_module *ddp)
+{
+    return td_ddp_state_of(ddp)->figures;
+}
+
+void td_ddp_print_figures(const td_module *ddp, FILE *out)
+{
+    const td_ddp_state *s = td_ddp_state_of(ddp);
+    const td_ddp_figures *f = &s->figures;
+    fprintf(out, "DDP, rank %d of %d (%s): %d buckets%s, MiB:", s->rank, s->world,
+            td_group_backend(s->group), f->buckets, f->rebuilt ? " (rebuilt by ready order)" : "");
+    int shown = (int)(sizeof f->bucket_bytes / sizeof *f->bucket_bytes);
+    for (int i = 0; i < f->buckets && i < shown; i++) {
+        fprintf(out, " %.2f", (double)f->bucket_bytes[i] / (1 << 20));
+    }
+    fprintf(out,
+            "%s\nstep %lld: forward %.2f ms, backward %.2f ms, communication %.2f ms, of which "
+            "%.2f ms exposed (overlap %.0f %%)\n",
+            f->buckets > shown ? " ..." : "", (long long)f->steps, f->forward * 1e3,
+            f->backward * 1e3, f->communication * 1e3, f->exposed * 1e3, f->overlap * 100.0);
+}

@@ -1,0 +1,139 @@
+/* DistributedDataParallel, seen from inside. The pieces:
+ *   ddp.c          the wrapper module: construction, forward, figures
+ *   ddp_check.c    whether all ranks have the same model
+ *   ddp_buckets.c  which gradients travel together, and the order of ready gradients
+ *   ddp_reduce.c   the grad-ready hooks: launching, waiting, unused parameters
+ *   ddp_compress.c communication hooks: bf16, fp16
+ *   ddp_powersgd.c communication hook: PowerSGD
+ *   ddp_join.c     uneven inputs */
+#ifndef TD_DIST_DDP_H
+#define TD_DIST_DDP_H
+
+#include "dist/dist.h"
+
+typedef struct td_ddp_state td_ddp_state;
+
+/* Gradients that travel together: a slice of the flat gradients. */
+typedef struct td_ddp_bucket {
+    int64_t begin, count;         /* elements */
+    int first, params;            /* the parameters' places in memory: first, first + 1, ... */
+    int pending;                  /* gradients that are not ready yet */
+    td_tensor *grad;              /* the slice */
+    td_tensor *wire;              /* what travels in its place with a communication hook, or NULL */
+    struct td_powersgd *powersgd; /* NULL: none */
+    td_work *work;                /* under way */
+    char name[48];                /* for the trace */
+} td_ddp_bucket;
+
+/* What a ready hook is called with. */
+typedef struct td_ddp_watch {
+    td_ddp_state *ddp;
+    int param;
+    int hook;
+} td_ddp_watch;
+
+typedef enum td_ddp_compression {
+    TD_DDP_PLAIN,
+    TD_DDP_HALF, /* bf16, fp16 */
+    TD_DDP_POWERSGD
+} td_ddp_compression;
+
+/* Uneven inputs: what the ranks tell each other before each collective of the model. */
+typedef struct td_ddp_join {
+    bool on;
+    bool ran_out;          /* this rank: it shadows the others */
+    bool by_initial_world; /* divide sums by the world's size, not by the ranks that are left */
+    int live;              /* ranks that are left */
+    int root;              /* the first of them */
+} td_ddp_join;
+
+struct td_ddp_state {
+    td_module *model;
+    td_ddp_options options;
+    td_group *group;
+    int rank, world;
+    td_params *params;
+    int count; /* parameters */
+    td_ddp_watch *watches;
+    int end_hook;
+
+    td_ddp_bucket *buckets;
+    int bucket_count;
+    int *bucket_of; /* of each parameter */
+    bool rebuilt;   /* in the order in which gradients became ready */
+
+    td_ddp_compression compression;
+    td_tensor *wire;  /* bf16, fp16: the flat gradients as they travel */
+    td_tensor *error; /* PowerSGD: what was not sent so far, flat */
+
+    td_tensor **buffer_list;
+    int buffer_count;
+    td_tensor *buffers; /* all of them as bytes, for one broadcast; NULL: there are none */
+    td_tensor *numbers; /* i32 [world + 1]: for join */
+    td_tensor *usage;   /* u8 [count] */
+
+    /* The backward under way. */
+    bool active;        /* a gradient of ours became ready */
+    bool launched;      /* the others have been told that a reduction begins */
+    bool *ready, *used; /* in this backward; since the last reduction */
+    bool *never_used;   /* static graph: known after the first reduction */
+    bool usage_known;
+    int *ready_order, ready_count;
+    int next; /* bucket to launch */
+    td_status status;
+    char message[1024]; /* the first failure */
+
+    int no_sync_depth;
+    td_ddp_join join;
+    void (*on_error)(td_status status, const char *message, void *user);
+    void *error_user;
+
+    double forward_begin, forward_end;
+    td_ddp_figures figures;
+};
+
+td_ddp_state *td_ddp_state_of(const td_module *ddp); /* fatal if it is none */
+
+/* ddp_check.c: TD_E_MISMATCH, on every rank, with the first difference. */
+td_status td_ddp_check_same(td_group *group, const td_module *model, const td_ddp_options *options);
+
+/* ddp_buckets.c */
+td_status td_ddp_make_buckets(td_ddp_state *s);
+void td_ddp_free_buckets(td_ddp_state *s);
+td_status td_ddp_rebuild(td_ddp_state *s); /* collective; once all ranks can */
+
+/* ddp_reduce.c */
+bool td_ddp_watch_gradients(td_ddp_state *s); /* false: no memory */
+void td_ddp_arm(td_ddp_state *s);
+/* Launches all buckets that are left and finishes the reduction: what ranks that ran out do, too.
+ */
+void td_ddp_finish(td_ddp_state *s);
+/* Averages a tensor over the ranks, or over those that are left; scale: done already. */
+td_status td_ddp_average(td_ddp_state *s, td_tensor *t, td_work **work);
+double td_ddp_divisor(const td_ddp_state *s);
+/* Keeps the first failure. */
+void td_ddp_note(td_ddp_state *s, td_status status);
+/* Tells it: to the user's function, or as a fatal error. */
+void td_ddp_report(td_ddp_state *s);
+
+/* ddp.c: rank root's buffers for everybody. */
+td_status td_ddp_broadcast_buffers(td_ddp_state *s, int root);
+td_status td_ddp_broadcast_all(td_ddp_state *s, int root); /* parameters, too */
+
+/* ddp_compress.c: sending a bucket, and taking what came back. */
+td_status td_ddp_compress_setup(td_ddp_state *s);
+td_status td_ddp_launch_bucket(td_ddp_state *s, td_ddp_bucket *b);
+td_status td_ddp_unpack_bucket(td_ddp_state *s, td_ddp_bucket *b);
+
+/* ddp_powersgd.c */
+bool td_powersgd_active(const td_ddp_state *s); /* plain all-reduces come first */
+td_status td_powersgd_launch(td_ddp_state *s, td_ddp_bucket *b);
+td_status td_powersgd_second(td_ddp_state *s, td_ddp_bucket *b); /* after the wait; launches */
+td_status td_powersgd_unpack(td_ddp_state *s, td_ddp_bucket *b);
+void td_powersgd_free(td_ddp_bucket *b);
+
+/* ddp_join.c: what comes next, told by the ranks that are left. */
+typedef enum td_ddp_event { TD_DDP_BUFFERS, TD_DDP_REDUCTION } td_ddp_event;
+td_status td_ddp_announce(td_ddp_state *s, td_ddp_event event);
+
+#endif

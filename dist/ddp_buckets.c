@@ -1,0 +1,166 @@
+/* Which gradients travel together. Gradients lie side by side in memory, first those that become
+ * ready last in the order of registration, later in the order in which they really became ready; a
+ * bucket is a stretch of that memory, so nothing is copied into it or out of it. */
+#include "dist/ddp.h"
+#include "nn/params.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MIB = 1 << 20 };
+
+/* The first bucket is small, so that communication begins early. */
+static double limit_of(const td_ddp_state *s, int bucket)
+{
+    double cap = s->options.bucket_cap_mb * MIB;
+    return bucket == 0 && cap > MIB ? MIB : cap;
+}
+
+static int64_t bytes_of(const td_ddp_state *s, const td_ddp_bucket *b)
+{
+    return b->count * (int64_t)td_dtype_size(td_params_flat(s->params)->dtype);
+}
+
+static td_status open_bucket(td_ddp_state *s, int first)
+{
+    size_t count = (size_t)s->bucket_count + 1;
+    td_ddp_bucket *buckets = realloc(s->buckets, count * sizeof *buckets);
+    if (buckets == NULL) {
+        return td_fail(TD_E_NOMEM, "td_ddp: no memory for buckets");
+    }
+    s->buckets = buckets;
+    buckets[s->bucket_count++] = (td_ddp_bucket){ .first = first };
+    return TD_OK;
+}
+
+/* A bucket is closed once its gradients fill the limit, so it may be larger. */
+static td_status assign(td_ddp_state *s)
+{
+    const int *order = td_params_order(s->params);
+    double size = (double)td_dtype_size(td_params_flat(s->params)->dtype), filled = 0.0;
+    bool open = false;
+    for (int k = 0; k < s->count; k++) {
+        if (!open) {
+            TD_TRY(open_bucket(s, k));
+            filled = 0.0;
+        }
+        int last = s->bucket_count - 1;
+        s->buckets[last].params++;
+        s->bucket_of[order[k]] = last;
+        filled += (double)td_params_get(s->params, order[k])->count * size;
+        open = filled < limit_of(s, last);
+    }
+    return TD_OK;
+}
+
+/* Where a bucket lies: up to where the next begins, gaps included. */
+static td_status place(td_ddp_state *s, int i)
+{
+    const int *order = td_params_order(s->params);
+    td_tensor *flat = td_params_flat_grad(s->params);
+    td_ddp_bucket *b = &s->buckets[i];
+    int64_t end = td_numel(flat);
+    if (i + 1 < s->bucket_count) {
+        end = td_params_get(s->params, order[s->buckets[i + 1].first])->begin;
+    }
+    b->begin = td_params_get(s->params, order[b->first])->begin;
+    b->count = end - b->begin;
+    b->grad =
+        td_slice_of_storage(flat, flat->offset + b->begin, TD_SHAPE(b->count), (int64_t[]){ 1 });
+    snprintf(b->name, sizeof b->name, "bucket %d (%.2f MiB)", i, (double)bytes_of(s, b) / MIB);
+    return b->grad != NULL ? TD_OK : TD_E_NOMEM;
+}
+
+void td_ddp_free_buckets(td_ddp_state *s)
+{
+    for (int i = 0; i < s->bucket_count; i++) {
+        td_powersgd_free(&s->buckets[i]);
+        td_free(s->buckets[i].grad);
+        td_free(s->buckets[i].wire);
+    }
+    free(s->buckets);
+    s->buckets = NULL;
+    s->bucket_count = 0;
+}
+
+td_status td_ddp_make_buckets(td_ddp_state *s)
+{
+    td_ddp_free_buckets(s);
+    TD_TRY(assign(s));
+    for (int i = 0; i < s->bucket_count; i++) {
+        TD_TRY(place(s, i));
+    }
+    TD_TRY(td_ddp_compress_setup(s));
+    int shown = (int)(sizeof s->figures.bucket_bytes / sizeof *s->figures.bucket_bytes);
+    s->figures.buckets = s->bucket_count;
+    for (int i = 0; i < s->bucket_count && i < shown; i++) {
+        s->figures.bucket_bytes[i] = bytes_of(s, &s->buckets[i]);
+    }
+    td_ddp_arm(s);
+    return TD_OK;
+}
+
+/* ---- once: the order in which gradients became ready ---- */
+
+/* i32 values of s->numbers, for a collective. */
+static td_status share_numbers(td_ddp_state *s, int32_t *values, int count, int root)
+{
+    td_tensor *t = td_borrow(values, TD_SHAPE(count), TD_I32, TD_CPU);
+    if (t == NULL) {
+        return TD_E_NOMEM;
+    }
+    td_status status = root >= 0 ? td_broadcast(s->group, t, root, NULL)
+                                 : td_all_reduce(s->group, t, TD_MIN, NULL);
+    td_free(t);
+    return status;
+}
+
+/* Whether no tape still knows of our parameters: what it has saved would be moved under it. */
+static bool can_move(const td_ddp_state *s)
+{
+    for (int i = 0; i < s->count; i++) {
+        if (td_leaf_uses(td_params_get(s->params, i)->tensor) > 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Those that became ready, then the rest as they lie. */
+static void write_order(const td_ddp_state *s, int32_t *order)
+{
+    int count = 0;
+    for (int k = 0; k < s->ready_count; k++) {
+        order[count++] = s->ready_order[k];
+    }
+    const int *now = td_params_order(s->params);
+    for (int k = 0; k < s->count; k++) {
+        if (!s->ready[now[k]]) {
+            order[count++] = now[k];
+        }
+    }
+}
+
+td_status td_ddp_rebuild(td_ddp_state *s)
+{
+    int32_t possible = can_move(s);
+    TD_TRY(share_numbers(s, &possible, 1, -1));
+    if (!possible) {
+        return TD_OK; /* perhaps after the next backward */
+    }
+    int32_t *order = malloc((size_t)s->count * sizeof *order);
+    if (order == NULL) {
+        return td_fail(TD_E_NOMEM, "td_ddp: no memory for an order");
+    }
+    write_order(s, order);
+    td_status status = share_numbers(s, order, s->count, s->join.root);
+    if (status == TD_OK) {
+        status = td_params_reorder(s->params, order);
+    }
+    free(order);
+    if (status == TD_OK) {
+        status = td_ddp_make_buckets(s);
+        s->rebuilt = s->figures.rebuilt = true;
+    }
+    return status;
+}

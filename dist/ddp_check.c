@@ -1,0 +1,152 @@
+/* Whether all ranks have the same model. A digest is compared first; only if it differs do texts
+ * travel, so that every rank can say what differs, and none waits for the others. */
+#include "dist/ddp.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MESSAGE = 400 };
+
+static uint64_t hash_text(const char *text)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    for (; *text != '\0'; text++) {
+        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+
+/* A line for the options and one for each tensor. malloc'ed; NULL when memory is short. */
+static char *describe_model(const td_module *model, const td_ddp_options *o)
+{
+    td_state_list list = td_module_state(model);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = list.count >= 0 ? open_memstream(&text, &size) : NULL;
+    if (out == NULL) {
+        td_state_list_free(&list);
+        td_fail(TD_E_NOMEM, "no memory to describe a model");
+        return NULL;
+    }
+    fprintf(out, "the options bucket_cap_mb %g%s%s%s, hook %s\n", o->bucket_cap_mb,
+            o->find_unused_parameters ? ", find_unused_parameters" : "",
+            o->static_graph ? ", static_graph" : "",
+            o->no_broadcast_buffers ? ", no_broadcast_buffers" : "",
+            o->comm_hook != NULL ? o->comm_hook : "none");
+    for (int i = 0; i < list.count; i++) {
+        const td_tensor *t = list.items[i].tensor;
+        fprintf(out, "%s '%s' %s%s\n",
+                list.items[i].buffer ? "the buffer"
+                : td_is_leaf(t)      ? "the parameter"
+                                     : "the frozen parameter",
+                list.items[i].name, td_dtype_name(t->dtype), td_describe_shape(td_shape_of(t)));
+    }
+    td_state_list_free(&list);
+    if (fclose(out) != 0) {
+        free(text);
+        td_fail(TD_E_NOMEM, "no memory to describe a model");
+        return NULL;
+    }
+    return text;
+}
+
+/* all_gather over plain memory. */
+static td_status gather(td_group *group, void *all, const void *mine, int64_t count, td_dtype dtype)
+{
+    int64_t size = td_group_size(group);
+    td_tensor *out = td_borrow(all, TD_SHAPE(size, count), dtype, TD_CPU);
+    td_tensor *in = td_borrow((void *)(uintptr_t)mine, TD_SHAPE(count), dtype, TD_CPU);
+    td_status status = out != NULL && in != NULL ? td_all_gather(group, out, in, NULL) : TD_E_NOMEM;
+    td_free(out);
+    td_free(in);
+    return status;
+}
+
+/* Rank 0's text on every rank; malloc'ed. */
+static char *text_of_root(td_group *group, const char *mine, int64_t length)
+{
+    char *text = malloc((size_t)length + 1);
+    if (text == NULL) {
+        td_fail(TD_E_NOMEM, "no memory to compare models");
+        return NULL;
+    }
+    if (td_group_rank(group) == 0) {
+        memcpy(text, mine, (size_t)length);
+    }
+    td_tensor *t = td_borrow(text, TD_SHAPE(length), TD_U8, TD_CPU);
+    td_status status = t != NULL ? td_broadcast(group, t, 0, NULL) : TD_E_NOMEM;
+    td_free(t);
+    if (status != TD_OK) {
+        free(text);
+        return NULL;
+    }
+    text[length] = '\0';
+    return text;
+}
+
+/* The first line that differs; "" if none does. */
+static void first_difference(const char *mine, const char *root, char *message)
+{
+    message[0] = '\0';
+    while (*mine != '\0' || *root != '\0') {
+        size_t a = strcspn(mine, "\n"), b = strcspn(root, "\n");
+        if (a != b || memcmp(mine, root, a) != 0) {
+            int cut_a = a < 150 ? (int)a : 150, cut_b = b < 150 ? (int)b : 150;
+            snprintf(message, MESSAGE, "%.*s where rank 0 has %.*s", a > 0 ? cut_a : 12,
+                     a > 0 ? mine : "nothing more", b > 0 ? cut_b : 12,
+                     b > 0 ? root : "nothing more");
+            return;
+        }
+        mine += mine[a] == '\n' ? a + 1 : a;
+        root += root[b] == '\n' ? b + 1 : b;
+    }
+}
+
+/* Every rank says what it found, and all report the first. */
+static td_status report_difference(td_group *group, const char *mine, int64_t root_length)
+{
+    char *root = text_of_root(group, mine, root_length);
+    char *all = calloc((size_t)td_group_size(group), MESSAGE);
+    char message[MESSAGE] = "";
+    td_status status = TD_E_NOMEM;
+    if (root != NULL && all != NULL) {
+        first_difference(mine, root, message);
+        status = gather(group, all, message, MESSAGE, TD_U8);
+    }
+    for (int rank = 0; status == TD_OK && rank < td_group_size(group); rank++) {
+        const char *text = all + (size_t)rank * MESSAGE;
+        if (*text != '\0') {
+            status = td_fail(TD_E_MISMATCH,
+                             "td_ddp: the ranks have different models: rank %d has %s; build the "
+                             "same model on every rank",
+                             rank, text);
+        }
+    }
+    free(root);
+    free(all);
+    return status;
+}
+
+td_status td_ddp_check_same(td_group *group, const td_module *model, const td_ddp_options *options)
+{
+    char *text = describe_model(model, options);
+    int size = td_group_size(group);
+    int64_t *all = calloc((size_t)size, 2 * sizeof *all);
+    if (text == NULL || all == NULL) {
+        free(text);
+        free(all);
+        return td_fail(TD_E_NOMEM, "no memory to compare models");
+    }
+    int64_t mine[2] = { (int64_t)strlen(text), (int64_t)hash_text(text) };
+    td_status status = gather(group, all, mine, 2, TD_I64);
+    bool same = true;
+    for (int rank = 1; rank < size; rank++) {
+        same = same && all[2 * rank] == all[0] && all[2 * rank + 1] == all[1];
+    }
+    if (status == TD_OK && !same) {
+        status = report_difference(group, text, all[0]);
+    }
+    free(text);
+    free(all);
+    return status;
+}

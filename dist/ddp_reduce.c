@@ -1,0 +1,292 @@
+/* Reduction while backward runs. Each parameter's grad-ready hook counts its bucket down; full
+ * buckets are sent off in the order of their numbers, which is the same on all ranks, whatever the
+ * order in which they fill up. The end of backward deals with what did not become ready, and waits.
+ */
+#include "dist/ddp.h"
+
+#include "dist/clock.h"
+#include "dist/trace.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- failures ---- */
+
+void td_ddp_note(td_ddp_state *s, td_status status)
+{
+    if (status != TD_OK && s->status == TD_OK) {
+        s->status = status;
+        snprintf(s->message, sizeof s->message, "%s", td_last_error());
+    }
+}
+
+void td_ddp_report(td_ddp_state *s)
+{
+    if (s->status == TD_OK) {
+        return;
+    }
+    td_status status = s->status;
+    s->status = TD_OK;
+    if (s->on_error != NULL) {
+        s->on_error(status, s->message, s->error_user);
+    } else {
+        td_fatal((td_site){ NULL, 0 }, "DistributedDataParallel, rank %d: %s", s->rank, s->message);
+    }
+}
+
+/* ---- sending ---- */
+
+double td_ddp_divisor(const td_ddp_state *s)
+{
+    return s->join.on && !s->join.by_initial_world ? s->join.live : s->world;
+}
+
+td_status td_ddp_average(td_ddp_state *s, td_tensor *t, td_work **work)
+{
+    if (td_ddp_divisor(s) == s->world) {
+        return td_all_reduce(s->group, t, TD_AVERAGE, work);
+    }
+    td_mul_scalar_(t, 1.0 / td_ddp_divisor(s));
+    return td_all_reduce(s->group, t, TD_SUM, work);
+}
+
+/* A gradient that is not there counts as zero; its memory holds something old. */
+static void clear_missing(td_ddp_state *s, const td_ddp_bucket *b)
+{
+    for (int i = 0; i < s->count; i++) {
+        td_tensor *leaf = td_params_get(s->params, i)->tensor;
+        if (&s->buckets[s->bucket_of[i]] == b && !s->ready[i] && td_grad(leaf) == NULL) {
+            td_fill_(td_grad_buffer(leaf), 0.0);
+        }
+    }
+}
+
+static void launch(td_ddp_state *s, td_ddp_bucket *b)
+{
+    if (!s->launched) {
+        s->launched = true;
+        td_ddp_note(s, td_ddp_announce(s, TD_DDP_REDUCTION));
+    }
+    clear_missing(s, b);
+    if (s->status == TD_OK) {
+        td_ddp_note(s, td_ddp_launch_bucket(s, b));
+    }
+}
+
+static void launch_full(td_ddp_state *s)
+{
+    while (s->next < s->bucket_count && s->buckets[s->next].pending == 0) {
+        launch(s, &s->buckets[s->next++]);
+    }
+}
+
+/* ---- the hooks ---- */
+
+static void note_static(td_ddp_state *s, int param)
+{
+    if (s->usage_known && s->never_used[param]) {
+        td_ddp_note(s, td_fail(TD_E_MISMATCH,
+                               "the parameter '%s' was not used in the first step but is now, "
+                               "although static_graph promises that this does not change",
+                               td_params_get(s->params, param)->name));
+    }
+}
+
+static void on_ready(td_tensor *leaf, void *user)
+{
+    (void)leaf;
+    const td_ddp_watch *watch = user;
+    td_ddp_state *s = watch->ddp;
+    int i = watch->param;
+    s->active = true;
+    s->used[i] = true;
+    note_static(s, i);
+    if (s->no_sync_depth > 0 || s->ready[i]) {
+        return;
+    }
+    s->ready[i] = true;
+    s->ready_order[s->ready_count++] = i;
+    if (!(s->usage_known && s->never_used[i])) {
+        s->buckets[s->bucket_of[i]].pending--;
+        launch_full(s);
+    }
+}
+
+static void on_backward_end(td_tensor *const *unused, int count, void *user)
+{
+    (void)unused, (void)count; /* other models may be among them */
+    td_ddp_state *s = user;
+    if (!s->active) {
+        return; /* a backward of something else */
+    }
+    s->active = false;
+    if (s->no_sync_depth == 0) {
+        td_ddp_finish(s);
+    }
+    td_ddp_report(s);
+}
+
+bool td_ddp_watch_gradients(td_ddp_state *s)
+{
+    for (int i = 0; i < s->count; i++) {
+        s->watches[i] = (td_ddp_watch){ s, i, 0 };
+        s->watches[i].hook =
+            td_on_grad_ready(td_params_get(s->params, i)->tensor, on_ready, &s->watches[i]);
+        if (s->watches[i].hook < 0) {
+            return false;
+        }
+    }
+    s->end_hook = td_on_backward_end(on_backward_end, s);
+    return s->end_hook > 0;
+}
+
+void td_ddp_arm(td_ddp_state *s)
+{
+    for (int i = 0; i < s->bucket_count; i++) {
+        s->buckets[i].pending = 0;
+    }
+    for (int i = 0; i < s->count; i++) {
+        s->ready[i] = s->used[i] = false;
+        s->buckets[s->bucket_of[i]].pending += !(s->usage_known && s->never_used[i]);
+    }
+    s->ready_count = s->next = 0;
+    s->launched = false;
+}
+
+/* ---- unused parameters ---- */
+
+static bool finds_unused(const td_ddp_state *s)
+{
+    return s->options.find_unused_parameters || s->options.static_graph;
+}
+
+/* A parameter got no gradient, and nobody said that this may happen. The others wait for its
+ * bucket: they are told, too. */
+static void fail_unused(td_ddp_state *s)
+{
+    char names[600] = "";
+    size_t length = 0;
+    int missing = 0;
+    for (int i = 0; i < s->count; i++) {
+        if (s->used[i]) {
+            continue;
+        }
+        const char *name = td_params_get(s->params, i)->name;
+        if (length + strlen(name) + 16 < sizeof names) {
+            length += (size_t)snprintf(names + length, sizeof names - length, "%s'%s'",
+                                       missing > 0 ? ", " : "", name);
+        }
+        missing++;
+    }
+    if (missing == 0 || s->status != TD_OK) {
+        return;
+    }
+    td_ddp_note(s, td_fail(TD_E_MISMATCH,
+                           "%d parameter%s got no gradient in this backward, so its bucket cannot "
+                           "be reduced: %s. If the loss does not always depend on all parameters, "
+                           "set find_unused_parameters",
+                           missing, missing == 1 ? "" : "s", names));
+    char reason[800];
+    snprintf(reason, sizeof reason, "rank %d: no gradient for %s (find_unused_parameters)", s->rank,
+             names);
+    td_group_abort(s->group, reason);
+}
+
+/* Whether the shadow of a rank that ran out, or a rank whose loss goes another way, has marked it.
+ */
+static td_status share_usage(td_ddp_state *s)
+{
+    uint8_t *usage = td_data_rw(s->usage);
+    for (int i = 0; i < s->count; i++) {
+        usage[i] = s->used[i];
+    }
+    TD_TRY(td_all_reduce(s->group, s->usage, TD_MAX, NULL));
+    for (int i = 0; i < s->count; i++) {
+        if (usage[i] && !s->used[i]) {
+            td_mark_grad(td_params_get(s->params, i)->tensor);
+        }
+        s->never_used[i] = !usage[i];
+    }
+    s->usage_known = s->options.static_graph;
+    return TD_OK;
+}
+
+/* ---- the end of backward ---- */
+
+/* One bucket's wait. Its times are known as long as the work has not been ended; of one that is
+ * under way they are those of now. */
+static void wait_for(td_ddp_state *s, td_ddp_bucket *b, double *last_end)
+{
+    if (b->work == NULL) {
+        return;
+    }
+    double queued, begun, ended;
+    bool done = td_work_test(b->work);
+    td_work_times(b->work, &queued, &begun, &ended);
+    td_ddp_note(s, td_work_wait(b->work, 0.0));
+    b->work = NULL;
+    ended = done && ended > 0.0 ? ended : td_clock();
+    begun = begun > 0.0 ? begun : queued > *last_end ? queued : *last_end;
+    *last_end = ended;
+    s->figures.communication += ended - begun;
+    td_trace_communication(b->name, begun, ended,
+                           b->count * (int64_t)td_dtype_size(b->grad->dtype));
+}
+
+static void wait_for_all(td_ddp_state *s)
+{
+    double last_end = 0.0;
+    bool second = s->compression == TD_DDP_POWERSGD && td_powersgd_active(s);
+    for (int i = 0; i < s->bucket_count; i++) {
+        wait_for(s, &s->buckets[i], &last_end);
+        if (second && s->status == TD_OK) {
+            td_ddp_note(s, td_powersgd_second(s, &s->buckets[i]));
+        }
+    }
+    for (int i = 0; i < s->bucket_count; i++) {
+        wait_for(s, &s->buckets[i], &last_end);
+        if (s->status == TD_OK) {
+            td_ddp_note(s, td_ddp_unpack_bucket(s, &s->buckets[i]));
+        }
+    }
+}
+
+static void keep_figures(td_ddp_state *s, double begin)
+{
+    td_ddp_figures *f = &s->figures;
+    double end = td_clock();
+    f->steps++;
+    if (s->join.ran_out) {
+        return; /* no forward or backward of its own */
+    }
+    f->backward = begin - s->forward_end;
+    f->forward = s->forward_end - s->forward_begin;
+    f->exposed = end - begin;
+    double share = f->communication > 0.0 ? f->exposed / f->communication : 0.0;
+    f->overlap = share < 1.0 ? 1.0 - share : 0.0;
+    if (s->forward_end > 0.0) {
+        td_trace_span("backward", s->forward_end, begin);
+    }
+    td_trace_span("wait for buckets", begin, end);
+}
+
+void td_ddp_finish(td_ddp_state *s)
+{
+    double begin = td_clock();
+    s->figures.communication = 0.0;
+    if (!finds_unused(s) && !s->join.ran_out) {
+        fail_unused(s);
+    }
+    while (s->status == TD_OK && s->next < s->bucket_count) {
+        launch(s, &s->buckets[s->next++]);
+    }
+    if (s->status == TD_OK && finds_unused(s) && !s->usage_known) {
+        td_ddp_note(s, share_usage(s));
+    }
+    wait_for_all(s);
+    keep_figures(s, begin);
+    if (s->status == TD_OK && !s->rebuilt && !s->options.find_unused_parameters) {
+        td_ddp_note(s, td_ddp_rebuild(s));
+    }
+    td_ddp_arm(s);
+}
