@@ -10,7 +10,8 @@
 enum {
     BLOCK_ROWS = 64,   /* of the result */
     BLOCK_DEPTH = 128, /* channels of the source in a term */
-    MAX_DEPTH = 160,   /* rows of B in a call of the kernel: they must stay in the L1 cache */
+    MAX_DEPTH = 128,   /* products in a partial sum: short sums are exact sums; and rows of B in a
+                          call of the kernel: they must stay in the L1 cache */
     MAX_TERMS = 64,
 };
 
