@@ -137,9 +137,9 @@ typedef struct td_ddp_options {
 /* Wraps a model: checks that all ranks have the same parameters, broadcasts rank 0's parameters and
  * buffers, lays gradients out in buckets, and hangs all-reduce on the grad-ready hook. The wrapper
  * owns the model (child "module"; checkpoint names carry no prefix). NULL with td_last_error() on
- * every rank if one differs. Use it like the model: td_forward, td_backward, td_optim_step. The end
- * of td_backward waits for the buckets; a failed collective is then a fatal error, unless
- * td_ddp_on_error is set. */
+ * every rank if one differs; the model is then gone, as with every constructor that takes a module.
+ * Use it like the model: td_forward, td_backward, td_optim_step. The end of td_backward waits for
+ * the buckets; a failed collective is then a fatal error, unless td_ddp_on_error is set. */
 td_module *td_ddp(td_module *model, const td_ddp_options *options);
 td_module *td_ddp_model(td_module *ddp); /* what is inside */
 /* What went wrong in the last backward (a peer died, an unused parameter): called instead of
