@@ -45,7 +45,7 @@ static td_status add_host(expansion *e, const char *name)
 static td_status read_number(expansion *e, const char **at, int *number, int *width)
 {
     const char *begin = *at;
-    *number = 0;
+    *number = *width = 0;
     while (isdigit((unsigned char)**at)) {
         if (*at - begin == MAX_DIGITS) {
             return fail_at(e, begin, "a number that is too long");

@@ -84,7 +84,7 @@ static void set_last_error(const message *m)
     last_error[length] = '\0';
 }
 
-td_status td_fail(td_status status, const char *format, ...)
+td_status(td_fail)(td_status status, const char *format, ...)
 {
     message m;
     message_begin(&m);
@@ -96,7 +96,7 @@ td_status td_fail(td_status status, const char *format, ...)
     return status;
 }
 
-td_status td_fail_context(td_status status, const char *format, ...)
+td_status(td_fail_context)(td_status status, const char *format, ...)
 {
     message m;
     message_begin(&m);

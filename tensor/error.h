@@ -42,6 +42,17 @@ td_status td_fail(td_status status, const char *format, ...)
 td_status td_fail_context(td_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 
+/* Both give back the very status they are given. Said where they are called, compilers and
+ * analyzers can see that a function which fails does not go on with what it has not set. */
+#define td_fail(status, ...) TD_FAIL_WITH_(td_fail, status, __VA_ARGS__)
+#define td_fail_context(status, ...) TD_FAIL_WITH_(td_fail_context, status, __VA_ARGS__)
+#define TD_FAIL_WITH_(function, status, ...)                                                       \
+    __extension__({                                                                                \
+        td_status td_fail_status_ = (status);                                                      \
+        (function)(td_fail_status_, __VA_ARGS__);                                                  \
+        td_fail_status_;                                                                           \
+    })
+
 /* Reports a programming mistake and does not return. The message gets the place in front, and the
  * names of the modules that are running (td_context_push) behind. */
 _Noreturn void td_fatal(td_site at, const char *format, ...)

@@ -4,6 +4,13 @@
 
 for source in apps/*.c; do
     name=$(basename "$source" .c)
+    works "$name --help" "$apps/$name" --help
+    says "$name --help tells the usage" '[Uu]sage:'
+done
+
+# The apps that train share most of their options.
+for source in $(grep -l 'train_args\.h' apps/*.c); do
+    name=$(basename "$source" .c)
     app=$apps/$name
     works "$name --help" "$app" --help
     says "$name --help has the defaults" 'default [0-9]'
