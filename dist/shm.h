@@ -25,6 +25,7 @@ enum {
     TD_SHM_EAGER_BYTES = 8 << 10, /* up to this, every rank reduces all by itself */
     TD_SHM_SLOTS = 2,             /* messages under way in a mailbox */
     TD_SHM_REASON_BYTES = 1024,
+    TD_SHM_MAX_REGIONS = 1024,
 };
 
 /* What a rank has entered; one cache line. */
@@ -73,11 +74,12 @@ typedef struct td_shm_segment {
     td_shm_rank rank[];
 } td_shm_segment;
 
-/* Registered memory: every rank's part of one td_group_memory call. */
+/* Registered memory: every rank's part of one td_group_memory call. Its index in the list is the
+ * same on all ranks. A rank that has freed its own part keeps the others', which they may still
+ * use, until all have freed theirs; the ranks tell each other at the next td_group_memory. */
 typedef struct td_shm_region {
-    int32_t id; /* the same on all ranks */
-    size_t bytes;
-    char *base[TD_SHM_MAX_RANKS]; /* in this process's address space */
+    size_t bytes;                 /* 0: this place in the list is free */
+    char *base[TD_SHM_MAX_RANKS]; /* in this process's address space; NULL: freed */
 } td_shm_region;
 
 /* A send or receive under way; kept in a list and used again. */
@@ -101,8 +103,7 @@ typedef struct td_shm {
     double checked;     /* when the peers of messages were last looked at */
     uint32_t bell_seen; /* the bell's value before the last look at the mailboxes */
     td_shm_region *regions;
-    int region_count, region_capacity;
-    int32_t next_region;
+    int region_count;
     td_shm_request *free_requests;
     uint64_t tickets[TD_SHM_MAX_RANKS][2]; /* given out: sends to, receives from each rank */
     uint64_t served[TD_SHM_MAX_RANKS][2];
@@ -155,9 +156,10 @@ td_status td_shm_create(const char *what, size_t bytes, void **memory, int *fd);
 td_status td_shm_map(pid_t pid, int fd, size_t bytes, void **memory);
 td_status td_shm_memory(void *engine, const td_collective *c, void **memory);
 void td_shm_memory_free(void *engine, void *memory);
-/* The registered memory that holds all of these bytes, or NULL. */
-const td_shm_region *td_shm_find_region(const td_shm *shm, const void *data, size_t bytes);
-const td_shm_region *td_shm_region_of(const td_shm *shm, int32_t id);
+/* The index of the registered memory of this rank that holds all of these bytes, or -1. */
+int td_shm_find_region(const td_shm *shm, const void *data, size_t bytes);
+/* Unmaps everything that is registered. */
+void td_shm_unmap_regions(td_shm *shm);
 
 /* ---- shm_collectives.c, shm_messages.c ---- */
 

@@ -289,8 +289,7 @@ static bool find_given(job *j)
         if (needed && entry->region < 0) {
             return false;
         }
-        const td_shm_region *region = td_shm_region_of(shm, needed ? entry->region : -1);
-        j->given[r] = region != NULL ? region->base[r] + entry->place : NULL;
+        j->given[r] = needed ? shm->regions[entry->region].base[r] + entry->place : NULL;
     }
     return true;
 }
@@ -314,12 +313,13 @@ td_status td_shm_run(void *engine, const td_collective *c)
     if (c->count <= at_once) {
         return exchange_at_once(&j);
     }
-    const td_shm_region *region = NULL;
+    int region = -1;
     if (gives(&j) && !(c->kind == TD_COLLECTIVE_ALL_TO_ALL && c->in == c->out)) {
         region = td_shm_find_region(shm, c->in, bytes_given(&j));
     }
-    uint64_t place = region != NULL ? (uint64_t)((const char *)c->in - region->base[shm->rank]) : 0;
-    TD_TRY(td_shm_enter(shm, c, region != NULL ? region->id : -1, place));
+    uint64_t place =
+        region >= 0 ? (uint64_t)((const char *)c->in - shm->regions[region].base[shm->rank]) : 0;
+    TD_TRY(td_shm_enter(shm, c, region, place));
     j.direct = find_given(&j);
     if (is_reduce(c->kind)) {
         return j.direct ? reduce_direct(&j) : reduce_staged(&j);

@@ -115,9 +115,7 @@ static td_status meet(td_shm *shm, const td_backend_init *init)
 static void shm_destroy(void *engine)
 {
     td_shm *shm = engine;
-    while (shm->region_count > 0) {
-        td_shm_memory_free(shm, shm->regions[0].base[shm->rank]);
-    }
+    td_shm_unmap_regions(shm);
     while (shm->free_requests != NULL) {
         td_shm_request *next = shm->free_requests->next;
         free(shm->free_requests);
@@ -127,7 +125,6 @@ static void shm_destroy(void *engine)
         atomic_store(&td_shm_self(shm)->gone, 1);
         munmap(shm->segment, shm->bytes);
     }
-    free(shm->regions);
     free(shm);
 }
 

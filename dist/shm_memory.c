@@ -105,34 +105,50 @@ td_status td_shm_map(pid_t pid, int fd, size_t bytes, void **memory)
 
 /* ---- registered memory ---- */
 
-const td_shm_region *td_shm_find_region(const td_shm *shm, const void *data, size_t bytes)
+int td_shm_find_region(const td_shm *shm, const void *data, size_t bytes)
 {
+    const char *begin = data;
     for (int i = 0; i < shm->region_count; i++) {
-        const td_shm_region *region = &shm->regions[i];
-        const char *base = region->base[shm->rank], *begin = data;
-        if (begin >= base && begin + bytes <= base + region->bytes) {
-            return region;
+        const char *base = shm->regions[i].base[shm->rank];
+        if (base != NULL && begin >= base && begin + bytes <= base + shm->regions[i].bytes) {
+            return i;
         }
     }
-    return NULL;
+    return -1;
 }
 
-const td_shm_region *td_shm_region_of(const td_shm *shm, int32_t id)
+static void unmap_part(td_shm_region *region, int rank)
 {
-    for (int i = 0; i < shm->region_count; i++) {
-        if (shm->regions[i].id == id) {
-            return &shm->regions[i];
-        }
+    if (region->base[rank] != NULL) {
+        munmap(region->base[rank], region->bytes);
+        region->base[rank] = NULL;
     }
-    return NULL;
 }
 
-static void unmap_region(const td_shm *shm, const td_shm_region *region)
+static void unmap_region(const td_shm *shm, td_shm_region *region)
 {
     for (int r = 0; r < shm->size; r++) {
-        if (region->base[r] != NULL) {
-            munmap(region->base[r], region->bytes);
-        }
+        unmap_part(region, r);
+    }
+    region->bytes = 0;
+}
+
+void td_shm_unmap_regions(td_shm *shm)
+{
+    for (int i = 0; i < shm->region_count; i++) {
+        unmap_region(shm, &shm->regions[i]);
+    }
+    free(shm->regions);
+    shm->regions = NULL;
+    shm->region_count = 0;
+}
+
+void td_shm_memory_free(void *engine, void *memory)
+{
+    td_shm *shm = engine;
+    int i = td_shm_find_region(shm, memory, 1);
+    if (i >= 0) {
+        unmap_part(&shm->regions[i], shm->rank);
     }
 }
 
@@ -140,6 +156,7 @@ static void unmap_region(const td_shm *shm, const td_shm_region *region)
 typedef struct offer {
     int64_t ok;
     int64_t fd;
+    uint64_t in_use[TD_SHM_MAX_REGIONS / 64]; /* which regions it has not freed */
     char error[256];
 } offer;
 
@@ -167,80 +184,108 @@ static void note_failure(offer *mine)
     snprintf(mine->error, sizeof mine->error, "%s", td_last_error());
 }
 
-/* Makes this rank's part and maps the others'. If one of them fails, all do. */
-static td_status share(td_shm *shm, const td_collective *c, td_shm_region *region)
+/* Lets go of what no rank uses any more; the first free place in the list, which is the same on all
+ * ranks. Negative: there is none. */
+static int free_place(td_shm *shm, const offer *all)
 {
-    offer mine = { .ok = 1, .fd = -1 }, all[TD_SHM_MAX_RANKS];
-    void *memory;
-    int fd = -1;
-    if (td_shm_create("td_group_memory", region->bytes, &memory, &fd) != TD_OK) {
-        note_failure(&mine);
-    }
-    mine.fd = fd;
-    region->base[shm->rank] = memory;
-    td_status status = exchange_offers(shm, c, &mine, all);
-    if (status == TD_OK) {
-        for (int r = 0; r < shm->size && mine.ok; r++) {
-            pid_t pid = shm->segment->rank[r].pid;
-            if (r != shm->rank) {
-                if (td_shm_map(pid, (int)all[r].fd, region->bytes, &memory) != TD_OK) {
-                    note_failure(&mine);
-                }
-                region->base[r] = memory;
+    int place = -1;
+    for (int i = TD_SHM_MAX_REGIONS - 1; i >= 0; i--) {
+        bool used = false;
+        for (int r = 0; r < shm->size; r++) {
+            used = used || (all[r].in_use[i / 64] >> (i % 64) & 1) != 0;
+        }
+        if (!used) {
+            place = i;
+            if (i < shm->region_count) {
+                unmap_region(shm, &shm->regions[i]);
             }
         }
-        status = exchange_offers(shm, c, &mine, all); /* also: all have opened it */
     }
-    if (fd >= 0) {
-        close(fd);
-    }
-    return status;
+    return place;
 }
 
-/* Room for one more in the list. */
-static td_status grow_list(td_shm *shm)
+/* Makes the list long enough for a place. */
+static td_status grow_list(td_shm *shm, int place)
 {
-    if (shm->region_count < shm->region_capacity) {
+    if (place < shm->region_count) {
         return TD_OK;
     }
-    int capacity = shm->region_capacity == 0 ? 16 : 2 * shm->region_capacity;
-    td_shm_region *larger = realloc(shm->regions, (size_t)capacity * sizeof *larger);
-    if (larger == NULL) {
-        td_fail(TD_E_NOMEM, "out of memory for a list of registered memory");
-        td_shm_break(shm, TD_E_PEER, td_last_error());
-        return TD_E_PEER; /* the others do not know: this breaks the group */
+    td_shm_region *longer = realloc(shm->regions, (size_t)(place + 1) * sizeof *longer);
+    if (longer == NULL) {
+        return td_fail(TD_E_NOMEM, "out of memory for a list of registered memory");
     }
-    shm->regions = larger;
-    shm->region_capacity = capacity;
+    memset(longer + shm->region_count, 0, (size_t)(place + 1 - shm->region_count) * sizeof *longer);
+    shm->regions = longer;
+    shm->region_count = place + 1;
     return TD_OK;
+}
+
+/* Maps the others' parts into a free place of the list. */
+static td_status map_parts(td_shm *shm, const td_shm_region *region, const offer *all, int *place)
+{
+    *place = free_place(shm, all);
+    if (*place < 0) {
+        return td_fail(TD_E_NOMEM, "td_group_memory: %d of these at a time are the most",
+                       TD_SHM_MAX_REGIONS);
+    }
+    TD_TRY(grow_list(shm, *place));
+    td_shm_region *kept = &shm->regions[*place];
+    *kept = *region;
+    for (int r = 0; r < shm->size; r++) {
+        if (r != shm->rank) {
+            void *memory;
+            TD_TRY(td_shm_map(shm->segment->rank[r].pid, (int)all[r].fd, kept->bytes, &memory));
+            kept->base[r] = memory;
+        }
+    }
+    return TD_OK;
+}
+
+/* Makes this rank's part and maps the others'. If one rank fails, all do. */
+static td_status share(td_shm *shm, const td_collective *c, td_shm_region *region, int fd,
+                       offer *mine, int *place)
+{
+    offer *all = calloc((size_t)shm->size, sizeof *all);
+    if (all == NULL) {
+        td_fail(TD_E_NOMEM, "out of memory for td_group_memory");
+        return TD_E_PEER; /* the others cannot know: this breaks the group */
+    }
+    mine->fd = fd;
+    for (int i = 0; i < shm->region_count; i++) {
+        if (shm->regions[i].base[shm->rank] != NULL) {
+            mine->in_use[i / 64] |= UINT64_C(1) << (i % 64);
+        }
+    }
+    td_status status = exchange_offers(shm, c, mine, all);
+    if (status == TD_OK) {
+        if (map_parts(shm, region, all, place) != TD_OK) {
+            note_failure(mine);
+        }
+        status = exchange_offers(shm, c, mine, all); /* also: all have opened it */
+    }
+    free(all);
+    return status;
 }
 
 td_status td_shm_memory(void *engine, const td_collective *c, void **memory)
 {
     td_shm *shm = engine;
-    TD_TRY(grow_list(shm));
     TD_TRY(td_shm_enter(shm, c, -1, 0));
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    size_t bytes = ((size_t)(c->count > 0 ? c->count : 1) + page - 1) / page * page;
-    td_shm_region region = { .id = shm->next_region++, .bytes = bytes };
-    td_status status = share(shm, c, &region);
+    td_shm_region region = { .bytes =
+                                 ((size_t)(c->count > 0 ? c->count : 1) + page - 1) / page * page };
+    offer mine = { .ok = 1 };
+    int fd = -1, place = -1;
+    if (td_shm_create("td_group_memory", region.bytes, memory, &fd) != TD_OK) {
+        note_failure(&mine);
+    }
+    region.base[shm->rank] = *memory;
+    td_status status = share(shm, c, &region, fd, &mine, &place);
+    if (fd >= 0) {
+        close(fd);
+    }
     if (status != TD_OK) {
-        unmap_region(shm, &region);
-        return status;
+        unmap_region(shm, place >= 0 ? &shm->regions[place] : &region);
     }
-    shm->regions[shm->region_count++] = region;
-    *memory = region.base[shm->rank];
-    return TD_OK;
-}
-
-void td_shm_memory_free(void *engine, void *memory)
-{
-    td_shm *shm = engine;
-    for (int i = 0; i < shm->region_count; i++) {
-        if (shm->regions[i].base[shm->rank] == memory) {
-            unmap_region(shm, &shm->regions[i]);
-            shm->regions[i] = shm->regions[--shm->region_count];
-            return;
-        }
-    }
+    return status;
 }
