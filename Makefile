@@ -55,7 +55,9 @@ APP_SRC  := $(sort $(wildcard apps/*.c))
 TEST_SRC := $(sort $(wildcard tests/test_*.c))
 LONG_SRC := $(sort $(wildcard tests/long_*.c))
 FUZZ_SRC := $(sort $(wildcard tests/fuzz_*.c))
-HELP_SRC := $(filter-out $(TEST_SRC) $(LONG_SRC) $(FUZZ_SRC),$(sort $(wildcard tests/*.c)))
+# Programs that tests start.
+WORKER_SRC := $(sort $(wildcard tests/worker_*.c))
+HELP_SRC := $(filter-out $(TEST_SRC) $(LONG_SRC) $(FUZZ_SRC) $(WORKER_SRC),$(sort $(wildcard tests/*.c)))
 BENCH_SRC := $(sort $(wildcard bench/bench_*.c))
 
 objects   = $(patsubst %.c,$(B)/%.o,$(1))
@@ -126,14 +128,14 @@ link = $(call say,LINK,$@)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) 
 $(APPS): $(B)/apps/%: $(B)/apps/%.o $(call objects,$(COMMON)) $(LIB)
 	$(link) $(ALL_LIBS)
 
-$(call programs,$(TEST_SRC) $(LONG_SRC)): %: %.o $(B)/tests/libhelp.a $(call objects,$(COMMON)) $(LIB)
+$(call programs,$(TEST_SRC) $(LONG_SRC) $(WORKER_SRC)): %: %.o $(B)/tests/libhelp.a $(call objects,$(COMMON)) $(LIB)
 	$(link) $(TD_TEST_LIBS) $(ALL_LIBS)
 
 $(BENCHES): %: %.o $(LIB)
 	$(link) $(ALL_LIBS)
 
 -include $(wildcard $(patsubst %.o,%.d,$(call objects,$(LIB_SRC) $(COMMON) $(APP_SRC) $(TEST_SRC) \
-                    $(LONG_SRC) $(HELP_SRC) $(BENCH_SRC))))
+                    $(LONG_SRC) $(WORKER_SRC) $(HELP_SRC) $(BENCH_SRC))))
 
 # ---- targets ----
 
@@ -153,7 +155,7 @@ needs-tests: needs-core
 run: all ## the main job: ResNet-18 on CIFAR-10 (fetched on the first run); ARGS="--epochs 1"
 	apps/cifar_resnet18 --download $(ARGS)
 
-tests: needs-tests lib $(APPS) $(TEST_BIN)
+tests: needs-tests lib $(APPS) $(TEST_BIN) $(call programs,$(WORKER_SRC))
 test: tests ## all tests; TESTS="data step": those with such names; SANITIZE=..., CC=clang
 	@BUILD=$(B) SANITIZE=$(SANITIZE) tests/run.sh $(TEST_BIN) $(TEST_SH)
 

@@ -1,0 +1,306 @@
+#!/usr/bin/env bash
+# tdrun: environment, restarts, reports, signals, logs, several nodes; no process may be left behind.
+. "$(dirname "$0")/tap.sh"
+unset OMP_NUM_THREADS RANK WORLD_SIZE MASTER_ADDR MASTER_PORT
+worker=$PWD/${BUILD:-build/cc}/tests/worker_launch
+export ASAN_OPTIONS="${ASAN_OPTIONS:-}:handle_segv=0" TMPDIR="$work/tmp"
+mkdir "$TMPDIR"
+set -m # each launcher in the background has the usual signals and a process group of its own
+trap 'kill -KILL $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
+
+tdrun() { "$apps/tdrun" "$@"; }
+
+wait_for() { # wait_for FILE...: until all are there, 20 s at most
+    local i file
+    for file; do
+        for ((i = 0; i < 2000; i++)); do
+            [ -e "$file" ] && break
+            sleep 0.01
+        done
+        [ -e "$file" ] || return 1
+    done
+}
+
+all_gone() { # all_gone FILE...: none of the processes whose pids these hold runs, within 10 s
+    local i left file
+    for ((i = 0; i < 1000; i++)); do
+        left=0
+        for file; do
+            case $(sed 's/.*) //; s/ .*//' "/proc/$(cat "$file")/stat" 2>/dev/null) in
+            '' | Z | X) ;;
+            *) left=1 ;;
+            esac
+        done
+        [ $left -eq 0 ] && return 0
+        sleep 0.01
+    done
+    echo "# still there: $(for file; do cat "$file"; done)"
+    return 1
+}
+
+free_port() { # a port that nobody listens at
+    local port
+    while :; do
+        port=$((20000 + RANDOM % 10000))
+        (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
+    done
+    echo "$port"
+}
+
+code_is() { # code_is NAME WANTED CODE FILE
+    echo "# code $3, wanted $2" >>"$4"
+    [ "$3" -eq "$2" ]
+    tap $? "$1" "$4"
+}
+
+file_says() { # file_says NAME FILE PATTERN
+    grep -qE -- "$3" "$2"
+    tap $? "$1" "$2"
+}
+
+notes() { mkdir "$work/$1" && echo "$work/$1"; } # a new folder for notes
+
+# ---- one node ----
+
+works 'four workers' tdrun --nproc-per-node 4 --max-restarts 5 --rdzv-id job "$worker" env meet
+for r in 0 1 2 3; do
+    says "environment of rank $r" "^env RANK=$r LOCAL_RANK=$r GROUP_RANK=0 WORLD_SIZE=4 LOCAL_WORLD_SIZE=4 GROUP_WORLD_SIZE=1 TANDEM_RESTART_COUNT=0 TANDEM_MAX_RESTARTS=5 TANDEM_ATTEMPT=0 OMP_NUM_THREADS=[0-9]+ MASTER_ADDR=127.0.0.1 TANDEM_RUN_ID=job\$"
+    says "rank $r met the others" "^met rank=$r world=4 local=$r/4 sum=6 attempt=0"
+done
+OMP_NUM_THREADS=7 tdrun "$worker" env >"$work/out" 2>&1
+says 'a number of threads that is set stays' 'OMP_NUM_THREADS=7 '
+[ -z "$(ls "$TMPDIR")" ]
+tap $? 'no temporary folder is left'
+
+dir=$(notes budget)
+fails 'a worker that fails always' 3 'rank 1 failed first: exit code 3' \
+    tdrun --nproc-per-node 2 --max-restarts 2 "$worker" "note:$dir" fail:1:3:99 sleep:60
+says 'its own message' '^tdrun:   \| the data of this rank are broken$'
+says 'host, rank and pid' '^tdrun:   host .*, node 0, local rank 1, pid [0-9]+, attempt 2$'
+[ "$(ls "$dir" | grep -c '^1\.')" -eq 3 ]
+tap $? 'it was started exactly three times'
+all_gone "$dir"/*
+tap $? 'no worker is left'
+
+works 'a worker that fails twice' tdrun --nproc-per-node 2 --max-restarts 2 "$worker" fail:1:3:2 meet
+says 'the third attempt meets, without old keys' '^met rank=0 world=2 local=0/2 sum=1 attempt=2'
+
+fails 'a segmentation fault' 139 'rank 0 failed first: signal 11 \(SIGSEGV\)' \
+    tdrun --nproc-per-node 2 "$worker" signal:0:11 sleep:60
+fails 'a fatal error' 134 'a tensor of shape \[2, 3\]' tdrun --nproc-per-node 2 "$worker" fatal:1 sleep:60
+says 'ends with SIGABRT' 'rank 1 failed first: signal 6 \(SIGABRT\)'
+fails 'no such program' 127 'cannot start ./nowhere: no such program' tdrun ./nowhere
+begin=$SECONDS
+fails 'workers that ignore SIGTERM' 7 'rank 1 failed' tdrun --nproc-per-node 2 --grace 0.5 \
+    sh -c 'if [ $RANK = 1 ]; then sleep 0.3; exit 7; fi; trap "" TERM; sleep 60; sleep 60'
+[ $((SECONDS - begin)) -lt 10 ]
+tap $? 'are killed after the grace period'
+
+# ---- usage ----
+
+fails 'no program' 64 'which program' tdrun
+fails 'a bad count' 64 "nproc-per-node: '0'" tdrun --nproc-per-node 0 "$worker"
+fails 'a range that goes down' 64 'goes down' tdrun --nnodes 3:2 "$worker"
+fails 'several nodes without a place' 64 'need --master-addr and --node-rank, or --rdzv-endpoint' \
+    tdrun --nnodes 2 "$worker"
+fails 'a node rank too many' 64 'ranks go from 0 to 1' \
+    tdrun --nnodes 2 --node-rank 2 --master-addr 127.0.0.1 "$worker"
+fails 'a log folder that cannot be' 1 '/proc/nowhere' tdrun --log-dir /proc/nowhere "$worker"
+port=$(free_port)
+"$apps/tdrun" --master-port "$port" "$worker" "note:$(notes busy)" sleep:60 >/dev/null 2>&1 &
+holder=$!
+wait_for "$work/busy/0.0"
+fails 'a busy port' 1 "port $port is busy: pid $holder \(tdrun\)" tdrun --master-port "$port" "$worker"
+kill "$holder"
+wait "$holder"
+
+# ---- signals ----
+
+for signal in TERM INT HUP QUIT KILL; do
+    dir=$(notes "signal$signal")
+    "$apps/tdrun" --nproc-per-node 2 "$worker" "note:$dir" "child:$dir" sleep:60 >"$work/out" 2>&1 &
+    launcher=$!
+    wait_for "$dir/0.0" "$dir/1.0" "$dir/child.0" "$dir/child.1"
+    kill -"$signal" "$launcher"
+    wait "$launcher" 2>/dev/null
+    code=$?
+    code_is "SIG$signal: the code" $((128 + $(kill -l "$signal"))) $code "$work/out"
+    all_gone "$dir"/*
+    tap $? "SIG$signal leaves no process, of the workers' own neither"
+done
+rm -rf "${TMPDIR:?}"/* # a killed launcher leaves its temporary folder
+
+# ---- output ----
+
+log=$work/log
+tdrun --nproc-per-node 2 --log-dir "$log/deep" --rdzv-id one "$worker" env fail:1:3:1 >"$work/out" 2>"$work/err"
+cat "$work/err" >>"$work/out"
+says '--log-dir: rank 0 shows with its number' '^\[0\] env RANK=0 '
+! grep -qE 'RANK=1|noise' "$work/out"
+tap $? '--log-dir: the others do not' "$work/out"
+says '--log-dir: the report says where' "its output: $log/deep/one/attempt_0/1\$"
+grep -q '^env RANK=1 ' "$log/deep/one/attempt_0/1/stdout" &&
+    grep -q '^env RANK=0 ' "$log/deep/one/attempt_0/0/stdout" &&
+    grep -q '^noise of rank 1$' "$log/deep/one/attempt_0/1/stderr" &&
+    grep -q '^the data of this rank are broken$' "$log/deep/one/attempt_0/1/error"
+tap $? '--log-dir: the files'
+tdrun --nproc-per-node 2 --log-dir "$log" --rdzv-id two --tee 3 "$worker" env >"$work/out" 2>&1
+says '--tee 3: rank 1 shows' '^\[1\] env RANK=1 '
+tdrun --nproc-per-node 2 --log-dir "$log" --rdzv-id three --redirects 1:1 "$worker" env >"$work/out" 2>&1
+grep -q '^env RANK=0 ' "$work/out" && ! grep -q 'RANK=1 ' "$work/out" &&
+    grep -q '^env RANK=1 ' "$log/three/attempt_0/1/stdout" && [ ! -e "$log/three/attempt_0/1/stderr" ]
+tap $? '--redirects 1:1: one stream of one rank' "$work/out"
+tdrun --nproc-per-node 3 --local-ranks-filter 0,2 "$worker" env >"$work/out" 2>&1
+grep -q '^env RANK=0 ' "$work/out" && ! grep -q ' RANK=1 ' "$work/out" && grep -q '^env RANK=2 ' "$work/out"
+tap $? '--local-ranks-filter' "$work/out"
+tdrun --log-dir "$log" --rdzv-id four --tee 1 sh -c 'seq 20000; printf end' >"$work/out" 2>&1
+[ "$(grep -c '^\[0\] ' "$work/out")" -eq 20001 ] && [ "$(tail -n 1 "$work/out")" = '[0] end' ] &&
+    [ "$(wc -l <"$log/four/attempt_0/0/stdout")" -eq 20000 ]
+tap $? '--tee: every line, a last one without its end too'
+fails 'the last lines of stderr where there is no message' 5 'the reason is written here' \
+    tdrun --log-dir "$log" --rdzv-id five --redirects 3 sh -c 'echo the reason is written here >&2; exit 5'
+
+# ---- two launchers as two nodes ----
+
+node() { # node RANK NAME ARGUMENTS...: in the background; output in $work/NAME, pid in $pid
+    local rank=$1 name=$2
+    shift 2
+    "$apps/tdrun" --nnodes 2 --node-rank "$rank" --master-addr 127.0.0.1 --master-port "$port" \
+        "$@" >"$work/$name" 2>&1 &
+    pid=$!
+}
+
+port=$(free_port)
+node 1 second --nproc-per-node 1 "$worker" env meet # the host comes later
+second=$pid
+sleep 0.2
+node 0 first --nproc-per-node 2 "$worker" env meet
+wait "$pid"
+code_is 'two nodes: node 0' 0 $? "$work/first"
+wait "$second"
+code_is 'two nodes: node 1' 0 $? "$work/second"
+file_says 'two nodes: ranks on node 0' "$work/first" '^env RANK=1 LOCAL_RANK=1 GROUP_RANK=0 WORLD_SIZE=3 LOCAL_WORLD_SIZE=2 GROUP_WORLD_SIZE=2 '
+file_says 'two nodes: ranks on node 1' "$work/second" '^env RANK=2 LOCAL_RANK=0 GROUP_RANK=1 WORLD_SIZE=3 LOCAL_WORLD_SIZE=1 GROUP_WORLD_SIZE=2 '
+file_says 'two nodes: they meet' "$work/second" '^met rank=2 world=3 local=0/1 sum=3 '
+
+port=$(free_port)
+dir=$(notes spread)
+node 0 first "$worker" "note:$dir" sleep:60
+first=$pid
+node 1 second "$worker" "note:$dir" "until:$dir/0.0" fail:1:3:9
+wait "$pid"
+code_is 'a failure on node 1: its code' 3 $? "$work/second"
+wait "$first"
+code_is 'a failure on node 1: the code of node 0' 3 $? "$work/first"
+file_says 'a failure on node 1: named on node 0' "$work/first" 'rank 1 failed first: exit code 3'
+all_gone "$dir"/*
+tap $? 'a failure on node 1: no worker is left'
+
+port=$(free_port)
+node 0 first --max-restarts 1 "$worker" fail:1:3:1 meet
+first=$pid
+node 1 second --max-restarts 1 "$worker" fail:1:3:1 meet
+wait "$pid" && wait "$first"
+code_is 'a restart on both nodes' 0 $? "$work/first"
+file_says 'a restart on both nodes: node 0 met in attempt 1' "$work/first" '^met rank=0 world=2 .* attempt=1'
+
+port=$(free_port)
+dir=$(notes back)
+node 0 first --max-restarts 1 "$worker" "note:$dir" "until:$dir/go" meet
+first=$pid
+node 1 second --max-restarts 1 "$worker" "note:$dir" "until:$dir/go" meet
+wait_for "$dir/0.0" "$dir/1.0"
+kill -KILL "$pid"
+wait "$pid"
+all_gone "$dir/1.0"
+tap $? 'a node that dies: its worker dies, too'
+node 1 second --max-restarts 1 "$worker" "note:$dir" "until:$dir/go" meet
+wait_for "$dir/0.1" "$dir/1.1"
+touch "$dir/go"
+wait "$pid"
+code_is 'a node that dies and comes back' 0 $? "$work/second"
+wait "$first"
+code_is 'a node that dies and comes back: node 0' 0 $? "$work/first"
+file_says 'node 0 says what happened' "$work/first" 'node on host .* (was lost|ended and was started again)'
+
+port=$(free_port)
+dir=$(notes host)
+node 0 first "$worker" "note:$dir" sleep:60
+first=$pid
+node 1 second "$worker" "note:$dir" sleep:60
+wait_for "$dir/0.0" "$dir/1.0"
+kill -KILL "$first"
+wait "$pid"
+code_is 'the host dies: the other ends' 1 $? "$work/second"
+file_says 'the host dies: it says so' "$work/second" "the launcher at 127.0.0.1:$port is gone"
+all_gone "$dir"/*
+tap $? 'the host dies: no worker is left'
+
+port=$(free_port)
+dir=$(notes term)
+node 0 first "$worker" "note:$dir" sleep:60
+first=$pid
+node 1 second "$worker" "note:$dir" sleep:60
+wait_for "$dir/0.0" "$dir/1.0"
+kill -TERM "$pid"
+wait "$pid"
+code_is 'SIGTERM to node 1: its code' 143 $? "$work/second"
+wait "$first"
+code_is 'SIGTERM to node 1: the code of node 0' 143 $? "$work/first"
+file_says 'SIGTERM to node 1: node 0 says so' "$work/first" 'the launcher on host .* was stopped by SIGTERM'
+
+port=$(free_port)
+dir=$(notes twice)
+node 0 first "$worker" "note:$dir" sleep:60
+first=$pid
+node 1 second "$worker" "note:$dir" sleep:60
+second=$pid
+wait_for "$dir/0.0" "$dir/1.0"
+node 1 third "$worker" sleep:60
+wait "$pid"
+code_is 'a node rank that is taken' 1 $? "$work/third"
+file_says 'a node rank that is taken: by whom' "$work/third" "node rank 1 is taken by host .* \(pid $second\)"
+kill "$first"
+wait "$first" "$second"
+
+port=$(free_port)
+node 0 first --join-timeout 1 "$worker" sleep:60
+wait "$pid"
+code_is 'a node that never comes' 1 $? "$work/first"
+file_says 'a node that never comes: how many came' "$work/first" 'waited 1 s for 2 nodes, and 1 came'
+fails 'a host that never comes' 1 "no launcher at 127.0.0.1:$port after 1 s" tdrun --nnodes 2 --node-rank 1 \
+    --master-addr 127.0.0.1 --master-port "$port" --join-timeout 1 "$worker"
+
+# ---- nodes that come and go ----
+
+elastic() { # elastic NAME ARGUMENTS...
+    local name=$1
+    shift
+    "$apps/tdrun" --nnodes 1:2 --rdzv-endpoint "127.0.0.1:$port" "$@" >"$work/$name" 2>&1 &
+    pid=$!
+}
+
+port=$(free_port)
+dir=$(notes elastic)
+elastic first "$worker" "note:$dir" "until:$dir/go" meet
+first=$pid
+wait_for "$dir/0.0" # alone, after the last call
+tap $? 'elastic: one node begins' "$work/first"
+elastic second "$worker" "note:$dir" "until:$dir/go" meet
+wait_for "$dir/0.1" "$dir/1.1"
+tap $? 'elastic: a second joins, and both start' "$work/first"
+file_says 'elastic: the first says so' "$work/first" 'has joined'
+kill -KILL "$pid"
+wait "$pid"
+wait_for "$dir/0.2"
+tap $? 'elastic: the second dies, and the first goes on' "$work/first"
+file_says 'elastic: no restart was used' "$work/first" 'attempt 2; 0 of 0 restarts used'
+touch "$dir/go"
+wait "$first"
+code_is 'elastic: it ends well' 0 $? "$work/first"
+file_says 'elastic: alone again' "$work/first" '^met rank=0 world=1 .* attempt=2'
+rm -f "$dir"/*.*.partial
+all_gone "$dir"/[0-9]*
+tap $? 'elastic: no worker is left'
+
+done_testing
