@@ -57,6 +57,13 @@ wild="--limit 256 --batch-size 8 --epochs 1 --lr 1e6"
 # shellcheck disable=SC2086
 fails 'a loss that is not finite' 1 '--debug-nan' "$app" $wild --save "$work/kept"
 same 'the checkpoint is the old one' "$work/one" "$work/kept"
+# No room for the checkpoint: a limit on files is like a full disk.
+# shellcheck disable=SC2016,SC2086
+fails 'a checkpoint that grows too large' 1 'ulimit -f.*unchanged' \
+    bash -c 'ulimit -f 20000; exec "$@"' - "$app" $few --epochs 1 --save "$work/kept"
+same 'the checkpoint is still the old one' "$work/one" "$work/kept"
+! compgen -G "$work/kept.tmp*" >/dev/null
+tap $? 'and no half of one is left'
 # shellcheck disable=SC2086
 fails_somehow() { ! "$@"; }
 works '--debug-nan ends the run' fails_somehow "$app" $wild --debug-nan

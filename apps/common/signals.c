@@ -22,12 +22,15 @@ void signals_catch(void)
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    /* A file that reaches ulimit -f: writing then fails, as on a full disk, and says so. */
+    signal(SIGXFSZ, SIG_IGN);
 }
 
 void signals_restore(void)
 {
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
 }
 
 bool stop_requested(void)

@@ -5,7 +5,8 @@
 
 #include <stdbool.h>
 
-/* From here on signals ask to stop, until signals_restore. */
+/* From here on signals ask to stop, until signals_restore; and a file that becomes too large for
+ * the system's limit is an error of writing, not the end of the program. */
 void signals_catch(void);
 void signals_restore(void);
 
