@@ -91,7 +91,7 @@ static td_status fail_collective(td_group *group, const td_collective *c, td_sta
                                  double begun)
 {
     char text[TD_CAUSE_BYTES];
-    if (status == TD_E_TIMEOUT) {
+    if (status == TD_E_TIMEOUT && td_clock() >= c->deadline) { /* otherwise it is another rank's */
         td_stall_report(group, c, "timed out", td_clock() - begun, text, sizeof text);
     } else {
         strncpy(text, td_last_error(), sizeof text - 1);

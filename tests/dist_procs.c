@@ -29,10 +29,11 @@ static struct {
 } now;
 
 static char folder[128];
+static pid_t parent;
 
 static void remove_folder(void)
 {
-    if (now.pids != NULL) {
+    if (getpid() == parent) {
         char command[192];
         snprintf(command, sizeof command, "rm -rf '%s'", folder);
         if (system(command) != 0) {
@@ -50,6 +51,7 @@ static void prepare(void)
         now.pids = mmap(NULL, PROCS_MAX * sizeof *now.pids, PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         assert_true(now.pids != MAP_FAILED);
+        parent = getpid();
         atexit(remove_folder);
     }
     snprintf(now.store, sizeof now.store, "%s/store%d", folder, now.runs++);
@@ -68,9 +70,7 @@ static _Noreturn void be_rank(int rank, int size, procs_fn fn, void *arg, int ou
     dup2(output, STDERR_FILENO);
     setvbuf(stderr, NULL, _IONBF, 0);
     now.pids[rank] = getpid();
-    int code = fn(rank, size, arg);
-    now.pids = NULL; /* the folder is the parent's */
-    exit(code);
+    exit(fn(rank, size, arg));
 }
 
 static void read_output(int fd, procs_end *end)
