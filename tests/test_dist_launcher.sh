@@ -133,7 +133,9 @@ rm -rf "${TMPDIR:?}"/* # a killed launcher leaves its temporary folder
 # ---- output ----
 
 log=$work/log
-tdrun --nproc-per-node 2 --log-dir "$log/deep" --rdzv-id one "$worker" env fail:1:3:1 >"$work/out" 2>"$work/err"
+dir=$(notes logs)
+tdrun --nproc-per-node 2 --log-dir "$log/deep" --rdzv-id one "$worker" env "note:$dir" "until:$dir/0.0" \
+    fail:1:3:1 sleep:60 >"$work/out" 2>"$work/err"
 cat "$work/err" >>"$work/out"
 says '--log-dir: rank 0 shows with its number' '^\[0\] env RANK=0 '
 ! grep -qE 'RANK=1|noise' "$work/out"
