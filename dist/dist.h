@@ -153,7 +153,8 @@ void td_ddp_no_sync_end(td_module *ddp);
 
 /* Uneven inputs: between begin and end, a rank that has run out calls td_ddp_join_end and shadows
  * the others' collectives with zeros until all are done; then everybody has the last one's model.
- */
+ * The state of optimizers stays each rank's own: with momentum or Adam, go on training from a
+ * checkpoint of the last one's. */
 void td_ddp_join_begin(td_module *ddp, bool divide_by_initial_world_size);
 td_status td_ddp_join_end(td_module *ddp);
 
