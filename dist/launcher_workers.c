@@ -13,8 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-extern char **environ;
-
 enum { OWN_VARIABLES = 16, TAIL_BYTES = 900, TAIL_LINES = 8 };
 
 struct td_workers {
@@ -388,7 +386,7 @@ static void describe_failure(const td_workers *w, int local, td_worker_failure *
 /* Reaps; the guard forgets the groups of those that ended. */
 static void reap(td_workers *w)
 {
-    bool ran[TD_LAUNCH_MAX_WORKERS];
+    bool ran[TD_LAUNCH_MAX_WORKERS] = { false };
     for (int i = 0; i < w->count; i++) {
         ran[i] = w->children[i].running;
     }

@@ -8,6 +8,7 @@
 #include "dist/rendezvous.h"
 
 #include "dist/clock.h"
+#include "dist/error_file.h"
 #include "dist/hostlist.h"
 
 #include <stdio.h>
@@ -337,6 +338,9 @@ td_status td_rendezvous(const td_dist_options *options, td_rendezvous_result *re
     td_rendezvous_plan plan;
     options = options != NULL ? options : &defaults;
     *result = (td_rendezvous_result){ 0 };
+    if (getenv("TANDEM_ERROR_FILE") != NULL) {
+        td_error_report_fatal(); /* the launcher wants to know */
+    }
     TD_TRY(td_rendezvous_plan_make(options, &plan));
     meeting m = { .plan = &plan };
     m.timeout = options->timeout > 0 ? options->timeout : DEFAULT_TIMEOUT;

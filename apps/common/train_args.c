@@ -1,5 +1,7 @@
 #include "apps/common/train_args.h"
 
+#include "dist/error_file.h"
+
 #include "apps/common/resume.h"
 
 #include <stdio.h>
@@ -97,5 +99,6 @@ int64_t train_default_workers(void)
 int app_failed(const char *program)
 {
     fprintf(stderr, "%s: %s\n", program, td_last_error());
+    td_error_report(td_last_error()); /* for the launcher's report, if there is one */
     return EXIT_FAILURE;
 }
