@@ -1,9 +1,12 @@
 /* Every collective of the shm engine against a serial computation, bit for bit: 2, 3 and 4 ranks,
  * all dtypes and reductions, sizes of 0, 1, odd and large, in ordinary and in registered memory. */
 #include "dist/clock.h"
+#include "dist/reduce_math.h"
+#include "tensor/cpu/isa.h"
 #include "tests/dist_procs.h"
 #include "tests/sanitized.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -586,13 +589,45 @@ static void test_denormals(void **state)
     procs_succeed(2, LIMIT, denormals, NULL);
 }
 
+/* ---- the arithmetic itself ---- */
+
+/* Every instruction set gives the same bits; NaN is passed on by min and max. */
+static void test_arithmetic(void **state)
+{
+    (void)state;
+    enum { N = 4099, TERMS = 5 };
+    static char best[N * 8], portable[N * 8];
+    for (td_dtype dtype = TD_F32; dtype < TD_DTYPE_COUNT; dtype++) {
+        data d = make_data(dtype, N, TERMS, dtype);
+        const void *in[TERMS];
+        memcpy(in, d.of, sizeof in);
+        for (td_reduction op = TD_SUM; op <= TD_PRODUCT; op++) {
+            if (op == TD_AVERAGE && !td_is_float(dtype)) {
+                continue;
+            }
+            td_reduce_arrays(&(void *){ best }, 1, in, TERMS, N, dtype, op);
+            td_isa before = td_isa_current();
+            td_isa_force(TD_ISA_PORTABLE);
+            td_reduce_arrays(&(void *){ portable }, 1, in, TERMS, N, dtype, op);
+            td_isa_force(before);
+            assert_memory_equal(best, portable, bytes_of(&d, N));
+        }
+        free_data(&d);
+    }
+    float a[3] = { NAN, 1, 2 }, b[3] = { 1, NAN, 3 }, low[3], high[3];
+    td_reduce_arrays(&(void *){ low }, 1, (const void *[]){ a, b }, 2, 3, TD_F32, TD_MIN);
+    td_reduce_arrays(&(void *){ high }, 1, (const void *[]){ a, b }, 2, 3, TD_F32, TD_MAX);
+    assert_true(isnan(low[0]) && isnan(low[1]) && low[2] == 2);
+    assert_true(isnan(high[0]) && isnan(high[1]) && high[2] == 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reductions),    cmocka_unit_test(test_moves),
         cmocka_unit_test(test_messages),      cmocka_unit_test(test_outstanding),
         cmocka_unit_test(test_soak),          cmocka_unit_test(test_denormals),
-        cmocka_unit_test(test_sixteen_ranks),
+        cmocka_unit_test(test_sixteen_ranks), cmocka_unit_test(test_arithmetic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
