@@ -1,8 +1,7 @@
 #include "apps/common/train_args.h"
 
-#include "dist/error_file.h"
-
 #include "apps/common/resume.h"
+#include "dist/error_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
