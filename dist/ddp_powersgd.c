@@ -199,19 +199,15 @@ static void make_orthonormal(double *columns, int64_t n, int64_t r)
     }
 }
 
-static td_status orthonormal(td_tensor *p)
+static void orthonormal(td_tensor *p)
 {
     int64_t n = p->shape[0], r = p->shape[1];
-    double *columns = malloc((size_t)(n * r) * sizeof *columns);
-    if (columns == NULL) {
-        return td_fail(TD_E_NOMEM, "td_ddp: no memory for PowerSGD");
-    }
+    double *columns = td_scratch(TD_CPU, (size_t)(n * r) * sizeof *columns);
     td_tensor columns_of_p = turned(*p);
     td_read(&columns_of_p, columns, TD_F64);
     make_orthonormal(columns, n, r);
     td_write(&columns_of_p, columns, TD_F64);
-    free(columns);
-    return TD_OK;
+    td_scratch_free(TD_CPU, columns);
 }
 
 /* ---- the two exchanges ---- */
@@ -257,7 +253,7 @@ td_status td_powersgd_second(td_ddp_state *s, td_ddp_bucket *b)
         td_tensor error = turned(matrix_in(s, s->error, x));
         td_tensor p = part(c->p, x->p_at, x->n, rank_of(s, x), false);
         td_tensor q = part(c->q, x->q_at, x->m, rank_of(s, x), false);
-        TD_TRY(orthonormal(&p));
+        orthonormal(&p);
         td_kernels_of(TD_CPU)->matmul(&q, &error, &p, NULL, false);
     }
     return td_ddp_average(s, c->q, &b->work);
