@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HOST_BYTES = 192 };
+enum { HOST_BYTES = 256 };
 
 static const double DEFAULT_TIMEOUT = 300;
 static const double LINGER = 1,
@@ -32,8 +32,18 @@ typedef struct meeting {
     char host[HOST_BYTES]; /* this host's identity */
 } meeting;
 
+/* Which namespace of a kind ("pid", "net") this process is in: "pid:[4026531836]". */
+static void identify_namespace(const char *kind, char *text, size_t size)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/self/ns/%s", kind);
+    ssize_t length = readlink(path, text, size - 1);
+    text[length > 0 ? length : 0] = '\0';
+}
+
 /* A host is known by its name and by the boot of its kernel: names alone are not unique, and
- * containers share a kernel. */
+ * containers share a kernel. Ranks of one host also see each other's processes (shm needs that) and
+ * have the same network: two network namespaces are two hosts, as on a test bed. */
 static void identify_host(char identity[HOST_BYTES])
 {
     char name[128] = "", boot[40] = "";
@@ -45,7 +55,10 @@ static void identify_host(char identity[HOST_BYTES])
         }
         fclose(file);
     }
-    snprintf(identity, HOST_BYTES, "%s %s", name, boot);
+    char processes[32], network[32];
+    identify_namespace("pid", processes, sizeof(processes));
+    identify_namespace("net", network, sizeof(network));
+    snprintf(identity, HOST_BYTES, "%s %s %s %s", name, boot, processes, network);
 }
 
 static double seconds_left(const meeting *m)
@@ -360,8 +373,8 @@ td_status td_rendezvous(const td_dist_options *options, td_rendezvous_result *re
     }
     char message[2048];
     snprintf(message, sizeof(message), "%s", td_last_error());
-    if (result->server != NULL) {
-        td_sleep(LINGER);
+    if (result->server != NULL || plan.way == TD_MEET_IN_FILE) {
+        td_sleep(LINGER); /* a file that nobody uses any more would be started anew */
     }
     td_rendezvous_end(result);
     return td_fail(status, "%s", message);
