@@ -35,6 +35,15 @@ static int setup(void **state)
     return fault_at == MAP_FAILED;
 }
 
+/* The rank has ended as a survivor; otherwise its output is shown. */
+static void assert_survived(const procs_end *ends, int rank)
+{
+    if (ends[rank].code != SURVIVED) {
+        fail_msg("rank %d: code %d, signal %d: %s", rank, ends[rank].code, ends[rank].signal,
+                 ends[rank].output);
+    }
+}
+
 /* How long survivors may take to notice: half a second, and more where time means little. */
 static double patience(void)
 {
@@ -251,7 +260,7 @@ static void test_stopped(void **state)
     static procs_end ends[RANKS];
     procs_run(RANKS, LIMIT, with_a_stopped_rank, NULL, ends);
     for (int r = 0; r < RANKS; r++) {
-        assert_int_equal(ends[r].code, SURVIVED);
+        assert_survived(ends, r);
         procs_assert_says(ends, r,
                           "all_reduce number 5 (f32, 70000 elements) timed out after 1.0 s");
         procs_assert_says(ends, r,
@@ -270,6 +279,7 @@ static int with_a_late_rank(int rank, int size, void *arg)
     td_work *work;
     *fault_at = td_clock();
     if (rank == 0) {
+        td_free(t);
         td_sleep(1);
         return report(td_barrier(NULL));
     }
@@ -295,7 +305,7 @@ static void try_late(const char *kind, const char *message)
     snprintf(text, sizeof text, "%s", kind);
     procs_run(RANKS, LIMIT, with_a_late_rank, text, ends);
     for (int r = 0; r < RANKS; r++) {
-        assert_int_equal(ends[r].code, SURVIVED);
+        assert_survived(ends, r);
         procs_assert_says(ends, r, message);
         procs_assert_says(ends, r, "after 0.3 s on rank ");
     }
@@ -431,7 +441,7 @@ static void test_differences(void **state)
             procs_run(RANKS, LIMIT, with_a_difference, &what, ends);
             for (int r = 0; r < RANKS; r++) {
                 procs_assert_says(ends, r, messages[what]);
-                assert_int_equal(ends[r].code, SURVIVED);
+                assert_survived(ends, r);
             }
         }
     }
@@ -464,7 +474,7 @@ static void test_abort(void **state)
     static procs_end ends[RANKS];
     procs_run(RANKS, LIMIT, with_an_abort, NULL, ends);
     for (int r = 0; r < RANKS; r++) {
-        assert_int_equal(ends[r].code, SURVIVED);
+        assert_survived(ends, r);
         procs_assert_says(ends, r, "rank 1 has aborted the group: the loss is NaN");
     }
 }
@@ -487,7 +497,7 @@ static void test_missing(void **state)
     static procs_end ends[RANKS];
     procs_run(RANKS, LIMIT, with_a_missing_rank, NULL, ends);
     for (int r = 0; r < RANKS; r++) {
-        assert_int_equal(ends[r].code, SURVIVED);
+        assert_survived(ends, r);
     }
     procs_assert_says(ends, 0, "2 joined (0, 2), missing: 1");
     procs_assert_says(ends, 2, "2 joined (0, 2), missing: 1");
@@ -507,7 +517,7 @@ static void test_wrong_size(void **state)
     static procs_end ends[RANKS];
     procs_run(RANKS, LIMIT, with_a_wrong_size, NULL, ends);
     for (int r = 0; r < RANKS; r++) {
-        assert_int_equal(ends[r].code, SURVIVED);
+        assert_survived(ends, r);
         procs_assert_says(ends, r, "wrong world size");
     }
 }
@@ -535,7 +545,7 @@ static void test_no_memory_to_begin(void **state)
     static procs_end ends[RANKS];
     procs_run(RANKS, LIMIT, without_memory, NULL, ends);
     for (int r = 0; r < RANKS; r++) {
-        assert_int_equal(ends[r].code, SURVIVED);
+        assert_survived(ends, r);
         procs_assert_says(ends, r, "of shared memory could not be had: File too large");
         procs_assert_says(ends, r, r == 0 ? "shm: " : "rank 0: shm: ");
     }
