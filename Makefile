@@ -79,11 +79,11 @@ ifneq ($(filter-out clean help format,$(or $(MAKECMDGOALS),all)),)
 endif
 
 # A package that is installed later changes these folders, and with them what is found.
-PKG_FOLDERS := $(wildcard /usr/lib/pkgconfig /usr/lib/*/pkgconfig /usr/lib64/pkgconfig \
+PKG_FOLDERS := $(wildcard /usr/include /usr/lib/pkgconfig /usr/lib/*/pkgconfig /usr/lib64/pkgconfig \
                           /usr/share/pkgconfig /usr/local/lib/pkgconfig /opt/homebrew/lib/pkgconfig)
 $(CONFIG): scripts/detect.sh $(PKG_FOLDERS)
 	@mkdir -p build
-	@CC="$(CC)" scripts/detect.sh $@
+	@CC="$(CC)" CXX="$(CXX)" scripts/detect.sh $@
 
 # ---- how it is compiled ----
 
@@ -118,6 +118,12 @@ $(B)/%.o: %.c $(FLAGS)
 $(LIB): $(call objects,$(LIB_SRC)) $(B)/sources
 	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $(filter %.o,$^)
 
+# The gloo backend: C++ apart from the rest, loaded when it is asked for; only where libgloo is.
+GLOO_LIB := $(if $(filter dist,$(ROOMS)),$(if $(TD_HAVE_GLOO),$(B)/libtandem-gloo.so))
+GLOO_SRC := dist/gloo/shim.cc dist/gloo/backoff.cc
+$(B)/libtandem-gloo.so: $(GLOO_SRC) dist/gloo/shim.h $(FLAGS)
+	$(call say,CXX,$@)$(TD_CXX) $(TD_GLOO_CXXFLAGS) -Wall -Wextra -I. -o $@ $(GLOO_SRC) $(TD_GLOO_LIBS)
+
 # What several tests share: references in double precision, golden files. Linked as needed.
 $(B)/tests/libhelp.a: $(call objects,$(HELP_SRC))
 	@mkdir -p $(@D)
@@ -144,7 +150,7 @@ $(BENCHES): %: %.o $(LIB)
 all: lib $(APPS) ## the library and the apps (apps/NAME)
 	@$(foreach a,$(APPS),ln -sfn ../$(a) apps/$(notdir $(a));)
 
-lib: needs-core $(LIB) ## the library alone: build/VARIANT/libtandem.a
+lib: needs-core $(LIB) $(GLOO_LIB) ## the library alone: build/VARIANT/libtandem.a
 
 .PHONY: needs-core needs-tests
 needs-core:
@@ -174,6 +180,7 @@ headers = $(filter %.h %.def,$(shell $(CC) -I. -MM tandem.h))
 install: lib ## library, headers and tandem.pc into $(PREFIX); DESTDIR=...
 	@install -d "$(DESTDIR)$(PREFIX)/lib/pkgconfig"
 	install -m 644 $(LIB) "$(DESTDIR)$(PREFIX)/lib/libtandem.a"
+	$(if $(GLOO_LIB),install -m 755 $(GLOO_LIB) "$(DESTDIR)$(PREFIX)/lib/libtandem-gloo.so")
 	@set -e; for h in $(headers); do \
 	    install -D -m 644 $$h "$(DESTDIR)$(PREFIX)/include/tandem/$$h"; done
 	@sed -e 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(strip $(ALL_LIBS))|' \
@@ -182,7 +189,7 @@ install: lib ## library, headers and tandem.pc into $(PREFIX); DESTDIR=...
 
 uninstall: ## takes it away again
 	rm -rf "$(DESTDIR)$(PREFIX)/include/tandem" "$(DESTDIR)$(PREFIX)/lib/libtandem.a" \
-	    "$(DESTDIR)$(PREFIX)/lib/pkgconfig/tandem.pc"
+	    "$(DESTDIR)$(PREFIX)/lib/libtandem-gloo.so" "$(DESTDIR)$(PREFIX)/lib/pkgconfig/tandem.pc"
 
 lint: ## format and suspicious code (clang-format, clang-tidy)
 	@scripts/lint.sh $(TD_CFLAGS)

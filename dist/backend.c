@@ -1,6 +1,8 @@
 /* Which engines there are. */
 #include "dist/backend.h"
 
+#include "dist/gloo.h"
+
 #include <string.h>
 
 const td_backend *td_backend_find(const char *name)
@@ -9,10 +11,9 @@ const td_backend *td_backend_find(const char *name)
         return &td_shm_backend;
     }
     if (strcmp(name, "gloo") == 0) {
-        td_fail(TD_E_UNSUPPORTED, "backend gloo is not in this build: install libgloo-dev and a "
-                                  "C++ compiler (`make deps` does), then `make`; on one host use "
-                                  "shm");
-    } else if (strcmp(name, "mpi") == 0) {
+        return td_gloo_backend_find();
+    }
+    if (strcmp(name, "mpi") == 0) {
         td_fail(TD_E_UNSUPPORTED, "backend mpi is not in this build: install libopenmpi-dev (or "
                                   "your cluster's MPI), then `make`; on one host use shm");
     } else if (strcmp(name, "nccl") == 0) {

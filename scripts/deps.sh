@@ -6,10 +6,10 @@ kind=${1:?usage: scripts/deps.sh install|install-dev|install-bench}
 
 case $kind in
 install)
-    debian='gcc libc6-dev make pkg-config libcjson-dev libcurl4-openssl-dev libarchive-dev libmd-dev libcmocka-dev libstb-dev python3'
-    fedora='gcc make pkgconf cjson-devel libcurl-devel libarchive-devel libmd-devel libcmocka-devel stb_image-devel python3'
+    debian='gcc g++ libc6-dev make pkg-config libcjson-dev libcurl4-openssl-dev libarchive-dev libmd-dev libcmocka-dev libstb-dev libgloo-dev python3'
+    fedora='gcc gcc-c++ make pkgconf cjson-devel libcurl-devel libarchive-devel libmd-devel libcmocka-devel stb_image-devel gloo-devel python3'
     arch='gcc make pkgconf cjson curl libarchive libmd cmocka stb python'
-    alpine='gcc musl-dev make pkgconf cjson-dev curl-dev libarchive-dev libmd-dev cmocka-dev stb python3 argp-standalone'
+    alpine='gcc g++ musl-dev make pkgconf cjson-dev curl-dev libarchive-dev libmd-dev cmocka-dev stb python3 argp-standalone'
     brew='pkgconf cjson curl libarchive libmd cmocka argp-standalone python'
     ;;
 install-dev)

@@ -102,6 +102,24 @@ else
     missing cmocka "$brings" 'make deps'
 fi
 
+# The gloo backend is C++ and needs a libgloo that has all that it uses: the trial is the shim itself.
+brings='the gloo backend: several hosts'
+cxx=${CXX:-c++}
+gloo_flags='-std=c++14 -O2 -g -fPIC -shared -fvisibility=hidden -Wl,-z,defs'
+gloo_libs='-lgloo -ldl -pthread'
+# shellcheck disable=SC2086
+if $cxx $gloo_flags -I. -o "$work/try.so" dist/gloo/shim.cc dist/gloo/backoff.cc $gloo_libs >/dev/null 2>&1; then
+    {
+        echo "TD_HAVE_GLOO := 1"
+        echo "TD_CXX := $cxx"
+        echo "TD_GLOO_CXXFLAGS := $gloo_flags"
+        echo "TD_GLOO_LIBS := $gloo_libs"
+    } >>"$work/config"
+    row found libgloo "$brings"
+else
+    missing libgloo "$brings" 'make deps'
+fi
+
 tool() { # tool COMMAND BRINGS HOW
     if command -v "$1" >/dev/null 2>&1; then
         row found "$1" "$2"

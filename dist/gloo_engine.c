@@ -1,0 +1,360 @@
+/* The gloo engine: beginning, failing and end. */
+#include "dist/gloo.h"
+
+#include "dist/clock.h"
+#include "dist/watchdog.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double PARTING = 0.2;  /* seconds for the last messages to go */
+static const double LINGER = 2.0;   /* for small messages that nobody has received yet */
+static const double BACKSTOP = 5.0; /* seconds past the deadline */
+
+/* ---- slots and headers ---- */
+
+/* FNV-1a of what must be equal on both sides. */
+static uint32_t signature(const td_collective *c)
+{
+    const int64_t parts[] = { c->kind, c->dtype, c->op, c->peer, c->count };
+    uint32_t hash = 2166136261U;
+    for (size_t i = 0; i < sizeof parts; i++) {
+        hash = (hash ^ ((const unsigned char *)parts)[i]) * 16777619U;
+    }
+    return hash;
+}
+
+uint64_t td_gloo_slot(td_gloo_use use, uint64_t turn, const td_collective *c)
+{
+    uint64_t low = c != NULL ? signature(c) : 0;
+    return (uint64_t)use << 60 | (turn & 0xfffffff) << 32 | low;
+}
+
+void td_gloo_fill_header(td_gloo_header *header, uint64_t turn, const td_collective *c)
+{
+    atomic_store(&header->turn, turn);
+    header->number = c->number;
+    header->count = c->count;
+    header->kind = (int32_t)c->kind;
+    header->dtype = (int32_t)c->dtype;
+    header->op = (int32_t)c->op;
+    header->peer = c->peer;
+    atomic_store(&header->turn_again, turn);
+}
+
+static td_entered entered_by(const td_gloo_header *header)
+{
+    return (td_entered){ .number = header->number,
+                         .kind = (td_collective_kind)header->kind,
+                         .dtype = (td_dtype)header->dtype,
+                         .op = (td_reduction)header->op,
+                         .peer = header->peer,
+                         .count = header->count };
+}
+
+static bool gloo_entered(void *engine, int rank, td_entered *entered)
+{
+    const td_gloo_engine *g = engine;
+    const td_gloo_header *heard = &g->peers[rank].heard;
+    uint64_t turn = atomic_load(&heard->turn);
+    *entered = entered_by(heard);
+    atomic_thread_fence(memory_order_acquire);
+    return atomic_load(&heard->turn_again) == turn; /* otherwise it is arriving just now */
+}
+
+td_status td_gloo_compare(const td_gloo_engine *g, const td_collective *c, int r,
+                          const td_gloo_header *header)
+{
+    td_gloo_header mine;
+    td_gloo_fill_header(&mine, 0, c);
+    td_entered here = entered_by(&mine), there = entered_by(header);
+    there.number = here.number; /* both are at the same turn */
+    if (td_entered_match(&here, &there)) {
+        return TD_OK;
+    }
+    char this_text[192], other_text[192];
+    there.number = header->number;
+    td_describe_entered(&here, this_text, sizeof this_text);
+    td_describe_entered(&there, other_text, sizeof other_text);
+    return td_fail(TD_E_MISMATCH,
+                   "the ranks do not do the same: rank %d calls %s; rank %d calls %s. All ranks "
+                   "must call the same collectives, in the same order, on tensors of the same size",
+                   g->rank, this_text, r, other_text);
+}
+
+double td_gloo_patience(const td_collective *c)
+{
+    return c->deadline - td_clock() + BACKSTOP;
+}
+
+/* ---- failing ---- */
+
+/* Whether rank r has said why it goes. *closed: its link is closed. */
+static bool has_parted(td_gloo_engine *g, int r, bool *closed)
+{
+    td_gloo_peer *peer = &g->peers[r];
+    if (!peer->parted) {
+        td_gloo_result result = g->api->wait_recv(peer->parting_buffer, 0);
+        peer->parted = result == TD_GLOO_OK;
+        *closed = *closed || result == TD_GLOO_FAILED;
+    }
+    return peer->parted;
+}
+
+static td_status fail_with_own_reason(td_gloo_engine *g)
+{
+    pthread_mutex_lock(&g->lock);
+    td_status status = g->broken;
+    if (status != TD_OK) {
+        td_fail(status, "%s", g->reason);
+    }
+    pthread_mutex_unlock(&g->lock);
+    return status;
+}
+
+/* TD_OK: nobody seems to have gone. words: libgloo's. */
+static td_status find_cause(td_gloo_engine *g, const char *words)
+{
+    int dead = -1, left = -1;
+    for (int r = 0; r < g->size; r++) {
+        bool closed = false;
+        if (r == g->rank) {
+            continue;
+        }
+        if (has_parted(g, r, &closed) && g->peers[r].parting.status != TD_OK) {
+            return td_fail((td_status)g->peers[r].parting.status, "%s", g->peers[r].parting.reason);
+        }
+        left = g->peers[r].parted && left < 0 ? r : left;
+        dead = closed && dead < 0 ? r : dead;
+    }
+    if (dead >= 0) {
+        return td_fail(TD_E_PEER, "rank %d has died, or its host cannot be reached (gloo: %s)",
+                       dead, words);
+    }
+    return left >= 0 ? td_fail(TD_E_PEER, "rank %d has left the group", left) : TD_OK;
+}
+
+td_status td_gloo_fail(td_gloo_engine *g, td_gloo_result result)
+{
+    enum { LOOKS = 10 };
+    char words[512];
+    snprintf(words, sizeof words, "%s", g->api->error());
+    td_status status = fail_with_own_reason(g);
+    if (status != TD_OK || result == TD_GLOO_TIMEOUT) {
+        return status != TD_OK ? status : td_fail(TD_E_TIMEOUT, "timed out");
+    }
+    /* The links of a rank that goes do not all close at the same instant. */
+    for (int look = 0; look < LOOKS; look++) {
+        status = find_cause(g, words);
+        if (status != TD_OK) {
+            return status;
+        }
+        td_sleep(0.01);
+    }
+    return td_fail(TD_E_NETWORK, "gloo: %s", words);
+}
+
+/* Sends the last message to rank r; NULL if that cannot be. */
+static td_gloo_buffer *send_parting(td_gloo_engine *g, int r, td_gloo_parting *parting)
+{
+    size_t bytes = offsetof(td_gloo_parting, reason) + strlen(parting->reason) + 1;
+    uint64_t slot = td_gloo_slot(TD_GLOO_PARTING, 0, NULL);
+    td_gloo_buffer *buffer = g->api->buffer(g->gloo, parting, bytes, false);
+    if (buffer != NULL && g->api->send(buffer, r, slot, 0, bytes) != TD_GLOO_OK) {
+        g->api->buffer_free(buffer);
+        buffer = NULL;
+    }
+    return buffer;
+}
+
+void td_gloo_part(td_gloo_engine *g, td_status status, const char *reason)
+{
+    pthread_mutex_lock(&g->lock);
+    bool told = g->parted;
+    g->parted = true;
+    if (!told) {
+        g->broken = status;
+        snprintf(g->reason, sizeof g->reason, "%s", reason);
+    }
+    pthread_mutex_unlock(&g->lock);
+    td_gloo_parting *parting = told ? NULL : calloc(1, sizeof *parting);
+    td_gloo_buffer **sent = told ? NULL : calloc((size_t)g->size, sizeof(td_gloo_buffer *));
+    if (parting != NULL && sent != NULL) {
+        double end = td_clock() + PARTING;
+        parting->status = (int32_t)status;
+        snprintf(parting->reason, sizeof parting->reason, "%s", reason);
+        for (int r = 0; r < g->size; r++) {
+            sent[r] = r != g->rank ? send_parting(g, r, parting) : NULL;
+        }
+        for (int r = 0; r < g->size; r++) {
+            if (sent[r] != NULL) {
+                (void)g->api->wait_send(sent[r], end - td_clock()); /* as far as possible */
+                g->api->buffer_free(sent[r]);
+            }
+        }
+    }
+    free(sent);
+    free(parting);
+    if (!told) {
+        g->api->interrupt(g->gloo, reason);
+    }
+}
+
+static void gloo_abort(void *engine, td_status status, const char *reason)
+{
+    td_gloo_part(engine, status, reason);
+}
+
+/* ---- beginning and end ---- */
+
+/* An address of this host if nobody has told us: of the first network that is up, rather than what
+ * the host's name stands for, which is often 127.0.1.1. */
+static void find_address(char *text, size_t size)
+{
+    struct ifaddrs *all = NULL;
+    snprintf(text, size, "127.0.0.1");
+    if (getifaddrs(&all) != 0) {
+        return;
+    }
+    for (const struct ifaddrs *a = all; a != NULL; a = a->ifa_next) {
+        bool usable = (a->ifa_flags & IFF_UP) != 0 && (a->ifa_flags & IFF_LOOPBACK) == 0;
+        if (usable && a->ifa_addr != NULL && a->ifa_addr->sa_family == AF_INET &&
+            getnameinfo(a->ifa_addr, sizeof(struct sockaddr_in), text, (socklen_t)size, NULL, 0,
+                        NI_NUMERICHOST) == 0) {
+            break;
+        }
+    }
+    freeifaddrs(all);
+}
+
+static int store_set(void *store, const char *key, const void *value, size_t size)
+{
+    return td_store_set(store, key, value, size);
+}
+
+static int store_get(void *store, const char *key, double timeout, void **value, size_t *size)
+{
+    return td_store_get(store, key, timeout, value, size);
+}
+
+static td_status open_links(td_gloo_engine *g, const td_backend_init *init)
+{
+    char address[NI_MAXHOST];
+    if (init->address != NULL) {
+        snprintf(address, sizeof address, "%s", init->address);
+    } else {
+        find_address(address, sizeof address);
+    }
+    td_gloo_options options = { .rank = g->rank,
+                                .size = g->size,
+                                .address = address,
+                                .timeout = init->timeout,
+                                .store = init->store,
+                                .set = store_set,
+                                .get = store_get,
+                                .release = free };
+    td_gloo_result result = g->api->open(&g->gloo, &options);
+    if (result == TD_GLOO_OK) {
+        return TD_OK;
+    }
+    return td_fail(result == TD_GLOO_TIMEOUT ? TD_E_TIMEOUT : TD_E_NETWORK,
+                   "gloo: rank %d, at address %s, cannot connect to all other ranks within %.1f s: "
+                   "%s. Can the hosts reach each other at the addresses that they have?",
+                   g->rank, address, init->timeout, g->api->error());
+}
+
+/* The buffers that live as long as the engine. */
+static td_status make_buffers(td_gloo_engine *g)
+{
+    g->mine_buffer = g->api->buffer(g->gloo, &g->mine, sizeof g->mine, false);
+    bool made = g->mine_buffer != NULL;
+    for (int r = 0; r < g->size && made; r++) {
+        td_gloo_peer *peer = &g->peers[r];
+        if (r == g->rank) {
+            continue;
+        }
+        peer->heard_buffer = g->api->buffer(g->gloo, &peer->heard, sizeof peer->heard, false);
+        peer->parting_buffer = g->api->buffer(g->gloo, &peer->parting, sizeof peer->parting, true);
+        made = peer->heard_buffer != NULL && peer->parting_buffer != NULL &&
+               g->api->recv(peer->parting_buffer, r, td_gloo_slot(TD_GLOO_PARTING, 0, NULL), 0,
+                            sizeof peer->parting) == TD_GLOO_OK;
+    }
+    return made ? TD_OK : td_fail(TD_E_NETWORK, "gloo: %s", g->api->error());
+}
+
+static void free_buffer(const td_gloo_engine *g, td_gloo_buffer *buffer)
+{
+    if (buffer != NULL) {
+        g->api->buffer_free(buffer);
+    }
+}
+
+static void gloo_destroy(void *engine)
+{
+    td_gloo_engine *g = engine;
+    if (g->gloo != NULL) {
+        td_gloo_end_messages(g, LINGER);
+        td_gloo_part(g, TD_OK, "");
+        free_buffer(g, g->mine_buffer);
+        for (int r = 0; r < g->size; r++) {
+            free_buffer(g, g->peers[r].heard_buffer);
+            free_buffer(g, g->peers[r].parting_buffer);
+        }
+        g->api->close(g->gloo);
+    }
+    pthread_mutex_destroy(&g->lock);
+    free(g->peers);
+    free(g->scratch);
+    free(g);
+}
+
+static td_status gloo_init(void **engine, const td_backend_init *init)
+{
+    td_gloo_engine *g = calloc(1, sizeof *g);
+    td_gloo_peer *peers = calloc((size_t)init->size, sizeof *peers);
+    if (g == NULL || peers == NULL) {
+        free(g);
+        free(peers);
+        return td_fail(TD_E_NOMEM, "out of memory for a process group");
+    }
+    pthread_mutex_init(&g->lock, NULL);
+    g->peers = peers;
+    g->rank = init->rank;
+    g->size = init->size;
+    g->api = td_gloo_load();
+    td_status status = g->api != NULL ? open_links(g, init) : TD_E_UNSUPPORTED;
+    if (status == TD_OK) {
+        status = make_buffers(g);
+    }
+    if (status != TD_OK) {
+        char text[1024];
+        snprintf(text, sizeof text, "%s", td_last_error());
+        gloo_destroy(g);
+        return td_fail(status, "%s", text);
+    }
+    *engine = g;
+    return TD_OK;
+}
+
+static const td_backend td_gloo_backend = {
+    .name = "gloo",
+    .flags = TD_BACKEND_CPU | TD_BACKEND_BLOCKING | TD_BACKEND_ABORT,
+    .init = gloo_init,
+    .run = td_gloo_run,
+    .start = td_gloo_start,
+    .poll = td_gloo_poll,
+    .abort = gloo_abort,
+    .entered = gloo_entered,
+    .destroy = gloo_destroy,
+};
+
+const td_backend *td_gloo_backend_find(void)
+{
+    return td_gloo_load() != NULL ? &td_gloo_backend : NULL;
+}
