@@ -213,10 +213,22 @@ static td_status share_usage(td_ddp_state *s)
 
 /* ---- the end of backward ---- */
 
-/* One bucket's wait. Its times are known as long as the work has not been ended; of one that is
- * under way they are those of now. */
-static void wait_for(td_ddp_state *s, td_ddp_bucket *b, double *last_end)
+/* When a bucket's all-reduce began; 0: it has not. */
+static double begun_at(const td_ddp_state *s, int bucket)
 {
+    double queued, begun = 0.0, ended;
+    if (bucket < s->bucket_count && s->buckets[bucket].work != NULL) {
+        td_work_times(s->buckets[bucket].work, &queued, &begun, &ended);
+    }
+    return begun;
+}
+
+/* One bucket's wait. A work's times can be asked for only until it is ended by the wait; of one
+ * that is under way they come from its neighbours, since one follows the other: it began when the
+ * last one ended, and ended when the next one began or the wait was over. */
+static void wait_for(td_ddp_state *s, int bucket, double *last_end)
+{
+    td_ddp_bucket *b = &s->buckets[bucket];
     if (b->work == NULL) {
         return;
     }
@@ -225,7 +237,10 @@ static void wait_for(td_ddp_state *s, td_ddp_bucket *b, double *last_end)
     td_work_times(b->work, &queued, &begun, &ended);
     td_ddp_note(s, td_work_wait(b->work, 0.0));
     b->work = NULL;
-    ended = done && ended > 0.0 ? ended : td_clock();
+    if (!done || ended == 0.0) {
+        double next = begun_at(s, bucket + 1);
+        ended = next > 0.0 ? next : td_clock();
+    }
     begun = begun > 0.0 ? begun : queued > *last_end ? queued : *last_end;
     *last_end = ended;
     s->figures.communication += ended - begun;
@@ -238,13 +253,13 @@ static void wait_for_all(td_ddp_state *s)
     double last_end = 0.0;
     bool second = s->compression == TD_DDP_POWERSGD && td_powersgd_active(s);
     for (int i = 0; i < s->bucket_count; i++) {
-        wait_for(s, &s->buckets[i], &last_end);
+        wait_for(s, i, &last_end);
         if (second && s->status == TD_OK) {
             td_ddp_note(s, td_powersgd_second(s, &s->buckets[i]));
         }
     }
     for (int i = 0; i < s->bucket_count; i++) {
-        wait_for(s, &s->buckets[i], &last_end);
+        wait_for(s, i, &last_end);
         if (s->status == TD_OK) {
             td_ddp_note(s, td_ddp_unpack_bucket(s, &s->buckets[i]));
         }

@@ -163,10 +163,11 @@ static int run_mismatch(int rank, int size, void *arg)
 {
     (void)arg;
     procs_init(rank, size, 20.0);
-    const char *expected[] = {
-        "rank 1 has the parameter '2.weight' f32[24,32] where rank 0 has the "
-        "parameter '2.weight' f32[24,33]",
-        "the parameter '0.weight' f32[32,13]", "the parameter '4.bias'", "bucket_cap_mb"
+    const char *const expected[] = {
+        "'2.weight' f32[24,32] where rank 0 has the parameter '2.weight' f32[24,33]",
+        "rank 1 has the parameter '0.weight' f64[32,13]",
+        "rank 2 has the frozen parameter '4.bias'",
+        "bucket_cap_mb",
     };
     for (int i = 0; i < 4; i++) {
         td_module *net = NULL;
