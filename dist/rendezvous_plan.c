@@ -317,16 +317,9 @@ static td_status plan_environment(td_rendezvous_plan *plan)
     return plan_env(plan);
 }
 
-td_status td_rendezvous_plan_make(const td_dist_options *options, td_rendezvous_plan *plan)
+static td_status plan_place(const td_dist_options *options, td_rendezvous_plan *plan)
 {
-    const char *url = options->init_method, *run_id = env("TANDEM_RUN_ID");
-    *plan = (td_rendezvous_plan){ .local_rank = -1, .local_world_size = -1 };
-    TD_TRY(env_int("TANDEM_ATTEMPT", &plan->attempt));
-    if (run_id != NULL && (size_t)snprintf(plan->run_id, sizeof(plan->run_id), "%s", run_id) >=
-                              sizeof(plan->run_id)) {
-        return td_fail(TD_E_ARG, "TANDEM_RUN_ID has %zu characters; %zu are allowed",
-                       strlen(run_id), sizeof(plan->run_id) - 1);
-    }
+    const char *url = options->init_method;
     if (options->store != NULL) {
         plan->source = "a store of the program's own";
         plan->way = TD_MEET_AT_STORE;
@@ -350,4 +343,31 @@ td_status td_rendezvous_plan_make(const td_dist_options *options, td_rendezvous_
                    "init_method '%s' is not known; there are env://, tcp://HOST:PORT and "
                    "file:///PATH",
                    url);
+}
+
+/* Tells two runs that meet at one place apart. td_spawn gives its processes an id of their own. It
+ * serves to know a file that an earlier run has left behind, if they are the whole world: what other
+ * hosts have spawned has another id. */
+static td_status plan_run_id(td_rendezvous_plan *plan)
+{
+    const char *run_id = env("TANDEM_RUN_ID");
+    int spawned = 0;
+    TD_TRY(env_int("TANDEM_SPAWN_SIZE", &spawned));
+    if (run_id == NULL && plan->way == TD_MEET_IN_FILE && spawned == plan->world_size) {
+        run_id = env("TANDEM_SPAWN_ID");
+    }
+    if (run_id != NULL && (size_t)snprintf(plan->run_id, sizeof(plan->run_id), "%s", run_id) >=
+                              sizeof(plan->run_id)) {
+        return td_fail(TD_E_ARG, "TANDEM_RUN_ID has %zu characters; %zu are allowed",
+                       strlen(run_id), sizeof(plan->run_id) - 1);
+    }
+    return TD_OK;
+}
+
+td_status td_rendezvous_plan_make(const td_dist_options *options, td_rendezvous_plan *plan)
+{
+    *plan = (td_rendezvous_plan){ .local_rank = -1, .local_world_size = -1 };
+    TD_TRY(env_int("TANDEM_ATTEMPT", &plan->attempt));
+    TD_TRY(plan_place(options, plan));
+    return plan_run_id(plan);
 }

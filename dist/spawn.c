@@ -104,7 +104,11 @@ _Noreturn static void child_main(const spawning *s, int rank, int error_pipe, co
     for (int i = 0; i < rank; i++) {
         close(s->errors[i]);
     }
-    setenv("TANDEM_RUN_ID", run_id, 0); /* so that two runs that meet at one place are told apart */
+    /* So that two runs that meet in one file are told apart (dist/rendezvous_plan.c). */
+    char size[16];
+    snprintf(size, sizeof(size), "%d", s->count);
+    setenv("TANDEM_SPAWN_ID", run_id, 1);
+    setenv("TANDEM_SPAWN_SIZE", size, 1);
     if (s->log_dir != NULL) {
         redirect(s, rank, "stdout", STDOUT_FILENO);
         redirect(s, rank, "stderr", STDERR_FILENO);
