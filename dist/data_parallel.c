@@ -232,7 +232,7 @@ static td_tensor *parallel_forward(td_module *self, td_tensor *x, td_site at)
     td_tensor *mine = scatter(x, 0, chunk, at), *rest = (td_slice)(x, 0, chunk, samples, 1, at);
     td_tensor *token = record_collect(call, rest, at);
     for (int i = 1; i < pieces; i++) {
-        td_replica_load(s->replicas[i], s->model);
+        td_replica_load(s->replicas[i], s->model, &s->list);
     }
     for (int i = 1; i < pieces; i++) {
         td_tensor piece = piece_of(rest, call, i);

@@ -272,7 +272,7 @@ static void load_modes(td_replica *r, td_module *to, td_module *from)
     }
 }
 
-void td_replica_load(td_replica *r, const td_module *model)
+void td_replica_load(td_replica *r, td_module *model, const td_state_list *state)
 {
     td_replica_wait(r);
     if (r->step != td_step_number()) {
@@ -281,20 +281,16 @@ void td_replica_load(td_replica *r, const td_module *model)
     if (r->outstanding > 0) {
         return;
     }
-    load_modes(r, r->model, (td_module *)(uintptr_t)model);
-    td_state_list from = td_module_state(model);
-    TD_REQUIRE(from.count == r->state.count, TD_HERE, "DataParallel: %s",
-               from.count < 0 ? td_last_error() : "the model has changed since it was wrapped");
-    for (int i = 0; i < from.count; i++) {
-        td_tensor *to = r->state.items[i].tensor, *t = from.items[i].tensor;
-        TD_REQUIRE(to->dtype == t->dtype, TD_HERE,
+    load_modes(r, r->model, model);
+    for (int i = 0; i < state->count; i++) {
+        td_tensor *to = r->state.items[i].tensor, *from = state->items[i].tensor;
+        TD_REQUIRE(to->dtype == from->dtype, TD_HERE,
                    "DataParallel: '%s' is %s, but was %s when the model was wrapped; convert the "
                    "model before td_data_parallel",
-                   from.items[i].name, td_dtype_name(t->dtype), td_dtype_name(to->dtype));
-        td_copy_(to, t);
-        td_requires_grad(to, td_is_leaf(t));
+                   state->items[i].name, td_dtype_name(from->dtype), td_dtype_name(to->dtype));
+        td_copy_(to, from);
+        td_requires_grad(to, td_is_leaf(from));
     }
-    td_state_list_free(&from);
 }
 
 void td_replica_forward(td_replica *r, const td_tensor *x)

@@ -14,9 +14,9 @@ td_replica *td_replica_new(const td_module *model, td_device device, int number)
 /* Ends the thread and the copy. NULL is fine. */
 void td_replica_free(td_replica *r);
 
-/* Makes parameters, buffers and modes those of the model, unless a forward of the running step
- * still waits for its backward: then they are so already. */
-void td_replica_load(td_replica *r, const td_module *model);
+/* Makes parameters, buffers and modes those of the model (state: its td_module_state), unless a
+ * forward of the running step still waits for its backward: then they are so already. */
+void td_replica_load(td_replica *r, td_module *model, const td_state_list *state);
 
 /* Starts the forward of a batch whose memory stays as it is until the wait. */
 void td_replica_forward(td_replica *r, const td_tensor *x);
