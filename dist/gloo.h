@@ -13,7 +13,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { TD_GLOO_REASON_BYTES = 2048 };
+enum { TD_GLOO_REASON_BYTES = 2048, TD_GLOO_PROCESS_BYTES = 128 };
 
 /* What a slot is for: its upper four bits. */
 typedef enum td_gloo_use {
@@ -43,6 +43,7 @@ typedef struct td_gloo_parting {
 typedef struct td_gloo_peer {
     td_gloo_header heard;
     td_gloo_parting parting;
+    char process[TD_GLOO_PROCESS_BYTES]; /* "pid 1234 on node2" */
     td_gloo_buffer *heard_buffer, *parting_buffer;
     bool parted;             /* parting is there */
     uint64_t sent, received; /* messages */

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const double PARTING = 0.2;  /* seconds for the last messages to go */
 static const double LINGER = 2.0;   /* for small messages that nobody has received yet */
@@ -134,10 +135,12 @@ static td_status find_cause(td_gloo_engine *g, const char *words)
         dead = closed && dead < 0 ? r : dead;
     }
     if (dead >= 0) {
-        return td_fail(TD_E_PEER, "rank %d has died, or its host cannot be reached (gloo: %s)",
-                       dead, words);
+        return td_fail(TD_E_PEER, "rank %d (%s) has died, or its host has (gloo: %s)", dead,
+                       g->peers[dead].process, words);
     }
-    return left >= 0 ? td_fail(TD_E_PEER, "rank %d has left the group", left) : TD_OK;
+    return left >= 0
+               ? td_fail(TD_E_PEER, "rank %d (%s) has left the group", left, g->peers[left].process)
+               : TD_OK;
 }
 
 td_status td_gloo_fail(td_gloo_engine *g, td_gloo_result result)
@@ -243,6 +246,28 @@ static int store_get(void *store, const char *key, double timeout, void **value,
     return td_store_get(store, key, timeout, value, size);
 }
 
+/* Tells the others which process this is, for messages. */
+static td_status introduce(const td_gloo_engine *g, td_store *store)
+{
+    char key[32], text[TD_GLOO_PROCESS_BYTES], host[TD_GLOO_PROCESS_BYTES - 32] = "";
+    snprintf(key, sizeof key, "gloo/process/%d", g->rank);
+    (void)gethostname(host, sizeof host - 1); /* without a name, then */
+    snprintf(text, sizeof text, "pid %d%s%s", (int)getpid(), host[0] != '\0' ? " on " : "", host);
+    return td_store_set_text(store, key, text);
+}
+
+static td_status meet(td_gloo_engine *g, td_store *store, double timeout)
+{
+    for (int r = 0; r < g->size; r++) {
+        char key[32], *text;
+        snprintf(key, sizeof key, "gloo/process/%d", r);
+        TD_TRY(td_store_get_text(store, key, timeout, &text));
+        snprintf(g->peers[r].process, sizeof g->peers[r].process, "%s", text);
+        free(text);
+    }
+    return TD_OK;
+}
+
 static td_status open_links(td_gloo_engine *g, const td_backend_init *init)
 {
     char address[NI_MAXHOST];
@@ -328,9 +353,15 @@ static td_status gloo_init(void **engine, const td_backend_init *init)
     g->rank = init->rank;
     g->size = init->size;
     g->api = td_gloo_load();
-    td_status status = g->api != NULL ? open_links(g, init) : TD_E_UNSUPPORTED;
+    td_status status = g->api != NULL ? introduce(g, init->store) : TD_E_UNSUPPORTED;
+    if (status == TD_OK) {
+        status = open_links(g, init);
+    }
     if (status == TD_OK) {
         status = make_buffers(g);
+    }
+    if (status == TD_OK) {
+        status = meet(g, init->store, init->timeout);
     }
     if (status != TD_OK) {
         char text[1024];

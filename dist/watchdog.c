@@ -300,17 +300,25 @@ static void look(td_group *group, const td_collective *c, double begun, uint64_t
     }
 }
 
+/* In a while; or at the deadline, if the engine does not see to that. With the lock. */
+static double next_look(const td_group *group)
+{
+    const td_queue *q = &group->queue;
+    double now = td_clock(), next = now + PERIOD;
+    bool ends = q->current_begun > 0 && (group->backend->flags & TD_BACKEND_TIMEOUT) == 0;
+    return ends && q->current.deadline > now && q->current.deadline < next ? q->current.deadline
+                                                                           : next;
+}
+
 static void *watch(void *arg)
 {
     td_group *group = arg;
     td_queue *q = &group->queue;
     pthread_mutex_lock(&q->lock);
     while (!group->watchdog_stops) {
-        struct timespec end;
-        clock_gettime(CLOCK_MONOTONIC, &end);
-        end.tv_nsec += (long)(PERIOD * 1e9);
-        end.tv_sec += end.tv_nsec / 1000000000;
-        end.tv_nsec %= 1000000000;
+        double next = next_look(group);
+        struct timespec end = { .tv_sec = (time_t)next };
+        end.tv_nsec = (long)((next - (double)end.tv_sec) * 1e9);
         pthread_cond_timedwait(&group->watchdog_stop, &q->lock, &end);
         if (q->current_begun > 0 && !group->watchdog_stops) {
             td_collective c = q->current;
