@@ -206,7 +206,7 @@ void golden_check_row(const golden_row *row)
 {
     cJSON *golden = golden_open("golden_resnet18.json");
     if (golden == NULL) {
-        return;
+        skip();
     }
     run r;
     open_run(&r, row, golden);
