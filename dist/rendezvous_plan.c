@@ -345,9 +345,9 @@ static td_status plan_place(const td_dist_options *options, td_rendezvous_plan *
                    url);
 }
 
-/* Tells two runs that meet at one place apart. td_spawn gives its processes an id of their own. It
- * serves to know a file that an earlier run has left behind, if they are the whole world: what other
- * hosts have spawned has another id. */
+/* Tells two runs that meet at one place apart. td_spawn gives its processes an id of their own: it
+ * serves to know a file that an earlier run has left behind. If other hosts' processes, too, belong
+ * to the world, it does not count, since theirs differs. */
 static td_status plan_run_id(td_rendezvous_plan *plan)
 {
     const char *run_id = env("TANDEM_RUN_ID");
