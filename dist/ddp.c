@@ -3,6 +3,7 @@
 
 #include "dist/clock.h"
 #include "dist/trace.h"
+#include "nn/module.h"
 #include "nn/params.h"
 
 #include <stdlib.h>
@@ -211,6 +212,13 @@ static td_status lay_out(td_ddp_state *s)
     return td_ddp_make_buckets(s);
 }
 
+/* Equal seeds on all ranks must not drop the same elements on all of them. */
+static void set_replica(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    td_dropout_set_replica(m, (uint64_t)((const td_ddp_state *)user)->rank);
+}
+
 static td_status prepare(td_module *ddp)
 {
     td_ddp_state *s = ddp->state;
@@ -227,6 +235,7 @@ static td_status prepare(td_module *ddp)
     TD_TRY(list_buffers(s));
     TD_TRY(lay_out(s));
     TD_TRY(td_ddp_broadcast_all(s, 0));
+    td_module_each(s->model, set_replica, s);
     return td_ddp_watch_gradients(s) ? TD_OK : TD_E_NOMEM;
 }
 

@@ -262,10 +262,8 @@ static void load_modes(td_replica *r, td_module *to, td_module *from)
     to->training = from->training;
     const td_dropout_place *place = td_dropout_place_of(from);
     if (place != NULL) {
-        *td_dropout_place_of(to) = (td_dropout_place){
-            .seed = place->seed + (uint64_t)r->number * UINT64_C(0x9e3779b97f4a7c15),
-            .calls = place->calls,
-        };
+        *td_dropout_place_of(to) = *place;
+        td_dropout_set_replica(to, (uint64_t)r->number);
     }
     for (int i = 0; i < from->child_count; i++) {
         load_modes(r, to->children[i], from->children[i]);

@@ -7,6 +7,7 @@
 typedef struct dropout_state {
     double p;
     td_dropout_place place;
+    uint64_t replica;
 } dropout_state;
 
 /* FNV-1a (Fowler, Noll, Vo), 64 bits. */
@@ -25,7 +26,9 @@ static td_tensor *dropout_forward(td_module *self, td_tensor *x, td_site at)
     if (!self->training || s->p == 0.0) {
         return x;
     }
-    td_philox_key key = { s->place.seed, hash_text(td_node_of(self)->path) };
+    /* An odd factor: no two replicas get the same seed. */
+    uint64_t seed = s->place.seed + s->replica * UINT64_C(0x9e3779b97f4a7c15);
+    td_philox_key key = { seed, hash_text(td_node_of(self)->path) };
     return (td_dropout)(x, s->p, key, s->place.calls++, at);
 }
 
@@ -44,6 +47,13 @@ static const td_module_type dropout_type = {
 td_dropout_place *td_dropout_place_of(td_module *m)
 {
     return m->type == &dropout_type ? &((dropout_state *)m->state)->place : NULL;
+}
+
+void td_dropout_set_replica(td_module *m, uint64_t replica)
+{
+    if (m->type == &dropout_type) {
+        ((dropout_state *)m->state)->replica = replica;
+    }
 }
 
 td_module *td_nn_dropout(double p)

@@ -50,6 +50,9 @@ typedef struct td_dropout_place {
 
 /* The place of a Dropout module; NULL if m is of another type. */
 td_dropout_place *td_dropout_place_of(td_module *m);
+/* Data parallelism: replica k > 0 of a model draws other masks than replica 0, from the same place.
+ * Nothing happens if m is of another type. */
+void td_dropout_set_replica(td_module *m, uint64_t replica);
 
 /* What sequential.c has to recognise. */
 bool td_is_batch_norm2d(const td_module *m);

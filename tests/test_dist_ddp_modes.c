@@ -469,6 +469,79 @@ static void test_an_unknown_hook(void **state)
     procs_succeed(1, limit, run_bad_hook, NULL);
 }
 
+/* ---- dropout, and an optimizer made before the wrapper ---- */
+
+static int run_dropout(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    td_manual_seed(4);
+    td_module *bare = td_nn_sequential(td_nn_dropout(0.5), td_nn_linear(64, 2));
+    td_manual_seed(4);
+    td_module *net = td_ddp(td_nn_sequential(td_nn_dropout(0.5), td_nn_linear(64, 2)), NULL);
+    float masks[2][64], all[PROCS_MAX][64];
+    td_tensor *ones = td_full(TD_SHAPE(1, 64), 1.0, TD_F32, TD_CPU);
+    td_step_begin();
+    td_read(td_forward(td_module_find(net, "0"), ones), masks[0], TD_F32);
+    td_read(td_forward(td_module_find(bare, "0"), ones), masks[1], TD_F32);
+    td_step_end();
+    REQUIRE((memcmp(masks[0], masks[1], sizeof masks[0]) == 0) == (rank == 0));
+    td_tensor *in = td_borrow(masks[0], TD_SHAPE(64), TD_F32, TD_CPU);
+    td_tensor *out = td_borrow(all, TD_SHAPE(size, 64), TD_F32, TD_CPU);
+    REQUIRE_OK(td_all_gather(NULL, out, in, NULL));
+    for (int a = 0; a < size; a++) {
+        for (int b = 0; b < a; b++) {
+            REQUIRE(memcmp(all[a], all[b], sizeof all[a]) != 0);
+        }
+    }
+    td_free(in);
+    td_free(out);
+    td_free(ones);
+    td_module_free(bare);
+    td_module_free(net);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_ranks_drop_different_elements(void **state)
+{
+    (void)state;
+    procs_succeed(3, limit, run_dropout, NULL);
+}
+
+/* Its state, which holds two steps already, moves along when the wrapper orders the gradients. */
+static int run_early_optimizer(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    ddp_job mine, whole;
+    job_open(&mine, JOB_MLP, TD_F64, NULL, 0, size * 4);
+    job_open(&whole, JOB_MLP, TD_F64, NULL, 0, size * 4);
+    for (int i = 0; i < 6; i++) {
+        if (i == 2) {
+            td_ddp_options options = { .bucket_cap_mb = 0.001 };
+            mine.net = td_ddp(mine.net, &options);
+            REQUIRE(mine.net != NULL);
+            td_free(mine.x);
+            td_free(mine.y);
+            job_data(&mine, JOB_MLP, TD_F64, rank * 4, rank * 4 + 4);
+        }
+        job_step(&mine);
+        job_step(&whole);
+    }
+    REQUIRE(job_distance(mine.net, whole.net, true) <= 1e-12);
+    job_close(&mine);
+    job_close(&whole);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_an_optimizer_made_before_the_wrapper(void **state)
+{
+    (void)state;
+    procs_succeed(2, limit, run_early_optimizer, NULL);
+}
+
 /* ---- other backwards, figures, a dead peer ---- */
 
 /* A backward that does not touch the model sends nothing; rank 0 has one more of them. */
@@ -550,6 +623,8 @@ int main(void)
         cmocka_unit_test(test_shared_weights_are_reduced_once),
         cmocka_unit_test(test_communication_hooks),
         cmocka_unit_test(test_an_unknown_hook),
+        cmocka_unit_test(test_ranks_drop_different_elements),
+        cmocka_unit_test(test_an_optimizer_made_before_the_wrapper),
         cmocka_unit_test(test_a_backward_of_something_else),
         cmocka_unit_test(test_a_dead_peer_is_named),
     };
