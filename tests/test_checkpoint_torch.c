@@ -62,7 +62,7 @@ static void test_from_torch(void **state)
 {
     (void)state;
     if (!have_torch()) {
-        return;
+        skip();
     }
     const char *model = temp_path("model.safetensors"), *probe = temp_path("probe.safetensors");
     require_torch("write", model, probe);
@@ -90,7 +90,7 @@ static void test_to_torch(void **state)
 {
     (void)state;
     if (!have_torch()) {
-        return;
+        skip();
     }
     const char *model = temp_path("model.safetensors"), *probe = temp_path("probe.safetensors");
     td_manual_seed(11);
