@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Two hosts, as far as their networks know: two network namespaces with one link between them. Ranks
+# meet and reduce across it; the link is cut, and both ranks say so in time.
+. "$(dirname "$0")/tap.sh"
+build=$PWD/${BUILD:-build/cc}
+worker=$build/tests/worker_gloo
+timeout=3
+id=$$
+hosts=("tdg${id}a" "tdg${id}b")
+
+skip_all() { # skip_all REASON
+    echo 1..1
+    echo "not ok 1 - gloo between two network namespaces # SKIP $1"
+    exit 0
+}
+
+clean() {
+    # shellcheck disable=SC2046
+    kill -KILL $(jobs -p) 2>/dev/null
+    ip netns del "${hosts[0]}" 2>/dev/null
+    ip netns del "${hosts[1]}" 2>/dev/null
+    rm -rf "$work"
+}
+
+[ -e "$build/libtandem-gloo.so" ] || skip_all 'libgloo-dev is not installed'
+command -v ip >/dev/null || skip_all 'iproute2 is not installed'
+trap clean EXIT
+{
+    ip netns add "${hosts[0]}" && ip netns add "${hosts[1]}" &&
+        ip -n "${hosts[0]}" link add wire type veth peer name wire netns "${hosts[1]}"
+} 2>"$work/err" || skip_all "no network namespaces here: $(head -n 1 "$work/err")"
+for i in 0 1; do
+    ip -n "${hosts[i]}" addr add "10.77.0.$((i + 1))/24" dev wire
+    ip -n "${hosts[i]}" link set wire up
+    ip -n "${hosts[i]}" link set lo up
+done
+
+start() { # start NAME: a rank on each host, in the background; output in $work/NAME.RANK
+    local rank
+    for rank in 0 1; do
+        RANK=$rank WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 TANDEM_BACKEND=gloo \
+            ip netns exec "${hosts[rank]}" "$worker" $timeout "$work/$1.stop" \
+            >"$work/$1.$rank" 2>&1 </dev/null &
+        pids[rank]=$!
+    done
+}
+
+reduced() { # reduced NAME: both ranks have, within 10 s
+    local i
+    for ((i = 0; i < 100; i++)); do
+        grep -qs reduced "$work/$1.0" && grep -qs reduced "$work/$1.1" && return 0
+        sleep 0.1
+    done
+    cat "$work/$1.0" "$work/$1.1" >&2
+    return 1
+}
+
+pids=()
+start whole
+works 'ranks of two hosts meet and reduce' reduced whole
+touch "$work/whole.stop"
+wait "${pids[0]}" && wait "${pids[1]}"
+tap $? 'and end well' "$work/whole.1"
+
+# Less than libgloo waits for, more than TCP needs to send again.
+start flap
+works 'again' reduced flap
+ip -n "${hosts[0]}" link set wire down
+sleep 1
+ip -n "${hosts[0]}" link set wire up
+sleep 1
+touch "$work/flap.stop"
+wait "${pids[0]}" && wait "${pids[1]}"
+tap $? 'a link that comes back after a second' "$work/flap.1"
+
+start cut
+works 'and again' reduced cut
+ip -n "${hosts[0]}" link set wire down
+cut=$EPOCHREALTIME
+for rank in 0 1; do
+    wait "${pids[rank]}"
+    code=$?
+    cat "$work/cut.$rank" >"$work/out"
+    awk "BEGIN { t = $EPOCHREALTIME - $cut; print \"# code $code after\", t, \"s\"; exit t > $timeout + 1 }" \
+        >>"$work/out" && [ $code -eq 7 ]
+    tap $? "a cut link ends rank $rank within the time-out and a second" "$work/out"
+    says "rank $rank names the other" "rank $((1 - rank)) has not: its last was all_reduce number"
+done
+done_testing
