@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-enum { LIMIT = 60, TIMEOUT = 20 };
+enum { LIMIT = 60, TIMEOUT = 20, MOST_RANKS = TD_SANITIZED ? 3 : 4 };
 
 /* Eager; one slice; several chunks of the staging areas, with a small rest. */
 static const int64_t sizes[] = { 0, 1, 7, 1023, 40001, 140001 };
@@ -227,6 +227,12 @@ static bool holds(const td_tensor *t, int64_t from, const void *values, size_t b
                   bytes) == 0;
 }
 
+/* Under sanitizers, which take their time, every third dtype of the large sizes. */
+static int dtype_step(int s)
+{
+    return TD_SANITIZED && sizes[s] > 1023 ? 3 : 1;
+}
+
 /* ---- reductions ---- */
 
 static void try_reductions(int rank, int size, td_dtype dtype, int64_t n, place where)
@@ -255,7 +261,7 @@ static int reductions(int rank, int size, void *arg)
     (void)arg;
     procs_init(rank, size, TIMEOUT);
     for (int s = 0; s < SIZES; s++) {
-        for (td_dtype dtype = TD_F32; dtype < TD_DTYPE_COUNT; dtype++) {
+        for (td_dtype dtype = TD_F32; dtype < TD_DTYPE_COUNT; dtype += dtype_step(s)) {
             place last = sizes[s] > 1023 ? PLACES : REGISTERED;
             for (place where = PLAIN; where < last; where++) {
                 try_reductions(rank, size, dtype, sizes[s], where);
@@ -269,7 +275,7 @@ static int reductions(int rank, int size, void *arg)
 static void test_reductions(void **state)
 {
     (void)state;
-    for (int size = 2; size <= 4; size++) {
+    for (int size = 2; size <= MOST_RANKS; size++) {
         procs_succeed(size, LIMIT, reductions, NULL);
     }
 }
@@ -344,7 +350,7 @@ static int moves(int rank, int size, void *arg)
     (void)arg;
     procs_init(rank, size, TIMEOUT);
     for (int s = 0; s < SIZES; s++) {
-        for (td_dtype dtype = TD_F32; dtype < TD_DTYPE_COUNT; dtype++) {
+        for (td_dtype dtype = TD_F32; dtype < TD_DTYPE_COUNT; dtype += dtype_step(s)) {
             data d = make_data(dtype, sizes[s], size, (uint64_t)(100 + s + dtype));
             place last = sizes[s] > 1023 ? PLACES : REGISTERED;
             for (place where = PLAIN; where < last; where++) {
@@ -363,7 +369,7 @@ static int moves(int rank, int size, void *arg)
 static void test_moves(void **state)
 {
     (void)state;
-    for (int size = 2; size <= 4; size++) {
+    for (int size = 2; size <= MOST_RANKS; size++) {
         procs_succeed(size, LIMIT, moves, NULL);
     }
 }
@@ -460,7 +466,7 @@ static int messages(int rank, int size, void *arg)
 static void test_messages(void **state)
 {
     (void)state;
-    for (int size = 2; size <= 4; size++) {
+    for (int size = 2; size <= MOST_RANKS; size++) {
         procs_succeed(size, LIMIT, messages, NULL);
     }
 }
@@ -548,7 +554,7 @@ static int soak(int rank, int size, void *arg)
 static void test_soak(void **state)
 {
     (void)state;
-    int rounds = getenv("TANDEM_LONG") != NULL ? 2000 : 300;
+    int rounds = getenv("TANDEM_LONG") != NULL ? 2000 : TD_SANITIZED ? 60 : 300;
     procs_succeed(2, 120, soak, &rounds);
     rounds /= 3;
     procs_succeed(3, 120, soak, &rounds);

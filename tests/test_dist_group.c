@@ -51,7 +51,7 @@ static int again_and_again(int rank, int size, void *arg)
 {
     (void)arg;
     REQUIRE(!td_dist_is_initialized() && td_dist_rank() == 0 && td_dist_world_size() == 1);
-    int files = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");
+    int files = entries_of("/proc/self/fd"), threads = 0;
     for (int i = 0; i < 3; i++) {
         procs_init(rank, size, 10);
         REQUIRE(td_dist_is_initialized());
@@ -75,6 +75,7 @@ static int again_and_again(int rank, int size, void *arg)
         }
         REQUIRE(!maps("memfd:tandem"));
         REQUIRE(entries_of("/proc/self/fd") == files);
+        threads = i == 0 ? entries_of("/proc/self/task") : threads; /* sanitizers have one, too */
         REQUIRE(entries_of("/proc/self/task") == threads);
     }
     td_dist_destroy(); /* nothing to do */
