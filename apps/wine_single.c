@@ -1,41 +1,22 @@
 /* Lesson 1: a small network on one device.
  *
  * Three kinds of wine are told apart by 13 measurements (178 wines; 142 to train on, 36 to test).
- * The whole of training is here: data, model, optimizer, and the loop that takes batches, computes
- * the loss, runs backward, and steps. The lessons that follow change one thing each. */
+ * The whole of training is here: data, optimizer, and the loop that takes batches, computes the
+ * loss, runs backward, and steps; the model is in common/wine.c. The lessons that follow change one
+ * thing each. */
 #include "apps/common/evaluate.h"
 #include "apps/common/files.h"
 #include "apps/common/metrics.h"
 #include "apps/common/resume.h"
 #include "apps/common/signals.h"
 #include "apps/common/train_args.h"
+#include "apps/common/wine.h"
 #include "tandem.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-enum { FEATURES = 13, HIDDEN = 64, CLASSES = 3 };
-
-/* ---- the model: Linear(13, 64) - ReLU - Linear(64, 3) ---- */
-
-static td_tensor *wine_forward(td_module *net, td_tensor *x, td_site at)
-{
-    (void)at;
-    return td_forward(net->children[1], td_relu(td_forward(net->children[0], x)));
-}
-
-static td_module *wine_net(void)
-{
-    static const td_module_type type = { .name = "WineNet", .forward = wine_forward };
-    td_module *net = td_module_new(&type, 0);
-    td_module_add(net, "fc1", td_nn_linear(FEATURES, HIDDEN));
-    td_module_add(net, "fc2", td_nn_linear(HIDDEN, CLASSES));
-    return td_module_finish(net);
-}
-
-/* ---- one run ---- */
 
 typedef struct run {
     train_args args;
@@ -48,24 +29,6 @@ typedef struct run {
 } run;
 
 static const char *const metric_names[] = { "loss", "epoch_loss", "lr" };
-
-static td_status print_first_sample(const run *r)
-{
-    td_tensor *x = td_new(TD_SHAPE(1, FEATURES), TD_F32, TD_CPU);
-    td_tensor *y = td_new(TD_SHAPE(1), TD_I64, TD_CPU);
-    td_status status = TD_E_NOMEM;
-    if (x != NULL && y != NULL) {
-        status = r->train->vtable->fetch(r->train, (int64_t[]){ 0 }, 1, 0, x, y);
-    }
-    if (status == TD_OK) {
-        printf("Sample from dataset:\nData: ");
-        td_print(x, stdout);
-        printf("Target: %.0f\n\n", td_item(y));
-    }
-    td_free(x);
-    td_free(y);
-    return status;
-}
 
 static td_status save(run *r, const char *name)
 {
@@ -180,13 +143,13 @@ static td_status prepare(run *r)
         int64_t step = r->state.epoch * td_loader_batches(r->loader) + r->state.batch;
         TD_TRY(metrics_open(args->log_dir, metric_names, 3, step, &r->log));
     }
-    return args->summary ? td_summary(r->net, TD_SHAPE(1, FEATURES), stdout) : TD_OK;
+    return args->summary ? td_summary(r->net, TD_SHAPE(1, WINE_FEATURES), stdout) : TD_OK;
 }
 
 static td_status wine_single(run *r)
 {
     TD_TRY(prepare(r));
-    TD_TRY(print_first_sample(r));
+    TD_TRY(wine_print_first_sample(r->train));
     signals_catch();
     TD_TRY(train(r));
     signals_restore();

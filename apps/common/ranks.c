@@ -1,0 +1,62 @@
+#include "apps/common/ranks.h"
+
+#include "dist/dist.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_given(const train_args *args, const char *option)
+{
+    for (int i = 0; i < args->option_count; i++) {
+        if (strcmp(args->options[i].name, option) == 0) {
+            return args->options[i].given;
+        }
+    }
+    return false;
+}
+
+static int64_t at_least_one(int64_t n)
+{
+    return n > 0 ? n : 1;
+}
+
+void ranks_begin(train_args *args)
+{
+    int local = td_dist_local_world_size();
+    printf("[init] == local rank: %d, global rank: %d ==\n", td_dist_local_rank(), td_dist_rank());
+    fflush(stdout);
+    if (args->threads == 0 && getenv("OMP_NUM_THREADS") == NULL) {
+        args->threads = at_least_one(td_threads(TD_CPU) / local);
+    }
+    if (args->workers > 0 && !is_given(args, "workers")) {
+        args->workers = at_least_one(args->workers / local);
+    }
+}
+
+bool ranks_first(void)
+{
+    return td_dist_rank() == 0;
+}
+
+void ranks_print(const char *format, ...)
+{
+    if (ranks_first()) {
+        va_list values;
+        va_start(values, format);
+        vprintf(format, values);
+        va_end(values);
+        fflush(stdout);
+    }
+}
+
+td_status ranks_sum(double *values, int count, bool shard)
+{
+    return shard || !td_dist_is_initialized() ? TD_OK : td_all_reduce_numbers(NULL, values, count);
+}
+
+td_status ranks_barrier(void)
+{
+    return td_dist_is_initialized() ? td_barrier(NULL) : TD_OK;
+}

@@ -1,0 +1,27 @@
+/* What the lessons with several processes share: how a rank says hello, what part of the machine it
+ * takes, who speaks, and how figures of all ranks become one. In a process that has not called
+ * td_dist_init there is one rank, 0. */
+#ifndef APPS_COMMON_RANKS_H
+#define APPS_COMMON_RANKS_H
+
+#include "apps/common/train_args.h"
+
+/* After td_dist_init and before train_args_apply: prints "[init] == local rank: L, global rank: R
+ * ==" and gives this rank its part of the host's CPUs, unless --threads or OMP_NUM_THREADS (which
+ * tdrun and the sbatch files set) has done so; fewer loader threads, too, unless --workers is
+ * given.
+ */
+void ranks_begin(train_args *args);
+
+bool ranks_first(void); /* whether this is rank 0, which prints and saves */
+
+/* Prints on rank 0 only, at once. */
+void ranks_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Sums over all ranks, in place; with `shard` they stay this rank's own. All ranks must call it. */
+td_status ranks_sum(double *values, int count, bool shard);
+
+/* Everyone waits here for the last. */
+td_status ranks_barrier(void);
+
+#endif
