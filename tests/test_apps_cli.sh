@@ -9,7 +9,7 @@ for source in apps/*.c; do
 done
 
 # The apps that train share most of their options.
-for source in $(grep -l 'train_args\.h' apps/*.c); do
+for source in $(grep -lE 'apps/common/(train_args|wine_train|cifar_train)\.h' apps/*.c); do
     name=$(basename "$source" .c)
     app=$apps/$name
     works "$name --help" "$app" --help
@@ -31,6 +31,9 @@ for source in $(grep -l 'train_args\.h' apps/*.c); do
     fails "$name: lr zero" 64 '--lr: 0 is out of range' "$app" --lr 0
     fails "$name: lr infinite" 64 '--lr: inf is out of range' "$app" --lr inf
     fails "$name: empty text" 64 '--save: the value is empty' "$app" --save ''
+    case $name in # those that something else starts
+    *_launch | *_slurm) continue ;;
+    esac
     fails "$name: a device that is not one" 1 'toaster' "$app" --device toaster
     fails "$name: a device number too large" 1 'cpu:99' "$app" --device cpu:99
     fails "$name: a log folder that cannot be" 1 'not a folder' "$app" --log-dir /dev/null/logs
