@@ -9,5 +9,6 @@
 #include "autograd/autograd.h"
 #include "nn/nn.h"
 #include "data/data.h"
+#include "dist/dist.h"
 
 #endif
