@@ -5,7 +5,7 @@
  *     bench_conv [batch] [threads] [seconds per measurement]
  */
 #include "tensor/cpu/conv.h"
-#include "tensor/cpu/isa.h"
+#include "tensor/isa.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 #include "dist/reduce_math.h"
 
-#include "tensor/cpu/isa.h"
+#include "tensor/isa.h"
 #include "tensor/storage.h"
 
 #include <stdalign.h>

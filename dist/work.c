@@ -3,10 +3,11 @@
 #include "dist/clock.h"
 #include "dist/group.h"
 #include "dist/watchdog.h"
-#include "tensor/cpu/denormals.h"
+#include "tensor/denormals.h"
 
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -121,6 +122,9 @@ static td_status run(td_group *group, const td_collective *c, double begun)
 static void finish(td_group *group, td_work *work, td_status status)
 {
     work->status = status;
+    if (status != TD_OK) {
+        snprintf(work->message, sizeof work->message, "%s", td_last_error());
+    }
     work->ended = td_clock();
     atomic_store(&work->done, true);
     pthread_cond_broadcast(&group->queue.done);
@@ -435,9 +439,13 @@ td_status td_work_wait(td_work *work, double timeout)
         pthread_cond_wait(&q->done, &q->lock);
     }
     td_status status = work->status;
+    if (status != TD_OK) {
+        bool broken = atomic_load(&group->broken) != TD_OK;
+        td_fail(status, "%s", broken ? group->cause : work->message);
+    }
     give_handle(q, work);
     pthread_mutex_unlock(&q->lock);
-    return status == TD_OK ? TD_OK : td_fail(status, "%s", group->cause);
+    return status;
 }
 
 bool td_work_test(const td_work *work)

@@ -5,7 +5,7 @@
  * saves two changes of threads. Messages (send, receive) that follow each other are under way at
  * the same time, since two ranks may send to each other; everything else goes one after the other.
  *
- * Denormals count as zero in all collectives (tensor/cpu/denormals.h). */
+ * Denormals count as zero in all collectives (tensor/denormals.h). */
 #ifndef TD_DIST_WORK_H
 #define TD_DIST_WORK_H
 
@@ -23,6 +23,7 @@ struct td_work {
     double queued, begun, ended;
     atomic_bool done;
     td_status status;
+    char message[512]; /* of a failure that does not break the group */
 };
 
 /* Everything under `lock`. */

@@ -7,7 +7,9 @@
  * backward, when the tape has used what it saved.
  *
  * A step tensor used after its step, its scope, or its last use in backward is caught and named.
- * In builds with TD_DEBUG new and freed memory is filled with 0xff (NaN for every float type). */
+ * Headers are used again three steps later, so that a pointer kept longer than that may show
+ * another tensor. In builds with TD_DEBUG new and freed memory is filled with 0xff (NaN for every
+ * float type). */
 #ifndef TD_TENSOR_STEP_H
 #define TD_TENSOR_STEP_H
 

@@ -1,6 +1,6 @@
 #include "tests/reference.h"
 
-#include "tensor/cpu/isa.h"
+#include "tensor/isa.h"
 
 #include <math.h>
 #include <stdio.h>

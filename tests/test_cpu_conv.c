@@ -1,7 +1,7 @@
 /* The passes of the convolution against plain double-precision loops, at every instruction set of
  * the machine, on odd shapes; and the same bits for any number of threads. */
 #include "tensor/cpu/conv.h"
-#include "tensor/cpu/isa.h"
+#include "tensor/isa.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -6,7 +6,7 @@
 #ifndef TD_TENSOR_CPU_GEMM_KERNELS_H
 #define TD_TENSOR_CPU_GEMM_KERNELS_H
 
-#include "tensor/cpu/isa.h"
+#include "tensor/isa.h"
 #include "tensor/dtype.h"
 
 /* One term of a sum of products: A m x k, B k x n. */

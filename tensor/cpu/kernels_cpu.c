@@ -1,5 +1,5 @@
 /* The CPU's table. */
-#include "tensor/cpu/isa.h"
+#include "tensor/isa.h"
 #include "tensor/cpu/ops.h"
 
 #define TD_CPU_TABLE(title)                                                                        \

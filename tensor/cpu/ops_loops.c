@@ -1,4 +1,4 @@
-#include "tensor/cpu/isa.h"
+#include "tensor/isa.h"
 #include "tensor/cpu/loops.h"
 
 const td_loops *td_loops_of(td_dtype dtype)

@@ -9,7 +9,7 @@
  */
 #include "tensor/cpu/pool.h"
 
-#include "tensor/cpu/denormals.h"
+#include "tensor/denormals.h"
 
 #include <errno.h>
 #include <pthread.h>

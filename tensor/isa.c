@@ -1,4 +1,4 @@
-#include "tensor/cpu/isa.h"
+#include "tensor/isa.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
  * Which instruction set the CPU kernels use. One binary carries them all: a kernel is compiled
  * for its instruction set by a function attribute and chosen when the program runs.
  */
-#ifndef TD_TENSOR_CPU_ISA_H
-#define TD_TENSOR_CPU_ISA_H
+#ifndef TD_TENSOR_ISA_H
+#define TD_TENSOR_ISA_H
 
 /* Levels in rising order; each can run everything below it. AMX will follow AVX-512. */
 typedef enum td_isa {

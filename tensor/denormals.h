@@ -2,8 +2,8 @@
  * computes they count as zero (flush-to-zero and denormals-are-zero, on x86). The mode belongs to a
  * thread: the pool's tasks and the collectives of dist/ set it, so that a sum is the same bits
  * whichever of them took it. */
-#ifndef TD_TENSOR_CPU_DENORMALS_H
-#define TD_TENSOR_CPU_DENORMALS_H
+#ifndef TD_TENSOR_DENORMALS_H
+#define TD_TENSOR_DENORMALS_H
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
