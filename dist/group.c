@@ -68,7 +68,10 @@ static td_status compare_wishes(const td_group *group, double deadline, char *ve
     for (int r = 0; r < group->size; r++) {
         char key[32], *wish;
         snprintf(key, sizeof key, "wish/%d", r);
-        TD_TRY(td_store_get_text(group->store, key, seconds_left(deadline), &wish));
+        if (td_store_get_text(group->store, key, seconds_left(deadline), &wish) != TD_OK) {
+            return td_fail_context(TD_E_TIMEOUT, "%srank %d has not come to the new group",
+                                   group->label, r);
+        }
         if (r == 0) {
             snprintf(first, sizeof first, "%s", wish);
         }
@@ -103,7 +106,10 @@ static td_status agree(td_group *group, double deadline)
         TD_TRY(td_store_set_text(group->store, "verdict", text));
     } else {
         char *verdict;
-        TD_TRY(td_store_get_text(group->store, "verdict", seconds_left(deadline), &verdict));
+        if (td_store_get_text(group->store, "verdict", seconds_left(deadline), &verdict) != TD_OK) {
+            return td_fail_context(TD_E_TIMEOUT, "%snot all ranks have come to the new group",
+                                   group->label);
+        }
         snprintf(text, sizeof text, "%s", verdict);
         free(verdict);
     }

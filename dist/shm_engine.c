@@ -79,7 +79,10 @@ static td_status agree(const td_shm *shm, td_store *store, td_status status, dou
         char *text;
         double left = deadline - td_clock();
         snprintf(key, sizeof key, "mapped/%d", r);
-        TD_TRY(td_store_get_text(store, key, left > 0.001 ? left : 0.001, &text));
+        status = td_store_get_text(store, key, left > 0.001 ? left : 0.001, &text);
+        if (status != TD_OK) {
+            return td_fail_context(status, "shm: rank %d does not answer", r);
+        }
         if (strcmp(text, "ok") != 0) {
             status = td_fail(TD_E_IO, "rank %d: %s", r, text);
         }

@@ -33,13 +33,17 @@ static size_t read_number(const char *path, const char *prefix, size_t otherwise
     return number;
 }
 
-/* What the machine or the container has left. Taking more means being killed without a word, since
- * anonymous shared memory has no limit of its own. */
+/* What the machine or the container has left, with what it would give up for us (files in memory).
+ * Taking more means being killed without a word, since anonymous shared memory has no limit of its
+ * own. */
 static size_t memory_left(void)
 {
     size_t left = read_number("/proc/meminfo", "MemAvailable:", SIZE_MAX / 1024) * 1024;
     size_t limit = read_number("/sys/fs/cgroup/memory.max", "", SIZE_MAX);
     size_t used = read_number("/sys/fs/cgroup/memory.current", "", 0);
+    size_t files = read_number("/sys/fs/cgroup/memory.stat", "inactive_file ", 0) +
+                   read_number("/sys/fs/cgroup/memory.stat", "active_file ", 0);
+    used = files < used ? used - files : 0;
     size_t group = used < limit ? limit - used : 0;
     return group < left ? group : left;
 }

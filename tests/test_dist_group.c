@@ -283,6 +283,30 @@ static void test_other_lists(void **state)
     }
 }
 
+/* A member does not call td_group_new. */
+static int missing_member(int rank, int size, void *arg)
+{
+    (void)arg;
+    td_group *group;
+    procs_init(rank, size, 0.5);
+    if (rank == 2) {
+        td_sleep(1);
+    } else {
+        REQUIRE(td_group_new((int[]){ 0, 1, 2 }, 3, &group) == TD_E_TIMEOUT);
+        const char *part = rank == 0 ? "group of ranks 0-2: rank 2 has not come to the new group"
+                                     : "group of ranks 0-2: not all ranks have come";
+        REQUIRE(strstr(td_last_error(), part) != NULL);
+    }
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_missing_member(void **state)
+{
+    (void)state;
+    procs_succeed(3, LIMIT, missing_member, NULL);
+}
+
 /* Leaving with something under way. */
 static int leaving(int rank, int size, void *arg)
 {
@@ -360,7 +384,8 @@ int main(void)
         cmocka_unit_test(test_again_and_again), cmocka_unit_test(test_alone),
         cmocka_unit_test(test_own_store),       cmocka_unit_test(test_backends),
         cmocka_unit_test(test_subgroups),       cmocka_unit_test(test_other_lists),
-        cmocka_unit_test(test_leaving),         cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_leaving),         cmocka_unit_test(test_missing_member),
+        cmocka_unit_test(test_mistakes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
