@@ -11,7 +11,7 @@ set -u
 export TEST_TIMEOUT=${TEST_TIMEOUT:-900} # seconds
 export BUILD CMOCKA_MESSAGE_OUTPUT=TAP
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1} UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
-export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:suppressions=$PWD/tests/tsan.supp}
 logs=$BUILD/logs
 mkdir -p "$logs"
 
