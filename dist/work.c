@@ -18,8 +18,6 @@ struct td_work_block {
     td_work work[BLOCK];
 };
 
-static const double NAP = 100e-6; /* between polls, where the engine knows nothing better */
-
 /* ---- work handles (with the lock) ---- */
 
 static td_work *take_handle(td_queue *q)
@@ -58,232 +56,11 @@ static void append(td_queue *q, td_work *work)
     q->tail = work;
 }
 
-static td_work *pop(td_queue *q)
-{
-    td_work *work = q->head;
-    q->head = work->next;
-    return work;
-}
-
-/* ---- running ---- */
-
-static bool is_message(td_collective_kind kind)
-{
-    return kind == TD_COLLECTIVE_SEND || kind == TD_COLLECTIVE_RECV;
-}
-
-/* Whether this goes by start and poll. */
-static bool is_polled(const td_group *group, td_collective_kind kind)
-{
-    const td_backend *b = group->backend;
-    return (b->flags & TD_BACKEND_POLL) != 0 || (b->start != NULL && is_message(kind));
-}
-
-/* With the lock. */
-static void note_begin(td_queue *q, const td_collective *c, double now)
-{
-    q->current = *c;
-    q->current_begun = now;
-    q->begun++;
-}
-
-/* What to do about a failed collective; returns its status, with the group's cause as message. */
-static td_status fail_collective(td_group *group, const td_collective *c, td_status status,
-                                 double begun)
-{
-    char text[TD_CAUSE_BYTES];
-    if (status == TD_E_TIMEOUT && td_clock() >= c->deadline) { /* otherwise it is another rank's */
-        td_stall_report(group, c, "timed out", td_clock() - begun, text, sizeof text);
-    } else {
-        strncpy(text, td_last_error(), sizeof text - 1);
-        text[sizeof text - 1] = '\0';
-    }
-    td_group_break(group, status, text);
-    return td_fail((td_status)atomic_load(&group->broken), "%s", group->cause);
-}
-
-/* Runs what the engine does in one call. Not with the lock. */
-static td_status run(td_group *group, const td_collective *c, double begun)
-{
-    const td_backend *b = group->backend;
-    td_status status = group->check_sequence ? td_check_sequence(group, c) : TD_OK;
-    if (status == TD_OK && c->kind == TD_COLLECTIVE_MEMORY) {
-        status = b->memory(group->engine, c, c->out);
-        if (status == TD_E_NOMEM) {
-            return status;
-        }
-    } else if (status == TD_OK) {
-        status = b->run(group->engine, c);
-    }
-    return status == TD_OK ? TD_OK : fail_collective(group, c, status, begun);
-}
-
-/* With the lock. */
-static void finish(td_group *group, td_work *work, td_status status)
-{
-    work->status = status;
-    if (status != TD_OK) {
-        snprintf(work->message, sizeof work->message, "%s", td_last_error());
-    }
-    work->ended = td_clock();
-    atomic_store(&work->done, true);
-    pthread_cond_broadcast(&group->queue.done);
-}
-
-/* A group of one: what comes out is what goes in. */
-static void run_alone(const td_collective *c)
-{
-    if (c->out != c->in && c->out != NULL && c->in != NULL) {
-        memmove(c->out, c->in, (size_t)c->count * td_dtype_size(c->dtype));
-    }
-}
-
-/* ---- driving the engine: with the lock and `busy`, which are given up on the way ---- */
-
-static void begin_work(td_queue *q, td_work *work, bool background)
-{
-    work->begun = td_clock();
-    work->c.deadline = work->begun + work->timeout;
-    work->c.background = background;
-    note_begin(q, &work->c, work->begun);
-}
-
-static void drive_one(td_group *group)
-{
-    td_queue *q = &group->queue;
-    td_work *work = pop(q);
-    begin_work(q, work, true);
-    pthread_mutex_unlock(&q->lock);
-    td_status status = td_group_check(group);
-    if (status == TD_OK) {
-        status = run(group, &work->c, work->begun);
-    }
-    pthread_mutex_lock(&q->lock);
-    q->current_begun = 0;
-    finish(group, work, status);
-}
-
-/* Starts the messages at the queue's head. */
-static void start_messages(td_group *group, bool background)
-{
-    td_queue *q = &group->queue;
-    while (q->head != NULL && is_polled(group, q->head->c.kind)) {
-        td_work *work = pop(q);
-        begin_work(q, work, background);
-        td_status status = td_group_check(group);
-        if (status == TD_OK) {
-            status = group->backend->start(group->engine, &work->c, &work->request);
-        }
-        if (status != TD_OK) {
-            pthread_mutex_unlock(&q->lock);
-            status = fail_collective(group, &work->c, status, work->begun);
-            pthread_mutex_lock(&q->lock);
-            finish(group, work, status);
-            continue;
-        }
-        td_work **end = &q->active;
-        while (*end != NULL) {
-            end = &(*end)->next;
-        }
-        work->next = NULL;
-        *end = work;
-    }
-}
-
-/* Looks once at everything that is under way; whether something has ended. Without the lock: the
- * list belongs to the driver. */
-static bool poll_messages(td_group *group)
-{
-    bool ended = false;
-    for (td_work **link = &group->queue.active; *link != NULL;) {
-        td_work *work = *link;
-        bool done = false;
-        td_status status = group->backend->poll(group->engine, work->request, &done);
-        if (status == TD_OK && !done) {
-            link = &work->next;
-            continue;
-        }
-        if (status != TD_OK) {
-            status = fail_collective(group, &work->c, status, work->begun);
-        }
-        *link = work->next;
-        pthread_mutex_lock(&group->queue.lock);
-        finish(group, work, status);
-        pthread_mutex_unlock(&group->queue.lock);
-        ended = true;
-    }
-    return ended;
-}
-
-/* Drives messages until one of them is done (NULL: all). */
-static void drive_messages(td_group *group, const td_work *until, bool background)
-{
-    td_queue *q = &group->queue;
-    q->in_messages = true;
-    for (;;) {
-        start_messages(group, background);
-        if (until != NULL ? atomic_load(&until->done) : q->active == NULL) {
-            break;
-        }
-        pthread_mutex_unlock(&q->lock);
-        if (!poll_messages(group)) {
-            if (group->backend->idle != NULL) {
-                group->backend->idle(group->engine, 1.0, background);
-            } else {
-                td_sleep(NAP);
-            }
-        }
-        pthread_mutex_lock(&q->lock);
-        if (q->active != NULL) {
-            q->current = q->active->c;
-            q->current_begun = q->active->begun;
-        }
-    }
-    q->in_messages = false;
-    q->current_begun = 0;
-}
-
-static void engine_is_free(td_queue *q)
-{
-    q->busy = false;
-    pthread_cond_broadcast(&q->done);
-    pthread_cond_signal(&q->wake);
-}
-
-static void *communicate(void *arg)
-{
-    td_group *group = arg;
-    td_queue *q = &group->queue;
-    td_flush_denormals();
-    pthread_mutex_lock(&q->lock);
-    for (;;) {
-        while ((q->busy || (q->head == NULL && q->active == NULL)) && !q->stops) {
-            pthread_cond_wait(&q->wake, &q->lock);
-        }
-        if (q->busy) {
-            pthread_cond_wait(&q->wake, &q->lock);
-            continue;
-        }
-        if (q->head == NULL && q->active == NULL) {
-            break;
-        }
-        q->busy = true;
-        if (q->active != NULL || is_polled(group, q->head->c.kind)) {
-            drive_messages(group, NULL, true);
-        } else {
-            drive_one(group);
-        }
-        engine_is_free(q);
-    }
-    pthread_mutex_unlock(&q->lock);
-    return NULL;
-}
-
 /* ---- submitting ---- */
 
 static void give_number(td_queue *q, td_collective *c)
 {
-    c->number = is_message(c->kind) ? ++q->messages : ++q->collectives;
+    c->number = td_is_message(c->kind) ? ++q->messages : ++q->collectives;
 }
 
 /* Nothing is queued or under way: a blocking call runs here and now. With the lock. */
@@ -293,14 +70,14 @@ static td_status run_here(td_group *group, td_collective *c, double timeout)
     double now = td_clock();
     c->deadline = now + timeout;
     q->busy = true;
-    note_begin(q, c, now);
+    td_note_begin(q, c, now);
     pthread_mutex_unlock(&q->lock);
     unsigned mode = td_flush_denormals();
-    td_status status = run(group, c, now);
+    td_status status = td_run_collective(group, c, now);
     td_restore_denormals(mode);
     pthread_mutex_lock(&q->lock);
     q->current_begun = 0;
-    engine_is_free(q);
+    td_engine_is_free(q);
     return status;
 }
 
@@ -309,8 +86,16 @@ static void drive_here(td_group *group, td_work *work)
 {
     td_queue *q = &group->queue;
     q->busy = true;
-    drive_messages(group, work, false);
-    engine_is_free(q);
+    td_drive_messages(group, work, false);
+    td_engine_is_free(q);
+}
+
+/* A group of one: what comes out is what goes in. */
+static void run_alone(const td_collective *c)
+{
+    if (c->out != c->in && c->out != NULL && c->in != NULL) {
+        memmove(c->out, c->in, (size_t)c->count * td_dtype_size(c->dtype));
+    }
 }
 
 static td_work *enqueue(td_group *group, const td_collective *c, double timeout)
@@ -330,7 +115,7 @@ static td_work *enqueue(td_group *group, const td_collective *c, double timeout)
     if (group->engine == NULL) {
         work->begun = work->queued;
         run_alone(c);
-        finish(group, work, TD_OK);
+        td_finish_work(group, work, TD_OK);
         return work;
     }
     append(q, work);
@@ -349,7 +134,7 @@ td_status td_submit(td_group *group, td_collective *c, double timeout, td_work *
     pthread_mutex_lock(&q->lock);
     give_number(q, c);
     bool free = !q->busy && q->head == NULL && q->active == NULL;
-    if (handle == NULL && (group->engine == NULL || (free && !is_polled(group, c->kind)))) {
+    if (handle == NULL && (group->engine == NULL || (free && !td_is_polled(group, c->kind)))) {
         td_status status = TD_OK;
         if (group->engine == NULL) {
             run_alone(c);
@@ -395,7 +180,7 @@ void td_engine_acquire(td_group *group)
 void td_engine_release(td_group *group)
 {
     pthread_mutex_lock(&group->queue.lock);
-    engine_is_free(&group->queue);
+    td_engine_is_free(&group->queue);
     pthread_mutex_unlock(&group->queue.lock);
 }
 
@@ -486,7 +271,7 @@ td_status td_queue_init(td_group *group)
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &old);
-    int error = pthread_create(&q->thread, NULL, communicate, group);
+    int error = pthread_create(&q->thread, NULL, td_communicate, group);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (error != 0) {
         return td_fail(TD_E_NOMEM, "no thread for communication: %s", strerror(error));

@@ -60,4 +60,23 @@ td_status td_submit(td_group *group, td_collective *c, double timeout, td_work *
 void td_engine_acquire(td_group *group);
 void td_engine_release(td_group *group);
 
+/* ---- drive.c ---- */
+
+bool td_is_message(td_collective_kind kind); /* send, receive */
+/* Whether the group's engine does this by start and poll. */
+bool td_is_polled(const td_group *group, td_collective_kind kind);
+/* For the watchdog: c has begun. With the lock. */
+void td_note_begin(td_queue *queue, const td_collective *c, double now);
+/* Runs what the engine does in one call. Without the lock, but `busy`. */
+td_status td_run_collective(td_group *group, const td_collective *c, double begun);
+/* Drives messages until one of them is done (NULL: all). With the lock, which is given up on the
+ * way, and `busy`. */
+void td_drive_messages(td_group *group, const td_work *until, bool background);
+/* The end of a work, with the lock. */
+void td_finish_work(td_group *group, td_work *work, td_status status);
+/* The end of `busy`, with the lock. */
+void td_engine_is_free(td_queue *queue);
+/* The communication thread of a td_group. */
+void *td_communicate(void *group);
+
 #endif

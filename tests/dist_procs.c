@@ -3,8 +3,6 @@
 #include "dist/clock.h"
 #include "tests/sanitized.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>

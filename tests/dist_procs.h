@@ -44,7 +44,4 @@ void procs_require(bool holds, const char *condition, const char *file, int line
 /* In the parent: fails the test unless the rank's output has the text. */
 void procs_assert_says(const procs_end *ends, int rank, const char *text);
 
-/* How many memfd segments of tandem this user's processes hold, and files of ours in /dev/shm. */
-int procs_leftovers(void);
-
 #endif

@@ -3,6 +3,7 @@
 #include "dist/clock.h"
 #include "dist/reduce_math.h"
 #include "tensor/isa.h"
+#include "tests/dist_data.h"
 #include "tests/dist_procs.h"
 #include "tests/sanitized.h"
 
@@ -22,179 +23,6 @@ enum { LIMIT = 60, TIMEOUT = 20, MOST_RANKS = TD_SANITIZED ? 3 : 4 };
 /* Eager; one slice; several chunks of the staging areas, with a small rest. */
 static const int64_t sizes[] = { 0, 1, 7, 1023, 40001, 140001 };
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
-
-/* ---- data that every rank can make for every rank, and serial results ---- */
-
-static uint64_t mix(uint64_t x)
-{
-    x ^= x >> 30;
-    x *= UINT64_C(0xbf58476d1ce4e5b9);
-    x ^= x >> 27;
-    x *= UINT64_C(0x94d049bb133111eb);
-    return x ^ x >> 31;
-}
-
-/* Element i of a rank's data. Floats of different magnitudes, so that the order of a sum shows;
- * integers from 1 on. */
-static void store_value(void *array, td_dtype dtype, int64_t at, int rank, uint64_t seed, int64_t i)
-{
-    uint64_t bits = mix(seed * 1000003 + (uint64_t)rank * 777767777 + (uint64_t)i);
-    double value = (double)(int64_t)(bits >> 40) / (1 << 20) - 8;
-    value *= (bits & 7) == 0 ? 32 : 1;
-    switch (dtype) {
-    case TD_F32:
-        ((float *)array)[at] = (float)value;
-        return;
-    case TD_F64:
-        ((double *)array)[at] = value;
-        return;
-    case TD_BF16:
-        ((td_bf16 *)array)[at] = td_f32_to_bf16((float)value);
-        return;
-    case TD_F16:
-        ((td_f16 *)array)[at] = td_f32_to_f16((float)value);
-        return;
-    case TD_I64:
-        ((int64_t *)array)[at] = (int64_t)bits; /* sums wrap around */
-        return;
-    case TD_I32:
-        ((int32_t *)array)[at] = (int32_t)bits;
-        return;
-    default:
-        ((uint8_t *)array)[at] = (uint8_t)bits;
-        return;
-    }
-}
-
-static float load_float(const void *array, td_dtype dtype, int64_t i)
-{
-    switch (dtype) {
-    case TD_F32:
-        return ((const float *)array)[i];
-    case TD_BF16:
-        return td_bf16_to_f32(((const td_bf16 *)array)[i]);
-    default:
-        return td_f16_to_f32(((const td_f16 *)array)[i]);
-    }
-}
-
-static uint64_t load_integer(const void *array, td_dtype dtype, int64_t i)
-{
-    switch (dtype) {
-    case TD_I64:
-        return (uint64_t)((const int64_t *)array)[i];
-    case TD_I32:
-        return (uint64_t)((const int32_t *)array)[i];
-    default:
-        return ((const uint8_t *)array)[i];
-    }
-}
-
-#define COMBINE(type)                                                                              \
-    static type combine_##type(type x, type y, td_reduction op)                                    \
-    {                                                                                              \
-        switch (op) {                                                                              \
-        case TD_MIN:                                                                               \
-            return y < x ? y : x;                                                                  \
-        case TD_MAX:                                                                               \
-            return y > x ? y : x;                                                                  \
-        case TD_PRODUCT:                                                                           \
-            return x * y;                                                                          \
-        default:                                                                                   \
-            return x + y;                                                                          \
-        }                                                                                          \
-    }
-COMBINE(float)
-COMBINE(double)
-
-static uint64_t combine_integer(uint64_t x, uint64_t y, td_reduction op)
-{
-    switch (op) {
-    case TD_MIN:
-        return (int64_t)y < (int64_t)x ? y : x;
-    case TD_MAX:
-        return (int64_t)y > (int64_t)x ? y : x;
-    case TD_PRODUCT:
-        return x * y;
-    default:
-        return x + y;
-    }
-}
-
-/* One element reduced over `size` ranks, in their order: in[r] at index i, to out at index i. */
-static void reduce_element(void *out, void *const *in, int size, int64_t i, td_dtype dtype,
-                           td_reduction op)
-{
-    if (dtype == TD_F64) {
-        double scale = op == TD_AVERAGE ? 1.0 / size : 1;
-        double sum = ((double *)in[0])[i] * scale;
-        for (int r = 1; r < size; r++) {
-            sum = combine_double(sum, ((double *)in[r])[i] * scale, op);
-        }
-        ((double *)out)[i] = sum;
-    } else if (td_is_float(dtype)) {
-        float scale = (float)(op == TD_AVERAGE ? 1.0 / size : 1);
-        float sum = load_float(in[0], dtype, i) * scale;
-        for (int r = 1; r < size; r++) {
-            sum = combine_float(sum, load_float(in[r], dtype, i) * scale, op);
-        }
-        if (dtype == TD_F32) {
-            ((float *)out)[i] = sum;
-        } else {
-            ((uint16_t *)out)[i] = dtype == TD_BF16 ? td_f32_to_bf16(sum) : td_f32_to_f16(sum);
-        }
-    } else {
-        uint64_t sum = load_integer(in[0], dtype, i);
-        for (int r = 1; r < size; r++) {
-            sum = combine_integer(sum, load_integer(in[r], dtype, i), op);
-        }
-        memcpy((char *)out + (size_t)i * td_dtype_size(dtype), &sum, td_dtype_size(dtype));
-    }
-}
-
-/* n elements of every rank's data, and their reduction. */
-typedef struct data {
-    td_dtype dtype;
-    int64_t n;
-    int size;
-    void *of[PROCS_MAX];
-    void *reduced;
-} data;
-
-static data make_data(td_dtype dtype, int64_t n, int size, uint64_t seed)
-{
-    data d = { .dtype = dtype, .n = n, .size = size };
-    for (int r = 0; r < size; r++) {
-        d.of[r] = malloc((size_t)n * td_dtype_size(dtype) + 1);
-        REQUIRE(d.of[r] != NULL);
-        for (int64_t i = 0; i < n; i++) {
-            store_value(d.of[r], dtype, i, r, seed, i);
-        }
-    }
-    d.reduced = malloc((size_t)n * td_dtype_size(dtype) + 1);
-    REQUIRE(d.reduced != NULL);
-    return d;
-}
-
-static void reduce_data(data *d, td_reduction op)
-{
-    for (int64_t i = 0; i < d->n; i++) {
-        reduce_element(d->reduced, d->of, d->size, i, d->dtype, op);
-    }
-}
-
-static void free_data(data *d)
-{
-    for (int r = 0; r < d->size; r++) {
-        free(d->of[r]);
-    }
-    free(d->reduced);
-}
-
-static size_t bytes_of(const data *d, int64_t n)
-{
-    return (size_t)n * td_dtype_size(d->dtype);
-}
 
 /* Where tensors lie: nowhere special, in registered memory, or so on rank 0 alone. */
 typedef enum place { PLAIN, REGISTERED, MIXED, PLACES } place;
@@ -237,23 +65,23 @@ static int dtype_step(int s)
 
 static void try_reductions(int rank, int size, td_dtype dtype, int64_t n, place where)
 {
-    data d = make_data(dtype, n, size, (uint64_t)(n + dtype));
+    dist_data d = dist_data_make(dtype, n, size, (uint64_t)(n + dtype));
     td_tensor *t = make_tensor(n, dtype, where, rank);
     for (td_reduction op = TD_SUM; op <= TD_PRODUCT; op++) {
         if (op == TD_AVERAGE && !td_is_float(dtype)) {
             continue;
         }
-        reduce_data(&d, op);
-        fill(t, d.of[rank], bytes_of(&d, n));
+        dist_data_reduce(&d, op);
+        fill(t, d.of[rank], dist_data_bytes(&d, n));
         REQUIRE_OK(td_all_reduce(NULL, t, op, NULL));
-        REQUIRE(holds(t, 0, d.reduced, bytes_of(&d, n)));
+        REQUIRE(holds(t, 0, d.reduced, dist_data_bytes(&d, n)));
         int root = op % size;
-        fill(t, d.of[rank], bytes_of(&d, n));
+        fill(t, d.of[rank], dist_data_bytes(&d, n));
         REQUIRE_OK(td_reduce(NULL, t, op, root, NULL));
-        REQUIRE(holds(t, 0, rank == root ? d.reduced : d.of[rank], bytes_of(&d, n)));
+        REQUIRE(holds(t, 0, rank == root ? d.reduced : d.of[rank], dist_data_bytes(&d, n)));
     }
     td_free(t);
-    free_data(&d);
+    dist_data_free(&d);
 }
 
 static int reductions(int rank, int size, void *arg)
@@ -282,46 +110,46 @@ static void test_reductions(void **state)
 
 /* ---- everything else ---- */
 
-static void try_broadcast(const data *d, int rank, place where)
+static void try_broadcast(const dist_data *d, int rank, place where)
 {
     for (int root = 0; root < d->size; root++) {
         td_tensor *t = make_tensor(d->n, d->dtype, where, rank);
-        fill(t, d->of[rank], bytes_of(d, d->n));
+        fill(t, d->of[rank], dist_data_bytes(d, d->n));
         REQUIRE_OK(td_broadcast(NULL, t, root, NULL));
-        REQUIRE(holds(t, 0, d->of[root], bytes_of(d, d->n)));
+        REQUIRE(holds(t, 0, d->of[root], dist_data_bytes(d, d->n)));
         td_free(t);
     }
 }
 
 /* all_gather and gather, of n elements each. */
-static void try_gathers(const data *d, int rank, place where)
+static void try_gathers(const dist_data *d, int rank, place where)
 {
     td_tensor *in = make_tensor(d->n, d->dtype, where, rank);
     td_tensor *out = make_tensor(d->n * d->size, d->dtype, where, rank);
-    fill(in, d->of[rank], bytes_of(d, d->n));
+    fill(in, d->of[rank], dist_data_bytes(d, d->n));
     REQUIRE_OK(td_all_gather(NULL, out, in, NULL));
     for (int r = 0; r < d->size; r++) {
-        REQUIRE(holds(out, r * d->n, d->of[r], bytes_of(d, d->n)));
+        REQUIRE(holds(out, r * d->n, d->of[r], dist_data_bytes(d, d->n)));
     }
     const int root = d->size - 1;
     td_fill_(out, 0);
     REQUIRE_OK(td_gather(NULL, rank == root ? out : NULL, in, root, NULL));
     for (int r = 0; r < d->size && rank == root; r++) {
-        REQUIRE(holds(out, r * d->n, d->of[r], bytes_of(d, d->n)));
+        REQUIRE(holds(out, r * d->n, d->of[r], dist_data_bytes(d, d->n)));
     }
     td_free(in);
     td_free(out);
 }
 
 /* scatter, all_to_all and reduce_scatter: the data is cut into one piece for every rank. */
-static void try_scatters(data *d, int rank, place where)
+static void try_scatters(dist_data *d, int rank, place where)
 {
     const int64_t piece = d->n / d->size, all = piece * d->size;
-    const size_t bytes = bytes_of(d, piece);
+    const size_t bytes = dist_data_bytes(d, piece);
     td_tensor *in = make_tensor(all, d->dtype, where, rank);
     td_tensor *out = make_tensor(piece, d->dtype, where, rank);
     td_tensor *turned = make_tensor(all, d->dtype, where, rank);
-    fill(in, d->of[rank], bytes_of(d, all));
+    fill(in, d->of[rank], dist_data_bytes(d, all));
     REQUIRE_OK(td_scatter(NULL, out, rank == 0 ? in : NULL, 0, NULL));
     REQUIRE(holds(out, 0, (char *)d->of[0] + (size_t)rank * bytes, bytes));
     REQUIRE_OK(td_all_to_all(NULL, turned, in, NULL));
@@ -331,12 +159,12 @@ static void try_scatters(data *d, int rank, place where)
         REQUIRE(holds(turned, r * piece, sent, bytes));
         REQUIRE(holds(in, r * piece, sent, bytes));
     }
-    fill(in, d->of[rank], bytes_of(d, all));
+    fill(in, d->of[rank], dist_data_bytes(d, all));
     for (td_reduction op = TD_SUM; op <= TD_MAX; op++) {
         if (op == TD_AVERAGE && !td_is_float(d->dtype)) {
             continue;
         }
-        reduce_data(d, op);
+        dist_data_reduce(d, op);
         REQUIRE_OK(td_reduce_scatter(NULL, out, in, op, NULL));
         REQUIRE(holds(out, 0, (char *)d->reduced + (size_t)rank * bytes, bytes));
     }
@@ -351,14 +179,14 @@ static int moves(int rank, int size, void *arg)
     procs_init(rank, size, TIMEOUT);
     for (int s = 0; s < SIZES; s++) {
         for (td_dtype dtype = TD_F32; dtype < TD_DTYPE_COUNT; dtype += dtype_step(s)) {
-            data d = make_data(dtype, sizes[s], size, (uint64_t)(100 + s + dtype));
+            dist_data d = dist_data_make(dtype, sizes[s], size, (uint64_t)(100 + s + dtype));
             place last = sizes[s] > 1023 ? PLACES : REGISTERED;
             for (place where = PLAIN; where < last; where++) {
                 try_broadcast(&d, rank, where);
                 try_gathers(&d, rank, where);
                 try_scatters(&d, rank, where);
             }
-            free_data(&d);
+            dist_data_free(&d);
         }
         REQUIRE_OK(td_barrier(NULL));
     }
@@ -399,23 +227,23 @@ static void test_sixteen_ranks(void **state)
 /* Everybody sends to the next and receives from the one before, in either order. */
 static void try_ring(int rank, int size, td_dtype dtype, int64_t n)
 {
-    data d = make_data(dtype, n, size, (uint64_t)n);
+    dist_data d = dist_data_make(dtype, n, size, (uint64_t)n);
     const int to = (rank + 1) % size, from = (rank + size - 1) % size;
     td_tensor *mine = make_tensor(n, dtype, PLAIN, rank), *theirs = td_clone(mine);
     td_work *work;
-    fill(mine, d.of[rank], bytes_of(&d, n));
+    fill(mine, d.of[rank], dist_data_bytes(&d, n));
     REQUIRE_OK(td_send(NULL, mine, to, &work)); /* the blocking call joins what is under way */
     REQUIRE_OK(td_recv(NULL, theirs, from, NULL));
     REQUIRE_OK(td_work_wait(work, 0));
-    REQUIRE(holds(theirs, 0, d.of[from], bytes_of(&d, n)));
+    REQUIRE(holds(theirs, 0, d.of[from], dist_data_bytes(&d, n)));
     td_fill_(theirs, 0);
     REQUIRE_OK(td_recv(NULL, theirs, from, &work));
     REQUIRE_OK(td_send(NULL, mine, to, NULL));
     REQUIRE_OK(td_work_wait(work, 0));
-    REQUIRE(holds(theirs, 0, d.of[from], bytes_of(&d, n)));
+    REQUIRE(holds(theirs, 0, d.of[from], dist_data_bytes(&d, n)));
     td_free(mine);
     td_free(theirs);
-    free_data(&d);
+    dist_data_free(&d);
 }
 
 /* Many messages of one pair come in order, and small ones do not wait for their receiver. */
@@ -523,28 +351,28 @@ static int soak(int rank, int size, void *arg)
     static const int64_t most[] = { 10, 3000, 60000, 250000 };
     procs_init(rank, size, TIMEOUT);
     for (int i = 0; i < rounds; i += UNDER_WAY) {
-        data d[UNDER_WAY];
+        dist_data d[UNDER_WAY];
         td_tensor *t[UNDER_WAY];
         td_work *work[UNDER_WAY];
         for (int k = 0; k < UNDER_WAY; k++) {
-            uint64_t bits = mix((uint64_t)(i + k + 12345));
+            uint64_t bits = dist_mix((uint64_t)(i + k + 12345));
             td_dtype dtype = (td_dtype)(bits % TD_DTYPE_COUNT);
             td_reduction op = (td_reduction)((bits >> 8) % (TD_PRODUCT + 1));
             op = op == TD_AVERAGE && !td_is_float(dtype) ? TD_SUM : op;
             int64_t n = (int64_t)((bits >> 20) % (uint64_t)most[(bits >> 16) % 4]);
-            d[k] = make_data(dtype, n, size, bits);
-            reduce_data(&d[k], op);
+            d[k] = dist_data_make(dtype, n, size, bits);
+            dist_data_reduce(&d[k], op);
             t[k] = make_tensor(n, dtype, (place)((bits >> 12) % PLACES), rank);
-            fill(t[k], d[k].of[rank], bytes_of(&d[k], n));
+            fill(t[k], d[k].of[rank], dist_data_bytes(&d[k], n));
             bool blocks = (bits >> 18) % 4 == 0;
             REQUIRE_OK(td_all_reduce(NULL, t[k], op, blocks ? NULL : &work[k]));
             work[k] = blocks ? NULL : work[k];
         }
         for (int k = 0; k < UNDER_WAY; k++) {
             REQUIRE(work[k] == NULL || td_work_wait(work[k], 0) == TD_OK);
-            REQUIRE(holds(t[k], 0, d[k].reduced, bytes_of(&d[k], d[k].n)));
+            REQUIRE(holds(t[k], 0, d[k].reduced, dist_data_bytes(&d[k], d[k].n)));
             td_free(t[k]);
-            free_data(&d[k]);
+            dist_data_free(&d[k]);
         }
     }
     td_dist_destroy();
@@ -604,7 +432,7 @@ static void test_arithmetic(void **state)
     enum { N = 4099, TERMS = 5 };
     static char best[N * 8], portable[N * 8];
     for (td_dtype dtype = TD_F32; dtype < TD_DTYPE_COUNT; dtype++) {
-        data d = make_data(dtype, N, TERMS, dtype);
+        dist_data d = dist_data_make(dtype, N, TERMS, dtype);
         const void *in[TERMS];
         memcpy(in, d.of, sizeof in);
         for (td_reduction op = TD_SUM; op <= TD_PRODUCT; op++) {
@@ -616,9 +444,9 @@ static void test_arithmetic(void **state)
             td_isa_force(TD_ISA_PORTABLE);
             td_reduce_arrays(&(void *){ portable }, 1, in, TERMS, N, dtype, op);
             td_isa_force(before);
-            assert_memory_equal(best, portable, bytes_of(&d, N));
+            assert_memory_equal(best, portable, dist_data_bytes(&d, N));
         }
-        free_data(&d);
+        dist_data_free(&d);
     }
     float a[3] = { NAN, 1, 2 }, b[3] = { 1, NAN, 3 }, low[3], high[3];
     td_reduce_arrays(&(void *){ low }, 1, (const void *[]){ a, b }, 2, 3, TD_F32, TD_MIN);

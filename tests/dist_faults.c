@@ -1,0 +1,50 @@
+#include "tests/dist_faults.h"
+
+#include "dist/clock.h"
+#include "tests/sanitized.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+_Atomic double *fault_at;
+
+int fault_setup(void **state)
+{
+    (void)state;
+    fault_at =
+        mmap(NULL, sizeof *fault_at, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return fault_at == MAP_FAILED;
+}
+
+double fault_patience(void)
+{
+    return TD_SANITIZED ? 5 : 1;
+}
+
+int fault_repeats(void)
+{
+    return getenv("TANDEM_LONG") != NULL ? 50 : 1;
+}
+
+int fault_report(td_status status)
+{
+    fprintf(stderr, "status %d after %.3f s: %s\n", (int)status, td_clock() - *fault_at,
+            td_last_error());
+    td_dist_destroy();
+    return status == TD_OK ? 0 : FAULT_SURVIVED;
+}
+
+void assert_survived(const procs_end *ends, int rank)
+{
+    if (ends[rank].code != FAULT_SURVIVED) {
+        fail_msg("rank %d: code %d, signal %d: %s", rank, ends[rank].code, ends[rank].signal,
+                 ends[rank].output);
+    }
+}

@@ -1,0 +1,26 @@
+/* For tests of faults: survivors and what they were told. */
+#ifndef TD_TESTS_DIST_FAULTS_H
+#define TD_TESTS_DIST_FAULTS_H
+
+#include "tests/dist_procs.h"
+
+enum { FAULT_SURVIVED = 7 }; /* exit code of a rank that was told */
+
+/* Shared by the ranks: when the fault happened (td_clock). */
+extern _Atomic double *fault_at;
+int fault_setup(void **state); /* cmocka group setup */
+
+/* How long survivors may take to notice: a second where half of one is promised, since the machine
+ * may be busy; more under sanitizers. */
+double fault_patience(void);
+
+/* How often what is cheap is done: 50 times with TANDEM_LONG. */
+int fault_repeats(void);
+
+/* In a survivor: writes what it was told, ends the group; returns its exit code. */
+int fault_report(td_status status);
+
+/* In the parent: the rank has ended as a survivor. Otherwise the test fails with its output. */
+void assert_survived(const procs_end *ends, int rank);
+
+#endif
