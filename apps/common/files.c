@@ -18,13 +18,15 @@ td_status make_folders(const char *path)
         }
         char end = *at;
         *at = '\0';
+        /* Another rank may make it at the same time. */
         struct stat info;
+        int failure = mkdir(part, 0777) == 0 ? 0 : errno;
         bool there = stat(part, &info) == 0;
         if (there && !S_ISDIR(info.st_mode)) {
             return td_fail(TD_E_IO, "%s is not a folder", part);
         }
-        if (!there && mkdir(part, 0777) != 0) {
-            return td_fail(TD_E_IO, "cannot make the folder %s: %s", part, strerror(errno));
+        if (!there) {
+            return td_fail(TD_E_IO, "cannot make the folder %s: %s", part, strerror(failure));
         }
         if (end == '\0') {
             return TD_OK;
