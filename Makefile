@@ -96,7 +96,7 @@ OPTIMIZE := -O2 -g -fno-omit-frame-pointer -fno-math-errno -fno-trapping-math \
             -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -DTD_DEBUG=1
 endif
 ALL_CFLAGS := $(STD) $(OPTIMIZE) $(WARN) -I. -pthread $(TD_CFLAGS) $(CFLAGS)
-ALL_LIBS   := $(TD_LIBS) -lm -pthread $(LDLIBS)
+ALL_LIBS   := $(TD_LIBS) -lm -ldl -pthread $(LDLIBS)
 
 ifeq ($(V),)
 say = @printf '%-5s %s\n' '$(1)' '$(2)';

@@ -40,7 +40,7 @@ static int rank_main(int local_rank, void *arg)
         status = train(&j->run);
     }
     cifar_end(&j->run);
-    td_dist_destroy();
+    ranks_end(status);
     return status == TD_OK ? 0 : 1;
 }
 

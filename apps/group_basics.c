@@ -187,7 +187,7 @@ static td_status run_rank(const basics *b, const td_dist_options *where, const c
     if (status == TD_OK) {
         status = show_all(b, how);
     }
-    td_dist_destroy();
+    ranks_end(status);
     return status;
 }
 

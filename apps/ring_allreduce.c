@@ -227,7 +227,7 @@ static int rank_main(int rank, void *arg)
         status = compare_ways(b);
     }
     free_tensors(b);
-    td_dist_destroy();
+    ranks_end(status);
     return status == TD_OK ? 0 : 1;
 }
 

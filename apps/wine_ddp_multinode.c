@@ -5,6 +5,7 @@
  *
  *   host0$ wine_ddp_multinode --nodes 2 --node-rank 0 --dist-url tcp://host0:12355
  *   host1$ wine_ddp_multinode --nodes 2 --node-rank 1 --dist-url tcp://host0:12355 */
+#include "apps/common/ranks.h"
 #include "apps/common/wine.h"
 #include "apps/common/wine_train.h"
 
@@ -35,7 +36,7 @@ static int rank_main(int local_rank, void *arg)
         status = train(&j->run);
     }
     wine_end(&j->run);
-    td_dist_destroy();
+    ranks_end(status);
     return status == TD_OK ? 0 : 1;
 }
 

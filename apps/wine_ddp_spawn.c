@@ -4,6 +4,7 @@
  * processes (td_spawn), they find each other (td_dist_init), each trains on its own part of the
  * data (td_distributed_sampler), and after each backward all have the mean of everybody's gradients
  * (td_ddp), so that their weights stay equal. The loop itself is as before. */
+#include "apps/common/ranks.h"
 #include "apps/common/wine.h"
 #include "apps/common/wine_train.h"
 
@@ -34,7 +35,7 @@ static int rank_main(int local_rank, void *arg)
         status = train(&j->run);
     }
     wine_end(&j->run);
-    td_dist_destroy();
+    ranks_end(status);
     return status == TD_OK ? 0 : 1;
 }
 

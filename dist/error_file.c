@@ -1,5 +1,6 @@
 #include "dist/error_file.h"
 
+#include "dist/clock.h"
 #include "tensor/error.h"
 
 #include <fcntl.h>
@@ -34,9 +35,11 @@ void td_error_report(const char *message)
     if (by_path) {
         fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     }
-    if (fd >= 0) {
-        /* A message that cannot be told is lost; the failure itself is not. */
+    /* A message that cannot be told is lost; the failure itself is not. */
+    if (by_path && fd >= 0) {
         (void)!write(fd, message, strlen(message));
+    } else if (fd >= 0) {
+        dprintf(fd, "%.9f %s", td_clock(), message);
     }
     if (by_path && fd >= 0) {
         close(fd);

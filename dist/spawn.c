@@ -28,7 +28,7 @@ enum { MAX_PROCESSES = 4096, MESSAGE_BYTES = 1500 };
 #define OWN_THREADS 1
 #endif
 
-static const double DEFAULT_STOP_TIMEOUT = 30, LOOK_EVERY = 0.5;
+static const double DEFAULT_STOP_TIMEOUT = 30, LOOK_EVERY = 0.5, LINGER = 2;
 
 typedef struct spawning {
     int (*fn)(int, void *);
@@ -133,6 +133,7 @@ static td_status start_child(spawning *s, int rank, const char *run_id)
     if (pipe2(ends, O_CLOEXEC) != 0) {
         return td_fail(TD_E_IO, "td_spawn: rank %d: no pipe: %s", rank, strerror(errno));
     }
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
     fcntl(ends[1], F_SETFL, O_NONBLOCK);
     pid_t pid = td_child_fork(&s->watch);
     if (pid == 0) {
@@ -162,15 +163,55 @@ static td_status start_all(spawning *s)
     return TD_OK;
 }
 
-static td_status fail_child(const spawning *s, int rank)
+/* Reads what a rank has reported, if anything, and when. */
+static bool read_report(const spawning *s, int rank, double *when, char *message, size_t size)
 {
-    char end[64], message[MESSAGE_BYTES];
+    ssize_t got = read(s->errors[rank], message, size - 1);
+    char *text;
+    message[got > 0 ? got : 0] = '\0';
+    *when = strtod(message, &text);
+    if (text == message) {
+        return false;
+    }
+    memmove(message, text + 1, strlen(text + 1) + 1);
+    return true;
+}
+
+/* The rank to blame, and its message. A rank that ended with a report may only have suffered from
+ * another, which reported before it and is still on its way out; that one is waited for a little.
+ */
+static int find_culprit(spawning *s, int failed, char *message, size_t size)
+{
+    char other[MESSAGE_BYTES];
+    double first, when;
+    int culprit = failed;
+    if (!read_report(s, failed, &first, message, size)) {
+        return failed;
+    }
+    for (int rank = 0; rank < s->count; rank++) {
+        if (rank != failed && read_report(s, rank, &when, other, sizeof(other)) && when < first) {
+            first = when;
+            culprit = rank;
+            snprintf(message, size, "%s", other);
+        }
+    }
+    for (double end = td_clock() + LINGER; s->children[culprit].running && td_clock() < end;) {
+        td_signal_watch_wait(&s->watch, LOOK_EVERY / 10);
+        td_children_reap(s->children, s->count);
+    }
+    return culprit;
+}
+
+static td_status fail_child(spawning *s, int failed)
+{
+    char end[64] = "an error", message[MESSAGE_BYTES];
+    int rank = find_culprit(s, failed, message, sizeof(message));
     const td_child *child = &s->children[rank];
-    td_child_end_text(child->status, end, sizeof(end));
-    ssize_t size = read(s->errors[rank], message, sizeof(message) - 1);
-    message[size > 0 ? size : 0] = '\0';
+    if (!child->running) {
+        td_child_end_text(child->status, end, sizeof(end));
+    }
     return td_fail(TD_E_PEER, "rank %d (pid %ld) ended with %s%s%s", rank, (long)child->pid, end,
-                   size > 0 ? ": " : "", message);
+                   message[0] != '\0' ? ": " : "", message);
 }
 
 /* Until all have ended well, or one has not. */

@@ -1,4 +1,5 @@
 #include "apps/common/ranks.h"
+#include "dist/error_file.h"
 
 #include "dist/dist.h"
 
@@ -59,4 +60,12 @@ td_status ranks_sum(double *values, int count, bool shard)
 td_status ranks_barrier(void)
 {
     return td_dist_is_initialized() ? td_barrier(NULL) : TD_OK;
+}
+
+void ranks_end(td_status status)
+{
+    if (status != TD_OK) {
+        td_error_report(td_last_error());
+    }
+    td_dist_destroy();
 }

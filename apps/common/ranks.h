@@ -24,4 +24,8 @@ td_status ranks_sum(double *values, int count, bool shard);
 /* Everyone waits here for the last. */
 td_status ranks_barrier(void);
 
+/* Leaves the others. What went wrong here is reported first, before they notice that this rank is
+ * gone, so that the first cause is the one that is shown. */
+void ranks_end(td_status status);
+
 #endif
