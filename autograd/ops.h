@@ -36,7 +36,8 @@ td_tensor *td_max_dim(td_tensor *x, int dim, bool keep, td_site at);
 td_tensor *td_max(td_tensor *x, td_site at);                        /* of all elements, a scalar */
 td_tensor *td_argmax(td_tensor *x, int dim, bool keep, td_site at); /* i64; no gradient */
 
-/* ---- products ---- */
+/* ---- products: f32, f64, and bf16 beside f32 or alone; the result has the first one's dtype, each
+ * gradient its own tensor's. Computed as td_math_now() says when they are called. ---- */
 /* [...,m,k] x [...,k,n] -> [...,m,n]; batch dimensions broadcast; both at least 2-d. */
 td_tensor *td_matmul(td_tensor *a, td_tensor *b, td_site at);
 /* x[...,in], w[out,in], b[out] or NULL -> [...,out]: x w^T + b. */

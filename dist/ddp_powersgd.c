@@ -239,7 +239,7 @@ td_status td_powersgd_launch(td_ddp_state *s, td_ddp_bucket *b)
         kernels->axpy(&error, 1.0, &grad); /* M from here on */
         td_tensor p = part(c->p, x->p_at, x->n, rank_of(s, x), false);
         td_tensor q = part(c->q, x->q_at, x->m, rank_of(s, x), false);
-        kernels->matmul(&p, &error, &q, NULL, false);
+        kernels->matmul(&p, &error, &q, NULL, false, (td_math){ 0 });
     }
     copy_plain(s, b, true);
     return td_ddp_average(s, c->p, &b->work);
@@ -254,7 +254,7 @@ td_status td_powersgd_second(td_ddp_state *s, td_ddp_bucket *b)
         td_tensor p = part(c->p, x->p_at, x->n, rank_of(s, x), false);
         td_tensor q = part(c->q, x->q_at, x->m, rank_of(s, x), false);
         orthonormal(&p);
-        td_kernels_of(TD_CPU)->matmul(&q, &error, &p, NULL, false);
+        td_kernels_of(TD_CPU)->matmul(&q, &error, &p, NULL, false, (td_math){ 0 });
     }
     return td_ddp_average(s, c->q, &b->work);
 }
@@ -271,10 +271,10 @@ td_status td_powersgd_unpack(td_ddp_state *s, td_ddp_bucket *b)
         td_tensor q = part(c->q, x->q_at, x->m, rank_of(s, x), false);
         if (x->by_columns) { /* kernels write rows: the transposed product */
             td_tensor rows = turned(grad), p_turned = turned(p);
-            kernels->matmul(&rows, &q, &p_turned, NULL, false);
+            kernels->matmul(&rows, &q, &p_turned, NULL, false, (td_math){ 0 });
         } else {
             td_tensor q_turned = turned(q);
-            kernels->matmul(&grad, &p, &q_turned, NULL, false);
+            kernels->matmul(&grad, &p, &q_turned, NULL, false, (td_math){ 0 });
         }
         kernels->axpy(&error, -1.0, &grad);
     }

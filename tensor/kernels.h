@@ -40,6 +40,7 @@ typedef enum td_reduce_op { TD_REDUCE_SUM, TD_REDUCE_MEAN, TD_REDUCE_MAX } td_re
 typedef struct td_conv2d_params {
     int stride[2], pad[2], dilation[2]; /* height, width */
     int64_t groups;
+    td_math math;
 } td_conv2d_params;
 
 typedef struct td_pool2d_params {
@@ -115,14 +116,20 @@ typedef struct td_kernels {
                         bool accumulate);
     double (*sum_of_squares)(const td_tensor *x); /* in double, fixed blocks */
 
-    /* ---- products: f32, f64 ---- */
+    /* ---- products: all tensors f64; or each of them f32, bf16 or f16 ----
+     * 16-bit operands are exact in what they are multiplied in; f32 operands beside bf16 ones
+     * (master weights beside bf16 activations) may be rounded to bf16 first. Sums are f32 at least;
+     * a 16-bit result is rounded once, at the end. `math` is about calls whose tensors are all f32:
+     * TD_PRECISION_BF16X3 and winograd are permissions, which a kernel may leave unused. */
     /* c[...,m,n] = a[...,m,k] b[...,k,n] (+ bias[n]) (+ c if accumulate); batch dimensions of a and
      * b are already expanded to c's; bias NULL: none. */
     void (*matmul)(td_tensor *c, const td_tensor *a, const td_tensor *b, const td_tensor *bias,
-                   bool accumulate);
-    /* x, y TD_IMAGE, w TD_FILTER fast; anything else is converted on the way. */
+                   bool accumulate, td_math math);
+    /* x, y TD_IMAGE, w TD_FILTER fast; anything else is converted on the way. stats: [2,C] f64,
+     * row-major, or NULL: per channel the sum of y and of its squares over all pictures and pixels,
+     * of the values as they are stored (rounded), in fixed blocks. */
     void (*conv2d)(td_tensor *y, const td_tensor *x, const td_tensor *w, const td_tensor *bias,
-                   const td_conv2d_params *params);
+                   const td_conv2d_params *params, td_tensor *stats);
     void (*conv2d_grad_input)(td_tensor *dx, const td_tensor *dy, const td_tensor *w,
                               const td_conv2d_params *params, bool accumulate);
     void (*conv2d_grad_weight)(td_tensor *dw, const td_tensor *dy, const td_tensor *x,

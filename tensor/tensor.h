@@ -16,6 +16,7 @@
 #include "tensor/device.h"
 #include "tensor/dtype.h"
 #include "tensor/error.h"
+#include "tensor/precision.h"
 
 #include <stdio.h>
 

@@ -171,13 +171,12 @@ double ref_relative_l2(const td_tensor *got, const double *want)
     return error == 0.0 ? 0.0 : sqrt(error / norm);
 }
 
-void ref_run(void (*body)(td_dtype dtype))
+static void run_as(void (*body)(td_dtype dtype), const td_dtype *dtypes, int count)
 {
     static const int threads[] = { 1, 2, 3, 8 };
-    static const td_dtype dtypes[] = { TD_F32, TD_F64 };
     for (int isa = TD_ISA_PORTABLE; isa <= (int)td_isa_detect(); isa++) {
         td_isa_force((td_isa)isa);
-        for (size_t d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++) {
+        for (int d = 0; d < count; d++) {
             uint64_t first = 0;
             for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++) {
                 assert_int_equal(td_set_threads(TD_CPU, threads[t]), TD_OK);
@@ -193,4 +192,14 @@ void ref_run(void (*body)(td_dtype dtype))
     }
     td_isa_force(td_isa_detect());
     assert_int_equal(td_set_threads(TD_CPU, 0), TD_OK);
+}
+
+void ref_run(void (*body)(td_dtype dtype))
+{
+    run_as(body, (const td_dtype[]){ TD_F32, TD_F64 }, 2);
+}
+
+void ref_run_as(void (*body)(td_dtype dtype), td_dtype dtype)
+{
+    run_as(body, &dtype, 1);
 }

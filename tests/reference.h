@@ -53,5 +53,6 @@ void ref_digest(const void *memory, size_t bytes);
 /* Calls body(dtype) for f32 and f64, on every instruction set that this machine has, with 1, 2, 3
  * and 8 threads. Fails unless the digest is the same for all thread counts. */
 void ref_run(void (*body)(td_dtype dtype));
+void ref_run_as(void (*body)(td_dtype dtype), td_dtype dtype); /* for one dtype */
 
 #endif

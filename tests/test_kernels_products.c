@@ -1,55 +1,12 @@
 /* Matrix products and convolutions through the kernel table: any strides, batches and layouts. What
  * lies behind (gemm.h, conv.h) has tests of its own. */
-#include "tests/reference.h"
-
-#include "tensor/kernels.h"
-
-#include <math.h>
-#include <stdlib.h>
-
-static const td_kernels *k(void)
-{
-    return td_cpu_kernels();
-}
+#include "tests/reference_products.h"
 
 /* ---- matrix products ---- */
 
-/* Row-major values of a[B,m,k], b[B,k,n], bias[n]; want starts as what c held. */
-static void product(int64_t batch, int64_t m, int64_t n, int64_t depth, const double *a,
-                    const double *b, const double *bias, double *want, double *terms)
-{
-    for (int64_t i = 0; i < batch * m * n; i++) {
-        int64_t t = i / (m * n), row = i / n % m, column = i % n;
-        terms[i] = fabs(want[i]) + (bias ? fabs(bias[column]) : 0.0);
-        want[i] += bias ? bias[column] : 0.0;
-        for (int64_t l = 0; l < depth; l++) {
-            double term = a[(t * m + row) * depth + l] * b[(t * depth + l) * n + column];
-            want[i] += term;
-            terms[i] += fabs(term);
-        }
-    }
-}
-
-/* c = or += a b (+ bias); frees all. */
 static void check_matmul(td_tensor *c, td_tensor *a, td_tensor *b, td_tensor *bias, bool accumulate)
 {
-    int64_t m = c->shape[c->ndim - 2], n = c->shape[c->ndim - 1], depth = a->shape[a->ndim - 1];
-    int64_t count = td_numel(c);
-    double *left = ref_values(a), *right = ref_values(b), *terms = ref_zeros(count);
-    double *shift = bias ? ref_values(bias) : NULL;
-    double *want = accumulate ? ref_values(c) : ref_zeros(count);
-    product(count > 0 ? count / (m * n) : 0, m, n, depth, left, right, shift, want, terms);
-    k()->matmul(c, a, b, bias, accumulate);
-    ref_close(c, want, terms, ref_tolerance(c->dtype), "matmul");
-    free(left);
-    free(right);
-    free(terms);
-    free(shift);
-    free(want);
-    td_free(c);
-    td_free(a);
-    td_free(b);
-    td_free(bias);
+    ref_check_matmul(c, a, b, bias, accumulate, (td_math){ 0 }, 0);
 }
 
 /* The transposed view of a [rows, columns] matrix in other memory: [columns, rows]. */
@@ -131,120 +88,20 @@ static void test_batched_matmul(void **state)
 
 /* ---- convolutions ---- */
 
-typedef struct conv_case {
-    int64_t n, ic, ih, iw, oc;
-    int kh, kw;
-    td_conv2d_params params;
-} conv_case;
-
-static const conv_case conv_cases[] = {
-    { 3, 3, 8, 9, 5, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } },
-    { 2, 4, 7, 6, 6, 3, 2, { { 2, 1 }, { 1, 0 }, { 1, 2 }, 2 } },
-    { 2, 5, 4, 4, 3, 1, 1, { { 2, 2 }, { 0, 0 }, { 1, 1 }, 1 } },
-    { 1, 2, 2, 2, 4, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } },
+static const ref_conv conv_cases[] = {
+    { 3, 3, 8, 9, 5, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } },
+    { 2, 4, 7, 6, 6, 3, 2, { { 2, 1 }, { 1, 0 }, { 1, 2 }, 2, { 0 } } },
+    { 2, 5, 4, 4, 3, 1, 1, { { 2, 2 }, { 0, 0 }, { 1, 1 }, 1, { 0 } } },
+    { 1, 2, 2, 2, 4, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } },
 };
-
-typedef struct conv_tensors {
-    td_tensor *x, *w, *y;
-    double *xv, *wv, *yv; /* their values, row-major */
-    double *to, *terms;   /* the result: as large as the target */
-    int target;           /* 0: y, 1: x, 2: w */
-} conv_tensors;
-
-/* The three passes are the same sum of products; `target` tells which of the three is wanted. */
-static void conv_reference(const conv_case *c, conv_tensors *t)
-{
-    int64_t groups = c->params.groups, per = c->ic / groups, oh = t->y->shape[2];
-    int64_t total = c->n * c->oc * oh * t->y->shape[3];
-    for (int64_t i = 0; i < total; i++) {
-        int64_t ow = t->y->shape[3], px = i % ow, py = i / ow % oh;
-        int64_t o = i / (ow * oh) % c->oc, n = i / (ow * oh * c->oc);
-        for (int64_t j = 0; j < per * c->kh * c->kw; j++) {
-            int64_t kw = j % c->kw, kh = j / c->kw % c->kh, in = j / (c->kw * c->kh);
-            int64_t h = py * c->params.stride[0] - c->params.pad[0] + kh * c->params.dilation[0];
-            int64_t w = px * c->params.stride[1] - c->params.pad[1] + kw * c->params.dilation[1];
-            if (h < 0 || h >= c->ih || w < 0 || w >= c->iw) {
-                continue;
-            }
-            int64_t at_x = ref_at4(t->x, n, o / (c->oc / groups) * per + in, h, w);
-            int64_t at_w = ref_at4(t->w, o, in, kh, kw);
-            int64_t at[3] = { i, at_x, at_w };
-            double factor[3] = { t->yv[i], t->xv[at_x], t->wv[at_w] };
-            factor[t->target] = 1.0;
-            double term = factor[0] * factor[1] * factor[2];
-            t->to[at[t->target]] += term;
-            t->terms[at[t->target]] += fabs(term);
-        }
-    }
-}
-
-static void make_tensors(const conv_case *c, td_dtype dtype, conv_tensors *t, td_layout image,
-                         td_layout filter)
-{
-    const td_conv2d_params *p = &c->params;
-    int64_t oh = (c->ih + 2 * p->pad[0] - p->dilation[0] * (c->kh - 1) - 1) / p->stride[0] + 1;
-    int64_t ow = (c->iw + 2 * p->pad[1] - p->dilation[1] * (c->kw - 1) - 1) / p->stride[1] + 1;
-    t->x = ref_tensor(TD_SHAPE(c->n, c->ic, c->ih, c->iw), dtype, image, 1);
-    t->w = ref_tensor(TD_SHAPE(c->oc, c->ic / p->groups, c->kh, c->kw), dtype, filter, 2);
-    t->y = ref_tensor(TD_SHAPE(c->n, c->oc, oh, ow), dtype, image, 3);
-    t->xv = ref_values(t->x);
-    t->wv = ref_values(t->w);
-    t->yv = ref_values(t->y);
-}
-
-/* Computes what `target` names, into `to`, and compares. */
-static void check_pass(const conv_case *c, conv_tensors *t, int target, td_tensor *to,
-                       bool accumulate, td_tensor *bias)
-{
-    int64_t count = td_numel(to), per = to->shape[2] * to->shape[3];
-    t->target = target;
-    t->to = accumulate ? ref_values(to) : ref_zeros(count);
-    t->terms = ref_zeros(count);
-    for (int64_t i = 0; i < count; i++) {
-        t->to[i] += bias ? td_get(bias, (int64_t[]){ i / per % to->shape[1] }) : 0.0;
-        t->terms[i] += fabs(t->to[i]);
-    }
-    conv_reference(c, t);
-    if (target == 0) {
-        k()->conv2d(to, t->x, t->w, bias, &c->params);
-    } else if (target == 1) {
-        k()->conv2d_grad_input(to, t->y, t->w, &c->params, accumulate);
-    } else {
-        k()->conv2d_grad_weight(to, t->y, t->x, &c->params, accumulate);
-    }
-    ref_close(to, t->to, t->terms, ref_tolerance(to->dtype), "convolution");
-    free(t->to);
-    free(t->terms);
-    td_free(to);
-}
 
 static void conv_layouts(td_dtype dtype)
 {
-    static const td_layout layouts[][2] = { { TD_IMAGE, TD_FILTER },
-                                            { TD_ROW_MAJOR, TD_ROW_MAJOR } };
     for (size_t i = 0; i < sizeof conv_cases / sizeof conv_cases[0]; i++) {
-        for (int l = 0; l < 2; l++) {
-            const conv_case *c = &conv_cases[i];
-            td_layout image = layouts[l][0], filter = layouts[l][1];
-            conv_tensors t;
-            make_tensors(c, dtype, &t, image, filter);
-            td_tensor *bias = ref_tensor(TD_SHAPE(c->oc), dtype, TD_ROW_MAJOR, 4);
-            td_shape x = td_shape_of(t.x), w = td_shape_of(t.w), y = td_shape_of(t.y);
-            check_pass(c, &t, 0, ref_tensor(y, dtype, image, 5), false, NULL);
-            check_pass(c, &t, 0, ref_tensor(y, dtype, image, 5), false, bias);
-            check_pass(c, &t, 0, ref_scattered(ref_tensor(y, dtype, image, 5)), false, bias);
-            check_pass(c, &t, 1, ref_tensor(x, dtype, image, 6), false, NULL);
-            check_pass(c, &t, 1, ref_tensor(x, dtype, image, 6), true, NULL);
-            check_pass(c, &t, 2, ref_tensor(w, dtype, filter, 7), false, NULL);
-            check_pass(c, &t, 2, ref_tensor(w, dtype, filter, 7), true, NULL);
-            td_free(bias);
-            td_free(t.x);
-            td_free(t.w);
-            td_free(t.y);
-            free(t.xv);
-            free(t.wv);
-            free(t.yv);
-        }
+        ref_conv_types types = { dtype, dtype, dtype, TD_IMAGE, TD_FILTER, 0 };
+        ref_check_conv(&conv_cases[i], &types);
+        types.image = types.filter = TD_ROW_MAJOR;
+        ref_check_conv(&conv_cases[i], &types);
     }
 }
 

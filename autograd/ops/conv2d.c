@@ -22,9 +22,9 @@ static void conv2d_backward(td_node *node, const td_tensor *dy)
 static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, int64_t groups,
                   td_site at)
 {
-    td_check_float(x, "conv2d", "x", at);
-    td_check_float(w, "conv2d", "the weight", at);
-    td_check_match(x, w, "conv2d", at);
+    td_check_factor(x, "conv2d", "x", at);
+    td_check_factor(w, "conv2d", "the weight", at);
+    td_check_mixed(x, w, "conv2d", at);
     TD_REQUIRE(x->ndim == 4 && w->ndim == 4, at,
                "conv2d: x%s and weight%s must be [N,C,H,W] and [out,C/groups,KH,KW]",
                TD_SHAPE_TEXT(x), TD_SHAPE_TEXT(w));
@@ -36,8 +36,8 @@ static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, in
                TD_SHAPE_TEXT(x), TD_SHAPE_TEXT(w), (long long)groups,
                (long long)(w->shape[1] * groups));
     if (b != NULL) {
-        td_check_float(b, "conv2d", "the bias", at);
-        td_check_match(x, b, "conv2d", at);
+        td_check_factor(b, "conv2d", "the bias", at);
+        td_check_mixed(x, b, "conv2d", at);
         TD_REQUIRE(b->ndim == 1 && b->shape[0] == w->shape[0], at,
                    "conv2d: bias%s does not fit weight%s: it must be [out] ([%lld])",
                    TD_SHAPE_TEXT(b), TD_SHAPE_TEXT(w), (long long)w->shape[0]);
@@ -47,7 +47,8 @@ static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, in
 static td_conv2d_params read_options(const td_conv2d_options *options, td_site at)
 {
     td_conv2d_options given = options != NULL ? *options : (td_conv2d_options){ .groups = 1 };
-    td_conv2d_params params = { .groups = given.groups != 0 ? given.groups : 1 };
+    td_conv2d_params params = { .groups = given.groups != 0 ? given.groups : 1,
+                                .math = td_math_now() };
     td_op_pair(given.stride, 1, 1, "conv2d", "stride", params.stride, at);
     td_op_padding(given.padding, "conv2d", params.pad, at);
     td_op_pair(given.dilation, 1, 1, "conv2d", "dilation", params.dilation, at);
@@ -78,7 +79,7 @@ td_tensor *(td_conv2d)(td_tensor *x, td_tensor *w, td_tensor *b, const td_conv2d
     check(x, w, b, params.groups, at);
     td_shape shape = output_shape(x, w, &params, at);
     td_tensor *y = td_step_new(shape, x->dtype, TD_IMAGE, td_device_of(x), at);
-    td_kernels_of(td_device_of(x))->conv2d(y, x, w, b, &params);
+    td_kernels_of(td_device_of(x))->conv2d(y, x, w, b, &params, NULL);
     return td_record(
         &(td_record_args){
             .op = "conv2d",

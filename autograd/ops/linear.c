@@ -6,15 +6,16 @@
 static void linear_backward(td_node *node, const td_tensor *dy)
 {
     const td_tensor *x = td_saved(node, 0), *w = td_saved(node, 1);
+    const td_math *math = td_params_of(node);
     td_site at = td_node_site(node);
     td_tensor dym = td_op_matrix(dy, at);
     if (td_input_needs_grad(node, 0)) {
-        td_op_grad_matmul(node, 0, &dym, w);
+        td_op_grad_matmul(node, 0, &dym, w, *math);
     }
     if (td_input_needs_grad(node, 1)) {
         td_tensor xm = td_op_matrix(x, at);
         td_tensor dym_t = td_op_swapped(&dym, 0, 1);
-        td_op_grad_matmul(node, 1, &dym_t, &xm);
+        td_op_grad_matmul(node, 1, &dym_t, &xm, *math);
     }
     if (td_input_needs_grad(node, 2)) {
         td_op_grad_channel_sum(node, 2, &dym, 1);
@@ -23,9 +24,9 @@ static void linear_backward(td_node *node, const td_tensor *dy)
 
 static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, td_site at)
 {
-    td_check_float(x, "linear", "x", at);
-    td_check_float(w, "linear", "the weight", at);
-    td_check_match(x, w, "linear", at);
+    td_check_factor(x, "linear", "x", at);
+    td_check_factor(w, "linear", "the weight", at);
+    td_check_mixed(x, w, "linear", at);
     TD_REQUIRE(w->ndim == 2, at, "linear: weight%s must be [out_features,in_features]",
                TD_SHAPE_TEXT(w));
     TD_REQUIRE(x->ndim >= 1 && x->shape[x->ndim - 1] == w->shape[1], at,
@@ -33,8 +34,8 @@ static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, td
                "(%lld)",
                TD_SHAPE_TEXT(x), TD_SHAPE_TEXT(w), (long long)w->shape[1]);
     if (b != NULL) {
-        td_check_float(b, "linear", "the bias", at);
-        td_check_match(x, b, "linear", at);
+        td_check_factor(b, "linear", "the bias", at);
+        td_check_mixed(x, b, "linear", at);
         TD_REQUIRE(b->ndim == 1 && b->shape[0] == w->shape[0], at,
                    "linear: bias%s does not fit weight%s: it must be [out_features] ([%lld])",
                    TD_SHAPE_TEXT(b), TD_SHAPE_TEXT(w), (long long)w->shape[0]);
@@ -48,7 +49,8 @@ td_tensor *(td_linear)(td_tensor *x, td_tensor *w, td_tensor *b, td_site at)
     shape.dim[shape.ndim - 1] = w->shape[0];
     td_tensor *y = td_step_new(shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
     td_tensor xm = td_op_matrix(x, at), ym = td_op_matrix(y, at), w_t = td_op_swapped(w, 0, 1);
-    td_kernels_of(td_device_of(x))->matmul(&ym, &xm, &w_t, b, false);
+    td_math math = td_math_now();
+    td_kernels_of(td_device_of(x))->matmul(&ym, &xm, &w_t, b, false, math);
     return td_record(
         &(td_record_args){
             .op = "linear",
@@ -58,6 +60,8 @@ td_tensor *(td_linear)(td_tensor *x, td_tensor *w, td_tensor *b, td_site at)
             .input_count = 3,
             .saved = { td_needs_grad(w) ? x : NULL, td_needs_grad(x) ? w : NULL },
             .saved_count = 2,
+            .params = &math,
+            .params_size = sizeof math,
         },
         at);
 }

@@ -31,21 +31,22 @@ static void operands(const td_tensor *a, const td_tensor *b, td_tensor *am, td_t
 static void matmul_backward(td_node *node, const td_tensor *dy)
 {
     const td_tensor *a = td_saved(node, 0), *b = td_saved(node, 1);
+    const td_math *math = td_params_of(node);
     td_site at = td_node_site(node);
     td_tensor dym = b->ndim == 2 ? td_op_matrix(dy, at) : *dy;
     td_tensor am, bm;
     operands(a, b, &am, &bm, at);
     int last = bm.ndim - 1;
     td_tensor am_t = td_op_swapped(&am, last - 1, last), bm_t = td_op_swapped(&bm, last - 1, last);
-    td_op_grad_matmul(node, 0, &dym, &bm_t);
-    td_op_grad_matmul(node, 1, &am_t, &dym);
+    td_op_grad_matmul(node, 0, &dym, &bm_t, *math);
+    td_op_grad_matmul(node, 1, &am_t, &dym, *math);
 }
 
 td_tensor *(td_matmul)(td_tensor *a, td_tensor *b, td_site at)
 {
-    td_check_float(a, "matmul", "a", at);
-    td_check_float(b, "matmul", "b", at);
-    td_check_match(a, b, "matmul", at);
+    td_check_factor(a, "matmul", "a", at);
+    td_check_factor(b, "matmul", "b", at);
+    td_check_mixed(a, b, "matmul", at);
     TD_REQUIRE(a->ndim >= 2 && b->ndim >= 2, at,
                "matmul: a%s and b%s must have at least two dimensions each: td_reshape a vector to "
                "a row [1,n] or a column [n,1]",
@@ -60,7 +61,8 @@ td_tensor *(td_matmul)(td_tensor *a, td_tensor *b, td_site at)
     shape.dim[shape.ndim - 1] = b->shape[b->ndim - 1];
     td_tensor *y = td_step_new(shape, a->dtype, TD_ROW_MAJOR, td_device_of(a), at);
     td_tensor ym = b->ndim == 2 ? td_op_matrix(y, at) : *y;
-    td_kernels_of(td_device_of(a))->matmul(&ym, &am, &bm, NULL, false);
+    td_math math = td_math_now();
+    td_kernels_of(td_device_of(a))->matmul(&ym, &am, &bm, NULL, false, math);
     return td_record(
         &(td_record_args){
             .op = "matmul",
@@ -70,6 +72,8 @@ td_tensor *(td_matmul)(td_tensor *a, td_tensor *b, td_site at)
             .input_count = 2,
             .saved = { a, b },
             .saved_count = 2,
+            .params = &math,
+            .params_size = sizeof math,
         },
         at);
 }

@@ -121,7 +121,34 @@ static bool is_turned(const td_tensor *t)
     return td_is_contiguous(&turned);
 }
 
-void td_op_grad_matmul(td_node *node, int i, const td_tensor *a, const td_tensor *b)
+/* The gradient of input i, a 16-bit tensor, is the sum of g (f32) to `shape`, which has g's
+ * dimensions and as many elements as the input: added up in f32, rounded once. */
+static void grad_sum_rounded(td_node *node, int i, const td_tensor *g, td_shape shape)
+{
+    const td_tensor *input = td_node_input(node, i);
+    td_site at = td_node_site(node);
+    const td_kernels *kernels = td_kernels_of(td_device_of(g));
+    td_tensor *sum = td_step_new(shape, TD_F32, TD_ROW_MAJOR, td_device_of(g), at);
+    kernels->reduce(TD_REDUCE_SUM, sum, g, false);
+    td_tensor view = td_op_reshaped(sum, td_shape_of(input), at);
+    td_tensor *rounded =
+        td_step_new(td_shape_of(input), input->dtype, TD_ROW_MAJOR, td_device_of(g), at);
+    kernels->copy(rounded, &view);
+    td_input_grad_is(node, i, rounded);
+}
+
+/* t's shape with ones in front, as many dimensions as asked for. */
+static td_shape shape_with_ones(const td_tensor *t, int ndim)
+{
+    td_shape shape = { .ndim = ndim };
+    for (int d = 0; d < ndim; d++) {
+        int own = d - (ndim - t->ndim);
+        shape.dim[d] = own >= 0 ? t->shape[own] : 1;
+    }
+    return shape;
+}
+
+void td_op_grad_matmul(td_node *node, int i, const td_tensor *a, const td_tensor *b, td_math math)
 {
     if (!td_input_needs_grad(node, i)) {
         return;
@@ -143,7 +170,8 @@ void td_op_grad_matmul(td_node *node, int i, const td_tensor *a, const td_tensor
     if (direct) {
         slot = td_input_grad(node, i);
     } else {
-        slot.grad = td_step_new(shape, a->dtype, TD_ROW_MAJOR, td_device_of(a), at);
+        td_dtype dtype = broadcast && input->dtype == TD_BF16 ? TD_F32 : input->dtype;
+        slot.grad = td_step_new(shape, dtype, TD_ROW_MAJOR, td_device_of(a), at);
     }
     if (slot.grad == NULL) {
         return;
@@ -151,8 +179,10 @@ void td_op_grad_matmul(td_node *node, int i, const td_tensor *a, const td_tensor
     int64_t stride[TD_MAX_DIMS];
     td_layout_strides(td_device_of(a), TD_ROW_MAJOR, shape, stride);
     td_tensor c = td_op_with_shape(slot.grad, shape, stride);
-    td_kernels_of(td_device_of(a))->matmul(&c, a, b, NULL, slot.accumulate);
-    if (broadcast) {
+    td_kernels_of(td_device_of(a))->matmul(&c, a, b, NULL, slot.accumulate, math);
+    if (broadcast && input->dtype == TD_BF16) {
+        grad_sum_rounded(node, i, slot.grad, shape_with_ones(input, shape.ndim));
+    } else if (broadcast) {
         td_input_grad_sum(node, i, slot.grad);
     } else if (!direct) {
         td_tensor view = td_op_reshaped(slot.grad, td_shape_of(input), at);
@@ -192,18 +222,35 @@ bool td_op_repeats(td_node *node, int i)
 
 void td_op_grad_channel_sum(td_node *node, int i, const td_tensor *dy, int channel_dim)
 {
+    if (!td_input_needs_grad(node, i)) {
+        return;
+    }
+    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
+    if (dy->dtype == TD_BF16) { /* is added up as f32 */
+        td_tensor *wide = td_step_new(td_shape_of(dy), TD_F32, TD_ROW_MAJOR, td_device_of(dy),
+                                      td_node_site(node));
+        td_strides_like(dy, wide->stride);
+        kernels->copy(wide, dy);
+        dy = wide;
+    }
+    td_shape shape = td_shape_of(dy);
+    for (int d = 0; d < dy->ndim; d++) {
+        shape.dim[d] = d == channel_dim ? dy->shape[d] : 1;
+    }
+    if (td_node_input(node, i)->dtype == TD_BF16) {
+        grad_sum_rounded(node, i, dy, shape);
+        return;
+    }
     td_grad_slot slot = td_input_grad(node, i);
     if (slot.grad == NULL) {
         return;
     }
-    td_shape shape = td_shape_of(dy);
     int64_t stride[TD_MAX_DIMS];
     for (int d = 0; d < dy->ndim; d++) {
-        shape.dim[d] = d == channel_dim ? dy->shape[d] : 1;
         stride[d] = d == channel_dim ? slot.grad->stride[0] : dy->shape[channel_dim];
     }
     td_tensor sum = td_op_with_shape(slot.grad, shape, stride);
-    td_kernels_of(td_device_of(dy))->reduce(TD_REDUCE_SUM, &sum, dy, slot.accumulate);
+    kernels->reduce(TD_REDUCE_SUM, &sum, dy, slot.accumulate);
 }
 
 /* ---- windows ---- */

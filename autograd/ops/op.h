@@ -32,7 +32,7 @@ td_tensor td_op_matrix(const td_tensor *t, td_site at);
 
 /* The gradient of input i is the matrix product a b, which has as many elements as the input, or
  * more where the input was broadcast. */
-void td_op_grad_matmul(td_node *node, int i, const td_tensor *a, const td_tensor *b);
+void td_op_grad_matmul(td_node *node, int i, const td_tensor *a, const td_tensor *b, td_math math);
 
 /* Where a kernel writes the gradient of input i: the input's own slot, or a temporary in the order
  * of `like` that is handed over afterwards. */

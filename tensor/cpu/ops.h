@@ -31,11 +31,14 @@ void td_cpu_embedding_grad(td_tensor *dtable, const td_tensor *dy, const td_tens
                            bool accumulate);
 bool td_cpu_indices_in_range(const td_tensor *index, int64_t limit, int64_t *bad);
 
+/* ops_channel_stats.c: [2,C] f64, the sum of every channel of y and of its squares */
+void td_cpu_channel_stats(td_tensor *stats, const td_tensor *y);
+
 /* ops_products.c */
 void td_cpu_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const td_tensor *bias,
-                   bool accumulate);
+                   bool accumulate, td_math math);
 void td_cpu_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const td_tensor *bias,
-                   const td_conv2d_params *params);
+                   const td_conv2d_params *params, td_tensor *stats);
 void td_cpu_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tensor *w,
                               const td_conv2d_params *params, bool accumulate);
 void td_cpu_conv2d_grad_weight(td_tensor *dw, const td_tensor *dy, const td_tensor *x,

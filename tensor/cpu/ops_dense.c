@@ -26,12 +26,13 @@ static void no_copy(td_staged *s, td_tensor *t, bool is_output)
     s->is_output = is_output;
 }
 
-static void *make_copy(td_staged *s, td_layout layout, const int64_t *stride, bool read)
+static void *make_copy(td_staged *s, td_layout layout, const int64_t *stride, td_dtype dtype,
+                       bool read)
 {
     const td_tensor *t = s->original;
     td_device device = td_device_of(t);
-    s->scratch = td_scratch(device, (size_t)td_numel(t) * td_dtype_size(t->dtype));
-    td_wrap(&s->copy, &s->storage, s->scratch, td_shape_of(t), t->dtype, layout, device);
+    s->scratch = td_scratch(device, (size_t)td_numel(t) * td_dtype_size(dtype));
+    td_wrap(&s->copy, &s->storage, s->scratch, td_shape_of(t), dtype, layout, device);
     for (int d = 0; stride && d < t->ndim; d++) {
         s->copy.stride[d] = stride[d];
     }
@@ -48,13 +49,24 @@ static td_tensor *without_const(const td_tensor *t)
     return (td_tensor *)(uintptr_t)t;
 }
 
-const void *td_stage_in(td_staged *s, const td_tensor *t, td_layout layout)
+const void *td_stage_in_as(td_staged *s, const td_tensor *t, td_layout layout, td_dtype dtype)
 {
     no_copy(s, without_const(t), false);
-    if (!t || td_is_layout(t, layout)) {
+    if (!t || (td_is_layout(t, layout) && t->dtype == dtype)) {
         return t ? td_ptr(t) : NULL;
     }
-    return make_copy(s, layout, NULL, true);
+    return make_copy(s, layout, NULL, dtype, true);
+}
+
+const void *td_stage_in(td_staged *s, const td_tensor *t, td_layout layout)
+{
+    return td_stage_in_as(s, t, layout, t ? t->dtype : TD_F32);
+}
+
+void *td_stage_copy(td_staged *s, const td_tensor *t, td_layout layout, td_dtype dtype)
+{
+    no_copy(s, without_const(t), false);
+    return make_copy(s, layout, NULL, dtype, true);
 }
 
 const void *td_stage_in_like(td_staged *s, const td_tensor *t, const td_tensor *like)
@@ -63,16 +75,21 @@ const void *td_stage_in_like(td_staged *s, const td_tensor *t, const td_tensor *
     if (td_same_order(t, like)) {
         return td_ptr(t);
     }
-    return make_copy(s, TD_ROW_MAJOR, like->stride, true);
+    return make_copy(s, TD_ROW_MAJOR, like->stride, t->dtype, true);
+}
+
+void *td_stage_out_as(td_staged *s, td_tensor *t, td_layout layout, td_dtype dtype, bool keep)
+{
+    no_copy(s, t, true);
+    if (!t || (td_is_layout(t, layout) && t->dtype == dtype)) {
+        return t ? td_ptr(t) : NULL;
+    }
+    return make_copy(s, layout, NULL, dtype, keep);
 }
 
 void *td_stage_out(td_staged *s, td_tensor *t, td_layout layout, bool keep)
 {
-    no_copy(s, t, true);
-    if (!t || td_is_layout(t, layout)) {
-        return t ? td_ptr(t) : NULL;
-    }
-    return make_copy(s, layout, NULL, keep);
+    return td_stage_out_as(s, t, layout, t ? t->dtype : TD_F32, keep);
 }
 
 void td_stage_end(td_staged *s)

@@ -1,5 +1,6 @@
 /* Tensors as a kernel wants them: in a given layout, dense. A tensor that is not gets a copy in
- * scratch memory for the time of the call, so that each kernel is written for one layout only. */
+ * scratch memory for the time of the call, so that each kernel is written for one layout only. The
+ * same goes for dtypes. */
 #ifndef TD_TENSOR_CPU_OPS_DENSE_H
 #define TD_TENSOR_CPU_OPS_DENSE_H
 
@@ -17,11 +18,20 @@ typedef struct td_staged {
 /* To read t. NULL is fine. Returns its data. */
 const void *td_stage_in(td_staged *staged, const td_tensor *t, td_layout layout);
 
+/* The same as another dtype. */
+const void *td_stage_in_as(td_staged *staged, const td_tensor *t, td_layout layout, td_dtype dtype);
+
+/* A copy in any case, for the caller to change. */
+void *td_stage_copy(td_staged *staged, const td_tensor *t, td_layout layout, td_dtype dtype);
+
 /* To read t in the dense memory order of `like`, which has the same shape. */
 const void *td_stage_in_like(td_staged *staged, const td_tensor *t, const td_tensor *like);
 
 /* To write t; with `keep`, what is in it is there before (for accumulation). Returns its data. */
 void *td_stage_out(td_staged *staged, td_tensor *t, td_layout layout, bool keep);
+
+/* The same as another dtype. */
+void *td_stage_out_as(td_staged *staged, td_tensor *t, td_layout layout, td_dtype dtype, bool keep);
 
 /* Writes an output's copy back and gives the scratch memory back. */
 void td_stage_end(td_staged *staged);

@@ -1,7 +1,9 @@
-/* Matrix products and convolutions: from tensors to the plain pointers of gemm.h and conv.h. */
+/* Matrix products and convolutions: from tensors to the plain pointers of gemm.h and conv.h. The
+ * general kernels there take f32 and f64; 16-bit tensors are converted before and after. */
 #include "tensor/cpu/conv.h"
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/cpu/gemm.h"
+#include "tensor/cpu/gemm_kernels.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_dense.h"
 #include "tensor/cpu/ops_walk.h"
@@ -40,16 +42,11 @@ static void run_gemm(td_device device, const td_gemm_desc *g)
     td_scratch_free(device, workspace);
 }
 
-void td_cpu_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const td_tensor *bias,
-                   bool accumulate)
+/* All of one dtype, f32 or f64. */
+static void plain_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const void *bias,
+                         bool accumulate)
 {
     int row = c->ndim - 2, column = c->ndim - 1;
-    td_staged rows = { .scratch = NULL }, bias_row;
-    td_tensor *to = c;
-    if (c->shape[column] > 1 && c->stride[column] != 1) {
-        td_stage_out(&rows, c, TD_ROW_MAJOR, accumulate);
-        to = rows.tensor;
-    }
     td_gemm_desc g = {
         .dtype = c->dtype,
         .m = c->shape[row],
@@ -59,17 +56,17 @@ void td_cpu_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const t
         .a_col = a->stride[column],
         .b_row = b->stride[row],
         .b_col = b->stride[column],
-        .c_row = to->stride[row],
-        .bias = td_stage_in(&bias_row, bias, TD_ROW_MAJOR),
+        .c_row = c->stride[row],
+        .bias = bias,
         .accumulate = accumulate,
     };
     td_walk walk;
-    td_tensor batches[3] = { batch_of(to), batch_of(a), batch_of(b) };
+    td_tensor batches[3] = { batch_of(c), batch_of(a), batch_of(b) };
     td_walk_init(&walk, 3, (const td_tensor *[]){ &batches[0], &batches[1], &batches[2] });
     td_cursor at;
     for (int64_t n = td_cursor_start(&at, &walk, 0, walk.count); n; n = td_cursor_next(&at)) {
         td_gemm_desc part = g;
-        part.c = td_ptr(to);
+        part.c = td_ptr(c);
         part.c = (char *)part.c + at.offset[0] * (int64_t)td_dtype_size(c->dtype);
         part.a = forward(td_ptr(a), at.offset[1], c->dtype);
         part.b = forward(td_ptr(b), at.offset[2], c->dtype);
@@ -80,8 +77,82 @@ void td_cpu_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const t
         join_batch(&part);
         run_gemm(td_device_of(c), &part);
     }
-    td_stage_end(&bias_row);
-    td_stage_end(&rows);
+}
+
+/* ---- dtypes ---- */
+
+enum { ROUND_PIECE = 4096 };
+
+/* What a product is computed in by the general kernels. */
+static td_dtype general_dtype(const td_tensor *t)
+{
+    return t->dtype == TD_F64 ? TD_F64 : TD_F32;
+}
+
+/* An f32 factor beside a bf16 one counts as bf16 for the general kernels too, as it does for those
+ * that multiply bf16. */
+static bool is_rounded(const td_tensor *t, const td_tensor *other)
+{
+    return t->dtype == TD_F32 && other->dtype == TD_BF16;
+}
+
+typedef struct round_job {
+    float *values;
+    int64_t count;
+} round_job;
+
+static void round_task(void *ctx, int64_t task)
+{
+    const round_job *job = ctx;
+    int64_t end = td_min64(job->count, (task + 1) * ROUND_PIECE);
+    for (int64_t i = task * ROUND_PIECE; i < end; i++) {
+        job->values[i] = td_bf16_to_f32(td_f32_to_bf16(job->values[i]));
+    }
+}
+
+/* To read a factor in a layout as the general kernels take it. */
+static const void *stage_factor(td_staged *staged, const td_tensor *t, const td_tensor *other,
+                                td_layout layout)
+{
+    if (!is_rounded(t, other)) {
+        return td_stage_in_as(staged, t, layout, general_dtype(t));
+    }
+    float *values = td_stage_copy(staged, t, layout, TD_F32);
+    round_job job = { values, td_numel(t) };
+    td_pool_run(td_cpu_pool(td_device_of(t)), td_divide_up(job.count, ROUND_PIECE), round_task,
+                &job);
+    return values;
+}
+
+/* The same for a matrix, whose strides do not matter. */
+static const td_tensor *stage_matrix(td_staged *staged, const td_tensor *t, const td_tensor *other)
+{
+    *staged = (td_staged){ .scratch = NULL };
+    if (t->dtype == general_dtype(t) && !is_rounded(t, other)) {
+        return t;
+    }
+    stage_factor(staged, t, other, TD_ROW_MAJOR);
+    return staged->tensor;
+}
+
+void td_cpu_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const td_tensor *bias,
+                   bool accumulate, td_math math)
+{
+    (void)math; /* the general kernels know f32 and f64 alone */
+    td_dtype dtype = general_dtype(c);
+    td_staged sc = { .scratch = NULL }, sa, sb, shift;
+    td_tensor *to = c;
+    if (c->dtype != dtype || (c->shape[c->ndim - 1] > 1 && c->stride[c->ndim - 1] != 1)) {
+        td_stage_out_as(&sc, c, TD_ROW_MAJOR, dtype, accumulate);
+        to = sc.tensor;
+    }
+    const td_tensor *left = stage_matrix(&sa, a, b), *right = stage_matrix(&sb, b, a);
+    const void *add = td_stage_in_as(&shift, bias, TD_ROW_MAJOR, dtype);
+    plain_matmul(to, left, right, add, accumulate);
+    td_stage_end(&shift);
+    td_stage_end(&sb);
+    td_stage_end(&sa);
+    td_stage_end(&sc);
 }
 
 /* ---- convolutions ---- */
@@ -90,7 +161,7 @@ static td_conv2d_desc describe(const td_tensor *x, const td_tensor *w, const td_
                                const td_conv2d_params *p)
 {
     return (td_conv2d_desc){
-        .dtype = x->dtype,
+        .dtype = general_dtype(x),
         .n = x->shape[0],
         .ic = x->shape[1],
         .ih = x->shape[2],
@@ -117,15 +188,15 @@ static void *take_workspace(td_device device, const td_conv2d_desc *desc, td_con
 }
 
 void td_cpu_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const td_tensor *bias,
-                   const td_conv2d_params *params)
+                   const td_conv2d_params *params, td_tensor *stats)
 {
     td_device device = td_device_of(y);
     td_conv2d_desc desc = describe(x, w, y, params);
     td_staged sy, sx, sw, sb;
-    const void *from = td_stage_in(&sx, x, TD_IMAGE);
-    const void *filter = td_stage_in(&sw, w, TD_FILTER);
-    const void *shift = td_stage_in(&sb, bias, TD_ROW_MAJOR);
-    void *to = td_stage_out(&sy, y, TD_IMAGE, false);
+    const void *from = stage_factor(&sx, x, w, TD_IMAGE);
+    const void *filter = stage_factor(&sw, w, x, TD_FILTER);
+    const void *shift = td_stage_in_as(&sb, bias, TD_ROW_MAJOR, desc.dtype);
+    void *to = td_stage_out_as(&sy, y, TD_IMAGE, desc.dtype, false);
     void *workspace = take_workspace(device, &desc, TD_CONV2D_FORWARD);
     td_conv2d_forward(td_cpu_pool(device), &desc, from, filter, shift, to, workspace);
     td_scratch_free(device, workspace);
@@ -133,6 +204,9 @@ void td_cpu_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const t
     td_stage_end(&sb);
     td_stage_end(&sw);
     td_stage_end(&sx);
+    if (stats) {
+        td_cpu_channel_stats(stats, y);
+    }
 }
 
 void td_cpu_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tensor *w,
@@ -141,9 +215,9 @@ void td_cpu_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tenso
     td_device device = td_device_of(dx);
     td_conv2d_desc desc = describe(dx, w, dy, params);
     td_staged sdx, sdy, sw;
-    const void *from = td_stage_in(&sdy, dy, TD_IMAGE);
-    const void *filter = td_stage_in(&sw, w, TD_FILTER);
-    void *to = td_stage_out(&sdx, dx, TD_IMAGE, accumulate);
+    const void *from = stage_factor(&sdy, dy, w, TD_IMAGE);
+    const void *filter = stage_factor(&sw, w, dy, TD_FILTER);
+    void *to = td_stage_out_as(&sdx, dx, TD_IMAGE, desc.dtype, accumulate);
     void *workspace = take_workspace(device, &desc, TD_CONV2D_BACKWARD_DATA);
     td_conv2d_backward_data(td_cpu_pool(device), &desc, from, filter, to, accumulate, workspace);
     td_scratch_free(device, workspace);
@@ -158,9 +232,9 @@ void td_cpu_conv2d_grad_weight(td_tensor *dw, const td_tensor *dy, const td_tens
     td_device device = td_device_of(dw);
     td_conv2d_desc desc = describe(x, dw, dy, params);
     td_staged sdw, sdy, sx;
-    const void *from = td_stage_in(&sdy, dy, TD_IMAGE);
-    const void *input = td_stage_in(&sx, x, TD_IMAGE);
-    void *to = td_stage_out(&sdw, dw, TD_FILTER, accumulate);
+    const void *from = stage_factor(&sdy, dy, x, TD_IMAGE);
+    const void *input = stage_factor(&sx, x, dy, TD_IMAGE);
+    void *to = td_stage_out_as(&sdw, dw, TD_FILTER, desc.dtype, accumulate);
     void *workspace = take_workspace(device, &desc, TD_CONV2D_BACKWARD_WEIGHTS);
     td_conv2d_backward_weights(td_cpu_pool(device), &desc, input, from, to, accumulate, workspace);
     td_scratch_free(device, workspace);

@@ -1,0 +1,158 @@
+/* Matrix products and convolutions whose tensors are bf16, alone and beside f32, against double
+ * precision: the sum is as exact as an f32 one, and a bf16 result is rounded once. */
+#include "tests/reference_products.h"
+
+#include <stdio.h>
+
+/* Which of the operands are bf16; the others are f32. */
+typedef struct mix {
+    td_dtype c, a, b;
+} mix;
+
+static const mix mixes[] = {
+    { TD_BF16, TD_BF16, TD_BF16 }, { TD_BF16, TD_BF16, TD_F32 }, { TD_F32, TD_BF16, TD_BF16 },
+    { TD_F32, TD_BF16, TD_F32 },   { TD_F32, TD_F32, TD_BF16 },  { TD_BF16, TD_F32, TD_BF16 },
+    { TD_BF16, TD_F32, TD_F32 },
+};
+
+static td_tensor *matrix(td_shape shape, td_dtype dtype, uint64_t seed)
+{
+    return ref_tensor(shape, dtype, TD_ROW_MAJOR, seed);
+}
+
+/* A [rows, columns] matrix that lies in memory by columns. */
+static td_tensor *by_columns(int64_t rows, int64_t columns, td_dtype dtype, uint64_t seed)
+{
+    td_tensor *base = matrix(TD_SHAPE(columns, rows), dtype, seed);
+    td_tensor *t = td_slice_of_storage(base, 0, TD_SHAPE(rows, columns), (int64_t[]){ 1, rows });
+    td_free(base);
+    return t;
+}
+
+static void product_as(const mix *t, int64_t m, int64_t n, int64_t d)
+{
+    td_math math = { .precision = TD_PRECISION_BF16 };
+    ref_check_matmul(matrix(TD_SHAPE(m, n), t->c, 1), matrix(TD_SHAPE(m, d), t->a, 2),
+                     matrix(TD_SHAPE(d, n), t->b, 3), NULL, false, math, 0);
+    ref_check_matmul(matrix(TD_SHAPE(m, n), t->c, 1), matrix(TD_SHAPE(m, d), t->a, 2),
+                     by_columns(d, n, t->b, 3), matrix(TD_SHAPE(n), TD_F32, 4), true, math, 0);
+    ref_check_matmul(by_columns(m, n, t->c, 1), by_columns(m, d, t->a, 2),
+                     matrix(TD_SHAPE(d, n), t->b, 3), matrix(TD_SHAPE(n), TD_BF16, 4), false, math,
+                     0);
+    ref_check_matmul(ref_scattered(matrix(TD_SHAPE(m, n), t->c, 1)),
+                     ref_scattered(matrix(TD_SHAPE(m, d), t->a, 2)),
+                     ref_scattered(matrix(TD_SHAPE(d, n), t->b, 3)), NULL, true, math, 0);
+}
+
+static void products(td_dtype unused)
+{
+    (void)unused;
+    static const int64_t sizes[][3] = {
+        { 1, 1, 1 },  { 33, 10, 64 }, { 0, 3, 2 },    { 3, 0, 2 },    { 3, 4, 0 },
+        { 1, 10, 9 }, { 33, 1, 20 },  { 70, 90, 50 }, { 64, 32, 96 }, { 7, 129, 31 },
+    };
+    for (size_t i = 0; i < sizeof mixes / sizeof mixes[0]; i++) {
+        for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+            product_as(&mixes[i], sizes[s][0], sizes[s][1], sizes[s][2]);
+        }
+    }
+}
+
+static void test_matmul(void **state)
+{
+    (void)state;
+    ref_run_as(products, TD_BF16);
+}
+
+static void batched(td_dtype unused)
+{
+    (void)unused;
+    td_math math = { 0 };
+    for (size_t i = 0; i < sizeof mixes / sizeof mixes[0]; i++) {
+        const mix *t = &mixes[i];
+        ref_check_matmul(matrix(TD_SHAPE(3, 5, 7), t->c, 1), matrix(TD_SHAPE(3, 5, 9), t->a, 2),
+                         matrix(TD_SHAPE(3, 9, 7), t->b, 3), matrix(TD_SHAPE(7), TD_F32, 4), true,
+                         math, 0);
+        ref_check_matmul(matrix(TD_SHAPE(2, 3, 34, 6), t->c, 1),
+                         ref_scattered(matrix(TD_SHAPE(2, 3, 34, 35), t->a, 2)),
+                         ref_tensor(TD_SHAPE(2, 3, 35, 6), t->b, TD_IMAGE, 3), NULL, false, math,
+                         0);
+    }
+}
+
+static void test_batched_matmul(void **state)
+{
+    (void)state;
+    ref_run_as(batched, TD_BF16);
+}
+
+/* ---- convolutions ---- */
+
+#define PARAMS(stride_, pad_, dilation_, groups_)                                                  \
+    {                                                                                              \
+        { stride_, stride_ }, { pad_, pad_ }, { dilation_, dilation_ }, groups_,                   \
+        {                                                                                          \
+            TD_PRECISION_BF16, false                                                               \
+        }                                                                                          \
+    }
+
+static const ref_conv conv_cases[] = {
+    { 3, 3, 8, 9, 5, 3, 3, PARAMS(1, 1, 1, 1) },    { 2, 3, 9, 8, 18, 7, 7, PARAMS(2, 3, 1, 1) },
+    { 2, 4, 7, 6, 6, 3, 2, PARAMS(2, 1, 1, 2) },    { 2, 5, 4, 4, 3, 1, 1, PARAMS(2, 0, 1, 1) },
+    { 1, 2, 2, 2, 4, 3, 3, PARAMS(1, 1, 1, 1) },    { 33, 36, 2, 2, 34, 3, 3, PARAMS(1, 1, 1, 1) },
+    { 2, 6, 5, 5, 6, 3, 3, PARAMS(1, 1, 1, 6) },    { 7, 32, 1, 1, 64, 3, 3, PARAMS(1, 1, 1, 1) },
+    { 1, 33, 9, 10, 17, 3, 3, PARAMS(1, 2, 2, 1) }, { 0, 4, 3, 3, 4, 3, 3, PARAMS(1, 1, 1, 1) },
+};
+
+static void convolutions(td_dtype unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < sizeof conv_cases / sizeof conv_cases[0]; i++) {
+        ref_check_conv(&conv_cases[i],
+                       &(ref_conv_types){ TD_BF16, TD_F32, TD_BF16, TD_IMAGE, TD_FILTER, 0 });
+    }
+    for (size_t i = 0; i < 3; i++) {
+        ref_check_conv(&conv_cases[i],
+                       &(ref_conv_types){ TD_BF16, TD_BF16, TD_BF16, TD_IMAGE, TD_FILTER, 0 });
+        ref_check_conv(&conv_cases[i], &(ref_conv_types){ TD_BF16, TD_F32, TD_BF16, TD_ROW_MAJOR,
+                                                          TD_ROW_MAJOR, 0 });
+    }
+}
+
+static void test_convolution(void **state)
+{
+    (void)state;
+    ref_run_as(convolutions, TD_BF16);
+}
+
+static void test_math_setting(void **state)
+{
+    (void)state;
+    td_math before = td_math_now();
+    assert_int_equal(before.precision, TD_PRECISION_FP32);
+    assert_false(before.winograd);
+    td_set_math((td_math){ TD_PRECISION_BF16X3, true });
+    assert_int_equal(td_math_now().precision, TD_PRECISION_BF16X3);
+    assert_true(td_math_now().winograd);
+    td_set_math(before);
+    for (int i = 0; i < TD_PRECISION_COUNT; i++) {
+        td_precision parsed;
+        assert_true(td_precision_parse(td_precision_name((td_precision)i), &parsed));
+        assert_int_equal(parsed, i);
+    }
+    td_precision untouched = TD_PRECISION_BF16;
+    assert_false(td_precision_parse("fp8", &untouched));
+    assert_int_equal(untouched, TD_PRECISION_BF16);
+    assert_string_equal(td_precision_name((td_precision)99), "unknown");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_matmul),
+        cmocka_unit_test(test_batched_matmul),
+        cmocka_unit_test(test_convolution),
+        cmocka_unit_test(test_math_setting),
+    };
+    return cmocka_run_group_tests_name("kernels: products, bf16", tests, NULL, NULL);
+}
