@@ -313,6 +313,7 @@ int main(int argc, char **argv)
     int code = status != TD_OK    ? app_failed("cifar_resnet18")
                : stop_requested() ? stop_exit_code()
                                   : 0;
+    train_args_end();
     metrics_close(r.log);
     td_loader_close(r.loader);
     td_optim_free(r.optim);

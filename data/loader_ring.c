@@ -1,9 +1,10 @@
 #include "data/loader_ring.h"
 
+#include "tensor/watch.h"
+
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 int64_t td_ring_batch_samples(const td_ring *ring, int64_t batch)
 {
@@ -204,13 +205,6 @@ void td_ring_free(td_ring *ring)
 
 /* ---- the consumer ---- */
 
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 void td_ring_start(td_ring *ring, const int64_t *order, uint64_t epoch, int64_t first)
 {
     pthread_mutex_lock(&ring->lock);
@@ -242,24 +236,25 @@ static void wait_for(td_ring *ring, int64_t batch)
     ring->released = batch;
     pthread_cond_signal(&ring->work);
     if (slot->holds != batch) {
-        double start = seconds();
+        double start = td_watch_clock();
         while (slot->holds != batch) {
             pthread_cond_wait(&ring->done, &ring->lock);
         }
-        ring->waited += seconds() - start;
+        ring->waited += td_watch_clock() - start;
     }
     pthread_mutex_unlock(&ring->lock);
 }
 
 td_status td_ring_take(td_ring *ring, int64_t batch, td_tensor **x, td_tensor **y)
 {
+    double begin = td_watch_clock();
     if (ring->threads > 0) {
         wait_for(ring, batch);
     } else {
-        double start = seconds();
         assemble(ring, batch);
-        ring->waited += seconds() - start;
+        ring->waited += td_watch_clock() - begin;
     }
+    td_watch_span("loader wait", begin, td_watch_clock());
     td_ring_slot *slot = slot_of(ring, batch);
     tensors_of(ring, batch, x, y);
     return slot->status == TD_OK ? TD_OK : td_fail(slot->status, "%s", slot->message);

@@ -6,6 +6,7 @@
 
 #include "dist/clock.h"
 #include "dist/trace.h"
+#include "tensor/watch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -282,7 +283,7 @@ static void keep_figures(td_ddp_state *s, double begin)
     if (s->forward_end > 0.0) {
         td_trace_span("backward", s->forward_end, begin);
     }
-    td_trace_span("wait for buckets", begin, end);
+    td_watch_span("wait for buckets", begin, end);
 }
 
 void td_ddp_finish(td_ddp_state *s)

@@ -7,6 +7,7 @@
 #include "dist/trace.h"
 
 #include "dist/clock.h"
+#include "tensor/watch.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -157,6 +158,18 @@ void td_trace_communication(const char *name, double begin, double end, int64_t 
     pthread_mutex_unlock(&trace.lock);
 }
 
+/* Kernels, with their modules, and waiting: "conv2d layer1.0.conv1 (Conv2d)". */
+static void trace_call(const td_watched_call *call, void *user)
+{
+    (void)user;
+    char name[160];
+    const char *module = call->module != NULL ? call->module : "";
+    snprintf(name, sizeof name, "%s%s%s", call->kernel, *module != '\0' ? " " : "", module);
+    td_trace_span(name, call->begin, call->end);
+}
+
+static td_watcher watcher = { .called = trace_call };
+
 /* ---- files ---- */
 
 /* "a/trace.json" and 3: "a/trace.rank3.json". NULL when memory is short. */
@@ -220,6 +233,7 @@ td_status td_trace_open(const char *path)
     snprintf(name, sizeof name, "rank %d", trace.rank);
     write_name("process_name", 0, name);
     atomic_store(&on, true);
+    td_watch(&watcher);
     return TD_OK;
 }
 
@@ -275,6 +289,7 @@ td_status td_trace_close(void)
     if (!td_trace_on()) {
         return TD_OK;
     }
+    td_unwatch(&watcher);
     atomic_store(&on, false);
     pthread_mutex_lock(&trace.lock);
     fputs(TAIL, trace.file);

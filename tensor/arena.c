@@ -1,6 +1,7 @@
 #include "tensor/arena.h"
 
 #include "tensor/storage.h"
+#include "tensor/watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -272,6 +273,9 @@ void *td_arena_take(td_arena *arena, size_t bytes)
     size_t offset = from_hole ? arena->blocks[hole].offset : arena->top - rounded;
     count_take(arena, offset, rounded);
     unpoison(arena->base + offset, bytes);
+    if (td_watching()) {
+        td_watch_taken(arena, offset, rounded);
+    }
     return arena->base + offset;
 }
 
@@ -293,6 +297,9 @@ void td_arena_give(td_arena *arena, void *address)
     poison(arena->base + b->offset, b->bytes);
     arena->stats.in_use -= b->bytes;
     b->taken = false;
+    if (td_watching()) {
+        td_watch_given(arena, b->offset);
+    }
 
     if (at + 1 < arena->count && !b[1].taken) {
         b->bytes += b[1].bytes;

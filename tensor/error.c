@@ -135,6 +135,12 @@ const char *td_context_top(void)
     return kept > 0 ? context.name[kept - 1] : NULL;
 }
 
+const char *td_context_at(int outwards)
+{
+    int at = context.depth - 1 - outwards;
+    return at >= 0 && at < CONTEXT_DEPTH ? context.name[at] : NULL;
+}
+
 void td_set_fatal_handler(td_fatal_handler handler, void *user)
 {
     pthread_mutex_lock(&fatal_handler.lock);

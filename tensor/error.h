@@ -75,6 +75,8 @@ void td_context_clear(void);
 
 /* The innermost of these names, NULL if there is none. */
 const char *td_context_top(void);
+/* The one that lies so many further out; NULL if there is none, or it was not kept. */
+const char *td_context_at(int outwards);
 
 /* Checks a condition that only a programming mistake can break; never compiled out. */
 #define TD_REQUIRE(condition, at, ...)                                                             \

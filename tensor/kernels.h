@@ -85,6 +85,12 @@ typedef struct td_optim_slice {
     bool decoupled;           /* AdamW: p *= 1 - lr*weight_decay first */
 } td_optim_slice;
 
+/* What a device can do at most. */
+typedef struct td_limits {
+    double f32, f64; /* multiplications and additions a second, in registers */
+    double copy;     /* bytes a second, read and written, from and to memory outside of caches */
+} td_limits;
+
 typedef struct td_kernels {
     const char *name; /* "cpu (avx512)" */
 
@@ -191,6 +197,9 @@ typedef struct td_kernels {
                 const td_optim_slice *slices, int count); /* momentum NULL if no slice uses it */
     void (*adam)(td_tensor *param, const td_tensor *grad, td_tensor *m, td_tensor *v,
                  const td_optim_slice *slices, int count);
+
+    /* Measures, with all threads of the device: takes about 0.2 s and, for that time, 128 MiB. */
+    td_status (*measure_limits)(td_device device, td_limits *limits);
 } td_kernels;
 
 /* The table of a device. An unknown or absent device is a programming mistake by now

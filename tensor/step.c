@@ -4,6 +4,7 @@
 #include "tensor/arena.h"
 #include "tensor/bump.h"
 #include "tensor/storage.h"
+#include "tensor/watch.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -26,6 +27,7 @@ typedef struct header_slot {
 typedef struct step {
     uint64_t number; /* of the running or the last one */
     bool open;
+    double began; /* seconds; 0: nobody watched then */
 
     td_arena *arena[TD_MAX_DEVICES]; /* of the CPU devices, NULL until used */
     td_bump headers[ROTATION];       /* header_slot */
@@ -115,6 +117,7 @@ void td_step_begin(void)
                (unsigned long long)s->number);
     s->number++;
     s->open = true;
+    s->began = td_watching() ? td_watch_clock() : 0.0;
     td_bump_reset(&s->headers[s->number % ROTATION]);
     td_bump_reset(&s->bytes[s->number % ROTATION]);
     for (int i = 0; i < TD_MAX_DEVICES; i++) {
@@ -182,6 +185,9 @@ void td_step_end(void)
                "td_step_end: %d scopes are still open; each td_scope_begin needs its td_scope_end",
                s->scope_depth);
     size_t left = end_step(s);
+    if (s->began > 0.0 && td_watching()) {
+        td_watch_step_ended(s->began, td_watch_clock());
+    }
     TD_REQUIRE(left == 0, TD_NOWHERE,
                "td_step_end: %s of step memory are still taken: a td_hold without its td_unhold, "
                "or a td_scratch without its td_scratch_free",

@@ -12,11 +12,12 @@ works 'the uninterrupted run' $cifar --save whole --log-dir log
 works 'its event file has what the CSV has' python3 "$events" log
 
 # shellcheck disable=SC2086
-$terminal 'step [0-9]+/32' 1 $cifar --seed 0 >out 2>&1
+$terminal 'step [0-9]+/32' 1 $cifar --seed 0 --profile >out 2>&1
 rc=$?
 test $rc -eq 130
 tap $? "Ctrl-C on a terminal: code 130 (was $rc)" out
 says 'there is a live line' 'epoch 1/2  step [0-9]+/32  [0-9]+ images/s  loss [0-9.]+  acc [0-9.]+%  ETA [0-9]+:'
+says 'and where the time went' '^conv2d +layer1\.0\.conv1 \(Conv2d\) +fwd '
 says 'it says that it stops' 'stopping after this step'
 says 'it says how to go on' 'go on with --resume cifar_resnet18\.safetensors'
 # shellcheck disable=SC2086

@@ -26,6 +26,12 @@ sys.exit(not (len(ours) == len(theirs) == 100 and worst <= 5e-5))
 P
 tap $? 'the losses of 100 epochs are PyTorch'"'"'s within 5e-5' "$work/out"
 
+works 'a profile' "$app" --epochs 2 --profile --profile-limits 100,10 --save "$work/profile"
+says 'its limits' '^profile: 11 steps in .* limits: 100 GFLOP/s f32, 50 f64, 10\.0 GB/s$'
+says 'a row of it' '^matmul +fc1 \(Linear\) +fwd +11 '
+says 'and what lies outside' '^loader wait +1[0-9] '
+refuses 64 'limits that are none' 'give two numbers' "$app" --profile --profile-limits 3
+
 for threads in 1 3; do
     works "$threads threads, 2 workers" "$app" --threads $threads --workers 2 --save "$work/t$threads"
     same "$threads threads: the same bits" "$work/one/model_50.safetensors" \

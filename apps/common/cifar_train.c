@@ -261,6 +261,7 @@ td_status cifar_train(cifar_run *r)
 
 void cifar_end(cifar_run *r)
 {
+    train_args_end();
     metrics_close(r->log);
     td_loader_close(r->loader);
     td_optim_free(r->optim);

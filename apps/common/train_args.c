@@ -73,6 +73,10 @@ void train_args_options(train_args *args, const char *data_help, const char *sav
     add_flag(
         args, "debug-nan", &args->debug_nan,
         "Check every operation for NaN and infinity, and name the first that makes one (slow)");
+    add_flag(args, "profile", &args->reports.profile,
+             "Print at the end (and on Ctrl-C) where the time went, by kernel and module");
+    add_text(args, "profile-limits", "G,B", &args->reports.limits,
+             "What --profile calls 100 %: GFLOP/s and GB/s; otherwise measured at the start");
 }
 
 td_status train_args_apply(train_args *args)
@@ -86,7 +90,13 @@ td_status train_args_apply(train_args *args)
     }
     td_manual_seed((uint64_t)args->seed);
     td_set_debug_nan(args->debug_nan);
-    return TD_OK;
+    args->reports.device = args->device;
+    return reports_begin(&args->reports);
+}
+
+void train_args_end(void)
+{
+    reports_end();
 }
 
 int64_t train_default_workers(void)

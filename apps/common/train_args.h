@@ -3,6 +3,7 @@
 #define APPS_COMMON_TRAIN_ARGS_H
 
 #include "apps/common/cli.h"
+#include "apps/common/reports.h"
 #include "tandem.h"
 
 typedef struct train_args {
@@ -18,6 +19,7 @@ typedef struct train_args {
     const char *log_dir;
     int64_t save_every;
     bool debug_nan, summary;
+    reports_options reports;
     td_device device; /* device_name, read by train_args_apply */
 
     cli_option options[CLI_MAX_OPTIONS];
@@ -32,6 +34,9 @@ void train_args_add(train_args *args, cli_option option);
 /* After parsing: takes from the checkpoint of --resume what was set in that run and not now, reads
  * the device, sets its threads, seeds the default generator, switches --debug-nan on. */
 td_status train_args_apply(train_args *args);
+
+/* Prints the reports that were asked for (--profile). */
+void train_args_end(void);
 
 /* 4 loader threads as in the articles, but no more than there are CPUs. */
 int64_t train_default_workers(void);

@@ -170,6 +170,7 @@ td_status wine_train(wine_run *r)
 
 void wine_end(wine_run *r)
 {
+    train_args_end();
     metrics_close(r->log);
     td_loader_close(r->loader);
     td_optim_free(r->optim);

@@ -1,6 +1,7 @@
 /* What all optimizers share: groups, step counts, the table of slices for the device's kernel. */
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
+#include "tensor/watch.h"
 
 #include <stdlib.h>
 
@@ -103,15 +104,21 @@ void td_optim_step(td_optim *optim)
     td_tensor *flat = td_params_flat(optim->params);
     if (slices > 0) {
         td_data_rw(flat); /* a write: a tape that has saved parameters must know */
+        td_context_push("optimizer");
         optim->kind->run(optim, td_kernels_of(td_device_of(flat)), flat,
                          td_params_flat_grad(optim->params), slices);
+        td_context_pop();
     }
 }
 
 void td_zero_grad(td_optim *optim)
 {
+    double begin = td_watching() ? td_watch_clock() : 0.0;
     for (int i = 0; i < td_params_count(optim->params); i++) {
         td_zero_grad_of(td_params_get(optim->params, i)->tensor);
+    }
+    if (begin > 0.0) {
+        td_watch_span("zero_grad", begin, td_watch_clock());
     }
 }
 

@@ -19,6 +19,7 @@
         .avg_pool2d_grad = td_cpu_avg_pool2d_grad, .embedding = td_cpu_embedding,                  \
         .embedding_grad = td_cpu_embedding_grad, .indices_in_range = td_cpu_indices_in_range,      \
         .dropout = td_cpu_dropout, .sgd = td_cpu_sgd, .adam = td_cpu_adam,                         \
+        .measure_limits = td_cpu_measure_limits,                                                   \
     }
 
 /* The same functions for every instruction set: they look it up themselves. Only the names differ.

@@ -86,4 +86,7 @@ void td_cpu_sgd(td_tensor *param, const td_tensor *grad, td_tensor *momentum,
 void td_cpu_adam(td_tensor *param, const td_tensor *grad, td_tensor *m, td_tensor *v,
                  const td_optim_slice *slices, int count);
 
+/* ops_limits.c */
+td_status td_cpu_measure_limits(td_device device, td_limits *limits);
+
 #endif

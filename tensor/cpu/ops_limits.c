@@ -1,0 +1,139 @@
+/* The machine's limits, by two loops: fused multiply-adds that stay in registers, and a copy of
+ * memory that no cache holds. */
+#include "tensor/cpu/cpu_device.h"
+#include "tensor/cpu/ops.h"
+#include "tensor/isa.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#if TD_X86
+#include <immintrin.h>
+#endif
+
+enum {
+    CHAINS = 12, /* independent sums: enough to hide an addition's latency in two units */
+    ROUNDS = 20000,
+    TASKS_PER_THREAD = 4,
+    REPEATS = 5,
+    PIECE_BYTES = 1 << 20,
+    PIECES = 64,
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Keeps a sum of all chains, so that the compiler cannot leave the loop out. */
+#define PEAK(NAME, TARGET, VEC, SET, FMA)                                                          \
+    TARGET static void NAME(void *result)                                                          \
+    {                                                                                              \
+        VEC sum[CHAINS], a = SET(0.999f), b = SET(0.001f);                                         \
+        for (int i = 0; i < CHAINS; i++) {                                                         \
+            sum[i] = b;                                                                            \
+        }                                                                                          \
+        for (int r = 0; r < ROUNDS; r++) {                                                         \
+            _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++)                              \
+            {                                                                                      \
+                sum[i] = FMA(sum[i], a, b);                                                        \
+            }                                                                                      \
+        }                                                                                          \
+        for (int i = 1; i < CHAINS; i++) {                                                         \
+            sum[0] += sum[i];                                                                      \
+        }                                                                                          \
+        memcpy(result, &sum[0], sizeof sum[0]);                                                    \
+    }
+
+typedef struct peak {
+    void (*run)(void *result);
+    int lanes;
+} peak;
+
+/* Vectors of GCC and Clang, of the width that every x86-64 and AArch64 has. */
+typedef float f32x4 __attribute__((vector_size(16)));
+typedef double f64x2 __attribute__((vector_size(16)));
+#define SET_F32(x) ((f32x4){ x, x, x, x })
+#define SET_F64(x) ((f64x2){ x, x })
+#define MULTIPLY_ADD(x, a, b) ((x) * (a) + (b))
+PEAK(peak_f32_portable, , f32x4, SET_F32, MULTIPLY_ADD)
+PEAK(peak_f64_portable, , f64x2, SET_F64, MULTIPLY_ADD)
+#if TD_X86
+PEAK(peak_f32_avx2, TD_TARGET_AVX2, __m256, _mm256_set1_ps, _mm256_fmadd_ps)
+PEAK(peak_f64_avx2, TD_TARGET_AVX2, __m256d, _mm256_set1_pd, _mm256_fmadd_pd)
+PEAK(peak_f32_avx512, TD_TARGET_AVX512, __m512, _mm512_set1_ps, _mm512_fmadd_ps)
+PEAK(peak_f64_avx512, TD_TARGET_AVX512, __m512d, _mm512_set1_pd, _mm512_fmadd_pd)
+#endif
+
+static peak peak_of(bool wide)
+{
+    switch (td_isa_current()) {
+#if TD_X86
+    case TD_ISA_AVX2:
+        return wide ? (peak){ peak_f64_avx2, 4 } : (peak){ peak_f32_avx2, 8 };
+    case TD_ISA_AVX512:
+        return wide ? (peak){ peak_f64_avx512, 8 } : (peak){ peak_f32_avx512, 16 };
+#endif
+    default:
+        return wide ? (peak){ peak_f64_portable, 2 } : (peak){ peak_f32_portable, 4 };
+    }
+}
+
+static void peak_task(void *ctx, int64_t task)
+{
+    (void)task;
+    _Alignas(64) char result[64];
+    ((const peak *)ctx)->run(result);
+}
+
+static double measure_peak(td_device device, bool wide)
+{
+    peak loop = peak_of(wide);
+    td_pool *pool = td_cpu_pool(device);
+    int64_t tasks = (int64_t)td_pool_threads(pool) * TASKS_PER_THREAD;
+    double best = 0.0;
+    for (int i = 0; i < REPEATS; i++) {
+        double begin = now();
+        td_pool_run(pool, tasks, peak_task, &loop);
+        double rate = 2.0 * CHAINS * ROUNDS * loop.lanes * (double)tasks / (now() - begin);
+        best = rate > best ? rate : best;
+    }
+    return best;
+}
+
+typedef struct copy_job {
+    char *to;
+    const char *from;
+} copy_job;
+
+static void copy_task(void *ctx, int64_t task)
+{
+    const copy_job *job = ctx;
+    memcpy(job->to + task * PIECE_BYTES, job->from + task * PIECE_BYTES, PIECE_BYTES);
+}
+
+td_status td_cpu_measure_limits(td_device device, td_limits *limits)
+{
+    enum { BYTES = PIECES * PIECE_BYTES };
+    copy_job job = { malloc(BYTES), calloc(1, BYTES) };
+    char *from = (char *)(uintptr_t)job.from;
+    if (job.to == NULL || from == NULL) {
+        free(job.to);
+        free(from);
+        return td_fail(TD_E_NOMEM, "no memory to measure how fast it is (128 MiB)");
+    }
+    memset(from, 1, BYTES); /* pages of its own */
+    *limits = (td_limits){ measure_peak(device, false), measure_peak(device, true), 0.0 };
+    for (int i = 0; i < 2 * REPEATS; i++) {
+        double begin = now();
+        td_pool_run(td_cpu_pool(device), PIECES, copy_task, &job);
+        double rate = 2.0 * BYTES / (now() - begin);
+        limits->copy = i > 0 && rate > limits->copy ? rate : limits->copy; /* 0: pages are made */
+    }
+    free(job.to);
+    free(from);
+    return TD_OK;
+}

@@ -1,0 +1,57 @@
+/* Watching kernels run: who calls which, for which module, for how long, and how much work it was.
+ * The profiler, the memory plan and the timeline are watchers; without one the kernels are called
+ * as they are. */
+#ifndef TD_TENSOR_WATCH_H
+#define TD_TENSOR_WATCH_H
+
+#include "tensor/kernels.h"
+#include "tensor/work.h"
+
+/* One call of a kernel, or a stretch of time that somebody has named (td_watch_span). */
+typedef struct td_watched_call {
+    const char *kernel; /* "conv2d_grad_input", static */
+    const char *module; /* "layer1.0.conv1 (Conv2d)"; NULL: outside of modules */
+    bool backward;
+    bool span;         /* no kernel: waiting for data, marking gradients */
+    double begin, end; /* seconds on CLOCK_MONOTONIC */
+    td_work work;
+} td_watched_call;
+
+typedef struct td_watcher {
+    /* Each may be NULL. Called on the thread that runs the kernel, when it begins (only the name
+     * and the module are known then) and when it is over. */
+    void (*begins)(const td_watched_call *call, void *user);
+    void (*called)(const td_watched_call *call, void *user);
+    void (*step_ended)(double begin, double end, void *user);
+    /* Step memory of this thread: a block of an arena taken, or given back. */
+    void (*taken)(const void *arena, size_t offset, size_t bytes, void *user);
+    void (*given)(const void *arena, size_t offset, void *user);
+    void *user;
+    struct td_watcher *next; /* the list's */
+} td_watcher;
+
+/* Adds a watcher, and takes it out again. Not while kernels run. */
+void td_watch(td_watcher *watcher);
+void td_unwatch(td_watcher *watcher);
+
+bool td_watching(void);
+
+/* A stretch of time outside of kernels, seconds on CLOCK_MONOTONIC. Nothing if nobody watches. */
+void td_watch_span(const char *name, double begin, double end);
+
+/* CLOCK_MONOTONIC in seconds. */
+double td_watch_clock(void);
+
+/* For step.c and arena.c: tell the watchers. Only if td_watching(). */
+void td_watch_step_ended(double begin, double end);
+void td_watch_taken(const void *arena, size_t offset, size_t bytes);
+void td_watch_given(const void *arena, size_t offset);
+
+/* For kernels.c: the table whose functions tell the watchers and call the device's. */
+const td_kernels *td_watched_kernels(void);
+
+/* For the watched table: around a kernel. Kernels that kernels call are part of these. */
+double td_watch_enter(const char *kernel);
+void td_watch_leave(const char *kernel, double begin, td_work work);
+
+#endif

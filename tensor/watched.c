@@ -1,0 +1,204 @@
+/* The watched table: each kernel says to the watchers what it is and how much work it was, and
+ * calls the device's. A kernel that is missing here runs unseen. */
+#include "tensor/watch.h"
+
+#include <pthread.h>
+
+/* W: the work of a call, from its arguments. */
+#define WATCHED(NAME, PARAMETERS, ARGUMENTS, W)                                                    \
+    static void watched_##NAME PARAMETERS                                                          \
+    {                                                                                              \
+        double begin = td_watch_enter(#NAME);                                                      \
+        td_cpu_kernels()->NAME ARGUMENTS;                                                          \
+        td_watch_leave(#NAME, begin, W);                                                           \
+    }
+
+/* Bytes of tensors that are read or written once. */
+#define B(t) td_work_bytes(t)
+/* ... and of one that may be added to. */
+#define BA(t, accumulate) (((accumulate) ? 2.0 : 1.0) * td_work_bytes(t))
+
+WATCHED(fill, (td_tensor * y, double value), (y, value), td_work_of(y, 0, B(y)))
+WATCHED(copy, (td_tensor * y, const td_tensor *x), (y, x), td_work_of(y, 0, B(x) + B(y)))
+WATCHED(axpy, (td_tensor * y, double alpha, const td_tensor *x), (y, alpha, x),
+        td_work_of(y, 2, B(x) + BA(y, true)))
+
+WATCHED(unary, (td_unary_op op, td_tensor *y, const td_tensor *x, double p), (op, y, x, p),
+        td_work_of(y, 1, B(x) + B(y)))
+/* dx = dy * slope(x or y) */
+WATCHED(unary_grad,
+        (td_unary_op op, td_tensor *dx, const td_tensor *dy, const td_tensor *x, const td_tensor *y,
+         double p, bool accumulate),
+        (op, dx, dy, x, y, p, accumulate),
+        td_work_of(dx, accumulate ? 3 : 2, B(dy) + B(x != NULL ? x : y) + BA(dx, accumulate)))
+WATCHED(binary, (td_binary_op op, td_tensor *y, const td_tensor *a, const td_tensor *b),
+        (op, y, a, b), td_work_of(y, 1, B(a) + B(b) + B(y)))
+
+WATCHED(reduce, (td_reduce_op op, td_tensor *y, const td_tensor *x, bool accumulate),
+        (op, y, x, accumulate), td_work_of(x, 1, B(x) + BA(y, accumulate)))
+WATCHED(argmax, (td_tensor * index, const td_tensor *x, int dim), (index, x, dim),
+        td_work_of(x, 1, B(x) + B(index)))
+WATCHED(argmax_grad,
+        (td_tensor * dx, const td_tensor *dy, const td_tensor *index, int dim, bool accumulate),
+        (dx, dy, index, dim, accumulate), td_work_of(dx, 0, B(dy) + B(index) + BA(dx, accumulate)))
+
+WATCHED(matmul,
+        (td_tensor * c, const td_tensor *a, const td_tensor *b, const td_tensor *bias,
+         bool accumulate, td_math math),
+        (c, a, b, bias, accumulate, math), td_work_matmul(c, a, b, bias, accumulate))
+WATCHED(conv2d,
+        (td_tensor * y, const td_tensor *x, const td_tensor *w, const td_tensor *bias,
+         const td_conv2d_params *params, td_tensor *stats),
+        (y, x, w, bias, params, stats), td_work_conv2d(y, x, w, params, NULL, false))
+WATCHED(conv2d_grad_input,
+        (td_tensor * dx, const td_tensor *dy, const td_tensor *w, const td_conv2d_params *params,
+         bool accumulate),
+        (dx, dy, w, params, accumulate), td_work_conv2d(dy, dx, w, params, dx, accumulate))
+WATCHED(conv2d_grad_weight,
+        (td_tensor * dw, const td_tensor *dy, const td_tensor *x, const td_conv2d_params *params,
+         bool accumulate),
+        (dw, dy, x, params, accumulate), td_work_conv2d(dy, x, dw, params, dw, accumulate))
+
+WATCHED(batch_norm, (const td_batch_norm_args *args), (args), td_work_batch_norm(args))
+WATCHED(batch_norm_grad, (const td_batch_norm_grad_args *args), (args),
+        td_work_batch_norm_grad(args))
+/* Mean, sum of squares about it: four; scale and shift: four. */
+WATCHED(layer_norm,
+        (td_tensor * y, td_tensor *mean, td_tensor *inv_std, const td_tensor *x,
+         const td_tensor *weight, const td_tensor *bias, double eps),
+        (y, mean, inv_std, x, weight, bias, eps), td_work_of(x, 8, B(x) + B(y)))
+WATCHED(layer_norm_grad,
+        (td_tensor * dx, td_tensor *dweight, td_tensor *dbias, const td_tensor *dy,
+         const td_tensor *x, const td_tensor *weight, const td_tensor *mean,
+         const td_tensor *inv_std, bool accumulate_dx, bool accumulate_dweight,
+         bool accumulate_dbias),
+        (dx, dweight, dbias, dy, x, weight, mean, inv_std, accumulate_dx, accumulate_dweight,
+         accumulate_dbias),
+        td_work_of(x, 12, B(dy) + B(x) + BA(dx, accumulate_dx)))
+
+/* Largest, difference, exp, sum, scale. */
+WATCHED(softmax, (td_tensor * y, const td_tensor *x, int dim, bool log), (y, x, dim, log),
+        td_work_of(x, 5, B(x) + B(y)))
+WATCHED(softmax_grad,
+        (td_tensor * dx, const td_tensor *dy, const td_tensor *y, int dim, bool log,
+         bool accumulate),
+        (dx, dy, y, dim, log, accumulate), td_work_of(dx, 4, B(dy) + B(y) + BA(dx, accumulate)))
+WATCHED(cross_entropy,
+        (td_tensor * loss, td_tensor *log_p, const td_tensor *logits, const td_tensor *labels,
+         double smoothing),
+        (loss, log_p, logits, labels, smoothing),
+        td_work_of(logits, 5, B(logits) + B(log_p) + B(labels)))
+WATCHED(cross_entropy_grad,
+        (td_tensor * dlogits, const td_tensor *dloss, const td_tensor *log_p,
+         const td_tensor *labels, double smoothing, bool accumulate),
+        (dlogits, dloss, log_p, labels, smoothing, accumulate),
+        td_work_of(dlogits, 3, B(log_p) + B(labels) + BA(dlogits, accumulate)))
+
+WATCHED(max_pool2d,
+        (td_tensor * y, td_tensor *index, const td_tensor *x, const td_pool2d_params *params),
+        (y, index, x, params), td_work_pool2d(y, x, index, params, NULL, false))
+WATCHED(max_pool2d_grad,
+        (td_tensor * dx, const td_tensor *dy, const td_tensor *index,
+         const td_pool2d_params *params, bool accumulate),
+        (dx, dy, index, params, accumulate), td_work_pool2d(dy, dx, index, params, dx, accumulate))
+WATCHED(avg_pool2d, (td_tensor * y, const td_tensor *x, const td_pool2d_params *params),
+        (y, x, params), td_work_pool2d(y, x, NULL, params, NULL, false))
+WATCHED(avg_pool2d_grad,
+        (td_tensor * dx, const td_tensor *dy, const td_pool2d_params *params, bool accumulate),
+        (dx, dy, params, accumulate), td_work_pool2d(dy, dx, NULL, params, dx, accumulate))
+
+/* The rows that are looked up, once each way. */
+WATCHED(embedding, (td_tensor * y, const td_tensor *table, const td_tensor *index),
+        (y, table, index), td_work_of(y, 0, 2.0 * B(y) + B(index)))
+WATCHED(embedding_grad,
+        (td_tensor * dtable, const td_tensor *dy, const td_tensor *index, bool accumulate),
+        (dtable, dy, index, accumulate), td_work_of(dy, 1, 3.0 * B(dy) + B(index)))
+WATCHED(dropout,
+        (td_tensor * y, const td_tensor *x, double p, td_philox_key key, uint64_t step,
+         bool accumulate),
+        (y, x, p, key, step, accumulate), td_work_of(y, 1, B(x) + BA(y, accumulate)))
+
+/* Weight decay, momentum, Nesterov's look ahead, the step: two each. */
+WATCHED(sgd,
+        (td_tensor * param, const td_tensor *grad, td_tensor *momentum,
+         const td_optim_slice *slices, int count),
+        (param, grad, momentum, slices, count),
+        td_work_optim(param, slices, count, momentum != NULL, momentum != NULL ? 8 : 4))
+WATCHED(adam,
+        (td_tensor * param, const td_tensor *grad, td_tensor *m, td_tensor *v,
+         const td_optim_slice *slices, int count),
+        (param, grad, m, v, slices, count), td_work_optim(param, slices, count, 2, 14))
+
+/* Those that give a value; they are calls like the others. */
+static double watched_sum_of_squares(const td_tensor *x)
+{
+    double begin = td_watch_enter("sum_of_squares");
+    double sum = td_cpu_kernels()->sum_of_squares(x);
+    td_watch_leave("sum_of_squares", begin, td_work_of(x, 2, B(x)));
+    return sum;
+}
+
+static bool watched_all_finite(const td_tensor *x)
+{
+    double begin = td_watch_enter("all_finite");
+    bool finite = td_cpu_kernels()->all_finite(x);
+    td_watch_leave("all_finite", begin, td_work_of(x, 1, B(x)));
+    return finite;
+}
+
+static bool watched_indices_in_range(const td_tensor *index, int64_t limit, int64_t *bad)
+{
+    double begin = td_watch_enter("indices_in_range");
+    bool fine = td_cpu_kernels()->indices_in_range(index, limit, bad);
+    td_watch_leave("indices_in_range", begin, td_work_of(index, 0, B(index)));
+    return fine;
+}
+
+#define SEEN(NAME) table.NAME = watched_##NAME
+
+static td_kernels table;
+
+static void make_table(void)
+{
+    table = *td_cpu_kernels();
+    SEEN(fill);
+    SEEN(copy);
+    SEEN(axpy);
+    SEEN(all_finite);
+    SEEN(unary);
+    SEEN(unary_grad);
+    SEEN(binary);
+    SEEN(reduce);
+    SEEN(argmax);
+    SEEN(argmax_grad);
+    SEEN(sum_of_squares);
+    SEEN(matmul);
+    SEEN(conv2d);
+    SEEN(conv2d_grad_input);
+    SEEN(conv2d_grad_weight);
+    SEEN(batch_norm);
+    SEEN(batch_norm_grad);
+    SEEN(layer_norm);
+    SEEN(layer_norm_grad);
+    SEEN(softmax);
+    SEEN(softmax_grad);
+    SEEN(cross_entropy);
+    SEEN(cross_entropy_grad);
+    SEEN(max_pool2d);
+    SEEN(max_pool2d_grad);
+    SEEN(avg_pool2d);
+    SEEN(avg_pool2d_grad);
+    SEEN(embedding);
+    SEEN(embedding_grad);
+    SEEN(indices_in_range);
+    SEEN(dropout);
+    SEEN(sgd);
+    SEEN(adam);
+}
+
+const td_kernels *td_watched_kernels(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_table);
+    return &table;
+}
