@@ -30,7 +30,7 @@ CONFIG   := build/config.$(compiler).mk
 # ---- make deps ... : install first, then do the rest in a make of its own, which detects anew ----
 
 CPUS  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-DEPS  := $(filter deps deps-dev deps-bench,$(MAKECMDGOALS))
+DEPS  := $(filter deps deps-dev deps-bench deps-bench-newest,$(MAKECMDGOALS))
 AFTER := $(filter-out $(DEPS),$(MAKECMDGOALS))
 ifneq ($(DEPS),)
 .PHONY: $(DEPS) $(AFTER)
@@ -168,8 +168,10 @@ test: tests ## all tests; TESTS="data step": those with such names; SANITIZE=...
 test-long: tests $(LONG) ## all tests and the long ones
 	@BUILD=$(B) SANITIZE=$(SANITIZE) TANDEM_LONG=1 tests/run.sh $(TEST_BIN) $(TEST_SH) $(LONG) $(LONG_SH)
 
-bench: lib $(APPS) $(BENCHES) ## speed, side by side with PyTorch if it is there (make deps-bench)
-	@BUILD=$(B) PYTHON="$(TD_PYTHON_TORCH)" bash bench/run.sh
+# Jobs whose names have these words: make bench BENCH="resnet18 b32, wine".
+BENCH ?=
+bench: lib $(APPS) $(BENCHES) ## speed, side by side with PyTorch if it is there (make deps-bench); BENCH="resnet18 b32"
+	@BUILD=$(B) PYTHON="$(TD_PYTHON_TORCH)" NEWEST=build/venv/bin/python ONLY="$(BENCH)" bash bench/run.sh
 
 docs: ## the API by module, from the headers: build/docs/html (needs doxygen)
 	@mkdir -p build/docs
@@ -224,7 +226,8 @@ help: ## this list
 	@printf '  make %-12s %s\n' \
 	    deps 'installs what building, running and testing need (Debian, Ubuntu), or names it' \
 	    deps-dev 'the same for lint, fuzz, pictures and API pages' \
-	    deps-bench 'the same for bench: PyTorch'
+	    deps-bench 'the same for bench: PyTorch' \
+	    deps-bench-newest 'PyTorch from PyPI into build/venv (6 GB: it comes with CUDA)'
 	@printf '\n  make deps run     on a fresh machine: from nothing to the main job\n'
 	@printf '  make deps test    on a fresh machine: from nothing to all tests\n'
 	@printf '\n  V=1 whole commands  WERROR=1 warnings are errors  CC=clang  SANITIZE=address,undefined\n'

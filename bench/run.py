@@ -3,9 +3,14 @@
 
 All peers of a job are started, stay alive, and run in interleaved rounds, one at a time, so that a
 noisy neighbour hits them alike. Reported: the median over rounds of each round's median step, the
-range, and the ratio of the best peer's to ours. usage: run.py BUILD_DIR [--save FILE] [--rounds N]
+range, and the ratio of tandem's rate to the best PyTorch's. A job may also be a program that prints
+a table: lines of fields separated by tabs, the first of which names the columns.
+
+usage: run.py BUILD_DIR [--only "resnet18 b32, wine"] [--save FILE] [--rounds N] [--seconds N]
 """
 import argparse
+import collections
+import ctypes.util
 import datetime
 import json
 import os
@@ -15,42 +20,116 @@ import subprocess
 import sys
 import time
 
+import chart
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 TORCH = os.path.join(HERE, "torch_peer.py")
 WINE = os.path.join(HERE, "..", "data", "wine.csv")
 
+# ---- the jobs are data: a new comparison is a new entry here ----
 
-def jobs(build, python, threads):
-    """The jobs are data: a new comparison is a new entry here."""
+# What tandem can compute in: name, bench_step's settings.
+MODES = {
+    "fp32": ["precision=fp32"],
+    "fp32 winograd": ["precision=fp32", "winograd=1"],
+    "bf16x3": ["precision=bf16x3"],
+    "bf16": ["precision=bf16"],
+}
+# What PyTorch can: name, torch_peer.py's layout and precision, and whether with a better allocator.
+TORCH_MODES = {
+    "fp32": ("nchw", "fp32", False),
+    "fp32 channels_last": ("nhwc", "fp32", False),
+    "fp32 channels_last, tuned": ("nhwc", "fp32", True),
+    "bf16": ("nchw", "bf16", False),
+    "bf16 channels_last": ("nhwc", "bf16", False),
+}
+Step = collections.namedtuple("Step", "key title model stem size classes batch steps modes torch")
+ALL, FP32 = list(MODES), ["fp32"]
+LAST, SOME = ["fp32 channels_last"], ["fp32 channels_last", "fp32 channels_last, tuned",
+                                      "bf16 channels_last"]
+STEPS = [
+    Step("resnet18 b256", "ResNet-18, 32x32, batch 256", "resnet18", "imagenet", 32, 10, 256, 3,
+         ALL, list(TORCH_MODES)),
+    Step("resnet18 b64", "ResNet-18, 32x32, batch 64", "resnet18", "imagenet", 32, 10, 64, 6,
+         ALL, SOME),
+    Step("resnet18 b32", "ResNet-18, 32x32, batch 32", "resnet18", "imagenet", 32, 10, 32, 10,
+         ALL, SOME),
+    Step("resnet18 cifar b128", "ResNet-18, CIFAR stem, 32x32, batch 128", "resnet18", "cifar", 32,
+         10, 128, 1, ALL, SOME),
+    Step("resnet50 b16", "ResNet-50, 224x224, batch 16", "resnet50", "imagenet", 224, 1000, 16, 1,
+         ALL, SOME),
+]
+
+
+def tuned_environment():
+    """An allocator that keeps what it has had: PyTorch's large blocks otherwise go back to the
+    system after each step, and page faults are a tenth of its time."""
+    for name in ("tcmalloc_minimal", "jemalloc"):
+        library = ctypes.util.find_library(name)
+        if library:
+            return {"LD_PRELOAD": library}
+    return {"MALLOC_MMAP_THRESHOLD_": str(4 << 30), "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
+            "MALLOC_TOP_PAD_": str(64 << 20)}
+
+
+def jobs(build, pythons, threads):
     def ours(name, *args):
-        return [os.path.join(build, "bench", name), *map(str, args)]
+        return Command([os.path.join(build, "bench", name), *map(str, args)])
 
-    def torch(*args):
-        return [python, TORCH, *map(str, args)]
+    def torch(python, *args, tuned=False):
+        return Command([python, TORCH, *map(str, args)], tuned_environment() if tuned else {})
 
     result = []
-    for batch, steps in ((256, 4), (32, 12)):
-        result.append({
-            "name": "ResNet-18, 32x32, batch %d, fp32, training step" % batch,
-            "unit": "images/s", "per_step": batch, "warmup": 3, "steps": steps,
-            "peers": {"tandem": ours("bench_resnet18", batch, threads),
-                      "PyTorch": torch("resnet18", batch, threads, "nchw"),
-                      "PyTorch channels_last": torch("resnet18", batch, threads, "nhwc")}})
+    for s in STEPS:
+        common = ["model=" + s.model, "stem=" + s.stem, "size=%d" % s.size,
+                  "classes=%d" % s.classes, "batch=%d" % s.batch]
+        peers = {"tandem " + mode: ours("bench_step", *common, "threads=%d" % threads, *MODES[mode])
+                 for mode in s.modes}
+        for label, python in pythons.items():
+            # The newest beside Debian's: only what may be the fastest.
+            for mode in s.torch if python == pythons["PyTorch"] else [m for m in SOME if m in s.torch]:
+                layout, precision, tuned = TORCH_MODES[mode]
+                peers["%s %s" % (label, mode)] = torch(
+                    python, "step", s.model, s.stem, s.size, s.classes, s.batch, threads, layout,
+                    precision, tuned=tuned)
+        result.append({"key": s.key, "title": s.title + ", training step", "unit": "images/s",
+                       "per_step": s.batch, "warmup": 1 if s.steps == 1 else 3, "steps": s.steps,
+                       "peers": peers})
     result.append({
-        "name": "wine, batch 32, loader included", "unit": "steps/s", "per_step": 5,
+        "key": "ranks", "title": "ResNet-18, 32x32, batch 256: two ranks beside two threads",
+        "unit": "images/s", "per_step": 256, "warmup": 3, "steps": 3,
+        "peers": {"tandem fp32, 2 threads": ours("bench_step", "threads=2"),
+                  "tandem fp32, 2 ranks of 1 thread": ours("bench_step", "threads=1", "ranks=2")}})
+    result.append({
+        "key": "wine", "title": "wine, batch 32, loader included", "unit": "steps/s", "per_step": 5,
         "warmup": 20, "steps": 40,
-        "peers": {"tandem": ours("bench_wine", WINE), "PyTorch": torch("wine", WINE, 1)}})
+        "peers": {"tandem fp32": ours("bench_wine", WINE),
+                  **{label + " fp32": torch(python, "wine", WINE)
+                     for label, python in pythons.items()}}})
+    result.append({"key": "ops", "title": "single operations, fp32",
+                   "table": ours("bench_ops", threads, 0.3)})
+    result.append({"key": "allreduce", "title": "all-reduce",
+                   "table": ours("bench_allreduce")})
+    result.append({"key": "onednn", "title": "convolutions beside oneDNN",
+                   "table": ours("bench_onednn")})
     return result
+
+
+# ---- running ----
+
+Command = collections.namedtuple("Command", "line environment", defaults=[{}])
 
 
 class Peer:
     def __init__(self, name, command):
         self.name, self.medians, self.rss_kb = name, [], 0
         begin = time.perf_counter()
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        text=True)
+        self.process = subprocess.Popen(command.line, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True,
+                                        env={**os.environ, **command.environment})
         line = self.process.stdout.readline()
         if not line.startswith("ready "):
+            self.process.kill()
             raise RuntimeError("%s did not start" % name)
         self.facts = line[6:].strip()
         self.go(1)
@@ -67,24 +146,32 @@ class Peer:
         return [float(t) for t in times.split()]
 
     def end(self):
-        self.process.stdin.write("quit\n")
         self.process.stdin.close()
         self.process.wait(timeout=60)
 
 
-def compare(job, rounds):
+def start_peers(job):
     peers = []
+    for name, command in job["peers"].items():
+        try:
+            peers.append(Peer(name, command))
+        except (RuntimeError, OSError) as error:
+            if name.startswith("tandem"):
+                raise
+            print("  not here: %s (%s)" % (name, error), flush=True)
+    return peers
+
+
+def compare(job, rounds, seconds):
+    """At most `rounds` rounds, and no more after `seconds`, but at least three."""
+    peers = start_peers(job)
     try:
-        for name, command in job["peers"].items():
-            try:
-                peers.append(Peer(name, command))
-            except (RuntimeError, OSError) as error:
-                if name == "tandem":
-                    raise
-                print("  %s: not here (%s)" % (name, error))
         for peer in peers:
             peer.go(job["warmup"])
-        for _ in range(rounds):
+        begin = time.perf_counter()
+        for done in range(rounds):
+            if done >= 3 and time.perf_counter() - begin > seconds:
+                break
             for peer in peers:
                 peer.medians.append(statistics.median(peer.go(job["steps"])))
     finally:
@@ -93,25 +180,54 @@ def compare(job, rounds):
     rows = []
     for peer in peers:
         rate = [job["per_step"] * 1e3 / ms for ms in peer.medians]
-        rows.append({"peer": peer.name, "facts": peer.facts,
+        rows.append({"peer": peer.name, "facts": peer.facts, "rounds": len(rate),
                      "step_ms": statistics.median(peer.medians),
                      "rate": statistics.median(rate), "low": min(rate), "high": max(rate),
                      "first_step_s": peer.first_step, "rss_anon_mib": peer.rss_kb / 1024})
-    others = [row["rate"] for row in rows if row["peer"] != "tandem"]
-    ratio = rows[0]["rate"] / max(others) if others else None
-    return {"job": job["name"], "unit": job["unit"], "rows": rows, "ratio": ratio}
+    return {"job": job["title"], "key": job["key"], "unit": job["unit"], "rows": rows,
+            **ratios(rows)}
 
 
-def table(result):
-    lines = ["### %s" % result["job"], "",
-             "| engine | median step ms | %s | range | start to first step s | anonymous MiB |"
-             % result["unit"], "|---|---|---|---|---|---|"]
+def ratios(rows):
+    """Of each of tandem's ways, to the best PyTorch; without one, to tandem's first."""
+    torch = [row["rate"] for row in rows if row["peer"].startswith("PyTorch")]
+    base = max(torch) if torch else rows[0]["rate"]
+    of = "the best PyTorch" if torch else rows[0]["peer"]
+    return {"against": of, "ratio": {row["peer"]: row["rate"] / base for row in rows
+                                     if row["peer"].startswith("tandem")}}
+
+
+def run_table(job):
+    """None if the program is not there."""
+    command = job["table"]
+    if not os.path.exists(command.line[0]):
+        return None
+    done = subprocess.run(command.line, stdout=subprocess.PIPE, text=True, check=True,
+                          env={**os.environ, **command.environment})
+    lines = done.stdout.splitlines()
+    notes = [line[1:].strip() for line in lines if line.startswith("#")]
+    fields = [line.split("\t") for line in lines if line and not line.startswith("#")]
+    return {"job": job["title"], "key": job["key"], "notes": notes, "columns": fields[0],
+            "table": fields[1:]}
+
+
+# ---- printing ----
+
+def describe(result):
+    lines = ["### %s" % result["job"], ""]
+    if "table" in result:
+        lines += result["notes"] + [""] if result["notes"] else []
+        lines += ["| " + " | ".join(result["columns"]) + " |", "|---" * len(result["columns"]) + "|"]
+        lines += ["| " + " | ".join(row) + " |" for row in result["table"]]
+        return "\n".join(lines) + "\n"
+    lines += ["| engine | median step ms | %s | range | start to first step s | anonymous MiB |"
+              % result["unit"], "|---|---|---|---|---|---|"]
     for row in result["rows"]:
         lines.append("| %s (%s) | %.3f | %.0f | %.0f - %.0f | %.2f | %.0f |" % (
             row["peer"], row["facts"], row["step_ms"], row["rate"], row["low"], row["high"],
             row["first_step_s"], row["rss_anon_mib"]))
-    if result["ratio"] is not None:
-        lines += ["", "tandem against the best peer: **%.2f times**" % result["ratio"]]
+    lines += ["", "Against %s: %s" % (result["against"], ", ".join(
+        "%s **%.2f**" % item for item in result["ratio"].items()))]
     return "\n".join(lines) + "\n"
 
 
@@ -121,29 +237,53 @@ def cpu_name():
                     platform.machine())
 
 
+def chosen(key, only):
+    """Whether all words of one of the alternatives are in the job's key: "resnet18 b32, wine"."""
+    alternatives = [a.split() for a in only.split(",") if a.strip()]
+    return not alternatives or any(set(words) <= set(key.split()) for words in alternatives)
+
+
+def save(path, head, results):
+    stem = os.path.splitext(path)[0]
+    pictures = chart.draw(results, stem + ".svg")
+    with open(path, "w") as f:
+        f.write(head + "\n")
+        if pictures:
+            f.write("![the rates, beside the best PyTorch's](%s)\n\n"
+                    % os.path.basename(stem + ".svg"))
+        f.write("\n".join(describe(r) for r in results))
+    with open(stem + ".json", "w") as f:
+        json.dump(results, f, indent=1)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("build")
+    parser.add_argument("--only", default="", help='"resnet18 b32, wine": jobs with such words')
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=45, help="for the rounds of a job")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--python", default="/usr/bin/python3")
-    parser.add_argument("--only", default="", help="only jobs whose name contains this")
-    parser.add_argument("--save", help="write the tables and, beside them, the figures as JSON")
+    parser.add_argument("--python", default="", help="one that has PyTorch")
+    parser.add_argument("--newest", default="", help="another one, with a newer PyTorch")
+    parser.add_argument("--save", help="write the tables and, beside them, figures and a picture")
     options = parser.parse_args()
-    text = "# make bench, %s\n\n%s, %d CPUs, %s. Medians of %d interleaved rounds.\n" % (
-        datetime.date.today(), cpu_name(), os.cpu_count(), platform.system(), options.rounds)
-    print(text, flush=True)
+    pythons = {"PyTorch": options.python or "/usr/bin/python3"}
+    if options.newest and os.path.exists(options.newest):
+        pythons["PyTorch (newest)"] = options.newest
+    head = "# make bench, %s\n\n%s, %d CPUs, %s. Medians of interleaved rounds.\n" % (
+        datetime.date.today(), cpu_name(), os.cpu_count(), platform.system())
+    print(head, flush=True)
     results = []
-    for job in jobs(options.build, options.python, options.threads):
-        if options.only in job["name"]:
-            results.append(compare(job, options.rounds))
-            print(table(results[-1]), flush=True)
+    for job in jobs(options.build, pythons, options.threads):
+        if chosen(job["key"], options.only):
+            result = run_table(job) if "table" in job else compare(job, options.rounds,
+                                                                   options.seconds)
+            if result is not None:
+                results.append(result)
+                print(describe(result), flush=True)
     if options.save:
-        with open(options.save, "w") as f:
-            f.write(text + "\n" + "\n".join(table(r) for r in results))
-        with open(os.path.splitext(options.save)[0] + ".json", "w") as f:
-            json.dump(results, f, indent=1)
-    return 0
+        save(options.save, head, results)
+    return 0 if results else "no job has the words '%s'" % options.only
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# make bench: runs the comparison and leaves its table in bench/results/. BUILD is set by make.
+# make bench: runs the comparison and leaves its tables and picture in bench/results/. make sets BUILD,
+# PYTHON (one that has PyTorch), NEWEST (one with a newer PyTorch, if make deps-bench-newest was run)
+# and ONLY (make bench BENCH="resnet18 b32, wine": jobs with all words of one of these).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-exec "${PYTHON:-/usr/bin/python3}" bench/run.py "${BUILD:-build/release}" \
-    --save "bench/results/${BENCH_NAME:-latest}.md" "$@"
+name=${BENCH_NAME:-latest}
+exec "${PYTHON:-/usr/bin/python3}" bench/run.py "${BUILD:-build/cc}" --python "${PYTHON:-}" \
+    --newest "${NEWEST:-}" --only "${ONLY:-}" --save "bench/results/$name.md" "$@"

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """PyTorch's side of the comparison; speaks the protocol of bench/peer.h.
 
-usage: torch_peer.py resnet18 BATCH THREADS nchw|nhwc
-       torch_peer.py wine CSV THREADS
+usage: torch_peer.py step MODEL imagenet|cifar SIZE CLASSES BATCH THREADS nchw|nhwc fp32|bf16
+       torch_peer.py wine CSV
 """
+import contextlib
 import sys
 import time
 
@@ -32,13 +33,21 @@ def serve(facts, step):
         print(" ".join(times), "| RssAnon", status_kb("RssAnon:"), flush=True)
 
 
-def resnet18(batch, layout):
+def make_net(model, stem, classes):
     import torchvision
 
+    net = getattr(torchvision.models, model)(num_classes=classes)
+    if stem == "cifar":
+        net.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+        net.maxpool = nn.Identity()
+    return net
+
+
+def training(model, stem, size, classes, batch, layout, precision):
     torch.manual_seed(0)
-    net = torchvision.models.resnet18(num_classes=10)
-    x = torch.randn(batch, 3, 32, 32)
-    y = torch.randint(0, 10, (batch,))
+    net = make_net(model, stem, classes)
+    x = torch.randn(batch, 3, size, size)
+    y = torch.randint(0, classes, (batch,))
     if layout == "nhwc":
         net = net.to(memory_format=torch.channels_last)
         x = x.to(memory_format=torch.channels_last)
@@ -47,9 +56,15 @@ def resnet18(batch, layout):
     loss_of = nn.CrossEntropyLoss()
     net.train()
 
+    def arithmetic():
+        if precision == "bf16":
+            return torch.autocast("cpu", dtype=torch.bfloat16)
+        return contextlib.nullcontext()
+
     def step():
         optim.zero_grad(set_to_none=True)
-        loss = loss_of(net(x), y)
+        with arithmetic():
+            loss = loss_of(net(x), y)
         loss.backward()
         optim.step()
         return loss.item()
@@ -83,9 +98,13 @@ def wine(path):
 
 
 def main():
-    job, what, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    torch.set_num_threads(threads)
-    step = resnet18(int(what), sys.argv[4]) if job == "resnet18" else wine(what)
+    job, *rest = sys.argv[1:]
+    if job == "wine":
+        threads, step = 1, wine(rest[0])
+    else:
+        model, stem, size, classes, batch, threads, layout, precision = rest
+        step = training(model, stem, int(size), int(classes), int(batch), layout, precision)
+    torch.set_num_threads(int(threads))
     serve("PyTorch %s, %d threads" % (torch.__version__, torch.get_num_threads()), step)
 
 

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs the packages that tandem uses (Debian, Ubuntu), or prints their names.
-# usage: scripts/deps.sh install | install-dev | install-bench
+# usage: scripts/deps.sh install | install-dev | install-bench | install-bench-newest
 set -eu
-kind=${1:?usage: scripts/deps.sh install|install-dev|install-bench}
+kind=${1:?usage: scripts/deps.sh install|install-dev|install-bench|install-bench-newest}
 
 case $kind in
 install)
@@ -20,11 +20,16 @@ install-dev)
     brew='llvm gnuplot doxygen'
     ;;
 install-bench)
-    debian='python3-torch python3-torchvision'
+    debian='python3-torch python3-torchvision libtcmalloc-minimal4'
     fedora='python3-torch python3-torchvision'
     arch='python-pytorch python-torchvision'
     alpine='py3-pytorch'
     brew='pytorch torchvision'
+    ;;
+install-bench-newest)
+    # PyPI has PyTorch for Linux with CUDA only, and it does not start without CUDA's libraries.
+    python3 -m venv build/venv
+    exec build/venv/bin/pip install torch torchvision
     ;;
 *)
     echo "deps.sh: unknown: $kind" >&2

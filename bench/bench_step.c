@@ -1,0 +1,213 @@
+/* One training step of a model on a fixed batch: forward, loss, backward, SGD with Nesterov
+ * momentum.
+ *
+ *     bench_step [NAME=VALUE...]
+ *
+ * model=resnet18|resnet34|resnet50  stem=imagenet|cifar  classes=10  size=32  batch=256  threads=2
+ * precision=fp32|bf16|bf16x3  winograd=0|1  dtype=f32|f64  ranks=1 (processes, each with
+ * its share of the batch, averaging gradients) */
+#include "tandem.h"
+#include "tensor/kernels.h"
+
+#include "bench/peer.h"
+
+typedef struct settings {
+    const char *model, *stem, *precision, *dtype;
+    const char *classes, *size, *batch, *threads, *winograd, *ranks;
+    char url[64]; /* where ranks meet */
+} settings;
+
+typedef struct job {
+    td_module *net;
+    td_optim *optim;
+    td_tensor *x, *y;
+    double loss;
+} job;
+
+static void train_step(void *user)
+{
+    job *j = user;
+    td_step_begin();
+    td_tensor *loss = td_cross_entropy(td_forward(j->net, j->x), j->y);
+    td_zero_grad(j->optim);
+    td_backward(loss);
+    td_optim_step(j->optim);
+    j->loss = td_item(loss);
+    td_step_end();
+}
+
+static int fail(const char *what)
+{
+    fprintf(stderr, "bench_step: %s\n", what);
+    return 1;
+}
+
+/* Puts NAME=VALUE where it belongs; false if there is no such name. */
+static bool set(settings *s, const char *argument)
+{
+    const struct {
+        const char *name;
+        const char **value;
+    } known[] = {
+        { "model", &s->model }, { "stem", &s->stem },       { "precision", &s->precision },
+        { "dtype", &s->dtype }, { "classes", &s->classes }, { "size", &s->size },
+        { "batch", &s->batch }, { "threads", &s->threads }, { "winograd", &s->winograd },
+        { "ranks", &s->ranks },
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        size_t length = strlen(known[i].name);
+        if (strncmp(argument, known[i].name, length) == 0 && argument[length] == '=') {
+            *known[i].value = argument + length + 1;
+            return true;
+        }
+    }
+    return false;
+}
+
+static int64_t number(const char *text)
+{
+    return strtol(text, NULL, 10);
+}
+
+static bool open_job(job *j, const settings *s, int64_t batch)
+{
+    td_dtype dtype = strcmp(s->dtype, "f64") == 0 ? TD_F64 : TD_F32;
+    int depth = strncmp(s->model, "resnet", 6) == 0 ? (int)number(s->model + 6) : 0;
+    int64_t classes = number(s->classes), size = number(s->size);
+    td_manual_seed(0);
+    j->net =
+        td_resnet(depth, classes, strcmp(s->stem, "cifar") == 0 ? TD_STEM_CIFAR : TD_STEM_IMAGENET);
+    if (j->net == NULL || td_module_to(j->net, TD_CPU, dtype) != TD_OK) {
+        return false;
+    }
+    j->x = td_new_layout(TD_SHAPE(batch, 3, size, size), dtype, TD_IMAGE, TD_CPU);
+    j->y = td_new(TD_SHAPE(batch), TD_I64, TD_CPU);
+    td_normal_(j->x, 0, 1, td_default_generator());
+    for (int64_t i = 0; i < batch; i++) {
+        td_set(j->y, &i, (double)td_random_int(td_default_generator(), 0, classes));
+    }
+    return true;
+}
+
+static void open_optim(job *j)
+{
+    j->optim = td_sgd(
+        td_parameters(j->net),
+        &(td_sgd_options){ .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true });
+}
+
+static void close_job(job *j)
+{
+    td_optim_free(j->optim);
+    td_module_free(j->net);
+    td_free(j->x);
+    td_free(j->y);
+}
+
+static void describe(char *facts, size_t size, const settings *s)
+{
+    snprintf(facts, size, "tandem %s, %s, %s%s, %s x %d threads", TANDEM_VERSION,
+             td_kernels_of(TD_CPU)->name, s->precision, number(s->winograd) ? " with Winograd" : "",
+             s->ranks, td_threads(TD_CPU));
+}
+
+/* ---- several ranks: rank 0 speaks with run.py and passes on how many steps to make ---- */
+
+/* `go N` for all ranks; 0 steps: the end. */
+static int64_t next_steps(int rank)
+{
+    char line[64];
+    int64_t steps = 0;
+    if (rank == 0 && fgets(line, sizeof line, stdin) != NULL && strncmp(line, "go ", 3) == 0) {
+        steps = number(line + 3);
+    }
+    td_tensor *t = td_full(TD_SHAPE(1), (double)steps, TD_I64, TD_CPU);
+    td_status status = td_broadcast(NULL, t, 0, NULL);
+    int64_t zero = 0;
+    steps = status == TD_OK ? (int64_t)td_get(t, &zero) : 0;
+    td_free(t);
+    return steps;
+}
+
+static int run_rank(int rank, void *arg)
+{
+    const settings *s = arg;
+    int world = (int)number(s->ranks);
+    job j = { .net = NULL };
+    char facts[160];
+    td_set_threads(TD_CPU, (int)number(s->threads));
+    td_dist_options where = { .init_method = s->url, .rank = rank, .world_size = world };
+    if (td_dist_init(&where) != TD_OK || !open_job(&j, s, number(s->batch) / world)) {
+        return fail(td_last_error());
+    }
+    j.net = td_ddp(j.net, NULL);
+    if (j.net == NULL) {
+        return fail(td_last_error());
+    }
+    open_optim(&j);
+    describe(facts, sizeof facts, s);
+    if (rank == 0) {
+        printf("ready %s\n", facts);
+        fflush(stdout);
+    }
+    for (int64_t steps; (steps = next_steps(rank)) > 0;) {
+        for (int64_t i = 0; i < steps; i++) {
+            double begin = bench_now_ms();
+            train_step(&j);
+            if (rank == 0) {
+                printf("%.6f ", bench_now_ms() - begin);
+            }
+        }
+        if (rank == 0) {
+            printf("| RssAnon %ld\n", bench_status_kb("RssAnon:"));
+            fflush(stdout);
+        }
+    }
+    close_job(&j);
+    td_dist_destroy();
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    settings s = { .model = "resnet18",
+                   .stem = "imagenet",
+                   .precision = "fp32",
+                   .dtype = "f32",
+                   .classes = "10",
+                   .size = "32",
+                   .batch = "256",
+                   .threads = "2",
+                   .winograd = "0",
+                   .ranks = "1" };
+    for (int i = 1; i < argc; i++) {
+        if (!set(&s, argv[i])) {
+            fprintf(stderr, "bench_step: '%s' is no NAME=VALUE of those at the top of %s\n",
+                    argv[i], __FILE__);
+            return 2;
+        }
+    }
+    td_math math = { .winograd = number(s.winograd) != 0 };
+    if (!td_precision_parse(s.precision, &math.precision)) {
+        return fail("precision is fp32, bf16 or bf16x3");
+    }
+    td_set_math(math);
+    if (number(s.ranks) > 1) {
+        snprintf(s.url, sizeof s.url, "tcp://127.0.0.1:%d", td_free_port());
+        td_status status = td_spawn(run_rank, &s, (int)number(s.ranks), NULL);
+        return status == TD_OK ? 0 : fail(td_last_error());
+    }
+    if (td_set_threads(TD_CPU, (int)number(s.threads)) != TD_OK) {
+        return fail(td_last_error());
+    }
+    job j;
+    if (!open_job(&j, &s, number(s.batch))) {
+        return fail(td_last_error());
+    }
+    open_optim(&j);
+    char facts[160];
+    describe(facts, sizeof facts, &s);
+    bench_serve(facts, train_step, &j);
+    close_job(&j);
+    return 0;
+}
