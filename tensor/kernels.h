@@ -49,22 +49,31 @@ typedef struct td_pool2d_params {
 } td_pool2d_params;
 
 /* Batch normalisation over [N,C,...]: per channel, over all else. Optional add and relu fused:
- * y = act(x_hat * weight + bias [+ add]). Statistics are accumulated in double. */
+ * y = act(x_hat * weight + bias [+ add]). x, add, y and their gradients are of one dtype: f32, f64
+ * or bf16; what is [C] is f64 beside f64 and f32 otherwise. Statistics are accumulated in double.
+ */
 typedef struct td_batch_norm_args {
     const td_tensor *x;             /* [N,C] or [N,C,H,W] */
     const td_tensor *weight, *bias; /* [C]; NULL: 1 and 0 */
     const td_tensor *add;           /* like x, or NULL */
+    const td_tensor *sums; /* [2,C] f64, row-major: the sum of x and of its squares, from who has
+                              made x (conv2d); read in training. NULL: found here, which is exact
+                              also where the mean is much larger than the spread */
     bool relu;
     bool training;
     double eps, momentum;                  /* momentum: running = (1-m)*running + m*batch */
     td_tensor *running_mean, *running_var; /* [C]; training: updated (variance over n-1) unless
                                               NULL; evaluation: used */
-    td_tensor *mean, *inv_std;             /* [C] f32/f64, written: what was normalised with */
+    td_tensor *mean, *inv_std;             /* [C], written: what was normalised with */
+    td_tensor *affine;                     /* [2,C] row-major or NULL, written: scale and shift of
+                                              y = (x - mean) * scale + shift */
     td_tensor *y;                          /* like x; may be x itself in evaluation */
 } td_batch_norm_args;
 
 typedef struct td_batch_norm_grad_args {
     const td_tensor *dy, *x, *y; /* y: the forward's output; read only for relu's mask (y > 0) */
+    const td_tensor *affine; /* the forward's, if nothing was added: relu's mask is then found from
+                                x, to the bit, and y is not read (it may be NULL) */
     const td_tensor *weight, *mean, *inv_std;
     bool relu;
     bool training;                          /* false: the statistics were constants */
@@ -112,7 +121,8 @@ typedef struct td_kernels {
 
     /* ---- reductions: f32, f64 (argmax also i64, i32, u8) ---- */
     /* y has x's ndim; where y's size is 1 and x's is not, that dimension is reduced. Sums are
-     * accumulated in double over fixed blocks. MAX of NaN is NaN. */
+     * accumulated in double over fixed blocks. MAX of NaN is NaN. x may be bf16, with y f32 or
+     * bf16. */
     void (*reduce)(td_reduce_op op, td_tensor *y, const td_tensor *x, bool accumulate);
     /* index: i64, x's shape with dim's size 1; the first largest. dim's size is not 0. */
     void (*argmax)(td_tensor *index, const td_tensor *x, int dim);
@@ -141,7 +151,7 @@ typedef struct td_kernels {
     void (*conv2d_grad_weight)(td_tensor *dw, const td_tensor *dy, const td_tensor *x,
                                const td_conv2d_params *params, bool accumulate);
 
-    /* ---- normalisation: f32, f64 ---- */
+    /* ---- normalisation: f32, f64; batch_norm also bf16 ---- */
     void (*batch_norm)(const td_batch_norm_args *args);
     void (*batch_norm_grad)(const td_batch_norm_grad_args *args);
     /* Over the last dimension, of size d: x, y [rows..., d] contiguous; weight, bias [d] or NULL;
@@ -165,7 +175,7 @@ typedef struct td_kernels {
     void (*cross_entropy_grad)(td_tensor *dlogits, const td_tensor *dloss, const td_tensor *log_p,
                                const td_tensor *labels, double smoothing, bool accumulate);
 
-    /* ---- pooling; TD_IMAGE fast: f32, f64 ---- */
+    /* ---- pooling; TD_IMAGE fast: f32, f64, bf16 ---- */
     /* index: u8 of y's shape and order: the place in the window (kh*KW + kw) of the first largest
      * element; NULL: not wanted. Windows of up to 255 places; padding never wins. */
     void (*max_pool2d)(td_tensor *y, td_tensor *index, const td_tensor *x,
@@ -187,7 +197,7 @@ typedef struct td_kernels {
 
     /* ---- dropout: y = x * keep / (1-p); element i (row-major) is kept if its Philox word, key
      * (seed, stream), counter (step, i/4), lane i%4, is >= p * 2^32. The backward is the same call
-     * on dy. f32, f64 ---- */
+     * on dy. f32, f64, bf16 ---- */
     void (*dropout)(td_tensor *y, const td_tensor *x, double p, td_philox_key key, uint64_t step,
                     bool accumulate);
 

@@ -12,6 +12,12 @@ static const td_kernels *k(void)
     return td_cpu_kernels();
 }
 
+/* What is per channel is f32 beside bf16. */
+static td_dtype per_channel(td_dtype dtype)
+{
+    return dtype == TD_BF16 ? TD_F32 : dtype;
+}
+
 typedef struct norm_case {
     td_shape shape; /* [N,C] or [N,C,H,W] */
     td_layout layout;
@@ -71,10 +77,10 @@ static void make_norm(norm_data *d, const norm_case *c, td_dtype dtype)
     td_shape per = TD_SHAPE(d->channels);
     d->x = norm_input(c, dtype, 1, c->offset);
     d->add = c->add ? norm_input(c, dtype, 2, 0.0) : NULL;
-    d->weight = c->affine ? ref_tensor(per, dtype, TD_ROW_MAJOR, 3) : NULL;
-    d->bias = c->affine ? ref_tensor(per, dtype, TD_ROW_MAJOR, 4) : NULL;
-    d->mean = ref_tensor(per, dtype, TD_ROW_MAJOR, 5);
-    d->var = ref_filled(per, dtype, TD_ROW_MAJOR, 0.75);
+    d->weight = c->affine ? ref_tensor(per, per_channel(dtype), TD_ROW_MAJOR, 3) : NULL;
+    d->bias = c->affine ? ref_tensor(per, per_channel(dtype), TD_ROW_MAJOR, 4) : NULL;
+    d->mean = ref_tensor(per, per_channel(dtype), TD_ROW_MAJOR, 5);
+    d->var = ref_filled(per, per_channel(dtype), TD_ROW_MAJOR, 0.75);
     d->xv = ref_values(d->x);
     d->addv = c->add ? ref_values(d->add) : NULL;
     d->weightv = c->affine ? ref_values(d->weight) : NULL;
@@ -141,8 +147,8 @@ static void check_norm(const norm_case *c, td_dtype dtype)
     norm_data d;
     make_norm(&d, c, dtype);
     double tolerance = ref_tolerance(dtype), *terms = ref_zeros(d.n + d.channels);
-    td_tensor *mean = ref_filled(TD_SHAPE(d.channels), dtype, TD_ROW_MAJOR, 7.0);
-    td_tensor *inv_std = ref_filled(TD_SHAPE(d.channels), dtype, TD_ROW_MAJOR, 7.0);
+    td_tensor *mean = ref_filled(TD_SHAPE(d.channels), per_channel(dtype), TD_ROW_MAJOR, 7.0);
+    td_tensor *inv_std = ref_filled(TD_SHAPE(d.channels), per_channel(dtype), TD_ROW_MAJOR, 7.0);
     td_tensor *y = norm_input(c, dtype, 9, 0.0);
     for (int64_t i = 0; i < d.n; i++) {
         double value = x_hat(&d, i) * weight_of(&d, i);
@@ -167,6 +173,7 @@ static void check_norm(const norm_case *c, td_dtype dtype)
     for (int64_t i = 0; i < d.channels; i++) {
         terms[i] = 1.0 + fabs(c->offset);
     }
+    tolerance = ref_tolerance(per_channel(dtype));
     ref_close(mean, d.used_mean, terms, tolerance, "mean");
     ref_close(inv_std, d.inv_std, NULL, tolerance, "inv_std");
     check_running(c, &d, tolerance);
@@ -202,6 +209,7 @@ static void test_batch_norm(void **state)
 {
     (void)state;
     ref_run(batch_norm_cases);
+    ref_run_as(batch_norm_cases, TD_BF16);
 }
 
 /* A mean of a thousand spreads: the variance must not drown in it. */
@@ -224,10 +232,10 @@ static void norm_in_place(td_dtype dtype)
 {
     td_tensor *x = ref_tensor(TD_SHAPE(3, 5, 4, 4), dtype, TD_IMAGE, 1);
     td_tensor *y = ref_tensor(TD_SHAPE(3, 5, 4, 4), dtype, TD_IMAGE, 2);
-    td_tensor *mean = ref_tensor(TD_SHAPE(5), dtype, TD_ROW_MAJOR, 3);
-    td_tensor *var = ref_filled(TD_SHAPE(5), dtype, TD_ROW_MAJOR, 0.5);
-    td_tensor *used = ref_filled(TD_SHAPE(5), dtype, TD_ROW_MAJOR, 0.0);
-    td_tensor *inv_std = ref_filled(TD_SHAPE(5), dtype, TD_ROW_MAJOR, 0.0);
+    td_tensor *mean = ref_tensor(TD_SHAPE(5), per_channel(dtype), TD_ROW_MAJOR, 3);
+    td_tensor *var = ref_filled(TD_SHAPE(5), per_channel(dtype), TD_ROW_MAJOR, 0.5);
+    td_tensor *used = ref_filled(TD_SHAPE(5), per_channel(dtype), TD_ROW_MAJOR, 0.0);
+    td_tensor *inv_std = ref_filled(TD_SHAPE(5), per_channel(dtype), TD_ROW_MAJOR, 0.0);
     td_batch_norm_args args = { .x = x,
                                 .eps = 1e-5,
                                 .relu = true,
@@ -252,6 +260,7 @@ static void test_batch_norm_in_place(void **state)
 {
     (void)state;
     ref_run(norm_in_place);
+    ref_run_as(norm_in_place, TD_BF16);
 }
 
 /* What the gradients should be, from sums of known terms. */
@@ -322,7 +331,8 @@ static void check_norm_grad(const norm_case *c, td_dtype dtype, bool expanded)
     td_shape per = TD_SHAPE(d.channels);
     td_tensor *y = norm_input(c, dtype, 11, 0.0);
     td_tensor *dy = expanded ? ref_expanded(c->shape, dtype, 0.25) : norm_input(c, dtype, 12, 0.0);
-    td_tensor *mean = td_new(per, dtype, TD_CPU), *inv_std = td_new(per, dtype, TD_CPU);
+    td_tensor *mean = td_new(per, per_channel(dtype), TD_CPU),
+              *inv_std = td_new(per, per_channel(dtype), TD_CPU);
     td_write(mean, d.used_mean, TD_F64);
     td_write(inv_std, d.inv_std, TD_F64);
     double *g = ref_values(dy), *yv = ref_values(y);
@@ -340,8 +350,8 @@ static void check_norm_grad(const norm_case *c, td_dtype dtype, bool expanded)
         .relu = c->relu,
         .training = c->training,
         .dx = half(c, c->shape, dtype),
-        .dweight = half(c, per, dtype),
-        .dbias = half(c, per, dtype),
+        .dweight = half(c, per, per_channel(dtype)),
+        .dbias = half(c, per, per_channel(dtype)),
         .dadd = half(c, c->shape, dtype),
         .accumulate_dx = c->accumulate,
         .accumulate_dweight = !c->accumulate,
@@ -349,11 +359,11 @@ static void check_norm_grad(const norm_case *c, td_dtype dtype, bool expanded)
         .accumulate_dadd = !c->accumulate,
     };
     k()->batch_norm_grad(&args);
-    double tol = ref_tolerance(dtype);
+    double tol = ref_tolerance(dtype), fine = ref_tolerance(per_channel(dtype));
     check_grad(args.dx, r.dx, r.dx_terms, args.accumulate_dx, tol, "dx");
     check_grad(args.dadd, r.dadd, r.dadd_terms, args.accumulate_dadd, tol, "dadd");
-    check_grad(args.dweight, r.dweight, r.dweight_terms, args.accumulate_dweight, tol, "dweight");
-    check_grad(args.dbias, r.dbias, r.dbias_terms, args.accumulate_dbias, tol, "dbias");
+    check_grad(args.dweight, r.dweight, r.dweight_terms, args.accumulate_dweight, fine, "dweight");
+    check_grad(args.dbias, r.dbias, r.dbias_terms, args.accumulate_dbias, fine, "dbias");
     free(g);
     free(yv);
     td_free(y);
@@ -375,6 +385,7 @@ static void test_batch_norm_grad(void **state)
 {
     (void)state;
     ref_run(batch_norm_grad_cases);
+    ref_run_as(batch_norm_grad_cases, TD_BF16);
 }
 
 /* Each of the outputs alone. */
@@ -390,20 +401,20 @@ static void single_outputs(td_dtype dtype)
         .x = d.x,
         .y = y,
         .weight = d.weight,
-        .mean = ref_tensor(per, dtype, TD_ROW_MAJOR, 5),
-        .inv_std = ref_filled(per, dtype, TD_ROW_MAJOR, 1.5),
+        .mean = ref_tensor(per, per_channel(dtype), TD_ROW_MAJOR, 5),
+        .inv_std = ref_filled(per, per_channel(dtype), TD_ROW_MAJOR, 1.5),
         .relu = true,
         .training = true,
         .dx = half(c, c->shape, dtype),
-        .dweight = half(c, per, dtype),
-        .dbias = half(c, per, dtype),
+        .dweight = half(c, per, per_channel(dtype)),
+        .dbias = half(c, per, per_channel(dtype)),
         .dadd = half(c, c->shape, dtype),
     };
     td_tensor *all[4] = { args.dx, args.dweight, args.dbias, args.dadd };
     k()->batch_norm_grad(&args);
     for (int i = 0; i < 4; i++) {
         double *want = ref_values(all[i]);
-        td_tensor *alone = half(c, td_shape_of(all[i]), dtype);
+        td_tensor *alone = half(c, td_shape_of(all[i]), all[i]->dtype);
         args.dx = i == 0 ? alone : NULL;
         args.dweight = i == 1 ? alone : NULL;
         args.dbias = i == 2 ? alone : NULL;
@@ -425,6 +436,79 @@ static void test_batch_norm_single_outputs(void **state)
 {
     (void)state;
     ref_run(single_outputs);
+    ref_run_as(single_outputs, TD_BF16);
+}
+
+/* Sums from elsewhere give what the kernel finds itself, up to rounding; and a mask from x is the
+ * one from y, to the bit. */
+static void sums_and_affine(td_dtype dtype)
+{
+    const norm_case *c = &norm_cases[4];
+    norm_data d;
+    make_norm(&d, c, dtype);
+    td_dtype fine = per_channel(dtype);
+    td_shape per = TD_SHAPE(d.channels);
+    td_tensor *y = norm_input(c, dtype, 9, 0.0), *dy = norm_input(c, dtype, 12, 0.0);
+    td_tensor *sums = td_zeros(TD_SHAPE(2, d.channels), TD_F64, TD_CPU);
+    for (int64_t i = 0; i < d.n; i++) {
+        ((double *)td_data_rw(sums))[channel(&d, i)] += d.xv[i];
+        ((double *)td_data_rw(sums))[d.channels + channel(&d, i)] += d.xv[i] * d.xv[i];
+    }
+    td_batch_norm_args args = { .x = d.x,
+                                .weight = d.weight,
+                                .bias = d.bias,
+                                .relu = true,
+                                .training = true,
+                                .eps = 1e-5,
+                                .mean = td_new(per, fine, TD_CPU),
+                                .inv_std = td_new(per, fine, TD_CPU),
+                                .affine = td_new(TD_SHAPE(2, d.channels), fine, TD_CPU),
+                                .y = y };
+    k()->batch_norm(&args);
+    double *want = ref_values(y), *terms = ref_zeros(d.n);
+    for (int64_t i = 0; i < d.n; i++) {
+        terms[i] = 1.0 + fabs(want[i]);
+    }
+    args.sums = sums;
+    k()->batch_norm(&args);
+    ref_close(y, want, terms, ref_tolerance(dtype), "batch_norm with sums");
+    free(want);
+    free(terms);
+    td_batch_norm_grad_args grad = { .dy = dy,
+                                     .x = d.x,
+                                     .y = y,
+                                     .weight = d.weight,
+                                     .mean = args.mean,
+                                     .inv_std = args.inv_std,
+                                     .relu = true,
+                                     .training = true,
+                                     .dx = norm_input(c, dtype, 13, 0.0),
+                                     .dweight = td_new(per, fine, TD_CPU),
+                                     .dbias = td_new(per, fine, TD_CPU) };
+    k()->batch_norm_grad(&grad);
+    double *dx = ref_values(grad.dx), *dw = ref_values(grad.dweight), *db = ref_values(grad.dbias);
+    grad.y = NULL;
+    grad.affine = args.affine;
+    k()->batch_norm_grad(&grad);
+    ref_close(grad.dx, dx, NULL, 0.0, "dx without y");
+    ref_close(grad.dweight, dw, NULL, 0.0, "dweight without y");
+    ref_close(grad.dbias, db, NULL, 0.0, "dbias without y");
+    free(dx);
+    free(dw);
+    free(db);
+    td_tensor *all[] = { y,           dy,      sums,         args.mean, args.inv_std,
+                         args.affine, grad.dx, grad.dweight, grad.dbias };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        td_free(all[i]);
+    }
+    free_norm(&d);
+}
+
+static void test_batch_norm_sums_and_affine(void **state)
+{
+    (void)state;
+    ref_run(sums_and_affine);
+    ref_run_as(sums_and_affine, TD_BF16);
 }
 
 int main(void)
@@ -435,6 +519,7 @@ int main(void)
         cmocka_unit_test(test_batch_norm_in_place),
         cmocka_unit_test(test_batch_norm_grad),
         cmocka_unit_test(test_batch_norm_single_outputs),
+        cmocka_unit_test(test_batch_norm_sums_and_affine),
     };
     return cmocka_run_group_tests_name("kernels: batch normalisation", tests, NULL, NULL);
 }

@@ -111,6 +111,7 @@ static void test_max_pool(void **state)
 {
     (void)state;
     ref_run(max_cases);
+    ref_run_as(max_cases, TD_BF16);
 }
 
 /* ---- gradients: of both kinds, through a table of weights ---- */
@@ -192,6 +193,7 @@ static void test_gradients(void **state)
 {
     (void)state;
     ref_run(grad_cases);
+    ref_run_as(grad_cases, TD_BF16);
 }
 
 /* ---- average ---- */
@@ -234,6 +236,7 @@ static void test_avg_pool(void **state)
 {
     (void)state;
     ref_run(avg_cases);
+    ref_run_as(avg_cases, TD_BF16);
 }
 
 int main(void)

@@ -140,6 +140,7 @@ static void test_dropout(void **state)
 {
     (void)state;
     ref_run(dropout_cases);
+    ref_run_as(dropout_cases, TD_BF16);
 }
 
 int main(void)

@@ -2,6 +2,7 @@
  * loops.inc compiles them once for every instruction set (ops_loops_*.c) and float type, and
  * td_loops_of picks a table. What they are called on (blocks, threads, shapes) is decided in
  * ops_*.c, once for all types: hence the void pointers, which are to elements of the table's type.
+ * bf16 is computed in float; its table has no loops for what needs more than bf16 can hold (NULL).
  *
  * n counts elements; a stride follows its pointer and counts elements too. */
 #ifndef TD_TENSOR_CPU_LOOPS_H
@@ -36,6 +37,24 @@ typedef struct td_adam_step {
     double beta1, beta2, eps, step_size, sqrt_bias2;
 } td_adam_step;
 
+/* Batch normalisation's constants, each [channels], of the type that is computed in. */
+typedef struct td_norm_constants {
+    const void *mean, *scale, *shift; /* y = (x - mean) * scale + shift */
+    const void *a, *b, *c;            /* dx = a * g + b * (x - mean) + c */
+} td_norm_constants;
+
+/* How its gradient finds g, which is dy where the relu let it through. */
+typedef enum td_norm_mask {
+    TD_NORM_MASK_NONE, /* no relu: g is dy */
+    TD_NORM_MASK_Y,    /* where y > 0 */
+    TD_NORM_MASK_X,    /* where (x - mean) * scale + shift > 0: nothing was added, y is not read */
+} td_norm_mask;
+
+typedef struct td_norm_grad {
+    td_norm_mask mask;
+    const void *dy, *x, *y;
+} td_norm_grad;
+
 typedef struct td_loops {
     td_unary_loop unary[TD_UNARY_COUNT];
     td_unary_grad_loop unary_grad[TD_UNARY_COUNT];
@@ -55,18 +74,19 @@ typedef struct td_loops {
     /* loops_norm.inc, on row matrices with `channels` columns and no holes. */
     /* Mean and sum of squares about it, of a block of a few hundred rows. */
     void (*moments)(int64_t rows, int64_t channels, const void *x, double *mean, double *m2);
-    /* y = (x - mean) * scale + shift (+ add), then the larger of that and 0 if relu. */
-    void (*normalize)(int64_t rows, int64_t channels, void *y, const void *x, const void *mean,
-                      const void *scale, const void *shift, const void *add, bool relu);
-    /* For g = dy, or where `y` is given, dy where y > 0 and 0 elsewhere: sum_g = sum over rows of
-     * g, sum_gx = sum of g * (x - mean), of a block of rows. */
-    void (*norm_grad_sums)(int64_t rows, int64_t channels, const void *dy, const void *x,
-                           const void *y, const void *mean, double *sum_g, double *sum_gx);
-    /* dx = a * g + b * (x - mean) + c per channel; dadd = g. NULL: not wanted. With b NULL, dx =
-     * a * g. */
-    void (*norm_grad_apply)(int64_t rows, int64_t channels, void *dx, bool add_dx, void *dadd,
-                            bool add_dadd, const void *dy, const void *x, const void *y,
-                            const void *mean, const void *a, const void *b, const void *c);
+    /* y = (x - mean) * scale + shift (+ add), then the larger of that and 0 if relu. y may be x. */
+    void (*normalize)(int64_t rows, int64_t channels, void *y, const void *x,
+                      const td_norm_constants *constants, const void *add, bool relu);
+    /* sum_g = sum over rows of g, sum_gx = sum of g * (x - mean), of a block of rows. With
+     * TD_NORM_MASK_Y, g is also written to `kept` unless that is NULL. */
+    void (*norm_grad_sums)(int64_t rows, int64_t channels, const td_norm_grad *at,
+                           const td_norm_constants *constants, void *kept, double *sum_g,
+                           double *sum_gx);
+    /* dx = or += a * g + b * (x - mean) + c per channel; with b NULL, a * g. dx may be dy. */
+    void (*norm_grad_apply)(int64_t rows, int64_t channels, void *dx, bool accumulate,
+                            const td_norm_grad *at, const td_norm_constants *constants);
+    /* to = or += dy where y > 0 and 0 elsewhere; y NULL: dy. */
+    void (*masked)(int64_t n, void *to, bool accumulate, const void *dy, const void *y);
     /* One row of layer normalisation, and its gradient by x (dx NULL: only the sums), which also
      * adds to the sums over rows of dy * x_hat and dy (NULL: not wanted). */
     void (*layer_norm)(int64_t d, void *y, const void *x, const void *weight, const void *bias,
@@ -99,14 +119,18 @@ typedef struct td_loops {
     /* y = x * scale where keep[i] >= threshold, else 0. */
     void (*dropout)(int64_t n, void *y, const void *x, const uint32_t *draw, uint32_t threshold,
                     double scale, bool accumulate);
+
+    /* bf16 only: to float and back, n elements side by side. */
+    void (*widen)(int64_t n, float *y, const void *x);
+    void (*narrow)(int64_t n, void *y, const float *x);
 } td_loops;
 
-/* For TD_F32 or TD_F64, on the instruction set in use. */
+/* For TD_F32, TD_F64 or TD_BF16, on the instruction set in use. */
 const td_loops *td_loops_of(td_dtype dtype);
 
 /* The tables, each in its own file. */
-extern const td_loops td_loops_f32_portable, td_loops_f64_portable;
-extern const td_loops td_loops_f32_avx2, td_loops_f64_avx2;
-extern const td_loops td_loops_f32_avx512, td_loops_f64_avx512;
+extern const td_loops td_loops_f32_portable, td_loops_f64_portable, td_loops_bf16_portable;
+extern const td_loops td_loops_f32_avx2, td_loops_f64_avx2, td_loops_bf16_avx2;
+extern const td_loops td_loops_f32_avx512, td_loops_f64_avx512, td_loops_bf16_avx512;
 
 #endif

@@ -9,11 +9,20 @@
 #include <math.h>
 #include <string.h>
 
+#if TD_X86
+#include <immintrin.h>
+#endif
+
 enum {
     LANES = 32,  /* interleaved sums of a run */
     STRIP = 64,  /* columns of a matrix whose sums are kept in registers */
     PIECE = 256, /* elements of a run that are worked on in the first-level cache */
 };
+
+/* The element types that loops.inc is compiled for. */
+#define TD_LOOP_F32 0
+#define TD_LOOP_F64 1
+#define TD_LOOP_BF16 2 /* in memory; computed in float */
 
 /* The next loop's elements do not depend on each other, though its arrays may be one array. Clang
  * finds out at run time. */

@@ -1,13 +1,14 @@
-/* Batch normalisation. Training goes over x twice: for the statistics, and to normalise. Each block
- * of rows gives its mean and its sum of squares about that mean; blocks are merged in double by the
- * formula for the variance of a union (Chan, Golub and LeVeque 1979), so a large mean costs no
- * accuracy. */
+/* Batch normalisation. Training goes over x twice: for the statistics, and to normalise, the second
+ * time backwards, because the end of x is what the caches still hold. Each block of rows gives its
+ * mean and its sum of squares about that mean; blocks are merged in double by the formula for the
+ * variance of a union (Chan, Golub and LeVeque 1979), so a large mean costs no accuracy. */
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_dense.h"
 #include "tensor/cpu/ops_norm.h"
 
 #include <math.h>
+#include <string.h>
 
 typedef struct norm_job {
     const td_loops *loops;
@@ -15,7 +16,7 @@ typedef struct norm_job {
     const char *x, *add;
     char *y;
     bool relu;
-    const void *mean, *scale, *shift; /* [channels], of x's dtype */
+    td_norm_constants constants;
     double *moments; /* [chunks][4][channels]: mean, m2, and room for one block's */
 } norm_job;
 
@@ -65,9 +66,13 @@ static void find_moments(norm_job *job, td_device device)
 static void normalize_range(void *ctx, int64_t begin, int64_t end)
 {
     const norm_job *job = ctx;
-    int64_t at = begin * job->channels * job->size;
-    job->loops->normalize(end - begin, job->channels, job->y + at, job->x + at, job->mean,
-                          job->scale, job->shift, job->add ? job->add + at : NULL, job->relu);
+    td_norm_backwards(job->rows, job->chunk, &begin, &end);
+    for (int64_t r = begin; r < end; r += TD_NORM_BLOCK) {
+        int64_t n = end - r < TD_NORM_BLOCK ? end - r : TD_NORM_BLOCK;
+        int64_t at = r * job->channels * job->size;
+        job->loops->normalize(n, job->channels, job->y + at, job->x + at, &job->constants,
+                              job->add ? job->add + at : NULL, job->relu);
+    }
 }
 
 static void update_running(td_tensor *running, int64_t c, double momentum, double value)
@@ -78,12 +83,24 @@ static void update_running(td_tensor *running, int64_t c, double momentum, doubl
     }
 }
 
+/* What the sums of a channel say of its mean and its squares about it. */
+static void moments_from_sums(const td_tensor *sums, norm_job *job)
+{
+    const double *sum = td_ptr(sums), *squares = sum + job->channels;
+    double n = (double)job->rows;
+    for (int64_t c = 0; c < job->channels; c++) {
+        double mean = sum[c] / n, m2 = squares[c] - sum[c] * mean;
+        job->moments[c] = mean;
+        job->moments[job->channels + c] = m2 > 0.0 ? m2 : (m2 != m2 ? m2 : 0.0);
+    }
+}
+
 /* Per channel: statistics, what they leave behind, and the constants of y = (x - mean) * scale +
  * shift. What rounding takes from the mean goes into the shift. */
 static void prepare_channels(const td_batch_norm_args *a, const norm_job *job, void *mean_of,
                              void *scale_of, void *shift_of)
 {
-    td_dtype dtype = a->x->dtype;
+    td_dtype dtype = td_norm_dtype(a->x->dtype);
     double n = (double)job->rows;
     for (int64_t c = 0; c < job->channels; c++) {
         double mean, variance;
@@ -105,6 +122,22 @@ static void prepare_channels(const td_batch_norm_args *a, const norm_job *job, v
         td_store_element(scale_of, dtype, c, scale);
         double lost = mean - td_load_element(mean_of, dtype, c);
         td_store_element(shift_of, dtype, c, td_channel(a->bias, c, 0.0) - lost * scale);
+    }
+    if (a->affine) {
+        size_t bytes = (size_t)job->channels * td_dtype_size(dtype);
+        memcpy(td_ptr(a->affine), scale_of, bytes);
+        memcpy((char *)td_ptr(a->affine) + bytes, shift_of, bytes);
+    }
+}
+
+static void take_moments(const td_batch_norm_args *a, norm_job *job, td_device device)
+{
+    int64_t chunks = a->sums ? 1 : (job->rows + job->chunk - 1) / job->chunk;
+    job->moments = td_scratch(device, (size_t)(chunks * 4 * job->channels) * sizeof(double));
+    if (a->sums) {
+        moments_from_sums(a->sums, job);
+    } else {
+        find_moments(job, device);
     }
 }
 
@@ -129,18 +162,15 @@ void td_cpu_batch_norm(const td_batch_norm_args *a)
         .relu = a->relu,
     };
     if (a->training) {
-        int64_t chunks = (job.rows + job.chunk - 1) / job.chunk;
-        job.moments = td_scratch(device, (size_t)(chunks * 4 * channels) * sizeof(double));
-        find_moments(&job, device);
+        take_moments(a, &job, device);
     }
-    char *constants = td_scratch(device, (size_t)(3 * channels * job.size));
-    char *scale = constants + channels * job.size, *shift = scale + channels * job.size;
-    prepare_channels(a, &job, constants, scale, shift);
-    job.mean = constants;
-    job.scale = scale;
-    job.shift = shift;
+    int64_t bytes = channels * (int64_t)td_dtype_size(td_norm_dtype(x->dtype));
+    char *mean = td_scratch(device, (size_t)(3 * bytes));
+    char *scale = mean + bytes, *shift = scale + bytes;
+    prepare_channels(a, &job, mean, scale, shift);
+    job.constants = (td_norm_constants){ .mean = mean, .scale = scale, .shift = shift };
     td_parallel(device, job.rows, job.chunk, normalize_range, &job);
-    td_scratch_free(device, constants);
+    td_scratch_free(device, mean);
     td_scratch_free(device, job.moments);
     td_stage_end(&sy);
     td_stage_end(&sadd);

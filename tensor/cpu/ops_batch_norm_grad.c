@@ -4,7 +4,8 @@
  *     dbias = sum(g)    dweight = sum(g x_hat)    dadd = g
  *     dx = weight inv_std (g - sum(g)/n - x_hat sum(g x_hat)/n)     or, in evaluation, w inv_std g
  *
- * First the sums, then dx; both passes read dy, x and y. */
+ * First the sums, then dx, backwards, because the end of what the first pass read is still in the
+ * caches. Where the addend's gradient is written anyway, the second pass reads it as g. */
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_dense.h"
@@ -15,12 +16,22 @@
 typedef struct grad_job {
     const td_loops *loops;
     int64_t size, rows, channels, chunk;
-    const char *dy, *x, *y; /* y NULL: no relu */
+    td_norm_mask mask;
+    const char *dy, *x, *y; /* y: TD_NORM_MASK_Y only */
     char *dx, *dadd;
     bool add_dx, add_dadd;
-    const void *mean, *a, *b, *c; /* dx = a g + b (x - mean) + c; b NULL: dx = a g */
-    double *sums;                 /* [chunks][4][channels]: g, g (x - mean), and one block's */
+    bool keep; /* the first pass leaves g in dadd */
+    td_norm_constants constants;
+    double *sums; /* [chunks][4][channels]: g, g (x - mean), and one block's */
 } grad_job;
+
+/* What a block of rows reads, byte offset `at` from the beginning. */
+static td_norm_grad block_at(const grad_job *job, int64_t at)
+{
+    return (td_norm_grad){
+        .mask = job->mask, .dy = job->dy + at, .x = job->x + at, .y = job->y ? job->y + at : NULL
+    };
+}
 
 static void sums_range(void *ctx, int64_t begin, int64_t end)
 {
@@ -31,8 +42,9 @@ static void sums_range(void *ctx, int64_t begin, int64_t end)
     for (int64_t r = begin; r < end; r += TD_NORM_BLOCK) {
         int64_t n = end - r < TD_NORM_BLOCK ? end - r : TD_NORM_BLOCK;
         int64_t at = r * channels * job->size;
-        job->loops->norm_grad_sums(n, channels, job->dy + at, job->x + at,
-                                   job->y ? job->y + at : NULL, job->mean, block, block + channels);
+        td_norm_grad from = block_at(job, at);
+        job->loops->norm_grad_sums(n, channels, &from, &job->constants,
+                                   job->keep ? job->dadd + at : NULL, block, block + channels);
         for (int64_t i = 0; i < 2 * channels; i++) {
             g[i] += block[i];
         }
@@ -54,11 +66,22 @@ static void find_sums(grad_job *job, td_device device)
 static void apply_range(void *ctx, int64_t begin, int64_t end)
 {
     const grad_job *job = ctx;
-    int64_t at = begin * job->channels * job->size;
-    job->loops->norm_grad_apply(end - begin, job->channels, job->dx ? job->dx + at : NULL,
-                                job->add_dx, job->dadd ? job->dadd + at : NULL, job->add_dadd,
-                                job->dy + at, job->x + at, job->y ? job->y + at : NULL, job->mean,
-                                job->a, job->b, job->c);
+    td_norm_backwards(job->rows, job->chunk, &begin, &end);
+    for (int64_t r = begin; r < end; r += TD_NORM_BLOCK) {
+        int64_t n = end - r < TD_NORM_BLOCK ? end - r : TD_NORM_BLOCK;
+        int64_t at = r * job->channels * job->size;
+        td_norm_grad from = block_at(job, at);
+        if (job->keep) {
+            from.mask = TD_NORM_MASK_NONE;
+            from.dy = job->dadd + at;
+        } else if (job->dadd) {
+            job->loops->masked(n * job->channels, job->dadd + at, job->add_dadd, from.dy, from.y);
+        }
+        if (job->dx) {
+            job->loops->norm_grad_apply(n, job->channels, job->dx + at, job->add_dx, &from,
+                                        &job->constants);
+        }
+    }
 }
 
 static void put(td_tensor *t, int64_t c, bool accumulate, double value)
@@ -69,49 +92,67 @@ static void put(td_tensor *t, int64_t c, bool accumulate, double value)
 }
 
 /* Per channel: the gradients of weight and bias, and the constants of dx. */
-static void prepare_channels(const td_batch_norm_grad_args *args, const grad_job *job,
-                             char *constants)
+static void prepare_channels(const td_batch_norm_grad_args *args, const grad_job *job, char *a)
 {
-    td_dtype dtype = args->x->dtype;
-    int64_t channels = job->channels, bytes = channels * job->size;
+    td_dtype dtype = td_norm_dtype(args->x->dtype);
+    int64_t channels = job->channels, bytes = channels * (int64_t)td_dtype_size(dtype);
     for (int64_t c = 0; c < channels; c++) {
         double inv_std = td_channel(args->inv_std, c, 1.0);
         double scale = td_channel(args->weight, c, 1.0) * inv_std;
-        td_store_element(constants + bytes, dtype, c, scale);
+        td_store_element(a, dtype, c, scale);
         if (!job->sums) {
             continue;
         }
         double g = job->sums[c], gx = job->sums[channels + c], n = (double)job->rows;
         put(args->dbias, c, args->accumulate_dbias, g);
         put(args->dweight, c, args->accumulate_dweight, gx * inv_std);
-        td_store_element(constants + 2 * bytes, dtype, c, -scale * inv_std * inv_std * gx / n);
-        td_store_element(constants + 3 * bytes, dtype, c, -scale * g / n);
+        td_store_element(a + bytes, dtype, c, -scale * inv_std * inv_std * gx / n);
+        td_store_element(a + 2 * bytes, dtype, c, -scale * g / n);
     }
 }
 
 /* The two passes, on staged tensors. */
 static void run_grad(const td_batch_norm_grad_args *args, grad_job *job, td_device device)
 {
-    int64_t channels = job->channels, bytes = channels * job->size;
-    char *constants = td_scratch(device, (size_t)(4 * bytes)); /* mean, a, b, c */
+    td_dtype dtype = td_norm_dtype(args->x->dtype);
+    int64_t channels = job->channels, bytes = channels * (int64_t)td_dtype_size(dtype);
+    char *mean = td_scratch(device, (size_t)(6 * bytes)); /* mean, scale, shift, a, b, c */
     for (int64_t c = 0; c < channels; c++) {
-        td_store_element(constants, args->x->dtype, c, td_channel(args->mean, c, 0.0));
+        td_store_element(mean, dtype, c, td_channel(args->mean, c, 0.0));
     }
-    job->mean = constants;
-    if ((args->training && args->dx) || args->dweight || args->dbias) {
+    if (job->mask == TD_NORM_MASK_X) {
+        memcpy(mean + bytes, td_ptr(args->affine), (size_t)(2 * bytes));
+    }
+    char *a = mean + 3 * bytes;
+    job->constants = (td_norm_constants){
+        .mean = mean,
+        .scale = mean + bytes,
+        .shift = mean + 2 * bytes,
+        .a = a,
+        .b = args->training ? a + bytes : NULL,
+        .c = a + 2 * bytes,
+    };
+    bool wants_sums = (args->training && args->dx) || args->dweight || args->dbias;
+    if (wants_sums) {
         int64_t chunks = (job->rows + job->chunk - 1) / job->chunk;
         job->sums = td_scratch(device, (size_t)(chunks * 4 * channels) * sizeof(double));
+        job->keep = job->dadd && !job->add_dadd && job->mask == TD_NORM_MASK_Y;
         find_sums(job, device);
     }
-    prepare_channels(args, job, constants);
-    job->a = constants + bytes;
-    job->b = args->training ? constants + 2 * bytes : NULL;
-    job->c = constants + 3 * bytes;
-    if (job->dx || job->dadd) {
+    prepare_channels(args, job, a);
+    if (job->dx || (job->dadd && !job->keep)) {
         td_parallel(device, job->rows, job->chunk, apply_range, job);
     }
     td_scratch_free(device, job->sums);
-    td_scratch_free(device, constants);
+    td_scratch_free(device, mean);
+}
+
+static td_norm_mask mask_of(const td_batch_norm_grad_args *args)
+{
+    if (!args->relu) {
+        return TD_NORM_MASK_NONE;
+    }
+    return args->affine ? TD_NORM_MASK_X : TD_NORM_MASK_Y;
 }
 
 void td_cpu_batch_norm_grad(const td_batch_norm_grad_args *args)
@@ -125,6 +166,7 @@ void td_cpu_batch_norm_grad(const td_batch_norm_grad_args *args)
         }
         return;
     }
+    td_norm_mask mask = mask_of(args);
     td_staged sdy, sx, sy, sdx, sdadd;
     grad_job job = {
         .loops = td_loops_of(x->dtype),
@@ -132,9 +174,10 @@ void td_cpu_batch_norm_grad(const td_batch_norm_grad_args *args)
         .rows = numel / channels,
         .channels = channels,
         .chunk = td_norm_chunk(channels),
+        .mask = mask,
         .dy = td_stage_in(&sdy, args->dy, TD_IMAGE),
         .x = td_stage_in(&sx, x, TD_IMAGE),
-        .y = td_stage_in(&sy, args->relu ? args->y : NULL, TD_IMAGE),
+        .y = td_stage_in(&sy, mask == TD_NORM_MASK_Y ? args->y : NULL, TD_IMAGE),
         .dx = td_stage_out(&sdx, args->dx, TD_IMAGE, args->accumulate_dx),
         .dadd = td_stage_out(&sdadd, args->dadd, TD_IMAGE, args->accumulate_dadd),
         .add_dx = args->accumulate_dx,

@@ -1,5 +1,6 @@
 /* Copies of any strides and dtypes. The hard case is a transposition (NCHW to the CPU's HWNC and
  * back): it goes in square tiles, so that the lines of both sides stay in the cache. */
+#include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/element.h"
@@ -71,12 +72,22 @@ static void from_doubles(int64_t n, td_dtype dtype, void *y, int64_t sy, const d
     }
 }
 
-/* Between dtypes by way of double, which holds every value of the others but large i64. */
+/* Between dtypes by way of double, which holds every value of the others but large i64; between
+ * f32 and bf16 directly. */
 static void convert_run(const copy_job *job, int64_t n, char *y, const char *x)
 {
     int64_t sy = job->walk.stride[0][0], sx = job->walk.stride[1][0];
     int64_t y_size = (int64_t)td_dtype_size(job->y_dtype);
     int64_t x_size = (int64_t)td_dtype_size(job->x_dtype);
+    bool dense = sy == 1 && sx == 1;
+    if (dense && job->y_dtype == TD_F32 && job->x_dtype == TD_BF16) {
+        td_loops_of(TD_BF16)->widen(n, (float *)(void *)y, x);
+        return;
+    }
+    if (dense && job->y_dtype == TD_BF16 && job->x_dtype == TD_F32) {
+        td_loops_of(TD_BF16)->narrow(n, y, (const float *)(const void *)x);
+        return;
+    }
     for (int64_t begin = 0; begin < n; begin += PIECE) {
         int64_t m = n - begin < PIECE ? n - begin : PIECE;
         double values[PIECE];

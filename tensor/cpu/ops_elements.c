@@ -38,7 +38,7 @@ static void binary_loop(const element_job *job, const td_loops *loops, int64_t n
     loops->binary[job->op](n, at[0], stride[0], at[1], stride[1], at[2], stride[2]);
 }
 
-/* bf16 and f16: piece by piece through floats. */
+/* f16: piece by piece through floats. */
 static void half_run(const element_job *job, int64_t n, void *const *at, const int64_t *stride)
 {
     static const int64_t dense[TD_WALK_OPERANDS] = { 1, 1, 1, 1 };
@@ -47,11 +47,11 @@ static void half_run(const element_job *job, int64_t n, void *const *at, const i
     for (int64_t begin = 0; begin < n; begin += TD_HALF_PIECE) {
         int64_t m = n - begin < TD_HALF_PIECE ? n - begin : TD_HALF_PIECE;
         for (int k = job->accumulate ? 0 : 1; k < job->walk.operands; k++) {
-            td_half_load(job->dtype, m, buffer[k], (const uint16_t *)at[k] + begin * stride[k],
+            td_half_load(TD_F16, m, buffer[k], (const uint16_t *)at[k] + begin * stride[k],
                          stride[k]);
         }
         job->loop(job, td_loops_of(TD_F32), m, buffers, dense);
-        td_half_store(job->dtype, m, (uint16_t *)at[0] + begin * stride[0], stride[0], buffer[0]);
+        td_half_store(TD_F16, m, (uint16_t *)at[0] + begin * stride[0], stride[0], buffer[0]);
     }
 }
 
@@ -69,7 +69,7 @@ static void element_range(void *ctx, int64_t begin, int64_t end)
         for (int k = 1; k < job->walk.operands; k++) {
             at[k] = job->base[k] + c.offset[k] * size;
         }
-        if (td_is_half(job->dtype)) {
+        if (job->dtype == TD_F16) {
             half_run(job, n, at, stride);
         } else {
             job->loop(job, td_loops_of(job->dtype), n, at, stride);

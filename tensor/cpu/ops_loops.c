@@ -1,17 +1,21 @@
 #include "tensor/isa.h"
 #include "tensor/cpu/loops.h"
 
+/* One table a type, of an instruction set. */
+#define PICK(isa)                                                                                  \
+    (dtype == TD_F64    ? &td_loops_f64_##isa                                                      \
+     : dtype == TD_BF16 ? &td_loops_bf16_##isa                                                     \
+                        : &td_loops_f32_##isa)
+
 const td_loops *td_loops_of(td_dtype dtype)
 {
-    bool wide = dtype == TD_F64;
-    switch (td_isa_current()) {
 #if TD_X86
-    case TD_ISA_AVX512:
-        return wide ? &td_loops_f64_avx512 : &td_loops_f32_avx512;
-    case TD_ISA_AVX2:
-        return wide ? &td_loops_f64_avx2 : &td_loops_f32_avx2;
-#endif
-    default:
-        return wide ? &td_loops_f64_portable : &td_loops_f32_portable;
+    if (td_isa_current() >= TD_ISA_AVX512) {
+        return PICK(avx512);
     }
+    if (td_isa_current() == TD_ISA_AVX2) {
+        return PICK(avx2);
+    }
+#endif
+    return PICK(portable);
 }

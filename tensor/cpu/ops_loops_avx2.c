@@ -6,12 +6,17 @@
 #define TD_ISA avx2
 #define TD_LOOP_TARGET TD_TARGET_AVX2
 #define TD_HAS_FMA 1
+#define TD_HAS_BF16 0
 
-#define TD_LOOP_F64 0
+#define TD_LOOP_TYPE TD_LOOP_F32
 #include "tensor/cpu/loops.inc"
-#undef TD_LOOP_F64
+#undef TD_LOOP_TYPE
 
-#define TD_LOOP_F64 1
+#define TD_LOOP_TYPE TD_LOOP_F64
+#include "tensor/cpu/loops.inc"
+#undef TD_LOOP_TYPE
+
+#define TD_LOOP_TYPE TD_LOOP_BF16
 #include "tensor/cpu/loops.inc"
 
 #endif

@@ -88,10 +88,10 @@ static void axpy_half(const axpy_job *job, int64_t n, char *y, const char *x)
         int64_t m = n - begin < TD_HALF_PIECE ? n - begin : TD_HALF_PIECE;
         uint16_t *to = (uint16_t *)(void *)y + begin * sy;
         float from[TD_HALF_PIECE], sum[TD_HALF_PIECE];
-        td_half_load(job->dtype, m, sum, to, sy);
-        td_half_load(job->dtype, m, from, (const uint16_t *)(const void *)x + begin * sx, sx);
+        td_half_load(TD_F16, m, sum, to, sy);
+        td_half_load(TD_F16, m, from, (const uint16_t *)(const void *)x + begin * sx, sx);
         loops->axpy(m, sum, 1, job->alpha, from, 1);
-        td_half_store(job->dtype, m, to, sy, sum);
+        td_half_store(TD_F16, m, to, sy, sum);
     }
 }
 
@@ -111,7 +111,7 @@ static void axpy_range(void *ctx, int64_t begin, int64_t end)
     for (int64_t n = td_cursor_start(&c, &job->walk, begin, end); n; n = td_cursor_next(&c)) {
         void *y = job->y + c.offset[0] * size;
         const void *x = job->x + c.offset[1] * size;
-        if (td_is_half(job->dtype)) {
+        if (job->dtype == TD_F16) {
             axpy_half(job, n, y, x);
         } else if (td_is_float(job->dtype)) {
             td_loops_of(job->dtype)->axpy(n, y, sy, job->alpha, x, sx);

@@ -36,6 +36,7 @@ typedef struct reduce_job {
     double *partial;           /* [segments][outputs] */
     /* the results */
     char *y;
+    td_dtype y_dtype;
     double divisor;
     bool accumulate;
 } reduce_job;
@@ -99,9 +100,9 @@ static void write_outputs(const reduce_job *job, int64_t first, int64_t n, const
             int64_t at = c.offset[1] + i * job->kept.stride[1][0];
             double value = *values++ / job->divisor;
             if (job->accumulate) {
-                value += td_load_element(job->y, job->dtype, at);
+                value += td_load_element(job->y, job->y_dtype, at);
             }
-            td_store_element(job->y, job->dtype, at, value);
+            td_store_element(job->y, job->y_dtype, at, value);
         }
     }
 }
@@ -242,6 +243,7 @@ void td_cpu_reduce(td_reduce_op op, td_tensor *y, const td_tensor *x, bool accum
         .dtype = x->dtype,
         .x = td_ptr(x),
         .y = td_ptr(y),
+        .y_dtype = y->dtype,
         .divisor = op == TD_REDUCE_MEAN ? (double)(all.count / td_numel(y)) : 1.0,
         .accumulate = accumulate,
     };
