@@ -118,11 +118,15 @@ $(B)/%.o: %.c $(FLAGS)
 $(LIB): $(call objects,$(LIB_SRC)) $(B)/sources
 	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $(filter %.o,$^)
 
-# The gloo backend: C++ apart from the rest, loaded when it is asked for; only where libgloo is.
-GLOO_LIB := $(if $(filter dist,$(ROOMS)),$(if $(TD_HAVE_GLOO),$(B)/libtandem-gloo.so))
+# The gloo and mpi backends: apart from the rest, loaded when they are asked for; only where their
+# libraries are.
+BACKEND_LIBS := $(if $(filter dist,$(ROOMS)),$(if $(TD_HAVE_GLOO),$(B)/libtandem-gloo.so) \
+                  $(if $(TD_HAVE_MPI),$(B)/libtandem-mpi.so))
 GLOO_SRC := dist/gloo/shim.cc dist/gloo/backoff.cc
-$(B)/libtandem-gloo.so: $(GLOO_SRC) dist/gloo/shim.h $(FLAGS)
+$(B)/libtandem-gloo.so: $(GLOO_SRC) dist/links_api.h $(FLAGS)
 	$(call say,CXX,$@)$(TD_CXX) $(TD_GLOO_CXXFLAGS) -Wall -Wextra -I. -o $@ $(GLOO_SRC) $(TD_GLOO_LIBS)
+$(B)/libtandem-mpi.so: dist/mpi/shim.c dist/links_api.h $(FLAGS)
+	$(call say,MPICC,$@)$(TD_MPICC) $(TD_MPI_CFLAGS) $(WARN) -I. -o $@ dist/mpi/shim.c -pthread
 
 # What several tests share: references in double precision, golden files. Linked as needed.
 $(B)/tests/libhelp.a: $(call objects,$(HELP_SRC))
@@ -140,6 +144,15 @@ $(call programs,$(TEST_SRC) $(LONG_SRC) $(WORKER_SRC)): %: %.o $(B)/tests/libhel
 $(BENCHES): %: %.o $(LIB)
 	$(link) $(ALL_LIBS)
 
+# Other libraries' own all-reduce, for bench/allreduce.py.
+PEERS := $(if $(TD_HAVE_GLOO),$(B)/bench/peer_gloo) $(if $(TD_HAVE_MPI),$(B)/bench/peer_openmpi)
+$(B)/bench/peer_gloo: bench/peer_gloo.cc dist/gloo/backoff.cc bench/allreduce.h
+	@mkdir -p $(@D)
+	$(call say,CXX,$@)$(TD_CXX) -std=c++14 -O2 -Wall -Wextra -I. -o $@ $(filter %.cc,$^) $(TD_GLOO_LIBS)
+$(B)/bench/peer_openmpi: bench/peer_openmpi.c bench/allreduce.h
+	@mkdir -p $(@D)
+	$(call say,MPICC,$@)$(TD_MPICC) -std=c11 -D_GNU_SOURCE -O2 $(WARN) -I. -o $@ $<
+
 -include $(wildcard $(patsubst %.o,%.d,$(call objects,$(LIB_SRC) $(COMMON) $(APP_SRC) $(TEST_SRC) \
                     $(LONG_SRC) $(WORKER_SRC) $(HELP_SRC) $(BENCH_SRC))))
 
@@ -150,7 +163,7 @@ $(BENCHES): %: %.o $(LIB)
 all: lib $(APPS) ## the library and the apps (apps/NAME)
 	@$(foreach a,$(APPS),ln -sfn ../$(a) apps/$(notdir $(a));)
 
-lib: needs-core $(LIB) $(GLOO_LIB) ## the library alone: build/VARIANT/libtandem.a
+lib: needs-core $(LIB) $(BACKEND_LIBS) ## the library alone: build/VARIANT/libtandem.a
 
 .PHONY: needs-core needs-tests
 needs-core:
@@ -170,7 +183,7 @@ test-long: tests $(LONG) ## all tests and the long ones
 
 # Jobs whose names have these words: make bench BENCH="resnet18 b32, wine".
 BENCH ?=
-bench: lib $(APPS) $(BENCHES) ## speed, side by side with PyTorch if it is there (make deps-bench); BENCH="resnet18 b32"
+bench: lib $(APPS) $(BENCHES) $(PEERS) ## speed, side by side with PyTorch if it is there (make deps-bench); BENCH="resnet18 b32"
 	@BUILD=$(B) PYTHON="$(TD_PYTHON_TORCH)" NEWEST=build/venv/bin/python ONLY="$(BENCH)" bash bench/run.sh
 
 docs: ## the API by module, from the headers: build/docs/html (needs doxygen)
@@ -182,7 +195,7 @@ headers = $(filter %.h %.def,$(shell $(CC) -I. -MM tandem.h))
 install: lib ## library, headers and tandem.pc into $(PREFIX); DESTDIR=...
 	@install -d "$(DESTDIR)$(PREFIX)/lib/pkgconfig"
 	install -m 644 $(LIB) "$(DESTDIR)$(PREFIX)/lib/libtandem.a"
-	$(if $(GLOO_LIB),install -m 755 $(GLOO_LIB) "$(DESTDIR)$(PREFIX)/lib/libtandem-gloo.so")
+	$(if $(strip $(BACKEND_LIBS)),install -m 755 $(BACKEND_LIBS) "$(DESTDIR)$(PREFIX)/lib")
 	@set -e; for h in $(headers); do \
 	    install -D -m 644 $$h "$(DESTDIR)$(PREFIX)/include/tandem/$$h"; done
 	@sed -e 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(strip $(ALL_LIBS))|' \
@@ -191,7 +204,8 @@ install: lib ## library, headers and tandem.pc into $(PREFIX); DESTDIR=...
 
 uninstall: ## takes it away again
 	rm -rf "$(DESTDIR)$(PREFIX)/include/tandem" "$(DESTDIR)$(PREFIX)/lib/libtandem.a" \
-	    "$(DESTDIR)$(PREFIX)/lib/libtandem-gloo.so" "$(DESTDIR)$(PREFIX)/lib/pkgconfig/tandem.pc"
+	    "$(DESTDIR)$(PREFIX)/lib/libtandem-gloo.so" "$(DESTDIR)$(PREFIX)/lib/libtandem-mpi.so" \
+	    "$(DESTDIR)$(PREFIX)/lib/pkgconfig/tandem.pc"
 
 lint: ## format and suspicious code (clang-format, clang-tidy)
 	@scripts/lint.sh $(TD_CFLAGS)

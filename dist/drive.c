@@ -183,7 +183,9 @@ void td_engine_is_free(td_queue *q)
 {
     q->busy = false;
     pthread_cond_broadcast(&q->done);
-    pthread_cond_signal(&q->wake);
+    if (q->head != NULL || q->active != NULL || q->stops) { /* waking it for nothing costs 3 us */
+        pthread_cond_signal(&q->wake);
+    }
 }
 
 void *td_communicate(void *arg)

@@ -120,6 +120,22 @@ else
     missing libgloo "$brings" 'make deps'
 fi
 
+# The mpi backend, likewise. Several MPIs may be installed: MPICC names one.
+brings='the mpi backend: clusters that have MPI'
+mpicc=${MPICC:-mpicc}
+mpi_flags='-std=c11 -D_GNU_SOURCE -O2 -g -fPIC -shared -fvisibility=hidden'
+# shellcheck disable=SC2086
+if $mpicc $mpi_flags -I. -o "$work/try.so" dist/mpi/shim.c -pthread >/dev/null 2>&1; then
+    {
+        echo "TD_HAVE_MPI := 1"
+        echo "TD_MPICC := $mpicc"
+        echo "TD_MPI_CFLAGS := $mpi_flags"
+    } >>"$work/config"
+    row found mpi "$brings"
+else
+    missing mpi "$brings" 'make deps'
+fi
+
 tool() { # tool COMMAND BRINGS HOW
     if command -v "$1" >/dev/null 2>&1; then
         row found "$1" "$2"

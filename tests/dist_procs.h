@@ -24,7 +24,9 @@ typedef int (*procs_fn)(int rank, int size, void *arg);
 /* Forks `size` ranks and waits for all, at most `limit` seconds: then they are killed. */
 void procs_run(int size, double limit, procs_fn fn, void *arg, procs_end *ends);
 
-/* The same, and fails the test unless all end with 0. */
+/* The same, and fails the test unless all end with 0. In a program that mpirun has started, this
+ * process is one of the ranks, and the call counts only if there are as many as it wants: so a
+ * program is run once for each number of ranks (test_dist_mpi.sh). */
 void procs_succeed(int size, double limit, procs_fn fn, void *arg);
 
 /* In a rank: td_dist_init over a file store that all ranks of this run share. Fails the rank unless

@@ -1,5 +1,5 @@
-/* libtandem-gloo.so: see shim.h. No exception leaves this file. */
-#include "dist/gloo/shim.h"
+/* libtandem-gloo.so: see links_api.h. No exception leaves this file. */
+#include "dist/links_api.h"
 
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
@@ -32,19 +32,21 @@ void buffer_signal(void *buffer, std::exception_ptr exception) __asm__(
 namespace
 {
 
+const size_t PIECE_BYTES = 512 << 10;
+
 thread_local std::string last_error;
 
 struct NotYet {
 };
 
 /* Runs body() and turns what it throws into a result. */
-template <typename Body> td_gloo_result guarded(Body body) noexcept
+template <typename Body> td_links_result guarded(Body body) noexcept
 {
     try {
         body();
-        return TD_GLOO_OK;
+        return TD_LINKS_OK;
     } catch (const NotYet &) {
-        return TD_GLOO_NOT_YET;
+        return TD_LINKS_NOT_YET;
     } catch (const std::exception &e) {
         last_error = e.what();
     } catch (...) {
@@ -52,7 +54,7 @@ template <typename Body> td_gloo_result guarded(Body body) noexcept
     }
     /* libgloo has no other way to tell a time-out. */
     bool late = last_error.find("Timed out") != std::string::npos;
-    return late ? TD_GLOO_TIMEOUT : TD_GLOO_FAILED;
+    return late ? TD_LINKS_TIMEOUT : TD_LINKS_FAILED;
 }
 
 /* libgloo writes to sockets that the other side may have closed: as long as this lives, that raises
@@ -100,7 +102,7 @@ milliseconds in_milliseconds(double seconds)
 class Store final : public gloo::rendezvous::Store
 {
   public:
-    explicit Store(const td_gloo_options &options) : options_(options)
+    explicit Store(const td_links_options &options) : options_(options)
     {
     }
 
@@ -142,7 +144,7 @@ class Store final : public gloo::rendezvous::Store
         return "gloo/" + key;
     }
 
-    const td_gloo_options options_;
+    const td_links_options options_;
 };
 
 class Context final : public gloo::rendezvous::Context
@@ -158,23 +160,23 @@ class Context final : public gloo::rendezvous::Context
 
 } // namespace
 
-struct td_gloo {
+struct td_links {
     std::shared_ptr<gloo::transport::Device> device;
     std::shared_ptr<Context> context;
 };
 
-struct td_gloo_buffer {
+struct td_links_buffer {
     std::unique_ptr<gloo::transport::UnboundBuffer> unbound;
 };
 
-static td_gloo_result open_links(td_gloo **out, const td_gloo_options *options)
+static td_links_result open_links(td_links **out, const td_links_options *options)
 {
     const Quiet quiet(true);
     *out = nullptr;
     return guarded([&] {
         /* A pair waits five times this for its connection. */
         const milliseconds patience = in_milliseconds(options->timeout / 5);
-        std::unique_ptr<td_gloo> gloo(new td_gloo);
+        std::unique_ptr<td_links> gloo(new td_links);
         Store store(*options);
         gloo->device = gloo::transport::tcp::CreateDevice(options->address);
         gloo->context = std::make_shared<Context>(options->rank, options->size);
@@ -184,13 +186,14 @@ static td_gloo_result open_links(td_gloo **out, const td_gloo_options *options)
     });
 }
 
-static td_gloo_buffer *make_buffer(td_gloo *gloo, void *memory, size_t bytes, bool polled)
+static td_links_buffer *make_buffer(td_links *gloo, void *memory, size_t bytes,
+                                    td_links_manner manner)
 {
-    td_gloo_buffer *buffer = nullptr;
+    td_links_buffer *buffer = nullptr;
     guarded([&] {
-        std::unique_ptr<td_gloo_buffer> made(new td_gloo_buffer);
+        std::unique_ptr<td_links_buffer> made(new td_links_buffer);
         made->unbound = gloo->context->createUnboundBuffer(memory, bytes);
-        if (polled) {
+        if (manner != TD_LINKS_WAITS) {
             /* From now on a wait for what is not there throws this, or what comes after it. */
             static const std::exception_ptr not_yet = std::make_exception_ptr(NotYet());
             buffer_signal(made->unbound.get(), not_yet);
@@ -200,31 +203,31 @@ static td_gloo_buffer *make_buffer(td_gloo *gloo, void *memory, size_t bytes, bo
     return buffer;
 }
 
-static void free_buffer(td_gloo_buffer *buffer)
+static void free_buffer(td_links_buffer *buffer)
 {
     guarded([&] { delete buffer; });
 }
 
-static td_gloo_result send(td_gloo_buffer *buffer, int rank, uint64_t slot, size_t offset,
+static td_links_result send(td_links_buffer *buffer, int rank, uint64_t slot, size_t offset,
                            size_t bytes)
 {
     const Quiet quiet;
     return guarded([&] { buffer->unbound->send(rank, slot, offset, bytes); });
 }
 
-static td_gloo_result receive(td_gloo_buffer *buffer, int rank, uint64_t slot, size_t offset,
+static td_links_result receive(td_links_buffer *buffer, int rank, uint64_t slot, size_t offset,
                               size_t bytes)
 {
     const Quiet quiet;
     return guarded([&] { buffer->unbound->recv(rank, slot, offset, bytes); });
 }
 
-static td_gloo_result wait_send(td_gloo_buffer *buffer, double seconds)
+static td_links_result wait_send(td_links_buffer *buffer, double seconds)
 {
     return guarded([&] { buffer->unbound->waitSend(in_milliseconds(seconds)); });
 }
 
-static td_gloo_result wait_receive(td_gloo_buffer *buffer, double seconds)
+static td_links_result wait_receive(td_links_buffer *buffer, double seconds)
 {
     return guarded([&] { buffer->unbound->waitRecv(in_milliseconds(seconds)); });
 }
@@ -234,21 +237,21 @@ static const char *error()
     return last_error.c_str();
 }
 
-static void interrupt(td_gloo *gloo, const char *reason)
+static void interrupt(td_links *gloo, const char *reason)
 {
     guarded([&] { context_signal(gloo->context->transport(), reason); });
 }
 
-static void close_links(td_gloo *gloo)
+static void close_links(td_links *gloo)
 {
     guarded([&] { delete gloo; });
 }
 
-extern "C" __attribute__((visibility("default"))) const td_gloo_api *td_gloo_entry(void)
+extern "C" __attribute__((visibility("default"))) const td_links_api *td_links_entry(void)
 {
-    static const td_gloo_api api = {
-        TD_GLOO_VERSION, open_links,   make_buffer, free_buffer, send,        receive,
-        wait_send,       wait_receive, error,       interrupt,   close_links,
+    static const td_links_api api = {
+        TD_LINKS_VERSION, "gloo",  PIECE_BYTES,  open_links, make_buffer, free_buffer, send,
+        receive,          wait_send, wait_receive, nullptr,    error,       interrupt,   close_links,
     };
     return &api;
 }

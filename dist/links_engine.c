@@ -1,5 +1,5 @@
-/* The gloo engine: beginning, failing and end. */
-#include "dist/gloo.h"
+/* The gloo and mpi engines: beginning, failing and end. */
+#include "dist/links.h"
 
 #include "dist/clock.h"
 #include "dist/watchdog.h"
@@ -31,13 +31,13 @@ static uint32_t signature(const td_collective *c)
     return hash;
 }
 
-uint64_t td_gloo_slot(td_gloo_use use, uint64_t turn, const td_collective *c)
+uint64_t td_links_slot(td_links_use use, uint64_t turn, const td_collective *c)
 {
     uint64_t low = c != NULL ? signature(c) : 0;
     return (uint64_t)use << 60 | (turn & 0xfffffff) << 32 | low;
 }
 
-void td_gloo_fill_header(td_gloo_header *header, uint64_t turn, const td_collective *c)
+void td_links_fill_header(td_links_header *header, uint64_t turn, const td_collective *c)
 {
     atomic_store(&header->turn, turn);
     header->number = c->number;
@@ -49,7 +49,7 @@ void td_gloo_fill_header(td_gloo_header *header, uint64_t turn, const td_collect
     atomic_store(&header->turn_again, turn);
 }
 
-static td_entered entered_by(const td_gloo_header *header)
+static td_entered entered_by(const td_links_header *header)
 {
     return (td_entered){ .number = header->number,
                          .kind = (td_collective_kind)header->kind,
@@ -59,21 +59,21 @@ static td_entered entered_by(const td_gloo_header *header)
                          .count = header->count };
 }
 
-static bool gloo_entered(void *engine, int rank, td_entered *entered)
+static bool links_entered(void *engine, int rank, td_entered *entered)
 {
-    const td_gloo_engine *g = engine;
-    const td_gloo_header *heard = &g->peers[rank].heard;
+    const td_links_engine *g = engine;
+    const td_links_header *heard = &g->peers[rank].heard;
     uint64_t turn = atomic_load(&heard->turn);
     *entered = entered_by(heard);
     atomic_thread_fence(memory_order_acquire);
     return atomic_load(&heard->turn_again) == turn; /* otherwise it is arriving just now */
 }
 
-td_status td_gloo_compare(const td_gloo_engine *g, const td_collective *c, int r,
-                          const td_gloo_header *header)
+td_status td_links_compare(const td_links_engine *g, const td_collective *c, int r,
+                           const td_links_header *header)
 {
-    td_gloo_header mine;
-    td_gloo_fill_header(&mine, 0, c);
+    td_links_header mine;
+    td_links_fill_header(&mine, 0, c);
     td_entered here = entered_by(&mine), there = entered_by(header);
     there.number = here.number; /* both are at the same turn */
     if (td_entered_match(&here, &there)) {
@@ -89,7 +89,7 @@ td_status td_gloo_compare(const td_gloo_engine *g, const td_collective *c, int r
                    g->rank, this_text, r, other_text);
 }
 
-double td_gloo_patience(const td_collective *c)
+double td_links_patience(const td_collective *c)
 {
     return c->deadline - td_clock() + BACKSTOP;
 }
@@ -97,18 +97,18 @@ double td_gloo_patience(const td_collective *c)
 /* ---- failing ---- */
 
 /* Whether rank r has said why it goes. *closed: its link is closed. */
-static bool has_parted(td_gloo_engine *g, int r, bool *closed)
+static bool has_parted(td_links_engine *g, int r, bool *closed)
 {
-    td_gloo_peer *peer = &g->peers[r];
+    td_links_peer *peer = &g->peers[r];
     if (!peer->parted) {
-        td_gloo_result result = g->api->wait_recv(peer->parting_buffer, 0);
-        peer->parted = result == TD_GLOO_OK;
-        *closed = *closed || result == TD_GLOO_FAILED;
+        td_links_result result = g->api->wait_recv(peer->parting_buffer, 0);
+        peer->parted = result == TD_LINKS_OK;
+        *closed = *closed || result == TD_LINKS_FAILED;
     }
     return peer->parted;
 }
 
-static td_status fail_with_own_reason(td_gloo_engine *g)
+static td_status fail_with_own_reason(td_links_engine *g)
 {
     pthread_mutex_lock(&g->lock);
     td_status status = g->broken;
@@ -119,8 +119,8 @@ static td_status fail_with_own_reason(td_gloo_engine *g)
     return status;
 }
 
-/* TD_OK: nobody seems to have gone. words: libgloo's. */
-static td_status find_cause(td_gloo_engine *g, const char *words)
+/* TD_OK: nobody seems to have gone. words: the library's. */
+static td_status find_cause(td_links_engine *g, const char *words)
 {
     int dead = -1, left = -1;
     for (int r = 0; r < g->size; r++) {
@@ -135,21 +135,21 @@ static td_status find_cause(td_gloo_engine *g, const char *words)
         dead = closed && dead < 0 ? r : dead;
     }
     if (dead >= 0) {
-        return td_fail(TD_E_PEER, "rank %d (%s) has died, or its host has (gloo: %s)", dead,
-                       g->peers[dead].process, words);
+        return td_fail(TD_E_PEER, "rank %d (%s) has died, or its host has (%s: %s)", dead,
+                       g->peers[dead].process, g->api->name, words);
     }
     return left >= 0
                ? td_fail(TD_E_PEER, "rank %d (%s) has left the group", left, g->peers[left].process)
                : TD_OK;
 }
 
-td_status td_gloo_fail(td_gloo_engine *g, td_gloo_result result)
+td_status td_links_fail(td_links_engine *g, td_links_result result)
 {
     enum { LOOKS = 10 };
     char words[512];
     snprintf(words, sizeof words, "%s", g->api->error());
     td_status status = fail_with_own_reason(g);
-    if (status != TD_OK || result == TD_GLOO_TIMEOUT) {
+    if (status != TD_OK || result == TD_LINKS_TIMEOUT) {
         return status != TD_OK ? status : td_fail(TD_E_TIMEOUT, "timed out");
     }
     /* The links of a rank that goes do not all close at the same instant. */
@@ -160,23 +160,23 @@ td_status td_gloo_fail(td_gloo_engine *g, td_gloo_result result)
         }
         td_sleep(0.01);
     }
-    return td_fail(TD_E_NETWORK, "gloo: %s", words);
+    return td_fail(TD_E_NETWORK, "%s: %s", g->api->name, words);
 }
 
 /* Sends the last message to rank r; NULL if that cannot be. */
-static td_gloo_buffer *send_parting(td_gloo_engine *g, int r, td_gloo_parting *parting)
+static td_links_buffer *send_parting(td_links_engine *g, int r, td_links_parting *parting)
 {
-    size_t bytes = offsetof(td_gloo_parting, reason) + strlen(parting->reason) + 1;
-    uint64_t slot = td_gloo_slot(TD_GLOO_PARTING, 0, NULL);
-    td_gloo_buffer *buffer = g->api->buffer(g->gloo, parting, bytes, false);
-    if (buffer != NULL && g->api->send(buffer, r, slot, 0, bytes) != TD_GLOO_OK) {
+    size_t bytes = offsetof(td_links_parting, reason) + strlen(parting->reason) + 1;
+    uint64_t slot = td_links_slot(TD_LINKS_PARTING, 0, NULL);
+    td_links_buffer *buffer = g->api->buffer(g->links, parting, bytes, TD_LINKS_WAITS);
+    if (buffer != NULL && g->api->send(buffer, r, slot, 0, bytes) != TD_LINKS_OK) {
         g->api->buffer_free(buffer);
         buffer = NULL;
     }
     return buffer;
 }
 
-void td_gloo_part(td_gloo_engine *g, td_status status, const char *reason)
+void td_links_part(td_links_engine *g, td_status status, const char *reason)
 {
     pthread_mutex_lock(&g->lock);
     bool told = g->parted;
@@ -186,8 +186,8 @@ void td_gloo_part(td_gloo_engine *g, td_status status, const char *reason)
         snprintf(g->reason, sizeof g->reason, "%s", reason);
     }
     pthread_mutex_unlock(&g->lock);
-    td_gloo_parting *parting = told ? NULL : calloc(1, sizeof *parting);
-    td_gloo_buffer **sent = told ? NULL : calloc((size_t)g->size, sizeof(td_gloo_buffer *));
+    td_links_parting *parting = told ? NULL : calloc(1, sizeof *parting);
+    td_links_buffer **sent = told ? NULL : calloc((size_t)g->size, sizeof(td_links_buffer *));
     if (parting != NULL && sent != NULL) {
         double end = td_clock() + PARTING;
         parting->status = (int32_t)status;
@@ -205,13 +205,13 @@ void td_gloo_part(td_gloo_engine *g, td_status status, const char *reason)
     free(sent);
     free(parting);
     if (!told) {
-        g->api->interrupt(g->gloo, reason);
+        g->api->interrupt(g->links, reason);
     }
 }
 
-static void gloo_abort(void *engine, td_status status, const char *reason)
+static void links_abort(void *engine, td_status status, const char *reason)
 {
-    td_gloo_part(engine, status, reason);
+    td_links_part(engine, status, reason);
 }
 
 /* ---- beginning and end ---- */
@@ -247,20 +247,20 @@ static int store_get(void *store, const char *key, double timeout, void **value,
 }
 
 /* Tells the others which process this is, for messages. */
-static td_status introduce(const td_gloo_engine *g, td_store *store)
+static td_status introduce(const td_links_engine *g, td_store *store)
 {
-    char key[32], text[TD_GLOO_PROCESS_BYTES], host[TD_GLOO_PROCESS_BYTES - 32] = "";
-    snprintf(key, sizeof key, "gloo/process/%d", g->rank);
+    char key[32], text[TD_LINKS_PROCESS_BYTES], host[TD_LINKS_PROCESS_BYTES - 32] = "";
+    snprintf(key, sizeof key, "process/%d", g->rank);
     (void)gethostname(host, sizeof host - 1); /* without a name, then */
     snprintf(text, sizeof text, "pid %d%s%s", (int)getpid(), host[0] != '\0' ? " on " : "", host);
     return td_store_set_text(store, key, text);
 }
 
-static td_status meet(td_gloo_engine *g, td_store *store, double timeout)
+static td_status meet(td_links_engine *g, td_store *store, double timeout)
 {
     for (int r = 0; r < g->size; r++) {
         char key[32], *text;
-        snprintf(key, sizeof key, "gloo/process/%d", r);
+        snprintf(key, sizeof key, "process/%d", r);
         TD_TRY(td_store_get_text(store, key, timeout, &text));
         snprintf(g->peers[r].process, sizeof g->peers[r].process, "%s", text);
         free(text);
@@ -268,7 +268,7 @@ static td_status meet(td_gloo_engine *g, td_store *store, double timeout)
     return TD_OK;
 }
 
-static td_status open_links(td_gloo_engine *g, const td_backend_init *init)
+static td_status open_links(td_links_engine *g, const td_backend_init *init)
 {
     char address[NI_MAXHOST];
     if (init->address != NULL) {
@@ -276,62 +276,64 @@ static td_status open_links(td_gloo_engine *g, const td_backend_init *init)
     } else {
         find_address(address, sizeof address);
     }
-    td_gloo_options options = { .rank = g->rank,
-                                .size = g->size,
-                                .address = address,
-                                .timeout = init->timeout,
-                                .store = init->store,
-                                .set = store_set,
-                                .get = store_get,
-                                .release = free };
-    td_gloo_result result = g->api->open(&g->gloo, &options);
-    if (result == TD_GLOO_OK) {
+    td_links_options options = { .rank = g->rank,
+                                 .size = g->size,
+                                 .address = address,
+                                 .timeout = init->timeout,
+                                 .store = init->store,
+                                 .set = store_set,
+                                 .get = store_get,
+                                 .release = free };
+    td_links_result result = g->api->open(&g->links, &options);
+    if (result == TD_LINKS_OK) {
         return TD_OK;
     }
-    return td_fail(result == TD_GLOO_TIMEOUT ? TD_E_TIMEOUT : TD_E_NETWORK,
-                   "gloo: rank %d, at address %s, cannot connect to all other ranks within %.1f s: "
+    return td_fail(result == TD_LINKS_TIMEOUT ? TD_E_TIMEOUT : TD_E_NETWORK,
+                   "%s: rank %d, at address %s, cannot connect to all other ranks within %.1f s: "
                    "%s. Can the hosts reach each other at the addresses that they have?",
-                   g->rank, address, init->timeout, g->api->error());
+                   g->api->name, g->rank, address, init->timeout, g->api->error());
 }
 
 /* The buffers that live as long as the engine. */
-static td_status make_buffers(td_gloo_engine *g)
+static td_status make_buffers(td_links_engine *g)
 {
-    g->mine_buffer = g->api->buffer(g->gloo, &g->mine, sizeof g->mine, false);
+    g->mine_buffer = g->api->buffer(g->links, &g->mine, sizeof g->mine, TD_LINKS_WAITS);
     bool made = g->mine_buffer != NULL;
     for (int r = 0; r < g->size && made; r++) {
-        td_gloo_peer *peer = &g->peers[r];
+        td_links_peer *peer = &g->peers[r];
         if (r == g->rank) {
             continue;
         }
-        peer->heard_buffer = g->api->buffer(g->gloo, &peer->heard, sizeof peer->heard, false);
-        peer->parting_buffer = g->api->buffer(g->gloo, &peer->parting, sizeof peer->parting, true);
+        peer->heard_buffer =
+            g->api->buffer(g->links, &peer->heard, sizeof peer->heard, TD_LINKS_WAITS);
+        peer->parting_buffer =
+            g->api->buffer(g->links, &peer->parting, sizeof peer->parting, TD_LINKS_LAST);
         made = peer->heard_buffer != NULL && peer->parting_buffer != NULL &&
-               g->api->recv(peer->parting_buffer, r, td_gloo_slot(TD_GLOO_PARTING, 0, NULL), 0,
-                            sizeof peer->parting) == TD_GLOO_OK;
+               g->api->recv(peer->parting_buffer, r, td_links_slot(TD_LINKS_PARTING, 0, NULL), 0,
+                            sizeof peer->parting) == TD_LINKS_OK;
     }
-    return made ? TD_OK : td_fail(TD_E_NETWORK, "gloo: %s", g->api->error());
+    return made ? TD_OK : td_fail(TD_E_NETWORK, "%s: %s", g->api->name, g->api->error());
 }
 
-static void free_buffer(const td_gloo_engine *g, td_gloo_buffer *buffer)
+static void free_buffer(const td_links_engine *g, td_links_buffer *buffer)
 {
     if (buffer != NULL) {
         g->api->buffer_free(buffer);
     }
 }
 
-static void gloo_destroy(void *engine)
+static void links_destroy(void *engine)
 {
-    td_gloo_engine *g = engine;
-    if (g->gloo != NULL) {
-        td_gloo_end_messages(g, LINGER);
-        td_gloo_part(g, TD_OK, "");
+    td_links_engine *g = engine;
+    if (g->links != NULL) {
+        td_links_end_messages(g, LINGER);
+        td_links_part(g, TD_OK, "");
         free_buffer(g, g->mine_buffer);
         for (int r = 0; r < g->size; r++) {
             free_buffer(g, g->peers[r].heard_buffer);
             free_buffer(g, g->peers[r].parting_buffer);
         }
-        g->api->close(g->gloo);
+        g->api->close(g->links);
     }
     pthread_mutex_destroy(&g->lock);
     free(g->peers);
@@ -339,10 +341,10 @@ static void gloo_destroy(void *engine)
     free(g);
 }
 
-static td_status gloo_init(void **engine, const td_backend_init *init)
+static td_status links_init(const char *name, void **engine, const td_backend_init *init)
 {
-    td_gloo_engine *g = calloc(1, sizeof *g);
-    td_gloo_peer *peers = calloc((size_t)init->size, sizeof *peers);
+    td_links_engine *g = calloc(1, sizeof *g);
+    td_links_peer *peers = calloc((size_t)init->size, sizeof *peers);
     if (g == NULL || peers == NULL) {
         free(g);
         free(peers);
@@ -352,7 +354,7 @@ static td_status gloo_init(void **engine, const td_backend_init *init)
     g->peers = peers;
     g->rank = init->rank;
     g->size = init->size;
-    g->api = td_gloo_load();
+    g->api = td_links_load(name);
     td_status status = g->api != NULL ? introduce(g, init->store) : TD_E_UNSUPPORTED;
     if (status == TD_OK) {
         status = open_links(g, init);
@@ -366,26 +368,52 @@ static td_status gloo_init(void **engine, const td_backend_init *init)
     if (status != TD_OK) {
         char text[1024];
         snprintf(text, sizeof text, "%s", td_last_error());
-        gloo_destroy(g);
+        links_destroy(g);
         return td_fail(status, "%s", text);
     }
     *engine = g;
     return TD_OK;
 }
 
+static td_status gloo_init(void **engine, const td_backend_init *init)
+{
+    return links_init("gloo", engine, init);
+}
+
+static td_status mpi_init(void **engine, const td_backend_init *init)
+{
+    return links_init("mpi", engine, init);
+}
+
 static const td_backend td_gloo_backend = {
     .name = "gloo",
     .flags = TD_BACKEND_CPU | TD_BACKEND_BLOCKING | TD_BACKEND_ABORT,
     .init = gloo_init,
-    .run = td_gloo_run,
-    .start = td_gloo_start,
-    .poll = td_gloo_poll,
-    .abort = gloo_abort,
-    .entered = gloo_entered,
-    .destroy = gloo_destroy,
+    .run = td_links_run,
+    .start = td_links_start,
+    .poll = td_links_poll,
+    .abort = links_abort,
+    .entered = links_entered,
+    .destroy = links_destroy,
 };
 
-const td_backend *td_gloo_backend_find(void)
+/* MPI cannot take back a transfer: after a time-out the process ends. */
+static const td_backend td_mpi_backend = {
+    .name = "mpi",
+    .flags = TD_BACKEND_CPU | TD_BACKEND_BLOCKING,
+    .init = mpi_init,
+    .run = td_links_run,
+    .start = td_links_start,
+    .poll = td_links_poll,
+    .abort = links_abort,
+    .entered = links_entered,
+    .destroy = links_destroy,
+};
+
+const td_backend *td_links_backend_find(const char *name)
 {
-    return td_gloo_load() != NULL ? &td_gloo_backend : NULL;
+    if (td_links_load(name) == NULL) {
+        return NULL;
+    }
+    return strcmp(name, "mpi") == 0 ? &td_mpi_backend : &td_gloo_backend;
 }

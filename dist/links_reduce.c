@@ -1,69 +1,72 @@
-/* The gloo engine: reductions. Sums are taken by the rank that needs them, in rank order, so the
- * bits are those of the shm engine.
+/* The gloo and mpi engines: reductions. Sums are taken by the rank that needs them, in rank order,
+ * so the bits are those of the shm engine.
  *
  * All-reduce of more than a little: the array is cut into one slice per rank, and every rank sums
  * its slice and sends the result to all. This goes piece by piece, so that the network carries the
  * next piece while this one is summed. */
-#include "dist/gloo_job.h"
+#include "dist/links_job.h"
 
 #include "dist/reduce_math.h"
 
 #include <stdlib.h>
 
-enum {
-    SMALL_BYTES = 16 << 10, /* all-reduce up to here: everything to everybody */
-    PIECE_BYTES = 512 << 10,
-};
+enum { SMALL_BYTES = 16 << 10 }; /* all-reduce up to here: everything to everybody */
 
-static td_status send_result(td_gloo_job *j, int r, int64_t from, int64_t count)
+static td_status send_result(td_links_job *j, int r, int64_t from, int64_t count)
 {
     j->out_sends++;
-    return td_gloo_check(j, j->g->api->send(j->out, r, td_gloo_job_slot(j, TD_GLOO_RESULT),
-                                            (size_t)from * j->size, (size_t)count * j->size));
+    return td_links_check(j, j->g->api->send(j->out, r, td_links_job_slot(j, TD_LINKS_RESULT),
+                                             (size_t)from * j->size, (size_t)count * j->size));
 }
 
-static td_status receive_scratch(td_gloo_job *j, int r, int64_t from, int64_t count)
+static td_status receive_scratch(td_links_job *j, int r, int64_t from, int64_t count)
 {
-    return td_gloo_check(j, j->g->api->recv(j->scratch[r], r, td_gloo_job_slot(j, TD_GLOO_DATA),
-                                            (size_t)from * j->size, (size_t)count * j->size));
+    return td_links_check(j, j->g->api->recv(j->scratch[r], r, td_links_job_slot(j, TD_LINKS_DATA),
+                                             (size_t)from * j->size, (size_t)count * j->size));
 }
 
-static td_status wait_scratch(const td_gloo_job *j, int r)
+static td_status wait_scratch(const td_links_job *j, int r)
 {
-    return td_gloo_check(j, j->g->api->wait_recv(j->scratch[r], td_gloo_patience(j->c)));
+    return td_links_check(j, j->g->api->wait_recv(j->scratch[r], td_links_patience(j->c)));
+}
+
+/* So many elements go at a time. */
+static int64_t piece_elements(const td_links_job *j)
+{
+    return (int64_t)(j->g->api->piece_bytes / j->size);
 }
 
 /* ---- scratch memory ---- */
 
 /* Every rank has a row: for what it sends; this rank's own for what it sends itself. */
-static size_t row_bytes(const td_gloo_job *j)
+static size_t row_bytes(const td_links_job *j)
 {
     return j->g->scratch_bytes / (size_t)j->g->size;
 }
 
-static char *row_of(const td_gloo_job *j, int r)
+static char *row_of(const td_links_job *j, int r)
 {
     return j->g->scratch + (size_t)r * row_bytes(j);
 }
 
 /* Rows of `count` elements. */
-static td_status take_scratch(td_gloo_job *j, int64_t count)
+static td_status take_scratch(td_links_job *j, int64_t count)
 {
-    td_gloo_engine *g = j->g;
+    td_links_engine *g = j->g;
     size_t each = ((size_t)count * j->size + 63) / 64 * 64;
     if (row_bytes(j) < each) {
         free(g->scratch);
         g->scratch = malloc(each * (size_t)g->size);
         g->scratch_bytes = g->scratch != NULL ? each * (size_t)g->size : 0;
     }
-    j->scratch = calloc((size_t)g->size, sizeof(td_gloo_buffer *));
+    j->scratch = calloc((size_t)g->size, sizeof(td_links_buffer *));
     if (g->scratch == NULL || j->scratch == NULL) {
         return td_fail(TD_E_NOMEM, "out of memory for what other ranks send to be summed");
     }
     for (int r = 0; r < g->size; r++) {
-        j->scratch[r] = g->api->buffer(g->gloo, row_of(j, r), row_bytes(j), false);
+        j->scratch[r] = g->api->buffer(g->links, row_of(j, r), row_bytes(j), TD_LINKS_WAITS);
         if (j->scratch[r] == NULL) {
-            return td_fail(TD_E_NOMEM, "out of memory for gloo's buffers");
+            return td_fail(TD_E_NOMEM, "out of memory for transfers");
         }
     }
     return TD_OK;
@@ -72,10 +75,10 @@ static td_status take_scratch(td_gloo_job *j, int64_t count)
 /* ---- reductions ---- */
 
 /* out gets the sum, by rank, of own and what is in the other ranks' rows from element `at` on. */
-static void sum_up(const td_gloo_job *j, const void **terms, const char *own, int64_t at, void *out,
-                   int64_t count)
+static void sum_up(const td_links_job *j, const void **terms, const char *own, int64_t at,
+                   void *out, int64_t count)
 {
-    const td_gloo_engine *g = j->g;
+    const td_links_engine *g = j->g;
     for (int r = 0; r < g->size; r++) {
         terms[r] = r == g->rank ? own : row_of(j, r) + (size_t)at * j->size;
     }
@@ -83,7 +86,7 @@ static void sum_up(const td_gloo_job *j, const void **terms, const char *own, in
 }
 
 /* Everything at once: what every other rank has for this one, whose own part is at `own`. */
-static td_status reduce_at_once(td_gloo_job *j, const void **terms, int64_t own)
+static td_status reduce_at_once(td_links_job *j, const void **terms, int64_t own)
 {
     const td_collective *c = j->c;
     for (int r = 0; r < j->g->size; r++) {
@@ -91,43 +94,43 @@ static td_status reduce_at_once(td_gloo_job *j, const void **terms, int64_t own)
             TD_TRY(receive_scratch(j, r, 0, c->count));
         }
     }
-    TD_TRY(td_gloo_listen(j));
+    TD_TRY(td_links_listen(j));
     for (int r = 0; r < j->g->size; r++) {
         if (r != j->g->rank) {
             TD_TRY(wait_scratch(j, r));
         }
     }
     /* In place, what is overwritten must have gone. */
-    TD_TRY(td_gloo_wait_arrays(j));
+    TD_TRY(td_links_wait_arrays(j));
     sum_up(j, terms, (const char *)c->in + (size_t)own * j->size, 0, c->out, c->count);
     return TD_OK;
 }
 
 /* Sums whole arrays: on all ranks, or on the root. */
-static td_status reduce_small(td_gloo_job *j, const void **terms)
+static td_status reduce_small(td_links_job *j, const void **terms)
 {
     const td_collective *c = j->c;
     const bool all = c->kind == TD_COLLECTIVE_ALL_REDUCE;
     for (int r = 0; r < j->g->size; r++) {
         if (r != j->g->rank && (all || r == c->peer)) {
-            TD_TRY(td_gloo_send_in(j, r, 0, c->count));
+            TD_TRY(td_links_send_in(j, r, 0, c->count));
         }
     }
     if (all || j->g->rank == c->peer) {
         TD_TRY(take_scratch(j, c->count));
         return reduce_at_once(j, terms, 0);
     }
-    TD_TRY(td_gloo_listen(j));
-    return td_gloo_wait_arrays(j);
+    TD_TRY(td_links_listen(j));
+    return td_links_wait_arrays(j);
 }
 
-static td_status reduce_scatter(td_gloo_job *j, const void **terms)
+static td_status reduce_scatter(td_links_job *j, const void **terms)
 {
     const td_collective *c = j->c;
     TD_TRY(take_scratch(j, c->count));
     for (int r = 0; r < j->g->size; r++) {
         if (r != j->g->rank) {
-            TD_TRY(td_gloo_send_in(j, r, r * c->count, c->count));
+            TD_TRY(td_links_send_in(j, r, r * c->count, c->count));
         }
     }
     return reduce_at_once(j, terms, j->g->rank * c->count);
@@ -136,9 +139,9 @@ static td_status reduce_scatter(td_gloo_job *j, const void **terms)
 /* ---- all-reduce by slices ---- */
 
 /* Piece k of rank r's slice; an empty one beyond its end. */
-static int64_t piece_of(const td_gloo_job *j, int r, int64_t k, int64_t *begin)
+static int64_t piece_of(const td_links_job *j, int r, int64_t k, int64_t *begin)
 {
-    const int64_t line = 64 / (int64_t)j->size, piece = PIECE_BYTES / (int64_t)j->size;
+    const int64_t line = 64 / (int64_t)j->size, piece = piece_elements(j);
     int64_t part = (j->c->count + j->g->size - 1) / j->g->size;
     part = (part + line - 1) / line * line;
     int64_t end = (r + 1) * part < j->c->count ? (r + 1) * part : j->c->count;
@@ -148,11 +151,11 @@ static int64_t piece_of(const td_gloo_job *j, int r, int64_t k, int64_t *begin)
 }
 
 /* Piece k of every slice goes to the rank that sums it; the scratch memory has room for two. */
-static td_status exchange_piece(td_gloo_job *j, int64_t k)
+static td_status exchange_piece(td_links_job *j, int64_t k)
 {
     const int rank = j->g->rank;
     int64_t begin, count = piece_of(j, rank, k, &begin);
-    int64_t place = (k & 1) * (PIECE_BYTES / (int64_t)j->size);
+    int64_t place = (k & 1) * piece_elements(j);
     for (int r = 0; r < j->g->size; r++) {
         if (r == rank) {
             continue;
@@ -162,7 +165,7 @@ static td_status exchange_piece(td_gloo_job *j, int64_t k)
         }
         int64_t theirs_begin, theirs = piece_of(j, r, k, &theirs_begin);
         if (theirs > 0) {
-            TD_TRY(td_gloo_send_in(j, r, theirs_begin, theirs));
+            TD_TRY(td_links_send_in(j, r, theirs_begin, theirs));
         }
     }
     return TD_OK;
@@ -170,7 +173,7 @@ static td_status exchange_piece(td_gloo_job *j, int64_t k)
 
 /* The results of the other slices, into their places. A rank sends them when it has got what was
  * there before. */
-static td_status expect_results(td_gloo_job *j)
+static td_status expect_results(td_links_job *j)
 {
     const td_collective *c = j->c;
     for (int r = 0; r < j->g->size; r++) {
@@ -179,7 +182,7 @@ static td_status expect_results(td_gloo_job *j)
             continue;
         }
         for (int64_t k = 0; (count = piece_of(j, r, k, &begin)) > 0; k++) {
-            TD_TRY(td_gloo_receive_out(j, TD_GLOO_RESULT, r, begin, count));
+            TD_TRY(td_links_receive_out(j, TD_LINKS_RESULT, r, begin, count));
         }
     }
     return TD_OK;
@@ -187,13 +190,13 @@ static td_status expect_results(td_gloo_job *j)
 
 /* Sums piece k of this rank's slice, element `begin` on, and sends the result to those who want it:
  * to all, or, on the root, to nobody. */
-static td_status sum_for_all(td_gloo_job *j, const void **terms, int64_t k, int64_t begin,
+static td_status sum_for_all(td_links_job *j, const void **terms, int64_t k, int64_t begin,
                              int64_t count)
 {
     const td_collective *c = j->c;
     const size_t at = (size_t)begin * j->size;
-    sum_up(j, terms, (const char *)c->in + at, (k & 1) * (PIECE_BYTES / (int64_t)j->size),
-           (char *)c->out + at, count);
+    sum_up(j, terms, (const char *)c->in + at, (k & 1) * piece_elements(j), (char *)c->out + at,
+           count);
     for (int r = 0; r < j->g->size; r++) {
         if (r != j->g->rank && c->kind == TD_COLLECTIVE_ALL_REDUCE) {
             TD_TRY(send_result(j, r, begin, count));
@@ -204,19 +207,19 @@ static td_status sum_for_all(td_gloo_job *j, const void **terms, int64_t k, int6
 
 /* The same for the root alone: this rank's array stays as it is, so the result goes into its row.
  */
-static td_status sum_for_root(td_gloo_job *j, const void **terms, int64_t k, int64_t begin,
+static td_status sum_for_root(td_links_job *j, const void **terms, int64_t k, int64_t begin,
                               int64_t count)
 {
     const td_collective *c = j->c;
-    td_gloo_buffer *row = j->scratch[j->g->rank];
-    sum_up(j, terms, (const char *)c->in + (size_t)begin * j->size,
-           (k & 1) * (PIECE_BYTES / (int64_t)j->size), row_of(j, j->g->rank), count);
-    TD_TRY(td_gloo_check(j, j->g->api->send(row, c->peer, td_gloo_job_slot(j, TD_GLOO_RESULT), 0,
-                                            (size_t)count * j->size)));
-    return td_gloo_check(j, j->g->api->wait_send(row, td_gloo_patience(c)));
+    td_links_buffer *row = j->scratch[j->g->rank];
+    sum_up(j, terms, (const char *)c->in + (size_t)begin * j->size, (k & 1) * piece_elements(j),
+           row_of(j, j->g->rank), count);
+    TD_TRY(td_links_check(j, j->g->api->send(row, c->peer, td_links_job_slot(j, TD_LINKS_RESULT), 0,
+                                             (size_t)count * j->size)));
+    return td_links_check(j, j->g->api->wait_send(row, td_links_patience(c)));
 }
 
-static td_status sum_piece(td_gloo_job *j, const void **terms, int64_t k, int64_t begin,
+static td_status sum_piece(td_links_job *j, const void **terms, int64_t k, int64_t begin,
                            int64_t count)
 {
     const td_collective *c = j->c;
@@ -231,13 +234,13 @@ static td_status sum_piece(td_gloo_job *j, const void **terms, int64_t k, int64_
     return sum_for_all(j, terms, k, begin, count);
 }
 
-static td_status reduce_large(td_gloo_job *j, const void **terms)
+static td_status reduce_large(td_links_job *j, const void **terms)
 {
     int64_t begin;
-    TD_TRY(take_scratch(j, 2 * (PIECE_BYTES / (int64_t)j->size)));
+    TD_TRY(take_scratch(j, 2 * piece_elements(j)));
     TD_TRY(exchange_piece(j, 0));
     TD_TRY(expect_results(j));
-    TD_TRY(td_gloo_listen(j));
+    TD_TRY(td_links_listen(j));
     /* Rank 0's slice is the longest. */
     for (int64_t k = 0; piece_of(j, 0, k, &begin) > 0; k++) {
         TD_TRY(exchange_piece(j, k + 1));
@@ -246,10 +249,10 @@ static td_status reduce_large(td_gloo_job *j, const void **terms)
             TD_TRY(sum_piece(j, terms, k, begin, count));
         }
     }
-    return td_gloo_wait_arrays(j);
+    return td_links_wait_arrays(j);
 }
 
-td_status td_gloo_reduce(td_gloo_job *j)
+td_status td_links_reduce(td_links_job *j)
 {
     const void **terms = calloc((size_t)j->g->size, sizeof *terms);
     if (terms == NULL) {

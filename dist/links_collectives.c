@@ -1,48 +1,49 @@
-/* The gloo engine: the collectives. Every rank sends what another needs straight to it. */
-#include "dist/gloo_job.h"
+/* The gloo and mpi engines: the collectives. Every rank sends what another needs straight to it. */
+#include "dist/links_job.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- posting and waiting ---- */
 
-td_status td_gloo_check(const td_gloo_job *j, td_gloo_result result)
+td_status td_links_check(const td_links_job *j, td_links_result result)
 {
-    return result == TD_GLOO_OK ? TD_OK : td_gloo_fail(j->g, result);
+    return result == TD_LINKS_OK ? TD_OK : td_links_fail(j->g, result);
 }
 
-uint64_t td_gloo_job_slot(const td_gloo_job *j, td_gloo_use use)
+uint64_t td_links_job_slot(const td_links_job *j, td_links_use use)
 {
-    return td_gloo_slot(use, j->g->turn, j->c);
+    return td_links_slot(use, j->g->turn, j->c);
 }
 
 /* Elements from.. of the array in to rank r. */
-td_status td_gloo_send_in(td_gloo_job *j, int r, int64_t from, int64_t count)
+td_status td_links_send_in(td_links_job *j, int r, int64_t from, int64_t count)
 {
     j->in_sends++;
-    return td_gloo_check(j, j->g->api->send(j->in, r, td_gloo_job_slot(j, TD_GLOO_DATA),
-                                            (size_t)from * j->size, (size_t)count * j->size));
+    return td_links_check(j, j->g->api->send(j->in, r, td_links_job_slot(j, TD_LINKS_DATA),
+                                             (size_t)from * j->size, (size_t)count * j->size));
 }
 
-td_status td_gloo_receive_out(td_gloo_job *j, td_gloo_use use, int r, int64_t from, int64_t count)
+td_status td_links_receive_out(td_links_job *j, td_links_use use, int r, int64_t from,
+                               int64_t count)
 {
     j->out_recvs++;
-    return td_gloo_check(j, j->g->api->recv(j->out, r, td_gloo_job_slot(j, use),
-                                            (size_t)from * j->size, (size_t)count * j->size));
+    return td_links_check(j, j->g->api->recv(j->out, r, td_links_job_slot(j, use),
+                                             (size_t)from * j->size, (size_t)count * j->size));
 }
 
 /* All that has been posted on the caller's arrays. */
-td_status td_gloo_wait_arrays(td_gloo_job *j)
+td_status td_links_wait_arrays(td_links_job *j)
 {
-    const td_gloo_api *api = j->g->api;
+    const td_links_api *api = j->g->api;
     for (; j->out_recvs > 0; j->out_recvs--) {
-        TD_TRY(td_gloo_check(j, api->wait_recv(j->out, td_gloo_patience(j->c))));
+        TD_TRY(td_links_check(j, api->wait_recv(j->out, td_links_patience(j->c))));
     }
     for (; j->in_sends > 0; j->in_sends--) {
-        TD_TRY(td_gloo_check(j, api->wait_send(j->in, td_gloo_patience(j->c))));
+        TD_TRY(td_links_check(j, api->wait_send(j->in, td_links_patience(j->c))));
     }
     for (; j->out_sends > 0; j->out_sends--) {
-        TD_TRY(td_gloo_check(j, api->wait_send(j->out, td_gloo_patience(j->c))));
+        TD_TRY(td_links_check(j, api->wait_send(j->out, td_links_patience(j->c))));
     }
     return TD_OK;
 }
@@ -50,35 +51,35 @@ td_status td_gloo_wait_arrays(td_gloo_job *j)
 /* ---- headers ---- */
 
 /* Tells all others what is to be done, and asks them. */
-static td_status announce(const td_gloo_job *j)
+static td_status announce(const td_links_job *j)
 {
-    td_gloo_engine *g = j->g;
-    const uint64_t header_slot = td_gloo_slot(TD_GLOO_HEADER, ++g->turn, NULL);
-    td_gloo_fill_header(&g->mine, g->turn, j->c);
+    td_links_engine *g = j->g;
+    const uint64_t header_slot = td_links_slot(TD_LINKS_HEADER, ++g->turn, NULL);
+    td_links_fill_header(&g->mine, g->turn, j->c);
     for (int r = 0; r < g->size; r++) {
         if (r != g->rank) {
-            TD_TRY(td_gloo_check(j, g->api->recv(g->peers[r].heard_buffer, r, header_slot, 0,
-                                                 sizeof(td_gloo_header))));
-            TD_TRY(td_gloo_check(
-                j, g->api->send(g->mine_buffer, r, header_slot, 0, sizeof(td_gloo_header))));
+            TD_TRY(td_links_check(j, g->api->recv(g->peers[r].heard_buffer, r, header_slot, 0,
+                                                  sizeof(td_links_header))));
+            TD_TRY(td_links_check(
+                j, g->api->send(g->mine_buffer, r, header_slot, 0, sizeof(td_links_header))));
         }
     }
     return TD_OK;
 }
 
 /* Hears them all. */
-td_status td_gloo_listen(const td_gloo_job *j)
+td_status td_links_listen(const td_links_job *j)
 {
-    const td_gloo_engine *g = j->g;
+    const td_links_engine *g = j->g;
     for (int r = 0; r < g->size; r++) {
         if (r != g->rank) {
-            TD_TRY(td_gloo_check(
-                j, g->api->wait_recv(g->peers[r].heard_buffer, td_gloo_patience(j->c))));
-            TD_TRY(td_gloo_compare(g, j->c, r, &g->peers[r].heard));
+            TD_TRY(td_links_check(
+                j, g->api->wait_recv(g->peers[r].heard_buffer, td_links_patience(j->c))));
+            TD_TRY(td_links_compare(g, j->c, r, &g->peers[r].heard));
         }
     }
     for (int r = 1; r < g->size; r++) {
-        TD_TRY(td_gloo_check(j, g->api->wait_send(g->mine_buffer, td_gloo_patience(j->c))));
+        TD_TRY(td_links_check(j, g->api->wait_send(g->mine_buffer, td_links_patience(j->c))));
     }
     return TD_OK;
 }
@@ -86,7 +87,7 @@ td_status td_gloo_listen(const td_gloo_job *j)
 /* ---- what only moves data ---- */
 
 /* Piece `from` of in becomes piece `to` of out. */
-static void copy_own(const td_gloo_job *j, int64_t from, int64_t to)
+static void copy_own(const td_links_job *j, int64_t from, int64_t to)
 {
     const td_collective *c = j->c;
     size_t bytes = (size_t)c->count * j->size;
@@ -94,7 +95,7 @@ static void copy_own(const td_gloo_job *j, int64_t from, int64_t to)
 }
 
 /* Which piece of in goes to rank r, negative: none; and which of out comes from there. */
-static int64_t piece_to(const td_gloo_job *j, int r)
+static int64_t piece_to(const td_links_job *j, int r)
 {
     const bool root = j->g->rank == j->c->peer;
     switch (j->c->kind) {
@@ -111,7 +112,7 @@ static int64_t piece_to(const td_gloo_job *j, int r)
     }
 }
 
-static int64_t piece_from(const td_gloo_job *j, int r)
+static int64_t piece_from(const td_links_job *j, int r)
 {
     switch (j->c->kind) {
     case TD_COLLECTIVE_BROADCAST:
@@ -124,7 +125,7 @@ static int64_t piece_from(const td_gloo_job *j, int r)
     }
 }
 
-static td_status move(td_gloo_job *j)
+static td_status move(td_links_job *j)
 {
     const int rank = j->g->rank;
     const int64_t count = j->c->count;
@@ -132,33 +133,34 @@ static td_status move(td_gloo_job *j)
         /* Begin with the next rank, so that not all send to the same. */
         int r = (rank + i) % j->g->size;
         if (piece_from(j, r) >= 0) {
-            TD_TRY(td_gloo_receive_out(j, TD_GLOO_DATA, r, piece_from(j, r) * count, count));
+            TD_TRY(td_links_receive_out(j, TD_LINKS_DATA, r, piece_from(j, r) * count, count));
         }
         if (piece_to(j, r) >= 0) {
-            TD_TRY(td_gloo_send_in(j, r, piece_to(j, r) * count, count));
+            TD_TRY(td_links_send_in(j, r, piece_to(j, r) * count, count));
         }
     }
     if (piece_from(j, rank) >= 0 && piece_to(j, rank) >= 0) {
         copy_own(j, piece_to(j, rank), piece_from(j, rank));
     }
-    TD_TRY(td_gloo_listen(j));
-    return td_gloo_wait_arrays(j);
+    TD_TRY(td_links_listen(j));
+    return td_links_wait_arrays(j);
 }
 
 /* All_to_all in place: what is to be sent must not be overwritten. */
-static td_status move_copied(td_gloo_job *j)
+static td_status move_copied(td_links_job *j)
 {
     const td_collective *c = j->c;
-    td_gloo_engine *g = j->g;
+    td_links_engine *g = j->g;
     size_t bytes = (size_t)(c->count * g->size) * j->size;
     void *copy = malloc(bytes);
     if (copy == NULL) {
         return td_fail(TD_E_NOMEM, "out of memory for an all_to_all in place");
     }
     memcpy(copy, c->in, bytes);
-    td_gloo_buffer *in = j->in;
-    j->in = g->api->buffer(g->gloo, copy, bytes, false);
-    td_status status = j->in != NULL ? move(j) : td_fail(TD_E_NOMEM, "out of memory for gloo");
+    td_links_buffer *in = j->in;
+    j->in = g->api->buffer(g->links, copy, bytes, TD_LINKS_WAITS);
+    td_status status =
+        j->in != NULL ? move(j) : td_fail(TD_E_NOMEM, "out of memory for a transfer");
     if (j->in != NULL) {
         g->api->buffer_free(j->in);
     }
@@ -170,7 +172,7 @@ static td_status move_copied(td_gloo_job *j)
 /* ---- choosing ---- */
 
 /* How many pieces of c->count elements the arrays in and out have on this rank. */
-static void count_pieces(const td_gloo_job *j, int64_t *in, int64_t *out)
+static void count_pieces(const td_links_job *j, int64_t *in, int64_t *out)
 {
     const bool root = j->g->rank == j->c->peer;
     const td_collective_kind kind = j->c->kind;
@@ -182,24 +184,24 @@ static void count_pieces(const td_gloo_job *j, int64_t *in, int64_t *out)
     *out = j->c->out == NULL ? 0 : many_out ? j->g->size : 1;
 }
 
-static td_status transfer(td_gloo_job *j)
+static td_status transfer(td_links_job *j)
 {
     const td_collective *c = j->c;
-    td_gloo_engine *g = j->g;
+    td_links_engine *g = j->g;
     int64_t in, out;
     count_pieces(j, &in, &out);
-    void *source = (void *)(uintptr_t)c->in; /* gloo has one kind of buffer for both directions */
-    j->in = g->api->buffer(g->gloo, source, (size_t)(in * c->count) * j->size, false);
-    j->out = g->api->buffer(g->gloo, c->out, (size_t)(out * c->count) * j->size, false);
+    void *source = (void *)(uintptr_t)c->in; /* there is one kind of buffer for both ways */
+    j->in = g->api->buffer(g->links, source, (size_t)(in * c->count) * j->size, TD_LINKS_WAITS);
+    j->out = g->api->buffer(g->links, c->out, (size_t)(out * c->count) * j->size, TD_LINKS_WAITS);
     if (j->in == NULL || j->out == NULL) {
-        return td_fail(TD_E_NOMEM, "out of memory for gloo's buffers");
+        return td_fail(TD_E_NOMEM, "out of memory for transfers");
     }
     TD_TRY(announce(j));
     switch (c->kind) {
     case TD_COLLECTIVE_ALL_REDUCE:
     case TD_COLLECTIVE_REDUCE:
     case TD_COLLECTIVE_REDUCE_SCATTER:
-        return td_gloo_reduce(j);
+        return td_links_reduce(j);
     case TD_COLLECTIVE_ALL_TO_ALL:
         return c->in == c->out ? move_copied(j) : move(j);
     default:
@@ -207,9 +209,9 @@ static td_status transfer(td_gloo_job *j)
     }
 }
 
-static void free_buffers(const td_gloo_job *j)
+static void free_buffers(const td_links_job *j)
 {
-    const td_gloo_api *api = j->g->api;
+    const td_links_api *api = j->g->api;
     for (int r = 0; j->scratch != NULL && r < j->g->size; r++) {
         if (j->scratch[r] != NULL) {
             api->buffer_free(j->scratch[r]);
@@ -224,12 +226,15 @@ static void free_buffers(const td_gloo_job *j)
     }
 }
 
-td_status td_gloo_run(void *engine, const td_collective *c)
+td_status td_links_run(void *engine, const td_collective *c)
 {
-    td_gloo_job j = { .g = engine, .c = c, .size = td_dtype_size(c->dtype) };
+    td_links_job j = { .g = engine, .c = c, .size = td_dtype_size(c->dtype) };
+    if (j.g->api->in_background != NULL) {
+        j.g->api->in_background(j.g->links, c->background);
+    }
     if (c->kind == TD_COLLECTIVE_BARRIER || c->count == 0) {
         TD_TRY(announce(&j));
-        return td_gloo_listen(&j);
+        return td_links_listen(&j);
     }
     td_status status = transfer(&j);
     free_buffers(&j);

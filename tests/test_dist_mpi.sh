@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# The mpi backend: what is built on process groups and their collectives, as over shm and gloo, once
+# for each number of ranks; lessons under mpirun; ranks that fail.
+. "$(dirname "$0")/tap.sh"
+build=$PWD/${BUILD:-build/cc}
+export TANDEM_BACKEND=mpi
+if [ ! -e "$build/libtandem-mpi.so" ] || ! command -v mpirun >/dev/null; then
+    fails 'mpi, which is not here, says what to install' 1 'libopenmpi-dev' \
+        env RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 "$apps/cifar_ddp_launch" --limit 64
+    done_testing
+fi
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# Open MPI is not built with the sanitizers: it leaks a little at its end.
+export ASAN_OPTIONS=detect_leaks=0
+export OMP_NUM_THREADS=1
+
+ranks() { # ranks N COMMAND...: by mpirun; only rank 0 writes to stdout
+    local n=$1
+    shift
+    # shellcheck disable=SC2016
+    timeout 120 mpirun --oversubscribe --bind-to none -n "$n" \
+        bash -c '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || exec >/dev/null; exec "$@"' - "$@"
+}
+
+# Every call for so many ranks must have had its turn in one of the runs.
+suite() { # suite PROGRAM N...
+    local program=$1 n wanted=0
+    shift
+    : >"$work/calls"
+    for n in "$@"; do
+        export TANDEM_TEST_FOLDER=$work/$program.$n
+        mkdir "$TANDEM_TEST_FOLDER"
+        works "$program over mpi, $n ranks" ranks "$n" "$build/tests/$program"
+        wanted=$(grep -c '^# procs: [0-9]* ranks' "$work/out")
+        grep '^# procs: [0-9]* ranks run$' "$work/out" >>"$work/calls"
+    done
+    [ "$wanted" -gt 0 ] && [ "$(wc -l <"$work/calls")" -eq "$wanted" ]
+    tap $? "$program: all $wanted calls had their turn"
+}
+suite test_dist_collectives 2 3 4 16
+suite test_dist_ddp 2 3 4
+suite test_dist_ddp_unused 2 3 4
+suite test_dist_sync_bn 1 2 3 4
+
+# ---- a lesson ----
+
+few="--limit 128 --batch-size 32 --epochs 1"
+cd "$work" || exit 1
+# shellcheck disable=SC2086
+works 'a lesson under mpirun' ranks 2 "$apps/cifar_ddp_slurm" $few --save mpi
+# shellcheck disable=SC2086
+works 'the same over shm' env TANDEM_BACKEND=shm "$apps/cifar_ddp_spawn" $few --save shm
+same 'the same bits' shm mpi
+
+# ---- what goes wrong ----
+
+stray() { # processes of the worker that are still there
+    pgrep -f "^$build/tests/worker_gloo .* $work/" | tr '\n' ' '
+}
+
+start() { # start SECONDS FILE: three workers under mpirun, that reduce until FILE is there
+    mpirun --oversubscribe --bind-to none -n 3 "$build/tests/worker_gloo" "$1" "$2" \
+        >"$work/log" 2>&1 </dev/null &
+    mpirun=$!
+    for ((i = 0; i < 200; i++)); do
+        [ "$(grep -cs '^reduced' "$work/log")" -eq 3 ] && break
+        sleep 0.05
+    done
+    pid=$(pgrep -f "^$build/tests/worker_gloo .* $2$" | sed -n 2p)
+}
+
+ends() { # ends NAME SECONDS PATTERN: mpirun fails in that time, says PATTERN, and leaves nothing
+    local rc begin=$EPOCHREALTIME
+    wait $mpirun
+    rc=$?
+    awk "BEGIN { t = $EPOCHREALTIME - $begin; print \"# code $rc after\", t, \"s\"; exit t > $2 }" >>"$work/log"
+    tap $((rc == 0 || $? != 0)) "$1: the job ends in time" "$work/log"
+    grep -qE -- "$3" "$work/log"
+    tap $? "$1: $3" "$work/log"
+    sleep 0.2
+    test -z "$(stray)"
+    tap $? "$1: no process is left"
+}
+
+start 20 "$work/never"
+kill -KILL "$pid"
+ends 'a killed rank' 5 'exited on signal 9'
+start 2 "$work/never"
+kill -STOP "$pid"
+ends 'a stopped rank' 6 'timed out after 2\.[0-9] s on rank .* has not: its last was .*so this process ends'
+start 20 "$work/stop"
+touch "$work/stop"
+wait $mpirun
+tap $? 'a job that ends well' "$work/log"
+fails 'ranks that mpirun has not started' 1 'mpirun -n' "$apps/cifar_ddp_spawn" --limit 64
+mkdir "$work/alone"
+cp "$apps/cifar_ddp_spawn" "$work/alone"
+fails 'without the library' 1 'libopenmpi-dev' "$work/alone/cifar_ddp_spawn" --limit 64
+done_testing
