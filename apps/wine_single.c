@@ -134,6 +134,7 @@ static td_status prepare(run *r)
     if (r->optim == NULL || r->loader == NULL) {
         return TD_E_NOMEM;
     }
+    train_args_model(r->net, r->optim);
     train_epoch_begin(&r->state, 0);
     if (args->resume != NULL) {
         TD_TRY(train_load(args->resume, r->net, r->optim, &r->state, "wine"));

@@ -30,7 +30,12 @@ works 'a profile' "$app" --epochs 2 --profile --profile-limits 100,10 --save "$w
 says 'its limits' '^profile: 11 steps in .* limits: 100 GFLOP/s f32, 50 f64, 10\.0 GB/s$'
 says 'a row of it' '^matmul +fc1 \(Linear\) +fwd +11 '
 says 'and what lies outside' '^loader wait +1[0-9] '
-refuses 64 'limits that are none' 'give two numbers' "$app" --profile --profile-limits 3
+works 'memory' "$app" --epochs 2 --memory-picture "$work/plan.svg" --save "$work/profile"
+says 'the peak of a step' '^step memory: peak 0\.[01] MiB, in kernel [0-9]+ of [0-9]+ '
+says 'what stays' '^memory: parameters 0\.0 MiB, gradients '
+grep -q '</svg>' "$work/plan.svg"
+tap $? 'a picture of it'
+fails 'limits that are none' 1 'give two numbers' "$app" --profile --profile-limits 3
 
 for threads in 1 3; do
     works "$threads threads, 2 workers" "$app" --threads $threads --workers 2 --save "$work/t$threads"

@@ -233,6 +233,7 @@ static td_status prepare(cifar_run *r)
     if (r->optim == NULL) {
         return TD_E_NOMEM;
     }
+    train_args_model(r->net, r->optim);
     train_epoch_begin(&r->state, 0);
     if (args->resume != NULL) {
         TD_TRY(train_load(args->resume, r->net, r->optim, &r->state, r->data.name));

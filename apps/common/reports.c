@@ -1,5 +1,6 @@
 #include "apps/common/reports.h"
 
+#include "tensor/memory_plan.h"
 #include "tensor/watch.h"
 
 #include <signal.h>
@@ -10,7 +11,11 @@ static struct {
     reports_options options;
     bool open;
     int rank; /* of this process when it began */
+    td_module *net;
+    const td_optim *optim;
 } reports;
+
+enum { LEAST_BLOCK = 64 << 10 }; /* bytes of a block that --memory lists by itself */
 
 static volatile sig_atomic_t interrupted; /* the signal's number */
 
@@ -58,23 +63,102 @@ static td_status read_limits(const char *text, td_profile_options *options)
     return TD_OK;
 }
 
-td_status reports_begin(const reports_options *options)
+/* ---- memory ---- */
+
+static double mib(size_t bytes)
 {
-    if (!options->profile) {
-        return TD_OK;
+    return (double)bytes / 1048576.0;
+}
+
+static size_t bytes_of(const td_tensor *t)
+{
+    return (size_t)td_numel(t) * td_dtype_size((td_dtype)t->dtype);
+}
+
+/* Anonymous memory of this process, now or at most. */
+static size_t resident_bytes(void)
+{
+    FILE *f = fopen("/proc/self/status", "r");
+    char line[256];
+    unsigned long long kb = 0;
+    while (f != NULL && fgets(line, sizeof line, f) != NULL && kb == 0) {
+        sscanf(line, "RssAnon: %llu", &kb);
     }
-    reports.options = *options;
-    reports.rank = td_dist_rank();
+    if (f != NULL) {
+        fclose(f);
+    }
+    return (size_t)kb * 1024;
+}
+
+static size_t buffer_bytes(const td_module *net)
+{
+    size_t bytes = 0;
+    td_state_list list = td_module_state(net);
+    for (int i = 0; i < list.count; i++) {
+        bytes += list.items[i].buffer ? bytes_of(list.items[i].tensor) : 0;
+    }
+    td_state_list_free(&list);
+    return bytes;
+}
+
+static void print_memory(void)
+{
+    td_memory_plan_print(stdout, LEAST_BLOCK);
+    size_t parameters = 0, buffers = 0, state = 0;
+    if (reports.net != NULL) {
+        parameters = bytes_of(td_params_flat(td_parameters(reports.net)));
+        buffers = buffer_bytes(reports.net);
+        state = td_optim_state_bytes(reports.optim);
+    }
+    size_t step = td_step_memory(reports.options.device).reserved, all = resident_bytes();
+    size_t known = 2 * parameters + buffers + state + step;
+    printf(
+        "\nmemory: parameters %.1f MiB, gradients %.1f, optimizer %.1f, running statistics %.1f, "
+        "step %.1f, data and all else %.1f; in all %.1f MiB\n",
+        mib(parameters), mib(parameters), mib(state), mib(buffers), mib(step),
+        all > known ? mib(all - known) : 0.0, mib(all));
+    if (reports.options.picture != NULL && td_memory_plan_draw(reports.options.picture) != TD_OK) {
+        fprintf(stderr, "%s\n", td_last_error());
+    }
+}
+
+/* ---- begin and end ---- */
+
+static td_status begin_profile(const reports_options *options)
+{
     td_profile_options profile = { .device = options->device };
     if (options->limits != NULL) {
         TD_TRY(read_limits(options->limits, &profile));
     }
-    TD_TRY(td_profile_start(&profile));
+    return td_profile_start(&profile);
+}
+
+td_status reports_begin(const reports_options *options)
+{
+    bool memory = options->memory || options->picture != NULL;
+    if (!options->profile && !memory) {
+        return TD_OK;
+    }
+    reports.options = *options;
+    reports.options.memory = memory;
+    reports.rank = td_dist_rank();
+    if (options->profile) {
+        TD_TRY(begin_profile(options));
+    }
+    if (memory) {
+        td_memory_plan_start();
+    }
     catch_signal(SIGINT);
     catch_signal(SIGTERM);
     td_watch(&watcher);
     reports.open = true;
     return TD_OK;
+}
+
+void reports_model(td_module *net, const td_optim *optim)
+{
+    reports.net = net;
+    reports.optim = optim;
 }
 
 void reports_end(void)
@@ -85,7 +169,11 @@ void reports_end(void)
     reports.open = false;
     td_unwatch(&watcher);
     td_profile_stop();
-    if (reports.rank == 0) {
+    td_memory_plan_stop();
+    if (reports.rank == 0 && reports.options.profile) {
         td_profile_print(stdout, 0);
+    }
+    if (reports.rank == 0 && reports.options.memory) {
+        print_memory();
     }
 }

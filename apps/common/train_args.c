@@ -77,6 +77,10 @@ void train_args_options(train_args *args, const char *data_help, const char *sav
              "Print at the end (and on Ctrl-C) where the time went, by kernel and module");
     add_text(args, "profile-limits", "G,B", &args->reports.limits,
              "What --profile calls 100 %: GFLOP/s and GB/s; otherwise measured at the start");
+    add_flag(args, "memory", &args->reports.memory,
+             "Print at the end what memory is for: the plan of a step, its peak, and what stays");
+    add_text(args, "memory-picture", "FILE", &args->reports.picture,
+             "The same, and draw the plan (SVG)");
 }
 
 td_status train_args_apply(train_args *args)
@@ -92,6 +96,11 @@ td_status train_args_apply(train_args *args)
     td_set_debug_nan(args->debug_nan);
     args->reports.device = args->device;
     return reports_begin(&args->reports);
+}
+
+void train_args_model(td_module *net, const td_optim *optim)
+{
+    reports_model(net, optim);
 }
 
 void train_args_end(void)

@@ -35,7 +35,10 @@ void train_args_add(train_args *args, cli_option option);
  * the device, sets its threads, seeds the default generator, switches --debug-nan on. */
 td_status train_args_apply(train_args *args);
 
-/* Prints the reports that were asked for (--profile). */
+/* When model and optimizer are made: what --memory lists. */
+void train_args_model(td_module *net, const td_optim *optim);
+
+/* Prints the reports that were asked for (--profile, --memory). */
 void train_args_end(void);
 
 /* 4 loader threads as in the articles, but no more than there are CPUs. */

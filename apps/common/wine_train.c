@@ -155,6 +155,7 @@ td_status wine_train(wine_run *r)
     if (r->optim == NULL) {
         return TD_E_NOMEM;
     }
+    train_args_model(r->net, r->optim);
     train_epoch_begin(&r->state, 0);
     if (r->args.resume != NULL) {
         TD_TRY(train_load(r->args.resume, r->net, r->optim, &r->state, "wine"));

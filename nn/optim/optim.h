@@ -35,6 +35,9 @@ void td_zero_grad(td_optim *optim);
 int td_optim_group(td_optim *optim, bool (*belongs)(const td_param *param, void *user), void *user,
                    double lr_scale, double weight_decay);
 
+/* Bytes of what it keeps beside the parameters: momentum, Adam's moments. */
+size_t td_optim_state_bytes(const td_optim *optim);
+
 double td_optim_lr(const td_optim *optim); /* of group 0 */
 void td_optim_set_lr(td_optim *optim, double lr);
 

@@ -122,6 +122,16 @@ void td_zero_grad(td_optim *optim)
     }
 }
 
+size_t td_optim_state_bytes(const td_optim *optim)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < TD_OPTIM_STATES; i++) {
+        const td_tensor *state = optim->state[i];
+        bytes += state != NULL ? (size_t)td_numel(state) * td_dtype_size(state->dtype) : 0;
+    }
+    return bytes;
+}
+
 /* ---- settings ---- */
 
 int td_optim_group(td_optim *optim, bool (*belongs)(const td_param *param, void *user), void *user,

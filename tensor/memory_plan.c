@@ -1,0 +1,359 @@
+#include "tensor/memory_plan.h"
+
+#include "tensor/storage.h"
+#include "tensor/watch.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A growing list; items are plain values. */
+typedef struct list {
+    void *items;
+    int count, capacity;
+} list;
+
+/* One step: its kernels and its blocks. */
+typedef struct recording {
+    list ops, blocks; /* td_memory_op, td_memory_block */
+    bool backward;
+    size_t in_use, peak; /* bytes */
+    int peak_op;
+} recording;
+
+static struct {
+    bool on;
+    pthread_t owner;
+    const void *arena; /* the first that this thread used: its device's */
+    recording running, kept;
+    bool inside; /* of a kernel */
+} plan;
+
+static void *append(list *l, size_t size)
+{
+    if (l->count == l->capacity) {
+        int capacity = l->capacity > 0 ? 2 * l->capacity : 256;
+        void *items = realloc(l->items, (size_t)capacity * size);
+        TD_REQUIRE(items != NULL, TD_NOWHERE, "no memory to record the plan of a step's memory");
+        l->items = items;
+        l->capacity = capacity;
+    }
+    return (char *)l->items + (size_t)l->count++ * size;
+}
+
+static td_memory_op *ops_of(const recording *r)
+{
+    return r->ops.items;
+}
+
+static td_memory_block *blocks_of(const recording *r)
+{
+    return r->blocks.items;
+}
+
+/* ---- watching ---- */
+
+enum { STILL_TAKEN = -1 };
+
+static bool is_mine(void)
+{
+    return pthread_equal(plan.owner, pthread_self()) != 0 && td_in_step();
+}
+
+static void op_begins(const td_watched_call *call, void *user)
+{
+    (void)user;
+    if (!is_mine()) {
+        return;
+    }
+    td_memory_op *op = append(&plan.running.ops, sizeof *op);
+    *op = (td_memory_op){ .kernel = call->kernel, .backward = call->backward };
+    snprintf(op->module, sizeof op->module, "%s", call->module != NULL ? call->module : "");
+    plan.running.backward |= call->backward;
+    plan.inside = true;
+}
+
+static void op_ended(const td_watched_call *call, void *user)
+{
+    (void)user;
+    if (!call->span && is_mine()) {
+        plan.inside = false;
+    }
+}
+
+/* A block is made for the kernel that runs, or for the next one. */
+static void block_taken(const void *arena, size_t offset, size_t bytes, void *user)
+{
+    (void)user;
+    if (!is_mine() || (plan.arena != NULL && plan.arena != arena)) {
+        return;
+    }
+    plan.arena = arena;
+    td_memory_block *b = append(&plan.running.blocks, sizeof *b);
+    *b = (td_memory_block){ offset, bytes, plan.running.ops.count - (plan.inside ? 1 : 0),
+                            STILL_TAKEN, plan.inside ? TD_BLOCK_SCRATCH : TD_BLOCK_FORWARD };
+    recording *r = &plan.running;
+    r->in_use += bytes;
+    if (r->in_use > r->peak) {
+        r->peak = r->in_use;
+        r->peak_op = b->from;
+    }
+}
+
+static void block_given(const void *arena, size_t offset, void *user)
+{
+    (void)user;
+    if (!is_mine() || plan.arena != arena) {
+        return;
+    }
+    td_memory_block *blocks = blocks_of(&plan.running);
+    for (int i = plan.running.blocks.count - 1; i >= 0; i--) {
+        if (blocks[i].offset == offset && blocks[i].to == STILL_TAKEN) {
+            int last = plan.running.ops.count - 1;
+            blocks[i].to = last > blocks[i].from ? last : blocks[i].from;
+            plan.running.in_use -= blocks[i].bytes;
+            return;
+        }
+    }
+}
+
+/* What was not given back lives to the end. */
+static void finish(recording *r)
+{
+    td_memory_block *blocks = blocks_of(r);
+    int last = r->ops.count - 1;
+    r->peak_op = r->peak_op < last ? r->peak_op : last;
+    for (int i = 0; i < r->blocks.count; i++) {
+        td_memory_block *b = &blocks[i];
+        b->from = b->from < last ? b->from : last;
+        b->to = b->to == STILL_TAKEN || b->to > last ? last : b->to;
+        if (b->kind != TD_BLOCK_SCRATCH && ops_of(r)[b->from].backward) {
+            b->kind = TD_BLOCK_BACKWARD;
+        }
+    }
+}
+
+static void step_ended(double begin, double end, void *user)
+{
+    (void)begin, (void)end, (void)user;
+    if (!pthread_equal(plan.owner, pthread_self())) {
+        return;
+    }
+    recording *r = &plan.running;
+    if (r->ops.count > 0 && (r->backward || !plan.kept.backward)) {
+        finish(r);
+        recording old = plan.kept;
+        plan.kept = plan.running;
+        plan.running = old;
+    }
+    plan.running = (recording){ .ops = { r->ops.items, 0, r->ops.capacity },
+                                .blocks = { r->blocks.items, 0, r->blocks.capacity } };
+}
+
+static td_watcher watcher = { .begins = op_begins,
+                              .called = op_ended,
+                              .taken = block_taken,
+                              .given = block_given,
+                              .step_ended = step_ended };
+
+/* ---- on and off ---- */
+
+static void clear(recording *r)
+{
+    free(r->ops.items);
+    free(r->blocks.items);
+    *r = (recording){ .backward = false };
+}
+
+void td_memory_plan_start(void)
+{
+    TD_REQUIRE(!td_in_step(), TD_HERE, "td_memory_plan_start inside a step: call it before");
+    td_memory_plan_stop();
+    clear(&plan.running);
+    clear(&plan.kept);
+    plan.owner = pthread_self();
+    plan.arena = NULL;
+    plan.inside = false;
+    plan.on = true;
+    td_watch(&watcher);
+}
+
+void td_memory_plan_stop(void)
+{
+    if (plan.on) {
+        td_unwatch(&watcher);
+        plan.on = false;
+    }
+}
+
+/* ---- results ---- */
+
+td_memory_plan td_memory_plan_get(void)
+{
+    const recording *r = &plan.kept;
+    td_memory_plan result = { .blocks = blocks_of(r),
+                              .block_count = r->blocks.count,
+                              .ops = ops_of(r),
+                              .op_count = r->ops.count,
+                              .peak = r->peak,
+                              .peak_op = r->peak_op };
+    for (int i = 0; i < r->blocks.count; i++) {
+        const td_memory_block *b = &blocks_of(r)[i];
+        size_t end = b->offset + b->bytes;
+        result.extent = end > result.extent ? end : result.extent;
+    }
+    return result;
+}
+
+static const char *kind_name(td_block_kind kind)
+{
+    static const char *const names[] = { "forward", "backward", "scratch" };
+    return names[kind];
+}
+
+static double mib(size_t bytes)
+{
+    return (double)bytes / 1048576.0;
+}
+
+static void print_block(FILE *out, const td_memory_plan *p, const td_memory_block *b)
+{
+    const td_memory_op *op = &p->ops[b->from];
+    fprintf(out, "%10.3f %10.3f %6d %6d  %-8s  %-19s %s\n", mib(b->bytes), mib(b->offset), b->from,
+            b->to, kind_name(b->kind), op->kernel, *op->module != '\0' ? op->module : "-");
+}
+
+static void print_head(FILE *out)
+{
+    fprintf(out, "%10s %10s %6s %6s  %-8s  %-19s %s\n", "MiB", "at MiB", "from", "to", "made in",
+            "kernel", "module");
+}
+
+static int larger_first(const void *a, const void *b)
+{
+    const td_memory_block *left = a, *right = b;
+    return (left->bytes < right->bytes) - (left->bytes > right->bytes);
+}
+
+/* What lives at the peak, the largest first. */
+static void print_peak(FILE *out, const td_memory_plan *p, size_t least)
+{
+    td_memory_block *alive = malloc((size_t)p->block_count * sizeof *alive);
+    int count = 0;
+    for (int i = 0; alive != NULL && i < p->block_count; i++) {
+        const td_memory_block *b = &p->blocks[i];
+        if (b->from <= p->peak_op && p->peak_op <= b->to) {
+            alive[count++] = *b;
+        }
+    }
+    if (count > 0) {
+        qsort(alive, (size_t)count, sizeof *alive, larger_first);
+    }
+    for (int i = 0; i < count && alive[i].bytes >= least; i++) {
+        print_block(out, p, &alive[i]);
+    }
+    free(alive);
+}
+
+void td_memory_plan_print(FILE *out, size_t least)
+{
+    td_memory_plan p = td_memory_plan_get();
+    if (p.op_count == 0) {
+        fputs("\nstep memory: no step was recorded\n", out);
+        return;
+    }
+    const td_memory_op *op = &p.ops[p.peak_op];
+    fprintf(out,
+            "\nstep memory: peak %.1f MiB, in kernel %d of %d (%s%s%s, %s); with holes %.1f MiB\n"
+            "alive then:\n",
+            mib(p.peak), p.peak_op, p.op_count, op->kernel, *op->module != '\0' ? " of " : "",
+            op->module, op->backward ? "backward" : "forward", mib(p.extent));
+    print_head(out);
+    print_peak(out, &p, least);
+    size_t rest = 0;
+    int small = 0;
+    fputs("all blocks of the step:\n", out);
+    print_head(out);
+    for (int i = 0; i < p.block_count; i++) {
+        if (p.blocks[i].bytes >= least) {
+            print_block(out, &p, &p.blocks[i]);
+        } else {
+            rest += p.blocks[i].bytes;
+            small++;
+        }
+    }
+    fprintf(out, "and %d of less than %.3f MiB, %.3f MiB together\n", small, mib(least), mib(rest));
+}
+
+/* ---- the picture ---- */
+
+enum { WIDTH = 1000, HEIGHT = 480, LEFT = 60, TOP = 44 };
+
+typedef struct canvas {
+    FILE *out;
+    double x_scale, y_scale; /* per kernel, per byte */
+} canvas;
+
+static void draw_block(const canvas *c, const td_memory_plan *p, const td_memory_block *b)
+{
+    static const char *const colors[] = { "#7fa8d9", "#e8a15c", "#b8b8b8" };
+    const td_memory_op *op = &p->ops[b->from];
+    double top = TOP + HEIGHT - (double)(b->offset + b->bytes) * c->y_scale;
+    fprintf(c->out,
+            "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\" "
+            "stroke=\"#fff\" stroke-width=\"0.3\"><title>%s %s: %.2f MiB at %.2f, kernels %d to "
+            "%d</title></rect>\n",
+            LEFT + b->from * c->x_scale, top, (b->to - b->from + 1) * c->x_scale,
+            (double)b->bytes * c->y_scale, colors[b->kind], op->kernel, op->module, mib(b->bytes),
+            mib(b->offset), b->from, b->to);
+}
+
+static void draw_axes(const canvas *c, const td_memory_plan *p)
+{
+    size_t step = (size_t)1 << 20;
+    while (p->extent / step > 8) {
+        step *= 2;
+    }
+    for (size_t at = 0; at <= p->extent; at += step) {
+        double y = TOP + HEIGHT - (double)at * c->y_scale;
+        fprintf(c->out,
+                "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ccc\"/>"
+                "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.0f MiB</text>\n",
+                LEFT, LEFT + WIDTH, y, y, LEFT - 4, y + 4, mib(at));
+    }
+    double peak = LEFT + (p->peak_op + 0.5) * c->x_scale;
+    fprintf(c->out,
+            "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"#a00\" "
+            "stroke-dasharray=\"4\"/>\n<text x=\"%d\" y=\"%d\">kernels of one step, from 0 to %d"
+            "</text>\n",
+            peak, peak, TOP, TOP + HEIGHT, LEFT, TOP + HEIGHT + 16, p->op_count - 1);
+}
+
+td_status td_memory_plan_draw(const char *path)
+{
+    td_memory_plan p = td_memory_plan_get();
+    FILE *out = fopen(path, "w");
+    if (out == NULL) {
+        return td_fail(TD_E_IO, "the picture '%s' cannot be written: %s", path, strerror(errno));
+    }
+    canvas c = { out, (double)WIDTH / (p.op_count > 0 ? p.op_count : 1),
+                 (double)HEIGHT / (p.extent > 0 ? (double)p.extent : 1.0) };
+    fprintf(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
+        "font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" "
+        "fill=\"white\"/>\n<text x=\"%d\" y=\"18\" font-size=\"14\">Step memory: peak %.1f MiB "
+        "at the dashed line; blue: made in forward, orange: in backward, grey: scratch</text>\n",
+        LEFT + WIDTH + 20, TOP + HEIGHT + 26, LEFT, mib(p.peak));
+    for (int i = 0; i < p.block_count; i++) {
+        draw_block(&c, &p, &p.blocks[i]);
+    }
+    draw_axes(&c, &p);
+    fputs("</svg>\n", out);
+    bool bad = ferror(out) != 0;
+    bad |= fclose(out) != 0;
+    return bad ? td_fail(TD_E_IO, "the picture '%s' could not be written: %s", path,
+                         strerror(errno))
+               : TD_OK;
+}
