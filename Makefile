@@ -123,7 +123,7 @@ $(LIB): $(call objects,$(LIB_SRC)) $(B)/sources
 BACKEND_LIBS := $(if $(filter dist,$(ROOMS)),$(if $(TD_HAVE_GLOO),$(B)/libtandem-gloo.so) \
                   $(if $(TD_HAVE_MPI),$(B)/libtandem-mpi.so))
 GLOO_SRC := dist/gloo/shim.cc dist/gloo/backoff.cc
-$(B)/libtandem-gloo.so: $(GLOO_SRC) dist/links_api.h $(FLAGS)
+$(B)/libtandem-gloo.so: $(GLOO_SRC) dist/links_api.h dist/gloo/backoff.h $(FLAGS)
 	$(call say,CXX,$@)$(TD_CXX) $(TD_GLOO_CXXFLAGS) -Wall -Wextra -I. -o $@ $(GLOO_SRC) $(TD_GLOO_LIBS)
 $(B)/libtandem-mpi.so: dist/mpi/shim.c dist/links_api.h $(FLAGS)
 	$(call say,MPICC,$@)$(TD_MPICC) $(TD_MPI_CFLAGS) $(WARN) -I. -o $@ dist/mpi/shim.c -pthread

@@ -6,35 +6,15 @@
  * model=resnet18|resnet34|resnet50  stem=imagenet|cifar  classes=10  size=32  batch=256  threads=2
  * precision=fp32|bf16|bf16x3  winograd=0|1  dtype=f32|f64  ranks=1 (processes, each with
  * its share of the batch, averaging gradients) */
-#include "tandem.h"
-#include "tensor/kernels.h"
-
+#include "bench/job.h"
 #include "bench/peer.h"
+#include "tensor/kernels.h"
 
 typedef struct settings {
     const char *model, *stem, *precision, *dtype;
     const char *classes, *size, *batch, *threads, *winograd, *ranks;
     char url[64]; /* where ranks meet */
 } settings;
-
-typedef struct job {
-    td_module *net;
-    td_optim *optim;
-    td_tensor *x, *y;
-    double loss;
-} job;
-
-static void train_step(void *user)
-{
-    job *j = user;
-    td_step_begin();
-    td_tensor *loss = td_cross_entropy(td_forward(j->net, j->x), j->y);
-    td_zero_grad(j->optim);
-    td_backward(loss);
-    td_optim_step(j->optim);
-    j->loss = td_item(loss);
-    td_step_end();
-}
 
 static int fail(const char *what)
 {
@@ -69,39 +49,12 @@ static int64_t number(const char *text)
     return strtol(text, NULL, 10);
 }
 
-static bool open_job(job *j, const settings *s, int64_t batch)
+static bool open_settings(job *j, const settings *s, int64_t batch)
 {
     td_dtype dtype = strcmp(s->dtype, "f64") == 0 ? TD_F64 : TD_F32;
     int depth = strncmp(s->model, "resnet", 6) == 0 ? (int)number(s->model + 6) : 0;
-    int64_t classes = number(s->classes), size = number(s->size);
-    td_manual_seed(0);
-    j->net =
-        td_resnet(depth, classes, strcmp(s->stem, "cifar") == 0 ? TD_STEM_CIFAR : TD_STEM_IMAGENET);
-    if (j->net == NULL || td_module_to(j->net, TD_CPU, dtype) != TD_OK) {
-        return false;
-    }
-    j->x = td_new_layout(TD_SHAPE(batch, 3, size, size), dtype, TD_IMAGE, TD_CPU);
-    j->y = td_new(TD_SHAPE(batch), TD_I64, TD_CPU);
-    td_normal_(j->x, 0, 1, td_default_generator());
-    for (int64_t i = 0; i < batch; i++) {
-        td_set(j->y, &i, (double)td_random_int(td_default_generator(), 0, classes));
-    }
-    return true;
-}
-
-static void open_optim(job *j)
-{
-    j->optim = td_sgd(
-        td_parameters(j->net),
-        &(td_sgd_options){ .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true });
-}
-
-static void close_job(job *j)
-{
-    td_optim_free(j->optim);
-    td_module_free(j->net);
-    td_free(j->x);
-    td_free(j->y);
+    return open_job(j, depth, strcmp(s->stem, "cifar") == 0 ? TD_STEM_CIFAR : TD_STEM_IMAGENET,
+                    number(s->classes), number(s->size), batch, dtype);
 }
 
 static void describe(char *facts, size_t size, const settings *s)
@@ -137,7 +90,7 @@ static int run_rank(int rank, void *arg)
     char facts[160];
     td_set_threads(TD_CPU, (int)number(s->threads));
     td_dist_options where = { .init_method = s->url, .rank = rank, .world_size = world };
-    if (td_dist_init(&where) != TD_OK || !open_job(&j, s, number(s->batch) / world)) {
+    if (td_dist_init(&where) != TD_OK || !open_settings(&j, s, number(s->batch) / world)) {
         return fail(td_last_error());
     }
     j.net = td_ddp(j.net, NULL);
@@ -201,7 +154,7 @@ int main(int argc, char **argv)
         return fail(td_last_error());
     }
     job j;
-    if (!open_job(&j, &s, number(s.batch))) {
+    if (!open_settings(&j, &s, number(s.batch))) {
         return fail(td_last_error());
     }
     open_optim(&j);

@@ -24,6 +24,7 @@ import chart
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TORCH = os.path.join(HERE, "torch_peer.py")
+TORCH_DDP = os.path.join(HERE, "torch_ddp_peer.py")
 WINE = os.path.join(HERE, "..", "data", "wine.csv")
 
 # ---- the jobs are data: a new comparison is a new entry here ----
@@ -100,6 +101,24 @@ def jobs(build, pythons, threads):
         "unit": "images/s", "per_step": 256, "warmup": 3, "steps": 3,
         "peers": {"tandem fp32, 2 threads": ours("bench_step", "threads=2"),
                   "tandem fp32, 2 ranks of 1 thread": ours("bench_step", "threads=1", "ranks=2")}})
+    # The same pictures in all: one core, both cores in one process, and a rank on each.
+    result.append({
+        "key": "ranks b256", "title": "ResNet-18, 32x32: two ranks of batch 256 beside one core",
+        "unit": "images/s", "per_step": 512, "warmup": 2, "steps": 2,
+        "peers": {"tandem fp32, 1 thread": ours("bench_step", "batch=512", "threads=1"),
+                  "tandem fp32, 2 threads": ours("bench_step", "batch=512", "threads=2"),
+                  "tandem fp32, 2 ranks of 1 thread": ours("bench_step", "batch=512", "threads=1",
+                                                           "ranks=2")}})
+    for batch, steps in ((256, 2), (32, 10)):
+        result.append({
+            "key": "ddp b%d" % batch,
+            "title": "ResNet-18, 32x32: DDP, two ranks of one thread and batch %d" % batch,
+            "unit": "images/s", "per_step": 2 * batch, "warmup": 3, "steps": steps,
+            "peers": {"tandem fp32": ours("bench_step", "batch=%d" % (2 * batch), "threads=1",
+                                          "ranks=2"),
+                      **{"%s gloo, %s" % (label, layout): Command([python, TORCH_DDP, "2",
+                                                                   str(batch), layout])
+                         for label, python in pythons.items() for layout in ("nchw", "nhwc")}}})
     result.append({
         "key": "wine", "title": "wine, batch 32, loader included", "unit": "steps/s", "per_step": 5,
         "warmup": 20, "steps": 40,

@@ -82,6 +82,8 @@ typedef struct td_backend {
     /* What another rank has entered last, if the engine sees that. NULL: the core asks through the
      * store. Any thread, also while run() runs. */
     bool (*entered)(void *engine, int rank, td_entered *entered);
+    /* CPU seconds that threads of the engine's own have used. NULL: it has none. Any thread. */
+    double (*cpu_seconds)(void *engine);
     /* Memory for collectives without copies: zeroed, on every rank (a collective, of kind
      * TD_COLLECTIVE_MEMORY). NULL: none of its own. If it returns TD_E_NOMEM, it does so on all
      * ranks, and the group lives on; other failures break it. */
@@ -95,5 +97,8 @@ extern const td_backend td_shm_backend;
 /* "shm", "gloo", "mpi", "nccl". NULL with td_last_error(): what to install, or what names there
  * are. */
 const td_backend *td_backend_find(const char *name);
+
+/* CPU seconds that a group's communication has used in threads of its own. */
+double td_group_cpu_seconds(const td_group *group);
 
 #endif

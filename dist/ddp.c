@@ -1,8 +1,6 @@
 /* DistributedDataParallel: the wrapper around a model. */
 #include "dist/ddp.h"
 
-#include "dist/clock.h"
-#include "dist/trace.h"
 #include "nn/module.h"
 #include "nn/params.h"
 
@@ -48,14 +46,15 @@ td_status td_ddp_broadcast_all(td_ddp_state *s, int root)
 
 static void begin_forward(td_ddp_state *s, bool training)
 {
+    td_ddp_note(s, td_ddp_follow_layout(s));
     bool wanted = training && s->no_sync_depth == 0 && !s->options.no_broadcast_buffers;
     if (wanted && s->buffers != NULL) {
         td_ddp_note(s, td_ddp_announce(s, TD_DDP_BUFFERS));
         if (s->status == TD_OK) {
             td_ddp_note(s, td_ddp_broadcast_buffers(s, s->join.root));
         }
-        td_ddp_report(s);
     }
+    td_ddp_report(s);
 }
 
 static td_tensor *ddp_forward(td_module *self, td_tensor *x, td_site at)
@@ -64,12 +63,11 @@ static td_tensor *ddp_forward(td_module *self, td_tensor *x, td_site at)
     if (!td_grad_enabled()) {
         return (td_forward)(s->model, x, at);
     }
+    td_ddp_begin_buffers(s);
     begin_forward(s, self->training);
-    s->forward_begin = td_clock();
-    td_trace_begin("forward");
+    td_ddp_begin_forward(s);
     td_tensor *y = (td_forward)(s->model, x, at);
-    td_trace_end();
-    s->forward_end = td_clock();
+    td_ddp_end_forward(s);
     return y;
 }
 
@@ -82,8 +80,9 @@ static void ddp_free(td_module *self)
         td_remove_backward_end_hook(s->end_hook); /* the leaves' hooks went with the leaves */
     }
     td_ddp_free_buckets(s);
+    td_ddp_free_meter(s);
     if (s->error != NULL) {
-        td_params_drop_flat(s->params, s->error);
+        td_params_drop_state(s->params, s->error);
     }
     td_free(s->wire);
     td_free(s->buffers);
@@ -188,13 +187,9 @@ static td_status make_tables(td_ddp_state *s)
     return made ? TD_OK : td_fail(TD_E_NOMEM, "td_ddp: no memory for %d parameters", s->count);
 }
 
-/* Gradients become ready from the last layer to the first. */
 static td_status lay_out(td_ddp_state *s)
 {
-    for (int k = 0; k < s->count; k++) {
-        s->ready_order[k] = s->count - 1 - k;
-    }
-    TD_TRY(td_params_reorder(s->params, s->ready_order));
+    TD_TRY(td_ddp_first_order(s));
     td_tensor *flat = td_params_flat(s->params);
     td_tensor *memory = td_group_memory(s->group, td_numel(flat), flat->dtype);
     if (memory == NULL) {
@@ -268,7 +263,7 @@ td_module *td_ddp_model(td_module *ddp)
     return td_ddp_state_of(ddp)->model;
 }
 
-/* ---- settings and figures ---- */
+/* ---- settings ---- */
 
 void td_ddp_on_error(td_module *ddp, void (*fn)(td_status status, const char *message, void *user),
                      void *user)
@@ -288,26 +283,4 @@ void td_ddp_no_sync_end(td_module *ddp)
     td_ddp_state *s = td_ddp_state_of(ddp);
     TD_REQUIRE(s->no_sync_depth > 0, TD_HERE, "td_ddp_no_sync_end without td_ddp_no_sync_begin");
     s->no_sync_depth--;
-}
-
-td_ddp_figures td_ddp_last_figures(const td_module *ddp)
-{
-    return td_ddp_state_of(ddp)->figures;
-}
-
-void td_ddp_print_figures(const td_module *ddp, FILE *out)
-{
-    const td_ddp_state *s = td_ddp_state_of(ddp);
-    const td_ddp_figures *f = &s->figures;
-    fprintf(out, "DDP, rank %d of %d (%s): %d buckets%s, MiB:", s->rank, s->world,
-            td_group_backend(s->group), f->buckets, f->rebuilt ? " (rebuilt by ready order)" : "");
-    int shown = (int)(sizeof f->bucket_bytes / sizeof *f->bucket_bytes);
-    for (int i = 0; i < f->buckets && i < shown; i++) {
-        fprintf(out, " %.2f", (double)f->bucket_bytes[i] / (1 << 20));
-    }
-    fprintf(out,
-            "%s\nstep %lld: forward %.2f ms, backward %.2f ms, communication %.2f ms, of which "
-            "%.2f ms exposed (overlap %.0f %%)\n",
-            f->buckets > shown ? " ..." : "", (long long)f->steps, f->forward * 1e3,
-            f->backward * 1e3, f->communication * 1e3, f->exposed * 1e3, f->overlap * 100.0);
 }

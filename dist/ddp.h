@@ -5,7 +5,8 @@
  *   ddp_reduce.c   the grad-ready hooks: launching, waiting, unused parameters
  *   ddp_compress.c communication hooks: bf16, fp16
  *   ddp_powersgd.c communication hook: PowerSGD
- *   ddp_join.c     uneven inputs */
+ *   ddp_join.c     uneven inputs
+ *   ddp_figures.c  what a step spent on communication */
 #ifndef TD_DIST_DDP_H
 #define TD_DIST_DDP_H
 
@@ -47,6 +48,18 @@ typedef struct td_ddp_join {
     int root;              /* the first of them */
 } td_ddp_join;
 
+/* Seconds on CLOCK_MONOTONIC, and counts at the beginning of the forward under way. */
+typedef struct td_ddp_meter {
+    double buffers_begin, forward_begin, forward_end, wait_begin;
+    double buffers; /* how long their broadcast took */
+    double lost;    /* by forward and backward, to communication */
+    double delay;   /* that this thread waited for a core */
+    double system;  /* that it spent in the kernel */
+    double engine;  /* CPU that communication used */
+    int delays;     /* file with this thread's waits for a core */
+    int thread;     /* whose it is; 0: none is open */
+} td_ddp_meter;
+
 struct td_ddp_state {
     td_module *model;
     td_ddp_options options;
@@ -61,6 +74,7 @@ struct td_ddp_state {
     int bucket_count;
     int *bucket_of; /* of each parameter */
     bool rebuilt;   /* in the order in which gradients became ready */
+    int layout;     /* td_params_reorders when the buckets were made */
 
     td_ddp_compression compression;
     td_tensor *wire;  /* bf16, fp16: the flat gradients as they travel */
@@ -88,7 +102,7 @@ struct td_ddp_state {
     void (*on_error)(td_status status, const char *message, void *user);
     void *error_user;
 
-    double forward_begin, forward_end;
+    td_ddp_meter meter;
     td_ddp_figures figures;
 };
 
@@ -98,9 +112,12 @@ td_ddp_state *td_ddp_state_of(const td_module *ddp); /* fatal if it is none */
 td_status td_ddp_check_same(td_group *group, const td_module *model, const td_ddp_options *options);
 
 /* ddp_buckets.c */
+td_status td_ddp_first_order(td_ddp_state *s); /* collective */
 td_status td_ddp_make_buckets(td_ddp_state *s);
 void td_ddp_free_buckets(td_ddp_state *s);
 td_status td_ddp_rebuild(td_ddp_state *s); /* collective; once all ranks can */
+/* A checkpoint has brought its order of the parameters: that is as good as having rebuilt. */
+td_status td_ddp_follow_layout(td_ddp_state *s);
 
 /* ddp_reduce.c */
 bool td_ddp_watch_gradients(td_ddp_state *s); /* false: no memory */
@@ -131,6 +148,14 @@ td_status td_powersgd_launch(td_ddp_state *s, td_ddp_bucket *b);
 td_status td_powersgd_second(td_ddp_state *s, td_ddp_bucket *b); /* after the wait; launches */
 td_status td_powersgd_unpack(td_ddp_state *s, td_ddp_bucket *b);
 void td_powersgd_free(td_ddp_bucket *b);
+
+/* ddp_figures.c, in the order of a step. */
+void td_ddp_begin_buffers(td_ddp_state *s);
+void td_ddp_begin_forward(td_ddp_state *s);
+void td_ddp_end_forward(td_ddp_state *s);
+void td_ddp_begin_wait(td_ddp_state *s);
+void td_ddp_keep_figures(td_ddp_state *s);
+void td_ddp_free_meter(td_ddp_state *s);
 
 /* ddp_join.c: what comes next, told by the ranks that are left. */
 typedef enum td_ddp_event { TD_DDP_BUFFERS, TD_DDP_REDUCTION } td_ddp_event;

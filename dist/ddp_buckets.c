@@ -86,6 +86,7 @@ void td_ddp_free_buckets(td_ddp_state *s)
 td_status td_ddp_make_buckets(td_ddp_state *s)
 {
     td_ddp_free_buckets(s);
+    s->layout = td_params_reorders(s->params);
     TD_TRY(assign(s));
     for (int i = 0; i < s->bucket_count; i++) {
         TD_TRY(place(s, i));
@@ -100,7 +101,7 @@ td_status td_ddp_make_buckets(td_ddp_state *s)
     return TD_OK;
 }
 
-/* ---- once: the order in which gradients became ready ---- */
+/* ---- the order of gradients ---- */
 
 /* i32 values of s->numbers, for a collective. */
 static td_status share_numbers(td_ddp_state *s, int32_t *values, int count, int root)
@@ -112,6 +113,33 @@ static td_status share_numbers(td_ddp_state *s, int32_t *values, int count, int 
     td_status status = root >= 0 ? td_broadcast(s->group, t, root, NULL)
                                  : td_all_reduce(s->group, t, TD_MIN, NULL);
     td_free(t);
+    return status;
+}
+
+/* Gradients become ready from the last layer to the first, as far as is known before the first
+ * backward. But if the model comes from a checkpoint of an earlier DDP, then their order is known,
+ * too. Rank 0's counts. */
+td_status td_ddp_first_order(td_ddp_state *s)
+{
+    const int *now = td_params_order(s->params);
+    int32_t *order = malloc(((size_t)s->count + 1) * sizeof *order);
+    if (order == NULL) {
+        return td_fail(TD_E_NOMEM, "td_ddp: no memory for an order");
+    }
+    int32_t *known = &order[s->count];
+    *known = false;
+    for (int k = 0; k < s->count; k++) {
+        *known = *known || now[k] != k;
+    }
+    for (int k = 0; k < s->count; k++) {
+        order[k] = *known ? now[k] : s->count - 1 - k;
+    }
+    td_status status = share_numbers(s, order, s->count + 1, 0);
+    if (status == TD_OK) {
+        status = td_params_reorder(s->params, order);
+    }
+    s->rebuilt = s->figures.rebuilt = status == TD_OK && *known;
+    free(order);
     return status;
 }
 
@@ -141,6 +169,13 @@ static void write_order(const td_ddp_state *s, int32_t *order)
     }
 }
 
+static td_status remake(td_ddp_state *s)
+{
+    TD_TRY(td_ddp_make_buckets(s));
+    s->rebuilt = s->figures.rebuilt = true;
+    return TD_OK;
+}
+
 td_status td_ddp_rebuild(td_ddp_state *s)
 {
     int32_t possible = can_move(s);
@@ -158,9 +193,10 @@ td_status td_ddp_rebuild(td_ddp_state *s)
         status = td_params_reorder(s->params, order);
     }
     free(order);
-    if (status == TD_OK) {
-        status = td_ddp_make_buckets(s);
-        s->rebuilt = s->figures.rebuilt = true;
-    }
-    return status;
+    return status == TD_OK ? remake(s) : status;
+}
+
+td_status td_ddp_follow_layout(td_ddp_state *s)
+{
+    return td_params_reorders(s->params) == s->layout ? TD_OK : remake(s);
 }

@@ -3,6 +3,7 @@
 #include "dist/ddp.h"
 
 #include "dist/sync_batch_norm.h"
+#include "nn/params.h"
 
 #include <string.h>
 
@@ -80,15 +81,31 @@ static td_status shadow(td_ddp_state *s)
     }
 }
 
+/* The state of all optimizers over the parameters. What PowerSGD has not sent stays each rank's. */
+static td_status broadcast_state(const td_ddp_state *s)
+{
+    for (int i = 0; i < td_params_state_count(s->params); i++) {
+        td_tensor *state = td_params_state(s->params, i);
+        if (state != s->error) {
+            TD_TRY(td_broadcast(s->group, state, s->join.root, NULL));
+        }
+    }
+    return TD_OK;
+}
+
 td_status td_ddp_join_end(td_module *ddp)
 {
     td_ddp_state *s = td_ddp_state_of(ddp);
     TD_REQUIRE(s->join.on, TD_HERE, "td_ddp_join_end without td_ddp_join_begin");
     s->join.ran_out = true;
     td_status status = shadow(s);
-    /* The last that was left has trained on; everybody goes on with its model. */
+    /* The last that was left has trained on; everybody goes on with its model and its
+     * optimizer's state. */
     if (status == TD_OK) {
         status = td_ddp_broadcast_all(s, s->join.root);
+    }
+    if (status == TD_OK) {
+        status = broadcast_state(s);
     }
     s->join = (td_ddp_join){ .on = false };
     return status;

@@ -6,7 +6,6 @@
 
 #include "dist/clock.h"
 #include "dist/trace.h"
-#include "tensor/watch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -267,29 +266,9 @@ static void wait_for_all(td_ddp_state *s)
     }
 }
 
-static void keep_figures(td_ddp_state *s, double begin)
-{
-    td_ddp_figures *f = &s->figures;
-    double end = td_clock();
-    f->steps++;
-    if (s->join.ran_out) {
-        return; /* no forward or backward of its own */
-    }
-    f->backward = begin - s->forward_end;
-    f->forward = s->forward_end - s->forward_begin;
-    f->exposed = end - begin;
-    double share = f->communication > 0.0 ? f->exposed / f->communication : 0.0;
-    f->overlap = share < 1.0 ? 1.0 - share : 0.0;
-    if (s->forward_end > 0.0) {
-        td_trace_span("backward", s->forward_end, begin);
-    }
-    td_watch_span("wait for buckets", begin, end);
-}
-
 void td_ddp_finish(td_ddp_state *s)
 {
-    double begin = td_clock();
-    s->figures.communication = 0.0;
+    td_ddp_begin_wait(s);
     if (!finds_unused(s) && !s->join.ran_out) {
         fail_unused(s);
     }
@@ -300,7 +279,7 @@ void td_ddp_finish(td_ddp_state *s)
         td_ddp_note(s, share_usage(s));
     }
     wait_for_all(s);
-    keep_figures(s, begin);
+    td_ddp_keep_figures(s);
     if (s->status == TD_OK && !s->rebuilt && !s->options.find_unused_parameters) {
         td_ddp_note(s, td_ddp_rebuild(s));
     }

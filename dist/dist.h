@@ -152,18 +152,26 @@ void td_ddp_no_sync_begin(td_module *ddp);
 void td_ddp_no_sync_end(td_module *ddp);
 
 /* Uneven inputs: between begin and end, a rank that has run out calls td_ddp_join_end and shadows
- * the others' collectives with zeros until all are done; then everybody has the last one's model.
- * The state of optimizers stays each rank's own: with momentum or Adam, go on training from a
- * checkpoint of the last one's. */
+ * the others' collectives with zeros until all are done; then everybody has the last one's model,
+ * and its state of the optimizers (momentum, moments, step counts; a learning rate is yours to
+ * set). Optimizers are made on all ranks, in the same order. */
 void td_ddp_join_begin(td_module *ddp, bool divide_by_initial_world_size);
 td_status td_ddp_join_end(td_module *ddp);
 
+/* Seconds of the last step. Communication is that of buckets and buffers, from the moment when it
+ * begins to run until it is done, waiting for slower ranks included. Exposed is the part by which
+ * it makes the step longer: what was waited for, and what forward and backward lost because
+ * communication ran on their core. (That part is measured on the thread that calls them: with
+ * several computing threads it is a lower bound. Linux counts in ticks of some milliseconds here,
+ * so look at means of many steps.) */
 typedef struct td_ddp_figures {
     int buckets;
     int64_t bucket_bytes[64]; /* the first 64 */
     bool rebuilt;
-    double forward, backward, communication, exposed; /* seconds of the last step */
-    double overlap;                                   /* 1 - exposed/communication */
+    double forward, backward, communication, exposed;
+    double overlap; /* 1 - exposed/communication */
+    double lost;    /* the part of `exposed` that made forward and backward longer */
+    double cpu;     /* that communication used in threads of its own */
     int64_t steps;
 } td_ddp_figures;
 td_ddp_figures td_ddp_last_figures(const td_module *ddp);

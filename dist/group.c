@@ -44,6 +44,19 @@ td_status td_group_check(td_group *group)
                            : td_fail(status, "the process group is broken: %s", group->cause);
 }
 
+double td_group_cpu_seconds(const td_group *group)
+{
+    clockid_t clock;
+    struct timespec t = { 0 };
+    if (group->queue.started && pthread_getcpuclockid(group->queue.thread, &clock) == 0) {
+        clock_gettime(clock, &t);
+    }
+    double own = group->engine != NULL && group->backend->cpu_seconds != NULL
+                     ? group->backend->cpu_seconds(group->engine)
+                     : 0.0;
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec + own;
+}
+
 void td_group_abort(td_group *group, const char *reason)
 {
     group = td_group_or_world(group);

@@ -45,7 +45,7 @@ typedef struct td_links_options {
     void (*release)(void *value);
 } td_links_options;
 
-enum { TD_LINKS_VERSION = 2 };
+enum { TD_LINKS_VERSION = 3 };
 
 typedef struct td_links_api {
     int version;
@@ -69,6 +69,8 @@ typedef struct td_links_api {
     /* Closes all links: what waits or is called later fails. Any thread. */
     void (*interrupt)(td_links *links, const char *reason);
     void (*close)(td_links *links); /* after its buffers */
+    /* CPU seconds of the library's own threads, those of all groups; NULL: it has none. */
+    double (*cpu_seconds)(void);
 } td_links_api;
 
 /* The only symbol that is looked up: TD_LINKS_ENTRY. */

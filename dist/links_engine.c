@@ -385,6 +385,12 @@ static td_status mpi_init(void **engine, const td_backend_init *init)
     return links_init("mpi", engine, init);
 }
 
+static double links_cpu_seconds(void *engine)
+{
+    const td_links_engine *g = engine;
+    return g->api->cpu_seconds != NULL ? g->api->cpu_seconds() : 0.0;
+}
+
 static const td_backend td_gloo_backend = {
     .name = "gloo",
     .flags = TD_BACKEND_CPU | TD_BACKEND_BLOCKING | TD_BACKEND_ABORT,
@@ -394,6 +400,7 @@ static const td_backend td_gloo_backend = {
     .poll = td_links_poll,
     .abort = links_abort,
     .entered = links_entered,
+    .cpu_seconds = links_cpu_seconds,
     .destroy = links_destroy,
 };
 
@@ -407,6 +414,7 @@ static const td_backend td_mpi_backend = {
     .poll = td_links_poll,
     .abort = links_abort,
     .entered = links_entered,
+    .cpu_seconds = links_cpu_seconds,
     .destroy = links_destroy,
 };
 

@@ -17,7 +17,7 @@ typedef struct td_metadata {
 
 /* optim may be NULL. with_random: also the state of the default generator, and of every Dropout, so
  * that a resumed run draws what the uninterrupted one would have drawn. metadata: for saving only;
- * keys that begin with "optimizer.", "random." or "dropout." are the library's. */
+ * keys that begin with "optimizer.", "random.", "dropout." or "parameters." are the library's. */
 typedef struct td_checkpoint {
     td_module *model;
     struct td_optim *optim; /* nn/optim/optim.h */
@@ -32,7 +32,9 @@ td_status td_checkpoint_save(const char *path, const td_checkpoint *checkpoint);
  * what is asked for must be there (optim, with_random): otherwise TD_E_MISMATCH lists the
  * differences and nothing is changed. Float types are converted. Names with a "module." prefix are
  * accepted; "num_batches_tracked" is ignored, and so is an optimizer's state that is not asked for.
- */
+ * If the model's parameters are laid out (td_parameters), they get the order in memory that they
+ * had when the file was made; under DDP that decides the buckets, so either all ranks load, or it
+ * is done before td_ddp. */
 td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint);
 
 /* One metadata value of a file. TD_E_NOTFOUND: no such key. */

@@ -11,6 +11,7 @@
 #define TD_KEY_OPTIMIZER_STEP "optimizer.%s.step" /* of each parameter; missing: 0 */
 #define TD_KEY_RANDOM "random.default"            /* td_generator_to_text */
 #define TD_KEY_DROPOUT "dropout.%s"               /* of each Dropout: "seed calls" */
+#define TD_KEY_ORDER "parameters.order"           /* in memory; missing: as registered */
 
 enum { TD_GENERATOR_TEXT = 5200 }; /* bytes that the text of a generator takes at most */
 
@@ -18,6 +19,13 @@ enum { TD_GENERATOR_TEXT = 5200 }; /* bytes that the text of a generator takes a
  * then the 624 words as 8 hexadecimal digits each. false: not of that form. */
 void td_generator_to_text(const td_generator *g, char text[TD_GENERATOR_TEXT]);
 bool td_generator_from_text(const char *text, td_generator *g);
+
+/* The order in memory as text, "2 0 1": the k-th number is the k-th parameter in memory, counted in
+ * the order of registration. malloc'ed; NULL with td_last_error() when memory is short. */
+char *td_order_to_text(const int *order, int count);
+/* false: it is no order of any number of parameters. *same_count: it is one of `count`, and in
+ * `order`. */
+bool td_order_from_text(const char *text, int *order, int count, bool *same_count);
 
 /* Formats into new memory; NULL with td_last_error() when it is short. */
 char *td_format(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -76,6 +76,8 @@ typedef struct loading {
     bool *used; /* of each entry of the file */
     transfer *transfers;
     int count;
+    td_params *params; /* NULL: the order in memory stays */
+    int *order;
     int64_t *steps; /* of the optimizer's parameters */
     double lr;
     td_generator *random;     /* NULL: not asked for */
@@ -197,6 +199,40 @@ static void plan_optimizer(loading *l, td_optim *o)
     }
 }
 
+/* ---- the order in memory ---- */
+
+/* Whether a tape still knows of the parameters: what it has saved must not move. */
+static bool in_use(const td_params *params)
+{
+    bool used = false;
+    for (int i = 0; i < td_params_count(params); i++) {
+        used = used || td_leaf_uses(td_params_get(params, i)->tensor) > 0;
+    }
+    return used;
+}
+
+/* Other parameters may take gradients here than when the file was made: then the order has no
+ * meaning, and the present one stays. */
+static void plan_order(loading *l)
+{
+    const char *text = td_safetensors_metadata(l->file, TD_KEY_ORDER);
+    td_params *params = td_params_laid_out(l->checkpoint->model);
+    if (text == NULL || params == NULL || in_use(params)) {
+        return;
+    }
+    int count = td_params_count(params);
+    bool same_count;
+    l->order = calloc((size_t)count + 1, sizeof *l->order);
+    if (l->order == NULL) {
+        l->status = td_fail(TD_E_NOMEM, "no memory for the order of %d parameters", count);
+    } else if (!td_order_from_text(text, l->order, count, &same_count)) {
+        note(&l->differ.unlike, "%s is '%.40s', no order", TD_KEY_ORDER, text);
+    } else if (same_count &&
+               memcmp(l->order, td_params_order(params), (size_t)count * sizeof(int)) != 0) {
+        l->params = params;
+    }
+}
+
 /* ---- random states ---- */
 
 static void plan_dropout(td_module *m, const char *path, void *user)
@@ -293,10 +329,11 @@ static void plan_all(loading *l, const td_state_list *state)
     if (l->checkpoint->with_random) {
         plan_random(l);
     }
+    plan_order(l);
     note_unused(l);
 }
 
-static void apply(loading *l)
+static td_status apply(loading *l)
 {
     for (int i = 0; i < l->count; i++) {
         const transfer *t = &l->transfers[i];
@@ -316,6 +353,8 @@ static void apply(loading *l)
         l->place_count = 0;
         td_module_each(l->checkpoint->model, apply_dropout, l);
     }
+    /* Last, since it moves what `transfers` holds views of. */
+    return l->params != NULL ? td_params_reorder(l->params, l->order) : TD_OK;
 }
 
 static void free_loading(loading *l)
@@ -327,6 +366,7 @@ static void free_loading(loading *l)
     }
     free(l->used);
     free(l->transfers);
+    free(l->order);
     free(l->steps);
     free(l->places);
     free(l->random);
@@ -352,7 +392,7 @@ td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint)
         l.status = report(&l.differ, path);
     }
     if (l.status == TD_OK) {
-        apply(&l);
+        l.status = apply(&l);
     }
     free_loading(&l);
     td_state_list_free(&state);

@@ -86,6 +86,19 @@ static void add_optimizer(contents *c, td_optim *o)
     }
 }
 
+/* Data parallelism lays parameters out in the order in which gradients become ready. */
+static void add_order(contents *c, const td_params *params)
+{
+    const int *order = td_params_order(params);
+    int count = td_params_count(params), k = 0;
+    while (k < count && order[k] == k) {
+        k++;
+    }
+    if (k < count) {
+        add_metadata(c, TD_KEY_ORDER, keep_text(c, td_order_to_text(order, count)));
+    }
+}
+
 static void add_dropout(td_module *m, const char *path, void *user)
 {
     contents *c = user;
@@ -119,7 +132,7 @@ static bool make_room(contents *c, const td_checkpoint *checkpoint, const td_sta
     td_module_each(checkpoint->model, count_module, &modules);
     int params = checkpoint->optim != NULL ? td_params_count(checkpoint->optim->params) : 0;
     size_t tensors = (size_t)(state->count + params * TD_OPTIM_STATES) + 1;
-    size_t metadata = (size_t)(checkpoint->metadata_count + params + modules) + 3;
+    size_t metadata = (size_t)(checkpoint->metadata_count + params + modules) + 4;
     c->entries = calloc(tensors, sizeof *c->entries);
     c->tensors = calloc(tensors, sizeof(td_tensor *));
     c->views = calloc(tensors, sizeof *c->views);
@@ -175,6 +188,10 @@ static void collect(contents *c, const td_checkpoint *checkpoint, const td_state
     }
     if (checkpoint->optim != NULL) {
         add_optimizer(c, checkpoint->optim);
+    }
+    const td_params *params = td_params_laid_out(checkpoint->model);
+    if (params != NULL) {
+        add_order(c, params);
     }
     if (checkpoint->with_random) {
         add_random(c, checkpoint->model);

@@ -1,4 +1,4 @@
-/* Random states as text in a checkpoint's metadata. */
+/* Random states, and the order of parameters, as text in a checkpoint's metadata. */
 #include "nn/checkpoint_internal.h"
 
 #include <inttypes.h>
@@ -70,4 +70,60 @@ bool td_generator_from_text(const char *text, td_generator *g)
         }
     }
     return text[at] == '\0';
+}
+
+/* ---- orders ---- */
+
+char *td_order_to_text(const int *order, int count)
+{
+    enum { DIGITS = 12 }; /* of a number, and the space */
+    char *text = malloc((size_t)count * DIGITS + 1);
+    if (text == NULL) {
+        td_fail(TD_E_NOMEM, "no memory for the order of %d parameters", count);
+        return NULL;
+    }
+    size_t at = 0;
+    text[0] = '\0';
+    for (int k = 0; k < count; k++) {
+        at += (size_t)snprintf(text + at, DIGITS + 1, "%s%d", k > 0 ? " " : "", order[k]);
+    }
+    return text;
+}
+
+/* How many numbers; negative: there is something else. */
+static int count_numbers(const char *text)
+{
+    int count = 0;
+    while (*text != '\0') {
+        char *end;
+        (void)strtol(text, &end, 10);
+        if (end == text || (*end != ' ' && *end != '\0')) {
+            return -1;
+        }
+        count++;
+        text = *end == ' ' ? end + 1 : end;
+    }
+    return count;
+}
+
+bool td_order_from_text(const char *text, int *order, int count, bool *same_count)
+{
+    int there = count_numbers(text);
+    bool *seen = there > 0 ? calloc((size_t)there, sizeof *seen) : NULL;
+    bool valid = seen != NULL;
+    *same_count = there == count;
+    for (int k = 0; valid && k < there; k++) {
+        char *end;
+        long number = strtol(text, &end, 10);
+        valid = number >= 0 && number < there && !seen[number];
+        if (valid) {
+            seen[number] = true;
+        }
+        if (valid && *same_count) {
+            order[k] = (int)number;
+        }
+        text = *end == ' ' ? end + 1 : end;
+    }
+    free(seen);
+    return valid;
 }

@@ -15,9 +15,10 @@ struct td_params {
     td_param *items; /* in the order of registration */
     int count;
     int *order;        /* order[k]: the index of the k-th in memory */
+    int reorders;      /* how often that has changed */
     td_tensor **grads; /* headers over flat_grad, one for each leaf */
     td_tensor *flat, *flat_grad;
-    td_tensor **extra; /* optimizer state of the same form */
+    td_tensor **extra; /* optimizer state: of the same form, or a number for each parameter */
     int extra_count;
 };
 
@@ -229,6 +230,20 @@ const int *td_params_order(const td_params *params)
     return params->order;
 }
 
+int td_params_reorders(const td_params *params)
+{
+    return params->reorders;
+}
+
+td_params *td_params_laid_out(const td_module *m)
+{
+    const td_module_node *node = td_node_of(m);
+    while (node->params == NULL && node->parent != NULL && node->parent->type->transparent) {
+        node = td_node_of(node->parent);
+    }
+    return node->params;
+}
+
 td_tensor *td_params_view(const td_params *params, td_tensor *flat, int i)
 {
     const td_param *item = &params->items[i];
@@ -238,7 +253,8 @@ td_tensor *td_params_view(const td_params *params, td_tensor *flat, int i)
 
 /* ---- optimizer state ---- */
 
-td_tensor *td_params_new_flat(td_params *params)
+static td_tensor *add_state(td_params *params, td_shape shape, td_dtype dtype, td_device device,
+                            const char *name)
 {
     size_t count = (size_t)params->extra_count + 1;
     td_tensor **extra = realloc(params->extra, count * sizeof(td_tensor *));
@@ -247,24 +263,44 @@ td_tensor *td_params_new_flat(td_params *params)
         return NULL;
     }
     params->extra = extra;
-    td_tensor *flat =
-        td_zeros(td_shape_of(params->flat), params->flat->dtype, td_device_of(params->flat));
-    if (flat != NULL) {
-        flat->name = "an optimizer's flat state";
-        extra[params->extra_count++] = flat;
+    td_tensor *state = td_zeros(shape, dtype, device);
+    if (state != NULL) {
+        state->name = name;
+        extra[params->extra_count++] = state;
     }
-    return flat;
+    return state;
 }
 
-void td_params_drop_flat(td_params *params, td_tensor *flat)
+td_tensor *td_params_new_flat(td_params *params)
+{
+    return add_state(params, td_shape_of(params->flat), params->flat->dtype,
+                     td_device_of(params->flat), "an optimizer's flat state");
+}
+
+td_tensor *td_params_new_counts(td_params *params)
+{
+    return add_state(params, TD_SHAPE(params->count), TD_I64, TD_CPU, "an optimizer's step counts");
+}
+
+void td_params_drop_state(td_params *params, td_tensor *state)
 {
     for (int i = 0; i < params->extra_count; i++) {
-        if (params->extra[i] == flat) {
+        if (params->extra[i] == state) {
             params->extra[i] = params->extra[--params->extra_count];
-            td_free(flat);
+            td_free(state);
             return;
         }
     }
+}
+
+int td_params_state_count(const td_params *params)
+{
+    return params->extra_count;
+}
+
+td_tensor *td_params_state(const td_params *params, int i)
+{
+    return params->extra[i];
 }
 
 /* ---- gradients elsewhere ---- */
@@ -358,7 +394,9 @@ td_status td_params_reorder(td_params *params, const int *order)
     rearrange(params, params->flat, old, begin);
     rearrange(params, params->flat_grad, old, begin);
     for (int i = 0; i < params->extra_count; i++) {
-        rearrange(params, params->extra[i], old, begin);
+        if (params->extra[i]->dtype != TD_I64) {
+            rearrange(params, params->extra[i], old, begin);
+        }
     }
     for (int i = 0; i < params->count; i++) {
         int64_t distance = begin[i] - params->items[i].begin;
@@ -367,6 +405,7 @@ td_status td_params_reorder(td_params *params, const int *order)
         params->grads[i]->offset += distance;
     }
     memcpy(params->order, order, (size_t)params->count * sizeof *order);
+    params->reorders++;
     td_free(old);
     free(begin);
     return TD_OK;

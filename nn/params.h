@@ -10,10 +10,22 @@ void td_params_free(td_params *params);
 /* order[k]: which parameter is the k-th in memory. */
 const int *td_params_order(const td_params *params);
 
-/* A flat tensor like the parameters', zeroed, which td_params_reorder rearranges along with them
- * (optimizer state). NULL when memory is short. Given back by td_params_drop_flat; NULL is fine. */
+/* How often the order in memory has changed. */
+int td_params_reorders(const td_params *params);
+
+/* The layout of m's parameters, or of the wrapper's that m is in; NULL: they are not laid out. */
+td_params *td_params_laid_out(const td_module *m);
+
+/* State of optimizers, zeroed: a flat tensor like the parameters', which td_params_reorder
+ * rearranges along with them; or a count (i64, on the CPU) for each parameter, in the order of
+ * registration. NULL when memory is short. Given back by td_params_drop_state; NULL is fine. */
 td_tensor *td_params_new_flat(td_params *params);
-void td_params_drop_flat(td_params *params, td_tensor *flat);
+td_tensor *td_params_new_counts(td_params *params);
+void td_params_drop_state(td_params *params, td_tensor *state);
+
+/* All of it: what ranks of the same model have in the same order. */
+int td_params_state_count(const td_params *params);
+td_tensor *td_params_state(const td_params *params, int i);
 
 /* Puts the gradients into given memory: flat like td_params_flat, persistent, which belongs to
  * params from now on. Gradients that there are move along. TD_E_NOMEM: nothing has changed. */

@@ -21,8 +21,25 @@ static const double limit = 60.0;
 
 /* Rank r has r batches (rank 0 has none) if by rank, otherwise size - r. */
 typedef struct join_case {
-    bool descending, by_initial;
+    bool descending, by_initial, adam;
 } join_case;
+
+static void join_open(ddp_job *job, const join_case *c, const td_ddp_options *options)
+{
+    job_open(job, JOB_MLP, TD_F64, options, 0, 1);
+    if (c->adam) {
+        td_optim_free(job->optim);
+        job->optim = td_adam(td_parameters(job->net), &(td_adam_options){ .lr = 0.01 });
+        REQUIRE(job->optim != NULL);
+    }
+}
+
+static void take_data(ddp_job *job, int64_t from, int64_t to)
+{
+    td_free(job->x);
+    td_free(job->y);
+    job_data(job, JOB_MLP, TD_F64, from, to);
+}
 
 static int run_join(int rank, int size, void *arg)
 {
@@ -30,14 +47,12 @@ static int run_join(int rank, int size, void *arg)
     procs_init(rank, size, 20.0);
     ddp_job mine, whole;
     td_ddp_options options = { .bucket_cap_mb = 0.001 };
-    job_open(&mine, JOB_MLP, TD_F64, &options, 0, 1);
-    job_open(&whole, JOB_MLP, TD_F64, NULL, 0, 1);
+    join_open(&mine, c, &options);
+    join_open(&whole, c, NULL);
     int batches = c->descending ? size - 1 - rank : rank;
     td_ddp_join_begin(mine.net, c->by_initial);
     for (int i = 0; i < batches; i++) {
-        td_free(mine.x);
-        td_free(mine.y);
-        job_data(&mine, JOB_MLP, TD_F64, (i * size + rank) * 4, (i * size + rank) * 4 + 4);
+        take_data(&mine, (i * size + rank) * 4, (i * size + rank) * 4 + 4);
         job_step(&mine);
     }
     REQUIRE_OK(td_ddp_join_end(mine.net));
@@ -49,9 +64,7 @@ static int run_join(int rank, int size, void *arg)
         }
         for (int r = 0; r < size; r++) {
             if (i < (c->descending ? size - 1 - r : r)) {
-                td_free(whole.x);
-                td_free(whole.y);
-                job_data(&whole, JOB_MLP, TD_F64, (i * size + r) * 4, (i * size + r) * 4 + 4);
+                take_data(&whole, (i * size + r) * 4, (i * size + r) * 4 + 4);
                 job_backward(&whole, 1.0 / (c->by_initial ? size : live));
             }
         }
@@ -61,8 +74,15 @@ static int run_join(int rank, int size, void *arg)
     REQUIRE(job_distance(mine.net, whole.net, true) <= 1e-12);
     int64_t steps = td_ddp_last_figures(mine.net).steps;
     REQUIRE(steps == size - 1);
-    job_backward(&mine, 1.0); /* and together again */
-    REQUIRE(td_ddp_last_figures(mine.net).steps == steps + 1);
+    take_data(&mine, rank * 4, rank * 4 + 4); /* and together again: the optimizers agree, too */
+    take_data(&whole, 0, size * 4);
+    for (int i = 1; i <= 3; i++) {
+        job_step(&mine);
+        job_step(&whole);
+        REQUIRE(td_ddp_last_figures(mine.net).steps == steps + i);
+        REQUIRE(job_all_same(job_hash(mine.net)));
+    }
+    REQUIRE(job_distance(mine.net, whole.net, true) <= 1e-12);
     job_close(&mine);
     job_close(&whole);
     td_dist_destroy();
@@ -72,7 +92,9 @@ static int run_join(int rank, int size, void *arg)
 static void test_uneven_inputs(void **state)
 {
     (void)state;
-    join_case cases[] = { { false, true }, { false, false }, { true, true }, { true, false } };
+    join_case cases[] = {
+        { false, true, false }, { false, false, true }, { true, true, true }, { true, false, false }
+    };
     for (int i = 0; i < 4; i++) {
         procs_succeed(2, limit, run_join, &cases[i]);
         procs_succeed(4, limit, run_join, &cases[i]);

@@ -1,4 +1,5 @@
 /* libtandem-gloo.so: see links_api.h. No exception leaves this file. */
+#include "dist/gloo/backoff.h"
 #include "dist/links_api.h"
 
 #include <gloo/rendezvous/context.h>
@@ -252,6 +253,7 @@ extern "C" __attribute__((visibility("default"))) const td_links_api *td_links_e
     static const td_links_api api = {
         TD_LINKS_VERSION, "gloo",  PIECE_BYTES,  open_links, make_buffer, free_buffer, send,
         receive,          wait_send, wait_receive, nullptr,    error,       interrupt,   close_links,
+        td_gloo_loop_seconds,
     };
     return &api;
 }

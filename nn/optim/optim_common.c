@@ -21,9 +21,11 @@ td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, 
     o->lr = lr;
     o->groups = calloc(1, sizeof *o->groups);
     o->group_of = calloc(room, sizeof *o->group_of);
-    o->steps = calloc(room, sizeof *o->steps);
+    o->step_counts = td_params_new_counts(params);
     o->slices = calloc(room, sizeof *o->slices);
-    bool made = o->groups != NULL && o->group_of != NULL && o->steps != NULL && o->slices != NULL;
+    bool made =
+        o->groups != NULL && o->group_of != NULL && o->step_counts != NULL && o->slices != NULL;
+    o->steps = made ? td_data_rw(o->step_counts) : NULL;
     for (int i = 0; made && with_state && i < TD_OPTIM_STATES && kind->states[i] != NULL; i++) {
         o->state[i] = td_params_new_flat(params);
         made = o->state[i] != NULL;
@@ -46,12 +48,12 @@ void td_optim_free(td_optim *optim)
     }
     for (int i = 0; i < TD_OPTIM_STATES; i++) {
         if (optim->state[i] != NULL) {
-            td_params_drop_flat(optim->params, optim->state[i]);
+            td_params_drop_state(optim->params, optim->state[i]);
         }
     }
     free(optim->groups);
     free(optim->group_of);
-    free(optim->steps);
+    td_params_drop_state(optim->params, optim->step_counts);
     free(optim->slices);
     free(optim);
 }

@@ -30,7 +30,8 @@ struct td_optim {
     td_optim_group_settings *groups;
     int group_count;
     int *group_of;                     /* of each parameter */
-    int64_t *steps;                    /* that each parameter has made */
+    td_tensor *step_counts;            /* with the params, so that ranks can make them equal */
+    int64_t *steps;                    /* in there: that each parameter has made */
     td_tensor *state[TD_OPTIM_STATES]; /* flat, like the parameters; NULL: not used */
     td_optim_slice *slices;            /* room for one a parameter */
     td_sgd_options sgd;

@@ -1,0 +1,147 @@
+/* What a step spent on communication, and how much of that was hidden behind forward and backward.
+ *
+ * Exposed is what the optimizer had to wait for: buckets that were still under way when backward
+ * was over, and the broadcast of buffers. But where communication and computing share a core,
+ * communication also makes backward longer; that counts as exposed, too. It shows in two places:
+ * the computing thread was ready and did not run, while the engine's threads did; and it served
+ * the network's interrupts, which is the only thing that it has to do in the kernel. */
+#include "dist/ddp.h"
+
+#include "dist/clock.h"
+#include "dist/backend.h"
+#include "dist/trace.h"
+#include "tensor/watch.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* ---- this thread ---- */
+
+static void open_delays(td_ddp_meter *m)
+{
+    int thread = (int)gettid();
+    if (m->thread != thread) {
+        if (m->thread != 0 && m->delays >= 0) {
+            close(m->delays);
+        }
+        m->thread = thread;
+        m->delays = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    }
+}
+
+/* Seconds that this thread has been ready to run without a core: the second number of the file, in
+ * nanoseconds. 0 where the kernel does not say. */
+static double delay_of_thread(td_ddp_meter *m)
+{
+    char text[96];
+    open_delays(m);
+    ssize_t length = m->delays >= 0 ? pread(m->delays, text, sizeof text - 1, 0) : 0;
+    if (length <= 0) {
+        return 0.0;
+    }
+    text[length] = '\0';
+    char *second;
+    (void)strtoull(text, &second, 10);
+    return 1e-9 * (double)strtoull(second, NULL, 10);
+}
+
+static double system_of_thread(void)
+{
+    struct rusage use;
+    getrusage(RUSAGE_THREAD, &use);
+    return (double)use.ru_stime.tv_sec + 1e-6 * (double)use.ru_stime.tv_usec;
+}
+
+void td_ddp_free_meter(td_ddp_state *s)
+{
+    if (s->meter.thread != 0 && s->meter.delays >= 0) {
+        close(s->meter.delays);
+    }
+}
+
+/* ---- in the order of a step ---- */
+
+void td_ddp_begin_buffers(td_ddp_state *s)
+{
+    s->meter.buffers_begin = td_clock();
+}
+
+void td_ddp_begin_forward(td_ddp_state *s)
+{
+    td_ddp_meter *m = &s->meter;
+    m->delay = delay_of_thread(m);
+    m->system = system_of_thread();
+    m->engine = td_group_cpu_seconds(s->group);
+    m->forward_begin = td_clock();
+    m->buffers = m->forward_begin - m->buffers_begin;
+    td_trace_begin("forward");
+}
+
+void td_ddp_end_forward(td_ddp_state *s)
+{
+    td_trace_end();
+    s->meter.forward_end = td_clock();
+}
+
+void td_ddp_begin_wait(td_ddp_state *s)
+{
+    td_ddp_meter *m = &s->meter;
+    m->wait_begin = td_clock();
+    double delay = delay_of_thread(m) - m->delay;
+    double engine = td_group_cpu_seconds(s->group) - m->engine;
+    double system = system_of_thread() - m->system;
+    /* What other programs took is no communication. */
+    m->lost = (delay < engine ? delay : engine) + system;
+    s->figures.communication = 0.0;
+}
+
+void td_ddp_keep_figures(td_ddp_state *s)
+{
+    td_ddp_figures *f = &s->figures;
+    const td_ddp_meter *m = &s->meter;
+    double end = td_clock();
+    f->steps++;
+    if (s->join.ran_out) {
+        return; /* no forward or backward of its own */
+    }
+    f->forward = m->forward_end - m->forward_begin;
+    f->backward = m->wait_begin - m->forward_end;
+    f->cpu = td_group_cpu_seconds(s->group) - m->engine;
+    f->lost = m->lost;
+    f->communication += m->buffers;
+    f->exposed = m->buffers + m->lost + end - m->wait_begin;
+    double share = f->communication > 0.0 ? f->exposed / f->communication : 0.0;
+    f->overlap = share < 1.0 ? 1.0 - share : 0.0;
+    if (m->forward_end > 0.0) {
+        td_trace_span("backward", m->forward_end, m->wait_begin);
+    }
+    td_watch_span("wait for buckets", m->wait_begin, end);
+}
+
+/* ---- for the user ---- */
+
+td_ddp_figures td_ddp_last_figures(const td_module *ddp)
+{
+    return td_ddp_state_of(ddp)->figures;
+}
+
+void td_ddp_print_figures(const td_module *ddp, FILE *out)
+{
+    const td_ddp_state *s = td_ddp_state_of(ddp);
+    const td_ddp_figures *f = &s->figures;
+    fprintf(out, "DDP, rank %d of %d (%s): %d buckets%s, MiB:", s->rank, s->world,
+            td_group_backend(s->group), f->buckets, f->rebuilt ? " (rebuilt by ready order)" : "");
+    int shown = (int)(sizeof f->bucket_bytes / sizeof *f->bucket_bytes);
+    for (int i = 0; i < f->buckets && i < shown; i++) {
+        fprintf(out, " %.2f", (double)f->bucket_bytes[i] / (1 << 20));
+    }
+    fprintf(out,
+            "%s\nstep %lld: forward %.2f ms, backward %.2f ms, communication %.2f ms, of which "
+            "%.2f ms exposed (overlap %.0f %%): %.2f ms of waiting, %.2f ms lost by forward and "
+            "backward; CPU of communication %.2f ms\n",
+            f->buckets > shown ? " ..." : "", (long long)f->steps, f->forward * 1e3,
+            f->backward * 1e3, f->communication * 1e3, f->exposed * 1e3, f->overlap * 100.0,
+            (f->exposed - f->lost) * 1e3, f->lost * 1e3, f->cpu * 1e3);
+}
