@@ -142,7 +142,13 @@ $(call programs,$(TEST_SRC) $(LONG_SRC) $(WORKER_SRC)): %: %.o $(B)/tests/libhel
 	$(link) $(TD_TEST_LIBS) $(ALL_LIBS)
 
 $(BENCHES): %: %.o $(LIB)
-	$(link) $(ALL_LIBS)
+	$(link) $(BENCH_LIBS) $(ALL_LIBS)
+
+# The sweeps over shapes have oneDNN beside them where it is.
+SWEEPS := $(filter %_sweep,$(BENCHES))
+$(SWEEPS): $(call objects,bench/sweep.c bench/onednn.c)
+$(SWEEPS): BENCH_LIBS = $(TD_ONEDNN_LIBS)
+$(B)/bench/onednn.o: ALL_CFLAGS += $(TD_ONEDNN_CFLAGS)
 
 # Other libraries' own all-reduce, for bench/allreduce.py.
 PEERS := $(if $(TD_HAVE_GLOO),$(B)/bench/peer_gloo) $(if $(TD_HAVE_MPI),$(B)/bench/peer_openmpi)
@@ -154,7 +160,7 @@ $(B)/bench/peer_openmpi: bench/peer_openmpi.c bench/allreduce.h
 	$(call say,MPICC,$@)$(TD_MPICC) -std=c11 -D_GNU_SOURCE -O2 $(WARN) -I. -o $@ $<
 
 -include $(wildcard $(patsubst %.o,%.d,$(call objects,$(LIB_SRC) $(COMMON) $(APP_SRC) $(TEST_SRC) \
-                    $(LONG_SRC) $(WORKER_SRC) $(HELP_SRC) $(BENCH_SRC))))
+                    $(LONG_SRC) $(WORKER_SRC) $(HELP_SRC) $(wildcard bench/*.c))))
 
 # ---- targets ----
 
@@ -240,7 +246,7 @@ help: ## this list
 	@printf '  make %-12s %s\n' \
 	    deps 'installs what building, running and testing need (Debian, Ubuntu), or names it' \
 	    deps-dev 'the same for lint, fuzz, pictures and API pages' \
-	    deps-bench 'the same for bench: PyTorch' \
+	    deps-bench 'the same for bench: PyTorch, oneDNN' \
 	    deps-bench-newest 'PyTorch from PyPI into build/venv (6 GB: it comes with CUDA)'
 	@printf '\n  make deps run     on a fresh machine: from nothing to the main job\n'
 	@printf '  make deps test    on a fresh machine: from nothing to all tests\n'

@@ -20,11 +20,11 @@ install-dev)
     brew='llvm gnuplot doxygen'
     ;;
 install-bench)
-    debian='python3-torch python3-torchvision libtcmalloc-minimal4'
-    fedora='python3-torch python3-torchvision'
-    arch='python-pytorch python-torchvision'
-    alpine='py3-pytorch'
-    brew='pytorch torchvision'
+    debian='python3-torch python3-torchvision libtcmalloc-minimal4 libdnnl-dev'
+    fedora='python3-torch python3-torchvision onednn-devel'
+    arch='python-pytorch python-torchvision onednn'
+    alpine='py3-pytorch onednn-dev'
+    brew='pytorch torchvision onednn'
     ;;
 install-bench-newest)
     # PyPI has PyTorch for Linux with CUDA only, and it does not start without CUDA's libraries.

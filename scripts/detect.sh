@@ -102,6 +102,15 @@ else
     missing cmocka "$brings" 'make deps'
 fi
 
+brings='a peer in bench/: single operations'
+if library onednn dnnl -ldnnl oneapi/dnnl/dnnl.h 'return dnnl_version() == 0'; then
+    echo "TD_ONEDNN_CFLAGS := -DTD_HAVE_ONEDNN=1 $found_cflags" >>"$work/config"
+    echo "TD_ONEDNN_LIBS := $found_libs" >>"$work/config"
+    row found libdnnl "$brings"
+else
+    missing libdnnl "$brings" 'make deps-bench'
+fi
+
 # The gloo backend is C++ and needs a libgloo that has all that it uses: the trial is the shim itself.
 brings='the gloo backend: several hosts'
 cxx=${CXX:-c++}

@@ -1,4 +1,5 @@
 #include "tensor/cpu/conv_internal.h"
+#include "tensor/cpu/conv_wino.h"
 
 enum {
     /* Up to this many input channels, the taps of a row are multiplied as one: a tap alone would
@@ -127,10 +128,18 @@ static int64_t reduce_workspace(const td_conv2d_desc *desc)
     return (rows ? td_conv_rows_bytes(desc) : 0) + td_conv_reduce_workspace(&reduce);
 }
 
+static bool uses_winograd(const td_conv2d_desc *d, td_conv2d_pass pass)
+{
+    return d->winograd && td_wino_possible(d) && td_wino_wins(d, pass);
+}
+
 size_t td_conv2d_workspace(const td_conv2d_desc *desc, td_conv2d_pass pass)
 {
     if (empty(desc, pass)) {
         return 0;
+    }
+    if (uses_winograd(desc, pass)) {
+        return (size_t)td_wino_workspace(&(td_wino_conv){ .desc = desc, .pass = pass });
     }
     switch (pass) {
     case TD_CONV2D_FORWARD:
@@ -149,6 +158,14 @@ void td_conv2d_forward(td_pool *pool, const td_conv2d_desc *desc, const void *x,
                        const void *bias, void *y, void *workspace)
 {
     if (empty(desc, TD_CONV2D_FORWARD)) {
+        return;
+    }
+    if (uses_winograd(desc, TD_CONV2D_FORWARD)) {
+        td_wino_run(
+            pool,
+            &(td_wino_conv){
+                .desc = desc, .pass = TD_CONV2D_FORWARD, .x = x, .w = w, .y = y, .bias = bias },
+            workspace);
         return;
     }
     td_conv_problem problem = problem_of(desc);
@@ -175,6 +192,17 @@ void td_conv2d_backward_data(td_pool *pool, const td_conv2d_desc *desc, const vo
     if (empty(desc, TD_CONV2D_BACKWARD_DATA)) {
         return;
     }
+    if (uses_winograd(desc, TD_CONV2D_BACKWARD_DATA)) {
+        td_wino_run(pool,
+                    &(td_wino_conv){ .desc = desc,
+                                     .pass = TD_CONV2D_BACKWARD_DATA,
+                                     .x = dx,
+                                     .w = w,
+                                     .y = dy,
+                                     .accumulate = accumulate },
+                    workspace);
+        return;
+    }
     td_conv_problem problem = problem_of(desc);
     td_conv_apply apply = { .problem = &problem,
                             .backward = true,
@@ -193,6 +221,17 @@ void td_conv2d_backward_weights(td_pool *pool, const td_conv2d_desc *desc, const
                                 const void *dy, void *dw, bool accumulate, void *workspace)
 {
     if (empty(desc, TD_CONV2D_BACKWARD_WEIGHTS)) {
+        return;
+    }
+    if (uses_winograd(desc, TD_CONV2D_BACKWARD_WEIGHTS)) {
+        td_wino_run(pool,
+                    &(td_wino_conv){ .desc = desc,
+                                     .pass = TD_CONV2D_BACKWARD_WEIGHTS,
+                                     .x = x,
+                                     .w = dw,
+                                     .y = dy,
+                                     .accumulate = accumulate },
+                    workspace);
         return;
     }
     td_conv_problem problem = problem_of(desc);

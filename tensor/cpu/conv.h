@@ -24,6 +24,8 @@
 #include "tensor/cpu/pool.h"
 #include "tensor/dtype.h"
 
+#include <stdbool.h>
+
 /* Sizes are not checked here. The output's are those of the formula,
  * oh = (ih + 2*pad_h - dil_h*(kh-1) - 1) / stride_h + 1, and n may be 0. */
 typedef struct td_conv2d_desc {
@@ -36,6 +38,7 @@ typedef struct td_conv2d_desc {
     int pad_h, pad_w;
     int dil_h, dil_w;
     int64_t groups; /* divides ic and oc */
+    bool winograd;  /* allowed, where it is faster: relative error 2e-6 */
 } td_conv2d_desc;
 
 typedef enum td_conv2d_pass {

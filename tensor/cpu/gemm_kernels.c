@@ -1,77 +1,27 @@
 #include "tensor/cpu/gemm_kernels.h"
 
-#include <string.h>
+#include "tensor/cpu/vectors.h"
 
-#if TD_X86
-#include <immintrin.h>
-#endif
+enum {
+    TILE_ROWS = 6, /* rows of a register block of full width */
+    MAX_ROWS = 12, /* of a narrow one */
+};
 
-/* Small loops of known length must unroll completely, or the sums fall out of their registers.
- * Under a sanitizer speed does not matter, and clang would take minutes for the unrolled checks. */
-#ifndef __has_feature
-#define __has_feature(feature) 0
-#endif
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define TD_UNROLL
-#elif defined(__clang__)
-#define TD_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define TD_UNROLL _Pragma("GCC unroll 8")
-#endif
-
-enum { TILE_ROWS = 6 }; /* rows of a register block */
-
-#define OP static inline __attribute__((always_inline))
-
-/* ---- portable: the compiler's 16-byte vectors ---- */
-
-typedef float f32x4 __attribute__((vector_size(16)));
-typedef double f64x2 __attribute__((vector_size(16)));
-
-/* Defines the six vector operations of gemm_kernel.inc for a generic vector type. */
-#define GENERIC_OPS(name, elem, vec, lanes)                                                        \
-    OP vec name##_load(const elem *p)                                                              \
-    {                                                                                              \
-        vec v;                                                                                     \
-        memcpy(&v, p, sizeof v);                                                                   \
-        return v;                                                                                  \
-    }                                                                                              \
-    OP void name##_store(elem *p, vec v)                                                           \
-    {                                                                                              \
-        memcpy(p, &v, sizeof v);                                                                   \
-    }                                                                                              \
-    OP vec name##_set1(elem x)                                                                     \
-    {                                                                                              \
-        return x - (vec){ 0 };                                                                     \
-    }                                                                                              \
-    OP vec name##_fma(vec a, vec b, vec c)                                                         \
-    {                                                                                              \
-        return a * b + c;                                                                          \
-    }                                                                                              \
-    OP vec name##_load_n(const elem *p, int n)                                                     \
-    {                                                                                              \
-        vec v = { 0 };                                                                             \
-        for (int i = 0; i < (lanes); i++) {                                                        \
-            if (i < n) {                                                                           \
-                v[i] = p[i];                                                                       \
-            }                                                                                      \
-        }                                                                                          \
-        return v;                                                                                  \
-    }                                                                                              \
-    OP void name##_store_n(elem *p, vec v, int n)                                                  \
-    {                                                                                              \
-        for (int i = 0; i < (lanes); i++) {                                                        \
-            if (i < n) {                                                                           \
-                p[i] = v[i];                                                                       \
-            }                                                                                      \
-        }                                                                                          \
+/* How many of the rows that are left to compute together, `most` being 6, 8 or 12. There are tiles
+ * of 1 to 6, 8 and 12 rows; one of 1 or 2 rows waits for its own sums, so it is avoided. */
+static int next_rows(int64_t left, int most)
+{
+    if (left >= most + 3 || left == most) {
+        return most;
     }
-
-GENERIC_OPS(f32, float, f32x4, 4)
-GENERIC_OPS(f64, double, f64x2, 2)
+    if (left <= 6 || (left == 8 && most > 6)) {
+        return (int)left;
+    }
+    return left > 12 ? 8 : (int)(left + 1) / 2;
+}
 
 /* Transposes 4 x 4 floats: `from` has columns `col` apart, `to` has rows `row` apart. */
-OP void transpose_4x4(float *to, int64_t row, const float *from, int64_t col)
+static inline void transpose_4x4(float *to, int64_t row, const float *from, int64_t col)
 {
     f32x4 a = f32_load(from), b = f32_load(from + col);
     f32x4 c = f32_load(from + 2 * col), d = f32_load(from + 3 * col);
@@ -112,6 +62,8 @@ static void pack_columns(float *to, const float *from, int64_t panel, int64_t k,
 #define LANES 4
 #define TARGET
 #define MAX_VECS 2
+#define ROWS_1 12
+#define ROWS_2 6
 #include "tensor/cpu/gemm_kernel.inc"
 
 #define K(name) f64_##name
@@ -120,46 +72,13 @@ static void pack_columns(float *to, const float *from, int64_t panel, int64_t k,
 #define LANES 2
 #define TARGET
 #define MAX_VECS 2
+#define ROWS_1 12
+#define ROWS_2 6
 #include "tensor/cpu/gemm_kernel.inc"
 
 #if TD_X86
 
 /* ---- AVX2: 6 x 16 ---- */
-
-OP TD_TARGET_AVX2 __m256 avx2_load(const float *p)
-{
-    return _mm256_loadu_ps(p);
-}
-
-OP TD_TARGET_AVX2 void avx2_store(float *p, __m256 v)
-{
-    _mm256_storeu_ps(p, v);
-}
-
-OP TD_TARGET_AVX2 __m256 avx2_set1(float x)
-{
-    return _mm256_set1_ps(x);
-}
-
-OP TD_TARGET_AVX2 __m256 avx2_fma(__m256 a, __m256 b, __m256 c)
-{
-    return _mm256_fmadd_ps(a, b, c);
-}
-
-OP TD_TARGET_AVX2 __m256i avx2_mask(int n)
-{
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-
-OP TD_TARGET_AVX2 __m256 avx2_load_n(const float *p, int n)
-{
-    return _mm256_maskload_ps(p, avx2_mask(n));
-}
-
-OP TD_TARGET_AVX2 void avx2_store_n(float *p, __m256 v, int n)
-{
-    _mm256_maskstore_ps(p, avx2_mask(n), v);
-}
 
 #define K(name) avx2_##name
 #define ELEM float
@@ -167,44 +86,11 @@ OP TD_TARGET_AVX2 void avx2_store_n(float *p, __m256 v, int n)
 #define LANES 8
 #define TARGET TD_TARGET_AVX2
 #define MAX_VECS 2
+#define ROWS_1 12
+#define ROWS_2 6
 #include "tensor/cpu/gemm_kernel.inc"
 
 /* ---- AVX-512: 6 x 64 ---- */
-
-OP TD_TARGET_AVX512 __m512 avx512_load(const float *p)
-{
-    return _mm512_loadu_ps(p);
-}
-
-OP TD_TARGET_AVX512 void avx512_store(float *p, __m512 v)
-{
-    _mm512_storeu_ps(p, v);
-}
-
-OP TD_TARGET_AVX512 __m512 avx512_set1(float x)
-{
-    return _mm512_set1_ps(x);
-}
-
-OP TD_TARGET_AVX512 __m512 avx512_fma(__m512 a, __m512 b, __m512 c)
-{
-    return _mm512_fmadd_ps(a, b, c);
-}
-
-OP TD_TARGET_AVX512 __mmask16 avx512_mask(int n)
-{
-    return (__mmask16)((1u << n) - 1);
-}
-
-OP TD_TARGET_AVX512 __m512 avx512_load_n(const float *p, int n)
-{
-    return _mm512_maskz_loadu_ps(avx512_mask(n), p);
-}
-
-OP TD_TARGET_AVX512 void avx512_store_n(float *p, __m512 v, int n)
-{
-    _mm512_mask_storeu_ps(p, avx512_mask(n), v);
-}
 
 #define K(name) avx512_##name
 #define ELEM float
@@ -212,6 +98,10 @@ OP TD_TARGET_AVX512 void avx512_store_n(float *p, __m512 v, int n)
 #define LANES 16
 #define TARGET TD_TARGET_AVX512
 #define MAX_VECS 4
+#define ROWS_1 12
+#define ROWS_2 12
+#define ROWS_3 8
+#define ROWS_4 6
 #include "tensor/cpu/gemm_kernel.inc"
 
 #endif

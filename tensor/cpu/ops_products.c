@@ -178,6 +178,7 @@ static td_conv2d_desc describe(const td_tensor *x, const td_tensor *w, const td_
         .dil_h = p->dilation[0],
         .dil_w = p->dilation[1],
         .groups = p->groups,
+        .winograd = p->math.winograd,
     };
 }
 

@@ -1,0 +1,97 @@
+#include "bench/sweep.h"
+
+#include "bench/peer.h"
+
+#include <math.h>
+
+enum { TURNS = 3, MIN_RUNS = 3 };
+
+double sweep_random(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(*state >> 11) / (double)((uint64_t)1 << 53);
+}
+
+int64_t sweep_pick(uint64_t *state, int64_t low, int64_t high)
+{
+    double value = (double)low * pow((double)(high + 1) / (double)low, sweep_random(state));
+    return (int64_t)value < high ? (int64_t)value : high;
+}
+
+float *sweep_make(int64_t count, uint64_t *state)
+{
+    float *p = aligned_alloc(64, (size_t)(count * 4 + 64) / 64 * 64);
+    if (!p) {
+        fprintf(stderr, "no memory for %lld numbers\n", (long long)count);
+        exit(1);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        p[i] = (float)(2 * sweep_random(state) - 1);
+    }
+    return p;
+}
+
+static void run_peer(void *user)
+{
+    onednn_run(user);
+}
+
+static double best_of_turn(double best, double ms, void (*run)(void *user), void *user)
+{
+    double start = bench_now_ms();
+    for (int i = 0; i < MIN_RUNS || bench_now_ms() - start < ms; i++) {
+        double begin = bench_now_ms();
+        run(user);
+        double time = bench_now_ms() - begin;
+        best = time < best ? time : best;
+    }
+    return best;
+}
+
+void sweep_measure(sweep_row *row, double ms, void (*run)(void *user), void *user, onednn *peer)
+{
+    double ours = INFINITY, theirs = INFINITY;
+    for (int turn = 0; turn < TURNS; turn++) {
+        ours = best_of_turn(ours, ms / TURNS, run, user);
+        if (peer) {
+            theirs = best_of_turn(theirs, ms / TURNS, run_peer, peer);
+        }
+    }
+    row->ours_ms = ours;
+    row->peer_ms = peer ? theirs : 0;
+}
+
+static double ratio(const sweep_row *row)
+{
+    return row->peer_ms / row->ours_ms;
+}
+
+static int by_ratio(const void *a, const void *b)
+{
+    double x = ratio(a), y = ratio(b);
+    return (x > y) - (x < y);
+}
+
+bool sweep_report(sweep_row *rows, int count, double limit)
+{
+    int with_peer = 0, slow = 0, wrong = 0, first = 0;
+    qsort(rows, (size_t)count, sizeof *rows, by_ratio);
+    printf("%-64s %9s %8s %9s %6s %8s\n", "", "ours ms", "GFLOP/s", "oneDNN ms", "ratio", "error");
+    for (int i = 0; i < count; i++) {
+        const sweep_row *r = &rows[i];
+        printf("%-64s %9.4f %8.1f %9.4f %6.2f %8.1e%s\n", r->name, r->ours_ms,
+               r->flops / r->ours_ms * 1e-6, r->peer_ms, ratio(r), r->error,
+               r->error <= limit ? "" : " WRONG");
+        with_peer += r->peer_ms > 0;
+        first += r->peer_ms <= 0; /* rows without a peer sort to the front */
+        slow += r->peer_ms > 0 && ratio(r) < 0.8;
+        wrong += !(r->error <= limit);
+    }
+    printf("%d measurements, %d wrong", count, wrong);
+    if (with_peer > 0) {
+        printf("; against oneDNN: worst %.2f, median %.2f, %d under 0.8", ratio(&rows[first]),
+               ratio(&rows[first + with_peer / 2]), slow);
+    }
+    printf("\n");
+    return wrong == 0;
+}

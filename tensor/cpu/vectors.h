@@ -1,0 +1,159 @@
+/*
+ * Vectors of each instruction set, for code that is included once for each of them and names the
+ * operations K(load), K(fma), ...: portable (the compiler's 16-byte vectors), AVX2, AVX-512.
+ * load_n and store_n touch the first n lanes only; load_n makes the others 0.
+ */
+#ifndef TD_TENSOR_CPU_VECTORS_H
+#define TD_TENSOR_CPU_VECTORS_H
+
+#include "tensor/isa.h"
+
+#include <string.h>
+
+#if TD_X86
+#include <immintrin.h>
+#endif
+
+/* Small loops of known length must unroll completely, or the sums fall out of their registers.
+ * Under a sanitizer speed does not matter, and clang would take minutes for the unrolled checks. */
+#ifndef __has_feature
+#define __has_feature(feature) 0
+#endif
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TD_UNROLL
+#elif defined(__clang__)
+#define TD_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define TD_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#define OP static inline __attribute__((always_inline, unused))
+
+/* ---- portable ---- */
+
+typedef float f32x4 __attribute__((vector_size(16)));
+typedef double f64x2 __attribute__((vector_size(16)));
+
+/* Defines the six vector operations of gemm_kernel.inc for a generic vector type. */
+#define GENERIC_OPS(name, elem, vec, lanes)                                                        \
+    OP vec name##_load(const elem *p)                                                              \
+    {                                                                                              \
+        vec v;                                                                                     \
+        memcpy(&v, p, sizeof v);                                                                   \
+        return v;                                                                                  \
+    }                                                                                              \
+    OP void name##_store(elem *p, vec v)                                                           \
+    {                                                                                              \
+        memcpy(p, &v, sizeof v);                                                                   \
+    }                                                                                              \
+    OP vec name##_set1(elem x)                                                                     \
+    {                                                                                              \
+        return x - (vec){ 0 };                                                                     \
+    }                                                                                              \
+    OP vec name##_fma(vec a, vec b, vec c)                                                         \
+    {                                                                                              \
+        return a * b + c;                                                                          \
+    }                                                                                              \
+    OP vec name##_load_n(const elem *p, int n)                                                     \
+    {                                                                                              \
+        vec v = { 0 };                                                                             \
+        for (int i = 0; i < (lanes); i++) {                                                        \
+            if (i < n) {                                                                           \
+                v[i] = p[i];                                                                       \
+            }                                                                                      \
+        }                                                                                          \
+        return v;                                                                                  \
+    }                                                                                              \
+    OP void name##_store_n(elem *p, vec v, int n)                                                  \
+    {                                                                                              \
+        for (int i = 0; i < (lanes); i++) {                                                        \
+            if (i < n) {                                                                           \
+                p[i] = v[i];                                                                       \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+GENERIC_OPS(f32, float, f32x4, 4)
+GENERIC_OPS(f64, double, f64x2, 2)
+
+#if TD_X86
+
+/* ---- AVX2 ---- */
+
+OP TD_TARGET_AVX2 __m256 avx2_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+
+OP TD_TARGET_AVX2 void avx2_store(float *p, __m256 v)
+{
+    _mm256_storeu_ps(p, v);
+}
+
+OP TD_TARGET_AVX2 __m256 avx2_set1(float x)
+{
+    return _mm256_set1_ps(x);
+}
+
+OP TD_TARGET_AVX2 __m256 avx2_fma(__m256 a, __m256 b, __m256 c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+
+OP TD_TARGET_AVX2 __m256i avx2_mask(int n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+OP TD_TARGET_AVX2 __m256 avx2_load_n(const float *p, int n)
+{
+    return _mm256_maskload_ps(p, avx2_mask(n));
+}
+
+OP TD_TARGET_AVX2 void avx2_store_n(float *p, __m256 v, int n)
+{
+    _mm256_maskstore_ps(p, avx2_mask(n), v);
+}
+
+/* ---- AVX-512 ---- */
+
+OP TD_TARGET_AVX512 __m512 avx512_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+
+OP TD_TARGET_AVX512 void avx512_store(float *p, __m512 v)
+{
+    _mm512_storeu_ps(p, v);
+}
+
+OP TD_TARGET_AVX512 __m512 avx512_set1(float x)
+{
+    return _mm512_set1_ps(x);
+}
+
+OP TD_TARGET_AVX512 __m512 avx512_fma(__m512 a, __m512 b, __m512 c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+OP TD_TARGET_AVX512 __mmask16 avx512_mask(int n)
+{
+    return (__mmask16)((1u << n) - 1);
+}
+
+OP TD_TARGET_AVX512 __m512 avx512_load_n(const float *p, int n)
+{
+    return _mm512_maskz_loadu_ps(avx512_mask(n), p);
+}
+
+OP TD_TARGET_AVX512 void avx512_store_n(float *p, __m512 v, int n)
+{
+    _mm512_mask_storeu_ps(p, avx512_mask(n), v);
+}
+
+#endif
+
+#undef OP
+
+#endif

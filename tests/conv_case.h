@@ -1,0 +1,37 @@
+/* One convolution of any shape, all its passes, by any method: against plain loops in double
+ * precision, with workspace of the exact size full of NaN, and the same bits for 1, 2, 3 and 8
+ * threads. Operands are random; so is whether there is a bias, and whether results are added to. */
+#ifndef TD_TESTS_CONV_CASE_H
+#define TD_TESTS_CONV_CASE_H
+
+#include "tensor/cpu/conv.h"
+
+/* A pass writes what it is named after: y, x, w, or the bias. */
+typedef struct conv_operands {
+    void *x, *w, *bias, *y;
+    bool accumulate;
+} conv_operands;
+
+typedef struct conv_method {
+    size_t (*workspace)(const td_conv2d_desc *desc, td_conv2d_pass pass);
+    void (*run)(td_pool *pool, const td_conv2d_desc *desc, td_conv2d_pass pass,
+                const conv_operands *operands, void *workspace);
+    bool bias;       /* has a pass for the bias's gradient */
+    double relative; /* the error allowed, relative to the result's length; 0: each element's is
+                        held against its own terms */
+} conv_method;
+
+void conv_check(const conv_method *method, const td_conv2d_desc *desc);
+
+/* Random numbers for shapes and operands alike. */
+void conv_seed(uint64_t value);
+uint64_t conv_random(void);
+
+/* Fills in the output's size; false if there is none. */
+bool conv_finish(td_conv2d_desc *desc);
+
+/* Set-up and tear-down of a cmocka group. */
+int conv_make_pools(void **state);
+int conv_free_pools(void **state);
+
+#endif
