@@ -95,8 +95,18 @@ static void known_shapes(td_dtype dtype)
         { 80, 130, 1, 130, 3, 1, 1, 1 }, /* only the central tap meets anything */
         { 260, 4, 5, 10, 3, 1, 1, 1 },   /* enough rows for several partial results */
         { 2, 17, 15, 5, 3, 1, 1, 1 },
-        { 150, 5, 3, 5, 3, 1, 1, 5 }, /* depthwise, several blocks of pictures */
-        { 0, 17, 6, 5, 3, 1, 1, 1 },  /* no pictures */
+        { 150, 5, 3, 5, 3, 1, 1, 5 },  /* depthwise, several blocks of pictures */
+        { 2, 33, 9, 140, 3, 2, 1, 1 }, /* blocks gathered from short runs, both ways */
+        { 1, 24, 7, 70, 3, 1, 1, 1 },  /* the same, one picture */
+        { 3, 64, 5, 64, 3, 2, 1, 4 },  /* the same in groups */
+        { 1, 40, 30, 40, 3, 2, 1, 1 }, /* runs of every second pixel */
+        { 5, 20, 8, 2, 3, 1, 1, 1 },   /* taps in the place of channels */
+        { 70, 2, 6, 30, 3, 2, 1, 1 },  /* the same for x */
+        { 3, 64, 6, 1, 5, 1, 2, 1 },
+        { 7, 40, 9, 40, 3, 2, 1, 40 }, /* depthwise, one by one and all together */
+        { 9, 3, 11, 3, 3, 1, 1, 3 },
+        { 3, 130, 7, 130, 9, 1, 4, 130 }, /* more taps than fit into a call */
+        { 0, 17, 6, 5, 3, 1, 1, 1 },      /* no pictures */
         { 0, 6, 6, 6, 3, 1, 1, 6 },
     };
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {

@@ -289,6 +289,17 @@ static void test_layout_does_not_matter(void **state)
         td_gemm(NULL, &d, NULL);
         assert_memory_equal(one, c + i * N, sizeof(float) * N);
     }
+    /* Few rows: the product is turned over. */
+    d.b = bt;
+    d.b_row = 1;
+    d.b_col = K_;
+    d.m = 7;
+    d.a = a.data;
+    float *few = malloc(sizeof(float) * 7 * N);
+    d.c = few;
+    td_gemm(NULL, &d, workspace);
+    assert_memory_equal(few, c, sizeof(float) * 7 * N);
+    free(few);
     free(workspace);
     free(bt);
     free(c);

@@ -28,19 +28,38 @@ td_conv_taps td_conv_taps_make(const td_conv_axis *axis, bool backward, td_conv_
     td_conv_taps taps = { .size = backward ? axis->in : axis->out, .kernel = axis->kernel };
     taps.source = td_conv_take(space, taps.size * taps.kernel * (int64_t)sizeof(int32_t));
     taps.rank = td_conv_take(space, taps.kernel * (int64_t)sizeof(int32_t));
+    taps.first = td_conv_take(space, taps.kernel * (int64_t)sizeof(int32_t));
+    taps.end = td_conv_take(space, taps.kernel * (int64_t)sizeof(int32_t));
     if (!space->base) {
         return taps;
     }
     for (int tap = 0; tap < taps.kernel; tap++) {
-        bool alive = false;
+        taps.first[tap] = taps.end[tap] = 0;
         for (int64_t q = 0; q < taps.size; q++) {
             int64_t source = source_pixel(axis, backward, q, tap);
             taps.source[q * taps.kernel + tap] = (int32_t)source;
-            alive = alive || source >= 0;
+            if (source >= 0) {
+                taps.first[tap] = taps.end[tap] > 0 ? taps.first[tap] : (int32_t)q;
+                taps.end[tap] = (int32_t)q + 1;
+            }
         }
-        taps.rank[tap] = alive ? taps.alive++ : -1;
+        taps.rank[tap] = taps.end[tap] > 0 ? taps.alive++ : -1;
     }
     return taps;
+}
+
+bool td_conv_taps_follow(const td_conv_taps *taps, int64_t q, int64_t apart, int step)
+{
+    if (q + apart >= taps->size) {
+        return false;
+    }
+    const int32_t *here = taps->source + q * taps->kernel, *next = here + apart * taps->kernel;
+    for (int tap = 0; tap < taps->kernel; tap++) {
+        if (here[tap] < 0 ? next[tap] >= 0 : next[tap] != here[tap] + step) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* ---- descriptions ---- */
@@ -114,6 +133,10 @@ static int64_t apply_workspace(const td_conv2d_desc *desc, bool backward)
     if (depthwise(desc)) {
         return td_conv_depthwise_apply_workspace(&apply);
     }
+    if (!rows &&
+        td_conv_narrow_wins(&problem, backward ? TD_CONV_NARROW_DATA : TD_CONV_NARROW_FORWARD)) {
+        return td_conv_narrow_apply_workspace(&apply);
+    }
     return (rows ? td_conv_rows_bytes(desc) : 0) + td_conv_apply_workspace(&apply);
 }
 
@@ -124,6 +147,9 @@ static int64_t reduce_workspace(const td_conv2d_desc *desc)
     td_conv_reduce reduce = { .problem = &problem };
     if (depthwise(desc)) {
         return td_conv_depthwise_reduce_workspace(&reduce);
+    }
+    if (!rows && td_conv_narrow_wins(&problem, TD_CONV_NARROW_WEIGHTS)) {
+        return td_conv_narrow_reduce_workspace(&reduce);
     }
     return (rows ? td_conv_rows_bytes(desc) : 0) + td_conv_reduce_workspace(&reduce);
 }
@@ -182,6 +208,9 @@ void td_conv2d_forward(td_pool *pool, const td_conv2d_desc *desc, const void *x,
         td_conv_rows_run(pool, &(td_conv_rows){ desc, x, workspace });
         apply.source = workspace;
         rest += td_conv_rows_bytes(desc);
+    } else if (td_conv_narrow_wins(&problem, TD_CONV_NARROW_FORWARD)) {
+        td_conv_narrow_apply_run(pool, &apply, workspace);
+        return;
     }
     td_conv_apply_run(pool, &apply, rest);
 }
@@ -212,6 +241,8 @@ void td_conv2d_backward_data(td_pool *pool, const td_conv2d_desc *desc, const vo
                             .accumulate = accumulate };
     if (depthwise(desc)) {
         td_conv_depthwise_apply_run(pool, &apply, workspace);
+    } else if (td_conv_narrow_wins(&problem, TD_CONV_NARROW_DATA)) {
+        td_conv_narrow_apply_run(pool, &apply, workspace);
     } else {
         td_conv_apply_run(pool, &apply, workspace);
     }
@@ -248,6 +279,9 @@ void td_conv2d_backward_weights(td_pool *pool, const td_conv2d_desc *desc, const
         td_conv_rows_run(pool, &(td_conv_rows){ desc, x, workspace });
         reduce.x = workspace;
         rest += td_conv_rows_bytes(desc);
+    } else if (td_conv_narrow_wins(&problem, TD_CONV_NARROW_WEIGHTS)) {
+        td_conv_narrow_reduce_run(pool, &reduce, workspace);
+        return;
     }
     td_conv_reduce_run(pool, &reduce, rest);
 }

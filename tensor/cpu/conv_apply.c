@@ -4,15 +4,25 @@
  * A block of the result is some rows (pictures, and pixels beside each other that meet the same
  * taps) of one pixel row, times one panel of channels. It stays in the first-level cache while the
  * taps add to it, in the order of the taps. A block is a task: nobody else writes it.
+ *
+ * Where few pictures and few such pixels would make blocks of a handful of rows, blocks are
+ * gathered: their sources, from anywhere, are copied side by side before they are multiplied.
  */
 #include "tensor/cpu/conv_internal.h"
+
+#include <string.h>
 
 enum {
     BLOCK_ROWS = 64,   /* of the result */
     BLOCK_DEPTH = 128, /* channels of the source in a term */
     MAX_DEPTH = 128,   /* products in a partial sum: short sums are exact sums; and rows of B in a
                           call of the kernel: they must stay in the L1 cache */
+    MAX_WIDTHS = 4,    /* a block of narrow rows has up to so many times more of them */
     MAX_TERMS = 64,
+    PACK_MIN_ROWS = 192, /* of the result, in all: packing the weights must pay */
+    GATHER_ROWS = 48,    /* of a gathered block */
+    GATHER_BELOW = 20,   /* rows in a run on the average, where gathering pays */
+    GATHER_MIN_DEPTH = 16,
 };
 
 /* Rows [row, row + rows) of the run of pixels that begins at `column`. */
@@ -25,13 +35,20 @@ typedef struct plan {
     const td_conv_apply *apply;
     const td_conv_problem *problem;
     td_conv_taps h, w;
-    int step; /* from one source pixel to the next, where neighbours meet the same taps */
+    int64_t apart; /* from one pixel of a run to the next: 1, or the stride, where one in so many
+                      meets the same taps */
+    int step;      /* from one source pixel to the next then */
     td_conv_strides from, to;
     int64_t from_channels, to_channels; /* of one group */
     int64_t panels;                     /* of one group */
-    int64_t a_row;                      /* from row to row of the source */
+    int64_t a_row, c_row;               /* from row to row of the source, of the result */
+    int64_t block_rows;                 /* more of narrow ones */
     row_block *blocks;
-    int64_t block_count;
+    int64_t block_count; /* of a row of pixels; gathered: of all pixels */
+
+    /* Where runs are short: all pixels, those that meet the same taps next to each other. */
+    int32_t *order;
+    int64_t gathered_pixels; /* in a block; 0: runs are not that short */
 
     /* Panels of weights, [group][panel][tap that is alive][channel of the source][panel width];
      * NULL where the weights serve as they are. */
@@ -40,26 +57,18 @@ typedef struct plan {
 
 /* ---- the plan ---- */
 
-/* Whether pixels q and q + 1 of a row meet the same taps, and their rows follow each other. */
+/* Whether the rows of pixel q + apart go on where those of pixel q end, for all taps. */
 static bool mergeable(const plan *p, int64_t q)
 {
-    const int32_t *here = p->w.source + q * p->w.kernel, *next = here + p->w.kernel;
-    if (p->problem->n > 1 && p->step * p->from.column != p->problem->n * p->from.image) {
-        return false;
-    }
-    for (int tap = 0; tap < p->w.kernel; tap++) {
-        if (here[tap] < 0 ? next[tap] >= 0 : next[tap] != here[tap] + p->step) {
-            return false;
-        }
-    }
-    return true;
+    bool beside = p->problem->n == 1 || p->step * p->from.column == p->problem->n * p->from.image;
+    return beside && td_conv_taps_follow(&p->w, q, p->apart, p->step);
 }
 
 /* Cuts the rows of a run into blocks of about equal size, whole register blocks where possible. */
 static void cut_run(plan *p, int64_t column, int64_t rows)
 {
-    int64_t unit = p->problem->kernels->rows;
-    int64_t pieces = td_divide_up(rows, BLOCK_ROWS);
+    int64_t unit = p->problem->kernels->rows * (p->block_rows > BLOCK_ROWS ? 2 : 1);
+    int64_t pieces = td_divide_up(rows, p->block_rows);
     int64_t piece = td_divide_up(td_divide_up(rows, pieces), unit) * unit;
     for (int64_t row = 0; row < rows; row += piece) {
         p->blocks[p->block_count++] = (row_block){ column, row, td_min64(piece, rows - row) };
@@ -68,12 +77,63 @@ static void cut_run(plan *p, int64_t column, int64_t rows)
 
 static void cut_pixel_row(plan *p)
 {
-    for (int64_t begin = 0, q = 0; q < p->w.size; q++) {
-        if (q + 1 == p->w.size || !mergeable(p, q)) {
-            cut_run(p, begin, (q + 1 - begin) * p->problem->n);
-            begin = q + 1;
+    for (int64_t first = 0; first < td_min64(p->apart, p->w.size); first++) {
+        for (int64_t begin = first, pixels = 1, q = first; q < p->w.size; q += p->apart, pixels++) {
+            if (!mergeable(p, q)) {
+                cut_run(p, begin, pixels * p->problem->n);
+                begin = q + p->apart;
+                pixels = 0;
+            }
         }
     }
+}
+
+/* Pixels whose number leaves the same rest on division by the stride meet the same taps, but for
+ * the borders. */
+static void order_pixels(plan *p)
+{
+    int step_h = p->apply->backward ? p->problem->h.stride : 1;
+    int step_w = p->apply->backward ? p->problem->w.stride : 1;
+    int64_t count = 0;
+    for (int64_t rest = 0; rest < (int64_t)step_h * step_w; rest++) {
+        for (int64_t h = rest / step_w; h < p->h.size; h += step_h) {
+            for (int64_t w = rest % step_w; w < p->w.size; w += step_w) {
+                p->order[count++] = (int32_t)(h * p->w.size + w);
+            }
+        }
+    }
+}
+
+/* Runs in a row of pixels, were it cut. */
+static int64_t count_runs(const plan *p)
+{
+    int64_t runs = 0;
+    for (int64_t q = 0; q < p->w.size; q++) {
+        runs += !mergeable(p, q);
+    }
+    return runs;
+}
+
+/* Few pictures whose pixels cannot be joined make short blocks, which read the weights too often.
+ */
+static bool may_gather(const plan *p)
+{
+    return p->problem->n < GATHER_BELOW && p->from_channels >= GATHER_MIN_DEPTH &&
+           p->h.size * p->w.size > 1;
+}
+
+static bool runs_are_short(const plan *p)
+{
+    return p->w.size * p->problem->n < GATHER_BELOW * count_runs(p);
+}
+
+static void cut_pixels(plan *p)
+{
+    int64_t pixels = p->h.size * p->w.size;
+    p->block_count = td_divide_up(pixels, GATHER_ROWS / p->problem->n);
+    p->gathered_pixels = td_divide_up(pixels, p->block_count);
+    p->block_count = td_divide_up(pixels, p->gathered_pixels);
+    order_pixels(p);
 }
 
 static bool packs(const plan *p)
@@ -83,8 +143,7 @@ static bool packs(const plan *p)
         return true; /* the weights are needed transposed */
     }
     bool one_panel = problem->oc_all <= problem->kernels->panel; /* is packed as it is */
-    bool one_block = p->h.size * p->w.size == 1 && problem->n <= BLOCK_ROWS; /* reads it once */
-    return !one_panel && !one_block;
+    return !one_panel && p->h.size * p->w.size * problem->n >= PACK_MIN_ROWS;
 }
 
 static plan make_plan(const td_conv_apply *apply, td_conv_space *space)
@@ -95,13 +154,17 @@ static plan make_plan(const td_conv_apply *apply, td_conv_space *space)
     p.h = td_conv_taps_make(&problem->h, back, space);
     p.w = td_conv_taps_make(&problem->w, back, space);
     p.step = back ? 1 : problem->w.stride;
+    p.apart = back && problem->n == 1 ? problem->w.stride : 1;
     p.from = back ? problem->y : problem->x;
     p.to = back ? problem->x : problem->y;
     p.from_channels = back ? problem->oc : problem->ic;
     p.to_channels = back ? problem->ic : problem->oc;
     p.panels = td_divide_up(p.to_channels, problem->kernels->panel);
     p.a_row = problem->n == 1 ? p.step * p.from.column : p.from.image;
-    int64_t most = p.w.size * td_divide_up(problem->n, BLOCK_ROWS);
+    p.c_row = problem->n == 1 ? p.apart * p.to.column : p.to.image;
+    int64_t widths = problem->kernels->panel / p.to_channels;
+    p.block_rows = BLOCK_ROWS * (widths < 1 ? 1 : td_min64(widths, MAX_WIDTHS));
+    int64_t most = p.w.size * td_divide_up(problem->n, p.block_rows);
     p.blocks = td_conv_take(space, most * (int64_t)sizeof *p.blocks);
     if (packs(&p)) {
         int64_t alive =
@@ -110,7 +173,15 @@ static plan make_plan(const td_conv_apply *apply, td_conv_space *space)
             td_conv_take(space, problem->groups * p.panels * alive * p.from_channels *
                                     problem->kernels->panel * (int64_t)problem->kernels->size);
     }
-    if (space->base) {
+    if (may_gather(&p)) {
+        p.order = td_conv_take(space, p.h.size * p.w.size * (int64_t)sizeof *p.order);
+    }
+    if (!space->base) {
+        return p;
+    }
+    if (p.order && runs_are_short(&p)) {
+        cut_pixels(&p);
+    } else {
         cut_pixel_row(&p);
     }
     return p;
@@ -189,6 +260,17 @@ static void add_product(term_sum *sum, const char *a, const char *b, int64_t dep
     }
 }
 
+/* The panel of weights of a tap. */
+static const char *weights_of(const plan *p, int64_t group, int64_t panel, int kh, int kw)
+{
+    const td_gemm_kernels *kernels = p->problem->kernels;
+    if (p->packed) {
+        return p->packed + packed_at(p, group, panel, kh, kw) * (int64_t)kernels->size;
+    }
+    int64_t at = weight_at(p, group, (int64_t)kh * p->w.kernel + kw) + panel * kernels->panel;
+    return (const char *)p->apply->weights + at * (int64_t)kernels->size;
+}
+
 static void add_taps(const plan *p, term_sum *sum, int64_t group, int64_t panel, int64_t pixel_row,
                      const row_block *rows)
 {
@@ -203,15 +285,8 @@ static void add_taps(const plan *p, term_sum *sum, int64_t group, int64_t panel,
                 continue;
             }
             int64_t a = source_h[kh] * p->from.row + source_w[kw] * p->from.column + in_block;
-            const char *b;
-            if (p->packed) {
-                b = p->packed + packed_at(p, group, panel, kh, kw) * size;
-            } else {
-                int64_t first = panel * problem->kernels->panel;
-                int64_t tap = (int64_t)kh * p->w.kernel + kw;
-                b = (const char *)p->apply->weights + (weight_at(p, group, tap) + first) * size;
-            }
-            add_product(sum, (const char *)p->apply->source + a * size, b, p->from_channels);
+            add_product(sum, (const char *)p->apply->source + a * size,
+                        weights_of(p, group, panel, kh, kw), p->from_channels);
         }
     }
 }
@@ -226,7 +301,7 @@ static void block_task(void *ctx, int64_t task)
     int64_t panel = task / p->block_count / p->h.size % p->panels;
     int64_t group = task / p->block_count / p->h.size / p->panels;
     int64_t channel = group * p->to_channels + panel * width;
-    int64_t c = pixel_row * p->to.row + rows->column * p->to.column + rows->row * p->to.image;
+    int64_t c = pixel_row * p->to.row + rows->column * p->to.column + rows->row * p->c_row;
 
     term_sum sum = { .kernels = problem->kernels };
     sum.block = (td_gemm_block){
@@ -235,7 +310,7 @@ static void block_task(void *ctx, int64_t task)
         .a_col = 1,
         .b_row = p->packed ? width : problem->oc_all,
         .c = (char *)p->apply->result + (c + channel) * size,
-        .c_row = p->to.image,
+        .c_row = p->c_row,
         .m = rows->rows,
         .n = (int)td_min64(width, p->to_channels - panel * width),
         .accumulate = p->apply->accumulate,
@@ -245,6 +320,133 @@ static void block_task(void *ctx, int64_t task)
         sum.block.bias = (const char *)p->apply->bias + channel * size;
     }
     add_up(&sum); /* even without any term: pixels that meet no tap are written too */
+}
+
+/* ---- gathered blocks ---- */
+
+/* Pixels [first, first + count) of the order, in one group and panel. Their sources are copied side
+ * by side, with zeros where a pixel does not meet a tap, and the sums are copied back. */
+typedef struct gathered {
+    const plan *plan;
+    int64_t group, panel;
+    const int32_t *pixels;
+    int64_t count;
+    term_sum sum;
+    _Alignas(64) char source[GATHER_ROWS * MAX_DEPTH * sizeof(double)]; /* MAX_DEPTH a row */
+    _Alignas(64) char result[GATHER_ROWS * TD_GEMM_MAX_PANEL_BYTES];
+} gathered;
+
+/* Copies `bytes` for every picture of every pixel, between rows of the block and of the result. */
+static void copy_result(gathered *g, bool to_block)
+{
+    const plan *p = g->plan;
+    int64_t n = p->problem->n, size = (int64_t)p->problem->kernels->size;
+    int64_t channel = g->group * p->to_channels + g->panel * p->problem->kernels->panel;
+    int64_t bytes = g->sum.block.n * size, row_bytes = g->sum.block.c_row * size;
+    for (int64_t row = 0; row < g->count * n; row++) {
+        int64_t pixel = g->pixels[row / n];
+        int64_t at = pixel / p->w.size * p->to.row + pixel % p->w.size * p->to.column +
+                     row % n * p->to.image + channel;
+        char *result = (char *)p->apply->result + at * size;
+        char *block = g->result + row * row_bytes;
+        memcpy(to_block ? block : result, to_block ? result : block, (size_t)bytes);
+    }
+}
+
+/* Whether some pixel of the block meets the tap. */
+static bool meets(const gathered *g, int kh, int kw)
+{
+    const plan *p = g->plan;
+    for (int64_t i = 0; i < g->count; i++) {
+        if (p->h.source[g->pixels[i] / p->w.size * p->h.kernel + kh] >= 0 &&
+            p->w.source[g->pixels[i] % p->w.size * p->w.kernel + kw] >= 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Channels [k0, k0 + k) of the source at a tap, into column `to` of the block. */
+static void copy_source(gathered *g, int kh, int kw, int64_t k0, int64_t k, int64_t to)
+{
+    const plan *p = g->plan;
+    int64_t n = p->problem->n, size = (int64_t)p->problem->kernels->size;
+    for (int64_t i = 0; i < g->count; i++) {
+        int32_t h = p->h.source[g->pixels[i] / p->w.size * p->h.kernel + kh];
+        int32_t w = p->w.source[g->pixels[i] % p->w.size * p->w.kernel + kw];
+        int64_t at = h * p->from.row + w * p->from.column + g->group * p->from_channels + k0;
+        char *block = g->source + (i * n * MAX_DEPTH + to) * size;
+        for (int64_t image = 0; image < n; image++, block += MAX_DEPTH * size) {
+            if (h < 0 || w < 0) {
+                memset(block, 0, (size_t)(k * size));
+            } else {
+                const char *from = (const char *)p->apply->source + at * size;
+                memcpy(block, from + image * p->from.image * size, (size_t)(k * size));
+            }
+        }
+    }
+}
+
+static void gather_taps(gathered *g)
+{
+    const plan *p = g->plan;
+    int64_t size = (int64_t)p->problem->kernels->size;
+    for (int kh = 0; kh < p->h.kernel; kh++) {
+        for (int kw = 0; kw < p->w.kernel; kw++) {
+            if (!meets(g, kh, kw)) {
+                continue;
+            }
+            const char *b = weights_of(p, g->group, g->panel, kh, kw);
+            for (int64_t k0 = 0, k; k0 < p->from_channels; k0 += k) {
+                k = td_min64(MAX_DEPTH - g->sum.depth, p->from_channels - k0);
+                copy_source(g, kh, kw, k0, k, g->sum.depth);
+                g->sum.terms[g->sum.block.count++] =
+                    (td_gemm_term){ g->source + g->sum.depth * size,
+                                    b + k0 * g->sum.block.b_row * size, k };
+                g->sum.depth += k;
+                if (g->sum.depth == MAX_DEPTH || g->sum.block.count == MAX_TERMS) {
+                    add_up(&g->sum);
+                }
+            }
+        }
+    }
+}
+
+static void gathered_task(void *ctx, int64_t task)
+{
+    const plan *p = ctx;
+    const td_conv_problem *problem = p->problem;
+    int64_t width = problem->kernels->panel, size = (int64_t)problem->kernels->size;
+    int64_t first = task % p->block_count * p->gathered_pixels;
+    gathered g;
+    g.plan = p;
+    g.panel = task / p->block_count % p->panels;
+    g.group = task / p->block_count / p->panels;
+    g.pixels = p->order + first;
+    g.count = td_min64(p->gathered_pixels, p->h.size * p->w.size - first);
+    g.sum.kernels = problem->kernels;
+    g.sum.depth = 0;
+    g.sum.block = (td_gemm_block){
+        .terms = g.sum.terms,
+        .a_row = MAX_DEPTH,
+        .a_col = 1,
+        .b_row = p->packed ? width : problem->oc_all,
+        .c = g.result,
+        .c_row = width,
+        .m = g.count * problem->n,
+        .n = (int)td_min64(width, p->to_channels - g.panel * width),
+        .accumulate = p->apply->accumulate,
+    };
+    if (p->apply->accumulate) {
+        copy_result(&g, true);
+    }
+    gather_taps(&g);
+    if (p->apply->bias) {
+        int64_t channel = g.group * p->to_channels + g.panel * width;
+        g.sum.block.bias = (const char *)p->apply->bias + channel * size;
+    }
+    add_up(&g.sum); /* even without any term: pixels that meet no tap are written too */
+    copy_result(&g, false);
 }
 
 int64_t td_conv_apply_workspace(const td_conv_apply *apply)
@@ -268,5 +470,9 @@ void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspac
     if (p.packed) {
         td_pool_run(pool, panels * p.h.kernel * p.w.kernel, pack_task, &p);
     }
-    td_pool_run(pool, panels * p.h.size * p.block_count, block_task, &p);
+    if (p.gathered_pixels > 0) {
+        td_pool_run(pool, panels * p.block_count, gathered_task, &p);
+    } else {
+        td_pool_run(pool, panels * p.h.size * p.block_count, block_task, &p);
+    }
 }

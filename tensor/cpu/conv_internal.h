@@ -45,6 +45,7 @@ static inline void *td_conv_take(td_conv_space *space, int64_t bytes)
  * One axis as a table. Forward, source[q*kernel + tap] is the pixel of x that pixel q of y meets at
  * that tap; backward it is the pixel of y that pixel q of x meets; -1 where there is none.
  * rank[tap] numbers the taps that meet anything at all, -1 for the others; `alive` counts them.
+ * Forward, a tap meets the pixels q in [first[tap], end[tap]).
  */
 typedef struct td_conv_taps {
     int64_t size; /* pixels q */
@@ -52,10 +53,14 @@ typedef struct td_conv_taps {
     int alive;
     int32_t *source;
     int32_t *rank;
+    int32_t *first, *end;
 } td_conv_taps;
 
 /* Takes the table's memory, and fills it unless the space only measures. */
 td_conv_taps td_conv_taps_make(const td_conv_axis *axis, bool backward, td_conv_space *space);
+
+/* Whether pixel q + apart meets the same taps as q, each `step` pixels further on. */
+bool td_conv_taps_follow(const td_conv_taps *taps, int64_t q, int64_t apart, int step);
 
 /*
  * The pass that builds pictures: forward (source x, result y) and backward-data (source dy, result
@@ -86,6 +91,21 @@ typedef struct td_conv_reduce {
 int64_t td_conv_reduce_workspace(const td_conv_reduce *reduce);
 void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
 
+/* ---- results of a handful of channels: products of 1x1, and shuffles ---- */
+
+typedef enum td_conv_narrow_pass {
+    TD_CONV_NARROW_FORWARD,
+    TD_CONV_NARROW_DATA,
+    TD_CONV_NARROW_WEIGHTS,
+} td_conv_narrow_pass;
+
+/* Whether that is faster for this pass. */
+bool td_conv_narrow_wins(const td_conv_problem *problem, td_conv_narrow_pass pass);
+int64_t td_conv_narrow_apply_workspace(const td_conv_apply *apply);
+void td_conv_narrow_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace);
+int64_t td_conv_narrow_reduce_workspace(const td_conv_reduce *reduce);
+void td_conv_narrow_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
+
 /* ---- loops over channels, without products of matrices ---- */
 
 /* x as rows for convolutions of few input channels: [h][n][(pad + w + pad)*ic], so that the KW*ic
@@ -99,6 +119,10 @@ typedef struct td_conv_rows {
 
 int64_t td_conv_rows_bytes(const td_conv2d_desc *desc);
 void td_conv_rows_run(td_pool *pool, const td_conv_rows *rows);
+
+/* dw[i] = (accumulate ? dw[i] : 0) + the pieces in order, each of `count`. */
+void td_conv_add_pieces(td_dtype dtype, void *dw, const double *partial, int64_t count,
+                        int64_t pieces, bool accumulate);
 
 /* Depthwise convolutions: one input and one output channel in each group. */
 int64_t td_conv_depthwise_apply_workspace(const td_conv_apply *apply);

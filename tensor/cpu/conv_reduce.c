@@ -14,10 +14,10 @@
 enum {
     BLOCK_ROWS = 128,  /* rows of dy that the taps share while they are in the L1 cache */
     BLOCK_IMAGES = 64, /* at most; of as many pixels as make up BLOCK_ROWS */
-    SMALL_TILE = 64,   /* input channels in a tile, where tiles are few */
-    LARGE_TILE = 128,  /* elsewhere: dy is packed less often */
+    LARGE_TILE = 128,  /* input channels in a tile, at most */
+    SMALL_TILE = 32,   /* and where there are few tiles */
     WANTED_TASKS = 32,
-    MIN_BLOCKS = 8, /* blocks of rows in a piece: enough to be worth a partial result */
+    MIN_BLOCKS = 4, /* blocks of rows in a piece: enough to be worth a partial result */
     TILE_TAPS = 64, /* taps of which a tile remembers whether it has been written */
     CLEAR_BYTES = 65536,
 };
@@ -40,6 +40,18 @@ typedef struct plan {
     char *partial; /* [piece][tap that is alive][ic][oc of all groups], or NULL: dw */
 } plan;
 
+/* Input channels in a tile: as many as leave enough tasks, since dy is packed for every tile; whole
+ * register blocks. */
+static int64_t tile_size(int64_t ic, int64_t panels, int rows)
+{
+    int64_t most = LARGE_TILE;
+    while (most > SMALL_TILE && panels * td_divide_up(ic, most) < WANTED_TASKS) {
+        most /= 2;
+    }
+    int64_t even = td_divide_up(ic, td_divide_up(ic, most));
+    return td_divide_up(even, rows) * rows;
+}
+
 static plan make_plan(const td_conv_reduce *reduce, td_conv_space *space)
 {
     const td_conv_problem *problem = reduce->problem;
@@ -48,8 +60,7 @@ static plan make_plan(const td_conv_reduce *reduce, td_conv_space *space)
     p.w = td_conv_taps_make(&problem->w, false, space);
     p.a_col = problem->n == 1 ? problem->w.stride * problem->x.column : problem->x.image;
     p.panels = td_divide_up(problem->oc, problem->kernels->panel);
-    int64_t large_tiles = problem->groups * p.panels * td_divide_up(problem->ic, LARGE_TILE);
-    p.tile = large_tiles >= WANTED_TASKS ? LARGE_TILE : SMALL_TILE;
+    p.tile = tile_size(problem->ic, problem->groups * p.panels, problem->kernels->rows);
     p.tiles = td_divide_up(problem->ic, p.tile);
 
     int64_t all_pixels = p.h.size * p.w.size;
@@ -146,42 +157,75 @@ typedef struct row_block {
     int64_t dy_pixel, dy_image; /* strides */
 } row_block;
 
-/* Finds the rows of the block whose pixel exists at the tap, as runs of x beside runs of dy. */
-static int runs_of_tap(const tile *t, const row_block *rows, int kh, int kw, td_gemm_term *terms)
+/* The rows that a tap takes of a block, as runs of x beside runs of dy. */
+typedef struct run_list {
+    td_gemm_term terms[BLOCK_ROWS];
+    int count;
+    const char *next_x, *next_dy; /* where the last run would go on */
+} run_list;
+
+static void add_run(run_list *runs, const char *x, const char *dy, int64_t k, int64_t x_bytes,
+                    int64_t dy_bytes)
+{
+    if (x == runs->next_x && dy == runs->next_dy) {
+        runs->terms[runs->count - 1].k += k;
+    } else {
+        runs->terms[runs->count++] = (td_gemm_term){ x, dy, k };
+    }
+    runs->next_x = x + x_bytes;
+    runs->next_dy = dy + dy_bytes;
+}
+
+/* Columns [begin, end) of a row of pixels, the first of which is `pixel`. */
+static void runs_of_pixel_row(const tile *t, const row_block *rows, run_list *runs, int64_t pixel,
+                              int64_t begin, int64_t end, int kh, int kw)
 {
     const plan *p = t->plan;
     const td_conv_problem *problem = p->problem;
-    int64_t size = (int64_t)problem->kernels->size, k = rows->images;
-    int64_t first = rows->image * problem->x.image + t->group * problem->ic + t->channel;
-    const char *next_x = NULL, *next_dy = NULL; /* where a run would go on */
-    int count = 0;
-    for (int64_t i = 0; i < rows->pixels; i++) {
-        int64_t pixel = rows->pixel + i;
-        int32_t source_h = p->h.source[pixel / p->w.size * p->h.kernel + kh];
-        int32_t source_w = p->w.source[pixel % p->w.size * p->w.kernel + kw];
-        if (source_h < 0 || source_w < 0) {
-            continue;
-        }
-        int64_t at = first + source_h * problem->x.row + source_w * problem->x.column;
-        const char *x = (const char *)p->reduce->x + at * size;
-        const char *dy = rows->dy + i * rows->dy_pixel * size;
-        if (x == next_x && dy == next_dy) {
-            terms[count - 1].k += k;
-        } else {
-            terms[count++] = (td_gemm_term){ x, dy, k };
-        }
-        next_x = x + k * p->a_col * size;
-        next_dy = dy + k * rows->dy_image * size;
+    int64_t size = (int64_t)problem->kernels->size;
+    int64_t x_step = problem->w.stride * problem->x.column; /* to the next pixel */
+    int64_t k = rows->images * p->a_col, dy_step = rows->images * rows->dy_image;
+    int64_t source_h = p->h.source[pixel / p->w.size * p->h.kernel + kh];
+    int64_t first = begin > p->w.first[kw] ? begin : p->w.first[kw];
+    int64_t count = td_min64(end, p->w.end[kw]) - first;
+    if (source_h < 0 || count <= 0) {
+        return;
     }
-    return count;
+    int64_t source_w = p->w.source[first * p->w.kernel + kw];
+    const char *x = (const char *)p->reduce->x +
+                    (source_h * problem->x.row + source_w * problem->x.column +
+                     rows->image * problem->x.image + t->group * problem->ic + t->channel) *
+                        size;
+    const char *dy = rows->dy + (pixel + first - begin - rows->pixel) * rows->dy_pixel * size;
+    bool together = k == x_step && dy_step == rows->dy_pixel;
+    int64_t pieces = together ? 1 : count;
+    int64_t at_once = together ? count : 1;
+    for (int64_t i = 0; i < pieces; i++) {
+        add_run(runs, x + i * x_step * size, dy + i * rows->dy_pixel * size, at_once * rows->images,
+                at_once * k * size, at_once * dy_step * size);
+    }
+}
+
+/* Finds the rows of the block whose pixel exists at the tap. */
+static int runs_of_tap(const tile *t, const row_block *rows, int kh, int kw, run_list *runs)
+{
+    int64_t width = t->plan->w.size, last = rows->pixel + rows->pixels;
+    runs->count = 0;
+    runs->next_x = runs->next_dy = NULL;
+    for (int64_t pixel = rows->pixel; pixel < last;) {
+        int64_t begin = pixel % width, end = td_min64(width, begin + last - pixel);
+        runs_of_pixel_row(t, rows, runs, pixel, begin, end, kh, kw);
+        pixel += end - begin;
+    }
+    return runs->count;
 }
 
 static void add_block(tile *t, const row_block *rows)
 {
     const plan *p = t->plan;
-    td_gemm_term terms[BLOCK_ROWS];
+    run_list runs;
     td_gemm_block block = {
-        .terms = terms,
+        .terms = runs.terms,
         .a_row = 1,
         .a_col = p->a_col,
         .b_row = rows->dy_image,
@@ -194,7 +238,7 @@ static void add_block(tile *t, const row_block *rows)
             if (!alive(p, kh, kw)) {
                 continue;
             }
-            block.count = runs_of_tap(t, rows, kh, kw, terms);
+            block.count = runs_of_tap(t, rows, kh, kw, &runs);
             if (block.count > 0) {
                 block.c = tile_at(t, kh, kw);
                 block.accumulate = has_started(t, kh, kw);

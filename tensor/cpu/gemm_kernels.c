@@ -35,32 +35,70 @@ static inline void transpose_4x4(float *to, int64_t row, const float *from, int6
     f32_store(to + 3 * row, __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));
 }
 
-/* A k x n matrix of f32 with dense columns, `col` apart, into rows `panel` apart. */
-static void pack_columns(float *to, const float *from, int64_t panel, int64_t k, int64_t n,
-                         int64_t col)
+#if TD_X86
+/* The same for 8 x 8. */
+static inline TD_TARGET_AVX2 void transpose_8x8(float *to, int64_t row, const float *from,
+                                                int64_t col)
 {
-    enum { WIDTH = 16 }; /* columns side by side: one cache line of a row of the panel */
-    int64_t k4 = k / 4 * 4, n4 = n / 4 * 4;
-    for (int64_t j0 = 0; j0 < n4; j0 += WIDTH) {
-        int64_t end = td_min64(j0 + WIDTH, n4);
-        for (int64_t p = 0; p < k4; p += 4) {
-            for (int64_t j = j0; j < end; j += 4) {
-                transpose_4x4(to + p * panel + j, panel, from + j * col + p, col);
-            }
-        }
+    __m256 r[8], t[8];
+    TD_UNROLL
+    for (int i = 0; i < 4; i++) { /* columns i and i + 4, their first and second halves */
+        __m256 low = _mm256_loadu_ps(from + i * col), high = _mm256_loadu_ps(from + (i + 4) * col);
+        r[i] = _mm256_permute2f128_ps(low, high, 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(low, high, 0x31);
     }
-    for (int64_t p = 0; p < k; p++) {
-        for (int64_t j = p < k4 ? n4 : 0; j < n; j++) {
-            to[p * panel + j] = from[p + j * col];
-        }
+    TD_UNROLL
+    for (int i = 0; i < 8; i += 4) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+        t[i + 2] = _mm256_unpacklo_ps(r[i + 2], r[i + 3]);
+        t[i + 3] = _mm256_unpackhi_ps(r[i + 2], r[i + 3]);
+    }
+    TD_UNROLL
+    for (int i = 0; i < 8; i += 4) {
+        _mm256_storeu_ps(to + i * row, _mm256_shuffle_ps(t[i], t[i + 2], 0x44));
+        _mm256_storeu_ps(to + (i + 1) * row, _mm256_shuffle_ps(t[i], t[i + 2], 0xee));
+        _mm256_storeu_ps(to + (i + 2) * row, _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44));
+        _mm256_storeu_ps(to + (i + 3) * row, _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee));
     }
 }
+#endif
+
+/* Defines packing of a k x n matrix of f32 with dense columns, `col` apart, into rows `panel`
+ * apart.
+ */
+#define PACK_COLUMNS(name, target, unit, transpose)                                                \
+    static target void name(float *to, const float *from, int64_t panel, int64_t k, int64_t n,     \
+                            int64_t col)                                                           \
+    {                                                                                              \
+        enum { WIDTH = 16 }; /* columns side by side: one cache line of a row of the panel */      \
+        int64_t whole_k = k / (unit) * (unit), whole_n = n / (unit) * (unit);                      \
+        for (int64_t j0 = 0; j0 < whole_n; j0 += WIDTH) {                                          \
+            int64_t end = td_min64(j0 + WIDTH, whole_n);                                           \
+            for (int64_t p = 0; p < whole_k; p += (unit)) {                                        \
+                for (int64_t j = j0; j < end; j += (unit)) {                                       \
+                    transpose(to + p * panel + j, panel, from + j * col + p, col);                 \
+                }                                                                                  \
+            }                                                                                      \
+        }                                                                                          \
+        for (int64_t p = 0; p < k; p++) {                                                          \
+            for (int64_t j = p < whole_k ? whole_n : 0; j < n; j++) {                              \
+                to[p * panel + j] = from[p + j * col];                                             \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+PACK_COLUMNS(pack_columns, , 4, transpose_4x4)
+#if TD_X86
+PACK_COLUMNS(pack_columns_avx2, TD_TARGET_AVX2, 8, transpose_8x8)
+#endif
 
 #define K(name) f32_##name
 #define ELEM float
 #define VEC f32x4
 #define LANES 4
 #define TARGET
+#define PACK_COLUMNS_FN pack_columns
 #define MAX_VECS 2
 #define ROWS_1 12
 #define ROWS_2 6
@@ -71,6 +109,7 @@ static void pack_columns(float *to, const float *from, int64_t panel, int64_t k,
 #define VEC f64x2
 #define LANES 2
 #define TARGET
+#define PACK_COLUMNS_FN pack_columns
 #define MAX_VECS 2
 #define ROWS_1 12
 #define ROWS_2 6
@@ -85,6 +124,7 @@ static void pack_columns(float *to, const float *from, int64_t panel, int64_t k,
 #define VEC __m256
 #define LANES 8
 #define TARGET TD_TARGET_AVX2
+#define PACK_COLUMNS_FN pack_columns_avx2
 #define MAX_VECS 2
 #define ROWS_1 12
 #define ROWS_2 6
@@ -97,6 +137,7 @@ static void pack_columns(float *to, const float *from, int64_t panel, int64_t k,
 #define VEC __m512
 #define LANES 16
 #define TARGET TD_TARGET_AVX512
+#define PACK_COLUMNS_FN pack_columns_avx2
 #define MAX_VECS 4
 #define ROWS_1 12
 #define ROWS_2 12
