@@ -1,4 +1,5 @@
-/* The process group, piece by piece: six small cases, each of which every rank prints in its turn.
+/* The process group, piece by piece: seven small cases, each of which every rank prints in its
+ * turn.
  *
  *   group_basics                               two processes, started from here
  *   tdrun --nproc-per-node 2 group_basics      started by the launcher (the environment says who)
@@ -171,12 +172,69 @@ static td_status show_collectives(void)
     return status;
 }
 
+/* ---- 7: scoring a test set once ---- */
+
+/* What the others need of a rank: whether it was right about each of its samples. The "model" says
+ * "even" for every sample. */
+static td_status judge(td_sampler *sampler, td_tensor *right)
+{
+    int64_t index[2 * SAMPLES];
+    int64_t count = sampler->order(sampler, 0, SAMPLES, index);
+    for (int64_t i = 0; i < count; i++) {
+        td_set(right, &i, index[i] % 2 == 0);
+    }
+    return count < 0 ? (td_status)count : TD_OK;
+}
+
+/* all[rank][i] is about sample i * ranks + rank; those beyond the last sample are padding. */
+static td_status score(const td_tensor *all, int64_t each)
+{
+    int64_t ranks = td_dist_world_size(), padded = 0, once = 0;
+    for (int64_t i = 0; i < each * ranks; i++) {
+        int64_t place[] = { i % ranks, i / ranks };
+        padded += td_get(all, place) != 0;
+        once += i < SAMPLES && td_get(all, place) != 0;
+    }
+    TD_TRY(say_in_turn("all gathered    %s", tensor_text(all)));
+    ranks_print("  with the padding %" PRId64 "/%" PRId64 ", each sample once %" PRId64 "/%d\n",
+                padded, each * ranks, once, SAMPLES);
+    return TD_OK;
+}
+
+static td_status gather_and_score(td_sampler *sampler, td_tensor *right, td_tensor *all)
+{
+    TD_TRY(judge(sampler, right));
+    TD_TRY(say_in_turn("right about its samples: %s", tensor_text(right)));
+    TD_TRY(td_all_gather(NULL, all, right, NULL));
+    return score(all, td_numel(right));
+}
+
+static td_status show_evaluation(void)
+{
+    ranks_print(
+        "7. evaluation: 9 samples, gathered from all ranks, without padding, scored once\n");
+    td_sampler *sampler = td_distributed_sampler(NULL); /* not shuffled */
+    if (sampler == NULL) {
+        return TD_E_NOMEM;
+    }
+    int64_t each = sampler->count(sampler, SAMPLES);
+    td_tensor *right = td_new(TD_SHAPE(each), TD_U8, TD_CPU);
+    td_tensor *all = td_new(TD_SHAPE(td_dist_world_size(), each), TD_U8, TD_CPU);
+    td_status status =
+        right != NULL && all != NULL ? gather_and_score(sampler, right, all) : TD_E_NOMEM;
+    td_free(right);
+    td_free(all);
+    td_sampler_free(sampler);
+    return status;
+}
+
 static td_status show_all(const basics *b, const char *how)
 {
     TD_TRY(show_group(how));
     TD_TRY(show_sampler());
     TD_TRY(show_checkpoint(b->save));
-    return show_collectives();
+    TD_TRY(show_collectives());
+    return show_evaluation();
 }
 
 /* ---- starting ---- */
@@ -252,7 +310,7 @@ int main(int argc, char **argv)
           .kind = CLI_TEXT,
           .value = &b.save },
     };
-    cli_parse(argc, argv, "Shows what a process group does, in six cases.", options,
+    cli_parse(argc, argv, "Shows what a process group does, in seven cases.", options,
               (int)(sizeof(options) / sizeof(*options)));
     return run(&b) == TD_OK ? 0 : app_failed("group_basics");
 }

@@ -159,7 +159,7 @@ static td_status measure(bench *b, const char *name, td_status (*way)(bench *))
     double seconds, sent[MAX_RANKS] = { 0 };
     TD_TRY(time_rounds(b, name, way, &seconds));
     sent[b->rank] = (double)b->sent;
-    TD_TRY(ranks_sum(sent, b->size, false));
+    TD_TRY(ranks_sum(sent, b->size));
     ranks_print("%-18s %9.3f ms  ", name, 1e3 * seconds);
     for (int rank = 0; rank < b->size && way != library; rank++) {
         ranks_print(" %9.0f", sent[rank] / 1024);

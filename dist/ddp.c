@@ -111,10 +111,14 @@ static const td_module_type ddp_type = {
     .transparent = true,
 };
 
+bool td_is_ddp(const td_module *m)
+{
+    return m != NULL && m->type == &ddp_type;
+}
+
 td_ddp_state *td_ddp_state_of(const td_module *ddp)
 {
-    TD_REQUIRE(ddp != NULL && ddp->type == &ddp_type, TD_HERE,
-               "the module is %s, not a DistributedDataParallel (td_ddp)",
+    TD_REQUIRE(td_is_ddp(ddp), TD_HERE, "the module is %s, not a DistributedDataParallel (td_ddp)",
                ddp == NULL ? "NULL" : ddp->type->name);
     return ddp->state;
 }

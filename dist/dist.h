@@ -35,6 +35,9 @@ td_status td_dist_init(const td_dist_options *options);
  */
 void td_dist_destroy(void);
 bool td_dist_is_initialized(void);
+/* Whether the environment says that a launcher has started this process as one of several: RANK is
+ * set, or Slurm's variables of a step, or those of mpirun. Then td_dist_init(NULL) can join. */
+bool td_dist_is_launched(void);
 td_group *td_dist_world(void); /* fatal before td_dist_init */
 int td_dist_rank(void);        /* 0 before td_dist_init */
 int td_dist_world_size(void);  /* 1 before td_dist_init */
@@ -141,6 +144,7 @@ typedef struct td_ddp_options {
  * Use it like the model: td_forward, td_backward, td_optim_step. The end of td_backward waits for
  * the buckets; a failed collective is then a fatal error, unless td_ddp_on_error is set. */
 td_module *td_ddp(td_module *model, const td_ddp_options *options);
+bool td_is_ddp(const td_module *m);
 td_module *td_ddp_model(td_module *ddp); /* what is inside */
 /* What went wrong in the last backward (a peer died, an unused parameter): called instead of
  * td_fatal; gradients are then not to be used. */
@@ -196,10 +200,12 @@ td_module *td_convert_sync_batch_norm(td_module *m, td_group *group);
 typedef struct td_spawn_options {
     const char *log_dir; /* NULL: output is this process's own */
     double stop_timeout; /* seconds from SIGTERM to SIGKILL; 0: 30 */
+    int *stopped_by;     /* NULL, or gets the signal that stopped it, else 0 */
 } td_spawn_options;
 /* Forks nprocs processes that run fn(local_rank, arg) and waits for all. The first that fails
- * (non-zero, a signal) ends the others, and its rank and cause are the message. Children die with
- * the parent. Call it before threads exist (no step, no loader, no pool yet). */
+ * (non-zero, a signal) ends the others, and its rank and cause are the message. TERM, INT, HUP and
+ * QUIT go to the children, and when these have ended it is TD_E_INTERRUPTED. Children die with the
+ * parent. Call it before threads exist (no step, no loader, no pool yet). */
 td_status td_spawn(int (*fn)(int local_rank, void *arg), void *arg, int nprocs,
                    const td_spawn_options *options);
 

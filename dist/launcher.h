@@ -67,8 +67,10 @@ td_status td_workers_start(td_workers *w, const td_round *round, const td_signal
 /* Notes which have ended; true if one of them failed, the first of the round: *failure. */
 bool td_workers_look(td_workers *w, td_worker_failure *failure);
 int td_workers_running(const td_workers *w);
-/* Begins to stop them: signal, SIGKILL after the grace period; goes on in td_workers_look. */
+/* Begins to stop them: signal, SIGKILL after the grace period; goes on in td_workers_look. Asked
+ * again it does nothing; td_workers_hurry ends the grace period of those that are being stopped. */
 void td_workers_stop(td_workers *w, int signal, double grace);
+void td_workers_hurry(td_workers *w);
 /* keep_logs: keep what a temporary folder holds if there is something in it for people. */
 void td_workers_close(td_workers *w, bool keep_logs);
 

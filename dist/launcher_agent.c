@@ -144,7 +144,8 @@ static td_status look_at_workers(agent *a)
 static td_status on_signal(agent *a, int signal)
 {
     bool first = a->left == 0;
-    stop_workers(a, signal); /* a second one ends their grace period */
+    td_workers_hurry(a->workers); /* if they are asked already, this ends their grace period */
+    stop_workers(a, signal);
     if (!first) {
         return TD_OK;
     }
@@ -189,7 +190,7 @@ static int end_lost(agent *a)
         int signal = td_signal_watch_wait(a->watch, a->options->monitor_interval);
         if (signal != 0) {
             a->left = signal;
-            stop_workers(a, signal);
+            td_workers_hurry(a->workers);
         }
         (void)td_workers_look(a->workers, &unused);
     }

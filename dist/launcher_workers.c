@@ -430,7 +430,12 @@ void td_workers_stop(td_workers *w, int signal, double grace)
         w->stopping = true;
         w->kill_at = td_clock() + grace;
         td_children_signal(w->children, w->count, signal);
-    } else { /* asked again: no more patience */
+    }
+}
+
+void td_workers_hurry(td_workers *w)
+{
+    if (w->stopping) {
         w->kill_at = td_clock();
     }
 }

@@ -304,17 +304,28 @@ static td_status plan_mpi(td_rendezvous_plan *plan)
     return check_plan(plan);
 }
 
+static bool in_slurm(void)
+{
+    return env("SLURM_JOB_ID") != NULL && env("SLURM_PROCID") != NULL;
+}
+
+static bool in_mpirun(void)
+{
+    return env("OMPI_COMM_WORLD_RANK") != NULL || env("PMI_RANK") != NULL;
+}
+
+/* A batch script has SLURM_PROCID, too, but no step: what it starts without srun is on its own. */
+bool td_dist_is_launched(void)
+{
+    return env("RANK") != NULL || (in_slurm() && env("SLURM_STEP_NODELIST") != NULL) || in_mpirun();
+}
+
 static td_status plan_environment(td_rendezvous_plan *plan)
 {
-    if (env("RANK") == NULL) {
-        if (env("SLURM_JOB_ID") != NULL && env("SLURM_PROCID") != NULL) {
-            return plan_slurm(plan);
-        }
-        if (env("OMPI_COMM_WORLD_RANK") != NULL || env("PMI_RANK") != NULL) {
-            return plan_mpi(plan);
-        }
+    if (env("RANK") != NULL) {
+        return plan_env(plan);
     }
-    return plan_env(plan);
+    return in_slurm() ? plan_slurm(plan) : in_mpirun() ? plan_mpi(plan) : plan_env(plan);
 }
 
 static td_status plan_place(const td_dist_options *options, td_rendezvous_plan *plan)

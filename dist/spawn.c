@@ -37,6 +37,7 @@ typedef struct spawning {
     td_child *children;
     int *errors; /* the reading ends of the children's error pipes */
     int count, started;
+    int stopped_by; /* a signal, or 0 */
     td_signal_watch watch;
 } spawning;
 
@@ -218,20 +219,20 @@ static td_status fail_child(spawning *s, int failed)
 static td_status wait_for_all(spawning *s, double stop_timeout)
 {
     td_status status = TD_OK;
-    int signal = 0;
     while (status == TD_OK && td_children_running(s->children, s->count) > 0) {
-        signal = td_signal_watch_wait(&s->watch, LOOK_EVERY);
+        int signal = td_signal_watch_wait(&s->watch, LOOK_EVERY);
         td_children_reap(s->children, s->count);
         int failed = td_children_first_failure(s->children, s->count);
         if (signal != 0) {
+            s->stopped_by = signal;
             status = td_fail(TD_E_INTERRUPTED, "td_spawn: stopped by %s", td_signal_name(signal));
         } else if (failed >= 0) {
             status = fail_child(s, failed);
         }
     }
     if (td_children_running(s->children, s->count) > 0) {
-        td_children_stop(s->children, s->count, signal != 0 ? signal : SIGTERM, stop_timeout,
-                         &s->watch);
+        td_children_stop(s->children, s->count, s->stopped_by != 0 ? s->stopped_by : SIGTERM,
+                         stop_timeout, &s->watch);
     }
     return status;
 }
@@ -272,6 +273,9 @@ td_status td_spawn(int (*fn)(int local_rank, void *arg), void *arg, int nprocs,
         td_children_stop(s.children, s.started, SIGKILL, 0, &s.watch);
     }
     td_signal_watch_end(&s.watch);
+    if (options->stopped_by != NULL) {
+        *options->stopped_by = s.stopped_by;
+    }
     free_spawning(&s);
     return status;
 }

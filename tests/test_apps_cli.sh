@@ -9,7 +9,7 @@ for source in apps/*.c; do
 done
 
 # The apps that train share most of their options.
-for source in $(grep -lE 'apps/common/(train_args|wine_train|cifar_train)\.h' apps/*.c); do
+for source in $(grep -lE 'apps/common/(wine|cifar)\.h' apps/*.c); do
     name=$(basename "$source" .c)
     app=$apps/$name
     works "$name --help" "$app" --help

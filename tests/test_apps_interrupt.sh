@@ -52,5 +52,5 @@ rc=$?
 test $rc -eq 130
 tap $? "wine, Ctrl-C: code 130 (was $rc)" out
 # shellcheck disable=SC2086
-works 'wine goes on' $wine --resume wine/model_interrupted.safetensors --epochs 3000 --save wine
+works 'wine goes on' $wine --resume wine/model_latest.safetensors --epochs 3000 --save wine
 done_testing

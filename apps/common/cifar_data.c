@@ -1,5 +1,7 @@
 #include "apps/common/cifar_data.h"
 
+#include "apps/common/ranks.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,16 +19,18 @@ static void announce_synthetic(FILE *out, const char *folder)
     fflush(out);
 }
 
-static td_status open_synthetic(const cifar_options *options, const char *folder, cifar_data *data)
+static td_status open_synthetic(const cifar_source *source, const char *folder, cifar_data *data)
 {
-    int64_t limit = options->limit > 0 ? options->limit : SYNTHETIC_TRAIN;
-    announce_synthetic(stderr, folder);
-    announce_synthetic(stdout, folder);
+    int64_t limit = source->limit > 0 ? source->limit : SYNTHETIC_TRAIN;
+    if (ranks_first()) {
+        announce_synthetic(stderr, folder);
+        announce_synthetic(stdout, folder);
+    }
     /* Two seeds: the test pictures are none of the training pictures. */
-    TD_TRY(td_synthetic_images(limit < SYNTHETIC_TRAIN ? limit : SYNTHETIC_TRAIN, 2 * options->seed,
+    TD_TRY(td_synthetic_images(limit < SYNTHETIC_TRAIN ? limit : SYNTHETIC_TRAIN, 2 * source->seed,
                                &data->whole_train));
     return td_synthetic_images(limit < SYNTHETIC_TEST ? limit : SYNTHETIC_TEST,
-                               2 * options->seed + 1, &data->whole_test);
+                               2 * source->seed + 1, &data->whole_test);
 }
 
 static td_status open_cifar(const char *folder, cifar_data *data)
@@ -35,31 +39,31 @@ static td_status open_cifar(const char *folder, cifar_data *data)
     return td_cifar_open(folder, TD_CIFAR10, false, &data->whole_test);
 }
 
-static td_status find(const cifar_options *options, cifar_data *data)
+static td_status find(const cifar_source *source, cifar_data *data)
 {
     const char *variable = getenv("TANDEM_DATA");
-    const char *named = options->folder != NULL ? options->folder : variable;
+    const char *named = source->folder != NULL ? source->folder : variable;
     const char *folder = named != NULL ? named : DEFAULT_FOLDER;
     td_status status = open_cifar(folder, data);
     if (status != TD_E_NOTFOUND) {
         return status;
     }
-    if (options->download) {
+    if (source->download) {
         status = td_cifar_download(folder, TD_CIFAR10, NULL);
         if (status == TD_OK) {
             return open_cifar(folder, data);
         }
         fprintf(stderr, "CIFAR-10 cannot be downloaded: %s\n", td_last_error());
     }
-    return named != NULL ? status : open_synthetic(options, folder, data);
+    return named != NULL ? status : open_synthetic(source, folder, data);
 }
 
-static td_status set_transforms(const cifar_options *options, cifar_data *data)
+static td_status set_transforms(const cifar_source *source, cifar_data *data)
 {
     td_image_transform transform = {
         .mean = { 0.4914f, 0.4822f, 0.4465f },
         .std = { 0.2023f, 0.1994f, 0.2010f },
-        .seed = options->seed,
+        .seed = source->seed,
     };
     TD_TRY(td_dataset_set_transform(data->whole_test, &transform));
     transform.crop_padding = 4;
@@ -67,9 +71,9 @@ static td_status set_transforms(const cifar_options *options, cifar_data *data)
     return td_dataset_set_transform(data->whole_train, &transform);
 }
 
-static td_status take_heads(const cifar_options *options, cifar_data *data)
+static td_status take_heads(const cifar_source *source, cifar_data *data)
 {
-    int64_t limit = options->limit > 0 ? options->limit : INT64_MAX;
+    int64_t limit = source->limit > 0 ? source->limit : INT64_MAX;
     data->train = td_dataset_head(data->whole_train, limit);
     data->test = td_dataset_head(data->whole_test, limit);
     if (data->train == NULL || data->test == NULL) {
@@ -80,15 +84,15 @@ static td_status take_heads(const cifar_options *options, cifar_data *data)
     return TD_OK;
 }
 
-td_status cifar_data_open(const cifar_options *options, cifar_data *data)
+td_status cifar_data_open(const cifar_source *source, cifar_data *data)
 {
     *data = (cifar_data){ 0 };
-    td_status status = find(options, data);
+    td_status status = find(source, data);
     if (status == TD_OK) {
-        status = set_transforms(options, data);
+        status = set_transforms(source, data);
     }
     if (status == TD_OK) {
-        status = take_heads(options, data);
+        status = take_heads(source, data);
     }
     if (status != TD_OK) {
         cifar_data_close(data);

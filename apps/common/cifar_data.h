@@ -4,12 +4,12 @@
 
 #include "tandem.h"
 
-typedef struct cifar_options {
+typedef struct cifar_source {
     const char *folder; /* --data; NULL: $TANDEM_DATA, else data/cifar10 */
     bool download;      /* fetch it into the folder if it is not there */
     int64_t limit;      /* so many training and test images at most; 0: all */
     uint64_t seed;      /* of the crops and flips, and of the synthetic set */
-} cifar_options;
+} cifar_source;
 
 typedef struct cifar_data {
     td_dataset *train, *test;
@@ -22,7 +22,7 @@ typedef struct cifar_data {
  * If there is nothing at the place where it looks, nor on the network with `download`, and no
  * folder was named, it falls back to the synthetic set, and says on stderr and stdout that this is
  * not CIFAR-10 and how to get it. A named folder without the data is an error. */
-td_status cifar_data_open(const cifar_options *options, cifar_data *data);
+td_status cifar_data_open(const cifar_source *source, cifar_data *data);
 void cifar_data_close(cifar_data *data);
 
 #endif

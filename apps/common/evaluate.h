@@ -12,8 +12,9 @@ typedef struct evaluation {
     double loss; /* mean over the samples */
 } evaluation;
 
-/* In evaluation mode, without gradients; the net is left in training mode. It draws nothing from
- * the default generator, so training goes on as if it had not been. */
+/* In evaluation mode, without gradients; with several processes each takes its part, and all get
+ * the figures of the whole, with rank 0's running statistics. The net is left in training mode. It
+ * draws nothing from the default generator, so training goes on as if it had not been. */
 td_status evaluate(td_module *net, const td_dataset *dataset, int64_t batch_size, int workers,
                    evaluation *result);
 

@@ -19,11 +19,11 @@ double seconds_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-void progress_begin(progress *p, int64_t steps_left)
+void progress_begin(progress *p, bool speaks, int64_t steps_left)
 {
     const char *terminal = getenv("TERM");
-    *p = (progress){ .steps_left = steps_left, .last = seconds_now() };
-    p->live = isatty(STDERR_FILENO) && terminal != NULL && strcmp(terminal, "dumb") != 0;
+    *p = (progress){ .speaks = speaks, .steps_left = steps_left, .last = seconds_now() };
+    p->live = speaks && isatty(STDERR_FILENO) && terminal != NULL && strcmp(terminal, "dumb") != 0;
 }
 
 static void clear_line(progress *p)
@@ -83,6 +83,9 @@ double progress_rate(const progress *p, int64_t batch)
 
 void progress_print(progress *p, const char *format, ...)
 {
+    if (!p->speaks) {
+        return;
+    }
     clear_line(p);
     va_list values;
     va_start(values, format);

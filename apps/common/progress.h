@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 typedef struct progress {
+    bool speaks;         /* prints anything: on rank 0 */
     bool live;           /* there is a terminal */
     bool shown;          /* the live line stands there now */
     int64_t steps_left;  /* in the whole run */
@@ -23,7 +24,7 @@ typedef struct progress_point {
     double accuracy; /* 0..1; negative: not counted */
 } progress_point;
 
-void progress_begin(progress *p, int64_t steps_left);
+void progress_begin(progress *p, bool speaks, int64_t steps_left);
 void progress_step(progress *p, const progress_point *now);
 /* Samples per second, by the moving average. */
 double progress_rate(const progress *p, int64_t batch);

@@ -1,22 +1,12 @@
 #include "apps/common/ranks.h"
-#include "dist/error_file.h"
 
 #include "dist/dist.h"
+#include "dist/error_file.h"
 
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-static bool is_given(const train_args *args, const char *option)
-{
-    for (int i = 0; i < args->option_count; i++) {
-        if (strcmp(args->options[i].name, option) == 0) {
-            return args->options[i].given;
-        }
-    }
-    return false;
-}
 
 static int64_t at_least_one(int64_t n)
 {
@@ -31,7 +21,7 @@ void ranks_begin(train_args *args)
     if (args->threads == 0 && getenv("OMP_NUM_THREADS") == NULL) {
         args->threads = at_least_one(td_threads(TD_CPU) / local);
     }
-    if (args->workers > 0 && !is_given(args, "workers")) {
+    if (args->workers > 0 && !train_args_given(args, "workers")) {
         args->workers = at_least_one(args->workers / local);
     }
 }
@@ -52,14 +42,35 @@ void ranks_print(const char *format, ...)
     }
 }
 
-td_status ranks_sum(double *values, int count, bool shard)
+td_status ranks_sum(double *values, int count)
 {
-    return shard || !td_dist_is_initialized() ? TD_OK : td_all_reduce_numbers(NULL, values, count);
+    return !td_dist_is_initialized() ? TD_OK : td_all_reduce_numbers(NULL, values, count);
 }
 
 td_status ranks_barrier(void)
 {
     return td_dist_is_initialized() ? td_barrier(NULL) : TD_OK;
+}
+
+/* FNV-1a: a number below 2^32, so that sums of it are exact. */
+static double hash_of(const char *text)
+{
+    uint32_t hash = 2166136261u;
+    for (; *text != '\0'; text++) {
+        hash = (hash ^ (unsigned char)*text) * 16777619u;
+    }
+    return hash;
+}
+
+td_status ranks_agree(const char *what, const char *text)
+{
+    double hash = hash_of(text), sum = hash;
+    TD_TRY(ranks_sum(&sum, 1));
+    if (sum != hash * td_dist_world_size()) {
+        return td_fail(TD_E_MISMATCH, "the ranks have different %s: rank %d has '%s'", what,
+                       td_dist_rank(), text);
+    }
+    return TD_OK;
 }
 
 void ranks_end(td_status status)

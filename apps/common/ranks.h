@@ -18,8 +18,11 @@ bool ranks_first(void); /* whether this is rank 0, which prints and saves */
 /* Prints on rank 0 only, at once. */
 void ranks_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Sums over all ranks, in place; with `shard` they stay this rank's own. All ranks must call it. */
-td_status ranks_sum(double *values, int count, bool shard);
+/* Sums over all ranks, in place. All ranks must call it. */
+td_status ranks_sum(double *values, int count);
+
+/* TD_E_MISMATCH unless `text` is the same on all ranks; `what` it is, for the message. */
+td_status ranks_agree(const char *what, const char *text);
 
 /* Everyone waits here for the last. */
 td_status ranks_barrier(void);

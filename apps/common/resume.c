@@ -1,10 +1,13 @@
 #include "apps/common/resume.h"
 
+#include "dist/dist.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 void train_epoch_begin(train_state *state, int64_t epoch)
 {
@@ -24,22 +27,22 @@ static bool weights_are_finite(td_module *model)
 }
 
 /* The keys and texts of a checkpoint's metadata while it is put together. */
-typedef struct notes {
+typedef struct note_list {
     td_metadata items[CLI_MAX_OPTIONS + 8];
     char keys[CLI_MAX_OPTIONS + 8][64];
     char values[CLI_MAX_OPTIONS + 8][256];
     int count;
-} notes;
+} note_list;
 
 static void option_key(const cli_option *option, char *key, size_t size)
 {
     snprintf(key, size, "option.%s", option->name);
 }
 
-static void note(notes *all, const char *key, const char *format, ...)
+static void note(note_list *all, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-static void note(notes *all, const char *key, const char *format, ...)
+static void note(note_list *all, const char *key, const char *format, ...)
 {
     int i = all->count++;
     snprintf(all->keys[i], sizeof(all->keys[i]), "%s", key);
@@ -51,7 +54,7 @@ static void note(notes *all, const char *key, const char *format, ...)
 }
 
 td_status train_save(const char *path, td_module *model, td_optim *optim, const train_state *state,
-                     const char *data, const cli_option *options, int option_count)
+                     const train_notes *notes)
 {
     if (!weights_are_finite(model)) {
         return td_fail(
@@ -60,18 +63,21 @@ td_status train_save(const char *path, td_module *model, td_optim *optim, const 
             ": %s is not written; try a lower --lr, or --debug-nan to see where it began",
             state->epoch + 1, state->batch, path);
     }
-    notes all = { 0 };
+    note_list all = { 0 };
+    note(&all, "task", "%s", notes->task);
+    note(&all, "world", "%d", td_dist_world_size());
     note(&all, "epoch", "%" PRId64, state->epoch);
     note(&all, "batch", "%" PRId64, state->batch);
     note(&all, "loss_sum", "%a", state->loss_sum); /* hexadecimal: exact */
     note(&all, "correct", "%" PRId64, state->correct);
     note(&all, "seen", "%" PRId64, state->seen);
-    note(&all, "data", "%s", data);
-    for (int i = 0; i < option_count; i++) {
-        if (options[i].resume != CLI_FORGET) {
+    note(&all, "data", "%s", notes->data);
+    for (int i = 0; i < notes->option_count; i++) {
+        const cli_option *option = &notes->options[i];
+        if (option->resume != CLI_FORGET) {
             char key[64], value[256];
-            option_key(&options[i], key, sizeof(key));
-            cli_get(&options[i], value, sizeof(value));
+            option_key(option, key, sizeof(key));
+            cli_get(option, value, sizeof(value));
             note(&all, key, "%s", value);
         }
     }
@@ -92,8 +98,12 @@ td_status train_save(const char *path, td_module *model, td_optim *optim, const 
 static td_status read_note(const char *path, const char *key, char *text, size_t size)
 {
     td_status status = td_checkpoint_metadata(path, key, text, size);
-    if (status == TD_E_NOTFOUND) {
-        return td_fail_context(status, "%s is no checkpoint of a training run", path);
+    if (status == TD_E_NOTFOUND && access(path, F_OK) == 0) {
+        return td_fail(
+            status,
+            "%s is no checkpoint of a training run: it has no '%s'; give one that one of "
+            "these programs has written (--save)",
+            path, key);
     }
     return status;
 }
@@ -109,16 +119,22 @@ static td_status read_count(const char *path, const char *key, int64_t *value)
     return TD_OK;
 }
 
-td_status train_load(const char *path, td_module *model, td_optim *optim, train_state *state,
-                     const char *data)
+/* The place of a run that had another number of processes. */
+static td_status fit_place(const char *path, train_state *state)
+{
+    int64_t world, now = td_dist_world_size();
+    TD_TRY(read_count(path, "world", &world));
+    if (world != now && state->batch > 0) {
+        int64_t batch = state->batch * world / now;
+        state->loss_sum *= (double)batch / (double)state->batch;
+        state->batch = batch;
+    }
+    return TD_OK;
+}
+
+static td_status read_state(const char *path, train_state *state)
 {
     char text[256], *end;
-    TD_TRY(read_note(path, "data", text, sizeof(text)));
-    if (strcmp(text, data) != 0) {
-        return td_fail(TD_E_MISMATCH,
-                       "%s was trained on '%s', and these data are '%s': give the same --data",
-                       path, text, data);
-    }
     TD_TRY(read_count(path, "epoch", &state->epoch));
     TD_TRY(read_count(path, "batch", &state->batch));
     TD_TRY(read_count(path, "correct", &state->correct));
@@ -128,6 +144,20 @@ td_status train_load(const char *path, td_module *model, td_optim *optim, train_
     if (end == text || *end != '\0') {
         return td_fail(TD_E_FORMAT, "%s: 'loss_sum' is '%s', not a number", path, text);
     }
+    return fit_place(path, state);
+}
+
+td_status train_load(const char *path, td_module *model, td_optim *optim, train_state *state,
+                     const train_notes *notes)
+{
+    char data[256];
+    TD_TRY(read_note(path, "data", data, sizeof(data)));
+    if (strcmp(data, notes->data) != 0) {
+        return td_fail(TD_E_MISMATCH,
+                       "%s was trained on '%s', and these data are '%s': give the same --data",
+                       path, data, notes->data);
+    }
+    TD_TRY(read_state(path, state));
     td_checkpoint checkpoint = { .model = model, .optim = optim, .with_random = true };
     TD_TRY(td_checkpoint_load(path, &checkpoint));
     state->generator = *td_default_generator();
@@ -164,8 +194,14 @@ static td_status restore_option(const char *path, cli_option *option)
     return TD_OK;
 }
 
-td_status resume_options(const char *path, cli_option *options, int count)
+td_status resume_options(const char *path, const char *task, cli_option *options, int count)
 {
+    char trained[256];
+    TD_TRY(read_note(path, "task", trained, sizeof(trained)));
+    if (strcmp(trained, task) != 0) {
+        return td_fail(TD_E_MISMATCH, "%s is a checkpoint of '%s'; this program trains '%s'", path,
+                       trained, task);
+    }
     for (int i = 0; i < count; i++) {
         if (options[i].resume != CLI_FORGET) {
             TD_TRY(restore_option(path, &options[i]));

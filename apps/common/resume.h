@@ -12,26 +12,35 @@
 typedef struct train_state {
     int64_t epoch;          /* the running one, from 0 */
     int64_t batch;          /* how many of its batches are done */
-    double loss_sum;        /* of their losses */
-    int64_t correct, seen;  /* of their samples */
+    double loss_sum;        /* of their losses, each the mean over all ranks */
+    int64_t correct, seen;  /* of their samples, of all ranks */
     td_generator generator; /* the default generator, when the epoch began */
 } train_state;
 
 /* Starts an epoch: remembers the default generator, clears the sums. */
 void train_epoch_begin(train_state *state, int64_t epoch);
 
-/* Writes a checkpoint of the whole run: model, optimizer, place, and those options that a resumed
- * run needs. `data` describes the training data ("cifar10, 50000 samples"). TD_E_ARG: weights are
- * not finite; the file that stood there is left alone. */
-td_status train_save(const char *path, td_module *model, td_optim *optim, const train_state *state,
-                     const char *data, const cli_option *options, int option_count);
+/* What a checkpoint says about the run, besides its state. */
+typedef struct train_notes {
+    const char *task;          /* "wine": only runs of the same task take it up */
+    const char *data;          /* the training data: "cifar10, 50000 samples" */
+    const cli_option *options; /* those that a resumed run needs are written */
+    int option_count;
+} train_notes;
 
-/* Reads it back, sets the default generator, and checks that the data are the same. */
+/* Writes a checkpoint of the whole run: model, optimizer, place, options. TD_E_ARG: weights are not
+ * finite; the file that stood there is left alone. */
+td_status train_save(const char *path, td_module *model, td_optim *optim, const train_state *state,
+                     const train_notes *notes);
+
+/* Reads it back, sets the default generator, and checks that the data are the same. If the run had
+ * another number of processes, batches were of another size; the place is then the same part of the
+ * epoch, rounded down. */
 td_status train_load(const char *path, td_module *model, td_optim *optim, train_state *state,
-                     const char *data);
+                     const train_notes *notes);
 
 /* Sets options from a checkpoint (CLI_RESTORE, CLI_FIXED) that the command line does not give.
- * TD_E_MISMATCH: it gives another value for a CLI_FIXED one. */
-td_status resume_options(const char *path, cli_option *options, int count);
+ * TD_E_MISMATCH: it gives another value for a CLI_FIXED one, or the file is of another task. */
+td_status resume_options(const char *path, const char *task, cli_option *options, int count);
 
 #endif

@@ -4,19 +4,21 @@
 #include <unistd.h>
 
 static volatile sig_atomic_t requested; /* the signal's number */
+static volatile sig_atomic_t speaking;
 
 static void on_signal(int number)
 {
     static const char text[] = "\nstopping after this step (again: at once)\n";
     requested = number;
     /* Not much can be done if the terminal is gone. */
-    if (write(STDERR_FILENO, text, sizeof(text) - 1) < 0) {
+    if (speaking && write(STDERR_FILENO, text, sizeof(text) - 1) < 0) {
         return;
     }
 }
 
-void signals_catch(void)
+void signals_catch(bool speaks)
 {
+    speaking = speaks;
     /* SA_RESETHAND: the second one finds the default again, which ends the program. */
     struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART | SA_RESETHAND };
     sigemptyset(&action.sa_mask);
@@ -40,5 +42,5 @@ bool stop_requested(void)
 
 int stop_exit_code(void)
 {
-    return 128 + (int)requested;
+    return 128 + (requested != 0 ? (int)requested : SIGTERM); /* another rank was asked to stop */
 }

@@ -5,9 +5,10 @@
 
 #include <stdbool.h>
 
-/* From here on signals ask to stop, until signals_restore; and a file that becomes too large for
- * the system's limit is an error of writing, not the end of the program. */
-void signals_catch(void);
+/* From here on signals ask to stop (and, with `speaks`, a line says so), until signals_restore; and
+ * a file that becomes too large for the system's limit is an error of writing, not the end of the
+ * program. */
+void signals_catch(bool speaks);
 void signals_restore(void);
 
 bool stop_requested(void);

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 void train_args_add(train_args *args, cli_option option)
@@ -65,10 +66,17 @@ void train_args_options(train_args *args, const char *data_help, const char *sav
     add_text(args, "save", "PATH", &args->save, save_help);
     add_int(args, "save-every", &args->save_every, 0, 1e6, CLI_FORGET,
             "Epochs between two checkpoints; 0: none");
+    add_int(args, "save-every-steps", &args->save_every_steps, 0, 1e9, CLI_FORGET,
+            "Write a checkpoint also after so many steps, so that little is lost; 0: no");
     add_text(args, "resume", "FILE", &args->resume,
              "Continue from a checkpoint, with the options that it was trained with");
+    add_flag(args, "auto-resume", &args->auto_resume,
+             "Continue from the latest checkpoint if there is one: for programs that are started "
+             "again, as tdrun does");
     add_text(args, "log-dir", "DIR", &args->log_dir,
              "Write metrics.csv and a TensorBoard event file into this folder");
+    add_text(args, "trace", "FILE", &args->trace,
+             "Write a timeline for Perfetto or chrome://tracing");
     add_flag(args, "summary", &args->summary, "Print the model's layers first");
     add_flag(
         args, "debug-nan", &args->debug_nan,
@@ -83,10 +91,50 @@ void train_args_options(train_args *args, const char *data_help, const char *sav
              "The same, and draw the plan (SVG)");
 }
 
-td_status train_args_apply(train_args *args)
+void train_args_add_count(train_args *args, const char *name, int64_t *value, int64_t low,
+                          int64_t high, const char *help)
+{
+    add_int(args, name, value, (double)low, (double)high, CLI_FORGET, help);
+}
+
+void train_args_rank_options(train_args *args)
+{
+    args->timeout = 300;
+    add_flag(args, "shard", &args->shard,
+             "Print loss and accuracy of rank 0's own samples, not those of all ranks");
+    train_args_add(args, (cli_option){ .name = "timeout",
+                                       .argument = "S",
+                                       .help = "Seconds that processes wait for each other",
+                                       .kind = CLI_REAL,
+                                       .value = &args->timeout,
+                                       .low = 0.1,
+                                       .high = 1e6 });
+}
+
+bool train_args_given(const train_args *args, const char *option)
+{
+    for (int i = 0; i < args->option_count; i++) {
+        if (strcmp(args->options[i].name, option) == 0) {
+            return args->options[i].given;
+        }
+    }
+    return false;
+}
+
+/* What --debug-nan finds ends the run; it is no reason for a core file. */
+static void on_not_finite(const char *message, void *user)
+{
+    (void)user;
+    td_error_report(message);
+    fflush(stdout);
+    fprintf(stderr, "%s\n", message);
+    _exit(EXIT_FAILURE);
+}
+
+td_status train_args_apply(train_args *args, const char *task)
 {
     if (args->resume != NULL) {
-        TD_TRY(resume_options(args->resume, args->options, args->option_count));
+        TD_TRY(resume_options(args->resume, task, args->options, args->option_count));
     }
     TD_TRY(td_device_parse(args->device_name, &args->device));
     if (args->threads > 0) {
@@ -94,6 +142,9 @@ td_status train_args_apply(train_args *args)
     }
     td_manual_seed((uint64_t)args->seed);
     td_set_debug_nan(args->debug_nan);
+    if (args->debug_nan) {
+        td_set_fatal_handler(on_not_finite, NULL);
+    }
     args->reports.device = args->device;
     return reports_begin(&args->reports);
 }
@@ -116,7 +167,11 @@ int64_t train_default_workers(void)
 
 int app_failed(const char *program)
 {
-    fprintf(stderr, "%s: %s\n", program, td_last_error());
+    /* In a process of td_spawn the message goes to the one that started it, which prints the cause.
+     */
+    if (getenv("TANDEM_SPAWN_ID") == NULL) {
+        fprintf(stderr, "%s: %s\n", program, td_last_error());
+    }
     td_error_report(td_last_error()); /* for the launcher's report, if there is one */
     return EXIT_FAILURE;
 }

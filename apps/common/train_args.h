@@ -17,8 +17,11 @@ typedef struct train_args {
     const char *save;
     const char *resume;
     const char *log_dir;
-    int64_t save_every;
-    bool debug_nan, summary;
+    const char *trace;
+    int64_t save_every, save_every_steps;
+    bool auto_resume, debug_nan, summary;
+    bool shard;     /* of several processes: rank 0's own figures, not those of all */
+    double timeout; /* seconds that ranks wait for each other */
     reports_options reports;
     td_device device; /* device_name, read by train_args_apply */
 
@@ -31,9 +34,16 @@ typedef struct train_args {
 void train_args_options(train_args *args, const char *data_help, const char *save_help);
 void train_args_add(train_args *args, cli_option option);
 
-/* After parsing: takes from the checkpoint of --resume what was set in that run and not now, reads
- * the device, sets its threads, seeds the default generator, switches --debug-nan on. */
-td_status train_args_apply(train_args *args);
+/* The options of lessons with several processes. */
+void train_args_rank_options(train_args *args);
+void train_args_add_count(train_args *args, const char *name, int64_t *value, int64_t low,
+                          int64_t high, const char *help);
+bool train_args_given(const train_args *args, const char *option);
+
+/* After parsing: takes from the checkpoint of --resume (of the same task) what was set in that run
+ * and not now, reads the device, sets its threads, seeds the default generator, switches
+ * --debug-nan on. */
+td_status train_args_apply(train_args *args, const char *task);
 
 /* When model and optimizer are made: what --memory lists. */
 void train_args_model(td_module *net, const td_optim *optim);
@@ -44,7 +54,8 @@ void train_args_end(void);
 /* 4 loader threads as in the articles, but no more than there are CPUs. */
 int64_t train_default_workers(void);
 
-/* Prints the last error to stderr and returns the exit code of a failure: 1. */
+/* Prints the last error to stderr (a spawned process: leaves it to its parent) and returns the exit
+ * code of a failure: 1. */
 int app_failed(const char *program);
 
 #endif

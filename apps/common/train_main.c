@@ -1,0 +1,71 @@
+/* How a lesson's program begins and ends. */
+#include "apps/common/ranks.h"
+#include "apps/common/signals.h"
+#include "apps/common/train.h"
+#include "apps/common/train_save.h"
+
+#include <stdio.h>
+
+td_status train_begin(train_run *r)
+{
+    if (td_dist_is_initialized()) {
+        ranks_begin(&r->args);
+    }
+    train_find_latest(r);
+    TD_TRY(train_args_apply(&r->args, r->task->name));
+    if (r->args.trace != NULL) {
+        TD_TRY(td_trace_open(r->args.trace));
+    }
+    TD_TRY(r->task->open(r));
+    return ranks_agree("training data", r->data_name);
+}
+
+td_loader *train_loader(train_run *r, td_sampler *sampler)
+{
+    return sampler == NULL
+               ? NULL
+               : td_loader_open(r->train, &(td_loader_options){ .batch_size = r->args.batch_size,
+                                                                .sampler = sampler,
+                                                                .workers = (int)r->args.workers,
+                                                                .device = r->args.device });
+}
+
+static void end(train_run *r)
+{
+    train_args_end();
+    metrics_close(r->log);
+    td_loader_close(r->loader);
+    td_optim_free(r->optim);
+    td_module_free(r->net);
+    r->task->close(r);
+}
+
+int train_alone(train_run *r, train_lesson lesson)
+{
+    td_status status = lesson(r);
+    end(r);
+    return status != TD_OK ? app_failed(r->app) : r->stop ? stop_exit_code() : 0;
+}
+
+int train_rank(train_run *r, const td_dist_options *place, train_lesson lesson)
+{
+    td_dist_options where = place != NULL ? *place : (td_dist_options){ 0 };
+    where.timeout = r->args.timeout;
+    td_status status = td_dist_init(&where); /* all wait for the last */
+    if (status == TD_OK) {
+        status = lesson(r);
+    }
+    int code = status != TD_OK ? app_failed(r->app) : r->stop ? stop_exit_code() : 0;
+    end(r);
+    td_dist_destroy();
+    return code;
+}
+
+int train_spawn(const char *app, int (*rank_main)(int local_rank, void *job), void *job,
+                int64_t nprocs)
+{
+    int signal;
+    td_status status =
+        td_spawn(rank_main, job, (int)nprocs, &(td_spawn_options){ .stopped_by = &signal });
+    return signal != 0 ? 128 + signal : status != TD_OK ? app_failed(app) : 0;
+}
