@@ -43,11 +43,12 @@ interrupted spawned "$apps/cifar_ddp_spawn" $few
 interrupted 'by tdrun' "$apps/tdrun" --nproc-per-node 2 "$apps/cifar_ddp_launch" $few
 
 # A signal to one rank alone, as a batch system may send it: all stop after the same step.
+rm -f out # a line of the run before would be taken for this one's
 # shellcheck disable=SC2086
 "$apps/cifar_ddp_spawn" $few --save one >out 2>&1 &
 parent=$!
 for ((i = 0; i < 400; i++)); do
-    grep -q '== step: \[  2/16\]' out && break
+    grep -qs '== step: \[  2/16\]' out && break
     sleep 0.05
 done
 kill -TERM "$(pgrep -P $parent | tail -n 1)"
