@@ -1,11 +1,12 @@
 /* The convolutions of ResNet-18 on 32x32 pictures (ImageNet stem), pass by pass: milliseconds, and
- * GFLOP/s of useful work (padding not counted), beside the speed of a loop of nothing but
- * multiply-adds.
+ * GFLOP/s of useful work (padding not counted), in f32, bf16 and split f32 (bf16x3), beside the
+ * speed of a loop of nothing but multiply-adds of f32.
  *
- *     bench_conv [batch] [threads] [seconds per measurement]
+ *     bench_conv [batch] [threads] [seconds per measurement] [precision...]
  */
-#include "tensor/cpu/conv.h"
+#include "tensor/cpu/conv_bf16.h"
 #include "tensor/isa.h"
+#include "tensor/precision.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,7 +95,7 @@ static void peak_task(void *ctx, int64_t task)
 {
     (void)task;
 #if TD_X86
-    if (*(td_isa *)ctx == TD_ISA_AVX512) {
+    if (*(td_isa *)ctx >= TD_ISA_AVX512) {
         peak_avx512();
     } else {
         peak_avx2();
@@ -111,7 +112,7 @@ static double measure_peak(int threads)
     if (isa == TD_ISA_PORTABLE) {
         return 0;
     }
-    double flops = isa == TD_ISA_AVX512 ? 16. * 16 * 2 : 12. * 8 * 2, best = 1e30;
+    double flops = isa >= TD_ISA_AVX512 ? 16. * 16 * 2 : 12. * 8 * 2, best = 1e30;
     for (int i = 0; i < 8; i++) {
         double start = now();
         td_pool_run(pool, threads, peak_task, &isa);
@@ -124,8 +125,10 @@ static double measure_peak(int threads)
 /* ---- layers ---- */
 
 typedef struct tensors {
-    td_conv2d_desc desc;
-    float *x, *w, *y;
+    td_precision precision;
+    td_conv_bf16_desc desc;
+    void *x, *y;
+    float *w;
     void *workspace;
 } tensors;
 
@@ -144,33 +147,50 @@ static float *make(int64_t count)
     return p;
 }
 
-static tensors make_tensors(const layer *l, int batch)
+/* bf16 in the memory of f32, where bf16 is wanted. */
+static void *as_dtype(float *values, const td_conv2d_desc *desc, int64_t count)
+{
+    td_bf16 *rounded = (td_bf16 *)(void *)values;
+    for (int64_t i = 0; desc->dtype == TD_BF16 && i < count; i++) {
+        td_bf16 h = td_f32_to_bf16(values[i]);
+        memcpy(&rounded[i], &h, sizeof h);
+    }
+    return values;
+}
+
+static tensors make_tensors(const layer *l, int batch, td_precision precision)
 {
     int out = (l->in + 2 * l->pad - l->kernel) / l->stride + 1;
-    tensors t = { .desc = { .dtype = TD_F32,
-                            .n = batch,
-                            .ic = l->ic,
-                            .ih = l->in,
-                            .iw = l->in,
-                            .oc = l->oc,
-                            .oh = out,
-                            .ow = out,
-                            .kh = l->kernel,
-                            .kw = l->kernel,
-                            .stride_h = l->stride,
-                            .stride_w = l->stride,
-                            .pad_h = l->pad,
-                            .pad_w = l->pad,
-                            .dil_h = 1,
-                            .dil_w = 1,
-                            .groups = 1 } };
+    tensors t = { .precision = precision };
+    t.desc.conv = (td_conv2d_desc){ .dtype = precision == TD_PRECISION_BF16 ? TD_BF16 : TD_F32,
+                                    .n = batch,
+                                    .ic = l->ic,
+                                    .ih = l->in,
+                                    .iw = l->in,
+                                    .oc = l->oc,
+                                    .oh = out,
+                                    .ow = out,
+                                    .kh = l->kernel,
+                                    .kw = l->kernel,
+                                    .stride_h = l->stride,
+                                    .stride_w = l->stride,
+                                    .pad_h = l->pad,
+                                    .pad_w = l->pad,
+                                    .dil_h = 1,
+                                    .dil_w = 1,
+                                    .groups = 1 };
+    t.desc.weight_dtype = TD_F32;
     size_t bytes = 0;
     for (int pass = 0; pass < PASSES; pass++) {
-        size_t need = td_conv2d_workspace(&t.desc, (td_conv2d_pass)pass);
+        size_t need = precision == TD_PRECISION_FP32
+                          ? td_conv2d_workspace(&t.desc.conv, (td_conv2d_pass)pass)
+                          : td_conv_bf16_workspace(&t.desc, (td_conv2d_pass)pass);
         bytes = need > bytes ? need : bytes;
     }
-    t.x = make((int64_t)l->in * l->in * batch * l->ic);
-    t.y = make((int64_t)out * out * batch * l->oc);
+    t.x = as_dtype(make((int64_t)l->in * l->in * batch * l->ic), &t.desc.conv,
+                   (int64_t)l->in * l->in * batch * l->ic);
+    t.y = as_dtype(make((int64_t)out * out * batch * l->oc), &t.desc.conv,
+                   (int64_t)out * out * batch * l->oc);
     t.w = make((int64_t)l->kernel * l->kernel * l->ic * l->oc);
     t.workspace = make((int64_t)bytes / 4 + 1);
     return t;
@@ -197,17 +217,36 @@ static double useful_flops(const layer *l, int batch)
     return 2. * batch * l->ic * l->oc * met * met;
 }
 
-static void run_pass(tensors *t, int pass)
+static void run_bf16_pass(tensors *t, int pass)
 {
     switch (pass) {
     case TD_CONV2D_FORWARD:
-        td_conv2d_forward(pool, &t->desc, t->x, t->w, NULL, t->y, t->workspace);
+        td_conv_bf16_forward(pool, &t->desc, t->x, t->w, NULL, t->y, NULL, t->workspace);
         break;
     case TD_CONV2D_BACKWARD_DATA:
-        td_conv2d_backward_data(pool, &t->desc, t->y, t->w, t->x, false, t->workspace);
+        td_conv_bf16_backward_data(pool, &t->desc, t->y, t->w, t->x, false, t->workspace);
         break;
     default:
-        td_conv2d_backward_weights(pool, &t->desc, t->x, t->y, t->w, false, t->workspace);
+        td_conv_bf16_backward_weights(pool, &t->desc, t->x, t->y, t->w, false, t->workspace);
+        break;
+    }
+}
+
+static void run_pass(tensors *t, int pass)
+{
+    if (t->precision != TD_PRECISION_FP32) {
+        run_bf16_pass(t, pass);
+        return;
+    }
+    switch (pass) {
+    case TD_CONV2D_FORWARD:
+        td_conv2d_forward(pool, &t->desc.conv, t->x, t->w, NULL, t->y, t->workspace);
+        break;
+    case TD_CONV2D_BACKWARD_DATA:
+        td_conv2d_backward_data(pool, &t->desc.conv, t->y, t->w, t->x, false, t->workspace);
+        break;
+    default:
+        td_conv2d_backward_weights(pool, &t->desc.conv, t->x, t->y, t->w, false, t->workspace);
         break;
     }
 }
@@ -225,23 +264,14 @@ static double measure(tensors *t, int pass)
     return best;
 }
 
-int main(int argc, char **argv)
+static void bench_precision(td_precision precision, int batch)
 {
-    int batch = argc > 1 ? atoi(argv[1]) : 256;
-    int threads = argc > 2 ? atoi(argv[2]) : td_default_threads();
-    budget = argc > 3 ? atof(argv[3]) : budget;
-    pool = batch > 0 ? td_pool_new(threads) : NULL;
-    if (!pool) {
-        fprintf(stderr, "usage: bench_conv [batch] [threads] [seconds per measurement]\n");
-        return 1;
-    }
-    double peak = measure_peak(threads), total[PASSES] = { 0 }, flops = 0;
-    printf("batch %d, %d threads, %s, multiply-adds alone: %.0f GFLOP/s\n", batch, threads,
-           td_isa_name(td_isa_current()), peak);
-    printf("%-28s    %-17s %-17s %-17s\n", "", "forward", "backward-data", "backward-weights");
+    double total[PASSES] = { 0 }, flops = 0;
+    printf("\n%-28s    %-17s %-17s %-17s\n", td_precision_name(precision), "forward",
+           "backward-data", "backward-weights");
     for (int i = 0; i < LAYERS; i++) {
         const layer *l = &layers[i];
-        tensors t = make_tensors(l, batch);
+        tensors t = make_tensors(l, batch, precision);
         double useful = useful_flops(l, batch);
         printf("%-28s x%d", l->name, l->count);
         for (int pass = 0; pass < PASSES; pass++) {
@@ -250,7 +280,7 @@ int main(int argc, char **argv)
                 continue;
             }
             double time = measure(&t, pass);
-            printf(" %7.3f ms %6.1f", time * 1e3, useful / time / 1e9);
+            printf(" %7.3f ms %6.0f", time * 1e3, useful / time / 1e9);
             total[pass] += time * l->count;
             flops += useful * l->count;
         }
@@ -258,12 +288,37 @@ int main(int argc, char **argv)
         free_tensors(&t);
     }
     double sum = total[0] + total[1] + total[2];
-    printf("a step: %.2f + %.2f + %.2f = %.2f ms, %.1f useful GFLOP, %.1f GFLOP/s", total[0] * 1e3,
-           total[1] * 1e3, total[2] * 1e3, sum * 1e3, flops / 1e9, flops / sum / 1e9);
-    if (peak > 0) {
-        printf(", %.0f %% of the peak", 100 * flops / sum / 1e9 / peak);
+    printf("%-28s    %7.2f ms        %7.2f ms        %7.2f ms\n", "all, as often as it is there",
+           total[0] * 1e3, total[1] * 1e3, total[2] * 1e3);
+    printf("together %.2f ms, %.2f GFLOP, %.0f GFLOP/s\n", sum * 1e3, flops / 1e9,
+           flops / sum / 1e9);
+}
+
+int main(int argc, char **argv)
+{
+    int batch = argc > 1 ? atoi(argv[1]) : 256;
+    int threads = argc > 2 ? atoi(argv[2]) : td_default_threads();
+    budget = argc > 3 ? atof(argv[3]) : budget;
+    pool = batch > 0 ? td_pool_new(threads) : NULL;
+    if (!pool) {
+        fprintf(stderr,
+                "usage: bench_conv [batch] [threads] [seconds per measurement] [precision...]\n");
+        return 1;
     }
-    printf("\n");
+    printf("batch %d, %d threads, %s, multiply-adds of f32 alone: %.0f GFLOP/s\n", batch, threads,
+           td_isa_name(td_isa_current()), measure_peak(threads));
+    for (int p = 0; p < TD_PRECISION_COUNT; p++) {
+        bool wanted = argc <= 4;
+        for (int i = 4; i < argc; i++) {
+            wanted = wanted || strcmp(argv[i], td_precision_name((td_precision)p)) == 0;
+        }
+        if (wanted && p != TD_PRECISION_FP32 && td_isa_current() < TD_ISA_AVX512_BF16) {
+            printf("\n%s: this instruction set multiplies no bf16\n",
+                   td_precision_name((td_precision)p));
+        } else if (wanted) {
+            bench_precision((td_precision)p, batch);
+        }
+    }
     td_pool_free(pool);
     return 0;
 }

@@ -1,26 +1,58 @@
 #include "tensor/isa.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#if TD_X86
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 static const char *const names[] = {
-    [TD_ISA_PORTABLE] = "portable",
-    [TD_ISA_AVX2] = "avx2",
-    [TD_ISA_AVX512] = "avx512",
+    [TD_ISA_PORTABLE] = "portable",       [TD_ISA_AVX2] = "avx2", [TD_ISA_AVX512] = "avx512",
+    [TD_ISA_AVX512_BF16] = "avx512_bf16", [TD_ISA_AMX] = "amx",
 };
 
 enum { LEVELS = sizeof names / sizeof names[0], UNKNOWN = -1 };
 
-static atomic_int current = UNKNOWN;
+static atomic_int current = UNKNOWN, detected = UNKNOWN;
 
 const char *td_isa_name(td_isa isa)
 {
     return isa >= 0 && (int)isa < LEVELS ? names[isa] : "unknown";
 }
 
-td_isa td_isa_detect(void)
+#if TD_X86
+
+/* The processor has tiles and bf16 products of them, and the system saves the tiles of a thread and
+ * lets this process use them. Other systems than Linux are not known to ask for. */
+static bool has_amx(void)
+{
+    enum { TILE_DATA = 18, REQUEST_PERMISSION = 0x1023 };
+    const unsigned osxsave = 1u << 27, amx_bf16 = 1u << 22, amx_tile = 1u << 24;
+    unsigned a, b, c, d, low, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & osxsave) ||
+        !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & amx_bf16) || !(d & amx_tile)) {
+        return false;
+    }
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    if ((low >> (TILE_DATA - 1) & 3) != 3) {
+        return false;
+    }
+#ifdef SYS_arch_prctl
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+
+#endif
+
+static td_isa detect(void)
 {
 #if TD_X86
     /* The builtin asks CPUID, and XCR0 for whether the system saves the wide registers. */
@@ -30,12 +62,25 @@ td_isa td_isa_detect(void)
     }
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-        return TD_ISA_AVX512;
+        if (!__builtin_cpu_supports("avx512bf16")) {
+            return TD_ISA_AVX512;
+        }
+        return has_amx() ? TD_ISA_AMX : TD_ISA_AVX512_BF16;
     }
     return TD_ISA_AVX2;
 #else
     return TD_ISA_PORTABLE;
 #endif
+}
+
+td_isa td_isa_detect(void)
+{
+    int isa = atomic_load_explicit(&detected, memory_order_relaxed);
+    if (isa == UNKNOWN) {
+        isa = (int)detect(); /* threads that get here together find the same */
+        atomic_store(&detected, isa);
+    }
+    return (td_isa)isa;
 }
 
 /* The level that the environment asks for, or `best` where it asks for nothing usable. */
@@ -57,8 +102,9 @@ static td_isa from_environment(td_isa best)
         return best;
     }
     fprintf(stderr,
-            "tandem: TANDEM_CPU_ISA=%s is unknown (use portable, avx2 or avx512); using %s\n", wish,
-            names[best]);
+            "tandem: TANDEM_CPU_ISA=%s is unknown (use portable, avx2, avx512, avx512_bf16 or "
+            "amx); using %s\n",
+            wish, names[best]);
     return best;
 }
 
@@ -73,6 +119,12 @@ td_isa td_isa_current(void)
     int expected = UNKNOWN;
     atomic_compare_exchange_strong(&current, &expected, chosen);
     return (td_isa)(expected == UNKNOWN ? chosen : expected);
+}
+
+td_isa td_isa_vectors(void)
+{
+    td_isa isa = td_isa_current();
+    return isa < TD_ISA_AVX512 ? isa : TD_ISA_AVX512;
 }
 
 td_isa td_isa_force(td_isa isa)

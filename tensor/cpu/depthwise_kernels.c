@@ -42,12 +42,12 @@ const td_depthwise_kernels *td_depthwise_kernels_for(td_dtype dtype)
         return &f64_depthwise_kernels;
     }
 #if TD_X86
-    switch (td_isa_current()) {
+    switch (td_isa_vectors()) {
     case TD_ISA_AVX512:
         return &avx512_depthwise_kernels;
     case TD_ISA_AVX2:
         return &avx2_depthwise_kernels;
-    case TD_ISA_PORTABLE:
+    default:
         break;
     }
 #endif

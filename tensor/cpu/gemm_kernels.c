@@ -153,12 +153,12 @@ const td_gemm_kernels *td_gemm_kernels_for(td_dtype dtype)
         return &f64_kernels;
     }
 #if TD_X86
-    switch (td_isa_current()) {
+    switch (td_isa_vectors()) {
     case TD_ISA_AVX512:
         return &avx512_kernels;
     case TD_ISA_AVX2:
         return &avx2_kernels;
-    case TD_ISA_PORTABLE:
+    default:
         break;
     }
 #endif

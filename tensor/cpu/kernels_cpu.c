@@ -28,6 +28,8 @@ static const td_kernels tables[] = {
     [TD_ISA_PORTABLE] = TD_CPU_TABLE("portable"),
     [TD_ISA_AVX2] = TD_CPU_TABLE("avx2"),
     [TD_ISA_AVX512] = TD_CPU_TABLE("avx512"),
+    [TD_ISA_AVX512_BF16] = TD_CPU_TABLE("avx512_bf16"),
+    [TD_ISA_AMX] = TD_CPU_TABLE("amx"),
 };
 
 const td_kernels *td_cpu_kernels(void)

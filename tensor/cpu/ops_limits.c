@@ -70,7 +70,7 @@ PEAK(peak_f64_avx512, TD_TARGET_AVX512, __m512d, _mm512_set1_pd, _mm512_fmadd_pd
 
 static peak peak_of(bool wide)
 {
-    switch (td_isa_current()) {
+    switch (td_isa_vectors()) {
 #if TD_X86
     case TD_ISA_AVX2:
         return wide ? (peak){ peak_f64_avx2, 4 } : (peak){ peak_f32_avx2, 8 };

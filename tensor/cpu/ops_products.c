@@ -6,6 +6,7 @@
 #include "tensor/cpu/gemm_kernels.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_dense.h"
+#include "tensor/cpu/ops_products.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/storage.h"
 
@@ -157,8 +158,8 @@ void td_cpu_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const t
 
 /* ---- convolutions ---- */
 
-static td_conv2d_desc describe(const td_tensor *x, const td_tensor *w, const td_tensor *y,
-                               const td_conv2d_params *p)
+td_conv2d_desc td_conv2d_describe(const td_tensor *x, const td_tensor *w, const td_tensor *y,
+                                  const td_conv2d_params *p)
 {
     return (td_conv2d_desc){
         .dtype = general_dtype(x),
@@ -191,8 +192,11 @@ static void *take_workspace(td_device device, const td_conv2d_desc *desc, td_con
 void td_cpu_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const td_tensor *bias,
                    const td_conv2d_params *params, td_tensor *stats)
 {
+    if (td_bf16_conv2d(y, x, w, bias, params, stats)) {
+        return;
+    }
     td_device device = td_device_of(y);
-    td_conv2d_desc desc = describe(x, w, y, params);
+    td_conv2d_desc desc = td_conv2d_describe(x, w, y, params);
     td_staged sy, sx, sw, sb;
     const void *from = stage_factor(&sx, x, w, TD_IMAGE);
     const void *filter = stage_factor(&sw, w, x, TD_FILTER);
@@ -213,8 +217,11 @@ void td_cpu_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const t
 void td_cpu_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tensor *w,
                               const td_conv2d_params *params, bool accumulate)
 {
+    if (td_bf16_conv2d_grad_input(dx, dy, w, params, accumulate)) {
+        return;
+    }
     td_device device = td_device_of(dx);
-    td_conv2d_desc desc = describe(dx, w, dy, params);
+    td_conv2d_desc desc = td_conv2d_describe(dx, w, dy, params);
     td_staged sdx, sdy, sw;
     const void *from = stage_factor(&sdy, dy, w, TD_IMAGE);
     const void *filter = stage_factor(&sw, w, dy, TD_FILTER);
@@ -230,8 +237,11 @@ void td_cpu_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tenso
 void td_cpu_conv2d_grad_weight(td_tensor *dw, const td_tensor *dy, const td_tensor *x,
                                const td_conv2d_params *params, bool accumulate)
 {
+    if (td_bf16_conv2d_grad_weight(dw, dy, x, params, accumulate)) {
+        return;
+    }
     td_device device = td_device_of(dw);
-    td_conv2d_desc desc = describe(x, dw, dy, params);
+    td_conv2d_desc desc = td_conv2d_describe(x, dw, dy, params);
     td_staged sdw, sdy, sx;
     const void *from = stage_factor(&sdy, dy, x, TD_IMAGE);
     const void *input = stage_factor(&sx, x, dy, TD_IMAGE);

@@ -27,12 +27,12 @@
 const td_wino_kernels *td_wino_kernels_now(void)
 {
 #if TD_X86
-    switch (td_isa_current()) {
+    switch (td_isa_vectors()) {
     case TD_ISA_AVX512:
         return &avx512_wino_kernels;
     case TD_ISA_AVX2:
         return &avx2_wino_kernels;
-    case TD_ISA_PORTABLE:
+    default:
         break;
     }
 #endif

@@ -1,0 +1,51 @@
+/* What the passes of the bf16 convolutions share. */
+#ifndef TD_TENSOR_CPU_CONV_BF16_INTERNAL_H
+#define TD_TENSOR_CPU_CONV_BF16_INTERNAL_H
+
+#include "tensor/cpu/bf16_kernels.h"
+#include "tensor/cpu/conv_bf16.h"
+#include "tensor/cpu/conv_internal.h"
+
+/*
+ * Pictures as the kernels read them: bf16, and the channels of a group in whole steps. Either the
+ * caller's memory as it is, or a copy in the workspace that is padded, split in two, or made into
+ * rows: in convolutions of few input channels the KW taps of a row become one pixel's channels,
+ * zeros where the picture ends.
+ */
+typedef struct td_bf16_pictures {
+    const void *from; /* the caller's */
+    td_dtype dtype;
+    const td_conv2d_desc *rows; /* of the convolution, if rows are made; otherwise NULL */
+    int64_t groups, channels;   /* of a group, real */
+    int64_t height, width, images;
+    int depth;          /* of a step */
+    int64_t steps;      /* of a group */
+    td_conv_strides at; /* in `data` */
+    td_bf16 *copy;      /* NULL: data is the caller's */
+    const td_bf16 *data;
+    int64_t low; /* to the low parts; 0: none */
+} td_bf16_pictures;
+
+/* Pictures of `groups` times `channels` channels. Takes the copy's memory if there must be one. */
+td_bf16_pictures td_bf16_pictures_plan(const void *from, td_dtype dtype, int64_t groups,
+                                       int64_t channels, int64_t height, int64_t width,
+                                       int64_t images, td_conv_space *space);
+/* x as rows. */
+td_bf16_pictures td_bf16_rows_plan(const void *x, const td_conv2d_desc *desc, td_conv_space *space);
+/* Makes the copy, if any. */
+void td_bf16_pictures_run(td_pool *pool, const td_bf16_pictures *pictures);
+
+/* Whether x is made into rows. */
+bool td_bf16_uses_rows(const td_conv2d_desc *desc);
+
+/* The convolution, over rows where they are used. */
+td_conv_problem td_bf16_problem(const td_conv2d_desc *desc, bool rows);
+
+/* Steps of at most 32 that cut `channels` without a rest and without much waste: the depth of each,
+ * 0 if there is no such cut. */
+int td_bf16_depth(int64_t channels);
+
+int64_t td_conv_bf16_apply_workspace(const td_conv_bf16_desc *desc, bool backward);
+int64_t td_conv_bf16_reduce_workspace(const td_conv_bf16_desc *desc);
+
+#endif
