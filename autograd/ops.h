@@ -102,6 +102,10 @@ td_tensor *td_global_avg_pool2d(td_tensor *x, td_site at); /* -> [N,C,1,1] */
 /* Drops with probability p in [0,1), scales the rest by 1/(1-p). Draws by Philox with the given key
  * and counter (random.h), so they repeat when those do. */
 td_tensor *td_dropout(td_tensor *x, double p, td_philox_key key, uint64_t counter, td_site at);
+/* Multiplies each sample x[n,...] by 0 with probability p in [0,1), by 1/(1-p) otherwise. Sample n is
+ * drawn by Philox with the given key and counter (counter, n). */
+td_tensor *td_stochastic_depth(td_tensor *x, double p, td_philox_key key, uint64_t counter,
+                               td_site at);
 /* index i64 of any shape in [0, rows), table[rows, d] -> [...index, d]. */
 td_tensor *td_embedding(td_tensor *index, td_tensor *table, td_site at);
 /* logits[N,K], labels[N] i64 in [0,K) -> mean over N of (1-s) nll + s/K sum(-log p), a scalar. */
@@ -155,6 +159,7 @@ td_tensor *td_cast(td_tensor *x, td_dtype dtype, td_site at); /* float to float 
 #define td_avg_pool2d(...) td_avg_pool2d(__VA_ARGS__, TD_HERE)
 #define td_global_avg_pool2d(...) td_global_avg_pool2d(__VA_ARGS__, TD_HERE)
 #define td_dropout(...) td_dropout(__VA_ARGS__, TD_HERE)
+#define td_stochastic_depth(...) td_stochastic_depth(__VA_ARGS__, TD_HERE)
 #define td_embedding(...) td_embedding(__VA_ARGS__, TD_HERE)
 #define td_cross_entropy_smooth(...) td_cross_entropy_smooth(__VA_ARGS__, TD_HERE)
 #define td_cross_entropy(...) td_cross_entropy(__VA_ARGS__, TD_HERE)

@@ -1,7 +1,35 @@
 /* PyTorch's initialisations, draw by draw, from the default generator. */
-#include "nn/nn.h"
+#include "nn/module.h"
 
 #include <math.h>
+
+static _Thread_local bool blank;
+
+bool td_init_blank(bool on)
+{
+    bool before = blank;
+    blank = on;
+    return before;
+}
+
+bool td_init_is_blank(void)
+{
+    return blank;
+}
+
+void td_init_uniform_(td_tensor *t, double bound)
+{
+    if (!blank) {
+        td_uniform_(t, -bound, bound, td_default_generator());
+    }
+}
+
+void td_init_normal_(td_tensor *t, double std)
+{
+    if (!blank) {
+        td_normal_(t, 0.0, std, td_default_generator());
+    }
+}
 
 /* The inputs that one output of a weight [O,I,...] sums over. */
 static int64_t fan_in_of(const td_tensor *weight)
@@ -20,14 +48,21 @@ void td_init_kaiming_uniform_(td_tensor *weight)
     double a = sqrt(5.0);
     double gain = sqrt(2.0 / (1.0 + a * a));
     double bound = sqrt(3.0) * (gain / sqrt((double)fan_in));
-    td_uniform_(weight, -bound, bound, td_default_generator());
+    td_init_uniform_(weight, bound);
 }
 
 void td_init_bias_uniform_(td_tensor *bias, int64_t fan_in)
 {
     if (fan_in > 0) {
-        double bound = 1.0 / sqrt((double)fan_in);
-        td_uniform_(bias, -bound, bound, td_default_generator());
+        td_init_uniform_(bias, 1.0 / sqrt((double)fan_in));
+    }
+}
+
+void td_init_kaiming_normal_fan_in_(td_tensor *weight)
+{
+    int64_t fan_in = fan_in_of(weight);
+    if (fan_in > 0) {
+        td_init_normal_(weight, sqrt(2.0) / sqrt((double)fan_in));
     }
 }
 
@@ -36,6 +71,6 @@ void td_init_kaiming_normal_fan_out_(td_tensor *weight)
     int64_t inputs = weight->ndim > 1 ? weight->shape[1] : 1;
     int64_t fan_out = inputs > 0 ? td_numel(weight) / inputs : 0;
     if (fan_out > 0) {
-        td_normal_(weight, 0.0, sqrt(2.0) / sqrt((double)fan_out), td_default_generator());
+        td_init_normal_(weight, sqrt(2.0) / sqrt((double)fan_out));
     }
 }

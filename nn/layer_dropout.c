@@ -1,7 +1,7 @@
-/* Dropout. Each layer draws from a Philox stream of its own: the key is the run's seed and a hash
- * of the layer's path, the counter the number of its forwards so far. So the masks do not depend on
- * what else is drawn, and a resumed run, which gets seed and count from the checkpoint, goes on
- * with the masks that the uninterrupted one would have had. */
+/* Dropout and StochasticDepth. Each layer draws from a Philox stream of its own: the key is the
+ * run's seed and a hash of the layer's path, the counter the number of its forwards so far. So the
+ * masks do not depend on what else is drawn, and a resumed run, which gets seed and count from the
+ * checkpoint, goes on with the masks that the uninterrupted one would have had. */
 #include "nn/module.h"
 
 typedef struct dropout_state {
@@ -20,16 +20,30 @@ static uint64_t hash_text(const char *text)
     return hash;
 }
 
+static td_philox_key key_of(const td_module *self)
+{
+    const dropout_state *s = self->state;
+    /* An odd factor: no two replicas get the same seed. */
+    uint64_t seed = s->place.seed + s->replica * UINT64_C(0x9e3779b97f4a7c15);
+    return (td_philox_key){ seed, hash_text(td_node_of(self)->path) };
+}
+
 static td_tensor *dropout_forward(td_module *self, td_tensor *x, td_site at)
 {
     dropout_state *s = self->state;
     if (!self->training || s->p == 0.0) {
         return x;
     }
-    /* An odd factor: no two replicas get the same seed. */
-    uint64_t seed = s->place.seed + s->replica * UINT64_C(0x9e3779b97f4a7c15);
-    td_philox_key key = { seed, hash_text(td_node_of(self)->path) };
-    return (td_dropout)(x, s->p, key, s->place.calls++, at);
+    return (td_dropout)(x, s->p, key_of(self), s->place.calls++, at);
+}
+
+static td_tensor *stochastic_depth_forward(td_module *self, td_tensor *x, td_site at)
+{
+    dropout_state *s = self->state;
+    if (!self->training || s->p == 0.0) {
+        return x;
+    }
+    return (td_stochastic_depth)(x, s->p, key_of(self), s->place.calls++, at);
 }
 
 static void dropout_describe(const td_module *self, char *text, size_t size)
@@ -44,22 +58,33 @@ static const td_module_type dropout_type = {
     .describe = dropout_describe,
 };
 
+static const td_module_type stochastic_depth_type = {
+    .name = "StochasticDepth",
+    .forward = stochastic_depth_forward,
+    .describe = dropout_describe,
+};
+
+static bool draws(const td_module *m)
+{
+    return m->type == &dropout_type || m->type == &stochastic_depth_type;
+}
+
 td_dropout_place *td_dropout_place_of(td_module *m)
 {
-    return m->type == &dropout_type ? &((dropout_state *)m->state)->place : NULL;
+    return draws(m) ? &((dropout_state *)m->state)->place : NULL;
 }
 
 void td_dropout_set_replica(td_module *m, uint64_t replica)
 {
-    if (m->type == &dropout_type) {
+    if (draws(m)) {
         ((dropout_state *)m->state)->replica = replica;
     }
 }
 
-td_module *td_nn_dropout(double p)
+static td_module *make(const td_module_type *type, double p)
 {
-    TD_REQUIRE(p >= 0.0 && p < 1.0, TD_HERE, "td_nn_dropout(%g): p must be in [0, 1)", p);
-    td_module *m = td_module_new(&dropout_type, sizeof(dropout_state));
+    TD_REQUIRE(p >= 0.0 && p < 1.0, TD_HERE, "%s(%g): p must be in [0, 1)", type->name, p);
+    td_module *m = td_module_new(type, sizeof(dropout_state));
     if (m == NULL) {
         return NULL;
     }
@@ -67,4 +92,14 @@ td_module *td_nn_dropout(double p)
     s->p = p;
     s->place.seed = td_default_generator()->seed;
     return td_module_finish(m);
+}
+
+td_module *td_nn_dropout(double p)
+{
+    return make(&dropout_type, p);
+}
+
+td_module *td_nn_stochastic_depth(double p)
+{
+    return make(&stochastic_depth_type, p);
 }

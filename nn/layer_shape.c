@@ -34,6 +34,19 @@ td_module *td_nn_gelu(void)
     return td_module_finish(td_module_new(&gelu_type, 0));
 }
 
+static td_tensor *silu_forward(td_module *self, td_tensor *x, td_site at)
+{
+    (void)self;
+    return (td_silu)(x, at);
+}
+
+static const td_module_type silu_type = { .name = "SiLU", .forward = silu_forward };
+
+td_module *td_nn_silu(void)
+{
+    return td_module_finish(td_module_new(&silu_type, 0));
+}
+
 /* ---- pooling ---- */
 
 static td_tensor *max_pool_forward(td_module *self, td_tensor *x, td_site at)

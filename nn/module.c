@@ -242,7 +242,11 @@ td_tensor *td_module_buffer(td_module *m, const char *name, td_tensor *t)
 
 td_tensor *td_module_new_parameter(td_module *m, const char *name, td_shape shape, td_layout layout)
 {
-    return td_module_parameter(m, name, td_new_layout(shape, TD_F32, layout, TD_CPU));
+    td_tensor *t = td_new_layout(shape, TD_F32, layout, TD_CPU);
+    if (t != NULL && td_init_is_blank()) {
+        td_fill_(t, 0.0);
+    }
+    return td_module_parameter(m, name, t);
 }
 
 td_module *td_module_finish(td_module *m)

@@ -34,6 +34,13 @@ static inline td_module_node *td_node_of(const td_module *m)
 td_tensor *td_module_new_parameter(td_module *m, const char *name, td_shape shape,
                                    td_layout layout);
 
+/* While on, this thread's initialisations draw nothing, and new parameters are zero: for models
+ * whose weights are loaded next. Returns what was before. */
+bool td_init_blank(bool on);
+bool td_init_is_blank(void);
+void td_init_uniform_(td_tensor *t, double bound); /* in [-bound, bound) */
+void td_init_normal_(td_tensor *t, double std);
+
 /* Tells m's observer, if it has one. td_forward does; so does who runs a module in another way. */
 void td_module_tell(td_module *m, const td_tensor *x, const td_tensor *y);
 
@@ -48,7 +55,7 @@ typedef struct td_dropout_place {
     uint64_t calls; /* forwards in training so far */
 } td_dropout_place;
 
-/* The place of a Dropout module; NULL if m is of another type. */
+/* The place of a Dropout or StochasticDepth module; NULL if m is of another type. */
 td_dropout_place *td_dropout_place_of(td_module *m);
 /* Data parallelism: replica k > 0 of a model draws other masks than replica 0, from the same place.
  * Nothing happens if m is of another type. */

@@ -112,11 +112,15 @@ td_module *td_nn_batch_norm2d(int64_t channels); /* nn.BatchNorm2d: eps 1e-5, mo
 td_module *td_nn_layer_norm(int64_t features);   /* nn.LayerNorm */
 td_module *td_nn_relu(void);
 td_module *td_nn_gelu(void);
+td_module *td_nn_silu(void);
 td_module *td_nn_max_pool2d(int kernel, int stride, int padding);
 td_module *td_nn_avg_pool2d(int kernel, int stride, int padding);
 td_module *td_nn_global_avg_pool2d(void); /* nn.AdaptiveAvgPool2d(1) */
 td_module *td_nn_flatten(void);           /* from dimension 1 */
 td_module *td_nn_dropout(double p);       /* its own Philox stream, by its place in the model */
+/* torchvision's StochasticDepth of mode "row": in training whole samples become 0 with probability
+ * p, the rest is scaled; its own Philox stream, like Dropout's. */
+td_module *td_nn_stochastic_depth(double p);
 td_module *td_nn_embedding(int64_t rows, int64_t features); /* nn.Embedding: normal(0,1) */
 
 /* Children named "0", "1", ...: td_nn_sequential(td_nn_linear(13, 64), td_nn_relu(), ...). It fuses
@@ -136,13 +140,32 @@ td_tensor *td_nn_batch_norm2d_fused(td_module *bn, td_tensor *x, td_tensor *add,
 void td_init_kaiming_uniform_(td_tensor *weight); /* a = sqrt(5): Linear's and Conv2d's */
 void td_init_bias_uniform_(td_tensor *bias, int64_t fan_in);
 void td_init_kaiming_normal_fan_out_(td_tensor *weight); /* gain of relu */
+void td_init_kaiming_normal_fan_in_(td_tensor *weight);
 
 /* ---- models ---- */
 
 typedef enum td_stem { TD_STEM_IMAGENET = 0, TD_STEM_CIFAR = 1 } td_stem;
 /* torchvision's ResNets: parameter names, initialisation and order of draws. ImageNet stem: 7x7
- * stride 2 and max-pool; CIFAR stem: 3x3 stride 1, no pool. depth 18, 34 or 50; otherwise NULL. */
+ * stride 2 and max-pool; CIFAR stem: 3x3 stride 1, no pool. depth 18, 34, 50, 101 or 152; otherwise
+ * NULL. */
 td_module *td_resnet(int depth, int64_t classes, td_stem stem);
+
+typedef struct td_model_options {
+    int64_t classes;    /* 0: 1000 */
+    td_stem stem;       /* ResNets and BoTNet; the others have ImageNet's only */
+    int64_t image_size; /* BoTNet learns a vector for every distance: the side of its pictures; 0:
+                           224. The others take any size */
+    bool blank; /* weights are 0 instead of drawn, for a model that is loaded next: large ones take
+                   seconds to draw */
+    double dropout, stochastic_depth; /* EfficientNet; 0: the model's own; below 0: none */
+} td_model_options;
+/* A model by torchvision's name for it ("resnet50", "regnet_y_16gf") or the article's
+ * ("regnety_160"), with torchvision's parameter names, initialisation and order of draws. Pictures
+ * [N,3,H,W] -> logits [N,classes]. options NULL: all defaults. NULL with td_last_error(): no such
+ * name (the message has the nearest), options out of range, no memory. */
+td_module *td_model(const char *name, const td_model_options *options);
+/* The names, i from 0; NULL past the last. */
+const char *td_model_name(int i);
 
 /* ---- parameters, flat ---- */
 

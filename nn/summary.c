@@ -36,11 +36,11 @@ static int64_t own_parameters(const td_module *m)
     return count;
 }
 
-/* Modules that only hold others have no row of their own. */
+/* Modules that only hold others, and compute nothing beside, have no row of their own. */
 static void add_row(td_module *m, const char *path, void *user)
 {
     summary *s = user;
-    if (m->child_count > 0 && m->tensor_count == 0) {
+    if (m->child_count > 0 && m->tensor_count == 0 && m->type->multiply_adds == NULL) {
         return;
     }
     summary_row *row = &s->rows[s->count++];

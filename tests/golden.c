@@ -35,6 +35,11 @@ cJSON *golden_open(const char *file)
     }
     char path[4096];
     snprintf(path, sizeof path, "%s/%s", folder, file);
+    return golden_open_path(path);
+}
+
+cJSON *golden_open_path(const char *path)
+{
     char *text = read_text(path);
     cJSON *json = cJSON_Parse(text);
     free(text);
@@ -73,15 +78,24 @@ double *golden_array(const cJSON *object, const char *name, int count)
     return values;
 }
 
-uint32_t crc32_of(const void *bytes, size_t size)
+uint32_t crc32_more(uint32_t crc, const void *bytes, size_t size)
 {
-    const unsigned char *at = bytes;
-    uint32_t crc = 0xffffffffu;
-    for (size_t i = 0; i < size; i++) {
-        crc ^= at[i];
+    uint32_t table[256];
+    for (uint32_t i = 0; i < 256; i++) {
+        table[i] = i;
         for (int bit = 0; bit < 8; bit++) {
-            crc = crc >> 1 ^ (0xedb88320u & (0u - (crc & 1u)));
+            table[i] = table[i] >> 1 ^ (0xedb88320u & (0u - (table[i] & 1u)));
         }
     }
+    const unsigned char *at = bytes;
+    crc = ~crc;
+    for (size_t i = 0; i < size; i++) {
+        crc = crc >> 8 ^ table[(crc ^ at[i]) & 0xff];
+    }
     return ~crc;
+}
+
+uint32_t crc32_of(const void *bytes, size_t size)
+{
+    return crc32_more(0, bytes, size);
 }

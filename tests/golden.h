@@ -10,6 +10,9 @@
  * not set. Fails the test if the file cannot be read. */
 cJSON *golden_open(const char *file);
 
+/* The same by its path: files that are part of the project (tests/golden/). */
+cJSON *golden_open_path(const char *path);
+
 /* A member that must be there; fails the test otherwise. */
 const cJSON *golden_get(const cJSON *object, const char *name);
 double golden_number(const cJSON *object, const char *name);
@@ -19,5 +22,6 @@ double *golden_array(const cJSON *object, const char *name, int count);
 
 /* CRC-32 as zlib and PNG have it. */
 uint32_t crc32_of(const void *bytes, size_t size);
+uint32_t crc32_more(uint32_t crc, const void *bytes, size_t size); /* goes on; crc starts as 0 */
 
 #endif

@@ -74,7 +74,7 @@ static void test_resnet_sizes(void **state)
         td_module_free(net);
     }
     assert_null(td_resnet(17, 10, TD_STEM_CIFAR));
-    assert_non_null(strstr(td_last_error(), "18, 34 or 50"));
+    assert_non_null(strstr(td_last_error(), "18, 34, 50, 101 or 152"));
 }
 
 static void collect_path(td_module *m, const char *path, void *user)

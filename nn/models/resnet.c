@@ -1,14 +1,8 @@
-/* ResNet (He et al. 2015), as torchvision builds it: names, initialisation and order of draws. */
-#include "nn/module.h"
+/* ResNet (He et al. 2015), ResNeXt (Xie et al. 2016) and Wide ResNet (Zagoruyko and Komodakis
+ * 2016), as torchvision builds them: names, initialisation and order of draws. */
+#include "nn/models/models.h"
 
-static td_module *conv(int64_t in, int64_t out, int kernel, int stride)
-{
-    return td_nn_conv2d(in, out,
-                        &(td_nn_conv2d_options){ .kernel = { kernel, kernel },
-                                                 .stride = { stride, stride },
-                                                 .padding = { kernel / 2, kernel / 2 },
-                                                 .no_bias = true });
-}
+#include <string.h>
 
 /* ---- the two blocks ---- */
 
@@ -48,27 +42,29 @@ static const td_module_type basic_type = { .name = "BasicBlock", .forward = basi
 static const td_module_type bottleneck_type = { .name = "Bottleneck",
                                                 .forward = bottleneck_forward };
 
-static td_module *make_block(const td_module_type *type, int64_t in, int64_t width, int64_t out,
+static td_module *make_block(const td_resnet_plan *plan, int64_t in, int64_t width, int64_t out,
                              int stride)
 {
     /* The shortcut is built, and draws, before the block that it belongs to. */
     bool changes = stride != 1 || in != out;
     td_module *downsample =
-        changes ? td_nn_sequential(conv(in, out, 1, stride), td_nn_batch_norm2d(out)) : NULL;
-    td_module *m = td_module_new(type, sizeof(block_state));
+        changes ? td_block_conv_norm(in, out, 1, stride, 1, TD_NO_ACTIVATION) : NULL;
+    bool bottleneck = plan->bottleneck;
+    td_module *m = td_module_new(bottleneck ? &bottleneck_type : &basic_type, sizeof(block_state));
     if (m == NULL) {
         td_module_free(downsample);
         return NULL;
     }
     block_state *s = m->state;
-    bool bottleneck = type == &bottleneck_type;
-    s->conv1 =
-        td_module_add(m, "conv1", bottleneck ? conv(in, width, 1, 1) : conv(in, width, 3, stride));
+    s->conv1 = td_module_add(m, "conv1",
+                             bottleneck ? td_block_conv(in, width, 1, 1, 1)
+                                        : td_block_conv(in, width, 3, stride, 1));
     s->bn1 = td_module_add(m, "bn1", td_nn_batch_norm2d(width));
-    s->conv2 = td_module_add(m, "conv2", conv(width, width, 3, bottleneck ? stride : 1));
+    s->conv2 = td_module_add(m, "conv2",
+                             td_block_conv(width, width, 3, bottleneck ? stride : 1, plan->groups));
     s->bn2 = td_module_add(m, "bn2", td_nn_batch_norm2d(width));
     if (bottleneck) {
-        s->conv3 = td_module_add(m, "conv3", conv(width, out, 1, 1));
+        s->conv3 = td_module_add(m, "conv3", td_block_conv(width, out, 1, 1, 1));
         s->bn3 = td_module_add(m, "bn3", td_nn_batch_norm2d(out));
     }
     if (changes) {
@@ -78,19 +74,6 @@ static td_module *make_block(const td_module_type *type, int64_t in, int64_t wid
 }
 
 /* ---- the whole ---- */
-
-typedef struct resnet_plan {
-    int depth;
-    const td_module_type *block;
-    int expansion; /* a block's outputs are this many times its width */
-    int blocks[4]; /* in each of the four layers */
-} resnet_plan;
-
-static const resnet_plan plans[] = {
-    { 18, &basic_type, 1, { 2, 2, 2, 2 } },
-    { 34, &basic_type, 1, { 3, 4, 6, 3 } },
-    { 50, &bottleneck_type, 4, { 3, 4, 6, 3 } },
-};
 
 typedef struct resnet_state {
     td_module *conv1, *bn1, *maxpool, *layer[4], *avgpool, *fc;
@@ -113,29 +96,31 @@ static td_tensor *resnet_forward(td_module *self, td_tensor *x, td_site at)
 
 static const td_module_type resnet_type = { .name = "ResNet", .forward = resnet_forward };
 
-/* One of the four: the first block halves the picture (but for layer1), the others keep its size.
- */
-static td_module *make_layer(const resnet_plan *plan, int index, int64_t in)
+/* Outputs of the blocks of layer i. */
+static int64_t outputs_of(const td_resnet_plan *plan, int i)
 {
-    enum { MOST_BLOCKS = 6 };
-    td_module *blocks[MOST_BLOCKS];
-    int64_t width = (int64_t)64 << index, out = width * plan->expansion;
-    int count = plan->blocks[index];
-    for (int i = 0; i < count; i++) {
-        blocks[i] =
-            make_block(plan->block, i == 0 ? in : out, width, out, i == 0 && index > 0 ? 2 : 1);
-    }
-    return td_nn_sequential_list(blocks, count);
+    return ((int64_t)64 << i) * (plan->bottleneck ? 4 : 1);
 }
 
-static const resnet_plan *find_plan(int depth)
+/* One of the four: the first block halves the picture (but for layer1), the others keep its size.
+ */
+static td_module *make_layer(const td_resnet_plan *plan, int index, int64_t in,
+                             const td_model_options *options)
 {
-    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
-        if (plans[i].depth == depth) {
-            return &plans[i];
-        }
+    int64_t width = ((int64_t)plan->base_width << index) * plan->groups;
+    int64_t out = outputs_of(plan, index);
+    int count = plan->blocks[index];
+    if (index == 3 && plan->last_layer != NULL) {
+        return plan->last_layer(in, out, count, options);
     }
-    return NULL;
+    td_module *layer = td_nn_sequential_list(NULL, 0);
+    for (int i = 0; i < count; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", i);
+        int stride = i == 0 && index > 0 ? 2 : 1;
+        td_module_add(layer, name, make_block(plan, i == 0 ? in : out, width, out, stride));
+    }
+    return td_module_finish(layer);
 }
 
 /* Convolutions are drawn a second time, when all is built, in the order of the modules. */
@@ -149,23 +134,16 @@ static void init_convolution(td_module *m, const char *path, void *user)
     }
 }
 
-td_module *td_resnet(int depth, int64_t classes, td_stem stem)
+td_module *td_resnet_build(const td_resnet_plan *plan, const td_model_options *options)
 {
-    const resnet_plan *plan = find_plan(depth);
-    if (plan == NULL || classes < 1) {
-        td_fail(TD_E_ARG,
-                "td_resnet(%d, %lld): the depth must be 18, 34 or 50, and there must be a "
-                "class",
-                depth, (long long)classes);
-        return NULL;
-    }
     td_module *m = td_module_new(&resnet_type, sizeof(resnet_state));
     if (m == NULL) {
         return NULL;
     }
     resnet_state *s = m->state;
-    bool imagenet = stem == TD_STEM_IMAGENET;
-    s->conv1 = td_module_add(m, "conv1", imagenet ? conv(3, 64, 7, 2) : conv(3, 64, 3, 1));
+    bool imagenet = options->stem == TD_STEM_IMAGENET;
+    s->conv1 = td_module_add(
+        m, "conv1", imagenet ? td_block_conv(3, 64, 7, 2, 1) : td_block_conv(3, 64, 3, 1, 1));
     s->bn1 = td_module_add(m, "bn1", td_nn_batch_norm2d(64));
     if (imagenet) {
         s->maxpool = td_module_add(m, "maxpool", td_nn_max_pool2d(3, 2, 1));
@@ -174,14 +152,57 @@ td_module *td_resnet(int depth, int64_t classes, td_stem stem)
     for (int i = 0; i < 4; i++) {
         char name[24];
         snprintf(name, sizeof name, "layer%d", i + 1);
-        s->layer[i] = td_module_add(m, name, make_layer(plan, i, in));
-        in = ((int64_t)64 << i) * plan->expansion;
+        s->layer[i] = td_module_add(m, name, make_layer(plan, i, in, options));
+        in = outputs_of(plan, i);
     }
     s->avgpool = td_module_add(m, "avgpool", td_nn_global_avg_pool2d());
-    s->fc = td_module_add(m, "fc", td_nn_linear(in, classes));
+    s->fc = td_module_add(m, "fc", td_nn_linear(in, options->classes));
     m = td_module_finish(m);
     if (m != NULL) {
         td_module_each(m, init_convolution, NULL);
     }
     return m;
+}
+
+/* ---- the family ---- */
+
+static const td_resnet_plan plans[] = {
+    { "resnet18", false, { 2, 2, 2, 2 }, 1, 64, NULL },
+    { "resnet34", false, { 3, 4, 6, 3 }, 1, 64, NULL },
+    { "resnet50", true, { 3, 4, 6, 3 }, 1, 64, NULL },
+    { "resnet101", true, { 3, 4, 23, 3 }, 1, 64, NULL },
+    { "resnet152", true, { 3, 8, 36, 3 }, 1, 64, NULL },
+    { "resnext50_32x4d", true, { 3, 4, 6, 3 }, 32, 4, NULL },
+    { "resnext101_32x8d", true, { 3, 4, 23, 3 }, 32, 8, NULL },
+    { "wide_resnet50_2", true, { 3, 4, 6, 3 }, 1, 128, NULL },
+    { "wide_resnet101_2", true, { 3, 4, 23, 3 }, 1, 128, NULL },
+};
+
+static const char *resnet_name(int i)
+{
+    return plans[i].name;
+}
+
+static td_module *resnet_make(int i, const td_model_options *options)
+{
+    return td_resnet_build(&plans[i], options);
+}
+
+const td_model_family td_resnet_family = { sizeof plans / sizeof *plans, resnet_name, resnet_make };
+
+td_module *td_resnet(int depth, int64_t classes, td_stem stem)
+{
+    char name[24];
+    snprintf(name, sizeof name, "resnet%d", depth);
+    for (size_t i = 0; i < sizeof plans / sizeof *plans && classes > 0; i++) {
+        if (strcmp(plans[i].name, name) == 0) {
+            return td_resnet_build(&plans[i],
+                                   &(td_model_options){ .classes = classes, .stem = stem });
+        }
+    }
+    td_fail(TD_E_ARG,
+            "td_resnet(%d, %lld): the depth must be 18, 34, 50, 101 or 152, and there must be a "
+            "class",
+            depth, (long long)classes);
+    return NULL;
 }

@@ -1,0 +1,75 @@
+/* Blocks that several models are made of. */
+#include "nn/models/models.h"
+
+td_module *td_block_conv(int64_t in, int64_t out, int kernel, int stride, int groups)
+{
+    return td_nn_conv2d(in, out,
+                        &(td_nn_conv2d_options){ .kernel = { kernel, kernel },
+                                                 .stride = { stride, stride },
+                                                 .padding = { kernel / 2, kernel / 2 },
+                                                 .groups = groups,
+                                                 .no_bias = true });
+}
+
+static td_module *make_activation(td_activation activation)
+{
+    return activation == TD_SILU_ACTIVATION ? td_nn_silu() : td_nn_relu();
+}
+
+td_module *td_block_conv_norm(int64_t in, int64_t out, int kernel, int stride, int groups,
+                              td_activation activation)
+{
+    td_module *m = td_nn_sequential_list(NULL, 0);
+    td_module_add(m, "0", td_block_conv(in, out, kernel, stride, groups));
+    td_module_add(m, "1", td_nn_batch_norm2d(out));
+    if (activation != TD_NO_ACTIVATION) {
+        td_module_add(m, "2", make_activation(activation));
+    }
+    return td_module_finish(m);
+}
+
+td_tensor *td_block_conv_norm_fused(td_module *m, td_tensor *x, td_tensor *add, bool relu,
+                                    td_site at)
+{
+    td_tensor *h = (td_forward)(m->children[0], x, at);
+    return td_nn_batch_norm2d_fused(m->children[1], h, add, relu, at);
+}
+
+double td_model_drop(double given, double own)
+{
+    return given == 0.0 ? own : given < 0.0 ? 0.0 : given;
+}
+
+/* ---- squeeze-and-excitation ---- */
+
+typedef struct squeeze_state {
+    td_module *avgpool, *fc1, *fc2;
+    td_activation activation;
+} squeeze_state;
+
+static td_tensor *squeeze_forward(td_module *self, td_tensor *x, td_site at)
+{
+    const squeeze_state *s = self->state;
+    td_tensor *h = (td_forward)(s->avgpool, x, at);
+    h = (td_forward)(s->fc1, h, at);
+    h = s->activation == TD_SILU_ACTIVATION ? (td_silu)(h, at) : (td_relu)(h, at);
+    h = (td_forward)(s->fc2, h, at);
+    return (td_mul)(x, (td_sigmoid)(h, at), at);
+}
+
+static const td_module_type squeeze_type = { .name = "SqueezeExcitation",
+                                             .forward = squeeze_forward };
+
+td_module *td_block_squeeze_excitation(int64_t channels, int64_t squeezed, td_activation activation)
+{
+    td_module *m = td_module_new(&squeeze_type, sizeof(squeeze_state));
+    if (m == NULL) {
+        return NULL;
+    }
+    squeeze_state *s = m->state;
+    s->activation = activation;
+    s->avgpool = td_module_add(m, "avgpool", td_nn_global_avg_pool2d());
+    s->fc1 = td_module_add(m, "fc1", td_nn_conv2d(channels, squeezed, NULL));
+    s->fc2 = td_module_add(m, "fc2", td_nn_conv2d(squeezed, channels, NULL));
+    return td_module_finish(m);
+}

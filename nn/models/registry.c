@@ -1,0 +1,95 @@
+/* All models by name. */
+#include "nn/models/models.h"
+#include "tensor/nearest.h"
+
+#include <string.h>
+
+static const td_model_family *const families[] = {
+    &td_resnet_family,       &td_densenet_family, &td_botnet_family,
+    &td_efficientnet_family, &td_regnet_family,
+};
+enum { FAMILIES = sizeof families / sizeof *families };
+
+/* Names that others know a model by. */
+static const struct {
+    const char *other, *name;
+} aliases[] = {
+    { "regnetx_160", "regnet_x_16gf" },
+    { "regnety_160", "regnet_y_16gf" },
+    { "regnety_320", "regnet_y_32gf" },
+};
+
+const char *td_model_name(int i)
+{
+    for (int f = 0; f < FAMILIES && i >= 0; f++) {
+        if (i < families[f]->count) {
+            return families[f]->name(i);
+        }
+        i -= families[f]->count;
+    }
+    return NULL;
+}
+
+static const char *own_name(const char *name)
+{
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++) {
+        if (strcmp(aliases[i].other, name) == 0) {
+            return aliases[i].name;
+        }
+    }
+    return name;
+}
+
+static td_status unknown_model(const char *name)
+{
+    enum { MOST = 64 };
+    const char *names[MOST];
+    int count = 0;
+    while (count < MOST && td_model_name(count) != NULL) {
+        names[count] = td_model_name(count);
+        count++;
+    }
+    return td_fail(TD_E_ARG, "there is no model '%s'; the nearest name is '%s'", name,
+                   td_nearest_name(name, names, count));
+}
+
+static td_status check_options(const char *name, const td_model_options *o, bool imagenet_only)
+{
+    if (o->classes < 0 || o->image_size < 0) {
+        return td_fail(TD_E_ARG,
+                       "%s: %lld classes, pictures of %lld pixels: neither can be negative", name,
+                       (long long)o->classes, (long long)o->image_size);
+    }
+    if (!(o->dropout < 1.0) || !(o->stochastic_depth < 1.0)) {
+        return td_fail(TD_E_ARG, "%s: dropout %g, stochastic depth %g: probabilities are below 1",
+                       name, o->dropout, o->stochastic_depth);
+    }
+    if (imagenet_only && o->stem != TD_STEM_IMAGENET) {
+        return td_fail(TD_E_ARG, "%s has no stem for small pictures; ResNets have", name);
+    }
+    return TD_OK;
+}
+
+td_module *td_model(const char *name, const td_model_options *options)
+{
+    td_model_options o = options != NULL ? *options : (td_model_options){ .classes = 0 };
+    name = own_name(name);
+    for (int f = 0; f < FAMILIES; f++) {
+        for (int i = 0; i < families[f]->count; i++) {
+            if (strcmp(families[f]->name(i), name) != 0) {
+                continue;
+            }
+            bool frame = families[f] == &td_resnet_family || families[f] == &td_botnet_family;
+            if (check_options(name, &o, !frame) != TD_OK) {
+                return NULL;
+            }
+            o.classes = o.classes != 0 ? o.classes : 1000;
+            bool blank = td_init_blank(o.blank);
+            td_module *m = families[f]->make(i, &o);
+            td_init_blank(blank);
+            return m;
+        }
+    }
+    unknown_model(name);
+    return NULL;
+}

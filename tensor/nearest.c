@@ -1,0 +1,53 @@
+#include "tensor/nearest.h"
+
+#include <ctype.h>
+#include <string.h>
+
+enum { LONGEST = 63 }; /* letters that are looked at */
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static int same(char a, char b)
+{
+    return tolower((unsigned char)a) == tolower((unsigned char)b);
+}
+
+/* The distance of Damerau and Levenshtein (neighbours swapped once): row i of the table is how far
+ * the first i letters of a are from every beginning of b. */
+static int distance(const char *a, const char *b)
+{
+    int rows[3][LONGEST + 1];
+    int length_a = (int)strnlen(a, LONGEST), length_b = (int)strnlen(b, LONGEST);
+    for (int j = 0; j <= length_b; j++) {
+        rows[0][j] = j;
+    }
+    for (int i = 1; i <= length_a; i++) {
+        int *row = rows[i % 3], *above = rows[(i + 2) % 3], *two_above = rows[(i + 1) % 3];
+        row[0] = i;
+        for (int j = 1; j <= length_b; j++) {
+            int changed = above[j - 1] + !same(a[i - 1], b[j - 1]);
+            row[j] = least(changed, least(above[j], row[j - 1]) + 1);
+            if (i > 1 && j > 1 && same(a[i - 1], b[j - 2]) && same(a[i - 2], b[j - 1])) {
+                row[j] = least(row[j], two_above[j - 2] + 1);
+            }
+        }
+    }
+    return rows[length_a % 3][length_b];
+}
+
+const char *td_nearest_name(const char *word, const char *const *names, int count)
+{
+    const char *nearest = names[0];
+    int best = distance(word, names[0]);
+    for (int i = 1; i < count; i++) {
+        int here = distance(word, names[i]);
+        if (here < best) {
+            best = here;
+            nearest = names[i];
+        }
+    }
+    return nearest;
+}

@@ -1,0 +1,258 @@
+#include "tests/models_check.h"
+
+#include "tests/golden.h"
+#include "tests/ops_cases.h"
+#include "tests/temp_folder.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+td_module *models_make(const char *name, int64_t side)
+{
+    td_module *net = td_model(name, &(td_model_options){ .classes = MODELS_CLASSES,
+                                                         .image_size = side,
+                                                         .dropout = -1.0,
+                                                         .stochastic_depth = -1.0 });
+    if (net == NULL) {
+        fail_msg("%s", td_last_error());
+    }
+    return net;
+}
+
+/* ---- running ---- */
+
+static void run_evaluation(td_module *net, td_tensor *x, double *logits)
+{
+    td_eval(net);
+    td_step_begin();
+    td_no_grad_begin();
+    td_read(td_forward(net, x), logits, TD_F64);
+    td_no_grad_end();
+    td_step_end();
+}
+
+/* A training step but for the optimizer; the gradients stay in net's parameters. */
+static void run_training(td_module *net, td_tensor *x, td_tensor *y, double *logits)
+{
+    td_train(net);
+    td_step_begin();
+    td_tensor *out = td_forward(net, x);
+    td_read(out, logits, TD_F64);
+    td_backward(td_cross_entropy(out, y));
+    td_step_end();
+}
+
+static void require_near(const char *what, const char *name, const double *got,
+                         const double *expected, int64_t count, double tolerance)
+{
+    double error = relative_l2(got, expected, count);
+    print_message("# %s: %s: relative error %.2g\n", name, what, error);
+    if (!(error < tolerance)) {
+        fail_msg("%s: %s: relative error %g, at most %g", name, what, error, tolerance);
+    }
+}
+
+/* ---- committed numbers ---- */
+
+/* In [-1, 1): formula() of models_torch.py. */
+static double formula(int64_t i, int64_t stream)
+{
+    uint64_t hashed =
+        (((uint64_t)i * 2 + 1 + (uint64_t)stream * 1000003) * 2654435761u) & 0xffffffffu;
+    return (double)(hashed >> 8) / 0x1p23 - 1.0;
+}
+
+void models_check_initial(const cJSON *row)
+{
+    const char *name = golden_get(row, "name")->valuestring;
+    td_manual_seed(0);
+    td_module *net = models_make(name, 64);
+    td_state_list list = td_module_state(net);
+    uint32_t crc = 0;
+    for (int i = 0; i < list.count; i++) {
+        size_t bytes = (size_t)td_numel(list.items[i].tensor) * sizeof(float);
+        float *values = malloc(bytes);
+        assert_non_null(values);
+        td_read(list.items[i].tensor, values, TD_F32);
+        crc = crc32_more(crc, values, bytes);
+        free(values);
+    }
+    td_state_list_free(&list);
+    td_module_free(net);
+    char text[16];
+    snprintf(text, sizeof text, "%08x", crc);
+    if (strcmp(text, golden_get(row, "crc32")->valuestring) != 0) {
+        fail_msg("%s: the initial weights of seed 0 are not torchvision's", name);
+    }
+}
+
+/* Weights that let every branch through: fresh ones are 1 and 0, or 0 at a block's end. */
+static void set_norm(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    int *count = user;
+    if (strcmp(m->type->name, "BatchNorm2d") != 0) {
+        return;
+    }
+    for (int t = 0; t < 2; t++) {
+        td_tensor *tensor = m->tensors[t].tensor;
+        for (int64_t i = 0; i < tensor->shape[0]; i++) {
+            double value = formula(i, 2 * (int64_t)*count + t);
+            td_set(tensor, &i, t == 0 ? 1 + 0.25 * value : 0.1 * value);
+        }
+    }
+    ++*count;
+}
+
+static td_tensor *formula_pictures(int64_t n, int64_t side)
+{
+    td_tensor *x = td_new(TD_SHAPE(n, 3, side, side), TD_F64, TD_CPU);
+    assert_non_null(x);
+    double *values = td_data_rw(x);
+    for (int64_t i = 0; i < td_numel(x); i++) {
+        values[i] = formula(i, 77);
+    }
+    return x;
+}
+
+void models_check_numbers(const cJSON *row)
+{
+    enum { BATCH = 4, SIDE = 64, COUNT = BATCH * MODELS_CLASSES };
+    const char *name = golden_get(row, "name")->valuestring;
+    td_manual_seed(0);
+    td_module *net = models_make(name, SIDE);
+    assert_int_equal(td_module_to(net, TD_CPU, TD_F64), TD_OK);
+    int norms = 0;
+    td_module_each(net, set_norm, &norms);
+    td_tensor *x = formula_pictures(BATCH, SIDE);
+    td_tensor *y = td_arange(BATCH, TD_I64, TD_CPU);
+    td_params *params = td_parameters(net);
+    double logits[COUNT], *expected = golden_array(row, "eval", COUNT);
+    run_evaluation(net, x, logits);
+    require_near("evaluation", name, logits, expected, COUNT, 1e-10);
+    free(expected);
+    expected = golden_array(row, "train", COUNT);
+    run_training(net, x, y, logits);
+    require_near("training", name, logits, expected, COUNT, 1e-9);
+    free(expected);
+    double norm = td_clip_grad_norm(params, INFINITY), other = golden_number(row, "gradient");
+    require_near("the gradient's norm", name, &norm, &other, 1, 1e-9);
+    td_free(x);
+    td_free(y);
+    td_module_free(net);
+}
+
+/* ---- torch ---- */
+
+static bool run_torch(const char *arguments, const char *path)
+{
+    const char *python = getenv("TANDEM_PYTHON");
+    char command[8192];
+    snprintf(command, sizeof command, "%s tests/models_torch.py %s '%s' >'%s' 2>&1",
+             python != NULL ? python : "/usr/bin/python3", arguments, path, temp_path("log"));
+    return system(command) == 0;
+}
+
+bool models_have_torch(void)
+{
+    bool have = run_torch("have", "");
+    if (!have) {
+        print_message("# skipped: no Python with torch and torchvision (make deps-bench, or "
+                      "TANDEM_PYTHON)\n");
+    }
+    return have;
+}
+
+static double *entry_values(const td_safetensors *file, const char *name, int64_t count)
+{
+    const td_safetensors_entry *entry = td_safetensors_find(file, name);
+    if (entry == NULL || td_shape_numel(entry->shape) != count) {
+        fail_msg("the probe has no '%s' of %lld elements", name, (long long)count);
+    }
+    double *values = malloc(((size_t)count + 1) * sizeof *values);
+    assert_non_null(values);
+    td_tensor *t = td_from(entry->data, entry->shape, entry->dtype, TD_CPU);
+    td_read(t, values, TD_F64);
+    td_free(t);
+    return values;
+}
+
+static td_tensor *entry_tensor(const td_safetensors *file, const char *name)
+{
+    const td_safetensors_entry *entry = td_safetensors_find(file, name);
+    assert_non_null(entry);
+    return td_from(entry->data, entry->shape, entry->dtype, TD_CPU);
+}
+
+/* All gradients as one long vector. */
+static void compare_gradients(const char *name, td_module *net, const td_safetensors *probe,
+                              double tolerance)
+{
+    td_params *params = td_parameters(net);
+    int count = td_params_count(params);
+    double error = 0.0, size = 0.0;
+    for (int i = 0; i < count; i++) {
+        const td_param *p = td_params_get(params, i);
+        char key[256];
+        snprintf(key, sizeof key, "grad.%s", p->name);
+        double *expected = entry_values(probe, key, p->count);
+        double *got = malloc(((size_t)p->count + 1) * sizeof *got);
+        assert_non_null(got);
+        td_read(td_grad(p->tensor), got, TD_F64);
+        for (int64_t e = 0; e < p->count; e++) {
+            error += (got[e] - expected[e]) * (got[e] - expected[e]);
+            size += expected[e] * expected[e];
+        }
+        free(got);
+        free(expected);
+    }
+    assert_true(size > 0.0);
+    double got = sqrt(error / size), none = 0.0;
+    require_near("gradients", name, &got, &none, 1, tolerance);
+}
+
+void models_check_torch(const char *name, int64_t side, int batch)
+{
+    char arguments[128], base[4096], path[4200];
+    snprintf(arguments, sizeof arguments, "probe %s %lld %d", name, (long long)side, batch);
+    snprintf(base, sizeof base, "%s", temp_path(name));
+    if (!run_torch(arguments, base)) {
+        fail_msg("models_torch.py %s failed; see its own output", arguments);
+    }
+    td_module *net = models_make(name, side);
+    snprintf(path, sizeof path, "%s.model.safetensors", base);
+    if (td_checkpoint_load(path, &(td_checkpoint){ .model = net }) != TD_OK) {
+        fail_msg("%s", td_last_error());
+    }
+    remove(path);
+    td_safetensors *probe;
+    snprintf(path, sizeof path, "%s.probe.safetensors", base);
+    assert_int_equal(td_safetensors_open(path, &probe), TD_OK);
+    td_tensor *x = entry_tensor(probe, "x"), *y = entry_tensor(probe, "y");
+    int64_t count = (int64_t)batch * MODELS_CLASSES;
+    double *logits = malloc((size_t)count * sizeof *logits);
+    assert_non_null(logits);
+    td_parameters(net);
+    double *expected = entry_values(probe, "eval", count);
+    run_evaluation(net, x, logits);
+    double *noise = entry_values(probe, "noise", 3); /* torch's own rounding, where it is large */
+    require_near("evaluation", name, logits, expected, count, fmax(1e-5, 2 * noise[0]));
+    free(expected);
+    expected = entry_values(probe, "train", count);
+    run_training(net, x, y, logits);
+    require_near("training", name, logits, expected, count, fmax(1e-4, 2 * noise[1]));
+    free(expected);
+    compare_gradients(name, net, probe, fmax(1e-3, 2 * noise[2]));
+    free(noise);
+    free(logits);
+    td_free(x);
+    td_free(y);
+    td_safetensors_close(probe);
+    remove(path);
+    td_module_free(net);
+}

@@ -1,0 +1,31 @@
+/* For tests: models held against torchvision's, by committed numbers and, where a Python with torch
+ * is, directly. */
+#ifndef TD_TESTS_MODELS_CHECK_H
+#define TD_TESTS_MODELS_CHECK_H
+
+#include "tandem.h"
+
+#include <cjson/cJSON.h>
+
+enum { MODELS_CLASSES = 10 };
+
+/* Without dropout and stochastic depth, whose draws are our own. */
+td_module *models_make(const char *name, int64_t side);
+
+/* A row of tests/golden/models.json: the initial weights of seed 0 bit for bit, then, for some, in
+ * f64, where rounding decides nothing, logits and the gradient's norm for 4 pictures of 64x64.
+ * BoTNet's rows come from a model of our own in PyTorch.
+ */
+void models_check_initial(const cJSON *row);
+void models_check_numbers(const cJSON *row);
+
+/* false, with a line that says so: there is no Python with torch and torchvision. */
+bool models_have_torch(void);
+
+/* Has torch draw a model and write it with pictures and results; loads it, and compares in f32
+ * logits in evaluation (1e-5 relative L2) and training mode (1e-4) and the gradients (1e-3). A
+ * random BoTNet is worse conditioned: twice the distance of torch's own f32 from its f64. Needs a
+ * temp_folder. */
+void models_check_torch(const char *name, int64_t side, int batch);
+
+#endif
