@@ -219,8 +219,10 @@ static void describe_ranks(td_group *group, const td_collective *c, char *text, 
     }
     if (here != NULL) {
         td_ranks_text(here, group->size, true, ranks, sizeof ranks);
-        snprintf(text, size, "rank%s %s ha%s called it%s", count == 1 ? "" : "s", ranks,
-                 count == 1 ? "s" : "ve", missing);
+        snprintf(text, size, "rank%s %s ha%s called it%s%s", count == 1 ? "" : "s", ranks,
+                 count == 1 ? "s" : "ve", missing,
+                 count == group->size ? ", so one of them is slow or a link between them is cut"
+                                      : "");
     }
     free(here);
 }

@@ -4,8 +4,10 @@
 #include "nn/safetensors.h"
 
 #include <cjson/cJSON.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -230,10 +232,37 @@ static bool make_names(writing *w)
     return true;
 }
 
+/* A process that was killed while it saved has left a part of a file here, "NAME.tmp.PID". If no
+ * such process runs (on this host; saving at one path from two hosts has no good end anyway), it is
+ * removed: a run that is killed often must not fill the disk. */
+static void remove_leftovers(const writing *w)
+{
+    const char *slash = strrchr(w->path, '/'), *name = slash != NULL ? slash + 1 : w->path;
+    size_t length = strlen(name);
+    DIR *folder = opendir(w->folder);
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        const char *number = entry->d_name + length + 5; /* ".tmp." */
+        char *end;
+        if (strncmp(entry->d_name, name, length) != 0 ||
+            strncmp(entry->d_name + length, ".tmp.", 5) != 0) {
+            continue;
+        }
+        long pid = strtol(number, &end, 10);
+        if (end != number && *end == '\0' && pid > 0 && kill((pid_t)pid, 0) != 0 &&
+            errno == ESRCH) {
+            unlinkat(dirfd(folder), entry->d_name, 0);
+        }
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+}
+
 static td_status write_file(const writing *w, const char *header,
                             const td_safetensors_entry *entries, int count, const int *order,
                             td_safetensors_fetch fetch, void *user)
 {
+    remove_leftovers(w);
     int fd = open(w->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) {
         return io_failure(w, "creating a file beside it");

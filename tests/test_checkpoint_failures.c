@@ -404,6 +404,41 @@ static void test_killed_while_saving(void **state)
     td_module_free(net);
 }
 
+static char *touch(const char *path, const char *ending, long number)
+{
+    static char name[4][4200];
+    static int next;
+    char *place = name[next++ % 4];
+    snprintf(place, sizeof name[0], "%s%s%ld", path, ending, number);
+    FILE *file = fopen(place, "w");
+    assert_non_null(file);
+    fclose(file);
+    return place;
+}
+
+/* What killed processes have left goes away at the next save, what others have does not. */
+static void test_leftovers(void **state)
+{
+    (void)state;
+    char path[4096];
+    snprintf(path, sizeof path, "%s", temp_path("a.safetensors"));
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    char *dead = touch(path, ".tmp.", (long)child), *alive = touch(path, ".tmp.", (long)getppid());
+    char *other = touch(path, ".tmp.of", (long)child), *longer = touch(path, "b.tmp.", (long)child);
+    td_module *net = make_net(3);
+    assert_int_equal(save(path, net, NULL), TD_OK);
+    assert_int_equal(access(dead, F_OK), -1);
+    assert_int_equal(access(alive, F_OK), 0);
+    assert_int_equal(access(other, F_OK), 0);
+    assert_int_equal(access(longer, F_OK), 0);
+    td_module_free(net);
+}
+
 #define IN_FOLDER(test)                                                                            \
     cmocka_unit_test_setup_teardown(test, temp_folder_setup, temp_folder_teardown)
 
@@ -415,7 +450,7 @@ int main(void)
         IN_FOLDER(test_bad_random_state),    IN_FOLDER(test_bad_arguments),
         IN_FOLDER(test_file_too_large),      IN_FOLDER(test_full_disk),
         IN_FOLDER(test_folder_not_writable), IN_FOLDER(test_target_is_a_folder),
-        IN_FOLDER(test_killed_while_saving),
+        IN_FOLDER(test_killed_while_saving), IN_FOLDER(test_leftovers),
     };
     return cmocka_run_group_tests_name("checkpoints: failures", tests, NULL, NULL);
 }

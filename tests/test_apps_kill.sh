@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# One of the ranks is killed (SIGKILL) at random, again and again; the launcher starts them all again,
+# they go on from the last checkpoint, and the end has the bits of an undisturbed run. KILLS=5
+. "$(dirname "$0")/tap.sh"
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID
+export OMP_NUM_THREADS=1
+kills=${KILLS:-5}
+RANDOM=${SEED:=$$}
+epochs=$((2 + kills / 2)) # of 8 steps each: at most 6 between two kills, of which 2 are lost
+job=("$apps/cifar_ddp_launch" --limit 256 --batch-size 16 --epochs $epochs --print-every 1
+    --save-every-steps 2)
+cd "$work" || exit 1
+
+works 'the undisturbed run' "$apps/tdrun" --nproc-per-node 2 "${job[@]}" --save whole
+grep '^== step' out | tail -n 1 >whole.loss
+
+: >disturbed # it is read at once
+"$apps/tdrun" --nproc-per-node 2 --max-restarts "$kills" "${job[@]}" --save part --auto-resume \
+    >>disturbed 2>&1 &
+launcher=$!
+lines() { grep -cs "$1" disturbed; }
+for ((n = 1; n <= kills; n++)); do
+    # A step or several after the last start, and then any moment of one.
+    wanted=$(($(lines '^== step') + 1 + RANDOM % 5))
+    while [ "$(lines '^== step')" -lt $wanted ] && kill -0 $launcher 2>/dev/null; do
+        sleep 0.01
+    done
+    sleep "0.0$((RANDOM % 10))"
+    mapfile -t ranks < <(pgrep -P $launcher -f "^$apps/cifar_ddp_launch") # not the launcher's guard
+    [ ${#ranks[@]} -gt 0 ] && kill -KILL "${ranks[RANDOM % ${#ranks[@]}]}"
+    while [ "$(lines 'all workers start again')" -lt $n ] && kill -0 $launcher 2>/dev/null; do
+        sleep 0.01
+    done
+done
+wait $launcher
+tap $? "killed $kills times, it ends well (SEED=$SEED)" disturbed
+test "$(lines "all workers start again")" -eq "$kills"
+tap $? "it was started again $kills times" disturbed
+# Either as the first that failed or, where a survivor was quicker to leave, by that one's message.
+test "$(grep -cE '^tdrun: (rank [01] failed first: signal 9 \(SIGKILL\)|  \| .*rank [01] \(pid [0-9]+\) has died)' disturbed)" -ge "$kills"
+rc=$?
+grep '^tdrun:' disturbed >out
+tap $rc 'each time the killed rank was named' out
+grep '^== step' disturbed | tail -n 1 >part.loss
+same 'the same last loss and accuracy' whole.loss part.loss
+same 'the same bits' whole part
+! compgen -G 'part.tmp*' >/dev/null
+tap $? 'no part of a checkpoint is left'
+done_testing
