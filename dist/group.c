@@ -4,6 +4,7 @@
 #include "dist/hostlist.h"
 #include "dist/rendezvous.h"
 #include "dist/watchdog.h"
+#include "dist/watched_store.h"
 #include "tensor/storage.h"
 
 #include <stdio.h>
@@ -74,16 +75,18 @@ static double seconds_left(double deadline)
 }
 
 /* Rank 0 reads what every rank wants; "ok", or why it does not go together. */
-static td_status compare_wishes(const td_group *group, double deadline, char *verdict, size_t size)
+static td_status compare_wishes(const td_group *group, td_store *store, double deadline,
+                                char *verdict, size_t size)
 {
     char first[600] = "";
     snprintf(verdict, size, "ok");
     for (int r = 0; r < group->size; r++) {
         char key[32], *wish;
         snprintf(key, sizeof key, "wish/%d", r);
-        if (td_store_get_text(group->store, key, seconds_left(deadline), &wish) != TD_OK) {
-            return td_fail_context(TD_E_TIMEOUT, "%srank %d has not come to the new group",
-                                   group->label, r);
+        td_status status = td_store_get_text(store, key, seconds_left(deadline), &wish);
+        if (status != TD_OK) {
+            return td_fail_context(status, "%srank %d has not come to the new group", group->label,
+                                   r);
         }
         if (r == 0) {
             snprintf(first, sizeof first, "%s", wish);
@@ -103,7 +106,7 @@ static td_status compare_wishes(const td_group *group, double deadline, char *ve
 
 /* All ranks of a group learn whether all have found the same engine. group->backend NULL: this one
  * has not, and td_last_error() says why. */
-static td_status agree(td_group *group, double deadline)
+static td_status agree(td_group *group, td_store *store, double deadline)
 {
     char key[32], text[TD_CAUSE_BYTES];
     if (group->backend != NULL) {
@@ -113,14 +116,15 @@ static td_status agree(td_group *group, double deadline)
         snprintf(text, sizeof text, "error %s", td_last_error());
     }
     snprintf(key, sizeof key, "wish/%d", group->rank);
-    TD_TRY(td_store_set_text(group->store, key, text));
+    TD_TRY(td_store_set_text(store, key, text));
     if (group->rank == 0) {
-        TD_TRY(compare_wishes(group, deadline, text, sizeof text));
-        TD_TRY(td_store_set_text(group->store, "verdict", text));
+        TD_TRY(compare_wishes(group, store, deadline, text, sizeof text));
+        TD_TRY(td_store_set_text(store, "verdict", text));
     } else {
         char *verdict;
-        if (td_store_get_text(group->store, "verdict", seconds_left(deadline), &verdict) != TD_OK) {
-            return td_fail_context(TD_E_TIMEOUT, "%snot all ranks have come to the new group",
+        td_status status = td_store_get_text(store, "verdict", seconds_left(deadline), &verdict);
+        if (status != TD_OK) {
+            return td_fail_context(status, "%snot all ranks have come to the new group",
                                    group->label);
         }
         snprintf(text, sizeof text, "%s", verdict);
@@ -131,18 +135,26 @@ static td_status agree(td_group *group, double deadline)
 
 /* ---- one group ---- */
 
-static td_status start_engine(td_group *group)
+/* ranks: of the world; NULL: all. */
+static td_status start_engine(td_group *group, const int *ranks)
 {
     double deadline = td_clock() + group->timeout;
     if (group->size > 1) {
-        TD_TRY(agree(group, deadline));
+        td_store *store;
+        TD_TRY(td_watched_store_open(group->store, &dist.met, ranks, group->size, &store));
+        td_status status = agree(group, store, deadline);
         td_backend_init init = { .rank = group->rank,
                                  .size = group->size,
-                                 .store = group->store,
+                                 .store = store,
                                  .address = dist.met.address[0] ? dist.met.address : NULL,
                                  .timeout = seconds_left(deadline) };
-        TD_TRY(group->backend->init(&group->engine, &init));
-    } else if (group->backend == NULL) {
+        if (status == TD_OK) {
+            status = group->backend->init(&group->engine, &init);
+        }
+        td_store_close(store);
+        return status;
+    }
+    if (group->backend == NULL) {
         return TD_E_UNSUPPORTED; /* with the message of td_backend_find */
     }
     return TD_OK;
@@ -169,9 +181,10 @@ static bool asked_for_check(void)
     return text != NULL && strcmp(text, "") != 0 && strcmp(text, "0") != 0;
 }
 
-/* A group of `size` ranks, of which this is number `rank`. */
-static td_status make_group(int rank, int size, const char *backend, const char *label,
-                            td_group **out)
+/* A group of `size` ranks (those of the world, or all if ranks is NULL), of which this is number
+ * `rank`. */
+static td_status make_group(int rank, int size, const int *ranks, const char *backend,
+                            const char *label, td_group **out)
 {
     char prefix[32];
     td_group *group = calloc(1, sizeof *group);
@@ -191,7 +204,7 @@ static td_status make_group(int rank, int size, const char *backend, const char 
         return status;
     }
     group->backend = td_backend_find(backend);
-    status = start_engine(group);
+    status = start_engine(group, ranks);
     if (status == TD_OK || group->engine != NULL) {
         td_status queue = td_queue_init(group);
         status = status == TD_OK ? queue : status;
@@ -235,8 +248,8 @@ td_status td_dist_init(const td_dist_options *options)
     TD_TRY(td_rendezvous(options, &dist.met));
     dist.timeout = options->timeout > 0 ? options->timeout : TIMEOUT;
     dist.group_count = 0;
-    td_status status =
-        make_group(dist.met.rank, dist.met.world_size, world_backend(options), "", &dist.groups[0]);
+    td_status status = make_group(dist.met.rank, dist.met.world_size, NULL, world_backend(options),
+                                  "", &dist.groups[0]);
     if (status != TD_OK) {
         char text[TD_CAUSE_BYTES];
         snprintf(text, sizeof text, "%s", td_last_error());
@@ -353,7 +366,7 @@ td_status td_group_new(const int *ranks, int count, td_group **group)
         td_ranks_text(member, world->size, true, list, sizeof list);
         free(member);
         snprintf(label, sizeof label, "group of ranks %s: ", list);
-        status = make_group(place, count, world->backend->name, label, group);
+        status = make_group(place, count, ranks, world->backend->name, label, group);
     }
     dist.groups[dist.group_count++] = *group;
     return status;

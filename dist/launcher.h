@@ -13,7 +13,12 @@
 
 #include <sys/types.h>
 
-enum { TD_LAUNCH_MAX_WORKERS = 1024, TD_LAUNCH_STDOUT = 1, TD_LAUNCH_STDERR = 2 };
+enum {
+    TD_LAUNCH_MAX_WORKERS = 1024,
+    TD_LAUNCH_STDOUT = 1,
+    TD_LAUNCH_STDERR = 2,
+    TD_LAUNCH_PATH_BYTES = 3584
+};
 
 typedef struct td_launch_options {
     int min_nodes, max_nodes;
@@ -73,6 +78,17 @@ void td_workers_stop(td_workers *w, int signal, double grace);
 void td_workers_hurry(td_workers *w);
 /* keep_logs: keep what a temporary folder holds if there is something in it for people. */
 void td_workers_close(td_workers *w, bool keep_logs);
+
+/* ---- a temporary folder (launcher_folder.c) ---- */
+
+typedef struct td_launch_folder {
+    char path[TD_LAUNCH_PATH_BYTES];
+    int lock; /* held as long as this process lives */
+} td_launch_folder;
+/* In $TMPDIR. Removes those that launchers which were killed have left there. */
+td_status td_launch_folder_make(td_launch_folder *folder);
+/* Removes it, or leaves it to the user. */
+void td_launch_folder_end(td_launch_folder *folder, bool keep);
 
 /* ---- a process that ends the workers if the launcher dies (launcher_guard.c) ---- */
 

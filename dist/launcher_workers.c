@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdio.h>
@@ -19,8 +18,9 @@ struct td_workers {
     const td_launch_options *options;
     const char *master_host;
     int master_port;
-    char base[PATH_MAX - 512]; /* log folder */
-    bool temporary, captured;  /* captured: a worker's output went to a file */
+    char base[TD_LAUNCH_PATH_BYTES]; /* log folder */
+    td_launch_folder folder;         /* it, if it is temporary */
+    bool temporary, captured;        /* captured: a worker's output went to a file */
     td_guard guard;
     td_output *output; /* NULL until a stream is shown with a prefix */
     td_child children[TD_LAUNCH_MAX_WORKERS];
@@ -52,14 +52,6 @@ static td_status make_folders(const char *path)
     }
 }
 
-static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *place)
-{
-    (void)info;
-    (void)type;
-    (void)place;
-    return remove(path);
-}
-
 static void worker_folder(const td_workers *w, int local, char path[PATH_MAX])
 {
     snprintf(path, PATH_MAX, "%s/%s/attempt_%d/%d", w->base, w->round.run_id, w->round.number,
@@ -76,11 +68,8 @@ td_status td_workers_open(const td_launch_options *options, td_workers **workers
     w->temporary = options->log_dir == NULL;
     td_status status = TD_OK;
     if (w->temporary) {
-        const char *root = getenv("TMPDIR");
-        snprintf(w->base, sizeof(w->base), "%s/tdrun-XXXXXX", root != NULL ? root : "/tmp");
-        if (mkdtemp(w->base) == NULL) {
-            status = td_fail(TD_E_IO, "cannot make a folder like %s: %s", w->base, strerror(errno));
-        }
+        status = td_launch_folder_make(&w->folder);
+        snprintf(w->base, sizeof(w->base), "%s", w->folder.path);
     } else if ((size_t)snprintf(w->base, sizeof(w->base), "%s", options->log_dir) >=
                sizeof(w->base)) {
         status = td_fail(TD_E_ARG, "--log-dir is too long");
@@ -106,8 +95,8 @@ void td_workers_close(td_workers *w, bool keep_logs)
 {
     td_output_stop(w->output);
     td_guard_end(&w->guard);
-    if (w->temporary && !(keep_logs && w->captured)) {
-        nftw(w->base, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    if (w->temporary) {
+        td_launch_folder_end(&w->folder, keep_logs && w->captured);
     }
     free(w);
 }

@@ -2,6 +2,7 @@
  *
  *   world           the world size that the first rank brought, and which rank it was
  *   joined/<rank>   who has come: host, pid
+ *   gone/<rank>     who has gone since, in whatever way; if the store notices
  *   arrived         how many
  *   outcome         the end of it, for all alike: "ok" and every rank's host, or "<code> message".
  *                   Whoever comes last, or first sees that it cannot work, writes it; once. */
@@ -199,6 +200,10 @@ static td_status meet(meeting *m, char **outcome)
         return settle_failure(m, status, outcome);
     }
     TD_TRY(status);
+    char will[32];
+    snprintf(will, sizeof(will), "gone/%d", m->plan->rank);
+    status = td_store_will(m->store, will);
+    TD_TRY(status == TD_E_UNSUPPORTED ? TD_OK : status);
     int64_t arrived;
     TD_TRY(td_store_add(m->store, "arrived", 1, &arrived));
     if (arrived == m->plan->world_size) {
@@ -378,6 +383,18 @@ td_status td_rendezvous(const td_dist_options *options, td_rendezvous_result *re
     }
     td_rendezvous_end(result);
     return td_fail(status, "%s", message);
+}
+
+td_status td_rendezvous_who(const td_rendezvous_result *result, int rank, char **who)
+{
+    char key[32];
+    joined_key(key, rank);
+    TD_TRY(td_store_get_text(result->store, key, 1, who));
+    const char *name = strchr(*who, '|');
+    if (name != NULL) {
+        memmove(*who, name + 1, strlen(name + 1) + 1);
+    }
+    return TD_OK;
 }
 
 void td_rendezvous_end(td_rendezvous_result *result)

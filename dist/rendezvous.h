@@ -24,6 +24,9 @@ typedef struct td_rendezvous_result {
  * which rank has come twice, whose world size differs. */
 td_status td_rendezvous(const td_dist_options *options, td_rendezvous_result *result);
 
+/* "node2, pid 1234", of a rank that has come; to be freed. */
+td_status td_rendezvous_who(const td_rendezvous_result *result, int rank, char **who);
+
 /* Closes the store. The rank that hosts it waits until the others have left, a few seconds at most.
  */
 void td_rendezvous_end(td_rendezvous_result *result);

@@ -140,6 +140,14 @@ td_status td_store_count(td_store *store, int64_t *keys)
     return store->vtable->count(store, keys);
 }
 
+td_status td_store_will(td_store *store, const char *key)
+{
+    TD_TRY(check_key(key));
+    return store->vtable->will != NULL
+               ? store->vtable->will(store, key)
+               : td_fail(TD_E_UNSUPPORTED, "a %s store keeps no last will", store->vtable->kind);
+}
+
 void td_store_close(td_store *store)
 {
     if (store != NULL) {
@@ -225,6 +233,13 @@ static td_status prefix_count(td_store *store, int64_t *keys)
     return td_store_count(base_of(store), keys);
 }
 
+static td_status prefix_will(td_store *store, const char *key)
+{
+    long_key whole;
+    TD_TRY(make_key(store, key, &whole));
+    return td_store_will(base_of(store), whole.text);
+}
+
 static void prefix_close(td_store *store)
 {
     prefix_store *p = (prefix_store *)store;
@@ -243,6 +258,7 @@ td_status td_prefix_store_open(td_store *base, const char *prefix, td_store **st
         .delete_key = prefix_delete,
         .check = prefix_check,
         .count = prefix_count,
+        .will = prefix_will,
         .close = prefix_close,
     };
     TD_TRY(check_key(prefix));

@@ -27,6 +27,8 @@ typedef struct td_store_vtable {
     td_status (*delete_key)(td_store *store, const char *key, bool *existed);
     td_status (*check)(td_store *store, const char *key, bool *exists); /* does not wait */
     td_status (*count)(td_store *store, int64_t *keys);
+    /* Sets the key when this process ends, or closes the store; NULL: it cannot. */
+    td_status (*will)(td_store *store, const char *key);
     void (*close)(td_store *store);
 } td_store_vtable;
 
@@ -50,6 +52,9 @@ td_status td_store_check(td_store *store, const char *key, bool *exists);
 td_status td_store_wait(td_store *store, const char *const *keys, int count, double timeout);
 /* How many keys there are; under a prefix, too, it counts the whole store's. */
 td_status td_store_count(td_store *store, int64_t *keys);
+/* The last will: the key is set when this process ends, in whatever way, or closes the store. One a
+ * store. TD_E_UNSUPPORTED: this kind (a file) would not notice. */
+td_status td_store_will(td_store *store, const char *key);
 void td_store_close(td_store *store); /* NULL is fine */
 
 /* A server thread in this process; port 0 takes a free one. A busy port is an error that says so,

@@ -172,6 +172,12 @@ static void run(td_connection *c, const request *r, td_server_data *data)
     case TD_WIRE_ADDRESS:
         reply(c, TD_OK, data->address, strlen(data->address));
         break;
+    case TD_WIRE_WILL:
+        free(c->will);
+        c->will = strdup(r->key);
+        c->closed = c->will == NULL;
+        reply(c, TD_OK, NULL, 0);
+        break;
     }
 }
 
@@ -346,5 +352,6 @@ void td_connection_free(td_connection *c)
     free(c->body);
     free(c->out);
     free(c->waiting_for);
+    free(c->will);
     free(c);
 }

@@ -17,6 +17,7 @@ typedef struct td_connection {
     unsigned char *out;
     size_t out_size, out_sent;
     char *waiting_for; /* the key of a get that must wait */
+    char *will;        /* the key to set when it ends, or NULL */
     bool closed;
 } td_connection;
 

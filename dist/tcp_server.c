@@ -91,6 +91,9 @@ static void drop_closed(td_tcp_server *s)
         td_connection *c = s->connections[i];
         bool silent = c->state == TD_READING_HELLO && td_clock() > c->since + HELLO_SECONDS;
         if (c->closed || silent) {
+            if (c->will != NULL) { /* nobody waits for it: those who want to know look again */
+                (void)td_table_set(&s->data.table, c->will, "1", 1);
+            }
             td_connection_free(c);
             s->full = false;
         } else {

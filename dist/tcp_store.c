@@ -22,6 +22,7 @@ typedef struct tcp_store {
     char local_address[TD_ADDRESS_BYTES];
     pthread_mutex_t lock; /* of the idle connections */
     int idle[MAX_IDLE], idle_count;
+    int will; /* the connection with the last will, or -1 */
 } tcp_store;
 
 /* ---- connections ---- */
@@ -298,9 +299,39 @@ static td_status tcp_count(td_store *store, int64_t *keys)
     return TD_OK;
 }
 
+/* On a connection of its own, which stays open and idle. */
+static td_status tcp_will(td_store *store, const char *key)
+{
+    tcp_store *t = (tcp_store *)store;
+    request r = { .op = TD_WIRE_WILL, .key = key };
+    double deadline = td_clock() + store->timeout;
+    int fd = open_connection(t, deadline);
+    if (fd < 0) {
+        return explain(t, &r, fd, store->timeout);
+    }
+    td_status failed = TD_OK;
+    char *value;
+    size_t size;
+    td_status status = send_request(fd, &r, deadline);
+    status = status == TD_OK ? receive_reply(fd, deadline, &failed, &value, &size) : status;
+    if (status != TD_OK) {
+        close(fd);
+        return explain(t, &r, status, store->timeout);
+    }
+    free(value);
+    if (t->will >= 0) {
+        close(t->will);
+    }
+    t->will = fd;
+    return failed;
+}
+
 static void tcp_close(td_store *store)
 {
     tcp_store *t = (tcp_store *)store;
+    if (t->will >= 0) {
+        close(t->will);
+    }
     for (int i = 0; i < t->idle_count; i++) {
         close(t->idle[i]);
     }
@@ -320,6 +351,7 @@ td_status td_tcp_store_open(const char *host, int port, double timeout, td_store
         .delete_key = tcp_delete,
         .check = tcp_check,
         .count = tcp_count,
+        .will = tcp_will,
         .close = tcp_close,
     };
     tcp_store *t = calloc(1, sizeof(tcp_store));
@@ -332,6 +364,7 @@ td_status td_tcp_store_open(const char *host, int port, double timeout, td_store
     t->store = (td_store){ &vtable, timeout > 0 ? timeout : 300 };
     t->host = copy;
     t->port = port;
+    t->will = -1;
     pthread_mutex_init(&t->lock, NULL);
     int fd = keep_connecting(t, t->store.timeout);
     if (fd < 0) {

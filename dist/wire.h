@@ -30,7 +30,8 @@ typedef enum td_wire_op {
     TD_WIRE_CHECK,       /* -> u8 */
     TD_WIRE_COUNT,       /* no key -> i64 */
     TD_WIRE_ADDRESS,     /* no key -> the server's address as others reached it, or nothing */
-    TD_WIRE_LAST = TD_WIRE_ADDRESS,
+    TD_WIRE_WILL,        /* when this connection ends, the key is set (to "1") */
+    TD_WIRE_LAST = TD_WIRE_WILL,
 } td_wire_op;
 
 static inline void td_wire_put32(unsigned char *at, uint32_t value)

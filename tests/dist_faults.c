@@ -30,7 +30,15 @@ double fault_patience(void)
 
 int fault_repeats(void)
 {
-    return getenv("TANDEM_LONG") != NULL ? 50 : 1;
+    return getenv("TANDEM_LONG") != NULL ? 50 : TD_SANITIZED ? 1 : 5;
+}
+
+void fault_run(int size, double limit, procs_fn fn, void *arg, procs_end *ends)
+{
+    static int turn;
+    procs_meet_over_tcp(turn++ % 2 != 0);
+    procs_run(size, limit, fn, arg, ends);
+    procs_assert_nothing_left();
 }
 
 int fault_report(td_status status)

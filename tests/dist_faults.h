@@ -14,8 +14,11 @@ int fault_setup(void **state); /* cmocka group setup */
  * may be busy; more under sanitizers. */
 double fault_patience(void);
 
-/* How often what is cheap is done: 50 times with TANDEM_LONG. */
+/* How often each fault is repeated: 5 times, 50 with TANDEM_LONG, once under sanitizers. */
 int fault_repeats(void);
+
+/* procs_run, and nothing may be left then. Ranks meet in a file and over TCP by turns. */
+void fault_run(int size, double limit, procs_fn fn, void *arg, procs_end *ends);
 
 /* In a survivor: writes what it was told, ends the group; returns its exit code. */
 int fault_report(td_status status);

@@ -1,8 +1,12 @@
 #include "tests/dist_procs.h"
 
 #include "dist/clock.h"
+#include "dist/rendezvous.h"
 #include "tests/sanitized.h"
 
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -14,6 +18,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,6 +28,8 @@
 static struct {
     char store[256];
     int runs;
+    bool over_tcp;
+    int port;
     _Atomic pid_t *pids;
 } now;
 
@@ -71,7 +78,9 @@ static void prepare(void)
         assert_true(now.pids != MAP_FAILED);
         parent = getpid();
         atexit(remove_folder);
+        prctl(PR_SET_CHILD_SUBREAPER, 1); /* for procs_assert_nothing_left */
     }
+    now.port = now.over_tcp ? td_free_port() : 0;
     snprintf(now.store, sizeof now.store, "%s/store%d", folder, now.runs++);
     for (int r = 0; r < PROCS_MAX; r++) {
         now.pids[r] = 0;
@@ -182,22 +191,84 @@ void procs_succeed(int size, double limit, procs_fn fn, void *arg)
     assert_true(good);
 }
 
-td_status procs_try_init(int rank, int size, td_dist_options *options)
+/* Where the ranks of this run meet. */
+static void fill_in(int rank, int size, td_dist_options *options)
 {
     static char url[300];
-    if (mpi_ranks() > 0) {
-        return td_dist_init(options);
+    if (now.port > 0) {
+        snprintf(url, sizeof url, "tcp://127.0.0.1:%d", now.port);
+    } else {
+        snprintf(url, sizeof url, "file://%s", now.store);
     }
-    snprintf(url, sizeof url, "file://%s", now.store);
     options->init_method = url;
     options->rank = rank;
     options->world_size = size;
+}
+
+td_status procs_try_init(int rank, int size, td_dist_options *options)
+{
+    if (mpi_ranks() == 0) {
+        fill_in(rank, size, options);
+    }
     return td_dist_init(options);
+}
+
+void procs_meet_and_die(int rank, int size)
+{
+    td_dist_options options = { .timeout = 20 };
+    td_rendezvous_result met;
+    fill_in(rank, size, &options);
+    REQUIRE_OK(td_rendezvous(&options, &met));
+    raise(SIGKILL);
+    _exit(1);
 }
 
 void procs_init(int rank, int size, double timeout)
 {
     REQUIRE_OK(procs_try_init(rank, size, &(td_dist_options){ .timeout = timeout }));
+}
+
+void procs_meet_over_tcp(bool over_tcp)
+{
+    now.over_tcp = over_tcp;
+}
+
+bool procs_are_over(const char *backend)
+{
+    const char *text = getenv("TANDEM_BACKEND");
+    return strcmp(text != NULL ? text : "shm", backend) == 0;
+}
+
+/* Whether anybody listens. What waits for late packets of ended connections does not count. */
+static bool port_is_free(int port)
+{
+    int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    bool free = bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 1) == 0;
+    close(fd);
+    return free;
+}
+
+void procs_assert_nothing_left(void)
+{
+    int status;
+    pid_t orphan = waitpid(-1, &status, WNOHANG);
+    if (orphan >= 0 || errno != ECHILD) {
+        fail_msg("a process of the ranks has outlived them (%d)", (int)orphan);
+    }
+    DIR *dir = opendir("/dev/shm");
+    for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
+        if (strstr(entry->d_name, "tandem") != NULL) {
+            fail_msg("/dev/shm/%s is left", entry->d_name);
+        }
+    }
+    if (dir != NULL) {
+        closedir(dir);
+    }
+    if (now.port > 0 && !port_is_free(now.port)) {
+        fail_msg("port %d, where the ranks have met, is still in use", now.port);
+    }
 }
 
 pid_t procs_pid(int rank)

@@ -35,6 +35,19 @@ void procs_init(int rank, int size, double timeout);
 /* The same with other options (init_method, rank and world_size are filled in). */
 td_status procs_try_init(int rank, int size, td_dist_options *options);
 
+/* Of the following runs: ranks meet over TCP, at a port that is free now, not in a file. */
+void procs_meet_over_tcp(bool over_tcp);
+
+/* In the parent, after a run: fails the test if a process of it is still there, anything of ours in
+ * /dev/shm, or a listener on the port where the ranks have met. */
+void procs_assert_nothing_left(void);
+
+/* Whether the runs are over this backend ($TANDEM_BACKEND, otherwise shm). */
+bool procs_are_over(const char *backend);
+
+/* In a rank: meets the others, as td_dist_init begins, and is killed. */
+_Noreturn void procs_meet_and_die(int rank, int size);
+
 /* In a rank: the pid of another, once it has started. */
 pid_t procs_pid(int rank);
 

@@ -1,0 +1,156 @@
+#include "dist/watched_store.h"
+
+#include "dist/clock.h"
+#include "dist/shm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double LOOK_EVERY = 0.1; /* seconds, while a wait goes on */
+
+typedef struct watched_store {
+    td_store store;
+    td_store *base;
+    const td_rendezvous_result *met;
+    int *ranks;
+    int count;
+} watched_store;
+
+static watched_store *of(td_store *store)
+{
+    return (watched_store *)store;
+}
+
+/* On this host its process can be seen; on another, the store's server has lost its connection. */
+static bool has_gone(const watched_store *w, int rank, const char *who)
+{
+    char key[32];
+    bool gone = false;
+    uint64_t start;
+    const char *pid = strstr(who, "pid ");
+    snprintf(key, sizeof(key), "gone/%d", rank);
+    if (td_store_check(w->met->store, key, &gone) == TD_OK && gone) {
+        return true;
+    }
+    return w->met->one_host && pid != NULL &&
+           td_process_state((pid_t)atol(pid + strlen("pid ")), &start) == 0;
+}
+
+/* The first to notice tells the others, who might otherwise notice that this one has left. */
+static td_status settle(const watched_store *w, int rank, const char *who)
+{
+    char text[400], *cause;
+    snprintf(text, sizeof(text), "rank %d (%s) has died, or left, before the group was made", rank,
+             who);
+    if (td_store_compare_set(w->base, "fault", "", text, &cause) != TD_OK) {
+        return td_fail(TD_E_PEER, "%s", text);
+    }
+    td_status status = td_fail(TD_E_PEER, "%s", cause);
+    free(cause);
+    return status;
+}
+
+/* Fails if one of the others has gone. */
+static td_status look(const watched_store *w)
+{
+    for (int i = 0; i < w->count; i++) {
+        char *who;
+        int rank = w->ranks[i];
+        if (rank == w->met->rank || td_rendezvous_who(w->met, rank, &who) != TD_OK) {
+            continue;
+        }
+        td_status status = TD_OK;
+        if (has_gone(w, rank, who)) {
+            status = settle(w, rank, who);
+        }
+        free(who);
+        TD_TRY(status);
+    }
+    return TD_OK;
+}
+
+static td_status watched_get(td_store *store, const char *key, double timeout, void **value,
+                             size_t *size)
+{
+    const watched_store *w = of(store);
+    const double end = td_clock() + timeout;
+    for (;;) {
+        double left = end - td_clock();
+        double slice = left < LOOK_EVERY ? left : LOOK_EVERY;
+        td_status status = td_store_get(w->base, key, slice > 1e-3 ? slice : 1e-3, value, size);
+        if (status != TD_E_TIMEOUT) {
+            return status;
+        }
+        TD_TRY(look(w));
+        if (left <= LOOK_EVERY) {
+            return td_fail(TD_E_TIMEOUT, "waited %.3g s for the key '%s'", timeout, key);
+        }
+    }
+}
+
+static td_status watched_set(td_store *store, const char *key, const void *value, size_t size)
+{
+    return td_store_set(of(store)->base, key, value, size);
+}
+
+static td_status watched_add(td_store *store, const char *key, int64_t amount, int64_t *result)
+{
+    return td_store_add(of(store)->base, key, amount, result);
+}
+
+static td_status watched_compare_set(td_store *store, const char *key, const char *expected,
+                                     const char *desired, char **value)
+{
+    return td_store_compare_set(of(store)->base, key, expected, desired, value);
+}
+
+static td_status watched_delete(td_store *store, const char *key, bool *existed)
+{
+    return td_store_delete(of(store)->base, key, existed);
+}
+
+static td_status watched_check(td_store *store, const char *key, bool *exists)
+{
+    return td_store_check(of(store)->base, key, exists);
+}
+
+static td_status watched_count(td_store *store, int64_t *keys)
+{
+    return td_store_count(of(store)->base, keys);
+}
+
+static void watched_close(td_store *store)
+{
+    free(of(store)->ranks);
+    free(store);
+}
+
+td_status td_watched_store_open(td_store *base, const td_rendezvous_result *met, const int *ranks,
+                                int count, td_store **store)
+{
+    static const td_store_vtable vtable = {
+        .kind = "watched",
+        .set = watched_set,
+        .get = watched_get,
+        .add = watched_add,
+        .compare_set = watched_compare_set,
+        .delete_key = watched_delete,
+        .check = watched_check,
+        .count = watched_count,
+        .close = watched_close,
+    };
+    watched_store *w = calloc(1, sizeof(*w));
+    int *copy = malloc((size_t)count * sizeof(int));
+    if (w == NULL || copy == NULL) {
+        free(w);
+        free(copy);
+        return td_fail(TD_E_NOMEM, "no memory for a store");
+    }
+    for (int i = 0; i < count; i++) {
+        copy[i] = ranks != NULL ? ranks[i] : i;
+    }
+    *w = (watched_store){ { &vtable, base->timeout }, base, met, copy, count };
+    *store = &w->store;
+    return TD_OK;
+}

@@ -1,0 +1,13 @@
+/* The store of a group that is being made: a wait in it ends at once when one of the group's ranks
+ * has died, not only when the time is over. */
+#ifndef TD_DIST_WATCHED_STORE_H
+#define TD_DIST_WATCHED_STORE_H
+
+#include "dist/rendezvous.h"
+
+/* base, seen by this rank (of the world), with `count` ranks of the world to watch; ranks NULL:
+ * all. Closing it leaves base open. */
+td_status td_watched_store_open(td_store *base, const td_rendezvous_result *met, const int *ranks,
+                                int count, td_store **store);
+
+#endif
