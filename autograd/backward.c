@@ -54,6 +54,23 @@ td_grad_slot td_input_grad(td_node *node, int i)
     return (td_grad_slot){ &state->grad, accumulate };
 }
 
+td_grad_slot td_input_grad_over(td_node *node, int i, const td_tensor *dy)
+{
+    const td_tensor *input = &node->edges[i].tensor;
+    struct td_grad_state *state = node->edges[i].state;
+    bool free_to_take = state != NULL && state->leaf == NULL && !state->has_grad &&
+                        dy == &node->out.grad && node->out.exclusive && !node->out.retain;
+    if (!free_to_take || dy->dtype != input->dtype || !td_is_dense(input) ||
+        !td_same_order(dy, input)) {
+        return td_input_grad(node, i);
+    }
+    td_hold(dy->storage);
+    state->grad = *dy;
+    state->has_grad = true;
+    state->exclusive = true;
+    return (td_grad_slot){ &state->grad, false };
+}
+
 void td_input_grad_is(td_node *node, int i, const td_tensor *g)
 {
     struct td_grad_state *state = node->edges[i].state;
@@ -164,13 +181,17 @@ static void run_node(td_node *node)
     td_node_end(node);
 }
 
-static void run_backward(td_node *last, const td_tensor *gradient, td_site at)
+void td_tape_run(td_node *last, const td_tensor *gradient, void (*begun)(void *user), void *user,
+                 td_site at)
 {
     td_tape *tape = td_tape_of_step();
     TD_REQUIRE(!tape->running, at,
                "td_backward inside a backward (from a hook); wait until it is over");
-    uint64_t id = td_backward_id();
-    mark_reachable(last, id, at);
+    tape->backward = tape->outer != NULL ? tape->outer->backward : td_backward_id();
+    mark_reachable(last, tape->backward, at);
+    if (begun != NULL) {
+        begun(user);
+    }
     tape->running = true;
     td_hold(gradient->storage);
     last->out.grad = *gradient;
@@ -183,7 +204,12 @@ static void run_backward(td_node *last, const td_tensor *gradient, td_site at)
         }
     }
     tape->running = false;
-    td_leaf_backward_end(id);
+}
+
+static void run_backward(td_node *last, const td_tensor *gradient, td_site at)
+{
+    td_tape_run(last, gradient, NULL, NULL, at);
+    td_leaf_backward_end(td_tape_of_step()->backward);
 }
 
 static void check_start(const td_tensor *t, const char *function, td_site at)

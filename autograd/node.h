@@ -37,11 +37,29 @@ struct td_node {
 /* A step's tape; hangs on the step. */
 typedef struct td_tape {
     td_node *last;
-    bool running; /* a backward is under way */
+    bool running;          /* a backward is under way */
+    uint64_t backward;     /* its number */
+    struct td_tape *outer; /* NULL: the step's own. Another: this one is recorded, and used up,
+                              while that one's backward runs (recompute.c) */
 } td_tape;
 
 /* The running step's tape, NULL if nothing was recorded. */
 td_tape *td_tape_of_step(void);
+
+/* Makes a new tape the step's, inside of the one that is; and ends it: what is left on it is given
+ * back, and the one outside is the step's again. */
+td_tape *td_tape_push(void);
+void td_tape_pop(void);
+
+/* Whether gradients are enabled on this thread, for the time of a rerun: the depth of
+ * td_no_grad_begin is exchanged. */
+int td_no_grad_exchange(int depth);
+
+/* Walks the step's tape backwards from its node `last`, whose result has this gradient. For a tape
+ * inside another: as part of that one's backward. `begun` (may be NULL) is called when the uses of
+ * leaves have been counted, before the first node runs. */
+void td_tape_run(td_node *last, const td_tensor *gradient, void (*begun)(void *user), void *user,
+                 td_site at);
 
 /* Gives back what the node saved, and its uses of leaves. */
 void td_node_end(td_node *node);

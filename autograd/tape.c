@@ -23,6 +23,13 @@ void td_no_grad_end(void)
     no_grad_depth--;
 }
 
+int td_no_grad_exchange(int depth)
+{
+    int old = no_grad_depth;
+    no_grad_depth = depth;
+    return old;
+}
+
 /* ---- the tape of a step ---- */
 
 td_tape *td_tape_of_step(void)
@@ -56,14 +63,36 @@ void td_node_end(td_node *node)
 }
 
 /* The step is over: what no backward has used is given back, and so are retained gradients. */
-static void end_tape(void *tape)
+static void end_nodes(const td_tape *tape)
 {
-    for (td_node *node = ((td_tape *)tape)->last; node != NULL; node = node->previous) {
+    for (td_node *node = tape->last; node != NULL; node = node->previous) {
         if (!node->done) {
             td_node_end(node);
         }
         td_drop_gradient(&node->out);
     }
+}
+
+static void end_tape(void *innermost)
+{
+    for (const td_tape *tape = innermost; tape != NULL; tape = tape->outer) {
+        end_nodes(tape);
+    }
+}
+
+td_tape *td_tape_push(void)
+{
+    td_tape *tape = td_step_bytes(sizeof *tape);
+    tape->outer = td_step_tape();
+    td_step_set_tape(tape, end_tape);
+    return tape;
+}
+
+void td_tape_pop(void)
+{
+    const td_tape *tape = td_step_tape();
+    end_nodes(tape);
+    td_step_set_tape(tape->outer, end_tape);
 }
 
 static td_tape *begin_tape(void)

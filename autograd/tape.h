@@ -63,12 +63,26 @@ typedef struct td_grad_slot {
 td_grad_slot td_input_grad(td_node *node, int i);
 bool td_input_needs_grad(const td_node *node, int i);
 
+/* The same, for a backward that may write the gradient of input i over dy, its result's, element by
+ * element: dy's own memory, if nobody else reads it and nothing has been accumulated yet. */
+td_grad_slot td_input_grad_over(td_node *node, int i, const td_tensor *dy);
+
 /* The gradient of input i is g itself (a step tensor, dy or a view of it): shared instead of copied
  * where nothing has been accumulated yet. */
 void td_input_grad_is(td_node *node, int i, const td_tensor *g);
 
 /* The same, where the input was broadcast: g is summed to the input's shape. */
 void td_input_grad_sum(td_node *node, int i, const td_tensor *g);
+
+/* ---- recomputation ---- */
+
+/* y = fn(x, user) without a node for each operation inside: nothing of it is saved but x, and
+ * backward runs fn once more, this time recording. fn must then compute the same again, from x,
+ * the leaves given (all that it uses) and what user points to, which must live as long as the step.
+ * Where no gradient is wanted, fn simply runs. */
+typedef td_tensor *(*td_recompute_fn)(td_tensor *x, void *user);
+td_tensor *td_recompute_call(td_recompute_fn fn, void *user, td_tensor *x, td_tensor *const *leaves,
+                             int leaf_count, td_site at);
 
 /* ---- checks that operations share ---- */
 

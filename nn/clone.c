@@ -89,6 +89,7 @@ static td_module *clone_tree(cloning *c, const td_module *from)
     to->training = from->training;
     to->device = from->device;
     to->dtype = from->dtype;
+    td_node_of(to)->recompute = td_node_of(from)->recompute;
     clone_tensors(c, to, from);
     for (int i = 0; i < from->child_count && !td_node_of(to)->failed; i++) {
         td_module_add(to, from->children[i]->name, clone_tree(c, from->children[i]));

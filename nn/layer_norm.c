@@ -13,11 +13,15 @@ static td_tensor *normalise(td_module *bn, td_tensor *x, td_tensor *add, bool re
 {
     const batch_norm_state *s = bn->state;
     td_batch_norm_options options = { .training = bn->training, .relu = relu, .add = add };
+    /* A second forward of the same batch (td_recompute) must not count it twice. */
+    bool counted = bn->training && td_recomputing();
+    td_tensor *running_mean = counted ? NULL : s->running_mean;
+    td_tensor *running_var = counted ? NULL : s->running_var;
     if (s->override.normalise != NULL) {
-        return s->override.normalise(s->override.user, x, s->weight, s->bias, s->running_mean,
-                                     s->running_var, &options, at);
+        return s->override.normalise(s->override.user, x, s->weight, s->bias, running_mean,
+                                     running_var, &options, at);
     }
-    return (td_batch_norm)(x, s->weight, s->bias, s->running_mean, s->running_var, &options, at);
+    return (td_batch_norm)(x, s->weight, s->bias, running_mean, running_var, &options, at);
 }
 
 static td_tensor *batch_norm_forward(td_module *self, td_tensor *x, td_site at)

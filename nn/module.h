@@ -19,6 +19,7 @@ typedef struct td_module_node {
     char *path;          /* from the top: "layer1.0.conv1" */
     char *label;         /* for messages: "layer1.0.conv1 (Conv2d)" */
     char **tensor_paths; /* the tensors' names from the top: "layer1.0.conv1.weight" */
+    bool recompute;      /* td_recompute */
     bool failed;         /* something could not be added: td_module_finish gives up */
     td_params *params;   /* of the top of a model; made by td_parameters */
     const td_module_observer *observer; /* NULL but for the time of a td_summary */
@@ -43,6 +44,14 @@ void td_init_normal_(td_tensor *t, double std);
 
 /* Tells m's observer, if it has one. td_forward does; so does who runs a module in another way. */
 void td_module_tell(td_module *m, const td_tensor *x, const td_tensor *y);
+
+/* forward(self, x), which runs these parts (modules below self) and no others with parameters, kept
+ * for backward as its input alone (td_recompute). Where no gradients are wanted, it simply runs. */
+td_tensor *td_module_recompute(td_module *self,
+                               td_tensor *(*forward)(td_module *self, td_tensor *x, td_site at),
+                               td_module *const *parts, int part_count, td_tensor *x, td_site at);
+/* Whether a forward on this thread is such a second one: what happens once has happened. */
+bool td_recomputing(void);
 
 /* Two persistent tensors of equal shape exchange their memory (and dtype and strides), while
  * headers, names and gradients stay: all who hold t then see what was other's. */

@@ -13,7 +13,9 @@ td_tensor *(td_forward)(td_module *m, td_tensor *x, td_site at)
     td_context_push(td_node_of(m)->label);
     TD_REQUIRE(x != NULL, at, "td_forward: the input is NULL");
     int64_t scope = td_scope_begin();
-    td_tensor *y = m->type->forward(m, x, at);
+    bool again = td_node_of(m)->recompute && m->child_count > 0;
+    td_tensor *y =
+        again ? td_module_recompute(m, m->type->forward, &m, 1, x, at) : m->type->forward(m, x, at);
     td_module_tell(m, x, y);
     td_scope_end(scope, y == x ? NULL : y);
     td_context_pop();

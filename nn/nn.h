@@ -65,6 +65,13 @@ void td_module_free(td_module *m); /* NULL is fine */
 td_tensor *td_forward(td_module *m, td_tensor *x, td_site at);
 #define td_forward(...) td_forward(__VA_ARGS__, TD_HERE)
 
+/* Recomputation: a module keeps nothing for backward but its input, and backward runs its forward a
+ * second time. Memory for time: the same bits, gradients and running statistics as without. For
+ * modules that contain others, also inside of each other; a module without children has nothing
+ * to save, and only its mark is kept (a ResNet's conv1 stands for its whole stem: conv1, bn1, the
+ * pool). A module's forward must depend on its input and parameters alone. */
+void td_recompute(td_module *m, bool on);
+
 void td_train(td_module *m); /* the module and all below */
 void td_eval(td_module *m);
 

@@ -6,6 +6,9 @@
 #include "tensor/kernels.h"
 
 #include <math.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 #include <stdlib.h>
 #include <string.h>
 
@@ -142,6 +145,9 @@ static td_params *make_params(const td_module *m, td_state_list *list)
         td_free(values[i]); /* what the leaves had before */
     }
     free(values);
+#if defined(__GLIBC__)
+    malloc_trim(0); /* the heap would keep what the leaves had: as much again as the parameters */
+#endif
     if (!made) {
         td_params_free(p);
         return NULL;

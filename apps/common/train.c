@@ -147,7 +147,7 @@ static td_status prepare(train_run *r)
     if (td_is_ddp(r->net)) {
         td_ddp_on_error(r->net, on_ddp_error, r);
     }
-    train_args_model(r->net, r->optim);
+    train_args_model(&r->args, r->net, r->optim);
     TD_TRY(train_resume(r));
     if (r->args.log_dir != NULL) {
         TD_TRY(r->task->log_open(r));

@@ -85,6 +85,15 @@ void train_args_options(train_args *args, const char *data_help, const char *sav
              "Print at the end (and on Ctrl-C) where the time went, by kernel and module");
     add_text(args, "profile-limits", "G,B", &args->reports.limits,
              "What --profile calls 100 %: GFLOP/s and GB/s; otherwise measured at the start");
+    args->recompute = "none";
+    train_args_add(args, (cli_option){ .name = "recompute",
+                                       .argument = "NAME",
+                                       .help = "Keep only the inputs of a residual net's blocks or "
+                                               "stages, and run them again in backward: less "
+                                               "memory, more time, the same bits",
+                                       .kind = CLI_TEXT,
+                                       .value = &args->recompute,
+                                       .choices = "none|block|stage" });
     add_flag(args, "memory", &args->reports.memory,
              "Print at the end what memory is for: the plan of a step, its peak, and what stays");
     add_text(args, "memory-picture", "FILE", &args->reports.picture,
@@ -149,8 +158,24 @@ td_status train_args_apply(train_args *args, const char *task)
     return reports_begin(&args->reports);
 }
 
-void train_args_model(td_module *net, const td_optim *optim)
+/* "layer1.0" is a block of a ResNet, "layer1" a stage; conv1 stands for what comes before them. */
+static void mark_recompute(td_module *m, const char *path, void *user)
 {
+    const char *wanted = user;
+    bool inside = strncmp(path, "layer", 5) == 0;
+    const char *dot = strchr(path, '.');
+    bool block = inside && dot != NULL && strchr(dot + 1, '.') == NULL;
+    bool stage = inside && dot == NULL;
+    if (strcmp(path, "conv1") == 0 || (strcmp(wanted, "block") == 0 ? block : stage)) {
+        td_recompute(m, true);
+    }
+}
+
+void train_args_model(const train_args *args, td_module *net, const td_optim *optim)
+{
+    if (strcmp(args->recompute, "none") != 0) {
+        td_module_each(net, mark_recompute, (void *)(uintptr_t)args->recompute);
+    }
     reports_model(net, optim);
 }
 

@@ -20,8 +20,9 @@ typedef struct train_args {
     const char *trace;
     int64_t save_every, save_every_steps;
     bool auto_resume, debug_nan, summary;
-    bool shard;     /* of several processes: rank 0's own figures, not those of all */
-    double timeout; /* seconds that ranks wait for each other */
+    bool shard;            /* of several processes: rank 0's own figures, not those of all */
+    double timeout;        /* seconds that ranks wait for each other */
+    const char *recompute; /* none, block, stage */
     reports_options reports;
     td_device device; /* device_name, read by train_args_apply */
 
@@ -45,8 +46,8 @@ bool train_args_given(const train_args *args, const char *option);
  * --debug-nan on. */
 td_status train_args_apply(train_args *args, const char *task);
 
-/* When model and optimizer are made: what --memory lists. */
-void train_args_model(td_module *net, const td_optim *optim);
+/* When model and optimizer are made: applies --recompute, and tells --memory what to list. */
+void train_args_model(const train_args *args, td_module *net, const td_optim *optim);
 
 /* Prints the reports that were asked for (--profile, --memory). */
 void train_args_end(void);

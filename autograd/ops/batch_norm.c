@@ -9,12 +9,21 @@ typedef struct batch_norm_params {
 enum { X, WEIGHT, BIAS, ADD, INPUTS };                                     /* inputs */
 enum { SAVED_X, SAVED_Y, SAVED_WEIGHT, SAVED_MEAN, SAVED_INV_STD, SAVED }; /* saved */
 
+/* dx may be written over dy: the kernel reads an element of dy for the last time before it writes
+ * that of dx. Not where the addend gets dy itself. */
+static td_op_gradient begin_dx(td_node *node, const td_tensor *dy, bool keeps_dy)
+{
+    td_grad_slot slot = keeps_dy ? td_input_grad(node, X) : td_input_grad_over(node, X, dy);
+    return (td_op_gradient){ slot.grad, slot.accumulate, false };
+}
+
 static void batch_norm_backward(td_node *node, const td_tensor *dy)
 {
     const batch_norm_params *params = td_params_of(node);
     td_op_gradient g[INPUTS];
     bool add_is_dy = !params->relu; /* nothing happens to the addend then */
-    for (int i = 0; i < INPUTS; i++) {
+    g[X] = begin_dx(node, dy, add_is_dy && td_input_needs_grad(node, ADD));
+    for (int i = X + 1; i < INPUTS; i++) {
         bool skip = i == ADD && add_is_dy;
         g[i] = skip ? (td_op_gradient){ NULL, false, false }
                     : td_op_grad_begin(node, i, td_node_input(node, i), !td_op_repeats(node, i));

@@ -16,7 +16,7 @@ static void unary_backward(td_node *node, const td_tensor *dy)
         return;
     }
     const td_tensor *x = td_saved(node, 0), *y = td_saved(node, 1);
-    td_grad_slot slot = td_input_grad(node, 0);
+    td_grad_slot slot = td_input_grad_over(node, 0, dy);
     if (slot.grad != NULL) {
         /* What the slope does not read need not be there; dy stands in for it. */
         td_kernels_of(td_device_of(dy))

@@ -79,14 +79,27 @@ typedef struct resnet_state {
     td_module *conv1, *bn1, *maxpool, *layer[4], *avgpool, *fc;
 } resnet_state;
 
-static td_tensor *resnet_forward(td_module *self, td_tensor *x, td_site at)
+static td_tensor *stem_forward(td_module *self, td_tensor *x, td_site at)
 {
     const resnet_state *s = self->state;
     x = (td_forward)(s->conv1, x, at);
     x = td_nn_batch_norm2d_fused(s->bn1, x, NULL, true, at);
-    if (s->maxpool != NULL) {
-        x = (td_forward)(s->maxpool, x, at);
-    }
+    return s->maxpool != NULL ? (td_forward)(s->maxpool, x, at) : x;
+}
+
+static td_tensor *run_stem(td_module *self, td_tensor *x, td_site at)
+{
+    const resnet_state *s = self->state;
+    return td_node_of(s->conv1)->recompute
+               ? td_module_recompute(self, stem_forward, (td_module *[]){ s->conv1, s->bn1 }, 2, x,
+                                     at)
+               : stem_forward(self, x, at);
+}
+
+static td_tensor *resnet_forward(td_module *self, td_tensor *x, td_site at)
+{
+    const resnet_state *s = self->state;
+    x = run_stem(self, x, at);
     for (int i = 0; i < 4; i++) {
         x = (td_forward)(s->layer[i], x, at);
     }

@@ -1,0 +1,132 @@
+/* Recomputation by module: what a module does besides computing (dropout's counting, running
+ * statistics) must happen once, and the second forward must draw what the first one drew. */
+#include "nn/module.h"
+
+#include "autograd/tape.h"
+
+static _Thread_local int depth; /* reruns under way on this thread */
+
+bool td_recomputing(void)
+{
+    return depth > 0;
+}
+
+void td_recompute(td_module *m, bool on)
+{
+    TD_REQUIRE(m != NULL, TD_HERE, "td_recompute: the module is NULL: its constructor failed (%s)",
+               td_last_error());
+    td_node_of(m)->recompute = on;
+}
+
+/* One stretch of a forward; lives as long as the step. */
+typedef struct stretch {
+    td_module *self;
+    td_tensor *(*forward)(td_module *self, td_tensor *x, td_site at);
+    td_module *const *parts;
+    int part_count;
+    td_site at;
+    td_math math;
+    int runs;
+    uint64_t *calls; /* of each Dropout in the parts, before the first run */
+    int dropout_count;
+    td_tensor **leaves;
+    int leaf_count;
+} stretch;
+
+/* Calls fn for all modules of the parts. */
+static void each_module(const stretch *s, void (*fn)(td_module *m, const char *path, void *user),
+                        void *user)
+{
+    for (int i = 0; i < s->part_count; i++) {
+        td_module_each(s->parts[i], fn, user);
+    }
+}
+
+static void count_contents(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    stretch *s = user;
+    s->dropout_count += td_dropout_place_of(m) != NULL;
+    for (int i = 0; i < m->tensor_count; i++) {
+        s->leaf_count += td_is_leaf(m->tensors[i].tensor);
+    }
+}
+
+static void list_contents(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    stretch *s = user;
+    const td_dropout_place *place = td_dropout_place_of(m);
+    if (place != NULL) {
+        s->calls[s->dropout_count++] = place->calls;
+    }
+    for (int i = 0; i < m->tensor_count; i++) {
+        if (td_is_leaf(m->tensors[i].tensor)) {
+            s->leaves[s->leaf_count++] = m->tensors[i].tensor;
+        }
+    }
+}
+
+/* Exchanges the counts of the parts' Dropouts with those in s->calls. */
+static void exchange_calls(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    stretch *s = user;
+    td_dropout_place *place = td_dropout_place_of(m);
+    if (place != NULL) {
+        uint64_t *calls = &s->calls[s->dropout_count++];
+        uint64_t now = place->calls;
+        place->calls = *calls;
+        *calls = now;
+    }
+}
+
+static void exchange_places(stretch *s)
+{
+    s->dropout_count = 0;
+    each_module(s, exchange_calls, s);
+}
+
+static td_tensor *run(td_tensor *x, void *user)
+{
+    stretch *s = user;
+    if (s->runs++ == 0) {
+        int64_t scope = td_scope_begin();
+        td_tensor *y = s->forward(s->self, x, s->at);
+        td_scope_end(scope, y == x ? NULL : y);
+        return y;
+    }
+    td_math math = td_math_now();
+    td_set_math(s->math);
+    exchange_places(s);
+    depth++;
+    td_tensor *y = s->forward(s->self, x, s->at);
+    depth--;
+    exchange_places(s);
+    td_set_math(math);
+    return y;
+}
+
+td_tensor *td_module_recompute(td_module *self,
+                               td_tensor *(*forward)(td_module *self, td_tensor *x, td_site at),
+                               td_module *const *parts, int part_count, td_tensor *x, td_site at)
+{
+    if (!td_grad_enabled()) {
+        return forward(self, x, at);
+    }
+    stretch *s = td_step_bytes(sizeof *s);
+    *s = (stretch){
+        .self = self, .forward = forward, .part_count = part_count, .at = at, .math = td_math_now()
+    };
+    td_module **own_parts = td_step_bytes((size_t)part_count * sizeof(td_module *));
+    for (int i = 0; i < part_count; i++) {
+        own_parts[i] = parts[i];
+    }
+    s->parts = own_parts;
+    each_module(s, count_contents, s);
+    s->calls = td_step_bytes((size_t)s->dropout_count * sizeof *s->calls);
+    s->leaves = td_step_bytes((size_t)s->leaf_count * sizeof(td_tensor *));
+    s->dropout_count = s->leaf_count = 0;
+    each_module(s, list_contents, s);
+    return td_recompute_call(run, s, x, s->leaves, s->leaf_count, at);
+}
