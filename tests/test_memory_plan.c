@@ -56,7 +56,7 @@ static void test_blocks_do_not_overlap(void **state)
             assert_true(!together || apart);
         }
     }
-    assert_true(scratch > 20 && backward > 40);
+    assert_true(scratch > 20 && backward > 20);
     train_job_close(&job);
 }
 
