@@ -126,8 +126,8 @@ says 'rank 1 loads' '^\(rank: 1\)   == Loaded: two$'
 # shellcheck disable=SC2086
 works 'one epoch' "$apps/cifar_ddp_spawn" $few --epochs 1 --save part --auto-resume
 # shellcheck disable=SC2086
-works 'the same, running blocks again' "$apps/cifar_ddp_spawn" $few --epochs 1 --save again --recompute block
-same 'to the same bits' part again
+works 'the same, running blocks again' "$apps/cifar_ddp_spawn" $few --epochs 1 --save blocks --recompute block
+same 'to the same bits' part blocks
 works 'and on from there' "$apps/cifar_ddp_spawn" $few --save part --auto-resume
 says 'it says so' '^resumed from part after step 0 of epoch 2$'
 same 'the same bits' two part
