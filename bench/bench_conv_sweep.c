@@ -299,6 +299,7 @@ static sweep_row measure(const td_conv2d_desc *d, int pass, td_pool *pool, doubl
 int main(int argc, char **argv)
 {
     static sweep_row rows[MAX_ROWS];
+    onednn_prepare(argv);
     const char *allowed = getenv("TANDEM_BENCH_WINOGRAD"); /* 1: with Winograd's transform */
     bool winograd = allowed && strcmp(allowed, "1") == 0;
     FILE *file = argc > 1 ? fopen(argv[1], "r") : NULL;

@@ -104,6 +104,7 @@ static sweep_row measure(td_gemm_desc d, td_pool *pool, double ms, uint64_t seed
 int main(int argc, char **argv)
 {
     static sweep_row rows[MAX_ROWS];
+    onednn_prepare(argv);
     int shapes = argc > 1 ? atoi(argv[1]) : 100;
     uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     double ms = argc > 3 ? atof(argv[3]) : 20;

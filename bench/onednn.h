@@ -8,6 +8,11 @@
 
 typedef struct onednn onednn;
 
+/* Call first in main. OpenMP's threads spin for some 20 ms after their work, and would take a core
+ * from whoever is measured next; how long they spin can only be said when a program starts, so this
+ * starts it again. */
+void onednn_prepare(char **argv);
+
 /* An operation on data of its own; NULL where oneDNN is not there or cannot do it. Passes are the
  * three with products: forward, backward-data, backward-weights. */
 onednn *onednn_conv(const td_conv2d_desc *desc, td_conv2d_pass pass);

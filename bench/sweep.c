@@ -3,8 +3,9 @@
 #include "bench/peer.h"
 
 #include <math.h>
+#include <unistd.h>
 
-enum { TURNS = 3, MIN_RUNS = 3 };
+enum { TURNS = 3, MIN_RUNS = 3, PAUSE_US = 500 };
 
 double sweep_random(uint64_t *state)
 {
@@ -52,8 +53,10 @@ void sweep_measure(sweep_row *row, double ms, void (*run)(void *user), void *use
 {
     double ours = INFINITY, theirs = INFINITY;
     for (int turn = 0; turn < TURNS; turn++) {
+        usleep(PAUSE_US); /* until the other side's threads sleep */
         ours = best_of_turn(ours, ms / TURNS, run, user);
         if (peer) {
+            usleep(PAUSE_US);
             theirs = best_of_turn(theirs, ms / TURNS, run_peer, peer);
         }
     }

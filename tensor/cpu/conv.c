@@ -123,40 +123,84 @@ static bool empty(const td_conv2d_desc *d, td_conv2d_pass pass)
     return d->oc == 0;
 }
 
-/* ---- passes ---- */
+/* ---- which way ---- */
 
-static int64_t apply_workspace(const td_conv2d_desc *desc, bool backward)
+typedef enum way {
+    WAY_WINOGRAD,
+    WAY_DEPTHWISE,
+    WAY_NARROW, /* taps in the place of the result's few channels */
+    WAY_ROWS,   /* the taps of a row as channels */
+    WAY_GROUPS, /* several groups as one */
+    WAY_DIRECT,
+} way;
+
+/* A pass of a convolution: the way, and the problem as that sees it. */
+typedef struct route {
+    way way;
+    td_conv_problem given, problem;
+    int64_t joined; /* groups */
+    int64_t
+        prepared; /* bytes at the begin of the workspace: rows, or the weights of joined groups */
+} route;
+
+static td_conv_narrow_pass narrow_pass(td_conv2d_pass pass)
 {
-    bool rows = !backward && uses_rows(desc);
-    td_conv_problem problem = rows ? problem_over_rows(desc) : problem_of(desc);
-    td_conv_apply apply = { .problem = &problem, .backward = backward };
-    if (depthwise(desc)) {
+    return pass == TD_CONV2D_FORWARD         ? TD_CONV_NARROW_FORWARD
+           : pass == TD_CONV2D_BACKWARD_DATA ? TD_CONV_NARROW_DATA
+                                             : TD_CONV_NARROW_WEIGHTS;
+}
+
+static route find_route(const td_conv2d_desc *d, td_conv2d_pass pass)
+{
+    bool back = pass == TD_CONV2D_BACKWARD_DATA;
+    route r = { .way = WAY_DIRECT, .given = problem_of(d) };
+    r.problem = r.given;
+    if (d->winograd && td_wino_possible(d) && td_wino_wins(d, pass)) {
+        r.way = WAY_WINOGRAD;
+    } else if (depthwise(d)) {
+        r.way = WAY_DEPTHWISE;
+    } else if (td_conv_narrow_wins(&r.given, narrow_pass(pass))) {
+        r.way = WAY_NARROW;
+    } else if (!back && uses_rows(d)) {
+        r.way = WAY_ROWS;
+        r.problem = problem_over_rows(d);
+        r.prepared = td_conv_rows_bytes(d);
+    } else {
+        r.joined = td_conv_groups_joined(&r.given, back ? r.given.oc : r.given.ic,
+                                         back ? r.given.ic : r.given.oc);
+        if (r.joined > 1) {
+            r.way = WAY_GROUPS;
+            r.problem = td_conv_groups_join(&r.given, r.joined);
+            r.prepared = td_conv_groups_bytes(&r.given, r.joined);
+        }
+    }
+    return r;
+}
+
+static int64_t apply_workspace(const route *r, bool backward)
+{
+    td_conv_apply apply = { .problem = &r->problem, .backward = backward };
+    switch (r->way) {
+    case WAY_DEPTHWISE:
         return td_conv_depthwise_apply_workspace(&apply);
-    }
-    if (!rows &&
-        td_conv_narrow_wins(&problem, backward ? TD_CONV_NARROW_DATA : TD_CONV_NARROW_FORWARD)) {
+    case WAY_NARROW:
         return td_conv_narrow_apply_workspace(&apply);
+    default:
+        return r->prepared + td_conv_apply_workspace(&apply);
     }
-    return (rows ? td_conv_rows_bytes(desc) : 0) + td_conv_apply_workspace(&apply);
 }
 
-static int64_t reduce_workspace(const td_conv2d_desc *desc)
+static int64_t reduce_workspace(const route *r)
 {
-    bool rows = uses_rows(desc);
-    td_conv_problem problem = rows ? problem_over_rows(desc) : problem_of(desc);
-    td_conv_reduce reduce = { .problem = &problem };
-    if (depthwise(desc)) {
+    td_conv_reduce reduce = { .problem = &r->problem };
+    switch (r->way) {
+    case WAY_DEPTHWISE:
         return td_conv_depthwise_reduce_workspace(&reduce);
-    }
-    if (!rows && td_conv_narrow_wins(&problem, TD_CONV_NARROW_WEIGHTS)) {
+    case WAY_NARROW:
         return td_conv_narrow_reduce_workspace(&reduce);
+    default:
+        return r->prepared + td_conv_reduce_workspace(&reduce);
     }
-    return (rows ? td_conv_rows_bytes(desc) : 0) + td_conv_reduce_workspace(&reduce);
-}
-
-static bool uses_winograd(const td_conv2d_desc *d, td_conv2d_pass pass)
-{
-    return d->winograd && td_wino_possible(d) && td_wino_wins(d, pass);
 }
 
 size_t td_conv2d_workspace(const td_conv2d_desc *desc, td_conv2d_pass pass)
@@ -164,20 +208,43 @@ size_t td_conv2d_workspace(const td_conv2d_desc *desc, td_conv2d_pass pass)
     if (empty(desc, pass)) {
         return 0;
     }
-    if (uses_winograd(desc, pass)) {
+    if (pass == TD_CONV2D_BACKWARD_BIAS) {
+        return (size_t)td_conv_bias_workspace(desc->oh * desc->ow * desc->n, desc->oc);
+    }
+    route r = find_route(desc, pass);
+    if (r.way == WAY_WINOGRAD) {
         return (size_t)td_wino_workspace(&(td_wino_conv){ .desc = desc, .pass = pass });
     }
-    switch (pass) {
-    case TD_CONV2D_FORWARD:
-        return (size_t)apply_workspace(desc, false);
-    case TD_CONV2D_BACKWARD_DATA:
-        return (size_t)apply_workspace(desc, true);
-    case TD_CONV2D_BACKWARD_WEIGHTS:
-        return (size_t)reduce_workspace(desc);
-    case TD_CONV2D_BACKWARD_BIAS:
+    return (size_t)(pass == TD_CONV2D_BACKWARD_WEIGHTS
+                        ? reduce_workspace(&r)
+                        : apply_workspace(&r, pass == TD_CONV2D_BACKWARD_DATA));
+}
+
+/* ---- passes ---- */
+
+static void run_apply(td_pool *pool, const route *r, const td_conv2d_desc *desc,
+                      td_conv_apply *apply, char *workspace)
+{
+    apply->problem = &r->problem;
+    switch (r->way) {
+    case WAY_DEPTHWISE:
+        td_conv_depthwise_apply_run(pool, apply, workspace);
+        return;
+    case WAY_NARROW:
+        td_conv_narrow_apply_run(pool, apply, workspace);
+        return;
+    case WAY_ROWS:
+        td_conv_rows_run(pool, &(td_conv_rows){ desc, apply->source, workspace });
+        apply->source = workspace;
+        break;
+    case WAY_GROUPS:
+        td_conv_groups_spread(&r->given, r->joined, workspace, apply->weights);
+        apply->weights = workspace;
+        break;
+    default:
         break;
     }
-    return (size_t)td_conv_bias_workspace(desc->oh * desc->ow * desc->n, desc->oc);
+    td_conv_apply_run(pool, apply, workspace + r->prepared);
 }
 
 void td_conv2d_forward(td_pool *pool, const td_conv2d_desc *desc, const void *x, const void *w,
@@ -186,33 +253,16 @@ void td_conv2d_forward(td_pool *pool, const td_conv2d_desc *desc, const void *x,
     if (empty(desc, TD_CONV2D_FORWARD)) {
         return;
     }
-    if (uses_winograd(desc, TD_CONV2D_FORWARD)) {
-        td_wino_run(
-            pool,
-            &(td_wino_conv){
-                .desc = desc, .pass = TD_CONV2D_FORWARD, .x = x, .w = w, .y = y, .bias = bias },
-            workspace);
+    route r = find_route(desc, TD_CONV2D_FORWARD);
+    if (r.way == WAY_WINOGRAD) {
+        td_wino_conv conv = {
+            .desc = desc, .pass = TD_CONV2D_FORWARD, .x = x, .w = w, .y = y, .bias = bias
+        };
+        td_wino_run(pool, &conv, workspace);
         return;
     }
-    td_conv_problem problem = problem_of(desc);
-    td_conv_apply apply = {
-        .problem = &problem, .source = x, .weights = w, .bias = bias, .result = y
-    };
-    if (depthwise(desc)) {
-        td_conv_depthwise_apply_run(pool, &apply, workspace);
-        return;
-    }
-    char *rest = workspace;
-    if (uses_rows(desc)) {
-        problem = problem_over_rows(desc);
-        td_conv_rows_run(pool, &(td_conv_rows){ desc, x, workspace });
-        apply.source = workspace;
-        rest += td_conv_rows_bytes(desc);
-    } else if (td_conv_narrow_wins(&problem, TD_CONV_NARROW_FORWARD)) {
-        td_conv_narrow_apply_run(pool, &apply, workspace);
-        return;
-    }
-    td_conv_apply_run(pool, &apply, rest);
+    td_conv_apply apply = { .source = x, .weights = w, .bias = bias, .result = y };
+    run_apply(pool, &r, desc, &apply, workspace);
 }
 
 void td_conv2d_backward_data(td_pool *pool, const td_conv2d_desc *desc, const void *dy,
@@ -221,31 +271,32 @@ void td_conv2d_backward_data(td_pool *pool, const td_conv2d_desc *desc, const vo
     if (empty(desc, TD_CONV2D_BACKWARD_DATA)) {
         return;
     }
-    if (uses_winograd(desc, TD_CONV2D_BACKWARD_DATA)) {
-        td_wino_run(pool,
-                    &(td_wino_conv){ .desc = desc,
-                                     .pass = TD_CONV2D_BACKWARD_DATA,
-                                     .x = dx,
-                                     .w = w,
-                                     .y = dy,
-                                     .accumulate = accumulate },
-                    workspace);
+    route r = find_route(desc, TD_CONV2D_BACKWARD_DATA);
+    if (r.way == WAY_WINOGRAD) {
+        td_wino_conv conv = { .desc = desc,
+                              .pass = TD_CONV2D_BACKWARD_DATA,
+                              .x = dx,
+                              .w = w,
+                              .y = dy,
+                              .accumulate = accumulate };
+        td_wino_run(pool, &conv, workspace);
         return;
     }
-    td_conv_problem problem = problem_of(desc);
-    td_conv_apply apply = { .problem = &problem,
-                            .backward = true,
-                            .source = dy,
-                            .weights = w,
-                            .result = dx,
-                            .accumulate = accumulate };
-    if (depthwise(desc)) {
-        td_conv_depthwise_apply_run(pool, &apply, workspace);
-    } else if (td_conv_narrow_wins(&problem, TD_CONV_NARROW_DATA)) {
-        td_conv_narrow_apply_run(pool, &apply, workspace);
-    } else {
-        td_conv_apply_run(pool, &apply, workspace);
-    }
+    td_conv_apply apply = {
+        .backward = true, .source = dy, .weights = w, .result = dx, .accumulate = accumulate
+    };
+    run_apply(pool, &r, desc, &apply, workspace);
+}
+
+/* The weights' gradient of joined groups, and of that what belongs to groups. */
+static void run_joined_reduce(td_pool *pool, const route *r, const td_conv_reduce *reduce,
+                              char *workspace)
+{
+    td_conv_reduce whole = *reduce;
+    whole.dw = workspace;
+    whole.accumulate = false;
+    td_conv_reduce_run(pool, &whole, workspace + r->prepared);
+    td_conv_groups_collect(&r->given, r->joined, reduce->dw, workspace, reduce->accumulate);
 }
 
 void td_conv2d_backward_weights(td_pool *pool, const td_conv2d_desc *desc, const void *x,
@@ -254,7 +305,12 @@ void td_conv2d_backward_weights(td_pool *pool, const td_conv2d_desc *desc, const
     if (empty(desc, TD_CONV2D_BACKWARD_WEIGHTS)) {
         return;
     }
-    if (uses_winograd(desc, TD_CONV2D_BACKWARD_WEIGHTS)) {
+    route r = find_route(desc, TD_CONV2D_BACKWARD_WEIGHTS);
+    td_conv_reduce reduce = {
+        .problem = &r.problem, .x = x, .dy = dy, .dw = dw, .accumulate = accumulate
+    };
+    switch (r.way) {
+    case WAY_WINOGRAD:
         td_wino_run(pool,
                     &(td_wino_conv){ .desc = desc,
                                      .pass = TD_CONV2D_BACKWARD_WEIGHTS,
@@ -264,26 +320,23 @@ void td_conv2d_backward_weights(td_pool *pool, const td_conv2d_desc *desc, const
                                      .accumulate = accumulate },
                     workspace);
         return;
-    }
-    td_conv_problem problem = problem_of(desc);
-    td_conv_reduce reduce = {
-        .problem = &problem, .x = x, .dy = dy, .dw = dw, .accumulate = accumulate
-    };
-    if (depthwise(desc)) {
+    case WAY_DEPTHWISE:
         td_conv_depthwise_reduce_run(pool, &reduce, workspace);
         return;
-    }
-    char *rest = workspace;
-    if (uses_rows(desc)) {
-        problem = problem_over_rows(desc);
-        td_conv_rows_run(pool, &(td_conv_rows){ desc, x, workspace });
-        reduce.x = workspace;
-        rest += td_conv_rows_bytes(desc);
-    } else if (td_conv_narrow_wins(&problem, TD_CONV_NARROW_WEIGHTS)) {
+    case WAY_NARROW:
         td_conv_narrow_reduce_run(pool, &reduce, workspace);
         return;
+    case WAY_GROUPS:
+        run_joined_reduce(pool, &r, &reduce, workspace);
+        return;
+    case WAY_ROWS:
+        td_conv_rows_run(pool, &(td_conv_rows){ desc, x, workspace });
+        reduce.x = workspace;
+        break;
+    case WAY_DIRECT:
+        break;
     }
-    td_conv_reduce_run(pool, &reduce, rest);
+    td_conv_reduce_run(pool, &reduce, (char *)workspace + r.prepared);
 }
 
 void td_conv2d_backward_bias(td_pool *pool, const td_conv2d_desc *desc, const void *dy, void *db,

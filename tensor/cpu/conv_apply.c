@@ -9,6 +9,7 @@
  * gathered: their sources, from anywhere, are copied side by side before they are multiplied.
  */
 #include "tensor/cpu/conv_internal.h"
+#include "tensor/cpu/conv_order.h"
 
 #include <string.h>
 
@@ -19,10 +20,11 @@ enum {
                           call of the kernel: they must stay in the L1 cache */
     MAX_WIDTHS = 4,    /* a block of narrow rows has up to so many times more of them */
     MAX_TERMS = 64,
-    PACK_MIN_ROWS = 192, /* of the result, in all: packing the weights must pay */
-    GATHER_ROWS = 48,    /* of a gathered block */
-    GATHER_BELOW = 20,   /* rows in a run on the average, where gathering pays */
-    GATHER_MIN_DEPTH = 16,
+    PACK_MIN_ROWS = 192,       /* of the result, in all: packing the weights must pay */
+    GATHER_ROWS = 48,          /* of a gathered block */
+    PACK_COST = 8,             /* of a weight, in multiply-adds */
+    SHORT_RUN = 12,            /* rows; below that a run wastes the weights that it reads */
+    SMALL_WEIGHTS = 512 << 10, /* bytes that stay in the cache while all of them pass by */
 };
 
 /* Rows [row, row + rows) of the run of pixels that begins at `column`. */
@@ -41,14 +43,15 @@ typedef struct plan {
     td_conv_strides from, to;
     int64_t from_channels, to_channels; /* of one group */
     int64_t panels;                     /* of one group */
+    bool panels_first;                  /* the panels of a block before other blocks */
     int64_t a_row, c_row;               /* from row to row of the source, of the result */
     int64_t block_rows;                 /* more of narrow ones */
     row_block *blocks;
     int64_t block_count; /* of a row of pixels; gathered: of all pixels */
 
     /* Where runs are short: all pixels, those that meet the same taps next to each other. */
-    int32_t *order;
-    int64_t gathered_pixels; /* in a block; 0: runs are not that short */
+    td_conv_order order;
+    bool gathers;
 
     /* Panels of weights, [group][panel][tap that is alive][channel of the source][panel width];
      * NULL where the weights serve as they are. */
@@ -88,52 +91,27 @@ static void cut_pixel_row(plan *p)
     }
 }
 
-/* Pixels whose number leaves the same rest on division by the stride meet the same taps, but for
- * the borders. */
-static void order_pixels(plan *p)
-{
-    int step_h = p->apply->backward ? p->problem->h.stride : 1;
-    int step_w = p->apply->backward ? p->problem->w.stride : 1;
-    int64_t count = 0;
-    for (int64_t rest = 0; rest < (int64_t)step_h * step_w; rest++) {
-        for (int64_t h = rest / step_w; h < p->h.size; h += step_h) {
-            for (int64_t w = rest % step_w; w < p->w.size; w += step_w) {
-                p->order[count++] = (int32_t)(h * p->w.size + w);
-            }
-        }
-    }
-}
-
-/* Runs in a row of pixels, were it cut. */
-static int64_t count_runs(const plan *p)
-{
-    int64_t runs = 0;
-    for (int64_t q = 0; q < p->w.size; q++) {
-        runs += !mergeable(p, q);
-    }
-    return runs;
-}
-
 /* Few pictures whose pixels cannot be joined make short blocks, which read the weights too often.
  */
 static bool may_gather(const plan *p)
 {
-    return p->problem->n < GATHER_BELOW && p->from_channels >= GATHER_MIN_DEPTH &&
-           p->h.size * p->w.size > 1;
+    return p->problem->n < SHORT_RUN && p->h.size * p->w.size > 1;
 }
 
+/* Whether more than a third of a row's pixels are in short runs. */
 static bool runs_are_short(const plan *p)
 {
-    return p->w.size * p->problem->n < GATHER_BELOW * count_runs(p);
-}
-
-static void cut_pixels(plan *p)
-{
-    int64_t pixels = p->h.size * p->w.size;
-    p->block_count = td_divide_up(pixels, GATHER_ROWS / p->problem->n);
-    p->gathered_pixels = td_divide_up(pixels, p->block_count);
-    p->block_count = td_divide_up(pixels, p->gathered_pixels);
-    order_pixels(p);
+    int64_t in_short = 0, run = 0;
+    for (int64_t first = 0; first < td_min64(p->apart, p->w.size); first++) {
+        for (int64_t q = first; q < p->w.size; q += p->apart) {
+            run++;
+            if (!mergeable(p, q)) {
+                in_short += run * p->problem->n < SHORT_RUN ? run : 0;
+                run = 0;
+            }
+        }
+    }
+    return 3 * in_short > p->w.size;
 }
 
 static bool packs(const plan *p)
@@ -160,6 +138,9 @@ static plan make_plan(const td_conv_apply *apply, td_conv_space *space)
     p.from_channels = back ? problem->oc : problem->ic;
     p.to_channels = back ? problem->ic : problem->oc;
     p.panels = td_divide_up(p.to_channels, problem->kernels->panel);
+    int64_t taps = (int64_t)p.h.kernel * p.w.kernel;
+    int64_t weights = taps * p.from_channels * p.to_channels * problem->groups;
+    p.panels_first = weights * (int64_t)problem->kernels->size <= SMALL_WEIGHTS;
     p.a_row = problem->n == 1 ? p.step * p.from.column : p.from.image;
     p.c_row = problem->n == 1 ? p.apart * p.to.column : p.to.image;
     int64_t widths = problem->kernels->panel / p.to_channels;
@@ -174,13 +155,21 @@ static plan make_plan(const td_conv_apply *apply, td_conv_space *space)
                                     problem->kernels->panel * (int64_t)problem->kernels->size);
     }
     if (may_gather(&p)) {
-        p.order = td_conv_take(space, p.h.size * p.w.size * (int64_t)sizeof *p.order);
+        p.order = (td_conv_order){ .h = p.h,
+                                   .w = p.w,
+                                   .step_h = back ? problem->h.stride : 1,
+                                   .step_w = back ? problem->w.stride : 1,
+                                   .n = problem->n,
+                                   .most = GATHER_ROWS / problem->n };
+        td_conv_order_take(&p.order, space);
     }
     if (!space->base) {
         return p;
     }
-    if (p.order && runs_are_short(&p)) {
-        cut_pixels(&p);
+    p.gathers = p.order.pixels && runs_are_short(&p);
+    if (p.gathers) {
+        td_conv_order_pixels(&p.order);
+        p.block_count = p.order.block_count;
     } else {
         cut_pixel_row(&p);
     }
@@ -291,15 +280,30 @@ static void add_taps(const plan *p, term_sum *sum, int64_t group, int64_t panel,
     }
 }
 
+/* What a task computes. */
+typedef struct place {
+    int64_t block, pixel_row, panel, group;
+} place;
+
+/* The blocks of a panel follow each other, so that its weights stay in the cache; but if all
+ * weights do, the panels of a block, so that its source is read and its result written once. */
+static place place_of(const plan *p, int64_t task, int64_t pixel_rows)
+{
+    int64_t blocks = p->block_count * pixel_rows, panels = p->panels * p->problem->groups;
+    int64_t panel = p->panels_first ? task % panels : task / blocks;
+    int64_t block = p->panels_first ? task / panels : task % blocks;
+    return (place){ block % p->block_count, block / p->block_count, panel % p->panels,
+                    panel / p->panels };
+}
+
 static void block_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
     const td_conv_problem *problem = p->problem;
     int64_t size = (int64_t)problem->kernels->size, width = problem->kernels->panel;
-    const row_block *rows = &p->blocks[task % p->block_count];
-    int64_t pixel_row = task / p->block_count % p->h.size;
-    int64_t panel = task / p->block_count / p->h.size % p->panels;
-    int64_t group = task / p->block_count / p->h.size / p->panels;
+    place at = place_of(p, task, p->h.size);
+    const row_block *rows = &p->blocks[at.block];
+    int64_t pixel_row = at.pixel_row, panel = at.panel, group = at.group;
     int64_t channel = group * p->to_channels + panel * width;
     int64_t c = pixel_row * p->to.row + rows->column * p->to.column + rows->row * p->c_row;
 
@@ -417,13 +421,13 @@ static void gathered_task(void *ctx, int64_t task)
     const plan *p = ctx;
     const td_conv_problem *problem = p->problem;
     int64_t width = problem->kernels->panel, size = (int64_t)problem->kernels->size;
-    int64_t first = task % p->block_count * p->gathered_pixels;
+    place at = place_of(p, task, 1);
     gathered g;
     g.plan = p;
-    g.panel = task / p->block_count % p->panels;
-    g.group = task / p->block_count / p->panels;
-    g.pixels = p->order + first;
-    g.count = td_min64(p->gathered_pixels, p->h.size * p->w.size - first);
+    g.panel = at.panel;
+    g.group = at.group;
+    g.pixels = p->order.pixels + p->order.blocks[at.block].first;
+    g.count = p->order.blocks[at.block].count;
     g.sum.kernels = problem->kernels;
     g.sum.depth = 0;
     g.sum.block = (td_gemm_block){
@@ -464,13 +468,15 @@ void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspac
     double work = (double)apply->problem->groups * (double)(p.from_channels * p.to_channels) *
                   (double)(p.h.size * p.w.size) * (double)apply->problem->n *
                   (double)(p.h.alive * p.w.alive);
-    if (work < TD_GEMM_SERIAL_WORK) {
+    double weights = (double)panels * (double)(p.h.alive * p.w.alive * p.from_channels) *
+                     (double)apply->problem->kernels->panel;
+    if (work + (p.packed ? PACK_COST * weights : 0) < TD_GEMM_SERIAL_WORK) {
         pool = NULL;
     }
     if (p.packed) {
         td_pool_run(pool, panels * p.h.kernel * p.w.kernel, pack_task, &p);
     }
-    if (p.gathered_pixels > 0) {
+    if (p.gathers) {
         td_pool_run(pool, panels * p.block_count, gathered_task, &p);
     } else {
         td_pool_run(pool, panels * p.h.size * p.block_count, block_task, &p);

@@ -3,7 +3,8 @@
  *
  * In HWNC the pictures at a pixel, and at stride 1 the pixels beside each other, are one long array
  * in which the channels come round again and again. Few channels are taken several times over
- * (`replicas`), with as many copies of the weights, so that vectors are full.
+ * (`replicas`), with as many copies of the weights, so that vectors are full. Pixels of a row that
+ * meet the same taps are computed side by side, since their taps read the same pixels.
  */
 #include "tensor/cpu/conv_internal.h"
 #include "tensor/cpu/depthwise_kernels.h"
@@ -11,16 +12,19 @@
 #include <string.h>
 
 enum {
-    WIDE = 64,             /* channels that fill vectors without replicas */
-    BLOCK_ELEMENTS = 4096, /* of a result: what several taps read stays in the cache */
-    MAX_TAPS = 64,         /* in a call */
-    SHORT_SUM = 128, /* rows that are added in the element type before they go into a double */
+    WIDE = 64,           /* channels that fill vectors without replicas */
+    JOIN_ELEMENTS = 64,  /* at a pixel: with no more than these, pixels are joined to one array */
+    RUN_ELEMENTS = 1024, /* of joined pixels in a call: what taps read again is in the L1 cache */
+    MAX_TAPS = 64,       /* in a call */
+    SHORT_SUM = 128,     /* rows that are added in the element type before they go into a double */
     MAX_TERMS = 64,
     WANTED_TASKS = 32,
-    LOOP_COST = 4, /* of a multiply-add here, in those of a product of matrices */
+    CACHE_BYTES = 1 << 20, /* rows of pixels that the taps of backward-weights read again */
+    LOOP_COST = 4,         /* of a multiply-add here, in those of a product of matrices */
 };
 
-/* Pictures [first, first + count) of the run of pixels that begins at `column`. */
+/* `count` pixels from `column` on that meet the same taps. Joined: pictures [first, first + count)
+ * of the run that begins there. */
 typedef struct run_block {
     int64_t column, first, count;
 } run_block;
@@ -30,20 +34,24 @@ typedef struct plan {
     const td_depthwise_kernels *kernels;
     td_conv_taps h, w;
     int64_t channels, replicas;
-    int64_t width; /* replicas * channels */
+    int64_t width;         /* replicas * channels */
+    int64_t column_blocks; /* of the width, TD_DEPTHWISE_COLUMNS each */
 
     /* Forward and backward-data. */
     const td_conv_apply *apply;
     td_conv_strides from, to;
     char *weights; /* [tap][width], or NULL: they serve as they are */
     char *bias;    /* [width], or NULL */
-    run_block *blocks;
+    bool joined;
+    int step;          /* from source pixel to source pixel in a run */
+    run_block *blocks; /* of a row of pixels */
     int64_t block_count;
+    int64_t chunks; /* of the pictures and channels at a pixel, `width` each; 1 where joined */
 
     /* Backward-weights. */
     const td_conv_reduce *reduce;
-    int64_t column_blocks;          /* of the width, TD_DEPTHWISE_COLUMNS each */
     int64_t pieces, rows_per_piece; /* of the rows of pixels */
+    int64_t pictures;               /* at a time */
     double *partial;                /* [piece][tap][channel] */
 } plan;
 
@@ -56,14 +64,24 @@ static plan common_plan(const td_conv_problem *problem, bool backward, td_conv_s
     p.w = td_conv_taps_make(&problem->w, backward, space);
     p.replicas = p.channels < WIDE ? WIDE / p.channels : 1;
     p.width = p.replicas * p.channels;
+    p.column_blocks = td_divide_up(p.width, TD_DEPTHWISE_COLUMNS);
     return p;
 }
 
 /* ---- forward and backward-data ---- */
 
-static void cut_run(plan *p, int64_t column, int64_t pictures)
+static int64_t run_pictures(const plan *p)
 {
-    int64_t unit = td_divide_up(BLOCK_ELEMENTS, p->width) * p->replicas;
+    return td_divide_up(RUN_ELEMENTS, p->width) * p->replicas;
+}
+
+static void add_run_blocks(plan *p, int64_t column, int64_t pixels)
+{
+    if (!p->joined) {
+        p->blocks[p->block_count++] = (run_block){ column, 0, pixels };
+        return;
+    }
+    int64_t unit = run_pictures(p), pictures = pixels * p->problem->n;
     for (int64_t first = 0; first < pictures; first += unit) {
         p->blocks[p->block_count++] =
             (run_block){ column, first, td_min64(unit, pictures - first) };
@@ -75,22 +93,22 @@ static plan apply_plan(const td_conv_apply *apply, td_conv_space *space)
     const td_conv_problem *problem = apply->problem;
     bool back = apply->backward;
     plan p = common_plan(problem, back, space);
-    int64_t size = (int64_t)p.kernels->size;
+    int64_t size = (int64_t)p.kernels->size, elements = problem->n * p.channels;
     p.apply = apply;
     p.from = back ? problem->y : problem->x;
     p.to = back ? problem->x : problem->y;
-    int64_t unit = td_divide_up(BLOCK_ELEMENTS, p.width) * p.replicas;
-    p.blocks =
-        td_conv_take(space, p.w.size * td_divide_up(problem->n, unit) * (int64_t)sizeof *p.blocks);
+    p.step = back ? 1 : problem->w.stride;
     if (p.replicas > 1) {
         p.weights = td_conv_take(space, (int64_t)p.h.kernel * p.w.kernel * p.width * size);
         p.bias = td_conv_take(space, p.width * size);
     }
-    int step = back ? 1 : problem->w.stride;
+    p.joined = elements <= JOIN_ELEMENTS && p.step == 1;
+    p.chunks = p.joined ? 1 : td_divide_up(elements, p.width);
+    int64_t most = p.w.size * td_divide_up(problem->n, run_pictures(&p));
+    p.blocks = td_conv_take(space, most * (int64_t)sizeof *p.blocks);
     for (int64_t begin = 0, q = 0; space->base && q < p.w.size; q++) {
-        if (q + 1 == p.w.size || step * p.from.column != p.to.column ||
-            !td_conv_taps_follow(&p.w, q, 1, step)) {
-            cut_run(&p, begin, (q + 1 - begin) * problem->n);
+        if (!td_conv_taps_follow(&p.w, q, 1, p.step)) {
+            add_run_blocks(&p, begin, q + 1 - begin);
             begin = q + 1;
         }
     }
@@ -105,62 +123,82 @@ static void replicate(const plan *p, char *to, const char *from)
     }
 }
 
-/* All pictures of a block, by the taps that have been found. */
-static void apply_taps(const plan *p, td_depthwise_block *b, const run_block *block, char *y)
+/* A call in the making. Joined, its rows are `replicas` of pictures, and `rest` are left over. */
+typedef struct pending {
+    td_depthwise_tap taps[MAX_TAPS];
+    td_depthwise_block block;
+    int64_t rest;
+} pending;
+
+/* The pictures that make no whole row. */
+static void apply_rest(const plan *p, const pending *c)
 {
-    b->y = y;
-    b->rows = block->count / p->replicas;
-    b->columns = p->width;
-    p->kernels->apply(b);
-    int64_t rest = block->count % p->replicas;
-    if (rest > 0) {
-        td_depthwise_tap shifted[MAX_TAPS];
-        td_depthwise_block last = *b;
-        int64_t done = b->rows * p->width * (int64_t)p->kernels->size;
-        for (int i = 0; i < b->count; i++) {
-            shifted[i] = (td_depthwise_tap){ (const char *)b->taps[i].x + done, b->taps[i].w };
-        }
-        last.taps = shifted;
-        last.y = y + done;
-        last.rows = 1;
-        last.columns = rest * p->channels;
-        p->kernels->apply(&last);
+    td_depthwise_tap taps[MAX_TAPS];
+    td_depthwise_block last = c->block;
+    int64_t done = c->block.rows * p->width * (int64_t)p->kernels->size;
+    for (int i = 0; i < last.count; i++) {
+        taps[i] = (td_depthwise_tap){ (const char *)c->taps[i].x + done, c->taps[i].w };
     }
-    b->count = 0;
-    b->bias = NULL;
-    b->accumulate = true;
+    last.taps = taps;
+    last.y = (char *)last.y + done;
+    last.rows = 1;
+    last.columns = c->rest * p->channels;
+    p->kernels->apply(&last);
 }
 
-static void apply_task(void *ctx, int64_t task)
+static void apply_taps(const plan *p, pending *c)
 {
-    const plan *p = ctx;
+    p->kernels->apply(&c->block);
+    if (c->rest > 0) {
+        apply_rest(p, c);
+    }
+    c->block.count = 0;
+    c->block.bias = NULL;
+    c->block.accumulate = true;
+}
+
+/* A run of pixels in a row; from `first` on of the pictures and channels there. */
+static void apply_run(const plan *p, int64_t row, const run_block *run, int64_t first)
+{
     const td_conv_apply *a = p->apply;
     int64_t size = (int64_t)p->kernels->size;
-    const run_block *block = &p->blocks[task % p->block_count];
-    int64_t row = task / p->block_count;
     const int32_t *source_h = p->h.source + row * p->h.kernel;
-    const int32_t *source_w = p->w.source + block->column * p->w.kernel;
+    const int32_t *source_w = p->w.source + run->column * p->w.kernel;
     const char *weights = p->weights ? p->weights : a->weights;
-    td_depthwise_tap taps[MAX_TAPS];
-    td_depthwise_block b = { .taps = taps,
-                             .step = p->width,
-                             .bias = a->bias && p->bias ? p->bias : a->bias,
-                             .accumulate = a->accumulate };
-    int64_t first = block->first * p->channels;
-    char *y = (char *)a->result + (row * p->to.row + block->column * p->to.column + first) * size;
+    pending c = { .rest = p->joined ? run->count % p->replicas : 0 };
+    c.block = (td_depthwise_block){
+        .taps = c.taps,
+        .y = (char *)a->result + (row * p->to.row + run->column * p->to.column + first) * size,
+        .x_step = p->joined ? p->width : p->step * p->from.column,
+        .y_step = p->joined ? p->width : p->to.column,
+        .rows = p->joined ? run->count / p->replicas : run->count,
+        .columns = p->joined ? p->width : td_min64(p->width, p->to.column - first),
+        .bias = a->bias && p->bias ? p->bias : a->bias,
+        .accumulate = a->accumulate,
+    };
     for (int tap = 0; tap < p->h.kernel * p->w.kernel; tap++) {
         int32_t h = source_h[tap / p->w.kernel], w = source_w[tap % p->w.kernel];
         if (h < 0 || w < 0) {
             continue;
         }
-        if (b.count == MAX_TAPS) {
-            apply_taps(p, &b, block, y);
+        if (c.block.count == MAX_TAPS) {
+            apply_taps(p, &c);
         }
         int64_t from = h * p->from.row + w * p->from.column + first;
-        taps[b.count++] = (td_depthwise_tap){ (const char *)a->source + from * size,
-                                              weights + tap * p->width * size };
+        c.taps[c.block.count++] = (td_depthwise_tap){ (const char *)a->source + from * size,
+                                                      weights + tap * p->width * size };
     }
-    apply_taps(p, &b, block, y); /* even without any tap: every pixel is written */
+    apply_taps(p, &c); /* even without any tap: every pixel is written */
+}
+
+static void apply_task(void *ctx, int64_t task)
+{
+    const plan *p = ctx;
+    int64_t row = task % p->h.size, chunk = task / p->h.size;
+    for (int64_t i = 0; i < p->block_count; i++) {
+        const run_block *run = &p->blocks[i];
+        apply_run(p, row, run, p->joined ? run->first * p->channels : chunk * p->width);
+    }
 }
 
 int64_t td_conv_depthwise_apply_workspace(const td_conv_apply *apply)
@@ -184,7 +222,7 @@ void td_conv_depthwise_apply_run(td_pool *pool, const td_conv_apply *apply, void
     }
     double work = (double)(p.h.size * p.w.size * p.channels) * (double)apply->problem->n *
                   (double)(p.h.alive * p.w.alive);
-    td_pool_run(work * LOOP_COST < TD_GEMM_SERIAL_WORK ? NULL : pool, p.h.size * p.block_count,
+    td_pool_run(work * LOOP_COST < TD_GEMM_SERIAL_WORK ? NULL : pool, p.h.size * p.chunks,
                 apply_task, &p);
 }
 
@@ -195,21 +233,25 @@ static plan reduce_plan(const td_conv_reduce *reduce, td_conv_space *space)
     const td_conv_problem *problem = reduce->problem;
     plan p = common_plan(problem, false, space);
     p.reduce = reduce;
-    /* Replicas are added up in the end, by whoever has all of them. */
-    p.column_blocks = p.replicas > 1 ? 1 : td_divide_up(p.width, TD_DEPTHWISE_COLUMNS);
     int64_t taps = (int64_t)p.h.kernel * p.w.kernel;
-    int64_t wanted = td_divide_up(WANTED_TASKS, taps * p.column_blocks);
+    int64_t wanted = td_divide_up(WANTED_TASKS, p.column_blocks);
     p.rows_per_piece = p.h.size > 0 ? td_divide_up(p.h.size, td_min64(wanted, p.h.size)) : 1;
     p.pieces = td_divide_up(p.h.size, p.rows_per_piece);
     p.partial = td_conv_take(space, p.pieces * taps * p.channels * (int64_t)sizeof(double));
+    int64_t row_bytes =
+        (p.h.kernel + 1) * problem->w.in * TD_DEPTHWISE_COLUMNS * (int64_t)p.kernels->size;
+    int64_t rows = CACHE_BYTES / row_bytes;
+    p.pictures = (rows > 1 ? rows : 1) * p.replicas;
     return p;
 }
 
-/* The sum of one tap over some rows of pixels, for at most TD_DEPTHWISE_COLUMNS columns. */
+/* The sum of one tap over a row of pixels, some pictures, and at most TD_DEPTHWISE_COLUMNS columns.
+ */
 typedef struct tap_sum {
     const plan *plan;
     int kh, kw;
     int64_t column, columns;
+    int64_t image, images;
     td_gemm_term terms[MAX_TERMS];
     int count;
     int64_t rows;
@@ -261,57 +303,73 @@ static void add_run(tap_sum *s, const char *x, const char *dy, int64_t pictures)
     }
 }
 
-/* The pixels of a row that meet the tap: at stride 1 one run, otherwise one by one. */
+/* The pixels of a row that meet the tap: at stride 1 and with all pictures one run, otherwise one
+ * by one. */
 static void add_pixel_row(tap_sum *s, int64_t row)
 {
     const plan *p = s->plan;
     const td_conv_problem *problem = p->problem;
     int64_t size = (int64_t)p->kernels->size;
     int32_t h = p->h.source[row * p->h.kernel + s->kh];
+    bool together = problem->w.stride == 1 && s->images == problem->n;
     for (int64_t q = 0; h >= 0 && q < p->w.size; q++) {
         int32_t w = p->w.source[q * p->w.kernel + s->kw];
         if (w < 0) {
             continue;
         }
         int64_t pixels = 1;
-        while (problem->w.stride == 1 && q + pixels < p->w.size &&
+        while (together && q + pixels < p->w.size &&
                p->w.source[(q + pixels) * p->w.kernel + s->kw] >= 0) {
             pixels++;
         }
-        int64_t x = h * problem->x.row + w * problem->x.column;
-        int64_t dy = row * problem->y.row + q * problem->y.column;
+        int64_t first = s->image * p->channels;
+        int64_t x = h * problem->x.row + w * problem->x.column + first;
+        int64_t dy = row * problem->y.row + q * problem->y.column + first;
         add_run(s, (const char *)p->reduce->x + x * size, (const char *)p->reduce->dy + dy * size,
-                pixels * problem->n);
+                pixels * s->images);
         q += pixels - 1;
     }
 }
 
+/* Adds the sums of all taps over a row of pixels to the piece's. */
+static void add_taps(const plan *p, double *to, int64_t row, int64_t column, int64_t image)
+{
+    tap_sum s;
+    s.plan = p;
+    s.column = column;
+    s.columns = td_min64(TD_DEPTHWISE_COLUMNS, p->width - column);
+    s.image = image;
+    s.images = td_min64(p->pictures, p->problem->n - image);
+    s.count = 0;
+    s.rows = 0;
+    for (s.kh = 0; s.kh < p->h.kernel; s.kh++) {
+        for (s.kw = 0; s.kw < p->w.kernel; s.kw++, to += p->channels) {
+            memset(s.total, 0, sizeof s.total);
+            add_pixel_row(&s, row);
+            flush(&s);
+            for (int64_t i = 0, c = column; i < s.columns; i++, c++) {
+                c = c < p->channels ? c : 0; /* the next replica */
+                to[c] += s.total[i];
+            }
+        }
+    }
+}
+
+/* Some columns, some rows of pixels, all taps. */
 static void reduce_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
     int64_t taps = (int64_t)p->h.kernel * p->w.kernel;
-    int64_t piece = task % p->pieces, block = task / p->pieces % p->column_blocks;
-    int64_t tap = task / p->pieces / p->column_blocks;
-    int64_t begin = block * TD_DEPTHWISE_COLUMNS;
-    int64_t end =
-        p->column_blocks == 1 ? p->width : td_min64(begin + TD_DEPTHWISE_COLUMNS, p->width);
-    int64_t last_row = td_min64((piece + 1) * p->rows_per_piece, p->h.size);
-    double *to = p->partial + (piece * taps + tap) * p->channels;
-    for (int64_t c = begin; c < td_min64(end, p->channels); c++) {
-        to[c] = 0;
+    int64_t piece = task % p->pieces, column = task / p->pieces * TD_DEPTHWISE_COLUMNS;
+    int64_t end = td_min64((piece + 1) * p->rows_per_piece, p->h.size);
+    double *to = p->partial + piece * taps * p->channels;
+    int64_t columns = td_min64(TD_DEPTHWISE_COLUMNS, p->channels - column);
+    for (int64_t tap = 0; tap < taps; tap++) {
+        memset(to + tap * p->channels + column, 0, (size_t)columns * sizeof *to);
     }
-    for (int64_t column = begin; column < end; column += TD_DEPTHWISE_COLUMNS) {
-        tap_sum s = { .plan = p,
-                      .kh = (int)(tap / p->w.kernel),
-                      .kw = (int)(tap % p->w.kernel),
-                      .column = column,
-                      .columns = td_min64(TD_DEPTHWISE_COLUMNS, end - column) };
-        for (int64_t row = piece * p->rows_per_piece; row < last_row; row++) {
-            add_pixel_row(&s, row);
-        }
-        flush(&s);
-        for (int64_t i = 0; i < s.columns; i++) {
-            to[(column + i) % p->channels] += s.total[i];
+    for (int64_t image = 0; image < p->problem->n; image += p->pictures) {
+        for (int64_t row = piece * p->rows_per_piece; row < end; row++) {
+            add_taps(p, to, row, column, image);
         }
     }
 }
@@ -330,8 +388,8 @@ void td_conv_depthwise_reduce_run(td_pool *pool, const td_conv_reduce *reduce, v
     int64_t taps = (int64_t)p.h.kernel * p.w.kernel;
     double work = (double)(p.h.size * p.w.size * p.channels) * (double)reduce->problem->n *
                   (double)(p.h.alive * p.w.alive);
-    td_pool_run(work * LOOP_COST < TD_GEMM_SERIAL_WORK ? NULL : pool,
-                taps * p.column_blocks * p.pieces, reduce_task, &p);
+    td_pool_run(work * LOOP_COST < TD_GEMM_SERIAL_WORK ? NULL : pool, p.column_blocks * p.pieces,
+                reduce_task, &p);
     td_conv_add_pieces(reduce->problem->dtype, reduce->dw, p.partial, taps * p.channels, p.pieces,
                        reduce->accumulate);
 }

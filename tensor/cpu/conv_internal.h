@@ -91,6 +91,20 @@ typedef struct td_conv_reduce {
 int64_t td_conv_reduce_workspace(const td_conv_reduce *reduce);
 void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
 
+/* ---- groups of few channels, several of them taken as one ---- */
+
+/* How many groups to take as one, 1 for no change: a divisor of their number. `to`: channels of one
+ * group of what is computed side by side in vectors; `from`: of the other side. */
+int64_t td_conv_groups_joined(const td_conv_problem *problem, int64_t from, int64_t to);
+/* The same convolution with so many groups as one. Its weights are those with zeros between groups,
+ * which td_conv_groups_spread makes; of its dw td_conv_groups_collect takes what belongs to groups.
+ */
+td_conv_problem td_conv_groups_join(const td_conv_problem *problem, int64_t joined);
+int64_t td_conv_groups_bytes(const td_conv_problem *problem, int64_t joined);
+void td_conv_groups_spread(const td_conv_problem *problem, int64_t joined, void *to, const void *w);
+void td_conv_groups_collect(const td_conv_problem *problem, int64_t joined, void *dw,
+                            const void *from, bool accumulate);
+
 /* ---- results of a handful of channels: products of 1x1, and shuffles ---- */
 
 typedef enum td_conv_narrow_pass {

@@ -15,10 +15,10 @@
 
 enum {
     MAX_RESULT = 8,   /* channels of the result */
-    MIN_SOURCE = 12,  /* channels of the source */
+    MIN_SOURCE = 12,  /* channels of x, in backward-weights */
     LANES = 16,       /* about as many channels are computed at once, used or not */
     MAX_WIDTH = 512,  /* taps times channels */
-    SHUFFLE_COST = 4, /* of moving a number, in products of LANES channels */
+    SHUFFLE_COST = 2, /* of moving a number, in products of LANES channels */
     IMAGE_BLOCK = 64, /* pictures in a task of shuffling */
 };
 
@@ -40,8 +40,8 @@ bool td_conv_narrow_wins(const td_conv_problem *p, td_conv_narrow_pass pass)
     bool back = pass == TD_CONV_NARROW_DATA;
     int64_t source = back ? p->oc : p->ic, result = back ? p->ic : p->oc;
     int64_t taps = (int64_t)p->h.kernel * p->w.kernel, width = taps * result;
-    if (p->groups != 1 || result > MAX_RESULT || source < MIN_SOURCE || taps == 1 ||
-        width > MAX_WIDTH) {
+    bool few = pass == TD_CONV_NARROW_WEIGHTS && source < MIN_SOURCE; /* of a product's rows */
+    if (few || p->groups != 1 || result > MAX_RESULT || taps == 1 || width > MAX_WIDTH) {
         return false;
     }
     /* Per picture, in products of LANES channels; each pixel of y meets all taps. */

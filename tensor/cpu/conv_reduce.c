@@ -20,6 +20,7 @@ enum {
     MIN_BLOCKS = 4, /* blocks of rows in a piece: enough to be worth a partial result */
     TILE_TAPS = 64, /* taps of which a tile remembers whether it has been written */
     CLEAR_BYTES = 65536,
+    FAR_BYTES = 1024,
 };
 
 typedef struct plan {
@@ -220,6 +221,23 @@ static int runs_of_tap(const tile *t, const row_block *rows, int kh, int kw, run
     return runs->count;
 }
 
+/* Where the rows of x lie far apart, the processor does not see the next line coming. */
+static void prefetch(const tile *t, const td_gemm_term *terms, int count)
+{
+    int64_t size = (int64_t)t->plan->problem->kernels->size, step = t->plan->a_col * size;
+    if (step < FAR_BYTES) {
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        const char *row = terms[i].a;
+        for (int64_t k = 0; k < terms[i].k; k++, row += step) {
+            for (int64_t byte = 0; byte < t->ic * size; byte += 64) {
+                __builtin_prefetch(row + byte, 0, 2);
+            }
+        }
+    }
+}
+
 static void add_block(tile *t, const row_block *rows)
 {
     const plan *p = t->plan;
@@ -242,6 +260,9 @@ static void add_block(tile *t, const row_block *rows)
             if (block.count > 0) {
                 block.c = tile_at(t, kh, kw);
                 block.accumulate = has_started(t, kh, kw);
+                if (p->h.kernel * p->w.kernel == 1) { /* other taps read it again */
+                    prefetch(t, runs.terms, block.count);
+                }
                 p->problem->kernels->block(&block);
                 int64_t tap = (int64_t)kh * p->w.kernel + kw;
                 if (tap < TILE_TAPS) {

@@ -10,7 +10,7 @@ enum {
 };
 
 /* y[r][j] = (accumulate ? y[r][j] : 0) + (bias ? bias[j] : 0) + sum over taps of x[r][j] * w[j],
- * for r < rows and j < columns; all rows are `step` apart. */
+ * for r < rows and j < columns; rows of x are x_step apart, those of y y_step. */
 typedef struct td_depthwise_tap {
     const void *x, *w;
 } td_depthwise_tap;
@@ -19,7 +19,7 @@ typedef struct td_depthwise_block {
     const td_depthwise_tap *taps;
     int count;
     void *y;
-    int64_t step, rows, columns;
+    int64_t x_step, y_step, rows, columns;
     const void *bias;
     bool accumulate;
 } td_depthwise_block;

@@ -1,0 +1,106 @@
+/*
+ * Groups of few channels. A group alone would fill some lanes of a vector and be over after a few
+ * products. Several groups taken as one, with zeros between them in the weights, cost no more
+ * instructions as long as they share a vector, and fewer calls.
+ */
+#include "tensor/cpu/conv_internal.h"
+
+#include <string.h>
+
+enum {
+    CALL_COST = 12, /* of a row in a call of the kernel, in products of one vector */
+};
+
+int64_t td_conv_groups_joined(const td_conv_problem *p, int64_t from, int64_t to)
+{
+    int64_t lanes = p->kernels->panel >= 32 ? p->kernels->panel / 4 : p->kernels->panel / 2;
+    int64_t taps = (int64_t)p->h.kernel * p->w.kernel, best = 1;
+    double least = 0;
+    for (int64_t joined = 1; joined <= p->groups; joined++) {
+        if (p->groups % joined != 0) {
+            continue;
+        }
+        double vectors = (double)td_divide_up(joined * to, lanes);
+        double products = (double)(joined * from * taps) * vectors + CALL_COST * vectors;
+        double cost = products / (double)joined; /* for each group */
+        if (joined == 1 || cost < 0.8 * least) {
+            least = cost;
+            best = joined;
+        }
+    }
+    return best;
+}
+
+td_conv_problem td_conv_groups_join(const td_conv_problem *problem, int64_t joined)
+{
+    td_conv_problem p = *problem;
+    p.groups /= joined;
+    p.ic *= joined;
+    p.oc *= joined;
+    return p;
+}
+
+/* Weights are [tap][channel of x in a group][channel of y]. */
+int64_t td_conv_groups_bytes(const td_conv_problem *p, int64_t joined)
+{
+    int64_t taps = (int64_t)p->h.kernel * p->w.kernel;
+    int64_t bytes = taps * p->ic * joined * p->oc_all * (int64_t)p->kernels->size;
+    return (bytes + 63) / 64 * 64;
+}
+
+/* Row `i` of the weights of a tap holds, for every channel of y, the i-th channel of x of its
+ * group. Joined, that is channel (the group's number among those joined) * ic + i: row and column
+ * of the joined weights for a run of p->oc channels. */
+typedef struct run_of_group {
+    int64_t grouped, joined; /* first elements */
+} run_of_group;
+
+static run_of_group find_run(const td_conv_problem *p, int64_t joined, int64_t tap, int64_t i,
+                             int64_t group)
+{
+    int64_t column = group * p->oc;
+    int64_t row = group % joined * p->ic + i;
+    return (run_of_group){ (tap * p->ic + i) * p->oc_all + column,
+                           (tap * p->ic * joined + row) * p->oc_all + column };
+}
+
+void td_conv_groups_spread(const td_conv_problem *p, int64_t joined, void *to, const void *w)
+{
+    size_t size = p->kernels->size;
+    int64_t taps = (int64_t)p->h.kernel * p->w.kernel;
+    memset(to, 0, (size_t)td_conv_groups_bytes(p, joined));
+    for (int64_t n = 0; n < taps * p->ic * p->groups; n++) {
+        run_of_group run =
+            find_run(p, joined, n / p->groups / p->ic, n / p->groups % p->ic, n % p->groups);
+        memcpy((char *)to + (size_t)run.joined * size, (const char *)w + (size_t)run.grouped * size,
+               (size_t)p->oc * size);
+    }
+}
+
+#define COLLECT(name, elem)                                                                        \
+    static void name(elem *restrict dw, const elem *restrict from, int64_t count, bool accumulate) \
+    {                                                                                              \
+        for (int64_t i = 0; i < count; i++) {                                                      \
+            dw[i] = accumulate ? dw[i] + from[i] : from[i];                                        \
+        }                                                                                          \
+    }
+
+COLLECT(collect_f32, float)
+COLLECT(collect_f64, double)
+
+void td_conv_groups_collect(const td_conv_problem *p, int64_t joined, void *dw, const void *from,
+                            bool accumulate)
+{
+    int64_t taps = (int64_t)p->h.kernel * p->w.kernel;
+    for (int64_t n = 0; n < taps * p->ic * p->groups; n++) {
+        run_of_group run =
+            find_run(p, joined, n / p->groups / p->ic, n / p->groups % p->ic, n % p->groups);
+        if (p->dtype == TD_F32) {
+            collect_f32((float *)dw + run.grouped, (const float *)from + run.joined, p->oc,
+                        accumulate);
+        } else {
+            collect_f64((double *)dw + run.grouped, (const double *)from + run.joined, p->oc,
+                        accumulate);
+        }
+    }
+}
