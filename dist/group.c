@@ -74,6 +74,20 @@ static double seconds_left(double deadline)
     return left > 1e-3 ? left : 1e-3;
 }
 
+/* A wait has failed: for a rank that has not come, the time being over, or for a reason that was
+ * told already. */
+static td_status fail_missing(const td_group *group, td_store *store, td_status status, int rank)
+{
+    char text[TD_CAUSE_BYTES], wait[TD_CAUSE_BYTES / 2];
+    snprintf(wait, sizeof wait, "%s", td_last_error());
+    snprintf(text, sizeof text, "%srank %d has not come to the new group", group->label, rank);
+    if (status != TD_E_TIMEOUT || strncmp(wait, text, strlen(text)) == 0) {
+        return td_fail(status, "%s", wait); /* it has been told */
+    }
+    (void)td_watched_store_tell(store, status, text);
+    return td_fail(status, "%s: %s", text, wait);
+}
+
 /* Rank 0 reads what every rank wants; "ok", or why it does not go together. */
 static td_status compare_wishes(const td_group *group, td_store *store, double deadline,
                                 char *verdict, size_t size)
@@ -85,8 +99,7 @@ static td_status compare_wishes(const td_group *group, td_store *store, double d
         snprintf(key, sizeof key, "wish/%d", r);
         td_status status = td_store_get_text(store, key, seconds_left(deadline), &wish);
         if (status != TD_OK) {
-            return td_fail_context(status, "%srank %d has not come to the new group", group->label,
-                                   r);
+            return fail_missing(group, store, status, r);
         }
         if (r == 0) {
             snprintf(first, sizeof first, "%s", wish);
@@ -102,6 +115,20 @@ static td_status compare_wishes(const td_group *group, td_store *store, double d
         free(wish);
     }
     return TD_OK;
+}
+
+/* The first rank that has not said what it wants; rank 0, whose verdict is missing, if all have. */
+static int first_missing(const td_group *group, td_store *store)
+{
+    for (int r = 0; r < group->size; r++) {
+        char key[32];
+        bool here = false;
+        snprintf(key, sizeof key, "wish/%d", r);
+        if (td_store_check(store, key, &here) == TD_OK && !here) {
+            return r;
+        }
+    }
+    return 0;
 }
 
 /* All ranks of a group learn whether all have found the same engine. group->backend NULL: this one
@@ -124,8 +151,7 @@ static td_status agree(td_group *group, td_store *store, double deadline)
         char *verdict;
         td_status status = td_store_get_text(store, "verdict", seconds_left(deadline), &verdict);
         if (status != TD_OK) {
-            return td_fail_context(status, "%snot all ranks have come to the new group",
-                                   group->label);
+            return fail_missing(group, store, status, first_missing(group, store));
         }
         snprintf(text, sizeof text, "%s", verdict);
         free(verdict);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FAULT "fault" /* the key of why there will be no group: "<code> message" */
+
 static const double LOOK_EVERY = 0.1; /* seconds, while a wait goes on */
 
 typedef struct watched_store {
@@ -37,23 +39,37 @@ static bool has_gone(const watched_store *w, int rank, const char *who)
            td_process_state((pid_t)atol(pid + strlen("pid ")), &start) == 0;
 }
 
-/* The first to notice tells the others, who might otherwise notice that this one has left. */
-static td_status settle(const watched_store *w, int rank, const char *who)
+bool td_watched_store_tell(td_store *store, td_status status, const char *cause)
 {
-    char text[400], *cause;
-    snprintf(text, sizeof(text), "rank %d (%s) has died, or left, before the group was made", rank,
-             who);
-    if (td_store_compare_set(w->base, "fault", "", text, &cause) != TD_OK) {
-        return td_fail(TD_E_PEER, "%s", text);
+    char text[1024], *settled = NULL;
+    snprintf(text, sizeof(text), "%d %s", (int)status, cause);
+    bool first = td_store_compare_set(of(store)->base, FAULT, "", text, &settled) == TD_OK &&
+                 strcmp(settled, text) == 0;
+    free(settled);
+    return first;
+}
+
+/* Fails with what another rank has told. */
+static td_status hear(const watched_store *w)
+{
+    bool told = false;
+    char *text;
+    if (td_store_check(w->base, FAULT, &told) != TD_OK || !told ||
+        td_store_get_text(w->base, FAULT, 1, &text) != TD_OK) {
+        return TD_OK;
     }
-    td_status status = td_fail(TD_E_PEER, "%s", cause);
-    free(cause);
+    int code = TD_E_PEER, length = 0;
+    sscanf(text, "%d %n", &code, &length);
+    td_status status = td_fail(code < 0 ? (td_status)code : TD_E_PEER, "%s", text + length);
+    free(text);
     return status;
 }
 
-/* Fails if one of the others has gone. */
-static td_status look(const watched_store *w)
+/* Fails if one of the others has gone. The first to notice tells the rest, who might otherwise
+ * notice that this one has left. */
+static td_status look(watched_store *w)
 {
+    TD_TRY(hear(w));
     for (int i = 0; i < w->count; i++) {
         char *who;
         int rank = w->ranks[i];
@@ -62,7 +78,13 @@ static td_status look(const watched_store *w)
         }
         td_status status = TD_OK;
         if (has_gone(w, rank, who)) {
-            status = settle(w, rank, who);
+            char cause[400];
+            snprintf(cause, sizeof(cause),
+                     "rank %d (%s) has died, or left, before the group was made", rank, who);
+            status = td_fail(TD_E_PEER, "%s", cause);
+            if (!td_watched_store_tell(&w->store, status, cause)) {
+                status = hear(w);
+            }
         }
         free(who);
         TD_TRY(status);
@@ -73,7 +95,7 @@ static td_status look(const watched_store *w)
 static td_status watched_get(td_store *store, const char *key, double timeout, void **value,
                              size_t *size)
 {
-    const watched_store *w = of(store);
+    watched_store *w = of(store);
     const double end = td_clock() + timeout;
     for (;;) {
         double left = end - td_clock();

@@ -10,4 +10,8 @@
 td_status td_watched_store_open(td_store *base, const td_rendezvous_result *met, const int *ranks,
                                 int count, td_store **store);
 
+/* Tells the other ranks why there will be no group, so that their waits end with that; false:
+ * another cause, or the same, was told before. */
+bool td_watched_store_tell(td_store *store, td_status status, const char *cause);
+
 #endif
