@@ -153,6 +153,7 @@ tool() { # tool COMMAND BRINGS HOW
     fi
 }
 tool python3 'some of the tests' 'make deps'
+tool slurmctld 'tests in a small Slurm cluster' 'make deps'
 tool clang 'make fuzz' 'make deps-dev'
 tool clang-format 'make format and lint' 'make deps-dev'
 tool clang-tidy 'make lint' 'make deps-dev'

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# The lessons in a Slurm cluster of two nodes (on this machine): srun and the batch files as the
+# docs give them, gloo between nodes, a task that fails, and scancel.
+. "$(dirname "$0")/tap.sh"
+# shellcheck source=tests/slurm_cluster.sh
+. "$(dirname "$0")/slurm_cluster.sh"
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID CI
+repository=$PWD
+few="--limit 256 --batch-size 64 --epochs 1"
+
+# Where a user would stand: apps/ has the programs and the batch files.
+mkdir -p "$work/here/apps"
+ln -s "$apps"/* "$repository/apps/slurm" "$work/here/apps/"
+ln -s "$repository/data" "$work/here/data"
+cd "$work/here" || exit 1
+
+works 'the cluster is up' slurm_up
+export OMP_NUM_THREADS=1 PROCS_PER_NODE=1
+
+job_ends_well() { # job_ends_well NAME FILE OPTIONS...: sbatch; its output goes to $work/out
+    local name=$1 rc
+    shift
+    sbatch --wait --output="$work/job" "$@" >"$work/out" 2>&1
+    rc=$?
+    cat "$work/job" >>"$work/out"
+    tap $rc "$name" "$work/out"
+}
+
+works 'wine by srun' srun --nodes 2 --ntasks 2 apps/wine_ddp_launch --save srun
+says 'one task on each node' 'local rank: 0, global rank: 1'
+works 'wine, spawned' apps/wine_ddp_spawn --save spawned
+same 'the same bits' spawned/model_50.safetensors srun/model_50.safetensors
+job_ends_well 'apps/slurm/wine.sbatch' apps/slurm/wine.sbatch --save batch
+same 'the same bits' spawned/model_50.safetensors batch/model_50.safetensors
+
+# shellcheck disable=SC2086
+works 'CIFAR-10, spawned' apps/cifar_ddp_spawn $few --save cifar_spawned
+# shellcheck disable=SC2086
+job_ends_well 'apps/slurm/cifar.sbatch' --ntasks-per-node=1 --cpus-per-task=1 apps/slurm/cifar.sbatch \
+    $few --save cifar_batch
+says '.01 for each process' ', lr 0\.02,'
+same 'the same bits' cifar_spawned cifar_batch
+# shellcheck disable=SC2086
+job_ends_well 'apps/slurm/cifar_tdrun.sbatch' --cpus-per-task=1 apps/slurm/cifar_tdrun.sbatch \
+    $few --save cifar_tdrun --auto-resume
+says 'a launcher on each node' 'local rank: 0, global rank: 1'
+same 'the same bits' cifar_spawned cifar_tdrun
+if [ -e "$apps/../libtandem-gloo.so" ]; then
+    # shellcheck disable=SC2086
+    works 'the main job by srun, over gloo' env TANDEM_BACKEND=gloo \
+        srun --nodes 2 --ntasks 2 apps/cifar_resnet18 $few --save cifar_gloo
+    says 'it is gloo' '^DDP, rank 0 of 2 \(gloo\)'
+    same 'the same bits' cifar_spawned cifar_gloo
+fi
+
+running() { # running PATTERN FILE: within 30 s
+    local i
+    for ((i = 0; i < 600; i++)); do
+        grep -qsE -- "$1" "$2" && return 0
+        sleep 0.05
+    done
+    return 1
+}
+
+long="--limit 256 --batch-size 8 --epochs 50 --print-every 1"
+# A task that dies ends the job, at once and not with the code of success.
+# shellcheck disable=SC2086
+srun --nodes 2 --ntasks 2 --kill-on-bad-exit=1 --label apps/cifar_ddp_slurm $long >"$work/out" 2>&1 &
+job=$!
+running 'step: \[  2/16\]' "$work/out"
+begin=$EPOCHREALTIME
+kill -KILL "$(pgrep -n -f "^apps/cifar_ddp_slurm .*--print-every 1")"
+wait $job
+rc=$?
+echo "# code $rc after $(awk "BEGIN { print $EPOCHREALTIME - $begin }") s" >>"$work/out"
+awk "BEGIN { exit !($rc != 0 && $EPOCHREALTIME - $begin < 15) }"
+tap $? 'a killed task ends the job' "$work/out"
+says 'the other says which rank has died' 'rank [01] .*(has died|died|closed|lost)'
+
+# scancel --signal=TERM, or the end of the job's time: a checkpoint is written.
+# shellcheck disable=SC2086
+srun --nodes 2 --ntasks 2 --job-name cancelled apps/cifar_ddp_slurm $long --save cancelled >"$work/out" 2>&1 &
+job=$!
+running 'step: \[  2/16\]' "$work/out"
+scancel --signal=TERM --name cancelled
+wait $job
+says 'TERM from Slurm: it stops with a checkpoint' 'stopped after step [0-9]+ of epoch 1; go on with --resume cancelled'
+# shellcheck disable=SC2086
+works 'and goes on' srun --nodes 2 --ntasks 2 apps/cifar_ddp_slurm --resume cancelled --epochs 1
+says 'in mid-epoch' '^resumed from cancelled after step '
+
+fails 'a wrong option is told' 64 'unrecognized option' srun --ntasks 1 apps/cifar_ddp_slurm --nonsense
+done_testing
