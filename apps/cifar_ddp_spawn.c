@@ -53,6 +53,9 @@ int main(int argc, char **argv)
     cli_parse(argc, argv, "Trains ResNet-18 on CIFAR-10, on several processes that it starts.",
               args->options, args->option_count);
 
+    if (!train_node_fits(r->app, j.node_rank, j.nodes)) {
+        return 1;
+    }
     if (j.url == NULL && j.nodes > 1) {
         fprintf(stderr,
                 "cifar_ddp_spawn: --nodes %d needs --dist-url tcp://HOST:PORT, the same on all "

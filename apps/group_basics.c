@@ -261,6 +261,12 @@ static int spawned(int local_rank, void *arg)
 static td_status run(basics *b)
 {
     char url[64];
+    if (b->world_size > 0 && (b->init == NULL || b->rank >= b->world_size)) {
+        return td_fail(TD_E_ARG,
+                       "started by hand: give each its --rank, from 0 to %" PRId64
+                       ", and all the same --init, as tcp://127.0.0.1:23456",
+                       b->world_size - 1);
+    }
     if (b->world_size > 0) {
         td_dist_options where = { .init_method = b->init,
                                   .rank = (int)b->rank,

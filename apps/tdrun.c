@@ -72,6 +72,7 @@ static const struct argp_option table[] = {
     { "redirects", KEY_REDIRECTS, "WHAT", 0, "Streams that go to files only", 3 },
     { "tee", KEY_TEE, "WHAT", 0, "Streams that go to files and, with [rank], to the console", 3 },
     { "local-ranks-filter", KEY_FILTER, "R,R", 0, "Only these local ranks show on the console", 3 },
+    { 0, 'h', 0, OPTION_HIDDEN, 0, 0 },
     { 0 },
 };
 
@@ -314,6 +315,9 @@ static error_t on_key(int key, char *text, struct argp_state *state)
 {
     arguments *a = state->input;
     switch (key) {
+    case 'h':
+        argp_state_help(state, stdout, ARGP_HELP_STD_HELP); /* ends the program */
+        return 0;
     case KEY_NNODES:
         read_nodes(state, text, &a->launch);
         return 0;

@@ -52,5 +52,8 @@ int main(int argc, char **argv)
                                        .value = &j.url });
     cli_parse(argc, argv, "Trains a small network on the wine data, on several hosts.",
               args->options, args->option_count);
+    if (!train_node_fits(r->app, j.node_rank, j.nodes)) {
+        return 1;
+    }
     return train_spawn(r->app, rank_main, &j, j.procs_per_node);
 }

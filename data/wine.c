@@ -192,7 +192,10 @@ static td_status read_text(const char *path, char **text, size_t *size)
         status = td_fail(TD_E_FORMAT, "%s: too large for a table of wines (over %d MiB)", path,
                          LARGEST_FILE >> 21);
     } else if (ferror(file)) {
-        status = td_fail(TD_E_IO, "%s: reading failed: %s", path, strerror(errno));
+        status = td_fail(TD_E_IO, "%s: reading failed: %s%s", path, strerror(errno),
+                         errno == EISDIR ? ". Give the file itself (--data): data/wine.csv comes "
+                                           "with tandem's source"
+                                         : "");
         free(*text);
     }
     fclose(file);

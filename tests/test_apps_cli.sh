@@ -6,6 +6,8 @@ for source in apps/*.c; do
     name=$(basename "$source" .c)
     works "$name --help" "$apps/$name" --help
     says "$name --help tells the usage" '[Uu]sage:'
+    works "$name -h" "$apps/$name" -h
+    says "$name -h does, too" '[Uu]sage:'
 done
 
 # The apps that train share most of their options.
@@ -38,6 +40,14 @@ for source in $(grep -lE 'apps/common/(wine|cifar)\.h' apps/*.c); do
     fails "$name: a device number too large" 1 'cpu:99' "$app" --device cpu:99
     fails "$name: a log folder that cannot be" 1 'not a folder' "$app" --log-dir /dev/null/logs
 done
+fails 'wine_single: a folder in place of the data' 1 'Give the file itself' "$apps/wine_single" --data /etc
+fails 'wine_ddp_multinode: a node that is not there' 1 'it goes from 0 to 1' \
+    "$apps/wine_ddp_multinode" --nodes 2 --node-rank 2
+fails 'group_basics: by hand, without a place' 1 '--init' "$apps/group_basics" --rank 0 --world-size 2
+fails 'a checkpoint of another task' 1 "is a checkpoint of 'wine'; this program trains 'ResNet-18 on CIFAR-10'" \
+    bash -c 'cd "$1" && "$2" --data "$3" --epochs 1 --save-every 1 >/dev/null && "$4" --resume model_0.safetensors' - \
+    "$work" "$apps/wine_single" "$PWD/data/wine.csv" "$apps/cifar_single"
+fails 'no such checkpoint' 1 "cannot open 'nofile'" "$apps/cifar_single" --resume nofile
 fails 'cifar_resnet18: an unknown stem' 64 "'oak' is not one of imagenet\|cifar" \
     "$apps/cifar_resnet18" --stem oak
 fails 'cifar_resnet18: a limit below zero' 64 '--limit: -1 is out of range' \

@@ -62,8 +62,9 @@ running() { # running PATTERN FILE: within 30 s
     return 1
 }
 
-long="--limit 256 --batch-size 8 --epochs 50 --print-every 1"
+long="--limit 256 --batch-size 8 --epochs 20 --print-every 1"
 # A task that dies ends the job, at once and not with the code of success.
+rm -f "$work/out" # or the lines of the run before would count
 # shellcheck disable=SC2086
 srun --nodes 2 --ntasks 2 --kill-on-bad-exit=1 --label apps/cifar_ddp_slurm $long >"$work/out" 2>&1 &
 job=$!
@@ -78,6 +79,7 @@ tap $? 'a killed task ends the job' "$work/out"
 says 'the other says which rank has died' 'rank [01] .*(has died|died|closed|lost)'
 
 # scancel --signal=TERM, or the end of the job's time: a checkpoint is written.
+rm -f "$work/out"
 # shellcheck disable=SC2086
 srun --nodes 2 --ntasks 2 --job-name cancelled apps/cifar_ddp_slurm $long --save cancelled >"$work/out" 2>&1 &
 job=$!

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_KEY = 256 }; /* beyond every character: long options only */
+enum { FIRST_KEY = 256 }; /* beyond every character: long options only; but -h is help */
 
 const char *argp_program_version = "tandem " TANDEM_VERSION;
 
@@ -126,6 +126,9 @@ typedef struct parse_state {
 static error_t on_key(int key, char *text, struct argp_state *state)
 {
     parse_state *parse = state->input;
+    if (key == 'h') {
+        argp_state_help(state, stdout, ARGP_HELP_STD_HELP); /* ends the program */
+    }
     if (key == ARGP_KEY_ARG) {
         argp_error(state, "'%s': every value belongs to an option (--name value)", text);
         return EINVAL;
@@ -156,7 +159,7 @@ static void help_text(const cli_option *option, char *text, size_t size)
 
 void cli_parse(int argc, char **argv, const char *description, cli_option *options, int count)
 {
-    struct argp_option table[CLI_MAX_OPTIONS + 1] = { 0 };
+    struct argp_option table[CLI_MAX_OPTIONS + 2] = { 0 };
     static char help[CLI_MAX_OPTIONS][512];
     TD_REQUIRE(count <= CLI_MAX_OPTIONS, TD_HERE, "%d options; CLI_MAX_OPTIONS is %d", count,
                CLI_MAX_OPTIONS);
@@ -169,6 +172,7 @@ void cli_parse(int argc, char **argv, const char *description, cli_option *optio
             .doc = help[i],
         };
     }
+    table[count] = (struct argp_option){ .key = 'h', .flags = OPTION_HIDDEN };
     parse_state state = { options, count };
     struct argp argp = { .options = table, .parser = on_key, .doc = description };
     argp_parse(&argp, argc, argv, 0, NULL, &state);

@@ -90,6 +90,9 @@ int train_rank(train_run *r, const td_dist_options *place, train_lesson lesson);
 int train_spawn(const char *app, int (*rank_main)(int local_rank, void *job), void *job,
                 int64_t nprocs);
 
+/* false, and a message: there is no such node, and the others would wait for it. */
+bool train_node_fits(const char *app, int64_t node_rank, int64_t nodes);
+
 /* ---- for tasks ---- */
 
 int64_t train_steps_done(const train_run *r); /* in the whole run */

@@ -4,6 +4,7 @@
 #include "apps/common/train.h"
 #include "apps/common/train_save.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 td_status train_begin(train_run *r)
@@ -68,4 +69,15 @@ int train_spawn(const char *app, int (*rank_main)(int local_rank, void *job), vo
     td_status status =
         td_spawn(rank_main, job, (int)nprocs, &(td_spawn_options){ .stopped_by = &signal });
     return signal != 0 ? 128 + signal : status != TD_OK ? app_failed(app) : 0;
+}
+
+bool train_node_fits(const char *app, int64_t node_rank, int64_t nodes)
+{
+    if (node_rank >= nodes) {
+        fprintf(stderr,
+                "%s: --node-rank %" PRId64 ": with --nodes %" PRId64 " it goes from 0 to %" PRId64
+                "\n",
+                app, node_rank, nodes, nodes - 1);
+    }
+    return node_rank < nodes;
 }
