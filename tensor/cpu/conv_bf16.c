@@ -29,6 +29,9 @@ bool td_conv_bf16_takes(const td_conv_bf16_desc *desc, td_conv2d_pass pass)
 int td_bf16_depth(int64_t channels)
 {
     int64_t least = td_divide_up(channels, TD_BF16_BLOCK);
+    if (channels == 0) {
+        return 0;
+    }
     for (int64_t steps = least; steps <= least + least / 3; steps++) {
         if (channels % (2 * steps) == 0) {
             return (int)(channels / steps);
@@ -119,34 +122,91 @@ td_bf16_pictures td_bf16_rows_plan(const void *x, const td_conv2d_desc *d, td_co
     return p;
 }
 
-/* The channels of one image of one pixel of the copy: the taps of a row, with their padding. */
-static void fill_taps(const td_bf16_pictures *p, td_bf16 *to, int64_t h, int64_t w, int64_t image)
+/* The taps of a row that pixel w of the copy meets: pixels of x, and where they go. */
+typedef struct row_taps {
+    int count;
+    const char *from[MAX_TAPS]; /* of image 0 */
+    int64_t to[MAX_TAPS];       /* bytes */
+} row_taps;
+
+static row_taps find_taps(const td_bf16_pictures *p, int64_t h, int64_t w)
 {
     const td_conv2d_desc *d = p->rows;
-    size_t size = td_dtype_size(p->dtype);
-    float values[ROWS_MAX_CHANNELS * MAX_TAPS] = { 0 };
+    int64_t bytes = d->ic * (int64_t)td_dtype_size(p->dtype);
+    row_taps taps = { .count = 0 };
     for (int kw = 0; kw < d->kw; kw++) {
         int64_t from = w * d->stride_w - d->pad_w + (int64_t)kw * d->dil_w;
         if (from >= 0 && from < d->iw) {
-            int64_t at = ((h * d->iw + from) * d->n + image) * d->ic;
-            memcpy((char *)values + (size_t)(kw * d->ic) * size,
-                   (const char *)p->from + (size_t)at * size, (size_t)d->ic * size);
+            taps.from[taps.count] = (const char *)p->from + (h * d->iw + from) * d->n * bytes;
+            taps.to[taps.count++] = kw * bytes;
         }
     }
-    td_bf16_pack_row(to, p->low, values, p->dtype, p->channels, p->steps * p->depth);
+    return taps;
 }
 
-/* One pixel of all images. */
+/* The row of one image. */
+static void fill_row(char *row, const row_taps *taps, int64_t image, int64_t bytes)
+{
+    for (int t = 0; t < taps->count; t++) {
+        memcpy(row + taps->to[t], taps->from[t] + image * bytes, (size_t)bytes);
+    }
+}
+
+/* The same in words of 8 bytes. Up to 7 bytes too many are read, and that many zeros written, so
+ * the taps must come in order, and something must follow in memory on both sides. */
+static inline void fill_row_words(char *row, const row_taps *taps, int64_t image, int64_t bytes,
+                                  uint64_t last_mask)
+{
+    for (int t = 0; t < taps->count; t++) {
+        const char *from = taps->from[t] + image * bytes;
+        char *to = row + taps->to[t];
+        uint64_t word;
+        for (int64_t i = 8; i < bytes; i += 8, from += 8, to += 8) {
+            memcpy(&word, from, 8);
+            memcpy(to, &word, 8);
+        }
+        memcpy(&word, from, 8);
+        word &= last_mask;
+        memcpy(to, &word, 8);
+    }
+}
+
+/* One pixel of all images as rows: the taps side by side, zeros where the picture has ended. */
+static void rows_task(void *ctx, int64_t task)
+{
+    const td_bf16_pictures *p = ctx;
+    row_taps taps = find_taps(p, task / p->width, task % p->width);
+    int64_t bytes = p->rows->ic * (int64_t)td_dtype_size(p->dtype);
+    int64_t padded = p->steps * p->depth;
+    bool split = p->dtype == TD_F32;
+    float values[ROWS_MAX_CHANNELS * MAX_TAPS + 2] = { 0 };
+    int64_t spare = 8 - bytes % 8;
+    uint64_t last_mask = bytes % 8 ? ((uint64_t)1 << bytes % 8 * 8) - 1 : ~(uint64_t)0;
+    bool has_room = split || p->rows->kw * bytes + spare <= padded * (int64_t)sizeof(td_bf16);
+    td_bf16 *to = p->copy + task * p->at.column;
+    for (int64_t i = 0; i < p->images; i++, to += p->at.image) {
+        char *row = split ? (char *)values : (char *)to;
+        if (!split) {
+            memset(row, 0, (size_t)(padded * (int64_t)sizeof *to));
+        }
+        if (has_room && i + 8 < p->images) { /* 8 pictures are more than 7 bytes */
+            fill_row_words(row, &taps, i, bytes, last_mask);
+        } else {
+            fill_row(row, &taps, i, bytes);
+        }
+        if (split) {
+            td_bf16_pack_row(to, p->low, values, TD_F32, p->channels, padded);
+        }
+    }
+}
+
+/* One pixel of all images, padded and split as need be. */
 static void pixel_task(void *ctx, int64_t task)
 {
     const td_bf16_pictures *p = ctx;
     int64_t size = (int64_t)td_dtype_size(p->dtype), padded = p->steps * p->depth;
     td_bf16 *to = p->copy + task * p->at.column;
     for (int64_t i = 0; i < p->images; i++, to += p->at.image) {
-        if (p->rows) {
-            fill_taps(p, to, task / p->width, task % p->width, i);
-            continue;
-        }
         const char *from =
             (const char *)p->from + (task * p->images + i) * p->groups * p->channels * size;
         for (int64_t g = 0; g < p->groups; g++) {
@@ -160,7 +220,7 @@ void td_bf16_pictures_run(td_pool *pool, const td_bf16_pictures *p)
 {
     if (p->copy) {
         td_bf16_pictures pictures = *p;
-        td_pool_run(pool, p->height * p->width, pixel_task, &pictures);
+        td_pool_run(pool, p->height * p->width, p->rows ? rows_task : pixel_task, &pictures);
     }
 }
 

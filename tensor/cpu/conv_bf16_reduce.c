@@ -14,6 +14,7 @@
 
 enum {
     MAX_TERMS = 64,
+    CLEAR_BYTES = 65536,
     SLAB_BYTES = 1 << 20, /* of packed x and dy; half of an L2 cache */
 };
 
@@ -352,13 +353,36 @@ static void tile_task(void *ctx, int64_t task)
     if (p->h.rank[kh] >= 0 && p->w.rank[kw] >= 0) {
         add_rows(p, &sum, group * p->ic_blocks + ic_block, group * p->panels + panel, kh, kw);
     }
-    if (sum.block.count > 0 || !sum.block.accumulate) {
-        add_up(&sum); /* also taps that meet nothing: their gradient is zero */
+    bool alive = p->h.rank[kh] >= 0 && p->w.rank[kw] >= 0;
+    if (sum.block.count > 0 || (alive && !sum.block.accumulate)) {
+        add_up(&sum);
     }
     p->kernels->end(&sum.tiles);
 }
 
 /* ---- running ---- */
+
+/* Clears a part of the gradient of one tap, if that meets nothing. */
+static void clear_task(void *ctx, int64_t task)
+{
+    const plan *p = ctx;
+    int64_t bytes = p->problem.ic * p->problem.oc_all * (int64_t)sizeof *p->dw;
+    int64_t parts = td_divide_up(bytes, CLEAR_BYTES);
+    int64_t tap = task / parts, begin = task % parts * CLEAR_BYTES;
+    if (p->h.rank[tap / p->w.kernel] < 0 || p->w.rank[tap % p->w.kernel] < 0) {
+        memset((char *)p->dw + tap * bytes + begin, 0,
+               (size_t)td_min64(CLEAR_BYTES, bytes - begin));
+    }
+}
+
+static void clear_dead_taps(td_pool *pool, plan *p)
+{
+    int64_t taps = (int64_t)p->h.kernel * p->w.kernel;
+    int64_t bytes = p->problem.ic * p->problem.oc_all * (int64_t)sizeof *p->dw;
+    if (!p->accumulate && (int64_t)p->h.alive * p->w.alive < taps) {
+        td_pool_run(pool, taps * td_divide_up(bytes, CLEAR_BYTES), clear_task, p);
+    }
+}
 
 static void run_slab(td_pool *pool, plan *p)
 {
@@ -396,6 +420,7 @@ void td_conv_bf16_backward_weights(td_pool *pool, const td_conv_bf16_desc *desc,
     if (work < TD_GEMM_SERIAL_WORK) {
         pool = NULL;
     }
+    clear_dead_taps(pool, &p);
     td_bf16_pictures_run(pool, &p.rows);
     for (p.block = 0; p.block < p.blocks; p.block += p.slab_blocks) {
         p.block_count = td_min64(p.slab_blocks, p.blocks - p.block);

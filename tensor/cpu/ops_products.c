@@ -2,7 +2,7 @@
  * general kernels there take f32 and f64; 16-bit tensors are converted before and after. */
 #include "tensor/cpu/conv.h"
 #include "tensor/cpu/cpu_device.h"
-#include "tensor/cpu/gemm.h"
+#include "tensor/cpu/gemm_bf16.h"
 #include "tensor/cpu/gemm_kernels.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_dense.h"
@@ -35,17 +35,22 @@ static const char *forward(const void *base, int64_t elements, td_dtype dtype)
     return (const char *)base + elements * (int64_t)td_dtype_size(dtype);
 }
 
-static void run_gemm(td_device device, const td_gemm_desc *g)
+/* types NULL: by the general kernels. */
+static void run_gemm(td_device device, const td_gemm_desc *g, const td_gemm_bf16_types *types)
 {
-    size_t bytes = td_gemm_workspace(g);
+    size_t bytes = types ? td_gemm_bf16_workspace(g, types) : td_gemm_workspace(g);
     void *workspace = bytes ? td_scratch(device, bytes) : NULL;
-    td_gemm(td_cpu_pool(device), g, workspace);
+    if (types) {
+        td_gemm_bf16(td_cpu_pool(device), g, types, workspace);
+    } else {
+        td_gemm(td_cpu_pool(device), g, workspace);
+    }
     td_scratch_free(device, workspace);
 }
 
-/* All of one dtype, f32 or f64. */
-static void plain_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const void *bias,
-                         bool accumulate)
+/* The product of each batch. types NULL: all of one dtype, f32 or f64. */
+static void multiply_batches(td_tensor *c, const td_tensor *a, const td_tensor *b, const void *bias,
+                             bool accumulate, const td_gemm_bf16_types *types)
 {
     int row = c->ndim - 2, column = c->ndim - 1;
     td_gemm_desc g = {
@@ -69,14 +74,14 @@ static void plain_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, c
         td_gemm_desc part = g;
         part.c = td_ptr(c);
         part.c = (char *)part.c + at.offset[0] * (int64_t)td_dtype_size(c->dtype);
-        part.a = forward(td_ptr(a), at.offset[1], c->dtype);
-        part.b = forward(td_ptr(b), at.offset[2], c->dtype);
+        part.a = forward(td_ptr(a), at.offset[1], a->dtype);
+        part.b = forward(td_ptr(b), at.offset[2], b->dtype);
         part.batch = n;
         part.c_batch = walk.stride[0][0];
         part.a_batch = walk.stride[1][0];
         part.b_batch = walk.stride[2][0];
         join_batch(&part);
-        run_gemm(td_device_of(c), &part);
+        run_gemm(td_device_of(c), &part, types);
     }
 }
 
@@ -136,20 +141,57 @@ static const td_tensor *stage_matrix(td_staged *staged, const td_tensor *t, cons
     return staged->tensor;
 }
 
+/* A matrix that is dense along its rows or its columns, as the bf16 kernels want it. */
+static const td_tensor *stage_dense(td_staged *staged, const td_tensor *t)
+{
+    *staged = (td_staged){ .scratch = NULL };
+    int row = t->ndim - 2, column = t->ndim - 1;
+    if (t->stride[column] == 1 || t->shape[column] == 1 || t->stride[row] == 1 ||
+        t->shape[row] == 1) {
+        return t;
+    }
+    td_stage_in(staged, t, TD_ROW_MAJOR);
+    return staged->tensor;
+}
+
+/* Whether the product is one for the bf16 kernels, and of what. */
+static bool bf16_types(const td_tensor *c, const td_tensor *a, const td_tensor *b, td_math math,
+                       td_gemm_bf16_types *types)
+{
+    *types = (td_gemm_bf16_types){ a->dtype, b->dtype, false };
+    if ((c->dtype != TD_F32 && c->dtype != TD_BF16) || !td_gemm_bf16_available()) {
+        return false;
+    }
+    if (a->dtype == TD_F32 && b->dtype == TD_F32) {
+        types->split = c->dtype == TD_F32 && math.precision == TD_PRECISION_BF16X3;
+        return types->split;
+    }
+    return (a->dtype == TD_BF16 || a->dtype == TD_F32) &&
+           (b->dtype == TD_BF16 || b->dtype == TD_F32);
+}
+
 void td_cpu_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const td_tensor *bias,
                    bool accumulate, td_math math)
 {
-    (void)math; /* the general kernels know f32 and f64 alone */
-    td_dtype dtype = general_dtype(c);
+    td_gemm_bf16_types types;
+    bool in_bf16 = bf16_types(c, a, b, math, &types);
+    td_dtype dtype = in_bf16 ? c->dtype : general_dtype(c);
     td_staged sc = { .scratch = NULL }, sa, sb, shift;
     td_tensor *to = c;
     if (c->dtype != dtype || (c->shape[c->ndim - 1] > 1 && c->stride[c->ndim - 1] != 1)) {
         td_stage_out_as(&sc, c, TD_ROW_MAJOR, dtype, accumulate);
         to = sc.tensor;
     }
-    const td_tensor *left = stage_matrix(&sa, a, b), *right = stage_matrix(&sb, b, a);
-    const void *add = td_stage_in_as(&shift, bias, TD_ROW_MAJOR, dtype);
-    plain_matmul(to, left, right, add, accumulate);
+    const td_tensor *left, *right;
+    if (in_bf16) {
+        left = stage_dense(&sa, a);
+        right = stage_dense(&sb, b);
+    } else {
+        left = stage_matrix(&sa, a, b);
+        right = stage_matrix(&sb, b, a);
+    }
+    const void *add = td_stage_in_as(&shift, bias, TD_ROW_MAJOR, in_bf16 ? TD_F32 : dtype);
+    multiply_batches(to, left, right, add, accumulate, in_bf16 ? &types : NULL);
     td_stage_end(&shift);
     td_stage_end(&sb);
     td_stage_end(&sa);
