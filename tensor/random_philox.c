@@ -7,8 +7,6 @@
  * meet with the chance of 2^-64. */
 #include "tensor/random.h"
 
-enum { ROUNDS = 10 };
-
 static uint64_t mix_stream(uint64_t stream)
 {
     stream = (stream ^ (stream >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -16,24 +14,26 @@ static uint64_t mix_stream(uint64_t stream)
     return stream ^ (stream >> 31);
 }
 
+uint64_t td_philox_mixed_key(td_philox_key key)
+{
+    return key.seed ^ mix_stream(key.stream);
+}
+
 void td_philox(td_philox_key key, uint64_t a, uint64_t b, uint32_t out[4])
 {
-    const uint32_t multiplier0 = 0xd2511f53u, multiplier1 = 0xcd9e8d57u;
-    const uint32_t weyl0 = 0x9e3779b9u, weyl1 = 0xbb67ae85u; /* golden ratio, sqrt(3) - 1 */
-
-    uint64_t mixed = key.seed ^ mix_stream(key.stream);
+    uint64_t mixed = td_philox_mixed_key(key);
     uint32_t key0 = (uint32_t)mixed, key1 = (uint32_t)(mixed >> 32);
     uint32_t word0 = (uint32_t)a, word1 = (uint32_t)(a >> 32);
     uint32_t word2 = (uint32_t)b, word3 = (uint32_t)(b >> 32);
-    for (int round = 0; round < ROUNDS; round++) {
-        uint64_t product0 = (uint64_t)multiplier0 * word0;
-        uint64_t product1 = (uint64_t)multiplier1 * word2;
+    for (int round = 0; round < TD_PHILOX_ROUNDS; round++) {
+        uint64_t product0 = (uint64_t)TD_PHILOX_M0 * word0;
+        uint64_t product1 = (uint64_t)TD_PHILOX_M1 * word2;
         word0 = (uint32_t)(product1 >> 32) ^ word1 ^ key0;
         word1 = (uint32_t)product1;
         word2 = (uint32_t)(product0 >> 32) ^ word3 ^ key1;
         word3 = (uint32_t)product0;
-        key0 += weyl0;
-        key1 += weyl1;
+        key0 += TD_PHILOX_W0;
+        key1 += TD_PHILOX_W1;
     }
     out[0] = word0;
     out[1] = word1;

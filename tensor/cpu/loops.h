@@ -55,6 +55,8 @@ typedef struct td_norm_grad {
     const void *dy, *x, *y;
 } td_norm_grad;
 
+enum { TD_SOFTMAX_COLUMNS = 64 };
+
 typedef struct td_loops {
     td_unary_loop unary[TD_UNARY_COUNT];
     td_unary_grad_loop unary_grad[TD_UNARY_COUNT];
@@ -95,10 +97,11 @@ typedef struct td_loops {
                             const void *dy, const void *x, const void *weight, double mean,
                             double inv_std);
 
-    /* loops_softmax.inc: `inner` columns next to each other, d rows of them, `inner` apart. */
-    void (*softmax)(int64_t d, int64_t inner, void *y, const void *x, bool log);
-    void (*softmax_grad)(int64_t d, int64_t inner, void *dx, const void *dy, const void *y,
-                         bool log, bool accumulate);
+    /* loops_softmax.inc: `columns` (at most TD_SOFTMAX_COLUMNS) next to each other, d rows of them,
+     * `step` apart. step 1: one column, which is a row in memory. */
+    void (*softmax)(int64_t d, int64_t columns, int64_t step, void *y, const void *x, bool log);
+    void (*softmax_grad)(int64_t d, int64_t columns, int64_t step, void *dx, const void *dy,
+                         const void *y, bool log, bool accumulate);
     /* One row of cross-entropy: writes log_p and returns the row's loss; and its gradient, times
      * `scale`. */
     double (*cross_entropy)(int64_t k, void *log_p, const void *logits, int64_t label,
@@ -119,6 +122,9 @@ typedef struct td_loops {
     /* y = x * scale where keep[i] >= threshold, else 0. */
     void (*dropout)(int64_t n, void *y, const void *x, const uint32_t *draw, uint32_t threshold,
                     double scale, bool accumulate);
+    /* loops_random.inc: draw[4 i ..] = td_philox's words for counter (a, b + i), i < n <= 64; key:
+     * td_philox_mixed_key. */
+    void (*philox)(int64_t n, uint32_t *draw, uint64_t key, uint64_t a, uint64_t b);
 
     /* bf16 only: to float and back, n elements side by side. */
     void (*widen)(int64_t n, float *y, const void *x);

@@ -14,9 +14,9 @@
 #endif
 
 enum {
-    LANES = 32,  /* interleaved sums of a run */
-    STRIP = 64,  /* columns of a matrix whose sums are kept in registers */
-    PIECE = 256, /* elements of a run that are worked on in the first-level cache */
+    LANES = 32,                 /* interleaved sums of a run */
+    STRIP = TD_SOFTMAX_COLUMNS, /* columns of a matrix whose sums are kept in registers */
+    PIECE = 256,                /* elements of a run that are worked on in the first-level cache */
 };
 
 /* The element types that loops.inc is compiled for. */

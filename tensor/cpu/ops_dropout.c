@@ -14,7 +14,7 @@ typedef struct dropout_job {
     int64_t size;
     char *y;
     const char *x;
-    td_philox_key key;
+    uint64_t key;
     uint64_t step;
     uint32_t threshold;
     double scale;
@@ -28,9 +28,7 @@ static void dropout_range(void *ctx, int64_t begin, int64_t end)
     for (int64_t at = begin; at < end; at += PIECE) {
         int64_t n = end - at < PIECE ? end - at : PIECE;
         uint32_t draw[PIECE];
-        for (int64_t i = 0; i < n; i += 4) {
-            td_philox(job->key, job->step, (uint64_t)(at + i) / 4, draw + i);
-        }
+        job->loops->philox((n + 3) / 4, draw, job->key, job->step, (uint64_t)at / 4);
         job->loops->dropout(n, job->y + at * job->size, job->x + at * job->size, draw,
                             job->threshold, job->scale, job->accumulate);
     }
@@ -46,7 +44,7 @@ void td_cpu_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key ke
         .size = (int64_t)td_dtype_size(y->dtype),
         .x = td_stage_in(&sx, x, TD_ROW_MAJOR),
         .y = td_stage_out(&sy, y, TD_ROW_MAJOR, accumulate),
-        .key = key,
+        .key = td_philox_mixed_key(key),
         .step = step,
         .threshold = threshold < 0x1p32 ? (uint32_t)threshold : UINT32_MAX,
         .scale = 1.0 / (1.0 - p),

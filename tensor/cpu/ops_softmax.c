@@ -6,34 +6,44 @@
 #include "tensor/element.h"
 #include "tensor/storage.h"
 
-enum { EXP_COST = 8 }; /* an element's exp, in copies of an element */
+enum { EXP_COST = 2 }; /* an element's exp, in copies of an element */
 
 /* ---- softmax ---- */
 
 typedef struct softmax_job {
     const td_loops *loops;
     int64_t size, d, inner; /* memory is [outer][d][inner] */
+    int64_t strips;         /* of neighbouring columns, in each of `outer` */
     char *out;
     const char *in, *y;
     bool log, accumulate;
 } softmax_job;
 
+/* The number of columns of a strip, and where in memory it begins, in bytes. */
+static int64_t find_strip(const softmax_job *job, int64_t i, int64_t *offset)
+{
+    int64_t outer = i / job->strips, first = i % job->strips * TD_SOFTMAX_COLUMNS;
+    *offset = (outer * job->d * job->inner + first) * job->size;
+    int64_t left = job->inner - first;
+    return left < TD_SOFTMAX_COLUMNS ? left : TD_SOFTMAX_COLUMNS;
+}
+
 static void softmax_range(void *ctx, int64_t begin, int64_t end)
 {
     const softmax_job *job = ctx;
-    int64_t step = job->d * job->inner * job->size;
     for (int64_t i = begin; i < end; i++) {
-        job->loops->softmax(job->d, job->inner, job->out + i * step, job->in + i * step, job->log);
+        int64_t at, columns = find_strip(job, i, &at);
+        job->loops->softmax(job->d, columns, job->inner, job->out + at, job->in + at, job->log);
     }
 }
 
 static void softmax_grad_range(void *ctx, int64_t begin, int64_t end)
 {
     const softmax_job *job = ctx;
-    int64_t step = job->d * job->inner * job->size;
     for (int64_t i = begin; i < end; i++) {
-        job->loops->softmax_grad(job->d, job->inner, job->out + i * step, job->in + i * step,
-                                 job->y + i * step, job->log, job->accumulate);
+        int64_t at, columns = find_strip(job, i, &at);
+        job->loops->softmax_grad(job->d, columns, job->inner, job->out + at, job->in + at,
+                                 job->y + at, job->log, job->accumulate);
     }
 }
 
@@ -47,9 +57,10 @@ static void run_softmax(softmax_job *job, const td_tensor *y, int dim, td_range_
     job->size = (int64_t)td_dtype_size(y->dtype);
     job->d = y->shape[dim];
     job->inner = job->d > 1 ? y->stride[dim] : 1;
-    int64_t outer = count / (job->d * job->inner);
-    td_parallel(td_device_of(y), outer, td_item_chunk(outer, job->d * job->inner * EXP_COST), fn,
-                job);
+    job->strips = (job->inner + TD_SOFTMAX_COLUMNS - 1) / TD_SOFTMAX_COLUMNS;
+    int64_t items = count / (job->d * job->inner) * job->strips;
+    int64_t columns = job->inner < TD_SOFTMAX_COLUMNS ? job->inner : TD_SOFTMAX_COLUMNS;
+    td_parallel(td_device_of(y), items, td_item_chunk(items, job->d * columns * EXP_COST), fn, job);
 }
 
 void td_cpu_softmax(td_tensor *y, const td_tensor *x, int dim, bool log)
