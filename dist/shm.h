@@ -45,6 +45,7 @@ typedef struct td_shm_rank {
     alignas(TD_SHM_LINE) _Atomic uint32_t bell; /* rung when a mailbox of this rank changes */
     _Atomic uint32_t bell_waiters;
     alignas(TD_SHM_LINE) _Atomic uint32_t gone; /* has left in good order */
+    _Atomic uint32_t core;                      /* where it last ran when it began to wait */
     pid_t pid;
     uint64_t start_time; /* of the process, so that a reused pid is not taken for it */
 } td_shm_rank;
@@ -100,6 +101,8 @@ typedef struct td_shm {
     uint64_t step;      /* barriers inside them */
     int parity;         /* of the staging areas: which is used next */
     double spin;        /* seconds of spinning before sleeping */
+    int crowded;        /* waits in a row for a rank on this very core */
+    int patience;       /* so many of them, and this rank moves */
     double checked;     /* when the peers of messages were last looked at */
     uint32_t bell_seen; /* the bell's value before the last look at the mailboxes */
     td_shm_region *regions;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 static const double FIRST_SPIN = 20e-6; /* seconds; it adapts (shm_wait.c) */
+enum { FIRST_PATIENCE = 20 };           /* and so does this */
 
 static size_t round_up(size_t bytes, size_t unit)
 {
@@ -144,6 +145,7 @@ static td_status shm_init(void **engine, const td_backend_init *init)
     shm->rank = init->rank;
     shm->size = init->size;
     shm->spin = FIRST_SPIN;
+    shm->patience = FIRST_PATIENCE;
     lay_out(shm);
     td_status status = meet(shm, init);
     if (status != TD_OK) {

@@ -152,6 +152,44 @@ static td_status sleep_until_all(td_shm *shm, size_t offset, uint64_t target, do
     return status;
 }
 
+/* Whether one that has not come ran on this core when it was last seen. */
+static bool is_crowded(td_shm *shm, size_t offset, uint64_t target)
+{
+    int core = sched_getcpu();
+    uint32_t here = core >= 0 ? (uint32_t)core : UINT32_MAX;
+    td_shm_rank *ranks = shm->segment->rank;
+    bool crowded = false;
+    atomic_store_explicit(&ranks[shm->rank].core, here, memory_order_relaxed);
+    for (int r = 0; r < shm->size; r++) {
+        crowded = crowded || (r != shm->rank && here != UINT32_MAX &&
+                              atomic_load(word_of(shm, r, offset)) < target &&
+                              atomic_load_explicit(&ranks[r].core, memory_order_relaxed) == here);
+    }
+    return crowded;
+}
+
+/* Two ranks on one core, each of which gives it up for the other in every wait: the scheduler sees
+ * no reason to part them, and every meeting costs two changes of processes. So, if there are cores
+ * for all, this one goes to another. Each time it waits longer before it does so again, since the
+ * cores may be busy with something else. */
+static void leave_core(td_shm *shm)
+{
+    enum { MOST_PATIENCE = 1 << 20 };
+    cpu_set_t allowed, others;
+    int core = sched_getcpu();
+    shm->crowded = 0;
+    shm->patience = shm->patience < MOST_PATIENCE ? 2 * shm->patience : MOST_PATIENCE;
+    if (core < 0 || sched_getaffinity(0, sizeof allowed, &allowed) != 0 ||
+        CPU_COUNT(&allowed) < shm->size) {
+        return;
+    }
+    others = allowed;
+    CPU_CLR(core, &others);
+    if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0) {
+        (void)sched_setaffinity(0, sizeof allowed, &allowed); /* it may go anywhere, as before */
+    }
+}
+
 /* Spins for a while, whether they come. The while is longer where that pays, and shorter where
  * others want the core, too. */
 static bool spin_until_all(td_shm *shm, size_t offset, uint64_t target)
@@ -159,6 +197,14 @@ static bool spin_until_all(td_shm *shm, size_t offset, uint64_t target)
     enum { GLANCES = 32 }; /* between two looks at the clock */
     static const double SHORTEST = 8e-6, LONGEST = 50e-6;
     double end = td_clock() + shm->spin;
+    if (is_crowded(shm, offset, target)) {
+        if (++shm->crowded >= shm->patience) {
+            leave_core(shm);
+        }
+        sched_yield();
+    } else {
+        shm->crowded = 0;
+    }
     do {
         for (int i = 0; i < GLANCES; i++) {
             if (all_arrived(shm, offset, target)) {
