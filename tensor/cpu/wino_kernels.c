@@ -2,6 +2,12 @@
 
 #include "tensor/cpu/vectors.h"
 
+/* Unrolled, with a sanitizer's checks at every element, this takes the compiler half a minute. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#undef TD_UNROLL
+#define TD_UNROLL
+#endif
+
 #define K(name) f32_##name
 #define VEC f32x4
 #define LANES 4
