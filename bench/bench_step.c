@@ -10,10 +10,13 @@
 #include "bench/peer.h"
 #include "tensor/kernels.h"
 
+#include <unistd.h>
+
 typedef struct settings {
     const char *model, *stem, *precision, *dtype;
     const char *classes, *size, *batch, *threads, *winograd, *ranks;
     char url[64]; /* where ranks meet */
+    int commands; /* the standard input, which spawned processes do not have */
 } settings;
 
 static int fail(const char *what)
@@ -100,6 +103,7 @@ static int run_rank(int rank, void *arg)
     open_optim(&j);
     describe(facts, sizeof facts, s);
     if (rank == 0) {
+        dup2(s->commands, STDIN_FILENO);
         printf("ready %s\n", facts);
         fflush(stdout);
     }
@@ -146,6 +150,7 @@ int main(int argc, char **argv)
     }
     td_set_math(math);
     if (number(s.ranks) > 1) {
+        s.commands = dup(STDIN_FILENO);
         snprintf(s.url, sizeof s.url, "tcp://127.0.0.1:%d", td_free_port());
         td_status status = td_spawn(run_rank, &s, (int)number(s.ranks), NULL);
         return status == TD_OK ? 0 : fail(td_last_error());
