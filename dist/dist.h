@@ -29,7 +29,8 @@ typedef struct td_dist_options {
 
 /* Meets the others and makes the world group, which is also the default of this process. All ranks
  * wait for the last; on a time-out the message says which have come and which have not. NULL: all
- * defaults. */
+ * defaults. The ranks of a host share its CPUs: without OMP_NUM_THREADS and td_set_threads each
+ * computes in CPUs / local ranks threads. */
 td_status td_dist_init(const td_dist_options *options);
 /* Ends it: waits for nothing outstanding, leaves no shared memory, port or thread. Init may follow.
  */

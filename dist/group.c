@@ -284,6 +284,7 @@ td_status td_dist_init(const td_dist_options *options)
     }
     dist.group_count = 1;
     dist.initialized = true;
+    td_share_cpus(td_dist_local_world_size());
     return TD_OK;
 }
 
@@ -297,6 +298,7 @@ void td_dist_destroy(void)
         dist.groups[dist.group_count] = NULL;
     }
     dist.initialized = false;
+    td_share_cpus(1);
     td_rendezvous_end(&dist.met);
 }
 

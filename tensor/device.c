@@ -72,6 +72,11 @@ td_status td_set_threads(td_device device, int threads)
     return td_cpu_set_threads(device, threads);
 }
 
+void td_share_cpus(int processes)
+{
+    td_cpu_share(processes);
+}
+
 int td_threads(td_device device)
 {
     td_require_device(device, TD_NOWHERE);

@@ -34,9 +34,12 @@ const char *td_device_name(td_device device);
 
 /* The number of threads of a CPU device's pool, the caller's own included. The first use of a
  * device makes its pool; before that, or between steps, it can be set. Default: OMP_NUM_THREADS if
- * it is set, otherwise the CPUs that this process may run on, shared by nobody. Results never
- * depend on it. threads = 0 sets the default. */
+ * it is set, otherwise the CPUs that this process may run on, divided by the processes that share
+ * them. Results never depend on it. threads = 0 sets the default. */
 td_status td_set_threads(td_device device, int threads);
 int td_threads(td_device device);
+/* So many processes of this host do the same and share its CPUs: pools of the default size change.
+ * Between steps. td_dist_init tells, and td_dist_destroy takes it back (1). */
+void td_share_cpus(int processes);
 
 #endif

@@ -377,6 +377,46 @@ static void test_mistakes(void **state)
     temp_folder_teardown(NULL);
 }
 
+/* ---- the ranks of a host share its CPUs ---- */
+
+static int run_threads(int rank, int size, void *arg)
+{
+    (void)arg;
+    unsetenv("OMP_NUM_THREADS");
+    int all = td_threads(TD_CPU), each = all / size > 0 ? all / size : 1;
+    procs_init(rank, size, 20.0);
+    REQUIRE(td_threads(TD_CPU) == each); /* no pool yet */
+    REQUIRE(td_threads(TD_CPU_N(1)) == each);
+    td_tensor *t = td_zeros(TD_SHAPE(8), TD_F32, TD_CPU);
+    td_fill_(t, 1.0); /* makes the pool */
+    REQUIRE(td_threads(TD_CPU) == each);
+    REQUIRE_OK(td_set_threads(TD_CPU_N(1), 3));
+    td_dist_destroy();
+    REQUIRE(td_threads(TD_CPU) == all);
+    REQUIRE(td_threads(TD_CPU_N(1)) == 3); /* as it was asked for */
+    td_free(t);
+    return 0;
+}
+
+static int run_threads_given(int rank, int size, void *arg)
+{
+    (void)arg;
+    setenv("OMP_NUM_THREADS", "5", 1);
+    procs_init(rank, size, 20.0);
+    REQUIRE(td_threads(TD_CPU) == 5);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_ranks_share_the_cpus(void **state)
+{
+    (void)state;
+    procs_succeed(1, 20.0, run_threads, NULL);
+    procs_succeed(2, 20.0, run_threads, NULL);
+    procs_succeed(3, 20.0, run_threads, NULL);
+    procs_succeed(2, 20.0, run_threads_given, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -384,7 +424,7 @@ int main(void)
         cmocka_unit_test(test_own_store),       cmocka_unit_test(test_backends),
         cmocka_unit_test(test_subgroups),       cmocka_unit_test(test_other_lists),
         cmocka_unit_test(test_leaving),         cmocka_unit_test(test_missing_member),
-        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_mistakes),        cmocka_unit_test(test_ranks_share_the_cpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

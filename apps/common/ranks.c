@@ -6,7 +6,6 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 static int64_t at_least_one(int64_t n)
 {
@@ -18,9 +17,6 @@ void ranks_begin(train_args *args)
     int local = td_dist_local_world_size();
     printf("[init] == local rank: %d, global rank: %d ==\n", td_dist_local_rank(), td_dist_rank());
     fflush(stdout);
-    if (args->threads == 0 && getenv("OMP_NUM_THREADS") == NULL) {
-        args->threads = at_least_one(td_threads(TD_CPU) / local);
-    }
     if (args->workers > 0 && !train_args_given(args, "workers")) {
         args->workers = at_least_one(args->workers / local);
     }

@@ -7,10 +7,8 @@
 #include "apps/common/train_args.h"
 
 /* After td_dist_init and before train_args_apply: prints "[init] == local rank: L, global rank: R
- * ==" and gives this rank its part of the host's CPUs, unless --threads or OMP_NUM_THREADS (which
- * tdrun and the sbatch files set) has done so; fewer loader threads, too, unless --workers is
- * given.
- */
+ * ==" and gives this rank its part of the loader threads, unless --workers is given. (td_dist_init
+ * has given it its part of the host's CPUs.) */
 void ranks_begin(train_args *args);
 
 bool ranks_first(void); /* whether this is rank 0, which prints and saves */

@@ -64,6 +64,20 @@ td_status td_cpu_set_threads(td_device device, int threads)
     return TD_OK;
 }
 
+void td_cpu_share(int processes)
+{
+    pthread_mutex_lock(&lock);
+    td_pool_share_cpus(processes);
+    for (int i = 0; i < TD_MAX_DEVICES; i++) {
+        td_pool *pool = atomic_load_explicit(&devices[i].pool, memory_order_relaxed);
+        if (pool != NULL && devices[i].threads == 0) {
+            (void)td_pool_set_threads(pool,
+                                      threads_wanted(&devices[i])); /* at worst, one is left */
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 int td_cpu_threads(td_device device)
 {
     const struct cpu_device *cpu = &devices[device.index];

@@ -59,6 +59,7 @@ struct td_pool {
     pthread_t *workers;
     int threads;
     int64_t spin_ns;
+    pid_t process; /* that the workers are of */
 };
 
 static _Thread_local bool inside_task;
@@ -263,6 +264,13 @@ static int usable_cpus(void)
     return n > 0 ? (int)n : 1;
 }
 
+static _Atomic int processes = 1; /* that share the CPUs */
+
+void td_pool_share_cpus(int count)
+{
+    atomic_store(&processes, count > 1 ? count : 1);
+}
+
 int td_default_threads(void)
 {
     const char *text = getenv("OMP_NUM_THREADS");
@@ -273,12 +281,27 @@ int td_default_threads(void)
             return (int)n;
         }
     }
-    int n = usable_cpus();
+    int n = usable_cpus() / atomic_load(&processes);
+    n = n > 0 ? n : 1;
     return n < MAX_THREADS ? n : MAX_THREADS;
+}
+
+/* In a process that was forked from the one with the workers there are none to wake or to wait for,
+ * and locks are as they were at that moment. */
+static void forget_workers(td_pool *pool)
+{
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->wake, NULL);
+    pthread_cond_init(&pool->done, NULL);
+    atomic_store(&pool->sleepers, 0);
+    pool->threads = 1;
 }
 
 static void stop_workers(td_pool *pool)
 {
+    if (pool->process != getpid()) {
+        forget_workers(pool);
+    }
     atomic_store(&pool->stop, true);
     pthread_mutex_lock(&pool->lock);
     pthread_cond_broadcast(&pool->wake);
@@ -297,6 +320,7 @@ static int start_workers(td_pool *pool, int threads)
 {
     /* With more threads than processors a spinning thread keeps a working one from its core. */
     pool->spin_ns = threads <= usable_cpus() ? SPIN_NS : 0;
+    pool->process = getpid();
     pool->workers = calloc((size_t)threads, sizeof *pool->workers);
     if (!pool->workers) {
         return ENOMEM;

@@ -46,5 +46,7 @@ void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx);
  * first of a list), else the number of processors that this process may run on.
  */
 int td_default_threads(void);
+/* From now on the CPUs are divided by so many processes. */
+void td_pool_share_cpus(int processes);
 
 #endif
