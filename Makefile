@@ -184,7 +184,7 @@ tests: needs-tests lib $(APPS) $(TEST_BIN) $(call programs,$(WORKER_SRC))
 test: tests ## all tests; TESTS="data step": those with such names; SANITIZE=..., CC=clang
 	@BUILD=$(B) SANITIZE=$(SANITIZE) tests/run.sh $(TEST_BIN) $(TEST_SH)
 
-test-long: tests $(LONG) ## all tests and the long ones
+test-long: tests $(LONG) $(B)/bench/bench_overlap ## all tests and the long ones
 	@BUILD=$(B) SANITIZE=$(SANITIZE) TANDEM_LONG=1 tests/run.sh $(TEST_BIN) $(TEST_SH) $(LONG) $(LONG_SH)
 
 # Jobs whose names have these words: make bench BENCH="resnet18 b32, wine".

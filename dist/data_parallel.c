@@ -13,6 +13,7 @@
 #include "autograd/tape.h"
 #include "dist/dist.h"
 #include "dist/replica.h"
+#include "dist/sync_batch_norm.h"
 #include "tensor/storage.h"
 
 #include <stdlib.h>
@@ -310,6 +311,11 @@ static td_status share_threads(parallel_state *s)
 static td_status prepare(parallel_state *s, td_module *model, const td_device *devices, int count)
 {
     TD_TRY(check_devices(model, devices, count));
+    if (td_has_sync_batch_norm(model)) {
+        return td_fail(TD_E_ARG, "td_data_parallel: the model has SyncBatchNorm, whose statistics "
+                                 "are those of several processes, not of replicas in one: use "
+                                 "td_ddp, or plain BatchNorm");
+    }
     s->model = model;
     memcpy(s->devices, devices, (size_t)count * sizeof *devices);
     s->list = td_module_state(model);
@@ -327,6 +333,11 @@ static td_status prepare(parallel_state *s, td_module *model, const td_device *d
         }
     }
     return count > 1 ? share_threads(s) : TD_OK;
+}
+
+bool td_is_data_parallel(const td_module *m)
+{
+    return m->type == &parallel_type;
 }
 
 td_module *td_data_parallel(td_module *model, const td_device *devices, int count)

@@ -85,6 +85,7 @@ static void ddp_free(td_module *self)
         td_params_drop_state(s->params, s->error);
     }
     td_free(s->wire);
+    td_free(s->kept);
     td_free(s->buffers);
     td_free(s->numbers);
     td_free(s->usage);
@@ -203,6 +204,10 @@ static td_status lay_out(td_ddp_state *s)
     if (status != TD_OK) {
         td_free(memory);
         return status;
+    }
+    if (s->options.find_unused_parameters || s->options.static_graph) {
+        s->kept = td_zeros(td_shape_of(flat), flat->dtype, td_device_of(flat));
+        TD_TRY(s->kept != NULL ? TD_OK : TD_E_NOMEM);
     }
     if (s->compression == TD_DDP_POWERSGD) {
         s->error = td_params_new_flat(s->params);

@@ -79,6 +79,7 @@ struct td_ddp_state {
     td_ddp_compression compression;
     td_tensor *wire;  /* bf16, fp16: the flat gradients as they travel */
     td_tensor *error; /* PowerSGD: what was not sent so far, flat */
+    td_tensor *kept;  /* gradients that the loss may have reached nowhere, flat; or NULL */
 
     td_tensor **buffer_list;
     int buffer_count;
@@ -105,6 +106,15 @@ struct td_ddp_state {
     td_ddp_meter meter;
     td_ddp_figures figures;
 };
+
+/* Part of a flat tensor, by value: a header that takes no hold. */
+static inline td_tensor td_ddp_stretch(const td_tensor *flat, int64_t begin, int64_t count)
+{
+    td_tensor view = *flat;
+    view.offset += begin;
+    view.shape[0] = count;
+    return view;
+}
 
 td_ddp_state *td_ddp_state_of(const td_module *ddp); /* fatal if it is none */
 

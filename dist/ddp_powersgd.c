@@ -129,14 +129,6 @@ static td_tensor part(const td_tensor *flat, int64_t at, int64_t rows, int64_t c
     return view;
 }
 
-static td_tensor stretch(const td_tensor *flat, int64_t at, int64_t count)
-{
-    td_tensor view = *flat;
-    view.offset += at;
-    view.shape[0] = count;
-    return view;
-}
-
 static td_tensor turned(td_tensor view)
 {
     int64_t shape = view.shape[0], stride = view.stride[0];
@@ -218,8 +210,8 @@ static void copy_plain(td_ddp_state *s, td_ddp_bucket *b, bool out)
     int64_t at = c->plain_at;
     for (int i = 0; i < c->plain_count; i++) {
         const td_param *param = td_params_get(s->params, c->plain[i]);
-        td_tensor grad = stretch(td_params_flat_grad(s->params), param->begin, param->count);
-        td_tensor wire = stretch(c->p, at, param->count);
+        td_tensor grad = td_ddp_stretch(td_params_flat_grad(s->params), param->begin, param->count);
+        td_tensor wire = td_ddp_stretch(c->p, at, param->count);
         td_copy_(out ? &wire : &grad, out ? &grad : &wire);
         at += param->count;
     }

@@ -50,13 +50,38 @@ td_status td_ddp_average(td_ddp_state *s, td_tensor *t, td_work **work)
     return td_all_reduce(s->group, t, TD_SUM, work);
 }
 
-/* A gradient that is not there counts as zero; its memory holds something old. */
+/* The gradient of parameter i into what is kept, or back. */
+static void copy_kept(td_ddp_state *s, int i, bool back)
+{
+    const td_param *p = td_params_get(s->params, i);
+    td_tensor kept = td_ddp_stretch(s->kept, p->begin, p->count);
+    td_tensor grad = td_ddp_stretch(td_params_flat_grad(s->params), p->begin, p->count);
+    td_copy_(back ? &grad : &kept, back ? &kept : &grad);
+}
+
+/* A gradient that is not there counts as zero; its memory holds something old. One that is there,
+ * from before the last reduction, and was not reached since is kept: if that is so on all ranks, it
+ * is to stay as it is. */
 static void clear_missing(td_ddp_state *s, const td_ddp_bucket *b)
 {
     for (int i = 0; i < s->count; i++) {
         td_tensor *leaf = td_params_get(s->params, i)->tensor;
-        if (&s->buckets[s->bucket_of[i]] == b && !s->ready[i] && td_grad(leaf) == NULL) {
+        if (&s->buckets[s->bucket_of[i]] != b || s->ready[i]) {
+            continue;
+        }
+        if (td_grad(leaf) == NULL) {
             td_fill_(td_grad_buffer(leaf), 0.0);
+        } else if (s->kept != NULL && !s->used[i]) {
+            copy_kept(s, i, false);
+        }
+    }
+}
+
+static void restore_unreached(td_ddp_state *s)
+{
+    for (int i = 0; s->kept != NULL && i < s->count; i++) {
+        if (s->never_used[i] && td_grad(td_params_get(s->params, i)->tensor) != NULL) {
+            copy_kept(s, i, true);
         }
     }
 }
@@ -279,6 +304,9 @@ void td_ddp_finish(td_ddp_state *s)
         td_ddp_note(s, share_usage(s));
     }
     wait_for_all(s);
+    if (s->status == TD_OK) {
+        restore_unreached(s);
+    }
     td_ddp_keep_figures(s);
     if (s->status == TD_OK && !s->rebuilt && !s->options.find_unused_parameters) {
         td_ddp_note(s, td_ddp_rebuild(s));

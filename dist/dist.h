@@ -187,13 +187,13 @@ void td_ddp_print_figures(const td_module *ddp, FILE *out);
 /* Replicas on devices[1..], run in one thread each; the parameters live on devices[0]. Forward
  * scatters the batch along dimension 0, runs, gathers; backward sums the replicas' gradients into
  * the originals. Only replica 0's buffers survive. One device: runs the model directly. Owns the
- * model. */
+ * model. A model with SyncBatchNorm is refused: its statistics are those of processes (td_ddp). */
 td_module *td_data_parallel(td_module *model, const td_device *devices, int count);
 
 /* ---- SyncBatchNorm ---- */
 
-/* Replaces every BatchNorm2d's statistics by those of all ranks. Returns the same module, changed.
- */
+/* Replaces every BatchNorm2d's statistics by those of all ranks. Returns the same module, changed;
+ * NULL with td_last_error() if memory is short or m is a DataParallel, and m is then gone. */
 td_module *td_convert_sync_batch_norm(td_module *m, td_group *group);
 
 /* ---- starting ---- */

@@ -11,6 +11,8 @@
  * pictures are done by the device's plain batch-norm kernels, told which statistics to use. */
 #include "dist/sync_batch_norm.h"
 
+#include "dist/replica.h"
+
 #include "autograd/ops/op.h"
 #include "nn/module.h"
 
@@ -318,6 +320,12 @@ static void convert(td_module *m, const char *path, void *user)
 {
     (void)path;
     conversion *c = user;
+    if (td_is_data_parallel(m) && !c->failed) {
+        td_fail(TD_E_ARG, "td_convert_sync_batch_norm: the model is a DataParallel, whose replicas "
+                          "are in one process; statistics of several processes need a process for "
+                          "each device: use td_ddp");
+        c->failed = true;
+    }
     if (!td_is_batch_norm2d(m) || c->failed) {
         return;
     }

@@ -8,7 +8,8 @@ if [ ! -e "$build/libtandem-gloo.so" ]; then
     exit 0
 fi
 export TANDEM_BACKEND=gloo
-for test in test_dist_ddp test_dist_ddp_modes test_dist_ddp_unused test_dist_sync_bn; do
+for test in test_dist_ddp test_dist_ddp_modes test_dist_ddp_unused test_dist_ddp_corners \
+    test_dist_ddp_resume test_dist_sync_bn; do
     works "$test over gloo" "$build/tests/$test"
 done
 done_testing

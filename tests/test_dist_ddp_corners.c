@@ -1,0 +1,235 @@
+/* DistributedDataParallel: what is rare. Models that differ by a name or a layer, a parameter whose
+ * output the loss does not use, DataParallel beside SyncBatchNorm, buckets in the timeline. */
+#include "nn/module.h"
+#include "tests/ddp_job.h"
+#include "tests/dist_procs.h"
+#include "tests/golden.h"
+#include "tests/temp_folder.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const double limit = 60.0;
+
+/* ---- two branches, the second of which the loss may leave out ---- */
+
+typedef struct fork_state {
+    bool used;
+} fork_state;
+
+static td_tensor *fork_forward(td_module *self, td_tensor *x, td_site at)
+{
+    td_tensor *y = (td_forward)(self->children[0], x, at);
+    td_tensor *side = (td_forward)(self->children[1], x, at); /* always computed */
+    return ((fork_state *)self->state)->used ? (td_add)(y, side, at) : y;
+}
+
+static const td_module_type fork_type = { .name = "Fork", .forward = fork_forward };
+
+static td_module *fork_net(const char *second)
+{
+    td_manual_seed(2);
+    td_module *m = td_module_new(&fork_type, sizeof(fork_state));
+    td_module_add(m, "base", td_nn_linear(13, 5));
+    td_module_add(m, second, td_nn_linear(13, 5));
+    return td_module_finish(m);
+}
+
+/* What the loss does not reach anywhere keeps what its gradient holds, to the bit. */
+static int run_unreached(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    td_module *net = fork_net("side");
+    fork_state *state = net->state;
+    ddp_job job = { .net = td_ddp(net, &(td_ddp_options){ .find_unused_parameters = true,
+                                                          .bucket_cap_mb = 1.0 }) };
+    REQUIRE(job.net != NULL);
+    job_data(&job, JOB_MLP, TD_F32, rank * 4, rank * 4 + 4);
+    td_tensor *weight = td_module_find(job.net, "side")->tensors[0].tensor;
+    state->used = false;
+    job_backward(&job, 1.0);
+    REQUIRE(td_grad(weight) == NULL);
+    state->used = true;
+    job_backward(&job, 1.0);
+    float before[65], after[65];
+    td_read(td_grad(weight), before, TD_F32);
+    state->used = false;
+    for (int i = 0; i < 3; i++) {
+        job_backward(&job, 1.0);
+    }
+    td_read(td_grad(weight), after, TD_F32);
+    REQUIRE(memcmp(before, after, sizeof before) == 0);
+    td_module_free(job.net);
+    td_free(job.x);
+    td_free(job.y);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_an_output_that_the_loss_leaves_out(void **state)
+{
+    (void)state;
+    procs_succeed(2, limit, run_unreached, NULL);
+    procs_succeed(3, limit, run_unreached, NULL);
+}
+
+/* ---- models that differ ---- */
+
+static int run_differ(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    bool odd = rank == size - 1;
+    REQUIRE(td_ddp(fork_net(odd ? "aside" : "side"), NULL) == NULL);
+    REQUIRE(strstr(td_last_error(), "'aside.weight'") != NULL);
+    REQUIRE(strstr(td_last_error(), "where rank 0 has the parameter 'side.weight'") != NULL);
+    td_module *net = odd ? td_nn_sequential(td_nn_linear(3, 2), td_nn_linear(2, 2))
+                         : td_nn_sequential(td_nn_linear(3, 2));
+    REQUIRE(td_ddp(net, NULL) == NULL);
+    REQUIRE(strstr(td_last_error(), "'1.weight'") != NULL);
+    REQUIRE(strstr(td_last_error(), "where rank 0 has nothing more") != NULL);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_names_and_counts_that_differ(void **state)
+{
+    (void)state;
+    procs_succeed(2, limit, run_differ, NULL);
+    procs_succeed(4, limit, run_differ, NULL);
+}
+
+/* ---- SyncBatchNorm is for processes, DataParallel is one ---- */
+
+static int run_data_parallel(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    const td_device devices[] = { { TD_DEVICE_CPU, 0 }, { TD_DEVICE_CPU, 1 } };
+    td_module *net = td_convert_sync_batch_norm(job_net(JOB_BATCH_NORM, 1, TD_F32), NULL);
+    REQUIRE(td_data_parallel(net, devices, 2) == NULL);
+    REQUIRE(strstr(td_last_error(), "use td_ddp") != NULL);
+    net = td_data_parallel(job_net(JOB_BATCH_NORM, 1, TD_F32), devices, 2);
+    REQUIRE(td_convert_sync_batch_norm(net, NULL) == NULL);
+    REQUIRE(strstr(td_last_error(), "use td_ddp") != NULL);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_sync_batch_norm_and_data_parallel(void **state)
+{
+    (void)state;
+    procs_succeed(2, limit, run_data_parallel, NULL);
+}
+
+/* ---- the timeline ---- */
+
+static int run_trace(int rank, int size, void *arg)
+{
+    procs_init(rank, size, 20.0);
+    ddp_job job;
+    td_ddp_options options = { .bucket_cap_mb = 0.001 };
+    job_open(&job, JOB_CONV, TD_F32, &options, rank * 8, rank * 8 + 8);
+    REQUIRE_OK(td_trace_open(arg));
+    for (int i = 0; i < 20; i++) {
+        job_step(&job);
+    }
+    REQUIRE_OK(td_trace_close());
+    job_close(&job);
+    td_dist_destroy();
+    return 0;
+}
+
+typedef struct span {
+    double begin, end;
+} span;
+
+static bool is_span(const cJSON *event, int rank, const char *name, span *s)
+{
+    if (golden_get(event, "pid")->valueint != rank ||
+        strcmp(golden_get(event, "ph")->valuestring, "X") != 0 ||
+        strncmp(golden_get(event, "name")->valuestring, name, strlen(name)) != 0) {
+        return false;
+    }
+    s->begin = golden_number(event, "ts");
+    s->end = s->begin + golden_number(event, "dur");
+    return true;
+}
+
+/* Buckets of a rank that began before its backward was over. */
+static int count_overlaps(const cJSON *events, int rank)
+{
+    const cJSON *a, *b;
+    int count = 0;
+    cJSON_ArrayForEach(a, events)
+    {
+        span bucket, backward;
+        if (!is_span(a, rank, "bucket ", &bucket)) {
+            continue;
+        }
+        assert_true(golden_number(golden_get(a, "args"), "bytes") > 0.0);
+        cJSON_ArrayForEach(b, events)
+        {
+            count += is_span(b, rank, "backward", &backward) && backward.begin < bucket.begin &&
+                     bucket.begin < backward.end;
+        }
+    }
+    return count;
+}
+
+static int count_lanes(const cJSON *events, int rank, const char *lane)
+{
+    const cJSON *event;
+    int count = 0;
+    cJSON_ArrayForEach(event, events)
+    {
+        count += golden_get(event, "pid")->valueint == rank &&
+                 strcmp(golden_get(event, "name")->valuestring, "thread_name") == 0 &&
+                 strcmp(golden_get(golden_get(event, "args"), "name")->valuestring, lane) == 0;
+    }
+    return count;
+}
+
+static void test_buckets_overlap_backward_in_the_trace(void **state)
+{
+    (void)state;
+    char path[512];
+    snprintf(path, sizeof path, "%s", temp_path("trace.json"));
+    procs_succeed(2, limit, run_trace, path);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    char *text = NULL;
+    size_t room = 0;
+    assert_true(getdelim(&text, &room, '\0', file) > 0);
+    fclose(file);
+    cJSON *trace = cJSON_Parse(text);
+    assert_non_null(trace);
+    const cJSON *events = golden_get(trace, "traceEvents");
+    for (int rank = 0; rank < 2; rank++) {
+        assert_int_equal(count_lanes(events, rank, "compute"), 1);
+        assert_int_equal(count_lanes(events, rank, "communication"), 1);
+        assert_true(count_overlaps(events, rank) > 0);
+    }
+    cJSON_Delete(trace);
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_an_output_that_the_loss_leaves_out),
+        cmocka_unit_test(test_names_and_counts_that_differ),
+        cmocka_unit_test(test_sync_batch_norm_and_data_parallel),
+        cmocka_unit_test_setup_teardown(test_buckets_overlap_backward_in_the_trace,
+                                        temp_folder_setup, temp_folder_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
