@@ -14,6 +14,12 @@
 
 enum {
     MAX_TERMS = 64,
+    /* Small gradients: each slab makes a partial result of its own, so that nothing that one thread
+     * has packed is read by another. They are added in order afterwards. */
+    PIECES = 8,
+    PIECE_DW_BYTES = 655360,
+    PIECES_BYTES = 1 << 26, /* of all that is packed */
+    COMBINE_ELEMENTS = 4096,
     CLEAR_BYTES = 65536,
     SLAB_BYTES = 1 << 20, /* of packed x and dy; half of an L2 cache */
 };
@@ -45,6 +51,8 @@ typedef struct plan {
     td_bf16 *packed_x, *packed_dy;
     int64_t x_low, dy_low;    /* to the low parts of what is packed */
     uint8_t *used_h, *used_w; /* rows and columns of x that any tap meets */
+    int64_t pieces;           /* slabs with a partial result each; 1: dw itself, slab by slab */
+    float *partial;           /* [piece][dw] */
     /* the present slab */
     int64_t block, block_count;
     int64_t y_row, y_rows;
@@ -87,6 +95,11 @@ static int64_t dy_elements(const plan *p)
            TD_BF16_STEP;
 }
 
+static int64_t dw_elements(const plan *p)
+{
+    return (int64_t)p->problem.h.kernel * p->problem.w.kernel * p->problem.ic * p->problem.oc_all;
+}
+
 static void choose_slab(plan *p)
 {
     int64_t limit = SLAB_BYTES / (int64_t)sizeof(td_bf16) / (p->split ? 2 : 1);
@@ -98,6 +111,20 @@ static void choose_slab(plan *p)
     int64_t least = 4 * (int64_t)p->problem.h.kernel; /* what rows overlap is packed twice */
     while (p->slab_rows > least && x_elements(p) + dy_elements(p) > limit) {
         p->slab_rows = td_divide_up(p->slab_rows, 2);
+    }
+    p->pieces = 1;
+    if (dw_elements(p) * (int64_t)sizeof *p->dw <= PIECE_DW_BYTES) {
+        int64_t piece = td_divide_up(p->blocks, PIECES);
+        int64_t before = p->slab_blocks;
+        p->slab_blocks = p->whole_rows ? before : td_min64(piece, before);
+        int64_t pieces =
+            td_divide_up(p->blocks, p->slab_blocks) * td_divide_up(p->problem.h.out, p->slab_rows);
+        int64_t bytes = (x_elements(p) + dy_elements(p)) * (int64_t)sizeof(td_bf16);
+        if (pieces * bytes * (p->split ? 2 : 1) <= PIECES_BYTES) {
+            p->pieces = pieces;
+        } else {
+            p->slab_blocks = before;
+        }
     }
     p->x_rows = reach(p, p->slab_rows);
 }
@@ -132,8 +159,13 @@ static void make_plan(plan *p, const td_conv2d_desc *d, const void *x, const voi
     choose_slab(p);
     p->x_low = p->split ? x_elements(p) : 0;
     p->dy_low = p->split ? dy_elements(p) : 0;
-    p->packed_x = td_conv_take(space, (x_elements(p) + p->x_low) * (int64_t)sizeof(td_bf16));
-    p->packed_dy = td_conv_take(space, (dy_elements(p) + p->dy_low) * (int64_t)sizeof(td_bf16));
+    int64_t x_count = p->pieces * (x_elements(p) + p->x_low);
+    int64_t dy_count = p->pieces * (dy_elements(p) + p->dy_low);
+    p->packed_x = td_conv_take(space, x_count * (int64_t)sizeof(td_bf16));
+    p->packed_dy = td_conv_take(space, dy_count * (int64_t)sizeof(td_bf16));
+    if (p->pieces > 1) {
+        p->partial = td_conv_take(space, p->pieces * dw_elements(p) * (int64_t)sizeof *p->partial);
+    }
 }
 
 static void mark_used(const td_conv_taps *taps, uint8_t *used, int64_t size)
@@ -399,6 +431,64 @@ static void run_slab(td_pool *pool, plan *p)
     p->first = false;
 }
 
+static void choose_rows(plan *p, int64_t block, int64_t y_row)
+{
+    p->block = block;
+    p->block_count = td_min64(p->slab_blocks, p->blocks - block);
+    p->y_row = y_row;
+    p->y_rows = td_min64(p->slab_rows, p->h.size - y_row);
+}
+
+static void run_slabs(td_pool *pool, plan *p)
+{
+    for (int64_t block = 0; block < p->blocks; block += p->slab_blocks) {
+        for (int64_t row = 0; row < p->h.size; row += p->slab_rows) {
+            choose_rows(p, block, row);
+            run_slab(pool, p);
+        }
+    }
+}
+
+/* One slab, from packing to its partial result. */
+static void piece_task(void *ctx, int64_t task)
+{
+    const plan *p = ctx;
+    plan own = *p;
+    int64_t row_slabs = td_divide_up(p->h.size, p->slab_rows);
+    own.packed_x += task * (x_elements(p) + p->x_low);
+    own.packed_dy += task * (dy_elements(p) + p->dy_low);
+    own.dw = p->partial + task * dw_elements(p);
+    own.accumulate = false;
+    choose_rows(&own, task / row_slabs * p->slab_blocks, task % row_slabs * p->slab_rows);
+    run_slab(NULL, &own);
+}
+
+/* Adds up some elements of the pieces. Those of dead taps are no numbers: they are cleared after
+ * this, or stay as they are. */
+static void combine_task(void *ctx, int64_t task)
+{
+    const plan *p = ctx;
+    int64_t tap_size = p->problem.ic * p->problem.oc_all, count = dw_elements(p);
+    int64_t end = td_min64(count, (task + 1) * COMBINE_ELEMENTS);
+    for (int64_t begin = task * COMBINE_ELEMENTS, next; begin < end; begin = next) {
+        int64_t tap = begin / tap_size;
+        next = td_min64(end, (tap + 1) * tap_size);
+        if (p->h.rank[tap / p->w.kernel] < 0 || p->w.rank[tap % p->w.kernel] < 0) {
+            continue;
+        }
+        for (int64_t piece = 0; piece < p->pieces; piece++) {
+            const float *from = p->partial + piece * count;
+            if (piece == 0 && !p->accumulate) {
+                memcpy(p->dw + begin, from + begin, (size_t)(next - begin) * sizeof *from);
+                continue;
+            }
+            for (int64_t i = begin; i < next; i++) {
+                p->dw[i] += from[i];
+            }
+        }
+    }
+}
+
 int64_t td_conv_bf16_reduce_workspace(const td_conv_bf16_desc *desc)
 {
     td_conv_space space = { 0 };
@@ -420,13 +510,12 @@ void td_conv_bf16_backward_weights(td_pool *pool, const td_conv_bf16_desc *desc,
     if (work < TD_GEMM_SERIAL_WORK) {
         pool = NULL;
     }
-    clear_dead_taps(pool, &p);
     td_bf16_pictures_run(pool, &p.rows);
-    for (p.block = 0; p.block < p.blocks; p.block += p.slab_blocks) {
-        p.block_count = td_min64(p.slab_blocks, p.blocks - p.block);
-        for (p.y_row = 0; p.y_row < p.h.size; p.y_row += p.slab_rows) {
-            p.y_rows = td_min64(p.slab_rows, p.h.size - p.y_row);
-            run_slab(pool, &p);
-        }
+    if (p.pieces > 1) {
+        td_pool_run(pool, p.pieces, piece_task, &p);
+        td_pool_run(pool, td_divide_up(dw_elements(&p), COMBINE_ELEMENTS), combine_task, &p);
+    } else {
+        run_slabs(pool, &p);
     }
+    clear_dead_taps(pool, &p);
 }
