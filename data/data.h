@@ -84,6 +84,49 @@ td_status td_dataset_set_transform(td_dataset *dataset, const td_image_transform
 const uint8_t *td_dataset_pixels(const td_dataset *dataset);
 const uint8_t *td_dataset_labels(const td_dataset *dataset);
 
+/* ---- folders of pictures ---- */
+
+/* What is done to a picture of any size, as torchvision does it with PIL (its antialiased bilinear
+ * filter, byte for byte). For training: RandomResizedCrop, flip, ColorJitter, drawn by Philox, key
+ * (seed, "picture"), counter (epoch, sample). For evaluation (resize > 0): the shorter side becomes
+ * `resize`, and the middle is cut out. Then (x/255 - mean) / std. */
+typedef struct td_picture_transform {
+    int size;                  /* of both sides of the result; 0: 224 */
+    int resize;                /* 0: training; otherwise at least size */
+    double scale[2], ratio[2]; /* RandomResizedCrop's; 0: { 0.08, 1 } and { 3/4, 4/3 } */
+    bool flip;                 /* horizontally with probability 1/2 */
+    double brightness, contrast, saturation, hue; /* ColorJitter's; 0: not */
+    float mean[3], std[3];                        /* all zero: scaled to [0,1] */
+    uint64_t seed;
+} td_picture_transform;
+
+typedef struct td_image_folder_options {
+    td_picture_transform transform;
+    bool skip_bad; /* a picture that cannot be read is replaced by the next sample that can, counted
+                      and listed; otherwise it is an error that names it */
+    const char *index;   /* a file that remembers the folder's list; NULL: none. It is used while no
+                            folder in it has changed, and written anew otherwise */
+    int64_t most_pixels; /* larger pictures are refused before they are decoded; 0: 100 million */
+} td_image_folder_options;
+
+/* FOLDER/CLASS/.../picture: one class for each sub-folder, numbered by the order of their names;
+ * the samples sorted as torchvision's ImageFolder sorts them. Files are taken by their suffix (jpg,
+ * jpeg, png, bmp, gif, in any case) and decoded by their content: JPEG, PNG, BMP, GIF. Symbolic
+ * links are followed. TD_E_NOTFOUND, TD_E_FORMAT: no such folder, no class, a class without
+ * pictures, a link that leads in a circle; the message names it. */
+td_status td_image_folder_open(const char *folder, const td_image_folder_options *options,
+                               td_dataset **dataset);
+
+/* The path of a sample's file, relative to the folder. */
+const char *td_image_folder_path(const td_dataset *dataset, int64_t sample);
+
+/* How many pictures could not be read so far, and the list, a line each, with the reason. */
+int64_t td_image_folder_bad(const td_dataset *dataset);
+void td_image_folder_print_bad(const td_dataset *dataset, FILE *out);
+
+/* One picture file as a batch of one: x [1,3,size,size], f32, TD_IMAGE. */
+td_status td_picture_read(const char *path, const td_picture_transform *transform, td_tensor *x);
+
 /* ---- samplers ---- */
 
 /* The order of one epoch: writes as many indices as count says and returns how many, or a negative

@@ -34,7 +34,7 @@ library() {
     fi
     {
         # cmocka.h wants these four in front.
-        printf '#include <stdarg.h>\n#include <stddef.h>\n#include <setjmp.h>\n#include <stdint.h>\n'
+        printf '#include <stdarg.h>\n#include <stddef.h>\n#include <setjmp.h>\n#include <stdint.h>\n#include <stdio.h>\n'
         printf '#include <%s>\nint main(void) { %s; return 0; }\n' "$4" "$5"
     } >"$work/try.c"
     # shellcheck disable=SC2086
@@ -85,11 +85,20 @@ else
     missing libmd "$brings" 'make deps'
 fi
 
-brings='image folders (later; nothing uses it yet)'
-if library stb stb '' stb/stb_image.h '(void)0'; then
+brings='folders of pictures'
+if library stb no-pkg-config '' stb/stb_image.h '(void)0'; then # the header has all
+    use STB
     row found stb "$brings"
 else
     missing stb "$brings" 'make deps'
+fi
+
+brings='folders of pictures: quicker JPEGs'
+if library jpeg libjpeg -ljpeg jpeglib.h 'struct jpeg_error_mgr e; jpeg_std_error(&e)'; then
+    use JPEG
+    row found libjpeg "$brings"
+else
+    missing libjpeg "$brings" 'make deps'
 fi
 
 brings='make test'

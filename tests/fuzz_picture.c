@@ -1,0 +1,52 @@
+/* Fuzzing the picture path: any bytes are refused with a message, or decode to as many pixels as
+ * they promised, all of which are written; and decoding a part of the rows is no different. JPEGs
+ * go through stb_image, too, where libjpeg would take them. */
+#include "data/bitmap.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_PIXELS = 1 << 18 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+/* Reads every byte, so that a sanitizer sees those that are missing. */
+static unsigned sum_of(const td_bitmap *bitmap)
+{
+    unsigned sum = 0;
+    for (size_t i = 0; i < (size_t)bitmap->width * (size_t)bitmap->height * 3; i++) {
+        sum += bitmap->rgb[i];
+    }
+    return sum;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    td_encoded picture = {
+        .bytes = bytes, .size = size, .name = "fuzz", .most_pixels = MOST_PIXELS
+    };
+    if (td_bitmap_open(&picture) != TD_OK) {
+        return 0;
+    }
+    if (picture.width < 1 || picture.height < 1 ||
+        (int64_t)picture.width * picture.height > MOST_PIXELS) {
+        abort();
+    }
+    static volatile unsigned sum; /* read by nobody, but not to be optimised away */
+    td_bitmap bitmap;
+    for (int rows = 0; rows < 2; rows++) {
+        if (td_bitmap_decode(&picture, rows, &bitmap) == TD_OK) {
+            sum = sum_of(&bitmap);
+            free(bitmap.rgb);
+        }
+    }
+    const char *why;
+    td_encoded again = picture;
+    if (td_is_jpeg(&picture) && td_stb_size(&again, &why) == TD_OK && why == NULL &&
+        (int64_t)again.width * again.height <= MOST_PIXELS &&
+        td_stb_decode(&again, &bitmap, &why) == TD_OK && why == NULL) {
+        sum = sum_of(&bitmap);
+        free(bitmap.rgb);
+    }
+    return 0;
+}
