@@ -5,6 +5,7 @@ usage: models_torch.py have                          torch and torchvision are t
        models_torch.py probe MODEL SIDE BATCH PATH   writes PATH.model.safetensors (weights drawn here)
                                                      and PATH.probe.safetensors: pictures, labels,
                                                      logits in evaluation and training, gradients
+       models_torch.py predict MODEL PICTURE PATH    writes weights to PATH, and prints what predict does
        models_torch.py golden FILE                   writes tests/golden/models.json anew
 
 torchvision has no BoTNet: the one here is written down from the paper as directly as possible.
@@ -16,6 +17,7 @@ import zlib
 
 import torch
 import torchvision
+from PIL import Image
 from torch import nn
 from torch.nn import functional
 
@@ -157,6 +159,19 @@ def probe(name, side, batch, path):
            **{"grad." + key: value for key, value in gradients.items()}}, {})
 
 
+def predict(name, picture, path):
+    torch.manual_seed(3)
+    model = make(name, 224).eval()
+    write(path, state_of(model))
+    t = torchvision.transforms
+    chain = t.Compose([t.Resize(256), t.CenterCrop(224), t.ToTensor(),
+                       t.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])])
+    with torch.no_grad():
+        found = model(chain(Image.open(picture).convert("RGB"))[None]).softmax(1)[0]
+    for probability, number in zip(*found.topk(5)):
+        print(f"  {100 * float(probability):6.2f} %  class {int(number)}")
+
+
 def formula(count, stream):
     """In [-1, 1), the same in C: a multiplicative hash of the number."""
     i = torch.arange(count, dtype=torch.int64)
@@ -194,6 +209,8 @@ def main():
     torch.set_num_threads(1)
     if sys.argv[1] == "probe":
         probe(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
+    elif sys.argv[1] == "predict":
+        predict(*sys.argv[2:5])
     elif sys.argv[1] == "golden":
         rows = [json.dumps(golden_row(name)) for name in NAMES]
         with open(sys.argv[2], "w") as out:

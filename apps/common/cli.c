@@ -121,6 +121,7 @@ void cli_get(const cli_option *option, char *text, size_t size)
 typedef struct parse_state {
     cli_option *options;
     int count;
+    cli_rest *rest; /* NULL: every value belongs to an option */
 } parse_state;
 
 static error_t on_key(int key, char *text, struct argp_state *state)
@@ -128,6 +129,18 @@ static error_t on_key(int key, char *text, struct argp_state *state)
     parse_state *parse = state->input;
     if (key == 'h') {
         argp_state_help(state, stdout, ARGP_HELP_STD_HELP); /* ends the program */
+    }
+    if (key == ARGP_KEY_ARGS && parse->rest != NULL) { /* all that are left */
+        parse->rest->values = state->argv + state->next;
+        parse->rest->count = state->argc - state->next;
+        return 0;
+    }
+    if (key == ARGP_KEY_ARG && parse->rest != NULL) {
+        return ARGP_ERR_UNKNOWN; /* argp then asks with ARGP_KEY_ARGS */
+    }
+    if (key == ARGP_KEY_END && parse->rest != NULL && parse->rest->count < parse->rest->least) {
+        argp_error(state, "%s: at least %d are needed, and there are %d", parse->rest->name,
+                   parse->rest->least, parse->rest->count);
     }
     if (key == ARGP_KEY_ARG) {
         argp_error(state, "'%s': every value belongs to an option (--name value)", text);
@@ -159,6 +172,12 @@ static void help_text(const cli_option *option, char *text, size_t size)
 
 void cli_parse(int argc, char **argv, const char *description, cli_option *options, int count)
 {
+    cli_parse_rest(argc, argv, description, options, count, NULL);
+}
+
+void cli_parse_rest(int argc, char **argv, const char *description, cli_option *options, int count,
+                    cli_rest *rest)
+{
     struct argp_option table[CLI_MAX_OPTIONS + 2] = { 0 };
     static char help[CLI_MAX_OPTIONS][512];
     TD_REQUIRE(count <= CLI_MAX_OPTIONS, TD_HERE, "%d options; CLI_MAX_OPTIONS is %d", count,
@@ -173,7 +192,10 @@ void cli_parse(int argc, char **argv, const char *description, cli_option *optio
         };
     }
     table[count] = (struct argp_option){ .key = 'h', .flags = OPTION_HIDDEN };
-    parse_state state = { options, count };
-    struct argp argp = { .options = table, .parser = on_key, .doc = description };
+    parse_state state = { options, count, rest };
+    struct argp argp = { .options = table,
+                         .parser = on_key,
+                         .args_doc = rest != NULL ? rest->name : NULL,
+                         .doc = description };
     argp_parse(&argp, argc, argv, 0, NULL, &state);
 }

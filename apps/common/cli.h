@@ -40,6 +40,16 @@ typedef struct cli_option {
  * code 64 (EX_USAGE) where something is; --help and --version leave with 0. */
 void cli_parse(int argc, char **argv, const char *description, cli_option *options, int count);
 
+/* What stands on the command line beside options: files. */
+typedef struct cli_rest {
+    const char *name; /* "MODEL PICTURE...", for --help and messages */
+    int least;        /* that are needed */
+    char **values;    /* set: part of argv */
+    int count;
+} cli_rest;
+void cli_parse_rest(int argc, char **argv, const char *description, cli_option *options, int count,
+                    cli_rest *rest);
+
 /* Sets an option from text. false: it does not fit; the message says why. */
 bool cli_set(const cli_option *option, const char *text, char *message, size_t size);
 

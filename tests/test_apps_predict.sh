@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# predict: what it prints, what it refuses, and that its probabilities are torchvision's.
+. "$(dirname "$0")/tap.sh"
+app=$apps/predict
+worker=$PWD/${BUILD:-build/cc}/tests/worker_model
+pictures=$PWD/tests/pictures
+"$worker" resnet18 3 "$work/net" resnet18 'a cat
+a dog
+a house' || exit 1
+"$worker" resnet18 7 "$work/nameless" || exit 1
+printf 'one\ntwo\nthree\n' >"$work/names"
+
+works 'two pictures' "$app" "$work/net" "$pictures/rgb.png" "$pictures/420.jpg" --size 64 --resize 72
+says 'the picture' "^$pictures/420.jpg\$"
+says 'a class by its name' '^ +[0-9]+\.[0-9]{2} %  a dog$'
+awk '/%/ { sum += $1; if (seen++ && $1 > last) bad = 1; last = $1 } /^\// { seen = 0 }
+     END { exit !(seen == 3 && !bad && sum > 199.95 && sum < 200.05) }' "$work/out"
+tap $? 'all classes of each, sorted, make 100 %' "$work/out"
+works 'other names, fewer of them' "$app" "$work/net" "$pictures/rgb.png" --classes "$work/names" --top 2
+says 'the other name' '%  (one|two|three)$'
+tap "$(($(grep -c % "$work/out") - 2))" 'two lines' "$work/out"
+works 'the same picture in another format' "$app" "$work/net" "$pictures/rgb.bmp" --classes "$work/names" --top 2
+grep % "$work/out" >"$work/bmp"
+"$app" "$work/net" "$pictures/rgb.png" --classes "$work/names" --top 2 | grep % >"$work/png"
+same 'gives the same' "$work/bmp" "$work/png"
+works 'a model without names' "$app" --arch resnet18 "$work/nameless" "$pictures/grey.jpg" --size 32 --resize 32
+says 'a class by its number' '%  class [0-6]$'
+
+fails 'no architecture' 1 'does not say which model.*--arch' "$app" "$work/nameless" "$pictures/rgb.png"
+fails 'an unknown one' 1 "nearest name is 'resnet18'" "$app" "$work/nameless" "$pictures/rgb.png" --arch resnet81
+fails 'another than the file has' 1 'layer' "$app" "$work/nameless" "$pictures/rgb.png" --arch resnet34
+fails 'no such model' 1 "$work/nowhere" "$app" "$work/nowhere" "$pictures/rgb.png"
+fails 'no picture given' 64 'PICTURE' "$app" "$work/net"
+fails 'names for another number of classes' 1 'names 3 classes.*has 7' \
+    "$app" "$work/nameless" "$pictures/rgb.png" --arch resnet18 --classes "$work/names"
+fails 'a crop larger than the picture' 1 'cannot be larger' \
+    "$app" "$work/net" "$pictures/rgb.png" --size 300
+head -c 500 "$pictures/420.jpg" >"$work/cut.jpg"
+fails 'one bad picture of two' 1 "$work/cut.jpg: " \
+    "$app" "$work/net" "$work/cut.jpg" "$pictures/rgb.png" --size 64 --resize 72
+says 'the other one is done' "^$pictures/rgb.png\$"
+
+# torchvision's weights, without metadata; PIL's decoding and resizing, torch's probabilities.
+python=${TANDEM_PYTHON:-/usr/bin/python3}
+if "$python" tests/models_torch.py have >/dev/null 2>&1; then
+    works 'torchvision writes weights, and predicts' \
+        "$python" tests/models_torch.py predict resnet18 "$pictures/large.jpg" "$work/torch"
+    grep % "$work/out" >"$work/theirs"
+    works 'the same by predict' "$app" "$work/torch" "$pictures/large.jpg" --arch resnet18
+    grep % "$work/out" >"$work/ours"
+    paste "$work/theirs" "$work/ours" |
+        awk '$4 != $8 || $1 - $5 > 0.011 || $5 - $1 > 0.011 { bad = 1 } END { exit bad || NR != 5 }'
+    tap $? 'the same classes and probabilities' "$work/ours"
+else
+    echo '# skipped: no Python with torch and torchvision (make deps-bench, or TANDEM_PYTHON)'
+fi
+done_testing
