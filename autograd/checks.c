@@ -14,9 +14,9 @@ void td_check_tensor(const td_tensor *t, const char *op, const char *what, td_si
 void td_check_float(const td_tensor *t, const char *op, const char *what, td_site at)
 {
     td_check_tensor(t, op, what, at);
-    TD_REQUIRE(t->dtype == TD_F32 || t->dtype == TD_F64, at,
-               "%s: %s is %s; operations compute in f32 and f64: convert it with td_cast", op, what,
-               td_describe(t));
+    TD_REQUIRE(t->dtype == TD_F32 || t->dtype == TD_F64 || t->dtype == TD_BF16, at,
+               "%s: %s is %s; operations compute in f32, f64 and bf16: convert it with td_cast", op,
+               what, td_describe(t));
 }
 
 static void check_device(const td_tensor *a, const td_tensor *b, const char *op, td_site at)
@@ -24,14 +24,6 @@ static void check_device(const td_tensor *a, const td_tensor *b, const char *op,
     TD_REQUIRE(td_same_device(td_device_of(a), td_device_of(b)), at,
                "%s: %s and %s lie on different devices: copy one with td_clone_as", op,
                td_describe(a), td_describe(b));
-}
-
-void td_check_factor(const td_tensor *t, const char *op, const char *what, td_site at)
-{
-    td_check_tensor(t, op, what, at);
-    TD_REQUIRE(t->dtype == TD_F32 || t->dtype == TD_F64 || t->dtype == TD_BF16, at,
-               "%s: %s is %s; products are computed in f32, f64 and bf16: convert it with td_cast",
-               op, what, td_describe(t));
 }
 
 void td_check_mixed(const td_tensor *a, const td_tensor *b, const char *op, td_site at)

@@ -1,8 +1,9 @@
 /* The differentiable operations. Each runs at once and returns a step tensor (views share memory).
  * They must be called between td_step_begin and td_step_end. Shapes and dtypes that do not fit are
  * programming mistakes; the message shows both shapes and the caller's place, which the macros at
- * the end of this file supply as the last argument. f32 and f64; all inputs of one call have the
- * same float dtype unless said so. "..." stands for any number of dimensions. */
+ * the end of this file supply as the last argument. f32, f64 and bf16: what each
+ * does with bf16, alone, beside f32 and under td_set_math, says autograd/precision.def; otherwise
+ * all inputs of one call have the same float dtype. "..." stands for any number of dimensions. */
 #ifndef TD_AUTOGRAD_OPS_H
 #define TD_AUTOGRAD_OPS_H
 

@@ -88,11 +88,8 @@ td_tensor *td_recompute_call(td_recompute_fn fn, void *user, td_tensor *x, td_te
 
 /* Fails unless t is not NULL and alive; op and what go into the message. */
 void td_check_tensor(const td_tensor *t, const char *op, const char *what, td_site at);
-/* Fails unless t is also of a float dtype that the CPU and CUDA kernels compute in
- * (f32, f64). */
+/* Fails unless t is also of a float dtype that operations compute in: f32, f64 or bf16. */
 void td_check_float(const td_tensor *t, const char *op, const char *what, td_site at);
-/* The same for products, which also take bf16. */
-void td_check_factor(const td_tensor *t, const char *op, const char *what, td_site at);
 /* Fails unless both are on one device and have the same dtype, or one is bf16 and the other f32. */
 void td_check_mixed(const td_tensor *a, const td_tensor *b, const char *op, td_site at);
 /* Fails unless both have the same dtype and device. */

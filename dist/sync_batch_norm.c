@@ -150,7 +150,7 @@ static void check(const td_tensor *x, const td_tensor *weight, const td_tensor *
     TD_REQUIRE((x->ndim == 2 || x->ndim == 4) && x->shape[1] == weight->shape[0], at,
                "sync_batch_norm: x%s must be [N,%lld] or [N,%lld,H,W]", TD_SHAPE_TEXT(x),
                (long long)weight->shape[0], (long long)weight->shape[0]);
-    td_check_match(x, weight, "sync_batch_norm", at);
+    td_check_mixed(x, weight, "sync_batch_norm", at);
     if (add != NULL) {
         td_check_tensor(add, "sync_batch_norm", "add", at);
         td_check_match(x, add, "sync_batch_norm", at);

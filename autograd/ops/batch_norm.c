@@ -6,8 +6,8 @@ typedef struct batch_norm_params {
     bool training, relu;
 } batch_norm_params;
 
-enum { X, WEIGHT, BIAS, ADD, INPUTS };                                     /* inputs */
-enum { SAVED_X, SAVED_Y, SAVED_WEIGHT, SAVED_MEAN, SAVED_INV_STD, SAVED }; /* saved */
+enum { X, WEIGHT, BIAS, ADD, INPUTS }; /* inputs */
+enum { SAVED_X, SAVED_Y, SAVED_WEIGHT, SAVED_MEAN, SAVED_INV_STD, SAVED_AFFINE, SAVED };
 
 /* dx may be written over dy: the kernel reads an element of dy for the last time before it writes
  * that of dx. Not where the addend gets dy itself. */
@@ -33,6 +33,7 @@ static void batch_norm_backward(td_node *node, const td_tensor *dy)
             .dy = dy,
             .x = td_saved(node, SAVED_X),
             .y = td_saved(node, SAVED_Y),
+            .affine = td_saved(node, SAVED_AFFINE),
             .weight = td_saved(node, SAVED_WEIGHT),
             .mean = td_saved(node, SAVED_MEAN),
             .inv_std = td_saved(node, SAVED_INV_STD),
@@ -55,13 +56,21 @@ static void batch_norm_backward(td_node *node, const td_tensor *dy)
     }
 }
 
+/* Parameters and statistics are f32 beside bf16. */
+static td_dtype channel_dtype(const td_tensor *x)
+{
+    return x->dtype == TD_F64 ? TD_F64 : TD_F32;
+}
+
 static void check_channel(const td_tensor *x, const td_tensor *t, const char *what, td_site at)
 {
     if (t == NULL) {
         return;
     }
-    td_check_float(t, "batch_norm", what, at);
-    td_check_match(x, t, "batch_norm", at);
+    td_check_tensor(t, "batch_norm", what, at);
+    TD_REQUIRE(t->dtype == channel_dtype(x) && td_same_device(td_device_of(x), td_device_of(t)), at,
+               "batch_norm: %s is %s; beside x (%s) it must be %s and on the same device", what,
+               td_describe(t), td_describe(x), td_dtype_name(channel_dtype(x)));
     TD_REQUIRE(t->ndim == 1 && t->shape[0] == x->shape[1], at,
                "batch_norm: %s%s does not fit x%s: it must be [channels] ([%lld])", what,
                TD_SHAPE_TEXT(t), TD_SHAPE_TEXT(x), (long long)x->shape[1]);
@@ -70,7 +79,6 @@ static void check_channel(const td_tensor *x, const td_tensor *t, const char *wh
 static void check(const td_batch_norm_args *args, td_site at)
 {
     const td_tensor *x = args->x;
-    td_check_float(x, "batch_norm", "x", at);
     TD_REQUIRE(x->ndim == 2 || x->ndim == 4, at, "batch_norm: x%s must be [N,C] or [N,C,H,W]",
                TD_SHAPE_TEXT(x));
     check_channel(x, args->weight, "weight", at);
@@ -100,6 +108,11 @@ td_tensor *(td_batch_norm)(td_tensor *x, td_tensor *weight, td_tensor *bias,
                            const td_batch_norm_options *options, td_site at)
 {
     td_batch_norm_options o = options != NULL ? *options : (td_batch_norm_options){ .eps = 0 };
+    x = td_op_input(x, "batch_norm", "x", TD_RULE_OF(batch_norm), at);
+    if (o.add != NULL && o.add->dtype != x->dtype && x->dtype != TD_F64 &&
+        (o.add->dtype == TD_F32 || o.add->dtype == TD_BF16)) {
+        o.add = (td_cast)(o.add, x->dtype, at);
+    }
     td_batch_norm_args args = {
         .x = x,
         .weight = weight,
@@ -122,8 +135,13 @@ td_tensor *(td_batch_norm)(td_tensor *x, td_tensor *weight, td_tensor *bias,
     td_shape channels = TD_SHAPE(x->shape[1]);
     td_device device = td_device_of(x);
     td_tensor *y = args.y = td_step_new_like(x, at);
-    args.mean = td_step_new(channels, x->dtype, TD_ROW_MAJOR, device, at);
-    args.inv_std = td_step_new(channels, x->dtype, TD_ROW_MAJOR, device, at);
+    args.mean = td_step_new(channels, channel_dtype(x), TD_ROW_MAJOR, device, at);
+    args.inv_std = td_step_new(channels, channel_dtype(x), TD_ROW_MAJOR, device, at);
+    bool mask_from_x = o.relu && o.add == NULL; /* and not from y */
+    if (mask_from_x) {
+        td_shape pair = TD_SHAPE(2, x->shape[1]);
+        args.affine = td_step_new(pair, channel_dtype(x), TD_ROW_MAJOR, device, at);
+    }
     td_kernels_of(device)->batch_norm(&args);
     return td_record(
         &(td_record_args){
@@ -132,7 +150,8 @@ td_tensor *(td_batch_norm)(td_tensor *x, td_tensor *weight, td_tensor *bias,
             .out = y,
             .inputs = { x, weight, bias, o.add },
             .input_count = INPUTS,
-            .saved = { x, o.relu ? y : NULL, weight, args.mean, args.inv_std },
+            .saved = { x, o.relu && !mask_from_x ? y : NULL, weight, args.mean, args.inv_std,
+                       args.affine },
             .saved_count = SAVED,
             .params = &(batch_norm_params){ o.training, o.relu },
             .params_size = sizeof(batch_norm_params),

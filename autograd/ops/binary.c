@@ -17,10 +17,14 @@ static td_tensor *new_result(const td_tensor *a, const td_tensor *b, td_shape sh
     return td_step_new(shape, a->dtype, TD_ROW_MAJOR, td_device_of(a), at);
 }
 
-static td_tensor *binary(const char *name, td_binary_op op, td_tensor *a, td_tensor *b, td_site at)
+/* *in0 and *in1 become what is computed with, of one dtype. */
+static td_tensor *binary(const char *name, td_binary_op op, td_rule rule, td_tensor **in0,
+                         td_tensor **in1, td_site at)
 {
-    td_check_float(a, name, "a", at);
-    td_check_float(b, name, "b", at);
+    *in0 = td_op_input(*in0, name, "a", rule, at);
+    *in1 = td_op_input(*in1, name, "b", rule, at);
+    td_op_promote(in0, in1, at);
+    const td_tensor *a = *in0, *b = *in1;
     td_check_match(a, b, name, at);
     td_shape shape;
     TD_REQUIRE(td_broadcast_shape(td_shape_of(a), td_shape_of(b), &shape), at,
@@ -108,19 +112,19 @@ static td_tensor *record(const char *name, td_backward_fn backward, td_tensor *y
 
 td_tensor *(td_add)(td_tensor *a, td_tensor *b, td_site at)
 {
-    td_tensor *y = binary("add", TD_BINARY_ADD, a, b, at);
+    td_tensor *y = binary("add", TD_BINARY_ADD, TD_RULE_OF(add), &a, &b, at);
     return record("add", add_backward, y, a, b, NULL, NULL, at);
 }
 
 td_tensor *(td_sub)(td_tensor *a, td_tensor *b, td_site at)
 {
-    td_tensor *y = binary("sub", TD_BINARY_SUB, a, b, at);
+    td_tensor *y = binary("sub", TD_BINARY_SUB, TD_RULE_OF(sub), &a, &b, at);
     return record("sub", sub_backward, y, a, b, NULL, NULL, at);
 }
 
 td_tensor *(td_mul)(td_tensor *a, td_tensor *b, td_site at)
 {
-    td_tensor *y = binary("mul", TD_BINARY_MUL, a, b, at);
+    td_tensor *y = binary("mul", TD_BINARY_MUL, TD_RULE_OF(mul), &a, &b, at);
     /* Each is needed for the other's gradient only. */
     td_tensor *for_b = td_needs_grad(b) ? a : NULL, *for_a = td_needs_grad(a) ? b : NULL;
     return record("mul", mul_backward, y, a, b, for_b, for_a, at);
@@ -128,6 +132,6 @@ td_tensor *(td_mul)(td_tensor *a, td_tensor *b, td_site at)
 
 td_tensor *(td_div)(td_tensor *a, td_tensor *b, td_site at)
 {
-    td_tensor *y = binary("div", TD_BINARY_DIV, a, b, at);
+    td_tensor *y = binary("div", TD_BINARY_DIV, TD_RULE_OF(div), &a, &b, at);
     return record("div", div_backward, y, a, b, b, td_needs_grad(b) ? y : NULL, at);
 }

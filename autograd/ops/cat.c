@@ -30,7 +30,6 @@ static void cat_backward(td_node *node, const td_tensor *dy)
 
 static void check(td_tensor *const *parts, int count, int *dim, td_site at)
 {
-    TD_REQUIRE(parts != NULL && count > 0, at, "cat: there is nothing to put together");
     for (int i = 0; i < count; i++) {
         td_check_tensor(parts[i], "cat", "a part", at);
         td_check_match(parts[0], parts[i], "cat", at);
@@ -56,8 +55,34 @@ static td_layout layout_of(td_tensor *const *parts, int count)
     return TD_IMAGE;
 }
 
+/* bf16 parts beside f32 ones become f32; otherwise the parts themselves. */
+static td_tensor *const *of_one_dtype(td_tensor *const *parts, int count, td_site at)
+{
+    bool mixed = false;
+    td_tensor *wide = parts[0];
+    for (int i = 0; i < count; i++) {
+        mixed = mixed || (parts[i] != NULL && parts[i]->dtype != parts[0]->dtype);
+        wide = parts[i] != NULL && parts[i]->dtype == TD_F32 ? parts[i] : wide;
+    }
+    if (!mixed) {
+        return parts;
+    }
+    td_tensor **same = td_step_bytes((size_t)count * sizeof *same);
+    for (int i = 0; i < count; i++) {
+        same[i] = parts[i];
+        if (same[i] != NULL) {
+            td_op_promote(&same[i], &wide, at);
+        }
+    }
+    return same;
+}
+
 td_tensor *(td_cat)(td_tensor *const *parts, int count, int dim, td_site at)
 {
+    TD_REQUIRE(parts != NULL && count > 0, at, "cat: there is nothing to put together");
+    if (parts[0] != NULL) {
+        parts = of_one_dtype(parts, count, at);
+    }
     check(parts, count, &dim, at);
     td_shape shape = td_shape_of(parts[0]);
     for (int i = 1; i < count; i++) {

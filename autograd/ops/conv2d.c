@@ -22,8 +22,7 @@ static void conv2d_backward(td_node *node, const td_tensor *dy)
 static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, int64_t groups,
                   td_site at)
 {
-    td_check_factor(x, "conv2d", "x", at);
-    td_check_factor(w, "conv2d", "the weight", at);
+    td_check_float(w, "conv2d", "the weight", at);
     td_check_mixed(x, w, "conv2d", at);
     TD_REQUIRE(x->ndim == 4 && w->ndim == 4, at,
                "conv2d: x%s and weight%s must be [N,C,H,W] and [out,C/groups,KH,KW]",
@@ -36,7 +35,7 @@ static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, in
                TD_SHAPE_TEXT(x), TD_SHAPE_TEXT(w), (long long)groups,
                (long long)(w->shape[1] * groups));
     if (b != NULL) {
-        td_check_factor(b, "conv2d", "the bias", at);
+        td_check_float(b, "conv2d", "the bias", at);
         td_check_mixed(x, b, "conv2d", at);
         TD_REQUIRE(b->ndim == 1 && b->shape[0] == w->shape[0], at,
                    "conv2d: bias%s does not fit weight%s: it must be [out] ([%lld])",
@@ -76,6 +75,7 @@ td_tensor *(td_conv2d)(td_tensor *x, td_tensor *w, td_tensor *b, const td_conv2d
                        td_site at)
 {
     td_conv2d_params params = read_options(options, at);
+    x = td_op_input(x, "conv2d", "x", TD_RULE_OF(conv2d), at);
     check(x, w, b, params.groups, at);
     td_shape shape = output_shape(x, w, &params, at);
     td_tensor *y = td_step_new(shape, x->dtype, TD_IMAGE, td_device_of(x), at);

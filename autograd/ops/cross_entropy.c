@@ -15,12 +15,11 @@ static void cross_entropy_backward(td_node *node, const td_tensor *dy)
 
 static void check(const td_tensor *logits, const td_tensor *labels, double smoothing, td_site at)
 {
-    td_check_float(logits, "cross_entropy", "logits", at);
     td_check_tensor(labels, "cross_entropy", "labels", at);
     TD_REQUIRE(logits->ndim == 2 && labels->ndim == 1 && labels->dtype == TD_I64 &&
                    logits->shape[0] == labels->shape[0] && logits->shape[1] > 0,
                at,
-               "cross_entropy: logits %s and labels %s: they must be [N,classes], f32 or f64, and "
+               "cross_entropy: logits %s and labels %s: they must be [N,classes] of floats, and "
                "[N], i64",
                td_describe(logits), td_describe(labels));
     TD_REQUIRE(td_same_device(td_device_of(logits), td_device_of(labels)), at,
@@ -38,6 +37,7 @@ static void check(const td_tensor *logits, const td_tensor *labels, double smoot
 td_tensor *(td_cross_entropy_smooth)(td_tensor *logits, td_tensor *labels, double smoothing,
                                      td_site at)
 {
+    logits = td_op_input(logits, "cross_entropy", "logits", TD_RULE_OF(cross_entropy), at);
     check(logits, labels, smoothing, at);
     td_tensor *loss = td_step_new(TD_SCALAR, logits->dtype, TD_ROW_MAJOR, td_device_of(logits), at);
     td_tensor *log_p = td_step_new_like(logits, at);

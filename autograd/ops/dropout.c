@@ -19,7 +19,7 @@ static void dropout_backward(td_node *node, const td_tensor *dy)
 
 td_tensor *(td_dropout)(td_tensor *x, double p, td_philox_key key, uint64_t counter, td_site at)
 {
-    td_check_float(x, "dropout", "x", at);
+    x = td_op_input(x, "dropout", "x", TD_RULE_OF(dropout), at);
     TD_REQUIRE(p >= 0.0 && p < 1.0, at,
                "dropout: the probability is %g; it must be at least 0 and below 1", p);
     td_tensor *y = td_step_new_like(x, at);

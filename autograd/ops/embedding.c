@@ -10,10 +10,10 @@ static void embedding_backward(td_node *node, const td_tensor *dy)
     }
 }
 
-static void check(const td_tensor *index, const td_tensor *table, td_site at)
+static void check(const td_tensor *index, td_tensor *table, td_site at)
 {
     td_check_tensor(index, "embedding", "index", at);
-    td_check_float(table, "embedding", "the table", at);
+    td_op_input(table, "embedding", "the table", TD_RULE_OF(embedding), at);
     TD_REQUIRE(index->dtype == TD_I64 && index->ndim < TD_MAX_DIMS && table->ndim == 2, at,
                "embedding: index %s and table %s: they must be i64 of at most %d dimensions, and "
                "[rows,d]",

@@ -24,7 +24,6 @@ static void layer_norm_backward(td_node *node, const td_tensor *dy)
 
 static void check(const td_tensor *x, const td_tensor *weight, const td_tensor *bias, td_site at)
 {
-    td_check_float(x, "layer_norm", "x", at);
     TD_REQUIRE(x->ndim >= 1 && x->shape[x->ndim - 1] > 0, at,
                "layer_norm: x%s has no last dimension to normalise over", TD_SHAPE_TEXT(x));
     int64_t d = x->shape[x->ndim - 1];
@@ -44,6 +43,7 @@ static void check(const td_tensor *x, const td_tensor *weight, const td_tensor *
 
 td_tensor *(td_layer_norm)(td_tensor *x, td_tensor *weight, td_tensor *bias, double eps, td_site at)
 {
+    x = td_op_input(x, "layer_norm", "x", TD_RULE_OF(layer_norm), at);
     check(x, weight, bias, at);
     td_device device = td_device_of(x);
     td_tensor *rows = td_op_row_major(x, at);

@@ -24,8 +24,7 @@ static void linear_backward(td_node *node, const td_tensor *dy)
 
 static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, td_site at)
 {
-    td_check_factor(x, "linear", "x", at);
-    td_check_factor(w, "linear", "the weight", at);
+    td_check_float(w, "linear", "the weight", at);
     td_check_mixed(x, w, "linear", at);
     TD_REQUIRE(w->ndim == 2, at, "linear: weight%s must be [out_features,in_features]",
                TD_SHAPE_TEXT(w));
@@ -34,7 +33,7 @@ static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, td
                "(%lld)",
                TD_SHAPE_TEXT(x), TD_SHAPE_TEXT(w), (long long)w->shape[1]);
     if (b != NULL) {
-        td_check_factor(b, "linear", "the bias", at);
+        td_check_float(b, "linear", "the bias", at);
         td_check_mixed(x, b, "linear", at);
         TD_REQUIRE(b->ndim == 1 && b->shape[0] == w->shape[0], at,
                    "linear: bias%s does not fit weight%s: it must be [out_features] ([%lld])",
@@ -44,6 +43,7 @@ static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, td
 
 td_tensor *(td_linear)(td_tensor *x, td_tensor *w, td_tensor *b, td_site at)
 {
+    x = td_op_input(x, "linear", "x", TD_RULE_OF(linear), at);
     check(x, w, b, at);
     td_shape shape = td_shape_of(x);
     shape.dim[shape.ndim - 1] = w->shape[0];

@@ -44,8 +44,11 @@ static void matmul_backward(td_node *node, const td_tensor *dy)
 
 td_tensor *(td_matmul)(td_tensor *a, td_tensor *b, td_site at)
 {
-    td_check_factor(a, "matmul", "a", at);
-    td_check_factor(b, "matmul", "b", at);
+    a = td_op_input(a, "matmul", "a", TD_RULE_OF(matmul), at);
+    td_check_float(b, "matmul", "b", at);
+    if (!td_is_leaf(b)) { /* a weight stays f32 */
+        b = td_op_input(b, "matmul", "b", TD_RULE_OF(matmul), at);
+    }
     td_check_mixed(a, b, "matmul", at);
     TD_REQUIRE(a->ndim >= 2 && b->ndim >= 2, at,
                "matmul: a%s and b%s must have at least two dimensions each: td_reshape a vector to "

@@ -68,13 +68,13 @@ static td_tensor *max_along(const char *name, td_tensor *x, int dim, bool keep, 
 
 td_tensor *(td_max_dim)(td_tensor *x, int dim, bool keep, td_site at)
 {
-    td_check_float(x, "max_dim", "x", at);
+    x = td_op_input(x, "max_dim", "x", TD_RULE_OF(max_dim), at);
     return max_along("max_dim", x, td_check_dim(x, dim, at), keep, at);
 }
 
 td_tensor *(td_max)(td_tensor *x, td_site at)
 {
-    td_check_float(x, "max", "x", at);
+    x = td_op_input(x, "max", "x", TD_RULE_OF(max), at);
     TD_REQUIRE(td_numel(x) > 0, at, "max: x%s is empty, so it has no largest", TD_SHAPE_TEXT(x));
     return max_along("max", (td_reshape)(x, TD_SHAPE(-1), at), 0, false, at);
 }
@@ -82,8 +82,11 @@ td_tensor *(td_max)(td_tensor *x, td_site at)
 td_tensor *(td_argmax)(td_tensor *x, int dim, bool keep, td_site at)
 {
     td_check_tensor(x, "argmax", "x", at);
-    TD_REQUIRE(x->dtype != TD_BF16 && x->dtype != TD_F16, at,
-               "argmax: x is %s; convert it with td_cast to f32", td_describe(x));
+    if (x->dtype == TD_BF16) {
+        x = td_op_input(x, "argmax", "x", TD_RULE_OF(argmax), at);
+    }
+    TD_REQUIRE(x->dtype != TD_F16, at, "argmax: x is %s; convert it with td_cast to f32",
+               td_describe(x));
     dim = td_check_dim(x, dim, at);
     TD_REQUIRE(x->shape[dim] > 0, at, "argmax: dimension %d of x%s is empty, so it has no largest",
                dim, TD_SHAPE_TEXT(x));

@@ -3,8 +3,8 @@
 
 td_tensor *(td_mse_loss)(td_tensor *x, td_tensor *target, td_site at)
 {
-    td_check_float(x, "mse_loss", "x", at);
-    td_check_float(target, "mse_loss", "target", at);
+    x = td_op_input(x, "mse_loss", "x", TD_RULE_OF(mse_loss), at);
+    target = td_op_input(target, "mse_loss", "target", TD_RULE_OF(mse_loss), at);
     TD_REQUIRE(td_same_shape(x, target), at,
                "mse_loss: x%s and target%s must have the same shape; nothing is broadcast",
                TD_SHAPE_TEXT(x), TD_SHAPE_TEXT(target));

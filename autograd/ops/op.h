@@ -2,6 +2,7 @@
 #ifndef TD_AUTOGRAD_OPS_OP_H
 #define TD_AUTOGRAD_OPS_OP_H
 
+#include "autograd/precision.h"
 #include "autograd/tape.h"
 #include "tensor/storage.h"
 

@@ -6,7 +6,6 @@
 static td_pool2d_params read_options(const td_tensor *x, const td_pool2d_options *options,
                                      const char *op, td_site at)
 {
-    td_check_float(x, op, "x", at);
     TD_REQUIRE(x->ndim == 4, at, "%s: x%s must be [N,C,H,W]", op, TD_SHAPE_TEXT(x));
     TD_REQUIRE(options != NULL && options->kernel[0] > 0, at,
                "%s: options must give a kernel of at least 1 by 1", op);
@@ -54,6 +53,7 @@ static void max_pool2d_backward(td_node *node, const td_tensor *dy)
 
 td_tensor *(td_max_pool2d)(td_tensor *x, const td_pool2d_options *options, td_site at)
 {
+    x = td_op_input(x, "max_pool2d", "x", TD_RULE_OF(max_pool2d), at);
     td_pool2d_params params = read_options(x, options, "max_pool2d", at);
     TD_REQUIRE(params.kernel[0] * (int64_t)params.kernel[1] <= 255, at,
                "max_pool2d: a kernel of %d by %d has more than 255 places", params.kernel[0],
@@ -110,13 +110,14 @@ static td_tensor *avg_pool2d(const char *name, td_tensor *x, const td_pool2d_par
 
 td_tensor *(td_avg_pool2d)(td_tensor *x, const td_pool2d_options *options, td_site at)
 {
+    x = td_op_input(x, "avg_pool2d", "x", TD_RULE_OF(avg_pool2d), at);
     td_pool2d_params params = read_options(x, options, "avg_pool2d", at);
     return avg_pool2d("avg_pool2d", x, &params, at);
 }
 
 td_tensor *(td_global_avg_pool2d)(td_tensor *x, td_site at)
 {
-    td_check_float(x, "global_avg_pool2d", "x", at);
+    x = td_op_input(x, "global_avg_pool2d", "x", TD_RULE_OF(global_avg_pool2d), at);
     TD_REQUIRE(x->ndim == 4 && x->shape[2] > 0 && x->shape[3] > 0, at,
                "global_avg_pool2d: x%s must be [N,C,H,W] with H and W at least 1",
                TD_SHAPE_TEXT(x));

@@ -73,24 +73,24 @@ static td_tensor *reduce(const char *name, td_reduce_op op, td_tensor *x, int di
 
 td_tensor *(td_sum)(td_tensor *x, td_site at)
 {
-    td_check_float(x, "sum", "x", at);
+    x = td_op_input(x, "sum", "x", TD_RULE_OF(sum), at);
     return reduce("sum", TD_REDUCE_SUM, x, ALL_DIMS, false, at);
 }
 
 td_tensor *(td_mean)(td_tensor *x, td_site at)
 {
-    td_check_float(x, "mean", "x", at);
+    x = td_op_input(x, "mean", "x", TD_RULE_OF(mean), at);
     return reduce("mean", TD_REDUCE_MEAN, x, ALL_DIMS, false, at);
 }
 
 td_tensor *(td_sum_dim)(td_tensor *x, int dim, bool keep, td_site at)
 {
-    td_check_float(x, "sum_dim", "x", at);
+    x = td_op_input(x, "sum_dim", "x", TD_RULE_OF(sum_dim), at);
     return reduce("sum_dim", TD_REDUCE_SUM, x, td_check_dim(x, dim, at), keep, at);
 }
 
 td_tensor *(td_mean_dim)(td_tensor *x, int dim, bool keep, td_site at)
 {
-    td_check_float(x, "mean_dim", "x", at);
+    x = td_op_input(x, "mean_dim", "x", TD_RULE_OF(mean_dim), at);
     return reduce("mean_dim", TD_REDUCE_MEAN, x, td_check_dim(x, dim, at), keep, at);
 }

@@ -23,9 +23,10 @@ static void softmax_backward(td_node *node, const td_tensor *dy)
     td_op_grad_end(node, 0, &dx);
 }
 
-static td_tensor *softmax(const char *name, td_tensor *x, int dim, bool log, td_site at)
+static td_tensor *softmax(const char *name, td_rule rule, td_tensor *x, int dim, bool log,
+                          td_site at)
 {
-    td_check_float(x, name, "x", at);
+    x = td_op_input(x, name, "x", rule, at);
     dim = td_check_dim(x, dim, at);
     const td_kernels *kernels = td_kernels_of(td_device_of(x));
     const td_tensor *dense = x;
@@ -53,10 +54,10 @@ static td_tensor *softmax(const char *name, td_tensor *x, int dim, bool log, td_
 
 td_tensor *(td_softmax)(td_tensor *x, int dim, td_site at)
 {
-    return softmax("softmax", x, dim, false, at);
+    return softmax("softmax", TD_RULE_OF(softmax), x, dim, false, at);
 }
 
 td_tensor *(td_log_softmax)(td_tensor *x, int dim, td_site at)
 {
-    return softmax("log_softmax", x, dim, true, at);
+    return softmax("log_softmax", TD_RULE_OF(log_softmax), x, dim, true, at);
 }

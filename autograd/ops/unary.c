@@ -25,10 +25,10 @@ static void unary_backward(td_node *node, const td_tensor *dy)
     }
 }
 
-static td_tensor *unary(const char *name, td_unary_op op, slope_reads saves, td_tensor *x, double p,
-                        td_site at)
+static td_tensor *unary(const char *name, td_unary_op op, td_rule rule, slope_reads saves,
+                        td_tensor *x, double p, td_site at)
 {
-    td_check_float(x, name, "x", at);
+    x = td_op_input(x, name, "x", rule, at);
     td_tensor *y = td_step_new_like(x, at);
     td_kernels_of(td_device_of(x))->unary(op, y, x, p);
     return td_record(
@@ -49,12 +49,12 @@ static td_tensor *unary(const char *name, td_unary_op op, slope_reads saves, td_
 #define UNARY(function, OP, SAVES)                                                                 \
     td_tensor *(td_##function)(td_tensor * x, td_site at)                                          \
     {                                                                                              \
-        return unary(#function, TD_UNARY_##OP, SAVES, x, 0.0, at);                                 \
+        return unary(#function, TD_UNARY_##OP, TD_RULE_OF(function), SAVES, x, 0.0, at);           \
     }
 #define UNARY_WITH(function, OP, SAVES)                                                            \
     td_tensor *(td_##function)(td_tensor * x, double p, td_site at)                                \
     {                                                                                              \
-        return unary(#function, TD_UNARY_##OP, SAVES, x, p, at);                                   \
+        return unary(#function, TD_UNARY_##OP, TD_RULE_OF(function), SAVES, x, p, at);             \
     }
 
 UNARY(neg, NEG, SAVES_NOTHING)
