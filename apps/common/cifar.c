@@ -174,11 +174,11 @@ static void describe(const train_run *r)
         snprintf(ranks, sizeof(ranks), " on each of %d ranks", td_dist_world_size());
     }
     ranks_print("tandem %s: ResNet-18 (%s stem), %" PRId64 " parameters\n"
-                "data: %s; batch %" PRId64 "%s, lr %g, seed %" PRId64 "; %s, %d threads, %" PRId64
-                " loader threads\n",
+                "data: %s; batch %" PRId64 "%s, lr %g, seed %" PRId64
+                ", %s; %s, %d threads, %" PRId64 " loader threads\n",
                 TANDEM_VERSION, stem_of(r), td_parameter_count(r->net), r->data_name,
-                r->args.batch_size, ranks, r->args.lr, r->args.seed, td_device_name(r->args.device),
-                td_threads(r->args.device), r->args.workers);
+                r->args.batch_size, ranks, r->args.lr, r->args.seed, train_args_arithmetic(),
+                td_device_name(r->args.device), td_threads(r->args.device), r->args.workers);
 }
 
 static void cifar_begins(train_run *r)

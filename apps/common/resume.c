@@ -181,7 +181,13 @@ static td_status restore_option(const char *path, cli_option *option)
 {
     char key[64], value[256], now[256];
     option_key(option, key, sizeof(key));
-    TD_TRY(read_note(path, key, value, sizeof(value)));
+    td_status status = td_checkpoint_metadata(path, key, value, sizeof(value));
+    if (status == TD_E_NOTFOUND && option->resume == CLI_RESTORE) {
+        return TD_OK; /* the program that wrote it had no such option: the default holds */
+    }
+    TD_TRY(status == TD_E_NOTFOUND
+               ? td_fail_context(status, "%s is no checkpoint of a training run", path)
+               : status);
     if (!option->given) {
         return set_from(path, option, value);
     }

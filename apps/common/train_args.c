@@ -45,6 +45,7 @@ static void add_flag(train_args *args, const char *name, bool *value, const char
 void train_args_options(train_args *args, const char *data_help, const char *save_help)
 {
     args->device_name = args->device_name != NULL ? args->device_name : "cpu";
+    args->precision_name = args->precision_name != NULL ? args->precision_name : "fp32";
     add_text(args, "data", "PATH", &args->data, data_help);
     add_int(args, "epochs", &args->epochs, 1, 1e6, CLI_RESTORE, "Passes over the training data");
     add_int(args, "batch-size", &args->batch_size, 1, 1 << 20, CLI_FIXED, "Samples in a step");
@@ -63,6 +64,22 @@ void train_args_options(train_args *args, const char *data_help, const char *sav
     add_int(args, "threads", &args->threads, 0, 1024, CLI_FORGET,
             "Threads that compute; 0: all CPUs. Results do not depend on it");
     add_text(args, "device", "NAME", &args->device_name, "Where to compute: cpu, cpu:1");
+    train_args_add(args, (cli_option){ .name = "precision",
+                                       .argument = "NAME",
+                                       .help = "Arithmetic of convolutions and matrix products: "
+                                               "fp32; bf16 with f32 weights, sums and statistics "
+                                               "(mixed precision); or bf16x3, f32 split into three "
+                                               "products",
+                                       .kind = CLI_TEXT,
+                                       .value = &args->precision_name,
+                                       .choices = "fp32|bf16|bf16x3",
+                                       .resume = CLI_RESTORE });
+    train_args_add(args, (cli_option){ .name = "winograd",
+                                       .help = "Let 3x3 convolutions in fp32 use Winograd's "
+                                               "transform: faster, relative error 2e-6",
+                                       .kind = CLI_FLAG,
+                                       .value = &args->winograd,
+                                       .resume = CLI_RESTORE });
     add_text(args, "save", "PATH", &args->save, save_help);
     add_int(args, "save-every", &args->save_every, 0, 1e6, CLI_FORGET,
             "Epochs between two checkpoints; 0: none");
@@ -149,6 +166,10 @@ td_status train_args_apply(train_args *args, const char *task)
     if (args->threads > 0) {
         TD_TRY(td_set_threads(args->device, (int)args->threads));
     }
+    td_math math = { .winograd = args->winograd };
+    TD_REQUIRE(td_precision_parse(args->precision_name, &math.precision), TD_HERE,
+               "--precision %s is none of its choices", args->precision_name);
+    td_set_math(math);
     td_manual_seed((uint64_t)args->seed);
     td_set_debug_nan(args->debug_nan);
     if (args->debug_nan) {
@@ -182,6 +203,15 @@ void train_args_model(const train_args *args, td_module *net, const td_optim *op
 void train_args_end(void)
 {
     reports_end();
+}
+
+const char *train_args_arithmetic(void)
+{
+    static char text[32];
+    td_math math = td_math_now();
+    snprintf(text, sizeof text, "%s%s", td_precision_name(math.precision),
+             math.winograd ? " with winograd" : "");
+    return text;
 }
 
 int64_t train_default_workers(void)

@@ -19,6 +19,8 @@ typedef struct train_args {
     const char *log_dir;
     const char *trace;
     int64_t save_every, save_every_steps;
+    const char *precision_name;
+    bool winograd;
     bool auto_resume, debug_nan, summary;
     bool shard;            /* of several processes: rank 0's own figures, not those of all */
     double timeout;        /* seconds that ranks wait for each other */
@@ -51,6 +53,9 @@ void train_args_model(const train_args *args, td_module *net, const td_optim *op
 
 /* Prints the reports that were asked for (--profile, --memory). */
 void train_args_end(void);
+
+/* "bf16", "fp32 with winograd": for the line that says what a run is. */
+const char *train_args_arithmetic(void);
 
 /* 4 loader threads as in the articles, but no more than there are CPUs. */
 int64_t train_default_workers(void);
