@@ -52,6 +52,8 @@ typedef struct td_conv2d_options {
                                                with a height that is not 0 means the same as the
                                                height, also for padding (see TD_PAD_NONE) */
     int groups;                             /* 0: 1 */
+    td_tensor **sums; /* NULL, or where a step tensor [2,O] of f64 is put: per channel the sum of
+                         the result and of its squares, for td_batch_norm_options */
 } td_conv2d_options;
 /* x[N,C,H,W], w[O,C/groups,KH,KW], b[O] or NULL -> [N,O,OH,OW], OH = (H + 2 pad - dil (KH-1) - 1) /
  * stride + 1. options NULL: all defaults. */
@@ -74,10 +76,15 @@ td_tensor *td_contiguous(td_tensor *x, td_site at); /* row-major; x itself if it
 /* ---- normalisation, attention's parts ---- */
 typedef struct td_batch_norm_options {
     bool training;
-    double momentum; /* 0: 0.1 */
-    double eps;      /* 0: 1e-5 */
-    bool relu;       /* y = relu(...) in the same pass */
-    td_tensor *add;  /* y = bn(x) + add before the relu; like x; takes gradients */
+    double momentum;       /* 0: 0.1 */
+    double eps;            /* 0: 1e-5 */
+    bool relu;             /* y = relu(...) in the same pass */
+    td_tensor *add;        /* y = bn(x) + add before the relu; like x; takes gradients */
+    const td_tensor *sums; /* of x, from the td_conv2d that has made it: training then finds mean
+                              and variance without reading x once more. The variance is a difference
+                              of sums then: good as long as means are not thousands of spreads */
+    const struct td_pool2d_options *max_pool; /* with relu, without add: td_max_pool2d(y) instead of
+                                                 y, in the same pass; y is never written */
 } td_batch_norm_options;
 /* x[N,C] or [N,C,H,W]; weight, bias [C] or NULL; running_mean, running_var [C], updated in training
  * (NULL: not kept; evaluation needs them). Batch variance divides by n, the running one by n-1. */

@@ -15,6 +15,18 @@ static td_tensor *conv2d_forward(td_module *self, td_tensor *x, td_site at)
     return (td_conv2d)(x, s->weight, s->bias, &s->options, at);
 }
 
+td_tensor *td_conv2d_module_run(td_module *conv, td_tensor *x, td_tensor **sums, td_site at)
+{
+    const conv2d_state *s = conv->state;
+    td_context_push(td_node_of(conv)->label);
+    td_conv2d_options options = s->options;
+    options.sums = sums;
+    td_tensor *y = (td_conv2d)(x, s->weight, s->bias, &options, at);
+    td_module_tell(conv, x, y);
+    td_context_pop();
+    return y;
+}
+
 /* ", stride 2x2" where the two differ from what is usual. */
 static int describe_pair(char *text, size_t size, const char *what, const int pair[2], int usual)
 {
@@ -55,6 +67,11 @@ static const td_module_type conv2d_type = {
     .describe = conv2d_describe,
     .multiply_adds = conv2d_multiply_adds,
 };
+
+bool td_is_conv2d(const td_module *m)
+{
+    return m->type == &conv2d_type;
+}
 
 /* Both 0: the usual value; a width of 0 beside a height means the same as the height. */
 static void fill_pair(int to[2], const int from[2], int usual)

@@ -9,10 +9,10 @@ typedef struct batch_norm_state {
     td_batch_norm_override override;
 } batch_norm_state;
 
-static td_tensor *normalise(td_module *bn, td_tensor *x, td_tensor *add, bool relu, td_site at)
+static td_tensor *normalise(td_module *bn, td_tensor *x, td_batch_norm_options options, td_site at)
 {
     const batch_norm_state *s = bn->state;
-    td_batch_norm_options options = { .training = bn->training, .relu = relu, .add = add };
+    options.training = bn->training;
     /* A second forward of the same batch (td_recompute) must not count it twice. */
     bool counted = bn->training && td_recomputing();
     td_tensor *running_mean = counted ? NULL : s->running_mean;
@@ -26,7 +26,7 @@ static td_tensor *normalise(td_module *bn, td_tensor *x, td_tensor *add, bool re
 
 static td_tensor *batch_norm_forward(td_module *self, td_tensor *x, td_site at)
 {
-    return normalise(self, x, NULL, false, at);
+    return normalise(self, x, (td_batch_norm_options){ .relu = false }, at);
 }
 
 static void batch_norm_describe(const td_module *self, char *text, size_t size)
@@ -91,10 +91,47 @@ td_tensor *td_nn_batch_norm2d_fused(td_module *bn, td_tensor *x, td_tensor *add,
                "td_nn_batch_norm2d_fused: the module is %s, not a BatchNorm2d",
                bn == NULL ? "NULL" : bn->type->name);
     td_context_push(td_node_of(bn)->label);
-    td_tensor *y = normalise(bn, x, add, relu, at);
+    td_tensor *y = normalise(bn, x, (td_batch_norm_options){ .relu = relu, .add = add }, at);
     td_module_tell(bn, x, y);
     td_context_pop();
     return y;
+}
+
+/* Who watches a module wants to see its own result. */
+static bool is_watched(const td_module *m)
+{
+    return td_node_of(m)->observer != NULL;
+}
+
+td_tensor *td_nn_conv2d_batch_norm(td_module *conv, td_module *bn, td_tensor *x,
+                                   const td_nn_batch_norm_then *then, td_site at)
+{
+    static const td_nn_batch_norm_then nothing;
+    TD_REQUIRE(conv != NULL && td_is_conv2d(conv) && bn != NULL && td_is_batch_norm2d(bn), at,
+               "td_nn_conv2d_batch_norm: the modules are %s and %s, not a Conv2d and a BatchNorm2d",
+               conv == NULL ? "NULL" : conv->type->name, bn == NULL ? "NULL" : bn->type->name);
+    then = then != NULL ? then : &nothing;
+    bool plain = ((const batch_norm_state *)bn->state)->override.normalise == NULL;
+    bool pools = then->max_pool != NULL && plain && then->relu && then->add == NULL &&
+                 td_max_pool2d_window(then->max_pool) != NULL && !is_watched(then->max_pool);
+    int64_t scope = td_scope_begin();
+    td_tensor *sums = NULL;
+    /* In f32 the kernel that looks at x itself is more accurate than sums, and as fast. */
+    bool bf16 =
+        x->dtype == TD_BF16 || (x->dtype == TD_F32 && td_math_now().precision == TD_PRECISION_BF16);
+    bool wants_sums = bf16 && bn->training && plain;
+    td_tensor *y = td_conv2d_module_run(conv, x, wants_sums ? &sums : NULL, at);
+    td_batch_norm_options options = { .relu = then->relu, .add = then->add, .sums = sums };
+    options.max_pool = pools ? td_max_pool2d_window(then->max_pool) : NULL;
+    td_context_push(td_node_of(bn)->label);
+    td_tensor *normal = normalise(bn, y, options, at);
+    td_module_tell(bn, y, normal);
+    td_context_pop();
+    if (then->max_pool != NULL && !pools) {
+        normal = (td_forward)(then->max_pool, normal, at);
+    }
+    td_scope_end(scope, normal);
+    return normal;
 }
 
 static td_tensor *new_buffer(td_module *m, const char *name, int64_t size, double value)

@@ -72,6 +72,11 @@ static const td_module_type max_pool_type = {
     .describe = pool_describe,
 };
 
+const td_pool2d_options *td_max_pool2d_window(const td_module *m)
+{
+    return m->type == &max_pool_type ? m->state : NULL;
+}
+
 static const td_module_type avg_pool_type = {
     .name = "AvgPool2d",
     .forward = avg_pool_forward,

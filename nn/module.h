@@ -57,6 +57,13 @@ bool td_recomputing(void);
  * headers, names and gradients stay: all who hold t then see what was other's. */
 void td_exchange_memory(td_tensor *t, td_tensor *other);
 
+/* Runs a Conv2d as td_forward does but for the scope, which is the caller's; sums as in
+ * td_conv2d_options. */
+td_tensor *td_conv2d_module_run(td_module *conv, td_tensor *x, td_tensor **sums, td_site at);
+bool td_is_conv2d(const td_module *m);
+/* A MaxPool2d's window; NULL if m is of another type. */
+const td_pool2d_options *td_max_pool2d_window(const td_module *m);
+
 /* ---- dropout's place in its stream of draws: what a checkpoint keeps of it ---- */
 
 typedef struct td_dropout_place {

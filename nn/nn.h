@@ -131,8 +131,9 @@ td_module *td_nn_stochastic_depth(double p);
 td_module *td_nn_embedding(int64_t rows, int64_t features); /* nn.Embedding: normal(0,1) */
 
 /* Children named "0", "1", ...: td_nn_sequential(td_nn_linear(13, 64), td_nn_relu(), ...). It fuses
- * a BatchNorm2d with a ReLU that follows it. C leaves the order open in which the macro's arguments
- * draw their initial values; gcc and clang go from left to right, which a test holds them to. */
+ * a BatchNorm2d with a Conv2d before it and with a ReLU, or a ReLU and a MaxPool2d, behind it. C
+ * leaves the order open in which the macro's arguments draw their initial values; gcc and clang go
+ * from left to right, which a test holds them to. */
 td_module *td_nn_sequential_list(td_module *const *children, int count);
 #define td_nn_sequential(...)                                                                      \
     td_nn_sequential_list((td_module *[]){ __VA_ARGS__ },                                          \
@@ -141,6 +142,20 @@ td_module *td_nn_sequential_list(td_module *const *children, int count);
 /* BatchNorm2d's forward with what can be fused into its pass: [+ add] and relu. */
 td_tensor *td_nn_batch_norm2d_fused(td_module *bn, td_tensor *x, td_tensor *add, bool relu,
                                     td_site at);
+
+/* What follows a BatchNorm2d and is done in its pass. */
+typedef struct td_nn_batch_norm_then {
+    td_tensor *add; /* is added */
+    bool relu;
+    td_module *max_pool; /* a MaxPool2d that comes after all that; NULL: none */
+} td_nn_batch_norm_then;
+
+/* bn(conv(x)) and what follows (NULL: nothing): in bf16 training the statistics are taken while
+ * the convolution writes its result, and with max_pool and relu the normalised images are never
+ * written. What cannot be fused (SyncBatchNorm, a summary that watches) runs one by one, with the
+ * same result. */
+td_tensor *td_nn_conv2d_batch_norm(td_module *conv, td_module *bn, td_tensor *x,
+                                   const td_nn_batch_norm_then *then, td_site at);
 
 /* ---- initialisation (PyTorch's, from the default generator) ---- */
 

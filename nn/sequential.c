@@ -1,22 +1,48 @@
 /* Sequential: one module after the other. */
 #include "nn/module.h"
 
-static bool is_batch_norm_and_relu(const td_module *self, int i)
+static bool is_child(const td_module *self, int i, bool (*of_kind)(const td_module *))
 {
-    return i + 1 < self->child_count && td_is_batch_norm2d(self->children[i]) &&
-           td_is_relu(self->children[i + 1]);
+    return i < self->child_count && of_kind(self->children[i]);
+}
+
+static bool is_max_pool2d(const td_module *m)
+{
+    return td_max_pool2d_window(m) != NULL;
+}
+
+/* Runs children i, i+1, ... as far as they are fused; returns what comes next. */
+static int run_children(td_module *self, int i, td_tensor **x, td_site at)
+{
+    td_module **child = self->children;
+    bool conv = is_child(self, i, td_is_conv2d) && is_child(self, i + 1, td_is_batch_norm2d);
+    int bn = conv ? i + 1 : i;
+    if (!is_child(self, bn, td_is_batch_norm2d)) {
+        *x = (td_forward)(child[i], *x, at);
+        return i + 1;
+    }
+    bool relu = is_child(self, bn + 1, td_is_relu);
+    if (!conv) {
+        *x = td_nn_batch_norm2d_fused(child[bn], *x, NULL, relu, at);
+    } else {
+        bool pool =
+            relu && is_child(self, bn + 2, is_max_pool2d) && td_node_of(self)->observer == NULL;
+        td_nn_batch_norm_then then = { .relu = relu, .max_pool = pool ? child[bn + 2] : NULL };
+        *x = td_nn_conv2d_batch_norm(child[i], child[bn], *x, &then, at);
+        if (pool) {
+            return bn + 3;
+        }
+    }
+    if (relu) { /* it has no result of its own */
+        td_module_tell(child[bn + 1], *x, *x);
+    }
+    return bn + 1 + relu;
 }
 
 static td_tensor *sequential_forward(td_module *self, td_tensor *x, td_site at)
 {
-    for (int i = 0; i < self->child_count; i++) {
-        if (is_batch_norm_and_relu(self, i)) {
-            x = td_nn_batch_norm2d_fused(self->children[i], x, NULL, true, at);
-            i++;
-            td_module_tell(self->children[i], x, x);
-        } else {
-            x = (td_forward)(self->children[i], x, at);
-        }
+    for (int i = 0; i < self->child_count;) {
+        i = run_children(self, i, &x, at);
     }
     return x;
 }

@@ -68,6 +68,10 @@ typedef struct td_batch_norm_args {
     td_tensor *affine;                     /* [2,C] row-major or NULL, written: scale and shift of
                                               y = (x - mean) * scale + shift */
     td_tensor *y;                          /* like x; may be x itself in evaluation */
+    /* Not NULL: y is the largest of each window of that instead, with relu and without add. index
+     * as max_pool2d's, but 255 where y is 0 because of the relu; NULL: not wanted. */
+    const td_pool2d_params *max_pool;
+    td_tensor *index;
 } td_batch_norm_args;
 
 typedef struct td_batch_norm_grad_args {
@@ -79,6 +83,9 @@ typedef struct td_batch_norm_grad_args {
     bool training;                          /* false: the statistics were constants */
     td_tensor *dx, *dweight, *dbias, *dadd; /* each may be NULL: not wanted */
     bool accumulate_dx, accumulate_dweight, accumulate_dbias, accumulate_dadd;
+    /* As in the forward: dy is then the pooled images'; relu's mask is in the index. */
+    const td_pool2d_params *max_pool;
+    const td_tensor *index;
 } td_batch_norm_grad_args;
 
 /* One slice of an optimizer's flat memory (nn/optim). */

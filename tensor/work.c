@@ -78,8 +78,9 @@ td_work td_work_batch_norm(const td_batch_norm_args *a)
 td_work td_work_batch_norm_grad(const td_batch_norm_grad_args *a)
 {
     double per_element = 4.0 + (a->dx != NULL ? 5.0 : 0.0) + a->relu;
-    double bytes = td_work_bytes(a->dy) + td_work_bytes(a->x) + td_work_bytes(a->dx) +
-                   td_work_bytes(a->dadd) + (a->relu ? td_work_bytes(a->y) : 0.0);
+    double bytes =
+        td_work_bytes(a->dy) + td_work_bytes(a->x) + td_work_bytes(a->dx) + td_work_bytes(a->dadd) +
+        (a->relu && a->affine == NULL && a->max_pool == NULL ? td_work_bytes(a->y) : 0.0);
     td_work work = td_work_of(a->x, per_element, bytes);
     work = plus_accumulation(work, a->dx, a->accumulate_dx);
     return plus_accumulation(work, a->dadd, a->accumulate_dadd);

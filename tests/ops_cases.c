@@ -6,6 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Batch normalisation that takes its sums from the convolution before it. */
+static td_tensor *td_batch_norm_of_conv2d(td_tensor *x, td_tensor *w, td_tensor *weight,
+                                          td_tensor *bias)
+{
+    td_tensor *sums = NULL;
+    td_tensor *y = td_conv2d(x, w, NULL, &(td_conv2d_options){ .padding = { 1 }, .sums = &sums });
+    return td_batch_norm(y, weight, bias, NULL, NULL,
+                         &(td_batch_norm_options){ .training = true, .sums = sums });
+}
+
 #define TD_OP(op, inputs, ...)                                                                     \
     static td_tensor *case_##op(td_tensor *const *in, void *user)                                  \
     {                                                                                              \

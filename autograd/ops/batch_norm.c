@@ -3,11 +3,12 @@
 #include "autograd/ops/op.h"
 
 typedef struct batch_norm_params {
-    bool training, relu;
+    bool training, relu, pools;
+    td_pool2d_params max_pool;
 } batch_norm_params;
 
 enum { X, WEIGHT, BIAS, ADD, INPUTS }; /* inputs */
-enum { SAVED_X, SAVED_Y, SAVED_WEIGHT, SAVED_MEAN, SAVED_INV_STD, SAVED_AFFINE, SAVED };
+enum { SAVED_X, SAVED_Y, SAVED_WEIGHT, SAVED_MEAN, SAVED_INV_STD, SAVED_MASK, SAVED };
 
 /* dx may be written over dy: the kernel reads an element of dy for the last time before it writes
  * that of dx. Not where the addend gets dy itself. */
@@ -33,7 +34,9 @@ static void batch_norm_backward(td_node *node, const td_tensor *dy)
             .dy = dy,
             .x = td_saved(node, SAVED_X),
             .y = td_saved(node, SAVED_Y),
-            .affine = td_saved(node, SAVED_AFFINE),
+            .affine = params->pools ? NULL : td_saved(node, SAVED_MASK),
+            .max_pool = params->pools ? &params->max_pool : NULL,
+            .index = params->pools ? td_saved(node, SAVED_MASK) : NULL,
             .weight = td_saved(node, SAVED_WEIGHT),
             .mean = td_saved(node, SAVED_MEAN),
             .inv_std = td_saved(node, SAVED_INV_STD),
@@ -91,6 +94,14 @@ static void check(const td_batch_norm_args *args, td_site at)
         TD_REQUIRE(td_same_shape(x, args->add), at, "batch_norm: add%s must have the shape of x%s",
                    TD_SHAPE_TEXT(args->add), TD_SHAPE_TEXT(x));
     }
+    if (args->sums != NULL) {
+        td_check_tensor(args->sums, "batch_norm", "sums", at);
+        TD_REQUIRE(args->sums->dtype == TD_F64 && td_is_contiguous(args->sums) &&
+                       args->sums->ndim == 2 && args->sums->shape[0] == 2 &&
+                       args->sums->shape[1] == x->shape[1],
+                   at, "batch_norm: sums (%s) must be f64 [2,%lld], as td_conv2d leaves them",
+                   td_describe(args->sums), (long long)x->shape[1]);
+    }
     bool tracked = args->running_mean != NULL && args->running_var != NULL;
     if (!args->training) {
         TD_REQUIRE(tracked, at, "batch_norm: evaluation needs running_mean and running_var");
@@ -101,6 +112,35 @@ static void check(const td_batch_norm_args *args, td_site at)
                "batch_norm: x%s has %lld value%s per channel; training needs at least two to have "
                "a variance (a larger batch, or drop_last in the loader)",
                TD_SHAPE_TEXT(x), (long long)n, n == 1 ? "" : "s");
+}
+
+/* Where results go, and what backward finds relu's mask from: without an addend the constants that
+ * give the value again, or pooling's index; with one y itself. */
+static void new_results(td_batch_norm_args *args, const td_batch_norm_options *o,
+                        batch_norm_params *params, td_site at)
+{
+    const td_tensor *x = args->x;
+    td_device device = td_device_of(x);
+    td_dtype dtype = channel_dtype(x);
+    int64_t channels = x->shape[1];
+    args->mean = td_step_new(TD_SHAPE(channels), dtype, TD_ROW_MAJOR, device, at);
+    args->inv_std = td_step_new(TD_SHAPE(channels), dtype, TD_ROW_MAJOR, device, at);
+    if (o->max_pool != NULL) {
+        TD_REQUIRE(o->relu && o->add == NULL, at,
+                   "batch_norm: max_pool goes with relu and without add");
+        params->pools = true;
+        params->max_pool = td_op_max_pool_params(x, o->max_pool, "batch_norm", at);
+        args->max_pool = &params->max_pool;
+        args->y = td_op_pool_output(x, args->max_pool, x->dtype, "batch_norm", at);
+        args->index = td_grad_enabled()
+                          ? td_op_pool_output(x, args->max_pool, TD_U8, "batch_norm", at)
+                          : NULL;
+        return;
+    }
+    args->y = td_step_new_like(x, at);
+    if (o->relu && o->add == NULL) {
+        args->affine = td_step_new(TD_SHAPE(2, channels), dtype, TD_ROW_MAJOR, device, at);
+    }
 }
 
 td_tensor *(td_batch_norm)(td_tensor *x, td_tensor *weight, td_tensor *bias,
@@ -124,6 +164,7 @@ td_tensor *(td_batch_norm)(td_tensor *x, td_tensor *weight, td_tensor *bias,
         .momentum = o.momentum != 0.0 ? o.momentum : 0.1,
         .running_mean = running_mean,
         .running_var = running_var,
+        .sums = o.training ? o.sums : NULL,
     };
     check(&args, at);
     if (o.training && running_mean != NULL) {
@@ -132,29 +173,22 @@ td_tensor *(td_batch_norm)(td_tensor *x, td_tensor *weight, td_tensor *bias,
     if (o.training && running_var != NULL) {
         td_begin_write(running_var, "batch_norm");
     }
-    td_shape channels = TD_SHAPE(x->shape[1]);
-    td_device device = td_device_of(x);
-    td_tensor *y = args.y = td_step_new_like(x, at);
-    args.mean = td_step_new(channels, channel_dtype(x), TD_ROW_MAJOR, device, at);
-    args.inv_std = td_step_new(channels, channel_dtype(x), TD_ROW_MAJOR, device, at);
-    bool mask_from_x = o.relu && o.add == NULL; /* and not from y */
-    if (mask_from_x) {
-        td_shape pair = TD_SHAPE(2, x->shape[1]);
-        args.affine = td_step_new(pair, channel_dtype(x), TD_ROW_MAJOR, device, at);
-    }
-    td_kernels_of(device)->batch_norm(&args);
+    batch_norm_params params = { .training = o.training, .relu = o.relu };
+    new_results(&args, &o, &params, at);
+    td_kernels_of(td_device_of(x))->batch_norm(&args);
+    bool reads_y = o.relu && o.add != NULL;
     return td_record(
         &(td_record_args){
             .op = "batch_norm",
             .backward = batch_norm_backward,
-            .out = y,
+            .out = args.y,
             .inputs = { x, weight, bias, o.add },
             .input_count = INPUTS,
-            .saved = { x, o.relu && !mask_from_x ? y : NULL, weight, args.mean, args.inv_std,
-                       args.affine },
+            .saved = { x, reads_y ? args.y : NULL, weight, args.mean, args.inv_std,
+                       params.pools ? args.index : args.affine },
             .saved_count = SAVED,
-            .params = &(batch_norm_params){ o.training, o.relu },
-            .params_size = sizeof(batch_norm_params),
+            .params = &params,
+            .params_size = sizeof params,
         },
         at);
 }

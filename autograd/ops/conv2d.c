@@ -78,8 +78,12 @@ td_tensor *(td_conv2d)(td_tensor *x, td_tensor *w, td_tensor *b, const td_conv2d
     x = td_op_input(x, "conv2d", "x", TD_RULE_OF(conv2d), at);
     check(x, w, b, params.groups, at);
     td_shape shape = output_shape(x, w, &params, at);
-    td_tensor *y = td_step_new(shape, x->dtype, TD_IMAGE, td_device_of(x), at);
-    td_kernels_of(td_device_of(x))->conv2d(y, x, w, b, &params, NULL);
+    td_tensor *y = td_step_new(shape, x->dtype, TD_IMAGE, td_device_of(x), at), *sums = NULL;
+    if (options != NULL && options->sums != NULL) {
+        td_shape pair = TD_SHAPE(2, shape.dim[1]);
+        *options->sums = sums = td_step_new(pair, TD_F64, TD_ROW_MAJOR, td_device_of(x), at);
+    }
+    td_kernels_of(td_device_of(x))->conv2d(y, x, w, b, &params, sums);
     return td_record(
         &(td_record_args){
             .op = "conv2d",

@@ -64,4 +64,16 @@ void td_op_padding(const int *given, const char *op, int *pair, td_site at);
  * not. */
 int64_t td_op_windows(int64_t size, int64_t kernel, int stride, int pad, int dilation);
 
+/* ---- pooling: what max_pool2d, avg_pool2d and batch_norm share (pool2d.c) ---- */
+
+/* Checks x and the options of a pooling, and reads them. */
+td_pool2d_params td_op_pool_params(const td_tensor *x, const td_pool2d_options *options,
+                                   const char *op, td_site at);
+/* The same for a maximum, whose index is one byte. */
+td_pool2d_params td_op_max_pool_params(const td_tensor *x, const td_pool2d_options *options,
+                                       const char *op, td_site at);
+/* A tensor of the pooled shape. */
+td_tensor *td_op_pool_output(const td_tensor *x, const td_pool2d_params *params, td_dtype dtype,
+                             const char *op, td_site at);
+
 #endif

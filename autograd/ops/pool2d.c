@@ -3,8 +3,8 @@
 
 /* ---- what they share ---- */
 
-static td_pool2d_params read_options(const td_tensor *x, const td_pool2d_options *options,
-                                     const char *op, td_site at)
+td_pool2d_params td_op_pool_params(const td_tensor *x, const td_pool2d_options *options,
+                                   const char *op, td_site at)
 {
     TD_REQUIRE(x->ndim == 4, at, "%s: x%s must be [N,C,H,W]", op, TD_SHAPE_TEXT(x));
     TD_REQUIRE(options != NULL && options->kernel[0] > 0, at,
@@ -26,7 +26,7 @@ static td_pool2d_params read_options(const td_tensor *x, const td_pool2d_options
     return params;
 }
 
-static td_tensor *new_output(const td_tensor *x, const td_pool2d_params *p, td_dtype dtype,
+td_tensor *td_op_pool_output(const td_tensor *x, const td_pool2d_params *p, td_dtype dtype,
                              const char *op, td_site at)
 {
     td_shape shape = td_shape_of(x);
@@ -41,6 +41,16 @@ static td_tensor *new_output(const td_tensor *x, const td_pool2d_params *p, td_d
 
 /* ---- the largest ---- */
 
+td_pool2d_params td_op_max_pool_params(const td_tensor *x, const td_pool2d_options *options,
+                                       const char *op, td_site at)
+{
+    td_pool2d_params params = td_op_pool_params(x, options, op, at);
+    TD_REQUIRE(params.kernel[0] * (int64_t)params.kernel[1] <= 255, at,
+               "%s: a kernel of %d by %d has more than 255 places", op, params.kernel[0],
+               params.kernel[1]);
+    return params;
+}
+
 static void max_pool2d_backward(td_node *node, const td_tensor *dy)
 {
     const td_tensor *index = td_saved(node, 0);
@@ -54,14 +64,11 @@ static void max_pool2d_backward(td_node *node, const td_tensor *dy)
 td_tensor *(td_max_pool2d)(td_tensor *x, const td_pool2d_options *options, td_site at)
 {
     x = td_op_input(x, "max_pool2d", "x", TD_RULE_OF(max_pool2d), at);
-    td_pool2d_params params = read_options(x, options, "max_pool2d", at);
-    TD_REQUIRE(params.kernel[0] * (int64_t)params.kernel[1] <= 255, at,
-               "max_pool2d: a kernel of %d by %d has more than 255 places", params.kernel[0],
-               params.kernel[1]);
-    td_tensor *y = new_output(x, &params, x->dtype, "max_pool2d", at);
+    td_pool2d_params params = td_op_max_pool_params(x, options, "max_pool2d", at);
+    td_tensor *y = td_op_pool_output(x, &params, x->dtype, "max_pool2d", at);
     td_tensor *index = NULL; /* where the largest was, in one byte */
     if (td_needs_grad(x) && td_grad_enabled()) {
-        index = new_output(x, &params, TD_U8, "max_pool2d", at);
+        index = td_op_pool_output(x, &params, TD_U8, "max_pool2d", at);
     }
     td_kernels_of(td_device_of(x))->max_pool2d(y, index, x, &params);
     return td_record(
@@ -93,7 +100,7 @@ static void avg_pool2d_backward(td_node *node, const td_tensor *dy)
 static td_tensor *avg_pool2d(const char *name, td_tensor *x, const td_pool2d_params *params,
                              td_site at)
 {
-    td_tensor *y = new_output(x, params, x->dtype, name, at);
+    td_tensor *y = td_op_pool_output(x, params, x->dtype, name, at);
     td_kernels_of(td_device_of(x))->avg_pool2d(y, x, params);
     return td_record(
         &(td_record_args){
@@ -111,7 +118,7 @@ static td_tensor *avg_pool2d(const char *name, td_tensor *x, const td_pool2d_par
 td_tensor *(td_avg_pool2d)(td_tensor *x, const td_pool2d_options *options, td_site at)
 {
     x = td_op_input(x, "avg_pool2d", "x", TD_RULE_OF(avg_pool2d), at);
-    td_pool2d_params params = read_options(x, options, "avg_pool2d", at);
+    td_pool2d_params params = td_op_pool_params(x, options, "avg_pool2d", at);
     return avg_pool2d("avg_pool2d", x, &params, at);
 }
 

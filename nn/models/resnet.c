@@ -16,26 +16,29 @@ static td_tensor *shortcut(const block_state *s, td_tensor *x, td_site at)
     return s->downsample != NULL ? (td_forward)(s->downsample, x, at) : x;
 }
 
+/* relu(bn(conv(x)) [+ add]) */
+static td_tensor *norm_relu(td_module *conv, td_module *bn, td_tensor *x, td_tensor *add,
+                            td_site at)
+{
+    td_nn_batch_norm_then then = { .add = add, .relu = true };
+    return td_nn_conv2d_batch_norm(conv, bn, x, &then, at);
+}
+
 /* y = relu(bn2(conv2(relu(bn1(conv1 x)))) + shortcut(x)) */
 static td_tensor *basic_forward(td_module *self, td_tensor *x, td_site at)
 {
     const block_state *s = self->state;
-    td_tensor *h = (td_forward)(s->conv1, x, at);
-    h = td_nn_batch_norm2d_fused(s->bn1, h, NULL, true, at);
-    h = (td_forward)(s->conv2, h, at);
-    return td_nn_batch_norm2d_fused(s->bn2, h, shortcut(s, x, at), true, at);
+    td_tensor *h = norm_relu(s->conv1, s->bn1, x, NULL, at);
+    return norm_relu(s->conv2, s->bn2, h, shortcut(s, x, at), at);
 }
 
 /* The same with a 1x1 convolution before and behind the 3x3 one. */
 static td_tensor *bottleneck_forward(td_module *self, td_tensor *x, td_site at)
 {
     const block_state *s = self->state;
-    td_tensor *h = (td_forward)(s->conv1, x, at);
-    h = td_nn_batch_norm2d_fused(s->bn1, h, NULL, true, at);
-    h = (td_forward)(s->conv2, h, at);
-    h = td_nn_batch_norm2d_fused(s->bn2, h, NULL, true, at);
-    h = (td_forward)(s->conv3, h, at);
-    return td_nn_batch_norm2d_fused(s->bn3, h, shortcut(s, x, at), true, at);
+    td_tensor *h = norm_relu(s->conv1, s->bn1, x, NULL, at);
+    h = norm_relu(s->conv2, s->bn2, h, NULL, at);
+    return norm_relu(s->conv3, s->bn3, h, shortcut(s, x, at), at);
 }
 
 static const td_module_type basic_type = { .name = "BasicBlock", .forward = basic_forward };
@@ -82,9 +85,8 @@ typedef struct resnet_state {
 static td_tensor *stem_forward(td_module *self, td_tensor *x, td_site at)
 {
     const resnet_state *s = self->state;
-    x = (td_forward)(s->conv1, x, at);
-    x = td_nn_batch_norm2d_fused(s->bn1, x, NULL, true, at);
-    return s->maxpool != NULL ? (td_forward)(s->maxpool, x, at) : x;
+    td_nn_batch_norm_then then = { .relu = true, .max_pool = s->maxpool };
+    return td_nn_conv2d_batch_norm(s->conv1, s->bn1, x, &then, at);
 }
 
 static td_tensor *run_stem(td_module *self, td_tensor *x, td_site at)

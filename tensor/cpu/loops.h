@@ -87,6 +87,12 @@ typedef struct td_loops {
     /* dx = or += a * g + b * (x - mean) + c per channel; with b NULL, a * g. dx may be dy. */
     void (*norm_grad_apply)(int64_t rows, int64_t channels, void *dx, bool accumulate,
                             const td_norm_grad *at, const td_norm_constants *constants);
+    /* The largest of a window of normalised rows and 0: taps' rows are of x, and index gets the
+     * place of the first largest one, 255 where none is above 0 (NULL: not wanted). */
+    void (*norm_max_pool)(int64_t rows, int64_t channels, void *y, uint8_t *index,
+                          const td_taps *taps, const td_norm_constants *constants);
+    /* Sums of a block of rows and of their squares. */
+    void (*norm_sums)(int64_t rows, int64_t channels, const void *x, double *sum, double *squares);
     /* to = or += dy where y > 0 and 0 elsewhere; y NULL: dy. */
     void (*masked)(int64_t n, void *to, bool accumulate, const void *dy, const void *y);
     /* One row of layer normalisation, and its gradient by x (dx NULL: only the sums), which also

@@ -158,7 +158,7 @@ void td_cpu_batch_norm(const td_batch_norm_args *a)
         .chunk = td_norm_chunk(channels),
         .x = td_stage_in(&sx, x, TD_IMAGE),
         .add = td_stage_in(&sadd, a->add, TD_IMAGE),
-        .y = td_stage_out(&sy, a->y, TD_IMAGE, false),
+        .y = td_stage_out(&sy, a->max_pool ? NULL : a->y, TD_IMAGE, false),
         .relu = a->relu,
     };
     if (a->training) {
@@ -169,7 +169,11 @@ void td_cpu_batch_norm(const td_batch_norm_args *a)
     char *scale = mean + bytes, *shift = scale + bytes;
     prepare_channels(a, &job, mean, scale, shift);
     job.constants = (td_norm_constants){ .mean = mean, .scale = scale, .shift = shift };
-    td_parallel(device, job.rows, job.chunk, normalize_range, &job);
+    if (a->max_pool) {
+        td_pool_normalized(a->y, a->index, x, job.x, a->max_pool, &job.constants);
+    } else {
+        td_parallel(device, job.rows, job.chunk, normalize_range, &job);
+    }
     td_scratch_free(device, mean);
     td_scratch_free(device, job.moments);
     td_stage_end(&sy);

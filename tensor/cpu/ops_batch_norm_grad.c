@@ -111,6 +111,20 @@ static void prepare_channels(const td_batch_norm_grad_args *args, const grad_job
     }
 }
 
+/* The gradient of what was pooled becomes dy: in dx, if that is to be overwritten, which the second
+ * pass then does. Returns the scratch memory for it otherwise. */
+static void *take_pooled(const td_batch_norm_grad_args *args, grad_job *job, td_device device)
+{
+    void *scratch = NULL, *g = job->dx;
+    if (!job->dx || job->add_dx) {
+        g = scratch = td_scratch(device, (size_t)(job->rows * job->channels * job->size));
+    }
+    td_pool_grad_and_sums(g, args->dy, args->index, args->x, job->x, args->max_pool,
+                          &job->constants, job->sums);
+    job->dy = g;
+    return scratch;
+}
+
 /* The two passes, on staged tensors. */
 static void run_grad(const td_batch_norm_grad_args *args, grad_job *job, td_device device)
 {
@@ -132,24 +146,31 @@ static void run_grad(const td_batch_norm_grad_args *args, grad_job *job, td_devi
         .b = args->training ? a + bytes : NULL,
         .c = a + 2 * bytes,
     };
-    bool wants_sums = (args->training && args->dx) || args->dweight || args->dbias;
+    void *pooled = NULL; /* g, where dx cannot hold it */
+    bool wants_sums =
+        args->max_pool || (args->training && args->dx) || args->dweight || args->dbias;
     if (wants_sums) {
         int64_t chunks = (job->rows + job->chunk - 1) / job->chunk;
         job->sums = td_scratch(device, (size_t)(chunks * 4 * channels) * sizeof(double));
         job->keep = job->dadd && !job->add_dadd && job->mask == TD_NORM_MASK_Y;
-        find_sums(job, device);
+        if (args->max_pool) {
+            pooled = take_pooled(args, job, device);
+        } else {
+            find_sums(job, device);
+        }
     }
     prepare_channels(args, job, a);
     if (job->dx || (job->dadd && !job->keep)) {
         td_parallel(device, job->rows, job->chunk, apply_range, job);
     }
+    td_scratch_free(device, pooled);
     td_scratch_free(device, job->sums);
     td_scratch_free(device, mean);
 }
 
 static td_norm_mask mask_of(const td_batch_norm_grad_args *args)
 {
-    if (!args->relu) {
+    if (!args->relu || args->max_pool) {
         return TD_NORM_MASK_NONE;
     }
     return args->affine ? TD_NORM_MASK_X : TD_NORM_MASK_Y;
@@ -175,7 +196,7 @@ void td_cpu_batch_norm_grad(const td_batch_norm_grad_args *args)
         .channels = channels,
         .chunk = td_norm_chunk(channels),
         .mask = mask,
-        .dy = td_stage_in(&sdy, args->dy, TD_IMAGE),
+        .dy = td_stage_in(&sdy, args->max_pool ? NULL : args->dy, TD_IMAGE),
         .x = td_stage_in(&sx, x, TD_IMAGE),
         .y = td_stage_in(&sy, mask == TD_NORM_MASK_Y ? args->y : NULL, TD_IMAGE),
         .dx = td_stage_out(&sdx, args->dx, TD_IMAGE, args->accumulate_dx),

@@ -3,6 +3,7 @@
 #ifndef TD_TENSOR_CPU_OPS_NORM_H
 #define TD_TENSOR_CPU_OPS_NORM_H
 
+#include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/element.h"
 #include "tensor/storage.h"
@@ -41,5 +42,18 @@ static inline void td_set_channel(td_tensor *t, int64_t c, double value)
 {
     td_store_element(td_ptr(t), t->dtype, c * t->stride[0], value);
 }
+
+/* ---- ops_pool.c: batch normalisation, relu and maximum pooling in one pass; x_data is x's in
+ * TD_IMAGE order ---- */
+
+/* y and index as td_batch_norm_args has them. */
+void td_pool_normalized(td_tensor *y, td_tensor *index, const td_tensor *x, const void *x_data,
+                        const td_pool2d_params *params, const td_norm_constants *constants);
+
+/* g, of x's size and order, gets the gradient of what was pooled; sums[0..2*channels): the sums of
+ * g and of g (x - mean). x is not empty. */
+void td_pool_grad_and_sums(void *g, const td_tensor *dy, const td_tensor *index, const td_tensor *x,
+                           const void *x_data, const td_pool2d_params *params,
+                           const td_norm_constants *constants, double *sums);
 
 #endif
