@@ -4,14 +4,27 @@
 
 void train_job_open(train_job *job, int64_t batch, int64_t side)
 {
+    train_job_open_as(job, batch, side, TD_F32);
+}
+
+void train_job_open_as(train_job *job, int64_t batch, int64_t side, td_dtype dtype)
+{
     td_manual_seed(0);
     job->net = td_resnet(18, 10, TD_STEM_IMAGENET);
+    if (td_module_to(job->net, TD_CPU, dtype) != TD_OK) {
+        abort();
+    }
     job->optim = td_sgd(
         td_parameters(job->net),
         &(td_sgd_options){ .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true });
     job->x = td_new_layout(TD_SHAPE(batch, 3, side, side), TD_F32, TD_IMAGE, TD_CPU);
     job->y = td_new(TD_SHAPE(batch), TD_I64, TD_CPU);
     td_normal_(job->x, 0, 1, td_default_generator());
+    if (dtype != TD_F32) {
+        td_tensor *same = td_clone_as(job->x, dtype, TD_CPU);
+        td_free(job->x);
+        job->x = same;
+    }
     for (int64_t i = 0; i < batch; i++) {
         td_set(job->y, &i, (double)(i % 10));
     }
