@@ -31,6 +31,11 @@ void td_set_grad_storage(td_tensor *leaf, td_tensor *grad);
 
 /* Says that the leaf has no gradient: the next contribution overwrites the buffer. td_mark_grad
  * says that the buffer now holds one (dist does so after a reduction into an unused leaf). */
+/* The storage given with td_set_grad_storage holds zeros. */
+void td_grad_starts_zero(td_tensor *leaf);
+/* For optimizers: whether the leaf's gradient is known to be zero in memory but for elements
+ * [*begin, *end) of it, in memory order (filters whose taps meet only padding). */
+bool td_grad_live_part(const td_tensor *leaf, int64_t *begin, int64_t *end);
 void td_zero_grad_of(td_tensor *leaf);
 void td_mark_grad(td_tensor *leaf);
 

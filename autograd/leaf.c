@@ -1,6 +1,7 @@
 /* Leaves: their gradient buffers, readiness, and who is told of it. */
 #include "autograd/leaf.h"
 
+#include "tensor/kernels.h"
 #include "tensor/storage.h"
 
 #include <pthread.h>
@@ -171,7 +172,70 @@ td_tensor *td_leaf_buffer(td_leaf *leaf)
 
 td_tensor *td_grad_buffer(td_tensor *leaf)
 {
-    return td_leaf_buffer(leaf_of(leaf, "td_grad_buffer"));
+    td_leaf *state = leaf_of(leaf, "td_grad_buffer");
+    td_leaf_whole(state);
+    return td_leaf_buffer(state);
+}
+
+/* ---- gradients that are zero but for a part ---- */
+
+void td_leaf_whole(td_leaf *leaf)
+{
+    leaf->zero_elsewhere = false;
+}
+
+/* Nobody but the tape writes into the buffer, as far as can be known. */
+static bool is_private(const td_leaf *leaf)
+{
+    return leaf->buffer->storage->version == 0 && td_hooks_empty(&leaf->ready);
+}
+
+static void clear(const td_leaf *leaf, int64_t begin, int64_t end)
+{
+    if (begin < end) {
+        td_tensor part = *leaf->buffer;
+        part.offset += begin;
+        part.ndim = 1;
+        part.shape[0] = end - begin;
+        part.stride[0] = 1;
+        td_kernels_of(td_device_of(&part))->fill(&part, 0.0);
+    }
+}
+
+void td_leaf_part(td_leaf *leaf, int64_t begin, int64_t end, bool accumulate)
+{
+    bool known = leaf->zero_elsewhere && is_private(leaf);
+    if (accumulate) { /* to zeros, or to what is there already; live parts are never empty here */
+        leaf->zero_elsewhere = known;
+        leaf->live_begin = begin < leaf->live_begin ? begin : leaf->live_begin;
+        leaf->live_end = end > leaf->live_end ? end : leaf->live_end;
+        return;
+    }
+    int64_t from = known ? leaf->live_begin : 0;
+    int64_t to = known ? leaf->live_end : td_numel(leaf->buffer);
+    clear(leaf, from, to < begin ? to : begin);
+    clear(leaf, from > end ? from : end, to);
+    leaf->zero_elsewhere = true; /* is believed for as long as the buffer is private */
+    leaf->live_begin = begin;
+    leaf->live_end = end;
+}
+
+void td_grad_starts_zero(td_tensor *leaf)
+{
+    td_leaf *state = leaf_of(leaf, "td_grad_starts_zero");
+    state->zero_elsewhere = true;
+    state->live_begin = state->live_end = 0;
+}
+
+bool td_grad_live_part(const td_tensor *leaf, int64_t *begin, int64_t *end)
+{
+    const td_leaf *state = leaf->grad != NULL ? leaf->grad->leaf : NULL;
+    if (state == NULL || !state->has_grad || !state->zero_elsewhere || !is_private(state)) {
+        return false;
+    }
+    *begin = state->live_begin;
+    *end = state->live_end;
+    return true;
 }
 
 void td_set_grad_storage(td_tensor *leaf, td_tensor *grad)
@@ -190,6 +254,7 @@ void td_set_grad_storage(td_tensor *leaf, td_tensor *grad)
     state->buffer = grad;
     state->owns_buffer = false;
     state->has_grad = false;
+    td_leaf_whole(state);
 }
 
 void td_zero_grad_of(td_tensor *leaf)
@@ -201,6 +266,7 @@ void td_mark_grad(td_tensor *leaf)
 {
     td_leaf *state = leaf_of(leaf, "td_mark_grad");
     td_leaf_buffer(state);
+    td_leaf_whole(state);
     state->has_grad = true;
 }
 

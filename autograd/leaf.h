@@ -45,6 +45,10 @@ struct td_leaf {
     uint64_t backward; /* the last backward that counted its uses; what follows belongs to that */
     int pending;       /* uses whose node has not run */
     bool contributed;
+    /* What of the buffer is known to be zero in memory: all but elements [live_begin, live_end), in
+     * memory order. See td_leaf_part. */
+    bool zero_elsewhere;
+    int64_t live_begin, live_end;
     td_hook_list ready;
     /* The list of leaves that have ready hooks. */
     td_leaf *next_watched, *previous_watched;
@@ -59,6 +63,14 @@ void td_leaf_unhold(td_leaf *leaf);
 
 /* The buffer, made if need be; fatal when memory is short. */
 td_tensor *td_leaf_buffer(td_leaf *leaf);
+
+/* The buffer's elements [begin, end), in memory order, are about to be written (accumulate: added
+ * to), and the gradient's other elements are zero: makes them so, or keeps them so. What is zero
+ * already is not written again, as long as the tape alone writes into the buffer: nobody has asked
+ * for it in order to write (storage version 0), and no hook hands it on. */
+void td_leaf_part(td_leaf *leaf, int64_t begin, int64_t end, bool accumulate);
+/* Somebody else has written, or may write, all of the buffer. */
+void td_leaf_whole(td_leaf *leaf);
 
 /* Counts one use, before backward runs and after the use's node has run. The latter calls the ready
  * hooks when it was the last one and something was contributed. */

@@ -118,6 +118,8 @@ static void move_in(td_params *p, td_tensor **values)
         td_set_grad_storage(leaf, p->grads[i]);
         if (grad != NULL) {
             td_mark_grad(leaf);
+        } else {
+            td_grad_starts_zero(leaf);
         }
     }
 }

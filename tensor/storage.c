@@ -20,13 +20,10 @@ static td_storage *new_storage(td_storage_kind kind, void *data, size_t bytes, t
     return storage;
 }
 
-td_storage *td_storage_new(size_t bytes, td_device device)
+/* Memory whose block, for free, begins at `block`. */
+static td_storage *persistent(void *block, void *data, size_t bytes, td_device device)
 {
-    td_require_device(device, TD_NOWHERE);
-    /* An empty tensor has an address as well. */
-    size_t rounded = bytes == 0 ? TD_ALIGNMENT : (bytes + TD_ALIGNMENT - 1) & -(size_t)TD_ALIGNMENT;
-    void *data = rounded < bytes ? NULL : aligned_alloc(TD_ALIGNMENT, rounded);
-    if (data == NULL) {
+    if (block == NULL) {
         td_fail(TD_E_NOMEM,
                 "out of memory: %s on %s could not be had; close other programs, or use "
                 "fewer or smaller tensors",
@@ -35,9 +32,31 @@ td_storage *td_storage_new(size_t bytes, td_device device)
     }
     td_storage *storage = new_storage(TD_STORAGE_PERSISTENT, data, bytes, device);
     if (storage == NULL) {
-        free(data);
+        free(block);
+        return NULL;
     }
+    storage->owner = block;
     return storage;
+}
+
+td_storage *td_storage_new(size_t bytes, td_device device)
+{
+    td_require_device(device, TD_NOWHERE);
+    /* An empty tensor has an address as well. */
+    size_t rounded = bytes == 0 ? TD_ALIGNMENT : (bytes + TD_ALIGNMENT - 1) & -(size_t)TD_ALIGNMENT;
+    void *data = rounded < bytes ? NULL : aligned_alloc(TD_ALIGNMENT, rounded);
+    return persistent(data, data, bytes, device);
+}
+
+td_storage *td_storage_zeroed(size_t bytes, td_device device)
+{
+    td_require_device(device, TD_NOWHERE);
+    size_t room = bytes + TD_ALIGNMENT;
+    char *block = room < bytes ? NULL : calloc(1, room), *data = block;
+    if (block != NULL) {
+        data += (TD_ALIGNMENT - (uintptr_t)block % TD_ALIGNMENT) % TD_ALIGNMENT;
+    }
+    return persistent(block, data, bytes, device);
 }
 
 td_storage *td_storage_borrow(void *data, size_t bytes, td_device device)
@@ -75,7 +94,7 @@ void td_unhold(td_storage *storage)
         storage->released = true;
         return;
     case TD_STORAGE_PERSISTENT:
-        free(storage->data);
+        free(storage->owner);
         free(storage);
         return;
     case TD_STORAGE_LENT: {

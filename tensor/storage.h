@@ -32,6 +32,8 @@ static inline void *td_ptr(const td_tensor *t)
 
 /* New storages with one hold. NULL with td_last_error() when memory is short. */
 td_storage *td_storage_new(size_t bytes, td_device device);
+/* Of zeros. Large ones cost no memory where they are never written. */
+td_storage *td_storage_zeroed(size_t bytes, td_device device);
 td_storage *td_storage_borrow(void *data, size_t bytes, td_device device);
 td_storage *td_storage_lend(void *data, size_t bytes, td_device device, td_lender *lender);
 

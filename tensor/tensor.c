@@ -68,13 +68,13 @@ static bool count_bytes(td_shape shape, td_dtype dtype, size_t *bytes)
 }
 
 static td_tensor *new_strided(td_shape shape, const int64_t *stride, td_dtype dtype,
-                              td_device device)
+                              td_device device, bool zeroed)
 {
     size_t bytes;
     if (!count_bytes(shape, dtype, &bytes)) {
         return NULL;
     }
-    td_storage *storage = td_storage_new(bytes, device);
+    td_storage *storage = zeroed ? td_storage_zeroed(bytes, device) : td_storage_new(bytes, device);
     if (storage == NULL) {
         td_fail_context(TD_E_NOMEM, "a tensor %s%s", td_dtype_name(dtype),
                         td_describe_shape(shape));
@@ -87,7 +87,7 @@ td_tensor *td_new_layout(td_shape shape, td_dtype dtype, td_layout layout, td_de
     td_require_shape(shape, TD_NOWHERE);
     int64_t stride[TD_MAX_DIMS];
     td_layout_strides(device, layout, shape, stride);
-    return new_strided(shape, stride, dtype, device);
+    return new_strided(shape, stride, dtype, device, false);
 }
 
 td_tensor *td_new(td_shape shape, td_dtype dtype, td_device device)
@@ -106,7 +106,10 @@ td_tensor *td_full(td_shape shape, double value, td_dtype dtype, td_device devic
 
 td_tensor *td_zeros(td_shape shape, td_dtype dtype, td_device device)
 {
-    return td_full(shape, 0.0, dtype, device);
+    td_require_shape(shape, TD_NOWHERE);
+    int64_t stride[TD_MAX_DIMS];
+    td_layout_strides(device, TD_ROW_MAJOR, shape, stride);
+    return new_strided(shape, stride, dtype, device, true);
 }
 
 td_tensor *td_arange(int64_t n, td_dtype dtype, td_device device)
@@ -163,7 +166,7 @@ td_tensor *td_clone_as(const td_tensor *t, td_dtype dtype, td_device device)
     td_check_alive(t, TD_NOWHERE);
     int64_t stride[TD_MAX_DIMS];
     td_strides_like(t, stride);
-    td_tensor *copy = new_strided(td_shape_of(t), stride, dtype, device);
+    td_tensor *copy = new_strided(td_shape_of(t), stride, dtype, device, false);
     if (copy != NULL) {
         td_kernels_of(device)->copy(copy, t);
     }

@@ -172,7 +172,7 @@ static void test_instruction_sets(void **state)
         td_step_end();
         double error = relative_l2(got, want, 40);
         print_message("%s: logits are off by %.2e\n", td_isa_name((td_isa)isa), error);
-        assert_true(error < 0.1);
+        assert_true(error < 0.25); /* a batch of 4, statistics of 4 values in the last layer */
     }
     td_isa_force(td_isa_detect());
     use(TD_PRECISION_FP32);

@@ -1,6 +1,63 @@
 /* Convolution (cross-correlation, as everywhere in the field) of images in the device's layout. */
 #include "autograd/ops/op.h"
 
+/* The taps of one direction that meet a pixel and not only padding: [*first, *first + *count) has
+ * them all. */
+static void live_taps(int64_t size, int64_t out, int64_t kernel, int stride, int pad, int dilation,
+                      int64_t *first, int64_t *count)
+{
+    *first = *count = 0;
+    for (int64_t k = 0; k < kernel; k++) {
+        bool meets = false;
+        for (int64_t o = 0; o < out && !meets; o++) {
+            int64_t at = o * stride - pad + k * dilation;
+            meets = at >= 0 && at < size;
+        }
+        if (meets) {
+            *first = *count == 0 ? k : *first;
+            *count = k - *first + 1;
+        }
+    }
+}
+
+/* On small images most of a filter may meet nothing: a 3x3 filter on 1x1 images is its middle. If
+ * what is left of it is one piece of memory, the gradient is that of the smaller filter. */
+static bool grad_live_part(td_node *node, const td_tensor *dy, const td_tensor *x,
+                           const td_conv2d_params *params)
+{
+    const td_tensor *w = td_node_input(node, 1);
+    int64_t first[2], count[2];
+    for (int d = 0; d < 2; d++) {
+        live_taps(x->shape[2 + d], dy->shape[2 + d], w->shape[2 + d], params->stride[d],
+                  params->pad[d], params->dilation[d], &first[d], &count[d]);
+        if (count[d] == 0 || params->pad[d] < first[d] * params->dilation[d]) {
+            return false;
+        }
+    }
+    bool all_rows = count[0] == w->shape[2], all_columns = count[1] == w->shape[3];
+    if ((all_rows && all_columns) || (count[0] > 1 && !all_columns) ||
+        !td_is_layout(w, TD_FILTER)) {
+        return false;
+    }
+    int64_t tap = w->shape[0] * w->shape[1];
+    int64_t begin = (first[0] * w->shape[3] + first[1]) * tap;
+    td_grad_slot dw = td_input_grad_part(node, 1, begin, begin + count[0] * count[1] * tap);
+    if (dw.grad == NULL) {
+        return true;
+    }
+    td_conv2d_params part = *params;
+    td_shape shape = TD_SHAPE(w->shape[0], w->shape[1], count[0], count[1]);
+    int64_t stride[4];
+    td_layout_strides(td_device_of(dy), TD_FILTER, shape, stride);
+    td_tensor view = td_op_with_shape(dw.grad, shape, stride);
+    view.offset += begin;
+    for (int d = 0; d < 2; d++) {
+        part.pad[d] -= (int)first[d] * params->dilation[d];
+    }
+    td_kernels_of(td_device_of(dy))->conv2d_grad_weight(&view, dy, x, &part, dw.accumulate);
+    return true;
+}
+
 static void conv2d_backward(td_node *node, const td_tensor *dy)
 {
     const td_conv2d_params *params = td_params_of(node);
@@ -10,9 +67,11 @@ static void conv2d_backward(td_node *node, const td_tensor *dy)
     if (dx.grad != NULL) {
         kernels->conv2d_grad_input(dx.grad, dy, w, params, dx.accumulate);
     }
-    td_grad_slot dw = td_input_grad(node, 1);
-    if (dw.grad != NULL) {
-        kernels->conv2d_grad_weight(dw.grad, dy, x, params, dw.accumulate);
+    if (td_input_needs_grad(node, 1) && !grad_live_part(node, dy, x, params)) {
+        td_grad_slot dw = td_input_grad(node, 1);
+        if (dw.grad != NULL) {
+            kernels->conv2d_grad_weight(dw.grad, dy, x, params, dw.accumulate);
+        }
     }
     if (td_input_needs_grad(node, 2)) {
         td_op_grad_channel_sum(node, 2, dy, 1);

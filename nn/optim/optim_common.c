@@ -22,7 +22,7 @@ td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, 
     o->groups = calloc(1, sizeof *o->groups);
     o->group_of = calloc(room, sizeof *o->group_of);
     o->step_counts = td_params_new_counts(params);
-    o->slices = calloc(room, sizeof *o->slices);
+    o->slices = calloc(room * 3, sizeof *o->slices); /* a parameter may come in three parts */
     bool made =
         o->groups != NULL && o->group_of != NULL && o->step_counts != NULL && o->slices != NULL;
     o->steps = made ? td_data_rw(o->step_counts) : NULL;
@@ -65,15 +65,37 @@ void td_optim_free(td_optim *optim)
 static bool continues(const td_optim_slice *a, const td_optim_slice *b, int64_t unit)
 {
     int64_t end = (a->begin + a->count + unit - 1) / unit * unit;
-    return end == b->begin && a->first == b->first && a->lr == b->lr &&
-           a->weight_decay == b->weight_decay && a->bias1 == b->bias1 && a->bias2 == b->bias2;
+    return end == b->begin && a->first == b->first && a->zero_grad == b->zero_grad &&
+           a->lr == b->lr && a->weight_decay == b->weight_decay && a->bias1 == b->bias1 &&
+           a->bias2 == b->bias2;
+}
+
+/* Adds elements [begin, end) of a parameter's slice to the table, or to the last slice of it if
+ * that goes on here. Returns how many slices there are. */
+static int add_slice(td_optim *o, int count, const td_optim_slice *whole, int64_t begin,
+                     int64_t end, bool zero_grad)
+{
+    if (begin >= end) {
+        return count;
+    }
+    td_optim_slice slice = *whole;
+    slice.begin += begin;
+    slice.count = end - begin;
+    slice.zero_grad = zero_grad;
+    int64_t unit = 64 / (int64_t)td_dtype_size(td_params_flat(o->params)->dtype);
+    td_optim_slice *last = count > 0 ? &o->slices[count - 1] : NULL;
+    if (last != NULL && continues(last, &slice, unit)) {
+        last->count = slice.begin + slice.count - last->begin;
+        return count;
+    }
+    o->slices[count] = slice;
+    return count + 1;
 }
 
 /* Fills the table in the order of memory, as few slices as will do. Returns their number. */
 static int fill_slices(td_optim *o)
 {
     const int *order = td_params_order(o->params);
-    int64_t unit = 64 / (int64_t)td_dtype_size(td_params_flat(o->params)->dtype);
     int count = 0;
     for (int k = 0; k < td_params_count(o->params); k++) {
         int i = order[k];
@@ -90,12 +112,11 @@ static int fill_slices(td_optim *o)
         };
         o->kind->fill(o, o->steps[i], &slice);
         o->steps[i]++;
-        td_optim_slice *last = count > 0 ? &o->slices[count - 1] : NULL;
-        if (last != NULL && continues(last, &slice, unit)) {
-            last->count = slice.begin + slice.count - last->begin;
-        } else {
-            o->slices[count++] = slice;
-        }
+        int64_t live = 0, end = p->count;
+        td_grad_live_part(p->tensor, &live, &end);
+        count = add_slice(o, count, &slice, 0, live, true);
+        count = add_slice(o, count, &slice, live, end, false);
+        count = add_slice(o, count, &slice, end, p->count, true);
     }
     return count;
 }

@@ -121,7 +121,7 @@ typedef struct td_loops {
     /* y = sum over taps of weight[tap] * row[tap]. */
     void (*tap_sum)(int64_t n, void *y, const td_taps *taps, const double *weight, bool accumulate);
 
-    /* loops_optim.inc. */
+    /* loops_optim.inc. grad NULL: it is zero. */
     void (*sgd)(int64_t n, void *param, const void *grad, void *momentum, const td_sgd_step *step);
     void (*adam)(int64_t n, void *param, const void *grad, void *m, void *v,
                  const td_adam_step *step);

@@ -23,6 +23,11 @@ static void *at(char *base, const optim_job *job, int64_t begin)
     return base ? base + begin * job->size : NULL;
 }
 
+static const char *grad_at(const optim_job *job, const td_optim_slice *s, int64_t begin)
+{
+    return s->zero_grad ? NULL : job->grad + begin * job->size;
+}
+
 static void sgd_step(const optim_job *job, const td_optim_slice *s, int64_t begin, int64_t n)
 {
     td_sgd_step step = {
@@ -34,8 +39,8 @@ static void sgd_step(const optim_job *job, const td_optim_slice *s, int64_t begi
         .nesterov = s->nesterov,
     };
     char *momentum = s->momentum != 0 ? job->state[0] : NULL;
-    job->loops->sgd(n, at(job->param, job, begin), job->grad + begin * job->size,
-                    at(momentum, job, begin), &step);
+    job->loops->sgd(n, at(job->param, job, begin), grad_at(job, s, begin), at(momentum, job, begin),
+                    &step);
 }
 
 static void adam_step(const optim_job *job, const td_optim_slice *s, int64_t begin, int64_t n)
@@ -49,7 +54,7 @@ static void adam_step(const optim_job *job, const td_optim_slice *s, int64_t beg
         .step_size = s->lr / s->bias1,
         .sqrt_bias2 = sqrt(s->bias2),
     };
-    job->loops->adam(n, at(job->param, job, begin), job->grad + begin * job->size,
+    job->loops->adam(n, at(job->param, job, begin), grad_at(job, s, begin),
                      at(job->state[0], job, begin), at(job->state[1], job, begin), &step);
 }
 
