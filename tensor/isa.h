@@ -6,7 +6,8 @@
 #define TD_TENSOR_ISA_H
 
 /* Levels in rising order; each can run everything below it. The last two differ from TD_ISA_AVX512
- * in products of bf16 alone; everything in f32 and f64 gives the same bits on all three. */
+ * in products of bf16, and in that they round denormals to a bf16 of 0; everything in f32 and f64
+ * gives the same bits on all three. */
 typedef enum td_isa {
     TD_ISA_PORTABLE = 0, /* whatever the compiler targets: SSE2 on x86-64, NEON on AArch64 */
     TD_ISA_AVX2,         /* AVX2 and FMA: 8 floats a vector, 16 registers */

@@ -26,7 +26,7 @@ static td_tensor *draw_factors(const td_tensor *x, double p, td_philox_key key, 
 td_tensor *(td_stochastic_depth)(td_tensor *x, double p, td_philox_key key, uint64_t counter,
                                  td_site at)
 {
-    td_check_float(x, "stochastic_depth", "x", at);
+    x = td_op_input(x, "stochastic_depth", "x", TD_RULE_OF(stochastic_depth), at);
     TD_REQUIRE(p >= 0.0 && p < 1.0, at,
                "stochastic_depth: the probability is %g; it must be at least 0 and below 1", p);
     TD_REQUIRE(x->ndim >= 1, at, "stochastic_depth: x%s must have a batch dimension",

@@ -10,6 +10,9 @@
 const td_loops *td_loops_of(td_dtype dtype)
 {
 #if TD_X86
+    if (td_isa_current() >= TD_ISA_AVX512_BF16 && dtype == TD_BF16) {
+        return &td_loops_bf16_avx512_bf16;
+    }
     if (td_isa_current() >= TD_ISA_AVX512) {
         return PICK(avx512);
     }
