@@ -160,13 +160,12 @@ typedef struct block_state {
 static td_tensor *block_forward(td_module *self, td_tensor *x, td_site at)
 {
     const block_state *s = self->state;
-    td_tensor *h = (td_forward)(s->conv1, x, at);
-    h = td_nn_batch_norm2d_fused(s->bn1, h, NULL, true, at);
+    td_nn_batch_norm_then then = { .relu = true };
+    td_tensor *h = td_nn_conv2d_batch_norm(s->conv1, s->bn1, x, &then, at);
     h = (td_forward)(s->attention, h, at);
     h = td_nn_batch_norm2d_fused(s->bn2, h, NULL, true, at);
-    h = (td_forward)(s->conv3, h, at);
-    td_tensor *shortcut = s->downsample != NULL ? (td_forward)(s->downsample, x, at) : x;
-    return td_nn_batch_norm2d_fused(s->bn3, h, shortcut, true, at);
+    then.add = s->downsample != NULL ? (td_forward)(s->downsample, x, at) : x;
+    return td_nn_conv2d_batch_norm(s->conv3, s->bn3, h, &then, at);
 }
 
 static const td_module_type block_type = { .name = "BottleneckTransformer",
