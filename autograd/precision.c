@@ -16,12 +16,6 @@ td_tensor *td_op_input(td_tensor *x, const char *op, const char *what, td_rule r
             return (td_cast)(x, TD_F32, at);
         }
         break;
-    case TD_RULE_IS_REFUSES:
-        TD_REQUIRE(x->dtype != TD_BF16, at,
-                   "%s: %s is %s; keep parameters in f32: under td_set_math's bf16 the operations "
-                   "cast activations themselves",
-                   op, what, td_describe(x));
-        break;
     case TD_RULE_IS_FOLLOWS:
     case TD_RULE_IS_ANY:
         break;

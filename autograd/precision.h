@@ -9,7 +9,6 @@ typedef enum td_rule {
     TD_RULE_IS_FACTOR,
     TD_RULE_IS_FOLLOWS,
     TD_RULE_IS_WIDENS,
-    TD_RULE_IS_REFUSES,
     TD_RULE_IS_ANY,
 } td_rule;
 

@@ -10,10 +10,9 @@ static void embedding_backward(td_node *node, const td_tensor *dy)
     }
 }
 
-static void check(const td_tensor *index, td_tensor *table, td_site at)
+static void check(const td_tensor *index, const td_tensor *table, td_site at)
 {
     td_check_tensor(index, "embedding", "index", at);
-    td_op_input(table, "embedding", "the table", TD_RULE_OF(embedding), at);
     TD_REQUIRE(index->dtype == TD_I64 && index->ndim < TD_MAX_DIMS && table->ndim == 2, at,
                "embedding: index %s and table %s: they must be i64 of at most %d dimensions, and "
                "[rows,d]",
@@ -29,6 +28,7 @@ static void check(const td_tensor *index, td_tensor *table, td_site at)
 
 td_tensor *(td_embedding)(td_tensor *index, td_tensor *table, td_site at)
 {
+    table = td_op_input(table, "embedding", "the table", TD_RULE_OF(embedding), at);
     check(index, table, at);
     td_shape shape = td_shape_of(index);
     shape.dim[shape.ndim++] = table->shape[1];
