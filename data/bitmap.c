@@ -51,6 +51,45 @@ bool td_jpeg_is_whole(const td_encoded *p)
     return false;
 }
 
+/* Whether the Huffman tables of one segment, of `size` bytes, have 256 codes at most. */
+static bool tables_fit(const uint8_t *tables, size_t size)
+{
+    enum { LENGTHS = 16, MOST_CODES = 256 };
+    while (size >= 1 + LENGTHS) {
+        size_t codes = 0;
+        for (int i = 1; i <= LENGTHS; i++) {
+            codes += tables[i];
+        }
+        if (codes > MOST_CODES || 1 + LENGTHS + codes > size) {
+            return false;
+        }
+        tables += 1 + LENGTHS + codes;
+        size -= 1 + LENGTHS + codes;
+    }
+    return size == 0;
+}
+
+bool td_jpeg_tables_fit(const td_encoded *p)
+{
+    enum { TABLES = 0xc4, END = 0xd9, SCAN = 0xda };
+    for (size_t at = next_marker(p, 2); at + 3 < p->size;) {
+        uint8_t code = p->bytes[at + 1];
+        size_t length = (size_t)p->bytes[at + 2] << 8 | p->bytes[at + 3];
+        if (code == END) {
+            return true;
+        }
+        if (length < 2 || at + 2 + length > p->size ||
+            (code == TABLES && !tables_fit(p->bytes + at + 4, length - 2))) {
+            return false;
+        }
+        at += 2 + length;
+        if (code == SCAN || at + 1 >= p->size || p->bytes[at] != 0xff) {
+            at = next_marker(p, at);
+        }
+    }
+    return true;
+}
+
 /* ---- GIF and BMP: whether they are whole ---- */
 
 static size_t skip_blocks(const td_encoded *p, size_t at)
@@ -108,6 +147,26 @@ static bool bmp_is_whole(const td_encoded *p)
     return little_endian(p->bytes + OFFSET, 4) + row * (uint64_t)p->height <= p->size;
 }
 
+/* Whether every chunk of a PNG lies in the file, up to the last: stb_image takes as much memory as
+ * a chunk says that it is long. */
+static bool png_is_whole(const td_encoded *p)
+{
+    enum { SIGNATURE = 8, FRAME = 12 }; /* length, name and checksum of a chunk */
+    for (size_t at = SIGNATURE; at + FRAME <= p->size;) {
+        const uint8_t *chunk = p->bytes + at;
+        size_t length =
+            (size_t)chunk[0] << 24 | (size_t)chunk[1] << 16 | (size_t)chunk[2] << 8 | chunk[3];
+        if (length > p->size - at - FRAME) {
+            return false;
+        }
+        if (memcmp(chunk + 4, "IEND", 4) == 0) {
+            return true;
+        }
+        at += FRAME + length;
+    }
+    return false;
+}
+
 /* ---- all kinds ---- */
 
 static bool begins_with(const td_encoded *p, const char *magic, size_t size)
@@ -135,7 +194,7 @@ static bool is_whole(const td_encoded *p)
     return td_is_jpeg(p)               ? td_jpeg_is_whole(p)
            : begins_with(p, "GIF8", 4) ? gif_is_whole(p)
            : begins_with(p, "BM", 2)   ? bmp_is_whole(p)
-                                       : true; /* PNGs: stb_image sees it itself */
+                                       : png_is_whole(p);
 }
 
 static td_status decode(const td_encoded *p, td_bitmap *bitmap)

@@ -33,6 +33,10 @@ bool td_is_jpeg(const td_encoded *picture);
 /* Whether a JPEG goes on to its end marker: false for a file that was cut off. */
 bool td_jpeg_is_whole(const td_encoded *picture);
 
+/* Whether its Huffman tables have as many codes as there can be: stb_image does not look, and would
+ * write behind its own. */
+bool td_jpeg_tables_fit(const td_encoded *picture);
+
 /* By stb_image. *why is set to what it says against the picture, NULL: nothing. The status is not
  * TD_OK if there is no stb_image in this build. Only the header is read; all is decoded. */
 td_status td_stb_size(td_encoded *picture, const char **why);

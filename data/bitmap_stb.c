@@ -26,6 +26,8 @@ td_status td_stb_size(td_encoded *p, const char **why)
     *why = NULL;
     if (p->size > INT32_MAX) {
         *why = "the file is too large";
+    } else if (td_is_jpeg(p) && !td_jpeg_tables_fit(p)) {
+        *why = "its tables of codes are damaged";
     } else if (!stbi_info_from_memory(p->bytes, (int)p->size, &p->width, &p->height, &channels)) {
         *why = stbi_failure_reason();
     }
