@@ -235,10 +235,10 @@ int main(int argc, char **argv)
     }
     const td_profile_options given = { .flops_f32 = limits.f32,
                                        .flops_f64 = limits.f64,
-                                       .bytes = limits.copy };
+                                       .bytes = limits.memory };
     td_manual_seed(0);
     printf("# %s, %d threads; limits: %.0f GFLOP/s f32, %.1f GB/s\n", td_kernels_of(TD_CPU)->name,
-           td_threads(TD_CPU), 1e-9 * limits.f32, 1e-9 * limits.copy);
+           td_threads(TD_CPU), 1e-9 * limits.f32, 1e-9 * limits.memory);
     printf("case\tkernel\tms\tGFLOP/s\tGB/s\t%% of limit\n");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         measure(&cases[i], &given, seconds);

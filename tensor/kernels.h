@@ -105,7 +105,7 @@ typedef struct td_optim_slice {
 /* What a device can do at most. */
 typedef struct td_limits {
     double f32, f64; /* multiplications and additions a second, in registers */
-    double copy;     /* bytes a second, read and written, from and to memory outside of caches */
+    double memory;   /* bytes a second, read and written in place, of memory outside of caches */
 } td_limits;
 
 typedef struct td_kernels {

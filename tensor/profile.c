@@ -118,7 +118,7 @@ td_status td_profile_start(const td_profile_options *options)
         TD_TRY(td_kernels_of(o.device)->measure_limits(o.device, &measured));
         limits.f32 = o.flops_f32 > 0.0 ? o.flops_f32 : measured.f32;
         limits.f64 = o.flops_f64 > 0.0 ? o.flops_f64 : measured.f64;
-        limits.copy = o.bytes > 0.0 ? o.bytes : measured.copy;
+        limits.memory = o.bytes > 0.0 ? o.bytes : measured.memory;
     }
     entry *entries = calloc(SLOTS, sizeof *entries);
     if (entries == NULL) {
@@ -129,7 +129,7 @@ td_status td_profile_start(const td_profile_options *options)
     profile.lost = 0;
     profile.totals = (td_profile_totals){ .flops_f32 = limits.f32,
                                           .flops_f64 = limits.f64,
-                                          .bytes_per_second = limits.copy };
+                                          .bytes_per_second = limits.memory };
     profile.owner = pthread_self();
     profile.began = td_watch_clock();
     profile.on = true;
