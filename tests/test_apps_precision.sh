@@ -3,6 +3,7 @@
 # on several ranks and at every instruction set.
 . "$(dirname "$0")/tap.sh"
 few="--limit 96 --batch-size 32 --workers 1"
+wine=$PWD/data/wine.csv
 cd "$work" || exit 1
 unset TANDEM_DATA # synthetic pictures
 
@@ -47,6 +48,6 @@ for isa in portable avx2 avx512; do
     tap $? "the same loss up to bf16's rounding"
 done
 
-works 'wine in bf16' "$apps/wine_single" --epochs 60 --precision bf16
+works 'wine in bf16' "$apps/wine_single" --data "$wine" --epochs 60 --precision bf16
 says 'it learns' '^Test: 3[0-9]/36 right$'
 done_testing
