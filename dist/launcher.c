@@ -119,13 +119,14 @@ static int run_agent(launch *l)
         }
         int code = td_agent_run(o, store, l->workers, &l->watch);
         td_store_close(store);
-        if (code != TD_AGENT_LOST) {
+        if (code != TD_AGENT_LOST && code != TD_AGENT_AGAIN) {
             return code;
         }
         fprintf(stderr, "tdrun: %s\n", td_last_error());
-        if (!may_return || l->server != NULL) {
-            fprintf(stderr, "tdrun: the launcher at %s:%d is gone; the workers here were stopped\n",
-                    o->host, l->port);
+        bool gone = code == TD_AGENT_LOST;
+        if (!may_return || (gone && l->server != NULL)) {
+            fprintf(stderr, "tdrun: the launcher at %s:%d %s; the workers here were stopped\n",
+                    o->host, l->port, gone ? "is gone" : "goes on without this node");
             return 1;
         }
         fprintf(stderr, "tdrun: the workers here were stopped; trying to join again\n");

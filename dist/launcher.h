@@ -125,9 +125,12 @@ void td_coordinator_stop(td_coordinator *c);
 
 /* ---- the agent (launcher_agent.c) ---- */
 
-enum { TD_AGENT_LOST = -1 }; /* the store or its host is gone; no worker runs any more */
+enum {
+    TD_AGENT_LOST = -1,  /* the store or its host is gone; no worker runs any more */
+    TD_AGENT_AGAIN = -2, /* the host had given this node up; no worker runs any more */
+};
 
-/* Until the coordinator says that it is over: the exit code, or TD_AGENT_LOST. */
+/* Until the coordinator says that it is over: the exit code, or one of these. */
 int td_agent_run(const td_launch_options *options, td_store *store, td_workers *workers,
                  const td_signal_watch *watch);
 

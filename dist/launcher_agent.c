@@ -22,6 +22,7 @@ typedef struct agent {
     bool done_told;    /* all workers of the round have ended well */
     bool stop_ordered; /* "stopped" is owed */
     bool ending;       /* it is over once no worker runs */
+    bool again;        /* this node was given up and may join anew */
     int code;
     int left; /* the signal that ended this launcher, or 0 */
     double left_at, last_beat;
@@ -87,6 +88,13 @@ static td_status on_order(agent *a, const char *text)
     int number;
     if (strncmp(text, "start ", 6) == 0) {
         return a->left == 0 ? on_start(a, text) : TD_OK;
+    }
+    if (strcmp(text, "again") == 0) {
+        a->again = true;
+        return td_fail(TD_E_TIMEOUT,
+                       "node 0's launcher heard nothing from this one for %g s and gave "
+                       "it up; the link between them, or this machine, stood still",
+                       TD_LOST);
     }
     if (sscanf(text, "stop %d", &number) == 1) {
         a->stop_ordered = true;
@@ -181,7 +189,7 @@ static td_status step(agent *a)
     return beat(a);
 }
 
-/* The store is gone: nobody coordinates these workers any more. */
+/* The store is gone, or this node was given up: nobody coordinates these workers any more. */
 static int end_lost(agent *a)
 {
     td_worker_failure unused;
@@ -194,7 +202,10 @@ static int end_lost(agent *a)
         }
         (void)td_workers_look(a->workers, &unused);
     }
-    return a->left != 0 ? 128 + a->left : a->ending ? a->code : TD_AGENT_LOST;
+    if (a->left != 0 || a->ending) {
+        return a->left != 0 ? 128 + a->left : a->code;
+    }
+    return a->again ? TD_AGENT_AGAIN : TD_AGENT_LOST;
 }
 
 int td_agent_run(const td_launch_options *options, td_store *store, td_workers *workers,

@@ -28,6 +28,7 @@ static const double STOP_MARGIN = 15; /* beyond the grace period, for a node to 
 typedef struct node {
     td_link link;
     bool joined, alive, in_round, done, stopped;
+    bool lost; /* given up, but never told so: it may only have been cut off */
     char host[128];
     long pid;
     int wanted_rank, workers;
@@ -99,6 +100,7 @@ static void begin_stop(td_coordinator *c)
 static void lose_node(td_coordinator *c, node *n, const char *how)
 {
     n->alive = false;
+    n->lost = true;
     if (c->phase == RUNNING && n->in_round) {
         snprintf(c->note, sizeof(c->note), "node on host %s (pid %ld) %s", n->host, n->pid, how);
         c->uses_budget = !is_elastic(c);
@@ -132,6 +134,7 @@ static void look_stopping(td_coordinator *c)
         node *n = &c->nodes[i];
         if (n->alive && n->in_round && !n->stopped && td_clock() > c->since + patience) {
             n->alive = false;
+            n->lost = true;
         }
         all &= !n->alive || !n->in_round || n->stopped;
     }
@@ -347,6 +350,7 @@ static void on_leave(td_coordinator *c, node *n, int signal)
     snprintf(how, sizeof(how), "was stopped by %s", td_signal_name(signal));
     if (is_elastic(c) && n->pid != (long)getpid()) {
         lose_node(c, n, how);
+        n->lost = false;
         (void)td_link_send(&n->link, "end %d\n", 128 + signal);
         return;
     }
@@ -376,7 +380,11 @@ static void look_at_node(td_coordinator *c, node *n)
 {
     char *text = NULL;
     while (td_link_receive(&n->link, &text) == TD_OK && text != NULL) {
-        on_message(c, n, text);
+        if (n->lost) { /* its link is whole again; without a word it would wait for ever */
+            n->lost = td_link_send(&n->link, "again") != TD_OK;
+        } else {
+            on_message(c, n, text);
+        }
         free(text);
     }
     if (n->alive && td_clock() > n->last_heard + TD_LOST) {

@@ -13,7 +13,8 @@
  *        leave SIGNAL                        the launcher was told to end
  * Down:  start ROUND RESTARTS NODE NODES FIRST_RANK WORLD RUN_ID\nNOTE
  *        stop ROUND
- *        end CODE\nTEXT */
+ *        again                               to a node that was given up and is heard again: stop
+ * the workers and join anew end CODE\nTEXT */
 #ifndef TD_DIST_LAUNCHER_LINK_H
 #define TD_DIST_LAUNCHER_LINK_H
 

@@ -225,6 +225,25 @@ wait "$first"
 code_is 'a node that dies and comes back: node 0' 0 $? "$work/first"
 file_says 'node 0 says what happened' "$work/first" 'node on host .* (was lost|ended and was started again)'
 
+# A launcher that stands still, or whose link is cut, for just so long that node 0 gives it up.
+port=$(free_port)
+dir=$(notes still)
+node 0 first --max-restarts 1 "$worker" "note:$dir" "until:$dir/go" meet
+first=$pid
+node 1 second --max-restarts 1 "$worker" "note:$dir" "until:$dir/go" meet
+wait_for "$dir/0.0" "$dir/1.0"
+kill -STOP "$pid"
+sleep 6
+kill -CONT "$pid"
+wait_for "$dir/0.1" "$dir/1.1"
+tap $? 'a node that was given up and is heard again: both start again' "$work/second"
+touch "$dir/go"
+wait "$pid"
+code_is 'a node that was given up: it ends well' 0 $? "$work/second"
+wait "$first"
+code_is 'a node that was given up: so does node 0' 0 $? "$work/first"
+file_says 'a node that was given up: it says why it joins anew' "$work/second" 'gave it up'
+
 port=$(free_port)
 dir=$(notes host)
 node 0 first "$worker" "note:$dir" sleep:60
