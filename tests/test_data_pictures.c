@@ -90,7 +90,7 @@ static td_bitmap decode(const char *name, int rows)
     size_t size;
     uint8_t *bytes = read_bytes(path, &size);
     td_encoded picture = encoded(bytes, size, name);
-    td_bitmap bitmap;
+    td_bitmap bitmap = { 0 };
     if (td_bitmap_open(&picture) != TD_OK || td_bitmap_decode(&picture, rows, &bitmap) != TD_OK) {
         fail_msg("%s", td_last_error());
     }
