@@ -4,7 +4,7 @@
 All peers of a job are started, stay alive, and run in interleaved rounds, one at a time, so that a
 noisy neighbour hits them alike. Reported: the median over rounds of each round's median step, the
 range, and the ratio of tandem's rate to the best PyTorch's. A job may also be a program that prints
-a table: lines of fields separated by tabs, the first of which names the columns.
+a table: lines of fields separated by tabs, the first of which names the columns; or one whose text is kept as it is.
 
 usage: run.py BUILD_DIR [--only "resnet18 b32, wine"] [--save FILE] [--rounds N] [--seconds N]
 """
@@ -127,10 +127,14 @@ def jobs(build, pythons, threads):
                      for label, python in pythons.items()}}})
     result.append({"key": "ops", "title": "single operations, fp32",
                    "table": ours("bench_ops", threads, 0.3)})
-    result.append({"key": "allreduce", "title": "all-reduce",
-                   "table": ours("bench_allreduce")})
-    result.append({"key": "onednn", "title": "convolutions beside oneDNN",
-                   "table": ours("bench_onednn")})
+    result.append({"key": "allreduce", "title": "all-reduce between two ranks of this host",
+                   "text": Command([sys.executable, os.path.join(HERE, "allreduce.py"), build,
+                                    "--rounds", "3"])})
+    # Seed 24: random shapes, the same in every run.
+    result.append({"key": "sweep conv", "title": "convolutions of random shapes beside oneDNN, fp32",
+                   "text": ours("bench_conv_sweep", 40, 24, 20)})
+    result.append({"key": "sweep gemm", "title": "matrix products beside oneDNN, fp32",
+                   "text": ours("bench_gemm_sweep")})
     return result
 
 
@@ -230,10 +234,33 @@ def run_table(job):
             "table": fields[1:]}
 
 
+def run_text(job):
+    """What a program prints, as it is. None if it is not there or fails."""
+    command = job["text"]
+    if not os.path.exists(command.line[0]):
+        return None
+    done = subprocess.run(command.line, stdout=subprocess.PIPE, text=True,
+                          env={**os.environ, **command.environment})
+    if done.returncode != 0:
+        print("  %s: failed with code %d" % (command.line[0], done.returncode), flush=True)
+        return None
+    return {"job": job["title"], "key": job["key"], "text": done.stdout.strip()}
+
+
+def run(job, options):
+    if "table" in job:
+        return run_table(job)
+    if "text" in job:
+        return run_text(job)
+    return compare(job, options.rounds, options.seconds)
+
+
 # ---- printing ----
 
 def describe(result):
     lines = ["### %s" % result["job"], ""]
+    if "text" in result:
+        return "\n".join(lines + ["```", result["text"], "```"]) + "\n"
     if "table" in result:
         lines += result["notes"] + [""] if result["notes"] else []
         lines += ["| " + " | ".join(result["columns"]) + " |", "|---" * len(result["columns"]) + "|"]
@@ -295,8 +322,7 @@ def main():
     results = []
     for job in jobs(options.build, pythons, options.threads):
         if chosen(job["key"], options.only):
-            result = run_table(job) if "table" in job else compare(job, options.rounds,
-                                                                   options.seconds)
+            result = run(job, options)
             if result is not None:
                 results.append(result)
                 print(describe(result), flush=True)
