@@ -9,7 +9,9 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 #endif
+#ifndef __clang_analyzer__ /* which finds fault with stb_image's own code */
 #define STB_IMAGE_IMPLEMENTATION
+#endif
 #define STB_IMAGE_STATIC
 #define STBI_ONLY_JPEG
 #define STBI_ONLY_PNG

@@ -193,7 +193,7 @@ static td_status read_entries(const char *folder, entries *folders, entries *pic
         if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
             continue;
         }
-        bool sub;
+        bool sub = false;
         if (entry->d_type == DT_REG && !has_suffix(name)) {
             continue;
         }

@@ -21,7 +21,7 @@ static uint8_t mean_grey(const uint8_t *rgb, size_t pixels)
     for (size_t i = 0; i < pixels; i++) {
         sum += grey_of(rgb + 3 * i);
     }
-    return pixels > 0 ? (uint8_t)((double)sum / (double)pixels + 0.5) : 0;
+    return pixels > 0 ? (uint8_t)((2 * sum + pixels) / (2 * pixels)) : 0; /* rounded */
 }
 
 /* ---- hue: through hue, saturation and value, a byte each ---- */

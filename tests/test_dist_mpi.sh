@@ -63,11 +63,12 @@ start() { # start SECONDS FILE: three workers under mpirun, that reduce until FI
     mpirun --oversubscribe --bind-to none -n 3 "$build/tests/worker_gloo" "$1" "$2" \
         >"$work/log" 2>&1 </dev/null &
     mpirun=$!
-    for ((i = 0; i < 200; i++)); do
+    for ((i = 0; i < 1200; i++)); do # a minute: sanitizers on a busy machine
         [ "$(grep -cs '^reduced' "$work/log")" -eq 3 ] && break
         sleep 0.05
     done
     pid=$(pgrep -f "^$build/tests/worker_gloo .* $2$" | sed -n 2p)
+    [ -n "$pid" ] || kill $mpirun # nothing would ever end it
 }
 
 ends() { # ends NAME SECONDS PATTERN: mpirun fails in that time, says PATTERN, and leaves nothing

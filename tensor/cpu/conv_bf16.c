@@ -78,8 +78,9 @@ static void cut_steps(td_bf16_pictures *p)
 {
     p->depth = td_bf16_depth(p->channels);
     if (p->depth == 0) {
-        int64_t steps = td_divide_up(p->channels, TD_BF16_BLOCK);
-        p->depth = (int)(td_divide_up(td_divide_up(p->channels, steps), 2) * 2);
+        int64_t channels = p->channels > 0 ? p->channels : 1;
+        int64_t steps = td_divide_up(channels, TD_BF16_BLOCK);
+        p->depth = (int)(td_divide_up(td_divide_up(channels, steps), 2) * 2);
     }
     p->steps = td_divide_up(p->channels, p->depth);
 }
