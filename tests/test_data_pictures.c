@@ -153,7 +153,7 @@ static void check_stb(const char *name, const td_safetensors_entry *entry)
     size_t size;
     uint8_t *bytes = read_bytes(path, &size);
     td_encoded picture = encoded(bytes, size, name);
-    td_bitmap bitmap;
+    td_bitmap bitmap = { 0 };
     const char *why;
     assert_int_equal(td_stb_decode(&picture, &bitmap, &why), TD_OK);
     assert_null(why);
@@ -453,7 +453,7 @@ static void check_real(const char *name, const td_safetensors_entry *entry)
     uint8_t *bytes = read_bytes(path, &size);
     td_encoded picture = encoded(bytes, size, path);
     picture.most_pixels = 100000000;
-    td_bitmap bitmap;
+    td_bitmap bitmap = { 0 };
     if (td_bitmap_open(&picture) != TD_OK || td_bitmap_decode(&picture, 0, &bitmap) != TD_OK) {
         fail_msg("%s", td_last_error());
     }
