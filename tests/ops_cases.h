@@ -22,6 +22,12 @@ extern const int ops_case_count;
 int ops_case_inputs(const ops_case *c, td_dtype dtype, td_tensor *inputs[OPS_MAX_INPUTS]);
 void ops_case_free(td_tensor *const *inputs, int count);
 
+/* Runs `extra` tests (cmocka's struct CMUnitTest) and then `test` once for each case, whose initial
+ * state is that case. Returns how many failed. */
+struct CMUnitTest;
+int ops_cases_run(const char *group, const struct CMUnitTest *others, size_t extra,
+                  void (*test)(void **state));
+
 /* |a - b| / |b| in the Euclidean norm over n values; |a| where b is zero. */
 double relative_l2(const double *a, const double *b, int64_t n);
 

@@ -203,21 +203,6 @@ int main(void)
         cmocka_unit_test(test_every_operation_is_in_the_table),
         cmocka_unit_test(test_gradcheck_notices),
     };
-    size_t extra = sizeof about_the_table / sizeof about_the_table[0];
-    size_t count = (size_t)ops_case_count + extra;
-    struct CMUnitTest *tests = calloc(count, sizeof *tests);
-    if (tests == NULL) {
-        return 1;
-    }
-    memcpy(tests, about_the_table, sizeof about_the_table);
-    for (int i = 0; i < ops_case_count; i++) {
-        tests[extra + (size_t)i] = (struct CMUnitTest){
-            .name = ops_cases[i].name,
-            .test_func = test_case,
-            .initial_state = (void *)(uintptr_t)&ops_cases[i],
-        };
-    }
-    int failed = _cmocka_run_group_tests("operations", tests, count, NULL, NULL);
-    free(tests);
-    return failed;
+    return ops_cases_run("operations", about_the_table,
+                         sizeof about_the_table / sizeof about_the_table[0], test_case);
 }

@@ -285,20 +285,5 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_master_weights),
     };
-    size_t extra = sizeof others / sizeof others[0], count = (size_t)ops_case_count + extra;
-    struct CMUnitTest *tests = calloc(count, sizeof *tests);
-    if (tests == NULL) {
-        return 1;
-    }
-    memcpy(tests, others, sizeof others);
-    for (int i = 0; i < ops_case_count; i++) {
-        tests[extra + (size_t)i] = (struct CMUnitTest){
-            .name = ops_cases[i].name,
-            .test_func = test_case,
-            .initial_state = (void *)(uintptr_t)&ops_cases[i],
-        };
-    }
-    int failed = _cmocka_run_group_tests("operations in bf16", tests, count, NULL, NULL);
-    free(tests);
-    return failed;
+    return ops_cases_run("operations in bf16", others, sizeof others / sizeof others[0], test_case);
 }
