@@ -11,6 +11,12 @@ VERSION := $(shell sed -n 's/^.define TANDEM_VERSION "\(.*\)"/\1/p' tandem.h)
 SANITIZE ?=
 WERROR   ?=
 V        ?=
+# make CUDA=auto|0|1     make CUDA_HOME=/usr/local/cuda     make CUDA_ARCHS="80 90"
+CUDA       ?= auto
+CUDA_HOME  ?=
+CUDA_ARCHS ?=
+# make EMULATE=1: CUDA's kernels run on the CPU, as two emulated GPUs (tests/emulate/).
+EMULATE ?=
 # The folders that go into the library: `make ROOMS="tensor autograd"` builds a part of it.
 ROOMS ?= tensor autograd nn data dist
 # Some tests only: make test TESTS="data step" (those whose names contain one of the words).
@@ -19,7 +25,7 @@ FUZZ_SECONDS ?= 60
 
 comma    := ,
 compiler := $(notdir $(firstword $(CC)))
-VARIANT  := $(compiler)$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
+VARIANT  := $(compiler)$(if $(EMULATE),-emulated)$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 B        := build/$(VARIANT)
 CONFIG   := build/config.$(compiler).mk
 
@@ -49,7 +55,11 @@ rooms_c  := $(foreach r,$(ROOMS),$(r)/*.c)
 rooms_c  += $(if $(filter tensor,$(ROOMS)),tensor/cpu/*.c)
 rooms_c  += $(if $(filter autograd,$(ROOMS)),autograd/ops/*.c)
 rooms_c  += $(if $(filter nn,$(ROOMS)),nn/optim/*.c nn/models/*.c)
+rooms_c  += $(if $(filter dist,$(ROOMS)),dist/nccl/*.c)
 LIB_SRC  := $(sort $(wildcard $(rooms_c)))
+# tensor/cuda/: added below, where it is known whether there is a toolkit.
+CUDA_C   := $(if $(filter tensor,$(ROOMS)),$(sort $(wildcard tensor/cuda/*.c)))
+CUDA_CU  := $(if $(filter tensor,$(ROOMS)),$(sort $(wildcard tensor/cuda/*.cu)))
 COMMON   := $(sort $(wildcard apps/common/*.c))
 APP_SRC  := $(sort $(wildcard apps/*.c))
 TEST_SRC := $(sort $(wildcard tests/test_*.c))
@@ -57,10 +67,13 @@ LONG_SRC := $(sort $(wildcard tests/long_*.c))
 FUZZ_SRC := $(sort $(wildcard tests/fuzz_*.c))
 # Programs that tests start.
 WORKER_SRC := $(sort $(wildcard tests/worker_*.c))
-HELP_SRC := $(filter-out $(TEST_SRC) $(LONG_SRC) $(FUZZ_SRC) $(WORKER_SRC),$(sort $(wildcard tests/*.c)))
+HELP_SRC := $(filter-out $(TEST_SRC) $(LONG_SRC) $(FUZZ_SRC) $(WORKER_SRC),$(sort $(wildcard tests/*.c))) \
+            tests/gpu/convs.c
 BENCH_SRC := $(sort $(wildcard bench/bench_*.c))
 
-objects   = $(patsubst %.c,$(B)/%.o,$(1))
+# nvcc's objects are the same for all compilers and sanitizers.
+CU_B     := $(if $(EMULATE),$(B),build/nvcc)
+objects   = $(patsubst %.cu,$(CU_B)/%.cu.o,$(patsubst %.cc,$(B)/%.cc.o,$(patsubst %.c,$(B)/%.o,$(1))))
 programs  = $(patsubst %.c,$(B)/%,$(1))
 LIB      := $(B)/libtandem.a
 APPS     := $(call programs,$(APP_SRC))
@@ -81,9 +94,13 @@ endif
 # A package that is installed later changes these folders, and with them what is found.
 PKG_FOLDERS := $(wildcard /usr/include /usr/lib/pkgconfig /usr/lib/*/pkgconfig /usr/lib64/pkgconfig \
                           /usr/share/pkgconfig /usr/local/lib/pkgconfig /opt/homebrew/lib/pkgconfig)
-$(CONFIG): scripts/detect.sh $(PKG_FOLDERS)
-	@mkdir -p build
-	@CC="$(CC)" CXX="$(CXX)" scripts/detect.sh $@
+# So do other wishes about CUDA.
+CUDA_WISHES := build/cuda-wishes
+$(shell mkdir -p build; printf '%s\n' '$(CUDA) $(CUDA_HOME) $(CUDA_ARCHS)' | cmp -s - $(CUDA_WISHES) || \
+        printf '%s\n' '$(CUDA) $(CUDA_HOME) $(CUDA_ARCHS)' >$(CUDA_WISHES))
+$(CONFIG): scripts/detect.sh $(PKG_FOLDERS) $(CUDA_WISHES)
+	@CC="$(CC)" CXX="$(CXX)" CUDA="$(CUDA)" CUDA_HOME="$(CUDA_HOME)" CUDA_ARCHS="$(CUDA_ARCHS)" \
+	    scripts/detect.sh $@
 
 # ---- how it is compiled ----
 
@@ -95,8 +112,24 @@ ifneq ($(SANITIZE),)
 OPTIMIZE := -O2 -g -fno-omit-frame-pointer -fno-math-errno -fno-trapping-math \
             -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -DTD_DEBUG=1
 endif
+ifneq ($(EMULATE),)
+# The vendors' libraries, and what talks to them (cudnn*, cublas*), are replaced by tests/emulate/.
+LIB_SRC   += $(filter-out tensor/cuda/cudnn% tensor/cuda/cublas%,$(CUDA_C)) $(CUDA_CU) \
+             $(sort $(wildcard tests/emulate/*.c tests/emulate/*.cc))
+CUDA_FLAGS := -DTD_HAVE_CUDA=1 -DTD_EMULATED=1
+CUDA_CFLAGS := -Itests/emulate/include
+CUDA_LIBS  := -lstdc++
+NVCC       = $(CXX) -x c++ -std=c++17 $(filter-out -std=% -Wstrict-prototypes -Wpedantic,$(ALL_CFLAGS)) \
+             -fno-exceptions -fno-rtti -fno-threadsafe-statics -fno-strict-aliasing $(CUDA_CFLAGS)
+else ifneq ($(TD_HAVE_CUDA),)
+LIB_SRC   += $(CUDA_C) $(CUDA_CU)
+CUDA_FLAGS := -DTD_HAVE_CUDA=1
+CUDA_CFLAGS := $(TD_CUDA_CFLAGS)
+CUDA_LIBS  := $(TD_CUDA_LIBS)
+NVCC       = $(TD_NVCC) $(TD_NVCCFLAGS) $(if $(WERROR),-Werror all-warnings) -I.
+endif
 ALL_CFLAGS := $(STD) $(OPTIMIZE) $(WARN) -I. -pthread $(TD_CFLAGS) $(CFLAGS)
-ALL_LIBS   := $(TD_LIBS) -lm -ldl -pthread $(LDLIBS)
+ALL_LIBS   := $(TD_LIBS) $(CUDA_LIBS) -lm -ldl -pthread $(LDLIBS)
 
 ifeq ($(V),)
 say = @printf '%-5s %s\n' '$(1)' '$(2)';
@@ -105,7 +138,7 @@ endif
 
 # Objects depend on this file, which changes when the flags do.
 FLAGS := $(B)/flags
-FLAGS_NOW := $(CC) $(ALL_CFLAGS) $(LDFLAGS) $(ALL_LIBS)
+FLAGS_NOW := $(CC) $(ALL_CFLAGS) $(LDFLAGS) $(ALL_LIBS) $(CUDA_FLAGS) $(CUDA_CFLAGS) $(NVCC)
 $(shell mkdir -p $(B); printf '%s\n' '$(FLAGS_NOW)' | cmp -s - $(FLAGS) || \
         printf '%s\n' '$(FLAGS_NOW)' >$(FLAGS))
 # The same for the list of objects in the library.
@@ -114,6 +147,25 @@ $(shell printf '%s\n' '$(LIB_SRC)' | cmp -s - $(B)/sources || printf '%s\n' '$(L
 $(B)/%.o: %.c $(FLAGS)
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+# Kernels: by nvcc, or by the C++ compiler for the emulated GPU.
+$(B)/tensor/cuda/%.o: ALL_CFLAGS += $(CUDA_CFLAGS)
+$(B)/tensor/backend.o: ALL_CFLAGS += $(CUDA_FLAGS)
+$(B)/dist/nccl/load.o: ALL_CFLAGS += $(CUDA_FLAGS)
+$(B)/tests/test_cuda_memory.o: ALL_CFLAGS += $(CUDA_FLAGS)
+$(B)/tests/test_cuda_plans.o: ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
+CU_FLAGS := $(CU_B)/flags$(if $(EMULATE),.cu)
+$(shell mkdir -p $(CU_B); printf '%s\n' '$(NVCC)' | cmp -s - $(CU_FLAGS) || \
+        printf '%s\n' '$(NVCC)' >$(CU_FLAGS))
+$(CU_B)/%.cu.o: %.cu $(CU_FLAGS)
+	@mkdir -p $(@D)
+	$(call say,CU,$<)$(NVCC) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+ifneq ($(EMULATE),)
+$(B)/tests/emulate/%.o: ALL_CFLAGS += $(CUDA_CFLAGS)
+$(B)/%.cc.o: %.cc $(FLAGS)
+	@mkdir -p $(@D)
+	$(call say,CXX,$<)$(NVCC) -MMD -MP -c -o $@ $<
+endif
 
 $(LIB): $(call objects,$(LIB_SRC)) $(B)/sources
 	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $(filter %.o,$^)
@@ -144,6 +196,13 @@ $(call programs,$(TEST_SRC) $(LONG_SRC) $(WORKER_SRC)): %: %.o $(B)/tests/libhel
 $(BENCHES): %: %.o $(LIB)
 	$(link) $(BENCH_LIBS) $(ALL_LIBS)
 
+# The program of make gpu-check.
+GPU_CHECK     := $(B)/tests/gpu/check
+GPU_CHECK_OBJ := $(call objects,$(sort $(wildcard tests/gpu/check*.c)) tests/ops_cases.c tests/train_job.c)
+$(GPU_CHECK_OBJ): ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
+$(GPU_CHECK): $(GPU_CHECK_OBJ) $(LIB)
+	$(link) $(ALL_LIBS)
+
 # The sweeps over shapes have oneDNN beside them where it is.
 SWEEPS := $(filter %_sweep,$(BENCHES))
 $(SWEEPS): $(call objects,bench/sweep.c bench/onednn.c)
@@ -160,7 +219,7 @@ $(B)/bench/peer_openmpi: bench/peer_openmpi.c bench/allreduce.h
 	$(call say,MPICC,$@)$(TD_MPICC) -std=c11 -D_GNU_SOURCE -O2 $(WARN) -I. -o $@ $<
 
 -include $(wildcard $(patsubst %.o,%.d,$(call objects,$(LIB_SRC) $(COMMON) $(APP_SRC) $(TEST_SRC) \
-                    $(LONG_SRC) $(WORKER_SRC) $(HELP_SRC) $(wildcard bench/*.c))))
+                    $(LONG_SRC) $(WORKER_SRC) $(HELP_SRC) $(wildcard bench/*.c tests/gpu/*.c))))
 
 # ---- targets ----
 
@@ -182,7 +241,7 @@ run: all ## the main job: ResNet-18 on CIFAR-10 (fetched on the first run); ARGS
 
 tests: needs-tests lib $(APPS) $(TEST_BIN) $(call programs,$(WORKER_SRC))
 test: tests ## all tests; TESTS="data step": those with such names; SANITIZE=..., CC=clang
-	@BUILD=$(B) SANITIZE=$(SANITIZE) tests/run.sh $(TEST_BIN) $(TEST_SH)
+	@BUILD=$(B) SANITIZE=$(SANITIZE) NAMED="$(TESTS)" tests/run.sh $(TEST_BIN) $(TEST_SH)
 
 test-long: tests $(LONG) $(B)/bench/bench_overlap ## all tests and the long ones
 	@BUILD=$(B) SANITIZE=$(SANITIZE) TANDEM_LONG=1 tests/run.sh $(TEST_BIN) $(TEST_SH) $(LONG) $(LONG_SH)
@@ -191,6 +250,13 @@ test-long: tests $(LONG) $(B)/bench/bench_overlap ## all tests and the long ones
 BENCH ?=
 bench: lib $(APPS) $(BENCHES) $(PEERS) ## speed, side by side with PyTorch if it is there (make deps-bench); BENCH="resnet18 b32"
 	@BUILD=$(B) PYTHON="$(TD_PYTHON_TORCH)" NEWEST=build/venv/bin/python ONLY="$(BENCH)" bash bench/run.sh
+
+# CUDA on the machine at hand; with EMULATE=1 a trial of the check itself.
+.PHONY: gpu-check gpu-kit
+gpu-check: lib $(APPS) $(GPU_CHECK) ## everything that needs a GPU, in under ten minutes (docs/gpu-check.md)
+	@BUILD=$(B) EMULATE=$(EMULATE) bash tests/gpu/check.sh
+gpu-kit: lib $(APPS) $(GPU_CHECK) ## build/gpu-kit.tar.gz: the same to be carried to a machine with a GPU
+	@BUILD=$(B) bash tests/gpu/kit.sh build/gpu-kit.tar.gz
 
 docs: ## the API by module, from the headers: build/docs/html (needs doxygen)
 	@mkdir -p build/docs
@@ -222,7 +288,7 @@ format: ## puts all sources into the project's format
 # Fuzz targets are built by clang with everything they need, apart from the rest.
 FUZZ_FLAGS := $(STD) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -DTD_DEBUG=1 \
               $(WARN) -I. -pthread $(TD_CFLAGS)
-FUZZ_LIB   := $(patsubst %.c,build/fuzz/%.o,$(LIB_SRC))
+FUZZ_LIB   := $(patsubst %.c,build/fuzz/%.o,$(filter %.c,$(filter-out tensor/cuda/% tests/emulate/%,$(LIB_SRC))))
 build/fuzz/%.o: %.c $(FLAGS)
 	@mkdir -p $(@D)
 	$(call say,FUZZ,$<)clang $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link -MMD -MP -c -o $@ $<
@@ -233,9 +299,11 @@ build/fuzz/data/bitmap_stb.o: data/bitmap_stb.c $(FLAGS)
 	$(call say,CC,$<)clang $(filter-out -fsanitize% -fno-sanitize%,$(FUZZ_FLAGS)) -MMD -MP -c -o $@ $<
 build/fuzz/libtandem.a: $(FUZZ_LIB)
 	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $^
-$(FUZZERS): build/fuzz/fuzz_%: build/fuzz/tests/fuzz_%.o build/fuzz/libtandem.a
+build/fuzz/libcommon.a: $(COMMON:%.c=build/fuzz/%.o)
+	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $^
+$(FUZZERS): build/fuzz/fuzz_%: build/fuzz/tests/fuzz_%.o build/fuzz/libcommon.a build/fuzz/libtandem.a
 	$(call say,LINK,$@)clang $(FUZZ_FLAGS) -fsanitize=fuzzer -o $@ $^ $(ALL_LIBS)
--include $(wildcard $(FUZZ_LIB:.o=.d))
+-include $(wildcard $(FUZZ_LIB:.o=.d) $(COMMON:%.c=build/fuzz/%.d))
 fuzzers: $(FUZZERS)
 fuzz: fuzzers ## the parsers against invented input; FUZZ_SECONDS=60 in all (needs clang)
 	@scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZERS)
@@ -256,3 +324,4 @@ help: ## this list
 	@printf '\n  make deps run     on a fresh machine: from nothing to the main job\n'
 	@printf '  make deps test    on a fresh machine: from nothing to all tests\n'
 	@printf '\n  V=1 whole commands  WERROR=1 warnings are errors  CC=clang  SANITIZE=address,undefined\n'
+	@printf '  CUDA=auto|0|1  CUDA_HOME=...  CUDA_ARCHS="80 90"  EMULATE=1 CUDA code on two emulated GPUs\n'

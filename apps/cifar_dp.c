@@ -12,12 +12,12 @@ typedef struct job {
 
 static td_status lesson(train_run *r)
 {
-    td_device devices[TD_MAX_DEVICES]; /* cpu:0, cpu:1, ...: they share the cores */
+    TD_TRY(train_begin(r));
+    td_device devices[TD_MAX_DEVICES]; /* cpu:0, cpu:1, ..., which share the cores; or GPUs */
     int count = (int)((job *)r)->devices;
     for (int i = 0; i < count; i++) {
-        devices[i] = (td_device){ TD_DEVICE_CPU, (unsigned char)i };
+        devices[i] = (td_device){ r->args.device.type, (unsigned char)(r->args.device.index + i) };
     }
-    TD_TRY(train_begin(r));
     r->net = td_data_parallel(cifar_net(r), devices, count);
     r->optim = cifar_optim(r);
     r->loader = train_loader(r, td_random_sampler(NULL));

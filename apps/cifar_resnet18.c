@@ -24,7 +24,7 @@ static td_module *wrapped_net(const train_run *r)
     td_device devices[TD_MAX_DEVICES];
     int count = (int)((const job *)r)->dp;
     for (int i = 0; i < count; i++) {
-        devices[i] = (td_device){ TD_DEVICE_CPU, (unsigned char)i };
+        devices[i] = (td_device){ r->args.device.type, (unsigned char)(r->args.device.index + i) };
     }
     return count > 0                  ? td_data_parallel(cifar_net(r), devices, count)
            : td_dist_is_initialized() ? td_ddp(cifar_net(r), NULL)

@@ -13,11 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME = 256, MOST_CLASSES = 100000 };
+enum { NAME = 256, MOST_CLASSES = 100000, MOST_SIDE = 8192 };
 
 typedef struct predict_args {
     const char *model, *arch, *classes;
     int64_t top, size, resize;
+    bool size_given, resize_given;
 } predict_args;
 
 typedef struct predictor {
@@ -61,6 +62,21 @@ static td_status find_arch(predictor *p, const td_safetensors *file)
     }
     snprintf(p->arch, sizeof p->arch, "%s", arch);
     return TD_OK;
+}
+
+/* What train_net has tested with is in its files. */
+static void find_sizes(predictor *p, const td_safetensors *file)
+{
+    const char *size = td_safetensors_metadata(file, "size");
+    const char *resize = td_safetensors_metadata(file, "resize");
+    int64_t own = size != NULL ? strtoll(size, NULL, 10) : 0;
+    int64_t own_resize = resize != NULL ? strtoll(resize, NULL, 10) : 0;
+    if (own < 1 || own > MOST_SIDE || own_resize < own || own_resize > MOST_SIDE ||
+        p->args.size_given || p->args.resize_given) {
+        return;
+    }
+    p->args.size = own;
+    p->args.resize = own_resize;
 }
 
 /* ---- names of classes ---- */
@@ -116,6 +132,7 @@ static td_status describe(predictor *p)
     if (status == TD_OK) {
         status = find_arch(p, file);
     }
+    find_sizes(p, file);
     const char *names = td_safetensors_metadata(file, "classes");
     if (status == TD_OK && p->args.classes != NULL) {
         status = read_names(p);
@@ -218,8 +235,8 @@ int main(int argc, char **argv)
           .value = &p.args.classes },
         { "top", "N", "How many classes are shown", CLI_INT, .value = &p.args.top, .low = 1,
           .high = MOST_CLASSES },
-        { "size", "N", "Pixels of a side of what the model sees", CLI_INT, .value = &p.args.size,
-          .low = 1, .high = 8192 },
+        { "size", "N", "Pixels of a side of what the model sees; unless its file says", CLI_INT,
+          .value = &p.args.size, .low = 1, .high = 8192 },
         { "resize", "N", "Pixels of a picture's shorter side before the middle is cut out", CLI_INT,
           .value = &p.args.resize, .low = 1, .high = 8192 },
     };
@@ -227,6 +244,8 @@ int main(int argc, char **argv)
     cli_parse_rest(argc, argv, "Says what is in a picture: a model's most probable classes.",
                    options, sizeof options / sizeof *options, &rest);
     p.args.model = rest.values[0];
+    p.args.size_given = options[3].given;
+    p.args.resize_given = options[4].given;
     int failed = 1;
     if (open_model(&p) == TD_OK) {
         failed = predict_all(&p, rest.values + 1, rest.count - 1);

@@ -14,9 +14,14 @@ void td_check_tensor(const td_tensor *t, const char *op, const char *what, td_si
 void td_check_float(const td_tensor *t, const char *op, const char *what, td_site at)
 {
     td_check_tensor(t, op, what, at);
-    TD_REQUIRE(t->dtype == TD_F32 || t->dtype == TD_F64 || t->dtype == TD_BF16, at,
-               "%s: %s is %s; operations compute in f32, f64 and bf16: convert it with td_cast", op,
-               what, td_describe(t));
+    bool is_cuda = td_device_of(t).type == TD_DEVICE_CUDA;
+    TD_REQUIRE(
+        t->dtype == TD_F32 || t->dtype == TD_F64 || t->dtype == TD_BF16 ||
+            (t->dtype == TD_F16 && is_cuda),
+        at,
+        "%s: %s is %s; operations compute in f32, f64 and bf16 (f16 on GPUs only): convert it "
+        "with td_cast",
+        op, what, td_describe(t));
 }
 
 static void check_device(const td_tensor *a, const td_tensor *b, const char *op, td_site at)
@@ -28,11 +33,12 @@ static void check_device(const td_tensor *a, const td_tensor *b, const char *op,
 
 void td_check_mixed(const td_tensor *a, const td_tensor *b, const char *op, td_site at)
 {
-    bool mixed =
-        (a->dtype == TD_BF16 && b->dtype == TD_F32) || (a->dtype == TD_F32 && b->dtype == TD_BF16);
-    TD_REQUIRE(a->dtype == b->dtype || mixed, at,
-               "%s: %s and %s differ in dtype, and only f32 and bf16 mix: convert one with td_cast",
-               op, td_describe(a), td_describe(b));
+    bool mixed = (td_is_half(a->dtype) && b->dtype == TD_F32) ||
+                 (a->dtype == TD_F32 && td_is_half(b->dtype));
+    TD_REQUIRE(
+        a->dtype == b->dtype || mixed, at,
+        "%s: %s and %s differ in dtype, and only f32 and bf16 (f16) mix: convert one with td_cast",
+        op, td_describe(a), td_describe(b));
     check_device(a, b, op, at);
 }
 

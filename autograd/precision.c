@@ -7,12 +7,13 @@ td_tensor *td_op_input(td_tensor *x, const char *op, const char *what, td_rule r
     td_check_float(x, op, what, at);
     switch (rule) {
     case TD_RULE_IS_FACTOR:
-        if (x->dtype == TD_F32 && td_math_now().precision == TD_PRECISION_BF16) {
-            return (td_cast)(x, TD_BF16, at);
+        if (x->dtype == TD_F32) {
+            td_dtype dtype = td_precision_dtype(td_math_now().precision);
+            return dtype != TD_F32 ? (td_cast)(x, dtype, at) : x;
         }
         break;
     case TD_RULE_IS_WIDENS:
-        if (x->dtype == TD_BF16) {
+        if (td_is_half(x->dtype)) {
             return (td_cast)(x, TD_F32, at);
         }
         break;
@@ -25,9 +26,9 @@ td_tensor *td_op_input(td_tensor *x, const char *op, const char *what, td_rule r
 
 void td_op_promote(td_tensor **a, td_tensor **b, td_site at)
 {
-    if ((*a)->dtype == TD_BF16 && (*b)->dtype == TD_F32) {
+    if (td_is_half((*a)->dtype) && (*b)->dtype == TD_F32) {
         *a = (td_cast)(*a, TD_F32, at);
-    } else if ((*a)->dtype == TD_F32 && (*b)->dtype == TD_BF16) {
+    } else if ((*a)->dtype == TD_F32 && td_is_half((*b)->dtype)) {
         *b = (td_cast)(*b, TD_F32, at);
     }
 }

@@ -25,6 +25,7 @@ import chart
 HERE = os.path.dirname(os.path.abspath(__file__))
 TORCH = os.path.join(HERE, "torch_peer.py")
 TORCH_DDP = os.path.join(HERE, "torch_ddp_peer.py")
+PICTURES = os.environ.get("TANDEM_PICTURES", "")  # FOLDER/CLASS/picture.jpg
 WINE = os.path.join(HERE, "..", "data", "wine.csv")
 
 # ---- the jobs are data: a new comparison is a new entry here ----
@@ -74,8 +75,8 @@ def tuned_environment():
 
 
 def jobs(build, pythons, threads):
-    def ours(name, *args):
-        return Command([os.path.join(build, "bench", name), *map(str, args)])
+    def ours(name, *args, environment=None):
+        return Command([os.path.join(build, "bench", name), *map(str, args)], environment or {})
 
     def torch(python, *args, tuned=False):
         return Command([python, TORCH, *map(str, args)], tuned_environment() if tuned else {})
@@ -125,6 +126,17 @@ def jobs(build, pythons, threads):
         "peers": {"tandem fp32": ours("bench_wine", WINE),
                   **{label + " fp32": torch(python, "wine", WINE)
                      for label, python in pythons.items()}}})
+    if PICTURES:
+        result.append({
+            "key": "pictures load", "unit": "images/s", "per_step": 480, "warmup": 1, "steps": 1,
+            "title": "JPEGs decoded, RandomResizedCrop 224, flipped, normalised, two workers",
+            "peers": {"tandem libjpeg": ours("bench_pictures", PICTURES, 2),
+                      "tandem stb_image": ours("bench_pictures", PICTURES, 2,
+                                               environment={"TANDEM_JPEG": "stb_image"}),
+                      **{"%s torchvision" % label: torch(python, "pictures", PICTURES, 2)
+                         for label, python in pythons.items()}}})
+        result.append({"key": "pictures train", "title": "ResNet-50 trained on pictures, two workers",
+                       "text": ours("bench_pictures", PICTURES, 2, 8)})
     result.append({"key": "ops", "title": "single operations, fp32",
                    "table": ours("bench_ops", threads, 0.3)})
     result.append({"key": "allreduce", "title": "all-reduce between two ranks of this host",

@@ -3,6 +3,7 @@
 
 usage: torch_peer.py step MODEL imagenet|cifar SIZE CLASSES BATCH THREADS nchw|nhwc fp32|bf16
        torch_peer.py wine CSV
+       torch_peer.py pictures FOLDER WORKERS
 """
 import contextlib
 import sys
@@ -97,10 +98,31 @@ def wine(path):
     return epoch
 
 
+def pictures(folder, workers, count=480):
+    """What bench_pictures does: the folder again and again, `count` pictures in batches of 16."""
+    from torch.utils.data import DataLoader, Subset
+    from torchvision import datasets, transforms
+
+    chain = transforms.Compose([
+        transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor(),
+        transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])])
+    data = datasets.ImageFolder(folder, chain)
+    repeated = Subset(data, [i % len(data) for i in range(count)])
+    loader = DataLoader(repeated, batch_size=16, num_workers=workers, persistent_workers=True)
+
+    def epoch():
+        seen = sum(len(y) for _, y in loader)
+        assert seen == count
+
+    return epoch
+
+
 def main():
     job, *rest = sys.argv[1:]
     if job == "wine":
         threads, step = 1, wine(rest[0])
+    elif job == "pictures":
+        threads, step = 1, pictures(rest[0], int(rest[1]))
     else:
         model, stem, size, classes, batch, threads, layout, precision = rest
         step = training(model, stem, int(size), int(classes), int(batch), layout, precision)

@@ -18,7 +18,10 @@ void td_byte_values_set(td_byte_values *values, const td_image_transform *transf
 
 td_picture td_augment_draw(const td_image_transform *transform, uint64_t epoch, uint64_t sample)
 {
-    td_picture picture = { 0 };
+    td_picture picture = { .down = transform->shift[0],
+                           .right = transform->shift[1],
+                           .flip = transform->mirror,
+                           .reflect = transform->reflect };
     if (transform->crop_padding == 0 && !transform->flip) {
         return picture;
     }
@@ -26,9 +29,14 @@ td_picture td_augment_draw(const td_image_transform *transform, uint64_t epoch, 
     uint32_t word[4];
     td_philox(key, epoch, sample, word);
     uint32_t places = 2 * (uint32_t)transform->crop_padding + 1;
-    picture.down = (int)(word[0] % places) - transform->crop_padding;
-    picture.right = (int)(word[1] % places) - transform->crop_padding;
-    picture.flip = transform->flip && (word[2] >> 31) != 0;
+    picture.down += (int)(word[0] % places) - transform->crop_padding;
+    picture.right += (int)(word[1] % places) - transform->crop_padding;
+    bool odd = false;
+    if (transform->alternate_flip && epoch > 0) {
+        td_philox(key, 0, sample, word);
+        odd = epoch % 2 != 0;
+    }
+    picture.flip ^= transform->flip && ((word[2] >> 31) != 0) != odd;
     return picture;
 }
 
@@ -38,21 +46,37 @@ td_picture td_augment_draw(const td_image_transform *transform, uint64_t epoch, 
 typedef float tile[SIDE][BLOCK * CHANNELS + 4];
 typedef float four_floats __attribute__((vector_size(16)));
 
-/* A row of each channel between two margins of zeros: a crop that reaches beyond the picture reads
- * into a margin, and the inner loop needs no conditions. */
+/* A row of each channel between two margins, of zeros or of the row's reflection: a crop that
+ * reaches beyond the picture reads into a margin, and the inner loop needs no conditions. */
 typedef uint8_t margined_rows[CHANNELS][3 * SIDE];
+
+/* Fills the part of the margins that a cut reaches into. */
+static void fill_margins(const td_picture *picture, uint8_t *row)
+{
+    int right = picture->right > 0 ? picture->right : 0;
+    int left = picture->right < 0 ? -picture->right : 0;
+    for (int i = -left; i < 0; i++) {
+        row[SIDE + i] = picture->reflect ? row[SIDE + td_reflected(i)] : 0;
+    }
+    for (int i = SIDE; i < SIDE + right; i++) {
+        row[SIDE + i] = picture->reflect ? row[SIDE + td_reflected(i)] : 0;
+    }
+}
 
 /* Row h of a picture, cut and looked up, into the tile's column i. */
 static void fill_column(tile out, int i, const td_byte_values *values, const td_picture *picture,
                         int h, margined_rows rows)
 {
-    int from = h + picture->down;
+    int from = picture->reflect ? td_reflected(h + picture->down) : h + picture->down;
     bool inside = from >= 0 && from < SIDE;
     for (int c = 0; c < CHANNELS; c++) {
         if (inside) {
             memcpy(rows[c] + SIDE, picture->pixels + (c * SIDE + from) * SIDE, SIDE);
         } else {
             memset(rows[c] + SIDE, 0, SIDE);
+        }
+        if (picture->right != 0) {
+            fill_margins(picture, rows[c]);
         }
     }
     int step = picture->flip ? -1 : 1;

@@ -19,13 +19,19 @@ typedef struct td_byte_values {
 } td_byte_values;
 void td_byte_values_set(td_byte_values *values, const td_image_transform *transform);
 
-/* One picture and how it is cut: out[h][w] = pixels[h + down][w + right], 0 outside, then mirrored
- * if flip. */
+/* One picture and how it is cut: out[h][w] = pixels[h + down][w + right], outside 0 or, with
+ * reflect, what lies as far inside; then mirrored if flip. */
 typedef struct td_picture {
     const uint8_t *pixels; /* [3,32,32] */
-    int down, right;       /* -padding .. padding */
-    bool flip;
+    int down, right;       /* -31 .. 31 */
+    bool flip, reflect;
 } td_picture;
+
+/* The place inside a picture that place i in -31 .. 62 shows by reflection. */
+static inline int td_reflected(int i)
+{
+    return i < 0 ? -i : i < TD_PICTURE_SIDE ? i : 2 * (TD_PICTURE_SIDE - 1) - i;
+}
 
 /* The cut that a sample gets in an epoch; pixels is left NULL. One Philox block per sample: word 0
  * places the crop vertically, word 1 horizontally, word 2 decides the flip. */

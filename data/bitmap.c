@@ -211,10 +211,28 @@ static td_status decode(const td_encoded *p, td_bitmap *bitmap)
     return TD_OK;
 }
 
+const char *td_jpeg_decoder(void)
+{
+#ifdef TD_HAVE_JPEG
+    const char *wanted = getenv("TANDEM_JPEG");
+    if (wanted == NULL || strcmp(wanted, "stb_image") != 0) {
+        return "libjpeg";
+    }
+#endif
+    return "stb_image";
+}
+
+#ifdef TD_HAVE_JPEG
+static bool is_for_libjpeg(const td_encoded *p)
+{
+    return td_is_jpeg(p) && strcmp(td_jpeg_decoder(), "libjpeg") == 0;
+}
+#endif
+
 static td_status open_kind(td_encoded *p)
 {
 #ifdef TD_HAVE_JPEG
-    if (td_is_jpeg(p)) {
+    if (is_for_libjpeg(p)) {
         return td_jpeg_open(p);
     }
 #endif
@@ -254,7 +272,7 @@ td_status td_bitmap_decode(const td_encoded *p, int rows, td_bitmap *bitmap)
         return not_readable(p, "the file is cut off");
     }
 #ifdef TD_HAVE_JPEG
-    if (td_is_jpeg(p)) {
+    if (is_for_libjpeg(p)) {
         return td_jpeg_decode(p, rows, bitmap);
     }
 #endif

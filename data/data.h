@@ -68,12 +68,19 @@ td_status td_cifar_download(const char *folder, td_cifar_kind kind, const char *
  * to train on where there is no data and no network. synthetic is set: it is not CIFAR. */
 td_status td_synthetic_images(int64_t length, uint64_t seed, td_dataset **dataset);
 
-/* Training transforms of u8 pictures, applied while a batch is written: random crop after padding
- * by `crop_padding` zeros (0: no crop), horizontal flip with probability 1/2, (x/255 - mean) / std.
- * Draws by Philox, key (seed, "augment"), counter (epoch, sample). Without it: scaled to [0,1]. */
+/* Transforms of u8 pictures, applied while a batch is written: random crop after padding by
+ * `crop_padding` pixels (0: no crop), horizontal flip with probability 1/2, (x/255 - mean) / std.
+ * Draws by Philox, key (seed, "augment"), counter (epoch, sample). Without it: scaled to [0,1].
+ * For test-time augmentation there is a fixed cut beside the drawn one. */
 typedef struct td_image_transform {
     int crop_padding; /* 0 to 31 */
+    bool reflect;     /* padding mirrors the picture (its border once) instead of being 0 */
     bool flip;
+    bool alternate_flip; /* flip: whether a sample is flipped is drawn for epoch 0, and alternates
+                            from then on (Jordan 2024): two epochs see each side once */
+    int shift[2];        /* down, right: all pictures are cut from so far off; with crop_padding 31
+                            at most */
+    bool mirror;         /* all pictures are flipped */
     float mean[3], std[3]; /* all zero: no normalisation */
     uint64_t seed;
 } td_image_transform;
@@ -117,12 +124,17 @@ typedef struct td_image_folder_options {
 td_status td_image_folder_open(const char *folder, const td_image_folder_options *options,
                                td_dataset **dataset);
 
+/* What decodes JPEGs: "libjpeg" where it was found when this was built, otherwise "stb_image";
+ * the environment's TANDEM_JPEG=stb_image chooses that one. */
+const char *td_jpeg_decoder(void);
+
 /* The path of a sample's file, relative to the folder. */
 const char *td_image_folder_path(const td_dataset *dataset, int64_t sample);
 
-/* How many pictures could not be read so far, and the list, a line each, with the reason. */
+/* How many pictures could not be read so far (skip_bad). The i-th of them, in the order of samples:
+ * its number, and what was wrong, with its path (the dataset's, until it is freed); or NULL. */
 int64_t td_image_folder_bad(const td_dataset *dataset);
-void td_image_folder_print_bad(const td_dataset *dataset, FILE *out);
+const char *td_image_folder_bad_at(const td_dataset *dataset, int64_t i, int64_t *sample);
 
 /* One picture file as a batch of one: x [1,3,size,size], f32, TD_IMAGE. */
 td_status td_picture_read(const char *path, const td_picture_transform *transform, td_tensor *x);

@@ -80,6 +80,17 @@ static td_status check_transform(const td_image_transform *t)
         return td_fail(TD_E_ARG, "crop padding is %d; it goes from 0 to %d", t->crop_padding,
                        TD_PICTURE_SIDE - 1);
     }
+    for (int d = 0; d < 2; d++) {
+        if (abs(t->shift[d]) + t->crop_padding >= TD_PICTURE_SIDE) {
+            return td_fail(TD_E_ARG,
+                           "a shift by %d and crop padding %d reach %d pixels off; %d are possible",
+                           t->shift[d], t->crop_padding, abs(t->shift[d]) + t->crop_padding,
+                           TD_PICTURE_SIDE - 1);
+        }
+    }
+    if (t->alternate_flip && !t->flip) {
+        return td_fail(TD_E_ARG, "alternate_flip says how flip is drawn; set flip as well");
+    }
     bool none = true;
     for (int c = 0; c < 3; c++) {
         none = none && t->mean[c] == 0.0f && t->std[c] == 0.0f;

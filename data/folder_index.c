@@ -49,8 +49,9 @@ static bool write_lines(FILE *out, const char *root, const td_folder_list *list)
 
 td_status td_folder_list_remember(const char *root, const char *index, const td_folder_list *list)
 {
-    char temporary[4096];
-    if (snprintf(temporary, sizeof temporary, "%s.tmp.%ld", index, (long)getpid()) >=
+    char temporary[4096], host[256] = ""; /* several hosts may share the folder */
+    gethostname(host, sizeof host - 1);
+    if (snprintf(temporary, sizeof temporary, "%s.tmp.%s.%ld", index, host, (long)getpid()) >=
         (int)sizeof temporary) {
         return td_fail(TD_E_IO, "%s: the path is too long", index);
     }

@@ -267,14 +267,17 @@ int64_t td_image_folder_bad(const td_dataset *dataset)
     return count;
 }
 
-void td_image_folder_print_bad(const td_dataset *dataset, FILE *out)
+const char *td_image_folder_bad_at(const td_dataset *dataset, int64_t i, int64_t *sample)
 {
-    image_folder *f = (image_folder *)(uintptr_t)folder_of(dataset, "td_image_folder_print_bad");
+    image_folder *f = (image_folder *)(uintptr_t)folder_of(dataset, "td_image_folder_bad_at");
+    const char *message = NULL;
     pthread_mutex_lock(&f->lock);
-    for (int64_t i = 0; i < f->bad_count; i++) {
-        fprintf(out, "%s\n", f->bad[i].message);
+    if (i >= 0 && i < f->bad_count) {
+        *sample = f->bad[i].sample;
+        message = f->bad[i].message;
     }
     pthread_mutex_unlock(&f->lock);
+    return message;
 }
 
 td_status td_picture_read(const char *path, const td_picture_transform *transform, td_tensor *x)

@@ -1,4 +1,5 @@
 /* The loader's side towards the caller: epochs, order, positions. */
+#include "data/loader_device.h"
 #include "data/loader_ring.h"
 
 #include <stdlib.h>
@@ -15,6 +16,7 @@ struct td_loader {
     int64_t drawn;            /* what the sampler gives for an epoch */
     int64_t *order;           /* of the running epoch */
     td_ring *ring;
+    td_device_batch *there; /* where batches go to; NULL: they stay in CPU memory */
 
     uint64_t epoch;
     bool running;     /* the epoch's order has been drawn */
@@ -41,14 +43,9 @@ static td_status check_options(const td_dataset *dataset, const td_loader_option
         return td_fail(TD_E_ARG, "loader: %d batches ahead; give 0 to %d", o->prefetch,
                        MOST_PREFETCH);
     }
-    if (o->device.type != TD_DEVICE_CPU) {
-        return td_fail(
-            TD_E_UNSUPPORTED,
-            "loader: batches are assembled in CPU memory, not on %s: load to the CPU and "
-            "td_clone_as each batch",
-            td_device_name(o->device));
-    }
-    return TD_OK;
+    td_device found;
+    td_status status = td_device_parse(td_device_name(o->device), &found);
+    return status == TD_OK ? TD_OK : td_fail_context(status, "loader");
 }
 
 static td_status plan_epoch(td_loader *loader, const td_loader_options *o)
@@ -86,10 +83,17 @@ static td_status open_ring(td_loader *loader, const td_loader_options *o)
         .batches = loader->batches,
         .workers = o->workers,
         .prefetch = o->prefetch > 0 ? o->prefetch : 2,
-        .device = o->device,
+        .device = o->device.type == TD_DEVICE_CPU ? o->device : TD_CPU,
     };
     loader->ring = td_ring_new(loader->dataset, &plan);
-    return loader->ring != NULL ? TD_OK : TD_E_NOMEM;
+    if (loader->ring == NULL) {
+        return TD_E_NOMEM;
+    }
+    if (o->device.type != TD_DEVICE_CPU) {
+        loader->there = td_device_batch_new(loader->ring, o->device);
+        return loader->there != NULL ? TD_OK : TD_E_NOMEM;
+    }
+    return TD_OK;
 }
 
 td_loader *td_loader_open(const td_dataset *dataset, const td_loader_options *options)
@@ -120,6 +124,7 @@ void td_loader_close(td_loader *loader)
     if (loader == NULL) {
         return;
     }
+    td_device_batch_free(loader->there);
     td_ring_free(loader->ring);
     td_sampler_free(loader->sampler);
     free(loader->order);
@@ -189,6 +194,9 @@ bool td_loader_next(td_loader *loader, td_batch *batch)
         return fail(loader, td_fail_context(status, "epoch %llu, batch %lld",
                                             (unsigned long long)loader->epoch,
                                             (long long)loader->position));
+    }
+    if (loader->there != NULL) {
+        td_device_batch_fill(loader->there, &x, &y);
     }
     *batch = (td_batch){
         .x = x,

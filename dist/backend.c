@@ -15,8 +15,8 @@ const td_backend *td_backend_find(const char *name)
     }
     if (strcmp(name, "nccl") == 0) {
         td_fail(TD_E_UNSUPPORTED,
-                "backend nccl is for GPUs, and this build has no CUDA engine yet; on CPUs use shm "
-                "(one host), gloo or mpi (several)");
+                "nccl moves GPUs' memory, beside one of shm (one host), gloo or mpi (several) for "
+                "the CPUs'; td_dist_init takes both together");
     } else {
         td_fail(TD_E_ARG, "there is no backend '%s'; there are shm, gloo, mpi and nccl", name);
     }

@@ -1,6 +1,6 @@
-/* The table that a communication engine implements: shm, gloo, mpi, nccl. The core (group.c) owns
- * the queue, the communication thread, the work handles, the watchdog and the sequence numbers; an
- * engine moves bytes. */
+/* The table that a communication engine for CPU memory implements: shm, gloo, mpi. The core
+ * (group.c) owns the queue, the communication thread, the work handles, the watchdog and the
+ * sequence numbers; an engine moves bytes. */
 #ifndef TD_DIST_BACKEND_H
 #define TD_DIST_BACKEND_H
 
@@ -47,10 +47,8 @@ typedef struct td_entered {
 } td_entered;
 
 enum {
-    TD_BACKEND_CPU = 1,      /* works on CPU memory */
-    TD_BACKEND_CUDA = 2,     /* on device memory */
+    TD_BACKEND_CPU = 1,      /* works on CPU memory; GPUs' is for device_engine.h */
     TD_BACKEND_BLOCKING = 4, /* run() returns when done: the core gives it its thread */
-    TD_BACKEND_ENQUEUE = 8,  /* run() enqueues on a stream (nccl) */
     TD_BACKEND_POLL = 16,    /* start() and poll() instead of run() (mpi) */
     TD_BACKEND_TIMEOUT = 32, /* keeps the deadline itself; otherwise the watchdog aborts */
     TD_BACKEND_ABORT = 64,   /* abort() frees a stuck call and leaves the process usable */
@@ -94,7 +92,7 @@ typedef struct td_backend {
 
 extern const td_backend td_shm_backend;
 
-/* "shm", "gloo", "mpi", "nccl". NULL with td_last_error(): what to install, or what names there
+/* "shm", "gloo", "mpi". NULL with td_last_error(): what to install, or what names there
  * are. */
 const td_backend *td_backend_find(const char *name);
 

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -209,4 +210,37 @@ int td_children_first_failure(const td_child *children, int count)
         }
     }
     return first;
+}
+
+bool td_message_names(const char *message, const char *teller, long pid, const char *host)
+{
+    static const char BEFORE[] = "(pid ", BETWEEN[] = " on ";
+    for (const char *at = message; (at = strstr(at, BEFORE)) != NULL; at++) {
+        char *end;
+        if (strtol(at + strlen(BEFORE), &end, 10) != pid) {
+            continue;
+        }
+        const char *where = teller;
+        size_t length = strlen(teller);
+        if (strncmp(end, BETWEEN, strlen(BETWEEN)) == 0) {
+            where = end + strlen(BETWEEN);
+            length = strcspn(where, ")");
+        }
+        if (strlen(host) == length && strncmp(where, host, length) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int td_children_named(const td_child *children, int count, int self, const char *message)
+{
+    char host[128] = "";
+    gethostname(host, sizeof(host) - 1);
+    for (int i = 0; i < count; i++) {
+        if (i != self && td_message_names(message, host, children[i].pid, host)) {
+            return i;
+        }
+    }
+    return -1;
 }

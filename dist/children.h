@@ -50,5 +50,10 @@ int td_child_exit_code(int status); /* as shells count it: 128 + signal */
 /* Of children that failed and were just reaped, the likely cause: one that a signal ended before
  * one that complained, since survivors complain. -1: none failed. */
 int td_children_first_failure(const td_child *children, int count);
+/* Whether a message tells of a process, as those of survivors do: "rank 1 (pid 123) has died",
+ * which is on the teller's own host, or "rank 1 (pid 123 on host) ...". */
+bool td_message_names(const char *message, const char *teller, long pid, const char *host);
+/* The child, but `self`, that a message names, or -1. */
+int td_children_named(const td_child *children, int count, int self, const char *message);
 
 #endif

@@ -18,8 +18,6 @@ static void check_tensor(const td_tensor *t, const char *what)
                td_label(t));
     TD_REQUIRE(td_is_dense(t), TD_NOWHERE, "%s: the elements of %s do not lie side by side", what,
                td_label(t));
-    TD_REQUIRE(t->storage->device.type == TD_DEVICE_CPU, TD_NOWHERE,
-               "%s: %s is not on a CPU, where this group's backend works", what, td_label(t));
 }
 
 static void check_op(const td_tensor *t, td_reduction op, const char *what)
@@ -36,6 +34,12 @@ static void check_peer(const td_group *group, int peer, const char *what)
                "%s: rank %d does not exist in a group of %d", what, peer, group->size);
 }
 
+static void check_together(const td_tensor *a, const td_tensor *b, const char *what)
+{
+    TD_REQUIRE(td_same_device(td_device_of(a), td_device_of(b)), TD_NOWHERE,
+               "%s: %s and %s are on different devices", what, td_label(a), td_label(b));
+}
+
 /* all holds one piece for every rank: its elements are `size` times the piece's. */
 static void check_pieces(const td_group *group, const td_tensor *all, const td_tensor *piece,
                          const char *what)
@@ -45,17 +49,33 @@ static void check_pieces(const td_group *group, const td_tensor *all, const td_t
     TD_REQUIRE(td_numel(all) == group->size * td_numel(piece), TD_NOWHERE,
                "%s: %s must have %d times the elements of %s, one piece for every rank", what,
                td_label(all), group->size, td_label(piece));
+    check_together(all, piece, what);
+}
+
+/* Where the elements lie, on the host or on a GPU: the engine writes them there. */
+static void *elements_to_write(td_tensor *t, const char *what)
+{
+    td_begin_write(t, what);
+    return td_ptr(t);
+}
+
+/* Runs it where the tensor lies: on the group's engine for CPUs, or on the one for its GPU. */
+static td_status submit(td_group *group, td_collective *c, const td_tensor *t, td_work **work)
+{
+    return td_group_uses_device(group, t) ? td_device_submit(group, c, td_device_of(t), work)
+                                          : td_submit(group, c, 0, work);
 }
 
 /* ---- one tensor, in place ---- */
 
-static td_status submit_in_place(td_group *group, td_tensor *t, td_collective c, td_work **work)
+static td_status submit_in_place(td_group *group, td_tensor *t, td_collective c, td_work **work,
+                                 const char *what)
 {
     c.dtype = t->dtype;
     c.count = td_numel(t);
-    c.out = td_data_rw(t);
+    c.out = elements_to_write(t, what);
     c.in = c.out;
-    return td_submit(group, &c, 0, work);
+    return submit(group, &c, t, work);
 }
 
 td_status td_all_reduce(td_group *group, td_tensor *t, td_reduction op, td_work **work)
@@ -64,7 +84,7 @@ td_status td_all_reduce(td_group *group, td_tensor *t, td_reduction op, td_work 
     check_tensor(t, "td_all_reduce");
     check_op(t, op, "td_all_reduce");
     td_collective c = { .kind = TD_COLLECTIVE_ALL_REDUCE, .op = op };
-    return submit_in_place(group, t, c, work);
+    return submit_in_place(group, t, c, work, "td_all_reduce");
 }
 
 td_status td_broadcast(td_group *group, td_tensor *t, int root, td_work **work)
@@ -73,7 +93,7 @@ td_status td_broadcast(td_group *group, td_tensor *t, int root, td_work **work)
     check_tensor(t, "td_broadcast");
     check_peer(group, root, "td_broadcast");
     td_collective c = { .kind = TD_COLLECTIVE_BROADCAST, .peer = root };
-    return submit_in_place(group, t, c, work);
+    return submit_in_place(group, t, c, work, "td_broadcast");
 }
 
 td_status td_reduce(td_group *group, td_tensor *t, td_reduction op, int root, td_work **work)
@@ -83,7 +103,7 @@ td_status td_reduce(td_group *group, td_tensor *t, td_reduction op, int root, td
     check_op(t, op, "td_reduce");
     check_peer(group, root, "td_reduce");
     td_collective c = { .kind = TD_COLLECTIVE_REDUCE, .op = op, .peer = root };
-    return submit_in_place(group, t, c, work);
+    return submit_in_place(group, t, c, work, "td_reduce");
 }
 
 /* ---- pieces ---- */
@@ -96,10 +116,10 @@ td_status td_all_gather(td_group *group, td_tensor *out, const td_tensor *in, td
     check_pieces(group, out, in, "td_all_gather");
     td_collective c = { .kind = TD_COLLECTIVE_ALL_GATHER,
                         .dtype = in->dtype,
-                        .in = td_data(in),
-                        .out = td_data_rw(out),
+                        .in = td_ptr(in),
+                        .out = elements_to_write(out, "td_all_gather"),
                         .count = td_numel(in) };
-    return td_submit(group, &c, 0, work);
+    return submit(group, &c, in, work);
 }
 
 td_status td_reduce_scatter(td_group *group, td_tensor *out, const td_tensor *in, td_reduction op,
@@ -113,10 +133,10 @@ td_status td_reduce_scatter(td_group *group, td_tensor *out, const td_tensor *in
     td_collective c = { .kind = TD_COLLECTIVE_REDUCE_SCATTER,
                         .dtype = in->dtype,
                         .op = op,
-                        .in = td_data(in),
-                        .out = td_data_rw(out),
+                        .in = td_ptr(in),
+                        .out = elements_to_write(out, "td_reduce_scatter"),
                         .count = td_numel(out) };
-    return td_submit(group, &c, 0, work);
+    return submit(group, &c, in, work);
 }
 
 td_status td_gather(td_group *group, td_tensor *out, const td_tensor *in, int root, td_work **work)
@@ -132,10 +152,10 @@ td_status td_gather(td_group *group, td_tensor *out, const td_tensor *in, int ro
     td_collective c = { .kind = TD_COLLECTIVE_GATHER,
                         .dtype = in->dtype,
                         .peer = root,
-                        .in = td_data(in),
-                        .out = is_root ? td_data_rw(out) : NULL,
+                        .in = td_ptr(in),
+                        .out = is_root ? elements_to_write(out, "td_gather") : NULL,
                         .count = td_numel(in) };
-    return td_submit(group, &c, 0, work);
+    return submit(group, &c, in, work);
 }
 
 td_status td_scatter(td_group *group, td_tensor *out, const td_tensor *in, int root, td_work **work)
@@ -151,10 +171,10 @@ td_status td_scatter(td_group *group, td_tensor *out, const td_tensor *in, int r
     td_collective c = { .kind = TD_COLLECTIVE_SCATTER,
                         .dtype = out->dtype,
                         .peer = root,
-                        .in = is_root ? td_data(in) : NULL,
-                        .out = td_data_rw(out),
+                        .in = is_root ? td_ptr(in) : NULL,
+                        .out = elements_to_write(out, "td_scatter"),
                         .count = td_numel(out) };
-    return td_submit(group, &c, 0, work);
+    return submit(group, &c, out, work);
 }
 
 td_status td_all_to_all(td_group *group, td_tensor *out, const td_tensor *in, td_work **work)
@@ -168,12 +188,13 @@ td_status td_all_to_all(td_group *group, td_tensor *out, const td_tensor *in, td
         "td_all_to_all: %s and %s must be of one dtype and have the same number of elements, "
         "a multiple of %d",
         td_label(out), td_label(in), group->size);
+    check_together(out, in, "td_all_to_all");
     td_collective c = { .kind = TD_COLLECTIVE_ALL_TO_ALL,
                         .dtype = in->dtype,
-                        .in = td_data(in),
-                        .out = td_data_rw(out),
+                        .in = td_ptr(in),
+                        .out = elements_to_write(out, "td_all_to_all"),
                         .count = td_numel(in) / group->size };
-    return td_submit(group, &c, 0, work);
+    return submit(group, &c, in, work);
 }
 
 /* ---- messages ---- */
@@ -192,9 +213,9 @@ td_status td_send(td_group *group, const td_tensor *t, int to, td_work **work)
     td_collective c = { .kind = TD_COLLECTIVE_SEND,
                         .dtype = t->dtype,
                         .peer = to,
-                        .in = td_data(t),
+                        .in = td_ptr(t),
                         .count = td_numel(t) };
-    return td_submit(group, &c, 0, work);
+    return submit(group, &c, t, work);
 }
 
 td_status td_recv(td_group *group, td_tensor *t, int from, td_work **work)
@@ -205,9 +226,9 @@ td_status td_recv(td_group *group, td_tensor *t, int from, td_work **work)
     td_collective c = { .kind = TD_COLLECTIVE_RECV,
                         .dtype = t->dtype,
                         .peer = from,
-                        .out = td_data_rw(t),
+                        .out = elements_to_write(t, "td_recv"),
                         .count = td_numel(t) };
-    return td_submit(group, &c, 0, work);
+    return submit(group, &c, t, work);
 }
 
 /* ---- barriers and numbers ---- */

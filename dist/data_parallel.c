@@ -14,6 +14,8 @@
 #include "dist/dist.h"
 #include "dist/replica.h"
 #include "dist/sync_batch_norm.h"
+#include "tensor/across.h"
+#include "tensor/backend.h"
 #include "tensor/storage.h"
 
 #include <stdlib.h>
@@ -82,6 +84,21 @@ static void replicas_backward(td_node *node, const td_tensor *dy)
     }
 }
 
+/* sum += grad, which may lie on another device. */
+static void add_from(td_tensor *sum, const td_tensor *grad, td_site at)
+{
+    const td_kernels *kernels = td_kernels_of(td_device_of(sum));
+    if (td_backend_of(td_device_of(sum)) == NULL) {
+        kernels->axpy(sum, 1.0, grad);
+        return;
+    }
+    int64_t scope = td_scope_begin();
+    td_tensor *here = td_step_new_like(sum, at);
+    td_copy_across(here, grad);
+    kernels->axpy(sum, 1.0, here);
+    td_scope_end(scope, NULL);
+}
+
 /* Adds what the replicas have for tensor i of the list. */
 static void collect_tensor(td_node *node, const parallel_call *call, int i)
 {
@@ -97,11 +114,10 @@ static void collect_tensor(td_node *node, const parallel_call *call, int i)
         if (slot.grad == NULL) {
             return;
         }
-        const td_kernels *kernels = td_kernels_of(td_device_of(slot.grad));
         if (slot.accumulate) {
-            kernels->axpy(slot.grad, 1.0, grad);
+            add_from(slot.grad, grad, td_node_site(node));
         } else {
-            kernels->copy(slot.grad, grad);
+            td_copy_across(slot.grad, grad);
         }
         slot.accumulate = true;
     }
@@ -113,14 +129,13 @@ static void collect_batch(td_node *node, const parallel_call *call, int i)
         return;
     }
     td_tensor *whole = td_step_new_like(td_node_input(node, i), td_node_site(node));
-    const td_kernels *kernels = td_kernels_of(td_device_of(whole));
     for (int k = 1; k < call->pieces; k++) {
         td_tensor piece = piece_of(whole, call, k);
         const td_tensor *grad = call->batch[k] != NULL ? td_grad(call->batch[k]) : NULL;
         if (grad != NULL) {
-            kernels->copy(&piece, grad);
+            td_copy_across(&piece, grad);
         } else {
-            kernels->fill(&piece, 0.0);
+            td_kernels_of(td_device_of(whole))->fill(&piece, 0.0);
         }
     }
     td_input_grad_is(node, i, whole);
@@ -205,7 +220,7 @@ static td_tensor *gather(parallel_call *call, td_tensor *token, const td_tensor 
     td_tensor *y = td_step_new(shape, first->dtype, layout, s->devices[0], at);
     for (int i = 1; i < call->pieces; i++) {
         td_tensor piece = piece_of(y, call, i);
-        td_kernels_of(s->devices[0])->copy(&piece, call->outputs[i]);
+        td_copy_across(&piece, call->outputs[i]);
     }
     return td_record(&(td_record_args){ .op = "replicas",
                                         .backward = replicas_backward,
@@ -297,9 +312,12 @@ static td_status check_devices(const td_module *model, const td_device *devices,
     return TD_OK;
 }
 
-/* The devices share the processors: each pool gets its part. */
+/* CPU devices share the processors: each pool gets its part. */
 static td_status share_threads(parallel_state *s)
 {
+    if (s->devices[0].type != TD_DEVICE_CPU) {
+        return TD_OK;
+    }
     int all = td_threads(s->devices[0]), each = all / s->count > 0 ? all / s->count : 1;
     s->threads = all;
     for (int i = 0; i < s->count; i++) {

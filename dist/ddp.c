@@ -3,6 +3,8 @@
 
 #include "nn/module.h"
 #include "nn/params.h"
+#include "tensor/storage.h"
+#include "tensor/streams.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +14,15 @@
 /* All buffers into the bytes that travel, or back. */
 static void copy_buffers(td_ddp_state *s, bool in)
 {
-    char *bytes = td_data_rw(s->buffers);
+    td_device device = td_device_of(s->buffers);
+    char *bytes = td_ptr(s->buffers);
     for (int i = 0; i < s->buffer_count; i++) {
         td_tensor *t = s->buffer_list[i];
         size_t size = (size_t)td_numel(t) * td_dtype_size(t->dtype);
-        memcpy(in ? bytes : td_data_rw(t), in ? td_data(t) : bytes, size);
+        if (!in) {
+            td_begin_write(t, "DDP");
+        }
+        td_memory_move(device, in ? bytes : td_ptr(t), in ? td_ptr(t) : bytes, size);
         bytes += size;
     }
 }
@@ -133,7 +139,6 @@ static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
     s->group = o->group != NULL ? o->group : td_dist_world();
     s->rank = td_group_rank(s->group);
     s->world = td_group_size(s->group);
-    o->bucket_cap_mb = o->bucket_cap_mb > 0.0 ? o->bucket_cap_mb : 5.0;
     o->powersgd_rank = o->powersgd_rank > 0 ? o->powersgd_rank : 1;
     o->powersgd_start = o->powersgd_start > 0 ? o->powersgd_start : 1000;
     const char *hook = o->comm_hook;
@@ -149,6 +154,13 @@ static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
                        hook);
     }
     return TD_OK;
+}
+
+/* What the group reduces without copies: registered memory on CPUs, a GPU's own memory there. */
+td_tensor *td_ddp_new_memory(td_ddp_state *s, td_device device, int64_t count, td_dtype dtype)
+{
+    return device.type == TD_DEVICE_CPU ? td_group_memory(s->group, count, dtype)
+                                        : td_zeros(TD_SHAPE(count), dtype, device);
 }
 
 static td_status list_buffers(td_ddp_state *s)
@@ -170,7 +182,7 @@ static td_status list_buffers(td_ddp_state *s)
     }
     td_state_list_free(&list);
     if (bytes > 0) {
-        s->buffers = td_group_memory(s->group, (int64_t)bytes, TD_U8);
+        s->buffers = td_ddp_new_memory(s, td_device_of(s->buffer_list[0]), (int64_t)bytes, TD_U8);
     }
     return s->buffer_list != NULL && (bytes == 0 || s->buffers != NULL) ? TD_OK : TD_E_NOMEM;
 }
@@ -196,7 +208,7 @@ static td_status lay_out(td_ddp_state *s)
 {
     TD_TRY(td_ddp_first_order(s));
     td_tensor *flat = td_params_flat(s->params);
-    td_tensor *memory = td_group_memory(s->group, td_numel(flat), flat->dtype);
+    td_tensor *memory = td_ddp_new_memory(s, td_device_of(flat), td_numel(flat), flat->dtype);
     if (memory == NULL) {
         return TD_E_NOMEM;
     }
@@ -226,6 +238,15 @@ static void set_replica(td_module *m, const char *path, void *user)
 static td_status prepare(td_module *ddp)
 {
     td_ddp_state *s = ddp->state;
+    bool on_gpu = s->model->device.type != TD_DEVICE_CPU;
+    if (s->options.bucket_cap_mb <= 0.0) {
+        s->options.bucket_cap_mb = on_gpu ? 25.0 : 5.0;
+    }
+    if (on_gpu && s->compression == TD_DDP_POWERSGD) {
+        return td_fail(TD_E_UNSUPPORTED,
+                       "td_ddp: powersgd works on CPUs only; on %s take bf16, fp16 or none",
+                       td_device_name(s->model->device));
+    }
     TD_TRY(td_ddp_check_same(s->group, s->model, &s->options));
     s->params = td_parameters(ddp);
     if (s->params == NULL) {

@@ -51,13 +51,15 @@ typedef struct td_ddp_join {
 /* Seconds on CLOCK_MONOTONIC, and counts at the beginning of the forward under way. */
 typedef struct td_ddp_meter {
     double buffers_begin, forward_begin, forward_end, wait_begin;
-    double buffers; /* how long their broadcast took */
-    double lost;    /* by forward and backward, to communication */
-    double delay;   /* that this thread waited for a core */
-    double system;  /* that it spent in the kernel */
-    double engine;  /* CPU that communication used */
-    int delays;     /* file with this thread's waits for a core */
-    int thread;     /* whose it is; 0: none is open */
+    double buffers;          /* how long their broadcast took */
+    double lost;             /* by forward and backward, to communication */
+    double launches, packed; /* in backward: sending buckets off, and of that, packing them */
+    double packed_late;      /* packing and unpacking after it */
+    double delay;            /* that this thread waited for a core */
+    double system;           /* that it spent in the kernel */
+    double engine;           /* CPU that communication used */
+    int delays;              /* file with this thread's waits for a core */
+    int thread;              /* whose it is; 0: none is open */
 } td_ddp_meter;
 
 struct td_ddp_state {
@@ -129,6 +131,9 @@ td_status td_ddp_rebuild(td_ddp_state *s); /* collective; once all ranks can */
 /* A checkpoint has brought its order of the parameters: that is as good as having rebuilt. */
 td_status td_ddp_follow_layout(td_ddp_state *s);
 
+/* ddp.c: zeroed memory for collectives where the model lies. */
+td_tensor *td_ddp_new_memory(td_ddp_state *s, td_device device, int64_t count, td_dtype dtype);
+
 /* ddp_reduce.c */
 bool td_ddp_watch_gradients(td_ddp_state *s); /* false: no memory */
 void td_ddp_arm(td_ddp_state *s);
@@ -164,6 +169,10 @@ void td_ddp_begin_buffers(td_ddp_state *s);
 void td_ddp_begin_forward(td_ddp_state *s);
 void td_ddp_end_forward(td_ddp_state *s);
 void td_ddp_begin_wait(td_ddp_state *s);
+/* Since `begin`, of td_ddp_mark, this thread has sent a bucket off, or packed or unpacked one. */
+double td_ddp_mark(const td_ddp_state *s);
+void td_ddp_note_launch(td_ddp_state *s, double begin);
+void td_ddp_note_packing(td_ddp_state *s, double begin);
 void td_ddp_keep_figures(td_ddp_state *s);
 void td_ddp_free_meter(td_ddp_state *s);
 

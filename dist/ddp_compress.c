@@ -15,8 +15,8 @@ td_status td_ddp_compress_setup(td_ddp_state *s)
         return TD_OK;
     }
     if (s->wire == NULL) {
-        s->wire =
-            td_group_memory(s->group, td_numel(td_params_flat_grad(s->params)), wire_dtype(s));
+        s->wire = td_ddp_new_memory(s, td_device_of(td_params_flat(s->params)),
+                                    td_numel(td_params_flat_grad(s->params)), wire_dtype(s));
     }
     for (int i = 0; s->wire != NULL && i < s->bucket_count; i++) {
         td_ddp_bucket *b = &s->buckets[i];

@@ -5,6 +5,7 @@
 #include "dist/ddp.h"
 
 #include "dist/clock.h"
+#include "dist/device_engine.h"
 #include "dist/trace.h"
 
 #include <stdlib.h>
@@ -88,14 +89,20 @@ static void restore_unreached(td_ddp_state *s)
 
 static void launch(td_ddp_state *s, td_ddp_bucket *b)
 {
+    double begin = td_ddp_mark(s);
     if (!s->launched) {
         s->launched = true;
         td_ddp_note(s, td_ddp_announce(s, TD_DDP_REDUCTION));
     }
     clear_missing(s, b);
+    double packing = td_ddp_mark(s);
     if (s->status == TD_OK) {
         td_ddp_note(s, td_ddp_launch_bucket(s, b));
     }
+    if (s->compression != TD_DDP_PLAIN) {
+        td_ddp_note_packing(s, packing);
+    }
+    td_ddp_note_launch(s, begin);
 }
 
 static void launch_full(td_ddp_state *s)
@@ -275,18 +282,25 @@ static void wait_for(td_ddp_state *s, int bucket, double *last_end)
 
 static void wait_for_all(td_ddp_state *s)
 {
+    if (s->status == TD_OK) { /* a GPU's optimizer waits for one event, that of the last bucket */
+        td_ddp_note(s, td_device_join_all(s->group));
+    }
     double last_end = 0.0;
     bool second = s->compression == TD_DDP_POWERSGD && td_powersgd_active(s);
     for (int i = 0; i < s->bucket_count; i++) {
         wait_for(s, i, &last_end);
         if (second && s->status == TD_OK) {
+            double begin = td_ddp_mark(s);
             td_ddp_note(s, td_powersgd_second(s, &s->buckets[i]));
+            td_ddp_note_packing(s, begin);
         }
     }
     for (int i = 0; i < s->bucket_count; i++) {
         wait_for(s, i, &last_end);
         if (s->status == TD_OK) {
+            double begin = td_ddp_mark(s);
             td_ddp_note(s, td_ddp_unpack_bucket(s, &s->buckets[i]));
+            td_ddp_note_packing(s, begin);
         }
     }
 }

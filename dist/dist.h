@@ -165,18 +165,20 @@ td_status td_ddp_join_end(td_module *ddp);
 
 /* Seconds of the last step. Communication is that of buckets and buffers, from the moment when it
  * begins to run until it is done, waiting for slower ranks included. Exposed is the part by which
- * it makes the step longer: what was waited for, and what forward and backward lost because
- * communication ran on their core. (That part is measured on the thread that calls them: with
- * several computing threads it is a lower bound. Linux counts in ticks of some milliseconds here,
- * so look at means of many steps.) */
+ * it makes the step longer: what was waited for, what sending cost, and what forward and backward
+ * lost because communication ran on their core. (That last part is measured on the thread that
+ * calls them: with several computing threads it is a lower bound. Linux counts in ticks of some
+ * milliseconds here, so look at means of many steps.) */
 typedef struct td_ddp_figures {
     int buckets;
     int64_t bucket_bytes[64]; /* the first 64 */
     bool rebuilt;
     double forward, backward, communication, exposed;
     double overlap; /* 1 - exposed/communication */
-    double lost;    /* the part of `exposed` that made forward and backward longer */
-    double cpu;     /* that communication used in threads of its own */
+    /* The parts of `exposed`: for buckets and buffers; in the hooks of gradients, to send buckets
+     * off; what communication hooks compute (casts, factors); what forward and backward lost. */
+    double waiting, hooks, packing, lost;
+    double cpu; /* that communication used in threads of its own */
     int64_t steps;
 } td_ddp_figures;
 td_ddp_figures td_ddp_last_figures(const td_module *ddp);

@@ -71,6 +71,7 @@ void td_finish_work(td_group *group, td_work *work, td_status status)
         snprintf(work->message, sizeof work->message, "%s", td_last_error());
     }
     work->ended = td_clock();
+    group->queue.outstanding--;
     atomic_store(&work->done, true);
     pthread_cond_broadcast(&group->queue.done);
 }
@@ -128,7 +129,7 @@ static void start_messages(td_group *group, bool background)
 }
 
 /* Looks once at everything that is under way; whether something has ended. Without the lock: the
- * list belongs to the driver. */
+ * list belongs to the driver. Whoever waited for the last of it may end the group from then on. */
 static bool poll_messages(td_group *group)
 {
     bool ended = false;

@@ -2,6 +2,7 @@
 
 #include "dist/clock.h"
 #include "dist/hostlist.h"
+#include "dist/nccl/nccl_api.h"
 #include "dist/rendezvous.h"
 #include "dist/watchdog.h"
 #include "dist/watched_store.h"
@@ -33,6 +34,7 @@ void td_group_break(td_group *group, td_status status, const char *cause)
         atomic_store(&group->broken, status);
     }
     pthread_mutex_unlock(&group->queue.lock);
+    td_device_abort(group);
     if (group->engine != NULL && group->backend->abort != NULL) {
         group->backend->abort(group->engine, (td_status)atomic_load(&group->broken), group->cause);
     }
@@ -186,13 +188,15 @@ static td_status start_engine(td_group *group, const int *ranks)
     return TD_OK;
 }
 
-static void free_group(td_group *group)
+void td_group_end(td_group *group)
 {
     if (group == NULL) {
         return;
     }
+    td_queue_stop(group);
     td_watchdog_stop(group);
-    td_queue_end(group);
+    td_device_end(group);
+    td_queue_free(group);
     td_group_forget_memory(group);
     if (group->engine != NULL) {
         group->backend->destroy(group->engine);
@@ -205,6 +209,32 @@ static bool asked_for_check(void)
 {
     const char *text = getenv("TANDEM_DIST_DEBUG");
     return text != NULL && strcmp(text, "") != 0 && strcmp(text, "0") != 0;
+}
+
+/* Whether there is a GPU, and NCCL; otherwise td_last_error(). */
+static bool can_use_nccl(void)
+{
+    char own[16];
+    td_device device;
+    snprintf(own, sizeof own, "cuda:%d", dist.met.local_rank % TD_MAX_DEVICES);
+    bool gpu =
+        td_device_parse(own, &device) == TD_OK || td_device_parse("cuda:0", &device) == TD_OK;
+    if (gpu && td_nccl_load() != NULL) {
+        return true;
+    }
+    char why[1024];
+    snprintf(why, sizeof why, "%s", td_last_error());
+    td_fail(TD_E_UNSUPPORTED, "backend nccl is for GPUs: %s", why);
+    return false;
+}
+
+/* nccl is for GPUs' memory; what lies in the CPU's goes over the engine that is taken otherwise. */
+static const td_backend *find_backend(const char *name)
+{
+    if (strcmp(name, "nccl") != 0) {
+        return td_backend_find(name);
+    }
+    return can_use_nccl() ? td_backend_find(dist.met.one_host ? "shm" : "gloo") : NULL;
 }
 
 /* A group of `size` ranks (those of the world, or all if ranks is NULL), of which this is number
@@ -229,7 +259,9 @@ static td_status make_group(int rank, int size, const int *ranks, const char *ba
         free(group);
         return status;
     }
-    group->backend = td_backend_find(backend);
+    group->backend = find_backend(backend);
+    snprintf(group->device_wish, sizeof group->device_wish, "%s",
+             strcmp(backend, "nccl") == 0 ? backend : "");
     status = start_engine(group, ranks);
     if (status == TD_OK || group->engine != NULL) {
         td_status queue = td_queue_init(group);
@@ -243,7 +275,7 @@ static td_status make_group(int rank, int size, const int *ranks, const char *ba
         status = td_watchdog_start(group);
     }
     if (status != TD_OK) {
-        free_group(group);
+        td_group_end(group);
         return status;
     }
     *out = group;
@@ -294,7 +326,7 @@ void td_dist_destroy(void)
         return;
     }
     while (dist.group_count > 0) {
-        free_group(dist.groups[--dist.group_count]);
+        td_group_end(dist.groups[--dist.group_count]);
         dist.groups[dist.group_count] = NULL;
     }
     dist.initialized = false;
@@ -353,7 +385,7 @@ int td_group_size(const td_group *group)
 
 const char *td_group_backend(const td_group *group)
 {
-    return group->backend->name;
+    return group->device_wish[0] != '\0' ? group->device_wish : group->backend->name;
 }
 
 /* This rank's place in the list, negative if it is not there. */
@@ -394,7 +426,7 @@ td_status td_group_new(const int *ranks, int count, td_group **group)
         td_ranks_text(member, world->size, true, list, sizeof list);
         free(member);
         snprintf(label, sizeof label, "group of ranks %s: ", list);
-        status = make_group(place, count, ranks, world->backend->name, label, group);
+        status = make_group(place, count, ranks, td_group_backend(world), label, group);
     }
     dist.groups[dist.group_count++] = *group;
     return status;
@@ -408,5 +440,5 @@ void td_group_free(td_group *group)
     TD_REQUIRE(group != dist.groups[0], TD_NOWHERE,
                "td_group_free: this is the world; td_dist_destroy ends it");
     dist.groups[group->index] = NULL;
-    free_group(group);
+    td_group_end(group);
 }

@@ -3,6 +3,7 @@
 #define TD_DIST_GROUP_H
 
 #include "dist/backend.h"
+#include "dist/device_engine.h"
 #include "dist/work.h"
 
 #include <pthread.h>
@@ -28,6 +29,11 @@ struct td_group {
     atomic_int broken; /* td_status */
     char cause[TD_CAUSE_BYTES];
 
+    /* GPUs' collectives (device_engine.h). */
+    char device_wish[16]; /* "nccl" if the group was asked for that; "": the best */
+    _Atomic(td_device_engine *) device_engine, device_messages;
+    uint64_t device_collectives; /* numbers given out */
+
     /* The watchdog's. */
     pthread_t watchdog;
     bool watched;      /* it runs */
@@ -47,6 +53,10 @@ void td_group_break(td_group *group, td_status status, const char *cause);
 
 /* Fails with the cause if the group is broken. */
 td_status td_group_check(td_group *group);
+
+/* Ends its threads, its engine and itself. What is outstanding fails; the watchdog sees to it that
+ * it does. NULL: nothing to do. */
+void td_group_end(td_group *group);
 
 /* Memory that was lent and has not come back ends with the group. */
 void td_group_forget_memory(td_group *group);

@@ -312,7 +312,14 @@ static void on_join(node *n, const char *text)
     }
 }
 
-/* The earliest failure of a round is the cause; a node's clock is good enough to tell. */
+/* Whether a's message tells of b's end. */
+static bool names(const td_worker_failure *a, const td_worker_failure *b)
+{
+    return td_message_names(a->message, a->host, b->pid, b->host);
+}
+
+/* The earliest failure of a round is the cause, or the one that a survivor of another node has
+ * named; a node's clock is good enough to tell. */
 static void on_fail(td_coordinator *c, const char *text)
 {
     td_worker_failure failure;
@@ -325,8 +332,11 @@ static void on_fail(td_coordinator *c, const char *text)
         c->uses_budget = true;
         c->first = failure;
         begin_stop(c);
-    } else if (c->phase == STOPPING && c->first.when > 0 && failure.when < c->first.when) {
-        c->first = failure;
+    } else if (c->phase == STOPPING && c->first.when > 0) {
+        bool named = names(&c->first, &failure), names_it = names(&failure, &c->first);
+        if (named != names_it ? named : failure.when < c->first.when) {
+            c->first = failure;
+        }
     }
 }
 

@@ -14,6 +14,8 @@
 
 enum { OWN_VARIABLES = 16, TAIL_BYTES = 900, TAIL_LINES = 8 };
 
+static const double LINGER = 0.5; /* for the end of a process that a survivor has named */
+
 struct td_workers {
     const td_launch_options *options;
     const char *master_host;
@@ -387,6 +389,27 @@ static void reap(td_workers *w)
     }
 }
 
+/* The failure that the others follow from: what a survivor's message names, if that has failed,
+ * too. A large process that is killed takes a while to end; its survivors may be faster. False: it
+ * is still on its way out. */
+static bool find_cause(const td_workers *w, int first, td_worker_failure *failure)
+{
+    describe_failure(w, first, failure);
+    for (int hops = 0; hops < w->count; hops++) {
+        int named = td_children_named(w->children, w->count, first, failure->message);
+        const td_child *c = &w->children[named < 0 ? first : named];
+        if (c->running) {
+            return td_clock() > w->children[first].ended + LINGER;
+        }
+        if (named < 0 || !td_child_failed(c->status)) {
+            break;
+        }
+        first = named;
+        describe_failure(w, first, failure);
+    }
+    return true;
+}
+
 bool td_workers_look(td_workers *w, td_worker_failure *failure)
 {
     bool was_running = td_workers_running(w) > 0;
@@ -400,11 +423,10 @@ bool td_workers_look(td_workers *w, td_worker_failure *failure)
     }
     /* What ends after it was asked to is no failure. */
     int first = w->failed || w->stopping ? -1 : td_children_first_failure(w->children, w->count);
-    if (first < 0) {
+    if (first < 0 || !find_cause(w, first, failure)) {
         return false;
     }
     w->failed = true;
-    describe_failure(w, first, failure);
     return true;
 }
 

@@ -1,6 +1,7 @@
 #include "dist/replica.h"
 
 #include "nn/module.h"
+#include "tensor/across.h"
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
 
@@ -86,7 +87,7 @@ static void run_forward(td_replica *r)
     td_tensor *input =
         wants_grad ? new_leaf(r, x)
                    : td_step_new(td_shape_of(x), x->dtype, layout_of(x), r->device, TD_HERE);
-    td_kernels_of(r->device)->copy(input, x);
+    td_copy_across(input, x);
     if (wants_grad) {
         td_requires_grad(input, true);
     }
@@ -110,7 +111,7 @@ static void run_backward(td_replica *r)
     if (td_needs_grad(r->output)) {
         int64_t scope = td_scope_begin();
         td_tensor *gradient = td_step_new_like(r->output, TD_HERE);
-        td_kernels_of(r->device)->copy(gradient, &r->gradient);
+        td_copy_across(gradient, &r->gradient);
         td_backward_from(r->output, gradient);
         td_scope_end(scope, NULL);
     }

@@ -178,6 +178,15 @@ static bool read_report(const spawning *s, int rank, double *when, char *message
     return true;
 }
 
+/* For a while. */
+static void wait_for_end(spawning *s, int rank)
+{
+    for (double end = td_clock() + LINGER; s->children[rank].running && td_clock() < end;) {
+        td_signal_watch_wait(&s->watch, LOOK_EVERY / 10);
+        td_children_reap(s->children, s->count);
+    }
+}
+
 /* The rank to blame, and its message. A rank that ended with a report may only have suffered from
  * another, which reported before it and is still on its way out; that one is waited for a little.
  */
@@ -196,9 +205,17 @@ static int find_culprit(spawning *s, int failed, char *message, size_t size)
             snprintf(message, size, "%s", other);
         }
     }
-    for (double end = td_clock() + LINGER; s->children[culprit].running && td_clock() < end;) {
-        td_signal_watch_wait(&s->watch, LOOK_EVERY / 10);
-        td_children_reap(s->children, s->count);
+    wait_for_end(s, culprit);
+    /* One that was killed reports nothing; but the others tell of it, and a large process takes
+     * longer to end than they. */
+    int named = td_children_named(s->children, s->count, culprit, message);
+    if (named >= 0) {
+        wait_for_end(s, named);
+        if (!s->children[named].running && td_child_failed(s->children[named].status)) {
+            message[0] = '\0';
+            (void)read_report(s, named, &when, message, size);
+            return named;
+        }
     }
     return culprit;
 }

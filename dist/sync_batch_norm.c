@@ -8,7 +8,8 @@
  *     dx = w inv_std (g - sum(g)/n - x_hat sum(g x_hat)/n)      x_hat = (x - mean) inv_std
  *
  * The gradients of weight and bias are this rank's own sums: DDP averages them. All passes over the
- * pictures are done by the device's plain batch-norm kernels, told which statistics to use. */
+ * pictures are done by the device's plain batch-norm kernels, told which statistics to use; what is
+ * per channel is computed on the host, also for GPUs. */
 #include "dist/sync_batch_norm.h"
 
 #include "dist/replica.h"
@@ -66,11 +67,12 @@ static void find_moments(sync_norm *sync, const td_tensor *x, td_site at)
                                             .mean = mean,
                                             .inv_std = inv_std,
                                             .y = td_step_new_like(x, at) });
-    const double *m = td_data(mean), *s = td_data(inv_std);
     mine[0] = (double)count;
+    double *m = mine + 1, *m2 = m + channels;
+    td_read(mean, m, TD_F64);
+    td_read(inv_std, m2, TD_F64);
     for (int64_t c = 0; c < channels; c++) {
-        mine[1 + c] = m[c];
-        mine[1 + channels + c] = (double)count / (s[c] * s[c]); /* 0 where s is infinite */
+        m2[c] = (double)count / (m2[c] * m2[c]); /* 0 where inv_std is infinite */
     }
     td_scope_end(scope, NULL);
 }
@@ -107,10 +109,14 @@ static void update_running(td_tensor *running, double momentum, const double *va
     if (running == NULL) {
         return;
     }
-    for (int64_t c = 0; c < running->shape[0]; c++) {
-        double old = td_get(running, &c);
-        td_set(running, &c, (1.0 - momentum) * old + momentum * value[c] * scale);
+    int64_t channels = running->shape[0];
+    double *values = td_scratch(TD_CPU, (size_t)channels * sizeof *values);
+    td_read(running, values, TD_F64);
+    for (int64_t c = 0; c < channels; c++) {
+        values[c] = (1.0 - momentum) * values[c] + momentum * value[c] * scale;
     }
+    td_write(running, values, TD_F64);
+    td_scratch_free(TD_CPU, values);
 }
 
 static void sync_backward(td_node *node, const td_tensor *dy);
@@ -147,10 +153,14 @@ static td_tensor *normalise(sync_norm *sync, td_tensor *x, td_tensor *weight, td
 static void check(const td_tensor *x, const td_tensor *weight, const td_tensor *add, td_site at)
 {
     td_check_float(x, "sync_batch_norm", "x", at);
-    TD_REQUIRE((x->ndim == 2 || x->ndim == 4) && x->shape[1] == weight->shape[0], at,
-               "sync_batch_norm: x%s must be [N,%lld] or [N,%lld,H,W]", TD_SHAPE_TEXT(x),
-               (long long)weight->shape[0], (long long)weight->shape[0]);
-    td_check_mixed(x, weight, "sync_batch_norm", at);
+    TD_REQUIRE(x->ndim == 2 || x->ndim == 4, at, "sync_batch_norm: x%s must be [N,C] or [N,C,H,W]",
+               TD_SHAPE_TEXT(x));
+    if (weight != NULL) { /* otherwise it is 1 */
+        TD_REQUIRE(x->shape[1] == weight->shape[0], at,
+                   "sync_batch_norm: x%s must be [N,%lld] or [N,%lld,H,W]", TD_SHAPE_TEXT(x),
+                   (long long)weight->shape[0], (long long)weight->shape[0]);
+        td_check_mixed(x, weight, "sync_batch_norm", at);
+    }
     if (add != NULL) {
         td_check_tensor(add, "sync_batch_norm", "add", at);
         td_check_match(x, add, "sync_batch_norm", at);
@@ -171,7 +181,8 @@ static td_tensor *sync_forward(void *user, td_tensor *x, td_tensor *weight, td_t
     find_moments(sync, x, at);
     require_collective(td_all_gather(sync->group, sync->all, sync->mine, NULL), at);
     td_tensor *mean = new_channels(x, TD_F64, at), *variance = new_channels(x, TD_F64, at);
-    double *m = td_data_rw(mean), *v = td_data_rw(variance);
+    size_t bytes = (size_t)x->shape[1] * sizeof(double);
+    double *m = td_scratch(TD_CPU, 2 * bytes), *v = m + x->shape[1];
     double n = merge_moments(sync, x->shape[1], m, v);
     TD_REQUIRE(n > 1.0, at,
                "sync_batch_norm: all ranks together have %.0f value%s per channel; training needs "
@@ -180,6 +191,9 @@ static td_tensor *sync_forward(void *user, td_tensor *x, td_tensor *weight, td_t
     double momentum = o->momentum != 0.0 ? o->momentum : 0.1;
     update_running(running_mean, momentum, m, 1.0);
     update_running(running_var, momentum, v, n / (n - 1.0));
+    td_write(mean, m, TD_F64);
+    td_write(variance, v, TD_F64);
+    td_scratch_free(TD_CPU, m);
     return normalise(sync, x, weight, bias, mean, variance, n, o, at);
 }
 
@@ -217,14 +231,21 @@ static void give_dx(td_node *node, const td_tensor *part, const td_tensor *sums)
     int64_t channels = x->shape[1];
     td_tensor *slope = new_channels(x, TD_F64, at), *shift = new_channels(x, TD_F64, at);
     td_tensor *ones = new_channels(x, TD_F64, at);
-    double *a = td_data_rw(slope), *c = td_data_rw(shift);
+    double *a = td_scratch(TD_CPU, 4 * (size_t)channels * sizeof *a), *c = a + channels;
+    double *inv_std = c + channels, *w = inv_std + channels;
     const double *g = td_data(sums), *gx = g + channels;
-    const double *inv_std = td_ptr(td_saved(node, SAVED_INV_STD));
+    td_read(td_saved(node, SAVED_INV_STD), inv_std, TD_F64);
+    if (weight != NULL) {
+        td_read(weight, w, TD_F64);
+    }
     for (int64_t i = 0; i < channels; i++) {
-        double scale = td_get(weight, &i) * inv_std[i];
+        double scale = weight != NULL ? w[i] * inv_std[i] : inv_std[i];
         a[i] = -scale * inv_std[i] * gx[i] / params->count;
         c[i] = -scale * g[i] / params->count;
     }
+    td_write(slope, a, TD_F64);
+    td_write(shift, c, TD_F64);
+    td_scratch_free(TD_CPU, a);
     const td_kernels *kernels = td_kernels_of(td_device_of(x));
     kernels->fill(ones, 1.0);
     td_tensor *dx = td_step_new_like(x, at);
@@ -266,9 +287,9 @@ static void sync_backward(td_node *node, const td_tensor *dy)
     }
     if (wants_x) {
         td_tensor *sums = params->sync->sums;
-        size_t bytes = (size_t)x->shape[1] * sizeof(double);
-        memcpy(td_data_rw(sums), td_data(g), bytes);
-        memcpy((char *)td_data_rw(sums) + bytes, td_data(gx), bytes);
+        double *both = td_data_rw(sums);
+        td_read(g, both, TD_F64);
+        td_read(gx, both + x->shape[1], TD_F64);
         require_collective(td_all_reduce(params->sync->group, sums, TD_SUM, NULL), at);
         give_dx(node, args.dx, sums);
     }

@@ -330,6 +330,11 @@ static void *watch(void *arg)
             look(group, &c, begun, count);
             pthread_mutex_lock(&q->lock);
         }
+        if (group->device_engine != NULL && !group->watchdog_stops) {
+            pthread_mutex_unlock(&q->lock);
+            td_device_look(group);
+            pthread_mutex_lock(&q->lock);
+        }
     }
     pthread_mutex_unlock(&q->lock);
     return NULL;

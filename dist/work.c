@@ -70,6 +70,7 @@ static td_status run_here(td_group *group, td_collective *c, double timeout)
     double now = td_clock();
     c->deadline = now + timeout;
     q->busy = true;
+    q->outstanding++;
     td_note_begin(q, c, now);
     pthread_mutex_unlock(&q->lock);
     unsigned mode = td_flush_denormals();
@@ -77,6 +78,7 @@ static td_status run_here(td_group *group, td_collective *c, double timeout)
     td_restore_denormals(mode);
     pthread_mutex_lock(&q->lock);
     q->current_begun = 0;
+    q->outstanding--;
     td_engine_is_free(q);
     return status;
 }
@@ -111,7 +113,9 @@ static td_work *enqueue(td_group *group, const td_collective *c, double timeout)
     work->queued = td_clock();
     work->begun = work->ended = 0;
     work->status = TD_OK;
+    work->device = NULL;
     atomic_store(&work->done, false);
+    q->outstanding++;
     if (group->engine == NULL) {
         work->begun = work->queued;
         run_alone(c);
@@ -166,6 +170,28 @@ td_status td_submit(td_group *group, td_collective *c, double timeout, td_work *
     return td_work_wait(work, 0);
 }
 
+td_work *td_work_of_device(td_group *group, const td_collective *c, td_device_engine *engine,
+                           uint64_t ticket)
+{
+    pthread_mutex_lock(&group->queue.lock);
+    td_work *work = take_handle(&group->queue);
+    pthread_mutex_unlock(&group->queue.lock);
+    if (work == NULL) {
+        td_fail(TD_E_NOMEM, "out of memory for the handle of a collective");
+        return NULL;
+    }
+    work->c = *c;
+    work->group = group;
+    work->timeout = group->timeout;
+    work->queued = work->begun = td_clock();
+    work->ended = 0;
+    work->status = TD_OK;
+    work->device = engine;
+    work->ticket = ticket;
+    atomic_store(&work->done, engine == NULL);
+    return work;
+}
+
 void td_engine_acquire(td_group *group)
 {
     td_queue *q = &group->queue;
@@ -206,10 +232,27 @@ static void give_up(td_work *work, double timeout)
     pthread_mutex_lock(&q->lock);
 }
 
+/* The GPU's later work comes behind the collective; the host does not wait for either. */
+static td_status join_device(td_work *work)
+{
+    td_group *group = work->group;
+    td_status status = td_group_check(group);
+    if (status == TD_OK) {
+        status = work->device->type->join(work->device, work->ticket);
+    }
+    pthread_mutex_lock(&group->queue.lock);
+    give_handle(&group->queue, work);
+    pthread_mutex_unlock(&group->queue.lock);
+    return status;
+}
+
 td_status td_work_wait(td_work *work, double timeout)
 {
     td_group *group = work->group;
     td_queue *q = &group->queue;
+    if (work->device != NULL) {
+        return join_device(work);
+    }
     pthread_mutex_lock(&q->lock);
     struct timespec end = when(td_clock() + timeout);
     while (timeout > 0 && !atomic_load(&work->done)) {
@@ -235,7 +278,8 @@ td_status td_work_wait(td_work *work, double timeout)
 
 bool td_work_test(const td_work *work)
 {
-    return atomic_load(&work->done);
+    return work->device != NULL ? work->device->type->reached(work->device, work->ticket)
+                                : atomic_load(&work->done);
 }
 
 void td_work_times(const td_work *work, double *queued, double *begun, double *ended)
@@ -280,11 +324,12 @@ td_status td_queue_init(td_group *group)
     return TD_OK;
 }
 
-void td_queue_end(td_group *group)
+void td_queue_stop(td_group *group)
 {
     td_queue *q = &group->queue;
     pthread_mutex_lock(&q->lock);
-    bool outstanding = q->busy || q->head != NULL || q->active != NULL;
+    /* Not whether a thread drives the engine: it may be on its way out after the last work. */
+    bool outstanding = q->outstanding > 0;
     q->stops = true;
     pthread_cond_signal(&q->wake);
     pthread_mutex_unlock(&q->lock);
@@ -296,7 +341,13 @@ void td_queue_end(td_group *group)
     }
     if (q->started) {
         pthread_join(q->thread, NULL);
+        q->started = false;
     }
+}
+
+void td_queue_free(td_group *group)
+{
+    td_queue *q = &group->queue;
     while (q->blocks != NULL) {
         struct td_work_block *next = q->blocks->next;
         free(q->blocks);

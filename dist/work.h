@@ -22,6 +22,8 @@ struct td_work {
     double timeout;
     double queued, begun, ended;
     atomic_bool done;
+    struct td_device_engine *device; /* on a GPU; NULL: not */
+    uint64_t ticket;                 /* in that engine */
     td_status status;
     char message[512]; /* of a failure that does not break the group */
 };
@@ -37,6 +39,7 @@ typedef struct td_queue {
     bool in_messages;     /* and it is in the loop over messages */
     td_work *head, *tail; /* queued */
     td_work *active;      /* messages under way */
+    int outstanding;      /* calls that have not ended: queued, being started, under way */
     td_work *unused;      /* work handles for the next calls */
     struct td_work_block *blocks;
     uint64_t collectives, messages; /* numbers given out */
@@ -49,12 +52,19 @@ typedef struct td_queue {
 
 /* A thread is started if the group has an engine. */
 td_status td_queue_init(td_group *group);
-/* Ends the thread; what is outstanding fails. */
-void td_queue_end(td_group *group);
+/* Ends the thread; what is outstanding fails. While it waits for that the watchdog must still run,
+ * which uses the queue: td_queue_free comes after both. */
+void td_queue_stop(td_group *group);
+void td_queue_free(td_group *group);
 
 /* Runs a collective, or queues it if work is not NULL. Gives it its number. timeout 0: the
  * group's. */
 td_status td_submit(td_group *group, td_collective *c, double timeout, td_work **work);
+
+/* A handle for a collective that a GPU has been asked for (engine NULL: there was nothing to do).
+ * NULL with td_last_error() when memory is short. */
+td_work *td_work_of_device(td_group *group, const td_collective *c, struct td_device_engine *engine,
+                           uint64_t ticket);
 
 /* Waits until no thread drives the engine, and keeps it so until td_engine_release. */
 void td_engine_acquire(td_group *group);

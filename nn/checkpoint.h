@@ -1,7 +1,8 @@
 /* Checkpoints: safetensors files with torchvision's names.
  *
  * A file holds the model's parameters and buffers under their paths in PyTorch's element order
- * (row-major OIHW), the optimizer's state under "optimizer.<path>.<what>", and the rest (epoch,
+ * (row-major OIHW), the optimizer's state under "optimizer.<path>.<what>", averages of the weights
+ * under "ema.<path>", and the rest (epoch,
  * step, random states, the schedule's place, anything) as strings in the header's metadata. It is
  * written to a temporary file beside the target (PATH.tmp.PID; only a killed process leaves one
  * behind, and the next saving at PATH removes it), synced and renamed: at any moment the path holds
@@ -15,12 +16,15 @@ typedef struct td_metadata {
     const char *key, *value;
 } td_metadata;
 
-/* optim may be NULL. with_random: also the state of the default generator, and of every Dropout, so
- * that a resumed run draws what the uninterrupted one would have drawn. metadata: for saving only;
- * keys that begin with "optimizer.", "random.", "dropout." or "parameters." are the library's. */
+/* optim, ema and scaler may be NULL. with_random: also the state of the default generator, and of
+ * every Dropout, so that a resumed run draws what the uninterrupted one would have drawn. metadata:
+ * for saving only; keys that begin with "optimizer.", "ema.", "scaler", "random.", "dropout." or
+ * "parameters." are the library's. */
 typedef struct td_checkpoint {
     td_module *model;
-    struct td_optim *optim; /* nn/optim/optim.h */
+    struct td_optim *optim;   /* nn/optim/optim.h */
+    struct td_ema *ema;       /* nn/optim/ema.h; not while it is swapped with the model's values */
+    struct td_scaler *scaler; /* nn/optim/scaler.h: its scale and counts */
     bool with_random;
     const td_metadata *metadata;
     int metadata_count;
@@ -28,13 +32,14 @@ typedef struct td_checkpoint {
 td_status td_checkpoint_save(const char *path, const td_checkpoint *checkpoint);
 
 /* Loads into an existing model and, if given, optimizer: its state, step counts and learning rate;
- * other settings and groups are those that it was made with. All names and shapes must fit, and
- * what is asked for must be there (optim, with_random): otherwise TD_E_MISMATCH lists the
- * differences and nothing is changed. Float types are converted. Names with a "module." prefix are
- * accepted; "num_batches_tracked" is ignored, and so is an optimizer's state that is not asked for.
- * If the model's parameters are laid out (td_parameters), they get the order in memory that they
- * had when the file was made; under DDP that decides the buckets, so either all ranks load, or it
- * is done before td_ddp. */
+ * other settings and groups are those that it was made with; and, if given, the averages of the
+ * weights with the number of updates. All names and shapes must fit, and what is asked for must be
+ * there (optim, ema, with_random; but a file without a scaler leaves it as it is): otherwise
+ * TD_E_MISMATCH lists the differences and nothing is changed. Float types are converted. Names with
+ * a "module." prefix are accepted; "num_batches_tracked" is ignored, and so are an optimizer's
+ * state and averages that are not asked for. If the model's parameters are laid out
+ * (td_parameters), they get the order in memory that they had when the file was made; under DDP
+ * that decides the buckets, so either all ranks load, or it is done before td_ddp. */
 td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint);
 
 /* One metadata value of a file. TD_E_NOTFOUND: no such key. */

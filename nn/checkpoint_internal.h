@@ -4,11 +4,14 @@
 
 #include "nn/checkpoint.h"
 
-/* Names of ours in a file. Of tensors: "optimizer.<path>.<what>". Of metadata: */
+/* Names of ours in a file. Of tensors: "optimizer.<path>.<what>", "ema.<path>". Of metadata: */
 #define TD_KEY_OPTIMIZER "optimizer."             /* what all of an optimizer's begin with */
 #define TD_KEY_OPTIMIZER_KIND "optimizer.kind"    /* "adam" */
 #define TD_KEY_OPTIMIZER_LR "optimizer.lr"        /* decimal */
 #define TD_KEY_OPTIMIZER_STEP "optimizer.%s.step" /* of each parameter; missing: 0 */
+#define TD_KEY_EMA "ema."                         /* what all of an average's begin with */
+#define TD_KEY_EMA_UPDATES "ema.updates"          /* decimal */
+#define TD_KEY_SCALER "scaler"                    /* a loss scaler: "scale good skipped" */
 #define TD_KEY_RANDOM "random.default"            /* td_generator_to_text */
 #define TD_KEY_DROPOUT "dropout.%s"               /* of each Dropout: "seed calls" */
 #define TD_KEY_ORDER "parameters.order"           /* in memory; missing: as registered */

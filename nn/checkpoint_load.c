@@ -2,10 +2,13 @@
  * fits is anything changed. */
 #include "nn/checkpoint_internal.h"
 #include "nn/module.h"
+#include "nn/optim/ema_internal.h"
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
 
 #include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- what differs ---- */
@@ -78,7 +81,9 @@ typedef struct loading {
     int count;
     td_params *params; /* NULL: the order in memory stays */
     int *order;
-    int64_t *steps; /* of the optimizer's parameters */
+    int64_t *steps;  /* of the optimizer's parameters */
+    int64_t updates; /* of the averages */
+    td_scaler_state scaler;
     double lr;
     td_generator *random;     /* NULL: not asked for */
     td_dropout_place *places; /* of the model's modules, in their order, where they are Dropouts */
@@ -142,21 +147,28 @@ static void plan_model(loading *l, const td_state_list *state)
 
 /* ---- the optimizer ---- */
 
-/* How many steps the file says that parameter i has made; 0 where it says nothing. */
+/* The count that the file has under a key; 0 where it has none. */
+static int64_t read_count(loading *l, const char *key)
+{
+    const char *text = td_safetensors_metadata(l->file, key);
+    char *end = NULL;
+    int64_t count = text != NULL ? strtoll(text, &end, 10) : 0;
+    if (text != NULL && (end == text || *end != '\0' || count < 0)) {
+        note(&l->differ.unlike, "%s is '%.20s', no count", key, text);
+        count = 0;
+    }
+    return count;
+}
+
+/* How many steps the file says that a parameter has made. */
 static int64_t read_steps(loading *l, const char *path)
 {
     char *key = td_format(TD_KEY_OPTIMIZER_STEP, path);
-    const char *text = key != NULL ? td_safetensors_metadata(l->file, key) : NULL;
     int64_t steps = 0;
     if (key == NULL) {
         l->status = TD_E_NOMEM;
-    } else if (text != NULL) {
-        char *end;
-        steps = strtoll(text, &end, 10);
-        if (end == text || *end != '\0' || steps < 0) {
-            note(&l->differ.unlike, "%s is '%.20s', no count", key, text);
-            steps = 0;
-        }
+    } else {
+        steps = read_count(l, key);
     }
     free(key);
     return steps;
@@ -197,6 +209,60 @@ static void plan_optimizer(loading *l, td_optim *o)
     for (int i = 0; i < td_params_count(o->params); i++) {
         plan_parameter_state(l, o, i);
     }
+}
+
+/* ---- averages of the weights ---- */
+
+static void plan_average(loading *l, const char *path, td_tensor *to, bool view)
+{
+    char *name = td_format(TD_KEY_EMA "%s", path);
+    if (name == NULL || to == NULL) {
+        l->status = TD_E_NOMEM;
+    }
+    if (name != NULL && to != NULL) {
+        plan(l, name, to, take_entry(l, name), view);
+    } else if (view) {
+        td_free(to);
+    }
+    free(name);
+}
+
+static void plan_averages(loading *l, td_ema *e)
+{
+    if (td_safetensors_metadata(l->file, TD_KEY_EMA_UPDATES) == NULL) {
+        note(&l->differ.missing, "averages of the weights (%s*)", TD_KEY_EMA);
+        return;
+    }
+    l->updates = read_count(l, TD_KEY_EMA_UPDATES);
+    for (int i = 0; i < td_params_count(e->params); i++) {
+        plan_average(l, td_params_get(e->params, i)->name, td_params_view(e->params, e->average, i),
+                     true);
+    }
+    for (int i = 0; i < e->buffer_count; i++) {
+        plan_average(l, e->buffers[i].name, e->buffers[i].average, false);
+    }
+}
+
+/* ---- a loss scaler ---- */
+
+static void plan_scaler(loading *l, const td_scaler *scaler)
+{
+    const char *text = td_safetensors_metadata(l->file, TD_KEY_SCALER);
+    l->scaler = td_scaler_now(scaler);
+    if (text == NULL) {
+        return; /* the run was in another precision */
+    }
+    td_scaler_state state;
+    int used = 0;
+    int found = sscanf(text, "%lf %" SCNd64 " %" SCNd64 "%n", &state.scale, &state.good,
+                       &state.skipped, &used);
+    if (found != 3 || text[used] != '\0' || !(state.scale > 0 && state.scale < INFINITY) ||
+        state.good < 0 || state.skipped < 0) {
+        note(&l->differ.unlike, "%s is '%.60s', no loss scale with two counts", TD_KEY_SCALER,
+             text);
+        return;
+    }
+    l->scaler = state;
 }
 
 /* ---- the order in memory ---- */
@@ -285,14 +351,27 @@ static bool ends_with(const char *text, const char *end)
     return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
+static bool begins_with(const char *text, const char *begin)
+{
+    return strncmp(text, begin, strlen(begin)) == 0;
+}
+
+/* What a file may hold beside what was asked for. */
+static bool may_stay(const loading *l, const char *name)
+{
+    const td_checkpoint *asked = l->checkpoint;
+    return (asked->optim == NULL && begins_with(name, TD_KEY_OPTIMIZER)) ||
+           (asked->ema == NULL && begins_with(name, TD_KEY_EMA) &&
+            td_safetensors_metadata(l->file, TD_KEY_EMA_UPDATES) != NULL) ||
+           ends_with(name, "num_batches_tracked");
+}
+
 /* Names in the file that nothing asked for. */
 static void note_unused(loading *l)
 {
     for (int i = 0; i < td_safetensors_count(l->file); i++) {
         const td_safetensors_entry *entry = td_safetensors_get(l->file, i);
-        bool optimizer = strncmp(entry->name, TD_KEY_OPTIMIZER, strlen(TD_KEY_OPTIMIZER)) == 0;
-        if (!l->used[i] && !(optimizer && l->checkpoint->optim == NULL) &&
-            !ends_with(entry->name, "num_batches_tracked")) {
+        if (!l->used[i] && !may_stay(l, entry->name)) {
             note(&l->differ.unexpected, "%s %s", entry->name, td_describe_shape(entry->shape));
         }
     }
@@ -311,8 +390,9 @@ static bool make_room(loading *l, const td_state_list *state)
     td_module_each(l->checkpoint->model, count_module, &modules);
     size_t params = o != NULL ? (size_t)td_params_count(o->params) : 0;
     l->used = calloc((size_t)td_safetensors_count(l->file) + 1, sizeof *l->used);
-    l->transfers =
-        calloc((size_t)state->count + params * TD_OPTIM_STATES + 1, sizeof *l->transfers);
+    size_t averages = l->checkpoint->ema != NULL ? (size_t)state->count : 0;
+    l->transfers = calloc((size_t)state->count + averages + params * TD_OPTIM_STATES + 1,
+                          sizeof *l->transfers);
     l->steps = calloc(params + 1, sizeof *l->steps);
     l->places = calloc((size_t)modules, sizeof *l->places);
     l->random = malloc(sizeof *l->random);
@@ -325,6 +405,12 @@ static void plan_all(loading *l, const td_state_list *state)
     plan_model(l, state);
     if (l->checkpoint->optim != NULL) {
         plan_optimizer(l, l->checkpoint->optim);
+    }
+    if (l->checkpoint->ema != NULL) {
+        plan_averages(l, l->checkpoint->ema);
+    }
+    if (l->checkpoint->scaler != NULL) {
+        plan_scaler(l, l->checkpoint->scaler);
     }
     if (l->checkpoint->with_random) {
         plan_random(l);
@@ -347,6 +433,12 @@ static td_status apply(loading *l)
     if (o != NULL) {
         o->lr = l->lr;
         memcpy(o->steps, l->steps, (size_t)td_params_count(o->params) * sizeof *o->steps);
+    }
+    if (l->checkpoint->ema != NULL) {
+        *td_ema_count(l->checkpoint->ema) = l->updates;
+    }
+    if (l->checkpoint->scaler != NULL) {
+        td_scaler_set(l->checkpoint->scaler, &l->scaler);
     }
     if (l->checkpoint->with_random) {
         *td_default_generator() = *l->random;
@@ -377,6 +469,9 @@ td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint)
 {
     TD_REQUIRE(path != NULL && checkpoint != NULL && checkpoint->model != NULL, TD_HERE,
                "td_checkpoint_load: there is no path or no model");
+    TD_REQUIRE(checkpoint->ema == NULL || !checkpoint->ema->swapped, TD_HERE,
+               "td_checkpoint_load: the model holds the averages at the moment; td_ema_swap them "
+               "back first");
     loading l = { .checkpoint = checkpoint,
                   .differ = { { .what = "missing in the file" },
                               { .what = "only in the file" },

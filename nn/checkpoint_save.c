@@ -2,6 +2,7 @@
  */
 #include "nn/checkpoint_internal.h"
 #include "nn/module.h"
+#include "nn/optim/ema_internal.h"
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
 #include "nn/safetensors.h"
@@ -86,6 +87,28 @@ static void add_optimizer(contents *c, td_optim *o)
     }
 }
 
+static void add_averages(contents *c, const td_ema *e)
+{
+    add_metadata(c, TD_KEY_EMA_UPDATES, keep_text(c, td_format("%" PRId64, td_ema_updates(e))));
+    for (int i = 0; i < td_params_count(e->params); i++) {
+        const char *name =
+            keep_text(c, td_format(TD_KEY_EMA "%s", td_params_get(e->params, i)->name));
+        add_tensor(c, name, td_params_view(e->params, e->average, i), true);
+    }
+    for (int i = 0; i < e->buffer_count; i++) {
+        add_tensor(c, keep_text(c, td_format(TD_KEY_EMA "%s", e->buffers[i].name)),
+                   e->buffers[i].average, false);
+    }
+}
+
+static void add_scaler(contents *c, const td_scaler *scaler)
+{
+    td_scaler_state now = td_scaler_now(scaler);
+    add_metadata(
+        c, TD_KEY_SCALER,
+        keep_text(c, td_format("%.17g %" PRId64 " %" PRId64, now.scale, now.good, now.skipped)));
+}
+
 /* Data parallelism lays parameters out in the order in which gradients become ready. */
 static void add_order(contents *c, const td_params *params)
 {
@@ -125,14 +148,17 @@ static void count_module(td_module *m, const char *path, void *user)
     ++*(int *)user;
 }
 
+enum { FIXED_METADATA = 8 }; /* at least as many as add_metadata is called for once in a file */
+
 /* Room for the most that there can be. */
 static bool make_room(contents *c, const td_checkpoint *checkpoint, const td_state_list *state)
 {
     int modules = 0;
     td_module_each(checkpoint->model, count_module, &modules);
     int params = checkpoint->optim != NULL ? td_params_count(checkpoint->optim->params) : 0;
-    size_t tensors = (size_t)(state->count + params * TD_OPTIM_STATES) + 1;
-    size_t metadata = (size_t)(checkpoint->metadata_count + params + modules) + 4;
+    int averages = checkpoint->ema != NULL ? state->count : 0;
+    size_t tensors = (size_t)(state->count + averages + params * TD_OPTIM_STATES) + 1;
+    size_t metadata = (size_t)(checkpoint->metadata_count + params + modules) + FIXED_METADATA;
     c->entries = calloc(tensors, sizeof *c->entries);
     c->tensors = calloc(tensors, sizeof(td_tensor *));
     c->views = calloc(tensors, sizeof *c->views);
@@ -189,6 +215,12 @@ static void collect(contents *c, const td_checkpoint *checkpoint, const td_state
     if (checkpoint->optim != NULL) {
         add_optimizer(c, checkpoint->optim);
     }
+    if (checkpoint->ema != NULL) {
+        add_averages(c, checkpoint->ema);
+    }
+    if (checkpoint->scaler != NULL) {
+        add_scaler(c, checkpoint->scaler);
+    }
     const td_params *params = td_params_laid_out(checkpoint->model);
     if (params != NULL) {
         add_order(c, params);
@@ -202,6 +234,9 @@ td_status td_checkpoint_save(const char *path, const td_checkpoint *checkpoint)
 {
     TD_REQUIRE(path != NULL && checkpoint != NULL && checkpoint->model != NULL, TD_HERE,
                "td_checkpoint_save: there is no path or no model");
+    TD_REQUIRE(checkpoint->ema == NULL || !checkpoint->ema->swapped, TD_HERE,
+               "td_checkpoint_save: the model holds the averages at the moment; td_ema_swap them "
+               "back first, or save without .ema what is to be used");
     for (int i = 0; i < checkpoint->metadata_count; i++) {
         TD_REQUIRE(checkpoint->metadata[i].key != NULL && checkpoint->metadata[i].value != NULL,
                    TD_HERE, "td_checkpoint_save: metadata[%d] has a NULL key or value", i);

@@ -5,7 +5,8 @@
 
 typedef struct batch_norm_state {
     int64_t channels;
-    td_tensor *weight, *bias, *running_mean, *running_var;
+    double eps, momentum;
+    td_tensor *weight, *bias, *running_mean, *running_var; /* weight NULL: it is 1 */
     td_batch_norm_override override;
 } batch_norm_state;
 
@@ -13,6 +14,8 @@ static td_tensor *normalise(td_module *bn, td_tensor *x, td_batch_norm_options o
 {
     const batch_norm_state *s = bn->state;
     options.training = bn->training;
+    options.eps = s->eps;
+    options.momentum = s->momentum;
     /* A second forward of the same batch (td_recompute) must not count it twice. */
     bool counted = bn->training && td_recomputing();
     td_tensor *running_mean = counted ? NULL : s->running_mean;
@@ -32,7 +35,14 @@ static td_tensor *batch_norm_forward(td_module *self, td_tensor *x, td_site at)
 static void batch_norm_describe(const td_module *self, char *text, size_t size)
 {
     const batch_norm_state *s = self->state;
-    snprintf(text, size, "%lld", (long long)s->channels);
+    int used = snprintf(text, size, "%lld%s", (long long)s->channels,
+                        s->weight == NULL ? ", no weight" : "");
+    if (s->eps != 0.0 && used > 0 && (size_t)used < size) {
+        used += snprintf(text + used, size - (size_t)used, ", eps %g", s->eps);
+    }
+    if (s->momentum != 0.0 && used > 0 && (size_t)used < size) {
+        snprintf(text + used, size - (size_t)used, ", momentum %g", s->momentum);
+    }
 }
 
 static void batch_norm_free(td_module *self)
@@ -117,9 +127,8 @@ td_tensor *td_nn_conv2d_batch_norm(td_module *conv, td_module *bn, td_tensor *x,
     int64_t scope = td_scope_begin();
     td_tensor *sums = NULL;
     /* In f32 the kernel that looks at x itself is more accurate than sums, and as fast. */
-    bool bf16 =
-        x->dtype == TD_BF16 || (x->dtype == TD_F32 && td_math_now().precision == TD_PRECISION_BF16);
-    bool wants_sums = bf16 && bn->training && plain;
+    td_dtype computed = x->dtype == TD_F32 ? td_precision_dtype(td_math_now().precision) : x->dtype;
+    bool wants_sums = td_is_half(computed) && bn->training && plain;
     td_tensor *y = td_conv2d_module_run(conv, x, wants_sums ? &sums : NULL, at);
     td_batch_norm_options options = { .relu = then->relu, .add = then->add, .sums = sums };
     options.max_pool = pools ? td_max_pool2d_window(then->max_pool) : NULL;
@@ -140,26 +149,45 @@ static td_tensor *new_buffer(td_module *m, const char *name, int64_t size, doubl
 }
 
 /* The scale starts as 1, the shift as 0. */
-static void add_scale_and_shift(td_module *m, int64_t size, td_tensor **weight, td_tensor **bias)
+static td_tensor *new_scale(td_module *m, int64_t size)
 {
-    *weight = td_module_parameter(m, "weight", td_full(TD_SHAPE(size), 1.0, TD_F32, TD_CPU));
-    *bias = td_module_parameter(m, "bias", td_zeros(TD_SHAPE(size), TD_F32, TD_CPU));
+    return td_module_parameter(m, "weight", td_full(TD_SHAPE(size), 1.0, TD_F32, TD_CPU));
 }
 
-td_module *td_nn_batch_norm2d(int64_t channels)
+static td_tensor *new_shift(td_module *m, int64_t size)
 {
+    return td_module_parameter(m, "bias", td_zeros(TD_SHAPE(size), TD_F32, TD_CPU));
+}
+
+td_module *td_nn_batch_norm2d_with(int64_t channels, const td_nn_batch_norm2d_options *options)
+{
+    static const td_nn_batch_norm2d_options usual;
+    const td_nn_batch_norm2d_options *o = options != NULL ? options : &usual;
     TD_REQUIRE(channels > 0, TD_HERE, "td_nn_batch_norm2d(%lld): there must be a channel",
                (long long)channels);
+    TD_REQUIRE(o->eps >= 0.0 && o->momentum >= 0.0 && o->momentum <= 1.0, TD_HERE,
+               "td_nn_batch_norm2d: eps %g must not be negative, momentum %g must be in [0, 1]",
+               o->eps, o->momentum);
     td_module *m = td_module_new(&batch_norm_type, sizeof(batch_norm_state));
     if (m == NULL) {
         return NULL;
     }
     batch_norm_state *s = m->state;
     s->channels = channels;
-    add_scale_and_shift(m, channels, &s->weight, &s->bias);
+    s->eps = o->eps;
+    s->momentum = o->momentum;
+    if (!o->no_weight) {
+        s->weight = new_scale(m, channels);
+    }
+    s->bias = new_shift(m, channels);
     s->running_mean = new_buffer(m, "running_mean", channels, 0.0);
     s->running_var = new_buffer(m, "running_var", channels, 1.0);
     return td_module_finish(m);
+}
+
+td_module *td_nn_batch_norm2d(int64_t channels)
+{
+    return td_nn_batch_norm2d_with(channels, NULL);
 }
 
 /* ---- LayerNorm ---- */
@@ -197,6 +225,7 @@ td_module *td_nn_layer_norm(int64_t features)
     }
     layer_norm_state *s = m->state;
     s->features = features;
-    add_scale_and_shift(m, features, &s->weight, &s->bias);
+    s->weight = new_scale(m, features);
+    s->bias = new_shift(m, features);
     return td_module_finish(m);
 }

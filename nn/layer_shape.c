@@ -141,3 +141,28 @@ td_module *td_nn_flatten(void)
 {
     return td_module_finish(td_module_new(&flatten_type, 0));
 }
+
+/* ---- Scale ---- */
+
+static td_tensor *scale_forward(td_module *self, td_tensor *x, td_site at)
+{
+    return (td_mul_scalar)(x, *(const double *)self->state, at);
+}
+
+static void scale_describe(const td_module *self, char *text, size_t size)
+{
+    snprintf(text, size, "%g", *(const double *)self->state);
+}
+
+static const td_module_type scale_type = { .name = "Scale",
+                                           .forward = scale_forward,
+                                           .describe = scale_describe };
+
+td_module *td_nn_scale(double factor)
+{
+    td_module *m = td_module_new(&scale_type, sizeof(double));
+    if (m != NULL) {
+        *(double *)m->state = factor;
+    }
+    return td_module_finish(m);
+}

@@ -116,10 +116,16 @@ typedef struct td_nn_conv2d_options {
 td_module *td_nn_conv2d(int64_t in, int64_t out,
                         const td_nn_conv2d_options *options); /* nn.Conv2d */
 td_module *td_nn_batch_norm2d(int64_t channels); /* nn.BatchNorm2d: eps 1e-5, momentum 0.1 */
-td_module *td_nn_layer_norm(int64_t features);   /* nn.LayerNorm */
+typedef struct td_nn_batch_norm2d_options {
+    double eps, momentum; /* 0: 1e-5 and 0.1; running = (1 - momentum) running + momentum batch */
+    bool no_weight;       /* the scale is 1 and is no parameter */
+} td_nn_batch_norm2d_options;
+td_module *td_nn_batch_norm2d_with(int64_t channels, const td_nn_batch_norm2d_options *options);
+td_module *td_nn_layer_norm(int64_t features); /* nn.LayerNorm */
 td_module *td_nn_relu(void);
 td_module *td_nn_gelu(void);
 td_module *td_nn_silu(void);
+td_module *td_nn_scale(double factor); /* x * factor */
 td_module *td_nn_max_pool2d(int kernel, int stride, int padding);
 td_module *td_nn_avg_pool2d(int kernel, int stride, int padding);
 td_module *td_nn_global_avg_pool2d(void); /* nn.AdaptiveAvgPool2d(1) */
@@ -163,6 +169,13 @@ void td_init_kaiming_uniform_(td_tensor *weight); /* a = sqrt(5): Linear's and C
 void td_init_bias_uniform_(td_tensor *bias, int64_t fan_in);
 void td_init_kaiming_normal_fan_out_(td_tensor *weight); /* gain of relu */
 void td_init_kaiming_normal_fan_in_(td_tensor *weight);
+/* nn.init.dirac_ of the first `filters` filters of weight [O,I,KH,KW] (as many as there are inputs,
+ * if that is fewer): filter i hands input i on. The others stay. */
+void td_init_dirac_(td_tensor *weight, int64_t filters);
+/* Filters [2 I KH KW, I,KH,KW] that whiten patches of images [N,I,H,W] (f32, on the CPU): the
+ * eigenvectors of the patches' covariance (about 0) over sqrt(eigenvalue + eps), the largest first;
+ * then their negatives, so that what comes behind a relu or gelu loses nothing. */
+td_status td_init_whitening_(td_tensor *weight, const td_tensor *images, double eps);
 
 /* ---- models ---- */
 
@@ -171,6 +184,16 @@ typedef enum td_stem { TD_STEM_IMAGENET = 0, TD_STEM_CIFAR = 1 } td_stem;
  * stride 2 and max-pool; CIFAR stem: 3x3 stride 1, no pool. depth 18, 34, 50, 101 or 152; otherwise
  * NULL. */
 td_module *td_resnet(int depth, int64_t classes, td_stem stem);
+
+/* The network of airbench94 for pictures of 32x32: whitening convolution, three blocks, logits
+ * scaled by 1/9. Its first weight is frozen and wants td_init_whitening_. */
+typedef struct td_airbench_options {
+    int64_t widths[3]; /* of the blocks; 0: 64, 256, 256 */
+    bool unit_head;    /* the Muon recipe's: the last layer starts with standard deviation 1, and
+                          logits    are divided by its inputs' number instead of 9 */
+} td_airbench_options;
+td_module *td_airbench(int64_t classes, const td_airbench_options *options);
+td_tensor *td_airbench_whiten(td_module *airbench, bool bias); /* the first weight, or its bias */
 
 typedef struct td_model_options {
     int64_t classes;    /* 0: 1000 */
@@ -188,6 +211,17 @@ typedef struct td_model_options {
 td_module *td_model(const char *name, const td_model_options *options);
 /* The names, i from 0; NULL past the last. */
 const char *td_model_name(int i);
+
+/* td_recompute for a model of td_model or td_resnet, or a wrapper of one: for each of its blocks (a
+ * residual block, a dense layer), or of its stages, which hold some blocks each; in both cases for
+ * its stem as well where that is a module or a ResNet's; or for none any more. Returns how many
+ * blocks or stages that are; 0 for another model, which is left as it is. */
+typedef enum td_recompute_parts {
+    TD_RECOMPUTE_NOTHING,
+    TD_RECOMPUTE_BLOCKS,
+    TD_RECOMPUTE_STAGES,
+} td_recompute_parts;
+int td_model_recompute(td_module *net, td_recompute_parts parts);
 
 /* ---- parameters, flat ---- */
 
@@ -219,6 +253,9 @@ td_status td_params_reorder(td_params *params, const int *order);
 double td_clip_grad_norm(td_params *params, double max_norm);
 
 #include "nn/optim/optim.h"
+#include "nn/optim/ema.h"
+#include "nn/optim/lookahead.h"
+#include "nn/optim/scaler.h"
 #include "nn/checkpoint.h"
 
 #endif

@@ -6,11 +6,11 @@ kind=${1:?usage: scripts/deps.sh install|install-dev|install-bench|install-bench
 
 case $kind in
 install)
-    debian='gcc g++ libc6-dev make pkg-config libcjson-dev libcurl4-openssl-dev libarchive-dev libmd-dev libcmocka-dev libstb-dev libjpeg-dev libgloo-dev libopenmpi-dev openmpi-bin slurm-wlm iproute2 procps python3'
-    fedora='gcc gcc-c++ make pkgconf cjson-devel libcurl-devel libarchive-devel libmd-devel libcmocka-devel stb_image-devel libjpeg-turbo-devel gloo-devel openmpi-devel python3'
-    arch='gcc make pkgconf cjson curl libarchive libmd cmocka stb libjpeg-turbo openmpi python'
-    alpine='gcc g++ musl-dev make pkgconf cjson-dev curl-dev libarchive-dev libmd-dev cmocka-dev stb libjpeg-turbo-dev openmpi-dev openmpi python3 argp-standalone'
-    brew='pkgconf cjson curl libarchive libmd cmocka jpeg-turbo argp-standalone open-mpi python'
+    debian='gcc g++ libc6-dev make pkg-config libcjson-dev libcurl4-openssl-dev libarchive-dev libmd-dev libcmocka-dev libstb-dev libjpeg-dev libyaml-dev libgloo-dev libopenmpi-dev openmpi-bin slurm-wlm iproute2 procps python3'
+    fedora='gcc gcc-c++ make pkgconf cjson-devel libcurl-devel libarchive-devel libmd-devel libcmocka-devel stb_image-devel libjpeg-turbo-devel libyaml-devel gloo-devel openmpi-devel python3'
+    arch='gcc make pkgconf cjson curl libarchive libmd cmocka stb libjpeg-turbo libyaml openmpi python'
+    alpine='gcc g++ musl-dev make pkgconf cjson-dev curl-dev libarchive-dev libmd-dev cmocka-dev stb libjpeg-turbo-dev yaml-dev openmpi-dev openmpi python3 argp-standalone'
+    brew='pkgconf cjson curl libarchive libmd cmocka jpeg-turbo libyaml argp-standalone open-mpi python'
     ;;
 install-dev)
     debian='clang clang-format clang-tidy gnuplot-nox doxygen'

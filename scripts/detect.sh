@@ -2,7 +2,7 @@
 # Looks for the libraries and tools that tandem can use, writes them to a file for make, and prints
 # what was found, what each piece brings, and how to get what is missing.
 #
-# usage: CC=cc scripts/detect.sh build/config.cc.mk
+# usage: CC=cc [CUDA=auto|0|1] [CUDA_HOME=...] [CUDA_ARCHS="75 80 90"] scripts/detect.sh build/config.cc.mk
 #
 # A library counts as found only when a small program with it compiles and links: a package that is
 # registered but does not link is missing.
@@ -101,6 +101,14 @@ else
     missing libjpeg "$brings" 'make deps'
 fi
 
+brings='train_net: configurations'
+if library yaml yaml-0.1 -lyaml yaml.h 'yaml_parser_t p; yaml_parser_initialize(&p)'; then
+    use YAML
+    row found libyaml "$brings"
+else
+    missing libyaml "$brings" 'make deps'
+fi
+
 brings='make test'
 if library cmocka cmocka -lcmocka cmocka.h '(void)cmocka_set_message_output'; then
     echo "TD_HAVE_CMOCKA := 1" >>"$work/config"
@@ -152,6 +160,87 @@ if $mpicc $mpi_flags -I. -o "$work/try.so" dist/mpi/shim.c -pthread >/dev/null 2
     row found mpi "$brings"
 else
     missing mpi "$brings" 'make deps'
+fi
+
+# CUDA: the toolkit (nvcc, headers, the static runtime) and cuDNN's headers are needed to build, none
+# of it to run: the trial compiles kernels for every architecture and links them.
+brings='--device cuda'
+cuda_headers() { # the folders that hold a header, one a line: the toolkit's, Python wheels', the system's
+    for folder in "$cuda_home/include" "$cuda_home"/targets/*/include /usr/include /usr/include/*-linux-gnu \
+        $(python3 -c 'import site, sys; print(*site.getsitepackages(), site.getusersitepackages())' 2>/dev/null |
+            tr ' ' '\n' | sed 's|$|/nvidia/*/include|'); do
+        [ -f "$folder/$1" ] && echo "$folder"
+    done
+}
+try_cuda() { # try_cuda HOME: sets cuda_home, nvcc, cuda_flags, cuda_cflags, cuda_libs; otherwise why
+    cuda_home=$1
+    [ -x "$cuda_home/bin/nvcc" ] || { why="no nvcc in $cuda_home/bin"; return 1; }
+    nvcc=$cuda_home/bin/nvcc
+    known=$("$nvcc" --list-gpu-arch 2>/dev/null | sed 's/compute_//')
+    cuda_flags='-std=c++17 -O3 -fmad=false -ftz=true -Xcompiler -fno-threadsafe-statics,-fno-exceptions,-fno-rtti -Xfatbin -compress-all'
+    # -fmad=false, -ftz=true: as the CPU's kernels, only fma() is fused, and denormals count as zero.
+    newest=
+    for arch in ${CUDA_ARCHS:-75 80 90}; do
+        if [ -n "${CUDA_ARCHS:-}" ] || echo "$known" | grep -qx "$arch"; then
+            cuda_flags="$cuda_flags -gencode arch=compute_$arch,code=sm_$arch"
+            newest=$arch
+        fi
+    done
+    cuda_flags="$cuda_flags -gencode arch=compute_$newest,code=compute_$newest"
+    dnn=$(cuda_headers cudnn.h | head -n 1)
+    [ -n "$dnn" ] || { why="cudnn.h was not found (cuDNN 9's headers)"; return 1; }
+    cuda_cflags="-isystem $cuda_home/include"
+    [ "$dnn" = "$cuda_home/include" ] || cuda_cflags="$cuda_cflags -isystem $dnn"
+    cuda_libs=
+    for folder in "$cuda_home/lib64" "$cuda_home/lib" "$cuda_home"/targets/*/lib; do
+        if [ -f "$folder/libcudart_static.a" ]; then
+            cuda_libs="-L$folder -lcudart_static -ldl -lpthread -lrt"
+            break
+        fi
+    done
+    [ -n "$cuda_libs" ] || { why="no libcudart_static.a in $cuda_home"; return 1; }
+    printf '__global__ void k(int *x) { *x = 1; }\nextern "C" void go(int *x) { k<<<1, 1>>>(x); }\n' >"$work/try.cu"
+    # shellcheck disable=SC2016
+    printf '%s\n' '#include <cuda_runtime_api.h>' '#include <cublasLt.h>' '#include <cudnn.h>' 'void go(int *x);' \
+        '#if CUDART_VERSION < 12050' '#error "CUDA 12.5 or newer is needed"' '#endif' \
+        '#if CUDNN_VERSION < 90800' '#error "cuDNN 9.8 or newer is needed"' '#endif' \
+        'int main(void) { int n = 0; go(0); return cudaGetDeviceCount(&n) > 0 && n < 0; }' >"$work/try.c"
+    # shellcheck disable=SC2086
+    "$nvcc" $cuda_flags -c -o "$work/try-cu.o" "$work/try.cu" >"$work/cuda" 2>&1 &&
+        $CC $cuda_cflags -o "$work/try" "$work/try.c" "$work/try-cu.o" $cuda_libs >"$work/cuda" 2>&1 ||
+        { why="the trial does not compile: $(grep -m 1 -i 'error\|fatal' "$work/cuda")"; return 1; }
+}
+if [ "${CUDA:-auto}" = 0 ]; then
+    row off CUDA "$brings (CUDA=0)"
+else
+    found= reasons=
+    on_path=$(command -v nvcc 2>/dev/null)
+    for home in ${CUDA_HOME:-${on_path:+"$(dirname "$(dirname "$(readlink -f "$on_path")")")"} /usr/local/cuda /opt/cuda /usr/lib/cuda}; do
+        if try_cuda "$home"; then
+            found=$home
+            break
+        fi
+        reasons="$reasons${reasons:+; }$why"
+    done
+    if [ -n "$found" ]; then
+        if command -v ccache >/dev/null 2>&1; then
+            nvcc="ccache $nvcc"
+        fi
+        {
+            echo "TD_HAVE_CUDA := 1"
+            echo "TD_NVCC := $nvcc"
+            echo "TD_NVCCFLAGS := $cuda_flags"
+            echo "TD_CUDA_CFLAGS := $cuda_cflags"
+            echo "TD_CUDA_LIBS := $cuda_libs"
+        } >>"$work/config"
+        row found CUDA "$brings ($found)"
+    elif [ "${CUDA:-auto}" = 1 ]; then
+        echo "tandem: CUDA=1, but it cannot be used: $reasons" >&2
+        echo "        name the toolkit's folder: make CUDA_HOME=...; or build without: make CUDA=0" >&2
+        exit 1
+    else
+        missing CUDA "$brings" "make deps says from where; CUDA_HOME names its folder ($reasons)"
+    fi
 fi
 
 tool() { # tool COMMAND BRINGS HOW

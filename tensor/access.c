@@ -1,7 +1,9 @@
 /* Tensors: looking at them, reading and writing elements. */
+#include "tensor/backend.h"
 #include "tensor/element.h"
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
+#include "tensor/across.h"
 
 td_shape td_shape_of(const td_tensor *t)
 {
@@ -41,11 +43,13 @@ void td_begin_write(td_tensor *t, const char *what)
 const void *td_data(const td_tensor *t)
 {
     td_check_alive(t, TD_NOWHERE);
+    td_require_host(t, "td_data");
     return td_ptr(t);
 }
 
 void *td_data_rw(td_tensor *t)
 {
+    td_require_host(t, "td_data_rw");
     td_begin_write(t, "td_data_rw");
     return td_ptr(t);
 }
@@ -65,16 +69,40 @@ static int64_t element_place(const td_tensor *t, const int64_t *index, const cha
     return place;
 }
 
+static void *address_of(const td_tensor *t, int64_t place)
+{
+    return (char *)td_ptr(t) + place * (int64_t)td_dtype_size(t->dtype);
+}
+
+static double load(const td_tensor *t, int64_t place)
+{
+    const td_backend *backend = td_backend_of(td_device_of(t));
+    if (backend == NULL) {
+        return td_load_element(td_ptr(t), t->dtype, place);
+    }
+    _Alignas(8) char element[8];
+    backend->download(td_device_of(t), element, address_of(t, place), td_dtype_size(t->dtype));
+    return td_load_element(element, t->dtype, 0);
+}
+
 double td_get(const td_tensor *t, const int64_t *index)
 {
     td_check_alive(t, TD_NOWHERE);
-    return td_load_element(td_ptr(t), t->dtype, element_place(t, index, "td_get"));
+    return load(t, element_place(t, index, "td_get"));
 }
 
 void td_set(td_tensor *t, const int64_t *index, double value)
 {
     td_begin_write(t, "td_set");
-    td_store_element(td_ptr(t), t->dtype, element_place(t, index, "td_set"), value);
+    int64_t place = element_place(t, index, "td_set");
+    const td_backend *backend = td_backend_of(td_device_of(t));
+    if (backend == NULL) {
+        td_store_element(td_ptr(t), t->dtype, place, value);
+        return;
+    }
+    _Alignas(8) char element[8];
+    td_store_element(element, t->dtype, 0, value);
+    backend->upload(td_device_of(t), address_of(t, place), element, td_dtype_size(t->dtype));
 }
 
 double td_item(const td_tensor *t)
@@ -83,7 +111,7 @@ double td_item(const td_tensor *t)
     TD_REQUIRE(td_numel(t) == 1, TD_NOWHERE,
                "td_item: %s has %lld elements, not one; td_get takes an index", td_label(t),
                (long long)td_numel(t));
-    return td_load_element(td_ptr(t), t->dtype, 0);
+    return load(t, 0);
 }
 
 /* ---- all elements ---- */
@@ -94,7 +122,7 @@ void td_read(const td_tensor *t, void *values, td_dtype dtype)
     td_storage storage;
     td_tensor to;
     td_init_borrowed(&to, &storage, values, td_shape_of(t), dtype);
-    td_kernels_of(td_device_of(t))->copy(&to, t);
+    td_copy_across(&to, t);
 }
 
 void td_write(td_tensor *t, const void *values, td_dtype dtype)
@@ -104,7 +132,7 @@ void td_write(td_tensor *t, const void *values, td_dtype dtype)
     td_tensor from;
     /* The cast drops const: the copy only reads. */
     td_init_borrowed(&from, &storage, (void *)(uintptr_t)values, td_shape_of(t), dtype);
-    td_kernels_of(td_device_of(t))->copy(t, &from);
+    td_copy_across(t, &from);
 }
 
 void td_fill_(td_tensor *t, double value)
@@ -120,12 +148,12 @@ void td_copy_(td_tensor *to, const td_tensor *from)
     TD_REQUIRE(td_same_shape(to, from), TD_NOWHERE, "td_copy_: the shapes differ: %s from %s",
                td_label(to), td_label(from));
     if (to->storage != from->storage) {
-        td_kernels_of(td_device_of(to))->copy(to, from);
+        td_copy_across(to, from);
         return;
     }
     /* Views of the same memory may overlap (a matrix from its transpose): by way of a copy. */
     td_tensor *copy = td_clone(from);
     TD_REQUIRE(copy != NULL, TD_NOWHERE, "td_copy_: %s", td_last_error());
-    td_kernels_of(td_device_of(to))->copy(to, copy);
+    td_copy_across(to, copy);
     td_free(copy);
 }

@@ -1,5 +1,6 @@
 #include "tensor/arena.h"
 
+#include "tensor/backend.h"
 #include "tensor/storage.h"
 #include "tensor/watch.h"
 
@@ -21,7 +22,10 @@ enum { GUARD = TD_ALIGNMENT }; /* bytes behind each block that nobody may touch 
 enum { GUARD = 0 };
 #endif
 
-enum { GROWTH = 2 << 20 }; /* bytes; a huge page */
+enum {
+    GROWTH = 2 << 20,  /* bytes; a huge page */
+    DEVICE_UNIT = 256, /* bytes; what libraries for GPUs expect addresses to be a multiple of */
+};
 
 /* One stretch of the arena, taken or free. The table of blocks is in ascending order, without gaps,
  * from 0 to top; two free blocks are never neighbours, and the last block is never free. */
@@ -31,6 +35,8 @@ typedef struct block {
 } block;
 
 struct td_arena {
+    td_device device;
+    const td_backend *backend; /* NULL: the memory is the CPU's */
     char *base;
     size_t reserved;  /* addresses */
     size_t committed; /* bytes from base that have memory */
@@ -99,11 +105,22 @@ static bool reserve_addresses(td_arena *arena, size_t limit)
     return true;
 }
 
+static bool commit_on_device(td_arena *arena, size_t bytes)
+{
+    size_t reached = arena->backend->commit(arena->device, arena->base, bytes);
+    arena->stats.growths += reached > arena->committed;
+    arena->committed = reached;
+    return bytes <= reached;
+}
+
 /* Adds memory so that the first `bytes` can be used. */
 static bool commit(td_arena *arena, size_t bytes)
 {
+    if (bytes > arena->committed && arena->backend != NULL) {
+        return bytes <= arena->reserved && commit_on_device(arena, bytes);
+    }
     size_t target = round_up(bytes, GROWTH);
-    if (target <= arena->committed) {
+    if (bytes <= arena->committed) {
         return true;
     }
     if (bytes > arena->reserved) {
@@ -125,11 +142,30 @@ static bool commit(td_arena *arena, size_t bytes)
     return true;
 }
 
-td_arena *td_arena_new(size_t limit)
+static bool reserve(td_arena *arena, size_t limit)
+{
+    if (arena->backend == NULL) {
+        if (reserve_addresses(arena, limit > 0 ? limit : available_memory())) {
+            return true;
+        }
+        td_fail(TD_E_NOMEM, "no addresses for step memory: raise the limit on them (ulimit -v)");
+        return false;
+    }
+    arena->reserved = limit;
+    arena->base = arena->backend->reserve(arena->device, &arena->reserved);
+    return arena->base != NULL;
+}
+
+td_arena *td_arena_new(td_device device, size_t limit)
 {
     td_arena *arena = calloc(1, sizeof *arena);
-    if (arena == NULL || !reserve_addresses(arena, limit > 0 ? limit : available_memory())) {
-        td_fail(TD_E_NOMEM, "no addresses for step memory: raise the limit on them (ulimit -v)");
+    if (arena == NULL) {
+        td_fail(TD_E_NOMEM, "out of memory for the table of step memory");
+        return NULL;
+    }
+    arena->device = device;
+    arena->backend = td_backend_of(device);
+    if (!reserve(arena, limit)) {
         free(arena);
         return NULL;
     }
@@ -142,8 +178,12 @@ void td_arena_free(td_arena *arena)
     if (arena == NULL) {
         return;
     }
-    ASAN_UNPOISON_MEMORY_REGION(arena->base, arena->committed);
-    munmap(arena->base, arena->reserved);
+    if (arena->backend != NULL) {
+        arena->backend->release(arena->device, arena->base);
+    } else {
+        ASAN_UNPOISON_MEMORY_REGION(arena->base, arena->committed);
+        munmap(arena->base, arena->reserved);
+    }
     free(arena->blocks);
     free(arena);
 }
@@ -206,8 +246,12 @@ static size_t find_block(const td_arena *arena, size_t offset)
 
 /* ---- poison: 0xff is NaN for every float type, and -1 or 255 for integers ---- */
 
-static void poison(char *start, size_t bytes)
+static void poison(const td_arena *arena, size_t offset, size_t bytes)
 {
+    if (arena->backend != NULL) {
+        return;
+    }
+    char *start = arena->base + offset;
 #ifdef TD_DEBUG
     ASAN_UNPOISON_MEMORY_REGION(start, bytes);
     memset(start, 0xff, bytes);
@@ -215,8 +259,12 @@ static void poison(char *start, size_t bytes)
     ASAN_POISON_MEMORY_REGION(start, bytes);
 }
 
-static void unpoison(char *start, size_t bytes)
+static void unpoison(const td_arena *arena, size_t offset, size_t bytes)
 {
+    if (arena->backend != NULL) {
+        return;
+    }
+    char *start = arena->base + offset;
     ASAN_UNPOISON_MEMORY_REGION(start, bytes);
 #ifdef TD_DEBUG
     memset(start, 0xff, bytes);
@@ -268,7 +316,8 @@ void *td_arena_take(td_arena *arena, size_t bytes)
     if (bytes > arena->reserved) {
         return NULL;
     }
-    size_t rounded = round_up((bytes > 0 ? bytes : 1) + GUARD, TD_ALIGNMENT);
+    size_t unit = arena->backend != NULL ? DEVICE_UNIT : TD_ALIGNMENT;
+    size_t rounded = round_up((bytes > 0 ? bytes : 1) + GUARD, unit);
     size_t hole = best_hole(arena, rounded);
     bool from_hole = hole < arena->count;
     if (from_hole ? !take_hole(arena, hole, rounded) : !take_top(arena, rounded)) {
@@ -276,7 +325,7 @@ void *td_arena_take(td_arena *arena, size_t bytes)
     }
     size_t offset = from_hole ? arena->blocks[hole].offset : arena->top - rounded;
     count_take(arena, offset, rounded);
-    unpoison(arena->base + offset, bytes);
+    unpoison(arena, offset, bytes);
     if (td_watching()) {
         td_watch_taken(arena, offset, rounded);
     }
@@ -298,7 +347,7 @@ void td_arena_give(td_arena *arena, void *address)
     TD_REQUIRE(at < arena->count, TD_NOWHERE,
                "step memory at %p is given back, but it is not taken: given back twice?", address);
     block *b = &arena->blocks[at];
-    poison(arena->base + b->offset, b->bytes);
+    poison(arena, b->offset, b->bytes);
     arena->stats.in_use -= b->bytes;
     b->taken = false;
     if (td_watching()) {
@@ -323,7 +372,7 @@ size_t td_arena_reset(td_arena *arena)
 {
     size_t taken = arena->stats.in_use;
     if (taken > 0) {
-        poison(arena->base, arena->top);
+        poison(arena, 0, arena->top);
     }
     arena->count = 0;
     arena->top = 0;

@@ -1,4 +1,5 @@
-/* The arena: step memory of one device and one thread.
+/* The arena: step memory of one device and one thread. The host reads and writes the table of
+ * blocks only, never the memory of a device that is not a CPU.
  *
  * Blocks come from the smallest hole that fits (the lowest one of equals) or, if none fits, from
  * behind the last block; neighbouring holes are joined. Where a block lies depends on the order of
@@ -13,9 +14,9 @@
 
 typedef struct td_arena td_arena;
 
-/* limit: the most bytes that it may hold; 0: what this machine or container has. NULL with
+/* limit: the most bytes that it may hold; 0: what this machine, container or device has. NULL with
  * td_last_error(). */
-td_arena *td_arena_new(size_t limit);
+td_arena *td_arena_new(td_device device, size_t limit);
 
 /* Gives all memory back to the system. NULL is fine. */
 void td_arena_free(td_arena *arena);

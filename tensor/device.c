@@ -1,8 +1,10 @@
 #include "tensor/device.h"
 
+#include "tensor/backend.h"
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/storage.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* A device number after the colon: all of text, digits only. -1: it is none, or too large. */
@@ -29,14 +31,19 @@ td_status td_device_parse(const char *text, td_device *device)
         return td_fail(TD_E_ARG, "'%.60s' is no device: it is cpu or cpu:N, N from 0 to %d", text,
                        TD_MAX_DEVICES - 1);
     }
-    if (is_cuda) {
+    td_device found = is_cuda ? TD_CUDA_N(index) : TD_CPU_N(index);
+    const td_backend *backend = td_backend_of(found);
+    if (is_cuda && backend == NULL) {
         return td_fail(TD_E_UNSUPPORTED,
-                       "cuda:%d cannot be used: this build has no CUDA kernels; use cpu, or cpu:N "
-                       "for several devices on one machine",
+                       "cuda:%d cannot be used: this build has no CUDA kernels (make says what it "
+                       "needs for them); use cpu, or cpu:N for several devices on one machine",
                        index);
     }
-    *device = TD_CPU_N(index);
-    return TD_OK;
+    td_status status = backend != NULL ? backend->open(found) : TD_OK;
+    if (status == TD_OK) {
+        *device = found;
+    }
+    return status;
 }
 
 #define NAMES_OF(type)                                                                             \
@@ -55,16 +62,34 @@ const char *td_device_name(td_device device)
 
 void td_require_device(td_device device, td_site at)
 {
-    TD_REQUIRE(device.type == TD_DEVICE_CPU, at,
+    TD_REQUIRE(device.type == TD_DEVICE_CPU || td_backend_of(device) != NULL, at,
                "%s cannot be used: this build has no CUDA kernels; use TD_CPU",
                td_device_name(device));
-    TD_REQUIRE(device.index < TD_MAX_DEVICES, at, "cpu:%d does not exist: the last one is cpu:%d",
-               device.index, TD_MAX_DEVICES - 1);
+    const char *type = device.type == TD_DEVICE_CPU ? "cpu" : "cuda";
+    TD_REQUIRE(device.index < TD_MAX_DEVICES, at, "%s:%d does not exist: the last one is %s:%d",
+               type, device.index, type, TD_MAX_DEVICES - 1);
+}
+
+const char *td_device_describe(td_device device)
+{
+    static _Thread_local char text[320];
+    td_require_device(device, TD_NOWHERE);
+    const td_backend *backend = td_backend_of(device);
+    if (backend != NULL) {
+        snprintf(text, sizeof text, "%s, %s", td_device_name(device), backend->title(device));
+    } else {
+        snprintf(text, sizeof text, "%s, %d threads", td_device_name(device), td_threads(device));
+    }
+    return text;
 }
 
 td_status td_set_threads(td_device device, int threads)
 {
     td_require_device(device, TD_NOWHERE);
+    if (device.type != TD_DEVICE_CPU) {
+        return td_fail(TD_E_ARG, "%s has no threads to choose: only CPUs do",
+                       td_device_name(device));
+    }
     if (threads < 0 || threads > TD_MAX_CPU_THREADS) {
         return td_fail(TD_E_ARG, "%s cannot have %d threads: 1 to %d, or 0 for the default",
                        td_device_name(device), threads, TD_MAX_CPU_THREADS);
@@ -80,5 +105,5 @@ void td_share_cpus(int processes)
 int td_threads(td_device device)
 {
     td_require_device(device, TD_NOWHERE);
-    return td_cpu_threads(device);
+    return device.type == TD_DEVICE_CPU ? td_cpu_threads(device) : 1;
 }

@@ -19,18 +19,25 @@ typedef struct td_device {
 
 #define TD_CPU ((td_device){ TD_DEVICE_CPU, 0 })
 #define TD_CPU_N(n) ((td_device){ TD_DEVICE_CPU, (unsigned char)(n) })
+#define TD_CUDA ((td_device){ TD_DEVICE_CUDA, 0 })
+#define TD_CUDA_N(n) ((td_device){ TD_DEVICE_CUDA, (unsigned char)(n) })
 
 static inline bool td_same_device(td_device a, td_device b)
 {
     return a.type == b.type && a.index == b.index;
 }
 
-/* Reads "cpu", "cpu:3" or "cuda:0". TD_E_ARG: not of that form, index too large.
- * TD_E_UNSUPPORTED: a device that this build has no kernels for. */
+/* Reads "cpu", "cpu:3" or "cuda:0", and opens the device. TD_E_ARG: not of that form, index too
+ * large. TD_E_UNSUPPORTED: a device that this build has no kernels for. TD_E_DEVICE: it cannot be
+ * used here; the message says what is missing. */
 td_status td_device_parse(const char *text, td_device *device);
 
 /* "cpu:0". The string is static. */
 const char *td_device_name(td_device device);
+
+/* "cpu:0, 4 threads" or "cuda:0, NVIDIA H200". In a buffer of the
+ * calling thread's, until the next call. */
+const char *td_device_describe(td_device device);
 
 /* The number of threads of a CPU device's pool, the caller's own included. The first use of a
  * device makes its pool; before that, or between steps, it can be set. Default: OMP_NUM_THREADS if

@@ -29,6 +29,12 @@ static inline bool td_is_float(td_dtype dtype)
     return dtype <= TD_F16;
 }
 
+/* The 16-bit floats: what activations may be beside f32 weights. */
+static inline bool td_is_half(td_dtype dtype)
+{
+    return dtype == TD_BF16 || dtype == TD_F16;
+}
+
 /* bfloat16 and IEEE half as bits; rounding is to nearest, ties to even; NaN stays NaN. */
 typedef uint16_t td_bf16;
 typedef uint16_t td_f16;

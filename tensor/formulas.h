@@ -1,7 +1,13 @@
-/* Parts of formulas that tensor/elementwise.def uses more than once. The same for every device: T
- * is the type that is computed in, TD_MATH(exp) that device's function for it. */
+/* Formulas that all devices compute: the CPU's loops (tensor/cpu/loops*.inc) and CUDA's kernels
+ * (tensor/cuda/) expand the same text, so the CPU's tests cover the mathematics of both. Operation
+ * by operation the rounding is the same, too, where only +, -, *, /, sqrt and fma occur.
+ *
+ * T is the type that is computed in, TD_MATH(exp) the device's function for it, and FMA(a, b, c) is
+ * a b + c, rounded once where the device can. */
 #ifndef TD_TENSOR_FORMULAS_H
 #define TD_TENSOR_FORMULAS_H
+
+/* ---- for tensor/elementwise.def ---- */
 
 /* s(x) = 1 / (1 + exp(-x)). silu(x) = x s(x); its slope is s + x s (1 - s). */
 #define TD_SIGMOID(x) ((T)1 / ((T)1 + TD_MATH(exp)(-(x))))
@@ -11,5 +17,44 @@
 #define TD_NORMAL_BELOW(x) ((T)0.5 * ((T)1 + TD_MATH(erf)((x) * (T)0.70710678118654752440)))
 #define TD_NORMAL_DENSITY(x) ((T)0.39894228040143267794 * TD_MATH(exp)((T)-0.5 * (x) * (x)))
 #define TD_GELU_SLOPE(x) (TD_NORMAL_BELOW(x) + (x)*TD_NORMAL_DENSITY(x))
+
+/* ---- normalisation ---- */
+
+/* Batch normalisation of one element, and the gradient by it of what it became: g is the gradient
+ * that arrives, a, b and c are its channel's constants. */
+#define TD_NORM(x, mean, scale, shift) FMA((x) - (mean), scale, shift)
+#define TD_NORM_GRAD(g, x, mean, a, b, c) FMA(a, g, FMA(b, (x) - (mean), c))
+
+/* relu; NaN stays. */
+#define TD_RELU(value) ((value) <= (T)0 ? (T)0 : (value))
+
+/* ---- softmax, from the results: y, or log y ---- */
+
+#define TD_SOFTMAX_GRAD(dy, y, sum_dyy) ((y) * ((dy) - (sum_dyy)))
+#define TD_LOG_SOFTMAX_GRAD(dy, y, sum_dy) ((dy)-TD_MATH(exp)(y) * (sum_dy))
+
+/* ---- optimizers, whose operations and order are PyTorch's, so that training curves can be held
+ * against each other; w: the parameter, g: its gradient ---- */
+
+/* Weight decay is added to the gradient (L2); or, decoupled, taken off the parameter first. These
+ * two are of double, rounded to T afterwards: what is added, and what the parameter is multiplied
+ * by. */
+#define TD_ADDED_DECAY(decoupled, decay) ((decoupled) ? 0.0 : (decay))
+#define TD_SHRINK(decoupled, lr, decay) ((decoupled) ? 1.0 - (lr) * (decay) : 1.0)
+
+/* The gradient with the added decay. */
+#define TD_DECAYED(g, w, decay) FMA(decay, w, g)
+
+/* SGD: momentum from the decayed gradient d; the direction to go; the step. */
+#define TD_SGD_MOMENTUM(momentum, d, mu, fresh) FMA(fresh, d, (momentum) * (mu))
+#define TD_SGD_DIRECTION(momentum, d, mu, nesterov) ((nesterov) ? FMA(mu, momentum, d) : (momentum))
+#define TD_SGD_STEP(w, direction, lr) FMA(-(lr), direction, w)
+
+/* Adam: the averages of the gradient and of its square (fresh = 1 - beta); the step, with size =
+ * lr / bias1 and root_bias2 = sqrt(bias2). */
+#define TD_ADAM_MEAN(m, g, beta, fresh) FMA(fresh, g, (m) * (beta))
+#define TD_ADAM_SQUARE(v, g, beta, fresh) ((v) * (beta) + (fresh) * (g) * (g))
+#define TD_ADAM_STEP(w, m, v, size, root_bias2, eps)                                               \
+    ((w) - (size) * (m) / (TD_MATH(sqrt)(v) / (root_bias2) + (eps)))
 
 #endif

@@ -15,27 +15,8 @@
 #ifndef TD_TENSOR_KERNELS_H
 #define TD_TENSOR_KERNELS_H
 
+#include "tensor/kernel_types.h"
 #include "tensor/tensor.h"
-
-typedef enum td_unary_op {
-#define TD_UNARY(name, value, slope) TD_UNARY_##name,
-#define TD_BINARY(name, value)
-#include "tensor/elementwise.def"
-#undef TD_UNARY
-#undef TD_BINARY
-    TD_UNARY_COUNT
-} td_unary_op;
-
-typedef enum td_binary_op {
-#define TD_UNARY(name, value, slope)
-#define TD_BINARY(name, value) TD_BINARY_##name,
-#include "tensor/elementwise.def"
-#undef TD_UNARY
-#undef TD_BINARY
-    TD_BINARY_COUNT
-} td_binary_op;
-
-typedef enum td_reduce_op { TD_REDUCE_SUM, TD_REDUCE_MEAN, TD_REDUCE_MAX } td_reduce_op;
 
 typedef struct td_conv2d_params {
     int stride[2], pad[2], dilation[2]; /* height, width */
@@ -43,15 +24,10 @@ typedef struct td_conv2d_params {
     td_math math;
 } td_conv2d_params;
 
-typedef struct td_pool2d_params {
-    int kernel[2], stride[2], pad[2];
-    bool count_include_pad; /* average pooling: divide by the whole window (PyTorch's default) */
-} td_pool2d_params;
-
 /* Batch normalisation over [N,C,...]: per channel, over all else. Optional add and relu fused:
  * y = act(x_hat * weight + bias [+ add]). x, add, y and their gradients are of one dtype: f32, f64
- * or bf16; what is [C] is f64 beside f64 and f32 otherwise. Statistics are accumulated in double.
- */
+ * or bf16; what is [C] is f64 beside f64, and otherwise f32 or, each as it likes, f64
+ * (SyncBatchNorm's). Statistics are accumulated in double. */
 typedef struct td_batch_norm_args {
     const td_tensor *x;             /* [N,C] or [N,C,H,W] */
     const td_tensor *weight, *bias; /* [C]; NULL: 1 and 0 */
@@ -88,20 +64,6 @@ typedef struct td_batch_norm_grad_args {
     const td_tensor *index;
 } td_batch_norm_grad_args;
 
-/* One slice of an optimizer's flat memory (nn/optim). */
-typedef struct td_optim_slice {
-    int64_t begin, count;       /* elements */
-    bool skip;                  /* no gradient: leave parameter and state alone */
-    bool zero_grad;             /* the gradient is zero: it need not be read */
-    bool first;                 /* SGD: momentum starts as the gradient */
-    double lr, weight_decay;    /* all constants are rounded to the element type once, as PyTorch */
-    double momentum, dampening; /* SGD */
-    bool nesterov;
-    double beta1, beta2, eps; /* Adam, AdamW */
-    double bias1, bias2;      /* 1 - beta1^t, 1 - beta2^t */
-    bool decoupled;           /* AdamW: p *= 1 - lr*weight_decay first */
-} td_optim_slice;
-
 /* What a device can do at most. */
 typedef struct td_limits {
     double f32, f64; /* multiplications and additions a second, in registers */
@@ -119,6 +81,9 @@ typedef struct td_kernels {
      * non-overlapping strides. */
     void (*axpy)(td_tensor *y, double alpha, const td_tensor *x);
     bool (*all_finite)(const td_tensor *x); /* float dtypes */
+    /* x *= factor, and *found (i32, one element) = 1 if an element of x was not finite; otherwise
+     * found is left alone. f32, f64. Does not wait, unlike all_finite: for loss scaling. */
+    void (*unscale)(td_tensor *x, double factor, td_tensor *found);
 
     /* ---- elements: f32, f64, bf16, f16. unary: y may be x itself ---- */
     void (*unary)(td_unary_op op, td_tensor *y, const td_tensor *x, double p);
@@ -203,6 +168,12 @@ typedef struct td_kernels {
      * not (in row-major order). */
     bool (*indices_in_range)(const td_tensor *index, int64_t limit, int64_t *bad);
 
+    /* ---- pictures: y[i] (f32, bf16 or f16 [count,C,H,W], any strides) is cut from pictures (u8
+     * [N,C,H,W], row-major) as cuts[i] says, each byte looked up: values f32 [C,256], row-major.
+     * cuts[i].picture has been checked. ---- */
+    void (*pictures)(td_tensor *y, const td_tensor *pictures, const td_tensor *values,
+                     const td_picture_cut *cuts);
+
     /* ---- dropout: y = x * keep / (1-p); element i (row-major) is kept if its Philox word, key
      * (seed, stream), counter (step, i/4), lane i%4, is >= p * 2^32. The backward is the same call
      * on dy. f32, f64, bf16 ---- */
@@ -215,6 +186,9 @@ typedef struct td_kernels {
                 const td_optim_slice *slices, int count); /* momentum NULL if no slice uses it */
     void (*adam)(td_tensor *param, const td_tensor *grad, td_tensor *m, td_tensor *v,
                  const td_optim_slice *slices, int count);
+
+    /* Whether the device computes in a precision (td_precision_check). */
+    td_status (*check_precision)(td_device device, td_precision precision);
 
     /* Measures, with all threads of the device: takes about 0.2 s and, for that time, 128 MiB. */
     td_status (*measure_limits)(td_device device, td_limits *limits);

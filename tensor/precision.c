@@ -1,12 +1,13 @@
 #include "tensor/precision.h"
 
+#include "tensor/kernels.h"
+
 #include <stdatomic.h>
 #include <string.h>
 
 static const char *const names[TD_PRECISION_COUNT] = {
-    [TD_PRECISION_FP32] = "fp32",
-    [TD_PRECISION_BF16] = "bf16",
-    [TD_PRECISION_BF16X3] = "bf16x3",
+    [TD_PRECISION_FP32] = "fp32", [TD_PRECISION_BF16] = "bf16", [TD_PRECISION_BF16X3] = "bf16x3",
+    [TD_PRECISION_TF32] = "tf32", [TD_PRECISION_FP16] = "fp16",
 };
 
 /* Both fields in one word, so that no thread sees half of a change. */
@@ -37,4 +38,28 @@ bool td_precision_parse(const char *name, td_precision *precision)
         }
     }
     return false;
+}
+
+td_dtype td_precision_dtype(td_precision precision)
+{
+    return precision == TD_PRECISION_BF16   ? TD_BF16
+           : precision == TD_PRECISION_FP16 ? TD_F16
+                                            : TD_F32;
+}
+
+td_status td_precision_check(td_device device, td_precision precision)
+{
+    return td_kernels_of(device)->check_precision(device, precision);
+}
+
+static atomic_bool autotune;
+
+void td_set_autotune(bool on)
+{
+    atomic_store(&autotune, on);
+}
+
+bool td_autotune(void)
+{
+    return atomic_load_explicit(&autotune, memory_order_relaxed);
 }

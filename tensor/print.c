@@ -1,4 +1,5 @@
 /* Tensors as text. */
+#include "tensor/backend.h"
 #include "tensor/element.h"
 #include "tensor/storage.h"
 
@@ -200,10 +201,22 @@ static void print_dimension(printer *p, int dim, int64_t place)
     fputc(']', p->out);
 }
 
+/* A copy that the host can read, to be freed; t itself where it can. */
+static const td_tensor *on_host(const td_tensor *t)
+{
+    if (td_backend_of(td_device_of(t)) == NULL) {
+        return t;
+    }
+    const td_tensor *copy = td_clone_as(t, t->dtype, TD_CPU);
+    TD_REQUIRE(copy != NULL, TD_NOWHERE, "td_print: %s", td_last_error());
+    return copy;
+}
+
 void td_print(const td_tensor *t, FILE *out)
 {
     td_check_alive(t, TD_NOWHERE);
-    printer p = { .t = t, .out = out, .smallest = INFINITY };
+    const td_tensor *shown = on_host(t);
+    printer p = { .t = shown, .out = out, .smallest = INFINITY };
     p.abbreviate = td_numel(t) > ABBREVIATE_ABOVE;
     if (td_numel(t) == 0) {
         fputs("[]", out);
@@ -217,4 +230,7 @@ void td_print(const td_tensor *t, FILE *out)
         print_dimension(&p, 0, 0);
     }
     fprintf(out, "\n%s\n", td_describe(t));
+    if (shown != t) {
+        td_free((td_tensor *)(uintptr_t)shown);
+    }
 }

@@ -64,11 +64,11 @@ static entry *find_entry(const td_watched_call *call)
 }
 
 /* The shortest time that the limits allow: arithmetic and memory may overlap. */
-static double least_seconds(td_work work)
+static double least_seconds(td_cost cost)
 {
     const td_profile_totals *t = &profile.totals;
-    double compute = work.flops / (work.dtype == TD_F64 ? t->flops_f64 : t->flops_f32);
-    double memory = work.bytes / t->bytes_per_second;
+    double compute = cost.flops / (cost.dtype == TD_F64 ? t->flops_f64 : t->flops_f32);
+    double memory = cost.bytes / t->bytes_per_second;
     return compute > memory ? compute : memory;
 }
 
@@ -82,9 +82,9 @@ static void count_call(const td_watched_call *call, void *user)
     if (e != NULL) {
         e->row.calls++;
         e->row.seconds += seconds;
-        e->row.flops += call->work.flops;
-        e->row.bytes += call->work.bytes;
-        e->row.least += call->span ? 0.0 : least_seconds(call->work);
+        e->row.flops += call->cost.flops;
+        e->row.bytes += call->cost.bytes;
+        e->row.least += call->span ? 0.0 : least_seconds(call->cost);
     } else {
         profile.lost++;
     }

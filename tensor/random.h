@@ -45,12 +45,7 @@ typedef struct td_philox_key {
 } td_philox_key;
 void td_philox(td_philox_key key, uint64_t a, uint64_t b, uint32_t out[4]);
 
-/* For kernels that draw many at a time: the generator's own key, and its constants. */
+/* The generator's own key, for tensor/philox.h. */
 uint64_t td_philox_mixed_key(td_philox_key key);
-#define TD_PHILOX_M0 UINT32_C(0xd2511f53)
-#define TD_PHILOX_M1 UINT32_C(0xcd9e8d57)
-#define TD_PHILOX_W0 UINT32_C(0x9e3779b9) /* golden ratio */
-#define TD_PHILOX_W1 UINT32_C(0xbb67ae85) /* sqrt(3) - 1 */
-enum { TD_PHILOX_ROUNDS = 10 };
 
 #endif

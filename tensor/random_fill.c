@@ -6,6 +6,7 @@
  * cosf (Moshier). */
 #include "tensor/random.h"
 
+#include "tensor/backend.h"
 #include "tensor/storage.h"
 
 #include <math.h>
@@ -163,14 +164,14 @@ static void normal_values(td_generator *g, float *values, int64_t count, double 
 
 /* ---- tensors ---- */
 
-/* Where the f32 values of t are drawn: its own memory if that is f32 and row-major, otherwise a new
- * tensor, which finish_draw copies and frees. */
+/* Where the f32 values of t are drawn: its own memory if that is the host's, f32 and row-major,
+ * otherwise a new tensor, which finish_draw copies and frees. */
 static td_tensor *begin_draw(td_tensor *t, const char *what)
 {
     td_begin_write(t, what);
     TD_REQUIRE(td_is_float(t->dtype), TD_NOWHERE, "%s: %s is not of a float type", what,
                td_label(t));
-    if (t->dtype == TD_F32 && td_is_contiguous(t)) {
+    if (t->dtype == TD_F32 && td_is_contiguous(t) && td_backend_of(td_device_of(t)) == NULL) {
         return t;
     }
     td_tensor *drawn = td_new(td_shape_of(t), TD_F32, TD_CPU);

@@ -2,6 +2,7 @@
 #include "tensor/step.h"
 
 #include "tensor/arena.h"
+#include "tensor/backend.h"
 #include "tensor/bump.h"
 #include "tensor/storage.h"
 #include "tensor/watch.h"
@@ -11,6 +12,7 @@
 
 enum {
     MAX_SCOPES = 256,
+    ARENAS = (TD_DEVICE_CUDA + 1) * TD_MAX_DEVICES, /* of all types of devices */
     /* Headers and tape nodes of a step are overwritten this many steps later. Until then a stale
      * tensor still has its name and its step's number, and can be reported. Three, because after
      * three steps nothing may grow any more. */
@@ -29,9 +31,9 @@ typedef struct step {
     bool open;
     double began; /* seconds; 0: nobody watched then */
 
-    td_arena *arena[TD_MAX_DEVICES]; /* of the CPU devices, NULL until used */
-    td_bump headers[ROTATION];       /* header_slot */
-    td_bump bytes[ROTATION];         /* td_step_bytes */
+    td_arena *arena[ARENAS];   /* of the devices (arena_index), NULL until used */
+    td_bump headers[ROTATION]; /* header_slot */
+    td_bump bytes[ROTATION];   /* td_step_bytes */
 
     td_tensor **held; /* headers that hold their storage, in the order of their making */
     size_t held_count, held_capacity;
@@ -48,7 +50,7 @@ static _Thread_local step *thread_step; /* NULL: no step yet */
 
 static void release_memory(step *s)
 {
-    for (int i = 0; i < TD_MAX_DEVICES; i++) {
+    for (int i = 0; i < ARENAS; i++) {
         td_arena_free(s->arena[i]);
         s->arena[i] = NULL;
     }
@@ -120,7 +122,7 @@ void td_step_begin(void)
     s->began = td_watching() ? td_watch_clock() : 0.0;
     td_bump_reset(&s->headers[s->number % ROTATION]);
     td_bump_reset(&s->bytes[s->number % ROTATION]);
-    for (int i = 0; i < TD_MAX_DEVICES; i++) {
+    for (int i = 0; i < ARENAS; i++) {
         if (s->arena[i] != NULL) {
             td_arena_begin_step(s->arena[i]);
         }
@@ -171,7 +173,7 @@ static size_t end_step(step *s)
     s->scope_depth = 0;
     let_go_since(s, 0, NULL);
     size_t left = 0;
-    for (int i = 0; i < TD_MAX_DEVICES; i++) {
+    for (int i = 0; i < ARENAS; i++) {
         left += s->arena[i] != NULL ? td_arena_reset(s->arena[i]) : 0;
     }
     s->open = false;
@@ -236,11 +238,16 @@ void td_scope_end(int64_t scope, td_tensor *keep)
 
 /* ---- step tensors ---- */
 
+static int arena_index(td_device device)
+{
+    return device.type * TD_MAX_DEVICES + device.index;
+}
+
 static td_arena *arena_of(step *s, td_device device)
 {
-    td_arena **arena = &s->arena[device.index];
+    td_arena **arena = &s->arena[arena_index(device)];
     if (*arena == NULL) {
-        *arena = td_arena_new(0);
+        *arena = td_arena_new(device, 0);
         TD_REQUIRE(*arena != NULL, TD_NOWHERE, "%s", td_last_error());
     }
     return *arena;
@@ -407,8 +414,10 @@ void *td_scratch(td_device device, size_t bytes)
             out_of_memory(arena, "a kernel's scratch memory", bytes, 0, TD_NOWHERE);
         }
     } else {
+        const td_backend *backend = td_backend_of(device);
         size_t rounded = (bytes / TD_ALIGNMENT + 1) * TD_ALIGNMENT;
-        scratch = aligned_alloc(TD_ALIGNMENT, rounded);
+        scratch =
+            backend != NULL ? backend->take(device, rounded) : aligned_alloc(TD_ALIGNMENT, rounded);
         TD_REQUIRE(scratch != NULL, TD_NOWHERE, "out of memory for a kernel's scratch memory (%s)",
                    td_describe_bytes(bytes));
     }
@@ -417,11 +426,14 @@ void *td_scratch(td_device device, size_t bytes)
 
 void td_scratch_free(td_device device, void *scratch)
 {
-    td_arena *arena = thread_step != NULL ? thread_step->arena[device.index] : NULL;
+    td_arena *arena = thread_step != NULL ? thread_step->arena[arena_index(device)] : NULL;
+    const td_backend *backend = td_backend_of(device);
     if (arena != NULL && td_arena_owns(arena, scratch)) {
         td_arena_give(arena, scratch);
-    } else {
+    } else if (backend == NULL) {
         free(scratch);
+    } else if (scratch != NULL) {
+        backend->give(device, scratch);
     }
 }
 
@@ -440,6 +452,6 @@ void td_step_set_tape(void *tape, void (*on_end)(void *tape))
 td_memory_stats td_step_memory(td_device device)
 {
     td_require_device(device, TD_NOWHERE);
-    td_arena *arena = thread_step != NULL ? thread_step->arena[device.index] : NULL;
+    td_arena *arena = thread_step != NULL ? thread_step->arena[arena_index(device)] : NULL;
     return arena != NULL ? td_arena_stats(arena) : (td_memory_stats){ .reserved = 0 };
 }

@@ -1,6 +1,7 @@
 #include "tensor/storage.h"
 
 #include "tensor/arena.h"
+#include "tensor/backend.h"
 
 #include <stdlib.h>
 
@@ -20,7 +21,18 @@ static td_storage *new_storage(td_storage_kind kind, void *data, size_t bytes, t
     return storage;
 }
 
-/* Memory whose block, for free, begins at `block`. */
+/* Gives a persistent block back. */
+static void give_block(void *block, td_device device)
+{
+    const td_backend *backend = td_backend_of(device);
+    if (backend != NULL) {
+        backend->give(device, block);
+    } else {
+        free(block);
+    }
+}
+
+/* The CPU's memory whose block, for free, begins at `block`. */
 static td_storage *persistent(void *block, void *data, size_t bytes, td_device device)
 {
     if (block == NULL) {
@@ -39,9 +51,30 @@ static td_storage *persistent(void *block, void *data, size_t bytes, td_device d
     return storage;
 }
 
+/* The same of a device that has memory of its own. */
+static td_storage *persistent_on(const td_backend *backend, size_t bytes, td_device device)
+{
+    TD_REQUIRE(backend->open(device) == TD_OK, TD_NOWHERE, "%s", td_last_error());
+    void *block = backend->take(device, bytes);
+    if (block == NULL) {
+        return NULL;
+    }
+    td_storage *storage = new_storage(TD_STORAGE_PERSISTENT, block, bytes, device);
+    if (storage == NULL) {
+        backend->give(device, block);
+        return NULL;
+    }
+    storage->owner = block;
+    return storage;
+}
+
 td_storage *td_storage_new(size_t bytes, td_device device)
 {
     td_require_device(device, TD_NOWHERE);
+    const td_backend *backend = td_backend_of(device);
+    if (backend != NULL) {
+        return persistent_on(backend, bytes, device);
+    }
     /* An empty tensor has an address as well. */
     size_t rounded = bytes == 0 ? TD_ALIGNMENT : (bytes + TD_ALIGNMENT - 1) & -(size_t)TD_ALIGNMENT;
     void *data = rounded < bytes ? NULL : aligned_alloc(TD_ALIGNMENT, rounded);
@@ -51,6 +84,14 @@ td_storage *td_storage_new(size_t bytes, td_device device)
 td_storage *td_storage_zeroed(size_t bytes, td_device device)
 {
     td_require_device(device, TD_NOWHERE);
+    const td_backend *backend = td_backend_of(device);
+    if (backend != NULL) {
+        td_storage *storage = persistent_on(backend, bytes, device);
+        if (storage != NULL && bytes > 0) {
+            backend->zero(device, storage->data, bytes);
+        }
+        return storage;
+    }
     size_t room = bytes + TD_ALIGNMENT;
     char *block = room < bytes ? NULL : calloc(1, room), *data = block;
     if (block != NULL) {
@@ -94,7 +135,7 @@ void td_unhold(td_storage *storage)
         storage->released = true;
         return;
     case TD_STORAGE_PERSISTENT:
-        free(storage->owner);
+        give_block(storage->owner, storage->device);
         free(storage);
         return;
     case TD_STORAGE_LENT: {

@@ -4,6 +4,7 @@
 #include "tensor/element.h"
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
+#include "tensor/across.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -114,11 +115,20 @@ td_tensor *td_zeros(td_shape shape, td_dtype dtype, td_device device)
 
 td_tensor *td_arange(int64_t n, td_dtype dtype, td_device device)
 {
-    td_tensor *t = td_new(TD_SHAPE(n), dtype, device);
+    td_require_device(device, TD_NOWHERE);
+    td_tensor *t = td_new(TD_SHAPE(n), dtype, TD_CPU);
     for (int64_t i = 0; t != NULL && i < n; i++) {
         td_store_element(td_ptr(t), dtype, i, (double)i);
     }
-    return t;
+    if (t == NULL || device.type == TD_DEVICE_CPU) {
+        if (t != NULL) {
+            t->storage->device = device;
+        }
+        return t;
+    }
+    td_tensor *there = td_clone_as(t, dtype, device);
+    td_free(t);
+    return there;
 }
 
 td_tensor *td_from(const void *values, td_shape shape, td_dtype dtype, td_device device)
@@ -132,6 +142,9 @@ td_tensor *td_from(const void *values, td_shape shape, td_dtype dtype, td_device
 
 td_tensor *td_borrow(void *values, td_shape shape, td_dtype dtype, td_device device)
 {
+    TD_REQUIRE(device.type == TD_DEVICE_CPU, TD_NOWHERE,
+               "td_borrow: %s has memory of its own, and the caller's is not in it: td_from copies",
+               td_device_name(device));
     size_t bytes;
     if (!count_bytes(shape, dtype, &bytes)) {
         return NULL;
@@ -168,7 +181,7 @@ td_tensor *td_clone_as(const td_tensor *t, td_dtype dtype, td_device device)
     td_strides_like(t, stride);
     td_tensor *copy = new_strided(td_shape_of(t), stride, dtype, device, false);
     if (copy != NULL) {
-        td_kernels_of(device)->copy(copy, t);
+        td_copy_across(copy, t);
     }
     return copy;
 }

@@ -79,7 +79,8 @@ td_tensor *td_arange(int64_t n, td_dtype dtype, td_device device); /* 0, 1, ...,
 /* Copies row-major values of the given dtype into a new tensor. */
 td_tensor *td_from(const void *values, td_shape shape, td_dtype dtype, td_device device);
 
-/* A persistent tensor over the caller's row-major memory, which must outlive it and its views. */
+/* A persistent tensor over the caller's row-major memory, which must outlive it and its views. CPU
+ * devices only. */
 td_tensor *td_borrow(void *values, td_shape shape, td_dtype dtype, td_device device);
 
 /* A persistent tensor of the given strides over part of another persistent tensor's storage (offset
@@ -111,7 +112,8 @@ bool td_is_dense(const td_tensor *t);
 bool td_same_order(const td_tensor *a, const td_tensor *b); /* equal shape and strides */
 
 /* The address of element [0,...,0]. A stale tensor (its step is over, its memory given back) is a
- * programming mistake and named. td_data_rw also counts as a write (storage version). */
+ * programming mistake and named; so is one on a GPU, whose memory the host cannot touch (td_read
+ * and td_write work there). td_data_rw also counts as a write (storage version). */
 const void *td_data(const td_tensor *t);
 void *td_data_rw(td_tensor *t);
 

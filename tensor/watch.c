@@ -79,7 +79,7 @@ double td_watch_enter(const char *kernel)
     return td_watch_clock();
 }
 
-void td_watch_leave(const char *kernel, double begin, td_work work)
+void td_watch_leave(const char *kernel, double begin, td_cost cost)
 {
     if (--depth > 0) {
         return;
@@ -87,7 +87,7 @@ void td_watch_leave(const char *kernel, double begin, td_work work)
     td_watched_call call = describe(kernel);
     call.begin = begin;
     call.end = td_watch_clock();
-    call.work = work;
+    call.cost = cost;
     tell(&call);
 }
 

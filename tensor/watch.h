@@ -5,7 +5,7 @@
 #define TD_TENSOR_WATCH_H
 
 #include "tensor/kernels.h"
-#include "tensor/work.h"
+#include "tensor/cost.h"
 
 /* One call of a kernel, or a stretch of time that somebody has named (td_watch_span). */
 typedef struct td_watched_call {
@@ -14,7 +14,7 @@ typedef struct td_watched_call {
     bool backward;
     bool span;         /* no kernel: waiting for data, marking gradients */
     double begin, end; /* seconds on CLOCK_MONOTONIC */
-    td_work work;
+    td_cost cost;
 } td_watched_call;
 
 typedef struct td_watcher {
@@ -52,6 +52,6 @@ const td_kernels *td_watched_kernels(void);
 
 /* For the watched table: around a kernel. Kernels that kernels call are part of these. */
 double td_watch_enter(const char *kernel);
-void td_watch_leave(const char *kernel, double begin, td_work work);
+void td_watch_leave(const char *kernel, double begin, td_cost cost);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-/* W: the work of a call, from its arguments. */
+/* W: the cost of a call, from its arguments. */
 #define WATCHED(NAME, PARAMETERS, ARGUMENTS, W)                                                    \
     static void watched_##NAME PARAMETERS                                                          \
     {                                                                                              \
@@ -14,59 +14,62 @@
     }
 
 /* Bytes of tensors that are read or written once. */
-#define B(t) td_work_bytes(t)
+#define B(t) td_cost_bytes(t)
 /* ... and of one that may be added to. */
-#define BA(t, accumulate) (((accumulate) ? 2.0 : 1.0) * td_work_bytes(t))
+#define BA(t, accumulate) (((accumulate) ? 2.0 : 1.0) * td_cost_bytes(t))
 
-WATCHED(fill, (td_tensor * y, double value), (y, value), td_work_of(y, 0, B(y)))
-WATCHED(copy, (td_tensor * y, const td_tensor *x), (y, x), td_work_of(y, 0, B(x) + B(y)))
+WATCHED(fill, (td_tensor * y, double value), (y, value), td_cost_of(y, 0, B(y)))
+WATCHED(copy, (td_tensor * y, const td_tensor *x), (y, x), td_cost_of(y, 0, B(x) + B(y)))
 WATCHED(axpy, (td_tensor * y, double alpha, const td_tensor *x), (y, alpha, x),
-        td_work_of(y, 2, B(x) + BA(y, true)))
+        td_cost_of(y, 2, B(x) + BA(y, true)))
+
+WATCHED(unscale, (td_tensor * x, double factor, td_tensor *found), (x, factor, found),
+        td_cost_of(x, 2, BA(x, true)))
 
 WATCHED(unary, (td_unary_op op, td_tensor *y, const td_tensor *x, double p), (op, y, x, p),
-        td_work_of(y, 1, B(x) + B(y)))
+        td_cost_of(y, 1, B(x) + B(y)))
 /* dx = dy * slope(x or y) */
 WATCHED(unary_grad,
         (td_unary_op op, td_tensor *dx, const td_tensor *dy, const td_tensor *x, const td_tensor *y,
          double p, bool accumulate),
         (op, dx, dy, x, y, p, accumulate),
-        td_work_of(dx, accumulate ? 3 : 2, B(dy) + B(x != NULL ? x : y) + BA(dx, accumulate)))
+        td_cost_of(dx, accumulate ? 3 : 2, B(dy) + B(x != NULL ? x : y) + BA(dx, accumulate)))
 WATCHED(binary, (td_binary_op op, td_tensor *y, const td_tensor *a, const td_tensor *b),
-        (op, y, a, b), td_work_of(y, 1, B(a) + B(b) + B(y)))
+        (op, y, a, b), td_cost_of(y, 1, B(a) + B(b) + B(y)))
 
 WATCHED(reduce, (td_reduce_op op, td_tensor *y, const td_tensor *x, bool accumulate),
-        (op, y, x, accumulate), td_work_of(x, 1, B(x) + BA(y, accumulate)))
+        (op, y, x, accumulate), td_cost_of(x, 1, B(x) + BA(y, accumulate)))
 WATCHED(argmax, (td_tensor * index, const td_tensor *x, int dim), (index, x, dim),
-        td_work_of(x, 1, B(x) + B(index)))
+        td_cost_of(x, 1, B(x) + B(index)))
 WATCHED(argmax_grad,
         (td_tensor * dx, const td_tensor *dy, const td_tensor *index, int dim, bool accumulate),
-        (dx, dy, index, dim, accumulate), td_work_of(dx, 0, B(dy) + B(index) + BA(dx, accumulate)))
+        (dx, dy, index, dim, accumulate), td_cost_of(dx, 0, B(dy) + B(index) + BA(dx, accumulate)))
 
 WATCHED(matmul,
         (td_tensor * c, const td_tensor *a, const td_tensor *b, const td_tensor *bias,
          bool accumulate, td_math math),
-        (c, a, b, bias, accumulate, math), td_work_matmul(c, a, b, bias, accumulate))
+        (c, a, b, bias, accumulate, math), td_cost_matmul(c, a, b, bias, accumulate))
 WATCHED(conv2d,
         (td_tensor * y, const td_tensor *x, const td_tensor *w, const td_tensor *bias,
          const td_conv2d_params *params, td_tensor *stats),
-        (y, x, w, bias, params, stats), td_work_conv2d(y, x, w, params, NULL, false))
+        (y, x, w, bias, params, stats), td_cost_conv2d(y, x, w, params, NULL, false))
 WATCHED(conv2d_grad_input,
         (td_tensor * dx, const td_tensor *dy, const td_tensor *w, const td_conv2d_params *params,
          bool accumulate),
-        (dx, dy, w, params, accumulate), td_work_conv2d(dy, dx, w, params, dx, accumulate))
+        (dx, dy, w, params, accumulate), td_cost_conv2d(dy, dx, w, params, dx, accumulate))
 WATCHED(conv2d_grad_weight,
         (td_tensor * dw, const td_tensor *dy, const td_tensor *x, const td_conv2d_params *params,
          bool accumulate),
-        (dw, dy, x, params, accumulate), td_work_conv2d(dy, x, dw, params, dw, accumulate))
+        (dw, dy, x, params, accumulate), td_cost_conv2d(dy, x, dw, params, dw, accumulate))
 
-WATCHED(batch_norm, (const td_batch_norm_args *args), (args), td_work_batch_norm(args))
+WATCHED(batch_norm, (const td_batch_norm_args *args), (args), td_cost_batch_norm(args))
 WATCHED(batch_norm_grad, (const td_batch_norm_grad_args *args), (args),
-        td_work_batch_norm_grad(args))
+        td_cost_batch_norm_grad(args))
 /* Mean, sum of squares about it: four; scale and shift: four. */
 WATCHED(layer_norm,
         (td_tensor * y, td_tensor *mean, td_tensor *inv_std, const td_tensor *x,
          const td_tensor *weight, const td_tensor *bias, double eps),
-        (y, mean, inv_std, x, weight, bias, eps), td_work_of(x, 8, B(x) + B(y)))
+        (y, mean, inv_std, x, weight, bias, eps), td_cost_of(x, 8, B(x) + B(y)))
 WATCHED(layer_norm_grad,
         (td_tensor * dx, td_tensor *dweight, td_tensor *dbias, const td_tensor *dy,
          const td_tensor *x, const td_tensor *weight, const td_tensor *mean,
@@ -74,67 +77,71 @@ WATCHED(layer_norm_grad,
          bool accumulate_dbias),
         (dx, dweight, dbias, dy, x, weight, mean, inv_std, accumulate_dx, accumulate_dweight,
          accumulate_dbias),
-        td_work_of(x, 12, B(dy) + B(x) + BA(dx, accumulate_dx)))
+        td_cost_of(x, 12, B(dy) + B(x) + BA(dx, accumulate_dx)))
 
 /* Largest, difference, exp, sum, scale. */
 WATCHED(softmax, (td_tensor * y, const td_tensor *x, int dim, bool log), (y, x, dim, log),
-        td_work_of(x, 5, B(x) + B(y)))
+        td_cost_of(x, 5, B(x) + B(y)))
 WATCHED(softmax_grad,
         (td_tensor * dx, const td_tensor *dy, const td_tensor *y, int dim, bool log,
          bool accumulate),
-        (dx, dy, y, dim, log, accumulate), td_work_of(dx, 4, B(dy) + B(y) + BA(dx, accumulate)))
+        (dx, dy, y, dim, log, accumulate), td_cost_of(dx, 4, B(dy) + B(y) + BA(dx, accumulate)))
 WATCHED(cross_entropy,
         (td_tensor * loss, td_tensor *log_p, const td_tensor *logits, const td_tensor *labels,
          double smoothing),
         (loss, log_p, logits, labels, smoothing),
-        td_work_of(logits, 5, B(logits) + B(log_p) + B(labels)))
+        td_cost_of(logits, 5, B(logits) + B(log_p) + B(labels)))
 WATCHED(cross_entropy_grad,
         (td_tensor * dlogits, const td_tensor *dloss, const td_tensor *log_p,
          const td_tensor *labels, double smoothing, bool accumulate),
         (dlogits, dloss, log_p, labels, smoothing, accumulate),
-        td_work_of(dlogits, 3, B(log_p) + B(labels) + BA(dlogits, accumulate)))
+        td_cost_of(dlogits, 3, B(log_p) + B(labels) + BA(dlogits, accumulate)))
 
 WATCHED(max_pool2d,
         (td_tensor * y, td_tensor *index, const td_tensor *x, const td_pool2d_params *params),
-        (y, index, x, params), td_work_pool2d(y, x, index, params, NULL, false))
+        (y, index, x, params), td_cost_pool2d(y, x, index, params, NULL, false))
 WATCHED(max_pool2d_grad,
         (td_tensor * dx, const td_tensor *dy, const td_tensor *index,
          const td_pool2d_params *params, bool accumulate),
-        (dx, dy, index, params, accumulate), td_work_pool2d(dy, dx, index, params, dx, accumulate))
+        (dx, dy, index, params, accumulate), td_cost_pool2d(dy, dx, index, params, dx, accumulate))
 WATCHED(avg_pool2d, (td_tensor * y, const td_tensor *x, const td_pool2d_params *params),
-        (y, x, params), td_work_pool2d(y, x, NULL, params, NULL, false))
+        (y, x, params), td_cost_pool2d(y, x, NULL, params, NULL, false))
 WATCHED(avg_pool2d_grad,
         (td_tensor * dx, const td_tensor *dy, const td_pool2d_params *params, bool accumulate),
-        (dx, dy, params, accumulate), td_work_pool2d(dy, dx, NULL, params, dx, accumulate))
+        (dx, dy, params, accumulate), td_cost_pool2d(dy, dx, NULL, params, dx, accumulate))
 
 /* The rows that are looked up, once each way. */
 WATCHED(embedding, (td_tensor * y, const td_tensor *table, const td_tensor *index),
-        (y, table, index), td_work_of(y, 0, 2.0 * B(y) + B(index)))
+        (y, table, index), td_cost_of(y, 0, 2.0 * B(y) + B(index)))
 WATCHED(embedding_grad,
         (td_tensor * dtable, const td_tensor *dy, const td_tensor *index, bool accumulate),
-        (dtable, dy, index, accumulate), td_work_of(dy, 1, 3.0 * B(dy) + B(index)))
+        (dtable, dy, index, accumulate), td_cost_of(dy, 1, 3.0 * B(dy) + B(index)))
+WATCHED(pictures,
+        (td_tensor * y, const td_tensor *pictures, const td_tensor *values,
+         const td_picture_cut *cuts),
+        (y, pictures, values, cuts), td_cost_of(y, 0, B(y) + (double)td_numel(y)))
 WATCHED(dropout,
         (td_tensor * y, const td_tensor *x, double p, td_philox_key key, uint64_t step,
          bool accumulate),
-        (y, x, p, key, step, accumulate), td_work_of(y, 1, B(x) + BA(y, accumulate)))
+        (y, x, p, key, step, accumulate), td_cost_of(y, 1, B(x) + BA(y, accumulate)))
 
 /* Weight decay, momentum, Nesterov's look ahead, the step: two each. */
 WATCHED(sgd,
         (td_tensor * param, const td_tensor *grad, td_tensor *momentum,
          const td_optim_slice *slices, int count),
         (param, grad, momentum, slices, count),
-        td_work_optim(param, slices, count, momentum != NULL, momentum != NULL ? 8 : 4))
+        td_cost_optim(param, slices, count, momentum != NULL, momentum != NULL ? 8 : 4))
 WATCHED(adam,
         (td_tensor * param, const td_tensor *grad, td_tensor *m, td_tensor *v,
          const td_optim_slice *slices, int count),
-        (param, grad, m, v, slices, count), td_work_optim(param, slices, count, 2, 14))
+        (param, grad, m, v, slices, count), td_cost_optim(param, slices, count, 2, 14))
 
 /* Those that give a value; they are calls like the others. */
 static double watched_sum_of_squares(const td_tensor *x)
 {
     double begin = td_watch_enter("sum_of_squares");
     double sum = td_cpu_kernels()->sum_of_squares(x);
-    td_watch_leave("sum_of_squares", begin, td_work_of(x, 2, B(x)));
+    td_watch_leave("sum_of_squares", begin, td_cost_of(x, 2, B(x)));
     return sum;
 }
 
@@ -142,7 +149,7 @@ static bool watched_all_finite(const td_tensor *x)
 {
     double begin = td_watch_enter("all_finite");
     bool finite = td_cpu_kernels()->all_finite(x);
-    td_watch_leave("all_finite", begin, td_work_of(x, 1, B(x)));
+    td_watch_leave("all_finite", begin, td_cost_of(x, 1, B(x)));
     return finite;
 }
 
@@ -150,7 +157,7 @@ static bool watched_indices_in_range(const td_tensor *index, int64_t limit, int6
 {
     double begin = td_watch_enter("indices_in_range");
     bool fine = td_cpu_kernels()->indices_in_range(index, limit, bad);
-    td_watch_leave("indices_in_range", begin, td_work_of(index, 0, B(index)));
+    td_watch_leave("indices_in_range", begin, td_cost_of(index, 0, B(index)));
     return fine;
 }
 
@@ -165,6 +172,7 @@ static void make_table(void)
     SEEN(copy);
     SEEN(axpy);
     SEEN(all_finite);
+    SEEN(unscale);
     SEEN(unary);
     SEEN(unary_grad);
     SEEN(binary);
@@ -191,6 +199,7 @@ static void make_table(void)
     SEEN(embedding);
     SEEN(embedding_grad);
     SEEN(indices_in_range);
+    SEEN(pictures);
     SEEN(dropout);
     SEEN(sgd);
     SEEN(adam);

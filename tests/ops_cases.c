@@ -153,12 +153,13 @@ static void fill_values(const input_spec *spec, double *values, int64_t n, uint6
     }
 }
 
-static td_tensor *make_input(const input_spec *spec, td_dtype dtype, uint64_t *state)
+static td_tensor *make_input(const input_spec *spec, td_dtype dtype, td_device device,
+                             uint64_t *state)
 {
     int64_t n = td_shape_numel(spec->shape);
     double *values = malloc(((size_t)n + 1) * sizeof *values);
     td_dtype kind = spec->below > 0 ? TD_I64 : dtype;
-    td_tensor *t = td_new_layout(spec->shape, kind, spec->layout, TD_CPU);
+    td_tensor *t = td_new_layout(spec->shape, kind, spec->layout, device);
     if (values == NULL || t == NULL) {
         fprintf(stderr, "no memory for a test's input\n");
         exit(1);
@@ -174,6 +175,12 @@ static td_tensor *make_input(const input_spec *spec, td_dtype dtype, uint64_t *s
 
 int ops_case_inputs(const ops_case *c, td_dtype dtype, td_tensor *inputs[OPS_MAX_INPUTS])
 {
+    return ops_case_inputs_on(c, dtype, TD_CPU, inputs);
+}
+
+int ops_case_inputs_on(const ops_case *c, td_dtype dtype, td_device device,
+                       td_tensor *inputs[OPS_MAX_INPUTS])
+{
     uint64_t state = 20240611;
     int count = 0;
     for (const char *at = c->inputs;; at++) {
@@ -182,7 +189,7 @@ int ops_case_inputs(const ops_case *c, td_dtype dtype, td_tensor *inputs[OPS_MAX
         }
         input_spec spec;
         at = parse_input(c, at, &spec);
-        inputs[count++] = make_input(&spec, dtype, &state);
+        inputs[count++] = make_input(&spec, dtype, device, &state);
         if (*at == '\0') {
             return count;
         }

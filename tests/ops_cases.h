@@ -20,6 +20,9 @@ extern const int ops_case_count;
  * f64 with the values that f32 has. Leaves, unless the case says otherwise. Returns their number.
  * A mistake in the table ends the program. */
 int ops_case_inputs(const ops_case *c, td_dtype dtype, td_tensor *inputs[OPS_MAX_INPUTS]);
+/* The same on a device, in its order. */
+int ops_case_inputs_on(const ops_case *c, td_dtype dtype, td_device device,
+                       td_tensor *inputs[OPS_MAX_INPUTS]);
 void ops_case_free(td_tensor *const *inputs, int count);
 
 /* Runs `extra` tests (cmocka's struct CMUnitTest) and then `test` once for each case, whose initial

@@ -9,6 +9,23 @@
 
 static uint64_t digest;
 
+td_device ref_device(void)
+{
+    static td_device device;
+    static bool known;
+    const char *name = getenv("TANDEM_TEST_DEVICE");
+    if (!known && name != NULL && td_device_parse(name, &device) != TD_OK) {
+        fail_msg("TANDEM_TEST_DEVICE: %s", td_last_error());
+    }
+    known = true;
+    return device;
+}
+
+const td_kernels *ref_kernels(void)
+{
+    return td_kernels_of(ref_device());
+}
+
 double ref_random(uint64_t seed, int64_t i)
 {
     uint64_t z = (seed * 0x9e3779b97f4a7c15u) ^ (uint64_t)i;
@@ -27,7 +44,7 @@ static void *allocate(int64_t n, size_t size)
 
 td_tensor *ref_tensor(td_shape shape, td_dtype dtype, td_layout layout, uint64_t seed)
 {
-    td_tensor *t = td_new_layout(shape, dtype, layout, TD_CPU);
+    td_tensor *t = td_new_layout(shape, dtype, layout, ref_device());
     assert_non_null(t);
     int64_t n = td_numel(t);
     double *values = allocate(n, sizeof *values);
@@ -41,18 +58,20 @@ td_tensor *ref_tensor(td_shape shape, td_dtype dtype, td_layout layout, uint64_t
 
 td_tensor *ref_indices(td_shape shape, int64_t limit, uint64_t seed)
 {
-    td_tensor *t = td_new(shape, TD_I64, TD_CPU);
+    td_tensor *t = td_new(shape, TD_I64, ref_device());
     assert_non_null(t);
-    int64_t *index = td_data_rw(t);
-    for (int64_t i = 0; i < td_numel(t); i++) {
+    int64_t n = td_numel(t), *index = allocate(n, sizeof *index);
+    for (int64_t i = 0; i < n; i++) {
         index[i] = (int64_t)((ref_random(seed, i) + 1.0) * 0.5 * (double)limit);
     }
+    td_write(t, index, TD_I64);
+    free(index);
     return t;
 }
 
 td_tensor *ref_filled(td_shape shape, td_dtype dtype, td_layout layout, double value)
 {
-    td_tensor *t = td_new_layout(shape, dtype, layout, TD_CPU);
+    td_tensor *t = td_new_layout(shape, dtype, layout, ref_device());
     assert_non_null(t);
     int64_t n = td_numel(t);
     double *values = allocate(n, sizeof *values);
@@ -73,7 +92,7 @@ td_tensor *ref_scattered(td_tensor *t)
         room.dim[0] *= 2 * (shape.dim[d] > 0 ? shape.dim[d] : 1);
     }
     room.dim[0] += 3;
-    td_tensor *base = td_zeros(room, t->dtype, TD_CPU);
+    td_tensor *base = td_zeros(room, t->dtype, ref_device());
     assert_non_null(base);
     td_tensor *out = td_slice_of_storage(base, 3, shape, stride);
     assert_non_null(out);
@@ -88,7 +107,7 @@ td_tensor *ref_scattered(td_tensor *t)
 td_tensor *ref_expanded(td_shape shape, td_dtype dtype, double value)
 {
     int64_t stride[TD_MAX_DIMS] = { 0 };
-    td_tensor *one = td_full(TD_SHAPE(1), value, dtype, TD_CPU);
+    td_tensor *one = td_full(TD_SHAPE(1), value, dtype, ref_device());
     assert_non_null(one);
     td_tensor *t = td_slice_of_storage(one, 0, shape, stride);
     assert_non_null(t);
@@ -150,6 +169,7 @@ void ref_close(const td_tensor *got, const double *want, const double *terms, do
     int64_t n = td_numel(got);
     for (int64_t i = 0; i < n; i++) {
         double allowed = tolerance * fmax(terms ? terms[i] : fabs(want[i]), 1e-30);
+        allowed += got->dtype == TD_F16 ? 0x1p-25 : 0.0; /* half of its least distance */
         if (!is_close(values[i], want[i], allowed)) {
             fail_msg("%s: element %lld of %s is %.17g instead of %.17g: %.3g off, %.3g allowed",
                      what, (long long)i, td_describe(got), values[i], want[i],
@@ -171,8 +191,28 @@ double ref_relative_l2(const td_tensor *got, const double *want)
     return error == 0.0 ? 0.0 : sqrt(error / norm);
 }
 
+static void run_twice(void (*body)(td_dtype dtype), td_dtype dtype)
+{
+    uint64_t first = 0;
+    for (int time = 0; time < 2; time++) {
+        digest = 0xcbf29ce484222325u;
+        body(dtype);
+        first = time == 0 ? digest : first;
+        if (digest != first) {
+            fail_msg("%s, %s: other bits the second time", td_device_name(ref_device()),
+                     td_dtype_name(dtype));
+        }
+    }
+}
+
 static void run_as(void (*body)(td_dtype dtype), const td_dtype *dtypes, int count)
 {
+    if (ref_device().type != TD_DEVICE_CPU) {
+        for (int d = 0; d < count; d++) {
+            run_twice(body, dtypes[d]);
+        }
+        return;
+    }
     static const int threads[] = { 1, 2, 3, 8 };
     for (int isa = TD_ISA_PORTABLE; isa <= (int)td_isa_detect(); isa++) {
         td_isa_force((td_isa)isa);
@@ -205,4 +245,9 @@ void ref_run(void (*body)(td_dtype dtype))
 void ref_run_as(void (*body)(td_dtype dtype), td_dtype dtype)
 {
     run_as(body, &dtype, 1);
+}
+
+void ref_run_half(void (*body)(td_dtype dtype))
+{
+    run_as(body, (const td_dtype[]){ TD_BF16, TD_F16 }, ref_device().type == TD_DEVICE_CPU ? 1 : 2);
 }

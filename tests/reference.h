@@ -10,7 +10,12 @@
 
 #include <cmocka.h>
 
-#include "tensor/tensor.h"
+#include "tensor/kernels.h"
+
+/* The device that tensors are made on and whose kernels are tested: cpu, or what TANDEM_TEST_DEVICE
+ * says (tests/test_cuda_kernels.sh). */
+td_device ref_device(void);
+const td_kernels *ref_kernels(void);
 
 /* A number in [-1, 1) that depends on seed and i alone. */
 double ref_random(uint64_t seed, int64_t i);
@@ -51,8 +56,10 @@ double ref_relative_l2(const td_tensor *got, const double *want);
 void ref_digest(const void *memory, size_t bytes);
 
 /* Calls body(dtype) for f32 and f64, on every instruction set that this machine has, with 1, 2, 3
- * and 8 threads. Fails unless the digest is the same for all thread counts. */
+ * and 8 threads; on another device than the CPU, twice. Fails unless the digest is the same for all
+ * thread counts, and both times. */
 void ref_run(void (*body)(td_dtype dtype));
 void ref_run_as(void (*body)(td_dtype dtype), td_dtype dtype); /* for one dtype */
+void ref_run_half(void (*body)(td_dtype dtype));               /* bf16; on GPUs f16 too */
 
 #endif

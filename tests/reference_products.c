@@ -65,7 +65,7 @@ void ref_check_matmul(td_tensor *c, td_tensor *a, td_tensor *b, td_tensor *bias,
     double *shift = bias ? ref_values(bias) : NULL;
     double *want = accumulate ? ref_values(c) : ref_zeros(count);
     product(count > 0 ? count / (m * n) : 0, m, n, depth, left, right, shift, want, terms);
-    td_cpu_kernels()->matmul(c, a, b, bias, accumulate, math);
+    ref_kernels()->matmul(c, a, b, bias, accumulate, math);
     check(c, want, terms, tolerance, "matmul");
     free(left);
     free(right);
@@ -153,15 +153,17 @@ static void check_stats(const td_tensor *y, const td_tensor *stats)
 static void check_pass(const ref_conv *c, conv_tensors *t, int target, td_tensor *to,
                        bool accumulate, td_tensor *bias)
 {
-    const td_kernels *k = td_cpu_kernels();
+    const td_kernels *k = ref_kernels();
     int64_t count = td_numel(to), per = to->shape[2] * to->shape[3];
     t->target = target;
     t->to = accumulate ? ref_values(to) : ref_zeros(count);
     t->terms = ref_zeros(count);
+    double *shift = bias ? ref_values(bias) : NULL;
     for (int64_t i = 0; i < count; i++) {
-        t->to[i] += bias ? td_get(bias, (int64_t[]){ i / per % to->shape[1] }) : 0.0;
+        t->to[i] += bias ? shift[i / per % to->shape[1]] : 0.0;
         t->terms[i] += fabs(t->to[i]);
     }
+    free(shift);
     conv_reference(c, t);
     if (target == 0) {
         td_tensor *stats = bias ? ref_filled(TD_SHAPE(2, c->oc), TD_F64, TD_ROW_MAJOR, 7.0) : NULL;

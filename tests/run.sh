@@ -1,7 +1,12 @@
 #!/usr/bin/env bash
 # Runs test programs and scripts and sums them up.
 #
-# usage: BUILD=build/cc tests/run.sh PROGRAM... SCRIPT.sh...
+# usage: BUILD=build/cc [SANITIZE=...] [NAMED=1] tests/run.sh PROGRAM... SCRIPT.sh...
+#
+# A script with a line "# run: plain" starts the same programs again and again, which other tests run
+# with sanitizers, too. Under SANITIZE it is left out, unless NAMED says that it was asked for by name,
+# or TANDEM_LONG is set (make test-long). What took longest the last time goes first; what has not run
+# yet, scripts before programs.
 #
 # Two run at a time (JOBS=n), each with no input. A program prints TAP: one "ok" or "not ok" line a
 # test, after or before a plan, "1..N". Tests that were planned and did not run have failed. What
@@ -42,6 +47,7 @@ run_one() { # run_one TEST: its output and result line go to $logs
         failed=1
     fi
     echo "$passed $failed" >"$logs/$name.count"
+    echo "$seconds" >"$logs/$name.seconds"
     [ "$skipped" -eq 0 ] && skipped= || skipped=", $skipped skipped"
     if [ "$failed" -eq 0 ]; then
         printf 'ok    %-34s %3d passed%s  %.1f s\n' "$name" "$passed" "$skipped" "$seconds"
@@ -56,6 +62,31 @@ run_one() { # run_one TEST: its output and result line go to $logs
 }
 export -f run_one
 export logs
+
+is_left_out() {
+    [ -n "${SANITIZE:-}" ] && [ -z "${NAMED:-}" ] && [ -z "${TANDEM_LONG:-}" ] &&
+        [[ $1 == *.sh ]] && grep -q '^# run: plain$' "$1"
+}
+
+longest_first() { # longest_first TEST...: sorted
+    local test seconds
+    for test; do
+        seconds=$([[ $test == *.sh ]] && echo 60 || echo 0)
+        read -r seconds 2>/dev/null <"$logs/$(basename "$test").seconds"
+        echo "$seconds $test"
+    done | sort -k 1,1nr -s | cut -d ' ' -f 2-
+}
+
+tests=()
+for test; do
+    if is_left_out "$test"; then
+        printf -- '--    %-34s without sanitizers, and in make test-long\n' "$(basename "$test")"
+    else
+        tests+=("$test")
+    fi
+done
+mapfile -t tests < <(longest_first "${tests[@]}")
+set -- "${tests[@]}"
 
 rm -f "$logs"/*.count
 printf '%s\0' "$@" | xargs -0 -n 1 -P "${JOBS:-2}" bash -c 'run_one "$1"' run_one

@@ -50,6 +50,26 @@ same() { # same NAME FILE FILE
     tap $? "$1" "$work/cmp"
 }
 
+free_port() { # a port that nobody listens at, and that no connection is given
+    local port
+    while :; do
+        port=$((20000 + RANDOM % 10000))
+        (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
+    done
+    echo "$port"
+}
+
+together() { # together NAME COMMAND COMMAND: both at once, in shells; both end with 0; in $work
+    local one two
+    sh -c "$2" >"$work/out.one" 2>&1 </dev/null &
+    sh -c "$3" >"$work/out.two" 2>&1 </dev/null
+    two=$?
+    wait $!
+    one=$?
+    cat "$work/out.one" "$work/out.two" >"$work/out"
+    tap $((one != 0 || two != 0)) "$1" "$work/out"
+}
+
 done_testing() {
     echo "1..$tap_number"
     exit $((tap_failures > 0))

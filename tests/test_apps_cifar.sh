@@ -27,6 +27,32 @@ for run in log/deep logone; do # the training steps, all columns but the speed
 done
 same 'resumed: the same losses' "$work/deep.cut" "$work/logone.cut"
 
+rich="--accumulate 2 --label-smoothing 0.1 --clip-grad-norm 5 --ema 0.9"
+# shellcheck disable=SC2086
+works 'two epochs by another recipe' "$app" $few $rich --epochs 2 --save "$work/rich" --save-every 2
+# shellcheck disable=SC2086
+works 'one epoch' "$app" $few $rich --epochs 1 --save "$work/rich1"
+works 'resumed for a second, the recipe from the checkpoint' "$app" --resume "$work/rich1" --epochs 2 --save "$work/rich1"
+same 'the same bits, averages as well' "$work/rich" "$work/rich1"
+grep -aq '"ema.layer1.0.conv1.weight"' "$work/rich" && ! grep -aq '"ema.layer' "$work/two"
+tap $? 'only that recipe has averages'
+
+# A step of the optimizer is a whole one: with other groups of batches the run goes back to where one
+# begins, and the means of the epoch so far stay.
+few8="--limit 64 --batch-size 8 --epochs 1 --print-every 1"
+# shellcheck disable=SC2086
+works 'an epoch, saved before its end' "$app" $few8 --accumulate 2 --save "$work/mid" --save-every 0 \
+    --save-every-steps 6 --log-dir "$work/log2"
+# As an earlier version has written it: no correct_k, no best.
+LC_ALL=C sed -i 's/"correct_k":/"correct_x":/; s/"best":/"bes_":/' "$work/mid"
+works 'resumed with groups of four' "$app" --resume "$work/mid" --accumulate 4 --log-dir "$work/log4"
+says 'it goes on where one begins' '^resumed from .* after step 4 of epoch 1$'
+awk -F, 'FNR > 1 && $2 != "" && FILENAME ~ /log2/ && $1 == 6 { mean = $3 }
+    FNR > 1 && $2 != "" && FILENAME ~ /log4/ { rows++; if ($1 == 5) d = $3 - (4 * mean + $2) / 5 }
+    END { print rows " rows, mean " mean ", apart " d; exit !(rows == 4 && mean > 0 && d * d < 1e-6) }' \
+    "$work/log2/metrics.csv" "$work/log4/metrics.csv" >"$work/out"
+tap $? 'each step is logged once, with the mean of all' "$work/out"
+
 # shellcheck disable=SC2086
 works 'the CIFAR stem, with its summary' "$app" --stem cifar --limit 32 --batch-size 16 --epochs 1 --summary
 says 'the summary' 'layer1\.0'

@@ -10,6 +10,10 @@ for source in apps/*.c; do
     says "$name -h does, too" '[Uu]sage:'
 done
 
+mkdir -p "$work/photos/one" "$work/photos/other"
+cp tests/pictures/rgb.png "$work/photos/one"
+cp tests/pictures/grey.png "$work/photos/other"
+
 # The apps that train share most of their options.
 for source in $(grep -lE 'apps/common/(wine|cifar)\.h' apps/*.c); do
     name=$(basename "$source" .c)
@@ -38,7 +42,9 @@ for source in $(grep -lE 'apps/common/(wine|cifar)\.h' apps/*.c); do
     esac
     fails "$name: a device that is not one" 1 'toaster' "$app" --device toaster
     fails "$name: a device number too large" 1 'cpu:99' "$app" --device cpu:99
-    fails "$name: a log folder that cannot be" 1 'not a folder' "$app" --log-dir /dev/null/logs
+    data=() # the others find theirs, or draw some
+    [ "$name" = imagenet ] && data=(--data "$work/photos" --batch-size 2)
+    fails "$name: a log folder that cannot be" 1 'not a folder' "$app" "${data[@]}" --log-dir /dev/null/logs
 done
 fails 'wine_single: a folder in place of the data' 1 'Give the file itself' "$apps/wine_single" --data /etc
 fails 'wine_ddp_multinode: a node that is not there' 1 'it goes from 0 to 1' \

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Ctrl-C and SIGTERM with several processes, in mid-epoch, by every way of starting; and going on
 # afterwards to the same bits. CIFAR-10 where TANDEM_DATA names it, synthetic pictures otherwise.
+# run: plain
 . "$(dirname "$0")/tap.sh"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID
 export OMP_NUM_THREADS=1

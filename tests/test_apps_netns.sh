@@ -2,6 +2,7 @@
 # Two nodes: a launcher in each of two network namespaces trains over gloo. The link is cut: the
 # ranks of both say so in time. It comes back: all start again from the last checkpoint, and the run
 # ends with the bits of an undisturbed one. CIFAR-10 where TANDEM_DATA names it, else synthetic.
+# run: plain
 . "$(dirname "$0")/tap.sh"
 # shellcheck source=tests/netns.sh
 . "$(dirname "$0")/netns.sh"

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # The lessons in a Slurm cluster of two nodes (on this machine): srun and the batch files as the
 # docs give them, gloo between nodes, a task that fails, and scancel.
+# run: plain
 . "$(dirname "$0")/tap.sh"
 # shellcheck source=tests/slurm_cluster.sh
 . "$(dirname "$0")/slurm_cluster.sh"
+# shellcheck source=tests/train_net.sh
+. "$(dirname "$0")/train_net.sh"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID CI
 repository=$PWD
 few="--limit 256 --batch-size 64 --epochs 1"
@@ -52,6 +55,16 @@ if [ -e "$apps/../libtandem-gloo.so" ]; then
     says 'it is gloo' '^DDP, rank 0 of 2 \(gloo\)'
     same 'the same bits' cifar_spawned cifar_gloo
 fi
+
+# The complete trainer, batch normalisation over both nodes.
+make_folders photos
+train_net=(apps/train_net --cfg "$repository/apps/config/resnet18.yaml" MODEL.NUM_CLASSES 5 MODEL.SYNCBN True
+    TRAIN.DATASET photos TRAIN.IM_SIZE 32 TRAIN.BATCH_SIZE 2 TRAIN.WORKERS 1 OPTIM.MAX_EPOCH 1 RNG_SEED 1
+    TEST.DATASET photos TEST.IM_SIZE 32 TEST.CROP_SIZE 32)
+works 'train_net by srun' srun --nodes 2 --ntasks 2 "${train_net[@]}" OUT_DIR by_srun
+says 'two ranks' 'batch 2 on each of 2 ranks'
+works 'train_net by tdrun' apps/tdrun --nproc-per-node 2 "${train_net[@]}" OUT_DIR by_tdrun
+same 'the same bits' by_srun/checkpoints/ckpt_ep_001 by_tdrun/checkpoints/ckpt_ep_001
 
 running() { # running PATTERN FILE: within 30 s
     local i

@@ -100,13 +100,19 @@ static void known_shapes(td_dtype dtype)
         { 1, 24, 7, 70, 3, 1, 1, 1 },  /* the same, one picture */
         { 3, 64, 5, 64, 3, 2, 1, 4 },  /* the same in groups */
         { 1, 40, 30, 40, 3, 2, 1, 1 }, /* runs of every second pixel */
-        { 5, 20, 8, 2, 3, 1, 1, 1 },   /* taps in the place of channels */
-        { 70, 2, 6, 30, 3, 2, 1, 1 },  /* the same for x */
+        { 3, 20, 40, 70, 3, 2, 1, 1 }, /* the same, of each picture */
+        { 2, 2, 40, 20, 3, 2, 1, 1 },
+        { 1, 150, 3, 140, 3, 1, 1, 1 }, /* gathered backward, no two pixels alike */
+        { 5, 20, 8, 2, 3, 1, 1, 1 },    /* taps in the place of channels */
+        { 70, 2, 6, 30, 3, 2, 1, 1 },   /* the same for x */
         { 3, 64, 6, 1, 5, 1, 2, 1 },
         { 7, 40, 9, 40, 3, 2, 1, 40 }, /* depthwise, one by one and all together */
         { 9, 3, 11, 3, 3, 1, 1, 3 },
         { 3, 130, 7, 130, 9, 1, 4, 130 }, /* more taps than fit into a call */
-        { 0, 17, 6, 5, 3, 1, 1, 1 },      /* no pictures */
+        { 2, 14, 9, 14, 5, 1, 2, 14 },    /* few channels, taken several times over */
+        { 40, 12, 8, 12, 3, 1, 1, 12 },
+        { 3, 100, 12, 100, 7, 1, 3, 100 },
+        { 0, 17, 6, 5, 3, 1, 1, 1 }, /* no pictures */
         { 0, 6, 6, 6, 3, 1, 1, 6 },
     };
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {

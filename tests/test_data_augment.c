@@ -36,18 +36,32 @@ static void reference_draw(const td_image_transform *t, uint64_t epoch, int64_t 
     td_philox((td_philox_key){ t->seed, 0x6175676d656e74 }, epoch, (uint64_t)sample, word);
     *top = (int)(word[0] % (unsigned)(2 * t->crop_padding + 1));
     *left = (int)(word[1] % (unsigned)(2 * t->crop_padding + 1));
-    *flip = t->flip && word[2] >= 0x80000000u;
+    if (t->alternate_flip) {
+        td_philox((td_philox_key){ t->seed, 0x6175676d656e74 }, 0, (uint64_t)sample, word);
+    }
+    *flip = t->flip && (word[2] >= 0x80000000u) != (t->alternate_flip && epoch % 2 == 1);
+    *flip = *flip != t->mirror;
 }
 
-/* Pad with zeros, crop, flip, divide by 255, normalise: one element. */
+/* numpy.pad(mode="reflect") */
+static int reflect(int i)
+{
+    return i < 0 ? -i : i >= SIDE ? 2 * SIDE - 2 - i : i;
+}
+
+/* Pad, crop, flip, divide by 255, normalise: one element. */
 static float reference(const td_dataset *dataset, const td_image_transform *t, uint64_t epoch,
                        int64_t sample, int c, int h, int w)
 {
     int top, left;
     bool flip;
     reference_draw(t, epoch, sample, &top, &left, &flip);
-    int row = top + h - t->crop_padding;
-    int column = left + (flip ? SIDE - 1 - w : w) - t->crop_padding;
+    int row = top + h - t->crop_padding + t->shift[0];
+    int column = left + (flip ? SIDE - 1 - w : w) - t->crop_padding + t->shift[1];
+    if (t->reflect) {
+        row = reflect(row);
+        column = reflect(column);
+    }
     bool inside = row >= 0 && row < SIDE && column >= 0 && column < SIDE;
     const uint8_t *pixels = td_dataset_pixels(dataset);
     uint8_t byte = inside ? pixels[((sample * 3 + c) * SIDE + row) * SIDE + column] : 0;
@@ -162,6 +176,49 @@ static void expect_refused(td_dataset *dataset, td_image_transform transform, co
     assert_error_says(says, NULL);
 }
 
+static void test_reflection_and_fixed_cuts(void **state)
+{
+    (void)state;
+    td_dataset *dataset = make_pictures();
+    td_image_transform t = cifar;
+    t.reflect = t.alternate_flip = true;
+    for (t.crop_padding = 0; t.crop_padding < 32; t.crop_padding += 1 + t.crop_padding * 2) {
+        for (uint64_t epoch = 0; epoch < 4; epoch++) {
+            check_fetch(dataset, &t, 21, epoch, epoch % 2 == 0 ? TD_IMAGE : TD_ROW_MAJOR);
+        }
+    }
+    t = (td_image_transform){ .reflect = true, .shift = { 31, -31 }, .mirror = true };
+    check_fetch(dataset, &t, 17, 0, TD_IMAGE);
+    t = (td_image_transform){ .shift = { -1,
+                                         -1 } }; /* zeros, between pictures that reach farther */
+    check_fetch(dataset, &t, 17, 0, TD_IMAGE);
+    t = (td_image_transform){ .crop_padding = 3, .flip = true, .mirror = true, .shift = { 5, 2 } };
+    check_fetch(dataset, &t, 17, 1, TD_ROW_MAJOR);
+    td_dataset_free(dataset);
+}
+
+/* Two epochs in a row show each sample from both sides; without the option most are not. */
+static void test_flips_alternate(void **state)
+{
+    (void)state;
+    int both = 0, both_drawn = 0, first = 0;
+    td_image_transform drawn = { .flip = true, .seed = 5 }, t = drawn;
+    t.alternate_flip = true;
+    for (uint64_t sample = 0; sample < 1000; sample++) {
+        bool flips[4];
+        for (uint64_t epoch = 0; epoch < 4; epoch++) {
+            flips[epoch] = td_augment_draw(&t, epoch, sample).flip;
+        }
+        both += flips[0] != flips[1] && flips[0] == flips[2] && flips[1] == flips[3];
+        first += flips[0];
+        both_drawn +=
+            td_augment_draw(&drawn, 0, sample).flip != td_augment_draw(&drawn, 1, sample).flip;
+    }
+    assert_int_equal(both, 1000);
+    assert_in_range(first, 430, 570);
+    assert_in_range(both_drawn, 430, 570);
+}
+
 static void test_bad_transforms(void **state)
 {
     (void)state;
@@ -169,6 +226,10 @@ static void test_bad_transforms(void **state)
     expect_refused(dataset, (td_image_transform){ .crop_padding = -1 }, "padding is -1");
     expect_refused(dataset, (td_image_transform){ .crop_padding = 32 }, "0 to 31");
     expect_refused(dataset, (td_image_transform){ .std = { 1, 0, 1 } }, "channel 1");
+    expect_refused(dataset, (td_image_transform){ .shift = { 0, -32 } }, "shift by -32");
+    expect_refused(dataset, (td_image_transform){ .shift = { 30 }, .crop_padding = 2 },
+                   "32 pixels");
+    expect_refused(dataset, (td_image_transform){ .alternate_flip = true }, "set flip");
     expect_refused(dataset, (td_image_transform){ .std = { 1, 1, -1 } }, "channel 2");
     expect_refused(dataset, (td_image_transform){ .mean = { 0.5f, 0, 0 } }, "channel 0");
     expect_refused(dataset, (td_image_transform){ .mean = { NAN }, .std = { 1, 1, 1 } },
@@ -191,6 +252,8 @@ int main(void)
         cmocka_unit_test(test_each_transform_alone),
         cmocka_unit_test(test_draws_are_even),
         cmocka_unit_test(test_draws_depend_on_epoch_sample_and_seed),
+        cmocka_unit_test(test_reflection_and_fixed_cuts),
+        cmocka_unit_test(test_flips_alternate),
         cmocka_unit_test(test_bad_transforms),
     };
     return cmocka_run_group_tests_name("data: augmentation", tests, NULL, NULL);

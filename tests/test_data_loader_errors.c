@@ -54,7 +54,7 @@ static void test_bad_options(void **state)
     expect_no_loader((td_loader_options){ .prefetch = -1 }, "-1 batches ahead");
     expect_no_loader((td_loader_options){ .prefetch = 1 << 30 }, "0 to 256");
     expect_no_loader((td_loader_options){ .batch_size = 21, .drop_last = true }, "drop_last");
-    expect_no_loader((td_loader_options){ .device = { TD_DEVICE_CUDA, 0 } }, "CPU");
+    expect_no_loader((td_loader_options){ .device = TD_CUDA_N(15) }, "cuda:15 cannot be used");
     toy none = make_toy(0);
     assert_null(td_loader_open(&none.base, &(td_loader_options){ .batch_size = 1 }));
     assert_error_says("no samples", NULL);

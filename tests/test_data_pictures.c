@@ -10,6 +10,7 @@
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -253,6 +254,85 @@ static void test_bombs(void **state)
     free(bytes);
 }
 
+/* The bits of a deflated stream, the first in the lowest place. */
+typedef struct bit_writer {
+    uint8_t *bytes;
+    size_t count; /* of bits */
+} bit_writer;
+
+static void put_bits(bit_writer *w, unsigned bits, int count)
+{
+    for (int i = 0; i < count; i++, w->count++) {
+        w->bytes[w->count / 8] |= (uint8_t)((bits >> i & 1) << w->count % 8);
+    }
+}
+
+static uint8_t *put_chunk(uint8_t *at, const char *name, const uint8_t *data, uint32_t size)
+{
+    const uint8_t length[4] = { (uint8_t)(size >> 24), (uint8_t)(size >> 16), (uint8_t)(size >> 8),
+                                (uint8_t)size };
+    memcpy(at, length, 4);
+    memcpy(at + 4, name, 4);
+    memcpy(at + 8, data, size);
+    memset(at + 8 + size, 0, 4); /* the checksum: stb_image does not look */
+    return at + 12 + size;
+}
+
+/* A PNG of 8 x 8 grey pixels whose data are `repeats` times 258 zeros when they are unpacked: a
+ * fixed Huffman block of one zero and copies of it (RFC 1951). */
+static uint8_t *png_of_zeros(size_t repeats, size_t *size)
+{
+    size_t most = repeats * 13 / 8 + 16;
+    uint8_t *data = calloc(1, most), *file = malloc(most + 100);
+    assert_true(data != NULL && file != NULL);
+    data[0] = 0x78;
+    data[1] = 0x01;
+    bit_writer w = { .bytes = data, .count = 16 };
+    put_bits(&w, 1 | 1 << 1, 3); /* the last block, fixed codes */
+    put_bits(&w, 0x0c, 8);       /* literal 0: 00110000, the highest bit first */
+    for (size_t i = 0; i < repeats; i++) {
+        put_bits(&w, 0xa3, 8); /* length 258: 11000101 */
+        put_bits(&w, 0, 5);    /* distance 1 */
+    }
+    put_bits(&w, 0, 7); /* the end */
+    static const uint8_t header[13] = { 0, 0, 0, 8, 0, 0, 0, 8, 8, 0, 0, 0, 0 };
+    memcpy(file, "\x89PNG\r\n\x1a\n", 8);
+    uint8_t *at = put_chunk(file + 8, "IHDR", header, sizeof header);
+    at = put_chunk(at, "IDAT", data, (uint32_t)(w.count / 8 + 5));
+    at = put_chunk(at, "IEND", header, 0);
+    *size = (size_t)(at - file);
+    free(data);
+    return file;
+}
+
+static size_t peak_memory(void) /* bytes */
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (size_t)usage.ru_maxrss * 1024;
+}
+
+/* 2 MB that unpack to 320 MB, for 64 pixels. */
+static void test_data_larger_than_pixels(void **state)
+{
+    (void)state;
+    size_t size;
+    uint8_t *bytes = png_of_zeros(1, &size); /* as such, it is a picture */
+    td_encoded picture = encoded(bytes, size, "zeros.png");
+    td_bitmap bitmap;
+    assert_int_equal(td_bitmap_open(&picture), TD_OK);
+    assert_int_equal(td_bitmap_decode(&picture, 0, &bitmap), TD_OK);
+    assert_int_equal(bitmap.width * bitmap.height, 64);
+    free(bitmap.rgb);
+    free(bytes);
+    bytes = png_of_zeros(1300000, &size);
+    assert_in_range(size, 2000000, 2200000);
+    size_t before = peak_memory();
+    assert_bad(bytes, size, "data are many times larger than its pixels");
+    assert_true(peak_memory() - before < ((size_t)64 << 20));
+    free(bytes);
+}
+
 /* ---- resizing ---- */
 
 static void check_resize(const char *rest, const td_safetensors_entry *entry)
@@ -413,6 +493,46 @@ static void test_draws(void **state)
     assert_true(other.factor[0] != here.factor[0]);
 }
 
+/* What a training run gets is the crop, resized, mirrored, with its colours changed, as drawn. */
+static void test_training_is_its_steps(void **state)
+{
+    (void)state;
+    enum { SIZE = 24, SAMPLES = 40 };
+    td_picture_transform t = {
+        .size = SIZE, .flip = true, .brightness = 0.4, .saturation = 0.3, .hue = 0.2, .seed = 8
+    };
+    assert_int_equal(td_picture_transform_check(&t), TD_OK);
+    size_t size;
+    uint8_t *bytes = read_bytes(FOLDER "large.jpg", &size);
+    td_encoded picture = encoded(bytes, size, "large.jpg");
+    td_bitmap whole = decode("large.jpg", 0);
+    int flips = 0;
+    for (uint64_t sample = 0; sample < SAMPLES; sample++) {
+        static uint8_t got[SIZE * SIZE * 3], expected_rgb[SIZE * SIZE * 3];
+        assert_int_equal(td_picture_load(&t, &picture, 2, sample, got), TD_OK);
+        td_picture_draw d = td_picture_draw_for(&t, whole.width, whole.height, 2, sample);
+        assert_int_equal(
+            td_resample(&whole, d.crop, SIZE, SIZE, (td_box){ 0, 0, SIZE, SIZE }, expected_rgb),
+            TD_OK);
+        for (int i = 0; d.flip && i < SIZE * SIZE / 2; i++) {
+            int y = i / (SIZE / 2), x = i % (SIZE / 2);
+            uint8_t *left = expected_rgb + 3 * (y * SIZE + x);
+            uint8_t *right = expected_rgb + 3 * (y * SIZE + SIZE - 1 - x), kept[3];
+            memcpy(kept, left, 3);
+            memcpy(left, right, 3);
+            memcpy(right, kept, 3);
+        }
+        for (int i = 0; i < d.jitters; i++) {
+            td_jitter(d.kind[i], d.factor[i], expected_rgb, (size_t)SIZE * SIZE);
+        }
+        assert_memory_equal(got, expected_rgb, sizeof got);
+        flips += d.flip;
+    }
+    assert_in_range(flips, 8, SAMPLES - 8);
+    free(whole.rgb);
+    free(bytes);
+}
+
 static void assert_refused(td_picture_transform t, const char *says)
 {
     assert_int_equal(td_picture_transform_check(&t), TD_E_ARG);
@@ -513,11 +633,13 @@ int main(void)
         cmocka_unit_test(test_cut_off),
         cmocka_unit_test(test_no_end_marker),
         cmocka_unit_test(test_bombs),
+        cmocka_unit_test(test_data_larger_than_pixels),
         cmocka_unit_test(test_resize),
         cmocka_unit_test(test_evaluate),
         cmocka_unit_test(test_jitter),
         cmocka_unit_test(test_crops),
         cmocka_unit_test(test_draws),
+        cmocka_unit_test(test_training_is_its_steps),
         cmocka_unit_test(test_options),
         cmocka_unit_test_setup_teardown(test_real_pictures, temp_folder_setup,
                                         temp_folder_teardown),

@@ -180,6 +180,46 @@ static void test_evaluation_equals_one_device(void **state)
     job_close(&many);
 }
 
+/* The replicas follow when the model's values and their averages change places. */
+static void test_averages_reach_the_replicas(void **state)
+{
+    (void)state;
+    job one, many;
+    td_manual_seed(0);
+    job_open(&one, conv_net(true), 0, TD_F32, 9);
+    td_manual_seed(0);
+    job_open(&many, conv_net(true), 3, TD_F32, 9);
+    td_ema *ema = td_ema_new(many.net, &(td_ema_options){ .decay = 0.99 });
+    for (int i = 0; i < 3; i++) {
+        job_step(&many);
+        td_ema_update(ema);
+    }
+    assert_true(distance(many.net, one.net) > 0.1);
+    td_ema_swap(ema);
+    td_state_list from = td_module_state(many.net), to = td_module_state(one.net);
+    for (int i = 0; i < to.count; i++) {
+        td_copy_(to.items[i].tensor, from.items[i].tensor);
+    }
+    td_state_list_free(&from);
+    td_state_list_free(&to);
+    td_eval(one.net);
+    td_eval(many.net);
+    float a[45], b[45];
+    td_no_grad_begin();
+    td_step_begin();
+    td_read(td_forward(one.net, one.x), a, TD_F32);
+    td_read(td_forward(many.net, many.x), b, TD_F32);
+    td_step_end();
+    td_no_grad_end();
+    for (int i = 0; i < 45; i++) {
+        assert_true(fabsf(a[i] - b[i]) <= 1e-6f);
+    }
+    td_ema_swap(ema);
+    td_ema_free(ema);
+    job_close(&one);
+    job_close(&many);
+}
+
 /* Gradients flow through to what came before. */
 static void test_the_batch_takes_gradients(void **state)
 {
@@ -325,6 +365,7 @@ int main(void)
         cmocka_unit_test(test_two_runs_have_the_same_bits),
         cmocka_unit_test(test_only_the_first_replicas_statistics_survive),
         cmocka_unit_test(test_evaluation_equals_one_device),
+        cmocka_unit_test(test_averages_reach_the_replicas),
         cmocka_unit_test(test_the_batch_takes_gradients),
         cmocka_unit_test(test_several_forwards_in_a_step),
         cmocka_unit_test(test_frozen_parameters_stay),

@@ -4,6 +4,7 @@
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -206,6 +207,7 @@ static int run_hook(int rank, int size, void *arg)
         last = loss;
     }
     REQUIRE(last < 0.25 * first); /* it learns */
+    REQUIRE(td_ddp_last_figures(mine.net).packing > 0.0);
     REQUIRE(job_all_same(job_hash(mine.net)));
     job_close(&mine);
     job_close(&whole);
@@ -338,6 +340,8 @@ static int run_other_backward(int rank, int size, void *arg)
     td_ddp_figures f = td_ddp_last_figures(job.net);
     REQUIRE(f.steps == 2 && f.rebuilt);
     REQUIRE(f.forward > 0.0 && f.backward > 0.0 && f.communication > 0.0 && f.exposed > 0.0);
+    REQUIRE(f.waiting > 0.0 && f.hooks > 0.0 && f.packing >= 0.0 && f.lost >= 0.0);
+    REQUIRE(fabs(f.waiting + f.hooks + f.packing + f.lost - f.exposed) <= 1e-9);
     REQUIRE(f.overlap >= 0.0 && f.overlap <= 1.0);
     char *text = NULL;
     size_t length = 0;

@@ -32,6 +32,7 @@ typedef struct trail {
 typedef struct resume_case {
     const char *hook;
     bool adam, early; /* early: loaded before the model is wrapped */
+    bool ema;         /* with averages of the weights */
     char path[512];
     trail *left;
     int stop;     /* killed after so many steps, when rank 0 has saved; 0: not */
@@ -41,6 +42,7 @@ typedef struct resume_case {
 typedef struct run {
     td_module *net;
     td_optim *optim;
+    td_ema *ema;
     td_dataset *data;
     td_loader *loader;
     int step;
@@ -55,10 +57,19 @@ static td_module *make_net(void)
                             td_nn_linear(32, 10));
 }
 
-static void load(const resume_case *c, td_module *net, td_optim *optim)
+static void load(const resume_case *c, const run *r)
 {
     REQUIRE_OK(td_checkpoint_load(
-        c->path, &(td_checkpoint){ .model = net, .optim = optim, .with_random = true }));
+        c->path, &(td_checkpoint){
+                     .model = r->net, .optim = r->optim, .ema = r->ema, .with_random = true }));
+}
+
+static void make_ema(const resume_case *c, run *r)
+{
+    if (c->ema) {
+        r->ema = td_ema_new(r->net, &(td_ema_options){ .decay = 0.9, .warmup = true });
+        REQUIRE(r->ema != NULL);
+    }
 }
 
 static td_optim *make_optim(const resume_case *c, td_module *net)
@@ -77,11 +88,15 @@ static void open_run(run *r, const resume_case *c)
     r->net = make_net();
     if (c->resumes && c->early) {
         r->optim = make_optim(c, r->net);
-        load(c, r->net, r->optim);
+        make_ema(c, r);
+        load(c, r);
     }
     r->net = td_ddp(r->net, &(td_ddp_options){ .bucket_cap_mb = 0.001, .comm_hook = c->hook });
     REQUIRE(r->net != NULL);
-    r->optim = r->optim != NULL ? r->optim : make_optim(c, r->net);
+    if (r->optim == NULL) {
+        r->optim = make_optim(c, r->net);
+        make_ema(c, r);
+    }
     REQUIRE_OK(td_synthetic_images(SAMPLES, 3, &r->data));
     REQUIRE_OK(td_dataset_set_transform(
         r->data, &(td_image_transform){ .crop_padding = 4, .flip = true, .seed = 9 }));
@@ -91,7 +106,7 @@ static void open_run(run *r, const resume_case *c)
     REQUIRE(r->loader != NULL);
     if (c->resumes) {
         if (!c->early) {
-            load(c, r->net, r->optim);
+            load(c, r);
         }
         r->step = c->stop;
     }
@@ -101,6 +116,7 @@ static void close_run(run *r)
 {
     td_loader_close(r->loader);
     td_optim_free(r->optim);
+    td_ema_free(r->ema);
     td_module_free(r->net);
     td_dataset_free(r->data);
 }
@@ -110,7 +126,8 @@ static void stop_here(const resume_case *c, const run *r)
 {
     if (td_dist_rank() == 0) {
         REQUIRE_OK(td_checkpoint_save(
-            c->path, &(td_checkpoint){ .model = r->net, .optim = r->optim, .with_random = true }));
+            c->path, &(td_checkpoint){
+                         .model = r->net, .optim = r->optim, .ema = r->ema, .with_random = true }));
     }
     REQUIRE_OK(td_barrier(NULL));
     kill(getpid(), SIGKILL);
@@ -149,13 +166,28 @@ static void train(const resume_case *c, run *r, const td_batch *batch)
     td_backward(loss);
     td_clip_grad_norm(td_parameters(r->net), 0.5);
     td_optim_step(r->optim);
+    if (r->ema != NULL) {
+        td_ema_update(r->ema);
+    }
     td_step_end();
     r->step++;
 }
 
-static void after_step(const resume_case *c, run *r)
+/* Of weights and averages. */
+static uint64_t hash_of(run *r)
 {
     uint64_t hash = job_hash(r->net);
+    if (r->ema != NULL) {
+        td_ema_swap(r->ema);
+        hash = hash * 31 + job_hash(r->net);
+        td_ema_swap(r->ema);
+    }
+    return hash;
+}
+
+static void after_step(const resume_case *c, run *r)
+{
+    uint64_t hash = hash_of(r);
     REQUIRE(job_all_same(hash));
     if (c->resumes) {
         if (hash != c->left->hash[r->step]) {
@@ -215,7 +247,7 @@ static void test_two_ranks(void **state)
 {
     (void)state;
     check_resume(2, (resume_case){ .adam = false }, 3);
-    check_resume(2, (resume_case){ .adam = true }, 11); /* in the second epoch */
+    check_resume(2, (resume_case){ .adam = true, .ema = true }, 11); /* in the second epoch */
 }
 
 static void test_three_ranks(void **state)
@@ -228,7 +260,7 @@ static void test_three_ranks(void **state)
 static void test_loaded_before_it_is_wrapped(void **state)
 {
     (void)state;
-    check_resume(2, (resume_case){ .early = true }, 1);
+    check_resume(2, (resume_case){ .early = true, .ema = true }, 1);
 }
 
 #define IN_FOLDER(test)                                                                            \

@@ -38,15 +38,6 @@ all_gone() { # all_gone FILE...: none of the processes whose pids these hold run
     return 1
 }
 
-free_port() { # a port that nobody listens at
-    local port
-    while :; do
-        port=$((20000 + RANDOM % 10000))
-        (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
-    done
-    echo "$port"
-}
-
 code_is() { # code_is NAME WANTED CODE FILE
     echo "# code $3, wanted $2" >>"$4"
     [ "$3" -eq "$2" ]
@@ -89,6 +80,13 @@ fails 'a segmentation fault' 139 'rank 0 failed first: signal 11 \(SIGSEGV\)' \
     tdrun --nproc-per-node 2 "$worker" signal:0:11 sleep:60
 fails 'a fatal error' 134 'a tensor of shape \[2, 3\]' tdrun --nproc-per-node 2 "$worker" fatal:1 sleep:60
 says 'ends with SIGABRT' 'rank 1 failed first: signal 6 \(SIGABRT\)'
+dir=$(notes killed)
+# shellcheck disable=SC2016
+fails 'a killed rank that ends after its survivor' 137 'rank 1 failed first: signal 9 \(SIGKILL\)' \
+    tdrun --nproc-per-node 2 sh -c 'cd "$0" && echo $$ >pid.$RANK.new && mv pid.$RANK.new pid.$RANK
+        until [ -e pid.$((1 - RANK)) ]; do sleep 0.01; done
+        if [ $RANK = 1 ]; then until [ -e told ]; do sleep 0.01; done; sleep 0.2; kill -KILL $$; fi
+        echo "rank 1 (pid $(cat pid.1)) has died" >"$TANDEM_ERROR_FILE"; touch told; exit 1' "$dir"
 fails 'no such program' 127 'cannot start ./nowhere: no such program' tdrun ./nowhere
 begin=$SECONDS
 fails 'workers that ignore SIGTERM' 7 'rank 1 failed' tdrun --nproc-per-node 2 --grace 0.5 \

@@ -1,4 +1,5 @@
 /* td_spawn: results, failures, signals, logs, no orphans. */
+#include "dist/children.h"
 #include "dist/clock.h"
 #include "dist/dist.h"
 #include "tests/temp_folder.h"
@@ -161,6 +162,42 @@ static void killed(void **state)
     check_failure("kill", "signal 9 (SIGKILL)", "");
 }
 
+/* A rank is killed, and the survivor, which names it, ends before it does. */
+static int survive_shortly(int rank, void *arg)
+{
+    (void)arg;
+    mark("pid", rank, getpid());
+    if (rank == 1) {
+        marked("told", 0);
+        td_sleep(0.3);
+        raise(SIGKILL);
+    }
+    td_fail(TD_E_PEER, "rank 1 (pid %ld) has died", marked("pid", 1));
+    mark("told", 0, 1);
+    return 1;
+}
+
+static void killed_and_slow_to_end(void **state)
+{
+    (void)state;
+    assert_int_equal(td_spawn(survive_shortly, NULL, 2, &quick), TD_E_PEER);
+    assert_error_says("rank 1 (pid ", "signal 9 (SIGKILL)", NULL);
+}
+
+static void messages_that_name_a_process(void **state)
+{
+    (void)state;
+    const char *near = "rank 1 (pid 12) has died", *far = "rank 1 (pid 12 on n2) has died";
+    assert_true(td_message_names(near, "n1", 12, "n1"));
+    assert_false(td_message_names(near, "n1", 1, "n1"));
+    assert_false(td_message_names(near, "n1", 12, "n2"));
+    assert_true(td_message_names(far, "n1", 12, "n2"));
+    assert_false(td_message_names(far, "n1", 12, "n1"));
+    assert_false(td_message_names(far, "n1", 12, "n"));
+    assert_false(td_message_names("its process, pid 12, is stopped", "n1", 12, "n1"));
+    assert_true(td_message_names("(pid 3 on n1), (pid 12 on n2)", "n1", 12, "n2"));
+}
+
 /* One that ignores SIGTERM, and one that is stopped, do not hold up the end. */
 static int be_stubborn(int rank, void *arg)
 {
@@ -294,6 +331,8 @@ int main(void)
         FOLDER_TEST(large_exit_code),
         FOLDER_TEST(segfault),
         FOLDER_TEST(killed),
+        FOLDER_TEST(killed_and_slow_to_end),
+        cmocka_unit_test(messages_that_name_a_process),
         FOLDER_TEST(stubborn_ones_are_killed),
         FOLDER_TEST(logs_go_to_files),
         FOLDER_TEST(signals_to_the_parent),

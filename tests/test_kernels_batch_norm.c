@@ -9,13 +9,13 @@
 
 static const td_kernels *k(void)
 {
-    return td_cpu_kernels();
+    return ref_kernels();
 }
 
 /* What is per channel is f32 beside bf16. */
 static td_dtype per_channel(td_dtype dtype)
 {
-    return dtype == TD_BF16 ? TD_F32 : dtype;
+    return td_is_half(dtype) ? TD_F32 : dtype;
 }
 
 typedef struct norm_case {
@@ -209,7 +209,7 @@ static void test_batch_norm(void **state)
 {
     (void)state;
     ref_run(batch_norm_cases);
-    ref_run_as(batch_norm_cases, TD_BF16);
+    ref_run_half(batch_norm_cases);
 }
 
 /* A mean of a thousand spreads: the variance must not drown in it. */
@@ -260,7 +260,7 @@ static void test_batch_norm_in_place(void **state)
 {
     (void)state;
     ref_run(norm_in_place);
-    ref_run_as(norm_in_place, TD_BF16);
+    ref_run_half(norm_in_place);
 }
 
 /* What the gradients should be, from sums of known terms. */
@@ -331,8 +331,8 @@ static void check_norm_grad(const norm_case *c, td_dtype dtype, bool expanded)
     td_shape per = TD_SHAPE(d.channels);
     td_tensor *y = norm_input(c, dtype, 11, 0.0);
     td_tensor *dy = expanded ? ref_expanded(c->shape, dtype, 0.25) : norm_input(c, dtype, 12, 0.0);
-    td_tensor *mean = td_new(per, per_channel(dtype), TD_CPU),
-              *inv_std = td_new(per, per_channel(dtype), TD_CPU);
+    td_tensor *mean = td_new(per, per_channel(dtype), ref_device()),
+              *inv_std = td_new(per, per_channel(dtype), ref_device());
     td_write(mean, d.used_mean, TD_F64);
     td_write(inv_std, d.inv_std, TD_F64);
     double *g = ref_values(dy), *yv = ref_values(y);
@@ -385,7 +385,7 @@ static void test_batch_norm_grad(void **state)
 {
     (void)state;
     ref_run(batch_norm_grad_cases);
-    ref_run_as(batch_norm_grad_cases, TD_BF16);
+    ref_run_half(batch_norm_grad_cases);
 }
 
 /* Each of the outputs alone. */
@@ -436,7 +436,7 @@ static void test_batch_norm_single_outputs(void **state)
 {
     (void)state;
     ref_run(single_outputs);
-    ref_run_as(single_outputs, TD_BF16);
+    ref_run_half(single_outputs);
 }
 
 /* Sums from elsewhere give what the kernel finds itself, up to rounding; and a mask from x is the
@@ -449,20 +449,22 @@ static void sums_and_affine(td_dtype dtype)
     td_dtype fine = per_channel(dtype);
     td_shape per = TD_SHAPE(d.channels);
     td_tensor *y = norm_input(c, dtype, 9, 0.0), *dy = norm_input(c, dtype, 12, 0.0);
-    td_tensor *sums = td_zeros(TD_SHAPE(2, d.channels), TD_F64, TD_CPU);
+    double *both = ref_zeros(2 * d.channels);
     for (int64_t i = 0; i < d.n; i++) {
-        ((double *)td_data_rw(sums))[channel(&d, i)] += d.xv[i];
-        ((double *)td_data_rw(sums))[d.channels + channel(&d, i)] += d.xv[i] * d.xv[i];
+        both[channel(&d, i)] += d.xv[i];
+        both[d.channels + channel(&d, i)] += d.xv[i] * d.xv[i];
     }
+    td_tensor *sums = td_from(both, TD_SHAPE(2, d.channels), TD_F64, ref_device());
+    free(both);
     td_batch_norm_args args = { .x = d.x,
                                 .weight = d.weight,
                                 .bias = d.bias,
                                 .relu = true,
                                 .training = true,
                                 .eps = 1e-5,
-                                .mean = td_new(per, fine, TD_CPU),
-                                .inv_std = td_new(per, fine, TD_CPU),
-                                .affine = td_new(TD_SHAPE(2, d.channels), fine, TD_CPU),
+                                .mean = td_new(per, fine, ref_device()),
+                                .inv_std = td_new(per, fine, ref_device()),
+                                .affine = td_new(TD_SHAPE(2, d.channels), fine, ref_device()),
                                 .y = y };
     k()->batch_norm(&args);
     double *want = ref_values(y), *terms = ref_zeros(d.n);
@@ -483,8 +485,8 @@ static void sums_and_affine(td_dtype dtype)
                                      .relu = true,
                                      .training = true,
                                      .dx = norm_input(c, dtype, 13, 0.0),
-                                     .dweight = td_new(per, fine, TD_CPU),
-                                     .dbias = td_new(per, fine, TD_CPU) };
+                                     .dweight = td_new(per, fine, ref_device()),
+                                     .dbias = td_new(per, fine, ref_device()) };
     k()->batch_norm_grad(&grad);
     double *dx = ref_values(grad.dx), *dw = ref_values(grad.dweight), *db = ref_values(grad.dbias);
     grad.y = NULL;
@@ -508,7 +510,7 @@ static void test_batch_norm_sums_and_affine(void **state)
 {
     (void)state;
     ref_run(sums_and_affine);
-    ref_run_as(sums_and_affine, TD_BF16);
+    ref_run_half(sums_and_affine);
 }
 
 int main(void)

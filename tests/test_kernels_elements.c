@@ -6,10 +6,11 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const td_kernels *k(void)
 {
-    return td_cpu_kernels();
+    return ref_kernels();
 }
 
 /* ---- fill and copy ---- */
@@ -86,7 +87,7 @@ static void copy_dtypes(td_dtype unused)
     (void)unused;
     for (int from = 0; from < TD_DTYPE_COUNT; from++) {
         for (int to = 0; to < TD_DTYPE_COUNT; to++) {
-            td_tensor *x = td_new(TD_SHAPE(3, 7, 31), (td_dtype)from, TD_CPU);
+            td_tensor *x = td_new(TD_SHAPE(3, 7, 31), (td_dtype)from, ref_device());
             double values[3 * 7 * 31];
             for (int i = 0; i < 3 * 7 * 31; i++) {
                 values[i] = i % 128;
@@ -326,13 +327,17 @@ static void test_relu_of_nan(void **state)
 {
     (void)state;
     float from[3] = { NAN, -1.0f, 2.0f }, to[3], g[3] = { 5.0f, 5.0f, 5.0f }, dx[3];
-    td_tensor *x = td_borrow(from, TD_SHAPE(3), TD_F32, TD_CPU);
-    td_tensor *y = td_borrow(to, TD_SHAPE(3), TD_F32, TD_CPU);
-    td_tensor *dy = td_borrow(g, TD_SHAPE(3), TD_F32, TD_CPU);
-    td_tensor *d = td_borrow(dx, TD_SHAPE(3), TD_F32, TD_CPU);
+    memset(to, 0xff, sizeof to);
+    memset(dx, 0xff, sizeof dx);
+    td_tensor *x = td_from(from, TD_SHAPE(3), TD_F32, ref_device());
+    td_tensor *y = td_from(to, TD_SHAPE(3), TD_F32, ref_device());
+    td_tensor *dy = td_from(g, TD_SHAPE(3), TD_F32, ref_device());
+    td_tensor *d = td_from(dx, TD_SHAPE(3), TD_F32, ref_device());
     k()->unary(TD_UNARY_RELU, y, x, 0.0);
+    td_read(y, to, TD_F32);
     assert_true(isnan(to[0]) && to[1] == 0.0f && to[2] == 2.0f);
     k()->unary_grad(TD_UNARY_RELU, d, dy, NULL, y, 0.0, false);
+    td_read(d, dx, TD_F32);
     assert_true(dx[0] == 0.0f && dx[1] == 0.0f && dx[2] == 5.0f);
     td_free(x);
     td_free(y);

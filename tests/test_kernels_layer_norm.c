@@ -8,7 +8,7 @@
 
 static const td_kernels *k(void)
 {
-    return td_cpu_kernels();
+    return ref_kernels();
 }
 
 /* What the gradients should be, from sums of known terms. */
@@ -143,8 +143,8 @@ static void layer_case(td_dtype dtype, td_shape shape, bool affine, bool scatter
     td_tensor *dy = ref_tensor(shape, dtype, TD_ROW_MAJOR, 2);
     td_tensor *weight = affine ? ref_tensor(TD_SHAPE(d), dtype, TD_ROW_MAJOR, 3) : NULL;
     td_tensor *bias = affine ? ref_tensor(TD_SHAPE(d), dtype, TD_ROW_MAJOR, 4) : NULL;
-    td_tensor *mean = td_zeros(TD_SHAPE(rows), dtype, TD_CPU);
-    td_tensor *inv_std = td_zeros(TD_SHAPE(rows), dtype, TD_CPU);
+    td_tensor *mean = td_zeros(TD_SHAPE(rows), dtype, ref_device());
+    td_tensor *inv_std = td_zeros(TD_SHAPE(rows), dtype, ref_device());
     x = scattered ? ref_scattered(x) : x;
     dy = scattered ? ref_scattered(dy) : dy;
     layer_values v = { .rows = rows,

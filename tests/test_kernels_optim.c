@@ -1,6 +1,7 @@
 /* The optimizers' passes over flat memory, step by step against the formulas. */
 #include "tests/reference.h"
 
+#include "tensor/isa.h"
 #include "tensor/kernels.h"
 
 #include <math.h>
@@ -8,7 +9,7 @@
 
 static const td_kernels *k(void)
 {
-    return td_cpu_kernels();
+    return ref_kernels();
 }
 
 enum { LENGTH = 50000, STEPS = 3 };
@@ -89,7 +90,9 @@ static void place(td_optim_slice *s)
 static void sgd_reference(memory *t, const td_optim_slice *s)
 {
     for (int64_t i = s->begin; i < s->begin + s->count && !s->skip; i++) {
-        double d = t->gv[i] + s->weight_decay * t->pv[i];
+        double shrink = s->decoupled ? 1.0 - s->lr * s->weight_decay : 1.0;
+        t->pv[i] *= shrink;
+        double d = t->gv[i] + (s->decoupled ? 0.0 : s->weight_decay * t->pv[i]);
         if (s->momentum != 0.0) {
             t->av[i] = s->first ? d : s->momentum * t->av[i] + (1.0 - s->dampening) * d;
             d = s->nesterov ? d + s->momentum * t->av[i] : t->av[i];
@@ -132,6 +135,11 @@ static void sgd_cases(td_dtype dtype)
     sgd_steps(
         dtype,
         (td_optim_slice){ .lr = 0.1, .momentum = 0.9, .weight_decay = 5e-4, .nesterov = true },
+        true);
+    sgd_steps(dtype, (td_optim_slice){ .lr = 0.1, .weight_decay = 0.05, .decoupled = true }, false);
+    sgd_steps(
+        dtype,
+        (td_optim_slice){ .lr = 0.1, .momentum = 0.9, .weight_decay = 0.05, .decoupled = true },
         true);
 }
 
@@ -198,11 +206,95 @@ static void test_adam(void **state)
     ref_run(adam_cases);
 }
 
+/* ---- another device: the CPU's bits, where the CPU multiplies and adds in one instruction ---- */
+
+typedef struct flat {
+    td_tensor *p, *g, *a, *b;
+} flat;
+
+static flat make_flat(td_dtype dtype, td_device device)
+{
+    td_tensor *p = ref_tensor(TD_SHAPE(LENGTH), dtype, TD_ROW_MAJOR, 1);
+    td_tensor *g = ref_tensor(TD_SHAPE(LENGTH), dtype, TD_ROW_MAJOR, 2);
+    flat f = { td_clone_as(p, dtype, device), td_clone_as(g, dtype, device),
+               td_zeros(TD_SHAPE(LENGTH), dtype, device),
+               td_zeros(TD_SHAPE(LENGTH), dtype, device) };
+    td_free(p);
+    td_free(g);
+    return f;
+}
+
+static void free_flat(flat *f)
+{
+    td_free(f->p);
+    td_free(f->g);
+    td_free(f->a);
+    td_free(f->b);
+}
+
+static void same_bits(const td_tensor *a, const td_tensor *b)
+{
+    double *x = ref_values(a), *y = ref_values(b);
+    assert_memory_equal(x, y, LENGTH * sizeof *x);
+    free(x);
+    free(y);
+}
+
+static void check_same_bits(td_dtype dtype, bool adam)
+{
+    flat host = make_flat(dtype, TD_CPU), other = make_flat(dtype, ref_device());
+    for (int step = 0; step < STEPS; step++) {
+        td_optim_slice s[SLICES];
+        for (int i = 0; i < SLICES; i++) {
+            s[i] = (td_optim_slice){ .lr = 0.013 * (i + 1),
+                                     .weight_decay = 0.007,
+                                     .momentum = i % 2 ? 0.9 : 0.0,
+                                     .dampening = i == 1 ? 0.1 : 0.0,
+                                     .nesterov = i == 3,
+                                     .first = step == 0,
+                                     .beta1 = 0.9,
+                                     .beta2 = 0.999,
+                                     .eps = 1e-8,
+                                     .bias1 = 1.0 - pow(0.9, step + 1),
+                                     .bias2 = 1.0 - pow(0.999, step + 1),
+                                     .decoupled = i >= 2 };
+        }
+        place(s);
+        flat *both[2] = { &host, &other };
+        for (int d = 0; d < 2; d++) {
+            const td_kernels *kernels = td_kernels_of(td_device_of(both[d]->p));
+            if (adam) {
+                kernels->adam(both[d]->p, both[d]->g, both[d]->a, both[d]->b, s, SLICES);
+            } else {
+                kernels->sgd(both[d]->p, both[d]->g, both[d]->a, s, SLICES);
+            }
+        }
+        same_bits(host.p, other.p);
+        same_bits(host.a, other.a);
+        same_bits(host.b, other.b);
+    }
+    free_flat(&host);
+    free_flat(&other);
+}
+
+static void test_same_bits_as_cpu(void **state)
+{
+    (void)state;
+    if (ref_device().type == TD_DEVICE_CPU || td_isa_current() == TD_ISA_PORTABLE) {
+        skip();
+    }
+    check_same_bits(TD_F32, false);
+    check_same_bits(TD_F64, false);
+    check_same_bits(TD_F32, true);
+    check_same_bits(TD_F64, true);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sgd),
         cmocka_unit_test(test_adam),
+        cmocka_unit_test(test_same_bits_as_cpu),
     };
     return cmocka_run_group_tests_name("kernels: optimizers", tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@
 
 static const td_kernels *k(void)
 {
-    return td_cpu_kernels();
+    return ref_kernels();
 }
 
 typedef struct pool_case {
@@ -111,7 +111,7 @@ static void test_max_pool(void **state)
 {
     (void)state;
     ref_run(max_cases);
-    ref_run_as(max_cases, TD_BF16);
+    ref_run_half(max_cases);
 }
 
 /* ---- gradients: of both kinds, through a table of weights ---- */
@@ -193,7 +193,7 @@ static void test_gradients(void **state)
 {
     (void)state;
     ref_run(grad_cases);
-    ref_run_as(grad_cases, TD_BF16);
+    ref_run_half(grad_cases);
 }
 
 /* ---- average ---- */
@@ -236,7 +236,7 @@ static void test_avg_pool(void **state)
 {
     (void)state;
     ref_run(avg_cases);
-    ref_run_as(avg_cases, TD_BF16);
+    ref_run_half(avg_cases);
 }
 
 int main(void)

@@ -52,10 +52,20 @@ static void plain_products(td_dtype t)
     }
 }
 
+/* Sums so long, and results so few, that devices cut the sums. */
+static void long_sums(td_dtype t)
+{
+    check_matmul(matrix(TD_SHAPE(9, 7), t, 1), matrix(TD_SHAPE(9, 3001), t, 2),
+                 matrix(TD_SHAPE(3001, 7), t, 3), matrix(TD_SHAPE(7), t, 4), true);
+    check_matmul(ref_scattered(matrix(TD_SHAPE(2, 5, 3), t, 1)), matrix(TD_SHAPE(2, 5, 1200), t, 2),
+                 shared(2, 1200, 3, t), NULL, false);
+}
+
 static void test_matmul(void **state)
 {
     (void)state;
     ref_run(plain_products);
+    ref_run(long_sums);
 }
 
 static void batched_products(td_dtype t)
@@ -93,6 +103,12 @@ static const ref_conv conv_cases[] = {
     { 2, 4, 7, 6, 6, 3, 2, { { 2, 1 }, { 1, 0 }, { 1, 2 }, 2, { 0 } } },
     { 2, 5, 4, 4, 3, 1, 1, { { 2, 2 }, { 0, 0 }, { 1, 1 }, 1, { 0 } } },
     { 1, 2, 2, 2, 4, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } },
+    { 4, 3, 20, 21, 5, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } },  /* many pixels */
+    { 2, 12, 9, 7, 12, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 12, { 0 } } }, /* depthwise */
+    { 3, 35, 6, 5, 70, 5, 5, { { 2, 2 }, { 2, 2 }, { 1, 1 }, 35, { 0 } } },
+    { 6, 8, 16, 17, 16, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 4, { 0 } } },
+    { 2, 40, 6, 5, 66, 3, 1, { { 1, 1 }, { 1, 0 }, { 1, 1 }, 2, { 0 } } },
+    { 2, 3, 11, 12, 4, 3, 5, { { 2, 3 }, { 3, 4 }, { 2, 2 }, 1, { 0 } } },
 };
 
 static void conv_layouts(td_dtype dtype)

@@ -8,7 +8,7 @@
 
 static const td_kernels *k(void)
 {
-    return td_cpu_kernels();
+    return ref_kernels();
 }
 
 /* Where row-major element i of `from` goes in `to`, whose reduced dimensions have size 1. */
@@ -55,7 +55,7 @@ static void check_reduce(const td_tensor *x, unsigned mask, td_layout layout)
     }
     int64_t outputs = td_shape_numel(shape);
     double *want = ref_zeros(outputs), *terms = ref_zeros(outputs);
-    td_dtype dtype = x->dtype == TD_BF16 ? TD_F32 : x->dtype;
+    td_dtype dtype = td_is_half(x->dtype) ? TD_F32 : x->dtype;
     td_tensor *y = ref_filled(shape, dtype, layout, 0.25);
     for (td_reduce_op op = TD_REDUCE_SUM; op <= TD_REDUCE_MAX; op++) {
         reference(op, x, y, want, terms);
@@ -97,7 +97,7 @@ static void test_every_dimension(void **state)
 {
     (void)state;
     ref_run(every_dimension);
-    ref_run_as(every_dimension, TD_BF16);
+    ref_run_half(every_dimension);
 }
 
 static void large_case(td_shape shape, unsigned mask, td_dtype dtype, td_layout layout)
@@ -124,7 +124,7 @@ static void test_large(void **state)
 {
     (void)state;
     ref_run(large);
-    ref_run_as(large, TD_BF16);
+    ref_run_half(large);
 }
 
 /* Nothing to add up, or nowhere to put it. */
@@ -168,7 +168,7 @@ static void nan_is_largest(td_dtype dtype)
         for (int64_t c = 0; c < 70; c++) {
             assert_int_equal(isnan(td_get(columns, (int64_t[]){ 0, c })) != 0, c == place);
         }
-        td_tensor *index = td_new(TD_SHAPE(2, 1), TD_I64, TD_CPU);
+        td_tensor *index = td_new(TD_SHAPE(2, 1), TD_I64, ref_device());
         k()->argmax(index, x, 1);
         assert_int_equal((int64_t)td_get(index, (int64_t[]){ 1, 0 }), place);
         td_free(x);
@@ -194,7 +194,7 @@ static void check_argmax(td_tensor *x, int dim)
     for (int d = dim + 1; d < shape.ndim; d++) {
         inner *= shape.dim[d];
     }
-    td_tensor *index = td_new(shape, TD_I64, TD_CPU);
+    td_tensor *index = td_new(shape, TD_I64, ref_device());
     double *values = ref_values(x), *want = ref_zeros(td_numel(index));
     for (int64_t i = 0; i < td_numel(index); i++) {
         const double *first = values + i / inner * n * inner + i % inner;
@@ -223,7 +223,7 @@ static void argmax_cases(td_dtype dtype)
     td_dtype integers[] = { TD_I32, TD_U8 };
     for (int i = 0; i < 2; i++) {
         td_tensor *index = ref_indices(TD_SHAPE(6, 50), 9, 2);
-        check_argmax(td_clone_as(index, integers[i], TD_CPU), 1);
+        check_argmax(td_clone_as(index, integers[i], ref_device()), 1);
         td_free(index);
     }
 }
@@ -300,13 +300,53 @@ static void test_all_finite(void **state)
     ref_run(finite_cases);
 }
 
+/* Scaled in place, and what was not finite is noticed; a flag that is set stays set. */
+static void check_unscale(td_tensor *x, double bad)
+{
+    int64_t n = td_numel(x);
+    td_tensor *found = td_zeros(TD_SHAPE(1), TD_I32, ref_device());
+    double *want = ref_values(x);
+    for (int64_t i = 0; i < n; i++) {
+        want[i] *= 0.125;
+    }
+    k()->unscale(x, 0.125, found);
+    ref_close(x, want, NULL, 0.0, "unscale");
+    assert_true(td_item(found) == 0);
+    if (n > 0) {
+        int64_t last[2] = { x->shape[0] - 1, x->shape[1] - 1 };
+        td_set(x, last, bad);
+        k()->unscale(x, 0.125, found);
+        assert_true(td_item(found) == 1 && !isfinite(td_get(x, last)));
+        td_fill_(x, 1.0);
+        k()->unscale(x, 0.125, found);
+        assert_true(td_item(found) == 1);
+    }
+    free(want);
+    td_free(found);
+    td_free(x);
+}
+
+static void unscale_cases(td_dtype dtype)
+{
+    check_unscale(ref_tensor(TD_SHAPE(1, 1), dtype, TD_ROW_MAJOR, 1), NAN);
+    check_unscale(ref_tensor(TD_SHAPE(0, 3), dtype, TD_ROW_MAJOR, 1), NAN);
+    check_unscale(ref_tensor(TD_SHAPE(7, 5003), dtype, TD_ROW_MAJOR, 2), INFINITY);
+    check_unscale(ref_scattered(ref_tensor(TD_SHAPE(9, 31), dtype, TD_ROW_MAJOR, 3)), -INFINITY);
+}
+
+static void test_unscale(void **state)
+{
+    (void)state;
+    ref_run(unscale_cases);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_dimension), cmocka_unit_test(test_large),
         cmocka_unit_test(test_empty),           cmocka_unit_test(test_nan_is_largest),
         cmocka_unit_test(test_argmax),          cmocka_unit_test(test_sum_of_squares),
-        cmocka_unit_test(test_all_finite),
+        cmocka_unit_test(test_all_finite),      cmocka_unit_test(test_unscale),
     };
     return cmocka_run_group_tests_name("kernels: reductions", tests, NULL, NULL);
 }

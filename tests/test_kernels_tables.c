@@ -1,6 +1,8 @@
 /* Embedding and its gradient, range checks of indices, dropout. */
 #include "tests/reference.h"
 
+#include "data/augment.h"
+
 #include "tensor/kernels.h"
 
 #include <math.h>
@@ -8,7 +10,7 @@
 
 static const td_kernels *k(void)
 {
-    return td_cpu_kernels();
+    return ref_kernels();
 }
 
 /* ---- embedding ---- */
@@ -140,7 +142,59 @@ static void test_dropout(void **state)
 {
     (void)state;
     ref_run(dropout_cases);
-    ref_run_as(dropout_cases, TD_BF16);
+    ref_run_half(dropout_cases);
+}
+
+/* ---- pictures ---- */
+
+/* The bits that the CPU's loader makes of the same bytes and the same draws. */
+static void check_pictures(const td_image_transform *transform, td_layout layout, bool reflect)
+{
+    enum { ALL = 9, COUNT = 13 };
+    uint8_t bytes[ALL * TD_PICTURE_BYTES];
+    td_byte_values table;
+    td_picture pictures[COUNT];
+    td_picture_cut cuts[COUNT];
+    float want[COUNT * TD_PICTURE_BYTES];
+    static const int64_t rows[4] = { TD_PICTURE_BYTES, 1024, 32, 1 };
+    for (int i = 0; i < ALL * TD_PICTURE_BYTES; i++) {
+        bytes[i] = (uint8_t)(i * 37 + i / 251);
+    }
+    td_byte_values_set(&table, transform);
+    for (int i = 0; i < COUNT; i++) {
+        int64_t which = (i * 5) % ALL;
+        pictures[i] = td_augment_draw(transform, 3, (uint64_t)i);
+        pictures[i].pixels = bytes + which * TD_PICTURE_BYTES;
+        pictures[i].reflect = reflect;
+        cuts[i] = (td_picture_cut){ which, pictures[i].down, pictures[i].right, pictures[i].flip,
+                                    reflect };
+    }
+    td_augment_write(&table, pictures, COUNT, want, rows);
+    td_tensor *all = td_from(bytes, TD_SHAPE(ALL, 3, 32, 32), TD_U8, ref_device());
+    td_tensor *values = td_from(table.of, TD_SHAPE(3, 256), TD_F32, ref_device());
+    td_tensor *y = ref_filled(TD_SHAPE(COUNT, 3, 32, 32), TD_F32, layout, NAN);
+    float got[COUNT * TD_PICTURE_BYTES];
+    k()->pictures(y, all, values, cuts);
+    td_read(y, got, TD_F32);
+    assert_memory_equal(got, want, sizeof got);
+    td_free(all);
+    td_free(values);
+    td_free(y);
+}
+
+static void test_pictures(void **state)
+{
+    (void)state;
+    td_image_transform plain = { .seed = 1 };
+    td_image_transform cifar = { .crop_padding = 4,
+                                 .flip = true,
+                                 .mean = { 0.4914f, 0.4822f, 0.4465f },
+                                 .std = { 0.2023f, 0.1994f, 0.2010f },
+                                 .seed = 7 };
+    check_pictures(&plain, TD_IMAGE, false);
+    check_pictures(&cifar, TD_IMAGE, false);
+    check_pictures(&cifar, TD_IMAGE, true);
+    check_pictures(&cifar, TD_ROW_MAJOR, false);
 }
 
 int main(void)
@@ -149,6 +203,7 @@ int main(void)
         cmocka_unit_test(test_embedding),
         cmocka_unit_test(test_indices_in_range),
         cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_pictures),
     };
     return cmocka_run_group_tests_name("kernels: tables and dropout", tests, NULL, NULL);
 }

@@ -88,12 +88,32 @@ static void test_warmup(void **state)
     check(&s, 10, 1.0, 0);
 }
 
+/* The triangle of the speed run: from 0.2 to 1 at 23 % of 400 steps, then to 0.07. */
+static void test_linear(void **state)
+{
+    (void)state;
+    td_schedule s = { .kind = TD_SCHEDULE_LINEAR,
+                      .base_lr = 2.0,
+                      .min_lr = 0.14,
+                      .total = 400,
+                      .warmup = 92,
+                      .warmup_factor = 0.2 };
+    check(&s, 0, 0.4, 1e-15);
+    check(&s, 46, 1.2, 1e-15);
+    check(&s, 92, 2.0, 1e-15);
+    check(&s, 246, 1.07, 1e-15);
+    check(&s, 400, 0.14, 1e-15);
+    check(&s, 500, 0.14, 1e-15);
+    s.total = 92;
+    expect_fatal("end of the line", td_schedule_lr(&s, 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_constant),   cmocka_unit_test(test_step),
         cmocka_unit_test(test_multi_step), cmocka_unit_test(test_cosine),
-        cmocka_unit_test(test_warmup),
+        cmocka_unit_test(test_warmup),     cmocka_unit_test(test_linear),
     };
     return cmocka_run_group_tests_name("nn: schedules", tests, NULL, NULL);
 }

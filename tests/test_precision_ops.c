@@ -248,6 +248,24 @@ static void test_refusals(void **state)
     td_free(weight);
 }
 
+/* What is for GPUs is refused by name; names go both ways. */
+static void test_precisions_of_the_cpu(void **state)
+{
+    (void)state;
+    td_precision precision;
+    for (int i = 0; i < TD_PRECISION_COUNT; i++) {
+        const char *name = td_precision_name((td_precision)i);
+        assert_true(td_precision_parse(name, &precision));
+        assert_int_equal(precision, i);
+        bool on_cpu = i != TD_PRECISION_TF32 && i != TD_PRECISION_FP16;
+        assert_int_equal(td_precision_check(TD_CPU, precision), on_cpu ? TD_OK : TD_E_UNSUPPORTED);
+        assert_true(on_cpu || strstr(td_last_error(), name) != NULL);
+    }
+    assert_false(td_precision_parse("fp8", &precision));
+    assert_int_equal(td_precision_dtype(TD_PRECISION_BF16X3), TD_F32);
+    assert_int_equal(td_precision_dtype(TD_PRECISION_FP16), TD_F16);
+}
+
 /* f32 weights get f32 gradients, that are not rounded to bf16. */
 static void test_master_weights(void **state)
 {
@@ -283,6 +301,7 @@ int main(void)
         cmocka_unit_test(test_every_operation_has_a_rule),
         cmocka_unit_test(test_mixed_operands),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_precisions_of_the_cpu),
         cmocka_unit_test(test_master_weights),
     };
     return ops_cases_run("operations in bf16", others, sizeof others / sizeof others[0], test_case);

@@ -232,7 +232,7 @@ static void test_no_kernel_is_unseen(void **state)
         assert_true((device[i] == NULL) == (watched[i] == NULL));
         same += device[i] == watched[i] && device[i] != NULL;
     }
-    assert_int_equal(same, 2); /* the name, and measure_limits */
+    assert_int_equal(same, 3); /* the name, check_precision, measure_limits */
 }
 
 int main(void)

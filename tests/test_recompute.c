@@ -1,6 +1,7 @@
 /* Recomputation: the bits, the hooks and the counts are those of a run without; the memory is not.
  */
 #include "nn/module.h"
+#include "tests/sanitized.h"
 #include "tests/train_job.h"
 
 #include <stdarg.h>
@@ -62,6 +63,76 @@ static void test_resnet_memory(void **state)
     print_message("step memory at batch 64: %.1f MiB, %.1f with recomputation\n",
                   (double)without / 1048576, (double)with / 1048576);
     assert_true(with < 24 << 20 && 10 * with < 7 * without);
+}
+
+/* ---- each family of models ---- */
+
+typedef struct outcome {
+    uint64_t hash;
+    size_t peak;
+    int parts;
+} outcome;
+
+/* Quickly: drawing the weights of a RegNet takes seconds. */
+static void set_weights(td_tensor *flat)
+{
+    float *values = td_data_rw(flat);
+    uint32_t word = 1;
+    for (int64_t i = 0; i < td_numel(flat); i++) {
+        word = word * 1664525u + 1013904223u; /* Numerical Recipes' generator */
+        values[i] = 0.1f * ((float)(word >> 8) / 0x1p23f - 0.9f);
+    }
+}
+
+/* A step of a model with dropout and stochastic depth where it has them. */
+static outcome train_model(const char *name, td_recompute_parts parts)
+{
+    enum { SIDE = 32, BATCH = 2 };
+    train_job job;
+    td_manual_seed(0);
+    job.net =
+        td_model(name, &(td_model_options){ .classes = 10, .image_size = SIDE, .blank = true });
+    assert_non_null(job.net);
+    set_weights(td_params_flat(td_parameters(job.net)));
+    job.optim = td_sgd(td_parameters(job.net), &(td_sgd_options){ .lr = 0.01 });
+    job.x = td_new_layout(TD_SHAPE(BATCH, 3, SIDE, SIDE), TD_F32, TD_IMAGE, TD_CPU);
+    job.y = td_zeros(TD_SHAPE(BATCH), TD_I64, TD_CPU);
+    td_normal_(job.x, 0, 1, td_default_generator());
+    outcome result = { .parts = td_model_recompute(job.net, parts) };
+    train_job_step(&job);
+    result.peak = td_step_memory(TD_CPU).peak;
+    result.hash = train_job_hash(&job);
+    train_job_close(&job);
+    td_step_release_memory();
+    return result;
+}
+
+static void test_each_family(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int blocks, stages;
+    } cases[] = {
+        { "botnet50", 16, 4 },
+        { "densenet121", 58, 7 },
+        { "efficientnet_b0", 16, 9 },
+        { "regnet_x_16gf", 22, 4 },
+    };
+    for (size_t i = TD_SANITIZED; i < sizeof cases / sizeof *cases - TD_SANITIZED; i++) {
+        const char *name = cases[i].name; /* the largest, first and last, without sanitizers only */
+        outcome plain = train_model(name, TD_RECOMPUTE_NOTHING);
+        outcome blocks = train_model(name, TD_RECOMPUTE_BLOCKS);
+        outcome stages = train_model(name, TD_RECOMPUTE_STAGES);
+        print_message("# %s: %d blocks, %d stages; step memory %.1f MiB, %.1f, %.1f\n", name,
+                      blocks.parts, stages.parts, (double)plain.peak / 1048576,
+                      (double)blocks.peak / 1048576, (double)stages.peak / 1048576);
+        assert_true(blocks.hash == plain.hash && stages.hash == plain.hash);
+        assert_true(blocks.peak < plain.peak && stages.peak < plain.peak);
+        assert_int_equal(plain.parts, 0);
+        assert_int_equal(blocks.parts, cases[i].blocks);
+        assert_int_equal(stages.parts, cases[i].stages);
+    }
 }
 
 /* ---- a small net with dropout, a shared weight and an input that wants a gradient ---- */
@@ -241,9 +312,9 @@ static void test_abandoned_in_a_rerun(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resnet_same_bits),     cmocka_unit_test(test_resnet_memory),
-        cmocka_unit_test(test_mlp_same_bits),        cmocka_unit_test(test_running_statistics),
-        cmocka_unit_test(test_abandoned_in_a_rerun),
+        cmocka_unit_test(test_resnet_same_bits),   cmocka_unit_test(test_resnet_memory),
+        cmocka_unit_test(test_each_family),        cmocka_unit_test(test_mlp_same_bits),
+        cmocka_unit_test(test_running_statistics), cmocka_unit_test(test_abandoned_in_a_rerun),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

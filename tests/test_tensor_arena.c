@@ -27,7 +27,7 @@ enum { MIB = 1 << 20 };
 
 static td_arena *new_arena(size_t limit)
 {
-    td_arena *arena = td_arena_new(limit);
+    td_arena *arena = td_arena_new(TD_CPU, limit);
     assert_non_null(arena);
     return arena;
 }
@@ -237,7 +237,7 @@ static void test_few_addresses(void **state)
     assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
     struct rlimit tight = { .rlim_cur = (rlim_t)512 * MIB, .rlim_max = before.rlim_max };
     assert_int_equal(setrlimit(RLIMIT_AS, &tight), 0);
-    td_arena *arena = td_arena_new((size_t)1 << 40);
+    td_arena *arena = td_arena_new(TD_CPU, (size_t)1 << 40);
     bool made = arena != NULL;
     size_t limit = made ? td_arena_limit(arena) : 0;
     char *block = made ? td_arena_take(arena, MIB) : NULL;

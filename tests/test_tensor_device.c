@@ -40,17 +40,18 @@ static void test_bad_names_are_refused(void **state)
     }
 }
 
-static void test_cuda_is_refused_with_advice(void **state)
+static void test_a_gpu_that_is_not_there_is_refused_with_advice(void **state)
 {
     (void)state;
-    static const td_device cuda = { TD_DEVICE_CUDA, 1 };
-    td_device device;
-    assert_int_equal(td_device_parse("cuda:0", &device), TD_E_UNSUPPORTED);
-    assert_non_null(strstr(td_last_error(), "use cpu"));
-    assert_int_equal(td_device_parse("cuda", &device), TD_E_UNSUPPORTED);
-    assert_string_equal(td_device_name(cuda), "cuda:1");
-    expect_fatal("cuda:1 cannot be used", td_new(TD_SHAPE(2), TD_F32, cuda));
+    td_device device = TD_CPU_N(9), last = TD_CUDA_N(15);
+    td_status status = td_device_parse("cuda:15", &device);
+    assert_true(status == TD_E_UNSUPPORTED || status == TD_E_DEVICE);
+    assert_int_equal(device.index, 9); /* untouched */
+    assert_non_null(strstr(td_last_error(), "cuda:15 cannot be used: "));
+    assert_string_equal(td_device_name(last), "cuda:15");
+    expect_fatal("cuda:15 cannot be used: ", td_new(TD_SHAPE(2), TD_F32, last));
     expect_fatal("the last one is cpu:15", td_new(TD_SHAPE(2), TD_F32, TD_CPU_N(16)));
+    assert_int_equal(td_set_threads(last, 2), TD_E_ARG);
 }
 
 static void test_threads_are_set(void **state)
@@ -108,7 +109,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names_are_read),
         cmocka_unit_test(test_bad_names_are_refused),
-        cmocka_unit_test(test_cuda_is_refused_with_advice),
+        cmocka_unit_test(test_a_gpu_that_is_not_there_is_refused_with_advice),
         cmocka_unit_test(test_threads_are_set),
         cmocka_unit_test(test_absurd_threads_are_refused),
         cmocka_unit_test(test_a_device_has_one_pool),

@@ -5,14 +5,16 @@ repository=$PWD
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID
 export OMP_NUM_THREADS=1
 mkdir "$work/here"
-ln -s "$apps" "$work/here/apps"
+mkdir "$work/here/apps"
+ln -s "$apps"/* "$repository/apps/config" "$work/here/apps/"
+ln -s "$repository/tests" "$work/here/tests"
 ln -s "$repository/data" "$work/here/data"
 
 block() { # block FILE FENCE: what stands between a line "```FENCE" and "```"
     awk -v fence="\`\`\`$2" '$0 == fence { on = 1; next } $0 == "```" { on = 0 } on' "$1"
 }
 
-for page in docs/tutorial/[1-9]-*.md; do
+for page in docs/tutorial/[1-9]*-*.md; do
     name=$(basename "$page" .md)
     block "$page" sh >"$work/commands"
     if [ -s "$work/commands" ]; then

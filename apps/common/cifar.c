@@ -174,11 +174,11 @@ static void describe(const train_run *r)
         snprintf(ranks, sizeof(ranks), " on each of %d ranks", td_dist_world_size());
     }
     ranks_print("tandem %s: ResNet-18 (%s stem), %" PRId64 " parameters\n"
-                "data: %s; batch %" PRId64 "%s, lr %g, seed %" PRId64
-                ", %s; %s, %d threads, %" PRId64 " loader threads\n",
+                "data: %s; batch %" PRId64 "%s, lr %g, seed %" PRId64 ", %s; %s, %" PRId64
+                " loader threads\n",
                 TANDEM_VERSION, stem_of(r), td_parameter_count(r->net), r->data_name,
                 r->args.batch_size, ranks, r->args.lr, r->args.seed, train_args_arithmetic(),
-                td_device_name(r->args.device), td_threads(r->args.device), r->args.workers);
+                td_device_describe(r->args.device), r->args.workers);
 }
 
 static void cifar_begins(train_run *r)
@@ -187,20 +187,56 @@ static void cifar_begins(train_run *r)
     progress_print(&r->progress, "\n=======  Training  =======\n");
 }
 
-static const train_task cifar_task = { .name = "ResNet-18 on CIFAR-10",
-                                       .open = cifar_open,
-                                       .close = cifar_close,
-                                       .begins = cifar_begins,
-                                       .step_done = cifar_step_done,
-                                       .epoch_done = cifar_epoch_done,
-                                       .latest = cifar_latest,
-                                       .saved = cifar_saved,
-                                       .log_open = cifar_log_open,
-                                       .tested = cifar_tested,
-                                       .sample = { 4, { 1, 3, 32, 32 } },
-                                       .shows_figures = true };
+const train_task cifar_task = { .name = "ResNet-18 on CIFAR-10",
+                                .open = cifar_open,
+                                .close = cifar_close,
+                                .begins = cifar_begins,
+                                .step_done = cifar_step_done,
+                                .epoch_done = cifar_epoch_done,
+                                .latest = cifar_latest,
+                                .saved = cifar_saved,
+                                .log_open = cifar_log_open,
+                                .tested = cifar_tested,
+                                .sample = { 4, { 1, 3, 32, 32 } },
+                                .shows_figures = true,
+                                .loads_at_end = true };
 
 /* ---- options ---- */
+
+static void add_share(train_args *args, const char *name, double *value, double high,
+                      const char *help)
+{
+    train_args_add(args, (cli_option){ .name = name,
+                                       .argument = "X",
+                                       .help = help,
+                                       .kind = CLI_REAL,
+                                       .value = value,
+                                       .high = high,
+                                       .resume = CLI_RESTORE });
+}
+
+/* What may be more than the article's plain step. */
+static void recipe_options(train_run *r)
+{
+    train_args *args = &r->args;
+    train_recipe *recipe = &r->recipe;
+    recipe->accumulate = 1;
+    train_args_add(args, (cli_option){ .name = "accumulate",
+                                       .argument = "N",
+                                       .help = "Batches whose mean gradient makes one step: a "
+                                               "batch N times as large, in the memory of one",
+                                       .kind = CLI_INT,
+                                       .value = &recipe->accumulate,
+                                       .low = 1,
+                                       .high = 1e6,
+                                       .resume = CLI_RESTORE });
+    add_share(args, "label-smoothing", &recipe->label_smoothing, 1,
+              "Share of the labels that is spread over all classes; 0: none");
+    add_share(args, "clip-grad-norm", &recipe->clip_grad_norm, 1e30,
+              "Shorten the gradient to this norm where it is longer; 0: not");
+    add_share(args, "ema", &recipe->ema_decay, 0.999999999,
+              "Average the weights with this decay (0.999) and test with the averages; 0: not");
+}
 
 train_run *cifar_options(cifar_run *c, const char *app, double lr, int64_t print_every)
 {
@@ -240,5 +276,6 @@ train_run *cifar_options(cifar_run *c, const char *app, double lr, int64_t print
                                        .value = &c->stem,
                                        .choices = "imagenet|cifar",
                                        .resume = CLI_FIXED });
+    recipe_options(&c->base);
     return &c->base;
 }

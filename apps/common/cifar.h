@@ -16,6 +16,10 @@ typedef struct cifar_run {
     cifar_data data;
 } cifar_run;
 
+/* What the lessons print, log and save; a lesson on other pictures brings its own open and close.
+ */
+extern const train_task cifar_task;
+
 /* Sets the defaults and adds the options; the lesson adds its own and calls cli_parse. */
 train_run *cifar_options(cifar_run *c, const char *app, double lr, int64_t print_every);
 

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { CLI_MAX_OPTIONS = 40 };
+enum { CLI_MAX_OPTIONS = 48 };
 
 typedef enum cli_kind {
     CLI_FLAG, /* bool; takes no value */

@@ -5,15 +5,57 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 
-int64_t count_correct(td_tensor *logits, const td_batch *batch)
+static int64_t count_largest(td_tensor *logits, const td_batch *batch)
 {
     td_tensor *best = td_argmax(logits, 1, false);
-    int64_t correct = 0;
+    int64_t *found = td_step_bytes(2 * (size_t)batch->size * sizeof *found);
+    int64_t *labels = found + batch->size, correct = 0;
+    td_read(best, found, TD_I64);
+    td_read(batch->y, labels, TD_I64);
     for (int64_t i = 0; i < batch->size; i++) {
-        correct += td_get(best, &i) == td_get(batch->y, &i);
+        correct += found[i] == labels[i];
     }
     return correct;
+}
+
+/* How many of a row come before its label; NaN comes before nothing, and nothing before it. */
+static int64_t place_of(const double *row, int64_t classes, int64_t label)
+{
+    int64_t before = 0;
+    for (int64_t c = 0; c < classes; c++) {
+        before += row[c] > row[label] || (row[c] == row[label] && c < label);
+    }
+    return before;
+}
+
+td_status count_correct(td_tensor *logits, const td_batch *batch, int64_t k, int64_t *correct,
+                        int64_t *correct_k)
+{
+    int64_t classes = logits->shape[1];
+    *correct_k = 0;
+    if (k == 0) {
+        *correct = count_largest(logits, batch);
+        return TD_OK;
+    }
+    double *rows = malloc((size_t)(batch->size * (classes + 1)) * sizeof *rows);
+    if (rows == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory to count right answers");
+    }
+    double *labels = rows + batch->size * classes;
+    td_read(logits, rows, TD_F64);
+    td_read(batch->y, labels, TD_F64);
+    *correct = 0;
+    for (int64_t i = 0; i < batch->size; i++) {
+        int64_t label = (int64_t)labels[i];
+        const double *row = rows + i * classes;
+        int64_t place = isnan(row[label]) ? classes : place_of(row, classes, label);
+        *correct += place == 0;
+        *correct_k += place < k;
+    }
+    free(rows);
+    return TD_OK;
 }
 
 /* Running statistics are each rank's own between two training steps. */
@@ -38,51 +80,90 @@ static td_sampler *part_of(void)
                : td_sequential_sampler();
 }
 
-static void run(td_module *net, td_loader *loader, evaluation *sums)
+static td_status add_batch(td_module *net, const td_batch *batch, int64_t top_k, evaluation *sums)
 {
+    int64_t correct, correct_k;
+    td_step_begin();
+    td_tensor *logits = td_forward(net, batch->x);
+    sums->loss += td_item(td_cross_entropy(logits, batch->y)) * (double)batch->size;
+    td_status status = count_correct(logits, batch, top_k, &correct, &correct_k);
+    td_step_end();
+    TD_TRY(status);
+    sums->correct += correct;
+    sums->correct_k += correct_k;
+    sums->count += batch->size;
+    return TD_OK;
+}
+
+/* Means for who watches; the sums stay sums. */
+static void tell(const evaluate_options *o, const evaluation *sums, const td_batch *batch,
+                 int64_t batches)
+{
+    if (o->batch_done != NULL) {
+        evaluation so_far = *sums;
+        so_far.loss /= (double)sums->count;
+        o->batch_done(&so_far, batch->index + 1, batches, o->user);
+    }
+}
+
+static td_status run(td_module *net, td_loader *loader, const evaluate_options *options,
+                     evaluation *sums)
+{
+    td_status status = TD_OK;
     td_eval(net);
     td_no_grad_begin();
-    for (td_batch batch; td_loader_next(loader, &batch);) {
-        td_step_begin();
-        td_tensor *logits = td_forward(net, batch.x);
-        sums->loss += td_item(td_cross_entropy(logits, batch.y)) * (double)batch.size;
-        sums->correct += count_correct(logits, &batch);
-        sums->count += batch.size;
-        td_step_end();
+    for (td_batch batch; status == TD_OK && td_loader_next(loader, &batch);) {
+        status = add_batch(net, &batch, options->top_k, sums);
+        if (status == TD_OK) {
+            tell(options, sums, &batch, td_loader_batches(loader));
+        }
     }
     td_no_grad_end();
     td_train(net);
+    return status != TD_OK ? status : td_loader_status(loader);
 }
 
 static td_status total(evaluation *result)
 {
-    double sums[] = { (double)result->correct, (double)result->count, result->loss };
-    TD_TRY(ranks_sum(sums, 3));
-    *result = (evaluation){ (int64_t)sums[0], (int64_t)sums[1], sums[2] / sums[1] };
+    double sums[] = { (double)result->correct, (double)result->correct_k, (double)result->count,
+                      result->loss };
+    TD_TRY(ranks_sum(sums, 4));
+    *result =
+        (evaluation){ (int64_t)sums[0], (int64_t)sums[1], (int64_t)sums[2], sums[3] / sums[2] };
     return TD_OK;
 }
 
-td_status evaluate(td_module *net, const td_dataset *dataset, int64_t batch_size, int workers,
-                   evaluation *result)
+/* This rank's part of the dataset. */
+static td_status run_part(td_module *net, const td_dataset *dataset,
+                          const evaluate_options *options, evaluation *sums)
 {
+    if (dataset->length <= td_dist_rank()) {
+        return TD_OK; /* there are fewer samples than ranks */
+    }
     td_generator own; /* a loader draws from its generator even when it does not shuffle */
     td_generator_seed(&own, 0);
-    if (td_dist_is_initialized()) {
-        TD_TRY(share_buffers(net));
-    }
-    td_loader *loader = td_loader_open(dataset, &(td_loader_options){ .batch_size = batch_size,
-                                                                      .sampler = part_of(),
-                                                                      .workers = workers,
-                                                                      .generator = &own,
-                                                                      .device = net->device });
+    td_loader *loader =
+        td_loader_open(dataset, &(td_loader_options){ .batch_size = options->batch_size,
+                                                      .sampler = part_of(),
+                                                      .workers = options->workers,
+                                                      .generator = &own,
+                                                      .device = net->device });
     if (loader == NULL) {
         return TD_E_NOMEM;
     }
-    *result = (evaluation){ 0 };
-    run(net, loader, result);
-    td_status status = td_loader_status(loader);
+    td_status status = run(net, loader, options, sums);
     td_loader_close(loader);
-    TD_TRY(status);
+    return status;
+}
+
+td_status evaluate(td_module *net, const td_dataset *dataset, const evaluate_options *options,
+                   evaluation *result)
+{
+    *result = (evaluation){ 0 };
+    if (td_dist_is_initialized()) {
+        TD_TRY(share_buffers(net));
+    }
+    TD_TRY(run_part(net, dataset, options, result));
     return total(result);
 }
 

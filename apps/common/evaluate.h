@@ -4,18 +4,29 @@
 
 #include "tandem.h"
 
-/* How many rows of logits [n, classes] are largest at their label. Within a step. */
-int64_t count_correct(td_tensor *logits, const td_batch *batch);
+/* How many rows of logits [n, classes] are largest at their label (of equal ones the first counts),
+ * and, unless k is 0, have it among their k largest. Within a step. TD_E_NOMEM. */
+td_status count_correct(td_tensor *logits, const td_batch *batch, int64_t k, int64_t *correct,
+                        int64_t *correct_k);
 
 typedef struct evaluation {
-    int64_t correct, count;
+    int64_t correct, correct_k, count;
     double loss; /* mean over the samples */
 } evaluation;
+
+typedef struct evaluate_options {
+    int64_t batch_size;
+    int workers;
+    int64_t top_k; /* 0: not counted */
+    /* NULL, or is told after each batch (from 1) of this rank what there is so far. */
+    void (*batch_done)(const evaluation *so_far, int64_t batch, int64_t batches, void *user);
+    void *user;
+} evaluate_options;
 
 /* In evaluation mode, without gradients; with several processes each takes its part, and all get
  * the figures of the whole, with rank 0's running statistics. The net is left in training mode. It
  * draws nothing from the default generator, so training goes on as if it had not been. */
-td_status evaluate(td_module *net, const td_dataset *dataset, int64_t batch_size, int workers,
+td_status evaluate(td_module *net, const td_dataset *dataset, const evaluate_options *options,
                    evaluation *result);
 
 /* TD_OK, or the error that ends a run whose loss is NaN or infinite. epoch and step from 1. */

@@ -44,18 +44,25 @@ static int terminal_width(void)
     return 79;
 }
 
+void progress_eta(const progress *p, char *text, size_t size)
+{
+    int64_t left = (int64_t)((double)p->steps_left * p->step_seconds + 0.5);
+    snprintf(text, size, "%" PRId64 ":%02d:%02d", left / 3600, (int)(left / 60 % 60),
+             (int)(left % 60));
+}
+
 static void draw(progress *p, const progress_point *now)
 {
-    char accuracy[32] = "", text[256];
+    char accuracy[32] = "", left[32], text[256];
     if (now->accuracy >= 0) {
         snprintf(accuracy, sizeof(accuracy), "  acc %.2f%%", 100.0 * now->accuracy);
     }
-    int64_t left = (int64_t)((double)p->steps_left * p->step_seconds + 0.5);
+    progress_eta(p, left, sizeof(left));
     snprintf(text, sizeof(text),
              "epoch %" PRId64 "/%" PRId64 "  step %" PRId64 "/%" PRId64
-             "  %.0f images/s  loss %.4f%s  ETA %" PRId64 ":%02d:%02d",
+             "  %.0f images/s  loss %.4f%s  ETA %s",
              now->epoch, now->epochs, now->step, now->steps, progress_rate(p, now->batch),
-             now->loss, accuracy, left / 3600, (int)(left / 60 % 60), (int)(left % 60));
+             now->loss, accuracy, left);
     fprintf(stderr, "\r\033[K%.*s", terminal_width(), text);
     fflush(stderr);
     p->shown = true;

@@ -4,6 +4,7 @@
 #define APPS_COMMON_PROGRESS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct progress {
@@ -28,6 +29,8 @@ void progress_begin(progress *p, bool speaks, int64_t steps_left);
 void progress_step(progress *p, const progress_point *now);
 /* Samples per second, by the moving average. */
 double progress_rate(const progress *p, int64_t batch);
+/* "1:02:03" that are left, by the moving average. */
+void progress_eta(const progress *p, char *text, size_t size);
 /* Prints a line to stdout; the live line makes way for it. */
 void progress_print(progress *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void progress_end(progress *p);

@@ -1,7 +1,9 @@
 #include "apps/common/resume.h"
 
 #include "dist/dist.h"
+#include "tensor/kernels.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,26 +13,31 @@
 
 void train_epoch_begin(train_state *state, int64_t epoch)
 {
-    *state = (train_state){ .epoch = epoch, .generator = *td_default_generator() };
+    *state =
+        (train_state){ .epoch = epoch, .best = state->best, .generator = *td_default_generator() };
+}
+
+void train_state_back(train_state *state, int64_t batch, double share)
+{
+    state->loss_sum *= (double)batch / (double)state->batch;
+    state->correct = llround((double)state->correct * share);
+    state->correct_k = llround((double)state->correct_k * share);
+    state->seen = llround((double)state->seen * share);
+    state->batch = batch;
 }
 
 static bool weights_are_finite(td_module *model)
 {
     td_tensor *flat = td_params_flat(td_parameters(model));
-    const float *w = td_data(flat);
-    int64_t n = td_numel(flat);
-    bool finite = true;
-    for (int64_t i = 0; i < n; i++) {
-        finite = finite && isfinite(w[i]);
-    }
-    return finite;
+    return td_kernels_of(td_device_of(flat))->all_finite(flat);
 }
 
 /* The keys and texts of a checkpoint's metadata while it is put together. */
+enum { MORE_NOTES = 16 };
 typedef struct note_list {
-    td_metadata items[CLI_MAX_OPTIONS + 8];
-    char keys[CLI_MAX_OPTIONS + 8][64];
-    char values[CLI_MAX_OPTIONS + 8][256];
+    td_metadata items[CLI_MAX_OPTIONS + MORE_NOTES];
+    char keys[CLI_MAX_OPTIONS + MORE_NOTES][64];
+    char values[CLI_MAX_OPTIONS + MORE_NOTES][256];
     int count;
 } note_list;
 
@@ -70,7 +77,9 @@ td_status train_save(const char *path, td_module *model, td_optim *optim, const 
     note(&all, "batch", "%" PRId64, state->batch);
     note(&all, "loss_sum", "%a", state->loss_sum); /* hexadecimal: exact */
     note(&all, "correct", "%" PRId64, state->correct);
+    note(&all, "correct_k", "%" PRId64, state->correct_k);
     note(&all, "seen", "%" PRId64, state->seen);
+    note(&all, "best", "%a", state->best);
     note(&all, "data", "%s", notes->data);
     for (int i = 0; i < notes->option_count; i++) {
         const cli_option *option = &notes->options[i];
@@ -81,8 +90,13 @@ td_status train_save(const char *path, td_module *model, td_optim *optim, const 
             note(&all, key, "%s", value);
         }
     }
+    for (int i = 0; i < notes->more_count && all.count < CLI_MAX_OPTIONS + MORE_NOTES; i++) {
+        all.items[all.count++] = notes->more[i]; /* as it is: names of classes are long */
+    }
     td_checkpoint checkpoint = { .model = model,
                                  .optim = optim,
+                                 .ema = notes->ema,
+                                 .scaler = notes->scaler,
                                  .with_random = true,
                                  .metadata = all.items,
                                  .metadata_count = all.count };
@@ -126,23 +140,43 @@ static td_status fit_place(const char *path, train_state *state)
     TD_TRY(read_count(path, "world", &world));
     if (world != now && state->batch > 0) {
         int64_t batch = state->batch * world / now;
-        state->loss_sum *= (double)batch / (double)state->batch;
-        state->batch = batch;
+        train_state_back(state, batch, (double)(batch * now) / (double)(state->batch * world));
     }
     return TD_OK;
 }
 
-static td_status read_state(const char *path, train_state *state)
+static td_status read_real(const char *path, const char *key, double *value)
 {
     char text[256], *end;
+    TD_TRY(read_note(path, key, text, sizeof(text)));
+    *value = strtod(text, &end);
+    if (end == text || *end != '\0') {
+        return td_fail(TD_E_FORMAT, "%s: '%s' is '%s', not a number", path, key, text);
+    }
+    return TD_OK;
+}
+
+/* Checkpoints of earlier versions have not all. */
+static bool has_note(const char *path, const char *key)
+{
+    char text[256];
+    return td_checkpoint_metadata(path, key, text, sizeof text) != TD_E_NOTFOUND;
+}
+
+static td_status read_state(const char *path, train_state *state)
+{
+    state->correct_k = 0;
+    state->best = -1;
     TD_TRY(read_count(path, "epoch", &state->epoch));
     TD_TRY(read_count(path, "batch", &state->batch));
     TD_TRY(read_count(path, "correct", &state->correct));
     TD_TRY(read_count(path, "seen", &state->seen));
-    TD_TRY(read_note(path, "loss_sum", text, sizeof(text)));
-    state->loss_sum = strtod(text, &end);
-    if (end == text || *end != '\0') {
-        return td_fail(TD_E_FORMAT, "%s: 'loss_sum' is '%s', not a number", path, text);
+    TD_TRY(read_real(path, "loss_sum", &state->loss_sum));
+    if (has_note(path, "correct_k")) {
+        TD_TRY(read_count(path, "correct_k", &state->correct_k));
+    }
+    if (has_note(path, "best")) {
+        TD_TRY(read_real(path, "best", &state->best));
     }
     return fit_place(path, state);
 }
@@ -158,7 +192,11 @@ td_status train_load(const char *path, td_module *model, td_optim *optim, train_
                        path, data, notes->data);
     }
     TD_TRY(read_state(path, state));
-    td_checkpoint checkpoint = { .model = model, .optim = optim, .with_random = true };
+    td_checkpoint checkpoint = { .model = model,
+                                 .optim = optim,
+                                 .ema = notes->ema,
+                                 .scaler = notes->scaler,
+                                 .with_random = true };
     TD_TRY(td_checkpoint_load(path, &checkpoint));
     state->generator = *td_default_generator();
     return TD_OK;
@@ -193,9 +231,11 @@ static td_status restore_option(const char *path, cli_option *option)
     }
     cli_get(option, now, sizeof(now));
     if (option->resume == CLI_FIXED && strcmp(now, value) != 0) {
+        const char *dashes = isupper((unsigned char)option->name[0]) ? "" : "--";
         return td_fail(TD_E_MISMATCH,
-                       "--%s %s: %s was trained with --%s %s; leave the option out to go on",
-                       option->name, now, path, option->name, value);
+                       "%s%s %s: %s was trained with %s%s %s; give the same to go on, or leave it "
+                       "out",
+                       dashes, option->name, now, path, dashes, option->name, value);
     }
     return TD_OK;
 }

@@ -14,11 +14,17 @@ typedef struct train_state {
     int64_t batch;          /* how many of its batches are done */
     double loss_sum;        /* of their losses, each the mean over all ranks */
     int64_t correct, seen;  /* of their samples, of all ranks */
+    int64_t correct_k;      /* whose class is among the top_k, where that is counted */
+    double best;            /* the best accuracy of a validation so far; below 0: none yet */
     td_generator generator; /* the default generator, when the epoch began */
 } train_state;
 
-/* Starts an epoch: remembers the default generator, clears the sums. */
+/* Starts an epoch: remembers the default generator, clears the sums; the best stays. */
 void train_epoch_begin(train_state *state, int64_t epoch);
+
+/* Moves to another place of the epoch, before which `share` of the samples so far were seen: its
+ * means stay. state->batch is not 0. */
+void train_state_back(train_state *state, int64_t batch, double share);
 
 /* What a checkpoint says about the run, besides its state. */
 typedef struct train_notes {
@@ -26,6 +32,10 @@ typedef struct train_notes {
     const char *data;          /* the training data: "cifar10, 50000 samples" */
     const cli_option *options; /* those that a resumed run needs are written */
     int option_count;
+    td_ema *ema;             /* kept beside the model, or NULL */
+    td_scaler *scaler;       /* the loss scaler, or NULL */
+    const td_metadata *more; /* for those who read the file: "arch", "classes" */
+    int more_count;
 } train_notes;
 
 /* Writes a checkpoint of the whole run: model, optimizer, place, options. TD_E_ARG: weights are not
@@ -33,9 +43,10 @@ typedef struct train_notes {
 td_status train_save(const char *path, td_module *model, td_optim *optim, const train_state *state,
                      const train_notes *notes);
 
-/* Reads it back, sets the default generator, and checks that the data are the same. If the run had
- * another number of processes, batches were of another size; the place is then the same part of the
- * epoch, rounded down. */
+/* Reads it back (optim NULL: without the optimizer's state, which a new one is then to gather),
+ * sets the default generator, and checks that the data are the same. If the run had another number
+ * of processes, batches were of another size; the place is then the same part of the epoch, rounded
+ * down. */
 td_status train_load(const char *path, td_module *model, td_optim *optim, train_state *state,
                      const train_notes *notes);
 

@@ -4,6 +4,7 @@
 #include "apps/common/signals.h"
 #include "apps/common/train_save.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 enum { TEST_BATCH = 256 };
@@ -23,6 +24,11 @@ double train_epoch_accuracy(const train_run *r)
     return (double)r->state.correct / (double)r->state.seen;
 }
 
+double train_epoch_accuracy_k(const train_run *r)
+{
+    return (double)r->state.correct_k / (double)r->state.seen;
+}
+
 bool train_is_due(int64_t number, int64_t every)
 {
     return every > 0 && number % every == 0;
@@ -30,17 +36,23 @@ bool train_is_due(int64_t number, int64_t every)
 
 /* ---- a step ---- */
 
+typedef struct step_count {
+    int64_t correct, correct_k, samples;
+} step_count;
+
 /* The means that are shown are those of all ranks, and if one of them is asked to stop, all do:
  * they must take the same number of steps. */
-static td_status count_step(train_run *r, double loss, int64_t correct, int64_t samples)
+static td_status count_step(train_run *r, double loss, const step_count *count)
 {
-    double own[] = { loss, (double)correct, (double)samples, stop_requested() };
-    double all[] = { own[0], own[1], own[2], own[3] };
-    TD_TRY(ranks_sum(all, 4));
+    double own[] = { loss, (double)count->correct, (double)count->samples, stop_requested(),
+                     (double)count->correct_k };
+    double all[] = { own[0], own[1], own[2], own[3], own[4] };
+    TD_TRY(ranks_sum(all, 5));
     const double *shown = r->args.shard ? own : all;
     r->state.batch++;
     r->state.loss_sum += r->args.shard ? loss : all[0] / td_dist_world_size();
     r->state.correct += (int64_t)shown[1];
+    r->state.correct_k += (int64_t)shown[4];
     r->state.seen += (int64_t)shown[2];
     r->step_samples = (int64_t)all[2];
     r->stop = all[3] > 0;
@@ -53,26 +65,89 @@ static td_status check_step(const train_run *r, double loss)
     return check_loss(loss, r->state.epoch + 1, r->state.batch + 1);
 }
 
-/* One batch: forward, backward, step. */
+/* The batches that make one step of the optimizer together, and where the running one stands. */
+typedef struct step_group {
+    int64_t size;
+    bool first, last;
+} step_group;
+
+int64_t train_group_size(const train_run *r)
+{
+    return r->recipe.accumulate > 0 ? r->recipe.accumulate : 1;
+}
+
+static step_group group_now(const train_run *r)
+{
+    int64_t most = train_group_size(r), at = r->state.batch % most;
+    int64_t left = td_loader_batches(r->loader) - (r->state.batch - at);
+    int64_t size = most < left ? most : left;
+    return (step_group){ size, at == 0, at == size - 1 };
+}
+
+/* Whether no batch's gradient waits for others: here a run may stop and be saved. */
+static bool between_groups(const train_run *r)
+{
+    return r->state.batch % train_group_size(r) == 0;
+}
+
+static td_status optimize(train_run *r)
+{
+    if (!td_scaler_unscale(r->scaler, td_parameters(r->net))) {
+        /* Gradients beyond f16: the scale is smaller from the next step on. */
+        return td_scaler_gives_up(r->scaler)
+                   ? td_fail(TD_E_ARG,
+                             "gradients are not finite in epoch %" PRId64 ", step %" PRId64
+                             ", however small the loss is scaled, so that no step can be taken: "
+                             "--debug-nan names the operation where it began; try a lower --lr, or "
+                             "--precision bf16",
+                             r->state.epoch + 1, r->state.batch + 1)
+                   : TD_OK;
+    }
+    if (r->recipe.clip_grad_norm > 0) {
+        td_clip_grad_norm(td_parameters(r->net), r->recipe.clip_grad_norm);
+    }
+    td_optim_step(r->optim);
+    if (r->ema != NULL) {
+        td_ema_update(r->ema);
+    }
+    return TD_OK;
+}
+
+/* Forward, backward, and at a group's end the optimizer's step. */
+static td_status learn(train_run *r, const td_batch *batch, step_group group, double *value,
+                       step_count *count)
+{
+    td_tensor *logits = td_forward(r->net, batch->x);
+    td_tensor *loss = td_cross_entropy_smooth(logits, batch->y, r->recipe.label_smoothing);
+    TD_TRY(count_correct(logits, batch, r->recipe.top_k, &count->correct, &count->correct_k));
+    *value = td_item(loss);
+    TD_TRY(check_step(r, *value));
+    if (group.first) {
+        td_zero_grad(r->optim);
+    }
+    td_tensor *part = group.size > 1 ? td_mul_scalar(loss, 1.0 / (double)group.size) : loss;
+    td_backward(td_scaler_loss(r->scaler, part));
+    TD_TRY(r->ddp_status);
+    return group.last ? optimize(r) : TD_OK;
+}
+
+/* One batch. Ranks exchange gradients once for each group. */
 static td_status train_step(train_run *r, const td_batch *batch, double *value)
 {
+    step_group group = group_now(r);
+    step_count count = { .samples = batch->size };
+    bool alone = td_is_ddp(r->net) && !group.last;
+    if (alone) {
+        td_ddp_no_sync_begin(r->net);
+    }
     td_step_begin();
-    td_tensor *logits = td_forward(r->net, batch->x);
-    td_tensor *loss = td_cross_entropy(logits, batch->y);
-    int64_t correct = count_correct(logits, batch);
-    *value = td_item(loss);
-    td_status status = check_step(r, *value);
-    if (status == TD_OK) {
-        td_zero_grad(r->optim);
-        td_backward(loss);
-        status = r->ddp_status;
-    }
-    if (status == TD_OK) {
-        td_optim_step(r->optim);
-    }
+    td_status status = learn(r, batch, group, value, &count);
     td_step_end();
+    if (alone) {
+        td_ddp_no_sync_end(r->net);
+    }
     TD_TRY(status);
-    return count_step(r, *value, correct, batch->size);
+    return count_step(r, *value, &count);
 }
 
 /* ---- epochs ---- */
@@ -90,7 +165,7 @@ static td_status after_step(train_run *r, double loss)
                                                    .loss = train_epoch_loss(r),
                                                    .accuracy = train_epoch_accuracy(r) });
     TD_TRY(r->task->step_done(r, loss));
-    bool due = train_is_due(train_steps_done(r), r->args.save_every_steps);
+    bool due = train_is_due(train_steps_done(r), r->args.save_every_steps) && between_groups(r);
     return due && r->state.batch < steps ? train_save_latest(r) : TD_OK;
 }
 
@@ -102,7 +177,7 @@ static td_status run_epoch(train_run *r)
         td_loader_set_epoch(r->loader, (uint64_t)r->state.epoch);
     }
     td_loader_skip_batches(r->loader, r->state.batch);
-    for (td_batch batch; !r->stop && td_loader_next(r->loader, &batch);) {
+    for (td_batch batch; !(r->stop && between_groups(r)) && td_loader_next(r->loader, &batch);) {
         td_trace_begin("step");
         td_status status = train_step(r, &batch, &loss);
         td_trace_end();
@@ -119,12 +194,18 @@ static td_status run_epochs(train_run *r)
         r->began = seconds_now();
         r->seen_before = r->state.seen;
         r->waited = td_loader_wait_seconds(r->loader);
+        if (r->task->epoch_begins != NULL) {
+            r->task->epoch_begins(r);
+        }
         TD_TRY(run_epoch(r));
         if (r->state.batch < td_loader_batches(r->loader)) {
             break; /* asked to stop in mid-epoch */
         }
         path[0] = '\0';
         r->task->epoch_done(r, seconds_now() - r->began, path);
+        if (r->task->validate != NULL) {
+            TD_TRY(r->task->validate(r));
+        }
         train_epoch_begin(&r->state, r->state.epoch + 1);
         TD_TRY(train_save_epoch(r, path));
     }
@@ -148,6 +229,19 @@ static td_status prepare(train_run *r)
         td_ddp_on_error(r->net, on_ddp_error, r);
     }
     train_args_model(&r->args, r->net, r->optim);
+    if (r->recipe.ema_decay > 0) {
+        r->ema =
+            td_ema_new(r->net, &(td_ema_options){ .decay = r->recipe.ema_decay, .warmup = true });
+        if (r->ema == NULL) {
+            return TD_E_NOMEM;
+        }
+    }
+    if (td_math_now().precision == TD_PRECISION_FP16) {
+        r->scaler = td_scaler_new(NULL);
+        if (r->scaler == NULL) {
+            return TD_E_NOMEM;
+        }
+    }
     TD_TRY(train_resume(r));
     if (r->args.log_dir != NULL) {
         TD_TRY(r->task->log_open(r));
@@ -155,10 +249,26 @@ static td_status prepare(train_run *r)
     return r->args.summary && ranks_first() ? td_summary(r->net, r->task->sample, stdout) : TD_OK;
 }
 
+td_status train_evaluate(train_run *r, const evaluate_options *options, evaluation *result)
+{
+    if (r->ema == NULL) {
+        return evaluate(r->net, r->test, options, result);
+    }
+    td_ema_swap(r->ema);
+    td_status status = evaluate(r->net, r->test, options, result);
+    td_ema_swap(r->ema);
+    return status;
+}
+
 static td_status test(train_run *r)
 {
     evaluation result;
-    TD_TRY(evaluate(r->net, r->test, TEST_BATCH, (int)r->args.workers, &result));
+    if (r->test == NULL || r->task->tested == NULL) {
+        return TD_OK;
+    }
+    TD_TRY(train_evaluate(
+        r, &(evaluate_options){ .batch_size = TEST_BATCH, .workers = (int)r->args.workers },
+        &result));
     return r->task->tested(r, &result);
 }
 

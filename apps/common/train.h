@@ -26,20 +26,34 @@ typedef struct train_task {
     /* Sets train, test and data_name, and prints what the run begins with. */
     td_status (*open)(train_run *r);
     void (*close)(train_run *r);
-    void (*begins)(train_run *r); /* NULL, or prints a heading */
+    void (*begins)(train_run *r);       /* NULL, or prints a heading */
+    void (*epoch_begins)(train_run *r); /* NULL, or sets what the epoch is trained with */
     /* After each step: prints and logs. loss is that of this rank's batch. */
     td_status (*step_done)(train_run *r, double loss);
     /* After each epoch: prints, and says whether to save and under which name (path, of
      * TRAIN_PATH_BYTES; it is empty before). */
     void (*epoch_done)(train_run *r, double seconds, char *path);
+    td_status (*validate)(train_run *r); /* NULL, or runs after each epoch, before it is saved */
     /* Where a checkpoint goes that is written in mid-epoch. */
     void (*latest)(const train_run *r, char *path);
     void (*saved)(train_run *r, const char *path, bool at_epoch); /* says so; on rank 0 */
     td_status (*log_open)(train_run *r);
     td_status (*tested)(train_run *r, const evaluation *result);
-    td_shape sample;    /* of one sample, for --summary */
-    bool shows_figures; /* of DDP, at the end */
+    td_shape sample;     /* of one sample, for --summary */
+    bool shows_figures;  /* of DDP, at the end */
+    bool loads_at_end;   /* all ranks load the last checkpoint at the end, as the articles do */
+    const char *goes_on; /* how a stopped run goes on; NULL: by --resume */
 } train_task;
+
+/* How a step learns, where that is more than a lesson's. Zero: as a lesson's. */
+typedef struct train_recipe {
+    int64_t accumulate;     /* batches whose mean gradient makes one step of the optimizer; 0: 1.
+                               The last step of an epoch has those that are left */
+    double label_smoothing; /* of the cross-entropy */
+    double clip_grad_norm;  /* gradients are shortened to this norm; 0: not */
+    int64_t top_k;          /* the second accuracy; 0: not counted */
+    double ema_decay;       /* of averaged weights; 0: none */
+} train_recipe;
 
 struct train_run {
     const train_task *task;
@@ -50,6 +64,13 @@ struct train_run {
     td_module *net;                 /* these three are made by the lesson, ended by train_end */
     td_optim *optim;
     td_loader *loader;
+    train_recipe recipe;
+    td_ema *ema;             /* made by train_loop if the recipe has one */
+    td_scaler *scaler;       /* made by train_loop under --precision fp16 */
+    const td_metadata *more; /* for checkpoints; the task's */
+    int more_count;
+    bool drop_last;   /* train_loader leaves out a last batch that is not full */
+    bool fresh_optim; /* a resumed run takes the weights, and not the optimizer's state */
 
     train_state state;
     metrics *log;
@@ -97,9 +118,15 @@ bool train_node_fits(const char *app, int64_t node_rank, int64_t nodes);
 
 int64_t train_steps_done(const train_run *r); /* in the whole run */
 
+int64_t train_group_size(const train_run *r); /* batches for one step of the optimizer */
+
 /* Means of the running epoch, over all ranks (or rank 0's own: --shard). */
 double train_epoch_loss(const train_run *r);
 double train_epoch_accuracy(const train_run *r);
+double train_epoch_accuracy_k(const train_run *r);
+
+/* Validates: r->test with r->net or, if there are averaged weights, with those. */
+td_status train_evaluate(train_run *r, const evaluate_options *options, evaluation *result);
 
 /* Whether this step or epoch (from 1) is one of every `every`; 0: none is. */
 bool train_is_due(int64_t number, int64_t every);

@@ -1,6 +1,7 @@
 #include "apps/common/train_args.h"
 
 #include "apps/common/resume.h"
+#include "dist/dist.h"
 #include "dist/error_file.h"
 
 #include <stdio.h>
@@ -42,6 +43,26 @@ static void add_flag(train_args *args, const char *name, bool *value, const char
                    (cli_option){ .name = name, .help = help, .kind = CLI_FLAG, .value = value });
 }
 
+void train_args_machine_options(train_args *args)
+{
+    add_int(args, "threads", &args->threads, 0, 1024, CLI_FORGET,
+            "Threads that compute; 0: all CPUs. Results do not depend on it");
+    add_text(args, "trace", "FILE", &args->trace,
+             "Write a timeline for Perfetto or chrome://tracing");
+    add_flag(args, "summary", &args->summary, "Print the model's layers first");
+    add_flag(
+        args, "debug-nan", &args->debug_nan,
+        "Check every operation for NaN and infinity, and name the first that makes one (slow)");
+    add_flag(args, "profile", &args->reports.profile,
+             "Print at the end (and on Ctrl-C) where the time went, by kernel and module");
+    add_text(args, "profile-limits", "G,B", &args->reports.limits,
+             "What --profile calls 100 %: GFLOP/s and GB/s; otherwise measured at the start");
+    add_flag(args, "memory", &args->reports.memory,
+             "Print at the end what memory is for: the plan of a step, its peak, and what stays");
+    add_text(args, "memory-picture", "FILE", &args->reports.picture,
+             "The same, and draw the plan (SVG)");
+}
+
 void train_args_options(train_args *args, const char *data_help, const char *save_help)
 {
     args->device_name = args->device_name != NULL ? args->device_name : "cpu";
@@ -61,18 +82,19 @@ void train_args_options(train_args *args, const char *data_help, const char *sav
             "Seed of all that is random: equal seeds give equal runs, bit for bit");
     add_int(args, "workers", &args->workers, 0, 256, CLI_FORGET,
             "Threads that prepare batches ahead; 0: none");
-    add_int(args, "threads", &args->threads, 0, 1024, CLI_FORGET,
-            "Threads that compute; 0: all CPUs. Results do not depend on it");
-    add_text(args, "device", "NAME", &args->device_name, "Where to compute: cpu, cpu:1");
+    add_text(args, "device", "NAME", &args->device_name,
+             "Where to compute: cpu, cpu:1, cuda, cuda:1; with several processes, cuda "
+             "is the GPU of each one's local rank");
     train_args_add(args, (cli_option){ .name = "precision",
                                        .argument = "NAME",
                                        .help = "Arithmetic of convolutions and matrix products: "
                                                "fp32; bf16 with f32 weights, sums and statistics "
                                                "(mixed precision); or bf16x3, f32 split into three "
-                                               "products",
+                                               "products; on GPUs also tf32, and "
+                                               "fp16 with a loss scaler",
                                        .kind = CLI_TEXT,
                                        .value = &args->precision_name,
-                                       .choices = "fp32|bf16|bf16x3",
+                                       .choices = "fp32|bf16|bf16x3|tf32|fp16",
                                        .resume = CLI_RESTORE });
     train_args_add(args, (cli_option){ .name = "winograd",
                                        .help = "Let 3x3 convolutions in fp32 use Winograd's "
@@ -80,6 +102,9 @@ void train_args_options(train_args *args, const char *data_help, const char *sav
                                        .kind = CLI_FLAG,
                                        .value = &args->winograd,
                                        .resume = CLI_RESTORE });
+    add_flag(args, "autotune", &args->autotune,
+             "GPUs: choose convolutions' algorithms by timing, once, and keep the choice for later "
+             "runs");
     add_text(args, "save", "PATH", &args->save, save_help);
     add_int(args, "save-every", &args->save_every, 0, 1e6, CLI_FORGET,
             "Epochs between two checkpoints; 0: none");
@@ -92,29 +117,16 @@ void train_args_options(train_args *args, const char *data_help, const char *sav
              "again, as tdrun does");
     add_text(args, "log-dir", "DIR", &args->log_dir,
              "Write metrics.csv and a TensorBoard event file into this folder");
-    add_text(args, "trace", "FILE", &args->trace,
-             "Write a timeline for Perfetto or chrome://tracing");
-    add_flag(args, "summary", &args->summary, "Print the model's layers first");
-    add_flag(
-        args, "debug-nan", &args->debug_nan,
-        "Check every operation for NaN and infinity, and name the first that makes one (slow)");
-    add_flag(args, "profile", &args->reports.profile,
-             "Print at the end (and on Ctrl-C) where the time went, by kernel and module");
-    add_text(args, "profile-limits", "G,B", &args->reports.limits,
-             "What --profile calls 100 %: GFLOP/s and GB/s; otherwise measured at the start");
     args->recompute = "none";
     train_args_add(args, (cli_option){ .name = "recompute",
                                        .argument = "NAME",
-                                       .help = "Keep only the inputs of a residual net's blocks or "
+                                       .help = "Keep only the inputs of the model's blocks or "
                                                "stages, and run them again in backward: less "
                                                "memory, more time, the same bits",
                                        .kind = CLI_TEXT,
                                        .value = &args->recompute,
                                        .choices = "none|block|stage" });
-    add_flag(args, "memory", &args->reports.memory,
-             "Print at the end what memory is for: the plan of a step, its peak, and what stays");
-    add_text(args, "memory-picture", "FILE", &args->reports.picture,
-             "The same, and draw the plan (SVG)");
+    train_args_machine_options(args);
 }
 
 void train_args_add_count(train_args *args, const char *name, int64_t *value, int64_t low,
@@ -157,19 +169,34 @@ static void on_not_finite(const char *message, void *user)
     _exit(EXIT_FAILURE);
 }
 
+/* "cuda" alone means one GPU for each process of this host: the one of its local rank. */
+static td_status choose_device(const train_args *args, td_device *device)
+{
+    char name[32];
+    int local = td_dist_is_initialized() ? td_dist_local_rank() : 0;
+    if (strcmp(args->device_name, "cuda") != 0 || local == 0) {
+        return td_device_parse(args->device_name, device);
+    }
+    snprintf(name, sizeof name, "cuda:%d", local);
+    td_status status = td_device_parse(name, device);
+    return status == TD_OK ? TD_OK : td_fail_context(status, "--device cuda, local rank %d", local);
+}
+
 td_status train_args_apply(train_args *args, const char *task)
 {
     if (args->resume != NULL) {
         TD_TRY(resume_options(args->resume, task, args->options, args->option_count));
     }
-    TD_TRY(td_device_parse(args->device_name, &args->device));
+    TD_TRY(choose_device(args, &args->device));
     if (args->threads > 0) {
         TD_TRY(td_set_threads(args->device, (int)args->threads));
     }
     td_math math = { .winograd = args->winograd };
     TD_REQUIRE(td_precision_parse(args->precision_name, &math.precision), TD_HERE,
                "--precision %s is none of its choices", args->precision_name);
+    TD_TRY(td_precision_check(args->device, math.precision));
     td_set_math(math);
+    td_set_autotune(args->autotune);
     td_manual_seed((uint64_t)args->seed);
     td_set_debug_nan(args->debug_nan);
     if (args->debug_nan) {
@@ -179,23 +206,11 @@ td_status train_args_apply(train_args *args, const char *task)
     return reports_begin(&args->reports);
 }
 
-/* "layer1.0" is a block of a ResNet, "layer1" a stage; conv1 stands for what comes before them. */
-static void mark_recompute(td_module *m, const char *path, void *user)
-{
-    const char *wanted = user;
-    bool inside = strncmp(path, "layer", 5) == 0;
-    const char *dot = strchr(path, '.');
-    bool block = inside && dot != NULL && strchr(dot + 1, '.') == NULL;
-    bool stage = inside && dot == NULL;
-    if (strcmp(path, "conv1") == 0 || (strcmp(wanted, "block") == 0 ? block : stage)) {
-        td_recompute(m, true);
-    }
-}
-
 void train_args_model(const train_args *args, td_module *net, const td_optim *optim)
 {
     if (strcmp(args->recompute, "none") != 0) {
-        td_module_each(net, mark_recompute, (void *)(uintptr_t)args->recompute);
+        bool blocks = strcmp(args->recompute, "block") == 0;
+        td_model_recompute(net, blocks ? TD_RECOMPUTE_BLOCKS : TD_RECOMPUTE_STAGES);
     }
     reports_model(net, optim);
 }

@@ -20,7 +20,7 @@ typedef struct train_args {
     const char *trace;
     int64_t save_every, save_every_steps;
     const char *precision_name;
-    bool winograd;
+    bool winograd, autotune;
     bool auto_resume, debug_nan, summary;
     bool shard;            /* of several processes: rank 0's own figures, not those of all */
     double timeout;        /* seconds that ranks wait for each other */
@@ -36,6 +36,10 @@ typedef struct train_args {
  * its own with train_args_add and then calls cli_parse. */
 void train_args_options(train_args *args, const char *data_help, const char *save_help);
 void train_args_add(train_args *args, cli_option option);
+
+/* Of these only what concerns the machine and what a run tells about itself (--threads, --trace,
+ * --profile, ...): for programs whose training is configured in another way. */
+void train_args_machine_options(train_args *args);
 
 /* The options of lessons with several processes. */
 void train_args_rank_options(train_args *args);

@@ -27,6 +27,7 @@ td_loader *train_loader(train_run *r, td_sampler *sampler)
                ? NULL
                : td_loader_open(r->train, &(td_loader_options){ .batch_size = r->args.batch_size,
                                                                 .sampler = sampler,
+                                                                .drop_last = r->drop_last,
                                                                 .workers = (int)r->args.workers,
                                                                 .device = r->args.device });
 }
@@ -36,6 +37,8 @@ static void end(train_run *r)
     train_args_end();
     metrics_close(r->log);
     td_loader_close(r->loader);
+    td_ema_free(r->ema);
+    td_scaler_free(r->scaler);
     td_optim_free(r->optim);
     td_module_free(r->net);
     r->task->close(r);

@@ -12,7 +12,11 @@ static train_notes notes_of(const train_run *r)
     return (train_notes){ .task = r->task->name,
                           .data = r->data_name,
                           .options = r->args.options,
-                          .option_count = r->args.option_count };
+                          .option_count = r->args.option_count,
+                          .ema = r->ema,
+                          .scaler = r->scaler,
+                          .more = r->more,
+                          .more_count = r->more_count };
 }
 
 static td_status save(const train_run *r, const char *path)
@@ -61,9 +65,13 @@ td_status train_save_interrupted(train_run *r)
     r->task->latest(r, path);
     TD_TRY(save(r, path));
     if (ranks_first()) {
-        fprintf(stderr,
-                "stopped after step %" PRId64 " of epoch %" PRId64 "; go on with --resume %s\n",
-                r->state.batch, r->state.epoch + 1, path);
+        fprintf(stderr, "stopped after step %" PRId64 " of epoch %" PRId64 "; ", r->state.batch,
+                r->state.epoch + 1);
+        if (r->task->goes_on != NULL) {
+            fprintf(stderr, "%s\n", r->task->goes_on);
+        } else {
+            fprintf(stderr, "go on with --resume %s\n", path);
+        }
     }
     return TD_OK;
 }
@@ -82,11 +90,18 @@ void train_find_latest(train_run *r)
 td_status train_resume(train_run *r)
 {
     train_notes notes = notes_of(r);
+    r->state.best = -1;
     train_epoch_begin(&r->state, 0);
     if (r->args.resume == NULL) {
         return TD_OK;
     }
-    TD_TRY(train_load(r->args.resume, r->net, r->optim, &r->state, &notes));
+    td_optim *optim = r->fresh_optim ? NULL : r->optim;
+    TD_TRY(train_load(r->args.resume, r->net, optim, &r->state, &notes));
+    int64_t begun = r->state.batch % train_group_size(r); /* steps had fewer batches, or others */
+    if (begun > 0) {
+        int64_t batch = r->state.batch - begun;
+        train_state_back(&r->state, batch, (double)batch / (double)r->state.batch);
+    }
     td_optim_set_lr(r->optim, r->args.lr); /* --lr may be given anew */
     ranks_print("resumed from %s after step %" PRId64 " of epoch %" PRId64 "\n", r->args.resume,
                 r->state.batch, r->state.epoch + 1);
@@ -96,7 +111,7 @@ td_status train_resume(train_run *r)
 td_status train_load_on_all_ranks(train_run *r)
 {
     char path[TRAIN_PATH_BYTES];
-    if (!td_dist_is_initialized() || r->saved_at != train_steps_done(r)) {
+    if (!r->task->loads_at_end || !td_dist_is_initialized() || r->saved_at != train_steps_done(r)) {
         return TD_OK;
     }
     TD_TRY(ranks_barrier());

@@ -140,7 +140,8 @@ static const train_task wine_task = { .name = "wine",
                                       .saved = wine_saved,
                                       .log_open = wine_log_open,
                                       .tested = wine_tested,
-                                      .sample = { 2, { 1, FEATURES } } };
+                                      .sample = { 2, { 1, FEATURES } },
+                                      .loads_at_end = true };
 
 /* ---- options ---- */
 

@@ -150,7 +150,7 @@ td_tensor *(td_batch_norm)(td_tensor *x, td_tensor *weight, td_tensor *bias,
     td_batch_norm_options o = options != NULL ? *options : (td_batch_norm_options){ .eps = 0 };
     x = td_op_input(x, "batch_norm", "x", TD_RULE_OF(batch_norm), at);
     if (o.add != NULL && o.add->dtype != x->dtype && x->dtype != TD_F64 &&
-        (o.add->dtype == TD_F32 || o.add->dtype == TD_BF16)) {
+        (o.add->dtype == TD_F32 || td_is_half(o.add->dtype))) {
         o.add = (td_cast)(o.add, x->dtype, at);
     }
     td_batch_norm_args args = {

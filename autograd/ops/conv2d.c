@@ -35,11 +35,11 @@ static bool grad_live_part(td_node *node, const td_tensor *dy, const td_tensor *
         }
     }
     bool all_rows = count[0] == w->shape[2], all_columns = count[1] == w->shape[3];
-    if ((all_rows && all_columns) || (count[0] > 1 && !all_columns) ||
-        !td_is_layout(w, TD_FILTER)) {
-        return false;
-    }
     int64_t tap = w->shape[0] * w->shape[1];
+    if ((all_rows && all_columns) || (count[0] > 1 && !all_columns) ||
+        !td_is_layout(w, TD_FILTER) || w->stride[2] != tap * w->shape[3]) {
+        return false; /* nothing to leave out, or a tap is not one piece of memory (GPUs) */
+    }
     int64_t begin = (first[0] * w->shape[3] + first[1]) * tap;
     td_grad_slot dw = td_input_grad_part(node, 1, begin, begin + count[0] * count[1] * tap);
     if (dw.grad == NULL) {

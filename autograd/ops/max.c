@@ -82,11 +82,9 @@ td_tensor *(td_max)(td_tensor *x, td_site at)
 td_tensor *(td_argmax)(td_tensor *x, int dim, bool keep, td_site at)
 {
     td_check_tensor(x, "argmax", "x", at);
-    if (x->dtype == TD_BF16) {
+    if (td_is_half(x->dtype)) {
         x = td_op_input(x, "argmax", "x", TD_RULE_OF(argmax), at);
     }
-    TD_REQUIRE(x->dtype != TD_F16, at, "argmax: x is %s; convert it with td_cast to f32",
-               td_describe(x));
     dim = td_check_dim(x, dim, at);
     TD_REQUIRE(x->shape[dim] > 0, at, "argmax: dimension %d of x%s is empty, so it has no largest",
                dim, TD_SHAPE_TEXT(x));

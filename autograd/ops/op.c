@@ -170,7 +170,7 @@ void td_op_grad_matmul(td_node *node, int i, const td_tensor *a, const td_tensor
     if (direct) {
         slot = td_input_grad(node, i);
     } else {
-        td_dtype dtype = broadcast && input->dtype == TD_BF16 ? TD_F32 : input->dtype;
+        td_dtype dtype = broadcast && td_is_half(input->dtype) ? TD_F32 : input->dtype;
         slot.grad = td_step_new(shape, dtype, TD_ROW_MAJOR, td_device_of(a), at);
     }
     if (slot.grad == NULL) {
@@ -180,7 +180,7 @@ void td_op_grad_matmul(td_node *node, int i, const td_tensor *a, const td_tensor
     td_layout_strides(td_device_of(a), TD_ROW_MAJOR, shape, stride);
     td_tensor c = td_op_with_shape(slot.grad, shape, stride);
     td_kernels_of(td_device_of(a))->matmul(&c, a, b, NULL, slot.accumulate, math);
-    if (broadcast && input->dtype == TD_BF16) {
+    if (broadcast && td_is_half(input->dtype)) {
         grad_sum_rounded(node, i, slot.grad, shape_with_ones(input, shape.ndim));
     } else if (broadcast) {
         td_input_grad_sum(node, i, slot.grad);
@@ -226,7 +226,7 @@ void td_op_grad_channel_sum(td_node *node, int i, const td_tensor *dy, int chann
         return;
     }
     const td_kernels *kernels = td_kernels_of(td_device_of(dy));
-    if (dy->dtype == TD_BF16) { /* is added up as f32 */
+    if (td_is_half(dy->dtype)) { /* is added up as f32 */
         td_tensor *wide = td_step_new(td_shape_of(dy), TD_F32, TD_ROW_MAJOR, td_device_of(dy),
                                       td_node_site(node));
         td_strides_like(dy, wide->stride);
@@ -237,7 +237,7 @@ void td_op_grad_channel_sum(td_node *node, int i, const td_tensor *dy, int chann
     for (int d = 0; d < dy->ndim; d++) {
         shape.dim[d] = d == channel_dim ? dy->shape[d] : 1;
     }
-    if (td_node_input(node, i)->dtype == TD_BF16) {
+    if (td_is_half(td_node_input(node, i)->dtype)) {
         grad_sum_rounded(node, i, dy, shape);
         return;
     }

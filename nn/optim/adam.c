@@ -5,19 +5,20 @@
 
 #include <math.h>
 
-static void adam_fill(const td_optim *optim, int64_t steps, td_optim_slice *slice)
+static void adam_fill(const td_optim *optim, int i, td_optim_slice *slice)
 {
     const td_adam_options *a = &optim->adam;
     slice->beta1 = a->beta1;
     slice->beta2 = a->beta2;
     slice->eps = a->eps;
-    slice->bias1 = 1.0 - pow(a->beta1, (double)(steps + 1));
-    slice->bias2 = 1.0 - pow(a->beta2, (double)(steps + 1));
+    slice->step = optim->steps[i] + 1;
+    slice->bias1 = 1.0 - pow(a->beta1, (double)slice->step);
+    slice->bias2 = 1.0 - pow(a->beta2, (double)slice->step);
 }
 
-static void adamw_fill(const td_optim *optim, int64_t steps, td_optim_slice *slice)
+static void adamw_fill(const td_optim *optim, int i, td_optim_slice *slice)
 {
-    adam_fill(optim, steps, slice);
+    adam_fill(optim, i, slice);
     slice->decoupled = true;
 }
 

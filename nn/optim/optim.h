@@ -23,6 +23,18 @@ td_optim *td_adam(td_params *params, const td_adam_options *options);
 /* Decoupled weight decay; PyTorch's default of 1e-2 is not assumed: 0 is 0. */
 td_optim *td_adamw(td_params *params, const td_adam_options *options);
 
+/* Muon for filters [O,I,KH,KW], Nesterov SGD for all else (see nn/optim/muon.c for the formulas).
+ * Keeps a second flat buffer for the updates. */
+typedef struct td_muon_options {
+    double lr, momentum; /* of the filters, which have no weight decay */
+    int rounds;          /* of Newton-Schulz; 0: 5 */
+    bool no_nesterov;
+    bool no_renormalise; /* otherwise a filter bank's norm is brought to sqrt(O) before each step */
+    double sgd_momentum; /* of the others; their learning rates are those of their groups */
+    double weight_decay; /* of the others, in group 0 */
+} td_muon_options;
+td_optim *td_muon(td_params *params, const td_muon_options *options);
+
 void td_optim_free(td_optim *optim); /* before the model; NULL is fine */
 
 /* One step over all parameters that have a gradient. Inside a step or outside. */
@@ -34,6 +46,9 @@ void td_zero_grad(td_optim *optim);
  * Returns its number. lr_scale multiplies the learning rate that schedules set. */
 int td_optim_group(td_optim *optim, bool (*belongs)(const td_param *param, void *user), void *user,
                    double lr_scale, double weight_decay);
+
+/* Changes a group's settings from the next step on. */
+void td_optim_set_group(td_optim *optim, int group, double lr_scale, double weight_decay);
 
 /* Bytes of what it keeps beside the parameters: momentum, Adam's moments. */
 size_t td_optim_state_bytes(const td_optim *optim);
@@ -49,11 +64,12 @@ typedef enum td_schedule_kind {
     TD_SCHEDULE_STEP,       /* lr * gamma^floor(t / step_size) */
     TD_SCHEDULE_MULTI_STEP, /* lr * gamma^(milestones passed) */
     TD_SCHEDULE_COSINE,     /* min + (lr - min) (1 + cos(pi t / total)) / 2 */
+    TD_SCHEDULE_LINEAR,     /* lr until warmup, from there in a straight line to min at total */
 } td_schedule_kind;
 typedef struct td_schedule {
     td_schedule_kind kind;
     double base_lr, min_lr;
-    double total;            /* cosine */
+    double total;            /* cosine, linear */
     double step_size, gamma; /* step, multi-step (gamma 0: 0.1) */
     double milestones[16];
     int milestone_count;

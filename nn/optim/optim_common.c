@@ -2,6 +2,7 @@
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
 #include "tensor/watch.h"
+#include "tensor/storage.h"
 
 #include <stdlib.h>
 
@@ -46,6 +47,9 @@ void td_optim_free(td_optim *optim)
     if (optim == NULL) {
         return;
     }
+    if (optim->kind->free != NULL) {
+        optim->kind->free(optim);
+    }
     for (int i = 0; i < TD_OPTIM_STATES; i++) {
         if (optim->state[i] != NULL) {
             td_params_drop_state(optim->params, optim->state[i]);
@@ -61,13 +65,14 @@ void td_optim_free(td_optim *optim)
 /* ---- a step ---- */
 
 /* Whether b goes on where a ends, but for the gap, with the same constants. The gap's parameters,
- * gradients and state are zero and stay so. */
+ * gradients and state are zero and stay so. Step numbers are compared, not the corrections made of
+ * them, which saturate: which slices there are must not change in the course of a run. */
 static bool continues(const td_optim_slice *a, const td_optim_slice *b, int64_t unit)
 {
     int64_t end = (a->begin + a->count + unit - 1) / unit * unit;
     return end == b->begin && a->first == b->first && a->zero_grad == b->zero_grad &&
-           a->lr == b->lr && a->weight_decay == b->weight_decay && a->bias1 == b->bias1 &&
-           a->bias2 == b->bias2;
+           a->lr == b->lr && a->weight_decay == b->weight_decay && a->momentum == b->momentum &&
+           a->step == b->step;
 }
 
 /* Adds elements [begin, end) of a parameter's slice to the table, or to the last slice of it if
@@ -110,7 +115,7 @@ static int fill_slices(td_optim *o)
             .lr = o->lr * group->lr_scale,
             .weight_decay = group->weight_decay,
         };
-        o->kind->fill(o, o->steps[i], &slice);
+        o->kind->fill(o, i, &slice);
         o->steps[i]++;
         int64_t live = 0, end = p->count;
         td_grad_live_part(p->tensor, &live, &end);
@@ -126,7 +131,8 @@ void td_optim_step(td_optim *optim)
     int slices = fill_slices(optim);
     td_tensor *flat = td_params_flat(optim->params);
     if (slices > 0) {
-        td_data_rw(flat); /* a write: a tape that has saved parameters must know */
+        td_begin_write(flat,
+                       "td_optim_step"); /* a write: a tape that has saved parameters must know */
         td_context_push("optimizer");
         optim->kind->run(optim, td_kernels_of(td_device_of(flat)), flat,
                          td_params_flat_grad(optim->params), slices);
@@ -138,7 +144,10 @@ void td_zero_grad(td_optim *optim)
 {
     double begin = td_watching() ? td_watch_clock() : 0.0;
     for (int i = 0; i < td_params_count(optim->params); i++) {
-        td_zero_grad_of(td_params_get(optim->params, i)->tensor);
+        td_tensor *leaf = td_params_get(optim->params, i)->tensor;
+        if (td_is_leaf(leaf)) { /* one that was frozen meanwhile is none any more */
+            td_zero_grad_of(leaf);
+        }
     }
     if (begin > 0.0) {
         td_watch_span("zero_grad", begin, td_watch_clock());
@@ -173,6 +182,13 @@ int td_optim_group(td_optim *optim, bool (*belongs)(const td_param *param, void 
         }
     }
     return optim->group_count++;
+}
+
+void td_optim_set_group(td_optim *optim, int group, double lr_scale, double weight_decay)
+{
+    TD_REQUIRE(group >= 0 && group < optim->group_count, TD_HERE,
+               "td_optim_set_group: there is no group %d; there are %d", group, optim->group_count);
+    optim->groups[group] = (td_optim_group_settings){ lr_scale, weight_decay };
 }
 
 double td_optim_lr(const td_optim *optim)

@@ -12,11 +12,12 @@ enum { TD_OPTIM_STATES = 2 };
 typedef struct td_optim_kind {
     const char *name;                    /* "adam": in checkpoints */
     const char *states[TD_OPTIM_STATES]; /* "exp_avg", ...; NULL where there is no more */
-    /* Writes the constants of one parameter's next step; lr and weight_decay are there already.
-     * steps: how many it has made. */
-    void (*fill)(const td_optim *optim, int64_t steps, td_optim_slice *slice);
+    /* Writes the constants of parameter i's next step; lr and weight_decay are there already.
+     * optim->steps[i]: how many it has made. */
+    void (*fill)(const td_optim *optim, int i, td_optim_slice *slice);
     void (*run)(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
                 const td_tensor *flat_grad, int slices);
+    void (*free)(td_optim *optim); /* what the kind has added; NULL: nothing */
 } td_optim_kind;
 
 typedef struct td_optim_group_settings {
@@ -36,6 +37,10 @@ struct td_optim {
     td_optim_slice *slices;            /* room for one a parameter */
     td_sgd_options sgd;
     td_adam_options adam;
+    td_muon_options muon;
+    td_tensor *update;             /* Muon: flat, the filters' orthogonal updates */
+    td_optim_slice *update_slices; /* and where they are: one a filter */
+    struct muon_work *muon_work;
 };
 
 /* An optimizer of a kind over params with one group, and its state if with_state. NULL when memory

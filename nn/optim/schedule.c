@@ -3,6 +3,16 @@
 
 #include <math.h>
 
+/* How much of a straight line from the end of the warm-up to the total is done, in [0,1]. */
+static double line_done(const td_schedule *s, double position)
+{
+    TD_REQUIRE(s->total > s->warmup, TD_HERE,
+               "td_schedule_lr: total is %g; give an end of the line behind the warm-up's (%g)",
+               s->total, s->warmup);
+    double done = (position - s->warmup) / (s->total - s->warmup);
+    return done < 0.0 ? 0.0 : done > 1.0 ? 1.0 : done;
+}
+
 static double milestones_passed(const td_schedule *s, double position)
 {
     int passed = 0;
@@ -36,6 +46,8 @@ static double main_lr(const td_schedule *s, double position)
                    s->total);
         return s->min_lr + (s->base_lr - s->min_lr) *
                                (1.0 + cos(3.14159265358979323846 * position / s->total)) / 2.0;
+    case TD_SCHEDULE_LINEAR:
+        return s->base_lr + (s->min_lr - s->base_lr) * line_done(s, position);
     }
     return s->base_lr;
 }

@@ -3,9 +3,9 @@
  * nesterov lr (g + mu b). */
 #include "nn/optim/optim_internal.h"
 
-static void sgd_fill(const td_optim *optim, int64_t steps, td_optim_slice *slice)
+static void sgd_fill(const td_optim *optim, int i, td_optim_slice *slice)
 {
-    slice->first = steps == 0;
+    slice->first = optim->steps[i] == 0;
     slice->momentum = optim->sgd.momentum;
     slice->dampening = optim->sgd.dampening;
     slice->nesterov = optim->sgd.nesterov;

@@ -5,8 +5,12 @@
  * taps) of one pixel row, times one panel of channels. It stays in the first-level cache while the
  * taps add to it, in the order of the taps. A block is a task: nobody else writes it.
  *
- * Where few pictures and few such pixels would make blocks of a handful of rows, blocks are
- * gathered: their sources, from anywhere, are copied side by side before they are multiplied.
+ * Pixels beside each other in a row lie one stride apart for every picture, and at stride 1 so do
+ * all their pictures: then a run of pixels times all pictures is one list of rows. Otherwise rows
+ * are the pictures of one pixel, or, where those are fewer, the pixels of one picture.
+ *
+ * Where both would make blocks of a handful of rows, blocks are gathered: their sources, from
+ * anywhere, are copied side by side before they are multiplied.
  */
 #include "tensor/cpu/conv_internal.h"
 #include "tensor/cpu/conv_order.h"
@@ -37,9 +41,11 @@ typedef struct plan {
     const td_conv_apply *apply;
     const td_conv_problem *problem;
     td_conv_taps h, w;
-    int64_t apart; /* from one pixel of a run to the next: 1, or the stride, where one in so many
-                      meets the same taps */
-    int step;      /* from one source pixel to the next then */
+    int64_t images;  /* 1, or by picture: all of them, each with blocks of its own */
+    int64_t per_run; /* pictures in a run: all of them, or by picture: 1 */
+    int64_t apart;   /* from one pixel of a run to the next: 1, or the stride, where one in so many
+                        meets the same taps */
+    int step;        /* from one source pixel to the next then */
     td_conv_strides from, to;
     int64_t from_channels, to_channels; /* of one group */
     int64_t panels;                     /* of one group */
@@ -63,7 +69,7 @@ typedef struct plan {
 /* Whether the rows of pixel q + apart go on where those of pixel q end, for all taps. */
 static bool mergeable(const plan *p, int64_t q)
 {
-    bool beside = p->problem->n == 1 || p->step * p->from.column == p->problem->n * p->from.image;
+    bool beside = p->per_run == 1 || p->step * p->from.column == p->per_run * p->from.image;
     return beside && td_conv_taps_follow(&p->w, q, p->apart, p->step);
 }
 
@@ -83,7 +89,7 @@ static void cut_pixel_row(plan *p)
     for (int64_t first = 0; first < td_min64(p->apart, p->w.size); first++) {
         for (int64_t begin = first, pixels = 1, q = first; q < p->w.size; q += p->apart, pixels++) {
             if (!mergeable(p, q)) {
-                cut_run(p, begin, pixels * p->problem->n);
+                cut_run(p, begin, pixels * p->per_run);
                 begin = q + p->apart;
                 pixels = 0;
             }
@@ -106,12 +112,40 @@ static bool runs_are_short(const plan *p)
         for (int64_t q = first; q < p->w.size; q += p->apart) {
             run++;
             if (!mergeable(p, q)) {
-                in_short += run * p->problem->n < SHORT_RUN ? run : 0;
+                in_short += run * p->per_run < SHORT_RUN ? run : 0;
                 run = 0;
             }
         }
     }
     return 3 * in_short > p->w.size;
+}
+
+static void set_runs(plan *p, bool by_picture)
+{
+    p->per_run = by_picture ? 1 : p->problem->n;
+    p->images = by_picture ? p->problem->n : 1;
+    p->apart = p->apply->backward && by_picture ? p->problem->w.stride : 1;
+}
+
+/* Runs of a row of pixels, of all pictures. */
+static int64_t count_runs(const plan *p)
+{
+    int64_t runs = 0;
+    for (int64_t q = 0; q < p->w.size; q++) {
+        runs += !mergeable(p, q);
+    }
+    return runs * p->images;
+}
+
+/* What makes fewer runs; the same rows are in either. */
+static void choose_runs(plan *p)
+{
+    set_runs(p, false);
+    int64_t together = count_runs(p);
+    set_runs(p, true);
+    if (p->problem->n > 1 && together <= count_runs(p)) {
+        set_runs(p, false);
+    }
 }
 
 static bool packs(const plan *p)
@@ -132,7 +166,6 @@ static plan make_plan(const td_conv_apply *apply, td_conv_space *space)
     p.h = td_conv_taps_make(&problem->h, back, space);
     p.w = td_conv_taps_make(&problem->w, back, space);
     p.step = back ? 1 : problem->w.stride;
-    p.apart = back && problem->n == 1 ? problem->w.stride : 1;
     p.from = back ? problem->y : problem->x;
     p.to = back ? problem->x : problem->y;
     p.from_channels = back ? problem->oc : problem->ic;
@@ -141,8 +174,6 @@ static plan make_plan(const td_conv_apply *apply, td_conv_space *space)
     int64_t taps = (int64_t)p.h.kernel * p.w.kernel;
     int64_t weights = taps * p.from_channels * p.to_channels * problem->groups;
     p.panels_first = weights * (int64_t)problem->kernels->size <= SMALL_WEIGHTS;
-    p.a_row = problem->n == 1 ? p.step * p.from.column : p.from.image;
-    p.c_row = problem->n == 1 ? p.apart * p.to.column : p.to.image;
     int64_t widths = problem->kernels->panel / p.to_channels;
     p.block_rows = BLOCK_ROWS * (widths < 1 ? 1 : td_min64(widths, MAX_WIDTHS));
     int64_t most = p.w.size * td_divide_up(problem->n, p.block_rows);
@@ -166,6 +197,9 @@ static plan make_plan(const td_conv_apply *apply, td_conv_space *space)
     if (!space->base) {
         return p;
     }
+    choose_runs(&p);
+    p.a_row = p.per_run == 1 ? p.step * p.from.column : p.from.image;
+    p.c_row = p.per_run == 1 ? p.apart * p.to.column : p.to.image;
     p.gathers = p.order.pixels && runs_are_short(&p);
     if (p.gathers) {
         td_conv_order_pixels(&p.order);
@@ -260,14 +294,19 @@ static const char *weights_of(const plan *p, int64_t group, int64_t panel, int k
     return (const char *)p->apply->weights + at * (int64_t)kernels->size;
 }
 
-static void add_taps(const plan *p, term_sum *sum, int64_t group, int64_t panel, int64_t pixel_row,
-                     const row_block *rows)
+/* What a task computes. */
+typedef struct place {
+    int64_t block, image, pixel_row, panel, group;
+} place;
+
+static void add_taps(const plan *p, term_sum *sum, const place *at, const row_block *rows)
 {
     const td_conv_problem *problem = p->problem;
     int64_t size = (int64_t)problem->kernels->size;
-    const int32_t *source_h = p->h.source + pixel_row * p->h.kernel;
+    const int32_t *source_h = p->h.source + at->pixel_row * p->h.kernel;
     const int32_t *source_w = p->w.source + rows->column * p->w.kernel;
-    int64_t in_block = rows->row * p->a_row + group * p->from_channels;
+    int64_t in_block =
+        at->image * p->from.image + rows->row * p->a_row + at->group * p->from_channels;
     for (int kh = 0; kh < p->h.kernel; kh++) {
         for (int kw = 0; kw < p->w.kernel; kw++) {
             if (source_h[kh] < 0 || source_w[kw] < 0) {
@@ -275,25 +314,20 @@ static void add_taps(const plan *p, term_sum *sum, int64_t group, int64_t panel,
             }
             int64_t a = source_h[kh] * p->from.row + source_w[kw] * p->from.column + in_block;
             add_product(sum, (const char *)p->apply->source + a * size,
-                        weights_of(p, group, panel, kh, kw), p->from_channels);
+                        weights_of(p, at->group, at->panel, kh, kw), p->from_channels);
         }
     }
 }
 
-/* What a task computes. */
-typedef struct place {
-    int64_t block, pixel_row, panel, group;
-} place;
-
 /* The blocks of a panel follow each other, so that its weights stay in the cache; but if all
  * weights do, the panels of a block, so that its source is read and its result written once. */
-static place place_of(const plan *p, int64_t task, int64_t pixel_rows)
+static place place_of(const plan *p, int64_t task, int64_t pixel_rows, int64_t images)
 {
-    int64_t blocks = p->block_count * pixel_rows, panels = p->panels * p->problem->groups;
+    int64_t blocks = p->block_count * images * pixel_rows, panels = p->panels * p->problem->groups;
     int64_t panel = p->panels_first ? task % panels : task / blocks;
     int64_t block = p->panels_first ? task / panels : task % blocks;
-    return (place){ block % p->block_count, block / p->block_count, panel % p->panels,
-                    panel / p->panels };
+    return (place){ block % p->block_count, block / p->block_count % images,
+                    block / p->block_count / images, panel % p->panels, panel / p->panels };
 }
 
 static void block_task(void *ctx, int64_t task)
@@ -301,11 +335,11 @@ static void block_task(void *ctx, int64_t task)
     const plan *p = ctx;
     const td_conv_problem *problem = p->problem;
     int64_t size = (int64_t)problem->kernels->size, width = problem->kernels->panel;
-    place at = place_of(p, task, p->h.size);
+    place at = place_of(p, task, p->h.size, p->images);
     const row_block *rows = &p->blocks[at.block];
-    int64_t pixel_row = at.pixel_row, panel = at.panel, group = at.group;
-    int64_t channel = group * p->to_channels + panel * width;
-    int64_t c = pixel_row * p->to.row + rows->column * p->to.column + rows->row * p->c_row;
+    int64_t channel = at.group * p->to_channels + at.panel * width;
+    int64_t c = at.pixel_row * p->to.row + at.image * p->to.image + rows->column * p->to.column +
+                rows->row * p->c_row;
 
     term_sum sum = { .kernels = problem->kernels };
     sum.block = (td_gemm_block){
@@ -316,10 +350,10 @@ static void block_task(void *ctx, int64_t task)
         .c = (char *)p->apply->result + (c + channel) * size,
         .c_row = p->c_row,
         .m = rows->rows,
-        .n = (int)td_min64(width, p->to_channels - panel * width),
+        .n = (int)td_min64(width, p->to_channels - at.panel * width),
         .accumulate = p->apply->accumulate,
     };
-    add_taps(p, &sum, group, panel, pixel_row, rows);
+    add_taps(p, &sum, &at, rows);
     if (p->apply->bias) {
         sum.block.bias = (const char *)p->apply->bias + channel * size;
     }
@@ -421,7 +455,7 @@ static void gathered_task(void *ctx, int64_t task)
     const plan *p = ctx;
     const td_conv_problem *problem = p->problem;
     int64_t width = problem->kernels->panel, size = (int64_t)problem->kernels->size;
-    place at = place_of(p, task, 1);
+    place at = place_of(p, task, 1, 1);
     gathered g;
     g.plan = p;
     g.panel = at.panel;
@@ -479,6 +513,6 @@ void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspac
     if (p.gathers) {
         td_pool_run(pool, panels * p.block_count, gathered_task, &p);
     } else {
-        td_pool_run(pool, panels * p.h.size * p.block_count, block_task, &p);
+        td_pool_run(pool, panels * p.h.size * p.images * p.block_count, block_task, &p);
     }
 }

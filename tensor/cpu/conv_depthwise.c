@@ -12,11 +12,16 @@
 #include <string.h>
 
 enum {
-    WIDE = 64,           /* channels that fill vectors without replicas */
+    LANES = 16,                          /* of the widest vector */
+    APPLY_WIDTH = 256,                   /* elements that replicas may make, */
+    REDUCE_WIDTH = TD_DEPTHWISE_COLUMNS, /* and in backward-weights */
+    WEIGHT_BYTES = 16384,                /* of the replicas of all taps: half of the L1 cache */
+    JOINED_WIDTH = 64,                   /* the same of joined pixels: a run of them is not long */
     JOIN_ELEMENTS = 64,  /* at a pixel: with no more than these, pixels are joined to one array */
     RUN_ELEMENTS = 1024, /* of joined pixels in a call: what taps read again is in the L1 cache */
     MAX_TAPS = 64,       /* in a call */
     SHORT_SUM = 128,     /* rows that are added in the element type before they go into a double */
+    LONG_SUM = 512,      /* rows of a tap, at least, before the doubles go to memory */
     MAX_TERMS = 64,
     WANTED_TASKS = 32,
     CACHE_BYTES = 1 << 20, /* rows of pixels that the taps of backward-weights read again */
@@ -52,17 +57,34 @@ typedef struct plan {
     const td_conv_reduce *reduce;
     int64_t pieces, rows_per_piece; /* of the rows of pixels */
     int64_t pictures;               /* at a time */
+    int64_t rows_at_once;           /* of pixels: short ones make up a sum together */
     double *partial;                /* [piece][tap][channel] */
 } plan;
 
-static plan common_plan(const td_conv_problem *problem, bool backward, td_conv_space *space)
+/* So many copies of the channels, `most` elements at most, as leave the fewest lanes of vectors
+ * empty; of those the largest number. */
+static int64_t count_replicas(int64_t channels, int64_t most)
+{
+    int64_t best = 1, lanes = td_divide_up(channels, LANES) * LANES;
+    for (int64_t r = 2; r * channels <= most; r++) {
+        int64_t padded = td_divide_up(r * channels, LANES) * LANES;
+        if (padded * best <= lanes * r) {
+            best = r;
+            lanes = padded;
+        }
+    }
+    return best;
+}
+
+static plan common_plan(const td_conv_problem *problem, bool backward, int64_t most,
+                        td_conv_space *space)
 {
     plan p = { .problem = problem,
                .kernels = td_depthwise_kernels_for(problem->dtype),
                .channels = problem->oc_all };
     p.h = td_conv_taps_make(&problem->h, backward, space);
     p.w = td_conv_taps_make(&problem->w, backward, space);
-    p.replicas = p.channels < WIDE ? WIDE / p.channels : 1;
+    p.replicas = count_replicas(p.channels, most);
     p.width = p.replicas * p.channels;
     p.column_blocks = td_divide_up(p.width, TD_DEPTHWISE_COLUMNS);
     return p;
@@ -92,8 +114,11 @@ static plan apply_plan(const td_conv_apply *apply, td_conv_space *space)
 {
     const td_conv_problem *problem = apply->problem;
     bool back = apply->backward;
-    plan p = common_plan(problem, back, space);
-    int64_t size = (int64_t)p.kernels->size, elements = problem->n * p.channels;
+    int64_t size = (int64_t)td_dtype_size(problem->dtype), elements = problem->n * problem->oc_all;
+    int64_t fit = WEIGHT_BYTES / size / problem->h.kernel / problem->w.kernel;
+    bool joined = elements <= JOIN_ELEMENTS && (back || problem->w.stride == 1);
+    int64_t width = td_min64(APPLY_WIDTH, td_min64(joined ? JOINED_WIDTH : elements, fit));
+    plan p = common_plan(problem, back, width, space);
     p.apply = apply;
     p.from = back ? problem->y : problem->x;
     p.to = back ? problem->x : problem->y;
@@ -102,7 +127,7 @@ static plan apply_plan(const td_conv_apply *apply, td_conv_space *space)
         p.weights = td_conv_take(space, (int64_t)p.h.kernel * p.w.kernel * p.width * size);
         p.bias = td_conv_take(space, p.width * size);
     }
-    p.joined = elements <= JOIN_ELEMENTS && p.step == 1;
+    p.joined = joined;
     p.chunks = p.joined ? 1 : td_divide_up(elements, p.width);
     int64_t most = p.w.size * td_divide_up(problem->n, run_pictures(&p));
     p.blocks = td_conv_take(space, most * (int64_t)sizeof *p.blocks);
@@ -157,6 +182,18 @@ static void apply_taps(const plan *p, pending *c)
     c->block.accumulate = true;
 }
 
+/* How many taps of a row of the kernel follow each other as pixels of a run do; 0: they do not. */
+static int taps_beside(const plan *p, const int32_t *source_w)
+{
+    int met = 0;
+    for (int kw = 0; kw < p->w.kernel; kw++) {
+        met += source_w[kw] >= 0;
+    }
+    bool follow = !p->joined && p->step == 1 && p->problem->w.dilation == 1 &&
+                  (!p->apply->backward || p->problem->w.stride == 1) && p->w.kernel <= MAX_TAPS;
+    return follow ? met : 0;
+}
+
 /* A run of pixels in a row; from `first` on of the pictures and channels there. */
 static void apply_run(const plan *p, int64_t row, const run_block *run, int64_t first)
 {
@@ -176,17 +213,28 @@ static void apply_run(const plan *p, int64_t row, const run_block *run, int64_t 
         .bias = a->bias && p->bias ? p->bias : a->bias,
         .accumulate = a->accumulate,
     };
-    for (int tap = 0; tap < p->h.kernel * p->w.kernel; tap++) {
-        int32_t h = source_h[tap / p->w.kernel], w = source_w[tap % p->w.kernel];
-        if (h < 0 || w < 0) {
+    c.block.beside = taps_beside(p, source_w);
+    for (int kh = 0; kh < p->h.kernel; kh++) {
+        if (source_h[kh] < 0) {
             continue;
         }
-        if (c.block.count == MAX_TAPS) {
+        if (c.block.count + p->w.kernel > MAX_TAPS) {
             apply_taps(p, &c);
         }
-        int64_t from = h * p->from.row + w * p->from.column + first;
-        c.taps[c.block.count++] = (td_depthwise_tap){ (const char *)a->source + from * size,
-                                                      weights + tap * p->width * size };
+        for (int i = 0; i < p->w.kernel; i++) {
+            /* From left to right in x: backward, the last tap comes first. */
+            int kw = a->backward ? p->w.kernel - 1 - i : i;
+            if (source_w[kw] < 0) {
+                continue;
+            }
+            if (c.block.count == MAX_TAPS) {
+                apply_taps(p, &c);
+            }
+            int64_t from = source_h[kh] * p->from.row + source_w[kw] * p->from.column + first;
+            int64_t tap = (int64_t)kh * p->w.kernel + kw;
+            c.taps[c.block.count++] = (td_depthwise_tap){ (const char *)a->source + from * size,
+                                                          weights + tap * p->width * size };
+        }
     }
     apply_taps(p, &c); /* even without any tap: every pixel is written */
 }
@@ -231,17 +279,22 @@ void td_conv_depthwise_apply_run(td_pool *pool, const td_conv_apply *apply, void
 static plan reduce_plan(const td_conv_reduce *reduce, td_conv_space *space)
 {
     const td_conv_problem *problem = reduce->problem;
-    plan p = common_plan(problem, false, space);
+    plan p = common_plan(problem, false, REDUCE_WIDTH, space);
     p.reduce = reduce;
     int64_t taps = (int64_t)p.h.kernel * p.w.kernel;
-    int64_t wanted = td_divide_up(WANTED_TASKS, p.column_blocks);
-    p.rows_per_piece = p.h.size > 0 ? td_divide_up(p.h.size, td_min64(wanted, p.h.size)) : 1;
-    p.pieces = td_divide_up(p.h.size, p.rows_per_piece);
-    p.partial = td_conv_take(space, p.pieces * taps * p.channels * (int64_t)sizeof(double));
     int64_t row_bytes =
         (p.h.kernel + 1) * problem->w.in * TD_DEPTHWISE_COLUMNS * (int64_t)p.kernels->size;
     int64_t rows = CACHE_BYTES / row_bytes;
     p.pictures = (rows > 1 ? rows : 1) * p.replicas;
+    int64_t vectors = p.w.size * td_divide_up(td_min64(p.pictures, problem->n), p.replicas);
+    p.rows_at_once = vectors > 0 && vectors < LONG_SUM ? td_divide_up(LONG_SUM, vectors) : 1;
+    int64_t wanted = td_divide_up(WANTED_TASKS, p.column_blocks);
+    p.rows_per_piece = p.h.size > 0 ? td_divide_up(p.h.size, td_min64(wanted, p.h.size)) : 1;
+    if (p.rows_per_piece < p.rows_at_once) {
+        p.rows_per_piece = p.rows_at_once;
+    }
+    p.pieces = td_divide_up(p.h.size, p.rows_per_piece);
+    p.partial = td_conv_take(space, p.pieces * taps * p.channels * (int64_t)sizeof(double));
     return p;
 }
 
@@ -266,8 +319,14 @@ static void add_terms(tap_sum *s, const td_gemm_term *terms, int count, int64_t 
     } sum;
     const plan *p = s->plan;
     p->kernels->sums(&sum, terms, count, p->width, columns);
-    for (int64_t i = 0; i < columns; i++) {
-        s->total[i] += p->problem->dtype == TD_F32 ? (double)sum.f32[i] : sum.f64[i];
+    if (p->problem->dtype == TD_F32) {
+        for (int64_t i = 0; i < columns; i++) {
+            s->total[i] += (double)sum.f32[i];
+        }
+    } else {
+        for (int64_t i = 0; i < columns; i++) {
+            s->total[i] += sum.f64[i];
+        }
     }
 }
 
@@ -331,8 +390,9 @@ static void add_pixel_row(tap_sum *s, int64_t row)
     }
 }
 
-/* Adds the sums of all taps over a row of pixels to the piece's. */
-static void add_taps(const plan *p, double *to, int64_t row, int64_t column, int64_t image)
+/* Adds the sums of all taps over rows [row, end) of pixels to the piece's. */
+static void add_taps(const plan *p, double *to, int64_t row, int64_t end, int64_t column,
+                     int64_t image)
 {
     tap_sum s;
     s.plan = p;
@@ -345,7 +405,9 @@ static void add_taps(const plan *p, double *to, int64_t row, int64_t column, int
     for (s.kh = 0; s.kh < p->h.kernel; s.kh++) {
         for (s.kw = 0; s.kw < p->w.kernel; s.kw++, to += p->channels) {
             memset(s.total, 0, sizeof s.total);
-            add_pixel_row(&s, row);
+            for (int64_t r = row; r < end; r++) {
+                add_pixel_row(&s, r);
+            }
             flush(&s);
             for (int64_t i = 0, c = column; i < s.columns; i++, c++) {
                 c = c < p->channels ? c : 0; /* the next replica */
@@ -368,8 +430,8 @@ static void reduce_task(void *ctx, int64_t task)
         memset(to + tap * p->channels + column, 0, (size_t)columns * sizeof *to);
     }
     for (int64_t image = 0; image < p->problem->n; image += p->pictures) {
-        for (int64_t row = piece * p->rows_per_piece; row < end; row++) {
-            add_taps(p, to, row, column, image);
+        for (int64_t row = piece * p->rows_per_piece; row < end; row += p->rows_at_once) {
+            add_taps(p, to, row, td_min64(end, row + p->rows_at_once), column, image);
         }
     }
 }

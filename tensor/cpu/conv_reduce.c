@@ -27,6 +27,7 @@ typedef struct plan {
     const td_conv_reduce *reduce;
     const td_conv_problem *problem;
     td_conv_taps h, w;
+    bool by_picture;          /* rows are the pixels of one picture, not the pictures of a pixel */
     int64_t images;           /* pictures in a block of rows; the last one may have fewer */
     int64_t pixels;           /* pixels in a block of rows; the last one may have fewer */
     int64_t pixel_blocks;     /* for the same pictures */
@@ -53,19 +54,28 @@ static int64_t tile_size(int64_t ic, int64_t panels, int rows)
     return td_divide_up(even, rows) * rows;
 }
 
+/* At stride 1 the pictures of neighbouring pixels lie one stride apart, all in one run; otherwise
+ * a run is the pictures of one pixel, or the pixels of one picture's row, if those are more. */
+static bool rows_by_picture(const td_conv_problem *problem)
+{
+    bool together = problem->w.stride * problem->x.column == problem->n * problem->x.image;
+    return problem->n == 1 || (!together && problem->n < problem->w.out);
+}
+
 static plan make_plan(const td_conv_reduce *reduce, td_conv_space *space)
 {
     const td_conv_problem *problem = reduce->problem;
     plan p = { .reduce = reduce, .problem = problem };
     p.h = td_conv_taps_make(&problem->h, false, space);
     p.w = td_conv_taps_make(&problem->w, false, space);
-    p.a_col = problem->n == 1 ? problem->w.stride * problem->x.column : problem->x.image;
+    p.by_picture = rows_by_picture(problem);
+    p.a_col = p.by_picture ? problem->w.stride * problem->x.column : problem->x.image;
     p.panels = td_divide_up(problem->oc, problem->kernels->panel);
     p.tile = tile_size(problem->ic, problem->groups * p.panels, problem->kernels->rows);
     p.tiles = td_divide_up(problem->ic, p.tile);
 
     int64_t all_pixels = p.h.size * p.w.size;
-    int64_t image_blocks = td_divide_up(problem->n, BLOCK_IMAGES);
+    int64_t image_blocks = p.by_picture ? problem->n : td_divide_up(problem->n, BLOCK_IMAGES);
     p.images = image_blocks > 0 ? td_divide_up(problem->n, image_blocks) : 1;
     p.pixels = BLOCK_ROWS / p.images;
     p.pixel_blocks = td_divide_up(all_pixels, p.pixels);
@@ -280,7 +290,7 @@ static row_block block_of_rows(const tile *t, int64_t i)
     row_block rows = { .image = i / p->pixel_blocks * p->images,
                        .pixel = i % p->pixel_blocks * p->pixels,
                        .dy_pixel = problem->y.column,
-                       .dy_image = problem->y.image };
+                       .dy_image = p->by_picture ? problem->y.column : problem->y.image };
     rows.images = td_min64(p->images, problem->n - rows.image);
     rows.pixels = td_min64(p->pixels, p->h.size * p->w.size - rows.pixel);
     int64_t column = t->group * problem->oc + t->panel * problem->kernels->panel;

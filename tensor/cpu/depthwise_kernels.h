@@ -18,6 +18,7 @@ typedef struct td_depthwise_tap {
 typedef struct td_depthwise_block {
     const td_depthwise_tap *taps;
     int count;
+    int beside; /* taps follow each other in sequences of so many, x one row further for each */
     void *y;
     int64_t x_step, y_step, rows, columns;
     const void *bias;

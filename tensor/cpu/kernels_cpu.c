@@ -5,10 +5,10 @@
 #define TD_CPU_TABLE(title)                                                                        \
     {                                                                                              \
         .name = "cpu (" title ")", .fill = td_cpu_fill, .copy = td_cpu_copy, .axpy = td_cpu_axpy,  \
-        .all_finite = td_cpu_all_finite, .unary = td_cpu_unary, .unary_grad = td_cpu_unary_grad,   \
-        .binary = td_cpu_binary, .reduce = td_cpu_reduce, .argmax = td_cpu_argmax,                 \
-        .argmax_grad = td_cpu_argmax_grad, .sum_of_squares = td_cpu_sum_of_squares,                \
-        .matmul = td_cpu_matmul, .conv2d = td_cpu_conv2d,                                          \
+        .all_finite = td_cpu_all_finite, .unscale = td_cpu_unscale, .unary = td_cpu_unary,         \
+        .unary_grad = td_cpu_unary_grad, .binary = td_cpu_binary, .reduce = td_cpu_reduce,         \
+        .argmax = td_cpu_argmax, .argmax_grad = td_cpu_argmax_grad,                                \
+        .sum_of_squares = td_cpu_sum_of_squares, .matmul = td_cpu_matmul, .conv2d = td_cpu_conv2d, \
         .conv2d_grad_input = td_cpu_conv2d_grad_input,                                             \
         .conv2d_grad_weight = td_cpu_conv2d_grad_weight, .batch_norm = td_cpu_batch_norm,          \
         .batch_norm_grad = td_cpu_batch_norm_grad, .layer_norm = td_cpu_layer_norm,                \
@@ -18,7 +18,8 @@
         .max_pool2d_grad = td_cpu_max_pool2d_grad, .avg_pool2d = td_cpu_avg_pool2d,                \
         .avg_pool2d_grad = td_cpu_avg_pool2d_grad, .embedding = td_cpu_embedding,                  \
         .embedding_grad = td_cpu_embedding_grad, .indices_in_range = td_cpu_indices_in_range,      \
-        .dropout = td_cpu_dropout, .sgd = td_cpu_sgd, .adam = td_cpu_adam,                         \
+        .pictures = td_cpu_pictures, .dropout = td_cpu_dropout, .sgd = td_cpu_sgd,                 \
+        .adam = td_cpu_adam, .check_precision = td_cpu_check_precision,                            \
         .measure_limits = td_cpu_measure_limits,                                                   \
     }
 

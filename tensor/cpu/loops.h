@@ -28,12 +28,13 @@ typedef struct td_taps {
 
 /* The constants of one optimizer slice, as the loops want them. */
 typedef struct td_sgd_step {
-    double lr, weight_decay, momentum, dampening;
+    double lr, momentum, dampening;
+    double weight_decay, shrink; /* added to the gradient; what the parameter is multiplied by */
     bool first, nesterov;
 } td_sgd_step;
 
 typedef struct td_adam_step {
-    double weight_decay, shrink; /* added to the gradient; what the parameter is multiplied by */
+    double weight_decay, shrink; /* as td_sgd_step's */
     double beta1, beta2, eps, step_size, sqrt_bias2;
 } td_adam_step;
 

@@ -5,6 +5,7 @@
 #include "tensor/isa.h"
 #include "tensor/cpu/loops.h"
 #include "tensor/formulas.h"
+#include "tensor/philox.h"
 
 #include <math.h>
 #include <string.h>

@@ -8,6 +8,7 @@
 void td_cpu_fill(td_tensor *y, double value);
 void td_cpu_axpy(td_tensor *y, double alpha, const td_tensor *x);
 bool td_cpu_all_finite(const td_tensor *x);
+void td_cpu_unscale(td_tensor *x, double factor, td_tensor *found);
 
 /* ops_copy.c */
 void td_cpu_copy(td_tensor *y, const td_tensor *x);
@@ -76,6 +77,10 @@ void td_cpu_avg_pool2d(td_tensor *y, const td_tensor *x, const td_pool2d_params 
 void td_cpu_avg_pool2d_grad(td_tensor *dx, const td_tensor *dy, const td_pool2d_params *params,
                             bool accumulate);
 
+/* ops_pictures.c */
+void td_cpu_pictures(td_tensor *y, const td_tensor *pictures, const td_tensor *values,
+                     const td_picture_cut *cuts);
+
 /* ops_dropout.c */
 void td_cpu_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key key, uint64_t step,
                     bool accumulate);
@@ -87,6 +92,7 @@ void td_cpu_adam(td_tensor *param, const td_tensor *grad, td_tensor *m, td_tenso
                  const td_optim_slice *slices, int count);
 
 /* ops_limits.c */
+td_status td_cpu_check_precision(td_device device, td_precision precision);
 td_status td_cpu_measure_limits(td_device device, td_limits *limits);
 
 #endif

@@ -4,7 +4,7 @@
  * variance of a union (Chan, Golub and LeVeque 1979), so a large mean costs no accuracy. */
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/cpu/ops_dense.h"
+#include "tensor/staged.h"
 #include "tensor/cpu/ops_norm.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
 #include "tensor/cpu/gemm_kernels.h"
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/cpu/ops_dense.h"
+#include "tensor/staged.h"
 #include "tensor/storage.h"
 
 #include <string.h>

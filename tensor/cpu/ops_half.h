@@ -6,11 +6,6 @@
 
 enum { TD_HALF_PIECE = 256 }; /* elements of the buffers that callers keep on their stack */
 
-static inline bool td_is_half(td_dtype dtype)
-{
-    return dtype == TD_BF16 || dtype == TD_F16;
-}
-
 /* n elements, `stride` apart, of an array of dtype TD_BF16 or TD_F16. */
 static inline void td_half_load(td_dtype dtype, int64_t n, float *out, const void *array,
                                 int64_t stride)

@@ -1,7 +1,7 @@
 /* Kernels that find, check or follow indices: argmax, embedding and its gradient, range checks. */
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/cpu/ops_dense.h"
+#include "tensor/staged.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/storage.h"
 

@@ -134,3 +134,13 @@ td_status td_cpu_measure_limits(td_device device, td_limits *limits)
     free(memory);
     return TD_OK;
 }
+
+td_status td_cpu_check_precision(td_device device, td_precision precision)
+{
+    if (precision == TD_PRECISION_TF32 || precision == TD_PRECISION_FP16) {
+        return td_fail(TD_E_UNSUPPORTED,
+                       "%s does not compute in %s, which is for GPUs: use fp32, bf16 or bf16x3",
+                       td_device_name(device), td_precision_name(precision));
+    }
+    return TD_OK;
+}

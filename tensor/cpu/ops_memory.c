@@ -1,4 +1,4 @@
-/* fill, axpy, all_finite: simple passes over tensors of any strides. */
+/* fill, axpy, all_finite, unscale: simple passes over tensors of any strides. */
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_half.h"
@@ -188,4 +188,12 @@ bool td_cpu_all_finite(const td_tensor *x)
     td_parallel(td_device_of(x), job.walk.count, td_element_chunk(job.walk.count), finite_range,
                 &job);
     return !atomic_load(&job.found);
+}
+
+void td_cpu_unscale(td_tensor *x, double factor, td_tensor *found)
+{
+    if (!td_cpu_all_finite(x)) {
+        *(int32_t *)td_ptr(found) = 1;
+    }
+    td_cpu_unary(TD_UNARY_MUL_SCALAR, x, x, factor);
 }

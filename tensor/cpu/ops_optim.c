@@ -3,6 +3,7 @@
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_walk.h"
+#include "tensor/formulas.h"
 #include "tensor/storage.h"
 
 #include <math.h>
@@ -32,7 +33,8 @@ static void sgd_step(const optim_job *job, const td_optim_slice *s, int64_t begi
 {
     td_sgd_step step = {
         .lr = s->lr,
-        .weight_decay = s->weight_decay,
+        .weight_decay = TD_ADDED_DECAY(s->decoupled, s->weight_decay),
+        .shrink = TD_SHRINK(s->decoupled, s->lr, s->weight_decay),
         .momentum = s->momentum,
         .dampening = s->dampening,
         .first = s->first,
@@ -46,8 +48,8 @@ static void sgd_step(const optim_job *job, const td_optim_slice *s, int64_t begi
 static void adam_step(const optim_job *job, const td_optim_slice *s, int64_t begin, int64_t n)
 {
     td_adam_step step = {
-        .weight_decay = s->decoupled ? 0.0 : s->weight_decay,
-        .shrink = s->decoupled ? 1.0 - s->lr * s->weight_decay : 1.0,
+        .weight_decay = TD_ADDED_DECAY(s->decoupled, s->weight_decay),
+        .shrink = TD_SHRINK(s->decoupled, s->lr, s->weight_decay),
         .beta1 = s->beta1,
         .beta2 = s->beta2,
         .eps = s->eps,

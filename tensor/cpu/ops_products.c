@@ -5,7 +5,7 @@
 #include "tensor/cpu/gemm_bf16.h"
 #include "tensor/cpu/gemm_kernels.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/cpu/ops_dense.h"
+#include "tensor/staged.h"
 #include "tensor/cpu/ops_products.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/storage.h"

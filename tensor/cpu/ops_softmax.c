@@ -1,7 +1,7 @@
 /* Softmax along a dimension, and cross-entropy over rows of logits. */
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/cpu/ops_dense.h"
+#include "tensor/staged.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/element.h"
 #include "tensor/storage.h"

@@ -1,6 +1,6 @@
-#include "tensor/work.h"
+#include "tensor/cost.h"
 
-double td_work_bytes(const td_tensor *t)
+double td_cost_bytes(const td_tensor *t)
 {
     if (t == NULL) {
         return 0.0;
@@ -13,28 +13,28 @@ double td_work_bytes(const td_tensor *t)
     return count * (double)td_dtype_size(t->dtype);
 }
 
-td_work td_work_of(const td_tensor *t, double per_element, double bytes)
+td_cost td_cost_of(const td_tensor *t, double per_element, double bytes)
 {
-    return (td_work){ per_element * (double)td_numel(t), bytes, (td_dtype)t->dtype };
+    return (td_cost){ per_element * (double)td_numel(t), bytes, (td_dtype)t->dtype };
 }
 
 /* What a result costs beyond being written: reading it, and one addition for each element. */
-static td_work plus_accumulation(td_work work, const td_tensor *written, bool accumulate)
+static td_cost plus_accumulation(td_cost cost, const td_tensor *written, bool accumulate)
 {
     if (accumulate && written != NULL) {
-        work.flops += (double)td_numel(written);
-        work.bytes += td_work_bytes(written);
+        cost.flops += (double)td_numel(written);
+        cost.bytes += td_cost_bytes(written);
     }
-    return work;
+    return cost;
 }
 
-td_work td_work_matmul(const td_tensor *c, const td_tensor *a, const td_tensor *b,
+td_cost td_cost_matmul(const td_tensor *c, const td_tensor *a, const td_tensor *b,
                        const td_tensor *bias, bool accumulate)
 {
     double k = (double)a->shape[a->ndim - 1];
-    double bytes = td_work_bytes(a) + td_work_bytes(b) + td_work_bytes(c) + td_work_bytes(bias);
-    td_work work = td_work_of(c, 2.0 * k + (bias != NULL ? 1.0 : 0.0), bytes);
-    return plus_accumulation(work, c, accumulate);
+    double bytes = td_cost_bytes(a) + td_cost_bytes(b) + td_cost_bytes(c) + td_cost_bytes(bias);
+    td_cost cost = td_cost_of(c, 2.0 * k + (bias != NULL ? 1.0 : 0.0), bytes);
+    return plus_accumulation(cost, c, accumulate);
 }
 
 /* The taps, over all output places of one dimension, that fall inside the picture. */
@@ -50,7 +50,7 @@ static double valid_taps(int64_t in, int64_t out, int64_t kernel, int stride, in
     return (double)taps;
 }
 
-td_work td_work_conv2d(const td_tensor *y, const td_tensor *x, const td_tensor *w,
+td_cost td_cost_conv2d(const td_tensor *y, const td_tensor *x, const td_tensor *w,
                        const td_conv2d_params *p, const td_tensor *written, bool accumulate)
 {
     double taps = 1.0;
@@ -59,42 +59,42 @@ td_work td_work_conv2d(const td_tensor *y, const td_tensor *x, const td_tensor *
                            p->pad[d], p->dilation[d]);
     }
     double multiply_adds = taps * (double)x->shape[0] * (double)w->shape[0] * (double)w->shape[1];
-    td_work work = { 2.0 * multiply_adds, td_work_bytes(x) + td_work_bytes(y) + td_work_bytes(w),
+    td_cost cost = { 2.0 * multiply_adds, td_cost_bytes(x) + td_cost_bytes(y) + td_cost_bytes(w),
                      (td_dtype)x->dtype };
-    return plus_accumulation(work, written, accumulate);
+    return plus_accumulation(cost, written, accumulate);
 }
 
 /* Mean and sum of squares about it: three operations an element (a difference, a product with its
  * sum); normalising: two (a product and its sum). */
-td_work td_work_batch_norm(const td_batch_norm_args *a)
+td_cost td_cost_batch_norm(const td_batch_norm_args *a)
 {
     double per_element = (a->training ? 4.0 : 0.0) + 2.0 + (a->add != NULL) + a->relu;
-    double bytes = td_work_bytes(a->x) + td_work_bytes(a->add) + td_work_bytes(a->y);
-    return td_work_of(a->x, per_element, bytes);
+    double bytes = td_cost_bytes(a->x) + td_cost_bytes(a->add) + td_cost_bytes(a->y);
+    return td_cost_of(a->x, per_element, bytes);
 }
 
 /* Two sums over g and g (x - mean): four operations; dx = a g + b (x - mean) + c: five; relu's
  * mask: one. */
-td_work td_work_batch_norm_grad(const td_batch_norm_grad_args *a)
+td_cost td_cost_batch_norm_grad(const td_batch_norm_grad_args *a)
 {
     double per_element = 4.0 + (a->dx != NULL ? 5.0 : 0.0) + a->relu;
     double bytes =
-        td_work_bytes(a->dy) + td_work_bytes(a->x) + td_work_bytes(a->dx) + td_work_bytes(a->dadd) +
-        (a->relu && a->affine == NULL && a->max_pool == NULL ? td_work_bytes(a->y) : 0.0);
-    td_work work = td_work_of(a->x, per_element, bytes);
-    work = plus_accumulation(work, a->dx, a->accumulate_dx);
-    return plus_accumulation(work, a->dadd, a->accumulate_dadd);
+        td_cost_bytes(a->dy) + td_cost_bytes(a->x) + td_cost_bytes(a->dx) + td_cost_bytes(a->dadd) +
+        (a->relu && a->affine == NULL && a->max_pool == NULL ? td_cost_bytes(a->y) : 0.0);
+    td_cost cost = td_cost_of(a->x, per_element, bytes);
+    cost = plus_accumulation(cost, a->dx, a->accumulate_dx);
+    return plus_accumulation(cost, a->dadd, a->accumulate_dadd);
 }
 
-td_work td_work_pool2d(const td_tensor *y, const td_tensor *x, const td_tensor *index,
+td_cost td_cost_pool2d(const td_tensor *y, const td_tensor *x, const td_tensor *index,
                        const td_pool2d_params *params, const td_tensor *written, bool accumulate)
 {
     double window = (double)params->kernel[0] * (double)params->kernel[1];
-    double bytes = td_work_bytes(x) + td_work_bytes(y) + td_work_bytes(index);
-    return plus_accumulation(td_work_of(y, window, bytes), written, accumulate);
+    double bytes = td_cost_bytes(x) + td_cost_bytes(y) + td_cost_bytes(index);
+    return plus_accumulation(td_cost_of(y, window, bytes), written, accumulate);
 }
 
-td_work td_work_optim(const td_tensor *param, const td_optim_slice *slices, int count, int states,
+td_cost td_cost_optim(const td_tensor *param, const td_optim_slice *slices, int count, int states,
                       double per_element)
 {
     double elements = 0.0;
@@ -102,6 +102,6 @@ td_work td_work_optim(const td_tensor *param, const td_optim_slice *slices, int 
         elements += slices[i].skip ? 0.0 : (double)slices[i].count;
     }
     double size = (double)td_dtype_size(param->dtype);
-    return (td_work){ elements * per_element, elements * size * (3.0 + 2.0 * states),
+    return (td_cost){ elements * per_element, elements * size * (3.0 + 2.0 * states),
                       (td_dtype)param->dtype };
 }

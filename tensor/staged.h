@@ -1,8 +1,8 @@
-/* Tensors as a kernel wants them: in a given layout, dense. A tensor that is not gets a copy in
- * scratch memory for the time of the call, so that each kernel is written for one layout only. The
- * same goes for dtypes. */
-#ifndef TD_TENSOR_CPU_OPS_DENSE_H
-#define TD_TENSOR_CPU_OPS_DENSE_H
+/* Tensors as a kernel of any device wants them: in a given layout, dense. A tensor that is not gets
+ * a copy in scratch memory for the time of the call, so that each kernel is written for one layout
+ * only. The same goes for dtypes. */
+#ifndef TD_TENSOR_STAGED_H
+#define TD_TENSOR_STAGED_H
 
 #include "tensor/tensor.h"
 

@@ -1,6 +1,6 @@
-#include "tensor/cpu/ops_dense.h"
+#include "tensor/staged.h"
 
-#include "tensor/cpu/ops.h"
+#include "tensor/kernels.h"
 #include "tensor/storage.h"
 
 void td_wrap(td_tensor *t, td_storage *storage, void *data, td_shape shape, td_dtype dtype,
@@ -38,7 +38,7 @@ static void *make_copy(td_staged *s, td_layout layout, const int64_t *stride, td
     }
     s->tensor = &s->copy;
     if (read) {
-        td_cpu_copy(&s->copy, t);
+        td_kernels_of(device)->copy(&s->copy, t);
     }
     return s->scratch;
 }
@@ -97,8 +97,9 @@ void td_stage_end(td_staged *s)
     if (!s->scratch) {
         return;
     }
+    td_tensor *t = s->original;
     if (s->is_output) {
-        td_cpu_copy(s->original, &s->copy);
+        td_kernels_of(td_device_of(t))->copy(t, &s->copy);
     }
-    td_scratch_free(td_device_of(s->original), s->scratch);
+    td_scratch_free(td_device_of(t), s->scratch);
 }

@@ -1,37 +1,37 @@
-/* How much work a kernel's call is: the arithmetic that has to be done, and the bytes that have to
+/* What a kernel's call costs: the arithmetic that has to be done, and the bytes that have to
  * be moved at least. The profiler's GFLOP/s, GB/s and shares of the limit come from here alone.
  *
  * Counted is what the task needs, not what an implementation does: a product of two numbers and its
  * sum are two operations; taps of a convolution that see only padding are none; any function of an
  * element (exp, sqrt) is one; each tensor is moved once, and twice if it is added to. */
-#ifndef TD_TENSOR_WORK_H
-#define TD_TENSOR_WORK_H
+#ifndef TD_TENSOR_COST_H
+#define TD_TENSOR_COST_H
 
 #include "tensor/kernels.h"
 
-typedef struct td_work {
+typedef struct td_cost {
     double flops, bytes;
     td_dtype dtype; /* that the arithmetic is in */
-} td_work;
+} td_cost;
 
 /* Bytes of the elements that are really there (an expanded dimension counts as one). NULL: 0. */
-double td_work_bytes(const td_tensor *t);
+double td_cost_bytes(const td_tensor *t);
 
 /* per_element operations for each element of t, and the bytes given. */
-td_work td_work_of(const td_tensor *t, double per_element, double bytes);
+td_cost td_cost_of(const td_tensor *t, double per_element, double bytes);
 
-td_work td_work_matmul(const td_tensor *c, const td_tensor *a, const td_tensor *b,
+td_cost td_cost_matmul(const td_tensor *c, const td_tensor *a, const td_tensor *b,
                        const td_tensor *bias, bool accumulate);
 /* Any of a convolution's three products: x, y and w are its images and filters, or their gradients.
  * `written`: the one that is the result. */
-td_work td_work_conv2d(const td_tensor *y, const td_tensor *x, const td_tensor *w,
+td_cost td_cost_conv2d(const td_tensor *y, const td_tensor *x, const td_tensor *w,
                        const td_conv2d_params *params, const td_tensor *written, bool accumulate);
-td_work td_work_batch_norm(const td_batch_norm_args *args);
-td_work td_work_batch_norm_grad(const td_batch_norm_grad_args *args);
-td_work td_work_pool2d(const td_tensor *y, const td_tensor *x, const td_tensor *index,
+td_cost td_cost_batch_norm(const td_batch_norm_args *args);
+td_cost td_cost_batch_norm_grad(const td_batch_norm_grad_args *args);
+td_cost td_cost_pool2d(const td_tensor *y, const td_tensor *x, const td_tensor *index,
                        const td_pool2d_params *params, const td_tensor *written, bool accumulate);
 /* states: tensors beside the parameters that are read and written. */
-td_work td_work_optim(const td_tensor *param, const td_optim_slice *slices, int count, int states,
+td_cost td_cost_optim(const td_tensor *param, const td_optim_slice *slices, int count, int states,
                       double per_element);
 
 #endif

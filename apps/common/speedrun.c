@@ -1,0 +1,272 @@
+#include "apps/common/speedrun.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the recipes ---- */
+
+static const speedrun_recipe recipes[] = {
+    { .name = "sgd",
+      .batch_size = 1024,
+      .epochs = 9.9,
+      .whiten_epochs = 3,
+      .lookahead = true,
+      .smoothing = 0.2 },
+    { .name = "muon",
+      .batch_size = 2000,
+      .epochs = 8,
+      .whiten_epochs = 3,
+      .muon = true,
+      .smoothing = 0.2 },
+};
+
+const speedrun_recipe *speedrun_recipe_of(const char *name)
+{
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
+        if (strcmp(recipes[i].name, name) == 0) {
+            return &recipes[i];
+        }
+    }
+    return NULL;
+}
+
+/* ---- the optimizers ---- */
+
+static bool is_whiten_bias(const td_param *p, void *user)
+{
+    (void)user;
+    return strcmp(p->name, "whiten.bias") == 0;
+}
+
+static bool is_norm_bias(const td_param *p, void *user)
+{
+    (void)user;
+    return strstr(p->name, "norm") != NULL;
+}
+
+static bool is_head(const td_param *p, void *user)
+{
+    (void)user;
+    return strcmp(p->name, "head.weight") == 0;
+}
+
+/* The loss is a sum over the batch. A momentum of 0.85 makes each gradient count 1/(1 - 0.85)
+ * times, and once more by Nesterov's look ahead: learning rate and decay are given for 1024
+ * pictures and all that. PyTorch's SGD multiplies the decay by the learning rate, so it is divided
+ * by it here. */
+static void begin_sgd(speedrun *s, int64_t batch_size)
+{
+    enum { BIASES = 64 }; /* times the learning rate */
+    const double momentum = 0.85, scale = 1024.0 * (1.0 + 1.0 / (1.0 - momentum));
+    s->lr = 11.5 / scale;
+    double decay = 0.0153 * (double)batch_size / scale / s->lr;
+    s->optim =
+        td_sgd(td_parameters(s->net),
+               &(td_sgd_options){
+                   .lr = s->lr, .momentum = momentum, .nesterov = true, .weight_decay = decay });
+    if (s->optim != NULL) {
+        td_optim_group(s->optim, is_norm_bias, NULL, BIASES, decay / BIASES);
+    }
+}
+
+static void begin_muon(speedrun *s, int64_t batch_size)
+{
+    const double bias_lr = 0.053, head_lr = 0.67, decay = 2e-6 * (double)batch_size;
+    s->lr = 0.24;
+    s->optim = td_muon(
+        td_parameters(s->net),
+        &(td_muon_options){ .lr = s->lr, .momentum = 0.6, .rounds = 3, .sgd_momentum = 0.85 });
+    if (s->optim != NULL) {
+        s->whiten_scale = bias_lr / s->lr;
+        s->whiten_decay = decay / bias_lr;
+        s->whiten_group =
+            td_optim_group(s->optim, is_whiten_bias, NULL, s->whiten_scale, s->whiten_decay);
+        td_optim_group(s->optim, is_norm_bias, NULL, bias_lr / s->lr, decay / bias_lr);
+        td_optim_group(s->optim, is_head, NULL, head_lr / s->lr, decay / head_lr);
+    }
+}
+
+/* SGD: a triangle, from 0.2 to 1 at 23 % of the run, then to 0.07. Muon: from 1 to 0, and for the
+ * whitening bias to 0 when it is frozen. */
+static void set_learning_rate(speedrun *s)
+{
+    td_schedule schedule = { .kind = TD_SCHEDULE_LINEAR,
+                             .base_lr = s->lr,
+                             .total = (double)s->steps };
+    if (!s->recipe->muon) {
+        schedule.min_lr = 0.07 * s->lr;
+        schedule.warmup = floor(0.23 * (double)s->steps);
+        schedule.warmup_factor = 0.2;
+    }
+    td_optim_set_lr(s->optim, td_schedule_lr(&schedule, (double)s->step));
+    if (s->recipe->muon && s->step < s->whiten_steps) {
+        double now = 1.0 - (double)s->step / (double)s->steps;
+        double wanted = 1.0 - (double)s->step / (double)s->whiten_steps;
+        td_optim_set_group(s->optim, s->whiten_group, s->whiten_scale * wanted / now,
+                           s->whiten_decay);
+    }
+}
+
+/* ---- training ---- */
+
+static int64_t scaled(int64_t channels, double width)
+{
+    int64_t result = llround((double)channels * width);
+    return result > 1 ? result : 1;
+}
+
+td_status speedrun_begin(speedrun *s, const speedrun_recipe *recipe, const td_tensor *images,
+                         double width, int64_t batch_size, int64_t batches, double epochs)
+{
+    *s = (speedrun){ .recipe = recipe };
+    s->steps = (int64_t)ceil(epochs * (double)batches);
+    s->whiten_steps = (int64_t)ceil(recipe->whiten_epochs * (double)batches);
+    s->net = td_airbench(SPEEDRUN_CLASSES,
+                         &(td_airbench_options){ .widths = { scaled(64, width), scaled(256, width),
+                                                             scaled(256, width) },
+                                                 .unit_head = recipe->muon });
+    if (s->net == NULL) {
+        return TD_E_NOMEM;
+    }
+    td_status status = td_init_whitening_(td_airbench_whiten(s->net, false), images, 5e-4);
+    if (status == TD_OK) {
+        status = td_module_to(s->net, td_device_of(images), TD_F32);
+    }
+    if (status == TD_OK) {
+        (recipe->muon ? begin_muon : begin_sgd)(s, batch_size);
+        s->lookahead = recipe->lookahead ? td_lookahead_new(s->net) : NULL;
+        bool made = s->optim != NULL && (s->lookahead != NULL || !recipe->lookahead);
+        status = made ? TD_OK : TD_E_NOMEM;
+    }
+    if (status != TD_OK) {
+        speedrun_free(s);
+    }
+    return status;
+}
+
+/* The slow weights' share grows from nothing to 0.95^5. */
+static void look_ahead(speedrun *s)
+{
+    enum { EVERY = 5 };
+    if (s->lookahead != NULL && s->step % EVERY == 0) {
+        double done = (double)s->step / (double)s->steps;
+        td_lookahead_update(s->lookahead, pow(0.95, EVERY) * pow(done, 3));
+    }
+}
+
+void speedrun_step(speedrun *s, const td_batch *batch, td_tensor *loss)
+{
+    if (s->step == s->whiten_steps) {
+        td_requires_grad(td_airbench_whiten(s->net, true), false);
+    }
+    set_learning_rate(s);
+    td_step_begin();
+    td_tensor *mean =
+        td_cross_entropy_smooth(td_forward(s->net, batch->x), batch->y, s->recipe->smoothing);
+    td_tensor *sum = td_mul_scalar(mean, (double)batch->size);
+    td_zero_grad(s->optim);
+    td_backward(sum);
+    td_optim_step(s->optim);
+    td_add_(loss, td_detach(sum));
+    td_step_end();
+    s->step++;
+    look_ahead(s);
+}
+
+void speedrun_finish(speedrun *s)
+{
+    if (s->lookahead != NULL) {
+        td_lookahead_update(s->lookahead, 1.0);
+    }
+}
+
+void speedrun_free(speedrun *s)
+{
+    td_lookahead_free(s->lookahead);
+    td_optim_free(s->optim);
+    td_module_free(s->net);
+    *s = (speedrun){ 0 };
+}
+
+/* ---- the test ---- */
+
+typedef struct view {
+    int shift;
+    bool mirror;
+    double weight;
+} view;
+
+static const view six_views[] = {
+    { 0, false, 0.25 },  { 0, true, 0.25 },   { -1, false, 0.125 },
+    { -1, true, 0.125 }, { 1, false, 0.125 }, { 1, true, 0.125 },
+};
+static const view one_view = { 0, false, 1.0 };
+
+/* Adds the logits of all samples, weighed. */
+static td_status add_logits(td_module *net, const td_dataset *test, double weight, double *logits)
+{
+    enum { BATCH = 500 };
+    td_loader *loader = td_loader_open(test, &(td_loader_options){ .batch_size = BATCH });
+    if (loader == NULL) {
+        return TD_E_NOMEM;
+    }
+    for (td_batch batch; td_loader_next(loader, &batch);) {
+        double values[BATCH * SPEEDRUN_CLASSES];
+        td_step_begin();
+        td_read(td_forward(net, batch.x), values, TD_F64);
+        td_step_end();
+        double *to = logits + batch.index * BATCH * SPEEDRUN_CLASSES;
+        for (int64_t i = 0; i < batch.size * SPEEDRUN_CLASSES; i++) {
+            to[i] += weight * values[i];
+        }
+    }
+    td_status status = td_loader_status(loader);
+    td_loader_close(loader);
+    return status;
+}
+
+static int64_t count_right(const td_dataset *test, const uint8_t *labels, const double *logits)
+{
+    int64_t right = 0;
+    for (int64_t i = 0; i < test->length; i++) {
+        const double *row = logits + i * SPEEDRUN_CLASSES;
+        int best = 0;
+        for (int k = 1; k < SPEEDRUN_CLASSES; k++) {
+            best = row[k] > row[best] ? k : best;
+        }
+        right += best == labels[i];
+    }
+    return right;
+}
+
+td_status speedrun_test(td_module *net, td_dataset *whole, const td_dataset *test,
+                        const td_image_transform *transform, bool views, double *accuracy)
+{
+    double *logits = calloc((size_t)(test->length * SPEEDRUN_CLASSES), sizeof *logits);
+    td_status status = logits != NULL ? TD_OK : td_fail(TD_E_NOMEM, "no memory for the test");
+    int count = views ? (int)(sizeof six_views / sizeof *six_views) : 1;
+    td_eval(net);
+    td_no_grad_begin();
+    for (int v = 0; v < count && status == TD_OK; v++) {
+        view seen = views ? six_views[v] : one_view;
+        td_image_transform cut = { .reflect = true,
+                                   .mirror = seen.mirror,
+                                   .shift = { seen.shift, seen.shift } };
+        memcpy(cut.mean, transform->mean, sizeof cut.mean);
+        memcpy(cut.std, transform->std, sizeof cut.std);
+        status = td_dataset_set_transform(whole, &cut);
+        if (status == TD_OK) {
+            status = add_logits(net, test, seen.weight, logits);
+        }
+    }
+    td_no_grad_end();
+    td_train(net);
+    if (status == TD_OK) {
+        *accuracy =
+            (double)count_right(test, td_dataset_labels(whole), logits) / (double)test->length;
+        status = td_dataset_set_transform(whole, transform);
+    }
+    free(logits);
+    return status;
+}

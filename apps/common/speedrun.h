@@ -1,0 +1,52 @@
+/* The recipes of the CIFAR-10 speed run (Jordan 2024, airbench94, and its variant with Muon): what
+ * is trained how, and how it is tested. */
+#ifndef APPS_COMMON_SPEEDRUN_H
+#define APPS_COMMON_SPEEDRUN_H
+
+#include "tandem.h"
+
+enum { SPEEDRUN_CLASSES = 10 };
+
+/* How a recipe trains. Learning rates and decay are "decoupled": each may be tuned without the
+ * others, and speedrun_begin turns them into what the optimizers take. */
+typedef struct speedrun_recipe {
+    const char *name;
+    int64_t batch_size;
+    double epochs;
+    double whiten_epochs; /* after which the whitening convolution's bias is frozen */
+    bool muon, lookahead;
+    double smoothing; /* of labels */
+} speedrun_recipe;
+
+/* "sgd", "muon"; NULL: there is none of that name. */
+const speedrun_recipe *speedrun_recipe_of(const char *name);
+
+/* A net in training by a recipe. */
+typedef struct speedrun {
+    const speedrun_recipe *recipe;
+    td_module *net;
+    td_optim *optim;
+    td_lookahead *lookahead; /* NULL: the recipe has none */
+    int64_t step, steps, whiten_steps;
+    double lr; /* the base that groups are scaled against */
+    int whiten_group;
+    double whiten_scale, whiten_decay;
+} speedrun;
+
+/* A new net, its first layer whitened with these images [N,3,32,32]. width multiplies the blocks'
+ * channels (1: the recipe's). TD_E_NOMEM: nothing is left behind. */
+td_status speedrun_begin(speedrun *s, const speedrun_recipe *recipe, const td_tensor *images,
+                         double width, int64_t batch_size, int64_t batches, double epochs);
+/* One step on a batch; the sum of its losses is added to *loss (a scalar on the net's device). */
+void speedrun_step(speedrun *s, const td_batch *batch, td_tensor *loss);
+/* After the last step: the weights are what is tested. */
+void speedrun_finish(speedrun *s);
+void speedrun_free(speedrun *s);
+
+/* Accuracy of a net on pictures in memory, seen once or (views) six times: as they are and shifted
+ * by a pixel up left and down right, each of the three also mirrored; the first two views weigh 1/4
+ * each, the others 1/8. The transform gives mean and std, and stays. */
+td_status speedrun_test(td_module *net, td_dataset *whole, const td_dataset *test,
+                        const td_image_transform *transform, bool views, double *accuracy);
+
+#endif

@@ -1,0 +1,43 @@
+/* The NCCL engine from inside. */
+#ifndef TD_DIST_NCCL_INTERNAL_H
+#define TD_DIST_NCCL_INTERNAL_H
+
+#include "dist/nccl/nccl.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* Collectives that are remembered with their events. More may be under way: an event that is used
+ * again then stands for a later one, which on one stream ends later. */
+enum { TD_NCCL_SLOTS = 64 };
+
+typedef struct td_nccl_slot {
+    uint64_t ticket; /* 0: never used */
+    td_collective c;
+    double begun;
+    void *ready, *done; /* events */
+} td_nccl_slot;
+
+typedef struct td_nccl_engine {
+    td_device_engine base; /* first */
+    const td_nccl_api *api;
+    const td_streams *streams;
+    int rank, size;
+    bool (*broken)(void *user);
+    void *user;
+    td_nccl_comm comm;
+    void *stream;
+    pthread_mutex_t lock; /* of what follows, and of launches */
+    td_nccl_slot slots[TD_NCCL_SLOTS];
+    uint64_t launched, joined; /* tickets */
+    uint64_t reached;          /* all up to this one are known to be over */
+    atomic_bool aborted;
+} td_nccl_engine;
+
+void td_nccl_engine_init(td_nccl_engine *e, const td_nccl_api *api, const td_streams *streams,
+                         const td_nccl_options *o);
+
+/* Waits for a call that is in progress (the communicator is non-blocking), until the deadline. */
+td_status td_nccl_settle(td_nccl_engine *e, int result, double deadline, const char *what);
+
+#endif

@@ -1,0 +1,204 @@
+/* The average of the parameters is flat, like an optimizer's state, so that it moves along when
+ * they get another order in memory. */
+#include "nn/optim/ema_internal.h"
+#include "nn/params.h"
+#include "tensor/kernels.h"
+#include "tensor/storage.h"
+
+#include <stdlib.h>
+
+enum { SWAP_ELEMENTS = 1 << 16 }; /* that change places at a time: they stay in the cache */
+
+/* ---- beginning and end ---- */
+
+static bool is_listed(const td_ema *e, const td_tensor *buffer)
+{
+    for (int i = 0; i < e->buffer_count; i++) {
+        if (e->buffers[i].value == buffer) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static td_status list_buffers(td_ema *e)
+{
+    td_state_list list = td_module_state(e->model);
+    if (list.count < 0) {
+        return TD_E_NOMEM;
+    }
+    e->buffers = calloc((size_t)list.count + 1, sizeof *e->buffers);
+    bool made = e->buffers != NULL;
+    for (int i = 0; made && i < list.count; i++) {
+        td_named_tensor *item = &list.items[i];
+        if (!item->buffer || is_listed(e, item->tensor)) {
+            continue;
+        }
+        td_tensor *average = td_clone(item->tensor);
+        made = average != NULL;
+        if (made) {
+            e->buffers[e->buffer_count++] =
+                (td_ema_buffer){ (char *)(uintptr_t)item->name, item->tensor, average };
+            item->name = NULL; /* now ours */
+        }
+    }
+    td_state_list_free(&list);
+    return made ? TD_OK : TD_E_NOMEM;
+}
+
+static td_status make_averages(td_ema *e)
+{
+    e->params = td_parameters(e->model);
+    if (e->params == NULL) {
+        return TD_E_NOMEM;
+    }
+    td_tensor *flat = td_params_flat(e->params);
+    e->average = td_params_new_flat(e->params);
+    e->counts = td_params_new_counts(e->params);
+    e->spare = td_zeros(TD_SHAPE(SWAP_ELEMENTS), flat->dtype, td_device_of(flat));
+    if (e->average == NULL || e->counts == NULL || e->spare == NULL) {
+        return TD_E_NOMEM;
+    }
+    td_copy_(e->average, flat);
+    return list_buffers(e);
+}
+
+td_ema *td_ema_new(td_module *model, const td_ema_options *options)
+{
+    TD_REQUIRE(model != NULL && options != NULL, TD_HERE,
+               "td_ema_new: the model or the options are NULL");
+    TD_REQUIRE(options->decay >= 0.0 && options->decay < 1.0, TD_HERE,
+               "td_ema_new: the decay is %g; it must lie between 0 and 1", options->decay);
+    td_ema *e = calloc(1, sizeof *e);
+    if (e == NULL) {
+        td_fail(TD_E_NOMEM, "no memory for an average of the weights");
+        return NULL;
+    }
+    e->model = model;
+    e->options = *options;
+    e->options.decay = options->decay > 0.0 ? options->decay : 0.9999;
+    if (make_averages(e) != TD_OK) {
+        td_ema_free(e);
+        td_fail(TD_E_NOMEM, "no memory for an average of %lld weights",
+                (long long)td_parameter_count(model));
+        return NULL;
+    }
+    return e;
+}
+
+void td_ema_free(td_ema *ema)
+{
+    if (ema == NULL) {
+        return;
+    }
+    for (int i = 0; i < ema->buffer_count; i++) {
+        free(ema->buffers[i].name);
+        td_free(ema->buffers[i].average);
+    }
+    free(ema->buffers);
+    if (ema->params != NULL) {
+        td_params_drop_state(ema->params, ema->average);
+        td_params_drop_state(ema->params, ema->counts);
+    }
+    td_free(ema->spare);
+    free(ema);
+}
+
+/* ---- updates ---- */
+
+/* The count is with the parameters' state, of which a rank that leaves early gets the latest. */
+int64_t *td_ema_count(const td_ema *ema)
+{
+    return td_data_rw(ema->counts);
+}
+
+int64_t td_ema_updates(const td_ema *ema)
+{
+    return *td_ema_count(ema);
+}
+
+double td_ema_decay(const td_ema *ema)
+{
+    double n = (double)td_ema_updates(ema);
+    double early = (1.0 + n) / (10.0 + n);
+    return ema->options.warmup && early < ema->options.decay ? early : ema->options.decay;
+}
+
+/* A header over a dense tensor's elements [begin, begin + count), in the order of memory, for the
+ * time of a kernel's call: it takes no hold. */
+static td_tensor elements_of(const td_tensor *t, int64_t begin, int64_t count)
+{
+    td_tensor part = *t;
+    part.ndim = 1;
+    part.shape[0] = count;
+    part.stride[0] = 1;
+    part.offset += begin;
+    return part;
+}
+
+/* A step of descent on (average - value)^2 / 2, whose gradient is average - value: the device's SGD
+ * does it in one pass. */
+static void move_towards(td_tensor *average, const td_tensor *value, double decay)
+{
+    const td_kernels *kernels = td_kernels_of(td_device_of(average));
+    int64_t count = td_numel(average);
+    td_optim_slice slice = { .count = count, .lr = -(1.0 - decay), .weight_decay = -1.0 };
+    td_tensor to = elements_of(average, 0, count), from = elements_of(value, 0, count);
+    td_begin_write(average, "td_ema_update");
+    if (td_is_float(average->dtype)) {
+        kernels->sgd(&to, &from, NULL, &slice, 1);
+    } else {
+        kernels->copy(&to, &from);
+    }
+}
+
+static void require_in_place(const td_ema *ema, const char *what)
+{
+    TD_REQUIRE(!ema->swapped, TD_HERE,
+               "%s: the model holds the averages at the moment; td_ema_swap them back first", what);
+}
+
+void td_ema_update(td_ema *ema)
+{
+    require_in_place(ema, "td_ema_update");
+    double decay = td_ema_decay(ema);
+    td_context_push("average of the weights");
+    move_towards(ema->average, td_params_flat(ema->params), decay);
+    for (int i = 0; i < ema->buffer_count; i++) {
+        move_towards(ema->buffers[i].average, ema->buffers[i].value, decay);
+    }
+    td_context_pop();
+    ++*td_ema_count(ema);
+}
+
+/* ---- swapping ---- */
+
+static void exchange(const td_ema *ema, td_tensor *a, td_tensor *b)
+{
+    const td_kernels *kernels = td_kernels_of(td_device_of(a));
+    int64_t count = td_numel(a);
+    td_begin_write(a, "td_ema_swap"); /* who has kept something of them must know */
+    td_begin_write(b, "td_ema_swap");
+    for (int64_t at = 0; at < count; at += SWAP_ELEMENTS) {
+        int64_t n = count - at < SWAP_ELEMENTS ? count - at : SWAP_ELEMENTS;
+        td_tensor one = elements_of(a, at, n), other = elements_of(b, at, n);
+        td_tensor spare = elements_of(ema->spare, 0, n);
+        kernels->copy(&spare, &one);
+        kernels->copy(&one, &other);
+        kernels->copy(&other, &spare);
+    }
+}
+
+void td_ema_swap(td_ema *ema)
+{
+    exchange(ema, td_params_flat(ema->params), ema->average);
+    for (int i = 0; i < ema->buffer_count; i++) {
+        exchange(ema, ema->buffers[i].value, ema->buffers[i].average);
+    }
+    ema->swapped = !ema->swapped;
+}
+
+bool td_ema_swapped(const td_ema *ema)
+{
+    return ema->swapped;
+}

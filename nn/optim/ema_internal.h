@@ -1,0 +1,26 @@
+/* An average of weights, seen from inside: what a checkpoint reads. Users do not include this. */
+#ifndef TD_NN_OPTIM_EMA_INTERNAL_H
+#define TD_NN_OPTIM_EMA_INTERNAL_H
+
+#include "nn/optim/ema.h"
+
+typedef struct td_ema_buffer {
+    char *name; /* its path in the model; owned */
+    td_tensor *value, *average;
+} td_ema_buffer;
+
+struct td_ema {
+    td_ema_options options;
+    td_module *model;
+    td_params *params;
+    td_tensor *average; /* flat, like the parameters */
+    td_tensor *counts;  /* its first number: updates so far */
+    td_tensor *spare;   /* for swapping */
+    td_ema_buffer *buffers;
+    int buffer_count;
+    bool swapped;
+};
+
+int64_t *td_ema_count(const td_ema *ema); /* of updates, to be written */
+
+#endif

@@ -1,0 +1,268 @@
+/* Muon (Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"): a filter's
+ * update is its momentum's direction with all singular values brought near 1. For each filter as a
+ * matrix, O x (I KH KW):
+ *     b = mu b + g;  u = g + mu b (nesterov) or b;  x = u / (|u| + 1e-7)
+ *     x = (c0 + c1 (x x^T) + c2 (x x^T)^2) x, some times    (Newton-Schulz)
+ *     p = p sqrt(O) / |p| (renormalise);  p -= lr x
+ * Parameters of fewer than four dimensions get Nesterov SGD in the same pass. */
+#include "nn/optim/optim_internal.h"
+#include "nn/params.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Chosen to raise small singular values quickly; it does not converge to 1 but near it. */
+static const double coefficients[3] = { 3.4445, -4.7750, 2.0315 };
+
+struct muon_work {
+    td_tensor *x, *next; /* room for the largest filter as a matrix, rows <= columns */
+    td_tensor *gram[2];  /* rows x rows */
+    td_tensor *norm;     /* a scalar */
+};
+typedef struct muon_work muon_work;
+
+static bool is_filter(const td_param *p)
+{
+    return p->tensor->ndim == 4;
+}
+
+static void muon_fill(const td_optim *optim, int i, td_optim_slice *slice)
+{
+    slice->first = optim->steps[i] == 0;
+    slice->nesterov = true;
+    slice->momentum = optim->muon.sgd_momentum;
+    if (is_filter(td_params_get(optim->params, i))) {
+        /* The pass keeps the momentum; the parameter itself moves afterwards. */
+        slice->momentum = optim->muon.momentum;
+        slice->lr = slice->weight_decay = 0.0;
+    }
+}
+
+/* A view of part of a flat tensor, or of working memory: headers on the stack, no allocation. */
+static td_tensor part_of(const td_tensor *flat, const td_param *p)
+{
+    td_tensor view = *p->tensor;
+    view.storage = flat->storage;
+    view.offset = flat->offset + p->begin;
+    view.grad = NULL;
+    return view;
+}
+
+static td_tensor matrix_in(const td_tensor *work, int64_t rows, int64_t columns)
+{
+    td_tensor view = *work;
+    view.ndim = 2;
+    view.shape[0] = rows;
+    view.shape[1] = view.stride[0] = columns;
+    view.stride[1] = 1;
+    return view;
+}
+
+/* The working matrix seen with the shape of a filter, element for element in the filter's memory
+ * order: as a matrix its columns are then permuted, which Newton-Schulz does not mind. O is its
+ * rows, or, if there are more outputs than columns, its columns. */
+static td_tensor filter_in(const td_tensor *matrix, const td_tensor *filter, bool turned)
+{
+    td_tensor view = *matrix;
+    int64_t step = turned ? matrix->stride[0] : 1;
+    view.ndim = 4;
+    for (int d = 1; d < 4; d++) {
+        view.shape[d] = filter->shape[d];
+        view.stride[d] = step;
+        for (int e = 1; e < 4; e++) { /* dimensions that run faster than d */
+            bool faster = filter->stride[e] < filter->stride[d] ||
+                          (filter->stride[e] == filter->stride[d] && e > d);
+            view.stride[d] *= e != d && faster ? filter->shape[e] : 1;
+        }
+    }
+    view.shape[0] = filter->shape[0];
+    view.stride[0] = turned ? 1 : matrix->stride[0];
+    return view;
+}
+
+/* The same scalar for every element of a tensor. */
+static td_tensor spread(const td_tensor *scalar, const td_tensor *like)
+{
+    td_tensor view = *scalar;
+    view.ndim = like->ndim;
+    for (int d = 0; d < like->ndim; d++) {
+        view.shape[d] = like->shape[d];
+        view.stride[d] = 0;
+    }
+    return view;
+}
+
+/* x = factor x / (|x| + eps); squares: room for x. Nothing of it passes through the host. */
+static void normalise(const td_kernels *k, td_tensor *x, td_tensor *squares, td_tensor *norm,
+                      double factor, double eps)
+{
+    td_tensor one = *norm;
+    one.ndim = x->ndim;
+    for (int d = 0; d < x->ndim; d++) {
+        one.shape[d] = one.stride[d] = 1;
+    }
+    k->binary(TD_BINARY_MUL, squares, x, x);
+    k->reduce(TD_REDUCE_SUM, &one, squares, false);
+    k->unary(TD_UNARY_SQRT, norm, norm, 0.0);
+    k->unary(TD_UNARY_ADD_SCALAR, norm, norm, eps);
+    k->unary(TD_UNARY_MUL_SCALAR, norm, norm, 1.0 / factor);
+    td_tensor by = spread(norm, x);
+    k->copy(squares, x);
+    k->binary(TD_BINARY_DIV, x, squares, &by);
+}
+
+/* One round; the result is in next. */
+static void newton_schulz(const td_kernels *k, const muon_work *w, const td_tensor *x,
+                          td_tensor *next)
+{
+    td_math math = td_math_now();
+    int64_t rows = x->shape[0];
+    td_tensor gram = matrix_in(w->gram[0], rows, rows), square = matrix_in(w->gram[1], rows, rows);
+    td_tensor turned = *x;
+    turned.shape[0] = x->shape[1];
+    turned.shape[1] = rows;
+    turned.stride[0] = x->stride[1];
+    turned.stride[1] = x->stride[0];
+    k->matmul(&gram, x, &turned, NULL, false, math);
+    k->matmul(&square, &gram, &gram, NULL, false, math);
+    k->unary(TD_UNARY_MUL_SCALAR, &square, &square, coefficients[2]);
+    k->axpy(&square, coefficients[1], &gram);
+    k->matmul(next, &square, x, NULL, false, math);
+    k->axpy(next, coefficients[0], x);
+}
+
+/* Writes the update of one filter to `update`, and renormalises the filter. */
+static void muon_filter(const td_optim *o, const td_kernels *k, const muon_work *w,
+                        td_tensor *param, const td_tensor *grad, const td_tensor *momentum,
+                        td_tensor *update)
+{
+    int64_t outputs = param->shape[0], inputs = td_numel(param) / outputs;
+    bool turned = outputs > inputs;
+    int64_t rows = turned ? inputs : outputs, columns = turned ? outputs : inputs;
+    td_tensor x = matrix_in(w->x, rows, columns), next = matrix_in(w->next, rows, columns);
+    td_tensor as_filter = filter_in(&x, param, turned);
+    k->copy(update, momentum);
+    if (!o->muon.no_nesterov) {
+        k->unary(TD_UNARY_MUL_SCALAR, update, update, o->muon.momentum);
+        k->axpy(update, 1.0, grad);
+    }
+    k->copy(&as_filter, update);
+    normalise(k, &x, &next, w->norm, 1.0, 1e-7);
+    for (int round = 0; round < o->muon.rounds; round++) {
+        newton_schulz(k, w, &x, &next);
+        td_tensor old = x;
+        x = next;
+        next = old;
+    }
+    as_filter = filter_in(&x, param, turned);
+    k->copy(update, &as_filter);
+    if (!o->muon.no_renormalise) {
+        td_tensor squares = *param;
+        squares.storage = w->x->storage;
+        squares.offset = w->x->offset;
+        normalise(k, param, &squares, w->norm, sqrt((double)outputs), 1e-30);
+    }
+}
+
+static void muon_run(td_optim *o, const td_kernels *k, td_tensor *flat, const td_tensor *flat_grad,
+                     int slices)
+{
+    k->sgd(flat, flat_grad, o->state[0], o->slices, slices);
+    const int *order = td_params_order(o->params);
+    int count = 0;
+    for (int n = 0; n < td_params_count(o->params); n++) {
+        const td_param *p = td_params_get(o->params, order[n]);
+        if (!is_filter(p) || td_grad(p->tensor) == NULL || p->count == 0) {
+            continue;
+        }
+        const td_optim_group_settings *group = &o->groups[o->group_of[order[n]]];
+        td_tensor grad = part_of(flat_grad, p), momentum = part_of(o->state[0], p);
+        td_tensor update = part_of(o->update, p), param = part_of(flat, p);
+        muon_filter(o, k, o->muon_work, &param, &grad, &momentum, &update);
+        o->update_slices[count++] = (td_optim_slice){
+            .begin = p->begin,
+            .count = p->count,
+            .lr = o->lr * group->lr_scale,
+        };
+    }
+    if (count > 0) {
+        k->sgd(flat, o->update, NULL, o->update_slices, count);
+    }
+}
+
+static void muon_free(td_optim *o)
+{
+    if (o->muon_work != NULL) {
+        td_free(o->muon_work->x);
+        td_free(o->muon_work->next);
+        td_free(o->muon_work->gram[0]);
+        td_free(o->muon_work->gram[1]);
+        td_free(o->muon_work->norm);
+    }
+    free(o->muon_work);
+    free(o->update_slices);
+    td_params_drop_state(o->params, o->update);
+}
+
+static const td_optim_kind muon_kind = {
+    .name = "muon",
+    .states = { "momentum" },
+    .fill = muon_fill,
+    .run = muon_run,
+    .free = muon_free,
+};
+
+/* Working memory for the largest filter. */
+static bool add_work(td_optim *o)
+{
+    const td_tensor *flat = td_params_flat(o->params);
+    td_device device = td_device_of(flat);
+    int64_t largest = 1, most_rows = 1;
+    for (int i = 0; i < td_params_count(o->params); i++) {
+        const td_param *p = td_params_get(o->params, i);
+        if (is_filter(p) && p->count > 0) {
+            int64_t outputs = p->tensor->shape[0], inputs = p->count / outputs;
+            int64_t rows = outputs < inputs ? outputs : inputs;
+            largest = p->count > largest ? p->count : largest;
+            most_rows = rows > most_rows ? rows : most_rows;
+        }
+    }
+    muon_work *w = o->muon_work = calloc(1, sizeof *w);
+    o->update = td_params_new_flat(o->params);
+    o->update_slices = calloc((size_t)td_params_count(o->params) + 1, sizeof *o->update_slices);
+    if (w == NULL || o->update == NULL || o->update_slices == NULL) {
+        return false;
+    }
+    w->x = td_new(TD_SHAPE(largest), flat->dtype, device);
+    w->next = td_new(TD_SHAPE(largest), flat->dtype, device);
+    w->gram[0] = td_new(TD_SHAPE(most_rows * most_rows), flat->dtype, device);
+    w->gram[1] = td_new(TD_SHAPE(most_rows * most_rows), flat->dtype, device);
+    w->norm = td_new(TD_SCALAR, flat->dtype, device);
+    return w->x != NULL && w->next != NULL && w->gram[0] != NULL && w->gram[1] != NULL &&
+           w->norm != NULL;
+}
+
+td_optim *td_muon(td_params *params, const td_muon_options *options)
+{
+    TD_REQUIRE(options != NULL, TD_HERE,
+               "td_muon: a learning rate is needed; the options are NULL");
+    TD_REQUIRE(options->lr >= 0.0 && options->momentum >= 0.0 && options->sgd_momentum >= 0.0 &&
+                   options->weight_decay >= 0.0 && options->rounds >= 0,
+               TD_HERE,
+               "td_muon: lr %g, momenta %g and %g, weight decay %g and %d rounds must not be "
+               "negative",
+               options->lr, options->momentum, options->sgd_momentum, options->weight_decay,
+               options->rounds);
+    td_optim *o = td_optim_new(&muon_kind, params, options->lr, options->weight_decay, true);
+    if (o == NULL) {
+        return NULL;
+    }
+    o->muon = *options;
+    o->muon.rounds = options->rounds != 0 ? options->rounds : 5;
+    if (!add_work(o)) {
+        td_optim_free(o);
+        td_fail(TD_E_NOMEM, "no memory for muon's working memory");
+        return NULL;
+    }
+    return o;
+}

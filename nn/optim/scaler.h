@@ -1,0 +1,50 @@
+/* Loss scaling for training in f16 (Micikevicius et al. 2018), whose numbers end at 6e-8 below:
+ * gradients of a loss that is multiplied by a large factor do not vanish. The factor grows while
+ * all gradients stay finite, and shrinks when they do not; then that step is left out.
+ *
+ *     td_backward(td_scaler_loss(scaler, loss));
+ *     if (td_scaler_unscale(scaler, td_parameters(net))) {
+ *         td_optim_step(optim);
+ *     }
+ */
+#ifndef TD_NN_OPTIM_SCALER_H
+#define TD_NN_OPTIM_SCALER_H
+
+#include "nn/nn.h"
+
+typedef struct td_scaler td_scaler;
+
+/* The defaults are PyTorch's. Factors are best powers of 2: then scaling rounds nothing. */
+typedef struct td_scaler_options {
+    double scale;     /* at first; 0: 65536 */
+    double growth;    /* 0: 2 */
+    double backoff;   /* 0: 0.5 */
+    int64_t patience; /* so many steps in a row that all are finite, and the scale grows; 0: 2000 */
+} td_scaler_options;
+
+/* options NULL: the defaults. NULL with td_last_error() when memory is short. */
+td_scaler *td_scaler_new(const td_scaler_options *options);
+void td_scaler_free(td_scaler *scaler); /* NULL is fine */
+
+/* loss * scale, a step tensor. scaler NULL: the loss itself. */
+td_tensor *td_scaler_loss(td_scaler *scaler, td_tensor *loss);
+
+/* Once a step, after the last backward (and so after DDP's sums, which all ranks have alike),
+ * before clipping: divides all gradients by the scale, and adapts the scale. false: some are not
+ * finite, and the optimizer's step is to be left out. Waits for the device. scaler NULL: true. */
+bool td_scaler_unscale(td_scaler *scaler, td_params *params);
+
+/* Whether the last step was left out although the scale was at its least already: the gradients are
+ * not finite for another reason, and no step will be taken any more. scaler NULL: false. */
+bool td_scaler_gives_up(const td_scaler *scaler);
+
+/* What checkpoints keep (td_checkpoint.scaler). */
+typedef struct td_scaler_state {
+    double scale;
+    int64_t good;    /* steps since the scale has changed */
+    int64_t skipped; /* steps that were left out, ever */
+} td_scaler_state;
+td_scaler_state td_scaler_now(const td_scaler *scaler);
+void td_scaler_set(td_scaler *scaler, const td_scaler_state *state);
+
+#endif

@@ -1,0 +1,257 @@
+/* For .cu files: what elements are computed in, the functions of tensor/formulas.h, several elements
+ * at once, and sums over warps and blocks in a fixed order. */
+#ifndef TD_TENSOR_CUDA_COMPUTE_CUH
+#define TD_TENSOR_CUDA_COMPUTE_CUH
+
+#include "tensor/cuda/element.cuh"
+#include "tensor/formulas.h"
+
+#include <math.h>
+
+#define TD_HD __host__ __device__ static inline
+
+/* Runs DO(type) for the C++ type of a float dtype. */
+#define TD_CUDA_FOR_FLOAT(dtype, DO)                                                               \
+    switch (dtype) {                                                                               \
+    case TD_F32:                                                                                   \
+        DO(float);                                                                                 \
+        break;                                                                                     \
+    case TD_F64:                                                                                   \
+        DO(double);                                                                                \
+        break;                                                                                     \
+    case TD_BF16:                                                                                  \
+        DO(__nv_bfloat16);                                                                         \
+        break;                                                                                     \
+    case TD_F16:                                                                                   \
+        DO(__half);                                                                                \
+        break;                                                                                     \
+    default:                                                                                       \
+        break;                                                                                     \
+    }
+
+/* Bytes of an element. */
+TD_HD size_t td_cuda_dtype_size(td_dtype dtype)
+{
+    size_t size = 0;
+#define SIZE(S) size = sizeof(S)
+    TD_CUDA_FOR_DTYPE(dtype, SIZE)
+#undef SIZE
+    return size;
+}
+
+/* The type that elements of type S are computed in. */
+template <class S> struct td_computed {
+    typedef float type;
+};
+template <> struct td_computed<double> {
+    typedef double type;
+};
+
+/* From memory and back. */
+TD_HD float td_get(float x)
+{
+    return x;
+}
+TD_HD double td_get(double x)
+{
+    return x;
+}
+TD_HD float td_get(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+TD_HD float td_get(__half x)
+{
+    return __half2float(x);
+}
+template <class S, class T> TD_HD S td_put(T value)
+{
+    return td_cuda_store<S>::from(value);
+}
+
+/* ---- tensor/formulas.h's and elementwise.def's functions ---- */
+
+#define TD_MATH(name) td_math_##name
+#define TD_DEFINE_MATH(name)                                                                       \
+    TD_HD float td_math_##name(float x)                                                            \
+    {                                                                                              \
+        return name##f(x);                                                                         \
+    }                                                                                              \
+    TD_HD double td_math_##name(double x)                                                          \
+    {                                                                                              \
+        return name(x);                                                                            \
+    }
+TD_DEFINE_MATH(exp)
+TD_DEFINE_MATH(log)
+TD_DEFINE_MATH(sqrt)
+TD_DEFINE_MATH(tanh)
+TD_DEFINE_MATH(erf)
+#undef TD_DEFINE_MATH
+TD_HD float td_math_pow(float x, float p)
+{
+    return powf(x, p);
+}
+TD_HD double td_math_pow(double x, double p)
+{
+    return pow(x, p);
+}
+
+TD_HD float td_fma(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
+TD_HD double td_fma(double a, double b, double c)
+{
+    return fma(a, b, c);
+}
+#define FMA(a, b, c) td_fma(a, b, c)
+
+/* ---- several elements that lie side by side, moved in one access ---- */
+
+template <class S, int N> struct alignas(sizeof(S) * N) td_pack {
+    S at[N];
+};
+
+/* Elements in 16 bytes, the widest access. */
+template <class S> struct td_lanes {
+    enum { count = 16 / sizeof(S) };
+};
+
+template <int N, class S> __device__ static inline td_pack<S, N> td_load_pack(const S *from)
+{
+    return *(const td_pack<S, N> *)from;
+}
+template <int N, class S> __device__ static inline void td_store_pack(S *to, const td_pack<S, N> &pack)
+{
+    *(td_pack<S, N> *)to = pack;
+}
+
+/* Whether packs of so many bytes can be read from an address (NULL: nothing is read). */
+static inline bool td_aligned(const void *address, size_t bytes)
+{
+    return (uintptr_t)address % bytes == 0;
+}
+
+/* ---- walks ---- */
+
+/* The places of element i of a walk in its first N operands. 32-bit divisions where they do. */
+template <int N>
+__device__ static inline void td_cuda_places(const td_cuda_walk &walk, int64_t i, int64_t *place)
+{
+    for (int k = 0; k < N; k++) {
+        place[k] = 0;
+    }
+    for (int d = walk.ndim - 1; d > 0; d--) {
+        int64_t outer, size = walk.shape[d];
+        if (walk.count <= UINT32_MAX) {
+            outer = (uint32_t)i / (uint32_t)size;
+        } else {
+            outer = i / size;
+        }
+        int64_t index = i - outer * size;
+        for (int k = 0; k < N; k++) {
+            place[k] += index * walk.stride[k][d];
+        }
+        i = outer;
+    }
+    for (int k = 0; k < N; k++) {
+        place[k] += i * walk.stride[k][0];
+    }
+}
+
+/* Makes a walk one over packs of `lanes` elements, if all operands allow it: along the last
+ * dimension they are dense, or stand still (the first one is dense). widest: the bytes of the
+ * largest pack. What is left of a single dimension goes into *tail. */
+static inline bool td_cuda_walk_in_packs(td_cuda_walk *walk, int operands,
+                                         const void *const *memory, int lanes, size_t widest,
+                                         int *tail)
+{
+    int last = walk->ndim - 1;
+    bool fits = walk->stride[0][last] == 1 && walk->count >= lanes &&
+                (last == 0 || walk->shape[last] % lanes == 0);
+    for (int k = 0; k < operands; k++) {
+        int64_t inner = walk->stride[k][last];
+        bool moves = inner != 0;
+        fits = fits && (inner == 0 || inner == 1) && (!moves || td_aligned(memory[k], widest));
+        for (int d = 0; d < last; d++) {
+            fits = fits && (!moves || walk->stride[k][d] % lanes == 0);
+        }
+    }
+    *tail = 0;
+    if (!fits) {
+        return false;
+    }
+    for (int k = 0; k < operands; k++) {
+        walk->stride[k][last] *= lanes;
+    }
+    *tail = last == 0 ? (int)(walk->count % lanes) : 0;
+    walk->shape[last] /= lanes;
+    walk->count /= lanes;
+    return true;
+}
+
+/* ---- sums ---- */
+
+/* The sum over the 32 lanes of a warp, in all of them. */
+template <class T> __device__ static inline T td_warp_sum(T value)
+{
+    for (int by = 16; by > 0; by /= 2) {
+        value += __shfl_xor_sync(0xffffffffu, value, by);
+    }
+    return value;
+}
+
+/* The largest; NaN is larger than all. */
+template <class T> TD_HD T td_larger(T a, T b)
+{
+    return b > a || b != b ? b : a;
+}
+template <class T> __device__ static inline T td_warp_max(T value)
+{
+    for (int by = 16; by > 0; by /= 2) {
+        value = td_larger(value, __shfl_xor_sync(0xffffffffu, value, by));
+    }
+    return value;
+}
+
+/* The sum, or the largest, over WARPS warps of a block (blockDim.x = 32 WARPS, one-dimensional), in
+ * all threads. Every thread must come. */
+template <int WARPS, class T> __device__ static inline T td_block_sum(T value)
+{
+    value = td_warp_sum(value);
+    if (WARPS > 1) {
+        __shared__ T part[WARPS];
+        if (threadIdx.x % 32 == 0) {
+            part[threadIdx.x / 32] = value;
+        }
+        __syncthreads();
+        value = part[0];
+        for (int w = 1; w < WARPS; w++) {
+            value += part[w];
+        }
+        __syncthreads();
+    }
+    return value;
+}
+template <int WARPS, class T> __device__ static inline T td_block_max(T value)
+{
+    value = td_warp_max(value);
+    if (WARPS > 1) {
+        __shared__ T part[WARPS];
+        if (threadIdx.x % 32 == 0) {
+            part[threadIdx.x / 32] = value;
+        }
+        __syncthreads();
+        value = part[0];
+        for (int w = 1; w < WARPS; w++) {
+            value = td_larger(value, part[w]);
+        }
+        __syncthreads();
+    }
+    return value;
+}
+
+/* Blocks that fill a large GPU a few times over; kernels walk on from there. */
+enum { TD_CUDA_THREADS = 256, TD_CUDA_MOST_BLOCKS = 132 * 16 };
+
+#endif

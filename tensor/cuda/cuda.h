@@ -1,0 +1,87 @@
+/* What the C files of tensor/cuda/ share: GPUs, their streams and errors. The kernels themselves
+ * are in .cu files, reached through the launch_*.h headers.
+ *
+ * All work of a device is put, in order, on its one compute stream; functions return before it is
+ * done, except where they hand a value to the host. So memory that is given back can be given out
+ * again at once: its next user comes behind its last one on the same stream. */
+#ifndef TD_TENSOR_CUDA_CUDA_H
+#define TD_TENSOR_CUDA_CUDA_H
+
+#include "tensor/kernels.h"
+#include "tensor/storage.h"
+#include "tensor/streams.h"
+#include "tensor/cuda/launch.h"
+
+#include <cuda_runtime_api.h>
+
+/* A GPU that is in use: found, and its context made. One a process and device; never ended. */
+typedef struct td_cuda {
+    td_device device;
+    char name[256]; /* "NVIDIA H200" */
+    int sm;         /* compute capability, 90 for 9.0 */
+    int multiprocessors;
+    size_t memory;       /* bytes, all of it */
+    cudaStream_t stream; /* the compute stream */
+} td_cuda;
+
+/* Whether a device can be used; finds out and makes its context when it is asked first. TD_E_DEVICE
+ * with what is missing. */
+td_status td_cuda_open(td_device device);
+
+/* The GPU of a device, which becomes the calling thread's current one. Fatal where it cannot be
+ * used: td_device_parse has said so before. */
+td_cuda *td_cuda_of(td_device device);
+
+/* The same for the device of a tensor; returns its compute stream. How every kernel begins. */
+cudaStream_t td_cuda_stream(const td_tensor *t);
+
+/* How every kernel ends: a launch that was refused is fatal, named with the operation. What goes
+ * wrong while it runs is found by the next call that waits. */
+void td_cuda_launched(const char *operation);
+
+/* Fatal, with CUDA's name for the error, unless it is cudaSuccess. */
+void td_cuda_must(cudaError_t error, const char *operation);
+
+/* Whether a call went well whose failure is dealt with otherwise. CUDA forgets the failure, which
+ * it would show to the next td_cuda_launched of the thread. */
+bool td_cuda_tried(cudaError_t error);
+
+/* Waits for all that is on the compute stream. */
+void td_cuda_wait(td_cuda *gpu, const char *operation);
+
+/* Brings a few bytes (up to TD_CUDA_FETCH_MAX) from the device to the host: waits for them. */
+enum { TD_CUDA_FETCH_MAX = 256 };
+void td_cuda_fetch(td_device device, void *host, const void *memory, size_t bytes,
+                   const char *operation);
+
+/* memory.c: persistent memory, as tensor/backend.h says. */
+void *td_cuda_take(td_device device, size_t bytes);
+void td_cuda_give(td_device device, void *memory);
+
+void td_cuda_release_kept(td_device device); /* what was given back and is kept for the next one */
+
+/* stretch.c: step memory, as tensor/backend.h says. */
+void *td_cuda_reserve(td_device device, size_t *bytes);
+size_t td_cuda_commit(td_device device, void *stretch, size_t bytes);
+void td_cuda_release(td_device device, void *stretch);
+
+/* transfer.c: bytes between host and devices, in the order of the compute streams. */
+void td_cuda_upload(td_device device, void *memory, const void *host, size_t bytes);
+void td_cuda_download(td_device device, void *host, const void *memory, size_t bytes);
+void td_cuda_move(td_device to, void *memory, td_device from, const void *source, size_t bytes);
+
+/* walk.c: how a kernel goes over several tensors of one shape: dimensions sorted by the strides of
+ * the first tensor (fastest last), neighbours joined where all tensors allow it. */
+td_cuda_walk td_cuda_walk_of(int operands, const td_tensor *const *tensors);
+
+/* numbers.c: host numbers that the next launch of this device reads (optimizer slices): a copy in
+ * its memory, good until the next call. The host's may change at once. */
+const void *td_cuda_numbers(td_device device, const void *host, size_t bytes);
+
+/* streams.c */
+extern const td_streams td_cuda_streams;
+
+/* kernels_cuda.c */
+const td_kernels *td_cuda_kernels(void);
+
+#endif

@@ -1,0 +1,327 @@
+/* Convolutions by cuDNN: each shape's plan is chosen when the shape is met first, and kept. */
+#include "tensor/cuda/cuda.h"
+#include "tensor/cuda/cudnn_plan.h"
+#include "tensor/cuda/library.h"
+#include "tensor/plan_cache.h"
+#include "tensor/cuda/vendor.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* The memory that a plan runs on: cuDNN wants it as a descriptor, which is worth keeping, because a
+ * step has the same addresses as the one before. */
+typedef struct pack {
+    const void *pointers[5]; /* x, w, y, bias, workspace */
+    cudnnBackendDescriptor_t descriptor;
+} pack;
+enum { PACKS = 8 };
+
+typedef struct entry {
+    td_cuda_conv conv;
+    bool tuned;
+    td_cudnn_plan plan; /* none: cuDNN has none for this */
+    bool proven;        /* it has run */
+    bool kept;          /* on disk: from its first run on */
+    pack packs[PACKS];
+    int next_pack; /* to be replaced */
+    struct entry *next;
+} entry;
+
+enum { BUCKETS = 256 };
+static struct gpu {
+    pthread_mutex_t lock;
+    bool opened;
+    const td_cudnn *lib; /* NULL: there is no cuDNN */
+    cudnnHandle_t handle;
+    entry *entries[BUCKETS];
+} gpus[TD_MAX_DEVICES];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void make_locks(void)
+{
+    for (int i = 0; i < TD_MAX_DEVICES; i++) {
+        pthread_mutex_init(&gpus[i].lock, NULL);
+    }
+}
+
+static void must(const td_cudnn *lib, cudnnStatus_t status, const char *operation)
+{
+    if (status != CUDNN_STATUS_SUCCESS) {
+        char detail[256] = "";
+        lib->cudnnGetLastErrorString(detail, sizeof detail);
+        td_fatal(TD_NOWHERE, "cuda: %s: cuDNN failed: %s %s", operation,
+                 lib->cudnnGetErrorString(status), detail);
+    }
+}
+
+/* Under the GPU's lock. Without cuDNN, own kernels do all: slowly, which is said once. */
+static void open_gpu(struct gpu *g, td_cuda *gpu)
+{
+    g->opened = true;
+    g->lib = td_cudnn_open();
+    if (g->lib == NULL) {
+        td_vendor_notice("convolutions run on slow kernels of tandem's own: %s", td_last_error());
+        return;
+    }
+    must(g->lib, g->lib->cudnnCreate(&g->handle), "opening cuDNN");
+    must(g->lib, g->lib->cudnnSetStream(g->handle, gpu->stream), "opening cuDNN");
+    char owner[384];
+    snprintf(owner, sizeof owner, "%s, sm_%d, cuDNN %zu", gpu->name, gpu->sm,
+             g->lib->cudnnGetVersion());
+    td_vendor_plans_open(gpu->device, owner);
+}
+
+/* ---- running ---- */
+
+static pack *pack_of(const td_cudnn *lib, entry *e, const void *const pointers[5])
+{
+    for (int i = 0; i < PACKS; i++) {
+        if (e->packs[i].descriptor != NULL &&
+            memcmp(e->packs[i].pointers, pointers, sizeof e->packs[i].pointers) == 0) {
+            return &e->packs[i];
+        }
+    }
+    pack *p = &e->packs[e->next_pack];
+    e->next_pack = (e->next_pack + 1) % PACKS;
+    if (p->descriptor != NULL) {
+        lib->cudnnBackendDestroyDescriptor(p->descriptor);
+    }
+    td_cudnn_build b = { .lib = lib };
+    int64_t names[4] = { TD_CUDNN_X, TD_CUDNN_W, TD_CUDNN_Y, TD_CUDNN_BIAS };
+    int64_t count = e->conv.bias ? 4 : 3;
+    cudnnBackendDescriptor_t d = td_cudnn_make(&b, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    td_cudnn_set(&b, d, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count,
+                 pointers);
+    td_cudnn_set(&b, d, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, names);
+    td_cudnn_set(&b, d, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &pointers[4]);
+    td_cudnn_finish(&b, d, "a plan's memory");
+    TD_REQUIRE(b.status == CUDNN_STATUS_SUCCESS, TD_NOWHERE, "cuda: conv2d: cuDNN: %s", b.message);
+    memcpy(p->pointers, pointers, sizeof p->pointers);
+    p->descriptor = d; /* no longer b's */
+    return p;
+}
+
+static void drop_packs(const td_cudnn *lib, entry *e)
+{
+    for (int i = 0; i < PACKS; i++) {
+        if (e->packs[i].descriptor != NULL) {
+            lib->cudnnBackendDestroyDescriptor(e->packs[i].descriptor);
+        }
+        e->packs[i] = (pack){ .descriptor = NULL };
+    }
+}
+
+/* memory: x, w, y, bias. */
+static cudnnStatus_t run(const struct gpu *g, td_device device, entry *e, const void *const *memory)
+{
+    void *scratch;
+    void *workspace = td_vendor_workspace(device, (size_t)e->plan.workspace, &scratch);
+    const void *pointers[5] = { memory[0], memory[1], memory[2], memory[3], workspace };
+    const pack *p = pack_of(g->lib, e, pointers);
+    cudnnStatus_t status = g->lib->cudnnBackendExecute(g->handle, e->plan.plan, p->descriptor);
+    td_scratch_free(device, scratch);
+    return status;
+}
+
+/* ---- choosing ---- */
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+enum { NEVER = 1 << 30 }; /* seconds */
+
+/* The least of several runs; NEVER where the plan does not run. */
+static double time_plan(const struct gpu *g, td_cuda *gpu, entry *e, const void *const *memory)
+{
+    enum { RUNS = 5, REPEATS = 4 };
+    double best = NEVER;
+    for (int i = 0; i <= RUNS; i++) {
+        td_cuda_wait(gpu, "autotuning");
+        double start = seconds();
+        for (int k = 0; k < REPEATS; k++) {
+            if (run(g, gpu->device, e, memory) != CUDNN_STATUS_SUCCESS) {
+                (void)td_cuda_tried(cudaPeekAtLastError());
+                return NEVER;
+            }
+        }
+        td_cuda_wait(gpu, "autotuning");
+        double taken = seconds() - start;
+        best = i > 0 && taken < best ? taken : best; /* the first run warms up */
+    }
+    return best;
+}
+
+/* The fastest plan; none if no one runs. The others are ended. */
+static td_cudnn_plan tune(const struct gpu *g, td_cuda *gpu, const entry *like,
+                          const void *const *memory, td_cudnn_plan *plans, int count)
+{
+    int best = -1;
+    double least = NEVER;
+    for (int i = 0; i < count; i++) {
+        entry trial = { .conv = like->conv, .plan = plans[i] };
+        double taken = time_plan(g, gpu, &trial, memory);
+        drop_packs(g->lib, &trial);
+        if (taken < least) {
+            least = taken;
+            best = i;
+        }
+    }
+    td_cudnn_plan chosen = best >= 0 ? plans[best] : (td_cudnn_plan){ .plan = NULL };
+    for (int i = 0; i < count; i++) {
+        if (i != best) {
+            td_cudnn_plan_end(g->lib, &plans[i]);
+        }
+    }
+    return chosen;
+}
+
+static void choose(const struct gpu *g, td_cuda *gpu, entry *e, const void *const *memory)
+{
+    enum { TUNED = 10 };
+    td_cudnn_target target = { .lib = g->lib, .handle = g->handle };
+    char key[TD_PLAN_KEY_MAX];
+    td_cudnn_plan_key(&e->conv, e->tuned, key);
+    size_t bytes;
+    char *text = td_vendor_plan_get(gpu->device, key, &bytes);
+    e->kept = text != NULL && td_cudnn_plan_read(&target, text, bytes, &e->plan);
+    free(text);
+    if (e->kept) {
+        return;
+    }
+    td_cudnn_plan plans[TUNED];
+    int count = td_cudnn_candidates(&target, &e->conv, e->tuned ? TUNED : 1, plans);
+    if (count > 0) {
+        e->plan = e->tuned ? tune(g, gpu, e, memory, plans, count) : plans[0];
+    }
+    if (count > 0 && e->plan.plan == NULL) {
+        td_vendor_notice("own kernels do what cuDNN's plans fail at: %s", key);
+    }
+}
+
+/* ---- the first run ---- */
+
+static void keep(const struct gpu *g, td_device device, entry *e)
+{
+    char key[TD_PLAN_KEY_MAX];
+    td_cudnn_plan_key(&e->conv, e->tuned, key);
+    size_t bytes;
+    char *text = td_cudnn_plan_write(g->lib, &e->plan, &bytes);
+    if (text != NULL) {
+        td_vendor_plan_put(device, key, text, bytes);
+        free(text);
+    }
+    e->kept = true;
+}
+
+/* A plan that could be made and does not run: there is none in this run, and the
+ * next one chooses anew. */
+static void give_up(const struct gpu *g, td_device device, entry *e, cudnnStatus_t status)
+{
+    char key[TD_PLAN_KEY_MAX], detail[256] = "";
+    td_cudnn_plan_key(&e->conv, e->tuned, key);
+    g->lib->cudnnGetLastErrorString(detail, sizeof detail);
+    td_vendor_notice("own kernels do what cuDNN's plan fails at: %s: %s %s", key,
+                     g->lib->cudnnGetErrorString(status), detail);
+    (void)td_cuda_tried(cudaPeekAtLastError());
+    td_vendor_plan_remove(device, key);
+    drop_packs(g->lib, e);
+    td_cudnn_plan_end(g->lib, &e->plan);
+    e->plan = (td_cudnn_plan){ .plan = NULL };
+}
+
+/* Returns whether the pass is done. A plan that has run before and fails now is fatal: that is no
+ * question of what cuDNN can do. */
+static bool attempt(const struct gpu *g, td_device device, entry *e, const void *const *memory)
+{
+    cudnnStatus_t status = run(g, device, e, memory);
+    if (e->proven) {
+        must(g->lib, status, "conv2d");
+        return true;
+    }
+    if (status != CUDNN_STATUS_SUCCESS) {
+        give_up(g, device, e, status);
+        return false;
+    }
+    e->proven = true;
+    if (!e->kept) {
+        keep(g, device, e);
+    }
+    return true;
+}
+
+/* ---- the table of plans ---- */
+
+static bool same_conv(const td_cuda_conv *a, const td_cuda_conv *b)
+{
+    return a->pass == b->pass && a->dtype == b->dtype && a->tf32 == b->tf32 && a->bias == b->bias &&
+           a->n == b->n && a->ic == b->ic && a->ih == b->ih && a->iw == b->iw && a->oc == b->oc &&
+           a->oh == b->oh && a->ow == b->ow && a->kh == b->kh && a->kw == b->kw &&
+           memcmp(a->stride, b->stride, sizeof a->stride) == 0 &&
+           memcmp(a->pad, b->pad, sizeof a->pad) == 0 &&
+           memcmp(a->dilation, b->dilation, sizeof a->dilation) == 0 && a->groups == b->groups;
+}
+
+static unsigned bucket_of(const td_cuda_conv *c)
+{
+    uint64_t h = (uint64_t)c->pass * 4 + (uint64_t)c->dtype;
+    const int64_t numbers[] = { c->n,  c->ic, c->ih,        c->iw,    c->oc,
+                                c->kh, c->kw, c->stride[0], c->groups };
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        h = (h ^ (uint64_t)numbers[i]) * 0x9e3779b97f4a7c15u;
+    }
+    return (unsigned)(h >> 56);
+}
+
+/* Under the GPU's lock. */
+static entry *entry_of(struct gpu *g, td_cuda *gpu, const td_cuda_conv *conv,
+                       const void *const *memory)
+{
+    bool tuned = td_autotune();
+    entry **bucket = &g->entries[bucket_of(conv) % BUCKETS];
+    for (entry *e = *bucket; e != NULL; e = e->next) {
+        if (e->tuned == tuned && same_conv(&e->conv, conv)) {
+            return e;
+        }
+    }
+    entry *e = calloc(1, sizeof *e);
+    TD_REQUIRE(e != NULL, TD_NOWHERE, "out of memory for a plan of cuDNN's");
+    e->conv = *conv;
+    e->tuned = tuned;
+    choose(g, gpu, e, memory);
+    e->next = *bucket;
+    *bucket = e;
+    return e;
+}
+
+static bool fits_int(int64_t value)
+{
+    return value > 0 && value <= INT32_MAX;
+}
+
+bool td_cuda_vendor_conv(td_device device, const td_cuda_conv *conv, void *x, void *w, void *y,
+                         const void *bias)
+{
+    if (!fits_int(conv->n * conv->ic * conv->ih * conv->iw) ||
+        !fits_int(conv->n * conv->oc * conv->oh * conv->ow)) {
+        return false; /* empty, or more than cuDNN's engines count to */
+    }
+    td_cuda *gpu = td_cuda_of(device);
+    pthread_once(&once, make_locks);
+    struct gpu *g = &gpus[device.index];
+    pthread_mutex_lock(&g->lock);
+    if (!g->opened) {
+        open_gpu(g, gpu);
+    }
+    const void *memory[4] = { x, w, y, bias };
+    entry *e = g->lib != NULL ? entry_of(g, gpu, conv, memory) : NULL;
+    bool done = e != NULL && e->plan.plan != NULL && attempt(g, device, e, memory);
+    pthread_mutex_unlock(&g->lock);
+    return done;
+}

@@ -1,0 +1,39 @@
+/* For .cu files: what a kernel needs to be compiled by nvcc, or by g++ for the emulated device
+ * (tests/emulate/), which runs it on the CPU.
+ *
+ * Conventions that make both work: kernels are started by TD_LAUNCH alone; __shared__ arrays have a
+ * fixed size; every thread of a block reaches each __syncthreads() or has returned; no part of the
+ * C++ library; no atomics on floats (sums must have one order). */
+#ifndef TD_TENSOR_CUDA_KERNEL_CUH
+#define TD_TENSOR_CUDA_KERNEL_CUH
+
+#include <stdint.h>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+/* TD_LAUNCH((fill<float>), blocks, threads, stream, arguments...): the name in parentheses; blocks
+ * and threads are numbers or dim3. */
+#define TD_UNPARENTHESISED(...) __VA_ARGS__
+#ifdef __CUDACC__
+#define TD_LAUNCH(kernel, blocks, threads, stream, ...)                                            \
+    TD_UNPARENTHESISED kernel<<<blocks, threads, 0, stream>>>(__VA_ARGS__)
+#else
+#define TD_LAUNCH(kernel, blocks, threads, stream, ...)                                            \
+    td_emulate_launch(TD_UNPARENTHESISED kernel, blocks, threads, stream, __VA_ARGS__)
+#endif
+
+/* Blocks for n elements, one a thread: at most `most`, and kernels walk on by gridDim * blockDim.
+ */
+static inline unsigned td_blocks(int64_t n, int threads, unsigned most)
+{
+    int64_t blocks = (n + threads - 1) / threads;
+    return blocks < 1 ? 1 : blocks < most ? (unsigned)blocks : most;
+}
+
+/* The first element of a thread, and how far it is to its next, in a walk over n of them. */
+#define TD_WALK_BEGIN ((int64_t)blockIdx.x * blockDim.x + threadIdx.x)
+#define TD_WALK_STEP ((int64_t)gridDim.x * blockDim.x)
+
+#endif

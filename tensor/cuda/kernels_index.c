@@ -1,0 +1,97 @@
+/* Kernels that find, check or follow indices. */
+#include "tensor/cuda/cuda.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/launch_index.h"
+#include "tensor/staged.h"
+
+void td_cuda_argmax(td_tensor *index, const td_tensor *x, int dim)
+{
+    if (td_numel(index) == 0) {
+        return;
+    }
+    td_tensor rest = *x;
+    rest.shape[dim] = 1;
+    td_cuda_launch_argmax(td_ptr(index), td_ptr(x), x->dtype, x->shape[dim], x->stride[dim],
+                          td_cuda_walk_of(2, (const td_tensor *[]){ index, &rest }),
+                          td_cuda_stream(x));
+    td_cuda_launched("argmax");
+}
+
+void td_cuda_argmax_grad(td_tensor *dx, const td_tensor *dy, const td_tensor *index, int dim,
+                         bool accumulate)
+{
+    if (!accumulate) {
+        td_cuda_fill(dx, 0.0);
+    }
+    if (td_numel(dy) == 0) {
+        return;
+    }
+    td_tensor rest = *dx;
+    rest.shape[dim] = 1;
+    td_cuda_launch_argmax_grad(td_ptr(dx), dx->dtype, td_ptr(dy), td_ptr(index), dx->stride[dim],
+                               td_cuda_walk_of(3, (const td_tensor *[]){ dy, index, &rest }),
+                               td_cuda_stream(dx));
+    td_cuda_launched("argmax_grad");
+}
+
+void td_cuda_embedding(td_tensor *y, const td_tensor *table, const td_tensor *index)
+{
+    if (td_numel(y) == 0) {
+        return;
+    }
+    td_staged sy, stable, sindex;
+    const int64_t *rows = td_stage_in(&sindex, index, TD_ROW_MAJOR);
+    const void *from = td_stage_in(&stable, table, TD_ROW_MAJOR);
+    void *to = td_stage_out(&sy, y, TD_ROW_MAJOR, false);
+    td_cuda_launch_embedding(to, from, (int)td_dtype_size(table->dtype), rows, td_numel(index),
+                             table->shape[1], td_cuda_stream(y));
+    td_cuda_launched("embedding");
+    td_stage_end(&sy);
+    td_stage_end(&stable);
+    td_stage_end(&sindex);
+}
+
+void td_cuda_embedding_grad(td_tensor *dtable, const td_tensor *dy, const td_tensor *index,
+                            bool accumulate)
+{
+    td_staged sdtable, sdy, sindex;
+    const int64_t *rows = td_stage_in(&sindex, index, TD_ROW_MAJOR);
+    const void *from = td_stage_in(&sdy, dy, TD_ROW_MAJOR);
+    void *to = td_stage_out(&sdtable, dtable, TD_ROW_MAJOR, accumulate);
+    if (!accumulate) {
+        td_cuda_fill(sdtable.tensor, 0.0);
+    }
+    if (td_numel(dy) > 0) {
+        td_cuda_launch_embedding_grad(to, dtable->dtype, from, rows, td_numel(index),
+                                      dtable->shape[1], td_cuda_stream(dtable));
+        td_cuda_launched("embedding_grad");
+    }
+    td_stage_end(&sdtable);
+    td_stage_end(&sdy);
+    td_stage_end(&sindex);
+}
+
+bool td_cuda_indices_in_range(const td_tensor *index, int64_t limit, int64_t *bad)
+{
+    int64_t count = td_numel(index), found[TD_CUDA_RANGE_BLOCKS];
+    if (count == 0) {
+        return true;
+    }
+    _Static_assert(sizeof found <= TD_CUDA_FETCH_MAX, "brought in one go");
+    td_device device = td_device_of(index);
+    td_staged sindex;
+    const int64_t *values = td_stage_in(&sindex, index, TD_ROW_MAJOR);
+    int64_t *first = td_scratch(device, sizeof found), least = count;
+    td_cuda_launch_find_outside(first, values, count, limit, td_cuda_stream(index));
+    td_cuda_launched("indices_in_range");
+    td_cuda_fetch(device, found, first, sizeof found, "indices_in_range");
+    for (int b = 0; b < TD_CUDA_RANGE_BLOCKS; b++) {
+        least = found[b] < least ? found[b] : least;
+    }
+    if (least < count) {
+        td_cuda_fetch(device, bad, values + least, sizeof *bad, "indices_in_range");
+    }
+    td_scratch_free(device, first);
+    td_stage_end(&sindex);
+    return least == count;
+}

@@ -1,0 +1,376 @@
+/* Convolutions and matrix products: from tensors to products.h. What the vendors' libraries refuse
+ * goes to own kernels, which take everything. */
+#include "tensor/cuda/cuda.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/products.h"
+#include "tensor/staged.h"
+#include "tensor/storage.h"
+
+/* ---- operands and results ---- */
+
+/* What two factors are multiplied in: 16 bits if one of them has no more, unless they are of two
+ * kinds. */
+static td_dtype factor_dtype(td_dtype a, td_dtype b)
+{
+    if (a == TD_F64) {
+        return TD_F64;
+    }
+    if (td_is_half(a) && td_is_half(b) && a != b) {
+        return TD_F32;
+    }
+    return td_is_half(a) ? a : b;
+}
+
+/* cuDNN's plans expect every tensor at a multiple of 16 bytes; so does cuBLASLt a bias. */
+static bool is_aligned(const td_tensor *t)
+{
+    return (uintptr_t)td_ptr(t) % 16 == 0;
+}
+
+/* To read t dense, aligned and of a dtype. */
+static void *operand(td_staged *staged, const td_tensor *t, td_layout layout, td_dtype dtype)
+{
+    if (t != NULL && !is_aligned(t)) {
+        return td_stage_copy(staged, t, layout, dtype);
+    }
+    const void *memory = td_stage_in_as(staged, t, layout, dtype);
+    return (void *)(uintptr_t)memory; /* products.h writes to what the pass makes only */
+}
+
+/* Where a library writes: t itself, or scratch memory that is converted or added afterwards. */
+typedef struct result {
+    td_tensor *t, made;
+    td_storage storage;
+    void *scratch; /* NULL: t itself */
+    bool accumulate;
+} result;
+
+static void *begin_result(result *r, td_tensor *t, td_layout layout, td_dtype dtype,
+                          bool accumulate)
+{
+    *r = (result){ .t = t, .accumulate = accumulate };
+    if (!accumulate && t->dtype == dtype && td_is_layout(t, layout) && is_aligned(t)) {
+        return td_ptr(t);
+    }
+    td_device device = td_device_of(t);
+    r->scratch = td_scratch(device, (size_t)td_numel(t) * td_dtype_size(dtype));
+    td_wrap(&r->made, &r->storage, r->scratch, td_shape_of(t), dtype, layout, device);
+    return r->scratch;
+}
+
+/* done: something has been written; otherwise the memory is only given back. */
+static void end_result(result *r, bool done)
+{
+    if (r->scratch == NULL) {
+        return;
+    }
+    td_device device = td_device_of(r->t);
+    const td_kernels *kernels = td_cuda_kernels();
+    if (done && !r->accumulate) {
+        kernels->copy(r->t, &r->made);
+    } else if (done) {
+        td_staged same;
+        td_stage_in_as(&same, &r->made, TD_ROW_MAJOR, r->t->dtype);
+        kernels->axpy(r->t, 1.0, same.tensor);
+        td_stage_end(&same);
+    }
+    td_scratch_free(device, r->scratch);
+}
+
+/* ---- convolutions ---- */
+
+static td_cuda_conv describe(td_cuda_conv_pass pass, const td_tensor *x, const td_tensor *w,
+                             const td_tensor *y, const td_conv2d_params *p)
+{
+    const td_tensor *images = pass == TD_CUDA_CONV_BACKWARD_DATA ? y : x;
+    const td_tensor *other = pass == TD_CUDA_CONV_BACKWARD_WEIGHTS ? y : w;
+    td_cuda_conv c = {
+        .pass = pass,
+        .dtype = factor_dtype(images->dtype, other->dtype),
+        .n = x->shape[0],
+        .ic = x->shape[1],
+        .ih = x->shape[2],
+        .iw = x->shape[3],
+        .oc = y->shape[1],
+        .oh = y->shape[2],
+        .ow = y->shape[3],
+        .kh = (int)w->shape[2],
+        .kw = (int)w->shape[3],
+        .groups = p->groups,
+    };
+    c.tf32 = c.dtype == TD_F32 && p->math.precision == TD_PRECISION_TF32;
+    for (int i = 0; i < 2; i++) {
+        c.stride[i] = p->stride[i];
+        c.pad[i] = p->pad[i];
+        c.dilation[i] = p->dilation[i];
+    }
+    return c;
+}
+
+/* y += bias, for the time that cuDNN has no plan that does both. */
+static void add_bias(td_tensor *y, const td_tensor *bias)
+{
+    td_staged staged;
+    td_stage_in_as(&staged, bias, TD_ROW_MAJOR, y->dtype);
+    td_tensor wide = *staged.tensor;
+    wide.ndim = y->ndim;
+    for (int i = 0; i < y->ndim; i++) {
+        wide.shape[i] = y->shape[i];
+        wide.stride[i] = i == 1 ? 1 : 0;
+    }
+    td_cuda_kernels()->binary(TD_BINARY_ADD, y, y, &wide);
+    td_stage_end(&staged);
+}
+
+static bool forward(td_tensor *y, const td_tensor *x, const td_tensor *w, const td_tensor *bias,
+                    const td_conv2d_params *params)
+{
+    td_cuda_conv conv = describe(TD_CUDA_CONV_FORWARD, x, w, y, params);
+    if (conv.dtype == TD_F64) {
+        return false;
+    }
+    td_device device = td_device_of(y);
+    td_staged sx, sw, sb;
+    result sy;
+    void *from = operand(&sx, x, TD_IMAGE, conv.dtype);
+    void *filter = operand(&sw, w, TD_FILTER, conv.dtype);
+    void *shift = operand(&sb, bias, TD_ROW_MAJOR, TD_F32);
+    void *to = begin_result(&sy, y, TD_IMAGE, conv.dtype, false);
+    conv.bias = bias != NULL;
+    bool done = td_cuda_vendor_conv(device, &conv, from, filter, to, shift), apart = false;
+    if (!done && bias != NULL) {
+        conv.bias = false;
+        done = apart = td_cuda_vendor_conv(device, &conv, from, filter, to, NULL);
+    }
+    end_result(&sy, done);
+    td_stage_end(&sb);
+    td_stage_end(&sw);
+    td_stage_end(&sx);
+    if (apart) {
+        add_bias(y, bias);
+    }
+    return done;
+}
+
+void td_cuda_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const td_tensor *bias,
+                    const td_conv2d_params *params, td_tensor *stats)
+{
+    if (!forward(y, x, w, bias, params)) {
+        td_cuda_conv2d_own(y, x, w, bias, params);
+    }
+    if (stats != NULL) {
+        td_cuda_channel_stats(stats, y);
+    }
+}
+
+void td_cuda_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tensor *w,
+                               const td_conv2d_params *params, bool accumulate)
+{
+    td_cuda_conv conv = describe(TD_CUDA_CONV_BACKWARD_DATA, dx, w, dy, params);
+    bool done = false;
+    if (conv.dtype != TD_F64) {
+        td_staged sdy, sw;
+        result sdx;
+        void *from = operand(&sdy, dy, TD_IMAGE, conv.dtype);
+        void *filter = operand(&sw, w, TD_FILTER, conv.dtype);
+        void *to = begin_result(&sdx, dx, TD_IMAGE, conv.dtype, accumulate);
+        done = td_cuda_vendor_conv(td_device_of(dx), &conv, to, filter, from, NULL);
+        end_result(&sdx, done);
+        td_stage_end(&sw);
+        td_stage_end(&sdy);
+    }
+    if (!done) {
+        td_cuda_conv2d_grad_input_own(dx, dy, w, params, accumulate);
+    }
+}
+
+void td_cuda_conv2d_grad_weight(td_tensor *dw, const td_tensor *dy, const td_tensor *x,
+                                const td_conv2d_params *params, bool accumulate)
+{
+    td_cuda_conv conv = describe(TD_CUDA_CONV_BACKWARD_WEIGHTS, x, dw, dy, params);
+    bool done = false;
+    if (conv.dtype != TD_F64) {
+        td_staged sdy, sx;
+        result sdw; /* 16-bit images give 16-bit gradients, which are converted */
+        void *from = operand(&sdy, dy, TD_IMAGE, conv.dtype);
+        void *input = operand(&sx, x, TD_IMAGE, conv.dtype);
+        void *to = begin_result(&sdw, dw, TD_FILTER, conv.dtype, accumulate);
+        done = td_cuda_vendor_conv(td_device_of(dw), &conv, input, to, from, NULL);
+        end_result(&sdw, done);
+        td_stage_end(&sx);
+        td_stage_end(&sdy);
+    }
+    if (!done) {
+        td_cuda_conv2d_grad_weight_own(dw, dy, x, params, accumulate);
+    }
+}
+
+/* ---- matrix products ---- */
+
+/* A matrix as cuBLASLt takes it: one of its two strides is 1, the other at least as large as a row.
+ * (A dimension of size 1 has no stride that matters.) */
+typedef struct matrix {
+    bool transposed;
+    int64_t ld;
+} matrix;
+
+static bool as_matrix(const td_tensor *t, matrix *m)
+{
+    int row = t->ndim - 2, column = t->ndim - 1;
+    int64_t rows = t->shape[row], columns = t->shape[column];
+    int64_t by_row = rows > 1 ? t->stride[row] : columns;
+    int64_t by_column = columns > 1 ? t->stride[column] : 1;
+    if (by_column == 1 && by_row >= columns) {
+        *m = (matrix){ .ld = by_row };
+        return true;
+    }
+    by_row = rows > 1 ? t->stride[row] : 1;
+    by_column = columns > 1 ? t->stride[column] : rows;
+    *m = (matrix){ .transposed = true, .ld = by_column };
+    return by_row == 1 && by_column >= rows;
+}
+
+/* A factor of a dtype that as_matrix takes: t itself or a copy. */
+static const td_tensor *factor(td_staged *staged, const td_tensor *t, td_dtype dtype, matrix *m)
+{
+    *staged = (td_staged){ .scratch = NULL };
+    if (t->dtype == dtype && as_matrix(t, m)) {
+        return t;
+    }
+    if (t->dtype == dtype) {
+        td_stage_copy(staged, t, TD_ROW_MAJOR, dtype);
+    } else {
+        td_stage_in_as(staged, t, TD_ROW_MAJOR, dtype);
+    }
+    (void)as_matrix(staged->tensor, m);
+    return staged->tensor;
+}
+
+/* The places of one batch in a, b and c; and the innermost batch dimension, whose batches are one
+ * call. */
+typedef struct batches {
+    const td_tensor *t[3]; /* c, a, b */
+    int dims;              /* of batches, the innermost left out */
+    int64_t index[TD_MAX_DIMS];
+    int64_t offset[3];
+} batches;
+
+static bool next_batch(batches *at)
+{
+    for (int d = at->dims - 1; d >= 0; d--) {
+        at->index[d]++;
+        bool more = at->index[d] < at->t[0]->shape[d];
+        for (int i = 0; i < 3; i++) {
+            at->offset[i] += more ? at->t[i]->stride[d] : -(at->index[d] - 1) * at->t[i]->stride[d];
+        }
+        if (more) {
+            return true;
+        }
+        at->index[d] = 0;
+    }
+    return false;
+}
+
+static void *element(const td_tensor *t, int64_t offset)
+{
+    return (char *)td_ptr(t) + offset * (int64_t)td_dtype_size(t->dtype);
+}
+
+/* Whether the matrices of all calls lie at multiples of 16 bytes: one choice of cuBLASLt's must do
+ * for all of them. */
+static bool all_aligned(const batches *at)
+{
+    for (int i = 0; i < 3; i++) {
+        const td_tensor *t = at->t[i];
+        if (!is_aligned(t)) {
+            return false;
+        }
+        for (int d = 0; d < at->dims; d++) {
+            int64_t bytes = t->stride[d] * (int64_t)td_dtype_size(t->dtype);
+            if (t->shape[d] > 1 && bytes % 16 != 0) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* The rows of all batches are one matrix if they share their right side: a Linear layer. */
+static void join_rows(td_cuda_product *p)
+{
+    if (p->batch > 1 && p->b_batch == 0 && !p->a_t && p->a_batch == p->m * p->a_ld &&
+        p->c_batch == p->m * p->c_ld) {
+        p->m *= p->batch;
+        p->batch = 1;
+    }
+}
+
+static bool multiply(td_tensor *c, const td_tensor *a, const td_tensor *b, const void *bias,
+                     td_cuda_product p)
+{
+    int inner = c->ndim - 3;
+    p.batch = 1;
+    if (inner >= 0) {
+        p.batch = c->shape[inner];
+        p.c_batch = c->stride[inner];
+        p.a_batch = a->stride[inner];
+        p.b_batch = b->stride[inner];
+    }
+    join_rows(&p);
+    batches at = { .t = { c, a, b }, .dims = inner > 0 ? inner : 0 };
+    p.aligned = all_aligned(&at);
+    bool first = true, done;
+    do {
+        done = td_cuda_vendor_matmul(td_device_of(c), &p, element(c, at.offset[0]),
+                                     element(a, at.offset[1]), element(b, at.offset[2]), bias);
+        /* Own kernels can begin anew, unless they would add to c a second time. */
+        TD_REQUIRE(done || first || !p.accumulate, TD_NOWHERE,
+                   "cuda: matmul: cuBLASLt takes only a part of %s", td_describe(c));
+        first = false;
+    } while (done && next_batch(&at));
+    return done;
+}
+
+static bool is_row_major(const td_tensor *c, matrix *m)
+{
+    return as_matrix(c, m) && !m->transposed;
+}
+
+void td_cuda_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const td_tensor *bias,
+                    bool accumulate, td_math math)
+{
+    td_dtype dtype = factor_dtype(a->dtype, b->dtype);
+    td_dtype c_dtype = c->dtype == dtype || dtype == TD_F64 ? dtype : TD_F32;
+    td_staged sc = { .scratch = NULL }, sa, sb, shift;
+    matrix ma, mb, mc;
+    td_tensor *to = c;
+    if (c->dtype != c_dtype || !is_row_major(c, &mc)) {
+        td_stage_out_as(&sc, c, TD_ROW_MAJOR, c_dtype, accumulate);
+        to = sc.tensor;
+        (void)as_matrix(to, &mc);
+    }
+    const td_tensor *left = factor(&sa, a, dtype, &ma), *right = factor(&sb, b, dtype, &mb);
+    const void *add = operand(&shift, bias, TD_ROW_MAJOR, c_dtype);
+    td_cuda_product product = {
+        .m = c->shape[c->ndim - 2],
+        .n = c->shape[c->ndim - 1],
+        .k = a->shape[a->ndim - 1],
+        .a_ld = ma.ld,
+        .b_ld = mb.ld,
+        .c_ld = mc.ld,
+        .a_t = ma.transposed,
+        .b_t = mb.transposed,
+        .ab_dtype = dtype,
+        .c_dtype = c_dtype,
+        .tf32 = dtype == TD_F32 && math.precision == TD_PRECISION_TF32,
+        .accumulate = accumulate,
+    };
+    bool done = td_numel(c) > 0 && multiply(to, left, right, add, product);
+    if (!done) {
+        td_cuda_matmul_own(to, left, right, bias, accumulate);
+    }
+    td_stage_end(&shift);
+    td_stage_end(&sb);
+    td_stage_end(&sa);
+    td_stage_end(&sc);
+}

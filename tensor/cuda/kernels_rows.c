@@ -1,0 +1,153 @@
+/* Layer normalisation, softmax, cross-entropy. */
+#include "tensor/cuda/cuda.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/launch_rows.h"
+#include "tensor/staged.h"
+
+void td_cuda_layer_norm(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const td_tensor *x,
+                        const td_tensor *weight, const td_tensor *bias, double eps)
+{
+    if (td_numel(x) == 0) {
+        return;
+    }
+    td_staged sy, sx, sw, sb;
+    const void *from = td_stage_in(&sx, x, TD_ROW_MAJOR);
+    const void *scale = td_stage_in(&sw, weight, TD_ROW_MAJOR);
+    const void *shift = td_stage_in(&sb, bias, TD_ROW_MAJOR);
+    void *to = td_stage_out(&sy, y, TD_ROW_MAJOR, false);
+    td_cuda_launch_layer_norm(x->dtype, td_numel(mean), x->shape[x->ndim - 1], to, td_ptr(mean),
+                              td_ptr(inv_std), from, scale, shift, eps, td_cuda_stream(x));
+    td_cuda_launched("layer_norm");
+    td_stage_end(&sy);
+    td_stage_end(&sb);
+    td_stage_end(&sw);
+    td_stage_end(&sx);
+}
+
+static td_cuda_channel channel_of(const td_tensor *t)
+{
+    return t ? (td_cuda_channel){ td_ptr(t), t->stride[0], t->dtype == TD_F64 }
+             : (td_cuda_channel){ NULL, 0, false };
+}
+
+void td_cuda_layer_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
+                             const td_tensor *dy, const td_tensor *x, const td_tensor *weight,
+                             const td_tensor *mean, const td_tensor *inv_std, bool accumulate_dx,
+                             bool accumulate_dweight, bool accumulate_dbias)
+{
+    td_device device = td_device_of(x);
+    cudaStream_t stream = td_cuda_stream(x);
+    int64_t rows = td_numel(mean), d = x->shape[x->ndim - 1];
+    if (d == 0) {
+        return;
+    }
+    td_staged sdx, sdy, sx, sw;
+    const void *from = td_stage_in(&sx, x, TD_ROW_MAJOR);
+    const void *gradient = td_stage_in(&sdy, dy, TD_ROW_MAJOR);
+    const void *scale = td_stage_in(&sw, weight, TD_ROW_MAJOR);
+    void *to = td_stage_out(&sdx, dx, TD_ROW_MAJOR, accumulate_dx);
+    if (dx && rows > 0) {
+        td_cuda_launch_layer_norm_grad(x->dtype, rows, d, to, gradient, from, scale, td_ptr(mean),
+                                       td_ptr(inv_std), accumulate_dx, stream);
+    }
+    if (dweight || dbias) {
+        td_cuda_matrix m = td_cuda_matrix_of(rows, d, x->dtype, false);
+        double *partial = td_scratch(device, (size_t)(m.chunks * 2 * d) * sizeof *partial);
+        if (rows > 0) {
+            td_cuda_launch_layer_norm_sums(&m, partial, gradient, from, td_ptr(mean),
+                                           td_ptr(inv_std), stream);
+        }
+        td_cuda_launch_layer_norm_put(&m, channel_of(dweight), accumulate_dweight,
+                                      channel_of(dbias), accumulate_dbias, partial, stream);
+        td_scratch_free(device, partial);
+    }
+    td_cuda_launched("layer_norm_grad");
+    td_stage_end(&sdx);
+    td_stage_end(&sw);
+    td_stage_end(&sdy);
+    td_stage_end(&sx);
+}
+
+/* ---- softmax: memory is [outer][d][inner] ---- */
+
+typedef struct cut {
+    int64_t outer, d, inner;
+} cut;
+
+static cut cut_along(const td_tensor *t, int dim)
+{
+    cut c = { .d = t->shape[dim] };
+    c.inner = c.d > 1 ? t->stride[dim] : 1;
+    c.outer = td_numel(t) / (c.d * c.inner);
+    return c;
+}
+
+void td_cuda_softmax(td_tensor *y, const td_tensor *x, int dim, bool log)
+{
+    if (td_numel(y) == 0) {
+        return;
+    }
+    td_staged sx;
+    const void *from = td_stage_in_like(&sx, x, y);
+    cut c = cut_along(y, dim);
+    td_cuda_launch_softmax(y->dtype, c.outer, c.d, c.inner, td_ptr(y), from, log,
+                           td_cuda_stream(y));
+    td_cuda_launched("softmax");
+    td_stage_end(&sx);
+}
+
+void td_cuda_softmax_grad(td_tensor *dx, const td_tensor *dy, const td_tensor *y, int dim, bool log,
+                          bool accumulate)
+{
+    if (td_numel(dx) == 0) {
+        return;
+    }
+    td_staged sdy, sy;
+    const void *gradient = td_stage_in_like(&sdy, dy, dx), *from = td_stage_in_like(&sy, y, dx);
+    cut c = cut_along(dx, dim);
+    td_cuda_launch_softmax_grad(dx->dtype, c.outer, c.d, c.inner, td_ptr(dx), gradient, from, log,
+                                accumulate, td_cuda_stream(dx));
+    td_cuda_launched("softmax_grad");
+    td_stage_end(&sy);
+    td_stage_end(&sdy);
+}
+
+/* ---- cross-entropy ---- */
+
+void td_cuda_cross_entropy(td_tensor *loss, td_tensor *log_p, const td_tensor *logits,
+                           const td_tensor *labels, double smoothing)
+{
+    td_device device = td_device_of(logits);
+    int64_t n = logits->shape[0], k = logits->shape[1];
+    td_staged in, out, label;
+    const void *from = td_stage_in(&in, logits, TD_ROW_MAJOR);
+    const int64_t *classes = td_stage_in(&label, labels, TD_ROW_MAJOR);
+    void *to = td_stage_out(&out, log_p, TD_ROW_MAJOR, false);
+    double *losses = td_scratch(device, (size_t)n * sizeof *losses);
+    td_cuda_launch_cross_entropy(logits->dtype, n, k, td_ptr(loss), losses, to, from, classes,
+                                 smoothing, td_cuda_stream(logits));
+    td_cuda_launched("cross_entropy");
+    td_scratch_free(device, losses);
+    td_stage_end(&out);
+    td_stage_end(&label);
+    td_stage_end(&in);
+}
+
+void td_cuda_cross_entropy_grad(td_tensor *dlogits, const td_tensor *dloss, const td_tensor *log_p,
+                                const td_tensor *labels, double smoothing, bool accumulate)
+{
+    if (td_numel(dlogits) == 0) {
+        return;
+    }
+    td_staged in, out, label;
+    const void *from = td_stage_in(&in, log_p, TD_ROW_MAJOR);
+    const int64_t *classes = td_stage_in(&label, labels, TD_ROW_MAJOR);
+    void *to = td_stage_out(&out, dlogits, TD_ROW_MAJOR, accumulate);
+    td_cuda_launch_cross_entropy_grad(log_p->dtype, log_p->shape[0], log_p->shape[1], to,
+                                      td_ptr(dloss), from, classes, smoothing, accumulate,
+                                      td_cuda_stream(dlogits));
+    td_cuda_launched("cross_entropy_grad");
+    td_stage_end(&out);
+    td_stage_end(&label);
+    td_stage_end(&in);
+}

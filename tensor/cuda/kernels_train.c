@@ -1,0 +1,72 @@
+/* Optimizers, dropout, pictures. */
+#include "tensor/cuda/cuda.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/launch_train.h"
+#include "tensor/staged.h"
+
+#include <math.h>
+
+void td_cuda_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key key, uint64_t step,
+                     bool accumulate)
+{
+    if (td_numel(y) == 0) {
+        return;
+    }
+    td_staged sx, sy;
+    const void *from = td_stage_in(&sx, x, TD_ROW_MAJOR);
+    void *to = td_stage_out(&sy, y, TD_ROW_MAJOR, accumulate);
+    double threshold = ceil(p * 0x1p32);
+    td_cuda_draw draw = {
+        .key = td_philox_mixed_key(key),
+        .step = step,
+        .threshold = threshold < 0x1p32 ? (uint32_t)threshold : UINT32_MAX,
+        .scale = 1.0 / (1.0 - p),
+        .accumulate = accumulate,
+    };
+    td_cuda_launch_dropout(y->dtype, td_numel(y), to, from, &draw, td_cuda_stream(y));
+    td_cuda_launched("dropout");
+    td_stage_end(&sy);
+    td_stage_end(&sx);
+}
+
+/* What slices say changes from step to step (rates, bias corrections), so the table goes up each
+ * time; kernels read it when they run. */
+void td_cuda_sgd(td_tensor *param, const td_tensor *grad, td_tensor *momentum,
+                 const td_optim_slice *slices, int count)
+{
+    if (td_numel(param) == 0 || count == 0) {
+        return;
+    }
+    td_device device = td_device_of(param);
+    const td_optim_slice *table = td_cuda_numbers(device, slices, (size_t)count * sizeof *slices);
+    td_cuda_launch_sgd(param->dtype, td_numel(param), td_ptr(param), td_ptr(grad),
+                       momentum ? td_ptr(momentum) : NULL, table, count, td_cuda_stream(param));
+    td_cuda_launched("sgd");
+}
+
+void td_cuda_adam(td_tensor *param, const td_tensor *grad, td_tensor *m, td_tensor *v,
+                  const td_optim_slice *slices, int count)
+{
+    if (td_numel(param) == 0 || count == 0) {
+        return;
+    }
+    td_device device = td_device_of(param);
+    const td_optim_slice *table = td_cuda_numbers(device, slices, (size_t)count * sizeof *slices);
+    td_cuda_launch_adam(param->dtype, td_numel(param), td_ptr(param), td_ptr(grad), td_ptr(m),
+                        td_ptr(v), table, count, td_cuda_stream(param));
+    td_cuda_launched("adam");
+}
+
+void td_cuda_pictures(td_tensor *y, const td_tensor *pictures, const td_tensor *values,
+                      const td_picture_cut *cuts)
+{
+    int64_t count = y->shape[0];
+    if (td_numel(y) == 0) {
+        return;
+    }
+    const td_picture_cut *list =
+        td_cuda_numbers(td_device_of(y), cuts, (size_t)count * sizeof *cuts);
+    td_cuda_launch_pictures(y->dtype, td_ptr(y), y->stride, count, y->shape[1], y->shape[2],
+                            y->shape[3], td_ptr(pictures), td_ptr(values), list, td_cuda_stream(y));
+    td_cuda_launched("pictures");
+}

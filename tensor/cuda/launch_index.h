@@ -1,0 +1,38 @@
+/* index.cu: kernels that find, check or follow indices. */
+#ifndef TD_TENSOR_CUDA_LAUNCH_INDEX_H
+#define TD_TENSOR_CUDA_LAUNCH_INDEX_H
+
+#include "tensor/cuda/launch.h"
+
+#include <stdbool.h>
+
+TD_EXTERN_C_BEGIN
+
+/* The place of the first largest of n elements, `stride` apart; the first NaN counts as larger than
+ * all. Walk: index, x without the dimension. Float dtypes and integers. */
+void td_cuda_launch_argmax(int64_t *index, const void *x, td_dtype dtype, int64_t n, int64_t stride,
+                           td_cuda_walk walk, cudaStream_t stream);
+
+/* dx[index] += dy. Walk: dy, index, dx without the dimension, whose stride in dx is given. f32, f64
+ */
+void td_cuda_launch_argmax_grad(void *dx, td_dtype dtype, const void *dy, const int64_t *index,
+                                int64_t stride, td_cuda_walk walk, cudaStream_t stream);
+
+/* y[i,:] = table[index[i],:], rows of d; dense. Any dtype of `size` bytes. */
+void td_cuda_launch_embedding(void *y, const void *table, int size, const int64_t *index,
+                              int64_t count, int64_t d, cudaStream_t stream);
+
+/* table[index[i],:] += dy[i,:], for each i in order; dense. f32, f64 */
+void td_cuda_launch_embedding_grad(void *table, td_dtype dtype, const void *dy,
+                                   const int64_t *index, int64_t count, int64_t d,
+                                   cudaStream_t stream);
+
+/* first[b], b < TD_CUDA_RANGE_BLOCKS: the place of the first index outside of [0, limit) that block
+ * b has found, count if none; dense. */
+enum { TD_CUDA_RANGE_BLOCKS = 32 };
+void td_cuda_launch_find_outside(int64_t *first, const int64_t *index, int64_t count, int64_t limit,
+                                 cudaStream_t stream);
+
+TD_EXTERN_C_END
+
+#endif

@@ -1,0 +1,29 @@
+/* memory.cu: filling, copying, looking for numbers that are not finite. */
+#ifndef TD_TENSOR_CUDA_LAUNCH_MEMORY_H
+#define TD_TENSOR_CUDA_LAUNCH_MEMORY_H
+
+#include "tensor/cuda/launch.h"
+
+#include <stdbool.h>
+
+TD_EXTERN_C_BEGIN
+
+/* y[...] = value, over operand 0 of the walk; value is rounded as td_store_element does. */
+void td_cuda_launch_fill(void *y, td_dtype dtype, double value, td_cuda_walk walk,
+                         cudaStream_t stream);
+
+/* y[...] = x[...], operands 0 and 1 of the walk, converted from dtype to dtype. */
+void td_cuda_launch_copy(void *y, td_dtype y_dtype, const void *x, td_dtype x_dtype,
+                         td_cuda_walk walk, cudaStream_t stream);
+
+/* *found = 1 if an element of x is infinite or NaN; otherwise it is left alone. */
+void td_cuda_launch_find_not_finite(int *found, const void *x, td_dtype dtype, td_cuda_walk walk,
+                                    cudaStream_t stream);
+
+/* The same, of x[i] times factor, which x becomes; dense. */
+void td_cuda_launch_unscale(int *found, void *x, td_dtype dtype, double factor, int64_t count,
+                            cudaStream_t stream);
+
+TD_EXTERN_C_END
+
+#endif

@@ -1,0 +1,45 @@
+/* layer_norm.cu, softmax.cu: kernels over dense rows. f32, f64 */
+#ifndef TD_TENSOR_CUDA_LAUNCH_ROWS_H
+#define TD_TENSOR_CUDA_LAUNCH_ROWS_H
+
+#include "tensor/cuda/launch_norm.h"
+
+TD_EXTERN_C_BEGIN
+
+/* x, y [rows][d]; weight, bias [d] or NULL; mean, inv_std [rows] are written. */
+void td_cuda_launch_layer_norm(td_dtype dtype, int64_t rows, int64_t d, void *y, void *mean,
+                               void *inv_std, const void *x, const void *weight, const void *bias,
+                               double eps, cudaStream_t stream);
+void td_cuda_launch_layer_norm_grad(td_dtype dtype, int64_t rows, int64_t d, void *dx,
+                                    const void *dy, const void *x, const void *weight,
+                                    const void *mean, const void *inv_std, bool accumulate,
+                                    cudaStream_t stream);
+
+/* m: the rows, as a matrix. partial[chunks][2][d]: sums of dy x_hat and of dy; then
+ * weight (+)= the sums of dy x_hat, bias (+)= the sums of dy, where they are wanted. */
+void td_cuda_launch_layer_norm_sums(const td_cuda_matrix *m, double *partial, const void *dy,
+                                    const void *x, const void *mean, const void *inv_std,
+                                    cudaStream_t stream);
+void td_cuda_launch_layer_norm_put(const td_cuda_matrix *m, td_cuda_channel weight,
+                                   bool accumulate_weight, td_cuda_channel bias,
+                                   bool accumulate_bias, const double *partial,
+                                   cudaStream_t stream);
+
+/* Memory [outer][d][inner]; along d. y may not be x. */
+void td_cuda_launch_softmax(td_dtype dtype, int64_t outer, int64_t d, int64_t inner, void *y,
+                            const void *x, bool log, cudaStream_t stream);
+void td_cuda_launch_softmax_grad(td_dtype dtype, int64_t outer, int64_t d, int64_t inner, void *dx,
+                                 const void *dy, const void *y, bool log, bool accumulate,
+                                 cudaStream_t stream);
+
+/* logits, log_p [n][k]; losses[n]: room for each row's; loss: their mean. */
+void td_cuda_launch_cross_entropy(td_dtype dtype, int64_t n, int64_t k, void *loss, double *losses,
+                                  void *log_p, const void *logits, const int64_t *labels,
+                                  double smoothing, cudaStream_t stream);
+void td_cuda_launch_cross_entropy_grad(td_dtype dtype, int64_t n, int64_t k, void *dlogits,
+                                       const void *dloss, const void *log_p, const int64_t *labels,
+                                       double smoothing, bool accumulate, cudaStream_t stream);
+
+TD_EXTERN_C_END
+
+#endif

@@ -1,0 +1,352 @@
+/* Filling, copying, looking for numbers that are not finite. Elements that only move are moved by
+ * size, whatever their type. */
+#include "tensor/cuda/compute.cuh"
+#include "tensor/cuda/launch_memory.h"
+
+static unsigned blocks_for(int64_t count)
+{
+    return td_blocks(count, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
+}
+
+/* ---- fill ---- */
+
+template <class W, int V> __global__ void fill(W *y, W value, td_cuda_walk walk, int tail)
+{
+    td_pack<W, V> pack;
+    for (int v = 0; v < V; v++) {
+        pack.at[v] = value;
+    }
+    for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
+        int64_t place[1];
+        td_cuda_places<1>(walk, i, place);
+        td_store_pack<V>(y + place[0], pack);
+    }
+    if (TD_WALK_BEGIN < tail) {
+        y[walk.count * V + TD_WALK_BEGIN] = value;
+    }
+}
+
+template <class W> static void launch_fill(W *y, W value, td_cuda_walk walk, cudaStream_t stream)
+{
+    enum { V = td_lanes<W>::count };
+    const void *memory[] = { y };
+    int tail = 0;
+    if (td_cuda_walk_in_packs(&walk, 1, memory, V, 16, &tail)) {
+        TD_LAUNCH((fill<W, V>), blocks_for(walk.count), TD_CUDA_THREADS, stream, y, value, walk,
+                  tail);
+        return;
+    }
+    TD_LAUNCH((fill<W, 1>), blocks_for(walk.count), TD_CUDA_THREADS, stream, y, value, walk, 0);
+}
+
+extern "C" void td_cuda_launch_fill(void *y, td_dtype dtype, double value, td_cuda_walk walk,
+                                    cudaStream_t stream)
+{
+    uint64_t bits = 0;
+#define STORE(S)                                                                                   \
+    {                                                                                              \
+        S rounded = td_cuda_convert<S>(value);                                                     \
+        memcpy(&bits, &rounded, sizeof rounded);                                                   \
+    }
+    TD_CUDA_FOR_DTYPE(dtype, STORE)
+#undef STORE
+    switch (td_cuda_dtype_size(dtype)) {
+    case 1:
+        launch_fill((uint8_t *)y, (uint8_t)bits, walk, stream);
+        break;
+    case 2:
+        launch_fill((uint16_t *)y, (uint16_t)bits, walk, stream);
+        break;
+    case 4:
+        launch_fill((uint32_t *)y, (uint32_t)bits, walk, stream);
+        break;
+    default:
+        launch_fill((uint64_t *)y, bits, walk, stream);
+        break;
+    }
+}
+
+/* ---- copy: the same dtype ---- */
+
+template <class W, int V> __global__ void move(W *y, const W *x, td_cuda_walk walk, int tail)
+{
+    for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
+        int64_t place[2];
+        td_cuda_places<2>(walk, i, place);
+        td_pack<W, V> pack;
+        if (V == 1 || walk.stride[1][walk.ndim - 1] != 0) {
+            pack = td_load_pack<V>(x + place[1]);
+        } else {
+            for (int v = 0; v < V; v++) {
+                pack.at[v] = x[place[1]];
+            }
+        }
+        td_store_pack<V>(y + place[0], pack);
+    }
+    if (TD_WALK_BEGIN < tail) {
+        int64_t at = walk.count * V + TD_WALK_BEGIN;
+        y[at] = x[walk.stride[1][0] != 0 ? at : 0];
+    }
+}
+
+/* A transposition: planes of rows x columns, where y is dense along the columns and x along the
+ * rows (or nearly so). Tiles of TILE x TILE go through shared memory, so that both sides are
+ * accessed in whole lines. */
+enum { TILE = 32, TILE_ROWS = 8 };
+
+typedef struct planes {
+    int64_t rows, columns;
+    int64_t y_row, x_row, x_column; /* strides */
+    int64_t across, down;           /* tiles of a plane */
+    td_cuda_walk outer;             /* the planes */
+} planes;
+
+template <class W> __global__ void transpose(W *y, const W *x, planes p)
+{
+    __shared__ W tile[TILE][TILE + 1];
+    int64_t tiles = p.across * p.down;
+    for (int64_t t = blockIdx.x; t < tiles * p.outer.count; t += gridDim.x) {
+        int64_t place[2];
+        td_cuda_places<2>(p.outer, t / tiles, place);
+        int64_t row = t % tiles / p.across * TILE, column = t % tiles % p.across * TILE;
+        for (int i = threadIdx.y; i < TILE; i += TILE_ROWS) {
+            int64_t r = row + threadIdx.x, c = column + i;
+            if (r < p.rows && c < p.columns) {
+                tile[i][threadIdx.x] = x[place[1] + r * p.x_row + c * p.x_column];
+            }
+        }
+        __syncthreads();
+        for (int i = threadIdx.y; i < TILE; i += TILE_ROWS) {
+            int64_t r = row + i, c = column + threadIdx.x;
+            if (r < p.rows && c < p.columns) {
+                y[place[0] + r * p.y_row + c] = tile[threadIdx.x][i];
+            }
+        }
+        __syncthreads();
+    }
+}
+
+/* Finds the dimension along which x is read best, if that is not the one along which y is written,
+ * and both are long enough for tiles. */
+static bool find_planes(td_cuda_walk walk, planes *p)
+{
+    enum { LEAST = 8 };
+    int last = walk.ndim - 1, best = last;
+    for (int d = 0; d < last; d++) {
+        if (walk.stride[1][d] > 0 && walk.stride[1][d] < walk.stride[1][best]) {
+            best = d;
+        }
+    }
+    if (best == last || walk.stride[0][last] != 1 || walk.shape[last] < LEAST ||
+        walk.shape[best] < LEAST) {
+        return false;
+    }
+    p->columns = walk.shape[last];
+    p->x_column = walk.stride[1][last];
+    p->rows = walk.shape[best];
+    p->y_row = walk.stride[0][best];
+    p->x_row = walk.stride[1][best];
+    p->across = (p->columns + TILE - 1) / TILE;
+    p->down = (p->rows + TILE - 1) / TILE;
+    p->outer = walk;
+    p->outer.ndim = 0;
+    p->outer.count = 1;
+    for (int d = 0; d < last; d++) {
+        if (d != best) {
+            int to = p->outer.ndim++;
+            p->outer.shape[to] = walk.shape[d];
+            p->outer.stride[0][to] = walk.stride[0][d];
+            p->outer.stride[1][to] = walk.stride[1][d];
+            p->outer.count *= walk.shape[d];
+        }
+    }
+    if (p->outer.ndim == 0) {
+        p->outer.ndim = 1;
+        p->outer.shape[0] = 1;
+        p->outer.stride[0][0] = p->outer.stride[1][0] = 0;
+    }
+    return true;
+}
+
+template <class W>
+static void launch_move(W *y, const W *x, td_cuda_walk walk, cudaStream_t stream)
+{
+    enum { V = td_lanes<W>::count };
+    const void *memory[] = { y, x };
+    int tail = 0;
+    planes p;
+    if (td_cuda_walk_in_packs(&walk, 2, memory, V, 16, &tail)) {
+        TD_LAUNCH((move<W, V>), blocks_for(walk.count), TD_CUDA_THREADS, stream, y, x, walk, tail);
+    } else if (find_planes(walk, &p)) {
+        int64_t tiles = p.across * p.down * p.outer.count;
+        unsigned blocks = td_blocks(tiles, 1, 8 * TD_CUDA_MOST_BLOCKS);
+        TD_LAUNCH((transpose<W>), blocks, dim3(TILE, TILE_ROWS), stream, y, x, p);
+    } else {
+        TD_LAUNCH((move<W, 1>), blocks_for(walk.count), TD_CUDA_THREADS, stream, y, x, walk, 0);
+    }
+}
+
+static void launch_move_of_size(size_t size, void *y, const void *x, td_cuda_walk walk,
+                                cudaStream_t stream)
+{
+    if (walk.ndim == 1 && walk.stride[0][0] == 1 && walk.stride[1][0] == 1) {
+        cudaMemcpyAsync(y, x, (size_t)walk.count * size, cudaMemcpyDeviceToDevice, stream);
+    } else if (size == 1) {
+        launch_move((uint8_t *)y, (const uint8_t *)x, walk, stream);
+    } else if (size == 2) {
+        launch_move((uint16_t *)y, (const uint16_t *)x, walk, stream);
+    } else if (size == 4) {
+        launch_move((uint32_t *)y, (const uint32_t *)x, walk, stream);
+    } else {
+        launch_move((uint64_t *)y, (const uint64_t *)x, walk, stream);
+    }
+}
+
+/* ---- copy: between dtypes ---- */
+
+/* The pairs that training needs often: from or to f32, four elements at a time. */
+template <class Y, class X, int V>
+__global__ void convert(Y *y, const X *x, td_cuda_walk walk, int tail)
+{
+    for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
+        int64_t place[2];
+        td_cuda_places<2>(walk, i, place);
+        td_pack<X, V> from = td_load_pack<V>(x + place[1]);
+        td_pack<Y, V> to;
+        for (int v = 0; v < V; v++) {
+            to.at[v] = td_put<Y>(td_get(from.at[v]));
+        }
+        td_store_pack<V>(y + place[0], to);
+    }
+    if (TD_WALK_BEGIN < tail) {
+        int64_t at = walk.count * V + TD_WALK_BEGIN;
+        y[at] = td_put<Y>(td_get(x[at]));
+    }
+}
+
+template <class Y, class X>
+static void launch_convert(Y *y, const X *x, td_cuda_walk walk, cudaStream_t stream)
+{
+    const void *memory[] = { y, x };
+    int tail = 0;
+    if (walk.stride[1][walk.ndim - 1] == 1 &&
+        td_cuda_walk_in_packs(&walk, 2, memory, 4, 16, &tail)) {
+        TD_LAUNCH((convert<Y, X, 4>), blocks_for(walk.count), TD_CUDA_THREADS, stream, y, x, walk,
+                  tail);
+        return;
+    }
+    TD_LAUNCH((convert<Y, X, 1>), blocks_for(walk.count), TD_CUDA_THREADS, stream, y, x, walk, 0);
+}
+
+/* Any pair: by way of double, which holds every value of the others but large i64. */
+__global__ void convert_any(void *y, td_dtype y_dtype, const void *x, td_dtype x_dtype,
+                            td_cuda_walk walk)
+{
+    for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
+        int64_t place[2];
+        td_cuda_places<2>(walk, i, place);
+        double value = 0;
+#define LOAD(X) value = (double)td_cuda_wide(((const X *)x)[place[1]])
+        TD_CUDA_FOR_DTYPE(x_dtype, LOAD)
+#undef LOAD
+#define STORE(Y) ((Y *)y)[place[0]] = td_cuda_convert<Y>(value)
+        TD_CUDA_FOR_DTYPE(y_dtype, STORE)
+#undef STORE
+    }
+}
+
+extern "C" void td_cuda_launch_copy(void *y, td_dtype y_dtype, const void *x, td_dtype x_dtype,
+                                    td_cuda_walk walk, cudaStream_t stream)
+{
+    if (y_dtype == x_dtype) {
+        launch_move_of_size(td_cuda_dtype_size(y_dtype), y, x, walk, stream);
+    } else if (y_dtype == TD_F32 && x_dtype == TD_BF16) {
+        launch_convert((float *)y, (const __nv_bfloat16 *)x, walk, stream);
+    } else if (y_dtype == TD_BF16 && x_dtype == TD_F32) {
+        launch_convert((__nv_bfloat16 *)y, (const float *)x, walk, stream);
+    } else if (y_dtype == TD_F32 && x_dtype == TD_F16) {
+        launch_convert((float *)y, (const __half *)x, walk, stream);
+    } else if (y_dtype == TD_F16 && x_dtype == TD_F32) {
+        launch_convert((__half *)y, (const float *)x, walk, stream);
+    } else {
+        TD_LAUNCH((convert_any), blocks_for(walk.count), TD_CUDA_THREADS, stream, y, y_dtype, x,
+                  x_dtype, walk);
+    }
+}
+
+/* ---- not finite ---- */
+
+/* An infinity or NaN: the exponent's bits are all set. Threads that find one write the same. */
+template <class W> __global__ void find_set(int *found, const W *x, W exponent, td_cuda_walk walk)
+{
+    bool any = false;
+    for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
+        int64_t place[1];
+        td_cuda_places<1>(walk, i, place);
+        any = any || (W)(x[place[0]] & exponent) == exponent;
+    }
+    if (any) {
+        *found = 1;
+    }
+}
+
+extern "C" void td_cuda_launch_find_not_finite(int *found, const void *x, td_dtype dtype,
+                                               td_cuda_walk walk, cudaStream_t stream)
+{
+    unsigned blocks = blocks_for(walk.count);
+#define FIND(W, exponent)                                                                          \
+    TD_LAUNCH((find_set<W>), blocks, TD_CUDA_THREADS, stream, found, (const W *)x, (W)(exponent),  \
+              walk)
+    if (dtype == TD_F32) {
+        FIND(uint32_t, 0x7f800000u);
+    } else if (dtype == TD_F64) {
+        FIND(uint64_t, UINT64_C(0x7ff0000000000000));
+    } else {
+        FIND(uint16_t, dtype == TD_BF16 ? 0x7f80u : 0x7c00u);
+    }
+#undef FIND
+}
+
+template <class S, int V>
+__global__ void unscale(int *found, S *x, typename td_computed<S>::type factor, int64_t packs,
+                        int tail)
+{
+    typedef typename td_computed<S>::type T;
+    bool any = false;
+    for (int64_t i = TD_WALK_BEGIN; i < packs; i += TD_WALK_STEP) {
+        td_pack<S, V> pack = td_load_pack<V>(x + i * V);
+        for (int v = 0; v < V; v++) {
+            T value = td_get(pack.at[v]);
+            any = any || !isfinite(value);
+            pack.at[v] = td_put<S>(value * factor);
+        }
+        td_store_pack<V>(x + i * V, pack);
+    }
+    if (TD_WALK_BEGIN < tail) {
+        S *last = x + packs * V + TD_WALK_BEGIN;
+        any = any || !isfinite(td_get(*last));
+        *last = td_put<S>(td_get(*last) * factor);
+    }
+    if (any) {
+        *found = 1;
+    }
+}
+
+extern "C" void td_cuda_launch_unscale(int *found, void *x, td_dtype dtype, double factor,
+                                       int64_t count, cudaStream_t stream)
+{
+#define LAUNCH(S)                                                                                  \
+    {                                                                                              \
+        typedef typename td_computed<S>::type T;                                                   \
+        enum { V = td_lanes<S>::count };                                                           \
+        if (td_aligned(x, 16)) {                                                                   \
+            TD_LAUNCH((unscale<S, V>), blocks_for(count / V), TD_CUDA_THREADS, stream, found,      \
+                      (S *)x, (T)factor, count / V, (int)(count % V));                             \
+        } else {                                                                                   \
+            TD_LAUNCH((unscale<S, 1>), blocks_for(count), TD_CUDA_THREADS, stream, found, (S *)x,  \
+                      (T)factor, count, 0);                                                        \
+        }                                                                                          \
+    }
+    TD_CUDA_FOR_FLOAT(dtype, LAUNCH)
+#undef LAUNCH
+}

@@ -1,0 +1,27 @@
+/* Numbers that kernels read when they run: one block a device, which goes up again for each launch.
+ * Work of a device is in order, so a launch has read its numbers before the next ones come. */
+#include "tensor/cuda/cuda.h"
+
+typedef struct numbers {
+    void *memory; /* the device's */
+    size_t bytes;
+} numbers;
+
+/* Kept until the process ends, as the device is. A device's work comes from one thread at a time.
+ */
+static numbers blocks[TD_MAX_DEVICES];
+
+const void *td_cuda_numbers(td_device device, const void *host, size_t bytes)
+{
+    numbers *block = &blocks[device.index];
+    if (block->bytes < bytes) {
+        void *memory = td_cuda_take(device, 2 * bytes);
+        TD_REQUIRE(memory != NULL, TD_NOWHERE, "%s", td_last_error());
+        if (block->memory != NULL) {
+            td_cuda_give(device, block->memory);
+        }
+        *block = (numbers){ memory, 2 * bytes };
+    }
+    td_cuda_upload(device, block->memory, host, bytes);
+    return block->memory;
+}

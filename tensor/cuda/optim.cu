@@ -1,0 +1,184 @@
+/* The optimizers: one pass over flat memory, in pieces of fixed size, a block each. A block does what
+ * its piece contains of each slice. The formulas are tensor/formulas.h's, and the numbers the CPU's:
+ * what a slice says is derived in double and rounded once. */
+#include "tensor/cuda/compute.cuh"
+#include "tensor/cuda/launch_train.h"
+
+enum { PIECE = 4096, PACK = 4 };
+
+/* The first slice that ends behind an element. */
+__device__ static inline int first_slice(const td_optim_slice *slices, int count, int64_t element)
+{
+    int low = 0, high = count;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (slices[middle].begin + slices[middle].count > element) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
+/* What an optimizer keeps beside a parameter: momentum; or the two averages. */
+template <class T> struct flat_memory {
+    T *param;
+    const T *grad;
+    T *state[2];
+};
+
+/* A run of up to PACK elements at `at`, `n` of them; whole ones in one access. */
+template <class T>
+__device__ static inline td_pack<T, PACK> load_run(const T *from, int64_t at, int first, int last,
+                                                   bool whole)
+{
+    if (whole) {
+        return td_load_pack<PACK>(from + at);
+    }
+    td_pack<T, PACK> pack = { { 0, 0, 0, 0 } };
+    for (int k = 0; k < PACK; k++) {
+        if (k >= first && k < last) {
+            pack.at[k] = from[at + k];
+        }
+    }
+    return pack;
+}
+template <class T>
+__device__ static inline void store_run(T *to, int64_t at, int first, int last, bool whole,
+                                        const td_pack<T, PACK> &pack)
+{
+    if (whole) {
+        td_store_pack<PACK>(to + at, pack);
+        return;
+    }
+    for (int k = 0; k < PACK; k++) {
+        if (k >= first && k < last) {
+            to[at + k] = pack.at[k];
+        }
+    }
+}
+
+/* STEP: what an optimizer does, made from a slice. */
+template <class T, class STEP>
+__global__ void __launch_bounds__(TD_CUDA_THREADS)
+    optimize(int64_t n, flat_memory<T> flat, const td_optim_slice *slices, int count, bool packs)
+{
+    int64_t begin = (int64_t)blockIdx.x * PIECE, end = begin + PIECE < n ? begin + PIECE : n;
+    for (int i = first_slice(slices, count, begin); i < count && slices[i].begin < end; i++) {
+        const td_optim_slice *slice = &slices[i];
+        int64_t from = slice->begin > begin ? slice->begin : begin;
+        int64_t to = slice->begin + slice->count < end ? slice->begin + slice->count : end;
+        if (slice->skip) {
+            continue;
+        }
+        STEP step(*slice, flat);
+        bool reads = !slice->zero_grad;
+        for (int64_t at = from / PACK * PACK + (int64_t)threadIdx.x * PACK; at < to;
+             at += TD_CUDA_THREADS * PACK) {
+            int first = at < from ? (int)(from - at) : 0;
+            int last = to - at < PACK ? (int)(to - at) : (int)PACK;
+            bool whole = packs && first == 0 && last == PACK;
+            td_pack<T, PACK> w = load_run<T>(flat.param, at, first, last, whole);
+            td_pack<T, PACK> g = { { 0, 0, 0, 0 } };
+            td_pack<T, PACK> state[2] = { g, g };
+            if (reads) {
+                g = load_run(flat.grad, at, first, last, whole);
+            }
+            for (int k = 0; k < STEP::STATES; k++) {
+                if (step.has_state) {
+                    state[k] = load_run(flat.state[k], at, first, last, whole);
+                }
+            }
+            for (int k = 0; k < PACK; k++) {
+                step.take(w.at[k], g.at[k], state[0].at[k], state[1].at[k]);
+            }
+            store_run(flat.param, at, first, last, whole, w);
+            for (int k = 0; k < STEP::STATES; k++) {
+                if (step.has_state) {
+                    store_run(flat.state[k], at, first, last, whole, state[k]);
+                }
+            }
+        }
+    }
+}
+
+template <class T> struct sgd_step {
+    enum { STATES = 1 };
+    T lr, decay, shrink, mu, fresh;
+    bool has_state, first, nesterov;
+    __device__ sgd_step(const td_optim_slice &s, const flat_memory<T> &flat)
+        : lr((T)s.lr), decay((T)TD_ADDED_DECAY(s.decoupled, s.weight_decay)),
+          shrink((T)TD_SHRINK(s.decoupled, s.lr, s.weight_decay)),
+          mu((T)s.momentum), fresh((T)(1.0 - s.dampening)),
+          has_state(s.momentum != 0 && flat.state[0]), first(s.first), nesterov(s.nesterov)
+    {
+    }
+    __device__ void take(T &w, T g, T &momentum, T &) const
+    {
+        T start = w * shrink, d = TD_DECAYED(g, start, decay), direction = d;
+        if (has_state) {
+            /* the first is d, whatever is in the memory */
+            momentum = first ? TD_SGD_MOMENTUM((T)0, d, mu, (T)1)
+                             : TD_SGD_MOMENTUM(momentum, d, mu, fresh);
+            direction = TD_SGD_DIRECTION(momentum, d, mu, nesterov);
+        }
+        w = TD_SGD_STEP(start, direction, lr);
+    }
+};
+
+template <class T> struct adam_step {
+    enum { STATES = 2 };
+    T decay, shrink, beta1, beta2, fresh1, fresh2, eps, size, root_bias2;
+    bool has_state;
+    __device__ adam_step(const td_optim_slice &s, const flat_memory<T> &)
+        : decay((T)TD_ADDED_DECAY(s.decoupled, s.weight_decay)),
+          shrink((T)TD_SHRINK(s.decoupled, s.lr, s.weight_decay)),
+          beta1((T)s.beta1), beta2((T)s.beta2), fresh1((T)(1.0 - s.beta1)),
+          fresh2((T)(1.0 - s.beta2)), eps((T)s.eps), size((T)(s.lr / s.bias1)),
+          root_bias2((T)sqrt(s.bias2)), has_state(true)
+    {
+    }
+    __device__ void take(T &w, T g, T &m, T &v) const
+    {
+        T start = w * shrink, d = TD_DECAYED(g, start, decay);
+        m = TD_ADAM_MEAN(m, d, beta1, fresh1);
+        v = TD_ADAM_SQUARE(v, d, beta2, fresh2);
+        w = TD_ADAM_STEP(start, m, v, size, root_bias2, eps);
+    }
+};
+
+template <class T, template <class> class STEP>
+static void launch(int64_t n, void *param, const void *grad, void *state0, void *state1,
+                   const td_optim_slice *slices, int count, cudaStream_t stream)
+{
+    flat_memory<T> flat = { (T *)param, (const T *)grad, { (T *)state0, (T *)state1 } };
+    size_t bytes = PACK * sizeof(T);
+    bool packs = td_aligned(param, bytes) && td_aligned(grad, bytes) && td_aligned(state0, bytes) &&
+                 td_aligned(state1, bytes);
+    unsigned blocks = (unsigned)((n + PIECE - 1) / PIECE);
+    TD_LAUNCH((optimize<T, STEP<T>>), blocks, TD_CUDA_THREADS, stream, n, flat, slices, count,
+              packs);
+}
+
+extern "C" void td_cuda_launch_sgd(td_dtype dtype, int64_t n, void *param, const void *grad,
+                                   void *momentum, const td_optim_slice *slices, int count,
+                                   cudaStream_t stream)
+{
+    if (dtype == TD_F64) {
+        launch<double, sgd_step>(n, param, grad, momentum, NULL, slices, count, stream);
+    } else {
+        launch<float, sgd_step>(n, param, grad, momentum, NULL, slices, count, stream);
+    }
+}
+
+extern "C" void td_cuda_launch_adam(td_dtype dtype, int64_t n, void *param, const void *grad,
+                                    void *m, void *v, const td_optim_slice *slices, int count,
+                                    cudaStream_t stream)
+{
+    if (dtype == TD_F64) {
+        launch<double, adam_step>(n, param, grad, m, v, slices, count, stream);
+    } else {
+        launch<float, adam_step>(n, param, grad, m, v, slices, count, stream);
+    }
+}

@@ -1,0 +1,56 @@
+/* What kernels are told beside tensors: plain data, which a device's own compiler can read, too. */
+#ifndef TD_TENSOR_KERNEL_TYPES_H
+#define TD_TENSOR_KERNEL_TYPES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum td_unary_op {
+#define TD_UNARY(name, value, slope) TD_UNARY_##name,
+#define TD_BINARY(name, value)
+#include "tensor/elementwise.def"
+#undef TD_UNARY
+#undef TD_BINARY
+    TD_UNARY_COUNT
+} td_unary_op;
+
+typedef enum td_binary_op {
+#define TD_UNARY(name, value, slope)
+#define TD_BINARY(name, value) TD_BINARY_##name,
+#include "tensor/elementwise.def"
+#undef TD_UNARY
+#undef TD_BINARY
+    TD_BINARY_COUNT
+} td_binary_op;
+
+typedef enum td_reduce_op { TD_REDUCE_SUM, TD_REDUCE_MEAN, TD_REDUCE_MAX } td_reduce_op;
+
+typedef struct td_pool2d_params {
+    int kernel[2], stride[2], pad[2];
+    bool count_include_pad; /* average pooling: divide by the whole window (PyTorch's default) */
+} td_pool2d_params;
+
+/* One slice of an optimizer's flat memory (nn/optim). */
+typedef struct td_optim_slice {
+    int64_t begin, count;       /* elements */
+    bool skip;                  /* no gradient: leave parameter and state alone */
+    bool zero_grad;             /* the gradient is zero: it need not be read */
+    bool first;                 /* SGD: momentum starts as the gradient */
+    double lr, weight_decay;    /* all constants are rounded to the element type once, as PyTorch */
+    double momentum, dampening; /* SGD */
+    bool nesterov;
+    double beta1, beta2, eps; /* Adam, AdamW */
+    int64_t step;             /* t: the number of this step, from 1 (0: it does not matter) */
+    double bias1, bias2;      /* 1 - beta1^t, 1 - beta2^t */
+    bool decoupled;           /* p *= 1 - lr*weight_decay first, as in AdamW; any optimizer */
+} td_optim_slice;
+
+/* A picture and how it is cut: y[h][w] = picture[h + down][w + right], outside of the picture 0 (as
+ * a byte) or, with reflect, what lies as far inside; then mirrored if flip. */
+typedef struct td_picture_cut {
+    int64_t picture;
+    int32_t down, right; /* reflect: by less than the picture's size */
+    bool flip, reflect;
+} td_picture_cut;
+
+#endif

@@ -1,0 +1,429 @@
+/* The emulated runtime: devices, errors, streams and events.
+ *
+ * Streams are as lazy as they may be: what is put on one stays there until somebody waits for it.
+ * So a wait that is missing shows, always and not once in a while: the host finds old values, or a
+ * copy finds a buffer that has been used again. */
+#include "tests/emulate/cudart.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+struct work {
+    work *next;
+    void (*run)(void *arguments);
+    alignas(16) char arguments[];
+};
+
+struct emulated_stream {
+    int device;
+    uint64_t put, done; /* counts */
+    work *first, **last;
+    bool running;
+};
+
+struct emulated_event {
+    emulated_stream *stream; /* NULL: never recorded */
+    uint64_t at;             /* done when the stream has done so many */
+    double time;             /* seconds, when it came by */
+};
+
+namespace
+{
+
+pthread_mutex_t lock;
+pthread_once_t once = PTHREAD_ONCE_INIT;
+emulated_stream *streams[256]; /* the first are the devices' default streams */
+int stream_count;
+
+thread_local int device_now;
+thread_local cudaError_t last_error;
+
+void initialise()
+{
+    pthread_mutexattr_t recursive;
+    pthread_mutexattr_init(&recursive);
+    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&lock, &recursive);
+}
+
+struct locked {
+    locked()
+    {
+        td_emulate_lock();
+    }
+    ~locked()
+    {
+        td_emulate_unlock();
+    }
+};
+
+emulated_stream *new_stream(int device)
+{
+    if (stream_count == (int)(sizeof streams / sizeof *streams)) {
+        return NULL;
+    }
+    emulated_stream *s = (emulated_stream *)calloc(1, sizeof *s);
+    if (s != NULL) {
+        s->device = device;
+        s->last = &s->first;
+        streams[stream_count++] = s;
+    }
+    return s;
+}
+
+emulated_stream *stream_of(cudaStream_t stream)
+{
+    if (stream != NULL) {
+        return stream;
+    }
+    while (stream_count < TD_EMULATE_DEVICES) {
+        new_stream(stream_count);
+    }
+    return streams[device_now];
+}
+
+/* Runs what is on a stream until it has done `until` of all that was ever put there. */
+void drain(emulated_stream *s, uint64_t until)
+{
+    if (s->done >= until) {
+        return;
+    }
+    if (s->running) {
+        fprintf(stderr, "emulated GPU: streams that wait for each other\n");
+        abort();
+    }
+    s->running = true;
+    td_emulate_open_memory();
+    while (s->done < until) {
+        work *w = s->first;
+        s->first = w->next;
+        if (s->first == NULL) {
+            s->last = &s->first;
+        }
+        w->run(w->arguments);
+        s->done++;
+        free(w);
+    }
+    td_emulate_close_memory();
+    s->running = false;
+}
+
+double clock_now()
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+cudaError_t give(cudaError_t error)
+{
+    if (error != cudaSuccess) {
+        last_error = error;
+    }
+    return error;
+}
+
+} // namespace
+
+/* ---- for the other files ---- */
+
+void td_emulate_lock(void)
+{
+    pthread_once(&once, initialise);
+    pthread_mutex_lock(&lock);
+}
+
+void td_emulate_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+void td_emulate_error(cudaError_t error)
+{
+    last_error = error;
+}
+
+void td_emulate_drain_all(void)
+{
+    for (int i = 0; i < stream_count; i++) {
+        drain(streams[i], streams[i]->put);
+    }
+}
+
+extern "C" {
+
+void td_emulate_enqueue(cudaStream_t stream, void (*run)(void *arguments), const void *arguments,
+                        size_t bytes)
+{
+    locked guard;
+    emulated_stream *s = stream_of(stream);
+    work *w = (work *)malloc(sizeof *w + bytes);
+    if (w == NULL) {
+        give(cudaErrorMemoryAllocation);
+        return;
+    }
+    w->next = NULL;
+    w->run = run;
+    if (bytes > 0) {
+        memcpy(w->arguments, arguments, bytes);
+    }
+    *s->last = w;
+    s->last = &w->next;
+    s->put++;
+}
+
+/* ---- errors ---- */
+
+static const struct {
+    cudaError_t error;
+    const char *name, *text;
+} errors[] = {
+    { cudaSuccess, "cudaSuccess", "no error" },
+    { cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument" },
+    { cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory" },
+    { cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected" },
+    { cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal" },
+    { cudaErrorNotReady, "cudaErrorNotReady", "device not ready" },
+    { cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported" },
+};
+
+static size_t find_error(cudaError_t error)
+{
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
+        if (errors[i].error == error) {
+            return i;
+        }
+    }
+    return 1;
+}
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+    return errors[find_error(error)].name;
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    return errors[find_error(error)].text;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+    return last_error;
+}
+
+/* ---- devices ---- */
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = TD_EMULATE_DEVICES;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *found, int device)
+{
+    if (device < 0 || device >= TD_EMULATE_DEVICES) {
+        return give(cudaErrorInvalidDevice);
+    }
+    size_t available;
+    memset(found, 0, sizeof *found);
+    snprintf(found->name, sizeof found->name, "emulated GPU %d", device);
+    td_emulate_free_bytes(device, &available, &found->totalGlobalMem);
+    found->major = 9;
+    found->multiProcessorCount = 4;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *text, int size, int device)
+{
+    if (device < 0 || device >= TD_EMULATE_DEVICES) {
+        return give(cudaErrorInvalidDevice);
+    }
+    snprintf(text, (size_t)size, "emulated %d", device);
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = *greatest = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    if (device < 0 || device >= TD_EMULATE_DEVICES) {
+        return give(cudaErrorInvalidDevice);
+    }
+    device_now = device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = device_now;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    locked guard;
+    for (int i = 0; i < stream_count; i++) {
+        if (streams[i]->device == device_now) {
+            drain(streams[i], streams[i]->put);
+        }
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
+{
+    *can = device != peer;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
+{
+    (void)flags;
+    return give(peer != device_now ? cudaSuccess : cudaErrorInvalidDevice);
+}
+
+/* ---- streams ---- */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
+{
+    (void)flags;
+    locked guard;
+    (void)stream_of(NULL); /* the default streams come first */
+    *stream = new_stream(device_now);
+    return give(*stream != NULL ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
+{
+    (void)priority;
+    return cudaStreamCreateWithFlags(stream, flags);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    return cudaStreamSynchronize(stream); /* its record stays: events may name it */
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    locked guard;
+    emulated_stream *s = stream_of(stream);
+    drain(s, s->put);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    locked guard;
+    emulated_stream *s = stream_of(stream);
+    return s->done == s->put ? cudaSuccess : cudaErrorNotReady;
+}
+
+/* ---- events ---- */
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
+{
+    (void)flags;
+    *event = (emulated_event *)calloc(1, sizeof **event);
+    return give(*event != NULL ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *event)
+{
+    return cudaEventCreateWithFlags(event, 0);
+}
+
+static void come_by(void *arguments)
+{
+    (*(emulated_event **)arguments)->time = clock_now();
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    locked guard;
+    if (event->stream != NULL) { /* its stream still writes the time */
+        drain(event->stream, event->at);
+    }
+    free(event);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    locked guard;
+    td_emulate_enqueue(stream, come_by, &event, sizeof event);
+    event->stream = stream_of(stream);
+    event->at = event->stream->put;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    locked guard;
+    if (event->stream != NULL) {
+        drain(event->stream, event->at);
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    locked guard;
+    return event->stream == NULL || event->stream->done >= event->at ? cudaSuccess
+                                                                     : cudaErrorNotReady;
+}
+
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t begin, cudaEvent_t end)
+{
+    if (cudaEventQuery(begin) != cudaSuccess || cudaEventQuery(end) != cudaSuccess) {
+        return give(cudaErrorNotReady);
+    }
+    *milliseconds = (float)(1e3 * (end->time - begin->time));
+    return cudaSuccess;
+}
+
+/* What the event stands for is decided when the wait is asked for, not when the stream comes to
+ * it. */
+static void wait_for(void *arguments)
+{
+    const emulated_event *event = (const emulated_event *)arguments;
+    drain(event->stream, event->at);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
+{
+    (void)flags;
+    locked guard;
+    if (event->stream != NULL) {
+        td_emulate_enqueue(stream, wait_for, event, sizeof *event);
+    }
+    return cudaSuccess;
+}
+
+} // extern "C"

@@ -1,0 +1,34 @@
+/* The emulated GPU, inside. */
+#ifndef TD_TESTS_EMULATE_CUDART_H
+#define TD_TESTS_EMULATE_CUDART_H
+
+#include "cuda_runtime.h"
+
+/* What cudaGetLastError and cudaPeekAtLastError give from now on, on this thread. */
+void td_emulate_error(cudaError_t error);
+
+/* memory.cc: device memory is closed to the host (reading or writing it is a segmentation fault)
+ * except while something of a stream runs. Calls nest; under the emulation's lock. */
+void td_emulate_open_memory(void);
+void td_emulate_close_memory(void);
+
+/* Under the lock. */
+void *td_emulate_take(int device, size_t bytes);
+bool td_emulate_give(void *memory);
+/* The same at an address that is given: mapping.cc's. */
+bool td_emulate_map(void *start, size_t bytes, int device);
+bool td_emulate_unmap(void *start, size_t bytes);
+bool td_emulate_is_device(const void *memory, size_t bytes);
+bool td_emulate_is_pinned(const void *memory, size_t bytes);
+void td_emulate_free_bytes(int device, size_t *available, size_t *all);
+
+/* The emulation's lock; a thread may take it more than once. */
+void td_emulate_lock(void);
+void td_emulate_unlock(void);
+
+/* Everything that has been put on any stream is done. */
+void td_emulate_drain_all(void);
+
+enum { TD_EMULATE_DEVICES = 2 };
+
+#endif

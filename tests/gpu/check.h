@@ -1,0 +1,37 @@
+/* The parts of build/VARIANT/tests/gpu/check, the program of `make gpu-check` (tests/gpu/check.sh):
+ * each runs on a device, real or emulated, and returns whether all was well. docs/gpu-check.md says
+ * what they mean. */
+#ifndef TD_TESTS_GPU_CHECK_H
+#define TD_TESTS_GPU_CHECK_H
+
+#include "tandem.h"
+
+/* Versions, libraries and where they were found; cuDNN's description of the device goes to a file.
+ */
+bool check_info(td_device device, const char *description_path);
+
+/* What the GPU can do at most: copying in its memory, matrix products of n x n. */
+bool check_ceilings(td_device device, int64_t n);
+
+/* Every case of autograd/ops/ops.def, and odd shapes of products: value and gradients against the
+ * CPU in f64, in a precision. Results are written into memory that is full of NaN. */
+bool check_ops(td_device device, td_precision precision);
+
+/* Optimizers and dropout against the CPU's, bit for bit. */
+bool check_bits(td_device device);
+
+/* Steps of ResNet-18 at 32x32 against the CPU's from the same weights; the CPU computes in the same
+ * precision if it has it, otherwise in fp32. */
+bool check_train(td_device device, td_precision precision, int64_t batch, int steps);
+
+/* Serves training steps for tests/gpu/throughput.py. arguments: MODEL imagenet|cifar SIZE CLASSES
+ * BATCH; MODEL is resnet18 or resnet50. */
+bool check_serve(td_device device, td_precision precision, char **arguments);
+
+/* Seconds of the monotonic clock. */
+double check_seconds(void);
+
+/* Waits until the device has done all that it was given. */
+void check_wait(td_device device);
+
+#endif

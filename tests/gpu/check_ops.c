@@ -1,0 +1,209 @@
+#include "tests/gpu/check.h"
+#include "tests/ops_cases.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- shapes that the table has not: more channels, odd ones, larger maps ---- */
+
+#define EXTRA(op, name, inputs, ...)                                                               \
+    static td_tensor *extra_##op##_##name(td_tensor *const *in, void *user)                        \
+    {                                                                                              \
+        (void)user;                                                                                \
+        return __VA_ARGS__;                                                                        \
+    }
+#include "tests/gpu/extra.def"
+#undef EXTRA
+
+#define EXTRA(op, name, inputs, ...) { #op, #op "/gpu_" #name, inputs, extra_##op##_##name },
+static const ops_case extras[] = {
+#include "tests/gpu/extra.def"
+};
+#undef EXTRA
+enum { EXTRAS = sizeof extras / sizeof extras[0] };
+
+/* ---- inputs ---- */
+
+typedef struct setting {
+    td_device device;
+    td_precision precision;
+    td_dtype activations; /* what a mixed run's activations are */
+    double bound;         /* of relative L2 errors */
+} setting;
+
+/* Weights, biases and statistics stay f32. */
+static bool is_parameter(const char *op, int i, const td_tensor *t)
+{
+    if (strncmp(op, "batch_norm", 10) == 0) {
+        return i > 0 && t->ndim == 1;
+    }
+    return i > 0 && (strncmp(op, "conv2d", 6) == 0 || strcmp(op, "linear") == 0 ||
+                     strcmp(op, "layer_norm") == 0 || strcmp(op, "embedding") == 0);
+}
+
+/* The case's inputs in f64 on the CPU with values that the narrow ones on the device have. */
+static int make_inputs(const ops_case *c, const setting *s, td_tensor **wide, td_tensor **narrow)
+{
+    int count = ops_case_inputs(c, TD_F64, wide);
+    for (int i = 0; i < count; i++) {
+        if (!td_is_float(wide[i]->dtype)) {
+            narrow[i] = td_clone_as(wide[i], wide[i]->dtype, s->device);
+            continue;
+        }
+        td_dtype dtype = is_parameter(c->op, i, wide[i]) ? TD_F32 : s->activations;
+        bool leaf = td_is_leaf(wide[i]);
+        td_requires_grad(wide[i], false);
+        narrow[i] = td_clone_as(wide[i], dtype, s->device);
+        td_copy_(wide[i], narrow[i]); /* rounded */
+        td_requires_grad(wide[i], leaf);
+        td_requires_grad(narrow[i], leaf);
+    }
+    return count;
+}
+
+/* ---- running ---- */
+
+typedef struct outcome {
+    int64_t count[OPS_MAX_INPUTS + 1];
+    double *values[OPS_MAX_INPUTS + 1]; /* the value and each gradient */
+} outcome;
+
+static void keep(outcome *o, int i, const td_tensor *t)
+{
+    o->count[i] = td_numel(t);
+    o->values[i] = malloc(((size_t)o->count[i] + 1) * sizeof(double));
+    if (o->values[i] == NULL) {
+        abort();
+    }
+    td_read(t, o->values[i], TD_F64);
+}
+
+static void drop(outcome *o)
+{
+    for (int i = 0; i <= OPS_MAX_INPUTS; i++) {
+        free(o->values[i]);
+        o->values[i] = NULL;
+    }
+}
+
+/* Fills step memory with NaN: what an operation forgets to write is seen. */
+static void poison(td_device device)
+{
+    td_step_begin();
+    td_tensor *all = td_step_new(TD_SHAPE(1 << 20), TD_F32, TD_ROW_MAJOR, device, TD_HERE);
+    td_fill_(all, 0.0 / 0.0);
+    td_step_end();
+}
+
+static void run(outcome *o, const ops_case *c, td_tensor **inputs, int count)
+{
+    td_device device = td_device_of(inputs[0]);
+    poison(device);
+    td_step_begin();
+    td_tensor *y = c->fn(inputs, NULL);
+    keep(o, 0, y);
+    td_tensor *dy = td_new(td_shape_of(y), y->dtype, device);
+    double *eighths =
+        malloc(((size_t)o->count[0] + 1) * sizeof *eighths); /* all dtypes have them */
+    if (dy == NULL || eighths == NULL) {
+        abort();
+    }
+    uint64_t random = 7;
+    for (int64_t i = 0; i < o->count[0]; i++) {
+        eighths[i] = (double)(int)(test_uniform(&random) * 8.0) / 8.0;
+    }
+    td_write(dy, eighths, TD_F64);
+    free(eighths);
+    td_backward_from(y, dy);
+    for (int i = 0; i < count; i++) {
+        if (td_is_leaf(inputs[i])) {
+            keep(o, 1 + i, td_grad(inputs[i]));
+        }
+    }
+    td_step_end();
+    td_free(dy);
+}
+
+/* ---- comparing ---- */
+
+typedef struct worst {
+    double error;
+    char where[96];
+} worst;
+
+static bool compare(const ops_case *c, const setting *s, const outcome *got, const outcome *want,
+                    worst *w)
+{
+    bool good = true;
+    /* A sum that cancels, of results whose bias was rounded to 16 bits, as libraries do. */
+    bool cancels = strcmp(c->name, "linear/summed") == 0 && s->activations != TD_F32;
+    double bound = cancels ? 2.0 * s->bound : s->bound;
+    for (int k = 0; k <= OPS_MAX_INPUTS; k++) {
+        double error = got->count[k] == want->count[k]
+                           ? relative_l2(got->values[k], want->values[k], want->count[k])
+                           : 1e9;
+        if (!(error <= bound)) {
+            printf("FAIL %s: %s %d is off by %.2e (relative L2), more than %.0e\n", c->name,
+                   k == 0 ? "value" : "gradient of input", k == 0 ? 0 : k - 1, error, bound);
+            good = false;
+        }
+        if (!(error <= w->error)) {
+            w->error = error;
+            snprintf(w->where, sizeof w->where, "%s", c->name);
+        }
+    }
+    return good;
+}
+
+static jmp_buf after_fatal;
+
+static void on_fatal(const char *message, void *user)
+{
+    printf("FAIL %s: %s\n", (const char *)user, message);
+    longjmp(after_fatal, 1);
+}
+
+static bool check_case(const ops_case *c, const setting *s, worst *w)
+{
+    td_tensor *wide[OPS_MAX_INPUTS], *narrow[OPS_MAX_INPUTS];
+    outcome want = { .count = { 0 } }, got = { .count = { 0 } };
+    td_set_fatal_handler(on_fatal, (void *)(uintptr_t)c->name);
+    if (setjmp(after_fatal) != 0) { /* what the case has made is left behind */
+        td_step_abandon();
+        td_set_fatal_handler(NULL, NULL);
+        return false;
+    }
+    int count = make_inputs(c, s, wide, narrow);
+    td_set_math((td_math){ .precision = TD_PRECISION_FP32 });
+    run(&want, c, wide, count);
+    td_set_math((td_math){ .precision = s->precision });
+    run(&got, c, narrow, count);
+    bool good = compare(c, s, &got, &want, w);
+    drop(&want);
+    drop(&got);
+    ops_case_free(wide, count);
+    ops_case_free(narrow, count);
+    td_set_fatal_handler(NULL, NULL);
+    return good;
+}
+
+bool check_ops(td_device device, td_precision precision)
+{
+    setting s = { .device = device, .precision = precision };
+    s.activations = td_precision_dtype(precision);
+    s.bound = precision == TD_PRECISION_TF32   ? 1e-3
+              : precision == TD_PRECISION_FP16 ? 3e-3
+              : precision == TD_PRECISION_BF16 ? 1e-2
+                                               : 1e-5;
+    worst w = { .error = 0.0 };
+    int failed = 0, all = ops_case_count + EXTRAS;
+    for (int i = 0; i < all; i++) {
+        const ops_case *c = i < ops_case_count ? &ops_cases[i] : &extras[i - ops_case_count];
+        failed += !check_case(c, &s, &w);
+    }
+    printf("%d cases in %s, %d failed; worst %.1e of %.0e: %s\n", all, td_precision_name(precision),
+           failed, w.error, s.bound, w.where);
+    return failed == 0;
+}

@@ -1,0 +1,60 @@
+#include "tests/gpu/check.h"
+
+#include "bench/job.h"
+#include "tensor/kernels.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool move(job *j, td_device device)
+{
+    td_tensor *x = td_clone_as(j->x, TD_F32, device), *y = td_clone_as(j->y, TD_I64, device);
+    if (x == NULL || y == NULL || td_module_to(j->net, device, TD_F32) != TD_OK) {
+        return false;
+    }
+    td_free(j->x);
+    td_free(j->y);
+    j->x = x;
+    j->y = y;
+    return true;
+}
+
+/* As train_step of bench/job.h, but nobody asks for the loss. */
+static void step(job *j)
+{
+    td_step_begin();
+    td_tensor *loss = td_cross_entropy(td_forward(j->net, j->x), j->y);
+    td_zero_grad(j->optim);
+    td_backward(loss);
+    td_optim_step(j->optim);
+    td_step_end();
+}
+
+bool check_serve(td_device device, td_precision precision, char **a)
+{
+    td_set_math((td_math){ .precision = precision });
+    td_stem stem = strcmp(a[1], "cifar") == 0 ? TD_STEM_CIFAR : TD_STEM_IMAGENET;
+    int depth = strncmp(a[0], "resnet", 6) == 0 ? atoi(a[0] + 6) : 0;
+    job j = { .net = NULL };
+    if (!open_job(&j, depth, stem, atol(a[3]), atol(a[2]), atol(a[4]), TD_F32) ||
+        !move(&j, device)) {
+        fprintf(stderr, "check: %s\n", td_last_error());
+        return false;
+    }
+    open_optim(&j);
+    printf("ready tandem %s, %s, %s\n", TANDEM_VERSION, td_kernels_of(device)->name,
+           td_precision_name(precision));
+    char line[64];
+    while (fgets(line, sizeof line, stdin) != NULL && strncmp(line, "go ", 3) == 0) {
+        int steps = atoi(line + 3);
+        double start = check_seconds();
+        for (int i = 0; i < steps; i++) {
+            step(&j);
+        }
+        check_wait(device);
+        printf("%.6f\n", (check_seconds() - start) / steps); /* seconds a step */
+    }
+    close_job(&j);
+    return true;
+}

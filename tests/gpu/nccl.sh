@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# NCCL between two ranks on ONE GPU: DDP equals the joined batch, all ranks' weights are equal, a killed
+# rank is named. NCCL refuses two ranks on a GPU of one host; as hosts it counts NCCL_HOSTID, so each
+# rank names one of its own, and they talk over loopback sockets. For correctness, never for speed.
+#
+#     tests/gpu/nccl.sh [BUILD]        needs a GPU, libnccl.so.2, and make tests
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+build=${1:-build/cc}
+export NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 \
+    NCCL_MNNVL_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_MAX_CTAS=2 NCCL_ALGO=Ring NCCL_PROTO=Simple
+failures=0
+
+ranks() { # ranks SIZE BACKEND MODE: each rank on cuda:0, on a host of its own; fails if one does
+    local size=$1 backend=$2 mode=$3 folder pids=() rc=0
+    folder=$(mktemp -d)
+    for ((r = 0; r < size; r++)); do
+        MEET=file://$folder/meet RANK=$r WORLD_SIZE=$size NCCL_HOSTID=r$r TANDEM_BACKEND=$backend \
+            timeout 120 "$build/tests/worker_ddp" cuda:0 "$mode" &
+        pids+=($!)
+    done
+    for pid in "${pids[@]}"; do
+        wait "$pid" || rc=1
+    done
+    rm -rf "$folder"
+    return $rc
+}
+
+check() { # check RC NAME
+    if [ "$1" -eq 0 ]; then echo "ok - $2"; else
+        echo "not ok - $2"
+        failures=$((failures + 1))
+    fi
+}
+
+ranks 1 nccl equal
+check $? 'one rank'
+ranks 2 nccl equal
+check $? 'two ranks on one GPU by NCCL: the joined batch, equal weights, SyncBatchNorm'
+TANDEM_DEVICE_BACKEND=staged ranks 2 shm equal
+check $? 'two ranks by way of the host'
+
+out=$(mktemp)
+begin=$(date +%s)
+ranks 2 nccl die >"$out" 2>&1
+seconds=$(($(date +%s) - begin))
+grep -q 'rank 0 was told: ' "$out"
+check $? 'a killed rank: the other is told'
+[ $seconds -le 40 ]
+check $? "and within seconds ($seconds, start and end of both ranks included)"
+tail -n 5 "$out" | sed 's/^/    /'
+rm -f "$out"
+exit $((failures > 0))

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# train_net on photographs: ResNet-18 at 64 pixels learns the sample pictures by heart; Ctrl-C and
+# resume in the middle of it end with the same bits; two ranks with SYNCBN have one rank's losses for
+# 20 steps. The pictures are TANDEM_PICTURES, or small ones of ours.
+. "$(dirname "$0")/tap.sh"
+# shellcheck source=tests/train_net.sh
+. "$(dirname "$0")/train_net.sh"
+cd "$work" || exit 1
+if [ -n "${TANDEM_PICTURES:-}" ]; then
+    mkdir data
+    ln -s "$TANDEM_PICTURES" data/train
+    ln -s "$TANDEM_PICTURES" data/val
+else
+    make_folders data
+fi
+classes=$(find -L data/train -mindepth 1 -maxdepth 1 -type d | wc -l)
+count=$(find -L data/train -mindepth 2 -type f | wc -l)
+echo "# $count pictures in $classes classes"
+net=("$apps/train_net" --cfg "$repository/apps/config/resnet18.yaml" MODEL.NUM_CLASSES "$classes"
+    TRAIN.DATASET data TEST.DATASET data TRAIN.IM_SIZE 64 TEST.IM_SIZE 64 TEST.CROP_SIZE 64 RNG_SEED 1
+    TRAIN.KEEP_CHECKPOINTS 1)
+learn=("${net[@]}" TRAIN.BATCH_SIZE $((count < 32 ? 4 : 16)) TRAIN.MIN_AREA 0.6 OPTIM.MAX_EPOCH 30
+    OPTIM.BASE_LR 0.05 OPTIM.WARMUP_EPOCHS 2)
+
+works 'thirty epochs' "${learn[@]}" OUT_DIR whole
+says 'all pictures are known' "^Epoch \[30/30\] tested on $count pictures: Loss 0\.[0-9]+  Acc@1 100\.000 "
+: >out
+"${learn[@]}" OUT_DIR stopped >out 2>&1 &
+run=$!
+for ((i = 0; i < 6000; i++)); do
+    grep -q '^Epoch \[9/30\]' out && break
+    sleep 0.02
+done
+sleep 0.1
+kill -INT $run
+wait $run
+test $? -eq 130
+tap $? 'Ctrl-C in the tenth' out
+works 'the same command' "${learn[@]}" OUT_DIR stopped
+says 'goes on' '^resumed from stopped/checkpoints/ckpt_ep_0'
+same 'to the same bits' whole/checkpoints/ckpt_ep_030 stopped/checkpoints/ckpt_ep_030
+works 'test_net' "$apps/test_net" --cfg stopped/config.yaml
+says 'knows them too' 'Acc@1 100\.000'
+
+# At so small a learning rate rounding does not grow: what differs is the arithmetic itself.
+batch=$((count < 32 ? 4 : 14)) # so that both have as many batches in an epoch
+slow=(OPTIM.BASE_LR 2e-6 OPTIM.WARMUP_EPOCHS 0 OPTIM.MAX_EPOCH 7 TRAIN.PRINT_FREQ 1)
+works 'one rank' "${net[@]}" "${slow[@]}" TRAIN.BATCH_SIZE $batch OUT_DIR one
+for sync in True False; do
+    works "two ranks, SYNCBN $sync" "$apps/tdrun" --nproc-per-node 2 "${net[@]}" "${slow[@]}" \
+        TRAIN.BATCH_SIZE $((batch / 2)) MODEL.SYNCBN $sync OUT_DIR two$sync
+    paste -d , one/metrics.csv two$sync/metrics.csv | awk -F , '
+        NR > 1 && $3 != "" { d = $3 - $15; d = d < 0 ? -d : d; worst = d > worst ? d : worst; n++ }
+        END { print worst, n }' >out
+    if [ $sync = True ]; then
+        awk '{ exit !($1 < 1e-4 && $2 >= 20) }' out
+        tap $? "its losses agree (worst difference and steps: $(cat out))" out
+    else
+        awk '{ exit !($1 > 1e-2) }' out
+        tap $? "they do not (worst difference and steps: $(cat out))" out
+    fi
+done
+done_testing

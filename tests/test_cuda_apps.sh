@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# The lessons on GPUs, here two emulated ones: they name the GPU, train as on the CPU, go on from a
+# checkpoint to the same bits, and share a batch (make EMULATE=1 test).
+. "$(dirname "$0")/tap.sh"
+if [[ ${BUILD:-build/cc} != *-emulated* ]]; then
+    echo 1..1
+    echo 'not ok 1 - lessons on a GPU # SKIP make EMULATE=1 test'
+    exit 0
+fi
+few=(--limit 4 --batch-size 4 --workers 1 --lr 0.0001)
+
+# near NAME FOLDER FOLDER: there are steps, and their losses differ by 2 % at most in two runs
+near() {
+    paste -d, "$2/metrics.csv" "$3/metrics.csv" >"$work/out"
+    awk -F, 'NR == 1 { second = NF / 2 + 2; next }
+        $2 != "" || $second != "" { n++; d = $2 - $second
+            if (d * d > (0.02 * $second) ^ 2 || /nan|inf/) bad = 1 }
+        END { exit bad || n == 0 }' "$work/out"
+    tap $? "$1" "$work/out"
+}
+
+works 'wine on the CPU' "$apps/wine_single" --epochs 5 --log-dir "$work/wine-cpu"
+works 'wine on a GPU' "$apps/wine_single" --epochs 5 --device cuda --log-dir "$work/wine-gpu"
+near 'wine: the same losses' "$work/wine-gpu" "$work/wine-cpu"
+works 'wine on two GPUs, a process each' "$apps/wine_ddp_spawn" --epochs 2 --device cuda \
+    --save "$work/spawned"
+says 'it has been tested' '^Test: [0-9]+/36 right'
+
+cd "$work" || exit 1 # away from data/cifar10
+unset LC_ALL
+works 'ResNet-18 on a GPU, two epochs' "$apps/cifar_resnet18" "${few[@]}" --device cuda:1 --epochs 2 \
+    --save "$work/two" --log-dir "$work/gpu"
+says 'the GPU is named' 'cuda:1, emulated GPU 1'
+works 'one epoch' "$apps/cifar_resnet18" "${few[@]}" --device cuda --epochs 1 --save "$work/one"
+works 'resumed for a second' "$apps/cifar_resnet18" --resume "$work/one" --epochs 2 --device cuda \
+    --save "$work/one"
+same 'resumed: the same bits' "$work/two" "$work/one"
+works 'ResNet-18 on the CPU' "$apps/cifar_resnet18" "${few[@]}" --epochs 2 --log-dir "$work/cpu"
+near 'ResNet-18: the same losses' "$work/gpu" "$work/cpu"
+
+dp=("$apps/cifar_dp" "${few[@]}" --devices 2 --epochs 1)
+works 'DataParallel over two GPUs' "${dp[@]}" --device cuda --log-dir "$work/dp-gpu"
+works 'DataParallel over two CPU devices' "${dp[@]}" --log-dir "$work/dp-cpu"
+near 'DataParallel: the same losses' "$work/dp-gpu" "$work/dp-cpu"
+fails 'more GPUs than there are' 134 'cuda:2 cannot be used: there are 2 GPUs here' \
+    "$apps/cifar_dp" --limit 8 --device cuda --devices 3 --epochs 1
+done_testing

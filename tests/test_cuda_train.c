@@ -1,0 +1,243 @@
+/* Training on GPUs, real or emulated, beside the CPU: from the same start nearly the same losses;
+ * with itself to the bit; checkpoints go from one to the other; two GPUs share a batch. */
+#include "tandem.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { SIDE = 8, FEATURES = 13, CLASSES = 3, BATCH = 10, STEPS = 8 };
+
+typedef struct job {
+    td_module *net;
+    td_optim *optim;
+    td_tensor *x, *y;
+} job;
+
+typedef struct plan {
+    td_device device;
+    bool pictures, adam;
+    int devices; /* DataParallel over so many; 0: one, without it */
+} plan;
+
+static bool have(const char *name)
+{
+    td_device device;
+    return td_device_parse(name, &device) == TD_OK;
+}
+
+static td_module *new_net(bool pictures)
+{
+    return pictures
+               ? td_nn_sequential(
+                     td_nn_conv2d(
+                         3, 8, &(td_nn_conv2d_options){ .kernel = { 3, 3 }, .padding = { 1, 1 } }),
+                     td_nn_batch_norm2d(8), td_nn_relu(), td_nn_max_pool2d(2, 2, 0),
+                     td_nn_flatten(), td_nn_linear(8 * SIDE * SIDE / 4, CLASSES))
+               : td_nn_sequential(td_nn_linear(FEATURES, 16), td_nn_gelu(), td_nn_dropout(0.25),
+                                  td_nn_linear(16, CLASSES));
+}
+
+static job open_job(plan p)
+{
+    job j;
+    td_manual_seed(0);
+    td_module *net = new_net(p.pictures);
+    assert_non_null(net);
+    td_tensor *x = p.pictures
+                       ? td_new_layout(TD_SHAPE(BATCH, 3, SIDE, SIDE), TD_F32, TD_IMAGE, TD_CPU)
+                       : td_new(TD_SHAPE(BATCH, FEATURES), TD_F32, TD_CPU);
+    td_normal_(x, 0, 1, td_default_generator());
+    int64_t labels[BATCH];
+    for (int i = 0; i < BATCH; i++) {
+        labels[i] = i % CLASSES;
+    }
+    assert_int_equal(td_module_to(net, p.device, TD_F32), TD_OK);
+    td_device devices[] = { p.device, { p.device.type, (unsigned char)(p.device.index + 1) } };
+    j.net = p.devices > 0 ? td_data_parallel(net, devices, p.devices) : net;
+    assert_non_null(j.net);
+    td_params *params = td_parameters(j.net);
+    j.optim =
+        p.adam ? td_adam(params, &(td_adam_options){ .lr = 0.01 })
+               : td_sgd(params, &(td_sgd_options){ .lr = 0.05, .momentum = 0.9, .nesterov = true });
+    j.x = td_new_layout(td_shape_of(x), TD_F32, p.pictures ? TD_IMAGE : TD_ROW_MAJOR, p.device);
+    td_copy_(j.x, x);
+    j.y = td_from(labels, TD_SHAPE(BATCH), TD_I64, p.device);
+    td_free(x);
+    return j;
+}
+
+static void close_job(job *j)
+{
+    td_optim_free(j->optim);
+    td_module_free(j->net);
+    td_free(j->x);
+    td_free(j->y);
+}
+
+static double step(job *j)
+{
+    td_step_begin();
+    td_tensor *loss = td_cross_entropy(td_forward(j->net, j->x), j->y);
+    td_zero_grad(j->optim);
+    td_backward(loss);
+    td_optim_step(j->optim);
+    double value = td_item(loss);
+    td_step_end();
+    return value;
+}
+
+static void train(plan p, double losses[STEPS])
+{
+    job j = open_job(p);
+    for (int i = 0; i < STEPS; i++) {
+        losses[i] = step(&j);
+    }
+    close_job(&j);
+}
+
+static void expect_close(const double *a, const double *b, double bound)
+{
+    for (int i = 0; i < STEPS; i++) {
+        double difference = a[i] > b[i] ? a[i] - b[i] : b[i] - a[i];
+        if (!(difference <= bound * b[i])) {
+            fail_msg("loss %d: %.9g beside %.9g", i, a[i], b[i]);
+        }
+    }
+    assert_true(b[STEPS - 1] < b[0]);
+}
+
+static void test_losses_are_the_cpus(void **state)
+{
+    (void)state;
+    if (!have("cuda:0")) {
+        skip();
+    }
+    for (int kind = 0; kind < 4; kind++) {
+        double here[STEPS], there[STEPS], again[STEPS];
+        plan p = { .device = TD_CPU, .pictures = kind / 2, .adam = kind % 2 };
+        train(p, here);
+        p.device = TD_CUDA;
+        train(p, there);
+        train(p, again);
+        expect_close(there, here, 1e-4);
+        assert_memory_equal(there, again, sizeof there);
+    }
+}
+
+static void test_two_gpus_share_a_batch(void **state)
+{
+    (void)state;
+    if (!have("cuda:1")) {
+        skip();
+    }
+    double one[STEPS], two[STEPS], again[STEPS];
+    plan p = { .device = TD_CPU, .pictures = true, .devices = 2 };
+    train(p, one);
+    p.device = TD_CUDA;
+    train(p, two);
+    train(p, again);
+    expect_close(two, one, 1e-4);
+    assert_memory_equal(two, again, sizeof two);
+}
+
+/* The second half on the CPU, after the first on a GPU, and the other way round. */
+static void test_checkpoints_change_devices(void **state)
+{
+    (void)state;
+    if (!have("cuda:0")) {
+        skip();
+    }
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/tandem-cuda-%d.safetensors", (int)getpid());
+    double whole[STEPS], parts[STEPS];
+    train((plan){ .device = TD_CPU, .pictures = true }, whole);
+    for (int first = 0; first < 3; first++) { /* CPU to GPU, GPU to CPU, GPU to GPU */
+        td_device from = first == 0 ? TD_CPU : TD_CUDA, to = first == 1 ? TD_CPU : TD_CUDA;
+        job a = open_job((plan){ .device = from, .pictures = true });
+        for (int i = 0; i < STEPS / 2; i++) {
+            parts[i] = step(&a);
+        }
+        td_checkpoint c = { .model = a.net, .optim = a.optim };
+        assert_int_equal(td_checkpoint_save(path, &c), TD_OK);
+        close_job(&a);
+        job b = open_job((plan){ .device = to, .pictures = true });
+        c = (td_checkpoint){ .model = b.net, .optim = b.optim };
+        assert_int_equal(td_checkpoint_load(path, &c), TD_OK);
+        for (int i = STEPS / 2; i < STEPS; i++) {
+            parts[i] = step(&b);
+        }
+        close_job(&b);
+        expect_close(parts, whole, 1e-4);
+    }
+    remove(path);
+}
+
+/* Four steps, and the loss of the weights' averages. */
+static double averaged_loss(td_device device)
+{
+    job j = open_job((plan){ .device = device, .pictures = true });
+    td_ema *ema = td_ema_new(j.net, &(td_ema_options){ .decay = 0.75 });
+    assert_non_null(ema);
+    for (int i = 0; i < 4; i++) {
+        step(&j);
+        td_ema_update(ema);
+    }
+    td_ema_swap(ema);
+    double averaged = step(&j);
+    td_ema_swap(ema);
+    assert_true(averaged > 1.001 * step(&j)); /* the averages lag behind */
+    td_ema_free(ema);
+    close_job(&j);
+    return averaged;
+}
+
+static void test_averages_of_weights(void **state)
+{
+    (void)state;
+    if (!have("cuda:0")) {
+        skip();
+    }
+    double here = averaged_loss(TD_CPU), there = averaged_loss(TD_CUDA);
+    assert_true(there > 0.9999 * here && there < 1.0001 * here);
+}
+
+static void test_steps_repeat_their_addresses(void **state)
+{
+    (void)state;
+    if (!have("cuda:0")) {
+        skip();
+    }
+    job j = open_job((plan){ .device = TD_CUDA, .pictures = true });
+    td_memory_stats first = { 0 }, now;
+    for (int i = 0; i < 6; i++) {
+        step(&j);
+        now = td_step_memory(TD_CUDA);
+        if (i == 1) {
+            first = now;
+        }
+    }
+    assert_int_equal(now.address_hash, first.address_hash);
+    assert_int_equal(now.growths, first.growths);
+    assert_true(now.allocations > 0);
+    close_job(&j);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_losses_are_the_cpus),
+        cmocka_unit_test(test_two_gpus_share_a_batch),
+        cmocka_unit_test(test_checkpoints_change_devices),
+        cmocka_unit_test(test_averages_of_weights),
+        cmocka_unit_test(test_steps_repeat_their_addresses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

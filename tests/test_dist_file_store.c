@@ -1,0 +1,144 @@
+/* The file store across processes and runs; files that are cut, foreign or gone. */
+#include "dist/clock.h"
+#include "dist/dist.h"
+#include "tests/dist_store.h"
+#include "tests/temp_folder.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void file_between_processes(void **state)
+{
+    (void)state;
+    enum { PROCESSES = 4, TIMES = 50 };
+    td_store *store;
+    assert_int_equal(td_file_store_open(temp_path("store"), "r", 20, &store), TD_OK);
+    for (int i = 0; i < PROCESSES; i++) {
+        if (fork() == 0) {
+            td_store *own;
+            int64_t sum;
+            int failures = td_file_store_open(temp_path("store"), "r", 20, &own) != TD_OK;
+            for (int k = 0; k < TIMES; k++) {
+                failures += td_store_add(own, "sum", 1, &sum) != TD_OK;
+            }
+            char *text = NULL;
+            failures += td_store_get_text(own, "end", 20, &text) != TD_OK;
+            td_store_close(own);
+            _exit(failures);
+        }
+    }
+    td_sleep(0.05);
+    assert_int_equal(td_store_set_text(store, "end", "1"), TD_OK);
+    for (int i = 0; i < PROCESSES; i++) {
+        int status;
+        assert_true(wait(&status) > 0);
+        assert_int_equal(status, 0);
+    }
+    assert_text(store, "sum", "200");
+    td_store_close(store);
+}
+
+static void file_of_another_run_is_started_anew(void **state)
+{
+    (void)state;
+    td_store *old, *new;
+    bool exists;
+    const char *path = temp_path("store");
+    assert_int_equal(td_file_store_open(path, "one", 1, &old), TD_OK);
+    assert_int_equal(td_store_set_text(old, "k", "old"), TD_OK);
+    assert_int_equal(td_file_store_open(path, "two", 1, &new), TD_OK);
+    assert_int_equal(td_store_check(new, "k", &exists), TD_OK);
+    assert_false(exists);
+    assert_int_equal(td_store_set_text(old, "k", "older"), TD_E_IO);
+    assert_error_says("another run", NULL);
+    td_store_close(old);
+    td_store_close(new);
+}
+
+/* Without a run id, what dead processes left is stale, and what living ones share is not. */
+static void file_without_run_id(void **state)
+{
+    (void)state;
+    const char *path = temp_path("store");
+    td_store *first, *second;
+    bool exists;
+    pid_t pid = fork();
+    if (pid == 0) {
+        td_store *own;
+        bool well = td_file_store_open(path, NULL, 1, &own) == TD_OK &&
+                    td_store_set_text(own, "left", "1") == TD_OK;
+        _exit(well ? 0 : 1); /* without closing it, as if killed */
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(td_file_store_open(path, NULL, 1, &first), TD_OK);
+    assert_int_equal(td_store_check(first, "left", &exists), TD_OK);
+    assert_false(exists);
+    assert_int_equal(td_store_set_text(first, "k", "1"), TD_OK);
+    assert_int_equal(td_file_store_open(path, NULL, 1, &second), TD_OK);
+    assert_text(second, "k", "1");
+    td_store_close(first);
+    td_store_close(second);
+}
+
+/* A writer that was killed in the middle leaves a piece of a record, at any length. */
+static void file_cut_inside_a_record(void **state)
+{
+    (void)state;
+    const char *path = temp_path("store");
+    td_store *store;
+    for (int cut = 1; cut < 8 + 6; cut++) {
+        struct stat info;
+        bool exists;
+        assert_int_equal(td_file_store_open(path, "cut", 1, &store), TD_OK);
+        assert_int_equal(td_store_set_text(store, "whole", "1"), TD_OK);
+        assert_int_equal(td_store_set_text(store, "cut", "123"), TD_OK);
+        assert_int_equal(stat(path, &info), 0);
+        td_store *reader;
+        assert_int_equal(truncate(path, info.st_size - cut), 0);
+        assert_int_equal(td_file_store_open(path, "cut", 1, &reader), TD_OK);
+        assert_int_equal(td_store_check(reader, "cut", &exists), TD_OK);
+        assert_false(exists);
+        assert_int_equal(td_store_set_text(reader, "cut", "12345"), TD_OK);
+        assert_text(reader, "whole", "1");
+        assert_text(reader, "cut", "12345");
+        td_store_close(reader);
+        td_store_close(store);
+        assert_int_equal(unlink(path), 0);
+    }
+}
+
+static void file_errors(void **state)
+{
+    (void)state;
+    td_store *store;
+    temp_write("notes", "these are a user's notes, not a store\n", 38);
+    assert_int_equal(td_file_store_open(temp_path("notes"), "r", 1, &store), TD_E_FORMAT);
+    assert_error_says("notes", "not a store", NULL);
+    assert_int_equal(td_file_store_open(temp_path("no/such/folder"), "r", 1, &store), TD_E_IO);
+    assert_error_says("no/such/folder", NULL);
+    assert_int_equal(td_file_store_open(temp_path("gone"), "r", 1, &store), TD_OK);
+    assert_int_equal(unlink(temp_path("gone")), 0);
+    assert_int_equal(td_store_set_text(store, "k", "v"), TD_E_IO);
+    assert_error_says("removed", NULL);
+    td_store_close(store);
+}
+
+#define FOLDER_TEST(f) cmocka_unit_test_setup_teardown(f, temp_folder_setup, temp_folder_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        FOLDER_TEST(file_between_processes),
+        FOLDER_TEST(file_of_another_run_is_started_anew),
+        FOLDER_TEST(file_without_run_id),
+        FOLDER_TEST(file_cut_inside_a_record),
+        FOLDER_TEST(file_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
