@@ -155,8 +155,12 @@ $(B)/dist/nccl/load.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/tests/test_cuda_memory.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/tests/test_cuda_plans.o: ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
 CU_FLAGS := $(CU_B)/flags$(if $(EMULATE),.cu)
+# Not before it is known which compiler that is: a new variant's first reading of this file would
+# have every kernel compiled again.
+ifneq ($(EMULATE)$(TD_NVCC),)
 $(shell mkdir -p $(CU_B); printf '%s\n' '$(NVCC)' | cmp -s - $(CU_FLAGS) || \
         printf '%s\n' '$(NVCC)' >$(CU_FLAGS))
+endif
 $(CU_B)/%.cu.o: %.cu $(CU_FLAGS)
 	@mkdir -p $(@D)
 	$(call say,CU,$<)$(NVCC) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
