@@ -82,16 +82,24 @@ static void close_job(job *j)
     td_free(j->y);
 }
 
-static double step(job *j)
+/* scaler: of the loss, or NULL. */
+static double scaled_step(job *j, td_scaler *scaler)
 {
     td_step_begin();
     td_tensor *loss = td_cross_entropy(td_forward(j->net, j->x), j->y);
     td_zero_grad(j->optim);
-    td_backward(loss);
-    td_optim_step(j->optim);
+    td_backward(td_scaler_loss(scaler, loss));
+    if (td_scaler_unscale(scaler, td_parameters(j->net))) {
+        td_optim_step(j->optim);
+    }
     double value = td_item(loss);
     td_step_end();
     return value;
+}
+
+static double step(job *j)
+{
+    return scaled_step(j, NULL);
 }
 
 static void train(plan p, double losses[STEPS])
@@ -130,6 +138,52 @@ static void test_losses_are_the_cpus(void **state)
         expect_close(there, here, 1e-4);
         assert_memory_equal(there, again, sizeof there);
     }
+}
+
+/* Trains in f16, from a scale that is far too large at first: so many steps are left out, which
+ * leaves the weights alone, and what follows is f32's training up to f16's rounding. */
+static int train_in_f16(plan p, double losses[STEPS])
+{
+    enum { MOST_SKIPS = 60 };
+    td_math before = td_math_now();
+    td_set_math((td_math){ .precision = TD_PRECISION_FP16 });
+    job j = open_job(p);
+    td_scaler *scaler = td_scaler_new(&(td_scaler_options){ .scale = 0x1p40 });
+    int steps = 0, skips = 0;
+    while (steps < STEPS && skips < MOST_SKIPS) {
+        double loss = scaled_step(&j, scaler);
+        if (td_scaler_now(scaler).skipped > skips) {
+            skips++;
+            assert_true(steps == 0); /* the scale never grows here */
+            losses[0] = skips == 1 ? loss : losses[0];
+            assert_true(loss == losses[0]); /* nothing has moved */
+        } else {
+            assert_true(steps > 0 || loss == losses[0]);
+            losses[steps++] = loss;
+        }
+    }
+    assert_true(td_scaler_now(scaler).scale == 0x1p40 / (double)(INT64_C(1) << skips));
+    td_scaler_free(scaler);
+    close_job(&j);
+    td_set_math(before);
+    return skips;
+}
+
+static void test_f16_trains_as_f32(void **state)
+{
+    (void)state;
+    if (!have("cuda:0") || td_precision_check(TD_CUDA, TD_PRECISION_FP16) != TD_OK) {
+        skip();
+    }
+    double here[STEPS], there[STEPS], again[STEPS];
+    plan p = { .device = TD_CPU, .pictures = true };
+    train(p, here);
+    p.device = TD_CUDA;
+    assert_in_range(train_in_f16(p, there), 5, 50);
+    train_in_f16(p, again);
+    expect_close(there, here, 1e-2);
+    assert_memory_equal(there, again, sizeof there);
+    assert_memory_not_equal(there, here, sizeof there); /* it was f16 */
 }
 
 static void test_two_gpus_share_a_batch(void **state)
@@ -234,6 +288,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_losses_are_the_cpus),
+        cmocka_unit_test(test_f16_trains_as_f32),
         cmocka_unit_test(test_two_gpus_share_a_batch),
         cmocka_unit_test(test_checkpoints_change_devices),
         cmocka_unit_test(test_averages_of_weights),

@@ -107,6 +107,7 @@ static td_status optimize(train_run *r)
         td_clip_grad_norm(td_parameters(r->net), r->recipe.clip_grad_norm);
     }
     td_optim_step(r->optim);
+    r->optim_steps++;
     if (r->ema != NULL) {
         td_ema_update(r->ema);
     }
@@ -272,6 +273,24 @@ static td_status test(train_run *r)
     return r->task->tested(r, &result);
 }
 
+/* A run that is too short for the scaler to find its scale has learned nothing. (One that goes on
+ * may have learned before.) */
+static td_status check_learned(const train_run *r)
+{
+    if (r->scaler == NULL || r->optim_steps > 0 || r->args.resume != NULL) {
+        return TD_OK;
+    }
+    td_scaler_state now = td_scaler_now(r->scaler);
+    return now.skipped == 0
+               ? TD_OK
+               : td_fail(TD_E_ARG,
+                         "nothing was learned: the gradients of all %" PRId64
+                         " steps were beyond f16, though the loss was scaled by less in each, down "
+                         "to %g: train for more steps (--epochs, a smaller --batch-size), with "
+                         "--precision bf16, or in fp32",
+                         now.skipped, now.scale);
+}
+
 td_status train_loop(train_run *r)
 {
     TD_TRY(prepare(r));
@@ -286,6 +305,7 @@ td_status train_loop(train_run *r)
     signals_restore();
     TD_TRY(status);
     if (!r->stop) {
+        TD_TRY(check_learned(r));
         TD_TRY(test(r));
     }
     if (td_is_ddp(r->net) && r->task->shows_figures && ranks_first()) {

@@ -67,6 +67,7 @@ struct train_run {
     train_recipe recipe;
     td_ema *ema;             /* made by train_loop if the recipe has one */
     td_scaler *scaler;       /* made by train_loop under --precision fp16 */
+    int64_t optim_steps;     /* taken since the program began */
     const td_metadata *more; /* for checkpoints; the task's */
     int more_count;
     bool drop_last;   /* train_loader leaves out a last batch that is not full */
