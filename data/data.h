@@ -168,6 +168,7 @@ typedef struct td_loader_options {
     int workers;             /* threads; 0: batches are assembled in td_loader_next */
     int prefetch;            /* batches ahead per worker; 0: 2 */
     td_device device;        /* zero: cpu:0 */
+    bool streamed;           /* on a GPU: see td_loader_is_resident */
     td_generator *generator; /* for shuffling and the base seed; NULL: the default one */
 } td_loader_options;
 
@@ -186,6 +187,12 @@ td_loader *td_loader_open(const td_dataset *dataset, const td_loader_options *op
  * error, which td_loader_status tells apart. */
 bool td_loader_next(td_loader *loader, td_batch *batch);
 td_status td_loader_status(const td_loader *loader);
+
+/* Whether the pictures lie on the loader's GPU, as bytes, and batches are cut from them there: so
+ * it is with pictures in memory (CIFAR, synthetic) that fit there, unless the options say
+ * `streamed`. Otherwise workers assemble batches in CPU memory, which are sent. The batches are the
+ * same, bit for bit. */
+bool td_loader_is_resident(const td_loader *loader);
 
 /* The number of batches of an epoch, and of samples that they hold. */
 int64_t td_loader_batches(const td_loader *loader);

@@ -53,7 +53,7 @@ td_dataset *td_dataset_head(const td_dataset *dataset, int64_t n)
 
 /* ---- pictures in memory ---- */
 
-static const td_images_memory *images_of(const td_dataset *dataset)
+const td_images_memory *td_images_of(const td_dataset *dataset)
 {
     while (dataset->vtable == &head_vtable) {
         dataset = ((const dataset_head *)dataset)->whole;
@@ -64,13 +64,13 @@ static const td_images_memory *images_of(const td_dataset *dataset)
 
 const uint8_t *td_dataset_pixels(const td_dataset *dataset)
 {
-    const td_images_memory *images = images_of(dataset);
+    const td_images_memory *images = td_images_of(dataset);
     return images != NULL ? images->pixels : NULL;
 }
 
 const uint8_t *td_dataset_labels(const td_dataset *dataset)
 {
-    const td_images_memory *images = images_of(dataset);
+    const td_images_memory *images = td_images_of(dataset);
     return images != NULL ? images->labels : NULL;
 }
 
@@ -113,7 +113,7 @@ td_status td_dataset_set_transform(td_dataset *dataset, const td_image_transform
             TD_E_UNSUPPORTED,
             "transforms are for pictures in memory (CIFAR, synthetic), and this is a %s%s",
             dataset->vtable->kind,
-            images_of(dataset) != NULL ? ": set it on the whole dataset" : "");
+            td_images_of(dataset) != NULL ? ": set it on the whole dataset" : "");
     }
     TD_TRY(check_transform(transform));
     td_images_memory *images = (td_images_memory *)dataset;

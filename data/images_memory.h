@@ -18,6 +18,9 @@ typedef struct td_images_memory {
 td_images_memory *td_images_memory_new(const td_dataset_vtable *vtable, int64_t length);
 void td_images_memory_free(td_dataset *dataset);
 
+/* The pictures behind a dataset or a head of one; NULL: it has none. */
+const td_images_memory *td_images_of(const td_dataset *dataset);
+
 td_status td_images_memory_fetch(const td_dataset *dataset, const int64_t *index, int64_t n,
                                  uint64_t epoch, td_tensor *x, td_tensor *y);
 

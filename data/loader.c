@@ -1,6 +1,9 @@
 /* The loader's side towards the caller: epochs, order, positions. */
+#include "data/images_memory.h"
+#include "data/loader_ahead.h"
 #include "data/loader_device.h"
 #include "data/loader_ring.h"
+#include "data/resident.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +18,10 @@ struct td_loader {
     int64_t samples, batches; /* of an epoch, without what drop_last leaves out */
     int64_t drawn;            /* what the sampler gives for an epoch */
     int64_t *order;           /* of the running epoch */
+    td_resident *resident;    /* makes the batches on the device; NULL: the ring does */
     td_ring *ring;
-    td_device_batch *there; /* where batches go to; NULL: they stay in CPU memory */
+    td_device_batch *there; /* where the ring's batches go to; NULL: they stay in CPU memory */
+    td_ahead *ahead;        /* sends them */
 
     uint64_t epoch;
     bool running;     /* the epoch's order has been drawn */
@@ -68,30 +73,51 @@ static td_status plan_epoch(td_loader *loader, const td_loader_options *o)
     return TD_OK;
 }
 
-static td_status open_ring(td_loader *loader, const td_loader_options *o)
+static int64_t batch_samples(const td_loader *loader, int64_t batch)
+{
+    int64_t left = loader->samples - batch * loader->batch_size;
+    return left < loader->batch_size ? left : loader->batch_size;
+}
+
+static td_status make_order(td_loader *loader)
 {
     int64_t length = loader->dataset->length;
     int64_t room = loader->drawn > length ? loader->drawn : length;
     loader->order = malloc((size_t)room * sizeof *loader->order);
-    if (loader->order == NULL) {
-        return td_fail(TD_E_NOMEM, "loader: no memory for the order of %lld samples",
-                       (long long)room);
-    }
+    return loader->order != NULL
+               ? TD_OK
+               : td_fail(TD_E_NOMEM, "loader: no memory for the order of %lld samples",
+                         (long long)room);
+}
+
+/* What makes the batches. */
+static td_status open_maker(td_loader *loader, const td_loader_options *o)
+{
+    bool on_device = o->device.type != TD_DEVICE_CPU;
+    int64_t last = batch_samples(loader, loader->batches - 1);
+    int64_t tail = last < loader->batch_size ? last : 0;
+    if (on_device && !o->streamed && td_images_of(loader->dataset) != NULL) {
+        loader->resident = td_resident_new(loader->dataset, o->device, loader->batch_size, tail);
+        if (loader->resident != NULL) {
+            return TD_OK;
+        }
+    } /* otherwise they do not fit: batch by batch, then */
     td_ring_plan plan = {
         .batch_size = loader->batch_size,
         .samples = loader->samples,
         .batches = loader->batches,
         .workers = o->workers,
         .prefetch = o->prefetch > 0 ? o->prefetch : 2,
-        .device = o->device.type == TD_DEVICE_CPU ? o->device : TD_CPU,
+        .device = on_device ? TD_CPU : o->device,
     };
     loader->ring = td_ring_new(loader->dataset, &plan);
     if (loader->ring == NULL) {
         return TD_E_NOMEM;
     }
-    if (o->device.type != TD_DEVICE_CPU) {
-        loader->there = td_device_batch_new(loader->ring, o->device);
-        return loader->there != NULL ? TD_OK : TD_E_NOMEM;
+    if (on_device) {
+        loader->there = td_device_batch_new(loader->dataset, o->device, loader->batch_size, tail);
+        loader->ahead = loader->there != NULL ? td_ahead_new(loader->ring, o->device) : NULL;
+        return loader->ahead != NULL ? TD_OK : TD_E_NOMEM;
     }
     return TD_OK;
 }
@@ -112,7 +138,7 @@ td_loader *td_loader_open(const td_dataset *dataset, const td_loader_options *op
     loader->sampler = sampler;
     loader->generator = options->generator;
     if (check_options(dataset, options) != TD_OK || plan_epoch(loader, options) != TD_OK ||
-        open_ring(loader, options) != TD_OK) {
+        make_order(loader) != TD_OK || open_maker(loader, options) != TD_OK) {
         td_loader_close(loader);
         return NULL;
     }
@@ -124,6 +150,8 @@ void td_loader_close(td_loader *loader)
     if (loader == NULL) {
         return;
     }
+    td_resident_free(loader->resident);
+    td_ahead_free(loader->ahead);
     td_device_batch_free(loader->there);
     td_ring_free(loader->ring);
     td_sampler_free(loader->sampler);
@@ -133,9 +161,55 @@ void td_loader_close(td_loader *loader)
 
 /* ---- batches ---- */
 
+static void rest(td_loader *loader)
+{
+    if (loader->ring != NULL) {
+        td_ring_rest(loader->ring);
+    }
+}
+
+static void start(td_loader *loader)
+{
+    if (loader->ahead != NULL) {
+        td_ahead_forget(loader->ahead);
+    }
+    if (loader->ring != NULL) {
+        td_ring_start(loader->ring, loader->order, loader->epoch, loader->position);
+    }
+}
+
+/* Puts the device's tensors in place of the ring's. The next batch goes over while this one is
+ * worked on, if the workers have it. */
+static void to_device(td_loader *loader, td_tensor **x, td_tensor **y)
+{
+    const td_tensor *here_x = *x, *here_y = *y;
+    td_tensor *next_x, *next_y;
+    td_device_batch_tensors(loader->there, here_y->shape[0], x, y);
+    td_ahead_send(loader->ahead, loader->position, here_x, here_y);
+    td_ahead_receive(loader->ahead, loader->position, *x, *y);
+    if (td_ring_look(loader->ring, loader->position + 1, &next_x, &next_y)) {
+        td_ahead_send(loader->ahead, loader->position + 1, next_x, next_y);
+    }
+}
+
+/* The batch at the loader's position. */
+static td_status make_batch(td_loader *loader, td_tensor **x, td_tensor **y)
+{
+    if (loader->resident != NULL) {
+        td_resident_fill(loader->resident, loader->order + loader->position * loader->batch_size,
+                         batch_samples(loader, loader->position), loader->epoch, x, y);
+        return TD_OK;
+    }
+    TD_TRY(td_ring_take(loader->ring, loader->position, x, y));
+    if (loader->there != NULL) {
+        to_device(loader, x, y);
+    }
+    return TD_OK;
+}
+
 static bool fail(td_loader *loader, td_status status)
 {
-    td_ring_rest(loader->ring);
+    rest(loader);
     loader->status = status;
     strncpy(loader->message, td_last_error(), sizeof loader->message - 1);
     return false;
@@ -168,7 +242,7 @@ static bool begin_epoch(td_loader *loader)
         }
     }
     loader->running = true;
-    td_ring_start(loader->ring, loader->order, loader->epoch, loader->position);
+    start(loader);
     return true;
 }
 
@@ -189,19 +263,16 @@ bool td_loader_next(td_loader *loader, td_batch *batch)
         return false;
     }
     td_tensor *x, *y;
-    td_status status = td_ring_take(loader->ring, loader->position, &x, &y);
+    td_status status = make_batch(loader, &x, &y);
     if (status != TD_OK) {
         return fail(loader, td_fail_context(status, "epoch %llu, batch %lld",
                                             (unsigned long long)loader->epoch,
                                             (long long)loader->position));
     }
-    if (loader->there != NULL) {
-        td_device_batch_fill(loader->there, &x, &y);
-    }
     *batch = (td_batch){
         .x = x,
         .y = y,
-        .size = td_ring_batch_samples(loader->ring, loader->position),
+        .size = batch_samples(loader, loader->position),
         .index = loader->position,
         .samples = loader->order + loader->position * loader->batch_size,
     };
@@ -228,7 +299,12 @@ int64_t td_loader_samples(const td_loader *loader)
 
 double td_loader_wait_seconds(const td_loader *loader)
 {
-    return loader->ring->waited;
+    return loader->ring != NULL ? loader->ring->waited : 0.0;
+}
+
+bool td_loader_is_resident(const td_loader *loader)
+{
+    return loader->resident != NULL;
 }
 
 uint64_t td_loader_epoch(const td_loader *loader)
@@ -238,7 +314,7 @@ uint64_t td_loader_epoch(const td_loader *loader)
 
 void td_loader_set_epoch(td_loader *loader, uint64_t epoch)
 {
-    td_ring_rest(loader->ring);
+    rest(loader);
     loader->running = false;
     loader->position = 0;
     loader->epoch = epoch;
@@ -254,7 +330,7 @@ void td_loader_skip_batches(td_loader *loader, int64_t batches)
     int64_t left = loader->batches - loader->position;
     loader->position += batches < left ? batches : left;
     if (loader->running) {
-        td_ring_rest(loader->ring);
-        td_ring_start(loader->ring, loader->order, loader->epoch, loader->position);
+        rest(loader);
+        start(loader);
     }
 }

@@ -19,36 +19,37 @@ static td_tensor *tail_of(const td_tensor *full, td_shape shape, td_layout layou
     return tail;
 }
 
-static bool make_tensors(td_device_batch *b, const td_ring *ring, td_device device)
+static bool make_tensors(td_device_batch *b, const td_dataset *dataset, td_device device,
+                         int64_t batch_size, int64_t tail)
 {
-    const td_tensor *x = ring->slots[0].x, *y = ring->slots[0].y;
-    td_layout layout = ring->dataset->layout;
-    b->x = td_new_layout(td_shape_of(x), x->dtype, layout, device);
-    b->y = b->x != NULL ? td_new(td_shape_of(y), y->dtype, device) : NULL;
+    b->x =
+        td_new_layout(td_batch_shape(dataset, batch_size), dataset->dtype, dataset->layout, device);
+    b->y = b->x != NULL ? td_new(TD_SHAPE(batch_size), TD_I64, device) : NULL;
     if (b->y == NULL) {
         return false;
     }
-    b->x->name = x->name;
-    b->y->name = y->name;
-    if (ring->tail_x != NULL) {
-        b->tail_x = tail_of(b->x, td_shape_of(ring->tail_x), layout);
-        b->tail_y = tail_of(b->y, td_shape_of(ring->tail_y), TD_ROW_MAJOR);
+    b->x->name = "the loader's x";
+    b->y->name = "the loader's y";
+    if (tail > 0) {
+        b->tail_x = tail_of(b->x, td_batch_shape(dataset, tail), dataset->layout);
+        b->tail_y = tail_of(b->y, TD_SHAPE(tail), TD_ROW_MAJOR);
         return b->tail_x != NULL && b->tail_y != NULL;
     }
     return true;
 }
 
-td_device_batch *td_device_batch_new(const td_ring *ring, td_device device)
+td_device_batch *td_device_batch_new(const td_dataset *dataset, td_device device,
+                                     int64_t batch_size, int64_t tail)
 {
     td_device_batch *b = calloc(1, sizeof *b);
     if (b == NULL) {
         td_fail(TD_E_NOMEM, "loader: no memory");
         return NULL;
     }
-    if (!make_tensors(b, ring, device)) {
+    if (!make_tensors(b, dataset, device, batch_size, tail)) {
         td_device_batch_free(b);
-        td_fail_context(TD_E_NOMEM, "loader: a batch of %lld samples on %s",
-                        (long long)ring->plan.batch_size, td_device_name(device));
+        td_fail_context(TD_E_NOMEM, "loader: a batch of %lld samples on %s", (long long)batch_size,
+                        td_device_name(device));
         return NULL;
     }
     return b;
@@ -66,12 +67,9 @@ void td_device_batch_free(td_device_batch *b)
     free(b);
 }
 
-void td_device_batch_fill(td_device_batch *b, td_tensor **x, td_tensor **y)
+void td_device_batch_tensors(td_device_batch *b, int64_t n, td_tensor **x, td_tensor **y)
 {
-    bool full = (*y)->shape[0] == b->y->shape[0];
-    td_tensor *there_x = full ? b->x : b->tail_x, *there_y = full ? b->y : b->tail_y;
-    td_copy_(there_x, *x);
-    td_copy_(there_y, *y);
-    *x = there_x;
-    *y = there_y;
+    bool full = n == b->y->shape[0];
+    *x = full ? b->x : b->tail_x;
+    *y = full ? b->y : b->tail_y;
 }

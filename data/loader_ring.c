@@ -92,7 +92,7 @@ static td_status start_threads(td_ring *ring)
 
 /* ---- making and ending ---- */
 
-static td_shape batch_shape(const td_dataset *dataset, int64_t n)
+td_shape td_batch_shape(const td_dataset *dataset, int64_t n)
 {
     td_shape shape = { .ndim = dataset->sample_shape.ndim + 1, .dim = { n } };
     memcpy(shape.dim + 1, dataset->sample_shape.dim,
@@ -112,7 +112,7 @@ static td_tensor *tail_header(const td_tensor *full, td_shape shape, td_layout l
 static bool make_tail(td_ring *ring, const td_tensor *x, const td_tensor *y, int64_t tail)
 {
     const td_dataset *dataset = ring->dataset;
-    ring->tail_x = tail_header(x, batch_shape(dataset, tail), dataset->layout);
+    ring->tail_x = tail_header(x, td_batch_shape(dataset, tail), dataset->layout);
     ring->tail_y = tail_header(y, TD_SHAPE(tail), TD_ROW_MAJOR);
     if (ring->tail_x == NULL || ring->tail_y == NULL) {
         return false;
@@ -129,7 +129,7 @@ static bool make_tensors(td_ring *ring)
     int64_t last = plan->batches - 1, tail = td_ring_batch_samples(ring, last);
     for (int i = 0; i < ring->count; i++) {
         td_ring_slot *slot = &ring->slots[i];
-        slot->x = td_new_layout(batch_shape(dataset, plan->batch_size), dataset->dtype,
+        slot->x = td_new_layout(td_batch_shape(dataset, plan->batch_size), dataset->dtype,
                                 dataset->layout, plan->device);
         slot->y = td_new(TD_SHAPE(plan->batch_size), TD_I64, plan->device);
         if (slot->x == NULL || slot->y == NULL) {
@@ -258,4 +258,19 @@ td_status td_ring_take(td_ring *ring, int64_t batch, td_tensor **x, td_tensor **
     td_ring_slot *slot = slot_of(ring, batch);
     tensors_of(ring, batch, x, y);
     return slot->status == TD_OK ? TD_OK : td_fail(slot->status, "%s", slot->message);
+}
+
+bool td_ring_look(td_ring *ring, int64_t batch, td_tensor **x, td_tensor **y)
+{
+    if (batch >= ring->plan.batches) {
+        return false;
+    }
+    const td_ring_slot *slot = slot_of(ring, batch);
+    pthread_mutex_lock(&ring->lock);
+    bool there = slot->holds == batch && slot->status == TD_OK;
+    pthread_mutex_unlock(&ring->lock);
+    if (there) {
+        tensors_of(ring, batch, x, y);
+    }
+    return there;
 }

@@ -51,6 +51,9 @@ typedef struct td_ring {
     pthread_t *thread;
 } td_ring;
 
+/* [n, sample...] */
+td_shape td_batch_shape(const td_dataset *dataset, int64_t n);
+
 /* NULL with td_last_error(). */
 td_ring *td_ring_new(const td_dataset *dataset, const td_ring_plan *plan);
 void td_ring_free(td_ring *ring); /* stops the workers; NULL is fine */
@@ -62,6 +65,10 @@ void td_ring_rest(td_ring *ring);
 
 /* Waits for a batch. The tensors are valid until the next take, rest or start. */
 td_status td_ring_take(td_ring *ring, int64_t batch, td_tensor **x, td_tensor **y);
+
+/* Whether the workers have assembled a batch; then its tensors, valid as long as td_ring_take's.
+ * Not for a batch that has been let go. */
+bool td_ring_look(td_ring *ring, int64_t batch, td_tensor **x, td_tensor **y);
 
 /* The number of samples in a batch. */
 int64_t td_ring_batch_samples(const td_ring *ring, int64_t batch);

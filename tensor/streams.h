@@ -20,6 +20,8 @@ typedef struct td_streams {
     /* What the stream is asked for from now on waits for what the event stands for now. */
     td_status (*wait)(td_device device, void *stream, void *event);
     td_status (*reached)(td_device device, void *event, bool *reached);
+    /* Bytes to the device, in the order of the stream; the host's may change at once. */
+    void (*upload)(td_device device, void *stream, void *memory, const void *host, size_t bytes);
     /* Which device of this host it is: equal texts, the same device. */
     void (*place)(td_device device, char *text, size_t size);
 } td_streams;

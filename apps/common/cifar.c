@@ -169,16 +169,18 @@ static td_status cifar_tested(train_run *r, const evaluation *result)
 
 static void describe(const train_run *r)
 {
-    char ranks[64] = "";
+    char ranks[64] = "", loader[64] = "the pictures too";
     if (td_dist_world_size() > 1) {
         snprintf(ranks, sizeof(ranks), " on each of %d ranks", td_dist_world_size());
     }
+    if (!td_loader_is_resident(r->loader)) {
+        snprintf(loader, sizeof(loader), "%" PRId64 " loader threads", r->args.workers);
+    }
     ranks_print("tandem %s: ResNet-18 (%s stem), %" PRId64 " parameters\n"
-                "data: %s; batch %" PRId64 "%s, lr %g, seed %" PRId64 ", %s; %s, %" PRId64
-                " loader threads\n",
+                "data: %s; batch %" PRId64 "%s, lr %g, seed %" PRId64 ", %s; %s, %s\n",
                 TANDEM_VERSION, stem_of(r), td_parameter_count(r->net), r->data_name,
                 r->args.batch_size, ranks, r->args.lr, r->args.seed, train_args_arithmetic(),
-                td_device_describe(r->args.device), r->args.workers);
+                td_device_describe(r->args.device), loader);
 }
 
 static void cifar_begins(train_run *r)

@@ -67,6 +67,8 @@ void td_cuda_release(td_device device, void *stretch);
 
 /* transfer.c: bytes between host and devices, in the order of the compute streams. */
 void td_cuda_upload(td_device device, void *memory, const void *host, size_t bytes);
+void td_cuda_upload_on(td_device device, void *stream, void *memory, const void *host,
+                       size_t bytes); /* in the order of another stream */
 void td_cuda_download(td_device device, void *host, const void *memory, size_t bytes);
 void td_cuda_move(td_device to, void *memory, td_device from, const void *source, size_t bytes);
 

@@ -1,4 +1,4 @@
-/* CUDA's streams and events, for communication. */
+/* CUDA's streams and events, for communication and loaders. */
 #include "tensor/cuda/cuda.h"
 
 #include <stdio.h>
@@ -23,7 +23,7 @@ static td_status stream_new(td_device device, void **stream)
     (void)td_cuda_of(device);
     TD_TRY(status_of(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream priorities"));
     TD_TRY(status_of(cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, greatest),
-                     "a stream for communication"));
+                     "a stream"));
     *stream = made;
     return TD_OK;
 }
@@ -86,5 +86,6 @@ const td_streams td_cuda_streams = {
     .record = record,
     .wait = wait,
     .reached = reached,
+    .upload = td_cuda_upload_on,
     .place = place,
 };

@@ -54,7 +54,7 @@ static bool is_free(const piece *p)
 }
 
 /* One piece; returns when `host` has been read. */
-static void upload_piece(struct staging *s, td_cuda *gpu, void *memory, const void *host,
+static void upload_piece(struct staging *s, cudaStream_t stream, void *memory, const void *host,
                          size_t bytes)
 {
     if (!s->full && (s->count == 0 || !is_free(&s->pieces[s->next]))) {
@@ -64,22 +64,27 @@ static void upload_piece(struct staging *s, td_cuda *gpu, void *memory, const vo
     s->next = (s->next + 1) % s->count;
     td_cuda_must(cudaEventSynchronize(p->read), "copying to the GPU");
     memcpy(p->memory, host, bytes);
-    td_cuda_must(cudaMemcpyAsync(memory, p->memory, bytes, cudaMemcpyHostToDevice, gpu->stream),
+    td_cuda_must(cudaMemcpyAsync(memory, p->memory, bytes, cudaMemcpyHostToDevice, stream),
                  "copying to the GPU");
-    td_cuda_must(cudaEventRecord(p->read, gpu->stream), "copying to the GPU");
+    td_cuda_must(cudaEventRecord(p->read, stream), "copying to the GPU");
 }
 
-void td_cuda_upload(td_device device, void *memory, const void *host, size_t bytes)
+void td_cuda_upload_on(td_device device, void *stream, void *memory, const void *host, size_t bytes)
 {
-    td_cuda *gpu = td_cuda_of(device);
+    (void)td_cuda_of(device);
     struct staging *s = &stagings[device.index];
     pthread_mutex_lock(&lock);
     for (size_t done = 0; done < bytes; done += PIECE_BYTES) {
         size_t left = bytes - done;
-        upload_piece(s, gpu, (char *)memory + done, (const char *)host + done,
+        upload_piece(s, stream, (char *)memory + done, (const char *)host + done,
                      left < PIECE_BYTES ? left : PIECE_BYTES);
     }
     pthread_mutex_unlock(&lock);
+}
+
+void td_cuda_upload(td_device device, void *memory, const void *host, size_t bytes)
+{
+    td_cuda_upload_on(device, td_cuda_of(device)->stream, memory, host, bytes);
 }
 
 void td_cuda_download(td_device device, void *host, const void *memory, size_t bytes)

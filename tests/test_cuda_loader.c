@@ -1,0 +1,201 @@
+/* Loaders of pictures for GPUs, real or emulated: whether the GPU cuts them out of bytes that lie
+ * there, or the CPU does and sends them, batches are the CPU's, bit for bit. */
+#include "data/data.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { PICTURES = 50, BATCH = 12, ELEMENTS = 3 * 32 * 32 };
+
+static const td_image_transform cut = {
+    .crop_padding = 4,
+    .flip = true,
+    .mean = { 0.4914f, 0.4822f, 0.4465f },
+    .std = { 0.2023f, 0.1994f, 0.2010f },
+    .seed = 7,
+};
+
+typedef struct fixture {
+    td_dataset *whole, *data;
+    td_generator g[2];
+    td_loader *loader[2]; /* on the CPU, and the one that is held against it */
+    float *x[2];
+} fixture;
+
+static bool have_gpu(void)
+{
+    td_device device;
+    return td_device_parse("cuda:0", &device) == TD_OK;
+}
+
+static void open_loaders(fixture *f, const td_image_transform *transform, td_loader_options options)
+{
+    assert_int_equal(td_synthetic_images(PICTURES + 9, 3, &f->whole), TD_OK);
+    assert_int_equal(td_dataset_set_transform(f->whole, transform), TD_OK);
+    f->data = td_dataset_head(f->whole, PICTURES);
+    assert_non_null(f->data);
+    options.batch_size = BATCH;
+    options.shuffle = true;
+    for (int i = 0; i < 2; i++) {
+        td_generator_seed(&f->g[i], 11);
+        options.generator = &f->g[i];
+        options.device = i == 0 ? TD_CPU : TD_CUDA;
+        f->loader[i] = td_loader_open(f->data, &options);
+        assert_non_null(f->loader[i]);
+        f->x[i] = calloc((size_t)BATCH * ELEMENTS, sizeof *f->x[i]);
+    }
+}
+
+static void close_loaders(fixture *f)
+{
+    for (int i = 0; i < 2; i++) {
+        td_loader_close(f->loader[i]);
+        free(f->x[i]);
+    }
+    td_dataset_free(f->data);
+    td_dataset_free(f->whole);
+}
+
+/* Takes the next batch of both; whether there was one. */
+static bool take_both(fixture *f)
+{
+    td_batch batch[2];
+    int64_t y[2][BATCH];
+    bool more = td_loader_next(f->loader[0], &batch[0]);
+    assert_int_equal(td_loader_next(f->loader[1], &batch[1]), more);
+    if (!more) {
+        assert_int_equal(td_loader_status(f->loader[1]), TD_OK);
+        return false;
+    }
+    size_t n = (size_t)batch[0].size;
+    assert_int_equal(batch[1].size, n);
+    assert_int_equal(batch[1].index, batch[0].index);
+    assert_memory_equal(batch[1].samples, batch[0].samples, n * sizeof *batch[0].samples);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(batch[i].x->shape[0], n);
+        td_read(batch[i].x, f->x[i], TD_F32);
+        td_read(batch[i].y, y[i], TD_I64);
+    }
+    assert_memory_equal(f->x[1], f->x[0], n * ELEMENTS * sizeof **f->x);
+    assert_memory_equal(y[1], y[0], n * sizeof **y);
+    return true;
+}
+
+static int take_epoch(fixture *f)
+{
+    int batches = 0;
+    while (take_both(f)) {
+        batches++;
+    }
+    return batches;
+}
+
+static void check(const td_image_transform *transform, td_loader_options options)
+{
+    fixture f;
+    open_loaders(&f, transform, options);
+    assert_true(td_loader_is_resident(f.loader[1]) == !options.streamed);
+    assert_false(td_loader_is_resident(f.loader[0]));
+    int batches = options.drop_last ? PICTURES / BATCH : PICTURES / BATCH + 1;
+    for (int epoch = 0; epoch < 3; epoch++) {
+        assert_int_equal(take_epoch(&f), batches);
+    }
+    for (int i = 0; i < 2; i++) { /* in the middle of an epoch, and back */
+        td_loader_set_epoch(f.loader[i], 7);
+        td_loader_skip_batches(f.loader[i], 2);
+    }
+    assert_true(take_both(&f));
+    for (int i = 0; i < 2; i++) {
+        td_loader_skip_batches(f.loader[i], 1);
+    }
+    assert_int_equal(take_epoch(&f), batches - 4);
+    close_loaders(&f);
+}
+
+static void test_resident(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    td_image_transform far = cut;
+    far.crop_padding = 31;
+    far.reflect = far.alternate_flip = true;
+    check(&(td_image_transform){ 0 }, (td_loader_options){ 0 });
+    check(&cut, (td_loader_options){ .workers = 2 });
+    check(&far, (td_loader_options){ .drop_last = true });
+}
+
+static void test_streamed(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    for (int workers = 0; workers < 3; workers++) {
+        check(&cut, (td_loader_options){ .streamed = true, .workers = workers });
+    }
+    check(&cut, (td_loader_options){ .streamed = true, .workers = 1, .drop_last = true });
+}
+
+/* A new transform is that of the next batch. */
+static void test_transform_changes(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    fixture f;
+    open_loaders(&f, &cut, (td_loader_options){ 0 });
+    assert_true(take_both(&f));
+    td_image_transform other = { .shift = { 2, -1 }, .mirror = true, .std = { 2, 3, 4 } };
+    assert_int_equal(td_dataset_set_transform(f.whole, &other), TD_OK);
+    assert_true(take_both(&f));
+    assert_int_equal(td_dataset_set_transform(f.whole, &cut), TD_OK);
+    assert_int_equal(take_epoch(&f), PICTURES / BATCH + 1 - 2);
+    close_loaders(&f);
+}
+
+/* Work on a batch that is still to be done when the next one is asked for comes first. */
+static void test_work_on_a_batch_comes_first(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    for (int streamed = 0; streamed < 2; streamed++) {
+        fixture f;
+        open_loaders(&f, &cut, (td_loader_options){ .streamed = streamed != 0, .workers = 2 });
+        td_tensor *kept[3];
+        td_batch batch;
+        for (int i = 0; i < 3; i++) {
+            assert_true(td_loader_next(f.loader[1], &batch));
+            kept[i] = td_clone(batch.x); /* on the GPU: nothing waits for it */
+        }
+        for (int i = 0; i < 3; i++) {
+            assert_true(td_loader_next(f.loader[0], &batch));
+            td_read(batch.x, f.x[0], TD_F32);
+            td_read(kept[i], f.x[1], TD_F32);
+            assert_memory_equal(f.x[1], f.x[0], BATCH * ELEMENTS * sizeof **f.x);
+            td_free(kept[i]);
+        }
+        close_loaders(&f);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_resident),
+        cmocka_unit_test(test_streamed),
+        cmocka_unit_test(test_transform_changes),
+        cmocka_unit_test(test_work_on_a_batch_comes_first),
+    };
+    return cmocka_run_group_tests_name("loaders for GPUs", tests, NULL, NULL);
+}
