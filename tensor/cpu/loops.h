@@ -144,7 +144,7 @@ const td_loops *td_loops_of(td_dtype dtype);
 /* The tables, each in its own file. */
 extern const td_loops td_loops_f32_portable, td_loops_f64_portable, td_loops_bf16_portable;
 extern const td_loops td_loops_f32_avx2, td_loops_f64_avx2, td_loops_bf16_avx2;
-extern const td_loops td_loops_f32_avx512, td_loops_f64_avx512, td_loops_bf16_avx512;
-extern const td_loops td_loops_bf16_avx512_bf16; /* bf16 alone: f32 and f64 are AVX-512's */
+extern const td_loops td_loops_f32_avx512, td_loops_bf16_avx512; /* f64: AVX2's */
+extern const td_loops td_loops_bf16_avx512_bf16;                 /* bf16 alone: f32 is AVX-512's */
 
 #endif

@@ -25,6 +25,13 @@ enum {
 #define TD_LOOP_F64 1
 #define TD_LOOP_BF16 2 /* in memory; computed in float */
 
+/* Clang makes no clones of functions. */
+#if defined(__clang__)
+#define TD_NO_CLONE __attribute__((noinline))
+#else
+#define TD_NO_CLONE __attribute__((noinline, noclone))
+#endif
+
 /* The next loop's elements do not depend on each other, though its arrays may be one array. Clang
  * finds out at run time. */
 #if defined(__clang__)

@@ -12,10 +12,6 @@
 #include "tensor/cpu/loops.inc"
 #undef TD_LOOP_TYPE
 
-#define TD_LOOP_TYPE TD_LOOP_F64
-#include "tensor/cpu/loops.inc"
-#undef TD_LOOP_TYPE
-
 #define TD_LOOP_TYPE TD_LOOP_BF16
 #include "tensor/cpu/loops.inc"
 
