@@ -148,12 +148,15 @@ $(B)/%.o: %.c $(FLAGS)
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
+# Loops of f64 are for checking, and want no more room than they need.
+$(B)/tensor/cpu/ops_loops_f64.o $(B)/tensor/cpu/ops_loops_f64_avx2.o: ALL_CFLAGS += -O2
+
 # Kernels: by nvcc, or by the C++ compiler for the emulated GPU.
 $(B)/tensor/cuda/%.o: ALL_CFLAGS += $(CUDA_CFLAGS)
 $(B)/tensor/backend.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/dist/nccl/load.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/tests/test_cuda_memory.o: ALL_CFLAGS += $(CUDA_FLAGS)
-$(B)/tests/test_cuda_plans.o: ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
+$(B)/tests/test_dist_nccl_api.o $(B)/tests/test_cuda_plans.o: ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
 CU_FLAGS := $(CU_B)/flags$(if $(EMULATE),.cu)
 # Not before it is known which compiler that is: a new variant's first reading of this file would
 # have every kernel compiled again.
@@ -200,6 +203,16 @@ $(call programs,$(TEST_SRC) $(LONG_SRC) $(WORKER_SRC)): %: %.o $(B)/tests/libhel
 $(BENCHES): %: %.o $(LIB)
 	$(link) $(BENCH_LIBS) $(ALL_LIBS)
 
+# A program of a build without CUDA, from what is built anyway: tests/test_cuda_start.sh runs it.
+CUDA_ASKED   := tensor/backend.c
+WITHOUT_CUDA := $(if $(SANITIZE)$(EMULATE),,$(B)/without-cuda/wine_single)
+$(B)/without-cuda/%.o: %.c $(FLAGS)
+	@mkdir -p $(@D)
+	$(call say,CC,$<)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+$(B)/without-cuda/wine_single: $(CUDA_ASKED:%.c=$(B)/without-cuda/%.o) \
+    $(call objects,apps/wine_single.c $(COMMON) $(filter-out tensor/cuda/% $(CUDA_ASKED),$(LIB_SRC)))
+	$(link) $(TD_LIBS) -lm -ldl -pthread $(LDLIBS)
+
 # The program of make gpu-check.
 GPU_CHECK     := $(B)/tests/gpu/check
 GPU_CHECK_OBJ := $(call objects,$(sort $(wildcard tests/gpu/check*.c)) tests/ops_cases.c tests/train_job.c)
@@ -222,6 +235,7 @@ $(B)/bench/peer_openmpi: bench/peer_openmpi.c bench/allreduce.h
 	@mkdir -p $(@D)
 	$(call say,MPICC,$@)$(TD_MPICC) -std=c11 -D_GNU_SOURCE -O2 $(WARN) -I. -o $@ $<
 
+-include $(wildcard $(CUDA_ASKED:%.c=$(B)/without-cuda/%.d))
 -include $(wildcard $(patsubst %.o,%.d,$(call objects,$(LIB_SRC) $(COMMON) $(APP_SRC) $(TEST_SRC) \
                     $(LONG_SRC) $(WORKER_SRC) $(HELP_SRC) $(wildcard bench/*.c tests/gpu/*.c))))
 
@@ -243,7 +257,7 @@ needs-tests: needs-core
 run: all ## the main job: ResNet-18 on CIFAR-10 (fetched on the first run); ARGS="--epochs 1"
 	apps/cifar_resnet18 --download $(ARGS)
 
-tests: needs-tests lib $(APPS) $(TEST_BIN) $(call programs,$(WORKER_SRC))
+tests: needs-tests lib $(APPS) $(TEST_BIN) $(call programs,$(WORKER_SRC)) $(WITHOUT_CUDA)
 test: tests ## all tests; TESTS="data step": those with such names; SANITIZE=..., CC=clang
 	@BUILD=$(B) SANITIZE=$(SANITIZE) NAMED="$(TESTS)" tests/run.sh $(TEST_BIN) $(TEST_SH)
 
@@ -257,9 +271,10 @@ bench: lib $(APPS) $(BENCHES) $(PEERS) ## speed, side by side with PyTorch if it
 
 # CUDA on the machine at hand; with EMULATE=1 a trial of the check itself.
 .PHONY: gpu-check gpu-kit
-gpu-check: lib $(APPS) $(GPU_CHECK) ## everything that needs a GPU, in under ten minutes (docs/gpu-check.md)
+GPU_CHECK_ALL := lib $(APPS) $(GPU_CHECK) $(B)/tests/worker_ddp
+gpu-check: $(GPU_CHECK_ALL) ## everything that needs a GPU, in under ten minutes (docs/gpu-check.md)
 	@BUILD=$(B) EMULATE=$(EMULATE) bash tests/gpu/check.sh
-gpu-kit: lib $(APPS) $(GPU_CHECK) ## build/gpu-kit.tar.gz: the same to be carried to a machine with a GPU
+gpu-kit: $(GPU_CHECK_ALL) ## build/gpu-kit.tar.gz: the same to be carried to a machine with a GPU
 	@BUILD=$(B) bash tests/gpu/kit.sh build/gpu-kit.tar.gz
 
 docs: ## the API by module, from the headers: build/docs/html (needs doxygen)

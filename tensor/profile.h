@@ -12,7 +12,8 @@ typedef struct td_profile_options {
     td_device device;
 } td_profile_options;
 
-/* Starts counting, from nothing. TD_E_NOMEM: no memory to measure in. options NULL: defaults. */
+/* Starts counting, from nothing. TD_E_NOMEM: no memory to measure in. TD_E_UNSUPPORTED: a GPU,
+ * whose kernels run on after their calls. options NULL: defaults. */
 td_status td_profile_start(const td_profile_options *options);
 void td_profile_stop(void);
 bool td_profile_on(void);

@@ -21,11 +21,13 @@ near() {
 
 works 'wine on the CPU' "$apps/wine_single" --epochs 5 --log-dir "$work/wine-cpu"
 works 'wine on a GPU' "$apps/wine_single" --epochs 5 --device cuda --log-dir "$work/wine-gpu"
+says 'the GPU is named' '^On cuda:0, emulated GPU 0'
 near 'wine: the same losses' "$work/wine-gpu" "$work/wine-cpu"
 works 'wine on two GPUs, a process each' "$apps/wine_ddp_spawn" --epochs 2 --device cuda \
     --save "$work/spawned"
 says 'it has been tested' '^Test: [0-9]+/36 right'
 
+wine=$PWD/data/wine.csv
 cd "$work" || exit 1 # away from data/cifar10
 unset LC_ALL
 works 'ResNet-18 on a GPU, two epochs' "$apps/cifar_resnet18" "${few[@]}" --device cuda:1 --epochs 2 \
@@ -37,6 +39,17 @@ works 'resumed for a second' "$apps/cifar_resnet18" --resume "$work/one" --epoch
 same 'resumed: the same bits' "$work/two" "$work/one"
 works 'ResNet-18 on the CPU' "$apps/cifar_resnet18" "${few[@]}" --epochs 2 --log-dir "$work/cpu"
 near 'ResNet-18: the same losses' "$work/gpu" "$work/cpu"
+
+works 'wine in fp16' "$apps/wine_single" --epochs 5 --device cuda --precision fp16 \
+    --log-dir "$work/wine-f16" --data "$wine"
+says 'the first lines say fp16' 'fp16'
+near 'wine in fp16: the same losses' "$work/wine-f16" "$work/wine-cpu"
+fails 'a run in fp16 that is too short for its loss scale' 1 \
+    'nothing was learned: .*all 1 steps .*--epochs' \
+    "$apps/cifar_resnet18" "${few[@]}" --device cuda --epochs 1 --precision fp16
+
+fails '--profile says what to use on a GPU' 1 'no profile of cuda:0: .*nsys' \
+    "$apps/wine_single" --data "$wine" --device cuda --profile
 
 dp=("$apps/cifar_dp" "${few[@]}" --devices 2 --epochs 1)
 works 'DataParallel over two GPUs' "${dp[@]}" --device cuda --log-dir "$work/dp-gpu"

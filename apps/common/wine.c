@@ -79,6 +79,13 @@ static void wine_close(train_run *r)
 
 /* ---- what is printed and saved ---- */
 
+static void wine_begins(train_run *r)
+{
+    if (r->args.device.type != TD_DEVICE_CPU) {
+        ranks_print("On %s, %s\n", td_device_describe(r->args.device), train_args_arithmetic());
+    }
+}
+
 /* Each rank has a log of its own losses; of several ranks in DIR/rank<r>. */
 static td_status wine_log_open(train_run *r)
 {
@@ -134,6 +141,7 @@ static td_status wine_tested(train_run *r, const evaluation *result)
 static const train_task wine_task = { .name = "wine",
                                       .open = wine_open,
                                       .close = wine_close,
+                                      .begins = wine_begins,
                                       .step_done = wine_step_done,
                                       .epoch_done = wine_epoch_done,
                                       .latest = wine_latest,

@@ -95,12 +95,12 @@ program() { # the carried program if it starts here, otherwise one built here
     fi
     echo "the carried program does not start here; building"
     "$check" 2>&1 | head -n 3
-    make -j"$(nproc)" lib "$check" build/cc/apps/cifar_resnet18 ${EMULATE:+EMULATE=1} && echo "$check, built here"
+    make -j"$(nproc)" lib "$check" "$BUILD/apps/cifar_resnet18" "$BUILD/tests/worker_ddp" ${EMULATE:+EMULATE=1} && echo "$check, built here"
 }
 
 python=$(python_with_torch)
 export -f program
-export check EMULATE
+export check BUILD EMULATE
 if ! stage program 240 bash -c program; then
     row FAILED 'all else' 0 'there is no program to check with'
     exit 1
@@ -159,6 +159,14 @@ if [ -n "$sanitizer" ]; then
     stage sanitizer 90 "$sanitizer" --error-exitcode 9 "$check" --device "$DEVICE" bits
 else
     row 'left out' sanitizer 0 'there is no compute-sanitizer'
+fi
+
+if [ -n "$EMULATE" ]; then
+    row 'left out' NCCL 0 'the emulated GPU has none'
+elif ! grep -q '^NCCL: /' "$OUT/info.log"; then
+    row 'left out' NCCL 0 "$(grep -m 1 '^NCCL' "$OUT/info.log" | cut -c 1-100)"
+else
+    stage NCCL 90 bash tests/gpu/nccl.sh "$BUILD"
 fi
 
 train=$BUILD/apps/cifar_resnet18

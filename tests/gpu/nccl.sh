@@ -9,7 +9,13 @@ cd "$(dirname "$0")/../.." || exit 1
 build=${1:-build/cc}
 export NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 \
     NCCL_MNNVL_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_MAX_CTAS=2 NCCL_ALGO=Ring NCCL_PROTO=Simple
-failures=0
+checks=0 failures=0
+
+"$build/tests/worker_ddp" >/dev/null 2>&1
+if [ $? -ge 126 ]; then
+    echo "$build/tests/worker_ddp does not start here: make $build/tests/worker_ddp"
+    exit 77
+fi
 
 ranks() { # ranks SIZE BACKEND MODE: each rank on cuda:0, on a host of its own; fails if one does
     local size=$1 backend=$2 mode=$3 folder pids=() rc=0
@@ -27,6 +33,7 @@ ranks() { # ranks SIZE BACKEND MODE: each rank on cuda:0, on a host of its own; 
 }
 
 check() { # check RC NAME
+    checks=$((checks + 1))
     if [ "$1" -eq 0 ]; then echo "ok - $2"; else
         echo "not ok - $2"
         failures=$((failures + 1))
@@ -50,4 +57,5 @@ check $? 'a killed rank: the other is told'
 check $? "and within seconds ($seconds, start and end of both ranks included)"
 tail -n 5 "$out" | sed 's/^/    /'
 rm -f "$out"
+echo "$((checks - failures)) of $checks right: two ranks on one GPU"
 exit $((failures > 0))
