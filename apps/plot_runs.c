@@ -7,6 +7,7 @@
  * gnuplot draws; the curves go to it as tables in its own script. */
 #include "apps/common/cli.h"
 #include "apps/common/run_table.h"
+#include "tensor/temporary.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -255,10 +256,9 @@ static td_status run_gnuplot(const char *script)
 
 static td_status draw_with(FILE *script, const char *script_path, const plot *p)
 {
-    char picture[4096];
-    if (snprintf(picture, sizeof picture, "%s.tmp.%ld", p->out, (long)getpid()) >=
-        (int)sizeof picture) {
-        return td_fail(TD_E_ARG, "--out: the path is too long");
+    char *picture = td_temporary_name(p->out);
+    if (picture == NULL) {
+        return TD_E_NOMEM;
     }
     td_status status = write_script(script, p, picture);
     if (status == TD_OK) {
@@ -270,6 +270,7 @@ static td_status draw_with(FILE *script, const char *script_path, const plot *p)
     if (status != TD_OK) {
         unlink(picture);
     }
+    free(picture);
     return status;
 }
 

@@ -4,9 +4,10 @@
  *
  * The model is a checkpoint of ours or torchvision's weights, saved as safetensors; its
  * architecture is read from the file's metadata ("arch") or given by --arch, and how many classes
- * it has follows from its last layer. The pictures are resized and cropped as in torchvision's
- * evaluation. */
+ * it has follows from its last layer; where the file has averages of the weights, those are used.
+ * The pictures are resized and cropped as in torchvision's evaluation. */
 #include "apps/common/cli.h"
+#include "apps/common/weights.h"
 #include "tandem.h"
 
 #include <math.h>
@@ -153,7 +154,7 @@ static td_status open_model(predictor *p)
         return TD_E_ARG;
     }
     td_eval(p->net);
-    return td_checkpoint_load(p->args.model, &(td_checkpoint){ .model = p->net });
+    return weights_load(p->net, p->args.model, NULL);
 }
 
 /* ---- predicting ---- */

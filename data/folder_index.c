@@ -7,6 +7,7 @@
  * Lines of text: a head, the root, the walk's time; "D seconds nanoseconds inode path" for each
  * folder, "C name" for each class, "P label path" for each picture; "END". */
 #include "data/folder_list.h"
+#include "tensor/temporary.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -47,19 +48,15 @@ static bool write_lines(FILE *out, const char *root, const td_folder_list *list)
     return good;
 }
 
-td_status td_folder_list_remember(const char *root, const char *index, const td_folder_list *list)
+/* A name with a line break cannot be written: then there is no index. */
+static td_status write_beside(const char *temporary, const char *root, const char *index,
+                              const td_folder_list *list)
 {
-    char temporary[4096], host[256] = ""; /* several hosts may share the folder */
-    gethostname(host, sizeof host - 1);
-    if (snprintf(temporary, sizeof temporary, "%s.tmp.%s.%ld", index, host, (long)getpid()) >=
-        (int)sizeof temporary) {
-        return td_fail(TD_E_IO, "%s: the path is too long", index);
-    }
     FILE *out = fopen(temporary, "w");
     if (out == NULL) {
         return td_fail(TD_E_IO, "%s: cannot be written: %s", temporary, strerror(errno));
     }
-    bool good = write_lines(out, root, list); /* a name with a line break: no index */
+    bool good = write_lines(out, root, list);
     bool written = ferror(out) == 0;
     written = fclose(out) == 0 && written;
     if (!good || !written || rename(temporary, index) != 0) {
@@ -69,6 +66,17 @@ td_status td_folder_list_remember(const char *root, const char *index, const td_
         return status;
     }
     return TD_OK;
+}
+
+td_status td_folder_list_remember(const char *root, const char *index, const td_folder_list *list)
+{
+    char *temporary = td_temporary_name(index);
+    if (temporary == NULL) {
+        return TD_E_NOMEM;
+    }
+    td_status status = write_beside(temporary, root, index, list);
+    free(temporary);
+    return status;
 }
 
 /* ---- reading ---- */

@@ -4,9 +4,9 @@
  * (row-major OIHW), the optimizer's state under "optimizer.<path>.<what>", averages of the weights
  * under "ema.<path>", and the rest (epoch,
  * step, random states, the schedule's place, anything) as strings in the header's metadata. It is
- * written to a temporary file beside the target (PATH.tmp.PID; only a killed process leaves one
- * behind, and the next saving at PATH removes it), synced and renamed: at any moment the path holds
- * a whole checkpoint, the old one or the new. */
+ * written to a temporary file beside the target (PATH.tmp.HOST.PID; only a killed process leaves
+ * one behind, and the next saving at PATH removes it), synced and renamed: at any moment the path
+ * holds a whole checkpoint, the old one or the new. */
 #ifndef TD_NN_CHECKPOINT_H
 #define TD_NN_CHECKPOINT_H
 

@@ -1,5 +1,6 @@
 /* Loading a checkpoint. First everything is looked up, compared and counted; only when all of it
  * fits is anything changed. */
+#include "nn/checkpoint_differ.h"
 #include "nn/checkpoint_internal.h"
 #include "nn/module.h"
 #include "nn/optim/ema_internal.h"
@@ -10,60 +11,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-/* ---- what differs ---- */
-
-enum { LISTED = 10 };
-
-/* The first few of one sort of difference, and how many there are. */
-typedef struct difference {
-    const char *what;
-    char text[560];
-    int count;
-} difference;
-
-typedef struct differences {
-    difference missing, unexpected, unlike;
-} differences;
-
-__attribute__((format(printf, 2, 3))) static void note(difference *d, const char *format, ...)
-{
-    size_t length = strlen(d->text);
-    size_t left = sizeof d->text - length;
-    if (d->count < LISTED && left > 8) {
-        char item[256];
-        va_list args;
-        va_start(args, format);
-        vsnprintf(item, sizeof item, format, args);
-        va_end(args);
-        snprintf(d->text + length, left, "%s%s", d->count > 0 ? ", " : "", item);
-    }
-    d->count++;
-}
-
-static void describe(const difference *d, char *text, size_t size)
-{
-    text[0] = '\0';
-    if (d->count > 0) {
-        snprintf(text, size, "\n  %s (%d): %s%s", d->what, d->count, d->text,
-                 d->count > LISTED ? ", ..." : "");
-    }
-}
-
-static td_status report(const differences *d, const char *path)
-{
-    if (d->missing.count + d->unexpected.count + d->unlike.count == 0) {
-        return TD_OK;
-    }
-    char missing[640], unexpected[640], unlike[640];
-    describe(&d->missing, missing, sizeof missing);
-    describe(&d->unexpected, unexpected, sizeof unexpected);
-    describe(&d->unlike, unlike, sizeof unlike);
-    return td_fail(TD_E_MISMATCH,
-                   "'%s' does not fit; nothing was loaded. Was it saved from another model or "
-                   "optimizer, or one of other sizes?%s%s%s",
-                   path, missing, unexpected, unlike);
-}
 
 /* ---- what goes where ---- */
 
@@ -88,7 +35,7 @@ typedef struct loading {
     td_generator *random;     /* NULL: not asked for */
     td_dropout_place *places; /* of the model's modules, in their order, where they are Dropouts */
     int place_count;
-    differences differ;
+    td_differences differ;
     td_status status; /* the first failure that is no difference */
 } loading;
 
@@ -127,12 +74,12 @@ static void plan(loading *l, const char *name, td_tensor *to, const td_safetenso
                  bool view)
 {
     if (from == NULL) {
-        note(&l->differ.missing, "%s %s", name, td_describe_shape(td_shape_of(to)));
+        td_differ(&l->differ.missing, "%s %s", name, td_describe_shape(td_shape_of(to)));
     } else if (!td_shape_equal(from->shape, td_shape_of(to)) ||
                !dtypes_fit(from->dtype, to->dtype)) {
-        note(&l->differ.unlike, "%s is %s%s in the file, %s%s here", name,
-             td_dtype_name(from->dtype), td_describe_shape(from->shape), td_dtype_name(to->dtype),
-             td_describe_shape(td_shape_of(to)));
+        td_differ(&l->differ.unlike, "%s is %s%s in the file, %s%s here", name,
+                  td_dtype_name(from->dtype), td_describe_shape(from->shape),
+                  td_dtype_name(to->dtype), td_describe_shape(td_shape_of(to)));
     }
     l->transfers[l->count++] = (transfer){ to, from, view };
 }
@@ -154,7 +101,7 @@ static int64_t read_count(loading *l, const char *key)
     char *end = NULL;
     int64_t count = text != NULL ? strtoll(text, &end, 10) : 0;
     if (text != NULL && (end == text || *end != '\0' || count < 0)) {
-        note(&l->differ.unlike, "%s is '%.20s', no count", key, text);
+        td_differ(&l->differ.unlike, "%s is '%.20s', no count", key, text);
         count = 0;
     }
     return count;
@@ -198,11 +145,12 @@ static void plan_optimizer(loading *l, td_optim *o)
     const char *kind = td_safetensors_metadata(l->file, TD_KEY_OPTIMIZER_KIND);
     const char *lr = td_safetensors_metadata(l->file, TD_KEY_OPTIMIZER_LR);
     if (kind == NULL) {
-        note(&l->differ.missing, "the state of an optimizer (%s)", o->kind->name);
+        td_differ(&l->differ.missing, "the state of an optimizer (%s)", o->kind->name);
         return;
     }
     if (strcmp(kind, o->kind->name) != 0) {
-        note(&l->differ.unlike, "the optimizer is %.20s in the file, %s here", kind, o->kind->name);
+        td_differ(&l->differ.unlike, "the optimizer is %.20s in the file, %s here", kind,
+                  o->kind->name);
         return;
     }
     l->lr = lr != NULL ? strtod(lr, NULL) : o->lr;
@@ -230,7 +178,7 @@ static void plan_average(loading *l, const char *path, td_tensor *to, bool view)
 static void plan_averages(loading *l, td_ema *e)
 {
     if (td_safetensors_metadata(l->file, TD_KEY_EMA_UPDATES) == NULL) {
-        note(&l->differ.missing, "averages of the weights (%s*)", TD_KEY_EMA);
+        td_differ(&l->differ.missing, "averages of the weights (%s*)", TD_KEY_EMA);
         return;
     }
     l->updates = read_count(l, TD_KEY_EMA_UPDATES);
@@ -238,8 +186,8 @@ static void plan_averages(loading *l, td_ema *e)
         plan_average(l, td_params_get(e->params, i)->name, td_params_view(e->params, e->average, i),
                      true);
     }
-    for (int i = 0; i < e->buffer_count; i++) {
-        plan_average(l, e->buffers[i].name, e->buffers[i].average, false);
+    for (int i = 0; i < e->buffers.count; i++) {
+        plan_average(l, e->buffers.items[i].name, e->buffers.items[i].copy, false);
     }
 }
 
@@ -258,8 +206,8 @@ static void plan_scaler(loading *l, const td_scaler *scaler)
                        &state.skipped, &used);
     if (found != 3 || text[used] != '\0' || !(state.scale > 0 && state.scale < INFINITY) ||
         state.good < 0 || state.skipped < 0) {
-        note(&l->differ.unlike, "%s is '%.60s', no loss scale with two counts", TD_KEY_SCALER,
-             text);
+        td_differ(&l->differ.unlike, "%s is '%.60s', no loss scale with two counts", TD_KEY_SCALER,
+                  text);
         return;
     }
     l->scaler = state;
@@ -292,7 +240,7 @@ static void plan_order(loading *l)
     if (l->order == NULL) {
         l->status = td_fail(TD_E_NOMEM, "no memory for the order of %d parameters", count);
     } else if (!td_order_from_text(text, l->order, count, &same_count)) {
-        note(&l->differ.unlike, "%s is '%.40s', no order", TD_KEY_ORDER, text);
+        td_differ(&l->differ.unlike, "%s is '%.40s', no order", TD_KEY_ORDER, text);
     } else if (same_count &&
                memcmp(l->order, td_params_order(params), (size_t)count * sizeof(int)) != 0) {
         l->params = params;
@@ -315,9 +263,9 @@ static void plan_dropout(td_module *m, const char *path, void *user)
     const char *text = td_safetensors_metadata(l->file, key);
     td_dropout_place *place = &l->places[l->place_count++];
     if (text == NULL) {
-        note(&l->differ.missing, "%s (metadata)", key);
+        td_differ(&l->differ.missing, "%s (metadata)", key);
     } else if (sscanf(text, "%" SCNu64 " %" SCNu64, &place->seed, &place->calls) != 2) {
-        note(&l->differ.unlike, "%s is '%.40s', not two numbers", key, text);
+        td_differ(&l->differ.unlike, "%s is '%.40s', not two numbers", key, text);
     }
     free(key);
 }
@@ -326,9 +274,9 @@ static void plan_random(loading *l)
 {
     const char *text = td_safetensors_metadata(l->file, TD_KEY_RANDOM);
     if (text == NULL) {
-        note(&l->differ.missing, "%s (metadata)", TD_KEY_RANDOM);
+        td_differ(&l->differ.missing, "%s (metadata)", TD_KEY_RANDOM);
     } else if (!td_generator_from_text(text, l->random)) {
-        note(&l->differ.unlike, "%s is no state of a generator", TD_KEY_RANDOM);
+        td_differ(&l->differ.unlike, "%s is no state of a generator", TD_KEY_RANDOM);
     }
     td_module_each(l->checkpoint->model, plan_dropout, l);
 }
@@ -372,7 +320,7 @@ static void note_unused(loading *l)
     for (int i = 0; i < td_safetensors_count(l->file); i++) {
         const td_safetensors_entry *entry = td_safetensors_get(l->file, i);
         if (!l->used[i] && !may_stay(l, entry->name)) {
-            note(&l->differ.unexpected, "%s %s", entry->name, td_describe_shape(entry->shape));
+            td_differ(&l->differ.unexpected, "%s %s", entry->name, td_describe_shape(entry->shape));
         }
     }
 }
@@ -472,10 +420,7 @@ td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint)
     TD_REQUIRE(checkpoint->ema == NULL || !checkpoint->ema->swapped, TD_HERE,
                "td_checkpoint_load: the model holds the averages at the moment; td_ema_swap them "
                "back first");
-    loading l = { .checkpoint = checkpoint,
-                  .differ = { { .what = "missing in the file" },
-                              { .what = "only in the file" },
-                              { .what = "unlike" } } };
+    loading l = { .checkpoint = checkpoint, .differ = TD_NO_DIFFERENCES };
     TD_TRY(td_safetensors_open(path, &l.file));
     td_state_list state = td_module_state(checkpoint->model);
     if (state.count < 0 || !make_room(&l, &state)) {
@@ -484,7 +429,7 @@ td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint)
         plan_all(&l, &state);
     }
     if (l.status == TD_OK) {
-        l.status = report(&l.differ, path);
+        l.status = td_differences_report(&l.differ, path);
     }
     if (l.status == TD_OK) {
         l.status = apply(&l);

@@ -95,9 +95,9 @@ static void add_averages(contents *c, const td_ema *e)
             keep_text(c, td_format(TD_KEY_EMA "%s", td_params_get(e->params, i)->name));
         add_tensor(c, name, td_params_view(e->params, e->average, i), true);
     }
-    for (int i = 0; i < e->buffer_count; i++) {
-        add_tensor(c, keep_text(c, td_format(TD_KEY_EMA "%s", e->buffers[i].name)),
-                   e->buffers[i].average, false);
+    for (int i = 0; i < e->buffers.count; i++) {
+        add_tensor(c, keep_text(c, td_format(TD_KEY_EMA "%s", e->buffers.items[i].name)),
+                   e->buffers.items[i].copy, false);
     }
 }
 

@@ -2,13 +2,17 @@
  * to the disk, then renamed over it. Whatever happens on the way, even the loss of power, the
  * target is the old file or the new one. */
 #include "nn/safetensors.h"
+#include "tensor/temporary.h"
 
 #include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- the header ---- */
@@ -211,17 +215,14 @@ static td_status sync_folder(const writing *w)
     return TD_OK;
 }
 
-/* The names beside a path. The temporary one has the process's number, so that two processes that
- * save at the same path do not write into the same file. */
 static bool make_names(writing *w)
 {
-    size_t size = strlen(w->path) + 32;
-    w->temporary = malloc(size);
+    size_t size = strlen(w->path) + 2;
+    w->temporary = td_temporary_name(w->path);
     w->folder = malloc(size);
     if (w->temporary == NULL || w->folder == NULL) {
         return false;
     }
-    snprintf(w->temporary, size, "%s.tmp.%ld", w->path, (long)getpid());
     const char *slash = strrchr(w->path, '/');
     if (slash == NULL) {
         snprintf(w->folder, size, ".");
@@ -232,24 +233,36 @@ static bool make_names(writing *w)
     return true;
 }
 
-/* A process that was killed while it saved has left a part of a file here, "NAME.tmp.PID". If no
- * such process runs (on this host; saving at one path from two hosts has no good end anyway), it is
- * removed: a run that is killed often must not fill the disk. */
+/* Whether nobody writes this file, "NAME.tmp.HOST.PID", any more: no such process runs, or, if it
+ * was another host's, nothing was written for an hour. `mark` is what stands behind ".tmp.". */
+static bool is_abandoned(int folder, const char *name, const char *mark)
+{
+    enum { OLD = 3600 /* seconds */ };
+    uint32_t host;
+    long pid;
+    int end = -1;
+    if (sscanf(mark, "%8" SCNx32 ".%ld%n", &host, &pid, &end) != 2 || mark[end] != '\0' ||
+        pid <= 0) {
+        return false; /* no file of ours */
+    }
+    if (host == td_host_number()) {
+        return kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+    }
+    struct stat info;
+    return fstatat(folder, name, &info, 0) == 0 && info.st_mtime + OLD < time(NULL);
+}
+
+/* A process that was killed while it saved has left a part of a file here; it is removed: a run
+ * that is killed often must not fill the disk. */
 static void remove_leftovers(const writing *w)
 {
     const char *slash = strrchr(w->path, '/'), *name = slash != NULL ? slash + 1 : w->path;
-    size_t length = strlen(name);
+    size_t length = strlen(name), mark = strlen(TD_TEMPORARY_MARK);
     DIR *folder = opendir(w->folder);
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
-        const char *number = entry->d_name + length + 5; /* ".tmp." */
-        char *end;
-        if (strncmp(entry->d_name, name, length) != 0 ||
-            strncmp(entry->d_name + length, ".tmp.", 5) != 0) {
-            continue;
-        }
-        long pid = strtol(number, &end, 10);
-        if (end != number && *end == '\0' && pid > 0 && kill((pid_t)pid, 0) != 0 &&
-            errno == ESRCH) {
+        if (strncmp(entry->d_name, name, length) == 0 &&
+            strncmp(entry->d_name + length, TD_TEMPORARY_MARK, mark) == 0 &&
+            is_abandoned(dirfd(folder), entry->d_name, entry->d_name + length + mark)) {
             unlinkat(dirfd(folder), entry->d_name, 0);
         }
     }

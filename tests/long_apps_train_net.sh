@@ -27,11 +27,7 @@ says 'all pictures are known' "^Epoch \[30/30\] tested on $count pictures: Loss 
 : >out
 "${learn[@]}" OUT_DIR stopped >out 2>&1 &
 run=$!
-for ((i = 0; i < 6000; i++)); do
-    grep -q '^Epoch \[9/30\]' out && break
-    sleep 0.02
-done
-sleep 0.1
+until_line out '^Epoch \[9/30\]' $run
 kill -INT $run
 wait $run
 test $? -eq 130

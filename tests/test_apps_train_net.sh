@@ -54,13 +54,11 @@ works 'predict knows its classes and size' "$apps/predict" whole/best "$pictures
 says 'by their names' '%  (grey|large|palette|rgb|sampled)$'
 
 # ---- stopping and going on ----
+# Signals are caught before the first line: asked there, a run stops after its first step.
 : >out
 "${net[@]}" OUT_DIR stopped >out 2>&1 &
 run=$!
-for ((i = 0; i < 1200; i++)); do
-    grep -q '^Epoch \[1/3\] \[   1/3\]' out && break
-    sleep 0.02
-done
+until_line out '^tandem ' $run
 kill -INT $run
 wait $run
 test $? -eq 130
@@ -74,17 +72,46 @@ tap $? 'and removes what Ctrl-C had left'
 : >out
 "${net[@]}" OUT_DIR killed >out 2>&1 &
 run=$!
-for ((i = 0; i < 1200; i++)); do
-    grep -q '^Epoch \[2/3\] \[   2/3\]' out && break
-    sleep 0.02
-done
+until_line out '^saved: killed/checkpoints/ckpt_ep_001' $run
 kill -KILL $run
 wait $run 2>/dev/null
-touch killed/checkpoints/ckpt_ep_000_step_000002.tmp.1 # as if it had been saving
+touch killed/checkpoints/ckpt_ep_000_step_000002.tmp.12345678.1 # as if it had been saving
 works 'after kill -9' "${net[@]}" OUT_DIR killed
 same 'the same bits' whole/checkpoints/ckpt_ep_003 killed/checkpoints/ckpt_ep_003
 ! compgen -G 'killed/checkpoints/*tmp*' >/dev/null
 tap $? 'nothing of a killed save is left'
+
+# Ctrl-C while it tests, which here is much longer than all else: it does not wait for that.
+mkdir -p many/links many/val
+cp -r data/val/* many/val/
+rm many/val/rgb/*
+for ((i = 0; i < 20; i++)); do
+    ln -s "$work/data/val/rgb" many/links/$i
+    ln -s "$work/many/links" many/val/rgb/$i
+done
+stop_testing() { # stop_testing NAME COMMAND...: Ctrl-C at the first batch of the test after the first epoch
+    local name=$1 run
+    shift
+    : >out
+    "$@" TEST.DATASET many TEST.BATCH_SIZE 1 >out 2>&1 &
+    run=$!
+    until_line out '^Test: ' $run
+    kill -INT $run
+    wait $run
+    test $? -eq 130 && ! grep -q '^Test: \[12[0-9][0-9]/\|tested on' out
+    tap $? "$name: Ctrl-C ends the test, too" out
+    says "$name: after the epoch's last step" 'stopped after step 3 of epoch 1; the same command goes on from there'
+}
+stop_testing 'alone' "${net[@]}" OUT_DIR tested
+works 'the same command' "${net[@]}" OUT_DIR tested
+says 'tests that epoch' '^Epoch \[1/3\] tested on 12 pictures'
+! grep -q '^Epoch \[1/3\] \[' out
+tap $? 'and does not train it again' out
+same 'to the same bits' whole/checkpoints/ckpt_ep_003 tested/checkpoints/ckpt_ep_003
+stop_testing 'two ranks' "$apps/tdrun" --nproc-per-node 2 "${net[@]}" TRAIN.BATCH_SIZE 2 OUT_DIR both
+ls both/checkpoints >listed
+grep -qx ckpt_ep_000_step_000003 listed
+tap $? 'two ranks: and keeps a checkpoint' listed
 
 # ---- ranks ----
 # At so small a learning rate rounding does not grow: what differs is the arithmetic itself.
@@ -110,7 +137,7 @@ tap $? "do not: apart $(cat out)" out
 # ---- what is refused ----
 fails 'no such configuration' 1 'nowhere.yaml: cannot be opened' "$apps/train_net" --cfg nowhere.yaml
 fails 'an unknown key' 1 "command line: unknown key 'TRAIN.BATCH'; the nearest is TRAIN.BATCH_SIZE" "${net[@]}" TRAIN.BATCH 3
-fails 'no such model' 1 "no model 'resnet81'; the nearest name is 'resnet18'" "${net[@]}" OUT_DIR x MODEL.ARCH resnet81
+fails 'no such model' 1 "MODEL.ARCH: no model 'resnet81'; the nearest name is 'resnet18'" "${net[@]}" OUT_DIR x MODEL.ARCH resnet81
 fails 'no such folder' 1 'TRAIN.DATASET and TRAIN.SPLIT: .*nowhere/train: no such folder' "${net[@]}" OUT_DIR x TRAIN.DATASET nowhere
 fails 'no test folder' 1 'TEST.DATASET and TEST.SPLIT: .*data/test: no such folder' "${net[@]}" OUT_DIR x TEST.SPLIT test
 fails 'too few classes' 1 'data have 5 classes.*MODEL.NUM_CLASSES 4: set it to 5' "${net[@]}" OUT_DIR x MODEL.NUM_CLASSES 4
@@ -120,13 +147,16 @@ fails 'a checkpoint of other classes' 1 'MODEL.NUM_CLASSES 6: whole/checkpoints/
     "${net[@]}" OUT_DIR whole MODEL.NUM_CLASSES 6
 fails 'of another model' 1 'MODEL.ARCH resnet34: .* was trained with MODEL.ARCH resnet18' "${net[@]}" OUT_DIR whole MODEL.ARCH resnet34
 fails 'of another seed' 1 'RNG_SEED 2: .* was trained with RNG_SEED 1' "${net[@]}" OUT_DIR whole RNG_SEED 2
-fails 'weights of other classes' 1 'whole/best is of a model with 5 classes, and MODEL.NUM_CLASSES is 6' \
+fails 'no such device' 1 "DEVICE: 'gpu' is no device" "${net[@]}" OUT_DIR x DEVICE gpu
+fails 'no such file of weights' 1 'MODEL.WEIGHTS: .*nowhere' "${net[@]}" OUT_DIR x MODEL.WEIGHTS nowhere
+fails 'weights of other classes' 1 'MODEL.WEIGHTS: whole/best is of a model with 5 classes, and MODEL.NUM_CLASSES is 6' \
     "${net[@]}" OUT_DIR x MODEL.NUM_CLASSES 6 MODEL.WEIGHTS whole/best
 fails 'weights of another model' 1 'MODEL.ARCH resnet34 with 5 classes' "${net[@]}" OUT_DIR x MODEL.ARCH resnet34 MODEL.WEIGHTS whole/best
 fails 'no pretrained weights' 1 'MODEL.PRETRAINED: there is no data/models/resnet18.safetensors' "${net[@]}" OUT_DIR x MODEL.PRETRAINED True
-fails 'an OUT_DIR that is a file' 1 'config/small.yaml is not a folder' "${net[@]}" OUT_DIR config/small.yaml
+fails 'an OUT_DIR that is a file' 1 'OUT_DIR: config/small.yaml is not a folder' "${net[@]}" OUT_DIR config/small.yaml
 fails 'arithmetic of GPUs' 1 'PRECISION tf32 is arithmetic of GPUs' "${net[@]}" OUT_DIR x PRECISION tf32
-fails 'a learning rate that leads to NaN' 1 'the weights hold NaN or infinity|the loss is' "${net[@]}" OUT_DIR nan OPTIM.BASE_LR 1e6 OPTIM.WARMUP_EPOCHS 0
+fails 'a learning rate that leads to NaN' 1 'the weights hold NaN or infinity|the loss is' "${net[@]}" OUT_DIR nan OPTIM.BASE_LR 1e6 OPTIM.WARMUP_EPOCHS 0 OPTIM.WEIGHT_DECAY 1000
+says 'and which key to lower' 'try a lower OPTIM\.BASE_LR'
 test ! -e nan/best
 tap $? 'and is not the best'
 mkdir -p other/val
@@ -137,5 +167,5 @@ mkdir -p more/val
 cp -r data/val/* more/val/
 mv more/val/grey more/val/zebra
 fails 'test_net: classes of other names' 1 'whole/best was trained on classes with other names' "$apps/test_net" --cfg whole/config.yaml TEST.DATASET more
-fails 'test_net: nothing was trained' 1 'nothing/best' "$apps/test_net" --cfg config/small.yaml OUT_DIR nothing
+fails 'test_net: nothing was trained' 1 'OUT_DIR: .*nothing/best' "$apps/test_net" --cfg config/small.yaml OUT_DIR nothing
 done_testing

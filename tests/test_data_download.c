@@ -118,7 +118,8 @@ static td_download_options options_for(const char *mode, const char *archive)
         .url = url,
         .md5 = md5_of(archive),
         .attempts = 3,
-        .stall_seconds = 1,
+        /* A busy machine may be silent for a while; only "stall" is meant to be given up. */
+        .stall_seconds = strcmp(mode, "stall") == 0 ? 1 : 60,
         .pause_seconds = 0.01,
     };
 }

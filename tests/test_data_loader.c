@@ -313,7 +313,9 @@ static void test_waiting_is_counted(void **state)
         int64_t samples[8];
         assert_true(td_loader_wait_seconds(loader) == 0);
         take_epoch(loader, samples);
-        assert_true(td_loader_wait_seconds(loader) > 0.015); /* four fetches of 5 ms */
+        double waited = td_loader_wait_seconds(loader);
+        /* Four fetches of 5 ms; a worker may do them while this thread does not get to run. */
+        assert_true(workers == 0 ? waited > 0.015 : waited > 0);
         td_loader_close(loader);
     }
 }

@@ -29,6 +29,13 @@ LIST
     done
 }
 
+# until_line FILE PATTERN PID: waits until the output has such a line, or the process has ended.
+until_line() {
+    until grep -qE -- "$2" "$1" || ! kill -0 "$3" 2>/dev/null; do
+        sleep 0.02
+    done
+}
+
 weights_of() { # weights_of FILE: a number of a model's weights alone
     python3 "$repository/tests/weights.py" hash "$1"
 }

@@ -2,6 +2,7 @@
 
 #include "apps/common/files.h"
 #include "apps/common/ranks.h"
+#include "apps/common/weights.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,6 +28,8 @@ static void take_settings(classify_run *c)
     args->recompute = s->model.recompute;
     args->log_dir = s->out_dir;
     args->seed = s->rng_seed;
+    args->words =
+        (train_words){ "OPTIM.BASE_LR", "TRAIN.DATASET and TRAIN.SPLIT", "DEVICE", "PRECISION" };
     r->drop_last = true;
     r->recipe =
         (train_recipe){ .accumulate = s->train.accum_steps,
@@ -167,10 +170,15 @@ static td_status make_out_dir(const classify_run *c)
 {
     char path[TRAIN_PATH_BYTES];
     snprintf(path, sizeof path, "%s/checkpoints", c->s.out_dir);
-    TD_TRY(make_folders(path));
-    classify_epoch_path(c, 1, path);
-    TD_TRY(check_can_save(path));
-    return ranks_first() ? write_settings(c) : TD_OK;
+    td_status status = make_folders(path);
+    if (status == TD_OK) {
+        classify_epoch_path(c, 1, path);
+        status = check_can_save(path);
+    }
+    if (status == TD_OK && ranks_first()) {
+        status = write_settings(c);
+    }
+    return status == TD_OK ? TD_OK : td_fail_context(status, "OUT_DIR");
 }
 
 td_status classify_begin(classify_run *c)
@@ -198,6 +206,9 @@ td_module *classify_net(const classify_run *c)
         &(td_model_options){ .classes = s->model.num_classes,
                              .image_size = c->tests_only ? s->test.crop_size : s->train.im_size,
                              .blank = c->tests_only || c->base.args.resume != NULL });
+    if (net == NULL) {
+        (void)td_fail_context(TD_E_ARG, "MODEL.ARCH");
+    }
     if (net != NULL && td_module_to(net, c->base.args.device, TD_F32) != TD_OK) {
         td_module_free(net);
         return NULL;
@@ -287,37 +298,30 @@ static td_status check_names(const classify_run *c, const char *path)
                           path);
 }
 
-/* What a run with OPTIM.EMA_DECAY tests, and its best is: the averages. */
-static td_status load_averages(classify_run *c, const char *path)
+/* Weights to train on from; with the optimizer's state if that is asked for and there. */
+static td_status load_to_train(classify_run *c, const char *path, bool *with_optim)
 {
-    td_ema *ema = td_ema_new(c->base.net, &(td_ema_options){ .decay = 0 });
-    if (ema == NULL) {
-        return TD_E_NOMEM;
-    }
-    td_status status =
-        td_checkpoint_load(path, &(td_checkpoint){ .model = c->base.net, .ema = ema });
-    if (status == TD_OK) {
-        td_ema_swap(ema);
-    }
-    td_ema_free(ema);
-    return status;
+    td_optim *optim = c->base.optim;
+    *with_optim = optim != NULL && c->s.train.load_opt && has_metadata(path, "optimizer.kind");
+    return td_checkpoint_load(
+        path, &(td_checkpoint){ .model = c->base.net, .optim = *with_optim ? optim : NULL });
 }
 
-static td_status load_file(classify_run *c, const char *path)
+static td_status load_file(classify_run *c, const char *key, const char *path)
 {
-    train_run *r = &c->base;
-    TD_TRY(check_file(c, path));
-    if (c->tests_only) {
-        TD_TRY(check_names(c, path));
+    bool with_optim = false, averages = false;
+    td_status status = check_file(c, path);
+    if (status == TD_OK && c->tests_only) {
+        status = check_names(c, path);
     }
-    bool with_optim =
-        r->optim != NULL && c->s.train.load_opt && has_metadata(path, "optimizer.kind");
-    bool averages = c->tests_only && has_metadata(path, "ema.updates");
-    td_checkpoint checkpoint = { .model = r->net, .optim = with_optim ? r->optim : NULL };
-    td_status status = averages ? load_averages(c, path) : td_checkpoint_load(path, &checkpoint);
     if (status != TD_OK) {
-        return td_fail_context(status, "MODEL.ARCH %s with %" PRId64 " classes", c->s.model.arch,
-                               c->s.model.num_classes);
+        return td_fail_context(status, "%s", key);
+    }
+    status = c->tests_only ? weights_load(c->base.net, path, &averages)
+                           : load_to_train(c, path, &with_optim);
+    if (status != TD_OK) {
+        return td_fail_context(status, "%s, and MODEL.ARCH %s with %" PRId64 " classes", key,
+                               c->s.model.arch, c->s.model.num_classes);
     }
     ranks_print("%s%s from %s\n", averages ? "averages of the weights" : "weights",
                 with_optim ? " and optimizer" : "", path);
@@ -329,15 +333,15 @@ td_status classify_load_weights(classify_run *c)
     char path[TRAIN_PATH_BYTES];
     const settings *s = &c->s;
     if (s->model.weights[0] != '\0') {
-        return load_file(c, s->model.weights);
+        return load_file(c, "MODEL.WEIGHTS", s->model.weights);
     }
     if (s->model.pretrained) {
         TD_TRY(pretrained_path(c, path));
-        return load_file(c, path);
+        return load_file(c, "MODEL.PRETRAINED", path);
     }
     if (c->tests_only) {
         snprintf(path, sizeof path, "%s/best", s->out_dir);
-        return load_file(c, path);
+        return load_file(c, "OUT_DIR", path);
     }
     return TD_OK;
 }

@@ -1,4 +1,5 @@
 #include "apps/common/classify.h"
+#include "tensor/temporary.h"
 
 #include <dirent.h>
 #include <inttypes.h>
@@ -63,12 +64,13 @@ bool classify_highest(const classify_run *c, int64_t *epochs_done, int64_t *step
     return found;
 }
 
-/* What a process that was killed while it saved has left: "ckpt_ep_000_step_000002.tmp.PID". */
+/* What a process that was killed while it saved has left: "ckpt_ep_000_step_000002.tmp.HOST.PID".
+ */
 static bool is_leftover(const char *name, int64_t *epochs_done)
 {
     char saved[NAME_MAX + 1];
     int64_t steps;
-    const char *end = strstr(name, ".tmp.");
+    const char *end = strstr(name, TD_TEMPORARY_MARK);
     if (end == NULL) {
         return false;
     }

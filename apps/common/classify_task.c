@@ -1,6 +1,7 @@
 /* What a run of train_net prints, validates, logs and saves. */
 #include "apps/common/classify.h"
 #include "apps/common/ranks.h"
+#include "apps/common/signals.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -133,12 +134,14 @@ static td_status step_done(train_run *r, double loss)
 
 static void epoch_done(train_run *r, double seconds, char *path)
 {
-    progress_print(&r->progress,
-                   "Epoch [%" PRId64 "/%" PRId64
-                   "] trained in %.1f s: %.0f pictures/s, waited %.1f s for data",
-                   r->state.epoch + 1, r->args.epochs, seconds,
-                   (double)(r->state.seen - r->seen_before) / seconds,
-                   td_loader_wait_seconds(r->loader) - r->waited);
+    if (r->state.seen > r->seen_before) { /* not if it was stopped while it was tested */
+        progress_print(&r->progress,
+                       "Epoch [%" PRId64 "/%" PRId64
+                       "] trained in %.1f s: %.0f pictures/s, waited %.1f s for data",
+                       r->state.epoch + 1, r->args.epochs, seconds,
+                       (double)(r->state.seen - r->seen_before) / seconds,
+                       td_loader_wait_seconds(r->loader) - r->waited);
+    }
     classify_epoch_path(classifier(r), r->state.epoch + 1, path);
 }
 
@@ -156,6 +159,13 @@ static void batch_tested(const evaluation *e, int64_t batch, int64_t batches, vo
     }
 }
 
+/* Of test_net signals are not caught: there nothing is to be kept. */
+static bool is_to_stop(void *user)
+{
+    (void)user;
+    return stop_requested();
+}
+
 td_status classify_test(classify_run *c, evaluation *result)
 {
     train_run *r = &c->base;
@@ -164,6 +174,7 @@ td_status classify_test(classify_run *c, evaluation *result)
                                                .workers = (int)c->s.train.workers,
                                                .top_k = r->recipe.top_k,
                                                .batch_done = batch_tested,
+                                               .stop = is_to_stop,
                                                .user = r },
                           result);
 }
@@ -173,6 +184,10 @@ static td_status validate(train_run *r)
     classify_run *c = classifier(r);
     evaluation e;
     TD_TRY(classify_test(c, &e));
+    if (e.stopped) {
+        r->stop = true;
+        return TD_OK;
+    }
     double accuracy = (double)e.correct / (double)e.count;
     double accuracy_k = (double)e.correct_k / (double)e.count;
     bool best = isfinite(e.loss) && accuracy > r->state.best;

@@ -2,6 +2,7 @@
 #include "apps/common/config.h"
 
 #include "tensor/nearest.h"
+#include "tensor/temporary.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -449,12 +450,9 @@ void config_describe(const config_schema *schema, const void *values, FILE *out)
     write_all(schema, values, true, out);
 }
 
-td_status config_write(const config_schema *schema, const void *values, const char *path)
+static td_status write_beside(const config_schema *schema, const void *values, const char *beside,
+                              const char *path)
 {
-    char beside[CONFIG_TEXT_BYTES + 4096];
-    if (snprintf(beside, sizeof beside, "%s.tmp.%d", path, (int)getpid()) >= (int)sizeof beside) {
-        return td_fail(TD_E_ARG, "the file's name is too long: %s", path);
-    }
     FILE *out = fopen(beside, "w");
     if (out == NULL) {
         return td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
@@ -468,4 +466,12 @@ td_status config_write(const config_schema *schema, const void *values, const ch
         return status;
     }
     return TD_OK;
+}
+
+td_status config_write(const config_schema *schema, const void *values, const char *path)
+{
+    char *beside = td_temporary_name(path);
+    td_status status = beside != NULL ? write_beside(schema, values, beside, path) : TD_E_NOMEM;
+    free(beside);
+    return status;
 }

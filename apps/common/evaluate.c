@@ -106,21 +106,47 @@ static void tell(const evaluate_options *o, const evaluation *sums, const td_bat
     }
 }
 
-static td_status run(td_module *net, td_loader *loader, const evaluate_options *options,
-                     evaluation *sums)
+/* Ranks ask together, each as often as the one with most batches. */
+static td_status ask_to_stop(const evaluate_options *o, evaluation *sums)
+{
+    double asked = o->stop != NULL && o->stop(o->user);
+    if (o->stop != NULL) {
+        TD_TRY(ranks_sum(&asked, 1));
+    }
+    sums->stopped = asked > 0;
+    return TD_OK;
+}
+
+/* One of the rounds in which each rank takes a batch, if it has one left. */
+static td_status run_round(td_module *net, td_loader *loader, const evaluate_options *options,
+                           evaluation *sums)
+{
+    td_batch batch;
+    TD_TRY(ask_to_stop(options, sums));
+    if (sums->stopped || loader == NULL) {
+        return TD_OK;
+    }
+    if (!td_loader_next(loader, &batch)) {
+        return td_loader_status(loader);
+    }
+    TD_TRY(add_batch(net, &batch, options->top_k, sums));
+    tell(options, sums, &batch, td_loader_batches(loader));
+    return TD_OK;
+}
+
+/* loader: NULL where there are fewer samples than ranks. */
+static td_status run(td_module *net, td_loader *loader, int64_t rounds,
+                     const evaluate_options *options, evaluation *sums)
 {
     td_status status = TD_OK;
     td_eval(net);
     td_no_grad_begin();
-    for (td_batch batch; status == TD_OK && td_loader_next(loader, &batch);) {
-        status = add_batch(net, &batch, options->top_k, sums);
-        if (status == TD_OK) {
-            tell(options, sums, &batch, td_loader_batches(loader));
-        }
+    for (int64_t i = 0; i < rounds && status == TD_OK && !sums->stopped; i++) {
+        status = run_round(net, loader, options, sums);
     }
     td_no_grad_end();
     td_train(net);
-    return status != TD_OK ? status : td_loader_status(loader);
+    return status;
 }
 
 static td_status total(evaluation *result)
@@ -128,17 +154,24 @@ static td_status total(evaluation *result)
     double sums[] = { (double)result->correct, (double)result->correct_k, (double)result->count,
                       result->loss };
     TD_TRY(ranks_sum(sums, 4));
-    *result =
-        (evaluation){ (int64_t)sums[0], (int64_t)sums[1], (int64_t)sums[2], sums[3] / sums[2] };
+    *result = (evaluation){ (int64_t)sums[0], (int64_t)sums[1], (int64_t)sums[2], sums[3] / sums[2],
+                            result->stopped };
     return TD_OK;
+}
+
+static int64_t divide_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
 }
 
 /* This rank's part of the dataset. */
 static td_status run_part(td_module *net, const td_dataset *dataset,
                           const evaluate_options *options, evaluation *sums)
 {
+    int64_t most = divide_up(dataset->length, td_dist_world_size());
+    int64_t rounds = divide_up(most, options->batch_size);
     if (dataset->length <= td_dist_rank()) {
-        return TD_OK; /* there are fewer samples than ranks */
+        return run(net, NULL, rounds, options, sums);
     }
     td_generator own; /* a loader draws from its generator even when it does not shuffle */
     td_generator_seed(&own, 0);
@@ -151,7 +184,7 @@ static td_status run_part(td_module *net, const td_dataset *dataset,
     if (loader == NULL) {
         return TD_E_NOMEM;
     }
-    td_status status = run(net, loader, options, sums);
+    td_status status = run(net, loader, rounds, options, sums);
     td_loader_close(loader);
     return status;
 }
@@ -167,13 +200,13 @@ td_status evaluate(td_module *net, const td_dataset *dataset, const evaluate_opt
     return total(result);
 }
 
-td_status check_loss(double loss, int64_t epoch, int64_t step)
+td_status check_loss(double loss, int64_t epoch, int64_t step, const char *lr)
 {
     if (isfinite(loss)) {
         return TD_OK;
     }
     return td_fail(TD_E_ARG,
                    "the loss is %g in epoch %" PRId64 ", step %" PRId64
-                   ": try a lower --lr; --debug-nan names the operation where it began",
-                   loss, epoch, step);
+                   ": try a lower %s; --debug-nan names the operation where it began",
+                   loss, epoch, step, lr);
 }

@@ -11,7 +11,8 @@ td_status count_correct(td_tensor *logits, const td_batch *batch, int64_t k, int
 
 typedef struct evaluation {
     int64_t correct, correct_k, count;
-    double loss; /* mean over the samples */
+    double loss;  /* mean over the samples */
+    bool stopped; /* by evaluate_options.stop: the figures are those of a part */
 } evaluation;
 
 typedef struct evaluate_options {
@@ -20,6 +21,8 @@ typedef struct evaluate_options {
     int64_t top_k; /* 0: not counted */
     /* NULL, or is told after each batch (from 1) of this rank what there is so far. */
     void (*batch_done)(const evaluation *so_far, int64_t batch, int64_t batches, void *user);
+    /* NULL, or asked before each batch whether to end; if one process is, all end there. */
+    bool (*stop)(void *user);
     void *user;
 } evaluate_options;
 
@@ -29,7 +32,8 @@ typedef struct evaluate_options {
 td_status evaluate(td_module *net, const td_dataset *dataset, const evaluate_options *options,
                    evaluation *result);
 
-/* TD_OK, or the error that ends a run whose loss is NaN or infinite. epoch and step from 1. */
-td_status check_loss(double loss, int64_t epoch, int64_t step);
+/* TD_OK, or the error that ends a run whose loss is NaN or infinite. epoch and step from 1; lr is
+ * what the program calls its learning rate. */
+td_status check_loss(double loss, int64_t epoch, int64_t step, const char *lr);
 
 #endif

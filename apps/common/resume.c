@@ -64,11 +64,10 @@ td_status train_save(const char *path, td_module *model, td_optim *optim, const 
                      const train_notes *notes)
 {
     if (!weights_are_finite(model)) {
-        return td_fail(
-            TD_E_ARG,
-            "the weights hold NaN or infinity after epoch %" PRId64 ", step %" PRId64
-            ": %s is not written; try a lower --lr, or --debug-nan to see where it began",
-            state->epoch + 1, state->batch, path);
+        return td_fail(TD_E_ARG,
+                       "the weights hold NaN or infinity after epoch %" PRId64 ", step %" PRId64
+                       ": %s is not written; try a lower %s, or --debug-nan to see where it began",
+                       state->epoch + 1, state->batch, path, notes->words.lr);
     }
     note_list all = { 0 };
     note(&all, "task", "%s", notes->task);
@@ -115,8 +114,8 @@ static td_status read_note(const char *path, const char *key, char *text, size_t
     if (status == TD_E_NOTFOUND && access(path, F_OK) == 0) {
         return td_fail(
             status,
-            "%s is no checkpoint of a training run: it has no '%s'; give one that one of "
-            "these programs has written (--save)",
+            "%s is no checkpoint of a training run: it has no '%s'; give one that a run of this "
+            "program has written",
             path, key);
     }
     return status;
@@ -188,8 +187,8 @@ td_status train_load(const char *path, td_module *model, td_optim *optim, train_
     TD_TRY(read_note(path, "data", data, sizeof(data)));
     if (strcmp(data, notes->data) != 0) {
         return td_fail(TD_E_MISMATCH,
-                       "%s was trained on '%s', and these data are '%s': give the same --data",
-                       path, data, notes->data);
+                       "%s was trained on '%s', and these data are '%s': give the same %s", path,
+                       data, notes->data, notes->words.data);
     }
     TD_TRY(read_state(path, state));
     td_checkpoint checkpoint = { .model = model,

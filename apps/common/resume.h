@@ -6,7 +6,7 @@
 #ifndef APPS_COMMON_RESUME_H
 #define APPS_COMMON_RESUME_H
 
-#include "apps/common/cli.h"
+#include "apps/common/train_args.h"
 #include "tandem.h"
 
 typedef struct train_state {
@@ -32,6 +32,7 @@ typedef struct train_notes {
     const char *data;          /* the training data: "cifar10, 50000 samples" */
     const cli_option *options; /* those that a resumed run needs are written */
     int option_count;
+    train_words words;
     td_ema *ema;             /* kept beside the model, or NULL */
     td_scaler *scaler;       /* the loss scaler, or NULL */
     const td_metadata *more; /* for those who read the file: "arch", "classes" */

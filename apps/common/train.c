@@ -62,7 +62,7 @@ static td_status count_step(train_run *r, double loss, const step_count *count)
 static td_status check_step(const train_run *r, double loss)
 {
     TD_TRY(r->ddp_status); /* a peer may have died */
-    return check_loss(loss, r->state.epoch + 1, r->state.batch + 1);
+    return check_loss(loss, r->state.epoch + 1, r->state.batch + 1, r->args.words.lr);
 }
 
 /* The batches that make one step of the optimizer together, and where the running one stands. */
@@ -98,9 +98,10 @@ static td_status optimize(train_run *r)
                    ? td_fail(TD_E_ARG,
                              "gradients are not finite in epoch %" PRId64 ", step %" PRId64
                              ", however small the loss is scaled, so that no step can be taken: "
-                             "--debug-nan names the operation where it began; try a lower --lr, or "
-                             "--precision bf16",
-                             r->state.epoch + 1, r->state.batch + 1)
+                             "--debug-nan names the operation where it began; try a lower %s, or "
+                             "%s bf16",
+                             r->state.epoch + 1, r->state.batch + 1, r->args.words.lr,
+                             r->args.words.precision)
                    : TD_OK;
     }
     if (r->recipe.clip_grad_norm > 0) {
@@ -204,8 +205,11 @@ static td_status run_epochs(train_run *r)
         }
         path[0] = '\0';
         r->task->epoch_done(r, seconds_now() - r->began, path);
-        if (r->task->validate != NULL) {
+        if (r->task->validate != NULL && !r->stop) {
             TD_TRY(r->task->validate(r));
+        }
+        if (r->task->validate != NULL && r->stop) {
+            break; /* the resumed run validates: that may take long */
         }
         train_epoch_begin(&r->state, r->state.epoch + 1);
         TD_TRY(train_save_epoch(r, path));

@@ -33,7 +33,9 @@ typedef struct train_task {
     /* After each epoch: prints, and says whether to save and under which name (path, of
      * TRAIN_PATH_BYTES; it is empty before). */
     void (*epoch_done)(train_run *r, double seconds, char *path);
-    td_status (*validate)(train_run *r); /* NULL, or runs after each epoch, before it is saved */
+    /* NULL, or runs after each epoch, before it is saved. It may end early and set r->stop; the
+     * epoch then is saved as one whose steps are all done, and the resumed run validates. */
+    td_status (*validate)(train_run *r);
     /* Where a checkpoint goes that is written in mid-epoch. */
     void (*latest)(const train_run *r, char *path);
     void (*saved)(train_run *r, const char *path, bool at_epoch); /* says so; on rank 0 */

@@ -65,6 +65,7 @@ void train_args_machine_options(train_args *args)
 
 void train_args_options(train_args *args, const char *data_help, const char *save_help)
 {
+    args->words = (train_words){ "--lr", "--data", "--device", "--precision" };
     args->device_name = args->device_name != NULL ? args->device_name : "cpu";
     args->precision_name = args->precision_name != NULL ? args->precision_name : "fp32";
     add_text(args, "data", "PATH", &args->data, data_help);
@@ -175,11 +176,14 @@ static td_status choose_device(const train_args *args, td_device *device)
     char name[32];
     int local = td_dist_is_initialized() ? td_dist_local_rank() : 0;
     if (strcmp(args->device_name, "cuda") != 0 || local == 0) {
-        return td_device_parse(args->device_name, device);
+        td_status status = td_device_parse(args->device_name, device);
+        return status == TD_OK ? TD_OK : td_fail_context(status, "%s", args->words.device);
     }
     snprintf(name, sizeof name, "cuda:%d", local);
     td_status status = td_device_parse(name, device);
-    return status == TD_OK ? TD_OK : td_fail_context(status, "--device cuda, local rank %d", local);
+    return status == TD_OK
+               ? TD_OK
+               : td_fail_context(status, "%s cuda, local rank %d", args->words.device, local);
 }
 
 td_status train_args_apply(train_args *args, const char *task)

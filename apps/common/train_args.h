@@ -6,6 +6,11 @@
 #include "apps/common/reports.h"
 #include "tandem.h"
 
+/* What a program calls some of its options, for messages: "--lr", or "OPTIM.BASE_LR". */
+typedef struct train_words {
+    const char *lr, *data, *device, *precision;
+} train_words;
+
 typedef struct train_args {
     const char *data;
     int64_t epochs, batch_size;
@@ -27,6 +32,7 @@ typedef struct train_args {
     const char *recompute; /* none, block, stage */
     reports_options reports;
     td_device device; /* device_name, read by train_args_apply */
+    train_words words;
 
     cli_option options[CLI_MAX_OPTIONS];
     int option_count;

@@ -13,6 +13,7 @@ static train_notes notes_of(const train_run *r)
                           .data = r->data_name,
                           .options = r->args.options,
                           .option_count = r->args.option_count,
+                          .words = r->args.words,
                           .ema = r->ema,
                           .scaler = r->scaler,
                           .more = r->more,
@@ -98,7 +99,7 @@ td_status train_resume(train_run *r)
     td_optim *optim = r->fresh_optim ? NULL : r->optim;
     TD_TRY(train_load(r->args.resume, r->net, optim, &r->state, &notes));
     int64_t begun = r->state.batch % train_group_size(r); /* steps had fewer batches, or others */
-    if (begun > 0) {
+    if (begun > 0 && r->state.batch < td_loader_batches(r->loader)) {
         int64_t batch = r->state.batch - begun;
         train_state_back(&r->state, batch, (double)batch / (double)r->state.batch);
     }

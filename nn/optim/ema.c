@@ -11,41 +11,6 @@ enum { SWAP_ELEMENTS = 1 << 16 }; /* that change places at a time: they stay in 
 
 /* ---- beginning and end ---- */
 
-static bool is_listed(const td_ema *e, const td_tensor *buffer)
-{
-    for (int i = 0; i < e->buffer_count; i++) {
-        if (e->buffers[i].value == buffer) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static td_status list_buffers(td_ema *e)
-{
-    td_state_list list = td_module_state(e->model);
-    if (list.count < 0) {
-        return TD_E_NOMEM;
-    }
-    e->buffers = calloc((size_t)list.count + 1, sizeof *e->buffers);
-    bool made = e->buffers != NULL;
-    for (int i = 0; made && i < list.count; i++) {
-        td_named_tensor *item = &list.items[i];
-        if (!item->buffer || is_listed(e, item->tensor)) {
-            continue;
-        }
-        td_tensor *average = td_clone(item->tensor);
-        made = average != NULL;
-        if (made) {
-            e->buffers[e->buffer_count++] =
-                (td_ema_buffer){ (char *)(uintptr_t)item->name, item->tensor, average };
-            item->name = NULL; /* now ours */
-        }
-    }
-    td_state_list_free(&list);
-    return made ? TD_OK : TD_E_NOMEM;
-}
-
 static td_status make_averages(td_ema *e)
 {
     e->params = td_parameters(e->model);
@@ -60,7 +25,7 @@ static td_status make_averages(td_ema *e)
         return TD_E_NOMEM;
     }
     td_copy_(e->average, flat);
-    return list_buffers(e);
+    return td_followed_buffers(e->model, &e->buffers);
 }
 
 td_ema *td_ema_new(td_module *model, const td_ema_options *options)
@@ -91,11 +56,7 @@ void td_ema_free(td_ema *ema)
     if (ema == NULL) {
         return;
     }
-    for (int i = 0; i < ema->buffer_count; i++) {
-        free(ema->buffers[i].name);
-        td_free(ema->buffers[i].average);
-    }
-    free(ema->buffers);
+    td_followed_free(&ema->buffers);
     if (ema->params != NULL) {
         td_params_drop_state(ema->params, ema->average);
         td_params_drop_state(ema->params, ema->counts);
@@ -164,8 +125,8 @@ void td_ema_update(td_ema *ema)
     double decay = td_ema_decay(ema);
     td_context_push("average of the weights");
     move_towards(ema->average, td_params_flat(ema->params), decay);
-    for (int i = 0; i < ema->buffer_count; i++) {
-        move_towards(ema->buffers[i].average, ema->buffers[i].value, decay);
+    for (int i = 0; i < ema->buffers.count; i++) {
+        move_towards(ema->buffers.items[i].copy, ema->buffers.items[i].value, decay);
     }
     td_context_pop();
     ++*td_ema_count(ema);
@@ -192,8 +153,8 @@ static void exchange(const td_ema *ema, td_tensor *a, td_tensor *b)
 void td_ema_swap(td_ema *ema)
 {
     exchange(ema, td_params_flat(ema->params), ema->average);
-    for (int i = 0; i < ema->buffer_count; i++) {
-        exchange(ema, ema->buffers[i].value, ema->buffers[i].average);
+    for (int i = 0; i < ema->buffers.count; i++) {
+        exchange(ema, ema->buffers.items[i].value, ema->buffers.items[i].copy);
     }
     ema->swapped = !ema->swapped;
 }

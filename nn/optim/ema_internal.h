@@ -3,21 +3,16 @@
 #define TD_NN_OPTIM_EMA_INTERNAL_H
 
 #include "nn/optim/ema.h"
-
-typedef struct td_ema_buffer {
-    char *name; /* its path in the model; owned */
-    td_tensor *value, *average;
-} td_ema_buffer;
+#include "nn/optim/followed.h"
 
 struct td_ema {
     td_ema_options options;
     td_module *model;
     td_params *params;
-    td_tensor *average; /* flat, like the parameters */
-    td_tensor *counts;  /* its first number: updates so far */
-    td_tensor *spare;   /* for swapping */
-    td_ema_buffer *buffers;
-    int buffer_count;
+    td_tensor *average;       /* flat, like the parameters */
+    td_tensor *counts;        /* its first number: updates so far */
+    td_tensor *spare;         /* for swapping */
+    td_followed_list buffers; /* with their averages */
     bool swapped;
 };
 
