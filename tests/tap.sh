@@ -2,6 +2,7 @@
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 apps=$PWD/${BUILD:-build/cc}/apps
+export LC_ALL=C # decimal points, and the order of names
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tap_number=0 tap_failures=0
