@@ -89,26 +89,26 @@ for ((i = 0; i < 20; i++)); do
     ln -s "$work/data/val/rgb" many/links/$i
     ln -s "$work/many/links" many/val/rgb/$i
 done
-stop_testing() { # stop_testing NAME COMMAND...: Ctrl-C at the first batch of the test after the first epoch
-    local name=$1 run
-    shift
+stop_testing() { # stop_testing NAME SIGNAL CODE COMMAND...: stopped at the first batch of the first epoch's test
+    local name=$1 signal=$2 code=$3 run
+    shift 3
     : >out
     "$@" TEST.DATASET many TEST.BATCH_SIZE 1 >out 2>&1 &
     run=$!
     until_line out '^Test: ' $run
-    kill -INT $run
+    kill "-$signal" $run
     wait $run
-    test $? -eq 130 && ! grep -q '^Test: \[12[0-9][0-9]/\|tested on' out
-    tap $? "$name: Ctrl-C ends the test, too" out
+    test $? -eq "$code" && ! grep -q '^Test: \[12[0-9][0-9]/\|tested on' out
+    tap $? "$name: SIG$signal ends the test, too" out
     says "$name: after the epoch's last step" 'stopped after step 3 of epoch 1; the same command goes on from there'
 }
-stop_testing 'alone' "${net[@]}" OUT_DIR tested
+stop_testing 'alone' INT 130 "${net[@]}" OUT_DIR tested
 works 'the same command' "${net[@]}" OUT_DIR tested
 says 'tests that epoch' '^Epoch \[1/3\] tested on 12 pictures'
 ! grep -q '^Epoch \[1/3\] \[' out
 tap $? 'and does not train it again' out
 same 'to the same bits' whole/checkpoints/ckpt_ep_003 tested/checkpoints/ckpt_ep_003
-stop_testing 'two ranks' "$apps/tdrun" --nproc-per-node 2 "${net[@]}" TRAIN.BATCH_SIZE 2 OUT_DIR both
+stop_testing 'two ranks' TERM 143 "$apps/tdrun" --nproc-per-node 2 "${net[@]}" TRAIN.BATCH_SIZE 2 OUT_DIR both
 ls both/checkpoints >listed
 grep -qx ckpt_ep_000_step_000003 listed
 tap $? 'two ranks: and keeps a checkpoint' listed
@@ -137,7 +137,7 @@ tap $? "do not: apart $(cat out)" out
 # ---- what is refused ----
 fails 'no such configuration' 1 'nowhere.yaml: cannot be opened' "$apps/train_net" --cfg nowhere.yaml
 fails 'an unknown key' 1 "command line: unknown key 'TRAIN.BATCH'; the nearest is TRAIN.BATCH_SIZE" "${net[@]}" TRAIN.BATCH 3
-fails 'no such model' 1 "MODEL.ARCH: no model 'resnet81'; the nearest name is 'resnet18'" "${net[@]}" OUT_DIR x MODEL.ARCH resnet81
+fails 'no such model' 1 "MODEL.ARCH: there is no model 'resnet81'; the nearest name is 'resnet18'" "${net[@]}" OUT_DIR x MODEL.ARCH resnet81
 fails 'no such folder' 1 'TRAIN.DATASET and TRAIN.SPLIT: .*nowhere/train: no such folder' "${net[@]}" OUT_DIR x TRAIN.DATASET nowhere
 fails 'no test folder' 1 'TEST.DATASET and TEST.SPLIT: .*data/test: no such folder' "${net[@]}" OUT_DIR x TEST.SPLIT test
 fails 'too few classes' 1 'data have 5 classes.*MODEL.NUM_CLASSES 4: set it to 5' "${net[@]}" OUT_DIR x MODEL.NUM_CLASSES 4
