@@ -184,8 +184,9 @@ BACKEND_LIBS := $(if $(filter dist,$(ROOMS)),$(if $(TD_HAVE_GLOO),$(B)/libtandem
 GLOO_SRC := dist/gloo/shim.cc dist/gloo/backoff.cc
 $(B)/libtandem-gloo.so: $(GLOO_SRC) dist/links_api.h dist/gloo/backoff.h $(FLAGS)
 	$(call say,CXX,$@)$(TD_CXX) $(TD_GLOO_CXXFLAGS) -Wall -Wextra -I. -o $@ $(GLOO_SRC) $(TD_GLOO_LIBS)
-$(B)/libtandem-mpi.so: dist/mpi/shim.c dist/links_api.h $(FLAGS)
-	$(call say,MPICC,$@)$(TD_MPICC) $(TD_MPI_CFLAGS) $(WARN) -I. -o $@ dist/mpi/shim.c -pthread
+MPI_SRC := dist/mpi/group.c dist/mpi/shim.c
+$(B)/libtandem-mpi.so: $(MPI_SRC) dist/mpi/internal.h dist/links_api.h $(FLAGS)
+	$(call say,MPICC,$@)$(TD_MPICC) $(TD_MPI_CFLAGS) $(WARN) -I. -o $@ $(MPI_SRC) -pthread
 
 # What several tests share: references in double precision, golden files. Linked as needed.
 $(B)/tests/libhelp.a: $(call objects,$(HELP_SRC))

@@ -1,6 +1,6 @@
 /* What the gloo and mpi engines want of their libraries, in C: links to all other ranks, and
  * transfers of memory over them. Each is implemented in a shared object of its own (gloo/shim.cc,
- * mpi/shim.c), which is loaded only when it is asked for, so that tandem itself needs neither.
+ * mpi/), which is loaded only when it is asked for, so that tandem itself needs neither.
  *
  * A transfer takes place when one rank has called send and the other recv, with the same slot and
  * as many bytes; those of one slot between two ranks meet in order. Neither call waits. */

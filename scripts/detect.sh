@@ -151,7 +151,7 @@ brings='the mpi backend: clusters that have MPI'
 mpicc=${MPICC:-mpicc}
 mpi_flags='-std=c11 -D_GNU_SOURCE -O2 -g -fPIC -shared -fvisibility=hidden'
 # shellcheck disable=SC2086
-if $mpicc $mpi_flags -I. -o "$work/try.so" dist/mpi/shim.c -pthread >/dev/null 2>&1; then
+if $mpicc $mpi_flags -I. -o "$work/try.so" dist/mpi/*.c -pthread >/dev/null 2>&1; then
     {
         echo "TD_HAVE_MPI := 1"
         echo "TD_MPICC := $mpicc"
