@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-const td_backend *td_backend_find(const char *name)
+const td_comm_backend *td_comm_backend_find(const char *name)
 {
     if (strcmp(name, "shm") == 0) {
         return &td_shm_backend;

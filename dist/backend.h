@@ -54,17 +54,17 @@ enum {
     TD_BACKEND_ABORT = 64,   /* abort() frees a stuck call and leaves the process usable */
 };
 
-typedef struct td_backend_init {
+typedef struct td_comm_backend_init {
     int rank, size;
     td_store *store;     /* under the group's own prefix */
     const char *address; /* of this host, for peers; NULL: unknown */
     double timeout;
-} td_backend_init;
+} td_comm_backend_init;
 
-typedef struct td_backend {
+typedef struct td_comm_backend {
     const char *name;
     unsigned flags;
-    td_status (*init)(void **engine, const td_backend_init *init);
+    td_status (*init)(void **engine, const td_comm_backend_init *init);
     td_status (*run)(void *engine, const td_collective *c);
     /* With TD_BACKEND_POLL for everything. Otherwise for sends and receives, which must not hold
      * each other up, or NULL: run() does them one after the other. c lives until poll says done. */
@@ -88,13 +88,13 @@ typedef struct td_backend {
     td_status (*memory)(void *engine, const td_collective *c, void **memory);
     void (*memory_free)(void *engine, void *memory);
     void (*destroy)(void *engine);
-} td_backend;
+} td_comm_backend;
 
-extern const td_backend td_shm_backend;
+extern const td_comm_backend td_shm_backend;
 
 /* "shm", "gloo", "mpi". NULL with td_last_error(): what to install, or what names there
  * are. */
-const td_backend *td_backend_find(const char *name);
+const td_comm_backend *td_comm_backend_find(const char *name);
 
 /* CPU seconds that a group's communication has used in threads of its own. */
 double td_group_cpu_seconds(const td_group *group);

@@ -24,7 +24,7 @@ bool td_is_message(td_collective_kind kind)
 
 bool td_is_polled(const td_group *group, td_collective_kind kind)
 {
-    const td_backend *b = group->backend;
+    const td_comm_backend *b = group->backend;
     return (b->flags & TD_BACKEND_POLL) != 0 || (b->start != NULL && td_is_message(kind));
 }
 
@@ -51,7 +51,7 @@ static td_status fail_collective(td_group *group, const td_collective *c, td_sta
 
 td_status td_run_collective(td_group *group, const td_collective *c, double begun)
 {
-    const td_backend *b = group->backend;
+    const td_comm_backend *b = group->backend;
     td_status status = group->check_sequence ? td_check_sequence(group, c) : TD_OK;
     if (status == TD_OK && c->kind == TD_COLLECTIVE_MEMORY) {
         status = b->memory(group->engine, c, c->out);

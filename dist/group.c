@@ -171,11 +171,11 @@ static td_status start_engine(td_group *group, const int *ranks)
         td_store *store;
         TD_TRY(td_watched_store_open(group->store, &dist.met, ranks, group->size, &store));
         td_status status = agree(group, store, deadline);
-        td_backend_init init = { .rank = group->rank,
-                                 .size = group->size,
-                                 .store = store,
-                                 .address = dist.met.address[0] ? dist.met.address : NULL,
-                                 .timeout = seconds_left(deadline) };
+        td_comm_backend_init init = { .rank = group->rank,
+                                      .size = group->size,
+                                      .store = store,
+                                      .address = dist.met.address[0] ? dist.met.address : NULL,
+                                      .timeout = seconds_left(deadline) };
         if (status == TD_OK) {
             status = group->backend->init(&group->engine, &init);
         }
@@ -183,7 +183,7 @@ static td_status start_engine(td_group *group, const int *ranks)
         return status;
     }
     if (group->backend == NULL) {
-        return TD_E_UNSUPPORTED; /* with the message of td_backend_find */
+        return TD_E_UNSUPPORTED; /* with the message of td_comm_backend_find */
     }
     return TD_OK;
 }
@@ -229,12 +229,12 @@ static bool can_use_nccl(void)
 }
 
 /* nccl is for GPUs' memory; what lies in the CPU's goes over the engine that is taken otherwise. */
-static const td_backend *find_backend(const char *name)
+static const td_comm_backend *find_backend(const char *name)
 {
     if (strcmp(name, "nccl") != 0) {
-        return td_backend_find(name);
+        return td_comm_backend_find(name);
     }
-    return can_use_nccl() ? td_backend_find(dist.met.one_host ? "shm" : "gloo") : NULL;
+    return can_use_nccl() ? td_comm_backend_find(dist.met.one_host ? "shm" : "gloo") : NULL;
 }
 
 /* A group of `size` ranks (those of the world, or all if ranks is NULL), of which this is number
@@ -250,7 +250,7 @@ static td_status make_group(int rank, int size, const int *ranks, const char *ba
     group->rank = rank;
     group->size = size;
     group->index = dist.group_count;
-    group->timeout = dist.timeout;
+    group->timeout = dist.group_count > 0 ? dist.groups[0]->timeout : dist.timeout;
     group->check_sequence = asked_for_check();
     snprintf(group->label, sizeof group->label, "%s", label);
     snprintf(prefix, sizeof prefix, "pg%d/", group->index);

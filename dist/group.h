@@ -18,7 +18,7 @@ struct td_group {
     int rank, size;
     int index;       /* 0: the world; counts the groups of this init */
     char label[256]; /* in front of messages: "group of ranks 1, 3: "; "" for the world */
-    const td_backend *backend;
+    const td_comm_backend *backend;
     void *engine; /* NULL in a group of one */
     td_store *store;
     double timeout;
@@ -32,7 +32,7 @@ struct td_group {
     /* GPUs' collectives (device_engine.h). */
     char device_wish[16]; /* "nccl" if the group was asked for that; "": the best */
     _Atomic(td_device_engine *) device_engine, device_messages;
-    uint64_t device_collectives; /* numbers given out */
+    atomic_uint_fast64_t device_collectives; /* numbers given out */
 
     /* The watchdog's. */
     pthread_t watchdog;

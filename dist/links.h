@@ -74,7 +74,7 @@ typedef struct td_links_engine {
 const td_links_api *td_links_load(const char *name);
 
 /* The backend of that name if its shim can be loaded, otherwise NULL with td_last_error(). */
-const td_backend *td_links_backend_find(const char *name);
+const td_comm_backend *td_links_backend_find(const char *name);
 
 /* A slot for a use of a turn (a message: its number). Ranks that do different things have different
  * slots for their data, so what arrives always fits. */

@@ -268,7 +268,7 @@ static td_status meet(td_links_engine *g, td_store *store, double timeout)
     return TD_OK;
 }
 
-static td_status open_links(td_links_engine *g, const td_backend_init *init)
+static td_status open_links(td_links_engine *g, const td_comm_backend_init *init)
 {
     char address[NI_MAXHOST];
     if (init->address != NULL) {
@@ -341,7 +341,7 @@ static void links_destroy(void *engine)
     free(g);
 }
 
-static td_status links_init(const char *name, void **engine, const td_backend_init *init)
+static td_status links_init(const char *name, void **engine, const td_comm_backend_init *init)
 {
     td_links_engine *g = calloc(1, sizeof *g);
     td_links_peer *peers = calloc((size_t)init->size, sizeof *peers);
@@ -375,12 +375,12 @@ static td_status links_init(const char *name, void **engine, const td_backend_in
     return TD_OK;
 }
 
-static td_status gloo_init(void **engine, const td_backend_init *init)
+static td_status gloo_init(void **engine, const td_comm_backend_init *init)
 {
     return links_init("gloo", engine, init);
 }
 
-static td_status mpi_init(void **engine, const td_backend_init *init)
+static td_status mpi_init(void **engine, const td_comm_backend_init *init)
 {
     return links_init("mpi", engine, init);
 }
@@ -391,7 +391,7 @@ static double links_cpu_seconds(void *engine)
     return g->api->cpu_seconds != NULL ? g->api->cpu_seconds() : 0.0;
 }
 
-static const td_backend td_gloo_backend = {
+static const td_comm_backend td_gloo_backend = {
     .name = "gloo",
     .flags = TD_BACKEND_CPU | TD_BACKEND_BLOCKING | TD_BACKEND_ABORT,
     .init = gloo_init,
@@ -405,7 +405,7 @@ static const td_backend td_gloo_backend = {
 };
 
 /* MPI cannot take back a transfer: after a time-out the process ends. */
-static const td_backend td_mpi_backend = {
+static const td_comm_backend td_mpi_backend = {
     .name = "mpi",
     .flags = TD_BACKEND_CPU | TD_BACKEND_BLOCKING,
     .init = mpi_init,
@@ -418,7 +418,7 @@ static const td_backend td_mpi_backend = {
     .destroy = links_destroy,
 };
 
-const td_backend *td_links_backend_find(const char *name)
+const td_comm_backend *td_links_backend_find(const char *name)
 {
     if (td_links_load(name) == NULL) {
         return NULL;

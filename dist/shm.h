@@ -140,7 +140,7 @@ const td_shm_entry *td_shm_entered_by(const td_shm *shm, int rank);
 td_status td_shm_step(td_shm *shm, const td_collective *c);
 /* Rings a rank's bell: its mailboxes have changed. */
 void td_shm_ring(td_shm *shm, int rank);
-/* See td_backend. */
+/* See td_comm_backend. */
 void td_shm_idle(void *engine, double seconds, bool background);
 bool td_shm_last_entered(void *engine, int rank, td_entered *entered);
 

@@ -93,7 +93,7 @@ static td_status agree(const td_shm *shm, td_store *store, td_status status, dou
     return TD_OK;
 }
 
-static td_status meet(td_shm *shm, const td_backend_init *init)
+static td_status meet(td_shm *shm, const td_comm_backend_init *init)
 {
     double deadline = td_clock() + init->timeout;
     int fd = -1;
@@ -132,7 +132,7 @@ static void shm_destroy(void *engine)
     free(shm);
 }
 
-static td_status shm_init(void **engine, const td_backend_init *init)
+static td_status shm_init(void **engine, const td_comm_backend_init *init)
 {
     if (init->size > TD_SHM_MAX_RANKS) {
         return td_fail(TD_E_UNSUPPORTED, "shm: %d ranks; it is made for up to %d: use gloo",
@@ -161,7 +161,7 @@ static void shm_abort(void *engine, td_status status, const char *reason)
     td_shm_break(engine, status, reason);
 }
 
-const td_backend td_shm_backend = {
+const td_comm_backend td_shm_backend = {
     .name = "shm",
     .flags = TD_BACKEND_CPU | TD_BACKEND_BLOCKING | TD_BACKEND_TIMEOUT | TD_BACKEND_ABORT,
     .init = shm_init,

@@ -285,7 +285,7 @@ static void end_it(td_group *group, const td_collective *c, double waited)
 
 static void look(td_group *group, const td_collective *c, double begun, uint64_t count)
 {
-    const td_backend *b = group->backend;
+    const td_comm_backend *b = group->backend;
     double waited = td_clock() - begun;
     if (b->entered == NULL && group->told != count) {
         group->told = count;
