@@ -87,9 +87,7 @@ static void ddp_free(td_module *self)
     }
     td_ddp_free_buckets(s);
     td_ddp_free_meter(s);
-    if (s->error != NULL) {
-        td_params_drop_state(s->params, s->error);
-    }
+    td_powersgd_state_free(s);
     td_free(s->wire);
     td_free(s->kept);
     td_free(s->buffers);
@@ -222,8 +220,7 @@ static td_status lay_out(td_ddp_state *s)
         TD_TRY(s->kept != NULL ? TD_OK : TD_E_NOMEM);
     }
     if (s->compression == TD_DDP_POWERSGD) {
-        s->error = td_params_new_flat(s->params);
-        TD_TRY(s->error != NULL ? TD_OK : TD_E_NOMEM);
+        TD_TRY(td_powersgd_state_new(s));
     }
     return td_ddp_make_buckets(s);
 }
@@ -241,11 +238,6 @@ static td_status prepare(td_module *ddp)
     bool on_gpu = s->model->device.type != TD_DEVICE_CPU;
     if (s->options.bucket_cap_mb <= 0.0) {
         s->options.bucket_cap_mb = on_gpu ? 25.0 : 5.0;
-    }
-    if (on_gpu && s->compression == TD_DDP_POWERSGD) {
-        return td_fail(TD_E_UNSUPPORTED,
-                       "td_ddp: powersgd works on CPUs only; on %s take bf16, fp16 or none",
-                       td_device_name(s->model->device));
     }
     TD_TRY(td_ddp_check_same(s->group, s->model, &s->options));
     s->params = td_parameters(ddp);

@@ -5,6 +5,7 @@
  *   ddp_reduce.c   the grad-ready hooks: launching, waiting, unused parameters
  *   ddp_compress.c communication hooks: bf16, fp16
  *   ddp_powersgd.c communication hook: PowerSGD
+ *   ddp_powersgd_state.c  what of it is kept from step to step, and in checkpoints
  *   ddp_join.c     uneven inputs
  *   ddp_figures.c  what a step spent on communication */
 #ifndef TD_DIST_DDP_H
@@ -79,9 +80,10 @@ struct td_ddp_state {
     int layout;     /* td_params_reorders when the buckets were made */
 
     td_ddp_compression compression;
-    td_tensor *wire;  /* bf16, fp16: the flat gradients as they travel */
-    td_tensor *error; /* PowerSGD: what was not sent so far, flat */
-    td_tensor *kept;  /* gradients that the loss may have reached nowhere, flat; or NULL */
+    td_tensor *wire;                    /* bf16, fp16: the flat gradients as they travel */
+    td_tensor *error;                   /* PowerSGD: what was not sent so far, flat */
+    struct td_powersgd_state *powersgd; /* and what else it keeps */
+    td_tensor *kept; /* gradients that the loss may have reached nowhere, flat; or NULL */
 
     td_tensor **buffer_list;
     int buffer_count;
@@ -158,11 +160,25 @@ td_status td_ddp_launch_bucket(td_ddp_state *s, td_ddp_bucket *b);
 td_status td_ddp_unpack_bucket(td_ddp_state *s, td_ddp_bucket *b);
 
 /* ddp_powersgd.c */
-bool td_powersgd_active(const td_ddp_state *s); /* plain all-reduces come first */
 td_status td_powersgd_launch(td_ddp_state *s, td_ddp_bucket *b);
 td_status td_powersgd_second(td_ddp_state *s, td_ddp_bucket *b); /* after the wait; launches */
 td_status td_powersgd_unpack(td_ddp_state *s, td_ddp_bucket *b);
 void td_powersgd_free(td_ddp_bucket *b);
+/* Gives each matrix' Q to td_powersgd_keep. TD_E_NOTFOUND: the bucket has not been sent so far. */
+td_status td_powersgd_remember_factors(td_ddp_state *s, td_ddp_bucket *b);
+
+/* ddp_powersgd_state.c */
+td_status td_powersgd_state_new(td_ddp_state *s);
+void td_powersgd_state_free(td_ddp_state *s);
+bool td_powersgd_active(const td_ddp_state *s); /* plain all-reduces come first */
+void td_powersgd_count_step(td_ddp_state *s);
+void td_powersgd_remember(td_ddp_state *s); /* the factors of all buckets, before these go */
+/* Whether a parameter, seen as a matrix [n,m], travels as factors; and of which rank. */
+bool td_powersgd_compresses(const td_ddp_state *s, int param, int64_t *n, int64_t *m);
+int64_t td_powersgd_rank(const td_ddp_state *s, int64_t n, int64_t m);
+/* A parameter's Q [m,r] into what is kept; or back, if a checkpoint has brought one. */
+void td_powersgd_keep(td_ddp_state *s, int param, const td_tensor *q);
+void td_powersgd_recall(const td_ddp_state *s, int param, td_tensor *q);
 
 /* ddp_figures.c, in the order of a step. */
 void td_ddp_begin_buffers(td_ddp_state *s);

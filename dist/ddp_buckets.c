@@ -73,6 +73,9 @@ static td_status place(td_ddp_state *s, int i)
 
 void td_ddp_free_buckets(td_ddp_state *s)
 {
+    if (s->powersgd != NULL) {
+        td_powersgd_remember(s);
+    }
     for (int i = 0; i < s->bucket_count; i++) {
         td_powersgd_free(&s->buckets[i]);
         td_free(s->buckets[i].grad);

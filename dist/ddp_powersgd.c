@@ -28,9 +28,9 @@ struct td_powersgd {
     td_tensor *p, *q;        /* 1-d */
 };
 
-bool td_powersgd_active(const td_ddp_state *s)
+static td_device device_of(const td_ddp_state *s)
 {
-    return s->figures.steps >= s->options.powersgd_start;
+    return td_device_of(td_params_flat(s->params));
 }
 
 void td_powersgd_free(td_ddp_bucket *b)
@@ -50,21 +50,19 @@ void td_powersgd_free(td_ddp_bucket *b)
 
 static int64_t rank_of(const td_ddp_state *s, const matrix *x)
 {
-    int64_t least = x->n < x->m ? x->n : x->m, r = s->options.powersgd_rank;
-    return r < least ? r : least;
+    return td_powersgd_rank(s, x->n, x->m);
 }
 
 /* false: travels as it is. */
 static bool see_as_matrix(const td_ddp_state *s, int param, matrix *x)
 {
     const td_tensor *t = td_params_get(s->params, param)->tensor;
-    if (t->ndim < 2 || td_numel(t) == 0) {
+    *x = (matrix){ .param = param };
+    if (!td_powersgd_compresses(s, param, &x->n, &x->m)) {
         return false;
     }
-    *x = (matrix){ .param = param, .n = t->shape[0], .m = td_numel(t) / t->shape[0] };
     x->by_columns = t->stride[0] == 1;
-    bool by_rows = t->stride[0] == x->m;
-    return (x->by_columns || by_rows) && (x->n + x->m) * rank_of(s, x) * 2 < x->n * x->m;
+    return true;
 }
 
 static void sort_params(td_ddp_state *s, const td_ddp_bucket *b, int64_t *p_size, int64_t *q_size)
@@ -90,30 +88,6 @@ static void sort_params(td_ddp_state *s, const td_ddp_bucket *b, int64_t *p_size
     }
 }
 
-static td_status setup(td_ddp_state *s, td_ddp_bucket *b)
-{
-    struct td_powersgd *c = b->powersgd = calloc(1, sizeof *c);
-    if (c != NULL) {
-        c->matrices = calloc((size_t)b->params, sizeof *c->matrices);
-        c->plain = calloc((size_t)b->params, sizeof *c->plain);
-    }
-    if (c == NULL || c->matrices == NULL || c->plain == NULL) {
-        return td_fail(TD_E_NOMEM, "td_ddp: no memory for PowerSGD");
-    }
-    int64_t p_size, q_size;
-    sort_params(s, b, &p_size, &q_size);
-    td_dtype dtype = td_params_flat(s->params)->dtype;
-    c->p = td_zeros(TD_SHAPE(p_size), dtype, TD_CPU);
-    c->q = td_zeros(TD_SHAPE(q_size), dtype, TD_CPU);
-    if (c->p == NULL || c->q == NULL) {
-        return TD_E_NOMEM;
-    }
-    td_generator g; /* the same start on all ranks */
-    td_generator_seed(&g, (uint64_t)b->first);
-    td_normal_(c->q, 0.0, 1.0, &g);
-    return TD_OK;
-}
-
 /* ---- views by value ---- */
 
 static td_tensor part(const td_tensor *flat, int64_t at, int64_t rows, int64_t columns,
@@ -127,6 +101,46 @@ static td_tensor part(const td_tensor *flat, int64_t at, int64_t rows, int64_t c
     view.stride[0] = by_columns ? 1 : columns;
     view.stride[1] = by_columns ? rows : 1;
     return view;
+}
+
+static td_status setup(td_ddp_state *s, td_ddp_bucket *b)
+{
+    struct td_powersgd *c = b->powersgd = calloc(1, sizeof *c);
+    if (c != NULL) {
+        c->matrices = calloc((size_t)b->params, sizeof *c->matrices);
+        c->plain = calloc((size_t)b->params, sizeof *c->plain);
+    }
+    if (c == NULL || c->matrices == NULL || c->plain == NULL) {
+        return td_fail(TD_E_NOMEM, "td_ddp: no memory for PowerSGD");
+    }
+    int64_t p_size, q_size;
+    sort_params(s, b, &p_size, &q_size);
+    td_dtype dtype = td_params_flat(s->params)->dtype;
+    c->p = td_zeros(TD_SHAPE(p_size), dtype, device_of(s));
+    c->q = td_zeros(TD_SHAPE(q_size), dtype, device_of(s));
+    if (c->p == NULL || c->q == NULL) {
+        return TD_E_NOMEM;
+    }
+    td_generator g; /* the same start on all ranks */
+    td_generator_seed(&g, (uint64_t)b->first);
+    td_normal_(c->q, 0.0, 1.0, &g);
+    for (int i = 0; i < c->count; i++) { /* or where they were, if buckets have changed since */
+        const matrix *x = &c->matrices[i];
+        td_tensor q = part(c->q, x->q_at, x->m, rank_of(s, x), false);
+        td_powersgd_recall(s, x->param, &q);
+    }
+    return TD_OK;
+}
+
+td_status td_powersgd_remember_factors(td_ddp_state *s, td_ddp_bucket *b)
+{
+    const struct td_powersgd *c = b->powersgd;
+    for (int i = 0; c != NULL && i < c->count; i++) {
+        const matrix *x = &c->matrices[i];
+        td_tensor q = part(c->q, x->q_at, x->m, rank_of(s, x), false);
+        td_powersgd_keep(s, x->param, &q);
+    }
+    return c != NULL ? TD_OK : TD_E_NOTFOUND;
 }
 
 static td_tensor turned(td_tensor view)
@@ -191,6 +205,7 @@ static void make_orthonormal(double *columns, int64_t n, int64_t r)
     }
 }
 
+/* On the host, wherever P lies: it is thin. */
 static void orthonormal(td_tensor *p)
 {
     int64_t n = p->shape[0], r = p->shape[1];
@@ -223,7 +238,7 @@ td_status td_powersgd_launch(td_ddp_state *s, td_ddp_bucket *b)
         TD_TRY(setup(s, b));
     }
     struct td_powersgd *c = b->powersgd;
-    const td_kernels *kernels = td_kernels_of(TD_CPU);
+    const td_kernels *kernels = td_kernels_of(device_of(s));
     for (int i = 0; i < c->count; i++) {
         const matrix *x = &c->matrices[i];
         td_tensor error = matrix_in(s, s->error, x);
@@ -246,7 +261,7 @@ td_status td_powersgd_second(td_ddp_state *s, td_ddp_bucket *b)
         td_tensor p = part(c->p, x->p_at, x->n, rank_of(s, x), false);
         td_tensor q = part(c->q, x->q_at, x->m, rank_of(s, x), false);
         orthonormal(&p);
-        td_kernels_of(TD_CPU)->matmul(&q, &error, &p, NULL, false, (td_math){ 0 });
+        td_kernels_of(device_of(s))->matmul(&q, &error, &p, NULL, false, (td_math){ 0 });
     }
     return td_ddp_average(s, c->q, &b->work);
 }
@@ -254,7 +269,7 @@ td_status td_powersgd_second(td_ddp_state *s, td_ddp_bucket *b)
 td_status td_powersgd_unpack(td_ddp_state *s, td_ddp_bucket *b)
 {
     struct td_powersgd *c = b->powersgd;
-    const td_kernels *kernels = td_kernels_of(TD_CPU);
+    const td_kernels *kernels = td_kernels_of(device_of(s));
     for (int i = 0; i < c->count; i++) {
         const matrix *x = &c->matrices[i];
         td_tensor grad = matrix_in(s, td_params_flat_grad(s->params), x);

@@ -322,6 +322,7 @@ void td_ddp_finish(td_ddp_state *s)
         restore_unreached(s);
     }
     td_ddp_keep_figures(s);
+    td_powersgd_count_step(s);
     if (s->status == TD_OK && !s->rebuilt && !s->options.find_unused_parameters) {
         td_ddp_note(s, td_ddp_rebuild(s));
     }

@@ -78,8 +78,10 @@ typedef enum td_reduction {
 } td_reduction;
 
 typedef struct td_work td_work;
-td_status td_work_wait(td_work *work, double timeout); /* ends work; timeout 0: the group's */
-bool td_work_test(const td_work *work);                /* whether it is done, well or badly */
+/* Ends work. timeout 0: the group's. For a GPU's tensors it makes the GPU's later work wait and
+ * returns at once, unless there is a time-out: then the host waits for the collective, too. */
+td_status td_work_wait(td_work *work, double timeout);
+bool td_work_test(const td_work *work); /* whether it is done, well or badly */
 /* Seconds on CLOCK_MONOTONIC when it was queued, began and ended (0: not yet). Also right after
  * td_work_wait, until the next call for this group. */
 void td_work_times(const td_work *work, double *queued, double *begun, double *ended);
@@ -151,6 +153,15 @@ td_module *td_ddp_model(td_module *ddp); /* what is inside */
  * td_fatal; gradients are then not to be used. */
 void td_ddp_on_error(td_module *ddp, void (*fn)(td_status status, const char *message, void *user),
                      void *user);
+
+/* What a communication hook remembers, for td_checkpoint's `extra`: PowerSGD's factors and what
+ * each rank has not sent so far; with other hooks nothing. The list is ddp's and holds until the
+ * next call. A resumed run with as many ranks then equals one that was not stopped. To save: every
+ * rank calls it at the same place between two steps (it is collective), and rank 0, which saves, is
+ * given all ranks'. That takes memory there: the model's size for each rank. To load: every rank
+ * calls it after td_ddp and loads, giving td_checkpoint_load the list. */
+td_status td_ddp_state_to_save(td_module *ddp, const td_named_tensor **tensors, int *count);
+td_status td_ddp_state_to_load(td_module *ddp, const td_named_tensor **tensors, int *count);
 
 /* Between these, backward accumulates locally; the first backward outside reduces the whole. */
 void td_ddp_no_sync_begin(td_module *ddp);

@@ -2,8 +2,8 @@
  *
  * A file holds the model's parameters and buffers under their paths in PyTorch's element order
  * (row-major OIHW), the optimizer's state under "optimizer.<path>.<what>", averages of the weights
- * under "ema.<path>", and the rest (epoch,
- * step, random states, the schedule's place, anything) as strings in the header's metadata. It is
+ * under "ema.<path>", tensors of the program's own under "extra.<name>", and the rest (epoch, step,
+ * random states, the schedule's place, anything) as strings in the header's metadata. It is
  * written to a temporary file beside the target (PATH.tmp.HOST.PID; only a killed process leaves
  * one behind, and the next saving at PATH removes it), synced and renamed: at any moment the path
  * holds a whole checkpoint, the old one or the new. */
@@ -16,7 +16,8 @@ typedef struct td_metadata {
     const char *key, *value;
 } td_metadata;
 
-/* optim, ema and scaler may be NULL. with_random: also the state of the default generator, and of
+/* optim, ema and scaler may be NULL. extra: tensors of the program's own, whose names begin with
+ * "extra."; persistent, on any device. with_random: also the state of the default generator, and of
  * every Dropout, so that a resumed run draws what the uninterrupted one would have drawn. metadata:
  * for saving only; keys that begin with "optimizer.", "ema.", "scaler", "random.", "dropout." or
  * "parameters." are the library's. */
@@ -25,6 +26,8 @@ typedef struct td_checkpoint {
     struct td_optim *optim;   /* nn/optim/optim.h */
     struct td_ema *ema;       /* nn/optim/ema.h; not while it is swapped with the model's values */
     struct td_scaler *scaler; /* nn/optim/scaler.h: its scale and counts */
+    const td_named_tensor *extra;
+    int extra_count;
     bool with_random;
     const td_metadata *metadata;
     int metadata_count;
@@ -34,10 +37,10 @@ td_status td_checkpoint_save(const char *path, const td_checkpoint *checkpoint);
 /* Loads into an existing model and, if given, optimizer: its state, step counts and learning rate;
  * other settings and groups are those that it was made with; and, if given, the averages of the
  * weights with the number of updates. All names and shapes must fit, and what is asked for must be
- * there (optim, ema, with_random; but a file without a scaler leaves it as it is): otherwise
+ * there (optim, ema, extra, with_random; but a file without a scaler leaves it as it is): otherwise
  * TD_E_MISMATCH lists the differences and nothing is changed. Float types are converted. Names with
  * a "module." prefix are accepted; "num_batches_tracked" is ignored, and so are an optimizer's
- * state and averages that are not asked for. If the model's parameters are laid out
+ * state, averages and extra tensors that are not asked for. If the model's parameters are laid out
  * (td_parameters), they get the order in memory that they had when the file was made; under DDP
  * that decides the buckets, so either all ranks load, or it is done before td_ddp. */
 td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint);

@@ -4,13 +4,15 @@
 
 #include "nn/checkpoint.h"
 
-/* Names of ours in a file. Of tensors: "optimizer.<path>.<what>", "ema.<path>". Of metadata: */
+/* Names in a file. Of tensors: "optimizer.<path>.<what>", "ema.<path>", "extra.<name>". Of
+ * metadata: */
 #define TD_KEY_OPTIMIZER "optimizer."             /* what all of an optimizer's begin with */
 #define TD_KEY_OPTIMIZER_KIND "optimizer.kind"    /* "adam" */
 #define TD_KEY_OPTIMIZER_LR "optimizer.lr"        /* decimal */
 #define TD_KEY_OPTIMIZER_STEP "optimizer.%s.step" /* of each parameter; missing: 0 */
 #define TD_KEY_EMA "ema."                         /* what all of an average's begin with */
 #define TD_KEY_EMA_UPDATES "ema.updates"          /* decimal */
+#define TD_KEY_EXTRA "extra."                     /* what tensors of the program's own begin with */
 #define TD_KEY_SCALER "scaler"                    /* a loss scaler: "scale good skipped" */
 #define TD_KEY_RANDOM "random.default"            /* td_generator_to_text */
 #define TD_KEY_DROPOUT "dropout.%s"               /* of each Dropout: "seed calls" */
@@ -29,6 +31,9 @@ char *td_order_to_text(const int *order, int count);
 /* false: it is no order of any number of parameters. *same_count: it is one of `count`, and in
  * `order`. */
 bool td_order_from_text(const char *text, int *order, int count, bool *same_count);
+
+/* Fatal unless the program's own tensors are there and have names of theirs. */
+void td_check_extra(const td_checkpoint *checkpoint, const char *function);
 
 /* Formats into new memory; NULL with td_last_error() when it is short. */
 char *td_format(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -191,6 +191,17 @@ static void plan_averages(loading *l, td_ema *e)
     }
 }
 
+/* ---- the program's own ---- */
+
+static void plan_extra(loading *l)
+{
+    const td_checkpoint *asked = l->checkpoint;
+    for (int i = 0; i < asked->extra_count; i++) {
+        const char *name = asked->extra[i].name;
+        plan(l, name, asked->extra[i].tensor, take_entry(l, name), false);
+    }
+}
+
 /* ---- a loss scaler ---- */
 
 static void plan_scaler(loading *l, const td_scaler *scaler)
@@ -311,7 +322,7 @@ static bool may_stay(const loading *l, const char *name)
     return (asked->optim == NULL && begins_with(name, TD_KEY_OPTIMIZER)) ||
            (asked->ema == NULL && begins_with(name, TD_KEY_EMA) &&
             td_safetensors_metadata(l->file, TD_KEY_EMA_UPDATES) != NULL) ||
-           ends_with(name, "num_batches_tracked");
+           begins_with(name, TD_KEY_EXTRA) || ends_with(name, "num_batches_tracked");
 }
 
 /* Names in the file that nothing asked for. */
@@ -339,7 +350,8 @@ static bool make_room(loading *l, const td_state_list *state)
     size_t params = o != NULL ? (size_t)td_params_count(o->params) : 0;
     l->used = calloc((size_t)td_safetensors_count(l->file) + 1, sizeof *l->used);
     size_t averages = l->checkpoint->ema != NULL ? (size_t)state->count : 0;
-    l->transfers = calloc((size_t)state->count + averages + params * TD_OPTIM_STATES + 1,
+    size_t extra = (size_t)l->checkpoint->extra_count;
+    l->transfers = calloc((size_t)state->count + averages + params * TD_OPTIM_STATES + extra + 1,
                           sizeof *l->transfers);
     l->steps = calloc(params + 1, sizeof *l->steps);
     l->places = calloc((size_t)modules, sizeof *l->places);
@@ -357,6 +369,7 @@ static void plan_all(loading *l, const td_state_list *state)
     if (l->checkpoint->ema != NULL) {
         plan_averages(l, l->checkpoint->ema);
     }
+    plan_extra(l);
     if (l->checkpoint->scaler != NULL) {
         plan_scaler(l, l->checkpoint->scaler);
     }
@@ -420,6 +433,7 @@ td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint)
     TD_REQUIRE(checkpoint->ema == NULL || !checkpoint->ema->swapped, TD_HERE,
                "td_checkpoint_load: the model holds the averages at the moment; td_ema_swap them "
                "back first");
+    td_check_extra(checkpoint, "td_checkpoint_load");
     loading l = { .checkpoint = checkpoint, .differ = TD_NO_DIFFERENCES };
     TD_TRY(td_safetensors_open(path, &l.file));
     td_state_list state = td_module_state(checkpoint->model);

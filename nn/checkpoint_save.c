@@ -101,6 +101,13 @@ static void add_averages(contents *c, const td_ema *e)
     }
 }
 
+static void add_extra(contents *c, const td_checkpoint *checkpoint)
+{
+    for (int i = 0; i < checkpoint->extra_count; i++) {
+        add_tensor(c, checkpoint->extra[i].name, checkpoint->extra[i].tensor, false);
+    }
+}
+
 static void add_scaler(contents *c, const td_scaler *scaler)
 {
     td_scaler_state now = td_scaler_now(scaler);
@@ -157,7 +164,8 @@ static bool make_room(contents *c, const td_checkpoint *checkpoint, const td_sta
     td_module_each(checkpoint->model, count_module, &modules);
     int params = checkpoint->optim != NULL ? td_params_count(checkpoint->optim->params) : 0;
     int averages = checkpoint->ema != NULL ? state->count : 0;
-    size_t tensors = (size_t)(state->count + averages + params * TD_OPTIM_STATES) + 1;
+    size_t tensors = (size_t)(state->count + averages + params * TD_OPTIM_STATES) +
+                     (size_t)checkpoint->extra_count + 1;
     size_t metadata = (size_t)(checkpoint->metadata_count + params + modules) + FIXED_METADATA;
     c->entries = calloc(tensors, sizeof *c->entries);
     c->tensors = calloc(tensors, sizeof(td_tensor *));
@@ -218,6 +226,7 @@ static void collect(contents *c, const td_checkpoint *checkpoint, const td_state
     if (checkpoint->ema != NULL) {
         add_averages(c, checkpoint->ema);
     }
+    add_extra(c, checkpoint);
     if (checkpoint->scaler != NULL) {
         add_scaler(c, checkpoint->scaler);
     }
@@ -241,6 +250,7 @@ td_status td_checkpoint_save(const char *path, const td_checkpoint *checkpoint)
         TD_REQUIRE(checkpoint->metadata[i].key != NULL && checkpoint->metadata[i].value != NULL,
                    TD_HERE, "td_checkpoint_save: metadata[%d] has a NULL key or value", i);
     }
+    td_check_extra(checkpoint, "td_checkpoint_save");
     td_state_list state = td_module_state(checkpoint->model);
     contents c = { .failed = false };
     bool made = state.count >= 0 && make_room(&c, checkpoint, &state);

@@ -127,3 +127,15 @@ bool td_order_from_text(const char *text, int *order, int count, bool *same_coun
     free(seen);
     return valid;
 }
+
+void td_check_extra(const td_checkpoint *checkpoint, const char *function)
+{
+    for (int i = 0; i < checkpoint->extra_count; i++) {
+        const td_named_tensor *item = &checkpoint->extra[i];
+        bool named =
+            item->name != NULL && strncmp(item->name, TD_KEY_EXTRA, strlen(TD_KEY_EXTRA)) == 0;
+        TD_REQUIRE(named && item->tensor != NULL, TD_HERE,
+                   "%s: extra[%d] is '%s': it needs a tensor and a name that begins with '%s'",
+                   function, i, item->name != NULL ? item->name : "NULL", TD_KEY_EXTRA);
+    }
+}

@@ -33,6 +33,7 @@ typedef struct resume_case {
     const char *hook;
     bool adam, early; /* early: loaded before the model is wrapped */
     bool ema;         /* with averages of the weights */
+    bool powersgd;    /* which remembers what it has not sent */
     char path[512];
     trail *left;
     int stop;     /* killed after so many steps, when rank 0 has saved; 0: not */
@@ -59,9 +60,14 @@ static td_module *make_net(void)
 
 static void load(const resume_case *c, const run *r)
 {
-    REQUIRE_OK(td_checkpoint_load(
-        c->path, &(td_checkpoint){
-                     .model = r->net, .optim = r->optim, .ema = r->ema, .with_random = true }));
+    td_checkpoint checkpoint = {
+        .model = r->net, .optim = r->optim, .ema = r->ema, .with_random = true
+    };
+    if (!c->early) {
+        REQUIRE_OK(td_ddp_state_to_load(r->net, &checkpoint.extra, &checkpoint.extra_count));
+        REQUIRE((checkpoint.extra_count > 0) == c->powersgd);
+    }
+    REQUIRE_OK(td_checkpoint_load(c->path, &checkpoint));
 }
 
 static void make_ema(const resume_case *c, run *r)
@@ -91,7 +97,10 @@ static void open_run(run *r, const resume_case *c)
         make_ema(c, r);
         load(c, r);
     }
-    r->net = td_ddp(r->net, &(td_ddp_options){ .bucket_cap_mb = 0.001, .comm_hook = c->hook });
+    r->net = td_ddp(r->net, &(td_ddp_options){ .bucket_cap_mb = 0.001,
+                                               .comm_hook = c->powersgd ? "powersgd" : c->hook,
+                                               .powersgd_rank = 2,
+                                               .powersgd_start = 3 });
     REQUIRE(r->net != NULL);
     if (r->optim == NULL) {
         r->optim = make_optim(c, r->net);
@@ -124,10 +133,12 @@ static void close_run(run *r)
 /* Rank 0 saves, and then every process is killed. */
 static void stop_here(const resume_case *c, const run *r)
 {
+    td_checkpoint checkpoint = {
+        .model = r->net, .optim = r->optim, .ema = r->ema, .with_random = true
+    };
+    REQUIRE_OK(td_ddp_state_to_save(r->net, &checkpoint.extra, &checkpoint.extra_count));
     if (td_dist_rank() == 0) {
-        REQUIRE_OK(td_checkpoint_save(
-            c->path, &(td_checkpoint){
-                         .model = r->net, .optim = r->optim, .ema = r->ema, .with_random = true }));
+        REQUIRE_OK(td_checkpoint_save(c->path, &checkpoint));
     }
     REQUIRE_OK(td_barrier(NULL));
     kill(getpid(), SIGKILL);
@@ -257,6 +268,17 @@ static void test_three_ranks(void **state)
     check_resume(3, (resume_case){ .hook = "bf16" }, 7);
 }
 
+/* Each rank's own error, the factors and the count of steps: before PowerSGD begins, at its first
+ * step and later. */
+static void test_powersgd(void **state)
+{
+    (void)state;
+    check_resume(2, (resume_case){ .powersgd = true, .adam = true }, 1);
+    check_resume(2, (resume_case){ .powersgd = true }, 3);
+    check_resume(2, (resume_case){ .powersgd = true }, 6);
+    check_resume(3, (resume_case){ .powersgd = true }, 8);
+}
+
 static void test_loaded_before_it_is_wrapped(void **state)
 {
     (void)state;
@@ -271,6 +293,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_FOLDER(test_two_ranks),
         IN_FOLDER(test_three_ranks),
+        IN_FOLDER(test_powersgd),
         IN_FOLDER(test_loaded_before_it_is_wrapped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,6 +19,7 @@ ranks() { # ranks MODE: two of them; fails if one does
 }
 works "two ranks on $device" ranks equal
 says 'DDP equals the joined batch' 'rank 1 of 2 on .*: DDP: the joined batch within'
+says 'and with PowerSGD' 'rank 0 of 2 on .*: PowerSGD: the CPU.s within'
 says 'and with SyncBatchNorm' 'rank 0 of 2 on .*: with SyncBatchNorm: the joined batch within'
 ranks die >"$work/out" 2>&1 </dev/null
 says 'a killed rank: the other is told, with its name' 'rank 0 was told: .*rank 1'

@@ -96,6 +96,21 @@ static int64_t read_state(td_module *net, double *values, int64_t most)
     return count;
 }
 
+/* Whether all ranks have the same values: least holds this rank's, most their negatives. */
+static bool all_equal(double *least, double *most, int64_t count)
+{
+    td_tensor *low = td_borrow(least, TD_SHAPE(count), TD_F64, TD_CPU);
+    td_tensor *high = td_borrow(most, TD_SHAPE(count), TD_F64, TD_CPU);
+    bool compared = td_all_reduce(NULL, low, TD_MIN, NULL) == TD_OK &&
+                    td_all_reduce(NULL, high, TD_MIN, NULL) == TD_OK;
+    for (int64_t i = 0; i < count; i++) {
+        compared = compared && least[i] == -most[i];
+    }
+    td_free(low);
+    td_free(high);
+    return compared;
+}
+
 /* The largest difference between what DDP and one process have learnt; negative: the ranks differ.
  */
 static double difference(td_device device, int norm)
@@ -126,20 +141,46 @@ static double difference(td_device device, int norm)
         largest = fmax(largest, fabs(together[i] - alone[i]));
         most[i] = -together[i];
     }
-    td_tensor *low = td_borrow(least, TD_SHAPE(count), TD_F64, TD_CPU);
-    td_tensor *high = td_borrow(most, TD_SHAPE(count), TD_F64, TD_CPU);
-    bool compared = td_all_reduce(NULL, low, TD_MIN, NULL) == TD_OK &&
-                    td_all_reduce(NULL, high, TD_MIN, NULL) == TD_OK;
-    for (int64_t i = 0; i < count; i++) {
-        compared = compared && least[i] == -most[i];
-    }
-    td_free(low);
-    td_free(high);
+    bool compared = all_equal(least, most, count);
     td_optim_free(optim);
     td_optim_free(optim_alone);
     td_module_free(net);
     td_module_free(whole);
     return compared ? largest : -1.0;
+}
+
+/* PowerSGD on the device against PowerSGD on the CPU, once it compresses; negative: the ranks
+ * differ. */
+static double powersgd_difference(td_device device)
+{
+    enum { MOST = 4000 };
+    static double state[2][MOST], least[MOST], most[MOST];
+    const td_device devices[] = { device, TD_CPU };
+    int64_t count = 0;
+    for (int i = 0; i < 2; i++) {
+        td_ddp_options options = {
+            .comm_hook = "powersgd", .powersgd_start = 2, .powersgd_rank = 2, .bucket_cap_mb = 0.001
+        };
+        td_module *net = td_ddp(new_net(devices[i], 0), &options);
+        if (net == NULL) {
+            fprintf(stderr, "%s\n", td_last_error());
+            exit(2);
+        }
+        td_optim *optim = new_optim(net);
+        for (int step = 0; step < STEPS; step++) {
+            train_step(net, optim, step, td_dist_rank() * BATCH, BATCH);
+        }
+        count = read_state(net, state[i], MOST);
+        td_optim_free(optim);
+        td_module_free(net);
+    }
+    double largest = 0.0;
+    for (int64_t i = 0; i < count; i++) {
+        largest = fmax(largest, fabs(state[0][i] - state[1][i]));
+        least[i] = state[0][i];
+        most[i] = -state[0][i];
+    }
+    return all_equal(least, most, count) ? largest : -1.0;
 }
 
 static int check_equal(td_device device)
@@ -155,7 +196,10 @@ static int check_equal(td_device device)
                d < 0.0 ? "the ranks differ" : "the joined batch within", d);
         failures += !right;
     }
-    return failures;
+    double d = powersgd_difference(device);
+    printf("rank %d of %d on %s: PowerSGD: %s %.2g\n", td_dist_rank(), td_dist_world_size(),
+           td_device_name(device), d < 0.0 ? "the ranks differ" : "the CPU's within", d);
+    return failures + !(d >= 0.0 && d <= 1e-4);
 }
 
 static void on_error(td_status status, const char *message, void *user)
