@@ -164,8 +164,12 @@ static td_status engine_for(td_group *group, const td_collective *c, td_device d
                             td_device_engine **engine)
 {
     bool message = c->kind == TD_COLLECTIVE_SEND || c->kind == TD_COLLECTIVE_RECV;
-    if (message && group->device_messages == NULL) {
-        group->device_messages = td_staged_engine_new(group, device);
+    if (message) { /* which several threads may send */
+        pthread_mutex_lock(&group->queue.lock);
+        if (group->device_messages == NULL) {
+            group->device_messages = td_staged_engine_new(group, device);
+        }
+        pthread_mutex_unlock(&group->queue.lock);
     }
     td_status status = TD_OK;
     if (!message && group->device_engine == NULL) {
@@ -233,6 +237,41 @@ td_status td_device_join_all(td_group *group)
     return e != NULL && e->type->join_all != NULL ? e->type->join_all(e) : TD_OK;
 }
 
+/* Breaks the group over a collective that is not over. what: "is not done", ... */
+static void break_over(td_group *group, const td_device_engine *e, const td_collective *c,
+                       const char *what, double seconds)
+{
+    td_entered entered = { .number = c->number,
+                           .kind = c->kind,
+                           .dtype = c->dtype,
+                           .op = c->op,
+                           .peer = c->peer,
+                           .count = c->count };
+    char name[192], text[TD_CAUSE_BYTES];
+    td_describe_entered(&entered, name, sizeof name);
+    snprintf(text, sizeof text,
+             "%s on %s %s after %.1f s on rank %d: another rank has not called it, or has died",
+             name, td_device_name(e->device), what, seconds, group->rank);
+    td_group_break(group, TD_E_TIMEOUT, text);
+}
+
+td_status td_device_await(td_group *group, td_device_engine *engine, uint64_t ticket,
+                          const td_collective *c, double timeout)
+{
+    static const double PAUSE = 100e-6;
+    double begin = td_clock();
+    td_status status = td_group_check(group);
+    while (status == TD_OK && !engine->type->reached(engine, ticket)) {
+        if (td_clock() - begin >= timeout) {
+            break_over(group, engine, c, "was given up by td_work_wait", td_clock() - begin);
+        } else {
+            td_sleep(PAUSE);
+        }
+        status = td_group_check(group);
+    }
+    return status;
+}
+
 void td_device_engine_set(td_group *group, td_device_engine *engine)
 {
     group->device_engine = engine;
@@ -259,19 +298,7 @@ void td_device_look(td_group *group)
         snprintf(text, sizeof text, "rank %d: %s", group->rank, td_last_error());
         td_group_break(group, status, text);
     } else if (begun > 0.0 && td_clock() >= oldest.deadline) {
-        td_entered what = { .number = oldest.number,
-                            .kind = oldest.kind,
-                            .dtype = oldest.dtype,
-                            .op = oldest.op,
-                            .peer = oldest.peer,
-                            .count = oldest.count };
-        char name[192];
-        td_describe_entered(&what, name, sizeof name);
-        snprintf(text, sizeof text,
-                 "%s on %s is not done after %.1f s on rank %d: another rank has not called it, or "
-                 "has died",
-                 name, td_device_name(e->device), td_clock() - begun, group->rank);
-        td_group_break(group, TD_E_TIMEOUT, text);
+        break_over(group, e, &oldest, "is not done", td_clock() - begun);
     }
 }
 

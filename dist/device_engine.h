@@ -3,7 +3,8 @@
  * or two ranks share a GPU, copies by way of the host ("staged").
  *
  * Nothing here waits for the GPU: a collective comes behind the work that the GPU has been asked
- * for so far, and td_work_wait puts later work of the GPU behind the collective. */
+ * for so far, and td_work_wait puts later work of the GPU behind the collective. Only where it is
+ * given a time-out does the host wait. */
 #ifndef TD_DIST_DEVICE_ENGINE_H
 #define TD_DIST_DEVICE_ENGINE_H
 
@@ -16,7 +17,7 @@ typedef struct td_device_engine_type {
     const char *name; /* "nccl" */
     /* Asks for a collective; *ticket > 0 is its number in the engine, rising. */
     td_status (*launch)(td_device_engine *engine, const td_collective *c, uint64_t *ticket);
-    /* The device's later work comes behind that collective. */
+    /* The device's later work comes behind that collective. Once for each. */
     td_status (*join)(td_device_engine *engine, uint64_t ticket);
     td_status (*join_all)(td_device_engine *engine); /* NULL: each has to be joined */
     bool (*reached)(td_device_engine *engine, uint64_t ticket);
@@ -41,6 +42,11 @@ td_status td_device_submit(td_group *group, td_collective *c, td_device device, 
 /* All collectives that were launched so far are joined at once: one event instead of one for each.
  * Nothing happens if there is no device engine. */
 td_status td_device_join_all(td_group *group);
+
+/* For td_work_wait: the host waits until the collective is over; after `timeout` seconds the group
+ * is broken. Then it can be joined without waiting. */
+td_status td_device_await(td_group *group, td_device_engine *engine, uint64_t ticket,
+                          const td_collective *c, double timeout);
 
 /* The watchdog's look. */
 void td_device_look(td_group *group);

@@ -12,10 +12,10 @@
 /* One collective, from launch to join. */
 typedef struct staged_copy {
     uint64_t ticket; /* 0: free */
-    td_work *work;
-    void *in, *out; /* on the host */
-    size_t room;    /* bytes of each */
-    void *target;   /* on the device; NULL: nothing comes back */
+    td_work *work;   /* NULL: being launched, or being joined */
+    void *in, *out;  /* on the host */
+    size_t room;     /* bytes of each */
+    void *target;    /* on the device; NULL: nothing comes back */
     size_t target_bytes;
 } staged_copy;
 
@@ -23,7 +23,7 @@ typedef struct staged_engine {
     td_device_engine base; /* first */
     td_group *group;
     pthread_mutex_t lock;
-    staged_copy *copies;
+    staged_copy **copies; /* which stay where they are */
     int count;
     uint64_t launched;
 } staged_engine;
@@ -66,19 +66,22 @@ static staged_copy *take_copy(staged_engine *e, size_t bytes)
 {
     staged_copy *best = NULL;
     for (int i = 0; i < e->count; i++) {
-        staged_copy *copy = &e->copies[i];
+        staged_copy *copy = e->copies[i];
         if (copy->ticket == 0 && (best == NULL || (copy->room >= bytes && best->room < bytes))) {
             best = copy;
         }
     }
     if (best == NULL) {
-        staged_copy *copies = realloc(e->copies, (size_t)(e->count + 1) * sizeof *copies);
-        if (copies == NULL) {
+        staged_copy **copies = realloc(e->copies, (size_t)(e->count + 1) * sizeof(staged_copy *));
+        best = calloc(1, sizeof *best);
+        if (copies != NULL) {
+            e->copies = copies;
+        }
+        if (copies == NULL || best == NULL) {
+            free(best);
             return NULL;
         }
-        e->copies = copies;
-        best = &copies[e->count++];
-        *best = (staged_copy){ .ticket = 0 };
+        copies[e->count++] = best;
     }
     if (best->room < bytes) {
         free(best->in);
@@ -90,6 +93,15 @@ static staged_copy *take_copy(staged_engine *e, size_t bytes)
     return best->room >= bytes ? best : NULL;
 }
 
+static void give_copy(staged_engine *e, staged_copy *copy)
+{
+    pthread_mutex_lock(&e->lock);
+    copy->ticket = 0;
+    copy->work = NULL;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* The lock is for the table alone: nobody waits for the GPU or for other ranks under it. */
 static td_status staged_launch(td_device_engine *engine, const td_collective *c, uint64_t *ticket)
 {
     staged_engine *e = (staged_engine *)engine;
@@ -98,12 +110,14 @@ static td_status staged_launch(td_device_engine *engine, const td_collective *c,
            out = piece * (size_t)pieces_out(e->group, c);
     pthread_mutex_lock(&e->lock);
     staged_copy *copy = take_copy(e, (in > out ? in : out) + 1);
+    if (copy != NULL) {
+        copy->ticket = *ticket = ++e->launched;
+    }
+    pthread_mutex_unlock(&e->lock);
     if (copy == NULL) {
-        pthread_mutex_unlock(&e->lock);
         return td_fail(TD_E_NOMEM, "no memory on the host for a collective of %zu bytes on %s",
                        in > out ? in : out, td_device_name(engine->device));
     }
-    copy->ticket = *ticket = ++e->launched;
     copy->target = out > 0 ? c->out : NULL;
     copy->target_bytes = out;
     if (in > 0) {
@@ -117,19 +131,24 @@ static td_status staged_launch(td_device_engine *engine, const td_collective *c,
         copy->out = copy->in;
         copy->in = old;
     }
-    td_status status = td_submit(e->group, &host, 0, &copy->work);
+    td_work *work = NULL;
+    td_status status = td_submit(e->group, &host, 0, &work);
     if (status != TD_OK) {
-        copy->ticket = 0;
+        give_copy(e, copy);
+        return status;
     }
+    pthread_mutex_lock(&e->lock);
+    copy->work = work;
     pthread_mutex_unlock(&e->lock);
-    return status;
+    return TD_OK;
 }
 
+/* NULL: it has been joined. With the lock. */
 static staged_copy *copy_of(staged_engine *e, uint64_t ticket)
 {
     for (int i = 0; i < e->count; i++) {
-        if (e->copies[i].ticket == ticket) {
-            return &e->copies[i];
+        if (e->copies[i]->ticket == ticket) {
+            return e->copies[i];
         }
     }
     return NULL;
@@ -138,17 +157,21 @@ static staged_copy *copy_of(staged_engine *e, uint64_t ticket)
 static td_status staged_join(td_device_engine *engine, uint64_t ticket)
 {
     staged_engine *e = (staged_engine *)engine;
-    td_status status = TD_OK;
     pthread_mutex_lock(&e->lock);
     staged_copy *copy = copy_of(e, ticket);
-    if (copy != NULL) { /* otherwise it has been joined */
-        status = td_work_wait(copy->work, 0);
-        if (status == TD_OK && copy->target != NULL) {
-            td_memory_upload(engine->device, copy->target, copy->out, copy->target_bytes);
-        }
-        copy->ticket = 0;
+    td_work *work = copy != NULL ? copy->work : NULL;
+    if (work != NULL) {
+        copy->work = NULL; /* whoever else asks does not touch it any more */
     }
     pthread_mutex_unlock(&e->lock);
+    if (work == NULL) {
+        return TD_OK;
+    }
+    td_status status = td_work_wait(work, 0);
+    if (status == TD_OK && copy->target != NULL) {
+        td_memory_upload(engine->device, copy->target, copy->out, copy->target_bytes);
+    }
+    give_copy(e, copy);
     return status;
 }
 
@@ -157,7 +180,7 @@ static bool staged_reached(td_device_engine *engine, uint64_t ticket)
     staged_engine *e = (staged_engine *)engine;
     pthread_mutex_lock(&e->lock);
     staged_copy *copy = copy_of(e, ticket);
-    bool reached = copy == NULL || td_work_test(copy->work);
+    bool reached = copy == NULL || (copy->work != NULL && td_work_test(copy->work));
     pthread_mutex_unlock(&e->lock);
     return reached;
 }
@@ -179,8 +202,9 @@ static void staged_destroy(td_device_engine *engine)
 {
     staged_engine *e = (staged_engine *)engine;
     for (int i = 0; i < e->count; i++) {
-        free(e->copies[i].in);
-        free(e->copies[i].out);
+        free(e->copies[i]->in);
+        free(e->copies[i]->out);
+        free(e->copies[i]);
     }
     free(e->copies);
     pthread_mutex_destroy(&e->lock);

@@ -232,11 +232,15 @@ static void give_up(td_work *work, double timeout)
     pthread_mutex_lock(&q->lock);
 }
 
-/* The GPU's later work comes behind the collective; the host does not wait for either. */
-static td_status join_device(td_work *work)
+/* The GPU's later work comes behind the collective; the host waits only if it is given a time-out.
+ */
+static td_status join_device(td_work *work, double timeout)
 {
     td_group *group = work->group;
     td_status status = td_group_check(group);
+    if (status == TD_OK && timeout > 0) {
+        status = td_device_await(group, work->device, work->ticket, &work->c, timeout);
+    }
     if (status == TD_OK) {
         status = work->device->type->join(work->device, work->ticket);
     }
@@ -251,7 +255,7 @@ td_status td_work_wait(td_work *work, double timeout)
     td_group *group = work->group;
     td_queue *q = &group->queue;
     if (work->device != NULL) {
-        return join_device(work);
+        return join_device(work, timeout);
     }
     pthread_mutex_lock(&q->lock);
     struct timespec end = when(td_clock() + timeout);

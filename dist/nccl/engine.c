@@ -126,7 +126,49 @@ static int call(td_nccl_engine *e, const td_collective *c)
 
 static td_nccl_slot *slot_of(td_nccl_engine *e, uint64_t ticket)
 {
-    return &e->slots[ticket % TD_NCCL_SLOTS];
+    return &e->slots[ticket % e->slot_count];
+}
+
+/* With the lock: how far the stream has come. */
+static td_status find_reached(td_nccl_engine *e, uint64_t until)
+{
+    while (e->reached < until) {
+        bool reached = false;
+        TD_TRY(e->streams->reached(e->base.device, slot_of(e, e->reached + 1)->done, &reached));
+        if (!reached) {
+            break;
+        }
+        e->reached++;
+    }
+    return TD_OK;
+}
+
+/* Twice as many slots; those in use keep their events. */
+static td_status grow(td_nccl_engine *e)
+{
+    uint64_t count = e->slot_count > 0 ? 2 * e->slot_count : TD_NCCL_SLOTS;
+    td_nccl_slot *slots = calloc(count, sizeof *slots);
+    if (slots == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory to remember %llu collectives",
+                       (unsigned long long)count);
+    }
+    for (uint64_t i = 1; i <= e->slot_count; i++) { /* a full ring: the last slot_count tickets */
+        uint64_t ticket = e->launched - e->slot_count + i;
+        slots[ticket % count] = *slot_of(e, ticket);
+    }
+    free(e->slots);
+    e->slots = slots;
+    e->slot_count = count;
+    return TD_OK;
+}
+
+/* A slot for the next ticket. With the lock. */
+static td_status make_room(td_nccl_engine *e)
+{
+    if (e->launched - e->reached == e->slot_count && e->slot_count > 0) {
+        TD_TRY(find_reached(e, e->launched));
+    }
+    return e->launched - e->reached == e->slot_count ? grow(e) : TD_OK;
 }
 
 static td_status make_events(td_nccl_engine *e, td_nccl_slot *slot)
@@ -157,7 +199,10 @@ static td_status nccl_launch(td_device_engine *engine, const td_collective *c, u
     td_nccl_engine *e = (td_nccl_engine *)engine;
     pthread_mutex_lock(&e->lock);
     td_status status = atomic_load(&e->aborted) ? fail_aborted() : TD_OK;
-    td_nccl_slot *slot = slot_of(e, e->launched + 1);
+    if (status == TD_OK) {
+        status = make_room(e);
+    }
+    td_nccl_slot *slot = status == TD_OK ? slot_of(e, e->launched + 1) : NULL;
     if (status == TD_OK) {
         status = launch_locked(e, c, slot);
     }
@@ -175,7 +220,7 @@ static td_status nccl_join(td_device_engine *engine, uint64_t ticket)
     td_nccl_engine *e = (td_nccl_engine *)engine;
     td_status status = TD_OK;
     pthread_mutex_lock(&e->lock);
-    if (ticket > e->joined) {
+    if (ticket > e->joined && ticket > e->reached) { /* what is over needs no wait */
         td_device device = e->base.device;
         status = e->streams->wait(device, e->streams->compute(device), slot_of(e, ticket)->done);
         e->joined = status == TD_OK ? ticket : e->joined;
@@ -191,22 +236,6 @@ static td_status nccl_join_all(td_device_engine *engine)
     uint64_t last = e->launched;
     pthread_mutex_unlock(&e->lock);
     return last > 0 ? nccl_join(engine, last) : TD_OK;
-}
-
-/* With the lock: how far the stream has come. */
-static td_status find_reached(td_nccl_engine *e, uint64_t until)
-{
-    uint64_t oldest = e->launched > TD_NCCL_SLOTS ? e->launched - TD_NCCL_SLOTS : 0;
-    e->reached = e->reached > oldest ? e->reached : oldest;
-    while (e->reached < until) {
-        bool reached = false;
-        TD_TRY(e->streams->reached(e->base.device, slot_of(e, e->reached + 1)->done, &reached));
-        if (!reached) {
-            break;
-        }
-        e->reached++;
-    }
-    return TD_OK;
 }
 
 static bool nccl_reached(td_device_engine *engine, uint64_t ticket)
@@ -273,7 +302,7 @@ static void nccl_destroy(td_device_engine *engine)
             (void)e->api->abort(e->comm);
         }
     }
-    for (int i = 0; i < TD_NCCL_SLOTS; i++) {
+    for (uint64_t i = 0; i < e->slot_count; i++) {
         if (e->slots[i].ready != NULL) {
             e->streams->event_free(e->base.device, e->slots[i].ready);
         }
@@ -285,6 +314,7 @@ static void nccl_destroy(td_device_engine *engine)
         e->streams->stream_free(e->base.device, e->stream);
     }
     pthread_mutex_destroy(&e->lock);
+    free(e->slots);
     free(e);
 }
 

@@ -7,9 +7,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* Collectives that are remembered with their events. More may be under way: an event that is used
- * again then stands for a later one, which on one stream ends later. */
-enum { TD_NCCL_SLOTS = 64 };
+/* Collectives under way are remembered with their events, in a ring: a slot is used again when its
+ * collective is known to be over, and the ring grows where there is none. */
+enum { TD_NCCL_SLOTS = 64 }; /* at first */
 
 typedef struct td_nccl_slot {
     uint64_t ticket; /* 0: never used */
@@ -28,7 +28,8 @@ typedef struct td_nccl_engine {
     td_nccl_comm comm;
     void *stream;
     pthread_mutex_t lock; /* of what follows, and of launches */
-    td_nccl_slot slots[TD_NCCL_SLOTS];
+    td_nccl_slot *slots;  /* that of a ticket: ticket % slot_count */
+    uint64_t slot_count;
     uint64_t launched, joined; /* tickets */
     uint64_t reached;          /* all up to this one are known to be over */
     atomic_bool aborted;
