@@ -14,7 +14,7 @@
 
 enum { OWN_VARIABLES = 16, TAIL_BYTES = 900, TAIL_LINES = 8 };
 
-static const double LINGER = 0.5; /* for the end of a process that a survivor has named */
+static const double LINGER = 3; /* for the end of a process that a survivor has named */
 
 struct td_workers {
     const td_launch_options *options;

@@ -28,7 +28,7 @@ enum { MAX_PROCESSES = 4096, MESSAGE_BYTES = 1500 };
 #define OWN_THREADS 1
 #endif
 
-static const double DEFAULT_STOP_TIMEOUT = 30, LOOK_EVERY = 0.5, LINGER = 2;
+static const double DEFAULT_STOP_TIMEOUT = 30, LOOK_EVERY = 0.5, LINGER = 2, LAST_THREADS = 0.2;
 
 typedef struct spawning {
     int (*fn)(int, void *);
@@ -41,9 +41,7 @@ typedef struct spawning {
     td_signal_watch watch;
 } spawning;
 
-/* A process with threads must not fork and go on: locks that a thread holds stay locked in the
- * child, and a thread pool's workers are missing there. */
-static td_status check_no_threads(void)
+static int count_threads(void)
 {
     DIR *tasks = opendir("/proc/self/task");
     int threads = 0;
@@ -52,6 +50,20 @@ static td_status check_no_threads(void)
     }
     if (tasks != NULL) {
         closedir(tasks);
+    }
+    return threads;
+}
+
+/* A process with threads must not fork and go on: locks that a thread holds stay locked in the
+ * child, and a thread pool's workers are missing there. One that has been joined just now may still
+ * be listed. */
+static td_status check_no_threads(void)
+{
+    double begin = td_clock();
+    int threads = count_threads();
+    while (threads > OWN_THREADS && td_clock() - begin < LAST_THREADS) {
+        td_sleep(0.001);
+        threads = count_threads();
     }
     if (threads > OWN_THREADS) {
         return td_fail(TD_E_ARG,

@@ -1,6 +1,7 @@
 #include "tests/dist_faults.h"
 
 #include "dist/clock.h"
+#include "dist/group.h"
 #include "tests/sanitized.h"
 
 #include <setjmp.h>
@@ -25,7 +26,12 @@ int fault_setup(void **state)
 
 double fault_patience(void)
 {
-    return TD_SANITIZED ? 5 : 1;
+    return TD_SANITIZED ? 20 : 5;
+}
+
+void fault_set_timeout(double seconds)
+{
+    td_dist_world()->timeout = seconds;
 }
 
 int fault_repeats(void)

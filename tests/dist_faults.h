@@ -10,9 +10,12 @@ enum { FAULT_SURVIVED = 7 }; /* exit code of a rank that was told */
 extern _Atomic double *fault_at;
 int fault_setup(void **state); /* cmocka group setup */
 
-/* How long survivors may take to notice: a second where half of one is promised, since the machine
- * may be busy; more under sanitizers. */
+/* How long survivors may take to notice: the five seconds that are promised (it takes a tenth of
+ * one where nothing else runs); more under sanitizers. */
 double fault_patience(void);
+
+/* In a rank: the group's time-out from now on; its beginning may have taken longer. */
+void fault_set_timeout(double seconds);
 
 /* How often each fault is repeated: 5 times, 50 with TANDEM_LONG, once under sanitizers. */
 int fault_repeats(void);

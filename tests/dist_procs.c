@@ -1,10 +1,10 @@
 #include "tests/dist_procs.h"
 
 #include "dist/clock.h"
+#include "dist/port.h"
 #include "dist/rendezvous.h"
 #include "tests/sanitized.h"
 
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,7 +29,10 @@ static struct {
     int runs;
     bool over_tcp;
     int port;
-    _Atomic pid_t *pids;
+    struct shared {
+        _Atomic pid_t pids[PROCS_MAX];
+        _Atomic int arrived;
+    } * shared;
 } now;
 
 static char folder[128];
@@ -69,13 +71,13 @@ static void remove_folder(void)
 
 static void prepare(void)
 {
-    if (now.pids == NULL) {
+    if (now.shared == NULL) {
         const char *base = getenv("TMPDIR");
         snprintf(folder, sizeof folder, "%s/tandem-dist-XXXXXX", base != NULL ? base : "/tmp");
         assert_non_null(mkdtemp(folder));
-        now.pids = mmap(NULL, PROCS_MAX * sizeof *now.pids, PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        assert_true(now.pids != MAP_FAILED);
+        now.shared = mmap(NULL, sizeof *now.shared, PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        assert_true(now.shared != MAP_FAILED);
         parent = getpid();
         atexit(remove_folder);
         prctl(PR_SET_CHILD_SUBREAPER, 1); /* for procs_assert_nothing_left */
@@ -83,8 +85,9 @@ static void prepare(void)
     now.port = now.over_tcp ? td_free_port() : 0;
     snprintf(now.store, sizeof now.store, "%s/store%d", folder, now.runs++);
     for (int r = 0; r < PROCS_MAX; r++) {
-        now.pids[r] = 0;
+        now.shared->pids[r] = 0;
     }
+    now.shared->arrived = 0;
 }
 
 static _Noreturn void be_rank(int rank, int size, procs_fn fn, void *arg, int output)
@@ -96,7 +99,7 @@ static _Noreturn void be_rank(int rank, int size, procs_fn fn, void *arg, int ou
     }
     dup2(output, STDERR_FILENO);
     setvbuf(stderr, NULL, _IONBF, 0);
-    now.pids[rank] = getpid();
+    now.shared->pids[rank] = getpid();
     exit(fn(rank, size, arg));
 }
 
@@ -239,15 +242,13 @@ bool procs_are_over(const char *backend)
     return strcmp(text != NULL ? text : "shm", backend) == 0;
 }
 
-/* Whether anybody listens. What waits for late packets of ended connections does not count. */
-static bool port_is_free(int port)
+/* Whether one of this program's processes listens there. Another test, which runs at the same time,
+ * may have been given the port since; its process group is another, as run.sh starts it. */
+static bool port_is_ours(int port, char *holder, size_t size)
 {
-    int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    bool free = bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 1) == 0;
-    close(fd);
-    return free;
+    long pid;
+    return td_port_holder(port, holder, size) && sscanf(holder, "pid %ld", &pid) == 1 &&
+           getpgid((pid_t)pid) == getpgrp();
 }
 
 void procs_assert_nothing_left(void)
@@ -259,24 +260,53 @@ void procs_assert_nothing_left(void)
     }
     DIR *dir = opendir("/dev/shm");
     for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
-        if (strstr(entry->d_name, "tandem") != NULL) {
+        if (strncmp(entry->d_name, "tandem", strlen("tandem")) == 0) {
             fail_msg("/dev/shm/%s is left", entry->d_name);
         }
     }
     if (dir != NULL) {
         closedir(dir);
     }
-    if (now.port > 0 && !port_is_free(now.port)) {
-        fail_msg("port %d, where the ranks have met, is still in use", now.port);
+    char holder[128];
+    if (now.port > 0 && port_is_ours(now.port, holder, sizeof holder)) {
+        fail_msg("port %d, where the ranks have met, is still in use: %s", now.port, holder);
     }
 }
 
 pid_t procs_pid(int rank)
 {
-    while (now.pids[rank] == 0) {
+    while (now.shared->pids[rank] == 0) {
         td_sleep(0.001);
     }
-    return now.pids[rank];
+    return now.shared->pids[rank];
+}
+
+void procs_arrive(void)
+{
+    now.shared->arrived++;
+}
+
+void procs_await(int count)
+{
+    static const double PATIENCE = 120;
+    double begin = td_clock();
+    while (now.shared->arrived < count) {
+        REQUIRE(td_clock() - begin < PATIENCE);
+        td_sleep(0.001);
+    }
+}
+
+void procs_await_stopped(int rank)
+{
+    char path[64], state = '?';
+    snprintf(path, sizeof path, "/proc/%ld/stat", (long)procs_pid(rank));
+    while (state != 'T') {
+        FILE *file = fopen(path, "r");
+        REQUIRE(file != NULL);
+        (void)!fscanf(file, "%*d (%*[^)]) %c", &state);
+        fclose(file);
+        td_sleep(0.001);
+    }
 }
 
 void procs_require(bool holds, const char *condition, const char *file, int line)

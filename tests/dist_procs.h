@@ -39,7 +39,7 @@ td_status procs_try_init(int rank, int size, td_dist_options *options);
 void procs_meet_over_tcp(bool over_tcp);
 
 /* In the parent, after a run: fails the test if a process of it is still there, anything of ours in
- * /dev/shm, or a listener on the port where the ranks have met. */
+ * /dev/shm, or a listener of ours on the port where the ranks have met. */
 void procs_assert_nothing_left(void);
 
 /* Whether the runs are over this backend ($TANDEM_BACKEND, otherwise shm). */
@@ -50,6 +50,13 @@ _Noreturn void procs_meet_and_die(int rank, int size);
 
 /* In a rank: the pid of another, once it has started. */
 pid_t procs_pid(int rank);
+
+/* In a rank: this one has come to some point of the test; waits until so many calls of procs_arrive
+ * have been made in this run. So a test need not guess how long the others take. */
+void procs_arrive(void);
+void procs_await(int count);
+/* In a rank: waits until another has been stopped (SIGSTOP). */
+void procs_await_stopped(int rank);
 
 /* In a rank: ends it with a message unless condition holds. */
 #define REQUIRE(condition) procs_require((condition), #condition, __FILE__, __LINE__)

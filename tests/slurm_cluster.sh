@@ -68,7 +68,7 @@ C
     printf 'CgroupPlugin=cgroup/v1\n' >"$dir/cgroup.conf"
 }
 
-slurm_up() { # daemons in the foreground, as children of this script; until all nodes are idle, 30 s
+slurm_up() { # daemons in the foreground, as children of this script; until all nodes are idle, 60 s
     local i
     slurmctld -c -D >"$work/slurm/log/ctld.out" 2>&1 &
     slurm_daemons+=($!)
@@ -76,7 +76,7 @@ slurm_up() { # daemons in the foreground, as children of this script; until all 
         slurmd -D -N n$i >"$work/slurm/log/n$i.out" 2>&1 &
         slurm_daemons+=($!)
     done
-    for ((i = 0; i < 300; i++)); do
+    for ((i = 0; i < 600; i++)); do
         [ "$(sinfo -h -o '%T %D' 2>/dev/null)" = 'idle 2' ] && return 0
         sleep 0.1
     done

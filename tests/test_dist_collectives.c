@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-enum { LIMIT = 60, TIMEOUT = 20, MOST_RANKS = TD_SANITIZED ? 3 : 4 };
+enum { LIMIT = 120, TIMEOUT = 60, MOST_RANKS = TD_SANITIZED ? 3 : 4 };
 
 /* Eager; one slice; several chunks of the staging areas, with a small rest. */
 static const int64_t sizes[] = { 0, 1, 7, 1023, 40001, 140001 };

@@ -365,7 +365,7 @@ static void test_a_backward_of_something_else(void **state)
 static int run_dead_peer(int rank, int size, void *arg)
 {
     (void)arg;
-    procs_init(rank, size, 20.0);
+    procs_init(rank, size, 60.0);
     ddp_job job;
     td_ddp_options options = { .bucket_cap_mb = 0.001 };
     job_open(&job, JOB_MLP, TD_F32, &options, rank * 4, rank * 4 + 4);
@@ -387,7 +387,7 @@ static void test_a_dead_peer_is_named(void **state)
         assert_int_equal(ends[rank].signal, SIGABRT);
         procs_assert_says(ends, rank, "DistributedDataParallel");
         procs_assert_says(ends, rank, "rank 1");
-        assert_true(ends[rank].seconds < 10.0);
+        assert_true(ends[rank].seconds < 30.0); /* not the time-out */
     }
 }
 

@@ -48,9 +48,9 @@ static void file_of_another_run_is_started_anew(void **state)
     td_store *old, *new;
     bool exists;
     const char *path = temp_path("store");
-    assert_int_equal(td_file_store_open(path, "one", 1, &old), TD_OK);
+    assert_int_equal(td_file_store_open(path, "one", 20, &old), TD_OK);
     assert_int_equal(td_store_set_text(old, "k", "old"), TD_OK);
-    assert_int_equal(td_file_store_open(path, "two", 1, &new), TD_OK);
+    assert_int_equal(td_file_store_open(path, "two", 20, &new), TD_OK);
     assert_int_equal(td_store_check(new, "k", &exists), TD_OK);
     assert_false(exists);
     assert_int_equal(td_store_set_text(old, "k", "older"), TD_E_IO);
@@ -69,18 +69,18 @@ static void file_without_run_id(void **state)
     pid_t pid = fork();
     if (pid == 0) {
         td_store *own;
-        bool well = td_file_store_open(path, NULL, 1, &own) == TD_OK &&
+        bool well = td_file_store_open(path, NULL, 20, &own) == TD_OK &&
                     td_store_set_text(own, "left", "1") == TD_OK;
         _exit(well ? 0 : 1); /* without closing it, as if killed */
     }
     int status;
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
-    assert_int_equal(td_file_store_open(path, NULL, 1, &first), TD_OK);
+    assert_int_equal(td_file_store_open(path, NULL, 20, &first), TD_OK);
     assert_int_equal(td_store_check(first, "left", &exists), TD_OK);
     assert_false(exists);
     assert_int_equal(td_store_set_text(first, "k", "1"), TD_OK);
-    assert_int_equal(td_file_store_open(path, NULL, 1, &second), TD_OK);
+    assert_int_equal(td_file_store_open(path, NULL, 20, &second), TD_OK);
     assert_text(second, "k", "1");
     td_store_close(first);
     td_store_close(second);
@@ -95,13 +95,13 @@ static void file_cut_inside_a_record(void **state)
     for (int cut = 1; cut < 8 + 6; cut++) {
         struct stat info;
         bool exists;
-        assert_int_equal(td_file_store_open(path, "cut", 1, &store), TD_OK);
+        assert_int_equal(td_file_store_open(path, "cut", 20, &store), TD_OK);
         assert_int_equal(td_store_set_text(store, "whole", "1"), TD_OK);
         assert_int_equal(td_store_set_text(store, "cut", "123"), TD_OK);
         assert_int_equal(stat(path, &info), 0);
         td_store *reader;
         assert_int_equal(truncate(path, info.st_size - cut), 0);
-        assert_int_equal(td_file_store_open(path, "cut", 1, &reader), TD_OK);
+        assert_int_equal(td_file_store_open(path, "cut", 20, &reader), TD_OK);
         assert_int_equal(td_store_check(reader, "cut", &exists), TD_OK);
         assert_false(exists);
         assert_int_equal(td_store_set_text(reader, "cut", "12345"), TD_OK);
@@ -118,11 +118,11 @@ static void file_errors(void **state)
     (void)state;
     td_store *store;
     temp_write("notes", "these are a user's notes, not a store\n", 38);
-    assert_int_equal(td_file_store_open(temp_path("notes"), "r", 1, &store), TD_E_FORMAT);
+    assert_int_equal(td_file_store_open(temp_path("notes"), "r", 20, &store), TD_E_FORMAT);
     assert_error_says("notes", "not a store", NULL);
-    assert_int_equal(td_file_store_open(temp_path("no/such/folder"), "r", 1, &store), TD_E_IO);
+    assert_int_equal(td_file_store_open(temp_path("no/such/folder"), "r", 20, &store), TD_E_IO);
     assert_error_says("no/such/folder", NULL);
-    assert_int_equal(td_file_store_open(temp_path("gone"), "r", 1, &store), TD_OK);
+    assert_int_equal(td_file_store_open(temp_path("gone"), "r", 20, &store), TD_OK);
     assert_int_equal(unlink(temp_path("gone")), 0);
     assert_int_equal(td_store_set_text(store, "k", "v"), TD_E_IO);
     assert_error_says("removed", NULL);

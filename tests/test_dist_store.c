@@ -139,12 +139,12 @@ static void check_timeouts(td_store *s)
     static const char *const keys[] = { "here", "not", "nor" };
     char *text;
     double begin = td_clock();
-    assert_int_equal(td_store_get_text(s, "never", 0.1, &text), TD_E_TIMEOUT);
-    assert_true(td_clock() - begin > 0.099 && td_clock() - begin < 5);
-    assert_error_says("0.1 s", "never", NULL);
+    assert_int_equal(td_store_get_text(s, "never", 0.5, &text), TD_E_TIMEOUT);
+    assert_true(td_clock() - begin > 0.499 && td_clock() - begin < 15);
+    assert_error_says("0.5 s", "never", NULL);
     assert_int_equal(td_store_set_text(s, "here", "1"), TD_OK);
-    assert_int_equal(td_store_wait(s, keys, 1, 0.1), TD_OK);
-    assert_int_equal(td_store_wait(s, keys, 3, 0.1), TD_E_TIMEOUT);
+    assert_int_equal(td_store_wait(s, keys, 1, 20), TD_OK);
+    assert_int_equal(td_store_wait(s, keys, 3, 0.5), TD_E_TIMEOUT);
     assert_error_says("2 did not come", "'not'", "'nor'", NULL);
     assert_text(s, "here", "1"); /* the store is as good as before */
 }
@@ -168,7 +168,7 @@ static void check_waiting(td_store *s)
     assert_int_equal(td_store_set_text(s, "other", "1"), TD_OK);
     assert_text(s, "other", "1");
     assert_int_equal(td_store_set_text(s, "late", "come"), TD_OK);
-    assert_true(td_clock() - begin < 5);
+    assert_true(td_clock() - begin < 15);
     for (int i = 0; i < 4; i++) {
         void *text;
         assert_int_equal(pthread_join(threads[i], &text), 0);
@@ -249,7 +249,7 @@ static int connect_raw(int port)
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    struct timeval patience = { .tv_sec = 5 };
+    struct timeval patience = { .tv_sec = 30 };
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
     return fd;
@@ -393,8 +393,8 @@ static void nobody_listens(void **state)
     snprintf(place, sizeof(place), "127.0.0.1:%d", port);
     double begin = td_clock();
     assert_int_equal(td_tcp_store_open("127.0.0.1", port, 0.3, &store), TD_E_TIMEOUT);
-    assert_true(td_clock() - begin < 3);
-    assert_error_says(place, "after 0.", "MASTER_PORT", NULL);
+    assert_true(td_clock() - begin < 30); /* not the default of 300 s */
+    assert_error_says(place, "after ", "MASTER_PORT", NULL);
     assert_int_equal(td_tcp_store_open("no-such-host.invalid", port, 0.1, &store), TD_E_TIMEOUT);
     assert_error_says("no-such-host.invalid", NULL);
 }
@@ -416,7 +416,7 @@ static void lost_server_is_an_error_at_once(void **state)
     assert_int_equal(pthread_create(&thread, NULL, stop_soon, o.server), 0);
     double begin = td_clock();
     assert_int_equal(td_store_get_text(o.store, "never", 20, &text), TD_E_NETWORK);
-    assert_true(td_clock() - begin < 5);
+    assert_true(td_clock() - begin < 15);
     assert_error_says("lost the store at 127.0.0.1:", "never", NULL);
     assert_int_equal(td_store_set_text(o.store, "k", "v"), TD_E_NETWORK);
     pthread_join(thread, NULL);
