@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # One of the ranks is killed (SIGKILL) at random, again and again; the launcher starts them all again,
-# they go on from the last checkpoint, and the end has the bits of an undisturbed run. KILLS=5: so many
-# are tried, and where the machine lets this script wait for long, so that the run ends before, LEAST=3
-# must have been made.
+# they go on from the last checkpoint, and the end has the bits of an undisturbed run. KILLS=3: so many
+# are tried; where this script has to wait for the machine, so that the run ends before, LEAST=2 must
+# have been made.
+# run: plain
 . "$(dirname "$0")/tap.sh"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID
 export OMP_NUM_THREADS=1
-kills=${KILLS:-5} least=${LEAST:-3}
+kills=${KILLS:-3} least=${LEAST:-2}
 RANDOM=${SEED:=$$}
 epochs=$((2 + kills)) # of 8 steps each: one to five between two kills, and what goes by meanwhile
 job=("$apps/cifar_ddp_launch" --limit 256 --batch-size 16 --epochs $epochs --print-every 1
-    --save-every-steps 2)
+    --save-every-steps 4)
 cd "$work" || exit 1
 
 works 'the undisturbed run' "$apps/tdrun" --nproc-per-node 2 "${job[@]}" --save whole

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # The mpi backend: what is built on process groups and their collectives, as over shm and gloo, once
-# for each number of ranks; lessons under mpirun; ranks that fail.
+# for each number of ranks; lessons under mpirun; ranks that fail. (The library with MPI in it has no
+# sanitizers anyway, and what is above it has them over gloo.)
+# run: plain
 . "$(dirname "$0")/tap.sh"
 build=$PWD/${BUILD:-build/cc}
 export TANDEM_BACKEND=mpi
