@@ -15,7 +15,8 @@ V        ?=
 CUDA       ?= auto
 CUDA_HOME  ?=
 CUDA_ARCHS ?=
-# make EMULATE=1: CUDA's kernels run on the CPU, as two emulated GPUs (tests/emulate/).
+# make EMULATE=1: what a machine may lack is done by software (tests/emulate/): CUDA's kernels run on the
+# CPU, as two emulated GPUs; the CPU's instructions for bf16 and tiles, by AVX-512.
 EMULATE ?=
 # The folders that go into the library: `make ROOMS="tensor autograd"` builds a part of it.
 ROOMS ?= tensor autograd nn data dist
@@ -118,6 +119,7 @@ LIB_SRC   += $(filter-out tensor/cuda/cudnn% tensor/cuda/cublas%,$(CUDA_C)) $(CU
              $(sort $(wildcard tests/emulate/*.c tests/emulate/*.cc))
 CUDA_FLAGS := -DTD_HAVE_CUDA=1 -DTD_EMULATED=1
 CUDA_CFLAGS := -Itests/emulate/include
+CPU_FLAGS  := -include tests/emulate/instructions.h
 CUDA_LIBS  := -lstdc++
 NVCC       = $(CXX) -x c++ -std=c++17 $(filter-out -std=% -Wstrict-prototypes -Wpedantic,$(ALL_CFLAGS)) \
              -fno-exceptions -fno-rtti -fno-threadsafe-statics -fno-strict-aliasing $(CUDA_CFLAGS)
@@ -138,7 +140,7 @@ endif
 
 # Objects depend on this file, which changes when the flags do.
 FLAGS := $(B)/flags
-FLAGS_NOW := $(CC) $(ALL_CFLAGS) $(LDFLAGS) $(ALL_LIBS) $(CUDA_FLAGS) $(CUDA_CFLAGS) $(NVCC)
+FLAGS_NOW := $(CC) $(ALL_CFLAGS) $(LDFLAGS) $(ALL_LIBS) $(CUDA_FLAGS) $(CUDA_CFLAGS) $(NVCC) $(CPU_FLAGS)
 $(shell mkdir -p $(B); printf '%s\n' '$(FLAGS_NOW)' | cmp -s - $(FLAGS) || \
         printf '%s\n' '$(FLAGS_NOW)' >$(FLAGS))
 # The same for the list of objects in the library.
@@ -168,6 +170,9 @@ $(CU_B)/%.cu.o: %.cu $(CU_FLAGS)
 	@mkdir -p $(@D)
 	$(call say,CU,$<)$(NVCC) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 ifneq ($(EMULATE),)
+$(B)/tensor/cpu/%.o: ALL_CFLAGS += $(CPU_FLAGS)
+$(B)/tensor/isa.o: ALL_CFLAGS += -DTD_EMULATED=1
+$(B)/tests/test_cpu_emulated.o: ALL_CFLAGS += -DTD_EMULATED=1
 $(B)/tests/emulate/%.o: ALL_CFLAGS += $(CUDA_CFLAGS)
 $(B)/%.cc.o: %.cc $(FLAGS)
 	@mkdir -p $(@D)
@@ -344,4 +349,5 @@ help: ## this list
 	@printf '\n  make deps run     on a fresh machine: from nothing to the main job\n'
 	@printf '  make deps test    on a fresh machine: from nothing to all tests\n'
 	@printf '\n  V=1 whole commands  WERROR=1 warnings are errors  CC=clang  SANITIZE=address,undefined\n'
-	@printf '  CUDA=auto|0|1  CUDA_HOME=...  CUDA_ARCHS="80 90"  EMULATE=1 CUDA code on two emulated GPUs\n'
+	@printf '  CUDA=auto|0|1  CUDA_HOME=...  CUDA_ARCHS="80 90"\n'
+	@printf '  EMULATE=1 CUDA code on two emulated GPUs, AMX on any AVX-512\n'

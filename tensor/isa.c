@@ -17,6 +17,13 @@ static const char *const names[] = {
     [TD_ISA_AVX512_BF16] = "avx512_bf16", [TD_ISA_AMX] = "amx",
 };
 
+/* make EMULATE=1: what comes after AVX-512 is done by software (tests/emulate/instructions.h). */
+#ifdef TD_EMULATED
+enum { EMULATED = 1 };
+#else
+enum { EMULATED = 0 };
+#endif
+
 enum { LEVELS = sizeof names / sizeof names[0], UNKNOWN = -1 };
 
 static atomic_int current = UNKNOWN, detected = UNKNOWN;
@@ -62,6 +69,9 @@ static td_isa detect(void)
     }
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+        if (EMULATED) {
+            return TD_ISA_AMX;
+        }
         if (!__builtin_cpu_supports("avx512bf16")) {
             return TD_ISA_AVX512;
         }

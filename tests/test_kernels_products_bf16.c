@@ -141,6 +141,85 @@ static void test_convolution(void **state)
     ref_run_as(convolutions, TD_BF16);
 }
 
+/* ---- convolutions of any shape ---- */
+
+static uint64_t seed;
+
+static int64_t below(int64_t n)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)((seed >> 33) % (uint64_t)n);
+}
+
+static int64_t one_of(const int64_t *values, int64_t count)
+{
+    return values[below(count)];
+}
+
+static bool has_result(const ref_conv *c)
+{
+    const td_conv2d_params *p = &c->params;
+    return c->ih + 2 * p->pad[0] >= p->dilation[0] * (c->kh - 1) + 1 &&
+           c->iw + 2 * p->pad[1] >= p->dilation[1] * (c->kw - 1) + 1;
+}
+
+/* Channels below, at and above the sizes of tiles; every other one has groups, or many channels. */
+static ref_conv any_conv(void)
+{
+    static const int64_t channels[] = { 1, 3, 8, 9, 16, 17, 31, 32, 33, 48, 64, 66, 70 };
+    static const int64_t batches[] = { 1, 1, 2, 3, 7, 16, 17, 33, 40 };
+    static const double largest = 6e4; /* products, so that the reference is not slow */
+    ref_conv c;
+    do {
+        c = (ref_conv){ .n = one_of(batches, 9), .params = PARAMS(1, 0, 1, 1) };
+        c.params.groups = below(4) == 0 ? (int)(2 + below(3)) : 1;
+        c.ic = c.params.groups * one_of(channels, 13);
+        c.oc = c.params.groups * one_of(channels, 13);
+        if (below(8) == 0) {
+            c.params.groups = (int)c.ic;
+            c.oc = c.ic * (1 + below(2));
+        }
+        c.ih = 1 + below(9);
+        c.iw = 1 + below(9);
+        c.kh = (int)(1 + below(5));
+        c.kw = below(3) ? c.kh : (int)(1 + below(5));
+        for (int i = 0; i < 2; i++) {
+            c.params.stride[i] = (int)(1 + below(3));
+            c.params.pad[i] = (int)below(3);
+            c.params.dilation[i] = below(4) ? 1 : 2;
+        }
+    } while (!has_result(&c) ||
+             (double)(c.n * c.oc * c.ih * c.iw) * (double)(c.ic / c.params.groups * c.kh * c.kw) >
+                 largest);
+    return c;
+}
+
+/* In bf16, with weights of either dtype, and split. */
+static void any_convolutions(td_dtype unused)
+{
+    (void)unused;
+    int shapes = getenv("TANDEM_LONG") != NULL ? 600 : multiplies_bf16() ? 20 : 4;
+    seed = 5;
+    for (int i = 0; i < shapes; i++) {
+        ref_conv c = any_conv();
+        if (i % 3 < 2) {
+            td_dtype weights = i % 3 ? TD_BF16 : TD_F32;
+            ref_check_conv(&c,
+                           &(ref_conv_types){ TD_BF16, weights, TD_BF16, TD_IMAGE, TD_FILTER, 0 });
+        } else {
+            c.params.math.precision = TD_PRECISION_BF16X3;
+            ref_check_conv(&c, &(ref_conv_types){ TD_F32, TD_F32, TD_F32, TD_IMAGE, TD_FILTER,
+                                                  SPLIT_TOLERANCE });
+        }
+    }
+}
+
+static void test_any_convolution(void **state)
+{
+    (void)state;
+    ref_run_as(any_convolutions, TD_BF16);
+}
+
 /* ---- split f32 ---- */
 
 static void split_products(td_dtype unused)
@@ -227,9 +306,10 @@ static void test_math_setting(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul),      cmocka_unit_test(test_batched_matmul),
-        cmocka_unit_test(test_convolution), cmocka_unit_test(test_split),
-        cmocka_unit_test(test_split_error), cmocka_unit_test(test_math_setting),
+        cmocka_unit_test(test_matmul),          cmocka_unit_test(test_batched_matmul),
+        cmocka_unit_test(test_convolution),     cmocka_unit_test(test_split),
+        cmocka_unit_test(test_any_convolution), cmocka_unit_test(test_split_error),
+        cmocka_unit_test(test_math_setting),
     };
     return cmocka_run_group_tests_name("kernels: products, bf16", tests, NULL, NULL);
 }
