@@ -11,6 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
 /* ---- every call of the allocator in this program is counted ---- */
 
 static atomic_long allocations;
@@ -85,10 +89,21 @@ static void check_same_memory(td_memory_stats before, td_memory_stats now)
     assert_int_equal(now.in_use, 0);
 }
 
+/* What the machine is like must not decide how much memory is resident: two threads, whose stacks
+ * are warm after a few steps, and no huge pages, which the system may make at any time. */
+static void settle(void)
+{
+    assert_int_equal(td_set_threads(TD_CPU, 2), TD_OK);
+#ifdef PR_SET_THP_DISABLE
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+#endif
+}
+
 static void test_resnet(void **state)
 {
     (void)state;
     train_job job;
+    settle();
     train_job_open(&job, 8, 32);
     for (int i = 0; i < WARM_UP; i++) {
         train_job_step(&job);
