@@ -198,7 +198,7 @@ static ref_conv any_conv(void)
 static void any_convolutions(td_dtype unused)
 {
     (void)unused;
-    int shapes = getenv("TANDEM_LONG") != NULL ? 600 : multiplies_bf16() ? 20 : 4;
+    int shapes = getenv("TANDEM_LONG") != NULL ? 600 : multiplies_bf16() ? 8 : 2;
     seed = 5;
     for (int i = 0; i < shapes; i++) {
         ref_conv c = any_conv();
