@@ -2,7 +2,9 @@
  * run's seed and a hash of the layer's path, the counter the number of its forwards so far. So the
  * masks do not depend on what else is drawn, and a resumed run, which gets seed and count from the
  * checkpoint, goes on with the masks that the uninterrupted one would have had. */
+#include "autograd/dropout.h"
 #include "nn/module.h"
+#include "tensor/capture.h"
 
 typedef struct dropout_state {
     double p;
@@ -28,11 +30,24 @@ static td_philox_key key_of(const td_module *self)
     return (td_philox_key){ seed, hash_text(td_node_of(self)->path) };
 }
 
+/* For a captured step, now and before each replay. */
+static void take_call(void *user, void *number)
+{
+    td_dropout_place *place = user;
+    *(uint64_t *)number = place->calls++;
+}
+
 static td_tensor *dropout_forward(td_module *self, td_tensor *x, td_site at)
 {
     dropout_state *s = self->state;
     if (!self->training || s->p == 0.0) {
         return x;
+    }
+    if (td_capture_now() != TD_CAPTURE_OFF && td_recomputing()) {
+        td_capture_note("dropout draws again what it has drawn (--recompute)");
+    } else if (td_capture_now() != TD_CAPTURE_OFF) {
+        const uint64_t *call = td_capture_numbers(sizeof *call, take_call, &s->place);
+        return td_dropout_by(x, s->p, key_of(self), call, at);
     }
     return (td_dropout)(x, s->p, key_of(self), s->place.calls++, at);
 }

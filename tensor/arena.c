@@ -1,6 +1,7 @@
 #include "tensor/arena.h"
 
 #include "tensor/backend.h"
+#include "tensor/capture.h"
 #include "tensor/storage.h"
 #include "tensor/watch.h"
 
@@ -325,6 +326,7 @@ void *td_arena_take(td_arena *arena, size_t bytes)
     }
     size_t offset = from_hole ? arena->blocks[hole].offset : arena->top - rounded;
     count_take(arena, offset, rounded);
+    td_capture_taken(arena->device, offset, rounded);
     unpoison(arena, offset, bytes);
     if (td_watching()) {
         td_watch_taken(arena, offset, rounded);

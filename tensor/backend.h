@@ -3,6 +3,7 @@
 #ifndef TD_TENSOR_BACKEND_H
 #define TD_TENSOR_BACKEND_H
 
+#include "tensor/graphs.h"
 #include "tensor/kernels.h"
 #include "tensor/streams.h"
 
@@ -35,6 +36,7 @@ typedef struct td_backend {
     void (*wait)(td_device device);
 
     const td_streams *streams;
+    const td_graphs *graphs; /* NULL: its work cannot be recorded */
 } td_backend;
 
 /* NULL for the CPU, and for devices that this build has no kernels for. */

@@ -167,6 +167,9 @@ typedef struct td_kernels {
     /* Whether all elements of an i64 tensor lie in [0, limit); if not, *bad is the first that does
      * not (in row-major order). */
     bool (*indices_in_range)(const td_tensor *index, int64_t limit, int64_t *bad);
+    /* count (one element) = how many elements a and b have in common, place by place; all i64, a
+     * and b of one shape. */
+    void (*count_equal)(td_tensor *count, const td_tensor *a, const td_tensor *b);
 
     /* ---- pictures: y[i] (f32, bf16 or f16 [count,C,H,W], any strides) is cut from pictures (u8
      * [N,C,H,W], row-major) as cuts[i] says, each byte looked up: values f32 [C,256], row-major.
@@ -175,13 +178,15 @@ typedef struct td_kernels {
                      const td_picture_cut *cuts);
 
     /* ---- dropout: y = x * keep / (1-p); element i (row-major) is kept if its Philox word, key
-     * (seed, stream), counter (step, i/4), lane i%4, is >= p * 2^32. The backward is the same call
-     * on dy. f32, f64, bf16 ---- */
-    void (*dropout)(td_tensor *y, const td_tensor *x, double p, td_philox_key key, uint64_t step,
-                    bool accumulate);
+     * (seed, stream), counter (*step, i/4), lane i%4, is >= p * 2^32. The backward is the same call
+     * on dy. *step is read when the kernel runs if it is one of td_capture_numbers and the call is
+     * recorded, and otherwise at once. f32, f64, bf16 ---- */
+    void (*dropout)(td_tensor *y, const td_tensor *x, double p, td_philox_key key,
+                    const uint64_t *step, bool accumulate);
 
     /* ---- optimizers over flat memory: 1-d contiguous f32 or f64 tensors of equal length, a table
-     * of slices in ascending order; what no slice covers is left alone. One pass. ---- */
+     * of slices in ascending order; what no slice covers is left alone. One pass. When the call is
+     * recorded, slices must be td_capture_numbers'; they are then read when it is replayed. ---- */
     void (*sgd)(td_tensor *param, const td_tensor *grad, td_tensor *momentum,
                 const td_optim_slice *slices, int count); /* momentum NULL if no slice uses it */
     void (*adam)(td_tensor *param, const td_tensor *grad, td_tensor *m, td_tensor *v,

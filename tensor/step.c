@@ -4,6 +4,7 @@
 #include "tensor/arena.h"
 #include "tensor/backend.h"
 #include "tensor/bump.h"
+#include "tensor/capture.h"
 #include "tensor/storage.h"
 #include "tensor/watch.h"
 
@@ -209,6 +210,10 @@ void td_step_release_memory(void)
     TD_REQUIRE(!td_in_step(), TD_NOWHERE,
                "td_step_release_memory inside step %llu: call it after td_step_end",
                (unsigned long long)td_step_number());
+    TD_REQUIRE(td_capture_graphs() == 0, TD_NOWHERE,
+               "td_step_release_memory: %d captured steps use this memory: td_captured_free them "
+               "first, or td_captured_forget what they have recorded",
+               td_capture_graphs());
     if (thread_step != NULL) {
         release_memory(thread_step);
     }

@@ -121,7 +121,7 @@ WATCHED(pictures,
          const td_picture_cut *cuts),
         (y, pictures, values, cuts), td_cost_of(y, 0, B(y) + (double)td_numel(y)))
 WATCHED(dropout,
-        (td_tensor * y, const td_tensor *x, double p, td_philox_key key, uint64_t step,
+        (td_tensor * y, const td_tensor *x, double p, td_philox_key key, const uint64_t *step,
          bool accumulate),
         (y, x, p, key, step, accumulate), td_cost_of(y, 1, B(x) + BA(y, accumulate)))
 
@@ -135,6 +135,9 @@ WATCHED(adam,
         (td_tensor * param, const td_tensor *grad, td_tensor *m, td_tensor *v,
          const td_optim_slice *slices, int count),
         (param, grad, m, v, slices, count), td_cost_optim(param, slices, count, 2, 14))
+
+WATCHED(count_equal, (td_tensor * count, const td_tensor *a, const td_tensor *b), (count, a, b),
+        td_cost_of(a, 1, B(a) + B(b)))
 
 /* Those that give a value; they are calls like the others. */
 static double watched_sum_of_squares(const td_tensor *x)
@@ -199,6 +202,7 @@ static void make_table(void)
     SEEN(embedding);
     SEEN(embedding_grad);
     SEEN(indices_in_range);
+    SEEN(count_equal);
     SEEN(pictures);
     SEEN(dropout);
     SEEN(sgd);

@@ -23,6 +23,19 @@ works 'wine on the CPU' "$apps/wine_single" --epochs 5 --log-dir "$work/wine-cpu
 works 'wine on a GPU' "$apps/wine_single" --epochs 5 --device cuda --log-dir "$work/wine-gpu"
 says 'the GPU is named' '^On cuda:0, emulated GPU 0'
 near 'wine: the same losses' "$work/wine-gpu" "$work/wine-cpu"
+works 'wine on a GPU again' "$apps/wine_single" --epochs 5 --device cuda --save "$work/eager" \
+    --save-every-steps 7
+works 'wine on a GPU, captured' "$apps/wine_single" --epochs 5 --device cuda --save "$work/graph" \
+    --save-every-steps 7 --graph
+says 'it says what it does' '^--graph: after three steps as ever they are recorded, and replayed by cuda:0'
+says 'both shapes of batches are replayed' '^graph: 6 steps as ever, 2 recorded, 17 replayed$'
+same 'captured: the same bits' "$work/eager/model_latest.safetensors" \
+    "$work/graph/model_latest.safetensors"
+works 'wine on the CPU, checked' "$apps/wine_single" --epochs 1 --graph
+says 'it says what it does' '^--graph: a CPU has no graphs: steps run as ever'
+says 'nothing is replayed' '^graph: 5 steps as ever, 0 recorded, 0 replayed$'
+works 'wine on two GPUs, --graph' "$apps/wine_ddp_spawn" --epochs 1 --device cuda --graph
+says 'it says why not' '^--graph: steps run as ever: with processes that exchange gradients'
 works 'wine on two GPUs, a process each' "$apps/wine_ddp_spawn" --epochs 2 --device cuda \
     --save "$work/spawned"
 says 'it has been tested' '^Test: [0-9]+/36 right'

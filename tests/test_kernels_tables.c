@@ -94,6 +94,28 @@ static void test_indices_in_range(void **state)
     td_free(none);
 }
 
+static void test_count_equal(void **state)
+{
+    (void)state;
+    const int64_t sizes[] = { 0, 1, 37, 1000 };
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        td_tensor *a = ref_scattered(ref_indices(TD_SHAPE(sizes[s], 3), 5, 1));
+        td_tensor *b = ref_indices(TD_SHAPE(sizes[s], 3), 5, 2);
+        td_tensor *count = ref_indices(TD_SCALAR, 5, 3);
+        int64_t equal = 0;
+        for (int64_t i = 0; i < sizes[s]; i++) {
+            for (int64_t j = 0; j < 3; j++) {
+                equal += td_get(a, (int64_t[]){ i, j }) == td_get(b, (int64_t[]){ i, j });
+            }
+        }
+        k()->count_equal(count, a, b);
+        assert_true(td_item(count) == (double)equal);
+        td_free(a);
+        td_free(b);
+        td_free(count);
+    }
+}
+
 /* ---- dropout ---- */
 
 /* Frees x. */
@@ -113,7 +135,7 @@ static void check_dropout(td_tensor *x, td_tensor *y, double p, bool accumulate)
         want[i] += value;
     }
     assert_true(fabs((double)kept - (1.0 - p) * (double)n) <= 4.0 * sqrt((double)n));
-    k()->dropout(y, x, p, key, 5, accumulate);
+    k()->dropout(y, x, p, key, &(uint64_t){ 5 }, accumulate);
     ref_close(y, want, terms, ref_tolerance(x->dtype), "dropout");
     free(from);
     free(want);
@@ -200,9 +222,8 @@ static void test_pictures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_embedding),
-        cmocka_unit_test(test_indices_in_range),
-        cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_embedding),   cmocka_unit_test(test_indices_in_range),
+        cmocka_unit_test(test_count_equal), cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_pictures),
     };
     return cmocka_run_group_tests_name("kernels: tables and dropout", tests, NULL, NULL);

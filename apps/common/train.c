@@ -2,6 +2,7 @@
 
 #include "apps/common/ranks.h"
 #include "apps/common/signals.h"
+#include "apps/common/train_graph.h"
 #include "apps/common/train_save.h"
 
 #include <inttypes.h>
@@ -152,6 +153,18 @@ static td_status train_step(train_run *r, const td_batch *batch, double *value)
     return count_step(r, *value, &count);
 }
 
+/* The same for --graph: what the device can do without the host. */
+static td_status learn_on_device(void *user, td_tensor *const *inputs, td_tensor **results)
+{
+    train_run *r = user;
+    td_tensor *logits = td_forward(r->net, inputs[0]);
+    results[0] = td_cross_entropy_smooth(logits, inputs[1], r->recipe.label_smoothing);
+    results[1] = td_count_equal(td_argmax(logits, 1, false), inputs[1]);
+    td_zero_grad(r->optim);
+    td_backward(results[0]);
+    return optimize(r);
+}
+
 /* ---- epochs ---- */
 
 /* The live line, what the task prints and logs, and a checkpoint if it is time for one. (After an
@@ -171,20 +184,51 @@ static td_status after_step(train_run *r, double loss)
     return due && r->state.batch < steps ? train_save_latest(r) : TD_OK;
 }
 
+static td_status one_step(train_run *r, const td_batch *batch)
+{
+    double loss;
+    TD_TRY(train_step(r, batch, &loss));
+    return after_step(r, loss);
+}
+
+static td_status take_results(train_run *r)
+{
+    double loss;
+    step_count count = { 0 };
+    TD_TRY(train_graph_take(r, &loss, &count.correct, &count.samples));
+    TD_TRY(check_step(r, loss));
+    TD_TRY(count_step(r, loss, &count));
+    return after_step(r, loss);
+}
+
+/* With --graph what comes after a step comes some steps later, except where the weights of just
+ * that step are to be saved. */
+static td_status one_graph_step(train_run *r, const td_batch *batch)
+{
+    TD_TRY(train_graph_step(r, batch));
+    int64_t asked = train_steps_done(r) + train_graph_waiting(r);
+    bool all = train_is_due(asked, r->args.save_every_steps);
+    while (train_graph_is_full(r) || (all && train_graph_waiting(r) > 0)) {
+        TD_TRY(take_results(r));
+    }
+    return TD_OK;
+}
+
 /* The rest of the running epoch, or less if a signal asks to stop. */
 static td_status run_epoch(train_run *r)
 {
-    double loss;
     if (!r->no_set_epoch) {
         td_loader_set_epoch(r->loader, (uint64_t)r->state.epoch);
     }
     td_loader_skip_batches(r->loader, r->state.batch);
     for (td_batch batch; !(r->stop && between_groups(r)) && td_loader_next(r->loader, &batch);) {
         td_trace_begin("step");
-        td_status status = train_step(r, &batch, &loss);
+        td_status status = train_graph_is_on(r) ? one_graph_step(r, &batch) : one_step(r, &batch);
         td_trace_end();
         TD_TRY(status);
-        TD_TRY(after_step(r, loss));
+    }
+    while (train_graph_is_on(r) && train_graph_waiting(r) > 0) {
+        TD_TRY(take_results(r));
     }
     return td_loader_status(r->loader);
 }
@@ -304,8 +348,12 @@ td_status train_loop(train_run *r)
     if (r->task->begins != NULL) {
         r->task->begins(r);
     }
-    td_status status = run_epochs(r);
+    td_status status = train_graph_begin(r, learn_on_device);
+    if (status == TD_OK) {
+        status = run_epochs(r);
+    }
     progress_end(&r->progress);
+    train_graph_end(r);
     signals_restore();
     TD_TRY(status);
     if (!r->stop) {

@@ -16,7 +16,7 @@
 #include "dist/dist.h"
 #include "tandem.h"
 
-enum { TRAIN_PATH_BYTES = 4096 };
+enum { TRAIN_PATH_BYTES = 4096, TRAIN_GRAPH_DEPTH = 8 };
 
 typedef struct train_run train_run;
 
@@ -57,6 +57,13 @@ typedef struct train_recipe {
     double ema_decay;       /* of averaged weights; 0: none */
 } train_recipe;
 
+/* --graph (train_graph.c): steps whose results are on their way. */
+typedef struct train_graph {
+    td_captured *captured; /* NULL: steps are as ever */
+    int64_t samples[TRAIN_GRAPH_DEPTH];
+    int64_t asked, taken; /* steps */
+} train_graph;
+
 struct train_run {
     const train_task *task;
     const char *app; /* the program's name, for messages */
@@ -67,9 +74,10 @@ struct train_run {
     td_optim *optim;
     td_loader *loader;
     train_recipe recipe;
-    td_ema *ema;             /* made by train_loop if the recipe has one */
-    td_scaler *scaler;       /* made by train_loop under --precision fp16 */
-    int64_t optim_steps;     /* taken since the program began */
+    td_ema *ema;         /* made by train_loop if the recipe has one */
+    td_scaler *scaler;   /* made by train_loop under --precision fp16 */
+    int64_t optim_steps; /* taken since the program began */
+    train_graph graph;
     const td_metadata *more; /* for checkpoints; the task's */
     int more_count;
     bool drop_last;   /* train_loader leaves out a last batch that is not full */

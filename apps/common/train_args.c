@@ -106,6 +106,9 @@ void train_args_options(train_args *args, const char *data_help, const char *sav
     add_flag(args, "autotune", &args->autotune,
              "GPUs: choose convolutions' algorithms by timing, once, and keep the choice for later "
              "runs");
+    add_flag(args, "graph", &args->graph,
+             "GPUs: record a training step as a CUDA graph, and replay it: the same bits, and the "
+             "host no longer in the way of small steps");
     add_text(args, "save", "PATH", &args->save, save_help);
     add_int(args, "save-every", &args->save_every, 0, 1e6, CLI_FORGET,
             "Epochs between two checkpoints; 0: none");

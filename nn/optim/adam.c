@@ -25,7 +25,7 @@ static void adamw_fill(const td_optim *optim, int i, td_optim_slice *slice)
 static void adam_run(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
                      const td_tensor *flat_grad, int slices)
 {
-    kernels->adam(flat, flat_grad, optim->state[0], optim->state[1], optim->slices, slices);
+    kernels->adam(flat, flat_grad, optim->state[0], optim->state[1], optim->table, slices);
 }
 
 static const td_optim_kind adam_kind = {

@@ -2,6 +2,7 @@
  * they get another order in memory. */
 #include "nn/optim/ema_internal.h"
 #include "nn/params.h"
+#include "tensor/capture.h"
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
 
@@ -25,7 +26,9 @@ static td_status make_averages(td_ema *e)
         return TD_E_NOMEM;
     }
     td_copy_(e->average, flat);
-    return td_followed_buffers(e->model, &e->buffers);
+    TD_TRY(td_followed_buffers(e->model, &e->buffers));
+    e->slices = calloc((size_t)e->buffers.count + 1, sizeof *e->slices);
+    return e->slices != NULL ? TD_OK : TD_E_NOMEM;
 }
 
 td_ema *td_ema_new(td_module *model, const td_ema_options *options)
@@ -57,6 +60,7 @@ void td_ema_free(td_ema *ema)
         return;
     }
     td_followed_free(&ema->buffers);
+    free(ema->slices);
     if (ema->params != NULL) {
         td_params_drop_state(ema->params, ema->average);
         td_params_drop_state(ema->params, ema->counts);
@@ -99,15 +103,36 @@ static td_tensor elements_of(const td_tensor *t, int64_t begin, int64_t count)
 
 /* A step of descent on (average - value)^2 / 2, whose gradient is average - value: the device's SGD
  * does it in one pass. */
-static void move_towards(td_tensor *average, const td_tensor *value, double decay)
+static td_optim_slice slice_of(const td_tensor *average, double decay)
+{
+    return (td_optim_slice){
+        .count = td_numel(average),
+        .lr = -(1.0 - decay),
+        .weight_decay = -1.0,
+    };
+}
+
+/* The slices of the next update, which is counted: the parameters', and each buffer's. */
+static void fill_slices(void *user, void *numbers)
+{
+    td_ema *e = user;
+    td_optim_slice *slices = numbers;
+    double decay = td_ema_decay(e);
+    slices[0] = slice_of(e->average, decay);
+    for (int i = 0; i < e->buffers.count; i++) {
+        slices[1 + i] = slice_of(e->buffers.items[i].copy, decay);
+    }
+    ++*td_ema_count(e);
+}
+
+static void move_towards(td_tensor *average, const td_tensor *value, const td_optim_slice *slice)
 {
     const td_kernels *kernels = td_kernels_of(td_device_of(average));
     int64_t count = td_numel(average);
-    td_optim_slice slice = { .count = count, .lr = -(1.0 - decay), .weight_decay = -1.0 };
     td_tensor to = elements_of(average, 0, count), from = elements_of(value, 0, count);
     td_begin_write(average, "td_ema_update");
     if (td_is_float(average->dtype)) {
-        kernels->sgd(&to, &from, NULL, &slice, 1);
+        kernels->sgd(&to, &from, NULL, slice, 1);
     } else {
         kernels->copy(&to, &from);
     }
@@ -122,14 +147,19 @@ static void require_in_place(const td_ema *ema, const char *what)
 void td_ema_update(td_ema *ema)
 {
     require_in_place(ema, "td_ema_update");
-    double decay = td_ema_decay(ema);
+    const td_optim_slice *slices = ema->slices;
+    if (td_capture_now() == TD_CAPTURE_OFF) {
+        fill_slices(ema, ema->slices);
+    } else {
+        size_t bytes = (size_t)(1 + ema->buffers.count) * sizeof *slices;
+        slices = td_capture_numbers(bytes, fill_slices, ema);
+    }
     td_context_push("average of the weights");
-    move_towards(ema->average, td_params_flat(ema->params), decay);
+    move_towards(ema->average, td_params_flat(ema->params), &slices[0]);
     for (int i = 0; i < ema->buffers.count; i++) {
-        move_towards(ema->buffers.items[i].copy, ema->buffers.items[i].value, decay);
+        move_towards(ema->buffers.items[i].copy, ema->buffers.items[i].value, &slices[1 + i]);
     }
     td_context_pop();
-    ++*td_ema_count(ema);
 }
 
 /* ---- swapping ---- */

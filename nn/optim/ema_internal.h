@@ -4,6 +4,7 @@
 
 #include "nn/optim/ema.h"
 #include "nn/optim/followed.h"
+#include "tensor/kernel_types.h"
 
 struct td_ema {
     td_ema_options options;
@@ -13,6 +14,7 @@ struct td_ema {
     td_tensor *counts;        /* its first number: updates so far */
     td_tensor *spare;         /* for swapping */
     td_followed_list buffers; /* with their averages */
+    td_optim_slice *slices;   /* of an update: the parameters', and each buffer's */
     bool swapped;
 };
 

@@ -7,9 +7,11 @@
  * Parameters of fewer than four dimensions get Nesterov SGD in the same pass. */
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
+#include "tensor/capture.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Chosen to raise small singular values quickly; it does not converge to 1 but near it. */
 static const double coefficients[3] = { 3.4445, -4.7750, 2.0315 };
@@ -164,29 +166,59 @@ static void muon_filter(const td_optim *o, const td_kernels *k, const muon_work 
     }
 }
 
-static void muon_run(td_optim *o, const td_kernels *k, td_tensor *flat, const td_tensor *flat_grad,
-                     int slices)
+static bool is_trained_filter(const td_param *p)
 {
-    k->sgd(flat, flat_grad, o->state[0], o->slices, slices);
+    return is_filter(p) && td_grad(p->tensor) != NULL && p->count > 0;
+}
+
+/* Where the updates are, and how far they go. Returns how many there are. */
+static int fill_updates(td_optim *o)
+{
     const int *order = td_params_order(o->params);
     int count = 0;
     for (int n = 0; n < td_params_count(o->params); n++) {
         const td_param *p = td_params_get(o->params, order[n]);
-        if (!is_filter(p) || td_grad(p->tensor) == NULL || p->count == 0) {
+        if (is_trained_filter(p)) {
+            const td_optim_group_settings *group = &o->groups[o->group_of[order[n]]];
+            o->update_slices[count++] = (td_optim_slice){
+                .begin = p->begin,
+                .count = p->count,
+                .lr = o->lr * group->lr_scale,
+            };
+        }
+    }
+    return count;
+}
+
+/* For a captured step, now and before each replay. */
+static void copy_updates(void *user, void *numbers)
+{
+    td_optim *o = user;
+    int count = fill_updates(o);
+    memcpy(numbers, o->update_slices, (size_t)count * sizeof *o->update_slices);
+}
+
+static void muon_run(td_optim *o, const td_kernels *k, td_tensor *flat, const td_tensor *flat_grad,
+                     int slices)
+{
+    k->sgd(flat, flat_grad, o->state[0], o->table, slices);
+    const int *order = td_params_order(o->params);
+    for (int n = 0; n < td_params_count(o->params); n++) {
+        const td_param *p = td_params_get(o->params, order[n]);
+        if (!is_trained_filter(p)) {
             continue;
         }
-        const td_optim_group_settings *group = &o->groups[o->group_of[order[n]]];
         td_tensor grad = part_of(flat_grad, p), momentum = part_of(o->state[0], p);
         td_tensor update = part_of(o->update, p), param = part_of(flat, p);
         muon_filter(o, k, o->muon_work, &param, &grad, &momentum, &update);
-        o->update_slices[count++] = (td_optim_slice){
-            .begin = p->begin,
-            .count = p->count,
-            .lr = o->lr * group->lr_scale,
-        };
     }
+    int count = fill_updates(o);
     if (count > 0) {
-        k->sgd(flat, o->update, NULL, o->update_slices, count);
+        size_t bytes = (size_t)count * sizeof *o->update_slices;
+        const td_optim_slice *table = td_capture_now() == TD_CAPTURE_OFF
+                                          ? o->update_slices
+                                          : td_capture_numbers(bytes, copy_updates, o);
+        k->sgd(flat, o->update, NULL, table, count);
     }
 }
 

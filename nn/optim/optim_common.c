@@ -1,10 +1,12 @@
 /* What all optimizers share: groups, step counts, the table of slices for the device's kernel. */
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
-#include "tensor/watch.h"
+#include "tensor/capture.h"
 #include "tensor/storage.h"
+#include "tensor/watch.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, double weight_decay,
                        bool with_state)
@@ -126,9 +128,46 @@ static int fill_slices(td_optim *o)
     return count;
 }
 
+/* Whether both are of the same stretches of memory. */
+static bool same_stretches(const td_optim_slice *a, const td_optim_slice *b, int count)
+{
+    bool same = true;
+    for (int i = 0; i < count && same; i++) {
+        same = a[i].begin == b[i].begin && a[i].count == b[i].count;
+    }
+    return same;
+}
+
+/* The table for kernels of a captured step; for each replay it is made anew, and steps are counted.
+ */
+static void fill_table(void *user, void *numbers)
+{
+    td_optim *o = user;
+    if (!o->filled) {
+        int count = fill_slices(o);
+        TD_REQUIRE(count == o->slice_count && same_stretches(o->slices, numbers, count), TD_HERE,
+                   "%s: other parameters are trained than when the step was captured: "
+                   "td_captured_forget, and it is captured anew",
+                   o->kind->name);
+    }
+    o->filled = false;
+    memcpy(numbers, o->slices, (size_t)o->slice_count * sizeof *o->slices);
+}
+
+static int make_table(td_optim *o)
+{
+    o->slice_count = fill_slices(o);
+    o->table = o->slices;
+    if (td_capture_now() != TD_CAPTURE_OFF) {
+        o->filled = true;
+        o->table = td_capture_numbers((size_t)o->slice_count * sizeof *o->slices, fill_table, o);
+    }
+    return o->slice_count;
+}
+
 void td_optim_step(td_optim *optim)
 {
-    int slices = fill_slices(optim);
+    int slices = make_table(optim);
     td_tensor *flat = td_params_flat(optim->params);
     if (slices > 0) {
         td_begin_write(flat,

@@ -35,6 +35,10 @@ struct td_optim {
     int64_t *steps;                    /* in there: that each parameter has made */
     td_tensor *state[TD_OPTIM_STATES]; /* flat, like the parameters; NULL: not used */
     td_optim_slice *slices;            /* room for one a parameter */
+    int slice_count;                   /* of the running step */
+    bool filled;                       /* slices are those of the running step already */
+    const td_optim_slice *table;       /* what the running step's kernels read: slices, or their
+                                          copy among a captured step's numbers */
     td_sgd_options sgd;
     td_adam_options adam;
     td_muon_options muon;

@@ -14,7 +14,7 @@ static void sgd_fill(const td_optim *optim, int i, td_optim_slice *slice)
 static void sgd_run(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
                     const td_tensor *flat_grad, int slices)
 {
-    kernels->sgd(flat, flat_grad, optim->state[0], optim->slices, slices);
+    kernels->sgd(flat, flat_grad, optim->state[0], optim->table, slices);
 }
 
 static const td_optim_kind sgd_kind = {

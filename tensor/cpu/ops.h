@@ -31,6 +31,7 @@ void td_cpu_embedding(td_tensor *y, const td_tensor *table, const td_tensor *ind
 void td_cpu_embedding_grad(td_tensor *dtable, const td_tensor *dy, const td_tensor *index,
                            bool accumulate);
 bool td_cpu_indices_in_range(const td_tensor *index, int64_t limit, int64_t *bad);
+void td_cpu_count_equal(td_tensor *count, const td_tensor *a, const td_tensor *b);
 
 /* ops_channel_stats.c: [2,C] f64, the sum of every channel of y and of its squares */
 void td_cpu_channel_stats(td_tensor *stats, const td_tensor *y);
@@ -82,8 +83,8 @@ void td_cpu_pictures(td_tensor *y, const td_tensor *pictures, const td_tensor *v
                      const td_picture_cut *cuts);
 
 /* ops_dropout.c */
-void td_cpu_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key key, uint64_t step,
-                    bool accumulate);
+void td_cpu_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key key,
+                    const uint64_t *step, bool accumulate);
 
 /* ops_optim.c */
 void td_cpu_sgd(td_tensor *param, const td_tensor *grad, td_tensor *momentum,

@@ -34,8 +34,8 @@ static void dropout_range(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-void td_cpu_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key key, uint64_t step,
-                    bool accumulate)
+void td_cpu_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key key,
+                    const uint64_t *step, bool accumulate)
 {
     td_staged sx, sy;
     double threshold = ceil(p * 0x1p32);
@@ -45,7 +45,7 @@ void td_cpu_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key ke
         .x = td_stage_in(&sx, x, TD_ROW_MAJOR),
         .y = td_stage_out(&sy, y, TD_ROW_MAJOR, accumulate),
         .key = td_philox_mixed_key(key),
-        .step = step,
+        .step = *step,
         .threshold = threshold < 0x1p32 ? (uint32_t)threshold : UINT32_MAX,
         .scale = 1.0 / (1.0 - p),
         .accumulate = accumulate,

@@ -269,3 +269,18 @@ bool td_cpu_indices_in_range(const td_tensor *index, int64_t limit, int64_t *bad
     *bad = find_outside(index, limit);
     return false;
 }
+
+/* As many as a batch has samples: not worth threads. */
+void td_cpu_count_equal(td_tensor *count, const td_tensor *a, const td_tensor *b)
+{
+    td_staged sa, sb;
+    const int64_t *first = td_stage_in(&sa, a, TD_ROW_MAJOR);
+    const int64_t *second = td_stage_in(&sb, b, TD_ROW_MAJOR);
+    int64_t n = td_numel(a), equal = 0;
+    for (int64_t i = 0; i < n; i++) {
+        equal += first[i] == second[i];
+    }
+    *(int64_t *)td_ptr(count) = equal;
+    td_stage_end(&sb);
+    td_stage_end(&sa);
+}

@@ -35,6 +35,7 @@ const td_backend *td_cuda_backend(void)
         .release = td_cuda_release,
         .wait = wait,
         .streams = &td_cuda_streams,
+        .graphs = &td_cuda_graphs,
     };
     return &backend;
 }

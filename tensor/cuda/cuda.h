@@ -7,6 +7,7 @@
 #ifndef TD_TENSOR_CUDA_CUDA_H
 #define TD_TENSOR_CUDA_CUDA_H
 
+#include "tensor/graphs.h"
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
 #include "tensor/streams.h"
@@ -76,12 +77,20 @@ void td_cuda_move(td_device to, void *memory, td_device from, const void *source
  * the first tensor (fastest last), neighbours joined where all tensors allow it. */
 td_cuda_walk td_cuda_walk_of(int operands, const td_tensor *const *tensors);
 
+/* Fatal while a step is recorded; in a rehearsal the reason is noted ("sum_of_squares brings a
+ * value to the host"): what a replay could not do. */
+void td_cuda_needs_host(const char *format, const char *what);
+
 /* numbers.c: host numbers that the next launch of this device reads (optimizer slices): a copy in
- * its memory, good until the next call. The host's may change at once. */
+ * its memory, good until the next call. The host's may change at once; but if the launch is
+ * recorded, they must be td_capture_numbers'. */
 const void *td_cuda_numbers(td_device device, const void *host, size_t bytes);
 
 /* streams.c */
 extern const td_streams td_cuda_streams;
+
+/* graphs.c */
+extern const td_graphs td_cuda_graphs;
 
 /* kernels_cuda.c */
 const td_kernels *td_cuda_kernels(void);

@@ -136,9 +136,9 @@ extern "C" void td_cuda_launch_embedding(void *y, const void *table, int size, c
 #undef LAUNCH
 }
 
-/* A warp for each i of [begin, end): if index[i] has not come up before in that range, the warp adds
- * all rows of dy that have this index, in order. So a row of the table belongs to one warp, and its
- * sum has one order. */
+/* A warp for each i of [begin, end): if index[i] has not come up before in that range, the warp
+ * adds all rows of dy that have this index, in order. So a row of the table belongs to one warp,
+ * and its sum has one order. */
 template <class S>
 __global__ void embedding_grad(S *table, const S *dy, const int64_t *index, int64_t begin,
                                int64_t end, int64_t d)
@@ -211,4 +211,51 @@ extern "C" void td_cuda_launch_find_outside(int64_t *first, const int64_t *index
 {
     TD_LAUNCH((find_outside), TD_CUDA_RANGE_BLOCKS, TD_CUDA_THREADS, stream, first, index, count,
               limit > 0 ? (uint64_t)limit : 0);
+}
+
+__global__ void keep_outside(double *fault, const int64_t *first, const int64_t *index,
+                             int64_t count)
+{
+    int64_t least = count;
+    for (int b = 0; b < TD_CUDA_RANGE_BLOCKS; b++) {
+        least = first[b] < least ? first[b] : least;
+    }
+    if (least < count && fault[0] == 0) {
+        fault[0] = 1.0 + (double)least;
+        fault[1] = (double)index[least];
+    }
+}
+
+extern "C" void td_cuda_launch_keep_outside(double *fault, const int64_t *first,
+                                            const int64_t *index, int64_t count,
+                                            cudaStream_t stream)
+{
+    TD_LAUNCH((keep_outside), 1, 1, stream, fault, first, index, count);
+}
+
+/* ---- counting ---- */
+
+__global__ void count_equal(int64_t *equal, const int64_t *a, const int64_t *b, int64_t n)
+{
+    __shared__ int64_t part[TD_CUDA_THREADS];
+    int64_t found = 0;
+    for (int64_t i = threadIdx.x; i < n; i += TD_CUDA_THREADS) {
+        found += a[i] == b[i];
+    }
+    part[threadIdx.x] = found;
+    for (int half = TD_CUDA_THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x < half) {
+            part[threadIdx.x] += part[threadIdx.x + half];
+        }
+    }
+    if (threadIdx.x == 0) {
+        *equal = part[0];
+    }
+}
+
+extern "C" void td_cuda_launch_count_equal(int64_t *equal, const int64_t *a, const int64_t *b,
+                                           int64_t n, cudaStream_t stream)
+{
+    TD_LAUNCH((count_equal), 1, TD_CUDA_THREADS, stream, equal, a, b, n);
 }

@@ -30,6 +30,7 @@ void td_cuda_embedding(td_tensor *y, const td_tensor *table, const td_tensor *in
 void td_cuda_embedding_grad(td_tensor *dtable, const td_tensor *dy, const td_tensor *index,
                             bool accumulate);
 bool td_cuda_indices_in_range(const td_tensor *index, int64_t limit, int64_t *bad);
+void td_cuda_count_equal(td_tensor *count, const td_tensor *a, const td_tensor *b);
 
 /* kernels_norm.c */
 void td_cuda_batch_norm(const td_batch_norm_args *args);
@@ -64,8 +65,8 @@ void td_cuda_avg_pool2d_grad(td_tensor *dx, const td_tensor *dy, const td_pool2d
 /* kernels_train.c */
 void td_cuda_pictures(td_tensor *y, const td_tensor *pictures, const td_tensor *values,
                       const td_picture_cut *cuts);
-void td_cuda_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key key, uint64_t step,
-                     bool accumulate);
+void td_cuda_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key key,
+                     const uint64_t *step, bool accumulate);
 void td_cuda_sgd(td_tensor *param, const td_tensor *grad, td_tensor *momentum,
                  const td_optim_slice *slices, int count);
 void td_cuda_adam(td_tensor *param, const td_tensor *grad, td_tensor *m, td_tensor *v,

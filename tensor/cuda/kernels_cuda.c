@@ -46,6 +46,7 @@ const td_kernels *td_cuda_kernels(void)
         .embedding = td_cuda_embedding,
         .embedding_grad = td_cuda_embedding_grad,
         .indices_in_range = td_cuda_indices_in_range,
+        .count_equal = td_cuda_count_equal,
         .pictures = td_cuda_pictures,
         .dropout = td_cuda_dropout,
         .sgd = td_cuda_sgd,

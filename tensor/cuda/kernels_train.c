@@ -1,4 +1,5 @@
 /* Optimizers, dropout, pictures. */
+#include "tensor/capture.h"
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_train.h"
@@ -6,8 +7,8 @@
 
 #include <math.h>
 
-void td_cuda_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key key, uint64_t step,
-                     bool accumulate)
+void td_cuda_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key key,
+                     const uint64_t *step, bool accumulate)
 {
     if (td_numel(y) == 0) {
         return;
@@ -16,9 +17,19 @@ void td_cuda_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key k
     const void *from = td_stage_in(&sx, x, TD_ROW_MAJOR);
     void *to = td_stage_out(&sy, y, TD_ROW_MAJOR, accumulate);
     double threshold = ceil(p * 0x1p32);
+    const uint64_t *recorded = NULL;
+    if (td_capture_now() != TD_CAPTURE_OFF) {
+        recorded = td_capture_on_device(step, sizeof *step);
+        if (recorded == NULL) {
+            td_cuda_needs_host("%s with a counter of its caller's", "dropout");
+        } else if (td_capture_now() == TD_CAPTURE_REHEARSAL) {
+            recorded = NULL;
+        }
+    }
     td_cuda_draw draw = {
         .key = td_philox_mixed_key(key),
-        .step = step,
+        .step = recorded != NULL ? 0 : *step,
+        .more = recorded,
         .threshold = threshold < 0x1p32 ? (uint32_t)threshold : UINT32_MAX,
         .scale = 1.0 / (1.0 - p),
         .accumulate = accumulate,

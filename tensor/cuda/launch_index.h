@@ -33,6 +33,15 @@ enum { TD_CUDA_RANGE_BLOCKS = 32 };
 void td_cuda_launch_find_outside(int64_t *first, const int64_t *index, int64_t count, int64_t limit,
                                  cudaStream_t stream);
 
+/* From `first` of td_cuda_launch_find_outside: if any is less than count and fault[0] is 0, fault =
+ * { 1 + the least of them, the index there }. */
+void td_cuda_launch_keep_outside(double *fault, const int64_t *first, const int64_t *index,
+                                 int64_t count, cudaStream_t stream);
+
+/* *equal = how many of n elements are the same in a and b; dense, in one order. */
+void td_cuda_launch_count_equal(int64_t *equal, const int64_t *a, const int64_t *b, int64_t n,
+                                cudaStream_t stream);
+
 TD_EXTERN_C_END
 
 #endif

@@ -1,5 +1,6 @@
 /* Numbers that kernels read when they run: one block a device, which goes up again for each launch.
  * Work of a device is in order, so a launch has read its numbers before the next ones come. */
+#include "tensor/capture.h"
 #include "tensor/cuda/cuda.h"
 
 typedef struct numbers {
@@ -14,6 +15,14 @@ static numbers blocks[TD_MAX_DEVICES];
 const void *td_cuda_numbers(td_device device, const void *host, size_t bytes)
 {
     numbers *block = &blocks[device.index];
+    if (td_capture_now() != TD_CAPTURE_OFF) {
+        const void *there = td_capture_on_device(host, bytes);
+        if (there == NULL) {
+            td_cuda_needs_host("%s of its own", "a kernel gets numbers");
+        } else if (td_capture_now() == TD_CAPTURE_RECORDING) {
+            return there;
+        }
+    }
     if (block->bytes < bytes) {
         void *memory = td_cuda_take(device, 2 * bytes);
         TD_REQUIRE(memory != NULL, TD_NOWHERE, "%s", td_last_error());
@@ -22,6 +31,6 @@ const void *td_cuda_numbers(td_device device, const void *host, size_t bytes)
         }
         *block = (numbers){ memory, 2 * bytes };
     }
-    td_cuda_upload(device, block->memory, host, bytes);
+    td_cuda_upload_on(device, td_cuda_of(device)->stream, block->memory, host, bytes);
     return block->memory;
 }

@@ -44,8 +44,7 @@ __global__ void softmax_rows(int64_t rows, int64_t d, T *y, const T *x, bool log
     }
 }
 
-template <class T>
-__device__ static inline T grad_of(bool log_of, T dy, T y, T sum)
+template <class T> __device__ static inline T grad_of(bool log_of, T dy, T y, T sum)
 {
     return log_of ? TD_LOG_SOFTMAX_GRAD(dy, y, sum) : TD_SOFTMAX_GRAD(dy, y, sum);
 }
@@ -185,10 +184,12 @@ __global__ void cross_entropy(int64_t rows, int64_t d, double *losses, T *log_p,
         }
         all = td_block_sum<WARPS>(all);
         if (lane == 0) {
-            double nll = -((double)x[labels[r]] - (double)top - log_sum);
-            losses[r] = smoothing == 0
-                            ? nll
-                            : (1.0 - smoothing) * nll - smoothing / (double)d * all;
+            /* A label that is out of range may not have been refused yet: see tensor/capture.h. */
+            bool inside = (uint64_t)labels[r] < (uint64_t)d;
+            double own = (double)x[inside ? labels[r] : 0];
+            double nll = inside ? -(own - (double)top - log_sum) : (double)NAN;
+            losses[r] =
+                smoothing == 0 ? nll : (1.0 - smoothing) * nll - smoothing / (double)d * all;
         }
     }
 }

@@ -3,9 +3,11 @@
  * What goes up is first copied into pinned memory, which the GPU then reads by itself while the
  * host goes on: pieces of it go round, and an event says when one has been read. While the oldest
  * is still to be read a new one is made, up to PIECES. */
+#include "tensor/capture.h"
 #include "tensor/cuda/cuda.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { PIECES = 16, PIECE_BYTES = 4 << 20 };
@@ -69,6 +71,17 @@ static void upload_piece(struct staging *s, cudaStream_t stream, void *memory, c
     td_cuda_must(cudaEventRecord(p->read, stream), "copying to the GPU");
 }
 
+void td_cuda_needs_host(const char *format, const char *what)
+{
+    char text[200];
+    snprintf(text, sizeof text, format, what);
+    TD_REQUIRE(td_capture_now() != TD_CAPTURE_RECORDING, TD_NOWHERE,
+               "a captured step: %s, which it did not do when it was rehearsed: what a step does "
+               "may depend on the shapes of its inputs alone",
+               text);
+    td_capture_note("%s", text);
+}
+
 void td_cuda_upload_on(td_device device, void *stream, void *memory, const void *host, size_t bytes)
 {
     (void)td_cuda_of(device);
@@ -84,6 +97,7 @@ void td_cuda_upload_on(td_device device, void *stream, void *memory, const void 
 
 void td_cuda_upload(td_device device, void *memory, const void *host, size_t bytes)
 {
+    td_cuda_needs_host("%s are sent to the device", "values of the host");
     td_cuda_upload_on(device, td_cuda_of(device)->stream, memory, host, bytes);
 }
 
@@ -96,6 +110,7 @@ void td_cuda_fetch(td_device device, void *host, const void *memory, size_t byte
                    const char *operation)
 {
     td_cuda *gpu = td_cuda_of(device);
+    td_cuda_needs_host("%s brings a value to the host", operation);
     td_cuda_must(cudaMemcpyAsync(host, memory, bytes, cudaMemcpyDeviceToHost, gpu->stream),
                  operation);
     td_cuda_wait(gpu, operation);
@@ -123,6 +138,7 @@ void td_cuda_move(td_device to, void *memory, td_device from, const void *source
             "copying on the GPU");
         return;
     }
+    td_cuda_needs_host("%s copies between GPUs", "it");
     /* Both streams wait: the source must be there, and must not be written again too early. */
     wait_for_other(target, giver);
     td_cuda_must(cudaMemcpyPeerAsync(memory, to.index, source, from.index, bytes, target->stream),

@@ -21,6 +21,7 @@ struct emulated_stream {
     uint64_t put, done; /* counts */
     work *first, **last;
     bool running;
+    emulated_graph *recording; /* NULL: what is put on it is to be done */
 };
 
 struct emulated_event {
@@ -145,6 +146,11 @@ void td_emulate_error(cudaError_t error)
     last_error = error;
 }
 
+emulated_graph **td_emulate_recording_of(cudaStream_t stream)
+{
+    return &stream_of(stream)->recording;
+}
+
 void td_emulate_drain_all(void)
 {
     for (int i = 0; i < stream_count; i++) {
@@ -159,6 +165,10 @@ void td_emulate_enqueue(cudaStream_t stream, void (*run)(void *arguments), const
 {
     locked guard;
     emulated_stream *s = stream_of(stream);
+    if (s->recording != NULL) {
+        td_emulate_graph_add(s->recording, run, arguments, bytes);
+        return;
+    }
     work *w = (work *)malloc(sizeof *w + bytes);
     if (w == NULL) {
         give(cudaErrorMemoryAllocation);
@@ -187,6 +197,10 @@ static const struct {
     { cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal" },
     { cudaErrorNotReady, "cudaErrorNotReady", "device not ready" },
     { cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported" },
+    { cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+      "operation not permitted when stream is capturing" },
+    { cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+      "operation failed due to a previous error during capture" },
 };
 
 static size_t find_error(cudaError_t error)
@@ -288,6 +302,9 @@ cudaError_t cudaGetDevice(int *device)
 cudaError_t cudaDeviceSynchronize(void)
 {
     locked guard;
+    if (td_emulate_spoils(NULL)) {
+        return cudaErrorStreamCaptureUnsupported;
+    }
     for (int i = 0; i < stream_count; i++) {
         if (streams[i]->device == device_now) {
             drain(streams[i], streams[i]->put);
@@ -334,6 +351,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     locked guard;
     emulated_stream *s = stream_of(stream);
+    if (td_emulate_spoils(s)) {
+        return cudaErrorStreamCaptureUnsupported;
+    }
     drain(s, s->put);
     return cudaSuccess;
 }
@@ -342,6 +362,9 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     locked guard;
     emulated_stream *s = stream_of(stream);
+    if (td_emulate_spoils(s)) {
+        return cudaErrorStreamCaptureUnsupported;
+    }
     return s->done == s->put ? cudaSuccess : cudaErrorNotReady;
 }
 
@@ -377,6 +400,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     locked guard;
+    if (td_emulate_spoils(stream_of(stream))) {
+        return cudaErrorStreamCaptureUnsupported;
+    }
     td_emulate_enqueue(stream, come_by, &event, sizeof event);
     event->stream = stream_of(stream);
     event->at = event->stream->put;
@@ -420,6 +446,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 {
     (void)flags;
     locked guard;
+    if (td_emulate_spoils(stream_of(stream))) {
+        return cudaErrorStreamCaptureUnsupported;
+    }
     if (event->stream != NULL) {
         td_emulate_enqueue(stream, wait_for, event, sizeof *event);
     }

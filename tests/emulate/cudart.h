@@ -22,6 +22,16 @@ bool td_emulate_is_device(const void *memory, size_t bytes);
 bool td_emulate_is_pinned(const void *memory, size_t bytes);
 void td_emulate_free_bytes(int device, size_t *available, size_t *all);
 
+/* graphs.cc: what a stream's work is kept in while it is recorded. */
+struct emulated_graph;
+void td_emulate_graph_add(emulated_graph *graph, void (*run)(void *arguments),
+                          const void *arguments, size_t bytes);
+/* Where a stream has its recording; NULL there: it is not recorded. */
+emulated_graph **td_emulate_recording_of(cudaStream_t stream);
+/* For calls that a recording forbids: of this stream, NULL: of whichever this thread records. If
+ * there is one it is spoilt, and the call is to fail with cudaErrorStreamCaptureUnsupported. */
+bool td_emulate_spoils(cudaStream_t stream);
+
 /* The emulation's lock; a thread may take it more than once. */
 void td_emulate_lock(void);
 void td_emulate_unlock(void);

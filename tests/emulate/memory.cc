@@ -241,14 +241,18 @@ cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind k
         fprintf(stderr, "emulated GPU: a copy whose kind (%d) does not fit its addresses\n", kind);
         return cudaErrorInvalidValue;
     }
-    if (!from_device && !td_emulate_is_pinned(from, bytes)) {
+    bool pinned_from = from_device || td_emulate_is_pinned(from, bytes);
+    bool pinned_to = to_device || td_emulate_is_pinned(to, bytes);
+    if (!(pinned_from && pinned_to) && td_emulate_spoils(stream)) {
+        return cudaErrorStreamCaptureUnsupported;
+    }
+    if (!pinned_from) {
         return copy_values(to, from, bytes, stream);
     }
     copying c = { to, from, bytes };
     td_emulate_enqueue(stream, run_copy, &c, sizeof c);
     /* Into the host's ordinary memory: CUDA waits. */
-    return to_device || td_emulate_is_pinned(to, bytes) ? cudaSuccess
-                                                        : cudaStreamSynchronize(stream);
+    return pinned_to ? cudaSuccess : cudaStreamSynchronize(stream);
 }
 
 cudaError_t give(cudaError_t error)
@@ -276,6 +280,9 @@ cudaError_t cudaMalloc(void **memory, size_t bytes)
 {
     locked guard;
     int device;
+    if (td_emulate_spoils(NULL)) {
+        return cudaErrorStreamCaptureUnsupported;
+    }
     cudaGetDevice(&device);
     *memory = td_emulate_take(device, bytes);
     return give(*memory != NULL ? cudaSuccess : cudaErrorMemoryAllocation);
@@ -286,6 +293,9 @@ cudaError_t cudaFree(void *memory)
     locked guard;
     if (memory == NULL) {
         return cudaSuccess;
+    }
+    if (td_emulate_spoils(NULL)) {
+        return cudaErrorStreamCaptureUnsupported;
     }
     td_emulate_drain_all();
     return give(td_emulate_give(memory) ? cudaSuccess : cudaErrorInvalidValue);

@@ -32,7 +32,9 @@ static int usage(void)
             "  ops PRECISION             every operation against the CPU in f64\n"
             "  bits                      optimizers and random numbers, bit for bit\n"
             "  train PRECISION BATCH STEPS    ResNet-18 against the CPU\n"
-            "  serve PRECISION MODEL STEM SIZE CLASSES BATCH    steps, for throughput.py\n");
+            "  graph PRECISION BATCH STEPS    captured steps against eager ones, bit for bit\n"
+            "  serve|serve-graph PRECISION MODEL STEM SIZE CLASSES BATCH    steps, for "
+            "throughput.py\n");
     return 64;
 }
 
@@ -64,8 +66,11 @@ static int run(td_device device, int argc, char **argv)
         good = check_bits(device);
     } else if (argc == 4 && strcmp(argv[0], "train") == 0) {
         good = check_train(device, read_precision(device, argv[1]), atol(argv[2]), atoi(argv[3]));
-    } else if (argc == 7 && strcmp(argv[0], "serve") == 0) {
-        good = check_serve(device, read_precision(device, argv[1]), argv + 2);
+    } else if (argc == 4 && strcmp(argv[0], "graph") == 0) {
+        good = check_graph(device, read_precision(device, argv[1]), atol(argv[2]), atoi(argv[3]));
+    } else if (argc == 7 && strncmp(argv[0], "serve", 5) == 0) {
+        good = check_serve(device, read_precision(device, argv[1]), argv + 2,
+                           strcmp(argv[0], "serve-graph") == 0);
     } else {
         return usage();
     }

@@ -24,9 +24,15 @@ bool check_bits(td_device device);
  * precision if it has it, otherwise in fp32. */
 bool check_train(td_device device, td_precision precision, int64_t batch, int steps);
 
+/* Captured steps of ResNet-18 at 32x32 beside eager ones, with learning rates that change: the same
+ * bits. */
+bool check_graph(td_device device, td_precision precision, int64_t batch, int steps);
+/* A captured step with one result; ends the program where that fails. */
+td_captured *check_captured_job(td_device device, td_captured_step run, void *job);
+
 /* Serves training steps for tests/gpu/throughput.py. arguments: MODEL imagenet|cifar SIZE CLASSES
- * BATCH; MODEL is resnet18 or resnet50. */
-bool check_serve(td_device device, td_precision precision, char **arguments);
+ * BATCH; MODEL is resnet18 or resnet50. captured: as a graph. */
+bool check_serve(td_device device, td_precision precision, char **arguments, bool captured);
 
 /* Seconds of the monotonic clock. */
 double check_seconds(void);

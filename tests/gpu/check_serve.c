@@ -20,18 +20,33 @@ static bool move(job *j, td_device device)
     return true;
 }
 
-/* As train_step of bench/job.h, but nobody asks for the loss. */
-static void step(job *j)
+/* As train_step of bench/job.h, but nobody asks for the loss at once. */
+static td_status run(void *user, td_tensor *const *inputs, td_tensor **results)
 {
-    td_step_begin();
-    td_tensor *loss = td_cross_entropy(td_forward(j->net, j->x), j->y);
+    const job *j = user;
+    results[0] = td_cross_entropy(td_forward(j->net, inputs[0]), inputs[1]);
     td_zero_grad(j->optim);
-    td_backward(loss);
+    td_backward(results[0]);
     td_optim_step(j->optim);
-    td_step_end();
+    return TD_OK;
 }
 
-bool check_serve(td_device device, td_precision precision, char **a)
+static void step(job *j, td_captured *captured)
+{
+    td_tensor *inputs[] = { j->x, j->y }, *loss;
+    double value;
+    if (captured == NULL) {
+        td_step_begin();
+        (void)run(j, inputs, &loss);
+        td_step_end();
+    } else if ((td_captured_full(captured) && td_captured_next(captured, &value) != TD_OK) ||
+               td_captured_run(captured, inputs, 2) != TD_OK) {
+        fprintf(stderr, "check: %s\n", td_last_error());
+        exit(1);
+    }
+}
+
+bool check_serve(td_device device, td_precision precision, char **a, bool as_graph)
 {
     td_set_math((td_math){ .precision = precision });
     td_stem stem = strcmp(a[1], "cifar") == 0 ? TD_STEM_CIFAR : TD_STEM_IMAGENET;
@@ -43,18 +58,20 @@ bool check_serve(td_device device, td_precision precision, char **a)
         return false;
     }
     open_optim(&j);
-    printf("ready tandem %s, %s, %s\n", TANDEM_VERSION, td_kernels_of(device)->name,
-           td_precision_name(precision));
+    td_captured *captured = as_graph ? check_captured_job(device, run, &j) : NULL;
+    printf("ready tandem %s, %s, %s%s\n", TANDEM_VERSION, td_kernels_of(device)->name,
+           td_precision_name(precision), as_graph ? ", captured" : "");
     char line[64];
     while (fgets(line, sizeof line, stdin) != NULL && strncmp(line, "go ", 3) == 0) {
         int steps = atoi(line + 3);
         double start = check_seconds();
         for (int i = 0; i < steps; i++) {
-            step(&j);
+            step(&j, captured);
         }
         check_wait(device);
         printf("%.6f\n", (check_seconds() - start) / steps); /* seconds a step */
     }
+    td_captured_free(captured);
     close_job(&j);
     return true;
 }

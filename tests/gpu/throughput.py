@@ -95,23 +95,24 @@ def main():
     args = parser.parse_args()
     *job, steps = args.job
     batch, steps = int(job[-1]), int(steps)
-    peers = [Peer("tandem", [args.check, "--device", args.device, "serve", args.precision, *job])]
+    peers = [Peer(name, [args.check, "--device", args.device, part, args.precision, *job])
+             for name, part in (("captured", "serve-graph"), ("eager", "serve"))]
     if args.torch:
         try:
             peers.append(Peer("PyTorch", [args.torch, __file__, "--serve", *job]))
         except (RuntimeError, OSError) as error:
             print("no comparison:", error, flush=True)
-    for peer in peers:  # warming up: plans, memory, clocks
-        peer.go(max(3, steps // 2))
+    for peer in peers:  # warming up: plans, memory, clocks, the recording
+        peer.go(max(5, steps // 2))
     for i in range(ROUNDS):
         for peer in peers if i % 2 == 0 else peers[::-1]:
             peer.times.append(peer.go(steps))
         print("  ".join("%s %.3f ms" % (p.name, p.times[-1] * 1e3) for p in peers), flush=True)
     medians = [statistics.median(p.times) for p in peers]
-    text = "tandem %.3f ms, %.0f images/s" % (medians[0] * 1e3, batch / medians[0])
-    if len(peers) > 1:
-        ratios = [b / a for a, b in zip(peers[0].times, peers[1].times)]
-        text += "; PyTorch %.3f ms: %.2f times as fast" % (medians[1] * 1e3, statistics.median(ratios))
+    text = "tandem, captured %.3f ms, %.0f images/s" % (medians[0] * 1e3, batch / medians[0])
+    for peer, median in list(zip(peers, medians))[1:]:
+        ratios = [b / a for a, b in zip(peers[0].times, peer.times)]
+        text += "; %s %.3f ms: %.2f times as fast" % (peer.name, median * 1e3, statistics.median(ratios))
     print(text, flush=True)
     for peer in peers:
         peer.end()

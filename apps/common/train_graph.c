@@ -1,0 +1,87 @@
+#include "apps/common/train_graph.h"
+
+#include "apps/common/ranks.h"
+
+#include <inttypes.h>
+
+/* Why steps must be as ever, NULL if they need not. What else the step does is found when it is
+ * rehearsed. */
+static const char *obstacle(const train_run *r)
+{
+    return td_dist_is_initialized() ? "with processes that exchange gradients they are not captured"
+           : train_group_size(r) > 1
+               ? "steps that add up the gradients of several batches are not captured"
+           : r->recipe.top_k > 0 ? "the second accuracy is counted by the host"
+           : r->scaler != NULL   ? "--precision fp16 decides after each step what comes next"
+                                 : NULL;
+}
+
+td_status train_graph_begin(train_run *r, td_captured_step step)
+{
+    if (!r->args.graph) {
+        return TD_OK;
+    }
+    const char *why = obstacle(r);
+    if (why != NULL) {
+        ranks_print("--graph: steps run as ever: %s\n", why);
+        return TD_OK;
+    }
+    if (r->args.device.type == TD_DEVICE_CPU) {
+        ranks_print("--graph: a CPU has no graphs: steps run as ever, and each is checked to take "
+                    "the memory of the one before\n");
+    } else {
+        ranks_print("--graph: after three steps as ever they are recorded, and replayed by %s\n",
+                    td_device_name(r->args.device));
+    }
+    r->graph.captured = td_captured_new(&(td_captured_options){ .device = r->args.device,
+                                                                .step = step,
+                                                                .user = r,
+                                                                .results = 2,
+                                                                .depth = TRAIN_GRAPH_DEPTH });
+    return r->graph.captured != NULL ? TD_OK : TD_E_NOMEM;
+}
+
+bool train_graph_is_on(const train_run *r)
+{
+    return r->graph.captured != NULL;
+}
+
+td_status train_graph_step(train_run *r, const td_batch *batch)
+{
+    r->graph.samples[r->graph.asked++ % TRAIN_GRAPH_DEPTH] = batch->size;
+    return td_captured_run(r->graph.captured, (td_tensor *[]){ batch->x, batch->y }, 2);
+}
+
+int64_t train_graph_waiting(const train_run *r)
+{
+    return td_captured_waiting(r->graph.captured);
+}
+
+bool train_graph_is_full(const train_run *r)
+{
+    return td_captured_full(r->graph.captured);
+}
+
+td_status train_graph_take(train_run *r, double *loss, int64_t *correct, int64_t *samples)
+{
+    double results[2];
+    TD_TRY(td_captured_next(r->graph.captured, results));
+    *loss = results[0];
+    *correct = (int64_t)results[1];
+    *samples = r->graph.samples[r->graph.taken++ % TRAIN_GRAPH_DEPTH];
+    return TD_OK;
+}
+
+void train_graph_end(train_run *r)
+{
+    if (!train_graph_is_on(r)) {
+        return;
+    }
+    td_captured_figures figures = td_captured_now(r->graph.captured);
+    ranks_print("graph: %" PRId64 " steps as ever, %" PRId64 " recorded, %" PRId64
+                " replayed%s%s\n",
+                figures.rehearsed, figures.recorded, figures.replayed,
+                figures.why[0] != '\0' ? "; " : "", figures.why);
+    td_captured_free(r->graph.captured);
+    r->graph.captured = NULL;
+}

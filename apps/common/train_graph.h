@@ -1,0 +1,24 @@
+/* --graph: training steps that the GPU replays by itself (tensor/captured.h). */
+#ifndef APPS_COMMON_TRAIN_GRAPH_H
+#define APPS_COMMON_TRAIN_GRAPH_H
+
+#include "apps/common/train.h"
+
+/* Says what --graph does in this run, and prepares it; step is given the batch's x and y, has two
+ * results, loss and right answers, and is called with r. */
+td_status train_graph_begin(train_run *r, td_captured_step step);
+bool train_graph_is_on(const train_run *r);
+
+td_status train_graph_step(train_run *r, const td_batch *batch);
+
+/* Steps that have been asked for, and whose results have not been taken. */
+int64_t train_graph_waiting(const train_run *r);
+/* Whether a result must be taken before the next step. */
+bool train_graph_is_full(const train_run *r);
+/* The oldest step's; waits for it. */
+td_status train_graph_take(train_run *r, double *loss, int64_t *correct, int64_t *samples);
+
+/* Says how many steps were replayed, and ends it. */
+void train_graph_end(train_run *r);
+
+#endif

@@ -1,0 +1,374 @@
+#include "tensor/captured.h"
+
+#include "tensor/backend.h"
+#include "tensor/capture_state.h"
+#include "tensor/captured_results.h"
+#include "tensor/step.h"
+#include "tensor/storage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    LEAST_REHEARSALS = 3, /* one that grows memory, and two to be compared */
+    MOST_REHEARSALS = 12, /* of a step that is never the same twice */
+    USUAL_DEPTH = 8,
+    NUMBERS = TD_CAPTURED_RESULTS + 2 * TD_CAPTURE_CHECKS, /* results, then the faults */
+};
+
+/* The step for inputs of one kind. */
+typedef struct form {
+    int count;
+    td_shape shape[TD_CAPTURED_INPUTS];
+    td_dtype dtype[TD_CAPTURED_INPUTS];
+    td_tensor *inputs[TD_CAPTURED_INPUTS]; /* of the graph; made before it is recorded */
+    td_capture capture;                    /* of the latest rehearsal, or of the recording */
+    td_trace before;                       /* of the rehearsal before */
+    int rehearsed;
+    bool same;     /* the last two rehearsals took the same memory */
+    bool given_up; /* it is done as ever, for good */
+    void *graph;   /* NULL: not recorded */
+} form;
+
+struct td_captured {
+    td_captured_options options;
+    const td_graphs *graphs; /* NULL: nothing can be recorded */
+    td_results results;
+    form forms[TD_CAPTURED_SHAPES];
+    int form_count;
+    td_captured_figures figures;
+    char why[640];
+};
+
+/* ---- beginning and end ---- */
+
+static void free_form(td_captured *c, form *f)
+{
+    td_device device = c->options.device;
+    if (f->graph != NULL) {
+        c->graphs->free(device, f->graph);
+        td_capture_count_graph(-1);
+    }
+    for (int i = 0; i < f->count; i++) {
+        td_free(f->inputs[i]);
+    }
+    td_capture_close(&f->capture);
+    free(f->before.blocks);
+    *f = (form){ .count = 0 };
+}
+
+static void free_forms(td_captured *c)
+{
+    for (int i = 0; i < c->form_count; i++) {
+        free_form(c, &c->forms[i]);
+    }
+    c->form_count = 0;
+}
+
+static int or_usual(int wanted, int usual)
+{
+    return wanted > 0 ? wanted : usual;
+}
+
+td_captured *td_captured_new(const td_captured_options *options)
+{
+    TD_REQUIRE(options->step != NULL && options->results >= 0 &&
+                   options->results <= TD_CAPTURED_RESULTS && options->depth >= 0 &&
+                   options->depth <= TD_RESULTS_MOST_DEPTH,
+               TD_HERE, "td_captured_new: a step is needed, of up to %d results, %d deep",
+               TD_CAPTURED_RESULTS, TD_RESULTS_MOST_DEPTH);
+    td_captured *c = calloc(1, sizeof *c);
+    if (c == NULL) {
+        td_fail(TD_E_NOMEM, "no memory for a captured step");
+        return NULL;
+    }
+    const td_backend *backend = td_backend_of(options->device);
+    c->options = *options;
+    c->options.depth = or_usual(options->depth, USUAL_DEPTH);
+    c->options.rehearsals =
+        options->rehearsals > LEAST_REHEARSALS ? options->rehearsals : LEAST_REHEARSALS;
+    c->graphs = backend != NULL ? backend->graphs : NULL;
+    c->figures.why = c->why;
+    if (td_results_open(&c->results, options->device, NUMBERS, c->options.depth) != TD_OK) {
+        free(c);
+        return NULL;
+    }
+    return c;
+}
+
+void td_captured_forget(td_captured *c)
+{
+    /* Results name their forms, and graphs may still run. */
+    TD_REQUIRE(c->results.waiting == 0, TD_HERE,
+               "td_captured_forget: results of %d steps have not been read", c->results.waiting);
+    free_forms(c);
+    c->why[0] = '\0';
+}
+
+void td_captured_free(td_captured *c)
+{
+    if (c == NULL) {
+        return;
+    }
+    td_results_close(&c->results);
+    free_forms(c);
+    free(c);
+}
+
+/* ---- forms ---- */
+
+static bool is_of(const form *f, td_tensor *const *inputs, int count)
+{
+    bool fits = f->count == count;
+    for (int i = 0; fits && i < count; i++) {
+        td_shape shape = td_shape_of(inputs[i]);
+        fits = f->dtype[i] == inputs[i]->dtype && f->shape[i].ndim == shape.ndim &&
+               memcmp(f->shape[i].dim, shape.dim, (size_t)shape.ndim * sizeof *shape.dim) == 0;
+    }
+    return fits;
+}
+
+/* The form of these inputs, perhaps a new one; NULL: there are too many. */
+static td_status form_of(td_captured *c, td_tensor *const *inputs, int count, form **found)
+{
+    *found = NULL;
+    for (int i = 0; i < c->form_count; i++) {
+        if (is_of(&c->forms[i], inputs, count)) {
+            *found = &c->forms[i];
+            return TD_OK;
+        }
+    }
+    if (c->form_count == TD_CAPTURED_SHAPES) {
+        return TD_OK;
+    }
+    form *f = &c->forms[c->form_count];
+    *f = (form){ .count = count };
+    double *values = td_ptr(c->results.values);
+    TD_TRY(td_capture_open(&f->capture, c->options.device, values + TD_CAPTURED_RESULTS));
+    for (int i = 0; i < count; i++) {
+        f->shape[i] = td_shape_of(inputs[i]);
+        f->dtype[i] = inputs[i]->dtype;
+    }
+    c->form_count++;
+    *found = f;
+    return TD_OK;
+}
+
+static const char *shape_text(const form *f)
+{
+    return f->count > 0 ? td_describe_shape(f->shape[0]) : "";
+}
+
+static void explain(td_captured *c, const form *f, const char *reason)
+{
+    snprintf(c->why, sizeof c->why, "a step with input%s: %s", shape_text(f), reason);
+}
+
+/* ---- a step ---- */
+
+/* Calls the step, and puts its results where they are fetched from. */
+static td_status call(td_captured *c, td_tensor *const *inputs)
+{
+    td_tensor *results[TD_CAPTURED_RESULTS] = { NULL };
+    TD_TRY(c->options.step(c->options.user, inputs, results));
+    for (int i = 0; i < c->options.results; i++) {
+        td_tensor *from = results[i], to = *c->results.values;
+        td_check_alive(from, TD_HERE);
+        TD_REQUIRE(td_numel(from) == 1 && td_same_device(td_device_of(from), c->options.device),
+                   TD_HERE, "captured step: result %d is %s, and must be one number on %s", i,
+                   td_describe(from), td_device_name(c->options.device));
+        to.ndim = from->ndim;
+        to.offset += i;
+        for (int d = 0; d < from->ndim; d++) {
+            to.shape[d] = to.stride[d] = 1;
+        }
+        td_kernels_of(c->options.device)->copy(&to, from);
+    }
+    return TD_OK;
+}
+
+static td_status call_in_step(td_captured *c, td_tensor *const *inputs)
+{
+    td_step_begin();
+    td_status status = call(c, inputs);
+    td_step_end();
+    return status;
+}
+
+/* Compares a rehearsal with the one before, and keeps it for the next comparison. */
+static void judge(td_captured *c, form *f)
+{
+    char text[512], reason[600];
+    bool first = f->rehearsed++ == 0;
+    bool differs = !first && td_trace_differs(&f->capture.trace, &f->before, text, sizeof text);
+    f->same = !first && !differs;
+    td_trace kept = f->before;
+    f->before = f->capture.trace;
+    f->capture.trace = kept;
+    if (f->rehearsed < c->options.rehearsals) {
+        return;
+    }
+    if (f->capture.note[0] != '\0') {
+        explain(c, f, f->capture.note);
+        f->given_up = c->graphs != NULL;
+    } else if (differs) {
+        snprintf(reason, sizeof reason, "%s", text);
+        explain(c, f, reason);
+        f->given_up = c->graphs != NULL && f->rehearsed >= MOST_REHEARSALS;
+    }
+}
+
+static td_status rehearse(td_captured *c, form *f, td_tensor *const *inputs)
+{
+    if (f == NULL || f->given_up) {
+        return call_in_step(c, inputs);
+    }
+    td_capture_begin(&f->capture, TD_CAPTURE_REHEARSAL);
+    td_status status = call_in_step(c, inputs);
+    td_capture_end(&f->capture);
+    if (status == TD_OK) {
+        judge(c, f);
+    }
+    return status;
+}
+
+/* ---- recording and replaying ---- */
+
+static td_status take_inputs(form *f, td_tensor *const *inputs)
+{
+    for (int i = 0; i < f->count; i++) {
+        if (f->inputs[i] == NULL) {
+            f->inputs[i] = td_clone(inputs[i]);
+            if (f->inputs[i] == NULL) {
+                return TD_E_NOMEM;
+            }
+        } else {
+            td_copy_(f->inputs[i], inputs[i]);
+        }
+    }
+    return TD_OK;
+}
+
+static td_status launch(td_captured *c, form *f)
+{
+    td_capture_send(&f->capture);
+    return c->graphs->launch(c->options.device, f->graph);
+}
+
+/* Between begin and end of the recording no call may fail to come to the end. */
+static td_status record_graph(td_captured *c, form *f)
+{
+    td_device device = c->options.device;
+    td_capture_begin(&f->capture, TD_CAPTURE_RECORDING);
+    td_step_begin();
+    td_status status = c->graphs->begin(device);
+    if (status == TD_OK) {
+        status = call(c, f->inputs);
+        td_status ended = c->graphs->end(device, &f->graph);
+        status = status != TD_OK ? status : ended;
+    }
+    td_step_end();
+    td_capture_end(&f->capture);
+    if (f->graph != NULL) {
+        td_capture_count_graph(1);
+    }
+    return status != TD_OK
+               ? td_fail_context(status, "recording the training step as a graph (without --graph "
+                                         "it runs as ever)")
+               : TD_OK;
+}
+
+/* What is recorded is right, and is done once, even if its memory turns out not to be what the next
+ * step would take: then it is not kept. */
+static td_status record(td_captured *c, form *f, td_tensor *const *inputs)
+{
+    char text[512];
+    TD_TRY(take_inputs(f, inputs));
+    TD_TRY(record_graph(c, f));
+    TD_TRY(launch(c, f));
+    c->figures.recorded++;
+    if (td_trace_differs(&f->capture.trace, &f->before, text, sizeof text) ||
+        f->capture.note[0] != '\0') {
+        explain(c, f, f->capture.note[0] != '\0' ? f->capture.note : text);
+        td_capture_count_graph(-1);
+        c->graphs->free(c->options.device, f->graph);
+        f->graph = NULL;
+        f->given_up = true;
+    }
+    return TD_OK;
+}
+
+static td_status replay(td_captured *c, form *f, td_tensor *const *inputs)
+{
+    TD_TRY(take_inputs(f, inputs));
+    td_capture_fill_again(&f->capture);
+    c->figures.replayed++;
+    return launch(c, f);
+}
+
+td_status td_captured_run(td_captured *c, td_tensor *const *inputs, int count)
+{
+    form *f;
+    TD_REQUIRE(count >= 0 && count <= TD_CAPTURED_INPUTS, TD_HERE,
+               "td_captured_run: %d inputs; there is room for %d", count, TD_CAPTURED_INPUTS);
+    TD_REQUIRE(!td_captured_full(c), TD_HERE,
+               "td_captured_run: the results of %d steps are waiting; read some with "
+               "td_captured_next",
+               c->results.waiting);
+    TD_TRY(form_of(c, inputs, count, &f));
+    if (f != NULL && f->graph != NULL) {
+        TD_TRY(replay(c, f, inputs));
+    } else if (f != NULL && c->graphs != NULL && f->same && !f->given_up &&
+               f->rehearsed >= c->options.rehearsals) {
+        TD_TRY(record(c, f, inputs));
+    } else {
+        c->figures.rehearsed++;
+        TD_TRY(rehearse(c, f, inputs));
+    }
+    return td_results_post(&c->results, f);
+}
+
+/* ---- results ---- */
+
+static void check_faults(const form *f, const double *faults)
+{
+    for (int i = 0; i < f->capture.check_count; i++) {
+        const td_capture_check *check = &f->capture.checks[i];
+        TD_REQUIRE(faults[2 * i] == 0, check->at,
+                   "%s: %s %lld, number %lld of its tensor, is out of range: it must be 0 to %lld "
+                   "(found by the device in a captured step, and told when its results were read)",
+                   check->op, check->what, (long long)faults[2 * i + 1],
+                   (long long)faults[2 * i] - 1, (long long)check->limit - 1);
+    }
+}
+
+td_status td_captured_next(td_captured *c, double *results)
+{
+    const double *numbers;
+    const void *f;
+    TD_REQUIRE(c->results.waiting > 0, TD_HERE, "td_captured_next: no step's results are waiting");
+    TD_TRY(td_results_next(&c->results, &numbers, &f));
+    for (int i = 0; i < c->options.results; i++) {
+        results[i] = numbers[i];
+    }
+    if (f != NULL) {
+        check_faults(f, numbers + TD_CAPTURED_RESULTS);
+    }
+    return TD_OK;
+}
+
+int td_captured_waiting(const td_captured *c)
+{
+    return c->results.waiting;
+}
+
+bool td_captured_full(const td_captured *c)
+{
+    return c->results.waiting == c->options.depth;
+}
+
+td_captured_figures td_captured_now(const td_captured *c)
+{
+    return c->figures;
+}

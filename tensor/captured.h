@@ -1,0 +1,68 @@
+/* A training step that is done by the device alone: recorded once, then replayed as a whole.
+ *
+ * The host needs longer to ask for the kernels of a small net's step than a GPU to run them. So a
+ * step is done a few times as ever (rehearsed) and watched: it must take the same step memory each
+ * time, and the host may read nothing of it. Then it is recorded as a CUDA graph, and from there on
+ * each step is one call: the numbers that change (learning rates, counts of draws) are sent, the
+ * graph is launched. A batch of another shape is rehearsed, and recorded, for itself. Where there
+ * is nothing to record (a CPU), the rules are checked all the same.
+ *
+ * What the step gives, its loss say, comes later: results are read in the order of the steps, and
+ * only reading waits. Used by one thread, on which the steps run. */
+#ifndef TD_TENSOR_CAPTURED_H
+#define TD_TENSOR_CAPTURED_H
+
+#include "tensor/tensor.h"
+
+enum {
+    TD_CAPTURED_INPUTS = 4,
+    TD_CAPTURED_RESULTS = 8,
+    TD_CAPTURED_SHAPES = 4, /* of inputs; steps of further ones are done as ever */
+};
+
+typedef struct td_captured td_captured;
+
+/* The step, without td_step_begin and td_step_end. inputs are those of td_captured_run, or copies
+ * of them. results: of options.results, scalars of this step, to be set. Its decisions may depend
+ * on the inputs' shapes alone. */
+typedef td_status (*td_captured_step)(void *user, td_tensor *const *inputs, td_tensor **results);
+
+typedef struct td_captured_options {
+    td_device device;
+    td_captured_step step;
+    void *user;
+    int results;
+    int rehearsals; /* of each shape; 0: 3, which is also the least */
+    int depth;      /* so many steps' results may be waiting; 0: 8 */
+} td_captured_options;
+
+/* NULL with td_last_error(). What the step uses (model, optimizer) must live until it is freed. */
+td_captured *td_captured_new(const td_captured_options *options);
+void td_captured_free(td_captured *captured); /* NULL is fine */
+
+/* One step; as many results are waiting afterwards as before and one more. inputs lie on the
+ * device, and may be written again when it returns. TD_E_DEVICE: recording failed, and the step has
+ * not been done; or what the step itself has returned. */
+td_status td_captured_run(td_captured *captured, td_tensor *const *inputs, int count);
+
+/* Steps whose results have not been read; when there are `depth`, the next step needs a reading
+ * first. */
+int td_captured_waiting(const td_captured *captured);
+bool td_captured_full(const td_captured *captured);
+
+/* The results of the oldest such step; waits for it. What the device has found wrong in it (a label
+ * that is out of range) is a programming mistake told here. */
+td_status td_captured_next(td_captured *captured, double *results);
+
+/* Recordings are thrown away, and steps are rehearsed again: call it when the step itself changes
+ * (other parameters are trained, other options). */
+void td_captured_forget(td_captured *captured);
+
+typedef struct td_captured_figures {
+    int64_t rehearsed, recorded,
+        replayed;    /* steps; "rehearsed" includes all that were done as ever */
+    const char *why; /* "" or what has kept a step from being captured, the latest */
+} td_captured_figures;
+td_captured_figures td_captured_now(const td_captured *captured);
+
+#endif

@@ -1,0 +1,97 @@
+/* The compute stream's work as a CUDA graph. */
+#include "tensor/cuda/cuda.h"
+#include "tensor/cuda/launch_index.h"
+#include "tensor/staged.h"
+
+static td_status status_of(cudaError_t error, const char *what)
+{
+    return td_cuda_tried(error) ? TD_OK
+                                : td_fail(TD_E_DEVICE, "CUDA: %s: %s (%s)", what,
+                                          cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+/* Thread-local: what other threads ask of CUDA meanwhile does not end the recording. */
+static td_status begin(td_device device)
+{
+    return status_of(
+        cudaStreamBeginCapture(td_cuda_of(device)->stream, cudaStreamCaptureModeThreadLocal),
+        "beginning to record a graph");
+}
+
+static td_status end(td_device device, void **graph)
+{
+    cudaGraph_t recorded = NULL;
+    cudaGraphExec_t made = NULL;
+    TD_TRY(status_of(cudaStreamEndCapture(td_cuda_of(device)->stream, &recorded),
+                     "recording a graph"));
+    td_status status = status_of(cudaGraphInstantiate(&made, recorded, 0), "making a graph");
+    (void)td_cuda_tried(cudaGraphDestroy(recorded));
+    *graph = made;
+    return status;
+}
+
+static td_status launch(td_device device, void *graph)
+{
+    return status_of(cudaGraphLaunch(graph, td_cuda_of(device)->stream), "launching a graph");
+}
+
+static void free_graph(td_device device, void *graph)
+{
+    td_cuda_wait(td_cuda_of(device), "ending a graph");
+    (void)td_cuda_tried(cudaGraphExecDestroy(graph));
+}
+
+static void *host_take(td_device device, size_t bytes)
+{
+    void *memory = NULL;
+    (void)td_cuda_of(device);
+    return td_cuda_tried(cudaMallocHost(&memory, bytes)) ? memory : NULL;
+}
+
+static void host_give(td_device device, void *memory)
+{
+    (void)td_cuda_of(device);
+    td_cuda_must(cudaFreeHost(memory), "giving pinned memory back");
+}
+
+static void fetch(td_device device, void *host, const void *memory, size_t bytes)
+{
+    td_cuda_must(
+        cudaMemcpyAsync(host, memory, bytes, cudaMemcpyDeviceToHost, td_cuda_of(device)->stream),
+        "copying from the GPU");
+}
+
+static td_status wait_event(td_device device, void *event)
+{
+    (void)td_cuda_of(device);
+    return status_of(cudaEventSynchronize(event), "waiting for a step");
+}
+
+static void note_outside(const td_tensor *index, int64_t limit, double *fault)
+{
+    int64_t count = td_numel(index);
+    if (count == 0) {
+        return;
+    }
+    td_device device = td_device_of(index);
+    td_staged sindex;
+    const int64_t *values = td_stage_in(&sindex, index, TD_ROW_MAJOR);
+    int64_t *first = td_scratch(device, TD_CUDA_RANGE_BLOCKS * sizeof *first);
+    td_cuda_launch_find_outside(first, values, count, limit, td_cuda_stream(index));
+    td_cuda_launch_keep_outside(fault, first, values, count, td_cuda_stream(index));
+    td_cuda_launched("note_outside");
+    td_scratch_free(device, first);
+    td_stage_end(&sindex);
+}
+
+const td_graphs td_cuda_graphs = {
+    .begin = begin,
+    .end = end,
+    .launch = launch,
+    .free = free_graph,
+    .host_take = host_take,
+    .host_give = host_give,
+    .fetch = fetch,
+    .wait_event = wait_event,
+    .note_outside = note_outside,
+};

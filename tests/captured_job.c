@@ -1,0 +1,192 @@
+#include "tests/captured_job.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SIDE = 4, FEATURES = 9, HIDDEN = 8 };
+
+static const int64_t batches[2] = { CAPTURED_JOB_BATCH, CAPTURED_JOB_TAIL };
+
+static td_module *new_net(bool pictures)
+{
+    return pictures
+               ? td_nn_sequential(
+                     td_nn_conv2d(
+                         3, 4, &(td_nn_conv2d_options){ .kernel = { 3, 3 }, .padding = { 1, 1 } }),
+                     td_nn_batch_norm2d(4), td_nn_relu(), td_nn_max_pool2d(2, 2, 0),
+                     td_nn_flatten(), td_nn_linear(4 * SIDE * SIDE / 4, CAPTURED_JOB_CLASSES))
+               : td_nn_sequential(td_nn_linear(FEATURES, HIDDEN), td_nn_gelu(), td_nn_dropout(0.25),
+                                  td_nn_linear(HIDDEN, HIDDEN), td_nn_dropout(0.5),
+                                  td_nn_linear(HIDDEN, CAPTURED_JOB_CLASSES));
+}
+
+static td_optim *new_optim(captured_optim kind, td_params *params)
+{
+    switch (kind) {
+    case CAPTURED_SGD:
+        return td_sgd(params, &(td_sgd_options){ .lr = 0.05, .momentum = 0.9, .nesterov = true });
+    case CAPTURED_ADAM:
+        return td_adam(params, NULL);
+    case CAPTURED_MUON:
+        break;
+    }
+    return td_muon(params, &(td_muon_options){ .lr = 0.1, .momentum = 0.6, .rounds = 2 });
+}
+
+static td_shape shape_of(const captured_job *job, int tail)
+{
+    return job->kind.pictures ? TD_SHAPE(batches[tail], 3, SIDE, SIDE)
+                              : TD_SHAPE(batches[tail], FEATURES);
+}
+
+void captured_job_open(captured_job *job, captured_kind kind)
+{
+    *job = (captured_job){ .kind = kind, .more_at = -1 };
+    td_manual_seed(0);
+    job->net = new_net(kind.pictures);
+    assert_non_null(job->net);
+    assert_int_equal(td_module_to(job->net, kind.device, TD_F32), TD_OK);
+    job->optim = new_optim(kind.optim, td_parameters(job->net));
+    assert_non_null(job->optim);
+    if (kind.ema) {
+        job->ema = td_ema_new(job->net, &(td_ema_options){ .decay = 0.9, .warmup = true });
+        assert_non_null(job->ema);
+    }
+    for (int tail = 0; tail < 2; tail++) {
+        td_layout layout = kind.pictures ? TD_IMAGE : TD_ROW_MAJOR;
+        job->x[tail] = td_new_layout(shape_of(job, tail), TD_F32, layout, kind.device);
+        job->y[tail] = td_new(TD_SHAPE(batches[tail]), TD_I64, kind.device);
+        assert_non_null(job->x[tail]);
+        assert_non_null(job->y[tail]);
+    }
+}
+
+void captured_job_close(captured_job *job)
+{
+    td_ema_free(job->ema);
+    td_optim_free(job->optim);
+    td_module_free(job->net);
+    for (int tail = 0; tail < 2; tail++) {
+        td_free(job->x[tail]);
+        td_free(job->y[tail]);
+    }
+}
+
+/* The batch and the learning rate of the step that comes. */
+static void prepare(captured_job *job, int tail)
+{
+    float x[CAPTURED_JOB_BATCH * 3 * SIDE * SIDE];
+    int64_t y[CAPTURED_JOB_BATCH], n = td_numel(job->x[tail]);
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t words[4];
+        td_philox((td_philox_key){ 77, 1 }, (uint64_t)job->steps, (uint64_t)i, words);
+        x[i] = (float)words[0] * 0x1p-31f - 1.0f;
+    }
+    for (int64_t i = 0; i < batches[tail]; i++) {
+        y[i] = (i + job->steps) % CAPTURED_JOB_CLASSES;
+    }
+    if (job->bad_label != 0) {
+        y[2] = job->bad_label;
+    }
+    td_write(job->x[tail], x, TD_F32);
+    td_write(job->y[tail], y, TD_I64);
+    td_schedule schedule = { .kind = TD_SCHEDULE_COSINE,
+                             .base_lr = job->kind.optim == CAPTURED_ADAM ? 0.01 : 0.05,
+                             .total = 40,
+                             .warmup = 4,
+                             .warmup_factor = 0.1 };
+    td_optim_set_lr(job->optim, td_schedule_lr(&schedule, (double)job->steps));
+    job->steps++;
+}
+
+td_status captured_job_run(void *user, td_tensor *const *inputs, td_tensor **results)
+{
+    captured_job *job = user;
+    td_tensor *logits = td_forward(job->net, inputs[0]);
+    td_tensor *loss = td_cross_entropy_smooth(logits, inputs[1], 0.1);
+    results[0] = loss;
+    results[1] = td_count_equal(td_argmax(logits, 1, false), inputs[1]);
+    if (job->reads) {
+        (void)td_item(loss);
+    }
+    if (job->steps - 1 == job->more_at) {
+        (void)td_step_new(TD_SHAPE(job->more), TD_F32, TD_ROW_MAJOR, job->kind.device, TD_HERE);
+    }
+    td_zero_grad(job->optim);
+    td_backward(loss);
+    td_optim_step(job->optim);
+    if (job->ema != NULL) {
+        td_ema_update(job->ema);
+    }
+    return TD_OK;
+}
+
+void captured_job_step(captured_job *job, bool tail, double values[2])
+{
+    td_tensor *inputs[] = { job->x[tail], job->y[tail] }, *results[2];
+    prepare(job, tail);
+    td_step_begin();
+    assert_int_equal(captured_job_run(job, inputs, results), TD_OK);
+    values[0] = td_item(results[0]);
+    values[1] = td_item(results[1]);
+    td_step_end();
+}
+
+td_captured *captured_job_capture(captured_job *job)
+{
+    td_captured *captured = td_captured_new(&(td_captured_options){ .device = job->kind.device,
+                                                                    .step = captured_job_run,
+                                                                    .user = job,
+                                                                    .results = 2,
+                                                                    .depth = 3 });
+    assert_non_null(captured);
+    return captured;
+}
+
+td_status captured_job_captured_step(captured_job *job, td_captured *captured, bool tail)
+{
+    prepare(job, tail);
+    return td_captured_run(captured, (td_tensor *[]){ job->x[tail], job->y[tail] }, 2);
+}
+
+/* FNV-1a over bytes. */
+static uint64_t hash_tensor(uint64_t hash, const td_tensor *t)
+{
+    size_t bytes = (size_t)td_numel(t) * sizeof(double);
+    unsigned char *values = malloc(bytes + 1);
+    assert_non_null(values);
+    td_read(t, values, TD_F64);
+    for (size_t i = 0; i < bytes; i++) {
+        hash = (hash ^ values[i]) * 0x100000001b3u;
+    }
+    free(values);
+    return hash;
+}
+
+static uint64_t hash_state(uint64_t hash, td_module *net)
+{
+    td_state_list list = td_module_state(net);
+    assert_true(list.count > 0);
+    for (int i = 0; i < list.count; i++) {
+        hash = hash_tensor(hash, list.items[i].tensor);
+    }
+    td_state_list_free(&list);
+    return hash;
+}
+
+uint64_t captured_job_hash(const captured_job *job)
+{
+    uint64_t hash = hash_state(0xcbf29ce484222325u, job->net);
+    if (job->ema != NULL) {
+        td_ema_swap(job->ema);
+        hash = hash_state(hash, job->net);
+        td_ema_swap(job->ema);
+    }
+    return hash;
+}

@@ -1,0 +1,51 @@
+/* For tests: a training job that is done step by step as ever, or as a captured step
+ * (tensor/captured.h), with batches, learning rates and, if wanted, masks that change from step to
+ * step. */
+#ifndef TD_TESTS_CAPTURED_JOB_H
+#define TD_TESTS_CAPTURED_JOB_H
+
+#include "nn/optim/ema.h"
+#include "tandem.h"
+
+enum { CAPTURED_JOB_BATCH = 6, CAPTURED_JOB_TAIL = 4, CAPTURED_JOB_CLASSES = 3 };
+
+typedef enum captured_optim { CAPTURED_SGD, CAPTURED_ADAM, CAPTURED_MUON } captured_optim;
+
+typedef struct captured_kind {
+    td_device device;
+    captured_optim optim;
+    bool pictures; /* a convolution with batch normalisation; otherwise layers with Dropout */
+    bool ema;
+} captured_kind;
+
+typedef struct captured_job {
+    captured_kind kind;
+    td_module *net;
+    td_optim *optim;
+    td_ema *ema;
+    td_tensor *x[2], *y[2]; /* a full batch, and a smaller one */
+    int64_t steps;          /* done */
+
+    /* What the step does beside training. */
+    bool reads;      /* its loss, on the host */
+    int64_t more_at; /* at this step it takes more memory, of so many floats; -1: never */
+    int64_t more;
+    int64_t bad_label; /* in the next batch; 0: none */
+} captured_job;
+
+void captured_job_open(captured_job *job, captured_kind kind);
+void captured_job_close(captured_job *job);
+
+/* A step as ever, on a full or a smaller batch. values: loss, right answers. */
+void captured_job_step(captured_job *job, bool tail, double values[2]);
+
+/* For td_captured_options.step; two results. */
+td_status captured_job_run(void *job, td_tensor *const *inputs, td_tensor **results);
+td_captured *captured_job_capture(captured_job *job);
+/* Prepares the next batch and learning rate, and has it run; its results are not read. */
+td_status captured_job_captured_step(captured_job *job, td_captured *captured, bool tail);
+
+/* A hash of the bits of all parameters, running statistics and averages. */
+uint64_t captured_job_hash(const captured_job *job);
+
+#endif

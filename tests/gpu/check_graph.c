@@ -1,0 +1,79 @@
+#include "tests/gpu/check.h"
+#include "tests/train_job.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static void open_on(train_job *job, td_device device, int64_t batch)
+{
+    train_job_open(job, batch, 32);
+    td_optim_free(job->optim);
+    td_tensor *x = td_clone_as(job->x, TD_F32, device), *y = td_clone_as(job->y, TD_I64, device);
+    if (x == NULL || y == NULL || td_module_to(job->net, device, TD_F32) != TD_OK) {
+        fprintf(stderr, "check: %s\n", td_last_error());
+        exit(1);
+    }
+    td_free(job->x);
+    td_free(job->y);
+    job->x = x;
+    job->y = y;
+    job->optim = td_sgd(
+        td_parameters(job->net),
+        &(td_sgd_options){ .lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true });
+}
+
+static td_status step(void *user, td_tensor *const *inputs, td_tensor **results)
+{
+    train_job *job = user;
+    results[0] = td_cross_entropy(td_forward(job->net, inputs[0]), inputs[1]);
+    td_zero_grad(job->optim);
+    td_backward(results[0]);
+    td_optim_step(job->optim);
+    return TD_OK;
+}
+
+td_captured *check_captured_job(td_device device, td_captured_step run, void *job)
+{
+    td_captured *captured = td_captured_new(
+        &(td_captured_options){ .device = device, .step = run, .user = job, .results = 1 });
+    if (captured == NULL) {
+        fprintf(stderr, "check: %s\n", td_last_error());
+        exit(1);
+    }
+    return captured;
+}
+
+bool check_graph(td_device device, td_precision precision, int64_t batch, int steps)
+{
+    train_job eager, job;
+    td_set_math((td_math){ .precision = precision });
+    open_on(&eager, device, batch);
+    open_on(&job, device, batch);
+    td_captured *captured = check_captured_job(device, step, &job);
+    bool good = true;
+    for (int i = 0; i < steps; i++) {
+        double rate = 1e-4 * (1 + i % 5), want, got;
+        td_optim_set_lr(eager.optim, rate);
+        td_optim_set_lr(job.optim, rate);
+        want = train_job_step(&eager);
+        if (td_captured_run(captured, (td_tensor *[]){ job.x, job.y }, 2) != TD_OK ||
+            td_captured_next(captured, &got) != TD_OK) {
+            printf("FAIL step %d: %s\n", i + 1, td_last_error());
+            return false;
+        }
+        if (want != got) {
+            printf("FAIL step %d: loss %.9g captured, %.9g eager\n", i + 1, got, want);
+            good = false;
+        }
+    }
+    td_captured_figures figures = td_captured_now(captured);
+    bool same = train_job_hash(&eager) == train_job_hash(&job), all = figures.replayed == steps - 4;
+    printf("%s %d steps, %" PRId64 " replayed%s%s: weights and gradients %s the eager step's\n",
+           good && same && all ? "ok" : "FAIL", steps, figures.replayed,
+           figures.why[0] != '\0' ? ", " : "", figures.why, same ? "are" : "are not");
+    td_captured_free(captured);
+    train_job_close(&eager);
+    train_job_close(&job);
+    return good && same && all;
+}

@@ -1,0 +1,187 @@
+/* What a captured step must keep to, checked on the CPU, where nothing is captured: equal memory in
+ * each step, nothing that the host reads; and results that come later. */
+#include "tests/captured_job.h"
+#include "tests/expect_fatal.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { STEPS = 12 };
+
+static void expect_why(const td_captured *captured, const char *part)
+{
+    const char *why = td_captured_now(captured).why;
+    if (strstr(why, part) == NULL) {
+        fail_msg("'%s' is not in '%s'", part, why);
+    }
+}
+
+/* Steps [from, to), each followed by its results. */
+static void run_steps(captured_job *job, td_captured *captured, int count)
+{
+    double values[2];
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(captured_job_captured_step(job, captured, false), TD_OK);
+        assert_int_equal(td_captured_next(captured, values), TD_OK);
+    }
+}
+
+static void test_same_bits_as_ever(void **state)
+{
+    (void)state;
+    const captured_kind kinds[] = { { .optim = CAPTURED_ADAM, .ema = true },
+                                    { .optim = CAPTURED_SGD, .pictures = true } };
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        captured_job plain, job;
+        captured_job_open(&plain, kinds[k]);
+        captured_job_open(&job, kinds[k]);
+        td_captured *captured = captured_job_capture(&job);
+        for (int i = 0; i < STEPS; i++) {
+            double here[2], there[2];
+            bool tail = i % 4 == 3;
+            captured_job_step(&plain, tail, here);
+            assert_int_equal(captured_job_captured_step(&job, captured, tail), TD_OK);
+            assert_int_equal(td_captured_next(captured, there), TD_OK);
+            assert_memory_equal(here, there, sizeof here);
+        }
+        assert_true(captured_job_hash(&plain) == captured_job_hash(&job));
+        td_captured_figures figures = td_captured_now(captured);
+        assert_int_equal(figures.rehearsed, STEPS);
+        assert_int_equal(figures.recorded + figures.replayed, 0);
+        assert_string_equal(figures.why, "");
+        td_captured_free(captured);
+        captured_job_close(&job);
+        captured_job_close(&plain);
+    }
+}
+
+static void test_other_memory_is_named(void **state)
+{
+    (void)state;
+    captured_job job;
+    captured_job_open(&job, (captured_kind){ .optim = CAPTURED_SGD, .pictures = true });
+    td_captured *captured = captured_job_capture(&job);
+    job.more_at = 6;
+    job.more = 5000;
+    run_steps(&job, captured, 6);
+    assert_string_equal(td_captured_now(captured).why, "");
+    run_steps(&job, captured, 1);
+    expect_why(captured, "a step with input[6,3,4,4]: block ");
+    expect_why(captured, " of its memory is 19.6 KiB at ");
+    td_captured_forget(captured);
+    assert_string_equal(td_captured_now(captured).why, "");
+    run_steps(&job, captured, 5);
+    assert_string_equal(td_captured_now(captured).why, "");
+    td_captured_free(captured);
+    captured_job_close(&job);
+}
+
+static td_status last_block(void *user, td_tensor *const *inputs, td_tensor **results)
+{
+    (void)inputs, (void)results;
+    int *steps = user;
+    int blocks = ++*steps == 4 ? 2 : 1;
+    td_context_push("lonely (Module)");
+    for (int i = 0; i < blocks; i++) {
+        (void)td_step_new(TD_SHAPE(100), TD_F32, TD_ROW_MAJOR, TD_CPU, TD_HERE);
+    }
+    td_context_pop();
+    return TD_OK;
+}
+
+static void test_missing_and_new_memory(void **state)
+{
+    (void)state;
+    int steps = 0;
+    td_captured *captured =
+        td_captured_new(&(td_captured_options){ .step = last_block, .user = &steps });
+    assert_non_null(captured);
+    for (int i = 1; i <= 5; i++) {
+        assert_int_equal(td_captured_run(captured, NULL, 0), TD_OK);
+        assert_int_equal(td_captured_next(captured, NULL), TD_OK);
+        if (i == 4) {
+            expect_why(captured, "it took 2 blocks of memory, and 1 the step before: ");
+            expect_why(captured, " in lonely (Module) is new");
+        } else if (i == 5) {
+            expect_why(captured, "it took 1 blocks of memory, and 2 the step before: ");
+            expect_why(captured, " in lonely (Module) is missing");
+        } else {
+            assert_string_equal(td_captured_now(captured).why, "");
+        }
+    }
+    td_captured_free(captured);
+}
+
+static void test_what_the_host_does_is_named(void **state)
+{
+    (void)state;
+    captured_job job;
+    captured_job_open(&job, (captured_kind){ .optim = CAPTURED_SGD });
+    td_captured *captured = captured_job_capture(&job);
+    job.reads = true;
+    run_steps(&job, captured, 2);
+    assert_string_equal(td_captured_now(captured).why, ""); /* a first step may do more */
+    run_steps(&job, captured, 1);
+    expect_why(captured, "a step with input[6,9]: td_item reads a value");
+    td_captured_free(captured);
+    captured_job_close(&job);
+}
+
+static void test_results_wait(void **state)
+{
+    (void)state;
+    captured_job plain, job;
+    captured_kind kind = { .optim = CAPTURED_SGD };
+    captured_job_open(&plain, kind);
+    captured_job_open(&job, kind);
+    td_captured *captured = captured_job_capture(&job);
+    double here[3][2], there[2];
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(td_captured_waiting(captured), i);
+        captured_job_step(&plain, i == 1, here[i]);
+        assert_int_equal(captured_job_captured_step(&job, captured, i == 1), TD_OK);
+    }
+    assert_true(td_captured_full(captured));
+    expect_fatal("the results of 3 steps are waiting",
+                 td_captured_run(captured, (td_tensor *[]){ job.x[0], job.y[0] }, 2));
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(td_captured_next(captured, there), TD_OK);
+        assert_memory_equal(here[i], there, sizeof there);
+    }
+    expect_fatal("no step's results are waiting", td_captured_next(captured, there));
+    td_captured_free(captured);
+    captured_job_close(&job);
+    captured_job_close(&plain);
+}
+
+static void test_count_equal(void **state)
+{
+    (void)state;
+    int64_t a[] = { 1, 2, 3, 4, 5, 6 }, b[] = { 1, 0, 3, 0, 5, 6 };
+    td_tensor *x = td_from(a, TD_SHAPE(2, 3), TD_I64, TD_CPU);
+    td_tensor *y = td_from(b, TD_SHAPE(2, 3), TD_I64, TD_CPU);
+    td_tensor *flat = td_from(b, TD_SHAPE(6), TD_I64, TD_CPU);
+    td_step_begin();
+    assert_true(td_item(td_count_equal(x, y)) == 4);
+    expect_fatal("of one shape", td_count_equal(x, flat));
+    td_step_abandon();
+    td_free(x);
+    td_free(y);
+    td_free(flat);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_bits_as_ever),
+        cmocka_unit_test(test_other_memory_is_named),
+        cmocka_unit_test(test_missing_and_new_memory),
+        cmocka_unit_test(test_what_the_host_does_is_named),
+        cmocka_unit_test(test_results_wait),
+        cmocka_unit_test(test_count_equal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

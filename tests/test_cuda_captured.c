@@ -1,0 +1,316 @@
+/* Captured steps on GPUs, real or emulated: what is recorded does not run, and runs when it is
+ * launched; training in captured steps is training as ever, to the bit; what cannot be captured is
+ * named, and done as ever. */
+#include "tensor/backend.h"
+#include "tensor/storage.h"
+#include "tests/captured_job.h"
+#include "tests/expect_fatal.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { STEPS = 24 };
+
+static bool have_gpu(void)
+{
+    td_device device;
+    return td_device_parse("cuda:0", &device) == TD_OK;
+}
+
+static const captured_kind sgd_kind = { .device = { .type = TD_DEVICE_CUDA },
+                                        .optim = CAPTURED_SGD };
+static const captured_kind pictures_kind = { .device = { .type = TD_DEVICE_CUDA },
+                                             .optim = CAPTURED_SGD,
+                                             .pictures = true };
+
+static void expect_why(const td_captured *captured, const char *part)
+{
+    const char *why = td_captured_now(captured).why;
+    if (strstr(why, part) == NULL) {
+        fail_msg("'%s' is not in '%s'", part, why);
+    }
+}
+
+/* ---- graphs ---- */
+
+static void test_recorded_work_runs_when_launched(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    const td_graphs *graphs = td_backend_of(TD_CUDA)->graphs;
+    td_tensor *x = td_zeros(TD_SHAPE(5), TD_F32, TD_CUDA);
+    void *graph;
+    assert_int_equal(graphs->begin(TD_CUDA), TD_OK);
+    td_fill_(x, 3.0);
+    td_kernels_of(TD_CUDA)->unary(TD_UNARY_ADD_SCALAR, x, x, 4.0);
+    assert_int_equal(graphs->end(TD_CUDA, &graph), TD_OK);
+    assert_true(td_get(x, (int64_t[]){ 4 }) == 0);
+    for (int i = 0; i < 2; i++) {
+        td_fill_(x, 9.0);
+        assert_int_equal(graphs->launch(TD_CUDA, graph), TD_OK);
+        assert_true(td_get(x, (int64_t[]){ 4 }) == 7);
+    }
+    graphs->free(TD_CUDA, graph);
+    td_free(x);
+}
+
+static void test_a_recording_leaves_the_host_alone(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    const td_backend *backend = td_backend_of(TD_CUDA);
+    void *graph = NULL;
+    assert_int_equal(backend->graphs->begin(TD_CUDA), TD_OK);
+    expect_fatal("capturing", backend->wait(TD_CUDA)); /* as CUDA words it */
+    assert_int_equal(backend->graphs->end(TD_CUDA, &graph), TD_E_DEVICE);
+    assert_null(graph);
+    backend->wait(TD_CUDA); /* all is as before */
+}
+
+/* ---- training ---- */
+
+/* The same steps as ever and captured, a smaller batch every so many; results are read late. */
+static td_captured_figures compare(captured_kind kind, int tail_every)
+{
+    captured_job plain, job;
+    captured_job_open(&plain, kind);
+    captured_job_open(&job, kind);
+    td_captured *captured = captured_job_capture(&job);
+    double here[STEPS][2], there[STEPS][2];
+    int read = 0;
+    for (int i = 0; i < STEPS; i++) {
+        bool tail = tail_every > 0 && i % tail_every == tail_every - 1;
+        captured_job_step(&plain, tail, here[i]);
+        assert_int_equal(captured_job_captured_step(&job, captured, tail), TD_OK);
+        if (td_captured_full(captured)) {
+            assert_int_equal(td_captured_next(captured, there[read++]), TD_OK);
+        }
+    }
+    while (td_captured_waiting(captured) > 0) {
+        assert_int_equal(td_captured_next(captured, there[read++]), TD_OK);
+    }
+    assert_int_equal(read, STEPS);
+    assert_memory_equal(here, there, sizeof here);
+    assert_true(here[STEPS - 1][0] != here[0][0]);
+    assert_true(captured_job_hash(&plain) == captured_job_hash(&job));
+    td_captured_figures figures = td_captured_now(captured);
+    assert_string_equal(figures.why, "");
+    assert_int_equal(figures.rehearsed + figures.recorded + figures.replayed, STEPS);
+    td_captured_free(captured);
+    captured_job_close(&job);
+    captured_job_close(&plain);
+    return figures;
+}
+
+static void test_captured_is_eager(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    const captured_kind kinds[] = {
+        { .device = TD_CUDA, .optim = CAPTURED_SGD, .pictures = true, .ema = true },
+        { .device = TD_CUDA, .optim = CAPTURED_SGD }, /* with Dropout, as all without pictures */
+        { .device = TD_CUDA, .optim = CAPTURED_ADAM, .ema = true },
+        { .device = TD_CUDA, .optim = CAPTURED_MUON, .pictures = true },
+    };
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        td_captured_figures figures = compare(kinds[k], 0);
+        assert_int_equal(figures.rehearsed, 3);
+        assert_int_equal(figures.recorded, 1);
+        assert_int_equal(figures.replayed, STEPS - 4);
+    }
+}
+
+/* A smaller last batch is done as ever until it has been seen often enough, and then has a graph of
+ * its own. */
+static void test_other_shapes(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    td_captured_figures figures = compare(sgd_kind, 10);
+    assert_int_equal(figures.rehearsed, 3 + 2);
+    assert_int_equal(figures.recorded, 1);
+    figures = compare(pictures_kind, 4);
+    assert_int_equal(figures.rehearsed, 3 + 3);
+    assert_int_equal(figures.recorded, 2);
+    assert_int_equal(figures.replayed, STEPS - 8);
+}
+
+/* ---- what cannot be captured ---- */
+
+typedef struct refusal {
+    captured_job plain, job;
+    td_captured *captured;
+} refusal;
+
+static void begin_refusal(refusal *r, captured_kind kind)
+{
+    captured_job_open(&r->plain, kind);
+    captured_job_open(&r->job, kind);
+    r->captured = captured_job_capture(&r->job);
+}
+
+static void refusal_steps(refusal *r, int count)
+{
+    for (int i = 0; i < count; i++) {
+        double here[2], there[2];
+        captured_job_step(&r->plain, false, here);
+        assert_int_equal(captured_job_captured_step(&r->job, r->captured, false), TD_OK);
+        assert_int_equal(td_captured_next(r->captured, there), TD_OK);
+        assert_memory_equal(here, there, sizeof here);
+    }
+}
+
+static void end_refusal(refusal *r)
+{
+    assert_true(captured_job_hash(&r->plain) == captured_job_hash(&r->job));
+    td_captured_free(r->captured);
+    captured_job_close(&r->job);
+    captured_job_close(&r->plain);
+}
+
+static void test_reading_keeps_a_step_from_being_captured(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    refusal r;
+    begin_refusal(&r, sgd_kind);
+    r.job.reads = true;
+    refusal_steps(&r, 6);
+    expect_why(r.captured, "td_item reads a value");
+    assert_int_equal(td_captured_now(r.captured).rehearsed, 6);
+    end_refusal(&r);
+}
+
+static td_status draw_by_value(void *user, td_tensor *const *inputs, td_tensor **results)
+{
+    (void)user;
+    results[0] = td_sum(td_dropout(inputs[0], 0.5, ((td_philox_key){ 1, 2 }), 3));
+    return TD_OK;
+}
+
+/* The recording would keep the counter for ever. */
+static void test_numbers_by_value_are_noticed(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    td_captured *captured = td_captured_new(
+        &(td_captured_options){ .device = TD_CUDA, .step = draw_by_value, .results = 1 });
+    td_tensor *x = td_full(TD_SHAPE(40), 1.0, TD_F32, TD_CUDA);
+    for (int i = 0; i < 5; i++) {
+        double sum;
+        assert_int_equal(td_captured_run(captured, &x, 1), TD_OK);
+        assert_int_equal(td_captured_next(captured, &sum), TD_OK);
+    }
+    expect_why(captured, "dropout with a counter of its caller's");
+    assert_int_equal(td_captured_now(captured).rehearsed, 5);
+    td_captured_free(captured);
+    td_free(x);
+}
+
+/* Memory that differs while it is rehearsed only puts the recording off; in the recorded step
+ * itself it is done, and not kept. */
+static void test_other_memory_is_noticed(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    refusal r;
+    begin_refusal(&r, sgd_kind);
+    r.job.more_at = 2;
+    r.job.more = 3000;
+    refusal_steps(&r, 3);
+    expect_why(r.captured, " of its memory is 11.8 KiB at ");
+    refusal_steps(&r, 4);
+    assert_int_equal(td_captured_now(r.captured).rehearsed, 5);
+    assert_int_equal(td_captured_now(r.captured).recorded, 1);
+    assert_int_equal(td_captured_now(r.captured).replayed, 1);
+    end_refusal(&r);
+
+    begin_refusal(&r, sgd_kind);
+    r.job.more_at = 3;
+    r.job.more = 3000;
+    refusal_steps(&r, 7);
+    expect_why(r.captured, " of its memory is 11.8 KiB at ");
+    assert_int_equal(td_captured_now(r.captured).recorded, 1);
+    assert_int_equal(td_captured_now(r.captured).replayed, 0);
+    end_refusal(&r);
+}
+
+static void test_a_wrong_label_is_told_later(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    for (int after = 0; after < 8; after += 7) { /* in a rehearsal, and in a replay */
+        refusal r;
+        double values[2];
+        begin_refusal(&r, sgd_kind);
+        refusal_steps(&r, after);
+        r.job.bad_label = 7;
+        assert_int_equal(captured_job_captured_step(&r.job, r.captured, false), TD_OK);
+        expect_fatal("cross_entropy: label 7, number 2 of its tensor, is out of range: it must be "
+                     "0 to 2",
+                     td_captured_next(r.captured, values));
+        td_captured_free(r.captured);
+        captured_job_close(&r.job);
+        captured_job_close(&r.plain);
+    }
+}
+
+static void test_what_graphs_rely_on(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    refusal r;
+    begin_refusal(&r, pictures_kind);
+    refusal_steps(&r, 6);
+    expect_fatal("td_captured_free them first", td_step_release_memory());
+    td_tensor *weight = td_params_get(td_parameters(r.job.net), 0)->tensor;
+    td_tensor *same = td_params_get(td_parameters(r.plain.net), 0)->tensor;
+    td_requires_grad(weight, false);
+    expect_fatal("other parameters are trained",
+                 captured_job_captured_step(&r.job, r.captured, false));
+    r.job.steps--;
+    td_captured_forget(r.captured);
+    td_step_release_memory();
+    td_requires_grad(same, false);
+    refusal_steps(&r, 6);
+    assert_int_equal(td_captured_now(r.captured).recorded, 2);
+    end_refusal(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_recorded_work_runs_when_launched),
+        cmocka_unit_test(test_a_recording_leaves_the_host_alone),
+        cmocka_unit_test(test_captured_is_eager),
+        cmocka_unit_test(test_other_shapes),
+        cmocka_unit_test(test_reading_keeps_a_step_from_being_captured),
+        cmocka_unit_test(test_numbers_by_value_are_noticed),
+        cmocka_unit_test(test_other_memory_is_noticed),
+        cmocka_unit_test(test_a_wrong_label_is_told_later),
+        cmocka_unit_test(test_what_graphs_rely_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
