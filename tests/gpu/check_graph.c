@@ -5,19 +5,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* The job of train_job.h on a device: the same seed gives the same weights. */
 static void open_on(train_job *job, td_device device, int64_t batch)
 {
-    train_job_open(job, batch, 32);
-    td_optim_free(job->optim);
-    td_tensor *x = td_clone_as(job->x, TD_F32, device), *y = td_clone_as(job->y, TD_I64, device);
-    if (x == NULL || y == NULL || td_module_to(job->net, device, TD_F32) != TD_OK) {
+    train_job here;
+    train_job_open(&here, batch, 32);
+    job->x = td_clone_as(here.x, TD_F32, device);
+    job->y = td_clone_as(here.y, TD_I64, device);
+    train_job_close(&here);
+    td_manual_seed(0);
+    job->net = td_resnet(18, 10, TD_STEM_IMAGENET);
+    if (job->x == NULL || job->y == NULL || job->net == NULL ||
+        td_module_to(job->net, device, TD_F32) != TD_OK) {
         fprintf(stderr, "check: %s\n", td_last_error());
         exit(1);
     }
-    td_free(job->x);
-    td_free(job->y);
-    job->x = x;
-    job->y = y;
     job->optim = td_sgd(
         td_parameters(job->net),
         &(td_sgd_options){ .lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true });
