@@ -112,7 +112,7 @@ if [ -z "$EMULATE" ]; then
     fi
     size=8192 batch=32 steps=20 graph="32 12"
 else
-    size=128 batch=32 steps=2 graph="1 5"
+    size=128 batch=32 steps=2 graph="2 5"
 fi
 export TANDEM_CACHE=$OUT/cache
 run() { # run NAME LIMIT ARGUMENTS OF check
