@@ -330,7 +330,7 @@ $(FUZZERS): build/fuzz/fuzz_%: build/fuzz/tests/fuzz_%.o build/fuzz/libcommon.a 
 	$(call say,LINK,$@)clang $(FUZZ_FLAGS) -fsanitize=fuzzer -o $@ $^ $(ALL_LIBS)
 -include $(wildcard $(FUZZ_LIB:.o=.d) $(COMMON:%.c=build/fuzz/%.d))
 fuzzers: $(FUZZERS)
-fuzz: fuzzers ## the parsers against invented input; FUZZ_SECONDS=60 in all (needs clang)
+fuzz: fuzzers ## the parsers against invented input; FUZZ_SECONDS=60 for pictures, settings (needs clang)
 	@scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZERS)
 
 clean: ## removes build/ and the apps' links

@@ -48,7 +48,9 @@ static td_status make_place(const td_ahead *a, const td_ring *ring, place *p)
         return TD_E_NOMEM;
     }
     TD_TRY(a->streams->event_new(a->device, &p->arrived));
-    return a->streams->event_new(a->device, &p->read);
+    TD_TRY(a->streams->event_new(a->device, &p->read));
+    /* Its memory may have been another tensor's, which work that is queued still uses. */
+    return a->streams->record(a->device, p->read, a->streams->compute(a->device));
 }
 
 td_ahead *td_ahead_new(const td_ring *ring, td_device device)

@@ -159,7 +159,8 @@ void td_ddp_on_error(td_module *ddp, void (*fn)(td_status status, const char *me
  * next call. A resumed run with as many ranks then equals one that was not stopped. To save: every
  * rank calls it at the same place between two steps (it is collective), and rank 0, which saves, is
  * given all ranks'. That takes memory there: the model's size for each rank. To load: every rank
- * calls it after td_ddp and loads, giving td_checkpoint_load the list. */
+ * calls it after td_ddp and loads at once, giving td_checkpoint_load the list: another load, or a
+ * backward, may move what it names. */
 td_status td_ddp_state_to_save(td_module *ddp, const td_named_tensor **tensors, int *count);
 td_status td_ddp_state_to_load(td_module *ddp, const td_named_tensor **tensors, int *count);
 

@@ -1,6 +1,7 @@
 #include "tensor/capture_state.h"
 
 #include "tensor/backend.h"
+#include "tensor/step.h"
 #include "tensor/storage.h"
 
 #include <stdio.h>
@@ -93,9 +94,13 @@ void *td_capture_numbers(size_t bytes, void (*fill)(void *user, void *numbers), 
     td_capture *c = running;
     size_t room = (bytes + UNIT - 1) / UNIT * UNIT;
     TD_REQUIRE(c != NULL, TD_NOWHERE, "numbers for a captured step, and none is under way");
-    TD_REQUIRE(room <= TD_CAPTURE_NUMBER_BYTES - c->numbers_used, TD_NOWHERE,
-               "a captured step has more numbers that change than there is room for (%s)",
-               td_describe_bytes(TD_CAPTURE_NUMBER_BYTES));
+    if (room > TD_CAPTURE_NUMBER_BYTES - c->numbers_used) {
+        td_capture_note("it has more numbers that change than there is room for (%s)",
+                        td_describe_bytes(TD_CAPTURE_NUMBER_BYTES));
+        void *own = td_step_bytes(bytes);
+        fill(user, own);
+        return own;
+    }
     if (c->fill_count == c->fill_capacity) {
         int capacity = c->fill_capacity > 0 ? 2 * c->fill_capacity : 64;
         td_capture_fill *fills = realloc(c->fills, (size_t)capacity * sizeof *fills);

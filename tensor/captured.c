@@ -37,6 +37,7 @@ struct td_captured {
     td_results results;
     form forms[TD_CAPTURED_SHAPES];
     int form_count;
+    const form *last; /* of the latest step; NULL: none, or of one that is not in forms */
     td_captured_figures figures;
     char why[640];
 };
@@ -64,6 +65,7 @@ static void free_forms(td_captured *c)
         free_form(c, &c->forms[i]);
     }
     c->form_count = 0;
+    c->last = NULL;
 }
 
 static int or_usual(int wanted, int usual)
@@ -270,7 +272,11 @@ static td_status record_graph(td_captured *c, form *f)
     }
     td_step_end();
     td_capture_end(&f->capture);
-    if (f->graph != NULL) {
+    if (f->graph != NULL && status != TD_OK) { /* a part of a step */
+        c->graphs->free(device, f->graph);
+        f->graph = NULL;
+        f->given_up = true;
+    } else if (f->graph != NULL) {
         td_capture_count_graph(1);
     }
     return status != TD_OK
@@ -307,6 +313,28 @@ static td_status replay(td_captured *c, form *f, td_tensor *const *inputs)
     return launch(c, f);
 }
 
+/* Whether b's batches differ from a's in more than their size. What is known about the gradients
+ * from the latest step (which parts of a filter met only padding) is then another step's. */
+static bool other_maps(const form *a, const form *b)
+{
+    bool other = a->count != b->count;
+    for (int i = 0; i < a->count && !other; i++) {
+        const td_shape *x = &a->shape[i], *y = &b->shape[i];
+        other = x->ndim != y->ndim;
+        for (int d = 1; d < x->ndim && !other; d++) {
+            other = x->dim[d] != y->dim[d];
+        }
+    }
+    return other;
+}
+
+/* After a step of other maps one is done as ever before the recorded one is replayed. */
+static bool may_replay(const td_captured *c, const form *f)
+{
+    return f != NULL && f->graph != NULL && c->last != NULL &&
+           (c->last == f || !other_maps(c->last, f));
+}
+
 td_status td_captured_run(td_captured *c, td_tensor *const *inputs, int count)
 {
     form *f;
@@ -317,8 +345,11 @@ td_status td_captured_run(td_captured *c, td_tensor *const *inputs, int count)
                "td_captured_next",
                c->results.waiting);
     TD_TRY(form_of(c, inputs, count, &f));
-    if (f != NULL && f->graph != NULL) {
+    if (may_replay(c, f)) {
         TD_TRY(replay(c, f, inputs));
+    } else if (f != NULL && f->graph != NULL) {
+        c->figures.rehearsed++;
+        TD_TRY(call_in_step(c, inputs));
     } else if (f != NULL && c->graphs != NULL && f->same && !f->given_up &&
                f->rehearsed >= c->options.rehearsals) {
         TD_TRY(record(c, f, inputs));
@@ -326,6 +357,7 @@ td_status td_captured_run(td_captured *c, td_tensor *const *inputs, int count)
         c->figures.rehearsed++;
         TD_TRY(rehearse(c, f, inputs));
     }
+    c->last = f;
     return td_results_post(&c->results, f);
 }
 

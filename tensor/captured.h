@@ -41,8 +41,9 @@ td_captured *td_captured_new(const td_captured_options *options);
 void td_captured_free(td_captured *captured); /* NULL is fine */
 
 /* One step; as many results are waiting afterwards as before and one more. inputs lie on the
- * device, and may be written again when it returns. TD_E_DEVICE: recording failed, and the step has
- * not been done; or what the step itself has returned. */
+ * device, and may be written again when it returns. TD_E_DEVICE: recording failed, and the device
+ * has not done the step, while the host has counted it (optimizers, draws): end the run, and save
+ * nothing of it; or what the step itself has returned. */
 td_status td_captured_run(td_captured *captured, td_tensor *const *inputs, int count);
 
 /* Steps whose results have not been read; when there are `depth`, the next step needs a reading
@@ -55,7 +56,8 @@ bool td_captured_full(const td_captured *captured);
 td_status td_captured_next(td_captured *captured, double *results);
 
 /* Recordings are thrown away, and steps are rehearsed again: call it when the step itself changes
- * (other parameters are trained, other options). */
+ * (other parameters are trained, other options), and after weights and seeds were loaded.
+ * td_zero_grad belongs inside the step. */
 void td_captured_forget(td_captured *captured);
 
 typedef struct td_captured_figures {

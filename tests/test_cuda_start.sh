@@ -38,9 +38,9 @@ def start():
     return 1e3 * (time.monotonic() - began), usage.ru_maxrss, status
 times, memory, status = zip(*(start() for _ in range(20)))
 print('start: %.1f ms; resident: %.1f MB' % (min(times), max(memory) / 1024))
-sys.exit(any(status) or min(times) > 20 or max(memory) > 20 * 1024)
+sys.exit(any(status) or min(times) > (20 if 'TANDEM_LONG' in os.environ else 60) or max(memory) > 20 * 1024)
 END
-tap $? 'it starts within 20 ms and 20 MB' "$work/out"
+tap $? 'it starts within 20 ms (a machine that others use: 60) and 20 MB' "$work/out"
 
 # hidden COMMAND...: where there is no toolkit, no driver and no wheel's library
 hidden() {

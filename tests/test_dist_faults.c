@@ -244,12 +244,12 @@ static int with_a_stopped_rank(int rank, int size, void *arg)
     (void)arg;
     const int victim = 1;
     procs_init(rank, size, 60);
-    fault_set_timeout(1.0);
     td_tensor *t = td_zeros(TD_SHAPE(70000), TD_F32, TD_CPU);
     for (int i = 0; i < 3; i++) {
         REQUIRE_OK(td_all_reduce(NULL, t, TD_SUM, NULL));
     }
     REQUIRE_OK(td_broadcast(NULL, t, 2, NULL));
+    fault_set_timeout(1.0); /* not before: what comes to an end may take its time */
     if (rank == victim) {
         raise(SIGSTOP);
     } else {
@@ -354,7 +354,10 @@ static int with_a_stall(int rank, int size, void *arg)
     setenv("TANDEM_DIST_STALL", "1", 1);
     procs_init(rank, size, 60);
     if (rank == 1) {
+        procs_await(1);
         td_sleep(2.5);
+    } else {
+        procs_arrive(); /* and goes into the barrier */
     }
     REQUIRE_OK(td_barrier(NULL));
     REQUIRE_OK(td_barrier(NULL));

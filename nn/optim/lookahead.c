@@ -2,6 +2,7 @@
 #include "nn/optim/followed.h"
 #include "nn/optim/lookahead.h"
 #include "nn/params.h"
+#include "tensor/capture.h"
 #include "tensor/kernels.h"
 
 #include <stdlib.h>
@@ -54,6 +55,7 @@ void td_lookahead_update(td_lookahead *l, double decay)
 {
     TD_REQUIRE(decay >= 0.0 && decay <= 1.0, TD_HERE,
                "td_lookahead_update: decay %g is not in [0, 1]", decay);
+    td_capture_note("td_lookahead_update takes its decay by value");
     td_context_push("lookahead");
     follow(l->slow, td_params_flat(l->params), decay);
     for (int i = 0; i < l->buffers.count; i++) {

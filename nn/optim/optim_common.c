@@ -67,8 +67,9 @@ void td_optim_free(td_optim *optim)
 /* ---- a step ---- */
 
 /* Whether b goes on where a ends, but for the gap, with the same constants. The gap's parameters,
- * gradients and state are zero and stay so. Step numbers are compared, not the corrections made of
- * them, which saturate: which slices there are must not change in the course of a run. */
+ * gradients and state are zero and stay so. Which slices there are must not change in the course of
+ * a run: so step numbers are compared, not the corrections made of them, which saturate, and groups
+ * stay apart, even while their rates are equal. */
 static bool continues(const td_optim_slice *a, const td_optim_slice *b, int64_t unit)
 {
     int64_t end = (a->begin + a->count + unit - 1) / unit * unit;
@@ -91,11 +92,12 @@ static int add_slice(td_optim *o, int count, const td_optim_slice *whole, int64_
     slice.zero_grad = zero_grad;
     int64_t unit = 64 / (int64_t)td_dtype_size(td_params_flat(o->params)->dtype);
     td_optim_slice *last = count > 0 ? &o->slices[count - 1] : NULL;
-    if (last != NULL && continues(last, &slice, unit)) {
+    if (last != NULL && o->last_group == o->this_group && continues(last, &slice, unit)) {
         last->count = slice.begin + slice.count - last->begin;
         return count;
     }
     o->slices[count] = slice;
+    o->last_group = o->this_group;
     return count + 1;
 }
 
@@ -110,7 +112,8 @@ static int fill_slices(td_optim *o)
         if (td_grad(p->tensor) == NULL) {
             continue;
         }
-        const td_optim_group_settings *group = &o->groups[o->group_of[i]];
+        o->this_group = o->group_of[i];
+        const td_optim_group_settings *group = &o->groups[o->this_group];
         td_optim_slice slice = {
             .begin = p->begin,
             .count = p->count,

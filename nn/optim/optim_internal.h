@@ -36,9 +36,10 @@ struct td_optim {
     td_tensor *state[TD_OPTIM_STATES]; /* flat, like the parameters; NULL: not used */
     td_optim_slice *slices;            /* room for one a parameter */
     int slice_count;                   /* of the running step */
-    bool filled;                       /* slices are those of the running step already */
-    const td_optim_slice *table;       /* what the running step's kernels read: slices, or their
-                                          copy among a captured step's numbers */
+    int last_group, this_group;  /* while slices are filled: of the last one, and of the next */
+    bool filled;                 /* slices are those of the running step already */
+    const td_optim_slice *table; /* what the running step's kernels read: slices, or their
+                                    copy among a captured step's numbers */
     td_sgd_options sgd;
     td_adam_options adam;
     td_muon_options muon;

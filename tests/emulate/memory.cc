@@ -326,14 +326,27 @@ cudaError_t cudaHostUnregister(void *memory)
     return give(cudaErrorInvalidValue);
 }
 
+/* A recording thread may not ask for it. */
+static bool spoils_recording(void)
+{
+    locked guard;
+    return td_emulate_spoils(NULL);
+}
+
 cudaError_t cudaMallocHost(void **memory, size_t bytes)
 {
+    if (spoils_recording()) {
+        return cudaErrorStreamCaptureUnsupported;
+    }
     *memory = malloc(bytes > 0 ? bytes : 1);
     return give(*memory != NULL ? cudaHostRegister(*memory, bytes, 0) : cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaFreeHost(void *memory)
 {
+    if (memory != NULL && spoils_recording()) {
+        return cudaErrorStreamCaptureUnsupported;
+    }
     cudaError_t error = memory != NULL ? cudaHostUnregister(memory) : cudaSuccess;
     free(memory);
     return error;
