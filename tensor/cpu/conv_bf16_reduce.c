@@ -8,7 +8,7 @@
  * pictures, and x is packed once for each horizontal tap, shifted; only there is padding
  * multiplied.
  */
-#include "tensor/cpu/conv_bf16_internal.h"
+#include "tensor/cpu/conv_bf16_reduce.h"
 
 #include <string.h>
 
@@ -23,42 +23,6 @@ enum {
     CLEAR_BYTES = 65536,
     SLAB_BYTES = 1 << 20, /* of packed x and dy; half of an L2 cache */
 };
-
-/* x or dy, where it is read from. */
-typedef struct view {
-    const char *data;
-    td_dtype dtype;
-    td_conv_strides at;
-    int64_t low_plane; /* of pictures that have been split: to the low parts, in elements */
-} view;
-
-typedef struct plan {
-    const td_bf16_kernels *kernels;
-    td_conv_problem problem;
-    td_bf16_pictures rows; /* x as rows */
-    view x, dy;
-    float *dw;
-    bool accumulate;
-    td_conv_taps h, w;
-    bool whole_rows;                /* a unit of pictures is a row of pixels, not a pixel */
-    int64_t planes;                 /* copies of x: one for each horizontal tap of whole rows */
-    int64_t x_width, y_width;       /* units in a row */
-    int64_t blocks;                 /* of 32 pictures in a unit */
-    int64_t ic_blocks, panels;      /* of a group's channels */
-    int64_t slab_blocks, slab_rows; /* of blocks and of rows of y */
-    int64_t x_rows;                 /* of x, at most, in a slab */
-    bool split;
-    td_bf16 *packed_x, *packed_dy;
-    int64_t x_low, dy_low;    /* to the low parts of what is packed */
-    uint8_t *used_h, *used_w; /* rows and columns of x that any tap meets */
-    int64_t pieces;           /* slabs with a partial result each; 1: dw itself, slab by slab */
-    float *partial;           /* [piece][dw] */
-    /* the present slab */
-    int64_t block, block_count;
-    int64_t y_row, y_rows;
-    int64_t x_row, x_row_count;
-    bool first;
-} plan;
 
 /* ---- the plan ---- */
 
@@ -76,31 +40,31 @@ static int64_t meetings(const td_conv_axis *axis)
 }
 
 /* The rows of x that `rows` rows of y reach over. */
-static int64_t reach(const plan *p, int64_t rows)
+static int64_t reach(const td_bf16_reduce *p, int64_t rows)
 {
     const td_conv_axis *h = &p->problem.h;
     int64_t reach = (rows - 1) * h->stride + (int64_t)(h->kernel - 1) * h->dilation + 1;
     return td_min64(reach, h->in);
 }
 
-static int64_t x_elements(const plan *p)
+static int64_t x_elements(const td_bf16_reduce *p)
 {
     return p->problem.groups * p->ic_blocks * p->planes * reach(p, p->slab_rows) * p->x_width *
            p->slab_blocks * TD_BF16_STEP;
 }
 
-static int64_t dy_elements(const plan *p)
+static int64_t dy_elements(const td_bf16_reduce *p)
 {
     return p->problem.groups * p->panels * p->slab_rows * p->y_width * p->slab_blocks *
            TD_BF16_STEP;
 }
 
-static int64_t dw_elements(const plan *p)
+static int64_t dw_elements(const td_bf16_reduce *p)
 {
     return (int64_t)p->problem.h.kernel * p->problem.w.kernel * p->problem.ic * p->problem.oc_all;
 }
 
-static void choose_slab(plan *p)
+static void choose_slab(td_bf16_reduce *p)
 {
     int64_t limit = SLAB_BYTES / (int64_t)sizeof(td_bf16) / (p->split ? 2 : 1);
     p->slab_blocks = p->blocks;
@@ -129,18 +93,18 @@ static void choose_slab(plan *p)
     p->x_rows = reach(p, p->slab_rows);
 }
 
-static void make_plan(plan *p, const td_conv2d_desc *d, const void *x, const void *dy,
+static void make_plan(td_bf16_reduce *p, const td_conv2d_desc *d, const void *x, const void *dy,
                       td_conv_space *space)
 {
     bool rows = td_bf16_uses_rows(d);
     p->kernels = td_bf16_kernels_now();
     p->problem = td_bf16_problem(d, rows);
     p->split = d->dtype == TD_F32;
-    p->x = (view){ x, d->dtype, p->problem.x, 0 };
-    p->dy = (view){ dy, d->dtype, p->problem.y, 0 };
+    p->x = (td_bf16_view){ x, d->dtype, p->problem.x, 0 };
+    p->dy = (td_bf16_view){ dy, d->dtype, p->problem.y, 0 };
     if (rows) {
         p->rows = td_bf16_rows_plan(x, d, space);
-        p->x = (view){ (const char *)p->rows.data, TD_BF16, p->rows.at, p->rows.low };
+        p->x = (td_bf16_view){ (const char *)p->rows.data, TD_BF16, p->rows.at, p->rows.low };
     }
     const td_conv_axis *w = &p->problem.w;
     p->h = td_conv_taps_make(&p->problem.h, false, space);
@@ -178,135 +142,6 @@ static void mark_used(const td_conv_taps *taps, uint8_t *used, int64_t size)
     }
 }
 
-/* ---- packing ---- */
-
-/* Where the blocks of a unit of x begin: those of a slab lie [group][block of channels][plane][row]
- * [unit][block of pictures]. */
-static td_bf16 *x_at(const plan *p, int64_t channels, int64_t plane, int64_t row, int64_t unit)
-{
-    int64_t at = ((channels * p->planes + plane) * p->x_rows + row - p->x_row) * p->x_width + unit;
-    return p->packed_x + at * p->slab_blocks * TD_BF16_STEP;
-}
-
-/* The same for dy: [group][panel][row][unit][block of pictures]. */
-static td_bf16 *dy_at(const plan *p, int64_t panel, int64_t row, int64_t unit)
-{
-    int64_t at = (panel * p->slab_rows + row - p->y_row) * p->y_width + unit;
-    return p->packed_dy + at * p->slab_blocks * TD_BF16_STEP;
-}
-
-/* 32 pictures of x at a tap: their rows lie `stride` apart, or are brought together here, zeros
- * where the picture has ended. Returns how many there are. */
-typedef struct gathered {
-    td_bf16_source source;
-    _Alignas(64) char memory[TD_BF16_BLOCK * TD_BF16_BLOCK * sizeof(float)];
-} gathered;
-
-static void gather_row(const plan *p, gathered *g, const char *base, int64_t size, int plane,
-                       int64_t first, int count, int channels)
-{
-    const td_conv_axis *w = &p->problem.w;
-    int64_t bytes = channels * size;
-    g->source.data = g->memory;
-    g->source.stride = channels;
-    for (int i = 0; i < count; i++) {
-        int64_t out = (first + i) / p->problem.n, image = (first + i) % p->problem.n;
-        int32_t in = p->w.source[out * w->kernel + plane];
-        char *to = g->memory + i * bytes;
-        if (in < 0) {
-            memset(to, 0, (size_t)bytes);
-        } else {
-            memcpy(to, base + (in * p->x.at.column + image * p->x.at.image) * size, (size_t)bytes);
-        }
-    }
-}
-
-/* Block `block` of 32 pictures of one unit of x, 32 channels from `channel` of all on. low: of the
- * plane of low parts. */
-static void pack_x_block(const plan *p, td_bf16 *to, int64_t channel, int channels, int plane,
-                         int64_t row, int64_t unit, int64_t block, int64_t low_plane)
-{
-    int64_t size = (int64_t)td_dtype_size(p->x.dtype), first = block * TD_BF16_BLOCK;
-    const char *base = p->x.data + (row * p->x.at.row + channel + low_plane) * size;
-    int64_t all = p->problem.n * (p->whole_rows ? p->problem.w.out : 1);
-    int count = (int)td_min64(TD_BF16_BLOCK, all - first);
-    int64_t low = p->x.dtype == TD_F32 ? p->x_low : 0;
-    gathered g;
-    g.source.dtype = p->x.dtype;
-    if (p->whole_rows) {
-        gather_row(p, &g, base, size, plane, first, count, channels);
-    } else {
-        g.source.data = base + (unit * p->x.at.column + first * p->x.at.image) * size;
-        g.source.stride = p->x.at.image;
-    }
-    td_bf16_pack_a_turned(to, low, &g.source, channels, count);
-}
-
-/* One row of x, 32 of its channels, one plane. */
-static void pack_x_task(const plan *p, int64_t task)
-{
-    int64_t row = p->x_row + task % p->x_row_count;
-    int plane = (int)(task / p->x_row_count % p->planes);
-    int64_t channels = task / p->x_row_count / p->planes; /* block of them, of all groups */
-    int64_t group = channels / p->ic_blocks, c0 = channels % p->ic_blocks * TD_BF16_BLOCK;
-    int count = (int)td_min64(TD_BF16_BLOCK, p->problem.ic - c0);
-    int64_t channel = group * p->problem.ic + c0;
-    if (!p->used_h[row] || (p->whole_rows && p->w.rank[plane] < 0)) {
-        return;
-    }
-    for (int64_t unit = 0; unit < p->x_width; unit++) {
-        if (!p->whole_rows && !p->used_w[unit]) {
-            continue;
-        }
-        td_bf16 *to = x_at(p, channels, plane, row, unit);
-        for (int64_t b = 0; b < p->block_count; b++, to += TD_BF16_STEP) {
-            int64_t block = p->block + b;
-            pack_x_block(p, to, channel, count, plane, row, unit, block, 0);
-            if (p->x.low_plane) {
-                pack_x_block(p, to + p->x_low, channel, count, plane, row, unit, block,
-                             p->x.low_plane);
-            }
-        }
-    }
-}
-
-/* One row of dy, one panel. */
-static void pack_dy_task(const plan *p, int64_t task)
-{
-    int64_t row = p->y_row + task % p->y_rows, panel = task / p->y_rows; /* of all groups */
-    int64_t group = panel / p->panels, c0 = panel % p->panels * TD_BF16_BLOCK;
-    int columns = (int)td_min64(TD_BF16_BLOCK, p->problem.oc - c0);
-    int64_t size = (int64_t)td_dtype_size(p->dy.dtype);
-    int64_t all = p->problem.n * (p->whole_rows ? p->problem.w.out : 1);
-    td_bf16_source from = { .dtype = p->dy.dtype, .stride = p->dy.at.image };
-    for (int64_t unit = 0; unit < p->y_width; unit++) {
-        td_bf16 *to = dy_at(p, panel, row, unit);
-        for (int64_t b = 0; b < p->block_count; b++, to += TD_BF16_STEP) {
-            int64_t first = (p->block + b) * TD_BF16_BLOCK;
-            int64_t at = row * p->dy.at.row + unit * p->dy.at.column + first * p->dy.at.image +
-                         group * p->problem.oc + c0;
-            from.data = p->dy.data + at * size;
-            td_bf16_pack_b(to, p->dy_low, &from, (int)td_min64(TD_BF16_BLOCK, all - first), columns,
-                           TD_BF16_BLOCK);
-        }
-    }
-}
-
-static int64_t x_tasks(const plan *p)
-{
-    return p->problem.groups * p->ic_blocks * p->planes * p->x_row_count;
-}
-
-static void pack_task(void *ctx, int64_t task)
-{
-    const plan *p = ctx;
-    if (task < x_tasks(p)) {
-        pack_x_task(p, task);
-    } else {
-        pack_dy_task(p, task - x_tasks(p));
-    }
-}
-
 /* ---- the product ---- */
 
 /* The sum of one tile of dw, as its terms are found. */
@@ -338,15 +173,17 @@ static void add_term(tile_sum *sum, const td_bf16 *a, const td_bf16 *b, int64_t 
     sum->terms[sum->block.count++] = (td_bf16_term){ a, b, steps };
 }
 
-static void add_rows(const plan *p, tile_sum *sum, int64_t channels, int64_t panel, int kh, int kw)
+static void add_rows(const td_bf16_reduce *p, tile_sum *sum, int64_t channels, int64_t panel,
+                     int kh, int kw)
 {
     for (int64_t row = p->y_row; row < p->y_row + p->y_rows; row++) {
         int32_t source_h = p->h.source[row * p->h.kernel + kh];
         for (int64_t unit = 0; unit < p->y_width && source_h >= 0; unit++) {
             int32_t source_w = p->whole_rows ? 0 : p->w.source[unit * p->w.kernel + kw];
             if (source_w >= 0) {
-                add_term(sum, x_at(p, channels, p->whole_rows ? kw : 0, source_h, source_w),
-                         dy_at(p, panel, row, unit), p->block_count);
+                add_term(sum,
+                         td_bf16_reduce_x(p, channels, p->whole_rows ? kw : 0, source_h, source_w),
+                         td_bf16_reduce_dy(p, panel, row, unit), p->block_count);
             }
         }
     }
@@ -355,7 +192,7 @@ static void add_rows(const plan *p, tile_sum *sum, int64_t channels, int64_t pan
 /* One tap of one tile of dw. */
 static void tile_task(void *ctx, int64_t task)
 {
-    const plan *p = ctx;
+    const td_bf16_reduce *p = ctx;
     const td_conv_problem *problem = &p->problem;
     int64_t taps = (int64_t)p->h.kernel * p->w.kernel;
     int64_t tap = task % taps;
@@ -397,7 +234,7 @@ static void tile_task(void *ctx, int64_t task)
 /* Clears a part of the gradient of one tap, if that meets nothing. */
 static void clear_task(void *ctx, int64_t task)
 {
-    const plan *p = ctx;
+    const td_bf16_reduce *p = ctx;
     int64_t bytes = p->problem.ic * p->problem.oc_all * (int64_t)sizeof *p->dw;
     int64_t parts = td_divide_up(bytes, CLEAR_BYTES);
     int64_t tap = task / parts, begin = task % parts * CLEAR_BYTES;
@@ -407,7 +244,7 @@ static void clear_task(void *ctx, int64_t task)
     }
 }
 
-static void clear_dead_taps(td_pool *pool, plan *p)
+static void clear_dead_taps(td_pool *pool, td_bf16_reduce *p)
 {
     int64_t taps = (int64_t)p->h.kernel * p->w.kernel;
     int64_t bytes = p->problem.ic * p->problem.oc_all * (int64_t)sizeof *p->dw;
@@ -416,7 +253,7 @@ static void clear_dead_taps(td_pool *pool, plan *p)
     }
 }
 
-static void run_slab(td_pool *pool, plan *p)
+static void run_slab(td_pool *pool, td_bf16_reduce *p)
 {
     const td_conv_problem *problem = &p->problem;
     const td_conv_axis *h = &problem->h;
@@ -425,13 +262,14 @@ static void run_slab(td_pool *pool, plan *p)
     p->x_row = top > 0 ? td_min64(top, h->in) : 0;
     p->x_row_count = td_min64(bottom, h->in) - p->x_row;
     p->x_row_count = p->x_row_count > 0 ? p->x_row_count : 0;
-    td_pool_run(pool, x_tasks(p) + problem->groups * p->panels * p->y_rows, pack_task, p);
+    td_pool_run(pool, td_bf16_reduce_x_tasks(p) + problem->groups * p->panels * p->y_rows,
+                td_bf16_reduce_pack, p);
     int64_t tiles = problem->groups * p->ic_blocks * p->panels;
     td_pool_run(pool, tiles * p->h.kernel * p->w.kernel, tile_task, p);
     p->first = false;
 }
 
-static void choose_rows(plan *p, int64_t block, int64_t y_row)
+static void choose_rows(td_bf16_reduce *p, int64_t block, int64_t y_row)
 {
     p->block = block;
     p->block_count = td_min64(p->slab_blocks, p->blocks - block);
@@ -439,7 +277,7 @@ static void choose_rows(plan *p, int64_t block, int64_t y_row)
     p->y_rows = td_min64(p->slab_rows, p->h.size - y_row);
 }
 
-static void run_slabs(td_pool *pool, plan *p)
+static void run_slabs(td_pool *pool, td_bf16_reduce *p)
 {
     for (int64_t block = 0; block < p->blocks; block += p->slab_blocks) {
         for (int64_t row = 0; row < p->h.size; row += p->slab_rows) {
@@ -452,8 +290,8 @@ static void run_slabs(td_pool *pool, plan *p)
 /* One slab, from packing to its partial result. */
 static void piece_task(void *ctx, int64_t task)
 {
-    const plan *p = ctx;
-    plan own = *p;
+    const td_bf16_reduce *p = ctx;
+    td_bf16_reduce own = *p;
     int64_t row_slabs = td_divide_up(p->h.size, p->slab_rows);
     own.packed_x += task * (x_elements(p) + p->x_low);
     own.packed_dy += task * (dy_elements(p) + p->dy_low);
@@ -467,7 +305,7 @@ static void piece_task(void *ctx, int64_t task)
  * this, or stay as they are. */
 static void combine_task(void *ctx, int64_t task)
 {
-    const plan *p = ctx;
+    const td_bf16_reduce *p = ctx;
     int64_t tap_size = p->problem.ic * p->problem.oc_all, count = dw_elements(p);
     int64_t end = td_min64(count, (task + 1) * COMBINE_ELEMENTS);
     for (int64_t begin = task * COMBINE_ELEMENTS, next; begin < end; begin = next) {
@@ -492,7 +330,7 @@ static void combine_task(void *ctx, int64_t task)
 int64_t td_conv_bf16_reduce_workspace(const td_conv_bf16_desc *desc)
 {
     td_conv_space space = { 0 };
-    plan p = { 0 };
+    td_bf16_reduce p = { 0 };
     make_plan(&p, &desc->conv, NULL, NULL, &space);
     return space.used;
 }
@@ -501,7 +339,7 @@ void td_conv_bf16_backward_weights(td_pool *pool, const td_conv_bf16_desc *desc,
                                    const void *dy, float *dw, bool accumulate, void *workspace)
 {
     td_conv_space space = { .base = workspace };
-    plan p = { .dw = dw, .accumulate = accumulate, .first = true };
+    td_bf16_reduce p = { .dw = dw, .accumulate = accumulate, .first = true };
     make_plan(&p, &desc->conv, x, dy, &space);
     mark_used(&p.h, p.used_h, p.problem.h.in);
     mark_used(&p.w, p.used_w, p.problem.w.in);

@@ -1,0 +1,64 @@
+/* Backward-weights in bf16: what its product (conv_bf16_reduce.c) and its packing share. */
+#ifndef TD_TENSOR_CPU_CONV_BF16_REDUCE_H
+#define TD_TENSOR_CPU_CONV_BF16_REDUCE_H
+
+#include "tensor/cpu/conv_bf16_internal.h"
+
+/* x or dy, where it is read from. */
+typedef struct td_bf16_view {
+    const char *data;
+    td_dtype dtype;
+    td_conv_strides at;
+    int64_t low_plane; /* of pictures that have been split: to the low parts, in elements */
+} td_bf16_view;
+
+typedef struct td_bf16_reduce {
+    const td_bf16_kernels *kernels;
+    td_conv_problem problem;
+    td_bf16_pictures rows; /* x as rows */
+    td_bf16_view x, dy;
+    float *dw;
+    bool accumulate;
+    td_conv_taps h, w;
+    bool whole_rows;                /* a unit of pictures is a row of pixels, not a pixel */
+    int64_t planes;                 /* copies of x: one for each horizontal tap of whole rows */
+    int64_t x_width, y_width;       /* units in a row */
+    int64_t blocks;                 /* of 32 pictures in a unit */
+    int64_t ic_blocks, panels;      /* of a group's channels */
+    int64_t slab_blocks, slab_rows; /* of blocks and of rows of y */
+    int64_t x_rows;                 /* of x, at most, in a slab */
+    bool split;
+    td_bf16 *packed_x, *packed_dy;
+    int64_t x_low, dy_low;    /* to the low parts of what is packed */
+    uint8_t *used_h, *used_w; /* rows and columns of x that any tap meets */
+    int64_t pieces;           /* slabs with a partial result each; 1: dw itself, slab by slab */
+    float *partial;           /* [piece][dw] */
+    /* the present slab */
+    int64_t block, block_count;
+    int64_t y_row, y_rows;
+    int64_t x_row, x_row_count;
+    bool first;
+} td_bf16_reduce;
+
+/* Where the blocks of a unit of x begin: those of a slab lie [group][block of channels][plane][row]
+ * [unit][block of pictures]. */
+static inline td_bf16 *td_bf16_reduce_x(const td_bf16_reduce *p, int64_t channels, int64_t plane,
+                                        int64_t row, int64_t unit)
+{
+    int64_t at = ((channels * p->planes + plane) * p->x_rows + row - p->x_row) * p->x_width + unit;
+    return p->packed_x + at * p->slab_blocks * TD_BF16_STEP;
+}
+
+/* The same for dy: [group][panel][row][unit][block of pictures]. */
+static inline td_bf16 *td_bf16_reduce_dy(const td_bf16_reduce *p, int64_t panel, int64_t row,
+                                         int64_t unit)
+{
+    int64_t at = (panel * p->slab_rows + row - p->y_row) * p->y_width + unit;
+    return p->packed_dy + at * p->slab_blocks * TD_BF16_STEP;
+}
+
+/* Packs the present slab: first the tasks of x, then one for each row of dy and panel. */
+int64_t td_bf16_reduce_x_tasks(const td_bf16_reduce *p);
+void td_bf16_reduce_pack(void *reduce, int64_t task);
+
+#endif
