@@ -4,6 +4,7 @@
  *
  *     bench_conv [batch] [threads] [seconds per measurement] [precision...]
  */
+#include "tensor/cpu/cpus.h"
 #include "tensor/cpu/conv_bf16.h"
 #include "tensor/isa.h"
 #include "tensor/precision.h"

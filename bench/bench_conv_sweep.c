@@ -10,6 +10,7 @@
  */
 #include "bench/sweep.h"
 
+#include "tensor/cpu/cpus.h"
 #include "tensor/cpu/gemm_kernels.h"
 #include "tensor/isa.h"
 

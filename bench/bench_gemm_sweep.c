@@ -6,6 +6,7 @@
  */
 #include "bench/sweep.h"
 
+#include "tensor/cpu/cpus.h"
 #include "tensor/isa.h"
 
 #include <math.h>

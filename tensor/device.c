@@ -102,6 +102,18 @@ void td_share_cpus(int processes)
     td_cpu_share(processes);
 }
 
+td_status td_pin_threads(td_device device, int rank, int ranks)
+{
+    td_require_device(device, TD_NOWHERE);
+    if (device.type != TD_DEVICE_CPU) {
+        return td_fail(TD_E_ARG, "%s has no threads to bind: only CPUs do", td_device_name(device));
+    }
+    if (ranks < 1 || rank < 0 || rank >= ranks) {
+        return td_fail(TD_E_ARG, "rank %d of %d does not exist", rank, ranks);
+    }
+    return td_cpu_pin(device, rank, ranks);
+}
+
 int td_threads(td_device device)
 {
     td_require_device(device, TD_NOWHERE);

@@ -48,5 +48,10 @@ int td_threads(td_device device);
 /* So many processes of this host do the same and share its CPUs: pools of the default size change.
  * Between steps. td_dist_init tells, and td_dist_destroy takes it back (1). */
 void td_share_cpus(int processes);
+/* Binds a CPU device's threads to CPUs, each to one of its own, and the calling thread, with all
+ * that it starts later, to those. The rank-th of `ranks` processes on this host that do the same
+ * takes CPUs that no other takes. Between steps. TD_E_ARG: there are fewer CPUs than such threads.
+ * Results never depend on it. */
+td_status td_pin_threads(td_device device, int rank, int ranks);
 
 #endif

@@ -1,8 +1,11 @@
 /* The thread pool: every task once, whatever the threads; nesting, sharing, resizing, rounding
  * mode. */
+#include "tensor/cpu/cpus.h"
 #include "tensor/cpu/pool.h"
 
+#include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -253,14 +256,79 @@ static void test_default_threads(void **state)
     unsetenv("OMP_NUM_THREADS");
 }
 
+/* Which CPUs the thread of each task may use. Tasks wait for each other, so that there is one for
+ * each thread. */
+typedef struct seen_cpus {
+    atomic_int arrived;
+    int tasks;
+    cpu_set_t set[4];
+} seen_cpus;
+
+static void look_at_cpus(void *ctx, int64_t task)
+{
+    seen_cpus *seen = ctx;
+    if (sched_getaffinity(0, sizeof seen->set[task], &seen->set[task]) != 0) {
+        CPU_ZERO(&seen->set[task]);
+    }
+    atomic_fetch_add(&seen->arrived, 1);
+    while (atomic_load(&seen->arrived) < seen->tasks) {
+        nanosleep(&(struct timespec){ .tv_nsec = 1000 }, NULL);
+    }
+}
+
+/* Of `count` threads one may use all `count` CPUs, the others one each,
+ * and not the same. */
+static void check_pinned(td_pool *pool, int count)
+{
+    seen_cpus seen = { .tasks = count };
+    cpu_set_t all;
+    int callers = 0;
+    td_pool_run(pool, count, look_at_cpus, &seen);
+    CPU_ZERO(&all);
+    for (int i = 0; i < count; i++) {
+        int cpus = CPU_COUNT(&seen.set[i]);
+        assert_true(cpus == 1 || cpus == count);
+        callers += cpus == count;
+        CPU_OR(&all, &all, &seen.set[i]);
+    }
+    assert_int_equal(CPU_COUNT(&all), count);
+    assert_true(count == 1 || callers == 1);
+}
+
+static void test_pinning(void **state)
+{
+    (void)state;
+    int cpus = td_usable_cpus(), threads = cpus < 4 ? cpus : 4;
+    td_pool *pool = td_pool_new(threads);
+    assert_non_null(pool);
+    assert_int_equal(td_pool_pin(pool, cpus - threads + 1), EINVAL);
+    assert_int_equal(td_pool_pin(pool, -1), EINVAL);
+    assert_int_equal(td_pool_pin(pool, cpus - threads), 0);
+    check_pinned(pool, threads);
+    assert_int_equal(td_usable_cpus(), cpus);
+    assert_int_equal(td_pool_set_threads(pool, 1), 0); /* binds anew */
+    check_pinned(pool, 1);
+    assert_int_equal(td_pool_set_threads(pool, cpus + 1), 0); /* too many: lets them go */
+    cpu_set_t set;
+    assert_int_equal(sched_getaffinity(0, sizeof set, &set), 0);
+    assert_int_equal(CPU_COUNT(&set), cpus);
+    td_pool_free(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_task_once),       cmocka_unit_test(test_no_pool),
-        cmocka_unit_test(test_many_tiny_runs),        cmocka_unit_test(test_runs_after_sleep),
-        cmocka_unit_test(test_threads_work_together), cmocka_unit_test(test_nested_runs),
-        cmocka_unit_test(test_shared_by_threads),     cmocka_unit_test(test_resize),
-        cmocka_unit_test(test_denormals_are_zero),    cmocka_unit_test(test_default_threads),
+        cmocka_unit_test(test_every_task_once),
+        cmocka_unit_test(test_no_pool),
+        cmocka_unit_test(test_many_tiny_runs),
+        cmocka_unit_test(test_runs_after_sleep),
+        cmocka_unit_test(test_threads_work_together),
+        cmocka_unit_test(test_nested_runs),
+        cmocka_unit_test(test_shared_by_threads),
+        cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_denormals_are_zero),
+        cmocka_unit_test(test_default_threads),
+        cmocka_unit_test(test_pinning),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* Devices: names, pools, threads. */
 #include "tests/expect_fatal.h"
 
+#include "tensor/cpu/cpus.h"
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/tensor.h"
 
@@ -79,6 +80,21 @@ static void test_absurd_threads_are_refused(void **state)
     assert_int_equal(td_threads(TD_CPU_N(4)), td_default_threads());
 }
 
+static void test_pinning_more_than_there_are_is_refused(void **state)
+{
+    (void)state;
+    td_device device = TD_CPU_N(7);
+    assert_int_equal(td_set_threads(device, 2), TD_OK);
+    assert_int_equal(td_pin_threads(device, 2, 2), TD_E_ARG);
+    assert_int_equal(td_pin_threads(device, 0, 0), TD_E_ARG);
+    assert_int_equal(td_pin_threads(device, 0, 1000000), TD_E_ARG);
+    assert_non_null(strstr(td_last_error(), "1000000 processes of 2 threads cannot be bound"));
+    if (td_usable_cpus() >= 2) {
+        assert_int_equal(td_pin_threads(device, 0, 1), TD_OK);
+    }
+    assert_int_equal(td_threads(device), 2);
+}
+
 static void *get_pool(void *pool)
 {
     *(td_pool **)pool = td_cpu_pool(TD_CPU_N(9));
@@ -112,6 +128,7 @@ int main(void)
         cmocka_unit_test(test_a_gpu_that_is_not_there_is_refused_with_advice),
         cmocka_unit_test(test_threads_are_set),
         cmocka_unit_test(test_absurd_threads_are_refused),
+        cmocka_unit_test(test_pinning_more_than_there_are_is_refused),
         cmocka_unit_test(test_a_device_has_one_pool),
     };
     return cmocka_run_group_tests_name("tensor devices", tests, NULL, NULL);

@@ -47,6 +47,8 @@ void train_args_machine_options(train_args *args)
 {
     add_int(args, "threads", &args->threads, 0, 1024, CLI_FORGET,
             "Threads that compute; 0: all CPUs. Results do not depend on it");
+    add_flag(args, "pin", &args->pin,
+             "Bind each thread to a CPU of its own; processes on one host take different ones");
     add_text(args, "trace", "FILE", &args->trace,
              "Write a timeline for Perfetto or chrome://tracing");
     add_flag(args, "summary", &args->summary, "Print the model's layers first");
@@ -197,6 +199,11 @@ td_status train_args_apply(train_args *args, const char *task)
     TD_TRY(choose_device(args, &args->device));
     if (args->threads > 0) {
         TD_TRY(td_set_threads(args->device, (int)args->threads));
+    }
+    if (args->pin) {
+        bool several = td_dist_is_initialized();
+        TD_TRY(td_pin_threads(args->device, several ? td_dist_local_rank() : 0,
+                              several ? td_dist_local_world_size() : 1));
     }
     td_math math = { .winograd = args->winograd };
     TD_REQUIRE(td_precision_parse(args->precision_name, &math.precision), TD_HERE,

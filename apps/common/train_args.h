@@ -18,6 +18,7 @@ typedef struct train_args {
     int64_t seed;
     int64_t workers;
     int64_t threads; /* 0: the device's default */
+    bool pin;        /* threads on CPUs of their own */
     const char *device_name;
     const char *save;
     const char *resume;

@@ -12,6 +12,7 @@
  */
 #include "tensor/cpu/conv_wino.h"
 
+#include "tensor/cpu/cpus.h"
 #include "tensor/cpu/wino_kernels.h"
 
 #include <sched.h>

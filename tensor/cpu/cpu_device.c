@@ -1,8 +1,11 @@
 #include "tensor/cpu/cpu_device.h"
 
+#include "tensor/cpu/cpus.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -76,6 +79,33 @@ void td_cpu_share(int processes)
         }
     }
     pthread_mutex_unlock(&lock);
+}
+
+td_status td_cpu_pin(td_device device, int rank, int ranks)
+{
+    td_pool *pool = td_cpu_pool(device);
+    if (pool == NULL) {
+        return td_fail(TD_E_NOMEM, "%s: no memory for its threads", td_device_name(device));
+    }
+    pthread_mutex_lock(&lock);
+    int threads = td_pool_threads(pool), usable = td_usable_cpus(), error = 0;
+    bool enough = threads * ranks <= usable;
+    if (enough) {
+        error = td_pool_pin(pool, rank * threads);
+    }
+    pthread_mutex_unlock(&lock);
+    if (!enough) {
+        return td_fail(TD_E_ARG,
+                       "%d processes of %d threads cannot be bound to CPUs of their own: this one "
+                       "may use %d; take fewer threads, or do not bind them (a launcher may have "
+                       "done it already)",
+                       ranks, threads, usable);
+    }
+    if (error != 0) {
+        return td_fail(TD_E_DEVICE, "%s: its threads cannot be bound to CPUs (%s)",
+                       td_device_name(device), strerror(error));
+    }
+    return TD_OK;
 }
 
 int td_cpu_threads(td_device device)

@@ -14,6 +14,7 @@ td_pool *td_cpu_pool(td_device device);
 /* As td_set_threads and td_threads say, for valid arguments. */
 td_status td_cpu_set_threads(td_device device, int threads);
 void td_cpu_share(int processes); /* td_share_cpus */
+td_status td_cpu_pin(td_device device, int rank, int ranks);
 int td_cpu_threads(td_device device);
 
 #endif

@@ -9,11 +9,11 @@
  */
 #include "tensor/cpu/pool.h"
 
+#include "tensor/cpu/cpus.h"
 #include "tensor/denormals.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdalign.h>
 #include <stdatomic.h>
@@ -29,7 +29,6 @@
 
 enum {
     SPIN_NS = 40000,
-    MAX_THREADS = 4096,
     CACHE_LINE = 64,
     CHUNKS_PER_THREAD = 8,
 };
@@ -59,6 +58,7 @@ struct td_pool {
     pthread_t *workers;
     int threads;
     int64_t spin_ns;
+    int first_cpu; /* of those that the threads are bound to; -1: they are free */
     pid_t process; /* that the workers are of */
 };
 
@@ -254,38 +254,6 @@ void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
 
 /* ---- life ---- */
 
-static int usable_cpus(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) {
-        return CPU_COUNT(&set);
-    }
-    long n = sysconf(_SC_NPROCESSORS_ONLN); /* more processors than the set can name */
-    return n > 0 ? (int)n : 1;
-}
-
-static _Atomic int processes = 1; /* that share the CPUs */
-
-void td_pool_share_cpus(int count)
-{
-    atomic_store(&processes, count > 1 ? count : 1);
-}
-
-int td_default_threads(void)
-{
-    const char *text = getenv("OMP_NUM_THREADS");
-    if (text) {
-        char *end;
-        long n = strtol(text, &end, 10);
-        if (end != text && (*end == '\0' || *end == ',') && n >= 1 && n <= MAX_THREADS) {
-            return (int)n;
-        }
-    }
-    int n = usable_cpus() / atomic_load(&processes);
-    n = n > 0 ? n : 1;
-    return n < MAX_THREADS ? n : MAX_THREADS;
-}
-
 /* In a process that was forked from the one with the workers there are none to wake or to wait for,
  * and locks are as they were at that moment. */
 static void forget_workers(td_pool *pool)
@@ -319,7 +287,7 @@ static void stop_workers(td_pool *pool)
 static int start_workers(td_pool *pool, int threads)
 {
     /* With more threads than processors a spinning thread keeps a working one from its core. */
-    pool->spin_ns = threads <= usable_cpus() ? SPIN_NS : 0;
+    pool->spin_ns = threads <= td_usable_cpus() ? SPIN_NS : 0;
     pool->process = getpid();
     pool->workers = calloc((size_t)threads, sizeof *pool->workers);
     if (!pool->workers) {
@@ -343,16 +311,39 @@ static int start_workers(td_pool *pool, int threads)
     return error;
 }
 
+/* The caller and the workers on CPUs [first, first + count), one for each worker if count is that
+ * of the threads. */
+static int bind_threads(td_pool *pool, int first, int count)
+{
+    int error = td_bind_thread(pthread_self(), first, count);
+    bool alone = count == pool->threads;
+    for (int i = 0; i < pool->threads - 1 && !error; i++) {
+        error = td_bind_thread(pool->workers[i], alone ? first + 1 + i : first, alone ? 1 : count);
+    }
+    return error;
+}
+
+int td_pool_pin(td_pool *pool, int first)
+{
+    int error = bind_threads(pool, first, pool->threads);
+    pool->first_cpu = error ? -1 : first;
+    return error;
+}
+
 int td_pool_set_threads(td_pool *pool, int threads)
 {
-    if (threads < 1 || threads > MAX_THREADS) {
+    if (threads < 1 || threads > TD_POOL_MAX_THREADS) {
         return EINVAL;
     }
     if (threads == pool->threads) {
         return 0;
     }
     stop_workers(pool);
-    return start_workers(pool, threads);
+    int error = start_workers(pool, threads);
+    if (!error && pool->first_cpu >= 0 && td_pool_pin(pool, pool->first_cpu)) {
+        (void)bind_threads(pool, 0, td_usable_cpus()); /* not so many: they are free again */
+    }
+    return error;
 }
 
 int td_pool_threads(const td_pool *pool)
@@ -362,7 +353,7 @@ int td_pool_threads(const td_pool *pool)
 
 td_pool *td_pool_new(int threads)
 {
-    if (threads < 1 || threads > MAX_THREADS) {
+    if (threads < 1 || threads > TD_POOL_MAX_THREADS) {
         errno = EINVAL;
         return NULL;
     }
@@ -376,6 +367,7 @@ td_pool *td_pool_new(int threads)
     pthread_cond_init(&pool->wake, NULL);
     pthread_cond_init(&pool->done, NULL);
     pool->threads = 1;
+    pool->first_cpu = -1;
     int error = start_workers(pool, threads);
     if (error) {
         td_pool_free(pool);

@@ -14,6 +14,8 @@
 typedef struct td_pool td_pool;
 typedef void (*td_task_fn)(void *ctx, int64_t task);
 
+enum { TD_POOL_MAX_THREADS = 4096 };
+
 /* A pool of `threads` >= 1 threads, the caller included. NULL with errno on failure. */
 td_pool *td_pool_new(int threads);
 
@@ -42,11 +44,11 @@ int td_pool_set_threads(td_pool *pool, int threads);
 void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx);
 
 /*
- * How many threads to use when nobody says: OMP_NUM_THREADS if that is a positive number (the
- * first of a list), else the number of processors that this process may run on.
+ * Binds the threads to CPUs, from the `first` of td_usable_cpus() on: each worker to one of its
+ * own, the caller to all of them, so that threads that it starts (loaders, communication) stay
+ * there, too. 0 or an errno code; EINVAL: there are not so many. td_pool_set_threads binds anew, or
+ * lets the threads go if there are too few CPUs for them.
  */
-int td_default_threads(void);
-/* From now on the CPUs are divided by so many processes. */
-void td_pool_share_cpus(int processes);
+int td_pool_pin(td_pool *pool, int first);
 
 #endif

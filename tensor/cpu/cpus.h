@@ -1,0 +1,22 @@
+/* The processors that this process may use. */
+#ifndef TD_TENSOR_CPU_CPUS_H
+#define TD_TENSOR_CPU_CPUS_H
+
+#include <pthread.h>
+
+/* How many they are; what td_bind_thread has done since does not count. */
+int td_usable_cpus(void);
+
+/*
+ * How many threads to use when nobody says: OMP_NUM_THREADS if that is a positive number (the
+ * first of a list), else the number of processors that this process may run on.
+ */
+int td_default_threads(void);
+/* From now on the CPUs are divided by so many processes. */
+void td_pool_share_cpus(int processes);
+
+/* Lets a thread run on `count` CPUs only, from the `first` usable one on. 0 or an errno code;
+ * EINVAL: there are not so many. */
+int td_bind_thread(pthread_t thread, int first, int count);
+
+#endif
