@@ -137,7 +137,8 @@ static int with_a_stop(int rank, int size, void *arg)
         raise(SIGKILL); /* woken up, it has nothing to say */
     }
     procs_await_stopped(1);
-    double begin = *fault_at = td_clock();
+    double begin = td_clock();
+    *fault_at = begin;
     td_status status = td_all_reduce(NULL, t, TD_SUM, NULL);
     double after = td_clock() - begin;
     REQUIRE(status == TD_E_TIMEOUT);
