@@ -13,18 +13,7 @@
 /* Runs DO(type) for the C++ type of a float dtype. */
 #define TD_CUDA_FOR_FLOAT(dtype, DO)                                                               \
     switch (dtype) {                                                                               \
-    case TD_F32:                                                                                   \
-        DO(float);                                                                                 \
-        break;                                                                                     \
-    case TD_F64:                                                                                   \
-        DO(double);                                                                                \
-        break;                                                                                     \
-    case TD_BF16:                                                                                  \
-        DO(__nv_bfloat16);                                                                         \
-        break;                                                                                     \
-    case TD_F16:                                                                                   \
-        DO(__half);                                                                                \
-        break;                                                                                     \
+        TD_CUDA_FLOAT_CASES(DO)                                                                    \
     default:                                                                                       \
         break;                                                                                     \
     }
@@ -214,11 +203,16 @@ template <class T> __device__ static inline T td_warp_max(T value)
     return value;
 }
 
-/* The sum, or the largest, over WARPS warps of a block (blockDim.x = 32 WARPS, one-dimensional), in
- * all threads. Every thread must come. */
-template <int WARPS, class T> __device__ static inline T td_block_sum(T value)
+struct td_adding {
+    template <class T> __device__ T operator()(T a, T b) const { return a + b; }
+};
+struct td_taking_larger {
+    template <class T> __device__ T operator()(T a, T b) const { return td_larger(a, b); }
+};
+
+/* What the warps have, value by value, put together in their order, in all threads. */
+template <int WARPS, class T, class F> __device__ static inline T td_block_all(T value, F both)
 {
-    value = td_warp_sum(value);
     if (WARPS > 1) {
         __shared__ T part[WARPS];
         if (threadIdx.x % 32 == 0) {
@@ -227,28 +221,22 @@ template <int WARPS, class T> __device__ static inline T td_block_sum(T value)
         __syncthreads();
         value = part[0];
         for (int w = 1; w < WARPS; w++) {
-            value += part[w];
+            value = both(value, part[w]);
         }
         __syncthreads();
     }
     return value;
 }
+
+/* The sum, or the largest, over WARPS warps of a block (blockDim.x = 32 WARPS, one-dimensional), in
+ * all threads. Every thread must come. */
+template <int WARPS, class T> __device__ static inline T td_block_sum(T value)
+{
+    return td_block_all<WARPS>(td_warp_sum(value), td_adding());
+}
 template <int WARPS, class T> __device__ static inline T td_block_max(T value)
 {
-    value = td_warp_max(value);
-    if (WARPS > 1) {
-        __shared__ T part[WARPS];
-        if (threadIdx.x % 32 == 0) {
-            part[threadIdx.x / 32] = value;
-        }
-        __syncthreads();
-        value = part[0];
-        for (int w = 1; w < WARPS; w++) {
-            value = td_larger(value, part[w]);
-        }
-        __syncthreads();
-    }
-    return value;
+    return td_block_all<WARPS>(td_warp_max(value), td_taking_larger());
 }
 
 /* Blocks that fill a large GPU a few times over; kernels walk on from there. */

@@ -5,9 +5,8 @@
 #include "tensor/cuda/kernel.cuh"
 #include "tensor/cuda/launch.h"
 
-/* Runs DO(type) for the C++ type of a dtype. */
-#define TD_CUDA_FOR_DTYPE(dtype, DO)                                                               \
-    switch (dtype) {                                                                               \
+/* A switch's cases of the float dtypes: DO(type) for the C++ type. */
+#define TD_CUDA_FLOAT_CASES(DO)                                                                    \
     case TD_F32:                                                                                   \
         DO(float);                                                                                 \
         break;                                                                                     \
@@ -19,7 +18,12 @@
         break;                                                                                     \
     case TD_F16:                                                                                   \
         DO(__half);                                                                                \
-        break;                                                                                     \
+        break;
+
+/* Runs DO(type) for the C++ type of a dtype. */
+#define TD_CUDA_FOR_DTYPE(dtype, DO)                                                               \
+    switch (dtype) {                                                                               \
+        TD_CUDA_FLOAT_CASES(DO)                                                                    \
     case TD_I64:                                                                                   \
         DO(int64_t);                                                                               \
         break;                                                                                     \
