@@ -1,27 +1,14 @@
 /* Layer normalisation over rows, in double: mean and squares about it, one after the other. */
 #include "tensor/cuda/launch_rows.h"
 #include "tensor/cuda/norm.cuh"
-
-enum { SHORT_ROW = 1024, ALL_WARPS = TD_CUDA_THREADS / 32 };
-
-/* Rows are taken by WARPS warps each: a block has ALL_WARPS of them. All threads of a row come along
- * to each sum. */
-template <int WARPS> struct row_share {
-    int64_t row, step;
-    int lane;
-    __device__ row_share()
-        : row((int64_t)blockIdx.x * (ALL_WARPS / WARPS) + threadIdx.x / (32 * WARPS)),
-          step((int64_t)gridDim.x * (ALL_WARPS / WARPS)), lane((int)threadIdx.x % (32 * WARPS))
-    {
-    }
-};
+#include "tensor/cuda/rows.cuh"
 
 template <class T, int WARPS>
 __global__ void __launch_bounds__(TD_CUDA_THREADS)
     layer_norm(int64_t rows, int64_t d, T *y, T *means, T *inv_stds, const T *x, const T *weight,
                const T *bias, double eps)
 {
-    row_share<WARPS> s;
+    td_row_share<WARPS> s;
     for (int64_t r = s.row; r < rows; r += s.step) {
         const T *from = x + r * d;
         double sum = 0, squares = 0;
@@ -51,7 +38,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
     layer_norm_grad(int64_t rows, int64_t d, T *dx, const T *dy, const T *x, const T *weight,
                     const T *means, const T *inv_stds, bool accumulate)
 {
-    row_share<WARPS> s;
+    td_row_share<WARPS> s;
     for (int64_t r = s.row; r < rows; r += s.step) {
         double mean = (double)means[r], inv_std = (double)inv_stds[r], sum_g = 0, sum_gx = 0;
         for (int64_t i = s.lane; i < d; i += 32 * WARPS) {
@@ -70,20 +57,11 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
     }
 }
 
-#define LAUNCH(KERNEL, T, ...)                                                                     \
-    if (d <= SHORT_ROW) {                                                                          \
-        unsigned blocks = td_blocks(rows, ALL_WARPS, 8 * TD_CUDA_MOST_BLOCKS);                     \
-        TD_LAUNCH((KERNEL<T, 1>), blocks, TD_CUDA_THREADS, stream, rows, d, __VA_ARGS__);          \
-    } else {                                                                                       \
-        unsigned blocks = td_blocks(rows, 1, 8 * TD_CUDA_MOST_BLOCKS);                             \
-        TD_LAUNCH((KERNEL<T, ALL_WARPS>), blocks, TD_CUDA_THREADS, stream, rows, d, __VA_ARGS__);  \
-    }
-
 template <class T>
 static void launch_layer_norm(int64_t rows, int64_t d, T *y, T *mean, T *inv_std, const T *x,
                               const T *weight, const T *bias, double eps, cudaStream_t stream)
 {
-    LAUNCH(layer_norm, T, y, mean, inv_std, x, weight, bias, eps)
+    TD_LAUNCH_ROWS(layer_norm, T, y, mean, inv_std, x, weight, bias, eps)
 }
 
 extern "C" void td_cuda_launch_layer_norm(td_dtype dtype, int64_t rows, int64_t d, void *y,
@@ -106,7 +84,7 @@ static void launch_layer_norm_grad(int64_t rows, int64_t d, T *dx, const T *dy, 
                                    const T *weight, const T *mean, const T *inv_std,
                                    bool accumulate, cudaStream_t stream)
 {
-    LAUNCH(layer_norm_grad, T, dx, dy, x, weight, mean, inv_std, accumulate)
+    TD_LAUNCH_ROWS(layer_norm_grad, T, dx, dy, x, weight, mean, inv_std, accumulate)
 }
 
 extern "C" void td_cuda_launch_layer_norm_grad(td_dtype dtype, int64_t rows, int64_t d, void *dx,

@@ -1,9 +1,7 @@
 /* Softmax and cross-entropy. The largest logit is subtracted first, so that exp cannot overflow;
  * sums are in double. */
-#include "tensor/cuda/compute.cuh"
 #include "tensor/cuda/launch_rows.h"
-
-enum { SHORT_ROW = 1024, ALL_WARPS = TD_CUDA_THREADS / 32 };
+#include "tensor/cuda/rows.cuh"
 
 /* ---- rows, each by WARPS warps ---- */
 
@@ -26,14 +24,12 @@ __device__ static inline double row_exp(T *out, const T *x, int64_t d, int lane,
     return td_block_sum<WARPS>(sum);
 }
 
-#define ROW_BEGIN ((int64_t)blockIdx.x * (ALL_WARPS / WARPS) + threadIdx.x / (32 * WARPS))
-#define ROW_STEP ((int64_t)gridDim.x * (ALL_WARPS / WARPS))
-
 template <class T, int WARPS>
 __global__ void softmax_rows(int64_t rows, int64_t d, T *y, const T *x, bool log_of)
 {
-    int lane = (int)threadIdx.x % (32 * WARPS);
-    for (int64_t r = ROW_BEGIN; r < rows; r += ROW_STEP) {
+    td_row_share<WARPS> s;
+    int lane = s.lane;
+    for (int64_t r = s.row; r < rows; r += s.step) {
         const T *from = x + r * d;
         T *to = y + r * d, top;
         double sum = row_exp<T, WARPS>(to, from, d, lane, &top), log_sum = log(sum);
@@ -53,8 +49,9 @@ template <class T, int WARPS>
 __global__ void softmax_rows_grad(int64_t rows, int64_t d, T *dx, const T *dy, const T *y,
                                   bool log_of, bool accumulate)
 {
-    int lane = (int)threadIdx.x % (32 * WARPS);
-    for (int64_t r = ROW_BEGIN; r < rows; r += ROW_STEP) {
+    td_row_share<WARPS> s;
+    int lane = s.lane;
+    for (int64_t r = s.row; r < rows; r += s.step) {
         double part = 0;
         for (int64_t i = r * d + lane; i < (r + 1) * d; i += 32 * WARPS) {
             part += (double)dy[i] * (log_of ? 1.0 : (double)y[i]);
@@ -115,16 +112,6 @@ __global__ void softmax_columns_grad(int64_t outer, int64_t d, int64_t inner, T 
 
 /* ---- launches ---- */
 
-/* KERNEL<T, warps of a row>, over `rows` of them of size d. */
-#define LAUNCH_ROWS(KERNEL, T, ...)                                                                \
-    if (d <= SHORT_ROW) {                                                                          \
-        unsigned blocks = td_blocks(rows, ALL_WARPS, 8 * TD_CUDA_MOST_BLOCKS);                     \
-        TD_LAUNCH((KERNEL<T, 1>), blocks, TD_CUDA_THREADS, stream, rows, d, __VA_ARGS__);          \
-    } else {                                                                                       \
-        unsigned blocks = td_blocks(rows, 1, 8 * TD_CUDA_MOST_BLOCKS);                             \
-        TD_LAUNCH((KERNEL<T, ALL_WARPS>), blocks, TD_CUDA_THREADS, stream, rows, d, __VA_ARGS__);  \
-    }
-
 /* DO(T) for f32 and f64. */
 #define FOR_TYPE(dtype, DO)                                                                        \
     if (dtype == TD_F64) {                                                                         \
@@ -140,7 +127,7 @@ extern "C" void td_cuda_launch_softmax(td_dtype dtype, int64_t outer, int64_t d,
     unsigned column_blocks = td_blocks(outer * inner, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
 #define LAUNCH(T)                                                                                  \
     if (inner == 1) {                                                                              \
-        LAUNCH_ROWS(softmax_rows, T, (T *)y, (const T *)x, log)                                    \
+        TD_LAUNCH_ROWS(softmax_rows, T, (T *)y, (const T *)x, log)                                 \
     } else {                                                                                       \
         TD_LAUNCH((softmax_columns<T>), column_blocks, TD_CUDA_THREADS, stream, outer, d, inner,   \
                   (T *)y, (const T *)x, log);                                                      \
@@ -157,7 +144,7 @@ extern "C" void td_cuda_launch_softmax_grad(td_dtype dtype, int64_t outer, int64
     unsigned column_blocks = td_blocks(outer * inner, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
 #define LAUNCH(T)                                                                                  \
     if (inner == 1) {                                                                              \
-        LAUNCH_ROWS(softmax_rows_grad, T, (T *)dx, (const T *)dy, (const T *)y, log, accumulate)   \
+        TD_LAUNCH_ROWS(softmax_rows_grad, T, (T *)dx, (const T *)dy, (const T *)y, log, accumulate)\
     } else {                                                                                       \
         TD_LAUNCH((softmax_columns_grad<T>), column_blocks, TD_CUDA_THREADS, stream, outer, d,     \
                   inner, (T *)dx, (const T *)dy, (const T *)y, log, accumulate);                   \
@@ -172,8 +159,9 @@ template <class T, int WARPS>
 __global__ void cross_entropy(int64_t rows, int64_t d, double *losses, T *log_p, const T *logits,
                               const int64_t *labels, double smoothing)
 {
-    int lane = (int)threadIdx.x % (32 * WARPS);
-    for (int64_t r = ROW_BEGIN; r < rows; r += ROW_STEP) {
+    td_row_share<WARPS> s;
+    int lane = s.lane;
+    for (int64_t r = s.row; r < rows; r += s.step) {
         const T *x = logits + r * d;
         T *to = log_p + r * d, top;
         double log_sum = log(row_exp<T, WARPS>(to, x, d, lane, &top)), all = 0;
@@ -200,7 +188,7 @@ template <class T> __global__ void mean_of(T *mean, const double *values, int64_
     for (int64_t i = threadIdx.x; i < n; i += TD_CUDA_THREADS) {
         sum += values[i];
     }
-    sum = td_block_sum<ALL_WARPS>(sum);
+    sum = td_block_sum<TD_CUDA_ALL_WARPS>(sum);
     if (threadIdx.x == 0) {
         *mean = (T)(sum / (double)n);
     }
@@ -213,7 +201,7 @@ extern "C" void td_cuda_launch_cross_entropy(td_dtype dtype, int64_t rows, int64
 {
 #define LAUNCH(T)                                                                                  \
     if (rows > 0) {                                                                                \
-        LAUNCH_ROWS(cross_entropy, T, losses, (T *)log_p, (const T *)logits, labels, smoothing)    \
+        TD_LAUNCH_ROWS(cross_entropy, T, losses, (T *)log_p, (const T *)logits, labels, smoothing) \
     }                                                                                              \
     TD_LAUNCH((mean_of<T>), 1, TD_CUDA_THREADS, stream, (T *)loss, losses, rows);
     FOR_TYPE(dtype, LAUNCH)
