@@ -27,7 +27,7 @@ static td_module *wrapped_net(const train_run *r)
         devices[i] = (td_device){ r->args.device.type, (unsigned char)(r->args.device.index + i) };
     }
     return count > 0                  ? td_data_parallel(cifar_net(r), devices, count)
-           : td_dist_is_initialized() ? td_ddp(cifar_net(r), NULL)
+           : td_dist_is_initialized() ? td_ddp(cifar_net(r), &r->ddp)
                                       : cifar_net(r);
 }
 

@@ -62,7 +62,7 @@ static td_status lesson(train_run *r)
     TD_TRY(train_begin(r));
     r->net = imagenet_net(r);
     if (r->net != NULL && td_dist_is_initialized()) {
-        r->net = td_ddp(r->net, NULL);
+        r->net = td_ddp(r->net, &r->ddp);
     }
     r->optim = cifar_optim(r);
     r->loader = train_loader(

@@ -219,7 +219,7 @@ td_module *classify_net(const classify_run *c)
     if (s->model.syncbn) {
         net = td_convert_sync_batch_norm(net, NULL);
     }
-    return net != NULL && !c->tests_only ? td_ddp(net, NULL) : net;
+    return net != NULL && !c->tests_only ? td_ddp(net, &c->base.ddp) : net;
 }
 
 td_optim *classify_optim(const classify_run *c)

@@ -66,7 +66,10 @@ static bool set_text(const cli_option *option, const char *text, char *message, 
         snprintf(message, size, "--%s: the value is empty", option->name);
         return false;
     }
-    if (option->choices != NULL && !is_choice(option->choices, text)) {
+    bool good = option->fits != NULL      ? option->fits(text)
+                : option->choices != NULL ? is_choice(option->choices, text)
+                                          : true;
+    if (!good) {
         snprintf(message, size, "--%s: '%s' is not one of %s", option->name, text, option->choices);
         return false;
     }

@@ -30,7 +30,8 @@ typedef struct cli_option {
     cli_kind kind;
     void *value; /* where it goes; holds the default */
     double low, high;
-    const char *choices; /* "cifar|imagenet" or NULL */
+    const char *choices;            /* "cifar|imagenet" or NULL */
+    bool (*fits)(const char *text); /* NULL, or decides where choices only describes the forms */
     cli_resume resume;
     bool given;         /* set by cli_parse */
     char restored[256]; /* a text that came from a checkpoint */

@@ -96,6 +96,8 @@ td_status train_save(const char *path, td_module *model, td_optim *optim, const 
                                  .optim = optim,
                                  .ema = notes->ema,
                                  .scaler = notes->scaler,
+                                 .extra = notes->extra,
+                                 .extra_count = notes->extra_count,
                                  .with_random = true,
                                  .metadata = all.items,
                                  .metadata_count = all.count };
@@ -195,6 +197,8 @@ td_status train_load(const char *path, td_module *model, td_optim *optim, train_
                                  .optim = optim,
                                  .ema = notes->ema,
                                  .scaler = notes->scaler,
+                                 .extra = notes->extra,
+                                 .extra_count = notes->extra_count,
                                  .with_random = true };
     TD_TRY(td_checkpoint_load(path, &checkpoint));
     state->generator = *td_default_generator();

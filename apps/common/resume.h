@@ -33,8 +33,10 @@ typedef struct train_notes {
     const cli_option *options; /* those that a resumed run needs are written */
     int option_count;
     train_words words;
-    td_ema *ema;             /* kept beside the model, or NULL */
-    td_scaler *scaler;       /* the loss scaler, or NULL */
+    td_ema *ema;                  /* kept beside the model, or NULL */
+    td_scaler *scaler;            /* the loss scaler, or NULL */
+    const td_named_tensor *extra; /* what a communication hook remembers (train_hook.h) */
+    int extra_count;
     const td_metadata *more; /* for those who read the file: "arch", "classes" */
     int more_count;
 } train_notes;

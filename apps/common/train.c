@@ -3,6 +3,7 @@
 #include "apps/common/ranks.h"
 #include "apps/common/signals.h"
 #include "apps/common/train_graph.h"
+#include "apps/common/train_hook.h"
 #include "apps/common/train_save.h"
 
 #include <inttypes.h>
@@ -291,6 +292,7 @@ static td_status prepare(train_run *r)
             return TD_E_NOMEM;
         }
     }
+    train_hook_tell(r);
     TD_TRY(train_resume(r));
     if (r->args.log_dir != NULL) {
         TD_TRY(r->task->log_open(r));

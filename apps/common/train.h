@@ -73,6 +73,7 @@ struct train_run {
     td_module *net;                 /* these three are made by the lesson, ended by train_end */
     td_optim *optim;
     td_loader *loader;
+    td_ddp_options ddp; /* for the lesson to wrap its model with: --comm-hook */
     train_recipe recipe;
     td_ema *ema;         /* made by train_loop if the recipe has one */
     td_scaler *scaler;   /* made by train_loop under --precision fp16 */

@@ -1,6 +1,7 @@
 #include "apps/common/train_args.h"
 
 #include "apps/common/resume.h"
+#include "apps/common/train_hook.h"
 #include "dist/dist.h"
 #include "dist/error_file.h"
 
@@ -153,6 +154,7 @@ void train_args_rank_options(train_args *args)
                                        .value = &args->timeout,
                                        .low = 0.1,
                                        .high = 1e6 });
+    train_hook_option(args);
 }
 
 bool train_args_given(const train_args *args, const char *option)

@@ -31,6 +31,7 @@ typedef struct train_args {
     bool shard;            /* of several processes: rank 0's own figures, not those of all */
     double timeout;        /* seconds that ranks wait for each other */
     const char *recompute; /* none, block, stage */
+    const char *comm_hook; /* train_hook.h; NULL: a lesson with one process */
     reports_options reports;
     td_device device; /* device_name, read by train_args_apply */
     train_words words;

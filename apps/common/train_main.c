@@ -2,6 +2,7 @@
 #include "apps/common/ranks.h"
 #include "apps/common/signals.h"
 #include "apps/common/train.h"
+#include "apps/common/train_hook.h"
 #include "apps/common/train_save.h"
 
 #include <inttypes.h>
@@ -14,6 +15,8 @@ td_status train_begin(train_run *r)
     }
     train_find_latest(r);
     TD_TRY(train_args_apply(&r->args, r->task->name));
+    TD_REQUIRE(r->args.comm_hook == NULL || train_hook_read(r->args.comm_hook, &r->ddp), TD_HERE,
+               "--comm-hook %s is none of its forms", r->args.comm_hook);
     if (r->args.trace != NULL) {
         TD_TRY(td_trace_open(r->args.trace));
     }

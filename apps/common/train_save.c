@@ -1,6 +1,7 @@
 #include "apps/common/train_save.h"
 
 #include "apps/common/ranks.h"
+#include "apps/common/train_hook.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -23,6 +24,7 @@ static train_notes notes_of(const train_run *r)
 static td_status save(const train_run *r, const char *path)
 {
     train_notes notes = notes_of(r);
+    TD_TRY(train_hook_to_save(r, &notes));
     return ranks_first() ? train_save(path, r->net, r->optim, &r->state, &notes) : TD_OK;
 }
 
@@ -97,6 +99,7 @@ td_status train_resume(train_run *r)
         return TD_OK;
     }
     td_optim *optim = r->fresh_optim ? NULL : r->optim;
+    TD_TRY(train_hook_to_load(r, r->args.resume, &notes));
     TD_TRY(train_load(r->args.resume, r->net, optim, &r->state, &notes));
     int64_t begun = r->state.batch % train_group_size(r); /* steps had fewer batches, or others */
     if (begun > 0 && r->state.batch < td_loader_batches(r->loader)) {

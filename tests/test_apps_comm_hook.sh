@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# --comm-hook of the lessons with several processes: what travels, that it trains, and that a stopped
+# run goes on to the same bits, PowerSGD's memory included.
+# run: plain
+. "$(dirname "$0")/tap.sh"
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID
+export OMP_NUM_THREADS=1
+terminal="python3 $PWD/tests/on_terminal.py"
+wine=("$apps/wine_ddp_spawn" --data "$PWD/data/wine.csv" --save-every 99)
+tdrun=("$apps/tdrun" --nproc-per-node 2)
+cd "$work" || exit 1
+
+last_loss() { sed -n 's/^Epoch 99, Loss: //p' out; }
+
+for hook in none bf16 fp16 powersgd:2:20; do
+    works "$hook" "${wine[@]}" --comm-hook $hook --save $hook
+    awk -v loss="$(last_loss)" 'BEGIN { exit !(loss > 0 && loss < 0.06) }'
+    tap $? "$hook: it learns ($(last_loss))" out
+    if [ $hook = none ]; then
+        ! grep -q 'gradients travel' out
+        tap $? 'none: and says nothing of it' out
+        continue
+    fi
+    says "$hook: it says what travels" "^gradients travel as (${hook%%:*}|PowerSGD's factors of rank 2 after 20 plain steps)\$"
+    ! cmp -s none/model_99.safetensors $hook/model_99.safetensors
+    tap $? "$hook: not the bits of plain gradients"
+    # 30 of 100 epochs, and the rest: the options come from the checkpoint.
+    works "$hook: 31 epochs" "${wine[@]}" --comm-hook $hook --epochs 31 --save-every 30 --save part
+    works "$hook: and on from there" "${wine[@]}" --epochs 100 --resume part/model_30.safetensors \
+        --save part
+    same "$hook: to the same bits" $hook/model_99.safetensors part/model_99.safetensors
+done
+
+# What PowerSGD remembers is that of as many processes, and of its rank; otherwise it begins anew.
+from=powersgd:2:20/model_99.safetensors
+works 'three processes go on' "${wine[@]}" --nprocs 3 --epochs 110 --resume $from --save other
+says 'they say that PowerSGD begins anew' "^PowerSGD begins anew: $from is of a run "
+works 'another rank goes on' "${wine[@]}" --comm-hook powersgd:1:20 --epochs 110 --resume $from --save other
+says 'it begins anew' '^PowerSGD begins anew'
+works 'without a hook' "${wine[@]}" --comm-hook none --epochs 110 --resume $from --save other
+! grep -q PowerSGD out
+tap $? 'nothing is said' out
+works 'too few steps' "${wine[@]}" --comm-hook powersgd --epochs 10 --save other
+says 'it says so' 'after 1000 plain steps, and this run has only 30: see --comm-hook powersgd:RANK:START$'
+for wrong in bf powersgd: powersgd:0 powersgd:1:2:3 powersgd:x powersgd:99999999999999999999; do
+    fails "--comm-hook $wrong" 64 "'$wrong' is not one of none\|bf16\|fp16\|powersgd" "${wine[@]}" --comm-hook $wrong
+done
+
+# Ctrl-C in mid-epoch, under the launcher.
+few=(--limit 512 --batch-size 32 --epochs 2 --print-every 1)
+hook=(--comm-hook powersgd:2:3)
+works 'ResNet-18' "${tdrun[@]}" "$apps/cifar_ddp_launch" "${few[@]}" "${hook[@]}" --save whole
+$terminal '== step: \[  [56]/8\] \[1/2\]' 1 "${tdrun[@]}" "$apps/cifar_ddp_launch" "${few[@]}" "${hook[@]}" \
+    --save stopped >out 2>&1
+test $? -eq 130
+tap $? 'Ctrl-C' out
+works 'it goes on' "${tdrun[@]}" "$apps/cifar_ddp_launch" "${few[@]}" --resume stopped --save stopped
+says 'from where it was' '^resumed from stopped after step [5-7] of epoch 1$'
+same 'to the same bits' whole stopped
+works 'another way to start it' "$apps/cifar_resnet18" --spawn 2 --lr 0.02 "${few[@]}" "${hook[@]}" --save spawned
+same 'the same bits' whole spawned
+works 'one process' "$apps/cifar_resnet18" --limit 32 --batch-size 32 --epochs 1 --comm-hook bf16
+says 'nothing travels' '^--comm-hook: there is one process, and no gradients travel$'
+done_testing
