@@ -24,6 +24,7 @@ typedef enum td_links_result {
     TD_LINKS_NOT_YET, /* only of polled buffers */
     TD_LINKS_TIMEOUT, /* after which the links are of no use */
     TD_LINKS_FAILED,  /* a link is closed, or worse: error() says it in the library's words */
+    TD_LINKS_REFUSED, /* only of open: the process was started in a wrong way; error() says how */
 } td_links_result;
 
 typedef enum td_links_manner {
@@ -59,7 +60,8 @@ typedef struct td_links_api {
                             size_t bytes);
     td_links_result (*recv)(td_links_buffer *buffer, int rank, uint64_t slot, size_t offset,
                             size_t bytes);
-    /* For the end of one of the buffer's sends (receives), whichever ends first. */
+    /* For the end of one of the buffer's sends (receives); those with one rank end in the order in
+     * which they were begun. */
     td_links_result (*wait_send)(td_links_buffer *buffer, double seconds);
     td_links_result (*wait_recv)(td_links_buffer *buffer, double seconds);
     /* From now on the waits are on a thread of their own (true), whose core is wanted elsewhere, or

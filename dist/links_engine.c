@@ -288,6 +288,9 @@ static td_status open_links(td_links_engine *g, const td_comm_backend_init *init
     if (result == TD_LINKS_OK) {
         return TD_OK;
     }
+    if (result == TD_LINKS_REFUSED) {
+        return td_fail(TD_E_NETWORK, "%s: rank %d: %s", g->api->name, g->rank, g->api->error());
+    }
     return td_fail(result == TD_LINKS_TIMEOUT ? TD_E_TIMEOUT : TD_E_NETWORK,
                    "%s: rank %d, at address %s, cannot connect to all other ranks within %.1f s: "
                    "%s. Can the hosts reach each other at the addresses that they have?",

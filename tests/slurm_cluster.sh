@@ -39,6 +39,7 @@ CredType=cred/none
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation=$dir/state
+TmpFS=$dir/tmp.%n
 SlurmdSpoolDir=$dir/spool.%n
 SlurmctldPidFile=$dir/run/slurmctld.pid
 SlurmdPidFile=$dir/run/slurmd.%n.pid
@@ -60,7 +61,7 @@ KillWait=5
 PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
 C
     for i in 1 2; do
-        mkdir -p "$dir/spool.n$i"
+        mkdir -p "$dir/spool.n$i" "$dir/tmp.n$i" # PMIx: one for each node
         echo "NodeName=n$i NodeHostname=$host NodeAddr=127.0.0.1 Port=$(($1 + i)) CPUs=8" \
             "Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=4000" \
             "State=UNKNOWN" >>"$SLURM_CONF"

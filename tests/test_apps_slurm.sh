@@ -56,6 +56,28 @@ if [ -e "$apps/../libtandem-gloo.so" ]; then
     same 'the same bits' cifar_spawned cifar_gloo
 fi
 
+# MPI in a Slurm job: srun itself is MPI's launcher, by PMIx, or mpirun is.
+if [ -e "$apps/../libtandem-mpi.so" ]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # of mpirun
+    if srun --mpi=list 2>&1 | grep -q pmix; then
+        # shellcheck disable=SC2086
+        works 'the main job by srun --mpi=pmix' env TANDEM_BACKEND=mpi \
+            srun --mpi=pmix --nodes 2 --ntasks 2 apps/cifar_resnet18 $few --save cifar_pmix
+        says 'it is mpi' '^DDP, rank 0 of 2 \(mpi\)'
+        same 'the same bits' cifar_spawned cifar_pmix
+    else
+        tap 0 'srun --mpi=pmix # SKIP this Slurm was built without PMIx'
+    fi
+    # shellcheck disable=SC2086
+    works 'the main job by mpirun in an allocation' env TANDEM_BACKEND=mpi \
+        salloc --nodes 2 --ntasks-per-node 1 mpirun apps/cifar_resnet18 $few --save cifar_mpirun
+    says 'it is mpi' '^DDP, rank 0 of 2 \(mpi\)'
+    same 'the same bits' cifar_spawned cifar_mpirun
+    # shellcheck disable=SC2086
+    fails 'srun without --mpi: what to do' 1 '^cifar_resnet18: mpi: rank [01]: this process was not started by .*srun --mpi=pmix' \
+        env TANDEM_BACKEND=mpi srun --nodes 2 --ntasks 2 apps/cifar_resnet18 $few
+fi
+
 # The complete trainer, batch normalisation over both nodes.
 make_folders photos
 train_net=(apps/train_net --cfg "$repository/apps/config/resnet18.yaml" MODEL.NUM_CLASSES 5 MODEL.SYNCBN True

@@ -108,6 +108,34 @@ static void test_reductions(void **state)
     }
 }
 
+/* Arrays that go in many pieces, the last of them short: it must not be taken for the one before.
+ */
+static int many_pieces(int rank, int size, void *arg)
+{
+    enum { N = 1200001, ROUNDS = 8 };
+    (void)arg;
+    procs_init(rank, size, TIMEOUT);
+    dist_data d = dist_data_make(TD_F32, N, size, 5);
+    dist_data_reduce(&d, TD_SUM);
+    td_tensor *t = make_tensor(N, TD_F32, PLAIN, rank);
+    for (int i = 0; i < ROUNDS; i++) {
+        fill(t, d.of[rank], dist_data_bytes(&d, N));
+        REQUIRE_OK(td_all_reduce(NULL, t, TD_SUM, NULL));
+        REQUIRE(holds(t, 0, d.reduced, dist_data_bytes(&d, N)));
+    }
+    td_free(t);
+    dist_data_free(&d);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_many_pieces(void **state)
+{
+    (void)state;
+    procs_succeed(2, LIMIT, many_pieces, NULL);
+    procs_succeed(MOST_RANKS, LIMIT, many_pieces, NULL);
+}
+
 /* ---- everything else ---- */
 
 static void try_broadcast(const dist_data *d, int rank, place where)
@@ -458,10 +486,11 @@ static void test_arithmetic(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reductions),    cmocka_unit_test(test_moves),
-        cmocka_unit_test(test_messages),      cmocka_unit_test(test_outstanding),
-        cmocka_unit_test(test_soak),          cmocka_unit_test(test_denormals),
-        cmocka_unit_test(test_sixteen_ranks), cmocka_unit_test(test_arithmetic),
+        cmocka_unit_test(test_reductions),  cmocka_unit_test(test_many_pieces),
+        cmocka_unit_test(test_moves),       cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_outstanding), cmocka_unit_test(test_soak),
+        cmocka_unit_test(test_denormals),   cmocka_unit_test(test_sixteen_ranks),
+        cmocka_unit_test(test_arithmetic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

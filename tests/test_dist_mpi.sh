@@ -33,9 +33,9 @@ suite() { # suite PROGRAM N...
     shift
     : >"$work/calls"
     for n in "$@"; do
-        export TANDEM_TEST_FOLDER=$work/$program.$n
+        export TANDEM_TEST_FOLDER=$work/$program.$n${OMPI_MCA_btl:-}
         mkdir "$TANDEM_TEST_FOLDER"
-        works "$program over mpi, $n ranks" ranks "$n" "$build/tests/$program"
+        works "$program over mpi, $n ranks${OMPI_MCA_btl:+, by $OMPI_MCA_btl}" ranks "$n" "$build/tests/$program"
         wanted=$(grep -c '^# procs: [0-9]* ranks' "$work/out")
         grep '^# procs: [0-9]* ranks run$' "$work/out" >>"$work/calls"
     done
@@ -43,6 +43,10 @@ suite() { # suite PROGRAM N...
     tap $? "$program: all $wanted calls had their turn"
 }
 suite test_dist_collectives 2 3 4 16
+# As between hosts, where transfers end in another order than they began.
+export OMPI_MCA_btl=self,tcp
+suite test_dist_collectives 2 3 4 16
+unset OMPI_MCA_btl
 suite test_dist_ddp 2 3 4
 suite test_dist_ddp_unused 2 3 4
 suite test_dist_sync_bn 1 2 3 4
@@ -56,6 +60,9 @@ works 'a lesson under mpirun' ranks 2 "$apps/cifar_ddp_slurm" $few --save mpi
 # shellcheck disable=SC2086
 works 'the same over shm' env TANDEM_BACKEND=shm "$apps/cifar_ddp_spawn" $few --save shm
 same 'the same bits' shm mpi
+# shellcheck disable=SC2086
+works 'by TCP' ranks 2 env OMPI_MCA_btl=self,tcp "$apps/cifar_ddp_slurm" $few --save tcp
+same 'the same bits' shm tcp
 
 # ---- what goes wrong ----
 

@@ -60,9 +60,13 @@ static td_links_result begin_mpi(void)
     MPI_Initialized(&begun);
     if (!begun) {
         if (!was_launched()) {
-            return td_mpi_fail(
-                "this process was not started by MPI's launcher: mpirun -n RANKS PROGRAM, or "
-                "srun --mpi=pmix PROGRAM");
+            snprintf(td_mpi_error, sizeof td_mpi_error,
+                     "this process was not started by MPI's launcher: %s",
+                     getenv("SLURM_JOB_ID") != NULL
+                         ? "in a Slurm job that is srun --mpi=pmix PROGRAM (srun --mpi=list shows "
+                           "whether this Slurm has it), or mpirun PROGRAM in sbatch or salloc"
+                         : "mpirun -n RANKS PROGRAM, or srun --mpi=pmix PROGRAM");
+            return TD_LINKS_REFUSED;
         }
         if (td_mpi_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level),
                          "MPI_Init_thread") != TD_LINKS_OK) {
@@ -97,7 +101,7 @@ static td_links_result find_members(const td_links_options *o, int *members)
                  "MPI's world has %d process%s, and the group has %d ranks: start that many, by "
                  "mpirun -n %d PROGRAM",
                  world, world == 1 ? "" : "es", o->size, o->size);
-        return TD_LINKS_FAILED;
+        return TD_LINKS_REFUSED;
     }
     name_key(key, o->rank);
     snprintf(text, sizeof text, "%d", mine);

@@ -137,24 +137,23 @@ static void note_gone(td_links *links)
     }
 }
 
-/* Whether one of the buffer's sends (receives) has ended. */
+/* Whether the first of the buffer's sends (receives) has ended. MPI keeps the order in which
+ * transfers meet, not that in which they end: over TCP a short one overtakes a long one. */
 static td_links_result look(td_links_buffer *b, bool sends)
 {
-    bool any = false;
-    for (td_mpi_transfer **link = &b->transfers; *link != NULL; link = &(*link)->next) {
-        td_mpi_transfer *t = *link;
-        int done = 0;
-        if (t->sends != sends) {
-            continue;
-        }
-        any = true;
-        int code = MPI_Test(&t->request, &done, MPI_STATUS_IGNORE);
-        if (code != MPI_SUCCESS || done) {
-            drop(b, link);
-            return td_mpi_check(code, sends ? "a send" : "a receive");
-        }
+    td_mpi_transfer **link = &b->transfers;
+    while (*link != NULL && (*link)->sends != sends) {
+        link = &(*link)->next;
     }
-    return any ? TD_LINKS_NOT_YET : td_mpi_fail("nothing is under way");
+    if (*link == NULL) {
+        return td_mpi_fail("nothing is under way");
+    }
+    int done = 0, code = MPI_Test(&(*link)->request, &done, MPI_STATUS_IGNORE);
+    if (code == MPI_SUCCESS && !done) {
+        return TD_LINKS_NOT_YET;
+    }
+    drop(b, link);
+    return td_mpi_check(code, sends ? "a send" : "a receive");
 }
 
 /* Nothing has ended: can it still? */
