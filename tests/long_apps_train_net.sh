@@ -19,22 +19,22 @@ echo "# $count pictures in $classes classes"
 net=("$apps/train_net" --cfg "$repository/apps/config/resnet18.yaml" MODEL.NUM_CLASSES "$classes"
     TRAIN.DATASET data TEST.DATASET data TRAIN.IM_SIZE 64 TEST.IM_SIZE 64 TEST.CROP_SIZE 64 RNG_SEED 1
     TRAIN.KEEP_CHECKPOINTS 1)
-learn=("${net[@]}" TRAIN.BATCH_SIZE $((count < 32 ? 4 : 16)) TRAIN.MIN_AREA 0.6 OPTIM.MAX_EPOCH 30
+learn=("${net[@]}" TRAIN.BATCH_SIZE $((count < 32 ? 4 : 16)) TRAIN.MIN_AREA 0.6 OPTIM.MAX_EPOCH 40
     OPTIM.BASE_LR 0.05 OPTIM.WARMUP_EPOCHS 2)
 
-works 'thirty epochs' "${learn[@]}" OUT_DIR whole
-says 'all pictures are known' "^Epoch \[30/30\] tested on $count pictures: Loss 0\.[0-9]+  Acc@1 100\.000 "
+works 'forty epochs' "${learn[@]}" OUT_DIR whole
+says 'all pictures are known' "^Epoch \[40/40\] tested on $count pictures: Loss 0\.[0-9]+  Acc@1 100\.000 "
 : >out
 "${learn[@]}" OUT_DIR stopped >out 2>&1 &
 run=$!
-until_line out '^Epoch \[9/30\]' $run
+until_line out '^Epoch \[9/40\]' $run
 kill -INT $run
 wait $run
 test $? -eq 130
 tap $? 'Ctrl-C in the tenth' out
 works 'the same command' "${learn[@]}" OUT_DIR stopped
 says 'goes on' '^resumed from stopped/checkpoints/ckpt_ep_0'
-same 'to the same bits' whole/checkpoints/ckpt_ep_030 stopped/checkpoints/ckpt_ep_030
+same 'to the same bits' whole/checkpoints/ckpt_ep_040 stopped/checkpoints/ckpt_ep_040
 works 'test_net' "$apps/test_net" --cfg stopped/config.yaml
 says 'knows them too' 'Acc@1 100\.000'
 

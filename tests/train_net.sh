@@ -37,5 +37,5 @@ until_line() {
 }
 
 weights_of() { # weights_of FILE: a number of a model's weights alone
-    python3 "$repository/tests/weights.py" hash "$1"
+    python3 -I -S "$repository/tests/weights.py" hash "$1"
 }
