@@ -2,10 +2,12 @@
  *
  * Streams are as lazy as they may be: what is put on one stays there until somebody waits for it.
  * So a wait that is missing shows, always and not once in a while: the host finds old values, or a
- * copy finds a buffer that has been used again. */
+ * copy finds a buffer that has been used again. That does not show what runs too early: with
+ * TANDEM_EMULATE_ORDER=SEED streams run by chance too, as far as their waits let them. */
 #include "tests/emulate/cudart.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -13,6 +15,7 @@
 struct work {
     work *next;
     void (*run)(void *arguments);
+    bool waits; /* for another process */
     alignas(16) char arguments[];
 };
 
@@ -21,6 +24,9 @@ struct emulated_stream {
     uint64_t put, done; /* counts */
     work *first, **last;
     bool running;
+    pthread_t runner;            /* if it is */
+    uint64_t waiting;            /* the latest work that waits for another process; 0: none */
+    double waiting_since;
     emulated_graph *recording; /* NULL: what is put on it is to be done */
 };
 
@@ -28,6 +34,7 @@ struct emulated_event {
     emulated_stream *stream; /* NULL: never recorded */
     uint64_t at;             /* done when the stream has done so many */
     double time;             /* seconds, when it came by */
+    emulated_place place;    /* instead, if it was recorded in a graph */
 };
 
 namespace
@@ -35,6 +42,8 @@ namespace
 
 pthread_mutex_t lock;
 pthread_once_t once = PTHREAD_ONCE_INIT;
+int lock_depth; /* how often its thread has taken it */
+bool has_helper;
 emulated_stream *streams[256]; /* the first are the devices' default streams */
 int stream_count;
 
@@ -85,17 +94,39 @@ emulated_stream *stream_of(cudaStream_t stream)
     return streams[device_now];
 }
 
+double clock_now()
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void nap(double seconds)
+{
+    struct timespec t = { 0, (long)(1e9 * seconds) };
+    nanosleep(&t, NULL);
+}
+
 /* Runs what is on a stream until it has done `until` of all that was ever put there. */
 void drain(emulated_stream *s, uint64_t until)
 {
     if (s->done >= until) {
         return;
     }
-    if (s->running) {
+    if (s->running && pthread_equal(s->runner, pthread_self())) {
         fprintf(stderr, "emulated GPU: streams that wait for each other\n");
         abort();
     }
+    while (s->running && s->done < until) { /* by another thread, which waits for another process */
+        int depth = td_emulate_let_go();
+        nap(50e-6);
+        td_emulate_take_again(depth);
+    }
+    if (s->done >= until) {
+        return;
+    }
     s->running = true;
+    s->runner = pthread_self();
     td_emulate_open_memory();
     while (s->done < until) {
         work *w = s->first;
@@ -111,11 +142,93 @@ void drain(emulated_stream *s, uint64_t until)
     s->running = false;
 }
 
-double clock_now()
+/* What the event stands for is decided when the wait is asked for, not when the stream comes to
+ * it. */
+void wait_for(void *arguments)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    const emulated_event *event = (const emulated_event *)arguments;
+    drain(event->stream, event->at);
+}
+
+/* Whether the stream may do its next work although nobody waits for it. */
+bool may_run(const emulated_stream *s)
+{
+    const work *w = s->first;
+    if (w == NULL || s->running || w->waits) {
+        return false;
+    }
+    const emulated_event *event = (const emulated_event *)w->arguments;
+    return w->run != wait_for || event->stream->done >= event->at;
+}
+
+void run_by_chance()
+{
+    if (!td_emulate_chance(2)) {
+        return;
+    }
+    emulated_stream *s = streams[td_emulate_random() % (unsigned)stream_count];
+    for (unsigned n = td_emulate_random() % 16; n > 0 && may_run(s); n--) {
+        drain(s, s->done + 1);
+    }
+}
+
+/* What waits for other processes is done in the end, although nobody here asks for it. */
+void *help(void *)
+{
+    const double LATE = 20e-3;
+    for (;;) {
+        nap(5e-3);
+        locked guard;
+        for (int i = 0; i < stream_count; i++) {
+            emulated_stream *s = streams[i];
+            if (s->done < s->waiting && !s->running && clock_now() - s->waiting_since > LATE) {
+                drain(s, s->waiting);
+            }
+        }
+    }
+    return NULL;
+}
+
+bool start_helper()
+{
+    pthread_t helper;
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &old);
+    bool started = pthread_create(&helper, NULL, help, NULL) == 0 && pthread_detach(helper) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return started;
+}
+
+void enqueue(cudaStream_t stream, void (*run)(void *arguments), const void *arguments, size_t bytes,
+             bool waits)
+{
+    locked guard;
+    emulated_stream *s = stream_of(stream);
+    if (s->recording != NULL) {
+        td_emulate_graph_add(s->recording, s, run, arguments, bytes, waits);
+        return;
+    }
+    work *w = (work *)malloc(sizeof *w + bytes);
+    if (w == NULL) {
+        last_error = cudaErrorMemoryAllocation;
+        return;
+    }
+    w->next = NULL;
+    w->run = run;
+    w->waits = waits;
+    if (bytes > 0) {
+        memcpy(w->arguments, arguments, bytes);
+    }
+    *s->last = w;
+    s->last = &w->next;
+    s->put++;
+    if (waits) {
+        s->waiting = s->put;
+        s->waiting_since = clock_now();
+        has_helper = has_helper || start_helper();
+    }
+    run_by_chance();
 }
 
 cudaError_t give(cudaError_t error)
@@ -134,11 +247,58 @@ void td_emulate_lock(void)
 {
     pthread_once(&once, initialise);
     pthread_mutex_lock(&lock);
+    lock_depth++;
 }
 
 void td_emulate_unlock(void)
 {
+    lock_depth--;
     pthread_mutex_unlock(&lock);
+}
+
+bool td_emulate_trylock(void)
+{
+    pthread_once(&once, initialise);
+    bool taken = pthread_mutex_trylock(&lock) == 0;
+    lock_depth += taken;
+    return taken;
+}
+
+int td_emulate_let_go(void)
+{
+    int depth = lock_depth;
+    for (int i = 0; i < depth; i++) {
+        td_emulate_unlock();
+    }
+    return depth;
+}
+
+void td_emulate_take_again(int depth)
+{
+    for (int i = 0; i < depth; i++) {
+        td_emulate_lock();
+    }
+}
+
+unsigned td_emulate_random(void)
+{
+    static unsigned state;
+    state = state * 1664525u + 1013904223u;
+    return state >> 8;
+}
+
+bool td_emulate_chance(unsigned one_in)
+{
+    static const char *seed = getenv("TANDEM_EMULATE_ORDER");
+    static bool seeded;
+    if (seed == NULL) {
+        return false;
+    }
+    for (unsigned n = seeded ? 0 : (unsigned)atoi(seed); n > 0; n--) {
+        (void)td_emulate_random();
+    }
+    seeded = true;
+    return td_emulate_random() % one_in == 0;
 }
 
 void td_emulate_error(cudaError_t error)
@@ -163,25 +323,13 @@ extern "C" {
 void td_emulate_enqueue(cudaStream_t stream, void (*run)(void *arguments), const void *arguments,
                         size_t bytes)
 {
-    locked guard;
-    emulated_stream *s = stream_of(stream);
-    if (s->recording != NULL) {
-        td_emulate_graph_add(s->recording, run, arguments, bytes);
-        return;
-    }
-    work *w = (work *)malloc(sizeof *w + bytes);
-    if (w == NULL) {
-        give(cudaErrorMemoryAllocation);
-        return;
-    }
-    w->next = NULL;
-    w->run = run;
-    if (bytes > 0) {
-        memcpy(w->arguments, arguments, bytes);
-    }
-    *s->last = w;
-    s->last = &w->next;
-    s->put++;
+    enqueue(stream, run, arguments, bytes, false);
+}
+
+void td_emulate_enqueue_waiting(cudaStream_t stream, void (*run)(void *arguments),
+                                const void *arguments, size_t bytes)
+{
+    enqueue(stream, run, arguments, bytes, true);
 }
 
 /* ---- errors ---- */
@@ -201,6 +349,12 @@ static const struct {
       "operation not permitted when stream is capturing" },
     { cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
       "operation failed due to a previous error during capture" },
+    { cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined",
+      "capturing stream has unjoined work" },
+    { cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation",
+      "dependency created on uncaptured work in another stream" },
+    { cudaErrorCapturedEvent, "cudaErrorCapturedEvent",
+      "operation not permitted on an event last recorded in a capturing stream" },
 };
 
 static size_t find_error(cudaError_t error)
@@ -400,29 +554,43 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     locked guard;
-    if (td_emulate_spoils(stream_of(stream))) {
-        return cudaErrorStreamCaptureUnsupported;
+    emulated_stream *s = stream_of(stream);
+    if (s->recording != NULL) {
+        event->place = td_emulate_place_of(s->recording, s);
+        return cudaSuccess;
     }
+    event->place.recording = 0;
+    event->stream = s;
+    event->at = s->put + 1;
     td_emulate_enqueue(stream, come_by, &event, sizeof event);
-    event->stream = stream_of(stream);
-    event->at = event->stream->put;
     return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     locked guard;
+    if (event->place.recording != 0) {
+        return give(td_emulate_spoil_place(&event->place));
+    }
     if (event->stream != NULL) {
         drain(event->stream, event->at);
     }
     return cudaSuccess;
 }
 
+/* It never waits: where another thread lets a stream run, perhaps one that waits for another
+ * process, nothing is known to be over. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    locked guard;
-    return event->stream == NULL || event->stream->done >= event->at ? cudaSuccess
-                                                                     : cudaErrorNotReady;
+    if (!td_emulate_trylock()) {
+        return cudaErrorNotReady;
+    }
+    cudaError_t error = event->place.recording != 0 ? give(td_emulate_spoil_place(&event->place))
+                        : event->stream == NULL || event->stream->done >= event->at
+                            ? cudaSuccess
+                            : cudaErrorNotReady;
+    td_emulate_unlock();
+    return error;
 }
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t begin, cudaEvent_t end)
@@ -434,20 +602,15 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t begin, cudaEve
     return cudaSuccess;
 }
 
-/* What the event stands for is decided when the wait is asked for, not when the stream comes to
- * it. */
-static void wait_for(void *arguments)
-{
-    const emulated_event *event = (const emulated_event *)arguments;
-    drain(event->stream, event->at);
-}
-
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
     (void)flags;
     locked guard;
-    if (td_emulate_spoils(stream_of(stream))) {
-        return cudaErrorStreamCaptureUnsupported;
+    if (event->place.recording != 0) {
+        return give(td_emulate_wait_for_place(stream_of(stream), &event->place));
+    }
+    if (event->stream != NULL && td_emulate_spoils(stream_of(stream))) {
+        return give(cudaErrorStreamCaptureIsolation);
     }
     if (event->stream != NULL) {
         td_emulate_enqueue(stream, wait_for, event, sizeof *event);

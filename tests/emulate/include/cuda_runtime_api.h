@@ -27,6 +27,9 @@ typedef enum cudaError {
     cudaErrorNotSupported = 801,
     cudaErrorStreamCaptureUnsupported = 900,
     cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorStreamCaptureUnjoined = 904,
+    cudaErrorStreamCaptureIsolation = 905,
+    cudaErrorCapturedEvent = 907,
 } cudaError_t;
 
 const char *cudaGetErrorName(cudaError_t error);
@@ -133,6 +136,14 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, 
  * (bytes); run is called, on any thread, when the stream comes to it. ---- */
 void td_emulate_enqueue(cudaStream_t stream, void (*run)(void *arguments), const void *arguments,
                         size_t bytes);
+
+/* The same for what waits for another process. It runs when the host waits for it, or a little
+ * later by itself: the other process's host may wait for this one's. While it waits it lets the
+ * emulation go (how far, is returned), so that other threads can go on. */
+void td_emulate_enqueue_waiting(cudaStream_t stream, void (*run)(void *arguments),
+                                const void *arguments, size_t bytes);
+int td_emulate_let_go(void);
+void td_emulate_take_again(int depth);
 
 #ifdef __cplusplus
 }
