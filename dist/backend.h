@@ -19,6 +19,7 @@ typedef enum td_collective_kind {
     TD_COLLECTIVE_RECV,
     TD_COLLECTIVE_BARRIER,
     TD_COLLECTIVE_MEMORY, /* td_group_memory: count is in bytes, out points to a void * */
+    TD_COLLECTIVE_REPLAY, /* a captured step with all its collectives; of GPUs alone */
     TD_COLLECTIVE_COUNT
 } td_collective_kind;
 
@@ -80,6 +81,8 @@ typedef struct td_comm_backend {
     /* What another rank has entered last, if the engine sees that. NULL: the core asks through the
      * store. Any thread, also while run() runs. */
     bool (*entered)(void *engine, int rank, td_entered *entered);
+    /* Fails if another rank has died. NULL: that is noticed in collectives alone. Any thread. */
+    td_status (*look)(void *engine);
     /* CPU seconds that threads of the engine's own have used. NULL: it has none. Any thread. */
     double (*cpu_seconds)(void *engine);
     /* Memory for collectives without copies: zeroed, on every rank (a collective, of kind

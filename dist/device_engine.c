@@ -7,6 +7,7 @@
 #include "dist/staged.h"
 #include "dist/watchdog.h"
 
+#include "tensor/capture.h"
 #include "tensor/storage.h"
 
 #include <stdio.h>
@@ -214,6 +215,10 @@ td_status td_device_submit(td_group *group, td_collective *c, td_device device, 
         td_status status = engine_for(group, c, device, &engine);
         c->number = ++group->device_collectives;
         c->deadline = td_clock() + group->timeout;
+        if (status == TD_OK && engine->type->record == NULL) {
+            td_capture_note("%s goes by way of the host (the backend %s)",
+                            td_collective_name(c->kind), engine->type->name);
+        }
         if (status == TD_OK) {
             status = engine->type->launch(engine, c, &ticket);
         }
@@ -279,6 +284,14 @@ void td_device_engine_set(td_group *group, td_device_engine *engine)
 
 /* ---- the watchdog's part ---- */
 
+/* NCCL does not notice that a rank of this host has died: its kernels wait on. */
+static td_status look_for_dead(const td_group *group, double waited)
+{
+    static const double LONG = 1.0;
+    bool looks = group->engine != NULL && group->backend->look != NULL;
+    return looks && waited >= LONG ? group->backend->look(group->engine) : TD_OK;
+}
+
 /* The engine may be made while the watchdog looks: it is published by the pointer alone. */
 void td_device_look(td_group *group)
 {
@@ -294,6 +307,9 @@ void td_device_look(td_group *group)
     double begun = 0.0;
     char text[TD_CAUSE_BYTES];
     td_status status = e->type->look(e, &oldest, &begun);
+    if (status == TD_OK && begun > 0.0) {
+        status = look_for_dead(group, td_clock() - begun);
+    }
     if (status != TD_OK) {
         snprintf(text, sizeof text, "rank %d: %s", group->rank, td_last_error());
         td_group_break(group, status, text);

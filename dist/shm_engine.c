@@ -172,6 +172,7 @@ const td_comm_backend td_shm_backend = {
     .nudge = td_shm_nudge,
     .abort = shm_abort,
     .entered = td_shm_last_entered,
+    .look = td_shm_look,
     .memory = td_shm_memory,
     .memory_free = td_shm_memory_free,
     .destroy = shm_destroy,

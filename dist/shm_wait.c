@@ -95,6 +95,18 @@ td_status td_shm_check_peer(td_shm *shm, int rank)
     return td_shm_check(shm);
 }
 
+td_status td_shm_look(void *engine)
+{
+    td_shm *shm = engine;
+    td_status status = td_shm_check(shm);
+    for (int r = 0; r < shm->size && status == TD_OK; r++) {
+        if (r != shm->rank && !atomic_load(&shm->segment->rank[r].gone)) {
+            status = td_shm_check_peer(shm, r);
+        }
+    }
+    return status;
+}
+
 /* ---- arriving and waiting ---- */
 
 /* Rank r's word, which lies at the same offset for all. */
