@@ -18,8 +18,9 @@ static const char app_name[] = "cifar_speedrun";
 enum { WHITENING_IMAGES = 5000, TRANSLATE = 2 };
 
 typedef struct job {
-    const char *recipe, *folder, *precision;
-    bool download, plain_test;
+    const char *recipe, *folder, *precision, *device_name;
+    bool download, plain_test, graph;
+    td_device device;
     double epochs, width;
     int64_t batch_size, limit, runs, seed, threads, workers;
     cifar_data data;
@@ -92,6 +93,16 @@ static void read_options(job *j, int argc, char **argv)
           .kind = CLI_FLAG,
           .value = &j->download,
           .help = "Fetch CIFAR-10 (170 MB) if it is not there" },
+        { .name = "device",
+          .argument = "NAME",
+          .kind = CLI_TEXT,
+          .value = &j->device_name,
+          .help = "Where to compute: cpu, cuda, cuda:1" },
+        { .name = "graph",
+          .kind = CLI_FLAG,
+          .value = &j->graph,
+          .help = "GPUs: record a training step as a CUDA graph, and replay it: the same bits, and "
+                  "the GPU no longer waits for the host" },
         { .name = "precision",
           .argument = "NAME",
           .kind = CLI_TEXT,
@@ -122,6 +133,11 @@ static td_status apply_options(job *j)
     td_math math = { 0 };
     TD_REQUIRE(td_precision_parse(j->precision, &math.precision), TD_HERE,
                "--precision %s is none of its choices", j->precision);
+    td_status parsed = td_device_parse(j->device_name, &j->device);
+    if (parsed != TD_OK) {
+        return td_fail_context(parsed, "--device");
+    }
+    TD_TRY(td_precision_check(j->device, math.precision));
     td_set_math(math);
     if (j->threads > 0) {
         TD_TRY(td_set_threads(TD_CPU, (int)j->threads));
@@ -173,42 +189,48 @@ static td_loader *open_loader(const job *j, int64_t seed)
     return td_loader_open(j->data.train, &(td_loader_options){ .batch_size = j->batch_size,
                                                                .shuffle = true,
                                                                .drop_last = true,
+                                                               .device = j->device,
                                                                .workers = (int)j->workers });
 }
 
 /* The mean loss since the last line. */
-static void print_epoch(const speedrun *s, int64_t epoch, int64_t samples, td_tensor *loss,
-                        double began)
+static void print_epoch(const speedrun *s, int64_t epoch, int64_t samples, double began)
 {
     printf("== epoch: [%" PRId64 "] | step %" PRId64 "/%" PRId64 " | loss: %.4f | %.1f s\n", epoch,
-           s->step, s->steps, td_item(loss) / (double)samples, seconds_now() - began);
+           s->step, s->steps, td_item(s->loss) / (double)samples, seconds_now() - began);
     fflush(stdout);
-    td_fill_(loss, 0.0);
+    td_fill_(s->loss, 0.0);
 }
 
 static td_status train(speedrun *s, td_loader *loader, double began)
 {
-    td_tensor *loss = td_zeros(TD_SCALAR, TD_F32, td_device_of(td_airbench_whiten(s->net, true)));
-    if (loss == NULL) {
-        return TD_E_NOMEM;
-    }
     td_status status = TD_OK;
     int64_t samples = 0;
     for (int64_t epoch = 1; s->step < s->steps && status == TD_OK && !stop_requested(); epoch++) {
-        for (td_batch batch;
-             s->step < s->steps && !stop_requested() && td_loader_next(loader, &batch);) {
-            speedrun_step(s, &batch, loss);
+        for (td_batch batch; s->step < s->steps && status == TD_OK && !stop_requested() &&
+                             td_loader_next(loader, &batch);) {
+            status = speedrun_step(s, &batch);
             samples += batch.size;
         }
-        status = td_loader_status(loader);
+        status = status == TD_OK ? td_loader_status(loader) : status;
         if (samples > 0) {
-            print_epoch(s, epoch, samples, loss, began);
+            print_epoch(s, epoch, samples, began);
         }
         samples = 0;
         td_loader_set_epoch(loader, (uint64_t)epoch);
     }
-    td_free(loss);
     return status;
+}
+
+/* How many steps were replayed, and what kept the others from it. */
+static void print_graph(const speedrun *s)
+{
+    if (s->captured != NULL) {
+        td_captured_figures figures = td_captured_now(s->captured);
+        printf("graph: %" PRId64 " steps as ever, %" PRId64 " recorded, %" PRId64 " replayed%s%s\n",
+               figures.rehearsed, figures.recorded, figures.replayed,
+               figures.why[0] != '\0' ? "; " : "", figures.why);
+    }
 }
 
 static td_status one_run(const job *j, int64_t seed, double *accuracy, double *seconds)
@@ -218,15 +240,26 @@ static td_status one_run(const job *j, int64_t seed, double *accuracy, double *s
     td_loader *loader = images != NULL ? open_loader(j, seed) : NULL;
     speedrun s = { 0 };
     double began = seconds_now();
-    td_status status = loader == NULL ? TD_E_NOMEM
-                                      : speedrun_begin(&s, j->how, images, j->width, j->batch_size,
-                                                       td_loader_batches(loader), j->epochs);
+    td_status status =
+        loader == NULL
+            ? TD_E_NOMEM
+            : speedrun_begin(&s, &(speedrun_options){ .recipe = j->how,
+                                                      .images = images,
+                                                      .device = j->device,
+                                                      .width = j->width,
+                                                      .epochs = j->epochs,
+                                                      .batch_size = j->batch_size,
+                                                      .batches = td_loader_batches(loader),
+                                                      .graph = j->graph });
     td_free(images);
     if (status == TD_OK) {
         status = train(&s, loader, began);
     }
     if (status == TD_OK && !stop_requested()) {
-        speedrun_finish(&s);
+        status = speedrun_finish(&s);
+        print_graph(&s);
+    }
+    if (status == TD_OK && !stop_requested()) {
         status = speedrun_test(s.net, j->data.whole_test, j->data.test, &normalise, !j->plain_test,
                                accuracy);
         *seconds = seconds_now() - began;
@@ -266,6 +299,7 @@ int main(int argc, char **argv)
 {
     job j = { .recipe = "sgd",
               .precision = "fp32",
+              .device_name = "cpu",
               .width = 1.0,
               .runs = 1,
               .workers = train_default_workers() };
@@ -274,9 +308,9 @@ int main(int argc, char **argv)
     td_status status = apply_options(&j);
     if (status == TD_OK) {
         printf("tandem %s: airbench94 by %s, batch %" PRId64 ", %g epochs, width %g, seed %" PRId64
-               "; %s; %s, %d threads\n",
+               "; %s; %s; %s, %d threads\n",
                TANDEM_VERSION, j.recipe, j.batch_size, j.epochs, j.width, j.seed, j.data.name,
-               train_args_arithmetic(), td_threads(TD_CPU));
+               td_device_name(j.device), train_args_arithmetic(), td_threads(TD_CPU));
         status = all_runs(&j);
     }
     cifar_data_close(&j.data);

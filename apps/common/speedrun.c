@@ -116,28 +116,45 @@ static int64_t scaled(int64_t channels, double width)
     return result > 1 ? result : 1;
 }
 
-td_status speedrun_begin(speedrun *s, const speedrun_recipe *recipe, const td_tensor *images,
-                         double width, int64_t batch_size, int64_t batches, double epochs)
+static td_status make_net(speedrun *s, const speedrun_options *o)
 {
-    *s = (speedrun){ .recipe = recipe };
-    s->steps = (int64_t)ceil(epochs * (double)batches);
-    s->whiten_steps = (int64_t)ceil(recipe->whiten_epochs * (double)batches);
-    s->net = td_airbench(SPEEDRUN_CLASSES,
-                         &(td_airbench_options){ .widths = { scaled(64, width), scaled(256, width),
-                                                             scaled(256, width) },
-                                                 .unit_head = recipe->muon });
+    s->net =
+        td_airbench(SPEEDRUN_CLASSES,
+                    &(td_airbench_options){ .widths = { scaled(64, o->width), scaled(256, o->width),
+                                                        scaled(256, o->width) },
+                                            .unit_head = o->recipe->muon });
     if (s->net == NULL) {
         return TD_E_NOMEM;
     }
-    td_status status = td_init_whitening_(td_airbench_whiten(s->net, false), images, 5e-4);
-    if (status == TD_OK) {
-        status = td_module_to(s->net, td_device_of(images), TD_F32);
+    TD_TRY(td_init_whitening_(td_airbench_whiten(s->net, false), o->images, 5e-4));
+    return td_module_to(s->net, o->device, TD_F32);
+}
+
+static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results);
+
+static td_status make_rest(speedrun *s, const speedrun_options *o)
+{
+    (o->recipe->muon ? begin_muon : begin_sgd)(s, o->batch_size);
+    s->loss = td_zeros(TD_SCALAR, TD_F32, o->device);
+    s->lookahead = o->recipe->lookahead ? td_lookahead_new(s->net) : NULL;
+    if (o->graph) {
+        s->captured = td_captured_new(
+            &(td_captured_options){ .device = o->device, .step = learn, .user = s });
     }
+    bool made = s->optim != NULL && s->loss != NULL &&
+                (s->lookahead != NULL || !o->recipe->lookahead) &&
+                (s->captured != NULL || !o->graph);
+    return made ? TD_OK : TD_E_NOMEM;
+}
+
+td_status speedrun_begin(speedrun *s, const speedrun_options *o)
+{
+    *s = (speedrun){ .recipe = o->recipe };
+    s->steps = (int64_t)ceil(o->epochs * (double)o->batches);
+    s->whiten_steps = (int64_t)ceil(o->recipe->whiten_epochs * (double)o->batches);
+    td_status status = make_net(s, o);
     if (status == TD_OK) {
-        (recipe->muon ? begin_muon : begin_sgd)(s, batch_size);
-        s->lookahead = recipe->lookahead ? td_lookahead_new(s->net) : NULL;
-        bool made = s->optim != NULL && (s->lookahead != NULL || !recipe->lookahead);
-        status = made ? TD_OK : TD_E_NOMEM;
+        status = make_rest(s, o);
     }
     if (status != TD_OK) {
         speedrun_free(s);
@@ -155,34 +172,75 @@ static void look_ahead(speedrun *s)
     }
 }
 
-void speedrun_step(speedrun *s, const td_batch *batch, td_tensor *loss)
+/* What the device does in a step. */
+static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results)
 {
-    if (s->step == s->whiten_steps) {
-        td_requires_grad(td_airbench_whiten(s->net, true), false);
-    }
-    set_learning_rate(s);
-    td_step_begin();
+    speedrun *s = user;
+    (void)results;
     td_tensor *mean =
-        td_cross_entropy_smooth(td_forward(s->net, batch->x), batch->y, s->recipe->smoothing);
-    td_tensor *sum = td_mul_scalar(mean, (double)batch->size);
+        td_cross_entropy_smooth(td_forward(s->net, inputs[0]), inputs[1], s->recipe->smoothing);
+    td_tensor *sum = td_mul_scalar(mean, (double)inputs[0]->shape[0]);
     td_zero_grad(s->optim);
     td_backward(sum);
     td_optim_step(s->optim);
-    td_add_(loss, td_detach(sum));
-    td_step_end();
-    s->step++;
-    look_ahead(s);
+    td_add_(s->loss, td_detach(sum));
+    return TD_OK;
 }
 
-void speedrun_finish(speedrun *s)
+static td_status wait_for_steps(speedrun *s, bool all)
 {
+    while (s->captured != NULL &&
+           (td_captured_full(s->captured) || (all && td_captured_waiting(s->captured) > 0))) {
+        TD_TRY(td_captured_next(s->captured, NULL));
+    }
+    return TD_OK;
+}
+
+/* From now on it is another step. */
+static td_status freeze_whitening(speedrun *s)
+{
+    td_requires_grad(td_airbench_whiten(s->net, true), false);
+    TD_TRY(wait_for_steps(s, true));
+    if (s->captured != NULL) {
+        td_captured_forget(s->captured);
+    }
+    return TD_OK;
+}
+
+td_status speedrun_step(speedrun *s, const td_batch *batch)
+{
+    td_tensor *inputs[] = { batch->x, batch->y };
+    if (s->step == s->whiten_steps) {
+        TD_TRY(freeze_whitening(s));
+    }
+    set_learning_rate(s);
+    if (s->captured != NULL) {
+        TD_TRY(wait_for_steps(s, false));
+        TD_TRY(td_captured_run(s->captured, inputs, 2));
+    } else {
+        td_step_begin();
+        td_status status = learn(s, inputs, NULL);
+        td_step_end();
+        TD_TRY(status);
+    }
+    s->step++;
+    look_ahead(s);
+    return TD_OK;
+}
+
+td_status speedrun_finish(speedrun *s)
+{
+    TD_TRY(wait_for_steps(s, true));
     if (s->lookahead != NULL) {
         td_lookahead_update(s->lookahead, 1.0);
     }
+    return TD_OK;
 }
 
 void speedrun_free(speedrun *s)
 {
+    td_captured_free(s->captured);
+    td_free(s->loss);
     td_lookahead_free(s->lookahead);
     td_optim_free(s->optim);
     td_module_free(s->net);
@@ -207,7 +265,8 @@ static const view one_view = { 0, false, 1.0 };
 static td_status add_logits(td_module *net, const td_dataset *test, double weight, double *logits)
 {
     enum { BATCH = 500 };
-    td_loader *loader = td_loader_open(test, &(td_loader_options){ .batch_size = BATCH });
+    td_loader *loader =
+        td_loader_open(test, &(td_loader_options){ .batch_size = BATCH, .device = net->device });
     if (loader == NULL) {
         return TD_E_NOMEM;
     }

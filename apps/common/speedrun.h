@@ -27,20 +27,30 @@ typedef struct speedrun {
     td_module *net;
     td_optim *optim;
     td_lookahead *lookahead; /* NULL: the recipe has none */
+    td_captured *captured;   /* NULL: steps are as ever */
+    td_tensor *loss;         /* of all samples since it was zeroed; on the net's device */
     int64_t step, steps, whiten_steps;
     double lr; /* the base that groups are scaled against */
     int whiten_group;
     double whiten_scale, whiten_decay;
 } speedrun;
 
-/* A new net, its first layer whitened with these images [N,3,32,32]. width multiplies the blocks'
- * channels (1: the recipe's). TD_E_NOMEM: nothing is left behind. */
-td_status speedrun_begin(speedrun *s, const speedrun_recipe *recipe, const td_tensor *images,
-                         double width, int64_t batch_size, int64_t batches, double epochs);
-/* One step on a batch; the sum of its losses is added to *loss (a scalar on the net's device). */
-void speedrun_step(speedrun *s, const td_batch *batch, td_tensor *loss);
+typedef struct speedrun_options {
+    const speedrun_recipe *recipe;
+    const td_tensor *images; /* [N,3,32,32], on a CPU: the first layer is whitened with them */
+    td_device device;        /* of the net */
+    double width;            /* multiplies the blocks' channels (1: the recipe's) */
+    double epochs;
+    int64_t batch_size, batches; /* in an epoch */
+    bool graph;                  /* steps are captured (tensor/captured.h) */
+} speedrun_options;
+
+/* A new net. TD_E_NOMEM: nothing is left behind. */
+td_status speedrun_begin(speedrun *s, const speedrun_options *options);
+/* One step on a batch. */
+td_status speedrun_step(speedrun *s, const td_batch *batch);
 /* After the last step: the weights are what is tested. */
-void speedrun_finish(speedrun *s);
+td_status speedrun_finish(speedrun *s);
 void speedrun_free(speedrun *s);
 
 /* Accuracy of a net on pictures in memory, seen once or (views) six times: as they are and shifted

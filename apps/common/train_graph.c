@@ -8,8 +8,7 @@
  * rehearsed. */
 static const char *obstacle(const train_run *r)
 {
-    return td_dist_is_initialized() ? "with processes that exchange gradients they are not captured"
-           : train_group_size(r) > 1
+    return train_group_size(r) > 1
                ? "steps that add up the gradients of several batches are not captured"
            : r->recipe.top_k > 0 ? "the second accuracy is counted by the host"
            : r->scaler != NULL   ? "--precision fp16 decides after each step what comes next"
@@ -30,12 +29,15 @@ td_status train_graph_begin(train_run *r, td_captured_step step)
         ranks_print("--graph: a CPU has no graphs: steps run as ever, and each is checked to take "
                     "the memory of the one before\n");
     } else {
-        ranks_print("--graph: after three steps as ever they are recorded, and replayed by %s\n",
-                    td_device_name(r->args.device));
+        ranks_print("--graph: after three steps as ever they are recorded, and replayed by %s%s\n",
+                    td_device_name(r->args.device),
+                    td_dist_is_initialized() ? ", if all ranks can" : "");
     }
+    const td_captured_peers *peers = td_dist_is_initialized() ? td_group_captured(NULL) : NULL;
     r->graph.captured = td_captured_new(&(td_captured_options){ .device = r->args.device,
                                                                 .step = step,
                                                                 .user = r,
+                                                                .peers = peers,
                                                                 .results = 2,
                                                                 .depth = TRAIN_GRAPH_DEPTH });
     return r->graph.captured != NULL ? TD_OK : TD_E_NOMEM;
