@@ -277,7 +277,7 @@ bench: lib $(APPS) $(BENCHES) $(PEERS) ## speed, side by side with PyTorch if it
 
 # CUDA on the machine at hand; with EMULATE=1 a trial of the check itself.
 .PHONY: gpu-check gpu-kit
-GPU_CHECK_ALL := lib $(APPS) $(GPU_CHECK) $(B)/tests/worker_ddp
+GPU_CHECK_ALL := lib $(APPS) $(GPU_CHECK) $(B)/tests/worker_ddp $(B)/tests/worker_captured
 gpu-check: $(GPU_CHECK_ALL) ## everything that needs a GPU, in under ten minutes (docs/gpu-check.md)
 	@BUILD=$(B) EMULATE=$(EMULATE) bash tests/gpu/check.sh
 gpu-kit: $(GPU_CHECK_ALL) ## build/gpu-kit.tar.gz: the same to be carried to a machine with a GPU

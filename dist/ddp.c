@@ -3,7 +3,6 @@
 
 #include "nn/module.h"
 #include "nn/params.h"
-#include "tensor/capture.h"
 #include "tensor/storage.h"
 #include "tensor/streams.h"
 
@@ -70,7 +69,6 @@ static td_tensor *ddp_forward(td_module *self, td_tensor *x, td_site at)
     if (!td_grad_enabled()) {
         return (td_forward)(s->model, x, at);
     }
-    td_capture_note("td_ddp exchanges gradients between processes");
     td_ddp_begin_buffers(s);
     begin_forward(s, self->training);
     td_ddp_begin_forward(s);

@@ -2,6 +2,8 @@
  * (ddp_powersgd.c). */
 #include "dist/ddp.h"
 
+#include "tensor/capture.h"
+
 #include <string.h>
 
 static td_dtype wire_dtype(const td_ddp_state *s)
@@ -38,6 +40,7 @@ td_status td_ddp_launch_bucket(td_ddp_state *s, td_ddp_bucket *b)
         td_copy_(b->wire, b->grad);
         return td_all_reduce(s->group, b->wire, TD_SUM, &b->work);
     case TD_DDP_POWERSGD:
+        td_capture_note("PowerSGD counts its steps on the host");
         if (td_powersgd_active(s)) {
             return td_powersgd_launch(s, b);
         }

@@ -52,6 +52,12 @@ const char *td_group_backend(const td_group *group);
  * the same list, members or not; *group is NULL for those who are not. */
 td_status td_group_new(const int *ranks, int count, td_group **group);
 void td_group_free(td_group *group); /* not the world */
+/* For td_captured_options.peers: a step that has collectives of GPUs' memory by NCCL (td_ddp's) is
+ * captured if it can be on all ranks of the group (NULL: the world), which must all call
+ * td_captured_run; where collectives go by way of the host, it is done as ever. A rank that dies
+ * ends td_captured_run and td_captured_next of the others with TD_E_PEER or TD_E_TIMEOUT. Lives as
+ * long as the group. */
+const td_captured_peers *td_group_captured(td_group *group);
 /* Breaks the group on purpose: outstanding and later collectives of all ranks fail with the reason.
  * Any thread, any number of times. */
 void td_group_abort(td_group *group, const char *reason);

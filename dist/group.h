@@ -30,7 +30,8 @@ struct td_group {
     char cause[TD_CAUSE_BYTES];
 
     /* GPUs' collectives (device_engine.h). */
-    char device_wish[16]; /* "nccl" if the group was asked for that; "": the best */
+    td_captured_peers captured; /* td_group_captured's */
+    char device_wish[16];       /* "nccl" if the group was asked for that; "": the best */
     _Atomic(td_device_engine *) device_engine, device_messages;
     atomic_uint_fast64_t device_collectives; /* numbers given out */
 

@@ -19,8 +19,9 @@ static const double ASK = 0.5;     /* for an answer of the store in a report */
 const char *td_collective_name(td_collective_kind kind)
 {
     static const char *const names[TD_COLLECTIVE_COUNT] = {
-        "all_reduce", "broadcast",  "reduce", "all_gather", "reduce_scatter", "gather",
-        "scatter",    "all_to_all", "send",   "recv",       "barrier",        "group_memory",
+        "all_reduce", "broadcast",    "reduce",        "all_gather", "reduce_scatter",
+        "gather",     "scatter",      "all_to_all",    "send",       "recv",
+        "barrier",    "group_memory", "captured step",
     };
     return kind < TD_COLLECTIVE_COUNT ? names[kind] : "unknown";
 }
@@ -55,7 +56,7 @@ void td_describe_entered(const td_entered *e, char *text, size_t size)
     char data[128] = "";
     if (e->kind == TD_COLLECTIVE_MEMORY) {
         snprintf(data, sizeof data, " (%lld bytes)", (long long)e->count);
-    } else if (e->kind != TD_COLLECTIVE_BARRIER) {
+    } else if (e->kind != TD_COLLECTIVE_BARRIER && e->kind != TD_COLLECTIVE_REPLAY) {
         char inside[120];
         describe_data(e, inside, sizeof inside);
         snprintf(data, sizeof data, " (%s)", inside);

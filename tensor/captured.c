@@ -235,6 +235,34 @@ static td_status rehearse(td_captured *c, form *f, td_tensor *const *inputs)
     return status;
 }
 
+/* ---- with other processes ---- */
+
+/* What a process can do next with a step; the more, the higher. */
+typedef enum readiness { AS_EVER, REHEARSE, RECORD, REPLAY } readiness;
+
+static td_status tell(const td_captured *c, td_captured_event event)
+{
+    const td_captured_peers *peers = c->options.peers;
+    return peers != NULL ? peers->event(peers->user, event) : TD_OK;
+}
+
+/* What all do. */
+static td_status agree(td_captured *c, const form *f, readiness mine, readiness *all)
+{
+    const td_captured_peers *peers = c->options.peers;
+    int least = mine, whose = 0;
+    if (peers != NULL) {
+        TD_TRY(peers->least(peers->user, mine, &least, &whose));
+    }
+    *all = (readiness)least;
+    if (mine >= RECORD && least == AS_EVER) {
+        char reason[80];
+        snprintf(reason, sizeof reason, "rank %d does its step as ever", whose);
+        explain(c, f, reason);
+    }
+    return TD_OK;
+}
+
 /* ---- recording and replaying ---- */
 
 static td_status take_inputs(form *f, td_tensor *const *inputs)
@@ -254,22 +282,46 @@ static td_status take_inputs(form *f, td_tensor *const *inputs)
 
 static td_status launch(td_captured *c, form *f)
 {
+    TD_TRY(tell(c, TD_CAPTURED_BEGINS));
     td_capture_send(&f->capture);
-    return c->graphs->launch(c->options.device, f->graph);
+    TD_TRY(c->graphs->launch(c->options.device, f->graph));
+    return tell(c, TD_CAPTURED_LAUNCHED);
 }
 
 /* Between begin and end of the recording no call may fail to come to the end. */
+static td_status call_and_record(td_captured *c, form *f)
+{
+    td_device device = c->options.device;
+    TD_TRY(c->graphs->begin(device));
+    td_status status = tell(c, TD_CAPTURED_RECORDS);
+    if (status == TD_OK) {
+        status = call(c, f->inputs);
+    }
+    if (status == TD_OK) {
+        status = tell(c, TD_CAPTURED_RECORDED);
+    }
+    td_status ended = c->graphs->end(device, &f->graph);
+    td_status told = tell(c, TD_CAPTURED_ENDS);
+    ended = ended != TD_OK ? ended : told;
+    return status != TD_OK ? status : ended;
+}
+
+static void drop_graph(td_captured *c, form *f)
+{
+    if (f->graph != NULL) {
+        c->graphs->free(c->options.device, f->graph);
+        f->graph = NULL;
+        td_capture_count_graph(-1);
+    }
+}
+
 static td_status record_graph(td_captured *c, form *f)
 {
     td_device device = c->options.device;
+    TD_TRY(tell(c, TD_CAPTURED_BEGINS));
     td_capture_begin(&f->capture, TD_CAPTURE_RECORDING);
     td_step_begin();
-    td_status status = c->graphs->begin(device);
-    if (status == TD_OK) {
-        status = call(c, f->inputs);
-        td_status ended = c->graphs->end(device, &f->graph);
-        status = status != TD_OK ? status : ended;
-    }
+    td_status status = call_and_record(c, f);
     td_step_end();
     td_capture_end(&f->capture);
     if (f->graph != NULL && status != TD_OK) { /* a part of a step */
@@ -290,6 +342,7 @@ static td_status record_graph(td_captured *c, form *f)
 static td_status record(td_captured *c, form *f, td_tensor *const *inputs)
 {
     char text[512];
+    drop_graph(c, f); /* another process records anew */
     TD_TRY(take_inputs(f, inputs));
     TD_TRY(record_graph(c, f));
     TD_TRY(launch(c, f));
@@ -297,9 +350,7 @@ static td_status record(td_captured *c, form *f, td_tensor *const *inputs)
     if (td_trace_differs(&f->capture.trace, &f->before, text, sizeof text) ||
         f->capture.note[0] != '\0') {
         explain(c, f, f->capture.note[0] != '\0' ? f->capture.note : text);
-        td_capture_count_graph(-1);
-        c->graphs->free(c->options.device, f->graph);
-        f->graph = NULL;
+        drop_graph(c, f);
         f->given_up = true;
     }
     return TD_OK;
@@ -335,9 +386,34 @@ static bool may_replay(const td_captured *c, const form *f)
            (c->last == f || !other_maps(c->last, f));
 }
 
+static readiness readiness_of(const td_captured *c, const form *f)
+{
+    if (f == NULL || f->given_up) {
+        return AS_EVER;
+    }
+    if (f->graph != NULL) {
+        return may_replay(c, f) ? REPLAY : AS_EVER;
+    }
+    bool ready = c->graphs != NULL && f->same && f->rehearsed >= c->options.rehearsals;
+    return ready ? RECORD : REHEARSE;
+}
+
+static td_status step_as_agreed(td_captured *c, form *f, readiness all, td_tensor *const *inputs)
+{
+    if (all == REPLAY) {
+        return replay(c, f, inputs);
+    }
+    if (all == RECORD) {
+        return record(c, f, inputs);
+    }
+    c->figures.rehearsed++;
+    return f != NULL && f->graph != NULL ? call_in_step(c, inputs) : rehearse(c, f, inputs);
+}
+
 td_status td_captured_run(td_captured *c, td_tensor *const *inputs, int count)
 {
     form *f;
+    readiness all;
     TD_REQUIRE(count >= 0 && count <= TD_CAPTURED_INPUTS, TD_HERE,
                "td_captured_run: %d inputs; there is room for %d", count, TD_CAPTURED_INPUTS);
     TD_REQUIRE(!td_captured_full(c), TD_HERE,
@@ -345,18 +421,8 @@ td_status td_captured_run(td_captured *c, td_tensor *const *inputs, int count)
                "td_captured_next",
                c->results.waiting);
     TD_TRY(form_of(c, inputs, count, &f));
-    if (may_replay(c, f)) {
-        TD_TRY(replay(c, f, inputs));
-    } else if (f != NULL && f->graph != NULL) {
-        c->figures.rehearsed++;
-        TD_TRY(call_in_step(c, inputs));
-    } else if (f != NULL && c->graphs != NULL && f->same && !f->given_up &&
-               f->rehearsed >= c->options.rehearsals) {
-        TD_TRY(record(c, f, inputs));
-    } else {
-        c->figures.rehearsed++;
-        TD_TRY(rehearse(c, f, inputs));
-    }
+    TD_TRY(agree(c, f, readiness_of(c, f), &all));
+    TD_TRY(step_as_agreed(c, f, all, inputs));
     c->last = f;
     return td_results_post(&c->results, f);
 }
@@ -381,6 +447,7 @@ td_status td_captured_next(td_captured *c, double *results)
     const void *f;
     TD_REQUIRE(c->results.waiting > 0, TD_HERE, "td_captured_next: no step's results are waiting");
     TD_TRY(td_results_next(&c->results, &numbers, &f));
+    TD_TRY(tell(c, TD_CAPTURED_READ));
     for (int i = 0; i < c->options.results; i++) {
         results[i] = numbers[i];
     }

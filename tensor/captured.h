@@ -27,10 +27,30 @@ typedef struct td_captured td_captured;
  * on the inputs' shapes alone. */
 typedef td_status (*td_captured_step)(void *user, td_tensor *const *inputs, td_tensor **results);
 
+/* What a step does together with other processes must be done by all of them in the same way: they
+ * agree before each step whether it is replayed, recorded or done as ever. dist has one for its
+ * groups (td_group_captured). */
+typedef enum td_captured_event {
+    TD_CAPTURED_BEGINS,   /* a graph is about to be recorded, or launched */
+    TD_CAPTURED_RECORDS,  /* from now on */
+    TD_CAPTURED_RECORDED, /* but for what must be joined */
+    TD_CAPTURED_ENDS,     /* the recording is over, well or not */
+    TD_CAPTURED_LAUNCHED,
+    TD_CAPTURED_READ, /* results have come; a failure says that they are none */
+} td_captured_event;
+
+typedef struct td_captured_peers {
+    /* The least of all processes' numbers (at least 0), and whose it is. */
+    td_status (*least)(void *user, int mine, int *least, int *whose);
+    td_status (*event)(void *user, td_captured_event event);
+    void *user;
+} td_captured_peers;
+
 typedef struct td_captured_options {
     td_device device;
     td_captured_step step;
     void *user;
+    const td_captured_peers *peers; /* NULL: the step is this process's alone */
     int results;
     int rehearsals; /* of each shape; 0: 3, which is also the least */
     int depth;      /* so many steps' results may be waiting; 0: 8 */
@@ -40,10 +60,10 @@ typedef struct td_captured_options {
 td_captured *td_captured_new(const td_captured_options *options);
 void td_captured_free(td_captured *captured); /* NULL is fine */
 
-/* One step; as many results are waiting afterwards as before and one more. inputs lie on the
- * device, and may be written again when it returns. TD_E_DEVICE: recording failed, and the device
- * has not done the step, while the host has counted it (optimizers, draws): end the run, and save
- * nothing of it; or what the step itself has returned. */
+/* One step (with peers: in all processes); as many results are waiting afterwards as before and one
+ * more. inputs lie on the device, and may be written again when it returns. TD_E_DEVICE: recording
+ * failed, and the device has not done the step, while the host has counted it (optimizers, draws):
+ * end the run, and save nothing of it; or what the step itself, or a peer, has returned. */
 td_status td_captured_run(td_captured *captured, td_tensor *const *inputs, int count);
 
 /* Steps whose results have not been read; when there are `depth`, the next step needs a reading

@@ -52,6 +52,10 @@ void captured_job_open(captured_job *job, captured_kind kind)
     job->net = new_net(kind.pictures);
     assert_non_null(job->net);
     assert_int_equal(td_module_to(job->net, kind.device, TD_F32), TD_OK);
+    if (kind.ddp) {
+        job->net = td_ddp(job->net, &(td_ddp_options){ .bucket_cap_mb = 0.001 });
+        assert_non_null(job->net);
+    }
     job->optim = new_optim(kind.optim, td_parameters(job->net));
     assert_non_null(job->optim);
     if (kind.ema) {
@@ -83,13 +87,14 @@ static void prepare(captured_job *job, int tail)
 {
     float x[CAPTURED_JOB_BATCH * 3 * SIDE * SIDE];
     int64_t y[CAPTURED_JOB_BATCH], n = td_numel(job->x[tail]);
+    uint64_t rank = (uint64_t)td_dist_rank();
     for (int64_t i = 0; i < n; i++) {
         uint32_t words[4];
-        td_philox((td_philox_key){ 77, 1 }, (uint64_t)job->steps, (uint64_t)i, words);
+        td_philox((td_philox_key){ 77, 1 + rank }, (uint64_t)job->steps, (uint64_t)i, words);
         x[i] = (float)words[0] * 0x1p-31f - 1.0f;
     }
     for (int64_t i = 0; i < batches[tail]; i++) {
-        y[i] = (i + job->steps) % CAPTURED_JOB_CLASSES;
+        y[i] = (i + job->steps + (int64_t)rank) % CAPTURED_JOB_CLASSES;
     }
     if (job->bad_label != 0) {
         y[2] = job->bad_label;
@@ -140,9 +145,11 @@ void captured_job_step(captured_job *job, bool tail, double values[2])
 
 td_captured *captured_job_capture(captured_job *job)
 {
+    const td_captured_peers *peers = job->kind.ddp ? td_group_captured(NULL) : NULL;
     td_captured *captured = td_captured_new(&(td_captured_options){ .device = job->kind.device,
                                                                     .step = captured_job_run,
                                                                     .user = job,
+                                                                    .peers = peers,
                                                                     .results = 2,
                                                                     .depth = 3 });
     assert_non_null(captured);

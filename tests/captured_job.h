@@ -16,6 +16,7 @@ typedef struct captured_kind {
     captured_optim optim;
     bool pictures; /* a convolution with batch normalisation; otherwise layers with Dropout */
     bool ema;
+    bool ddp; /* a rank's share of a job of all ranks */
 } captured_kind;
 
 typedef struct captured_job {

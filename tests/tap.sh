@@ -51,6 +51,19 @@ same() { # same NAME FILE FILE
     tap $? "$1" "$work/cmp"
 }
 
+two_ranks() { # two_ranks PROGRAM DEVICE DEVICE MODE: that meet in a file of $work; fails if one does
+    local pids=() rc=0 r
+    rm -f "$work/meet"
+    for r in 0 1; do
+        MEET=file://$work/meet RANK=$r WORLD_SIZE=2 timeout 120 "$1" "${@:2+r:1}" "$4" &
+        pids+=($!)
+    done
+    for pid in "${pids[@]}"; do
+        wait "$pid" || rc=1
+    done
+    return $rc
+}
+
 free_port() { # a port that nobody listens at, and that no connection is given
     local port
     while :; do

@@ -34,8 +34,17 @@ same 'captured: the same bits' "$work/eager/model_latest.safetensors" \
 works 'wine on the CPU, checked' "$apps/wine_single" --epochs 1 --graph
 says 'it says what it does' '^--graph: a CPU has no graphs: steps run as ever'
 says 'nothing is replayed' '^graph: 5 steps as ever, 0 recorded, 0 replayed$'
-works 'wine on two GPUs, --graph' "$apps/wine_ddp_spawn" --epochs 1 --device cuda --graph
-says 'it says why not' '^--graph: steps run as ever: with processes that exchange gradients'
+works 'wine on two GPUs, --graph, by way of the host' "$apps/wine_ddp_spawn" --epochs 2 \
+    --device cuda --graph
+says 'it says why not' '^graph: 6 steps as ever, 0 recorded, 0 replayed; .*goes by way of the host'
+TANDEM_NCCL=emulated works 'wine on two GPUs, by NCCL' "$apps/wine_ddp_spawn" --epochs 5 \
+    --device cuda --save "$work/eager2"
+TANDEM_NCCL=emulated works 'wine on two GPUs, captured' "$apps/wine_ddp_spawn" --epochs 5 \
+    --device cuda --graph --save "$work/graph2"
+says 'it says what it does' '^--graph: .* replayed by cuda:0, if all ranks can'
+says 'steps are replayed' '^graph: 6 steps as ever, 2 recorded, 7 replayed$'
+same 'captured on two GPUs: the same bits' "$work/eager2/model_0.safetensors" \
+    "$work/graph2/model_0.safetensors"
 works 'wine on two GPUs, a process each' "$apps/wine_ddp_spawn" --epochs 2 --device cuda \
     --save "$work/spawned"
 says 'it has been tested' '^Test: [0-9]+/36 right'
@@ -52,6 +61,20 @@ works 'resumed for a second' "$apps/cifar_resnet18" --resume "$work/one" --epoch
 same 'resumed: the same bits' "$work/two" "$work/one"
 works 'ResNet-18 on the CPU' "$apps/cifar_resnet18" "${few[@]}" --epochs 2 --log-dir "$work/cpu"
 near 'ResNet-18: the same losses' "$work/gpu" "$work/cpu"
+
+speedrun=("$apps/cifar_speedrun" --limit 100 --batch-size 20 --width 0.05 --workers 0 --epochs 4
+    --plain-test --device cuda)
+what_it_says() { # without the seconds
+    sed -n 's/^\(== epoch.*loss: [0-9.]*\|== test: .*acc: *[0-9.]*\).*/\1/p' "$work/out"
+}
+for recipe in sgd muon; do
+    works "the speed run on a GPU, $recipe" "${speedrun[@]}" --recipe $recipe
+    what_it_says >"$work/said"
+    works "captured" "${speedrun[@]}" --recipe $recipe --graph
+    says 'anew from when the whitening is frozen' '^graph: 6 steps as ever, 2 recorded, 12 replayed$'
+    what_it_says >"$work/said2"
+    same 'captured: the same losses and answers' "$work/said" "$work/said2"
+done
 
 works 'wine in fp16' "$apps/wine_single" --epochs 5 --device cuda --precision fp16 \
     --log-dir "$work/wine-f16" --data "$wine"

@@ -96,6 +96,34 @@ static void test_schedule(void **state)
     e->type->destroy(e);
 }
 
+/* Events of a recording are not asked for; what follows it is watched. */
+static void test_recorded(void **state)
+{
+    (void)state;
+    td_device_engine *e = fake_engine_open(2);
+    td_collective c = collective(TD_COLLECTIVE_ALL_REDUCE, TD_F32, TD_AVERAGE, 0), oldest;
+    double begun;
+    assert_int_equal(e->type->record(e, true), TD_OK);
+    uint64_t ticket = launch(e, c);
+    fake.reached = true;
+    assert_false(e->type->reached(e, ticket));
+    assert_int_equal(e->type->join_all(e), TD_OK);
+    assert_int_equal(e->type->record(e, false), TD_OK);
+    fake.reached = false;
+    assert_true(e->type->reached(e, ticket));
+    assert_int_equal(e->type->look(e, &oldest, &begun), TD_OK);
+    assert_true(begun == 0);
+    fake_forget();
+    c.kind = TD_COLLECTIVE_REPLAY;
+    assert_int_equal(e->type->launched(e, &c), TD_OK);
+    assert_int_equal(e->type->look(e, &oldest, &begun), TD_OK);
+    assert_true(begun > 0);
+    assert_int_equal(oldest.kind, TD_COLLECTIVE_REPLAY);
+    assert_int_equal(e->type->join_all(e), TD_OK); /* it is the compute stream's own */
+    assert_string_equal(fake.text, "record e4 on compute\n");
+    e->type->destroy(e);
+}
+
 /* Each joined alone, where somebody wants the first only. */
 static void test_joins_one_by_one(void **state)
 {
@@ -313,10 +341,15 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        with_folder(test_init_is_polled), with_folder(test_init_times_out),
-        with_folder(test_schedule),       with_folder(test_joins_one_by_one),
-        with_folder(test_many_under_way), with_folder(test_every_collective),
-        with_folder(test_threads),        with_folder(test_abort_and_asynchronous_errors),
+        with_folder(test_init_is_polled),
+        with_folder(test_init_times_out),
+        with_folder(test_schedule),
+        with_folder(test_recorded),
+        with_folder(test_joins_one_by_one),
+        with_folder(test_many_under_way),
+        with_folder(test_every_collective),
+        with_folder(test_threads),
+        with_folder(test_abort_and_asynchronous_errors),
     };
     return cmocka_run_group_tests_name("dist: the NCCL engine", tests, NULL, NULL);
 }

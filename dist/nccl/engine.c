@@ -129,9 +129,11 @@ static td_nccl_slot *slot_of(td_nccl_engine *e, uint64_t ticket)
     return &e->slots[ticket % e->slot_count];
 }
 
-/* With the lock: how far the stream has come. */
+/* With the lock: how far the stream has come. Events that are being recorded in a graph must not
+ * be asked for. */
 static td_status find_reached(td_nccl_engine *e, uint64_t until)
 {
+    until = e->recording && until > e->recorded ? e->recorded : until;
     while (e->reached < until) {
         bool reached = false;
         TD_TRY(e->streams->reached(e->base.device, slot_of(e, e->reached + 1)->done, &reached));
@@ -238,6 +240,48 @@ static td_status nccl_join_all(td_device_engine *engine)
     return last > 0 ? nccl_join(engine, last) : TD_OK;
 }
 
+/* ---- graphs ---- */
+
+/* Collectives that are recorded have tickets as others, and are joined as others; then they are
+ * over, since nothing of them has begun: what is launched is the graph. */
+static td_status nccl_record(td_device_engine *engine, bool begins)
+{
+    td_nccl_engine *e = (td_nccl_engine *)engine;
+    pthread_mutex_lock(&e->lock);
+    e->recording = begins;
+    e->recorded = e->launched;
+    if (!begins) {
+        e->reached = e->joined = e->launched;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return TD_OK;
+}
+
+/* For the watchdog; later work of the device is behind it anyway. */
+static td_status note_graph(td_nccl_engine *e, const td_collective *c)
+{
+    TD_TRY(make_room(e));
+    td_nccl_slot *slot = slot_of(e, e->launched + 1);
+    TD_TRY(make_events(e, slot));
+    td_device device = e->base.device;
+    TD_TRY(e->streams->record(device, slot->done, e->streams->compute(device)));
+    slot->ticket = e->joined = ++e->launched;
+    slot->c = *c;
+    slot->begun = td_clock();
+    return TD_OK;
+}
+
+static td_status nccl_launched(td_device_engine *engine, const td_collective *c)
+{
+    td_nccl_engine *e = (td_nccl_engine *)engine;
+    pthread_mutex_lock(&e->lock);
+    td_status status = note_graph(e, c);
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+/* ---- looking ---- */
+
 static bool nccl_reached(td_device_engine *engine, uint64_t ticket)
 {
     td_nccl_engine *e = (td_nccl_engine *)engine;
@@ -325,6 +369,8 @@ static const td_device_engine_type nccl_type = {
     .join_all = nccl_join_all,
     .reached = nccl_reached,
     .look = nccl_look,
+    .record = nccl_record,
+    .launched = nccl_launched,
     .abort = nccl_abort,
     .destroy = nccl_destroy,
 };

@@ -32,6 +32,8 @@ typedef struct td_nccl_engine {
     uint64_t slot_count;
     uint64_t launched, joined; /* tickets */
     uint64_t reached;          /* all up to this one are known to be over */
+    uint64_t recorded;         /* while a graph is recorded: those after this one are its own */
+    bool recording;
     atomic_bool aborted;
 } td_nccl_engine;
 

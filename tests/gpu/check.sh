@@ -95,7 +95,7 @@ program() { # the carried program if it starts here, otherwise one built here
     fi
     echo "the carried program does not start here; building"
     "$check" 2>&1 | head -n 3
-    make -j"$(nproc)" lib "$check" "$BUILD/apps/cifar_resnet18" "$BUILD/tests/worker_ddp" ${EMULATE:+EMULATE=1} && echo "$check, built here"
+    make -j"$(nproc)" lib "$check" "$BUILD/apps/cifar_resnet18" "$BUILD/tests/worker_ddp" "$BUILD/tests/worker_captured" ${EMULATE:+EMULATE=1} && echo "$check, built here"
 }
 
 python=$(python_with_torch)

@@ -9,7 +9,7 @@ trap 'rm -f "$list"' EXIT
 git ls-files -- Makefile LICENSE README.md tandem.h tensor autograd nn data dist apps tests scripts bench docs/gpu-check.md |
     grep -v '^tests/pictures/\|^tests/corpus/\|^bench/results/' >"$list"
 for f in "$BUILD"/tests/gpu/check "$BUILD"/apps/cifar_resnet18 "$BUILD"/apps/cifar_speedrun \
-    "$BUILD"/tests/worker_ddp; do
+    "$BUILD"/tests/worker_ddp "$BUILD"/tests/worker_captured; do
     [ ! -x "$f" ] || echo "$f" >>"$list"
 done
 mkdir -p "$(dirname "$out")"

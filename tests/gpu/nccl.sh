@@ -17,12 +17,12 @@ if [ $? -ge 126 ]; then
     exit 77
 fi
 
-ranks() { # ranks SIZE BACKEND MODE: each rank on cuda:0, on a host of its own; fails if one does
-    local size=$1 backend=$2 mode=$3 folder pids=() rc=0
+ranks() { # ranks SIZE BACKEND MODE [WORKER]: each rank on cuda:0, on a host of its own; fails if one does
+    local size=$1 backend=$2 mode=$3 worker=${4:-worker_ddp} folder pids=() rc=0
     folder=$(mktemp -d)
     for ((r = 0; r < size; r++)); do
         MEET=file://$folder/meet RANK=$r WORLD_SIZE=$size NCCL_HOSTID=r$r TANDEM_BACKEND=$backend \
-            timeout 120 "$build/tests/worker_ddp" cuda:0 "$mode" &
+            timeout 120 "$build/tests/$worker" cuda:0 "$mode" &
         pids+=($!)
     done
     for pid in "${pids[@]}"; do
@@ -56,6 +56,14 @@ check $? 'a killed rank: the other is told'
 [ $seconds -le 40 ]
 check $? "and within seconds ($seconds, start and end of both ranks included)"
 tail -n 5 "$out" | sed 's/^/    /'
+ranks 2 nccl equal worker_captured >"$out" 2>&1
+check $? 'two ranks in captured steps: the same bits as without'
+grep -q '[1-9][0-9]* replayed$' "$out"
+check $? 'and steps were replayed'
+cat "$out"
+ranks 2 nccl die worker_captured >"$out" 2>&1
+grep -q 'rank 0 was told: .*rank 1' "$out"
+check $? 'a rank is killed between replays: the other is told, with its name'
 rm -f "$out"
 echo "$((checks - failures)) of $checks right: two ranks on one GPU"
 exit $((failures > 0))

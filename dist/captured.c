@@ -1,0 +1,57 @@
+/* What a captured step of several ranks needs of their group (tensor/captured.h). */
+#include "dist/group.h"
+
+#include "dist/clock.h"
+
+/* The numbers go by way of the CPU engine, which the step's own collectives do not use. */
+static td_status least_of(void *user, int mine, int *least, int *whose)
+{
+    td_group *group = user;
+    int32_t value = mine * group->size + group->rank;
+    td_collective c = { .kind = TD_COLLECTIVE_ALL_REDUCE,
+                        .dtype = TD_I32,
+                        .op = TD_MIN,
+                        .in = &value,
+                        .out = &value,
+                        .count = 1 };
+    TD_TRY(td_submit(group, &c, 0, NULL));
+    *least = value / group->size;
+    *whose = value % group->size;
+    return TD_OK;
+}
+
+/* The watchdog looks at a graph as at a collective. */
+static td_status note_launch(td_group *group, td_device_engine *e)
+{
+    td_collective c = { .kind = TD_COLLECTIVE_REPLAY,
+                        .number = ++group->device_collectives,
+                        .deadline = td_clock() + group->timeout };
+    return e->type->launched(e, &c);
+}
+
+static td_status on_event(void *user, td_captured_event event)
+{
+    td_group *group = user;
+    td_device_engine *e = group->device_engine;
+    bool records = e != NULL && e->type->record != NULL;
+    switch (event) {
+    case TD_CAPTURED_BEGINS: /* what is recorded cannot wait for what is not */
+    case TD_CAPTURED_RECORDED:
+        return td_device_join_all(group);
+    case TD_CAPTURED_RECORDS:
+    case TD_CAPTURED_ENDS:
+        return records ? e->type->record(e, event == TD_CAPTURED_RECORDS) : TD_OK;
+    case TD_CAPTURED_LAUNCHED:
+        return records ? note_launch(group, e) : TD_OK;
+    case TD_CAPTURED_READ:
+        break;
+    }
+    return td_group_check(group);
+}
+
+const td_captured_peers *td_group_captured(td_group *group)
+{
+    group = td_group_or_world(group);
+    group->captured = (td_captured_peers){ least_of, on_event, group };
+    return &group->captured;
+}
