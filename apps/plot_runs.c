@@ -23,6 +23,7 @@ enum { MOST_RUNS = 16, POINTS = 500, SERIES = 2, NAMES = 2 };
 typedef struct panel {
     const char *title;
     double scale;
+    const char *range; /* of values, as gnuplot has it */
     struct {
         const char *name; /* in the legend */
         const char *columns[NAMES];
@@ -30,14 +31,15 @@ typedef struct panel {
 } panel;
 
 static const panel panels[] = {
-    { "loss", 1, { { "train", { "train/loss", "loss" } }, { "test", { "test/loss" } } } },
+    { "loss", 1, "[*:*]", { { "train", { "train/loss", "loss" } }, { "test", { "test/loss" } } } },
     { "accuracy, % (training: mean of the epoch so far)",
       100,
+      "[0:100]",
       { { "train", { "train/epoch_accuracy" } }, { "test", { "test/accuracy" } } } },
-    { "learning rate", 1, { { "", { "lr" } } } },
-    { "pictures a second", 1, { { "", { "images_per_second" } } } },
+    { "learning rate", 1, "[0:*]", { { "", { "lr" } } } },
+    { "pictures a second", 1, "[0:*]", { { "", { "images_per_second" } } } },
 };
-enum { PANELS = sizeof panels / sizeof *panels };
+enum { LOSS = 0, PANELS = sizeof panels / sizeof *panels };
 
 static const char *const colours[] = { "#1f5fb4", "#d0661a", "#2a8a3a", "#9040a0",
                                        "#b02030", "#707070", "#10a0a0", "#806010" };
@@ -50,6 +52,13 @@ typedef struct plot {
     int count;
     run_table runs[MOST_RUNS];
 } plot;
+
+/* Beyond this a linear scale shows the largest values only. */
+static const double WIDE = 50;
+
+typedef struct extent {
+    double low, high;
+} extent;
 
 /* ---- one curve ---- */
 
@@ -65,8 +74,9 @@ static int column_of(const run_table *run, int p, int s)
 }
 
 /* The mean of all points that fall into the same of POINTS parts of the steps: a million rows are
- * more than a picture has pixels. Returns how many points were written. */
-static int write_points(FILE *script, const run_table *run, int column, double scale)
+ * more than a picture has pixels. Widens `values` by what was written, and returns how many. */
+static int write_points(FILE *script, const run_table *run, int column, double scale,
+                        extent *values)
 {
     double first = run_table_get(run, 0, 0), last = first;
     for (int64_t i = 0; i < run->rows; i++) {
@@ -86,7 +96,10 @@ static int write_points(FILE *script, const run_table *run, int column, double s
         double next = i + 1 < run->rows ? run_table_get(run, i + 1, 0) : INFINITY;
         bool ends = floor((next - first) / part) != floor((x - first) / part);
         if (in_part > 0 && (ends || run->rows <= POINTS || i + 1 == run->rows)) {
-            fprintf(script, "%.9g %.9g\n", step / (double)in_part, scale * sum / (double)in_part);
+            double value = scale * sum / (double)in_part;
+            fprintf(script, "%.9g %.9g\n", step / (double)in_part, value);
+            values->low = fmin(values->low, value);
+            values->high = fmax(values->high, value);
             points++;
             step = sum = 0;
             in_part = 0;
@@ -152,13 +165,15 @@ static void write_style(FILE *script, int run, int series, int points)
 static bool write_panel(FILE *script, const plot *p, int number)
 {
     int points[MOST_RUNS][SERIES] = { { 0 } };
+    extent values = { INFINITY, -INFINITY };
     bool any = false;
     for (int run = 0; run < p->count; run++) {
         for (int s = 0; s < SERIES; s++) {
             int column = column_of(&p->runs[run], number, s);
             if (column >= 0) {
                 fprintf(script, "$p%dr%ds%d << END\n", number, run, s);
-                points[run][s] = write_points(script, &p->runs[run], column, panels[number].scale);
+                points[run][s] =
+                    write_points(script, &p->runs[run], column, panels[number].scale, &values);
                 fputs("END\n", script);
                 any = true;
             }
@@ -169,7 +184,9 @@ static bool write_panel(FILE *script, const plot *p, int number)
     }
     fputs("set title ", script);
     quote(script, panels[number].title);
-    fputs("\nplot ", script);
+    bool wide = number == LOSS && values.low > 0 && values.high > WIDE * values.low;
+    fprintf(script, "\nset yrange %s\n%s logscale y\nplot ", panels[number].range,
+            wide ? "set" : "unset");
     const char *comma = "";
     for (int s = 0; s < SERIES; s++) {
         for (int run = 0; run < p->count; run++) {

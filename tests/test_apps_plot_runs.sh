@@ -37,6 +37,9 @@ tap "$(($(grep -c '^plot ' "$SCRIPT") - 4))" 'four panels' "$SCRIPT"
 says 'the last loss' '^40 0\.05$'
 says 'the last test, in percent' '^40 80$'
 says 'the tests in a style of their own' 'linespoints.*test'
+says 'a loss from 2 to 0.05 on a linear scale' '^unset logscale y$'
+! grep -q '^set logscale' "$SCRIPT" && grep -qx 'set yrange \[0:100\]' "$SCRIPT"
+tap $? 'accuracy from 0 to 100' "$SCRIPT"
 says 'an SVG' '^set terminal svg .*size 1120,720'
 tap "$(($(grep -c '<< END' "$SCRIPT") - 6))" 'six curves' "$SCRIPT"
 works 'two runs' drawn --out "$work/two.png" "$work/first" "$work/second"
@@ -49,6 +52,12 @@ cp "$SCRIPT" "$work/out"
 says 'by their paths' "title '$work/first'"
 works 'another lesson, two steps' drawn --out "$work/wine.png" "$work/wine/metrics.csv"
 tap "$(($(grep -c '^plot ' "$SCRIPT") - 2))" 'loss and rate alone' "$SCRIPT"
+
+mkdir "$work/wide"
+printf 'step,train/loss,test/loss\n1,4,\n1,,730\n2,0.1,\n2,,0.2\n' >"$work/wide/metrics.csv"
+works 'losses from 0.1 to 730' drawn --out "$work/wide.png" "$work/wide"
+cp "$SCRIPT" "$work/out"
+says 'on a logarithmic scale' '^set logscale y$'
 
 # A long run: as many points as a picture can show, whose mean is that of all.
 mkdir "$work/long"
