@@ -3,7 +3,8 @@
 # run goes on to the same bits, PowerSGD's memory included.
 # run: plain
 . "$(dirname "$0")/tap.sh"
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID
+# shellcheck source=tests/train_net.sh
+. "$(dirname "$0")/train_net.sh"
 export OMP_NUM_THREADS=1
 terminal="python3 $PWD/tests/on_terminal.py"
 wine=("$apps/wine_ddp_spawn" --data "$PWD/data/wine.csv" --save-every 99)
@@ -61,4 +62,17 @@ works 'another way to start it' "$apps/cifar_resnet18" --spawn 2 --lr 0.02 "${fe
 same 'the same bits' whole spawned
 works 'one process' "$apps/cifar_resnet18" --limit 32 --batch-size 32 --epochs 1 --comm-hook bf16
 says 'nothing travels' '^--comm-hook: there is one process, and no gradients travel$'
+
+# The trainer, whose command goes on by itself.
+make_folders data
+net=("${tdrun[@]}" "$apps/train_net" --cfg "$repository/apps/config/resnet18.yaml" MODEL.NUM_CLASSES 5
+    TRAIN.DATASET data TRAIN.IM_SIZE 32 TRAIN.BATCH_SIZE 2 TRAIN.WORKERS 1 TRAIN.MIN_AREA 0.5 RNG_SEED 1
+    TEST.DATASET data TEST.IM_SIZE 32 TEST.CROP_SIZE 32 OPTIM.MAX_EPOCH 2 OPTIM.LR_POLICY steps)
+works 'train_net' "${net[@]}" "${hook[@]}" OUT_DIR exp
+says 'PowerSGD' '^gradients travel as PowerSGD'
+mkdir -p again/checkpoints
+mv exp/checkpoints/ckpt_ep_001 again/checkpoints
+works 'the second epoch again' "${net[@]}" OUT_DIR again
+says 'with it' '^gradients travel as PowerSGD'
+same 'the same bits' exp/checkpoints/ckpt_ep_002 again/checkpoints/ckpt_ep_002
 done_testing

@@ -41,6 +41,7 @@ works 'and again' "${net[@]}" OUT_DIR whole --keys
 same 'the same' by_written out
 works 'a finished run has nothing to do' "${net[@]}" OUT_DIR whole
 says 'it says where it stands' '^resumed from whole/checkpoints/ckpt_ep_003 after step 0 of epoch 4$'
+says 'and that' '^all 3 epochs are done$'
 
 # ---- testing, predicting ----
 works 'test_net takes the best' "$apps/test_net" --cfg whole/config.yaml
@@ -145,6 +146,9 @@ fails 'a batch of one picture' 1 'TRAIN.BATCH_SIZE 1 with pictures of TRAIN.IM_S
 fails 'more than there are' 1 'TRAIN.BATCH_SIZE 64: .*12 samples give no batch of 64' "${net[@]}" OUT_DIR x TRAIN.BATCH_SIZE 64
 fails 'a checkpoint of other classes' 1 'MODEL.NUM_CLASSES 6: whole/checkpoints/ckpt_ep_003 was trained with MODEL.NUM_CLASSES 5' \
     "${net[@]}" OUT_DIR whole MODEL.NUM_CLASSES 6
+says 'and what to do' 'give the same to go on, or another OUT_DIR to begin anew$'
+works 'the settings of the run are still there' "$apps/train_net" --cfg whole/config.yaml --keys
+same 'as they were' by_written out
 fails 'of another model' 1 'MODEL.ARCH resnet34: .* was trained with MODEL.ARCH resnet18' "${net[@]}" OUT_DIR whole MODEL.ARCH resnet34
 fails 'of another seed' 1 'RNG_SEED 2: .* was trained with RNG_SEED 1' "${net[@]}" OUT_DIR whole RNG_SEED 2
 fails 'no such device' 1 "DEVICE: 'gpu' is no device" "${net[@]}" OUT_DIR x DEVICE gpu

@@ -159,7 +159,7 @@ static td_status find_resume(classify_run *c)
     return TD_OK;
 }
 
-static td_status write_settings(const classify_run *c)
+td_status classify_write_settings(const classify_run *c)
 {
     char path[2 * CONFIG_TEXT_BYTES];
     snprintf(path, sizeof path, "%s/%s", c->s.out_dir, c->s.cfg_dest);
@@ -174,9 +174,6 @@ static td_status make_out_dir(const classify_run *c)
     if (status == TD_OK) {
         classify_epoch_path(c, 1, path);
         status = check_can_save(path);
-    }
-    if (status == TD_OK && ranks_first()) {
-        status = write_settings(c);
     }
     return status == TD_OK ? TD_OK : td_fail_context(status, "OUT_DIR");
 }

@@ -41,6 +41,10 @@ int classify_main(classify_run *c, train_lesson lesson);
 /* The seed, the folder, the checkpoint to go on from; then train_begin. */
 td_status classify_begin(classify_run *c);
 
+/* OUT_DIR/CFG_DEST, by rank 0 when nothing has refused the run: that of an earlier run is not lost
+ * before. */
+td_status classify_write_settings(const classify_run *c);
+
 td_module *classify_net(const classify_run *c);
 td_optim *classify_optim(const classify_run *c);
 td_loader *classify_loader(classify_run *c);

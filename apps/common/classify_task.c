@@ -43,9 +43,13 @@ static classify_run *classifier(train_run *r)
 
 static td_status log_open(train_run *r)
 {
-    return ranks_first()
-               ? metrics_open(r->args.log_dir, metric_names, METRICS, train_steps_done(r), &r->log)
-               : TD_OK;
+    if (!ranks_first()) {
+        return TD_OK;
+    }
+    td_status status = classify_write_settings(classifier(r));
+    return status != TD_OK
+               ? td_fail_context(status, "OUT_DIR")
+               : metrics_open(r->args.log_dir, metric_names, METRICS, train_steps_done(r), &r->log);
 }
 
 static td_status log_values(const train_run *r, const double *values)

@@ -234,11 +234,12 @@ static td_status restore_option(const char *path, cli_option *option)
     }
     cli_get(option, now, sizeof(now));
     if (option->resume == CLI_FIXED && strcmp(now, value) != 0) {
-        const char *dashes = isupper((unsigned char)option->name[0]) ? "" : "--";
+        bool is_key = isupper((unsigned char)option->name[0]); /* of train_net: it has a value */
+        const char *dashes = is_key ? "" : "--";
         return td_fail(TD_E_MISMATCH,
-                       "%s%s %s: %s was trained with %s%s %s; give the same to go on, or leave it "
-                       "out",
-                       dashes, option->name, now, path, dashes, option->name, value);
+                       "%s%s %s: %s was trained with %s%s %s; give the same to go on, or %s",
+                       dashes, option->name, now, path, dashes, option->name, value,
+                       is_key ? "another OUT_DIR to begin anew" : "leave it out");
     }
     return TD_OK;
 }

@@ -237,6 +237,9 @@ static td_status run_epoch(train_run *r)
 static td_status run_epochs(train_run *r)
 {
     char path[TRAIN_PATH_BYTES];
+    if (r->state.epoch >= r->args.epochs) {
+        progress_print(&r->progress, "all %" PRId64 " epochs are done", r->args.epochs);
+    }
     while (r->state.epoch < r->args.epochs && !r->stop) {
         r->began = seconds_now();
         r->seen_before = r->state.seen;
