@@ -4,6 +4,7 @@
  *
  *     bench_conv [batch] [threads] [seconds per measurement] [precision...]
  */
+#include "bench/memory.h"
 #include "tensor/cpu/cpus.h"
 #include "tensor/cpu/conv_bf16.h"
 #include "tensor/isa.h"
@@ -135,7 +136,7 @@ typedef struct tensors {
 
 static float *make(int64_t count)
 {
-    float *p = aligned_alloc(64, (size_t)(count * 4 + 63) / 64 * 64);
+    float *p = bench_memory((size_t)count * sizeof *p);
     if (!p) {
         fprintf(stderr, "bench_conv: out of memory; try a smaller batch\n");
         exit(1);

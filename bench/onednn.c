@@ -1,5 +1,7 @@
 #include "bench/onednn.h"
 
+#include "bench/memory.h"
+
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -44,7 +46,7 @@ static bool add_operand(onednn *o, int argument)
     const dnnl_memory_desc_t *layout =
         dnnl_primitive_desc_query_md(o->description, dnnl_query_exec_arg_md, argument);
     size_t bytes = (dnnl_memory_desc_get_size(layout) + 63) / 64 * 64;
-    float *data = aligned_alloc(64, bytes > 0 ? bytes : 64);
+    float *data = bench_memory(bytes);
     dnnl_memory_t memory;
     if (!data || dnnl_memory_create(&memory, layout, o->engine, data) != dnnl_success) {
         free(data);

@@ -1,5 +1,6 @@
 #include "bench/sweep.h"
 
+#include "bench/memory.h"
 #include "bench/peer.h"
 
 #include <math.h>
@@ -21,7 +22,7 @@ int64_t sweep_pick(uint64_t *state, int64_t low, int64_t high)
 
 float *sweep_make(int64_t count, uint64_t *state)
 {
-    float *p = aligned_alloc(64, (size_t)(count * 4 + 64) / 64 * 64);
+    float *p = bench_memory((size_t)count * sizeof *p);
     if (!p) {
         fprintf(stderr, "no memory for %lld numbers\n", (long long)count);
         exit(1);

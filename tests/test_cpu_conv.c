@@ -55,7 +55,7 @@ static td_conv2d_desc random_shape(td_dtype dtype)
         d = (td_conv2d_desc){ .dtype = dtype, .n = pick(batches, 7), .groups = 1 };
         d.ic = pick(channels, 10);
         d.oc = pick(channels, 10);
-        switch (conv_random() % 5) {
+        switch (conv_random() % 6) {
         case 0:
             d.groups = d.oc = d.ic;
             break;
@@ -63,6 +63,11 @@ static td_conv2d_desc random_shape(td_dtype dtype)
             d.groups = 1 + (int64_t)(conv_random() % 4);
             d.ic = d.groups * (1 + (int64_t)(conv_random() % 20));
             d.oc = d.groups * (1 + (int64_t)(conv_random() % 20));
+            break;
+        case 2: /* so few channels that groups share a vector; the last one may not be full */
+            d.groups = 2 + (int64_t)(conv_random() % 40);
+            d.ic = d.groups * (1 + (int64_t)(conv_random() % 6));
+            d.oc = d.groups * (1 + (int64_t)(conv_random() % 6));
             break;
         default:
             break;
@@ -112,6 +117,14 @@ static void known_shapes(td_dtype dtype)
         { 2, 14, 9, 14, 5, 1, 2, 14 },    /* few channels, taken several times over */
         { 40, 12, 8, 12, 3, 1, 1, 12 },
         { 3, 100, 12, 100, 7, 1, 3, 100 },
+        { 5, 64, 12, 64, 3, 1, 1, 64 }, /* the taps of a row of the kernel together */
+        { 7, 12, 13, 12, 5, 1, 2, 12 }, /* the same, and pictures that make no whole row */
+        { 2, 72, 9, 72, 7, 1, 3, 72 },
+        { 17, 128, 5, 128, 3, 1, 1, 32 }, /* groups that share a vector */
+        { 3, 58, 11, 116, 3, 2, 1, 29 },  /* the same, the last vector not full */
+        { 9, 21, 6, 6, 1, 1, 0, 3 },
+        { 4, 96, 7, 96, 3, 1, 1, 12 },
+        { 2, 66, 9, 33, 5, 2, 2, 11 },
         { 0, 17, 6, 5, 3, 1, 1, 1 }, /* no pictures */
         { 0, 6, 6, 6, 3, 1, 1, 6 },
     };

@@ -166,9 +166,10 @@ static route find_route(const td_conv2d_desc *d, td_conv2d_pass pass)
         r.problem = problem_over_rows(d);
         r.prepared = td_conv_rows_bytes(d);
     } else {
-        r.joined = td_conv_groups_joined(&r.given, back ? r.given.oc : r.given.ic,
-                                         back ? r.given.ic : r.given.oc);
-        if (r.joined > 1) {
+        int64_t from = back ? r.given.oc : r.given.ic, to = back ? r.given.ic : r.given.oc;
+        r.problem.sharing = td_conv_groups_sharing(&r.given, from, to);
+        r.joined = td_conv_groups_joined(&r.given, from, to);
+        if (r.problem.sharing == 0 && r.joined > 1) {
             r.way = WAY_GROUPS;
             r.problem = td_conv_groups_join(&r.given, r.joined);
             r.prepared = td_conv_groups_bytes(&r.given, r.joined);

@@ -1,7 +1,9 @@
 /*
  * Groups of few channels. A group alone would fill some lanes of a vector and be over after a few
- * products. Several groups taken as one, with zeros between them in the weights, cost no more
- * instructions as long as they share a vector, and fewer calls.
+ * products. There are two ways out. Several groups taken as one, with zeros between them in the
+ * weights, cost no more instructions as long as they share a vector, and fewer calls. Or groups
+ * share a vector and stay apart: a permutation of the source's lanes before each product brings
+ * every group its own channel, so that nothing is multiplied by zero.
  */
 #include "tensor/cpu/conv_internal.h"
 
@@ -11,24 +13,51 @@ enum {
     CALL_COST = 12, /* of a row in a call of the kernel, in products of one vector */
 };
 
-int64_t td_conv_groups_joined(const td_conv_problem *p, int64_t from, int64_t to)
+/* Of a product with its permutation, in products. */
+static const double PERMUTED_COST = 1.5;
+
+/* Of the groups taken as one: the cost for each group. */
+static double joined_cost(const td_conv_problem *p, int64_t from, int64_t to, int64_t joined)
 {
     int64_t lanes = p->kernels->panel >= 32 ? p->kernels->panel / 4 : p->kernels->panel / 2;
-    int64_t taps = (int64_t)p->h.kernel * p->w.kernel, best = 1;
-    double least = 0;
-    for (int64_t joined = 1; joined <= p->groups; joined++) {
-        if (p->groups % joined != 0) {
-            continue;
-        }
-        double vectors = (double)td_divide_up(joined * to, lanes);
-        double products = (double)(joined * from * taps) * vectors + CALL_COST * vectors;
-        double cost = products / (double)joined; /* for each group */
-        if (joined == 1 || cost < 0.8 * least) {
+    double taps = (double)(p->h.kernel * p->w.kernel);
+    double vectors = (double)td_divide_up(joined * to, lanes);
+    return vectors * ((double)(joined * from) * taps + CALL_COST) / (double)joined;
+}
+
+int64_t td_conv_groups_joined(const td_conv_problem *p, int64_t from, int64_t to)
+{
+    int64_t best = 1;
+    double least = joined_cost(p, from, to, 1);
+    for (int64_t joined = 2; joined <= p->groups; joined++) {
+        double cost = joined_cost(p, from, to, joined);
+        if (p->groups % joined == 0 && cost < 0.8 * least) {
             least = cost;
             best = joined;
         }
     }
     return best;
+}
+
+int64_t td_conv_groups_sharing(const td_conv_problem *p, int64_t from, int64_t to)
+{
+    int64_t widest = from > to ? from : to;
+    if (p->groups == 1 || widest > p->kernels->lanes) {
+        return 0;
+    }
+    int64_t sharing = td_min64(p->kernels->lanes / widest, p->groups);
+    double products = (double)(p->h.kernel * p->w.kernel * from) * PERMUTED_COST;
+    double cost = (products + CALL_COST) / (double)sharing;
+    return cost < joined_cost(p, from, to, td_conv_groups_joined(p, from, to)) ? sharing : 0;
+}
+
+td_gemm_lanes td_conv_groups_lanes(int64_t sharing, int64_t from, int64_t to)
+{
+    td_gemm_lanes lanes = { .window = (int)(sharing * from) };
+    for (int64_t lane = 0; lane < sharing * to; lane++) {
+        lanes.first[lane] = (int32_t)(lane / to * from);
+    }
+    return lanes;
 }
 
 td_conv_problem td_conv_groups_join(const td_conv_problem *problem, int64_t joined)

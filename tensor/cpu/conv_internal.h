@@ -24,6 +24,7 @@ typedef struct td_conv_problem {
     int64_t n, groups;
     int64_t ic, oc; /* of one group */
     int64_t oc_all;
+    int64_t sharing; /* groups that share a vector and stay apart, or 0 */
     td_conv_axis h, w;
     td_conv_strides x, y;
 } td_conv_problem;
@@ -91,7 +92,12 @@ typedef struct td_conv_reduce {
 int64_t td_conv_reduce_workspace(const td_conv_reduce *reduce);
 void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
 
-/* ---- groups of few channels, several of them taken as one ---- */
+/* ---- groups of few channels: several share a vector, or are taken as one ---- */
+
+/* How many groups should share a vector, 0: none. `from` and `to` as below. */
+int64_t td_conv_groups_sharing(const td_conv_problem *problem, int64_t from, int64_t to);
+/* Which channel of the source each lane of the result meets then. */
+td_gemm_lanes td_conv_groups_lanes(int64_t sharing, int64_t from, int64_t to);
 
 /* How many groups to take as one, 1 for no change: a divisor of their number. `to`: channels of one
  * group of what is computed side by side in vectors; `from`: of the other side. */

@@ -27,17 +27,20 @@ typedef struct plan {
     const td_conv_reduce *reduce;
     const td_conv_problem *problem;
     td_conv_taps h, w;
-    bool by_picture;          /* rows are the pixels of one picture, not the pictures of a pixel */
-    int64_t images;           /* pictures in a block of rows; the last one may have fewer */
-    int64_t pixels;           /* pixels in a block of rows; the last one may have fewer */
-    int64_t pixel_blocks;     /* for the same pictures */
-    int64_t blocks;           /* all of them, pictures outside, pixels inside */
-    int64_t a_col;            /* from row to row of x, within a run */
-    int64_t panels;           /* of a group's output channels */
-    int64_t tile;             /* input channels in a tile */
-    int64_t tiles;            /* of a group's input channels */
-    int64_t pieces;           /* of the rows */
-    int64_t blocks_per_piece; /* whole blocks; the last piece may have fewer */
+    bool by_picture;      /* rows are the pixels of one picture, not the pictures of a pixel */
+    int64_t images;       /* pictures in a block of rows; the last one may have fewer */
+    int64_t pixels;       /* pixels in a block of rows; the last one may have fewer */
+    int64_t pixel_blocks; /* for the same pictures */
+    int64_t blocks;       /* all of them, pictures outside, pixels inside */
+    int64_t a_col;        /* from row to row of x, within a run */
+    int64_t groups;       /* what shares a vector counts as one */
+    int64_t x_channels, y_channels; /* of one group */
+    td_gemm_lanes lanes;            /* where groups share a vector */
+    int64_t panels;                 /* of a group's output channels */
+    int64_t tile;                   /* input channels in a tile */
+    int64_t tiles;                  /* of a group's input channels */
+    int64_t pieces;                 /* of the rows */
+    int64_t blocks_per_piece;       /* whole blocks; the last piece may have fewer */
     int64_t tile_tasks;
     char *partial; /* [piece][tap that is alive][ic][oc of all groups], or NULL: dw */
 } plan;
@@ -70,8 +73,15 @@ static plan make_plan(const td_conv_reduce *reduce, td_conv_space *space)
     p.w = td_conv_taps_make(&problem->w, false, space);
     p.by_picture = rows_by_picture(problem);
     p.a_col = p.by_picture ? problem->w.stride * problem->x.column : problem->x.image;
-    p.panels = td_divide_up(problem->oc, problem->kernels->panel);
-    p.tile = tile_size(problem->ic, problem->groups * p.panels, problem->kernels->rows);
+    int64_t together = problem->sharing > 0 ? problem->sharing : 1;
+    p.groups = td_divide_up(problem->groups, together);
+    p.x_channels = together * problem->ic;
+    p.y_channels = together * problem->oc;
+    if (problem->sharing > 0) {
+        p.lanes = td_conv_groups_lanes(together, problem->ic, problem->oc);
+    }
+    p.panels = td_divide_up(p.y_channels, problem->kernels->panel);
+    p.tile = tile_size(problem->ic, p.groups * p.panels, problem->kernels->rows);
     p.tiles = td_divide_up(problem->ic, p.tile);
 
     int64_t all_pixels = p.h.size * p.w.size;
@@ -81,11 +91,11 @@ static plan make_plan(const td_conv_reduce *reduce, td_conv_space *space)
     p.pixel_blocks = td_divide_up(all_pixels, p.pixels);
     p.blocks = p.pixel_blocks * image_blocks;
 
-    int64_t wanted = td_divide_up(WANTED_TASKS, problem->groups * p.panels * p.tiles);
+    int64_t wanted = td_divide_up(WANTED_TASKS, p.groups * p.panels * p.tiles);
     int64_t pieces = td_min64(wanted, p.blocks / MIN_BLOCKS);
     p.blocks_per_piece = td_divide_up(p.blocks, pieces > 1 ? pieces : 1);
     p.pieces = pieces > 1 ? td_divide_up(p.blocks, p.blocks_per_piece) : 1;
-    p.tile_tasks = problem->groups * p.panels * p.tiles * p.pieces;
+    p.tile_tasks = p.groups * p.panels * p.tiles * p.pieces;
     if (p.pieces > 1) {
         int64_t alive =
             space->base ? (int64_t)p.h.alive * p.w.alive : (int64_t)p.h.kernel * p.w.kernel;
@@ -123,7 +133,7 @@ static char *tile_at(const tile *t, int kh, int kw)
         tap = t->piece * taps + (int64_t)p->h.rank[kh] * p->w.alive + p->w.rank[kw];
         base = p->partial;
     }
-    int64_t column = t->group * problem->oc + t->panel * problem->kernels->panel;
+    int64_t column = t->group * p->y_channels + t->panel * problem->kernels->panel;
     return base + ((tap * problem->ic + t->channel) * problem->oc_all + column) * size;
 }
 
@@ -205,7 +215,7 @@ static void runs_of_pixel_row(const tile *t, const row_block *rows, run_list *ru
     int64_t source_w = p->w.source[first * p->w.kernel + kw];
     const char *x = (const char *)p->reduce->x +
                     (source_h * problem->x.row + source_w * problem->x.column +
-                     rows->image * problem->x.image + t->group * problem->ic + t->channel) *
+                     rows->image * problem->x.image + t->group * p->x_channels + t->channel) *
                         size;
     const char *dy = rows->dy + (pixel + first - begin - rows->pixel) * rows->dy_pixel * size;
     bool together = k == x_step && dy_step == rows->dy_pixel;
@@ -248,6 +258,18 @@ static void prefetch(const tile *t, const td_gemm_term *terms, int count)
     }
 }
 
+static void multiply(const tile *t, const td_gemm_block *block)
+{
+    const td_conv_problem *problem = t->plan->problem;
+    if (problem->sharing == 0) {
+        problem->kernels->block(block);
+        return;
+    }
+    td_gemm_lanes lanes = t->plan->lanes;
+    lanes.window = (int)(t->oc / problem->oc * problem->ic); /* the last may be fewer */
+    problem->kernels->grouped_sums(block, &lanes);
+}
+
 static void add_block(tile *t, const row_block *rows)
 {
     const plan *p = t->plan;
@@ -273,7 +295,7 @@ static void add_block(tile *t, const row_block *rows)
                 if (p->h.kernel * p->w.kernel == 1) { /* other taps read it again */
                     prefetch(t, runs.terms, block.count);
                 }
-                p->problem->kernels->block(&block);
+                multiply(t, &block);
                 int64_t tap = (int64_t)kh * p->w.kernel + kw;
                 if (tap < TILE_TAPS) {
                     t->started[tap] = true;
@@ -293,7 +315,7 @@ static row_block block_of_rows(const tile *t, int64_t i)
                        .dy_image = p->by_picture ? problem->y.column : problem->y.image };
     rows.images = td_min64(p->images, problem->n - rows.image);
     rows.pixels = td_min64(p->pixels, p->h.size * p->w.size - rows.pixel);
-    int64_t column = t->group * problem->oc + t->panel * problem->kernels->panel;
+    int64_t column = t->group * p->y_channels + t->panel * problem->kernels->panel;
     int64_t at = rows.pixel * problem->y.column + rows.image * problem->y.image + column;
     rows.dy = (const char *)p->reduce->dy + at * (int64_t)problem->kernels->size;
     return rows;
@@ -323,7 +345,8 @@ static void tile_task(const plan *p, int64_t task)
     t.panel = task / p->pieces / p->tiles % p->panels;
     t.group = task / p->pieces / p->tiles / p->panels;
     t.ic = td_min64(p->tile, problem->ic - t.channel);
-    t.oc = td_min64(width, problem->oc - t.panel * width);
+    int64_t left = problem->oc_all - t.group * p->y_channels;
+    t.oc = td_min64(left, td_min64(width, p->y_channels - t.panel * width));
     bool overwrite = p->partial || !p->reduce->accumulate;
     if (overwrite) {
         clear_tiles(&t, false);
@@ -336,7 +359,8 @@ static void tile_task(const plan *p, int64_t task)
     int64_t end = td_min64(p->blocks, begin + p->blocks_per_piece);
     for (int64_t i = begin; i < end; i++) {
         row_block rows = block_of_rows(&t, i);
-        if (problem->oc_all > width) { /* dense rows stay in the cache better */
+        if (problem->oc_all > width &&
+            problem->sharing == 0) { /* dense rows stay in the cache better */
             pack_rows(&t, &rows, packed);
         }
         add_block(&t, &rows);

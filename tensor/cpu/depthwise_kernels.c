@@ -3,7 +3,7 @@
 #include "tensor/cpu/vectors.h"
 
 /* The register block: a vector of so many rows, or several vectors of the one or two rows left. */
-enum { DEPTHWISE_ROWS = 6, DEPTHWISE_VECS = 4, DEPTHWISE_BESIDE = 7 };
+enum { DEPTHWISE_ROWS = 6, DEPTHWISE_VECS = 4 };
 
 #define K(name) f32_##name
 #define ELEM float

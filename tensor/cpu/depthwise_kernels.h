@@ -7,6 +7,7 @@
 
 enum {
     TD_DEPTHWISE_COLUMNS = 64, /* at most, in a call of `sums` */
+    TD_DEPTHWISE_BESIDE = 7,   /* taps, at most, that are computed together */
 };
 
 /* y[r][j] = (accumulate ? y[r][j] : 0) + (bias ? bias[j] : 0) + sum over taps of x[r][j] * w[j],
@@ -25,6 +26,17 @@ typedef struct td_depthwise_block {
     bool accumulate;
 } td_depthwise_block;
 
+/* Rows of pixels of x and dy, at stride 1, for all taps of a row of the kernel. Pixel q of dy meets
+ * pixel q + i - pad of x at tap i, if that is in [0, in). */
+typedef struct td_depthwise_rows {
+    const td_gemm_term *terms; /* a: row of x, b: row of dy; k is not used */
+    int count;
+    int taps; /* TD_DEPTHWISE_BESIDE at most; the table says which */
+    int64_t pad, in, out;
+    int64_t x_step, dy_step; /* from pixel to pixel */
+    int64_t columns;         /* TD_DEPTHWISE_COLUMNS at most */
+} td_depthwise_rows;
+
 typedef struct td_depthwise_kernels {
     size_t size; /* bytes of an element */
 
@@ -33,6 +45,9 @@ typedef struct td_depthwise_kernels {
     /* sum[j] = the sum over terms and their k rows of a[r][j] * b[r][j], j < columns, at most
      * TD_DEPTHWISE_COLUMNS; rows are `step` apart. */
     void (*sums)(void *sum, const td_gemm_term *terms, int count, int64_t step, int64_t columns);
+
+    /* sum[i*TD_DEPTHWISE_COLUMNS + j], for taps i of 3, 5 or 7: over the rows of pixels. */
+    void (*sums_beside)(void *sum, const td_depthwise_rows *rows);
 } td_depthwise_kernels;
 
 /* For TD_F32 or TD_F64, on the instruction set in use. */

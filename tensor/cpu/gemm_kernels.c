@@ -3,8 +3,9 @@
 #include "tensor/cpu/vectors.h"
 
 enum {
-    TILE_ROWS = 6, /* rows of a register block of full width */
-    MAX_ROWS = 12, /* of a narrow one */
+    TILE_ROWS = 6,    /* rows of a register block of full width */
+    MAX_ROWS = 12,    /* of a narrow one */
+    GROUPED_SUMS = 8, /* vectors of sums of small groups, at a time */
 };
 
 /* How many of the rows that are left to compute together, `most` being 6, 8 or 12. There are tiles
@@ -124,6 +125,8 @@ PACK_COLUMNS(pack_columns_avx2, TD_TARGET_AVX2, 8, transpose_8x8)
 #define VEC __m256
 #define LANES 8
 #define TARGET TD_TARGET_AVX2
+#define GROUPED_ROWS 6
+#define INDEX __m256i
 #define PACK_COLUMNS_FN pack_columns_avx2
 #define MAX_VECS 2
 #define ROWS_1 12
@@ -137,6 +140,8 @@ PACK_COLUMNS(pack_columns_avx2, TD_TARGET_AVX2, 8, transpose_8x8)
 #define VEC __m512
 #define LANES 16
 #define TARGET TD_TARGET_AVX512
+#define GROUPED_ROWS 8
+#define INDEX __m512i
 #define PACK_COLUMNS_FN pack_columns_avx2
 #define MAX_VECS 4
 #define ROWS_1 12

@@ -9,6 +9,10 @@
 #include "tensor/isa.h"
 #include "tensor/dtype.h"
 
+enum {
+    TD_GEMM_MAX_LANES = 16, /* floats in the widest vector */
+};
+
 /* One term of a sum of products: A m x k, B k x n. */
 typedef struct td_gemm_term {
     const void *a; /* element (i, p) at a[i*a_row + p*a_col] */
@@ -34,6 +38,13 @@ typedef struct td_gemm_block {
     const void *bias; /* n elements, or NULL */
 } td_gemm_block;
 
+/* Products of several small groups side by side in one vector, where lane j of the result meets
+ * `first[j] + p`, p counting from 0, of the elements of a row of A. */
+typedef struct td_gemm_lanes {
+    int window; /* elements of a row of A, at most a vector of them */
+    int32_t first[TD_GEMM_MAX_LANES];
+} td_gemm_lanes;
+
 typedef struct td_gemm_kernels {
     int panel;   /* columns of a panel of B: the widest block */
     int rows;    /* rows that are computed together; blocks of a multiple of it waste nothing */
@@ -44,6 +55,14 @@ typedef struct td_gemm_kernels {
     /* Copies a k x n matrix, n <= panel, element (p, j) at from[p*row + j*col], into a panel:
      * element (p, j) at to[p*panel + j]. Columns from n on are not written. */
     void (*pack)(void *to, const void *from, int64_t k, int64_t n, int64_t row, int64_t col);
+
+    /* Of a vector; 0 where the following two are not there. Their n is at most this. */
+    int lanes;
+    /* As `block`, but element (i, j) meets, at row p of B, element (i, first[j] + p) of A. */
+    void (*grouped)(const td_gemm_block *block, const td_gemm_lanes *lanes);
+    /* C as above, of elements (i, j) = sum over p of A(p, first[j] + i) * B(p, j); rows of A are
+     * a_col apart, their elements beside each other. */
+    void (*grouped_sums)(const td_gemm_block *block, const td_gemm_lanes *lanes);
 } td_gemm_kernels;
 
 /* The table for TD_F32 or TD_F64 at the instruction set in use. */

@@ -1,7 +1,8 @@
 /*
  * Vectors of each instruction set, for code that is included once for each of them and names the
  * operations K(load), K(fma), ...: portable (the compiler's 16-byte vectors), AVX2, AVX-512.
- * load_n and store_n touch the first n lanes only; load_n makes the others 0.
+ * load_n and store_n touch the first n lanes only; load_n makes the others 0. AVX2 and AVX-512 also
+ * have permute: lane i of the result is lane index[i] of the vector.
  */
 #ifndef TD_TENSOR_CPU_VECTORS_H
 #define TD_TENSOR_CPU_VECTORS_H
@@ -115,6 +116,21 @@ OP TD_TARGET_AVX2 void avx2_store_n(float *p, __m256 v, int n)
     _mm256_maskstore_ps(p, avx2_mask(n), v);
 }
 
+OP TD_TARGET_AVX2 __m256i avx2_load_index(const int32_t *p)
+{
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+
+OP TD_TARGET_AVX2 __m256i avx2_add_index(__m256i index, int n)
+{
+    return _mm256_add_epi32(index, _mm256_set1_epi32(n));
+}
+
+OP TD_TARGET_AVX2 __m256 avx2_permute(__m256 v, __m256i index)
+{
+    return _mm256_permutevar8x32_ps(v, index);
+}
+
 /* ---- AVX-512 ---- */
 
 OP TD_TARGET_AVX512 __m512 avx512_load(const float *p)
@@ -150,6 +166,21 @@ OP TD_TARGET_AVX512 __m512 avx512_load_n(const float *p, int n)
 OP TD_TARGET_AVX512 void avx512_store_n(float *p, __m512 v, int n)
 {
     _mm512_mask_storeu_ps(p, avx512_mask(n), v);
+}
+
+OP TD_TARGET_AVX512 __m512i avx512_load_index(const int32_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
+OP TD_TARGET_AVX512 __m512i avx512_add_index(__m512i index, int n)
+{
+    return _mm512_add_epi32(index, _mm512_set1_epi32(n));
+}
+
+OP TD_TARGET_AVX512 __m512 avx512_permute(__m512 v, __m512i index)
+{
+    return _mm512_permutexvar_ps(index, v);
 }
 
 #endif

@@ -1,0 +1,80 @@
+/* The parts of forward and backward-data (conv_apply.c, conv_apply_gather.c). */
+#ifndef TD_TENSOR_CPU_CONV_APPLY_H
+#define TD_TENSOR_CPU_CONV_APPLY_H
+
+#include "tensor/cpu/conv_internal.h"
+#include "tensor/cpu/conv_order.h"
+
+enum {
+    TD_APPLY_DEPTH = 128, /* products in a partial sum, at most: short sums are exact sums; and rows
+                             of B in a call of the kernel: they must stay in the L1 cache */
+    TD_APPLY_TERMS = 64,
+    TD_GATHER_ROWS = 48, /* of a gathered block */
+};
+
+/* Rows [row, row + rows) of the run of pixels that begins at `column`. */
+typedef struct td_conv_row_block {
+    int64_t column;
+    int64_t row, rows;
+} td_conv_row_block;
+
+typedef struct td_conv_apply_plan {
+    const td_conv_apply *apply;
+    const td_conv_problem *problem;
+    td_conv_taps h, w;
+    int64_t images;  /* 1, or by picture: all of them, each with blocks of its own */
+    int64_t per_run; /* pictures in a run: all of them, or by picture: 1 */
+    int64_t apart;   /* from one pixel of a run to the next: 1, or the stride, where one in so many
+                        meets the same taps */
+    int step;        /* from one source pixel to the next then */
+    td_conv_strides from, to;
+    int64_t groups;                     /* what shares a vector counts as one */
+    int64_t from_channels, to_channels; /* of one group */
+    int64_t depth;                      /* products in a tap: from_channels, if none share */
+    td_gemm_lanes lanes;                /* where some do */
+    int64_t panels;                     /* of one group */
+    bool panels_first;                  /* the panels of a block before other blocks */
+    int64_t a_row, c_row;               /* from row to row of the source, of the result */
+    int64_t block_rows;                 /* more of narrow ones */
+    td_conv_row_block *blocks;
+    int64_t block_count; /* of a row of pixels; gathered: of all pixels */
+
+    /* Where runs are short: all pixels, those that meet the same taps next to each other. */
+    td_conv_order order;
+    bool gathers;
+
+    /* Panels of weights, [group][panel][tap that is alive][channel of the source][panel width];
+     * NULL where the weights serve as they are. */
+    char *packed;
+} td_conv_apply_plan;
+
+/* The sum that is being built for one block of the result. */
+typedef struct td_conv_term_sum {
+    const td_gemm_kernels *kernels;
+    const td_gemm_lanes *lanes; /* of groups that share a vector, or NULL */
+    td_gemm_block block;
+    int64_t depth;
+    td_gemm_term terms[TD_APPLY_TERMS];
+} td_conv_term_sum;
+
+/* What a task computes. */
+typedef struct td_conv_place {
+    int64_t block, image, pixel_row, panel, group;
+} td_conv_place;
+
+/* Builds a sum from what has been collected, and begins anew. */
+void td_conv_add_up(td_conv_term_sum *sum);
+
+/* The panel of weights of a tap. */
+const char *td_conv_apply_weights(const td_conv_apply_plan *p, int64_t group, int64_t panel, int kh,
+                                  int kw);
+
+/* The blocks of a panel follow each other, so that its weights stay in the cache; but if all
+ * weights do, the panels of a block, so that its source is read and its result written once. */
+td_conv_place td_conv_apply_place(const td_conv_apply_plan *p, int64_t task, int64_t pixel_rows,
+                                  int64_t images);
+
+/* A task of td_conv_apply_place(plan, task, 1, 1). */
+void td_conv_gathered_task(void *plan, int64_t task);
+
+#endif

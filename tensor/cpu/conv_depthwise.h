@@ -1,0 +1,30 @@
+/* What the passes of depthwise convolutions share. */
+#ifndef TD_TENSOR_CPU_CONV_DEPTHWISE_H
+#define TD_TENSOR_CPU_CONV_DEPTHWISE_H
+
+#include "tensor/cpu/conv_internal.h"
+#include "tensor/cpu/depthwise_kernels.h"
+
+enum {
+    TD_DEPTHWISE_WANTED_TASKS = 32,
+    TD_DEPTHWISE_COST = 4, /* of a multiply-add here, in those of a product of matrices */
+};
+
+/* The pictures and channels at a pixel as rows: channels are taken several times over (`replicas`,
+ * of as many pictures), so that vectors are full. */
+typedef struct td_depthwise_plan {
+    const td_conv_problem *problem;
+    const td_depthwise_kernels *kernels;
+    td_conv_taps h, w;
+    int64_t channels, replicas;
+    int64_t width; /* replicas * channels: elements of a row */
+} td_depthwise_plan;
+
+/* `most`: elements that replicas may make. */
+td_depthwise_plan td_depthwise_plan_make(const td_conv_problem *problem, bool backward,
+                                         int64_t most, td_conv_space *space);
+
+/* The pool, or NULL where the work is too little to wake it. */
+td_pool *td_depthwise_pool(td_pool *pool, const td_depthwise_plan *plan);
+
+#endif

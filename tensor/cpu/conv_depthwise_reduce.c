@@ -1,0 +1,305 @@
+/*
+ * Depthwise convolutions: backward-weights. Tap by tap; or, at stride 1 and with the usual kernels,
+ * for all taps of a row of the kernel at once, which then share what they read.
+ */
+#include "tensor/cpu/conv_depthwise.h"
+
+#include <string.h>
+
+enum {
+    SHORT_SUM = 128, /* rows that are added in the element type before they go into a double */
+    LONG_SUM = 512,  /* rows of a tap, at least, before the doubles go to memory; at most, where
+                        all taps of a row of the kernel add in the element type */
+    MAX_TERMS = 64,
+    CACHE_BYTES = 1 << 20, /* rows of pixels that the taps read again */
+};
+
+typedef struct plan {
+    td_depthwise_plan common;
+    const td_conv_reduce *reduce;
+    int64_t column_blocks;          /* of the width, TD_DEPTHWISE_COLUMNS each */
+    int64_t pieces, rows_per_piece; /* of the rows of pixels */
+    int64_t pictures;               /* at a time */
+    int64_t rows_at_once;           /* of pixels: short ones make up a sum together */
+    bool beside;                    /* the taps of a row of the kernel are computed together */
+    double *partial;                /* [piece][tap][channel] */
+} plan;
+
+/* Whether the taps of a row of the kernel can share what they read. */
+static bool may_go_beside(const td_conv_problem *problem)
+{
+    int taps = problem->w.kernel;
+    bool follow = problem->w.stride == 1 && problem->w.dilation == 1;
+    return follow && (taps == 3 || taps == 5 || taps == 7) && problem->w.out <= LONG_SUM;
+}
+
+static plan reduce_plan(const td_conv_reduce *reduce, td_conv_space *space)
+{
+    const td_conv_problem *problem = reduce->problem;
+    plan p = { .common = td_depthwise_plan_make(problem, false, TD_DEPTHWISE_COLUMNS, space),
+               .reduce = reduce };
+    p.column_blocks = td_divide_up(p.common.width, TD_DEPTHWISE_COLUMNS);
+    int64_t taps = (int64_t)p.common.h.kernel * p.common.w.kernel;
+    int64_t row_bytes = (p.common.h.kernel + 1) * problem->w.in * TD_DEPTHWISE_COLUMNS *
+                        (int64_t)p.common.kernels->size;
+    int64_t rows = CACHE_BYTES / row_bytes;
+    p.pictures = (rows > 1 ? rows : 1) * p.common.replicas;
+    p.beside = may_go_beside(problem);
+    int64_t vectors =
+        p.common.w.size * td_divide_up(td_min64(p.pictures, problem->n), p.common.replicas);
+    p.rows_at_once = vectors > 0 && vectors < LONG_SUM ? td_divide_up(LONG_SUM, vectors) : 1;
+    int64_t wanted = td_divide_up(TD_DEPTHWISE_WANTED_TASKS, p.column_blocks);
+    p.rows_per_piece =
+        p.common.h.size > 0 ? td_divide_up(p.common.h.size, td_min64(wanted, p.common.h.size)) : 1;
+    if (p.rows_per_piece < p.rows_at_once) {
+        p.rows_per_piece = p.rows_at_once;
+    }
+    p.pieces = td_divide_up(p.common.h.size, p.rows_per_piece);
+    p.partial = td_conv_take(space, p.pieces * taps * p.common.channels * (int64_t)sizeof(double));
+    return p;
+}
+
+/* The sum of one tap over a row of pixels, some pictures, and at most TD_DEPTHWISE_COLUMNS columns.
+ */
+typedef struct tap_sum {
+    const plan *plan;
+    int kh, kw;
+    int64_t column, columns;
+    int64_t image, images;
+    td_gemm_term terms[MAX_TERMS];
+    int count;
+    int64_t rows;
+    double total[TD_DEPTHWISE_COLUMNS];
+} tap_sum;
+
+static void add_terms(tap_sum *s, const td_gemm_term *terms, int count, int64_t columns)
+{
+    union {
+        float f32[TD_DEPTHWISE_COLUMNS];
+        double f64[TD_DEPTHWISE_COLUMNS];
+    } sum;
+    const plan *p = s->plan;
+    p->common.kernels->sums(&sum, terms, count, p->common.width, columns);
+    if (p->common.problem->dtype == TD_F32) {
+        for (int64_t i = 0; i < columns; i++) {
+            s->total[i] += (double)sum.f32[i];
+        }
+    } else {
+        for (int64_t i = 0; i < columns; i++) {
+            s->total[i] += sum.f64[i];
+        }
+    }
+}
+
+static void flush(tap_sum *s)
+{
+    if (s->count > 0) {
+        add_terms(s, s->terms, s->count, s->columns);
+    }
+    s->count = 0;
+    s->rows = 0;
+}
+
+/* `pictures` pictures, beside each other in both. */
+static void add_run(tap_sum *s, const char *x, const char *dy, int64_t pictures)
+{
+    const plan *p = s->plan;
+    int64_t size = (int64_t)p->common.kernels->size, row_bytes = p->common.width * size;
+    int64_t rows = pictures / p->common.replicas,
+            rest = pictures % p->common.replicas * p->common.channels;
+    x += s->column * size;
+    dy += s->column * size;
+    for (int64_t row = 0; row < rows;) {
+        int64_t k = td_min64(SHORT_SUM - s->rows, rows - row);
+        s->terms[s->count++] = (td_gemm_term){ x + row * row_bytes, dy + row * row_bytes, k };
+        s->rows += k;
+        row += k;
+        if (s->rows == SHORT_SUM || s->count == MAX_TERMS) {
+            flush(s);
+        }
+    }
+    if (rest > s->column) {
+        td_gemm_term last = { x + rows * row_bytes, dy + rows * row_bytes, 1 };
+        add_terms(s, &last, 1, td_min64(s->columns, rest - s->column));
+    }
+}
+
+/* The pixels of a row that meet the tap: at stride 1 and with all pictures one run, otherwise one
+ * by one. */
+static void add_pixel_row(tap_sum *s, int64_t row)
+{
+    const plan *p = s->plan;
+    const td_conv_problem *problem = p->common.problem;
+    int64_t size = (int64_t)p->common.kernels->size;
+    int32_t h = p->common.h.source[row * p->common.h.kernel + s->kh];
+    bool together = problem->w.stride == 1 && s->images == problem->n;
+    for (int64_t q = 0; h >= 0 && q < p->common.w.size; q++) {
+        int32_t w = p->common.w.source[q * p->common.w.kernel + s->kw];
+        if (w < 0) {
+            continue;
+        }
+        int64_t pixels = 1;
+        while (together && q + pixels < p->common.w.size &&
+               p->common.w.source[(q + pixels) * p->common.w.kernel + s->kw] >= 0) {
+            pixels++;
+        }
+        int64_t first = s->image * p->common.channels;
+        int64_t x = h * problem->x.row + w * problem->x.column + first;
+        int64_t dy = row * problem->y.row + q * problem->y.column + first;
+        add_run(s, (const char *)p->reduce->x + x * size, (const char *)p->reduce->dy + dy * size,
+                pixels * s->images);
+        q += pixels - 1;
+    }
+}
+
+/* Adds the sums of all taps over rows [row, end) of pixels to the piece's. */
+static void add_taps(const plan *p, double *to, int64_t row, int64_t end, int64_t column,
+                     int64_t image)
+{
+    tap_sum s;
+    s.plan = p;
+    s.column = column;
+    s.columns = td_min64(TD_DEPTHWISE_COLUMNS, p->common.width - column);
+    s.image = image;
+    s.images = td_min64(p->pictures, p->common.problem->n - image);
+    s.count = 0;
+    s.rows = 0;
+    for (s.kh = 0; s.kh < p->common.h.kernel; s.kh++) {
+        for (s.kw = 0; s.kw < p->common.w.kernel; s.kw++, to += p->common.channels) {
+            memset(s.total, 0, sizeof s.total);
+            for (int64_t r = row; r < end; r++) {
+                add_pixel_row(&s, r);
+            }
+            flush(&s);
+            for (int64_t i = 0, c = column; i < s.columns; i++, c++) {
+                c = c < p->common.channels ? c : 0; /* the next replica */
+                to[c] += s.total[i];
+            }
+        }
+    }
+}
+
+/* ---- backward-weights, the taps of a row of the kernel together ---- */
+
+/* The sums of these taps, over some rows of pixels of some pictures. */
+typedef struct row_sum {
+    const plan *plan;
+    td_gemm_term terms[MAX_TERMS];
+    td_depthwise_rows rows;
+    double total[TD_DEPTHWISE_BESIDE * TD_DEPTHWISE_COLUMNS];
+} row_sum;
+
+static void flush_rows(row_sum *s)
+{
+    union {
+        float f32[TD_DEPTHWISE_BESIDE * TD_DEPTHWISE_COLUMNS];
+        double f64[TD_DEPTHWISE_BESIDE * TD_DEPTHWISE_COLUMNS];
+    } sum;
+    if (s->rows.count == 0) {
+        return;
+    }
+    s->plan->common.kernels->sums_beside(&sum, &s->rows);
+    s->rows.count = 0;
+    for (int tap = 0; tap < s->rows.taps; tap++) {
+        double *total = s->total + (int64_t)tap * TD_DEPTHWISE_COLUMNS;
+        int64_t first = (int64_t)tap * TD_DEPTHWISE_COLUMNS;
+        for (int64_t i = 0; i < s->rows.columns; i++) {
+            bool narrow = s->plan->common.problem->dtype == TD_F32;
+            total[i] += narrow ? (double)sum.f32[first + i] : sum.f64[first + i];
+        }
+    }
+}
+
+/* Adds rows [row, end) of pixels to the sums of row kh of the kernel: of pictures [image, last),
+ * `replicas` of them at a time, `columns` from `column` on. */
+static void add_pictures(row_sum *s, int kh, int64_t row, int64_t end, int64_t image, int64_t last,
+                         int64_t column, int64_t columns)
+{
+    const plan *p = s->plan;
+    const td_conv_problem *problem = p->common.problem;
+    int64_t size = (int64_t)p->common.kernels->size,
+            most = td_min64(MAX_TERMS, LONG_SUM / p->common.w.size);
+    s->rows.columns = columns;
+    for (; columns > 0 && row < end; row++) {
+        int64_t h = p->common.h.source[row * p->common.h.kernel + kh];
+        for (int64_t n = image; h >= 0 && n < last; n += p->common.replicas) {
+            int64_t x = h * problem->x.row + n * p->common.channels + column;
+            int64_t dy = row * problem->y.row + n * p->common.channels + column;
+            s->terms[s->rows.count++] =
+                (td_gemm_term){ (const char *)p->reduce->x + x * size,
+                                (const char *)p->reduce->dy + dy * size, 0 };
+            if (s->rows.count == most) {
+                flush_rows(s);
+            }
+        }
+    }
+    flush_rows(s);
+}
+
+/* As add_taps, which does it tap by tap. */
+static void add_rows_of_taps(const plan *p, double *to, int64_t row, int64_t end, int64_t column,
+                             int64_t image)
+{
+    const td_conv_problem *problem = p->common.problem;
+    int64_t images = td_min64(p->pictures, problem->n - image);
+    int64_t columns = td_min64(TD_DEPTHWISE_COLUMNS, p->common.width - column);
+    int64_t whole = image + images / p->common.replicas * p->common.replicas;
+    int64_t rest = (image + images - whole) * p->common.channels - column; /* no whole replicas */
+    row_sum s;
+    s.plan = p;
+    s.rows = (td_depthwise_rows){ .terms = s.terms,
+                                  .taps = p->common.w.kernel,
+                                  .pad = problem->w.pad,
+                                  .in = problem->w.in,
+                                  .out = problem->w.out,
+                                  .x_step = problem->x.column,
+                                  .dy_step = problem->y.column };
+    for (int kh = 0; kh < p->common.h.kernel; kh++) {
+        memset(s.total, 0, sizeof s.total);
+        add_pictures(&s, kh, row, end, image, whole, column, columns);
+        add_pictures(&s, kh, row, end, whole, image + images, column, td_min64(columns, rest));
+        for (int kw = 0; kw < p->common.w.kernel; kw++, to += p->common.channels) {
+            for (int64_t i = 0, c = column; i < columns; i++, c++) {
+                c = c < p->common.channels ? c : 0; /* the next replica */
+                to[c] += s.total[kw * TD_DEPTHWISE_COLUMNS + i];
+            }
+        }
+    }
+}
+
+/* Some columns, some rows of pixels, all taps. */
+static void reduce_task(void *ctx, int64_t task)
+{
+    const plan *p = ctx;
+    int64_t taps = (int64_t)p->common.h.kernel * p->common.w.kernel;
+    int64_t piece = task % p->pieces, column = task / p->pieces * TD_DEPTHWISE_COLUMNS;
+    int64_t end = td_min64((piece + 1) * p->rows_per_piece, p->common.h.size);
+    double *to = p->partial + piece * taps * p->common.channels;
+    int64_t columns = td_min64(TD_DEPTHWISE_COLUMNS, p->common.channels - column);
+    for (int64_t tap = 0; tap < taps; tap++) {
+        memset(to + tap * p->common.channels + column, 0, (size_t)columns * sizeof *to);
+    }
+    for (int64_t image = 0; image < p->common.problem->n; image += p->pictures) {
+        for (int64_t row = piece * p->rows_per_piece; row < end; row += p->rows_at_once) {
+            (p->beside ? add_rows_of_taps
+                       : add_taps)(p, to, row, td_min64(end, row + p->rows_at_once), column, image);
+        }
+    }
+}
+
+int64_t td_conv_depthwise_reduce_workspace(const td_conv_reduce *reduce)
+{
+    td_conv_space space = { 0 };
+    reduce_plan(reduce, &space);
+    return space.used;
+}
+
+void td_conv_depthwise_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace)
+{
+    td_conv_space space = { .base = workspace };
+    plan p = reduce_plan(reduce, &space);
+    int64_t taps = (int64_t)p.common.h.kernel * p.common.w.kernel;
+    td_pool_run(td_depthwise_pool(pool, &p.common), p.column_blocks * p.pieces, reduce_task, &p);
+    td_conv_add_pieces(reduce->problem->dtype, reduce->dw, p.partial, taps * p.common.channels,
+                       p.pieces, reduce->accumulate);
+}
