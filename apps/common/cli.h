@@ -33,8 +33,10 @@ typedef struct cli_option {
     const char *choices;            /* "cifar|imagenet" or NULL */
     bool (*fits)(const char *text); /* NULL, or decides where choices only describes the forms */
     cli_resume resume;
-    bool given;         /* set by cli_parse */
-    char restored[256]; /* a text that came from a checkpoint */
+    const char *unwritten; /* NULL, or the default, which checkpoints leave out: those of programs
+                            * without this option are the same then, byte for byte */
+    bool given;            /* set by cli_parse */
+    char restored[256];    /* a text that came from a checkpoint */
 } cli_option;
 
 /* Reads the command line into the options' values. Prints what is wrong and leaves the program with

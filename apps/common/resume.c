@@ -86,7 +86,9 @@ td_status train_save(const char *path, td_module *model, td_optim *optim, const 
             char key[64], value[256];
             option_key(option, key, sizeof(key));
             cli_get(option, value, sizeof(value));
-            note(&all, key, "%s", value);
+            if (option->unwritten == NULL || strcmp(value, option->unwritten) != 0) {
+                note(&all, key, "%s", value);
+            }
         }
     }
     for (int i = 0; i < notes->more_count && all.count < CLI_MAX_OPTIONS + MORE_NOTES; i++) {
@@ -224,7 +226,7 @@ static td_status restore_option(const char *path, cli_option *option)
     option_key(option, key, sizeof(key));
     td_status status = td_checkpoint_metadata(path, key, value, sizeof(value));
     if (status == TD_E_NOTFOUND && option->resume == CLI_RESTORE) {
-        return TD_OK; /* the program that wrote it had no such option: the default holds */
+        return TD_OK; /* not written, or by a program without such an option: the default holds */
     }
     TD_TRY(status == TD_E_NOTFOUND
                ? td_fail_context(status, "%s is no checkpoint of a training run", path)

@@ -71,7 +71,8 @@ void train_hook_option(train_args *args)
                                        .value = &args->comm_hook,
                                        .choices = "none|bf16|fp16|powersgd[:RANK[:START]]",
                                        .fits = fits,
-                                       .resume = CLI_RESTORE });
+                                       .resume = CLI_RESTORE,
+                                       .unwritten = "none" });
 }
 
 /* ---- what a run says ---- */
