@@ -34,6 +34,17 @@ td_module *job_net(job_kind kind, uint64_t seed, td_dtype dtype)
     return net;
 }
 
+td_module *job_small_net(bool batch_norm, int64_t classes)
+{
+    td_nn_conv2d_options same = { .kernel = { 3, 3 }, .padding = { 1, 1 } };
+    return batch_norm ? td_nn_sequential(td_nn_conv2d(3, 8, &same), td_nn_batch_norm2d(8),
+                                         td_nn_relu(), td_nn_max_pool2d(2, 0, 0), td_nn_flatten(),
+                                         td_nn_linear(128, classes))
+                      : td_nn_sequential(td_nn_conv2d(3, 8, &same), td_nn_relu(),
+                                         td_nn_max_pool2d(2, 0, 0), td_nn_flatten(),
+                                         td_nn_linear(128, classes));
+}
+
 /* All data are drawn, and a share kept, so that it does not depend on the number of ranks. */
 void job_data(ddp_job *job, job_kind kind, td_dtype dtype, int64_t from, int64_t to)
 {

@@ -14,6 +14,9 @@ typedef struct ddp_job {
 
 /* The model with the initial weights of a seed. */
 td_module *job_net(job_kind kind, uint64_t seed, td_dtype dtype);
+/* For pictures of 8x8, on the CPU in f32: one convolution, batch normalisation if wanted, a pool,
+ * a linear layer. Weights by the default generator. */
+td_module *job_small_net(bool batch_norm, int64_t classes);
 /* Samples [from, to) of fixed random data. */
 void job_data(ddp_job *job, job_kind kind, td_dtype dtype, int64_t from, int64_t to);
 /* Net, SGD with momentum, and data. options NULL: a plain model, otherwise a wrapped one. */

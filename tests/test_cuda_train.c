@@ -1,6 +1,6 @@
 /* Training on GPUs, real or emulated, beside the CPU: from the same start nearly the same losses;
  * with itself to the bit; checkpoints go from one to the other; two GPUs share a batch. */
-#include "tandem.h"
+#include "tests/ddp_job.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,12 +14,6 @@
 #include <cmocka.h>
 
 enum { SIDE = 8, FEATURES = 13, CLASSES = 3, BATCH = 10, STEPS = 8 };
-
-typedef struct job {
-    td_module *net;
-    td_optim *optim;
-    td_tensor *x, *y;
-} job;
 
 typedef struct plan {
     td_device device;
@@ -35,19 +29,14 @@ static bool have(const char *name)
 
 static td_module *new_net(bool pictures)
 {
-    return pictures
-               ? td_nn_sequential(
-                     td_nn_conv2d(
-                         3, 8, &(td_nn_conv2d_options){ .kernel = { 3, 3 }, .padding = { 1, 1 } }),
-                     td_nn_batch_norm2d(8), td_nn_relu(), td_nn_max_pool2d(2, 2, 0),
-                     td_nn_flatten(), td_nn_linear(8 * SIDE * SIDE / 4, CLASSES))
-               : td_nn_sequential(td_nn_linear(FEATURES, 16), td_nn_gelu(), td_nn_dropout(0.25),
-                                  td_nn_linear(16, CLASSES));
+    return pictures ? job_small_net(true, CLASSES)
+                    : td_nn_sequential(td_nn_linear(FEATURES, 16), td_nn_gelu(),
+                                       td_nn_dropout(0.25), td_nn_linear(16, CLASSES));
 }
 
-static job open_job(plan p)
+static ddp_job open_job(plan p)
 {
-    job j;
+    ddp_job j;
     td_manual_seed(0);
     td_module *net = new_net(p.pictures);
     assert_non_null(net);
@@ -74,16 +63,8 @@ static job open_job(plan p)
     return j;
 }
 
-static void close_job(job *j)
-{
-    td_optim_free(j->optim);
-    td_module_free(j->net);
-    td_free(j->x);
-    td_free(j->y);
-}
-
 /* scaler: of the loss, or NULL. */
-static double scaled_step(job *j, td_scaler *scaler)
+static double scaled_step(ddp_job *j, td_scaler *scaler)
 {
     td_step_begin();
     td_tensor *loss = td_cross_entropy(td_forward(j->net, j->x), j->y);
@@ -97,18 +78,18 @@ static double scaled_step(job *j, td_scaler *scaler)
     return value;
 }
 
-static double step(job *j)
+static double step(ddp_job *j)
 {
     return scaled_step(j, NULL);
 }
 
 static void train(plan p, double losses[STEPS])
 {
-    job j = open_job(p);
+    ddp_job j = open_job(p);
     for (int i = 0; i < STEPS; i++) {
         losses[i] = step(&j);
     }
-    close_job(&j);
+    job_close(&j);
 }
 
 static void expect_close(const double *a, const double *b, double bound)
@@ -147,7 +128,7 @@ static int train_in_f16(plan p, double losses[STEPS])
     enum { MOST_SKIPS = 60 };
     td_math before = td_math_now();
     td_set_math((td_math){ .precision = TD_PRECISION_FP16 });
-    job j = open_job(p);
+    ddp_job j = open_job(p);
     td_scaler *scaler = td_scaler_new(&(td_scaler_options){ .scale = 0x1p40 });
     int steps = 0, skips = 0;
     while (steps < STEPS && skips < MOST_SKIPS) {
@@ -164,7 +145,7 @@ static int train_in_f16(plan p, double losses[STEPS])
     }
     assert_true(td_scaler_now(scaler).scale == 0x1p40 / (double)(INT64_C(1) << skips));
     td_scaler_free(scaler);
-    close_job(&j);
+    job_close(&j);
     td_set_math(before);
     return skips;
 }
@@ -215,20 +196,20 @@ static void test_checkpoints_change_devices(void **state)
     train((plan){ .device = TD_CPU, .pictures = true }, whole);
     for (int first = 0; first < 3; first++) { /* CPU to GPU, GPU to CPU, GPU to GPU */
         td_device from = first == 0 ? TD_CPU : TD_CUDA, to = first == 1 ? TD_CPU : TD_CUDA;
-        job a = open_job((plan){ .device = from, .pictures = true });
+        ddp_job a = open_job((plan){ .device = from, .pictures = true });
         for (int i = 0; i < STEPS / 2; i++) {
             parts[i] = step(&a);
         }
         td_checkpoint c = { .model = a.net, .optim = a.optim };
         assert_int_equal(td_checkpoint_save(path, &c), TD_OK);
-        close_job(&a);
-        job b = open_job((plan){ .device = to, .pictures = true });
+        job_close(&a);
+        ddp_job b = open_job((plan){ .device = to, .pictures = true });
         c = (td_checkpoint){ .model = b.net, .optim = b.optim };
         assert_int_equal(td_checkpoint_load(path, &c), TD_OK);
         for (int i = STEPS / 2; i < STEPS; i++) {
             parts[i] = step(&b);
         }
-        close_job(&b);
+        job_close(&b);
         expect_close(parts, whole, 1e-4);
     }
     remove(path);
@@ -237,7 +218,7 @@ static void test_checkpoints_change_devices(void **state)
 /* Four steps, and the loss of the weights' averages. */
 static double averaged_loss(td_device device)
 {
-    job j = open_job((plan){ .device = device, .pictures = true });
+    ddp_job j = open_job((plan){ .device = device, .pictures = true });
     td_ema *ema = td_ema_new(j.net, &(td_ema_options){ .decay = 0.75 });
     assert_non_null(ema);
     for (int i = 0; i < 4; i++) {
@@ -249,7 +230,7 @@ static double averaged_loss(td_device device)
     td_ema_swap(ema);
     assert_true(averaged > 1.001 * step(&j)); /* the averages lag behind */
     td_ema_free(ema);
-    close_job(&j);
+    job_close(&j);
     return averaged;
 }
 
@@ -269,7 +250,7 @@ static void test_steps_repeat_their_addresses(void **state)
     if (!have("cuda:0")) {
         skip();
     }
-    job j = open_job((plan){ .device = TD_CUDA, .pictures = true });
+    ddp_job j = open_job((plan){ .device = TD_CUDA, .pictures = true });
     td_memory_stats first = { 0 }, now;
     for (int i = 0; i < 6; i++) {
         step(&j);
@@ -281,7 +262,7 @@ static void test_steps_repeat_their_addresses(void **state)
     assert_int_equal(now.address_hash, first.address_hash);
     assert_int_equal(now.growths, first.growths);
     assert_true(now.allocations > 0);
-    close_job(&j);
+    job_close(&j);
 }
 
 int main(void)

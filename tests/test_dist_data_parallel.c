@@ -1,6 +1,7 @@
 /* DataParallel against the same model on one device. */
 #include "dist/dist.h"
 #include "nn/module.h"
+#include "tests/ddp_job.h"
 #include "tests/expect_fatal.h"
 
 #include <math.h>
@@ -8,33 +9,18 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
+
+enum { CLASSES = 5 };
 
 static const td_device devices[] = { { TD_DEVICE_CPU, 0 },
                                      { TD_DEVICE_CPU, 1 },
                                      { TD_DEVICE_CPU, 2 } };
 
-static td_module *conv_net(bool batch_norm)
-{
-    td_nn_conv2d_options same = { .padding = { 1, 1 }, .kernel = { 3, 3 } };
-    return batch_norm
-               ? td_nn_sequential(td_nn_conv2d(3, 8, &same), td_nn_batch_norm2d(8), td_nn_relu(),
-                                  td_nn_max_pool2d(2, 0, 0), td_nn_flatten(), td_nn_linear(128, 5))
-               : td_nn_sequential(td_nn_conv2d(3, 8, &same), td_nn_relu(),
-                                  td_nn_max_pool2d(2, 0, 0), td_nn_flatten(), td_nn_linear(128, 5));
-}
-
-typedef struct job {
-    td_module *net;
-    td_optim *optim;
-    td_tensor *x, *y;
-} job;
-
 /* count 0: not wrapped. */
-static void job_open(job *j, td_module *net, int count, td_dtype dtype, int64_t batch)
+static void open_job(ddp_job *j, td_module *net, int count, td_dtype dtype, int64_t batch)
 {
     assert_int_equal(td_module_to(net, TD_CPU, dtype), TD_OK);
     j->net = count > 0 ? td_data_parallel(net, devices, count) : net;
@@ -46,68 +32,53 @@ static void job_open(job *j, td_module *net, int count, td_dtype dtype, int64_t 
     j->y = td_new(TD_SHAPE(batch), TD_I64, TD_CPU);
     td_normal_(j->x, 0.0, 1.0, &g);
     for (int64_t i = 0; i < batch; i++) {
-        td_set(j->y, &i, (double)(i % 5));
+        td_set(j->y, &i, (double)(i % CLASSES));
     }
 }
 
-static void job_close(job *j)
+/* The same model twice, from the same weights: alone, and over so many devices. */
+static void open_both(ddp_job *one, ddp_job *many, bool batch_norm, int count, td_dtype dtype,
+                      int64_t batch)
 {
-    td_optim_free(j->optim);
-    td_module_free(j->net);
-    td_free(j->x);
-    td_free(j->y);
+    td_manual_seed(0);
+    open_job(one, job_small_net(batch_norm, CLASSES), 0, dtype, batch);
+    td_manual_seed(0);
+    open_job(many, job_small_net(batch_norm, CLASSES), count, dtype, batch);
 }
 
-static double job_step(job *j)
+static void close_both(ddp_job *one, ddp_job *many)
 {
+    job_close(one);
+    job_close(many);
+}
+
+/* In evaluation mode, on batches of 9. */
+static void expect_equal_logits(ddp_job *one, ddp_job *many)
+{
+    float a[9 * CLASSES], b[9 * CLASSES];
+    td_eval(one->net);
+    td_eval(many->net);
+    td_no_grad_begin();
     td_step_begin();
-    td_tensor *loss = td_cross_entropy(td_forward(j->net, j->x), j->y);
-    td_zero_grad(j->optim);
-    td_backward(loss);
-    td_optim_step(j->optim);
-    double value = td_item(loss);
+    td_read(td_forward(one->net, one->x), a, TD_F32);
+    td_read(td_forward(many->net, many->x), b, TD_F32);
     td_step_end();
-    return value;
-}
-
-/* |a - b| / |b| over all parameters and buffers. */
-static double distance(const td_module *a, const td_module *b)
-{
-    td_state_list la = td_module_state(a), lb = td_module_state(b);
-    assert_int_equal(la.count, lb.count);
-    double difference = 0.0, norm = 0.0;
-    for (int i = 0; i < la.count; i++) {
-        assert_string_equal(la.items[i].name, lb.items[i].name);
-        int64_t n = td_numel(la.items[i].tensor);
-        double *va = malloc((size_t)n * sizeof *va), *vb = malloc((size_t)n * sizeof *vb);
-        td_read(la.items[i].tensor, va, TD_F64);
-        td_read(lb.items[i].tensor, vb, TD_F64);
-        for (int64_t k = 0; k < n; k++) {
-            difference += (va[k] - vb[k]) * (va[k] - vb[k]);
-            norm += vb[k] * vb[k];
-        }
-        free(va);
-        free(vb);
+    td_no_grad_end();
+    for (int i = 0; i < 9 * CLASSES; i++) {
+        assert_true(fabsf(a[i] - b[i]) <= 1e-6f);
     }
-    td_state_list_free(&la);
-    td_state_list_free(&lb);
-    return sqrt(difference / norm);
 }
 
 static void check_five_steps(int count, td_dtype dtype, int64_t batch, double tolerance)
 {
-    job one, many;
-    td_manual_seed(0);
-    job_open(&one, conv_net(false), 0, dtype, batch);
-    td_manual_seed(0);
-    job_open(&many, conv_net(false), count, dtype, batch);
+    ddp_job one, many;
+    open_both(&one, &many, false, count, dtype, batch);
     for (int i = 0; i < 5; i++) {
         double a = job_step(&many), b = job_step(&one);
         assert_true(fabs(a - b) <= tolerance * fabs(b));
     }
-    assert_true(distance(many.net, one.net) <= tolerance);
-    job_close(&one);
-    job_close(&many);
+    assert_true(job_distance(many.net, one.net, true) <= tolerance);
+    close_both(&one, &many);
 }
 
 static void test_five_steps_equal_one_device(void **state)
@@ -125,15 +96,15 @@ static void test_five_steps_equal_one_device(void **state)
 static void test_two_runs_have_the_same_bits(void **state)
 {
     (void)state;
-    job a, b;
+    ddp_job a, b;
     td_manual_seed(0);
-    job_open(&a, conv_net(true), 3, TD_F32, 13);
+    open_job(&a, job_small_net(true, CLASSES), 3, TD_F32, 13);
     td_manual_seed(0);
-    job_open(&b, conv_net(true), 3, TD_F32, 13);
+    open_job(&b, job_small_net(true, CLASSES), 3, TD_F32, 13);
     for (int i = 0; i < 5; i++) {
         assert_true(job_step(&a) == job_step(&b));
     }
-    assert_true(distance(a.net, b.net) == 0.0);
+    assert_true(job_distance(a.net, b.net, true) == 0.0);
     job_close(&a);
     job_close(&b);
 }
@@ -142,16 +113,16 @@ static void test_two_runs_have_the_same_bits(void **state)
 static void test_only_the_first_replicas_statistics_survive(void **state)
 {
     (void)state;
-    job whole, part;
+    ddp_job whole, part;
     td_manual_seed(0);
-    job_open(&whole, conv_net(true), 2, TD_F32, 12);
+    open_job(&whole, job_small_net(true, CLASSES), 2, TD_F32, 12);
     td_manual_seed(0);
-    job_open(&part, conv_net(true), 0, TD_F32, 12);
+    open_job(&part, job_small_net(true, CLASSES), 0, TD_F32, 12);
     td_step_begin();
     td_forward(whole.net, whole.x);
     td_forward(part.net, td_slice(part.x, 0, 0, 6, 1));
     td_step_end();
-    assert_true(distance(whole.net, part.net) < 1e-7);
+    assert_true(job_distance(whole.net, part.net, true) < 1e-7);
     job_close(&whole);
     job_close(&part);
 }
@@ -159,42 +130,24 @@ static void test_only_the_first_replicas_statistics_survive(void **state)
 static void test_evaluation_equals_one_device(void **state)
 {
     (void)state;
-    job one, many;
-    td_manual_seed(0);
-    job_open(&one, conv_net(true), 0, TD_F32, 9);
-    td_manual_seed(0);
-    job_open(&many, conv_net(true), 3, TD_F32, 9);
-    td_eval(one.net);
-    td_eval(many.net);
-    float a[45], b[45];
-    td_no_grad_begin();
-    td_step_begin();
-    td_read(td_forward(one.net, one.x), a, TD_F32);
-    td_read(td_forward(many.net, many.x), b, TD_F32);
-    td_step_end();
-    td_no_grad_end();
-    for (int i = 0; i < 45; i++) {
-        assert_true(fabsf(a[i] - b[i]) <= 1e-6f);
-    }
-    job_close(&one);
-    job_close(&many);
+    ddp_job one, many;
+    open_both(&one, &many, true, 3, TD_F32, 9);
+    expect_equal_logits(&one, &many);
+    close_both(&one, &many);
 }
 
 /* The replicas follow when the model's values and their averages change places. */
 static void test_averages_reach_the_replicas(void **state)
 {
     (void)state;
-    job one, many;
-    td_manual_seed(0);
-    job_open(&one, conv_net(true), 0, TD_F32, 9);
-    td_manual_seed(0);
-    job_open(&many, conv_net(true), 3, TD_F32, 9);
+    ddp_job one, many;
+    open_both(&one, &many, true, 3, TD_F32, 9);
     td_ema *ema = td_ema_new(many.net, &(td_ema_options){ .decay = 0.99 });
     for (int i = 0; i < 3; i++) {
         job_step(&many);
         td_ema_update(ema);
     }
-    assert_true(distance(many.net, one.net) > 0.1);
+    assert_true(job_distance(many.net, one.net, true) > 0.1);
     td_ema_swap(ema);
     td_state_list from = td_module_state(many.net), to = td_module_state(one.net);
     for (int i = 0; i < to.count; i++) {
@@ -202,22 +155,10 @@ static void test_averages_reach_the_replicas(void **state)
     }
     td_state_list_free(&from);
     td_state_list_free(&to);
-    td_eval(one.net);
-    td_eval(many.net);
-    float a[45], b[45];
-    td_no_grad_begin();
-    td_step_begin();
-    td_read(td_forward(one.net, one.x), a, TD_F32);
-    td_read(td_forward(many.net, many.x), b, TD_F32);
-    td_step_end();
-    td_no_grad_end();
-    for (int i = 0; i < 45; i++) {
-        assert_true(fabsf(a[i] - b[i]) <= 1e-6f);
-    }
+    expect_equal_logits(&one, &many);
     td_ema_swap(ema);
     td_ema_free(ema);
-    job_close(&one);
-    job_close(&many);
+    close_both(&one, &many);
 }
 
 /* Gradients flow through to what came before. */
@@ -253,14 +194,11 @@ static void test_the_batch_takes_gradients(void **state)
 static void test_several_forwards_in_a_step(void **state)
 {
     (void)state;
-    job one, many;
-    td_manual_seed(0);
-    job_open(&one, conv_net(false), 0, TD_F64, 6);
-    td_manual_seed(0);
-    job_open(&many, conv_net(false), 2, TD_F64, 6);
-    job *jobs[] = { &one, &many };
+    ddp_job one, many;
+    open_both(&one, &many, false, 2, TD_F64, 6);
+    ddp_job *jobs[] = { &one, &many };
     for (int i = 0; i < 2; i++) {
-        job *j = jobs[i];
+        ddp_job *j = jobs[i];
         for (int step = 0; step < 2; step++) {
             td_step_begin();
             td_tensor *first = td_forward(j->net, j->x);
@@ -272,19 +210,18 @@ static void test_several_forwards_in_a_step(void **state)
             td_step_end();
         }
     }
-    assert_true(distance(many.net, one.net) <= 1e-12);
-    job_close(&one);
-    job_close(&many);
+    assert_true(job_distance(many.net, one.net, true) <= 1e-12);
+    close_both(&one, &many);
 }
 
 static void test_frozen_parameters_stay(void **state)
 {
     (void)state;
     td_manual_seed(0);
-    job j;
-    td_module *net = conv_net(false);
+    ddp_job j;
+    td_module *net = job_small_net(false, CLASSES);
     td_requires_grad(td_module_find(net, "0")->tensors[0].tensor, false);
-    job_open(&j, net, 2, TD_F32, 6);
+    open_job(&j, net, 2, TD_F32, 6);
     float before[8 * 27], after[8 * 27];
     td_tensor *frozen = td_module_find(j.net, "0")->tensors[0].tensor;
     td_read(frozen, before, TD_F32);
