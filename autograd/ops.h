@@ -38,6 +38,10 @@ td_tensor *td_max(td_tensor *x, td_site at);                        /* of all el
 td_tensor *td_argmax(td_tensor *x, int dim, bool keep, td_site at); /* i64; no gradient */
 /* How many elements are the same in two i64 tensors, place by place: i64, a scalar; no gradient. */
 td_tensor *td_count_equal(td_tensor *a, td_tensor *b, td_site at);
+/* In how many rows of x [N,C] the element that labels (i64 [N]) names is among the k largest (of
+ * equal ones the earlier comes first; NaN, and a label that is not in [0, C), never is): i64, a
+ * scalar; no gradient. */
+td_tensor *td_count_top(td_tensor *x, td_tensor *labels, int64_t k, td_site at);
 
 /* ---- products: f32, f64, and bf16 beside f32 or alone; the result has the first one's dtype, each
  * gradient its own tensor's. Computed as td_math_now() says when they are called. ---- */
@@ -151,6 +155,7 @@ td_tensor *td_cast(td_tensor *x, td_dtype dtype, td_site at); /* float to float 
 #define td_max(...) td_max(__VA_ARGS__, TD_HERE)
 #define td_argmax(...) td_argmax(__VA_ARGS__, TD_HERE)
 #define td_count_equal(...) td_count_equal(__VA_ARGS__, TD_HERE)
+#define td_count_top(...) td_count_top(__VA_ARGS__, TD_HERE)
 #define td_matmul(...) td_matmul(__VA_ARGS__, TD_HERE)
 #define td_linear(...) td_linear(__VA_ARGS__, TD_HERE)
 #define td_conv2d(...) td_conv2d(__VA_ARGS__, TD_HERE)

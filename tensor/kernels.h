@@ -170,6 +170,10 @@ typedef struct td_kernels {
     /* count (one element) = how many elements a and b have in common, place by place; all i64, a
      * and b of one shape. */
     void (*count_equal)(td_tensor *count, const td_tensor *a, const td_tensor *b);
+    /* count (i64, one element) = in how many rows of x (f32, f64 [N,C]) the element labels[i] (i64
+     * [N], in [0, C) or nothing is counted) is among the k largest; of equal ones the earlier comes
+     * first. NaN: not among them, and nothing comes after it. */
+    void (*count_top)(td_tensor *count, const td_tensor *x, const td_tensor *labels, int64_t k);
 
     /* ---- pictures: y[i] (f32, bf16 or f16 [count,C,H,W], any strides) is cut from pictures (u8
      * [N,C,H,W], row-major) as cuts[i] says, each byte looked up: values f32 [C,256], row-major.

@@ -139,6 +139,9 @@ WATCHED(adam,
 WATCHED(count_equal, (td_tensor * count, const td_tensor *a, const td_tensor *b), (count, a, b),
         td_cost_of(a, 1, B(a) + B(b)))
 
+WATCHED(count_top, (td_tensor * count, const td_tensor *x, const td_tensor *labels, int64_t k),
+        (count, x, labels, k), td_cost_of(x, 1, B(x) + B(labels)))
+
 /* Those that give a value; they are calls like the others. */
 static double watched_sum_of_squares(const td_tensor *x)
 {
@@ -203,6 +206,7 @@ static void make_table(void)
     SEEN(embedding_grad);
     SEEN(indices_in_range);
     SEEN(count_equal);
+    SEEN(count_top);
     SEEN(pictures);
     SEEN(dropout);
     SEEN(sgd);

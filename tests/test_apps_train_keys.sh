@@ -108,6 +108,7 @@ changes OPTIM.CLIP_GRAD_NORM 0.5
 
 # ---- what is not ----
 keeps TRAIN.WORKERS 2 ', 2 loader threads$'
+keeps TRAIN.GRAPH True '^TRAIN.GRAPH: a CPU has no graphs'
 keeps TRAIN.PIN_MEMORY False 'only on GPUs'
 keeps CUDNN.BENCHMARK False 'only on GPUs'
 keeps CUDNN.DETERMINISTIC True 'only on GPUs'

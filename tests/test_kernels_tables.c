@@ -116,6 +116,52 @@ static void test_count_equal(void **state)
     }
 }
 
+/* Few values, so that many are equal; a NaN here and there. */
+static td_tensor *scores(int64_t n, int64_t classes, td_dtype dtype)
+{
+    td_tensor *x = ref_tensor(TD_SHAPE(n, classes), dtype, TD_ROW_MAJOR, 5);
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t c = 0; c < classes; c++) {
+            int64_t at[] = { i, c };
+            bool odd = (3 * i + c) % 17 == 0;
+            td_set(x, at, odd ? NAN : rint(3.0 * td_get(x, at)));
+        }
+    }
+    return x;
+}
+
+static int64_t places_below(td_tensor *x, td_tensor *labels, int64_t k)
+{
+    int64_t found = 0;
+    for (int64_t i = 0; i < x->shape[0]; i++) {
+        int64_t label = (int64_t)td_get(labels, &i), before = 0;
+        double own = td_get(x, (int64_t[]){ i, label });
+        for (int64_t c = 0; c < x->shape[1]; c++) {
+            double value = td_get(x, (int64_t[]){ i, c });
+            before += value > own || (value == own && c < label);
+        }
+        found += !isnan(own) && before < k;
+    }
+    return found;
+}
+
+static void test_count_top(void **state)
+{
+    (void)state;
+    const int64_t sizes[] = { 0, 1, 37 }, classes[] = { 1, 7, 300 }, ks[] = { 0, 1, 5, 400 };
+    for (int i = 0; i < 3 * 3 * 4 * 2; i++) {
+        int64_t n = sizes[i % 3], wide = classes[i / 3 % 3], k_now = ks[i / 9 % 4];
+        td_tensor *x = ref_scattered(scores(n, wide, i < 36 ? TD_F32 : TD_F64));
+        td_tensor *labels = ref_indices(TD_SHAPE(n), wide, 2);
+        td_tensor *count = ref_indices(TD_SCALAR, 5, 3);
+        k()->count_top(count, x, labels, k_now);
+        assert_true(td_item(count) == (double)places_below(x, labels, k_now));
+        td_free(x);
+        td_free(labels);
+        td_free(count);
+    }
+}
+
 /* ---- dropout ---- */
 
 /* Frees x. */
@@ -223,8 +269,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_embedding),   cmocka_unit_test(test_indices_in_range),
-        cmocka_unit_test(test_count_equal), cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_pictures),
+        cmocka_unit_test(test_count_equal), cmocka_unit_test(test_count_top),
+        cmocka_unit_test(test_dropout),     cmocka_unit_test(test_pictures),
     };
     return cmocka_run_group_tests_name("kernels: tables and dropout", tests, NULL, NULL);
 }

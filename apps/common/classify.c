@@ -25,11 +25,12 @@ static void take_settings(classify_run *c)
     args->device_name = s->device;
     args->precision_name = s->precision;
     args->winograd = s->winograd;
+    args->graph = s->train.graph;
     args->recompute = s->model.recompute;
     args->log_dir = s->out_dir;
     args->seed = s->rng_seed;
-    args->words =
-        (train_words){ "OPTIM.BASE_LR", "TRAIN.DATASET and TRAIN.SPLIT", "DEVICE", "PRECISION" };
+    args->words = (train_words){ "OPTIM.BASE_LR", "TRAIN.DATASET and TRAIN.SPLIT", "DEVICE",
+                                 "PRECISION", "TRAIN.GRAPH" };
     r->drop_last = true;
     r->recipe =
         (train_recipe){ .accumulate = s->train.accum_steps,

@@ -67,6 +67,8 @@ static const config_key keys[] = {
           "So many of the newest checkpoints stay; 0: all"),
     COUNT("TRAIN.WORKERS", train.workers, "4", 0, 256, "Threads that prepare batches; 0: none"),
     FLAG("TRAIN.PIN_MEMORY", train.pin_memory, "True", "Has an effect only on GPUs"),
+    FLAG("TRAIN.GRAPH", train.graph, "False",
+         "GPUs: record a training step as a CUDA graph, and replay it: the same bits, sooner"),
     COUNT("TRAIN.PRINT_FREQ", train.print_freq, "30", 1, 1000000000, "Batches between two lines"),
     COUNT("TRAIN.TOPK", train.topk, "5", 1, 1000,
           "The second accuracy: the right class is among so many most probable"),

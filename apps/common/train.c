@@ -160,7 +160,10 @@ static td_status learn_on_device(void *user, td_tensor *const *inputs, td_tensor
     train_run *r = user;
     td_tensor *logits = td_forward(r->net, inputs[0]);
     results[0] = td_cross_entropy_smooth(logits, inputs[1], r->recipe.label_smoothing);
-    results[1] = td_count_equal(td_argmax(logits, 1, false), inputs[1]);
+    int64_t k = r->recipe.top_k;
+    results[1] = k > 0 ? td_count_top(logits, inputs[1], 1)
+                       : td_count_equal(td_argmax(logits, 1, false), inputs[1]);
+    results[2] = k > 0 ? td_count_top(logits, inputs[1], k) : results[1];
     td_zero_grad(r->optim);
     td_backward(results[0]);
     return optimize(r);
@@ -194,12 +197,12 @@ static td_status one_step(train_run *r, const td_batch *batch)
 
 static td_status take_results(train_run *r)
 {
-    double loss;
-    step_count count = { 0 };
-    TD_TRY(train_graph_take(r, &loss, &count.correct, &count.samples));
-    TD_TRY(check_step(r, loss));
-    TD_TRY(count_step(r, loss, &count));
-    return after_step(r, loss);
+    train_graph_results taken;
+    TD_TRY(train_graph_take(r, &taken));
+    TD_TRY(check_step(r, taken.loss));
+    TD_TRY(
+        count_step(r, taken.loss, &(step_count){ taken.correct, taken.correct_k, taken.samples }));
+    return after_step(r, taken.loss);
 }
 
 /* With --graph what comes after a step comes some steps later, except where the weights of just

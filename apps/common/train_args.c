@@ -68,7 +68,7 @@ void train_args_machine_options(train_args *args)
 
 void train_args_options(train_args *args, const char *data_help, const char *save_help)
 {
-    args->words = (train_words){ "--lr", "--data", "--device", "--precision" };
+    args->words = (train_words){ "--lr", "--data", "--device", "--precision", "--graph" };
     args->device_name = args->device_name != NULL ? args->device_name : "cpu";
     args->precision_name = args->precision_name != NULL ? args->precision_name : "fp32";
     add_text(args, "data", "PATH", &args->data, data_help);

@@ -8,7 +8,7 @@
 
 /* What a program calls some of its options, for messages: "--lr", or "OPTIM.BASE_LR". */
 typedef struct train_words {
-    const char *lr, *data, *device, *precision;
+    const char *lr, *data, *device, *precision, *graph;
 } train_words;
 
 typedef struct train_args {

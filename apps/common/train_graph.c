@@ -10,9 +10,8 @@ static const char *obstacle(const train_run *r)
 {
     return train_group_size(r) > 1
                ? "steps that add up the gradients of several batches are not captured"
-           : r->recipe.top_k > 0 ? "the second accuracy is counted by the host"
-           : r->scaler != NULL   ? "--precision fp16 decides after each step what comes next"
-                                 : NULL;
+           : r->scaler != NULL ? "fp16 decides after each step what comes next"
+                               : NULL;
 }
 
 td_status train_graph_begin(train_run *r, td_captured_step step)
@@ -22,15 +21,16 @@ td_status train_graph_begin(train_run *r, td_captured_step step)
     }
     const char *why = obstacle(r);
     if (why != NULL) {
-        ranks_print("--graph: steps run as ever: %s\n", why);
+        ranks_print("%s: steps run as ever: %s\n", r->args.words.graph, why);
         return TD_OK;
     }
     if (r->args.device.type == TD_DEVICE_CPU) {
-        ranks_print("--graph: a CPU has no graphs: steps run as ever, and each is checked to take "
-                    "the memory of the one before\n");
+        ranks_print("%s: a CPU has no graphs: steps run as ever, and each is checked to take "
+                    "the memory of the one before\n",
+                    r->args.words.graph);
     } else {
-        ranks_print("--graph: after three steps as ever they are recorded, and replayed by %s%s\n",
-                    td_device_name(r->args.device),
+        ranks_print("%s: after three steps as ever they are recorded, and replayed by %s%s\n",
+                    r->args.words.graph, td_device_name(r->args.device),
                     td_dist_is_initialized() ? ", if all ranks can" : "");
     }
     const td_captured_peers *peers = td_dist_is_initialized() ? td_group_captured(NULL) : NULL;
@@ -38,7 +38,7 @@ td_status train_graph_begin(train_run *r, td_captured_step step)
                                                                 .step = step,
                                                                 .user = r,
                                                                 .peers = peers,
-                                                                .results = 2,
+                                                                .results = 3,
                                                                 .depth = TRAIN_GRAPH_DEPTH });
     return r->graph.captured != NULL ? TD_OK : TD_E_NOMEM;
 }
@@ -64,13 +64,14 @@ bool train_graph_is_full(const train_run *r)
     return td_captured_full(r->graph.captured);
 }
 
-td_status train_graph_take(train_run *r, double *loss, int64_t *correct, int64_t *samples)
+td_status train_graph_take(train_run *r, train_graph_results *taken)
 {
-    double results[2];
+    double results[3];
     TD_TRY(td_captured_next(r->graph.captured, results));
-    *loss = results[0];
-    *correct = (int64_t)results[1];
-    *samples = r->graph.samples[r->graph.taken++ % TRAIN_GRAPH_DEPTH];
+    taken->loss = results[0];
+    taken->correct = (int64_t)results[1];
+    taken->correct_k = (int64_t)results[2];
+    taken->samples = r->graph.samples[r->graph.taken++ % TRAIN_GRAPH_DEPTH];
     return TD_OK;
 }
 

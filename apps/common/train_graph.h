@@ -4,8 +4,8 @@
 
 #include "apps/common/train.h"
 
-/* Says what --graph does in this run, and prepares it; step is given the batch's x and y, has two
- * results, loss and right answers, and is called with r. */
+/* Says what --graph does in this run, and prepares it; step is given the batch's x and y, has three
+ * results, loss, right answers, and those among the recipe's k largest, and is called with r. */
 td_status train_graph_begin(train_run *r, td_captured_step step);
 bool train_graph_is_on(const train_run *r);
 
@@ -16,7 +16,11 @@ int64_t train_graph_waiting(const train_run *r);
 /* Whether a result must be taken before the next step. */
 bool train_graph_is_full(const train_run *r);
 /* The oldest step's; waits for it. */
-td_status train_graph_take(train_run *r, double *loss, int64_t *correct, int64_t *samples);
+typedef struct train_graph_results {
+    double loss;
+    int64_t correct, correct_k, samples;
+} train_graph_results;
+td_status train_graph_take(train_run *r, train_graph_results *taken);
 
 /* Says how many steps were replayed, and ends it. */
 void train_graph_end(train_run *r);

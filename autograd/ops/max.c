@@ -107,3 +107,20 @@ td_tensor *(td_count_equal)(td_tensor *a, td_tensor *b, td_site at)
     td_kernels_of(td_device_of(a))->count_equal(count, a, b);
     return count;
 }
+
+td_tensor *(td_count_top)(td_tensor *x, td_tensor *labels, int64_t k, td_site at)
+{
+    td_check_tensor(x, "count_top", "x", at);
+    td_check_tensor(labels, "count_top", "labels", at);
+    TD_REQUIRE(td_is_float(x->dtype) && x->ndim == 2 && labels->dtype == TD_I64 &&
+                   labels->ndim == 1 && labels->shape[0] == x->shape[0] && k >= 0 &&
+                   td_same_device(td_device_of(x), td_device_of(labels)),
+               at, "count_top: %s and %s: they must be floats [N,C] and i64 [N], on one device",
+               td_describe(x), td_describe(labels));
+    if (td_is_half(x->dtype)) {
+        x = td_op_input(x, "count_top", "x", TD_RULE_OF(count_top), at);
+    }
+    td_tensor *count = td_step_new(TD_SCALAR, TD_I64, TD_ROW_MAJOR, td_device_of(x), at);
+    td_kernels_of(td_device_of(x))->count_top(count, x, labels, k);
+    return count;
+}

@@ -18,8 +18,9 @@
         .max_pool2d_grad = td_cpu_max_pool2d_grad, .avg_pool2d = td_cpu_avg_pool2d,                \
         .avg_pool2d_grad = td_cpu_avg_pool2d_grad, .embedding = td_cpu_embedding,                  \
         .embedding_grad = td_cpu_embedding_grad, .indices_in_range = td_cpu_indices_in_range,      \
-        .count_equal = td_cpu_count_equal, .pictures = td_cpu_pictures, .dropout = td_cpu_dropout, \
-        .sgd = td_cpu_sgd, .adam = td_cpu_adam, .check_precision = td_cpu_check_precision,         \
+        .count_equal = td_cpu_count_equal, .count_top = td_cpu_count_top,                          \
+        .pictures = td_cpu_pictures, .dropout = td_cpu_dropout, .sgd = td_cpu_sgd,                 \
+        .adam = td_cpu_adam, .check_precision = td_cpu_check_precision,                            \
         .measure_limits = td_cpu_measure_limits,                                                   \
     }
 

@@ -32,6 +32,7 @@ void td_cpu_embedding_grad(td_tensor *dtable, const td_tensor *dy, const td_tens
                            bool accumulate);
 bool td_cpu_indices_in_range(const td_tensor *index, int64_t limit, int64_t *bad);
 void td_cpu_count_equal(td_tensor *count, const td_tensor *a, const td_tensor *b);
+void td_cpu_count_top(td_tensor *count, const td_tensor *x, const td_tensor *labels, int64_t k);
 
 /* ops_channel_stats.c: [2,C] f64, the sum of every channel of y and of its squares */
 void td_cpu_channel_stats(td_tensor *stats, const td_tensor *y);

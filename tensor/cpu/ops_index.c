@@ -1,6 +1,7 @@
 /* Kernels that find, check or follow indices: argmax, embedding and its gradient, range checks. */
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
+#include "tensor/element.h"
 #include "tensor/staged.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/storage.h"
@@ -283,4 +284,34 @@ void td_cpu_count_equal(td_tensor *count, const td_tensor *a, const td_tensor *b
     *(int64_t *)td_ptr(count) = equal;
     td_stage_end(&sb);
     td_stage_end(&sa);
+}
+
+/* Whether fewer than k of n elements come before the one at `label`. */
+static bool is_in_top(const void *x, td_dtype dtype, int64_t first, int64_t n, int64_t label,
+                      int64_t k)
+{
+    if (label < 0 || label >= n) {
+        return false;
+    }
+    double own = td_load_element(x, dtype, first + label);
+    int64_t before = 0;
+    for (int64_t c = 0; c < n && before < k; c++) {
+        double value = td_load_element(x, dtype, first + c);
+        before += value > own || (value == own && c < label);
+    }
+    return own == own && before < k;
+}
+
+void td_cpu_count_top(td_tensor *count, const td_tensor *x, const td_tensor *labels, int64_t k)
+{
+    td_staged sx, slabels;
+    const void *values = td_stage_in(&sx, x, TD_ROW_MAJOR);
+    const int64_t *wanted = td_stage_in(&slabels, labels, TD_ROW_MAJOR);
+    int64_t found = 0, classes = x->shape[1];
+    for (int64_t i = 0; i < x->shape[0]; i++) {
+        found += is_in_top(values, x->dtype, i * classes, classes, wanted[i], k);
+    }
+    *(int64_t *)td_ptr(count) = found;
+    td_stage_end(&slabels);
+    td_stage_end(&sx);
 }

@@ -235,13 +235,10 @@ extern "C" void td_cuda_launch_keep_outside(double *fault, const int64_t *first,
 
 /* ---- counting ---- */
 
-__global__ void count_equal(int64_t *equal, const int64_t *a, const int64_t *b, int64_t n)
+/* *sum = what all threads of the block have found. */
+__device__ static inline void add_up(int64_t found, int64_t *sum)
 {
     __shared__ int64_t part[TD_CUDA_THREADS];
-    int64_t found = 0;
-    for (int64_t i = threadIdx.x; i < n; i += TD_CUDA_THREADS) {
-        found += a[i] == b[i];
-    }
     part[threadIdx.x] = found;
     for (int half = TD_CUDA_THREADS / 2; half > 0; half /= 2) {
         __syncthreads();
@@ -250,12 +247,61 @@ __global__ void count_equal(int64_t *equal, const int64_t *a, const int64_t *b, 
         }
     }
     if (threadIdx.x == 0) {
-        *equal = part[0];
+        *sum = part[0];
     }
+}
+
+__global__ void count_equal(int64_t *equal, const int64_t *a, const int64_t *b, int64_t n)
+{
+    int64_t found = 0;
+    for (int64_t i = threadIdx.x; i < n; i += TD_CUDA_THREADS) {
+        found += a[i] == b[i];
+    }
+    add_up(found, equal);
+}
+
+/* A block for a row: how many come before the row's label. */
+template <class T>
+__global__ void find_places(int64_t *places, const T *x, const int64_t *labels, int64_t classes)
+{
+    int64_t row = blockIdx.x, label = labels[row], before = 0;
+    const T *from = x + row * classes;
+    bool inside = label >= 0 && label < classes;
+    T own = inside ? from[label] : (T)0;
+    for (int64_t c = threadIdx.x; c < classes; c += TD_CUDA_THREADS) {
+        before += from[c] > own || (from[c] == own && c < label);
+    }
+    if (!inside || own != own) { /* behind all others */
+        before = threadIdx.x == 0 ? INT64_MAX : 0;
+    }
+    add_up(before, places + row);
+}
+
+__global__ void count_below(int64_t *count, const int64_t *places, int64_t n, int64_t k)
+{
+    int64_t found = 0;
+    for (int64_t i = threadIdx.x; i < n; i += TD_CUDA_THREADS) {
+        found += places[i] < k;
+    }
+    add_up(found, count);
 }
 
 extern "C" void td_cuda_launch_count_equal(int64_t *equal, const int64_t *a, const int64_t *b,
                                            int64_t n, cudaStream_t stream)
 {
     TD_LAUNCH((count_equal), 1, TD_CUDA_THREADS, stream, equal, a, b, n);
+}
+
+extern "C" void td_cuda_launch_count_top(int64_t *count, int64_t *places, const void *x,
+                                         td_dtype dtype, const int64_t *labels, int64_t rows,
+                                         int64_t classes, int64_t k, cudaStream_t stream)
+{
+    if (rows > 0 && dtype == TD_F64) {
+        TD_LAUNCH((find_places<double>), (unsigned)rows, TD_CUDA_THREADS, stream, places,
+                  (const double *)x, labels, classes);
+    } else if (rows > 0) {
+        TD_LAUNCH((find_places<float>), (unsigned)rows, TD_CUDA_THREADS, stream, places,
+                  (const float *)x, labels, classes);
+    }
+    TD_LAUNCH((count_below), 1, TD_CUDA_THREADS, stream, count, places, rows, k);
 }

@@ -31,6 +31,7 @@ void td_cuda_embedding_grad(td_tensor *dtable, const td_tensor *dy, const td_ten
                             bool accumulate);
 bool td_cuda_indices_in_range(const td_tensor *index, int64_t limit, int64_t *bad);
 void td_cuda_count_equal(td_tensor *count, const td_tensor *a, const td_tensor *b);
+void td_cuda_count_top(td_tensor *count, const td_tensor *x, const td_tensor *labels, int64_t k);
 
 /* kernels_norm.c */
 void td_cuda_batch_norm(const td_batch_norm_args *args);

@@ -47,6 +47,7 @@ const td_kernels *td_cuda_kernels(void)
         .embedding_grad = td_cuda_embedding_grad,
         .indices_in_range = td_cuda_indices_in_range,
         .count_equal = td_cuda_count_equal,
+        .count_top = td_cuda_count_top,
         .pictures = td_cuda_pictures,
         .dropout = td_cuda_dropout,
         .sgd = td_cuda_sgd,

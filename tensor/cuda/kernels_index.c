@@ -106,3 +106,19 @@ void td_cuda_count_equal(td_tensor *count, const td_tensor *a, const td_tensor *
     td_stage_end(&sb);
     td_stage_end(&sa);
 }
+
+void td_cuda_count_top(td_tensor *count, const td_tensor *x, const td_tensor *labels, int64_t k)
+{
+    td_staged sx, slabels;
+    td_device device = td_device_of(x);
+    int64_t rows = x->shape[0];
+    const void *values = td_stage_in(&sx, x, TD_ROW_MAJOR);
+    const int64_t *wanted = td_stage_in(&slabels, labels, TD_ROW_MAJOR);
+    int64_t *places = td_scratch(device, (size_t)(rows + 1) * sizeof *places);
+    td_cuda_launch_count_top(td_ptr(count), places, values, x->dtype, wanted, rows, x->shape[1], k,
+                             td_cuda_stream(count));
+    td_cuda_launched("count_top");
+    td_scratch_free(device, places);
+    td_stage_end(&slabels);
+    td_stage_end(&sx);
+}

@@ -42,6 +42,13 @@ void td_cuda_launch_keep_outside(double *fault, const int64_t *first, const int6
 void td_cuda_launch_count_equal(int64_t *equal, const int64_t *a, const int64_t *b, int64_t n,
                                 cudaStream_t stream);
 
+/* *count = in how many dense rows of x (f32, f64) fewer than k elements come before that of the
+ * label (which is not NaN). places: room for a number for each row.
+ */
+void td_cuda_launch_count_top(int64_t *count, int64_t *places, const void *x, td_dtype dtype,
+                              const int64_t *labels, int64_t rows, int64_t classes, int64_t k,
+                              cudaStream_t stream);
+
 TD_EXTERN_C_END
 
 #endif
