@@ -300,7 +300,8 @@ static td_status check_serving(const meeting *m, td_rendezvous_result *r, bool *
     return m->served_by_rank_0 ? td_store_check(r->store, "serving", ready) : TD_OK;
 }
 
-/* Meets; again, if the server was that of an earlier init, or ended meanwhile. */
+/* Meets; again, if the server was that of an earlier init, or ended meanwhile. Rank 0, which is the
+ * server, does not try again: a port that is busy stays so. */
 static td_status meet_at_store(const td_dist_options *options, meeting *m, td_rendezvous_result *r,
                                char **outcome)
 {
@@ -318,7 +319,7 @@ static td_status meet_at_store(const td_dist_options *options, meeting *m, td_re
                 "one has not come in %.3g s",
                 m->plan->host, m->plan->port, m->timeout);
         }
-        bool lost = status == TD_E_NETWORK && m->served_by_rank_0 && r->server == NULL &&
+        bool lost = status == TD_E_NETWORK && m->served_by_rank_0 && !m->plan->hosts_server &&
                     td_clock() < m->deadline;
         if (!lost && (ready || status != TD_OK)) {
             return status;

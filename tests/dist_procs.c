@@ -45,11 +45,16 @@ static int mpi_ranks(void)
     return text != NULL ? atoi(text) : 0;
 }
 
+bool procs_would_run(int size)
+{
+    return mpi_ranks() == 0 || mpi_ranks() == size;
+}
+
 /* Under mpirun: this process is a rank, if the world has the right size. A test does not see what
  * becomes of it; if it fails, it ends, and mpirun the others. */
 static void be_mpi_rank(int size, procs_fn fn, void *arg)
 {
-    bool now_or_never = mpi_ranks() == size;
+    bool now_or_never = procs_would_run(size);
     print_message("# procs: %d ranks %s\n", size, now_or_never ? "run" : "are not in this run");
     if (now_or_never && fn(atoi(getenv("OMPI_COMM_WORLD_RANK")), size, arg) != 0) {
         fprintf(stderr, "a rank has failed: %s\n", td_last_error());

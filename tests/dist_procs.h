@@ -29,6 +29,9 @@ void procs_run(int size, double limit, procs_fn fn, void *arg, procs_end *ends);
  * program is run once for each number of ranks (test_dist_mpi.sh). */
 void procs_succeed(int size, double limit, procs_fn fn, void *arg);
 
+/* Whether ranks that procs_succeed is given run in this program: under mpirun, so many only. */
+bool procs_would_run(int size);
+
 /* In a rank: td_dist_init over a file store that all ranks of this run share. Fails the rank unless
  * it works. */
 void procs_init(int rank, int size, double timeout);

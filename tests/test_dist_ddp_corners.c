@@ -217,6 +217,9 @@ static void test_buckets_overlap_backward_in_the_trace(void **state)
     char path[512];
     snprintf(path, sizeof path, "%s", temp_path("trace.json"));
     procs_succeed(2, limit, run_trace, path);
+    if (!procs_would_run(2)) {
+        return;
+    }
     FILE *file = fopen(path, "r");
     assert_non_null(file);
     char *text = NULL;

@@ -62,6 +62,13 @@ OMP_NUM_THREADS=7 tdrun "$worker" env >"$work/out" 2>&1
 says 'a number of threads that is set stays' 'OMP_NUM_THREADS=7 '
 [ -z "$(ls "$TMPDIR")" ]
 tap $? 'no temporary folder is left'
+works '--standalone, one worker for each CPU' tdrun --standalone --nproc-per-node cpu "$worker" env
+[ "$(grep -c "^env RANK=.* LOCAL_WORLD_SIZE=$(nproc) " "$work/out")" -eq "$(nproc)" ]
+tap $? 'as many as this process may run on' "$work/out"
+cpu=$(taskset -pc $$ | sed 's/.*[ ,-]//')
+works '--nproc-per-node auto, on one CPU and no GPU' env CUDA_VISIBLE_DEVICES= taskset -c "$cpu" \
+    "$apps/tdrun" --nproc-per-node auto --monitor-interval 0.01 "$worker" env
+says 'is one worker' '^env RANK=0 .* WORLD_SIZE=1 '
 
 dir=$(notes budget)
 fails 'a worker that fails always' 3 'rank 1 failed first: exit code 3' \
@@ -99,6 +106,11 @@ tap $? 'are killed after the grace period'
 fails 'no program' 64 'which program' tdrun
 fails 'a bad count' 64 "nproc-per-node: '0'" tdrun --nproc-per-node 0 "$worker"
 fails 'a range that goes down' 64 'goes down' tdrun --nnodes 3:2 "$worker"
+fails '--standalone with several nodes' 64 'is for one node' tdrun --standalone --nnodes 2 "$worker"
+fails 'a look that takes no time' 64 "monitor-interval: '0'" tdrun --monitor-interval 0 "$worker"
+if [ ! -d /proc/driver/nvidia/gpus ]; then
+    fails 'one worker for each GPU, and none' 64 'no NVIDIA GPU' tdrun --nproc-per-node gpu "$worker"
+fi
 fails 'several nodes without a place' 64 'need --master-addr and --node-rank, or --rdzv-endpoint' \
     tdrun --nnodes 2 "$worker"
 fails 'a node rank too many' 64 'ranks go from 0 to 1' \

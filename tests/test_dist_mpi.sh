@@ -49,6 +49,8 @@ suite test_dist_collectives 2 3 4 16
 unset OMPI_MCA_btl
 suite test_dist_ddp 2 3 4
 suite test_dist_ddp_unused 2 3 4
+suite test_dist_ddp_modes 1 2 3 4
+suite test_dist_ddp_corners 2 3 4
 suite test_dist_sync_bn 1 2 3 4
 
 # ---- a lesson ----

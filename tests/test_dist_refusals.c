@@ -3,6 +3,7 @@
 #include "dist/clock.h"
 #include "tests/dist_faults.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -205,6 +207,43 @@ static void test_wrong_size(void **state)
     }
 }
 
+/* Something else listens where the ranks would meet, and says nothing. Rank 0 knows it at once. */
+static int at_a_busy_port(int rank, int size, void *arg)
+{
+    const double begin = td_clock(), timeout = rank == 0 ? 60 : 1;
+    *fault_at = begin;
+    td_status status = td_dist_init(&(td_dist_options){
+        .init_method = arg, .rank = rank, .world_size = size, .timeout = timeout });
+    REQUIRE(td_clock() - begin < (rank == 0 ? 0 : timeout) + fault_patience());
+    return fault_report(status);
+}
+
+static void test_busy_port(void **state)
+{
+    (void)state;
+    static procs_end ends[RANKS];
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    socklen_t length = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&at, length), 0);
+    assert_int_equal(listen(listener, 16), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &length), 0);
+    char url[64], busy[64], holder[64];
+    int port = ntohs(at.sin_port);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port);
+    snprintf(busy, sizeof busy, "port %d is busy", port);
+    snprintf(holder, sizeof holder, "pid %ld (", (long)getpid());
+    for (int i = 0; i < fault_repeats(); i++) {
+        fault_run(RANKS, LIMIT, at_a_busy_port, url, ends);
+        for (int r = 0; r < RANKS; r++) {
+            assert_survived(ends, r);
+            procs_assert_says(ends, r, r == 0 ? busy : url + strlen("tcp://"));
+        }
+        procs_assert_says(ends, 0, holder);
+    }
+    close(listener);
+}
+
 /* Files, and so shared memory, must not grow beyond this many bytes. */
 static void limit_files(rlim_t bytes)
 {
@@ -319,13 +358,10 @@ static void test_full_dev_shm(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_differences),
-        cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_missing),
-        cmocka_unit_test(test_wrong_size),
-        cmocka_unit_test(test_no_memory_to_begin),
-        cmocka_unit_test(test_no_group_memory),
-        cmocka_unit_test(test_full_dev_shm),
+        cmocka_unit_test(test_differences),     cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_missing),         cmocka_unit_test(test_wrong_size),
+        cmocka_unit_test(test_busy_port),       cmocka_unit_test(test_no_memory_to_begin),
+        cmocka_unit_test(test_no_group_memory), cmocka_unit_test(test_full_dev_shm),
     };
     return cmocka_run_group_tests(tests, fault_setup, NULL);
 }
