@@ -1,6 +1,6 @@
 /* Winograd's transform against plain double-precision loops, at every instruction set of the
  * machine: also where conv.c would not take it, since its rules may change. */
-#include "tensor/cpu/conv_wino.h"
+#include "tensor/cpu/conv_wino_internal.h"
 #include "tests/conv_case.h"
 
 #include <setjmp.h>
@@ -90,6 +90,23 @@ static void all_shapes(td_isa isa)
     td_isa_force(td_isa_detect());
 }
 
+/* Deep layers, whose rows go in rounds: of everything, and of backward-weights alone. */
+static void test_rounds(void **state)
+{
+    (void)state;
+    conv_seed(8);
+    td_conv2d_desc deep = shape(22, 364, 5, 5, 324, 1), half = shape(60, 144, 6, 5, 130, 1);
+    for (int pass = TD_CONV2D_FORWARD; pass <= TD_CONV2D_BACKWARD_WEIGHTS; pass++) {
+        assert_true(td_wino_in_rounds(&deep, (td_conv2d_pass)pass));
+        assert_int_equal(pass == TD_CONV2D_BACKWARD_WEIGHTS,
+                         td_wino_in_rounds(&half, (td_conv2d_pass)pass));
+    }
+    conv_check(&method, &deep);
+    conv_check(&method, &half);
+    td_conv2d_desc one = shape(3, 364, 4, 3, 324, 1); /* a round that is not full */
+    conv_check(&method, &one);
+}
+
 static void test_portable(void **state)
 {
     (void)state;
@@ -149,11 +166,9 @@ static void test_only_where_allowed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_portable),
-        cmocka_unit_test(test_avx2),
-        cmocka_unit_test(test_avx512),
-        cmocka_unit_test(test_what_it_can_do),
-        cmocka_unit_test(test_only_where_allowed),
+        cmocka_unit_test(test_portable),       cmocka_unit_test(test_avx2),
+        cmocka_unit_test(test_avx512),         cmocka_unit_test(test_rounds),
+        cmocka_unit_test(test_what_it_can_do), cmocka_unit_test(test_only_where_allowed),
     };
     return cmocka_run_group_tests(tests, conv_make_pools, conv_free_pools);
 }

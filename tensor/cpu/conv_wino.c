@@ -12,71 +12,29 @@
  */
 #include "tensor/cpu/conv_wino.h"
 
+#include "tensor/cpu/conv_wino_internal.h"
 #include "tensor/cpu/cpus.h"
-#include "tensor/cpu/wino_kernels.h"
 
 #include <sched.h>
-#include <stdatomic.h>
 #include <string.h>
 
 enum {
     TAPS = TD_WINO_TAPS * TD_WINO_TAPS,
-    UNIT = 6,                 /* rows that the micro-kernels take at once */
     MIN_ROWS = 24,            /* in a block */
     MAX_ROWS = 96,            /* and in backward-weights: a panel of dy stays in the L1 cache */
     BLOCK_BYTES = 1536 << 10, /* points of a block, source and result */
     WANTED_BLOCKS = 16,       /* for several threads */
-    PAD = 16,                 /* floats between the points, against cache lines that collide */
     PACK_DEPTH = 16,          /* channels of weights in a task */
-    MAX_DEPTH = 128,          /* products in a partial sum, and rows of B in the L1 cache */
     MAX_PIECES = 8,           /* of backward-weights */
     PIECE_BLOCKS = 3,         /* at least */
     PIECE_BYTES = 16 << 20,   /* all pieces together, at least 2 */
     MAX_SLOTS = 64,
 };
 
-/* Pictures of `channels` at each of h x w pixels. */
-typedef struct picture {
-    char *data;
-    int64_t h, w, channels;
-} picture;
-
-typedef struct plan {
-    const td_wino_conv *conv;
-    const td_conv2d_desc *desc;
-    const td_gemm_kernels *gemm;
-    const td_wino_kernels *wino;
-    picture in, out; /* of 6x6 tiles and of 4x4 tiles */
-    int64_t pad;     /* of `in` */
-    int64_t tiles_w, rows, block_rows, blocks;
-    int64_t in_step, out_step; /* from point to point */
-    int64_t panels;
-
-    /* Forward and backward-data. */
-    float *weights; /* [point][panel][channel of in][panel width] */
-    int64_t weights_step;
-    /* Backward-weights. */
-    int64_t pieces, blocks_per_piece;
-    float *sums; /* [piece][point][ic][oc] */
-
-    /* Memory for the points of a block, one for each thread; whoever works takes a free one. */
-    int slots;
-    float *slot_memory;
-    int64_t slot_size;
-    atomic_flag *taken;
-} plan;
+typedef td_wino_plan plan;
+typedef td_wino_picture picture;
 
 /* ---- the plan ---- */
-
-static int64_t round_up(int64_t x, int64_t unit)
-{
-    return td_divide_up(x, unit) * unit;
-}
-
-static float *take_floats(td_conv_space *space, int64_t count)
-{
-    return td_conv_take(space, count * (int64_t)sizeof(float));
-}
 
 static void plan_pictures(plan *p, const td_conv2d_desc *d)
 {
@@ -100,10 +58,10 @@ static void plan_blocks(plan *p)
     int64_t most = td_min64(td_divide_up(p->rows, WANTED_BLOCKS), MAX_ROWS);
     int64_t wanted = td_min64(fitting, most);
     p->blocks = td_divide_up(p->rows, wanted > MIN_ROWS ? wanted : MIN_ROWS);
-    p->block_rows = round_up(td_divide_up(p->rows, p->blocks), UNIT);
+    p->block_rows = td_wino_round_up(td_divide_up(p->rows, p->blocks), TD_WINO_UNIT);
     p->blocks = td_divide_up(p->rows, p->block_rows);
-    p->in_step = p->block_rows * p->in.channels + PAD;
-    p->out_step = p->block_rows * p->out.channels + PAD;
+    p->in_step = p->block_rows * p->in.channels + TD_WINO_PAD;
+    p->out_step = p->block_rows * p->out.channels + TD_WINO_PAD;
 }
 
 static void plan_pieces(plan *p)
@@ -113,6 +71,16 @@ static void plan_pieces(plan *p)
     int64_t pieces = td_min64(most > 2 ? most : 2, td_divide_up(p->blocks, PIECE_BLOCKS));
     p->blocks_per_piece = td_divide_up(p->blocks, pieces);
     p->pieces = td_divide_up(p->blocks, p->blocks_per_piece);
+}
+
+static int64_t plan_tasks(plan *p, td_conv_space *space)
+{
+    if (p->conv->pass != TD_CONV2D_BACKWARD_WEIGHTS) {
+        return p->blocks;
+    }
+    plan_pieces(p);
+    p->sums = td_wino_floats(space, p->pieces * TD_WINO_POINTS * p->in.channels * p->out.channels);
+    return p->pieces;
 }
 
 static plan make_plan(const td_wino_conv *conv, td_conv_space *space)
@@ -125,30 +93,36 @@ static plan make_plan(const td_wino_conv *conv, td_conv_space *space)
     p.tiles_w = td_divide_up(p.out.w, TD_WINO_OUT);
     p.rows = td_divide_up(p.out.h, TD_WINO_OUT) * p.tiles_w * d->n;
     p.panels = td_divide_up(p.out.channels, p.gemm->panel);
-    plan_blocks(&p);
-    int64_t tasks = p.blocks;
-    if (conv->pass == TD_CONV2D_BACKWARD_WEIGHTS) {
-        plan_pieces(&p);
-        tasks = p.pieces;
-        p.sums = take_floats(space, p.pieces * TD_WINO_POINTS * p.in.channels * p.out.channels);
-    } else {
-        p.weights_step = p.panels * p.in.channels * p.gemm->panel + PAD;
-        p.weights = take_floats(space, TD_WINO_POINTS * p.weights_step);
+    if (conv->pass != TD_CONV2D_BACKWARD_WEIGHTS) {
+        p.weights_step = p.panels * p.in.channels * p.gemm->panel + TD_WINO_PAD;
+        p.weights = td_wino_floats(space, TD_WINO_POINTS * p.weights_step);
     }
-    p.slots = (int)td_min64(tasks, td_min64(td_default_threads(), MAX_SLOTS));
-    p.slot_size = round_up(TD_WINO_POINTS * (p.in_step + p.out_step), PAD);
-    p.slot_memory = take_floats(space, p.slots * p.slot_size);
-    p.taken = td_conv_take(space, p.slots * (int64_t)sizeof *p.taken);
-    for (int i = 0; space->base && i < p.slots; i++) {
-        atomic_flag_clear(&p.taken[i]);
+    p.in_rounds = td_wino_in_rounds(d, conv->pass);
+    if (p.in_rounds) {
+        td_wino_plan_rounds(&p, space);
+    } else {
+        plan_blocks(&p);
+        int64_t tasks = plan_tasks(&p, space);
+        td_wino_plan_slots(&p, space, tasks, TD_WINO_POINTS * (p.in_step + p.out_step));
     }
     return p;
 }
 
-/* ---- memory for points ---- */
+/* ---- memory for threads ---- */
+
+void td_wino_plan_slots(plan *p, td_conv_space *space, int64_t tasks, int64_t size)
+{
+    p->slots = (int)td_min64(tasks, td_min64(td_default_threads(), MAX_SLOTS));
+    p->slot_size = td_wino_round_up(size, TD_WINO_PAD);
+    p->slot_memory = td_wino_floats(space, p->slots * p->slot_size);
+    p->taken = td_conv_take(space, p->slots * (int64_t)sizeof *p->taken);
+    for (int i = 0; space->base && i < p->slots; i++) {
+        atomic_flag_clear(&p->taken[i]);
+    }
+}
 
 /* Waits only if more threads are at work than td_default_threads says. */
-static int take_slot(const plan *p)
+int td_wino_take_slot(const plan *p)
 {
     for (;;) {
         for (int i = 0; i < p->slots; i++) {
@@ -160,7 +134,7 @@ static int take_slot(const plan *p)
     }
 }
 
-static void give_slot(const plan *p, int slot)
+void td_wino_give_slot(const plan *p, int slot)
 {
     atomic_flag_clear_explicit(&p->taken[slot], memory_order_release);
 }
@@ -180,31 +154,43 @@ static void find_pixels(td_wino_tile *tile, const picture *from, int64_t n, int6
     }
 }
 
-/* Calls a transform for the rows [first, first + rows), tile by tile. `wide`: on 6x6 tiles of `in`,
- * otherwise on 4x4 tiles of `out`. */
-static void transform(const plan *p, void (*fn)(const td_wino_tile *), bool wide, int64_t first,
-                      int64_t rows, td_wino_tile tile)
+void td_wino_transform(const plan *p, void (*fn)(const td_wino_tile *), bool wide,
+                       const td_wino_part *part, td_wino_tile tile)
 {
     const picture *from = wide ? &p->in : &p->out;
     int64_t n = p->desc->n;
-    float *points = tile.points;
-    tile.image = tile.row = tile.count = from->channels;
-    tile.step = wide ? p->in_step : p->out_step;
-    for (int64_t row = first; row < first + rows; row += tile.images) {
-        int64_t number = row / n, image = row % n;
+    tile.image = from->channels;
+    tile.count = part->channels;
+    tile.row = part->row;
+    tile.step = part->step;
+    tile.bias += tile.bias ? part->channel : 0;
+    for (int64_t row = 0; row < part->rows; row += tile.images) {
+        int64_t number = (part->first + row) / n, image = (part->first + row) % n;
         int64_t h = number / p->tiles_w * TD_WINO_OUT, w = number % p->tiles_w * TD_WINO_OUT;
-        tile.images = td_min64(n - image, first + rows - row);
-        tile.points = points + (row - first) * tile.row;
+        tile.images = td_min64(n - image, part->rows - row);
+        tile.points = part->points + row * tile.row;
         if (wide) {
             find_pixels(&tile, from, n, h - p->pad, w - p->pad, TD_WINO_IN);
         } else {
             find_pixels(&tile, from, n, h, w, TD_WINO_OUT);
         }
         for (int i = 0; i < TD_WINO_POINTS; i++) {
-            tile.pixel[i] += tile.pixel[i] ? image * tile.image : 0;
+            tile.pixel[i] += tile.pixel[i] ? image * tile.image + part->channel : 0;
         }
         fn(&tile);
     }
+}
+
+/* All channels of some rows, their points in a block's memory. */
+static td_wino_part block_part(const plan *p, bool wide, float *points, int64_t first, int64_t rows)
+{
+    int64_t channels = wide ? p->in.channels : p->out.channels;
+    return (td_wino_part){ .first = first,
+                           .rows = rows,
+                           .channels = channels,
+                           .points = points,
+                           .step = wide ? p->in_step : p->out_step,
+                           .row = channels };
 }
 
 /* ---- forward and backward-data ---- */
@@ -234,8 +220,12 @@ static void weights_task(void *ctx, int64_t task)
                          PACK_DEPTH * width, k * width);
 }
 
-/* One panel of one point of a block of rows. */
-static void multiply(const plan *p, const float *a, const float *b, float *c, int64_t rows, int n)
+void td_wino_weights(td_pool *pool, plan *p)
+{
+    td_pool_run(pool, td_divide_up(p->in.channels, PACK_DEPTH) * p->panels, weights_task, p);
+}
+
+void td_wino_multiply(const plan *p, const float *a, const float *b, float *c, int64_t rows, int n)
 {
     td_gemm_term term;
     td_gemm_block block = {
@@ -249,9 +239,9 @@ static void multiply(const plan *p, const float *a, const float *b, float *c, in
         .m = rows,
         .n = n,
     };
-    for (int64_t k = 0; k < p->in.channels; k += MAX_DEPTH) {
-        term =
-            (td_gemm_term){ a + k, b + k * block.b_row, td_min64(MAX_DEPTH, p->in.channels - k) };
+    for (int64_t k = 0; k < p->in.channels; k += TD_WINO_MAX_DEPTH) {
+        term = (td_gemm_term){ a + k, b + k * block.b_row,
+                               td_min64(TD_WINO_MAX_DEPTH, p->in.channels - k) };
         p->gemm->block(&block);
         block.accumulate = true;
     }
@@ -260,24 +250,25 @@ static void multiply(const plan *p, const float *a, const float *b, float *c, in
 static void apply_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
-    int slot = take_slot(p);
+    int slot = td_wino_take_slot(p);
     float *in = p->slot_memory + slot * p->slot_size;
     float *out = in + TD_WINO_POINTS * p->in_step;
     int64_t first = task * p->block_rows, rows = td_min64(p->block_rows, p->rows - first);
     int64_t width = p->gemm->panel;
-    transform(p, p->wino->x_to_points, true, first, rows, (td_wino_tile){ .points = in });
+    td_wino_part part = block_part(p, true, in, first, rows);
+    td_wino_transform(p, p->wino->x_to_points, true, &part, (td_wino_tile){ .images = 0 });
     for (int point = 0; point < TD_WINO_POINTS; point++) {
         for (int64_t panel = 0; panel < p->panels; panel++) {
-            multiply(p, in + point * p->in_step,
-                     p->weights + point * p->weights_step + panel * p->in.channels * width,
-                     out + point * p->out_step + panel * width, rows,
-                     (int)td_min64(width, p->out.channels - panel * width));
+            td_wino_multiply(p, in + point * p->in_step,
+                             p->weights + point * p->weights_step + panel * p->in.channels * width,
+                             out + point * p->out_step + panel * width, rows,
+                             (int)td_min64(width, p->out.channels - panel * width));
         }
     }
-    transform(
-        p, p->wino->y_from_points, false, first, rows,
-        (td_wino_tile){ .points = out, .bias = p->conv->bias, .accumulate = p->conv->accumulate });
-    give_slot(p, slot);
+    part = block_part(p, false, out, first, rows);
+    td_wino_transform(p, p->wino->y_from_points, false, &part,
+                      (td_wino_tile){ .bias = p->conv->bias, .accumulate = p->conv->accumulate });
+    td_wino_give_slot(p, slot);
 }
 
 /* ---- backward-weights ---- */
@@ -310,7 +301,7 @@ static void add_block(const plan *p, const float *in, const float *out, float *s
 static void piece_task(void *ctx, int64_t piece)
 {
     const plan *p = ctx;
-    int slot = take_slot(p);
+    int slot = td_wino_take_slot(p);
     float *in = p->slot_memory + slot * p->slot_size;
     float *out = in + TD_WINO_POINTS * p->in_step;
     float *sums = p->sums + piece * TD_WINO_POINTS * p->in.channels * p->out.channels;
@@ -318,11 +309,13 @@ static void piece_task(void *ctx, int64_t piece)
     int64_t end = td_min64(p->blocks, begin + p->blocks_per_piece);
     for (int64_t block = begin; block < end; block++) {
         int64_t first = block * p->block_rows, rows = td_min64(p->block_rows, p->rows - first);
-        transform(p, p->wino->x_to_points, true, first, rows, (td_wino_tile){ .points = in });
-        transform(p, p->wino->dy_to_points, false, first, rows, (td_wino_tile){ .points = out });
+        td_wino_part x = block_part(p, true, in, first, rows);
+        td_wino_part dy = block_part(p, false, out, first, rows);
+        td_wino_transform(p, p->wino->x_to_points, true, &x, (td_wino_tile){ .images = 0 });
+        td_wino_transform(p, p->wino->dy_to_points, false, &dy, (td_wino_tile){ .images = 0 });
         add_block(p, in, out, sums, rows, block > begin);
     }
-    give_slot(p, slot);
+    td_wino_give_slot(p, slot);
 }
 
 /* Some input channels of dw, from the sums of all pieces. */
@@ -372,7 +365,8 @@ bool td_wino_wins(const td_conv2d_desc *d, td_conv2d_pass pass)
     bool weights = pass == TD_CONV2D_BACKWARD_WEIGHTS;
     double gain = direct / (tiles * TD_WINO_POINTS);
     double channels = (double)td_min64(d->ic, d->oc);
-    return channels >= 16 && rows >= (weights ? 256 : 96) && gain > (weights ? 2.2 : 1.8);
+    double least = td_wino_in_rounds(d, pass) ? 48 : weights ? 128 : 96;
+    return channels >= 16 && rows >= least && gain > (weights ? 2.2 : 1.8);
 }
 
 int64_t td_wino_workspace(const td_wino_conv *conv)
@@ -386,12 +380,15 @@ void td_wino_run(td_pool *pool, const td_wino_conv *conv, void *workspace)
 {
     td_conv_space space = { .base = workspace };
     plan p = make_plan(conv, &space);
-    if (conv->pass == TD_CONV2D_BACKWARD_WEIGHTS) {
+    if (p.weights) {
+        td_wino_weights(pool, &p);
+    }
+    if (p.in_rounds) {
+        td_wino_run_rounds(pool, &p);
+    } else if (conv->pass == TD_CONV2D_BACKWARD_WEIGHTS) {
         td_pool_run(pool, p.pieces, piece_task, &p);
         td_pool_run(pool, p.in.channels, combine_task, &p);
     } else {
-        int64_t depths = td_divide_up(p.in.channels, PACK_DEPTH);
-        td_pool_run(pool, depths * p.panels, weights_task, &p);
         td_pool_run(pool, p.blocks, apply_task, &p);
     }
 }
