@@ -17,8 +17,9 @@ enum {
     NUMBERS = TD_CAPTURED_RESULTS + 2 * TD_CAPTURE_CHECKS, /* results, then the faults */
 };
 
-/* The step for inputs of one kind. */
+/* A kind of step, for inputs of certain shapes. */
 typedef struct form {
+    int kind;
     int count;
     td_shape shape[TD_CAPTURED_INPUTS];
     td_dtype dtype[TD_CAPTURED_INPUTS];
@@ -35,7 +36,7 @@ struct td_captured {
     td_captured_options options;
     const td_graphs *graphs; /* NULL: nothing can be recorded */
     td_results results;
-    form forms[TD_CAPTURED_SHAPES];
+    form forms[TD_CAPTURED_FORMS];
     int form_count;
     const form *last; /* of the latest step; NULL: none, or of one that is not in forms */
     td_captured_figures figures;
@@ -120,9 +121,9 @@ void td_captured_free(td_captured *c)
 
 /* ---- forms ---- */
 
-static bool is_of(const form *f, td_tensor *const *inputs, int count)
+static bool is_of(const form *f, int kind, td_tensor *const *inputs, int count)
 {
-    bool fits = f->count == count;
+    bool fits = f->kind == kind && f->count == count;
     for (int i = 0; fits && i < count; i++) {
         td_shape shape = td_shape_of(inputs[i]);
         fits = f->dtype[i] == inputs[i]->dtype && f->shape[i].ndim == shape.ndim &&
@@ -131,21 +132,22 @@ static bool is_of(const form *f, td_tensor *const *inputs, int count)
     return fits;
 }
 
-/* The form of these inputs, perhaps a new one; NULL: there are too many. */
-static td_status form_of(td_captured *c, td_tensor *const *inputs, int count, form **found)
+/* The form of this kind and these inputs, perhaps a new one; NULL: there are too many. */
+static td_status form_of(td_captured *c, int kind, td_tensor *const *inputs, int count,
+                         form **found)
 {
     *found = NULL;
     for (int i = 0; i < c->form_count; i++) {
-        if (is_of(&c->forms[i], inputs, count)) {
+        if (is_of(&c->forms[i], kind, inputs, count)) {
             *found = &c->forms[i];
             return TD_OK;
         }
     }
-    if (c->form_count == TD_CAPTURED_SHAPES) {
+    if (c->form_count == TD_CAPTURED_FORMS) {
         return TD_OK;
     }
     form *f = &c->forms[c->form_count];
-    *f = (form){ .count = count };
+    *f = (form){ .kind = kind, .count = count };
     double *values = td_ptr(c->results.values);
     TD_TRY(td_capture_open(&f->capture, c->options.device, values + TD_CAPTURED_RESULTS));
     for (int i = 0; i < count; i++) {
@@ -410,7 +412,7 @@ static td_status step_as_agreed(td_captured *c, form *f, readiness all, td_tenso
     return f != NULL && f->graph != NULL ? call_in_step(c, inputs) : rehearse(c, f, inputs);
 }
 
-td_status td_captured_run(td_captured *c, td_tensor *const *inputs, int count)
+td_status td_captured_run_kind(td_captured *c, int kind, td_tensor *const *inputs, int count)
 {
     form *f;
     readiness all;
@@ -420,11 +422,16 @@ td_status td_captured_run(td_captured *c, td_tensor *const *inputs, int count)
                "td_captured_run: the results of %d steps are waiting; read some with "
                "td_captured_next",
                c->results.waiting);
-    TD_TRY(form_of(c, inputs, count, &f));
+    TD_TRY(form_of(c, kind, inputs, count, &f));
     TD_TRY(agree(c, f, readiness_of(c, f), &all));
     TD_TRY(step_as_agreed(c, f, all, inputs));
     c->last = f;
     return td_results_post(&c->results, f);
+}
+
+td_status td_captured_run(td_captured *c, td_tensor *const *inputs, int count)
+{
+    return td_captured_run_kind(c, 0, inputs, count);
 }
 
 /* ---- results ---- */

@@ -17,14 +17,14 @@
 enum {
     TD_CAPTURED_INPUTS = 4,
     TD_CAPTURED_RESULTS = 8,
-    TD_CAPTURED_SHAPES = 4, /* of inputs; steps of further ones are done as ever */
+    TD_CAPTURED_FORMS = 12, /* shapes of inputs, and kinds; steps of further ones are as ever */
 };
 
 typedef struct td_captured td_captured;
 
 /* The step, without td_step_begin and td_step_end. inputs are those of td_captured_run, or copies
  * of them. results: of options.results, scalars of this step, to be set. Its decisions may depend
- * on the inputs' shapes alone. */
+ * on the inputs' shapes alone, and on its kind (td_captured_run_kind). */
 typedef td_status (*td_captured_step)(void *user, td_tensor *const *inputs, td_tensor **results);
 
 /* What a step does together with other processes must be done by all of them in the same way: they
@@ -65,6 +65,13 @@ void td_captured_free(td_captured *captured); /* NULL is fine */
  * failed, and the device has not done the step, while the host has counted it (optimizers, draws):
  * end the run, and save nothing of it; or what the step itself, or a peer, has returned. */
 td_status td_captured_run(td_captured *captured, td_tensor *const *inputs, int count);
+
+/* The same where steps of several kinds (0: td_captured_run's) take turns, some that add to the
+ * gradients, say, and one that ends with the optimizer's. Each kind is rehearsed and recorded for
+ * itself, and what the step decides may depend on it. Where gradients are added up they are those
+ * of batches of one shape, but for their number. */
+td_status td_captured_run_kind(td_captured *captured, int kind, td_tensor *const *inputs,
+                               int count);
 
 /* Steps whose results have not been read; when there are `depth`, the next step needs a reading
  * first. */

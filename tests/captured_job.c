@@ -110,9 +110,42 @@ static void prepare(captured_job *job, int tail)
     job->steps++;
 }
 
+typedef struct turn {
+    bool first, last;
+} turn;
+
+/* Where the latest step that was prepared stands among those of which the optimizer makes one. */
+static turn turn_of(const captured_job *job)
+{
+    int64_t count = job->kind.accumulate > 0 ? job->kind.accumulate : 1;
+    int64_t at = (job->steps - 1) % count;
+    return (turn){ at == 0, at == count - 1 };
+}
+
+/* Gradients are added up, and averaged over the ranks, in one step. */
+static void learn(captured_job *job, td_tensor *loss)
+{
+    turn now = turn_of(job);
+    if (now.first) {
+        td_zero_grad(job->optim);
+    }
+    td_backward(loss);
+    if (!now.last) {
+        return;
+    }
+    td_optim_step(job->optim);
+    if (job->ema != NULL) {
+        td_ema_update(job->ema);
+    }
+}
+
 td_status captured_job_run(void *user, td_tensor *const *inputs, td_tensor **results)
 {
     captured_job *job = user;
+    bool alone = job->kind.ddp && !turn_of(job).last;
+    if (alone) {
+        td_ddp_no_sync_begin(job->net);
+    }
     td_tensor *logits = td_forward(job->net, inputs[0]);
     td_tensor *loss = td_cross_entropy_smooth(logits, inputs[1], 0.1);
     results[0] = loss;
@@ -123,11 +156,9 @@ td_status captured_job_run(void *user, td_tensor *const *inputs, td_tensor **res
     if (job->steps - 1 == job->more_at) {
         (void)td_step_new(TD_SHAPE(job->more), TD_F32, TD_ROW_MAJOR, job->kind.device, TD_HERE);
     }
-    td_zero_grad(job->optim);
-    td_backward(loss);
-    td_optim_step(job->optim);
-    if (job->ema != NULL) {
-        td_ema_update(job->ema);
+    learn(job, loss);
+    if (alone) {
+        td_ddp_no_sync_end(job->net);
     }
     return TD_OK;
 }
@@ -159,7 +190,9 @@ td_captured *captured_job_capture(captured_job *job)
 td_status captured_job_captured_step(captured_job *job, td_captured *captured, bool tail)
 {
     prepare(job, tail);
-    return td_captured_run(captured, (td_tensor *[]){ job->x[tail], job->y[tail] }, 2);
+    turn now = turn_of(job);
+    return td_captured_run_kind(captured, now.first + 2 * now.last,
+                                (td_tensor *[]){ job->x[tail], job->y[tail] }, 2);
 }
 
 /* FNV-1a over bytes. */

@@ -16,7 +16,8 @@ typedef struct captured_kind {
     captured_optim optim;
     bool pictures; /* a convolution with batch normalisation; otherwise layers with Dropout */
     bool ema;
-    bool ddp; /* a rank's share of a job of all ranks */
+    bool ddp;       /* a rank's share of a job of all ranks */
+    int accumulate; /* so many steps' gradients are added up; 0: 1 */
 } captured_kind;
 
 typedef struct captured_job {
@@ -40,7 +41,7 @@ void captured_job_close(captured_job *job);
 /* A step as ever, on a full or a smaller batch. values: loss, right answers. */
 void captured_job_step(captured_job *job, bool tail, double values[2]);
 
-/* For td_captured_options.step; two results. */
+/* For td_captured_options.step; two results. Steps of which the optimizer makes one differ. */
 td_status captured_job_run(void *job, td_tensor *const *inputs, td_tensor **results);
 td_captured *captured_job_capture(captured_job *job);
 /* Prepares the next batch and learning rate, and has it run; its results are not read. */

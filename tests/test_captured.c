@@ -33,7 +33,8 @@ static void test_same_bits_as_ever(void **state)
 {
     (void)state;
     const captured_kind kinds[] = { { .optim = CAPTURED_ADAM, .ema = true },
-                                    { .optim = CAPTURED_SGD, .pictures = true } };
+                                    { .optim = CAPTURED_SGD, .pictures = true },
+                                    { .optim = CAPTURED_SGD, .accumulate = 3 } };
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         captured_job plain, job;
         captured_job_open(&plain, kinds[k]);

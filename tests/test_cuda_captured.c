@@ -147,6 +147,29 @@ static void test_other_shapes(void **state)
     assert_int_equal(figures.replayed, STEPS - 8);
 }
 
+/* The first, the last and those between are recorded for themselves, and so are smaller batches. */
+static void test_accumulated_gradients(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    const captured_kind kinds[] = {
+        { .device = TD_CUDA, .optim = CAPTURED_SGD, .pictures = true, .accumulate = 4 },
+        { .device = TD_CUDA, .optim = CAPTURED_ADAM, .ema = true, .accumulate = 4 },
+    };
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        td_captured_figures figures = compare(kinds[k], 0);
+        assert_int_equal(figures.rehearsed, 3 * 3);
+        assert_int_equal(figures.recorded, 3);
+        assert_int_equal(figures.replayed, STEPS - 12);
+        figures = compare(kinds[k], 4); /* each last one */
+        assert_int_equal(figures.replayed, STEPS - 12);
+        figures = compare(kinds[k], 3);
+        assert_true(figures.replayed > 0);
+    }
+}
+
 /* ---- what cannot be captured ---- */
 
 typedef struct refusal {
@@ -306,6 +329,7 @@ int main(void)
         cmocka_unit_test(test_a_recording_leaves_the_host_alone),
         cmocka_unit_test(test_captured_is_eager),
         cmocka_unit_test(test_other_shapes),
+        cmocka_unit_test(test_accumulated_gradients),
         cmocka_unit_test(test_reading_keeps_a_step_from_being_captured),
         cmocka_unit_test(test_numbers_by_value_are_noticed),
         cmocka_unit_test(test_other_memory_is_noticed),

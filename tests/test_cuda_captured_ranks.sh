@@ -25,6 +25,7 @@ says 'a killed rank: the other is told, with its name' 'rank 0 was told: .*rank 
 works 'two ranks, captured' ranks "$worker" equal
 says 'the same bits, with buffers' 'rank 0 of 2: pictures, the same bits: 6 as ever, 1 recorded, 9 replayed$'
 says 'and with Dropout and averages' 'rank 1 of 2: vectors, the same bits: 6 as ever, 1 recorded, 9 replayed$'
+says 'and where gradients are added up' 'rank 1 of 2: sums, the same bits: 9 as ever, 2 recorded, 5 replayed$'
 for seed in 1 2 3; do
     TANDEM_EMULATE_ORDER=$seed works "whatever runs first ($seed)" ranks "$worker" equal
 done

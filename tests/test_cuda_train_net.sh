@@ -13,9 +13,9 @@ cd "$work" || exit 1
 make_folders data
 cat >base.yaml <<'Y'
 MODEL: {NUM_CLASSES: 5}
-TRAIN: {DATASET: data, IM_SIZE: 32, BATCH_SIZE: 2, WORKERS: 0, PRINT_FREQ: 1, TOPK: 2}
+TRAIN: {DATASET: data, IM_SIZE: 32, BATCH_SIZE: 2, WORKERS: 0, PRINT_FREQ: 1, TOPK: 2, ACCUM_STEPS: 2}
 TEST: {DATASET: data, IM_SIZE: 36, CROP_SIZE: 32, BATCH_SIZE: 6, PRINT_FREQ: 1}
-OPTIM: {MAX_EPOCH: 1, BASE_LR: 0.002, WARMUP_EPOCHS: 0}
+OPTIM: {MAX_EPOCH: 2, BASE_LR: 0.002, WARMUP_EPOCHS: 0}
 RNG_SEED: 1
 DEVICE: cuda
 Y
@@ -26,7 +26,7 @@ works 'train_net' "$apps/train_net" --cfg base.yaml OUT_DIR plain
 what_it_says >said
 works 'captured' "$apps/train_net" --cfg base.yaml OUT_DIR graph TRAIN.GRAPH True
 says 'it says what it does' '^TRAIN.GRAPH: after three steps as ever they are recorded, and replayed by cuda:0'
-says 'steps are replayed' '^graph: 3 steps as ever, 1 recorded, 2 replayed$'
+says 'steps are replayed' '^graph: 6 steps as ever, 2 recorded, 4 replayed$'
 what_it_says >said2
 test -s said
 tap $? 'there are lines'

@@ -51,7 +51,10 @@ static bool compare(captured_kind kind, bool reads, td_captured_figures *figures
     *figures = td_captured_now(captured);
     printf("rank %d of %d: %s, %s: %" PRId64 " as ever, %" PRId64 " recorded, %" PRId64
            " replayed%s%s\n",
-           td_dist_rank(), td_dist_world_size(), kind.pictures ? "pictures" : "vectors",
+           td_dist_rank(), td_dist_world_size(),
+           kind.accumulate > 0 ? "sums"
+           : kind.pictures     ? "pictures"
+                               : "vectors",
            same ? "the same bits" : "OTHER BITS", figures->rehearsed, figures->recorded,
            figures->replayed, figures->why[0] != '\0' ? "; " : "", figures->why);
     td_captured_free(captured);
@@ -65,6 +68,7 @@ static int check_equal(td_device device, bool reads)
     const captured_kind kinds[] = {
         { .device = device, .optim = CAPTURED_SGD, .pictures = true, .ddp = true },
         { .device = device, .optim = CAPTURED_ADAM, .ddp = true, .ema = true },
+        { .device = device, .optim = CAPTURED_SGD, .pictures = true, .ddp = true, .accumulate = 2 },
     };
     bool right = true;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {

@@ -67,29 +67,51 @@ static td_status check_step(const train_run *r, double loss)
     return check_loss(loss, r->state.epoch + 1, r->state.batch + 1, r->args.words.lr);
 }
 
-/* The batches that make one step of the optimizer together, and where the running one stands. */
-typedef struct step_group {
-    int64_t size;
-    bool first, last;
-} step_group;
-
 int64_t train_group_size(const train_run *r)
 {
     return r->recipe.accumulate > 0 ? r->recipe.accumulate : 1;
 }
 
-static step_group group_now(const train_run *r)
+/* Batches of the epoch that have been trained on: with --graph the results of some may be on their
+ * way. */
+static int64_t batches_asked(const train_run *r)
 {
-    int64_t most = train_group_size(r), at = r->state.batch % most;
-    int64_t left = td_loader_batches(r->loader) - (r->state.batch - at);
+    return r->state.batch + (train_graph_is_on(r) ? train_graph_waiting(r) : 0);
+}
+
+static train_group group_now(const train_run *r)
+{
+    int64_t most = train_group_size(r), batch = batches_asked(r), at = batch % most;
+    int64_t left = td_loader_batches(r->loader) - (batch - at);
     int64_t size = most < left ? most : left;
-    return (step_group){ size, at == 0, at == size - 1 };
+    return (train_group){ size, at == 0, at == size - 1 };
 }
 
 /* Whether no batch's gradient waits for others: here a run may stop and be saved. */
 static bool between_groups(const train_run *r)
 {
-    return r->state.batch % train_group_size(r) == 0;
+    return batches_asked(r) % train_group_size(r) == 0;
+}
+
+/* Ranks exchange gradients once for each group. */
+static void begin_batch(const train_run *r, train_group group)
+{
+    if (td_is_ddp(r->net) && !group.last) {
+        td_ddp_no_sync_begin(r->net);
+    }
+}
+
+static void end_batch(const train_run *r, train_group group)
+{
+    if (td_is_ddp(r->net) && !group.last) {
+        td_ddp_no_sync_end(r->net);
+    }
+}
+
+/* The part of the group's mean loss. */
+static td_tensor *part_of(td_tensor *loss, train_group group)
+{
+    return group.size > 1 ? td_mul_scalar(loss, 1.0 / (double)group.size) : loss;
 }
 
 static td_status optimize(train_run *r)
@@ -118,7 +140,7 @@ static td_status optimize(train_run *r)
 }
 
 /* Forward, backward, and at a group's end the optimizer's step. */
-static td_status learn(train_run *r, const td_batch *batch, step_group group, double *value,
+static td_status learn(train_run *r, const td_batch *batch, train_group group, double *value,
                        step_count *count)
 {
     td_tensor *logits = td_forward(r->net, batch->x);
@@ -129,27 +151,21 @@ static td_status learn(train_run *r, const td_batch *batch, step_group group, do
     if (group.first) {
         td_zero_grad(r->optim);
     }
-    td_tensor *part = group.size > 1 ? td_mul_scalar(loss, 1.0 / (double)group.size) : loss;
-    td_backward(td_scaler_loss(r->scaler, part));
+    td_backward(td_scaler_loss(r->scaler, part_of(loss, group)));
     TD_TRY(r->ddp_status);
     return group.last ? optimize(r) : TD_OK;
 }
 
-/* One batch. Ranks exchange gradients once for each group. */
+/* One batch. */
 static td_status train_step(train_run *r, const td_batch *batch, double *value)
 {
-    step_group group = group_now(r);
+    train_group group = group_now(r);
     step_count count = { .samples = batch->size };
-    bool alone = td_is_ddp(r->net) && !group.last;
-    if (alone) {
-        td_ddp_no_sync_begin(r->net);
-    }
+    begin_batch(r, group);
     td_step_begin();
     td_status status = learn(r, batch, group, value, &count);
     td_step_end();
-    if (alone) {
-        td_ddp_no_sync_end(r->net);
-    }
+    end_batch(r, group);
     TD_TRY(status);
     return count_step(r, *value, &count);
 }
@@ -158,15 +174,21 @@ static td_status train_step(train_run *r, const td_batch *batch, double *value)
 static td_status learn_on_device(void *user, td_tensor *const *inputs, td_tensor **results)
 {
     train_run *r = user;
+    train_group group = r->graph.group;
+    begin_batch(r, group);
     td_tensor *logits = td_forward(r->net, inputs[0]);
     results[0] = td_cross_entropy_smooth(logits, inputs[1], r->recipe.label_smoothing);
     int64_t k = r->recipe.top_k;
     results[1] = k > 0 ? td_count_top(logits, inputs[1], 1)
                        : td_count_equal(td_argmax(logits, 1, false), inputs[1]);
     results[2] = k > 0 ? td_count_top(logits, inputs[1], k) : results[1];
-    td_zero_grad(r->optim);
-    td_backward(results[0]);
-    return optimize(r);
+    if (group.first) {
+        td_zero_grad(r->optim);
+    }
+    td_backward(part_of(results[0], group));
+    end_batch(r, group);
+    TD_TRY(r->ddp_status);
+    return group.last ? optimize(r) : TD_OK;
 }
 
 /* ---- epochs ---- */
@@ -209,7 +231,7 @@ static td_status take_results(train_run *r)
  * that step are to be saved. */
 static td_status one_graph_step(train_run *r, const td_batch *batch)
 {
-    TD_TRY(train_graph_step(r, batch));
+    TD_TRY(train_graph_step(r, batch, group_now(r)));
     int64_t asked = train_steps_done(r) + train_graph_waiting(r);
     bool all = train_is_due(asked, r->args.save_every_steps);
     while (train_graph_is_full(r) || (all && train_graph_waiting(r) > 0)) {

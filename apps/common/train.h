@@ -57,11 +57,18 @@ typedef struct train_recipe {
     double ema_decay;       /* of averaged weights; 0: none */
 } train_recipe;
 
+/* The batches that make one step of the optimizer together, and where one of them stands. */
+typedef struct train_group {
+    int64_t size;
+    bool first, last;
+} train_group;
+
 /* --graph (train_graph.c): steps whose results are on their way. */
 typedef struct train_graph {
     td_captured *captured; /* NULL: steps are as ever */
     int64_t samples[TRAIN_GRAPH_DEPTH];
     int64_t asked, taken; /* steps */
+    train_group group;    /* of the batch that was asked for last */
 } train_graph;
 
 struct train_run {

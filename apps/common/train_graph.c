@@ -8,10 +8,7 @@
  * rehearsed. */
 static const char *obstacle(const train_run *r)
 {
-    return train_group_size(r) > 1
-               ? "steps that add up the gradients of several batches are not captured"
-           : r->scaler != NULL ? "fp16 decides after each step what comes next"
-                               : NULL;
+    return r->scaler != NULL ? "fp16 decides after each step what comes next" : NULL;
 }
 
 td_status train_graph_begin(train_run *r, td_captured_step step)
@@ -48,10 +45,19 @@ bool train_graph_is_on(const train_run *r)
     return r->graph.captured != NULL;
 }
 
-td_status train_graph_step(train_run *r, const td_batch *batch)
+/* What a batch's step depends on. The last group of an epoch may have another size, always the same
+ * one. */
+static int kind_of(const train_run *r, train_group group)
+{
+    return group.first + 2 * group.last + 4 * (group.size < train_group_size(r));
+}
+
+td_status train_graph_step(train_run *r, const td_batch *batch, train_group group)
 {
     r->graph.samples[r->graph.asked++ % TRAIN_GRAPH_DEPTH] = batch->size;
-    return td_captured_run(r->graph.captured, (td_tensor *[]){ batch->x, batch->y }, 2);
+    r->graph.group = group;
+    return td_captured_run_kind(r->graph.captured, kind_of(r, group),
+                                (td_tensor *[]){ batch->x, batch->y }, 2);
 }
 
 int64_t train_graph_waiting(const train_run *r)

@@ -9,7 +9,8 @@
 td_status train_graph_begin(train_run *r, td_captured_step step);
 bool train_graph_is_on(const train_run *r);
 
-td_status train_graph_step(train_run *r, const td_batch *batch);
+/* group: where the batch stands; step finds it in r->graph. */
+td_status train_graph_step(train_run *r, const td_batch *batch, train_group group);
 
 /* Steps that have been asked for, and whose results have not been taken. */
 int64_t train_graph_waiting(const train_run *r);
