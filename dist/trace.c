@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEPTH = 64, COMMUNICATION_LANE = 999, MOST_LANES = 256 };
+enum { DEPTH = 64, GPU_LANE = 900, COMMUNICATION_LANE = 999, MOST_LANES = 256 };
 
 #define HEAD "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
 #define TAIL "]}\n"
@@ -30,6 +30,7 @@ static struct {
     bool empty;             /* no event yet */
     bool named[MOST_LANES]; /* lanes whose name has been written */
     bool communication_named;
+    bool gpu_named[TD_MAX_DEVICES];
 } trace = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static atomic_bool on;
@@ -158,6 +159,20 @@ void td_trace_communication(const char *name, double begin, double end, int64_t 
     pthread_mutex_unlock(&trace.lock);
 }
 
+/* What a GPU does has a lane of its own: the thread that asked for it is further on. */
+static void trace_gpu(td_device device, const char *name, double begin, double end)
+{
+    pthread_mutex_lock(&trace.lock);
+    if (trace.file != NULL) {
+        if (!trace.gpu_named[device.index]) {
+            write_name("thread_name", GPU_LANE + device.index, td_device_name(device));
+            trace.gpu_named[device.index] = true;
+        }
+        write_span(GPU_LANE + device.index, name, begin, end, 0);
+    }
+    pthread_mutex_unlock(&trace.lock);
+}
+
 /* Kernels, with their modules, and waiting: "conv2d layer1.0.conv1 (Conv2d)". */
 static void trace_call(const td_watched_call *call, void *user)
 {
@@ -165,7 +180,11 @@ static void trace_call(const td_watched_call *call, void *user)
     char name[160];
     const char *module = call->module != NULL ? call->module : "";
     snprintf(name, sizeof name, "%s%s%s", call->kernel, *module != '\0' ? " " : "", module);
-    td_trace_span(name, call->begin, call->end);
+    if (call->device.type == TD_DEVICE_CPU) {
+        td_trace_span(name, call->begin, call->end);
+    } else {
+        trace_gpu(call->device, name, call->begin, call->end);
+    }
 }
 
 static td_watcher watcher = { .called = trace_call };
@@ -228,6 +247,7 @@ td_status td_trace_open(const char *path)
     trace.empty = true;
     trace.communication_named = false;
     memset(trace.named, 0, sizeof trace.named);
+    memset(trace.gpu_named, 0, sizeof trace.gpu_named);
     fputs(HEAD, trace.file);
     char name[32];
     snprintf(name, sizeof name, "rank %d", trace.rank);

@@ -74,10 +74,10 @@ static void op_begins(const td_watched_call *call, void *user)
     plan.inside = true;
 }
 
-static void op_ended(const td_watched_call *call, void *user)
+static void op_returned(const td_watched_call *call, void *user)
 {
-    (void)user;
-    if (!call->span && is_mine()) {
+    (void)call, (void)user;
+    if (is_mine()) {
         plan.inside = false;
     }
 }
@@ -152,7 +152,7 @@ static void step_ended(double begin, double end, void *user)
 }
 
 static td_watcher watcher = { .begins = op_begins,
-                              .called = op_ended,
+                              .returned = op_returned,
                               .taken = block_taken,
                               .given = block_given,
                               .step_ended = step_ended };

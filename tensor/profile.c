@@ -77,7 +77,7 @@ static void count_call(const td_watched_call *call, void *user)
     (void)user;
     double seconds = call->end - call->begin;
     pthread_mutex_lock(&profile.lock);
-    bool own = pthread_equal(profile.owner, pthread_self()) != 0;
+    bool own = pthread_equal(profile.owner, call->thread) != 0;
     entry *e = find_entry(call);
     if (e != NULL) {
         e->row.calls++;
@@ -112,13 +112,6 @@ td_status td_profile_start(const td_profile_options *options)
 {
     td_profile_options o = options != NULL ? *options : (td_profile_options){ .device = TD_CPU };
     td_profile_stop();
-    if (o.device.type != TD_DEVICE_CPU) {
-        return td_fail(
-            TD_E_UNSUPPORTED,
-            "no profile of %s: only the CPU's kernels are counted. NVIDIA's tool shows a "
-            "GPU's: nsys profile --stats=true PROGRAM ...; --trace shows the steps",
-            td_device_name(o.device));
-    }
     td_limits limits = { o.flops_f32, o.flops_f64, o.bytes };
     if (o.flops_f32 <= 0.0 || o.flops_f64 <= 0.0 || o.bytes <= 0.0) {
         td_limits measured;

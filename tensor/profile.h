@@ -12,8 +12,7 @@ typedef struct td_profile_options {
     td_device device;
 } td_profile_options;
 
-/* Starts counting, from nothing. TD_E_NOMEM: no memory to measure in. TD_E_UNSUPPORTED: a GPU,
- * whose kernels run on after their calls. options NULL: defaults. */
+/* Starts counting, from nothing. TD_E_NOMEM: no memory to measure in. options NULL: defaults. */
 td_status td_profile_start(const td_profile_options *options);
 void td_profile_stop(void);
 bool td_profile_on(void);
@@ -33,7 +32,8 @@ typedef struct td_profile_totals {
     int64_t steps;       /* that have ended */
     double step_seconds; /* from their begins to their ends */
     double seconds;      /* since the start, or until the stop */
-    double kernels;      /* in kernels, on the thread that started the profile */
+    double kernels;      /* in kernels that the thread which started the profile has called: a
+                          * GPU's time, which the host may have spent otherwise */
     double other;        /* in kernels on other threads (DataParallel's replicas) */
     double spans;        /* in spans, on the thread that started the profile */
     int rows;

@@ -20,6 +20,10 @@ typedef struct td_streams {
     /* What the stream is asked for from now on waits for what the event stands for now. */
     td_status (*wait)(td_device device, void *stream, void *event);
     td_status (*reached)(td_device device, void *event, bool *reached);
+    /* An event that knows when the stream came to it; the seconds from one to another, both
+     * reached. For the rest it is as the others. */
+    td_status (*clock_new)(td_device device, void **event);
+    td_status (*between)(td_device device, void *begin, void *end, double *seconds);
     /* Bytes to the device, in the order of the stream; the host's may change at once. */
     void (*upload)(td_device device, void *stream, void *memory, const void *host, size_t bytes);
     /* Which device of this host it is: equal texts, the same device. */

@@ -1,5 +1,7 @@
 #include "tensor/watch.h"
 
+#include "tensor/timed.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -25,6 +27,7 @@ void td_watch(td_watcher *watcher)
 
 void td_unwatch(td_watcher *watcher)
 {
+    td_timed_tell(true);
     pthread_mutex_lock(&lock);
     td_watcher *first = atomic_load(&watchers);
     if (first == watcher) {
@@ -49,14 +52,14 @@ double td_watch_clock(void)
  * "backward" with the operation and its module around it. */
 static td_watched_call describe(const char *kernel)
 {
-    td_watched_call call = { .kernel = kernel };
+    td_watched_call call = { .kernel = kernel, .thread = pthread_self(), .device = TD_CPU };
     const char *top = td_context_at(0);
     call.backward = top != NULL && strcmp(top, "backward") == 0;
     call.module = call.backward ? td_context_at(2) : top;
     return call;
 }
 
-static void tell(const td_watched_call *call)
+void td_watch_tell(const td_watched_call *call)
 {
     for (td_watcher *w = atomic_load(&watchers); w != NULL; w = w->next) {
         if (w->called != NULL) {
@@ -65,41 +68,63 @@ static void tell(const td_watched_call *call)
     }
 }
 
-double td_watch_enter(const char *kernel)
+bool td_watch_begins(const char *kernel, td_watched_call *call)
 {
     if (depth++ > 0) {
-        return 0.0;
+        return false;
     }
-    td_watched_call call = describe(kernel);
+    *call = describe(kernel);
     for (td_watcher *w = atomic_load(&watchers); w != NULL; w = w->next) {
         if (w->begins != NULL) {
-            w->begins(&call, w->user);
+            w->begins(call, w->user);
         }
     }
-    return td_watch_clock();
+    return true;
+}
+
+bool td_watch_returns(void)
+{
+    if (--depth > 0) {
+        return false;
+    }
+    td_watched_call call = { .thread = pthread_self() };
+    for (td_watcher *w = atomic_load(&watchers); w != NULL; w = w->next) {
+        if (w->returned != NULL) {
+            w->returned(&call, w->user);
+        }
+    }
+    return true;
+}
+
+double td_watch_enter(const char *kernel)
+{
+    td_watched_call call;
+    return td_watch_begins(kernel, &call) ? td_watch_clock() : 0.0;
 }
 
 void td_watch_leave(const char *kernel, double begin, td_cost cost)
 {
-    if (--depth > 0) {
-        return;
+    double end = td_watch_clock();
+    if (td_watch_returns()) {
+        td_watched_call call = describe(kernel);
+        call.begin = begin;
+        call.end = end;
+        call.cost = cost;
+        td_watch_tell(&call);
     }
-    td_watched_call call = describe(kernel);
-    call.begin = begin;
-    call.end = td_watch_clock();
-    call.cost = cost;
-    tell(&call);
 }
 
 void td_watch_span(const char *name, double begin, double end)
 {
     if (td_watching()) {
-        tell(&(td_watched_call){ .kernel = name, .span = true, .begin = begin, .end = end });
+        td_watch_tell(&(td_watched_call){
+            .kernel = name, .span = true, .begin = begin, .end = end, .thread = pthread_self() });
     }
 }
 
 void td_watch_step_ended(double begin, double end)
 {
+    td_timed_tell(false);
     for (td_watcher *w = atomic_load(&watchers); w != NULL; w = w->next) {
         if (w->step_ended != NULL) {
             w->step_ended(begin, end, w->user);

@@ -1,6 +1,9 @@
-/* The watched table: each kernel says to the watchers what it is and how much work it was, and
+/* The watched tables: each kernel says to the watchers what it is and how much work it was, and
  * calls the device's. A kernel that is missing here runs unseen. */
 #include "tensor/watch.h"
+
+#include "tensor/backend.h"
+#include "tensor/timed.h"
 
 #include <pthread.h>
 
@@ -11,6 +14,11 @@
         double begin = td_watch_enter(#NAME);                                                      \
         td_cpu_kernels()->NAME ARGUMENTS;                                                          \
         td_watch_leave(#NAME, begin, W);                                                           \
+    }                                                                                              \
+    static void timed_##NAME PARAMETERS                                                            \
+    {                                                                                              \
+        td_timed_enter(#NAME)->NAME ARGUMENTS;                                                     \
+        td_timed_leave(W);                                                                         \
     }
 
 /* Bytes of tensors that are read or written once. */
@@ -143,79 +151,92 @@ WATCHED(count_top, (td_tensor * count, const td_tensor *x, const td_tensor *labe
         (count, x, labels, k), td_cost_of(x, 1, B(x) + B(labels)))
 
 /* Those that give a value; they are calls like the others. */
-static double watched_sum_of_squares(const td_tensor *x)
+#define WATCHED_VALUE(NAME, TYPE, PARAMETERS, ARGUMENTS, W)                                        \
+    static TYPE watched_##NAME PARAMETERS                                                          \
+    {                                                                                              \
+        double begin = td_watch_enter(#NAME);                                                      \
+        TYPE value = td_cpu_kernels()->NAME ARGUMENTS;                                             \
+        td_watch_leave(#NAME, begin, W);                                                           \
+        return value;                                                                              \
+    }                                                                                              \
+    static TYPE timed_##NAME PARAMETERS                                                            \
+    {                                                                                              \
+        TYPE value = td_timed_enter(#NAME)->NAME ARGUMENTS;                                        \
+        td_timed_leave(W);                                                                         \
+        return value;                                                                              \
+    }
+
+WATCHED_VALUE(sum_of_squares, double, (const td_tensor *x), (x), td_cost_of(x, 2, B(x)))
+WATCHED_VALUE(all_finite, bool, (const td_tensor *x), (x), td_cost_of(x, 1, B(x)))
+WATCHED_VALUE(indices_in_range, bool, (const td_tensor *index, int64_t limit, int64_t *bad),
+              (index, limit, bad), td_cost_of(index, 0, B(index)))
+
+/* All of them: DO is a statement without its semicolon. */
+#define FOR_ALL(DO)                                                                                \
+    DO(fill);                                                                                      \
+    DO(copy);                                                                                      \
+    DO(axpy);                                                                                      \
+    DO(unscale);                                                                                   \
+    DO(unary);                                                                                     \
+    DO(unary_grad);                                                                                \
+    DO(binary);                                                                                    \
+    DO(reduce);                                                                                    \
+    DO(argmax);                                                                                    \
+    DO(argmax_grad);                                                                               \
+    DO(matmul);                                                                                    \
+    DO(conv2d);                                                                                    \
+    DO(conv2d_grad_input);                                                                         \
+    DO(conv2d_grad_weight);                                                                        \
+    DO(batch_norm);                                                                                \
+    DO(batch_norm_grad);                                                                           \
+    DO(layer_norm);                                                                                \
+    DO(layer_norm_grad);                                                                           \
+    DO(softmax);                                                                                   \
+    DO(softmax_grad);                                                                              \
+    DO(cross_entropy);                                                                             \
+    DO(cross_entropy_grad);                                                                        \
+    DO(max_pool2d);                                                                                \
+    DO(max_pool2d_grad);                                                                           \
+    DO(avg_pool2d);                                                                                \
+    DO(avg_pool2d_grad);                                                                           \
+    DO(embedding);                                                                                 \
+    DO(embedding_grad);                                                                            \
+    DO(pictures);                                                                                  \
+    DO(dropout);                                                                                   \
+    DO(sgd);                                                                                       \
+    DO(adam);                                                                                      \
+    DO(count_equal);                                                                               \
+    DO(count_top);                                                                                 \
+    DO(sum_of_squares);                                                                            \
+    DO(all_finite);                                                                                \
+    DO(indices_in_range)
+
+static td_kernels watched, timed;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void make_tables(void)
 {
-    double begin = td_watch_enter("sum_of_squares");
-    double sum = td_cpu_kernels()->sum_of_squares(x);
-    td_watch_leave("sum_of_squares", begin, td_cost_of(x, 2, B(x)));
-    return sum;
-}
-
-static bool watched_all_finite(const td_tensor *x)
-{
-    double begin = td_watch_enter("all_finite");
-    bool finite = td_cpu_kernels()->all_finite(x);
-    td_watch_leave("all_finite", begin, td_cost_of(x, 1, B(x)));
-    return finite;
-}
-
-static bool watched_indices_in_range(const td_tensor *index, int64_t limit, int64_t *bad)
-{
-    double begin = td_watch_enter("indices_in_range");
-    bool fine = td_cpu_kernels()->indices_in_range(index, limit, bad);
-    td_watch_leave("indices_in_range", begin, td_cost_of(index, 0, B(index)));
-    return fine;
-}
-
-#define SEEN(NAME) table.NAME = watched_##NAME
-
-static td_kernels table;
-
-static void make_table(void)
-{
-    table = *td_cpu_kernels();
-    SEEN(fill);
-    SEEN(copy);
-    SEEN(axpy);
-    SEEN(all_finite);
-    SEEN(unscale);
-    SEEN(unary);
-    SEEN(unary_grad);
-    SEEN(binary);
-    SEEN(reduce);
-    SEEN(argmax);
-    SEEN(argmax_grad);
-    SEEN(sum_of_squares);
-    SEEN(matmul);
-    SEEN(conv2d);
-    SEEN(conv2d_grad_input);
-    SEEN(conv2d_grad_weight);
-    SEEN(batch_norm);
-    SEEN(batch_norm_grad);
-    SEEN(layer_norm);
-    SEEN(layer_norm_grad);
-    SEEN(softmax);
-    SEEN(softmax_grad);
-    SEEN(cross_entropy);
-    SEEN(cross_entropy_grad);
-    SEEN(max_pool2d);
-    SEEN(max_pool2d_grad);
-    SEEN(avg_pool2d);
-    SEEN(avg_pool2d_grad);
-    SEEN(embedding);
-    SEEN(embedding_grad);
-    SEEN(indices_in_range);
-    SEEN(count_equal);
-    SEEN(count_top);
-    SEEN(pictures);
-    SEEN(dropout);
-    SEEN(sgd);
-    SEEN(adam);
+    const td_backend *gpu = td_backend_of(TD_CUDA);
+    watched = *td_cpu_kernels();
+#define SEEN(NAME) watched.NAME = watched_##NAME
+    FOR_ALL(SEEN);
+#undef SEEN
+    if (gpu != NULL) {
+        timed = *gpu->kernels();
+#define SEEN(NAME) timed.NAME = timed_##NAME
+        FOR_ALL(SEEN);
+#undef SEEN
+    }
 }
 
 const td_kernels *td_watched_kernels(void)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, make_table);
-    return &table;
+    pthread_once(&once, make_tables);
+    return &watched;
+}
+
+const td_kernels *td_timed_table(void)
+{
+    pthread_once(&once, make_tables);
+    return &timed;
 }

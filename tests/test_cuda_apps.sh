@@ -84,8 +84,11 @@ fails 'a run in fp16 that is too short for its loss scale' 1 \
     'nothing was learned: .*all 1 steps .*--epochs' \
     "$apps/cifar_resnet18" "${few[@]}" --device cuda --epochs 1 --precision fp16
 
-fails '--profile says what to use on a GPU' 1 'no profile of cuda:0: .*nsys' \
-    "$apps/wine_single" --data "$wine" --device cuda --profile
+works '--profile and --trace on a GPU' "$apps/wine_single" --data "$wine" --device cuda --epochs 2 \
+    --profile --profile-limits 100,10 --trace "$work/trace.json"
+says 'the table has products of a layer' '^matmul +fc1 \(Linear\) +fwd +11 +[0-9]+\.[0-9]'
+grep -q '"cuda:0"' "$work/trace.json"
+tap $? 'the timeline has a lane of the GPU'
 
 dp=("$apps/cifar_dp" "${few[@]}" --devices 2 --epochs 1)
 works 'DataParallel over two GPUs' "${dp[@]}" --device cuda --log-dir "$work/dp-gpu"

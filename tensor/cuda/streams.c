@@ -43,6 +43,15 @@ static td_status event_new(td_device device, void **event)
     return TD_OK;
 }
 
+static td_status clock_new(td_device device, void **event)
+{
+    cudaEvent_t made = NULL;
+    (void)td_cuda_of(device);
+    TD_TRY(status_of(cudaEventCreate(&made), "an event"));
+    *event = made;
+    return TD_OK;
+}
+
 static void event_free(td_device device, void *event)
 {
     (void)td_cuda_of(device);
@@ -69,6 +78,15 @@ static td_status reached(td_device device, void *event, bool *is)
     return error == cudaErrorNotReady ? TD_OK : status_of(error, "asking for an event");
 }
 
+static td_status between(td_device device, void *begin, void *end, double *seconds)
+{
+    float milliseconds = 0;
+    (void)td_cuda_of(device);
+    TD_TRY(status_of(cudaEventElapsedTime(&milliseconds, begin, end), "the time between events"));
+    *seconds = 1e-3 * (double)milliseconds;
+    return TD_OK;
+}
+
 static void place(td_device device, char *text, size_t size)
 {
     (void)td_cuda_of(device);
@@ -86,6 +104,8 @@ const td_streams td_cuda_streams = {
     .record = record,
     .wait = wait,
     .reached = reached,
+    .clock_new = clock_new,
+    .between = between,
     .upload = td_cuda_upload_on,
     .place = place,
 };
