@@ -59,6 +59,11 @@ works 'one epoch' "$apps/cifar_resnet18" "${few[@]}" --device cuda --epochs 1 --
 works 'resumed for a second' "$apps/cifar_resnet18" --resume "$work/one" --epochs 2 --device cuda \
     --save "$work/one"
 same 'resumed: the same bits' "$work/two" "$work/one"
+works 'its pictures sent a batch at a time' "$apps/cifar_resnet18" "${few[@]}" --device cuda \
+    --epochs 2 --streamed --save "$work/streamed" --log-dir "$work/streamed-log"
+same 'streamed: the same bits' "$work/two" "$work/streamed"
+cut -d, -f1-4,7- "$work/gpu/metrics.csv" >"$work/metrics"
+cut -d, -f1-4,7- "$work/streamed-log/metrics.csv" | same 'streamed: the same metrics' "$work/metrics" -
 works 'ResNet-18 on the CPU' "$apps/cifar_resnet18" "${few[@]}" --epochs 2 --log-dir "$work/cpu"
 near 'ResNet-18: the same losses' "$work/gpu" "$work/cpu"
 

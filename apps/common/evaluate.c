@@ -118,12 +118,12 @@ static td_status ask_to_stop(const evaluate_options *o, evaluation *sums)
 }
 
 /* One of the rounds in which each rank takes a batch, if it has one left. */
-static td_status run_round(td_module *net, td_loader *loader, const evaluate_options *options,
-                           evaluation *sums)
+static td_status run_round(td_module *net, td_loader *loader, int64_t at,
+                           const evaluate_options *options, evaluation *sums)
 {
     td_batch batch;
     TD_TRY(ask_to_stop(options, sums));
-    if (sums->stopped || loader == NULL) {
+    if (sums->stopped || loader == NULL || at >= td_loader_batches(loader)) {
         return TD_OK;
     }
     if (!td_loader_next(loader, &batch)) {
@@ -142,7 +142,7 @@ static td_status run(td_module *net, td_loader *loader, int64_t rounds,
     td_eval(net);
     td_no_grad_begin();
     for (int64_t i = 0; i < rounds && status == TD_OK && !sums->stopped; i++) {
-        status = run_round(net, loader, options, sums);
+        status = run_round(net, loader, i, options, sums);
     }
     td_no_grad_end();
     td_train(net);
@@ -173,20 +173,35 @@ static td_status run_part(td_module *net, const td_dataset *dataset,
     if (dataset->length <= td_dist_rank()) {
         return run(net, NULL, rounds, options, sums);
     }
-    td_generator own; /* a loader draws from its generator even when it does not shuffle */
-    td_generator_seed(&own, 0);
-    td_loader *loader =
-        td_loader_open(dataset, &(td_loader_options){ .batch_size = options->batch_size,
-                                                      .sampler = part_of(),
-                                                      .workers = options->workers,
-                                                      .generator = &own,
-                                                      .device = net->device });
-    if (loader == NULL) {
+    evaluate_kept own = { .loader = NULL }, *kept = options->kept != NULL ? options->kept : &own;
+    if (kept->loader == NULL) {
+        /* A loader draws from its generator even when it does not shuffle. */
+        td_generator_seed(&kept->generator, 0);
+        kept->loader =
+            td_loader_open(dataset, &(td_loader_options){ .batch_size = options->batch_size,
+                                                          .sampler = part_of(),
+                                                          .workers = options->workers,
+                                                          .generator = &kept->generator,
+                                                          .streamed = options->streamed,
+                                                          .device = net->device });
+    }
+    if (kept->loader == NULL) {
         return TD_E_NOMEM;
     }
-    td_status status = run(net, loader, rounds, options, sums);
-    td_loader_close(loader);
+    td_status status = run(net, kept->loader, rounds, options, sums);
+    /* The end, from which the next evaluation begins anew. */
+    td_batch none;
+    bool ended = status == TD_OK && !sums->stopped && !td_loader_next(kept->loader, &none);
+    if (kept == &own || !ended || !td_loader_is_resident(kept->loader)) {
+        evaluate_forget(kept);
+    }
     return status;
+}
+
+void evaluate_forget(evaluate_kept *kept)
+{
+    td_loader_close(kept->loader);
+    kept->loader = NULL;
 }
 
 td_status evaluate(td_module *net, const td_dataset *dataset, const evaluate_options *options,

@@ -15,10 +15,21 @@ typedef struct evaluation {
     bool stopped; /* by evaluate_options.stop: the figures are those of a part */
 } evaluation;
 
+/* The loader of a test set whose pictures lie on a GPU, kept from one evaluation to the next, so
+ * that they are sent once. Zero at first; evaluate_forget closes it. */
+typedef struct evaluate_kept {
+    td_loader *loader;
+    td_generator generator; /* the loader's */
+} evaluate_kept;
+
+void evaluate_forget(evaluate_kept *kept);
+
 typedef struct evaluate_options {
     int64_t batch_size;
     int workers;
-    int64_t top_k; /* 0: not counted */
+    bool streamed;       /* td_loader_options' */
+    evaluate_kept *kept; /* NULL: nothing is kept. Always with the same dataset and batch size */
+    int64_t top_k;       /* 0: not counted */
     /* NULL, or is told after each batch (from 1) of this rank what there is so far. */
     void (*batch_done)(const evaluation *so_far, int64_t batch, int64_t batches, void *user);
     /* NULL, or asked before each batch whether to end; if one process is, all end there. */

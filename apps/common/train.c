@@ -330,11 +330,14 @@ static td_status prepare(train_run *r)
 
 td_status train_evaluate(train_run *r, const evaluate_options *options, evaluation *result)
 {
+    evaluate_options o = *options;
+    o.streamed = r->args.streamed;
+    o.kept = &r->kept;
     if (r->ema == NULL) {
-        return evaluate(r->net, r->test, options, result);
+        return evaluate(r->net, r->test, &o, result);
     }
     td_ema_swap(r->ema);
-    td_status status = evaluate(r->net, r->test, options, result);
+    td_status status = evaluate(r->net, r->test, &o, result);
     td_ema_swap(r->ema);
     return status;
 }

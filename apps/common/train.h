@@ -77,6 +77,7 @@ struct train_run {
     train_args args;
     char data_name[128];            /* "cifar10, 50000 images": what a checkpoint was trained on */
     const td_dataset *train, *test; /* the task's */
+    evaluate_kept kept;             /* of test */
     td_module *net;                 /* these three are made by the lesson, ended by train_end */
     td_optim *optim;
     td_loader *loader;

@@ -109,6 +109,10 @@ void train_args_options(train_args *args, const char *data_help, const char *sav
     add_flag(args, "autotune", &args->autotune,
              "GPUs: choose convolutions' algorithms by timing, once, and keep the choice for later "
              "runs");
+    add_flag(
+        args, "streamed", &args->streamed,
+        "GPUs: send each batch, though the pictures would fit into the GPU's memory: what they "
+        "would take is left to the steps");
     add_flag(args, "graph", &args->graph,
              "GPUs: record a training step as a CUDA graph, and replay it: the same bits, and the "
              "host no longer in the way of small steps");

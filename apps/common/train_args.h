@@ -26,7 +26,7 @@ typedef struct train_args {
     const char *trace;
     int64_t save_every, save_every_steps;
     const char *precision_name;
-    bool winograd, autotune, graph;
+    bool winograd, autotune, graph, streamed;
     bool auto_resume, debug_nan, summary;
     bool shard;            /* of several processes: rank 0's own figures, not those of all */
     double timeout;        /* seconds that ranks wait for each other */

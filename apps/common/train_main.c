@@ -32,6 +32,7 @@ td_loader *train_loader(train_run *r, td_sampler *sampler)
                                                                 .sampler = sampler,
                                                                 .drop_last = r->drop_last,
                                                                 .workers = (int)r->args.workers,
+                                                                .streamed = r->args.streamed,
                                                                 .device = r->args.device });
 }
 
@@ -40,6 +41,7 @@ static void end(train_run *r)
     train_args_end();
     metrics_close(r->log);
     td_loader_close(r->loader);
+    evaluate_forget(&r->kept);
     td_ema_free(r->ema);
     td_scaler_free(r->scaler);
     td_optim_free(r->optim);
