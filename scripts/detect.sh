@@ -53,6 +53,26 @@ if ! echo 'int main(void) { return 0; }' >"$work/try.c" || ! $CC -o "$work/try" 
     exit 1
 fi
 
+# What a program does not use need not be in it. Debuggers have what they need from -g.
+small='-ffunction-sections -fno-asynchronous-unwind-tables'
+# shellcheck disable=SC2086
+if $CC $small -Wl,--gc-sections -o "$work/try" "$work/try.c" >/dev/null 2>&1; then
+    {
+        echo "TD_SMALL_CFLAGS := $small"
+        echo "TD_SMALL_LDFLAGS := -Wl,--gc-sections"
+    } >>"$work/config"
+fi
+
+# gcc writes out what a vectorised loop leaves over, up to this many instructions a loop.
+short='--param=max-completely-peeled-insns=100'
+if $CC -Werror $short -c -o "$work/try.o" "$work/try.c" >/dev/null 2>&1; then
+    echo "TD_SHORT_LOOPS := $short" >>"$work/config"
+fi
+# Whose plain C is for processors of long ago: elsewhere it is all there is.
+case $($CC -dumpmachine) in
+    x86_64*) echo 'TD_FOR_X86 := 1' >>"$work/config" ;;
+esac
+
 brings='checkpoints (needed)'
 if library cjson libcjson -lcjson cjson/cJSON.h 'return cJSON_Version() == 0'; then
     use CJSON
@@ -177,8 +197,16 @@ try_cuda() { # try_cuda HOME: sets cuda_home, nvcc, cuda_flags, cuda_cflags, cud
     [ -x "$cuda_home/bin/nvcc" ] || { why="no nvcc in $cuda_home/bin"; return 1; }
     nvcc=$cuda_home/bin/nvcc
     known=$("$nvcc" --list-gpu-arch 2>/dev/null | sed 's/compute_//')
-    cuda_flags='-std=c++17 -O3 -fmad=false -ftz=true -Xcompiler -fno-threadsafe-statics,-fno-exceptions,-fno-rtti -Xfatbin -compress-all'
+    cuda_flags='-std=c++17 -O1 -fmad=false -ftz=true -Xcompiler -fno-threadsafe-statics,-fno-exceptions,-fno-rtti,-fno-asynchronous-unwind-tables'
+    # -O1 is for the host's code, which starts kernels; theirs is optimised in any case.
     # -fmad=false, -ftz=true: as the CPU's kernels, only fma() is fused, and denormals count as zero.
+    # The small form of compressed kernels needs a driver of CUDA 13, which that runtime needs anyway.
+    release=$("$nvcc" --version | sed -n 's/.*release \([0-9][0-9]*\)\..*/\1/p')
+    if [ "${release:-0}" -ge 13 ]; then
+        cuda_flags="$cuda_flags --compress-mode=size"
+    else
+        cuda_flags="$cuda_flags -Xfatbin -compress-all"
+    fi
     newest=
     for arch in ${CUDA_ARCHS:-75 80 90}; do
         if [ -n "${CUDA_ARCHS:-}" ] || echo "$known" | grep -qx "$arch"; then

@@ -101,9 +101,12 @@ template <class S, int N> struct alignas(sizeof(S) * N) td_pack {
     S at[N];
 };
 
-/* Elements in 16 bytes, the widest access. */
+/* Elements in 16 bytes, the widest access. f64 is for checking, and has one kernel instead of two. */
 template <class S> struct td_lanes {
     enum { count = 16 / sizeof(S) };
+};
+template <> struct td_lanes<double> {
+    enum { count = 1 };
 };
 
 template <int N, class S> __device__ static inline td_pack<S, N> td_load_pack(const S *from)
@@ -123,20 +126,21 @@ static inline bool td_aligned(const void *address, size_t bytes)
 
 /* ---- walks ---- */
 
-/* The places of element i of a walk in its first N operands. 32-bit divisions where they do. */
+/* i / d, neither negative: nvcc makes it a division of 32 bits wherever the numbers allow that. */
+__device__ static inline int64_t td_divide(int64_t i, int64_t d)
+{
+    return (int64_t)((uint64_t)i / (uint64_t)d);
+}
+
+/* The places of element i of a walk in its first N operands. */
 template <int N>
 __device__ static inline void td_cuda_places(const td_cuda_walk &walk, int64_t i, int64_t *place)
 {
     for (int k = 0; k < N; k++) {
         place[k] = 0;
     }
-    for (int d = walk.ndim - 1; d > 0; d--) {
-        int64_t outer, size = walk.shape[d];
-        if (walk.count <= UINT32_MAX) {
-            outer = (uint32_t)i / (uint32_t)size;
-        } else {
-            outer = i / size;
-        }
+    for (int d = walk.ndim - 1; d > 0 && i > 0; d--) { /* two ends: it is not unrolled */
+        int64_t size = walk.shape[d], outer = td_divide(i, size);
         int64_t index = i - outer * size;
         for (int k = 0; k < N; k++) {
             place[k] += index * walk.stride[k][d];

@@ -108,9 +108,11 @@ template <class T> __global__ void __launch_bounds__(TD_CUDA_THREADS) conv(td_cu
     for (int64_t g = blockIdx.y; g < c.groups; g += gridDim.y) {
         forward_pixels<T> pixels = { c, in, g * in };
         forward_filters<T> filters = { c, in, out, g * out };
-        T sum[EACH][EACH];
+        T sum[EACH][EACH], bias[EACH];
+        td_load_bias<T>(bias, c.bias, g * out, at.column, out);
         td_multiply_tile<T>(sum, pixels, filters, at.tile_row, at.tile_column, 0,
                             in * c.kh * c.kw);
+        TD_ROLLED_F64
         for (int i = 0; i < EACH; i++) {
             pixel_line p = find_pixel(at.row + i, c.n, c.oh, c.ow);
             for (int j = 0; j < EACH; j++) {
@@ -120,7 +122,7 @@ template <class T> __global__ void __launch_bounds__(TD_CUDA_THREADS) conv(td_cu
                 int64_t o = g * out + at.column + j;
                 T value = sum[i][j];
                 if (c.bias.at) {
-                    value += td_load_as<T>(c.bias, o * c.bias.stride[0]);
+                    value += bias[j];
                 }
                 const int64_t *s = c.y.stride;
                 td_store_as<T>(c.y, p.n * s[0] + o * s[1] + p.h * s[2] + p.w * s[3], c.accumulate,
@@ -191,6 +193,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS) conv_grad_input(td_cuda_own_c
         T sum[EACH][EACH];
         td_multiply_tile<T>(sum, pixels, filters, at.tile_row, at.tile_column, 0,
                             out * c.kh * c.kw);
+        TD_ROLLED_F64
         for (int i = 0; i < EACH; i++) {
             pixel_line p = find_pixel(at.row + i, c.n, c.ih, c.iw);
             for (int j = 0; j < EACH; j++) {
@@ -272,6 +275,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS) conv_grad_weight(td_cuda_own_
         weight_pixels<T> right = { c, in, g * in };
         T sum[EACH][EACH];
         td_multiply_tile<T>(sum, left, right, at.tile_row, at.tile_column, begin, end);
+        TD_ROLLED_F64
         for (int i = 0; i < EACH; i++) {
             for (int j = 0; j < EACH; j++) {
                 int64_t o = g * out + at.row + i, column = at.column + j;
@@ -291,6 +295,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS) conv_grad_weight(td_cuda_own_
 __global__ void add_segments_of_conv(td_cuda_own_conv c)
 {
     int64_t columns = c.ic / c.groups * c.kh * c.kw, results = c.oc * columns;
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < results; i += TD_WALK_STEP) {
         double sum = 0;
         for (int64_t s = 0; s < c.cut.segments; s++) {

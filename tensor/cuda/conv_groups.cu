@@ -30,6 +30,7 @@ template <class T> __global__ void conv_narrow(td_cuda_own_conv c)
 {
     int64_t in = c.ic / c.groups, out = c.oc / c.groups, count = c.n * c.oc * c.oh * c.ow;
     const int64_t *xs = c.x.stride, *ws = c.w.stride, *ys = c.y.stride;
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < count; i += TD_WALK_STEP) {
         element_place y = find_element(i, c.oc, c.oh, c.ow);
         int64_t first = td_divide(y.channel, out) * in;
@@ -62,6 +63,7 @@ template <class T> __global__ void conv_narrow_grad_input(td_cuda_own_conv c)
 {
     int64_t in = c.ic / c.groups, out = c.oc / c.groups, count = c.n * c.ic * c.ih * c.iw;
     const int64_t *xs = c.x.stride, *ws = c.w.stride, *ys = c.y.stride;
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < count; i += TD_WALK_STEP) {
         element_place x = find_element(i, c.ic, c.ih, c.iw);
         int64_t group = td_divide(x.channel, in), within = x.channel - group * in;
@@ -137,6 +139,7 @@ __global__ void add_segments_of_narrow(td_cuda_own_conv c)
 {
     int64_t places = c.ic / c.groups * c.kh * c.kw, results = c.oc * places;
     const int64_t *ws = c.w.stride;
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < results; i += TD_WALK_STEP) {
         double sum = 0;
         for (int64_t s = 0; s < c.cut.segments; s++) {

@@ -16,6 +16,7 @@ template <class S, class F, int V>
 __global__ void elements(F f, td_cuda_walk walk, int tail, S *y, inputs<S> in)
 {
     typedef typename td_computed<S>::type T;
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
         int64_t place[F::INPUTS + 1];
         td_cuda_places<F::INPUTS + 1>(walk, i, place);
@@ -196,6 +197,7 @@ extern "C" void td_cuda_launch_binary(int op, td_dtype dtype, void *y, const voi
 template <class I>
 __global__ void axpy_integers(td_cuda_walk walk, I *y, uint64_t factor, const I *x)
 {
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
         int64_t place[2];
         td_cuda_places<2>(walk, i, place);

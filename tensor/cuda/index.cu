@@ -39,6 +39,7 @@ template <class S, int LANES>
 __global__ void argmax(int64_t *index, const S *x, int64_t n, int64_t stride, td_cuda_walk walk)
 {
     int lane = (int)threadIdx.x % LANES;
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN / LANES; i < walk.count; i += TD_WALK_STEP / LANES) {
         int64_t place[2];
         td_cuda_places<2>(walk, i, place);
@@ -87,6 +88,7 @@ template <class S>
 __global__ void argmax_grad(S *dx, const S *dy, const int64_t *index, int64_t stride,
                             td_cuda_walk walk)
 {
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
         int64_t place[3];
         td_cuda_places<3>(walk, i, place);
@@ -113,6 +115,7 @@ extern "C" void td_cuda_launch_argmax_grad(void *dx, td_dtype dtype, const void 
 template <class W>
 __global__ void embedding(W *y, const W *table, const int64_t *index, int64_t count, int64_t d)
 {
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < count * d; i += TD_WALK_STEP) {
         int64_t row = i / d;
         y[i] = table[index[row] * d + (i - row * d)];

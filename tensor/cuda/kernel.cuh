@@ -13,13 +13,20 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-/* TD_LAUNCH((fill<float>), blocks, threads, stream, arguments...): the name in parentheses; blocks
+/* TD_ROLLED before a loop: its body once. Loops that are seldom long, with much in them, are most of
+ * a kernel's code otherwise, and there are hundreds of kernels in a program. TD_ROLLED_F64: only
+ * where T is double, which is for checking.
+ * TD_LAUNCH((fill<float>), blocks, threads, stream, arguments...): the name in parentheses; blocks
  * and threads are numbers or dim3. */
 #define TD_UNPARENTHESISED(...) __VA_ARGS__
 #ifdef __CUDACC__
 #define TD_LAUNCH(kernel, blocks, threads, stream, ...)                                            \
     TD_UNPARENTHESISED kernel<<<blocks, threads, 0, stream>>>(__VA_ARGS__)
+#define TD_ROLLED _Pragma("unroll 1")
+#define TD_ROLLED_F64 _Pragma("unroll (sizeof(T) == 8 ? 1 : 4)")
 #else
+#define TD_ROLLED
+#define TD_ROLLED_F64
 #define TD_LAUNCH(kernel, blocks, threads, stream, ...)                                            \
     td_emulate_launch(TD_UNPARENTHESISED kernel, blocks, threads, stream, __VA_ARGS__)
 #endif

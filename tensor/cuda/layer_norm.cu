@@ -21,6 +21,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
             squares += off * off;
         }
         double inv_std = 1.0 / sqrt(td_block_sum<WARPS>(squares) / (double)d + eps);
+        TD_ROLLED
         for (int64_t i = s.lane; i < d; i += 32 * WARPS) {
             T value = (T)(((double)from[i] - mean) * inv_std);
             y[r * d + i] = FMA(value, weight ? weight[i] : (T)1, bias ? bias[i] : (T)0);
@@ -48,6 +49,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
         }
         double mean_g = td_block_sum<WARPS>(sum_g) / (double)d;
         double mean_gx = td_block_sum<WARPS>(sum_gx) / (double)d;
+        TD_ROLLED
         for (int64_t i = s.lane; i < d; i += 32 * WARPS) {
             double g = (double)dy[r * d + i] * (weight ? (double)weight[i] : 1.0);
             double x_hat = ((double)x[r * d + i] - mean) * inv_std;

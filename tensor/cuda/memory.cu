@@ -16,6 +16,7 @@ template <class W, int V> __global__ void fill(W *y, W value, td_cuda_walk walk,
     for (int v = 0; v < V; v++) {
         pack.at[v] = value;
     }
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
         int64_t place[1];
         td_cuda_places<1>(walk, i, place);
@@ -70,6 +71,7 @@ extern "C" void td_cuda_launch_fill(void *y, td_dtype dtype, double value, td_cu
 
 template <class W, int V> __global__ void move(W *y, const W *x, td_cuda_walk walk, int tail)
 {
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
         int64_t place[2];
         td_cuda_places<2>(walk, i, place);
@@ -109,6 +111,7 @@ template <class W> __global__ void transpose(W *y, const W *x, planes p)
         int64_t place[2];
         td_cuda_places<2>(p.outer, t / tiles, place);
         int64_t row = t % tiles / p.across * TILE, column = t % tiles % p.across * TILE;
+        TD_ROLLED
         for (int i = threadIdx.y; i < TILE; i += TILE_ROWS) {
             int64_t r = row + threadIdx.x, c = column + i;
             if (r < p.rows && c < p.columns) {
@@ -116,6 +119,7 @@ template <class W> __global__ void transpose(W *y, const W *x, planes p)
             }
         }
         __syncthreads();
+        TD_ROLLED
         for (int i = threadIdx.y; i < TILE; i += TILE_ROWS) {
             int64_t r = row + i, c = column + threadIdx.x;
             if (r < p.rows && c < p.columns) {
@@ -208,6 +212,7 @@ static void launch_move_of_size(size_t size, void *y, const void *x, td_cuda_wal
 template <class Y, class X, int V>
 __global__ void convert(Y *y, const X *x, td_cuda_walk walk, int tail)
 {
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
         int64_t place[2];
         td_cuda_places<2>(walk, i, place);
@@ -242,6 +247,7 @@ static void launch_convert(Y *y, const X *x, td_cuda_walk walk, cudaStream_t str
 __global__ void convert_any(void *y, td_dtype y_dtype, const void *x, td_dtype x_dtype,
                             td_cuda_walk walk)
 {
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
         int64_t place[2];
         td_cuda_places<2>(walk, i, place);
@@ -313,6 +319,7 @@ __global__ void unscale(int *found, S *x, typename td_computed<S>::type factor, 
 {
     typedef typename td_computed<S>::type T;
     bool any = false;
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < packs; i += TD_WALK_STEP) {
         td_pack<S, V> pack = td_load_pack<V>(x + i * V);
         for (int v = 0; v < V; v++) {

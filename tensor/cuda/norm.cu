@@ -302,6 +302,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
 {
     typedef typename td_computed<S>::type T;
     int64_t packs = m.channels / V, count = p.n * p.oh * p.ow * packs;
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < count; i += TD_WALK_STEP) {
         int64_t channel = i % packs * V, pixel = i / packs;
         int64_t ow = pixel % p.ow, oh = pixel / p.ow % p.oh, n = pixel / p.ow / p.oh;

@@ -12,6 +12,7 @@ template <class S>
 __global__ void pictures(S *y, strides s, int64_t count, int64_t c, int64_t h, int64_t w,
                          const uint8_t *all, const float *values, const td_picture_cut *cuts)
 {
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < count; i += TD_WALK_STEP) {
         int64_t channel = i % c, column = i / c % w, row = i / c / w % h, n = i / c / w / h;
         td_picture_cut cut = cuts[n];

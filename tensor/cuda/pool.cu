@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
 {
     typedef typename td_computed<S>::type T;
     int64_t packs = p.c / V, count = p.n * p.oh * p.ow * packs;
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < count; i += TD_WALK_STEP) {
         pixel_of out = find_pixel(i, packs, V, p.oh, p.ow);
         T best[V];
@@ -91,6 +92,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
 {
     typedef typename td_computed<S>::type T;
     int64_t packs = p.c / V, count = p.n * p.oh * p.ow * packs;
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < count; i += TD_WALK_STEP) {
         pixel_of out = find_pixel(i, packs, V, p.oh, p.ow);
         T sum[V], weight = (T)share(p, out.h, out.w);
@@ -139,6 +141,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
 {
     typedef typename td_computed<S>::type T;
     int64_t packs = p.c / V, count = p.n * p.h * p.w * packs;
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < count; i += TD_WALK_STEP) {
         pixel_of in = find_pixel(i, packs, V, p.h, p.w);
         T sum[V];
@@ -149,6 +152,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
         windows_of(p, 0, in.h, p.oh, &h0, &h1);
         windows_of(p, 1, in.w, p.ow, &w0, &w1);
         for (int64_t oh = h0; oh < h1; oh++) {
+            TD_ROLLED
             for (int64_t ow = w0; ow < w1; ow++) {
                 int64_t at = ((in.n * p.oh + oh) * p.ow + ow) * p.c + in.channel;
                 td_pack<S, V> dy = td_load_pack<V>((const S *)dyv + at);

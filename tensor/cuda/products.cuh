@@ -28,23 +28,36 @@ template <class T> __device__ static inline T td_load_as(const td_cuda_operand &
     }
 }
 
+/* Not inline: a thread has 16 results, and would have 16 copies of it. */
+template <class T>
+__device__ static __noinline__ void td_store_at(void *memory, td_dtype dtype, int64_t at,
+                                                bool accumulate, T value)
+{
+#define STORE(S)                                                                                   \
+    {                                                                                              \
+        S *place = (S *)memory + at;                                                               \
+        *place = td_cuda_convert<S>(accumulate ? (T)td_get(*place) + value : value);               \
+    }
+    TD_CUDA_FOR_FLOAT(dtype, STORE)
+#undef STORE
+}
+
 template <class T>
 __device__ static inline void td_store_as(const td_cuda_operand &to, int64_t at, bool accumulate,
                                           T value)
 {
-#define STORE(S)                                                                                   \
-    {                                                                                              \
-        S *place = (S *)to.at + at;                                                                \
-        *place = td_cuda_convert<S>(accumulate ? (T)td_get(*place) + value : value);               \
-    }
-    TD_CUDA_FOR_FLOAT(to.dtype, STORE)
-#undef STORE
+    td_store_at<T>(to.at, to.dtype, at, accumulate, value);
 }
 
-/* i / d, in 32 bits where that does. */
-__device__ static inline int64_t td_divide(int64_t i, int64_t d)
+/* The bias (or none) of this thread's columns of a tile. */
+template <class T>
+__device__ static inline void td_load_bias(T *bias, const td_cuda_operand &from, int64_t first,
+                                           int64_t begin, int64_t end)
 {
-    return i <= UINT32_MAX && d <= UINT32_MAX ? (int64_t)((uint32_t)i / (uint32_t)d) : i / d;
+    for (int j = 0; j < EACH; j++) {
+        bool is_there = from.at && begin + j < end;
+        bias[j] = is_there ? td_load_as<T>(from, (first + begin + j) * from.stride[0]) : (T)0;
+    }
 }
 
 /* Elements of one factor for the next TILE_K steps, into shared memory: TILE lines. */
@@ -52,6 +65,7 @@ template <class T, class F>
 __device__ static inline void td_fill_tile(T (*to)[TILE + 4], const F &factor,
                                            const typename F::line *line, int64_t k, int64_t end)
 {
+    TD_ROLLED_F64
     for (int i = 0; i < EACH; i++) {
         int at = F::K_FAST ? (int)threadIdx.x / TILE_K + i * (TILE / EACH) : (int)threadIdx.x % TILE;
         int step = F::K_FAST ? (int)threadIdx.x % TILE_K
@@ -69,6 +83,7 @@ __device__ static inline void td_multiply_tile(T (*sum)[EACH], const A &a, const
     __shared__ T left[TILE_K][TILE + 4], right[TILE_K][TILE + 4];
     typename A::line rows[EACH];
     typename B::line columns[EACH];
+    TD_ROLLED_F64
     for (int i = 0; i < EACH; i++) {
         int by_step = (int)threadIdx.x / TILE_K + i * (TILE / EACH), by_line = (int)threadIdx.x % TILE;
         rows[i] = a.prepare(row + (A::K_FAST ? by_step : by_line));
@@ -78,10 +93,12 @@ __device__ static inline void td_multiply_tile(T (*sum)[EACH], const A &a, const
         }
     }
     int down = (int)threadIdx.x / 16 * EACH, across = (int)threadIdx.x % 16 * EACH;
+    TD_ROLLED
     for (int64_t k = begin; k < end; k += TILE_K) {
         td_fill_tile<T>(left, a, rows, k, end);
         td_fill_tile<T>(right, b, columns, k, end);
         __syncthreads();
+        TD_ROLLED_F64
         for (int step = 0; step < TILE_K; step++) {
             for (int i = 0; i < EACH; i++) {
                 for (int j = 0; j < EACH; j++) {

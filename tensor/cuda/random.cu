@@ -11,6 +11,7 @@ __global__ void dropout(int64_t n, S *y, const S *x, td_cuda_draw draw)
     enum { LANES = PACKS ? 4 : 1 };
     T scale = (T)draw.scale;
     uint64_t step = draw.step + (draw.more ? *draw.more : 0);
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; 4 * i < n; i += TD_WALK_STEP) {
         uint32_t word[4];
         td_philox_words(draw.key, step, (uint64_t)i, word);

@@ -29,12 +29,14 @@ __device__ static inline void write_output(const td_cuda_reduce_job &job, int64_
 #undef STORE
 }
 
-/* One block: OUTPUTS of them over one segment. Threads beside each other go along the outputs if
+/* SUM: the job's kind, known to the compiler; others ask for theirs.
+ * One block: OUTPUTS of them over one segment. Threads beside each other go along the outputs if
  * ACROSS, along the reduced elements otherwise. */
-template <class S, int KIND, int OUTPUTS, bool ACROSS>
+template <class S, bool SUM, int OUTPUTS, bool ACROSS>
 __global__ void __launch_bounds__(THREADS) reduce(td_cuda_reduce_job job)
 {
     enum { SHARE = THREADS / OUTPUTS }; /* threads of an output */
+    int kind = SUM ? (int)TD_CUDA_SUM : job.kind;
     __shared__ double part[SHARE][OUTPUTS + 1];
     int mine = ACROSS ? (int)threadIdx.x % OUTPUTS : (int)threadIdx.x / SHARE;
     int member = ACROSS ? (int)threadIdx.x / OUTPUTS : (int)threadIdx.x % SHARE;
@@ -43,7 +45,7 @@ __global__ void __launch_bounds__(THREADS) reduce(td_cuda_reduce_job job)
     int64_t output = tile * OUTPUTS + mine;
     int64_t end = (segment + 1) * job.segment;
     end = end < job.reduced.count ? end : job.reduced.count;
-    double sum = identity_of(KIND);
+    double sum = identity_of(kind);
     if (output < job.kept.count) {
         int64_t place[2], at[1];
         td_cuda_places<2>(job.kept, output, place);
@@ -51,14 +53,14 @@ __global__ void __launch_bounds__(THREADS) reduce(td_cuda_reduce_job job)
         for (int64_t r = segment * job.segment + member; r < end; r += SHARE) {
             td_cuda_places<1>(job.reduced, r, at);
             double value = td_get(x[at[0]]);
-            sum = combined(KIND, sum, KIND == TD_CUDA_SQUARES ? value * value : value);
+            sum = combined(kind, sum, kind == TD_CUDA_SQUARES ? value * value : value);
         }
     }
     part[member][mine] = sum;
     for (int half = SHARE / 2; half > 0; half /= 2) {
         __syncthreads();
         if (member < half) {
-            part[member][mine] = combined(KIND, part[member][mine], part[member + half][mine]);
+            part[member][mine] = combined(kind, part[member][mine], part[member + half][mine]);
         }
     }
     if (member == 0 && output < job.kept.count) {
@@ -73,6 +75,7 @@ __global__ void __launch_bounds__(THREADS) reduce(td_cuda_reduce_job job)
 /* The segments' results, in order. */
 __global__ void combine(td_cuda_reduce_job job)
 {
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < job.kept.count; i += TD_WALK_STEP) {
         double value = job.partial[i];
         for (int64_t s = 1; s < job.segments; s++) {
@@ -87,16 +90,16 @@ extern "C" int td_cuda_reduce_outputs(td_cuda_reduce_shape by)
     return by == TD_CUDA_BY_BLOCK ? 1 : by == TD_CUDA_BY_WARP ? WARP_OUTPUTS : COLUMNS;
 }
 
-template <class S, int KIND> static void launch(const td_cuda_reduce_job &job, cudaStream_t stream)
+template <class S, bool SUM> static void launch(const td_cuda_reduce_job &job, cudaStream_t stream)
 {
     int outputs = td_cuda_reduce_outputs(job.by);
     unsigned blocks = (unsigned)((job.kept.count + outputs - 1) / outputs * job.segments);
     if (job.by == TD_CUDA_BY_BLOCK) {
-        TD_LAUNCH((reduce<S, KIND, 1, false>), blocks, THREADS, stream, job);
+        TD_LAUNCH((reduce<S, SUM, 1, false>), blocks, THREADS, stream, job);
     } else if (job.by == TD_CUDA_BY_WARP) {
-        TD_LAUNCH((reduce<S, KIND, WARP_OUTPUTS, false>), blocks, THREADS, stream, job);
+        TD_LAUNCH((reduce<S, SUM, WARP_OUTPUTS, false>), blocks, THREADS, stream, job);
     } else {
-        TD_LAUNCH((reduce<S, KIND, COLUMNS, true>), blocks, THREADS, stream, job);
+        TD_LAUNCH((reduce<S, SUM, COLUMNS, true>), blocks, THREADS, stream, job);
     }
     if (job.segments > 1) {
         TD_LAUNCH((combine), td_blocks(job.kept.count, THREADS, TD_CUDA_MOST_BLOCKS), THREADS,
@@ -108,11 +111,9 @@ extern "C" void td_cuda_launch_reduce(const td_cuda_reduce_job *job, cudaStream_
 {
 #define LAUNCH(S)                                                                                  \
     if (job->kind == TD_CUDA_SUM) {                                                                \
-        launch<S, TD_CUDA_SUM>(*job, stream);                                                      \
-    } else if (job->kind == TD_CUDA_MAX) {                                                         \
-        launch<S, TD_CUDA_MAX>(*job, stream);                                                      \
+        launch<S, true>(*job, stream);                                                             \
     } else {                                                                                       \
-        launch<S, TD_CUDA_SQUARES>(*job, stream);                                                  \
+        launch<S, false>(*job, stream);                                                            \
     }
     TD_CUDA_FOR_FLOAT(job->x_dtype, LAUNCH)
 #undef LAUNCH

@@ -15,6 +15,7 @@ __device__ static inline double row_exp(T *out, const T *x, int64_t d, int lane,
     }
     most = td_block_max<WARPS>(most);
     double sum = 0;
+    TD_ROLLED
     for (int64_t i = lane; i < d; i += 32 * WARPS) {
         T e = TD_MATH(exp)(x[i] - most);
         out[i] = e;
@@ -34,6 +35,7 @@ __global__ void softmax_rows(int64_t rows, int64_t d, T *y, const T *x, bool log
         T *to = y + r * d, top;
         double sum = row_exp<T, WARPS>(to, from, d, lane, &top), log_sum = log(sum);
         T scale = (T)(1.0 / sum);
+        TD_ROLLED
         for (int64_t i = lane; i < d; i += 32 * WARPS) {
             to[i] = log_of ? (T)((double)from[i] - (double)top - log_sum) : to[i] * scale;
         }
@@ -57,6 +59,7 @@ __global__ void softmax_rows_grad(int64_t rows, int64_t d, T *dx, const T *dy, c
             part += (double)dy[i] * (log_of ? 1.0 : (double)y[i]);
         }
         T sum = (T)td_block_sum<WARPS>(part);
+        TD_ROLLED
         for (int64_t i = r * d + lane; i < (r + 1) * d; i += 32 * WARPS) {
             T result = grad_of(log_of, dy[i], y[i], sum);
             dx[i] = accumulate ? dx[i] + result : result;
@@ -70,6 +73,7 @@ template <class T>
 __global__ void softmax_columns(int64_t outer, int64_t d, int64_t inner, T *y, const T *x,
                                 bool log_of)
 {
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < outer * inner; i += TD_WALK_STEP) {
         int64_t at = i / inner * d * inner + i % inner;
         T top = -(T)INFINITY;
@@ -77,6 +81,7 @@ __global__ void softmax_columns(int64_t outer, int64_t d, int64_t inner, T *y, c
             top = td_larger(top, x[at + k * inner]);
         }
         double sum = 0;
+        TD_ROLLED
         for (int64_t k = 0; k < d; k++) {
             T e = TD_MATH(exp)(x[at + k * inner] - top);
             y[at + k * inner] = e;
@@ -84,6 +89,7 @@ __global__ void softmax_columns(int64_t outer, int64_t d, int64_t inner, T *y, c
         }
         double log_sum = log(sum);
         T scale = (T)(1.0 / sum);
+        TD_ROLLED
         for (int64_t k = 0; k < d; k++) {
             int64_t to = at + k * inner;
             y[to] = log_of ? (T)((double)x[to] - (double)top - log_sum) : y[to] * scale;
@@ -95,6 +101,7 @@ template <class T>
 __global__ void softmax_columns_grad(int64_t outer, int64_t d, int64_t inner, T *dx, const T *dy,
                                      const T *y, bool log_of, bool accumulate)
 {
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < outer * inner; i += TD_WALK_STEP) {
         int64_t at = i / inner * d * inner + i % inner;
         double sum = 0;
@@ -102,6 +109,7 @@ __global__ void softmax_columns_grad(int64_t outer, int64_t d, int64_t inner, T 
             int64_t from = at + k * inner;
             sum += (double)dy[from] * (log_of ? 1.0 : (double)y[from]);
         }
+        TD_ROLLED
         for (int64_t k = 0; k < d; k++) {
             int64_t to = at + k * inner;
             T result = grad_of(log_of, dy[to], y[to], (T)sum);
@@ -165,6 +173,7 @@ __global__ void cross_entropy(int64_t rows, int64_t d, double *losses, T *log_p,
         const T *x = logits + r * d;
         T *to = log_p + r * d, top;
         double log_sum = log(row_exp<T, WARPS>(to, x, d, lane, &top)), all = 0;
+        TD_ROLLED
         for (int64_t i = lane; i < d; i += 32 * WARPS) {
             double value = (double)x[i] - (double)top - log_sum;
             to[i] = (T)value;
@@ -214,6 +223,7 @@ __global__ void cross_entropy_grad(int64_t n, int64_t k, T *dlogits, const T *dl
 {
     T everywhere = (T)(smoothing / (double)k), here = (T)(1.0 - smoothing);
     T factor = (T)((double)*dloss / (double)n);
+    TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < n * k; i += TD_WALK_STEP) {
         T target = i % k == labels[i / k] ? everywhere + here : everywhere;
         T result = (TD_MATH(exp)(log_p[i]) - target) * factor;
