@@ -1,7 +1,10 @@
 #include "tensor/nearest.h"
 
 #include <ctype.h>
+#include <limits.h>
+#include <stdbool.h>
 #include <string.h>
+#include <strings.h>
 
 enum { LONGEST = 63 }; /* letters that are looked at */
 
@@ -38,12 +41,18 @@ static int distance(const char *a, const char *b)
     return rows[length_a % 3][length_b];
 }
 
+/* As many letters as the word, then others: it has been cut short, whatever their number. */
+static bool begins(const char *name, const char *word)
+{
+    return word[0] != '\0' && strncasecmp(name, word, strlen(word)) == 0;
+}
+
 const char *td_nearest_name(const char *word, const char *const *names, int count)
 {
     const char *nearest = names[0];
-    int best = distance(word, names[0]);
-    for (int i = 1; i < count; i++) {
-        int here = distance(word, names[i]);
+    int best = INT_MAX;
+    for (int i = 0; i < count; i++) {
+        int here = begins(names[i], word) ? 1 : distance(word, names[i]);
         if (here < best) {
             best = here;
             nearest = names[i];

@@ -175,6 +175,8 @@ typedef struct bad {
 
 static const bad bad_files[] = {
     { "TRAIN:\n  BATCHSIZE: 3\n", { "net.yaml:2: ", "'TRAIN.BATCHSIZE'", "TRAIN.BATCH_SIZE" } },
+    { "TRAIN: {BATCH: 3}\n",
+      { "net.yaml:1: ", "unknown key 'TRAIN.BATCH'", "nearest is TRAIN.BATCH_SIZE" } },
     { "OUTDIR: x\n", { "net.yaml:1: ", "unknown key 'OUTDIR'", "nearest is OUT_DIR" } },
     { "TRIAN:\n  WORKERS: 1\n", { "net.yaml:1: ", "unknown key 'TRIAN'" } },
     { "\n\nTRAIN:\n  WORKERS: many\n", { "net.yaml:4: TRAIN.WORKERS", "'many'", "whole number" } },

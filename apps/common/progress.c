@@ -46,7 +46,9 @@ static int terminal_width(void)
 
 void progress_eta(const progress *p, char *text, size_t size)
 {
-    int64_t left = (int64_t)((double)p->steps_left * p->step_seconds + 0.5);
+    int64_t epochs = p->steps > 0 ? (p->steps_left + p->steps - 1) / p->steps : 0;
+    int64_t left =
+        (int64_t)((double)p->steps_left * p->step_seconds + (double)epochs * p->between + 0.5);
     snprintf(text, size, "%" PRId64 ":%02d:%02d", left / 3600, (int)(left / 60 % 60),
              (int)(left % 60));
 }
@@ -67,6 +69,16 @@ static void draw(progress *p, const progress_point *now)
     fflush(stderr);
     p->shown = true;
     p->drawn = p->last;
+}
+
+void progress_epoch(progress *p, int64_t steps)
+{
+    double now = seconds_now();
+    if (p->steps > 0) {
+        p->between = now - p->last;
+    }
+    p->steps = steps;
+    p->last = now;
 }
 
 void progress_step(progress *p, const progress_point *now)

@@ -12,7 +12,9 @@ typedef struct progress {
     bool live;           /* there is a terminal */
     bool shown;          /* the live line stands there now */
     int64_t steps_left;  /* in the whole run */
+    int64_t steps;       /* in an epoch; 0: none has begun */
     double step_seconds; /* a moving average; 0: no step yet */
+    double between;      /* seconds from the last step of an epoch to the next epoch */
     double last, drawn;  /* when the last step ended, when the line was last drawn */
 } progress;
 
@@ -26,10 +28,13 @@ typedef struct progress_point {
 } progress_point;
 
 void progress_begin(progress *p, bool speaks, int64_t steps_left);
+/* An epoch of so many steps begins: what lies between two epochs (a test, a checkpoint) is no
+ * step's time. */
+void progress_epoch(progress *p, int64_t steps);
 void progress_step(progress *p, const progress_point *now);
 /* Samples per second, by the moving average. */
 double progress_rate(const progress *p, int64_t batch);
-/* "1:02:03" that are left, by the moving average. */
+/* "1:02:03" that are left, by the moving average and the last time between two epochs. */
 void progress_eta(const progress *p, char *text, size_t size);
 /* Prints a line to stdout; the live line makes way for it. */
 void progress_print(progress *p, const char *format, ...) __attribute__((format(printf, 2, 3)));

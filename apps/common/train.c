@@ -272,6 +272,7 @@ static td_status run_epochs(train_run *r)
         if (r->task->epoch_begins != NULL) {
             r->task->epoch_begins(r);
         }
+        progress_epoch(&r->progress, td_loader_batches(r->loader));
         TD_TRY(run_epoch(r));
         if (r->state.batch < td_loader_batches(r->loader)) {
             break; /* asked to stop in mid-epoch */
