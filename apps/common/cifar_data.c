@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define DEFAULT_FOLDER "data/cifar10"
 enum { SYNTHETIC_TRAIN = 50000, SYNTHETIC_TEST = 10000 };
@@ -23,8 +24,10 @@ static td_status open_synthetic(const cifar_source *source, const char *folder, 
 {
     int64_t limit = source->limit > 0 ? source->limit : SYNTHETIC_TRAIN;
     if (ranks_first()) {
-        announce_synthetic(stderr, folder);
         announce_synthetic(stdout, folder);
+        if (!isatty(STDOUT_FILENO)) { /* then whoever started it sees only this */
+            announce_synthetic(stderr, folder);
+        }
     }
     /* Two seeds: the test pictures are none of the training pictures. */
     TD_TRY(td_synthetic_images(limit < SYNTHETIC_TRAIN ? limit : SYNTHETIC_TRAIN, 2 * source->seed,
