@@ -76,7 +76,7 @@ td_status train_graph_take(train_run *r, train_graph_results *taken)
     TD_TRY(td_captured_next(r->graph.captured, results));
     taken->loss = results[0];
     taken->correct = (int64_t)results[1];
-    taken->correct_k = (int64_t)results[2];
+    taken->correct_k = r->recipe.top_k > 0 ? (int64_t)results[2] : 0;
     taken->samples = r->graph.samples[r->graph.taken++ % TRAIN_GRAPH_DEPTH];
     return TD_OK;
 }
