@@ -160,8 +160,14 @@ COMPUTES := $(addprefix dist/,reduce_math.c links_reduce.c ddp_compress.c ddp_po
             $(wildcard tensor/random_*.c) tensor/access.c nn/init_whitening.c nn/symmetric_eigen.c
 LOOKS_AFTER := $(filter-out $(COMPUTES),$(wildcard tensor/*.c autograd/*.c autograd/ops/*.c nn/*.c nn/*/*.c \
                                                    dist/*.c dist/nccl/*.c data/bitmap_stb.c) $(COMMON) $(APP_SRC))
+# Words, files and sockets: smaller still.
+WORDS := $(filter $(addprefix dist/,launcher% rendezvous% %store.c tcp% drive.c spawn.c watchdog.c port.c socket.c \
+                                    hostlist.c error_file.c) nn/checkpoint% nn/models/% nn/safetensors% nn/summary.c \
+                  $(addprefix data/,wine% archive.c download.c transfer.c cifar_files.c folder%), \
+                  $(LIB_SRC)) $(COMMON) $(APP_SRC)
 ifneq ($(filter -O3,$(OPTIMIZE)),)
 $(call objects,$(LOOKS_AFTER)): ALL_CFLAGS += -O2
+$(call objects,$(WORDS)): ALL_CFLAGS += -Os
 $(B)/tensor/cpu/ops_loops_avx2.o $(B)/tensor/cpu/ops_loops_avx512_bf16.o: ALL_CFLAGS += $(TD_SHORT_LOOPS)
 ifneq ($(TD_FOR_X86),)
 $(B)/tensor/cpu/ops_loops_portable.o: ALL_CFLAGS += -O2 -ftree-vectorize

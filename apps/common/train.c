@@ -212,7 +212,7 @@ static td_status after_step(train_run *r, double loss)
 
 static td_status one_step(train_run *r, const td_batch *batch)
 {
-    double loss;
+    double loss = 0;
     TD_TRY(train_step(r, batch, &loss));
     return after_step(r, loss);
 }

@@ -43,7 +43,7 @@ __global__ void elements(F f, td_cuda_walk walk, int tail, S *y, inputs<S> in)
         }
         td_store_pack<V>(y + place[0], out);
     }
-    if (TD_WALK_BEGIN < tail) {
+    if (V > 1 && TD_WALK_BEGIN < tail) {
         int64_t at = walk.count * V + TD_WALK_BEGIN;
         T a[3] = { 0, 0, 0 };
         for (int k = 0; k < F::INPUTS; k++) {
