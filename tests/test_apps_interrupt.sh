@@ -24,6 +24,12 @@ says 'it says how to go on' 'go on with --resume cifar_resnet18\.safetensors'
 works 'it goes on' $cifar --resume cifar_resnet18.safetensors --save rest
 same 'to the same bits' whole rest
 
+# Steps so long that the live line is drawn after each.
+$terminal 'step [0-9]+/4' 1 "$apps/cifar_resnet18" --limit 512 --batch-size 128 --threads 1 --save long >out 2>&1
+says 'long steps, too' 'stopped after step [0-9] of epoch 1'
+! tr '\r' '\n' <out | grep -q 'ETA .*stopped after'
+tap $? 'and the live line makes way for the message' out
+
 # From a script, at any moment, several times in one run.
 cp cifar_resnet18.safetensors part
 for delay in 0.4 0.9 1.7; do

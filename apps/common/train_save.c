@@ -67,6 +67,7 @@ td_status train_save_interrupted(train_run *r)
     char path[TRAIN_PATH_BYTES];
     r->task->latest(r, path);
     TD_TRY(save(r, path));
+    progress_end(&r->progress); /* the message has a line of its own */
     if (ranks_first()) {
         fprintf(stderr, "stopped after step %" PRId64 " of epoch %" PRId64 "; ", r->state.batch,
                 r->state.epoch + 1);
