@@ -249,7 +249,8 @@ td_tensor *td_params_flat_grad(const td_params *params); /* 1-d, same length */
 td_status td_params_reorder(td_params *params, const int *order);
 
 /* The total norm of all gradients; if it is larger than max_norm, they are scaled by
- * max_norm/(norm + 1e-6). Returns the norm before. */
+ * max_norm/(norm + 1e-6). Returns the norm before; in a captured step, where only the device knows
+ * it, NAN. */
 double td_clip_grad_norm(td_params *params, double max_norm);
 
 #include "nn/optim/optim.h"

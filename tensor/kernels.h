@@ -104,6 +104,11 @@ typedef struct td_kernels {
     void (*argmax_grad)(td_tensor *dx, const td_tensor *dy, const td_tensor *index, int dim,
                         bool accumulate);
     double (*sum_of_squares)(const td_tensor *x); /* in double, fixed blocks */
+    /* x (count of them; f32, f64) are multiplied by max_norm / (norm + 1e-6) where that is below 1;
+     * norm: the root of the sum of their sums of squares, in this order. all: NULL, or the dense
+     * memory that they lie in, which is zero between them. *norm is told; NULL: nobody waits. The
+     * table's NULL: the host does it by the above. */
+    void (*clip)(td_tensor *const *x, int count, td_tensor *all, double max_norm, double *norm);
 
     /* ---- products: all tensors f64; or each of them f32, bf16 or f16 ----
      * 16-bit operands are exact in what they are multiplied in; f32 operands beside bf16 ones

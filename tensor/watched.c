@@ -171,6 +171,20 @@ WATCHED_VALUE(all_finite, bool, (const td_tensor *x), (x), td_cost_of(x, 1, B(x)
 WATCHED_VALUE(indices_in_range, bool, (const td_tensor *index, int64_t limit, int64_t *bad),
               (index, limit, bad), td_cost_of(index, 0, B(index)))
 
+/* GPUs alone have it. */
+static void timed_clip(td_tensor *const *x, int count, td_tensor *all, double max_norm,
+                       double *norm)
+{
+    td_timed_enter("clip")->clip(x, count, all, max_norm, norm);
+    td_cost cost = { .dtype = count > 0 ? x[0]->dtype : TD_F32 };
+    for (int i = 0; i < count; i++) { /* read, read and written */
+        td_cost one = td_cost_of(x[i], 3, 3.0 * B(x[i]));
+        cost.flops += one.flops;
+        cost.bytes += one.bytes;
+    }
+    td_timed_leave(cost);
+}
+
 /* All of them: DO is a statement without its semicolon. */
 #define FOR_ALL(DO)                                                                                \
     DO(fill);                                                                                      \
@@ -226,6 +240,7 @@ static void make_tables(void)
 #define SEEN(NAME) timed.NAME = timed_##NAME
         FOR_ALL(SEEN);
 #undef SEEN
+        timed.clip = timed_clip;
     }
 }
 

@@ -1,5 +1,6 @@
 #include "tests/captured_job.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -132,6 +133,10 @@ static void learn(captured_job *job, td_tensor *loss)
     td_backward(loss);
     if (!now.last) {
         return;
+    }
+    if (job->kind.clip > 0) {
+        double norm = td_clip_grad_norm(td_parameters(job->net), job->kind.clip);
+        assert_true(isnan(norm) || norm > job->kind.clip); /* it has something to do */
     }
     td_optim_step(job->optim);
     if (job->ema != NULL) {

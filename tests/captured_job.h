@@ -17,6 +17,7 @@ typedef struct captured_kind {
     bool pictures; /* a convolution with batch normalisation; otherwise layers with Dropout */
     bool ema;
     bool ddp;       /* a rank's share of a job of all ranks */
+    double clip;    /* gradients, to this norm; 0: not */
     int accumulate; /* so many steps' gradients are added up; 0: 1 */
 } captured_kind;
 

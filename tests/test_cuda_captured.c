@@ -121,6 +121,8 @@ static void test_captured_is_eager(void **state)
         { .device = TD_CUDA, .optim = CAPTURED_SGD }, /* with Dropout, as all without pictures */
         { .device = TD_CUDA, .optim = CAPTURED_ADAM, .ema = true },
         { .device = TD_CUDA, .optim = CAPTURED_MUON, .pictures = true },
+        { .device = TD_CUDA, .optim = CAPTURED_SGD, .pictures = true, .clip = 0.05 },
+        { .device = TD_CUDA, .optim = CAPTURED_SGD, .clip = 0.02, .ema = true },
     };
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         td_captured_figures figures = compare(kinds[k], 0);

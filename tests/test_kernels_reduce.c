@@ -265,6 +265,46 @@ static void test_sum_of_squares(void **state)
     ref_run(squares_cases);
 }
 
+/* Of two tensors, where a device clips by itself: their norm, and what is left, to the bit. */
+static void check_clip(td_tensor *x, td_tensor *y, double max_norm)
+{
+    td_tensor *both[] = { x, y };
+    td_tensor *want[] = { td_clone(x), td_clone(y) };
+    double norm = 0.0, expected = sqrt(k()->sum_of_squares(x) + k()->sum_of_squares(y));
+    double scale = max_norm / (expected + 1e-6);
+    k()->clip(both, 2, NULL, max_norm, &norm);
+    assert_true(norm == expected);
+    for (int i = 0; i < 2; i++) {
+        if (scale < 1.0) {
+            k()->unary(TD_UNARY_MUL_SCALAR, want[i], want[i], scale);
+        }
+        double *is = ref_values(both[i]), *was = ref_values(want[i]);
+        assert_memory_equal(is, was, (size_t)td_numel(both[i]) * sizeof *is);
+        free(is);
+        free(was);
+        td_free(both[i]);
+        td_free(want[i]);
+    }
+}
+
+static void clip_cases(td_dtype dtype)
+{
+    const double limits[] = { 0.0, 0.37, 1e9 };
+    for (int i = 0; i < 3; i++) {
+        check_clip(ref_tensor(TD_SHAPE(31), dtype, TD_ROW_MAJOR, 1),
+                   ref_scattered(ref_tensor(TD_SHAPE(31), dtype, TD_ROW_MAJOR, 2)), limits[i]);
+    }
+}
+
+static void test_clip(void **state)
+{
+    (void)state;
+    if (k()->clip == NULL) {
+        skip();
+    }
+    ref_run(clip_cases);
+}
+
 static void check_finite(td_dtype dtype, int64_t n, bool scattered)
 {
     static const double bad[] = { INFINITY, -INFINITY, NAN };
@@ -343,10 +383,15 @@ static void test_unscale(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_dimension), cmocka_unit_test(test_large),
-        cmocka_unit_test(test_empty),           cmocka_unit_test(test_nan_is_largest),
-        cmocka_unit_test(test_argmax),          cmocka_unit_test(test_sum_of_squares),
-        cmocka_unit_test(test_all_finite),      cmocka_unit_test(test_unscale),
+        cmocka_unit_test(test_every_dimension),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_nan_is_largest),
+        cmocka_unit_test(test_argmax),
+        cmocka_unit_test(test_sum_of_squares),
+        cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_all_finite),
+        cmocka_unit_test(test_unscale),
     };
     return cmocka_run_group_tests_name("kernels: reductions", tests, NULL, NULL);
 }

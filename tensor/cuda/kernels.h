@@ -21,6 +21,7 @@ void td_cuda_binary(td_binary_op op, td_tensor *y, const td_tensor *a, const td_
 /* kernels_reduce.c */
 void td_cuda_reduce(td_reduce_op op, td_tensor *y, const td_tensor *x, bool accumulate);
 double td_cuda_sum_of_squares(const td_tensor *x);
+void td_cuda_clip(td_tensor *const *x, int count, td_tensor *all, double max_norm, double *norm);
 
 /* kernels_index.c */
 void td_cuda_argmax(td_tensor *index, const td_tensor *x, int dim);

@@ -73,6 +73,7 @@ const td_kernels *td_cuda_kernels(void)
         .argmax = td_cuda_argmax,
         .argmax_grad = td_cuda_argmax_grad,
         .sum_of_squares = td_cuda_sum_of_squares,
+        .clip = td_cuda_clip,
         .matmul = td_cuda_matmul,
         .conv2d = td_cuda_conv2d,
         .conv2d_grad_input = td_cuda_conv2d_grad_input,

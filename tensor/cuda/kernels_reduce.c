@@ -3,7 +3,9 @@
  * segments depends on the shape alone. */
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
+#include "tensor/cuda/launch_memory.h"
 #include "tensor/cuda/launch_reduce.h"
+#include "tensor/staged.h"
 
 #include <math.h>
 
@@ -114,17 +116,13 @@ void td_cuda_reduce(td_reduce_op op, td_tensor *y, const td_tensor *x, bool accu
     run(&job, x, &all, "reduce");
 }
 
-double td_cuda_sum_of_squares(const td_tensor *x)
+/* *sum, on the device; x is not empty. */
+static void add_squares(double *sum, const td_tensor *x)
 {
-    if (td_numel(x) == 0) {
-        return 0.0;
-    }
-    td_device device = td_device_of(x);
     td_cuda_walk all = td_cuda_walk_of(1, &x);
     for (int d = 0; d < all.ndim; d++) {
         all.stride[1][d] = 0;
     }
-    double value = 0.0, *sum = td_scratch(device, sizeof *sum);
     td_cuda_reduce_job job = {
         .kind = TD_CUDA_SQUARES,
         .x_dtype = x->dtype,
@@ -134,7 +132,67 @@ double td_cuda_sum_of_squares(const td_tensor *x)
         .divisor = 1.0,
     };
     run(&job, x, &all, "sum_of_squares");
+}
+
+double td_cuda_sum_of_squares(const td_tensor *x)
+{
+    if (td_numel(x) == 0) {
+        return 0.0;
+    }
+    td_device device = td_device_of(x);
+    double value = 0.0, *sum = td_scratch(device, sizeof *sum);
+    add_squares(sum, x);
     td_cuda_fetch(device, &value, sum, sizeof value, "sum_of_squares");
     td_scratch_free(device, sum);
     return value;
+}
+
+/* ---- clipping ---- */
+
+/* x *= *factor, on the device. */
+static void scale(td_tensor *x, const double *factor)
+{
+    td_tensor *to = x;
+    td_staged sx = { .scratch = NULL };
+    if (!td_is_dense(x)) {
+        td_stage_out(&sx, x, TD_ROW_MAJOR, true);
+        to = sx.tensor;
+    }
+    td_cuda_launch_scale(td_ptr(to), x->dtype, factor, td_numel(x), td_cuda_stream(x));
+    td_cuda_launched("clip");
+    td_stage_end(&sx);
+}
+
+void td_cuda_clip(td_tensor *const *x, int count, td_tensor *all, double max_norm, double *norm)
+{
+    enum { NORM, FACTOR, SUMS };
+    if (count == 0) {
+        if (norm != NULL) {
+            *norm = 0.0;
+        }
+        return;
+    }
+    td_device device = td_device_of(x[0]);
+    double *numbers = td_scratch(device, (size_t)(SUMS + count) * sizeof *numbers);
+    int sums = 0;
+    for (int i = 0; i < count; i++) {
+        if (td_numel(x[i]) > 0) {
+            add_squares(numbers + SUMS + sums++, x[i]);
+        }
+    }
+    td_cuda_launch_clip_factor(numbers + NORM, numbers + FACTOR, numbers + SUMS, sums, max_norm,
+                               td_cuda_stream(x[0]));
+    td_cuda_launched("clip");
+    if (all != NULL) {
+        scale(all, numbers + FACTOR);
+    }
+    for (int i = 0; i < count && all == NULL; i++) {
+        if (td_numel(x[i]) > 0) {
+            scale(x[i], numbers + FACTOR);
+        }
+    }
+    if (norm != NULL) {
+        td_cuda_fetch(device, norm, numbers + NORM, sizeof *norm, "clip");
+    }
+    td_scratch_free(device, numbers);
 }

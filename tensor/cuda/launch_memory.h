@@ -1,4 +1,4 @@
-/* memory.cu: filling, copying, looking for numbers that are not finite. */
+/* memory.cu: filling, copying, looking for numbers that are not finite, clipping. */
 #ifndef TD_TENSOR_CUDA_LAUNCH_MEMORY_H
 #define TD_TENSOR_CUDA_LAUNCH_MEMORY_H
 
@@ -23,6 +23,15 @@ void td_cuda_launch_find_not_finite(int *found, const void *x, td_dtype dtype, t
 /* The same, of x[i] times factor, which x becomes; dense. */
 void td_cuda_launch_unscale(int *found, void *x, td_dtype dtype, double factor, int64_t count,
                             cudaStream_t stream);
+
+/* *norm = the root of the sum of sums[0..count), one after the other; *factor = max_norm / (*norm +
+ * 1e-6), or 1 where that is not below 1. */
+void td_cuda_launch_clip_factor(double *norm, double *factor, const double *sums, int count,
+                                double max_norm, cudaStream_t stream);
+
+/* x *= *factor, which is rounded to what x is computed in; dense. Nothing is touched if it is 1. */
+void td_cuda_launch_scale(void *x, td_dtype dtype, const double *factor, int64_t count,
+                          cudaStream_t stream);
 
 TD_EXTERN_C_END
 

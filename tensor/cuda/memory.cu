@@ -357,3 +357,44 @@ extern "C" void td_cuda_launch_unscale(int *found, void *x, td_dtype dtype, doub
     TD_CUDA_FOR_FLOAT(dtype, LAUNCH)
 #undef LAUNCH
 }
+
+/* ---- clipping ---- */
+
+__global__ void clip_factor(double *norm, double *factor, const double *sums, int count,
+                            double max_norm)
+{
+    double sum = 0.0;
+    for (int i = 0; i < count; i++) {
+        sum += sums[i];
+    }
+    *norm = sqrt(sum);
+    double wanted = max_norm / (*norm + 1e-6);
+    *factor = wanted < 1.0 ? wanted : 1.0;
+}
+
+extern "C" void td_cuda_launch_clip_factor(double *norm, double *factor, const double *sums,
+                                           int count, double max_norm, cudaStream_t stream)
+{
+    TD_LAUNCH((clip_factor), 1, 1, stream, norm, factor, sums, count, max_norm);
+}
+
+template <class S> __global__ void scale(S *x, const double *factor, int64_t count)
+{
+    typedef typename td_computed<S>::type T;
+    if (*factor == 1.0) {
+        return;
+    }
+    T by = (T)*factor;
+    for (int64_t i = TD_WALK_BEGIN; i < count; i += TD_WALK_STEP) {
+        x[i] = td_put<S>(td_get(x[i]) * by);
+    }
+}
+
+extern "C" void td_cuda_launch_scale(void *x, td_dtype dtype, const double *factor, int64_t count,
+                                     cudaStream_t stream)
+{
+#define LAUNCH(S)                                                                                  \
+    TD_LAUNCH((scale<S>), blocks_for(count), TD_CUDA_THREADS, stream, (S *)x, factor, count);
+    TD_CUDA_FOR_FLOAT(dtype, LAUNCH)
+#undef LAUNCH
+}
