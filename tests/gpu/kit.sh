@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Packs what `make gpu-check` needs on a machine with a GPU: the built programs, the scripts, and the
 # sources, from which it builds there if the programs do not start.
-# usage: BUILD=build/cc tests/gpu/kit.sh OUT.tar.gz
+# usage: [BUILD=build/cc] tests/gpu/kit.sh OUT.tar.gz
 set -eu
-out=$1
+BUILD=${BUILD:-build/cc}
+out=${1:?usage: tests/gpu/kit.sh OUT.tar.gz}
 list=$(mktemp)
 trap 'rm -f "$list"' EXIT
 git ls-files -- Makefile LICENSE README.md tandem.h tensor autograd nn data dist apps tests scripts bench docs/gpu-check.md |

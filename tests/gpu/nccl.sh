@@ -11,9 +11,15 @@ export NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=
     NCCL_MNNVL_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_MAX_CTAS=2 NCCL_ALGO=Ring NCCL_PROTO=Simple
 checks=0 failures=0
 
-"$build/tests/worker_ddp" >/dev/null 2>&1
-if [ $? -ge 126 ]; then
-    echo "$build/tests/worker_ddp does not start here: make $build/tests/worker_ddp"
+for worker in worker_ddp worker_captured; do
+    "$build/tests/$worker" >/dev/null 2>&1
+    if [ $? -ge 126 ]; then
+        echo "$build/tests/$worker does not start here: make $build/tests/$worker"
+        exit 77
+    fi
+done
+if [ -x "$build/tests/gpu/check" ] && ! why=$("$build/tests/gpu/check" --device cuda:0 info /dev/null 2>&1); then
+    echo "$why" | tail -n 1
     exit 77
 fi
 

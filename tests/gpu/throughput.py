@@ -119,4 +119,7 @@ def main():
     return 0
 
 
-sys.exit(main())
+try:
+    sys.exit(main())
+except (RuntimeError, OSError) as why:
+    sys.exit("throughput: %s" % why)
