@@ -110,9 +110,9 @@ if [ -z "$EMULATE" ]; then
         folders=$(wheel_folders "$python")
         [ -z "$folders" ] || export TANDEM_CUDA_LIBRARIES=$folders
     fi
-    size=8192 batch=32 steps=20 graph="32 12"
+    size=8192 batch=32 steps=20 graph="32 12" graph_limit=60
 else
-    size=128 batch=32 steps=2 graph="2 5"
+    size=128 batch=32 steps=2 graph="2 5" graph_limit=180
 fi
 export TANDEM_CACHE=$OUT/cache
 run() { # run NAME LIMIT ARGUMENTS OF check
@@ -135,9 +135,9 @@ run 'bits' 30 bits
 run 'training fp32' 60 train fp32 $batch $steps
 run 'training bf16' 60 train bf16 $batch $steps
 # shellcheck disable=SC2086
-run 'captured fp32' 60 graph fp32 $graph
+run 'captured fp32' $graph_limit graph fp32 $graph
 # shellcheck disable=SC2086
-run 'captured bf16' 60 graph bf16 $graph
+run 'captured bf16' $graph_limit graph bf16 $graph
 run 'operations tf32' 60 ops tf32
 run 'operations fp16' 60 ops fp16
 run 'ceilings' 40 ceilings $size

@@ -129,7 +129,7 @@ static void run(outcome *o, const ops_case *c, td_tensor **inputs, int count)
 /* ---- comparing ---- */
 
 typedef struct worst {
-    double error;
+    double error, bound; /* the largest share of its bound */
     char where[96];
 } worst;
 
@@ -149,8 +149,9 @@ static bool compare(const ops_case *c, const setting *s, const outcome *got, con
                    k == 0 ? "value" : "gradient of input", k == 0 ? 0 : k - 1, error, bound);
             good = false;
         }
-        if (!(error <= w->error)) {
+        if (!(error / bound <= w->error / w->bound)) {
             w->error = error;
+            w->bound = bound;
             snprintf(w->where, sizeof w->where, "%s", c->name);
         }
     }
@@ -197,13 +198,13 @@ bool check_ops(td_device device, td_precision precision)
               : precision == TD_PRECISION_FP16 ? 3e-3
               : precision == TD_PRECISION_BF16 ? 1e-2
                                                : 1e-5;
-    worst w = { .error = 0.0 };
+    worst w = { .error = 0.0, .bound = s.bound };
     int failed = 0, all = ops_case_count + EXTRAS;
     for (int i = 0; i < all; i++) {
         const ops_case *c = i < ops_case_count ? &ops_cases[i] : &extras[i - ops_case_count];
         failed += !check_case(c, &s, &w);
     }
     printf("%d cases in %s, %d failed; worst %.1e of %.0e: %s\n", all, td_precision_name(precision),
-           failed, w.error, s.bound, w.where);
+           failed, w.error, w.bound, w.where);
     return failed == 0;
 }
