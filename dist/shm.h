@@ -130,9 +130,9 @@ void td_shm_break(td_shm *shm, td_status status, const char *reason);
 /* Fails if the group is broken. */
 td_status td_shm_check(const td_shm *shm);
 /* Fails, and breaks the group, if a rank has died or left. */
+td_status td_shm_check_peer(td_shm *shm, int rank);
 /* See td_comm_backend.look. */
 td_status td_shm_look(void *engine);
-td_status td_shm_check_peer(td_shm *shm, int rank);
 /* Enters a collective: tells the others what it is, waits until all have entered, and compares.
  * region, place: where its data is registered, or -1. */
 td_status td_shm_enter(td_shm *shm, const td_collective *c, int32_t region, uint64_t place);

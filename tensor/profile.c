@@ -202,13 +202,18 @@ static double percent(double part, double whole)
     return whole > 0.0 ? 100.0 * part / whole : 0.0;
 }
 
+static double rate(double work, double seconds)
+{
+    return seconds > 0.0 ? 1e-9 * work / seconds : 0.0;
+}
+
 static void print_row(FILE *out, const td_profile_row *r, const td_profile_totals *t)
 {
     fprintf(out, "%-*s %-*.*s %-4s %8lld %9.3f %6.1f%% %9.1f %8.1f %7.0f%%\n", KERNEL_WIDTH,
             r->kernel, MODULE_WIDTH, MODULE_WIDTH, *r->module != '\0' ? r->module : "-",
             r->backward ? "back" : "fwd", (long long)r->calls, per_step_ms(r->seconds, t),
-            percent(r->seconds, t->seconds), 1e-9 * r->flops / r->seconds,
-            1e-9 * r->bytes / r->seconds, percent(r->least, r->seconds));
+            percent(r->seconds, t->seconds), rate(r->flops, r->seconds), rate(r->bytes, r->seconds),
+            percent(r->least, r->seconds));
 }
 
 /* A line without work: all but time is left out. */

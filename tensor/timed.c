@@ -82,6 +82,9 @@ static bool begin_queue(td_device device, queue *q)
     do {
         asked = td_watch_clock();
         if (!mark(device, q->before->begin)) {
+            q->before->next = q->spare;
+            q->spare = q->before;
+            q->before = NULL;
             return false;
         }
         td_backend_of(device)->wait(device);
@@ -95,15 +98,13 @@ static timed_call *take_call(td_device device)
 {
     queue *q = &queues[device.index];
     pthread_mutex_lock(&lock);
-    timed_call *c = NULL;
-    if (q->before != NULL || begin_queue(device, q)) {
-        c = q->spare;
-        if (c != NULL) {
-            q->spare = c->next;
-        }
+    bool begun = q->before != NULL || begin_queue(device, q);
+    timed_call *c = begun ? q->spare : NULL;
+    if (c != NULL) {
+        q->spare = c->next;
     }
     pthread_mutex_unlock(&lock);
-    return c != NULL ? c : new_call(device);
+    return c != NULL || !begun ? c : new_call(device);
 }
 
 /* NULL: the call stays unseen. */

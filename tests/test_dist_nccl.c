@@ -124,6 +124,31 @@ static void test_recorded(void **state)
     e->type->destroy(e);
 }
 
+/* What was launched before a recording is not asked for within it, and waited for after it. */
+static void test_recorded_while_running(void **state)
+{
+    (void)state;
+    td_device_engine *e = fake_engine_open(2);
+    td_collective c = collective(TD_COLLECTIVE_ALL_REDUCE, TD_F32, TD_AVERAGE, 0);
+    uint64_t before = launch(e, c);
+    assert_int_equal(e->type->record(e, true), TD_OK);
+    uint64_t inside = launch(e, c);
+    fake.reached = true;
+    assert_false(e->type->reached(e, before));
+    assert_int_equal(e->type->join_all(e), TD_OK);
+    assert_int_equal(e->type->record(e, false), TD_OK);
+    fake.reached = false;
+    assert_false(e->type->reached(e, inside)); /* the one before it still runs */
+    fake_forget();
+    assert_int_equal(e->type->join(e, inside), TD_OK);
+    assert_string_equal(fake.text, "");
+    assert_int_equal(e->type->join(e, before), TD_OK);
+    assert_string_equal(fake.text, "compute waits for e2\n");
+    fake.reached = true;
+    assert_true(e->type->reached(e, inside));
+    e->type->destroy(e);
+}
+
 /* Each joined alone, where somebody wants the first only. */
 static void test_joins_one_by_one(void **state)
 {
@@ -345,6 +370,7 @@ int main(void)
         with_folder(test_init_times_out),
         with_folder(test_schedule),
         with_folder(test_recorded),
+        with_folder(test_recorded_while_running),
         with_folder(test_joins_one_by_one),
         with_folder(test_many_under_way),
         with_folder(test_every_collective),

@@ -113,10 +113,12 @@ td_tensor *(td_count_top)(td_tensor *x, td_tensor *labels, int64_t k, td_site at
     td_check_tensor(x, "count_top", "x", at);
     td_check_tensor(labels, "count_top", "labels", at);
     TD_REQUIRE(td_is_float(x->dtype) && x->ndim == 2 && labels->dtype == TD_I64 &&
-                   labels->ndim == 1 && labels->shape[0] == x->shape[0] && k >= 0 &&
+                   labels->ndim == 1 && labels->shape[0] == x->shape[0] &&
                    td_same_device(td_device_of(x), td_device_of(labels)),
                at, "count_top: %s and %s: they must be floats [N,C] and i64 [N], on one device",
                td_describe(x), td_describe(labels));
+    TD_REQUIRE(k >= 0, at, "count_top: k is %lld: among how many it counts is at least 0",
+               (long long)k);
     if (td_is_half(x->dtype)) {
         x = td_op_input(x, "count_top", "x", TD_RULE_OF(count_top), at);
     }

@@ -129,14 +129,16 @@ static td_nccl_slot *slot_of(td_nccl_engine *e, uint64_t ticket)
     return &e->slots[ticket % e->slot_count];
 }
 
-/* With the lock: how far the stream has come. Events that are being recorded in a graph must not
- * be asked for. */
+/* With the lock: how far the stream has come. While a graph is recorded nothing is asked: a query
+ * by the thread that records would spoil it, even of an event from before. */
 static td_status find_reached(td_nccl_engine *e, uint64_t until)
 {
-    until = e->recording && until > e->recorded ? e->recorded : until;
-    while (e->reached < until) {
-        bool reached = false;
-        TD_TRY(e->streams->reached(e->base.device, slot_of(e, e->reached + 1)->done, &reached));
+    while (e->reached < until && !e->recording) {
+        td_nccl_slot *slot = slot_of(e, e->reached + 1);
+        bool reached = slot->in_graph;
+        if (!reached) {
+            TD_TRY(e->streams->reached(e->base.device, slot->done, &reached));
+        }
         if (!reached) {
             break;
         }
@@ -212,6 +214,7 @@ static td_status nccl_launch(td_device_engine *engine, const td_collective *c, u
         *ticket = slot->ticket = ++e->launched;
         slot->c = *c;
         slot->begun = td_clock();
+        slot->in_graph = false;
     }
     pthread_mutex_unlock(&e->lock);
     return status;
@@ -224,8 +227,11 @@ static td_status nccl_join(td_device_engine *engine, uint64_t ticket)
     pthread_mutex_lock(&e->lock);
     if (ticket > e->joined && ticket > e->reached) { /* what is over needs no wait */
         td_device device = e->base.device;
-        status = e->streams->wait(device, e->streams->compute(device), slot_of(e, ticket)->done);
-        e->joined = status == TD_OK ? ticket : e->joined;
+        const td_nccl_slot *slot = slot_of(e, ticket);
+        if (!slot->in_graph) {
+            status = e->streams->wait(device, e->streams->compute(device), slot->done);
+            e->joined = status == TD_OK ? ticket : e->joined;
+        }
     }
     pthread_mutex_unlock(&e->lock);
     return status;
@@ -242,16 +248,27 @@ static td_status nccl_join_all(td_device_engine *engine)
 
 /* ---- graphs ---- */
 
-/* Collectives that are recorded have tickets as others, and are joined as others; then they are
- * over, since nothing of them has begun: what is launched is the graph. */
+/* Collectives that are recorded have tickets as others, and are joined as others, inside the graph.
+ * When that ends nothing of them has begun, and nobody need wait for them: what is launched is the
+ * graph. Those from before may still be running, and the stream has joined what it had. */
+static void end_recording(td_nccl_engine *e)
+{
+    for (uint64_t ticket = e->recorded + 1; ticket <= e->launched; ticket++) {
+        slot_of(e, ticket)->in_graph = true;
+    }
+    e->joined = e->joined_before == e->recorded ? e->launched : e->joined_before;
+}
+
 static td_status nccl_record(td_device_engine *engine, bool begins)
 {
     td_nccl_engine *e = (td_nccl_engine *)engine;
     pthread_mutex_lock(&e->lock);
     e->recording = begins;
-    e->recorded = e->launched;
-    if (!begins) {
-        e->reached = e->joined = e->launched;
+    if (begins) {
+        e->recorded = e->launched;
+        e->joined_before = e->joined;
+    } else {
+        end_recording(e);
     }
     pthread_mutex_unlock(&e->lock);
     return TD_OK;
@@ -265,9 +282,11 @@ static td_status note_graph(td_nccl_engine *e, const td_collective *c)
     TD_TRY(make_events(e, slot));
     td_device device = e->base.device;
     TD_TRY(e->streams->record(device, slot->done, e->streams->compute(device)));
-    slot->ticket = e->joined = ++e->launched;
+    e->joined += e->joined == e->launched ? 1 : 0; /* its event is the compute stream's own */
+    slot->ticket = ++e->launched;
     slot->c = *c;
     slot->begun = td_clock();
+    slot->in_graph = false;
     return TD_OK;
 }
 

@@ -16,6 +16,7 @@ typedef struct td_nccl_slot {
     td_collective c;
     double begun;
     void *ready, *done; /* events */
+    bool in_graph;      /* it was recorded: it never ran by itself */
 } td_nccl_slot;
 
 typedef struct td_nccl_engine {
@@ -32,7 +33,8 @@ typedef struct td_nccl_engine {
     uint64_t slot_count;
     uint64_t launched, joined; /* tickets */
     uint64_t reached;          /* all up to this one are known to be over */
-    uint64_t recorded;         /* while a graph is recorded: those after this one are its own */
+    uint64_t recorded;         /* while a graph is recorded: those after this one are its own, */
+    uint64_t joined_before;    /* and so many were joined when it began */
     bool recording;
     atomic_bool aborted;
 } td_nccl_engine;

@@ -30,7 +30,8 @@ static bool may_go_beside(const td_conv_problem *problem)
 {
     int taps = problem->w.kernel;
     bool follow = problem->w.stride == 1 && problem->w.dilation == 1;
-    return follow && (taps == 3 || taps == 5 || taps == 7) && problem->w.out <= LONG_SUM;
+    bool fits = problem->w.out > 0 && problem->w.out <= LONG_SUM;
+    return follow && fits && (taps == 3 || taps == 5 || taps == 7);
 }
 
 static plan reduce_plan(const td_conv_reduce *reduce, td_conv_space *space)

@@ -163,7 +163,7 @@ void td_wino_transform(const plan *p, void (*fn)(const td_wino_tile *), bool wid
     tile.count = part->channels;
     tile.row = part->row;
     tile.step = part->step;
-    tile.bias += tile.bias ? part->channel : 0;
+    tile.bias = tile.bias ? tile.bias + part->channel : NULL;
     for (int64_t row = 0; row < part->rows; row += tile.images) {
         int64_t number = (part->first + row) / n, image = (part->first + row) % n;
         int64_t h = number / p->tiles_w * TD_WINO_OUT, w = number % p->tiles_w * TD_WINO_OUT;
@@ -175,7 +175,9 @@ void td_wino_transform(const plan *p, void (*fn)(const td_wino_tile *), bool wid
             find_pixels(&tile, from, n, h, w, TD_WINO_OUT);
         }
         for (int i = 0; i < TD_WINO_POINTS; i++) {
-            tile.pixel[i] += tile.pixel[i] ? image * tile.image + part->channel : 0;
+            if (tile.pixel[i]) {
+                tile.pixel[i] += image * tile.image + part->channel;
+            }
         }
         fn(&tile);
     }

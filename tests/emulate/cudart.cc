@@ -586,6 +586,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
         return cudaErrorNotReady;
     }
     cudaError_t error = event->place.recording != 0 ? give(td_emulate_spoil_place(&event->place))
+                        : td_emulate_spoils(NULL)   ? give(cudaErrorStreamCaptureUnsupported)
                         : event->stream == NULL || event->stream->done >= event->at
                             ? cudaSuccess
                             : cudaErrorNotReady;
