@@ -259,9 +259,11 @@ void td_emulate_unlock(void)
 bool td_emulate_trylock(void)
 {
     pthread_once(&once, initialise);
-    bool taken = pthread_mutex_trylock(&lock) == 0;
-    lock_depth += taken;
-    return taken;
+    if (pthread_mutex_trylock(&lock) != 0) {
+        return false; /* nor is lock_depth touched: it is the owner's */
+    }
+    lock_depth++;
+    return true;
 }
 
 int td_emulate_let_go(void)
