@@ -5,10 +5,7 @@
 # says the same each time.
 . "$(dirname "$0")/tap.sh"
 app=$apps/cifar_resnet18
-if [ -z "${TANDEM_DATA:-}" ]; then
-    echo "1..0 # SKIP no CIFAR-10: TANDEM_DATA is not set"
-    exit 0
-fi
+needs_cifar
 cd "$work" || exit 1
 accuracy() { # accuracy SEED PRECISION
     works "seed $1, $2" "$app" --limit 5000 --epochs 3 --batch-size 64 --seed "$1" --precision "$2"

@@ -23,6 +23,13 @@ tap() { # tap RC NAME [OUTPUT-FILE]: one test's line; the file is shown if it fa
     fi
 }
 
+needs_cifar() { # the test is skipped where there are no real images
+    if [ -z "${TANDEM_DATA:-}" ]; then
+        echo "1..0 # SKIP no CIFAR-10: TANDEM_DATA is not set"
+        exit 0
+    fi
+}
+
 works() { # works NAME COMMAND...: it ends with 0; its output goes to $work/out
     local name=$1
     shift

@@ -12,12 +12,6 @@ enum {
     TD_GATHER_ROWS = 48, /* of a gathered block */
 };
 
-/* Rows [row, row + rows) of the run of pixels that begins at `column`. */
-typedef struct td_conv_row_block {
-    int64_t column;
-    int64_t row, rows;
-} td_conv_row_block;
-
 typedef struct td_conv_apply_plan {
     const td_conv_apply *apply;
     const td_conv_problem *problem;

@@ -4,7 +4,8 @@
  *
  * The result is cut into tiles of 4x4 pixels. A tile of one picture is a row of 36 matrices of
  * channels ("points", wino_kernels.h), and the convolution becomes 36 products of matrices. Rows
- * are taken in blocks small enough for the points to stay in the second-level cache.
+ * are taken in blocks small enough for the points to stay in the second-level cache; deep layers,
+ * whose weights do not, go in rounds of many rows (conv_wino_rounds.c).
  *
  * Backward-data is a convolution as well: of dy with the filter turned by half a turn, and with
  * 2 - pad pixels of padding. Backward-weights sums over the rows; the rows are cut into pieces that

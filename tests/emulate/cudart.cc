@@ -1,4 +1,4 @@
-/* The emulated runtime: devices, errors, streams and events.
+/* The emulated runtime: streams and events.
  *
  * Streams are as lazy as they may be: what is put on one stays there until somebody waits for it.
  * So a wait that is missing shows, always and not once in a while: the host finds old values, or a
@@ -47,9 +47,6 @@ bool has_helper;
 emulated_stream *streams[256]; /* the first are the devices' default streams */
 int stream_count;
 
-thread_local int device_now;
-thread_local cudaError_t last_error;
-
 void initialise()
 {
     pthread_mutexattr_t recursive;
@@ -57,17 +54,6 @@ void initialise()
     pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
     pthread_mutex_init(&lock, &recursive);
 }
-
-struct locked {
-    locked()
-    {
-        td_emulate_lock();
-    }
-    ~locked()
-    {
-        td_emulate_unlock();
-    }
-};
 
 emulated_stream *new_stream(int device)
 {
@@ -91,7 +77,7 @@ emulated_stream *stream_of(cudaStream_t stream)
     while (stream_count < TD_EMULATE_DEVICES) {
         new_stream(stream_count);
     }
-    return streams[device_now];
+    return streams[td_emulate_device()];
 }
 
 double clock_now()
@@ -211,7 +197,7 @@ void enqueue(cudaStream_t stream, void (*run)(void *arguments), const void *argu
     }
     work *w = (work *)malloc(sizeof *w + bytes);
     if (w == NULL) {
-        last_error = cudaErrorMemoryAllocation;
+        td_emulate_error(cudaErrorMemoryAllocation);
         return;
     }
     w->next = NULL;
@@ -229,14 +215,6 @@ void enqueue(cudaStream_t stream, void (*run)(void *arguments), const void *argu
         has_helper = has_helper || start_helper();
     }
     run_by_chance();
-}
-
-cudaError_t give(cudaError_t error)
-{
-    if (error != cudaSuccess) {
-        last_error = error;
-    }
-    return error;
 }
 
 } // namespace
@@ -303,11 +281,6 @@ bool td_emulate_chance(unsigned one_in)
     return td_emulate_random() % one_in == 0;
 }
 
-void td_emulate_error(cudaError_t error)
-{
-    last_error = error;
-}
-
 emulated_graph **td_emulate_recording_of(cudaStream_t stream)
 {
     return &stream_of(stream)->recording;
@@ -334,126 +307,7 @@ void td_emulate_enqueue_waiting(cudaStream_t stream, void (*run)(void *arguments
     enqueue(stream, run, arguments, bytes, true);
 }
 
-/* ---- errors ---- */
-
-static const struct {
-    cudaError_t error;
-    const char *name, *text;
-} errors[] = {
-    { cudaSuccess, "cudaSuccess", "no error" },
-    { cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument" },
-    { cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory" },
-    { cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected" },
-    { cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal" },
-    { cudaErrorNotReady, "cudaErrorNotReady", "device not ready" },
-    { cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported" },
-    { cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
-      "operation not permitted when stream is capturing" },
-    { cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
-      "operation failed due to a previous error during capture" },
-    { cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined",
-      "capturing stream has unjoined work" },
-    { cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation",
-      "dependency created on uncaptured work in another stream" },
-    { cudaErrorCapturedEvent, "cudaErrorCapturedEvent",
-      "operation not permitted on an event last recorded in a capturing stream" },
-};
-
-static size_t find_error(cudaError_t error)
-{
-    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
-        if (errors[i].error == error) {
-            return i;
-        }
-    }
-    return 1;
-}
-
-const char *cudaGetErrorName(cudaError_t error)
-{
-    return errors[find_error(error)].name;
-}
-
-const char *cudaGetErrorString(cudaError_t error)
-{
-    return errors[find_error(error)].text;
-}
-
-cudaError_t cudaGetLastError(void)
-{
-    cudaError_t error = last_error;
-    last_error = cudaSuccess;
-    return error;
-}
-
-cudaError_t cudaPeekAtLastError(void)
-{
-    return last_error;
-}
-
-/* ---- devices ---- */
-
-cudaError_t cudaDriverGetVersion(int *version)
-{
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-}
-
-cudaError_t cudaRuntimeGetVersion(int *version)
-{
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGetDeviceCount(int *count)
-{
-    *count = TD_EMULATE_DEVICES;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *found, int device)
-{
-    if (device < 0 || device >= TD_EMULATE_DEVICES) {
-        return give(cudaErrorInvalidDevice);
-    }
-    size_t available;
-    memset(found, 0, sizeof *found);
-    snprintf(found->name, sizeof found->name, "emulated GPU %d", device);
-    td_emulate_free_bytes(device, &available, &found->totalGlobalMem);
-    found->major = 9;
-    found->multiProcessorCount = 4;
-    return cudaSuccess;
-}
-
-cudaError_t cudaDeviceGetPCIBusId(char *text, int size, int device)
-{
-    if (device < 0 || device >= TD_EMULATE_DEVICES) {
-        return give(cudaErrorInvalidDevice);
-    }
-    snprintf(text, (size_t)size, "emulated %d", device);
-    return cudaSuccess;
-}
-
-cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
-{
-    *least = *greatest = 0;
-    return cudaSuccess;
-}
-
-cudaError_t cudaSetDevice(int device)
-{
-    if (device < 0 || device >= TD_EMULATE_DEVICES) {
-        return give(cudaErrorInvalidDevice);
-    }
-    device_now = device;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGetDevice(int *device)
-{
-    *device = device_now;
-    return cudaSuccess;
-}
+/* ---- streams ---- */
 
 cudaError_t cudaDeviceSynchronize(void)
 {
@@ -462,33 +316,19 @@ cudaError_t cudaDeviceSynchronize(void)
         return cudaErrorStreamCaptureUnsupported;
     }
     for (int i = 0; i < stream_count; i++) {
-        if (streams[i]->device == device_now) {
+        if (streams[i]->device == td_emulate_device()) {
             drain(streams[i], streams[i]->put);
         }
     }
     return cudaSuccess;
 }
 
-cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
-{
-    *can = device != peer;
-    return cudaSuccess;
-}
-
-cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
-{
-    (void)flags;
-    return give(peer != device_now ? cudaSuccess : cudaErrorInvalidDevice);
-}
-
-/* ---- streams ---- */
-
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
     (void)flags;
     locked guard;
     (void)stream_of(NULL); /* the default streams come first */
-    *stream = new_stream(device_now);
+    *stream = new_stream(td_emulate_device());
     return give(*stream != NULL ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 

@@ -6,6 +6,16 @@
 
 /* What cudaGetLastError and cudaPeekAtLastError give from now on, on this thread. */
 void td_emulate_error(cudaError_t error);
+/* The same of an error that a call returns; success leaves what was there. */
+static inline cudaError_t give(cudaError_t error)
+{
+    if (error != cudaSuccess) {
+        td_emulate_error(error);
+    }
+    return error;
+}
+/* This thread's (cudaSetDevice). */
+int td_emulate_device(void);
 
 /* memory.cc: device memory is closed to the host (reading or writing it is a segmentation fault)
  * except while something of a stream runs. Calls nest; under the emulation's lock. */
@@ -52,6 +62,16 @@ unsigned td_emulate_random(void);
 void td_emulate_lock(void);
 bool td_emulate_trylock(void);
 void td_emulate_unlock(void);
+struct locked {
+    locked()
+    {
+        td_emulate_lock();
+    }
+    ~locked()
+    {
+        td_emulate_unlock();
+    }
+};
 
 /* Everything that has been put on any stream is done. */
 void td_emulate_drain_all(void);

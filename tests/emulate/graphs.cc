@@ -38,25 +38,6 @@ namespace
 thread_local emulated_graph *recording; /* by this thread */
 emulated_graph *recordings[BRANCHES];   /* all that are under way */
 
-struct locked {
-    locked()
-    {
-        td_emulate_lock();
-    }
-    ~locked()
-    {
-        td_emulate_unlock();
-    }
-};
-
-cudaError_t give(cudaError_t error)
-{
-    if (error != cudaSuccess) {
-        td_emulate_error(error);
-    }
-    return error;
-}
-
 emulated_graph *new_graph(uint64_t number)
 {
     emulated_graph *g = (emulated_graph *)calloc(1, sizeof *g);

@@ -21,17 +21,6 @@ struct physical {
     int device;
 };
 
-struct locked {
-    locked()
-    {
-        td_emulate_lock();
-    }
-    ~locked()
-    {
-        td_emulate_unlock();
-    }
-};
-
 bool lacks(const char *what)
 {
     const char *list = getenv("TANDEM_EMULATED_DRIVER");

@@ -28,17 +28,6 @@ struct {
 } pinned[MAX_PINNED];
 int pinned_count;
 
-struct locked {
-    locked()
-    {
-        td_emulate_lock();
-    }
-    ~locked()
-    {
-        td_emulate_unlock();
-    }
-};
-
 /* Bytes of a device: TANDEM_EMULATED_MEMORY in MiB, 4096 unless it is set. */
 size_t all_bytes()
 {
@@ -253,14 +242,6 @@ cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind k
     td_emulate_enqueue(stream, run_copy, &c, sizeof c);
     /* Into the host's ordinary memory: CUDA waits. */
     return pinned_to ? cudaSuccess : cudaStreamSynchronize(stream);
-}
-
-cudaError_t give(cudaError_t error)
-{
-    if (error != cudaSuccess) {
-        td_emulate_error(error);
-    }
-    return error;
 }
 
 } // namespace
