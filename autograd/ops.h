@@ -116,8 +116,8 @@ td_tensor *td_global_avg_pool2d(td_tensor *x, td_site at); /* -> [N,C,1,1] */
 /* Drops with probability p in [0,1), scales the rest by 1/(1-p). Draws by Philox with the given key
  * and counter (random.h), so they repeat when those do. */
 td_tensor *td_dropout(td_tensor *x, double p, td_philox_key key, uint64_t counter, td_site at);
-/* Multiplies each sample x[n,...] by 0 with probability p in [0,1), by 1/(1-p) otherwise. Sample n
- * is drawn by Philox with the given key and counter (counter, n). */
+/* Multiplies each sample x[n,...] by 0 with probability p in [0,1), by 1/(1-p) otherwise: by what
+ * td_dropout makes of as many ones. */
 td_tensor *td_stochastic_depth(td_tensor *x, double p, td_philox_key key, uint64_t counter,
                                td_site at);
 /* index i64 of any shape in [0, rows), table[rows, d] -> [...index, d]. */

@@ -37,19 +37,27 @@ static void take_call(void *user, void *number)
     *(uint64_t *)number = place->calls++;
 }
 
+/* The number of this call: by reference, since replays of a captured step count on. */
+static const uint64_t *call_of(dropout_state *s)
+{
+    if (td_capture_now() != TD_CAPTURE_OFF && !td_recomputing()) {
+        return td_capture_numbers(sizeof(uint64_t), take_call, &s->place);
+    }
+    if (td_recomputing()) {
+        td_capture_note("dropout draws again what it has drawn (--recompute)");
+    }
+    uint64_t *call = td_step_bytes(sizeof *call);
+    *call = s->place.calls++;
+    return call;
+}
+
 static td_tensor *dropout_forward(td_module *self, td_tensor *x, td_site at)
 {
     dropout_state *s = self->state;
     if (!self->training || s->p == 0.0) {
         return x;
     }
-    if (td_capture_now() != TD_CAPTURE_OFF && td_recomputing()) {
-        td_capture_note("dropout draws again what it has drawn (--recompute)");
-    } else if (td_capture_now() != TD_CAPTURE_OFF) {
-        const uint64_t *call = td_capture_numbers(sizeof *call, take_call, &s->place);
-        return td_dropout_by(x, s->p, key_of(self), call, at);
-    }
-    return (td_dropout)(x, s->p, key_of(self), s->place.calls++, at);
+    return td_dropout_by(x, s->p, key_of(self), call_of(s), at);
 }
 
 static td_tensor *stochastic_depth_forward(td_module *self, td_tensor *x, td_site at)
@@ -58,7 +66,7 @@ static td_tensor *stochastic_depth_forward(td_module *self, td_tensor *x, td_sit
     if (!self->training || s->p == 0.0) {
         return x;
     }
-    return (td_stochastic_depth)(x, s->p, key_of(self), s->place.calls++, at);
+    return td_stochastic_depth_by(x, s->p, key_of(self), call_of(s), at);
 }
 
 static void dropout_describe(const td_module *self, char *text, size_t size)

@@ -189,7 +189,7 @@ typedef struct td_kernels {
     /* ---- dropout: y = x * keep / (1-p); element i (row-major) is kept if its Philox word, key
      * (seed, stream), counter (*step, i/4), lane i%4, is >= p * 2^32. The backward is the same call
      * on dy. *step is read when the kernel runs if it is one of td_capture_numbers and the call is
-     * recorded, and otherwise at once. f32, f64, bf16 ---- */
+     * recorded, and otherwise at once. y may be x. f32, f64, bf16 ---- */
     void (*dropout)(td_tensor *y, const td_tensor *x, double p, td_philox_key key,
                     const uint64_t *step, bool accumulate);
 

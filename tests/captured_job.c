@@ -23,8 +23,8 @@ static td_module *new_net(bool pictures)
                      td_nn_batch_norm2d(4), td_nn_relu(), td_nn_max_pool2d(2, 2, 0),
                      td_nn_flatten(), td_nn_linear(4 * SIDE * SIDE / 4, CAPTURED_JOB_CLASSES))
                : td_nn_sequential(td_nn_linear(FEATURES, HIDDEN), td_nn_gelu(), td_nn_dropout(0.25),
-                                  td_nn_linear(HIDDEN, HIDDEN), td_nn_dropout(0.5),
-                                  td_nn_linear(HIDDEN, CAPTURED_JOB_CLASSES));
+                                  td_nn_linear(HIDDEN, HIDDEN), td_nn_stochastic_depth(0.25),
+                                  td_nn_dropout(0.5), td_nn_linear(HIDDEN, CAPTURED_JOB_CLASSES));
 }
 
 static td_optim *new_optim(captured_optim kind, td_params *params)

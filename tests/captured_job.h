@@ -14,7 +14,8 @@ typedef enum captured_optim { CAPTURED_SGD, CAPTURED_ADAM, CAPTURED_MUON } captu
 typedef struct captured_kind {
     td_device device;
     captured_optim optim;
-    bool pictures; /* a convolution with batch normalisation; otherwise layers with Dropout */
+    bool pictures; /* a convolution with batch normalisation; otherwise Dropout and StochasticDepth
+                    */
     bool ema;
     bool ddp;       /* a rank's share of a job of all ranks */
     double clip;    /* gradients, to this norm; 0: not */
