@@ -240,17 +240,16 @@ static td_status one_run(const job *j, int64_t seed, double *accuracy, double *s
     td_loader *loader = images != NULL ? open_loader(j, seed) : NULL;
     speedrun s = { 0 };
     double began = seconds_now();
-    td_status status =
-        loader == NULL
-            ? TD_E_NOMEM
-            : speedrun_begin(&s, &(speedrun_options){ .recipe = j->how,
-                                                      .images = images,
-                                                      .device = j->device,
-                                                      .width = j->width,
-                                                      .epochs = j->epochs,
-                                                      .batch_size = j->batch_size,
-                                                      .batches = td_loader_batches(loader),
-                                                      .graph = j->graph });
+    td_status status = loader == NULL
+                           ? TD_E_NOMEM
+                           : speedrun_begin(&s, &(speedrun_options){ .recipe = j->how,
+                                                                     .images = images,
+                                                                     .device = j->device,
+                                                                     .width = j->width,
+                                                                     .epochs = j->epochs,
+                                                                     .loader = loader,
+                                                                     .batch_size = j->batch_size,
+                                                                     .graph = j->graph });
     td_free(images);
     if (status == TD_OK) {
         status = train(&s, loader, began);

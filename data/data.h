@@ -173,10 +173,11 @@ typedef struct td_loader_options {
 } td_loader_options;
 
 typedef struct td_batch {
-    td_tensor *x;           /* [n, sample...]; the loader's, valid until the next td_loader_next */
-    td_tensor *y;           /* [n] i64 */
-    int64_t size;           /* n */
-    int64_t index;          /* 0, 1, ... within the epoch */
+    td_tensor *x;  /* [n, sample...]; the loader's, valid until the next td_loader_next; on a
+                      GPU all batches of a size have the same tensors */
+    td_tensor *y;  /* [n] i64 */
+    int64_t size;  /* n */
+    int64_t index; /* 0, 1, ... within the epoch */
     const int64_t *samples; /* [n] the dataset's numbers of these samples */
 } td_batch;
 
@@ -193,6 +194,13 @@ td_status td_loader_status(const td_loader *loader);
  * `streamed`. Otherwise workers assemble batches in CPU memory, which are sent. The batches are the
  * same, bit for bit. */
 bool td_loader_is_resident(const td_loader *loader);
+
+/* From now on td_loader_next only draws how a batch is cut (if the loader is resident; false: it
+ * goes on as ever), and td_loader_make cuts it: then this can be a part of a captured step
+ * (tensor/captured.h), whose replays cut what was drawn last. Until it is called, the batch's
+ * tensors hold an earlier one. */
+bool td_loader_defer(td_loader *loader);
+void td_loader_make(td_loader *loader); /* nothing to do if td_loader_next has done it */
 
 /* The number of batches of an epoch, and of samples that they hold. */
 int64_t td_loader_batches(const td_loader *loader);

@@ -22,6 +22,7 @@ struct td_loader {
     td_ring *ring;
     td_device_batch *there; /* where the ring's batches go to; NULL: they stay in CPU memory */
     td_ahead *ahead;        /* sends them */
+    bool deferred;          /* td_loader_make makes the batches */
 
     uint64_t epoch;
     bool running;     /* the epoch's order has been drawn */
@@ -196,8 +197,11 @@ static void to_device(td_loader *loader, td_tensor **x, td_tensor **y)
 static td_status make_batch(td_loader *loader, td_tensor **x, td_tensor **y)
 {
     if (loader->resident != NULL) {
-        td_resident_fill(loader->resident, loader->order + loader->position * loader->batch_size,
+        td_resident_draw(loader->resident, loader->order + loader->position * loader->batch_size,
                          batch_samples(loader, loader->position), loader->epoch, x, y);
+        if (!loader->deferred) {
+            td_resident_make(loader->resident);
+        }
         return TD_OK;
     }
     TD_TRY(td_ring_take(loader->ring, loader->position, x, y));
@@ -278,6 +282,19 @@ bool td_loader_next(td_loader *loader, td_batch *batch)
     };
     loader->position++;
     return true;
+}
+
+bool td_loader_defer(td_loader *loader)
+{
+    loader->deferred = loader->resident != NULL;
+    return loader->deferred;
+}
+
+void td_loader_make(td_loader *loader)
+{
+    if (loader->deferred) {
+        td_resident_make(loader->resident);
+    }
 }
 
 td_status td_loader_status(const td_loader *loader)

@@ -1,17 +1,19 @@
 #include "data/resident.h"
 
 #include "data/images_memory.h"
+#include "tensor/capture.h"
 #include "tensor/kernels.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct td_resident {
     const td_images_memory *images;
     td_tensor *pixels;    /* u8 [length,3,32,32] */
     td_tensor *values;    /* f32 [3,256]: what a byte becomes */
     td_byte_values sent;  /* what is in values */
-    td_picture_cut *cuts; /* of a batch */
-    int64_t *labels;      /* of a batch */
+    td_picture_cut *cuts; /* of the batch that was drawn last */
+    int64_t drawn;        /* its samples */
     td_device_batch *batch;
 };
 
@@ -63,8 +65,7 @@ td_resident *td_resident_new(const td_dataset *dataset, td_device device, int64_
     }
     r->images = images;
     r->cuts = calloc((size_t)batch_size, sizeof *r->cuts);
-    r->labels = calloc((size_t)batch_size, sizeof *r->labels);
-    if (r->cuts == NULL || r->labels == NULL) {
+    if (r->cuts == NULL) {
         td_fail(TD_E_NOMEM, "loader: no memory");
     } else if (send_pictures(r, dataset->length, device)) {
         r->batch = td_device_batch_new(dataset, device, batch_size, tail);
@@ -86,12 +87,11 @@ void td_resident_free(td_resident *r)
     td_device_batch_free(r->batch);
     td_free(r->values);
     td_free(r->pixels);
-    free(r->labels);
     free(r->cuts);
     free(r);
 }
 
-void td_resident_fill(td_resident *r, const int64_t *index, int64_t n, uint64_t epoch,
+void td_resident_draw(td_resident *r, const int64_t *index, int64_t n, uint64_t epoch,
                       td_tensor **x, td_tensor **y)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -100,13 +100,29 @@ void td_resident_fill(td_resident *r, const int64_t *index, int64_t n, uint64_t 
             .picture = index[i],
             .down = drawn.down,
             .right = drawn.right,
+            .label = r->images->labels[index[i]],
             .flip = drawn.flip,
             .reflect = drawn.reflect,
         };
-        r->labels[i] = r->images->labels[index[i]];
     }
+    r->drawn = n;
     send_values(r);
     td_device_batch_tensors(r->batch, n, x, y);
-    td_kernels_of(td_device_of(*x))->pictures(*x, r->pixels, r->values, r->cuts);
-    td_write(*y, r->labels, TD_I64);
+}
+
+static void copy_cuts(void *user, void *numbers)
+{
+    const td_resident *r = user;
+    memcpy(numbers, r->cuts, (size_t)r->drawn * sizeof *r->cuts);
+}
+
+void td_resident_make(td_resident *r)
+{
+    td_tensor *x, *y;
+    const td_picture_cut *cuts = r->cuts;
+    td_device_batch_tensors(r->batch, r->drawn, &x, &y);
+    if (td_capture_now() != TD_CAPTURE_OFF) {
+        cuts = td_capture_numbers((size_t)r->drawn * sizeof *cuts, copy_cuts, r);
+    }
+    td_kernels_of(td_device_of(x))->pictures(x, y, r->pixels, r->values, cuts);
 }

@@ -14,9 +14,12 @@ td_resident *td_resident_new(const td_dataset *dataset, td_device device, int64_
                              int64_t tail);
 void td_resident_free(td_resident *resident); /* NULL is fine */
 
-/* Samples index[0..n-1] as fetch would give them in this epoch. The tensors are the device's, valid
- * until the next call; making them is part of its work. */
-void td_resident_fill(td_resident *resident, const int64_t *index, int64_t n, uint64_t epoch,
+/* Draws how samples index[0..n-1] are cut in this epoch: td_resident_make makes of it what fetch
+ * would give. The tensors are the device's: the same for all batches of n. */
+void td_resident_draw(td_resident *resident, const int64_t *index, int64_t n, uint64_t epoch,
                       td_tensor **x, td_tensor **y);
+/* Fills the tensors, as part of the device's work; in a captured step, with what has been drawn by
+ * the time of each replay. */
+void td_resident_make(td_resident *resident);
 
 #endif

@@ -6,8 +6,8 @@
 #include "tensor/capture.h"
 
 enum {
-    TD_CAPTURE_CHECKS = 8,              /* of indices, in a step */
-    TD_CAPTURE_NUMBER_BYTES = 256 << 10 /* for all numbers of a step */
+    TD_CAPTURE_CHECKS = 8,            /* of indices, in a step */
+    TD_CAPTURE_NUMBER_BYTES = 1 << 20 /* for all numbers of a step */
 };
 
 /* A block of step memory: what for, and where it lies. */

@@ -23,9 +23,10 @@ typedef struct form {
     int count;
     td_shape shape[TD_CAPTURED_INPUTS];
     td_dtype dtype[TD_CAPTURED_INPUTS];
-    td_tensor *inputs[TD_CAPTURED_INPUTS]; /* of the graph; made before it is recorded */
-    td_capture capture;                    /* of the latest rehearsal, or of the recording */
-    td_trace before;                       /* of the rehearsal before */
+    td_tensor
+        *inputs[TD_CAPTURED_INPUTS]; /* of the graph; its own, or (inputs_stay) the caller's */
+    td_capture capture;              /* of the latest rehearsal, or of the recording */
+    td_trace before;                 /* of the rehearsal before */
     int rehearsed;
     bool same;     /* the last two rehearsals took the same memory */
     bool given_up; /* it is done as ever, for good */
@@ -52,7 +53,7 @@ static void free_form(td_captured *c, form *f)
         c->graphs->free(device, f->graph);
         td_capture_count_graph(-1);
     }
-    for (int i = 0; i < f->count; i++) {
+    for (int i = 0; i < f->count && !c->options.inputs_stay; i++) {
         td_free(f->inputs[i]);
     }
     td_capture_close(&f->capture);
@@ -267,8 +268,24 @@ static td_status agree(td_captured *c, const form *f, readiness mine, readiness 
 
 /* ---- recording and replaying ---- */
 
-static td_status take_inputs(form *f, td_tensor *const *inputs)
+/* The inputs that a graph reads; from its recording on they must not change. */
+static void keep_inputs(form *f, td_tensor *const *inputs)
 {
+    for (int i = 0; i < f->count; i++) {
+        TD_REQUIRE(f->inputs[i] == NULL || f->inputs[i] == inputs[i], TD_HERE,
+                   "captured step: input %d is another tensor than the one that was recorded, and "
+                   "options.inputs_stay promises the same one",
+                   i);
+        f->inputs[i] = inputs[i];
+    }
+}
+
+static td_status take_inputs(const td_captured *c, form *f, td_tensor *const *inputs)
+{
+    if (c->options.inputs_stay) {
+        keep_inputs(f, inputs);
+        return TD_OK;
+    }
     for (int i = 0; i < f->count; i++) {
         if (f->inputs[i] == NULL) {
             f->inputs[i] = td_clone(inputs[i]);
@@ -345,7 +362,7 @@ static td_status record(td_captured *c, form *f, td_tensor *const *inputs)
 {
     char text[512];
     drop_graph(c, f); /* another process records anew */
-    TD_TRY(take_inputs(f, inputs));
+    TD_TRY(take_inputs(c, f, inputs));
     TD_TRY(record_graph(c, f));
     TD_TRY(launch(c, f));
     c->figures.recorded++;
@@ -360,7 +377,7 @@ static td_status record(td_captured *c, form *f, td_tensor *const *inputs)
 
 static td_status replay(td_captured *c, form *f, td_tensor *const *inputs)
 {
-    TD_TRY(take_inputs(f, inputs));
+    TD_TRY(take_inputs(c, f, inputs));
     td_capture_fill_again(&f->capture);
     c->figures.replayed++;
     return launch(c, f);

@@ -23,8 +23,9 @@ enum {
 typedef struct td_captured td_captured;
 
 /* The step, without td_step_begin and td_step_end. inputs are those of td_captured_run, or copies
- * of them. results: of options.results, scalars of this step, to be set. Its decisions may depend
- * on the inputs' shapes alone, and on its kind (td_captured_run_kind). */
+ * of them (inputs_stay: never copies). results: of options.results, scalars of this step, to be
+ * set. Its decisions may depend on the inputs' shapes alone, and on its kind
+ * (td_captured_run_kind). */
 typedef td_status (*td_captured_step)(void *user, td_tensor *const *inputs, td_tensor **results);
 
 /* What a step does together with other processes must be done by all of them in the same way: they
@@ -51,6 +52,8 @@ typedef struct td_captured_options {
     td_captured_step step;
     void *user;
     const td_captured_peers *peers; /* NULL: the step is this process's alone */
+    bool inputs_stay;               /* inputs of a shape are the same tensors in every step, and
+                                       graphs read them there; otherwise they are copied first */
     int results;
     int rehearsals; /* of each shape; 0: 3, which is also the least */
     int depth;      /* so many steps' results may be waiting; 0: 8 */

@@ -50,6 +50,7 @@ typedef struct td_optim_slice {
 typedef struct td_picture_cut {
     int64_t picture;
     int32_t down, right; /* reflect: by less than the picture's size */
+    int32_t label;
     bool flip, reflect;
 } td_picture_cut;
 

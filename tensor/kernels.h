@@ -181,10 +181,11 @@ typedef struct td_kernels {
     void (*count_top)(td_tensor *count, const td_tensor *x, const td_tensor *labels, int64_t k);
 
     /* ---- pictures: y[i] (f32, bf16 or f16 [count,C,H,W], any strides) is cut from pictures (u8
-     * [N,C,H,W], row-major) as cuts[i] says, each byte looked up: values f32 [C,256], row-major.
-     * cuts[i].picture has been checked. ---- */
-    void (*pictures)(td_tensor *y, const td_tensor *pictures, const td_tensor *values,
-                     const td_picture_cut *cuts);
+     * [N,C,H,W], row-major) as cuts[i] says, each byte looked up: values f32 [C,256], row-major;
+     * labels[i] (i64 [count], dense) becomes its label. cuts[i].picture has been checked. When the
+     * call is recorded, cuts must be td_capture_numbers', read when it is replayed. ---- */
+    void (*pictures)(td_tensor *y, td_tensor *labels, const td_tensor *pictures,
+                     const td_tensor *values, const td_picture_cut *cuts);
 
     /* ---- dropout: y = x * keep / (1-p); element i (row-major) is kept if its Philox word, key
      * (seed, stream), counter (*step, i/4), lane i%4, is >= p * 2^32. The backward is the same call

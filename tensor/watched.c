@@ -125,9 +125,9 @@ WATCHED(embedding_grad,
         (td_tensor * dtable, const td_tensor *dy, const td_tensor *index, bool accumulate),
         (dtable, dy, index, accumulate), td_cost_of(dy, 1, 3.0 * B(dy) + B(index)))
 WATCHED(pictures,
-        (td_tensor * y, const td_tensor *pictures, const td_tensor *values,
+        (td_tensor * y, td_tensor *labels, const td_tensor *pictures, const td_tensor *values,
          const td_picture_cut *cuts),
-        (y, pictures, values, cuts), td_cost_of(y, 0, B(y) + (double)td_numel(y)))
+        (y, labels, pictures, values, cuts), td_cost_of(y, 0, B(y) + (double)td_numel(y)))
 WATCHED(dropout,
         (td_tensor * y, const td_tensor *x, double p, td_philox_key key, const uint64_t *step,
          bool accumulate),

@@ -14,8 +14,15 @@ enum { SIDE = 4, FEATURES = 9, HIDDEN = 8 };
 
 static const int64_t batches[2] = { CAPTURED_JOB_BATCH, CAPTURED_JOB_TAIL };
 
-static td_module *new_net(bool pictures)
+/* Of pictures of SIDE, or of a loader's, which are brought down to it. */
+static td_module *new_net(bool pictures, bool loader)
 {
+    if (loader) {
+        return td_nn_sequential(
+            td_nn_conv2d(3, 4, &(td_nn_conv2d_options){ .kernel = { 8, 8 }, .stride = { 8, 8 } }),
+            td_nn_batch_norm2d(4), td_nn_relu(), td_nn_flatten(),
+            td_nn_linear(4 * SIDE * SIDE, 10));
+    }
     return pictures
                ? td_nn_sequential(
                      td_nn_conv2d(
@@ -46,11 +53,25 @@ static td_shape shape_of(const captured_job *job, int tail)
                               : TD_SHAPE(batches[tail], FEATURES);
 }
 
+static void open_loader(captured_job *job)
+{
+    enum { PICTURES = 4 * CAPTURED_JOB_BATCH + CAPTURED_JOB_TAIL };
+    td_image_transform transform = { .crop_padding = 4, .flip = true, .seed = 7 };
+    assert_int_equal(td_synthetic_images(PICTURES, 3, &job->data), TD_OK);
+    assert_int_equal(td_dataset_set_transform(job->data, &transform), TD_OK);
+    td_generator_seed(&job->order, 11 + (uint64_t)td_dist_rank());
+    job->loader = td_loader_open(job->data, &(td_loader_options){ .batch_size = CAPTURED_JOB_BATCH,
+                                                                  .shuffle = true,
+                                                                  .device = job->kind.device,
+                                                                  .generator = &job->order });
+    assert_non_null(job->loader);
+}
+
 void captured_job_open(captured_job *job, captured_kind kind)
 {
     *job = (captured_job){ .kind = kind, .more_at = -1 };
     td_manual_seed(0);
-    job->net = new_net(kind.pictures);
+    job->net = new_net(kind.pictures, kind.loader);
     assert_non_null(job->net);
     assert_int_equal(td_module_to(job->net, kind.device, TD_F32), TD_OK);
     if (kind.ddp) {
@@ -62,6 +83,9 @@ void captured_job_open(captured_job *job, captured_kind kind)
     if (kind.ema) {
         job->ema = td_ema_new(job->net, &(td_ema_options){ .decay = 0.9, .warmup = true });
         assert_non_null(job->ema);
+    }
+    if (kind.loader) {
+        open_loader(job);
     }
     for (int tail = 0; tail < 2; tail++) {
         td_layout layout = kind.pictures ? TD_IMAGE : TD_ROW_MAJOR;
@@ -77,14 +101,15 @@ void captured_job_close(captured_job *job)
     td_ema_free(job->ema);
     td_optim_free(job->optim);
     td_module_free(job->net);
+    td_loader_close(job->loader);
+    td_dataset_free(job->data);
     for (int tail = 0; tail < 2; tail++) {
         td_free(job->x[tail]);
         td_free(job->y[tail]);
     }
 }
 
-/* The batch and the learning rate of the step that comes. */
-static void prepare(captured_job *job, int tail)
+static void write_batch(captured_job *job, int tail)
 {
     float x[CAPTURED_JOB_BATCH * 3 * SIDE * SIDE];
     int64_t y[CAPTURED_JOB_BATCH], n = td_numel(job->x[tail]);
@@ -102,6 +127,20 @@ static void prepare(captured_job *job, int tail)
     }
     td_write(job->x[tail], x, TD_F32);
     td_write(job->y[tail], y, TD_I64);
+}
+
+static void take_batch(captured_job *job, int tail)
+{
+    if (!td_loader_next(job->loader, &job->batch)) { /* the end of an epoch */
+        assert_true(td_loader_next(job->loader, &job->batch));
+    }
+    assert_int_equal(job->batch.size, batches[tail]);
+}
+
+/* The batch and the learning rate of the step that comes. */
+static void prepare(captured_job *job, int tail)
+{
+    (job->kind.loader ? take_batch : write_batch)(job, tail);
     td_schedule schedule = { .kind = TD_SCHEDULE_COSINE,
                              .base_lr = job->kind.optim == CAPTURED_ADAM ? 0.01 : 0.05,
                              .total = 40,
@@ -148,6 +187,9 @@ td_status captured_job_run(void *user, td_tensor *const *inputs, td_tensor **res
 {
     captured_job *job = user;
     bool alone = job->kind.ddp && !turn_of(job).last;
+    if (job->loader != NULL) {
+        td_loader_make(job->loader);
+    }
     if (alone) {
         td_ddp_no_sync_begin(job->net);
     }
@@ -168,10 +210,17 @@ td_status captured_job_run(void *user, td_tensor *const *inputs, td_tensor **res
     return TD_OK;
 }
 
+static td_tensor *input(const captured_job *job, int which, bool tail)
+{
+    td_tensor *of_loader = which == 0 ? job->batch.x : job->batch.y;
+    td_tensor *own = which == 0 ? job->x[tail] : job->y[tail];
+    return job->loader != NULL ? of_loader : own;
+}
+
 void captured_job_step(captured_job *job, bool tail, double values[2])
 {
-    td_tensor *inputs[] = { job->x[tail], job->y[tail] }, *results[2];
     prepare(job, tail);
+    td_tensor *inputs[] = { input(job, 0, tail), input(job, 1, tail) }, *results[2];
     td_step_begin();
     assert_int_equal(captured_job_run(job, inputs, results), TD_OK);
     values[0] = td_item(results[0]);
@@ -181,11 +230,15 @@ void captured_job_step(captured_job *job, bool tail, double values[2])
 
 td_captured *captured_job_capture(captured_job *job)
 {
+    if (job->loader != NULL) {
+        assert_true(td_loader_defer(job->loader) == (job->kind.device.type != TD_DEVICE_CPU));
+    }
     const td_captured_peers *peers = job->kind.ddp ? td_group_captured(NULL) : NULL;
     td_captured *captured = td_captured_new(&(td_captured_options){ .device = job->kind.device,
                                                                     .step = captured_job_run,
                                                                     .user = job,
                                                                     .peers = peers,
+                                                                    .inputs_stay = job->kind.loader,
                                                                     .results = 2,
                                                                     .depth = 3 });
     assert_non_null(captured);
@@ -197,7 +250,7 @@ td_status captured_job_captured_step(captured_job *job, td_captured *captured, b
     prepare(job, tail);
     turn now = turn_of(job);
     return td_captured_run_kind(captured, now.first + 2 * now.last,
-                                (td_tensor *[]){ job->x[tail], job->y[tail] }, 2);
+                                (td_tensor *[]){ input(job, 0, tail), input(job, 1, tail) }, 2);
 }
 
 /* FNV-1a over bytes. */

@@ -16,6 +16,7 @@ typedef struct captured_kind {
     captured_optim optim;
     bool pictures; /* a convolution with batch normalisation; otherwise Dropout and StochasticDepth
                     */
+    bool loader;   /* pictures come from a loader, of whose batches each fifth is a smaller one */
     bool ema;
     bool ddp;       /* a rank's share of a job of all ranks */
     double clip;    /* gradients, to this norm; 0: not */
@@ -28,7 +29,11 @@ typedef struct captured_job {
     td_optim *optim;
     td_ema *ema;
     td_tensor *x[2], *y[2]; /* a full batch, and a smaller one */
-    int64_t steps;          /* done */
+    td_dataset *data;       /* and these, of kind.loader */
+    td_loader *loader;
+    td_generator order;
+    td_batch batch;
+    int64_t steps; /* done */
 
     /* What the step does beside training. */
     bool reads;      /* its loss, on the host */

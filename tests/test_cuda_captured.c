@@ -172,6 +172,22 @@ static void test_accumulated_gradients(void **state)
     }
 }
 
+/* The GPU cuts the batches out of pictures that lie there, as a part of the step. */
+static void test_a_loaders_batches(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    captured_kind kind = { .device = TD_CUDA, .optim = CAPTURED_SGD, .loader = true };
+    td_captured_figures figures = compare(kind, 5);
+    assert_int_equal(figures.recorded, 2);
+    assert_int_equal(figures.replayed, STEPS - 2 * 4);
+    kind.accumulate = 2;
+    figures = compare(kind, 5);
+    assert_true(figures.replayed > 0);
+}
+
 /* ---- what cannot be captured ---- */
 
 typedef struct refusal {
@@ -332,6 +348,7 @@ int main(void)
         cmocka_unit_test(test_captured_is_eager),
         cmocka_unit_test(test_other_shapes),
         cmocka_unit_test(test_accumulated_gradients),
+        cmocka_unit_test(test_a_loaders_batches),
         cmocka_unit_test(test_reading_keeps_a_step_from_being_captured),
         cmocka_unit_test(test_numbers_by_value_are_noticed),
         cmocka_unit_test(test_other_memory_is_noticed),

@@ -1,6 +1,8 @@
 /* Loaders of pictures for GPUs, real or emulated: whether the GPU cuts them out of bytes that lie
  * there, or the CPU does and sends them, batches are the CPU's, bit for bit. */
+#include "autograd/ops.h"
 #include "data/data.h"
+#include "tensor/captured.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -189,6 +191,97 @@ static void test_work_on_a_batch_comes_first(void **state)
     }
 }
 
+/* ---- batches that a captured step makes itself ---- */
+
+typedef struct making {
+    td_loader *loader;
+    td_tensor *x[2], *y[2]; /* what a step has seen, of a full batch and of the last one */
+} making;
+
+static td_status make_and_keep(void *user, td_tensor *const *inputs, td_tensor **results)
+{
+    making *m = user;
+    int tail = inputs[1]->shape[0] != BATCH;
+    td_loader_make(m->loader);
+    td_copy_(m->x[tail], inputs[0]);
+    td_copy_(m->y[tail], inputs[1]);
+    results[0] = td_sum(inputs[0]);
+    return TD_OK;
+}
+
+static td_captured *begin_making(making *m, td_loader *loader)
+{
+    static const int64_t sizes[] = { BATCH, PICTURES % BATCH };
+    *m = (making){ .loader = loader };
+    for (int i = 0; i < 2; i++) {
+        m->x[i] = td_new(TD_SHAPE(sizes[i], 3, 32, 32), TD_F32, TD_CUDA);
+        m->y[i] = td_new(TD_SHAPE(sizes[i]), TD_I64, TD_CUDA);
+    }
+    return td_captured_new(&(td_captured_options){
+        .device = TD_CUDA, .step = make_and_keep, .user = m, .results = 1, .inputs_stay = true });
+}
+
+/* The next batch of both loaders; whether there was one. */
+static bool make_both(fixture *f, making *m, td_captured *captured)
+{
+    td_batch batch[2];
+    int64_t y[2][BATCH];
+    double sum;
+    bool more = td_loader_next(f->loader[0], &batch[0]);
+    assert_int_equal(td_loader_next(f->loader[1], &batch[1]), more);
+    if (!more) {
+        return false;
+    }
+    assert_int_equal(td_captured_run(captured, (td_tensor *[]){ batch[1].x, batch[1].y }, 2),
+                     TD_OK);
+    assert_int_equal(td_captured_next(captured, &sum), TD_OK);
+    int tail = batch[0].size != BATCH;
+    size_t n = (size_t)batch[0].size;
+    td_read(batch[0].x, f->x[0], TD_F32);
+    td_read(batch[0].y, y[0], TD_I64);
+    td_read(m->x[tail], f->x[1], TD_F32);
+    td_read(m->y[tail], y[1], TD_I64);
+    assert_memory_equal(f->x[1], f->x[0], n * ELEMENTS * sizeof **f->x);
+    assert_memory_equal(y[1], y[0], n * sizeof **y);
+    return true;
+}
+
+static void check_captured(bool streamed)
+{
+    enum { EPOCHS = 6 };
+    fixture f;
+    making m;
+    open_loaders(&f, &cut, (td_loader_options){ .streamed = streamed, .workers = 1 });
+    assert_true(td_loader_defer(f.loader[1]) == !streamed);
+    td_captured *captured = begin_making(&m, f.loader[1]);
+    assert_non_null(captured);
+    for (int epoch = 0; epoch < EPOCHS; epoch++) {
+        while (make_both(&f, &m, captured)) {
+        }
+    }
+    td_captured_figures figures = td_captured_now(captured);
+    assert_string_equal(figures.why, "");
+    assert_int_equal(figures.recorded, 2);
+    assert_int_equal(figures.rehearsed, 2 * 3);
+    assert_int_equal(figures.replayed, EPOCHS * (PICTURES / BATCH + 1) - 2 * 4);
+    td_captured_free(captured);
+    for (int i = 0; i < 2; i++) {
+        td_free(m.x[i]);
+        td_free(m.y[i]);
+    }
+    close_loaders(&f);
+}
+
+static void test_captured(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    check_captured(false);
+    check_captured(true);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -196,6 +289,7 @@ int main(void)
         cmocka_unit_test(test_streamed),
         cmocka_unit_test(test_transform_changes),
         cmocka_unit_test(test_work_on_a_batch_comes_first),
+        cmocka_unit_test(test_captured),
     };
     return cmocka_run_group_tests_name("loaders for GPUs", tests, NULL, NULL);
 }

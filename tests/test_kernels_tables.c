@@ -234,17 +234,24 @@ static void check_pictures(const td_image_transform *transform, td_layout layout
         pictures[i] = td_augment_draw(transform, 3, (uint64_t)i);
         pictures[i].pixels = bytes + which * TD_PICTURE_BYTES;
         pictures[i].reflect = reflect;
-        cuts[i] = (td_picture_cut){ which, pictures[i].down, pictures[i].right, pictures[i].flip,
-                                    reflect };
+        cuts[i] = (td_picture_cut){ which,   pictures[i].down, pictures[i].right,
+                                    100 + i, pictures[i].flip, reflect };
     }
     td_augment_write(&table, pictures, COUNT, want, rows);
     td_tensor *all = td_from(bytes, TD_SHAPE(ALL, 3, 32, 32), TD_U8, ref_device());
     td_tensor *values = td_from(table.of, TD_SHAPE(3, 256), TD_F32, ref_device());
     td_tensor *y = ref_filled(TD_SHAPE(COUNT, 3, 32, 32), TD_F32, layout, NAN);
+    td_tensor *labels = td_new(TD_SHAPE(COUNT), TD_I64, ref_device());
+    int64_t read[COUNT];
     float got[COUNT * TD_PICTURE_BYTES];
-    k()->pictures(y, all, values, cuts);
+    k()->pictures(y, labels, all, values, cuts);
     td_read(y, got, TD_F32);
     assert_memory_equal(got, want, sizeof got);
+    td_read(labels, read, TD_I64);
+    for (int i = 0; i < COUNT; i++) {
+        assert_int_equal(read[i], 100 + i);
+    }
+    td_free(labels);
     td_free(all);
     td_free(values);
     td_free(y);

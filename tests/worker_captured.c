@@ -53,6 +53,7 @@ static bool compare(captured_kind kind, bool reads, td_captured_figures *figures
            " replayed%s%s\n",
            td_dist_rank(), td_dist_world_size(),
            kind.accumulate > 0 ? "sums"
+           : kind.loader       ? "a loader's pictures"
            : kind.pictures     ? "pictures"
                                : "vectors",
            same ? "the same bits" : "OTHER BITS", figures->rehearsed, figures->recorded,
@@ -69,6 +70,7 @@ static int check_equal(td_device device, bool reads)
         { .device = device, .optim = CAPTURED_SGD, .pictures = true, .ddp = true },
         { .device = device, .optim = CAPTURED_ADAM, .ddp = true, .ema = true },
         { .device = device, .optim = CAPTURED_SGD, .pictures = true, .ddp = true, .accumulate = 2 },
+        { .device = device, .optim = CAPTURED_SGD, .loader = true, .ddp = true },
     };
     bool right = true;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {

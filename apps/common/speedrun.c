@@ -138,8 +138,9 @@ static td_status make_rest(speedrun *s, const speedrun_options *o)
     s->loss = td_zeros(TD_SCALAR, TD_F32, o->device);
     s->lookahead = o->recipe->lookahead ? td_lookahead_new(s->net) : NULL;
     if (o->graph) {
-        s->captured = td_captured_new(
-            &(td_captured_options){ .device = o->device, .step = learn, .user = s });
+        (void)td_loader_defer(s->loader); /* a GPU's pictures are cut in the step */
+        s->captured = td_captured_new(&(td_captured_options){
+            .device = o->device, .step = learn, .user = s, .inputs_stay = true });
     }
     bool made = s->optim != NULL && s->loss != NULL &&
                 (s->lookahead != NULL || !o->recipe->lookahead) &&
@@ -149,9 +150,10 @@ static td_status make_rest(speedrun *s, const speedrun_options *o)
 
 td_status speedrun_begin(speedrun *s, const speedrun_options *o)
 {
-    *s = (speedrun){ .recipe = o->recipe };
-    s->steps = (int64_t)ceil(o->epochs * (double)o->batches);
-    s->whiten_steps = (int64_t)ceil(o->recipe->whiten_epochs * (double)o->batches);
+    *s = (speedrun){ .recipe = o->recipe, .loader = o->loader };
+    double batches = (double)td_loader_batches(o->loader);
+    s->steps = (int64_t)ceil(o->epochs * batches);
+    s->whiten_steps = (int64_t)ceil(o->recipe->whiten_epochs * batches);
     td_status status = make_net(s, o);
     if (status == TD_OK) {
         status = make_rest(s, o);
@@ -177,6 +179,7 @@ static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results
 {
     speedrun *s = user;
     (void)results;
+    td_loader_make(s->loader);
     td_tensor *mean =
         td_cross_entropy_smooth(td_forward(s->net, inputs[0]), inputs[1], s->recipe->smoothing);
     td_tensor *sum = td_mul_scalar(mean, (double)inputs[0]->shape[0]);

@@ -28,6 +28,7 @@ typedef struct speedrun {
     td_optim *optim;
     td_lookahead *lookahead; /* NULL: the recipe has none */
     td_captured *captured;   /* NULL: steps are as ever */
+    td_loader *loader;       /* of the options */
     td_tensor *loss;         /* of all samples since it was zeroed; on the net's device */
     int64_t step, steps, whiten_steps;
     double lr; /* the base that groups are scaled against */
@@ -41,8 +42,9 @@ typedef struct speedrun_options {
     td_device device;        /* of the net */
     double width;            /* multiplies the blocks' channels (1: the recipe's) */
     double epochs;
-    int64_t batch_size, batches; /* in an epoch */
-    bool graph;                  /* steps are captured (tensor/captured.h) */
+    td_loader *loader; /* of the batches; it must live as long */
+    int64_t batch_size;
+    bool graph; /* steps are captured (tensor/captured.h) */
 } speedrun_options;
 
 /* A new net. TD_E_NOMEM: nothing is left behind. */

@@ -175,6 +175,7 @@ static td_status learn_on_device(void *user, td_tensor *const *inputs, td_tensor
 {
     train_run *r = user;
     train_group group = r->graph.group;
+    td_loader_make(r->loader);
     begin_batch(r, group);
     td_tensor *logits = td_forward(r->net, inputs[0]);
     results[0] = td_cross_entropy_smooth(logits, inputs[1], r->recipe.label_smoothing);

@@ -30,11 +30,13 @@ td_status train_graph_begin(train_run *r, td_captured_step step)
                     r->args.words.graph, td_device_name(r->args.device),
                     td_dist_is_initialized() ? ", if all ranks can" : "");
     }
+    (void)td_loader_defer(r->loader); /* what the GPU cuts out, it cuts out in the step */
     const td_captured_peers *peers = td_dist_is_initialized() ? td_group_captured(NULL) : NULL;
     r->graph.captured = td_captured_new(&(td_captured_options){ .device = r->args.device,
                                                                 .step = step,
                                                                 .user = r,
                                                                 .peers = peers,
+                                                                .inputs_stay = true,
                                                                 .results = 3,
                                                                 .depth = TRAIN_GRAPH_DEPTH });
     return r->graph.captured != NULL ? TD_OK : TD_E_NOMEM;

@@ -80,8 +80,8 @@ void td_cpu_avg_pool2d_grad(td_tensor *dx, const td_tensor *dy, const td_pool2d_
                             bool accumulate);
 
 /* ops_pictures.c */
-void td_cpu_pictures(td_tensor *y, const td_tensor *pictures, const td_tensor *values,
-                     const td_picture_cut *cuts);
+void td_cpu_pictures(td_tensor *y, td_tensor *labels, const td_tensor *pictures,
+                     const td_tensor *values, const td_picture_cut *cuts);
 
 /* ops_dropout.c */
 void td_cpu_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key key,

@@ -8,6 +8,7 @@
 
 typedef struct picture_job {
     td_tensor *y;
+    int64_t *labels;
     const uint8_t *pictures;
     const float *values;
     const td_picture_cut *cuts;
@@ -20,6 +21,7 @@ static void pictures_range(void *ctx, int64_t begin, int64_t end)
     int64_t channels = y->shape[1], height = y->shape[2], width = y->shape[3];
     for (int64_t i = begin; i < end; i++) {
         const uint8_t *picture = job->pictures + job->cuts[i].picture * channels * height * width;
+        job->labels[i] = job->cuts[i].label;
         for (int64_t k = 0; k < channels * height * width; k++) {
             int64_t w = k % width, h = k / width % height, c = k / width / height;
             uint8_t byte =
@@ -32,10 +34,10 @@ static void pictures_range(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-void td_cpu_pictures(td_tensor *y, const td_tensor *pictures, const td_tensor *values,
-                     const td_picture_cut *cuts)
+void td_cpu_pictures(td_tensor *y, td_tensor *labels, const td_tensor *pictures,
+                     const td_tensor *values, const td_picture_cut *cuts)
 {
-    picture_job job = { y, td_ptr(pictures), td_ptr(values), cuts };
+    picture_job job = { y, td_ptr(labels), td_ptr(pictures), td_ptr(values), cuts };
     int64_t count = y->shape[0], size = count > 0 ? td_numel(y) / count : 0;
     td_parallel(td_device_of(y), count, td_item_chunk(count, size), pictures_range, &job);
 }

@@ -65,8 +65,8 @@ void td_cuda_avg_pool2d_grad(td_tensor *dx, const td_tensor *dy, const td_pool2d
                              bool accumulate);
 
 /* kernels_train.c */
-void td_cuda_pictures(td_tensor *y, const td_tensor *pictures, const td_tensor *values,
-                      const td_picture_cut *cuts);
+void td_cuda_pictures(td_tensor *y, td_tensor *labels, const td_tensor *pictures,
+                      const td_tensor *values, const td_picture_cut *cuts);
 void td_cuda_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key key,
                      const uint64_t *step, bool accumulate);
 void td_cuda_sgd(td_tensor *param, const td_tensor *grad, td_tensor *momentum,

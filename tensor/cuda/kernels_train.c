@@ -68,8 +68,8 @@ void td_cuda_adam(td_tensor *param, const td_tensor *grad, td_tensor *m, td_tens
     td_cuda_launched("adam");
 }
 
-void td_cuda_pictures(td_tensor *y, const td_tensor *pictures, const td_tensor *values,
-                      const td_picture_cut *cuts)
+void td_cuda_pictures(td_tensor *y, td_tensor *labels, const td_tensor *pictures,
+                      const td_tensor *values, const td_picture_cut *cuts)
 {
     int64_t count = y->shape[0];
     if (td_numel(y) == 0) {
@@ -78,6 +78,7 @@ void td_cuda_pictures(td_tensor *y, const td_tensor *pictures, const td_tensor *
     const td_picture_cut *list =
         td_cuda_numbers(td_device_of(y), cuts, (size_t)count * sizeof *cuts);
     td_cuda_launch_pictures(y->dtype, td_ptr(y), y->stride, count, y->shape[1], y->shape[2],
-                            y->shape[3], td_ptr(pictures), td_ptr(values), list, td_cuda_stream(y));
+                            y->shape[3], td_ptr(labels), td_ptr(pictures), td_ptr(values), list,
+                            td_cuda_stream(y));
     td_cuda_launched("pictures");
 }

@@ -29,8 +29,8 @@ void td_cuda_launch_dropout(td_dtype dtype, int64_t n, void *y, const void *x,
 
 /* See tensor/kernels.h; y's strides are of [n,c,h,w]; all but strides in the device's memory. */
 void td_cuda_launch_pictures(td_dtype dtype, void *y, const int64_t *stride, int64_t n, int64_t c,
-                             int64_t h, int64_t w, const uint8_t *pictures, const float *values,
-                             const td_picture_cut *cuts, cudaStream_t stream);
+                             int64_t h, int64_t w, int64_t *labels, const uint8_t *pictures,
+                             const float *values, const td_picture_cut *cuts, cudaStream_t stream);
 
 TD_EXTERN_C_END
 
