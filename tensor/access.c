@@ -45,6 +45,7 @@ const void *td_data(const td_tensor *t)
 {
     td_check_alive(t, TD_NOWHERE);
     td_require_host(t, "td_data");
+    t->storage->shown = true;
     return td_ptr(t);
 }
 
@@ -52,6 +53,7 @@ void *td_data_rw(td_tensor *t)
 {
     td_require_host(t, "td_data_rw");
     td_begin_write(t, "td_data_rw");
+    t->storage->shown = true;
     return td_ptr(t);
 }
 

@@ -20,15 +20,23 @@ static void live_taps(int64_t size, int64_t out, int64_t kernel, int stride, int
     }
 }
 
-/* On small images most of a filter may meet nothing: a 3x3 filter on 1x1 images is its middle. If
- * what is left of it is one piece of memory, the gradient is that of the smaller filter. */
-static bool grad_live_part(td_node *node, const td_tensor *dy, const td_tensor *x,
-                           const td_conv2d_params *params)
+/* Of a filter the taps that meet pixels: the rest is neither read nor gets a gradient. */
+typedef struct live_filter {
+    td_conv2d_params params; /* of the convolution with these taps alone */
+    td_shape shape;
+    int64_t stride[4];
+    int64_t begin, end; /* their elements of the whole */
+} live_filter;
+
+/* On small images most of a filter may meet nothing: a 3x3 filter on 1x1 images is its middle.
+ * False if nothing can be left out, or what is left is not one piece of memory (on GPUs taps are
+ * not). */
+static bool find_live(live_filter *live, const td_tensor *w, const td_tensor *x, const td_tensor *y,
+                      const td_conv2d_params *params)
 {
-    const td_tensor *w = td_node_input(node, 1);
     int64_t first[2], count[2];
     for (int d = 0; d < 2; d++) {
-        live_taps(x->shape[2 + d], dy->shape[2 + d], w->shape[2 + d], params->stride[d],
+        live_taps(x->shape[2 + d], y->shape[2 + d], w->shape[2 + d], params->stride[d],
                   params->pad[d], params->dilation[d], &first[d], &count[d]);
         if (count[d] == 0 || params->pad[d] < first[d] * params->dilation[d]) {
             return false;
@@ -38,40 +46,69 @@ static bool grad_live_part(td_node *node, const td_tensor *dy, const td_tensor *
     int64_t tap = w->shape[0] * w->shape[1];
     if ((all_rows && all_columns) || (count[0] > 1 && !all_columns) ||
         !td_is_layout(w, TD_FILTER) || w->stride[2] != tap * w->shape[3]) {
-        return false; /* nothing to leave out, or a tap is not one piece of memory (GPUs) */
+        return false;
     }
-    int64_t begin = (first[0] * w->shape[3] + first[1]) * tap;
-    td_grad_slot dw = td_input_grad_part(node, 1, begin, begin + count[0] * count[1] * tap);
-    if (dw.grad == NULL) {
-        return true;
-    }
-    td_conv2d_params part = *params;
-    td_shape shape = TD_SHAPE(w->shape[0], w->shape[1], count[0], count[1]);
-    int64_t stride[4];
-    td_layout_strides(td_device_of(dy), TD_FILTER, shape, stride);
-    td_tensor view = td_op_with_shape(dw.grad, shape, stride);
-    view.offset += begin;
+    live->begin = (first[0] * w->shape[3] + first[1]) * tap;
+    live->end = live->begin + count[0] * count[1] * tap;
+    live->shape = TD_SHAPE(w->shape[0], w->shape[1], count[0], count[1]);
+    td_layout_strides(td_device_of(w), TD_FILTER, live->shape, live->stride);
+    live->params = *params;
     for (int d = 0; d < 2; d++) {
-        part.pad[d] -= (int)first[d] * params->dilation[d];
+        live->params.pad[d] -= (int)first[d] * params->dilation[d];
     }
-    td_kernels_of(td_device_of(dy))->conv2d_grad_weight(&view, dy, x, &part, dw.accumulate);
     return true;
+}
+
+/* These taps of the filter, or of its gradient: a header for the time of a call. */
+static td_tensor live_taps_of(const live_filter *live, const td_tensor *w)
+{
+    td_tensor view = td_op_with_shape(w, live->shape, live->stride);
+    view.offset += live->begin;
+    return view;
+}
+
+static void weight_gradient(td_node *node, const td_tensor *dy, const td_tensor *x,
+                            const td_conv2d_params *params, const live_filter *live)
+{
+    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
+    td_grad_slot dw =
+        live != NULL ? td_input_grad_part(node, 1, live->begin, live->end) : td_input_grad(node, 1);
+    if (dw.grad == NULL) {
+        return;
+    }
+    if (live == NULL) {
+        kernels->conv2d_grad_weight(dw.grad, dy, x, params, dw.accumulate);
+        return;
+    }
+    td_tensor taps = live_taps_of(live, dw.grad);
+    kernels->conv2d_grad_weight(&taps, dy, x, &live->params, dw.accumulate);
+}
+
+static void input_gradient(td_node *node, const td_tensor *dy, const td_tensor *w,
+                           const td_conv2d_params *params, const live_filter *live)
+{
+    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
+    td_grad_slot dx = td_input_grad(node, 0);
+    if (dx.grad == NULL) {
+        return;
+    }
+    if (live == NULL) {
+        kernels->conv2d_grad_input(dx.grad, dy, w, params, dx.accumulate);
+        return;
+    }
+    td_tensor taps = live_taps_of(live, w);
+    kernels->conv2d_grad_input(dx.grad, dy, &taps, &live->params, dx.accumulate);
 }
 
 static void conv2d_backward(td_node *node, const td_tensor *dy)
 {
     const td_conv2d_params *params = td_params_of(node);
-    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
-    const td_tensor *x = td_saved(node, 0), *w = td_saved(node, 1);
-    td_grad_slot dx = td_input_grad(node, 0);
-    if (dx.grad != NULL) {
-        kernels->conv2d_grad_input(dx.grad, dy, w, params, dx.accumulate);
-    }
-    if (td_input_needs_grad(node, 1) && !grad_live_part(node, dy, x, params)) {
-        td_grad_slot dw = td_input_grad(node, 1);
-        if (dw.grad != NULL) {
-            kernels->conv2d_grad_weight(dw.grad, dy, x, params, dw.accumulate);
-        }
+    live_filter live;
+    const live_filter *part =
+        find_live(&live, td_node_input(node, 1), td_node_input(node, 0), dy, params) ? &live : NULL;
+    input_gradient(node, dy, td_saved(node, 1), params, part);
+    if (td_input_needs_grad(node, 1)) {
+        weight_gradient(node, dy, td_saved(node, 0), params, part);
     }
     if (td_input_needs_grad(node, 2)) {
         td_op_grad_channel_sum(node, 2, dy, 1);
@@ -142,7 +179,14 @@ td_tensor *(td_conv2d)(td_tensor *x, td_tensor *w, td_tensor *b, const td_conv2d
         td_shape pair = TD_SHAPE(2, shape.dim[1]);
         *options->sums = sums = td_step_new(pair, TD_F64, TD_ROW_MAJOR, td_device_of(x), at);
     }
-    td_kernels_of(td_device_of(x))->conv2d(y, x, w, b, &params, sums);
+    live_filter live;
+    td_tensor taps;
+    bool part = find_live(&live, w, x, y, &params);
+    if (part) {
+        taps = live_taps_of(&live, w);
+    }
+    td_kernels_of(td_device_of(x))
+        ->conv2d(y, x, part ? &taps : w, b, part ? &live.params : &params, sums);
     return td_record(
         &(td_record_args){
             .op = "conv2d",

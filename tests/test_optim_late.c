@@ -1,0 +1,313 @@
+/* Weights that no data meets decay late, several steps at once (tensor/cpu/ops_optim_late.c). Every
+ * run is held against one whose weights' address is known to the caller, where nothing is put off:
+ * all bits must be equal, whoever looks, and whenever. */
+#include "tandem.h"
+
+#include "nn/optim/optim_internal.h"
+#include "nn/params.h"
+#include "tensor/storage.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { CHANNELS = 128, FILTERS = 65, TAPS = 9, WEIGHTS = FILTERS * CHANNELS * TAPS };
+
+typedef enum optimizer { SGD, MOMENTUM, ADAM, ADAMW, KINDS } optimizer;
+
+typedef struct job {
+    td_module *net;
+    td_params *params;
+    td_tensor *w;
+    td_optim *optim;
+    int number; /* of the next batch */
+} job;
+
+static td_optim *open_optim(td_params *params, optimizer which)
+{
+    switch (which) {
+    case SGD:
+        return td_sgd(params, &(td_sgd_options){ .lr = 0.05, .weight_decay = 0.01 });
+    case MOMENTUM:
+        return td_sgd(params,
+                      &(td_sgd_options){
+                          .lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true });
+    case ADAM:
+        return td_adam(params, &(td_adam_options){ .lr = 0.01, .weight_decay = 0.01 });
+    default:
+        return td_adamw(params, &(td_adam_options){ .lr = 0.01, .weight_decay = 0.1 });
+    }
+}
+
+/* shown: the caller takes the address of the parameters, so that nothing may be put off. */
+static job open_job(optimizer which, bool shown)
+{
+    job j = { .number = 0 };
+    td_manual_seed(11);
+    j.net = td_nn_conv2d(CHANNELS, FILTERS,
+                         &(td_nn_conv2d_options){ .kernel = { 3, 3 }, .padding = { 1, 1 } });
+    j.params = td_parameters(j.net);
+    j.w = td_params_get(j.params, 0)->tensor;
+    j.optim = open_optim(j.params, which);
+    assert_non_null(j.optim);
+    if (shown) {
+        assert_non_null(td_data(td_params_flat(j.params)));
+    }
+    return j;
+}
+
+static void close_job(job *j)
+{
+    td_optim_free(j->optim);
+    td_module_free(j->net);
+}
+
+/* One training step on images of size x size. */
+static void step(job *j, int size)
+{
+    td_zero_grad(j->optim);
+    td_step_begin();
+    td_tensor *x = td_zeros(TD_SHAPE(2, CHANNELS, size, size), TD_F32, TD_CPU);
+    int64_t count = td_numel(x);
+    double *values = malloc((size_t)count * sizeof *values);
+    assert_non_null(values);
+    for (int64_t i = 0; i < count; i++) {
+        values[i] = (double)((j->number * 29 + i * 13) % 41 - 20) / 16.0;
+    }
+    td_write(x, values, TD_F64);
+    free(values);
+    td_tensor *y = td_forward(j->net, x);
+    td_backward(td_mean(td_mul(y, y)));
+    td_step_end();
+    td_free(x);
+    td_optim_set_lr(j->optim, 0.01 + 0.001 * (j->number % 7)); /* constants differ by step */
+    td_optim_step(j->optim);
+    j->number++;
+}
+
+static void steps(job *j, int count, int size)
+{
+    for (int i = 0; i < count; i++) {
+        step(j, size);
+    }
+}
+
+/* How many elements of the weights are not in memory what they are for who asks. */
+static int stale(const job *j)
+{
+    static float before[WEIGHTS], after[WEIGHTS];
+    memcpy(before, td_ptr_as_is(j->w), sizeof before);
+    memcpy(after, td_ptr(j->w), sizeof after);
+    int count = 0;
+    for (int i = 0; i < WEIGHTS; i++) {
+        count += before[i] != after[i];
+    }
+    return count;
+}
+
+static void assert_same(job *a, job *b)
+{
+    static float mine[WEIGHTS], other[WEIGHTS];
+    td_read(a->w, mine, TD_F32);
+    td_read(b->w, other, TD_F32);
+    assert_memory_equal(mine, other, sizeof mine);
+    for (int i = 0; i < TD_OPTIM_STATES; i++) {
+        if (a->optim->state[i] != NULL) {
+            td_tensor *left = td_params_view(a->params, a->optim->state[i], 0);
+            td_tensor *right = td_params_view(b->params, b->optim->state[i], 0);
+            td_read(left, mine, TD_F32);
+            td_read(right, other, TD_F32);
+            assert_memory_equal(mine, other, sizeof mine);
+            td_free(left);
+            td_free(right);
+        }
+    }
+}
+
+/* After each number of steps up to more than are put off at most. */
+static void test_the_same_bits(void **state)
+{
+    (void)state;
+    for (optimizer which = SGD; which < KINDS; which++) {
+        for (int count = 1; count < 40; count += which == MOMENTUM ? 3 : 12) {
+            job late = open_job(which, false), now = open_job(which, true);
+            steps(&late, count, 1);
+            steps(&now, count, 1);
+            assert_non_null(late.w->storage->late);
+            assert_null(now.w->storage->late);
+            assert_same(&late, &now);
+            close_job(&late);
+            close_job(&now);
+        }
+    }
+}
+
+/* What is under test happens: the taps but the middle one wait, and not for ever. */
+static void test_they_are_put_off(void **state)
+{
+    (void)state;
+    job late = open_job(MOMENTUM, false);
+    for (int count = 1; count <= 33; count++) {
+        step(&late, 1);
+        if (count == 1 || count == 15 || count == 33) { /* looking makes them, so it counts anew */
+            assert_true(stale(&late) > FILTERS * CHANNELS * (TAPS - 1) * 9 / 10);
+            assert_int_equal(stale(&late), 0);
+        }
+    }
+    close_job(&late);
+    late = open_job(MOMENTUM, false);
+    steps(&late, 16, 1);
+    assert_int_equal(stale(&late), 0);
+    close_job(&late);
+}
+
+/* The weights are used where they are put off: larger images, and back. */
+static void test_sizes_change(void **state)
+{
+    (void)state;
+    static const int sizes[] = { 1, 1, 1, 4, 1, 1, 2, 1, 1, 3, 3, 1, 1, 1 };
+    for (optimizer which = SGD; which < KINDS; which++) {
+        job late = open_job(which, false), now = open_job(which, true);
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            step(&late, sizes[i]);
+            step(&now, sizes[i]);
+        }
+        assert_same(&late, &now);
+        close_job(&late);
+        close_job(&now);
+    }
+}
+
+/* Some look at a part, some write one. */
+static void test_looking_and_writing(void **state)
+{
+    (void)state;
+    job jobs[2] = { open_job(MOMENTUM, false), open_job(MOMENTUM, true) };
+    double seen[2];
+    for (int k = 0; k < 2; k++) {
+        job *j = &jobs[k];
+        steps(j, 5, 1);
+        seen[k] = td_get(j->w, (int64_t[]){ 3, 4, 0, 2 });
+        steps(j, 3, 1);
+        td_set(j->w, (int64_t[]){ 3, 4, 0, 2 }, 0.75);
+        steps(j, 3, 1);
+        td_fill_(j->optim->state[0], 0.125);
+        steps(j, 3, 1);
+        td_tensor *copy = td_clone(j->w);
+        steps(j, 2, 1);
+        td_copy_(j->w, copy);
+        td_free(copy);
+        steps(j, 2, 1);
+    }
+    assert_true(seen[0] == seen[1]);
+    assert_same(&jobs[0], &jobs[1]);
+    close_job(&jobs[0]);
+    close_job(&jobs[1]);
+}
+
+/* Who has the address sees the values: from then on nothing waits. */
+static void test_a_known_address(void **state)
+{
+    (void)state;
+    job late = open_job(MOMENTUM, false), now = open_job(MOMENTUM, true);
+    steps(&late, 5, 1);
+    steps(&now, 9, 1);
+    const float *address = td_data(late.w);
+    steps(&late, 4, 1);
+    assert_memory_equal(address, td_data(now.w), WEIGHTS * sizeof(float));
+    close_job(&late);
+    close_job(&now);
+}
+
+/* The optimizer goes, another comes; states and parameters part. */
+static void test_another_optimizer(void **state)
+{
+    (void)state;
+    job jobs[2] = { open_job(MOMENTUM, false), open_job(MOMENTUM, true) };
+    for (int k = 0; k < 2; k++) {
+        job *j = &jobs[k];
+        steps(j, 5, 1);
+        td_optim_free(j->optim);
+        j->optim = open_optim(j->params, ADAM);
+        steps(j, 4, 1);
+        td_optim *first = j->optim;
+        j->optim = open_optim(j->params, SGD); /* beside the first, over the same parameters */
+        steps(j, 3, 1);
+        td_optim_free(j->optim);
+        j->optim = first;
+        steps(j, 3, 1);
+    }
+    assert_same(&jobs[0], &jobs[1]);
+    close_job(&jobs[0]);
+    close_job(&jobs[1]);
+}
+
+/* Too few to be worth it, beside enough. */
+static void test_frozen_and_thawed(void **state)
+{
+    (void)state;
+    job jobs[2] = { open_job(MOMENTUM, false), open_job(MOMENTUM, true) };
+    for (int k = 0; k < 2; k++) {
+        job *j = &jobs[k];
+        steps(j, 4, 1);
+        td_requires_grad(j->w, false);
+        steps(j, 3, 1);
+        td_requires_grad(j->w, true);
+        steps(j, 4, 1);
+    }
+    assert_same(&jobs[0], &jobs[1]);
+    close_job(&jobs[0]);
+    close_job(&jobs[1]);
+}
+
+static void *look(void *user)
+{
+    const job *j = user;
+    static _Thread_local float values[WEIGHTS];
+    memcpy(values, td_ptr(j->w), sizeof values);
+    double sum = 0.0;
+    for (int i = 0; i < WEIGHTS; i++) {
+        sum += (double)values[i];
+    }
+    double *result = malloc(sizeof *result);
+    assert_non_null(result);
+    *result = sum;
+    return result;
+}
+
+/* Several threads may be the first to look. */
+static void test_threads_look(void **state)
+{
+    (void)state;
+    job late = open_job(MOMENTUM, false), now = open_job(MOMENTUM, true);
+    steps(&late, 7, 1);
+    steps(&now, 7, 1);
+    double *expected = look(&now), *sums[3];
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, look, &late), 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(pthread_join(threads[i], (void **)&sums[i]), 0);
+        assert_true(*sums[i] == *expected);
+        free(sums[i]);
+    }
+    free(expected);
+    close_job(&late);
+    close_job(&now);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_same_bits),     cmocka_unit_test(test_they_are_put_off),
+        cmocka_unit_test(test_sizes_change),      cmocka_unit_test(test_looking_and_writing),
+        cmocka_unit_test(test_a_known_address),   cmocka_unit_test(test_another_optimizer),
+        cmocka_unit_test(test_frozen_and_thawed), cmocka_unit_test(test_threads_look),
+    };
+    return cmocka_run_group_tests_name("optimizers: updates that are put off", tests, NULL, NULL);
+}
