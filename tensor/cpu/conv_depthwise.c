@@ -2,42 +2,39 @@
  * Depthwise convolutions, one input and one output channel in each group: forward and
  * backward-data. Backward-weights is in conv_depthwise_reduce.c.
  *
- * In HWNC the pictures at a pixel, and at stride 1 the pixels beside each other, are one long array
- * in which the channels come round again and again. Few channels are taken several times over
- * (`replicas`), with as many copies of the weights, so that vectors are full. Pixels of a row that
- * meet the same taps are computed side by side, since their taps read the same pixels.
+ * In HWNC the pictures at a pixel are one long array in which the channels, and with them the
+ * weights, come round again and again: vectors take it as it comes. Pixels of a row that meet the
+ * same taps are computed side by side, since their taps read the same pixels.
  */
 #include "tensor/cpu/conv_depthwise.h"
 
 #include <string.h>
 
 enum {
-    LANES = 16,           /* of the widest vector */
-    APPLY_WIDTH = 256,    /* elements that replicas may make */
-    WEIGHT_BYTES = 16384, /* of the replicas of all taps: half of the L1 cache */
-    JOINED_WIDTH = 64,    /* the same of joined pixels: a run of them is not long */
-    JOIN_ELEMENTS = 64,   /* at a pixel: with no more than these, pixels are joined to one array */
-    RUN_ELEMENTS = 1024,  /* of joined pixels in a call: what taps read again is in the L1 cache */
-    MAX_TAPS = 64,        /* in a call */
+    LANES = 16,              /* of the widest vector */
+    CACHE_BYTES = 512 << 10, /* of pixel rows that the rows of the kernel read again */
+    LEAST_CHUNK = 64,        /* elements */
+    LEAST_TASKS = 8,
+    MAX_TAPS = 64, /* in a call */
 };
 
-/* `count` pixels from `column` on that meet the same taps. Joined: pictures [first, first + count)
- * of the run that begins there. */
+/* `count` pixels from `column` on that meet the same taps. */
 typedef struct run_block {
-    int64_t column, first, count;
+    int64_t column, count;
 } run_block;
 
 typedef struct plan {
     td_depthwise_plan common;
     const td_conv_apply *apply;
     td_conv_strides from, to;
-    char *weights; /* [tap][width], or NULL: they serve as they are */
-    char *bias;    /* [width], or NULL */
-    bool joined;
+    char
+        *weights; /* [tap][weight_row], the channels once and again; NULL: they serve as they are */
+    char *bias;   /* likewise */
+    int64_t weight_row;
     int step;          /* from source pixel to source pixel in a run */
     run_block *blocks; /* of a row of pixels */
     int64_t block_count;
-    int64_t chunks; /* of the pictures and channels at a pixel, `width` each; 1 where joined */
+    int64_t elements, chunk, chunks; /* of the pictures and channels at a pixel */
 } plan;
 
 /* ---- for all passes ---- */
@@ -79,91 +76,69 @@ td_pool *td_depthwise_pool(td_pool *pool, const td_depthwise_plan *p)
 
 /* ---- the plan ---- */
 
-static int64_t run_pictures(const plan *p)
+/* Cuts the elements of a pixel: the rows of pixels of a chunk that a row of the result meets stay
+ * in the cache, and there are enough tasks. */
+static void cut_elements(plan *p)
 {
-    return td_divide_up(RUN_ELEMENTS, p->common.width) * p->common.replicas;
-}
-
-static void add_run_blocks(plan *p, int64_t column, int64_t pixels)
-{
-    if (!p->joined) {
-        p->blocks[p->block_count++] = (run_block){ column, 0, pixels };
-        return;
-    }
-    int64_t unit = run_pictures(p), pictures = pixels * p->common.problem->n;
-    for (int64_t first = 0; first < pictures; first += unit) {
-        p->blocks[p->block_count++] =
-            (run_block){ column, first, td_min64(unit, pictures - first) };
-    }
+    const td_conv_problem *problem = p->common.problem;
+    int64_t bytes = (problem->h.kernel + 1) *
+                    (p->apply->backward ? problem->w.out : problem->w.in) *
+                    (int64_t)p->common.kernels->size;
+    int64_t fit = CACHE_BYTES / (bytes > 0 ? bytes : 1);
+    int64_t chunks = td_divide_up(p->elements, fit > LEAST_CHUNK ? fit : LEAST_CHUNK);
+    int64_t wanted = td_divide_up(LEAST_TASKS, p->common.h.size);
+    chunks = td_min64(chunks > wanted ? chunks : wanted, td_divide_up(p->elements, LEAST_CHUNK));
+    p->chunk = td_divide_up(td_divide_up(p->elements, chunks), LEAST_CHUNK) * LEAST_CHUNK;
+    p->chunks = td_divide_up(p->elements, p->chunk);
 }
 
 static plan apply_plan(const td_conv_apply *apply, td_conv_space *space)
 {
     const td_conv_problem *problem = apply->problem;
     bool back = apply->backward;
-    int64_t size = (int64_t)td_dtype_size(problem->dtype), elements = problem->n * problem->oc_all;
-    int64_t fit = WEIGHT_BYTES / size / problem->h.kernel / problem->w.kernel;
-    bool joined = elements <= JOIN_ELEMENTS && (back || problem->w.stride == 1);
-    int64_t width = td_min64(APPLY_WIDTH, td_min64(joined ? JOINED_WIDTH : elements, fit));
-    plan p = { .common = td_depthwise_plan_make(problem, back, width, space), .apply = apply };
+    int64_t size = (int64_t)td_dtype_size(problem->dtype);
+    plan p = { .common = td_depthwise_plan_make(problem, back, 0, space), .apply = apply };
     p.from = back ? problem->y : problem->x;
     p.to = back ? problem->x : problem->y;
     p.step = back ? 1 : problem->w.stride;
-    if (p.common.replicas > 1) {
+    p.elements = problem->n * problem->oc_all;
+    p.weight_row = p.common.channels;
+    if (p.common.channels % LANES != 0 && problem->n > 1) { /* a vector would read beyond */
+        p.weight_row += LANES - 1;
         p.weights = td_conv_take(space, (int64_t)p.common.h.kernel * p.common.w.kernel *
-                                            p.common.width * size);
-        p.bias = td_conv_take(space, p.common.width * size);
+                                            p.weight_row * size);
+        p.bias = td_conv_take(space, p.weight_row * size);
     }
-    p.joined = joined;
-    p.chunks = p.joined ? 1 : td_divide_up(elements, p.common.width);
-    int64_t most = p.common.w.size * td_divide_up(problem->n, run_pictures(&p));
-    p.blocks = td_conv_take(space, most * (int64_t)sizeof *p.blocks);
+    cut_elements(&p);
+    p.blocks = td_conv_take(space, p.common.w.size * (int64_t)sizeof *p.blocks);
     for (int64_t begin = 0, q = 0; space->base && q < p.common.w.size; q++) {
         if (!td_conv_taps_follow(&p.common.w, q, 1, p.step)) {
-            add_run_blocks(&p, begin, q + 1 - begin);
+            p.blocks[p.block_count++] = (run_block){ begin, q + 1 - begin };
             begin = q + 1;
         }
     }
     return p;
 }
 
-static void replicate(const plan *p, char *to, const char *from)
+/* The channels, and the first ones again. */
+static void repeat(const plan *p, char *to, const char *from)
 {
-    size_t bytes = (size_t)p->common.channels * p->common.kernels->size;
-    for (int64_t i = 0; i < p->common.replicas; i++) {
-        memcpy(to + (size_t)i * bytes, from, bytes);
+    int64_t size = (int64_t)p->common.kernels->size;
+    for (int64_t done = 0, count; done < p->weight_row; done += count) {
+        count = td_min64(p->common.channels, p->weight_row - done);
+        memcpy(to + done * size, from, (size_t)(count * size));
     }
 }
 
-/* A call in the making. Joined, its rows are `replicas` of pictures, and `rest` are left over. */
+/* A call in the making. */
 typedef struct pending {
     td_depthwise_tap taps[MAX_TAPS];
     td_depthwise_block block;
-    int64_t rest;
 } pending;
-
-/* The pictures that make no whole row. */
-static void apply_rest(const plan *p, const pending *c)
-{
-    td_depthwise_tap taps[MAX_TAPS];
-    td_depthwise_block last = c->block;
-    int64_t done = c->block.rows * p->common.width * (int64_t)p->common.kernels->size;
-    for (int i = 0; i < last.count; i++) {
-        taps[i] = (td_depthwise_tap){ (const char *)c->taps[i].x + done, c->taps[i].w };
-    }
-    last.taps = taps;
-    last.y = (char *)last.y + done;
-    last.rows = 1;
-    last.columns = c->rest * p->common.channels;
-    p->common.kernels->apply(&last);
-}
 
 static void apply_taps(const plan *p, pending *c)
 {
     p->common.kernels->apply(&c->block);
-    if (c->rest > 0) {
-        apply_rest(p, c);
-    }
     c->block.count = 0;
     c->block.bias = NULL;
     c->block.accumulate = true;
@@ -176,13 +151,13 @@ static int taps_beside(const plan *p, const int32_t *source_w)
     for (int kw = 0; kw < p->common.w.kernel; kw++) {
         met += source_w[kw] >= 0;
     }
-    bool follow = !p->joined && p->step == 1 && p->common.problem->w.dilation == 1 &&
+    bool follow = p->step == 1 && p->common.problem->w.dilation == 1 &&
                   (!p->apply->backward || p->common.problem->w.stride == 1) &&
                   p->common.w.kernel <= MAX_TAPS;
     return follow ? met : 0;
 }
 
-/* A run of pixels in a row; from `first` on of the pictures and channels there. */
+/* A run of pixels in a row; elements from `first` on. */
 static void apply_run(const plan *p, int64_t row, const run_block *run, int64_t first)
 {
     const td_conv_apply *a = p->apply;
@@ -190,18 +165,20 @@ static void apply_run(const plan *p, int64_t row, const run_block *run, int64_t 
     const int32_t *source_h = p->common.h.source + row * p->common.h.kernel;
     const int32_t *source_w = p->common.w.source + run->column * p->common.w.kernel;
     const char *weights = p->weights ? p->weights : a->weights;
-    pending c = { .rest = p->joined ? run->count % p->common.replicas : 0 };
+    pending c;
     c.block = (td_depthwise_block){
         .taps = c.taps,
+        .beside = taps_beside(p, source_w),
         .y = (char *)a->result + (row * p->to.row + run->column * p->to.column + first) * size,
-        .x_step = p->joined ? p->common.width : p->step * p->from.column,
-        .y_step = p->joined ? p->common.width : p->to.column,
-        .rows = p->joined ? run->count / p->common.replicas : run->count,
-        .columns = p->joined ? p->common.width : td_min64(p->common.width, p->to.column - first),
+        .x_step = p->step * p->from.column,
+        .y_step = p->to.column,
+        .rows = run->count,
+        .columns = td_min64(p->chunk, p->elements - first),
+        .period = p->common.channels,
+        .phase = first % p->common.channels,
         .bias = a->bias && p->bias ? p->bias : a->bias,
         .accumulate = a->accumulate,
     };
-    c.block.beside = taps_beside(p, source_w);
     for (int kh = 0; kh < p->common.h.kernel; kh++) {
         if (source_h[kh] < 0) {
             continue;
@@ -221,7 +198,7 @@ static void apply_run(const plan *p, int64_t row, const run_block *run, int64_t 
             int64_t from = source_h[kh] * p->from.row + source_w[kw] * p->from.column + first;
             int64_t tap = (int64_t)kh * p->common.w.kernel + kw;
             c.taps[c.block.count++] = (td_depthwise_tap){ (const char *)a->source + from * size,
-                                                          weights + tap * p->common.width * size };
+                                                          weights + tap * p->weight_row * size };
         }
     }
     apply_taps(p, &c); /* even without any tap: every pixel is written */
@@ -232,9 +209,7 @@ static void apply_task(void *ctx, int64_t task)
     const plan *p = ctx;
     int64_t row = task % p->common.h.size, chunk = task / p->common.h.size;
     for (int64_t i = 0; i < p->block_count; i++) {
-        const run_block *run = &p->blocks[i];
-        apply_run(p, row, run,
-                  p->joined ? run->first * p->common.channels : chunk * p->common.width);
+        apply_run(p, row, &p->blocks[i], chunk * p->chunk);
     }
 }
 
@@ -250,13 +225,13 @@ void td_conv_depthwise_apply_run(td_pool *pool, const td_conv_apply *apply, void
     td_conv_space space = { .base = workspace };
     plan p = apply_plan(apply, &space);
     int64_t size = (int64_t)p.common.kernels->size;
-    for (int64_t tap = 0; p.weights && tap < (int64_t)p.common.h.kernel * p.common.w.kernel;
-         tap++) {
-        replicate(&p, p.weights + tap * p.common.width * size,
-                  (const char *)apply->weights + tap * p.common.channels * size);
+    int64_t taps = (int64_t)p.common.h.kernel * p.common.w.kernel;
+    for (int64_t tap = 0; p.weights && tap < taps; tap++) {
+        repeat(&p, p.weights + tap * p.weight_row * size,
+               (const char *)apply->weights + tap * p.common.channels * size);
     }
     if (p.bias && apply->bias) {
-        replicate(&p, p.bias, apply->bias);
+        repeat(&p, p.bias, apply->bias);
     }
     td_pool_run(td_depthwise_pool(pool, &p.common), p.common.h.size * p.chunks, apply_task, &p);
 }

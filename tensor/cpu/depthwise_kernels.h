@@ -10,8 +10,10 @@ enum {
     TD_DEPTHWISE_BESIDE = 7,   /* taps, at most, that are computed together */
 };
 
-/* y[r][j] = (accumulate ? y[r][j] : 0) + (bias ? bias[j] : 0) + sum over taps of x[r][j] * w[j],
- * for r < rows and j < columns; rows of x are x_step apart, those of y y_step. */
+/* y[r][j] = (accumulate ? y[r][j] : 0) + (bias ? bias[i] : 0) + sum over taps of x[r][j] * w[i],
+ * for r < rows, j < columns, and i = (phase + j) % period; rows of x are x_step apart, those of y
+ * y_step. Where columns pass the end of the period inside a vector, w and bias go on there with
+ * their first elements. */
 typedef struct td_depthwise_tap {
     const void *x, *w;
 } td_depthwise_tap;
@@ -22,6 +24,7 @@ typedef struct td_depthwise_block {
     int beside; /* taps follow each other in sequences of so many, x one row further for each */
     void *y;
     int64_t x_step, y_step, rows, columns;
+    int64_t period, phase;
     const void *bias;
     bool accumulate;
 } td_depthwise_block;

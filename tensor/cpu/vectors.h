@@ -30,6 +30,13 @@
 
 #define OP static inline __attribute__((always_inline, unused))
 
+/* Keeps a vector in a register: the compiler would rather read it again for every use. */
+#if TD_X86
+#define TD_KEEP(vector) __asm__("" : "+v"(vector))
+#else
+#define TD_KEEP(vector) (void)(vector)
+#endif
+
 /* ---- portable ---- */
 
 typedef float f32x4 __attribute__((vector_size(16)));
