@@ -120,6 +120,9 @@ static void known_shapes(td_dtype dtype)
         { 5, 64, 12, 64, 3, 1, 1, 64 }, /* the taps of a row of the kernel together */
         { 7, 12, 13, 12, 5, 1, 2, 12 }, /* the same, and pictures that make no whole row */
         { 2, 72, 9, 72, 7, 1, 3, 72 },
+        { 5, 40, 10, 40, 2, 1, 0, 40 }, /* the taps of some rows of the kernel together */
+        { 11, 18, 9, 18, 4, 2, 1, 18 },
+        { 3, 200, 6, 200, 1, 1, 0, 200 },
         { 17, 128, 5, 128, 3, 1, 1, 32 }, /* groups that share a vector */
         { 3, 58, 11, 116, 3, 2, 1, 29 },  /* the same, the last vector not full */
         { 9, 21, 6, 6, 1, 1, 0, 3 },

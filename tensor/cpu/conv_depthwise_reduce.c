@@ -1,6 +1,6 @@
 /*
- * Depthwise convolutions: backward-weights. Tap by tap; or, at stride 1 and with the usual kernels,
- * for all taps of a row of the kernel at once, which then share what they read.
+ * Depthwise convolutions: backward-weights. With the usual kernels all taps of some rows of the
+ * kernel at once, which then share what they read; otherwise tap by tap.
  */
 #include "tensor/cpu/conv_depthwise.h"
 
@@ -10,6 +10,7 @@ enum {
     SHORT_SUM = 128, /* rows that are added in the element type before they go into a double */
     LONG_SUM = 512,  /* rows of a tap, at least, before the doubles go to memory; at most, where
                         all taps of a row of the kernel add in the element type */
+    LEAST_TASKS = 4, /* if there are so many rows of pixels */
     MAX_TERMS = 64,
     CACHE_BYTES = 1 << 20, /* rows of pixels that the taps read again */
 };
@@ -21,17 +22,23 @@ typedef struct plan {
     int64_t pieces, rows_per_piece; /* of the rows of pixels */
     int64_t pictures;               /* at a time */
     int64_t rows_at_once;           /* of pixels: short ones make up a sum together */
-    bool beside;                    /* the taps of a row of the kernel are computed together */
+    int together;                   /* rows of the kernel whose taps are computed together, or 0 */
     double *partial;                /* [piece][tap][channel] */
 } plan;
 
-/* Whether the taps of a row of the kernel can share what they read. */
-static bool may_go_beside(const td_conv_problem *problem)
+/* How many rows of the kernel are taken together; 0: it goes tap by tap. */
+static int rows_of_taps(const td_depthwise_plan *p)
 {
-    int taps = problem->w.kernel;
-    bool follow = problem->w.stride == 1 && problem->w.dilation == 1;
-    bool fits = problem->w.out > 0 && problem->w.out <= LONG_SUM;
-    return follow && fits && (taps == 3 || taps == 5 || taps == 7);
+    int taps = p->problem->w.kernel;
+    bool fits = p->problem->w.out > 0 && p->problem->w.out <= LONG_SUM;
+    bool made = taps >= 2 && taps <= p->problem->w.in && taps <= TD_DEPTHWISE_BESIDE && taps != 6;
+    if (!fits || !made || p->problem->h.kernel == 0) {
+        return 0;
+    }
+    int most = p->kernels->window_taps / taps;
+    most = most < TD_DEPTHWISE_WINDOW_ROWS ? most : TD_DEPTHWISE_WINDOW_ROWS;
+    int64_t calls = td_divide_up(p->problem->h.kernel, most < 1 ? 1 : most);
+    return (int)td_divide_up(p->problem->h.kernel, calls);
 }
 
 static plan reduce_plan(const td_conv_reduce *reduce, td_conv_space *space)
@@ -45,16 +52,16 @@ static plan reduce_plan(const td_conv_reduce *reduce, td_conv_space *space)
                         (int64_t)p.common.kernels->size;
     int64_t rows = CACHE_BYTES / row_bytes;
     p.pictures = (rows > 1 ? rows : 1) * p.common.replicas;
-    p.beside = may_go_beside(problem);
+    p.together = rows_of_taps(&p.common);
     int64_t vectors =
         p.common.w.size * td_divide_up(td_min64(p.pictures, problem->n), p.common.replicas);
-    p.rows_at_once = vectors > 0 && vectors < LONG_SUM ? td_divide_up(LONG_SUM, vectors) : 1;
+    p.rows_at_once = vectors > 0 && vectors < LONG_SUM ? LONG_SUM / vectors : 1;
     int64_t wanted = td_divide_up(TD_DEPTHWISE_WANTED_TASKS, p.column_blocks);
     p.rows_per_piece =
         p.common.h.size > 0 ? td_divide_up(p.common.h.size, td_min64(wanted, p.common.h.size)) : 1;
-    if (p.rows_per_piece < p.rows_at_once) {
-        p.rows_per_piece = p.rows_at_once;
-    }
+    int64_t few = td_divide_up(LEAST_TASKS, p.column_blocks);
+    int64_t least = td_min64(p.rows_at_once, td_divide_up(p.common.h.size, few));
+    p.rows_per_piece = p.rows_per_piece < least ? least : p.rows_per_piece;
     p.pieces = td_divide_up(p.common.h.size, p.rows_per_piece);
     p.partial = td_conv_take(space, p.pieces * taps * p.common.channels * (int64_t)sizeof(double));
     return p;
@@ -153,6 +160,18 @@ static void add_pixel_row(tap_sum *s, int64_t row)
     }
 }
 
+/* Adds a tap's sums of columns to those of channels. */
+static void add_columns(const plan *p, double *to, const double *total, int64_t column,
+                        int64_t columns)
+{
+    for (int64_t i = 0, c = column, run; i < columns; i += run, c = 0) { /* replica by replica */
+        run = td_min64(columns - i, p->common.channels - c);
+        for (int64_t k = 0; k < run; k++) {
+            to[c + k] += total[i + k];
+        }
+    }
+}
+
 /* Adds the sums of all taps over rows [row, end) of pixels to the piece's. */
 static void add_taps(const plan *p, double *to, int64_t row, int64_t end, int64_t column,
                      int64_t image)
@@ -172,98 +191,130 @@ static void add_taps(const plan *p, double *to, int64_t row, int64_t end, int64_
                 add_pixel_row(&s, r);
             }
             flush(&s);
-            for (int64_t i = 0, c = column; i < s.columns; i++, c++) {
-                c = c < p->common.channels ? c : 0; /* the next replica */
-                to[c] += s.total[i];
+            add_columns(p, to, s.total, column, s.columns);
+        }
+    }
+}
+
+/* ---- the taps of some rows of the kernel together ---- */
+
+/* Rows kh, kh + 1, ... of the kernel, over some rows of pixels of some pictures. */
+typedef struct window_sum {
+    const plan *plan;
+    int kh, count; /* rows of the kernel; `window` has those of them that are met */
+    int first;     /* of those */
+    td_gemm_term terms[MAX_TERMS];
+    td_depthwise_window window;
+    double total[TD_DEPTHWISE_WINDOW_ROWS * TD_DEPTHWISE_BESIDE * TD_DEPTHWISE_COLUMNS];
+} window_sum;
+
+static void flush_window(window_sum *s)
+{
+    union {
+        float f32[TD_DEPTHWISE_WINDOW_ROWS * TD_DEPTHWISE_BESIDE * TD_DEPTHWISE_COLUMNS];
+        double f64[TD_DEPTHWISE_WINDOW_ROWS * TD_DEPTHWISE_BESIDE * TD_DEPTHWISE_COLUMNS];
+    } sum;
+    td_depthwise_window *w = &s->window;
+    if (w->count == 0) {
+        return;
+    }
+    s->plan->common.kernels->window(&sum, w);
+    w->count = 0;
+    for (int64_t tap = 0; tap < (int64_t)w->taps_h * w->taps_w; tap++) {
+        double *total = s->total + ((int64_t)s->first * w->taps_w + tap) * TD_DEPTHWISE_COLUMNS;
+        const float *f32 = sum.f32 + tap * TD_DEPTHWISE_COLUMNS;
+        const double *f64 = sum.f64 + tap * TD_DEPTHWISE_COLUMNS;
+        if (s->plan->common.problem->dtype == TD_F32) {
+            for (int64_t i = 0; i < w->columns; i++) {
+                total[i] += (double)f32[i];
+            }
+        } else {
+            for (int64_t i = 0; i < w->columns; i++) {
+                total[i] += f64[i];
             }
         }
     }
 }
 
-/* ---- backward-weights, the taps of a row of the kernel together ---- */
-
-/* The sums of these taps, over some rows of pixels of some pictures. */
-typedef struct row_sum {
-    const plan *plan;
-    td_gemm_term terms[MAX_TERMS];
-    td_depthwise_rows rows;
-    double total[TD_DEPTHWISE_BESIDE * TD_DEPTHWISE_COLUMNS];
-} row_sum;
-
-static void flush_rows(row_sum *s)
+/* The rows of the kernel that a row of pixels meets, which are next to each other. */
+static void choose_taps(window_sum *s, int64_t row)
 {
-    union {
-        float f32[TD_DEPTHWISE_BESIDE * TD_DEPTHWISE_COLUMNS];
-        double f64[TD_DEPTHWISE_BESIDE * TD_DEPTHWISE_COLUMNS];
-    } sum;
-    if (s->rows.count == 0) {
-        return;
+    const td_conv_taps *h = &s->plan->common.h;
+    const int32_t *source = h->source + row * h->kernel + s->kh;
+    int first = 0, end = s->count;
+    while (first < end && source[first] < 0) {
+        first++;
     }
-    s->plan->common.kernels->sums_beside(&sum, &s->rows);
-    s->rows.count = 0;
-    for (int tap = 0; tap < s->rows.taps; tap++) {
-        double *total = s->total + (int64_t)tap * TD_DEPTHWISE_COLUMNS;
-        int64_t first = (int64_t)tap * TD_DEPTHWISE_COLUMNS;
-        for (int64_t i = 0; i < s->rows.columns; i++) {
-            bool narrow = s->plan->common.problem->dtype == TD_F32;
-            total[i] += narrow ? (double)sum.f32[first + i] : sum.f64[first + i];
-        }
+    while (end > first && source[end - 1] < 0) {
+        end--;
+    }
+    if (first != s->first || end - first != s->window.taps_h) {
+        flush_window(s);
+        s->first = first;
+        s->window.taps_h = end - first;
     }
 }
 
-/* Adds rows [row, end) of pixels to the sums of row kh of the kernel: of pictures [image, last),
- * `replicas` of them at a time, `columns` from `column` on. */
-static void add_pictures(row_sum *s, int kh, int64_t row, int64_t end, int64_t image, int64_t last,
+/* Adds rows [row, end) of pixels: of pictures [image, last), `replicas` of them at a time,
+ * `columns` from `column` on. */
+static void add_pictures(window_sum *s, int64_t row, int64_t end, int64_t image, int64_t last,
                          int64_t column, int64_t columns)
 {
     const plan *p = s->plan;
     const td_conv_problem *problem = p->common.problem;
     int64_t size = (int64_t)p->common.kernels->size,
             most = td_min64(MAX_TERMS, LONG_SUM / p->common.w.size);
-    s->rows.columns = columns;
-    for (; columns > 0 && row < end; row++) {
-        int64_t h = p->common.h.source[row * p->common.h.kernel + kh];
-        for (int64_t n = image; h >= 0 && n < last; n += p->common.replicas) {
+    s->window.columns = columns;
+    for (; columns > 0 && image < last && row < end; row++) {
+        choose_taps(s, row);
+        if (s->window.taps_h == 0) {
+            continue;
+        }
+        int64_t h = p->common.h.source[row * p->common.h.kernel + s->kh + s->first];
+        for (int64_t n = image; n < last; n += p->common.replicas) {
             int64_t x = h * problem->x.row + n * p->common.channels + column;
             int64_t dy = row * problem->y.row + n * p->common.channels + column;
-            s->terms[s->rows.count++] =
+            s->terms[s->window.count++] =
                 (td_gemm_term){ (const char *)p->reduce->x + x * size,
                                 (const char *)p->reduce->dy + dy * size, 0 };
-            if (s->rows.count == most) {
-                flush_rows(s);
+            if (s->window.count == most) {
+                flush_window(s);
             }
         }
     }
-    flush_rows(s);
+    flush_window(s);
 }
 
 /* As add_taps, which does it tap by tap. */
-static void add_rows_of_taps(const plan *p, double *to, int64_t row, int64_t end, int64_t column,
-                             int64_t image)
+static void add_windows(const plan *p, double *to, int64_t row, int64_t end, int64_t column,
+                        int64_t image)
 {
     const td_conv_problem *problem = p->common.problem;
     int64_t images = td_min64(p->pictures, problem->n - image);
     int64_t columns = td_min64(TD_DEPTHWISE_COLUMNS, p->common.width - column);
     int64_t whole = image + images / p->common.replicas * p->common.replicas;
     int64_t rest = (image + images - whole) * p->common.channels - column; /* no whole replicas */
-    row_sum s;
+    window_sum s;
     s.plan = p;
-    s.rows = (td_depthwise_rows){ .terms = s.terms,
-                                  .taps = p->common.w.kernel,
-                                  .pad = problem->w.pad,
-                                  .in = problem->w.in,
-                                  .out = problem->w.out,
-                                  .x_step = problem->x.column,
-                                  .dy_step = problem->y.column };
-    for (int kh = 0; kh < p->common.h.kernel; kh++) {
-        memset(s.total, 0, sizeof s.total);
-        add_pictures(&s, kh, row, end, image, whole, column, columns);
-        add_pictures(&s, kh, row, end, whole, image + images, column, td_min64(columns, rest));
-        for (int kw = 0; kw < p->common.w.kernel; kw++, to += p->common.channels) {
-            for (int64_t i = 0, c = column; i < columns; i++, c++) {
-                c = c < p->common.channels ? c : 0; /* the next replica */
-                to[c] += s.total[kw * TD_DEPTHWISE_COLUMNS + i];
-            }
+    s.window = (td_depthwise_window){ .terms = s.terms,
+                                      .taps_w = p->common.w.kernel,
+                                      .x_row = problem->h.dilation * problem->x.row,
+                                      .stride = problem->w.stride,
+                                      .pad = problem->w.pad,
+                                      .dilation = problem->w.dilation,
+                                      .in = problem->w.in,
+                                      .out = problem->w.out,
+                                      .x_step = problem->x.column,
+                                      .dy_step = problem->y.column };
+    for (s.kh = 0; s.kh < p->common.h.kernel; s.kh += s.count) {
+        s.count = p->together < p->common.h.kernel - s.kh ? p->together : p->common.h.kernel - s.kh;
+        s.first = 0;
+        int64_t taps = (int64_t)s.count * p->common.w.kernel;
+        memset(s.total, 0, (size_t)(taps * TD_DEPTHWISE_COLUMNS) * sizeof *s.total);
+        add_pictures(&s, row, end, image, whole, column, columns);
+        add_pictures(&s, row, end, whole, image + images, column, td_min64(columns, rest));
+        for (int64_t tap = 0; tap < taps; tap++, to += p->common.channels) {
+            add_columns(p, to, s.total + tap * TD_DEPTHWISE_COLUMNS, column, columns);
         }
     }
 }
@@ -282,8 +333,8 @@ static void reduce_task(void *ctx, int64_t task)
     }
     for (int64_t image = 0; image < p->common.problem->n; image += p->pictures) {
         for (int64_t row = piece * p->rows_per_piece; row < end; row += p->rows_at_once) {
-            (p->beside ? add_rows_of_taps
-                       : add_taps)(p, to, row, td_min64(end, row + p->rows_at_once), column, image);
+            (p->together > 0 ? add_windows : add_taps)(
+                p, to, row, td_min64(end, row + p->rows_at_once), column, image);
         }
     }
 }

@@ -6,8 +6,9 @@
 #include "tensor/cpu/gemm_kernels.h"
 
 enum {
-    TD_DEPTHWISE_COLUMNS = 64, /* at most, in a call of `sums` */
-    TD_DEPTHWISE_BESIDE = 7,   /* taps, at most, that are computed together */
+    TD_DEPTHWISE_COLUMNS = 64,    /* at most, in a call of `sums` */
+    TD_DEPTHWISE_BESIDE = 7,      /* taps of a row, at most, that are computed together */
+    TD_DEPTHWISE_WINDOW_ROWS = 3, /* of taps, at most, in a call of `window` */
 };
 
 /* y[r][j] = (accumulate ? y[r][j] : 0) + (bias ? bias[i] : 0) + sum over taps of x[r][j] * w[i],
@@ -29,16 +30,17 @@ typedef struct td_depthwise_block {
     bool accumulate;
 } td_depthwise_block;
 
-/* Rows of pixels of x and dy, at stride 1, for all taps of a row of the kernel. Pixel q of dy meets
- * pixel q + i - pad of x at tap i, if that is in [0, in). */
-typedef struct td_depthwise_rows {
-    const td_gemm_term *terms; /* a: row of x, b: row of dy; k is not used */
+/* Rows of pixels of x and dy, for all taps of some rows of the kernel. Pixel q of dy meets pixel
+ * q*stride - pad + j*dilation of x at tap j of a row, if that is in [0, in). */
+typedef struct td_depthwise_window {
+    const td_gemm_term *terms; /* a: row of x at the first row of taps, b: row of dy; no k */
     int count;
-    int taps; /* TD_DEPTHWISE_BESIDE at most; the table says which */
-    int64_t pad, in, out;
+    int taps_h, taps_w; /* TD_DEPTHWISE_WINDOW_ROWS at most; 2, 3, 4, 5 or 7 */
+    int64_t x_row;      /* to the row of x at the next row of taps */
+    int64_t stride, pad, dilation, in, out;
     int64_t x_step, dy_step; /* from pixel to pixel */
     int64_t columns;         /* TD_DEPTHWISE_COLUMNS at most */
-} td_depthwise_rows;
+} td_depthwise_window;
 
 typedef struct td_depthwise_kernels {
     size_t size; /* bytes of an element */
@@ -49,8 +51,10 @@ typedef struct td_depthwise_kernels {
      * TD_DEPTHWISE_COLUMNS; rows are `step` apart. */
     void (*sums)(void *sum, const td_gemm_term *terms, int count, int64_t step, int64_t columns);
 
-    /* sum[i*TD_DEPTHWISE_COLUMNS + j], for taps i of 3, 5 or 7: over the rows of pixels. */
-    void (*sums_beside)(void *sum, const td_depthwise_rows *rows);
+    /* sum[(i*taps_w + j)*TD_DEPTHWISE_COLUMNS + c], of tap j of row i, over the rows of pixels. It
+     * is made for up to `window_taps` taps, so that their sums stay in registers. */
+    void (*window)(void *sum, const td_depthwise_window *window);
+    int window_taps;
 } td_depthwise_kernels;
 
 /* For TD_F32 or TD_F64, on the instruction set in use. */
