@@ -205,7 +205,7 @@ typedef struct td_kernels {
     /* Whether the device computes in a precision (td_precision_check). */
     td_status (*check_precision)(td_device device, td_precision precision);
 
-    /* Measures, with all threads of the device: takes about 0.2 s and, for that time, 128 MiB. */
+    /* Measures, with all threads of the device: takes about 0.3 s and, for that time, 128 MiB. */
     td_status (*measure_limits)(td_device device, td_limits *limits);
 } td_kernels;
 
