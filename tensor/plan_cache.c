@@ -268,20 +268,19 @@ static td_status read_all(reader *r, td_plan_cache *into)
     return TD_OK;
 }
 
-/* Moves the plans that `cache` has not out of `from`, last first. */
+/* Moves the plans that `cache` has not out of `from`, in their order: text that is taken over and
+ * written again is the same text. */
 static td_status merge(td_plan_cache *cache, td_plan_cache *from)
 {
-    while (from->count > 0) {
-        plan last = from->plans[from->count - 1];
-        if (find(cache, last.key) != NULL || cache->count >= TD_PLAN_COUNT_MAX) {
-            clear(&last);
-        } else {
-            td_status status = append(cache, last);
+    for (int i = 0; i < from->count; i++) {
+        plan *p = &from->plans[i];
+        if (find(cache, p->key) == NULL && cache->count < TD_PLAN_COUNT_MAX) {
+            td_status status = append(cache, *p);
             if (status != TD_OK) {
                 return status;
             }
+            *p = (plan){ .key = NULL };
         }
-        from->count--;
     }
     return TD_OK;
 }
@@ -302,6 +301,36 @@ td_status td_plan_cache_parse(td_plan_cache *cache, const void *contents, size_t
     }
     td_plan_cache_free(found);
     return status;
+}
+
+static bool write_plans(const td_plan_cache *cache, FILE *file)
+{
+    fprintf(file, "%sfor %s\n", first_line, cache->owner);
+    for (int i = 0; i < cache->count; i++) {
+        const plan *p = &cache->plans[i];
+        if (p->text == NULL) {
+            continue;
+        }
+        fprintf(file, "plan %zu %08x %s\n", p->bytes,
+                crc32_of((const unsigned char *)p->text, p->bytes), p->key);
+        fwrite(p->text, 1, p->bytes, file);
+        fputc('\n', file);
+    }
+    return fflush(file) == 0 && ferror(file) == 0;
+}
+
+char *td_plan_cache_text(const td_plan_cache *cache, size_t *bytes)
+{
+    char *text = NULL;
+    FILE *file = open_memstream(&text, bytes);
+    bool good = file != NULL && write_plans(cache, file);
+    good = file != NULL && fclose(file) == 0 && good;
+    if (!good) {
+        free(text);
+        (void)td_fail(TD_E_NOMEM, "out of memory for the text of a plan cache");
+        return NULL;
+    }
+    return text;
 }
 
 /* ---- files ---- */
@@ -357,22 +386,6 @@ static td_status make_folders(const char *path)
         *slash = '/';
     }
     return TD_OK;
-}
-
-static bool write_plans(const td_plan_cache *cache, FILE *file)
-{
-    fprintf(file, "%sfor %s\n", first_line, cache->owner);
-    for (int i = 0; i < cache->count; i++) {
-        const plan *p = &cache->plans[i];
-        if (p->text == NULL) {
-            continue;
-        }
-        fprintf(file, "plan %zu %08x %s\n", p->bytes,
-                crc32_of((const unsigned char *)p->text, p->bytes), p->key);
-        fwrite(p->text, 1, p->bytes, file);
-        fputc('\n', file);
-    }
-    return fflush(file) == 0 && ferror(file) == 0;
 }
 
 td_status td_plan_cache_save(td_plan_cache *cache, const char *path)

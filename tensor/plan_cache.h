@@ -45,7 +45,10 @@ int td_plan_cache_count(const td_plan_cache *cache);
  * says what is wrong (another owner too), and the cache is as it was. */
 td_status td_plan_cache_parse(td_plan_cache *cache, const void *contents, size_t bytes);
 
-/* The same from a file; TD_E_NOTFOUND if it does not exist. */
+/* What td_plan_cache_parse reads, with a zero behind it; to be freed. NULL: out of memory. */
+char *td_plan_cache_text(const td_plan_cache *cache, size_t *bytes);
+
+/* Parses a file; TD_E_NOTFOUND if it does not exist. */
 td_status td_plan_cache_load(td_plan_cache *cache, const char *path);
 
 /* Writes all plans, and those of the file that the cache has not (of another process, say), in

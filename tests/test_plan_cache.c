@@ -68,6 +68,31 @@ static void test_put_get_replace_remove(void **state)
     td_plan_cache_free(cache);
 }
 
+/* What one process writes as text, another takes over. */
+static void test_as_text(void **state)
+{
+    (void)state;
+    td_plan_cache *cache = fresh(), *other = fresh();
+    size_t bytes;
+    put(cache, "conv a", "{\"engine\": 3}\n");
+    put(cache, "conv b", "");
+    put(cache, "conv c", "gone");
+    td_plan_cache_remove(cache, "conv c");
+    char *text = td_plan_cache_text(cache, &bytes);
+    assert_non_null(text);
+    assert_int_equal(bytes, strlen(text));
+    assert_int_equal(td_plan_cache_parse(other, text, bytes), TD_OK);
+    assert_int_equal(td_plan_cache_count(other), 2);
+    expect_plan(other, "conv a", "{\"engine\": 3}\n");
+    expect_plan(other, "conv b", "");
+    char *again = td_plan_cache_text(other, &bytes);
+    assert_string_equal(again, text); /* in the same order */
+    free(again);
+    free(text);
+    td_plan_cache_free(other);
+    td_plan_cache_free(cache);
+}
+
 static void read_whole(const char *path, char *contents, size_t size, size_t *bytes)
 {
     FILE *file = fopen(path, "rb");
@@ -211,6 +236,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_put_get_replace_remove),
+        cmocka_unit_test(test_as_text),
         cmocka_unit_test_setup_teardown(test_through_a_file, temp_folder_setup,
                                         temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_removed_plan_leaves_the_file, temp_folder_setup,

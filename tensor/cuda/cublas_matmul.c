@@ -4,6 +4,7 @@
 #include "tensor/cuda/library.h"
 #include "tensor/cuda/products.h"
 #include "tensor/cuda/vendor.h"
+#include "tensor/notice.h"
 
 #include <cublasLt.h>
 
@@ -247,8 +248,7 @@ static bool open_gpu(struct gpu *g)
         lt.asked = true;
         lt.found = open_library() == TD_OK;
         if (!lt.found) {
-            td_vendor_notice("matrix products run on slow kernels of tandem's own: %s",
-                             td_last_error());
+            td_notice("matrix products run on slow kernels of tandem's own: %s", td_last_error());
         }
     }
     if (lt.found && g->handle == NULL) {
@@ -291,11 +291,11 @@ static bool attempt(struct gpu *g, td_cuda *gpu, product *p, void *c, const void
     cublasStatus_t status = run(g, gpu, p, c, a, b, bias);
     if (is_refusal(status)) {
         const td_cuda_product *s = &p->shape;
-        td_vendor_notice("own kernels do what cuBLASLt refuses: %lld x %lld x %lld, batch %lld, "
-                         "%s to %s: %s",
-                         (long long)s->m, (long long)s->k, (long long)s->n, (long long)s->batch,
-                         td_dtype_name(s->ab_dtype), td_dtype_name(s->c_dtype),
-                         lt.cublasLtGetStatusString(status));
+        td_notice("own kernels do what cuBLASLt refuses: %lld x %lld x %lld, batch %lld, "
+                  "%s to %s: %s",
+                  (long long)s->m, (long long)s->k, (long long)s->n, (long long)s->batch,
+                  td_dtype_name(s->ab_dtype), td_dtype_name(s->c_dtype),
+                  lt.cublasLtGetStatusString(status));
         (void)td_cuda_tried(cudaPeekAtLastError());
         p->possible = false;
         return false;

@@ -2,6 +2,7 @@
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/cudnn_plan.h"
 #include "tensor/cuda/library.h"
+#include "tensor/notice.h"
 #include "tensor/plan_cache.h"
 #include "tensor/cuda/vendor.h"
 
@@ -63,7 +64,7 @@ static void open_gpu(struct gpu *g, td_cuda *gpu)
     g->opened = true;
     g->lib = td_cudnn_open();
     if (g->lib == NULL) {
-        td_vendor_notice("convolutions run on slow kernels of tandem's own: %s", td_last_error());
+        td_notice("convolutions run on slow kernels of tandem's own: %s", td_last_error());
         return;
     }
     must(g->lib, g->lib->cudnnCreate(&g->handle), "opening cuDNN");
@@ -201,7 +202,7 @@ static void choose(const struct gpu *g, td_cuda *gpu, entry *e, const void *cons
         e->plan = e->tuned ? tune(g, gpu, e, memory, plans, count) : plans[0];
     }
     if (count > 0 && e->plan.plan == NULL) {
-        td_vendor_notice("own kernels do what cuDNN's plans fail at: %s", key);
+        td_notice("own kernels do what cuDNN's plans fail at: %s", key);
     }
 }
 
@@ -227,8 +228,8 @@ static void give_up(const struct gpu *g, td_device device, entry *e, cudnnStatus
     char key[TD_PLAN_KEY_MAX], detail[256] = "";
     td_cudnn_plan_key(&e->conv, e->tuned, key);
     g->lib->cudnnGetLastErrorString(detail, sizeof detail);
-    td_vendor_notice("own kernels do what cuDNN's plan fails at: %s: %s %s", key,
-                     g->lib->cudnnGetErrorString(status), detail);
+    td_notice("own kernels do what cuDNN's plan fails at: %s: %s %s", key,
+              g->lib->cudnnGetErrorString(status), detail);
     (void)td_cuda_tried(cudaPeekAtLastError());
     td_vendor_plan_remove(device, key);
     drop_packs(g->lib, e);
