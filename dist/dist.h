@@ -119,6 +119,12 @@ td_tensor *td_group_memory(td_group *group, int64_t count, td_dtype dtype);
 /* Numbers of this rank summed over all ranks, in place: metrics as sums and counts. */
 td_status td_all_reduce_numbers(td_group *group, double *values, int count);
 
+/* td_autotune_choose for several processes: rank 0 chooses, and all take its choices, so that equal
+ * shapes are computed alike everywhere. Collective: all ranks call it at the same place, after the
+ * first step of the run. Group NULL: the world, or this process alone before td_dist_init. figures
+ * (or NULL): rank 0's, and zeros elsewhere. */
+td_status td_autotune_agree(td_group *group, td_autotune_figures *figures);
+
 /* ---- data ---- */
 
 typedef struct td_distributed_options {

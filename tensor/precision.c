@@ -51,15 +51,3 @@ td_status td_precision_check(td_device device, td_precision precision)
 {
     return td_kernels_of(device)->check_precision(device, precision);
 }
-
-static atomic_bool autotune;
-
-void td_set_autotune(bool on)
-{
-    atomic_store(&autotune, on);
-}
-
-bool td_autotune(void)
-{
-    return atomic_load_explicit(&autotune, memory_order_relaxed);
-}

@@ -38,13 +38,6 @@ bool td_precision_parse(const char *name, td_precision *precision);
  * take instead. */
 td_status td_precision_check(td_device device, td_precision precision);
 
-/* Algorithms chosen by timing where there are several (GPUs' convolutions), not by fixed rules:
- * once a shape, kept on disk for later runs. All of them give equal bits in equal runs; two of them
- * may differ in the last bits, and so may runs on machines that chose differently. For the process.
- */
-void td_set_autotune(bool on);
-bool td_autotune(void);
-
 /* What activations are cast to for products: TD_BF16, TD_F16, or TD_F32: they are not. */
 td_dtype td_precision_dtype(td_precision precision);
 

@@ -13,6 +13,7 @@
 #ifndef TD_TENSOR_TENSOR_H
 #define TD_TENSOR_TENSOR_H
 
+#include "tensor/autotune.h"
 #include "tensor/device.h"
 #include "tensor/dtype.h"
 #include "tensor/error.h"

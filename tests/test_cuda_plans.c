@@ -186,24 +186,29 @@ static void test_f32_is_strict(void **state)
     }
 }
 
+static td_cuda_conv new_conv(void)
+{
+    return (td_cuda_conv){ .dtype = TD_BF16,
+                           .n = 16,
+                           .ic = 64,
+                           .ih = 8,
+                           .iw = 8,
+                           .oc = 64,
+                           .oh = 8,
+                           .ow = 8,
+                           .kh = 3,
+                           .kw = 3,
+                           .stride = { 1, 1 },
+                           .pad = { 1, 1 },
+                           .dilation = { 1, 1 },
+                           .groups = 1 };
+}
+
 static void test_plans_are_written_and_read(void **state)
 {
     (void)state;
     open_target();
-    td_cuda_conv conv = { .dtype = TD_BF16,
-                          .n = 16,
-                          .ic = 64,
-                          .ih = 8,
-                          .iw = 8,
-                          .oc = 64,
-                          .oh = 8,
-                          .ow = 8,
-                          .kh = 3,
-                          .kw = 3,
-                          .stride = { 1, 1 },
-                          .pad = { 1, 1 },
-                          .dilation = { 1, 1 },
-                          .groups = 1 };
+    td_cuda_conv conv = new_conv();
     td_cudnn_plan plan, again;
     assert_int_equal(td_cudnn_candidates(&target, &conv, 1, &plan), 1);
     size_t bytes, bytes_again;
@@ -237,21 +242,7 @@ static cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan
 /* A new entry for a plan that is made here, and needs no workspace to be "run". */
 static entry new_entry(bool kept)
 {
-    entry e = { .conv = { .dtype = TD_BF16,
-                          .n = 16,
-                          .ic = 64,
-                          .ih = 8,
-                          .iw = 8,
-                          .oc = 64,
-                          .oh = 8,
-                          .ow = 8,
-                          .kh = 3,
-                          .kw = 3,
-                          .stride = { 1, 1 },
-                          .pad = { 1, 1 },
-                          .dilation = { 1, 1 },
-                          .groups = 1 },
-                .kept = kept };
+    entry e = { .conv = new_conv(), .kept = kept };
     assert_int_equal(td_cudnn_candidates(&target, &e.conv, 1, &e.plan), 1);
     e.plan.workspace = 0;
     return e;
@@ -296,6 +287,64 @@ static void test_plans_are_kept_that_run(void **state)
     drop_packs(&lib, &good);
     td_cudnn_plan_end(&lib, &good.plan);
     unsetenv("TANDEM_CACHE");
+}
+
+/* ---- choices by timing ---- */
+
+/* The text of choices that hold one plan. The caller frees. */
+static char *choices_with(const td_cuda_conv *conv, const char *plan, size_t bytes, size_t *size)
+{
+    char key[TD_PLAN_KEY_MAX];
+    td_cudnn_plan_key(conv, true, key);
+    td_plan_cache *cache = td_plan_cache_new("autotune");
+    assert_non_null(cache);
+    assert_int_equal(td_plan_cache_put(cache, key, plan, bytes), TD_OK);
+    char *text = td_plan_cache_text(cache, size);
+    td_plan_cache_free(cache);
+    assert_non_null(text);
+    return text;
+}
+
+/* The first step's plan is cuDNN's; a choice that comes replaces it, whoever has made it; one that
+ * cannot be read here does not. */
+static void test_choices_replace_plans(void **state)
+{
+    (void)state;
+    open_target();
+    struct gpu g = { .lib = target.lib, .description = target.description };
+    td_cuda_conv conv = new_conv();
+    td_cudnn_plan plans[10];
+    int count = td_cudnn_candidates(&target, &conv, 10, plans);
+    assert_true(count > 1);
+    td_set_autotune(true);
+    entry *e = entry_of(&g, TD_CUDA, &conv);
+    assert_false(e->tuned);
+    assert_int_equal(e->plan.engine, plans[0].engine);
+    size_t bytes, size;
+    char *plan = td_cudnn_plan_write(target.lib, &plans[count - 1], &bytes);
+    assert_non_null(plan);
+    char *text = choices_with(&conv, plan, bytes, &size);
+    assert_int_equal(td_autotune_take(text, size), TD_OK);
+    assert_ptr_equal(entry_of(&g, TD_CUDA, &conv), e);
+    assert_true(e->tuned && e->kept && !e->proven);
+    size_t now_bytes;
+    char *now = td_cudnn_plan_write(target.lib, &e->plan, &now_bytes);
+    assert_int_equal(now_bytes, bytes);
+    assert_memory_equal(now, plan, bytes);
+    free(now);
+    free(text);
+    text = choices_with(&conv, "{}", 2, &size);
+    assert_int_equal(td_autotune_take(text, size), TD_OK);
+    assert_false(entry_of(&g, TD_CUDA, &conv)->tuned);
+    assert_non_null(e->plan.plan);
+    td_set_autotune(false);
+    free(text);
+    free(plan);
+    td_cudnn_plan_end(target.lib, &e->plan);
+    free(e);
+    for (int i = 0; i < count; i++) {
+        td_cudnn_plan_end(target.lib, &plans[i]);
+    }
 }
 
 /* ---- libraries ---- */
@@ -351,6 +400,7 @@ int main(void)
         cmocka_unit_test(test_f32_is_strict),
         cmocka_unit_test(test_plans_are_written_and_read),
         cmocka_unit_test(test_plans_are_kept_that_run),
+        cmocka_unit_test(test_choices_replace_plans),
         cmocka_unit_test(test_odd_shapes_have_plans),
         cmocka_unit_test(test_resnets_have_plans),
     };

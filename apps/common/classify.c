@@ -26,6 +26,7 @@ static void take_settings(classify_run *c)
     args->precision_name = s->precision;
     args->winograd = s->winograd;
     args->graph = s->train.graph;
+    args->autotune = s->train.autotune;
     args->recompute = s->model.recompute;
     args->log_dir = s->out_dir;
     args->seed = s->rng_seed;

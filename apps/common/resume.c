@@ -91,6 +91,9 @@ td_status train_save(const char *path, td_module *model, td_optim *optim, const 
             }
         }
     }
+    if (notes->choices != NULL) {
+        all.items[all.count++] = (td_metadata){ "autotune", notes->choices };
+    }
     for (int i = 0; i < notes->more_count && all.count < CLI_MAX_OPTIONS + MORE_NOTES; i++) {
         all.items[all.count++] = notes->more[i]; /* as it is: names of classes are long */
     }

@@ -69,6 +69,9 @@ static const config_key keys[] = {
     FLAG("TRAIN.PIN_MEMORY", train.pin_memory, "True", "Has an effect only on GPUs"),
     FLAG("TRAIN.GRAPH", train.graph, "False",
          "GPUs: record a training step as a CUDA graph, and replay it: the same bits, sooner"),
+    FLAG("TRAIN.AUTOTUNE", train.autotune, "False",
+         "Choose convolutions' algorithms by timing, after the first step, and keep the choices: "
+         "on GPUs, and on CPUs with WINOGRAD"),
     COUNT("TRAIN.PRINT_FREQ", train.print_freq, "30", 1, 1000000000, "Batches between two lines"),
     COUNT("TRAIN.TOPK", train.topk, "5", 1, 1000,
           "The second accuracy: the right class is among so many most probable"),

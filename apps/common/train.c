@@ -2,6 +2,7 @@
 
 #include "apps/common/ranks.h"
 #include "apps/common/signals.h"
+#include "apps/common/train_autotune.h"
 #include "apps/common/train_graph.h"
 #include "apps/common/train_hook.h"
 #include "apps/common/train_save.h"
@@ -215,6 +216,7 @@ static td_status one_step(train_run *r, const td_batch *batch)
 {
     double loss = 0;
     TD_TRY(train_step(r, batch, &loss));
+    TD_TRY(train_autotune_after_step(r));
     return after_step(r, loss);
 }
 
@@ -233,6 +235,7 @@ static td_status take_results(train_run *r)
 static td_status one_graph_step(train_run *r, const td_batch *batch)
 {
     TD_TRY(train_graph_step(r, batch, group_now(r)));
+    TD_TRY(train_autotune_after_step(r));
     int64_t asked = train_steps_done(r) + train_graph_waiting(r);
     bool all = train_is_due(asked, r->args.save_every_steps);
     while (train_graph_is_full(r) || (all && train_graph_waiting(r) > 0)) {

@@ -87,6 +87,7 @@ struct train_run {
     td_scaler *scaler;   /* made by train_loop under --precision fp16 */
     int64_t optim_steps; /* taken since the program began */
     train_graph graph;
+    bool tuned;              /* what --autotune chooses is chosen */
     const td_metadata *more; /* for checkpoints; the task's */
     int more_count;
     bool drop_last;   /* train_loader leaves out a last batch that is not full */

@@ -106,9 +106,14 @@ void train_args_options(train_args *args, const char *data_help, const char *sav
                                        .kind = CLI_FLAG,
                                        .value = &args->winograd,
                                        .resume = CLI_RESTORE });
-    add_flag(args, "autotune", &args->autotune,
-             "GPUs: choose convolutions' algorithms by timing, once, and keep the choice for later "
-             "runs");
+    train_args_add(args, (cli_option){ .name = "autotune",
+                                       .help = "Choose convolutions' algorithms by timing, after "
+                                               "the first step, and keep the choices for later "
+                                               "runs: on GPUs, and on CPUs with --winograd",
+                                       .kind = CLI_FLAG,
+                                       .value = &args->autotune,
+                                       .resume = CLI_RESTORE,
+                                       .unwritten = "no" });
     add_flag(
         args, "streamed", &args->streamed,
         "GPUs: send each batch, though the pictures would fit into the GPU's memory: what they "

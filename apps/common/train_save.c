@@ -1,10 +1,12 @@
 #include "apps/common/train_save.h"
 
 #include "apps/common/ranks.h"
+#include "apps/common/train_autotune.h"
 #include "apps/common/train_hook.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -25,7 +27,15 @@ static td_status save(const train_run *r, const char *path)
 {
     train_notes notes = notes_of(r);
     TD_TRY(train_hook_to_save(r, &notes));
-    return ranks_first() ? train_save(path, r->net, r->optim, &r->state, &notes) : TD_OK;
+    if (!ranks_first()) {
+        return TD_OK;
+    }
+    size_t bytes;
+    char *choices = td_autotune_text(&bytes);
+    notes.choices = choices;
+    td_status status = train_save(path, r->net, r->optim, &r->state, &notes);
+    free(choices);
+    return status;
 }
 
 static td_status save_and_tell(train_run *r, const char *path, bool at_epoch)
@@ -102,6 +112,7 @@ td_status train_resume(train_run *r)
     td_optim *optim = r->fresh_optim ? NULL : r->optim;
     TD_TRY(train_hook_to_load(r, r->args.resume, &notes));
     TD_TRY(train_load(r->args.resume, r->net, optim, &r->state, &notes));
+    TD_TRY(train_autotune_resume(r));
     int64_t begun = r->state.batch % train_group_size(r); /* steps had fewer batches, or others */
     if (begun > 0 && r->state.batch < td_loader_batches(r->loader)) {
         int64_t batch = r->state.batch - begun;

@@ -150,12 +150,18 @@ static td_conv_narrow_pass narrow_pass(td_conv2d_pass pass)
                                              : TD_CONV_NARROW_WEIGHTS;
 }
 
+static bool uses_winograd(const td_conv2d_desc *d, td_conv2d_pass pass)
+{
+    return d->winograd != TD_WINOGRAD_NEVER && td_wino_possible(d) &&
+           (d->winograd == TD_WINOGRAD_ALWAYS || td_wino_wins(d, pass));
+}
+
 static route find_route(const td_conv2d_desc *d, td_conv2d_pass pass)
 {
     bool back = pass == TD_CONV2D_BACKWARD_DATA;
     route r = { .way = WAY_DIRECT, .given = problem_of(d) };
     r.problem = r.given;
-    if (d->winograd && td_wino_possible(d) && td_wino_wins(d, pass)) {
+    if (uses_winograd(d, pass)) {
         r.way = WAY_WINOGRAD;
     } else if (depthwise(d)) {
         r.way = WAY_DEPTHWISE;

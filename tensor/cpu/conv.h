@@ -29,6 +29,14 @@
 
 #include <stdbool.h>
 
+/* Whether Winograd's transform is used: relative error 2e-6. */
+typedef enum td_winograd {
+    TD_WINOGRAD_NEVER = 0,
+    TD_WINOGRAD_BY_RULES, /* where it can compute the pass, and is faster by fixed rules on shapes
+                           */
+    TD_WINOGRAD_ALWAYS,   /* where it can compute the pass */
+} td_winograd;
+
 /* Sizes are not checked here. The output's are those of the formula,
  * oh = (ih + 2*pad_h - dil_h*(kh-1) - 1) / stride_h + 1, and n may be 0. */
 typedef struct td_conv2d_desc {
@@ -41,7 +49,7 @@ typedef struct td_conv2d_desc {
     int pad_h, pad_w;
     int dil_h, dil_w;
     int64_t groups; /* divides ic and oc */
-    bool winograd;  /* allowed, where it is faster: relative error 2e-6 */
+    td_winograd winograd;
 } td_conv2d_desc;
 
 typedef enum td_conv2d_pass {

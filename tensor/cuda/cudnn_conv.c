@@ -22,7 +22,8 @@ enum { PACKS = 8 };
 
 typedef struct entry {
     td_cuda_conv conv;
-    bool tuned;
+    unsigned round;     /* of td_autotune, that the plan is of */
+    bool tuned;         /* the plan was chosen by timing */
     td_cudnn_plan plan; /* none: cuDNN has none for this */
     bool proven;        /* it has run */
     bool kept;          /* on disk: from its first run on */
@@ -37,6 +38,7 @@ static struct gpu {
     bool opened;
     const td_cudnn *lib; /* NULL: there is no cuDNN */
     cudnnHandle_t handle;
+    cudnnBackendDescriptor_t description; /* tests: of a GPU that is not there, and no handle */
     entry *entries[BUCKETS];
 } gpus[TD_MAX_DEVICES];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -73,6 +75,11 @@ static void open_gpu(struct gpu *g, td_cuda *gpu)
     snprintf(owner, sizeof owner, "%s, sm_%d, cuDNN %zu", gpu->name, gpu->sm,
              g->lib->cudnnGetVersion());
     td_vendor_plans_open(gpu->device, owner);
+}
+
+static td_cudnn_target target_of(const struct gpu *g)
+{
+    return (td_cudnn_target){ g->lib, g->handle, g->description };
 }
 
 /* ---- running ---- */
@@ -183,26 +190,122 @@ static td_cudnn_plan tune(const struct gpu *g, td_cuda *gpu, const entry *like,
     return chosen;
 }
 
-static void choose(const struct gpu *g, td_cuda *gpu, entry *e, const void *const *memory)
+/* ---- choosing by timing (tensor/autotune.h) ---- */
+
+typedef struct problem {
+    td_device device;
+    td_cuda_conv conv;
+} problem;
+
+/* Under the GPU's lock: times the plans for a problem on memory of its own. Full of zeros: no
+ * kernel looks at what it multiplies. */
+static td_cudnn_plan tune_problem(const struct gpu *g, td_cuda *gpu, const problem *p)
 {
     enum { TUNED = 10 };
-    td_cudnn_target target = { .lib = g->lib, .handle = g->handle };
+    const td_cuda_conv *c = &p->conv;
+    int64_t counts[4] = { c->n * c->ic * c->ih * c->iw, c->oc * (c->ic / c->groups) * c->kh * c->kw,
+                          c->n * c->oc * c->oh * c->ow, c->bias ? c->oc : 0 };
+    void *memory[4] = { NULL };
+    bool taken = true;
+    for (int i = 0; i < 4 && taken; i++) {
+        size_t bytes = (size_t)counts[i] * td_dtype_size(i < 3 ? c->dtype : TD_F32);
+        memory[i] = bytes > 0 ? td_cuda_take(p->device, bytes) : NULL;
+        taken = bytes == 0 || memory[i] != NULL;
+        if (memory[i] != NULL) {
+            td_cuda_must(cudaMemsetAsync(memory[i], 0, bytes, gpu->stream), "autotuning");
+        }
+    }
+    td_cudnn_target target = target_of(g);
+    td_cudnn_plan plans[TUNED], chosen = { .plan = NULL };
+    int count = taken ? td_cudnn_candidates(&target, c, TUNED, plans) : 0;
+    if (count > 0) {
+        chosen = tune(g, gpu, &(entry){ .conv = *c }, (const void *const *)memory, plans, count);
+    }
+    for (int i = 0; i < 4; i++) {
+        if (memory[i] != NULL) {
+            td_cuda_give(p->device, memory[i]);
+        }
+    }
+    return chosen;
+}
+
+static char *choose_by_timing(const void *noted, size_t *bytes, bool *timed)
+{
+    const problem *p = noted;
+    td_cuda *gpu = td_cuda_of(p->device);
+    struct gpu *g = &gpus[p->device.index];
     char key[TD_PLAN_KEY_MAX];
-    td_cudnn_plan_key(&e->conv, e->tuned, key);
+    td_cudnn_plan_key(&p->conv, true, key);
+    pthread_mutex_lock(&g->lock);
+    td_cudnn_target target = target_of(g);
+    td_cudnn_plan plan;
+    char *text = td_vendor_plan_get(p->device, key, bytes);
+    *timed = text == NULL || !td_cudnn_plan_read(&target, text, *bytes, &plan);
+    if (*timed) {
+        free(text);
+        plan = tune_problem(g, gpu, p);
+        text = plan.plan != NULL ? td_cudnn_plan_write(g->lib, &plan, bytes) : NULL;
+        if (text != NULL) {
+            td_vendor_plan_put(p->device, key, text, *bytes);
+        }
+    }
+    td_cudnn_plan_end(g->lib, &plan);
+    pthread_mutex_unlock(&g->lock);
+    return text;
+}
+
+/* The plan that was chosen by timing; none if the rules decide. */
+static td_cudnn_plan chosen_plan(const struct gpu *g, td_device device, const td_cuda_conv *conv)
+{
+    td_cudnn_target target = target_of(g);
+    td_cudnn_plan plan = { .plan = NULL };
+    problem p = { device, *conv };
+    char key[TD_PLAN_KEY_MAX];
     size_t bytes;
-    char *text = td_vendor_plan_get(gpu->device, key, &bytes);
+    td_cudnn_plan_key(conv, true, key);
+    char *text = td_autotune_choice(key, &bytes, choose_by_timing, &p, sizeof p);
+    if (text != NULL && !td_cudnn_plan_read(&target, text, bytes, &plan)) {
+        plan.plan = NULL;
+        td_notice("cuDNN's rules decide here: a choice by --autotune was made on another GPU, or "
+                  "by another cuDNN: %s",
+                  key);
+    }
+    free(text);
+    return plan;
+}
+
+/* ---- choosing by cuDNN's rules ---- */
+
+static void choose(const struct gpu *g, td_device device, entry *e)
+{
+    td_cudnn_target target = target_of(g);
+    char key[TD_PLAN_KEY_MAX];
+    td_cudnn_plan_key(&e->conv, false, key);
+    size_t bytes;
+    char *text = td_vendor_plan_get(device, key, &bytes);
     e->kept = text != NULL && td_cudnn_plan_read(&target, text, bytes, &e->plan);
     free(text);
-    if (e->kept) {
+    if (!e->kept && td_cudnn_candidates(&target, &e->conv, 1, &e->plan) == 0) {
+        e->plan = (td_cudnn_plan){ .plan = NULL };
+    }
+}
+
+/* The choices have changed: the entry takes its own, if there is one. */
+static void update(const struct gpu *g, td_device device, entry *e)
+{
+    e->round = td_autotune_round();
+    td_cudnn_plan plan =
+        td_autotune() ? chosen_plan(g, device, &e->conv) : (td_cudnn_plan){ .plan = NULL };
+    if (plan.plan == NULL && !e->tuned) {
         return;
     }
-    td_cudnn_plan plans[TUNED];
-    int count = td_cudnn_candidates(&target, &e->conv, e->tuned ? TUNED : 1, plans);
-    if (count > 0) {
-        e->plan = e->tuned ? tune(g, gpu, e, memory, plans, count) : plans[0];
-    }
-    if (count > 0 && e->plan.plan == NULL) {
-        td_notice("own kernels do what cuDNN's plans fail at: %s", key);
+    drop_packs(g->lib, e);
+    td_cudnn_plan_end(g->lib, &e->plan);
+    e->plan = plan;
+    e->tuned = e->kept = plan.plan != NULL;
+    e->proven = false;
+    if (!e->tuned) {
+        choose(g, device, e);
     }
 }
 
@@ -281,23 +384,23 @@ static unsigned bucket_of(const td_cuda_conv *c)
 }
 
 /* Under the GPU's lock. */
-static entry *entry_of(struct gpu *g, td_cuda *gpu, const td_cuda_conv *conv,
-                       const void *const *memory)
+static entry *entry_of(struct gpu *g, td_device device, const td_cuda_conv *conv)
 {
-    bool tuned = td_autotune();
-    entry **bucket = &g->entries[bucket_of(conv) % BUCKETS];
-    for (entry *e = *bucket; e != NULL; e = e->next) {
-        if (e->tuned == tuned && same_conv(&e->conv, conv)) {
-            return e;
-        }
+    entry **bucket = &g->entries[bucket_of(conv) % BUCKETS], *e = *bucket;
+    while (e != NULL && !same_conv(&e->conv, conv)) {
+        e = e->next;
     }
-    entry *e = calloc(1, sizeof *e);
-    TD_REQUIRE(e != NULL, TD_NOWHERE, "out of memory for a plan of cuDNN's");
-    e->conv = *conv;
-    e->tuned = tuned;
-    choose(g, gpu, e, memory);
-    e->next = *bucket;
-    *bucket = e;
+    if (e == NULL) {
+        e = calloc(1, sizeof *e);
+        TD_REQUIRE(e != NULL, TD_NOWHERE, "out of memory for a plan of cuDNN's");
+        e->conv = *conv;
+        choose(g, device, e);
+        update(g, device, e);
+        e->next = *bucket;
+        *bucket = e;
+    } else if (e->round != td_autotune_round()) {
+        update(g, device, e);
+    }
     return e;
 }
 
@@ -321,7 +424,7 @@ bool td_cuda_vendor_conv(td_device device, const td_cuda_conv *conv, void *x, vo
         open_gpu(g, gpu);
     }
     const void *memory[4] = { x, w, y, bias };
-    entry *e = g->lib != NULL ? entry_of(g, gpu, conv, memory) : NULL;
+    entry *e = g->lib != NULL ? entry_of(g, device, conv) : NULL;
     bool done = e != NULL && e->plan.plan != NULL && attempt(g, device, e, memory);
     pthread_mutex_unlock(&g->lock);
     return done;

@@ -1,0 +1,44 @@
+#include "apps/common/train_autotune.h"
+
+#include <string.h>
+
+static void tell(train_run *r, const td_autotune_figures *f)
+{
+    if (f->chosen == 0) {
+        bool cpu = r->args.device.type == TD_DEVICE_CPU;
+        progress_print(&r->progress, "autotune: nothing to choose%s",
+                       cpu ? ": a CPU has two ways only for 3x3 convolutions in fp32, where "
+                             "Winograd's transform is allowed"
+                           : "");
+    } else {
+        progress_print(&r->progress, "autotune: %d choices; %d timed in %.1f s, %d of earlier runs",
+                       f->chosen, f->timed, f->seconds, f->chosen - f->timed);
+    }
+}
+
+td_status train_autotune_after_step(train_run *r)
+{
+    td_autotune_figures figures;
+    if (!r->args.autotune || r->tuned) {
+        return TD_OK;
+    }
+    r->tuned = true;
+    TD_TRY(td_autotune_agree(NULL, &figures));
+    tell(r, &figures);
+    return TD_OK;
+}
+
+td_status train_autotune_resume(train_run *r)
+{
+    const char *path = r->args.resume;
+    td_safetensors *file;
+    if (!r->args.autotune) {
+        return TD_OK;
+    }
+    TD_TRY(td_safetensors_open(path, &file));
+    const char *text = td_safetensors_metadata(file, "autotune");
+    td_status status = text != NULL ? td_autotune_take(text, strlen(text)) : TD_OK;
+    r->tuned = text != NULL && status == TD_OK;
+    td_safetensors_close(file);
+    return status == TD_OK ? TD_OK : td_fail_context(status, "%s: its 'autotune'", path);
+}

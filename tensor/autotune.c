@@ -1,0 +1,190 @@
+#include "tensor/autotune.h"
+
+#include "tensor/plan_cache.h"
+#include "tensor/plan_store.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* A problem of the first step. */
+typedef struct note {
+    char key[TD_PLAN_KEY_MAX];
+    td_autotune_fn choose;
+    void *problem;
+} note;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_bool on;
+static atomic_uint round_now;
+static td_plan_cache *choices; /* NULL: not made yet */
+static note *notes;
+static int count, capacity;
+
+/* ---- under the lock ---- */
+
+static td_plan_cache *new_choices(void)
+{
+    return td_plan_cache_new("autotune");
+}
+
+static void forget_notes(void)
+{
+    for (int i = 0; i < count; i++) {
+        free(notes[i].problem);
+    }
+    free(notes);
+    notes = NULL;
+    count = capacity = 0;
+}
+
+/* Takes over `made`, or NULL: none are made. */
+static void set_choices(td_plan_cache *made)
+{
+    td_plan_cache_free(choices);
+    choices = made;
+    forget_notes();
+    atomic_fetch_add(&round_now, 1);
+}
+
+/* Short of memory, the problem stays one for the rules. */
+static void add_note(const char *key, td_autotune_fn choose, const void *problem, size_t size)
+{
+    for (int i = 0; i < count; i++) {
+        if (strcmp(notes[i].key, key) == 0) {
+            return;
+        }
+    }
+    if (count == capacity) {
+        int more = capacity == 0 ? 64 : 2 * capacity;
+        note *grown = realloc(notes, (size_t)more * sizeof *grown);
+        if (grown == NULL) {
+            return;
+        }
+        notes = grown;
+        capacity = more;
+    }
+    note *n = &notes[count];
+    size_t length = strlen(key);
+    if (length >= sizeof n->key || (n->problem = malloc(size)) == NULL) {
+        return;
+    }
+    memcpy(n->key, key, length + 1);
+    memcpy(n->problem, problem, size);
+    n->choose = choose;
+    count++;
+}
+
+/* ---- for all ---- */
+
+void td_set_autotune(bool wanted)
+{
+    pthread_mutex_lock(&lock);
+    atomic_store(&on, wanted);
+    set_choices(NULL);
+    pthread_mutex_unlock(&lock);
+}
+
+bool td_autotune(void)
+{
+    return atomic_load_explicit(&on, memory_order_relaxed);
+}
+
+unsigned td_autotune_round(void)
+{
+    return atomic_load_explicit(&round_now, memory_order_relaxed);
+}
+
+char *td_autotune_choice(const char *key, size_t *bytes, td_autotune_fn choose, const void *problem,
+                         size_t size)
+{
+    char *copy = NULL;
+    pthread_mutex_lock(&lock);
+    if (td_autotune() && choices == NULL) {
+        add_note(key, choose, problem, size);
+    } else if (td_autotune()) {
+        const char *text = td_plan_cache_get(choices, key, bytes);
+        if (text != NULL && (copy = malloc(*bytes + 1)) != NULL) {
+            memcpy(copy, text, *bytes + 1);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return copy;
+}
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Without the lock: devices use the same functions while they choose. No step runs, so that the
+ * notes stay as they are. */
+static td_status choose_all(td_plan_cache *made, td_autotune_figures *figures)
+{
+    td_status status = TD_OK;
+    for (int i = 0; status == TD_OK && i < count; i++) {
+        size_t bytes;
+        bool timed = true;
+        char *text = notes[i].choose(notes[i].problem, &bytes, &timed);
+        if (text != NULL) {
+            status = td_plan_cache_put(made, notes[i].key, text, bytes);
+            figures->timed += timed;
+        }
+        free(text);
+    }
+    return status;
+}
+
+td_status td_autotune_choose(td_autotune_figures *figures)
+{
+    td_autotune_figures ignored, *f = figures != NULL ? figures : &ignored;
+    *f = (td_autotune_figures){ 0 };
+    pthread_mutex_lock(&lock);
+    bool wanted = td_autotune() && choices == NULL;
+    pthread_mutex_unlock(&lock);
+    if (!wanted) {
+        return TD_OK;
+    }
+    td_plan_cache *made = new_choices();
+    double begin = seconds();
+    td_status status = made != NULL ? choose_all(made, f) : TD_E_NOMEM;
+    if (status != TD_OK) {
+        td_plan_cache_free(made);
+        return status;
+    }
+    f->chosen = td_plan_cache_count(made);
+    f->seconds = seconds() - begin;
+    pthread_mutex_lock(&lock);
+    set_choices(made);
+    pthread_mutex_unlock(&lock);
+    td_plan_stores_save(); /* at once: who knows how this run ends */
+    return TD_OK;
+}
+
+char *td_autotune_text(size_t *bytes)
+{
+    pthread_mutex_lock(&lock);
+    char *text = choices != NULL ? td_plan_cache_text(choices, bytes) : NULL;
+    pthread_mutex_unlock(&lock);
+    return text;
+}
+
+td_status td_autotune_take(const char *text, size_t bytes)
+{
+    td_plan_cache *taken = new_choices();
+    td_status status = taken != NULL ? td_plan_cache_parse(taken, text, bytes) : TD_E_NOMEM;
+    pthread_mutex_lock(&lock);
+    bool used = status == TD_OK && td_autotune();
+    if (used) {
+        set_choices(taken);
+    }
+    pthread_mutex_unlock(&lock);
+    if (!used) {
+        td_plan_cache_free(taken);
+    }
+    return status;
+}

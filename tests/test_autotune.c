@@ -1,0 +1,208 @@
+/* Choices by timing: the first step goes by the rules, the second by the choices; they come from a
+ * file, from text, or from the clock, and what is damaged is refused as a whole. Each test has a
+ * number of threads of its own, and with it a file of its own. */
+#include "tensor/plan_cache.h"
+#include "tests/choices.h"
+#include "tests/temp_folder.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void use_threads(int threads)
+{
+    assert_int_equal(td_set_threads(TD_CPU, threads), TD_OK);
+}
+
+static td_autotune_figures choose(void)
+{
+    td_autotune_figures figures;
+    assert_int_equal(td_autotune_choose(&figures), TD_OK);
+    return figures;
+}
+
+/* The bits of a step that goes by a choice for all passes. */
+static uint64_t bits_of(const char *way)
+{
+    choices_force(temp_folder(), way);
+    td_set_autotune(true);
+    (void)choices_step();
+    td_autotune_figures figures = choose();
+    assert_int_equal(figures.chosen, 3);
+    assert_int_equal(figures.timed, 0);
+    uint64_t bits = choices_step();
+    td_set_autotune(false);
+    return bits;
+}
+
+static void test_a_file_decides_from_the_second_step_on(void **state)
+{
+    (void)state;
+    use_threads(1);
+    td_set_autotune(false);
+    uint64_t rules = choices_step();
+    uint64_t direct = bits_of("direct");
+    use_threads(2);
+    uint64_t winograd = bits_of("winograd (direct 2.000 ms, winograd 1.000 ms)");
+    assert_true(direct != winograd);
+    assert_true(rules == direct || rules == winograd);
+    const char *other = rules == direct ? "winograd" : "direct";
+    use_threads(3);
+    choices_force(temp_folder(), other);
+    td_set_autotune(true);
+    assert_true(choices_step() == rules); /* the first */
+    choose();
+    assert_true(choices_step() != rules);
+    td_set_autotune(false);
+    assert_true(choices_step() == rules);
+}
+
+/* Text takes them to another run, where nothing is chosen any more. */
+static void test_text_carries_choices(void **state)
+{
+    (void)state;
+    size_t bytes;
+    use_threads(4);
+    td_set_autotune(true);
+    assert_null(td_autotune_text(&bytes)); /* not made yet */
+    td_set_autotune(false);
+    uint64_t direct = bits_of("direct");
+    td_set_autotune(true);
+    (void)choices_step();
+    choose();
+    char *text = td_autotune_text(&bytes);
+    assert_non_null(text);
+    td_set_autotune(true); /* another run, on another machine */
+    use_threads(5);
+    choices_force(temp_folder(), "winograd");
+    assert_int_equal(td_autotune_take(text, bytes), TD_OK);
+    assert_int_equal(choose().chosen, 0); /* they are made */
+    assert_true(choices_step() == direct);
+    text[bytes - 3] ^= 1;
+    assert_int_equal(td_autotune_take(text, bytes), TD_E_FORMAT);
+    assert_error_says("damaged", NULL);
+    assert_int_equal(td_autotune_take("{}", 2), TD_E_FORMAT);
+    assert_true(choices_step() == direct);
+    td_set_autotune(false);
+    free(text);
+}
+
+/* What the first step has not met goes by the rules. */
+static void test_later_shapes_go_by_the_rules(void **state)
+{
+    (void)state;
+    td_set_autotune(false);
+    uint64_t rules = choices_step();
+    use_threads(6);
+    choices_force(temp_folder(), "direct");
+    td_set_autotune(true);
+    assert_int_equal(choose().chosen, 0);
+    assert_true(choices_step() == rules);
+    assert_int_equal(choose().chosen, 0);
+    assert_true(choices_step() == rules);
+    td_set_autotune(false);
+}
+
+/* Without permission there is nothing to choose, and nothing is written. */
+static void test_nothing_to_choose(void **state)
+{
+    (void)state;
+    td_set_autotune(true);
+    td_tensor *x = td_zeros(TD_SHAPE(2, 16, 8, 8), TD_F32, TD_CPU);
+    td_tensor *w = td_zeros(TD_SHAPE(16, 16, 3, 3), TD_F32, TD_CPU);
+    td_step_begin();
+    (void)td_conv2d(x, w, NULL, &(td_conv2d_options){ .padding = { 1, 1 } });
+    td_step_end();
+    assert_int_equal(choose().chosen, 0);
+    td_set_autotune(false);
+    td_free(w);
+    td_free(x);
+}
+
+/* What the file of the present number of threads holds. */
+static const char *read_file(void)
+{
+    static char contents[2048];
+    FILE *file = fopen(choices_path(temp_folder()), "r");
+    assert_non_null(file);
+    size_t bytes = fread(contents, 1, sizeof contents - 1, file);
+    fclose(file);
+    contents[bytes] = '\0';
+    return contents;
+}
+
+/* By the clock; the file of it is what the next run reads. */
+static void test_timed_and_kept(void **state)
+{
+    (void)state;
+    use_threads(7);
+    setenv("TANDEM_CACHE", temp_folder(), 1);
+    for (int run = 0; run < 2; run++) {
+        td_set_autotune(true);
+        (void)choices_step();
+        td_autotune_figures figures = choose();
+        assert_int_equal(figures.chosen, 3);
+        assert_int_equal(figures.timed, run == 0 ? 3 : 0);
+    }
+    td_set_autotune(false);
+    const char *contents = read_file();
+    assert_non_null(strstr(contents, "cpu conv backward-weights f32 x8x32x12x12 y32x12x12"));
+    assert_non_null(strstr(contents, " (direct "));
+}
+
+/* A file that is damaged, or of another kind of CPU, is retuned and replaced. So is a choice that
+ * is none of ours. */
+static void expect_replaced(const char *what)
+{
+    td_set_autotune(true);
+    (void)choices_step();
+    td_autotune_figures figures = choose();
+    assert_int_equal(figures.chosen, 3);
+    assert_int_equal(figures.timed, 3);
+    td_set_autotune(false);
+    const char *contents = read_file();
+    assert_null(strstr(contents, what));
+    assert_non_null(strstr(contents, " (direct "));
+}
+
+static void write_file(const char *text)
+{
+    const char *path = choices_path(temp_folder());
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+    setenv("TANDEM_CACHE", temp_folder(), 1);
+}
+
+static void test_a_damaged_file_is_replaced(void **state)
+{
+    (void)state;
+    use_threads(8);
+    write_file("tandem-plans 1\nfor nobody in partic");
+    expect_replaced("partic");
+    use_threads(9);
+    write_file("tandem-plans 1\nfor Z80, portable, 1 threads\n");
+    expect_replaced("Z80");
+    use_threads(10);
+    choices_force(temp_folder(), "strassen");
+    expect_replaced("strassen");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_file_decides_from_the_second_step_on),
+        cmocka_unit_test(test_text_carries_choices),
+        cmocka_unit_test(test_later_shapes_go_by_the_rules),
+        cmocka_unit_test(test_nothing_to_choose),
+        cmocka_unit_test(test_timed_and_kept),
+        cmocka_unit_test(test_a_damaged_file_is_replaced),
+    };
+    return cmocka_run_group_tests(tests, temp_folder_setup, temp_folder_teardown);
+}
