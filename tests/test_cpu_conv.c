@@ -123,6 +123,10 @@ static void known_shapes(td_dtype dtype)
         { 5, 40, 10, 40, 2, 1, 0, 40 }, /* the taps of some rows of the kernel together */
         { 11, 18, 9, 18, 4, 2, 1, 18 },
         { 3, 200, 6, 200, 1, 1, 0, 200 },
+        { 3, 40, 7, 3, 3, 2, 1, 1 }, /* vectors along the sum: few channels, or few pixels */
+        { 1, 70, 3, 110, 3, 1, 1, 1 },
+        { 1, 33, 5, 300, 2, 2, 0, 1 },
+        { 6, 8, 5, 150, 3, 1, 1, 2 },     /* taps in the place of channels, in groups */
         { 17, 128, 5, 128, 3, 1, 1, 32 }, /* groups that share a vector */
         { 3, 58, 11, 116, 3, 2, 1, 29 },  /* the same, the last vector not full */
         { 9, 21, 6, 6, 1, 1, 0, 3 },

@@ -23,6 +23,19 @@ static int64_t source_pixel(const td_conv_axis *axis, bool backward, int64_t q, 
     return shifted / axis->stride < axis->out ? shifted / axis->stride : -1;
 }
 
+int64_t td_conv_axis_meets(const td_conv_axis *axis)
+{
+    int64_t all = 0;
+    for (int tap = 0; tap < axis->kernel; tap++) { /* the pixels of y from `first` to `last` */
+        int64_t offset = axis->pad - (int64_t)tap * axis->dilation;
+        int64_t first = offset > 0 ? td_divide_up(offset, axis->stride) : 0;
+        int64_t most = axis->in - 1 + offset;
+        int64_t last = most < 0 ? -1 : td_min64(most / axis->stride, axis->out - 1);
+        all += last >= first ? last - first + 1 : 0;
+    }
+    return all;
+}
+
 td_conv_taps td_conv_taps_make(const td_conv_axis *axis, bool backward, td_conv_space *space)
 {
     td_conv_taps taps = { .size = backward ? axis->in : axis->out, .kernel = axis->kernel };
@@ -167,6 +180,8 @@ static route find_route(const td_conv2d_desc *d, td_conv2d_pass pass)
         r.way = WAY_DEPTHWISE;
     } else if (td_conv_narrow_wins(&r.given, narrow_pass(pass))) {
         r.way = WAY_NARROW;
+    } else if (pass != TD_CONV2D_BACKWARD_WEIGHTS && td_conv_dots_win(&r.given, back)) {
+        r.way = WAY_DIRECT;
     } else if (!back && uses_rows(d)) {
         r.way = WAY_ROWS;
         r.problem = problem_over_rows(d);

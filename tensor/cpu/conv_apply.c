@@ -17,8 +17,8 @@
 #include <string.h>
 
 enum {
+    DOTS_WIDTH = 32,           /* channels in a panel of dots */
     BLOCK_ROWS = 64,           /* of the result */
-    BLOCK_DEPTH = 128,         /* channels of the source in a term */
     MAX_WIDTHS = 4,            /* a block of narrow rows has up to so many times more of them */
     PACK_MIN_ROWS = 192,       /* of the result, in all: packing the weights must pay */
     PACK_COST = 8,             /* of a weight, in multiply-adds */
@@ -114,8 +114,8 @@ static void choose_runs(td_conv_apply_plan *p)
 static bool packs(const td_conv_apply_plan *p)
 {
     const td_conv_problem *problem = p->problem;
-    if (p->apply->backward) {
-        return true; /* the weights are needed transposed */
+    if (p->dots || p->apply->backward) {
+        return p->dots != p->apply->backward; /* the weights are needed transposed */
     }
     bool one_panel = problem->oc_all <= problem->kernels->panel; /* is packed as it is */
     return !one_panel && problem->sharing == 0 &&
@@ -149,7 +149,10 @@ static td_conv_apply_plan make_plan(const td_conv_apply *apply, td_conv_space *s
     p.from = back ? problem->y : problem->x;
     p.to = back ? problem->x : problem->y;
     set_groups(&p);
-    p.panels = td_divide_up(p.to_channels, problem->kernels->panel);
+    p.dots = problem->sharing == 0 && td_conv_dots_win(problem, back);
+    p.width = p.dots && back ? DOTS_WIDTH : problem->kernels->panel;
+    p.most_depth = p.dots ? TD_DOTS_DEPTH : TD_APPLY_DEPTH;
+    p.panels = td_divide_up(p.to_channels, p.width);
     int64_t taps = (int64_t)p.h.kernel * p.w.kernel;
     int64_t weights = taps * p.depth * p.to_channels * p.groups;
     p.panels_first = weights * (int64_t)problem->kernels->size <= SMALL_WEIGHTS;
@@ -219,6 +222,17 @@ static void pack_sharing(const td_conv_apply_plan *p, int64_t group, int64_t tap
     }
 }
 
+/* A tap for dots: every channel of the result with all channels of the source. */
+static void pack_dots(const td_conv_apply_plan *p, float *restrict to, const float *restrict from)
+{
+    int64_t step = p->problem->oc_all;
+    for (int64_t j = 0; j < p->to_channels; j++, to += p->depth) {
+        for (int64_t i = 0; i < p->depth; i++) {
+            to[i] = from[i * step + j];
+        }
+    }
+}
+
 static void pack_task(void *ctx, int64_t task)
 {
     const td_conv_apply_plan *p = ctx;
@@ -241,6 +255,10 @@ static void pack_task(void *ctx, int64_t task)
         pack_sharing(p, group, tap, to);
         return;
     }
+    if (p->dots) {
+        pack_dots(p, (float *)to, (const float *)p->apply->weights + from);
+        return;
+    }
     kernels->pack(to, (const char *)p->apply->weights + from * (int64_t)kernels->size,
                   p->from_channels, td_min64(kernels->panel, p->to_channels - first), source_step,
                   result_step);
@@ -252,6 +270,8 @@ void td_conv_add_up(td_conv_term_sum *sum)
 {
     if (sum->lanes) {
         sum->kernels->grouped(&sum->block, sum->lanes);
+    } else if (sum->dots) {
+        sum->kernels->dots(&sum->block);
     } else {
         sum->kernels->block(&sum->block);
     }
@@ -264,13 +284,13 @@ void td_conv_add_up(td_conv_term_sum *sum)
 static void add_product(td_conv_term_sum *sum, const char *a, const char *b, int64_t depth)
 {
     int64_t size = (int64_t)sum->kernels->size;
-    for (int64_t k0 = 0; k0 < depth; k0 += BLOCK_DEPTH) {
-        int64_t k = td_min64(BLOCK_DEPTH, depth - k0);
-        if (sum->depth + k > TD_APPLY_DEPTH || sum->block.count == TD_APPLY_TERMS) {
+    for (int64_t k0 = 0; k0 < depth; k0 += sum->most_depth) {
+        int64_t k = td_min64(sum->most_depth, depth - k0);
+        if (sum->depth + k > sum->most_depth || sum->block.count == TD_APPLY_TERMS) {
             td_conv_add_up(sum);
         }
         sum->terms[sum->block.count++] =
-            (td_gemm_term){ a + k0 * size, b + k0 * sum->block.b_row * size, k };
+            (td_gemm_term){ a + k0 * size, b + k0 * sum->b_step * size, k };
         sum->depth += k;
     }
 }
@@ -282,8 +302,14 @@ const char *td_conv_apply_weights(const td_conv_apply_plan *p, int64_t group, in
     if (p->packed) {
         return p->packed + packed_at(p, group, panel, kh, kw) * (int64_t)kernels->size;
     }
-    int64_t at = weight_at(p, group, (int64_t)kh * p->w.kernel + kw) + panel * kernels->panel;
+    int64_t step = p->dots ? p->problem->oc_all : 1; /* to the next channel of the result */
+    int64_t at = weight_at(p, group, (int64_t)kh * p->w.kernel + kw) + panel * p->width * step;
     return (const char *)p->apply->weights + at * (int64_t)kernels->size;
+}
+
+int64_t td_conv_apply_b_row(const td_conv_apply_plan *p)
+{
+    return !p->packed ? p->problem->oc_all : p->dots ? p->depth : p->width;
 }
 
 static void add_taps(const td_conv_apply_plan *p, td_conv_term_sum *sum, const td_conv_place *at,
@@ -321,7 +347,7 @@ static void block_task(void *ctx, int64_t task)
 {
     const td_conv_apply_plan *p = ctx;
     const td_conv_problem *problem = p->problem;
-    int64_t size = (int64_t)problem->kernels->size, width = problem->kernels->panel;
+    int64_t size = (int64_t)problem->kernels->size, width = p->width;
     td_conv_place at = td_conv_apply_place(p, task, p->h.size, p->images);
     const td_conv_row_block *rows = &p->blocks[at.block];
     int64_t channel = at.group * p->to_channels + at.panel * width;
@@ -334,12 +360,15 @@ static void block_task(void *ctx, int64_t task)
         lanes.window = (int)(left / (p->to_channels / problem->sharing) * p->depth);
     }
     td_conv_term_sum sum = { .kernels = problem->kernels,
-                             .lanes = problem->sharing > 0 ? &lanes : NULL };
+                             .lanes = problem->sharing > 0 ? &lanes : NULL,
+                             .dots = p->dots,
+                             .most_depth = p->most_depth,
+                             .b_step = p->dots ? 1 : td_conv_apply_b_row(p) };
     sum.block = (td_gemm_block){
         .terms = sum.terms,
         .a_row = p->a_row,
         .a_col = 1,
-        .b_row = p->packed ? width : problem->oc_all,
+        .b_row = td_conv_apply_b_row(p),
         .c = (char *)p->apply->result + (c + channel) * size,
         .c_row = p->c_row,
         .m = rows->rows,

@@ -9,6 +9,8 @@ enum {
     TD_APPLY_DEPTH = 128, /* products in a partial sum, at most: short sums are exact sums; and rows
                              of B in a call of the kernel: they must stay in the L1 cache */
     TD_APPLY_TERMS = 64,
+    TD_DOTS_DEPTH = 1024, /* the same of `dots`: each lane is a sum of its own */
+    TD_GATHERED_DOTS_DEPTH = 256,
     TD_GATHER_ROWS = 48, /* of a gathered block */
 };
 
@@ -27,6 +29,9 @@ typedef struct td_conv_apply_plan {
     int64_t depth;                      /* products in a tap: from_channels, if none share */
     td_gemm_lanes lanes;                /* where some do */
     int64_t panels;                     /* of one group */
+    bool dots;                          /* vectors along the sum; weights are as B transposed */
+    int64_t width;                      /* of a panel */
+    int64_t most_depth;                 /* products in a partial sum */
     bool panels_first;                  /* the panels of a block before other blocks */
     int64_t a_row, c_row;               /* from row to row of the source, of the result */
     int64_t block_rows;                 /* more of narrow ones */
@@ -46,8 +51,10 @@ typedef struct td_conv_apply_plan {
 typedef struct td_conv_term_sum {
     const td_gemm_kernels *kernels;
     const td_gemm_lanes *lanes; /* of groups that share a vector, or NULL */
+    bool dots;
     td_gemm_block block;
-    int64_t depth;
+    int64_t depth, most_depth;
+    int64_t b_step; /* elements of B for a channel of the source */
     td_gemm_term terms[TD_APPLY_TERMS];
 } td_conv_term_sum;
 
@@ -58,6 +65,9 @@ typedef struct td_conv_place {
 
 /* Builds a sum from what has been collected, and begins anew. */
 void td_conv_add_up(td_conv_term_sum *sum);
+
+/* From row to row of the weights. */
+int64_t td_conv_apply_b_row(const td_conv_apply_plan *p);
 
 /* The panel of weights of a tap. */
 const char *td_conv_apply_weights(const td_conv_apply_plan *p, int64_t group, int64_t panel, int kh,

@@ -11,8 +11,8 @@ typedef struct gathered {
     const int32_t *pixels;
     int64_t count;
     td_conv_term_sum sum;
-    _Alignas(64) char source[TD_GATHER_ROWS * TD_APPLY_DEPTH *
-                             sizeof(double)]; /* TD_APPLY_DEPTH a row */
+    int64_t depth;
+    _Alignas(64) char source[TD_GATHER_ROWS * TD_APPLY_DEPTH * sizeof(double)]; /* `depth` a row */
     _Alignas(64) char result[TD_GATHER_ROWS * TD_GEMM_MAX_PANEL_BYTES];
 } gathered;
 
@@ -21,7 +21,7 @@ static void copy_result(gathered *g, bool to_block)
 {
     const td_conv_apply_plan *p = g->plan;
     int64_t n = p->problem->n, size = (int64_t)p->problem->kernels->size;
-    int64_t channel = g->group * p->to_channels + g->panel * p->problem->kernels->panel;
+    int64_t channel = g->group * p->to_channels + g->panel * p->width;
     int64_t bytes = g->sum.block.n * size, row_bytes = g->sum.block.c_row * size;
     for (int64_t row = 0; row < g->count * n; row++) {
         int64_t pixel = g->pixels[row / n];
@@ -55,8 +55,8 @@ static void copy_source(gathered *g, int kh, int kw, int64_t k0, int64_t k, int6
         int32_t h = p->h.source[g->pixels[i] / p->w.size * p->h.kernel + kh];
         int32_t w = p->w.source[g->pixels[i] % p->w.size * p->w.kernel + kw];
         int64_t at = h * p->from.row + w * p->from.column + g->group * p->from_channels + k0;
-        char *block = g->source + (i * n * TD_APPLY_DEPTH + to) * size;
-        for (int64_t image = 0; image < n; image++, block += TD_APPLY_DEPTH * size) {
+        char *block = g->source + (i * n * g->depth + to) * size;
+        for (int64_t image = 0; image < n; image++, block += g->depth * size) {
             if (h < 0 || w < 0) {
                 memset(block, 0, (size_t)(k * size));
             } else {
@@ -78,13 +78,13 @@ static void gather_taps(gathered *g)
             }
             const char *b = td_conv_apply_weights(p, g->group, g->panel, kh, kw);
             for (int64_t k0 = 0, k; k0 < p->from_channels; k0 += k) {
-                k = td_min64(TD_APPLY_DEPTH - g->sum.depth, p->from_channels - k0);
+                k = td_min64(g->depth - g->sum.depth, p->from_channels - k0);
                 copy_source(g, kh, kw, k0, k, g->sum.depth);
                 g->sum.terms[g->sum.block.count++] =
-                    (td_gemm_term){ g->source + g->sum.depth * size,
-                                    b + k0 * g->sum.block.b_row * size, k };
+                    (td_gemm_term){ g->source + g->sum.depth * size, b + k0 * g->sum.b_step * size,
+                                    k };
                 g->sum.depth += k;
-                if (g->sum.depth == TD_APPLY_DEPTH || g->sum.block.count == TD_APPLY_TERMS) {
+                if (g->sum.depth == g->depth || g->sum.block.count == TD_APPLY_TERMS) {
                     td_conv_add_up(&g->sum);
                 }
             }
@@ -96,7 +96,7 @@ void td_conv_gathered_task(void *ctx, int64_t task)
 {
     const td_conv_apply_plan *p = ctx;
     const td_conv_problem *problem = p->problem;
-    int64_t width = problem->kernels->panel, size = (int64_t)problem->kernels->size;
+    int64_t width = p->width, size = (int64_t)problem->kernels->size;
     td_conv_place at = td_conv_apply_place(p, task, 1, 1);
     gathered g;
     g.plan = p;
@@ -107,11 +107,14 @@ void td_conv_gathered_task(void *ctx, int64_t task)
     g.sum.kernels = problem->kernels;
     g.sum.lanes = NULL;
     g.sum.depth = 0;
+    g.sum.dots = p->dots;
+    g.sum.b_step = p->dots ? 1 : td_conv_apply_b_row(p);
+    g.depth = p->dots ? TD_GATHERED_DOTS_DEPTH : TD_APPLY_DEPTH;
     g.sum.block = (td_gemm_block){
         .terms = g.sum.terms,
-        .a_row = TD_APPLY_DEPTH,
+        .a_row = g.depth,
         .a_col = 1,
-        .b_row = p->packed ? width : problem->oc_all,
+        .b_row = td_conv_apply_b_row(p),
         .c = g.result,
         .c_row = width,
         .m = g.count * problem->n,

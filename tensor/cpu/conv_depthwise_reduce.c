@@ -31,7 +31,8 @@ static int rows_of_taps(const td_depthwise_plan *p)
 {
     int taps = p->problem->w.kernel;
     bool fits = p->problem->w.out > 0 && p->problem->w.out <= LONG_SUM;
-    bool made = taps >= 2 && taps <= p->problem->w.in && taps <= TD_DEPTHWISE_BESIDE && taps != 6;
+    bool made = taps >= 2 && taps <= p->problem->w.in && taps <= TD_DEPTHWISE_BESIDE &&
+                (p->kernels->window_widths >> taps & 1);
     if (!fits || !made || p->problem->h.kernel == 0) {
         return 0;
     }

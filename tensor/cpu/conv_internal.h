@@ -12,6 +12,9 @@ typedef struct td_conv_axis {
     int kernel, stride, pad, dilation;
 } td_conv_axis;
 
+/* How many taps the pixels of y meet, all together. */
+int64_t td_conv_axis_meets(const td_conv_axis *axis);
+
 /* Element (n, c, h, w) of a picture lies at h*row + w*column + n*image + c. */
 typedef struct td_conv_strides {
     int64_t row, column, image;
@@ -97,6 +100,11 @@ typedef struct td_conv_reduce {
 
 int64_t td_conv_reduce_workspace(const td_conv_reduce *reduce);
 void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
+
+/* Whether the products are faster with vectors along the sum, not along the result's channels. */
+bool td_conv_dots_win(const td_conv_problem *problem, bool backward);
+/* Of a pixel of a picture and group, in products of a vector; INFINITY: it cannot be done. */
+double td_conv_dots_cost(const td_conv_problem *problem, bool backward);
 
 /* ---- groups of few channels: several share a vector, or are taken as one ---- */
 

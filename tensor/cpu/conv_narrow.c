@@ -11,6 +11,7 @@
  */
 #include "tensor/cpu/conv_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -29,10 +30,11 @@ typedef struct plan {
     td_conv_problem product;        /* that of 1x1 */
     td_conv_taps h, w;              /* from a pixel that is shuffled to the pixel it meets */
     int64_t met_width;              /* of the picture that the tables point into */
-    int64_t source, result;         /* channels */
-    int64_t taps, width;            /* width = taps * result */
-    char *weights;                  /* [source channel][tap][result channel] */
-    char *z;                        /* [pixel][n][tap][result channel] */
+    int64_t source, result;         /* channels of a group */
+    int64_t groups;
+    int64_t taps, width; /* of a group: width = taps * result */
+    char *weights;       /* [source channel][group][tap][result channel] */
+    char *z;             /* [pixel][n][group][tap][result channel] */
 } plan;
 
 bool td_conv_narrow_wins(const td_conv_problem *p, td_conv_narrow_pass pass)
@@ -41,32 +43,38 @@ bool td_conv_narrow_wins(const td_conv_problem *p, td_conv_narrow_pass pass)
     int64_t source = back ? p->oc : p->ic, result = back ? p->ic : p->oc;
     int64_t taps = (int64_t)p->h.kernel * p->w.kernel, width = taps * result;
     bool few = pass == TD_CONV_NARROW_WEIGHTS && source < MIN_SOURCE; /* of a product's rows */
-    if (few || p->groups != 1 || result > MAX_RESULT || taps == 1 || width > MAX_WIDTH) {
+    bool grouped = pass == TD_CONV_NARROW_WEIGHTS && p->groups > 1;
+    if (few || grouped || result > MAX_RESULT || taps == 1 || width > MAX_WIDTH) {
         return false;
     }
     /* Per picture, in products of LANES channels; each pixel of y meets all taps. */
     double y = (double)(p->h.out * p->w.out), x = (double)(p->h.in * p->w.in);
-    double direct = y * (double)(taps * source);
+    double met = (double)td_conv_axis_meets(&p->h) * (double)td_conv_axis_meets(&p->w);
+    double direct = met * (double)source;
+    if (pass != TD_CONV_NARROW_WEIGHTS) {
+        direct = fmin(direct, (back ? x : y) * td_conv_dots_cost(p, back));
+    }
     double product = (back ? y : x) * (double)(td_divide_up(width, LANES) * source);
     return direct > product + SHUFFLE_COST * y * (double)width;
 }
 
-/* A convolution of 1x1 over the pixels of x or y, from `ic` to `oc` channels. */
+/* A convolution of 1x1 over the pixels of x or y, from `ic` to `oc` channels of a group. */
 static td_conv_problem product_over(const td_conv_problem *p, bool over_x, int64_t ic, int64_t oc)
 {
     int64_t h = over_x ? p->h.in : p->h.out, w = over_x ? p->w.in : p->w.out;
+    int64_t all_ic = ic * p->groups, all_oc = oc * p->groups;
     return (td_conv_problem){
         .dtype = p->dtype,
         .kernels = p->kernels,
         .n = p->n,
-        .groups = 1,
+        .groups = p->groups,
         .ic = ic,
         .oc = oc,
-        .oc_all = oc,
+        .oc_all = all_oc,
         .h = { h, h, 1, 1, 0, 1 },
         .w = { w, w, 1, 1, 0, 1 },
-        .x = { w * p->n * ic, p->n * ic, ic },
-        .y = { w * p->n * oc, p->n * oc, oc },
+        .x = { w * p->n * all_ic, p->n * all_ic, all_ic },
+        .y = { w * p->n * all_oc, p->n * all_oc, all_oc },
     };
 }
 
@@ -76,24 +84,27 @@ static plan make_plan(const td_conv_problem *p, bool back, bool over_x, td_conv_
     plan made = { .problem = p,
                   .source = back ? p->oc : p->ic,
                   .result = back ? p->ic : p->oc,
+                  .groups = p->groups,
                   .taps = (int64_t)p->h.kernel * p->w.kernel };
     made.width = made.taps * made.result;
+    int64_t all_width = made.groups * made.width;
     made.product = product_over(p, over_x, made.source, made.width);
     int64_t size = (int64_t)p->kernels->size;
-    made.weights = td_conv_take(space, made.source * made.width * size);
-    made.z = td_conv_take(space, made.product.h.in * made.product.w.in * p->n * made.width * size);
+    made.weights = td_conv_take(space, made.source * all_width * size);
+    made.z = td_conv_take(space, made.product.h.in * made.product.w.in * p->n * all_width * size);
     return made;
 }
 
 /* ---- loops, for both element types ---- */
 
 #define TYPED(name, elem)                                                                          \
-    /* to[n][c] = (add ? to[n][c] : 0) + bias[c] + the sum over taps of from[tap][n*width + c] */  \
+    /* to[n*step + c] = (add ? that : 0) + bias[c] + the sum over taps of from[tap][n*width + c]   \
+     */                                                                                            \
     static void name##_add_up(elem *restrict to, const elem *const *from, int64_t taps,            \
                               int64_t images, int64_t width, int64_t channels, const elem *bias,   \
-                              bool add)                                                            \
+                              int64_t step, bool add)                                              \
     {                                                                                              \
-        for (int64_t n = 0; n < images; n++, to += channels) {                                     \
+        for (int64_t n = 0; n < images; n++, to += step) {                                         \
             elem sum[MAX_RESULT] = { 0 };                                                          \
             for (int64_t tap = 0; tap < taps; tap++) {                                             \
                 for (int64_t c = 0; c < channels; c++) {                                           \
@@ -131,11 +142,13 @@ static plan make_plan(const td_conv_problem *p, bool back, bool over_x, td_conv_
     }                                                                                              \
     static void name##_pack(elem *restrict to, const elem *restrict w, const plan *p, bool back)   \
     {                                                                                              \
-        for (int64_t k = 0; k < p->source; k++) {                                                  \
+        const int64_t oc = p->problem->oc, all = p->problem->oc_all;                               \
+        for (int64_t i = 0; i < p->source * p->groups; i++) {                                      \
+            const int64_t k = i / p->groups, first = i % p->groups * oc;                           \
             for (int64_t tap = 0; tap < p->taps; tap++) {                                          \
                 for (int64_t c = 0; c < p->result; c++, to++) {                                    \
-                    *to = back ? w[(tap * p->result + c) * p->source + k]                          \
-                               : w[(tap * p->source + k) * p->result + c];                         \
+                    *to = back ? w[(tap * p->result + c) * all + first + k]                        \
+                               : w[(tap * p->source + k) * all + first + c];                       \
                 }                                                                                  \
             }                                                                                      \
         }                                                                                          \
@@ -178,16 +191,25 @@ static void add_up_task(void *ctx, int64_t task)
         int64_t w = p->w.source[pixel % p->w.size * p->w.kernel + tap % p->w.kernel];
         if (h >= 0 && w >= 0) {
             int64_t row = (h * p->met_width + w) * n + first;
-            from[count++] = p->z + (row * p->width + tap * p->result) * size;
+            from[count++] = p->z + (row * p->groups * p->width + tap * p->result) * size;
         }
     }
-    char *to = (char *)p->apply->result + (pixel * n + first) * p->result * size;
-    if (p->problem->dtype == TD_F32) {
-        f32_add_up((float *)to, (const float *const *)from, count, images, p->width, p->result,
-                   p->apply->bias, p->apply->accumulate);
-    } else {
-        f64_add_up((double *)to, (const double *const *)from, count, images, p->width, p->result,
-                   p->apply->bias, p->apply->accumulate);
+    int64_t step = p->groups * p->result, width = p->groups * p->width;
+    char *to = (char *)p->apply->result + (pixel * n + first) * step * size;
+    const char *bias = p->apply->bias;
+    for (int64_t group = 0; group < p->groups; group++) {
+        if (p->problem->dtype == TD_F32) {
+            f32_add_up((float *)to, (const float *const *)from, count, images, width, p->result,
+                       (const float *)bias, step, p->apply->accumulate);
+        } else {
+            f64_add_up((double *)to, (const double *const *)from, count, images, width, p->result,
+                       (const double *)bias, step, p->apply->accumulate);
+        }
+        to += p->result * size;
+        bias = bias ? bias + p->result * size : NULL;
+        for (int64_t tap = 0; tap < count; tap++) {
+            from[tap] = (const char *)from[tap] + p->width * size;
+        }
     }
 }
 

@@ -35,7 +35,7 @@ typedef struct td_depthwise_block {
 typedef struct td_depthwise_window {
     const td_gemm_term *terms; /* a: row of x at the first row of taps, b: row of dy; no k */
     int count;
-    int taps_h, taps_w; /* TD_DEPTHWISE_WINDOW_ROWS at most; 2, 3, 4, 5 or 7 */
+    int taps_h, taps_w; /* TD_DEPTHWISE_WINDOW_ROWS at most; taps_w as the table says */
     int64_t x_row;      /* to the row of x at the next row of taps */
     int64_t stride, pad, dilation, in, out;
     int64_t x_step, dy_step; /* from pixel to pixel */
@@ -54,7 +54,7 @@ typedef struct td_depthwise_kernels {
     /* sum[(i*taps_w + j)*TD_DEPTHWISE_COLUMNS + c], of tap j of row i, over the rows of pixels. It
      * is made for up to `window_taps` taps, so that their sums stay in registers. */
     void (*window)(void *sum, const td_depthwise_window *window);
-    int window_taps;
+    int window_taps, window_widths; /* the latter: bit taps_w is set where it is made for that */
 } td_depthwise_kernels;
 
 /* For TD_F32 or TD_F64, on the instruction set in use. */

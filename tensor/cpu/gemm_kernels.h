@@ -56,13 +56,16 @@ typedef struct td_gemm_kernels {
      * element (p, j) at to[p*panel + j]. Columns from n on are not written. */
     void (*pack)(void *to, const void *from, int64_t k, int64_t n, int64_t row, int64_t col);
 
-    /* Of a vector; 0 where the following two are not there. Their n is at most this. */
+    /* Of a vector; 0 where the following are not there. The n of the first two is at most this. */
     int lanes;
     /* As `block`, but element (i, j) meets, at row p of B, element (i, first[j] + p) of A. */
     void (*grouped)(const td_gemm_block *block, const td_gemm_lanes *lanes);
     /* C as above, of elements (i, j) = sum over p of A(p, first[j] + i) * B(p, j); rows of A are
      * a_col apart, their elements beside each other. */
     void (*grouped_sums)(const td_gemm_block *block, const td_gemm_lanes *lanes);
+    /* As `block`, but of the transpose of B, whose element (p, j) is at b[j*b_row + p]; a_col is 1.
+     */
+    void (*dots)(const td_gemm_block *block);
 } td_gemm_kernels;
 
 /* The table for TD_F32 or TD_F64 at the instruction set in use. */
