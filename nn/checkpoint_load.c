@@ -204,7 +204,7 @@ static void plan_extra(loading *l)
 
 /* ---- a loss scaler ---- */
 
-static void plan_scaler(loading *l, const td_scaler *scaler)
+static void plan_scaler(loading *l, td_scaler *scaler)
 {
     const char *text = td_safetensors_metadata(l->file, TD_KEY_SCALER);
     l->scaler = td_scaler_now(scaler);
@@ -394,9 +394,11 @@ static td_status apply(loading *l)
     if (o != NULL) {
         o->lr = l->lr;
         memcpy(o->steps, l->steps, (size_t)td_params_count(o->params) * sizeof *o->steps);
+        o->left_out.pending = false;
     }
     if (l->checkpoint->ema != NULL) {
         *td_ema_count(l->checkpoint->ema) = l->updates;
+        l->checkpoint->ema->left_out.pending = false;
     }
     if (l->checkpoint->scaler != NULL) {
         td_scaler_set(l->checkpoint->scaler, &l->scaler);

@@ -70,6 +70,7 @@ static void add_model(contents *c, const td_state_list *state)
 
 static void add_optimizer(contents *c, td_optim *o)
 {
+    td_optim_settle(o);
     add_metadata(c, TD_KEY_OPTIMIZER_KIND, o->kind->name);
     add_metadata(c, TD_KEY_OPTIMIZER_LR, keep_text(c, td_format("%.17g", o->lr)));
     for (int i = 0; i < td_params_count(o->params); i++) {
@@ -87,7 +88,7 @@ static void add_optimizer(contents *c, td_optim *o)
     }
 }
 
-static void add_averages(contents *c, const td_ema *e)
+static void add_averages(contents *c, td_ema *e)
 {
     add_metadata(c, TD_KEY_EMA_UPDATES, keep_text(c, td_format("%" PRId64, td_ema_updates(e))));
     for (int i = 0; i < td_params_count(e->params); i++) {
@@ -108,7 +109,7 @@ static void add_extra(contents *c, const td_checkpoint *checkpoint)
     }
 }
 
-static void add_scaler(contents *c, const td_scaler *scaler)
+static void add_scaler(contents *c, td_scaler *scaler)
 {
     td_scaler_state now = td_scaler_now(scaler);
     add_metadata(

@@ -23,6 +23,7 @@ struct td_params {
     td_tensor *flat, *flat_grad;
     td_tensor **extra; /* optimizer state: of the same form, or a number for each parameter */
     int extra_count;
+    td_params_scaling scaling;
 };
 
 /* ---- laying out ---- */
@@ -202,6 +203,7 @@ void td_params_free(td_params *params)
     }
     td_free(params->flat);
     td_free(params->flat_grad);
+    td_free(params->scaling.numbers);
     free(params->items);
     free(params->order);
     free(params->grads);
@@ -210,6 +212,26 @@ void td_params_free(td_params *params)
 }
 
 /* ---- looking ---- */
+
+td_params_scaling *td_params_scaling_of(td_params *params)
+{
+    return &params->scaling;
+}
+
+td_status td_params_set_scaling(td_params *params, const td_tensor *numbers)
+{
+    td_params_scaling *s = &params->scaling;
+    if (s->numbers == NULL || s->numbers->storage != numbers->storage) {
+        td_tensor *held =
+            td_slice_of_storage(numbers, numbers->offset, td_shape_of(numbers), numbers->stride);
+        if (held == NULL) {
+            return TD_E_NOMEM;
+        }
+        td_free(s->numbers);
+        *s = (td_params_scaling){ .numbers = held };
+    }
+    return TD_OK;
+}
 
 int td_params_count(const td_params *params)
 {

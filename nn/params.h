@@ -27,6 +27,15 @@ void td_params_drop_state(td_params *params, td_tensor *state);
 int td_params_state_count(const td_params *params);
 td_tensor *td_params_state(const td_params *params, int i);
 
+/* The loss scaler whose decisions captured steps of these parameters follow. */
+typedef struct td_params_scaling {
+    td_tensor *numbers; /* f64 [TD_SCALE_NUMBERS], a header of ours; NULL: there is none */
+    int64_t unseen;     /* their TD_SCALE_UNSEEN, when the host has looked last */
+} td_params_scaling;
+td_params_scaling *td_params_scaling_of(td_params *params);
+/* numbers: the scaler's own; a header is made for them. */
+td_status td_params_set_scaling(td_params *params, const td_tensor *numbers);
+
 /* Puts the gradients into given memory: flat like td_params_flat, persistent, which belongs to
  * params from now on. Gradients that there are move along. TD_E_NOMEM: nothing has changed. */
 td_status td_params_set_grad_memory(td_params *params, td_tensor *flat);

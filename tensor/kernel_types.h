@@ -43,7 +43,36 @@ typedef struct td_optim_slice {
     int64_t step;             /* t: the number of this step, from 1 (0: it does not matter) */
     double bias1, bias2;      /* 1 - beta1^t, 1 - beta2^t */
     bool decoupled;           /* p *= 1 - lr*weight_decay first, as in AdamW; any optimizer */
+
+    /* NULL, or a loss scaler's numbers, in the device's memory: it finds out itself whether the
+     * slice is left out, and how many of the steps that `step` counts were left out: those unseen,
+     * but for the first `unseen` (tensor/scaling.h). */
+    const double *scale;
+    int64_t unseen;
+    double average; /* an average's decay, which grows to this with `step`; 0: lr is what it is */
 } td_optim_slice;
+
+/* The numbers of a loss scaler. */
+enum {
+    TD_SCALE_FACTOR,   /* of the loss */
+    TD_SCALE_GOOD,     /* steps since it has changed */
+    TD_SCALE_LEFT_OUT, /* steps, ever */
+    TD_SCALE_OUTCOME,  /* of the latest step, a td_scale_outcome */
+    TD_SCALE_UNSEEN,   /* steps that were left out without the host's knowing, ever */
+    TD_SCALE_NUMBERS
+};
+typedef enum td_scale_outcome {
+    TD_SCALE_TAKEN,
+    TD_SCALE_SKIPPED, /* a gradient was not finite */
+    TD_SCALE_HOPELESS /* nor will one be: the factor was at its least already */
+} td_scale_outcome;
+
+/* How the factor changes. */
+typedef struct td_scale_rule {
+    double growth, backoff, least, most;
+    int64_t patience;
+    bool unseen; /* the host does not look at the outcome */
+} td_scale_rule;
 
 /* A picture and how it is cut: y[h][w] = picture[h + down][w + right], outside of the picture 0 (as
  * a byte) or, with reflect, what lies as far inside; then mirrored if flip. */

@@ -81,9 +81,11 @@ typedef struct td_kernels {
      * non-overlapping strides. */
     void (*axpy)(td_tensor *y, double alpha, const td_tensor *x);
     bool (*all_finite)(const td_tensor *x); /* float dtypes */
-    /* x *= factor, and *found (i32, one element) = 1 if an element of x was not finite; otherwise
-     * found is left alone. f32, f64. Does not wait, unlike all_finite: for loss scaling. */
-    void (*unscale)(td_tensor *x, double factor, td_tensor *found);
+    /* For loss scaling; neither waits. unscale: x *= 1 / scale's first element (f64), and *found
+     * (i32, one element) = 1 if an element of x was not finite; otherwise found is left alone. f32,
+     * f64. adapt_scale: the scale's numbers (f64 [TD_SCALE_NUMBERS]) after a step. */
+    void (*unscale)(td_tensor *x, const td_tensor *scale, td_tensor *found);
+    void (*adapt_scale)(td_tensor *scale, const td_tensor *found, const td_scale_rule *rule);
 
     /* ---- elements: f32, f64, bf16, f16. unary: y may be x itself ---- */
     void (*unary)(td_unary_op op, td_tensor *y, const td_tensor *x, double p);

@@ -31,8 +31,10 @@ WATCHED(copy, (td_tensor * y, const td_tensor *x), (y, x), td_cost_of(y, 0, B(x)
 WATCHED(axpy, (td_tensor * y, double alpha, const td_tensor *x), (y, alpha, x),
         td_cost_of(y, 2, B(x) + BA(y, true)))
 
-WATCHED(unscale, (td_tensor * x, double factor, td_tensor *found), (x, factor, found),
+WATCHED(unscale, (td_tensor * x, const td_tensor *scale, td_tensor *found), (x, scale, found),
         td_cost_of(x, 2, BA(x, true)))
+WATCHED(adapt_scale, (td_tensor * scale, const td_tensor *found, const td_scale_rule *rule),
+        (scale, found, rule), td_cost_of(scale, 1, BA(scale, true)))
 
 WATCHED(unary, (td_unary_op op, td_tensor *y, const td_tensor *x, double p), (op, y, x, p),
         td_cost_of(y, 1, B(x) + B(y)))
@@ -191,6 +193,7 @@ static void timed_clip(td_tensor *const *x, int count, td_tensor *all, double ma
     DO(copy);                                                                                      \
     DO(axpy);                                                                                      \
     DO(unscale);                                                                                   \
+    DO(adapt_scale);                                                                               \
     DO(unary);                                                                                     \
     DO(unary_grad);                                                                                \
     DO(binary);                                                                                    \

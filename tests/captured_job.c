@@ -1,5 +1,7 @@
 #include "tests/captured_job.h"
 
+#include "nn/optim/optim_internal.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -87,6 +89,10 @@ void captured_job_open(captured_job *job, captured_kind kind)
     if (kind.loader) {
         open_loader(job);
     }
+    if (kind.scaler) {
+        job->scaler = td_scaler_new(&(td_scaler_options){ .scale = 0x1p24, .patience = 2 });
+        assert_non_null(job->scaler);
+    }
     for (int tail = 0; tail < 2; tail++) {
         td_layout layout = kind.pictures ? TD_IMAGE : TD_ROW_MAJOR;
         job->x[tail] = td_new_layout(shape_of(job, tail), TD_F32, layout, kind.device);
@@ -99,6 +105,7 @@ void captured_job_open(captured_job *job, captured_kind kind)
 void captured_job_close(captured_job *job)
 {
     td_ema_free(job->ema);
+    td_scaler_free(job->scaler);
     td_optim_free(job->optim);
     td_module_free(job->net);
     td_loader_close(job->loader);
@@ -169,8 +176,8 @@ static void learn(captured_job *job, td_tensor *loss)
     if (now.first) {
         td_zero_grad(job->optim);
     }
-    td_backward(loss);
-    if (!now.last) {
+    td_backward(td_scaler_loss(job->scaler, loss));
+    if (!now.last || !td_scaler_unscale(job->scaler, td_parameters(job->net))) {
         return;
     }
     if (job->kind.clip > 0) {
@@ -278,10 +285,27 @@ static uint64_t hash_state(uint64_t hash, td_module *net)
     return hash;
 }
 
+static uint64_t hash_number(uint64_t hash, double number)
+{
+    td_tensor *t = td_full(TD_SCALAR, number, TD_F64, TD_CPU);
+    hash = hash_tensor(hash, t);
+    td_free(t);
+    return hash;
+}
+
 uint64_t captured_job_hash(const captured_job *job)
 {
     uint64_t hash = hash_state(0xcbf29ce484222325u, job->net);
+    if (job->scaler != NULL) {
+        td_optim_settle(job->optim);
+        hash = hash_tensor(hash, job->optim->step_counts);
+        td_scaler_state now = td_scaler_now(job->scaler);
+        hash = hash_number(hash, now.scale);
+        hash = hash_number(hash, (double)now.good);
+        hash = hash_number(hash, (double)now.skipped);
+    }
     if (job->ema != NULL) {
+        hash = hash_number(hash, (double)td_ema_updates(job->ema));
         td_ema_swap(job->ema);
         hash = hash_state(hash, job->net);
         td_ema_swap(job->ema);

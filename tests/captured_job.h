@@ -18,6 +18,7 @@ typedef struct captured_kind {
                     */
     bool loader;   /* pictures come from a loader, of whose batches each fifth is a smaller one */
     bool ema;
+    bool scaler;    /* of the loss, which grows until gradients overflow, time and again */
     bool ddp;       /* a rank's share of a job of all ranks */
     double clip;    /* gradients, to this norm; 0: not */
     int accumulate; /* so many steps' gradients are added up; 0: 1 */
@@ -28,6 +29,7 @@ typedef struct captured_job {
     td_module *net;
     td_optim *optim;
     td_ema *ema;
+    td_scaler *scaler;
     td_tensor *x[2], *y[2]; /* a full batch, and a smaller one */
     td_dataset *data;       /* and these, of kind.loader */
     td_loader *loader;
@@ -54,7 +56,8 @@ td_captured *captured_job_capture(captured_job *job);
 /* Prepares the next batch and learning rate, and has it run; its results are not read. */
 td_status captured_job_captured_step(captured_job *job, td_captured *captured, bool tail);
 
-/* A hash of the bits of all parameters, running statistics and averages. */
+/* A hash of the bits of all parameters, running statistics and averages; with a loss scaler also of
+ * its state and of what has been counted. */
 uint64_t captured_job_hash(const captured_job *job);
 
 #endif

@@ -85,7 +85,17 @@ works 'wine in fp16' "$apps/wine_single" --epochs 5 --device cuda --precision fp
     --log-dir "$work/wine-f16" --data "$wine"
 says 'the first lines say fp16' 'fp16'
 near 'wine in fp16: the same losses' "$work/wine-f16" "$work/wine-cpu"
+works 'wine in fp16 again' "$apps/wine_single" --epochs 5 --device cuda --precision fp16 \
+    --data "$wine" --save "$work/f16" --save-every-steps 7
+works 'wine in fp16, captured' "$apps/wine_single" --epochs 5 --device cuda --precision fp16 \
+    --data "$wine" --save "$work/f16-graph" --save-every-steps 7 --graph
+says 'steps are replayed' '^graph: 6 steps as ever, 2 recorded, 17 replayed$'
+same 'captured in fp16: the same bits' "$work/f16/model_latest.safetensors" \
+    "$work/f16-graph/model_latest.safetensors"
 fails 'a run in fp16 that is too short for its loss scale' 1 \
+    'nothing was learned: .*all 1 steps .*--epochs' \
+    "$apps/cifar_resnet18" "${few[@]}" --device cuda --epochs 1 --precision fp16 --graph
+fails 'the same, not captured' 1 \
     'nothing was learned: .*all 1 steps .*--epochs' \
     "$apps/cifar_resnet18" "${few[@]}" --device cuda --epochs 1 --precision fp16
 

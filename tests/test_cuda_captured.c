@@ -93,6 +93,9 @@ static td_captured_figures compare(captured_kind kind, int tail_every)
         if (td_captured_full(captured)) {
             assert_int_equal(td_captured_next(captured, there[read++]), TD_OK);
         }
+        if (i == STEPS / 2) { /* looking at it changes nothing */
+            assert_true(captured_job_hash(&plain) == captured_job_hash(&job));
+        }
     }
     while (td_captured_waiting(captured) > 0) {
         assert_int_equal(td_captured_next(captured, there[read++]), TD_OK);
@@ -102,6 +105,10 @@ static td_captured_figures compare(captured_kind kind, int tail_every)
     assert_true(here[STEPS - 1][0] != here[0][0]);
     assert_true(captured_job_hash(&plain) == captured_job_hash(&job));
     td_captured_figures figures = td_captured_now(captured);
+    if (kind.scaler) { /* at first, and when it has grown */
+        td_scaler_state now = td_scaler_now(job.scaler);
+        assert_in_range(now.skipped, 5, STEPS - 5);
+    }
     assert_string_equal(figures.why, "");
     assert_int_equal(figures.rehearsed + figures.recorded + figures.replayed, STEPS);
     td_captured_free(captured);
@@ -186,6 +193,32 @@ static void test_a_loaders_batches(void **state)
     kind.accumulate = 2;
     figures = compare(kind, 5);
     assert_true(figures.replayed > 0);
+}
+
+/* f16 and a loss scaler: the device leaves steps out, and neither optimizer nor averages count
+ * them. */
+static void test_loss_scaling(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    const captured_kind kinds[] = {
+        { .device = TD_CUDA, .optim = CAPTURED_SGD, .pictures = true, .scaler = true, .ema = true },
+        { .device = TD_CUDA, .optim = CAPTURED_ADAM, .scaler = true, .ema = true, .clip = 1e-4 },
+        { .device = TD_CUDA, .optim = CAPTURED_ADAM, .scaler = true, .accumulate = 2 },
+    };
+    td_math before = td_math_now();
+    td_set_math((td_math){ .precision = TD_PRECISION_FP16 });
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        td_captured_figures figures = compare(kinds[k], 0);
+        int forms = kinds[k].accumulate > 0 ? kinds[k].accumulate : 1;
+        assert_int_equal(figures.recorded, forms);
+        assert_int_equal(figures.replayed, STEPS - 4 * forms);
+        figures = compare(kinds[k], 5); /* smaller batches are as ever in between */
+        assert_true(figures.replayed > 0);
+    }
+    td_set_math(before);
 }
 
 /* ---- what cannot be captured ---- */
@@ -349,6 +382,7 @@ int main(void)
         cmocka_unit_test(test_other_shapes),
         cmocka_unit_test(test_accumulated_gradients),
         cmocka_unit_test(test_a_loaders_batches),
+        cmocka_unit_test(test_loss_scaling),
         cmocka_unit_test(test_reading_keeps_a_step_from_being_captured),
         cmocka_unit_test(test_numbers_by_value_are_noticed),
         cmocka_unit_test(test_other_memory_is_noticed),

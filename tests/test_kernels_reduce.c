@@ -345,24 +345,26 @@ static void check_unscale(td_tensor *x, double bad)
 {
     int64_t n = td_numel(x);
     td_tensor *found = td_zeros(TD_SHAPE(1), TD_I32, ref_device());
+    td_tensor *scale = td_full(TD_SHAPE(TD_SCALE_NUMBERS), 8.0, TD_F64, ref_device());
     double *want = ref_values(x);
     for (int64_t i = 0; i < n; i++) {
         want[i] *= 0.125;
     }
-    k()->unscale(x, 0.125, found);
+    k()->unscale(x, scale, found);
     ref_close(x, want, NULL, 0.0, "unscale");
     assert_true(td_item(found) == 0);
     if (n > 0) {
         int64_t last[2] = { x->shape[0] - 1, x->shape[1] - 1 };
         td_set(x, last, bad);
-        k()->unscale(x, 0.125, found);
+        k()->unscale(x, scale, found);
         assert_true(td_item(found) == 1 && !isfinite(td_get(x, last)));
         td_fill_(x, 1.0);
-        k()->unscale(x, 0.125, found);
+        k()->unscale(x, scale, found);
         assert_true(td_item(found) == 1);
     }
     free(want);
     td_free(found);
+    td_free(scale);
     td_free(x);
 }
 
@@ -380,6 +382,32 @@ static void test_unscale(void **state)
     ref_run(unscale_cases);
 }
 
+static void test_adapt_scale(void **state)
+{
+    (void)state;
+    static const struct {
+        int found;
+        double after[TD_SCALE_NUMBERS];
+    } steps[] = {
+        { 0, { 8, 1, 0, TD_SCALE_TAKEN, 0 } },   { 1, { 4, 0, 1, TD_SCALE_SKIPPED, 1 } },
+        { 1, { 2, 0, 2, TD_SCALE_SKIPPED, 2 } }, { 1, { 2, 0, 3, TD_SCALE_HOPELESS, 3 } },
+        { 0, { 2, 1, 3, TD_SCALE_TAKEN, 3 } },   { 0, { 8, 0, 3, TD_SCALE_TAKEN, 3 } },
+        { 0, { 8, 1, 3, TD_SCALE_TAKEN, 3 } },   { 0, { 16, 0, 3, TD_SCALE_TAKEN, 3 } },
+    };
+    const td_scale_rule rule = { 4.0, 0.5, 2.0, 16.0, 2, true };
+    double numbers[TD_SCALE_NUMBERS] = { 8 };
+    td_tensor *scale = td_from(numbers, TD_SHAPE(TD_SCALE_NUMBERS), TD_F64, ref_device());
+    td_tensor *found = td_zeros(TD_SHAPE(1), TD_I32, ref_device());
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        td_fill_(found, steps[i].found);
+        k()->adapt_scale(scale, found, &rule);
+        td_read(scale, numbers, TD_F64);
+        assert_memory_equal(numbers, steps[i].after, sizeof numbers);
+    }
+    td_free(scale);
+    td_free(found);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -392,6 +420,7 @@ int main(void)
         cmocka_unit_test(test_clip),
         cmocka_unit_test(test_all_finite),
         cmocka_unit_test(test_unscale),
+        cmocka_unit_test(test_adapt_scale),
     };
     return cmocka_run_group_tests_name("kernels: reductions", tests, NULL, NULL);
 }

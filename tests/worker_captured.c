@@ -25,10 +25,24 @@ static void must(td_status status)
     }
 }
 
+static const char *name_of(const captured_kind *kind)
+{
+    return kind->scaler           ? "scaled"
+           : kind->accumulate > 0 ? "sums"
+           : kind->clip > 0       ? "clipped"
+           : kind->loader         ? "a loader's pictures"
+           : kind->pictures       ? "pictures"
+                                  : "vectors";
+}
+
 /* The same steps as ever and captured; whether all results and weights have the same bits. */
 static bool compare(captured_kind kind, bool reads, td_captured_figures *figures)
 {
     captured_job plain, job;
+    td_math before = td_math_now();
+    if (kind.scaler) {
+        td_set_math((td_math){ .precision = TD_PRECISION_FP16 });
+    }
     captured_job_open(&plain, kind);
     captured_job_open(&job, kind);
     job.reads = reads;
@@ -51,16 +65,13 @@ static bool compare(captured_kind kind, bool reads, td_captured_figures *figures
     *figures = td_captured_now(captured);
     printf("rank %d of %d: %s, %s: %" PRId64 " as ever, %" PRId64 " recorded, %" PRId64
            " replayed%s%s\n",
-           td_dist_rank(), td_dist_world_size(),
-           kind.accumulate > 0 ? "sums"
-           : kind.loader       ? "a loader's pictures"
-           : kind.pictures     ? "pictures"
-                               : "vectors",
+           td_dist_rank(), td_dist_world_size(), name_of(&kind),
            same ? "the same bits" : "OTHER BITS", figures->rehearsed, figures->recorded,
            figures->replayed, figures->why[0] != '\0' ? "; " : "", figures->why);
     td_captured_free(captured);
     captured_job_close(&job);
     captured_job_close(&plain);
+    td_set_math(before);
     return same;
 }
 
@@ -71,6 +82,7 @@ static int check_equal(td_device device, bool reads)
         { .device = device, .optim = CAPTURED_ADAM, .ddp = true, .ema = true },
         { .device = device, .optim = CAPTURED_SGD, .pictures = true, .ddp = true, .accumulate = 2 },
         { .device = device, .optim = CAPTURED_SGD, .loader = true, .ddp = true },
+        { .device = device, .optim = CAPTURED_ADAM, .ddp = true, .scaler = true },
     };
     bool right = true;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {

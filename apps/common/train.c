@@ -115,25 +115,30 @@ static td_tensor *part_of(td_tensor *loss, train_group group)
     return group.size > 1 ? td_mul_scalar(loss, 1.0 / (double)group.size) : loss;
 }
 
+/* After gradients beyond f16 the scale is smaller from the next step on, if it can be. */
+static td_status check_scale(const train_run *r, bool gives_up)
+{
+    return gives_up ? td_fail(TD_E_ARG,
+                              "gradients are not finite in epoch %" PRId64 ", step %" PRId64
+                              ", however small the loss is scaled, so that no step can be taken: "
+                              "--debug-nan names the operation where it began; try a lower %s, or "
+                              "%s bf16",
+                              r->state.epoch + 1, r->state.batch + 1, r->args.words.lr,
+                              r->args.words.precision)
+                    : TD_OK;
+}
+
+/* In a captured step the device decides whether it is left out. */
 static td_status optimize(train_run *r)
 {
     if (!td_scaler_unscale(r->scaler, td_parameters(r->net))) {
-        /* Gradients beyond f16: the scale is smaller from the next step on. */
-        return td_scaler_gives_up(r->scaler)
-                   ? td_fail(TD_E_ARG,
-                             "gradients are not finite in epoch %" PRId64 ", step %" PRId64
-                             ", however small the loss is scaled, so that no step can be taken: "
-                             "--debug-nan names the operation where it began; try a lower %s, or "
-                             "%s bf16",
-                             r->state.epoch + 1, r->state.batch + 1, r->args.words.lr,
-                             r->args.words.precision)
-                   : TD_OK;
+        return check_scale(r, td_scaler_gives_up(r->scaler));
     }
     if (r->recipe.clip_grad_norm > 0) {
         td_clip_grad_norm(td_parameters(r->net), r->recipe.clip_grad_norm);
     }
     td_optim_step(r->optim);
-    r->optim_steps++;
+    r->optim_steps += !train_graph_is_on(r);
     if (r->ema != NULL) {
         td_ema_update(r->ema);
     }
@@ -187,7 +192,8 @@ static td_status learn_on_device(void *user, td_tensor *const *inputs, td_tensor
     if (group.first) {
         td_zero_grad(r->optim);
     }
-    td_backward(part_of(results[0], group));
+    td_backward(td_scaler_loss(r->scaler, part_of(results[0], group)));
+    results[3] = r->scaler != NULL ? td_scaler_outcome(r->scaler) : NULL;
     end_batch(r, group);
     TD_TRY(r->ddp_status);
     return group.last ? optimize(r) : TD_OK;
@@ -225,6 +231,8 @@ static td_status take_results(train_run *r)
     train_graph_results taken;
     TD_TRY(train_graph_take(r, &taken));
     TD_TRY(check_step(r, taken.loss));
+    TD_TRY(check_scale(r, taken.gives_up));
+    r->optim_steps += taken.stepped;
     TD_TRY(
         count_step(r, taken.loss, &(step_count){ taken.correct, taken.correct_k, taken.samples }));
     return after_step(r, taken.loss);

@@ -67,8 +67,9 @@ typedef struct train_group {
 typedef struct train_graph {
     td_captured *captured; /* NULL: steps are as ever */
     int64_t samples[TRAIN_GRAPH_DEPTH];
-    int64_t asked, taken; /* steps */
-    train_group group;    /* of the batch that was asked for last */
+    bool last[TRAIN_GRAPH_DEPTH]; /* of its group */
+    int64_t asked, taken;         /* steps */
+    train_group group;            /* of the batch that was asked for last */
 } train_graph;
 
 struct train_run {

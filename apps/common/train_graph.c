@@ -1,24 +1,13 @@
 #include "apps/common/train_graph.h"
 
 #include "apps/common/ranks.h"
+#include "tensor/kernel_types.h"
 
 #include <inttypes.h>
-
-/* Why steps must be as ever, NULL if they need not. What else the step does is found when it is
- * rehearsed. */
-static const char *obstacle(const train_run *r)
-{
-    return r->scaler != NULL ? "fp16 decides after each step what comes next" : NULL;
-}
 
 td_status train_graph_begin(train_run *r, td_captured_step step)
 {
     if (!r->args.graph) {
-        return TD_OK;
-    }
-    const char *why = obstacle(r);
-    if (why != NULL) {
-        ranks_print("%s: steps run as ever: %s\n", r->args.words.graph, why);
         return TD_OK;
     }
     if (r->args.device.type == TD_DEVICE_CPU) {
@@ -37,7 +26,7 @@ td_status train_graph_begin(train_run *r, td_captured_step step)
                                                                 .user = r,
                                                                 .peers = peers,
                                                                 .inputs_stay = true,
-                                                                .results = 3,
+                                                                .results = 3 + (r->scaler != NULL),
                                                                 .depth = TRAIN_GRAPH_DEPTH });
     return r->graph.captured != NULL ? TD_OK : TD_E_NOMEM;
 }
@@ -56,7 +45,9 @@ static int kind_of(const train_run *r, train_group group)
 
 td_status train_graph_step(train_run *r, const td_batch *batch, train_group group)
 {
-    r->graph.samples[r->graph.asked++ % TRAIN_GRAPH_DEPTH] = batch->size;
+    int64_t place = r->graph.asked++ % TRAIN_GRAPH_DEPTH;
+    r->graph.samples[place] = batch->size;
+    r->graph.last[place] = group.last;
     r->graph.group = group;
     return td_captured_run_kind(r->graph.captured, kind_of(r, group),
                                 (td_tensor *[]){ batch->x, batch->y }, 2);
@@ -74,12 +65,16 @@ bool train_graph_is_full(const train_run *r)
 
 td_status train_graph_take(train_run *r, train_graph_results *taken)
 {
-    double results[3];
+    double results[4] = { 0 };
+    int64_t place = r->graph.taken++ % TRAIN_GRAPH_DEPTH;
     TD_TRY(td_captured_next(r->graph.captured, results));
     taken->loss = results[0];
     taken->correct = (int64_t)results[1];
     taken->correct_k = r->recipe.top_k > 0 ? (int64_t)results[2] : 0;
-    taken->samples = r->graph.samples[r->graph.taken++ % TRAIN_GRAPH_DEPTH];
+    taken->samples = r->graph.samples[place];
+    /* The outcome is that of the latest step that the optimizer was to make. */
+    taken->stepped = r->graph.last[place] && results[3] == TD_SCALE_TAKEN;
+    taken->gives_up = r->graph.last[place] && results[3] == TD_SCALE_HOPELESS;
     return TD_OK;
 }
 

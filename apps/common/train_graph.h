@@ -5,7 +5,8 @@
 #include "apps/common/train.h"
 
 /* Says what --graph does in this run, and prepares it; step is given the batch's x and y, has three
- * results, loss, right answers, and those among the recipe's k largest, and is called with r. */
+ * results, loss, right answers, and those among the recipe's k largest, and with a loss scaler a
+ * fourth, its outcome; it is called with r. */
 td_status train_graph_begin(train_run *r, td_captured_step step);
 bool train_graph_is_on(const train_run *r);
 
@@ -20,6 +21,7 @@ bool train_graph_is_full(const train_run *r);
 typedef struct train_graph_results {
     double loss;
     int64_t correct, correct_k, samples;
+    bool stepped, gives_up; /* the optimizer; the loss scaler */
 } train_graph_results;
 td_status train_graph_take(train_run *r, train_graph_results *taken);
 

@@ -4,6 +4,7 @@
 #include "nn/params.h"
 #include "tensor/capture.h"
 #include "tensor/kernels.h"
+#include "tensor/scaling.h"
 #include "tensor/storage.h"
 
 #include <stdlib.h>
@@ -77,16 +78,26 @@ int64_t *td_ema_count(const td_ema *ema)
     return td_data_rw(ema->counts);
 }
 
-int64_t td_ema_updates(const td_ema *ema)
+void td_ema_settle(td_ema *ema)
 {
+    *td_ema_count(ema) -= td_left_out_settle(&ema->left_out, ema->params);
+}
+
+int64_t td_ema_updates(td_ema *ema)
+{
+    td_ema_settle(ema);
     return *td_ema_count(ema);
 }
 
-double td_ema_decay(const td_ema *ema)
+static double decay_after(const td_ema *ema, int64_t updates)
 {
-    double n = (double)td_ema_updates(ema);
-    double early = (1.0 + n) / (10.0 + n);
-    return ema->options.warmup && early < ema->options.decay ? early : ema->options.decay;
+    double most = ema->options.decay;
+    return ema->options.warmup ? td_average_decay(most, (double)updates) : most;
+}
+
+double td_ema_decay(td_ema *ema)
+{
+    return decay_after(ema, td_ema_updates(ema));
 }
 
 /* A header over a dense tensor's elements [begin, begin + count), in the order of memory, for the
@@ -117,10 +128,14 @@ static void fill_slices(void *user, void *numbers)
 {
     td_ema *e = user;
     td_optim_slice *slices = numbers;
-    double decay = td_ema_decay(e);
-    slices[0] = slice_of(e->average, decay);
-    for (int i = 0; i < e->buffers.count; i++) {
-        slices[1 + i] = slice_of(e->buffers.items[i].copy, decay);
+    int64_t updates = *td_ema_count(e);
+    double decay = decay_after(e, updates);
+    for (int i = 0; i < 1 + e->buffers.count; i++) {
+        slices[i] = slice_of(i == 0 ? e->average : e->buffers.items[i - 1].copy, decay);
+        if (slices != e->slices) { /* a captured step's */
+            td_left_out_ask(&e->left_out, e->params, updates + 1, &slices[i]);
+            slices[i].average = e->options.warmup ? e->options.decay : 0.0;
+        }
     }
     ++*td_ema_count(e);
 }
@@ -149,6 +164,7 @@ void td_ema_update(td_ema *ema)
     require_in_place(ema, "td_ema_update");
     const td_optim_slice *slices = ema->slices;
     if (td_capture_now() == TD_CAPTURE_OFF) {
+        td_ema_settle(ema);
         fill_slices(ema, ema->slices);
     } else {
         size_t bytes = (size_t)(1 + ema->buffers.count) * sizeof *slices;

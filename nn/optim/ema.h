@@ -32,7 +32,7 @@ void td_ema_update(td_ema *ema);
 void td_ema_swap(td_ema *ema);
 bool td_ema_swapped(const td_ema *ema);
 
-int64_t td_ema_updates(const td_ema *ema); /* so far */
-double td_ema_decay(const td_ema *ema);    /* that the next update will take */
+int64_t td_ema_updates(td_ema *ema); /* so far */
+double td_ema_decay(td_ema *ema);    /* that the next update will take */
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "nn/optim/ema.h"
 #include "nn/optim/followed.h"
+#include "nn/optim/left_out.h"
 #include "tensor/kernel_types.h"
 
 struct td_ema {
@@ -15,9 +16,13 @@ struct td_ema {
     td_tensor *spare;         /* for swapping */
     td_followed_list buffers; /* with their averages */
     td_optim_slice *slices;   /* of an update: the parameters', and each buffer's */
+    td_left_out left_out;     /* of the updates that are counted */
     bool swapped;
 };
 
 int64_t *td_ema_count(const td_ema *ema); /* of updates, to be written */
+
+/* Makes the count right after captured steps (td_optim_settle). */
+void td_ema_settle(td_ema *ema);
 
 #endif

@@ -201,6 +201,9 @@ static void copy_updates(void *user, void *numbers)
 static void muon_run(td_optim *o, const td_kernels *k, td_tensor *flat, const td_tensor *flat_grad,
                      int slices)
 {
+    if (td_params_scaling_of(o->params)->numbers != NULL) {
+        td_capture_note("Muon with a loss scaler: the host leaves steps out");
+    }
     k->sgd(flat, flat_grad, o->state[0], o->table, slices);
     const int *order = td_params_order(o->params);
     for (int n = 0; n < td_params_count(o->params); n++) {

@@ -121,6 +121,9 @@ static int fill_slices(td_optim *o)
             .weight_decay = group->weight_decay,
         };
         o->kind->fill(o, i, &slice);
+        if (o->captured) {
+            td_left_out_ask(&o->left_out, o->params, o->steps[i] + 1, &slice);
+        }
         o->steps[i]++;
         int64_t live = 0, end = p->count;
         td_grad_live_part(p->tensor, &live, &end);
@@ -146,6 +149,7 @@ static bool same_stretches(const td_optim_slice *a, const td_optim_slice *b, int
 static void fill_table(void *user, void *numbers)
 {
     td_optim *o = user;
+    o->captured = true;
     if (!o->filled) {
         int count = fill_slices(o);
         TD_REQUIRE(count == o->slice_count && same_stretches(o->slices, numbers, count), TD_HERE,
@@ -157,8 +161,22 @@ static void fill_table(void *user, void *numbers)
     memcpy(numbers, o->slices, (size_t)o->slice_count * sizeof *o->slices);
 }
 
+void td_optim_settle(td_optim *optim)
+{
+    int64_t too_many = td_left_out_settle(&optim->left_out, optim->params);
+    for (int i = 0; i < td_params_count(optim->params) && too_many > 0; i++) {
+        if (td_grad(td_params_get(optim->params, i)->tensor) != NULL) {
+            optim->steps[i] -= too_many;
+        }
+    }
+}
+
 static int make_table(td_optim *o)
 {
+    o->captured = td_capture_now() != TD_CAPTURE_OFF;
+    if (!o->captured) {
+        td_optim_settle(o);
+    }
     o->slice_count = fill_slices(o);
     o->table = o->slices;
     if (td_capture_now() != TD_CAPTURE_OFF) {

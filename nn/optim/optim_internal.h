@@ -3,6 +3,7 @@
 #ifndef TD_NN_OPTIM_INTERNAL_H
 #define TD_NN_OPTIM_INTERNAL_H
 
+#include "nn/optim/left_out.h"
 #include "nn/optim/optim.h"
 #include "tensor/kernels.h"
 
@@ -36,6 +37,8 @@ struct td_optim {
     td_tensor *state[TD_OPTIM_STATES]; /* flat, like the parameters; NULL: not used */
     td_optim_slice *slices;            /* room for one a parameter */
     int slice_count;                   /* of the running step */
+    td_left_out left_out;              /* of the steps that are counted */
+    bool captured;                     /* slices are filled for a captured step */
     int last_group, this_group;  /* while slices are filled: of the last one, and of the next */
     bool filled;                 /* slices are those of the running step already */
     const td_optim_slice *table; /* what the running step's kernels read: slices, or their
@@ -47,6 +50,10 @@ struct td_optim {
     td_optim_slice *update_slices; /* and where they are: one a filter */
     struct muon_work *muon_work;
 };
+
+/* Makes the counts of steps right after captured steps, of which the device may have left some out
+ * for a loss scaler. Waits for the device then. */
+void td_optim_settle(td_optim *optim);
 
 /* An optimizer of a kind over params with one group, and its state if with_state. NULL when memory
  * is short. */

@@ -31,12 +31,20 @@ td_tensor *td_scaler_loss(td_scaler *scaler, td_tensor *loss);
 
 /* Once a step, after the last backward (and so after DDP's sums, which all ranks have alike),
  * before clipping: divides all gradients by the scale, and adapts the scale. false: some are not
- * finite, and the optimizer's step is to be left out. Waits for the device. scaler NULL: true. */
+ * finite, and the optimizer's step is to be left out. Waits for the device. scaler NULL: true.
+ *
+ * In a captured step (tensor/captured.h) it does not wait, and says true: the device decides. SGD,
+ * Adam, AdamW and td_ema over these params then leave a step out by themselves, and count it as if
+ * the host had (Muon keeps a step from being captured). */
 bool td_scaler_unscale(td_scaler *scaler, td_params *params);
+
+/* What became of the latest step, a scalar on the device, a result for captured steps: 0 if it was
+ * taken; 1: left out; 2: left out, and td_scaler_gives_up. The scaler's. After td_scaler_loss. */
+td_tensor *td_scaler_outcome(const td_scaler *scaler);
 
 /* Whether the last step was left out although the scale was at its least already: the gradients are
  * not finite for another reason, and no step will be taken any more. scaler NULL: false. */
-bool td_scaler_gives_up(const td_scaler *scaler);
+bool td_scaler_gives_up(td_scaler *scaler);
 
 /* What checkpoints keep (td_checkpoint.scaler). */
 typedef struct td_scaler_state {
@@ -44,7 +52,7 @@ typedef struct td_scaler_state {
     int64_t good;    /* steps since the scale has changed */
     int64_t skipped; /* steps that were left out, ever */
 } td_scaler_state;
-td_scaler_state td_scaler_now(const td_scaler *scaler);
+td_scaler_state td_scaler_now(td_scaler *scaler); /* waits for captured steps */
 void td_scaler_set(td_scaler *scaler, const td_scaler_state *state);
 
 #endif

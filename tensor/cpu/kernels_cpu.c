@@ -5,10 +5,11 @@
 #define TD_CPU_TABLE(title)                                                                        \
     {                                                                                              \
         .name = "cpu (" title ")", .fill = td_cpu_fill, .copy = td_cpu_copy, .axpy = td_cpu_axpy,  \
-        .all_finite = td_cpu_all_finite, .unscale = td_cpu_unscale, .unary = td_cpu_unary,         \
-        .unary_grad = td_cpu_unary_grad, .binary = td_cpu_binary, .reduce = td_cpu_reduce,         \
-        .argmax = td_cpu_argmax, .argmax_grad = td_cpu_argmax_grad,                                \
-        .sum_of_squares = td_cpu_sum_of_squares, .matmul = td_cpu_matmul, .conv2d = td_cpu_conv2d, \
+        .all_finite = td_cpu_all_finite, .unscale = td_cpu_unscale,                                \
+        .adapt_scale = td_cpu_adapt_scale, .unary = td_cpu_unary, .unary_grad = td_cpu_unary_grad, \
+        .binary = td_cpu_binary, .reduce = td_cpu_reduce, .argmax = td_cpu_argmax,                 \
+        .argmax_grad = td_cpu_argmax_grad, .sum_of_squares = td_cpu_sum_of_squares,                \
+        .matmul = td_cpu_matmul, .conv2d = td_cpu_conv2d,                                          \
         .conv2d_grad_input = td_cpu_conv2d_grad_input,                                             \
         .conv2d_grad_weight = td_cpu_conv2d_grad_weight, .batch_norm = td_cpu_batch_norm,          \
         .batch_norm_grad = td_cpu_batch_norm_grad, .layer_norm = td_cpu_layer_norm,                \

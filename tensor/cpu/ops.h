@@ -8,7 +8,8 @@
 void td_cpu_fill(td_tensor *y, double value);
 void td_cpu_axpy(td_tensor *y, double alpha, const td_tensor *x);
 bool td_cpu_all_finite(const td_tensor *x);
-void td_cpu_unscale(td_tensor *x, double factor, td_tensor *found);
+void td_cpu_unscale(td_tensor *x, const td_tensor *scale, td_tensor *found);
+void td_cpu_adapt_scale(td_tensor *scale, const td_tensor *found, const td_scale_rule *rule);
 
 /* ops_copy.c */
 void td_cpu_copy(td_tensor *y, const td_tensor *x);

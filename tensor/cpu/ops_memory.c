@@ -5,6 +5,7 @@
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/element.h"
 #include "tensor/storage.h"
+#include "tensor/scaling.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -190,10 +191,17 @@ bool td_cpu_all_finite(const td_tensor *x)
     return !atomic_load(&job.found);
 }
 
-void td_cpu_unscale(td_tensor *x, double factor, td_tensor *found)
+void td_cpu_unscale(td_tensor *x, const td_tensor *scale, td_tensor *found)
 {
+    const double *numbers = td_ptr(scale);
     if (!td_cpu_all_finite(x)) {
         *(int32_t *)td_ptr(found) = 1;
     }
-    td_cpu_unary(TD_UNARY_MUL_SCALAR, x, x, factor);
+    td_cpu_unary(TD_UNARY_MUL_SCALAR, x, x, 1.0 / numbers[TD_SCALE_FACTOR]);
+}
+
+void td_cpu_adapt_scale(td_tensor *scale, const td_tensor *found, const td_scale_rule *rule)
+{
+    const int32_t *flag = td_ptr(found);
+    td_scale_adapt(td_ptr(scale), *flag != 0, rule);
 }

@@ -4,6 +4,7 @@
 #include "tensor/cpu/ops_optim.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/formulas.h"
+#include "tensor/scaling.h"
 #include "tensor/storage.h"
 
 #include <math.h>
@@ -69,7 +70,10 @@ static void optim_range(void *ctx, int64_t begin, int64_t end)
 {
     const td_optim_job *job = ctx;
     for (int i = first_slice(job, begin); i < job->count && job->slices[i].begin < end; i++) {
-        const td_optim_slice *s = &job->slices[i];
+        td_optim_slice settled = job->slices[i], *s = &settled;
+        if (s->scale != NULL) {
+            td_slice_settle(s);
+        }
         int64_t from = s->begin > begin ? s->begin : begin;
         int64_t to = s->begin + s->count < end ? s->begin + s->count : end;
         if (!s->skip && !(job->late && s->zero_grad) && from < to) {

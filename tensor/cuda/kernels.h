@@ -9,7 +9,8 @@
 void td_cuda_fill(td_tensor *y, double value);
 void td_cuda_copy(td_tensor *y, const td_tensor *x);
 bool td_cuda_all_finite(const td_tensor *x);
-void td_cuda_unscale(td_tensor *x, double factor, td_tensor *found);
+void td_cuda_unscale(td_tensor *x, const td_tensor *scale, td_tensor *found);
+void td_cuda_adapt_scale(td_tensor *scale, const td_tensor *found, const td_scale_rule *rule);
 
 /* kernels_elements.c */
 void td_cuda_axpy(td_tensor *y, double alpha, const td_tensor *x);

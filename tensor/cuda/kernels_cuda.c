@@ -66,6 +66,7 @@ const td_kernels *td_cuda_kernels(void)
         .axpy = td_cuda_axpy,
         .all_finite = td_cuda_all_finite,
         .unscale = td_cuda_unscale,
+        .adapt_scale = td_cuda_adapt_scale,
         .unary = td_cuda_unary,
         .unary_grad = td_cuda_unary_grad,
         .binary = td_cuda_binary,

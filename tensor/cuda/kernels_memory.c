@@ -42,7 +42,7 @@ bool td_cuda_all_finite(const td_tensor *x)
     return value == 0;
 }
 
-void td_cuda_unscale(td_tensor *x, double factor, td_tensor *found)
+void td_cuda_unscale(td_tensor *x, const td_tensor *scale, td_tensor *found)
 {
     if (td_numel(x) == 0) {
         return;
@@ -53,8 +53,14 @@ void td_cuda_unscale(td_tensor *x, double factor, td_tensor *found)
         td_stage_out(&sx, x, TD_ROW_MAJOR, true);
         to = sx.tensor;
     }
-    td_cuda_launch_unscale(td_ptr(found), td_ptr(to), x->dtype, factor, td_numel(x),
+    td_cuda_launch_unscale(td_ptr(found), td_ptr(to), x->dtype, td_ptr(scale), td_numel(x),
                            td_cuda_stream(x));
     td_cuda_launched("unscale");
     td_stage_end(&sx);
+}
+
+void td_cuda_adapt_scale(td_tensor *scale, const td_tensor *found, const td_scale_rule *rule)
+{
+    td_cuda_launch_adapt_scale(td_ptr(scale), td_ptr(found), rule, td_cuda_stream(scale));
+    td_cuda_launched("adapt_scale");
 }

@@ -2,6 +2,7 @@
 #ifndef TD_TENSOR_CUDA_LAUNCH_MEMORY_H
 #define TD_TENSOR_CUDA_LAUNCH_MEMORY_H
 
+#include "tensor/kernel_types.h"
 #include "tensor/cuda/launch.h"
 
 #include <stdbool.h>
@@ -20,9 +21,13 @@ void td_cuda_launch_copy(void *y, td_dtype y_dtype, const void *x, td_dtype x_dt
 void td_cuda_launch_find_not_finite(int *found, const void *x, td_dtype dtype, td_cuda_walk walk,
                                     cudaStream_t stream);
 
-/* The same, of x[i] times factor, which x becomes; dense. */
-void td_cuda_launch_unscale(int *found, void *x, td_dtype dtype, double factor, int64_t count,
+/* The same, while x becomes x / scale[TD_SCALE_FACTOR]; dense. */
+void td_cuda_launch_unscale(int *found, void *x, td_dtype dtype, const double *scale, int64_t count,
                             cudaStream_t stream);
+
+/* The scale after a step. */
+void td_cuda_launch_adapt_scale(double *scale, const int *found, const td_scale_rule *rule,
+                                cudaStream_t stream);
 
 /* *norm = the root of the sum of sums[0..count), one after the other; *factor = max_norm / (*norm +
  * 1e-6), or 1 where that is not below 1. */

@@ -2,6 +2,7 @@
  * size, whatever their type. */
 #include "tensor/cuda/compute.cuh"
 #include "tensor/cuda/launch_memory.h"
+#include "tensor/scaling.h"
 
 static unsigned blocks_for(int64_t count)
 {
@@ -314,10 +315,10 @@ extern "C" void td_cuda_launch_find_not_finite(int *found, const void *x, td_dty
 }
 
 template <class S, int V>
-__global__ void unscale(int *found, S *x, typename td_computed<S>::type factor, int64_t packs,
-                        int tail)
+__global__ void unscale(int *found, S *x, const double *scale, int64_t packs, int tail)
 {
     typedef typename td_computed<S>::type T;
+    T factor = (T)(1.0 / scale[TD_SCALE_FACTOR]);
     bool any = false;
     TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < packs; i += TD_WALK_STEP) {
@@ -339,23 +340,33 @@ __global__ void unscale(int *found, S *x, typename td_computed<S>::type factor, 
     }
 }
 
-extern "C" void td_cuda_launch_unscale(int *found, void *x, td_dtype dtype, double factor,
+extern "C" void td_cuda_launch_unscale(int *found, void *x, td_dtype dtype, const double *scale,
                                        int64_t count, cudaStream_t stream)
 {
 #define LAUNCH(S)                                                                                  \
     {                                                                                              \
-        typedef typename td_computed<S>::type T;                                                   \
         enum { V = td_lanes<S>::count };                                                           \
         if (td_aligned(x, 16)) {                                                                   \
             TD_LAUNCH((unscale<S, V>), blocks_for(count / V), TD_CUDA_THREADS, stream, found,      \
-                      (S *)x, (T)factor, count / V, (int)(count % V));                             \
+                      (S *)x, scale, count / V, (int)(count % V));                                 \
         } else {                                                                                   \
             TD_LAUNCH((unscale<S, 1>), blocks_for(count), TD_CUDA_THREADS, stream, found, (S *)x,  \
-                      (T)factor, count, 0);                                                        \
+                      scale, count, 0);                                                            \
         }                                                                                          \
     }
     TD_CUDA_FOR_FLOAT(dtype, LAUNCH)
 #undef LAUNCH
+}
+
+__global__ void adapt_scale(double *scale, const int *found, td_scale_rule rule)
+{
+    td_scale_adapt(scale, *found != 0, &rule);
+}
+
+extern "C" void td_cuda_launch_adapt_scale(double *scale, const int *found,
+                                           const td_scale_rule *rule, cudaStream_t stream)
+{
+    TD_LAUNCH((adapt_scale), 1, 1, stream, scale, found, *rule);
 }
 
 /* ---- clipping ---- */

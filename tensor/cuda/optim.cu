@@ -3,6 +3,7 @@
  * what a slice says is derived in double and rounded once. */
 #include "tensor/cuda/compute.cuh"
 #include "tensor/cuda/launch_train.h"
+#include "tensor/scaling.h"
 
 enum { PIECE = 4096, PACK = 4 };
 
@@ -66,7 +67,17 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
 {
     int64_t begin = (int64_t)blockIdx.x * PIECE, end = begin + PIECE < n ? begin + PIECE : n;
     for (int i = first_slice(slices, count, begin); i < count && slices[i].begin < end; i++) {
+        __shared__ td_optim_slice settled;
         const td_optim_slice *slice = &slices[i];
+        if (slice->scale != NULL) { /* for all threads alike */
+            __syncthreads();
+            if (threadIdx.x == 0) {
+                settled = *slice;
+                td_slice_settle(&settled);
+            }
+            __syncthreads();
+            slice = &settled;
+        }
         int64_t from = slice->begin > begin ? slice->begin : begin;
         int64_t to = slice->begin + slice->count < end ? slice->begin + slice->count : end;
         if (slice->skip) {

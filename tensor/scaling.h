@@ -1,0 +1,54 @@
+/* Loss scaling as a device does it by itself: the same on every device. */
+#ifndef TD_TENSOR_SCALING_H
+#define TD_TENSOR_SCALING_H
+
+#include "tensor/kernel_types.h"
+#include "tensor/philox.h"
+
+#include <math.h>
+
+/* A scaler's numbers after a step whose gradients were all finite, or not. */
+TD_EVERYWHERE void td_scale_adapt(double *scale, bool found, const td_scale_rule *rule)
+{
+    double factor = scale[TD_SCALE_FACTOR];
+    scale[TD_SCALE_OUTCOME] = !found                  ? TD_SCALE_TAKEN
+                              : factor <= rule->least ? TD_SCALE_HOPELESS
+                                                      : TD_SCALE_SKIPPED;
+    if (found) {
+        scale[TD_SCALE_GOOD] = 0.0;
+        scale[TD_SCALE_LEFT_OUT] += 1.0;
+        scale[TD_SCALE_UNSEEN] += rule->unseen ? 1.0 : 0.0;
+        scale[TD_SCALE_FACTOR] = fmax(factor * rule->backoff, rule->least);
+    } else if (++scale[TD_SCALE_GOOD] >= (double)rule->patience) {
+        scale[TD_SCALE_GOOD] = 0.0;
+        scale[TD_SCALE_FACTOR] = fmin(factor * rule->growth, rule->most);
+    }
+}
+
+/* The part of an average's way that is left after n updates. */
+TD_EVERYWHERE double td_average_decay(double decay, double n)
+{
+    return fmin((1.0 + n) / (10.0 + n), decay);
+}
+
+/* A slice that asks a scaler (slice->scale), as the host would have filled it in if it knew which
+ * steps were left out. */
+TD_EVERYWHERE void td_slice_settle(td_optim_slice *s)
+{
+    int64_t left_out = (int64_t)s->scale[TD_SCALE_UNSEEN] - s->unseen;
+    s->skip = s->skip || s->scale[TD_SCALE_OUTCOME] != TD_SCALE_TAKEN;
+    if (left_out == 0) {
+        return;
+    }
+    s->step -= left_out;
+    s->first = s->step == 1;
+    if (s->beta1 > 0.0) {
+        s->bias1 = 1.0 - pow(s->beta1, (double)s->step);
+        s->bias2 = 1.0 - pow(s->beta2, (double)s->step);
+    }
+    if (s->average > 0.0) {
+        s->lr = -(1.0 - td_average_decay(s->average, (double)(s->step - 1)));
+    }
+}
+
+#endif
