@@ -89,6 +89,10 @@ void captured_job_open(captured_job *job, captured_kind kind)
     if (kind.loader) {
         open_loader(job);
     }
+    if (kind.lookahead) {
+        job->lookahead = td_lookahead_new(job->net);
+        assert_non_null(job->lookahead);
+    }
     if (kind.scaler) {
         job->scaler = td_scaler_new(&(td_scaler_options){ .scale = 0x1p24, .patience = 2 });
         assert_non_null(job->scaler);
@@ -106,6 +110,7 @@ void captured_job_close(captured_job *job)
 {
     td_ema_free(job->ema);
     td_scaler_free(job->scaler);
+    td_lookahead_free(job->lookahead);
     td_optim_free(job->optim);
     td_module_free(job->net);
     td_loader_close(job->loader);
@@ -154,11 +159,14 @@ static void prepare(captured_job *job, int tail)
                              .warmup = 4,
                              .warmup_factor = 0.1 };
     td_optim_set_lr(job->optim, td_schedule_lr(&schedule, (double)job->steps));
+    if (job->lookahead != NULL) {
+        td_lookahead_set_decay(job->lookahead, 0.9 - 0.01 * (double)job->steps);
+    }
     job->steps++;
 }
 
 typedef struct turn {
-    bool first, last;
+    bool first, last, ahead;
 } turn;
 
 /* Where the latest step that was prepared stands among those of which the optimizer makes one. */
@@ -166,7 +174,7 @@ static turn turn_of(const captured_job *job)
 {
     int64_t count = job->kind.accumulate > 0 ? job->kind.accumulate : 1;
     int64_t at = (job->steps - 1) % count;
-    return (turn){ at == 0, at == count - 1 };
+    return (turn){ at == 0, at == count - 1, job->lookahead != NULL && job->steps % 3 == 0 };
 }
 
 /* Gradients are added up, and averaged over the ranks, in one step. */
@@ -187,6 +195,9 @@ static void learn(captured_job *job, td_tensor *loss)
     td_optim_step(job->optim);
     if (job->ema != NULL) {
         td_ema_update(job->ema);
+    }
+    if (now.ahead) {
+        td_lookahead_update(job->lookahead);
     }
 }
 
@@ -256,7 +267,7 @@ td_status captured_job_captured_step(captured_job *job, td_captured *captured, b
 {
     prepare(job, tail);
     turn now = turn_of(job);
-    return td_captured_run_kind(captured, now.first + 2 * now.last,
+    return td_captured_run_kind(captured, now.first + 2 * now.last + 4 * now.ahead,
                                 (td_tensor *[]){ input(job, 0, tail), input(job, 1, tail) }, 2);
 }
 

@@ -5,6 +5,7 @@
 #define TD_TESTS_CAPTURED_JOB_H
 
 #include "nn/optim/ema.h"
+#include "nn/optim/lookahead.h"
 #include "tandem.h"
 
 enum { CAPTURED_JOB_BATCH = 6, CAPTURED_JOB_TAIL = 4, CAPTURED_JOB_CLASSES = 3 };
@@ -18,6 +19,7 @@ typedef struct captured_kind {
                     */
     bool loader;   /* pictures come from a loader, of whose batches each fifth is a smaller one */
     bool ema;
+    bool lookahead; /* whose slow weights are updated in each third step */
     bool scaler;    /* of the loss, which grows until gradients overflow, time and again */
     bool ddp;       /* a rank's share of a job of all ranks */
     double clip;    /* gradients, to this norm; 0: not */
@@ -30,6 +32,7 @@ typedef struct captured_job {
     td_optim *optim;
     td_ema *ema;
     td_scaler *scaler;
+    td_lookahead *lookahead;
     td_tensor *x[2], *y[2]; /* a full batch, and a smaller one */
     td_dataset *data;       /* and these, of kind.loader */
     td_loader *loader;

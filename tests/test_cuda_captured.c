@@ -195,6 +195,22 @@ static void test_a_loaders_batches(void **state)
     assert_true(figures.replayed > 0);
 }
 
+/* Steps that update slow weights have a graph of their own; the decay changes from one to the next.
+ */
+static void test_lookahead(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    captured_kind kind = {
+        .device = TD_CUDA, .optim = CAPTURED_SGD, .pictures = true, .lookahead = true
+    };
+    td_captured_figures figures = compare(kind, 0);
+    assert_int_equal(figures.recorded, 2);
+    assert_int_equal(figures.replayed, STEPS - 8);
+}
+
 /* f16 and a loss scaler: the device leaves steps out, and neither optimizer nor averages count
  * them. */
 static void test_loss_scaling(void **state)
@@ -382,6 +398,7 @@ int main(void)
         cmocka_unit_test(test_other_shapes),
         cmocka_unit_test(test_accumulated_gradients),
         cmocka_unit_test(test_a_loaders_batches),
+        cmocka_unit_test(test_lookahead),
         cmocka_unit_test(test_loss_scaling),
         cmocka_unit_test(test_reading_keeps_a_step_from_being_captured),
         cmocka_unit_test(test_numbers_by_value_are_noticed),

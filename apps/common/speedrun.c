@@ -164,14 +164,17 @@ td_status speedrun_begin(speedrun *s, const speedrun_options *o)
     return status;
 }
 
-/* The slow weights' share grows from nothing to 0.95^5. */
-static void look_ahead(speedrun *s)
+/* Whether the step that comes ends with an update of the slow weights. Their share grows from
+ * nothing to 0.95^5. */
+static bool looks_ahead(speedrun *s)
 {
     enum { EVERY = 5 };
-    if (s->lookahead != NULL && s->step % EVERY == 0) {
-        double done = (double)s->step / (double)s->steps;
-        td_lookahead_update(s->lookahead, pow(0.95, EVERY) * pow(done, 3));
+    if (s->lookahead == NULL || (s->step + 1) % EVERY != 0) {
+        return false;
     }
+    double done = (double)(s->step + 1) / (double)s->steps;
+    td_lookahead_set_decay(s->lookahead, pow(0.95, EVERY) * pow(done, 3));
+    return true;
 }
 
 /* What the device does in a step. */
@@ -187,6 +190,9 @@ static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results
     td_backward(sum);
     td_optim_step(s->optim);
     td_add_(s->loss, td_detach(sum));
+    if (s->ahead) {
+        td_lookahead_update(s->lookahead);
+    }
     return TD_OK;
 }
 
@@ -217,9 +223,10 @@ td_status speedrun_step(speedrun *s, const td_batch *batch)
         TD_TRY(freeze_whitening(s));
     }
     set_learning_rate(s);
+    s->ahead = looks_ahead(s);
     if (s->captured != NULL) {
         TD_TRY(wait_for_steps(s, false));
-        TD_TRY(td_captured_run(s->captured, inputs, 2));
+        TD_TRY(td_captured_run_kind(s->captured, s->ahead, inputs, 2));
     } else {
         td_step_begin();
         td_status status = learn(s, inputs, NULL);
@@ -227,7 +234,6 @@ td_status speedrun_step(speedrun *s, const td_batch *batch)
         TD_TRY(status);
     }
     s->step++;
-    look_ahead(s);
     return TD_OK;
 }
 
@@ -235,7 +241,8 @@ td_status speedrun_finish(speedrun *s)
 {
     TD_TRY(wait_for_steps(s, true));
     if (s->lookahead != NULL) {
-        td_lookahead_update(s->lookahead, 1.0);
+        td_lookahead_set_decay(s->lookahead, 1.0);
+        td_lookahead_update(s->lookahead);
     }
     return TD_OK;
 }

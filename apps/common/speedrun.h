@@ -27,6 +27,7 @@ typedef struct speedrun {
     td_module *net;
     td_optim *optim;
     td_lookahead *lookahead; /* NULL: the recipe has none */
+    bool ahead;              /* the running step updates it */
     td_captured *captured;   /* NULL: steps are as ever */
     td_loader *loader;       /* of the options */
     td_tensor *loss;         /* of all samples since it was zeroed; on the net's device */

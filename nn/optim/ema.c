@@ -100,29 +100,6 @@ double td_ema_decay(td_ema *ema)
     return decay_after(ema, td_ema_updates(ema));
 }
 
-/* A header over a dense tensor's elements [begin, begin + count), in the order of memory, for the
- * time of a kernel's call: it takes no hold. */
-static td_tensor elements_of(const td_tensor *t, int64_t begin, int64_t count)
-{
-    td_tensor part = *t;
-    part.ndim = 1;
-    part.shape[0] = count;
-    part.stride[0] = 1;
-    part.offset += begin;
-    return part;
-}
-
-/* A step of descent on (average - value)^2 / 2, whose gradient is average - value: the device's SGD
- * does it in one pass. */
-static td_optim_slice slice_of(const td_tensor *average, double decay)
-{
-    return (td_optim_slice){
-        .count = td_numel(average),
-        .lr = -(1.0 - decay),
-        .weight_decay = -1.0,
-    };
-}
-
 /* The slices of the next update, which is counted: the parameters', and each buffer's. */
 static void fill_slices(void *user, void *numbers)
 {
@@ -131,26 +108,13 @@ static void fill_slices(void *user, void *numbers)
     int64_t updates = *td_ema_count(e);
     double decay = decay_after(e, updates);
     for (int i = 0; i < 1 + e->buffers.count; i++) {
-        slices[i] = slice_of(i == 0 ? e->average : e->buffers.items[i - 1].copy, decay);
+        slices[i] = td_follow_slice(i == 0 ? e->average : e->buffers.items[i - 1].copy, decay);
         if (slices != e->slices) { /* a captured step's */
             td_left_out_ask(&e->left_out, e->params, updates + 1, &slices[i]);
             slices[i].average = e->options.warmup ? e->options.decay : 0.0;
         }
     }
     ++*td_ema_count(e);
-}
-
-static void move_towards(td_tensor *average, const td_tensor *value, const td_optim_slice *slice)
-{
-    const td_kernels *kernels = td_kernels_of(td_device_of(average));
-    int64_t count = td_numel(average);
-    td_tensor to = elements_of(average, 0, count), from = elements_of(value, 0, count);
-    td_begin_write(average, "td_ema_update");
-    if (td_is_float(average->dtype)) {
-        kernels->sgd(&to, &from, NULL, slice, 1);
-    } else {
-        kernels->copy(&to, &from);
-    }
 }
 
 static void require_in_place(const td_ema *ema, const char *what)
@@ -171,9 +135,10 @@ void td_ema_update(td_ema *ema)
         slices = td_capture_numbers(bytes, fill_slices, ema);
     }
     td_context_push("average of the weights");
-    move_towards(ema->average, td_params_flat(ema->params), &slices[0]);
+    td_follow(ema->average, td_params_flat(ema->params), &slices[0], "td_ema_update");
     for (int i = 0; i < ema->buffers.count; i++) {
-        move_towards(ema->buffers.items[i].copy, ema->buffers.items[i].value, &slices[1 + i]);
+        td_follow(ema->buffers.items[i].copy, ema->buffers.items[i].value, &slices[1 + i],
+                  "td_ema_update");
     }
     td_context_pop();
 }
@@ -188,8 +153,8 @@ static void exchange(const td_ema *ema, td_tensor *a, td_tensor *b)
     td_begin_write(b, "td_ema_swap");
     for (int64_t at = 0; at < count; at += SWAP_ELEMENTS) {
         int64_t n = count - at < SWAP_ELEMENTS ? count - at : SWAP_ELEMENTS;
-        td_tensor one = elements_of(a, at, n), other = elements_of(b, at, n);
-        td_tensor spare = elements_of(ema->spare, 0, n);
+        td_tensor one = td_followed_part(a, at, n), other = td_followed_part(b, at, n);
+        td_tensor spare = td_followed_part(ema->spare, 0, n);
         kernels->copy(&spare, &one);
         kernels->copy(&one, &other);
         kernels->copy(&other, &spare);

@@ -1,5 +1,8 @@
 #include "nn/optim/followed.h"
 
+#include "tensor/kernels.h"
+#include "tensor/storage.h"
+
 #include <stdlib.h>
 
 /* A buffer under two names is followed once. */
@@ -47,4 +50,37 @@ void td_followed_free(td_followed_list *list)
     }
     free(list->items);
     *list = (td_followed_list){ .count = 0 };
+}
+
+td_tensor td_followed_part(const td_tensor *t, int64_t begin, int64_t count)
+{
+    td_tensor part = *t;
+    part.ndim = 1;
+    part.shape[0] = count;
+    part.stride[0] = 1;
+    part.offset += begin;
+    return part;
+}
+
+td_optim_slice td_follow_slice(const td_tensor *average, double decay)
+{
+    return (td_optim_slice){
+        .count = td_numel(average),
+        .lr = -(1.0 - decay),
+        .weight_decay = -1.0,
+    };
+}
+
+void td_follow(td_tensor *average, const td_tensor *value, const td_optim_slice *slice,
+               const char *what)
+{
+    const td_kernels *kernels = td_kernels_of(td_device_of(average));
+    int64_t count = td_numel(average);
+    td_tensor to = td_followed_part(average, 0, count), from = td_followed_part(value, 0, count);
+    td_begin_write(average, what);
+    if (td_is_float(average->dtype)) {
+        kernels->sgd(&to, &from, NULL, slice, 1);
+    } else {
+        kernels->copy(&to, &from);
+    }
 }

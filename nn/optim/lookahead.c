@@ -11,6 +11,8 @@ struct td_lookahead {
     td_params *params;
     td_tensor *slow;          /* flat, like the parameters */
     td_followed_list buffers; /* and their slow copies */
+    double decay;
+    td_optim_slice *slices; /* of an update: the parameters', and each buffer's */
 };
 
 td_lookahead *td_lookahead_new(td_module *model)
@@ -20,7 +22,11 @@ td_lookahead *td_lookahead_new(td_module *model)
         l->params = td_parameters(model);
         l->slow = l->params != NULL ? td_params_new_flat(l->params) : NULL;
     }
-    if (l == NULL || l->slow == NULL || td_followed_buffers(model, &l->buffers) != TD_OK) {
+    bool made = l != NULL && l->slow != NULL && td_followed_buffers(model, &l->buffers) == TD_OK;
+    if (made) {
+        l->slices = calloc((size_t)l->buffers.count + 1, sizeof *l->slices);
+    }
+    if (!made || l->slices == NULL) {
         td_lookahead_free(l);
         td_fail(TD_E_NOMEM, "no memory for lookahead's second copy of the weights");
         return NULL;
@@ -38,30 +44,49 @@ void td_lookahead_free(td_lookahead *l)
         td_params_drop_state(l->params, l->slow);
     }
     td_followed_free(&l->buffers);
+    free(l->slices);
     free(l);
 }
 
-static void follow(td_tensor *slow, td_tensor *fast, double decay)
+void td_lookahead_set_decay(td_lookahead *l, double decay)
 {
-    const td_kernels *k = td_kernels_of(td_device_of(fast));
-    if (decay != 1.0) {
-        k->unary(TD_UNARY_MUL_SCALAR, slow, slow, decay);
-        k->axpy(slow, 1.0 - decay, fast);
+    TD_REQUIRE(decay >= 0.0 && decay <= 1.0, TD_HERE,
+               "td_lookahead_set_decay: decay %g is not in [0, 1]", decay);
+    l->decay = decay;
+}
+
+/* Slices that leave the slow weights alone are for a decay of 1. */
+static void fill_slices(void *user, void *numbers)
+{
+    const td_lookahead *l = user;
+    td_optim_slice *slices = numbers;
+    for (int i = 0; i < 1 + l->buffers.count; i++) {
+        slices[i] = td_follow_slice(i == 0 ? l->slow : l->buffers.items[i - 1].copy, l->decay);
+        slices[i].skip = l->decay == 1.0;
     }
+}
+
+static void follow(td_tensor *slow, td_tensor *fast, const td_optim_slice *slice)
+{
+    td_follow(slow, fast, slice, "td_lookahead_update");
     td_copy_(fast, slow);
 }
 
-void td_lookahead_update(td_lookahead *l, double decay)
+void td_lookahead_update(td_lookahead *l)
 {
-    TD_REQUIRE(decay >= 0.0 && decay <= 1.0, TD_HERE,
-               "td_lookahead_update: decay %g is not in [0, 1]", decay);
-    td_capture_note("td_lookahead_update takes its decay by value");
+    const td_optim_slice *slices = l->slices;
+    if (td_capture_now() == TD_CAPTURE_OFF) {
+        fill_slices(l, l->slices);
+    } else {
+        size_t bytes = (size_t)(1 + l->buffers.count) * sizeof *slices;
+        slices = td_capture_numbers(bytes, fill_slices, l);
+    }
     td_context_push("lookahead");
-    follow(l->slow, td_params_flat(l->params), decay);
+    follow(l->slow, td_params_flat(l->params), &slices[0]);
     for (int i = 0; i < l->buffers.count; i++) {
         const td_followed *buffer = &l->buffers.items[i];
         if (td_is_float(buffer->value->dtype)) { /* counts go their own way */
-            follow(buffer->copy, buffer->value, decay);
+            follow(buffer->copy, buffer->value, &slices[1 + i]);
         }
     }
     td_context_pop();
