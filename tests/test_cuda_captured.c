@@ -166,6 +166,7 @@ static void test_accumulated_gradients(void **state)
     const captured_kind kinds[] = {
         { .device = TD_CUDA, .optim = CAPTURED_SGD, .pictures = true, .accumulate = 4 },
         { .device = TD_CUDA, .optim = CAPTURED_ADAM, .ema = true, .accumulate = 4 },
+        { .device = TD_CUDA, .optim = CAPTURED_SGD, .accumulate = 4, .clip = 0.02 },
     };
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         td_captured_figures figures = compare(kinds[k], 0);

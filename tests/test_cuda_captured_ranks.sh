@@ -26,6 +26,8 @@ works 'two ranks, captured' ranks "$worker" equal
 says 'the same bits, with buffers' 'rank 0 of 2: pictures, the same bits: 6 as ever, 1 recorded, 9 replayed$'
 says 'and with Dropout and averages' 'rank 1 of 2: vectors, the same bits: 6 as ever, 1 recorded, 9 replayed$'
 says 'and where gradients are added up' 'rank 1 of 2: sums, the same bits: 9 as ever, 2 recorded, 5 replayed$'
+says 'and where they are clipped' 'rank 1 of 2: clipped, the same bits: 6 as ever, 1 recorded, 9 replayed$'
+says 'and where sums are clipped' 'rank 0 of 2: clipped sums, the same bits: 9 as ever, 2 recorded, 5 replayed$'
 says 'and where each cuts its own pictures' "rank 0 of 2: a loader's pictures, the same bits: 6 as ever, 1 recorded, 9 replayed$"
 says 'and in fp16 with its loss scaler' 'rank 1 of 2: scaled, the same bits: 6 as ever, 1 recorded, 9 replayed$'
 for seed in 1 2 3 ${TANDEM_LONG:+4 5 6}; do

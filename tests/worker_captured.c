@@ -28,7 +28,7 @@ static void must(td_status status)
 static const char *name_of(const captured_kind *kind)
 {
     return kind->scaler           ? "scaled"
-           : kind->accumulate > 0 ? "sums"
+           : kind->accumulate > 0 ? kind->clip > 0 ? "clipped sums" : "sums"
            : kind->clip > 0       ? "clipped"
            : kind->loader         ? "a loader's pictures"
            : kind->pictures       ? "pictures"
@@ -81,6 +81,8 @@ static int check_equal(td_device device, bool reads)
         { .device = device, .optim = CAPTURED_SGD, .pictures = true, .ddp = true },
         { .device = device, .optim = CAPTURED_ADAM, .ddp = true, .ema = true },
         { .device = device, .optim = CAPTURED_SGD, .pictures = true, .ddp = true, .accumulate = 2 },
+        { .device = device, .optim = CAPTURED_SGD, .pictures = true, .ddp = true, .clip = 0.02 },
+        { .device = device, .optim = CAPTURED_ADAM, .ddp = true, .accumulate = 2, .clip = 0.02 },
         { .device = device, .optim = CAPTURED_SGD, .loader = true, .ddp = true },
         { .device = device, .optim = CAPTURED_ADAM, .ddp = true, .scaler = true },
     };
