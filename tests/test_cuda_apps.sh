@@ -67,6 +67,36 @@ cut -d, -f1-4,7- "$work/streamed-log/metrics.csv" | same 'streamed: the same met
 works 'ResNet-18 on the CPU' "$apps/cifar_resnet18" "${few[@]}" --epochs 2 --log-dir "$work/cpu"
 near 'ResNet-18: the same losses' "$work/gpu" "$work/cpu"
 
+# --autotune: the engine that timing finds, from the second step on; a resumed run has its checkpoint's.
+tuned=("$apps/cifar_resnet18" "${few[@]}" --device cuda --autotune)
+works 'with choices by timing' "${tuned[@]}" --epochs 5 --save "$work/tuned"
+says 'they are made' '^autotune: [1-9][0-9]* choices; [1-9][0-9]* timed in '
+works 'two epochs' "${tuned[@]}" --epochs 2 --save "$work/part"
+TANDEM_EMULATED_FASTEST=2 works 'other choices' "${tuned[@]}" --epochs 2 --save "$work/other"
+! cmp -s "$work/part" "$work/other"
+tap $? 'other bits'
+TANDEM_EMULATED_FASTEST=2 works 'resumed where timing finds others' "$apps/cifar_resnet18" \
+    --resume "$work/part" --epochs 5 --device cuda --save "$work/part"
+same 'the same bits as the uninterrupted run' "$work/tuned" "$work/part"
+works 'captured' "${tuned[@]}" --epochs 5 --save "$work/captured" --graph
+says 'it is replayed' '^graph: 3 steps as ever, 1 recorded, 1 replayed$'
+same 'the same bits' "$work/tuned" "$work/captured"
+rank() { # rank N FASTEST SAVE: a shell command
+    echo "env RANK=$1 LOCAL_RANK=$1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port" \
+        "TANDEM_EMULATED_FASTEST=$2 timeout 300 $apps/cifar_ddp_launch ${few[*]} --device cuda --autotune" \
+        "--epochs 2 --save $3"
+}
+pair() { # pair FASTEST FASTEST: of rank 0 and rank 1
+    port=$(free_port)
+    together "two ranks, $1 and $2" "$(rank 0 "$1" "$work/pair$1$2")" "$(rank 1 "$2" "$work/pair$1$2.1")"
+}
+pair 1 1
+pair 1 2
+pair 2 1
+same 'rank 1 does what rank 0 has chosen' "$work/pair11" "$work/pair12"
+! cmp -s "$work/pair11" "$work/pair21"
+tap $? 'not what it would have chosen itself'
+
 speedrun=("$apps/cifar_speedrun" --limit 100 --batch-size 20 --width 0.05 --workers 0 --epochs 4
     --plain-test --device cuda)
 what_it_says() { # without the seconds
