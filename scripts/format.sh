@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs clang-format over the project's C files: -i puts them into the format, --check complains.
+# Runs clang-format over the project's C, C++ and CUDA files: -i puts them into the format, --check
+# complains.
 set -eu
 case ${1:-} in
 -i) options='-i' ;;
@@ -10,5 +11,6 @@ case ${1:-} in
     ;;
 esac
 # shellcheck disable=SC2086
-find apps autograd bench data dist nn tensor tests tandem.h -name '*.[ch]' -o -name '*.inc' |
+find apps autograd bench data dist nn tensor tests tandem.h \
+    -name '*.[ch]' -o -name '*.inc' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' |
     sort | xargs clang-format $options

@@ -210,14 +210,14 @@ static void free_buffer(td_links_buffer *buffer)
 }
 
 static td_links_result send(td_links_buffer *buffer, int rank, uint64_t slot, size_t offset,
-                           size_t bytes)
+                            size_t bytes)
 {
     const Quiet quiet;
     return guarded([&] { buffer->unbound->send(rank, slot, offset, bytes); });
 }
 
 static td_links_result receive(td_links_buffer *buffer, int rank, uint64_t slot, size_t offset,
-                              size_t bytes)
+                               size_t bytes)
 {
     const Quiet quiet;
     return guarded([&] { buffer->unbound->recv(rank, slot, offset, bytes); });
@@ -251,9 +251,9 @@ static void close_links(td_links *gloo)
 extern "C" __attribute__((visibility("default"))) const td_links_api *td_links_entry(void)
 {
     static const td_links_api api = {
-        TD_LINKS_VERSION, "gloo",  PIECE_BYTES,  open_links, make_buffer, free_buffer, send,
-        receive,          wait_send, wait_receive, nullptr,    error,       interrupt,   close_links,
-        td_gloo_loop_seconds,
+        TD_LINKS_VERSION, "gloo", PIECE_BYTES, open_links,  make_buffer,
+        free_buffer,      send,   receive,     wait_send,   wait_receive,
+        nullptr,          error,  interrupt,   close_links, td_gloo_loop_seconds,
     };
     return &api;
 }

@@ -1,5 +1,5 @@
-/* For .cu files: what elements are computed in, the functions of tensor/formulas.h, several elements
- * at once, and sums over warps and blocks in a fixed order. */
+/* For .cu files: what elements are computed in, the functions of tensor/formulas.h, several
+ * elements at once, and sums over warps and blocks in a fixed order. */
 #ifndef TD_TENSOR_CUDA_COMPUTE_CUH
 #define TD_TENSOR_CUDA_COMPUTE_CUH
 
@@ -101,7 +101,7 @@ template <class S, int N> struct alignas(sizeof(S) * N) td_pack {
     S at[N];
 };
 
-/* Elements in 16 bytes, the widest access. f64 is for checking, and has one kernel instead of two. */
+/* Elements in 16 bytes, the widest access. f64 is for checking, and has one kernel, not two. */
 template <class S> struct td_lanes {
     enum { count = 16 / sizeof(S) };
 };
@@ -113,7 +113,8 @@ template <int N, class S> __device__ static inline td_pack<S, N> td_load_pack(co
 {
     return *(const td_pack<S, N> *)from;
 }
-template <int N, class S> __device__ static inline void td_store_pack(S *to, const td_pack<S, N> &pack)
+template <int N, class S>
+__device__ static inline void td_store_pack(S *to, const td_pack<S, N> &pack)
 {
     *(td_pack<S, N> *)to = pack;
 }
@@ -208,10 +209,16 @@ template <class T> __device__ static inline T td_warp_max(T value)
 }
 
 struct td_adding {
-    template <class T> __device__ T operator()(T a, T b) const { return a + b; }
+    template <class T> __device__ T operator()(T a, T b) const
+    {
+        return a + b;
+    }
 };
 struct td_taking_larger {
-    template <class T> __device__ T operator()(T a, T b) const { return td_larger(a, b); }
+    template <class T> __device__ T operator()(T a, T b) const
+    {
+        return td_larger(a, b);
+    }
 };
 
 /* What the warps have, value by value, put together in their order, in all threads. */

@@ -5,7 +5,7 @@
  *   grad_weight: dw[o, (tap, c)] = sum over pixels of dy[pixel, o] x[pixel + tap, c] */
 #include "tensor/cuda/products.cuh"
 
-/* The pixel with number i of images: its place in the first channel of an operand, and where it is. */
+/* The pixel with number i of images: its place in the first channel of an operand, and its own. */
 struct pixel_line {
     int64_t at; /* negative: outside */
     int64_t n, h, w;
@@ -110,8 +110,7 @@ template <class T> __global__ void __launch_bounds__(TD_CUDA_THREADS) conv(td_cu
         forward_filters<T> filters = { c, in, out, g * out };
         T sum[EACH][EACH], bias[EACH];
         td_load_bias<T>(bias, c.bias, g * out, at.column, out);
-        td_multiply_tile<T>(sum, pixels, filters, at.tile_row, at.tile_column, 0,
-                            in * c.kh * c.kw);
+        td_multiply_tile<T>(sum, pixels, filters, at.tile_row, at.tile_column, 0, in * c.kh * c.kw);
         TD_ROLLED_F64
         for (int i = 0; i < EACH; i++) {
             pixel_line p = find_pixel(at.row + i, c.n, c.oh, c.ow);

@@ -43,10 +43,10 @@ template <class T> __global__ void conv_narrow(td_cuda_own_conv c)
                     continue;
                 }
                 for (int64_t k = 0; k < in; k++) {
-                    T x = td_load_as<T>(c.x, y.n * xs[0] + (first + k) * xs[1] + h * xs[2] +
-                                                 w * xs[3]);
-                    T f = td_load_as<T>(c.w, y.channel * ws[0] + k * ws[1] + kh * ws[2] +
-                                                 kw * ws[3]);
+                    T x = td_load_as<T>(c.x,
+                                        y.n * xs[0] + (first + k) * xs[1] + h * xs[2] + w * xs[3]);
+                    T f =
+                        td_load_as<T>(c.w, y.channel * ws[0] + k * ws[1] + kh * ws[2] + kw * ws[3]);
                     sum = FMA(x, f, sum);
                 }
             }

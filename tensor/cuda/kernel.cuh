@@ -13,8 +13,8 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-/* TD_ROLLED before a loop: its body once. Loops that are seldom long, with much in them, are most of
- * a kernel's code otherwise, and there are hundreds of kernels in a program. TD_ROLLED_F64: only
+/* TD_ROLLED before a loop: its body once. Loops that are seldom long, with much in them, are most
+ * of a kernel's code otherwise, and there are hundreds of kernels in a program. TD_ROLLED_F64: only
  * where T is double, which is for checking.
  * TD_LAUNCH((fill<float>), blocks, threads, stream, arguments...): the name in parentheses; blocks
  * and threads are numbers or dim3. */

@@ -108,8 +108,8 @@ extern "C" void td_cuda_launch_matmul(const td_cuda_own_matmul *p, cudaStream_t 
         launch_float(p, blocks, stream);
     }
     if (p->cut.segments > 1) {
-        unsigned adders = td_blocks(p->batch.count * p->m * p->n, TD_CUDA_THREADS,
-                                    TD_CUDA_MOST_BLOCKS);
+        unsigned adders =
+            td_blocks(p->batch.count * p->m * p->n, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
         TD_LAUNCH((add_segments_of_matmul), adders, TD_CUDA_THREADS, stream, *p);
     }
 }

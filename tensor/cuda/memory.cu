@@ -173,8 +173,7 @@ static bool find_planes(td_cuda_walk walk, planes *p)
     return true;
 }
 
-template <class W>
-static void launch_move(W *y, const W *x, td_cuda_walk walk, cudaStream_t stream)
+template <class W> static void launch_move(W *y, const W *x, td_cuda_walk walk, cudaStream_t stream)
 {
     enum { V = td_lanes<W>::count };
     const void *memory[] = { y, x };
@@ -340,20 +339,24 @@ __global__ void unscale(int *found, S *x, const double *scale, int64_t packs, in
     }
 }
 
+template <class S>
+static void launch_unscale(int *found, void *x, const double *scale, int64_t count,
+                           cudaStream_t stream)
+{
+    enum { V = td_lanes<S>::count };
+    if (td_aligned(x, 16)) {
+        TD_LAUNCH((unscale<S, V>), blocks_for(count / V), TD_CUDA_THREADS, stream, found, (S *)x,
+                  scale, count / V, (int)(count % V));
+    } else {
+        TD_LAUNCH((unscale<S, 1>), blocks_for(count), TD_CUDA_THREADS, stream, found, (S *)x, scale,
+                  count, 0);
+    }
+}
+
 extern "C" void td_cuda_launch_unscale(int *found, void *x, td_dtype dtype, const double *scale,
                                        int64_t count, cudaStream_t stream)
 {
-#define LAUNCH(S)                                                                                  \
-    {                                                                                              \
-        enum { V = td_lanes<S>::count };                                                           \
-        if (td_aligned(x, 16)) {                                                                   \
-            TD_LAUNCH((unscale<S, V>), blocks_for(count / V), TD_CUDA_THREADS, stream, found,      \
-                      (S *)x, scale, count / V, (int)(count % V));                                 \
-        } else {                                                                                   \
-            TD_LAUNCH((unscale<S, 1>), blocks_for(count), TD_CUDA_THREADS, stream, found, (S *)x,  \
-                      scale, count, 0);                                                            \
-        }                                                                                          \
-    }
+#define LAUNCH(S) launch_unscale<S>(found, x, scale, count, stream);
     TD_CUDA_FOR_FLOAT(dtype, LAUNCH)
 #undef LAUNCH
 }

@@ -172,7 +172,7 @@ extern "C" void td_cuda_launch_add_chunks(const td_cuda_matrix *m, double *sums,
     TD_LAUNCH((add_chunks), blocks, dim3(COLUMNS, MEMBERS), stream, *m, sums, partial);
 }
 
-/* The moments of channel c over all chunks, in thread 0 of those that share it. All threads come. */
+/* The moments of channel c over all chunks, in thread 0 of those that share it. All come. */
 __device__ static inline moments_of all_chunks(const td_cuda_matrix &m, const double *partial,
                                                int64_t c)
 {
@@ -196,8 +196,7 @@ __device__ static inline void update_running(const td_cuda_channel &running, int
                                              double momentum, double value)
 {
     if (running.at) {
-        set_channel(running, c,
-                       (1.0 - momentum) * channel_or(running, c, 0) + momentum * value);
+        set_channel(running, c, (1.0 - momentum) * channel_or(running, c, 0) + momentum * value);
     }
 }
 

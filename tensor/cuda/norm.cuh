@@ -7,11 +7,11 @@
 
 /* Where a thread works: its first channel, its rows begin, begin + step, ... below end. */
 struct matrix_share {
-    int member;      /* of the threads that share a pack of channels */
+    int member; /* of the threads that share a pack of channels */
     int members;
     int64_t channel; /* >= channels: nothing to do */
     int64_t begin, end;
-    int64_t chunk;   /* its number */
+    int64_t chunk; /* its number */
 };
 
 __device__ static inline matrix_share share_of(const td_cuda_matrix &m)

@@ -160,8 +160,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
             T from = td_get(x.at[v]);
             T g = passed<T>(grad.mask, td_get(dy.at[v]), from, td_get(y.at[v]), mean[v], scale[v],
                             shift[v]);
-            T result =
-                grad.training ? TD_NORM_GRAD(g, from, mean[v], a[v], b[v], c[v]) : a[v] * g;
+            T result = grad.training ? TD_NORM_GRAD(g, from, mean[v], a[v], b[v], c[v]) : a[v] * g;
             dx.at[v] = td_put<S>(grad.accumulate_dx ? td_get(dx.at[v]) + result : result);
             dadd.at[v] = td_put<S>(grad.accumulate_dadd ? td_get(dadd.at[v]) + g : g);
         }

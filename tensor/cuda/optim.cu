@@ -1,6 +1,6 @@
-/* The optimizers: one pass over flat memory, in pieces of fixed size, a block each. A block does what
- * its piece contains of each slice. The formulas are tensor/formulas.h's, and the numbers the CPU's:
- * what a slice says is derived in double and rounded once. */
+/* The optimizers: one pass over flat memory, in pieces of fixed size, a block each. A block does
+ * what its piece contains of each slice. The formulas are tensor/formulas.h's, and the numbers the
+ * CPU's: what a slice says is derived in double and rounded once. */
 #include "tensor/cuda/compute.cuh"
 #include "tensor/cuda/launch_train.h"
 #include "tensor/scaling.h"
@@ -120,9 +120,9 @@ template <class T> struct sgd_step {
     bool has_state, first, nesterov;
     __device__ sgd_step(const td_optim_slice &s, const flat_memory<T> &flat)
         : lr((T)s.lr), decay((T)TD_ADDED_DECAY(s.decoupled, s.weight_decay)),
-          shrink((T)TD_SHRINK(s.decoupled, s.lr, s.weight_decay)),
-          mu((T)s.momentum), fresh((T)(1.0 - s.dampening)),
-          has_state(s.momentum != 0 && flat.state[0]), first(s.first), nesterov(s.nesterov)
+          shrink((T)TD_SHRINK(s.decoupled, s.lr, s.weight_decay)), mu((T)s.momentum),
+          fresh((T)(1.0 - s.dampening)), has_state(s.momentum != 0 && flat.state[0]),
+          first(s.first), nesterov(s.nesterov)
     {
     }
     __device__ void take(T &w, T g, T &momentum, T &) const
@@ -144,10 +144,9 @@ template <class T> struct adam_step {
     bool has_state;
     __device__ adam_step(const td_optim_slice &s, const flat_memory<T> &)
         : decay((T)TD_ADDED_DECAY(s.decoupled, s.weight_decay)),
-          shrink((T)TD_SHRINK(s.decoupled, s.lr, s.weight_decay)),
-          beta1((T)s.beta1), beta2((T)s.beta2), fresh1((T)(1.0 - s.beta1)),
-          fresh2((T)(1.0 - s.beta2)), eps((T)s.eps), size((T)(s.lr / s.bias1)),
-          root_bias2((T)sqrt(s.bias2)), has_state(true)
+          shrink((T)TD_SHRINK(s.decoupled, s.lr, s.weight_decay)), beta1((T)s.beta1),
+          beta2((T)s.beta2), fresh1((T)(1.0 - s.beta1)), fresh2((T)(1.0 - s.beta2)), eps((T)s.eps),
+          size((T)(s.lr / s.bias1)), root_bias2((T)sqrt(s.bias2)), has_state(true)
     {
     }
     __device__ void take(T &w, T g, T &m, T &v) const

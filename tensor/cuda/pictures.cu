@@ -29,8 +29,8 @@ __global__ void pictures(S *y, strides s, int64_t count, int64_t c, int64_t h, i
 
 extern "C" void td_cuda_launch_pictures(td_dtype dtype, void *y, const int64_t *stride, int64_t n,
                                         int64_t c, int64_t h, int64_t w, int64_t *labels,
-                                        const uint8_t *all, const float *values, const td_picture_cut *cuts,
-                                        cudaStream_t stream)
+                                        const uint8_t *all, const float *values,
+                                        const td_picture_cut *cuts, cudaStream_t stream)
 {
     strides s = { stride[0], stride[1], stride[2], stride[3] };
     int64_t count = n * c * h * w;

@@ -1,6 +1,6 @@
-/* Pooling of images, [N][H][W][C]: a thread for each pack of channels of each pixel. The gradients go
- * the other way round: a pixel of the input gathers from the windows that it lies in, so nothing is
- * written twice and sums have one order. */
+/* Pooling of images, [N][H][W][C]: a thread for each pack of channels of each pixel. The gradients
+ * go the other way round: a pixel of the input gathers from the windows that it lies in, so nothing
+ * is written twice and sums have one order. */
 #include "tensor/cuda/compute.cuh"
 #include "tensor/cuda/launch_pool.h"
 
@@ -189,8 +189,8 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
 #define LAUNCH_AS(S, KERNEL, pixels, a, b, index, ...)                                             \
     {                                                                                              \
         enum { V = td_lanes<S>::count };                                                           \
-        bool packs = pool->c % V == 0 && td_aligned(a, 16) && td_aligned(b, 16) &&                 \
-                     td_aligned(index, V);                                                         \
+        bool packs =                                                                               \
+            pool->c % V == 0 && td_aligned(a, 16) && td_aligned(b, 16) && td_aligned(index, V);    \
         int64_t count = (pixels)*pool->c / (packs ? V : 1);                                        \
         unsigned blocks = td_blocks(count, TD_CUDA_THREADS, 8 * TD_CUDA_MOST_BLOCKS);              \
         if (packs) {                                                                               \
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
 extern "C" void td_cuda_launch_max_pool(const td_cuda_pool *pool, void *y, uint8_t *index,
                                         const void *x, cudaStream_t stream)
 {
-#define LAUNCH(S) LAUNCH_AS(S, max_pool, pool->n *pool->oh *pool->ow, x, y, index, y, index, x)
+#define LAUNCH(S) LAUNCH_AS(S, max_pool, pool->n * pool->oh * pool->ow, x, y, index, y, index, x)
     TD_CUDA_FOR_FLOAT(pool->dtype, LAUNCH)
 #undef LAUNCH
 }
@@ -211,13 +211,13 @@ extern "C" void td_cuda_launch_max_pool(const td_cuda_pool *pool, void *y, uint8
 extern "C" void td_cuda_launch_avg_pool(const td_cuda_pool *pool, void *y, const void *x,
                                         cudaStream_t stream)
 {
-#define LAUNCH(S) LAUNCH_AS(S, avg_pool, pool->n *pool->oh *pool->ow, x, y, NULL, y, x)
+#define LAUNCH(S) LAUNCH_AS(S, avg_pool, pool->n * pool->oh * pool->ow, x, y, NULL, y, x)
     TD_CUDA_FOR_FLOAT(pool->dtype, LAUNCH)
 #undef LAUNCH
 }
 
 #define LAUNCH(S)                                                                                  \
-    LAUNCH_AS(S, pool_grad, pool->n *pool->h *pool->w, dx, dy, index, dx, dy, index, accumulate)
+    LAUNCH_AS(S, pool_grad, pool->n * pool->h * pool->w, dx, dy, index, dx, dy, index, accumulate)
 extern "C" void td_cuda_launch_max_pool_grad(const td_cuda_pool *pool, void *dx, const void *dy,
                                              const uint8_t *index, bool accumulate,
                                              cudaStream_t stream)

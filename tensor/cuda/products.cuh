@@ -67,9 +67,10 @@ __device__ static inline void td_fill_tile(T (*to)[TILE + 4], const F &factor,
 {
     TD_ROLLED_F64
     for (int i = 0; i < EACH; i++) {
-        int at = F::K_FAST ? (int)threadIdx.x / TILE_K + i * (TILE / EACH) : (int)threadIdx.x % TILE;
-        int step = F::K_FAST ? (int)threadIdx.x % TILE_K
-                             : (int)threadIdx.x / TILE + i * (TILE_K / EACH);
+        int at =
+            F::K_FAST ? (int)threadIdx.x / TILE_K + i * (TILE / EACH) : (int)threadIdx.x % TILE;
+        int step =
+            F::K_FAST ? (int)threadIdx.x % TILE_K : (int)threadIdx.x / TILE + i * (TILE_K / EACH);
         to[step][at] = k + step < end ? factor.get(line[i], k + step) : (T)0;
     }
 }
@@ -85,7 +86,8 @@ __device__ static inline void td_multiply_tile(T (*sum)[EACH], const A &a, const
     typename B::line columns[EACH];
     TD_ROLLED_F64
     for (int i = 0; i < EACH; i++) {
-        int by_step = (int)threadIdx.x / TILE_K + i * (TILE / EACH), by_line = (int)threadIdx.x % TILE;
+        int by_step = (int)threadIdx.x / TILE_K + i * (TILE / EACH),
+            by_line = (int)threadIdx.x % TILE;
         rows[i] = a.prepare(row + (A::K_FAST ? by_step : by_line));
         columns[i] = b.prepare(column + (B::K_FAST ? by_step : by_line));
         for (int j = 0; j < EACH; j++) {

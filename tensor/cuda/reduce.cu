@@ -1,5 +1,6 @@
-/* Reductions, accumulated in double. Who adds what is decided by the shape alone (kernels_reduce.c),
- * and partial sums are combined in a fixed order, so the bits are the same each time. */
+/* Reductions, accumulated in double. Who adds what is decided by the shape alone
+ * (kernels_reduce.c), and partial sums are combined in a fixed order, so the bits are the same each
+ * time. */
 #include "tensor/cuda/compute.cuh"
 #include "tensor/cuda/launch_reduce.h"
 
@@ -15,7 +16,8 @@ __device__ static inline double combined(int kind, double a, double b)
     return kind == TD_CUDA_MAX ? td_larger(a, b) : a + b;
 }
 
-__device__ static inline void write_output(const td_cuda_reduce_job &job, int64_t output, double value)
+__device__ static inline void write_output(const td_cuda_reduce_job &job, int64_t output,
+                                           double value)
 {
     int64_t place[1];
     td_cuda_places<1>(job.kept, output, place);

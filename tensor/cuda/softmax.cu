@@ -152,7 +152,8 @@ extern "C" void td_cuda_launch_softmax_grad(td_dtype dtype, int64_t outer, int64
     unsigned column_blocks = td_blocks(outer * inner, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
 #define LAUNCH(T)                                                                                  \
     if (inner == 1) {                                                                              \
-        TD_LAUNCH_ROWS(softmax_rows_grad, T, (T *)dx, (const T *)dy, (const T *)y, log, accumulate)\
+        TD_LAUNCH_ROWS(softmax_rows_grad, T, (T *)dx, (const T *)dy, (const T *)y, log,            \
+                       accumulate)                                                                 \
     } else {                                                                                       \
         TD_LAUNCH((softmax_columns_grad<T>), column_blocks, TD_CUDA_THREADS, stream, outer, d,     \
                   inner, (T *)dx, (const T *)dy, (const T *)y, log, accumulate);                   \

@@ -24,8 +24,8 @@ struct emulated_stream {
     uint64_t put, done; /* counts */
     work *first, **last;
     bool running;
-    pthread_t runner;            /* if it is */
-    uint64_t waiting;            /* the latest work that waits for another process; 0: none */
+    pthread_t runner; /* if it is */
+    uint64_t waiting; /* the latest work that waits for another process; 0: none */
     double waiting_since;
     emulated_graph *recording; /* NULL: what is put on it is to be done */
 };

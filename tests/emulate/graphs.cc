@@ -26,7 +26,7 @@ struct branch {
 enum { BRANCHES = 8 };
 
 struct emulated_graph {
-    uint64_t number; /* of the recording, from 1 */
+    uint64_t number;           /* of the recording, from 1 */
     branch branches[BRANCHES]; /* the first is that of the stream that is recorded */
     int count;
     bool spoilt, waits;
