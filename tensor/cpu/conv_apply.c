@@ -17,6 +17,7 @@
 #include <string.h>
 
 enum {
+    GATHER_TASKS = 8,          /* at least, if there are enough rows */
     DOTS_WIDTH = 32,           /* channels in a panel of dots */
     BLOCK_ROWS = 64,           /* of the result */
     MAX_WIDTHS = 4,            /* a block of narrow rows has up to so many times more of them */
@@ -138,6 +139,15 @@ static void set_groups(td_conv_apply_plan *p)
     }
 }
 
+/* Pixels of a gathered block: so many that there are enough blocks for several threads. */
+static int64_t gathered_pixels(const td_conv_apply_plan *p)
+{
+    int64_t n = p->problem->n, wanted = td_divide_up(GATHER_TASKS, p->groups * p->panels);
+    int64_t pixels = td_divide_up(p->h.size * p->w.size, wanted);
+    int64_t least = td_divide_up(p->problem->kernels->rows, n);
+    return td_min64(TD_GATHER_ROWS / n, pixels > least ? pixels : least);
+}
+
 static td_conv_apply_plan make_plan(const td_conv_apply *apply, td_conv_space *space)
 {
     const td_conv_problem *problem = apply->problem;
@@ -173,7 +183,7 @@ static td_conv_apply_plan make_plan(const td_conv_apply *apply, td_conv_space *s
                                    .step_h = back ? problem->h.stride : 1,
                                    .step_w = back ? problem->w.stride : 1,
                                    .n = problem->n,
-                                   .most = TD_GATHER_ROWS / problem->n };
+                                   .most = gathered_pixels(&p) };
         td_conv_order_take(&p.order, space);
     }
     if (!space->base) {
