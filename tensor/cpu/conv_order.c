@@ -15,28 +15,15 @@ static void cut_pixels(td_conv_order *o, int64_t begin, int64_t end)
     }
 }
 
-/* Those whose number leaves the same rest on division by the
- * stride meet the same taps, but for the borders. */
-static void order_by_rest(td_conv_order *o)
-{
-    int64_t count = 0;
-    for (int64_t rest = 0; rest < (int64_t)o->step_h * o->step_w; rest++) {
-        int64_t begin = count;
-        for (int64_t h = rest / o->step_w; h < o->h.size; h += o->step_h) {
-            for (int64_t w = rest % o->step_w; w < o->w.size; w += o->step_w) {
-                o->pixels[count++] = (int32_t)(h * o->w.size + w);
-            }
-        }
-        cut_pixels(o, begin, count);
-    }
-}
-
-/* The pixels of an axis by the taps that they meet. */
+/* The pixels of an axis in classes: of those that meet the same taps, or of those whose number
+ * leaves the same rest on division by the step, which do but for the borders. */
 typedef struct classes {
+    bool exact;
+    int64_t step; /* if not exact */
     int count;
     int64_t first[MAX_CLASSES]; /* a pixel of each */
     int64_t size[MAX_CLASSES];
-    int taps[MAX_CLASSES]; /* that they meet */
+    int taps[MAX_CLASSES]; /* that they meet, perhaps in zeros */
 } classes;
 
 static bool same_taps(const td_conv_taps *t, int64_t q, int64_t other)
@@ -49,74 +36,74 @@ static bool same_taps(const td_conv_taps *t, int64_t q, int64_t other)
     return true;
 }
 
-/* False if there are too many. */
-static bool classify(const td_conv_taps *t, classes *c)
+static bool belongs(const td_conv_taps *t, const classes *c, int i, int64_t q)
 {
-    c->count = 0;
+    return c->exact ? same_taps(t, q, c->first[i]) : q % c->step == c->first[i];
+}
+
+static void add_pixel(const td_conv_taps *t, classes *c, int i, int64_t q)
+{
+    int met = 0;
+    for (int tap = 0; tap < t->kernel; tap++) {
+        met += t->source[q * t->kernel + tap] >= 0;
+    }
+    if (i == c->count) {
+        c->first[i] = q;
+        c->size[i] = 0;
+        c->taps[i] = 0;
+        c->count++;
+    }
+    c->size[i]++;
+    c->taps[i] = met > c->taps[i] ? met : c->taps[i];
+}
+
+/* False if there are too many. */
+static bool classify_by_taps(const td_conv_taps *t, classes *c)
+{
+    *c = (classes){ .exact = true };
     for (int64_t q = 0; q < t->size; q++) {
         int i = 0;
-        while (i < c->count && !same_taps(t, q, c->first[i])) {
+        while (i < c->count && !belongs(t, c, i, q)) {
             i++;
         }
         if (i == MAX_CLASSES) {
             return false;
         }
-        if (i == c->count) {
-            c->first[i] = q;
-            c->size[i] = 0;
-            c->taps[i] = 0;
-            for (int tap = 0; tap < t->kernel; tap++) {
-                c->taps[i] += t->source[q * t->kernel + tap] >= 0;
-            }
-            c->count++;
-        }
-        c->size[i]++;
+        add_pixel(t, c, i, q);
     }
     return true;
 }
 
-/* Rows times taps if pixels go by class: none of them meets zeros, but small blocks cost more. */
-static int64_t cost_by_class(const td_conv_order *o, const classes *h, const classes *w)
+static void classify_by_rest(const td_conv_taps *t, int step, classes *c)
 {
-    int64_t cost = 0;
+    *c = (classes){ .step = step <= MAX_CLASSES ? step : 1 };
+    for (int64_t q = 0; q < t->size; q++) {
+        add_pixel(t, c, (int)(q % c->step), q);
+    }
+}
+
+/* Rows times taps; small blocks cost more. */
+static int64_t cost(const td_conv_order *o, const classes *h, const classes *w)
+{
+    int64_t sum = 0;
     for (int i = 0; i < h->count; i++) {
         for (int j = 0; j < w->count; j++) {
             int64_t rows = h->size[i] * w->size[j] * o->n;
-            cost += (rows > LEAST_ROWS ? rows : LEAST_ROWS) * h->taps[i] * w->taps[j];
+            sum += (rows > LEAST_ROWS ? rows : LEAST_ROWS) * h->taps[i] * w->taps[j];
         }
-    }
-    return cost;
-}
-
-/* The same for one axis if they do not: every pixel meets the taps that some pixel with the same
- * rest does, perhaps in zeros. */
-static int64_t taps_by_rest(const td_conv_taps *t, int step)
-{
-    int64_t sum = 0;
-    for (int rest = 0; rest < step; rest++) {
-        int most = 0;
-        for (int64_t q = rest; q < t->size; q += step) {
-            int met = 0;
-            for (int tap = 0; tap < t->kernel; tap++) {
-                met += t->source[q * t->kernel + tap] >= 0;
-            }
-            most = met > most ? met : most;
-        }
-        sum += most * ((t->size - rest + step - 1) / step);
     }
     return sum;
 }
 
-static void order_by_class(td_conv_order *o, const classes *h, const classes *w)
+static void order(td_conv_order *o, const classes *h, const classes *w)
 {
     int64_t count = 0;
     for (int i = 0; i < h->count; i++) {
         for (int j = 0; j < w->count; j++) {
             int64_t begin = count;
             for (int64_t q = h->first[i]; q < o->h.size; q++) {
-                for (int64_t r = w->first[j]; same_taps(&o->h, q, h->first[i]) && r < o->w.size;
-                     r++) {
-                    if (same_taps(&o->w, r, w->first[j])) {
+                for (int64_t r = w->first[j]; belongs(&o->h, h, i, q) && r < o->w.size; r++) {
+                    if (belongs(&o->w, w, j, r)) {
                         o->pixels[count++] = (int32_t)(q * o->w.size + r);
                     }
                 }
@@ -135,12 +122,20 @@ void td_conv_order_take(td_conv_order *o, td_conv_space *space)
 
 void td_conv_order_pixels(td_conv_order *o)
 {
-    int64_t by_rest = taps_by_rest(&o->h, o->step_h) * taps_by_rest(&o->w, o->step_w) * o->n;
-    classes h, w;
-    o->block_count = 0;
-    if (classify(&o->h, &h) && classify(&o->w, &w) && cost_by_class(o, &h, &w) < by_rest) {
-        order_by_class(o, &h, &w);
-    } else {
-        order_by_rest(o);
+    classes h[2], w[2]; /* by rest, by taps */
+    classify_by_rest(&o->h, o->step_h, &h[0]);
+    classify_by_rest(&o->w, o->step_w, &w[0]);
+    int ways_h = classify_by_taps(&o->h, &h[1]) ? 2 : 1;
+    int ways_w = classify_by_taps(&o->w, &w[1]) ? 2 : 1;
+    const classes *best_h = &h[0], *best_w = &w[0];
+    for (int i = 0; i < ways_h; i++) {
+        for (int j = 0; j < ways_w; j++) {
+            if (cost(o, &h[i], &w[j]) < cost(o, best_h, best_w)) {
+                best_h = &h[i];
+                best_w = &w[j];
+            }
+        }
     }
+    o->block_count = 0;
+    order(o, best_h, best_w);
 }
