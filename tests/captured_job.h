@@ -20,7 +20,8 @@ typedef struct captured_kind {
     bool loader;   /* pictures come from a loader, of whose batches each fifth is a smaller one */
     bool ema;
     bool lookahead; /* whose slow weights are updated in each third step */
-    bool scaler;    /* of the loss, which grows until gradients overflow, time and again */
+    bool scaler;    /* of the loss, whose factor grows until gradients in f16 overflow, time and
+                       again; vectors are sometimes infinite, too */
     bool ddp;       /* a rank's share of a job of all ranks */
     double clip;    /* gradients, to this norm; 0: not */
     int accumulate; /* so many steps' gradients are added up; 0: 1 */

@@ -35,7 +35,9 @@ static void test_same_bits_as_ever(void **state)
     const captured_kind kinds[] = { { .optim = CAPTURED_ADAM, .ema = true },
                                     { .optim = CAPTURED_SGD, .pictures = true },
                                     { .optim = CAPTURED_SGD, .accumulate = 3 },
-                                    { .optim = CAPTURED_SGD, .loader = true } };
+                                    { .optim = CAPTURED_SGD, .loader = true },
+                                    { .optim = CAPTURED_ADAM, .scaler = true, .ema = true },
+                                    { .optim = CAPTURED_SGD, .scaler = true, .accumulate = 2 } };
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         captured_job plain, job;
         captured_job_open(&plain, kinds[k]);
@@ -50,6 +52,9 @@ static void test_same_bits_as_ever(void **state)
             assert_memory_equal(here, there, sizeof here);
         }
         assert_true(captured_job_hash(&plain) == captured_job_hash(&job));
+        if (kinds[k].scaler) {
+            assert_true(td_scaler_now(job.scaler).skipped > 0);
+        }
         td_captured_figures figures = td_captured_now(captured);
         assert_int_equal(figures.rehearsed, STEPS);
         assert_int_equal(figures.recorded + figures.replayed, 0);

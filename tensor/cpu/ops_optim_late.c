@@ -136,9 +136,10 @@ static late *late_of(td_tensor *const *tensors)
     return l;
 }
 
+/* What asks a loss scaler (all slices of a job or none) must do so before the next step. */
 static bool is_late(const td_optim_slice *slice)
 {
-    return slice->zero_grad && !slice->skip;
+    return slice->zero_grad && !slice->skip && slice->scale == NULL;
 }
 
 /* How many slices can be put off; *elements: of them. */
