@@ -8,6 +8,8 @@
 #define TD_UNROLL
 #endif
 
+enum { TOGETHER = 16 }; /* vectors of a tile that are read together */
+
 #define K(name) f32_##name
 #define VEC f32x4
 #define LANES 4
