@@ -5,18 +5,6 @@
 
 #include <stdlib.h>
 
-/* Rank 0's text on every rank, malloc'ed; its length is known. */
-static td_status share(td_group *group, char **text, size_t bytes)
-{
-    if (td_group_rank(group) != 0 && (*text = malloc(bytes + 1)) == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for rank 0's choices of algorithms");
-    }
-    td_tensor *t = td_borrow(*text, TD_SHAPE((int64_t)bytes), TD_U8, TD_CPU);
-    td_status status = t != NULL ? td_broadcast(group, t, 0, NULL) : TD_E_NOMEM;
-    td_free(t);
-    return status;
-}
-
 /* A rank that fails must not leave the others waiting: rank 0 without choices says so, and whoever
  * has no memory ends the group. */
 td_status td_autotune_agree(td_group *group, td_autotune_figures *figures)
@@ -33,14 +21,12 @@ td_status td_autotune_agree(td_group *group, td_autotune_figures *figures)
     double length = text != NULL ? (double)bytes : 0;
     td_status status = td_all_reduce_numbers(group, &length, 1);
     if (status == TD_OK && length > 0) {
-        bytes = (size_t)length;
-        status = share(group, &text, bytes);
-        if (status == TD_E_NOMEM) {
-            td_group_abort(group, td_last_error());
+        char *root;
+        status = td_text_of_root(group, text, (int64_t)length, &root);
+        if (status == TD_OK && td_group_rank(group) != 0) {
+            status = td_autotune_take(root, (size_t)length);
         }
-    }
-    if (status == TD_OK && length > 0 && td_group_rank(group) != 0) {
-        status = td_autotune_take(text, bytes);
+        free(root);
     }
     free(text);
     return chosen != TD_OK ? chosen : status;

@@ -125,6 +125,10 @@ td_ddp_state *td_ddp_state_of(const td_module *ddp); /* fatal if it is none */
 /* ddp_check.c: TD_E_MISMATCH, on every rank, with the first difference. */
 td_status td_ddp_check_same(td_group *group, const td_module *model, const td_ddp_options *options);
 
+/* Rank 0's text on every rank, malloc'ed also if that fails; `length` bytes, which all ranks know.
+ * `mine` is read on rank 0 only. A rank without memory ends the group. */
+td_status td_text_of_root(td_group *group, const char *mine, int64_t length, char **text);
+
 /* ddp_buckets.c */
 td_status td_ddp_first_order(td_ddp_state *s); /* collective */
 td_status td_ddp_make_buckets(td_ddp_state *s);

@@ -62,26 +62,22 @@ static td_status gather(td_group *group, void *all, const void *mine, int64_t co
     return status;
 }
 
-/* Rank 0's text on every rank; malloc'ed. */
-static char *text_of_root(td_group *group, const char *mine, int64_t length)
+td_status td_text_of_root(td_group *group, const char *mine, int64_t length, char **text)
 {
-    char *text = malloc((size_t)length + 1);
-    if (text == NULL) {
-        td_fail(TD_E_NOMEM, "no memory to compare models");
-        return NULL;
+    *text = malloc((size_t)length + 1);
+    if (*text == NULL) {
+        td_fail(TD_E_NOMEM, "no memory for rank 0's text of %lld bytes", (long long)length);
+        td_group_abort(group, td_last_error()); /* the others would wait for this rank */
+        return TD_E_NOMEM;
     }
     if (td_group_rank(group) == 0) {
-        memcpy(text, mine, (size_t)length);
+        memcpy(*text, mine, (size_t)length);
     }
-    td_tensor *t = td_borrow(text, TD_SHAPE(length), TD_U8, TD_CPU);
+    (*text)[length] = '\0';
+    td_tensor *t = td_borrow(*text, TD_SHAPE(length), TD_U8, TD_CPU);
     td_status status = t != NULL ? td_broadcast(group, t, 0, NULL) : TD_E_NOMEM;
     td_free(t);
-    if (status != TD_OK) {
-        free(text);
-        return NULL;
-    }
-    text[length] = '\0';
-    return text;
+    return status;
 }
 
 /* The first line that differs; "" if none does. */
@@ -105,11 +101,14 @@ static void first_difference(const char *mine, const char *root, char *message)
 /* Every rank says what it found, and all report the first. */
 static td_status report_difference(td_group *group, const char *mine, int64_t root_length)
 {
-    char *root = text_of_root(group, mine, root_length);
-    char *all = calloc((size_t)td_group_size(group), MESSAGE);
+    char *root, *all = calloc((size_t)td_group_size(group), MESSAGE);
     char message[MESSAGE] = "";
-    td_status status = TD_E_NOMEM;
-    if (root != NULL && all != NULL) {
+    td_status status = td_text_of_root(group, mine, root_length, &root);
+    if (status == TD_OK && all == NULL) {
+        status = td_fail(TD_E_NOMEM, "no memory to compare models");
+        td_group_abort(group, td_last_error());
+    }
+    if (status == TD_OK) {
         first_difference(mine, root, message);
         status = gather(group, all, message, MESSAGE, TD_U8);
     }
