@@ -211,28 +211,17 @@ typedef struct window_sum {
 
 static void flush_window(window_sum *s)
 {
-    union {
-        float f32[TD_DEPTHWISE_WINDOW_ROWS * TD_DEPTHWISE_BESIDE * TD_DEPTHWISE_COLUMNS];
-        double f64[TD_DEPTHWISE_WINDOW_ROWS * TD_DEPTHWISE_BESIDE * TD_DEPTHWISE_COLUMNS];
-    } sum;
+    float sum[TD_DEPTHWISE_WINDOW_ROWS * TD_DEPTHWISE_BESIDE * TD_DEPTHWISE_COLUMNS];
     td_depthwise_window *w = &s->window;
     if (w->count == 0) {
         return;
     }
-    s->plan->common.kernels->window(&sum, w);
+    s->plan->common.kernels->window(sum, w);
     w->count = 0;
     for (int64_t tap = 0; tap < (int64_t)w->taps_h * w->taps_w; tap++) {
         double *total = s->total + ((int64_t)s->first * w->taps_w + tap) * TD_DEPTHWISE_COLUMNS;
-        const float *f32 = sum.f32 + tap * TD_DEPTHWISE_COLUMNS;
-        const double *f64 = sum.f64 + tap * TD_DEPTHWISE_COLUMNS;
-        if (s->plan->common.problem->dtype == TD_F32) {
-            for (int64_t i = 0; i < w->columns; i++) {
-                total[i] += (double)f32[i];
-            }
-        } else {
-            for (int64_t i = 0; i < w->columns; i++) {
-                total[i] += f64[i];
-            }
+        for (int64_t i = 0; i < w->columns; i++) {
+            total[i] += (double)sum[tap * TD_DEPTHWISE_COLUMNS + i];
         }
     }
 }

@@ -51,10 +51,13 @@ typedef struct td_depthwise_kernels {
      * TD_DEPTHWISE_COLUMNS; rows are `step` apart. */
     void (*sums)(void *sum, const td_gemm_term *terms, int count, int64_t step, int64_t columns);
 
-    /* sum[(i*taps_w + j)*TD_DEPTHWISE_COLUMNS + c], of tap j of row i, over the rows of pixels. It
-     * is made for up to `window_taps` taps, so that their sums stay in registers. */
-    void (*window)(void *sum, const td_depthwise_window *window);
-    int window_taps, window_widths; /* the latter: bit taps_w is set where it is made for that */
+    /* sum[(i*taps_w + j)*TD_DEPTHWISE_COLUMNS + c], of tap j of row i, over the rows of pixels;
+     * whole vectors are written. It is made for up to `window_taps` taps, so that their sums stay
+     * in registers. */
+    void (*window)(float *sum, const td_depthwise_window *window);
+    int window_taps;
+    int window_widths; /* bit taps_w is set where it is made for that; 0: not at all, as for doubles
+                        */
 } td_depthwise_kernels;
 
 /* For TD_F32 or TD_F64, on the instruction set in use. */
