@@ -125,6 +125,7 @@ static void known_shapes(td_dtype dtype)
         { 3, 200, 6, 200, 1, 1, 0, 200 },
         { 3, 40, 7, 3, 3, 2, 1, 1 }, /* vectors along the sum: few channels, or few pixels */
         { 1, 70, 3, 110, 3, 1, 1, 1 },
+        { 5, 3, 9, 1, 5, 1, 2, 1 }, /* along rows of taps */
         { 1, 33, 5, 300, 2, 2, 0, 1 },
         { 6, 8, 5, 150, 3, 1, 1, 2 },     /* taps in the place of channels, in groups */
         { 17, 128, 5, 128, 3, 1, 1, 32 }, /* groups that share a vector */

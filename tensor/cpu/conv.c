@@ -169,6 +169,16 @@ static bool uses_winograd(const td_conv2d_desc *d, td_conv2d_pass pass)
            (d->winograd == TD_WINOGRAD_ALWAYS || td_wino_wins(d, pass));
 }
 
+/* Whether few channels become few others: then rows of taps are long enough for sums in vectors. */
+static bool rows_sum(const td_conv2d_desc *d, td_conv2d_pass pass)
+{
+    if (pass != TD_CONV2D_FORWARD || !uses_rows(d)) {
+        return false;
+    }
+    td_conv_problem rows = problem_over_rows(d);
+    return td_conv_dots_win(&rows, false);
+}
+
 static route find_route(const td_conv2d_desc *d, td_conv2d_pass pass)
 {
     bool back = pass == TD_CONV2D_BACKWARD_DATA;
@@ -178,9 +188,10 @@ static route find_route(const td_conv2d_desc *d, td_conv2d_pass pass)
         r.way = WAY_WINOGRAD;
     } else if (depthwise(d)) {
         r.way = WAY_DEPTHWISE;
-    } else if (td_conv_narrow_wins(&r.given, narrow_pass(pass))) {
+    } else if (!rows_sum(d, pass) && td_conv_narrow_wins(&r.given, narrow_pass(pass))) {
         r.way = WAY_NARROW;
-    } else if (pass != TD_CONV2D_BACKWARD_WEIGHTS && td_conv_dots_win(&r.given, back)) {
+    } else if (pass != TD_CONV2D_BACKWARD_WEIGHTS && !rows_sum(d, pass) &&
+               td_conv_dots_win(&r.given, back)) {
         r.way = WAY_DIRECT;
     } else if (!back && uses_rows(d)) {
         r.way = WAY_ROWS;
