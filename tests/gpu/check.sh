@@ -140,6 +140,8 @@ run 'captured fp32' $graph_limit graph fp32 $graph
 run 'captured bf16' $graph_limit graph bf16 $graph
 run 'operations tf32' 60 ops tf32
 run 'operations fp16' 60 ops fp16
+# shellcheck disable=SC2086
+run 'captured fp16' $graph_limit graph fp16 $graph
 run 'ceilings' 40 ceilings $size
 
 throughput() { # throughput NAME LIMIT MODEL STEM SIZE CLASSES BATCH STEPS
