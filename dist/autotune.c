@@ -25,6 +25,9 @@ td_status td_autotune_agree(td_group *group, td_autotune_figures *figures)
         status = td_text_of_root(group, text, (int64_t)length, &root);
         if (status == TD_OK && td_group_rank(group) != 0) {
             status = td_autotune_take(root, (size_t)length);
+            if (status != TD_OK) {
+                td_group_abort(group, td_last_error());
+            }
         }
         free(root);
     }

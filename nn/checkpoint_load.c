@@ -394,11 +394,11 @@ static td_status apply(loading *l)
     if (o != NULL) {
         o->lr = l->lr;
         memcpy(o->steps, l->steps, (size_t)td_params_count(o->params) * sizeof *o->steps);
-        o->left_out.pending = false;
+        td_left_out_begin(&o->left_out, o->params);
     }
     if (l->checkpoint->ema != NULL) {
         *td_ema_count(l->checkpoint->ema) = l->updates;
-        l->checkpoint->ema->left_out.pending = false;
+        td_left_out_begin(&l->checkpoint->ema->left_out, l->checkpoint->ema->params);
     }
     if (l->checkpoint->scaler != NULL) {
         td_scaler_set(l->checkpoint->scaler, &l->scaler);

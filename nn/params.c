@@ -227,6 +227,9 @@ td_status td_params_set_scaling(td_params *params, const td_tensor *numbers)
         if (held == NULL) {
             return TD_E_NOMEM;
         }
+        TD_REQUIRE(s->numbers == NULL || s->numbers->storage->refs == 1, TD_HERE,
+                   "these parameters have been trained in captured steps with another loss scaler; "
+                   "free that one first, or keep to it (td_scaler_set changes its state)");
         td_free(s->numbers);
         *s = (td_params_scaling){ .numbers = held };
     }

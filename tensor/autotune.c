@@ -22,6 +22,10 @@ static atomic_uint round_now;
 static td_plan_cache *choices; /* NULL: not made yet */
 static note *notes;
 static int count, capacity;
+static bool fits = true; /* choices that were made here, or taken of which some have been used */
+
+/* Behind this the rest is left to the rules: other ranks wait, and not for ever. */
+static const double MOST_SECONDS = 120;
 
 /* ---- under the lock ---- */
 
@@ -41,10 +45,11 @@ static void forget_notes(void)
 }
 
 /* Takes over `made`, or NULL: none are made. */
-static void set_choices(td_plan_cache *made)
+static void set_choices(td_plan_cache *made, bool fit)
 {
     td_plan_cache_free(choices);
     choices = made;
+    fits = fit;
     forget_notes();
     atomic_fetch_add(&round_now, 1);
 }
@@ -83,7 +88,14 @@ void td_set_autotune(bool wanted)
 {
     pthread_mutex_lock(&lock);
     atomic_store(&on, wanted);
-    set_choices(NULL);
+    set_choices(NULL, true);
+    pthread_mutex_unlock(&lock);
+}
+
+void td_autotune_first_step(void)
+{
+    pthread_mutex_lock(&lock);
+    forget_notes();
     pthread_mutex_unlock(&lock);
 }
 
@@ -102,13 +114,16 @@ char *td_autotune_choice(const char *key, size_t *bytes, td_autotune_fn choose, 
 {
     char *copy = NULL;
     pthread_mutex_lock(&lock);
-    if (td_autotune() && choices == NULL) {
-        add_note(key, choose, problem, size);
-    } else if (td_autotune()) {
-        const char *text = td_plan_cache_get(choices, key, bytes);
-        if (text != NULL && (copy = malloc(*bytes + 1)) != NULL) {
+    const char *text =
+        td_autotune() && choices != NULL ? td_plan_cache_get(choices, key, bytes) : NULL;
+    if (text != NULL) {
+        fits = true;
+        copy = malloc(*bytes + 1);
+        if (copy != NULL) {
             memcpy(copy, text, *bytes + 1);
         }
+    } else if (td_autotune() && (choices == NULL || !fits)) {
+        add_note(key, choose, problem, size);
     }
     pthread_mutex_unlock(&lock);
     return copy;
@@ -126,7 +141,12 @@ static double seconds(void)
 static td_status choose_all(td_plan_cache *made, td_autotune_figures *figures)
 {
     td_status status = TD_OK;
+    double begin = seconds();
     for (int i = 0; status == TD_OK && i < count; i++) {
+        if (seconds() - begin > MOST_SECONDS) {
+            figures->left = count - i;
+            break;
+        }
         size_t bytes;
         bool timed = true;
         char *text = notes[i].choose(notes[i].problem, &bytes, &timed);
@@ -144,7 +164,7 @@ td_status td_autotune_choose(td_autotune_figures *figures)
     td_autotune_figures ignored, *f = figures != NULL ? figures : &ignored;
     *f = (td_autotune_figures){ 0 };
     pthread_mutex_lock(&lock);
-    bool wanted = td_autotune() && choices == NULL;
+    bool wanted = td_autotune() && (choices == NULL || (!fits && count > 0));
     pthread_mutex_unlock(&lock);
     if (!wanted) {
         return TD_OK;
@@ -159,7 +179,7 @@ td_status td_autotune_choose(td_autotune_figures *figures)
     f->chosen = td_plan_cache_count(made);
     f->seconds = seconds() - begin;
     pthread_mutex_lock(&lock);
-    set_choices(made);
+    set_choices(made, true);
     pthread_mutex_unlock(&lock);
     td_plan_stores_save(); /* at once: who knows how this run ends */
     return TD_OK;
@@ -180,7 +200,7 @@ td_status td_autotune_take(const char *text, size_t bytes)
     pthread_mutex_lock(&lock);
     bool used = status == TD_OK && td_autotune();
     if (used) {
-        set_choices(taken);
+        set_choices(taken, false);
     }
     pthread_mutex_unlock(&lock);
     if (!used) {

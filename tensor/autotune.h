@@ -26,10 +26,16 @@ bool td_autotune(void);
 typedef struct td_autotune_figures {
     int chosen; /* choices that hold now */
     int timed;  /* of them here and now; the others come from a file */
+    int left;   /* problems that the rules decide: two minutes were over */
     double seconds;
 } td_autotune_figures;
 
-/* Makes the choices; does nothing if it is off, or they are made. figures may be NULL. */
+/* What was noted so far was not of the first step: it is forgotten. */
+void td_autotune_first_step(void);
+
+/* Makes the choices. Does nothing if it is off, or they are made, or were taken and some of them
+ * are for what has run since; of those that are all for something else (other shapes, another
+ * device) none stays. figures may be NULL. */
 td_status td_autotune_choose(td_autotune_figures *figures);
 
 /* The choices, as text with a zero behind it, to be freed. NULL: there are none yet, or no memory

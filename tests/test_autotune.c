@@ -93,6 +93,37 @@ static void test_text_carries_choices(void **state)
 }
 
 /* What the first step has not met goes by the rules. */
+/* A checkpoint whose choices are all for something else: none stays. One that fits is kept. */
+static void test_choices_for_other_shapes(void **state)
+{
+    (void)state;
+    use_threads(2);
+    choices_force(temp_folder(), "direct");
+    for (int fits = 0; fits < 2; fits++) {
+        size_t bytes;
+        td_set_autotune(true);
+        if (fits) {
+            (void)choices_step();
+            choose();
+        }
+        char *text = fits ? td_autotune_text(&bytes) : NULL;
+        if (!fits) {
+            td_plan_cache *other = td_plan_cache_new("autotune");
+            assert_int_equal(td_plan_cache_put(other, "cpu conv of a larger batch", "direct", 6),
+                             TD_OK);
+            text = td_plan_cache_text(other, &bytes);
+            td_plan_cache_free(other);
+        }
+        td_set_autotune(true); /* forgets */
+        assert_int_equal(td_autotune_take(text, bytes), TD_OK);
+        free(text);
+        (void)choices_step();
+        assert_int_equal(choose().chosen, fits ? 0 : 3);
+        assert_int_equal(choose().chosen, 0); /* once */
+    }
+    td_set_autotune(false);
+}
+
 static void test_later_shapes_go_by_the_rules(void **state)
 {
     (void)state;
@@ -199,6 +230,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_file_decides_from_the_second_step_on),
         cmocka_unit_test(test_text_carries_choices),
+        cmocka_unit_test(test_choices_for_other_shapes),
         cmocka_unit_test(test_later_shapes_go_by_the_rules),
         cmocka_unit_test(test_nothing_to_choose),
         cmocka_unit_test(test_timed_and_kept),

@@ -65,6 +65,48 @@ static void test_same_bits_as_ever(void **state)
     }
 }
 
+/* Steps that the scaler has left out are not those of an optimizer that comes later, nor of an
+ * average; and nobody asks a scaler that is gone. */
+static void test_new_optimizer_after_left_out_steps(void **state)
+{
+    (void)state;
+    enum { FIRST, OTHER_OPTIM, NO_SCALER, LAST };
+    captured_job jobs[2]; /* as ever, and captured */
+    captured_kind kind = { .optim = CAPTURED_ADAM, .scaler = true, .ema = true };
+    for (int k = 0; k < 2; k++) {
+        captured_job *job = &jobs[k];
+        captured_job_open(job, kind);
+        for (int part = FIRST; part < LAST; part++) {
+            if (part == OTHER_OPTIM) {
+                assert_true(td_scaler_now(job->scaler).skipped > 0);
+                td_optim_free(job->optim);
+                job->optim = td_adam(td_parameters(job->net), NULL);
+                td_ema_free(job->ema);
+                job->ema = td_ema_new(job->net, &(td_ema_options){ .decay = 0.9, .warmup = true });
+                assert_true(job->optim != NULL && job->ema != NULL);
+            } else if (part == NO_SCALER) {
+                td_scaler_free(job->scaler);
+                job->scaler = NULL;
+                job->kind.scaler = false;
+            }
+            td_captured *captured = k == 1 ? captured_job_capture(job) : NULL;
+            for (int i = 0; i < STEPS; i++) {
+                double values[2];
+                if (k == 0) {
+                    captured_job_step(job, false, values);
+                } else {
+                    assert_int_equal(captured_job_captured_step(job, captured, false), TD_OK);
+                    assert_int_equal(td_captured_next(captured, values), TD_OK);
+                }
+            }
+            td_captured_free(captured);
+        }
+    }
+    assert_true(captured_job_hash(&jobs[0]) == captured_job_hash(&jobs[1]));
+    captured_job_close(&jobs[0]);
+    captured_job_close(&jobs[1]);
+}
+
 static void test_other_memory_is_named(void **state)
 {
     (void)state;
@@ -184,6 +226,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits_as_ever),
+        cmocka_unit_test(test_new_optimizer_after_left_out_steps),
         cmocka_unit_test(test_other_memory_is_named),
         cmocka_unit_test(test_missing_and_new_memory),
         cmocka_unit_test(test_what_the_host_does_is_named),

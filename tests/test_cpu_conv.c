@@ -123,6 +123,10 @@ static void known_shapes(td_dtype dtype)
         { 5, 40, 10, 40, 2, 1, 0, 40 }, /* the taps of some rows of the kernel together */
         { 11, 18, 9, 18, 4, 2, 1, 18 },
         { 3, 200, 6, 200, 1, 1, 0, 200 },
+        { 2, 4, 0, 5, 3, 1, 2, 1 }, /* pictures without pixels: all is padding */
+        { 3, 5, 0, 5, 3, 1, 2, 5 },
+        { 2, 8, 0, 24, 3, 1, 2, 2 },
+        { 2, 40, 0, 2, 3, 1, 2, 1 },
         { 3, 40, 7, 3, 3, 2, 1, 1 }, /* vectors along the sum: few channels, or few pixels */
         { 1, 70, 3, 110, 3, 1, 1, 1 },
         { 5, 3, 9, 1, 5, 1, 2, 1 }, /* along rows of taps */

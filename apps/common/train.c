@@ -388,6 +388,7 @@ static td_status check_learned(const train_run *r)
 td_status train_loop(train_run *r)
 {
     TD_TRY(prepare(r));
+    td_autotune_first_step(); /* --summary's was none */
     signals_catch(ranks_first());
     progress_begin(&r->progress, ranks_first(),
                    r->args.epochs * td_loader_batches(r->loader) - train_steps_done(r));

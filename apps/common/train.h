@@ -89,6 +89,7 @@ struct train_run {
     int64_t optim_steps; /* taken since the program began */
     train_graph graph;
     bool tuned;              /* what --autotune chooses is chosen */
+    bool tuned_before;       /* the checkpoint has choices */
     const td_metadata *more; /* for checkpoints; the task's */
     int more_count;
     bool drop_last;   /* train_loader leaves out a last batch that is not full */

@@ -4,6 +4,13 @@
 
 static void tell(train_run *r, const td_autotune_figures *f)
 {
+    if (f->chosen == 0 && r->tuned_before) {
+        return; /* a checkpoint's hold */
+    }
+    if (r->tuned_before) {
+        progress_print(&r->progress, "autotune: the checkpoint's choices are for other shapes or "
+                                     "another device; they are made anew");
+    }
     if (f->chosen == 0) {
         bool cpu = r->args.device.type == TD_DEVICE_CPU;
         progress_print(&r->progress, "autotune: nothing to choose%s",
@@ -13,6 +20,12 @@ static void tell(train_run *r, const td_autotune_figures *f)
     } else {
         progress_print(&r->progress, "autotune: %d choices; %d timed in %.1f s, %d of earlier runs",
                        f->chosen, f->timed, f->seconds, f->chosen - f->timed);
+    }
+    if (f->left > 0) {
+        progress_print(&r->progress,
+                       "autotune: two minutes are over; %d problems are left to the "
+                       "rules, the next run may go on",
+                       f->left);
     }
 }
 
@@ -38,7 +51,7 @@ td_status train_autotune_resume(train_run *r)
     TD_TRY(td_safetensors_open(path, &file));
     const char *text = td_safetensors_metadata(file, "autotune");
     td_status status = text != NULL ? td_autotune_take(text, strlen(text)) : TD_OK;
-    r->tuned = text != NULL && status == TD_OK;
+    r->tuned_before = text != NULL && status == TD_OK;
     td_safetensors_close(file);
     return status == TD_OK ? TD_OK : td_fail_context(status, "%s: its 'autotune'", path);
 }

@@ -30,7 +30,7 @@ typedef struct live_filter {
 
 /* On small images most of a filter may meet nothing: a 3x3 filter on 1x1 images is its middle.
  * False if nothing can be left out, or what is left is not one piece of memory (on GPUs taps are
- * not). */
+ * not, but of a single filter). */
 static bool find_live(live_filter *live, const td_tensor *w, const td_tensor *x, const td_tensor *y,
                       const td_conv2d_params *params)
 {

@@ -52,6 +52,7 @@ td_ema *td_ema_new(td_module *model, const td_ema_options *options)
                 (long long)td_parameter_count(model));
         return NULL;
     }
+    td_left_out_begin(&e->left_out, e->params);
     return e;
 }
 

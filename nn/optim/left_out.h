@@ -8,12 +8,17 @@
 
 /* Of who counts steps: an optimizer, an average. */
 typedef struct td_left_out {
-    bool pending;   /* some of the counted steps may have been left out */
-    int64_t before; /* what had been left out unseen when that began */
+    bool pending;                /* some of the counted steps may have been left out */
+    int64_t before;              /* what had been left out unseen when that began */
+    const struct td_storage *of; /* and by whose numbers */
 } td_left_out;
 
-/* For a slice that is filled for a captured step: lets the device ask the scaler, if there is one.
- * step: its number, by the host's count. */
+/* Counts are right now: of a new optimizer or average, or of one that has been loaded. Waits for
+ * the device if captured steps have been made. */
+void td_left_out_begin(td_left_out *l, td_params *params);
+
+/* For a slice that is filled for a captured step: lets the device ask the scaler, if there has been
+ * one. step: its number, by the host's count. */
 void td_left_out_ask(td_left_out *l, td_params *params, int64_t step, td_optim_slice *slice);
 
 /* How many too many have been counted; from now on the count is right. Waits for the device. */

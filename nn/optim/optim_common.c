@@ -41,6 +41,7 @@ td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, 
     }
     o->groups[0] = (td_optim_group_settings){ 1.0, weight_decay };
     o->group_count = 1;
+    td_left_out_begin(&o->left_out, params);
     return o;
 }
 

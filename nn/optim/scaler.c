@@ -13,6 +13,7 @@ struct td_scaler {
     td_scaler_state state; /* the host's copy; with `unseen` perhaps an old one */
     bool gives_up;         /* likewise */
     bool unseen;           /* a captured step has been asked for: replays tell the host nothing */
+    const td_params *of;   /* whose: they count what it leaves out */
     td_tensor *numbers;    /* f64 [TD_SCALE_NUMBERS], on the gradients' device; made at first use */
     td_tensor *factor, *outcome; /* two of them, as scalars */
     td_tensor *found;            /* i32, there: 1 if a gradient is not finite */
@@ -52,9 +53,22 @@ td_scaler *td_scaler_new(const td_scaler_options *options)
     return s;
 }
 
+/* Whoever counts what captured steps have left out looks at our numbers from now on, too: nothing
+ * more is left out. */
+static void leave_behind(td_scaler *s)
+{
+    double numbers[TD_SCALE_NUMBERS];
+    td_read(s->numbers, numbers, TD_F64);
+    numbers[TD_SCALE_OUTCOME] = TD_SCALE_TAKEN;
+    td_write(s->numbers, numbers, TD_F64);
+}
+
 void td_scaler_free(td_scaler *scaler)
 {
     if (scaler != NULL) {
+        if (scaler->of != NULL) {
+            leave_behind(scaler);
+        }
         td_free(scaler->factor);
         td_free(scaler->outcome);
         td_free(scaler->numbers);
@@ -169,6 +183,10 @@ bool td_scaler_unscale(td_scaler *scaler, td_params *params)
     unscale_gradients(scaler, params);
     td_kernels_of(device)->adapt_scale(scaler->numbers, scaler->found, &rule);
     if (captured) {
+        TD_REQUIRE(scaler->of == NULL || scaler->of == params, TD_HERE,
+                   "td_scaler_unscale: in captured steps a loss scaler is for one model; make one "
+                   "for each");
+        scaler->of = params;
         scaler->unseen = true;
         TD_REQUIRE(td_params_set_scaling(params, scaler->numbers) == TD_OK, TD_HERE,
                    "td_scaler_unscale: %s", td_last_error());

@@ -12,6 +12,11 @@
 #include <string.h>
 #include <time.h>
 
+enum {
+    KERNELS = 1,          /* to be raised when either way becomes faster: timings are kept */
+    MOST_BYTES = 1 << 30, /* of pictures, beside those of the run; larger ones go by the rules */
+};
+
 typedef struct problem {
     td_device device;
     td_conv2d_desc desc;
@@ -49,8 +54,8 @@ static void find_model(void)
 void td_conv2d_choice_owner(td_device device, char owner[TD_CONV_NAME_MAX])
 {
     pthread_once(&model_once, find_model);
-    snprintf(owner, TD_CONV_NAME_MAX, "%s, %s, %d threads", model, td_isa_name(td_isa_vectors()),
-             td_cpu_threads(device));
+    snprintf(owner, TD_CONV_NAME_MAX, "%s, %s, kernels %d, %d threads", model,
+             td_isa_name(td_isa_vectors()), KERNELS, td_cpu_threads(device));
 }
 
 void td_conv2d_choice_key(const td_conv2d_desc *d, td_conv2d_pass pass, char key[TD_CONV_NAME_MAX])
@@ -176,6 +181,11 @@ static bool time_problem(const problem *p, char *text, size_t size)
     const double alike = 1.03;
     bench b;
     double least[2] = { 0 };
+    const td_conv2d_desc *d = &p->desc;
+    if ((d->ic * d->ih * d->iw + d->oc * d->oh * d->ow) * d->n >
+        MOST_BYTES / (int64_t)sizeof(float)) {
+        return false;
+    }
     bool opened = open_bench(&b, p);
     if (opened) {
         time_both(&b, least);
@@ -205,7 +215,7 @@ static char *choose(const void *noted, size_t *bytes, bool *timed)
         choice = read_choice(text);
     }
     if (choice == TD_WINOGRAD_BY_RULES) {
-        return NULL; /* no memory to time it */
+        return NULL; /* too large to time it */
     }
     const char *name = names[choice == TD_WINOGRAD_ALWAYS];
     *bytes = strlen(name);

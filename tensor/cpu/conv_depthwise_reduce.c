@@ -51,7 +51,7 @@ static plan reduce_plan(const td_conv_reduce *reduce, td_conv_space *space)
     int64_t taps = (int64_t)p.common.h.kernel * p.common.w.kernel;
     int64_t row_bytes = (p.common.h.kernel + 1) * problem->w.in * TD_DEPTHWISE_COLUMNS *
                         (int64_t)p.common.kernels->size;
-    int64_t rows = CACHE_BYTES / row_bytes;
+    int64_t rows = row_bytes > 0 ? CACHE_BYTES / row_bytes : 1; /* pictures of no columns: none */
     p.pictures = (rows > 1 ? rows : 1) * p.common.replicas;
     p.together = rows_of_taps(&p.common);
     int64_t vectors =
