@@ -158,7 +158,7 @@ int main(int argc, char **argv)
     if (td_set_threads(TD_CPU, (int)number(s.threads)) != TD_OK) {
         return fail(td_last_error());
     }
-    job j;
+    job j = { .net = NULL };
     if (!open_settings(&j, &s, number(s.batch))) {
         return fail(td_last_error());
     }

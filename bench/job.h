@@ -3,11 +3,14 @@
 #ifndef TD_BENCH_JOB_H
 #define TD_BENCH_JOB_H
 
+#include "nn/params.h"
 #include "tandem.h"
+#include "tensor/storage.h"
 
 typedef struct job {
     td_module *net; /* made by open_job, perhaps wrapped before open_optim */
     td_optim *optim;
+    bool touched; /* all memory of a step has been */
     td_tensor *x, *y;
     double loss;
 } job;
@@ -56,6 +59,10 @@ static inline void train_step(void *user)
     td_optim_step(j->optim);
     j->loss = td_item(loss);
     td_step_end();
+    if (!j->touched) { /* updates that are put off would leave memory untouched in a short run */
+        (void)td_ptr(td_params_flat(td_parameters(j->net)));
+        j->touched = true;
+    }
 }
 
 #endif
