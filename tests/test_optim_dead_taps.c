@@ -1,7 +1,7 @@
 /* Filters of which some taps meet only padding: their gradients are neither written nor read, and
  * their weights still decay. Every run is held against one whose gradients are whole, because a
  * hook watches them: all bits must be equal. */
-#include "tandem.h"
+#include "tests/dead_taps.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,10 +13,8 @@
 
 enum { CHANNELS = 5, FILTERS = 6, TAPS = 9, WEIGHTS = FILTERS * CHANNELS * TAPS, MAX_STEPS = 6 };
 
-typedef enum optimizer { SGD, ADAM, ADAMW } optimizer;
-
 typedef struct run {
-    optimizer optimizer;
+    dead_taps_optim optimizer;
     bool watched;     /* a hook on the weights: the rule is off */
     int backwards;    /* before each step of the optimizer */
     const int *sizes; /* of the images, one for each backward; 0 ends the run */
@@ -27,39 +25,6 @@ static void ignore(td_tensor *leaf, void *user)
 {
     (void)leaf;
     (void)user;
-}
-
-static td_optim *open_optim(td_params *params, optimizer which)
-{
-    switch (which) {
-    case SGD:
-        return td_sgd(params,
-                      &(td_sgd_options){
-                          .lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true });
-    case ADAM:
-        return td_adam(params, &(td_adam_options){ .lr = 0.01, .weight_decay = 0.01 });
-    default:
-        return td_adamw(params, &(td_adam_options){ .lr = 0.01, .weight_decay = 0.1 });
-    }
-}
-
-/* Forward and backward of one batch of images of size x size. */
-static void backward(td_module *net, int size, int number)
-{
-    td_step_begin();
-    td_tensor *x = td_zeros(TD_SHAPE(3, CHANNELS, size, size), TD_F32, TD_CPU);
-    int64_t count = td_numel(x);
-    double *values = malloc((size_t)count * sizeof *values);
-    assert_non_null(values);
-    for (int64_t i = 0; i < count; i++) {
-        values[i] = (double)((number * 29 + i * 13) % 41 - 20) / 16.0;
-    }
-    td_write(x, values, TD_F64);
-    free(values);
-    td_tensor *y = td_forward(net, x);
-    td_backward(td_mean(td_mul(y, y)));
-    td_step_end();
-    td_free(x);
 }
 
 /* The weights after the run, and the bytes of the gradient of its last backward. */
@@ -73,7 +38,7 @@ static void play(const run *r, double *weights, double *gradient)
     if (r->watched) {
         td_on_grad_ready(w, ignore, NULL);
     }
-    td_optim *o = open_optim(params, r->optimizer);
+    td_optim *o = dead_taps_open(params, r->optimizer);
     for (int i = 0; r->sizes[i] > 0; i++) {
         if (i == r->written_at) {
             td_fill_(td_grad_buffer(w), 3.0);
@@ -81,7 +46,7 @@ static void play(const run *r, double *weights, double *gradient)
         if (i % r->backwards == 0) {
             td_zero_grad(o);
         }
-        backward(net, r->sizes[i], i);
+        dead_taps_backward(net, 3, CHANNELS, r->sizes[i], i);
         if ((i + 1) % r->backwards == 0) {
             td_optim_step(o);
         }
@@ -107,7 +72,7 @@ static void check_equal(run r)
 
 static void check_all(const int *sizes, int backwards, int written_at)
 {
-    for (optimizer which = SGD; which <= ADAMW; which++) {
+    for (dead_taps_optim which = DEAD_TAPS_SGD; which < DEAD_TAPS_OPTIMS; which++) {
         check_equal((run){
             .optimizer = which, .backwards = backwards, .sizes = sizes, .written_at = written_at });
     }
@@ -148,15 +113,15 @@ static void test_only_the_middle_is_live(void **state)
         CHANNELS, FILTERS, &(td_nn_conv2d_options){ .kernel = { 3, 3 }, .padding = { 1, 1 } });
     td_tensor *w = td_params_get(td_parameters(net), 0)->tensor;
     int64_t begin = -1, end = -1;
-    backward(net, 1, 0);
+    dead_taps_backward(net, 3, CHANNELS, 1, 0);
     assert_true(td_grad_live_part(w, &begin, &end));
     assert_int_equal(begin, 4 * FILTERS * CHANNELS);
     assert_int_equal(end, 5 * FILTERS * CHANNELS);
-    backward(net, 4, 1);
+    dead_taps_backward(net, 3, CHANNELS, 4, 1);
     assert_false(td_grad_live_part(w, &begin, &end));
     td_on_grad_ready(w, ignore, NULL);
     td_zero_grad_of(w);
-    backward(net, 1, 2);
+    dead_taps_backward(net, 3, CHANNELS, 1, 2);
     assert_false(td_grad_live_part(w, &begin, &end));
     td_module_free(net);
 }
@@ -166,9 +131,16 @@ static void test_dead_taps_decay(void **state)
 {
     (void)state;
     static double before[WEIGHTS], after[WEIGHTS], gradient[WEIGHTS];
-    play(&(run){ .sizes = (const int[]){ 0 }, .backwards = 1, .written_at = -1 }, before, gradient);
-    play(&(run){ .sizes = (const int[]){ 1, 0 }, .backwards = 1, .written_at = -1 }, after,
-         gradient);
+    play(&(run){ .optimizer = DEAD_TAPS_MOMENTUM,
+                 .sizes = (const int[]){ 0 },
+                 .backwards = 1,
+                 .written_at = -1 },
+         before, gradient);
+    play(&(run){ .optimizer = DEAD_TAPS_MOMENTUM,
+                 .sizes = (const int[]){ 1, 0 },
+                 .backwards = 1,
+                 .written_at = -1 },
+         after, gradient);
     int dead = 0;
     for (int i = 0; i < WEIGHTS; i++) { /* [filter][channel][tap] */
         if (i % TAPS != 4) {

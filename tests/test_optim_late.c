@@ -6,6 +6,7 @@
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
 #include "tensor/storage.h"
+#include "tests/dead_taps.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -17,8 +18,6 @@
 
 enum { CHANNELS = 128, FILTERS = 65, TAPS = 9, WEIGHTS = FILTERS * CHANNELS * TAPS };
 
-typedef enum optimizer { SGD, MOMENTUM, ADAM, ADAMW, KINDS } optimizer;
-
 typedef struct job {
     td_module *net;
     td_params *params;
@@ -27,24 +26,8 @@ typedef struct job {
     int number; /* of the next batch */
 } job;
 
-static td_optim *open_optim(td_params *params, optimizer which)
-{
-    switch (which) {
-    case SGD:
-        return td_sgd(params, &(td_sgd_options){ .lr = 0.05, .weight_decay = 0.01 });
-    case MOMENTUM:
-        return td_sgd(params,
-                      &(td_sgd_options){
-                          .lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true });
-    case ADAM:
-        return td_adam(params, &(td_adam_options){ .lr = 0.01, .weight_decay = 0.01 });
-    default:
-        return td_adamw(params, &(td_adam_options){ .lr = 0.01, .weight_decay = 0.1 });
-    }
-}
-
 /* shown: the caller takes the address of the parameters, so that nothing may be put off. */
-static job open_job(optimizer which, bool shown)
+static job open_job(dead_taps_optim which, bool shown)
 {
     job j = { .number = 0 };
     td_manual_seed(11);
@@ -52,7 +35,7 @@ static job open_job(optimizer which, bool shown)
                          &(td_nn_conv2d_options){ .kernel = { 3, 3 }, .padding = { 1, 1 } });
     j.params = td_parameters(j.net);
     j.w = td_params_get(j.params, 0)->tensor;
-    j.optim = open_optim(j.params, which);
+    j.optim = dead_taps_open(j.params, which);
     assert_non_null(j.optim);
     if (shown) {
         assert_non_null(td_data(td_params_flat(j.params)));
@@ -70,20 +53,7 @@ static void close_job(job *j)
 static void step(job *j, int size)
 {
     td_zero_grad(j->optim);
-    td_step_begin();
-    td_tensor *x = td_zeros(TD_SHAPE(2, CHANNELS, size, size), TD_F32, TD_CPU);
-    int64_t count = td_numel(x);
-    double *values = malloc((size_t)count * sizeof *values);
-    assert_non_null(values);
-    for (int64_t i = 0; i < count; i++) {
-        values[i] = (double)((j->number * 29 + i * 13) % 41 - 20) / 16.0;
-    }
-    td_write(x, values, TD_F64);
-    free(values);
-    td_tensor *y = td_forward(j->net, x);
-    td_backward(td_mean(td_mul(y, y)));
-    td_step_end();
-    td_free(x);
+    dead_taps_backward(j->net, 2, CHANNELS, size, j->number);
     td_optim_set_lr(j->optim, 0.01 + 0.001 * (j->number % 7)); /* constants differ by step */
     td_optim_step(j->optim);
     j->number++;
@@ -132,8 +102,8 @@ static void assert_same(job *a, job *b)
 static void test_the_same_bits(void **state)
 {
     (void)state;
-    for (optimizer which = SGD; which < KINDS; which++) {
-        for (int count = 1; count < 40; count += which == MOMENTUM ? 3 : 12) {
+    for (dead_taps_optim which = DEAD_TAPS_SGD; which < DEAD_TAPS_OPTIMS; which++) {
+        for (int count = 1; count < 40; count += which == DEAD_TAPS_MOMENTUM ? 3 : 12) {
             job late = open_job(which, false), now = open_job(which, true);
             steps(&late, count, 1);
             steps(&now, count, 1);
@@ -150,7 +120,7 @@ static void test_the_same_bits(void **state)
 static void test_they_are_put_off(void **state)
 {
     (void)state;
-    job late = open_job(MOMENTUM, false);
+    job late = open_job(DEAD_TAPS_MOMENTUM, false);
     for (int count = 1; count <= 33; count++) {
         step(&late, 1);
         if (count == 1 || count == 15 || count == 33) { /* looking makes them, so it counts anew */
@@ -159,7 +129,7 @@ static void test_they_are_put_off(void **state)
         }
     }
     close_job(&late);
-    late = open_job(MOMENTUM, false);
+    late = open_job(DEAD_TAPS_MOMENTUM, false);
     steps(&late, 16, 1);
     assert_int_equal(stale(&late), 0);
     close_job(&late);
@@ -170,7 +140,7 @@ static void test_sizes_change(void **state)
 {
     (void)state;
     static const int sizes[] = { 1, 1, 1, 4, 1, 1, 2, 1, 1, 3, 3, 1, 1, 1 };
-    for (optimizer which = SGD; which < KINDS; which++) {
+    for (dead_taps_optim which = DEAD_TAPS_SGD; which < DEAD_TAPS_OPTIMS; which++) {
         job late = open_job(which, false), now = open_job(which, true);
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             step(&late, sizes[i]);
@@ -186,7 +156,7 @@ static void test_sizes_change(void **state)
 static void test_looking_and_writing(void **state)
 {
     (void)state;
-    job jobs[2] = { open_job(MOMENTUM, false), open_job(MOMENTUM, true) };
+    job jobs[2] = { open_job(DEAD_TAPS_MOMENTUM, false), open_job(DEAD_TAPS_MOMENTUM, true) };
     double seen[2];
     for (int k = 0; k < 2; k++) {
         job *j = &jobs[k];
@@ -213,7 +183,7 @@ static void test_looking_and_writing(void **state)
 static void test_a_known_address(void **state)
 {
     (void)state;
-    job late = open_job(MOMENTUM, false), now = open_job(MOMENTUM, true);
+    job late = open_job(DEAD_TAPS_MOMENTUM, false), now = open_job(DEAD_TAPS_MOMENTUM, true);
     steps(&late, 5, 1);
     steps(&now, 9, 1);
     const float *address = td_data(late.w);
@@ -227,15 +197,16 @@ static void test_a_known_address(void **state)
 static void test_another_optimizer(void **state)
 {
     (void)state;
-    job jobs[2] = { open_job(MOMENTUM, false), open_job(MOMENTUM, true) };
+    job jobs[2] = { open_job(DEAD_TAPS_MOMENTUM, false), open_job(DEAD_TAPS_MOMENTUM, true) };
     for (int k = 0; k < 2; k++) {
         job *j = &jobs[k];
         steps(j, 5, 1);
         td_optim_free(j->optim);
-        j->optim = open_optim(j->params, ADAM);
+        j->optim = dead_taps_open(j->params, DEAD_TAPS_ADAM);
         steps(j, 4, 1);
         td_optim *first = j->optim;
-        j->optim = open_optim(j->params, SGD); /* beside the first, over the same parameters */
+        j->optim = dead_taps_open(j->params,
+                                  DEAD_TAPS_SGD); /* beside the first, over the same parameters */
         steps(j, 3, 1);
         td_optim_free(j->optim);
         j->optim = first;
@@ -250,7 +221,7 @@ static void test_another_optimizer(void **state)
 static void test_frozen_and_thawed(void **state)
 {
     (void)state;
-    job jobs[2] = { open_job(MOMENTUM, false), open_job(MOMENTUM, true) };
+    job jobs[2] = { open_job(DEAD_TAPS_MOMENTUM, false), open_job(DEAD_TAPS_MOMENTUM, true) };
     for (int k = 0; k < 2; k++) {
         job *j = &jobs[k];
         steps(j, 4, 1);
@@ -283,7 +254,7 @@ static void *look(void *user)
 static void test_threads_look(void **state)
 {
     (void)state;
-    job late = open_job(MOMENTUM, false), now = open_job(MOMENTUM, true);
+    job late = open_job(DEAD_TAPS_MOMENTUM, false), now = open_job(DEAD_TAPS_MOMENTUM, true);
     steps(&late, 7, 1);
     steps(&now, 7, 1);
     double *expected = look(&now), *sums[3];
