@@ -3,16 +3,21 @@
  * all bits must be equal, whoever looks, and whenever. */
 #include "tandem.h"
 
+#include "nn/optim/ema.h"
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
 #include "tensor/storage.h"
 #include "tests/dead_taps.h"
+#include "tests/temp_folder.h"
 
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -272,13 +277,113 @@ static void test_threads_look(void **state)
     close_job(&now);
 }
 
+/* Bytes of a checkpoint of the job as it is, in *size; to be freed. */
+static char *saved(job *j, const char *name, long *size)
+{
+    assert_int_equal(
+        td_checkpoint_save(temp_path(name), &(td_checkpoint){ .model = j->net, .optim = j->optim }),
+        TD_OK);
+    FILE *file = fopen(temp_path(name), "rb");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    *size = ftell(file);
+    rewind(file);
+    char *bytes = malloc((size_t)*size);
+    assert_non_null(bytes);
+    assert_int_equal(fread(bytes, 1, (size_t)*size, file), *size);
+    fclose(file);
+    return bytes;
+}
+
+/* Saved with updates that wait, and loaded over some that do; with an average that looks on. */
+static void test_saved_averaged_and_loaded(void **state)
+{
+    (void)state;
+    job jobs[2] = { open_job(DEAD_TAPS_ADAM, false), open_job(DEAD_TAPS_ADAM, true) };
+    char *first[2], *second[2];
+    long size[2], size_then[2];
+    for (int k = 0; k < 2; k++) {
+        job *j = &jobs[k];
+        steps(j, 7, 1);
+        first[k] = saved(j, "first", &size[k]);
+        td_ema *ema = td_ema_new(j->net, &(td_ema_options){ .decay = 0.9 });
+        assert_non_null(ema);
+        for (int i = 0; i < 3; i++) {
+            steps(j, 2, 1);
+            td_ema_update(ema);
+        }
+        td_ema_swap(ema); /* the averages are the model's values now */
+        steps(j, 2, 1);
+        td_ema_swap(ema);
+        td_ema_free(ema);
+        steps(j, 5, 1);
+        assert_int_equal(td_checkpoint_load(temp_path("first"),
+                                            &(td_checkpoint){ .model = j->net, .optim = j->optim }),
+                         TD_OK);
+        steps(j, 4, 1);
+        second[k] = saved(j, "second", &size_then[k]);
+    }
+    assert_int_equal(size[0], size[1]);
+    assert_memory_equal(first[0], first[1], (size_t)size[0]);
+    assert_int_equal(size_then[0], size_then[1]);
+    assert_memory_equal(second[0], second[1], (size_t)size_then[0]);
+    for (int k = 0; k < 2; k++) {
+        free(first[k]);
+        free(second[k]);
+        close_job(&jobs[k]);
+    }
+}
+
+/* The order in memory changes under updates that wait, as after DDP's first step. */
+static void test_reordered(void **state)
+{
+    (void)state;
+    job jobs[2] = { open_job(DEAD_TAPS_MOMENTUM, false), open_job(DEAD_TAPS_MOMENTUM, true) };
+    for (int k = 0; k < 2; k++) {
+        steps(&jobs[k], 5, 1);
+        assert_int_equal(td_params_reorder(jobs[k].params, (int[]){ 1, 0 }), TD_OK);
+        steps(&jobs[k], 5, 1);
+    }
+    assert_same(&jobs[0], &jobs[1]);
+    close_job(&jobs[0]);
+    close_job(&jobs[1]);
+}
+
+/* A child of a fork sees the values, and so does its parent. */
+static void test_forked(void **state)
+{
+    (void)state;
+    job late = open_job(DEAD_TAPS_MOMENTUM, false), now = open_job(DEAD_TAPS_MOMENTUM, true);
+    steps(&late, 6, 1);
+    steps(&now, 6, 1);
+    pid_t child = fork();
+    if (child == 0) {
+        bool same = memcmp(td_ptr(late.w), td_ptr(now.w), WEIGHTS * sizeof(float)) == 0;
+        _exit(same ? 0 : 1);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_same(&late, &now);
+    close_job(&late);
+    close_job(&now);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_same_bits),     cmocka_unit_test(test_they_are_put_off),
-        cmocka_unit_test(test_sizes_change),      cmocka_unit_test(test_looking_and_writing),
-        cmocka_unit_test(test_a_known_address),   cmocka_unit_test(test_another_optimizer),
-        cmocka_unit_test(test_frozen_and_thawed), cmocka_unit_test(test_threads_look),
+        cmocka_unit_test(test_the_same_bits),
+        cmocka_unit_test(test_they_are_put_off),
+        cmocka_unit_test(test_sizes_change),
+        cmocka_unit_test(test_looking_and_writing),
+        cmocka_unit_test(test_a_known_address),
+        cmocka_unit_test(test_another_optimizer),
+        cmocka_unit_test(test_frozen_and_thawed),
+        cmocka_unit_test(test_threads_look),
+        cmocka_unit_test_setup_teardown(test_saved_averaged_and_loaded, temp_folder_setup,
+                                        temp_folder_teardown),
+        cmocka_unit_test(test_reordered),
+        cmocka_unit_test(test_forked),
     };
     return cmocka_run_group_tests_name("optimizers: updates that are put off", tests, NULL, NULL);
 }
