@@ -256,6 +256,19 @@ static bool port_is_ours(int port, char *holder, size_t size)
            getpgid((pid_t)pid) == getpgrp();
 }
 
+/* Other tests' folders may lie in /dev/shm, too, and what a killed run of the emulated NCCL left.
+ */
+static bool is_another_tests(const char *name)
+{
+    static const char *const begins[] = { "tandem-test-", "tandem-dist-", "tandem-nccl-" };
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++) {
+        if (strncmp(name, begins[i], strlen(begins[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void procs_assert_nothing_left(void)
 {
     int status;
@@ -265,10 +278,8 @@ void procs_assert_nothing_left(void)
     }
     DIR *dir = opendir("/dev/shm");
     for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
-        /* Other tests' folders may lie there, too. */
         if (strncmp(entry->d_name, "tandem", strlen("tandem")) == 0 &&
-            strncmp(entry->d_name, "tandem-test-", strlen("tandem-test-")) != 0 &&
-            strncmp(entry->d_name, "tandem-dist-", strlen("tandem-dist-")) != 0) {
+            !is_another_tests(entry->d_name)) {
             fail_msg("/dev/shm/%s is left", entry->d_name);
         }
     }
