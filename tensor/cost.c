@@ -99,7 +99,7 @@ td_cost td_cost_optim(const td_tensor *param, const td_optim_slice *slices, int 
 {
     double elements = 0.0, gradients = 0.0;
     for (int i = 0; i < count; i++) {
-        bool late = slices[i].zero_grad && param->storage->late != NULL;
+        bool late = slices[i].zero_grad && slices[i].scale == NULL && param->storage->late != NULL;
         double n = slices[i].skip || late ? 0.0 : (double)slices[i].count;
         elements += n;
         gradients += slices[i].zero_grad ? 0.0 : n;
