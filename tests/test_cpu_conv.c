@@ -137,7 +137,15 @@ static void known_shapes(td_dtype dtype)
         { 9, 21, 6, 6, 1, 1, 0, 3 },
         { 4, 96, 7, 96, 3, 1, 1, 12 },
         { 2, 66, 9, 33, 5, 2, 2, 11 },
+        { 5, 3, 15, 96, 3, 3, 1, 1 },   /* few channels of x: all taps are one list */
+        { 3, 8, 8, 20, 7, 1, 3, 1 },    /* more of it than in a call */
+        { 1, 1, 17, 130, 5, 1, 2, 1 },  /* one picture */
+        { 130, 1, 3, 165, 2, 1, 1, 1 }, /* blocks of pictures */
+        { 2, 2, 4, 7, 7, 2, 3, 1 },     /* no pixel meets all taps */
+        { 4, 1, 3, 33, 2, 3, 3, 1 },    /* some meet none */
+        { 6, 7, 12, 7, 4, 1, 1, 1 },
         { 0, 17, 6, 5, 3, 1, 1, 1 }, /* no pictures */
+        { 0, 3, 6, 40, 3, 1, 1, 1 },
         { 0, 6, 6, 6, 3, 1, 1, 6 },
     };
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {

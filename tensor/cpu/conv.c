@@ -142,6 +142,7 @@ typedef enum way {
     WAY_WINOGRAD,
     WAY_DEPTHWISE,
     WAY_NARROW, /* taps in the place of the result's few channels */
+    WAY_FEW,    /* all taps as one list */
     WAY_ROWS,   /* the taps of a row as channels */
     WAY_GROUPS, /* several groups as one */
     WAY_DIRECT,
@@ -193,6 +194,8 @@ static route find_route(const td_conv2d_desc *d, td_conv2d_pass pass)
     } else if (pass != TD_CONV2D_BACKWARD_WEIGHTS && !rows_sum(d, pass) &&
                td_conv_dots_win(&r.given, back)) {
         r.way = WAY_DIRECT;
+    } else if (!back && !rows_sum(d, pass) && td_conv_few_wins(&r.given)) {
+        r.way = WAY_FEW;
     } else if (!back && uses_rows(d)) {
         r.way = WAY_ROWS;
         r.problem = problem_over_rows(d);
@@ -218,6 +221,8 @@ static int64_t apply_workspace(const route *r, bool backward)
         return td_conv_depthwise_apply_workspace(&apply);
     case WAY_NARROW:
         return td_conv_narrow_apply_workspace(&apply);
+    case WAY_FEW:
+        return td_conv_few_apply_workspace(&apply);
     default:
         return r->prepared + td_conv_apply_workspace(&apply);
     }
@@ -231,6 +236,8 @@ static int64_t reduce_workspace(const route *r)
         return td_conv_depthwise_reduce_workspace(&reduce);
     case WAY_NARROW:
         return td_conv_narrow_reduce_workspace(&reduce);
+    case WAY_FEW:
+        return td_conv_few_reduce_workspace(&reduce);
     default:
         return r->prepared + td_conv_reduce_workspace(&reduce);
     }
@@ -265,6 +272,9 @@ static void run_apply(td_pool *pool, const route *r, const td_conv2d_desc *desc,
         return;
     case WAY_NARROW:
         td_conv_narrow_apply_run(pool, apply, workspace);
+        return;
+    case WAY_FEW:
+        td_conv_few_apply_run(pool, apply, workspace);
         return;
     case WAY_ROWS:
         td_conv_rows_run(pool, &(td_conv_rows){ desc, apply->source, workspace });
@@ -358,6 +368,9 @@ void td_conv2d_backward_weights(td_pool *pool, const td_conv2d_desc *desc, const
         return;
     case WAY_NARROW:
         td_conv_narrow_reduce_run(pool, &reduce, workspace);
+        return;
+    case WAY_FEW:
+        td_conv_few_reduce_run(pool, &reduce, workspace);
         return;
     case WAY_GROUPS:
         run_joined_reduce(pool, &r, &reduce, workspace);

@@ -140,6 +140,15 @@ void td_conv_narrow_apply_run(td_pool *pool, const td_conv_apply *apply, void *w
 int64_t td_conv_narrow_reduce_workspace(const td_conv_reduce *reduce);
 void td_conv_narrow_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
 
+/* ---- x of a handful of channels: all taps are one list ---- */
+
+/* Whether that is faster for forward and backward-weights. */
+bool td_conv_few_wins(const td_conv_problem *problem);
+int64_t td_conv_few_apply_workspace(const td_conv_apply *apply);
+void td_conv_few_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace);
+int64_t td_conv_few_reduce_workspace(const td_conv_reduce *reduce);
+void td_conv_few_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
+
 /* ---- loops over channels, without products of matrices ---- */
 
 /* x as rows for convolutions of few input channels: [h][n][(pad + w + pad)*ic], so that the KW*ic

@@ -45,6 +45,21 @@ typedef struct td_gemm_lanes {
     int32_t first[TD_GEMM_MAX_LANES];
 } td_gemm_lanes;
 
+/*
+ * C = (accumulate ? C : bias ? bias : 0) + A * B of operands that lie anywhere: element (i, p) of A
+ * at a + a_row[i] + a_col[p], row p of B at b + b_row[p], row i of C at c + c_row[i], all in bytes.
+ * No two rows of C may overlap.
+ */
+typedef struct td_gemm_indexed {
+    const void *a, *b;
+    void *c;
+    const int64_t *a_row, *a_col, *b_row, *c_row;
+    int64_t m, k; /* any */
+    int n;        /* at most the kernels' panel */
+    bool accumulate;
+    const void *bias; /* n elements, or NULL */
+} td_gemm_indexed;
+
 typedef struct td_gemm_kernels {
     int panel;   /* columns of a panel of B: the widest block */
     int rows;    /* rows that are computed together; blocks of a multiple of it waste nothing */
@@ -66,6 +81,7 @@ typedef struct td_gemm_kernels {
     /* As `block`, but of the transpose of B, whose element (p, j) is at b[j*b_row + p]; a_col is 1.
      */
     void (*dots)(const td_gemm_block *block);
+    void (*indexed)(const td_gemm_indexed *product);
 } td_gemm_kernels;
 
 /* The table for TD_F32 or TD_F64 at the instruction set in use. */

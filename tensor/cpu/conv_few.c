@@ -1,0 +1,369 @@
+/*
+ * Forward and backward-weights where x has a handful of channels, so that a tap alone would be too
+ * short a sum: all taps are one list. Pixels are sorted into classes of those that meet the same
+ * taps; then a class is a product of matrices whose rows are its pixels, of all pictures, and whose
+ * inner dimension is those taps, times channels. Nothing is laid out first: the products find their
+ * operands in tables, which a task makes for a block of pixels and the taps of its class.
+ *
+ * Backward-weights multiplies the same matrices the other way round. Its pixels are cut into pieces
+ * at places that depend on the shapes only; their results are added in order afterwards.
+ */
+#include "tensor/cpu/conv_internal.h"
+
+#include <string.h>
+
+enum {
+    MAX_CHANNELS = 8, /* of x */
+    TAPS = 128,       /* times channels, in a call of the kernel: their weights stay in the cache */
+    BLOCK = 128,      /* pixels of a block, at most */
+    LEAST_BLOCK = 24,
+    WANTED_TASKS = 16,
+    PIECE_PIXELS = 96, /* at least, in a piece: enough to be worth a partial result */
+    MAX_PIECES = 64,
+    COMBINE = 4096, /* numbers of the result in a task of adding up */
+};
+
+/* Pixels [first, end) of one dimension, which meet taps [tap, tap + taps). */
+typedef struct span {
+    int64_t first, end;
+    int tap, taps;
+} span;
+
+/* What meets the same taps. */
+typedef struct pixel_class {
+    span h, w;
+    int64_t pixels, block; /* of all pictures; number of the first block */
+} pixel_class;
+
+typedef struct plan {
+    const td_conv_problem *problem;
+    const td_conv_apply *apply;
+    const td_conv_reduce *reduce;
+    int64_t width, panels; /* of the result's channels */
+    int64_t taps;          /* times channels */
+    int64_t block;         /* pixels, at most */
+    int64_t blocks;
+    pixel_class *classes;
+    int64_t class_count;
+    int64_t pieces, first_block[MAX_PIECES + 1];
+    float *partial; /* [piece][tap][ic][oc], or NULL */
+} plan;
+
+/* ---- which pixels meet which taps ---- */
+
+static span taps_of(const td_conv_axis *axis, int64_t q)
+{
+    int64_t start = q * axis->stride - axis->pad, d = axis->dilation; /* where tap 0 is */
+    int64_t first = start < 0 ? td_divide_up(-start, d) : 0;
+    int64_t end = start < axis->in ? td_min64(td_divide_up(axis->in - start, d), axis->kernel) : 0;
+    return first < end ? (span){ q, q + 1, (int)first, (int)(end - first) }
+                       : (span){ q, q + 1, 0, 0 };
+}
+
+static span next_span(const td_conv_axis *axis, int64_t q)
+{
+    span s = taps_of(axis, q);
+    while (s.end < axis->out) {
+        span next = taps_of(axis, s.end);
+        if (next.tap != s.tap || next.taps != s.taps) {
+            break;
+        }
+        s.end++;
+    }
+    return s;
+}
+
+/* At most: the first and the last tap move towards 0, and there may be none before and after. */
+static int64_t most_spans(const td_conv_axis *axis)
+{
+    return td_min64(axis->out, 2 * (int64_t)axis->kernel + 3);
+}
+
+static void classify(plan *p)
+{
+    const td_conv_problem *problem = p->problem;
+    for (int64_t h = 0; h < problem->h.out;) {
+        span row = next_span(&problem->h, h);
+        for (int64_t w = 0; w < problem->w.out;) {
+            span column = next_span(&problem->w, w);
+            int64_t pixels = (row.end - row.first) * (column.end - column.first) * problem->n;
+            p->classes[p->class_count++] = (pixel_class){ row, column, pixels, p->blocks };
+            p->blocks += td_divide_up(pixels, p->block);
+            w = column.end;
+        }
+        h = row.end;
+    }
+}
+
+static int64_t class_taps(const plan *p, const pixel_class *c)
+{
+    return (int64_t)c->h.taps * c->w.taps * p->problem->ic;
+}
+
+/* ---- the plan ---- */
+
+/* Pieces of about equal work. */
+static void cut_pieces(plan *p)
+{
+    double all = 0, done = 0;
+    for (int64_t i = 0; i < p->class_count; i++) {
+        all += (double)(p->classes[i].pixels * class_taps(p, &p->classes[i]));
+    }
+    int64_t piece = 0;
+    for (int64_t i = 0; i < p->class_count; i++) {
+        const pixel_class *c = &p->classes[i];
+        for (int64_t first = 0, block = c->block; first < c->pixels; first += p->block, block++) {
+            while (piece < p->pieces && done * (double)p->pieces >= all * (double)piece) {
+                p->first_block[piece++] = block;
+            }
+            int64_t pixels = td_min64(p->block, c->pixels - first);
+            done += (double)(pixels * class_taps(p, c));
+        }
+    }
+    while (piece <= p->pieces) {
+        p->first_block[piece++] = p->blocks;
+    }
+}
+
+static plan make_plan(const td_conv_problem *problem, bool reduce, td_conv_space *space)
+{
+    plan p = { .problem = problem };
+    int64_t lanes = problem->kernels->lanes, vectors = td_divide_up(problem->oc, lanes);
+    p.panels = td_divide_up(vectors * lanes, problem->kernels->panel);
+    p.width = p.panels > 0 ? td_divide_up(vectors, p.panels) * lanes : lanes;
+    p.taps = (int64_t)problem->h.kernel * problem->w.kernel * problem->ic;
+    int64_t pixels = problem->h.out * problem->w.out * problem->n;
+    int64_t wanted = td_divide_up(pixels, WANTED_TASKS);
+    p.block = wanted < LEAST_BLOCK ? LEAST_BLOCK : td_min64(wanted, BLOCK);
+    p.block = td_divide_up(p.block, LEAST_BLOCK) * LEAST_BLOCK;
+    p.block = reduce ? BLOCK : td_min64(p.block, BLOCK / LEAST_BLOCK * LEAST_BLOCK);
+    p.classes = td_conv_take(space, most_spans(&problem->h) * most_spans(&problem->w) *
+                                        (int64_t)sizeof *p.classes);
+    if (reduce) {
+        p.pieces = td_min64(td_divide_up(WANTED_TASKS, p.panels > 0 ? p.panels : 1),
+                            td_divide_up(pixels, PIECE_PIXELS));
+        p.pieces = p.pieces < 1 ? 1 : p.pieces;
+        if (p.pieces > 1) {
+            p.partial =
+                td_conv_take(space, p.pieces * p.taps * problem->oc * (int64_t)sizeof *p.partial);
+        }
+    }
+    if (space->base) {
+        classify(&p);
+        cut_pieces(&p);
+    }
+    return p;
+}
+
+/* ---- tables ---- */
+
+static const pixel_class *class_of(const plan *p, int64_t block)
+{
+    int64_t first = 0, end = p->class_count;
+    while (end - first > 1) {
+        int64_t middle = (first + end) / 2;
+        if (p->classes[middle].block <= block) {
+            first = middle;
+        } else {
+            end = middle;
+        }
+    }
+    return &p->classes[first];
+}
+
+/* In bytes: where the first tap of pixels [first, first + count) of the class is in x, and where
+ * the pixels are in y. */
+static void find_pixels(const plan *p, const pixel_class *c, int64_t first, int64_t count,
+                        int64_t *x_at, int64_t *y_at)
+{
+    enum { SIZE = sizeof(float) };
+    const td_conv_problem *problem = p->problem;
+    const td_conv_axis *ah = &problem->h, *aw = &problem->w;
+    int64_t width = c->w.end - c->w.first, n = first % problem->n, pixel = first / problem->n;
+    int64_t h = c->h.first + pixel / width, w = c->w.first + pixel % width;
+    int64_t x_step = problem->x.image * SIZE, y_step = problem->y.image * SIZE;
+    for (int64_t done = 0; done < count;) {
+        int64_t in_h = h * ah->stride - ah->pad + (int64_t)c->h.tap * ah->dilation;
+        int64_t in_w = w * aw->stride - aw->pad + (int64_t)c->w.tap * aw->dilation;
+        int64_t x = (in_h * problem->x.row + in_w * problem->x.column) * SIZE + n * x_step;
+        int64_t y = (h * problem->y.row + w * problem->y.column) * SIZE + n * y_step;
+        int64_t images = td_min64(problem->n - n, count - done);
+        for (int64_t i = 0; i < images; i++) {
+            x_at[done + i] = x + i * x_step;
+            y_at[done + i] = y + i * y_step;
+        }
+        done += images;
+        n = 0;
+        if (++w == c->w.end) {
+            w = c->w.first;
+            h++;
+        }
+    }
+}
+
+/* The same of the taps of a class, times channels: in x, from its first tap on, and in w. */
+static int64_t find_taps(const plan *p, const pixel_class *c, int64_t first, int64_t *x_at,
+                         int64_t *w_at)
+{
+    enum { SIZE = sizeof(float) };
+    const td_conv_problem *problem = p->problem;
+    int64_t ic = problem->ic, all = class_taps(p, c), count = td_min64(TAPS, all - first);
+    if (count <= 0) {
+        return 0;
+    }
+    int64_t channel = first % ic, tap = first / ic, kw = tap % c->w.taps, kh = tap / c->w.taps;
+    int64_t row = problem->x.row * problem->h.dilation * SIZE;
+    int64_t column = problem->x.column * problem->w.dilation * SIZE, out = problem->oc * SIZE;
+    for (int64_t done = 0; done < count;) {
+        int64_t x = kh * row + kw * column;
+        int64_t w = ((c->h.tap + kh) * problem->w.kernel + c->w.tap + kw) * ic * out;
+        for (; channel < ic && done < count; channel++, done++) {
+            x_at[done] = x + channel * SIZE;
+            w_at[done] = w + channel * out;
+        }
+        channel = 0;
+        if (++kw == c->w.taps) {
+            kw = 0;
+            kh++;
+        }
+    }
+    return count;
+}
+
+/* Multiplies all channels of the result, with operands as `g` says for the first. */
+static void multiply(const plan *p, td_gemm_indexed g)
+{
+    int64_t bytes = p->width * (int64_t)sizeof(float);
+    for (int64_t left = p->problem->oc; left > 0; left -= p->width) {
+        g.n = (int)td_min64(left, p->width);
+        p->problem->kernels->indexed(&g);
+        g.b = (const char *)g.b + bytes;
+        g.c = (char *)g.c + bytes;
+        g.bias = g.bias ? (const char *)g.bias + bytes : NULL;
+    }
+}
+
+/* ---- forward ---- */
+
+bool td_conv_few_wins(const td_conv_problem *p)
+{
+    return p->groups == 1 && p->ic <= MAX_CHANNELS && p->h.kernel * p->w.kernel > 1 &&
+           p->kernels->indexed != NULL;
+}
+
+static void forward_task(void *ctx, int64_t block)
+{
+    const plan *p = ctx;
+    const pixel_class *c = class_of(p, block);
+    int64_t x_pixel[BLOCK], y_pixel[BLOCK], x_tap[TAPS], w_tap[TAPS];
+    int64_t first = (block - c->block) * p->block, all = class_taps(p, c), tap = 0;
+    td_gemm_indexed g = { .a = p->apply->source,
+                          .b = p->apply->weights,
+                          .c = p->apply->result,
+                          .a_row = x_pixel,
+                          .a_col = x_tap,
+                          .b_row = w_tap,
+                          .c_row = y_pixel,
+                          .m = td_min64(p->block, c->pixels - first),
+                          .bias = p->apply->bias };
+    find_pixels(p, c, first, g.m, x_pixel, y_pixel);
+    do { /* even without any tap: all pixels are written */
+        g.k = find_taps(p, c, tap, x_tap, w_tap);
+        multiply(p, g);
+        g.accumulate = true;
+        tap += g.k;
+    } while (tap < all);
+}
+
+static td_pool *pool_for(const plan *p, td_pool *pool)
+{
+    const td_conv_problem *problem = p->problem;
+    double work = (double)(td_conv_axis_meets(&problem->h) * td_conv_axis_meets(&problem->w)) *
+                  (double)(problem->n * problem->ic * problem->oc);
+    return work < TD_GEMM_SERIAL_WORK ? NULL : pool;
+}
+
+int64_t td_conv_few_apply_workspace(const td_conv_apply *apply)
+{
+    td_conv_space space = { 0 };
+    make_plan(apply->problem, false, &space);
+    return space.used;
+}
+
+void td_conv_few_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace)
+{
+    td_conv_space space = { .base = workspace };
+    plan p = make_plan(apply->problem, false, &space);
+    p.apply = apply;
+    td_pool_run(pool_for(&p, pool), p.blocks, forward_task, &p);
+}
+
+/* ---- backward-weights ---- */
+
+/* A piece of the pixels, and a panel of channels. */
+static void piece_task(void *ctx, int64_t task)
+{
+    const plan *p = ctx;
+    const td_conv_problem *problem = p->problem;
+    int64_t piece = task % p->pieces, channel = task / p->pieces * p->width, oc = problem->oc;
+    float *dw = p->partial ? p->partial + piece * p->taps * oc : p->reduce->dw;
+    int64_t x_pixel[BLOCK], y_pixel[BLOCK], x_tap[TAPS], w_tap[TAPS];
+    td_gemm_indexed g = { .a = p->reduce->x,
+                          .b = (const float *)p->reduce->dy + channel,
+                          .c = dw + channel,
+                          .a_row = x_tap,
+                          .a_col = x_pixel,
+                          .b_row = y_pixel,
+                          .c_row = w_tap,
+                          .n = (int)td_min64(p->width, oc - channel),
+                          .accumulate = true };
+    for (int64_t i = 0; (p->partial || !p->reduce->accumulate) && i < p->taps; i++) {
+        memset((float *)g.c + i * oc, 0, (size_t)g.n * sizeof *dw);
+    }
+    for (int64_t block = p->first_block[piece]; block < p->first_block[piece + 1]; block++) {
+        const pixel_class *c = class_of(p, block);
+        int64_t first = (block - c->block) * p->block, all = class_taps(p, c);
+        g.k = td_min64(p->block, c->pixels - first);
+        find_pixels(p, c, first, g.k, x_pixel, y_pixel);
+        for (int64_t tap = 0; tap < all; tap += g.m) {
+            g.m = find_taps(p, c, tap, x_tap, w_tap);
+            p->problem->kernels->indexed(&g);
+        }
+    }
+}
+
+static void combine_task(void *ctx, int64_t task)
+{
+    const plan *p = ctx;
+    int64_t size = p->taps * p->problem->oc, first = task * COMBINE;
+    int64_t count = td_min64(COMBINE, size - first);
+    float *restrict dw = (float *)p->reduce->dw + first;
+    const float *restrict from = p->partial + first;
+    if (!p->reduce->accumulate) {
+        memcpy(dw, from, (size_t)count * sizeof *dw);
+    }
+    for (int64_t piece = p->reduce->accumulate ? 0 : 1; piece < p->pieces; piece++) {
+        for (int64_t i = 0; i < count; i++) {
+            dw[i] += from[piece * size + i];
+        }
+    }
+}
+
+int64_t td_conv_few_reduce_workspace(const td_conv_reduce *reduce)
+{
+    td_conv_space space = { 0 };
+    make_plan(reduce->problem, true, &space);
+    return space.used;
+}
+
+void td_conv_few_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace)
+{
+    td_conv_space space = { .base = workspace };
+    plan p = make_plan(reduce->problem, true, &space);
+    p.reduce = reduce;
+    pool = pool_for(&p, pool);
+    td_pool_run(pool, p.pieces * p.panels, piece_task, &p);
+    if (p.partial) {
+        td_pool_run(pool, td_divide_up(p.taps * p.problem->oc, COMBINE), combine_task, &p);
+    }
+}
