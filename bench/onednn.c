@@ -26,6 +26,11 @@ struct onednn {
     dnnl_exec_arg_t operands[MAX_OPERANDS];
     void *data[MAX_OPERANDS];
     int count;
+    /* The weights as forward has them, where this pass wants another layout. */
+    void *kept_data;
+    dnnl_memory_t kept;
+    dnnl_primitive_t convert; /* from or to the pass's layout */
+    bool convert_first;
 };
 
 static onednn *make(void)
@@ -40,24 +45,59 @@ static onednn *make(void)
     return o;
 }
 
-/* An operand in the layout that the primitive asks for, filled with small numbers. */
-static bool add_operand(onednn *o, int argument)
+/* Memory of a layout, filled with small numbers; NULL if there is none. The caller frees both. */
+static void *make_memory(onednn *o, const dnnl_memory_desc_t *layout, dnnl_memory_t *memory)
 {
-    const dnnl_memory_desc_t *layout =
-        dnnl_primitive_desc_query_md(o->description, dnnl_query_exec_arg_md, argument);
     size_t bytes = (dnnl_memory_desc_get_size(layout) + 63) / 64 * 64;
     float *data = bench_memory(bytes);
-    dnnl_memory_t memory;
-    if (!data || dnnl_memory_create(&memory, layout, o->engine, data) != dnnl_success) {
+    if (!data || dnnl_memory_create(memory, layout, o->engine, data) != dnnl_success) {
         free(data);
-        return false;
+        return NULL;
     }
     for (size_t i = 0; i < bytes / sizeof *data; i++) {
         data[i] = (float)(i % 17) * 0.125f - 1;
     }
+    return data;
+}
+
+static const dnnl_memory_desc_t *layout_of(dnnl_primitive_desc_t description, int argument)
+{
+    return dnnl_primitive_desc_query_md(description, dnnl_query_exec_arg_md, argument);
+}
+
+/* An operand in the layout that the primitive asks for. */
+static bool add_operand(onednn *o, int argument)
+{
+    dnnl_memory_t memory;
+    void *data = make_memory(o, layout_of(o->description, argument), &memory);
+    if (!data) {
+        return false;
+    }
     o->data[o->count] = data;
     o->operands[o->count++] = (dnnl_exec_arg_t){ argument, memory };
     return true;
+}
+
+/* Prepares what converts between the pass's layout of the weights, its operand `i`, and the one
+ * that forward likes best. False if that failed. */
+static bool keep_as_forward(onednn *o, dnnl_primitive_desc_t forward, int i, bool convert_first)
+{
+    const dnnl_memory_desc_t *kept = layout_of(forward, DNNL_ARG_WEIGHTS);
+    const dnnl_memory_desc_t *used = layout_of(o->description, o->operands[i].arg);
+    if (dnnl_memory_desc_equal(kept, used)) {
+        return true;
+    }
+    dnnl_primitive_desc_t description;
+    o->convert_first = convert_first;
+    o->kept_data = make_memory(o, kept, &o->kept);
+    if (!o->kept_data || dnnl_reorder_primitive_desc_create(
+                             &description, convert_first ? kept : used, o->engine,
+                             convert_first ? used : kept, o->engine, NULL) != dnnl_success) {
+        return false;
+    }
+    bool made = dnnl_primitive_create(&o->convert, description) == dnnl_success;
+    dnnl_primitive_desc_destroy(description);
+    return made;
 }
 
 /* The operation of a description, or NULL. */
@@ -152,6 +192,11 @@ onednn *onednn_conv(const td_conv2d_desc *desc, td_conv2d_pass pass)
         return NULL;
     }
     o = finish(o, &op, arguments[pass], hint);
+    bool data = pass == TD_CONV2D_BACKWARD_DATA;
+    if (o && !keep_as_forward(o, hint, 1, data)) {
+        onednn_free(o);
+        o = NULL;
+    }
     dnnl_primitive_desc_destroy(hint);
     return o;
 }
@@ -183,6 +228,28 @@ void onednn_run(onednn *o)
     dnnl_stream_wait(o->stream);
 }
 
+bool onednn_converts(const onednn *o)
+{
+    return o->convert;
+}
+
+void onednn_run_step(onednn *o)
+{
+    dnnl_memory_t used = o->operands[1].memory;
+    const dnnl_exec_arg_t both[] = {
+        { DNNL_ARG_FROM, o->convert_first ? o->kept : used },
+        { DNNL_ARG_TO, o->convert_first ? used : o->kept },
+    };
+    if (o->convert && o->convert_first) {
+        dnnl_primitive_execute(o->convert, o->stream, 2, both);
+    }
+    dnnl_primitive_execute(o->primitive, o->stream, o->count, o->operands);
+    if (o->convert && !o->convert_first) {
+        dnnl_primitive_execute(o->convert, o->stream, 2, both);
+    }
+    dnnl_stream_wait(o->stream);
+}
+
 void onednn_free(onednn *o)
 {
     if (!o) {
@@ -192,6 +259,11 @@ void onednn_free(onednn *o)
         dnnl_memory_destroy(o->operands[i].memory);
         free(o->data[i]);
     }
+    if (o->kept_data) {
+        dnnl_memory_destroy(o->kept);
+        free(o->kept_data);
+    }
+    dnnl_primitive_destroy(o->convert);
     dnnl_primitive_destroy(o->primitive);
     dnnl_primitive_desc_destroy(o->description);
     dnnl_stream_destroy(o->stream);
@@ -220,6 +292,17 @@ onednn *onednn_gemm(const td_gemm_desc *desc)
 }
 
 void onednn_run(onednn *operation)
+{
+    (void)operation;
+}
+
+bool onednn_converts(const onednn *operation)
+{
+    (void)operation;
+    return false;
+}
+
+void onednn_run_step(onednn *operation)
 {
     (void)operation;
 }

@@ -1,5 +1,6 @@
 /* oneDNN as a peer for single operations (make deps-bench; only bench/ uses it). Each operation
- * takes the layouts that oneDNN likes best for it; what converting to them costs is not counted. */
+ * takes the layouts that oneDNN likes best for it; onednn_run does not count what converting to
+ * them costs. */
 #ifndef TD_BENCH_ONEDNN_H
 #define TD_BENCH_ONEDNN_H
 
@@ -22,6 +23,15 @@ onednn *onednn_gemm(const td_gemm_desc *desc);
 
 /* Computes it once, on OMP_NUM_THREADS threads. */
 void onednn_run(onednn *operation);
+
+/*
+ * The same as a training step has to: between steps the weights have one layout, here the one that
+ * forward likes best. Backward-data takes its weights from there and backward-weights leaves its
+ * result there, which costs a conversion where they like another (onednn_converts) and nothing
+ * where not. Activations keep the layout that each pass likes best.
+ */
+void onednn_run_step(onednn *operation);
+bool onednn_converts(const onednn *operation);
 
 /* NULL is fine. */
 void onednn_free(onednn *operation);
