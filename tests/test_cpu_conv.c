@@ -137,6 +137,14 @@ static void known_shapes(td_dtype dtype)
         { 9, 21, 6, 6, 1, 1, 0, 3 },
         { 4, 96, 7, 96, 3, 1, 1, 12 },
         { 2, 66, 9, 33, 5, 2, 2, 11 },
+        { 2, 64, 7, 70, 5, 1, 2, 1 },   /* strips: lines of both pictures */
+        { 11, 40, 5, 130, 5, 1, 2, 1 }, /* lines cut in two */
+        { 1, 140, 9, 30, 5, 1, 2, 1 },  /* more channels than a call takes */
+        { 3, 50, 9, 66, 5, 2, 2, 1 },   /* lines of one picture, and of one pixel */
+        { 9, 50, 3, 66, 3, 2, 1, 1 },
+        { 2, 96, 7, 80, 3, 1, 1, 2 },
+        { 4, 60, 8, 70, 1, 3, 0, 1 },   /* pixels that meet nothing, in lines */
+        { 5, 33, 6, 70, 1, 1, 0, 1 },   /* pixel by pixel */
         { 5, 3, 15, 96, 3, 3, 1, 1 },   /* few channels of x: all taps are one list */
         { 3, 8, 8, 20, 7, 1, 3, 1 },    /* more of it than in a call */
         { 1, 1, 17, 130, 5, 1, 2, 1 },  /* one picture */
@@ -169,10 +177,22 @@ static void known_shapes(td_dtype dtype)
     }
 }
 
+/* One picture, so wide that a line is cut in two. */
+static void wide_shape(td_dtype dtype)
+{
+    td_conv2d_desc d = { .dtype = dtype, .n = 1, .ic = 30, .ih = 2, .iw = 70, .oc = 66 };
+    d.kh = d.kw = 3;
+    d.pad_h = d.pad_w = d.stride_h = d.stride_w = d.dil_h = d.dil_w = 1;
+    d.groups = 1;
+    assert_true(conv_finish(&d));
+    conv_check(&method, &d);
+}
+
 static void all_shapes(td_dtype dtype)
 {
     conv_seed(1);
     known_shapes(dtype);
+    wide_shape(dtype);
     for (int i = 0; i < RANDOM_SHAPES; i++) {
         td_conv2d_desc d = random_shape(dtype);
         conv_check(&method, &d);

@@ -23,15 +23,20 @@ static int64_t source_pixel(const td_conv_axis *axis, bool backward, int64_t q, 
     return shifted / axis->stride < axis->out ? shifted / axis->stride : -1;
 }
 
+int64_t td_conv_tap_meets(const td_conv_axis *axis, int tap)
+{
+    int64_t offset = axis->pad - (int64_t)tap * axis->dilation;
+    int64_t first = offset > 0 ? td_divide_up(offset, axis->stride) : 0;
+    int64_t most = axis->in - 1 + offset;
+    int64_t last = most < 0 ? -1 : td_min64(most / axis->stride, axis->out - 1);
+    return last >= first ? last - first + 1 : 0;
+}
+
 int64_t td_conv_axis_meets(const td_conv_axis *axis)
 {
     int64_t all = 0;
-    for (int tap = 0; tap < axis->kernel; tap++) { /* the pixels of y from `first` to `last` */
-        int64_t offset = axis->pad - (int64_t)tap * axis->dilation;
-        int64_t first = offset > 0 ? td_divide_up(offset, axis->stride) : 0;
-        int64_t most = axis->in - 1 + offset;
-        int64_t last = most < 0 ? -1 : td_min64(most / axis->stride, axis->out - 1);
-        all += last >= first ? last - first + 1 : 0;
+    for (int tap = 0; tap < axis->kernel; tap++) {
+        all += td_conv_tap_meets(axis, tap);
     }
     return all;
 }
@@ -102,6 +107,20 @@ static td_conv_problem problem_of(const td_conv2d_desc *d)
 static bool depthwise(const td_conv2d_desc *d)
 {
     return d->groups == d->ic && d->groups == d->oc && d->groups > 1;
+}
+
+/* Where every pixel of y meets one of x, its own, all of them are as pictures of one pixel. */
+static td_conv_problem without_space(const td_conv2d_desc *d)
+{
+    td_conv_problem p = problem_of(d);
+    if (d->kh == 1 && d->kw == 1 && d->stride_h == 1 && d->stride_w == 1 && d->pad_h == 0 &&
+        d->pad_w == 0) {
+        p.n *= d->ih * d->iw;
+        p.h = p.w = (td_conv_axis){ 1, 1, 1, 1, 0, 1 };
+        p.x = dense(1, p.n, d->ic);
+        p.y = dense(1, p.n, d->oc);
+    }
+    return p;
 }
 
 static bool uses_rows(const td_conv2d_desc *d)
@@ -183,7 +202,7 @@ static bool rows_sum(const td_conv2d_desc *d, td_conv2d_pass pass)
 static route find_route(const td_conv2d_desc *d, td_conv2d_pass pass)
 {
     bool back = pass == TD_CONV2D_BACKWARD_DATA;
-    route r = { .way = WAY_DIRECT, .given = problem_of(d) };
+    route r = { .way = WAY_DIRECT, .given = depthwise(d) ? problem_of(d) : without_space(d) };
     r.problem = r.given;
     if (uses_winograd(d, pass)) {
         r.way = WAY_WINOGRAD;

@@ -84,6 +84,36 @@ static bool runs_are_short(const td_conv_apply_plan *p)
     return 3 * in_short > p->w.size;
 }
 
+static int taps_met(const td_conv_taps *t, int64_t q)
+{
+    int met = 0;
+    for (int tap = 0; tap < t->kernel; tap++) {
+        met += t->source[q * t->kernel + tap] >= 0;
+    }
+    return met;
+}
+
+/* Rows times taps of a row of pixels of one image, as blocks or as strips cost them. */
+static double cost_of_runs(const td_conv_apply_plan *p)
+{
+    double cost = 0;
+    for (int64_t first = 0; first < td_min64(p->apart, p->w.size); first++) {
+        for (int64_t q = first, pixels = 1; q < p->w.size; q += p->apart, pixels++) {
+            if (!mergeable(p, q)) {
+                int64_t rows = pixels * p->per_run;
+                cost += (double)(rows > SHORT_RUN ? rows : SHORT_RUN) * taps_met(&p->w, q);
+                pixels = 0;
+            }
+        }
+    }
+    return cost * (double)p->images;
+}
+
+static bool strips_win(const td_conv_apply_plan *p)
+{
+    return td_conv_strips_cost(p) < cost_of_runs(p);
+}
+
 static void set_runs(td_conv_apply_plan *p, bool by_picture)
 {
     p->per_run = by_picture ? 1 : p->problem->n;
@@ -193,7 +223,14 @@ static td_conv_apply_plan make_plan(const td_conv_apply *apply, td_conv_space *s
     p.a_row = p.per_run == 1 ? p.step * p.from.column : p.from.image;
     p.c_row = p.per_run == 1 ? p.apart * p.to.column : p.to.image;
     p.gathers = p.order.pixels && runs_are_short(&p);
-    if (p.gathers) {
+    if (td_conv_strips_possible(&p)) {
+        p.strips = td_conv_strips_make(&p);
+    }
+    p.in_strips = td_conv_strips_possible(&p) && strips_win(&p);
+    if (p.in_strips) {
+        p.gathers = false;
+        p.block_count = p.strips.column_parts;
+    } else if (p.gathers) {
         td_conv_order_pixels(&p.order);
         p.block_count = p.order.block_count;
     } else {
@@ -415,7 +452,9 @@ void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspac
     if (p.packed) {
         td_pool_run(pool, panels * p.h.kernel * p.w.kernel, pack_task, &p);
     }
-    if (p.gathers) {
+    if (p.in_strips) {
+        td_pool_run(pool, panels * p.strips.line_parts * p.block_count, td_conv_strip_task, &p);
+    } else if (p.gathers) {
         td_pool_run(pool, panels * p.block_count, td_conv_gathered_task, &p);
     } else {
         td_pool_run(pool, panels * p.h.size * p.images * p.block_count, block_task, &p);

@@ -14,6 +14,17 @@ enum {
     TD_GATHER_ROWS = 48, /* of a gathered block */
 };
 
+/* How the result is cut into strips (conv_apply_strips.c). */
+typedef struct td_conv_strips {
+    int64_t apart;        /* pixels of a line that meet one tap are so far apart */
+    int64_t per_pixel;    /* pictures in a line: all, or 1 */
+    int64_t images;       /* lines of a row of pixels: 1, or the pictures */
+    bool pixels_together; /* rows of the source go on from pixel to pixel */
+    int64_t a_row, c_row;
+    int64_t lines, line_parts;     /* of a strip; strips below each other */
+    int64_t columns, column_parts; /* of a strip; strips beside each other */
+} td_conv_strips;
+
 typedef struct td_conv_apply_plan {
     const td_conv_apply *apply;
     const td_conv_problem *problem;
@@ -41,6 +52,9 @@ typedef struct td_conv_apply_plan {
     /* Where runs are short: all pixels, those that meet the same taps next to each other. */
     td_conv_order order;
     bool gathers;
+
+    bool in_strips;
+    td_conv_strips strips;
 
     /* Panels of weights, [group][panel][tap that is alive][channel of the source][panel width];
      * NULL where the weights serve as they are. */
@@ -80,5 +94,13 @@ td_conv_place td_conv_apply_place(const td_conv_apply_plan *p, int64_t task, int
 
 /* A task of td_conv_apply_place(plan, task, 1, 1). */
 void td_conv_gathered_task(void *plan, int64_t task);
+
+/* Whether strips can do it; how it is cut then; and a task of td_conv_apply_place(plan, task,
+ * strips.line_parts, 1), with block_count = strips.column_parts. */
+bool td_conv_strips_possible(const td_conv_apply_plan *plan);
+td_conv_strips td_conv_strips_make(const td_conv_apply_plan *plan);
+/* Rows times taps of a row of pixels, and what else it costs in such. */
+double td_conv_strips_cost(const td_conv_apply_plan *plan);
+void td_conv_strip_task(void *plan, int64_t task);
 
 #endif

@@ -12,7 +12,8 @@ typedef struct td_conv_axis {
     int kernel, stride, pad, dilation;
 } td_conv_axis;
 
-/* How many taps the pixels of y meet, all together. */
+/* How many pixels of y meet the tap; and of all taps together. */
+int64_t td_conv_tap_meets(const td_conv_axis *axis, int tap);
 int64_t td_conv_axis_meets(const td_conv_axis *axis);
 
 /* Element (n, c, h, w) of a picture lies at h*row + w*column + n*image + c. */

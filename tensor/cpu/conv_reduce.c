@@ -85,7 +85,8 @@ static plan make_plan(const td_conv_reduce *reduce, td_conv_space *space)
     p.tiles = td_divide_up(problem->ic, p.tile);
 
     int64_t all_pixels = p.h.size * p.w.size;
-    int64_t image_blocks = p.by_picture ? problem->n : td_divide_up(problem->n, BLOCK_IMAGES);
+    int64_t most_images = problem->h.in * problem->w.in > 1 ? BLOCK_IMAGES : BLOCK_ROWS;
+    int64_t image_blocks = p.by_picture ? problem->n : td_divide_up(problem->n, most_images);
     p.images = image_blocks > 0 ? td_divide_up(problem->n, image_blocks) : 1;
     p.pixels = BLOCK_ROWS / p.images;
     p.pixel_blocks = td_divide_up(all_pixels, p.pixels);

@@ -63,6 +63,7 @@ typedef struct td_gemm_indexed {
 typedef struct td_gemm_kernels {
     int panel;   /* columns of a panel of B: the widest block */
     int rows;    /* rows that are computed together; blocks of a multiple of it waste nothing */
+    int lanes;   /* elements of a vector */
     size_t size; /* bytes of an element */
 
     void (*block)(const td_gemm_block *block);
@@ -71,9 +72,8 @@ typedef struct td_gemm_kernels {
      * element (p, j) at to[p*panel + j]. Columns from n on are not written. */
     void (*pack)(void *to, const void *from, int64_t k, int64_t n, int64_t row, int64_t col);
 
-    /* Of a vector; 0 where the following are not there. The n of the first two is at most this. */
-    int lanes;
-    /* As `block`, but element (i, j) meets, at row p of B, element (i, first[j] + p) of A. */
+    /* The following are NULL in some tables. The n of the first two is at most `lanes`.
+     * As `block`, but element (i, j) meets, at row p of B, element (i, first[j] + p) of A. */
     void (*grouped)(const td_gemm_block *block, const td_gemm_lanes *lanes);
     /* C as above, of elements (i, j) = sum over p of A(p, first[j] + i) * B(p, j); rows of A are
      * a_col apart, their elements beside each other. */
