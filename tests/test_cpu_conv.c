@@ -135,6 +135,9 @@ static void known_shapes(td_dtype dtype)
         { 17, 128, 5, 128, 3, 1, 1, 32 }, /* groups that share a vector */
         { 3, 58, 11, 116, 3, 2, 1, 29 },  /* the same, the last vector not full */
         { 9, 21, 6, 6, 1, 1, 0, 3 },
+        { 1, 80, 13, 40, 1, 1, 0, 5 }, /* in groups, all pixels and pictures in one list of rows */
+        { 40, 12, 9, 33, 1, 1, 0, 3 },
+        { 11, 60, 10, 140, 1, 1, 0, 2 },
         { 4, 96, 7, 96, 3, 1, 1, 12 },
         { 2, 66, 9, 33, 5, 2, 2, 11 },
         { 2, 64, 7, 70, 5, 1, 2, 1 },   /* strips: lines of both pictures */

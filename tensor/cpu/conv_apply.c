@@ -406,11 +406,13 @@ static void block_task(void *ctx, int64_t task)
     if (problem->sharing > 0 && left < p->to_channels) { /* fewer groups than share a vector */
         lanes.window = (int)(left / (p->to_channels / problem->sharing) * p->depth);
     }
-    td_conv_term_sum sum = { .kernels = problem->kernels,
-                             .lanes = problem->sharing > 0 ? &lanes : NULL,
-                             .dots = p->dots,
-                             .most_depth = p->most_depth,
-                             .b_step = p->dots ? 1 : td_conv_apply_b_row(p) };
+    td_conv_term_sum sum; /* field by field: to clear its terms takes as long as a short sum */
+    sum.kernels = problem->kernels;
+    sum.lanes = problem->sharing > 0 ? &lanes : NULL;
+    sum.dots = p->dots;
+    sum.depth = 0;
+    sum.most_depth = p->most_depth;
+    sum.b_step = p->dots ? 1 : td_conv_apply_b_row(p);
     sum.block = (td_gemm_block){
         .terms = sum.terms,
         .a_row = p->a_row,

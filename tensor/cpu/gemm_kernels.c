@@ -161,7 +161,29 @@ PACK_COLUMNS(pack_columns_avx2, TD_TARGET_AVX2, 8, transpose_8x8)
 #define ROWS_2 6
 #include "tensor/cpu/gemm_kernel.inc"
 
-/* ---- AVX-512: 6 x 64 ---- */
+/* ---- AVX-512: 6 x 64, and half vectors for up to 8 columns: some processors multiply two of them
+ * in the time of a whole one ---- */
+
+#define INLINE static inline __attribute__((always_inline)) TARGET
+#define K(name) avx512_half_##name
+#define ELEM float
+#define VEC __m256
+#define LANES 8
+#define TARGET TD_TARGET_AVX512
+#define MAX_VECS 1
+#define ROWS_1 12
+#include "tensor/cpu/gemm_tiles.inc"
+#undef INLINE
+#undef K
+#undef ELEM
+#undef VEC
+#undef LANES
+#undef TARGET
+#undef MAX_VECS
+#undef ROWS_1
+
+#define NARROW_BLOCK avx512_half_block
+#define NARROW_LANES 8
 
 #define K(name) avx512_##name
 #define ELEM float

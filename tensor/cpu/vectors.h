@@ -182,6 +182,38 @@ OP TD_TARGET_AVX512 void avx512_store_n(float *p, __m512 v, int n)
     _mm512_mask_storeu_ps(p, avx512_mask(n), v);
 }
 
+/* Half vectors; only with masks for any number of lanes. */
+
+OP TD_TARGET_AVX512 __m256 avx512_half_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+
+OP TD_TARGET_AVX512 void avx512_half_store(float *p, __m256 v)
+{
+    _mm256_storeu_ps(p, v);
+}
+
+OP TD_TARGET_AVX512 __m256 avx512_half_set1(float x)
+{
+    return _mm256_set1_ps(x);
+}
+
+OP TD_TARGET_AVX512 __m256 avx512_half_fma(__m256 a, __m256 b, __m256 c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+
+OP TD_TARGET_AVX512 __m256 avx512_half_load_n(const float *p, int n)
+{
+    return _mm256_maskz_loadu_ps((__mmask8)avx512_mask(n), p);
+}
+
+OP TD_TARGET_AVX512 void avx512_half_store_n(float *p, __m256 v, int n)
+{
+    _mm256_mask_storeu_ps(p, (__mmask8)avx512_mask(n), v);
+}
+
 OP TD_TARGET_AVX512 __m512i avx512_load_index(const int32_t *p)
 {
     return _mm512_loadu_si512(p);
