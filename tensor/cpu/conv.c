@@ -1,10 +1,13 @@
 #include "tensor/cpu/conv_internal.h"
 #include "tensor/cpu/conv_wino.h"
 
+#include <math.h>
+
 enum {
     /* Up to this many input channels, the taps of a row are multiplied as one: a tap alone would
      * be too short a sum. The padding at the sides is multiplied then, and nowhere else. */
     ROWS_MAX_CHANNELS = 8,
+    SHORT_SIDES = 8, /* pixels */
 };
 
 /* ---- taps ---- */
@@ -162,6 +165,7 @@ typedef enum way {
     WAY_DEPTHWISE,
     WAY_NARROW, /* taps in the place of the result's few channels */
     WAY_FEW,    /* all taps as one list */
+    WAY_THIN,   /* backward-weights with vectors along x's channels */
     WAY_ROWS,   /* the taps of a row as channels */
     WAY_GROUPS, /* several groups as one */
     WAY_DIRECT,
@@ -174,6 +178,7 @@ typedef struct route {
     int64_t joined; /* groups */
     int64_t
         prepared; /* bytes at the begin of the workspace: rows, or the weights of joined groups */
+    int64_t rows; /* the same if it is rows, or 0 */
 } route;
 
 static td_conv_narrow_pass narrow_pass(td_conv2d_pass pass)
@@ -199,6 +204,45 @@ static bool rows_sum(const td_conv2d_desc *d, td_conv2d_pass pass)
     return td_conv_dots_win(&rows, false);
 }
 
+/* Whether the pixels of a row, which meet all taps in the middle and fewer towards the sides, are
+ * too few for so many products. */
+static bool has_short_sides(const td_conv2d_desc *d)
+{
+    int64_t parts = 1 + 2 * td_divide_up(d->pad_w, d->stride_w);
+    return d->pad_w > 0 && d->n * d->ow < SHORT_SIDES * td_min64(parts, d->ow);
+}
+
+static void take_rows(const td_conv2d_desc *d, route *r)
+{
+    r->problem = problem_over_rows(d);
+    r->rows = td_conv_rows_bytes(d);
+    r->prepared = r->rows;
+}
+
+/* Whether vectors run along x's channels, or along rows of taps of them. */
+static bool finds_thin(const td_conv2d_desc *d, route *r)
+{
+    /* In products of a vector: copying a number into rows. */
+    static const double COPY_COST = 0.7;
+    double few = INFINITY, rows = INFINITY, thin = td_conv_thin_cost(&r->given);
+    if (td_conv_few_wins(&r->given)) {
+        few = td_conv_few_cost(&r->given);
+    }
+    if (uses_rows(d)) {
+        td_conv_problem over_rows = problem_over_rows(d);
+        rows = td_conv_thin_cost(&over_rows) +
+               COPY_COST * (double)(d->n * d->ih) * (double)(d->iw * d->ic);
+    }
+    if (thin == INFINITY || few <= fmin(thin, rows)) {
+        return false;
+    }
+    r->way = WAY_THIN;
+    if (rows < thin) {
+        take_rows(d, r);
+    }
+    return true;
+}
+
 static route find_route(const td_conv2d_desc *d, td_conv2d_pass pass)
 {
     bool back = pass == TD_CONV2D_BACKWARD_DATA;
@@ -208,6 +252,8 @@ static route find_route(const td_conv2d_desc *d, td_conv2d_pass pass)
         r.way = WAY_WINOGRAD;
     } else if (depthwise(d)) {
         r.way = WAY_DEPTHWISE;
+    } else if (pass == TD_CONV2D_BACKWARD_WEIGHTS && finds_thin(d, &r)) {
+        return r;
     } else if (!rows_sum(d, pass) && td_conv_narrow_wins(&r.given, narrow_pass(pass))) {
         r.way = WAY_NARROW;
     } else if (pass != TD_CONV2D_BACKWARD_WEIGHTS && !rows_sum(d, pass) &&
@@ -215,10 +261,12 @@ static route find_route(const td_conv2d_desc *d, td_conv2d_pass pass)
         r.way = WAY_DIRECT;
     } else if (!back && !rows_sum(d, pass) && td_conv_few_wins(&r.given)) {
         r.way = WAY_FEW;
+        if (pass == TD_CONV2D_BACKWARD_WEIGHTS && uses_rows(d) && has_short_sides(d)) {
+            take_rows(d, &r);
+        }
     } else if (!back && uses_rows(d)) {
         r.way = WAY_ROWS;
-        r.problem = problem_over_rows(d);
-        r.prepared = td_conv_rows_bytes(d);
+        take_rows(d, &r);
     } else {
         int64_t from = back ? r.given.oc : r.given.ic, to = back ? r.given.ic : r.given.oc;
         r.problem.sharing = td_conv_groups_sharing(&r.given, from, to);
@@ -241,7 +289,7 @@ static int64_t apply_workspace(const route *r, bool backward)
     case WAY_NARROW:
         return td_conv_narrow_apply_workspace(&apply);
     case WAY_FEW:
-        return td_conv_few_apply_workspace(&apply);
+        return r->prepared + td_conv_few_apply_workspace(&apply);
     default:
         return r->prepared + td_conv_apply_workspace(&apply);
     }
@@ -256,7 +304,9 @@ static int64_t reduce_workspace(const route *r)
     case WAY_NARROW:
         return td_conv_narrow_reduce_workspace(&reduce);
     case WAY_FEW:
-        return td_conv_few_reduce_workspace(&reduce);
+        return r->prepared + td_conv_few_reduce_workspace(&reduce);
+    case WAY_THIN:
+        return r->prepared + td_conv_thin_workspace(&reduce);
     default:
         return r->prepared + td_conv_reduce_workspace(&reduce);
     }
@@ -285,6 +335,10 @@ static void run_apply(td_pool *pool, const route *r, const td_conv2d_desc *desc,
                       td_conv_apply *apply, char *workspace)
 {
     apply->problem = &r->problem;
+    if (r->rows > 0) {
+        td_conv_rows_run(pool, &(td_conv_rows){ desc, apply->source, workspace });
+        apply->source = workspace;
+    }
     switch (r->way) {
     case WAY_DEPTHWISE:
         td_conv_depthwise_apply_run(pool, apply, workspace);
@@ -293,12 +347,8 @@ static void run_apply(td_pool *pool, const route *r, const td_conv2d_desc *desc,
         td_conv_narrow_apply_run(pool, apply, workspace);
         return;
     case WAY_FEW:
-        td_conv_few_apply_run(pool, apply, workspace);
+        td_conv_few_apply_run(pool, apply, workspace + r->prepared);
         return;
-    case WAY_ROWS:
-        td_conv_rows_run(pool, &(td_conv_rows){ desc, apply->source, workspace });
-        apply->source = workspace;
-        break;
     case WAY_GROUPS:
         td_conv_groups_spread(&r->given, r->joined, workspace, apply->weights);
         apply->weights = workspace;
@@ -371,6 +421,10 @@ void td_conv2d_backward_weights(td_pool *pool, const td_conv2d_desc *desc, const
     td_conv_reduce reduce = {
         .problem = &r.problem, .x = x, .dy = dy, .dw = dw, .accumulate = accumulate
     };
+    if (r.rows > 0) {
+        td_conv_rows_run(pool, &(td_conv_rows){ desc, x, workspace });
+        reduce.x = workspace;
+    }
     switch (r.way) {
     case WAY_WINOGRAD:
         td_wino_run(pool,
@@ -389,15 +443,15 @@ void td_conv2d_backward_weights(td_pool *pool, const td_conv2d_desc *desc, const
         td_conv_narrow_reduce_run(pool, &reduce, workspace);
         return;
     case WAY_FEW:
-        td_conv_few_reduce_run(pool, &reduce, workspace);
+        td_conv_few_reduce_run(pool, &reduce, (char *)workspace + r.prepared);
+        return;
+    case WAY_THIN:
+        td_conv_thin_run(pool, &reduce, (char *)workspace + r.prepared);
         return;
     case WAY_GROUPS:
         run_joined_reduce(pool, &r, &reduce, workspace);
         return;
     case WAY_ROWS:
-        td_conv_rows_run(pool, &(td_conv_rows){ desc, x, workspace });
-        reduce.x = workspace;
-        break;
     case WAY_DIRECT:
         break;
     }

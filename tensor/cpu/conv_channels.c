@@ -9,6 +9,7 @@ enum {
     SHORT_SUM = 64,     /* terms that are added in the element type before they go into a double */
     MIN_PIECE_ROWS = 512,
     MAX_PIECES = 64,
+    SERIAL_ROWS = 16384, /* bytes; fewer are copied by the calling thread */
 };
 
 typedef struct column_plan {
@@ -37,6 +38,7 @@ int64_t td_conv_rows_bytes(const td_conv2d_desc *desc)
 
 void td_conv_rows_run(td_pool *pool, const td_conv_rows *rows)
 {
+    pool = td_conv_rows_bytes(rows->desc) < SERIAL_ROWS ? NULL : pool;
     td_pool_run(pool, rows->desc->ih, rows->desc->dtype == TD_F32 ? f32_rows_task : f64_rows_task,
                 (void *)rows);
 }

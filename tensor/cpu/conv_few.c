@@ -8,7 +8,7 @@
  * Backward-weights multiplies the same matrices the other way round. Its pixels are cut into pieces
  * at places that depend on the shapes only; their results are added in order afterwards.
  */
-#include "tensor/cpu/conv_internal.h"
+#include "tensor/cpu/conv_classes.h"
 
 #include <string.h>
 
@@ -16,193 +16,62 @@ enum {
     MAX_CHANNELS = 8, /* of x */
     TAPS = 128,       /* times channels, in a call of the kernel: their weights stay in the cache */
     BLOCK = 128,      /* pixels of a block, at most */
-    LEAST_BLOCK = 24,
+    BLOCK_UNIT = 24,  /* a block is a multiple of it: whole tiles */
     WANTED_TASKS = 16,
     PIECE_PIXELS = 96, /* at least, in a piece: enough to be worth a partial result */
     MAX_PIECES = 64,
-    COMBINE = 4096, /* numbers of the result in a task of adding up */
+    COMBINE = 4096,         /* numbers of the result in a task of adding up */
+    SERIAL_COMBINE = 40000, /* numbers that are added up by the calling thread */
 };
-
-/* Pixels [first, end) of one dimension, which meet taps [tap, tap + taps). */
-typedef struct span {
-    int64_t first, end;
-    int tap, taps;
-} span;
-
-/* What meets the same taps. */
-typedef struct pixel_class {
-    span h, w;
-    int64_t pixels, block; /* of all pictures; number of the first block */
-} pixel_class;
 
 typedef struct plan {
     const td_conv_problem *problem;
     const td_conv_apply *apply;
     const td_conv_reduce *reduce;
+    td_conv_classes classes;
     int64_t width, panels; /* of the result's channels */
     int64_t taps;          /* times channels */
-    int64_t block;         /* pixels, at most */
-    int64_t blocks;
-    pixel_class *classes;
-    int64_t class_count;
     int64_t pieces, first_block[MAX_PIECES + 1];
     float *partial; /* [piece][tap][ic][oc], or NULL */
 } plan;
 
-/* ---- which pixels meet which taps ---- */
-
-static span taps_of(const td_conv_axis *axis, int64_t q)
-{
-    int64_t start = q * axis->stride - axis->pad, d = axis->dilation; /* where tap 0 is */
-    int64_t first = start < 0 ? td_divide_up(-start, d) : 0;
-    int64_t end = start < axis->in ? td_min64(td_divide_up(axis->in - start, d), axis->kernel) : 0;
-    return first < end ? (span){ q, q + 1, (int)first, (int)(end - first) }
-                       : (span){ q, q + 1, 0, 0 };
-}
-
-static span next_span(const td_conv_axis *axis, int64_t q)
-{
-    span s = taps_of(axis, q);
-    while (s.end < axis->out) {
-        span next = taps_of(axis, s.end);
-        if (next.tap != s.tap || next.taps != s.taps) {
-            break;
-        }
-        s.end++;
-    }
-    return s;
-}
-
-/* At most: the first and the last tap move towards 0, and there may be none before and after. */
-static int64_t most_spans(const td_conv_axis *axis)
-{
-    return td_min64(axis->out, 2 * (int64_t)axis->kernel + 3);
-}
-
-static void classify(plan *p)
-{
-    const td_conv_problem *problem = p->problem;
-    for (int64_t h = 0; h < problem->h.out;) {
-        span row = next_span(&problem->h, h);
-        for (int64_t w = 0; w < problem->w.out;) {
-            span column = next_span(&problem->w, w);
-            int64_t pixels = (row.end - row.first) * (column.end - column.first) * problem->n;
-            p->classes[p->class_count++] = (pixel_class){ row, column, pixels, p->blocks };
-            p->blocks += td_divide_up(pixels, p->block);
-            w = column.end;
-        }
-        h = row.end;
-    }
-}
-
-static int64_t class_taps(const plan *p, const pixel_class *c)
+static int64_t class_taps(const plan *p, const td_conv_class *c)
 {
     return (int64_t)c->h.taps * c->w.taps * p->problem->ic;
 }
 
 /* ---- the plan ---- */
 
-/* Pieces of about equal work. */
-static void cut_pieces(plan *p)
-{
-    double all = 0, done = 0;
-    for (int64_t i = 0; i < p->class_count; i++) {
-        all += (double)(p->classes[i].pixels * class_taps(p, &p->classes[i]));
-    }
-    int64_t piece = 0;
-    for (int64_t i = 0; i < p->class_count; i++) {
-        const pixel_class *c = &p->classes[i];
-        for (int64_t first = 0, block = c->block; first < c->pixels; first += p->block, block++) {
-            while (piece < p->pieces && done * (double)p->pieces >= all * (double)piece) {
-                p->first_block[piece++] = block;
-            }
-            int64_t pixels = td_min64(p->block, c->pixels - first);
-            done += (double)(pixels * class_taps(p, c));
-        }
-    }
-    while (piece <= p->pieces) {
-        p->first_block[piece++] = p->blocks;
-    }
-}
-
 static plan make_plan(const td_conv_problem *problem, bool reduce, td_conv_space *space)
 {
     plan p = { .problem = problem };
-    int64_t lanes = problem->kernels->lanes, vectors = td_divide_up(problem->oc, lanes);
-    p.panels = td_divide_up(vectors * lanes, problem->kernels->panel);
-    p.width = p.panels > 0 ? td_divide_up(vectors, p.panels) * lanes : lanes;
+    p.width = td_conv_even_width(problem->kernels, problem->oc);
+    p.panels = td_divide_up(problem->oc, p.width);
     p.taps = (int64_t)problem->h.kernel * problem->w.kernel * problem->ic;
     int64_t pixels = problem->h.out * problem->w.out * problem->n;
-    int64_t wanted = td_divide_up(pixels, WANTED_TASKS);
-    p.block = wanted < LEAST_BLOCK ? LEAST_BLOCK : td_min64(wanted, BLOCK);
-    p.block = td_divide_up(p.block, LEAST_BLOCK) * LEAST_BLOCK;
-    p.block = reduce ? BLOCK : td_min64(p.block, BLOCK / LEAST_BLOCK * LEAST_BLOCK);
-    p.classes = td_conv_take(space, most_spans(&problem->h) * most_spans(&problem->w) *
-                                        (int64_t)sizeof *p.classes);
-    if (reduce) {
-        p.pieces = td_min64(td_divide_up(WANTED_TASKS, p.panels > 0 ? p.panels : 1),
-                            td_divide_up(pixels, PIECE_PIXELS));
-        p.pieces = p.pieces < 1 ? 1 : p.pieces;
-        if (p.pieces > 1) {
-            p.partial =
-                td_conv_take(space, p.pieces * p.taps * problem->oc * (int64_t)sizeof *p.partial);
-        }
+    int64_t units = td_divide_up(td_divide_up(pixels, WANTED_TASKS), BLOCK_UNIT);
+    int64_t block = td_min64(units, BLOCK / BLOCK_UNIT) * BLOCK_UNIT;
+    p.classes = td_conv_classes_make(problem, reduce ? BLOCK : block, space);
+    if (!reduce) {
+        return p;
+    }
+    p.pieces = td_min64(td_divide_up(WANTED_TASKS, p.panels), td_divide_up(pixels, PIECE_PIXELS));
+    p.pieces = p.pieces < 1 ? 1 : p.pieces;
+    if (p.pieces > 1) {
+        p.partial =
+            td_conv_take(space, p.pieces * p.taps * problem->oc * (int64_t)sizeof *p.partial);
     }
     if (space->base) {
-        classify(&p);
-        cut_pieces(&p);
+        td_conv_classes_cut(&p.classes, p.pieces, p.first_block);
     }
     return p;
 }
 
 /* ---- tables ---- */
 
-static const pixel_class *class_of(const plan *p, int64_t block)
-{
-    int64_t first = 0, end = p->class_count;
-    while (end - first > 1) {
-        int64_t middle = (first + end) / 2;
-        if (p->classes[middle].block <= block) {
-            first = middle;
-        } else {
-            end = middle;
-        }
-    }
-    return &p->classes[first];
-}
-
-/* In bytes: where the first tap of pixels [first, first + count) of the class is in x, and where
- * the pixels are in y. */
-static void find_pixels(const plan *p, const pixel_class *c, int64_t first, int64_t count,
-                        int64_t *x_at, int64_t *y_at)
-{
-    enum { SIZE = sizeof(float) };
-    const td_conv_problem *problem = p->problem;
-    const td_conv_axis *ah = &problem->h, *aw = &problem->w;
-    int64_t width = c->w.end - c->w.first, n = first % problem->n, pixel = first / problem->n;
-    int64_t h = c->h.first + pixel / width, w = c->w.first + pixel % width;
-    int64_t x_step = problem->x.image * SIZE, y_step = problem->y.image * SIZE;
-    for (int64_t done = 0; done < count;) {
-        int64_t in_h = h * ah->stride - ah->pad + (int64_t)c->h.tap * ah->dilation;
-        int64_t in_w = w * aw->stride - aw->pad + (int64_t)c->w.tap * aw->dilation;
-        int64_t x = (in_h * problem->x.row + in_w * problem->x.column) * SIZE + n * x_step;
-        int64_t y = (h * problem->y.row + w * problem->y.column) * SIZE + n * y_step;
-        int64_t images = td_min64(problem->n - n, count - done);
-        for (int64_t i = 0; i < images; i++) {
-            x_at[done + i] = x + i * x_step;
-            y_at[done + i] = y + i * y_step;
-        }
-        done += images;
-        n = 0;
-        if (++w == c->w.end) {
-            w = c->w.first;
-            h++;
-        }
-    }
-}
-
-/* The same of the taps of a class, times channels: in x, from its first tap on, and in w. */
-static int64_t find_taps(const plan *p, const pixel_class *c, int64_t first, int64_t *x_at,
+/* As td_conv_class_pixels, of the taps of a class, times channels: in x, from its first tap on, and
+ * in w. */
+static int64_t find_taps(const plan *p, const td_conv_class *c, int64_t first, int64_t *x_at,
                          int64_t *w_at)
 {
     enum { SIZE = sizeof(float) };
@@ -251,12 +120,18 @@ bool td_conv_few_wins(const td_conv_problem *p)
            p->kernels->indexed != NULL;
 }
 
+double td_conv_few_cost(const td_conv_problem *p)
+{
+    double met = (double)td_conv_axis_meets(&p->h) * (double)td_conv_axis_meets(&p->w);
+    return met * (double)(p->n * p->ic * td_divide_up(p->oc, p->kernels->lanes));
+}
+
 static void forward_task(void *ctx, int64_t block)
 {
     const plan *p = ctx;
-    const pixel_class *c = class_of(p, block);
+    const td_conv_class *c = td_conv_class_of(&p->classes, block);
     int64_t x_pixel[BLOCK], y_pixel[BLOCK], x_tap[TAPS], w_tap[TAPS];
-    int64_t first = (block - c->block) * p->block, all = class_taps(p, c), tap = 0;
+    int64_t first = (block - c->block) * p->classes.block, all = class_taps(p, c), tap = 0;
     td_gemm_indexed g = { .a = p->apply->source,
                           .b = p->apply->weights,
                           .c = p->apply->result,
@@ -264,9 +139,9 @@ static void forward_task(void *ctx, int64_t block)
                           .a_col = x_tap,
                           .b_row = w_tap,
                           .c_row = y_pixel,
-                          .m = td_min64(p->block, c->pixels - first),
+                          .m = td_min64(p->classes.block, c->pixels - first),
                           .bias = p->apply->bias };
-    find_pixels(p, c, first, g.m, x_pixel, y_pixel);
+    td_conv_class_pixels(p->problem, c, first, g.m, x_pixel, y_pixel);
     do { /* even without any tap: all pixels are written */
         g.k = find_taps(p, c, tap, x_tap, w_tap);
         multiply(p, g);
@@ -278,8 +153,7 @@ static void forward_task(void *ctx, int64_t block)
 static td_pool *pool_for(const plan *p, td_pool *pool)
 {
     const td_conv_problem *problem = p->problem;
-    double work = (double)(td_conv_axis_meets(&problem->h) * td_conv_axis_meets(&problem->w)) *
-                  (double)(problem->n * problem->ic * problem->oc);
+    double work = td_conv_few_cost(problem) * problem->kernels->lanes;
     return work < TD_GEMM_SERIAL_WORK ? NULL : pool;
 }
 
@@ -295,7 +169,7 @@ void td_conv_few_apply_run(td_pool *pool, const td_conv_apply *apply, void *work
     td_conv_space space = { .base = workspace };
     plan p = make_plan(apply->problem, false, &space);
     p.apply = apply;
-    td_pool_run(pool_for(&p, pool), p.blocks, forward_task, &p);
+    td_pool_run(pool_for(&p, pool), p.classes.blocks, forward_task, &p);
 }
 
 /* ---- backward-weights ---- */
@@ -321,10 +195,10 @@ static void piece_task(void *ctx, int64_t task)
         memset((float *)g.c + i * oc, 0, (size_t)g.n * sizeof *dw);
     }
     for (int64_t block = p->first_block[piece]; block < p->first_block[piece + 1]; block++) {
-        const pixel_class *c = class_of(p, block);
-        int64_t first = (block - c->block) * p->block, all = class_taps(p, c);
-        g.k = td_min64(p->block, c->pixels - first);
-        find_pixels(p, c, first, g.k, x_pixel, y_pixel);
+        const td_conv_class *c = td_conv_class_of(&p->classes, block);
+        int64_t first = (block - c->block) * p->classes.block, all = class_taps(p, c);
+        g.k = td_min64(p->classes.block, c->pixels - first);
+        td_conv_class_pixels(p->problem, c, first, g.k, x_pixel, y_pixel);
         for (int64_t tap = 0; tap < all; tap += g.m) {
             g.m = find_taps(p, c, tap, x_tap, w_tap);
             p->problem->kernels->indexed(&g);
@@ -364,6 +238,8 @@ void td_conv_few_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *w
     pool = pool_for(&p, pool);
     td_pool_run(pool, p.pieces * p.panels, piece_task, &p);
     if (p.partial) {
-        td_pool_run(pool, td_divide_up(p.taps * p.problem->oc, COMBINE), combine_task, &p);
+        int64_t size = p.taps * p.problem->oc;
+        td_pool_run(p.pieces * size < SERIAL_COMBINE ? NULL : pool, td_divide_up(size, COMBINE),
+                    combine_task, &p);
     }
 }

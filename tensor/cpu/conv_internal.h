@@ -145,10 +145,19 @@ void td_conv_narrow_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void
 
 /* Whether that is faster for forward and backward-weights. */
 bool td_conv_few_wins(const td_conv_problem *problem);
+/* In products of a vector. */
+double td_conv_few_cost(const td_conv_problem *problem);
 int64_t td_conv_few_apply_workspace(const td_conv_apply *apply);
 void td_conv_few_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace);
 int64_t td_conv_few_reduce_workspace(const td_conv_reduce *reduce);
 void td_conv_few_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
+
+/* ---- y of a handful of channels: backward-weights with vectors along those of x ---- */
+
+/* In products of a vector; INFINITY: it cannot be done. */
+double td_conv_thin_cost(const td_conv_problem *problem);
+int64_t td_conv_thin_workspace(const td_conv_reduce *reduce);
+void td_conv_thin_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
 
 /* ---- loops over channels, without products of matrices ---- */
 

@@ -3,11 +3,10 @@
 #include "tensor/cpu/vectors.h"
 
 enum {
-    TILE_ROWS = 6,     /* rows of a register block of full width */
-    MAX_ROWS = 12,     /* of a narrow one */
-    GROUPED_SUMS = 8,  /* vectors of sums of small groups, at a time */
-    INDEXED_SIZES = 5, /* numbers of rows of `indexed`, and a 0 */
-    INDEXED_NEAR = 6,  /* rows that are found by registers */
+    TILE_ROWS = 6,    /* rows of a register block of full width */
+    MAX_ROWS = 12,    /* of a narrow one */
+    GROUPED_SUMS = 8, /* vectors of sums of small groups, at a time */
+    INDEXED_NEAR = 4, /* rows of `indexed` that are found by registers */
 };
 
 /* How many of the rows that are left to compute together, `most` being 6, 8 or 12. There are tiles
@@ -21,32 +20,6 @@ static int next_rows(int64_t left, int most)
         return (int)left;
     }
     return left > 12 ? 8 : (int)(left + 1) / 2;
-}
-
-/* Which of the sizes, from large to small, to take of the rows that are left, so that these and the
- * rest cost least. A tile may be larger than what is left. */
-static int indexed_rows(int64_t left, const int *sizes)
-{
-    enum { TILE_COST = 1 }; /* rows */
-    int best = 0;
-    int64_t least = INT64_MAX;
-    if (left > 2 * sizes[0]) {
-        return 0;
-    }
-    for (int i = 0; sizes[i] > 0; i++) {
-        int64_t rest = left - sizes[i], cost = sizes[i];
-        for (int j = 0; rest > 0; rest -= sizes[j]) {
-            while (sizes[j + 1] >= rest) {
-                j++;
-            }
-            cost += sizes[j] + TILE_COST;
-        }
-        if (cost < least) {
-            best = i;
-            least = cost;
-        }
-    }
-    return best;
 }
 
 /* Transposes 4 x 4 floats: `from` has columns `col` apart, `to` has rows `row` apart. */
