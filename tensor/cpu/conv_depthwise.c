@@ -144,17 +144,30 @@ static void apply_taps(const plan *p, pending *c)
     c->block.accumulate = true;
 }
 
-/* How many taps of a row of the kernel follow each other as pixels of a run do; 0: they do not. */
-static int taps_beside(const plan *p, const int32_t *source_w)
+/* The taps of a row of the kernel that a run meets, from left to right in x. */
+typedef struct met_taps {
+    int count;
+    bool beside;               /* they follow each other as the run's pixels do */
+    int64_t x[MAX_TAPS];       /* bytes from the row of x */
+    int64_t weights[MAX_TAPS]; /* from those of the row of the kernel */
+} met_taps;
+
+/* MAX_TAPS of them at most, from the `first` tap on in that order. */
+static void find_taps(const plan *p, const run_block *run, int first, met_taps *met)
 {
-    int met = 0;
-    for (int kw = 0; kw < p->common.w.kernel; kw++) {
-        met += source_w[kw] >= 0;
+    int64_t size = (int64_t)p->common.kernels->size;
+    int kernel = p->common.w.kernel, end = first + MAX_TAPS < kernel ? first + MAX_TAPS : kernel;
+    const int32_t *source = p->common.w.source + run->column * kernel;
+    met->count = 0;
+    for (int i = first; i < end; i++) {
+        int kw = p->apply->backward ? kernel - 1 - i : i; /* backward, the last one comes first */
+        if (source[kw] >= 0) {
+            met->x[met->count] = source[kw] * p->from.column * size;
+            met->weights[met->count++] = kw * p->weight_row * size;
+        }
     }
-    bool follow = p->step == 1 && p->common.problem->w.dilation == 1 &&
-                  (!p->apply->backward || p->common.problem->w.stride == 1) &&
-                  p->common.w.kernel <= MAX_TAPS;
-    return follow ? met : 0;
+    met->beside = p->step == 1 && p->common.problem->w.dilation == 1 &&
+                  (!p->apply->backward || p->common.problem->w.stride == 1) && kernel <= MAX_TAPS;
 }
 
 /* A run of pixels in a row; elements from `first` on. */
@@ -163,12 +176,11 @@ static void apply_run(const plan *p, int64_t row, const run_block *run, int64_t 
     const td_conv_apply *a = p->apply;
     int64_t size = (int64_t)p->common.kernels->size;
     const int32_t *source_h = p->common.h.source + row * p->common.h.kernel;
-    const int32_t *source_w = p->common.w.source + run->column * p->common.w.kernel;
-    const char *weights = p->weights ? p->weights : a->weights;
+    int64_t row_weights = p->common.w.kernel * p->weight_row * size;
+    met_taps met;
     pending c;
     c.block = (td_depthwise_block){
         .taps = c.taps,
-        .beside = taps_beside(p, source_w),
         .y = (char *)a->result + (row * p->to.row + run->column * p->to.column + first) * size,
         .x_step = p->step * p->from.column,
         .y_step = p->to.column,
@@ -179,26 +191,21 @@ static void apply_run(const plan *p, int64_t row, const run_block *run, int64_t 
         .bias = a->bias && p->bias ? p->bias : a->bias,
         .accumulate = a->accumulate,
     };
-    for (int kh = 0; kh < p->common.h.kernel; kh++) {
-        if (source_h[kh] < 0) {
-            continue;
-        }
-        if (c.block.count + p->common.w.kernel > MAX_TAPS) {
-            apply_taps(p, &c);
-        }
-        for (int i = 0; i < p->common.w.kernel; i++) {
-            /* From left to right in x: backward, the last tap comes first. */
-            int kw = a->backward ? p->common.w.kernel - 1 - i : i;
-            if (source_w[kw] < 0) {
+    for (int some = 0; some < p->common.w.kernel; some += MAX_TAPS) {
+        find_taps(p, run, some, &met);
+        c.block.beside = met.beside ? met.count : 0;
+        for (int kh = 0; kh < p->common.h.kernel; kh++) {
+            if (source_h[kh] < 0) {
                 continue;
             }
-            if (c.block.count == MAX_TAPS) {
+            if (c.block.count + met.count > MAX_TAPS) {
                 apply_taps(p, &c);
             }
-            int64_t from = source_h[kh] * p->from.row + source_w[kw] * p->from.column + first;
-            int64_t tap = (int64_t)kh * p->common.w.kernel + kw;
-            c.taps[c.block.count++] = (td_depthwise_tap){ (const char *)a->source + from * size,
-                                                          weights + tap * p->weight_row * size };
+            const char *x = (const char *)a->source + (source_h[kh] * p->from.row + first) * size;
+            const char *w = (p->weights ? p->weights : (const char *)a->weights) + kh * row_weights;
+            for (int i = 0; i < met.count; i++) {
+                c.taps[c.block.count++] = (td_depthwise_tap){ x + met.x[i], w + met.weights[i] };
+            }
         }
     }
     apply_taps(p, &c); /* even without any tap: every pixel is written */
