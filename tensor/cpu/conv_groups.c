@@ -42,7 +42,7 @@ int64_t td_conv_groups_joined(const td_conv_problem *p, int64_t from, int64_t to
 int64_t td_conv_groups_sharing(const td_conv_problem *p, int64_t from, int64_t to)
 {
     int64_t widest = from > to ? from : to;
-    if (p->groups == 1 || widest > p->kernels->lanes) {
+    if (p->groups == 1 || !p->kernels->grouped || widest > p->kernels->lanes) {
         return 0;
     }
     int64_t sharing = td_min64(p->kernels->lanes / widest, p->groups);
