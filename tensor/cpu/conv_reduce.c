@@ -20,7 +20,10 @@ enum {
     MIN_BLOCKS = 4, /* blocks of rows in a piece: enough to be worth a partial result */
     TILE_TAPS = 64, /* taps of which a tile remembers whether it has been written */
     CLEAR_BYTES = 65536,
-    FAR_BYTES = 1024,
+    MOST_UNPACKED = 128, /* channels times taps: those that read a row of dy */
+    /* Of x and dy: so many do not wait in a cache. Twice as many for small tiles, where fetching
+     * costs more beside few products. */
+    FETCH_BYTES = 8 << 20,
 };
 
 typedef struct plan {
@@ -42,6 +45,7 @@ typedef struct plan {
     int64_t pieces;                 /* of the rows */
     int64_t blocks_per_piece;       /* whole blocks; the last piece may have fewer */
     int64_t tile_tasks;
+    bool fetches;  /* the next block from memory */
     char *partial; /* [piece][tap that is alive][ic][oc of all groups], or NULL: dw */
 } plan;
 
@@ -63,6 +67,18 @@ static bool rows_by_picture(const td_conv_problem *problem)
 {
     bool together = problem->w.stride * problem->x.column == problem->n * problem->x.image;
     return problem->n == 1 || (!together && problem->n < problem->w.out);
+}
+
+/* Several taps read what they need more than once, and wait less. */
+static bool should_fetch(const plan *p)
+{
+    const td_conv_problem *problem = p->problem;
+    int64_t pixels_x = problem->h.in * problem->w.in, pixels_y = p->h.size * p->w.size;
+    int64_t elements =
+        problem->n * problem->groups * (pixels_x * problem->ic + pixels_y * problem->oc);
+    int64_t least = FETCH_BYTES * (p->tile < SMALL_TILE ? 2 : 1);
+    return p->h.kernel * p->w.kernel == 1 && problem->sharing == 0 &&
+           elements * (int64_t)problem->kernels->size >= least;
 }
 
 static plan make_plan(const td_conv_reduce *reduce, td_conv_space *space)
@@ -103,6 +119,7 @@ static plan make_plan(const td_conv_reduce *reduce, td_conv_space *space)
         p.partial = td_conv_take(space, p.pieces * alive * problem->ic * problem->oc_all *
                                             (int64_t)problem->kernels->size);
     }
+    p.fetches = should_fetch(&p);
     return p;
 }
 
@@ -183,6 +200,7 @@ typedef struct row_block {
 typedef struct run_list {
     td_gemm_term terms[BLOCK_ROWS];
     int count;
+    int64_t rows;
     const char *next_x, *next_dy; /* where the last run would go on */
 } run_list;
 
@@ -194,6 +212,7 @@ static void add_run(run_list *runs, const char *x, const char *dy, int64_t k, in
     } else {
         runs->terms[runs->count++] = (td_gemm_term){ x, dy, k };
     }
+    runs->rows += k;
     runs->next_x = x + x_bytes;
     runs->next_dy = dy + dy_bytes;
 }
@@ -233,6 +252,7 @@ static int runs_of_tap(const tile *t, const row_block *rows, int kh, int kw, run
 {
     int64_t width = t->plan->w.size, last = rows->pixel + rows->pixels;
     runs->count = 0;
+    runs->rows = 0;
     runs->next_x = runs->next_dy = NULL;
     for (int64_t pixel = rows->pixel; pixel < last;) {
         int64_t begin = pixel % width, end = td_min64(width, begin + last - pixel);
@@ -240,23 +260,6 @@ static int runs_of_tap(const tile *t, const row_block *rows, int kh, int kw, run
         pixel += end - begin;
     }
     return runs->count;
-}
-
-/* Where the rows of x lie far apart, the processor does not see the next line coming. */
-static void prefetch(const tile *t, const td_gemm_term *terms, int count)
-{
-    int64_t size = (int64_t)t->plan->problem->kernels->size, step = t->plan->a_col * size;
-    if (step < FAR_BYTES) {
-        return;
-    }
-    for (int i = 0; i < count; i++) {
-        const char *row = terms[i].a;
-        for (int64_t k = 0; k < terms[i].k; k++, row += step) {
-            for (int64_t byte = 0; byte < t->ic * size; byte += 64) {
-                __builtin_prefetch(row + byte, 0, 2);
-            }
-        }
-    }
 }
 
 static void multiply(const tile *t, const td_gemm_block *block)
@@ -271,10 +274,11 @@ static void multiply(const tile *t, const td_gemm_block *block)
     problem->kernels->grouped_sums(block, &lanes);
 }
 
-static void add_block(tile *t, const row_block *rows)
+/* Adds the products of a block; `next`: the block after it, or NULL. */
+static void add_block(tile *t, const row_block *rows, const row_block *next)
 {
     const plan *p = t->plan;
-    run_list runs;
+    run_list runs, next_runs;
     td_gemm_block block = {
         .terms = runs.terms,
         .a_row = 1,
@@ -293,8 +297,9 @@ static void add_block(tile *t, const row_block *rows)
             if (block.count > 0) {
                 block.c = tile_at(t, kh, kw);
                 block.accumulate = has_started(t, kh, kw);
-                if (p->h.kernel * p->w.kernel == 1) { /* other taps read it again */
-                    prefetch(t, runs.terms, block.count);
+                if (next && runs_of_tap(t, next, kh, kw, &next_runs) > 0) {
+                    block.next = next_runs.terms;
+                    block.next_rows = next_runs.rows;
                 }
                 multiply(t, &block);
                 int64_t tap = (int64_t)kh * p->w.kernel + kw;
@@ -356,15 +361,20 @@ static void tile_task(const plan *p, int64_t task)
     }
 
     _Alignas(64) char packed[BLOCK_ROWS * TD_GEMM_MAX_PANEL_BYTES];
+    bool packs_dy = problem->oc_all > width && problem->sharing == 0 &&
+                    t.ic * p->h.alive * p->w.alive > MOST_UNPACKED;
     int64_t begin = t.piece * p->blocks_per_piece;
     int64_t end = td_min64(p->blocks, begin + p->blocks_per_piece);
     for (int64_t i = begin; i < end; i++) {
-        row_block rows = block_of_rows(&t, i);
-        if (problem->oc_all > width &&
-            problem->sharing == 0) { /* dense rows stay in the cache better */
+        row_block rows = block_of_rows(&t, i), next;
+        if (packs_dy) { /* dense rows stay in the cache better */
             pack_rows(&t, &rows, packed);
         }
-        add_block(&t, &rows);
+        bool fetches = p->fetches && i + 1 < end;
+        if (fetches) {
+            next = block_of_rows(&t, i + 1);
+        }
+        add_block(&t, &rows, fetches ? &next : NULL);
     }
     if (overwrite) {
         clear_tiles(&t, true);

@@ -22,6 +22,26 @@ static int next_rows(int64_t left, int most)
     return left > 12 ? 8 : (int)(left + 1) / 2;
 }
 
+static void fetch_lines(const char *at, int64_t bytes)
+{
+    for (int64_t byte = 0; byte < bytes; byte += 64) {
+        __builtin_prefetch(at + byte, 0, 2);
+    }
+}
+
+/* Fetches rows [row, end) of what the next product reads. */
+static void fetch_rows(const td_gemm_block *g, int64_t row, int64_t end, int64_t size)
+{
+    for (const td_gemm_term *t = g->next; row < end; t++) {
+        for (int64_t p = row; p < t->k && p < end; p++) {
+            fetch_lines((const char *)t->a + p * g->a_col * size, g->m * size);
+            fetch_lines((const char *)t->b + p * g->b_row * size, g->n * size);
+        }
+        end -= t->k;
+        row = row > t->k ? row - t->k : 0;
+    }
+}
+
 /* Transposes 4 x 4 floats: `from` has columns `col` apart, `to` has rows `row` apart. */
 static inline void transpose_4x4(float *to, int64_t row, const float *from, int64_t col)
 {
