@@ -138,6 +138,8 @@ static void known_shapes(td_dtype dtype)
         { 1, 80, 13, 40, 1, 1, 0, 5 }, /* in groups, all pixels and pictures in one list of rows */
         { 40, 12, 9, 33, 1, 1, 0, 3 },
         { 11, 60, 10, 140, 1, 1, 0, 2 },
+        { 52, 305, 15, 61, 1, 1, 0, 61 }, /* so large that pixels are transposed, in two parts */
+        { 101, 36, 34, 12, 2, 2, 0, 12 },
         { 4, 96, 7, 96, 3, 1, 1, 12 },
         { 2, 66, 9, 33, 5, 2, 2, 11 },
         { 2, 64, 7, 70, 5, 1, 2, 1 },   /* strips: lines of both pictures */

@@ -252,6 +252,9 @@ static route find_route(const td_conv2d_desc *d, td_conv2d_pass pass)
         r.way = WAY_WINOGRAD;
     } else if (depthwise(d)) {
         r.way = WAY_DEPTHWISE;
+    } else if (td_conv_pixels_win(&r.given, pass)) {
+        r.problem.pixels = true;
+        r.problem.sharing = td_conv_pixels_groups(&r.given, pass == TD_CONV2D_BACKWARD_WEIGHTS);
     } else if (pass == TD_CONV2D_BACKWARD_WEIGHTS && finds_thin(d, &r)) {
         return r;
     } else if (!rows_sum(d, pass) && td_conv_narrow_wins(&r.given, narrow_pass(pass))) {

@@ -39,7 +39,11 @@ static bool mergeable(const td_conv_apply_plan *p, int64_t q)
 /* Cuts the rows of a run into blocks of about equal size, whole register blocks where possible. */
 static void cut_run(td_conv_apply_plan *p, int64_t column, int64_t rows)
 {
-    int64_t unit = p->problem->kernels->rows * (p->block_rows > BLOCK_ROWS ? 2 : 1);
+    const td_gemm_kernels *kernels = p->problem->kernels;
+    int64_t unit = kernels->rows * (p->block_rows > BLOCK_ROWS ? 2 : 1);
+    if (p->problem->pixels) {
+        unit = kernels->panel;
+    }
     int64_t pieces = td_divide_up(rows, p->block_rows);
     int64_t piece = td_divide_up(td_divide_up(rows, pieces), unit) * unit;
     for (int64_t row = 0; row < rows; row += piece) {
@@ -145,6 +149,9 @@ static void choose_runs(td_conv_apply_plan *p)
 static bool packs(const td_conv_apply_plan *p)
 {
     const td_conv_problem *problem = p->problem;
+    if (problem->pixels) {
+        return false;
+    }
     if (p->dots || p->apply->backward) {
         return p->dots != p->apply->backward; /* the weights are needed transposed */
     }
@@ -164,7 +171,14 @@ static void set_groups(td_conv_apply_plan *p)
     p->depth = back ? problem->oc : problem->ic;
     p->from_channels = together * p->depth;
     p->to_channels = together * (back ? problem->ic : problem->oc);
-    if (problem->sharing > 0) {
+    if (problem->pixels) {
+        p->transposed = (td_conv_pixels){ .kernels = problem->kernels,
+                                          .from = p->depth,
+                                          .to = p->to_channels / together,
+                                          .w_from = back ? 1 : problem->oc_all,
+                                          .w_to = back ? problem->oc_all : 1,
+                                          .w_group = problem->oc };
+    } else if (problem->sharing > 0) {
         p->lanes = td_conv_groups_lanes(together, p->depth, p->to_channels / together);
     }
 }
@@ -191,12 +205,18 @@ static td_conv_apply_plan make_plan(const td_conv_apply *apply, td_conv_space *s
     set_groups(&p);
     p.dots = problem->sharing == 0 && td_conv_dots_win(problem, back);
     p.width = p.dots && back ? DOTS_WIDTH : problem->kernels->panel;
+    if (problem->pixels) {
+        p.width = p.to_channels;
+    }
     p.most_depth = p.dots ? TD_DOTS_DEPTH : TD_APPLY_DEPTH;
     p.panels = td_divide_up(p.to_channels, p.width);
     int64_t taps = (int64_t)p.h.kernel * p.w.kernel;
     int64_t weights = taps * p.depth * p.to_channels * p.groups;
     p.panels_first = weights * (int64_t)problem->kernels->size <= SMALL_WEIGHTS;
     int64_t widths = problem->sharing > 0 ? 1 : problem->kernels->panel / p.to_channels;
+    if (problem->pixels) {
+        widths = MAX_WIDTHS;
+    }
     p.block_rows = BLOCK_ROWS * (widths < 1 ? 1 : td_min64(widths, MAX_WIDTHS));
     int64_t most = p.w.size * td_divide_up(problem->n, p.block_rows);
     p.blocks = td_conv_take(space, most * (int64_t)sizeof *p.blocks);
@@ -315,7 +335,9 @@ static void pack_task(void *ctx, int64_t task)
 
 void td_conv_add_up(td_conv_term_sum *sum)
 {
-    if (sum->lanes) {
+    if (sum->pixels) {
+        td_conv_pixels_multiply(sum->pixels, &sum->block);
+    } else if (sum->lanes) {
         sum->kernels->grouped(&sum->block, sum->lanes);
     } else if (sum->dots) {
         sum->kernels->dots(&sum->block);
@@ -409,6 +431,7 @@ static void block_task(void *ctx, int64_t task)
     td_conv_term_sum sum; /* field by field: to clear its terms takes as long as a short sum */
     sum.kernels = problem->kernels;
     sum.lanes = problem->sharing > 0 ? &lanes : NULL;
+    sum.pixels = problem->pixels ? &p->transposed : NULL;
     sum.dots = p->dots;
     sum.depth = 0;
     sum.most_depth = p->most_depth;

@@ -39,6 +39,7 @@ typedef struct td_conv_apply_plan {
     int64_t from_channels, to_channels; /* of one group */
     int64_t depth;                      /* products in a tap: from_channels, if none share */
     td_gemm_lanes lanes;                /* where some do */
+    td_conv_pixels transposed;          /* or are transposed together */
     int64_t panels;                     /* of one group */
     bool dots;                          /* vectors along the sum; weights are as B transposed */
     int64_t width;                      /* of a panel */
@@ -64,7 +65,8 @@ typedef struct td_conv_apply_plan {
 /* The sum that is being built for one block of the result. */
 typedef struct td_conv_term_sum {
     const td_gemm_kernels *kernels;
-    const td_gemm_lanes *lanes; /* of groups that share a vector, or NULL */
+    const td_gemm_lanes *lanes;   /* of groups that share a vector, or NULL */
+    const td_conv_pixels *pixels; /* of groups that are transposed together, or NULL */
     bool dots;
     td_gemm_block block;
     int64_t depth, most_depth;

@@ -106,6 +106,7 @@ void td_conv_gathered_task(void *ctx, int64_t task)
     g.count = p->order.blocks[at.block].count;
     g.sum.kernels = problem->kernels;
     g.sum.lanes = NULL;
+    g.sum.pixels = NULL;
     g.sum.depth = 0;
     g.sum.dots = p->dots;
     g.sum.b_step = p->dots ? 1 : td_conv_apply_b_row(p);

@@ -39,7 +39,8 @@ int64_t td_conv_groups_joined(const td_conv_problem *p, int64_t from, int64_t to
     return best;
 }
 
-int64_t td_conv_groups_sharing(const td_conv_problem *p, int64_t from, int64_t to)
+/* Of groups that share a vector: how many, and the cost for each. */
+static int64_t most_sharing(const td_conv_problem *p, int64_t from, int64_t to, double *cost)
 {
     int64_t widest = from > to ? from : to;
     if (p->groups == 1 || !p->kernels->grouped || widest > p->kernels->lanes) {
@@ -47,8 +48,21 @@ int64_t td_conv_groups_sharing(const td_conv_problem *p, int64_t from, int64_t t
     }
     int64_t sharing = td_min64(p->kernels->lanes / widest, p->groups);
     double products = (double)(p->h.kernel * p->w.kernel * from) * PERMUTED_COST;
-    double cost = (products + CALL_COST) / (double)sharing;
+    *cost = (products + CALL_COST) / (double)sharing;
+    return sharing;
+}
+
+int64_t td_conv_groups_sharing(const td_conv_problem *p, int64_t from, int64_t to)
+{
+    double cost = 0;
+    int64_t sharing = most_sharing(p, from, to, &cost);
     return cost < joined_cost(p, from, to, td_conv_groups_joined(p, from, to)) ? sharing : 0;
+}
+
+double td_conv_groups_cost(const td_conv_problem *p, int64_t from, int64_t to)
+{
+    double cost, joined = joined_cost(p, from, to, td_conv_groups_joined(p, from, to));
+    return most_sharing(p, from, to, &cost) > 0 && cost < joined ? cost : joined;
 }
 
 td_gemm_lanes td_conv_groups_lanes(int64_t sharing, int64_t from, int64_t to)

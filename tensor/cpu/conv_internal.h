@@ -29,6 +29,7 @@ typedef struct td_conv_problem {
     int64_t ic, oc; /* of one group */
     int64_t oc_all;
     int64_t sharing; /* groups that share a vector and stay apart, or 0 */
+    bool pixels;     /* they are so many whose pixels are transposed together */
     td_conv_axis h, w;
     td_conv_strides x, y;
 } td_conv_problem;
@@ -111,8 +112,28 @@ double td_conv_dots_cost(const td_conv_problem *problem, bool backward);
 
 /* How many groups should share a vector, 0: none. `from` and `to` as below. */
 int64_t td_conv_groups_sharing(const td_conv_problem *problem, int64_t from, int64_t to);
+/* Of a row of the result and a group then, or joined, whatever is less: in products of a vector. */
+double td_conv_groups_cost(const td_conv_problem *problem, int64_t from, int64_t to);
 /* Which channel of the source each lane of the result meets then. */
 td_gemm_lanes td_conv_groups_lanes(int64_t sharing, int64_t from, int64_t to);
+
+/* Groups with vectors along the pixels: the channels of one group, and how to step through weights
+ * in a tap. */
+typedef struct td_conv_pixels {
+    const td_gemm_kernels *kernels;
+    int64_t from, to;
+    int64_t w_from, w_to, w_group; /* to the next channel of the source, of the result, group */
+} td_conv_pixels;
+
+/* Whether that is faster. */
+bool td_conv_pixels_win(const td_conv_problem *problem, td_conv2d_pass pass);
+/* How many groups to transpose at a time. */
+int64_t td_conv_pixels_groups(const td_conv_problem *problem, bool reduce);
+/* A block of several groups: B are the weights of their first, at each term. */
+void td_conv_pixels_multiply(const td_conv_pixels *pixels, const td_gemm_block *block);
+/* The same for sums over pixels, of as many as a block of backward-weights has at most: rows of A
+ * are x, of B dy. */
+void td_conv_pixels_sum(const td_conv_pixels *pixels, const td_gemm_block *block);
 
 /* How many groups to take as one, 1 for no change: a divisor of their number. `to`: channels of one
  * group of what is computed side by side in vectors; `from`: of the other side. */

@@ -39,6 +39,7 @@ typedef struct plan {
     int64_t groups;       /* what shares a vector counts as one */
     int64_t x_channels, y_channels; /* of one group */
     td_gemm_lanes lanes;            /* where groups share a vector */
+    td_conv_pixels transposed;      /* or are transposed together */
     int64_t panels;                 /* of a group's output channels */
     int64_t tile;                   /* input channels in a tile */
     int64_t tiles;                  /* of a group's input channels */
@@ -93,10 +94,13 @@ static plan make_plan(const td_conv_reduce *reduce, td_conv_space *space)
     p.groups = td_divide_up(problem->groups, together);
     p.x_channels = together * problem->ic;
     p.y_channels = together * problem->oc;
-    if (problem->sharing > 0) {
+    if (problem->pixels) {
+        p.transposed =
+            (td_conv_pixels){ .kernels = problem->kernels, .from = problem->ic, .to = problem->oc };
+    } else if (problem->sharing > 0) {
         p.lanes = td_conv_groups_lanes(together, problem->ic, problem->oc);
     }
-    p.panels = td_divide_up(p.y_channels, problem->kernels->panel);
+    p.panels = problem->pixels ? 1 : td_divide_up(p.y_channels, problem->kernels->panel);
     p.tile = tile_size(problem->ic, p.groups * p.panels, problem->kernels->rows);
     p.tiles = td_divide_up(problem->ic, p.tile);
 
@@ -269,6 +273,10 @@ static void multiply(const tile *t, const td_gemm_block *block)
         problem->kernels->block(block);
         return;
     }
+    if (problem->pixels) {
+        td_conv_pixels_sum(&t->plan->transposed, block);
+        return;
+    }
     td_gemm_lanes lanes = t->plan->lanes;
     lanes.window = (int)(t->oc / problem->oc * problem->ic); /* the last may be fewer */
     problem->kernels->grouped_sums(block, &lanes);
@@ -352,7 +360,10 @@ static void tile_task(const plan *p, int64_t task)
     t.group = task / p->pieces / p->tiles / p->panels;
     t.ic = td_min64(p->tile, problem->ic - t.channel);
     int64_t left = problem->oc_all - t.group * p->y_channels;
-    t.oc = td_min64(left, td_min64(width, p->y_channels - t.panel * width));
+    t.oc = td_min64(left, p->y_channels);
+    if (!problem->pixels) {
+        t.oc = td_min64(t.oc, td_min64(width, p->y_channels - t.panel * width));
+    }
     bool overwrite = p->partial || !p->reduce->accumulate;
     if (overwrite) {
         clear_tiles(&t, false);

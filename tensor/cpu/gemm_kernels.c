@@ -59,15 +59,15 @@ static inline void transpose_4x4(float *to, int64_t row, const float *from, int6
 
 #if TD_X86
 /* The same for 8 x 8. */
-static inline TD_TARGET_AVX2 void transpose_8x8(float *to, int64_t row, const float *from,
-                                                int64_t col)
+static inline __attribute__((always_inline)) TD_TARGET_AVX2 void
+transpose_8x8(float *to, int64_t row, const float *from, int64_t col)
 {
     __m256 r[8], t[8];
     TD_UNROLL
-    for (int i = 0; i < 4; i++) { /* columns i and i + 4, their first and second halves */
-        __m256 low = _mm256_loadu_ps(from + i * col), high = _mm256_loadu_ps(from + (i + 4) * col);
-        r[i] = _mm256_permute2f128_ps(low, high, 0x20);
-        r[i + 4] = _mm256_permute2f128_ps(low, high, 0x31);
+    for (int i = 0; i < 8; i++) { /* columns i % 4 and i % 4 + 4, their first or second halves */
+        const float *half = from + i % 4 * col + i / 4 * 4;
+        r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(half)),
+                                    _mm_loadu_ps(half + 4 * col), 1);
     }
     TD_UNROLL
     for (int i = 0; i < 8; i += 4) {
@@ -87,25 +87,29 @@ static inline TD_TARGET_AVX2 void transpose_8x8(float *to, int64_t row, const fl
 #endif
 
 /* Defines packing of a k x n matrix of f32 with dense columns, `col` apart, into rows `panel`
- * apart.
+ * apart. What is left beyond whole units is copied together with some of what is done already.
  */
 #define PACK_COLUMNS(name, target, unit, transpose)                                                \
     static target void name(float *to, const float *from, int64_t panel, int64_t k, int64_t n,     \
                             int64_t col)                                                           \
     {                                                                                              \
         enum { WIDTH = 16 }; /* columns side by side: one cache line of a row of the panel */      \
-        int64_t whole_k = k / (unit) * (unit), whole_n = n / (unit) * (unit);                      \
-        for (int64_t j0 = 0; j0 < whole_n; j0 += WIDTH) {                                          \
-            int64_t end = td_min64(j0 + WIDTH, whole_n);                                           \
-            for (int64_t p = 0; p < whole_k; p += (unit)) {                                        \
-                for (int64_t j = j0; j < end; j += (unit)) {                                       \
-                    transpose(to + p * panel + j, panel, from + j * col + p, col);                 \
+        if (k < (unit) || n < (unit)) {                                                            \
+            for (int64_t p = 0; p < k; p++) {                                                      \
+                for (int64_t j = 0; j < n; j++) {                                                  \
+                    to[p * panel + j] = from[p + j * col];                                         \
                 }                                                                                  \
             }                                                                                      \
+            return;                                                                                \
         }                                                                                          \
-        for (int64_t p = 0; p < k; p++) {                                                          \
-            for (int64_t j = p < whole_k ? whole_n : 0; j < n; j++) {                              \
-                to[p * panel + j] = from[p + j * col];                                             \
+        for (int64_t j0 = 0; j0 < n; j0 += WIDTH) {                                                \
+            int64_t end = td_min64(j0 + WIDTH, n);                                                 \
+            for (int64_t p0 = 0; p0 < k; p0 += (unit)) {                                           \
+                int64_t p = td_min64(p0, k - (unit));                                              \
+                for (int64_t j1 = j0; j1 < end; j1 += (unit)) {                                    \
+                    int64_t j = td_min64(j1, n - (unit));                                          \
+                    transpose(to + p * panel + j, panel, from + j * col + p, col);                 \
+                }                                                                                  \
             }                                                                                      \
         }                                                                                          \
     }

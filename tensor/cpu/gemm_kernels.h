@@ -75,6 +75,9 @@ typedef struct td_gemm_kernels {
      * element (p, j) at to[p*panel + j]. Columns from n on are not written. */
     void (*pack)(void *to, const void *from, int64_t k, int64_t n, int64_t row, int64_t col);
 
+    /* to[p*row + j] = from[p + j*col], p < k, j < n. */
+    void (*transpose)(void *to, int64_t row, const void *from, int64_t k, int64_t n, int64_t col);
+
     /* The following are NULL in some tables. The n of the first two is at most `lanes`.
      * As `block`, but element (i, j) meets, at row p of B, element (i, first[j] + p) of A. */
     void (*grouped)(const td_gemm_block *block, const td_gemm_lanes *lanes);
