@@ -142,7 +142,7 @@ endif
 
 # Objects depend on this file, which changes when the flags do.
 FLAGS := $(B)/flags
-FLAGS_NOW := $(CC) $(ALL_CFLAGS) $(TD_SHORT_LOOPS) $(SMALL_LD) $(LDFLAGS) $(ALL_LIBS) $(CUDA_FLAGS) $(CUDA_CFLAGS) $(NVCC) $(CPU_FLAGS)
+FLAGS_NOW := $(CC) $(ALL_CFLAGS) $(TD_SHORT_LOOPS) $(TD_LOOPS_ONCE) $(SMALL_LD) $(LDFLAGS) $(ALL_LIBS) $(CUDA_FLAGS) $(CUDA_CFLAGS) $(NVCC) $(CPU_FLAGS)
 $(shell mkdir -p $(B); printf '%s\n' '$(FLAGS_NOW)' | cmp -s - $(FLAGS) || \
         printf '%s\n' '$(FLAGS_NOW)' >$(FLAGS))
 # The same for the list of objects in the library.
@@ -169,6 +169,7 @@ ifneq ($(filter -O3,$(OPTIMIZE)),)
 $(call objects,$(LOOKS_AFTER)): ALL_CFLAGS += -O2
 $(call objects,$(WORDS)): ALL_CFLAGS += -Os
 $(B)/tensor/cpu/ops_loops_avx2.o $(B)/tensor/cpu/ops_loops_avx512_bf16.o: ALL_CFLAGS += $(TD_SHORT_LOOPS)
+$(B)/tensor/cpu/gemm_kernels.o: ALL_CFLAGS += $(TD_LOOPS_ONCE)
 ifneq ($(TD_FOR_X86),)
 $(B)/tensor/cpu/ops_loops_portable.o: ALL_CFLAGS += -O2 -ftree-vectorize
 endif

@@ -68,6 +68,13 @@ short='--param=max-completely-peeled-insns=100'
 if $CC -Werror $short -c -o "$work/try.o" "$work/try.c" >/dev/null 2>&1; then
     echo "TD_SHORT_LOOPS := $short" >>"$work/config"
 fi
+# gcc would write the kernels' loops out once more for rows that lie side by side, and for each number of
+# columns.
+once='-fno-version-loops-for-strides -fno-unswitch-loops'
+# shellcheck disable=SC2086
+if $CC -Werror $once -c -o "$work/try.o" "$work/try.c" >/dev/null 2>&1; then
+    echo "TD_LOOPS_ONCE := $once" >>"$work/config"
+fi
 # Whose plain C is for processors of long ago: elsewhere it is all there is.
 case $($CC -dumpmachine) in
     x86_64*) echo 'TD_FOR_X86 := 1' >>"$work/config" ;;

@@ -72,7 +72,8 @@ typedef double f64x2 __attribute__((vector_size(16)));
         }                                                                                          \
         return v;                                                                                  \
     }                                                                                              \
-    OP void name##_store_n(elem *p, vec v, int n)                                                  \
+    /* Not inline: it is not in loops, but in many places, and has a branch for every lane. */     \
+    static __attribute__((noinline, unused)) void name##_store_n(elem *p, vec v, int n)            \
     {                                                                                              \
         for (int i = 0; i < (lanes); i++) {                                                        \
             if (i < n) {                                                                           \
