@@ -97,24 +97,52 @@ static plan make_plan(const td_conv_problem *p, bool back, bool over_x, td_conv_
 
 /* ---- loops, for both element types ---- */
 
+/* Some pictures of one pixel of the result; `channels` and `width` are of a group. */
+typedef struct add_up {
+    int64_t images, groups, width, channels;
+    const void *bias; /* or NULL */
+    bool add;
+} add_up;
+
+#define UNROLLED(name, channels)                                                                   \
+    case channels:                                                                                 \
+        name##_add_up_of(to, from, taps, a, channels);                                             \
+        break;
+
 #define TYPED(name, elem)                                                                          \
-    /* to[n*step + c] = (add ? that : 0) + bias[c] + the sum over taps of from[tap][n*width + c]   \
-     */                                                                                            \
-    static void name##_add_up(elem *restrict to, const elem *const *from, int64_t taps,            \
-                              int64_t images, int64_t width, int64_t channels, const elem *bias,   \
-                              int64_t step, bool add)                                              \
+    /* to[n][g][c] = (add ? that : 0) + bias[g][c] + the sum over taps of                          \
+     * from[tap][n*width*groups + g*width + c] */                                                  \
+    static inline __attribute__((always_inline)) void name##_add_up_of(                            \
+        elem *restrict to, const elem *const *from, int64_t taps, const add_up *a,                 \
+        const int64_t channels)                                                                    \
     {                                                                                              \
-        for (int64_t n = 0; n < images; n++, to += step) {                                         \
+        const elem *bias = a->bias;                                                                \
+        for (int64_t i = 0, g = 0; i < a->images * a->groups; i++, g++) {                          \
             elem sum[MAX_RESULT] = { 0 };                                                          \
             for (int64_t tap = 0; tap < taps; tap++) {                                             \
                 for (int64_t c = 0; c < channels; c++) {                                           \
-                    sum[c] += from[tap][n * width + c];                                            \
+                    sum[c] += from[tap][i * a->width + c];                                         \
                 }                                                                                  \
             }                                                                                      \
-            for (int64_t c = 0; c < channels; c++) {                                               \
-                elem start = add ? to[c] : 0;                                                      \
-                to[c] = start + sum[c] + (bias ? bias[c] : 0);                                     \
+            g = g == a->groups ? 0 : g;                                                            \
+            for (int64_t c = 0; c < channels; c++, to++) {                                         \
+                elem start = a->add ? *to : 0;                                                     \
+                *to = start + sum[c] + (bias ? bias[g * channels + c] : 0);                        \
             }                                                                                      \
+        }                                                                                          \
+    }                                                                                              \
+    static void name##_add_up(elem *to, const elem *const *from, int64_t taps, const add_up *a)    \
+    {                                                                                              \
+        switch (sizeof(elem) == sizeof(float) ? a->channels : 0) {                                 \
+            UNROLLED(name, 1)                                                                      \
+            UNROLLED(name, 2)                                                                      \
+            UNROLLED(name, 3)                                                                      \
+            UNROLLED(name, 4)                                                                      \
+            UNROLLED(name, 5)                                                                      \
+            UNROLLED(name, 6)                                                                      \
+        default:                                                                                   \
+            name##_add_up_of(to, from, taps, a, a->channels);                                      \
+            break;                                                                                 \
         }                                                                                          \
     }                                                                                              \
     /* to[n*width + c] = from[n][c], or 0 */                                                       \
@@ -194,22 +222,12 @@ static void add_up_task(void *ctx, int64_t task)
             from[count++] = p->z + (row * p->groups * p->width + tap * p->result) * size;
         }
     }
-    int64_t step = p->groups * p->result, width = p->groups * p->width;
-    char *to = (char *)p->apply->result + (pixel * n + first) * step * size;
-    const char *bias = p->apply->bias;
-    for (int64_t group = 0; group < p->groups; group++) {
-        if (p->problem->dtype == TD_F32) {
-            f32_add_up((float *)to, (const float *const *)from, count, images, width, p->result,
-                       (const float *)bias, step, p->apply->accumulate);
-        } else {
-            f64_add_up((double *)to, (const double *const *)from, count, images, width, p->result,
-                       (const double *)bias, step, p->apply->accumulate);
-        }
-        to += p->result * size;
-        bias = bias ? bias + p->result * size : NULL;
-        for (int64_t tap = 0; tap < count; tap++) {
-            from[tap] = (const char *)from[tap] + p->width * size;
-        }
+    char *to = (char *)p->apply->result + (pixel * n + first) * p->groups * p->result * size;
+    add_up sums = { images, p->groups, p->width, p->result, p->apply->bias, p->apply->accumulate };
+    if (p->problem->dtype == TD_F32) {
+        f32_add_up((float *)to, (const float *const *)from, count, &sums);
+    } else {
+        f64_add_up((double *)to, (const double *const *)from, count, &sums);
     }
 }
 
