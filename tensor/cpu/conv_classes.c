@@ -83,8 +83,13 @@ void td_conv_class_pixels(const td_conv_problem *problem, const td_conv_class *c
 {
     enum { SIZE = sizeof(float) };
     const td_conv_axis *ah = &problem->h, *aw = &problem->w;
-    int64_t width = c->w.end - c->w.first, n = first % problem->n, pixel = first / problem->n;
-    int64_t h = c->h.first + pixel / width, w = c->w.first + pixel % width;
+    int64_t n = 0, h = c->h.first, w = c->w.first;
+    if (first > 0) { /* divisions take long */
+        int64_t width = c->w.end - c->w.first, pixel = first / problem->n;
+        n = first % problem->n;
+        h += pixel / width;
+        w += pixel % width;
+    }
     bool row = problem->n == 1; /* at once, otherwise the pictures of a pixel */
     int64_t x_step = (row ? aw->stride * problem->x.column : problem->x.image) * SIZE;
     int64_t y_step = (row ? problem->y.column : problem->y.image) * SIZE;

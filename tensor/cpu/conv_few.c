@@ -69,6 +69,9 @@ static plan make_plan(const td_conv_problem *problem, bool reduce, td_conv_space
 
 /* ---- tables ---- */
 
+/* Of half a vector. */
+static const double HALF_COST = 0.65;
+
 /* As td_conv_class_pixels, of the taps of a class, times channels: in x, from its first tap on, and
  * in w. */
 static int64_t find_taps(const plan *p, const td_conv_class *c, int64_t first, int64_t *x_at,
@@ -80,7 +83,12 @@ static int64_t find_taps(const plan *p, const td_conv_class *c, int64_t first, i
     if (count <= 0) {
         return 0;
     }
-    int64_t channel = first % ic, tap = first / ic, kw = tap % c->w.taps, kh = tap / c->w.taps;
+    int64_t channel = 0, kw = 0, kh = 0;
+    if (first > 0) {
+        channel = first % ic;
+        kw = first / ic % c->w.taps;
+        kh = first / ic / c->w.taps;
+    }
     int64_t row = problem->x.row * problem->h.dilation * SIZE;
     int64_t column = problem->x.column * problem->w.dilation * SIZE, out = problem->oc * SIZE;
     for (int64_t done = 0; done < count;) {
@@ -123,7 +131,9 @@ bool td_conv_few_wins(const td_conv_problem *p)
 double td_conv_few_cost(const td_conv_problem *p)
 {
     double met = (double)td_conv_axis_meets(&p->h) * (double)td_conv_axis_meets(&p->w);
-    return met * (double)(p->n * p->ic * td_divide_up(p->oc, p->kernels->lanes));
+    double step =
+        p->oc <= p->kernels->lanes / 2 ? HALF_COST : (double)td_divide_up(p->oc, p->kernels->lanes);
+    return met * (double)(p->n * p->ic) * step;
 }
 
 static void forward_task(void *ctx, int64_t block)

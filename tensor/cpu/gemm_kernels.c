@@ -170,6 +170,8 @@ PACK_COLUMNS(pack_columns_avx2, TD_TARGET_AVX2, 8, transpose_8x8)
 #define MAX_VECS 1
 #define ROWS_1 12
 #include "tensor/cpu/gemm_tiles.inc"
+
+#include "tensor/cpu/gemm_indexed.inc"
 #undef INLINE
 #undef K
 #undef ELEM
@@ -180,6 +182,7 @@ PACK_COLUMNS(pack_columns_avx2, TD_TARGET_AVX2, 8, transpose_8x8)
 #undef ROWS_1
 
 #define NARROW_BLOCK avx512_half_block
+#define NARROW_INDEXED avx512_half_indexed
 #define NARROW_LANES 8
 
 #define K(name) avx512_##name
