@@ -152,9 +152,9 @@ $(B)/%.o: %.c $(FLAGS)
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
-# Room before speed: loops of f64, which are for checking; those for x86 without AVX2, which are
-# vectorised all the same; and whatever does not compute, but looks after what does. The loops of AVX2 and
-# of bf16 write out less of what a vector leaves over, which no time was seen to be lost by.
+# Room before speed: loops of f64, which are for checking; those for x86 without AVX2, for machines of before
+# 2013; and whatever does not compute, but looks after what does. The loops of AVX2 and of bf16 write out
+# less of what a vector leaves over, which no time was seen to be lost by.
 $(B)/tensor/cpu/ops_loops_f64.o $(B)/tensor/cpu/ops_loops_f64_avx2.o: ALL_CFLAGS += -O2
 COMPUTES := $(addprefix dist/,reduce_math.c links_reduce.c ddp_compress.c ddp_powersgd.c sync_batch_norm.c) \
             $(wildcard tensor/random_*.c) tensor/access.c nn/init_whitening.c nn/symmetric_eigen.c
@@ -171,7 +171,7 @@ $(call objects,$(WORDS)): ALL_CFLAGS += -Os
 $(B)/tensor/cpu/ops_loops_avx2.o $(B)/tensor/cpu/ops_loops_avx512_bf16.o: ALL_CFLAGS += $(TD_SHORT_LOOPS)
 $(B)/tensor/cpu/gemm_kernels.o: ALL_CFLAGS += $(TD_LOOPS_ONCE)
 ifneq ($(TD_FOR_X86),)
-$(B)/tensor/cpu/ops_loops_portable.o: ALL_CFLAGS += -O2 -ftree-vectorize
+$(B)/tensor/cpu/ops_loops_portable.o: ALL_CFLAGS += -O2
 endif
 endif
 
