@@ -5,6 +5,8 @@
 enum {
     TILE_ROWS = 6,    /* rows of a register block of full width */
     MAX_ROWS = 12,    /* of a narrow one */
+    SPLIT_TERMS = 64, /* at most, of a block whose last columns are computed on their own */
+    SPLIT_ROWS = 16,  /* at least */
     GROUPED_SUMS = 8, /* vectors of sums of small groups, at a time */
     INDEXED_NEAR = 4, /* rows of `indexed` that are found by registers */
 };
