@@ -107,7 +107,7 @@ static inline int64_t td_divide_up(int64_t x, int64_t y)
 enum {
     /* Products of fewer multiply-adds than this run on the calling thread: waking another one
      * takes longer. */
-    TD_GEMM_SERIAL_WORK = 200000,
+    TD_GEMM_SERIAL_WORK = 80000,
     /* The widest row of a panel; for buffers that hold one on the stack. */
     TD_GEMM_MAX_PANEL_BYTES = 256,
 };
