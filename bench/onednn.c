@@ -79,13 +79,13 @@ static bool add_operand(onednn *o, int argument)
 }
 
 /* Prepares what converts between the pass's layout of the weights, its operand `i`, and the one
- * that forward likes best. False if that failed. */
-static bool keep_as_forward(onednn *o, dnnl_primitive_desc_t forward, int i, bool convert_first)
+ * that forward likes best. Where oneDNN cannot, nothing is converted. */
+static void keep_as_forward(onednn *o, dnnl_primitive_desc_t forward, int i, bool convert_first)
 {
     const dnnl_memory_desc_t *kept = layout_of(forward, DNNL_ARG_WEIGHTS);
     const dnnl_memory_desc_t *used = layout_of(o->description, o->operands[i].arg);
     if (dnnl_memory_desc_equal(kept, used)) {
-        return true;
+        return;
     }
     dnnl_primitive_desc_t description;
     o->convert_first = convert_first;
@@ -93,11 +93,12 @@ static bool keep_as_forward(onednn *o, dnnl_primitive_desc_t forward, int i, boo
     if (!o->kept_data || dnnl_reorder_primitive_desc_create(
                              &description, convert_first ? kept : used, o->engine,
                              convert_first ? used : kept, o->engine, NULL) != dnnl_success) {
-        return false;
+        return;
     }
-    bool made = dnnl_primitive_create(&o->convert, description) == dnnl_success;
+    if (dnnl_primitive_create(&o->convert, description) != dnnl_success) {
+        o->convert = NULL;
+    }
     dnnl_primitive_desc_destroy(description);
-    return made;
 }
 
 /* The operation of a description, or NULL. */
@@ -192,10 +193,8 @@ onednn *onednn_conv(const td_conv2d_desc *desc, td_conv2d_pass pass)
         return NULL;
     }
     o = finish(o, &op, arguments[pass], hint);
-    bool data = pass == TD_CONV2D_BACKWARD_DATA;
-    if (o && !keep_as_forward(o, hint, 1, data)) {
-        onednn_free(o);
-        o = NULL;
+    if (o) {
+        keep_as_forward(o, hint, 1, pass == TD_CONV2D_BACKWARD_DATA);
     }
     dnnl_primitive_desc_destroy(hint);
     return o;

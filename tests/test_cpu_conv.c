@@ -163,7 +163,10 @@ static void known_shapes(td_dtype dtype)
         { 70, 17, 3, 8, 3, 1, 1, 1 },
         { 3, 300, 5, 1, 3, 3, 3, 1 },
         { 40, 9, 1, 4, 3, 2, 1, 1 },
-        { 0, 17, 6, 5, 3, 1, 1, 1 }, /* no pictures */
+        { 2, 20, 12, 20, 9, 1, 4, 20 },   /* depthwise, more taps met than fit into a call */
+        { 2000, 20, 1, 20, 3, 1, 1, 1 },  /* dead taps, and several partial results */
+        { 101, 60, 34, 12, 1, 2, 0, 12 }, /* vectors along pixels, some of which meet nothing */
+        { 0, 17, 6, 5, 3, 1, 1, 1 },      /* no pictures */
         { 0, 3, 6, 40, 3, 1, 1, 1 },
         { 0, 6, 6, 6, 3, 1, 1, 6 },
     };
@@ -188,13 +191,20 @@ static void known_shapes(td_dtype dtype)
     }
 }
 
-/* One picture, so wide that a line is cut in two. */
-static void wide_shape(td_dtype dtype)
+/* One picture, so wide that a line is cut in two; and a depthwise kernel as wide. */
+static void wide_shapes(td_dtype dtype)
 {
     td_conv2d_desc d = { .dtype = dtype, .n = 1, .ic = 30, .ih = 2, .iw = 70, .oc = 66 };
     d.kh = d.kw = 3;
     d.pad_h = d.pad_w = d.stride_h = d.stride_w = d.dil_h = d.dil_w = 1;
     d.groups = 1;
+    assert_true(conv_finish(&d));
+    conv_check(&method, &d);
+    d.groups = d.ic = d.oc = 5;
+    d.ih = 4;
+    d.iw = 80;
+    d.kw = 70;
+    d.pad_w = 35;
     assert_true(conv_finish(&d));
     conv_check(&method, &d);
 }
@@ -203,7 +213,7 @@ static void all_shapes(td_dtype dtype)
 {
     conv_seed(1);
     known_shapes(dtype);
-    wide_shape(dtype);
+    wide_shapes(dtype);
     for (int i = 0; i < RANDOM_SHAPES; i++) {
         td_conv2d_desc d = random_shape(dtype);
         conv_check(&method, &d);

@@ -9,8 +9,8 @@
  * all their pictures: then a run of pixels times all pictures is one list of rows. Otherwise rows
  * are the pictures of one pixel, or, where those are fewer, the pixels of one picture.
  *
- * Where both would make blocks of a handful of rows, blocks are gathered: their sources, from
- * anywhere, are copied side by side before they are multiplied.
+ * Where both would make blocks of a handful of rows, the result is cut into strips
+ * (conv_apply_strips.c), or with few channels blocks are gathered (conv_apply_gather.c).
  */
 #include "tensor/cpu/conv_apply.h"
 
@@ -97,7 +97,7 @@ static int taps_met(const td_conv_taps *t, int64_t q)
     return met;
 }
 
-/* Rows times taps of a row of pixels of one image, as blocks or as strips cost them. */
+/* Rows times taps of a row of pixels, as blocks cost them. */
 static double cost_of_runs(const td_conv_apply_plan *p)
 {
     double cost = 0;

@@ -1,4 +1,5 @@
-/* The parts of forward and backward-data (conv_apply.c, conv_apply_gather.c). */
+/* The parts of forward and backward-data: conv_apply.c, conv_apply_strips.c, conv_apply_gather.c.
+ */
 #ifndef TD_TENSOR_CPU_CONV_APPLY_H
 #define TD_TENSOR_CPU_CONV_APPLY_H
 

@@ -74,6 +74,9 @@ double td_conv_strips_cost(const td_conv_apply_plan *p)
     double rows = 0;
     for (int kw = 0; kw < p->w.kernel; kw++) {
         int64_t pixels = td_divide_up(p->w.end[kw] - p->w.first[kw], s->apart);
+        if (pixels == 0) {
+            continue;
+        }
         int64_t calls = s->pixels_together ? 1 : pixels;
         int64_t met = (s->pixels_together ? pixels : 1) * s->per_pixel;
         rows += (double)calls * (double)(met > least ? met : least);

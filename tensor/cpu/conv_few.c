@@ -69,9 +69,6 @@ static plan make_plan(const td_conv_problem *problem, bool reduce, td_conv_space
 
 /* ---- tables ---- */
 
-/* Of half a vector. */
-static const double HALF_COST = 0.65;
-
 /* As td_conv_class_pixels, of the taps of a class, times channels: in x, from its first tap on, and
  * in w. */
 static int64_t find_taps(const plan *p, const td_conv_class *c, int64_t first, int64_t *x_at,
@@ -127,6 +124,9 @@ bool td_conv_few_wins(const td_conv_problem *p)
     return p->groups == 1 && p->ic <= MAX_CHANNELS && p->h.kernel * p->w.kernel > 1 &&
            p->kernels->indexed != NULL;
 }
+
+/* Of a product with half a vector. */
+static const double HALF_COST = 0.65;
 
 double td_conv_few_cost(const td_conv_problem *p)
 {

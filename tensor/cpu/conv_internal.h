@@ -51,7 +51,7 @@ static inline void *td_conv_take(td_conv_space *space, int64_t bytes)
  * One axis as a table. Forward, source[q*kernel + tap] is the pixel of x that pixel q of y meets at
  * that tap; backward it is the pixel of y that pixel q of x meets; -1 where there is none.
  * rank[tap] numbers the taps that meet anything at all, -1 for the others; `alive` counts them.
- * Forward, a tap meets the pixels q in [first[tap], end[tap]).
+ * A tap meets the pixels q in [first[tap], end[tap]): forward all, backward one in every stride.
  */
 typedef struct td_conv_taps {
     int64_t size; /* pixels q */
@@ -90,6 +90,10 @@ typedef struct td_conv_apply {
 
 int64_t td_conv_apply_workspace(const td_conv_apply *apply);
 void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace);
+
+enum {
+    TD_REDUCE_ROWS = 128, /* of dy, that the taps share while they are in the L1 cache */
+};
 
 /* The pass that builds weights: dw = x^T dy for every tap, summed over pixels and pictures. */
 typedef struct td_conv_reduce {

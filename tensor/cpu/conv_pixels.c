@@ -16,7 +16,6 @@ enum {
     FAR_BYTES = 16 << 20,   /* of pictures that do not stay in the cache */
     LINE = 64,              /* bytes of the cache's lines */
     AHEAD = 8,              /* rows that are fetched while as many are transposed */
-    SUM_ROWS = 128,         /* at a time, in backward-weights */
     PANEL_BYTES = 64 << 10, /* of what is transposed */
 };
 
@@ -26,7 +25,7 @@ static const double MOVE_COST = 0.85, CROSSING_COST = 1.3;
 
 int64_t td_conv_pixels_groups(const td_conv_problem *p, bool reduce)
 {
-    int64_t rows = reduce ? SUM_ROWS : p->kernels->panel;
+    int64_t rows = reduce ? TD_REDUCE_ROWS : p->kernels->panel;
     int64_t fit = PANEL_BYTES / (rows * (p->ic + p->oc) * (int64_t)p->kernels->size);
     int64_t calls = td_divide_up(p->groups, fit);
     return td_divide_up(p->groups, calls);
@@ -78,20 +77,17 @@ static void transpose_rows(const td_gemm_kernels *kernels, char *to, int64_t to_
     }
 }
 
-/* Sums of `panel` elements for each channel begin with the bias, and what is there. */
-#define ADD_BIAS(name, elem)                                                                       \
-    static void name(elem *sums, const elem *bias, int64_t channels, int64_t panel, int64_t rows,  \
-                     bool add)                                                                     \
-    {                                                                                              \
-        for (int64_t c = 0; c < channels; c++, sums += panel) {                                    \
-            for (int64_t i = 0; i < rows; i++) {                                                   \
-                sums[i] = (add ? sums[i] : 0) + bias[c];                                           \
-            }                                                                                      \
-        }                                                                                          \
+/* Sums of `panel` elements for each channel begin with the bias, and what is there. Only f32 has
+ * kernels for this way. */
+static void add_bias(float *sums, const float *bias, int64_t channels, int64_t panel, int64_t rows,
+                     bool add)
+{
+    for (int64_t c = 0; c < channels; c++, sums += panel) {
+        for (int64_t i = 0; i < rows; i++) {
+            sums[i] = (add ? sums[i] : 0) + bias[c];
+        }
     }
-
-ADD_BIAS(add_bias_f32, float)
-ADD_BIAS(add_bias_f64, double)
+}
 
 /* What the sums of some rows begin with. */
 static void begin_sums(const td_gemm_kernels *kernels, const td_gemm_block *g, char *sums,
@@ -101,10 +97,8 @@ static void begin_sums(const td_gemm_kernels *kernels, const td_gemm_block *g, c
     if (g->accumulate) {
         kernels->transpose(sums, panel, (char *)g->c + row * g->c_row * size, g->n, rows, g->c_row);
     }
-    if (g->bias && size == (int64_t)sizeof(float)) {
-        add_bias_f32((float *)sums, g->bias, g->n, panel, rows, g->accumulate);
-    } else if (g->bias) {
-        add_bias_f64((double *)sums, g->bias, g->n, panel, rows, g->accumulate);
+    if (g->bias) {
+        add_bias((float *)sums, g->bias, g->n, panel, rows, g->accumulate);
     }
     if (g->count == 0 && !g->accumulate && !g->bias) { /* pixels that meet no tap */
         memset(sums, 0, (size_t)(g->n * panel * size));
@@ -152,27 +146,27 @@ void td_conv_pixels_sum(const td_conv_pixels *s, const td_gemm_block *g)
     _Alignas(64) char x[PANEL_BYTES];
     const td_gemm_kernels *kernels = s->kernels;
     int64_t size = (int64_t)kernels->size, groups = g->n / s->to, rows = 0;
-    char *dy = x + groups * s->from * SUM_ROWS * size;
+    char *dy = x + groups * s->from * TD_REDUCE_ROWS * size;
     for (int t = 0; t < g->count; rows += g->terms[t].k, t++) {
         const td_gemm_term *at = &g->terms[t];
         row_run of_x = { at->a, groups * s->from, g->a_col, at->k, at->k };
         row_run of_dy = { at->b, g->n, g->b_row, at->k, at->k };
-        transpose_rows(kernels, x + rows * size, SUM_ROWS, &of_x);
-        transpose_rows(kernels, dy + rows * size, SUM_ROWS, &of_dy);
+        transpose_rows(kernels, x + rows * size, TD_REDUCE_ROWS, &of_x);
+        transpose_rows(kernels, dy + rows * size, TD_REDUCE_ROWS, &of_dy);
     }
     td_gemm_term term;
     td_gemm_block product = { .terms = &term,
                               .count = 1,
-                              .a_row = SUM_ROWS,
+                              .a_row = TD_REDUCE_ROWS,
                               .a_col = 1,
-                              .b_row = SUM_ROWS,
+                              .b_row = TD_REDUCE_ROWS,
                               .c_row = g->c_row,
                               .m = s->from,
                               .n = (int)s->to,
                               .accumulate = g->accumulate };
     for (int64_t group = 0; group < groups; group++) {
-        term = (td_gemm_term){ x + group * s->from * SUM_ROWS * size,
-                               dy + group * s->to * SUM_ROWS * size, rows };
+        term = (td_gemm_term){ x + group * s->from * TD_REDUCE_ROWS * size,
+                               dy + group * s->to * TD_REDUCE_ROWS * size, rows };
         product.c = (char *)g->c + group * s->to * size;
         kernels->dots(&product);
     }

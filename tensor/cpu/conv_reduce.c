@@ -12,15 +12,15 @@
 #include <string.h>
 
 enum {
-    BLOCK_ROWS = 128,  /* rows of dy that the taps share while they are in the L1 cache */
-    BLOCK_IMAGES = 64, /* at most; of as many pixels as make up BLOCK_ROWS */
+    BLOCK_IMAGES = 64, /* at most; of as many pixels as make up TD_REDUCE_ROWS */
     LARGE_TILE = 128,  /* input channels in a tile, at most */
     SMALL_TILE = 32,   /* and where there are few tiles */
     WANTED_TASKS = 32,
     MIN_BLOCKS = 4, /* blocks of rows in a piece: enough to be worth a partial result */
     TILE_TAPS = 64, /* taps of which a tile remembers whether it has been written */
     CLEAR_BYTES = 65536,
-    MOST_UNPACKED = 128, /* channels times taps: those that read a row of dy */
+    MOST_UNPACKED = LARGE_TILE + 12, /* channels times taps, those that read a row of dy; tiles of
+                                        one tap may be as large */
     /* Of x and dy: so many do not wait in a cache. Twice as many for small tiles, where fetching
      * costs more beside few products. */
     FETCH_BYTES = 8 << 20,
@@ -105,10 +105,10 @@ static plan make_plan(const td_conv_reduce *reduce, td_conv_space *space)
     p.tiles = td_divide_up(problem->ic, p.tile);
 
     int64_t all_pixels = p.h.size * p.w.size;
-    int64_t most_images = problem->h.in * problem->w.in > 1 ? BLOCK_IMAGES : BLOCK_ROWS;
+    int64_t most_images = problem->h.in * problem->w.in > 1 ? BLOCK_IMAGES : TD_REDUCE_ROWS;
     int64_t image_blocks = p.by_picture ? problem->n : td_divide_up(problem->n, most_images);
     p.images = image_blocks > 0 ? td_divide_up(problem->n, image_blocks) : 1;
-    p.pixels = BLOCK_ROWS / p.images;
+    p.pixels = TD_REDUCE_ROWS / p.images;
     p.pixel_blocks = td_divide_up(all_pixels, p.pixels);
     p.blocks = p.pixel_blocks * image_blocks;
 
@@ -202,7 +202,7 @@ typedef struct row_block {
 
 /* The rows that a tap takes of a block, as runs of x beside runs of dy. */
 typedef struct run_list {
-    td_gemm_term terms[BLOCK_ROWS];
+    td_gemm_term terms[TD_REDUCE_ROWS];
     int count;
     int64_t rows;
     const char *next_x, *next_dy; /* where the last run would go on */
@@ -308,6 +308,7 @@ static void add_block(tile *t, const row_block *rows, const row_block *next)
                 if (next && runs_of_tap(t, next, kh, kw, &next_runs) > 0) {
                     block.next = next_runs.terms;
                     block.next_rows = next_runs.rows;
+                    block.next_n = block.n;
                 }
                 multiply(t, &block);
                 int64_t tap = (int64_t)kh * p->w.kernel + kw;
@@ -371,7 +372,7 @@ static void tile_task(const plan *p, int64_t task)
         memset(t.started, true, sizeof t.started);
     }
 
-    _Alignas(64) char packed[BLOCK_ROWS * TD_GEMM_MAX_PANEL_BYTES];
+    _Alignas(64) char packed[TD_REDUCE_ROWS * TD_GEMM_MAX_PANEL_BYTES];
     bool packs_dy = problem->oc_all > width && problem->sharing == 0 &&
                     t.ic * p->h.alive * p->w.alive > MOST_UNPACKED;
     int64_t begin = t.piece * p->blocks_per_piece;
@@ -381,7 +382,7 @@ static void tile_task(const plan *p, int64_t task)
         if (packs_dy) { /* dense rows stay in the cache better */
             pack_rows(&t, &rows, packed);
         }
-        bool fetches = p->fetches && i + 1 < end;
+        bool fetches = p->fetches && !packs_dy && i + 1 < end;
         if (fetches) {
             next = block_of_rows(&t, i + 1);
         }
