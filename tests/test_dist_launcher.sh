@@ -26,6 +26,7 @@ all_gone() { # all_gone FILE...: none of the processes whose pids these hold run
     for ((i = 0; i < 3000; i++)); do
         left=0
         for file; do
+            [ -s "$file" ] || continue # whose worker was killed before it wrote its pid
             case $(sed 's/.*) //; s/ .*//' "/proc/$(cat "$file")/stat" 2>/dev/null) in
             '' | Z | X) ;;
             *) left=1 ;;

@@ -90,12 +90,20 @@ static void test_wine_initial(void **state)
     cJSON_Delete(golden);
 }
 
-/* ---- training; larger rows are in long_nn_golden.c ---- */
+/*
+ * Training; larger rows are in long_nn_golden.c.
+ *
+ * The third loss of f32_64 is hardly more than a check that training goes on: the pictures are sine
+ * waves, and inputs of ReLU and of max pooling come so close to each other that some change sides
+ * in the last bits. In double precision, weights that are changed by 6e-7 of themselves, no more
+ * than rounding does in f32, move that loss by 0.13 to 3 % (20 trials), the second by up to 0.078
+ * %.
+ */
 
 static const golden_row rows[] = {
     { "f32_32", TD_F32, 32, 16, false, 0.0, 0.0 },
     { "f64_32", TD_F64, 32, 16, false, 1e-9, 1e-9 },
-    { "f32_64", TD_F32, 64, 16, false, 1e-3, 1e-3 },
+    { "f32_64", TD_F32, 64, 16, false, 1e-3, 4e-2 },
     { "hash_f32_32_b16", TD_F32, 32, 16, true, 0.0, 0.0 },
     { "hash_f64_32_b16", TD_F64, 32, 16, true, 1e-9, 1e-9 },
     { "hash_f32_32_b64", TD_F32, 32, 64, true, 1e-3, 1e-3 },
