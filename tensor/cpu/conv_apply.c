@@ -192,6 +192,66 @@ static int64_t gathered_pixels(const td_conv_apply_plan *p)
     return td_min64(TD_GATHER_ROWS / n, pixels > least ? pixels : least);
 }
 
+static void set_panels(td_conv_apply_plan *p)
+{
+    const td_conv_problem *problem = p->problem;
+    int64_t size = (int64_t)problem->kernels->size;
+    p->dots = problem->sharing == 0 && td_conv_dots_win(problem, p->apply->backward);
+    p->most_depth = p->dots ? TD_DOTS_DEPTH : TD_APPLY_DEPTH;
+    p->width = problem->pixels                 ? p->to_channels
+               : p->dots && p->apply->backward ? DOTS_WIDTH
+                                               : problem->kernels->panel;
+    p->panels = td_divide_up(p->to_channels, p->width);
+    int64_t taps = (int64_t)p->h.kernel * p->w.kernel;
+    p->panels_first = taps * p->depth * p->to_channels * p->groups * size <= SMALL_WEIGHTS;
+    int64_t widths = problem->pixels        ? MAX_WIDTHS
+                     : problem->sharing > 0 ? 1
+                                            : problem->kernels->panel / p->to_channels;
+    p->block_rows = BLOCK_ROWS * (widths < 1 ? 1 : td_min64(widths, MAX_WIDTHS));
+}
+
+static void take_memory(td_conv_apply_plan *p, td_conv_space *space)
+{
+    const td_conv_problem *problem = p->problem;
+    bool back = p->apply->backward;
+    int64_t most = p->w.size * td_divide_up(problem->n, p->block_rows);
+    p->blocks = td_conv_take(space, most * (int64_t)sizeof *p->blocks);
+    if (packs(p)) {
+        int64_t alive =
+            space->base ? (int64_t)p->h.alive * p->w.alive : (int64_t)p->h.kernel * p->w.kernel;
+        p->packed =
+            td_conv_take(space, p->groups * p->panels * alive * p->depth * problem->kernels->panel *
+                                    (int64_t)problem->kernels->size);
+    }
+    if (may_gather(p)) {
+        p->order = (td_conv_order){ .h = p->h,
+                                    .w = p->w,
+                                    .step_h = back ? problem->h.stride : 1,
+                                    .step_w = back ? problem->w.stride : 1,
+                                    .n = problem->n,
+                                    .most = gathered_pixels(p) };
+        td_conv_order_take(&p->order, space);
+    }
+}
+
+/* Into strips, gathered blocks, or blocks. */
+static void cut_result(td_conv_apply_plan *p)
+{
+    if (td_conv_strips_possible(p)) {
+        p->strips = td_conv_strips_make(p);
+        p->in_strips = strips_win(p);
+    }
+    p->gathers = !p->in_strips && p->order.pixels && runs_are_short(p);
+    if (p->in_strips) {
+        p->block_count = p->strips.column_parts;
+    } else if (p->gathers) {
+        td_conv_order_pixels(&p->order);
+        p->block_count = p->order.block_count;
+    } else {
+        cut_pixel_row(p);
+    }
+}
+
 static td_conv_apply_plan make_plan(const td_conv_apply *apply, td_conv_space *space)
 {
     const td_conv_problem *problem = apply->problem;
@@ -203,58 +263,13 @@ static td_conv_apply_plan make_plan(const td_conv_apply *apply, td_conv_space *s
     p.from = back ? problem->y : problem->x;
     p.to = back ? problem->x : problem->y;
     set_groups(&p);
-    p.dots = problem->sharing == 0 && td_conv_dots_win(problem, back);
-    p.width = p.dots && back ? DOTS_WIDTH : problem->kernels->panel;
-    if (problem->pixels) {
-        p.width = p.to_channels;
-    }
-    p.most_depth = p.dots ? TD_DOTS_DEPTH : TD_APPLY_DEPTH;
-    p.panels = td_divide_up(p.to_channels, p.width);
-    int64_t taps = (int64_t)p.h.kernel * p.w.kernel;
-    int64_t weights = taps * p.depth * p.to_channels * p.groups;
-    p.panels_first = weights * (int64_t)problem->kernels->size <= SMALL_WEIGHTS;
-    int64_t widths = problem->sharing > 0 ? 1 : problem->kernels->panel / p.to_channels;
-    if (problem->pixels) {
-        widths = MAX_WIDTHS;
-    }
-    p.block_rows = BLOCK_ROWS * (widths < 1 ? 1 : td_min64(widths, MAX_WIDTHS));
-    int64_t most = p.w.size * td_divide_up(problem->n, p.block_rows);
-    p.blocks = td_conv_take(space, most * (int64_t)sizeof *p.blocks);
-    if (packs(&p)) {
-        int64_t alive =
-            space->base ? (int64_t)p.h.alive * p.w.alive : (int64_t)p.h.kernel * p.w.kernel;
-        p.packed =
-            td_conv_take(space, p.groups * p.panels * alive * p.depth * problem->kernels->panel *
-                                    (int64_t)problem->kernels->size);
-    }
-    if (may_gather(&p)) {
-        p.order = (td_conv_order){ .h = p.h,
-                                   .w = p.w,
-                                   .step_h = back ? problem->h.stride : 1,
-                                   .step_w = back ? problem->w.stride : 1,
-                                   .n = problem->n,
-                                   .most = gathered_pixels(&p) };
-        td_conv_order_take(&p.order, space);
-    }
-    if (!space->base) {
-        return p;
-    }
-    choose_runs(&p);
-    p.a_row = p.per_run == 1 ? p.step * p.from.column : p.from.image;
-    p.c_row = p.per_run == 1 ? p.apart * p.to.column : p.to.image;
-    p.gathers = p.order.pixels && runs_are_short(&p);
-    if (td_conv_strips_possible(&p)) {
-        p.strips = td_conv_strips_make(&p);
-    }
-    p.in_strips = td_conv_strips_possible(&p) && strips_win(&p);
-    if (p.in_strips) {
-        p.gathers = false;
-        p.block_count = p.strips.column_parts;
-    } else if (p.gathers) {
-        td_conv_order_pixels(&p.order);
-        p.block_count = p.order.block_count;
-    } else {
-        cut_pixel_row(&p);
+    set_panels(&p);
+    take_memory(&p, space);
+    if (space->base) {
+        choose_runs(&p);
+        p.a_row = p.per_run == 1 ? p.step * p.from.column : p.from.image;
+        p.c_row = p.per_run == 1 ? p.apart * p.to.column : p.to.image;
+        cut_result(&p);
     }
     return p;
 }
