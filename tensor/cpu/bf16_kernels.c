@@ -152,16 +152,41 @@ OP void vector_rows(const td_bf16_block *block, int row, int rows, float *result
     }
 }
 
+/* One of its own for each number of rows, so that their sums stay in registers. */
+TD_TARGET_AVX512_BF16 static void vector_part(const td_bf16_block *block, int row, int rows,
+                                              float *result)
+{
+    switch (rows) {
+#define PART(n)                                                                                    \
+    case n:                                                                                        \
+        vector_rows(block, row, n, result);                                                        \
+        break
+        PART(1);
+        PART(2);
+        PART(3);
+        PART(4);
+        PART(5);
+        PART(6);
+        PART(7);
+        PART(8);
+#undef PART
+    default:
+        break;
+    }
+}
+
+/* Each half of the rows in two like parts: eight and one would be as slow as eight and four. */
 TD_TARGET_AVX512_BF16 static void vector_block(const td_bf16_block *block, td_bf16_tiles *tiles)
 {
     (void)tiles;
     _Alignas(64) float result[SIZE * SIZE];
-    int row = 0;
-    for (; row + ROWS <= block->m; row += ROWS) {
-        vector_rows(block, row, ROWS, result);
-    }
-    for (; row < block->m; row++) {
-        vector_rows(block, row, 1, result);
+    for (int half = 0; half < block->m; half += TD_BF16_HALF) {
+        int left = block->m - half < TD_BF16_HALF ? block->m - half : TD_BF16_HALF;
+        int first = left > ROWS ? (left + 1) / 2 : left;
+        vector_part(block, half, first, result);
+        if (left > first) {
+            vector_part(block, half + first, left - first, result);
+        }
     }
     store(block, result);
 }
@@ -171,7 +196,7 @@ static void vector_end(td_bf16_tiles *tiles)
     (void)tiles;
 }
 
-static const td_bf16_kernels vector_kernels = { vector_end, vector_block };
+static const td_bf16_kernels vector_kernels = { vector_end, vector_block, false };
 
 /* ---- AMX: products of tiles of 16 x 32 and 32 x 16 ----
  * Tiles 0 to 3 are the sums, row by row; 4 and 5 are A's, 6 and 7 B's. */
@@ -329,7 +354,7 @@ static TD_TARGET_AMX void tile_end(td_bf16_tiles *tiles)
     }
 }
 
-static const td_bf16_kernels tile_kernels = { tile_end, tile_block };
+static const td_bf16_kernels tile_kernels = { tile_end, tile_block, true };
 
 #endif
 

@@ -57,6 +57,8 @@ typedef struct td_bf16_kernels {
     /* A task that multiplies begins and ends so; tiles starts as { 0 }. */
     void (*end)(td_bf16_tiles *tiles);
     void (*block)(const td_bf16_block *block, td_bf16_tiles *tiles);
+    /* A full step takes no longer than another one, and its rows are whole cache lines. */
+    bool full_steps;
 } td_bf16_kernels;
 
 /* The kernels of the instruction set in use; NULL if it multiplies no bf16. */

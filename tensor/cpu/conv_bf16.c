@@ -116,9 +116,13 @@ td_bf16_pictures td_bf16_rows_plan(const void *x, const td_conv2d_desc *d, td_co
                            .channels = d->kw * d->ic,
                            .height = d->ih,
                            .width = d->ow,
-                           .images = d->n,
-                           .depth = TD_BF16_BLOCK };
-    p.steps = td_divide_up(p.channels, p.depth);
+                           .images = d->n };
+    if (td_bf16_kernels_now()->full_steps) {
+        p.depth = TD_BF16_BLOCK;
+        p.steps = td_divide_up(p.channels, p.depth);
+    } else {
+        cut_steps(&p);
+    }
     take_copy(&p, space);
     return p;
 }
