@@ -30,7 +30,7 @@
 enum {
     SPIN_NS = 40000,
     CACHE_LINE = 64,
-    CHUNKS_PER_THREAD = 8,
+    CHUNKS_PER_THREAD = 4,
 };
 
 #define STATE_OPEN UINT64_C(1)
@@ -47,7 +47,6 @@ struct td_pool {
     /* The job: written before the run opens, read by those who joined it. */
     alignas(CACHE_LINE) _Atomic int64_t next;
     int64_t tasks;
-    int64_t chunk;
     td_task_fn fn;
     void *ctx;
 
@@ -105,15 +104,27 @@ static bool spin_until(td_pool *pool, bool (*ready)(td_pool *, uint64_t *), uint
 
 /* ---- workers ---- */
 
+/* Some tasks, fewer the fewer are left: neighbours share what they read, but at the end no thread
+ * should wait for another one's long row. */
+static bool take_tasks(td_pool *pool, int64_t *begin, int64_t *end)
+{
+    int64_t parts = (int64_t)pool->threads * CHUNKS_PER_THREAD;
+    *begin = atomic_load_explicit(&pool->next, memory_order_relaxed);
+    do {
+        int64_t left = pool->tasks - *begin, chunk = left / parts;
+        if (left <= 0) {
+            return false;
+        }
+        *end = *begin + (chunk > 1 ? chunk : 1);
+    } while (!atomic_compare_exchange_weak_explicit(&pool->next, begin, *end, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    return true;
+}
+
 static void do_tasks(td_pool *pool)
 {
-    int64_t tasks = pool->tasks, chunk = pool->chunk;
-    for (;;) {
-        int64_t begin = atomic_fetch_add_explicit(&pool->next, chunk, memory_order_relaxed);
-        if (begin >= tasks) {
-            return;
-        }
-        int64_t end = begin + chunk < tasks ? begin + chunk : tasks;
+    int64_t begin = 0, end = 0;
+    while (take_tasks(pool, &begin, &end)) {
         for (int64_t i = begin; i < end; i++) {
             pool->fn(pool->ctx, i);
         }
@@ -184,11 +195,9 @@ static void *worker_main(void *arg)
 
 static void open_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
 {
-    int64_t chunk = tasks / ((int64_t)pool->threads * CHUNKS_PER_THREAD);
     pool->fn = fn;
     pool->ctx = ctx;
     pool->tasks = tasks;
-    pool->chunk = chunk > 1 ? chunk : 1;
     atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
     /* From here on workers may join: a generation up, nobody in, open. */
     uint64_t s = atomic_load_explicit(&pool->state, memory_order_relaxed);
