@@ -86,6 +86,18 @@ OP void pack_b(td_bf16 *to, int64_t low, const td_bf16_source *source, td_dtype 
     }
 }
 
+/* Begins to load what follows 32 elements of a row: the next step, as weights lie. So many rows at a
+ * time, a page apart, are more than the processor foresees. */
+OP void fetch_ahead(const char *row, td_dtype dtype)
+{
+    enum { LINE = 64 };
+    uintptr_t next = (uintptr_t)row + (dtype == TD_BF16 ? 1 : 2) * LINE;
+    __builtin_prefetch((const void *)next);
+    if (dtype == TD_F32) {
+        __builtin_prefetch((const void *)(next + LINE));
+    }
+}
+
 /* 16 of the columns, from j0 on. */
 OP void pack_b_turned_half(td_bf16 *to, int64_t low, const td_bf16_source *source, td_dtype dtype,
                            int k, int n, int depth, int j0)
@@ -94,6 +106,7 @@ OP void pack_b_turned_half(td_bf16 *to, int64_t low, const td_bf16_source *sourc
     for (int j = 0; j < 16; j++) {
         high_rows[j] = low_rows[j] = _mm512_setzero_si512();
         if (j0 + j < n) {
+            fetch_ahead(row_of(source, dtype, j0 + j), dtype);
             high_rows[j] = td_load32(row_of(source, dtype, j0 + j), dtype, k, &low_rows[j]);
         }
     }
