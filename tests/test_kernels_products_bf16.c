@@ -78,6 +78,21 @@ static void test_matmul(void **state)
     ref_run_as(products, TD_BF16);
 }
 
+/* Blocks of each number of rows have code of their own. */
+static void row_counts(td_dtype unused)
+{
+    (void)unused;
+    for (int64_t m = 1; m <= 33; m++) {
+        product_as(&mixes[1], m, 20, 6);
+    }
+}
+
+static void test_row_counts(void **state)
+{
+    (void)state;
+    ref_run_as(row_counts, TD_BF16);
+}
+
 static void batched(td_dtype unused)
 {
     (void)unused;

@@ -86,8 +86,8 @@ OP void pack_b(td_bf16 *to, int64_t low, const td_bf16_source *source, td_dtype 
     }
 }
 
-/* Begins to load what follows 32 elements of a row: the next step, as weights lie. So many rows at a
- * time, a page apart, are more than the processor foresees. */
+/* Begins to load what follows 32 elements of a row: the next step, as weights lie. So many rows at
+ * a time, a page apart, are more than the processor foresees. */
 OP void fetch_ahead(const char *row, td_dtype dtype)
 {
     enum { LINE = 64 };
