@@ -321,10 +321,10 @@ static void test_math_setting(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul),          cmocka_unit_test(test_batched_matmul),
-        cmocka_unit_test(test_convolution),     cmocka_unit_test(test_split),
-        cmocka_unit_test(test_any_convolution), cmocka_unit_test(test_split_error),
-        cmocka_unit_test(test_math_setting),
+        cmocka_unit_test(test_matmul),         cmocka_unit_test(test_row_counts),
+        cmocka_unit_test(test_batched_matmul), cmocka_unit_test(test_convolution),
+        cmocka_unit_test(test_split),          cmocka_unit_test(test_any_convolution),
+        cmocka_unit_test(test_split_error),    cmocka_unit_test(test_math_setting),
     };
     return cmocka_run_group_tests_name("kernels: products, bf16", tests, NULL, NULL);
 }
