@@ -209,10 +209,36 @@ static void wide_shapes(td_dtype dtype)
     conv_check(&method, &d);
 }
 
+/* Depthwise with large kernels, and pixels a multiple of 2048 bytes apart: rows are copied. */
+static void far_pixels(td_dtype dtype)
+{
+    static const int64_t channels[] = { 16, 32, 64, 40 }, pictures[] = { 32, 16, 24, 64 };
+    for (int i = 0; i < 40; i++) {
+        td_conv2d_desc d = { .dtype = dtype };
+        do {
+            int64_t which = (int64_t)(conv_random() % 4);
+            d.groups = d.ic = d.oc = channels[which];
+            d.n = pictures[which];
+            d.ih = 1 + (int64_t)(conv_random() % 12);
+            d.iw = 1 + (int64_t)(conv_random() % 16);
+            d.kh = 5 + (int)(conv_random() % 3);
+            d.kw = 1 + (int)(conv_random() % 7);
+            d.stride_h = 1 + (int)(conv_random() % 3);
+            d.stride_w = 1 + (int)(conv_random() % 3);
+            d.pad_h = (int)(conv_random() % 5);
+            d.pad_w = (int)(conv_random() % 5);
+            d.dil_h = 1 + (conv_random() % 4 == 0);
+            d.dil_w = 1 + (conv_random() % 4 == 0);
+        } while (!conv_finish(&d) || work(&d) > 2e6);
+        conv_check(&method, &d);
+    }
+}
+
 static void all_shapes(td_dtype dtype)
 {
     conv_seed(1);
     known_shapes(dtype);
+    far_pixels(dtype);
     wide_shapes(dtype);
     for (int i = 0; i < RANDOM_SHAPES; i++) {
         td_conv2d_desc d = random_shape(dtype);

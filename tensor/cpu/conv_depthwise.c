@@ -5,23 +5,34 @@
  * In HWNC the pictures at a pixel are one long array in which the channels, and with them the
  * weights, come round again and again: vectors take it as it comes. Pixels of a row that meet the
  * same taps are computed side by side, since their taps read the same pixels.
+ *
+ * A task has some columns of that array. The same columns of the next pixel lie far away, often by
+ * a power of two, and such addresses push each other out of the caches. Where many taps read them
+ * again, the rows of the source that a row of the result meets are copied to where they lie
+ * together, with zeros for the padding at the sides.
  */
 #include "tensor/cpu/conv_depthwise.h"
 
 #include <string.h>
 
 enum {
-    LANES = 16,              /* of the widest vector */
-    CACHE_BYTES = 512 << 10, /* of pixel rows that the rows of the kernel read again */
-    LEAST_CHUNK = 64,        /* elements */
+    LANES = 16, /* of the widest vector */
+    LINE = 64,
+    CACHE_BYTES = 512 << 10, /* of pixel rows in place that the rows of the kernel read again */
+    LEAST_CHUNK = 64,        /* columns of a task then */
+    COPY_BYTES = 160 << 10,  /* on the stack of a task that copies */
+    MOST_CHUNK = 256,        /* columns then */
+    LEAST_ROWS = 5,          /* of the kernel, that are worth a copy */
+    BAD_BYTES = 2048,        /* multiples of that between pixels are, too */
+    LEAST_PIXELS = 8,        /* copied, before the taps are dealt out to several groups */
     LEAST_TASKS = 8,
     MAX_TAPS = 64, /* in a call */
 };
 
-/* `count` pixels from `column` on that meet the same taps. */
-typedef struct run_block {
-    int64_t column, count;
-} run_block;
+/* Pixels q, q + apart, ... of a row of the result, which meet the same taps. */
+typedef struct pixel_run {
+    int64_t q, count;
+} pixel_run;
 
 typedef struct plan {
     td_depthwise_plan common;
@@ -31,10 +42,17 @@ typedef struct plan {
         *weights; /* [tap][weight_row], the channels once and again; NULL: they serve as they are */
     char *bias;   /* likewise */
     int64_t weight_row;
-    int step;          /* from source pixel to source pixel in a run */
-    run_block *blocks; /* of a row of pixels */
-    int64_t block_count;
-    int64_t elements, chunk, chunks; /* of the pictures and channels at a pixel */
+    int apart; /* from one pixel of the result to the next that the same taps meet: 1, or backward
+                  the stride */
+    int step;  /* from source pixel to source pixel then */
+    int taps_h, taps_w; /* of a call */
+    bool copies;
+    int64_t lines, first, width; /* of the copy: rows, and pixels of each from the first on */
+    pixel_run *runs;             /* of a row, in place */
+    int64_t run_count;
+    int64_t elements; /* of the pictures and channels at a pixel */
+    int64_t columns;  /* of them, in a task */
+    int64_t chunks, bands, band_rows;
 } plan;
 
 /* ---- for all passes ---- */
@@ -76,9 +94,52 @@ td_pool *td_depthwise_pool(td_pool *pool, const td_depthwise_plan *p)
 
 /* ---- the plan ---- */
 
-/* Cuts the elements of a pixel: the rows of pixels of a chunk that a row of the result meets stay
- * in the cache, and there are enough tasks. */
-static void cut_elements(plan *p)
+/* The source pixel, which may be one of the padding, that pixel q of the result meets at a tap;
+ * false: none. */
+static bool meets(const plan *p, int64_t q, int kw, int64_t *source)
+{
+    const td_conv_axis *axis = &p->common.problem->w;
+    if (!p->apply->backward) {
+        *source = q * axis->stride - axis->pad + (int64_t)kw * axis->dilation;
+        return true;
+    }
+    int64_t shifted = q + axis->pad - (int64_t)kw * axis->dilation;
+    *source = shifted / axis->stride;
+    return shifted % axis->stride == 0;
+}
+
+/* What a line of the copy must hold, and how many lines there must be; whether that is worth it,
+ * and fits. */
+static bool cut_copies(plan *p)
+{
+    const td_depthwise_plan *c = &p->common;
+    const td_conv_axis *h = &c->problem->h;
+    int64_t size = (int64_t)c->kernels->size, last = INT64_MIN;
+    p->first = INT64_MAX;
+    for (int64_t q = 0; q < p->apart; q++) {
+        for (int kw = 0; kw < c->w.kernel; kw++) {
+            int64_t at;
+            if (c->w.rank[kw] >= 0 && meets(p, q, kw, &at)) {
+                p->first = td_min64(p->first, at);
+                last = at > last ? at : last;
+            }
+        }
+    }
+    if (c->h.alive < LEAST_ROWS || p->from.column * size % BAD_BYTES != 0 || p->first > last ||
+        c->h.kernel * c->w.kernel > MAX_TAPS) {
+        return false;
+    }
+    p->width = last - p->first + (td_divide_up(c->w.size, p->apart) - 1) * p->step + 1;
+    p->lines =
+        td_min64((int64_t)(h->kernel - 1) * h->dilation + 1, p->apply->backward ? h->out : h->in);
+    int64_t fit = COPY_BYTES / (p->lines * p->width * size) / LEAST_CHUNK * LEAST_CHUNK;
+    p->columns = td_min64(fit, MOST_CHUNK);
+    return fit > 0;
+}
+
+/* The columns of a pixel: the rows of pixels of a chunk that a row of the result meets stay in the
+ * cache, and there are enough tasks. */
+static void cut_in_place(plan *p)
 {
     const td_conv_problem *problem = p->common.problem;
     int64_t bytes = (problem->h.kernel + 1) *
@@ -88,8 +149,37 @@ static void cut_elements(plan *p)
     int64_t chunks = td_divide_up(p->elements, fit > LEAST_CHUNK ? fit : LEAST_CHUNK);
     int64_t wanted = td_divide_up(LEAST_TASKS, p->common.h.size);
     chunks = td_min64(chunks > wanted ? chunks : wanted, td_divide_up(p->elements, LEAST_CHUNK));
-    p->chunk = td_divide_up(td_divide_up(p->elements, chunks), LEAST_CHUNK) * LEAST_CHUNK;
-    p->chunks = td_divide_up(p->elements, p->chunk);
+    p->columns = td_divide_up(td_divide_up(p->elements, chunks), LEAST_CHUNK) * LEAST_CHUNK;
+    int64_t size = p->common.w.size;
+    for (int64_t q = 0; q < size; q++) {
+        if (q >= p->apart && td_conv_taps_follow(&p->common.w, q - p->apart, p->apart, p->step)) {
+            continue; /* it belongs to the run of that */
+        }
+        pixel_run next = { q, 1 };
+        while (
+            td_conv_taps_follow(&p->common.w, q + (next.count - 1) * p->apart, p->apart, p->step)) {
+            next.count++;
+        }
+        p->runs[p->run_count++] = next;
+    }
+}
+
+static void cut_result(plan *p)
+{
+    const td_depthwise_plan *c = &p->common;
+    p->taps_w = c->w.kernel < MAX_TAPS ? c->w.kernel : MAX_TAPS;
+    p->taps_w = p->taps_w > 0 ? p->taps_w : 1;
+    p->taps_h = MAX_TAPS / p->taps_w;
+    p->copies = cut_copies(p);
+    p->band_rows = 1;
+    if (p->copies) {
+        int64_t chunks = td_divide_up(p->elements, p->columns);
+        p->band_rows = td_divide_up(c->h.size, td_divide_up(LEAST_TASKS, chunks));
+    } else {
+        cut_in_place(p);
+    }
+    p->chunks = td_divide_up(p->elements, p->columns);
+    p->bands = td_divide_up(c->h.size, p->band_rows);
 }
 
 static plan apply_plan(const td_conv_apply *apply, td_conv_space *space)
@@ -100,6 +190,7 @@ static plan apply_plan(const td_conv_apply *apply, td_conv_space *space)
     plan p = { .common = td_depthwise_plan_make(problem, back, 0, space), .apply = apply };
     p.from = back ? problem->y : problem->x;
     p.to = back ? problem->x : problem->y;
+    p.apart = back ? problem->w.stride : 1;
     p.step = back ? 1 : problem->w.stride;
     p.elements = problem->n * problem->oc_all;
     p.weight_row = p.common.channels;
@@ -109,13 +200,9 @@ static plan apply_plan(const td_conv_apply *apply, td_conv_space *space)
                                             p.weight_row * size);
         p.bias = td_conv_take(space, p.weight_row * size);
     }
-    cut_elements(&p);
-    p.blocks = td_conv_take(space, p.common.w.size * (int64_t)sizeof *p.blocks);
-    for (int64_t begin = 0, q = 0; space->base && q < p.common.w.size; q++) {
-        if (!td_conv_taps_follow(&p.common.w, q, 1, p.step)) {
-            p.blocks[p.block_count++] = (run_block){ begin, q + 1 - begin };
-            begin = q + 1;
-        }
+    p.runs = td_conv_take(space, p.common.w.size * (int64_t)sizeof *p.runs);
+    if (space->base) {
+        cut_result(&p);
     }
     return p;
 }
@@ -130,93 +217,177 @@ static void repeat(const plan *p, char *to, const char *from)
     }
 }
 
-/* A call in the making. */
-typedef struct pending {
-    td_depthwise_tap taps[MAX_TAPS];
-    td_depthwise_block block;
-} pending;
+/* ---- a part of the result ---- */
 
-static void apply_taps(const plan *p, pending *c)
+/* Some columns of some rows, some taps. */
+typedef struct part {
+    const plan *plan;
+    int kh, kw;              /* the first taps */
+    int64_t column, columns; /* elements at a pixel */
+    int64_t copied;          /* the row after the last one that has been copied */
+    char *copy;              /* line i has the row that is i modulo plan->lines */
+} part;
+
+/* A row of the source, from its pixel 0 on; a copy from plan->first on. */
+static char *line_of(const part *w, int64_t row)
 {
-    p->common.kernels->apply(&c->block);
-    c->block.count = 0;
-    c->block.bias = NULL;
-    c->block.accumulate = true;
+    const plan *p = w->plan;
+    int64_t size = (int64_t)p->common.kernels->size;
+    return p->copies ? w->copy + row % p->lines * p->width * p->columns * size
+                     : (char *)p->apply->source + (row * p->from.row + w->column) * size;
 }
 
-/* The taps of a row of the kernel that a run meets, from left to right in x. */
+/* And begins to load the row below, which is wanted next. */
+static void copy_line(const part *w, int64_t row)
+{
+    const plan *p = w->plan;
+    const td_conv_axis *axis = &p->common.problem->w;
+    int64_t size = (int64_t)p->common.kernels->size, bytes = w->columns * size;
+    int64_t all = p->apply->backward ? axis->out : axis->in, step = p->columns * size;
+    const char *from = (const char *)p->apply->source + (row * p->from.row + w->column) * size;
+    const uintptr_t below = (uintptr_t)(p->from.row * size);
+    char *to = line_of(w, row);
+    for (int64_t i = p->first; i < p->first + p->width; i++, to += step) {
+        if (i >= 0 && i < all) {
+            const char *at = from + i * p->from.column * size;
+            for (int64_t b = 0; b < bytes; b += LINE) {
+                __builtin_prefetch((const void *)((uintptr_t)at + below + (uintptr_t)b));
+            }
+            memcpy(to, at, (size_t)bytes);
+        } else {
+            memset(to, 0, (size_t)bytes);
+        }
+    }
+}
+
+/* Copies what a row of the result meets, and has not been copied for those above it. */
+static void copy_lines(part *w, const int32_t *source_h)
+{
+    int64_t first = INT64_MAX, last = -1;
+    for (int kh = 0; kh < w->plan->common.h.kernel; kh++) {
+        int64_t row = source_h[kh];
+        if (row >= 0) {
+            first = row < first ? row : first;
+            last = row > last ? row : last;
+        }
+    }
+    for (int64_t row = first > w->copied ? first : w->copied; row <= last; row++) {
+        copy_line(w, row);
+        w->copied = row + 1;
+    }
+}
+
+/* The taps of a row of the kernel that a run meets, from left to right in the source. */
 typedef struct met_taps {
     int count;
-    bool beside;               /* they follow each other as the run's pixels do */
-    int64_t x[MAX_TAPS];       /* bytes from the row of x */
-    int64_t weights[MAX_TAPS]; /* from those of the row of the kernel */
+    bool beside;             /* they follow each other as the source pixels do */
+    int64_t pixel[MAX_TAPS]; /* for the first of the run, in a line */
+    int kw[MAX_TAPS];
 } met_taps;
 
-/* MAX_TAPS of them at most, from the `first` tap on in that order. */
-static void find_taps(const plan *p, const run_block *run, int first, met_taps *met)
+static void find_taps(const part *w, int64_t q, met_taps *met)
 {
-    int64_t size = (int64_t)p->common.kernels->size;
-    int kernel = p->common.w.kernel, end = first + MAX_TAPS < kernel ? first + MAX_TAPS : kernel;
-    const int32_t *source = p->common.w.source + run->column * kernel;
+    const plan *p = w->plan;
+    int kernel = p->common.w.kernel, left = kernel - w->kw;
+    int taps = left < p->taps_w ? left : p->taps_w;
     met->count = 0;
-    for (int i = first; i < end; i++) {
-        int kw = p->apply->backward ? kernel - 1 - i : i; /* backward, the last one comes first */
-        if (source[kw] >= 0) {
-            met->x[met->count] = source[kw] * p->from.column * size;
-            met->weights[met->count++] = kw * p->weight_row * size;
+    met->beside = true;
+    for (int i = 0; i < taps; i++) {
+        /* Backward, the last one comes first. */
+        int kw = w->kw + (p->apply->backward ? taps - 1 - i : i);
+        int64_t at = p->common.w.source[q * kernel + kw];
+        if (p->copies ? p->common.w.rank[kw] < 0 || !meets(p, q, kw, &at) : at < 0) {
+            continue;
         }
+        at -= p->copies ? p->first : 0;
+        int64_t before = met->count > 0 ? met->pixel[met->count - 1] : at - p->step;
+        met->beside = met->beside && at == before + p->step;
+        met->pixel[met->count] = at;
+        met->kw[met->count++] = kw;
     }
-    met->beside = p->step == 1 && p->common.problem->w.dilation == 1 &&
-                  (!p->apply->backward || p->common.problem->w.stride == 1) && kernel <= MAX_TAPS;
 }
 
-/* A run of pixels in a row; elements from `first` on. */
-static void apply_run(const plan *p, int64_t row, const run_block *run, int64_t first)
+static void apply_run(const part *w, int64_t row, const pixel_run *run)
 {
+    const plan *p = w->plan;
     const td_conv_apply *a = p->apply;
-    int64_t size = (int64_t)p->common.kernels->size;
     const int32_t *source_h = p->common.h.source + row * p->common.h.kernel;
-    int64_t row_weights = p->common.w.kernel * p->weight_row * size;
+    int64_t size = (int64_t)p->common.kernels->size;
+    int64_t pixel = p->copies ? p->columns : p->from.column;
+    bool begins = w->kh == 0 && w->kw == 0;
+    const char *weights = p->weights ? p->weights : a->weights;
     met_taps met;
-    pending c;
-    c.block = (td_depthwise_block){
-        .taps = c.taps,
-        .y = (char *)a->result + (row * p->to.row + run->column * p->to.column + first) * size,
-        .x_step = p->step * p->from.column,
-        .y_step = p->to.column,
+    td_depthwise_tap taps[MAX_TAPS];
+    find_taps(w, run->q, &met);
+    td_depthwise_block block = {
+        .taps = taps,
+        .beside = met.beside ? met.count : 0,
+        .y = (char *)a->result + (row * p->to.row + run->q * p->to.column + w->column) * size,
+        .x_step = p->step * pixel,
+        .y_step = p->apart * p->to.column,
         .rows = run->count,
-        .columns = td_min64(p->chunk, p->elements - first),
+        .columns = w->columns,
         .period = p->common.channels,
-        .phase = first % p->common.channels,
-        .bias = a->bias && p->bias ? p->bias : a->bias,
-        .accumulate = a->accumulate,
+        .phase = w->column % p->common.channels,
+        .bias = !begins              ? NULL
+                : a->bias && p->bias ? p->bias
+                                     : a->bias,
+        .accumulate = a->accumulate || !begins,
     };
-    for (int some = 0; some < p->common.w.kernel; some += MAX_TAPS) {
-        find_taps(p, run, some, &met);
-        c.block.beside = met.beside ? met.count : 0;
-        for (int kh = 0; kh < p->common.h.kernel; kh++) {
-            if (source_h[kh] < 0) {
-                continue;
-            }
-            if (c.block.count + met.count > MAX_TAPS) {
-                apply_taps(p, &c);
-            }
-            const char *x = (const char *)a->source + (source_h[kh] * p->from.row + first) * size;
-            const char *w = (p->weights ? p->weights : (const char *)a->weights) + kh * row_weights;
-            for (int i = 0; i < met.count; i++) {
-                c.taps[c.block.count++] = (td_depthwise_tap){ x + met.x[i], w + met.weights[i] };
+    for (int kh = w->kh; kh < w->kh + p->taps_h && kh < p->common.h.kernel; kh++) {
+        if (source_h[kh] < 0) {
+            continue;
+        }
+        const char *line = line_of(w, source_h[kh]);
+        const char *of_row = weights + kh * p->common.w.kernel * p->weight_row * size;
+        for (int i = 0; i < met.count; i++) {
+            taps[block.count++] = (td_depthwise_tap){ line + met.pixel[i] * pixel * size,
+                                                      of_row + met.kw[i] * p->weight_row * size };
+        }
+    }
+    if (block.count > 0 || begins) { /* even without any tap: every pixel is written */
+        p->common.kernels->apply(&block);
+    }
+}
+
+/* A row of the result, from copies: of all pixels all taps are there. */
+static void apply_row_copied(part *w, int64_t row)
+{
+    const plan *p = w->plan;
+    copy_lines(w, p->common.h.source + row * p->common.h.kernel);
+    for (int64_t q = 0; q < td_min64(p->apart, p->common.w.size); q++) {
+        apply_run(w, row, &(pixel_run){ q, td_divide_up(p->common.w.size - q, p->apart) });
+    }
+}
+
+static void apply_row_in_place(part *w, int64_t row)
+{
+    const plan *p = w->plan;
+    for (w->kh = 0; w->kh == 0 || w->kh < p->common.h.kernel; w->kh += p->taps_h) {
+        for (w->kw = 0; w->kw == 0 || w->kw < p->common.w.kernel; w->kw += p->taps_w) {
+            for (int64_t i = 0; i < p->run_count; i++) {
+                apply_run(w, row, &p->runs[i]);
             }
         }
     }
-    apply_taps(p, &c); /* even without any tap: every pixel is written */
 }
 
 static void apply_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
-    int64_t row = task % p->common.h.size, chunk = task / p->common.h.size;
-    for (int64_t i = 0; i < p->block_count; i++) {
-        apply_run(p, row, &p->blocks[i], chunk * p->chunk);
+    _Alignas(LINE) char copy[COPY_BYTES];
+    int64_t row = task % p->bands * p->band_rows, column = task / p->bands * p->columns;
+    int64_t end = td_min64(p->common.h.size, row + p->band_rows);
+    part w = { .plan = p,
+               .column = column,
+               .columns = td_min64(p->columns, p->elements - column),
+               .copy = copy };
+    for (; row < end; row++) {
+        if (p->copies) {
+            apply_row_copied(&w, row);
+        } else {
+            apply_row_in_place(&w, row);
+        }
     }
 }
 
@@ -240,5 +411,5 @@ void td_conv_depthwise_apply_run(td_pool *pool, const td_conv_apply *apply, void
     if (p.bias && apply->bias) {
         repeat(&p, p.bias, apply->bias);
     }
-    td_pool_run(td_depthwise_pool(pool, &p.common), p.common.h.size * p.chunks, apply_task, &p);
+    td_pool_run(td_depthwise_pool(pool, &p.common), p.chunks * p.bands, apply_task, &p);
 }
