@@ -46,6 +46,7 @@ typedef struct plan {
                   the stride */
     int step;  /* from source pixel to source pixel then */
     int taps_h, taps_w; /* of a call */
+    bool pairs;         /* two rows of the result at a time, where that is possible */
     bool copies;
     int64_t lines, first, width; /* of the copy: rows, and pixels of each from the first on */
     pixel_run *runs;             /* of a row, in place */
@@ -147,7 +148,7 @@ static void cut_in_place(plan *p)
                     (int64_t)p->common.kernels->size;
     int64_t fit = CACHE_BYTES / (bytes > 0 ? bytes : 1);
     int64_t chunks = td_divide_up(p->elements, fit > LEAST_CHUNK ? fit : LEAST_CHUNK);
-    int64_t wanted = td_divide_up(LEAST_TASKS, p->common.h.size);
+    int64_t wanted = td_divide_up(LEAST_TASKS, td_divide_up(p->common.h.size, p->band_rows));
     chunks = td_min64(chunks > wanted ? chunks : wanted, td_divide_up(p->elements, LEAST_CHUNK));
     p->columns = td_divide_up(td_divide_up(p->elements, chunks), LEAST_CHUNK) * LEAST_CHUNK;
     int64_t size = p->common.w.size;
@@ -171,7 +172,10 @@ static void cut_result(plan *p)
     p->taps_w = p->taps_w > 0 ? p->taps_w : 1;
     p->taps_h = MAX_TAPS / p->taps_w;
     p->copies = cut_copies(p);
-    p->band_rows = 1;
+    const td_conv_axis *h = &c->problem->h; /* rows below each other share what they meet */
+    p->pairs = !p->copies && c->kernels->pairs && h->stride == 1 && h->dilation == 1 &&
+               c->h.alive > 1 && (h->kernel + 1) * c->w.kernel <= MAX_TAPS;
+    p->band_rows = p->pairs ? 2 : 1;
     if (p->copies) {
         int64_t chunks = td_divide_up(p->elements, p->columns);
         p->band_rows = td_divide_up(c->h.size, td_divide_up(LEAST_TASKS, chunks));
@@ -307,47 +311,113 @@ static void find_taps(const part *w, int64_t q, met_taps *met)
     }
 }
 
-static void apply_run(const part *w, int64_t row, const pixel_run *run)
+/* What is the same for all taps, and for both rows of a pair. */
+static td_depthwise_block block_of(const part *w, int64_t row, const pixel_run *run,
+                                   const met_taps *met)
 {
     const plan *p = w->plan;
     const td_conv_apply *a = p->apply;
-    const int32_t *source_h = p->common.h.source + row * p->common.h.kernel;
     int64_t size = (int64_t)p->common.kernels->size;
-    int64_t pixel = p->copies ? p->columns : p->from.column;
     bool begins = w->kh == 0 && w->kw == 0;
-    const char *weights = p->weights ? p->weights : a->weights;
-    met_taps met;
-    td_depthwise_tap taps[MAX_TAPS];
-    find_taps(w, run->q, &met);
     td_depthwise_block block = {
-        .taps = taps,
-        .beside = met.beside ? met.count : 0,
+        .beside = met->beside ? met->count : 0,
         .y = (char *)a->result + (row * p->to.row + run->q * p->to.column + w->column) * size,
-        .x_step = p->step * pixel,
+        .x_step = p->step * (p->copies ? p->columns : p->from.column),
         .y_step = p->apart * p->to.column,
         .rows = run->count,
         .columns = w->columns,
         .period = p->common.channels,
         .phase = w->column % p->common.channels,
-        .bias = !begins              ? NULL
-                : a->bias && p->bias ? p->bias
-                                     : a->bias,
         .accumulate = a->accumulate || !begins,
     };
+    if (begins) {
+        block.bias = a->bias && p->bias ? p->bias : a->bias;
+    }
+    return block;
+}
+
+/* The taps of row `kh` of the kernel, and of row `below` for the row of the result below; -1: none.
+ */
+static int put_taps(const part *w, td_depthwise_tap *taps, const met_taps *met, int64_t source,
+                    int kh, int below)
+{
+    const plan *p = w->plan;
+    int64_t size = (int64_t)p->common.kernels->size;
+    int64_t tap = p->weight_row * size, row = p->common.w.kernel * tap;
+    int64_t pixel = (p->copies ? p->columns : p->from.column) * size;
+    const char *weights = p->weights ? p->weights : p->apply->weights, *line = line_of(w, source);
+    for (int i = 0; i < met->count; i++) {
+        const char *at = weights + met->kw[i] * tap;
+        taps[i] = (td_depthwise_tap){ line + met->pixel[i] * pixel, kh < 0 ? NULL : at + kh * row,
+                                      below < 0 ? NULL : at + below * row };
+    }
+    return met->count;
+}
+
+static void apply_run(const part *w, int64_t row, const pixel_run *run)
+{
+    const plan *p = w->plan;
+    const int32_t *source_h = p->common.h.source + row * p->common.h.kernel;
+    met_taps met;
+    td_depthwise_tap taps[MAX_TAPS];
+    find_taps(w, run->q, &met);
+    td_depthwise_block block = block_of(w, row, run, &met);
+    block.taps = taps;
     for (int kh = w->kh; kh < w->kh + p->taps_h && kh < p->common.h.kernel; kh++) {
-        if (source_h[kh] < 0) {
-            continue;
-        }
-        const char *line = line_of(w, source_h[kh]);
-        const char *of_row = weights + kh * p->common.w.kernel * p->weight_row * size;
-        for (int i = 0; i < met.count; i++) {
-            taps[block.count++] = (td_depthwise_tap){ line + met.pixel[i] * pixel * size,
-                                                      of_row + met.kw[i] * p->weight_row * size };
+        if (source_h[kh] >= 0) {
+            block.count += put_taps(w, taps + block.count, &met, source_h[kh], kh, -1);
         }
     }
-    if (block.count > 0 || begins) { /* even without any tap: every pixel is written */
+    if (block.count > 0 || (w->kh == 0 && w->kw == 0)) { /* every pixel is written */
         p->common.kernels->apply(&block);
     }
+}
+
+/* Which row of the kernel meets a row of the source, or -1. */
+static int row_of_kernel(const plan *p, int64_t row, int64_t source)
+{
+    const int32_t *source_h = p->common.h.source + row * p->common.h.kernel;
+    for (int kh = 0; kh < p->common.h.kernel; kh++) {
+        if (source_h[kh] == source) {
+            return kh;
+        }
+    }
+    return -1;
+}
+
+/* Rows `row` and `row` + 1 of the result together, if there are such kernels; false: no. */
+static bool apply_pair(const part *w, int64_t row, const pixel_run *run)
+{
+    const plan *p = w->plan;
+    const int made = 1 << 2 | 1 << 3 | 1 << 5 | 1 << 7;
+    met_taps met;
+    td_depthwise_tap taps[MAX_TAPS];
+    find_taps(w, run->q, &met);
+    if (!p->pairs || run->count < 2 || !met.beside || met.count > 7 || !(made >> met.count & 1)) {
+        return false;
+    }
+    td_depthwise_block block = block_of(w, row, run, &met);
+    block.taps = taps;
+    block.y_below = p->to.row;
+    const int32_t *source_h = p->common.h.source + row * p->common.h.kernel;
+    int64_t first = INT64_MAX, last = -1;
+    for (int i = 0; i < 2 * p->common.h.kernel; i++) { /* of both rows, which lie together */
+        if (source_h[i] >= 0) {
+            first = td_min64(first, source_h[i]);
+            last = source_h[i] > last ? source_h[i] : last;
+        }
+    }
+    for (int64_t source = first; source <= last; source++) {
+        int kh = row_of_kernel(p, row, source), below = row_of_kernel(p, row + 1, source);
+        if (kh >= 0 || below >= 0) {
+            block.count += put_taps(w, taps + block.count, &met, source, kh, below);
+        }
+    }
+    if (block.count == 0) {
+        return false;
+    }
+    p->common.kernels->apply(&block);
+    return true;
 }
 
 /* A row of the result, from copies: of all pixels all taps are there. */
@@ -360,14 +430,27 @@ static void apply_row_copied(part *w, int64_t row)
     }
 }
 
-static void apply_row_in_place(part *w, int64_t row)
+static void apply_row_in_place(part *w, int64_t row, const pixel_run *run)
 {
     const plan *p = w->plan;
     for (w->kh = 0; w->kh == 0 || w->kh < p->common.h.kernel; w->kh += p->taps_h) {
         for (w->kw = 0; w->kw == 0 || w->kw < p->common.w.kernel; w->kw += p->taps_w) {
-            for (int64_t i = 0; i < p->run_count; i++) {
-                apply_run(w, row, &p->runs[i]);
-            }
+            apply_run(w, row, run);
+        }
+    }
+}
+
+/* Rows [row, end), which are one or two. */
+static void apply_in_place(part *w, int64_t row, int64_t end)
+{
+    const plan *p = w->plan;
+    for (int64_t i = 0; i < p->run_count; i++) {
+        w->kh = w->kw = 0;
+        if (end - row == 2 && apply_pair(w, row, &p->runs[i])) {
+            continue;
+        }
+        for (int64_t r = row; r < end; r++) {
+            apply_row_in_place(w, r, &p->runs[i]);
         }
     }
 }
@@ -382,12 +465,12 @@ static void apply_task(void *ctx, int64_t task)
                .column = column,
                .columns = td_min64(p->columns, p->elements - column),
                .copy = copy };
+    if (!p->copies) {
+        apply_in_place(&w, row, end);
+        return;
+    }
     for (; row < end; row++) {
-        if (p->copies) {
-            apply_row_copied(&w, row);
-        } else {
-            apply_row_in_place(&w, row);
-        }
+        apply_row_copied(&w, row);
     }
 }
 

@@ -17,6 +17,8 @@ enum {
  * their first elements. */
 typedef struct td_depthwise_tap {
     const void *x, *w;
+    const void *below; /* blocks of two rows of pixels: weights for the lower one; it or w may be
+                          NULL, for the same in all taps of a sequence */
 } td_depthwise_tap;
 
 typedef struct td_depthwise_block {
@@ -25,6 +27,8 @@ typedef struct td_depthwise_block {
     int beside; /* taps follow each other in sequences of so many, x one row further for each */
     void *y;
     int64_t x_step, y_step, rows, columns;
+    int64_t y_below; /* elements to the lower row of pixels; 0: there is none. Where the kernels
+                        have `pairs`, for more than one row and 2, 3, 5 or 7 taps beside */
     int64_t period, phase;
     const void *bias;
     bool accumulate;
@@ -46,6 +50,7 @@ typedef struct td_depthwise_kernels {
     size_t size; /* bytes of an element */
 
     void (*apply)(const td_depthwise_block *block);
+    bool pairs;
 
     /* sum[j] = the sum over terms and their k rows of a[r][j] * b[r][j], j < columns, at most
      * TD_DEPTHWISE_COLUMNS; rows are `step` apart. */
