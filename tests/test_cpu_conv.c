@@ -209,6 +209,20 @@ static void wide_shapes(td_dtype dtype)
     conv_check(&method, &d);
 }
 
+/* The first row of the result meets odd rows only, the next one even ones: both are copied. */
+static void far_dilated(td_dtype dtype, int n, int size, int pad_h)
+{
+    td_conv2d_desc d = { .dtype = dtype, .n = n, .ic = 64, .ih = size, .iw = size, .oc = 64 };
+    d.groups = 64;
+    d.kh = d.kw = 5;
+    d.stride_h = d.stride_w = 1;
+    d.dil_h = d.dil_w = 2;
+    d.pad_h = pad_h;
+    d.pad_w = 4;
+    assert_true(conv_finish(&d));
+    conv_check(&method, &d);
+}
+
 /* Depthwise with large kernels, and pixels a multiple of 2048 bytes apart: rows are copied. */
 static void far_pixels(td_dtype dtype)
 {
@@ -216,7 +230,7 @@ static void far_pixels(td_dtype dtype)
     for (int i = 0; i < 40; i++) {
         td_conv2d_desc d = { .dtype = dtype };
         do {
-            int64_t which = (int64_t)(conv_random() % 4);
+            size_t which = conv_random() % 4;
             d.groups = d.ic = d.oc = channels[which];
             d.n = pictures[which];
             d.ih = 1 + (int64_t)(conv_random() % 12);
@@ -232,6 +246,8 @@ static void far_pixels(td_dtype dtype)
         } while (!conv_finish(&d) || work(&d) > 2e6);
         conv_check(&method, &d);
     }
+    far_dilated(dtype, 32, 12, 3);
+    far_dilated(dtype, 8, 9, 4);
 }
 
 static void all_shapes(td_dtype dtype)

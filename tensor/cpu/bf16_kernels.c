@@ -175,7 +175,8 @@ TD_TARGET_AVX512_BF16 static void vector_part(const td_bf16_block *block, int ro
     }
 }
 
-/* Each half of the rows in two like parts: eight and one would be as slow as eight and four. */
+/* Each half of the rows in two like parts, 9 rows as 5 and 4: a part of few rows waits for its own
+ * sums. */
 TD_TARGET_AVX512_BF16 static void vector_block(const td_bf16_block *block, td_bf16_tiles *tiles)
 {
     (void)tiles;
@@ -196,7 +197,7 @@ static void vector_end(td_bf16_tiles *tiles)
     (void)tiles;
 }
 
-static const td_bf16_kernels vector_kernels = { vector_end, vector_block, false };
+static const td_bf16_kernels vector_kernels = { .end = vector_end, .block = vector_block };
 
 /* ---- AMX: products of tiles of 16 x 32 and 32 x 16 ----
  * Tiles 0 to 3 are the sums, row by row; 4 and 5 are A's, 6 and 7 B's. */
@@ -354,7 +355,9 @@ static TD_TARGET_AMX void tile_end(td_bf16_tiles *tiles)
     }
 }
 
-static const td_bf16_kernels tile_kernels = { tile_end, tile_block, true };
+static const td_bf16_kernels tile_kernels = { .end = tile_end,
+                                              .block = tile_block,
+                                              .full_steps = true };
 
 #endif
 

@@ -185,16 +185,14 @@ static void rows_task(void *ctx, int64_t task)
     int64_t padded = p->steps * p->depth;
     bool split = p->dtype == TD_F32;
     float values[ROWS_MAX_CHANNELS * MAX_TAPS + 2] = { 0 };
-    int64_t spare = 8 - bytes % 8;
     uint64_t last_mask = bytes % 8 ? ((uint64_t)1 << bytes % 8 * 8) - 1 : ~(uint64_t)0;
-    bool has_room = split || p->rows->kw * bytes + spare <= padded * (int64_t)sizeof(td_bf16);
     td_bf16 *to = p->copy + task * p->at.column;
     for (int64_t i = 0; i < p->images; i++, to += p->at.image) {
         char *row = split ? (char *)values : (char *)to;
         if (!split) {
             memset(row, 0, (size_t)(padded * (int64_t)sizeof *to));
         }
-        if (has_room && i + 8 < p->images) { /* 8 pictures are more than 7 bytes */
+        if (i + 8 < p->images) { /* 8 pictures are more than 7 bytes; the zeros go to later rows */
             fill_row_words(row, &taps, i, bytes, last_mask);
         } else {
             fill_row(row, &taps, i, bytes);

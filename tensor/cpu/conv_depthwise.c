@@ -18,15 +18,15 @@
 enum {
     LANES = 16, /* of the widest vector */
     LINE = 64,
-    CACHE_BYTES = 512 << 10, /* of pixel rows in place that the rows of the kernel read again */
-    LEAST_CHUNK = 64,        /* columns of a task then */
+    MAX_TAPS = 64,           /* in a call */
+    LEAST_TASKS = 8,         /* in place */
+    CACHE_BYTES = 512 << 10, /* in place: of pixel rows that the rows of the kernel read again */
+    LEAST_CHUNK = 64,        /* columns of a task */
     COPY_BYTES = 160 << 10,  /* on the stack of a task that copies */
-    MOST_CHUNK = 256,        /* columns then */
-    LEAST_ROWS = 5,          /* of the kernel, that are worth a copy */
-    BAD_BYTES = 2048,        /* multiples of that between pixels are, too */
-    LEAST_PIXELS = 8,        /* copied, before the taps are dealt out to several groups */
-    LEAST_TASKS = 8,
-    MAX_TAPS = 64, /* in a call */
+    LEAST_COPIED = 128,      /* columns of one that copies; fewer are slow to fetch */
+    MOST_COPIED = 256,
+    LEAST_ROWS = 5,   /* of the kernel, that are worth a copy, where pixels are */
+    BAD_BYTES = 2048, /* a multiple of this apart: they push each other out of the caches */
 };
 
 /* Pixels q, q + apart, ... of a row of the result, which meet the same taps. */
@@ -38,9 +38,9 @@ typedef struct plan {
     td_depthwise_plan common;
     const td_conv_apply *apply;
     td_conv_strides from, to;
-    char
-        *weights; /* [tap][weight_row], the channels once and again; NULL: they serve as they are */
-    char *bias;   /* likewise */
+    /* [tap][weight_row], the channels once and again; NULL: they serve as they are. */
+    char *weights;
+    char *bias; /* likewise */
     int64_t weight_row;
     int apart; /* from one pixel of the result to the next that the same taps meet: 1, or backward
                   the stride */
@@ -109,33 +109,60 @@ static bool meets(const plan *p, int64_t q, int kw, int64_t *source)
     return shifted % axis->stride == 0;
 }
 
-/* What a line of the copy must hold, and how many lines there must be; whether that is worth it,
- * and fits. */
-static bool cut_copies(plan *p)
+/* What a line of the copy must hold: source pixels from p->first on, for all taps. */
+static void find_width(plan *p)
 {
-    const td_depthwise_plan *c = &p->common;
-    const td_conv_axis *h = &c->problem->h;
-    int64_t size = (int64_t)c->kernels->size, last = INT64_MIN;
+    const td_conv_taps *w = &p->common.w;
+    int64_t last = INT64_MIN;
     p->first = INT64_MAX;
-    for (int64_t q = 0; q < p->apart; q++) {
-        for (int kw = 0; kw < c->w.kernel; kw++) {
+    for (int64_t q = 0; q < td_min64(p->apart, w->size); q++) {
+        for (int kw = 0; kw < w->kernel; kw++) {
             int64_t at;
-            if (c->w.rank[kw] >= 0 && meets(p, q, kw, &at)) {
+            if (w->rank[kw] >= 0 && meets(p, q, kw, &at)) {
                 p->first = td_min64(p->first, at);
                 last = at > last ? at : last;
             }
         }
     }
-    if (c->h.alive < LEAST_ROWS || p->from.column * size % BAD_BYTES != 0 || p->first > last ||
+    int64_t more = (td_divide_up(w->size, p->apart) - 1) * p->step;
+    p->width = last >= p->first ? last - p->first + more + 1 : 0;
+}
+
+/* Whether copies are worth it, and fit. What is added for the padding are zeros times weights: with
+ * an infinite weight that is no number, where otherwise nothing would be added. */
+static bool cut_copies(plan *p)
+{
+    const td_depthwise_plan *c = &p->common;
+    const td_conv_axis *h = &c->problem->h;
+    bool back = p->apply->backward;
+    int64_t size = (int64_t)c->kernels->size;
+    if (c->h.alive < LEAST_ROWS || p->from.column * size % BAD_BYTES != 0 ||
         c->h.kernel * c->w.kernel > MAX_TAPS) {
         return false;
     }
-    p->width = last - p->first + (td_divide_up(c->w.size, p->apart) - 1) * p->step + 1;
-    p->lines =
-        td_min64((int64_t)(h->kernel - 1) * h->dilation + 1, p->apply->backward ? h->out : h->in);
-    int64_t fit = COPY_BYTES / (p->lines * p->width * size) / LEAST_CHUNK * LEAST_CHUNK;
-    p->columns = td_min64(fit, MOST_CHUNK);
-    return fit > 0;
+    find_width(p);
+    int64_t reach = (int64_t)(h->kernel - 1) * h->dilation / (back ? h->stride : 1);
+    p->lines = td_min64(reach + 1, back ? h->out : h->in);
+    int64_t line = p->width * p->lines * size;
+    int64_t fit = line > 0 ? COPY_BYTES / line / LEAST_CHUNK * LEAST_CHUNK : 0;
+    p->columns = td_min64(fit, MOST_COPIED);
+    return fit >= LEAST_COPIED;
+}
+
+/* The runs of a row of pixels, in place. */
+static void find_runs(plan *p)
+{
+    const td_conv_taps *w = &p->common.w;
+    for (int64_t q = 0; q < w->size; q++) {
+        if (q >= p->apart && td_conv_taps_follow(w, q - p->apart, p->apart, p->step)) {
+            continue; /* it belongs to the run of that */
+        }
+        pixel_run next = { q, 1 };
+        for (int64_t last = q; td_conv_taps_follow(w, last, p->apart, p->step); last += p->apart) {
+            next.count++;
+        }
+        p->runs[p->run_count++] = next;
+    }
 }
 
 /* The columns of a pixel: the rows of pixels of a chunk that a row of the result meets stay in the
@@ -151,36 +178,25 @@ static void cut_in_place(plan *p)
     int64_t wanted = td_divide_up(LEAST_TASKS, td_divide_up(p->common.h.size, p->band_rows));
     chunks = td_min64(chunks > wanted ? chunks : wanted, td_divide_up(p->elements, LEAST_CHUNK));
     p->columns = td_divide_up(td_divide_up(p->elements, chunks), LEAST_CHUNK) * LEAST_CHUNK;
-    int64_t size = p->common.w.size;
-    for (int64_t q = 0; q < size; q++) {
-        if (q >= p->apart && td_conv_taps_follow(&p->common.w, q - p->apart, p->apart, p->step)) {
-            continue; /* it belongs to the run of that */
-        }
-        pixel_run next = { q, 1 };
-        while (
-            td_conv_taps_follow(&p->common.w, q + (next.count - 1) * p->apart, p->apart, p->step)) {
-            next.count++;
-        }
-        p->runs[p->run_count++] = next;
-    }
 }
 
 static void cut_result(plan *p)
 {
     const td_depthwise_plan *c = &p->common;
+    const td_conv_axis *h = &c->problem->h;
     p->taps_w = c->w.kernel < MAX_TAPS ? c->w.kernel : MAX_TAPS;
     p->taps_w = p->taps_w > 0 ? p->taps_w : 1;
     p->taps_h = MAX_TAPS / p->taps_w;
     p->copies = cut_copies(p);
-    const td_conv_axis *h = &c->problem->h; /* rows below each other share what they meet */
-    p->pairs = !p->copies && c->kernels->pairs && h->stride == 1 && h->dilation == 1 &&
-               c->h.alive > 1 && (h->kernel + 1) * c->w.kernel <= MAX_TAPS;
-    p->band_rows = p->pairs ? 2 : 1;
     if (p->copies) {
         int64_t chunks = td_divide_up(p->elements, p->columns);
-        p->band_rows = td_divide_up(c->h.size, td_divide_up(LEAST_TASKS, chunks));
-    } else {
+        p->band_rows = td_divide_up(c->h.size, td_divide_up(TD_DEPTHWISE_WANTED_TASKS, chunks));
+    } else { /* rows below each other share what they meet */
+        p->pairs = c->kernels->pair_widths && h->stride == 1 && h->dilation == 1 &&
+                   c->h.alive > 1 && (h->kernel + 1) * c->w.kernel <= MAX_TAPS;
+        p->band_rows = p->pairs ? 2 : 1;
         cut_in_place(p);
+        find_runs(p);
     }
     p->chunks = td_divide_up(p->elements, p->columns);
     p->bands = td_divide_up(c->h.size, p->band_rows);
@@ -232,13 +248,11 @@ typedef struct part {
     char *copy;              /* line i has the row that is i modulo plan->lines */
 } part;
 
-/* A row of the source, from its pixel 0 on; a copy from plan->first on. */
-static char *line_of(const part *w, int64_t row)
+/* Line of the copy for a row of the source. */
+static char *copy_of(const part *w, int64_t row)
 {
     const plan *p = w->plan;
-    int64_t size = (int64_t)p->common.kernels->size;
-    return p->copies ? w->copy + row % p->lines * p->width * p->columns * size
-                     : (char *)p->apply->source + (row * p->from.row + w->column) * size;
+    return w->copy + row % p->lines * p->width * p->columns * (int64_t)p->common.kernels->size;
 }
 
 /* And begins to load the row below, which is wanted next. */
@@ -250,31 +264,28 @@ static void copy_line(const part *w, int64_t row)
     int64_t all = p->apply->backward ? axis->out : axis->in, step = p->columns * size;
     const char *from = (const char *)p->apply->source + (row * p->from.row + w->column) * size;
     const uintptr_t below = (uintptr_t)(p->from.row * size);
-    char *to = line_of(w, row);
+    char *to = copy_of(w, row);
     for (int64_t i = p->first; i < p->first + p->width; i++, to += step) {
-        if (i >= 0 && i < all) {
-            const char *at = from + i * p->from.column * size;
-            for (int64_t b = 0; b < bytes; b += LINE) {
-                __builtin_prefetch((const void *)((uintptr_t)at + below + (uintptr_t)b));
-            }
-            memcpy(to, at, (size_t)bytes);
-        } else {
+        if (i < 0 || i >= all) {
             memset(to, 0, (size_t)bytes);
+            continue;
         }
+        const char *at = from + i * p->from.column * size;
+        for (int64_t b = 0; b < bytes; b += LINE) {
+            __builtin_prefetch((const void *)((uintptr_t)at + below + (uintptr_t)b));
+        }
+        memcpy(to, at, (size_t)bytes);
     }
 }
 
-/* Copies what a row of the result meets, and has not been copied for those above it. */
+/* Copies what a row of the result, and those below it, meet and has not been copied yet. */
 static void copy_lines(part *w, const int32_t *source_h)
 {
-    int64_t first = INT64_MAX, last = -1;
+    int64_t last = -1;
     for (int kh = 0; kh < w->plan->common.h.kernel; kh++) {
-        int64_t row = source_h[kh];
-        if (row >= 0) {
-            first = row < first ? row : first;
-            last = row > last ? row : last;
-        }
+        last = source_h[kh] > last ? source_h[kh] : last;
     }
+    int64_t first = last + 1 - w->plan->lines;
     for (int64_t row = first > w->copied ? first : w->copied; row <= last; row++) {
         copy_line(w, row);
         w->copied = row + 1;
@@ -345,7 +356,9 @@ static int put_taps(const part *w, td_depthwise_tap *taps, const met_taps *met, 
     int64_t size = (int64_t)p->common.kernels->size;
     int64_t tap = p->weight_row * size, row = p->common.w.kernel * tap;
     int64_t pixel = (p->copies ? p->columns : p->from.column) * size;
-    const char *weights = p->weights ? p->weights : p->apply->weights, *line = line_of(w, source);
+    int64_t in_place = (source * p->from.row + w->column) * size;
+    const char *line = p->copies ? copy_of(w, source) : (const char *)p->apply->source + in_place;
+    const char *weights = p->weights ? p->weights : p->apply->weights;
     for (int i = 0; i < met->count; i++) {
         const char *at = weights + met->kw[i] * tap;
         taps[i] = (td_depthwise_tap){ line + met->pixel[i] * pixel, kh < 0 ? NULL : at + kh * row,
@@ -385,15 +398,16 @@ static int row_of_kernel(const plan *p, int64_t row, int64_t source)
     return -1;
 }
 
-/* Rows `row` and `row` + 1 of the result together, if there are such kernels; false: no. */
+/* Rows `row` and `row` + 1 of the result together; false: there are no kernels for that run. */
 static bool apply_pair(const part *w, int64_t row, const pixel_run *run)
 {
     const plan *p = w->plan;
-    const int made = 1 << 2 | 1 << 3 | 1 << 5 | 1 << 7;
+    const int made = p->common.kernels->pair_widths;
     met_taps met;
     td_depthwise_tap taps[MAX_TAPS];
     find_taps(w, run->q, &met);
-    if (!p->pairs || run->count < 2 || !met.beside || met.count > 7 || !(made >> met.count & 1)) {
+    if (run->count < 2 || !met.beside || met.count > TD_DEPTHWISE_BESIDE ||
+        !(made >> met.count & 1)) {
         return false;
     }
     td_depthwise_block block = block_of(w, row, run, &met);
@@ -420,13 +434,21 @@ static bool apply_pair(const part *w, int64_t row, const pixel_run *run)
     return true;
 }
 
-/* A row of the result, from copies: of all pixels all taps are there. */
-static void apply_row_copied(part *w, int64_t row)
+/* Rows [row, end) of the result, from copies: of all pixels all taps are there. A function of its
+ * own, so that others need not have room for the copies. */
+static __attribute__((noinline)) void apply_copied(const part *columns, int64_t row, int64_t end)
 {
-    const plan *p = w->plan;
-    copy_lines(w, p->common.h.source + row * p->common.h.kernel);
-    for (int64_t q = 0; q < td_min64(p->apart, p->common.w.size); q++) {
-        apply_run(w, row, &(pixel_run){ q, td_divide_up(p->common.w.size - q, p->apart) });
+    const plan *p = columns->plan;
+    const td_conv_taps *h = &p->common.h;
+    _Alignas(LINE) char copy[COPY_BYTES];
+    part w = *columns;
+    w.copy = copy;
+    for (; row < end; row++) {
+        copy_lines(&w, h->source + row * h->kernel);
+        for (int64_t q = 0; q < td_min64(p->apart, p->common.w.size); q++) {
+            pixel_run all = { q, td_divide_up(p->common.w.size - q, p->apart) };
+            apply_run(&w, row, &all);
+        }
     }
 }
 
@@ -441,16 +463,17 @@ static void apply_row_in_place(part *w, int64_t row, const pixel_run *run)
 }
 
 /* Rows [row, end), which are one or two. */
-static void apply_in_place(part *w, int64_t row, int64_t end)
+static void apply_in_place(const part *columns, int64_t row, int64_t end)
 {
-    const plan *p = w->plan;
+    const plan *p = columns->plan;
+    part w = *columns;
     for (int64_t i = 0; i < p->run_count; i++) {
-        w->kh = w->kw = 0;
-        if (end - row == 2 && apply_pair(w, row, &p->runs[i])) {
+        w.kh = w.kw = 0;
+        if (p->pairs && end - row == 2 && apply_pair(&w, row, &p->runs[i])) {
             continue;
         }
         for (int64_t r = row; r < end; r++) {
-            apply_row_in_place(w, r, &p->runs[i]);
+            apply_row_in_place(&w, r, &p->runs[i]);
         }
     }
 }
@@ -458,20 +481,10 @@ static void apply_in_place(part *w, int64_t row, int64_t end)
 static void apply_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
-    _Alignas(LINE) char copy[COPY_BYTES];
     int64_t row = task % p->bands * p->band_rows, column = task / p->bands * p->columns;
     int64_t end = td_min64(p->common.h.size, row + p->band_rows);
-    part w = { .plan = p,
-               .column = column,
-               .columns = td_min64(p->columns, p->elements - column),
-               .copy = copy };
-    if (!p->copies) {
-        apply_in_place(&w, row, end);
-        return;
-    }
-    for (; row < end; row++) {
-        apply_row_copied(&w, row);
-    }
+    part w = { .plan = p, .column = column, .columns = td_min64(p->columns, p->elements - column) };
+    (p->copies ? apply_copied : apply_in_place)(&w, row, end);
 }
 
 int64_t td_conv_depthwise_apply_workspace(const td_conv_apply *apply)

@@ -27,8 +27,8 @@ typedef struct td_depthwise_block {
     int beside; /* taps follow each other in sequences of so many, x one row further for each */
     void *y;
     int64_t x_step, y_step, rows, columns;
-    int64_t y_below; /* elements to the lower row of pixels; 0: there is none. Where the kernels
-                        have `pairs`, for more than one row and 2, 3, 5 or 7 taps beside */
+    int64_t y_below; /* elements to the lower row of pixels; 0: there is none. For as many
+                        taps beside as `pair_widths` says */
     int64_t period, phase;
     const void *bias;
     bool accumulate;
@@ -50,7 +50,7 @@ typedef struct td_depthwise_kernels {
     size_t size; /* bytes of an element */
 
     void (*apply)(const td_depthwise_block *block);
-    bool pairs;
+    int pair_widths; /* bit `beside` is set where blocks of two rows are made for that; 0: none */
 
     /* sum[j] = the sum over terms and their k rows of a[r][j] * b[r][j], j < columns, at most
      * TD_DEPTHWISE_COLUMNS; rows are `step` apart. */

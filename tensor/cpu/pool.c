@@ -30,7 +30,7 @@
 enum {
     SPIN_NS = 40000,
     CACHE_LINE = 64,
-    CHUNKS_PER_THREAD = 4,
+    PARTS_PER_THREAD = 4,
 };
 
 #define STATE_OPEN UINT64_C(1)
@@ -47,6 +47,7 @@ struct td_pool {
     /* The job: written before the run opens, read by those who joined it. */
     alignas(CACHE_LINE) _Atomic int64_t next;
     int64_t tasks;
+    int64_t parts; /* of what is left, a thread takes one */
     td_task_fn fn;
     void *ctx;
 
@@ -108,10 +109,9 @@ static bool spin_until(td_pool *pool, bool (*ready)(td_pool *, uint64_t *), uint
  * should wait for another one's long row. */
 static bool take_tasks(td_pool *pool, int64_t *begin, int64_t *end)
 {
-    int64_t parts = (int64_t)pool->threads * CHUNKS_PER_THREAD;
     *begin = atomic_load_explicit(&pool->next, memory_order_relaxed);
     do {
-        int64_t left = pool->tasks - *begin, chunk = left / parts;
+        int64_t left = pool->tasks - *begin, chunk = left / pool->parts;
         if (left <= 0) {
             return false;
         }
@@ -198,6 +198,7 @@ static void open_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
     pool->fn = fn;
     pool->ctx = ctx;
     pool->tasks = tasks;
+    pool->parts = (int64_t)pool->threads * PARTS_PER_THREAD;
     atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
     /* From here on workers may join: a generation up, nobody in, open. */
     uint64_t s = atomic_load_explicit(&pool->state, memory_order_relaxed);
