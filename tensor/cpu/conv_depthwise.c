@@ -32,6 +32,7 @@ enum {
 /* Pixels q, q + apart, ... of a row of the result, which meet the same taps. */
 typedef struct pixel_run {
     int64_t q, count;
+    bool pairs; /* there are kernels for two rows of them */
 } pixel_run;
 
 typedef struct plan {
@@ -149,22 +150,6 @@ static bool cut_copies(plan *p)
     return fit >= LEAST_COPIED;
 }
 
-/* The runs of a row of pixels, in place. */
-static void find_runs(plan *p)
-{
-    const td_conv_taps *w = &p->common.w;
-    for (int64_t q = 0; q < w->size; q++) {
-        if (q >= p->apart && td_conv_taps_follow(w, q - p->apart, p->apart, p->step)) {
-            continue; /* it belongs to the run of that */
-        }
-        pixel_run next = { q, 1 };
-        for (int64_t last = q; td_conv_taps_follow(w, last, p->apart, p->step); last += p->apart) {
-            next.count++;
-        }
-        p->runs[p->run_count++] = next;
-    }
-}
-
 /* The columns of a pixel: the rows of pixels of a chunk that a row of the result meets stay in the
  * cache, and there are enough tasks. */
 static void cut_in_place(plan *p)
@@ -196,7 +181,6 @@ static void cut_result(plan *p)
                    c->h.alive > 1 && (h->kernel + 1) * c->w.kernel <= MAX_TAPS;
         p->band_rows = p->pairs ? 2 : 1;
         cut_in_place(p);
-        find_runs(p);
     }
     p->chunks = td_divide_up(p->elements, p->columns);
     p->bands = td_divide_up(c->h.size, p->band_rows);
@@ -322,6 +306,27 @@ static void find_taps(const part *w, int64_t q, met_taps *met)
     }
 }
 
+/* The runs of a row of pixels, in place. */
+static void find_runs(plan *p)
+{
+    const td_conv_taps *w = &p->common.w;
+    const part any = { .plan = p };
+    for (int64_t q = 0; q < w->size; q++) {
+        if (q >= p->apart && td_conv_taps_follow(w, q - p->apart, p->apart, p->step)) {
+            continue; /* it belongs to the run of that */
+        }
+        pixel_run next = { q, 1, false };
+        for (int64_t last = q; td_conv_taps_follow(w, last, p->apart, p->step); last += p->apart) {
+            next.count++;
+        }
+        met_taps met;
+        find_taps(&any, q, &met);
+        next.pairs = p->pairs && next.count > 1 && met.beside && met.count <= TD_DEPTHWISE_BESIDE &&
+                     (p->common.kernels->pair_widths >> met.count & 1);
+        p->runs[p->run_count++] = next;
+    }
+}
+
 /* What is the same for all taps, and for both rows of a pair. */
 static td_depthwise_block block_of(const part *w, int64_t row, const pixel_run *run,
                                    const met_taps *met)
@@ -386,34 +391,25 @@ static void apply_run(const part *w, int64_t row, const pixel_run *run)
     }
 }
 
-/* Which row of the kernel meets a row of the source, or -1. */
+/* Which row of the kernel meets a row of the source, at stride and dilation 1; -1: none. */
 static int row_of_kernel(const plan *p, int64_t row, int64_t source)
 {
-    const int32_t *source_h = p->common.h.source + row * p->common.h.kernel;
-    for (int kh = 0; kh < p->common.h.kernel; kh++) {
-        if (source_h[kh] == source) {
-            return kh;
-        }
-    }
-    return -1;
+    const td_conv_axis *h = &p->common.problem->h;
+    int64_t kh = h->pad + (p->apply->backward ? row - source : source - row);
+    return kh >= 0 && kh < h->kernel ? (int)kh : -1;
 }
 
-/* Rows `row` and `row` + 1 of the result together; false: there are no kernels for that run. */
+/* Rows `row` and `row` + 1 of the result together; false: they meet nothing. */
 static bool apply_pair(const part *w, int64_t row, const pixel_run *run)
 {
     const plan *p = w->plan;
-    const int made = p->common.kernels->pair_widths;
+    const int32_t *source_h = p->common.h.source + row * p->common.h.kernel;
     met_taps met;
     td_depthwise_tap taps[MAX_TAPS];
     find_taps(w, run->q, &met);
-    if (run->count < 2 || !met.beside || met.count > TD_DEPTHWISE_BESIDE ||
-        !(made >> met.count & 1)) {
-        return false;
-    }
     td_depthwise_block block = block_of(w, row, run, &met);
     block.taps = taps;
     block.y_below = p->to.row;
-    const int32_t *source_h = p->common.h.source + row * p->common.h.kernel;
     int64_t first = INT64_MAX, last = -1;
     for (int i = 0; i < 2 * p->common.h.kernel; i++) { /* of both rows, which lie together */
         if (source_h[i] >= 0) {
@@ -423,15 +419,12 @@ static bool apply_pair(const part *w, int64_t row, const pixel_run *run)
     }
     for (int64_t source = first; source <= last; source++) {
         int kh = row_of_kernel(p, row, source), below = row_of_kernel(p, row + 1, source);
-        if (kh >= 0 || below >= 0) {
-            block.count += put_taps(w, taps + block.count, &met, source, kh, below);
-        }
+        block.count += put_taps(w, taps + block.count, &met, source, kh, below);
     }
-    if (block.count == 0) {
-        return false;
+    if (block.count > 0) {
+        p->common.kernels->apply(&block);
     }
-    p->common.kernels->apply(&block);
-    return true;
+    return block.count > 0;
 }
 
 /* Rows [row, end) of the result, from copies: of all pixels all taps are there. A function of its
@@ -446,7 +439,7 @@ static __attribute__((noinline)) void apply_copied(const part *columns, int64_t 
     for (; row < end; row++) {
         copy_lines(&w, h->source + row * h->kernel);
         for (int64_t q = 0; q < td_min64(p->apart, p->common.w.size); q++) {
-            pixel_run all = { q, td_divide_up(p->common.w.size - q, p->apart) };
+            pixel_run all = { q, td_divide_up(p->common.w.size - q, p->apart), false };
             apply_run(&w, row, &all);
         }
     }
@@ -469,7 +462,7 @@ static void apply_in_place(const part *columns, int64_t row, int64_t end)
     part w = *columns;
     for (int64_t i = 0; i < p->run_count; i++) {
         w.kh = w.kw = 0;
-        if (p->pairs && end - row == 2 && apply_pair(&w, row, &p->runs[i])) {
+        if (p->runs[i].pairs && end - row == 2 && apply_pair(&w, row, &p->runs[i])) {
             continue;
         }
         for (int64_t r = row; r < end; r++) {
@@ -498,6 +491,9 @@ void td_conv_depthwise_apply_run(td_pool *pool, const td_conv_apply *apply, void
 {
     td_conv_space space = { .base = workspace };
     plan p = apply_plan(apply, &space);
+    if (!p.copies) {
+        find_runs(&p);
+    }
     int64_t size = (int64_t)p.common.kernels->size;
     int64_t taps = (int64_t)p.common.h.kernel * p.common.w.kernel;
     for (int64_t tap = 0; p.weights && tap < taps; tap++) {
