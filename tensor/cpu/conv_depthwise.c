@@ -25,8 +25,9 @@ enum {
     COPY_BYTES = 160 << 10,  /* on the stack of a task that copies */
     LEAST_COPIED = 128,      /* columns of one that copies; fewer are slow to fetch */
     MOST_COPIED = 256,
-    LEAST_ROWS = 5,   /* of the kernel, that are worth a copy, where pixels are */
-    BAD_BYTES = 2048, /* a multiple of this apart: they push each other out of the caches */
+    FAR_BYTES = 8 << 20, /* of a source that stays in no cache */
+    LEAST_ROWS = 5,      /* of the kernel, that are worth a copy, where pixels are */
+    BAD_BYTES = 2048,    /* a multiple of this apart: they push each other out of the caches */
 };
 
 /* Pixels q, q + apart, ... of a row of the result, which meet the same taps. */
@@ -47,6 +48,7 @@ typedef struct plan {
                   the stride */
     int step;  /* from source pixel to source pixel then */
     int taps_h, taps_w; /* of a call */
+    bool far;           /* the source is larger than the caches, and not copied */
     bool pairs;         /* two rows of the result at a time, where that is possible */
     bool copies;
     int64_t lines, first, width; /* of the copy: rows, and pixels of each from the first on */
@@ -181,6 +183,8 @@ static void cut_result(plan *p)
                    c->h.alive > 1 && (h->kernel + 1) * c->w.kernel <= MAX_TAPS;
         p->band_rows = p->pairs ? 2 : 1;
         cut_in_place(p);
+        int64_t pixels = p->apply->backward ? h->out * c->problem->w.out : h->in * c->problem->w.in;
+        p->far = pixels * p->elements * (int64_t)c->kernels->size > FAR_BYTES;
     }
     p->chunks = td_divide_up(p->elements, p->columns);
     p->bands = td_divide_up(c->h.size, p->band_rows);
@@ -342,6 +346,7 @@ static td_depthwise_block block_of(const part *w, int64_t row, const pixel_run *
         .y_step = p->apart * p->to.column,
         .rows = run->count,
         .columns = w->columns,
+        .far = p->far,
         .period = p->common.channels,
         .phase = w->column % p->common.channels,
         .accumulate = a->accumulate || !begins,

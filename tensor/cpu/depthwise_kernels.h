@@ -29,6 +29,7 @@ typedef struct td_depthwise_block {
     int64_t x_step, y_step, rows, columns;
     int64_t y_below; /* elements to the lower row of pixels; 0: there is none. For as many
                         taps beside as `pair_widths` says */
+    bool far;        /* x comes from memory: what the rows after these meet is fetched ahead */
     int64_t period, phase;
     const void *bias;
     bool accumulate;
