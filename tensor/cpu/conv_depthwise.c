@@ -26,6 +26,7 @@ enum {
     LEAST_COPIED = 128,      /* columns of one that copies; fewer are slow to fetch */
     MOST_COPIED = 256,
     FAR_BYTES = 8 << 20, /* of a source that stays in no cache */
+    FEW_TAPS = 3,        /* of a row, that gain by pairs of rows in any case */
     LEAST_ROWS = 5,      /* of the kernel, that are worth a copy, where pixels are */
     BAD_BYTES = 2048,    /* a multiple of this apart: they push each other out of the caches */
 };
@@ -48,6 +49,7 @@ typedef struct plan {
                   the stride */
     int step;  /* from source pixel to source pixel then */
     int taps_h, taps_w; /* of a call */
+    bool collide;       /* pixels push each other out of the caches */
     bool far;           /* the source is larger than the caches, and not copied */
     bool pairs;         /* two rows of the result at a time, where that is possible */
     bool copies;
@@ -139,8 +141,7 @@ static bool cut_copies(plan *p)
     const td_conv_axis *h = &c->problem->h;
     bool back = p->apply->backward;
     int64_t size = (int64_t)c->kernels->size;
-    if (c->h.alive < LEAST_ROWS || p->from.column * size % BAD_BYTES != 0 ||
-        c->h.kernel * c->w.kernel > MAX_TAPS) {
+    if (c->h.alive < LEAST_ROWS || !p->collide || c->h.kernel * c->w.kernel > MAX_TAPS) {
         return false;
     }
     find_width(p);
@@ -174,6 +175,7 @@ static void cut_result(plan *p)
     p->taps_w = c->w.kernel < MAX_TAPS ? c->w.kernel : MAX_TAPS;
     p->taps_w = p->taps_w > 0 ? p->taps_w : 1;
     p->taps_h = MAX_TAPS / p->taps_w;
+    p->collide = p->from.column * (int64_t)c->kernels->size % BAD_BYTES == 0;
     p->copies = cut_copies(p);
     if (p->copies) {
         int64_t chunks = td_divide_up(p->elements, p->columns);
@@ -325,7 +327,8 @@ static void find_runs(plan *p)
         }
         met_taps met;
         find_taps(&any, q, &met);
-        next.pairs = p->pairs && next.count > 1 && met.beside && met.count <= TD_DEPTHWISE_BESIDE &&
+        next.pairs = p->pairs && next.count > 1 && met.beside &&
+                     (p->collide || met.count <= FEW_TAPS) && met.count <= TD_DEPTHWISE_BESIDE &&
                      (p->common.kernels->pair_widths >> met.count & 1);
         p->runs[p->run_count++] = next;
     }
