@@ -184,10 +184,21 @@ void td_leaf_whole(td_leaf *leaf)
     leaf->zero_elsewhere = false;
 }
 
-/* Nobody but the tape writes into the buffer, as far as can be known. */
-static bool is_private(const td_leaf *leaf)
+/* Nobody but the tape has written into the buffer since something was known of it, as far as can be
+ * known. */
+static bool knows_zeros(const td_leaf *leaf)
 {
-    return leaf->buffer->storage->version == 0 && td_hooks_empty(&leaf->ready);
+    return leaf->zero_elsewhere && leaf->zero_version == leaf->buffer->storage->version &&
+           !leaf->buffer->storage->shown_rw && td_hooks_keep_zeros(&leaf->ready);
+}
+
+/* All but elements [begin, end) are zero now. */
+static void know_zeros(td_leaf *leaf, int64_t begin, int64_t end)
+{
+    leaf->zero_elsewhere = true;
+    leaf->zero_version = leaf->buffer->storage->version;
+    leaf->live_begin = begin;
+    leaf->live_end = end;
 }
 
 static void clear(const td_leaf *leaf, int64_t begin, int64_t end)
@@ -202,35 +213,51 @@ static void clear(const td_leaf *leaf, int64_t begin, int64_t end)
     }
 }
 
+static void widen(td_leaf *leaf, int64_t begin, int64_t end)
+{
+    leaf->live_begin = begin < leaf->live_begin ? begin : leaf->live_begin;
+    leaf->live_end = end > leaf->live_end ? end : leaf->live_end;
+}
+
 void td_leaf_part(td_leaf *leaf, int64_t begin, int64_t end, bool accumulate)
 {
-    bool known = leaf->zero_elsewhere && is_private(leaf);
+    bool known = knows_zeros(leaf);
     if (accumulate) { /* to zeros, or to what is there already; live parts are never empty here */
         leaf->zero_elsewhere = known;
-        leaf->live_begin = begin < leaf->live_begin ? begin : leaf->live_begin;
-        leaf->live_end = end > leaf->live_end ? end : leaf->live_end;
+        widen(leaf, begin, end);
         return;
     }
     int64_t from = known ? leaf->live_begin : 0;
     int64_t to = known ? leaf->live_end : td_numel(leaf->buffer);
     clear(leaf, from, to < begin ? to : begin);
     clear(leaf, from > end ? from : end, to);
-    leaf->zero_elsewhere = true; /* is believed for as long as the buffer is private */
-    leaf->live_begin = begin;
-    leaf->live_end = end;
+    know_zeros(leaf, begin, end);
 }
 
 void td_grad_starts_zero(td_tensor *leaf)
 {
     td_leaf *state = leaf_of(leaf, "td_grad_starts_zero");
-    state->zero_elsewhere = true;
-    state->live_begin = state->live_end = 0;
+    td_leaf_buffer(state);
+    know_zeros(state, 0, 0);
+}
+
+void td_grad_widen(td_tensor *leaf, int64_t begin, int64_t end)
+{
+    widen(leaf_of(leaf, "td_grad_widen"), begin, end);
+}
+
+void td_grad_zeros_stay(td_tensor *leaf, uint32_t version)
+{
+    td_leaf *state = leaf_of(leaf, "td_grad_zeros_stay");
+    if (state->buffer != NULL && state->zero_version == version) {
+        state->zero_version = state->buffer->storage->version;
+    }
 }
 
 bool td_grad_live_part(const td_tensor *leaf, int64_t *begin, int64_t *end)
 {
     const td_leaf *state = leaf->grad != NULL ? leaf->grad->leaf : NULL;
-    if (state == NULL || !state->has_grad || !state->zero_elsewhere || !is_private(state)) {
+    if (state == NULL || !state->has_grad || !knows_zeros(state)) {
         return false;
     }
     *begin = state->live_begin;
@@ -349,15 +376,26 @@ int td_leaf_uses(const td_tensor *leaf)
     return leaf_of(leaf, "td_leaf_uses")->refs - 1;
 }
 
-int td_on_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user)
+static int add_ready_hook(td_tensor *leaf, td_hook hook, const char *function)
 {
-    td_leaf *state = leaf_of(leaf, "td_on_grad_ready");
-    TD_REQUIRE(fn != NULL, TD_NOWHERE, "td_on_grad_ready: the function is NULL");
-    int id = td_hooks_add(&state->ready, (td_hook){ .ready = fn, .user = user });
+    td_leaf *state = leaf_of(leaf, function);
+    TD_REQUIRE(hook.ready != NULL, TD_NOWHERE, "%s: the function is NULL", function);
+    int id = td_hooks_add(&state->ready, hook);
     if (id > 0) {
         watch(state);
     }
     return id;
+}
+
+int td_on_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user)
+{
+    return add_ready_hook(leaf, (td_hook){ .ready = fn, .user = user }, "td_on_grad_ready");
+}
+
+int td_on_live_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user)
+{
+    return add_ready_hook(leaf, (td_hook){ .ready = fn, .user = user, .keeps_zeros = true },
+                          "td_on_live_grad_ready");
 }
 
 void td_remove_grad_hook(td_tensor *leaf, int id)

@@ -26,6 +26,7 @@ typedef struct td_hook {
     td_grad_ready_fn ready; /* one of the two; both NULL: removed while hooks were running */
     td_backward_end_fn end;
     void *user;
+    bool keeps_zeros; /* a ready hook after which what is known of the gradient still holds */
 } td_hook;
 
 typedef struct td_hook_list {
@@ -48,6 +49,7 @@ struct td_leaf {
     /* What of the buffer is known to be zero in memory: all but elements [live_begin, live_end), in
      * memory order. See td_leaf_part. */
     bool zero_elsewhere;
+    uint32_t zero_version; /* the buffer's storage's, up to which that holds */
     int64_t live_begin, live_end;
     td_hook_list ready;
     /* The list of leaves that have ready hooks. */
@@ -67,7 +69,8 @@ td_tensor *td_leaf_buffer(td_leaf *leaf);
 /* The buffer's elements [begin, end), in memory order, are about to be written (accumulate: added
  * to), and the gradient's other elements are zero: makes them so, or keeps them so. What is zero
  * already is not written again, as long as the tape alone writes into the buffer: nobody has asked
- * for it in order to write (storage version 0), and no hook hands it on. */
+ * for it since in order to write (its storage's version is the same), nobody keeps its address, and
+ * no hook hands it on (but td_on_live_grad_ready's). */
 void td_leaf_part(td_leaf *leaf, int64_t begin, int64_t end, bool accumulate);
 /* Somebody else has written, or may write, all of the buffer. */
 void td_leaf_whole(td_leaf *leaf);
@@ -87,6 +90,7 @@ void td_hooks_remove(td_hook_list *list, int id);
 void td_hooks_run_ready(td_hook_list *list, td_tensor *leaf);
 void td_hooks_run_end(td_hook_list *list, td_tensor *const *unused, int count);
 bool td_hooks_empty(const td_hook_list *list);
+bool td_hooks_keep_zeros(const td_hook_list *list); /* all of them */
 void td_hooks_free(td_hook_list *list);
 
 #endif

@@ -93,6 +93,8 @@ static void ddp_free(td_module *self)
     td_free(s->buffers);
     td_free(s->numbers);
     td_free(s->usage);
+    td_free(s->more);
+    free(s->live);
     free(s->watches);
     free(s->bucket_of);
     free(s->buffer_list);
@@ -202,19 +204,34 @@ static td_status make_tables(td_ddp_state *s)
     return made ? TD_OK : td_fail(TD_E_NOMEM, "td_ddp: no memory for %d parameters", s->count);
 }
 
+td_tensor *td_ddp_alias(const td_tensor *flat, int64_t begin, int64_t count)
+{
+    char *elements = td_ptr(flat);
+    return td_borrow(elements + begin * (int64_t)td_dtype_size(flat->dtype), TD_SHAPE(count),
+                     flat->dtype, td_device_of(flat));
+}
+
+/* Into memory that can be reduced without copies, with one element more (td_ddp_state.more). */
+static td_status move_gradients(td_ddp_state *s)
+{
+    const td_tensor *flat = td_params_flat(s->params);
+    td_tensor *memory = td_ddp_new_memory(s, td_device_of(flat), td_numel(flat) + 1, flat->dtype);
+    td_tensor *grads =
+        memory == NULL ? NULL : td_slice_of_storage(memory, 0, td_shape_of(flat), (int64_t[]){ 1 });
+    td_free(memory);
+    td_status status = grads != NULL ? td_params_set_grad_memory(s->params, grads) : TD_E_NOMEM;
+    if (status != TD_OK) {
+        td_free(grads);
+    }
+    return status;
+}
+
 static td_status lay_out(td_ddp_state *s)
 {
     TD_TRY(td_ddp_first_order(s));
     td_tensor *flat = td_params_flat(s->params);
-    td_tensor *memory = td_ddp_new_memory(s, td_device_of(flat), td_numel(flat), flat->dtype);
-    if (memory == NULL) {
-        return TD_E_NOMEM;
-    }
-    td_status status = td_params_set_grad_memory(s->params, memory);
-    if (status != TD_OK) {
-        td_free(memory);
-        return status;
-    }
+    TD_TRY(move_gradients(s));
+    TD_TRY(td_ddp_live_new(s));
     if (s->options.find_unused_parameters || s->options.static_graph) {
         s->kept = td_zeros(td_shape_of(flat), flat->dtype, td_device_of(flat));
         TD_TRY(s->kept != NULL ? TD_OK : TD_E_NOMEM);
@@ -222,7 +239,9 @@ static td_status lay_out(td_ddp_state *s)
     if (s->compression == TD_DDP_POWERSGD) {
         TD_TRY(td_powersgd_state_new(s));
     }
-    return td_ddp_make_buckets(s);
+    TD_TRY(td_ddp_make_buckets(s));
+    td_ddp_arm(s);
+    return TD_OK;
 }
 
 /* Equal seeds on all ranks must not drop the same elements on all of them. */

@@ -3,6 +3,7 @@
  *   ddp_check.c    whether all ranks have the same model
  *   ddp_buckets.c  which gradients travel together, and the order of ready gradients
  *   ddp_reduce.c   the grad-ready hooks: launching, waiting, unused parameters
+ *   ddp_live.c     gradients that are zero on all ranks, and left out
  *   ddp_compress.c communication hooks: bf16, fp16
  *   ddp_powersgd.c communication hook: PowerSGD
  *   ddp_powersgd_state.c  what of it is kept from step to step, and in checkpoints
@@ -15,12 +16,17 @@
 
 typedef struct td_ddp_state td_ddp_state;
 
-/* Gradients that travel together: a slice of the flat gradients. */
+/* Elements [begin, end). */
+typedef struct td_ddp_part {
+    int64_t begin, end;
+} td_ddp_part;
+
+/* Gradients that travel together: a stretch of the flat gradients. */
 typedef struct td_ddp_bucket {
     int64_t begin, count;         /* elements */
     int first, params;            /* the parameters' places in memory: first, first + 1, ... */
     int pending;                  /* gradients that are not ready yet */
-    td_tensor *grad;              /* the slice */
+    td_tensor *grad;              /* their memory (td_ddp_alias) */
     td_tensor *wire;              /* what travels in its place with a communication hook, or NULL */
     struct td_powersgd *powersgd; /* NULL: none */
     td_work *work;                /* under way */
@@ -79,6 +85,11 @@ struct td_ddp_state {
     bool rebuilt;   /* in the order in which gradients became ready */
     int layout;     /* td_params_reorders when the buckets were made */
 
+    td_ddp_part *live; /* of each parameter: its gradient's other elements are zero on all ranks */
+    bool agreed;       /* on that; before it nothing is sent */
+    bool skips;        /* buckets leave something out */
+    td_tensor *more;   /* one element behind the flat gradients: not zero if more is live */
+
     td_ddp_compression compression;
     td_tensor *wire;                    /* bf16, fp16: the flat gradients as they travel */
     td_tensor *error;                   /* PowerSGD: what was not sent so far, flat */
@@ -130,8 +141,8 @@ td_status td_ddp_check_same(td_group *group, const td_module *model, const td_dd
 td_status td_text_of_root(td_group *group, const char *mine, int64_t length, char **text);
 
 /* ddp_buckets.c */
-td_status td_ddp_first_order(td_ddp_state *s); /* collective */
-td_status td_ddp_make_buckets(td_ddp_state *s);
+td_status td_ddp_first_order(td_ddp_state *s);  /* collective */
+td_status td_ddp_make_buckets(td_ddp_state *s); /* none is armed */
 void td_ddp_free_buckets(td_ddp_state *s);
 td_status td_ddp_rebuild(td_ddp_state *s); /* collective; once all ranks can */
 /* A checkpoint has brought its order of the parameters: that is as good as having rebuilt. */
@@ -139,6 +150,9 @@ td_status td_ddp_follow_layout(td_ddp_state *s);
 
 /* ddp.c: zeroed memory for collectives where the model lies. */
 td_tensor *td_ddp_new_memory(td_ddp_state *s, td_device device, int64_t count, td_dtype dtype);
+/* A tensor over elements of flat memory that does not hold it. What a collective writes there does
+ * not count as a write into the gradients: DDP knows which it leaves as they are. */
+td_tensor *td_ddp_alias(const td_tensor *flat, int64_t begin, int64_t count);
 
 /* ddp_reduce.c */
 bool td_ddp_watch_gradients(td_ddp_state *s); /* false: no memory */
@@ -158,8 +172,22 @@ void td_ddp_report(td_ddp_state *s);
 td_status td_ddp_broadcast_buffers(td_ddp_state *s, int root);
 td_status td_ddp_broadcast_all(td_ddp_state *s, int root); /* parameters, too */
 
+/* ddp_live.c. The first reduction begins with the agreement, a collective. */
+td_status td_ddp_live_new(td_ddp_state *s);
+td_status td_ddp_agree(td_ddp_state *s);
+/* Of the parameters at places [first, first + count) in memory what travels; and whether a bucket
+ * must end before a place, since much that is zero lies there. */
+td_ddp_part td_ddp_place(const td_ddp_state *s, int first, int count);
+bool td_ddp_skips_before(const td_ddp_state *s, int place);
+/* Before the last bucket is sent; and when all are there. */
+void td_ddp_tell_more(td_ddp_state *s);
+td_status td_ddp_reduce_rest(td_ddp_state *s);
+/* What is live on other ranks has come by now: the tape and optimizers must know. */
+void td_ddp_widen(const td_ddp_state *s);
+
 /* ddp_compress.c: sending a bucket, and taking what came back. */
 td_status td_ddp_compress_setup(td_ddp_state *s);
+td_status td_ddp_compress_bucket(td_ddp_state *s, td_ddp_bucket *b); /* its wire */
 td_status td_ddp_launch_bucket(td_ddp_state *s, td_ddp_bucket *b);
 td_status td_ddp_unpack_bucket(td_ddp_state *s, td_ddp_bucket *b);
 

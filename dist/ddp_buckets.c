@@ -40,33 +40,27 @@ static td_status assign(td_ddp_state *s)
     double size = (double)td_dtype_size(td_params_flat(s->params)->dtype), filled = 0.0;
     bool open = false;
     for (int k = 0; k < s->count; k++) {
-        if (!open) {
+        if (!open || td_ddp_skips_before(s, k)) {
             TD_TRY(open_bucket(s, k));
             filled = 0.0;
         }
         int last = s->bucket_count - 1;
         s->buckets[last].params++;
         s->bucket_of[order[k]] = last;
-        filled += (double)td_params_get(s->params, order[k])->count * size;
+        filled += (double)(s->live[order[k]].end - s->live[order[k]].begin) * size;
         open = filled < limit_of(s, last);
     }
     return TD_OK;
 }
 
-/* Where a bucket lies: up to where the next begins, gaps included. */
+/* Where a bucket lies: up to where the next begins, gaps included unless they are long. */
 static td_status place(td_ddp_state *s, int i)
 {
-    const int *order = td_params_order(s->params);
-    td_tensor *flat = td_params_flat_grad(s->params);
     td_ddp_bucket *b = &s->buckets[i];
-    int64_t end = td_numel(flat);
-    if (i + 1 < s->bucket_count) {
-        end = td_params_get(s->params, order[s->buckets[i + 1].first])->begin;
-    }
-    b->begin = td_params_get(s->params, order[b->first])->begin;
-    b->count = end - b->begin;
-    b->grad =
-        td_slice_of_storage(flat, flat->offset + b->begin, TD_SHAPE(b->count), (int64_t[]){ 1 });
+    td_ddp_part part = td_ddp_place(s, b->first, b->params);
+    b->begin = part.begin;
+    b->count = part.end - part.begin;
+    b->grad = td_ddp_alias(td_params_flat_grad(s->params), b->begin, b->count);
     snprintf(b->name, sizeof b->name, "bucket %d (%.2f MiB)", i, (double)bytes_of(s, b) / MIB);
     return b->grad != NULL ? TD_OK : TD_E_NOMEM;
 }
@@ -100,7 +94,6 @@ td_status td_ddp_make_buckets(td_ddp_state *s)
     for (int i = 0; i < s->bucket_count && i < shown; i++) {
         s->figures.bucket_bytes[i] = bytes_of(s, &s->buckets[i]);
     }
-    td_ddp_arm(s);
     return TD_OK;
 }
 
@@ -175,6 +168,7 @@ static void write_order(const td_ddp_state *s, int32_t *order)
 static td_status remake(td_ddp_state *s)
 {
     TD_TRY(td_ddp_make_buckets(s));
+    td_ddp_arm(s);
     s->rebuilt = s->figures.rebuilt = true;
     return TD_OK;
 }

@@ -11,6 +11,16 @@ static td_dtype wire_dtype(const td_ddp_state *s)
     return strcmp(s->options.comm_hook, "bf16") == 0 ? TD_BF16 : TD_F16;
 }
 
+td_status td_ddp_compress_bucket(td_ddp_state *s, td_ddp_bucket *b)
+{
+    if (s->compression != TD_DDP_HALF) {
+        return TD_OK;
+    }
+    b->wire = td_slice_of_storage(s->wire, s->wire->offset + b->begin, TD_SHAPE(b->count),
+                                  (int64_t[]){ 1 });
+    return b->wire != NULL ? TD_OK : TD_E_NOMEM;
+}
+
 td_status td_ddp_compress_setup(td_ddp_state *s)
 {
     if (s->compression != TD_DDP_HALF) {
@@ -18,15 +28,10 @@ td_status td_ddp_compress_setup(td_ddp_state *s)
     }
     if (s->wire == NULL) {
         s->wire = td_ddp_new_memory(s, td_device_of(td_params_flat(s->params)),
-                                    td_numel(td_params_flat_grad(s->params)), wire_dtype(s));
+                                    td_numel(td_params_flat_grad(s->params)) + 1, wire_dtype(s));
     }
     for (int i = 0; s->wire != NULL && i < s->bucket_count; i++) {
-        td_ddp_bucket *b = &s->buckets[i];
-        b->wire = td_slice_of_storage(s->wire, s->wire->offset + b->begin, TD_SHAPE(b->count),
-                                      (int64_t[]){ 1 });
-        if (b->wire == NULL) {
-            return TD_E_NOMEM;
-        }
+        TD_TRY(td_ddp_compress_bucket(s, &s->buckets[i]));
     }
     return s->wire != NULL ? TD_OK : TD_E_NOMEM;
 }

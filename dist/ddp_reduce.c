@@ -87,14 +87,23 @@ static void restore_unreached(td_ddp_state *s)
     }
 }
 
-static void launch(td_ddp_state *s, td_ddp_bucket *b)
+/* Tells the others once that a reduction begins. */
+static void begin_reduction(td_ddp_state *s)
 {
-    double begin = td_ddp_mark(s);
     if (!s->launched) {
         s->launched = true;
         td_ddp_note(s, td_ddp_announce(s, TD_DDP_REDUCTION));
     }
+}
+
+static void launch(td_ddp_state *s, td_ddp_bucket *b)
+{
+    double begin = td_ddp_mark(s);
+    begin_reduction(s);
     clear_missing(s, b);
+    if (s->skips && b == &s->buckets[s->bucket_count - 1]) {
+        td_ddp_tell_more(s); /* by now all gradients are there, or will not come */
+    }
     double packing = td_ddp_mark(s);
     if (s->status == TD_OK) {
         td_ddp_note(s, td_ddp_launch_bucket(s, b));
@@ -107,7 +116,7 @@ static void launch(td_ddp_state *s, td_ddp_bucket *b)
 
 static void launch_full(td_ddp_state *s)
 {
-    while (s->next < s->bucket_count && s->buckets[s->next].pending == 0) {
+    while (s->agreed && s->next < s->bucket_count && s->buckets[s->next].pending == 0) {
         launch(s, &s->buckets[s->next++]);
     }
 }
@@ -163,7 +172,7 @@ bool td_ddp_watch_gradients(td_ddp_state *s)
     for (int i = 0; i < s->count; i++) {
         s->watches[i] = (td_ddp_watch){ s, i, 0 };
         s->watches[i].hook =
-            td_on_grad_ready(td_params_get(s->params, i)->tensor, on_ready, &s->watches[i]);
+            td_on_live_grad_ready(td_params_get(s->params, i)->tensor, on_ready, &s->watches[i]);
         if (s->watches[i].hook < 0) {
             return false;
         }
@@ -311,6 +320,10 @@ void td_ddp_finish(td_ddp_state *s)
     if (!finds_unused(s) && !s->join.ran_out) {
         fail_unused(s);
     }
+    if (s->status == TD_OK && !s->agreed) {
+        begin_reduction(s);
+        td_ddp_note(s, s->status == TD_OK ? td_ddp_agree(s) : TD_OK);
+    }
     while (s->status == TD_OK && s->next < s->bucket_count) {
         launch(s, &s->buckets[s->next++]);
     }
@@ -318,6 +331,10 @@ void td_ddp_finish(td_ddp_state *s)
         td_ddp_note(s, share_usage(s));
     }
     wait_for_all(s);
+    if (s->status == TD_OK) {
+        td_ddp_note(s, td_ddp_reduce_rest(s));
+        td_ddp_widen(s);
+    }
     if (s->status == TD_OK) {
         restore_unreached(s);
     }

@@ -53,7 +53,7 @@ void *td_data_rw(td_tensor *t)
 {
     td_require_host(t, "td_data_rw");
     td_begin_write(t, "td_data_rw");
-    t->storage->shown = true;
+    t->storage->shown = t->storage->shown_rw = true;
     return td_ptr(t);
 }
 

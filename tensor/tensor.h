@@ -51,6 +51,7 @@ typedef struct td_storage {
     unsigned char kind;   /* td_storage_kind in tensor/storage.h */
     bool released;        /* a step's memory that has been given back */
     bool shown;           /* td_data has given its address to somebody, who may keep it */
+    bool shown_rw;        /* td_data_rw has */
     void *owner;          /* kind-specific: the arena, or the storage that is borrowed from */
     struct td_late *late; /* updates of it that are put off (tensor/storage.h), or NULL */
 } td_storage;

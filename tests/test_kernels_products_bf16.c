@@ -6,9 +6,10 @@
 
 #include <stdlib.h>
 
-/* Of split f32, against the sum of the absolute terms: what is left out of a product is 2^-16 of
- * it at most, and usually far less. */
-#define SPLIT_TOLERANCE 2e-5
+/* Of split f32, against the sum of the absolute terms. A factor's second half is 2^-8 of it at most,
+ * and what both halves leave out 2^-16; of a product the product of the second halves and what either
+ * factor leaves out are missing: 3 times 2^-16 at most, and usually far less. */
+#define SPLIT_TOLERANCE (3 * 0x1p-16)
 
 /* Which of the operands are bf16; the others are f32. */
 typedef struct mix {
