@@ -6,9 +6,9 @@
 
 #include <stdlib.h>
 
-/* Of split f32, against the sum of the absolute terms. A factor's second half is 2^-8 of it at most,
- * and what both halves leave out 2^-16; of a product the product of the second halves and what either
- * factor leaves out are missing: 3 times 2^-16 at most, and usually far less. */
+/* Of split f32, against the sum of the absolute terms. A factor's second half is 2^-8 of it at
+ * most, and what both halves leave out 2^-16; of a product the product of the second halves and
+ * what either factor leaves out are missing: 3 times 2^-16 at most, and usually far less. */
 #define SPLIT_TOLERANCE (3 * 0x1p-16)
 
 /* Which of the operands are bf16; the others are f32. */
