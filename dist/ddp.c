@@ -206,6 +206,9 @@ static td_status make_tables(td_ddp_state *s)
 
 td_tensor *td_ddp_alias(const td_tensor *flat, int64_t begin, int64_t count)
 {
+    if (td_device_of(flat).type != TD_DEVICE_CPU) { /* there nothing is known of zeros */
+        return td_slice_of_storage(flat, flat->offset + begin, TD_SHAPE(count), (int64_t[]){ 1 });
+    }
     char *elements = td_ptr(flat);
     return td_borrow(elements + begin * (int64_t)td_dtype_size(flat->dtype), TD_SHAPE(count),
                      flat->dtype, td_device_of(flat));

@@ -150,8 +150,8 @@ td_status td_ddp_follow_layout(td_ddp_state *s);
 
 /* ddp.c: zeroed memory for collectives where the model lies. */
 td_tensor *td_ddp_new_memory(td_ddp_state *s, td_device device, int64_t count, td_dtype dtype);
-/* A tensor over elements of flat memory that does not hold it. What a collective writes there does
- * not count as a write into the gradients: DDP knows which it leaves as they are. */
+/* A tensor over elements of flat memory; on CPUs it does not hold that, and what is written there
+ * does not count as a write into the gradients: DDP knows which it leaves as they are. */
 td_tensor *td_ddp_alias(const td_tensor *flat, int64_t begin, int64_t count);
 
 /* ddp_reduce.c */

@@ -184,13 +184,13 @@ td_status td_ddp_reduce_rest(td_ddp_state *s)
     if (!s->skips || !(td_item(s->more) != 0.0)) {
         return TD_OK;
     }
+    for (int i = 0; i < s->count; i++) {
+        td_grad_buffer(td_params_get(s->params, i)->tensor); /* anything may be in it soon */
+    }
     int64_t end = 0;
     for (int i = 0; i < s->bucket_count; i++) {
         TD_TRY(reduce_stretch(s, end, s->buckets[i].begin));
         end = s->buckets[i].begin + s->buckets[i].count;
-    }
-    for (int i = 0; i < s->count; i++) {
-        td_grad_buffer(td_params_get(s->params, i)->tensor); /* anything may be in it now */
     }
     s->skips = false;
     forget(s);

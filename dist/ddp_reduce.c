@@ -51,13 +51,24 @@ td_status td_ddp_average(td_ddp_state *s, td_tensor *t, td_work **work)
     return td_all_reduce(s->group, t, TD_SUM, work);
 }
 
-/* The gradient of parameter i into what is kept, or back. */
-static void copy_kept(td_ddp_state *s, int i, bool back)
+/* The gradient of parameter i into what is kept, or back; or zeros into it. */
+typedef enum gradient_copy { KEEP, RESTORE, CLEAR } gradient_copy;
+
+static td_status copy_gradient(td_ddp_state *s, int i, gradient_copy copy)
 {
     const td_param *p = td_params_get(s->params, i);
-    td_tensor kept = td_ddp_stretch(s->kept, p->begin, p->count);
-    td_tensor grad = td_ddp_stretch(td_params_flat_grad(s->params), p->begin, p->count);
-    td_copy_(back ? &grad : &kept, back ? &kept : &grad);
+    td_tensor *grad = td_ddp_alias(td_params_flat_grad(s->params), p->begin, p->count);
+    if (grad == NULL) {
+        return TD_E_NOMEM;
+    }
+    if (copy == CLEAR) {
+        td_fill_(grad, 0.0);
+    } else {
+        td_tensor kept = td_ddp_stretch(s->kept, p->begin, p->count);
+        td_copy_(copy == RESTORE ? grad : &kept, copy == RESTORE ? &kept : grad);
+    }
+    td_free(grad);
+    return TD_OK;
 }
 
 /* A gradient that is not there counts as zero; its memory holds something old. One that is there,
@@ -71,9 +82,10 @@ static void clear_missing(td_ddp_state *s, const td_ddp_bucket *b)
             continue;
         }
         if (td_grad(leaf) == NULL) {
-            td_fill_(td_grad_buffer(leaf), 0.0);
+            td_grad_buffer(leaf); /* what was known of it is old */
+            td_ddp_note(s, copy_gradient(s, i, CLEAR));
         } else if (s->kept != NULL && !s->used[i]) {
-            copy_kept(s, i, false);
+            td_ddp_note(s, copy_gradient(s, i, KEEP));
         }
     }
 }
@@ -82,7 +94,7 @@ static void restore_unreached(td_ddp_state *s)
 {
     for (int i = 0; s->kept != NULL && i < s->count; i++) {
         if (s->never_used[i] && td_grad(td_params_get(s->params, i)->tensor) != NULL) {
-            copy_kept(s, i, true);
+            td_ddp_note(s, copy_gradient(s, i, RESTORE));
         }
     }
 }
@@ -188,7 +200,9 @@ void td_ddp_arm(td_ddp_state *s)
     }
     for (int i = 0; i < s->count; i++) {
         s->ready[i] = s->used[i] = false;
-        s->buckets[s->bucket_of[i]].pending += !(s->usage_known && s->never_used[i]);
+        if (s->bucket_of[i] < s->bucket_count) { /* memory for buckets may have been short */
+            s->buckets[s->bucket_of[i]].pending += !(s->usage_known && s->never_used[i]);
+        }
     }
     s->ready_count = s->next = 0;
     s->launched = false;
@@ -331,9 +345,9 @@ void td_ddp_finish(td_ddp_state *s)
         td_ddp_note(s, share_usage(s));
     }
     wait_for_all(s);
+    td_ddp_widen(s); /* also when some have failed */
     if (s->status == TD_OK) {
         td_ddp_note(s, td_ddp_reduce_rest(s));
-        td_ddp_widen(s);
     }
     if (s->status == TD_OK) {
         restore_unreached(s);
