@@ -29,8 +29,6 @@ void td_retain_grad(td_tensor *t);
 td_tensor *td_grad_buffer(td_tensor *leaf);
 void td_set_grad_storage(td_tensor *leaf, td_tensor *grad);
 
-/* Says that the leaf has no gradient: the next contribution overwrites the buffer. td_mark_grad
- * says that the buffer now holds one (dist does so after a reduction into an unused leaf). */
 /* The storage given with td_set_grad_storage holds zeros. */
 void td_grad_starts_zero(td_tensor *leaf);
 /* For optimizers: whether the leaf's gradient is known to be zero in memory but for elements
@@ -42,6 +40,9 @@ void td_grad_widen(td_tensor *leaf, int64_t begin, int64_t end);
  * gradient still is (and lies where the gradient lies now, if it was moved): what was known holds.
  */
 void td_grad_zeros_stay(td_tensor *leaf, uint32_t version);
+
+/* Says that the leaf has no gradient: the next contribution overwrites the buffer. td_mark_grad
+ * says that the buffer now holds one (dist does so after a reduction into an unused leaf). */
 void td_zero_grad_of(td_tensor *leaf);
 void td_mark_grad(td_tensor *leaf);
 
