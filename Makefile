@@ -290,7 +290,8 @@ test: tests ## all tests; TESTS="data step": those with such names; SANITIZE=...
 	@BUILD=$(B) SANITIZE=$(SANITIZE) NAMED="$(TESTS)" tests/run.sh $(TEST_BIN) $(TEST_SH)
 
 test-long: tests $(LONG) $(B)/bench/bench_overlap ## all tests and the long ones
-	@BUILD=$(B) SANITIZE=$(SANITIZE) TANDEM_LONG=1 TEST_TIMEOUT=7200 tests/run.sh $(TEST_BIN) $(TEST_SH) $(LONG) $(LONG_SH)
+	@BUILD=$(B) SANITIZE=$(SANITIZE) TANDEM_LONG=1 TEST_TIMEOUT=7200 tests/run.sh $(TEST_BIN) \
+	    $(TEST_SH) $(LONG) $(LONG_SH)
 
 # Jobs whose names have these words: make bench BENCH="resnet18 b32, wine".
 BENCH ?=

@@ -7,13 +7,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MIB = 1 << 20 };
+enum { MIB = 1 << 20, SMALL = MIB, TAIL = 5 * MIB };
 
-/* The first bucket is small, so that communication begins early. */
-static double limit_of(const td_ddp_state *s, int bucket)
+/* The first bucket is small, so that communication begins early. So are those of the last
+ * gradients: what waits for the end of backward is hidden by nothing. */
+static double limit_of(const td_ddp_state *s, int bucket, double still_to_come)
 {
     double cap = s->options.bucket_cap_mb * MIB;
-    return bucket == 0 && cap > MIB ? MIB : cap;
+    return (bucket == 0 || still_to_come <= TAIL) && cap > SMALL ? SMALL : cap;
+}
+
+/* Bytes of what is live in the k-th gradient that becomes ready. */
+static double live_bytes(const td_ddp_state *s, int k)
+{
+    td_ddp_part live = s->live[td_params_order(s->params)[k]];
+    size_t size = td_dtype_size(td_params_flat(s->params)->dtype);
+    return (double)(live.end - live.begin) * (double)size;
 }
 
 static int64_t bytes_of(const td_ddp_state *s, const td_ddp_bucket *b)
@@ -37,8 +46,11 @@ static td_status open_bucket(td_ddp_state *s, int first)
 static td_status assign(td_ddp_state *s)
 {
     const int *order = td_params_order(s->params);
-    double size = (double)td_dtype_size(td_params_flat(s->params)->dtype), filled = 0.0;
+    double filled = 0.0, still_to_come = 0.0;
     bool open = false;
+    for (int k = 0; k < s->count; k++) {
+        still_to_come += live_bytes(s, k);
+    }
     for (int k = 0; k < s->count; k++) {
         if (!open || td_ddp_skips_before(s, k)) {
             TD_TRY(open_bucket(s, k));
@@ -47,8 +59,9 @@ static td_status assign(td_ddp_state *s)
         int last = s->bucket_count - 1;
         s->buckets[last].params++;
         s->bucket_of[order[k]] = last;
-        filled += (double)(s->live[order[k]].end - s->live[order[k]].begin) * size;
-        open = filled < limit_of(s, last);
+        filled += live_bytes(s, k);
+        still_to_come -= live_bytes(s, k);
+        open = filled < limit_of(s, last, filled + still_to_come);
     }
     return TD_OK;
 }

@@ -143,7 +143,7 @@ td_sampler *td_distributed_sampler(const td_distributed_options *options);
 
 typedef struct td_ddp_options {
     td_group *group;      /* NULL: the world */
-    double bucket_cap_mb; /* MiB; 0: 5 on CPUs, 25 on GPUs; the first bucket is 1 */
+    double bucket_cap_mb; /* MiB; 0: 5 on CPUs, 25 on GPUs; the first and the last are 1 */
     bool find_unused_parameters;
     bool no_broadcast_buffers; /* do not broadcast running statistics before a training forward */
     bool static_graph;         /* which parameters are used never changes: found out once */

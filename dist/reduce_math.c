@@ -1,14 +1,11 @@
 #include "dist/reduce_math.h"
 
+#include "tensor/cpu/f16.h"
 #include "tensor/isa.h"
 #include "tensor/storage.h"
 
 #include <stdalign.h>
 #include <string.h>
-
-#if TD_X86
-#include <immintrin.h>
-#endif
 
 /* Elements are worked on in pieces that stay in the first-level cache. */
 enum { PIECE_BYTES = 8192 };
@@ -30,18 +27,12 @@ typedef void (*loop_fn)(void *out, const void *a, const void *b, int64_t n, doub
 
 static void load_f16(float *out, const void *array, int64_t n)
 {
-    const td_f16 *h = array;
-    for (int64_t i = 0; i < n; i++) {
-        out[i] = td_f16_to_f32(h[i]);
-    }
+    td_f16_widen(n, out, array);
 }
 
 static void store_f16(void *array, const float *values, int64_t n)
 {
-    td_f16 *h = array;
-    for (int64_t i = 0; i < n; i++) {
-        h[i] = td_f32_to_f16(values[i]);
-    }
+    td_f16_narrow(n, array, values);
 }
 
 #if TD_X86
@@ -50,33 +41,6 @@ static void store_f16(void *array, const float *values, int64_t n)
 #include "dist/reduce_loops.inc"
 #undef TD_ISA
 #undef TD_LOOP_TARGET
-
-/* The processor's own conversions (every processor with AVX2 has them): the same values as
- * dtype.h's functions, though a NaN may carry other bits. */
-__attribute__((target("avx2,fma,f16c"))) static void load_f16_f16c(float *out, const void *array,
-                                                                   int64_t n)
-{
-    const td_f16 *h = array;
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        __m128i bits = _mm_loadu_si128((const __m128i *)(const void *)(h + i));
-        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(bits));
-    }
-    load_f16(out + i, h + i, n - i);
-}
-
-__attribute__((target("avx2,fma,f16c"))) static void store_f16_f16c(void *array,
-                                                                    const float *values, int64_t n)
-{
-    td_f16 *h = array;
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        __m256 x = _mm256_loadu_ps(values + i);
-        __m128i bits = _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
-        _mm_storeu_si128((__m128i *)(void *)(h + i), bits);
-    }
-    store_f16(h + i, values + i, n - i);
-}
 #endif
 
 /* How one instruction set does it. */
@@ -93,9 +57,7 @@ static math choose_math(void)
                { store_bf16_portable, store_f16 } };
 #if TD_X86
     if (td_isa_current() >= TD_ISA_AVX2) {
-        m = (math){ loops_avx2,
-                    { load_bf16_avx2, load_f16_f16c },
-                    { store_bf16_avx2, store_f16_f16c } };
+        m = (math){ loops_avx2, { load_bf16_avx2, load_f16 }, { store_bf16_avx2, store_f16 } };
     }
 #endif
     return m;

@@ -107,6 +107,35 @@ static void test_buckets_for_several_limits(void **state)
     procs_succeed(2, limit, run_buckets, NULL);
 }
 
+/* Ten layers of a little over 1 MiB: the first bucket is small, and so are those that nothing
+ * hides. */
+static int run_tail(int rank, int size, void *arg)
+{
+    (void)arg;
+    static const int64_t layer = (512 * 512 + 512) * (int64_t)sizeof(float);
+    static const int layers[] = { 1, 5, 1, 1, 1, 1 };
+    procs_init(rank, size, 20.0);
+    td_module *list[10];
+    for (int i = 0; i < 10; i++) {
+        list[i] = td_nn_linear(512, 512);
+    }
+    td_module *net = td_ddp(td_nn_sequential_list(list, 10), NULL);
+    td_ddp_figures figures = td_ddp_last_figures(net);
+    REQUIRE(figures.buckets == (int)(sizeof layers / sizeof *layers));
+    for (int b = 0; b < figures.buckets; b++) {
+        REQUIRE(figures.bucket_bytes[b] == layers[b] * layer);
+    }
+    td_module_free(net);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_last_buckets_are_small(void **state)
+{
+    (void)state;
+    procs_succeed(2, limit, run_tail, NULL);
+}
+
 /* Its forward uses the children in the opposite order of registration. */
 static td_tensor *backwards_forward(td_module *self, td_tensor *x, td_site at)
 {
@@ -374,6 +403,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_five_steps_equal_one_process),
         cmocka_unit_test(test_buckets_for_several_limits),
+        cmocka_unit_test(test_last_buckets_are_small),
         cmocka_unit_test(test_buckets_are_rebuilt_once),
         cmocka_unit_test(test_mismatches_fail_on_all_ranks),
         cmocka_unit_test(test_no_sync_steps_equal_a_big_batch),

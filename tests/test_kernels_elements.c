@@ -322,6 +322,37 @@ static void test_unary_half(void **state)
     }
 }
 
+/* Runs of f16 from and to f32: around every half, as one by one. */
+static void halves(td_dtype dtype)
+{
+    enum { ALL = 0x10000, FROM = 3, COUNT = ALL - FROM };
+    static float values[ALL], back[COUNT];
+    static td_f16 got[COUNT];
+    for (unsigned i = 0; i < ALL; i++) {
+        values[i] = td_f16_to_f32((td_f16)i) * (1.0f + (float)(i % 7) * 0x1p-12f);
+    }
+    td_tensor *all = td_zeros(TD_SHAPE(ALL), TD_F16, ref_device());
+    td_tensor *half = td_slice_of_storage(all, FROM, TD_SHAPE(COUNT), (int64_t[]){ 1 });
+    td_tensor *wide = td_from(values, TD_SHAPE(COUNT), dtype, ref_device());
+    k()->copy(half, wide);
+    td_read(half, got, TD_F16);
+    k()->copy(wide, half);
+    td_read(wide, back, dtype);
+    for (unsigned i = 0; i < COUNT; i++) {
+        assert_true(got[i] == td_f32_to_f16(values[i]) || isnan(values[i]));
+        assert_true(back[i] == td_f16_to_f32(got[i]) || (isnan(values[i]) && isnan(back[i])));
+    }
+    td_free(half);
+    td_free(wide);
+    td_free(all);
+}
+
+static void test_halves(void **state)
+{
+    (void)state;
+    ref_run_as(halves, TD_F32);
+}
+
 /* NaN stays NaN in a relu, and lets no gradient through. */
 static void test_relu_of_nan(void **state)
 {
@@ -454,8 +485,9 @@ int main(void)
         cmocka_unit_test(test_fill),        cmocka_unit_test(test_copy_layouts),
         cmocka_unit_test(test_copy_dtypes), cmocka_unit_test(test_axpy),
         cmocka_unit_test(test_unary),       cmocka_unit_test(test_squares),
-        cmocka_unit_test(test_unary_half),  cmocka_unit_test(test_relu_of_nan),
-        cmocka_unit_test(test_binary),      cmocka_unit_test(test_in_place),
+        cmocka_unit_test(test_unary_half),  cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_relu_of_nan), cmocka_unit_test(test_binary),
+        cmocka_unit_test(test_in_place),
     };
     return cmocka_run_group_tests_name("kernels: elements", tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* Copies of any strides and dtypes. The hard case is a transposition (NCHW to the CPU's HWNC and
  * back): it goes in square tiles, so that the lines of both sides stay in the cache. */
+#include "tensor/cpu/f16.h"
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_walk.h"
@@ -72,20 +73,31 @@ static void from_doubles(int64_t n, td_dtype dtype, void *y, int64_t sy, const d
     }
 }
 
-/* Between dtypes by way of double, which holds every value of the others but large i64; between
- * f32 and bf16 directly. */
+/* Between f32 and the halves, where elements lie side by side; false: between others. */
+static bool convert_dense(td_dtype y_dtype, td_dtype x_dtype, int64_t n, void *y, const void *x)
+{
+    bool widen = y_dtype == TD_F32, narrow = x_dtype == TD_F32;
+    if (widen && x_dtype == TD_BF16) {
+        td_loops_of(TD_BF16)->widen(n, y, x);
+    } else if (narrow && y_dtype == TD_BF16) {
+        td_loops_of(TD_BF16)->narrow(n, y, x);
+    } else if (widen && x_dtype == TD_F16) {
+        td_f16_widen(n, y, x);
+    } else if (narrow && y_dtype == TD_F16) {
+        td_f16_narrow(n, y, x);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* Other dtypes and runs by way of double, which holds every value but large i64. */
 static void convert_run(const copy_job *job, int64_t n, char *y, const char *x)
 {
     int64_t sy = job->walk.stride[0][0], sx = job->walk.stride[1][0];
     int64_t y_size = (int64_t)td_dtype_size(job->y_dtype);
     int64_t x_size = (int64_t)td_dtype_size(job->x_dtype);
-    bool dense = sy == 1 && sx == 1;
-    if (dense && job->y_dtype == TD_F32 && job->x_dtype == TD_BF16) {
-        td_loops_of(TD_BF16)->widen(n, (float *)(void *)y, x);
-        return;
-    }
-    if (dense && job->y_dtype == TD_BF16 && job->x_dtype == TD_F32) {
-        td_loops_of(TD_BF16)->narrow(n, y, (const float *)(const void *)x);
+    if (sy == 1 && sx == 1 && convert_dense(job->y_dtype, job->x_dtype, n, y, x)) {
         return;
     }
     for (int64_t begin = 0; begin < n; begin += PIECE) {

@@ -2,6 +2,7 @@
 #ifndef TD_TENSOR_CPU_OPS_HALF_H
 #define TD_TENSOR_CPU_OPS_HALF_H
 
+#include "tensor/cpu/f16.h"
 #include "tensor/dtype.h"
 
 enum { TD_HALF_PIECE = 256 }; /* elements of the buffers that callers keep on their stack */
@@ -11,7 +12,9 @@ static inline void td_half_load(td_dtype dtype, int64_t n, float *out, const voi
                                 int64_t stride)
 {
     const uint16_t *h = array;
-    if (dtype == TD_BF16) {
+    if (dtype == TD_F16 && stride == 1) {
+        td_f16_widen(n, out, h);
+    } else if (dtype == TD_BF16) {
         for (int64_t i = 0; i < n; i++) {
             out[i] = td_bf16_to_f32(h[i * stride]);
         }
@@ -26,7 +29,9 @@ static inline void td_half_store(td_dtype dtype, int64_t n, void *array, int64_t
                                  const float *values)
 {
     uint16_t *h = array;
-    if (dtype == TD_BF16) {
+    if (dtype == TD_F16 && stride == 1) {
+        td_f16_narrow(n, h, values);
+    } else if (dtype == TD_BF16) {
         for (int64_t i = 0; i < n; i++) {
             h[i * stride] = td_f32_to_bf16(values[i]);
         }
