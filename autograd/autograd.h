@@ -32,8 +32,7 @@ void td_set_grad_storage(td_tensor *leaf, td_tensor *grad);
 /* The storage given with td_set_grad_storage holds zeros. */
 void td_grad_starts_zero(td_tensor *leaf);
 /* For optimizers and DDP: whether the leaf's gradient is known to be zero in memory but for
- * elements
- * [*begin, *end) of it, in memory order (filters whose taps meet only padding). */
+ * elements [*begin, *end) of it, in memory order (filters whose taps meet only padding). */
 bool td_grad_live_part(const td_tensor *leaf, int64_t *begin, int64_t *end);
 /* Elements [begin, end), in memory order, may be other than zero now, too. */
 void td_grad_widen(td_tensor *leaf, int64_t begin, int64_t end);

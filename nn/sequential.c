@@ -41,9 +41,13 @@ static int run_children(td_module *self, int i, td_tensor **x, td_site at)
 
 static td_tensor *sequential_forward(td_module *self, td_tensor *x, td_site at)
 {
+    const td_tensor *input = x;
+    int64_t scope = td_scope_begin();
     for (int i = 0; i < self->child_count;) {
         i = run_children(self, i, &x, at);
+        td_scope_keep(scope, x);
     }
+    td_scope_end(scope, x == input ? NULL : x);
     return x;
 }
 

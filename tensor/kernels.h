@@ -29,7 +29,7 @@ typedef struct td_conv2d_params {
  * or bf16; what is [C] is f64 beside f64, and otherwise f32 or, each as it likes, f64
  * (SyncBatchNorm's). Statistics are accumulated in double. */
 typedef struct td_batch_norm_args {
-    const td_tensor *x;             /* [N,C] or [N,C,H,W] */
+    const td_tensor *x;             /* [N,C] or [N,C,H,W]; y may be x */
     const td_tensor *weight, *bias; /* [C]; NULL: 1 and 0 */
     const td_tensor *add;           /* like x, or NULL */
     const td_tensor *sums; /* [2,C] f64, row-major: the sum of x and of its squares, from who has

@@ -230,13 +230,27 @@ int64_t td_scope_begin(void)
     return s->scope_depth++;
 }
 
+/* The running step, in which this scope is the innermost one. */
+static step *innermost(int64_t scope, const char *what)
+{
+    step *s = open_step(what, TD_NOWHERE);
+    TD_REQUIRE(
+        scope == s->scope_depth - 1, TD_NOWHERE,
+        "%s of scope %lld, but the innermost open one is %d: scopes end in the reverse order "
+        "of their beginnings",
+        what, (long long)scope, s->scope_depth - 1);
+    return s;
+}
+
+void td_scope_keep(int64_t scope, const td_tensor *keep)
+{
+    step *s = innermost(scope, "td_scope_keep");
+    let_go_since(s, s->scope_start[scope], keep);
+}
+
 void td_scope_end(int64_t scope, td_tensor *keep)
 {
-    step *s = open_step("td_scope_end", TD_NOWHERE);
-    TD_REQUIRE(scope == s->scope_depth - 1, TD_NOWHERE,
-               "td_scope_end of scope %lld, but the innermost open one is %d: scopes end in the "
-               "reverse order of their beginnings",
-               (long long)scope, s->scope_depth - 1);
+    step *s = innermost(scope, "td_scope_end");
     s->scope_depth--;
     let_go_since(s, s->scope_start[scope], keep);
 }

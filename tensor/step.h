@@ -35,6 +35,9 @@ void td_step_release_memory(void);
  * Returns a token for td_scope_end; scopes nest and end in order. */
 int64_t td_scope_begin(void);
 void td_scope_end(int64_t scope, td_tensor *keep);
+/* In between: lets go of what was made inside so far, except the one that is kept (which stays the
+ * scope's). For one layer after the other, each of which needs the last one's result only. */
+void td_scope_keep(int64_t scope, const td_tensor *keep);
 
 /* ---- for operations: making step tensors ---- */
 

@@ -201,6 +201,32 @@ static void test_scopes_let_go(void **state)
     td_step_end();
 }
 
+/* One after the other in one scope: only the last one is held. */
+static void test_scopes_that_go_on(void **state)
+{
+    (void)state;
+    td_step_begin();
+    int64_t scope = td_scope_begin();
+    td_tensor *result = step_tensor(1000, "first");
+    size_t used = in_use();
+    for (int i = 0; i < 5; i++) {
+        td_tensor *before = result;
+        result = step_tensor(1000, "next");
+        td_scope_keep(scope, result);
+        assert_true(before->let_go && !result->let_go);
+        assert_int_equal(in_use(), used);
+    }
+    int64_t inner = td_scope_begin();
+    td_tensor *made = step_tensor(1, "made");
+    td_scope_keep(inner, result); /* not the scope's own: nothing of it is left */
+    assert_true(made->let_go && td_get(result, (int64_t[]){ 999 }) == 1.0);
+    td_scope_end(inner, NULL);
+    td_scope_end(scope, NULL);
+    assert_true(result->let_go);
+    assert_int_equal(in_use(), 0);
+    td_step_end();
+}
+
 static void test_kept_tensors_belong_to_the_scope_around(void **state)
 {
     (void)state;
@@ -242,6 +268,8 @@ static void test_scopes_end_in_order(void **state)
     td_step_begin();
     int64_t outer = td_scope_begin(), inner = td_scope_begin();
     expect_fatal("scopes end in the reverse order", td_scope_end(outer, NULL));
+    expect_fatal("td_scope_keep of scope 0, but the innermost open one is 1",
+                 td_scope_keep(outer, NULL));
     expect_fatal("2 scopes are still open", td_step_end());
     td_scope_end(inner, NULL);
     td_scope_end(outer, NULL);
@@ -366,6 +394,7 @@ int main(void)
         cmocka_unit_test_teardown(test_step_tensors_are_not_freed, end_steps),
         cmocka_unit_test_teardown(test_views_hold_their_storage, end_steps),
         cmocka_unit_test_teardown(test_scopes_let_go, end_steps),
+        cmocka_unit_test_teardown(test_scopes_that_go_on, end_steps),
         cmocka_unit_test_teardown(test_kept_tensors_belong_to_the_scope_around, end_steps),
         cmocka_unit_test_teardown(test_keeping_what_is_not_the_scopes_own, end_steps),
         cmocka_unit_test_teardown(test_scopes_end_in_order, end_steps),

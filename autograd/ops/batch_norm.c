@@ -116,10 +116,9 @@ static void check(const td_batch_norm_args *args, td_site at)
 
 /* Where results go, and what backward finds relu's mask from: without an addend the constants that
  * give the value again, or pooling's index; with one y itself. */
-static void new_results(td_batch_norm_args *args, const td_batch_norm_options *o,
+static void new_results(td_batch_norm_args *args, td_tensor *x, const td_batch_norm_options *o,
                         batch_norm_params *params, td_site at)
 {
-    const td_tensor *x = args->x;
     td_device device = td_device_of(x);
     td_dtype dtype = channel_dtype(x);
     int64_t channels = x->shape[1];
@@ -137,7 +136,12 @@ static void new_results(td_batch_norm_args *args, const td_batch_norm_options *o
                           : NULL;
         return;
     }
-    args->y = td_step_new_like(x, at);
+    if (o->over_x && !td_grad_enabled()) {
+        td_begin_write(x, "batch_norm");
+        args->y = x;
+    } else {
+        args->y = td_step_new_like(x, at);
+    }
     if (o->relu && o->add == NULL) {
         args->affine = td_step_new(TD_SHAPE(2, channels), dtype, TD_ROW_MAJOR, device, at);
     }
@@ -174,7 +178,7 @@ td_tensor *(td_batch_norm)(td_tensor *x, td_tensor *weight, td_tensor *bias,
         td_begin_write(running_var, "batch_norm");
     }
     batch_norm_params params = { .training = o.training, .relu = o.relu };
-    new_results(&args, &o, &params, at);
+    new_results(&args, x, &o, &params, at);
     td_kernels_of(td_device_of(x))->batch_norm(&args);
     bool reads_y = o.relu && o.add != NULL;
     return td_record(

@@ -43,10 +43,13 @@ static td_module *make_layer(int64_t in, int growth)
 
 static td_tensor *block_forward(td_module *self, td_tensor *x, td_site at)
 {
+    int64_t scope = td_scope_begin();
     for (int i = 0; i < self->child_count; i++) {
         td_tensor *added = (td_forward)(self->children[i], x, at);
         x = (td_cat)((td_tensor *[]){ x, added }, 2, 1, at);
+        td_scope_keep(scope, x);
     }
+    td_scope_end(scope, x);
     return x;
 }
 

@@ -31,10 +31,12 @@ typedef struct block_state {
 static td_tensor *block_forward(td_module *self, td_tensor *x, td_site at)
 {
     const block_state *s = self->state;
+    int64_t scope = td_scope_begin();
     td_tensor *h = (td_forward)(s->b, (td_forward)(s->a, x, at), at);
     if (s->se != NULL) {
         h = (td_forward)(s->se, h, at);
     }
+    td_scope_end(scope, h);
     td_tensor *shortcut = s->proj != NULL ? (td_forward)(s->proj, x, at) : x;
     return td_block_conv_norm_fused(s->c, h, shortcut, true, at);
 }

@@ -36,8 +36,10 @@ static td_tensor *basic_forward(td_module *self, td_tensor *x, td_site at)
 static td_tensor *bottleneck_forward(td_module *self, td_tensor *x, td_site at)
 {
     const block_state *s = self->state;
+    int64_t scope = td_scope_begin();
     td_tensor *h = norm_relu(s->conv1, s->bn1, x, NULL, at);
     h = norm_relu(s->conv2, s->bn2, h, NULL, at);
+    td_scope_end(scope, h);
     return norm_relu(s->conv3, s->bn3, h, shortcut(s, x, at), at);
 }
 
@@ -101,10 +103,13 @@ static td_tensor *run_stem(td_module *self, td_tensor *x, td_site at)
 static td_tensor *resnet_forward(td_module *self, td_tensor *x, td_site at)
 {
     const resnet_state *s = self->state;
+    int64_t scope = td_scope_begin();
     x = run_stem(self, x, at);
     for (int i = 0; i < 4; i++) {
         x = (td_forward)(s->layer[i], x, at);
+        td_scope_keep(scope, x);
     }
+    td_scope_end(scope, x);
     x = (td_forward)(s->avgpool, x, at);
     return (td_forward)(s->fc, (td_flatten)(x, 1, at), at);
 }
