@@ -26,10 +26,16 @@ enum { GUARD = 0 };
 enum {
     GROWTH = 2 << 20,  /* bytes; a huge page */
     DEVICE_UNIT = 256, /* bytes; what libraries for GPUs expect addresses to be a multiple of */
+    SMALL = 16 << 10,  /* bytes; blocks up to this size lie in the nook while there is room */
+    NOOK = 256 << 10,  /* bytes */
 };
 
 /* One stretch of the arena, taken or free. The table of blocks is in ascending order, without gaps,
- * from 0 to top; two free blocks are never neighbours, and the last block is never free. */
+ * from 0 to top; two free blocks are never neighbours, and the last block is never free.
+ *
+ * The first NOOK bytes are for small blocks, and end with a block that is always taken. A loss, or
+ * a mean per channel, may live as long as the step, and would cut in two the memory in which large
+ * tensors come and go. */
 typedef struct block {
     size_t offset, bytes;
     bool taken;
@@ -42,6 +48,7 @@ struct td_arena {
     size_t reserved;  /* addresses */
     size_t committed; /* bytes from base that have memory */
     size_t top;       /* the end of the last block */
+    bool has_nook;    /* while there are blocks */
     block *blocks;
     size_t count, capacity;
     td_memory_stats stats; /* reserved is filled in when asked */
@@ -214,13 +221,13 @@ static void remove_block(td_arena *arena, size_t at)
     memmove(&arena->blocks[at], &arena->blocks[at + 1], (arena->count - at) * sizeof(block));
 }
 
-/* The index of the smallest hole of at least `bytes`, or count. */
-static size_t best_hole(const td_arena *arena, size_t bytes)
+/* The index of the smallest hole of at least `bytes`, in the nook or outside, or count. */
+static size_t best_hole(const td_arena *arena, size_t bytes, bool in_nook)
 {
-    size_t best = arena->count;
+    size_t best = arena->count, nook = arena->has_nook ? NOOK : 0;
     for (size_t i = 0; i < arena->count; i++) {
         const block *b = &arena->blocks[i];
-        if (!b->taken && b->bytes >= bytes &&
+        if (!b->taken && b->bytes >= bytes && (b->offset < nook) == in_nook &&
             (best == arena->count || b->bytes < arena->blocks[best].bytes)) {
             best = i;
         }
@@ -300,6 +307,18 @@ static bool take_top(td_arena *arena, size_t bytes)
     return true;
 }
 
+/* Before the first block. Where there are few addresses, there is no nook. */
+static void open_nook(td_arena *arena, size_t unit)
+{
+    block hole = { 0, NOOK - unit, false }, end = { NOOK - unit, unit, true };
+    arena->has_nook = arena->reserved >= 16 * (size_t)NOOK && commit(arena, NOOK) &&
+                      insert_block(arena, 0, end) && insert_block(arena, 0, hole);
+    if (!arena->has_nook) {
+        arena->count = 0;
+    }
+    arena->top = arena->has_nook ? NOOK : 0;
+}
+
 static void count_take(td_arena *arena, size_t offset, size_t bytes)
 {
     td_memory_stats *stats = &arena->stats;
@@ -319,7 +338,13 @@ void *td_arena_take(td_arena *arena, size_t bytes)
     }
     size_t unit = arena->backend != NULL ? DEVICE_UNIT : TD_ALIGNMENT;
     size_t rounded = round_up((bytes > 0 ? bytes : 1) + GUARD, unit);
-    size_t hole = best_hole(arena, rounded);
+    if (arena->count == 0) {
+        open_nook(arena, unit);
+    }
+    size_t hole = rounded <= SMALL ? best_hole(arena, rounded, true) : arena->count;
+    if (hole == arena->count) {
+        hole = best_hole(arena, rounded, false);
+    }
     bool from_hole = hole < arena->count;
     if (from_hole ? !take_hole(arena, hole, rounded) : !take_top(arena, rounded)) {
         return NULL;

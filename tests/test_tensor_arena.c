@@ -104,11 +104,36 @@ static void test_the_end_moves_back(void **state)
 {
     (void)state;
     td_arena *arena = new_arena(0);
-    char *a = take(arena, 1024), *b = take(arena, 1024), *c = take(arena, 1024);
+    char *a = take(arena, 1 << 20), *b = take(arena, 1 << 20), *c = take(arena, 1 << 20);
     td_arena_give(arena, b);
     td_arena_give(arena, c); /* joins b's hole and the end */
-    assert_ptr_equal(take(arena, 1 << 20), b);
+    assert_ptr_equal(take(arena, 4 << 20), b);
     (void)a;
+    td_arena_free(arena);
+}
+
+/* Small blocks lie by themselves while there is room, and cut no large hole in two. */
+static void test_small_blocks_lie_apart(void **state)
+{
+    (void)state;
+    enum { LARGE = 1 << 20, SMALL = 15 << 10, COUNT = 40 };
+    td_arena *arena = new_arena(0);
+    char *large = take(arena, LARGE), *loss = take(arena, 4), *next = take(arena, LARGE);
+    char *small[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        small[i] = take(arena, SMALL);
+    }
+    assert_true(loss < large && small[0] < large);
+    assert_in_range(next - large, LARGE, LARGE + 128); /* sanitizers have guards between */
+    assert_true(small[COUNT - 1] > next);              /* no room was left with the others */
+    td_arena_give(arena, large);
+    td_arena_give(arena, next);
+    assert_ptr_equal(take(arena, 2 * LARGE), large);
+    for (int i = 0; i < COUNT; i++) {
+        td_arena_give(arena, small[i]);
+    }
+    assert_true(take(arena, 200 << 10) > large); /* though there is room among the small ones */
+    assert_in_range(take(arena, 64) - loss, 64, 128);
     td_arena_free(arena);
 }
 
@@ -313,6 +338,7 @@ int main(void)
         cmocka_unit_test(test_the_smallest_hole_that_fits_is_taken),
         cmocka_unit_test(test_neighbouring_holes_are_joined),
         cmocka_unit_test(test_the_end_moves_back),
+        cmocka_unit_test(test_small_blocks_lie_apart),
         cmocka_unit_test(test_equal_rounds_get_equal_addresses),
         cmocka_unit_test(test_figures),
         cmocka_unit_test(test_the_limit_is_kept),
