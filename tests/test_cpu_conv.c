@@ -148,6 +148,9 @@ static void known_shapes(td_dtype dtype)
         { 3, 50, 9, 66, 5, 2, 2, 1 },   /* lines of one picture, and of one pixel */
         { 9, 50, 3, 66, 3, 2, 1, 1 },
         { 2, 96, 7, 80, 3, 1, 1, 2 },
+        { 40, 140, 16, 70, 1, 1, 0, 1 }, /* so large that backward-weights sweeps over all tiles */
+        { 1, 40, 145, 72, 1, 1, 0, 1 },
+        { 22, 130, 28, 66, 2, 2, 0, 1 },
         { 4, 60, 8, 70, 1, 3, 0, 1 },   /* pixels that meet nothing, in lines */
         { 5, 33, 6, 70, 1, 1, 0, 1 },   /* pixel by pixel */
         { 5, 3, 15, 96, 3, 3, 1, 1 },   /* few channels of x: all taps are one list */

@@ -3,129 +3,20 @@
  * (n x oc). With pixels and pictures taken as one long list of rows, it is one product whose inner
  * dimension is that list, and for each tap the rows whose pixel does not exist are left out.
  *
- * The result is cut into tiles, some input channels times one panel of output channels, all taps.
- * Where there are too few tiles to go round, the list of rows is cut as well, at places that depend
- * on the shapes only; the pieces make partial results, which are added in order afterwards.
+ * The result is cut into tiles, and the list of rows into pieces, by conv_reduce_plan.c.
  */
-#include "tensor/cpu/conv_internal.h"
+#include "tensor/cpu/conv_reduce_plan.h"
 
 #include <string.h>
 
 enum {
-    BLOCK_IMAGES = 64, /* at most; of as many pixels as make up TD_REDUCE_ROWS */
-    LARGE_TILE = 128,  /* input channels in a tile, at most */
-    SMALL_TILE = 32,   /* and where there are few tiles */
-    WANTED_TASKS = 32,
-    MIN_BLOCKS = 4, /* blocks of rows in a piece: enough to be worth a partial result */
     TILE_TAPS = 64, /* taps of which a tile remembers whether it has been written */
     CLEAR_BYTES = 65536,
-    MOST_UNPACKED = LARGE_TILE + 12, /* channels times taps, those that read a row of dy; tiles of
-                                        one tap may be as large */
-    /* Of x and dy: so many do not wait in a cache. Twice as many for small tiles, where fetching
-     * costs more beside few products. */
-    FETCH_BYTES = 8 << 20,
+    MOST_UNPACKED = TD_REDUCE_TILE + 12, /* channels times taps, those that read a row of dy; tiles
+                                            of one tap may be as large */
 };
 
-typedef struct plan {
-    const td_conv_reduce *reduce;
-    const td_conv_problem *problem;
-    td_conv_taps h, w;
-    bool by_picture;      /* rows are the pixels of one picture, not the pictures of a pixel */
-    int64_t images;       /* pictures in a block of rows; the last one may have fewer */
-    int64_t pixels;       /* pixels in a block of rows; the last one may have fewer */
-    int64_t pixel_blocks; /* for the same pictures */
-    int64_t blocks;       /* all of them, pictures outside, pixels inside */
-    int64_t a_col;        /* from row to row of x, within a run */
-    int64_t groups;       /* what shares a vector counts as one */
-    int64_t x_channels, y_channels; /* of one group */
-    td_gemm_lanes lanes;            /* where groups share a vector */
-    td_conv_pixels transposed;      /* or are transposed together */
-    int64_t panels;                 /* of a group's output channels */
-    int64_t tile;                   /* input channels in a tile */
-    int64_t tiles;                  /* of a group's input channels */
-    int64_t pieces;                 /* of the rows */
-    int64_t blocks_per_piece;       /* whole blocks; the last piece may have fewer */
-    int64_t tile_tasks;
-    bool fetches;  /* the next block from memory */
-    char *partial; /* [piece][tap that is alive][ic][oc of all groups], or NULL: dw */
-} plan;
-
-/* Input channels in a tile: as many as leave enough tasks, since dy is packed for every tile; whole
- * register blocks. */
-static int64_t tile_size(int64_t ic, int64_t panels, int rows)
-{
-    int64_t most = LARGE_TILE;
-    while (most > SMALL_TILE && panels * td_divide_up(ic, most) < WANTED_TASKS) {
-        most /= 2;
-    }
-    int64_t even = td_divide_up(ic, td_divide_up(ic, most));
-    return td_divide_up(even, rows) * rows;
-}
-
-/* At stride 1 the pictures of neighbouring pixels lie one stride apart, all in one run; otherwise
- * a run is the pictures of one pixel, or the pixels of one picture's row, if those are more. */
-static bool rows_by_picture(const td_conv_problem *problem)
-{
-    bool together = problem->w.stride * problem->x.column == problem->n * problem->x.image;
-    return problem->n == 1 || (!together && problem->n < problem->w.out);
-}
-
-/* Several taps read what they need more than once, and wait less. */
-static bool should_fetch(const plan *p)
-{
-    const td_conv_problem *problem = p->problem;
-    int64_t pixels_x = problem->h.in * problem->w.in, pixels_y = p->h.size * p->w.size;
-    int64_t elements =
-        problem->n * problem->groups * (pixels_x * problem->ic + pixels_y * problem->oc);
-    int64_t least = FETCH_BYTES * (p->tile < SMALL_TILE ? 2 : 1);
-    return p->h.kernel * p->w.kernel == 1 && problem->sharing == 0 &&
-           elements * (int64_t)problem->kernels->size >= least;
-}
-
-static plan make_plan(const td_conv_reduce *reduce, td_conv_space *space)
-{
-    const td_conv_problem *problem = reduce->problem;
-    plan p = { .reduce = reduce, .problem = problem };
-    p.h = td_conv_taps_make(&problem->h, false, space);
-    p.w = td_conv_taps_make(&problem->w, false, space);
-    p.by_picture = rows_by_picture(problem);
-    p.a_col = p.by_picture ? problem->w.stride * problem->x.column : problem->x.image;
-    int64_t together = problem->sharing > 0 ? problem->sharing : 1;
-    p.groups = td_divide_up(problem->groups, together);
-    p.x_channels = together * problem->ic;
-    p.y_channels = together * problem->oc;
-    if (problem->pixels) {
-        p.transposed =
-            (td_conv_pixels){ .kernels = problem->kernels, .from = problem->ic, .to = problem->oc };
-    } else if (problem->sharing > 0) {
-        p.lanes = td_conv_groups_lanes(together, problem->ic, problem->oc);
-    }
-    p.panels = problem->pixels ? 1 : td_divide_up(p.y_channels, problem->kernels->panel);
-    p.tile = tile_size(problem->ic, p.groups * p.panels, problem->kernels->rows);
-    p.tiles = td_divide_up(problem->ic, p.tile);
-
-    int64_t all_pixels = p.h.size * p.w.size;
-    int64_t most_images = problem->h.in * problem->w.in > 1 ? BLOCK_IMAGES : TD_REDUCE_ROWS;
-    int64_t image_blocks = p.by_picture ? problem->n : td_divide_up(problem->n, most_images);
-    p.images = image_blocks > 0 ? td_divide_up(problem->n, image_blocks) : 1;
-    p.pixels = TD_REDUCE_ROWS / p.images;
-    p.pixel_blocks = td_divide_up(all_pixels, p.pixels);
-    p.blocks = p.pixel_blocks * image_blocks;
-
-    int64_t wanted = td_divide_up(WANTED_TASKS, p.groups * p.panels * p.tiles);
-    int64_t pieces = td_min64(wanted, p.blocks / MIN_BLOCKS);
-    p.blocks_per_piece = td_divide_up(p.blocks, pieces > 1 ? pieces : 1);
-    p.pieces = pieces > 1 ? td_divide_up(p.blocks, p.blocks_per_piece) : 1;
-    p.tile_tasks = p.groups * p.panels * p.tiles * p.pieces;
-    if (p.pieces > 1) {
-        int64_t alive =
-            space->base ? (int64_t)p.h.alive * p.w.alive : (int64_t)p.h.kernel * p.w.kernel;
-        p.partial = td_conv_take(space, p.pieces * alive * problem->ic * problem->oc_all *
-                                            (int64_t)problem->kernels->size);
-    }
-    p.fetches = should_fetch(&p);
-    return p;
-}
+typedef td_conv_reduce_plan plan;
 
 static bool alive(const plan *p, int kh, int kw)
 {
@@ -157,6 +48,11 @@ static char *tile_at(const tile *t, int kh, int kw)
     }
     int64_t column = t->group * p->y_channels + t->panel * problem->kernels->panel;
     return base + ((tap * problem->ic + t->channel) * problem->oc_all + column) * size;
+}
+
+static bool overwrites(const plan *p)
+{
+    return p->partial || !p->reduce->accumulate;
 }
 
 static void clear_tile(tile *t, int kh, int kw)
@@ -308,7 +204,9 @@ static void add_block(tile *t, const row_block *rows, const row_block *next)
                 if (next && runs_of_tap(t, next, kh, kw, &next_runs) > 0) {
                     block.next = next_runs.terms;
                     block.next_rows = next_runs.rows;
-                    block.next_n = block.n;
+                    /* In a sweep others fetch the same columns. */
+                    block.next_m = p->sweeps && t->panel > 0 ? 0 : block.m;
+                    block.next_n = p->sweeps && t->channel > 0 ? 0 : block.n;
                 }
                 multiply(t, &block);
                 int64_t tap = (int64_t)kh * p->w.kernel + kw;
@@ -350,36 +248,54 @@ static void pack_rows(const tile *t, row_block *rows, char *packed)
     rows->dy_image = kernels->panel;
 }
 
-static void tile_task(const plan *p, int64_t task)
+/* Tile `index` of a piece, before its first block. */
+static tile open_tile(const plan *p, int64_t index, int64_t piece)
 {
     const td_conv_problem *problem = p->problem;
     int64_t width = problem->kernels->panel;
-    tile t = { .plan = p };
-    t.piece = task % p->pieces;
-    t.channel = task / p->pieces % p->tiles * p->tile;
-    t.panel = task / p->pieces / p->tiles % p->panels;
-    t.group = task / p->pieces / p->tiles / p->panels;
+    tile t = { .plan = p, .piece = piece };
+    t.channel = index % p->tiles * p->tile;
+    t.panel = index / p->tiles % p->panels;
+    t.group = index / p->tiles / p->panels;
     t.ic = td_min64(p->tile, problem->ic - t.channel);
     int64_t left = problem->oc_all - t.group * p->y_channels;
     t.oc = td_min64(left, p->y_channels);
     if (!problem->pixels) {
         t.oc = td_min64(t.oc, td_min64(width, p->y_channels - t.panel * width));
     }
-    bool overwrite = p->partial || !p->reduce->accumulate;
-    if (overwrite) {
+    if (overwrites(p)) {
         clear_tiles(&t, false);
     } else {
         memset(t.started, true, sizeof t.started);
     }
+    return t;
+}
 
+static void close_tile(tile *t)
+{
+    if (overwrites(t->plan)) {
+        clear_tiles(t, true);
+    }
+}
+
+/* Dense rows of dy stay in the cache better: worth a copy where it is read often. */
+static bool should_pack(const tile *t)
+{
+    const td_conv_problem *problem = t->plan->problem;
+    return problem->oc_all > problem->kernels->panel && problem->sharing == 0 &&
+           t->ic * t->plan->h.alive * t->plan->w.alive > MOST_UNPACKED;
+}
+
+static void tile_task(const plan *p, int64_t task)
+{
+    tile t = open_tile(p, task / p->pieces, task % p->pieces);
     _Alignas(64) char packed[TD_REDUCE_ROWS * TD_GEMM_MAX_PANEL_BYTES];
-    bool packs_dy = problem->oc_all > width && problem->sharing == 0 &&
-                    t.ic * p->h.alive * p->w.alive > MOST_UNPACKED;
+    bool packs_dy = should_pack(&t);
     int64_t begin = t.piece * p->blocks_per_piece;
     int64_t end = td_min64(p->blocks, begin + p->blocks_per_piece);
     for (int64_t i = begin; i < end; i++) {
         row_block rows = block_of_rows(&t, i), next;
-        if (packs_dy) { /* dense rows stay in the cache better */
+        if (packs_dy) {
             pack_rows(&t, &rows, packed);
         }
         bool fetches = p->fetches && !packs_dy && i + 1 < end;
@@ -388,8 +304,39 @@ static void tile_task(const plan *p, int64_t task)
         }
         add_block(&t, &rows, fetches ? &next : NULL);
     }
-    if (overwrite) {
-        clear_tiles(&t, true);
+    close_tile(&t);
+}
+
+/* All tiles of a piece, block by block. */
+static void sweep_task(const plan *p, int64_t piece)
+{
+    _Alignas(64) char packed[TD_REDUCE_ROWS * TD_GEMM_MAX_PANEL_BYTES];
+    tile tiles[TD_REDUCE_SWEPT_TILES];
+    int64_t count = td_conv_reduce_tiles(p);
+    for (int64_t i = 0; i < count; i++) {
+        tiles[i] = open_tile(p, i, piece);
+    }
+    bool packs_dy = should_pack(&tiles[0]);
+    int64_t begin = piece * p->blocks_per_piece;
+    int64_t end = td_min64(p->blocks, begin + p->blocks_per_piece);
+    for (int64_t b = begin; b < end; b++) {
+        row_block rows, next;
+        for (int64_t i = 0; i < count; i++) {
+            if (!packs_dy || tiles[i].channel == 0) {
+                rows = block_of_rows(&tiles[i], b);
+            }
+            if (packs_dy && tiles[i].channel == 0) { /* for all tiles of the panel */
+                pack_rows(&tiles[i], &rows, packed);
+            }
+            bool fetches = p->fetches && b + 1 < end;
+            if (fetches) {
+                next = block_of_rows(&tiles[i], b + 1);
+            }
+            add_block(&tiles[i], &rows, fetches ? &next : NULL);
+        }
+    }
+    for (int64_t i = 0; i < count; i++) {
+        close_tile(&tiles[i]);
     }
 }
 
@@ -409,7 +356,9 @@ static void clear_task(const plan *p, int64_t task)
 static void tile_or_clear_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
-    if (task < p->tile_tasks) {
+    if (task < p->tile_tasks && p->sweeps) {
+        sweep_task(p, task);
+    } else if (task < p->tile_tasks) {
         tile_task(p, task);
     } else {
         clear_task(p, task - p->tile_tasks);
@@ -482,14 +431,14 @@ static void combine_task(void *ctx, int64_t task)
 int64_t td_conv_reduce_workspace(const td_conv_reduce *reduce)
 {
     td_conv_space space = { 0 };
-    make_plan(reduce, &space);
+    td_conv_reduce_plan_make(reduce, &space);
     return space.used;
 }
 
 void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace)
 {
     td_conv_space space = { .base = workspace };
-    plan p = make_plan(reduce, &space);
+    plan p = td_conv_reduce_plan_make(reduce, &space);
     const td_conv_problem *problem = p.problem;
     double work = (double)(p.h.size * p.w.size) * (double)(problem->n * problem->groups) *
                   (double)(problem->ic * problem->oc) * (double)(p.h.alive * p.w.alive);

@@ -36,7 +36,7 @@ static void fetch_rows(const td_gemm_block *g, int64_t row, int64_t end, int64_t
 {
     for (const td_gemm_term *t = g->next; row < end; t++) {
         for (int64_t p = row; p < t->k && p < end; p++) {
-            fetch_lines((const char *)t->a + p * g->a_col * size, g->m * size);
+            fetch_lines((const char *)t->a + p * g->a_col * size, g->next_m * size);
             fetch_lines((const char *)t->b + p * g->b_row * size, g->next_n * size);
         }
         end -= t->k;

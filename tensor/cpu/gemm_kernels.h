@@ -39,7 +39,8 @@ typedef struct td_gemm_block {
     /* What the next product will read, fetched from memory meanwhile; or NULL. Then a_row is 1. */
     const td_gemm_term *next;
     int64_t next_rows; /* rows of B in all its terms */
-    int next_n;        /* its columns */
+    int64_t next_m;    /* columns of A that are fetched */
+    int next_n;        /* and of B */
 } td_gemm_block;
 
 /* Products of several small groups side by side in one vector, where lane j of the result meets
