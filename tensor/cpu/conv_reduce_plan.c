@@ -70,7 +70,8 @@ static bool should_sweep(const td_conv_reduce_plan *p)
     int64_t tiles = td_conv_reduce_tiles(p);
     int64_t most = is_large(p, L3_BYTES) ? SWEPT_BYTES : SWEPT_NEAR_BYTES;
     return p->problem->sharing == 0 && p->groups == 1 && tiles > 1 &&
-           tiles <= TD_REDUCE_SWEPT_TILES && result_bytes(p) <= most && is_large(p, FETCH_BYTES);
+           tiles <= TD_REDUCE_SWEPT_TILES && result_bytes(p) <= most && is_large(p, FETCH_BYTES) &&
+           p->blocks >= MIN_BLOCKS * SWEPT_PIECES;
 }
 
 static int64_t wanted_pieces(const td_conv_reduce_plan *p)
