@@ -89,7 +89,8 @@ typedef struct td_batch_norm_options {
     const td_tensor *sums; /* of x, from the td_conv2d that has made it: training then finds mean
                               and variance without reading x once more. The variance is a difference
                               of sums then: good as long as means are not thousands of spreads */
-    bool over_x; /* nobody needs x any more: where no gradients are wanted, y is written over it */
+    bool over_x; /* nobody needs x any more: where no gradients are wanted, y may be written over
+                    it (without max_pool) */
     const struct td_pool2d_options *max_pool; /* with relu, without add: td_max_pool2d(y) instead of
                                                  y, in the same pass; y is never written */
 } td_batch_norm_options;

@@ -10,7 +10,8 @@
 enum { MIB = 1 << 20, SMALL = MIB, TAIL = 5 * MIB };
 
 /* The first bucket is small, so that communication begins early. So are those of the last
- * gradients: what waits for the end of backward is hidden by nothing. */
+ * gradients: what waits for the end of backward is hidden by nothing. still_to_come: bytes of the
+ * gradients that are in no bucket yet. */
 static double limit_of(const td_ddp_state *s, int bucket, double still_to_come)
 {
     double cap = s->options.bucket_cap_mb * MIB;
@@ -61,7 +62,7 @@ static td_status assign(td_ddp_state *s)
         s->bucket_of[order[k]] = last;
         filled += live_bytes(s, k);
         still_to_come -= live_bytes(s, k);
-        open = filled < limit_of(s, last, filled + still_to_come);
+        open = filled < limit_of(s, last, still_to_come);
     }
     return TD_OK;
 }

@@ -131,7 +131,7 @@ td_tensor *td_nn_conv2d_batch_norm(td_module *conv, td_module *bn, td_tensor *x,
     bool wants_sums = td_is_half(computed) && bn->training && plain;
     td_tensor *y = td_conv2d_module_run(conv, x, wants_sums ? &sums : NULL, at);
     td_batch_norm_options options = { .relu = then->relu, .add = then->add, .sums = sums };
-    options.over_x = true;
+    options.over_x = !is_watched(bn); /* nobody else has seen y */
     options.max_pool = pools ? td_max_pool2d_window(then->max_pool) : NULL;
     td_context_push(td_node_of(bn)->label);
     td_tensor *normal = normalise(bn, y, options, at);

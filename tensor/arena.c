@@ -311,7 +311,7 @@ static bool take_top(td_arena *arena, size_t bytes)
 static void open_nook(td_arena *arena, size_t unit)
 {
     block hole = { 0, NOOK - unit, false }, end = { NOOK - unit, unit, true };
-    arena->has_nook = arena->reserved >= 16 * (size_t)NOOK && commit(arena, NOOK) &&
+    arena->has_nook = arena->reserved >= 256 * (size_t)NOOK && commit(arena, NOOK) &&
                       insert_block(arena, 0, end) && insert_block(arena, 0, hole);
     if (!arena->has_nook) {
         arena->count = 0;

@@ -2,8 +2,10 @@
  * blocks only, never the memory of a device that is not a CPU.
  *
  * Blocks come from the smallest hole that fits (the lowest one of equals) or, if none fits, from
- * behind the last block; neighbouring holes are joined. Where a block lies depends on the order of
- * takes and gives alone, not on how far the arena has grown, so equal steps get equal addresses.
+ * behind the last block; neighbouring holes are joined. Small blocks look among the first bytes
+ * first, which larger ones leave to them, so that they do not cut large holes in two. Where a block
+ * lies depends on the order of takes and gives alone, not on how far the arena has grown, so equal
+ * steps get equal addresses.
  *
  * A large stretch of addresses is reserved at first, without memory; memory is added at its end as
  * it is needed and stays. So the arena grows in place. */

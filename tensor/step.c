@@ -377,8 +377,9 @@ static _Noreturn void report_dead(const td_tensor *t, td_site at)
         report_stale(t, at);
     } else if (t->let_go) {
         td_fatal(at,
-                 "%s was made inside a module or scope that has ended, and is gone with it: return "
-                 "it from there (td_scope_end keeps one tensor), or td_clone it before the end",
+                 "%s was made inside a module or scope that has ended (or gone on, td_scope_keep), "
+                 "and is gone with it: return it from there (td_scope_end keeps one tensor), or "
+                 "td_clone it before the end",
                  td_label(t));
     } else {
         td_fatal(at,

@@ -66,7 +66,7 @@ typedef struct td_tensor {
     td_storage *storage;
     int64_t offset;             /* of element [0,...,0] from the storage's start, in elements */
     uint64_t step;              /* 0: persistent; otherwise the number of its step */
-    bool let_go;                /* a step tensor whose scope has ended (td_scope_end) */
+    bool let_go;                /* by its scope (td_scope_end, td_scope_keep) */
     struct td_grad_state *grad; /* NULL: takes no part in gradients */
     const char *name;           /* for messages; not owned; may be NULL */
 } td_tensor;

@@ -107,25 +107,44 @@ static void test_buckets_for_several_limits(void **state)
     procs_succeed(2, limit, run_buckets, NULL);
 }
 
-/* Ten layers of a little over 1 MiB: the first bucket is small, and so are those that nothing
- * hides. */
+/* Layers of a little over 1 MiB, and how many each bucket has: the first is small, and so are those
+ * that nothing hides. */
+typedef struct tail_case {
+    double cap;
+    int layers, buckets, counts[10];
+} tail_case;
+
+static const tail_case tail_cases[] = {
+    { 0.0, 10, 6, { 1, 5, 1, 1, 1, 1 } },
+    { 0.0, 11, 7, { 1, 5, 1, 1, 1, 1, 1 } },
+    { 0.0, 12, 7, { 1, 5, 2, 1, 1, 1, 1 } },
+    { 25.0, 20, 6, { 1, 15, 1, 1, 1, 1 } },
+};
+
+static void check_tail(const tail_case *c)
+{
+    const int64_t layer = (512 * 512 + 512) * (int64_t)sizeof(float);
+    td_module *list[20];
+    for (int i = 0; i < c->layers; i++) {
+        list[i] = td_nn_linear(512, 512);
+    }
+    td_module *net = td_ddp(td_nn_sequential_list(list, c->layers),
+                            &(td_ddp_options){ .bucket_cap_mb = c->cap });
+    td_ddp_figures figures = td_ddp_last_figures(net);
+    REQUIRE(figures.buckets == c->buckets);
+    for (int b = 0; b < figures.buckets; b++) {
+        REQUIRE(figures.bucket_bytes[b] == c->counts[b] * layer);
+    }
+    td_module_free(net);
+}
+
 static int run_tail(int rank, int size, void *arg)
 {
     (void)arg;
-    static const int64_t layer = (512 * 512 + 512) * (int64_t)sizeof(float);
-    static const int layers[] = { 1, 5, 1, 1, 1, 1 };
     procs_init(rank, size, 20.0);
-    td_module *list[10];
-    for (int i = 0; i < 10; i++) {
-        list[i] = td_nn_linear(512, 512);
+    for (size_t i = 0; i < sizeof tail_cases / sizeof *tail_cases; i++) {
+        check_tail(&tail_cases[i]);
     }
-    td_module *net = td_ddp(td_nn_sequential_list(list, 10), NULL);
-    td_ddp_figures figures = td_ddp_last_figures(net);
-    REQUIRE(figures.buckets == (int)(sizeof layers / sizeof *layers));
-    for (int b = 0; b < figures.buckets; b++) {
-        REQUIRE(figures.bucket_bytes[b] == layers[b] * layer);
-    }
-    td_module_free(net);
     td_dist_destroy();
     return 0;
 }
