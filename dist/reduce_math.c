@@ -1,6 +1,6 @@
 #include "dist/reduce_math.h"
 
-#include "tensor/cpu/f16.h"
+#include "tensor/f16.h"
 #include "tensor/isa.h"
 #include "tensor/storage.h"
 

@@ -24,6 +24,19 @@ typedef struct td_depthwise_plan {
 td_depthwise_plan td_depthwise_plan_make(const td_conv_problem *problem, bool backward,
                                          int64_t most, td_conv_space *space);
 
+/* Backward-weights of rows [row, end) of pixels, `columns` channels from `column` on: patch by
+ * patch, where that is faster (conv_depthwise_patches.c). Adds to total[tap*channels + c] of the
+ * first of these channels. */
+typedef struct td_depthwise_patches {
+    const td_depthwise_plan *plan;
+    const void *x, *dy;
+    int64_t row, end;
+    int64_t column, columns;
+} td_depthwise_patches;
+
+bool td_depthwise_patches_win(const td_depthwise_plan *plan);
+void td_depthwise_sum_patches(const td_depthwise_patches *p, double *total);
+
 /* The pool, or NULL where the work is too little to wake it. */
 td_pool *td_depthwise_pool(td_pool *pool, const td_depthwise_plan *plan);
 

@@ -23,6 +23,7 @@ typedef struct plan {
     int64_t pictures;               /* at a time */
     int64_t rows_at_once;           /* of pixels: short ones make up a sum together */
     int together;                   /* rows of the kernel whose taps are computed together, or 0 */
+    bool patches;                   /* or all, patch by patch */
     double *partial;                /* [piece][tap][channel] */
 } plan;
 
@@ -63,6 +64,8 @@ static plan reduce_plan(const td_conv_reduce *reduce, td_conv_space *space)
     int64_t few = td_divide_up(LEAST_TASKS, p.column_blocks);
     int64_t least = td_min64(p.rows_at_once, td_divide_up(p.common.h.size, few));
     p.rows_per_piece = p.rows_per_piece < least ? least : p.rows_per_piece;
+    p.patches = td_depthwise_patches_win(&p.common);
+    p.rows_per_piece += p.patches ? p.rows_per_piece % TD_DEPTHWISE_PATCH_DY : 0;
     p.pieces = td_divide_up(p.common.h.size, p.rows_per_piece);
     p.partial = td_conv_take(space, p.pieces * taps * p.common.channels * (int64_t)sizeof(double));
     return p;
@@ -320,6 +323,17 @@ static void reduce_task(void *ctx, int64_t task)
     int64_t columns = td_min64(TD_DEPTHWISE_COLUMNS, p->common.channels - column);
     for (int64_t tap = 0; tap < taps; tap++) {
         memset(to + tap * p->common.channels + column, 0, (size_t)columns * sizeof *to);
+    }
+    if (p->patches) {
+        td_depthwise_sum_patches(&(td_depthwise_patches){ .plan = &p->common,
+                                                          .x = p->reduce->x,
+                                                          .dy = p->reduce->dy,
+                                                          .row = piece * p->rows_per_piece,
+                                                          .end = end,
+                                                          .column = column,
+                                                          .columns = columns },
+                                 to + column);
+        return;
     }
     for (int64_t image = 0; image < p->common.problem->n; image += p->pictures) {
         for (int64_t row = piece * p->rows_per_piece; row < end; row += p->rows_at_once) {

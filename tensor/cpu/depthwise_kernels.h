@@ -9,6 +9,9 @@ enum {
     TD_DEPTHWISE_COLUMNS = 64,    /* at most, in a call of `sums` */
     TD_DEPTHWISE_BESIDE = 7,      /* taps of a row, at most, that are computed together */
     TD_DEPTHWISE_WINDOW_ROWS = 3, /* of taps, at most, in a call of `window` */
+    TD_DEPTHWISE_PATCH_TAPS = 3,  /* `patch` is for 3x3 taps */
+    TD_DEPTHWISE_PATCH_DY = 2,    /* over 2x2 pixels of dy, */
+    TD_DEPTHWISE_PATCH_X = 5,     /* which meet 4x4 pixels of x, or 5x5 at stride 2 */
 };
 
 /* y[r][j] = (accumulate ? y[r][j] : 0) + (bias ? bias[i] : 0) + sum over taps of x[r][j] * w[i],
@@ -47,6 +50,15 @@ typedef struct td_depthwise_window {
     int64_t columns;         /* TD_DEPTHWISE_COLUMNS at most */
 } td_depthwise_window;
 
+/* Some pictures of a patch of pixels of dy, and of those of x that it meets. */
+typedef struct td_depthwise_patch {
+    const void *x[TD_DEPTHWISE_PATCH_X][TD_DEPTHWISE_PATCH_X];
+    const void *dy[TD_DEPTHWISE_PATCH_DY][TD_DEPTHWISE_PATCH_DY];
+    int64_t stride;         /* of pixels: 1 or 2 */
+    int64_t pictures, step; /* elements from picture to picture */
+    int64_t columns;        /* TD_DEPTHWISE_COLUMNS at most */
+} td_depthwise_patch;
+
 typedef struct td_depthwise_kernels {
     size_t size; /* bytes of an element */
 
@@ -64,6 +76,9 @@ typedef struct td_depthwise_kernels {
     int window_taps;
     int window_widths; /* bit taps_w is set where it is made for that; 0: not at all, as for doubles
                         */
+    /* Adds to sum[(i*3 + j)*TD_DEPTHWISE_COLUMNS + c], of tap j of row i; of whole vectors. NULL:
+     * not made. */
+    void (*patch)(float *sum, const td_depthwise_patch *patch);
 } td_depthwise_kernels;
 
 /* For TD_F32 or TD_F64, on the instruction set in use. */

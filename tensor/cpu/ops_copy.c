@@ -1,10 +1,10 @@
 /* Copies of any strides and dtypes. The hard case is a transposition (NCHW to the CPU's HWNC and
  * back): it goes in square tiles, so that the lines of both sides stay in the cache. */
-#include "tensor/cpu/f16.h"
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/element.h"
+#include "tensor/f16.h"
 #include "tensor/storage.h"
 
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef TD_TENSOR_CPU_OPS_HALF_H
 #define TD_TENSOR_CPU_OPS_HALF_H
 
-#include "tensor/cpu/f16.h"
+#include "tensor/f16.h"
 #include "tensor/dtype.h"
 
 enum { TD_HALF_PIECE = 256 }; /* elements of the buffers that callers keep on their stack */

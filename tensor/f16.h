@@ -1,6 +1,6 @@
 /* Runs of f16 to f32 and back. */
-#ifndef TD_TENSOR_CPU_F16_H
-#define TD_TENSOR_CPU_F16_H
+#ifndef TD_TENSOR_F16_H
+#define TD_TENSOR_F16_H
 
 #include <stdint.h>
 

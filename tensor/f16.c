@@ -1,4 +1,4 @@
-#include "tensor/cpu/f16.h"
+#include "tensor/f16.h"
 
 #include "tensor/isa.h"
 
