@@ -168,7 +168,7 @@ static void known_shapes(td_dtype dtype)
         { 40, 9, 1, 4, 3, 2, 1, 1 },
         { 2, 20, 12, 20, 9, 1, 4, 20 }, /* depthwise, more taps met than fit into a call */
         { 32, 48, 5, 48, 3, 1, 1, 48 }, /* backward-weights patch by patch */
-        { 5, 130, 6, 130, 3, 2, 0, 130 },
+        { 64, 136, 6, 136, 3, 2, 0, 136 },
         { 8, 64, 9, 64, 3, 2, 2, 64 },
         { 264, 64, 3, 64, 3, 1, 1, 64 }, /* more pictures than are taken at once */
         { 8, 64, 1, 64, 3, 1, 1, 64 },

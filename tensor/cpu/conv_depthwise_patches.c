@@ -2,8 +2,7 @@
  * Backward-weights of depthwise convolutions with 3x3 taps, patch by patch. Along a row of pixels
  * (`window`, conv_depthwise_reduce.c) each vector lies a whole pixel of all pictures from the last
  * one. Where that is a multiple of some KiB, all fall into a few places of the caches, and each is
- * waited for. Here the pictures of a patch of pixels follow each other, some channels apart. At
- * stride 2 fewer loads pay as well.
+ * waited for. Here the pictures of a patch of pixels follow each other, some channels apart.
  */
 #include "tensor/cpu/conv_depthwise.h"
 
@@ -28,8 +27,8 @@ bool td_depthwise_patches_win(const td_depthwise_plan *p)
                 problem->w.kernel == TAPS && (stride == 1 || stride == 2) &&
                 problem->h.stride == stride && problem->h.dilation == 1 && problem->w.dilation == 1;
     bool collide = problem->x.column * size % FAR_BYTES == 0;
-    return made && p->replicas == 1 && problem->n >= LEAST_PICTURES &&
-           p->channels * size <= PICTURES_BYTES && (collide || stride == 2);
+    return made && collide && p->replicas == 1 && problem->n >= LEAST_PICTURES &&
+           p->channels * size <= PICTURES_BYTES;
 }
 
 /* Where a pixel of x or dy lies, or nowhere. */
