@@ -169,9 +169,9 @@ static void known_shapes(td_dtype dtype)
         { 2, 20, 12, 20, 9, 1, 4, 20 }, /* depthwise, more taps met than fit into a call */
         { 32, 48, 5, 48, 3, 1, 1, 48 }, /* backward-weights patch by patch */
         { 64, 136, 6, 136, 3, 2, 0, 136 },
-        { 8, 64, 9, 64, 3, 2, 2, 64 },
-        { 264, 64, 3, 64, 3, 1, 1, 64 }, /* more pictures than are taken at once */
-        { 8, 64, 1, 64, 3, 1, 1, 64 },
+        { 8, 64, 15, 64, 3, 2, 2, 64 },
+        { 256, 200, 3, 200, 3, 1, 1, 200 }, /* more pictures than are taken at once */
+        { 8, 256, 1, 256, 3, 1, 1, 256 },
         { 2000, 20, 1, 20, 3, 1, 1, 1 },  /* dead taps, and several partial results */
         { 101, 60, 34, 12, 1, 2, 0, 12 }, /* vectors along pixels, some of which meet nothing */
         { 0, 17, 6, 5, 3, 1, 1, 1 },      /* no pictures */

@@ -14,6 +14,8 @@ enum {
     LEAST_PICTURES = 4,
     FAR_BYTES = 2048,       /* pixels that collide are a multiple of so many bytes apart */
     PICTURES_BYTES = 65536, /* of one pixel, at a time */
+    MOST_PICTURES = 128,    /* the same */
+    LONG_SUM = 512,         /* products that are added in the element type before a double */
 };
 
 /* In the place of pixels that do not exist. */
@@ -61,27 +63,42 @@ static void find_pixels(td_depthwise_patch *patch, const td_depthwise_patches *p
     }
 }
 
+/* Adds the sums of all taps to the totals, and clears them. A tap that meets no pixel has met
+ * `nowhere` alone, which gives NaN where dy is not finite: nothing is added for it. */
+static void flush(const td_depthwise_patches *p, double *total, float *sum)
+{
+    const td_depthwise_plan *plan = p->plan;
+    for (int64_t tap = 0; tap < TAPS * TAPS; tap++) {
+        bool alive = plan->h.rank[tap / TAPS] >= 0 && plan->w.rank[tap % TAPS] >= 0;
+        for (int64_t i = 0; alive && i < p->columns; i++) {
+            total[tap * plan->channels + i] += (double)sum[tap * TD_DEPTHWISE_COLUMNS + i];
+        }
+    }
+    memset(sum, 0, TAPS * TAPS * TD_DEPTHWISE_COLUMNS * sizeof *sum);
+}
+
 void td_depthwise_sum_patches(const td_depthwise_patches *p, double *total)
 {
     const td_depthwise_plan *plan = p->plan;
     const td_conv_problem *problem = plan->problem;
-    int64_t channels = plan->channels;
-    int64_t most = PICTURES_BYTES / (channels * (int64_t)plan->kernels->size);
-    td_depthwise_patch patch = { .stride = problem->w.stride, .step = channels };
+    int64_t fit = PICTURES_BYTES / (plan->channels * (int64_t)plan->kernels->size);
+    td_depthwise_patch patch = { .stride = problem->w.stride, .step = plan->channels };
     patch.columns = p->columns;
+    float sum[TAPS * TAPS * TD_DEPTHWISE_COLUMNS] = { 0 };
     for (int64_t image = 0; image < problem->n; image += patch.pictures) {
-        patch.pictures = td_min64(most, problem->n - image);
+        patch.pictures = td_min64(td_min64(fit, MOST_PICTURES), problem->n - image);
+        int64_t added = 0;
         for (int64_t row = p->row; row < p->end; row += DY) {
-            float sum[TAPS * TAPS * TD_DEPTHWISE_COLUMNS] = { 0 };
             for (int64_t q = 0; q < problem->w.out; q += DY) {
-                find_pixels(&patch, p, row, q, image * channels + p->column);
+                find_pixels(&patch, p, row, q, image * plan->channels + p->column);
                 plan->kernels->patch(sum, &patch);
-            }
-            for (int64_t tap = 0; tap < TAPS * TAPS; tap++) {
-                for (int64_t i = 0; i < p->columns; i++) {
-                    total[tap * channels + i] += (double)sum[tap * TD_DEPTHWISE_COLUMNS + i];
+                added += DY * DY * patch.pictures;
+                if (added >= LONG_SUM) {
+                    flush(p, total, sum);
+                    added = 0;
                 }
             }
         }
+        flush(p, total, sum);
     }
 }

@@ -64,7 +64,9 @@ static plan reduce_plan(const td_conv_reduce *reduce, td_conv_space *space)
     int64_t few = td_divide_up(LEAST_TASKS, p.column_blocks);
     int64_t least = td_min64(p.rows_at_once, td_divide_up(p.common.h.size, few));
     p.rows_per_piece = p.rows_per_piece < least ? least : p.rows_per_piece;
-    p.patches = td_depthwise_patches_win(&p.common);
+    p.patches =
+        td_depthwise_patches_win(&p.common) &&
+        p.column_blocks * td_divide_up(p.common.h.size, TD_DEPTHWISE_PATCH_DY) >= LEAST_TASKS;
     p.rows_per_piece += p.patches ? p.rows_per_piece % TD_DEPTHWISE_PATCH_DY : 0;
     p.pieces = td_divide_up(p.common.h.size, p.rows_per_piece);
     p.partial = td_conv_take(space, p.pieces * taps * p.common.channels * (int64_t)sizeof(double));

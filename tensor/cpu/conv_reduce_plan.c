@@ -13,8 +13,9 @@ enum {
     SWEPT_BYTES = 640 << 10,
     SWEPT_NEAR_BYTES = 320 << 10,
     L3_BYTES = 24 << 20,
-    SWEPT_PARTIAL = 4 << 20, /* bytes of partial results, */
-    SWEPT_PIECES = 8,        /* but always so many pieces */
+    SWEPT_PARTIAL = 4 << 20, /* bytes of partial results; or, where those are more, */
+    SWEPT_SHARE = 8,         /* this share of x and dy; but always */
+    SWEPT_PIECES = 8,        /* so many pieces */
 };
 
 /* Input channels in a tile: as many as leave enough tasks, since dy is packed for every tile; whole
@@ -37,21 +38,21 @@ static bool rows_by_picture(const td_conv_problem *problem)
     return problem->n == 1 || (!together && problem->n < problem->w.out);
 }
 
-/* Of x and dy: whether they are at least so many bytes. */
-static bool is_large(const td_conv_reduce_plan *p, int64_t bytes)
+/* Of x and dy. */
+static int64_t bytes_read(const td_conv_reduce_plan *p)
 {
     const td_conv_problem *problem = p->problem;
     int64_t pixels_x = problem->h.in * problem->w.in, pixels_y = p->h.size * p->w.size;
     int64_t elements =
         problem->n * problem->groups * (pixels_x * problem->ic + pixels_y * problem->oc);
-    return elements * (int64_t)problem->kernels->size >= bytes;
+    return elements * (int64_t)problem->kernels->size;
 }
 
 /* Several taps read what they need more than once, and wait less. */
 static bool should_fetch(const td_conv_reduce_plan *p)
 {
     return p->h.kernel * p->w.kernel == 1 && p->problem->sharing == 0 &&
-           is_large(p, FETCH_BYTES * (p->tile < SMALL_TILE ? 2 : 1));
+           bytes_read(p) >= FETCH_BYTES * (p->tile < SMALL_TILE ? 2 : 1);
 }
 
 int64_t td_conv_reduce_tiles(const td_conv_reduce_plan *p)
@@ -68,10 +69,10 @@ static int64_t result_bytes(const td_conv_reduce_plan *p)
 static bool should_sweep(const td_conv_reduce_plan *p)
 {
     int64_t tiles = td_conv_reduce_tiles(p);
-    int64_t most = is_large(p, L3_BYTES) ? SWEPT_BYTES : SWEPT_NEAR_BYTES;
+    int64_t most = bytes_read(p) >= L3_BYTES ? SWEPT_BYTES : SWEPT_NEAR_BYTES;
     return p->problem->sharing == 0 && p->groups == 1 && tiles > 1 &&
-           tiles <= TD_REDUCE_SWEPT_TILES && result_bytes(p) <= most && is_large(p, FETCH_BYTES) &&
-           p->blocks >= MIN_BLOCKS * SWEPT_PIECES;
+           tiles <= TD_REDUCE_SWEPT_TILES && result_bytes(p) <= most &&
+           bytes_read(p) >= FETCH_BYTES && p->blocks >= MIN_BLOCKS * SWEPT_PIECES;
 }
 
 static int64_t wanted_pieces(const td_conv_reduce_plan *p)
@@ -79,7 +80,8 @@ static int64_t wanted_pieces(const td_conv_reduce_plan *p)
     if (!p->sweeps) {
         return td_divide_up(WANTED_TASKS, td_conv_reduce_tiles(p));
     }
-    int64_t fit = SWEPT_PARTIAL / result_bytes(p);
+    int64_t share = bytes_read(p) / SWEPT_SHARE;
+    int64_t fit = (share > SWEPT_PARTIAL ? share : SWEPT_PARTIAL) / result_bytes(p);
     return fit > WANTED_TASKS ? WANTED_TASKS : fit > SWEPT_PIECES ? fit : SWEPT_PIECES;
 }
 
