@@ -3,6 +3,7 @@
 #include "tensor/isa.h"
 #include "tests/conv_case.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -341,9 +342,62 @@ static void test_dead_taps_are_zero(void **state)
     free(dw);
 }
 
+/* Depthwise 3x3 backward-weights, x and dy of one value each; the caller frees the result. */
+static float *depthwise_gradient(int64_t n, int64_t channels, int ih, int iw, float x, float dy)
+{
+    td_conv2d_desc d = { .dtype = TD_F32, .n = n, .ic = channels, .ih = ih, .iw = iw };
+    d.oc = d.groups = d.ic;
+    d.kh = d.kw = 3;
+    d.pad_h = d.pad_w = d.stride_h = d.stride_w = d.dil_h = d.dil_w = 1;
+    assert_true(conv_finish(&d));
+    size_t count = (size_t)(n * channels * ih * iw);
+    float *values = malloc(2 * count * sizeof *values);
+    float *dw = malloc((size_t)(9 * channels) * sizeof *dw);
+    void *workspace = aligned_alloc(64, td_conv2d_workspace(&d, TD_CONV2D_BACKWARD_WEIGHTS));
+    assert_true(values != NULL && dw != NULL && workspace != NULL);
+    for (size_t i = 0; i < 2 * count; i++) {
+        values[i] = i < count ? x : dy;
+    }
+    td_conv2d_backward_weights(NULL, &d, values, values + count, dw, false, workspace);
+    free(workspace);
+    free(values);
+    return dw;
+}
+
+/* Sums of equal sign do not grow beyond the element type's precision, however wide the picture. */
+static void test_wide_sums(void **state)
+{
+    (void)state;
+    enum { N = 16, CHANNELS = 64, HEIGHT = 8, WIDTH = 2000 };
+    td_isa_force(TD_ISA_AMX);
+    float *dw = depthwise_gradient(N, CHANNELS, HEIGHT, WIDTH, 0.1f, 0.1f);
+    for (int tap = 0; tap < 9; tap++) {
+        double rows = HEIGHT - (tap / 3 != 1), columns = WIDTH - (tap % 3 != 1);
+        double sum = rows * columns * N * (double)0.1f * (double)0.1f;
+        for (int c = 0; c < CHANNELS; c++) {
+            assert_true(fabs((double)dw[tap * CHANNELS + c] - sum) <= 2e-6 * sum);
+        }
+    }
+    free(dw);
+}
+
+/* Dead taps are zero also where what the others meet is infinite. */
+static void test_dead_taps_of_infinities(void **state)
+{
+    (void)state;
+    enum { CHANNELS = 256 };
+    td_isa_force(TD_ISA_AMX);
+    float *dw = depthwise_gradient(8, CHANNELS, 1, 1, 1.0f, INFINITY);
+    for (int i = 0; i < 9 * CHANNELS; i++) {
+        assert_true(i / CHANNELS == 4 ? isinf(dw[i]) : dw[i] == 0.0f);
+    }
+    free(dw);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_wide_sums),          cmocka_unit_test(test_dead_taps_of_infinities),
         cmocka_unit_test(test_f32_portable),       cmocka_unit_test(test_f32_avx2),
         cmocka_unit_test(test_f32_avx512),         cmocka_unit_test(test_f64),
         cmocka_unit_test(test_dead_taps_are_zero),
