@@ -124,6 +124,13 @@ static void drop(td_links_buffer *b, td_mpi_transfer **link)
     b->links->unused = t;
 }
 
+/* The last message that b waits for has come. */
+static void note_last(const td_links_buffer *b)
+{
+    double *gone = &b->links->gone[b->last_of];
+    *gone = *gone == 0 ? now() : *gone;
+}
+
 static void note_gone(td_links *links)
 {
     for (td_links_buffer *b = links->lasts; b != NULL; b = b->next_last) {
@@ -132,7 +139,7 @@ static void note_gone(td_links *links)
             MPI_Request_get_status(b->transfers->request, &come, MPI_STATUS_IGNORE) ==
                 MPI_SUCCESS &&
             come) {
-            links->gone[b->last_of] = now();
+            note_last(b);
         }
     }
 }
@@ -153,6 +160,9 @@ static td_links_result look(td_links_buffer *b, bool sends)
         return TD_LINKS_NOT_YET;
     }
     drop(b, link);
+    if (code == MPI_SUCCESS && !sends && b->manner == TD_LINKS_LAST) {
+        note_last(b); /* nothing is left by which note_gone could tell */
+    }
     return td_mpi_check(code, sends ? "a send" : "a receive");
 }
 
