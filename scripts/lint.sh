@@ -1,6 +1,6 @@
 #!/bin/sh
 # Format, then suspicious code, in the C files of the project (clang-format, clang-tidy).
-# usage: scripts/lint.sh [COMPILER FLAGS...]
+# usage: [LINT_NODES=20000] scripts/lint.sh [COMPILER FLAGS...]
 set -eu
 for tool in clang-format clang-tidy; do
     if ! command -v $tool >/dev/null 2>&1; then
@@ -16,10 +16,12 @@ trap 'rm -f "$log"' EXIT
 # Test and fuzz sources are left to the compilers' warnings: cmocka's macros trouble the analyzer.
 # What includes mpi.h can be looked at only where MPI is.
 mpi=$(mpicc --showme:compile 2>/dev/null) && without='^$' || without='^dist/mpi/'
+export LINT_NODES="${LINT_NODES:-225000}"
 if find apps autograd data dist nn tensor -name '*.c' | grep -v "$without" | sort |
     xargs -P 2 -n 8 sh -c '
         flags=$1; shift
-        clang-tidy --quiet "$@" -- $flags -std=c11 -D_GNU_SOURCE -I. 2>/dev/null
+        clang-tidy --quiet --extra-arg=-Xclang --extra-arg=-analyzer-config \
+            --extra-arg=-Xclang --extra-arg=max-nodes="$LINT_NODES" "$@" -- $flags -std=c11 -D_GNU_SOURCE -I. 2>/dev/null
     ' lint "$* $mpi" >"$log"; then
     echo 'ok    clang-tidy'
 else

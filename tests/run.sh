@@ -8,7 +8,9 @@
 # or TANDEM_LONG is set (make test-long). What took longest the last time goes first; what has not run
 # yet, scripts before programs.
 #
-# Two run at a time (JOBS=n), each with no input. A program prints TAP: one "ok" or "not ok" line a
+# Two run at a time (JOBS=n), each with no input. Those with a line "run: waits" in their source spend
+# their time on waiting, for time limits and processes of others: they have a place of their own, one at
+# a time, beside the two. A program prints TAP: one "ok" or "not ok" line a
 # test, after or before a plan, "1..N". Tests that were planned and did not run have failed. What
 # failed is shown in full. The last line is "N passed, N failed".
 set -u
@@ -75,6 +77,12 @@ is_left_out() {
         [[ $1 == *.sh ]] && grep -q '^# run: plain$' "$1"
 }
 
+waits() { # waits TEST
+    local source=$1
+    [[ $1 == *.sh ]] || source=tests/$(basename "$1").c
+    grep -qE '^(#|//) run: waits$' "$source" 2>/dev/null
+}
+
 longest_first() { # longest_first TEST...: sorted
     local test seconds
     for test; do
@@ -96,7 +104,19 @@ mapfile -t tests < <(longest_first "${tests[@]}")
 set -- "${tests[@]}"
 
 rm -f "$logs"/*.count
-printf '%s\0' "$@" | xargs -0 -n 1 -P "${JOBS:-2}" bash -c 'run_one "$1"' run_one
+lane() { # lane JOBS TEST...
+    local jobs=$1
+    shift
+    [ $# -eq 0 ] || printf '%s\0' "$@" | xargs -0 -n 1 -P "$jobs" bash -c 'run_one "$1"' run_one
+}
+working=() waiting=()
+for test; do
+    if waits "$test"; then waiting+=("$test"); else working+=("$test"); fi
+done
+trap 'kill 0' INT # what runs in the background does not hear Ctrl-C
+lane 1 "${waiting[@]}" &
+lane "${JOBS:-2}" "${working[@]}"
+wait
 passed=0 failed=0
 for test in "$@"; do
     if read -r p f <"$logs/$(basename "$test").count"; then

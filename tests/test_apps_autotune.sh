@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # --autotune on CPUs: choices are timed once and kept in a file, where the next run finds them; they
 # are rank 0's on all ranks; a resumed run has those of its checkpoint; a damaged file is replaced.
+# run: plain
 . "$(dirname "$0")/tap.sh"
 few=(--limit 48 --batch-size 16 --workers 1 --winograd --autotune)
 tools=$PWD/tests

@@ -2,6 +2,7 @@
 # The lessons in a Slurm cluster of two nodes (on this machine): srun and the batch files as the
 # docs give them, gloo between nodes, a task that fails, and scancel.
 # run: plain
+# run: waits
 . "$(dirname "$0")/tap.sh"
 # shellcheck source=tests/slurm_cluster.sh
 . "$(dirname "$0")/slurm_cluster.sh"

@@ -115,24 +115,28 @@ grep -qx ckpt_ep_000_step_000003 listed
 tap $? 'two ranks: and keeps a checkpoint' listed
 
 # ---- ranks ----
-# At so small a learning rate rounding does not grow: what differs is the arithmetic itself.
+# At so small a learning rate rounding grows slowly: by the last step, kernels of two ISA levels are
+# 2e-4 apart. What differs more than that is the arithmetic itself.
 slow=(TRAIN.IM_SIZE 64 OPTIM.MAX_EPOCH 7 OPTIM.BASE_LR 2e-6 OPTIM.WARMUP_EPOCHS 0)
 two=("$apps/tdrun" --nproc-per-node 2 "${net[@]}" "${slow[@]}" TRAIN.BATCH_SIZE 2)
-apart() { # apart FOLDER: the largest difference of the losses of 21 steps from those of one rank
-    paste -d , alone/metrics.csv "$1/metrics.csv" | awk -F , '
-        NR > 1 && $3 != "" { d = $3 - $15; d = d < 0 ? -d : d; worst = d > worst ? d : worst; n++ }
+apart() { # apart FOLDER STEPS: the largest difference of so many losses from those of one rank
+    paste -d , alone/metrics.csv "$1/metrics.csv" | awk -F , -v steps="$2" '
+        NR > 1 && $3 != "" && n < steps { d = $3 - $15; d = d < 0 ? -d : d; worst = d > worst ? d : worst; n++ }
         END { printf "%.3g after %d steps\n", worst, n }'
 }
 works 'one rank' "${net[@]}" "${slow[@]}" OUT_DIR alone
 works 'two ranks' "${two[@]}" OUT_DIR ranks MODEL.SYNCBN True
 says 'of half the batch' 'batch 2 on each of 2 ranks'
 says 'all pictures are tested once' 'tested on 12 pictures'
-apart ranks >out
-awk '{ exit !($1 < 1e-4 && $3 == 21) }' out
+apart ranks 5 >out
+awk '{ exit !($1 < 5e-5 && $3 == 5) }' out
 tap $? "with SYNCBN they agree: apart $(cat out)" out
+apart ranks 21 >out
+awk '{ exit !($1 < 2e-3 && $3 == 21) }' out
+tap $? "and go on to: apart $(cat out)" out
 works 'two ranks without SYNCBN' "${two[@]}" OUT_DIR own
-apart own >out
-awk '{ exit !($1 > 1e-2) }' out
+apart own 5 >out
+awk '{ exit !($1 > 1e-2 && $3 == 5) }' out
 tap $? "do not: apart $(cat out)" out
 
 # ---- what is refused ----

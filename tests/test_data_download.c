@@ -1,4 +1,5 @@
 /* Downloads against a server on loopback that misbehaves on demand (http_server.py). */
+// run: waits
 #include "data/download.h"
 #include "tests/temp_folder.h"
 

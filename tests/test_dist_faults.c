@@ -1,5 +1,6 @@
 /* Whatever happens to one rank, the others end in bounded time with a message that names it and the
  * cause. */
+// run: waits
 #include "dist/clock.h"
 #include "tests/dist_faults.h"
 #include "tests/sanitized.h"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Whatever happens to one rank, the others are told, over gloo, too: the same tests as over shm.
+# run: waits
 . "$(dirname "$0")/tap.sh"
 build=${BUILD:-build/cc}
 if [ ! -e "$build/libtandem-gloo.so" ]; then

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # tdrun: environment, restarts, reports, signals, logs, several nodes; no process may be left behind.
+# run: waits
 . "$(dirname "$0")/tap.sh"
 unset OMP_NUM_THREADS RANK WORLD_SIZE MASTER_ADDR MASTER_PORT
 worker=$PWD/${BUILD:-build/cc}/tests/worker_launch
