@@ -1,5 +1,5 @@
 /* The thread pool: every task once, whatever the threads; nesting, sharing, resizing, rounding
- * mode. */
+ * mode, forks. */
 #include "tensor/cpu/cpus.h"
 #include "tensor/cpu/pool.h"
 
@@ -7,11 +7,15 @@
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -315,6 +319,65 @@ static void test_pinning(void **state)
     td_pool_free(pool);
 }
 
+static void sleep_us(int64_t us)
+{
+    nanosleep(&(struct timespec){ .tv_nsec = us * 1000 }, NULL);
+}
+
+/* The status of a child that ended, or -1 after 20 s. */
+static int status_of(pid_t child)
+{
+    int status = -1;
+    pid_t ended = 0;
+    for (int i = 0; i < 20000 && ended == 0; i++) {
+        ended = waitpid(child, &status, WNOHANG);
+        if (ended == 0) {
+            sleep_us(1000);
+        }
+    }
+    if (ended == 0) {
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+    }
+    return ended == child ? status : -1;
+}
+
+/* A child has no workers, and the locks that they held at the moment of the fork nobody gives back.
+ * Of the workers of so many pools some hold one. */
+static void test_forked(void **state)
+{
+    (void)state;
+    enum { POOLS = 16, FORKS = 100, TASKS = 8 };
+    static hits h;
+    td_pool *pools[POOLS];
+    for (int i = 0; i < POOLS; i++) {
+        pools[i] = td_pool_new(4);
+        assert_non_null(pools[i]);
+    }
+    for (int k = 0; k < FORKS; k++) {
+        for (int i = 0; i < POOLS; i++) {
+            td_pool_run(pools[i], TASKS, count_hit, &h);
+        }
+        pid_t child = fork();
+        assert_int_not_equal(child, -1);
+        if (child == 0) {
+            int want = atomic_load(&h.times[0]) + 2 * POOLS;
+            for (int i = 0; i < POOLS; i++) {
+                td_pool_run(pools[i], TASKS, count_hit, &h);
+                bool set = td_pool_set_threads(pools[i], k % 3 + 1) == 0; /* of its own */
+                td_pool_run(pools[i], TASKS, count_hit, &h);
+                want += set ? 0 : 1;
+                td_pool_free(pools[i]);
+            }
+            _exit(atomic_load(&h.times[0]) == want ? 0 : 1);
+        }
+        assert_int_equal(status_of(child), 0);
+    }
+    for (int i = 0; i < POOLS; i++) {
+        td_pool_free(pools[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -329,6 +392,7 @@ int main(void)
         cmocka_unit_test(test_denormals_are_zero),
         cmocka_unit_test(test_default_threads),
         cmocka_unit_test(test_pinning),
+        cmocka_unit_test(test_forked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

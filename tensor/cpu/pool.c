@@ -21,7 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <emmintrin.h> /* _mm_pause */
@@ -59,10 +58,37 @@ struct td_pool {
     int threads;
     int64_t spin_ns;
     int first_cpu; /* of those that the threads are bound to; -1: they are free */
-    pid_t process; /* that the workers are of */
+    int forks;     /* `forks` when the workers were started */
 };
 
 static _Thread_local bool inside_task;
+
+/* ---- forks ---- */
+
+static atomic_int forks; /* that this process is away from the first one */
+static pthread_once_t forks_counted = PTHREAD_ONCE_INIT;
+
+static void count_fork(void)
+{
+    atomic_fetch_add(&forks, 1);
+}
+
+static void count_forks(void)
+{
+    pthread_atfork(NULL, NULL, count_fork);
+}
+
+/* In a process that was forked from the one with the workers there are none, and what they held at
+ * that moment stays locked: to wake them would wait for ever. */
+static bool is_forked(const td_pool *pool)
+{
+    return pool->forks != atomic_load_explicit(&forks, memory_order_relaxed);
+}
+
+int td_pool_threads(const td_pool *pool)
+{
+    return pool && !is_forked(pool) ? pool->threads : 1;
+}
 
 /* ---- waiting ---- */
 
@@ -242,7 +268,7 @@ void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
         }
         return;
     }
-    bool shared = pool && tasks > 1 && pool->threads > 1;
+    bool shared = tasks > 1 && td_pool_threads(pool) > 1;
     shared = shared && pthread_mutex_trylock(&pool->owner) == 0;
     unsigned mode = td_flush_denormals();
     inside_task = true;
@@ -264,20 +290,23 @@ void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
 
 /* ---- life ---- */
 
-/* In a process that was forked from the one with the workers there are none to wake or to wait for,
- * and locks are as they were at that moment. */
+/* In a child: locks and counts are as they were at the fork. */
 static void forget_workers(td_pool *pool)
 {
+    pthread_mutex_init(&pool->owner, NULL);
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);
     pthread_cond_init(&pool->done, NULL);
+    atomic_fetch_and(&pool->state, ~(STATE_WORKERS | STATE_OPEN));
     atomic_store(&pool->sleepers, 0);
+    atomic_store(&pool->caller_sleeps, false);
     pool->threads = 1;
+    pool->forks = atomic_load(&forks);
 }
 
 static void stop_workers(td_pool *pool)
 {
-    if (pool->process != getpid()) {
+    if (is_forked(pool)) {
         forget_workers(pool);
     }
     atomic_store(&pool->stop, true);
@@ -298,7 +327,6 @@ static int start_workers(td_pool *pool, int threads)
 {
     /* With more threads than processors a spinning thread keeps a working one from its core. */
     pool->spin_ns = threads <= td_usable_cpus() ? SPIN_NS : 0;
-    pool->process = getpid();
     pool->workers = calloc((size_t)threads, sizeof *pool->workers);
     if (!pool->workers) {
         return ENOMEM;
@@ -326,8 +354,9 @@ static int start_workers(td_pool *pool, int threads)
 static int bind_threads(td_pool *pool, int first, int count)
 {
     int error = td_bind_thread(pthread_self(), first, count);
-    bool alone = count == pool->threads;
-    for (int i = 0; i < pool->threads - 1 && !error; i++) {
+    int threads = td_pool_threads(pool);
+    bool alone = count == threads;
+    for (int i = 0; i < threads - 1 && !error; i++) {
         error = td_bind_thread(pool->workers[i], alone ? first + 1 + i : first, alone ? 1 : count);
     }
     return error;
@@ -335,7 +364,7 @@ static int bind_threads(td_pool *pool, int first, int count)
 
 int td_pool_pin(td_pool *pool, int first)
 {
-    int error = bind_threads(pool, first, pool->threads);
+    int error = bind_threads(pool, first, td_pool_threads(pool));
     pool->first_cpu = error ? -1 : first;
     return error;
 }
@@ -345,7 +374,7 @@ int td_pool_set_threads(td_pool *pool, int threads)
     if (threads < 1 || threads > TD_POOL_MAX_THREADS) {
         return EINVAL;
     }
-    if (threads == pool->threads) {
+    if (threads == td_pool_threads(pool)) {
         return 0;
     }
     stop_workers(pool);
@@ -354,11 +383,6 @@ int td_pool_set_threads(td_pool *pool, int threads)
         (void)bind_threads(pool, 0, td_usable_cpus()); /* not so many: they are free again */
     }
     return error;
-}
-
-int td_pool_threads(const td_pool *pool)
-{
-    return pool ? pool->threads : 1;
 }
 
 td_pool *td_pool_new(int threads)
@@ -372,6 +396,8 @@ td_pool *td_pool_new(int threads)
         return NULL;
     }
     memset(pool, 0, sizeof *pool);
+    pthread_once(&forks_counted, count_forks);
+    pool->forks = atomic_load(&forks);
     pthread_mutex_init(&pool->owner, NULL);
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);

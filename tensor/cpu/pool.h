@@ -36,7 +36,8 @@ int td_pool_set_threads(td_pool *pool, int threads);
  * caller.
  *
  * Runs on the calling thread alone: with a NULL pool, one thread or one task; from inside a task;
- * and while another thread is using the pool.
+ * while another thread is using the pool; and in a process that was forked from the one with the
+ * pool's workers, until it sets a number of threads of its own.
  *
  * Denormal numbers count as zero inside tasks (flush-to-zero and denormals-are-zero, on x86),
  * whichever thread runs them; the caller's mode is restored.
