@@ -18,10 +18,10 @@ trap 'rm -f "$log"' EXIT
 mpi=$(mpicc --showme:compile 2>/dev/null) && without='^$' || without='^dist/mpi/'
 export LINT_NODES="${LINT_NODES:-225000}"
 if find apps autograd data dist nn tensor -name '*.c' | grep -v "$without" | sort |
-    xargs -P 2 -n 8 sh -c '
+    xargs -P 2 -n 1 sh -c '
         flags=$1; shift
-        clang-tidy --quiet --extra-arg=-Xclang --extra-arg=-analyzer-config \
-            --extra-arg=-Xclang --extra-arg=max-nodes="$LINT_NODES" "$@" -- $flags -std=c11 -D_GNU_SOURCE -I. 2>/dev/null
+        clang-tidy --quiet "$@" -- $flags -std=c11 -D_GNU_SOURCE -I. \
+            -Xclang -analyzer-config -Xclang max-nodes="$LINT_NODES" 2>/dev/null
     ' lint "$* $mpi" >"$log"; then
     echo 'ok    clang-tidy'
 else

@@ -93,49 +93,69 @@ template <class W, int V> __global__ void move(W *y, const W *x, td_cuda_walk wa
 }
 
 /* A transposition: planes of rows x columns, where y is dense along the columns and x along the
- * rows (or nearly so). Tiles of TILE x TILE go through shared memory, so that both sides are
- * accessed in whole lines. */
-enum { TILE = 32, TILE_ROWS = 8 };
+ * rows (or nearly so). Tiles go through shared memory, so that both sides are accessed in whole
+ * lines. They are square, but for planes with fewer rows or columns than that: 9 taps of 3x3. */
+enum {
+    TILE_LOG = 10,      /* elements of a tile */
+    LEAST_SIDE_LOG = 3, /* of a plane and a tile */
+    PITCH_MORE = 1,     /* so that a row's elements are in different banks */
+};
 
 typedef struct planes {
     int64_t rows, columns;
     int64_t y_row, x_row, x_column; /* strides */
+    int row_log, column_log;        /* rows and columns of a tile */
     int64_t across, down;           /* tiles of a plane */
     td_cuda_walk outer;             /* the planes */
 } planes;
 
 template <class W> __global__ void transpose(W *y, const W *x, planes p)
 {
-    __shared__ W tile[TILE][TILE + 1];
+    __shared__ W tile[(1 << TILE_LOG) + (PITCH_MORE << (TILE_LOG - LEAST_SIDE_LOG))];
+    int rows = 1 << p.row_log, columns = 1 << p.column_log, pitch = rows + PITCH_MORE;
     int64_t tiles = p.across * p.down;
     for (int64_t t = blockIdx.x; t < tiles * p.outer.count; t += gridDim.x) {
         int64_t place[2];
         td_cuda_places<2>(p.outer, t / tiles, place);
-        int64_t row = t % tiles / p.across * TILE, column = t % tiles % p.across * TILE;
+        int64_t row = t % tiles / p.across * rows, column = t % tiles % p.across * columns;
         TD_ROLLED
-        for (int i = threadIdx.y; i < TILE; i += TILE_ROWS) {
-            int64_t r = row + threadIdx.x, c = column + i;
-            if (r < p.rows && c < p.columns) {
-                tile[i][threadIdx.x] = x[place[1] + r * p.x_row + c * p.x_column];
+        for (int i = threadIdx.x; i < 1 << TILE_LOG; i += blockDim.x) {
+            int r = i & (rows - 1), c = i >> p.row_log;
+            if (row + r < p.rows && column + c < p.columns) {
+                tile[c * pitch + r] =
+                    x[place[1] + (row + r) * p.x_row + (column + c) * p.x_column];
             }
         }
         __syncthreads();
         TD_ROLLED
-        for (int i = threadIdx.y; i < TILE; i += TILE_ROWS) {
-            int64_t r = row + i, c = column + threadIdx.x;
-            if (r < p.rows && c < p.columns) {
-                y[place[0] + r * p.y_row + c] = tile[threadIdx.x][i];
+        for (int i = threadIdx.x; i < 1 << TILE_LOG; i += blockDim.x) {
+            int r = i >> p.column_log, c = i & (columns - 1);
+            if (row + r < p.rows && column + c < p.columns) {
+                y[place[0] + (row + r) * p.y_row + column + c] = tile[c * pitch + r];
             }
         }
         __syncthreads();
     }
 }
 
+/* The sides of a tile: of the shorter one no more than the plane has. */
+static void shape_tiles(planes *p)
+{
+    int shorter = LEAST_SIDE_LOG;
+    while (shorter < TILE_LOG / 2 && 1 << shorter < p->rows && 1 << shorter < p->columns) {
+        shorter++;
+    }
+    p->row_log = p->rows < p->columns ? shorter : TILE_LOG - shorter;
+    p->column_log = TILE_LOG - p->row_log;
+    p->across = ((p->columns - 1) >> p->column_log) + 1;
+    p->down = ((p->rows - 1) >> p->row_log) + 1;
+}
+
 /* Finds the dimension along which x is read best, if that is not the one along which y is written,
  * and both are long enough for tiles. */
 static bool find_planes(td_cuda_walk walk, planes *p)
 {
-    enum { LEAST = 8 };
+    enum { LEAST = 1 << LEAST_SIDE_LOG };
     int last = walk.ndim - 1, best = last;
     for (int d = 0; d < last; d++) {
         if (walk.stride[1][d] > 0 && walk.stride[1][d] < walk.stride[1][best]) {
@@ -151,8 +171,7 @@ static bool find_planes(td_cuda_walk walk, planes *p)
     p->rows = walk.shape[best];
     p->y_row = walk.stride[0][best];
     p->x_row = walk.stride[1][best];
-    p->across = (p->columns + TILE - 1) / TILE;
-    p->down = (p->rows + TILE - 1) / TILE;
+    shape_tiles(p);
     p->outer = walk;
     p->outer.ndim = 0;
     p->outer.count = 1;
@@ -184,7 +203,7 @@ template <class W> static void launch_move(W *y, const W *x, td_cuda_walk walk, 
     } else if (find_planes(walk, &p)) {
         int64_t tiles = p.across * p.down * p.outer.count;
         unsigned blocks = td_blocks(tiles, 1, 8 * TD_CUDA_MOST_BLOCKS);
-        TD_LAUNCH((transpose<W>), blocks, dim3(TILE, TILE_ROWS), stream, y, x, p);
+        TD_LAUNCH((transpose<W>), blocks, TD_CUDA_THREADS, stream, y, x, p);
     } else {
         TD_LAUNCH((move<W, 1>), blocks_for(walk.count), TD_CUDA_THREADS, stream, y, x, walk, 0);
     }

@@ -25,13 +25,15 @@ struct fiber {
     void *sp;
     void *stack;
     int thread;
-    barrier *waits; /* for its generation to change; NULL: for nothing */
+    uint3 index;    /* its threadIdx */
+    barrier *waits; /* for its generation to change */
     unsigned generation;
     bool running; /* has a thread that has begun */
 };
 
 struct block {
     int threads, next; /* next: the first that has not begun */
+    uint3 next_index;
     int live;
     unsigned live_lanes[MAX_THREADS / WARP];
     barrier all, warp[MAX_THREADS / WARP];
@@ -39,7 +41,7 @@ struct block {
     fiber fibers[MAX_THREADS];
     int fiber_count;
     fiber *current;
-    void *scheduler; /* its stack pointer */
+    void *caller; /* stack pointer of who runs the block */
     void (*body)(void *arguments);
     void *arguments;
 } now;
@@ -63,17 +65,6 @@ __asm__(".text\n"
     fprintf(stderr, "emulated GPU: %s (block %u,%u,%u, thread %u,%u,%u)\n", what, blockIdx.x,
             blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
     abort();
-}
-
-void become(int thread)
-{
-    unsigned t = (unsigned)thread;
-    threadIdx = { t % blockDim.x, t / blockDim.x % blockDim.y, t / (blockDim.x * blockDim.y) };
-}
-
-void to_scheduler()
-{
-    td_emulate_switch(&now.current->sp, now.scheduler);
 }
 
 int lanes_of(unsigned mask)
@@ -101,34 +92,7 @@ void leave(int thread)
     }
 }
 
-void arrive(barrier *b, int wanted)
-{
-    if (++b->arrived >= wanted) {
-        release(b);
-        return;
-    }
-    fiber *me = now.current;
-    me->waits = b;
-    me->generation = b->generation;
-    to_scheduler();
-    become(me->thread);
-}
-
-void run_threads()
-{
-    for (;;) {
-        fiber *me = now.current;
-        while (now.next < now.threads) {
-            me->thread = now.next++;
-            me->running = true;
-            become(me->thread);
-            now.body(now.arguments);
-            leave(me->thread);
-            me->running = false;
-        }
-        to_scheduler();
-    }
-}
+void run_threads();
 
 void make_fiber(fiber *f)
 {
@@ -139,38 +103,98 @@ void make_fiber(fiber *f)
             fail("no memory for a thread's stack");
         }
     }
+    /* Stacks that all began at the same place of their pages would fight for a few lines of the
+     * cache. */
+    size_t apart = (size_t)(f - now.fibers) % 61 * 192;
     /* What the switch pops: six registers, then the address to return to, 16-byte aligned. */
-    void **top = (void **)((char *)f->stack + STACK_BYTES) - 2;
+    void **top = (void **)((char *)f->stack + STACK_BYTES - apart) - 2;
     top[0] = (void *)run_threads;
     top[1] = NULL;
     f->sp = top - 6;
     f->running = false;
-    f->waits = NULL;
 }
 
-void resume(fiber *f)
+/* The first after `last` that waits no longer; NULL: there is none. */
+fiber *released_after(const fiber *last)
 {
-    now.current = f;
-    f->waits = NULL;
-    td_emulate_switch(&now.scheduler, f->sp);
-}
-
-bool resume_released()
-{
-    bool any = false;
+    int begin = (int)(last - now.fibers) + 1;
     for (int i = 0; i < now.fiber_count; i++) {
-        fiber *f = &now.fibers[i];
+        int at = begin + i < now.fiber_count ? begin + i : begin + i - now.fiber_count;
+        fiber *f = &now.fibers[at];
         if (f->running && f->waits->generation != f->generation) {
-            resume(f);
-            any = true;
+            return f;
         }
     }
-    return any;
+    return NULL;
+}
+
+/* From a fiber that waits, or that has no thread left, to the next one. */
+void go_on(fiber *me)
+{
+    fiber *f = NULL;
+    if (now.next < now.threads) {
+        f = &now.fibers[now.fiber_count++];
+        make_fiber(f);
+    } else {
+        f = released_after(me);
+    }
+    if (f != NULL) {
+        now.current = f;
+        td_emulate_switch(&me->sp, f->sp);
+    } else if (now.live == 0) {
+        td_emulate_switch(&me->sp, now.caller);
+    } else {
+        fail("a barrier that not all threads reach");
+    }
+}
+
+void arrive(barrier *b, int wanted)
+{
+    if (++b->arrived >= wanted) {
+        release(b);
+        return;
+    }
+    fiber *me = now.current;
+    me->waits = b;
+    me->generation = b->generation;
+    go_on(me);
+    threadIdx = me->index;
+}
+
+/* Takes the next thread. */
+void begin_thread(fiber *me)
+{
+    me->thread = now.next++;
+    me->index = threadIdx = now.next_index;
+    me->running = true;
+    uint3 *next = &now.next_index;
+    if (++next->x == blockDim.x) {
+        next->x = 0;
+        if (++next->y == blockDim.y) {
+            next->y = 0;
+            next->z++;
+        }
+    }
+}
+
+void run_threads()
+{
+    for (;;) {
+        fiber *me = now.current;
+        while (now.next < now.threads) {
+            begin_thread(me);
+            now.body(now.arguments);
+            leave(me->thread);
+            me->running = false;
+        }
+        go_on(me);
+    }
 }
 
 void run_block()
 {
     now.next = 0;
+    now.next_index = { 0, 0, 0 };
     now.live = now.threads;
     now.all = { 0, 0 };
     for (int w = 0; w * WARP < now.threads; w++) {
@@ -178,16 +202,10 @@ void run_block()
         now.live_lanes[w] = lanes >= WARP ? ~0u : (1u << lanes) - 1;
         now.warp[w] = { 0, 0 };
     }
-    now.fiber_count = 0;
-    while (now.live > 0) {
-        if (now.next < now.threads) {
-            fiber *f = &now.fibers[now.fiber_count++];
-            make_fiber(f);
-            resume(f);
-        } else if (!resume_released()) {
-            fail("a barrier that not all threads reach");
-        }
-    }
+    now.fiber_count = 1;
+    now.current = &now.fibers[0];
+    make_fiber(now.current);
+    td_emulate_switch(&now.caller, now.current->sp);
 }
 
 struct grid {

@@ -92,6 +92,17 @@ void td_emulate_close_memory(void)
     }
 }
 
+/* Rights change with every operation; of few large pages that takes no time. */
+static void fill(void *start, size_t bytes)
+{
+    madvise(start, bytes, MADV_HUGEPAGE);
+    mprotect(start, bytes, PROT_READ | PROT_WRITE);
+    memset(start, 0xff, bytes);
+    if (open_depth == 0) {
+        mprotect(start, bytes, PROT_NONE);
+    }
+}
+
 void *td_emulate_take(int device, size_t bytes)
 {
     size_t pages = (bytes + PAGE - 1) / PAGE * PAGE;
@@ -102,11 +113,7 @@ void *td_emulate_take(int device, size_t bytes)
     if (start == MAP_FAILED || !add({ (char *)start, pages, device })) {
         return NULL;
     }
-    mprotect(start, pages, PROT_READ | PROT_WRITE);
-    memset(start, 0xff, pages);
-    if (open_depth == 0) {
-        mprotect(start, pages, PROT_NONE);
-    }
+    fill(start, pages);
     return start;
 }
 
@@ -128,11 +135,7 @@ bool td_emulate_map(void *start, size_t bytes, int device)
     if (find(start, 1) != NULL || !add({ (char *)start, bytes, device })) {
         return false;
     }
-    mprotect(start, bytes, PROT_READ | PROT_WRITE);
-    memset(start, 0xff, bytes);
-    if (open_depth == 0) {
-        mprotect(start, bytes, PROT_NONE);
-    }
+    fill(start, bytes);
     return true;
 }
 
