@@ -122,8 +122,7 @@ template <class W> __global__ void transpose(W *y, const W *x, planes p)
         for (int i = threadIdx.x; i < 1 << TILE_LOG; i += blockDim.x) {
             int r = i & (rows - 1), c = i >> p.row_log;
             if (row + r < p.rows && column + c < p.columns) {
-                tile[c * pitch + r] =
-                    x[place[1] + (row + r) * p.x_row + (column + c) * p.x_column];
+                tile[c * pitch + r] = x[place[1] + (row + r) * p.x_row + (column + c) * p.x_column];
             }
         }
         __syncthreads();
