@@ -13,11 +13,11 @@ install)
     brew='pkgconf cjson curl libarchive libmd cmocka jpeg-turbo libyaml argp-standalone open-mpi python'
     ;;
 install-dev)
-    debian='clang clang-format clang-tidy ccache gnuplot-nox doxygen'
-    fedora='clang clang-tools-extra ccache gnuplot-minimal doxygen'
-    arch='clang ccache gnuplot doxygen'
-    alpine='clang clang-extra-tools compiler-rt ccache gnuplot doxygen'
-    brew='llvm ccache gnuplot doxygen'
+    debian='clang clang-format clang-tidy gnuplot-nox doxygen'
+    fedora='clang clang-tools-extra gnuplot-minimal doxygen'
+    arch='clang gnuplot doxygen'
+    alpine='clang clang-extra-tools compiler-rt gnuplot doxygen'
+    brew='llvm gnuplot doxygen'
     ;;
 install-bench)
     debian='python3-torch python3-torchvision libtcmalloc-minimal4 libdnnl-dev'
