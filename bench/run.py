@@ -139,6 +139,8 @@ def jobs(build, pythons, threads):
                        "text": ours("bench_pictures", PICTURES, 2, 8)})
     result.append({"key": "ops", "title": "single operations, fp32",
                    "table": ours("bench_ops", threads, 0.3)})
+    result.append({"key": "evaluation", "title": "models without gradients, fp32",
+                   "table": ours("bench_evaluate", threads)})
     result.append({"key": "allreduce", "title": "all-reduce between two ranks of this host",
                    "text": Command([sys.executable, os.path.join(HERE, "allreduce.py"), build,
                                     "--rounds", "3"])})
