@@ -177,7 +177,7 @@ $(B)/tensor/cpu/ops_loops_portable.o: ALL_CFLAGS += -O2
 endif
 endif
 # Tiles of sums are local arrays that must stay in registers. The address sanitizer would put them
-# into memory: half as fast, and twice as long to compile. Their bounds are still looked at, by "undefined".
+# into memory: half as fast, and twice as long to compile. What "undefined" sees of their bounds is left.
 ifneq ($(filter address,$(subst $(comma), ,$(SANITIZE))),)
 $(B)/tensor/cpu/gemm_kernels.o $(B)/tensor/cpu/depthwise_kernels.o: \
     ALL_CFLAGS += $(if $(filter clang%,$(compiler)),-mllvm -asan-stack=0,--param=asan-stack=0)

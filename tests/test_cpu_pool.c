@@ -343,35 +343,63 @@ static int status_of(pid_t child)
     return ended == child ? status : -1;
 }
 
+static int all_hits(const hits *h, int tasks)
+{
+    int sum = 0;
+    for (int i = 0; i < tasks; i++) {
+        sum += atomic_load(&h->times[i]);
+    }
+    return sum;
+}
+
+enum { FORK_TASKS = 8 };
+
+/* In a child: each pool runs on one thread, and on `threads` when told so. */
+static bool works_in_child(td_pool **pools, int count, int threads)
+{
+    static hits h;
+    int before = all_hits(&h, FORK_TASKS);
+    bool right = true;
+    for (int i = 0; i < count; i++) {
+        right = right && td_pool_threads(pools[i]) == 1;
+        td_pool_run(pools[i], FORK_TASKS, count_hit, &h);
+        right = right && td_pool_set_threads(pools[i], threads) == 0;
+        right = right && td_pool_threads(pools[i]) == threads;
+        td_pool_run(pools[i], FORK_TASKS, count_hit, &h);
+    }
+    return right && all_hits(&h, FORK_TASKS) - before == count * 2 * FORK_TASKS;
+}
+
 /* A child has no workers, and the locks that they held at the moment of the fork nobody gives back.
  * Of the workers of so many pools some hold one. */
 static void test_forked(void **state)
 {
     (void)state;
-    enum { POOLS = 16, FORKS = 100, TASKS = 8 };
+    enum { POOLS = 16, FORKS = 100, THREADS = 4 };
     static hits h;
     td_pool *pools[POOLS];
     for (int i = 0; i < POOLS; i++) {
-        pools[i] = td_pool_new(4);
+        pools[i] = td_pool_new(THREADS);
         assert_non_null(pools[i]);
     }
     for (int k = 0; k < FORKS; k++) {
         for (int i = 0; i < POOLS; i++) {
-            td_pool_run(pools[i], TASKS, count_hit, &h);
+            td_pool_run(pools[i], FORK_TASKS, count_hit, &h);
         }
         pid_t child = fork();
         assert_int_not_equal(child, -1);
         if (child == 0) {
-            int want = atomic_load(&h.times[0]) + 2 * POOLS;
+            int own = TD_SANITIZED_THREADS ? 1 : k % THREADS + 1;
+            bool right = works_in_child(pools, POOLS, own);
+            pid_t grandchild = k % 10 == 0 ? fork() : -1;
+            if (grandchild == 0) {
+                _exit(works_in_child(pools, POOLS, TD_SANITIZED_THREADS ? 1 : 2) ? 0 : 1);
+            }
+            right = right && (grandchild == -1 || status_of(grandchild) == 0);
             for (int i = 0; i < POOLS; i++) {
-                td_pool_run(pools[i], TASKS, count_hit, &h);
-                int own = TD_SANITIZED_THREADS ? 1 : k % 3 + 1;
-                bool set = td_pool_set_threads(pools[i], own) == 0;
-                td_pool_run(pools[i], TASKS, count_hit, &h);
-                want += set ? 0 : 1;
                 td_pool_free(pools[i]);
             }
-            _exit(atomic_load(&h.times[0]) == want ? 0 : 1);
+            _exit(right ? 0 : 1);
         }
         assert_int_equal(status_of(child), 0);
     }

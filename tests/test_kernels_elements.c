@@ -58,9 +58,11 @@ static void check_copy(td_tensor *x, td_tensor *y, double tolerance)
 
 static void copy_layouts(td_dtype dtype)
 {
-    static const int64_t shapes[][4] = { { 1, 1, 1, 1 },   { 2, 3, 5, 7 },   { 33, 3, 9, 10 },
-                                         { 5, 70, 1, 1 },  { 3, 65, 33, 2 }, { 0, 3, 2, 2 },
-                                         { 16, 3, 40, 40 } };
+    static const int64_t shapes[][4] = {
+        { 1, 1, 1, 1 },   { 2, 3, 5, 7 },   { 33, 3, 9, 10 },  { 5, 70, 1, 1 },
+        { 3, 65, 33, 2 }, { 0, 3, 2, 2 },   { 16, 3, 40, 40 }, /* few channels or pixels: */
+        { 2, 8, 11, 13 }, { 3, 200, 3, 3 }, { 2, 130, 2, 4 },  { 1, 8, 2, 4 },
+    };
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         td_shape s = { 4, { shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3] } };
         for (td_layout from = TD_ROW_MAJOR; from <= TD_FILTER; from++) {
@@ -79,6 +81,7 @@ static void test_copy_layouts(void **state)
 {
     (void)state;
     ref_run(copy_layouts);
+    ref_run_half(copy_layouts);
 }
 
 /* Small whole numbers exist in all dtypes. */

@@ -73,7 +73,7 @@ void td_cpu_share(int processes)
     td_pool_share_cpus(processes);
     for (int i = 0; i < TD_MAX_DEVICES; i++) {
         td_pool *pool = atomic_load_explicit(&devices[i].pool, memory_order_relaxed);
-        if (pool != NULL && devices[i].threads == 0) {
+        if (pool != NULL) { /* also where a number was set: a forked child has no threads yet */
             (void)td_pool_set_threads(pool,
                                       threads_wanted(&devices[i])); /* at worst, one is left */
         }

@@ -73,9 +73,10 @@ static void count_fork(void)
     atomic_fetch_add(&forks, 1);
 }
 
+/* Should there be no memory for that, a child is as it was without: it may wait. */
 static void count_forks(void)
 {
-    pthread_atfork(NULL, NULL, count_fork);
+    (void)pthread_atfork(NULL, NULL, count_fork);
 }
 
 /* In a process that was forked from the one with the workers there are none, and what they held at

@@ -22,7 +22,8 @@ td_pool *td_pool_new(int threads);
 /* Ends and joins the threads. NULL is fine. */
 void td_pool_free(td_pool *pool);
 
-/* The number of threads, the caller included; 1 for NULL. */
+/* The number of threads, the caller included; 1 for NULL, and in a process that was forked from the
+ * one with the pool's workers until it sets a number. */
 int td_pool_threads(const td_pool *pool);
 
 /*

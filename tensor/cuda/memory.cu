@@ -137,7 +137,8 @@ template <class W> __global__ void transpose(W *y, const W *x, planes p)
     }
 }
 
-/* The sides of a tile: of the shorter one no more than the plane has. */
+/* The sides of a tile: the shorter one is the plane's, rounded up to a power of two, if that is
+ * less than in a square. */
 static void shape_tiles(planes *p)
 {
     int shorter = LEAST_SIDE_LOG;

@@ -14,7 +14,7 @@ dim3 blockDim, gridDim;
 namespace
 {
 
-enum { MAX_THREADS = 1024, WARP = 32, STACK_BYTES = 64 << 10 };
+enum { MAX_THREADS = 1024, WARP = 32, STACK_BYTES = 64 << 10, COLOURS = 61, COLOUR_BYTES = 192 };
 
 struct barrier {
     int arrived;
@@ -97,17 +97,17 @@ void run_threads();
 void make_fiber(fiber *f)
 {
     if (f->stack == NULL) {
-        f->stack =
-            mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        f->stack = mmap(NULL, STACK_BYTES + COLOURS * COLOUR_BYTES, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (f->stack == MAP_FAILED) {
             fail("no memory for a thread's stack");
         }
     }
     /* Stacks that all began at the same place of their pages would fight for a few lines of the
      * cache. */
-    size_t apart = (size_t)(f - now.fibers) % 61 * 192;
+    size_t apart = (size_t)(f - now.fibers) % COLOURS * COLOUR_BYTES;
     /* What the switch pops: six registers, then the address to return to, 16-byte aligned. */
-    void **top = (void **)((char *)f->stack + STACK_BYTES - apart) - 2;
+    void **top = (void **)((char *)f->stack + STACK_BYTES + apart) - 2;
     top[0] = (void *)run_threads;
     top[1] = NULL;
     f->sp = top - 6;
