@@ -44,15 +44,15 @@ static void test_bad_names_are_refused(void **state)
 static void test_a_gpu_that_is_not_there_is_refused_with_advice(void **state)
 {
     (void)state;
-    td_device device = TD_CPU_N(9);
+    td_device device = TD_CPU_N(9), last = TD_CUDA_N(15);
     td_status status = td_device_parse("cuda:15", &device);
     assert_true(status == TD_E_UNSUPPORTED || status == TD_E_DEVICE);
     assert_int_equal(device.index, 9); /* untouched */
     assert_non_null(strstr(td_last_error(), "cuda:15 cannot be used: "));
-    assert_string_equal(td_device_name(TD_CUDA_N(15)), "cuda:15");
-    expect_fatal("cuda:15 cannot be used: ", td_new(TD_SHAPE(2), TD_F32, TD_CUDA_N(15)));
+    assert_string_equal(td_device_name(last), "cuda:15");
+    expect_fatal("cuda:15 cannot be used: ", td_new(TD_SHAPE(2), TD_F32, last));
     expect_fatal("the last one is cpu:15", td_new(TD_SHAPE(2), TD_F32, TD_CPU_N(16)));
-    assert_int_equal(td_set_threads(TD_CUDA_N(15), 2), TD_E_ARG);
+    assert_int_equal(td_set_threads(last, 2), TD_E_ARG);
 }
 
 static void test_threads_are_set(void **state)
