@@ -105,6 +105,15 @@ static void known_shapes(td_dtype dtype)
         { 2, 33, 9, 140, 3, 2, 1, 1 }, /* blocks gathered from short runs, both ways */
         { 1, 24, 7, 70, 3, 1, 1, 1 },  /* the same, one picture */
         { 3, 64, 5, 64, 3, 2, 1, 4 },  /* the same in groups */
+        { 4, 16, 21, 24, 3, 3, 0, 1 }, /* the same, found through tables, backward */
+        { 5, 32, 6, 70, 4, 3, 2, 1 },  /* a block is a whole number of tiles; or is not: */
+        { 11, 24, 10, 66, 2, 3, 1, 3 },
+        { 9, 48, 13, 11, 4, 2, 0, 1 },
+        { 4, 48, 10, 130, 1, 3, 0, 1 }, /* and forward, with weights as they are */
+        { 10, 16, 30, 140, 1, 2, 0, 1 },
+        { 2, 30, 40, 100, 3, 2, 1, 1 },
+        { 1, 32, 24, 77, 3, 1, 1, 1 },
+        { 3, 96, 4, 70, 7, 2, 3, 1 },  /* taps of which few meet anything, and few tiles */
         { 1, 40, 30, 40, 3, 2, 1, 1 }, /* runs of every second pixel */
         { 3, 20, 40, 70, 3, 2, 1, 1 }, /* the same, of each picture */
         { 2, 2, 40, 20, 3, 2, 1, 1 },

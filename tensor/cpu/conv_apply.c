@@ -10,269 +10,16 @@
  * are the pictures of one pixel, or, where those are fewer, the pixels of one picture.
  *
  * Where both would make blocks of a handful of rows, the result is cut into strips
- * (conv_apply_strips.c), or with few channels blocks are gathered (conv_apply_gather.c).
+ * (conv_apply_strips.c), or blocks are made of pixels from anywhere, found in tables
+ * (conv_apply_listed.c) or copied (conv_apply_gather.c). Which, says conv_apply_plan.c.
  */
 #include "tensor/cpu/conv_apply.h"
 
 #include <string.h>
 
 enum {
-    GATHER_TASKS = 8,          /* at least, if there are enough rows */
-    DOTS_WIDTH = 32,           /* channels in a panel of dots */
-    BLOCK_ROWS = 64,           /* of the result */
-    MAX_WIDTHS = 4,            /* a block of narrow rows has up to so many times more of them */
-    PACK_MIN_ROWS = 192,       /* of the result, in all: packing the weights must pay */
-    PACK_COST = 8,             /* of a weight, in multiply-adds */
-    SHORT_RUN = 12,            /* rows; below that a run wastes the weights that it reads */
-    SMALL_WEIGHTS = 512 << 10, /* bytes that stay in the cache while all of them pass by */
+    PACK_COST = 8, /* of a weight, in multiply-adds */
 };
-
-/* ---- the plan ---- */
-
-/* Whether the rows of pixel q + apart go on where those of pixel q end, for all taps. */
-static bool mergeable(const td_conv_apply_plan *p, int64_t q)
-{
-    bool beside = p->per_run == 1 || p->step * p->from.column == p->per_run * p->from.image;
-    return beside && td_conv_taps_follow(&p->w, q, p->apart, p->step);
-}
-
-/* Cuts the rows of a run into blocks of about equal size, whole register blocks where possible. */
-static void cut_run(td_conv_apply_plan *p, int64_t column, int64_t rows)
-{
-    const td_gemm_kernels *kernels = p->problem->kernels;
-    int64_t unit = kernels->rows * (p->block_rows > BLOCK_ROWS ? 2 : 1);
-    if (p->problem->pixels) {
-        unit = kernels->panel;
-    }
-    int64_t pieces = td_divide_up(rows, p->block_rows);
-    int64_t piece = td_divide_up(td_divide_up(rows, pieces), unit) * unit;
-    for (int64_t row = 0; row < rows; row += piece) {
-        p->blocks[p->block_count++] =
-            (td_conv_row_block){ column, row, td_min64(piece, rows - row) };
-    }
-}
-
-static void cut_pixel_row(td_conv_apply_plan *p)
-{
-    for (int64_t first = 0; first < td_min64(p->apart, p->w.size); first++) {
-        for (int64_t begin = first, pixels = 1, q = first; q < p->w.size; q += p->apart, pixels++) {
-            if (!mergeable(p, q)) {
-                cut_run(p, begin, pixels * p->per_run);
-                begin = q + p->apart;
-                pixels = 0;
-            }
-        }
-    }
-}
-
-/* Few pictures whose pixels cannot be joined make short blocks, which read the weights too often.
- */
-static bool may_gather(const td_conv_apply_plan *p)
-{
-    return p->problem->n < SHORT_RUN && p->h.size * p->w.size > 1 && p->problem->sharing == 0;
-}
-
-/* Whether more than a third of a row's pixels are in short runs. */
-static bool runs_are_short(const td_conv_apply_plan *p)
-{
-    int64_t in_short = 0, run = 0;
-    for (int64_t first = 0; first < td_min64(p->apart, p->w.size); first++) {
-        for (int64_t q = first; q < p->w.size; q += p->apart) {
-            run++;
-            if (!mergeable(p, q)) {
-                in_short += run * p->per_run < SHORT_RUN ? run : 0;
-                run = 0;
-            }
-        }
-    }
-    return 3 * in_short > p->w.size;
-}
-
-static int taps_met(const td_conv_taps *t, int64_t q)
-{
-    int met = 0;
-    for (int tap = 0; tap < t->kernel; tap++) {
-        met += t->source[q * t->kernel + tap] >= 0;
-    }
-    return met;
-}
-
-/* Rows times taps of a row of pixels, as blocks cost them. */
-static double cost_of_runs(const td_conv_apply_plan *p)
-{
-    double cost = 0;
-    for (int64_t first = 0; first < td_min64(p->apart, p->w.size); first++) {
-        for (int64_t q = first, pixels = 1; q < p->w.size; q += p->apart, pixels++) {
-            if (!mergeable(p, q)) {
-                int64_t rows = pixels * p->per_run;
-                cost += (double)(rows > SHORT_RUN ? rows : SHORT_RUN) * taps_met(&p->w, q);
-                pixels = 0;
-            }
-        }
-    }
-    return cost * (double)p->images;
-}
-
-static bool strips_win(const td_conv_apply_plan *p)
-{
-    return td_conv_strips_cost(p) < cost_of_runs(p);
-}
-
-static void set_runs(td_conv_apply_plan *p, bool by_picture)
-{
-    p->per_run = by_picture ? 1 : p->problem->n;
-    p->images = by_picture ? p->problem->n : 1;
-    p->apart = p->apply->backward && by_picture ? p->problem->w.stride : 1;
-}
-
-/* Runs of a row of pixels, of all pictures. */
-static int64_t count_runs(const td_conv_apply_plan *p)
-{
-    int64_t runs = 0;
-    for (int64_t q = 0; q < p->w.size; q++) {
-        runs += !mergeable(p, q);
-    }
-    return runs * p->images;
-}
-
-/* What makes fewer runs; the same rows are in either. */
-static void choose_runs(td_conv_apply_plan *p)
-{
-    set_runs(p, false);
-    int64_t together = count_runs(p);
-    set_runs(p, true);
-    if (p->problem->n > 1 && together <= count_runs(p)) {
-        set_runs(p, false);
-    }
-}
-
-static bool packs(const td_conv_apply_plan *p)
-{
-    const td_conv_problem *problem = p->problem;
-    if (problem->pixels) {
-        return false;
-    }
-    if (p->dots || p->apply->backward) {
-        return p->dots != p->apply->backward; /* the weights are needed transposed */
-    }
-    bool one_panel = problem->oc_all <= problem->kernels->panel; /* is packed as it is */
-    return !one_panel && problem->sharing == 0 &&
-           p->h.size * p->w.size * problem->n >= PACK_MIN_ROWS;
-}
-
-/* Groups that share a vector are a group of all their channels, one panel wide; only a tap is as
- * deep as each of them. */
-static void set_groups(td_conv_apply_plan *p)
-{
-    const td_conv_problem *problem = p->problem;
-    bool back = p->apply->backward;
-    int64_t together = problem->sharing > 0 ? problem->sharing : 1;
-    p->groups = td_divide_up(problem->groups, together);
-    p->depth = back ? problem->oc : problem->ic;
-    p->from_channels = together * p->depth;
-    p->to_channels = together * (back ? problem->ic : problem->oc);
-    if (problem->pixels) {
-        p->transposed = (td_conv_pixels){ .kernels = problem->kernels,
-                                          .from = p->depth,
-                                          .to = p->to_channels / together,
-                                          .w_from = back ? 1 : problem->oc_all,
-                                          .w_to = back ? problem->oc_all : 1,
-                                          .w_group = problem->oc };
-    } else if (problem->sharing > 0) {
-        p->lanes = td_conv_groups_lanes(together, p->depth, p->to_channels / together);
-    }
-}
-
-/* Pixels of a gathered block: so many that there are enough blocks for several threads. */
-static int64_t gathered_pixels(const td_conv_apply_plan *p)
-{
-    int64_t n = p->problem->n, wanted = td_divide_up(GATHER_TASKS, p->groups * p->panels);
-    int64_t pixels = td_divide_up(p->h.size * p->w.size, wanted);
-    int64_t least = td_divide_up(p->problem->kernels->rows, n);
-    return td_min64(TD_GATHER_ROWS / n, pixels > least ? pixels : least);
-}
-
-static void set_panels(td_conv_apply_plan *p)
-{
-    const td_conv_problem *problem = p->problem;
-    int64_t size = (int64_t)problem->kernels->size;
-    p->dots = problem->sharing == 0 && td_conv_dots_win(problem, p->apply->backward);
-    p->most_depth = p->dots ? TD_DOTS_DEPTH : TD_APPLY_DEPTH;
-    p->width = problem->pixels                 ? p->to_channels
-               : p->dots && p->apply->backward ? DOTS_WIDTH
-                                               : problem->kernels->panel;
-    p->panels = td_divide_up(p->to_channels, p->width);
-    int64_t taps = (int64_t)p->h.kernel * p->w.kernel;
-    p->panels_first = taps * p->depth * p->to_channels * p->groups * size <= SMALL_WEIGHTS;
-    int64_t widths = problem->pixels        ? MAX_WIDTHS
-                     : problem->sharing > 0 ? 1
-                                            : problem->kernels->panel / p->to_channels;
-    p->block_rows = BLOCK_ROWS * (widths < 1 ? 1 : td_min64(widths, MAX_WIDTHS));
-}
-
-static void take_memory(td_conv_apply_plan *p, td_conv_space *space)
-{
-    const td_conv_problem *problem = p->problem;
-    bool back = p->apply->backward;
-    int64_t most = p->w.size * td_divide_up(problem->n, p->block_rows);
-    p->blocks = td_conv_take(space, most * (int64_t)sizeof *p->blocks);
-    if (packs(p)) {
-        int64_t alive =
-            space->base ? (int64_t)p->h.alive * p->w.alive : (int64_t)p->h.kernel * p->w.kernel;
-        p->packed =
-            td_conv_take(space, p->groups * p->panels * alive * p->depth * problem->kernels->panel *
-                                    (int64_t)problem->kernels->size);
-    }
-    if (may_gather(p)) {
-        p->order = (td_conv_order){ .h = p->h,
-                                    .w = p->w,
-                                    .step_h = back ? problem->h.stride : 1,
-                                    .step_w = back ? problem->w.stride : 1,
-                                    .n = problem->n,
-                                    .most = gathered_pixels(p) };
-        td_conv_order_take(&p->order, space);
-    }
-}
-
-/* Into strips, gathered blocks, or blocks. */
-static void cut_result(td_conv_apply_plan *p)
-{
-    if (td_conv_strips_possible(p)) {
-        p->strips = td_conv_strips_make(p);
-        p->in_strips = strips_win(p);
-    }
-    p->gathers = !p->in_strips && p->order.pixels && runs_are_short(p);
-    if (p->in_strips) {
-        p->block_count = p->strips.column_parts;
-    } else if (p->gathers) {
-        td_conv_order_pixels(&p->order);
-        p->block_count = p->order.block_count;
-    } else {
-        cut_pixel_row(p);
-    }
-}
-
-static td_conv_apply_plan make_plan(const td_conv_apply *apply, td_conv_space *space)
-{
-    const td_conv_problem *problem = apply->problem;
-    bool back = apply->backward;
-    td_conv_apply_plan p = { .apply = apply, .problem = problem };
-    p.h = td_conv_taps_make(&problem->h, back, space);
-    p.w = td_conv_taps_make(&problem->w, back, space);
-    p.step = back ? 1 : problem->w.stride;
-    p.from = back ? problem->y : problem->x;
-    p.to = back ? problem->x : problem->y;
-    set_groups(&p);
-    set_panels(&p);
-    take_memory(&p, space);
-    if (space->base) {
-        choose_runs(&p);
-        p.a_row = p.per_run == 1 ? p.step * p.from.column : p.from.image;
-        p.c_row = p.per_run == 1 ? p.apart * p.to.column : p.to.image;
-        cut_result(&p);
-    }
-    return p;
-}
 
 /* ---- weights ---- */
 
@@ -472,14 +219,14 @@ static void block_task(void *ctx, int64_t task)
 int64_t td_conv_apply_workspace(const td_conv_apply *apply)
 {
     td_conv_space space = { 0 };
-    make_plan(apply, &space);
+    td_conv_apply_plan_make(apply, &space);
     return space.used;
 }
 
 void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace)
 {
     td_conv_space space = { .base = workspace };
-    td_conv_apply_plan p = make_plan(apply, &space);
+    td_conv_apply_plan p = td_conv_apply_plan_make(apply, &space);
     int64_t panels = p.groups * p.panels;
     double work = (double)p.groups * (double)(p.depth * p.to_channels) *
                   (double)(p.h.size * p.w.size) * (double)apply->problem->n *
@@ -494,8 +241,9 @@ void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspac
     }
     if (p.in_strips) {
         td_pool_run(pool, panels * p.strips.line_parts * p.block_count, td_conv_strip_task, &p);
-    } else if (p.gathers) {
-        td_pool_run(pool, panels * p.block_count, td_conv_gathered_task, &p);
+    } else if (p.gathers || p.lists) {
+        td_pool_run(pool, panels * p.block_count,
+                    p.lists ? td_conv_listed_task : td_conv_gathered_task, &p);
     } else {
         td_pool_run(pool, panels * p.h.size * p.images * p.block_count, block_task, &p);
     }

@@ -1,5 +1,5 @@
-/* The parts of forward and backward-data: conv_apply.c, conv_apply_strips.c, conv_apply_gather.c.
- */
+/* The parts of forward and backward-data: conv_apply.c and its plan, conv_apply_strips.c,
+ * conv_apply_gather.c, conv_apply_listed.c. */
 #ifndef TD_TENSOR_CPU_CONV_APPLY_H
 #define TD_TENSOR_CPU_CONV_APPLY_H
 
@@ -12,7 +12,7 @@ enum {
     TD_APPLY_TERMS = 64,
     TD_DOTS_DEPTH = 1024, /* the same of `dots`: each lane is a sum of its own */
     TD_GATHERED_DOTS_DEPTH = 256,
-    TD_GATHER_ROWS = 48, /* of a gathered block */
+    TD_GATHER_ROWS = 48, /* of a gathered or listed block */
 };
 
 /* How the result is cut into strips (conv_apply_strips.c). */
@@ -51,9 +51,10 @@ typedef struct td_conv_apply_plan {
     td_conv_row_block *blocks;
     int64_t block_count; /* of a row of pixels; gathered: of all pixels */
 
-    /* Where runs are short: all pixels, those that meet the same taps next to each other. */
+    /* Where runs are short: all pixels, those that meet the same taps next to each other. Their
+     * sources are copied (gathers) or found in tables (lists). */
     td_conv_order order;
-    bool gathers;
+    bool gathers, lists;
 
     bool in_strips;
     td_conv_strips strips;
@@ -80,6 +81,9 @@ typedef struct td_conv_place {
     int64_t block, image, pixel_row, panel, group;
 } td_conv_place;
 
+/* Takes the plan's memory, and fills it unless the space only measures. */
+td_conv_apply_plan td_conv_apply_plan_make(const td_conv_apply *apply, td_conv_space *space);
+
 /* Builds a sum from what has been collected, and begins anew. */
 void td_conv_add_up(td_conv_term_sum *sum);
 
@@ -95,8 +99,9 @@ const char *td_conv_apply_weights(const td_conv_apply_plan *p, int64_t group, in
 td_conv_place td_conv_apply_place(const td_conv_apply_plan *p, int64_t task, int64_t pixel_rows,
                                   int64_t images);
 
-/* A task of td_conv_apply_place(plan, task, 1, 1). */
+/* Tasks of td_conv_apply_place(plan, task, 1, 1). */
 void td_conv_gathered_task(void *plan, int64_t task);
+void td_conv_listed_task(void *plan, int64_t task);
 
 /* Whether strips can do it; how it is cut then; and a task of td_conv_apply_place(plan, task,
  * strips.line_parts, 1), with block_count = strips.column_parts. */

@@ -1,5 +1,7 @@
 #include "tensor/cpu/conv_order.h"
 
+#include <math.h>
+
 enum {
     LEAST_ROWS = 8, /* that any block costs as much as */
     MAX_CLASSES = 12,
@@ -10,6 +12,7 @@ static void cut_pixels(td_conv_order *o, int64_t begin, int64_t end)
 {
     int64_t pieces = td_divide_up(end - begin, o->most);
     int64_t piece = pieces > 0 ? td_divide_up(end - begin, pieces) : 1;
+    piece = td_divide_up(piece, o->unit) * o->unit;
     for (int64_t first = begin; first < end; first += piece) {
         o->blocks[o->block_count++] = (td_conv_order_block){ first, td_min64(piece, end - first) };
     }
@@ -120,22 +123,38 @@ void td_conv_order_take(td_conv_order *o, td_conv_space *space)
     o->blocks = td_conv_take(space, pixels * (int64_t)sizeof *o->blocks);
 }
 
-void td_conv_order_pixels(td_conv_order *o)
+/* The classes of least cost, which is returned; INFINITY if there are none. */
+static double choose_classes(const td_conv_order *o, bool exact, classes *h, classes *w)
 {
-    classes h[2], w[2]; /* by rest, by taps */
-    classify_by_rest(&o->h, o->step_h, &h[0]);
-    classify_by_rest(&o->w, o->step_w, &w[0]);
-    int ways_h = classify_by_taps(&o->h, &h[1]) ? 2 : 1;
-    int ways_w = classify_by_taps(&o->w, &w[1]) ? 2 : 1;
-    const classes *best_h = &h[0], *best_w = &w[0];
-    for (int i = 0; i < ways_h; i++) {
-        for (int j = 0; j < ways_w; j++) {
-            if (cost(o, &h[i], &w[j]) < cost(o, best_h, best_w)) {
-                best_h = &h[i];
-                best_w = &w[j];
+    classes by_h[2], by_w[2]; /* by rest, by taps */
+    classify_by_rest(&o->h, o->step_h, &by_h[0]);
+    classify_by_rest(&o->w, o->step_w, &by_w[0]);
+    int ways_h = classify_by_taps(&o->h, &by_h[1]) ? 2 : 1;
+    int ways_w = classify_by_taps(&o->w, &by_w[1]) ? 2 : 1;
+    double least = INFINITY;
+    for (int i = exact; i < ways_h; i++) {
+        for (int j = exact; j < ways_w; j++) {
+            double this = (double)cost(o, &by_h[i], &by_w[j]);
+            if (this < least) {
+                least = this;
+                *h = by_h[i];
+                *w = by_w[j];
             }
         }
     }
+    return least;
+}
+
+double td_conv_order_cost(const td_conv_order *o, bool exact)
+{
+    classes h, w;
+    return choose_classes(o, exact, &h, &w);
+}
+
+void td_conv_order_pixels(td_conv_order *o)
+{
+    classes h = { 0 }, w = { 0 };
+    (void)choose_classes(o, o->exact, &h, &w);
     o->block_count = 0;
-    order(o, best_h, best_w);
+    order(o, &h, &w);
 }

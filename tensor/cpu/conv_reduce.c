@@ -12,6 +12,7 @@
 enum {
     TILE_TAPS = 64, /* taps of which a tile remembers whether it has been written */
     CLEAR_BYTES = 65536,
+    CLEAR_TASKS = 8,
     MOST_UNPACKED = TD_REDUCE_TILE + 12, /* channels times taps, those that read a row of dy; tiles
                                             of one tap may be as large */
 };
@@ -340,16 +341,37 @@ static void sweep_task(const plan *p, int64_t piece)
     }
 }
 
-/* Clears a part of the gradient of one tap, if that meets nothing. */
-static void clear_task(const plan *p, int64_t task)
+/* Pieces of the taps' gradients, of which those of taps that meet nothing must be cleared. */
+static int64_t clear_pieces(const plan *p, int64_t *of_tap)
 {
     const td_conv_problem *problem = p->problem;
     int64_t bytes = problem->ic * problem->oc_all * (int64_t)problem->kernels->size;
-    int64_t parts = td_divide_up(bytes, CLEAR_BYTES);
-    int64_t tap = task / parts, begin = task % parts * CLEAR_BYTES;
-    if (!alive(p, (int)(tap / p->w.kernel), (int)(tap % p->w.kernel))) {
-        memset((char *)p->reduce->dw + tap * bytes + begin, 0,
-               (size_t)td_min64(CLEAR_BYTES, bytes - begin));
+    *of_tap = td_divide_up(bytes, CLEAR_BYTES);
+    return (int64_t)p->h.kernel * p->w.kernel * *of_tap;
+}
+
+/* Few: of many tasks a thread takes several, and the first ones, which are tiles, take long. */
+static int64_t clear_tasks(const plan *p)
+{
+    int64_t taps = (int64_t)p->h.kernel * p->w.kernel, of_tap;
+    if (p->reduce->accumulate || p->partial || taps == (int64_t)p->h.alive * p->w.alive) {
+        return 0;
+    }
+    return td_min64(clear_pieces(p, &of_tap), CLEAR_TASKS);
+}
+
+/* Clears a share of the gradients of taps that meet nothing. */
+static void clear_task(const plan *p, int64_t task)
+{
+    const td_conv_problem *problem = p->problem;
+    int64_t of_tap, pieces = clear_pieces(p, &of_tap), tasks = clear_tasks(p);
+    int64_t bytes = problem->ic * problem->oc_all * (int64_t)problem->kernels->size;
+    for (int64_t i = task * pieces / tasks; i < (task + 1) * pieces / tasks; i++) {
+        int64_t tap = i / of_tap, begin = i % of_tap * CLEAR_BYTES;
+        if (!alive(p, (int)(tap / p->w.kernel), (int)(tap % p->w.kernel))) {
+            memset((char *)p->reduce->dw + tap * bytes + begin, 0,
+                   (size_t)td_min64(CLEAR_BYTES, bytes - begin));
+        }
     }
 }
 
@@ -363,16 +385,6 @@ static void tile_or_clear_task(void *ctx, int64_t task)
     } else {
         clear_task(p, task - p->tile_tasks);
     }
-}
-
-static int64_t clear_tasks(const plan *p)
-{
-    if (p->reduce->accumulate || p->partial) {
-        return 0;
-    }
-    const td_conv_problem *problem = p->problem;
-    int64_t bytes = problem->ic * problem->oc_all * (int64_t)problem->kernels->size;
-    return (int64_t)p->h.kernel * p->w.kernel * td_divide_up(bytes, CLEAR_BYTES);
 }
 
 /* ---- partial results ---- */
