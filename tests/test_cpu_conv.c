@@ -268,8 +268,92 @@ static void far_pixels(td_dtype dtype)
     far_dilated(dtype, 8, 9, 4);
 }
 
+/* ---- results that do not fit in the caches: how they are written must not be seen ---- */
+
+/* The pass on a result `shift` elements behind a multiple of 64 bytes; returns what holds it. */
+static float *large_result(const td_conv2d_desc *d, td_conv2d_pass pass, const float *from,
+                           const float *w, const float *bias, int64_t count, int shift,
+                           bool accumulate)
+{
+    float *memory = aligned_alloc(64, (size_t)(count * 4 + 128) / 64 * 64);
+    float *workspace = malloc(td_conv2d_workspace(d, pass) + 64);
+    assert_non_null(memory);
+    assert_non_null(workspace);
+    for (int64_t i = 0; i < count + shift; i++) {
+        memory[i] = accumulate ? 1 : NAN;
+    }
+    td_pool *pool = td_pool_new(2);
+    assert_non_null(pool);
+    conv_operands o = { .w = (void *)(uintptr_t)w, .accumulate = accumulate };
+    if (pass == TD_CONV2D_FORWARD) {
+        o.x = (void *)(uintptr_t)from;
+        o.bias = (void *)(uintptr_t)bias;
+        o.y = memory + shift;
+    } else {
+        o.y = (void *)(uintptr_t)from;
+        o.x = memory + shift;
+    }
+    run(pool, d, pass, &o, workspace);
+    td_pool_free(pool);
+    free(workspace);
+    return memory;
+}
+
+/* 1x1 taps: `from` channels become `to`. */
+static void check_large(int size, int64_t from, int64_t to, bool backward, bool accumulate)
+{
+    td_conv2d_desc d = { .dtype = TD_F32, .n = 1, .ih = size, .iw = size, .groups = 1 };
+    d.ic = backward ? to : from;
+    d.oc = backward ? from : to;
+    d.kh = d.kw = d.stride_h = d.stride_w = d.dil_h = d.dil_w = 1;
+    assert_true(conv_finish(&d));
+    int64_t rows = (int64_t)size * size;
+    float *a = malloc((size_t)(rows * from) * 4), *w = malloc((size_t)(from * to) * 4);
+    float *bias = malloc((size_t)to * 4);
+    assert_true(a && w && bias);
+    for (int64_t i = 0; i < rows * from; i++) {
+        a[i] = (float)(conv_random() % 64) - 32;
+    }
+    for (int64_t i = 0; i < from * to; i++) {
+        w[i] = (float)(conv_random() % 64) - 32;
+    }
+    for (int64_t i = 0; i < to; i++) {
+        bias[i] = (float)i;
+    }
+    td_conv2d_pass pass = backward ? TD_CONV2D_BACKWARD_DATA : TD_CONV2D_FORWARD;
+    for (int shift = 0; shift < 2; shift++) {
+        float *memory = large_result(&d, pass, a, w, bias, rows * to, shift, accumulate);
+        for (int64_t row = 0; row < rows; row++) {
+            for (int64_t c = 0; c < to; c++) { /* whole numbers, so exact */
+                float sum = accumulate ? 1 : backward ? 0 : bias[c];
+                for (int64_t k = 0; k < from; k++) {
+                    sum += a[row * from + k] * (backward ? w[c * from + k] : w[k * to + c]);
+                }
+                assert_true(memory[shift + row * to + c] == sum);
+            }
+        }
+        free(memory);
+    }
+    free(a);
+    free(w);
+    free(bias);
+}
+
+static void large_results(void)
+{
+    check_large(223, 9, 128, false, false); /* past the caches, where rows begin lines */
+    check_large(223, 9, 128, true, false);
+    check_large(223, 9, 128, true, true);
+    check_large(223, 9, 100, false, false); /* fetched ahead */
+    check_large(223, 9, 100, true, true);
+    check_large(223, 150, 128, true, false); /* in two sums */
+}
+
 static void all_shapes(td_dtype dtype)
 {
+    if (dtype == TD_F32) {
+        large_results();
+    }
     conv_seed(1);
     known_shapes(dtype);
     far_pixels(dtype);

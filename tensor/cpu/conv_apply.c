@@ -213,6 +213,8 @@ static void block_task(void *ctx, int64_t task)
     if (p->apply->bias) {
         sum.block.bias = (const char *)p->apply->bias + channel * size;
     }
+    sum.block.store =
+        sum.block.accumulate ? TD_GEMM_STORE : p->store; /* not what is in the cache */
     td_conv_add_up(&sum); /* even without any term: pixels that meet no tap are written too */
 }
 

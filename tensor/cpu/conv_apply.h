@@ -46,6 +46,7 @@ typedef struct td_conv_apply_plan {
     int64_t width;                      /* of a panel */
     int64_t most_depth;                 /* products in a partial sum */
     bool panels_first;                  /* the panels of a block before other blocks */
+    td_gemm_store store;                /* of sums that are built in one call */
     int64_t a_row, c_row;               /* from row to row of the source, of the result */
     int64_t block_rows;                 /* more of narrow ones */
     td_conv_row_block *blocks;

@@ -16,6 +16,11 @@ enum {
     FEW_ROWS = 32,             /* of the result */
     SHALLOW = 64,              /* products in a tap */
     SHORT_CALL = 9,            /* rows */
+    LINE = 64,                 /* bytes of a line of the cache */
+    PAST_BYTES = 24 << 20,     /* of a result that is written past the caches */
+    AHEAD_BYTES = 16 << 20, /* of a result that is fetched before short sums are written to it, */
+    SHALLOW_SUM = 32,       /* products at most, */
+    AHEAD_ROWS = 24,        /* in blocks of so many rows, which go through all channels */
 };
 
 /* Cost of a product whose operands are found in tables, beside which it must be less. */
@@ -249,11 +254,32 @@ static void set_panels(td_conv_apply_plan *p)
     p->block_rows = BLOCK_ROWS * (widths < 1 ? 1 : td_min64(widths, MAX_WIDTHS));
 }
 
+/* How blocks are written. A large result is pushed out of the caches before anybody reads it; and
+ * where a sum is short, the processor waits for what it is about to overwrite. */
+static td_gemm_store way_to_store(const td_conv_apply_plan *p)
+{
+    const td_conv_problem *problem = p->problem;
+    int64_t size = (int64_t)problem->kernels->size, channels = p->to_channels * p->groups;
+    int64_t bytes = p->h.size * p->w.size * problem->n * channels * size;
+    bool plain = problem->sharing == 0 && !p->dots && !p->apply->accumulate;
+    bool lines = p->to_channels * size % LINE == 0 && (uintptr_t)p->apply->result % LINE == 0;
+    if (plain && lines && bytes >= PAST_BYTES) {
+        return TD_GEMM_STORE_PAST;
+    }
+    bool shallow = p->depth * p->h.kernel * p->w.kernel <= SHALLOW_SUM;
+    return plain && shallow && bytes >= AHEAD_BYTES ? TD_GEMM_STORE_AHEAD : TD_GEMM_STORE;
+}
+
 static void take_memory(td_conv_apply_plan *p, td_conv_space *space)
 {
     const td_conv_problem *problem = p->problem;
     bool back = p->apply->backward;
-    int64_t most = p->w.size * td_divide_up(problem->n, p->block_rows);
+    p->store = way_to_store(p);
+    if (p->store == TD_GEMM_STORE_AHEAD) {
+        p->block_rows = AHEAD_ROWS;
+    }
+    /* Measured without addresses, on which the way to store depends. */
+    int64_t most = p->w.size * td_divide_up(problem->n, td_min64(p->block_rows, AHEAD_ROWS));
     p->blocks = td_conv_take(space, most * (int64_t)sizeof *p->blocks);
     if (packs(p)) {
         int64_t alive =

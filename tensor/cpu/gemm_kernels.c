@@ -31,6 +31,14 @@ static void fetch_lines(const char *at, int64_t bytes)
     }
 }
 
+static inline void fetch_to_write(const void *at, int bytes)
+{
+    for (int byte = 0; byte < bytes; byte += 64) {
+        __builtin_prefetch((const char *)at + byte, 1);
+    }
+    __builtin_prefetch((const char *)at + bytes - 1, 1);
+}
+
 /* Fetches rows [row, end) of what the next product reads. */
 static void fetch_rows(const td_gemm_block *g, int64_t row, int64_t end, int64_t size)
 {

@@ -20,6 +20,17 @@ typedef struct td_gemm_term {
     int64_t k;
 } td_gemm_term;
 
+/* How a block of C is written, which is the same to its values. */
+typedef enum td_gemm_store {
+    TD_GEMM_STORE,
+    /* What is about to be written is asked for before the products: for short sums. */
+    TD_GEMM_STORE_AHEAD,
+    /* Past the caches, for results that do not fit there. All rows begin at multiples of 64 bytes,
+     * n is one of the vector's elements, and C is not accumulated. Others see it after the end of
+     * the pool's run. */
+    TD_GEMM_STORE_PAST,
+} td_gemm_store;
+
 /*
  * C = (accumulate ? C : 0) + (sum over terms of A_t * B_t) + (bias ? bias : 0), for m x n elements.
  *
@@ -35,6 +46,7 @@ typedef struct td_gemm_block {
     int64_t m; /* any number of rows */
     int n;     /* at most the kernels' panel */
     bool accumulate;
+    td_gemm_store store;
     const void *bias; /* n elements, or NULL */
     /* What the next product will read, fetched from memory meanwhile; or NULL. Then a_row is 1. */
     const td_gemm_term *next;

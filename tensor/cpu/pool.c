@@ -102,6 +102,15 @@ static void cpu_relax(void)
 #endif
 }
 
+/* Stores past the caches are not ordered among others: before anybody is told that tasks are done,
+ * they must be. */
+static void end_stores(void)
+{
+#if defined(__x86_64__)
+    _mm_sfence();
+#endif
+}
+
 static int64_t now_ns(void)
 {
     struct timespec t;
@@ -156,6 +165,7 @@ static void do_tasks(td_pool *pool)
             pool->fn(pool->ctx, i);
         }
     }
+    end_stores();
 }
 
 /* Joins the open run unless it is the one this worker has already been in. */
@@ -281,6 +291,7 @@ void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
         for (int64_t i = 0; i < tasks; i++) {
             fn(ctx, i);
         }
+        end_stores();
     }
     inside_task = false;
     td_restore_denormals(mode);

@@ -54,6 +54,10 @@ typedef double f64x2 __attribute__((vector_size(16)));
     {                                                                                              \
         memcpy(p, &v, sizeof v);                                                                   \
     }                                                                                              \
+    OP void name##_store_past(elem *p, vec v)                                                      \
+    {                                                                                              \
+        name##_store(p, v);                                                                        \
+    }                                                                                              \
     OP vec name##_set1(elem x)                                                                     \
     {                                                                                              \
         return x - (vec){ 0 };                                                                     \
@@ -92,6 +96,12 @@ GENERIC_OPS(f64, double, f64x2, 2)
 OP TD_TARGET_AVX2 __m256 avx2_load(const float *p)
 {
     return _mm256_loadu_ps(p);
+}
+
+/* As store, past the caches; p is a multiple of the vector's size. */
+OP TD_TARGET_AVX2 void avx2_store_past(float *p, __m256 v)
+{
+    _mm256_stream_ps(p, v);
 }
 
 OP TD_TARGET_AVX2 void avx2_store(float *p, __m256 v)
@@ -153,6 +163,11 @@ OP TD_TARGET_AVX512 __m512 avx512_load(const float *p)
     return _mm512_loadu_ps(p);
 }
 
+OP TD_TARGET_AVX512 void avx512_store_past(float *p, __m512 v)
+{
+    _mm512_stream_ps(p, v);
+}
+
 OP TD_TARGET_AVX512 void avx512_store(float *p, __m512 v)
 {
     _mm512_storeu_ps(p, v);
@@ -188,6 +203,11 @@ OP TD_TARGET_AVX512 void avx512_store_n(float *p, __m512 v, int n)
 OP TD_TARGET_AVX512 __m256 avx512_half_load(const float *p)
 {
     return _mm256_loadu_ps(p);
+}
+
+OP TD_TARGET_AVX512 void avx512_half_store_past(float *p, __m256 v)
+{
+    _mm256_stream_ps(p, v);
 }
 
 OP TD_TARGET_AVX512 void avx512_half_store(float *p, __m256 v)
