@@ -114,6 +114,7 @@ static void known_shapes(td_dtype dtype)
         { 2, 30, 40, 100, 3, 2, 1, 1 },
         { 1, 32, 24, 77, 3, 1, 1, 1 },
         { 3, 96, 4, 70, 7, 2, 3, 1 },  /* taps of which few meet anything, and few tiles */
+        { 7, 50, 2, 192, 1, 1, 0, 1 }, /* panels of 48 columns, so that there are four */
         { 1, 40, 30, 40, 3, 2, 1, 1 }, /* runs of every second pixel */
         { 3, 20, 40, 70, 3, 2, 1, 1 }, /* the same, of each picture */
         { 2, 2, 40, 20, 3, 2, 1, 1 },

@@ -16,6 +16,7 @@ enum {
     FEW_ROWS = 32,             /* of the result */
     SHALLOW = 64,              /* products in a tap */
     SHORT_CALL = 9,            /* rows */
+    EVEN_TASKS = 2,            /* a multiple of it */
     LINE = 64,                 /* bytes of a line of the cache */
     PAST_BYTES = 24 << 20,     /* of a result that is written past the caches */
     AHEAD_BYTES = 16 << 20, /* of a result that is fetched before short sums are written to it, */
@@ -25,6 +26,8 @@ enum {
 
 /* Cost of a product whose operands are found in tables, beside which it must be less. */
 static const double LISTED = 0.95, NARROW_LISTED = 0.75, MANY_CLASSES = 1.5;
+/* Of a panel, in vectors. */
+static const double PANEL_COST = 0.3;
 
 /* Whether the rows of pixel q + apart go on where those of pixel q end, for all taps. */
 static bool mergeable(const td_conv_apply_plan *p, int64_t q)
@@ -236,6 +239,24 @@ static int64_t listed_unit(const td_conv_apply_plan *p)
     return unit * p->problem->n <= TD_GATHER_ROWS ? unit : 1;
 }
 
+/* Columns of a panel where weights stay as they are and all rows are one block: then panels are the
+ * only tasks, and should go round. */
+static int64_t even_width(const td_conv_apply_plan *p)
+{
+    const td_gemm_kernels *kernels = p->problem->kernels;
+    int64_t vectors = td_divide_up(p->to_channels, kernels->lanes),
+            most = kernels->panel / kernels->lanes;
+    int64_t best = most;
+    double least = INFINITY;
+    for (int64_t v = most; v > most / 2 && v > 1; v--) {
+        double turns = (double)td_divide_up(p->groups * td_divide_up(vectors, v), EVEN_TASKS);
+        double cost = turns * ((double)v + PANEL_COST);
+        best = cost < least ? v : best;
+        least = cost < least ? cost : least;
+    }
+    return best * kernels->lanes;
+}
+
 static void set_panels(td_conv_apply_plan *p)
 {
     const td_conv_problem *problem = p->problem;
@@ -245,6 +266,10 @@ static void set_panels(td_conv_apply_plan *p)
     p->width = problem->pixels                 ? p->to_channels
                : p->dots && p->apply->backward ? DOTS_WIDTH
                                                : problem->kernels->panel;
+    int64_t rows = p->h.size * p->w.size * problem->n;
+    if (!packs(p) && !p->dots && problem->sharing == 0 && rows <= BLOCK_ROWS) {
+        p->width = even_width(p);
+    }
     p->panels = td_divide_up(p->to_channels, p->width);
     int64_t taps = (int64_t)p->h.kernel * p->w.kernel;
     p->panels_first = taps * p->depth * p->to_channels * p->groups * size <= SMALL_WEIGHTS;
