@@ -110,7 +110,9 @@ static void known_shapes(td_dtype dtype)
         { 11, 24, 10, 66, 2, 3, 1, 3 },
         { 9, 48, 13, 11, 4, 2, 0, 1 },
         { 4, 48, 10, 130, 1, 3, 0, 1 }, /* and forward, with weights as they are */
-        { 10, 16, 30, 140, 1, 2, 0, 1 },
+        { 4, 54, 8, 0, 2, 2, 2, 1 },    /* nothing to sum */
+        { 5, 0, 5, 36, 1, 3, 0, 1 },
+        { 5, 0, 3, 50, 7, 1, 2, 1 },
         { 2, 30, 40, 100, 3, 2, 1, 1 },
         { 1, 32, 24, 77, 3, 1, 1, 1 },
         { 3, 96, 4, 70, 7, 2, 3, 1 },  /* taps of which few meet anything, and few tiles */

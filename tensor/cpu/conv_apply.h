@@ -48,9 +48,9 @@ typedef struct td_conv_apply_plan {
     bool panels_first;                  /* the panels of a block before other blocks */
     td_gemm_store store;                /* of sums that are built in one call */
     int64_t a_row, c_row;               /* from row to row of the source, of the result */
-    int64_t block_rows;                 /* more of narrow ones */
+    int64_t block_rows;                 /* at most: more of narrow ones, fewer of short sums */
     td_conv_row_block *blocks;
-    int64_t block_count; /* of a row of pixels; gathered: of all pixels */
+    int64_t block_count; /* of a row of pixels; gathered or listed: of all */
 
     /* Where runs are short: all pixels, those that meet the same taps next to each other. Their
      * sources are copied (gathers) or found in tables (lists). */

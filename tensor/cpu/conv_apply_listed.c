@@ -16,7 +16,7 @@ typedef struct listed {
     const int32_t *pixels;
     int64_t count;
     td_gemm_indexed product;
-    bool packs;
+    bool packs, multiplied;
     int64_t a_row[TD_GATHER_ROWS], c_row[TD_GATHER_ROWS];
     int64_t a_col[TD_APPLY_DEPTH], b_row[TD_APPLY_DEPTH];
     _Alignas(64) char packed[TD_APPLY_DEPTH * TD_GEMM_MAX_PANEL_BYTES];
@@ -31,7 +31,7 @@ static int64_t source_at(const listed *l, int64_t pixel, int kh, int kw)
     return h < 0 || w < 0 ? -1 : h * p->from.row + w * p->from.column;
 }
 
-/* The pixels' places at a tap that they meet, in all pictures. */
+/* The pixels' places in all pictures, and where that tap's are in the source, if they meet it. */
 static void find_rows(listed *l, int kh, int kw)
 {
     const td_conv_apply_plan *p = l->plan;
@@ -49,7 +49,7 @@ static void find_rows(listed *l, int kh, int kw)
 static void multiply(listed *l)
 {
     l->plan->problem->kernels->indexed(&l->product);
-    l->product.accumulate = true;
+    l->product.accumulate = l->multiplied = true;
     l->product.k = 0;
 }
 
@@ -91,6 +91,7 @@ void td_conv_listed_task(void *ctx, int64_t task)
     const td_conv_order_block *block = &p->order.blocks[l.at.block];
     l.pixels = p->order.pixels + block->first;
     l.count = block->count;
+    l.multiplied = false;
     l.packs = !p->packed && l.count * problem->n >= PACK_ROWS;
     int64_t channel = l.at.group * p->to_channels + l.at.panel * p->width;
     const char *bias = p->apply->bias;
@@ -126,7 +127,7 @@ void td_conv_listed_task(void *ctx, int64_t task)
     if (first < 0) {
         find_rows(&l, 0, 0);
     }
-    if (first < 0 || l.product.k > 0) { /* even without any term: all pixels are written */
+    if (!l.multiplied || l.product.k > 0) { /* even without any term: all pixels are written */
         multiply(&l);
     }
 }

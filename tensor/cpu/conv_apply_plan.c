@@ -21,7 +21,7 @@ enum {
     PAST_BYTES = 24 << 20,     /* of a result that is written past the caches */
     AHEAD_BYTES = 16 << 20, /* of a result that is fetched before short sums are written to it, */
     SHALLOW_SUM = 32,       /* products at most, */
-    AHEAD_ROWS = 24,        /* in blocks of so many rows, which go through all channels */
+    AHEAD_ROWS = 24,        /* in blocks of so many rows, so that all channels follow soon */
 };
 
 /* Cost of a product whose operands are found in tables, beside which it must be less. */
@@ -143,7 +143,8 @@ static bool lists_win(const td_conv_apply_plan *p, double strips)
     int64_t call = p->strips.pixels_together ? line : p->strips.per_pixel;
     int64_t rows = p->h.size * p->w.size * p->problem->n;
     bool narrow = p->to_channels <= p->problem->kernels->lanes;
-    if (rows < FEW_ROWS || (p->depth > SHALLOW / (1 + narrow) && (narrow || call >= SHORT_CALL))) {
+    bool shallow = p->depth <= (narrow ? SHALLOW / 2 : SHALLOW);
+    if (rows < FEW_ROWS || (!shallow && (narrow || call >= SHORT_CALL))) {
         return false;
     }
     double others = 0;
@@ -231,7 +232,7 @@ static int64_t gathered_pixels(const td_conv_apply_plan *p)
 static int64_t listed_unit(const td_conv_apply_plan *p)
 {
     const td_gemm_kernels *kernels = p->problem->kernels;
-    int64_t rows = p->to_channels <= 2 * kernels->lanes ? 2 * kernels->rows : kernels->rows;
+    int64_t rows = 2 * p->to_channels <= kernels->panel ? 2 * kernels->rows : kernels->rows;
     int64_t unit = 1;
     while (unit * p->problem->n % rows != 0) {
         unit++;
@@ -239,8 +240,8 @@ static int64_t listed_unit(const td_conv_apply_plan *p)
     return unit * p->problem->n <= TD_GATHER_ROWS ? unit : 1;
 }
 
-/* Columns of a panel where weights stay as they are and all rows are one block: then panels are the
- * only tasks, and should go round. */
+/* Columns of a panel where weights stay as they are and rows are few: then there are hardly more
+ * tasks than panels, which should go round. */
 static int64_t even_width(const td_conv_apply_plan *p)
 {
     const td_gemm_kernels *kernels = p->problem->kernels;

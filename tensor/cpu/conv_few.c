@@ -131,8 +131,8 @@ static const double HALF_COST = 0.65;
 double td_conv_few_cost(const td_conv_problem *p)
 {
     double met = (double)td_conv_axis_meets(&p->h) * (double)td_conv_axis_meets(&p->w);
-    double step =
-        p->oc <= p->kernels->lanes / 2 ? HALF_COST : (double)td_divide_up(p->oc, p->kernels->lanes);
+    bool half = p->kernels->halves && p->oc <= p->kernels->lanes / 2;
+    double step = half ? HALF_COST : (double)td_divide_up(p->oc, p->kernels->lanes);
     return met * (double)(p->n * p->ic) * step;
 }
 

@@ -26,8 +26,8 @@ typedef enum td_gemm_store {
     /* What is about to be written is asked for before the products: for short sums. */
     TD_GEMM_STORE_AHEAD,
     /* Past the caches, for results that do not fit there. All rows begin at multiples of 64 bytes,
-     * n is one of the vector's elements, and C is not accumulated. Others see it after the end of
-     * the pool's run. */
+     * n is a multiple of the vector's elements, and C is not accumulated. Others see it after the
+     * end of the pool's run. */
     TD_GEMM_STORE_PAST,
 } td_gemm_store;
 
@@ -82,6 +82,7 @@ typedef struct td_gemm_kernels {
     int rows;    /* rows that are computed together; blocks of a multiple of it waste nothing */
     int lanes;   /* elements of a vector */
     size_t size; /* bytes of an element */
+    bool halves; /* up to half a vector of columns takes less time than a whole one */
 
     void (*block)(const td_gemm_block *block);
 

@@ -205,6 +205,7 @@ OP TD_TARGET_AVX512 __m256 avx512_half_load(const float *p)
     return _mm256_loadu_ps(p);
 }
 
+/* For completeness: half vectors are partial ones, which are never stored so. */
 OP TD_TARGET_AVX512 void avx512_half_store_past(float *p, __m256 v)
 {
     _mm256_stream_ps(p, v);
