@@ -16,6 +16,7 @@ enum {
     FEW_ROWS = 32,             /* of the result */
     SHALLOW = 64,              /* products in a tap */
     SHORT_CALL = 9,            /* rows */
+    WIDE_PANEL = 32,           /* columns */
     EVEN_TASKS = 2,            /* a multiple of it */
     LINE = 64,                 /* bytes of a line of the cache */
     PAST_BYTES = 24 << 20,     /* of a result that is written past the caches */
@@ -142,7 +143,9 @@ static bool lists_win(const td_conv_apply_plan *p, double strips)
     int64_t line = p->w.size / p->strips.apart * p->strips.per_pixel;
     int64_t call = p->strips.pixels_together ? line : p->strips.per_pixel;
     int64_t rows = p->h.size * p->w.size * p->problem->n;
-    bool narrow = p->to_channels <= p->problem->kernels->lanes;
+    /* Beside few products in a step, looking up takes longer. */
+    const td_gemm_kernels *kernels = p->problem->kernels;
+    bool narrow = p->to_channels <= kernels->lanes || kernels->panel < WIDE_PANEL;
     bool shallow = p->depth <= (narrow ? SHALLOW / 2 : SHALLOW);
     if (rows < FEW_ROWS || (!shallow && (narrow || call >= SHORT_CALL))) {
         return false;

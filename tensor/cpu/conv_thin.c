@@ -18,9 +18,11 @@ enum {
     WANTED_TASKS = 16,
     PIECE_PIXELS = 96, /* at least, in a piece: enough to be worth a partial result */
     MAX_PIECES = WANTED_TASKS,
+    SHORT_LANES = 8,
     COMBINE = 256,          /* channels of x in a task of adding up */
     SERIAL_COMBINE = 20000, /* numbers that are added up by the calling thread */
-    LEAST_STEP = 4,         /* what a product of short rows costs, in products of a vector */
+    LEAST_STEP = 4,         /* what a product of short rows costs, in products of a vector; */
+    LEAST_SHORT_STEP = 8, /* with short vectors, of which the processor multiplies two at a time */
 };
 
 typedef struct plan {
@@ -40,8 +42,9 @@ double td_conv_thin_cost(const td_conv_problem *p)
     }
     int64_t width = td_conv_even_width(p->kernels, p->ic), panels = td_divide_up(p->ic, width);
     int64_t step = width / p->kernels->lanes * p->oc;
+    int64_t least = p->kernels->lanes > SHORT_LANES ? LEAST_STEP : LEAST_SHORT_STEP;
     double met = (double)td_conv_axis_meets(&p->h) * (double)td_conv_axis_meets(&p->w);
-    return met * (double)p->n * (double)(panels * (step > LEAST_STEP ? step : LEAST_STEP));
+    return met * (double)p->n * (double)(panels * (step > least ? step : least));
 }
 
 static plan make_plan(const td_conv_reduce *reduce, td_conv_space *space)
