@@ -364,9 +364,9 @@ static int64_t clear_tasks(const plan *p)
 static void clear_task(const plan *p, int64_t task)
 {
     const td_conv_problem *problem = p->problem;
-    int64_t of_tap, pieces = clear_pieces(p, &of_tap);
+    int64_t of_tap, pieces = clear_pieces(p, &of_tap), share = td_divide_up(pieces, CLEAR_TASKS);
     int64_t bytes = problem->ic * problem->oc_all * (int64_t)problem->kernels->size;
-    for (int64_t i = task; i < pieces; i += CLEAR_TASKS) {
+    for (int64_t i = task * share; i < td_min64(pieces, (task + 1) * share); i++) {
         int64_t tap = i / of_tap, begin = i % of_tap * CLEAR_BYTES;
         if (!alive(p, (int)(tap / p->w.kernel), (int)(tap % p->w.kernel))) {
             memset((char *)p->reduce->dw + tap * bytes + begin, 0,
