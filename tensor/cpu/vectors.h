@@ -42,7 +42,7 @@
 typedef float f32x4 __attribute__((vector_size(16)));
 typedef double f64x2 __attribute__((vector_size(16)));
 
-/* Defines the six vector operations of gemm_kernel.inc for a generic vector type. */
+/* Defines the seven vector operations of gemm_kernel.inc for a generic vector type. */
 #define GENERIC_OPS(name, elem, vec, lanes)                                                        \
     OP vec name##_load(const elem *p)                                                              \
     {                                                                                              \
