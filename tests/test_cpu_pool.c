@@ -140,6 +140,85 @@ static void test_threads_work_together(void **state)
     free(h);
 }
 
+/* Task `held` ends only when all others have been done. */
+typedef struct hold {
+    atomic_int done;
+    int tasks, held;
+    atomic_bool late;
+} hold;
+
+static void hold_one(void *ctx, int64_t task)
+{
+    hold *h = ctx;
+    struct timespec pause = { 0, 100000 };
+    for (int i = 0; task == h->held && atomic_load(&h->done) < h->tasks - 1; i++) {
+        if (i == 100000) { /* ten seconds and more */
+            atomic_store(&h->late, true);
+            return;
+        }
+        nanosleep(&pause, NULL);
+    }
+    if (task != h->held) {
+        atomic_fetch_add(&h->done, 1);
+    }
+}
+
+/* Whichever thread is kept in a task, nobody waits for what is left of its share: at the most for
+ * the other tasks that it has taken at once, of which there are none here. */
+static void test_late_threads_are_helped(void **state)
+{
+    (void)state;
+    for (int c = 1; c < COUNTS; c++) {
+        td_pool *pool = td_pool_new(thread_counts[c]);
+        assert_non_null(pool);
+        int tasks = 3 * thread_counts[c];
+        for (int held = 0; held < tasks; held++) {
+            hold h = { .tasks = tasks, .held = held };
+            td_pool_run(pool, tasks, hold_one, &h);
+            assert_false(atomic_load(&h.late));
+            assert_int_equal(atomic_load(&h.done), tasks - 1);
+        }
+        td_pool_free(pool);
+    }
+}
+
+/* What each thread has added up. */
+enum { SUMMING = 2 };
+
+typedef struct sums {
+    atomic_int threads;
+    struct {
+        _Alignas(64) uint64_t tasks;
+        uint64_t numbers;
+    } of[SUMMING];
+} sums;
+
+static _Thread_local int number; /* of the thread, from 1; of the process's only run with sums */
+
+static void add_number(void *ctx, int64_t task)
+{
+    sums *s = ctx;
+    if (number == 0) {
+        number = atomic_fetch_add(&s->threads, 1) + 1;
+    }
+    s->of[number - 1].tasks++;
+    s->of[number - 1].numbers += (uint64_t)task;
+}
+
+/* In `make test-long` more than a share can count, which are several runs. */
+static void test_very_many_tasks(void **state)
+{
+    (void)state;
+    const uint64_t tasks = getenv("TANDEM_LONG") ? UINT64_C(0x80000000) + 5 : 1 << 20;
+    td_pool *pool = td_pool_new(SUMMING);
+    assert_non_null(pool);
+    sums s = { 0 };
+    td_pool_run(pool, (int64_t)tasks, add_number, &s);
+    assert_true(s.of[0].tasks + s.of[1].tasks == tasks);
+    assert_true(s.of[0].numbers + s.of[1].numbers == (tasks - 1) * tasks / 2);
+    td_pool_free(pool);
+}
+
 static void nest(void *ctx, int64_t task)
 {
     hits *h = ctx;
@@ -416,6 +495,8 @@ int main(void)
         cmocka_unit_test(test_many_tiny_runs),
         cmocka_unit_test(test_runs_after_sleep),
         cmocka_unit_test(test_threads_work_together),
+        cmocka_unit_test(test_late_threads_are_helped),
+        cmocka_unit_test(test_very_many_tasks),
         cmocka_unit_test(test_nested_runs),
         cmocka_unit_test(test_shared_by_threads),
         cmocka_unit_test(test_resize),

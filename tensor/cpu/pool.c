@@ -29,13 +29,21 @@
 enum {
     SPIN_NS = 40000,
     CACHE_LINE = 64,
-    PARTS_PER_THREAD = 4,
+    PARTS_OF_SHARE = 4,      /* a thread takes one of what is left */
+    MOST_TASKS = 0x7fffffff, /* of a run */
 };
 
 #define STATE_OPEN UINT64_C(1)
 #define STATE_WORKER UINT64_C(2)
 #define STATE_WORKERS (UINT64_C(0xffffff) & ~STATE_OPEN)
 #define STATE_GENERATION UINT64_C(0x1000000)
+
+/* A thread, and what is left of its share of the tasks. The first one is the caller. */
+typedef struct member {
+    alignas(CACHE_LINE) _Atomic uint64_t left; /* [begin, end), begin in the upper half */
+    pthread_t thread;                          /* not the caller's */
+    td_pool *pool;
+} member;
 
 struct td_pool {
     alignas(CACHE_LINE) _Atomic uint64_t state;
@@ -44,17 +52,16 @@ struct td_pool {
     atomic_bool stop;
 
     /* The job: written before the run opens, read by those who joined it. */
-    alignas(CACHE_LINE) _Atomic int64_t next;
-    int64_t tasks;
-    int64_t parts; /* of what is left, a thread takes one */
-    td_task_fn fn;
+    alignas(CACHE_LINE) td_task_fn fn;
     void *ctx;
+    int64_t first; /* of the tasks that the members' shares count from 0 */
+    member *members;
+    int shares; /* the first members have one */
 
     alignas(CACHE_LINE) pthread_mutex_t owner; /* held by the thread whose run it is */
     pthread_mutex_t lock;
     pthread_cond_t wake;
     pthread_cond_t done;
-    pthread_t *workers;
     int threads;
     int64_t spin_ns;
     int first_cpu; /* of those that the threads are bound to; -1: they are free */
@@ -141,28 +148,45 @@ static bool spin_until(td_pool *pool, bool (*ready)(td_pool *, uint64_t *), uint
 
 /* ---- workers ---- */
 
-/* Some tasks, fewer the fewer are left: neighbours share what they read, but at the end no thread
- * should wait for another one's long row. */
-static bool take_tasks(td_pool *pool, int64_t *begin, int64_t *end)
+static uint64_t pack_range(uint32_t begin, uint32_t end)
 {
-    *begin = atomic_load_explicit(&pool->next, memory_order_relaxed);
+    return (uint64_t)begin << 32 | end;
+}
+
+/* Some tasks of a share, fewer the fewer are left: neighbours share what they read, but at the end
+ * no thread should wait for another one's long row. Its owner takes the first ones, others the
+ * last. */
+static bool take_tasks(member *of, bool owner, uint32_t *begin, uint32_t *end)
+{
+    uint64_t range = atomic_load_explicit(&of->left, memory_order_relaxed), rest;
     do {
-        int64_t left = pool->tasks - *begin, chunk = left / pool->parts;
-        if (left <= 0) {
+        uint32_t first = (uint32_t)(range >> 32), last = (uint32_t)range;
+        if (first == last) {
             return false;
         }
-        *end = *begin + (chunk > 1 ? chunk : 1);
-    } while (!atomic_compare_exchange_weak_explicit(&pool->next, begin, *end, memory_order_relaxed,
+        uint32_t chunk = (last - first) / PARTS_OF_SHARE;
+        chunk = chunk > 1 ? chunk : 1;
+        *begin = owner ? first : last - chunk;
+        *end = *begin + chunk;
+        rest = owner ? pack_range(*end, last) : pack_range(first, *begin);
+    } while (!atomic_compare_exchange_weak_explicit(&of->left, &range, rest, memory_order_relaxed,
                                                     memory_order_relaxed));
     return true;
 }
 
-static void do_tasks(td_pool *pool)
+/* A thread's share is the same part of the tasks in each run, and what it takes from others that
+ * are late is always their end: so it finds much of what it read or wrote in the last run in its
+ * own core's cache, and what it writes lies together. Lines of another core's cache are far away,
+ * and are fetched even for reading a little beyond what is one's own. */
+static void do_tasks(td_pool *pool, int self)
 {
-    int64_t begin = 0, end = 0;
-    while (take_tasks(pool, &begin, &end)) {
-        for (int64_t i = begin; i < end; i++) {
-            pool->fn(pool->ctx, i);
+    uint32_t begin = 0, end = 0;
+    for (int i = 0; i < pool->shares; i++) {
+        member *of = &pool->members[(self + i) % pool->shares];
+        while (take_tasks(of, of == &pool->members[self], &begin, &end)) {
+            for (uint32_t task = begin; task < end; task++) {
+                pool->fn(pool->ctx, pool->first + task);
+            }
         }
     }
     end_stores();
@@ -214,7 +238,8 @@ static void leave_run(td_pool *pool)
 
 static void *worker_main(void *arg)
 {
-    td_pool *pool = arg;
+    member *self = arg;
+    td_pool *pool = self->pool;
     uint64_t seen = 0;
     inside_task = true;
     td_flush_denormals();
@@ -223,20 +248,25 @@ static void *worker_main(void *arg)
         if (atomic_load(&pool->stop)) {
             return NULL;
         }
-        do_tasks(pool);
+        do_tasks(pool, (int)(self - pool->members));
         leave_run(pool);
     }
 }
 
 /* ---- the caller ---- */
 
-static void open_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
+/* Tasks [first, first + tasks). */
+static void open_run(td_pool *pool, int64_t first, int64_t tasks, td_task_fn fn, void *ctx)
 {
     pool->fn = fn;
     pool->ctx = ctx;
-    pool->tasks = tasks;
-    pool->parts = (int64_t)pool->threads * PARTS_PER_THREAD;
-    atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
+    pool->first = first;
+    pool->shares = (int)(tasks < pool->threads ? tasks : pool->threads);
+    for (int64_t i = 0; i < pool->shares; i++) {
+        uint32_t begin = (uint32_t)(tasks * i / pool->shares);
+        uint32_t end = (uint32_t)(tasks * (i + 1) / pool->shares);
+        atomic_store_explicit(&pool->members[i].left, pack_range(begin, end), memory_order_relaxed);
+    }
     /* From here on workers may join: a generation up, nobody in, open. */
     uint64_t s = atomic_load_explicit(&pool->state, memory_order_relaxed);
     atomic_store(&pool->state, (s / STATE_GENERATION + 1) * STATE_GENERATION + STATE_OPEN);
@@ -284,9 +314,12 @@ void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
     unsigned mode = td_flush_denormals();
     inside_task = true;
     if (shared) {
-        open_run(pool, tasks, fn, ctx);
-        do_tasks(pool);
-        close_run(pool);
+        for (int64_t first = 0; first < tasks; first += MOST_TASKS) {
+            int64_t left = tasks - first;
+            open_run(pool, first, left < MOST_TASKS ? left : MOST_TASKS, fn, ctx);
+            do_tasks(pool, 0);
+            close_run(pool);
+        }
     } else {
         for (int64_t i = 0; i < tasks; i++) {
             fn(ctx, i);
@@ -325,11 +358,11 @@ static void stop_workers(td_pool *pool)
     pthread_mutex_lock(&pool->lock);
     pthread_cond_broadcast(&pool->wake);
     pthread_mutex_unlock(&pool->lock);
-    for (int i = 0; i < pool->threads - 1; i++) {
-        pthread_join(pool->workers[i], NULL);
+    for (int i = 1; i < pool->threads; i++) {
+        pthread_join(pool->members[i].thread, NULL);
     }
-    free(pool->workers);
-    pool->workers = NULL;
+    free(pool->members);
+    pool->members = NULL;
     pool->threads = 1;
     atomic_store(&pool->stop, false);
 }
@@ -339,17 +372,20 @@ static int start_workers(td_pool *pool, int threads)
 {
     /* With more threads than processors a spinning thread keeps a working one from its core. */
     pool->spin_ns = threads <= td_usable_cpus() ? SPIN_NS : 0;
-    pool->workers = calloc((size_t)threads, sizeof *pool->workers);
-    if (!pool->workers) {
+    pool->members = aligned_alloc(CACHE_LINE, (size_t)threads * sizeof *pool->members);
+    if (!pool->members) {
         return ENOMEM;
     }
+    memset(pool->members, 0, (size_t)threads * sizeof *pool->members);
     /* Signals (Ctrl-C) are for the program's own threads. */
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int error = 0;
     while (pool->threads < threads && !error) {
-        error = pthread_create(&pool->workers[pool->threads - 1], NULL, worker_main, pool);
+        member *next = &pool->members[pool->threads];
+        next->pool = pool;
+        error = pthread_create(&next->thread, NULL, worker_main, next);
         if (!error) {
             pool->threads++;
         }
@@ -369,7 +405,8 @@ static int bind_threads(td_pool *pool, int first, int count)
     int threads = td_pool_threads(pool);
     bool alone = count == threads;
     for (int i = 0; i < threads - 1 && !error; i++) {
-        error = td_bind_thread(pool->workers[i], alone ? first + 1 + i : first, alone ? 1 : count);
+        error = td_bind_thread(pool->members[i + 1].thread, alone ? first + 1 + i : first,
+                               alone ? 1 : count);
     }
     return error;
 }
