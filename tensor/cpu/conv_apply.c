@@ -164,12 +164,10 @@ static void add_taps(const td_conv_apply_plan *p, td_conv_term_sum *sum, const t
     }
 }
 
-td_conv_place td_conv_apply_place(const td_conv_apply_plan *p, int64_t task, int64_t pixel_rows,
-                                  int64_t images)
+td_conv_place td_conv_apply_place(const td_conv_apply_plan *p, int64_t task, int64_t images)
 {
-    int64_t blocks = p->block_count * images * pixel_rows, panels = p->panels * p->groups;
-    int64_t panel = p->panels_first ? task % panels : task / blocks;
-    int64_t block = p->panels_first ? task / panels : task % blocks;
+    int64_t block, panel;
+    td_conv_turn(&p->turns, task, &block, &panel);
     return (td_conv_place){ block % p->block_count, block / p->block_count % images,
                             block / p->block_count / images, panel % p->panels, panel / p->panels };
 }
@@ -179,7 +177,7 @@ static void block_task(void *ctx, int64_t task)
     const td_conv_apply_plan *p = ctx;
     const td_conv_problem *problem = p->problem;
     int64_t size = (int64_t)problem->kernels->size, width = p->width;
-    td_conv_place at = td_conv_apply_place(p, task, p->h.size, p->images);
+    td_conv_place at = td_conv_apply_place(p, task, p->images);
     const td_conv_row_block *rows = &p->blocks[at.block];
     int64_t channel = at.group * p->to_channels + at.panel * width;
     int64_t c = at.pixel_row * p->to.row + at.image * p->to.image + rows->column * p->to.column +
@@ -241,12 +239,19 @@ void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspac
     if (p.packed) {
         td_pool_run(pool, panels * p.h.kernel * p.w.kernel, pack_task, &p);
     }
+    int64_t blocks = p.block_count;
+    td_task_fn task = p.lists ? td_conv_listed_task : td_conv_gathered_task;
     if (p.in_strips) {
-        td_pool_run(pool, panels * p.strips.line_parts * p.block_count, td_conv_strip_task, &p);
-    } else if (p.gathers || p.lists) {
-        td_pool_run(pool, panels * p.block_count,
-                    p.lists ? td_conv_listed_task : td_conv_gathered_task, &p);
-    } else {
-        td_pool_run(pool, panels * p.h.size * p.images * p.block_count, block_task, &p);
+        blocks *= p.strips.line_parts;
+        task = td_conv_strip_task;
+    } else if (!p.gathers && !p.lists) {
+        blocks *= p.h.size * p.images;
+        task = block_task;
     }
+    p.turns = td_conv_turns_make(apply->problem, (int64_t)p.h.alive * p.w.alive, blocks, panels,
+                                 td_pool_threads(pool));
+    if (p.panels_first) {
+        p.turns.part = 1;
+    }
+    td_pool_run(pool, panels * blocks, task, &p);
 }

@@ -5,6 +5,7 @@
 
 #include "tensor/cpu/conv_internal.h"
 #include "tensor/cpu/conv_order.h"
+#include "tensor/cpu/conv_turns.h"
 
 enum {
     TD_APPLY_DEPTH = 128, /* products in a partial sum, at most: short sums are exact sums; and rows
@@ -45,10 +46,12 @@ typedef struct td_conv_apply_plan {
     bool dots;                          /* vectors along the sum; weights are as B transposed */
     int64_t width;                      /* of a panel */
     int64_t most_depth;                 /* products in a partial sum */
-    bool panels_first;                  /* the panels of a block before other blocks */
-    td_gemm_store store;                /* of sums that are built in one call */
-    int64_t a_row, c_row;               /* from row to row of the source, of the result */
-    int64_t block_rows;                 /* at most: more of narrow ones, fewer of short sums */
+    bool panels_first;                  /* all weights stay in the cache: the panels of a block
+                                           before other blocks, whose source is then read once */
+    td_conv_turns turns;
+    td_gemm_store store;  /* of sums that are built in one call */
+    int64_t a_row, c_row; /* from row to row of the source, of the result */
+    int64_t block_rows;   /* at most: more of narrow ones, fewer of short sums */
     td_conv_row_block *blocks;
     int64_t block_count; /* of a row of pixels; gathered or listed: of all */
 
@@ -95,17 +98,14 @@ int64_t td_conv_apply_b_row(const td_conv_apply_plan *p);
 const char *td_conv_apply_weights(const td_conv_apply_plan *p, int64_t group, int64_t panel, int kh,
                                   int kw);
 
-/* The blocks of a panel follow each other, so that its weights stay in the cache; but if all
- * weights do, the panels of a block, so that its source is read and its result written once. */
-td_conv_place td_conv_apply_place(const td_conv_apply_plan *p, int64_t task, int64_t pixel_rows,
-                                  int64_t images);
+/* Of so many images with blocks of their own. */
+td_conv_place td_conv_apply_place(const td_conv_apply_plan *p, int64_t task, int64_t images);
 
-/* Tasks of td_conv_apply_place(plan, task, 1, 1). */
 void td_conv_gathered_task(void *plan, int64_t task);
 void td_conv_listed_task(void *plan, int64_t task);
 
-/* Whether strips can do it; how it is cut then; and a task of td_conv_apply_place(plan, task,
- * strips.line_parts, 1), with block_count = strips.column_parts. */
+/* Whether strips can do it; how it is cut then, with block_count = strips.column_parts for each of
+ * line_parts; and a task. */
 bool td_conv_strips_possible(const td_conv_apply_plan *plan);
 td_conv_strips td_conv_strips_make(const td_conv_apply_plan *plan);
 /* Rows times taps of a row of pixels, and what else it costs in such. */

@@ -97,7 +97,7 @@ void td_conv_gathered_task(void *ctx, int64_t task)
     const td_conv_apply_plan *p = ctx;
     const td_conv_problem *problem = p->problem;
     int64_t width = p->width, size = (int64_t)problem->kernels->size;
-    td_conv_place at = td_conv_apply_place(p, task, 1, 1);
+    td_conv_place at = td_conv_apply_place(p, task, 1);
     gathered g;
     g.plan = p;
     g.panel = at.panel;

@@ -87,7 +87,7 @@ void td_conv_listed_task(void *ctx, int64_t task)
     int64_t size = (int64_t)problem->kernels->size;
     listed l;
     l.plan = p;
-    l.at = td_conv_apply_place(p, task, 1, 1);
+    l.at = td_conv_apply_place(p, task, 1);
     const td_conv_order_block *block = &p->order.blocks[l.at.block];
     l.pixels = p->order.pixels + block->first;
     l.count = block->count;

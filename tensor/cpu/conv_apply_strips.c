@@ -155,7 +155,7 @@ void td_conv_strip_task(void *ctx, int64_t task)
     const td_conv_apply_plan *p = ctx;
     const td_conv_strips *strips = &p->strips;
     int64_t size = (int64_t)p->problem->kernels->size;
-    td_conv_place at = td_conv_apply_place(p, task, strips->line_parts, 1);
+    td_conv_place at = td_conv_apply_place(p, task, 1);
     strip s = { .plan = p, .group = at.group, .panel = at.panel };
     s.line = at.pixel_row * strips->lines;
     s.lines = td_min64(strips->lines, p->h.size * strips->images - s.line);

@@ -6,6 +6,7 @@
  * one sum over all taps and channels of the source, which lives in the tiles until it is done.
  */
 #include "tensor/cpu/conv_bf16_internal.h"
+#include "tensor/cpu/conv_turns.h"
 
 #include <string.h>
 
@@ -35,6 +36,7 @@ typedef struct plan {
     int64_t panels;      /* of one group */
     int64_t task_panels; /* in a task */
     int64_t panel_tasks; /* for the same rows */
+    td_conv_turns turns;
     int64_t a_row;
     td_conv_row_block *runs; /* what a task takes of a pixel row */
     int64_t run_count;
@@ -199,12 +201,12 @@ static int find_terms(const plan *p, int64_t group, int64_t pixel_row, const td_
 static void rows_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
-    int64_t rows_tasks = p->h.size * p->run_count;
-    int64_t rows_index = task % rows_tasks;
+    int64_t rows_index, panels_index;
+    td_conv_turn(&p->turns, task, &rows_index, &panels_index);
     const td_conv_row_block *run = &p->runs[rows_index % p->run_count];
     int64_t pixel_row = rows_index / p->run_count;
-    int64_t begin = task / rows_tasks % p->panel_tasks * p->task_panels;
-    int64_t group = task / rows_tasks / p->panel_tasks;
+    int64_t begin = panels_index % p->panel_tasks * p->task_panels;
+    int64_t group = panels_index / p->panel_tasks;
     int64_t end = td_min64(p->panels, begin + p->task_panels);
     int64_t size = (int64_t)td_dtype_size(p->result_dtype), channels = p->to.image;
     td_bf16_term first[MAX_TERMS], terms[MAX_TERMS];
@@ -287,7 +289,10 @@ static void run_plan(td_pool *pool, plan *p)
     }
     td_bf16_pictures_run(pool, &p->source);
     td_pool_run(pool, panels * p->h.kernel * p->w.kernel, pack_task, p);
-    td_pool_run(pool, p->problem.groups * p->panel_tasks * p->h.size * p->run_count, rows_task, p);
+    p->turns =
+        td_conv_turns_make(&p->problem, (int64_t)p->h.alive * p->w.alive, p->h.size * p->run_count,
+                           p->problem.groups * p->panel_tasks, td_pool_threads(pool));
+    td_pool_run(pool, p->turns.panels * p->turns.blocks, rows_task, p);
 }
 
 int64_t td_conv_bf16_apply_workspace(const td_conv_bf16_desc *desc, bool backward)

@@ -482,7 +482,7 @@ static void apply_in_place(const part *columns, int64_t row, int64_t end)
 static void apply_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
-    int64_t row = task % p->bands * p->band_rows, column = task / p->bands * p->columns;
+    int64_t row = task / p->chunks * p->band_rows, column = task % p->chunks * p->columns;
     int64_t end = td_min64(p->common.h.size, row + p->band_rows);
     part w = { .plan = p, .column = column, .columns = td_min64(p->columns, p->elements - column) };
     (p->copies ? apply_copied : apply_in_place)(&w, row, end);

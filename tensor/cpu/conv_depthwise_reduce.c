@@ -319,7 +319,8 @@ static void reduce_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
     int64_t taps = (int64_t)p->common.h.kernel * p->common.w.kernel;
-    int64_t piece = task % p->pieces, column = task / p->pieces * TD_DEPTHWISE_COLUMNS;
+    int64_t piece = task / p->column_blocks;
+    int64_t column = task % p->column_blocks * TD_DEPTHWISE_COLUMNS;
     int64_t end = td_min64((piece + 1) * p->rows_per_piece, p->common.h.size);
     double *to = p->partial + piece * taps * p->common.channels;
     int64_t columns = td_min64(TD_DEPTHWISE_COLUMNS, p->common.channels - column);

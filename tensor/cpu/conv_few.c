@@ -189,7 +189,7 @@ static void piece_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
     const td_conv_problem *problem = p->problem;
-    int64_t piece = task % p->pieces, channel = task / p->pieces * p->width, oc = problem->oc;
+    int64_t piece = task / p->panels, channel = task % p->panels * p->width, oc = problem->oc;
     float *dw = p->partial ? p->partial + piece * p->taps * oc : p->reduce->dw;
     int64_t x_pixel[BLOCK], y_pixel[BLOCK], x_tap[TAPS], w_tap[TAPS];
     td_gemm_indexed g = { .a = p->reduce->x,

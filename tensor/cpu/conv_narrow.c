@@ -210,8 +210,8 @@ static void add_up_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
     int64_t n = p->problem->n, size = (int64_t)p->problem->kernels->size;
-    int64_t pixels = p->h.size * p->w.size;
-    int64_t pixel = task % pixels, first = task / pixels * IMAGE_BLOCK;
+    int64_t blocks = td_divide_up(n, IMAGE_BLOCK);
+    int64_t pixel = task / blocks, first = task % blocks * IMAGE_BLOCK;
     int64_t images = td_min64(IMAGE_BLOCK, n - first), count = 0;
     const void *from[MAX_WIDTH];
     for (int64_t tap = 0; tap < p->taps; tap++) {
@@ -278,8 +278,8 @@ static void spread_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
     int64_t n = p->problem->n, size = (int64_t)p->problem->kernels->size;
-    int64_t pixels = p->h.size * p->w.size;
-    int64_t pixel = task % pixels, first = task / pixels * IMAGE_BLOCK;
+    int64_t blocks = td_divide_up(n, IMAGE_BLOCK);
+    int64_t pixel = task / blocks, first = task % blocks * IMAGE_BLOCK;
     int64_t images = td_min64(IMAGE_BLOCK, n - first);
     for (int64_t tap = 0; tap < p->taps; tap++) {
         int64_t h = p->h.source[pixel / p->w.size * p->h.kernel + tap / p->w.kernel];

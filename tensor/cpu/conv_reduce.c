@@ -249,15 +249,12 @@ static void pack_rows(const tile *t, row_block *rows, char *packed)
     rows->dy_image = kernels->panel;
 }
 
-/* Tile `index` of a piece, before its first block. */
-static tile open_tile(const plan *p, int64_t index, int64_t piece)
+/* Where it is, before its first block. */
+static tile open_tile(const plan *p, int64_t group, int64_t panel, int64_t channel, int64_t piece)
 {
     const td_conv_problem *problem = p->problem;
     int64_t width = problem->kernels->panel;
-    tile t = { .plan = p, .piece = piece };
-    t.channel = index % p->tiles * p->tile;
-    t.panel = index / p->tiles % p->panels;
-    t.group = index / p->tiles / p->panels;
+    tile t = { .plan = p, .group = group, .panel = panel, .channel = channel, .piece = piece };
     t.ic = td_min64(p->tile, problem->ic - t.channel);
     int64_t left = problem->oc_all - t.group * p->y_channels;
     t.oc = td_min64(left, p->y_channels);
@@ -287,9 +284,13 @@ static bool should_pack(const tile *t)
            t->ic * t->plan->h.alive * t->plan->w.alive > MOST_UNPACKED;
 }
 
+/* The tiles of a piece follow each other, and of these the ones with the same rows of weights: a
+ * thread's share are some pixels, or some rows (tensor/cpu/pool.h). */
 static void tile_task(const plan *p, int64_t task)
 {
-    tile t = open_tile(p, task / p->pieces, task % p->pieces);
+    int64_t of_group = p->panels * p->tiles, of_piece = td_conv_reduce_tiles(p);
+    int64_t index = task % of_piece, channel = index % of_group / p->panels * p->tile;
+    tile t = open_tile(p, index / of_group, index % p->panels, channel, task / of_piece);
     _Alignas(64) char packed[TD_REDUCE_ROWS * TD_GEMM_MAX_PANEL_BYTES];
     bool packs_dy = should_pack(&t);
     int64_t begin = t.piece * p->blocks_per_piece;
@@ -314,8 +315,8 @@ static void sweep_task(const plan *p, int64_t piece)
     _Alignas(64) char packed[TD_REDUCE_ROWS * TD_GEMM_MAX_PANEL_BYTES];
     tile tiles[TD_REDUCE_SWEPT_TILES];
     int64_t count = td_conv_reduce_tiles(p);
-    for (int64_t i = 0; i < count; i++) {
-        tiles[i] = open_tile(p, i, piece);
+    for (int64_t i = 0; i < count; i++) { /* of one group */
+        tiles[i] = open_tile(p, 0, i / p->tiles, i % p->tiles * p->tile, piece);
     }
     bool packs_dy = should_pack(&tiles[0]);
     int64_t begin = piece * p->blocks_per_piece;

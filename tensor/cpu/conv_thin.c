@@ -87,7 +87,7 @@ static void piece_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
     const td_conv_problem *problem = p->problem;
-    int64_t piece = task % p->pieces, channel = task / p->pieces * p->width;
+    int64_t piece = task / p->panels, channel = task % p->panels * p->width;
     float *dw = p->partial + piece * p->size + channel;
     int64_t x_pixel[BLOCK], y_pixel[BLOCK], y_channel[MAX_RESULT], dw_channel[MAX_RESULT];
     for (int64_t i = 0; i < problem->oc; i++) {
