@@ -250,12 +250,13 @@ static void pack_rows(const tile *t, row_block *rows, char *packed)
 }
 
 /* Where it is, before its first block. */
-static tile open_tile(const plan *p, int64_t group, int64_t panel, int64_t channel, int64_t piece)
+static tile open_tile(const plan *p, int64_t group, int64_t panel, int64_t index, int64_t piece)
 {
     const td_conv_problem *problem = p->problem;
     int64_t width = problem->kernels->panel;
-    tile t = { .plan = p, .group = group, .panel = panel, .channel = channel, .piece = piece };
-    t.ic = td_min64(p->tile, problem->ic - t.channel);
+    tile t = { .plan = p, .group = group, .panel = panel, .piece = piece };
+    t.channel = td_conv_reduce_channel(p, index);
+    t.ic = td_conv_reduce_channel(p, index + 1) - t.channel;
     int64_t left = problem->oc_all - t.group * p->y_channels;
     t.oc = td_min64(left, p->y_channels);
     if (!problem->pixels) {
@@ -289,8 +290,8 @@ static bool should_pack(const tile *t)
 static void tile_task(const plan *p, int64_t task)
 {
     int64_t of_group = p->panels * p->tiles, of_piece = td_conv_reduce_tiles(p);
-    int64_t index = task % of_piece, channel = index % of_group / p->panels * p->tile;
-    tile t = open_tile(p, index / of_group, index % p->panels, channel, task / of_piece);
+    int64_t index = task % of_piece, row = index % of_group / p->panels;
+    tile t = open_tile(p, index / of_group, index % p->panels, row, task / of_piece);
     _Alignas(64) char packed[TD_REDUCE_ROWS * TD_GEMM_MAX_PANEL_BYTES];
     bool packs_dy = should_pack(&t);
     int64_t begin = t.piece * p->blocks_per_piece;
@@ -316,7 +317,7 @@ static void sweep_task(const plan *p, int64_t piece)
     tile tiles[TD_REDUCE_SWEPT_TILES];
     int64_t count = td_conv_reduce_tiles(p);
     for (int64_t i = 0; i < count; i++) { /* of one group */
-        tiles[i] = open_tile(p, 0, i / p->tiles, i % p->tiles * p->tile, piece);
+        tiles[i] = open_tile(p, 0, i / p->tiles, i % p->tiles, piece);
     }
     bool packs_dy = should_pack(&tiles[0]);
     int64_t begin = piece * p->blocks_per_piece;

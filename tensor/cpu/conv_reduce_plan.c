@@ -55,6 +55,14 @@ static bool should_fetch(const td_conv_reduce_plan *p)
            bytes_read(p) >= FETCH_BYTES * (p->tile < SMALL_TILE ? 2 : 1);
 }
 
+/* Of the register blocks each tile has as many as another, or one more: tiles that take as long as
+ * each other are dealt out to threads evenly. */
+int64_t td_conv_reduce_channel(const td_conv_reduce_plan *p, int64_t tile)
+{
+    int64_t rows = p->problem->kernels->rows, blocks = td_divide_up(p->problem->ic, rows);
+    return td_min64(tile * blocks / p->tiles * rows, p->problem->ic);
+}
+
 int64_t td_conv_reduce_tiles(const td_conv_reduce_plan *p)
 {
     return p->groups * p->panels * p->tiles;

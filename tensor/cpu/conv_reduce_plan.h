@@ -24,7 +24,7 @@ typedef struct td_conv_reduce_plan {
     td_gemm_lanes lanes;            /* where groups share a vector */
     td_conv_pixels transposed;      /* or are transposed together */
     int64_t panels;                 /* of a group's output channels */
-    int64_t tile;                   /* input channels in a tile */
+    int64_t tile;                   /* input channels in a tile, at most */
     int64_t tiles;                  /* of a group's input channels */
     int64_t pieces;                 /* of the rows */
     int64_t blocks_per_piece;       /* whole blocks; the last piece may have fewer */
@@ -42,6 +42,9 @@ typedef struct td_conv_reduce_plan {
  * they do not fit in a cache, but the result does, a task is a piece and goes through its rows
  * once, block by block, with all tiles for each (`sweeps`). */
 td_conv_reduce_plan td_conv_reduce_plan_make(const td_conv_reduce *reduce, td_conv_space *space);
+
+/* The first input channel of one of a group's tiles; of the one after the last: their number. */
+int64_t td_conv_reduce_channel(const td_conv_reduce_plan *p, int64_t tile);
 
 /* Of all groups. */
 int64_t td_conv_reduce_tiles(const td_conv_reduce_plan *p);

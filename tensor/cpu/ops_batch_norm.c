@@ -66,7 +66,6 @@ static void find_moments(norm_job *job, td_device device)
 static void normalize_range(void *ctx, int64_t begin, int64_t end)
 {
     const norm_job *job = ctx;
-    td_norm_backwards(job->rows, job->chunk, &begin, &end);
     for (int64_t r = begin; r < end; r += TD_NORM_BLOCK) {
         int64_t n = end - r < TD_NORM_BLOCK ? end - r : TD_NORM_BLOCK;
         int64_t at = r * job->channels * job->size;
@@ -172,7 +171,7 @@ void td_cpu_batch_norm(const td_batch_norm_args *a)
     if (a->max_pool) {
         td_pool_normalized(a->y, a->index, x, job.x, a->max_pool, &job.constants);
     } else {
-        td_parallel(device, job.rows, job.chunk, normalize_range, &job);
+        td_parallel_backwards(device, job.rows, job.chunk, normalize_range, &job);
     }
     td_scratch_free(device, mean);
     td_scratch_free(device, job.moments);

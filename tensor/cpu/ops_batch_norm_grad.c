@@ -66,7 +66,6 @@ static void find_sums(grad_job *job, td_device device)
 static void apply_range(void *ctx, int64_t begin, int64_t end)
 {
     const grad_job *job = ctx;
-    td_norm_backwards(job->rows, job->chunk, &begin, &end);
     for (int64_t r = begin; r < end; r += TD_NORM_BLOCK) {
         int64_t n = end - r < TD_NORM_BLOCK ? end - r : TD_NORM_BLOCK;
         int64_t at = r * job->channels * job->size;
@@ -161,7 +160,7 @@ static void run_grad(const td_batch_norm_grad_args *args, grad_job *job, td_devi
     }
     prepare_channels(args, job, a);
     if (job->dx || (job->dadd && !job->keep)) {
-        td_parallel(device, job->rows, job->chunk, apply_range, job);
+        td_parallel_backwards(device, job->rows, job->chunk, apply_range, job);
     }
     td_scratch_free(device, pooled);
     td_scratch_free(device, job->sums);

@@ -18,14 +18,6 @@ static inline int64_t td_norm_chunk(int64_t channels)
     return (blocks > 1 ? blocks : 1) * TD_NORM_BLOCK;
 }
 
-/* A task's rows in a pass that goes backwards: the first task has the last rows. */
-static inline void td_norm_backwards(int64_t rows, int64_t chunk, int64_t *begin, int64_t *end)
-{
-    int64_t last = (rows - 1) / chunk;
-    *begin = (last - *begin / chunk) * chunk;
-    *end = rows - *begin < chunk ? rows : *begin + chunk;
-}
-
 /* The dtype of constants and statistics beside tensors of a dtype. */
 static inline td_dtype td_norm_dtype(td_dtype dtype)
 {

@@ -156,3 +156,10 @@ void td_parallel(td_device device, int64_t count, int64_t chunk, td_range_fn fn,
     range_job job = { fn, ctx, count, chunk };
     td_pool_run(td_cpu_pool(device), (count + chunk - 1) / chunk, run_range, &job);
 }
+
+void td_parallel_backwards(td_device device, int64_t count, int64_t chunk, td_range_fn fn,
+                           void *ctx)
+{
+    range_job job = { fn, ctx, count, chunk };
+    td_pool_run_backwards(td_cpu_pool(device), (count + chunk - 1) / chunk, run_range, &job);
+}

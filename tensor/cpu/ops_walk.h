@@ -45,6 +45,9 @@ int64_t td_cursor_next(td_cursor *cursor);
  * the device's threads. The pieces depend on count and chunk alone. */
 typedef void (*td_range_fn)(void *ctx, int64_t begin, int64_t end);
 void td_parallel(td_device device, int64_t count, int64_t chunk, td_range_fn fn, void *ctx);
+/* The last ones first: what the pass before has left in the caches. */
+void td_parallel_backwards(td_device device, int64_t count, int64_t chunk, td_range_fn fn,
+                           void *ctx);
 
 /* The chunk for work that costs about an element's copy per element. */
 static inline int64_t td_element_chunk(int64_t count)

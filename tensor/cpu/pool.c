@@ -57,6 +57,7 @@ struct td_pool {
     int64_t first; /* of the tasks that the members' shares count from 0 */
     member *members;
     int shares; /* the first members have one */
+    bool backwards;
 
     alignas(CACHE_LINE) pthread_mutex_t owner; /* held by the thread whose run it is */
     pthread_mutex_t lock;
@@ -153,10 +154,9 @@ static uint64_t pack_range(uint32_t begin, uint32_t end)
     return (uint64_t)begin << 32 | end;
 }
 
-/* Some tasks of a share, fewer the fewer are left: neighbours share what they read, but at the end
- * no thread should wait for another one's long row. Its owner takes the first ones, others the
- * last. */
-static bool take_tasks(member *of, bool owner, uint32_t *begin, uint32_t *end)
+/* Some tasks of a share, the first or the last ones, fewer the fewer are left: neighbours share
+ * what they read, but at the end no thread should wait for another one's long row. */
+static bool take_tasks(member *of, bool first_ones, uint32_t *begin, uint32_t *end)
 {
     uint64_t range = atomic_load_explicit(&of->left, memory_order_relaxed), rest;
     do {
@@ -166,9 +166,9 @@ static bool take_tasks(member *of, bool owner, uint32_t *begin, uint32_t *end)
         }
         uint32_t chunk = (last - first) / PARTS_OF_SHARE;
         chunk = chunk > 1 ? chunk : 1;
-        *begin = owner ? first : last - chunk;
+        *begin = first_ones ? first : last - chunk;
         *end = *begin + chunk;
-        rest = owner ? pack_range(*end, last) : pack_range(first, *begin);
+        rest = first_ones ? pack_range(*end, last) : pack_range(first, *begin);
     } while (!atomic_compare_exchange_weak_explicit(&of->left, &range, rest, memory_order_relaxed,
                                                     memory_order_relaxed));
     return true;
@@ -183,8 +183,10 @@ static void do_tasks(td_pool *pool, int self)
     uint32_t begin = 0, end = 0;
     for (int i = 0; i < pool->shares; i++) {
         member *of = &pool->members[(self + i) % pool->shares];
-        while (take_tasks(of, of == &pool->members[self], &begin, &end)) {
-            for (uint32_t task = begin; task < end; task++) {
+        bool owner = of == &pool->members[self];
+        while (take_tasks(of, owner != pool->backwards, &begin, &end)) {
+            for (uint32_t done = 0; done < end - begin; done++) {
+                uint32_t task = pool->backwards ? end - 1 - done : begin + done;
                 pool->fn(pool->ctx, pool->first + task);
             }
         }
@@ -255,11 +257,20 @@ static void *worker_main(void *arg)
 
 /* ---- the caller ---- */
 
-/* Tasks [first, first + tasks). */
-static void open_run(td_pool *pool, int64_t first, int64_t tasks, td_task_fn fn, void *ctx)
+/* What a call asks for. */
+typedef struct job {
+    int64_t tasks;
+    td_task_fn fn;
+    void *ctx;
+    bool backwards;
+} job;
+
+/* Tasks [first, first + tasks) of a job. */
+static void open_run(td_pool *pool, const job *j, int64_t first, int64_t tasks)
 {
-    pool->fn = fn;
-    pool->ctx = ctx;
+    pool->fn = j->fn;
+    pool->ctx = j->ctx;
+    pool->backwards = j->backwards;
     pool->first = first;
     pool->shares = (int)(tasks < pool->threads ? tasks : pool->threads);
     for (int64_t i = 0; i < pool->shares; i++) {
@@ -298,32 +309,40 @@ static void close_run(td_pool *pool)
     pthread_mutex_unlock(&pool->lock);
 }
 
-void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
+static void run_alone(const job *j)
 {
-    if (tasks <= 0) {
+    for (int64_t i = 0; i < j->tasks; i++) {
+        j->fn(j->ctx, j->backwards ? j->tasks - 1 - i : i);
+    }
+}
+
+static void run_shared(td_pool *pool, const job *j)
+{
+    for (int64_t first = 0; first < j->tasks; first += MOST_TASKS) {
+        int64_t left = j->tasks - first;
+        open_run(pool, j, first, left < MOST_TASKS ? left : MOST_TASKS);
+        do_tasks(pool, 0);
+        close_run(pool);
+    }
+}
+
+static void run(td_pool *pool, const job *j)
+{
+    if (j->tasks <= 0) {
         return;
     }
     if (inside_task) { /* the mode is already set */
-        for (int64_t i = 0; i < tasks; i++) {
-            fn(ctx, i);
-        }
+        run_alone(j);
         return;
     }
-    bool shared = tasks > 1 && td_pool_threads(pool) > 1;
+    bool shared = j->tasks > 1 && td_pool_threads(pool) > 1;
     shared = shared && pthread_mutex_trylock(&pool->owner) == 0;
     unsigned mode = td_flush_denormals();
     inside_task = true;
     if (shared) {
-        for (int64_t first = 0; first < tasks; first += MOST_TASKS) {
-            int64_t left = tasks - first;
-            open_run(pool, first, left < MOST_TASKS ? left : MOST_TASKS, fn, ctx);
-            do_tasks(pool, 0);
-            close_run(pool);
-        }
+        run_shared(pool, j);
     } else {
-        for (int64_t i = 0; i < tasks; i++) {
-            fn(ctx, i);
-        }
+        run_alone(j);
         end_stores();
     }
     inside_task = false;
@@ -331,6 +350,18 @@ void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
     if (shared) {
         pthread_mutex_unlock(&pool->owner);
     }
+}
+
+void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
+{
+    const job j = { tasks, fn, ctx, false };
+    run(pool, &j);
+}
+
+void td_pool_run_backwards(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
+{
+    const job j = { tasks, fn, ctx, true };
+    run(pool, &j);
 }
 
 /* ---- life ---- */

@@ -49,6 +49,9 @@ int td_pool_set_threads(td_pool *pool, int threads);
  */
 void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx);
 
+/* The same, each thread from the end of its share on: what a run before has left in the caches. */
+void td_pool_run_backwards(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx);
+
 /*
  * Binds the threads to CPUs, from the `first` of td_usable_cpus() on: each worker to one of its
  * own, the caller to all of them, so that threads that it starts (loaders, communication) stay
