@@ -167,7 +167,7 @@ static void add_taps(const td_conv_apply_plan *p, td_conv_term_sum *sum, const t
 td_conv_place td_conv_apply_place(const td_conv_apply_plan *p, int64_t task, int64_t images)
 {
     int64_t block, panel;
-    td_conv_turn(&p->turns, task, &block, &panel);
+    td_turn(&p->turns, task, &block, &panel);
     return (td_conv_place){ block % p->block_count, block / p->block_count % images,
                             block / p->block_count / images, panel % p->panels, panel / p->panels };
 }
@@ -248,8 +248,7 @@ void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspac
         blocks *= p.h.size * p.images;
         task = block_task;
     }
-    p.turns = td_conv_turns_make(apply->problem, (int64_t)p.h.alive * p.w.alive, blocks, panels,
-                                 td_pool_threads(pool));
+    p.turns = td_conv_turns(apply->problem, &p.h, &p.w, blocks, panels, td_pool_threads(pool));
     if (p.panels_first) {
         p.turns.part = 1;
     }

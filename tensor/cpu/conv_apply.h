@@ -5,7 +5,6 @@
 
 #include "tensor/cpu/conv_internal.h"
 #include "tensor/cpu/conv_order.h"
-#include "tensor/cpu/conv_turns.h"
 
 enum {
     TD_APPLY_DEPTH = 128, /* products in a partial sum, at most: short sums are exact sums; and rows
@@ -48,7 +47,7 @@ typedef struct td_conv_apply_plan {
     int64_t most_depth;                 /* products in a partial sum */
     bool panels_first;                  /* all weights stay in the cache: the panels of a block
                                            before other blocks, whose source is then read once */
-    td_conv_turns turns;
+    td_turns turns;
     td_gemm_store store;  /* of sums that are built in one call */
     int64_t a_row, c_row; /* from row to row of the source, of the result */
     int64_t block_rows;   /* at most: more of narrow ones, fewer of short sums */

@@ -6,7 +6,6 @@
  * one sum over all taps and channels of the source, which lives in the tiles until it is done.
  */
 #include "tensor/cpu/conv_bf16_internal.h"
-#include "tensor/cpu/conv_turns.h"
 
 #include <string.h>
 
@@ -36,7 +35,7 @@ typedef struct plan {
     int64_t panels;      /* of one group */
     int64_t task_panels; /* in a task */
     int64_t panel_tasks; /* for the same rows */
-    td_conv_turns turns;
+    td_turns turns;
     int64_t a_row;
     td_conv_row_block *runs; /* what a task takes of a pixel row */
     int64_t run_count;
@@ -202,7 +201,7 @@ static void rows_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
     int64_t rows_index, panels_index;
-    td_conv_turn(&p->turns, task, &rows_index, &panels_index);
+    td_turn(&p->turns, task, &rows_index, &panels_index);
     const td_conv_row_block *run = &p->runs[rows_index % p->run_count];
     int64_t pixel_row = rows_index / p->run_count;
     int64_t begin = panels_index % p->panel_tasks * p->task_panels;
@@ -289,9 +288,8 @@ static void run_plan(td_pool *pool, plan *p)
     }
     td_bf16_pictures_run(pool, &p->source);
     td_pool_run(pool, panels * p->h.kernel * p->w.kernel, pack_task, p);
-    p->turns =
-        td_conv_turns_make(&p->problem, (int64_t)p->h.alive * p->w.alive, p->h.size * p->run_count,
-                           p->problem.groups * p->panel_tasks, td_pool_threads(pool));
+    p->turns = td_conv_turns(&p->problem, &p->h, &p->w, p->h.size * p->run_count,
+                             p->problem.groups * p->panel_tasks, td_pool_threads(pool));
     td_pool_run(pool, p->turns.panels * p->turns.blocks, rows_task, p);
 }
 

@@ -4,6 +4,7 @@
 
 #include "tensor/cpu/conv.h"
 #include "tensor/cpu/gemm_kernels.h"
+#include "tensor/cpu/turns.h"
 
 /* One of the two dimensions: pixel `o` of y meets, at `tap`, pixel o*stride - pad + tap*dilation of
  * x, if that lies in [0, in). */
@@ -87,6 +88,10 @@ typedef struct td_conv_apply {
     void *result;
     bool accumulate;
 } td_conv_apply;
+
+/* The order of its tasks. */
+td_turns td_conv_turns(const td_conv_problem *problem, const td_conv_taps *h, const td_conv_taps *w,
+                       int64_t blocks, int64_t panels, int threads);
 
 int64_t td_conv_apply_workspace(const td_conv_apply *apply);
 void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace);

@@ -26,6 +26,7 @@ typedef struct plan {
     int64_t panels;
     int64_t row_blocks;
     int64_t pack_blocks;
+    td_turns turns; /* of one matrix */
 } plan;
 
 static bool is_turned(const td_gemm_desc *d, const td_gemm_kernels *kernels)
@@ -86,10 +87,9 @@ static void multiply_task(void *ctx, int64_t task)
     const plan *p = ctx;
     const td_gemm_desc *d = p->desc;
     int64_t size = (int64_t)p->kernels->size, width = p->kernels->panel;
-    int64_t m0 = task % p->row_blocks * BLOCK_M;
-    int64_t panel = task / p->row_blocks % p->panels;
-    int64_t matrix = task / p->row_blocks / p->panels;
-    int64_t j0 = panel * width;
+    int64_t of_matrix = p->row_blocks * p->panels, matrix = task / of_matrix, row_block, panel;
+    td_turn(&p->turns, task % of_matrix, &row_block, &panel);
+    int64_t m0 = row_block * BLOCK_M, j0 = panel * width;
 
     const char *a = (const char *)d->a + (matrix * d->a_batch + m0 * d->a_row) * size;
     const char *b = (const char *)d->b + (matrix * d->b_batch + j0) * size;
@@ -216,6 +216,13 @@ static void run_turned(td_pool *pool, plan *p)
     td_pool_run(pool, d->batch * p->row_blocks, multiply_turned_task, p);
 }
 
+td_turns td_gemm_turns(const td_gemm_desc *desc, int64_t blocks, int64_t panels, int threads)
+{
+    bool dealt = desc->batch >= threads; /* whole matrices */
+    return td_turns_make(blocks, panels, desc->k * desc->n, desc->m * (desc->k + desc->n),
+                         dealt ? 1 : threads);
+}
+
 void td_gemm(td_pool *pool, const td_gemm_desc *desc, void *workspace)
 {
     plan p = { .desc = desc, .kernels = td_gemm_kernels_for(desc->dtype) };
@@ -235,5 +242,6 @@ void td_gemm(td_pool *pool, const td_gemm_desc *desc, void *workspace)
         p.pack_blocks = td_divide_up(desc->k, PACK_K);
         td_pool_run(pool, packed_matrices(desc) * p.panels * p.pack_blocks, pack_task, &p);
     }
+    p.turns = td_gemm_turns(desc, p.row_blocks, p.panels, td_pool_threads(pool));
     td_pool_run(pool, desc->batch * p.panels * p.row_blocks, multiply_task, &p);
 }

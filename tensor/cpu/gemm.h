@@ -13,6 +13,7 @@
 #define TD_TENSOR_CPU_GEMM_H
 
 #include "tensor/cpu/pool.h"
+#include "tensor/cpu/turns.h"
 #include "tensor/dtype.h"
 
 typedef struct td_gemm_desc {
@@ -33,6 +34,9 @@ typedef struct td_gemm_desc {
     int64_t batch;
     int64_t a_batch, b_batch, c_batch;
 } td_gemm_desc;
+
+/* The order of the tasks of one matrix, here and in gemm_bf16.c. */
+td_turns td_gemm_turns(const td_gemm_desc *desc, int64_t blocks, int64_t panels, int threads);
 
 /* Bytes of workspace that the product needs, for B in the kernels' order; often 0. It depends on
  * dtype, sizes and strides, and on the instruction set, not on the pointers. */

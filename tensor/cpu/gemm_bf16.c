@@ -17,6 +17,7 @@ typedef struct plan {
     int64_t steps;
     int64_t row_blocks, panels; /* of 32 */
     int64_t row_tasks, panel_tasks, task_panels;
+    td_turns turns;           /* of one matrix */
     int64_t a_count, b_count; /* matrices to pack */
     td_bf16 *a, *b;           /* packed: [matrix][block of 32][step][...]; a NULL: as it is */
     int64_t a_low, b_low;
@@ -128,10 +129,12 @@ static void multiply_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
     const td_gemm_desc *d = p->desc;
-    int64_t row = task % p->row_tasks * TASK_ROWS, end = td_min64(d->m, row + TASK_ROWS);
-    int64_t panel = task / p->row_tasks % p->panel_tasks * p->task_panels;
+    int64_t of_matrix = p->row_tasks * p->panel_tasks, matrix = task / of_matrix, row, panel;
+    td_turn(&p->turns, task % of_matrix, &row, &panel);
+    row *= TASK_ROWS;
+    panel *= p->task_panels;
+    int64_t end = td_min64(d->m, row + TASK_ROWS);
     int64_t last = td_min64(p->panels, panel + p->task_panels);
-    int64_t matrix = task / p->row_tasks / p->panel_tasks;
     int64_t size = (int64_t)td_dtype_size(d->dtype);
     int64_t a_row = p->a ? TD_BF16_BLOCK : d->a_row;
     td_bf16_term term = { .steps = p->steps };
@@ -195,5 +198,6 @@ void td_gemm_bf16(td_pool *pool, const td_gemm_desc *desc, const td_gemm_bf16_ty
         pool = NULL;
     }
     td_pool_run(pool, p.a_count * p.row_blocks + p.b_count * p.panels, pack_task, &p);
+    p.turns = td_gemm_turns(desc, p.row_tasks, p.panel_tasks, td_pool_threads(pool));
     td_pool_run(pool, desc->batch * p.panel_tasks * p.row_tasks, multiply_task, &p);
 }
