@@ -4,6 +4,7 @@ enum {
     BLOCK_IMAGES = 64, /* at most; of as many pixels as make up TD_REDUCE_ROWS */
     SMALL_TILE = 32,   /* input channels in a tile where there are few tiles */
     WANTED_TASKS = 32,
+    LEAST_TASKS = 2,
     MIN_BLOCKS = 4, /* blocks of rows in a piece: enough to be worth a partial result */
     /* Of x and dy: so many do not wait in a cache. Twice as many for small tiles, where fetching
      * costs more beside few products. */
@@ -24,6 +25,9 @@ static int64_t tile_size(int64_t ic, int64_t panels, int rows)
 {
     int64_t most = TD_REDUCE_TILE;
     while (most > SMALL_TILE && panels * td_divide_up(ic, most) < WANTED_TASKS) {
+        most /= 2;
+    }
+    while (most > rows && panels * td_divide_up(ic, most) < LEAST_TASKS) {
         most /= 2;
     }
     int64_t even = td_divide_up(ic, td_divide_up(ic, most));
