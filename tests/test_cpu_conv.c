@@ -153,6 +153,11 @@ static void known_shapes(td_dtype dtype)
         { 11, 60, 10, 140, 1, 1, 0, 2 },
         { 52, 305, 15, 61, 1, 1, 0, 61 }, /* so large that pixels are transposed, in two parts */
         { 101, 36, 34, 12, 2, 2, 0, 12 },
+        { 43, 64, 32, 32, 1, 1, 0, 4 }, /* and with more channels than rows of a register block */
+        { 100, 40, 32, 20, 1, 1, 0, 5 },
+        { 4, 16, 9, 16, 3, 1, 1, 2 }, /* the same in a vector that groups share */
+        { 5, 14, 7, 14, 3, 1, 1, 2 },
+        { 3, 24, 10, 40, 3, 1, 1, 1 }, /* one panel, and tiles for two threads */
         { 4, 96, 7, 96, 3, 1, 1, 12 },
         { 2, 66, 9, 33, 5, 2, 2, 11 },
         { 2, 64, 7, 70, 5, 1, 2, 1 },   /* strips: lines of both pictures */

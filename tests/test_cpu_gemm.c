@@ -6,6 +6,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -319,6 +320,31 @@ static void test_isa(void **state)
     assert_string_equal(td_isa_name(TD_ISA_AVX512), "avx512");
 }
 
+/* Of all tasks each is another block and panel, and each thread's part comes block by block. */
+static void test_turns(void **state)
+{
+    (void)state;
+    enum { MOST = 9 };
+    for (int64_t i = 0; i < 2 * MOST * MOST * MOST; i++) {
+        int64_t blocks = 1 + i / 2 % MOST, panels = 1 + i / 2 / MOST % MOST;
+        int threads = (int)(1 + i / 2 / MOST / MOST);
+        td_turns turns = td_turns_make(blocks, panels, i % 2 ? 1000 : 1, 10, threads);
+        bool seen[MOST][MOST] = { { false } };
+        for (int64_t task = 0; task < blocks * panels; task++) {
+            int64_t block = -1, panel = -1;
+            td_turn(&turns, task, &block, &panel);
+            assert_in_range(block, 0, blocks - 1);
+            assert_in_range(panel, 0, panels - 1);
+            assert_false(seen[block][panel]);
+            seen[block][panel] = true;
+            int64_t end_of_part = blocks / threads * panels; /* whose shares are equal */
+            if (i % 2 == 0 && blocks % threads == 0) {
+                assert_int_equal(block / (blocks / threads), task / end_of_part);
+            }
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -328,6 +354,7 @@ int main(void)
         cmocka_unit_test(test_f64),
         cmocka_unit_test(test_layout_does_not_matter),
         cmocka_unit_test(test_isa),
+        cmocka_unit_test(test_turns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -140,6 +140,39 @@ static void test_threads_work_together(void **state)
     free(h);
 }
 
+/* The tasks in the order in which one thread does them. */
+typedef struct order {
+    int count;
+    int64_t tasks[8];
+} order;
+
+static void note_task(void *ctx, int64_t task)
+{
+    order *o = ctx;
+    o->tasks[o->count++] = task;
+}
+
+static void test_backwards(void **state)
+{
+    (void)state;
+    order o = { 0 };
+    td_pool_run_backwards(NULL, 8, note_task, &o);
+    assert_int_equal(o.count, 8);
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(o.tasks[i], 7 - i);
+    }
+    for (int c = 0; c < COUNTS; c++) {
+        td_pool *pool = td_pool_new(thread_counts[c]);
+        for (int64_t tasks = 0; tasks < 60; tasks++) {
+            hits *h = new_hits(pool);
+            td_pool_run_backwards(pool, tasks, count_hit, h);
+            assert_hits(h, tasks, 1);
+            free(h);
+        }
+        td_pool_free(pool);
+    }
+}
+
 /* Task `held` ends only when all others have been done. */
 typedef struct hold {
     atomic_int done;
@@ -172,9 +205,9 @@ static void test_late_threads_are_helped(void **state)
         td_pool *pool = td_pool_new(thread_counts[c]);
         assert_non_null(pool);
         int tasks = 3 * thread_counts[c];
-        for (int held = 0; held < tasks; held++) {
-            hold h = { .tasks = tasks, .held = held };
-            td_pool_run(pool, tasks, hold_one, &h);
+        for (int i = 0; i < 2 * tasks; i++) {
+            hold h = { .tasks = tasks, .held = i / 2 };
+            (i % 2 == 0 ? td_pool_run : td_pool_run_backwards)(pool, tasks, hold_one, &h);
             assert_false(atomic_load(&h.late));
             assert_int_equal(atomic_load(&h.done), tasks - 1);
         }
@@ -495,6 +528,7 @@ int main(void)
         cmocka_unit_test(test_many_tiny_runs),
         cmocka_unit_test(test_runs_after_sleep),
         cmocka_unit_test(test_threads_work_together),
+        cmocka_unit_test(test_backwards),
         cmocka_unit_test(test_late_threads_are_helped),
         cmocka_unit_test(test_very_many_tasks),
         cmocka_unit_test(test_nested_runs),

@@ -72,6 +72,7 @@ td_conv_taps td_conv_taps_make(const td_conv_axis *axis, bool backward, td_conv_
 td_turns td_conv_turns(const td_conv_problem *problem, const td_conv_taps *h, const td_conv_taps *w,
                        int64_t blocks, int64_t panels, int threads)
 {
+    /* Of one group, as all are alike. */
     int64_t x = problem->ic * problem->h.in * problem->w.in;
     int64_t y = problem->oc * problem->h.out * problem->w.out;
     int64_t weights = problem->ic * problem->oc * h->alive * w->alive;

@@ -250,7 +250,7 @@ void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspac
     }
     p.turns = td_conv_turns(apply->problem, &p.h, &p.w, blocks, panels, td_pool_threads(pool));
     if (p.panels_first) {
-        p.turns.part = 1;
+        p.turns.parts = blocks;
     }
     td_pool_run(pool, panels * blocks, task, &p);
 }

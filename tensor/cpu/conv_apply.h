@@ -47,10 +47,10 @@ typedef struct td_conv_apply_plan {
     int64_t most_depth;                 /* products in a partial sum */
     bool panels_first;                  /* all weights stay in the cache: the panels of a block
                                            before other blocks, whose source is then read once */
-    td_turns turns;
-    td_gemm_store store;  /* of sums that are built in one call */
-    int64_t a_row, c_row; /* from row to row of the source, of the result */
-    int64_t block_rows;   /* at most: more of narrow ones, fewer of short sums */
+    td_turns turns;                     /* panels are those of all groups */
+    td_gemm_store store;                /* of sums that are built in one call */
+    int64_t a_row, c_row;               /* from row to row of the source, of the result */
+    int64_t block_rows;                 /* at most: more of narrow ones, fewer of short sums */
     td_conv_row_block *blocks;
     int64_t block_count; /* of a row of pixels; gathered or listed: of all */
 
@@ -97,7 +97,7 @@ int64_t td_conv_apply_b_row(const td_conv_apply_plan *p);
 const char *td_conv_apply_weights(const td_conv_apply_plan *p, int64_t group, int64_t panel, int kh,
                                   int kw);
 
-/* Of so many images with blocks of their own. */
+/* Where a task of p->turns is, of blocks in the order [pixel row][image][block of a row]. */
 td_conv_place td_conv_apply_place(const td_conv_apply_plan *p, int64_t task, int64_t images);
 
 void td_conv_gathered_task(void *plan, int64_t task);

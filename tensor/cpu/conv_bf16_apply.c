@@ -35,7 +35,7 @@ typedef struct plan {
     int64_t panels;      /* of one group */
     int64_t task_panels; /* in a task */
     int64_t panel_tasks; /* for the same rows */
-    td_turns turns;
+    td_turns turns;      /* of blocks [pixel row][run], and of panels of all groups */
     int64_t a_row;
     td_conv_row_block *runs; /* what a task takes of a pixel row */
     int64_t run_count;

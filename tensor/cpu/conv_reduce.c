@@ -249,7 +249,7 @@ static void pack_rows(const tile *t, row_block *rows, char *packed)
     rows->dy_image = kernels->panel;
 }
 
-/* Where it is, before its first block. */
+/* Tile `index` of the input channels, before its first block. */
 static tile open_tile(const plan *p, int64_t group, int64_t panel, int64_t index, int64_t piece)
 {
     const td_conv_problem *problem = p->problem;
@@ -290,8 +290,8 @@ static bool should_pack(const tile *t)
 static void tile_task(const plan *p, int64_t task)
 {
     int64_t of_group = p->panels * p->tiles, of_piece = td_conv_reduce_tiles(p);
-    int64_t index = task % of_piece, row = index % of_group / p->panels;
-    tile t = open_tile(p, index / of_group, index % p->panels, row, task / of_piece);
+    int64_t index = task % of_piece, channels = index % of_group / p->panels;
+    tile t = open_tile(p, index / of_group, index % p->panels, channels, task / of_piece);
     _Alignas(64) char packed[TD_REDUCE_ROWS * TD_GEMM_MAX_PANEL_BYTES];
     bool packs_dy = should_pack(&t);
     int64_t begin = t.piece * p->blocks_per_piece;
@@ -352,7 +352,7 @@ static int64_t clear_pieces(const plan *p, int64_t *of_tap)
     return (int64_t)p->h.kernel * p->w.kernel * *of_tap;
 }
 
-/* Few: of many tasks a thread takes several, and the first ones, which are tiles, take long. */
+/* Few: a thread takes several of many at once, and tiles, which take long, are among them. */
 static int64_t clear_tasks(const plan *p)
 {
     int64_t taps = (int64_t)p->h.kernel * p->w.kernel, of_tap;
@@ -377,15 +377,18 @@ static void clear_task(const plan *p, int64_t task)
     }
 }
 
+/* Among the tiles stand the tasks that clear, evenly: each thread has its share of both. */
 static void tile_or_clear_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
-    if (task < p->tile_tasks && p->sweeps) {
-        sweep_task(p, task);
-    } else if (task < p->tile_tasks) {
-        tile_task(p, task);
+    int64_t clears = clear_tasks(p), all = p->tile_tasks + clears;
+    int64_t before = task * clears / all; /* of those */
+    if ((task + 1) * clears / all > before) {
+        clear_task(p, before);
+    } else if (p->sweeps) {
+        sweep_task(p, task - before);
     } else {
-        clear_task(p, task - p->tile_tasks);
+        tile_task(p, task - before);
     }
 }
 

@@ -4,8 +4,8 @@ enum {
     BLOCK_IMAGES = 64, /* at most; of as many pixels as make up TD_REDUCE_ROWS */
     SMALL_TILE = 32,   /* input channels in a tile where there are few tiles */
     WANTED_TASKS = 32,
-    LEAST_TASKS = 2,
-    MIN_BLOCKS = 4, /* blocks of rows in a piece: enough to be worth a partial result */
+    LEAST_TASKS = 2, /* even of smaller tiles: two threads have something to do */
+    MIN_BLOCKS = 4,  /* blocks of rows in a piece: enough to be worth a partial result */
     /* Of x and dy: so many do not wait in a cache. Twice as many for small tiles, where fetching
      * costs more beside few products. */
     FETCH_BYTES = 8 << 20,
@@ -20,14 +20,14 @@ enum {
 };
 
 /* Input channels in a tile: as many as leave enough tasks, since dy is packed for every tile; whole
- * register blocks. */
-static int64_t tile_size(int64_t ic, int64_t panels, int rows)
+ * register blocks. `cuts`: even those of small tiles. */
+static int64_t tile_size(int64_t ic, int64_t panels, int rows, bool cuts)
 {
     int64_t most = TD_REDUCE_TILE;
     while (most > SMALL_TILE && panels * td_divide_up(ic, most) < WANTED_TASKS) {
         most /= 2;
     }
-    while (most > rows && panels * td_divide_up(ic, most) < LEAST_TASKS) {
+    while (cuts && most > rows && panels * td_divide_up(ic, most) < LEAST_TASKS) {
         most /= 2;
     }
     int64_t even = td_divide_up(ic, td_divide_up(ic, most));
@@ -116,7 +116,7 @@ td_conv_reduce_plan td_conv_reduce_plan_make(const td_conv_reduce *reduce, td_co
         p.lanes = td_conv_groups_lanes(together, problem->ic, problem->oc);
     }
     p.panels = problem->pixels ? 1 : td_divide_up(p.y_channels, problem->kernels->panel);
-    p.tile = tile_size(problem->ic, p.groups * p.panels, problem->kernels->rows);
+    p.tile = tile_size(problem->ic, p.groups * p.panels, problem->kernels->rows, false);
     p.tiles = td_divide_up(problem->ic, p.tile);
 
     int64_t all_pixels = p.h.size * p.w.size;
@@ -129,9 +129,11 @@ td_conv_reduce_plan td_conv_reduce_plan_make(const td_conv_reduce *reduce, td_co
 
     p.sweeps = should_sweep(&p);
     if (p.sweeps) { /* tiles are no tasks then */
-        p.tile = tile_size(problem->ic, WANTED_TASKS, problem->kernels->rows);
-        p.tiles = td_divide_up(problem->ic, p.tile);
+        p.tile = tile_size(problem->ic, WANTED_TASKS, problem->kernels->rows, false);
+    } else if (problem->sharing == 0) { /* those that do are one tile */
+        p.tile = tile_size(problem->ic, p.groups * p.panels, problem->kernels->rows, true);
     }
+    p.tiles = td_divide_up(problem->ic, p.tile);
     int64_t pieces = td_min64(wanted_pieces(&p), p.blocks / MIN_BLOCKS);
     p.blocks_per_piece = td_divide_up(p.blocks, pieces > 1 ? pieces : 1);
     p.pieces = pieces > 1 ? td_divide_up(p.blocks, p.blocks_per_piece) : 1;

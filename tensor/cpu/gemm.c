@@ -218,9 +218,9 @@ static void run_turned(td_pool *pool, plan *p)
 
 td_turns td_gemm_turns(const td_gemm_desc *desc, int64_t blocks, int64_t panels, int threads)
 {
-    bool dealt = desc->batch >= threads; /* whole matrices */
+    int64_t each = threads / (desc->batch > 1 ? desc->batch : 1); /* threads for a matrix */
     return td_turns_make(blocks, panels, desc->k * desc->n, desc->m * (desc->k + desc->n),
-                         dealt ? 1 : threads);
+                         each > 1 ? (int)each : 1);
 }
 
 void td_gemm(td_pool *pool, const td_gemm_desc *desc, void *workspace)

@@ -129,12 +129,11 @@ static void multiply_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
     const td_gemm_desc *d = p->desc;
-    int64_t of_matrix = p->row_tasks * p->panel_tasks, matrix = task / of_matrix, row, panel;
-    td_turn(&p->turns, task % of_matrix, &row, &panel);
-    row *= TASK_ROWS;
-    panel *= p->task_panels;
-    int64_t end = td_min64(d->m, row + TASK_ROWS);
-    int64_t last = td_min64(p->panels, panel + p->task_panels);
+    int64_t of_matrix = p->row_tasks * p->panel_tasks, matrix = task / of_matrix;
+    int64_t row_task, panel_task;
+    td_turn(&p->turns, task % of_matrix, &row_task, &panel_task);
+    int64_t row = row_task * TASK_ROWS, end = td_min64(d->m, row + TASK_ROWS);
+    int64_t panel = panel_task * p->task_panels, last = td_min64(p->panels, panel + p->task_panels);
     int64_t size = (int64_t)td_dtype_size(d->dtype);
     int64_t a_row = p->a ? TD_BF16_BLOCK : d->a_row;
     td_bf16_term term = { .steps = p->steps };

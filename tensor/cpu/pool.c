@@ -175,9 +175,9 @@ static bool take_tasks(member *of, bool first_ones, uint32_t *begin, uint32_t *e
 }
 
 /* A thread's share is the same part of the tasks in each run, and what it takes from others that
- * are late is always their end: so it finds much of what it read or wrote in the last run in its
- * own core's cache, and what it writes lies together. Lines of another core's cache are far away,
- * and are fetched even for reading a little beyond what is one's own. */
+ * are late is what they would come to last: so it finds much of what it read or wrote in the last
+ * run in its own core's cache, and what it writes lies together. Lines of another core's cache are
+ * far away, and are fetched even for reading a little beyond what is one's own. */
 static void do_tasks(td_pool *pool, int self)
 {
     uint32_t begin = 0, end = 0;

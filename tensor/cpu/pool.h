@@ -49,7 +49,8 @@ int td_pool_set_threads(td_pool *pool, int threads);
  */
 void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx);
 
-/* The same, each thread from the end of its share on: what a run before has left in the caches. */
+/* The same, each thread from the end of its share on: what a run before has left in the caches. (Of
+ * more than 2^31 - 1 tasks, which are several runs, within each.) */
 void td_pool_run_backwards(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx);
 
 /*

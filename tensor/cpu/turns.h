@@ -4,8 +4,8 @@
  * The blocks of a panel follow each other, so that its weights stay in the cache. But a thread's
  * share are tasks in a row (tensor/cpu/pool.h): so it would have some columns of all rows, read the
  * whole source, and write beside what another thread writes, all over the result; and where one
- * core writes next to another's lines, they fetch them from each other. Unless the panels weigh
- * more than the rows, the result is therefore cut into parts, one for each thread. Otherwise the
+ * core writes next to another's lines, they fetch them from each other. Unless there are many more
+ * weights than rows, the blocks are therefore cut into parts, one for each thread. Otherwise the
  * threads begin at different blocks.
  */
 #ifndef TD_TENSOR_CPU_TURNS_H
@@ -15,27 +15,30 @@
 
 typedef struct td_turns {
     int64_t blocks, panels;
-    int64_t part;    /* blocks of which all panels come before other blocks */
-    int64_t threads; /* that have different panels of the same blocks */
+    int64_t parts;  /* of the blocks; all panels of one come before the next */
+    int64_t starts; /* blocks at which panels begin, one after the other; 1: all at the first */
 } td_turns;
 
-/* Elements that the panels have, and those that the rows have, of the source and the result. */
-static inline td_turns td_turns_make(int64_t blocks, int64_t panels, int64_t in_panels,
-                                     int64_t in_rows, int threads)
+/* `weights` are the elements of all panels, `rows` those of the rows' source and result; of both
+ * only their ratio matters. */
+static inline td_turns td_turns_make(int64_t blocks, int64_t panels, int64_t weights, int64_t rows,
+                                     int threads)
 {
-    enum { RATIO = 4 }; /* from 1 to any number there is little between them */
-    int64_t part = (blocks + threads - 1) / threads;
-    return in_panels < RATIO * in_rows ? (td_turns){ blocks, panels, part, 1 }
-                                       : (td_turns){ blocks, panels, blocks, threads };
+    enum { RATIO = 4 }; /* 1 and 1000 took 0.5 % longer in a step of ResNet-18, batch 32 */
+    int64_t most = threads < blocks ? threads : blocks;
+    return weights < RATIO * rows ? (td_turns){ blocks, panels, most, 1 }
+                                  : (td_turns){ blocks, panels, 1, threads };
 }
 
+/* The block and panel of a task, of blocks * panels. */
 static inline void td_turn(const td_turns *t, int64_t task, int64_t *block, int64_t *panel)
 {
-    int64_t first = task / (t->panels * t->part) * t->part, rest = task - first * t->panels;
-    int64_t left = t->blocks - first, count = left < t->part ? left : t->part;
+    int64_t part = ((task / t->panels + 1) * t->parts - 1) / t->blocks;
+    int64_t first = t->blocks * part / t->parts;
+    int64_t count = t->blocks * (part + 1) / t->parts - first, rest = task - first * t->panels;
     *panel = rest / count;
-    int64_t shift = *panel * t->threads / t->panels * count / t->threads; /* of a thread's share */
-    *block = first + (rest + shift) % count;
+    int64_t start = *panel * t->starts / t->panels * count / t->starts; /* of a thread's share */
+    *block = first + (rest + start) % count;
 }
 
 #endif
