@@ -47,8 +47,11 @@ bool td_conv_pixels_win(const td_conv_problem *p, td_conv2d_pass pass)
     bool crosses = p->groups * p->ic * (int64_t)p->kernels->size % LINE != 0 ||
                    p->groups * p->oc * (int64_t)p->kernels->size % LINE != 0;
     double groups = (back ? x : y) * td_conv_groups_cost(p, from, to);
-    double pixels = met * (double)from + (back ? x : y) * (double)to;
-    return groups * (crosses ? CROSSING_COST : 1) > pixels * MOVE_COST;
+    double moves = met * (double)from + (back ? x : y) * (double)to;
+    /* Sums along the vectors take their time; other products hide behind the moves. */
+    double sums =
+        pass == TD_CONV2D_BACKWARD_WEIGHTS ? met * (double)(from * to) / p->kernels->lanes : 0;
+    return groups * (crosses ? CROSSING_COST : 1) > moves * MOVE_COST + sums;
 }
 
 /* ---- forward and backward-data ---- */
