@@ -97,9 +97,11 @@ int64_t td_conv_apply_b_row(const td_conv_apply_plan *p);
 const char *td_conv_apply_weights(const td_conv_apply_plan *p, int64_t group, int64_t panel, int kh,
                                   int kw);
 
-/* Where a task of p->turns is, of blocks in the order [pixel row][image][block of a row]. */
+/* Where a task of p->turns is, of blocks in the order [pixel row][image][block of a row]; `images`
+ * is 1 where all pictures are in one block. */
 td_conv_place td_conv_apply_place(const td_conv_apply_plan *p, int64_t task, int64_t images);
 
+/* Tasks, of the ways of that name. */
 void td_conv_gathered_task(void *plan, int64_t task);
 void td_conv_listed_task(void *plan, int64_t task);
 

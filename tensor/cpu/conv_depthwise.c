@@ -180,7 +180,7 @@ static void cut_result(plan *p)
     if (p->copies) {
         int64_t chunks = td_divide_up(p->elements, p->columns);
         p->band_rows = td_divide_up(c->h.size, td_divide_up(TD_DEPTHWISE_WANTED_TASKS, chunks));
-    } else { /* rows below each other share what they meet; but two threads share two rows */
+    } else { /* rows below each other share what they meet; where there are only two, threads do */
         p->pairs = c->h.size > 2 && c->kernels->pair_widths && h->stride == 1 && h->dilation == 1 &&
                    c->h.alive > 1 && (h->kernel + 1) * c->w.kernel <= MAX_TAPS;
         p->band_rows = p->pairs ? 2 : 1;

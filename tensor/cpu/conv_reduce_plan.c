@@ -4,7 +4,7 @@ enum {
     BLOCK_IMAGES = 64, /* at most; of as many pixels as make up TD_REDUCE_ROWS */
     SMALL_TILE = 32,   /* input channels in a tile where there are few tiles */
     WANTED_TASKS = 32,
-    LEAST_TASKS = 2, /* even of smaller tiles: two threads have something to do */
+    LEAST_TASKS = 2, /* of smaller tiles if need be */
     MIN_BLOCKS = 4,  /* blocks of rows in a piece: enough to be worth a partial result */
     /* Of x and dy: so many do not wait in a cache. Twice as many for small tiles, where fetching
      * costs more beside few products. */
@@ -20,14 +20,14 @@ enum {
 };
 
 /* Input channels in a tile: as many as leave enough tasks, since dy is packed for every tile; whole
- * register blocks. `cuts`: even those of small tiles. */
-static int64_t tile_size(int64_t ic, int64_t panels, int rows, bool cuts)
+ * register blocks. `small`: below SMALL_TILE, too, rather than leave a thread without a task. */
+static int64_t tile_size(int64_t ic, int64_t panels, int rows, bool small)
 {
     int64_t most = TD_REDUCE_TILE;
     while (most > SMALL_TILE && panels * td_divide_up(ic, most) < WANTED_TASKS) {
         most /= 2;
     }
-    while (cuts && most > rows && panels * td_divide_up(ic, most) < LEAST_TASKS) {
+    while (small && most > rows && panels * td_divide_up(ic, most) < LEAST_TASKS) {
         most /= 2;
     }
     int64_t even = td_divide_up(ic, td_divide_up(ic, most));

@@ -38,6 +38,14 @@ enum {
 #define STATE_WORKERS (UINT64_C(0xffffff) & ~STATE_OPEN)
 #define STATE_GENERATION UINT64_C(0x1000000)
 
+/* What a call asks for. */
+typedef struct job {
+    int64_t tasks;
+    td_task_fn fn;
+    void *ctx;
+    bool backwards;
+} job;
+
 /* A thread, and what is left of its share of the tasks. The first one is the caller. */
 typedef struct member {
     alignas(CACHE_LINE) _Atomic uint64_t left; /* [begin, end), begin in the upper half */
@@ -52,12 +60,10 @@ struct td_pool {
     atomic_bool stop;
 
     /* The job: written before the run opens, read by those who joined it. */
-    alignas(CACHE_LINE) td_task_fn fn;
-    void *ctx;
+    alignas(CACHE_LINE) job job;
     int64_t first; /* of the tasks that the members' shares count from 0 */
     member *members;
     int shares; /* the first members have one */
-    bool backwards;
 
     alignas(CACHE_LINE) pthread_mutex_t owner; /* held by the thread whose run it is */
     pthread_mutex_t lock;
@@ -180,14 +186,15 @@ static bool take_tasks(member *of, bool first_ones, uint32_t *begin, uint32_t *e
  * far away, and are fetched even for reading a little beyond what is one's own. */
 static void do_tasks(td_pool *pool, int self)
 {
+    const job *j = &pool->job;
     uint32_t begin = 0, end = 0;
     for (int i = 0; i < pool->shares; i++) {
         member *of = &pool->members[(self + i) % pool->shares];
         bool owner = of == &pool->members[self];
-        while (take_tasks(of, owner != pool->backwards, &begin, &end)) {
+        while (take_tasks(of, owner != j->backwards, &begin, &end)) {
             for (uint32_t done = 0; done < end - begin; done++) {
-                uint32_t task = pool->backwards ? end - 1 - done : begin + done;
-                pool->fn(pool->ctx, pool->first + task);
+                uint32_t task = j->backwards ? end - 1 - done : begin + done;
+                j->fn(j->ctx, pool->first + task);
             }
         }
     }
@@ -257,20 +264,10 @@ static void *worker_main(void *arg)
 
 /* ---- the caller ---- */
 
-/* What a call asks for. */
-typedef struct job {
-    int64_t tasks;
-    td_task_fn fn;
-    void *ctx;
-    bool backwards;
-} job;
-
 /* Tasks [first, first + tasks) of a job. */
 static void open_run(td_pool *pool, const job *j, int64_t first, int64_t tasks)
 {
-    pool->fn = j->fn;
-    pool->ctx = j->ctx;
-    pool->backwards = j->backwards;
+    pool->job = *j;
     pool->first = first;
     pool->shares = (int)(tasks < pool->threads ? tasks : pool->threads);
     for (int64_t i = 0; i < pool->shares; i++) {
