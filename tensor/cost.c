@@ -64,6 +64,17 @@ td_cost td_cost_conv2d(const td_tensor *y, const td_tensor *x, const td_tensor *
     return plus_accumulation(cost, written, accumulate);
 }
 
+td_cost td_cost_clip(td_tensor *const *x, int count)
+{
+    td_cost cost = { .dtype = count > 0 ? x[0]->dtype : TD_F32 };
+    for (int i = 0; i < count; i++) {
+        td_cost one = td_cost_of(x[i], 3, 3.0 * td_cost_bytes(x[i]));
+        cost.flops += one.flops;
+        cost.bytes += one.bytes;
+    }
+    return cost;
+}
+
 /* Mean and sum of squares about it: three operations an element (a difference, a product with its
  * sum); normalising: two (a product and its sum). */
 td_cost td_cost_batch_norm(const td_batch_norm_args *a)
