@@ -29,18 +29,6 @@ void td_retain_grad(td_tensor *t);
 td_tensor *td_grad_buffer(td_tensor *leaf);
 void td_set_grad_storage(td_tensor *leaf, td_tensor *grad);
 
-/* The storage given with td_set_grad_storage holds zeros. */
-void td_grad_starts_zero(td_tensor *leaf);
-/* For optimizers and DDP: whether the leaf's gradient is known to be zero in memory but for
- * elements [*begin, *end) of it, in memory order (filters whose taps meet only padding). */
-bool td_grad_live_part(const td_tensor *leaf, int64_t *begin, int64_t *end);
-/* Elements [begin, end), in memory order, may be other than zero now, too. */
-void td_grad_widen(td_tensor *leaf, int64_t begin, int64_t end);
-/* The gradient's storage was written since it had this version, but what was zero of the leaf's
- * gradient still is (and lies where the gradient lies now, if it was moved): what was known holds.
- */
-void td_grad_zeros_stay(td_tensor *leaf, uint32_t version);
-
 /* Says that the leaf has no gradient: the next contribution overwrites the buffer. td_mark_grad
  * says that the buffer now holds one (dist does so after a reduction into an unused leaf). */
 void td_zero_grad_of(td_tensor *leaf);
@@ -76,9 +64,6 @@ typedef void (*td_backward_end_fn)(td_tensor *const *unused, int count, void *us
  * come through it. Its memory may be exchanged or moved then. */
 int td_leaf_uses(const td_tensor *leaf);
 int td_on_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user);
-/* The same for a function that writes nothing but what td_grad_live_part says is live, or says so
- * (td_grad_buffer): after others nothing is known of the gradient any more. */
-int td_on_live_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user);
 void td_remove_grad_hook(td_tensor *leaf, int id);
 int td_on_backward_end(td_backward_end_fn fn, void *user); /* per thread */
 void td_remove_backward_end_hook(int id);

@@ -28,25 +28,6 @@ static td_grad_slot leaf_slot(td_leaf *leaf)
     }
     td_grad_slot slot = { td_leaf_buffer(leaf), leaf->has_grad || leaf->contributed };
     leaf->contributed = true;
-    td_leaf_whole(leaf);
-    return slot;
-}
-
-td_grad_slot td_input_grad_part(td_node *node, int i, int64_t begin, int64_t end)
-{
-    struct td_grad_state *state = node->edges[i].state;
-    td_leaf *leaf = state != NULL ? state->leaf : NULL;
-    if (leaf == NULL || leaf->tensor == NULL) {
-        td_grad_slot slot = td_input_grad(node, i);
-        if (slot.grad != NULL && !slot.accumulate) {
-            td_kernels_of(td_device_of(slot.grad))->fill(slot.grad, 0.0);
-        }
-        return slot;
-    }
-    bool known = leaf->zero_elsewhere;
-    td_grad_slot slot = leaf_slot(leaf);
-    leaf->zero_elsewhere = known;
-    td_leaf_part(leaf, begin, end, slot.accumulate);
     return slot;
 }
 

@@ -90,16 +90,6 @@ bool td_hooks_empty(const td_hook_list *list)
     return true;
 }
 
-bool td_hooks_keep_zeros(const td_hook_list *list)
-{
-    for (int i = 0; i < list->count; i++) {
-        if (!is_removed(&list->hooks[i]) && !list->hooks[i].keeps_zeros) {
-            return false;
-        }
-    }
-    return true;
-}
-
 void td_hooks_free(td_hook_list *list)
 {
     free(list->hooks);

@@ -173,96 +173,7 @@ td_tensor *td_leaf_buffer(td_leaf *leaf)
 td_tensor *td_grad_buffer(td_tensor *leaf)
 {
     td_leaf *state = leaf_of(leaf, "td_grad_buffer");
-    td_leaf_whole(state);
     return td_leaf_buffer(state);
-}
-
-/* ---- gradients that are zero but for a part ---- */
-
-void td_leaf_whole(td_leaf *leaf)
-{
-    leaf->zero_elsewhere = false;
-}
-
-/* Nobody but the tape has written into the buffer since something was known of it, as far as can be
- * known. */
-static bool knows_zeros(const td_leaf *leaf)
-{
-    return leaf->zero_elsewhere && leaf->zero_version == leaf->buffer->storage->version &&
-           !leaf->buffer->storage->shown_rw && td_hooks_keep_zeros(&leaf->ready);
-}
-
-/* All but elements [begin, end) are zero now. */
-static void know_zeros(td_leaf *leaf, int64_t begin, int64_t end)
-{
-    leaf->zero_elsewhere = true;
-    leaf->zero_version = leaf->buffer->storage->version;
-    leaf->live_begin = begin;
-    leaf->live_end = end;
-}
-
-static void clear(const td_leaf *leaf, int64_t begin, int64_t end)
-{
-    if (begin < end) {
-        td_tensor part = *leaf->buffer;
-        part.offset += begin;
-        part.ndim = 1;
-        part.shape[0] = end - begin;
-        part.stride[0] = 1;
-        td_kernels_of(td_device_of(&part))->fill(&part, 0.0);
-    }
-}
-
-static void widen(td_leaf *leaf, int64_t begin, int64_t end)
-{
-    leaf->live_begin = begin < leaf->live_begin ? begin : leaf->live_begin;
-    leaf->live_end = end > leaf->live_end ? end : leaf->live_end;
-}
-
-void td_leaf_part(td_leaf *leaf, int64_t begin, int64_t end, bool accumulate)
-{
-    bool known = knows_zeros(leaf);
-    if (accumulate) { /* to zeros, or to what is there already; live parts are never empty here */
-        leaf->zero_elsewhere = known;
-        widen(leaf, begin, end);
-        return;
-    }
-    int64_t from = known ? leaf->live_begin : 0;
-    int64_t to = known ? leaf->live_end : td_numel(leaf->buffer);
-    clear(leaf, from, to < begin ? to : begin);
-    clear(leaf, from > end ? from : end, to);
-    know_zeros(leaf, begin, end);
-}
-
-void td_grad_starts_zero(td_tensor *leaf)
-{
-    td_leaf *state = leaf_of(leaf, "td_grad_starts_zero");
-    td_leaf_buffer(state);
-    know_zeros(state, 0, 0);
-}
-
-void td_grad_widen(td_tensor *leaf, int64_t begin, int64_t end)
-{
-    widen(leaf_of(leaf, "td_grad_widen"), begin, end);
-}
-
-void td_grad_zeros_stay(td_tensor *leaf, uint32_t version)
-{
-    td_leaf *state = leaf_of(leaf, "td_grad_zeros_stay");
-    if (state->buffer != NULL && state->zero_version == version) {
-        state->zero_version = state->buffer->storage->version;
-    }
-}
-
-bool td_grad_live_part(const td_tensor *leaf, int64_t *begin, int64_t *end)
-{
-    const td_leaf *state = leaf->grad != NULL ? leaf->grad->leaf : NULL;
-    if (state == NULL || !state->has_grad || !knows_zeros(state)) {
-        return false;
-    }
-    *begin = state->live_begin;
-    *end = state->live_end;
-    return true;
 }
 
 void td_set_grad_storage(td_tensor *leaf, td_tensor *grad)
@@ -281,7 +192,6 @@ void td_set_grad_storage(td_tensor *leaf, td_tensor *grad)
     state->buffer = grad;
     state->owns_buffer = false;
     state->has_grad = false;
-    td_leaf_whole(state);
 }
 
 void td_zero_grad_of(td_tensor *leaf)
@@ -293,7 +203,6 @@ void td_mark_grad(td_tensor *leaf)
 {
     td_leaf *state = leaf_of(leaf, "td_mark_grad");
     td_leaf_buffer(state);
-    td_leaf_whole(state);
     state->has_grad = true;
 }
 
@@ -376,26 +285,15 @@ int td_leaf_uses(const td_tensor *leaf)
     return leaf_of(leaf, "td_leaf_uses")->refs - 1;
 }
 
-static int add_ready_hook(td_tensor *leaf, td_hook hook, const char *function)
+int td_on_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user)
 {
-    td_leaf *state = leaf_of(leaf, function);
-    TD_REQUIRE(hook.ready != NULL, TD_NOWHERE, "%s: the function is NULL", function);
-    int id = td_hooks_add(&state->ready, hook);
+    td_leaf *state = leaf_of(leaf, "td_on_grad_ready");
+    TD_REQUIRE(fn != NULL, TD_NOWHERE, "td_on_grad_ready: the function is NULL");
+    int id = td_hooks_add(&state->ready, (td_hook){ .ready = fn, .user = user });
     if (id > 0) {
         watch(state);
     }
     return id;
-}
-
-int td_on_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user)
-{
-    return add_ready_hook(leaf, (td_hook){ .ready = fn, .user = user }, "td_on_grad_ready");
-}
-
-int td_on_live_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user)
-{
-    return add_ready_hook(leaf, (td_hook){ .ready = fn, .user = user, .keeps_zeros = true },
-                          "td_on_live_grad_ready");
 }
 
 void td_remove_grad_hook(td_tensor *leaf, int id)

@@ -26,7 +26,6 @@ typedef struct td_hook {
     td_grad_ready_fn ready; /* one of the two; both NULL: removed while hooks were running */
     td_backward_end_fn end;
     void *user;
-    bool keeps_zeros; /* a ready hook after which what is known of the gradient still holds */
 } td_hook;
 
 typedef struct td_hook_list {
@@ -46,11 +45,6 @@ struct td_leaf {
     uint64_t backward; /* the last backward that counted its uses; what follows belongs to that */
     int pending;       /* uses whose node has not run */
     bool contributed;
-    /* What of the buffer is known to be zero in memory: all but elements [live_begin, live_end), in
-     * memory order. See td_leaf_part. */
-    bool zero_elsewhere;
-    uint32_t zero_version; /* the buffer's storage's, up to which that holds */
-    int64_t live_begin, live_end;
     td_hook_list ready;
     /* The list of leaves that have ready hooks. */
     td_leaf *next_watched, *previous_watched;
@@ -65,15 +59,6 @@ void td_leaf_unhold(td_leaf *leaf);
 
 /* The buffer, made if need be; fatal when memory is short. */
 td_tensor *td_leaf_buffer(td_leaf *leaf);
-
-/* The buffer's elements [begin, end), in memory order, are about to be written (accumulate: added
- * to), and the gradient's other elements are zero: makes them so, or keeps them so. What is zero
- * already is not written again, as long as the tape alone writes into the buffer: nobody has asked
- * for it since in order to write (its storage's version is the same), nobody keeps its address, and
- * no hook hands it on (but td_on_live_grad_ready's). */
-void td_leaf_part(td_leaf *leaf, int64_t begin, int64_t end, bool accumulate);
-/* Somebody else has written, or may write, all of the buffer. */
-void td_leaf_whole(td_leaf *leaf);
 
 /* Counts one use, before backward runs and after the use's node has run. The latter calls the ready
  * hooks when it was the last one and something was contributed. */
@@ -90,7 +75,6 @@ void td_hooks_remove(td_hook_list *list, int id);
 void td_hooks_run_ready(td_hook_list *list, td_tensor *leaf);
 void td_hooks_run_end(td_hook_list *list, td_tensor *const *unused, int count);
 bool td_hooks_empty(const td_hook_list *list);
-bool td_hooks_keep_zeros(const td_hook_list *list); /* all of them */
 void td_hooks_free(td_hook_list *list);
 
 #endif

@@ -62,10 +62,6 @@ typedef struct td_grad_slot {
  * once per input, and write it before returning. */
 td_grad_slot td_input_grad(td_node *node, int i);
 bool td_input_needs_grad(const td_node *node, int i);
-/* The same for a gradient that is zero but for elements [begin, end) of its memory: the caller
- * writes those alone. The rest is zero when this returns (with accumulate: as it was). */
-td_grad_slot td_input_grad_part(td_node *node, int i, int64_t begin, int64_t end);
-
 /* The same, for a backward that may write the gradient of input i over dy, its result's, element by
  * element: dy's own memory, if nobody else reads it and nothing has been accumulated yet. */
 td_grad_slot td_input_grad_over(td_node *node, int i, const td_tensor *dy);

@@ -93,8 +93,6 @@ static void ddp_free(td_module *self)
     td_free(s->buffers);
     td_free(s->numbers);
     td_free(s->usage);
-    td_free(s->more);
-    free(s->live);
     free(s->watches);
     free(s->bucket_of);
     free(s->buffer_list);
@@ -204,24 +202,16 @@ static td_status make_tables(td_ddp_state *s)
     return made ? TD_OK : td_fail(TD_E_NOMEM, "td_ddp: no memory for %d parameters", s->count);
 }
 
-td_tensor *td_ddp_alias(const td_tensor *flat, int64_t begin, int64_t count)
+td_tensor *td_ddp_part(const td_tensor *flat, int64_t begin, int64_t count)
 {
-    if (td_device_of(flat).type != TD_DEVICE_CPU) { /* there nothing is known of zeros */
-        return td_slice_of_storage(flat, flat->offset + begin, TD_SHAPE(count), (int64_t[]){ 1 });
-    }
-    char *elements = td_ptr(flat);
-    return td_borrow(elements + begin * (int64_t)td_dtype_size(flat->dtype), TD_SHAPE(count),
-                     flat->dtype, td_device_of(flat));
+    return td_slice_of_storage(flat, flat->offset + begin, TD_SHAPE(count), (int64_t[]){ 1 });
 }
 
-/* Into memory that can be reduced without copies, with one element more (td_ddp_state.more). */
+/* Into memory that can be reduced without copies. */
 static td_status move_gradients(td_ddp_state *s)
 {
     const td_tensor *flat = td_params_flat(s->params);
-    td_tensor *memory = td_ddp_new_memory(s, td_device_of(flat), td_numel(flat) + 1, flat->dtype);
-    td_tensor *grads =
-        memory == NULL ? NULL : td_slice_of_storage(memory, 0, td_shape_of(flat), (int64_t[]){ 1 });
-    td_free(memory);
+    td_tensor *grads = td_ddp_new_memory(s, td_device_of(flat), td_numel(flat), flat->dtype);
     td_status status = grads != NULL ? td_params_set_grad_memory(s->params, grads) : TD_E_NOMEM;
     if (status != TD_OK) {
         td_free(grads);
@@ -234,7 +224,6 @@ static td_status lay_out(td_ddp_state *s)
     TD_TRY(td_ddp_first_order(s));
     td_tensor *flat = td_params_flat(s->params);
     TD_TRY(move_gradients(s));
-    TD_TRY(td_ddp_live_new(s));
     if (s->options.find_unused_parameters || s->options.static_graph) {
         s->kept = td_zeros(td_shape_of(flat), flat->dtype, td_device_of(flat));
         TD_TRY(s->kept != NULL ? TD_OK : TD_E_NOMEM);

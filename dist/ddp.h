@@ -3,7 +3,6 @@
  *   ddp_check.c    whether all ranks have the same model
  *   ddp_buckets.c  which gradients travel together, and the order of ready gradients
  *   ddp_reduce.c   the grad-ready hooks: launching, waiting, unused parameters
- *   ddp_live.c     gradients that are zero on all ranks, and left out
  *   ddp_compress.c communication hooks: bf16, fp16
  *   ddp_powersgd.c communication hook: PowerSGD
  *   ddp_powersgd_state.c  what of it is kept from step to step, and in checkpoints
@@ -15,11 +14,6 @@
 #include "dist/dist.h"
 
 typedef struct td_ddp_state td_ddp_state;
-
-/* Elements [begin, end). */
-typedef struct td_ddp_part {
-    int64_t begin, end;
-} td_ddp_part;
 
 /* Gradients that travel together: a stretch of the flat gradients. */
 typedef struct td_ddp_bucket {
@@ -85,11 +79,6 @@ struct td_ddp_state {
     bool rebuilt;   /* in the order in which gradients became ready */
     int layout;     /* td_params_reorders when the buckets were made */
 
-    td_ddp_part *live; /* of each parameter: its gradient's other elements are zero on all ranks */
-    bool agreed;       /* on that; before it nothing is sent */
-    bool skips;        /* buckets leave something out */
-    td_tensor *more;   /* one element behind the flat gradients: not zero if more is live */
-
     td_ddp_compression compression;
     td_tensor *wire;                    /* bf16, fp16: the flat gradients as they travel */
     td_tensor *error;                   /* PowerSGD: what was not sent so far, flat */
@@ -150,9 +139,8 @@ td_status td_ddp_follow_layout(td_ddp_state *s);
 
 /* ddp.c: zeroed memory for collectives where the model lies. */
 td_tensor *td_ddp_new_memory(td_ddp_state *s, td_device device, int64_t count, td_dtype dtype);
-/* A tensor over elements of flat memory; on CPUs it does not hold that, and what is written there
- * does not count as a write into the gradients: DDP knows which it leaves as they are. */
-td_tensor *td_ddp_alias(const td_tensor *flat, int64_t begin, int64_t count);
+/* A tensor over elements of flat memory. */
+td_tensor *td_ddp_part(const td_tensor *flat, int64_t begin, int64_t count);
 
 /* ddp_reduce.c */
 bool td_ddp_watch_gradients(td_ddp_state *s); /* false: no memory */
@@ -171,19 +159,6 @@ void td_ddp_report(td_ddp_state *s);
 /* ddp.c: rank root's buffers for everybody. */
 td_status td_ddp_broadcast_buffers(td_ddp_state *s, int root);
 td_status td_ddp_broadcast_all(td_ddp_state *s, int root); /* parameters, too */
-
-/* ddp_live.c. The first reduction begins with the agreement, a collective. */
-td_status td_ddp_live_new(td_ddp_state *s);
-td_status td_ddp_agree(td_ddp_state *s);
-/* Of the parameters at places [first, first + count) in memory what travels; and whether a bucket
- * must end before a place, since much that is zero lies there. */
-td_ddp_part td_ddp_place(const td_ddp_state *s, int first, int count);
-bool td_ddp_skips_before(const td_ddp_state *s, int place);
-/* Before the last bucket is sent; and when all are there. */
-void td_ddp_tell_more(td_ddp_state *s);
-td_status td_ddp_reduce_rest(td_ddp_state *s);
-/* What is live on other ranks has come by now: the tape and optimizers must know. */
-void td_ddp_widen(const td_ddp_state *s);
 
 /* ddp_compress.c: sending a bucket, and taking what came back. */
 td_status td_ddp_compress_setup(td_ddp_state *s);

@@ -18,12 +18,11 @@ static double limit_of(const td_ddp_state *s, int bucket, double still_to_come)
     return (bucket == 0 || still_to_come <= TAIL) && cap > SMALL ? SMALL : cap;
 }
 
-/* Bytes of what is live in the k-th gradient that becomes ready. */
-static double live_bytes(const td_ddp_state *s, int k)
+/* Bytes of the k-th gradient that becomes ready. */
+static double gradient_bytes(const td_ddp_state *s, int k)
 {
-    td_ddp_part live = s->live[td_params_order(s->params)[k]];
-    size_t size = td_dtype_size(td_params_flat(s->params)->dtype);
-    return (double)(live.end - live.begin) * (double)size;
+    const td_param *p = td_params_get(s->params, td_params_order(s->params)[k]);
+    return (double)p->count * (double)td_dtype_size(td_params_flat(s->params)->dtype);
 }
 
 static int64_t bytes_of(const td_ddp_state *s, const td_ddp_bucket *b)
@@ -50,31 +49,38 @@ static td_status assign(td_ddp_state *s)
     double filled = 0.0, still_to_come = 0.0;
     bool open = false;
     for (int k = 0; k < s->count; k++) {
-        still_to_come += live_bytes(s, k);
+        still_to_come += gradient_bytes(s, k);
     }
     for (int k = 0; k < s->count; k++) {
-        if (!open || td_ddp_skips_before(s, k)) {
+        if (!open) {
             TD_TRY(open_bucket(s, k));
             filled = 0.0;
         }
         int last = s->bucket_count - 1;
         s->buckets[last].params++;
         s->bucket_of[order[k]] = last;
-        filled += live_bytes(s, k);
-        still_to_come -= live_bytes(s, k);
+        filled += gradient_bytes(s, k);
+        still_to_come -= gradient_bytes(s, k);
         open = filled < limit_of(s, last, still_to_come);
     }
     return TD_OK;
 }
 
-/* Where a bucket lies: up to where the next begins, gaps included unless they are long. */
+/* Where a parameter begins in memory; of the one behind the last, the end of memory. */
+static int64_t begin_of(const td_ddp_state *s, int place)
+{
+    const td_tensor *flat = td_params_flat_grad(s->params);
+    return place == s->count ? td_numel(flat)
+                             : td_params_get(s->params, td_params_order(s->params)[place])->begin;
+}
+
+/* Where a bucket lies: up to where the next begins, gaps included. */
 static td_status place(td_ddp_state *s, int i)
 {
     td_ddp_bucket *b = &s->buckets[i];
-    td_ddp_part part = td_ddp_place(s, b->first, b->params);
-    b->begin = part.begin;
-    b->count = part.end - part.begin;
-    b->grad = td_ddp_alias(td_params_flat_grad(s->params), b->begin, b->count);
+    b->begin = begin_of(s, b->first);
+    b->count = begin_of(s, b->first + b->params) - b->begin;
+    b->grad = td_ddp_part(td_params_flat_grad(s->params), b->begin, b->count);
     snprintf(b->name, sizeof b->name, "bucket %d (%.2f MiB)", i, (double)bytes_of(s, b) / MIB);
     return b->grad != NULL ? TD_OK : TD_E_NOMEM;
 }

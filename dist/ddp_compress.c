@@ -28,7 +28,7 @@ td_status td_ddp_compress_setup(td_ddp_state *s)
     }
     if (s->wire == NULL) {
         s->wire = td_ddp_new_memory(s, td_device_of(td_params_flat(s->params)),
-                                    td_numel(td_params_flat_grad(s->params)) + 1, wire_dtype(s));
+                                    td_numel(td_params_flat_grad(s->params)), wire_dtype(s));
     }
     for (int i = 0; s->wire != NULL && i < s->bucket_count; i++) {
         TD_TRY(td_ddp_compress_bucket(s, &s->buckets[i]));

@@ -57,7 +57,7 @@ typedef enum gradient_copy { KEEP, RESTORE, CLEAR } gradient_copy;
 static td_status copy_gradient(td_ddp_state *s, int i, gradient_copy copy)
 {
     const td_param *p = td_params_get(s->params, i);
-    td_tensor *grad = td_ddp_alias(td_params_flat_grad(s->params), p->begin, p->count);
+    td_tensor *grad = td_ddp_part(td_params_flat_grad(s->params), p->begin, p->count);
     if (grad == NULL) {
         return TD_E_NOMEM;
     }
@@ -82,7 +82,6 @@ static void clear_missing(td_ddp_state *s, const td_ddp_bucket *b)
             continue;
         }
         if (td_grad(leaf) == NULL) {
-            td_grad_buffer(leaf); /* what was known of it is old */
             td_ddp_note(s, copy_gradient(s, i, CLEAR));
         } else if (s->kept != NULL && !s->used[i]) {
             td_ddp_note(s, copy_gradient(s, i, KEEP));
@@ -113,9 +112,6 @@ static void launch(td_ddp_state *s, td_ddp_bucket *b)
     double begin = td_ddp_mark(s);
     begin_reduction(s);
     clear_missing(s, b);
-    if (s->skips && b == &s->buckets[s->bucket_count - 1]) {
-        td_ddp_tell_more(s); /* by now all gradients are there, or will not come */
-    }
     double packing = td_ddp_mark(s);
     if (s->status == TD_OK) {
         td_ddp_note(s, td_ddp_launch_bucket(s, b));
@@ -128,7 +124,7 @@ static void launch(td_ddp_state *s, td_ddp_bucket *b)
 
 static void launch_full(td_ddp_state *s)
 {
-    while (s->agreed && s->next < s->bucket_count && s->buckets[s->next].pending == 0) {
+    while (s->next < s->bucket_count && s->buckets[s->next].pending == 0) {
         launch(s, &s->buckets[s->next++]);
     }
 }
@@ -184,7 +180,7 @@ bool td_ddp_watch_gradients(td_ddp_state *s)
     for (int i = 0; i < s->count; i++) {
         s->watches[i] = (td_ddp_watch){ s, i, 0 };
         s->watches[i].hook =
-            td_on_live_grad_ready(td_params_get(s->params, i)->tensor, on_ready, &s->watches[i]);
+            td_on_grad_ready(td_params_get(s->params, i)->tensor, on_ready, &s->watches[i]);
         if (s->watches[i].hook < 0) {
             return false;
         }
@@ -334,10 +330,6 @@ void td_ddp_finish(td_ddp_state *s)
     if (!finds_unused(s) && !s->join.ran_out) {
         fail_unused(s);
     }
-    if (s->status == TD_OK && !s->agreed) {
-        begin_reduction(s);
-        td_ddp_note(s, s->status == TD_OK ? td_ddp_agree(s) : TD_OK);
-    }
     while (s->status == TD_OK && s->next < s->bucket_count) {
         launch(s, &s->buckets[s->next++]);
     }
@@ -345,10 +337,6 @@ void td_ddp_finish(td_ddp_state *s)
         td_ddp_note(s, share_usage(s));
     }
     wait_for_all(s);
-    td_ddp_widen(s); /* also when some have failed */
-    if (s->status == TD_OK) {
-        td_ddp_note(s, td_ddp_reduce_rest(s));
-    }
     if (s->status == TD_OK) {
         restore_unreached(s);
     }

@@ -119,8 +119,6 @@ static void move_in(td_params *p, td_tensor **values)
         td_set_grad_storage(leaf, p->grads[i]);
         if (grad != NULL) {
             td_mark_grad(leaf);
-        } else {
-            td_grad_starts_zero(leaf);
         }
     }
 }
@@ -424,7 +422,6 @@ td_status td_params_reorder(td_params *params, const int *order)
         return td_fail(TD_E_NOMEM, "no memory to reorder %d parameters", params->count);
     }
     place_slices(params, params->flat->dtype, order, begin);
-    uint32_t version = params->flat_grad->storage->version;
     rearrange(params, params->flat, old, begin);
     rearrange(params, params->flat_grad, old, begin);
     for (int i = 0; i < params->extra_count; i++) {
@@ -437,7 +434,6 @@ td_status td_params_reorder(td_params *params, const int *order)
         params->items[i].begin = begin[i];
         params->items[i].tensor->offset += distance;
         params->grads[i]->offset += distance;
-        td_grad_zeros_stay(params->items[i].tensor, version);
     }
     memcpy(params->order, order, (size_t)params->count * sizeof *order);
     params->reorders++;

@@ -45,7 +45,6 @@ const void *td_data(const td_tensor *t)
 {
     td_check_alive(t, TD_NOWHERE);
     td_require_host(t, "td_data");
-    t->storage->shown = true;
     return td_ptr(t);
 }
 
@@ -53,7 +52,6 @@ void *td_data_rw(td_tensor *t)
 {
     td_require_host(t, "td_data_rw");
     td_begin_write(t, "td_data_rw");
-    t->storage->shown = t->storage->shown_rw = true;
     return td_ptr(t);
 }
 

@@ -108,14 +108,11 @@ td_cost td_cost_pool2d(const td_tensor *y, const td_tensor *x, const td_tensor *
 td_cost td_cost_optim(const td_tensor *param, const td_optim_slice *slices, int count, int states,
                       double per_element)
 {
-    double elements = 0.0, gradients = 0.0;
+    double elements = 0.0;
     for (int i = 0; i < count; i++) {
-        bool late = slices[i].zero_grad && slices[i].scale == NULL && param->storage->late != NULL;
-        double n = slices[i].skip || late ? 0.0 : (double)slices[i].count;
-        elements += n;
-        gradients += slices[i].zero_grad ? 0.0 : n;
+        elements += slices[i].skip ? 0.0 : (double)slices[i].count;
     }
     double size = (double)td_dtype_size(param->dtype);
-    return (td_cost){ elements * per_element, (elements * (2.0 + 2.0 * states) + gradients) * size,
+    return (td_cost){ elements * per_element, elements * (3.0 + 2.0 * states) * size,
                       (td_dtype)param->dtype };
 }

@@ -31,8 +31,7 @@ td_cost td_cost_batch_norm(const td_batch_norm_args *args);
 td_cost td_cost_batch_norm_grad(const td_batch_norm_grad_args *args);
 td_cost td_cost_pool2d(const td_tensor *y, const td_tensor *x, const td_tensor *index,
                        const td_pool2d_params *params, const td_tensor *written, bool accumulate);
-/* states: tensors beside the parameters that are read and written. Slices that are put off count as
- * nothing: a step's share of them is small. */
+/* states: tensors beside the parameters that are read and written. */
 td_cost td_cost_optim(const td_tensor *param, const td_optim_slice *slices, int count, int states,
                       double per_element);
 

@@ -34,7 +34,6 @@ typedef struct td_pool2d_params {
 typedef struct td_optim_slice {
     int64_t begin, count;       /* elements */
     bool skip;                  /* no gradient: leave parameter and state alone */
-    bool zero_grad;             /* the gradient is zero: it need not be read */
     bool first;                 /* SGD: momentum starts as the gradient */
     double lr, weight_decay;    /* all constants are rounded to the element type once, as PyTorch */
     double momentum, dampening; /* SGD */

@@ -119,19 +119,6 @@ td_storage *td_storage_lend(void *data, size_t bytes, td_device device, td_lende
     return storage;
 }
 
-void td_settle(const td_tensor *t)
-{
-    int64_t end = t->offset + 1;
-    for (int d = 0; d < t->ndim; d++) {
-        if (t->shape[d] == 0) {
-            return;
-        }
-        end += (t->shape[d] - 1) * t->stride[d];
-    }
-    td_late *late = t->storage->late;
-    late->settle(late, t->storage, t->offset, end);
-}
-
 void td_hold(td_storage *storage)
 {
     storage->refs++;
@@ -151,9 +138,6 @@ void td_unhold(td_storage *storage)
         storage->released = true;
         return;
     case TD_STORAGE_PERSISTENT:
-        if (storage->late != NULL) {
-            storage->late->leave(storage->late);
-        }
         give_block(storage->owner, storage->device);
         free(storage);
         return;

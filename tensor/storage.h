@@ -22,35 +22,12 @@ typedef struct td_lender {
 /* For messages from functions that do not know where they were called from. */
 #define TD_NOWHERE ((td_site){ NULL, 0 })
 
-/*
- * Updates of elements that are put off until somebody wants to see them: of weights that no data
- * meets (tensor/cpu/ops_optim_late.c). Several storages may have one in common.
- */
-typedef struct td_late {
-    /* Does what is put off of elements [begin, end) of a storage, at least; from any thread. */
-    void (*settle)(struct td_late *late, const td_storage *storage, int64_t begin, int64_t end);
-    /* A storage goes: does all, frees itself and is in no storage any more. */
-    void (*leave)(struct td_late *late);
-} td_late;
-
-/* Does what is put off of a tensor's elements. */
-void td_settle(const td_tensor *t);
-
-/* The address of element [0,...,0] whatever is put off. */
-static inline void *td_ptr_as_is(const td_tensor *t)
-{
-    size_t size = td_dtype_size(t->dtype);
-    return (char *)t->storage->data + t->offset * (int64_t)size;
-}
-
 /* The address of element [0,...,0], without any check and without counting a write: for kernels,
  * whose callers have checked. */
 static inline void *td_ptr(const td_tensor *t)
 {
-    if (t->storage->late != NULL) {
-        td_settle(t);
-    }
-    return td_ptr_as_is(t);
+    size_t size = td_dtype_size(t->dtype);
+    return (char *)t->storage->data + t->offset * (int64_t)size;
 }
 
 /* New storages with one hold. NULL with td_last_error() when memory is short. */

@@ -48,12 +48,9 @@ typedef struct td_storage {
                          thread at a time */
     uint32_t version; /* counts in-place writes; the tape compares it in backward */
     td_device device;
-    unsigned char kind;   /* td_storage_kind in tensor/storage.h */
-    bool released;        /* a step's memory that has been given back */
-    bool shown;           /* td_data has given its address to somebody, who may keep it */
-    bool shown_rw;        /* td_data_rw has */
-    void *owner;          /* kind-specific: the arena, or the storage that is borrowed from */
-    struct td_late *late; /* updates of it that are put off (tensor/storage.h), or NULL */
+    unsigned char kind; /* td_storage_kind in tensor/storage.h */
+    bool released; /* a step's memory that has been given back */
+    void *owner;   /* kind-specific: the arena, or the storage that is borrowed from */
 } td_storage;
 
 struct td_grad_state; /* autograd's part of a tensor (autograd/tape.h); tensor/ only carries it */

@@ -1,114 +1,16 @@
 /* Convolution (cross-correlation, as everywhere in the field) of images in the device's layout. */
 #include "autograd/ops/op.h"
 
-/* The taps of one direction that meet a pixel and not only padding: [*first, *first + *count) has
- * them all. */
-static void live_taps(int64_t size, int64_t out, int64_t kernel, int stride, int pad, int dilation,
-                      int64_t *first, int64_t *count)
-{
-    *first = *count = 0;
-    for (int64_t k = 0; k < kernel; k++) {
-        bool meets = false;
-        for (int64_t o = 0; o < out && !meets; o++) {
-            int64_t at = o * stride - pad + k * dilation;
-            meets = at >= 0 && at < size;
-        }
-        if (meets) {
-            *first = *count == 0 ? k : *first;
-            *count = k - *first + 1;
-        }
-    }
-}
-
-/* Of a filter the taps that meet pixels: the rest is neither read nor gets a gradient. */
-typedef struct live_filter {
-    td_conv2d_params params; /* of the convolution with these taps alone */
-    td_shape shape;
-    int64_t stride[4];
-    int64_t begin, end; /* their elements of the whole */
-} live_filter;
-
-/* On small images most of a filter may meet nothing: a 3x3 filter on 1x1 images is its middle.
- * False if nothing can be left out, or what is left is not one piece of memory (on GPUs taps are
- * not, but of a single filter). */
-static bool find_live(live_filter *live, const td_tensor *w, const td_tensor *x, const td_tensor *y,
-                      const td_conv2d_params *params)
-{
-    int64_t first[2], count[2];
-    for (int d = 0; d < 2; d++) {
-        live_taps(x->shape[2 + d], y->shape[2 + d], w->shape[2 + d], params->stride[d],
-                  params->pad[d], params->dilation[d], &first[d], &count[d]);
-        if (count[d] == 0 || params->pad[d] < first[d] * params->dilation[d]) {
-            return false;
-        }
-    }
-    bool all_rows = count[0] == w->shape[2], all_columns = count[1] == w->shape[3];
-    int64_t tap = w->shape[0] * w->shape[1];
-    if ((all_rows && all_columns) || (count[0] > 1 && !all_columns) ||
-        !td_is_layout(w, TD_FILTER) || w->stride[2] != tap * w->shape[3]) {
-        return false;
-    }
-    live->begin = (first[0] * w->shape[3] + first[1]) * tap;
-    live->end = live->begin + count[0] * count[1] * tap;
-    live->shape = TD_SHAPE(w->shape[0], w->shape[1], count[0], count[1]);
-    td_layout_strides(td_device_of(w), TD_FILTER, live->shape, live->stride);
-    live->params = *params;
-    for (int d = 0; d < 2; d++) {
-        live->params.pad[d] -= (int)first[d] * params->dilation[d];
-    }
-    return true;
-}
-
-/* These taps of the filter, or of its gradient: a header for the time of a call. */
-static td_tensor live_taps_of(const live_filter *live, const td_tensor *w)
-{
-    td_tensor view = td_op_with_shape(w, live->shape, live->stride);
-    view.offset += live->begin;
-    return view;
-}
-
-static void weight_gradient(td_node *node, const td_tensor *dy, const td_tensor *x,
-                            const td_conv2d_params *params, const live_filter *live)
-{
-    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
-    td_grad_slot dw =
-        live != NULL ? td_input_grad_part(node, 1, live->begin, live->end) : td_input_grad(node, 1);
-    if (dw.grad == NULL) {
-        return;
-    }
-    if (live == NULL) {
-        kernels->conv2d_grad_weight(dw.grad, dy, x, params, dw.accumulate);
-        return;
-    }
-    td_tensor taps = live_taps_of(live, dw.grad);
-    kernels->conv2d_grad_weight(&taps, dy, x, &live->params, dw.accumulate);
-}
-
-static void input_gradient(td_node *node, const td_tensor *dy, const td_tensor *w,
-                           const td_conv2d_params *params, const live_filter *live)
-{
-    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
-    td_grad_slot dx = td_input_grad(node, 0);
-    if (dx.grad == NULL) {
-        return;
-    }
-    if (live == NULL) {
-        kernels->conv2d_grad_input(dx.grad, dy, w, params, dx.accumulate);
-        return;
-    }
-    td_tensor taps = live_taps_of(live, w);
-    kernels->conv2d_grad_input(dx.grad, dy, &taps, &live->params, dx.accumulate);
-}
-
 static void conv2d_backward(td_node *node, const td_tensor *dy)
 {
     const td_conv2d_params *params = td_params_of(node);
-    live_filter live;
-    const live_filter *part =
-        find_live(&live, td_node_input(node, 1), td_node_input(node, 0), dy, params) ? &live : NULL;
-    input_gradient(node, dy, td_saved(node, 1), params, part);
-    if (td_input_needs_grad(node, 1)) {
-        weight_gradient(node, dy, td_saved(node, 0), params, part);
+    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
+    td_grad_slot dx = td_input_grad(node, 0), dw = td_input_grad(node, 1);
+    if (dx.grad != NULL) {
+        kernels->conv2d_grad_input(dx.grad, dy, td_saved(node, 1), params, dx.accumulate);
+    }
+    if (dw.grad != NULL) {
+        kernels->conv2d_grad_weight(dw.grad, dy, td_saved(node, 0), params, dw.accumulate);
     }
     if (td_input_needs_grad(node, 2)) {
         td_op_grad_channel_sum(node, 2, dy, 1);
@@ -179,14 +81,7 @@ td_tensor *(td_conv2d)(td_tensor *x, td_tensor *w, td_tensor *b, const td_conv2d
         td_shape pair = TD_SHAPE(2, shape.dim[1]);
         *options->sums = sums = td_step_new(pair, TD_F64, TD_ROW_MAJOR, td_device_of(x), at);
     }
-    live_filter live;
-    td_tensor taps;
-    bool part = find_live(&live, w, x, y, &params);
-    if (part) {
-        taps = live_taps_of(&live, w);
-    }
-    td_kernels_of(td_device_of(x))
-        ->conv2d(y, x, part ? &taps : w, b, part ? &live.params : &params, sums);
+    td_kernels_of(td_device_of(x))->conv2d(y, x, w, b, &params, sums);
     return td_record(
         &(td_record_args){
             .op = "conv2d",

@@ -74,30 +74,21 @@ void td_optim_free(td_optim *optim)
 static bool continues(const td_optim_slice *a, const td_optim_slice *b, int64_t unit)
 {
     int64_t end = (a->begin + a->count + unit - 1) / unit * unit;
-    return end == b->begin && a->first == b->first && a->zero_grad == b->zero_grad &&
-           a->lr == b->lr && a->weight_decay == b->weight_decay && a->momentum == b->momentum &&
-           a->step == b->step;
+    return end == b->begin && a->first == b->first && a->lr == b->lr &&
+           a->weight_decay == b->weight_decay && a->momentum == b->momentum && a->step == b->step;
 }
 
-/* Adds elements [begin, end) of a parameter's slice to the table, or to the last slice of it if
- * that goes on here. Returns how many slices there are. */
-static int add_slice(td_optim *o, int count, const td_optim_slice *whole, int64_t begin,
-                     int64_t end, bool zero_grad)
+/* Adds a parameter's slice to the table, or to the last slice of it if that goes on here. Returns
+ * how many slices there are. */
+static int add_slice(td_optim *o, int count, const td_optim_slice *slice)
 {
-    if (begin >= end) {
-        return count;
-    }
-    td_optim_slice slice = *whole;
-    slice.begin += begin;
-    slice.count = end - begin;
-    slice.zero_grad = zero_grad;
     int64_t unit = 64 / (int64_t)td_dtype_size(td_params_flat(o->params)->dtype);
     td_optim_slice *last = count > 0 ? &o->slices[count - 1] : NULL;
-    if (last != NULL && o->last_group == o->this_group && continues(last, &slice, unit)) {
-        last->count = slice.begin + slice.count - last->begin;
+    if (last != NULL && o->last_group == o->this_group && continues(last, slice, unit)) {
+        last->count = slice->begin + slice->count - last->begin;
         return count;
     }
-    o->slices[count] = slice;
+    o->slices[count] = *slice;
     o->last_group = o->this_group;
     return count + 1;
 }
@@ -126,11 +117,7 @@ static int fill_slices(td_optim *o)
             td_left_out_ask(&o->left_out, o->params, o->steps[i] + 1, &slice);
         }
         o->steps[i]++;
-        int64_t live = 0, end = p->count;
-        td_grad_live_part(p->tensor, &live, &end);
-        count = add_slice(o, count, &slice, 0, live, true);
-        count = add_slice(o, count, &slice, live, end, false);
-        count = add_slice(o, count, &slice, end, p->count, true);
+        count = p->count > 0 ? add_slice(o, count, &slice) : count;
     }
     return count;
 }

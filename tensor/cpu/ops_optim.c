@@ -1,7 +1,7 @@
 /* The optimizers: one pass over flat memory, cut into chunks of fixed size. A chunk does what it
  * contains of each slice. */
 #include "tensor/cpu/ops.h"
-#include "tensor/cpu/ops_optim.h"
+#include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/formulas.h"
 #include "tensor/scaling.h"
@@ -9,14 +9,30 @@
 
 #include <math.h>
 
+enum { STATES = 2 };
+
+/* One call: a pass over flat memory. */
+typedef struct td_optim_job td_optim_job;
+struct td_optim_job {
+    const td_loops *loops;
+    td_device device;
+    int64_t size; /* bytes of an element */
+    char *param, *state[STATES];
+    const char *grad;
+    const td_optim_slice *slices;
+    int count;
+    /* The update of elements [begin, begin + n), which are some of the slice's. */
+    void (*step)(const td_optim_job *job, const td_optim_slice *slice, int64_t begin, int64_t n);
+};
+
 static void *at(char *base, const td_optim_job *job, int64_t begin)
 {
     return base ? base + begin * job->size : NULL;
 }
 
-static const char *grad_at(const td_optim_job *job, const td_optim_slice *s, int64_t begin)
+static const char *grad_at(const td_optim_job *job, int64_t begin)
 {
-    return s->zero_grad ? NULL : job->grad + begin * job->size;
+    return job->grad + begin * job->size;
 }
 
 static void sgd_step(const td_optim_job *job, const td_optim_slice *s, int64_t begin, int64_t n)
@@ -31,7 +47,7 @@ static void sgd_step(const td_optim_job *job, const td_optim_slice *s, int64_t b
         .nesterov = s->nesterov,
     };
     char *momentum = s->momentum != 0 ? job->state[0] : NULL;
-    job->loops->sgd(n, at(job->param, job, begin), grad_at(job, s, begin), at(momentum, job, begin),
+    job->loops->sgd(n, at(job->param, job, begin), grad_at(job, begin), at(momentum, job, begin),
                     &step);
 }
 
@@ -46,7 +62,7 @@ static void adam_step(const td_optim_job *job, const td_optim_slice *s, int64_t 
         .step_size = s->lr / s->bias1,
         .sqrt_bias2 = sqrt(s->bias2),
     };
-    job->loops->adam(n, at(job->param, job, begin), grad_at(job, s, begin),
+    job->loops->adam(n, at(job->param, job, begin), grad_at(job, begin),
                      at(job->state[0], job, begin), at(job->state[1], job, begin), &step);
 }
 
@@ -76,25 +92,17 @@ static void optim_range(void *ctx, int64_t begin, int64_t end)
         }
         int64_t from = s->begin > begin ? s->begin : begin;
         int64_t to = s->begin + s->count < end ? s->begin + s->count : end;
-        if (!s->skip && !(job->late && s->zero_grad) && from < to) {
+        if (!s->skip && from < to) {
             job->step(job, s, from, to - from);
         }
     }
 }
 
-/* tensors: the parameters and the states, NULL where there is none. */
-static void run_optim(td_optim_job *job, td_tensor *const *tensors)
+static void run_optim(td_optim_job *job, const td_tensor *param)
 {
-    const td_tensor *param = tensors[0];
     job->loops = td_loops_of(param->dtype);
     job->size = (int64_t)td_dtype_size(param->dtype);
     job->device = td_device_of(param);
-    job->late = td_optim_put_off(job, tensors);
-    if (!job->late) { /* what an earlier call has put off */
-        for (int i = 0; i < TD_OPTIM_TENSORS; i++) {
-            (void)(tensors[i] ? td_ptr(tensors[i]) : NULL);
-        }
-    }
     int64_t n = td_numel(param);
     td_parallel(job->device, n, td_element_chunk(n), optim_range, job);
 }
@@ -103,26 +111,26 @@ void td_cpu_sgd(td_tensor *param, const td_tensor *grad, td_tensor *momentum,
                 const td_optim_slice *slices, int count)
 {
     td_optim_job job = {
-        .param = td_ptr_as_is(param),
+        .param = td_ptr(param),
         .grad = td_ptr(grad),
-        .state = { momentum ? td_ptr_as_is(momentum) : NULL },
+        .state = { momentum ? td_ptr(momentum) : NULL },
         .slices = slices,
         .count = count,
         .step = sgd_step,
     };
-    run_optim(&job, (td_tensor *[TD_OPTIM_TENSORS]){ param, momentum });
+    run_optim(&job, param);
 }
 
 void td_cpu_adam(td_tensor *param, const td_tensor *grad, td_tensor *m, td_tensor *v,
                  const td_optim_slice *slices, int count)
 {
     td_optim_job job = {
-        .param = td_ptr_as_is(param),
+        .param = td_ptr(param),
         .grad = td_ptr(grad),
-        .state = { td_ptr_as_is(m), td_ptr_as_is(v) },
+        .state = { td_ptr(m), td_ptr(v) },
         .slices = slices,
         .count = count,
         .step = adam_step,
     };
-    run_optim(&job, (td_tensor *[TD_OPTIM_TENSORS]){ param, m, v });
+    run_optim(&job, param);
 }

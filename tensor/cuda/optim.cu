@@ -84,18 +84,14 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
             continue;
         }
         STEP step(*slice, flat);
-        bool reads = !slice->zero_grad;
         for (int64_t at = from / PACK * PACK + (int64_t)threadIdx.x * PACK; at < to;
              at += TD_CUDA_THREADS * PACK) {
             int first = at < from ? (int)(from - at) : 0;
             int last = to - at < PACK ? (int)(to - at) : (int)PACK;
             bool whole = packs && first == 0 && last == PACK;
             td_pack<T, PACK> w = load_run<T>(flat.param, at, first, last, whole);
-            td_pack<T, PACK> g = { { 0, 0, 0, 0 } };
+            td_pack<T, PACK> g = load_run(flat.grad, at, first, last, whole);
             td_pack<T, PACK> state[2] = { g, g };
-            if (reads) {
-                g = load_run(flat.grad, at, first, last, whole);
-            }
             for (int k = 0; k < STEP::STATES; k++) {
                 if (step.has_state) {
                     state[k] = load_run(flat.state[k], at, first, last, whole);
