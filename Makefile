@@ -55,7 +55,7 @@ else
 # ---- what there is ----
 
 rooms_c  := $(foreach r,$(ROOMS),$(r)/*.c)
-rooms_c  += $(if $(filter tensor,$(ROOMS)),tensor/cpu/*.c)
+rooms_c  += $(if $(filter tensor,$(ROOMS)),tensor/cpu/*.c tensor/graph/*.c tensor/observe/*.c)
 rooms_c  += $(if $(filter autograd,$(ROOMS)),autograd/ops/*.c)
 rooms_c  += $(if $(filter nn,$(ROOMS)),nn/optim/*.c nn/models/*.c)
 rooms_c  += $(if $(filter dist,$(ROOMS)),dist/nccl/*.c)
@@ -160,7 +160,7 @@ $(B)/%.o: %.c $(FLAGS)
 $(B)/tensor/cpu/ops_loops_f64.o $(B)/tensor/cpu/ops_loops_f64_avx2.o: ALL_CFLAGS += -O2
 COMPUTES := $(addprefix dist/,reduce_math.c links_reduce.c ddp_compress.c ddp_powersgd.c sync_batch_norm.c) \
             $(wildcard tensor/random_*.c) tensor/access.c nn/init_whitening.c nn/symmetric_eigen.c
-LOOKS_AFTER := $(filter-out $(COMPUTES),$(wildcard tensor/*.c autograd/*.c autograd/ops/*.c nn/*.c nn/*/*.c \
+LOOKS_AFTER := $(filter-out $(COMPUTES),$(wildcard tensor/*.c tensor/graph/*.c tensor/observe/*.c autograd/*.c autograd/ops/*.c nn/*.c nn/*/*.c \
                                                    dist/*.c dist/nccl/*.c data/bitmap_stb.c) $(COMMON) $(APP_SRC))
 # Words, files and sockets: smaller still.
 WORDS := $(filter $(addprefix dist/,launcher% rendezvous% %store.c tcp% drive.c spawn.c watchdog.c port.c socket.c \

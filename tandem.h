@@ -6,6 +6,8 @@
 #define TANDEM_VERSION "0.1.0"
 
 #include "tensor/tensor.h"
+#include "tensor/graph/captured.h"
+#include "tensor/observe/profile.h"
 #include "autograd/autograd.h"
 #include "nn/nn.h"
 #include "data/data.h"

@@ -6,7 +6,7 @@
 #include "autograd/autograd.h"
 
 /* With the counter that is at `counter`, up to the end of the step; in a captured step, when the
- * kernels run: it then is one of td_capture_numbers (tensor/capture.h). */
+ * kernels run: it then is one of td_step_numbers (tensor/hooks.h). */
 td_tensor *td_dropout_by(td_tensor *x, double p, td_philox_key key, const uint64_t *counter,
                          td_site at);
 td_tensor *td_stochastic_depth_by(td_tensor *x, double p, td_philox_key key,

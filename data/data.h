@@ -197,7 +197,7 @@ bool td_loader_is_resident(const td_loader *loader);
 
 /* From now on td_loader_next only draws how a batch is cut (if the loader is resident; false: it
  * goes on as ever), and td_loader_make cuts it: then this can be a part of a captured step
- * (tensor/captured.h), whose replays cut what was drawn last. Until it is called, the batch's
+ * (tensor/graph/captured.h), whose replays cut what was drawn last. Until it is called, the batch's
  * tensors hold an earlier one. */
 bool td_loader_defer(td_loader *loader);
 void td_loader_make(td_loader *loader); /* nothing to do if td_loader_next has done it */

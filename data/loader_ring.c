@@ -1,6 +1,6 @@
 #include "data/loader_ring.h"
 
-#include "tensor/watch.h"
+#include "tensor/hooks.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -236,25 +236,25 @@ static void wait_for(td_ring *ring, int64_t batch)
     ring->released = batch;
     pthread_cond_signal(&ring->work);
     if (slot->holds != batch) {
-        double start = td_watch_clock();
+        double start = td_now();
         while (slot->holds != batch) {
             pthread_cond_wait(&ring->done, &ring->lock);
         }
-        ring->waited += td_watch_clock() - start;
+        ring->waited += td_now() - start;
     }
     pthread_mutex_unlock(&ring->lock);
 }
 
 td_status td_ring_take(td_ring *ring, int64_t batch, td_tensor **x, td_tensor **y)
 {
-    double begin = td_watch_clock();
+    double begin = td_now();
     if (ring->threads > 0) {
         wait_for(ring, batch);
     } else {
         assemble(ring, batch);
-        ring->waited += td_watch_clock() - begin;
+        ring->waited += td_now() - begin;
     }
-    td_watch_span("loader wait", begin, td_watch_clock());
+    td_tell_span("loader wait", begin, td_now());
     td_ring_slot *slot = slot_of(ring, batch);
     tensors_of(ring, batch, x, y);
     return slot->status == TD_OK ? TD_OK : td_fail(slot->status, "%s", slot->message);

@@ -1,7 +1,7 @@
 #include "data/resident.h"
 
 #include "data/images_memory.h"
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 #include "tensor/kernels.h"
 
 #include <stdlib.h>
@@ -113,16 +113,16 @@ void td_resident_draw(td_resident *r, const int64_t *index, int64_t n, uint64_t 
 static void copy_cuts(void *user, void *numbers)
 {
     const td_resident *r = user;
-    memcpy(numbers, r->cuts, (size_t)r->drawn * sizeof *r->cuts);
+    if (numbers != r->cuts) {
+        memcpy(numbers, r->cuts, (size_t)r->drawn * sizeof *r->cuts);
+    }
 }
 
 void td_resident_make(td_resident *r)
 {
     td_tensor *x, *y;
-    const td_picture_cut *cuts = r->cuts;
     td_device_batch_tensors(r->batch, r->drawn, &x, &y);
-    if (td_capture_now() != TD_CAPTURE_OFF) {
-        cuts = td_capture_numbers((size_t)r->drawn * sizeof *cuts, copy_cuts, r);
-    }
+    size_t bytes = (size_t)r->drawn * sizeof(td_picture_cut);
+    const td_picture_cut *cuts = td_step_numbers(r->cuts, bytes, copy_cuts, r);
     td_kernels_of(td_device_of(x))->pictures(x, y, r->pixels, r->values, cuts);
 }

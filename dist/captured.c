@@ -1,4 +1,4 @@
-/* What a captured step of several ranks needs of their group (tensor/captured.h). */
+/* What a captured step of several ranks needs of their group (tensor/graph/captured.h). */
 #include "dist/group.h"
 
 #include "dist/clock.h"

@@ -16,7 +16,7 @@
 #include "dist/sync_batch_norm.h"
 #include "tensor/across.h"
 #include "tensor/backend.h"
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 #include "tensor/storage.h"
 
 #include <stdlib.h>
@@ -242,7 +242,7 @@ static td_tensor *parallel_forward(td_module *self, td_tensor *x, td_site at)
     if (pieces <= 1) {
         return (td_forward)(s->model, x, at);
     }
-    td_capture_note("DataParallel computes on other threads");
+    td_not_recordable("DataParallel computes on other threads");
     parallel_call *call = td_step_bytes(sizeof *call);
     call->state = s;
     call->pieces = pieces;

@@ -2,7 +2,7 @@
  * (ddp_powersgd.c). */
 #include "dist/ddp.h"
 
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 
 #include <string.h>
 
@@ -45,7 +45,7 @@ td_status td_ddp_launch_bucket(td_ddp_state *s, td_ddp_bucket *b)
         td_copy_(b->wire, b->grad);
         return td_all_reduce(s->group, b->wire, TD_SUM, &b->work);
     case TD_DDP_POWERSGD:
-        td_capture_note("PowerSGD counts its steps on the host");
+        td_not_recordable("PowerSGD counts its steps on the host");
         if (td_powersgd_active(s)) {
             return td_powersgd_launch(s, b);
         }

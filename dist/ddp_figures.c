@@ -10,7 +10,7 @@
 #include "dist/clock.h"
 #include "dist/backend.h"
 #include "dist/trace.h"
-#include "tensor/watch.h"
+#include "tensor/hooks.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -145,7 +145,7 @@ void td_ddp_keep_figures(td_ddp_state *s)
     if (m->forward_end > 0.0) {
         td_trace_span("backward", m->forward_end, m->wait_begin);
     }
-    td_watch_span("wait for buckets", m->wait_begin, end);
+    td_tell_span("wait for buckets", m->wait_begin, end);
 }
 
 /* ---- for the user ---- */

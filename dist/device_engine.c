@@ -7,7 +7,7 @@
 #include "dist/staged.h"
 #include "dist/watchdog.h"
 
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 #include "tensor/storage.h"
 
 #include <stdio.h>
@@ -216,7 +216,7 @@ td_status td_device_submit(td_group *group, td_collective *c, td_device device, 
         c->number = ++group->device_collectives;
         c->deadline = td_clock() + group->timeout;
         if (status == TD_OK && engine->type->record == NULL) {
-            td_capture_note("%s goes by way of the host (the backend %s)",
+            td_not_recordable("%s goes by way of the host (the backend %s)",
                             td_collective_name(c->kind), engine->type->name);
         }
         if (status == TD_OK) {

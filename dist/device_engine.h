@@ -24,7 +24,7 @@ typedef struct td_device_engine_type {
     /* For the watchdog: whether something is under way, and since when; the oldest. A failure that
      * the engine has noticed is returned. */
     td_status (*look)(td_device_engine *engine, td_collective *oldest, double *begun);
-    /* A graph of the device's work (tensor/captured.h) begins to be recorded, with all collectives
+    /* A graph of the device's work (tensor/graph/captured.h) begins to be recorded, with all collectives
      * joined; ends to be (on); was launched: c stands for it. NULL: collectives cannot be part of
      * one. */
     td_status (*record)(td_device_engine *engine, bool begins);

@@ -11,6 +11,7 @@
 #include "data/data.h"
 #include "nn/nn.h"
 #include "dist/store.h"
+#include "tensor/graph/captured.h"
 
 /* ---- process groups ---- */
 

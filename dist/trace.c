@@ -7,7 +7,7 @@
 #include "dist/trace.h"
 
 #include "dist/clock.h"
-#include "tensor/watch.h"
+#include "tensor/observe/watch.h"
 
 #include <errno.h>
 #include <pthread.h>

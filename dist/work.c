@@ -3,7 +3,7 @@
 #include "dist/clock.h"
 #include "dist/group.h"
 #include "dist/watchdog.h"
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 #include "tensor/denormals.h"
 
 #include <errno.h>
@@ -136,7 +136,7 @@ td_status td_submit(td_group *group, td_collective *c, double timeout, td_work *
     }
     timeout = timeout > 0 ? timeout : group->timeout;
     TD_TRY(td_group_check(group));
-    td_capture_note("%s of the CPU's memory is done by the host", td_collective_name(c->kind));
+    td_not_recordable("%s of the CPU's memory is done by the host", td_collective_name(c->kind));
     pthread_mutex_lock(&q->lock);
     give_number(q, c);
     bool free = !q->busy && q->head == NULL && q->active == NULL;

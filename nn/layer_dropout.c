@@ -4,7 +4,7 @@
  * checkpoint, goes on with the masks that the uninterrupted one would have had. */
 #include "autograd/dropout.h"
 #include "nn/module.h"
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 
 typedef struct dropout_state {
     double p;
@@ -40,15 +40,13 @@ static void take_call(void *user, void *number)
 /* The number of this call: by reference, since replays of a captured step count on. */
 static const uint64_t *call_of(dropout_state *s)
 {
-    if (td_capture_now() != TD_CAPTURE_OFF && !td_recomputing()) {
-        return td_capture_numbers(sizeof(uint64_t), take_call, &s->place);
-    }
-    if (td_recomputing()) {
-        td_capture_note("dropout draws again what it has drawn (--recompute)");
-    }
     uint64_t *call = td_step_bytes(sizeof *call);
-    *call = s->place.calls++;
-    return call;
+    if (td_recomputing()) {
+        td_not_recordable("dropout draws again what it has drawn (--recompute)");
+        take_call(&s->place, call);
+        return call;
+    }
+    return td_step_numbers(call, sizeof *call, take_call, &s->place);
 }
 
 static td_tensor *dropout_forward(td_module *self, td_tensor *x, td_site at)

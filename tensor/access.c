@@ -1,6 +1,6 @@
 /* Tensors: looking at them, reading and writing elements. */
 #include "tensor/backend.h"
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 #include "tensor/element.h"
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
@@ -89,14 +89,14 @@ static double load(const td_tensor *t, int64_t place)
 double td_get(const td_tensor *t, const int64_t *index)
 {
     td_check_alive(t, TD_NOWHERE);
-    td_capture_note("td_get reads a value");
+    td_not_recordable("td_get reads a value");
     return load(t, element_place(t, index, "td_get"));
 }
 
 void td_set(td_tensor *t, const int64_t *index, double value)
 {
     td_begin_write(t, "td_set");
-    td_capture_note("td_set writes a value of the host");
+    td_not_recordable("td_set writes a value of the host");
     int64_t place = element_place(t, index, "td_set");
     const td_backend *backend = td_backend_of(td_device_of(t));
     if (backend == NULL) {
@@ -114,7 +114,7 @@ double td_item(const td_tensor *t)
     TD_REQUIRE(td_numel(t) == 1, TD_NOWHERE,
                "td_item: %s has %lld elements, not one; td_get takes an index", td_label(t),
                (long long)td_numel(t));
-    td_capture_note("td_item reads a value");
+    td_not_recordable("td_item reads a value");
     return load(t, 0);
 }
 
@@ -123,7 +123,7 @@ double td_item(const td_tensor *t)
 void td_read(const td_tensor *t, void *values, td_dtype dtype)
 {
     td_check_alive(t, TD_NOWHERE);
-    td_capture_note("td_read reads values");
+    td_not_recordable("td_read reads values");
     td_storage storage;
     td_tensor to;
     td_init_borrowed(&to, &storage, values, td_shape_of(t), dtype);
@@ -133,7 +133,7 @@ void td_read(const td_tensor *t, void *values, td_dtype dtype)
 void td_write(td_tensor *t, const void *values, td_dtype dtype)
 {
     td_begin_write(t, "td_write");
-    td_capture_note("td_write writes values of the host");
+    td_not_recordable("td_write writes values of the host");
     td_storage storage;
     td_tensor from;
     /* The cast drops const: the copy only reads. */

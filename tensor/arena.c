@@ -1,9 +1,8 @@
 #include "tensor/arena.h"
 
 #include "tensor/backend.h"
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 #include "tensor/storage.h"
-#include "tensor/watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -351,10 +350,9 @@ void *td_arena_take(td_arena *arena, size_t bytes)
     }
     size_t offset = from_hole ? arena->blocks[hole].offset : arena->top - rounded;
     count_take(arena, offset, rounded);
-    td_capture_taken(arena->device, offset, rounded);
     unpoison(arena, offset, bytes);
-    if (td_watching()) {
-        td_watch_taken(arena, offset, rounded);
+    if (td_steps_observed()) {
+        td_tell_taken(arena, arena->device, offset, rounded);
     }
     return arena->base + offset;
 }
@@ -377,8 +375,8 @@ void td_arena_give(td_arena *arena, void *address)
     poison(arena, b->offset, b->bytes);
     arena->stats.in_use -= b->bytes;
     b->taken = false;
-    if (td_watching()) {
-        td_watch_given(arena, b->offset);
+    if (td_steps_observed()) {
+        td_tell_given(arena, b->offset);
     }
 
     if (at + 1 < arena->count && !b[1].taken) {

@@ -85,6 +85,11 @@ typedef struct td_kernels {
  * (td_device_parse has refused it). */
 const td_kernels *td_kernels_of(td_device device);
 
+/* An observer's table in front of the device's own, for all calls of td_kernels_of from now on;
+ * NULL: none. */
+typedef const td_kernels *(*td_kernels_wrap)(td_device device, const td_kernels *own);
+void td_kernels_set_wrap(td_kernels_wrap wrap);
+
 /* The CPU's table; its instruction set is chosen on first use. */
 const td_kernels *td_cpu_kernels(void);
 

@@ -4,9 +4,8 @@
 #include "tensor/arena.h"
 #include "tensor/backend.h"
 #include "tensor/bump.h"
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 #include "tensor/storage.h"
-#include "tensor/watch.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -30,7 +29,8 @@ typedef struct header_slot {
 typedef struct step {
     uint64_t number; /* of the running or the last one */
     bool open;
-    double began; /* seconds; 0: nobody watched then */
+    double began; /* seconds; 0: nobody observed then */
+    int pins;     /* td_step_pin */
 
     td_arena *arena[ARENAS];   /* of the devices (arena_index), NULL until used */
     td_bump headers[ROTATION]; /* header_slot */
@@ -120,7 +120,7 @@ void td_step_begin(void)
                (unsigned long long)s->number);
     s->number++;
     s->open = true;
-    s->began = td_watching() ? td_watch_clock() : 0.0;
+    s->began = td_steps_observed() ? td_now() : 0.0;
     td_bump_reset(&s->headers[s->number % ROTATION]);
     td_bump_reset(&s->bytes[s->number % ROTATION]);
     for (int i = 0; i < ARENAS; i++) {
@@ -188,8 +188,8 @@ void td_step_end(void)
                "td_step_end: %d scopes are still open; each td_scope_begin needs its td_scope_end",
                s->scope_depth);
     size_t left = end_step(s);
-    if (s->began > 0.0 && td_watching()) {
-        td_watch_step_ended(s->began, td_watch_clock());
+    if (s->began > 0.0 && td_steps_observed()) {
+        td_tell_ended(s->began, td_now());
     }
     TD_REQUIRE(left == 0, TD_NOWHERE,
                "td_step_end: %s of step memory are still taken: a td_hold without its td_unhold, "
@@ -210,13 +210,19 @@ void td_step_release_memory(void)
     TD_REQUIRE(!td_in_step(), TD_NOWHERE,
                "td_step_release_memory inside step %llu: call it after td_step_end",
                (unsigned long long)td_step_number());
-    TD_REQUIRE(td_capture_graphs() == 0, TD_NOWHERE,
+    int pins = thread_step != NULL ? thread_step->pins : 0;
+    TD_REQUIRE(pins == 0, TD_NOWHERE,
                "td_step_release_memory: %d captured steps use this memory: td_captured_free them "
                "first, or td_captured_forget what they have recorded",
-               td_capture_graphs());
+               pins);
     if (thread_step != NULL) {
         release_memory(thread_step);
     }
+}
+
+void td_step_pin(int by)
+{
+    (thread_step != NULL ? thread_step : make_thread_step())->pins += by;
 }
 
 int64_t td_scope_begin(void)

@@ -2,7 +2,7 @@
 
 #include "tensor/arena.h"
 #include "tensor/backend.h"
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 
 #include <stdlib.h>
 
@@ -72,7 +72,7 @@ static td_storage *persistent_on(const td_backend *backend, size_t bytes, td_dev
 td_storage *td_storage_new(size_t bytes, td_device device)
 {
     td_require_device(device, TD_NOWHERE);
-    td_capture_note("it makes a tensor that outlives it");
+    td_not_recordable("it makes a tensor that outlives it");
     const td_backend *backend = td_backend_of(device);
     if (backend != NULL) {
         return persistent_on(backend, bytes, device);
@@ -86,7 +86,7 @@ td_storage *td_storage_new(size_t bytes, td_device device)
 td_storage *td_storage_zeroed(size_t bytes, td_device device)
 {
     td_require_device(device, TD_NOWHERE);
-    td_capture_note("it makes a tensor that outlives it");
+    td_not_recordable("it makes a tensor that outlives it");
     const td_backend *backend = td_backend_of(device);
     if (backend != NULL) {
         td_storage *storage = persistent_on(backend, bytes, device);

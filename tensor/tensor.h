@@ -152,8 +152,6 @@ void td_layout_strides(td_device device, td_layout layout, td_shape shape, int64
 /* Turns a possibly negative dimension number into 0..ndim-1, or fails. */
 int td_check_dim(const td_tensor *t, int dim, td_site at);
 
-#include "tensor/captured.h"
-#include "tensor/profile.h"
 #include "tensor/random.h"
 #include "tensor/step.h"
 

@@ -1,5 +1,5 @@
 /* For tests: a training job that is done step by step as ever, or as a captured step
- * (tensor/captured.h), with batches, learning rates and, if wanted, masks that change from step to
+ * (tensor/graph/captured.h), with batches, learning rates and, if wanted, masks that change from step to
  * step. */
 #ifndef TD_TESTS_CAPTURED_JOB_H
 #define TD_TESTS_CAPTURED_JOB_H

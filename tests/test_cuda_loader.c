@@ -2,7 +2,7 @@
  * there, or the CPU does and sends them, batches are the CPU's, bit for bit. */
 #include "autograd/ops.h"
 #include "data/data.h"
-#include "tensor/captured.h"
+#include "tensor/graph/captured.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

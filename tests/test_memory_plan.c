@@ -1,5 +1,5 @@
 /* The plan of step memory: what it says is what the arena has done. */
-#include "tensor/memory_plan.h"
+#include "tensor/observe/memory_plan.h"
 #include "tests/temp_folder.h"
 #include "tests/train_job.h"
 

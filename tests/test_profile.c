@@ -1,7 +1,8 @@
 /* The profiler: exact counts of work on a small net, times that add up, the table. */
 #include "tandem.h"
-#include "tensor/profile.h"
-#include "tensor/watch.h"
+#include "tensor/observe/profile.h"
+#include "tensor/hooks.h"
+#include "tensor/observe/watch.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -134,12 +135,12 @@ static void test_times_add_up(void **state)
     job j;
     open_job(&j);
     assert_int_equal(td_profile_start(&limits), TD_OK);
-    double begin = td_watch_clock();
+    double begin = td_now();
     for (int i = 0; i < 50; i++) {
         step(&j);
     }
-    td_watch_span("a pause", 1.0, 1.25);
-    double seconds = td_watch_clock() - begin;
+    td_tell_span("a pause", 1.0, 1.25);
+    double seconds = td_now() - begin;
     td_profile_stop();
     td_profile_totals t = td_profile_result();
     assert_int_equal(t.steps, 50);
@@ -200,7 +201,7 @@ static void test_table(void **state)
     open_job(&j);
     assert_int_equal(td_profile_start(&limits), TD_OK);
     step(&j);
-    td_watch_span("loader wait", 1.0, 1.5);
+    td_tell_span("loader wait", 1.0, 1.5);
     td_profile_stop();
     char *text = NULL;
     size_t size;

@@ -1,7 +1,7 @@
 #include "apps/common/reports.h"
 
-#include "tensor/memory_plan.h"
-#include "tensor/watch.h"
+#include "tensor/observe/memory_plan.h"
+#include "tensor/hooks.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -45,7 +45,7 @@ static void after_step(double begin, double end, void *user)
     }
 }
 
-static td_watcher watcher = { .step_ended = after_step };
+static td_step_observer observer = { .ended = after_step };
 
 static td_status read_limits(const char *text, td_profile_options *options)
 {
@@ -150,7 +150,7 @@ td_status reports_begin(const reports_options *options)
     }
     catch_signal(SIGINT);
     catch_signal(SIGTERM);
-    td_watch(&watcher);
+    td_observe_steps(&observer);
     reports.open = true;
     return TD_OK;
 }
@@ -167,7 +167,7 @@ void reports_end(void)
         return;
     }
     reports.open = false;
-    td_unwatch(&watcher);
+    td_ignore_steps(&observer);
     td_profile_stop();
     td_memory_plan_stop();
     if (reports.rank == 0 && reports.options.profile) {

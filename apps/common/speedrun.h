@@ -45,7 +45,7 @@ typedef struct speedrun_options {
     double epochs;
     td_loader *loader; /* of the batches; it must live as long */
     int64_t batch_size;
-    bool graph; /* steps are captured (tensor/captured.h) */
+    bool graph; /* steps are captured (tensor/graph/captured.h) */
 } speedrun_options;
 
 /* A new net. TD_E_NOMEM: nothing is left behind. */

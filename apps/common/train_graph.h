@@ -1,4 +1,4 @@
-/* --graph: training steps that the GPU replays by itself (tensor/captured.h). */
+/* --graph: training steps that the GPU replays by itself (tensor/graph/captured.h). */
 #ifndef APPS_COMMON_TRAIN_GRAPH_H
 #define APPS_COMMON_TRAIN_GRAPH_H
 

@@ -1,7 +1,7 @@
 /* Softmax and negative log-likelihood in one: the mean over the batch of
  * (1-s) (-log p[label]) + s/K sum over classes of (-log p). */
 #include "autograd/ops/op.h"
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 
 static void cross_entropy_backward(td_node *node, const td_tensor *dy)
 {
@@ -29,7 +29,7 @@ static void check(const td_tensor *logits, const td_tensor *labels, double smoot
     TD_REQUIRE(smoothing >= 0.0 && smoothing <= 1.0, at,
                "cross_entropy: the label smoothing is %g; it must be between 0 and 1", smoothing);
     int64_t bad, classes = logits->shape[1];
-    TD_REQUIRE(td_capture_check_indices(labels, classes, "cross_entropy", "label", at) ||
+    TD_REQUIRE(td_checked_by_device(labels, classes, "cross_entropy", "label", at) ||
                    td_kernels_of(td_device_of(logits))->indices_in_range(labels, classes, &bad),
                at, "cross_entropy: label %lld with logits%s: labels must be 0 to %lld",
                (long long)bad, TD_SHAPE_TEXT(logits), (long long)classes - 1);

@@ -1,6 +1,6 @@
 /* Gradient clipping by the norm of all gradients together. */
 #include "nn/params.h"
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 #include "tensor/kernels.h"
 
 #include <math.h>
@@ -47,10 +47,10 @@ double td_clip_grad_norm(td_params *params, double max_norm)
     if (kernels->clip != NULL) {
         bool whole = count == td_params_count(params);
         kernels->clip(grads, count, whole ? td_params_flat_grad(params) : NULL, max_norm,
-                      td_capture_now() == TD_CAPTURE_OFF ? &norm : NULL);
+                      td_recorder_now() == NULL ? &norm : NULL);
     } else {
         norm = clip_by_host(grads, count, max_norm);
     }
     free(grads);
-    return td_capture_now() == TD_CAPTURE_OFF ? norm : NAN;
+    return td_recorder_now() == NULL ? norm : NAN;
 }

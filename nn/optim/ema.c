@@ -2,7 +2,7 @@
  * they get another order in memory. */
 #include "nn/optim/ema_internal.h"
 #include "nn/params.h"
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 #include "tensor/kernels.h"
 #include "tensor/scaling.h"
 #include "tensor/storage.h"
@@ -127,14 +127,11 @@ static void require_in_place(const td_ema *ema, const char *what)
 void td_ema_update(td_ema *ema)
 {
     require_in_place(ema, "td_ema_update");
-    const td_optim_slice *slices = ema->slices;
-    if (td_capture_now() == TD_CAPTURE_OFF) {
+    if (td_recorder_now() == NULL) {
         td_ema_settle(ema);
-        fill_slices(ema, ema->slices);
-    } else {
-        size_t bytes = (size_t)(1 + ema->buffers.count) * sizeof *slices;
-        slices = td_capture_numbers(bytes, fill_slices, ema);
     }
+    size_t bytes = (size_t)(1 + ema->buffers.count) * sizeof *ema->slices;
+    const td_optim_slice *slices = td_step_numbers(ema->slices, bytes, fill_slices, ema);
     td_context_push("average of the weights");
     td_follow(ema->average, td_params_flat(ema->params), &slices[0], "td_ema_update");
     for (int i = 0; i < ema->buffers.count; i++) {

@@ -26,7 +26,7 @@ void td_followed_free(td_followed_list *list);
 td_tensor td_followed_part(const td_tensor *t, int64_t begin, int64_t count);
 
 /* average = decay average + (1 - decay) value, by a slice of that decay; what is no float is
- * copied. In a captured step the slice is one of td_capture_numbers (tensor/capture.h). A step of
+ * copied. In a captured step the slice is one of td_step_numbers (tensor/hooks.h). A step of
  * descent on (average - value)^2 / 2, whose gradient is average - value: the device's SGD does it
  * in one pass. */
 td_optim_slice td_follow_slice(const td_tensor *average, double decay);

@@ -2,7 +2,7 @@
 #include "nn/optim/followed.h"
 #include "nn/optim/lookahead.h"
 #include "nn/params.h"
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 #include "tensor/kernels.h"
 
 #include <stdlib.h>
@@ -74,13 +74,8 @@ static void follow(td_tensor *slow, td_tensor *fast, const td_optim_slice *slice
 
 void td_lookahead_update(td_lookahead *l)
 {
-    const td_optim_slice *slices = l->slices;
-    if (td_capture_now() == TD_CAPTURE_OFF) {
-        fill_slices(l, l->slices);
-    } else {
-        size_t bytes = (size_t)(1 + l->buffers.count) * sizeof *slices;
-        slices = td_capture_numbers(bytes, fill_slices, l);
-    }
+    size_t bytes = (size_t)(1 + l->buffers.count) * sizeof *l->slices;
+    const td_optim_slice *slices = td_step_numbers(l->slices, bytes, fill_slices, l);
     td_context_push("lookahead");
     follow(l->slow, td_params_flat(l->params), &slices[0]);
     for (int i = 0; i < l->buffers.count; i++) {

@@ -14,7 +14,7 @@ void td_lookahead_free(td_lookahead *lookahead); /* before the model; NULL is fi
 
 /* slow = decay slow + (1 - decay) fast;  fast = slow. Every few steps; and at the end of a run with
  * decay 1, which leaves the model with the slow weights as they were. In a captured step
- * (tensor/captured.h) the decay is that which is set when the step is run; captured steps that
+ * (tensor/graph/captured.h) the decay is that which is set when the step is run; captured steps that
  * update are another kind than those that do not. */
 void td_lookahead_set_decay(td_lookahead *lookahead, double decay); /* 0 at first */
 void td_lookahead_update(td_lookahead *lookahead);

@@ -7,7 +7,7 @@
  * Parameters of fewer than four dimensions get Nesterov SGD in the same pass. */
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -195,14 +195,16 @@ static void copy_updates(void *user, void *numbers)
 {
     td_optim *o = user;
     int count = fill_updates(o);
-    memcpy(numbers, o->update_slices, (size_t)count * sizeof *o->update_slices);
+    if (numbers != o->update_slices) {
+        memcpy(numbers, o->update_slices, (size_t)count * sizeof *o->update_slices);
+    }
 }
 
 static void muon_run(td_optim *o, const td_kernels *k, td_tensor *flat, const td_tensor *flat_grad,
                      int slices)
 {
     if (td_params_scaling_of(o->params)->numbers != NULL) {
-        td_capture_note("Muon with a loss scaler: the host leaves steps out");
+        td_not_recordable("Muon with a loss scaler: the host leaves steps out");
     }
     k->sgd(flat, flat_grad, o->state[0], o->table, slices);
     const int *order = td_params_order(o->params);
@@ -218,9 +220,7 @@ static void muon_run(td_optim *o, const td_kernels *k, td_tensor *flat, const td
     int count = fill_updates(o);
     if (count > 0) {
         size_t bytes = (size_t)count * sizeof *o->update_slices;
-        const td_optim_slice *table = td_capture_now() == TD_CAPTURE_OFF
-                                          ? o->update_slices
-                                          : td_capture_numbers(bytes, copy_updates, o);
+        const td_optim_slice *table = td_step_numbers(o->update_slices, bytes, copy_updates, o);
         k->sgd(flat, o->update, NULL, table, count);
     }
 }

@@ -1,9 +1,9 @@
 /* What all optimizers share: groups, step counts, the table of slices for the device's kernel. */
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 #include "tensor/storage.h"
-#include "tensor/watch.h"
+#include "tensor/hooks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -146,7 +146,9 @@ static void fill_table(void *user, void *numbers)
                    o->kind->name);
     }
     o->filled = false;
-    memcpy(numbers, o->slices, (size_t)o->slice_count * sizeof *o->slices);
+    if (numbers != o->slices) {
+        memcpy(numbers, o->slices, (size_t)o->slice_count * sizeof *o->slices);
+    }
 }
 
 void td_optim_settle(td_optim *optim)
@@ -161,16 +163,14 @@ void td_optim_settle(td_optim *optim)
 
 static int make_table(td_optim *o)
 {
-    o->captured = td_capture_now() != TD_CAPTURE_OFF;
+    o->captured = td_recorder_now() != NULL;
     if (!o->captured) {
         td_optim_settle(o);
     }
     o->slice_count = fill_slices(o);
-    o->table = o->slices;
-    if (td_capture_now() != TD_CAPTURE_OFF) {
-        o->filled = true;
-        o->table = td_capture_numbers((size_t)o->slice_count * sizeof *o->slices, fill_table, o);
-    }
+    o->filled = true;
+    o->table =
+        td_step_numbers(o->slices, (size_t)o->slice_count * sizeof *o->slices, fill_table, o);
     return o->slice_count;
 }
 
@@ -190,7 +190,7 @@ void td_optim_step(td_optim *optim)
 
 void td_zero_grad(td_optim *optim)
 {
-    double begin = td_watching() ? td_watch_clock() : 0.0;
+    double begin = td_steps_observed() ? td_now() : 0.0;
     for (int i = 0; i < td_params_count(optim->params); i++) {
         td_tensor *leaf = td_params_get(optim->params, i)->tensor;
         if (td_is_leaf(leaf)) { /* one that was frozen meanwhile is none any more */
@@ -198,7 +198,7 @@ void td_zero_grad(td_optim *optim)
         }
     }
     if (begin > 0.0) {
-        td_watch_span("zero_grad", begin, td_watch_clock());
+        td_tell_span("zero_grad", begin, td_now());
     }
 }
 

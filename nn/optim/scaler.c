@@ -2,7 +2,7 @@
 
 #include "autograd/autograd.h"
 #include "nn/params.h"
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
 
@@ -171,7 +171,7 @@ bool td_scaler_unscale(td_scaler *scaler, td_params *params)
     if (scaler == NULL) {
         return true;
     }
-    bool captured = td_capture_now() != TD_CAPTURE_OFF;
+    bool captured = td_recorder_now() != NULL;
     td_scale_rule rule = { .growth = scaler->options.growth,
                            .backoff = scaler->options.backoff,
                            .least = LEAST_SCALE,

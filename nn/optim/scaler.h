@@ -33,7 +33,7 @@ td_tensor *td_scaler_loss(td_scaler *scaler, td_tensor *loss);
  * before clipping: divides all gradients by the scale, and adapts the scale. false: some are not
  * finite, and the optimizer's step is to be left out. Waits for the device. scaler NULL: true.
  *
- * In a captured step (tensor/captured.h) it does not wait, and says true: the device decides. SGD,
+ * In a captured step (tensor/graph/captured.h) it does not wait, and says true: the device decides. SGD,
  * Adam, AdamW and td_ema over these params then leave a step out by themselves, and count it as if
  * the host had (Muon keeps a step from being captured). */
 bool td_scaler_unscale(td_scaler *scaler, td_params *params);

@@ -83,7 +83,7 @@ void td_cuda_needs_host(const char *format, const char *what);
 
 /* numbers.c: host numbers that the next launch of this device reads (optimizer slices): a copy in
  * its memory, good until the next call. The host's may change at once; but if the launch is
- * recorded, they must be td_capture_numbers'. */
+ * recorded, they must be td_step_numbers'. */
 const void *td_cuda_numbers(td_device device, const void *host, size_t bytes);
 
 /* streams.c */

@@ -2,7 +2,7 @@
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/products.h"
-#include "tensor/watch.h"
+#include "tensor/hooks.h"
 
 /* ---- limits ---- */
 
@@ -14,14 +14,14 @@ static double quickest(td_tensor *c, const td_tensor *a, bool multiply)
     double best = 1e30;
     for (int i = 0; i < ROUNDS; i++) {
         td_cuda_wait(gpu, "measuring");
-        double begin = td_watch_clock();
+        double begin = td_now();
         if (multiply) {
             td_cuda_matmul(c, a, a, NULL, false, (td_math){ .precision = TD_PRECISION_FP32 });
         } else {
             td_cuda_copy(c, a);
         }
         td_cuda_wait(gpu, "measuring");
-        double taken = td_watch_clock() - begin;
+        double taken = td_now() - begin;
         best = taken < best ? taken : best;
     }
     return best;

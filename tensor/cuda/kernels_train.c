@@ -1,8 +1,8 @@
 /* Optimizers, dropout, pictures. */
-#include "tensor/capture.h"
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_train.h"
+#include "tensor/hooks.h"
 #include "tensor/staged.h"
 
 #include <math.h>
@@ -18,11 +18,12 @@ void td_cuda_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key k
     void *to = td_stage_out(&sy, y, TD_ROW_MAJOR, accumulate);
     double threshold = ceil(p * 0x1p32);
     const uint64_t *recorded = NULL;
-    if (td_capture_now() != TD_CAPTURE_OFF) {
-        recorded = td_capture_on_device(step, sizeof *step);
+    const td_recorder *recorder = td_recorder_now();
+    if (recorder != NULL) {
+        recorded = recorder->on_device(recorder, step, sizeof *step);
         if (recorded == NULL) {
             td_cuda_needs_host("%s with a counter of its caller's", "dropout");
-        } else if (td_capture_now() == TD_CAPTURE_REHEARSAL) {
+        } else if (!recorder->recording) {
             recorded = NULL;
         }
     }

@@ -1,7 +1,7 @@
 /* Numbers that kernels read when they run: one block a device, which goes up again for each launch.
  * Work of a device is in order, so a launch has read its numbers before the next ones come. */
-#include "tensor/capture.h"
 #include "tensor/cuda/cuda.h"
+#include "tensor/hooks.h"
 
 typedef struct numbers {
     void *memory; /* the device's */
@@ -15,11 +15,12 @@ static numbers blocks[TD_MAX_DEVICES];
 const void *td_cuda_numbers(td_device device, const void *host, size_t bytes)
 {
     numbers *block = &blocks[device.index];
-    if (td_capture_now() != TD_CAPTURE_OFF) {
-        const void *there = td_capture_on_device(host, bytes);
+    const td_recorder *recorder = td_recorder_now();
+    if (recorder != NULL) {
+        const void *there = recorder->on_device(recorder, host, bytes);
         if (there == NULL) {
             td_cuda_needs_host("%s of its own", "a kernel gets numbers");
-        } else if (td_capture_now() == TD_CAPTURE_RECORDING) {
+        } else if (recorder->recording) {
             return there;
         }
     }

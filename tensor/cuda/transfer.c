@@ -3,7 +3,7 @@
  * What goes up is first copied into pinned memory, which the GPU then reads by itself while the
  * host goes on: pieces of it go round, and an event says when one has been read. While the oldest
  * is still to be read a new one is made, up to PIECES. */
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 #include "tensor/cuda/cuda.h"
 
 #include <pthread.h>
@@ -75,11 +75,11 @@ void td_cuda_needs_host(const char *format, const char *what)
 {
     char text[200];
     snprintf(text, sizeof text, format, what);
-    TD_REQUIRE(td_capture_now() != TD_CAPTURE_RECORDING, TD_NOWHERE,
+    TD_REQUIRE(td_recorder_now() == NULL || !td_recorder_now()->recording, TD_NOWHERE,
                "a captured step: %s, which it did not do when it was rehearsed: what a step does "
                "may depend on the shapes of its inputs alone",
                text);
-    td_capture_note("%s", text);
+    td_not_recordable("%s", text);
 }
 
 void td_cuda_upload_on(td_device device, void *stream, void *memory, const void *host, size_t bytes)

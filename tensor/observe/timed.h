@@ -1,10 +1,10 @@
 /* Kernels of a device whose work goes on after a call has returned, on the device's own clock. An
  * event is put before and behind each call on the compute stream; nobody waits for them. Once they
- * have come by, the watchers are told (tensor/watch.h). Not for users. */
+ * have come by, the watchers are told (tensor/observe/watch.h). Not for users. */
 #ifndef TD_TENSOR_TIMED_H
 #define TD_TENSOR_TIMED_H
 
-#include "tensor/watch.h"
+#include "tensor/observe/watch.h"
 
 /* For kernels.c: the table whose functions do that, and call those of the device. Good for this
  * device, on this thread, until the thread asks for another device's. */

@@ -1,4 +1,4 @@
-#include "tensor/capture_state.h"
+#include "tensor/graph/capture_state.h"
 
 #include "tensor/backend.h"
 #include "tensor/step.h"
@@ -7,24 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static _Thread_local td_capture *running;
-static _Thread_local int graphs;
-
-td_capture_mode td_capture_now(void)
-{
-    return running != NULL ? running->mode : TD_CAPTURE_OFF;
-}
-
-int td_capture_graphs(void)
-{
-    return graphs;
-}
-
-void td_capture_count_graph(int by)
-{
-    graphs += by;
-}
 
 /* ---- beginning and end ---- */
 
@@ -50,53 +32,34 @@ void td_capture_close(td_capture *c)
     free(c->numbers);
     free(c->fills);
     free(c->trace.blocks);
-    *c = (td_capture){ .mode = TD_CAPTURE_OFF };
+    *c = (td_capture){ .numbers = NULL };
 }
 
-void td_capture_begin(td_capture *c, td_capture_mode mode)
+/* ---- what the step's recorder and observer are told ---- */
+
+static td_capture *of(td_recorder *r)
 {
-    TD_REQUIRE(running == NULL, TD_NOWHERE, "a captured step inside of a captured step");
-    c->mode = mode;
-    c->trace.count = 0;
-    c->note[0] = '\0';
-    c->numbers_used = 0;
-    c->fill_count = 0;
-    c->check_count = 0;
-    running = c;
+    return (td_capture *)r;
 }
 
-void td_capture_end(td_capture *c)
+static void note(td_recorder *r, const char *why)
 {
-    c->mode = TD_CAPTURE_OFF;
-    running = NULL;
-}
-
-void td_capture_note(const char *format, ...)
-{
-    if (running == NULL || running->note[0] != '\0') {
-        return;
+    td_capture *c = of(r);
+    if (c->note[0] == '\0') {
+        const char *place = td_context_top();
+        snprintf(c->note, sizeof c->note, "%.160s%s%.60s", why, place != NULL ? ", in " : "",
+                 place != NULL ? place : "");
     }
-    char text[sizeof running->note];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    const char *place = td_context_top();
-    snprintf(running->note, sizeof running->note, "%.160s%s%.60s", text,
-             place != NULL ? ", in " : "", place != NULL ? place : "");
 }
 
-/* ---- numbers ---- */
-
-void *td_capture_numbers(size_t bytes, void (*fill)(void *user, void *numbers), void *user)
+static void *numbers_of(td_recorder *r, size_t bytes, td_fill_fn fill, void *user)
 {
     enum { UNIT = 64 };
-    td_capture *c = running;
+    td_capture *c = of(r);
     size_t room = (bytes + UNIT - 1) / UNIT * UNIT;
-    TD_REQUIRE(c != NULL, TD_NOWHERE, "numbers for a captured step, and none is under way");
     if (room > TD_CAPTURE_NUMBER_BYTES - c->numbers_used) {
-        td_capture_note("it has more numbers that change than there is room for (%s)",
-                        td_describe_bytes(TD_CAPTURE_NUMBER_BYTES));
+        td_not_recordable("it has more numbers that change than there is room for (%s)",
+                          td_describe_bytes(TD_CAPTURE_NUMBER_BYTES));
         void *own = td_step_bytes(bytes);
         fill(user, own);
         return own;
@@ -115,10 +78,10 @@ void *td_capture_numbers(size_t bytes, void (*fill)(void *user, void *numbers), 
     return numbers;
 }
 
-const void *td_capture_on_device(const void *host, size_t bytes)
+static const void *on_device(const td_recorder *r, const void *host, size_t bytes)
 {
-    const td_capture *c = running;
-    if (c == NULL || c->numbers_there == NULL) {
+    const td_capture *c = (const td_capture *)r;
+    if (c->numbers_there == NULL) {
         return NULL;
     }
     uintptr_t at = (uintptr_t)host - (uintptr_t)c->numbers;
@@ -140,14 +103,12 @@ void td_capture_send(td_capture *c)
     }
 }
 
-/* ---- checks ---- */
-
-bool td_capture_check_indices(const td_tensor *index, int64_t limit, const char *op,
-                              const char *what, td_site at)
+static bool check_indices(td_recorder *r, const td_tensor *index, int64_t limit, const char *op,
+                          const char *what, td_site at)
 {
-    td_capture *c = running;
+    td_capture *c = of(r);
     const td_backend *backend = td_backend_of(td_device_of(index));
-    if (c == NULL || backend == NULL || backend->graphs == NULL ||
+    if (backend == NULL || backend->graphs == NULL ||
         !td_same_device(c->device, td_device_of(index)) || c->check_count == TD_CAPTURE_CHECKS) {
         return false;
     }
@@ -157,14 +118,13 @@ bool td_capture_check_indices(const td_tensor *index, int64_t limit, const char 
     return true;
 }
 
-/* ---- step memory ---- */
-
-void td_capture_taken(td_device device, size_t offset, size_t bytes)
+static void taken(const void *arena, td_device device, size_t offset, size_t bytes, void *user)
 {
-    if (running == NULL) {
-        return;
+    (void)arena;
+    if (user != td_recorder_now()) {
+        return; /* another thread's step */
     }
-    td_trace *t = &running->trace;
+    td_trace *t = &((td_capture *)user)->trace;
     if (t->count == t->capacity) {
         size_t capacity = t->capacity > 0 ? 2 * t->capacity : 256;
         td_trace_block *blocks = realloc(t->blocks, capacity * sizeof *blocks);
@@ -177,6 +137,32 @@ void td_capture_taken(td_device device, size_t offset, size_t bytes)
     *b = (td_trace_block){ .device = device, .offset = offset, .bytes = bytes };
     snprintf(b->place, sizeof b->place, "%s", place != NULL ? place : "");
 }
+
+void td_capture_begin(td_capture *c, bool recording)
+{
+    TD_REQUIRE(td_recorder_now() == NULL, TD_NOWHERE, "a captured step inside of a captured step");
+    c->recorder = (td_recorder){ .recording = recording,
+                                 .not_recordable = note,
+                                 .numbers = numbers_of,
+                                 .on_device = on_device,
+                                 .check_indices = check_indices };
+    c->memory = (td_step_observer){ .taken = taken, .user = c };
+    c->trace.count = 0;
+    c->note[0] = '\0';
+    c->numbers_used = 0;
+    c->fill_count = 0;
+    c->check_count = 0;
+    td_recorder_set(&c->recorder);
+    td_observe_steps(&c->memory);
+}
+
+void td_capture_end(td_capture *c)
+{
+    td_ignore_steps(&c->memory);
+    td_recorder_set(NULL);
+}
+
+/* ---- comparing two steps ---- */
 
 static void describe(const td_trace_block *b, char *text, size_t size)
 {

@@ -3,7 +3,7 @@
 #ifndef TD_TENSOR_CAPTURE_STATE_H
 #define TD_TENSOR_CAPTURE_STATE_H
 
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 
 enum {
     TD_CAPTURE_CHECKS = 8,            /* of indices, in a step */
@@ -36,7 +36,8 @@ typedef struct td_capture_check {
 } td_capture_check;
 
 typedef struct td_capture {
-    td_capture_mode mode;
+    td_recorder recorder; /* first: the two pointers are the same */
+    td_step_observer memory;
     td_device device;
     td_trace trace;
     char note[256]; /* why the step cannot be captured; "": it can */
@@ -57,7 +58,7 @@ td_status td_capture_open(td_capture *c, td_device device, double *faults);
 void td_capture_close(td_capture *c);
 
 /* What the thread does from now on belongs to c, anew; and no longer. */
-void td_capture_begin(td_capture *c, td_capture_mode mode);
+void td_capture_begin(td_capture *c, bool recording);
 void td_capture_end(td_capture *c);
 
 /* Writes all numbers again, and sends them to the device. */
@@ -67,7 +68,5 @@ void td_capture_send(td_capture *c);
 /* The first difference between a step's blocks and those of another, in words; false: there is
  * none. */
 bool td_trace_differs(const td_trace *now, const td_trace *before, char *text, size_t size);
-
-void td_capture_count_graph(int by);
 
 #endif

@@ -1,4 +1,4 @@
-#include "tensor/captured_results.h"
+#include "tensor/graph/captured_results.h"
 
 #include "tensor/backend.h"
 #include "tensor/storage.h"

@@ -1,7 +1,8 @@
-#include "tensor/memory_plan.h"
+#include "tensor/observe/memory_plan.h"
 
+#include "tensor/hooks.h"
 #include "tensor/storage.h"
-#include "tensor/watch.h"
+#include "tensor/observe/watch.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -83,9 +84,10 @@ static void op_returned(const td_watched_call *call, void *user)
 }
 
 /* A block is made for the kernel that runs, or for the next one. */
-static void block_taken(const void *arena, size_t offset, size_t bytes, void *user)
+static void block_taken(const void *arena, td_device device, size_t offset, size_t bytes,
+                        void *user)
 {
-    (void)user;
+    (void)device, (void)user;
     if (!is_mine() || (plan.arena != NULL && plan.arena != arena)) {
         return;
     }
@@ -151,11 +153,10 @@ static void step_ended(double begin, double end, void *user)
                                 .blocks = { r->blocks.items, 0, r->blocks.capacity } };
 }
 
-static td_watcher watcher = { .begins = op_begins,
-                              .returned = op_returned,
-                              .taken = block_taken,
-                              .given = block_given,
-                              .step_ended = step_ended };
+static td_watcher watcher = { .begins = op_begins, .returned = op_returned };
+static td_step_observer observer = { .taken = block_taken,
+                                     .given = block_given,
+                                     .ended = step_ended };
 
 /* ---- on and off ---- */
 
@@ -177,12 +178,14 @@ void td_memory_plan_start(void)
     plan.inside = false;
     plan.on = true;
     td_watch(&watcher);
+    td_observe_steps(&observer);
 }
 
 void td_memory_plan_stop(void)
 {
     if (plan.on) {
         td_unwatch(&watcher);
+        td_ignore_steps(&observer);
         plan.on = false;
     }
 }

@@ -1,6 +1,7 @@
-#include "tensor/profile.h"
+#include "tensor/observe/profile.h"
 
-#include "tensor/watch.h"
+#include "tensor/hooks.h"
+#include "tensor/observe/watch.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -104,7 +105,8 @@ static void count_step(double begin, double end, void *user)
     pthread_mutex_unlock(&profile.lock);
 }
 
-static td_watcher watcher = { .called = count_call, .step_ended = count_step };
+static td_watcher watcher = { .called = count_call };
+static td_step_observer observer = { .ended = count_step };
 
 /* ---- on and off ---- */
 
@@ -131,9 +133,10 @@ td_status td_profile_start(const td_profile_options *options)
                                           .flops_f64 = limits.f64,
                                           .bytes_per_second = limits.memory };
     profile.owner = pthread_self();
-    profile.began = td_watch_clock();
+    profile.began = td_now();
     profile.on = true;
     td_watch(&watcher);
+    td_observe_steps(&observer);
     return TD_OK;
 }
 
@@ -141,7 +144,8 @@ void td_profile_stop(void)
 {
     if (profile.on) {
         td_unwatch(&watcher);
-        profile.ended = td_watch_clock();
+        td_ignore_steps(&observer);
+        profile.ended = td_now();
         profile.on = false;
     }
 }
@@ -164,7 +168,7 @@ td_profile_totals td_profile_result(void)
 {
     pthread_mutex_lock(&profile.lock);
     td_profile_totals *t = &profile.totals;
-    t->seconds = (profile.on ? td_watch_clock() : profile.ended) - profile.began;
+    t->seconds = (profile.on ? td_now() : profile.ended) - profile.began;
     if (profile.entries != NULL) {
         qsort(profile.order, (size_t)t->rows, sizeof *profile.order, slower_first);
     }

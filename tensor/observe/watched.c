@@ -1,9 +1,9 @@
 /* The watched tables, made from tensor/kernels.def: each kernel says to the watchers what it is and
  * how much work it was, and calls the device's. */
-#include "tensor/watch.h"
+#include "tensor/observe/watch.h"
 
 #include "tensor/backend.h"
-#include "tensor/timed.h"
+#include "tensor/observe/timed.h"
 
 #include <pthread.h>
 

@@ -1,25 +1,47 @@
-#include "tensor/watch.h"
+#include "tensor/observe/watch.h"
 
-#include "tensor/timed.h"
+#include "tensor/hooks.h"
+#include "tensor/observe/timed.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
 
 static _Atomic(td_watcher *) watchers;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for changing the list */
 
 static _Thread_local int depth; /* kernels that run on this thread */
 
-bool td_watching(void)
+/* The tables that tell, in front of the devices' own while somebody watches. */
+static const td_kernels *watched_of(td_device device, const td_kernels *own)
 {
-    return atomic_load_explicit(&watchers, memory_order_acquire) != NULL;
+    (void)own;
+    return device.type == TD_DEVICE_CPU ? td_watched_kernels() : td_timed_kernels(device);
 }
+
+/* What a GPU has done by the end of a step is told then. */
+static void step_ended(double begin, double end, void *user)
+{
+    (void)begin, (void)end, (void)user;
+    td_timed_tell(false);
+}
+
+static void span(const char *name, double begin, double end, void *user)
+{
+    (void)user;
+    td_watch_tell(&(td_watched_call){
+        .kernel = name, .span = true, .begin = begin, .end = end, .thread = pthread_self() });
+}
+
+static td_step_observer own_observer = { .ended = step_ended, .span = span };
 
 void td_watch(td_watcher *watcher)
 {
     pthread_mutex_lock(&lock);
+    if (atomic_load(&watchers) == NULL) {
+        td_kernels_set_wrap(watched_of);
+        td_observe_steps(&own_observer);
+    }
     watcher->next = atomic_load(&watchers);
     atomic_store(&watchers, watcher);
     pthread_mutex_unlock(&lock);
@@ -38,14 +60,11 @@ void td_unwatch(td_watcher *watcher)
             first->next = watcher->next;
         }
     }
+    if (atomic_load(&watchers) == NULL) {
+        td_kernels_set_wrap(NULL);
+        td_ignore_steps(&own_observer);
+    }
     pthread_mutex_unlock(&lock);
-}
-
-double td_watch_clock(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* What runs on this thread: the innermost name is a module's in the forward, and in the backward
@@ -99,53 +118,17 @@ bool td_watch_returns(void)
 double td_watch_enter(const char *kernel)
 {
     td_watched_call call;
-    return td_watch_begins(kernel, &call) ? td_watch_clock() : 0.0;
+    return td_watch_begins(kernel, &call) ? td_now() : 0.0;
 }
 
 void td_watch_leave(const char *kernel, double begin, td_cost cost)
 {
-    double end = td_watch_clock();
+    double end = td_now();
     if (td_watch_returns()) {
         td_watched_call call = describe(kernel);
         call.begin = begin;
         call.end = end;
         call.cost = cost;
         td_watch_tell(&call);
-    }
-}
-
-void td_watch_span(const char *name, double begin, double end)
-{
-    if (td_watching()) {
-        td_watch_tell(&(td_watched_call){
-            .kernel = name, .span = true, .begin = begin, .end = end, .thread = pthread_self() });
-    }
-}
-
-void td_watch_step_ended(double begin, double end)
-{
-    td_timed_tell(false);
-    for (td_watcher *w = atomic_load(&watchers); w != NULL; w = w->next) {
-        if (w->step_ended != NULL) {
-            w->step_ended(begin, end, w->user);
-        }
-    }
-}
-
-void td_watch_taken(const void *arena, size_t offset, size_t bytes)
-{
-    for (td_watcher *w = atomic_load(&watchers); w != NULL; w = w->next) {
-        if (w->taken != NULL) {
-            w->taken(arena, offset, bytes, w->user);
-        }
-    }
-}
-
-void td_watch_given(const void *arena, size_t offset)
-{
-    for (td_watcher *w = atomic_load(&watchers); w != NULL; w = w->next) {
-        if (w->given != NULL) {
-            w->given(arena, offset, w->user);
-        }
     }
 }

@@ -5,11 +5,11 @@
 #define TD_TENSOR_WATCH_H
 
 #include "tensor/kernels.h"
-#include "tensor/cost.h"
+#include "tensor/observe/cost.h"
 
 #include <pthread.h>
 
-/* One call of a kernel, or a stretch of time that somebody has named (td_watch_span). */
+/* One call of a kernel, or a stretch of time that somebody has named (td_tell_span). */
 typedef struct td_watched_call {
     const char *kernel; /* "conv2d_grad_input", static */
     const char *module; /* "layer1.0.conv1 (Conv2d)"; NULL: outside of modules */
@@ -29,10 +29,6 @@ typedef struct td_watcher {
     /* It is over. A CPU's kernels: on that thread, at once. A GPU's: on any thread, some steps
      * later, in the order of its work. */
     void (*called)(const td_watched_call *call, void *user);
-    void (*step_ended)(double begin, double end, void *user);
-    /* Step memory of this thread: a block of an arena taken, or given back. */
-    void (*taken)(const void *arena, size_t offset, size_t bytes, void *user);
-    void (*given)(const void *arena, size_t offset, void *user);
     void *user;
     struct td_watcher *next; /* the list's */
 } td_watcher;
@@ -42,20 +38,7 @@ typedef struct td_watcher {
 void td_watch(td_watcher *watcher);
 void td_unwatch(td_watcher *watcher);
 
-bool td_watching(void);
-
-/* A stretch of time outside of kernels, seconds on CLOCK_MONOTONIC. Nothing if nobody watches. */
-void td_watch_span(const char *name, double begin, double end);
-
-/* CLOCK_MONOTONIC in seconds. */
-double td_watch_clock(void);
-
-/* For step.c and arena.c: tell the watchers. Only if td_watching(). */
-void td_watch_step_ended(double begin, double end);
-void td_watch_taken(const void *arena, size_t offset, size_t bytes);
-void td_watch_given(const void *arena, size_t offset);
-
-/* For kernels.c: the table whose functions tell the watchers and call the device's. */
+/* The table whose functions tell the watchers and call the device's. */
 const td_kernels *td_watched_kernels(void);
 
 /* For the watched table: around a kernel. Kernels that kernels call are part of these. */

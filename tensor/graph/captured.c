@@ -1,8 +1,8 @@
-#include "tensor/captured.h"
+#include "tensor/graph/captured.h"
 
 #include "tensor/backend.h"
-#include "tensor/capture_state.h"
-#include "tensor/captured_results.h"
+#include "tensor/graph/capture_state.h"
+#include "tensor/graph/captured_results.h"
 #include "tensor/step.h"
 #include "tensor/storage.h"
 
@@ -51,7 +51,7 @@ static void free_form(td_captured *c, form *f)
     td_device device = c->options.device;
     if (f->graph != NULL) {
         c->graphs->free(device, f->graph);
-        td_capture_count_graph(-1);
+        td_step_pin(-1);
     }
     for (int i = 0; i < f->count && !c->options.inputs_stay; i++) {
         td_free(f->inputs[i]);
@@ -229,7 +229,7 @@ static td_status rehearse(td_captured *c, form *f, td_tensor *const *inputs)
     if (f == NULL || f->given_up) {
         return call_in_step(c, inputs);
     }
-    td_capture_begin(&f->capture, TD_CAPTURE_REHEARSAL);
+    td_capture_begin(&f->capture, false);
     td_status status = call_in_step(c, inputs);
     td_capture_end(&f->capture);
     if (status == TD_OK) {
@@ -330,7 +330,7 @@ static void drop_graph(td_captured *c, form *f)
     if (f->graph != NULL) {
         c->graphs->free(c->options.device, f->graph);
         f->graph = NULL;
-        td_capture_count_graph(-1);
+        td_step_pin(-1);
     }
 }
 
@@ -338,7 +338,7 @@ static td_status record_graph(td_captured *c, form *f)
 {
     td_device device = c->options.device;
     TD_TRY(tell(c, TD_CAPTURED_BEGINS));
-    td_capture_begin(&f->capture, TD_CAPTURE_RECORDING);
+    td_capture_begin(&f->capture, true);
     td_step_begin();
     td_status status = call_and_record(c, f);
     td_step_end();
@@ -348,7 +348,7 @@ static td_status record_graph(td_captured *c, form *f)
         f->graph = NULL;
         f->given_up = true;
     } else if (f->graph != NULL) {
-        td_capture_count_graph(1);
+        td_step_pin(1);
     }
     return status != TD_OK
                ? td_fail_context(status, "recording the training step as a graph (without --graph "

@@ -24,7 +24,7 @@ typedef struct td_profile_row {
     bool span; /* no kernel, but named time outside of kernels: "loader wait" */
     int64_t calls;
     double seconds;
-    double flops, bytes; /* of all calls; see tensor/cost.h */
+    double flops, bytes; /* of all calls; see tensor/observe/cost.h */
     double least;        /* seconds that the machine's limits allow for them */
 } td_profile_row;
 

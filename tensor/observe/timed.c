@@ -1,7 +1,7 @@
-#include "tensor/timed.h"
+#include "tensor/observe/timed.h"
 
 #include "tensor/backend.h"
-#include "tensor/capture.h"
+#include "tensor/hooks.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -80,7 +80,7 @@ static bool begin_queue(td_device device, queue *q)
     double asked;
     int tries = 5;
     do {
-        asked = td_watch_clock();
+        asked = td_now();
         if (!mark(device, q->before->begin)) {
             q->before->next = q->spare;
             q->spare = q->before;
@@ -88,7 +88,7 @@ static bool begin_queue(td_device device, queue *q)
             return false;
         }
         td_backend_of(device)->wait(device);
-        q->time = td_watch_clock();
+        q->time = td_now();
     } while (q->time - asked > soon && --tries > 0);
     return true;
 }
@@ -110,7 +110,7 @@ static timed_call *take_call(td_device device)
 /* NULL: the call stays unseen. */
 static timed_call *begin_call(td_device device, const td_watched_call *call)
 {
-    if (td_capture_now() == TD_CAPTURE_RECORDING) {
+    if (td_recorder_now() != NULL && td_recorder_now()->recording) {
         return NULL; /* its events would be those of each replay, not of a call */
     }
     timed_call *c = take_call(device);
@@ -199,7 +199,7 @@ static void tell_of(td_device device, queue *q, bool all)
 
 void td_timed_tell(bool all)
 {
-    if (td_capture_now() == TD_CAPTURE_RECORDING) {
+    if (td_recorder_now() != NULL && td_recorder_now()->recording) {
         return; /* a stream that records may be asked nothing */
     }
     pthread_mutex_lock(&lock);

@@ -1,4 +1,4 @@
-#include "tensor/cost.h"
+#include "tensor/observe/cost.h"
 
 double td_cost_bytes(const td_tensor *t)
 {

@@ -1,0 +1,122 @@
+#include "tensor/hooks.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <time.h>
+
+static _Atomic(td_step_observer *) observers;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for changing the list */
+static _Thread_local td_recorder *recorder;
+
+double td_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- observers ---- */
+
+bool td_steps_observed(void)
+{
+    return atomic_load_explicit(&observers, memory_order_acquire) != NULL;
+}
+
+void td_observe_steps(td_step_observer *observer)
+{
+    pthread_mutex_lock(&lock);
+    observer->next = atomic_load(&observers);
+    atomic_store(&observers, observer);
+    pthread_mutex_unlock(&lock);
+}
+
+void td_ignore_steps(td_step_observer *observer)
+{
+    pthread_mutex_lock(&lock);
+    td_step_observer *first = atomic_load(&observers);
+    if (first == observer) {
+        atomic_store(&observers, observer->next);
+    }
+    for (; first != NULL; first = first->next) {
+        if (first->next == observer) {
+            first->next = observer->next;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void td_tell_ended(double begin, double end)
+{
+    for (td_step_observer *o = atomic_load(&observers); o != NULL; o = o->next) {
+        if (o->ended != NULL) {
+            o->ended(begin, end, o->user);
+        }
+    }
+}
+
+void td_tell_taken(const void *arena, td_device device, size_t offset, size_t bytes)
+{
+    for (td_step_observer *o = atomic_load(&observers); o != NULL; o = o->next) {
+        if (o->taken != NULL) {
+            o->taken(arena, device, offset, bytes, o->user);
+        }
+    }
+}
+
+void td_tell_given(const void *arena, size_t offset)
+{
+    for (td_step_observer *o = atomic_load(&observers); o != NULL; o = o->next) {
+        if (o->given != NULL) {
+            o->given(arena, offset, o->user);
+        }
+    }
+}
+
+void td_tell_span(const char *name, double begin, double end)
+{
+    for (td_step_observer *o = atomic_load(&observers); o != NULL; o = o->next) {
+        if (o->span != NULL) {
+            o->span(name, begin, end, o->user);
+        }
+    }
+}
+
+/* ---- the recorder ---- */
+
+td_recorder *td_recorder_now(void)
+{
+    return recorder;
+}
+
+void td_recorder_set(td_recorder *r)
+{
+    recorder = r;
+}
+
+void td_not_recordable(const char *format, ...)
+{
+    if (recorder != NULL) {
+        char why[256];
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(why, sizeof why, format, arguments);
+        va_end(arguments);
+        recorder->not_recordable(recorder, why);
+    }
+}
+
+bool td_checked_by_device(const td_tensor *index, int64_t limit, const char *op, const char *what,
+                          td_site at)
+{
+    return recorder != NULL && recorder->check_indices(recorder, index, limit, op, what, at);
+}
+
+const void *td_step_numbers(void *own, size_t bytes, td_fill_fn fill, void *user)
+{
+    if (recorder != NULL) {
+        return recorder->numbers(recorder, bytes, fill, user);
+    }
+    fill(user, own);
+    return own;
+}
