@@ -90,6 +90,11 @@ static td_module *clone_tree(cloning *c, const td_module *from)
     to->device = from->device;
     to->dtype = from->dtype;
     td_node_of(to)->recompute = td_node_of(from)->recompute;
+    for (const td_around *a = td_node_of(from)->around; a != NULL; a = a->next) {
+        if (a->copies && td_module_surround(to, a) != TD_OK) {
+            td_node_of(to)->failed = true;
+        }
+    }
     clone_tensors(c, to, from);
     for (int i = 0; i < from->child_count && !td_node_of(to)->failed; i++) {
         td_module_add(to, from->children[i]->name, clone_tree(c, from->children[i]));

@@ -100,17 +100,15 @@ td_tensor *td_nn_batch_norm2d_fused(td_module *bn, td_tensor *x, td_tensor *add,
     TD_REQUIRE(bn != NULL && td_is_batch_norm2d(bn), at,
                "td_nn_batch_norm2d_fused: the module is %s, not a BatchNorm2d",
                bn == NULL ? "NULL" : bn->type->name);
+    if (td_is_surrounded(bn)) {
+        td_tensor *y = (td_forward)(bn, x, at);
+        y = add != NULL ? (td_add)(y, add, at) : y;
+        return relu ? (td_relu)(y, at) : y;
+    }
     td_context_push(td_node_of(bn)->label);
     td_tensor *y = normalise(bn, x, (td_batch_norm_options){ .relu = relu, .add = add }, at);
-    td_module_tell(bn, x, y);
     td_context_pop();
     return y;
-}
-
-/* Who watches a module wants to see its own result. */
-static bool is_watched(const td_module *m)
-{
-    return td_node_of(m)->observer != NULL;
 }
 
 td_tensor *td_nn_conv2d_batch_norm(td_module *conv, td_module *bn, td_tensor *x,
@@ -123,19 +121,25 @@ td_tensor *td_nn_conv2d_batch_norm(td_module *conv, td_module *bn, td_tensor *x,
     then = then != NULL ? then : &nothing;
     bool plain = ((const batch_norm_state *)bn->state)->override.normalise == NULL;
     bool pools = then->max_pool != NULL && plain && then->relu && then->add == NULL &&
-                 td_max_pool2d_window(then->max_pool) != NULL && !is_watched(then->max_pool);
+                 td_max_pool2d_window(then->max_pool) != NULL && !td_is_surrounded(then->max_pool);
     int64_t scope = td_scope_begin();
+    if (td_is_surrounded(conv) || td_is_surrounded(bn)) { /* one by one */
+        td_tensor *y = (td_forward)(conv, x, at);
+        y = td_nn_batch_norm2d_fused(bn, y, then->add, then->relu, at);
+        y = then->max_pool != NULL ? (td_forward)(then->max_pool, y, at) : y;
+        td_scope_end(scope, y);
+        return y;
+    }
     td_tensor *sums = NULL;
     /* In f32 the kernel that looks at x itself is more accurate than sums, and as fast. */
     td_dtype computed = x->dtype == TD_F32 ? td_precision_dtype(td_math_now().precision) : x->dtype;
     bool wants_sums = td_is_half(computed) && bn->training && plain;
     td_tensor *y = td_conv2d_module_run(conv, x, wants_sums ? &sums : NULL, at);
     td_batch_norm_options options = { .relu = then->relu, .add = then->add, .sums = sums };
-    options.over_x = !is_watched(bn); /* nobody else has seen y */
+    options.over_x = true; /* nobody else has seen y */
     options.max_pool = pools ? td_max_pool2d_window(then->max_pool) : NULL;
     td_context_push(td_node_of(bn)->label);
     td_tensor *normal = normalise(bn, y, options, at);
-    td_module_tell(bn, y, normal);
     td_context_pop();
     if (then->max_pool != NULL && !pools) {
         normal = (td_forward)(then->max_pool, normal, at);

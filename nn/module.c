@@ -71,6 +71,9 @@ static void set_paths(td_module *m, const char *parent_path)
 static void free_node(td_module_node *node)
 {
     td_module *m = &node->module;
+    while (node->around != NULL) {
+        td_module_unsurround(m, node->around->run, node->around->user);
+    }
     for (int i = 0; i < m->tensor_count; i++) {
         free((char *)(uintptr_t)m->tensors[i].name);
         free(node->tensor_paths[i]);

@@ -3,13 +3,8 @@
 #ifndef TD_NN_MODULE_H
 #define TD_NN_MODULE_H
 
+#include "nn/around.h"
 #include "nn/nn.h"
-
-/* Told of every module that has run: what went in and what came out. */
-typedef struct td_module_observer {
-    void (*seen)(td_module *m, const td_tensor *x, const td_tensor *y, void *user);
-    void *user;
-} td_module_observer;
 
 /* What every td_module really is. */
 typedef struct td_module_node {
@@ -22,7 +17,7 @@ typedef struct td_module_node {
     bool recompute;      /* td_recompute */
     bool failed;         /* something could not be added: td_module_finish gives up */
     td_params *params;   /* of the top of a model; made by td_parameters */
-    const td_module_observer *observer; /* NULL but for the time of a td_summary */
+    const td_around *around; /* the outermost; NULL: none */
 } td_module_node;
 
 static inline td_module_node *td_node_of(const td_module *m)
@@ -41,9 +36,6 @@ bool td_init_blank(bool on);
 bool td_init_is_blank(void);
 void td_init_uniform_(td_tensor *t, double bound); /* in [-bound, bound) */
 void td_init_normal_(td_tensor *t, double std);
-
-/* Tells m's observer, if it has one. td_forward does; so does who runs a module in another way. */
-void td_module_tell(td_module *m, const td_tensor *x, const td_tensor *y);
 
 /* forward(self, x), which runs these parts (modules below self) and no others with parameters, kept
  * for backward as its input alone (td_recompute). Where no gradients are wanted, it simply runs. */

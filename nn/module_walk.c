@@ -13,20 +13,52 @@ td_tensor *(td_forward)(td_module *m, td_tensor *x, td_site at)
     td_context_push(td_node_of(m)->label);
     TD_REQUIRE(x != NULL, at, "td_forward: the input is NULL");
     int64_t scope = td_scope_begin();
-    bool again = td_node_of(m)->recompute && m->child_count > 0;
-    td_tensor *y =
-        again ? td_module_recompute(m, m->type->forward, &m, 1, x, at) : m->type->forward(m, x, at);
-    td_module_tell(m, x, y);
+    td_tensor *y = td_run_rest(&(td_around_rest){ m, td_node_of(m)->around, at }, x);
     td_scope_end(scope, y == x ? NULL : y);
     td_context_pop();
     return y;
 }
 
-void td_module_tell(td_module *m, const td_tensor *x, const td_tensor *y)
+/* ---- what is around a forward ---- */
+
+td_tensor *td_run_rest(const td_around_rest *rest, td_tensor *x)
 {
-    const td_module_observer *observer = td_node_of(m)->observer;
-    if (observer != NULL) {
-        observer->seen(m, x, y, observer->user);
+    const td_around *a = rest->next;
+    return a != NULL ? a->run(&(td_around_rest){ rest->m, a->next, rest->at }, x, a->user)
+                     : rest->m->type->forward(rest->m, x, rest->at);
+}
+
+bool td_is_surrounded(const td_module *m)
+{
+    return td_node_of(m)->around != NULL;
+}
+
+td_status td_module_surround(td_module *m, const td_around *around)
+{
+    td_around *a = malloc(sizeof *a);
+    if (a == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory to surround '%s'", td_node_of(m)->label);
+    }
+    *a = *around;
+    a->next = td_node_of(m)->around;
+    td_node_of(m)->around = a;
+    return TD_OK;
+}
+
+void td_module_unsurround(td_module *m, td_tensor *(*run)(const td_around_rest *, td_tensor *, void *),
+                          const void *user)
+{
+    const td_around **link = &td_node_of(m)->around;
+    while (*link != NULL && ((*link)->run != run || (*link)->user != user)) {
+        link = (const td_around **)(uintptr_t)&(*link)->next;
+    }
+    td_around *a = (td_around *)(uintptr_t)*link;
+    if (a != NULL) {
+        *link = a->next;
+        if (a->free != NULL) {
+            a->free(a->user);
+        }
+        free(a);
     }
 }
 

@@ -4,6 +4,10 @@
 
 #include "autograd/tape.h"
 
+#include <string.h>
+
+static td_tensor *run_again(const td_around_rest *rest, td_tensor *x, void *user);
+
 static _Thread_local int depth; /* reruns under way on this thread */
 
 bool td_recomputing(void)
@@ -15,16 +19,22 @@ void td_recompute(td_module *m, bool on)
 {
     TD_REQUIRE(m != NULL, TD_HERE, "td_recompute: the module is NULL: its constructor failed (%s)",
                td_last_error());
+    bool was = td_node_of(m)->recompute;
     td_node_of(m)->recompute = on;
+    if (on && !was && m->child_count > 0) { /* others have nothing to save */
+        td_around around = { .run = run_again, .copies = true };
+        TD_REQUIRE(td_module_surround(m, &around) == TD_OK, TD_HERE, "%s", td_last_error());
+    } else if (!on) {
+        td_module_unsurround(m, run_again, NULL);
+    }
 }
 
 /* One stretch of a forward; lives as long as the step. */
 typedef struct stretch {
-    td_module *self;
-    td_tensor *(*forward)(td_module *self, td_tensor *x, td_site at);
+    td_around_rest rest;
+    td_tensor *(*forward)(td_module *self, td_tensor *x, td_site at); /* NULL: the rest */
     td_module *const *parts;
     int part_count;
-    td_site at;
     td_math math;
     int runs;
     uint64_t *calls; /* of each Dropout in the parts, before the first run */
@@ -87,12 +97,17 @@ static void exchange_places(stretch *s)
     each_module(s, exchange_calls, s);
 }
 
+static td_tensor *forward_of(const stretch *s, td_tensor *x)
+{
+    return s->forward != NULL ? s->forward(s->rest.m, x, s->rest.at) : td_run_rest(&s->rest, x);
+}
+
 static td_tensor *run(td_tensor *x, void *user)
 {
     stretch *s = user;
     if (s->runs++ == 0) {
         int64_t scope = td_scope_begin();
-        td_tensor *y = s->forward(s->self, x, s->at);
+        td_tensor *y = forward_of(s, x);
         td_scope_end(scope, y == x ? NULL : y);
         return y;
     }
@@ -100,33 +115,43 @@ static td_tensor *run(td_tensor *x, void *user)
     td_set_math(s->math);
     exchange_places(s);
     depth++;
-    td_tensor *y = s->forward(s->self, x, s->at);
+    td_tensor *y = forward_of(s, x);
     depth--;
     exchange_places(s);
     td_set_math(math);
     return y;
 }
 
-td_tensor *td_module_recompute(td_module *self,
-                               td_tensor *(*forward)(td_module *self, td_tensor *x, td_site at),
-                               td_module *const *parts, int part_count, td_tensor *x, td_site at)
+static td_tensor *begin(const stretch *what, td_module *const *parts, int part_count, td_tensor *x)
 {
     if (!td_grad_enabled()) {
-        return forward(self, x, at);
+        return forward_of(what, x);
     }
     stretch *s = td_step_bytes(sizeof *s);
-    *s = (stretch){
-        .self = self, .forward = forward, .part_count = part_count, .at = at, .math = td_math_now()
-    };
     td_module **own_parts = td_step_bytes((size_t)part_count * sizeof(td_module *));
-    for (int i = 0; i < part_count; i++) {
-        own_parts[i] = parts[i];
-    }
+    memcpy(own_parts, parts, (size_t)part_count * sizeof(td_module *));
+    *s = *what;
+    s->math = td_math_now();
     s->parts = own_parts;
+    s->part_count = part_count;
     each_module(s, count_contents, s);
     s->calls = td_step_bytes((size_t)s->dropout_count * sizeof *s->calls);
     s->leaves = td_step_bytes((size_t)s->leaf_count * sizeof(td_tensor *));
     s->dropout_count = s->leaf_count = 0;
     each_module(s, list_contents, s);
-    return td_recompute_call(run, s, x, s->leaves, s->leaf_count, at);
+    return td_recompute_call(run, s, x, s->leaves, s->leaf_count, s->rest.at);
+}
+
+td_tensor *td_module_recompute(td_module *self,
+                               td_tensor *(*forward)(td_module *self, td_tensor *x, td_site at),
+                               td_module *const *parts, int part_count, td_tensor *x, td_site at)
+{
+    stretch what = { .rest = { self, NULL, at }, .forward = forward };
+    return begin(&what, parts, part_count, x);
+}
+
+static td_tensor *run_again(const td_around_rest *rest, td_tensor *x, void *user)
+{
+    (void)user;
+    return begin(&(stretch){ .rest = *rest }, &rest->m, 1, x);
 }

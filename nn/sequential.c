@@ -1,9 +1,11 @@
 /* Sequential: one module after the other. */
 #include "nn/module.h"
 
+/* Whether child i is of a kind, and nothing is around it: then it may be fused. */
 static bool is_child(const td_module *self, int i, bool (*of_kind)(const td_module *))
 {
-    return i < self->child_count && of_kind(self->children[i]);
+    return i < self->child_count && of_kind(self->children[i]) &&
+           !td_is_surrounded(self->children[i]);
 }
 
 static bool is_max_pool2d(const td_module *m)
@@ -25,16 +27,12 @@ static int run_children(td_module *self, int i, td_tensor **x, td_site at)
     if (!conv) {
         *x = td_nn_batch_norm2d_fused(child[bn], *x, NULL, relu, at);
     } else {
-        bool pool =
-            relu && is_child(self, bn + 2, is_max_pool2d) && td_node_of(self)->observer == NULL;
+        bool pool = relu && is_child(self, bn + 2, is_max_pool2d);
         td_nn_batch_norm_then then = { .relu = relu, .max_pool = pool ? child[bn + 2] : NULL };
         *x = td_nn_conv2d_batch_norm(child[i], child[bn], *x, &then, at);
         if (pool) {
             return bn + 3;
         }
-    }
-    if (relu) { /* it has no result of its own */
-        td_module_tell(child[bn + 1], *x, *x);
     }
     return bn + 1 + relu;
 }

@@ -16,6 +16,7 @@ typedef struct summary_row {
 typedef struct summary {
     summary_row *rows;
     int count;
+    bool failed; /* memory is short */
 } summary;
 
 /* ---- collecting ---- */
@@ -55,9 +56,11 @@ static void add_row(td_module *m, const char *path, void *user)
              text);
 }
 
-static void note_run(td_module *m, const td_tensor *x, const td_tensor *y, void *user)
+static td_tensor *note_run(const td_around_rest *rest, td_tensor *x, void *user)
 {
     summary *s = user;
+    td_module *m = rest->m;
+    td_tensor *y = td_run_rest(rest, x);
     for (int i = 0; i < s->count; i++) {
         summary_row *row = &s->rows[i];
         if (row->module == m) {
@@ -68,12 +71,20 @@ static void note_run(td_module *m, const td_tensor *x, const td_tensor *y, void 
             }
         }
     }
+    return y;
 }
 
-static void set_observer(td_module *m, const char *path, void *user)
+static void begin_noting(td_module *m, const char *path, void *user)
 {
     (void)path;
-    td_node_of(m)->observer = user;
+    summary *s = user;
+    s->failed |= td_module_surround(m, &(td_around){ .run = note_run, .user = s }) != TD_OK;
+}
+
+static void end_noting(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    td_module_unsurround(m, note_run, user);
 }
 
 /* Remembers the mode of every module, or gives it back. */
@@ -108,8 +119,7 @@ static td_status run_once(td_module *m, td_shape input, summary *s)
     if (x == NULL) {
         return td_fail_context(TD_E_NOMEM, "td_summary's input");
     }
-    td_module_observer observer = { note_run, s };
-    td_module_each(m, set_observer, &observer);
+    td_module_each(m, begin_noting, s);
     bool own_step = !td_in_step();
     if (own_step) {
         td_step_begin();
@@ -120,9 +130,9 @@ static td_status run_once(td_module *m, td_shape input, summary *s)
     if (own_step) {
         td_step_end();
     }
-    td_module_each(m, set_observer, NULL);
+    td_module_each(m, end_noting, s);
     td_free(x);
-    return TD_OK;
+    return s->failed ? TD_E_NOMEM : TD_OK;
 }
 
 /* ---- printing ---- */
@@ -199,7 +209,7 @@ td_status td_summary(td_module *m, td_shape input, FILE *out)
 {
     int modules = 0;
     td_module_each(m, count_module, &modules);
-    summary s = { calloc((size_t)modules, sizeof(summary_row)), 0 };
+    summary s = { .rows = calloc((size_t)modules, sizeof(summary_row)) };
     modes kept = { calloc((size_t)modules, sizeof(bool)), 0, false };
     if (s.rows == NULL || kept.training == NULL) {
         free(s.rows);
