@@ -158,7 +158,7 @@ $(B)/%.o: %.c $(FLAGS)
 # 2013; and whatever does not compute, but looks after what does. The loops of AVX2 and of bf16 write out
 # less of what a vector leaves over, which no time was seen to be lost by.
 $(B)/tensor/cpu/ops_loops_f64.o $(B)/tensor/cpu/ops_loops_f64_avx2.o: ALL_CFLAGS += -O2
-COMPUTES := $(addprefix dist/,reduce_math.c links_reduce.c ddp_compress.c ddp_powersgd.c sync_batch_norm.c) \
+COMPUTES := $(addprefix dist/,reduce_math.c links_reduce.c codec_half.c codec_powersgd.c sync_batch_norm.c) \
             $(wildcard tensor/random_*.c) tensor/access.c nn/init_whitening.c nn/symmetric_eigen.c
 LOOKS_AFTER := $(filter-out $(COMPUTES),$(wildcard tensor/*.c tensor/graph/*.c tensor/observe/*.c autograd/*.c autograd/ops/*.c nn/*.c nn/*/*.c \
                                                    dist/*.c dist/nccl/*.c data/bitmap_stb.c) $(COMMON) $(APP_SRC))

@@ -87,8 +87,9 @@ static void ddp_free(td_module *self)
     }
     td_ddp_free_buckets(s);
     td_ddp_free_meter(s);
-    td_powersgd_state_free(s);
-    td_free(s->wire);
+    if (s->codec_state != NULL) {
+        s->codec->close(s->codec_state);
+    }
     td_free(s->kept);
     td_free(s->buffers);
     td_free(s->numbers);
@@ -139,25 +140,23 @@ static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
     s->world = td_group_size(s->group);
     o->powersgd_rank = o->powersgd_rank > 0 ? o->powersgd_rank : 1;
     o->powersgd_start = o->powersgd_start > 0 ? o->powersgd_start : 1000;
-    const char *hook = o->comm_hook;
-    if (hook == NULL) {
-        return TD_OK;
+    static const td_bucket_codec *const codecs[] = { &td_codec_bf16, &td_codec_fp16,
+                                                     &td_codec_powersgd };
+    for (size_t i = 0; o->comm_hook != NULL && i < sizeof codecs / sizeof *codecs; i++) {
+        s->codec = strcmp(o->comm_hook, codecs[i]->name) == 0 ? codecs[i] : s->codec;
     }
-    bool half = strcmp(hook, "bf16") == 0 || strcmp(hook, "fp16") == 0;
-    s->compression = half ? TD_DDP_HALF : TD_DDP_POWERSGD;
-    if (!half && strcmp(hook, "powersgd") != 0) {
-        return td_fail(TD_E_ARG,
-                       "td_ddp: there is no communication hook '%s'; there are bf16, fp16 and "
-                       "powersgd",
-                       hook);
-    }
-    return TD_OK;
+    return o->comm_hook == NULL || s->codec != NULL
+               ? TD_OK
+               : td_fail(TD_E_ARG,
+                         "td_ddp: there is no communication hook '%s'; there are bf16, fp16 and "
+                         "powersgd",
+                         o->comm_hook);
 }
 
 /* What the group reduces without copies: registered memory on CPUs, a GPU's own memory there. */
-td_tensor *td_ddp_new_memory(td_ddp_state *s, td_device device, int64_t count, td_dtype dtype)
+td_tensor *td_ddp_new_memory(td_group *group, td_device device, int64_t count, td_dtype dtype)
 {
-    return device.type == TD_DEVICE_CPU ? td_group_memory(s->group, count, dtype)
+    return device.type == TD_DEVICE_CPU ? td_group_memory(group, count, dtype)
                                         : td_zeros(TD_SHAPE(count), dtype, device);
 }
 
@@ -180,7 +179,7 @@ static td_status list_buffers(td_ddp_state *s)
     }
     td_state_list_free(&list);
     if (bytes > 0) {
-        s->buffers = td_ddp_new_memory(s, td_device_of(s->buffer_list[0]), (int64_t)bytes, TD_U8);
+        s->buffers = td_ddp_new_memory(s->group, td_device_of(s->buffer_list[0]), (int64_t)bytes, TD_U8);
     }
     return s->buffer_list != NULL && (bytes == 0 || s->buffers != NULL) ? TD_OK : TD_E_NOMEM;
 }
@@ -211,7 +210,7 @@ td_tensor *td_ddp_part(const td_tensor *flat, int64_t begin, int64_t count)
 static td_status move_gradients(td_ddp_state *s)
 {
     const td_tensor *flat = td_params_flat(s->params);
-    td_tensor *grads = td_ddp_new_memory(s, td_device_of(flat), td_numel(flat), flat->dtype);
+    td_tensor *grads = td_ddp_new_memory(s->group, td_device_of(flat), td_numel(flat), flat->dtype);
     td_status status = grads != NULL ? td_params_set_grad_memory(s->params, grads) : TD_E_NOMEM;
     if (status != TD_OK) {
         td_free(grads);
@@ -228,8 +227,8 @@ static td_status lay_out(td_ddp_state *s)
         s->kept = td_zeros(td_shape_of(flat), flat->dtype, td_device_of(flat));
         TD_TRY(s->kept != NULL ? TD_OK : TD_E_NOMEM);
     }
-    if (s->compression == TD_DDP_POWERSGD) {
-        TD_TRY(td_powersgd_state_new(s));
+    if (s->codec != NULL) {
+        TD_TRY(s->codec->open(s->group, s->params, &s->options, &s->codec_state));
     }
     TD_TRY(td_ddp_make_buckets(s));
     td_ddp_arm(s);
@@ -316,4 +315,26 @@ void td_ddp_no_sync_end(td_module *ddp)
     td_ddp_state *s = td_ddp_state_of(ddp);
     TD_REQUIRE(s->no_sync_depth > 0, TD_HERE, "td_ddp_no_sync_end without td_ddp_no_sync_begin");
     s->no_sync_depth--;
+}
+
+/* ---- what a codec keeps, for checkpoints ---- */
+
+static td_status list_state(td_module *ddp, bool save, const td_named_tensor **tensors, int *count)
+{
+    td_ddp_state *s = td_ddp_state_of(ddp);
+    *tensors = NULL;
+    *count = 0;
+    return s->codec != NULL && s->codec->list != NULL
+               ? s->codec->list(s->codec_state, save, tensors, count)
+               : TD_OK;
+}
+
+td_status td_ddp_state_to_save(td_module *ddp, const td_named_tensor **tensors, int *count)
+{
+    return list_state(ddp, true, tensors, count);
+}
+
+td_status td_ddp_state_to_load(td_module *ddp, const td_named_tensor **tensors, int *count)
+{
+    return list_state(ddp, false, tensors, count);
 }

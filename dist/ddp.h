@@ -3,28 +3,26 @@
  *   ddp_check.c    whether all ranks have the same model
  *   ddp_buckets.c  which gradients travel together, and the order of ready gradients
  *   ddp_reduce.c   the grad-ready hooks: launching, waiting, unused parameters
- *   ddp_compress.c communication hooks: bf16, fp16
- *   ddp_powersgd.c communication hook: PowerSGD
- *   ddp_powersgd_state.c  what of it is kept from step to step, and in checkpoints
+ *   codec*.c       communication hooks (codec.h)
  *   ddp_join.c     uneven inputs
  *   ddp_figures.c  what a step spent on communication */
 #ifndef TD_DIST_DDP_H
 #define TD_DIST_DDP_H
 
+#include "dist/codec.h"
 #include "dist/dist.h"
 
 typedef struct td_ddp_state td_ddp_state;
 
-/* Gradients that travel together: a stretch of the flat gradients. */
+/* A bucket on its way. */
 typedef struct td_ddp_bucket {
-    int64_t begin, count;         /* elements */
-    int first, params;            /* the parameters' places in memory: first, first + 1, ... */
-    int pending;                  /* gradients that are not ready yet */
-    td_tensor *grad;              /* their memory (td_ddp_alias) */
-    td_tensor *wire;              /* what travels in its place with a communication hook, or NULL */
-    struct td_powersgd *powersgd; /* NULL: none */
-    td_work *work;                /* under way */
-    char name[48];                /* for the trace */
+    td_bucket b;
+    int first;     /* the first parameter's place in memory; the others follow */
+    int pending;   /* gradients that are not ready yet */
+    void *part;    /* the codec's */
+    int round;     /* of the codec, that is under way */
+    td_work *work; /* the same */
+    char name[48]; /* for the trace */
 } td_ddp_bucket;
 
 /* What a ready hook is called with. */
@@ -33,12 +31,6 @@ typedef struct td_ddp_watch {
     int param;
     int hook;
 } td_ddp_watch;
-
-typedef enum td_ddp_compression {
-    TD_DDP_PLAIN,
-    TD_DDP_HALF, /* bf16, fp16 */
-    TD_DDP_POWERSGD
-} td_ddp_compression;
 
 /* Uneven inputs: what the ranks tell each other before each collective of the model. */
 typedef struct td_ddp_join {
@@ -79,10 +71,8 @@ struct td_ddp_state {
     bool rebuilt;   /* in the order in which gradients became ready */
     int layout;     /* td_params_reorders when the buckets were made */
 
-    td_ddp_compression compression;
-    td_tensor *wire;                    /* bf16, fp16: the flat gradients as they travel */
-    td_tensor *error;                   /* PowerSGD: what was not sent so far, flat */
-    struct td_powersgd_state *powersgd; /* and what else it keeps */
+    const td_bucket_codec *codec; /* NULL: gradients travel as they are */
+    void *codec_state;
     td_tensor *kept; /* gradients that the loss may have reached nowhere, flat; or NULL */
 
     td_tensor **buffer_list;
@@ -138,7 +128,7 @@ td_status td_ddp_rebuild(td_ddp_state *s); /* collective; once all ranks can */
 td_status td_ddp_follow_layout(td_ddp_state *s);
 
 /* ddp.c: zeroed memory for collectives where the model lies. */
-td_tensor *td_ddp_new_memory(td_ddp_state *s, td_device device, int64_t count, td_dtype dtype);
+td_tensor *td_ddp_new_memory(td_group *group, td_device device, int64_t count, td_dtype dtype);
 /* A tensor over elements of flat memory. */
 td_tensor *td_ddp_part(const td_tensor *flat, int64_t begin, int64_t count);
 
@@ -159,33 +149,6 @@ void td_ddp_report(td_ddp_state *s);
 /* ddp.c: rank root's buffers for everybody. */
 td_status td_ddp_broadcast_buffers(td_ddp_state *s, int root);
 td_status td_ddp_broadcast_all(td_ddp_state *s, int root); /* parameters, too */
-
-/* ddp_compress.c: sending a bucket, and taking what came back. */
-td_status td_ddp_compress_setup(td_ddp_state *s);
-td_status td_ddp_compress_bucket(td_ddp_state *s, td_ddp_bucket *b); /* its wire */
-td_status td_ddp_launch_bucket(td_ddp_state *s, td_ddp_bucket *b);
-td_status td_ddp_unpack_bucket(td_ddp_state *s, td_ddp_bucket *b);
-
-/* ddp_powersgd.c */
-td_status td_powersgd_launch(td_ddp_state *s, td_ddp_bucket *b);
-td_status td_powersgd_second(td_ddp_state *s, td_ddp_bucket *b); /* after the wait; launches */
-td_status td_powersgd_unpack(td_ddp_state *s, td_ddp_bucket *b);
-void td_powersgd_free(td_ddp_bucket *b);
-/* Gives each matrix' Q to td_powersgd_keep. TD_E_NOTFOUND: the bucket has not been sent so far. */
-td_status td_powersgd_remember_factors(td_ddp_state *s, td_ddp_bucket *b);
-
-/* ddp_powersgd_state.c */
-td_status td_powersgd_state_new(td_ddp_state *s);
-void td_powersgd_state_free(td_ddp_state *s);
-bool td_powersgd_active(const td_ddp_state *s); /* plain all-reduces come first */
-void td_powersgd_count_step(td_ddp_state *s);
-void td_powersgd_remember(td_ddp_state *s); /* the factors of all buckets, before these go */
-/* Whether a parameter, seen as a matrix [n,m], travels as factors; and of which rank. */
-bool td_powersgd_compresses(const td_ddp_state *s, int param, int64_t *n, int64_t *m);
-int64_t td_powersgd_rank(const td_ddp_state *s, int64_t n, int64_t m);
-/* A parameter's Q [m,r] into what is kept; or back, if a checkpoint has brought one. */
-void td_powersgd_keep(td_ddp_state *s, int param, const td_tensor *q);
-void td_powersgd_recall(const td_ddp_state *s, int param, td_tensor *q);
 
 /* ddp_figures.c, in the order of a step. */
 void td_ddp_begin_buffers(td_ddp_state *s);

@@ -27,7 +27,7 @@ static double gradient_bytes(const td_ddp_state *s, int k)
 
 static int64_t bytes_of(const td_ddp_state *s, const td_ddp_bucket *b)
 {
-    return b->count * (int64_t)td_dtype_size(td_params_flat(s->params)->dtype);
+    return b->b.count * (int64_t)td_dtype_size(td_params_flat(s->params)->dtype);
 }
 
 static td_status open_bucket(td_ddp_state *s, int first)
@@ -57,7 +57,7 @@ static td_status assign(td_ddp_state *s)
             filled = 0.0;
         }
         int last = s->bucket_count - 1;
-        s->buckets[last].params++;
+        s->buckets[last].b.param_count++;
         s->bucket_of[order[k]] = last;
         filled += gradient_bytes(s, k);
         still_to_come -= gradient_bytes(s, k);
@@ -78,22 +78,22 @@ static int64_t begin_of(const td_ddp_state *s, int place)
 static td_status place(td_ddp_state *s, int i)
 {
     td_ddp_bucket *b = &s->buckets[i];
-    b->begin = begin_of(s, b->first);
-    b->count = begin_of(s, b->first + b->params) - b->begin;
-    b->grad = td_ddp_part(td_params_flat_grad(s->params), b->begin, b->count);
+    b->b.params = td_params_order(s->params) + b->first;
+    b->b.begin = begin_of(s, b->first);
+    b->b.count = begin_of(s, b->first + b->b.param_count) - b->b.begin;
+    b->b.grad = td_ddp_part(td_params_flat_grad(s->params), b->b.begin, b->b.count);
     snprintf(b->name, sizeof b->name, "bucket %d (%.2f MiB)", i, (double)bytes_of(s, b) / MIB);
-    return b->grad != NULL ? TD_OK : TD_E_NOMEM;
+    TD_TRY(b->b.grad != NULL ? TD_OK : TD_E_NOMEM);
+    return s->codec != NULL ? s->codec->attach(s->codec_state, &b->b, &b->part) : TD_OK;
 }
 
 void td_ddp_free_buckets(td_ddp_state *s)
 {
-    if (s->powersgd != NULL) {
-        td_powersgd_remember(s);
-    }
     for (int i = 0; i < s->bucket_count; i++) {
-        td_powersgd_free(&s->buckets[i]);
-        td_free(s->buckets[i].grad);
-        td_free(s->buckets[i].wire);
+        if (s->buckets[i].part != NULL) {
+            s->codec->detach(s->codec_state, s->buckets[i].part);
+        }
+        td_free(s->buckets[i].b.grad);
     }
     free(s->buckets);
     s->buckets = NULL;
@@ -108,7 +108,6 @@ td_status td_ddp_make_buckets(td_ddp_state *s)
     for (int i = 0; i < s->bucket_count; i++) {
         TD_TRY(place(s, i));
     }
-    TD_TRY(td_ddp_compress_setup(s));
     int shown = (int)(sizeof s->figures.bucket_bytes / sizeof *s->figures.bucket_bytes);
     s->figures.buckets = s->bucket_count;
     for (int i = 0; i < s->bucket_count && i < shown; i++) {

@@ -81,12 +81,15 @@ static td_status shadow(td_ddp_state *s)
     }
 }
 
-/* The state of all optimizers over the parameters. What PowerSGD has not sent stays each rank's. */
+/* The state of all optimizers over the parameters. What a codec keeps of its own stays each rank's.
+ */
 static td_status broadcast_state(const td_ddp_state *s)
 {
+    bool has_own = s->codec != NULL && s->codec->own != NULL;
+    const td_tensor *own = has_own ? s->codec->own(s->codec_state) : NULL;
     for (int i = 0; i < td_params_state_count(s->params); i++) {
         td_tensor *state = td_params_state(s->params, i);
-        if (state != s->error) {
+        if (state != own) {
             TD_TRY(td_broadcast(s->group, state, s->join.root, NULL));
         }
     }

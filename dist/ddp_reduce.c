@@ -107,18 +107,30 @@ static void begin_reduction(td_ddp_state *s)
     }
 }
 
+/* Sends off what the bucket's round sums over the ranks, if there is anything. */
+static void send_round(td_ddp_state *s, td_ddp_bucket *b)
+{
+    td_wire wire = { b->b.grad, false };
+    if (s->status == TD_OK && s->codec != NULL) {
+        double begin = td_ddp_mark(s);
+        wire.tensor = NULL;
+        td_ddp_note(s, s->codec->encode(s->codec_state, b->part, &b->b, b->round,
+                                        1.0 / td_ddp_divisor(s), &wire));
+        td_ddp_note_packing(s, begin);
+    }
+    if (s->status == TD_OK && wire.tensor != NULL) {
+        td_ddp_note(s, wire.scaled ? td_all_reduce(s->group, wire.tensor, TD_SUM, &b->work)
+                                   : td_ddp_average(s, wire.tensor, &b->work));
+    }
+}
+
 static void launch(td_ddp_state *s, td_ddp_bucket *b)
 {
     double begin = td_ddp_mark(s);
     begin_reduction(s);
     clear_missing(s, b);
-    double packing = td_ddp_mark(s);
-    if (s->status == TD_OK) {
-        td_ddp_note(s, td_ddp_launch_bucket(s, b));
-    }
-    if (s->compression != TD_DDP_PLAIN) {
-        td_ddp_note_packing(s, packing);
-    }
+    b->round = 0;
+    send_round(s, b);
     td_ddp_note_launch(s, begin);
 }
 
@@ -296,7 +308,7 @@ static void wait_for(td_ddp_state *s, int bucket, double *last_end)
     *last_end = ended;
     s->figures.communication += ended - begun;
     td_trace_communication(b->name, begun, ended,
-                           b->count * (int64_t)td_dtype_size(b->grad->dtype));
+                           b->b.count * (int64_t)td_dtype_size(b->b.grad->dtype));
 }
 
 static void wait_for_all(td_ddp_state *s)
@@ -305,22 +317,24 @@ static void wait_for_all(td_ddp_state *s)
         td_ddp_note(s, td_device_join_all(s->group));
     }
     double last_end = 0.0;
-    bool second = s->compression == TD_DDP_POWERSGD && td_powersgd_active(s);
-    for (int i = 0; i < s->bucket_count; i++) {
-        wait_for(s, i, &last_end);
-        if (second && s->status == TD_OK) {
-            double begin = td_ddp_mark(s);
-            td_ddp_note(s, td_powersgd_second(s, &s->buckets[i]));
-            td_ddp_note_packing(s, begin);
+    bool under_way = true;
+    while (under_way) { /* the next rounds of codecs */
+        under_way = false;
+        for (int i = 0; i < s->bucket_count; i++) {
+            td_ddp_bucket *b = &s->buckets[i];
+            bool summed = b->work != NULL;
+            wait_for(s, i, &last_end);
+            if (summed && s->codec != NULL && s->status == TD_OK) {
+                b->round++;
+                send_round(s, b);
+                under_way = under_way || b->work != NULL;
+            }
         }
     }
-    for (int i = 0; i < s->bucket_count; i++) {
-        wait_for(s, i, &last_end);
-        if (s->status == TD_OK) {
-            double begin = td_ddp_mark(s);
-            td_ddp_note(s, td_ddp_unpack_bucket(s, &s->buckets[i]));
-            td_ddp_note_packing(s, begin);
-        }
+    for (int i = 0; i < s->bucket_count && s->codec != NULL && s->status == TD_OK; i++) {
+        double begin = td_ddp_mark(s);
+        td_ddp_note(s, s->codec->decode(s->codec_state, s->buckets[i].part, &s->buckets[i].b));
+        td_ddp_note_packing(s, begin);
     }
 }
 
@@ -341,7 +355,9 @@ void td_ddp_finish(td_ddp_state *s)
         restore_unreached(s);
     }
     td_ddp_keep_figures(s);
-    td_powersgd_count_step(s);
+    if (s->codec != NULL && s->codec->stepped != NULL) {
+        s->codec->stepped(s->codec_state);
+    }
     if (s->status == TD_OK && !s->rebuilt && !s->options.find_unused_parameters) {
         td_ddp_note(s, td_ddp_rebuild(s));
     }

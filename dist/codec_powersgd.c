@@ -6,7 +6,9 @@
  *
  * Only where it saves bytes: (n+m) r 2 < n m. All else of a bucket travels as it is, beside P. */
 #include "dist/ddp.h"
+#include "dist/powersgd.h"
 #include "nn/params.h"
+#include "tensor/hooks.h"
 #include "tensor/kernels.h"
 
 #include <math.h>
@@ -20,41 +22,46 @@ typedef struct matrix {
     int64_t p_at, q_at; /* elements, in the memory of all P and of all Q */
 } matrix;
 
-struct td_powersgd {
+typedef struct td_powersgd_part td_powersgd_part;
+struct td_powersgd_part {
+    td_powersgd_part *next; /* the state's list */
     matrix *matrices;
     int count;
     int *plain, plain_count; /* parameters that travel as they are */
     int64_t plain_at;        /* behind all P */
-    td_tensor *p, *q;        /* 1-d */
+    td_tensor *p, *q;        /* 1-d; NULL: not sent so far */
 };
 
-static td_device device_of(const td_ddp_state *s)
+static td_device device_of(const td_powersgd *s)
 {
     return td_device_of(td_params_flat(s->params));
 }
 
-void td_powersgd_free(td_ddp_bucket *b)
+static void reset(td_powersgd_part *c)
 {
-    struct td_powersgd *c = b->powersgd;
-    if (c != NULL) {
-        free(c->matrices);
-        free(c->plain);
-        td_free(c->p);
-        td_free(c->q);
-        free(c);
-        b->powersgd = NULL;
+    free(c->matrices);
+    free(c->plain);
+    td_free(c->p);
+    td_free(c->q);
+    *c = (td_powersgd_part){ .next = c->next };
+}
+
+void td_powersgd_forget_parts(td_powersgd *s)
+{
+    for (td_powersgd_part *c = s->parts; c != NULL; c = c->next) {
+        reset(c);
     }
 }
 
 /* ---- which are compressed ---- */
 
-static int64_t rank_of(const td_ddp_state *s, const matrix *x)
+static int64_t rank_of(const td_powersgd *s, const matrix *x)
 {
     return td_powersgd_rank(s, x->n, x->m);
 }
 
 /* false: travels as it is. */
-static bool see_as_matrix(const td_ddp_state *s, int param, matrix *x)
+static bool see_as_matrix(const td_powersgd *s, int param, matrix *x)
 {
     const td_tensor *t = td_params_get(s->params, param)->tensor;
     *x = (matrix){ .param = param };
@@ -65,15 +72,14 @@ static bool see_as_matrix(const td_ddp_state *s, int param, matrix *x)
     return true;
 }
 
-static void sort_params(td_ddp_state *s, const td_ddp_bucket *b, int64_t *p_size, int64_t *q_size)
+static void sort_params(td_powersgd *s, td_powersgd_part *c, const td_bucket *b, int64_t *p_size,
+                        int64_t *q_size)
 {
-    struct td_powersgd *c = b->powersgd;
-    const int *order = td_params_order(s->params);
     *p_size = *q_size = 0;
-    for (int k = b->first; k < b->first + b->params; k++) {
+    for (int k = 0; k < b->param_count; k++) {
         matrix x;
-        if (!see_as_matrix(s, order[k], &x)) {
-            c->plain[c->plain_count++] = order[k];
+        if (!see_as_matrix(s, b->params[k], &x)) {
+            c->plain[c->plain_count++] = b->params[k];
             continue;
         }
         x.p_at = *p_size;
@@ -103,18 +109,21 @@ static td_tensor part(const td_tensor *flat, int64_t at, int64_t rows, int64_t c
     return view;
 }
 
-static td_status setup(td_ddp_state *s, td_ddp_bucket *b)
+/* The bucket's first place in memory, which all ranks know. */
+static int place_of(const td_powersgd *s, const td_bucket *b)
 {
-    struct td_powersgd *c = b->powersgd = calloc(1, sizeof *c);
-    if (c != NULL) {
-        c->matrices = calloc((size_t)b->params, sizeof *c->matrices);
-        c->plain = calloc((size_t)b->params, sizeof *c->plain);
-    }
-    if (c == NULL || c->matrices == NULL || c->plain == NULL) {
+    return (int)(b->params - td_params_order(s->params));
+}
+
+static td_status setup(td_powersgd *s, td_powersgd_part *c, const td_bucket *b)
+{
+    c->matrices = calloc((size_t)b->param_count, sizeof *c->matrices);
+    c->plain = calloc((size_t)b->param_count, sizeof *c->plain);
+    if (c->matrices == NULL || c->plain == NULL) {
         return td_fail(TD_E_NOMEM, "td_ddp: no memory for PowerSGD");
     }
     int64_t p_size, q_size;
-    sort_params(s, b, &p_size, &q_size);
+    sort_params(s, c, b, &p_size, &q_size);
     td_dtype dtype = td_params_flat(s->params)->dtype;
     c->p = td_zeros(TD_SHAPE(p_size), dtype, device_of(s));
     c->q = td_zeros(TD_SHAPE(q_size), dtype, device_of(s));
@@ -122,7 +131,7 @@ static td_status setup(td_ddp_state *s, td_ddp_bucket *b)
         return TD_E_NOMEM;
     }
     td_generator g; /* the same start on all ranks */
-    td_generator_seed(&g, (uint64_t)b->first);
+    td_generator_seed(&g, (uint64_t)place_of(s, b));
     td_normal_(c->q, 0.0, 1.0, &g);
     for (int i = 0; i < c->count; i++) { /* or where they were, if buckets have changed since */
         const matrix *x = &c->matrices[i];
@@ -132,15 +141,17 @@ static td_status setup(td_ddp_state *s, td_ddp_bucket *b)
     return TD_OK;
 }
 
-td_status td_powersgd_remember_factors(td_ddp_state *s, td_ddp_bucket *b)
+void td_powersgd_remember_factors(td_powersgd *s, int *parts, int *sent)
 {
-    const struct td_powersgd *c = b->powersgd;
-    for (int i = 0; c != NULL && i < c->count; i++) {
-        const matrix *x = &c->matrices[i];
-        td_tensor q = part(c->q, x->q_at, x->m, rank_of(s, x), false);
-        td_powersgd_keep(s, x->param, &q);
+    *parts = *sent = 0;
+    for (const td_powersgd_part *c = s->parts; c != NULL; c = c->next, ++*parts) {
+        for (int i = 0; i < c->count; i++) {
+            const matrix *x = &c->matrices[i];
+            td_tensor q = part(c->q, x->q_at, x->m, rank_of(s, x), false);
+            td_powersgd_keep(s, x->param, &q);
+        }
+        *sent += c->q != NULL;
     }
-    return c != NULL ? TD_OK : TD_E_NOTFOUND;
 }
 
 static td_tensor turned(td_tensor view)
@@ -154,7 +165,7 @@ static td_tensor turned(td_tensor view)
 }
 
 /* One of the flat tensors, seen as the matrix. */
-static td_tensor matrix_in(const td_ddp_state *s, const td_tensor *flat, const matrix *x)
+static td_tensor matrix_in(const td_powersgd *s, const td_tensor *flat, const matrix *x)
 {
     int64_t begin = td_params_get(s->params, x->param)->begin;
     return part(flat, begin, x->n, x->m, x->by_columns);
@@ -219,9 +230,8 @@ static void orthonormal(td_tensor *p)
 
 /* ---- the two exchanges ---- */
 
-static void copy_plain(td_ddp_state *s, td_ddp_bucket *b, bool out)
+static void copy_plain(td_powersgd *s, const td_powersgd_part *c, bool out)
 {
-    struct td_powersgd *c = b->powersgd;
     int64_t at = c->plain_at;
     for (int i = 0; i < c->plain_count; i++) {
         const td_param *param = td_params_get(s->params, c->plain[i]);
@@ -232,12 +242,11 @@ static void copy_plain(td_ddp_state *s, td_ddp_bucket *b, bool out)
     }
 }
 
-td_status td_powersgd_launch(td_ddp_state *s, td_ddp_bucket *b)
+static td_status send_p(td_powersgd *s, td_powersgd_part *c, const td_bucket *b)
 {
-    if (b->powersgd == NULL) {
-        TD_TRY(setup(s, b));
+    if (c->p == NULL) {
+        TD_TRY(setup(s, c, b));
     }
-    struct td_powersgd *c = b->powersgd;
     const td_kernels *kernels = td_kernels_of(device_of(s));
     for (int i = 0; i < c->count; i++) {
         const matrix *x = &c->matrices[i];
@@ -248,13 +257,12 @@ td_status td_powersgd_launch(td_ddp_state *s, td_ddp_bucket *b)
         td_tensor q = part(c->q, x->q_at, x->m, rank_of(s, x), false);
         kernels->matmul(&p, &error, &q, NULL, false, (td_math){ 0 });
     }
-    copy_plain(s, b, true);
-    return td_ddp_average(s, c->p, &b->work);
+    copy_plain(s, c, true);
+    return TD_OK;
 }
 
-td_status td_powersgd_second(td_ddp_state *s, td_ddp_bucket *b)
+static void send_q(td_powersgd *s, const td_powersgd_part *c)
 {
-    struct td_powersgd *c = b->powersgd;
     for (int i = 0; i < c->count; i++) {
         const matrix *x = &c->matrices[i];
         td_tensor error = turned(matrix_in(s, s->error, x));
@@ -263,12 +271,35 @@ td_status td_powersgd_second(td_ddp_state *s, td_ddp_bucket *b)
         orthonormal(&p);
         td_kernels_of(device_of(s))->matmul(&q, &error, &p, NULL, false, (td_math){ 0 });
     }
-    return td_ddp_average(s, c->q, &b->work);
 }
 
-td_status td_powersgd_unpack(td_ddp_state *s, td_ddp_bucket *b)
+static td_status encode(void *state, void *of_bucket, const td_bucket *b, int round, double scale,
+                        td_wire *wire)
 {
-    struct td_powersgd *c = b->powersgd;
+    (void)scale;
+    td_powersgd *s = state;
+    td_powersgd_part *c = of_bucket;
+    td_not_recordable("PowerSGD counts its steps on the host");
+    if (!td_powersgd_active(s)) {
+        *wire = (td_wire){ round == 0 ? b->grad : NULL, false };
+    } else if (round == 0) {
+        TD_TRY(send_p(s, c, b));
+        *wire = (td_wire){ c->p, false };
+    } else if (round == 1) {
+        send_q(s, c);
+        *wire = (td_wire){ c->q, false };
+    }
+    return TD_OK;
+}
+
+static td_status decode(void *state, void *of_bucket, const td_bucket *b)
+{
+    (void)b;
+    td_powersgd *s = state;
+    const td_powersgd_part *c = of_bucket;
+    if (!td_powersgd_active(s)) {
+        return TD_OK;
+    }
     const td_kernels *kernels = td_kernels_of(device_of(s));
     for (int i = 0; i < c->count; i++) {
         const matrix *x = &c->matrices[i];
@@ -285,6 +316,50 @@ td_status td_powersgd_unpack(td_ddp_state *s, td_ddp_bucket *b)
         }
         kernels->axpy(&error, -1.0, &grad);
     }
-    copy_plain(s, b, false);
+    copy_plain(s, c, false);
     return TD_OK;
 }
+
+/* ---- buckets ---- */
+
+static td_status attach(void *state, const td_bucket *b, void **of_bucket)
+{
+    (void)b;
+    td_powersgd *s = state;
+    td_powersgd_part *c = calloc(1, sizeof *c);
+    if (c == NULL) {
+        return td_fail(TD_E_NOMEM, "td_ddp: no memory for PowerSGD");
+    }
+    c->next = s->parts;
+    s->parts = *of_bucket = c;
+    s->remembered = false;
+    return TD_OK;
+}
+
+static void detach(void *state, void *of_bucket)
+{
+    td_powersgd *s = state;
+    td_powersgd_part **link = &s->parts, *c = of_bucket;
+    if (!s->remembered) {
+        td_powersgd_remember(s);
+    }
+    while (*link != c) {
+        link = &(*link)->next;
+    }
+    *link = c->next;
+    reset(c);
+    free(c);
+}
+
+const td_bucket_codec td_codec_powersgd = {
+    .name = "powersgd",
+    .open = td_powersgd_open,
+    .close = td_powersgd_close,
+    .attach = attach,
+    .detach = detach,
+    .encode = encode,
+    .decode = decode,
+    .stepped = td_powersgd_stepped,
+    .list = td_powersgd_list,
+    .own = td_powersgd_own,
+};

@@ -1,0 +1,257 @@
+/* What PowerSGD keeps from step to step, so that a checkpoint can hold it: how many steps there
+ * have been, each matrix' last Q, which is the same on all ranks, and the error, which each rank
+ * has its own of. In a checkpoint:
+ *
+ *     extra.powersgd.steps                  i64 [2]: steps; whether the factors mean anything
+ *     extra.powersgd.factor.<path>          [m,r]
+ *     extra.powersgd.error.<rank>.<path>    as the parameter
+ */
+#include "dist/powersgd.h"
+#include "nn/params.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME = 512 };
+
+enum { STEPS, KNOWN };
+
+/* ---- the matrices ---- */
+
+int64_t td_powersgd_rank(const td_powersgd *s, int64_t n, int64_t m)
+{
+    int64_t least = n < m ? n : m, r = s->rank;
+    return r < least ? r : least;
+}
+
+bool td_powersgd_compresses(const td_powersgd *s, int param, int64_t *n, int64_t *m)
+{
+    const td_tensor *t = td_params_get(s->params, param)->tensor;
+    if (t->ndim < 2 || td_numel(t) == 0) {
+        return false;
+    }
+    *n = t->shape[0];
+    *m = td_numel(t) / *n;
+    bool dense = t->stride[0] == 1 || t->stride[0] == *m;
+    return dense && (*n + *m) * td_powersgd_rank(s, *n, *m) * 2 < *n * *m;
+}
+
+/* ---- beginning and end ---- */
+
+static td_status make_factors(td_powersgd *s)
+{
+    s->factors = calloc((size_t)s->count, sizeof(td_tensor *));
+    if (s->factors == NULL) {
+        return td_fail(TD_E_NOMEM, "td_ddp: no memory for PowerSGD");
+    }
+    const td_tensor *flat = td_params_flat(s->params);
+    for (int i = 0; i < s->count; i++) {
+        int64_t n, m;
+        if (td_powersgd_compresses(s, i, &n, &m)) {
+            s->factors[i] =
+                td_zeros(TD_SHAPE(m, td_powersgd_rank(s, n, m)), flat->dtype, td_device_of(flat));
+            TD_TRY(s->factors[i] != NULL ? TD_OK : TD_E_NOMEM);
+        }
+    }
+    return TD_OK;
+}
+
+td_status td_powersgd_open(td_group *group, td_params *params, const td_ddp_options *options,
+                           void **state)
+{
+    td_powersgd *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        return td_fail(TD_E_NOMEM, "td_ddp: no memory for PowerSGD");
+    }
+    *state = s;
+    s->group = group;
+    s->params = params;
+    s->count = td_params_count(params);
+    s->rank = options->powersgd_rank;
+    s->start = options->powersgd_start;
+    s->error = td_params_new_flat(params);
+    s->steps = td_zeros(TD_SHAPE(2), TD_I64, TD_CPU);
+    TD_TRY(s->error != NULL && s->steps != NULL ? TD_OK : TD_E_NOMEM);
+    return make_factors(s);
+}
+
+/* Views and names of the last list. */
+static void forget_list(td_powersgd *s)
+{
+    for (int i = 0; i < s->item_count; i++) {
+        bool kept = s->items[i].tensor == s->steps;
+        for (int k = 0; k < s->count && !kept; k++) {
+            kept = s->items[i].tensor == s->factors[k];
+        }
+        if (!kept) {
+            td_free(s->items[i].tensor);
+        }
+        free((char *)(uintptr_t)s->items[i].name);
+    }
+    s->item_count = 0;
+    td_free(s->gathered);
+    s->gathered = NULL;
+}
+
+void td_powersgd_close(void *state)
+{
+    td_powersgd *s = state;
+    if (s->error != NULL) {
+        td_params_drop_state(s->params, s->error);
+    }
+    forget_list(s);
+    for (int i = 0; s->factors != NULL && i < s->count; i++) {
+        td_free(s->factors[i]);
+    }
+    td_free(s->steps);
+    free(s->factors);
+    free(s->items);
+    free(s);
+}
+
+const td_tensor *td_powersgd_own(void *state)
+{
+    return ((const td_powersgd *)state)->error;
+}
+
+/* ---- steps and factors ---- */
+
+static int64_t *counts(const td_powersgd *s)
+{
+    return td_data_rw(s->steps);
+}
+
+bool td_powersgd_active(const td_powersgd *s)
+{
+    return counts(s)[STEPS] >= s->start;
+}
+
+void td_powersgd_stepped(void *state)
+{
+    counts(state)[STEPS]++;
+}
+
+void td_powersgd_keep(td_powersgd *s, int param, const td_tensor *q)
+{
+    td_copy_(s->factors[param], q);
+}
+
+void td_powersgd_recall(const td_powersgd *s, int param, td_tensor *q)
+{
+    if (counts(s)[KNOWN]) {
+        td_copy_(q, s->factors[param]);
+    }
+}
+
+void td_powersgd_remember(td_powersgd *s)
+{
+    int parts, sent;
+    td_powersgd_remember_factors(s, &parts, &sent);
+    if (sent > 0) {
+        counts(s)[KNOWN] = sent == parts;
+    }
+    s->remembered = true;
+}
+
+/* ---- lists for checkpoints ---- */
+
+static td_status add(td_powersgd *p, td_tensor *t, const char *what, int rank,
+                     const char *path)
+{
+    char name[NAME], number[16] = "";
+    if (p->item_count == p->room) {
+        int room = 2 * p->room + 16;
+        td_named_tensor *items = realloc(p->items, (size_t)room * sizeof *items);
+        if (items == NULL) {
+            return td_fail(TD_E_NOMEM, "no memory for a list of PowerSGD's state");
+        }
+        p->items = items;
+        p->room = room;
+    }
+    if (rank >= 0) {
+        snprintf(number, sizeof number, ".%d", rank);
+    }
+    snprintf(name, sizeof name, "extra.powersgd.%s%s%s%s", what, number, path != NULL ? "." : "",
+             path != NULL ? path : "");
+    char *kept = strdup(name);
+    if (t == NULL || kept == NULL) {
+        free(kept);
+        return td_fail(TD_E_NOMEM, "no memory for a list of PowerSGD's state");
+    }
+    p->items[p->item_count++] = (td_named_tensor){ .name = kept, .tensor = t };
+    return TD_OK;
+}
+
+static td_status add_common(td_powersgd *s)
+{
+    td_powersgd *p = s;
+    TD_TRY(add(p, p->steps, "steps", -1, NULL));
+    for (int i = 0; i < s->count; i++) {
+        if (p->factors[i] != NULL) {
+            const char *path = td_params_get(s->params, i)->name;
+            TD_TRY(add(p, p->factors[i], "factor", -1, path));
+        }
+    }
+    return TD_OK;
+}
+
+/* flat: a rank's error. */
+static td_status add_errors(td_powersgd *s, td_tensor *flat, int rank)
+{
+    td_powersgd *p = s;
+    for (int i = 0; i < s->count; i++) {
+        if (p->factors[i] != NULL) {
+            td_tensor *view = td_params_view(s->params, flat, i);
+            td_status status = add(p, view, "error", rank, td_params_get(s->params, i)->name);
+            if (status != TD_OK) {
+                td_free(view);
+                return status;
+            }
+        }
+    }
+    return TD_OK;
+}
+
+static td_status gather_errors(td_powersgd *s)
+{
+    td_powersgd *p = s;
+    int64_t n = td_numel(s->error);
+    bool root = td_group_rank(s->group) == 0;
+    int world = td_group_size(s->group);
+    if (root) {
+        p->gathered = td_zeros(TD_SHAPE(world, n), s->error->dtype, td_device_of(s->error));
+        if (p->gathered == NULL) {
+            td_group_abort(s->group, "rank 0 has no memory for all ranks' PowerSGD state");
+            return TD_E_NOMEM;
+        }
+    }
+    TD_TRY(td_gather(s->group, p->gathered, s->error, 0, NULL));
+    for (int r = 0; root && r < world; r++) {
+        td_tensor flat = *p->gathered; /* by value: a header that takes no hold */
+        flat.ndim = 1;
+        flat.shape[0] = n;
+        flat.stride[0] = 1;
+        flat.offset += r * n;
+        TD_TRY(add_errors(s, &flat, r));
+    }
+    return TD_OK;
+}
+
+td_status td_powersgd_list(void *state, bool save, const td_named_tensor **tensors, int *count)
+{
+    td_powersgd *s = state;
+    int rank = td_group_rank(s->group);
+    forget_list(s);
+    td_powersgd_remember(s);
+    td_status status = !save || rank == 0 ? add_common(s) : TD_OK;
+    if (save) { /* the others wait for it */
+        td_status gathered = gather_errors(s);
+        status = status == TD_OK ? gathered : status;
+    } else {
+        td_powersgd_forget_parts(s);
+        status = status == TD_OK ? add_errors(s, s->error, rank) : status;
+    }
+    *tensors = status == TD_OK ? s->items : NULL;
+    *count = status == TD_OK ? s->item_count : 0;
+    return status;
+}
