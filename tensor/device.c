@@ -85,11 +85,11 @@ const char *td_device_describe(td_device device)
 
 td_status td_set_threads(td_device device, int threads)
 {
-    td_require_device(device, TD_NOWHERE);
     if (device.type != TD_DEVICE_CPU) {
         return td_fail(TD_E_ARG, "%s has no threads to choose: only CPUs do",
                        td_device_name(device));
     }
+    td_require_device(device, TD_NOWHERE);
     if (threads < 0 || threads > TD_MAX_CPU_THREADS) {
         return td_fail(TD_E_ARG, "%s cannot have %d threads: 1 to %d, or 0 for the default",
                        td_device_name(device), threads, TD_MAX_CPU_THREADS);
@@ -104,10 +104,10 @@ void td_share_cpus(int processes)
 
 td_status td_pin_threads(td_device device, int rank, int ranks)
 {
-    td_require_device(device, TD_NOWHERE);
     if (device.type != TD_DEVICE_CPU) {
         return td_fail(TD_E_ARG, "%s has no threads to bind: only CPUs do", td_device_name(device));
     }
+    td_require_device(device, TD_NOWHERE);
     if (ranks < 1 || rank < 0 || rank >= ranks) {
         return td_fail(TD_E_ARG, "rank %d of %d does not exist", rank, ranks);
     }
