@@ -27,15 +27,15 @@ static td_module *wrapped_net(const train_run *r)
         devices[i] = (td_device){ r->args.device.type, (unsigned char)(r->args.device.index + i) };
     }
     return count > 0                  ? td_data_parallel(cifar_net(r), devices, count)
-           : td_dist_is_initialized() ? td_ddp(cifar_net(r), &r->ddp)
+           : td_dist_is_initialized() ? train_ddp(r, cifar_net(r))
                                       : cifar_net(r);
 }
 
 static td_sampler *sampler_of(const train_run *r)
 {
-    return td_dist_is_initialized() ? td_distributed_sampler(&(td_distributed_options){
-                                          .shuffle = true, .seed = (uint64_t)r->args.seed })
-                                    : td_random_sampler(NULL);
+    return td_dist_is_initialized()
+               ? td_distributed_sampler(.shuffle = true, .seed = (uint64_t)r->args.seed)
+               : td_random_sampler(NULL);
 }
 
 static td_status train(train_run *r)

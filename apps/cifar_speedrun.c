@@ -167,7 +167,7 @@ static td_tensor *whitening_images(const job *j)
     td_loader *loader = NULL;
     td_tensor *images = NULL;
     if (td_dataset_set_transform(j->data.whole_train, &normalise) == TD_OK) {
-        loader = td_loader_open(j->data.train, &(td_loader_options){ .batch_size = n });
+        loader = td_loader_open(j->data.train, .batch_size = n);
     }
     td_batch batch;
     if (loader != NULL && td_loader_next(loader, &batch)) {
@@ -186,11 +186,8 @@ static td_loader *open_loader(const job *j, int64_t seed)
     if (td_dataset_set_transform(j->data.whole_train, &transform) != TD_OK) {
         return NULL;
     }
-    return td_loader_open(j->data.train, &(td_loader_options){ .batch_size = j->batch_size,
-                                                               .shuffle = true,
-                                                               .drop_last = true,
-                                                               .device = j->device,
-                                                               .workers = (int)j->workers });
+    return td_loader_open(j->data.train, .batch_size = j->batch_size, .shuffle = true,
+                          .drop_last = true, .device = j->device, .workers = (int)j->workers);
 }
 
 /* The mean loss since the last line. */

@@ -94,7 +94,7 @@ static td_status show_sampler(void)
 {
     ranks_print(
         "2. the distributed sampler: 9 samples, each rank its part, padded to equal counts\n");
-    td_sampler *sampler = td_distributed_sampler(&(td_distributed_options){ .shuffle = true });
+    td_sampler *sampler = td_distributed_sampler(.shuffle = true);
     if (sampler == NULL) {
         return TD_E_NOMEM;
     }
@@ -213,7 +213,7 @@ static td_status show_evaluation(void)
 {
     ranks_print(
         "7. evaluation: 9 samples, gathered from all ranks, without padding, scored once\n");
-    td_sampler *sampler = td_distributed_sampler(NULL); /* not shuffled */
+    td_sampler *sampler = td_distributed_sampler(); /* not shuffled */
     if (sampler == NULL) {
         return TD_E_NOMEM;
     }
@@ -241,7 +241,7 @@ static td_status show_all(const basics *b, const char *how)
 
 static td_status run_rank(const basics *b, const td_dist_options *where, const char *how)
 {
-    td_status status = td_dist_init(where); /* all wait for the last */
+    td_status status = td_dist_init_at(*where, TD_HERE); /* all wait for the last */
     if (status == TD_OK) {
         status = show_all(b, how);
     }
@@ -279,7 +279,7 @@ static td_status run(basics *b)
     }
     snprintf(url, sizeof(url), "tcp://127.0.0.1:%d", td_free_port());
     b->init = b->init != NULL ? b->init : url;
-    return td_spawn(spawned, b, (int)b->nprocs, NULL);
+    return td_spawn(spawned, b, (int)b->nprocs);
 }
 
 int main(int argc, char **argv)

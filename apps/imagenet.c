@@ -62,14 +62,12 @@ static td_status lesson(train_run *r)
     TD_TRY(train_begin(r));
     r->net = imagenet_net(r);
     if (r->net != NULL && td_dist_is_initialized()) {
-        r->net = td_ddp(r->net, &r->ddp);
+        r->net = train_ddp(r, r->net);
     }
     r->optim = cifar_optim(r);
     r->loader = train_loader(
-        r, td_distributed_sampler(&(td_distributed_options){ .rank = td_dist_rank(),
-                                                             .world_size = td_dist_world_size(),
-                                                             .shuffle = true,
-                                                             .seed = (uint64_t)r->args.seed }));
+        r, td_distributed_sampler(.rank = td_dist_rank(), .world_size = td_dist_world_size(),
+                                  .shuffle = true, .seed = (uint64_t)r->args.seed));
     TD_TRY(train_loop(r));
     return ((imagenet_run *)r)->skip_bad ? pictures_report_bad(r->train) : TD_OK;
 }

@@ -9,6 +9,8 @@
 #include "apps/common/cli.h"
 #include "apps/common/weights.h"
 #include "tandem.h"
+#include "nn/safetensors.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -147,9 +149,7 @@ static td_status describe(predictor *p)
 static td_status open_model(predictor *p)
 {
     TD_TRY(describe(p));
-    p->net = td_model(
-        p->arch,
-        &(td_model_options){ .classes = p->classes, .image_size = p->image_size, .blank = true });
+    p->net = td_model(p->arch, .classes = p->classes, .image_size = p->image_size, .blank = true);
     if (p->net == NULL) {
         return TD_E_ARG;
     }

@@ -218,8 +218,8 @@ static void free_tensors(bench *b)
 static int rank_main(int rank, void *arg)
 {
     bench *b = arg;
-    td_status status = td_dist_init(
-        &(td_dist_options){ .init_method = b->url, .rank = rank, .world_size = (int)b->nprocs });
+    td_status status =
+        td_dist_init(.init_method = b->url, .rank = rank, .world_size = (int)b->nprocs);
     if (status == TD_OK) {
         status = make_tensors(b);
     }
@@ -260,5 +260,5 @@ int main(int argc, char **argv)
     cli_parse(argc, argv, "All-reduce by parameter server and by ring: bytes and time.", options,
               (int)(sizeof(options) / sizeof(*options)));
     snprintf(b.url, sizeof(b.url), "tcp://127.0.0.1:%d", td_free_port());
-    return td_spawn(rank_main, &b, (int)b.nprocs, NULL) == TD_OK ? 0 : app_failed("ring_allreduce");
+    return td_spawn(rank_main, &b, (int)b.nprocs) == TD_OK ? 0 : app_failed("ring_allreduce");
 }

@@ -16,10 +16,10 @@ typedef struct job {
 static td_status lesson(train_run *r)
 {
     TD_TRY(train_begin(r));
-    r->net = td_ddp(wine_net(r), &r->ddp);
+    r->net = train_ddp(r, wine_net(r));
     r->optim = wine_optim(r);
-    r->loader = train_loader(r, td_distributed_sampler(&(td_distributed_options){
-                                    .shuffle = true, .seed = (uint64_t)r->args.seed }));
+    r->loader =
+        train_loader(r, td_distributed_sampler(.shuffle = true, .seed = (uint64_t)r->args.seed));
     return train_loop(r);
 }
 

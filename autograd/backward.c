@@ -1,5 +1,6 @@
 /* The walk from a loss to the leaves, and where gradients are written on the way. */
 #include "autograd/node.h"
+#include "tensor/extend.h"
 
 /* ---- gradients of a node's inputs ---- */
 
@@ -224,7 +225,7 @@ static void check_start(const td_tensor *t, const char *function, td_site at)
                function, td_label(t));
 }
 
-void(td_backward)(td_tensor *loss, td_site at)
+void td_backward_at(td_tensor *loss, td_site at)
 {
     check_start(loss, "td_backward", at);
     TD_REQUIRE(td_numel(loss) == 1, at,
@@ -238,7 +239,7 @@ void(td_backward)(td_tensor *loss, td_site at)
     td_scope_end(scope, NULL);
 }
 
-void(td_backward_from)(td_tensor *t, const td_tensor *gradient, td_site at)
+void td_backward_from_at(td_tensor *t, const td_tensor *gradient, td_site at)
 {
     check_start(t, "td_backward_from", at);
     TD_REQUIRE(gradient != NULL, at, "td_backward_from: the gradient is NULL: %s", td_last_error());

@@ -1,5 +1,6 @@
 /* Checks that operations share, and the hunt for NaN and infinity. */
 #include "autograd/node.h"
+#include "tensor/extend.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

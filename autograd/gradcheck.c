@@ -2,6 +2,9 @@
 #include "autograd/autograd.h"
 
 #include "tensor/storage.h"
+#include "autograd/gradcheck.h"
+#include "autograd/hooks.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -3,6 +3,7 @@
 
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -105,11 +106,10 @@ static void begin_leaf(td_tensor *t)
     t->grad = &leaf->state;
 }
 
-void td_requires_grad(td_tensor *leaf, bool on)
+void td_requires_grad_at(td_tensor *leaf, bool on, td_site at)
 {
-    TD_REQUIRE(leaf != NULL, TD_NOWHERE, "td_requires_grad: the tensor is NULL: %s",
-               td_last_error());
-    TD_REQUIRE(leaf->step == 0, TD_NOWHERE,
+    TD_REQUIRE(leaf != NULL, at, "td_requires_grad: the tensor is NULL: %s", td_last_error());
+    TD_REQUIRE(leaf->step == 0, at,
                "td_requires_grad: %s belongs to a step; only persistent tensors (td_new, td_clone) "
                "can be leaves",
                td_label(leaf));
@@ -119,11 +119,11 @@ void td_requires_grad(td_tensor *leaf, bool on)
         }
         return;
     }
-    TD_REQUIRE(td_is_float(leaf->dtype), TD_NOWHERE,
+    TD_REQUIRE(td_is_float(leaf->dtype), at,
                "td_requires_grad: %s has no float dtype, so it cannot have a gradient",
                td_label(leaf));
     TD_REQUIRE(
-        td_is_dense(leaf), TD_NOWHERE,
+        td_is_dense(leaf), at,
         "td_requires_grad: %s is a view with holes or repeats; make a copy with td_clone, or "
         "let the tensor that it shows be the leaf",
         td_label(leaf));
@@ -206,9 +206,9 @@ void td_mark_grad(td_tensor *leaf)
     state->has_grad = true;
 }
 
-td_tensor *td_grad(const td_tensor *t)
+td_tensor *td_grad_at(const td_tensor *t, td_site at)
 {
-    TD_REQUIRE(t != NULL, TD_NOWHERE, "td_grad: the tensor is NULL: %s", td_last_error());
+    TD_REQUIRE(t != NULL, at, "td_grad: the tensor is NULL: %s", td_last_error());
     struct td_grad_state *state = t->grad;
     if (state == NULL) {
         return NULL;
@@ -216,14 +216,14 @@ td_tensor *td_grad(const td_tensor *t)
     if (state->leaf != NULL) {
         return state->leaf->has_grad ? state->leaf->buffer : NULL;
     }
-    td_check_alive(t, TD_NOWHERE);
+    td_check_alive(t, at);
     return state->retain && state->has_grad ? &state->grad : NULL;
 }
 
-void td_retain_grad(td_tensor *t)
+void td_retain_grad_at(td_tensor *t, td_site at)
 {
-    TD_REQUIRE(t != NULL, TD_NOWHERE, "td_retain_grad: the tensor is NULL: %s", td_last_error());
-    TD_REQUIRE(t->grad != NULL, TD_NOWHERE,
+    TD_REQUIRE(t != NULL, at, "td_retain_grad: the tensor is NULL: %s", td_last_error());
+    TD_REQUIRE(t->grad != NULL, at,
                "td_retain_grad: no gradient flows to %s: it was not computed from a leaf, or under "
                "td_no_grad_begin",
                td_label(t));

@@ -4,6 +4,7 @@
 #define TD_AUTOGRAD_LEAF_H
 
 #include "autograd/autograd.h"
+#include "autograd/hooks.h"
 
 struct td_node;
 typedef struct td_leaf td_leaf;

@@ -3,6 +3,7 @@
  * that tape is walked at once. The gradient of the input goes straight to where it would have gone,
  * contribution by contribution, so sums are formed in the same order and the bits are the same. */
 #include "autograd/node.h"
+#include "tensor/extend.h"
 
 typedef struct recompute_params {
     td_recompute_fn fn;

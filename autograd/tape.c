@@ -1,6 +1,7 @@
 /* Recording: what an operation leaves behind for backward. A node and all that belongs to it lie in
  * the step's small memory, so recording never calls malloc and nothing is freed one by one. */
 #include "autograd/node.h"
+#include "tensor/extend.h"
 
 #include <string.h>
 
@@ -16,10 +17,9 @@ void td_no_grad_begin(void)
     no_grad_depth++;
 }
 
-void td_no_grad_end(void)
+void td_no_grad_end_at(td_site at)
 {
-    TD_REQUIRE(no_grad_depth > 0, TD_NOWHERE,
-               "td_no_grad_end without a td_no_grad_begin on this thread");
+    TD_REQUIRE(no_grad_depth > 0, at, "td_no_grad_end without a td_no_grad_begin on this thread");
     no_grad_depth--;
 }
 

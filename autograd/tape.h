@@ -11,7 +11,7 @@
  *           kernels->unary_grad(..., slot.grad, dy, ..., slot.accumulate);
  *       }
  *   }
- *   td_tensor *(td_exp)(td_tensor *x, td_site at)
+ *   td_tensor *td_exp_at(td_tensor *x, td_site at)
  *   {
  *       td_tensor *y = ...; run the kernel
  *       return td_record(&(td_record_args){ .op = "exp", .backward = exp_backward, .out = y,

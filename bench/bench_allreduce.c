@@ -39,7 +39,7 @@ static int be_rank(int rank, void *user)
         options.rank = rank;
         options.world_size = j->ranks;
     }
-    if (td_dist_init(&options) != TD_OK) {
+    if (td_dist_init_at(options, TD_HERE) != TD_OK) {
         fprintf(stderr, "bench_allreduce: %s\n", td_last_error());
         return 1;
     }
@@ -69,7 +69,7 @@ int main(int argc, char **argv)
         return be_rank(0, &j);
     }
     snprintf(j.url, sizeof j.url, "tcp://127.0.0.1:%d", td_free_port());
-    if (td_spawn(be_rank, &j, j.ranks, NULL) != TD_OK) {
+    if (td_spawn(be_rank, &j, j.ranks) != TD_OK) {
         fprintf(stderr, "bench_allreduce: %s\n", td_last_error());
         return 1;
     }

@@ -5,6 +5,7 @@
 
 #include "bench/peer.h"
 #include "tensor/kernels.h"
+#include "tensor/extend.h"
 
 enum { STEPS = 8 };
 
@@ -38,8 +39,7 @@ static double evaluate(td_module *net, td_tensor *x)
 
 static bool report(const evaluated *e)
 {
-    td_model_options options = { .image_size = e->size };
-    td_module *net = td_model(e->model, &options);
+    td_module *net = td_model(e->model, .image_size = e->size);
     if (net == NULL) {
         return false;
     }

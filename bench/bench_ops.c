@@ -4,6 +4,9 @@
  *     bench_ops [threads] [seconds for each case] */
 #include "tandem.h"
 #include "tensor/kernels.h"
+#include "autograd/hooks.h"
+#include "tensor/extend.h"
+#include "tensor/observe/profile.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,8 +30,7 @@ typedef struct op_case {
 static td_tensor *conv(const op_case *c, inputs *in)
 {
     int pad = (int)(c->w.dim[2] / 2);
-    return td_conv2d(in->x, in->w, NULL,
-                     &(td_conv2d_options){ .stride = { c->stride }, .padding = { pad } });
+    return td_conv2d(in->x, in->w, NULL, .stride = c->stride, .padding = pad);
 }
 
 static td_tensor *matmul(const op_case *c, inputs *in)
@@ -40,8 +42,7 @@ static td_tensor *matmul(const op_case *c, inputs *in)
 static td_tensor *norm(const op_case *c, inputs *in)
 {
     (void)c;
-    return td_batch_norm(in->x, in->w, in->b, NULL, NULL,
-                         &(td_batch_norm_options){ .training = true, .relu = true });
+    return td_batch_norm(in->x, in->w, in->b, NULL, NULL, .training = true, .relu = true);
 }
 
 static td_tensor *softmax(const op_case *c, inputs *in)
@@ -207,8 +208,7 @@ static void measure_optimizers(const td_profile_options *limits, double seconds)
     for (int i = 0; i < td_params_count(params); i++) {
         td_mark_grad(td_params_get(params, i)->tensor);
     }
-    td_optim *optims[] = { td_sgd(params, &(td_sgd_options){ .lr = 1e-3, .momentum = 0.9 }),
-                           td_adam(params, NULL) };
+    td_optim *optims[] = { td_sgd(params, .lr = 1e-3, .momentum = 0.9), td_adam(params) };
     for (int i = 0; i < 2; i++) {
         td_optim_step(optims[i]);
         if (td_profile_start(limits) == TD_OK) {

@@ -6,6 +6,7 @@
  * usage: bench_overlap [batch] [turns] [MiB a bucket] [none|bf16|fp16|powersgd] [trace file] */
 #include "bench/job.h"
 #include "bench/peer.h"
+#include "dist/trace.h"
 
 enum { MOST_TURNS = 1000, WARM = 2, EACH = 2 };
 
@@ -108,7 +109,8 @@ int main(int argc, char **argv)
         !open_job(&j, 18, TD_STEM_IMAGENET, 10, 32, batch, TD_F32)) {
         return fail();
     }
-    j.net = td_ddp(j.net, &options);
+    options.model = j.net;
+    j.net = td_ddp_at(options, TD_HERE);
     if (j.net == NULL) {
         return fail();
     }

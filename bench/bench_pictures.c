@@ -62,9 +62,8 @@ static void open_pictures(job *j, const char *folder, int workers)
     if (td_image_folder_open(folder, &options, &j->data) != TD_OK) {
         fail();
     }
-    j->loader = td_loader_open(
-        j->data,
-        &(td_loader_options){ .batch_size = BATCH, .sampler = repeated(), .workers = workers });
+    j->loader =
+        td_loader_open(j->data, .batch_size = BATCH, .sampler = repeated(), .workers = workers);
     if (j->loader == NULL) {
         fail();
     }
@@ -90,7 +89,7 @@ static void train(job *j, int steps)
 {
     td_manual_seed(0);
     td_module *net = td_resnet(50, 1000, TD_STEM_IMAGENET);
-    td_optim *optim = td_sgd(td_parameters(net), &(td_sgd_options){ .lr = 0.01, .momentum = 0.9 });
+    td_optim *optim = td_sgd(td_parameters(net), .lr = 0.01, .momentum = 0.9);
     double begin = 0, waited = 0;
     td_batch batch;
     for (int i = -1; i < steps; i++) { /* the first is for warming up */

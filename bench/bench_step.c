@@ -93,10 +93,11 @@ static int run_rank(int rank, void *arg)
     char facts[160];
     td_set_threads(TD_CPU, (int)number(s->threads));
     td_dist_options where = { .init_method = s->url, .rank = rank, .world_size = world };
-    if (td_dist_init(&where) != TD_OK || !open_settings(&j, s, number(s->batch) / world)) {
+    if (td_dist_init_at(where, TD_HERE) != TD_OK ||
+        !open_settings(&j, s, number(s->batch) / world)) {
         return fail(td_last_error());
     }
-    j.net = td_ddp(j.net, NULL);
+    j.net = td_ddp(j.net);
     if (j.net == NULL) {
         return fail(td_last_error());
     }
@@ -152,7 +153,7 @@ int main(int argc, char **argv)
     if (number(s.ranks) > 1) {
         s.commands = dup(STDIN_FILENO);
         snprintf(s.url, sizeof s.url, "tcp://127.0.0.1:%d", td_free_port());
-        td_status status = td_spawn(run_rank, &s, (int)number(s.ranks), NULL);
+        td_status status = td_spawn(run_rank, &s, (int)number(s.ranks));
         return status == TD_OK ? 0 : fail(td_last_error());
     }
     if (td_set_threads(TD_CPU, (int)number(s.threads)) != TD_OK) {

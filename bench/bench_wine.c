@@ -40,8 +40,8 @@ int main(int argc, char **argv)
     }
     td_manual_seed(0);
     job j = { .net = td_nn_sequential(td_nn_linear(13, 64), td_nn_relu(), td_nn_linear(64, 3)) };
-    j.optim = td_adam(td_parameters(j.net), &(td_adam_options){ .lr = 1e-3 });
-    j.loader = td_loader_open(train, &(td_loader_options){ .batch_size = 32, .shuffle = true });
+    j.optim = td_adam(td_parameters(j.net), .lr = 1e-3);
+    j.loader = td_loader_open(train, .batch_size = 32, .shuffle = true);
     char facts[160];
     snprintf(facts, sizeof facts, "tandem %s, %s", TANDEM_VERSION, td_kernels_of(TD_CPU)->name);
     bench_serve(facts, train_epoch, &j);

@@ -6,6 +6,7 @@
 #include "nn/params.h"
 #include "tandem.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 typedef struct job {
     td_module *net; /* made by open_job, perhaps wrapped before open_optim */
@@ -35,9 +36,8 @@ static inline bool open_job(job *j, int depth, td_stem stem, int64_t classes, in
 
 static inline void open_optim(job *j)
 {
-    j->optim = td_sgd(
-        td_parameters(j->net),
-        &(td_sgd_options){ .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true });
+    j->optim = td_sgd(td_parameters(j->net), .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4,
+                      .nesterov = true);
 }
 
 static inline void close_job(job *j)

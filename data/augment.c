@@ -1,4 +1,5 @@
 #include "data/augment.h"
+#include "tensor/extend.h"
 
 #include <string.h>
 

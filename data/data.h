@@ -161,6 +161,8 @@ void td_sampler_free(td_sampler *sampler);
 
 typedef struct td_loader td_loader;
 typedef struct td_loader_options {
+    int begin_; /* lets the macro take an empty list; not for you */
+    const td_dataset *dataset;
     int64_t batch_size;      /* 0: 1 */
     bool shuffle;            /* a random sampler; otherwise sequential */
     td_sampler *sampler;     /* instead of shuffle; the loader takes it over */
@@ -182,7 +184,7 @@ typedef struct td_batch {
 } td_batch;
 
 /* NULL with td_last_error(): bad options, no memory, no threads. The dataset must outlive it. */
-td_loader *td_loader_open(const td_dataset *dataset, const td_loader_options *options);
+td_loader *td_loader_open_at(td_loader_options options, td_site at);
 
 /* The next batch of the epoch. false at its end (the call after starts the next epoch) or on an
  * error, which td_loader_status tells apart. */
@@ -218,5 +220,8 @@ double td_loader_wait_seconds(const td_loader *loader);
 
 /* Stops the workers, also in mid-epoch. NULL is fine. */
 void td_loader_close(td_loader *loader);
+
+#define td_loader_open(...)                                                                        \
+    td_loader_open_at((td_loader_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 
 #endif

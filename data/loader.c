@@ -4,6 +4,7 @@
 #include "data/loader_device.h"
 #include "data/loader_ring.h"
 #include "data/resident.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -123,8 +124,11 @@ static td_status open_maker(td_loader *loader, const td_loader_options *o)
     return TD_OK;
 }
 
-td_loader *td_loader_open(const td_dataset *dataset, const td_loader_options *options)
+td_loader *td_loader_open_at(td_loader_options given, td_site at)
 {
+    const td_loader_options *options = &given;
+    const td_dataset *dataset = given.dataset;
+    TD_REQUIRE(dataset != NULL, at, "td_loader_open: the dataset is NULL: %s", td_last_error());
     td_loader *loader = calloc(1, sizeof *loader);
     td_sampler *sampler = options->sampler != NULL ? options->sampler
                           : options->shuffle       ? td_random_sampler(options->generator)

@@ -2,6 +2,7 @@
 
 #include "tensor/storage.h"
 #include "tensor/streams.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,5 @@
 #include "data/loader_device.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,7 @@
 #include "data/loader_ring.h"
 
 #include "tensor/hooks.h"
+#include "tensor/extend.h"
 
 #include <signal.h>
 #include <stdlib.h>

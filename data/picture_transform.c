@@ -1,4 +1,5 @@
 #include "data/picture_transform.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdlib.h>

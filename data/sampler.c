@@ -1,4 +1,5 @@
 #include "data/data.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 

@@ -2,6 +2,7 @@
  * slight turn, on a shaded ground with stray dots and noise. Arithmetic is plain float (no
  * transcendental functions), so a seed gives the same bytes everywhere. */
 #include "data/images_memory.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 

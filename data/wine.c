@@ -1,5 +1,6 @@
 /* The wine set: split and standardised as scikit-learn does it. */
 #include "data/parse.h"
+#include "tensor/extend.h"
 
 #include <errno.h>
 #include <float.h>

@@ -2,6 +2,7 @@
 #include "dist/ddp.h"
 #include "dist/group.h"
 #include "tensor/plan_cache.h"
+#include "dist/captured.h"
 
 #include <stdlib.h>
 

@@ -5,6 +5,7 @@
 #define TD_DIST_BACKEND_H
 
 #include "dist/dist.h"
+#include "dist/store.h"
 
 typedef enum td_collective_kind {
     TD_COLLECTIVE_ALL_REDUCE,

@@ -2,6 +2,7 @@
 #include "dist/group.h"
 
 #include "dist/clock.h"
+#include "dist/captured.h"
 
 /* The numbers go by way of the CPU engine, which the step's own collectives do not use. */
 static td_status least_of(void *user, int mine, int *least, int *whose)

@@ -10,6 +10,7 @@
 #include "nn/params.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,6 +4,7 @@
 #include "dist/reduce_math.h"
 #include "dist/watchdog.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 #include <stdio.h>
 
@@ -55,7 +56,7 @@ static void check_pieces(const td_group *group, const td_tensor *all, const td_t
 /* Where the elements lie, on the host or on a GPU: the engine writes them there. */
 static void *elements_to_write(td_tensor *t, const char *what)
 {
-    td_begin_write(t, what);
+    td_begin_write(t, what, TD_HERE);
     return td_ptr(t);
 }
 

@@ -18,6 +18,7 @@
 #include "tensor/backend.h"
 #include "tensor/hooks.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -160,7 +161,7 @@ static void collect_backward(td_node *node, const td_tensor *dy)
 /* Samples of a batch. Where no gradient flows to it the piece is dense, as the kernels like it. */
 static td_tensor *scatter(td_tensor *x, int64_t begin, int64_t end, td_site at)
 {
-    td_tensor *piece = (td_slice)(x, 0, begin, end, 1, at);
+    td_tensor *piece = td_slice_at(x, 0, begin, end, 1, at);
     if (td_needs_grad(x) || td_is_dense(piece)) {
         return piece;
     }
@@ -240,14 +241,14 @@ static td_tensor *parallel_forward(td_module *self, td_tensor *x, td_site at)
     int64_t chunk = (samples + s->count - 1) / s->count;
     int pieces = chunk > 0 ? (int)((samples + chunk - 1) / chunk) : 1;
     if (pieces <= 1) {
-        return (td_forward)(s->model, x, at);
+        return td_forward_at(s->model, x, at);
     }
     td_not_recordable("DataParallel computes on other threads");
     parallel_call *call = td_step_bytes(sizeof *call);
     call->state = s;
     call->pieces = pieces;
     call->chunk = chunk;
-    td_tensor *mine = scatter(x, 0, chunk, at), *rest = (td_slice)(x, 0, chunk, samples, 1, at);
+    td_tensor *mine = scatter(x, 0, chunk, at), *rest = td_slice_at(x, 0, chunk, samples, 1, at);
     td_tensor *token = record_collect(call, rest, at);
     for (int i = 1; i < pieces; i++) {
         td_replica_load(s->replicas[i], s->model, &s->list);
@@ -256,10 +257,10 @@ static td_tensor *parallel_forward(td_module *self, td_tensor *x, td_site at)
         td_tensor piece = piece_of(rest, call, i);
         td_replica_forward(s->replicas[i], &piece);
     }
-    td_tensor *first = (td_forward)(s->model, mine, at);
+    td_tensor *first = td_forward_at(s->model, mine, at);
     wait_for_all(call, at);
     td_tensor *others = gather(call, token, rest, at);
-    return (td_cat)((td_tensor *[]){ first, others }, 2, 0, at);
+    return td_cat_at((td_tensor *[]){ first, others }, 2, 0, at);
 }
 
 /* ---- the module ---- */

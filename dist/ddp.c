@@ -1,10 +1,12 @@
 /* DistributedDataParallel: the wrapper around a model. */
 #include "dist/ddp.h"
 
-#include "nn/module.h"
+#include "nn/internal.h"
 #include "nn/params.h"
 #include "tensor/storage.h"
 #include "tensor/streams.h"
+#include "autograd/hooks.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +22,7 @@ static void copy_buffers(td_ddp_state *s, bool in)
         td_tensor *t = s->buffer_list[i];
         size_t size = (size_t)td_numel(t) * td_dtype_size(t->dtype);
         if (!in) {
-            td_begin_write(t, "DDP");
+            td_begin_write(t, "DDP", TD_HERE);
         }
         td_memory_move(device, in ? bytes : td_ptr(t), in ? td_ptr(t) : bytes, size);
         bytes += size;
@@ -67,12 +69,12 @@ static td_tensor *ddp_forward(td_module *self, td_tensor *x, td_site at)
 {
     td_ddp_state *s = self->state;
     if (!td_grad_enabled()) {
-        return (td_forward)(s->model, x, at);
+        return td_forward_at(s->model, x, at);
     }
     td_ddp_begin_buffers(s);
     begin_forward(s, self->training);
     td_ddp_begin_forward(s);
-    td_tensor *y = (td_forward)(s->model, x, at);
+    td_tensor *y = td_forward_at(s->model, x, at);
     td_ddp_end_forward(s);
     return y;
 }
@@ -131,9 +133,7 @@ td_ddp_state *td_ddp_state_of(const td_module *ddp)
 
 static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
 {
-    if (options != NULL) {
-        s->options = *options;
-    }
+    s->options = *options;
     td_ddp_options *o = &s->options;
     s->group = o->group != NULL ? o->group : td_dist_world();
     s->rank = td_group_rank(s->group);
@@ -179,7 +179,8 @@ static td_status list_buffers(td_ddp_state *s)
     }
     td_state_list_free(&list);
     if (bytes > 0) {
-        s->buffers = td_ddp_new_memory(s->group, td_device_of(s->buffer_list[0]), (int64_t)bytes, TD_U8);
+        s->buffers =
+            td_ddp_new_memory(s->group, td_device_of(s->buffer_list[0]), (int64_t)bytes, TD_U8);
     }
     return s->buffer_list != NULL && (bytes == 0 || s->buffers != NULL) ? TD_OK : TD_E_NOMEM;
 }
@@ -266,8 +267,11 @@ static td_status prepare(td_module *ddp)
     return td_ddp_watch_gradients(s) ? TD_OK : TD_E_NOMEM;
 }
 
-td_module *td_ddp(td_module *model, const td_ddp_options *options)
+td_module *td_ddp_at(td_ddp_options options, td_site at)
 {
+    TD_REQUIRE(options.group != NULL || td_dist_is_initialized(), at,
+               "td_ddp: there is no process group: td_dist_init comes first");
+    td_module *model = options.model;
     td_module *m = td_module_new(&ddp_type, sizeof(td_ddp_state));
     if (m == NULL || model == NULL) {
         td_module_free(m);
@@ -279,7 +283,7 @@ td_module *td_ddp(td_module *model, const td_ddp_options *options)
     if (td_module_finish(m) == NULL) {
         return NULL;
     }
-    td_status status = read_options(s, options);
+    td_status status = read_options(s, &options);
     if (status == TD_OK) {
         status = prepare(m);
     }

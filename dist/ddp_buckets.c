@@ -3,6 +3,7 @@
  * bucket is a stretch of that memory, so nothing is copied into it or out of it. */
 #include "dist/ddp.h"
 #include "nn/params.h"
+#include "autograd/hooks.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,6 +4,7 @@
 
 #include "dist/sync_batch_norm.h"
 #include "nn/params.h"
+#include "autograd/hooks.h"
 
 #include <string.h>
 

@@ -7,6 +7,7 @@
 #include "dist/clock.h"
 #include "dist/device_engine.h"
 #include "dist/trace.h"
+#include "autograd/hooks.h"
 
 #include <stdlib.h>
 #include <string.h>

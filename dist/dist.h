@@ -11,13 +11,13 @@
 #include "data/data.h"
 #include "nn/nn.h"
 #include "dist/store.h"
-#include "tensor/graph/captured.h"
 
 /* ---- process groups ---- */
 
 typedef struct td_group td_group;
 
 typedef struct td_dist_options {
+    int begin_;          /* lets the macro take an empty list; not for you */
     const char *backend; /* "shm", "gloo", "mpi", "nccl"; NULL: $TANDEM_BACKEND, otherwise shm if
                             all ranks are on one host, gloo if not */
     const char *init_method; /* "env://", "tcp://host:port", "file:///path"; NULL: env://, or
@@ -25,14 +25,15 @@ typedef struct td_dist_options {
     int rank, world_size;    /* for tcp:// and file://, unless the URL has ?rank=..&world_size=..;
                                 env://    and the others bring their own. world_size 0: not given */
     double timeout;          /* seconds, of the rendezvous and of each collective; 0: 300 */
-    td_store *store; /* instead of init_method: with rank and world_size; stays the caller's */
+    struct td_store *store; /* dist/store.h: instead of init_method: with rank and world_size; stays
+                               the caller's */
 } td_dist_options;
 
 /* Meets the others and makes the world group, which is also the default of this process. All ranks
  * wait for the last; on a time-out the message says which have come and which have not. NULL: all
  * defaults. The ranks of a host share its CPUs: without OMP_NUM_THREADS and td_set_threads each
  * computes in CPUs / local ranks threads. */
-td_status td_dist_init(const td_dist_options *options);
+td_status td_dist_init_at(td_dist_options options, td_site at);
 /* Ends it: waits for nothing outstanding, leaves no shared memory, port or thread. Init may follow.
  */
 void td_dist_destroy(void);
@@ -53,12 +54,6 @@ const char *td_group_backend(const td_group *group);
  * the same list, members or not; *group is NULL for those who are not. */
 td_status td_group_new(const int *ranks, int count, td_group **group);
 void td_group_free(td_group *group); /* not the world */
-/* For td_captured_options.peers: a step that has collectives of GPUs' memory by NCCL (td_ddp's) is
- * captured if it can be on all ranks of the group (NULL: the world), which must all call
- * td_captured_run; where collectives go by way of the host, it is done as ever. A rank that dies
- * ends td_captured_run and td_captured_next of the others with TD_E_PEER or TD_E_TIMEOUT. Lives as
- * long as the group. */
-const td_captured_peers *td_group_captured(td_group *group);
 /* Breaks the group on purpose: outstanding and later collectives of all ranks fail with the reason.
  * Any thread, any number of times. */
 void td_group_abort(td_group *group, const char *reason);
@@ -89,10 +84,6 @@ typedef struct td_work td_work;
  * returns at once, unless there is a time-out: then the host waits for the collective, too. */
 td_status td_work_wait(td_work *work, double timeout);
 bool td_work_test(const td_work *work); /* whether it is done, well or badly */
-/* Seconds on CLOCK_MONOTONIC when it was queued, began and ended (0: not yet). Also right after
- * td_work_wait, until the next call for this group. */
-void td_work_times(const td_work *work, double *queued, double *begun, double *ended);
-
 td_status td_all_reduce(td_group *group, td_tensor *t, td_reduction op, td_work **work);
 td_status td_broadcast(td_group *group, td_tensor *t, int root, td_work **work);
 td_status td_reduce(td_group *group, td_tensor *t, td_reduction op, int root, td_work **work);
@@ -120,15 +111,10 @@ td_tensor *td_group_memory(td_group *group, int64_t count, td_dtype dtype);
 /* Numbers of this rank summed over all ranks, in place: metrics as sums and counts. */
 td_status td_all_reduce_numbers(td_group *group, double *values, int count);
 
-/* td_autotune_choose for several processes: rank 0 chooses, and all take its choices, so that equal
- * shapes are computed alike everywhere. Collective: all ranks call it at the same place, after the
- * first step of the run. Group NULL: the world, or this process alone before td_dist_init. figures
- * (or NULL): rank 0's, and zeros elsewhere. */
-td_status td_autotune_agree(td_group *group, td_autotune_figures *figures);
-
 /* ---- data ---- */
 
 typedef struct td_distributed_options {
+    int begin_;
     int rank, world_size; /* world_size 0: of the world group */
     bool shuffle;
     uint64_t seed;
@@ -138,11 +124,13 @@ typedef struct td_distributed_options {
 /* PyTorch's DistributedSampler, bit for bit: randperm(seed + epoch), extended by its own beginning,
  * every world-th. The epoch is the loader's (td_loader_set_epoch); a second epoch without it having
  * been set warns once and repeats the order, as PyTorch's does. */
-td_sampler *td_distributed_sampler(const td_distributed_options *options);
+td_sampler *td_distributed_sampler_at(td_distributed_options options, td_site at);
 
 /* ---- DistributedDataParallel ---- */
 
 typedef struct td_ddp_options {
+    int begin_;
+    td_module *model;
     td_group *group;      /* NULL: the world */
     double bucket_cap_mb; /* MiB; 0: 5 on CPUs, 25 on GPUs; the first and the last are 1 */
     bool find_unused_parameters;
@@ -159,23 +147,13 @@ typedef struct td_ddp_options {
  * every rank if one differs; the model is then gone, as with every constructor that takes a module.
  * Use it like the model: td_forward, td_backward, td_optim_step. The end of td_backward waits for
  * the buckets; a failed collective is then a fatal error, unless td_ddp_on_error is set. */
-td_module *td_ddp(td_module *model, const td_ddp_options *options);
+td_module *td_ddp_at(td_ddp_options options, td_site at);
 bool td_is_ddp(const td_module *m);
 td_module *td_ddp_model(td_module *ddp); /* what is inside */
 /* What went wrong in the last backward (a peer died, an unused parameter): called instead of
  * td_fatal; gradients are then not to be used. */
 void td_ddp_on_error(td_module *ddp, void (*fn)(td_status status, const char *message, void *user),
                      void *user);
-
-/* What a communication hook remembers, for td_checkpoint's `extra`: PowerSGD's factors and what
- * each rank has not sent so far; with other hooks nothing. The list is ddp's and holds until the
- * next call. A resumed run with as many ranks then equals one that was not stopped. To save: every
- * rank calls it at the same place between two steps (it is collective), and rank 0, which saves, is
- * given all ranks'. That takes memory there: the model's size for each rank. To load: every rank
- * calls it after td_ddp and loads at once, giving td_checkpoint_load the list: another load, or a
- * backward, may move what it names. */
-td_status td_ddp_state_to_save(td_module *ddp, const td_named_tensor **tensors, int *count);
-td_status td_ddp_state_to_load(td_module *ddp, const td_named_tensor **tensors, int *count);
 
 /* Between these, backward accumulates locally; the first backward outside reduces the whole. */
 void td_ddp_no_sync_begin(td_module *ddp);
@@ -226,6 +204,10 @@ td_module *td_convert_sync_batch_norm(td_module *m, td_group *group);
 /* ---- starting ---- */
 
 typedef struct td_spawn_options {
+    int begin_;
+    int (*fn)(int local_rank, void *arg);
+    void *arg;
+    int nprocs;
     const char *log_dir; /* NULL: output is this process's own */
     double stop_timeout; /* seconds from SIGTERM to SIGKILL; 0: 30 */
     int *stopped_by;     /* NULL, or gets the signal that stopped it, else 0 */
@@ -234,20 +216,15 @@ typedef struct td_spawn_options {
  * (non-zero, a signal) ends the others, and its rank and cause are the message. TERM, INT, HUP and
  * QUIT go to the children, and when these have ended it is TD_E_INTERRUPTED. Children die with the
  * parent. Call it before threads exist (no step, no loader, no pool yet). */
-td_status td_spawn(int (*fn)(int local_rank, void *arg), void *arg, int nprocs,
-                   const td_spawn_options *options);
+td_status td_spawn_at(td_spawn_options options, td_site at);
 
 /* A free TCP port on this host, or negative. */
 int td_free_port(void);
 
-/* ---- trace ---- */
-
-/* Chrome trace JSON: one process per rank, lanes for compute and communication. NULL path: off.
- * Rank r writes path with ".rank<r>" before the ending unless the world is 1; rank 0 joins them at
- * close. */
-td_status td_trace_open(const char *path);
-void td_trace_begin(const char *name); /* a span on the calling thread; nests */
-void td_trace_end(void);
-td_status td_trace_close(void);
+#define td_dist_init(...) td_dist_init_at((td_dist_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_distributed_sampler(...)                                                                \
+    td_distributed_sampler_at((td_distributed_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_ddp(...) td_ddp_at((td_ddp_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_spawn(...) td_spawn_at((td_spawn_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 
 #endif

@@ -296,12 +296,11 @@ static const char *world_backend(const td_dist_options *options)
     return dist.met.one_host ? "shm" : "gloo";
 }
 
-td_status td_dist_init(const td_dist_options *options)
+td_status td_dist_init_at(td_dist_options given, td_site at)
 {
-    static const td_dist_options defaults = { .backend = NULL };
     static const double TIMEOUT = 300;
-    options = options != NULL ? options : &defaults;
-    TD_REQUIRE(!dist.initialized, TD_NOWHERE,
+    const td_dist_options *options = &given;
+    TD_REQUIRE(!dist.initialized, at,
                "td_dist_init: it has been called before; td_dist_destroy comes first");
     TD_TRY(td_rendezvous(options, &dist.met));
     dist.timeout = options->timeout > 0 ? options->timeout : TIMEOUT;

@@ -5,6 +5,7 @@
 #include "dist/backend.h"
 #include "dist/device_engine.h"
 #include "dist/work.h"
+#include "tensor/graph/captured.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -2,6 +2,7 @@
 #include "dist/group.h"
 
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 

@@ -1,9 +1,11 @@
 #include "dist/replica.h"
 
-#include "nn/module.h"
+#include "nn/internal.h"
 #include "tensor/across.h"
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
+#include "autograd/hooks.h"
+#include "tensor/extend.h"
 
 #include <pthread.h>
 #include <setjmp.h>

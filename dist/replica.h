@@ -6,6 +6,7 @@
 #define TD_DIST_REPLICA_H
 
 #include "nn/nn.h"
+#include "nn/module.h"
 
 typedef struct td_replica td_replica;
 

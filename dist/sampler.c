@@ -81,9 +81,9 @@ static void distributed_free(td_sampler *sampler)
     free(sampler);
 }
 
-td_sampler *td_distributed_sampler(const td_distributed_options *options)
+td_sampler *td_distributed_sampler_at(td_distributed_options o, td_site at)
 {
-    td_distributed_options o = options != NULL ? *options : (td_distributed_options){ .rank = 0 };
+    (void)at;
     if (o.world_size == 0) {
         o.rank = td_dist_rank();
         o.world_size = td_dist_world_size();

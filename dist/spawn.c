@@ -275,19 +275,20 @@ static void free_spawning(spawning *s)
     free(s->errors);
 }
 
-td_status td_spawn(int (*fn)(int local_rank, void *arg), void *arg, int nprocs,
-                   const td_spawn_options *options)
+td_status td_spawn_at(td_spawn_options options, td_site at)
 {
-    static const td_spawn_options defaults;
-    options = options != NULL ? options : &defaults;
+    TD_REQUIRE(options.fn != NULL, at, "td_spawn: the function is NULL");
+    int nprocs = options.nprocs;
     if (nprocs < 1 || nprocs > MAX_PROCESSES) {
         return td_fail(TD_E_ARG, "td_spawn: %d processes; 1 to %d are possible", nprocs,
                        MAX_PROCESSES);
     }
     TD_TRY(check_no_threads());
-    spawning s = { .fn = fn, .arg = arg, .log_dir = options->log_dir, .count = nprocs };
+    spawning s = {
+        .fn = options.fn, .arg = options.arg, .log_dir = options.log_dir, .count = nprocs
+    };
     TD_TRY(make_log_folders(&s));
-    double stop_timeout = options->stop_timeout > 0 ? options->stop_timeout : DEFAULT_STOP_TIMEOUT;
+    double stop_timeout = options.stop_timeout > 0 ? options.stop_timeout : DEFAULT_STOP_TIMEOUT;
     s.children = calloc((size_t)nprocs, sizeof(td_child));
     s.errors = calloc((size_t)nprocs, sizeof(int));
     if (s.children == NULL || s.errors == NULL) {
@@ -302,8 +303,8 @@ td_status td_spawn(int (*fn)(int local_rank, void *arg), void *arg, int nprocs,
         td_children_stop(s.children, s.started, SIGKILL, 0, &s.watch);
     }
     td_signal_watch_end(&s.watch);
-    if (options->stopped_by != NULL) {
-        *options->stopped_by = s.stopped_by;
+    if (options.stopped_by != NULL) {
+        *options.stopped_by = s.stopped_by;
     }
     free_spawning(&s);
     return status;

@@ -15,7 +15,8 @@
 #include "dist/replica.h"
 
 #include "autograd/ops/op.h"
-#include "nn/module.h"
+#include "nn/internal.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -121,33 +122,35 @@ static void update_running(td_tensor *running, double momentum, const double *va
 
 static void sync_backward(td_node *node, const td_tensor *dy);
 
-static td_tensor *normalise(sync_norm *sync, td_tensor *x, td_tensor *weight, td_tensor *bias,
-                            td_tensor *mean, td_tensor *variance, double count,
-                            const td_batch_norm_options *o, td_site at)
+static td_tensor *normalise(sync_norm *sync, const td_batch_norm_options *o,
+                            const td_batch_norm_fusion *fusion, td_tensor *mean,
+                            td_tensor *variance, double count, td_site at)
 {
+    td_tensor *x = o->x, *weight = o->weight, *bias = o->bias;
     td_tensor *y = td_step_new_like(x, at), *inv_std = new_channels(x, TD_F64, at);
     td_kernels_of(td_device_of(x))
         ->batch_norm(&(td_batch_norm_args){ .x = x,
                                             .weight = weight,
                                             .bias = bias,
-                                            .add = o->add,
-                                            .relu = o->relu,
-                                            .eps = o->eps != 0.0 ? o->eps : 1e-5,
+                                            .add = fusion->add,
+                                            .relu = fusion->relu,
+                                            .eps = td_or_usual(o->eps, 1e-5),
                                             .running_mean = mean,
                                             .running_var = variance,
                                             .mean = new_channels(x, TD_F64, at),
                                             .inv_std = inv_std,
                                             .y = y });
-    return td_record(&(td_record_args){ .op = "sync_batch_norm",
-                                        .backward = sync_backward,
-                                        .out = y,
-                                        .inputs = { x, weight, bias, o->add },
-                                        .input_count = INPUTS,
-                                        .saved = { x, o->relu ? y : NULL, weight, mean, inv_std },
-                                        .saved_count = SAVED,
-                                        .params = &(sync_params){ sync, count, o->relu },
-                                        .params_size = sizeof(sync_params) },
-                     at);
+    return td_record(
+        &(td_record_args){ .op = "sync_batch_norm",
+                           .backward = sync_backward,
+                           .out = y,
+                           .inputs = { x, weight, bias, fusion->add },
+                           .input_count = INPUTS,
+                           .saved = { x, fusion->relu ? y : NULL, weight, mean, inv_std },
+                           .saved_count = SAVED,
+                           .params = &(sync_params){ sync, count, fusion->relu },
+                           .params_size = sizeof(sync_params) },
+        at);
 }
 
 static void check(const td_tensor *x, const td_tensor *weight, const td_tensor *add, td_site at)
@@ -169,15 +172,15 @@ static void check(const td_tensor *x, const td_tensor *weight, const td_tensor *
     }
 }
 
-static td_tensor *sync_forward(void *user, td_tensor *x, td_tensor *weight, td_tensor *bias,
-                               td_tensor *running_mean, td_tensor *running_var,
-                               const td_batch_norm_options *o, td_site at)
+static td_tensor *sync_forward(void *user, td_batch_norm_options o, td_batch_norm_fusion fusion,
+                               td_site at)
 {
     sync_norm *sync = user;
-    if (!o->training || td_group_size(sync->group) == 1) {
-        return (td_batch_norm)(x, weight, bias, running_mean, running_var, o, at);
+    if (!o.training || td_group_size(sync->group) == 1) {
+        return td_batch_norm_fused_at(o, fusion, at);
     }
-    check(x, weight, o->add, at);
+    td_tensor *x = o.x;
+    check(x, o.weight, fusion.add, at);
     find_moments(sync, x, at);
     require_collective(td_all_gather(sync->group, sync->all, sync->mine, NULL), at);
     td_tensor *mean = new_channels(x, TD_F64, at), *variance = new_channels(x, TD_F64, at);
@@ -188,13 +191,13 @@ static td_tensor *sync_forward(void *user, td_tensor *x, td_tensor *weight, td_t
                "sync_batch_norm: all ranks together have %.0f value%s per channel; training needs "
                "at least two to have a variance",
                n, n == 1.0 ? "" : "s");
-    double momentum = o->momentum != 0.0 ? o->momentum : 0.1;
-    update_running(running_mean, momentum, m, 1.0);
-    update_running(running_var, momentum, v, n / (n - 1.0));
+    double momentum = td_or_usual(o.momentum, 0.1);
+    update_running(o.running_mean, momentum, m, 1.0);
+    update_running(o.running_var, momentum, v, n / (n - 1.0));
     td_write(mean, m, TD_F64);
     td_write(variance, v, TD_F64);
     td_scratch_free(TD_CPU, m);
-    return normalise(sync, x, weight, bias, mean, variance, n, o, at);
+    return normalise(sync, &o, &fusion, mean, variance, n, at);
 }
 
 /* ---- backward ---- */

@@ -5,6 +5,7 @@
 #include "dist/watchdog.h"
 #include "tensor/hooks.h"
 #include "tensor/denormals.h"
+#include "dist/trace.h"
 
 #include <errno.h>
 #include <signal.h>

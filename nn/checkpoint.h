@@ -11,22 +11,23 @@
 #define TD_NN_CHECKPOINT_H
 
 #include "nn/nn.h"
-
-typedef struct td_metadata {
-    const char *key, *value;
-} td_metadata;
+#include "nn/module.h"
 
 /* optim, ema and scaler may be NULL. extra: tensors of the program's own, whose names begin with
  * "extra."; persistent, on any device. with_random: also the state of the default generator, and of
  * every Dropout, so that a resumed run draws what the uninterrupted one would have drawn. metadata:
  * for saving only; keys that begin with "optimizer.", "ema.", "scaler", "random.", "dropout." or
  * "parameters." are the library's. */
+typedef struct td_metadata {
+    const char *key, *value;
+} td_metadata;
+
 typedef struct td_checkpoint {
     td_module *model;
     struct td_optim *optim;   /* nn/optim/optim.h */
     struct td_ema *ema;       /* nn/optim/ema.h; not while it is swapped with the model's values */
     struct td_scaler *scaler; /* nn/optim/scaler.h: its scale and counts */
-    const td_named_tensor *extra;
+    const struct td_named_tensor *extra; /* nn/module.h */
     int extra_count;
     bool with_random;
     const td_metadata *metadata;
@@ -47,29 +48,5 @@ td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint);
 
 /* One metadata value of a file. TD_E_NOTFOUND: no such key. */
 td_status td_checkpoint_metadata(const char *path, const char *key, char *value, size_t size);
-
-/* ---- the file format itself ---- */
-
-typedef struct td_safetensors td_safetensors; /* a file opened for reading; its data are mapped */
-typedef struct td_safetensors_entry {
-    const char *name;
-    td_dtype dtype;
-    td_shape shape;
-    const void *data; /* row-major */
-    size_t bytes;
-} td_safetensors_entry;
-/* Every length, offset, dtype and overlap is checked before anything is used. */
-td_status td_safetensors_open(const char *path, td_safetensors **file);
-/* The same from memory (for tests and fuzzing); bytes stay the caller's. */
-td_status td_safetensors_parse(const void *bytes, size_t size, td_safetensors **file);
-int td_safetensors_count(const td_safetensors *file);
-const td_safetensors_entry *td_safetensors_get(const td_safetensors *file, int i);
-const td_safetensors_entry *td_safetensors_find(const td_safetensors *file, const char *name);
-const char *td_safetensors_metadata(const td_safetensors *file, const char *key); /* or NULL */
-void td_safetensors_close(td_safetensors *file);
-
-/* Writes a file atomically. entries' names must differ. */
-td_status td_safetensors_write(const char *path, const td_safetensors_entry *entries, int count,
-                               const td_metadata *metadata, int metadata_count);
 
 #endif

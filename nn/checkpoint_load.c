@@ -2,10 +2,13 @@
  * fits is anything changed. */
 #include "nn/checkpoint_differ.h"
 #include "nn/checkpoint_internal.h"
-#include "nn/module.h"
+#include "nn/internal.h"
 #include "nn/optim/ema_internal.h"
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
+#include "autograd/hooks.h"
+#include "nn/safetensors.h"
+#include "tensor/extend.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* PyTorch's initialisations, draw by draw, from the default generator. */
-#include "nn/module.h"
+#include "nn/internal.h"
 
 #include <math.h>
 

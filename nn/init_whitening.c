@@ -1,6 +1,6 @@
 /* A first convolution that whitens: what comes out of it for patches of the given images is
  * uncorrelated and of variance 1. */
-#include "nn/module.h"
+#include "nn/internal.h"
 #include "nn/symmetric_eigen.h"
 
 #include <math.h>

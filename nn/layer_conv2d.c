@@ -1,5 +1,6 @@
 /* Conv2d: a convolution over [N,C,H,W]. */
-#include "nn/module.h"
+#include "nn/internal.h"
+#include "tensor/extend.h"
 
 typedef struct conv2d_state {
     int64_t in, out;
@@ -9,19 +10,25 @@ typedef struct conv2d_state {
     td_tensor *weight, *bias;
 } conv2d_state;
 
+/* The convolution of x by this layer's weights. */
+static td_conv2d_options apply_to(const conv2d_state *s, td_tensor *x)
+{
+    td_conv2d_options options = s->options;
+    options.x = x;
+    options.w = s->weight;
+    options.b = s->bias;
+    return options;
+}
+
 static td_tensor *conv2d_forward(td_module *self, td_tensor *x, td_site at)
 {
-    const conv2d_state *s = self->state;
-    return (td_conv2d)(x, s->weight, s->bias, &s->options, at);
+    return td_conv2d_at(apply_to(self->state, x), at);
 }
 
 td_tensor *td_conv2d_module_run(td_module *conv, td_tensor *x, td_tensor **sums, td_site at)
 {
-    const conv2d_state *s = conv->state;
     td_context_push(td_node_of(conv)->label);
-    td_conv2d_options options = s->options;
-    options.sums = sums;
-    td_tensor *y = (td_conv2d)(x, s->weight, s->bias, &options, at);
+    td_tensor *y = td_conv2d_sums_at(apply_to(conv->state, x), sums, at);
     td_context_pop();
     return y;
 }
@@ -39,11 +46,9 @@ static void conv2d_describe(const td_module *self, char *text, size_t size)
 {
     const conv2d_state *s = self->state;
     char stride[48] = "", padding[48] = "", dilation[48] = "", groups[32] = "";
-    describe_pair(stride, sizeof stride, "stride", s->options.stride, 1);
-    int pad[2] = { s->options.padding[0], s->options.padding[1] };
-    pad[1] = pad[1] == TD_PAD_NONE ? 0 : pad[1];
-    describe_pair(padding, sizeof padding, "padding", pad, 0);
-    describe_pair(dilation, sizeof dilation, "dilation", s->options.dilation, 1);
+    describe_pair(stride, sizeof stride, "stride", s->options.stride_hw, 1);
+    describe_pair(padding, sizeof padding, "padding", s->options.padding_hw, 0);
+    describe_pair(dilation, sizeof dilation, "dilation", s->options.dilation_hw, 1);
     if (s->options.groups > 1) {
         snprintf(groups, sizeof groups, ", groups %d", s->options.groups);
     }
@@ -72,64 +77,41 @@ bool td_is_conv2d(const td_module *m)
     return m->type == &conv2d_type;
 }
 
-/* Both 0: the usual value; a width of 0 beside a height means the same as the height. */
-static void fill_pair(int to[2], const int from[2], int usual)
+static conv2d_state read_options(const td_nn_conv2d_options *o, td_site at)
 {
-    to[0] = from[0] != 0 ? from[0] : usual;
-    to[1] = from[1] != 0 ? from[1] : from[0] != 0 ? from[0] : usual;
+    const char *name = "td_nn_conv2d";
+    int64_t groups = o->groups != 0 ? o->groups : 1;
+    TD_REQUIRE(o->in > 0 && o->out > 0, at, "%s(%lld, %lld): both channel counts must be positive",
+               name, (long long)o->in, (long long)o->out);
+    TD_REQUIRE(groups > 0 && o->in % groups == 0 && o->out % groups == 0, at,
+               "%s(%lld, %lld): %lld groups do not divide both channel counts", name,
+               (long long)o->in, (long long)o->out, (long long)groups);
+    conv2d_state s = { .in = o->in, .out = o->out, .no_bias = o->no_bias };
+    s.options.groups = (int)groups;
+    td_op_pair(o->kernel, o->kernel_hw, 1, 1, name, "kernel", s.kernel, at);
+    td_op_pair(o->stride, o->stride_hw, 1, 1, name, "stride", s.options.stride_hw, at);
+    td_op_pair(o->padding, o->padding_hw, 0, 0, name, "padding", s.options.padding_hw, at);
+    td_op_pair(o->dilation, o->dilation_hw, 1, 1, name, "dilation", s.options.dilation_hw, at);
+    return s;
 }
 
-static void read_options(conv2d_state *s, const td_nn_conv2d_options *options)
+td_module *td_nn_conv2d_at(td_nn_conv2d_options options, td_site at)
 {
-    static const td_nn_conv2d_options usual;
-    const td_nn_conv2d_options *o = options != NULL ? options : &usual;
-    fill_pair(s->kernel, o->kernel, 1);
-    fill_pair(s->options.stride, o->stride, 1);
-    fill_pair(s->options.padding, o->padding, 0);
-    fill_pair(s->options.dilation, o->dilation, 1);
-    s->options.groups = o->groups != 0 ? o->groups : 1;
-    s->no_bias = o->no_bias;
-}
-
-static void check_options(const conv2d_state *s)
-{
-    TD_REQUIRE(s->in > 0 && s->out > 0, TD_HERE,
-               "td_nn_conv2d(%lld, %lld): both channel counts must be positive", (long long)s->in,
-               (long long)s->out);
-    int64_t groups = s->options.groups;
-    TD_REQUIRE(groups > 0 && s->in % groups == 0 && s->out % groups == 0, TD_HERE,
-               "td_nn_conv2d(%lld, %lld): %lld groups do not divide both channel counts",
-               (long long)s->in, (long long)s->out, (long long)groups);
-    for (int i = 0; i < 2; i++) {
-        TD_REQUIRE(
-            s->kernel[i] > 0 && s->options.stride[i] > 0 && s->options.dilation[i] > 0 &&
-                (s->options.padding[i] >= 0 || (i == 1 && s->options.padding[i] == TD_PAD_NONE)),
-            TD_HERE,
-            "td_nn_conv2d: kernel %d, stride %d and dilation %d must be positive, padding %d "
-            "not negative",
-            s->kernel[i], s->options.stride[i], s->options.dilation[i], s->options.padding[i]);
-    }
-}
-
-td_module *td_nn_conv2d(int64_t in, int64_t out, const td_nn_conv2d_options *options)
-{
-    conv2d_state checked = { .in = in, .out = out };
-    read_options(&checked, options);
-    check_options(&checked);
+    conv2d_state checked = read_options(&options, at);
     td_module *m = td_module_new(&conv2d_type, sizeof(conv2d_state));
     if (m == NULL) {
         return NULL;
     }
     conv2d_state *s = m->state;
     *s = checked;
-    int64_t in_per_group = in / s->options.groups;
-    td_shape shape = TD_SHAPE(out, in_per_group, s->kernel[0], s->kernel[1]);
+    int64_t in_per_group = s->in / s->options.groups;
+    td_shape shape = TD_SHAPE(s->out, in_per_group, s->kernel[0], s->kernel[1]);
     s->weight = td_module_new_parameter(m, "weight", shape, TD_FILTER);
     if (s->weight != NULL) {
         td_init_kaiming_uniform_(s->weight);
     }
     if (!s->no_bias) {
-        s->bias = td_module_new_parameter(m, "bias", TD_SHAPE(out), TD_ROW_MAJOR);
+        s->bias = td_module_new_parameter(m, "bias", TD_SHAPE(s->out), TD_ROW_MAJOR);
         if (s->bias != NULL) {
             td_init_bias_uniform_(s->bias, in_per_group * s->kernel[0] * s->kernel[1]);
         }

@@ -3,8 +3,9 @@
  * masks do not depend on what else is drawn, and a resumed run, which gets seed and count from the
  * checkpoint, goes on with the masks that the uninterrupted one would have had. */
 #include "autograd/dropout.h"
-#include "nn/module.h"
+#include "nn/internal.h"
 #include "tensor/hooks.h"
+#include "tensor/extend.h"
 
 typedef struct dropout_state {
     double p;
@@ -102,9 +103,9 @@ void td_dropout_set_replica(td_module *m, uint64_t replica)
     }
 }
 
-static td_module *make(const td_module_type *type, double p)
+static td_module *make(const td_module_type *type, double p, td_site at)
 {
-    TD_REQUIRE(p >= 0.0 && p < 1.0, TD_HERE, "%s(%g): p must be in [0, 1)", type->name, p);
+    TD_REQUIRE(p >= 0.0 && p < 1.0, at, "%s(%g): p must be in [0, 1)", type->name, p);
     td_module *m = td_module_new(type, sizeof(dropout_state));
     if (m == NULL) {
         return NULL;
@@ -115,12 +116,12 @@ static td_module *make(const td_module_type *type, double p)
     return td_module_finish(m);
 }
 
-td_module *td_nn_dropout(double p)
+td_module *td_nn_dropout_at(double p, td_site at)
 {
-    return make(&dropout_type, p);
+    return make(&dropout_type, p, at);
 }
 
-td_module *td_nn_stochastic_depth(double p)
+td_module *td_nn_stochastic_depth_at(double p, td_site at)
 {
-    return make(&stochastic_depth_type, p);
+    return make(&stochastic_depth_type, p, at);
 }

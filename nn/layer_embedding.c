@@ -1,5 +1,5 @@
 /* Embedding: a table of rows, chosen by i64 indices. */
-#include "nn/module.h"
+#include "nn/internal.h"
 
 typedef struct embedding_state {
     int64_t rows, features;
@@ -9,7 +9,7 @@ typedef struct embedding_state {
 static td_tensor *embedding_forward(td_module *self, td_tensor *x, td_site at)
 {
     const embedding_state *s = self->state;
-    return (td_embedding)(x, s->weight, at);
+    return td_embedding_at(x, s->weight, at);
 }
 
 static void embedding_describe(const td_module *self, char *text, size_t size)
@@ -29,9 +29,9 @@ bool td_is_embedding(const td_module *m)
     return m->type == &embedding_type;
 }
 
-td_module *td_nn_embedding(int64_t rows, int64_t features)
+td_module *td_nn_embedding_at(int64_t rows, int64_t features, td_site at)
 {
-    TD_REQUIRE(rows > 0 && features > 0, TD_HERE,
+    TD_REQUIRE(rows > 0 && features > 0, at,
                "td_nn_embedding(%lld, %lld): both sizes must be positive", (long long)rows,
                (long long)features);
     td_module *m = td_module_new(&embedding_type, sizeof(embedding_state));

@@ -1,5 +1,6 @@
 /* Linear: y = x w^T + b. */
-#include "nn/module.h"
+#include "nn/internal.h"
+#include "tensor/extend.h"
 
 typedef struct linear_state {
     int64_t in, out;
@@ -9,7 +10,7 @@ typedef struct linear_state {
 static td_tensor *linear_forward(td_module *self, td_tensor *x, td_site at)
 {
     const linear_state *s = self->state;
-    return (td_linear)(x, s->weight, s->bias, at);
+    return td_linear_at(x, s->weight, s->bias, at);
 }
 
 static void linear_describe(const td_module *self, char *text, size_t size)
@@ -33,9 +34,10 @@ static const td_module_type linear_type = {
     .multiply_adds = linear_multiply_adds,
 };
 
-static td_module *make_linear(int64_t in, int64_t out, bool with_bias)
+td_module *td_nn_linear_at(td_nn_linear_options options, td_site at)
 {
-    TD_REQUIRE(in > 0 && out > 0, TD_HERE, "td_nn_linear(%lld, %lld): both sizes must be positive",
+    int64_t in = options.in, out = options.out;
+    TD_REQUIRE(in > 0 && out > 0, at, "td_nn_linear(%lld, %lld): both sizes must be positive",
                (long long)in, (long long)out);
     td_module *m = td_module_new(&linear_type, sizeof(linear_state));
     if (m == NULL) {
@@ -48,21 +50,11 @@ static td_module *make_linear(int64_t in, int64_t out, bool with_bias)
     if (s->weight != NULL) {
         td_init_kaiming_uniform_(s->weight);
     }
-    if (with_bias) {
+    if (!options.no_bias) {
         s->bias = td_module_new_parameter(m, "bias", TD_SHAPE(out), TD_ROW_MAJOR);
         if (s->bias != NULL) {
             td_init_bias_uniform_(s->bias, in);
         }
     }
     return td_module_finish(m);
-}
-
-td_module *td_nn_linear(int64_t in, int64_t out)
-{
-    return make_linear(in, out, true);
-}
-
-td_module *td_nn_linear_no_bias(int64_t in, int64_t out)
-{
-    return make_linear(in, out, false);
 }

@@ -1,5 +1,6 @@
 /* BatchNorm2d and LayerNorm. */
-#include "nn/module.h"
+#include "nn/internal.h"
+#include "tensor/extend.h"
 
 /* ---- BatchNorm2d ---- */
 
@@ -10,26 +11,29 @@ typedef struct batch_norm_state {
     td_batch_norm_override override;
 } batch_norm_state;
 
-static td_tensor *normalise(td_module *bn, td_tensor *x, td_batch_norm_options options, td_site at)
+static td_tensor *normalise(td_module *bn, td_tensor *x, td_batch_norm_fusion fusion, td_site at)
 {
     const batch_norm_state *s = bn->state;
-    options.training = bn->training;
-    options.eps = s->eps;
-    options.momentum = s->momentum;
     /* A second forward of the same batch (td_recompute) must not count it twice. */
     bool counted = bn->training && td_recomputing();
-    td_tensor *running_mean = counted ? NULL : s->running_mean;
-    td_tensor *running_var = counted ? NULL : s->running_var;
-    if (s->override.normalise != NULL) {
-        return s->override.normalise(s->override.user, x, s->weight, s->bias, running_mean,
-                                     running_var, &options, at);
-    }
-    return (td_batch_norm)(x, s->weight, s->bias, running_mean, running_var, &options, at);
+    td_batch_norm_options options = {
+        .x = x,
+        .weight = s->weight,
+        .bias = s->bias,
+        .running_mean = counted ? NULL : s->running_mean,
+        .running_var = counted ? NULL : s->running_var,
+        .training = bn->training,
+        .eps = s->eps,
+        .momentum = s->momentum,
+    };
+    return s->override.normalise != NULL
+               ? s->override.normalise(s->override.user, options, fusion, at)
+               : td_batch_norm_fused_at(options, fusion, at);
 }
 
 static td_tensor *batch_norm_forward(td_module *self, td_tensor *x, td_site at)
 {
-    return normalise(self, x, (td_batch_norm_options){ .relu = false }, at);
+    return normalise(self, x, (td_batch_norm_fusion){ .relu = false }, at);
 }
 
 static void batch_norm_describe(const td_module *self, char *text, size_t size)
@@ -101,12 +105,12 @@ td_tensor *td_nn_batch_norm2d_fused(td_module *bn, td_tensor *x, td_tensor *add,
                "td_nn_batch_norm2d_fused: the module is %s, not a BatchNorm2d",
                bn == NULL ? "NULL" : bn->type->name);
     if (td_is_surrounded(bn)) {
-        td_tensor *y = (td_forward)(bn, x, at);
-        y = add != NULL ? (td_add)(y, add, at) : y;
-        return relu ? (td_relu)(y, at) : y;
+        td_tensor *y = td_forward_at(bn, x, at);
+        y = add != NULL ? td_add_at(y, add, at) : y;
+        return relu ? td_relu_at(y, at) : y;
     }
     td_context_push(td_node_of(bn)->label);
-    td_tensor *y = normalise(bn, x, (td_batch_norm_options){ .relu = relu, .add = add }, at);
+    td_tensor *y = normalise(bn, x, (td_batch_norm_fusion){ .relu = relu, .add = add }, at);
     td_context_pop();
     return y;
 }
@@ -124,9 +128,9 @@ td_tensor *td_nn_conv2d_batch_norm(td_module *conv, td_module *bn, td_tensor *x,
                  td_max_pool2d_window(then->max_pool) != NULL && !td_is_surrounded(then->max_pool);
     int64_t scope = td_scope_begin();
     if (td_is_surrounded(conv) || td_is_surrounded(bn)) { /* one by one */
-        td_tensor *y = (td_forward)(conv, x, at);
+        td_tensor *y = td_forward_at(conv, x, at);
         y = td_nn_batch_norm2d_fused(bn, y, then->add, then->relu, at);
-        y = then->max_pool != NULL ? (td_forward)(then->max_pool, y, at) : y;
+        y = then->max_pool != NULL ? td_forward_at(then->max_pool, y, at) : y;
         td_scope_end(scope, y);
         return y;
     }
@@ -135,14 +139,18 @@ td_tensor *td_nn_conv2d_batch_norm(td_module *conv, td_module *bn, td_tensor *x,
     td_dtype computed = x->dtype == TD_F32 ? td_precision_dtype(td_math_now().precision) : x->dtype;
     bool wants_sums = td_is_half(computed) && bn->training && plain;
     td_tensor *y = td_conv2d_module_run(conv, x, wants_sums ? &sums : NULL, at);
-    td_batch_norm_options options = { .relu = then->relu, .add = then->add, .sums = sums };
-    options.over_x = true; /* nobody else has seen y */
-    options.max_pool = pools ? td_max_pool2d_window(then->max_pool) : NULL;
+    td_batch_norm_fusion fusion = {
+        .relu = then->relu,
+        .add = then->add,
+        .sums = sums,
+        .over_x = true, /* nobody else has seen y */
+        .max_pool = pools ? td_max_pool2d_window(then->max_pool) : NULL,
+    };
     td_context_push(td_node_of(bn)->label);
-    td_tensor *normal = normalise(bn, y, options, at);
+    td_tensor *normal = normalise(bn, y, fusion, at);
     td_context_pop();
     if (then->max_pool != NULL && !pools) {
-        normal = (td_forward)(then->max_pool, normal, at);
+        normal = td_forward_at(then->max_pool, normal, at);
     }
     td_scope_end(scope, normal);
     return normal;
@@ -164,35 +172,29 @@ static td_tensor *new_shift(td_module *m, int64_t size)
     return td_module_parameter(m, "bias", td_zeros(TD_SHAPE(size), TD_F32, TD_CPU));
 }
 
-td_module *td_nn_batch_norm2d_with(int64_t channels, const td_nn_batch_norm2d_options *options)
+td_module *td_nn_batch_norm2d_at(td_nn_batch_norm2d_options options, td_site at)
 {
-    static const td_nn_batch_norm2d_options usual;
-    const td_nn_batch_norm2d_options *o = options != NULL ? options : &usual;
-    TD_REQUIRE(channels > 0, TD_HERE, "td_nn_batch_norm2d(%lld): there must be a channel",
+    int64_t channels = options.channels;
+    TD_REQUIRE(channels > 0, at, "td_nn_batch_norm2d(%lld): there must be a channel",
                (long long)channels);
-    TD_REQUIRE(o->eps >= 0.0 && o->momentum >= 0.0 && o->momentum <= 1.0, TD_HERE,
+    TD_REQUIRE(options.eps >= 0.0 && options.momentum >= 0.0 && options.momentum <= 1.0, at,
                "td_nn_batch_norm2d: eps %g must not be negative, momentum %g must be in [0, 1]",
-               o->eps, o->momentum);
+               options.eps, options.momentum);
     td_module *m = td_module_new(&batch_norm_type, sizeof(batch_norm_state));
     if (m == NULL) {
         return NULL;
     }
     batch_norm_state *s = m->state;
     s->channels = channels;
-    s->eps = o->eps;
-    s->momentum = o->momentum;
-    if (!o->no_weight) {
+    s->eps = options.eps;
+    s->momentum = options.momentum;
+    if (!options.no_weight) {
         s->weight = new_scale(m, channels);
     }
     s->bias = new_shift(m, channels);
     s->running_mean = new_buffer(m, "running_mean", channels, 0.0);
     s->running_var = new_buffer(m, "running_var", channels, 1.0);
     return td_module_finish(m);
-}
-
-td_module *td_nn_batch_norm2d(int64_t channels)
-{
-    return td_nn_batch_norm2d_with(channels, NULL);
 }
 
 /* ---- LayerNorm ---- */
@@ -205,7 +207,7 @@ typedef struct layer_norm_state {
 static td_tensor *layer_norm_forward(td_module *self, td_tensor *x, td_site at)
 {
     const layer_norm_state *s = self->state;
-    return (td_layer_norm)(x, s->weight, s->bias, 0.0, at);
+    return td_layer_norm_at(x, s->weight, s->bias, 0.0, at);
 }
 
 static void layer_norm_describe(const td_module *self, char *text, size_t size)
@@ -220,9 +222,9 @@ static const td_module_type layer_norm_type = {
     .describe = layer_norm_describe,
 };
 
-td_module *td_nn_layer_norm(int64_t features)
+td_module *td_nn_layer_norm_at(int64_t features, td_site at)
 {
-    TD_REQUIRE(features > 0, TD_HERE, "td_nn_layer_norm(%lld): there must be a feature",
+    TD_REQUIRE(features > 0, at, "td_nn_layer_norm(%lld): there must be a feature",
                (long long)features);
     td_module *m = td_module_new(&layer_norm_type, sizeof(layer_norm_state));
     if (m == NULL) {

@@ -1,12 +1,12 @@
 /* Layers without parameters or draws: activations, pooling, Flatten. */
-#include "nn/module.h"
+#include "nn/internal.h"
 
 /* ---- activations ---- */
 
 static td_tensor *relu_forward(td_module *self, td_tensor *x, td_site at)
 {
     (void)self;
-    return (td_relu)(x, at);
+    return td_relu_at(x, at);
 }
 
 static const td_module_type relu_type = { .name = "ReLU", .forward = relu_forward };
@@ -24,7 +24,7 @@ bool td_is_relu(const td_module *m)
 static td_tensor *gelu_forward(td_module *self, td_tensor *x, td_site at)
 {
     (void)self;
-    return (td_gelu)(x, at);
+    return td_gelu_at(x, at);
 }
 
 static const td_module_type gelu_type = { .name = "GELU", .forward = gelu_forward };
@@ -37,7 +37,7 @@ td_module *td_nn_gelu(void)
 static td_tensor *silu_forward(td_module *self, td_tensor *x, td_site at)
 {
     (void)self;
-    return (td_silu)(x, at);
+    return td_silu_at(x, at);
 }
 
 static const td_module_type silu_type = { .name = "SiLU", .forward = silu_forward };
@@ -51,19 +51,31 @@ td_module *td_nn_silu(void)
 
 static td_tensor *max_pool_forward(td_module *self, td_tensor *x, td_site at)
 {
-    return (td_max_pool2d)(x, self->state, at);
+    td_pool2d_options options = *(const td_pool2d_options *)self->state;
+    options.x = x;
+    return td_max_pool2d_at(options, at);
 }
 
 static td_tensor *avg_pool_forward(td_module *self, td_tensor *x, td_site at)
 {
-    return (td_avg_pool2d)(x, self->state, at);
+    td_pool2d_options options = *(const td_pool2d_options *)self->state;
+    options.x = x;
+    return td_avg_pool2d_at(options, at);
+}
+
+/* "3", or "3x2" where height and width differ. */
+static const char *pair_text(const int pair[2], char text[32])
+{
+    snprintf(text, 32, pair[0] == pair[1] ? "%d" : "%dx%d", pair[0], pair[1]);
+    return text;
 }
 
 static void pool_describe(const td_module *self, char *text, size_t size)
 {
     const td_pool2d_options *o = self->state;
-    snprintf(text, size, "kernel %d, stride %d, padding %d", o->kernel[0], o->stride[0],
-             o->padding[0]);
+    char kernel[32], stride[32], padding[32];
+    snprintf(text, size, "kernel %s, stride %s, padding %s", pair_text(o->kernel_hw, kernel),
+             pair_text(o->stride_hw, stride), pair_text(o->padding_hw, padding));
 }
 
 static const td_module_type max_pool_type = {
@@ -83,38 +95,40 @@ static const td_module_type avg_pool_type = {
     .describe = pool_describe,
 };
 
-static td_module *make_pool(const td_module_type *type, int kernel, int stride, int padding)
+static td_module *make_pool(const td_module_type *type, const td_nn_pool2d_options *o, td_site at)
 {
-    TD_REQUIRE(
-        kernel > 0 && stride >= 0 && padding >= 0 && padding <= kernel / 2, TD_HERE,
-        "%s: kernel %d must be positive, stride %d not negative, padding %d at most half the "
-        "kernel",
-        type->name, kernel, stride, padding);
-    td_module *m = td_module_new(type, sizeof(td_pool2d_options));
-    if (m == NULL) {
-        return NULL;
+    td_pool2d_options pool = { .exclude_pad = o->exclude_pad };
+    td_op_pair(o->kernel, o->kernel_hw, 0, 1, type->name, "kernel", pool.kernel_hw, at);
+    td_op_pair(o->padding, o->padding_hw, 0, 0, type->name, "padding", pool.padding_hw, at);
+    bool given = o->stride != 0 || o->stride_hw[0] != 0 || o->stride_hw[1] != 0;
+    const int *other = given ? o->stride_hw : pool.kernel_hw;
+    td_op_pair(o->stride, other, 0, 1, type->name, "stride", pool.stride_hw, at);
+    for (int d = 0; d < 2; d++) {
+        TD_REQUIRE(2 * pool.padding_hw[d] <= pool.kernel_hw[d], at,
+                   "%s: padding %d with a kernel of %d: at most half the kernel", type->name,
+                   pool.padding_hw[d], pool.kernel_hw[d]);
     }
-    int step = stride != 0 ? stride : kernel;
-    *(td_pool2d_options *)m->state = (td_pool2d_options){ .kernel = { kernel, kernel },
-                                                          .stride = { step, step },
-                                                          .padding = { padding, padding } };
+    td_module *m = td_module_new(type, sizeof pool);
+    if (m != NULL) {
+        *(td_pool2d_options *)m->state = pool;
+    }
     return td_module_finish(m);
 }
 
-td_module *td_nn_max_pool2d(int kernel, int stride, int padding)
+td_module *td_nn_max_pool2d_at(td_nn_pool2d_options options, td_site at)
 {
-    return make_pool(&max_pool_type, kernel, stride, padding);
+    return make_pool(&max_pool_type, &options, at);
 }
 
-td_module *td_nn_avg_pool2d(int kernel, int stride, int padding)
+td_module *td_nn_avg_pool2d_at(td_nn_pool2d_options options, td_site at)
 {
-    return make_pool(&avg_pool_type, kernel, stride, padding);
+    return make_pool(&avg_pool_type, &options, at);
 }
 
 static td_tensor *global_avg_pool_forward(td_module *self, td_tensor *x, td_site at)
 {
     (void)self;
-    return (td_global_avg_pool2d)(x, at);
+    return td_global_avg_pool2d_at(x, at);
 }
 
 static const td_module_type global_avg_pool_type = {
@@ -132,7 +146,7 @@ td_module *td_nn_global_avg_pool2d(void)
 static td_tensor *flatten_forward(td_module *self, td_tensor *x, td_site at)
 {
     (void)self;
-    return (td_flatten)(x, 1, at);
+    return td_flatten_at(x, 1, at);
 }
 
 static const td_module_type flatten_type = { .name = "Flatten", .forward = flatten_forward };
@@ -146,7 +160,7 @@ td_module *td_nn_flatten(void)
 
 static td_tensor *scale_forward(td_module *self, td_tensor *x, td_site at)
 {
-    return (td_mul_scalar)(x, *(const double *)self->state, at);
+    return td_mul_scalar_at(x, *(const double *)self->state, at);
 }
 
 static void scale_describe(const td_module *self, char *text, size_t size)

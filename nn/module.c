@@ -1,7 +1,8 @@
 /* Modules: building them, naming what is in them, ending them. Walking and running them is in
  * module_walk.c. */
-#include "nn/module.h"
+#include "nn/internal.h"
 #include "nn/params.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,93 +1,110 @@
-/* Modules, seen from inside: for the layers, the summary, the flat parameters and the checkpoints.
- * Users do not include this. */
+/* Modules of your own (docs/your-own.md has a worked example).
+ *
+ * A type says what its modules do; a constructor makes a module of the type, adds parameters and
+ * children under names, and finishes it:
+ *
+ *     td_module *m = td_module_new(&my_type, sizeof(my_state));
+ *     if (m == NULL) return NULL;
+ *     my_state *s = m->state;
+ *     s->fc = td_module_add(m, "fc", td_nn_linear(8, 8));
+ *     s->gain = td_module_new_parameter(m, "gain", TD_SHAPE(8), TD_ROW_MAJOR);
+ *     return td_module_finish(m);                                                                */
 #ifndef TD_NN_MODULE_H
 #define TD_NN_MODULE_H
 
-#include "nn/around.h"
 #include "nn/nn.h"
 
-/* What every td_module really is. */
-typedef struct td_module_node {
-    td_module module; /* first, so that the two pointers are the same */
-    td_module *parent;
-    size_t state_size;   /* bytes */
-    char *path;          /* from the top: "layer1.0.conv1" */
-    char *label;         /* for messages: "layer1.0.conv1 (Conv2d)" */
-    char **tensor_paths; /* the tensors' names from the top: "layer1.0.conv1.weight" */
-    bool recompute;      /* td_recompute */
-    bool failed;         /* something could not be added: td_module_finish gives up */
-    td_params *params;   /* of the top of a model; made by td_parameters */
-    const td_around *around; /* the outermost; NULL: none */
-} td_module_node;
+TD_BEGIN_C
 
-static inline td_module_node *td_node_of(const td_module *m)
-{
-    return (td_module_node *)(uintptr_t)m;
-}
+typedef struct td_module_type {
+    const char *name; /* "Conv2d", for messages and td_summary */
+    /* The result for x, by operations and td_forward_at of children; pass `at` on to them. */
+    td_tensor *(*forward)(td_module *self, td_tensor *x, td_site at);
+    void (*free)(td_module *self); /* what the state owns besides; may be NULL */
+    /* Writes what tells this module from others of its type ("3, 64, kernel 7x7"); may be NULL. */
+    void (*describe)(const td_module *self, char *text, size_t size);
+    /* Multiply-adds of one forward, for td_summary; NULL: 0. */
+    int64_t (*multiply_adds)(const td_module *self, td_shape in, td_shape out);
+    /* For td_module_clone. `to` is a copy of `from`, byte by byte, with pointers to children and
+     * tensors of its own. If the state points to anything else, copy that here. A type that has
+     * `free` needs `copy`. */
+    td_status (*copy)(td_module *to, const td_module *from);
+    bool transparent; /* a wrapper of one child: paths and checkpoints do not show it */
+} td_module_type;
 
-/* Makes a tensor of a layout (f32 on cpu:0, like every new module) and registers it. NULL when
- * memory is short; the module is then marked as failed. */
+typedef struct td_named_tensor {
+    const char *name; /* within its module: "weight"; in td_state_list: the whole path */
+    td_tensor *tensor;
+    bool buffer; /* not trained */
+} td_named_tensor;
+
+struct td_module {
+    const td_module_type *type;
+    const char *name; /* within its parent; "" at the top */
+    td_module **children;
+    int child_count;
+    td_named_tensor *tensors; /* own parameters and buffers, in the order of registration */
+    int tensor_count;
+    bool training;
+    td_device device;
+    td_dtype dtype;
+    void *state; /* the type's own struct; freed with the module */
+};
+
+/* A module of a type, with state_size bytes of zeroed state. NULL when memory is short. */
+td_module *td_module_new(const td_module_type *type, size_t state_size);
+
+/* Add a child, a parameter (it becomes a leaf) or a buffer under a name; the module owns it from
+ * then on. They return what was added. Adding NULL is allowed: td_module_finish then frees the
+ * module and returns NULL, so a constructor need not look at each. */
+td_module *td_module_add(td_module *parent, const char *name, td_module *child);
+td_tensor *td_module_parameter(td_module *m, const char *name, td_tensor *t);
+td_tensor *td_module_buffer(td_module *m, const char *name, td_tensor *t);
+/* Makes a parameter (f32 on cpu:0, contents undefined) and adds it. */
 td_tensor *td_module_new_parameter(td_module *m, const char *name, td_shape shape,
                                    td_layout layout);
+td_module *td_module_finish(td_module *m);
 
-/* While on, this thread's initialisations draw nothing, and new parameters are zero: for models
- * whose weights are loaded next. Returns what was before. */
-bool td_init_blank(bool on);
-bool td_init_is_blank(void);
-void td_init_uniform_(td_tensor *t, double bound); /* in [-bound, bound) */
-void td_init_normal_(td_tensor *t, double std);
+/* ---- initial values, drawn from the default generator as PyTorch draws them ---- */
 
-/* forward(self, x), which runs these parts (modules below self) and no others with parameters, kept
- * for backward as its input alone (td_recompute). Where no gradients are wanted, it simply runs. */
-td_tensor *td_module_recompute(td_module *self,
-                               td_tensor *(*forward)(td_module *self, td_tensor *x, td_site at),
-                               td_module *const *parts, int part_count, td_tensor *x, td_site at);
-/* Whether a forward on this thread is such a second one: what happens once has happened. */
-bool td_recomputing(void);
+void td_init_kaiming_uniform_(td_tensor *weight); /* a = sqrt(5): what Linear and Conv2d do */
+void td_init_bias_uniform_(td_tensor *bias, int64_t fan_in);
+void td_init_kaiming_normal_fan_out_(td_tensor *weight); /* gain of relu */
+void td_init_kaiming_normal_fan_in_(td_tensor *weight);
+/* nn.init.dirac_ for the first `filters` filters of weight [O,I,KH,KW] (at most I of them): filter
+ * i passes input channel i on. The other filters keep their values. */
+void td_init_dirac_(td_tensor *weight, int64_t filters);
+/* Filters [2 I KH KW, I,KH,KW] that whiten patches of images [N,I,H,W] (f32, on the CPU):
+ * eigenvectors of the patches' covariance (about 0), divided by sqrt(eigenvalue + eps), the largest
+ * first; then the same with the opposite sign. */
+td_status td_init_whitening_(td_tensor *weight, const td_tensor *images, double eps);
 
-/* Two persistent tensors of equal shape exchange their memory (and dtype and strides), while
- * headers, names and gradients stay: all who hold t then see what was other's. */
-void td_exchange_memory(td_tensor *t, td_tensor *other);
+/* ---- walking a model ---- */
 
-/* Runs a Conv2d as td_forward does but for the scope, which is the caller's; sums as in
- * td_conv2d_options. */
-td_tensor *td_conv2d_module_run(td_module *conv, td_tensor *x, td_tensor **sums, td_site at);
-bool td_is_conv2d(const td_module *m);
-/* A MaxPool2d's window; NULL if m is of another type. */
-const td_pool2d_options *td_max_pool2d_window(const td_module *m);
+/* Calls fn for the module and all below, parents first, with the path ("" at the top). */
+void td_module_each(td_module *m, void (*fn)(td_module *m, const char *path, void *user),
+                    void *user);
 
-/* ---- dropout's place in its stream of draws: what a checkpoint keeps of it ---- */
+/* All parameters and buffers with their paths, in the order of PyTorch's state_dict: a module's own
+ * first, then its children's. A shared tensor appears under each of its names. count is -1 when
+ * memory is short. Free the list with td_state_list_free. */
+typedef struct td_state_list {
+    td_named_tensor *items; /* the list owns the names */
+    int count;
+} td_state_list;
+td_state_list td_module_state(const td_module *m);
+void td_state_list_free(td_state_list *list);
 
-typedef struct td_dropout_place {
-    uint64_t seed;  /* the default generator's when the layer was made */
-    uint64_t calls; /* forwards in training so far */
-} td_dropout_place;
+/* A second model with the same structure and values, on the same device. Pointers in modules'
+ * states to modules and tensors of the model become pointers to their copies. Gradients, hooks and
+ * td_parameters are not copied. NULL with td_last_error(): no memory, or a type without `copy`. */
+td_module *td_module_clone(const td_module *m);
 
-/* The place of a Dropout or StochasticDepth module; NULL if m is of another type. */
-td_dropout_place *td_dropout_place_of(td_module *m);
-/* Data parallelism: replica k > 0 of a model draws other masks than replica 0, from the same place.
- * Nothing happens if m is of another type. */
-void td_dropout_set_replica(td_module *m, uint64_t replica);
+/* Puts the parameters into another order in memory: order[k] (a permutation) is the number of the
+ * k-th. Numbers, values, gradients and optimizers' state stay with their parameter; `begin`
+ * changes. TD_E_NOMEM: nothing has changed. */
+td_status td_params_reorder(td_params *params, const int *order);
 
-/* What sequential.c has to recognise. */
-bool td_is_batch_norm2d(const td_module *m);
-bool td_is_relu(const td_module *m);
-/* Whether a module takes indices (i64) instead of floats. */
-bool td_is_embedding(const td_module *m);
-
-/* ---- BatchNorm2d's normalisation may be exchanged: dist takes statistics over all ranks ---- */
-
-typedef struct td_batch_norm_override {
-    /* As td_batch_norm, with the user pointer in front. */
-    td_tensor *(*normalise)(void *user, td_tensor *x, td_tensor *weight, td_tensor *bias,
-                            td_tensor *running_mean, td_tensor *running_var,
-                            const td_batch_norm_options *options, td_site at);
-    void (*free)(void *user); /* when the module ends */
-    void *user;
-} td_batch_norm_override;
-/* m is a BatchNorm2d. An earlier override is freed. */
-void td_batch_norm2d_set_override(td_module *m, td_batch_norm_override override);
-/* Its override, normalise NULL if there is none. */
-td_batch_norm_override td_batch_norm2d_override(const td_module *m);
+TD_END_C
 
 #endif

@@ -1,12 +1,13 @@
 /* Modules: running them, walking over them, and the list of what is in them. */
-#include "nn/module.h"
+#include "nn/internal.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- running ---- */
 
-td_tensor *(td_forward)(td_module *m, td_tensor *x, td_site at)
+td_tensor *td_forward_at(td_module *m, td_tensor *x, td_site at)
 {
     TD_REQUIRE(m != NULL, at, "td_forward: the module is NULL: its constructor failed (%s)",
                td_last_error());
@@ -45,12 +46,13 @@ td_status td_module_surround(td_module *m, const td_around *around)
     return TD_OK;
 }
 
-void td_module_unsurround(td_module *m, td_tensor *(*run)(const td_around_rest *, td_tensor *, void *),
+void td_module_unsurround(td_module *m,
+                          td_tensor *(*run)(const td_around_rest *, td_tensor *, void *),
                           const void *user)
 {
     const td_around **link = &td_node_of(m)->around;
     while (*link != NULL && ((*link)->run != run || (*link)->user != user)) {
-        link = (const td_around **)(uintptr_t)&(*link)->next;
+        link = (const td_around **)(uintptr_t) & (*link)->next;
     }
     td_around *a = (td_around *)(uintptr_t)*link;
     if (a != NULL) {
@@ -269,10 +271,9 @@ static void require_no_params(td_module *m, const char *path, void *user)
                "first td_parameters");
 }
 
-td_status td_module_to(td_module *m, td_device device, td_dtype dtype)
+td_status td_module_to_at(td_module *m, td_device device, td_dtype dtype, td_site at)
 {
-    TD_REQUIRE(td_is_float(dtype), TD_HERE, "td_module_to: %s is no float dtype",
-               td_dtype_name(dtype));
+    TD_REQUIRE(td_is_float(dtype), at, "td_module_to: %s is no float dtype", td_dtype_name(dtype));
     td_module_each(m, require_no_params, NULL);
     for (td_module *up = td_node_of(m)->parent; up != NULL; up = td_node_of(up)->parent) {
         require_no_params(up, "", NULL);

@@ -2,8 +2,10 @@
  * in another of the same form. Optimizers then make one pass, and data parallelism sends slices of
  * it without copying. The leaves keep their headers; only the memory behind them is exchanged. */
 #include "nn/params.h"
-#include "nn/module.h"
+#include "nn/internal.h"
 #include "tensor/kernels.h"
+#include "autograd/hooks.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #if defined(__GLIBC__)
@@ -165,9 +167,9 @@ static void require_no_params(td_module *m, const char *path, void *user)
                td_node_of(asked)->label, path, m->type->name);
 }
 
-td_params *td_parameters(td_module *m)
+td_params *td_parameters_at(td_module *m, td_site at)
 {
-    TD_REQUIRE(m != NULL, TD_HERE, "td_parameters: the module is NULL: its constructor failed (%s)",
+    TD_REQUIRE(m != NULL, at, "td_parameters: the module is NULL: its constructor failed (%s)",
                td_last_error());
     td_module_node *node = td_node_of(m);
     if (node->params != NULL) {

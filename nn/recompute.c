@@ -1,8 +1,9 @@
 /* Recomputation by module: what a module does besides computing (dropout's counting, running
  * statistics) must happen once, and the second forward must draw what the first one drew. */
-#include "nn/module.h"
+#include "nn/internal.h"
 
 #include "autograd/tape.h"
+#include "tensor/extend.h"
 
 #include <string.h>
 

@@ -1,44 +1,34 @@
-/* The safetensors format, seen from inside. Users do not include this.
- *
- * A file is: the header's length (8 bytes, little-endian); the header, a JSON object; the data. The
- * header maps each tensor's name to {"dtype": "F32", "shape": [2,3], "data_offsets": [0,24]}, bytes
- * counted from the beginning of the data, row-major, little-endian; the data have no holes and no
- * overlaps. "__metadata__" maps strings to strings. (Source: the format's description at
- * github.com/huggingface/safetensors.) */
+/* safetensors files: named tensors, and strings as metadata (github.com/huggingface/safetensors).
+ */
 #ifndef TD_NN_SAFETENSORS_H
 #define TD_NN_SAFETENSORS_H
 
 #include "nn/checkpoint.h"
 
-#define TD_SAFETENSORS_MAX_HEADER 100000000 /* bytes: the format's own limit */
-#define TD_SAFETENSORS_METADATA "__metadata__"
+TD_BEGIN_C
 
-struct td_safetensors {
-    void *map; /* the mapped file; NULL: the bytes are the caller's */
-    size_t map_size;
-    struct cJSON *header;          /* names and metadata point into it */
-    const struct cJSON *metadata;  /* NULL: none */
-    td_safetensors_entry *entries; /* in the order of their data */
-    void **copies;                 /* aligned copies of data that are not; mostly NULL */
-    int *by_name;                  /* numbers of entries, sorted by name */
-    int count;
-};
+typedef struct td_safetensors td_safetensors; /* a file opened for reading; its data are mapped */
+typedef struct td_safetensors_entry {
+    const char *name;
+    td_dtype dtype;
+    td_shape shape;
+    const void *data; /* row-major */
+    size_t bytes;
+} td_safetensors_entry;
+/* Every length, offset, dtype and overlap is checked before anything is used. */
+td_status td_safetensors_open(const char *path, td_safetensors **file);
+/* The same from memory (for tests and fuzzing); bytes stay the caller's. */
+td_status td_safetensors_parse(const void *bytes, size_t size, td_safetensors **file);
+int td_safetensors_count(const td_safetensors *file);
+const td_safetensors_entry *td_safetensors_get(const td_safetensors *file, int i);
+const td_safetensors_entry *td_safetensors_find(const td_safetensors *file, const char *name);
+const char *td_safetensors_metadata(const td_safetensors *file, const char *key); /* or NULL */
+void td_safetensors_close(td_safetensors *file);
 
-/* Parses the header's text, checks every entry by itself, and lists the entries. What has been made
- * when it fails is the file's, for td_safetensors_close. */
-td_status td_safetensors_read_header(td_safetensors *file, const char *text, size_t size,
-                                     const char *data, int64_t data_size);
+/* Writes a file atomically. entries' names must differ. */
+td_status td_safetensors_write(const char *path, const td_safetensors_entry *entries, int count,
+                               const td_metadata *metadata, int metadata_count);
 
-/* "F32", or NULL for a dtype that the format does not have. */
-const char *td_safetensors_dtype_name(td_dtype dtype);
-
-/* Gives the data of entry i, which are used before the next call; NULL with td_last_error() ends
- * the writing. */
-typedef const void *(*td_safetensors_fetch)(int i, void *user);
-
-/* td_safetensors_write for data that are made one after the other; entries[i].data is not read. */
-td_status td_safetensors_write_from(const char *path, const td_safetensors_entry *entries,
-                                    int count, const td_metadata *metadata, int metadata_count,
-                                    td_safetensors_fetch fetch, void *user);
+TD_END_C
 
 #endif

@@ -1,5 +1,6 @@
 /* Sequential: one module after the other. */
-#include "nn/module.h"
+#include "nn/internal.h"
+#include "tensor/extend.h"
 
 /* Whether child i is of a kind, and nothing is around it: then it may be fused. */
 static bool is_child(const td_module *self, int i, bool (*of_kind)(const td_module *))
@@ -20,7 +21,7 @@ static int run_children(td_module *self, int i, td_tensor **x, td_site at)
     bool conv = is_child(self, i, td_is_conv2d) && is_child(self, i + 1, td_is_batch_norm2d);
     int bn = conv ? i + 1 : i;
     if (!is_child(self, bn, td_is_batch_norm2d)) {
-        *x = (td_forward)(child[i], *x, at);
+        *x = td_forward_at(child[i], *x, at);
         return i + 1;
     }
     bool relu = is_child(self, bn + 1, td_is_relu);
@@ -52,8 +53,9 @@ static td_tensor *sequential_forward(td_module *self, td_tensor *x, td_site at)
 static const td_module_type sequential_type = { .name = "Sequential",
                                                 .forward = sequential_forward };
 
-td_module *td_nn_sequential_list(td_module *const *children, int count)
+td_module *td_nn_sequential_at(td_module *const *children, int count, td_site at)
 {
+    (void)at;
     td_module *m = td_module_new(&sequential_type, 0);
     for (int i = 0; i < count; i++) {
         char name[16];

@@ -1,5 +1,5 @@
 /* A model as a table: what each layer gives, holds and costs. */
-#include "nn/module.h"
+#include "nn/internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,6 +5,7 @@
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
 #include "tensor/across.h"
+#include "tensor/extend.h"
 
 td_shape td_shape_of(const td_tensor *t)
 {
@@ -29,11 +30,11 @@ int64_t td_numel(const td_tensor *t)
     return numel;
 }
 
-void td_begin_write(td_tensor *t, const char *what)
+void td_begin_write(td_tensor *t, const char *what, td_site at)
 {
-    td_check_alive(t, TD_NOWHERE);
+    td_check_alive(t, at);
     for (int d = 0; d < t->ndim; d++) {
-        TD_REQUIRE(t->stride[d] != 0 || t->shape[d] <= 1, TD_NOWHERE,
+        TD_REQUIRE(t->stride[d] != 0 || t->shape[d] <= 1, at,
                    "%s: %s is expanded along dimension %d, where all its elements share one place "
                    "in memory; write into the tensor it was expanded from, or td_clone it",
                    what, td_label(t), d);
@@ -41,28 +42,28 @@ void td_begin_write(td_tensor *t, const char *what)
     t->storage->version++;
 }
 
-const void *td_data(const td_tensor *t)
+const void *td_data_at(const td_tensor *t, td_site at)
 {
-    td_check_alive(t, TD_NOWHERE);
-    td_require_host(t, "td_data");
+    td_check_alive(t, at);
+    td_require_host(t, "td_data", at);
     return td_ptr(t);
 }
 
-void *td_data_rw(td_tensor *t)
+void *td_data_rw_at(td_tensor *t, td_site at)
 {
-    td_require_host(t, "td_data_rw");
-    td_begin_write(t, "td_data_rw");
+    td_require_host(t, "td_data_rw", at);
+    td_begin_write(t, "td_data_rw", at);
     return td_ptr(t);
 }
 
 /* ---- single elements ---- */
 
 /* The place of an element, counted from element [0,...,0]. */
-static int64_t element_place(const td_tensor *t, const int64_t *index, const char *what)
+static int64_t element_place(const td_tensor *t, const int64_t *index, const char *what, td_site at)
 {
     int64_t place = 0;
     for (int d = 0; d < t->ndim; d++) {
-        TD_REQUIRE(index[d] >= 0 && index[d] < t->shape[d], TD_NOWHERE,
+        TD_REQUIRE(index[d] >= 0 && index[d] < t->shape[d], at,
                    "%s: index %lld of dimension %d is out of range for %s", what,
                    (long long)index[d], d, td_label(t));
         place += index[d] * t->stride[d];
@@ -86,18 +87,18 @@ static double load(const td_tensor *t, int64_t place)
     return td_load_element(element, t->dtype, 0);
 }
 
-double td_get(const td_tensor *t, const int64_t *index)
+double td_get_at(const td_tensor *t, const int64_t *index, td_site at)
 {
-    td_check_alive(t, TD_NOWHERE);
+    td_check_alive(t, at);
     td_not_recordable("td_get reads a value");
-    return load(t, element_place(t, index, "td_get"));
+    return load(t, element_place(t, index, "td_get", at));
 }
 
-void td_set(td_tensor *t, const int64_t *index, double value)
+void td_set_at(td_tensor *t, const int64_t *index, double value, td_site at)
 {
-    td_begin_write(t, "td_set");
+    td_begin_write(t, "td_set", at);
     td_not_recordable("td_set writes a value of the host");
-    int64_t place = element_place(t, index, "td_set");
+    int64_t place = element_place(t, index, "td_set", at);
     const td_backend *backend = td_backend_of(td_device_of(t));
     if (backend == NULL) {
         td_store_element(td_ptr(t), t->dtype, place, value);
@@ -108,10 +109,10 @@ void td_set(td_tensor *t, const int64_t *index, double value)
     backend->upload(td_device_of(t), address_of(t, place), element, td_dtype_size(t->dtype));
 }
 
-double td_item(const td_tensor *t)
+double td_item_at(const td_tensor *t, td_site at)
 {
-    td_check_alive(t, TD_NOWHERE);
-    TD_REQUIRE(td_numel(t) == 1, TD_NOWHERE,
+    td_check_alive(t, at);
+    TD_REQUIRE(td_numel(t) == 1, at,
                "td_item: %s has %lld elements, not one; td_get takes an index", td_label(t),
                (long long)td_numel(t));
     td_not_recordable("td_item reads a value");
@@ -120,9 +121,9 @@ double td_item(const td_tensor *t)
 
 /* ---- all elements ---- */
 
-void td_read(const td_tensor *t, void *values, td_dtype dtype)
+void td_read_at(const td_tensor *t, void *values, td_dtype dtype, td_site at)
 {
-    td_check_alive(t, TD_NOWHERE);
+    td_check_alive(t, at);
     td_not_recordable("td_read reads values");
     td_storage storage;
     td_tensor to;
@@ -130,9 +131,9 @@ void td_read(const td_tensor *t, void *values, td_dtype dtype)
     td_copy_across(&to, t);
 }
 
-void td_write(td_tensor *t, const void *values, td_dtype dtype)
+void td_write_at(td_tensor *t, const void *values, td_dtype dtype, td_site at)
 {
-    td_begin_write(t, "td_write");
+    td_begin_write(t, "td_write", at);
     td_not_recordable("td_write writes values of the host");
     td_storage storage;
     td_tensor from;
@@ -141,25 +142,25 @@ void td_write(td_tensor *t, const void *values, td_dtype dtype)
     td_copy_across(t, &from);
 }
 
-void td_fill_(td_tensor *t, double value)
+void td_fill_inplace_at(td_tensor *t, double value, td_site at)
 {
-    td_begin_write(t, "td_fill_");
+    td_begin_write(t, "td_fill_", at);
     td_kernels_of(td_device_of(t))->fill(t, value);
 }
 
-void td_copy_(td_tensor *to, const td_tensor *from)
+void td_copy_inplace_at(td_tensor *to, const td_tensor *from, td_site at)
 {
-    td_check_alive(from, TD_NOWHERE);
-    td_begin_write(to, "td_copy_");
-    TD_REQUIRE(td_same_shape(to, from), TD_NOWHERE, "td_copy_: the shapes differ: %s from %s",
-               td_label(to), td_label(from));
+    td_check_alive(from, at);
+    td_begin_write(to, "td_copy_", at);
+    TD_REQUIRE(td_same_shape(to, from), at, "td_copy_: the shapes differ: %s from %s", td_label(to),
+               td_label(from));
     if (to->storage != from->storage) {
         td_copy_across(to, from);
         return;
     }
     /* Views of the same memory may overlap (a matrix from its transpose): by way of a copy. */
     td_tensor *copy = td_clone(from);
-    TD_REQUIRE(copy != NULL, TD_NOWHERE, "td_copy_: %s", td_last_error());
+    TD_REQUIRE(copy != NULL, at, "td_copy_: %s", td_last_error());
     td_copy_across(to, copy);
     td_free(copy);
 }

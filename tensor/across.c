@@ -2,6 +2,7 @@
 
 #include "tensor/backend.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 
@@ -140,9 +141,9 @@ void td_copy_across(td_tensor *y, const td_tensor *x)
     }
 }
 
-void td_require_host(const td_tensor *t, const char *what)
+void td_require_host(const td_tensor *t, const char *what, td_site at)
 {
-    TD_REQUIRE(td_backend_of(td_device_of(t)) == NULL, TD_NOWHERE,
+    TD_REQUIRE(td_backend_of(td_device_of(t)) == NULL, at,
                "%s: %s lies in memory that the host cannot touch; td_read copies its values out, "
                "td_write in, and td_clone_as(t, dtype, TD_CPU) makes a copy on the CPU",
                what, td_label(t));

@@ -11,6 +11,6 @@
 void td_copy_across(td_tensor *y, const td_tensor *x);
 
 /* Fails unless the host can touch t's memory; what: the function's name. */
-void td_require_host(const td_tensor *t, const char *what);
+void td_require_host(const td_tensor *t, const char *what, td_site at);
 
 #endif

@@ -1,5 +1,7 @@
 #include "tensor/error.h"
 
+#include "tensor/extend.h"
+
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>

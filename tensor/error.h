@@ -9,7 +9,11 @@
 #ifndef TD_TENSOR_ERROR_H
 #define TD_TENSOR_ERROR_H
 
+#include "tensor/extern_c.h"
+
 #include <stdarg.h>
+
+TD_BEGIN_C
 
 typedef enum td_status {
     TD_OK = 0,
@@ -18,13 +22,20 @@ typedef enum td_status {
 #undef TD_ERROR
 } td_status;
 
-/* The place in the user's code that called an operation. Operations take it as their last argument;
- * a macro of the operation's own name supplies it, so nobody writes it by hand. */
+/* A place in a source file. Functions that end in _at take the caller's place as their last
+ * argument; the macro without _at supplies it: you write td_add(a, b), the compiler sees
+ * td_add_at(a, b, TD_HERE). */
 typedef struct td_site {
     const char *file;
     int line;
 } td_site;
+#ifdef __cplusplus
+#define TD_HERE (td_site{ __FILE__, __LINE__ })
+#else
 #define TD_HERE ((td_site){ __FILE__, __LINE__ })
+#endif
+
+#define TD_NOWHERE ((td_site){ NULL, 0 }) /* not known: the message has no place in front */
 
 /* What a status means, in a few words ("out of memory"). Never NULL. */
 const char *td_status_text(td_status status);
@@ -54,29 +65,14 @@ td_status td_fail_context(td_status status, const char *format, ...)
     })
 
 /* Reports a programming mistake and does not return. The message gets the place in front, and the
- * names of the modules that are running (td_context_push) behind. */
-_Noreturn void td_fatal(td_site at, const char *format, ...)
+ * names of the modules that are running behind. */
+TD_NORETURN void td_fatal(td_site at, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 
 /* Called with the whole message. It may leave by longjmp or exit; if it returns, abort() follows.
  * NULL sets the default, which prints to stderr. Process-wide. */
 typedef void (*td_fatal_handler)(const char *message, void *user);
 void td_set_fatal_handler(td_fatal_handler handler, void *user);
-
-/* The same for mistakes on the calling thread, in place of the process's: for a worker thread that
- * hands its mistake to the thread it works for. NULL: none. */
-void td_set_thread_fatal_handler(td_fatal_handler handler, void *user);
-
-/* Names what is running on this thread, for messages: "layer1.0.conv1 (Conv2d)". The string must
- * outlive its pop. Pushes beyond a depth of 32 are counted but not kept. */
-void td_context_push(const char *name);
-void td_context_pop(void);
-void td_context_clear(void);
-
-/* The innermost of these names, NULL if there is none. */
-const char *td_context_top(void);
-/* The one that lies so many further out; NULL if there is none, or it was not kept. */
-const char *td_context_at(int outwards);
 
 /* Checks a condition that only a programming mistake can break; never compiled out. */
 #define TD_REQUIRE(condition, at, ...)                                                             \
@@ -94,5 +90,7 @@ const char *td_context_at(int outwards);
             return td_try_status_;                                                                 \
         }                                                                                          \
     } while (0)
+
+TD_END_C
 
 #endif

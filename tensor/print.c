@@ -2,6 +2,7 @@
 #include "tensor/backend.h"
 #include "tensor/element.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -212,9 +213,9 @@ static const td_tensor *on_host(const td_tensor *t)
     return copy;
 }
 
-void td_print(const td_tensor *t, FILE *out)
+void td_print_at(const td_tensor *t, FILE *out, td_site at)
 {
-    td_check_alive(t, TD_NOWHERE);
+    td_check_alive(t, at);
     const td_tensor *shown = on_host(t);
     printer p = { .t = shown, .out = out, .smallest = INFINITY };
     p.abbreviate = td_numel(t) > ABBREVIATE_ABOVE;

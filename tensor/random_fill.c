@@ -8,6 +8,7 @@
 
 #include "tensor/backend.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <string.h>
@@ -166,16 +167,15 @@ static void normal_values(td_generator *g, float *values, int64_t count, double 
 
 /* Where the f32 values of t are drawn: its own memory if that is the host's, f32 and row-major,
  * otherwise a new tensor, which finish_draw copies and frees. */
-static td_tensor *begin_draw(td_tensor *t, const char *what)
+static td_tensor *begin_draw(td_tensor *t, const char *what, td_site at)
 {
-    td_begin_write(t, what);
-    TD_REQUIRE(td_is_float(t->dtype), TD_NOWHERE, "%s: %s is not of a float type", what,
-               td_label(t));
+    td_begin_write(t, what, at);
+    TD_REQUIRE(td_is_float(t->dtype), at, "%s: %s is not of a float type", what, td_label(t));
     if (t->dtype == TD_F32 && td_is_contiguous(t) && td_backend_of(td_device_of(t)) == NULL) {
         return t;
     }
     td_tensor *drawn = td_new(td_shape_of(t), TD_F32, TD_CPU);
-    TD_REQUIRE(drawn != NULL, TD_NOWHERE, "%s: %s", what, td_last_error());
+    TD_REQUIRE(drawn != NULL, at, "%s: %s", what, td_last_error());
     return drawn;
 }
 
@@ -187,18 +187,18 @@ static void finish_draw(td_tensor *t, td_tensor *drawn)
     }
 }
 
-void td_uniform_(td_tensor *t, double from, double to, td_generator *g)
+void td_uniform_inplace_at(td_tensor *t, double from, double to, td_generator *g, td_site at)
 {
-    TD_REQUIRE(from <= to, TD_NOWHERE, "td_uniform_: %g to %g is not a range", from, to);
-    td_tensor *drawn = begin_draw(t, "td_uniform_");
+    TD_REQUIRE(from <= to, at, "td_uniform_: %g to %g is not a range", from, to);
+    td_tensor *drawn = begin_draw(t, "td_uniform_", at);
     uniform_values(g, td_ptr(drawn), td_numel(t), (float)from, (float)to);
     finish_draw(t, drawn);
 }
 
-void td_normal_(td_tensor *t, double mean, double std, td_generator *g)
+void td_normal_inplace_at(td_tensor *t, double mean, double std, td_generator *g, td_site at)
 {
-    TD_REQUIRE(std >= 0.0, TD_NOWHERE, "td_normal_: a standard deviation of %g is negative", std);
-    td_tensor *drawn = begin_draw(t, "td_normal_");
+    TD_REQUIRE(std >= 0.0, at, "td_normal_: a standard deviation of %g is negative", std);
+    td_tensor *drawn = begin_draw(t, "td_normal_", at);
     normal_values(g, td_ptr(drawn), td_numel(t), mean, std);
     finish_draw(t, drawn);
 }

@@ -1,6 +1,7 @@
 /* The Mersenne Twister MT19937 (Matsumoto and Nishimura 1998), drawn from as PyTorch's CPU
  * generator does. */
 #include "tensor/random.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 

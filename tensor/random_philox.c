@@ -4,6 +4,7 @@
  * pairs meet with the chance of 2^-64. */
 #include "tensor/philox.h"
 #include "tensor/random.h"
+#include "tensor/extend.h"
 
 static uint64_t mix_stream(uint64_t stream)
 {

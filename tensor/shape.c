@@ -1,5 +1,6 @@
 /* Arithmetic of shapes and strides. */
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 /* Dimension numbers, slowest in memory first. */
 typedef struct dim_order {

@@ -2,6 +2,7 @@
 
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 void td_wrap(td_tensor *t, td_storage *storage, void *data, td_shape shape, td_dtype dtype,
              td_layout layout, td_device device)

@@ -6,6 +6,7 @@
 #include "tensor/bump.h"
 #include "tensor/hooks.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -111,10 +112,10 @@ uint64_t td_step_number(void)
     return td_in_step() ? thread_step->number : 0;
 }
 
-void td_step_begin(void)
+void td_step_begin_at(td_site at)
 {
     step *s = thread_step != NULL ? thread_step : make_thread_step();
-    TD_REQUIRE(!s->open, TD_NOWHERE,
+    TD_REQUIRE(!s->open, at,
                "td_step_begin inside step %llu: the td_step_end before it is missing (after a "
                "jump out of a step, td_step_abandon)",
                (unsigned long long)s->number);
@@ -181,17 +182,17 @@ static size_t end_step(step *s)
     return left;
 }
 
-void td_step_end(void)
+void td_step_end_at(td_site at)
 {
-    step *s = open_step("td_step_end", TD_NOWHERE);
-    TD_REQUIRE(s->scope_depth == 0, TD_NOWHERE,
+    step *s = open_step("td_step_end", at);
+    TD_REQUIRE(s->scope_depth == 0, at,
                "td_step_end: %d scopes are still open; each td_scope_begin needs its td_scope_end",
                s->scope_depth);
     size_t left = end_step(s);
     if (s->began > 0.0 && td_steps_observed()) {
         td_tell_ended(s->began, td_now());
     }
-    TD_REQUIRE(left == 0, TD_NOWHERE,
+    TD_REQUIRE(left == 0, at,
                "td_step_end: %s of step memory are still taken: a td_hold without its td_unhold, "
                "or a td_scratch without its td_scratch_free",
                td_describe_bytes(left));

@@ -1,84 +1,47 @@
-/* Step memory.
+/* Steps.
  *
- * Between td_step_begin and td_step_end, operations take their results from the calling thread's
- * step: a free-list arena per device. It grows while the first step runs, is then laid out once,
- * and from then on neither grows nor calls malloc; the same sequence of allocations gives the same
- * addresses. Memory is given back as soon as nobody needs it: when a scope ends (below) and, in
- * backward, when the tape has used what it saved.
+ * Operations run between td_step_begin and td_step_end; their results are allocated in the calling
+ * thread's step memory, one arena per device, and are gone at td_step_end. Nobody frees them. You
+ * may read a result (loss, logits) after td_backward, until td_step_end. What a module made inside
+ * its forward is released earlier: at the end of that forward, or, if backward needs it, when
+ * backward has used it. Using a tensor after it is gone stops the program, and the message names
+ * the tensor. That check works for three steps; a pointer kept longer may silently show a newer
+ * tensor.
  *
- * A step tensor used after its step, its scope, or its last use in backward is caught and named.
- * Headers are used again three steps later, so that a pointer kept longer than that may show
- * another tensor. In builds with TD_DEBUG new and freed memory is filled with 0xff (NaN for every
- * float type). */
+ * The arena grows during the first step. Later steps of the same shapes need no malloc, and each
+ * tensor gets the same address again; a larger step makes the arena grow once more. In builds with
+ * TD_DEBUG, new and released memory is filled with 0xff (NaN for every float dtype). */
 #ifndef TD_TENSOR_STEP_H
 #define TD_TENSOR_STEP_H
 
 #include "tensor/tensor.h"
 
-void td_step_begin(void);
-void td_step_end(void);
+TD_BEGIN_C
+
+void td_step_begin_at(td_site at);
+void td_step_end_at(td_site at);
+#define td_step_begin() td_step_begin_at(TD_HERE)
+#define td_step_end() td_step_end_at(TD_HERE)
+
 bool td_in_step(void);
 
-/* The number of the running step, counted from 1 on this thread; 0 outside. */
-uint64_t td_step_number(void);
-
-/* Ends whatever is open on this thread (after a fatal handler has jumped out): tensors, scopes,
- * tape. Fine when nothing is open. */
+/* Ends the running step of this thread, if there is one: for a fatal handler that leaves by
+ * longjmp. */
 void td_step_abandon(void);
 
-/* Gives all step memory of this thread back to the system. Not between begin and end. */
+/* Gives this thread's step memory back to the system. Outside of steps. */
 void td_step_release_memory(void);
 
-/* A scope: tensors made inside belong to it and are let go at its end, except the one that is kept
- * (NULL: none), which belongs to the scope around. What the tape has saved stays until backward has
- * used it. Modules are scopes: what their forward makes on the way is not held longer than needed.
- * Returns a token for td_scope_end; scopes nest and end in order. */
-int64_t td_scope_begin(void);
-void td_scope_end(int64_t scope, td_tensor *keep);
-/* In between: lets go of what was made inside so far, except the one that is kept (which stays the
- * scope's). For one layer after the other, each of which needs the last one's result only. */
-void td_scope_keep(int64_t scope, const td_tensor *keep);
-
-/* ---- for operations: making step tensors ---- */
-
-/* New step tensors, contents undefined. Outside a step: a programming mistake that says so. Short
- * of memory: fatal, with the tensor, its bytes, what the step holds and what to do. */
-td_tensor *td_step_new(td_shape shape, td_dtype dtype, td_layout layout, td_device device,
-                       td_site at);
-td_tensor *td_step_new_like(const td_tensor *t, td_site at); /* same shape, dtype and dense order */
-/* A view: shares t's storage. */
-td_tensor *td_step_view(const td_tensor *t, int64_t offset, td_shape shape, const int64_t *stride,
-                        td_site at);
-
-/* The tape's holds on a storage: memory is given back when the last hold goes. */
-void td_hold(td_storage *storage);
-void td_unhold(td_storage *storage);
-
-/* Small zeroed memory for tape nodes and the like: lives until the step ends. */
-void *td_step_bytes(size_t bytes);
-
-/* Scratch memory for a kernel, 64-byte aligned, taken from the step's arena (outside a step: from
- * malloc). Short of memory: fatal. td_scratch_free gives it back; NULL is fine. */
-void *td_scratch(td_device device, size_t bytes);
-void td_scratch_free(td_device device, void *scratch);
-
-/* autograd's tape hangs here, one per step; on_end is called when the step ends or is abandoned. */
-void *td_step_tape(void);
-void td_step_set_tape(void *tape, void (*on_end)(void *tape));
-
-/* Fails unless t can be read now; names t and says why otherwise. */
-void td_check_alive(const td_tensor *t, td_site at);
-
-/* ---- figures ---- */
-
 typedef struct td_memory_stats {
-    size_t reserved;       /* bytes that the arena holds from the system */
-    size_t in_use;         /* now */
-    size_t peak;           /* most in use, in this step or the last one */
-    uint64_t allocations;  /* in this step or the last one */
+    size_t reserved;       /* bytes that the arena has from the system */
+    size_t in_use;         /* bytes in use now */
+    size_t peak;           /* most bytes in use, in the running step or, outside of one, the last */
+    uint64_t allocations;  /* number of allocations, of the same step */
     uint64_t growths;      /* how often the arena has grown since it was made */
-    uint64_t address_hash; /* of all addresses and sizes given out in this or the last step */
+    uint64_t address_hash; /* of all addresses and sizes of the same step */
 } td_memory_stats;
 td_memory_stats td_step_memory(td_device device);
+
+TD_END_C
 
 #endif

@@ -3,6 +3,7 @@
 #include "tensor/arena.h"
 #include "tensor/backend.h"
 #include "tensor/hooks.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 

@@ -19,9 +19,6 @@ typedef struct td_lender {
     void (*give_back)(struct td_lender *lender, void *data);
 } td_lender;
 
-/* For messages from functions that do not know where they were called from. */
-#define TD_NOWHERE ((td_site){ NULL, 0 })
-
 /* The address of element [0,...,0], without any check and without counting a write: for kernels,
  * whose callers have checked. */
 static inline void *td_ptr(const td_tensor *t)
@@ -61,7 +58,7 @@ void td_require_inside(const td_storage *storage, int64_t offset, td_shape shape
 
 /* Fails unless t is alive and no element of it appears twice; then counts a write. what: the
  * function's name. */
-void td_begin_write(td_tensor *t, const char *what);
+void td_begin_write(td_tensor *t, const char *what, td_site at);
 
 /* "'fc1.weight' f32[64,13] cpu:0" or "a tensor f32[64,13] cpu:0", from td_describe's ring. */
 const char *td_label(const td_tensor *t);

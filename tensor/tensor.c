@@ -5,6 +5,7 @@
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
 #include "tensor/across.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -57,9 +58,9 @@ static td_tensor *new_header(td_storage *storage, int64_t offset, td_shape shape
 }
 
 /* Bytes of a new tensor; false with td_last_error() if they are more than any machine has. */
-static bool count_bytes(td_shape shape, td_dtype dtype, size_t *bytes)
+static bool count_bytes(td_shape shape, td_dtype dtype, size_t *bytes, td_site at)
 {
-    td_require_shape(shape, TD_NOWHERE);
+    td_require_shape(shape, at);
     if (!td_shape_bytes(shape, dtype, bytes)) {
         td_fail(TD_E_NOMEM, "out of memory: a tensor %s%s has more bytes than can be counted",
                 td_dtype_name(dtype), td_describe_shape(shape));
@@ -69,10 +70,10 @@ static bool count_bytes(td_shape shape, td_dtype dtype, size_t *bytes)
 }
 
 static td_tensor *new_strided(td_shape shape, const int64_t *stride, td_dtype dtype,
-                              td_device device, bool zeroed)
+                              td_device device, bool zeroed, td_site at)
 {
     size_t bytes;
-    if (!count_bytes(shape, dtype, &bytes)) {
+    if (!count_bytes(shape, dtype, &bytes, at)) {
         return NULL;
     }
     td_storage *storage = zeroed ? td_storage_zeroed(bytes, device) : td_storage_new(bytes, device);
@@ -83,40 +84,41 @@ static td_tensor *new_strided(td_shape shape, const int64_t *stride, td_dtype dt
     return new_header(storage, 0, shape, stride, dtype);
 }
 
-td_tensor *td_new_layout(td_shape shape, td_dtype dtype, td_layout layout, td_device device)
+td_tensor *td_new_layout_at(td_shape shape, td_dtype dtype, td_layout layout, td_device device,
+                            td_site at)
 {
-    td_require_shape(shape, TD_NOWHERE);
+    td_require_shape(shape, at);
     int64_t stride[TD_MAX_DIMS];
     td_layout_strides(device, layout, shape, stride);
-    return new_strided(shape, stride, dtype, device, false);
+    return new_strided(shape, stride, dtype, device, false, at);
 }
 
-td_tensor *td_new(td_shape shape, td_dtype dtype, td_device device)
+td_tensor *td_new_at(td_shape shape, td_dtype dtype, td_device device, td_site at)
 {
-    return td_new_layout(shape, dtype, TD_ROW_MAJOR, device);
+    return td_new_layout_at(shape, dtype, TD_ROW_MAJOR, device, at);
 }
 
-td_tensor *td_full(td_shape shape, double value, td_dtype dtype, td_device device)
+td_tensor *td_full_at(td_shape shape, double value, td_dtype dtype, td_device device, td_site at)
 {
-    td_tensor *t = td_new(shape, dtype, device);
+    td_tensor *t = td_new_at(shape, dtype, device, at);
     if (t != NULL) {
         td_kernels_of(device)->fill(t, value);
     }
     return t;
 }
 
-td_tensor *td_zeros(td_shape shape, td_dtype dtype, td_device device)
+td_tensor *td_zeros_at(td_shape shape, td_dtype dtype, td_device device, td_site at)
 {
-    td_require_shape(shape, TD_NOWHERE);
+    td_require_shape(shape, at);
     int64_t stride[TD_MAX_DIMS];
     td_layout_strides(device, TD_ROW_MAJOR, shape, stride);
-    return new_strided(shape, stride, dtype, device, true);
+    return new_strided(shape, stride, dtype, device, true, at);
 }
 
-td_tensor *td_arange(int64_t n, td_dtype dtype, td_device device)
+td_tensor *td_arange_at(int64_t n, td_dtype dtype, td_device device, td_site at)
 {
-    td_require_device(device, TD_NOWHERE);
-    td_tensor *t = td_new(TD_SHAPE(n), dtype, TD_CPU);
+    td_require_device(device, at);
+    td_tensor *t = td_new_at(TD_SHAPE(n), dtype, TD_CPU, at);
     for (int64_t i = 0; t != NULL && i < n; i++) {
         td_store_element(td_ptr(t), dtype, i, (double)i);
     }
@@ -131,22 +133,23 @@ td_tensor *td_arange(int64_t n, td_dtype dtype, td_device device)
     return there;
 }
 
-td_tensor *td_from(const void *values, td_shape shape, td_dtype dtype, td_device device)
+td_tensor *td_from_at(const void *values, td_shape shape, td_dtype dtype, td_device device,
+                      td_site at)
 {
-    td_tensor *t = td_new(shape, dtype, device);
+    td_tensor *t = td_new_at(shape, dtype, device, at);
     if (t != NULL) {
         td_write(t, values, dtype);
     }
     return t;
 }
 
-td_tensor *td_borrow(void *values, td_shape shape, td_dtype dtype, td_device device)
+td_tensor *td_borrow_at(void *values, td_shape shape, td_dtype dtype, td_device device, td_site at)
 {
-    TD_REQUIRE(device.type == TD_DEVICE_CPU, TD_NOWHERE,
+    TD_REQUIRE(device.type == TD_DEVICE_CPU, at,
                "td_borrow: %s has memory of its own, and the caller's is not in it: td_from copies",
                td_device_name(device));
     size_t bytes;
-    if (!count_bytes(shape, dtype, &bytes)) {
+    if (!count_bytes(shape, dtype, &bytes, at)) {
         return NULL;
     }
     int64_t stride[TD_MAX_DIMS];
@@ -168,30 +171,30 @@ td_tensor *td_slice_of_storage(const td_tensor *base, int64_t offset, td_shape s
     return new_header(base->storage, offset, shape, stride, base->dtype);
 }
 
-td_tensor *td_clone(const td_tensor *t)
+td_tensor *td_clone_at(const td_tensor *t, td_site at)
 {
-    td_check_alive(t, TD_NOWHERE);
-    return td_clone_as(t, t->dtype, td_device_of(t));
+    td_check_alive(t, at);
+    return td_clone_as_at(t, t->dtype, td_device_of(t), at);
 }
 
-td_tensor *td_clone_as(const td_tensor *t, td_dtype dtype, td_device device)
+td_tensor *td_clone_as_at(const td_tensor *t, td_dtype dtype, td_device device, td_site at)
 {
-    td_check_alive(t, TD_NOWHERE);
+    td_check_alive(t, at);
     int64_t stride[TD_MAX_DIMS];
     td_strides_like(t, stride);
-    td_tensor *copy = new_strided(td_shape_of(t), stride, dtype, device, false);
+    td_tensor *copy = new_strided(td_shape_of(t), stride, dtype, device, false, at);
     if (copy != NULL) {
         td_copy_across(copy, t);
     }
     return copy;
 }
 
-void td_free(td_tensor *t)
+void td_free_at(td_tensor *t, td_site at)
 {
     if (t == NULL) {
         return;
     }
-    TD_REQUIRE(t->step == 0, TD_NOWHERE,
+    TD_REQUIRE(t->step == 0, at,
                "td_free: %s belongs to step %llu, and step tensors are not freed: they go with "
                "their step",
                td_label(t), (unsigned long long)t->step);

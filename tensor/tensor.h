@@ -13,10 +13,10 @@
 #ifndef TD_TENSOR_TENSOR_H
 #define TD_TENSOR_TENSOR_H
 
-#include "tensor/autotune.h"
 #include "tensor/device.h"
 #include "tensor/dtype.h"
 #include "tensor/error.h"
+#include "tensor/options.h"
 #include "tensor/precision.h"
 
 #include <stdio.h>
@@ -49,8 +49,8 @@ typedef struct td_storage {
     uint32_t version; /* counts in-place writes; the tape compares it in backward */
     td_device device;
     unsigned char kind; /* td_storage_kind in tensor/storage.h */
-    bool released; /* a step's memory that has been given back */
-    void *owner;   /* kind-specific: the arena, or the storage that is borrowed from */
+    bool released;      /* a step's memory that has been given back */
+    void *owner;        /* kind-specific: the arena, or the storage that is borrowed from */
 } td_storage;
 
 struct td_grad_state; /* autograd's part of a tensor (autograd/tape.h); tensor/ only carries it */
@@ -71,32 +71,28 @@ typedef struct td_tensor {
 /* ---- creation: persistent, yours to td_free; NULL with td_last_error() when memory is short ----
  */
 
-td_tensor *td_new(td_shape shape, td_dtype dtype, td_device device); /* contents undefined */
-td_tensor *td_new_layout(td_shape shape, td_dtype dtype, td_layout layout, td_device device);
-td_tensor *td_zeros(td_shape shape, td_dtype dtype, td_device device);
-td_tensor *td_full(td_shape shape, double value, td_dtype dtype, td_device device);
-td_tensor *td_arange(int64_t n, td_dtype dtype, td_device device); /* 0, 1, ..., n-1 */
+td_tensor *td_new_at(td_shape shape, td_dtype dtype, td_device device,
+                     td_site at); /* contents undefined */
+td_tensor *td_zeros_at(td_shape shape, td_dtype dtype, td_device device, td_site at);
+td_tensor *td_full_at(td_shape shape, double value, td_dtype dtype, td_device device, td_site at);
+td_tensor *td_arange_at(int64_t n, td_dtype dtype, td_device device,
+                        td_site at); /* 0, 1, ..., n-1 */
 
 /* Copies row-major values of the given dtype into a new tensor. */
-td_tensor *td_from(const void *values, td_shape shape, td_dtype dtype, td_device device);
+td_tensor *td_from_at(const void *values, td_shape shape, td_dtype dtype, td_device device,
+                      td_site at);
 
 /* A persistent tensor over the caller's row-major memory, which must outlive it and its views. CPU
  * devices only. */
-td_tensor *td_borrow(void *values, td_shape shape, td_dtype dtype, td_device device);
-
-/* A persistent tensor of the given strides over part of another persistent tensor's storage (offset
- * in elements from the storage's start). It shares the storage, which lives until both are freed.
- */
-td_tensor *td_slice_of_storage(const td_tensor *base, int64_t offset, td_shape shape,
-                               const int64_t *stride);
+td_tensor *td_borrow_at(void *values, td_shape shape, td_dtype dtype, td_device device, td_site at);
 
 /* A persistent copy, of the same layout (dense) or on another device or of another dtype. */
-td_tensor *td_clone(const td_tensor *t);
-td_tensor *td_clone_as(const td_tensor *t, td_dtype dtype, td_device device);
+td_tensor *td_clone_at(const td_tensor *t, td_site at);
+td_tensor *td_clone_as_at(const td_tensor *t, td_dtype dtype, td_device device, td_site at);
 
 /* Ends a persistent tensor; its storage goes with its last holder. NULL is fine. A step tensor is a
  * programming mistake. */
-void td_free(td_tensor *t);
+void td_free_at(td_tensor *t, td_site at);
 
 /* ---- looking at one ---- */
 
@@ -104,53 +100,55 @@ td_shape td_shape_of(const td_tensor *t);
 td_device td_device_of(const td_tensor *t);
 int64_t td_numel(const td_tensor *t);
 bool td_same_shape(const td_tensor *a, const td_tensor *b);
-bool td_is_contiguous(const td_tensor *t);               /* row-major and dense */
-bool td_is_layout(const td_tensor *t, td_layout layout); /* dense, in its device's order */
-
-/* Whether the elements fill one stretch of memory without holes or repeats, in whatever order.
- * Two dense tensors of equal shape and strides can be walked side by side as plain arrays. */
-bool td_is_dense(const td_tensor *t);
-bool td_same_order(const td_tensor *a, const td_tensor *b); /* equal shape and strides */
-
+bool td_is_contiguous(const td_tensor *t); /* row-major and dense */
 /* The address of element [0,...,0]. A stale tensor (its step is over, its memory given back) is a
  * programming mistake and named; so is one on a GPU, whose memory the host cannot touch (td_read
  * and td_write work there). td_data_rw also counts as a write (storage version). */
-const void *td_data(const td_tensor *t);
-void *td_data_rw(td_tensor *t);
+const void *td_data_at(const td_tensor *t, td_site at);
+void *td_data_rw_at(td_tensor *t, td_site at);
 
 /* One element as a double; td_item wants a tensor of one element. */
-double td_get(const td_tensor *t, const int64_t *index);
-void td_set(td_tensor *t, const int64_t *index, double value);
-double td_item(const td_tensor *t);
+double td_get_at(const td_tensor *t, const int64_t *index, td_site at);
+void td_set_at(td_tensor *t, const int64_t *index, double value, td_site at);
+double td_item_at(const td_tensor *t, td_site at);
 
 /* Copies all elements, row-major, into the caller's memory as the given dtype. */
-void td_read(const td_tensor *t, void *values, td_dtype dtype);
+void td_read_at(const td_tensor *t, void *values, td_dtype dtype, td_site at);
 /* The other way: row-major values of a dtype into t (any strides). */
-void td_write(td_tensor *t, const void *values, td_dtype dtype);
+void td_write_at(td_tensor *t, const void *values, td_dtype dtype, td_site at);
 
 /* Prints values in brackets, columns aligned, long dimensions abbreviated; then shape, dtype and
  * device. td_describe gives "f32[32,3,8,8] cpu:0" in a static per-thread ring of 8 buffers. */
-void td_print(const td_tensor *t, FILE *out);
+void td_print_at(const td_tensor *t, FILE *out, td_site at);
 const char *td_describe(const td_tensor *t);
 const char *td_describe_shape(td_shape shape); /* "[32,3,8,8]", from the same ring */
 
 /* ---- writing in place (persistent or step). Writing into an expanded tensor is a mistake. ---- */
 
-void td_fill_(td_tensor *t, double value);
-void td_copy_(td_tensor *to,
-              const td_tensor *from); /* same shape; converts layout, dtype, device */
+void td_fill_inplace_at(td_tensor *t, double value, td_site at);
+void td_copy_inplace_at(td_tensor *to, const td_tensor *from,
+                        td_site at); /* same shape; converts layout, dtype, device */
 
-/* ---- shapes ---- */
-
-int64_t td_shape_numel(td_shape shape);
-bool td_shape_equal(td_shape a, td_shape b);
-/* NumPy's rule; false when the shapes do not go together. */
-bool td_broadcast_shape(td_shape a, td_shape b, td_shape *out);
-/* Strides of a dense tensor in a layout on a device. TD_IMAGE and TD_FILTER want 4 dimensions
- * (TD_FILTER also takes 2); other counts fall back to row-major. */
-void td_layout_strides(td_device device, td_layout layout, td_shape shape, int64_t *stride);
-/* Turns a possibly negative dimension number into 0..ndim-1, or fails. */
-int td_check_dim(const td_tensor *t, int dim, td_site at);
+/* The caller's place, supplied. */
+#define td_new(...) td_new_at(__VA_ARGS__, TD_HERE)
+#define td_zeros(...) td_zeros_at(__VA_ARGS__, TD_HERE)
+#define td_full(...) td_full_at(__VA_ARGS__, TD_HERE)
+#define td_arange(...) td_arange_at(__VA_ARGS__, TD_HERE)
+#define td_from(...) td_from_at(__VA_ARGS__, TD_HERE)
+#define td_borrow(...) td_borrow_at(__VA_ARGS__, TD_HERE)
+#define td_clone(...) td_clone_at(__VA_ARGS__, TD_HERE)
+#define td_clone_as(...) td_clone_as_at(__VA_ARGS__, TD_HERE)
+#define td_free(...) td_free_at(__VA_ARGS__, TD_HERE)
+#define td_data(...) td_data_at(__VA_ARGS__, TD_HERE)
+#define td_data_rw(...) td_data_rw_at(__VA_ARGS__, TD_HERE)
+#define td_get(...) td_get_at(__VA_ARGS__, TD_HERE)
+#define td_set(...) td_set_at(__VA_ARGS__, TD_HERE)
+#define td_item(...) td_item_at(__VA_ARGS__, TD_HERE)
+#define td_read(...) td_read_at(__VA_ARGS__, TD_HERE)
+#define td_write(...) td_write_at(__VA_ARGS__, TD_HERE)
+#define td_print(...) td_print_at(__VA_ARGS__, TD_HERE)
+#define td_fill_(...) td_fill_inplace_at(__VA_ARGS__, TD_HERE)
+#define td_copy_(...) td_copy_inplace_at(__VA_ARGS__, TD_HERE)
 
 #include "tensor/random.h"
 #include "tensor/step.h"

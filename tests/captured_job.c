@@ -1,6 +1,8 @@
 #include "tests/captured_job.h"
 
 #include "nn/optim/optim_internal.h"
+#include "dist/captured.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -20,17 +22,14 @@ static const int64_t batches[2] = { CAPTURED_JOB_BATCH, CAPTURED_JOB_TAIL };
 static td_module *new_net(bool pictures, bool loader)
 {
     if (loader) {
-        return td_nn_sequential(
-            td_nn_conv2d(3, 4, &(td_nn_conv2d_options){ .kernel = { 8, 8 }, .stride = { 8, 8 } }),
-            td_nn_batch_norm2d(4), td_nn_relu(), td_nn_flatten(),
-            td_nn_linear(4 * SIDE * SIDE, 10));
+        return td_nn_sequential(td_nn_conv2d(3, 4, .kernel = 8, .stride = 8), td_nn_batch_norm2d(4),
+                                td_nn_relu(), td_nn_flatten(), td_nn_linear(4 * SIDE * SIDE, 10));
     }
     return pictures
-               ? td_nn_sequential(
-                     td_nn_conv2d(
-                         3, 4, &(td_nn_conv2d_options){ .kernel = { 3, 3 }, .padding = { 1, 1 } }),
-                     td_nn_batch_norm2d(4), td_nn_relu(), td_nn_max_pool2d(2, 2, 0),
-                     td_nn_flatten(), td_nn_linear(4 * SIDE * SIDE / 4, CAPTURED_JOB_CLASSES))
+               ? td_nn_sequential(td_nn_conv2d(3, 4, .kernel = 3, .padding = 1),
+                                  td_nn_batch_norm2d(4), td_nn_relu(), td_nn_max_pool2d(2),
+                                  td_nn_flatten(),
+                                  td_nn_linear(4 * SIDE * SIDE / 4, CAPTURED_JOB_CLASSES))
                : td_nn_sequential(td_nn_linear(FEATURES, HIDDEN), td_nn_gelu(), td_nn_dropout(0.25),
                                   td_nn_linear(HIDDEN, HIDDEN), td_nn_stochastic_depth(0.25),
                                   td_nn_dropout(0.5), td_nn_linear(HIDDEN, CAPTURED_JOB_CLASSES));
@@ -40,13 +39,13 @@ static td_optim *new_optim(captured_optim kind, td_params *params)
 {
     switch (kind) {
     case CAPTURED_SGD:
-        return td_sgd(params, &(td_sgd_options){ .lr = 0.05, .momentum = 0.9, .nesterov = true });
+        return td_sgd(params, .lr = 0.05, .momentum = 0.9, .nesterov = true);
     case CAPTURED_ADAM:
-        return td_adam(params, NULL);
+        return td_adam(params);
     case CAPTURED_MUON:
         break;
     }
-    return td_muon(params, &(td_muon_options){ .lr = 0.1, .momentum = 0.6, .rounds = 2 });
+    return td_muon(params, .lr = 0.1, .momentum = 0.6, .rounds = 2);
 }
 
 static td_shape shape_of(const captured_job *job, int tail)
@@ -62,10 +61,8 @@ static void open_loader(captured_job *job)
     assert_int_equal(td_synthetic_images(PICTURES, 3, &job->data), TD_OK);
     assert_int_equal(td_dataset_set_transform(job->data, &transform), TD_OK);
     td_generator_seed(&job->order, 11 + (uint64_t)td_dist_rank());
-    job->loader = td_loader_open(job->data, &(td_loader_options){ .batch_size = CAPTURED_JOB_BATCH,
-                                                                  .shuffle = true,
-                                                                  .device = job->kind.device,
-                                                                  .generator = &job->order });
+    job->loader = td_loader_open(job->data, .batch_size = CAPTURED_JOB_BATCH, .shuffle = true,
+                                 .device = job->kind.device, .generator = &job->order);
     assert_non_null(job->loader);
 }
 
@@ -77,13 +74,13 @@ void captured_job_open(captured_job *job, captured_kind kind)
     assert_non_null(job->net);
     assert_int_equal(td_module_to(job->net, kind.device, TD_F32), TD_OK);
     if (kind.ddp) {
-        job->net = td_ddp(job->net, &(td_ddp_options){ .bucket_cap_mb = 0.001 });
+        job->net = td_ddp(job->net, .bucket_cap_mb = 0.001);
         assert_non_null(job->net);
     }
     job->optim = new_optim(kind.optim, td_parameters(job->net));
     assert_non_null(job->optim);
     if (kind.ema) {
-        job->ema = td_ema_new(job->net, &(td_ema_options){ .decay = 0.9, .warmup = true });
+        job->ema = td_ema_new(job->net, .decay = 0.9, .warmup = true);
         assert_non_null(job->ema);
     }
     if (kind.loader) {
@@ -94,7 +91,7 @@ void captured_job_open(captured_job *job, captured_kind kind)
         assert_non_null(job->lookahead);
     }
     if (kind.scaler) {
-        job->scaler = td_scaler_new(&(td_scaler_options){ .scale = 0x1p24, .patience = 2 });
+        job->scaler = td_scaler_new(.scale = 0x1p24, .patience = 2);
         assert_non_null(job->scaler);
     }
     for (int tail = 0; tail < 2; tail++) {
@@ -215,7 +212,7 @@ td_status captured_job_run(void *user, td_tensor *const *inputs, td_tensor **res
         td_ddp_no_sync_begin(job->net);
     }
     td_tensor *logits = td_forward(job->net, inputs[0]);
-    td_tensor *loss = td_cross_entropy_smooth(logits, inputs[1], 0.1);
+    td_tensor *loss = td_cross_entropy(logits, inputs[1], .label_smoothing = 0.1);
     results[0] = loss;
     results[1] = td_count_equal(td_argmax(logits, 1, false), inputs[1]);
     if (job->reads) {

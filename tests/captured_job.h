@@ -1,12 +1,13 @@
 /* For tests: a training job that is done step by step as ever, or as a captured step
- * (tensor/graph/captured.h), with batches, learning rates and, if wanted, masks that change from step to
- * step. */
+ * (tensor/graph/captured.h), with batches, learning rates and, if wanted, masks that change from
+ * step to step. */
 #ifndef TD_TESTS_CAPTURED_JOB_H
 #define TD_TESTS_CAPTURED_JOB_H
 
 #include "nn/optim/ema.h"
 #include "nn/optim/lookahead.h"
 #include "tandem.h"
+#include "tensor/graph/captured.h"
 
 enum { CAPTURED_JOB_BATCH = 6, CAPTURED_JOB_TAIL = 4, CAPTURED_JOB_CLASSES = 3 };
 

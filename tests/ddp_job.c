@@ -1,6 +1,7 @@
 #include "tests/ddp_job.h"
 
 #include "tests/dist_procs.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -10,7 +11,6 @@ enum { SIDE = 6, CLASSES = 5, FEATURES = 13 };
 
 td_module *job_net(job_kind kind, uint64_t seed, td_dtype dtype)
 {
-    td_nn_conv2d_options same = { .kernel = { 3, 3 }, .padding = { 1, 1 } };
     td_module *net = NULL;
     td_manual_seed(seed);
     switch (kind) {
@@ -19,14 +19,14 @@ td_module *job_net(job_kind kind, uint64_t seed, td_dtype dtype)
                                td_nn_gelu(), td_nn_linear(24, CLASSES));
         break;
     case JOB_CONV:
-        net = td_nn_sequential(td_nn_conv2d(3, 8, &same), td_nn_relu(), td_nn_conv2d(8, 8, &same),
-                               td_nn_relu(), td_nn_max_pool2d(2, 0, 0), td_nn_flatten(),
-                               td_nn_linear(72, CLASSES));
+        net = td_nn_sequential(td_nn_conv2d(3, 8, .kernel = 3, .padding = 1), td_nn_relu(),
+                               td_nn_conv2d(8, 8, .kernel = 3, .padding = 1), td_nn_relu(),
+                               td_nn_max_pool2d(2), td_nn_flatten(), td_nn_linear(72, CLASSES));
         break;
     case JOB_BATCH_NORM:
-        net = td_nn_sequential(td_nn_conv2d(3, 8, &same), td_nn_batch_norm2d(8), td_nn_relu(),
-                               td_nn_conv2d(8, 8, &same), td_nn_batch_norm2d(8), td_nn_flatten(),
-                               td_nn_linear(288, CLASSES));
+        net = td_nn_sequential(td_nn_conv2d(3, 8, .kernel = 3, .padding = 1), td_nn_batch_norm2d(8),
+                               td_nn_relu(), td_nn_conv2d(8, 8, .kernel = 3, .padding = 1),
+                               td_nn_batch_norm2d(8), td_nn_flatten(), td_nn_linear(288, CLASSES));
         break;
     }
     REQUIRE(net != NULL);
@@ -36,13 +36,12 @@ td_module *job_net(job_kind kind, uint64_t seed, td_dtype dtype)
 
 td_module *job_small_net(bool batch_norm, int64_t classes)
 {
-    td_nn_conv2d_options same = { .kernel = { 3, 3 }, .padding = { 1, 1 } };
-    return batch_norm ? td_nn_sequential(td_nn_conv2d(3, 8, &same), td_nn_batch_norm2d(8),
-                                         td_nn_relu(), td_nn_max_pool2d(2, 0, 0), td_nn_flatten(),
-                                         td_nn_linear(128, classes))
-                      : td_nn_sequential(td_nn_conv2d(3, 8, &same), td_nn_relu(),
-                                         td_nn_max_pool2d(2, 0, 0), td_nn_flatten(),
-                                         td_nn_linear(128, classes));
+    return batch_norm
+               ? td_nn_sequential(td_nn_conv2d(3, 8, .kernel = 3, .padding = 1),
+                                  td_nn_batch_norm2d(8), td_nn_relu(), td_nn_max_pool2d(2),
+                                  td_nn_flatten(), td_nn_linear(128, classes))
+               : td_nn_sequential(td_nn_conv2d(3, 8, .kernel = 3, .padding = 1), td_nn_relu(),
+                                  td_nn_max_pool2d(2), td_nn_flatten(), td_nn_linear(128, classes));
 }
 
 /* All data are drawn, and a share kept, so that it does not depend on the number of ranks. */
@@ -73,10 +72,12 @@ void job_open(ddp_job *job, job_kind kind, td_dtype dtype, const td_ddp_options 
 {
     job->net = job_net(kind, 1, dtype);
     if (options != NULL) {
-        job->net = td_ddp(job->net, options);
+        td_ddp_options given = *options;
+        given.model = job->net;
+        job->net = td_ddp_at(given, TD_HERE);
         REQUIRE(job->net != NULL);
     }
-    job->optim = td_sgd(td_parameters(job->net), &(td_sgd_options){ .lr = 0.05, .momentum = 0.9 });
+    job->optim = td_sgd(td_parameters(job->net), .lr = 0.05, .momentum = 0.9);
     REQUIRE(job->optim != NULL);
     job_data(job, kind, dtype, from, to);
 }

@@ -218,7 +218,7 @@ td_status procs_try_init(int rank, int size, td_dist_options *options)
     if (mpi_ranks() == 0) {
         fill_in(rank, size, options);
     }
-    return td_dist_init(options);
+    return td_dist_init_at(*options, TD_HERE);
 }
 
 void procs_meet_and_die(int rank, int size)

@@ -1,6 +1,7 @@
 #include "tests/golden_resnet.h"
 
 #include "tests/golden.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -158,9 +159,8 @@ static void open_run(run *r, const golden_row *row, const cJSON *golden)
     r->net = td_resnet(18, 10, TD_STEM_IMAGENET);
     assert_non_null(r->net);
     assert_int_equal(td_module_to(r->net, TD_CPU, row->dtype), TD_OK);
-    r->optim = td_sgd(
-        td_parameters(r->net),
-        &(td_sgd_options){ .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true });
+    r->optim = td_sgd(td_parameters(r->net), .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4,
+                      .nesterov = true);
     assert_non_null(r->optim);
     r->x = make_pictures(row);
     r->y = make_labels(row->batch);

@@ -2,6 +2,7 @@
  * one process on the joined batch, and bitwise equal weights after 50 steps. */
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -27,12 +28,11 @@ static void open_resnet(ddp_job *job, bool wrapped, const resnet_case *c, int64_
     td_manual_seed(0);
     job->net = td_resnet(18, 10, TD_STEM_CIFAR);
     REQUIRE_OK(td_module_to(job->net, TD_CPU, c->dtype));
-    job->net = wrapped ? td_ddp(job->net, NULL) : job->net;
+    job->net = wrapped ? td_ddp(job->net) : job->net;
     REQUIRE(job->net != NULL);
     td_eval(job->net);
-    job->optim = td_sgd(
-        td_parameters(job->net),
-        &(td_sgd_options){ .lr = c->lr, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true });
+    job->optim = td_sgd(td_parameters(job->net), .lr = c->lr, .momentum = 0.9, .weight_decay = 1e-4,
+                        .nesterov = true);
     td_tensor *all = td_new(TD_SHAPE(16, 3, SIDE, SIDE), TD_F32, TD_CPU);
     td_generator g;
     td_generator_seed(&g, 4);

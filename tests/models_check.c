@@ -3,6 +3,8 @@
 #include "tests/golden.h"
 #include "tests/ops_cases.h"
 #include "tests/temp_folder.h"
+#include "nn/safetensors.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -14,10 +16,8 @@
 
 td_module *models_make(const char *name, int64_t side)
 {
-    td_module *net = td_model(name, &(td_model_options){ .classes = MODELS_CLASSES,
-                                                         .image_size = side,
-                                                         .dropout = -1.0,
-                                                         .stochastic_depth = -1.0 });
+    td_module *net = td_model(name, .classes = MODELS_CLASSES, .image_size = side, .dropout = -1.0,
+                              .stochastic_depth = -1.0);
     if (net == NULL) {
         fail_msg("%s", td_last_error());
     }

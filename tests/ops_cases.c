@@ -1,19 +1,32 @@
 #include "tests/ops_cases.h"
 
+#include "autograd/ops/fused.h"
+#include "tensor/extend.h"
+
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* td_batch_norm_fused_at, in one line: X, W, B, MEAN, VAR, whether training, what is fused. */
+#define fused_batch_norm(X, W, B, MEAN, VAR, TRAINING, ...)                                        \
+    td_batch_norm_fused_at((td_batch_norm_options){ .x = (X),                                      \
+                                                    .weight = (W),                                 \
+                                                    .bias = (B),                                   \
+                                                    .running_mean = (MEAN),                        \
+                                                    .running_var = (VAR),                          \
+                                                    .training = (TRAINING) },                      \
+                           (td_batch_norm_fusion){ __VA_ARGS__ }, TD_HERE)
+
 /* Batch normalisation that takes its sums from the convolution before it. */
 static td_tensor *td_batch_norm_of_conv2d(td_tensor *x, td_tensor *w, td_tensor *weight,
                                           td_tensor *bias)
 {
     td_tensor *sums = NULL;
-    td_tensor *y = td_conv2d(x, w, NULL, &(td_conv2d_options){ .padding = { 1 }, .sums = &sums });
-    return td_batch_norm(y, weight, bias, NULL, NULL,
-                         &(td_batch_norm_options){ .training = true, .sums = sums });
+    td_conv2d_options options = { .x = x, .w = w, .padding = 1 };
+    td_tensor *y = td_conv2d_sums_at(options, &sums, TD_HERE);
+    return fused_batch_norm(y, weight, bias, NULL, NULL, true, .sums = sums);
 }
 
 #define TD_OP(op, inputs, ...)                                                                     \
@@ -36,6 +49,7 @@ static td_tensor *td_batch_norm_of_conv2d(td_tensor *x, td_tensor *w, td_tensor 
 #define TD_CASE(op, name, inputs, ...) { #op, #op "/" #name, inputs, case_##op##__##name },
 const ops_case ops_cases[] = {
 #include "autograd/ops/ops.def"
+#include "tensor/extend.h"
 };
 #undef TD_OP
 #undef TD_CASE

@@ -3,6 +3,7 @@
 #define TD_TESTS_OPS_CASES_H
 
 #include "autograd/autograd.h"
+#include "autograd/gradcheck.h"
 
 enum { OPS_MAX_INPUTS = 8 };
 

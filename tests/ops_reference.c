@@ -1,6 +1,7 @@
 #include "tests/ops_reference.h"
 
 #include "tests/ops_cases.h"
+#include "tensor/extend.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

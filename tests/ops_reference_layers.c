@@ -1,4 +1,5 @@
 #include "tests/ops_reference.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 

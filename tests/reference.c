@@ -1,6 +1,7 @@
 #include "tests/reference.h"
 
 #include "tensor/isa.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* Counting right answers (top-1, top-k), and the noise that stands for pictures. */
 #include "apps/common/evaluate.h"
 #include "apps/common/noise.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -3,6 +3,7 @@
 #include "dist/dist.h"
 #include "tests/dist_procs.h"
 #include "tests/temp_folder.h"
+#include "tensor/extend.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,6 +3,8 @@
 
 #include "autograd/autograd.h"
 #include "autograd/tape.h"
+#include "autograd/hooks.h"
+#include "tensor/extend.h"
 
 #include <stdarg.h>
 #include <stddef.h>

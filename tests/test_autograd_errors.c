@@ -3,6 +3,8 @@
 #include "tests/expect_fatal.h"
 
 #include "autograd/autograd.h"
+#include "autograd/hooks.h"
+#include "tensor/extend.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -211,24 +213,20 @@ static void test_shapes(void **state)
     expect_fatal("bias[63]",
                  td_linear(zeros(TD_SHAPE(2, 3)), zeros(TD_SHAPE(64, 3)), zeros(TD_SHAPE(63))));
     td_tensor *image = zeros(TD_SHAPE(2, 3, 8, 8));
-    expect_fatal("x must have 4 channels",
-                 td_conv2d(image, zeros(TD_SHAPE(8, 4, 3, 3)), NULL, NULL));
-    expect_fatal("larger than x[2,3,8,8]",
-                 td_conv2d(image, zeros(TD_SHAPE(8, 3, 9, 3)), NULL, NULL));
-    expect_fatal("2 groups", td_conv2d(image, zeros(TD_SHAPE(8, 3, 3, 3)), NULL,
-                                       &(td_conv2d_options){ .groups = 2 }));
-    expect_fatal("padding is -1 by -1", td_conv2d(image, zeros(TD_SHAPE(8, 3, 3, 3)), NULL,
-                                                  &(td_conv2d_options){ .padding = { -1 } }));
+    expect_fatal("x must have 4 channels", td_conv2d(image, zeros(TD_SHAPE(8, 4, 3, 3)), NULL));
+    expect_fatal("larger than x[2,3,8,8]", td_conv2d(image, zeros(TD_SHAPE(8, 3, 9, 3)), NULL));
+    expect_fatal("2 groups", td_conv2d(image, zeros(TD_SHAPE(8, 3, 3, 3)), NULL, .groups = 2));
+    expect_fatal("padding is -1 by -1",
+                 td_conv2d(image, zeros(TD_SHAPE(8, 3, 3, 3)), NULL, .padding = -1));
     expect_fatal("batch_norm: weight[4] does not fit x[2,3,8,8]",
-                 td_batch_norm(image, zeros(TD_SHAPE(4)), NULL, NULL, NULL, NULL));
-    expect_fatal("evaluation needs", td_batch_norm(image, NULL, NULL, NULL, NULL, NULL));
-    expect_fatal("at least two", td_batch_norm(zeros(TD_SHAPE(1, 3)), NULL, NULL, NULL, NULL,
-                                               &(td_batch_norm_options){ .training = true }));
+                 td_batch_norm(image, zeros(TD_SHAPE(4)), NULL, NULL, NULL));
+    expect_fatal("evaluation needs", td_batch_norm(image, NULL, NULL, NULL, NULL));
+    expect_fatal("at least two",
+                 td_batch_norm(zeros(TD_SHAPE(1, 3)), NULL, NULL, NULL, NULL, .training = true));
     expect_fatal("layer_norm: weight[2] does not fit x[2,3]",
                  td_layer_norm(x, zeros(TD_SHAPE(2)), NULL, 0.0));
-    expect_fatal("half the kernel",
-                 td_max_pool2d(image, &(td_pool2d_options){ .kernel = { 2 }, .padding = { 2 } }));
-    expect_fatal("kernel", td_avg_pool2d(image, &(td_pool2d_options){ .stride = { 1 } }));
+    expect_fatal("half the kernel", td_max_pool2d(image, .kernel = 2, .padding = 2));
+    expect_fatal("kernel", td_avg_pool2d(image, .stride = 1));
     expect_fatal("mse_loss: x[2,3] and target[3]", td_mse_loss(x, zeros(TD_SHAPE(3))));
 }
 
@@ -270,7 +268,7 @@ static void test_dtypes_and_values(void **state)
     expect_fatal("i64", td_cross_entropy(x, constant));
     td_write(labels, (int64_t[]){ 0, -1 }, TD_I64);
     expect_fatal("label -1", td_cross_entropy(x, labels));
-    expect_fatal("smoothing is 2", td_cross_entropy_smooth(x, labels, 2.0));
+    expect_fatal("smoothing is 2", td_cross_entropy(x, labels, .label_smoothing = 2.0));
     td_tensor *elsewhere = td_step_new(TD_SHAPE(2, 3), TD_F32, TD_ROW_MAJOR, TD_CPU_N(1), TD_HERE);
     expect_fatal("different devices", td_add(x, elsewhere));
 }

@@ -4,6 +4,8 @@
 
 #include "autograd/autograd.h"
 #include "autograd/tape.h"
+#include "autograd/hooks.h"
+#include "tensor/extend.h"
 
 #include <pthread.h>
 #include <stdarg.h>

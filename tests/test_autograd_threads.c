@@ -1,6 +1,8 @@
 /* A small network of every kind of layer, trained for ten steps: it learns, equal steps take equal
  * memory, and the bits do not depend on the number of threads. */
 #include "autograd/autograd.h"
+#include "autograd/hooks.h"
+#include "tensor/extend.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -60,12 +62,10 @@ static void free_network(network *net)
 static td_tensor *forward(network *net, td_tensor *x, uint64_t step)
 {
     td_tensor **p = net->p;
-    td_conv2d_options same = { .padding = { 1 } };
-    td_tensor *y = td_conv2d(x, p[0], NULL, &same);
-    y = td_batch_norm(y, p[1], p[2], net->mean, net->var,
-                      &(td_batch_norm_options){ .training = true, .relu = true });
-    td_tensor *z = td_gelu(td_conv2d(y, p[3], p[4], &same));
-    y = td_max_pool2d(td_add(y, z), &(td_pool2d_options){ .kernel = { 2 } });
+    td_tensor *y = td_conv2d(x, p[0], NULL, .padding = 1);
+    y = td_relu(td_batch_norm(y, p[1], p[2], net->mean, net->var, .training = true));
+    td_tensor *z = td_gelu(td_conv2d(y, p[3], p[4], .padding = 1));
+    y = td_max_pool2d(td_add(y, z), .kernel = 2);
     y = td_dropout(y, 0.1, (td_philox_key){ 5, 1 }, step);
     y = td_flatten(td_global_avg_pool2d(y), 1);
     y = td_layer_norm(y, p[5], p[6], 0.0);
@@ -76,7 +76,7 @@ static td_tensor *forward(network *net, td_tensor *x, uint64_t step)
 static double train_step(network *net, td_tensor *x, td_tensor *labels, uint64_t step)
 {
     td_step_begin();
-    td_tensor *loss = td_cross_entropy_smooth(forward(net, x, step), labels, 0.05);
+    td_tensor *loss = td_cross_entropy(forward(net, x, step), labels, .label_smoothing = 0.05);
     for (int i = 0; i < PARAMETERS; i++) {
         td_zero_grad_of(net->p[i]);
     }

@@ -4,6 +4,7 @@
 #include "tensor/plan_cache.h"
 #include "tests/choices.h"
 #include "tests/temp_folder.h"
+#include "tensor/autotune.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -147,7 +148,7 @@ static void test_nothing_to_choose(void **state)
     td_tensor *x = td_zeros(TD_SHAPE(2, 16, 8, 8), TD_F32, TD_CPU);
     td_tensor *w = td_zeros(TD_SHAPE(16, 16, 3, 3), TD_F32, TD_CPU);
     td_step_begin();
-    (void)td_conv2d(x, w, NULL, &(td_conv2d_options){ .padding = { 1, 1 } });
+    (void)td_conv2d(x, w, NULL, .padding = 1);
     td_step_end();
     assert_int_equal(choose().chosen, 0);
     td_set_autotune(false);

@@ -2,6 +2,7 @@
  * each step, nothing that the host reads; and results that come later. */
 #include "tests/captured_job.h"
 #include "tests/expect_fatal.h"
+#include "tensor/extend.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -80,9 +81,9 @@ static void test_new_optimizer_after_left_out_steps(void **state)
             if (part == OTHER_OPTIM) {
                 assert_true(td_scaler_now(job->scaler).skipped > 0);
                 td_optim_free(job->optim);
-                job->optim = td_adam(td_parameters(job->net), NULL);
+                job->optim = td_adam(td_parameters(job->net));
                 td_ema_free(job->ema);
-                job->ema = td_ema_new(job->net, &(td_ema_options){ .decay = 0.9, .warmup = true });
+                job->ema = td_ema_new(job->net, .decay = 0.9, .warmup = true);
                 assert_true(job->optim != NULL && job->ema != NULL);
             } else if (part == NO_SCALER) {
                 td_scaler_free(job->scaler);

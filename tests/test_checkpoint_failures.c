@@ -4,6 +4,7 @@
 #include "tensor/temporary.h"
 #include "tests/expect_fatal.h"
 #include "tests/temp_folder.h"
+#include "nn/safetensors.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -127,8 +128,8 @@ static void test_other_optimizer(void **state)
     (void)state;
     const char *path = temp_path("a.safetensors");
     td_module *net = make_net(3), *other = make_net(3);
-    td_optim *sgd = td_sgd(td_parameters(net), &(td_sgd_options){ .lr = 0.1, .momentum = 0.9 });
-    td_optim *adam = td_adam(td_parameters(other), NULL);
+    td_optim *sgd = td_sgd(td_parameters(net), .lr = 0.1, .momentum = 0.9);
+    td_optim *adam = td_adam(td_parameters(other));
     double before = sum_of(other);
 
     assert_int_equal(save(path, net, NULL), TD_OK);
@@ -146,7 +147,7 @@ static void test_other_optimizer(void **state)
     assert_true(sum_of(other) == sum_of(net));
 
     /* Momentum in the file, none here. */
-    td_optim *plain = td_sgd(td_parameters(net), &(td_sgd_options){ .lr = 0.1 });
+    td_optim *plain = td_sgd(td_parameters(net), .lr = 0.1);
     assert_int_equal(load(path, net, plain, false), TD_E_MISMATCH);
     assert_error_says("only in the file (4): optimizer.0.weight.momentum", NULL);
     td_optim_free(plain);

@@ -2,6 +2,8 @@
 #include "tandem.h"
 #include "tests/expect_fatal.h"
 #include "tests/temp_folder.h"
+#include "nn/safetensors.h"
+#include "tensor/extend.h"
 
 #include <stdarg.h>
 #include <setjmp.h>

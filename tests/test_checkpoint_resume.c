@@ -1,6 +1,9 @@
 /* Checkpoints of models: what is in the file, and that a resumed run goes on with the same bits. */
 #include "tandem.h"
 #include "tests/temp_folder.h"
+#include "autograd/hooks.h"
+#include "nn/safetensors.h"
+#include "tensor/extend.h"
 
 #include <stdarg.h>
 #include <setjmp.h>
@@ -13,9 +16,8 @@ enum { BATCH = 6 };
 /* Of everything that has state: weights of both layouts, statistics, dropout. */
 static td_module *make_net(void)
 {
-    return td_nn_sequential(td_nn_conv2d(2, 3, &(td_nn_conv2d_options){ .kernel = { 3, 2 } }),
-                            td_nn_batch_norm2d(3), td_nn_relu(), td_nn_flatten(),
-                            td_nn_dropout(0.4), td_nn_linear(18, 4));
+    return td_nn_sequential(td_nn_conv2d(2, 3, .kernel_hw = { 3, 2 }), td_nn_batch_norm2d(3),
+                            td_nn_relu(), td_nn_flatten(), td_nn_dropout(0.4), td_nn_linear(18, 4));
 }
 
 typedef struct job {
@@ -28,9 +30,8 @@ static void open_job(job *j, uint64_t seed, bool adam)
     td_manual_seed(seed);
     j->net = make_net();
     td_params *params = td_parameters(j->net);
-    j->optim =
-        adam ? td_adam(params, &(td_adam_options){ .lr = 0.01, .weight_decay = 0.1 })
-             : td_sgd(params, &(td_sgd_options){ .lr = 0.05, .momentum = 0.9, .dampening = 0.1 });
+    j->optim = adam ? td_adam(params, .lr = 0.01, .weight_decay = 0.1)
+                    : td_sgd(params, .lr = 0.05, .momentum = 0.9, .dampening = 0.1);
 }
 
 static void close_job(job *j)

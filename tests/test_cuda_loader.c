@@ -48,7 +48,8 @@ static void open_loaders(fixture *f, const td_image_transform *transform, td_loa
         td_generator_seed(&f->g[i], 11);
         options.generator = &f->g[i];
         options.device = i == 0 ? TD_CPU : TD_CUDA;
-        f->loader[i] = td_loader_open(f->data, &options);
+        options.dataset = f->data;
+        f->loader[i] = td_loader_open_at(options, TD_HERE);
         assert_non_null(f->loader[i]);
         f->x[i] = calloc((size_t)BATCH * ELEMENTS, sizeof *f->x[i]);
     }

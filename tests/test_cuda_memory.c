@@ -4,6 +4,7 @@
 #include "tensor/storage.h"
 #include "tensor/tensor.h"
 #include "tests/expect_fatal.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -217,10 +218,10 @@ static void test_batches_come_to_the_device(void **state)
     static float here[4 * SAMPLE], there[4 * SAMPLE];
     int64_t labels[4], same[4];
     for (int workers = 0; workers < 2; workers++) {
-        td_loader_options o = { .batch_size = 4, .workers = workers };
-        td_loader *a = td_loader_open(data, &o);
+        td_loader_options o = { .dataset = data, .batch_size = 4, .workers = workers };
+        td_loader *a = td_loader_open_at(o, TD_HERE);
         o.device = TD_CUDA;
-        td_loader *b = td_loader_open(data, &o);
+        td_loader *b = td_loader_open_at(o, TD_HERE);
         assert_non_null(b);
         for (int epoch = 0; epoch < 2; epoch++) {
             td_batch x, y;

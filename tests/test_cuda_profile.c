@@ -4,6 +4,7 @@
 #include "tensor/observe/profile.h"
 #include "tensor/hooks.h"
 #include "tensor/observe/watch.h"
+#include "tensor/extend.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -58,15 +59,14 @@ static job new_job(td_device device)
 {
     td_manual_seed(1);
     td_module *net = td_nn_sequential(
-        td_nn_conv2d(3, 6, &(td_nn_conv2d_options){ .kernel = { 3 }, .padding = { 1 } }),
-        td_nn_batch_norm2d(6), td_nn_relu(), td_nn_global_avg_pool2d(), td_nn_flatten(),
-        td_nn_linear(6, 5));
+        td_nn_conv2d(3, 6, .kernel = 3, .padding = 1), td_nn_batch_norm2d(6), td_nn_relu(),
+        td_nn_global_avg_pool2d(), td_nn_flatten(), td_nn_linear(6, 5));
     assert_int_equal(td_module_to(net, device, TD_F32), TD_OK);
     td_tensor *x = td_new_layout(TD_SHAPE(2, 3, 5, 4), TD_F32, TD_IMAGE, TD_CPU);
     td_normal_(x, 0, 1, td_default_generator());
     job j = { .net = net, .x = td_clone_as(x, TD_F32, device) };
     j.y = td_zeros(TD_SHAPE(2), TD_I64, device);
-    j.optim = td_sgd(td_parameters(net), &(td_sgd_options){ .lr = 0.1, .momentum = 0.9 });
+    j.optim = td_sgd(td_parameters(net), .lr = 0.1, .momentum = 0.9);
     td_free(x);
     return j;
 }

@@ -1,6 +1,7 @@
 /* Training on GPUs, real or emulated, beside the CPU: from the same start nearly the same losses;
  * with itself to the bit; checkpoints go from one to the other; two GPUs share a batch. */
 #include "tests/ddp_job.h"
+#include "tensor/extend.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -53,9 +54,8 @@ static ddp_job open_job(plan p)
     j.net = p.devices > 0 ? td_data_parallel(net, devices, p.devices) : net;
     assert_non_null(j.net);
     td_params *params = td_parameters(j.net);
-    j.optim =
-        p.adam ? td_adam(params, &(td_adam_options){ .lr = 0.01 })
-               : td_sgd(params, &(td_sgd_options){ .lr = 0.05, .momentum = 0.9, .nesterov = true });
+    j.optim = p.adam ? td_adam(params, .lr = 0.01)
+                     : td_sgd(params, .lr = 0.05, .momentum = 0.9, .nesterov = true);
     j.x = td_new_layout(td_shape_of(x), TD_F32, p.pictures ? TD_IMAGE : TD_ROW_MAJOR, p.device);
     td_copy_(j.x, x);
     j.y = td_from(labels, TD_SHAPE(BATCH), TD_I64, p.device);
@@ -129,7 +129,7 @@ static int train_in_f16(plan p, double losses[STEPS])
     td_math before = td_math_now();
     td_set_math((td_math){ .precision = TD_PRECISION_FP16 });
     ddp_job j = open_job(p);
-    td_scaler *scaler = td_scaler_new(&(td_scaler_options){ .scale = 0x1p40 });
+    td_scaler *scaler = td_scaler_new(.scale = 0x1p40);
     int steps = 0, skips = 0;
     while (steps < STEPS && skips < MOST_SKIPS) {
         double loss = scaled_step(&j, scaler);
@@ -219,7 +219,7 @@ static void test_checkpoints_change_devices(void **state)
 static double averaged_loss(td_device device)
 {
     ddp_job j = open_job((plan){ .device = device, .pictures = true });
-    td_ema *ema = td_ema_new(j.net, &(td_ema_options){ .decay = 0.75 });
+    td_ema *ema = td_ema_new(j.net, .decay = 0.75);
     assert_non_null(ema);
     for (int i = 0; i < 4; i++) {
         step(&j);

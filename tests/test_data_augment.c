@@ -2,6 +2,7 @@
 #include "data/augment.h"
 #include "data/data.h"
 #include "tests/temp_folder.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdarg.h>

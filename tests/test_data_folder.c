@@ -4,6 +4,7 @@
 #include "tests/temp_folder.h"
 
 #include "data/folder_list.h"
+#include "tensor/extend.h"
 
 #include <errno.h>
 #include <math.h>
@@ -92,7 +93,7 @@ static void test_order(void **state)
 
 static td_loader *open_loader(const td_dataset *d, int workers)
 {
-    return td_loader_open(d, &(td_loader_options){ .batch_size = 3, .workers = workers });
+    return td_loader_open(d, .batch_size = 3, .workers = workers);
 }
 
 static void test_batches(void **state)

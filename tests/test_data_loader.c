@@ -1,6 +1,7 @@
 /* Samplers and the loader: order, batches that do not depend on the workers, resuming. */
 #include "data/data.h"
 #include "tests/toy_dataset.h"
+#include "tensor/extend.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -53,9 +54,8 @@ static void test_draws_of_an_epoch(void **state)
         td_generator g, twin;
         td_generator_seed(&g, 3);
         twin = g;
-        td_loader *loader = td_loader_open(
-            &t.base, &(td_loader_options){
-                         .batch_size = 6, .shuffle = shuffle != 0, .workers = 2, .generator = &g });
+        td_loader *loader = td_loader_open(&t.base, .batch_size = 6, .shuffle = shuffle != 0,
+                                           .workers = 2, .generator = &g);
         assert_true(same_generators(&g, &twin));
         for (int epoch = 0; epoch < 3; epoch++) {
             td_random_i63(&twin); /* the loader's base seed */
@@ -96,7 +96,8 @@ static recording record(const td_dataset *dataset, td_loader_options options, in
     td_generator g;
     td_generator_seed(&g, 99);
     options.generator = &g;
-    td_loader *loader = td_loader_open(dataset, &options);
+    options.dataset = dataset;
+    td_loader *loader = td_loader_open_at(options, TD_HERE);
     assert_non_null(loader);
     recording r = { 0 };
     int64_t numel = td_shape_numel(dataset->sample_shape);
@@ -185,9 +186,8 @@ static void check_sizes(int64_t length, int64_t batch_size, bool drop_last, int6
 {
     toy t = make_toy(length);
     for (int workers = 0; workers <= 2; workers += 2) {
-        td_loader *loader = td_loader_open(&t.base, &(td_loader_options){ .batch_size = batch_size,
-                                                                          .drop_last = drop_last,
-                                                                          .workers = workers });
+        td_loader *loader = td_loader_open(&t.base, .batch_size = batch_size,
+                                           .drop_last = drop_last, .workers = workers);
         assert_non_null(loader);
         assert_int_equal(td_loader_batches(loader), batches);
         assert_int_equal(td_loader_samples(loader), samples);
@@ -217,9 +217,8 @@ static void test_sizes(void **state)
 
 static td_loader *open_shuffled(const toy *t, int workers, td_generator *g)
 {
-    td_loader *loader = td_loader_open(
-        &t->base, &(td_loader_options){
-                      .batch_size = 4, .shuffle = true, .workers = workers, .generator = g });
+    td_loader *loader = td_loader_open(&t->base, .batch_size = 4, .shuffle = true,
+                                       .workers = workers, .generator = g);
     assert_non_null(loader);
     return loader;
 }
@@ -291,8 +290,7 @@ static void test_closes_at_any_time(void **state)
     toy t = make_toy(1000);
     t.nanoseconds = 200000;
     for (int taken = 0; taken < 12; taken++) {
-        td_loader *loader = td_loader_open(
-            &t.base, &(td_loader_options){ .batch_size = 5, .workers = 1 + taken % 5 });
+        td_loader *loader = td_loader_open(&t.base, .batch_size = 5, .workers = 1 + taken % 5);
         td_batch batch;
         for (int i = 0; i < taken; i++) {
             assert_true(td_loader_next(loader, &batch));
@@ -308,8 +306,7 @@ static void test_waiting_is_counted(void **state)
     toy t = make_toy(8);
     t.nanoseconds = 5000000;
     for (int workers = 0; workers <= 1; workers++) {
-        td_loader *loader =
-            td_loader_open(&t.base, &(td_loader_options){ .batch_size = 2, .workers = workers });
+        td_loader *loader = td_loader_open(&t.base, .batch_size = 2, .workers = workers);
         int64_t samples[8];
         assert_true(td_loader_wait_seconds(loader) == 0);
         take_epoch(loader, samples);

@@ -16,8 +16,7 @@ static void test_worker_errors_reach_the_caller(void **state)
     toy t = make_toy(40);
     t.fails_at = 25;
     for (int workers = 0; workers <= 5; workers++) {
-        td_loader *loader =
-            td_loader_open(&t.base, &(td_loader_options){ .batch_size = 4, .workers = workers });
+        td_loader *loader = td_loader_open(&t.base, .batch_size = 4, .workers = workers);
         td_batch batch;
         for (int i = 0; i < 6; i++) {
             assert_true(td_loader_next(loader, &batch));
@@ -41,7 +40,8 @@ static void test_worker_errors_reach_the_caller(void **state)
 static void expect_no_loader(td_loader_options options, const char *says)
 {
     toy t = make_toy(20);
-    assert_null(td_loader_open(&t.base, &options));
+    options.dataset = &t.base;
+    assert_null(td_loader_open_at(options, TD_HERE));
     assert_error_says("loader", says, NULL);
 }
 
@@ -56,7 +56,7 @@ static void test_bad_options(void **state)
     expect_no_loader((td_loader_options){ .batch_size = 21, .drop_last = true }, "drop_last");
     expect_no_loader((td_loader_options){ .device = TD_CUDA_N(15) }, "cuda:15 cannot be used");
     toy none = make_toy(0);
-    assert_null(td_loader_open(&none.base, &(td_loader_options){ .batch_size = 1 }));
+    assert_null(td_loader_open(&none.base, .batch_size = 1));
     assert_error_says("no samples", NULL);
 }
 
@@ -108,8 +108,7 @@ static td_loader *open_told(const toy *t, int64_t counts, int64_t gives, int64_t
         .gives = gives,
         .first = first,
     };
-    return td_loader_open(
-        &t->base, &(td_loader_options){ .batch_size = 4, .workers = 1, .sampler = &told->base });
+    return td_loader_open(&t->base, .batch_size = 4, .workers = 1, .sampler = &told->base);
 }
 
 static void test_own_samplers(void **state)

@@ -5,6 +5,7 @@
 #include "tests/temp_folder.h"
 
 #include "data/picture_transform.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -3,6 +3,7 @@
 #include "data/parse.h"
 #include "tests/golden.h"
 #include "tests/temp_folder.h"
+#include "tensor/extend.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -142,9 +143,8 @@ static void check_order(int workers, const cJSON *epochs)
     wine_sets sets = open_wine();
     td_manual_seed(0);
     draw_initial_weights();
-    td_loader *loader = td_loader_open(
-        sets.train,
-        &(td_loader_options){ .batch_size = BATCH, .shuffle = true, .workers = workers });
+    td_loader *loader =
+        td_loader_open(sets.train, .batch_size = BATCH, .shuffle = true, .workers = workers);
     assert_non_null(loader);
     for (int epoch = 0; epoch < 3; epoch++) {
         int seen = 0;

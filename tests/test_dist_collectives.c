@@ -6,6 +6,7 @@
 #include "tests/dist_data.h"
 #include "tests/dist_procs.h"
 #include "tests/sanitized.h"
+#include "dist/trace.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,8 +1,10 @@
 /* DataParallel against the same model on one device. */
 #include "dist/dist.h"
-#include "nn/module.h"
+#include "nn/internal.h"
 #include "tests/ddp_job.h"
 #include "tests/expect_fatal.h"
+#include "autograd/hooks.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -25,7 +27,7 @@ static void open_job(ddp_job *j, td_module *net, int count, td_dtype dtype, int6
     assert_int_equal(td_module_to(net, TD_CPU, dtype), TD_OK);
     j->net = count > 0 ? td_data_parallel(net, devices, count) : net;
     assert_non_null(j->net);
-    j->optim = td_sgd(td_parameters(j->net), &(td_sgd_options){ .lr = 0.05, .momentum = 0.9 });
+    j->optim = td_sgd(td_parameters(j->net), .lr = 0.05, .momentum = 0.9);
     td_generator g;
     td_generator_seed(&g, 11);
     j->x = td_new_layout(TD_SHAPE(batch, 3, 8, 8), dtype, TD_IMAGE, TD_CPU);
@@ -142,7 +144,7 @@ static void test_averages_reach_the_replicas(void **state)
     (void)state;
     ddp_job one, many;
     open_both(&one, &many, true, 3, TD_F32, 9);
-    td_ema *ema = td_ema_new(many.net, &(td_ema_options){ .decay = 0.99 });
+    td_ema *ema = td_ema_new(many.net, .decay = 0.99);
     for (int i = 0; i < 3; i++) {
         job_step(&many);
         td_ema_update(ema);

@@ -128,8 +128,7 @@ static void check_tail(const tail_case *c)
     for (int i = 0; i < c->layers; i++) {
         list[i] = td_nn_linear(512, 512);
     }
-    td_module *net = td_ddp(td_nn_sequential_list(list, c->layers),
-                            &(td_ddp_options){ .bucket_cap_mb = c->cap });
+    td_module *net = td_ddp(td_nn_sequential_list(list, c->layers), .bucket_cap_mb = c->cap);
     td_ddp_figures figures = td_ddp_last_figures(net);
     REQUIRE(figures.buckets == c->buckets);
     for (int b = 0; b < figures.buckets; b++) {
@@ -158,8 +157,8 @@ static void test_last_buckets_are_small(void **state)
 /* Its forward uses the children in the opposite order of registration. */
 static td_tensor *backwards_forward(td_module *self, td_tensor *x, td_site at)
 {
-    x = (td_forward)(self->children[1], x, at);
-    return (td_forward)(self->children[0], x, at);
+    x = td_forward_at(self->children[1], x, at);
+    return td_forward_at(self->children[0], x, at);
 }
 
 static const td_module_type backwards_type = { .name = "Backwards", .forward = backwards_forward };
@@ -177,10 +176,10 @@ static int run_rebuild(int rank, int size, void *arg)
 {
     (void)arg;
     procs_init(rank, size, 20.0);
-    ddp_job mine = { .net = td_ddp(backwards_net(), &(td_ddp_options){ .bucket_cap_mb = 1e-6 }) };
+    ddp_job mine = { .net = td_ddp(backwards_net(), .bucket_cap_mb = 1e-6) };
     ddp_job whole = { .net = backwards_net() };
-    mine.optim = td_adam(td_parameters(mine.net), NULL);
-    whole.optim = td_adam(td_parameters(whole.net), NULL);
+    mine.optim = td_adam(td_parameters(mine.net));
+    whole.optim = td_adam(td_parameters(whole.net));
     job_data(&mine, JOB_MLP, TD_F32, rank * 4, (rank + 1) * 4);
     job_data(&whole, JOB_MLP, TD_F32, 0, size * 4);
     const td_params *params = td_parameters(mine.net);
@@ -231,7 +230,8 @@ static int run_mismatch(int rank, int size, void *arg)
                 td_requires_grad(td_module_find(net, "4")->tensors[1].tensor, false);
             }
         }
-        REQUIRE(td_ddp(net, &options) == NULL);
+        options.model = net;
+        REQUIRE(td_ddp_at(options, TD_HERE) == NULL);
         if (strstr(td_last_error(), expected[i]) == NULL) {
             fprintf(stderr, "%s\n", td_last_error());
             return 1;
@@ -362,12 +362,11 @@ static int run_wine(int rank, int size, void *arg)
     REQUIRE_OK(td_wine_split(c->csv, 0.2, 42, &train, &test, NULL));
     td_manual_seed(0);
     td_module *net =
-        td_ddp(td_nn_sequential(td_nn_linear(13, 64), td_nn_relu(), td_nn_linear(64, 3)), NULL);
+        td_ddp(td_nn_sequential(td_nn_linear(13, 64), td_nn_relu(), td_nn_linear(64, 3)));
     REQUIRE(net != NULL);
-    td_optim *optim = td_adam(td_parameters(net), &(td_adam_options){ .lr = 1e-3 });
-    td_sampler *sampler = td_distributed_sampler(&(td_distributed_options){ .shuffle = true });
-    td_loader *loader =
-        td_loader_open(train, &(td_loader_options){ .batch_size = 32, .sampler = sampler });
+    td_optim *optim = td_adam(td_parameters(net), .lr = 1e-3);
+    td_sampler *sampler = td_distributed_sampler(.shuffle = true);
+    td_loader *loader = td_loader_open(train, .batch_size = 32, .sampler = sampler);
     REQUIRE(loader != NULL);
     for (int epoch = 0; epoch < 100; epoch++) {
         double sum = 0.0;

@@ -1,12 +1,14 @@
 /* DistributedDataParallel: what is rare. Models that differ by a name or a layer, a parameter whose
  * output the loss does not use, DataParallel beside SyncBatchNorm, buckets in the timeline. */
 #include "dist/clock.h"
-#include "nn/module.h"
+#include "nn/internal.h"
 #include "nn/params.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
 #include "tests/golden.h"
 #include "tests/temp_folder.h"
+#include "autograd/hooks.h"
+#include "dist/trace.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,9 +30,9 @@ typedef struct fork_state {
 
 static td_tensor *fork_forward(td_module *self, td_tensor *x, td_site at)
 {
-    td_tensor *y = (td_forward)(self->children[0], x, at);
-    td_tensor *side = (td_forward)(self->children[1], x, at); /* always computed */
-    return ((fork_state *)self->state)->used ? (td_add)(y, side, at) : y;
+    td_tensor *y = td_forward_at(self->children[0], x, at);
+    td_tensor *side = td_forward_at(self->children[1], x, at); /* always computed */
+    return ((fork_state *)self->state)->used ? td_add_at(y, side, at) : y;
 }
 
 static const td_module_type fork_type = { .name = "Fork", .forward = fork_forward };
@@ -51,8 +53,7 @@ static int run_unreached(int rank, int size, void *arg)
     procs_init(rank, size, 20.0);
     td_module *net = fork_net("side");
     fork_state *state = net->state;
-    ddp_job job = { .net = td_ddp(net, &(td_ddp_options){ .find_unused_parameters = true,
-                                                          .bucket_cap_mb = 1.0 }) };
+    ddp_job job = { .net = td_ddp(net, .find_unused_parameters = true, .bucket_cap_mb = 1.0) };
     REQUIRE(job.net != NULL);
     job_data(&job, JOB_MLP, TD_F32, rank * 4, rank * 4 + 4);
     td_tensor *weight = td_module_find(job.net, "side")->tensors[0].tensor;
@@ -90,12 +91,12 @@ static int run_differ(int rank, int size, void *arg)
     (void)arg;
     procs_init(rank, size, 20.0);
     bool odd = rank == size - 1;
-    REQUIRE(td_ddp(fork_net(odd ? "aside" : "side"), NULL) == NULL);
+    REQUIRE(td_ddp(fork_net(odd ? "aside" : "side")) == NULL);
     REQUIRE(strstr(td_last_error(), "'aside.weight'") != NULL);
     REQUIRE(strstr(td_last_error(), "where rank 0 has the parameter 'side.weight'") != NULL);
     td_module *net = odd ? td_nn_sequential(td_nn_linear(3, 2), td_nn_linear(2, 2))
                          : td_nn_sequential(td_nn_linear(3, 2));
-    REQUIRE(td_ddp(net, NULL) == NULL);
+    REQUIRE(td_ddp(net) == NULL);
     REQUIRE(strstr(td_last_error(), "'1.weight'") != NULL);
     REQUIRE(strstr(td_last_error(), "where rank 0 has nothing more") != NULL);
     td_dist_destroy();

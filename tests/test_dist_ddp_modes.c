@@ -1,6 +1,6 @@
 /* DistributedDataParallel: uneven inputs, shared weights, communication hooks, dropout, failures.
  */
-#include "nn/module.h"
+#include "nn/internal.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
 
@@ -30,7 +30,7 @@ static void join_open(ddp_job *job, const join_case *c, const td_ddp_options *op
     job_open(job, JOB_MLP, TD_F64, options, 0, 1);
     if (c->adam) {
         td_optim_free(job->optim);
-        job->optim = td_adam(td_parameters(job->net), &(td_adam_options){ .lr = 0.01 });
+        job->optim = td_adam(td_parameters(job->net), .lr = 0.01);
         REQUIRE(job->optim != NULL);
     }
 }
@@ -131,9 +131,9 @@ static void test_uneven_inputs_with_buffers(void **state)
 
 static td_tensor *shared_forward(td_module *self, td_tensor *x, td_site at)
 {
-    x = (td_relu)((td_forward)(self->children[0], x, at), at);
-    x = (td_relu)((td_linear)(x, self->tensors[0].tensor, NULL, at), at);
-    return (td_forward)(self->children[1], x, at);
+    x = td_relu_at(td_forward_at(self->children[0], x, at), at);
+    x = td_relu_at(td_linear_at(x, self->tensors[0].tensor, NULL, at), at);
+    return td_forward_at(self->children[1], x, at);
 }
 
 static const td_module_type shared_type = { .name = "Shared", .forward = shared_forward };
@@ -153,11 +153,11 @@ static int run_shared(int rank, int size, void *arg)
 {
     (void)arg;
     procs_init(rank, size, 20.0);
-    td_ddp_options options = { .bucket_cap_mb = 1e-6 };
-    ddp_job mine = { .net = td_ddp(shared_net(), &options) }, whole = { .net = shared_net() };
+    ddp_job mine = { .net = td_ddp(shared_net(), .bucket_cap_mb = 1e-6) },
+            whole = { .net = shared_net() };
     REQUIRE(td_ddp_last_figures(mine.net).buckets == 4);
-    mine.optim = td_sgd(td_parameters(mine.net), &(td_sgd_options){ .lr = 0.1 });
-    whole.optim = td_sgd(td_parameters(whole.net), &(td_sgd_options){ .lr = 0.1 });
+    mine.optim = td_sgd(td_parameters(mine.net), .lr = 0.1);
+    whole.optim = td_sgd(td_parameters(whole.net), .lr = 0.1);
     job_data(&mine, JOB_MLP, TD_F32, rank * 4, rank * 4 + 4);
     job_data(&whole, JOB_MLP, TD_F32, 0, size * 4);
     for (int i = 0; i < 5; i++) {
@@ -235,8 +235,7 @@ static int run_bad_hook(int rank, int size, void *arg)
 {
     (void)arg;
     procs_init(rank, size, 20.0);
-    td_ddp_options options = { .comm_hook = "gzip" };
-    REQUIRE(td_ddp(job_net(JOB_MLP, 1, TD_F32), &options) == NULL);
+    REQUIRE(td_ddp(job_net(JOB_MLP, 1, TD_F32), .comm_hook = "gzip") == NULL);
     REQUIRE(strstr(td_last_error(), "no communication hook 'gzip'") != NULL);
     td_dist_destroy();
     return 0;
@@ -257,7 +256,7 @@ static int run_dropout(int rank, int size, void *arg)
     td_manual_seed(4);
     td_module *bare = td_nn_sequential(td_nn_dropout(0.5), td_nn_linear(64, 2));
     td_manual_seed(4);
-    td_module *net = td_ddp(td_nn_sequential(td_nn_dropout(0.5), td_nn_linear(64, 2)), NULL);
+    td_module *net = td_ddp(td_nn_sequential(td_nn_dropout(0.5), td_nn_linear(64, 2)));
     float masks[2][64], all[PROCS_MAX][64];
     td_tensor *ones = td_full(TD_SHAPE(1, 64), 1.0, TD_F32, TD_CPU);
     td_step_begin();
@@ -298,8 +297,7 @@ static int run_early_optimizer(int rank, int size, void *arg)
     job_open(&whole, JOB_MLP, TD_F64, NULL, 0, size * 4);
     for (int i = 0; i < 6; i++) {
         if (i == 2) {
-            td_ddp_options options = { .bucket_cap_mb = 0.001 };
-            mine.net = td_ddp(mine.net, &options);
+            mine.net = td_ddp(mine.net, .bucket_cap_mb = 0.001);
             REQUIRE(mine.net != NULL);
             td_free(mine.x);
             td_free(mine.y);

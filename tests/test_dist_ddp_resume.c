@@ -4,6 +4,7 @@
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
 #include "tests/temp_folder.h"
+#include "dist/codec.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -52,10 +53,9 @@ typedef struct run {
 /* Of everything that has state. */
 static td_module *make_net(void)
 {
-    td_nn_conv2d_options wide = { .kernel = { 4, 4 }, .stride = { 4, 4 } };
-    return td_nn_sequential(td_nn_conv2d(3, 6, &wide), td_nn_batch_norm2d(6), td_nn_relu(),
-                            td_nn_conv2d(6, 8, &wide), td_nn_flatten(), td_nn_dropout(0.3),
-                            td_nn_linear(32, 10));
+    return td_nn_sequential(td_nn_conv2d(3, 6, .kernel = 4, .stride = 4), td_nn_batch_norm2d(6),
+                            td_nn_relu(), td_nn_conv2d(6, 8, .kernel = 4, .stride = 4),
+                            td_nn_flatten(), td_nn_dropout(0.3), td_nn_linear(32, 10));
 }
 
 static void load(const resume_case *c, const run *r)
@@ -73,16 +73,15 @@ static void load(const resume_case *c, const run *r)
 static void make_ema(const resume_case *c, run *r)
 {
     if (c->ema) {
-        r->ema = td_ema_new(r->net, &(td_ema_options){ .decay = 0.9, .warmup = true });
+        r->ema = td_ema_new(r->net, .decay = 0.9, .warmup = true);
         REQUIRE(r->ema != NULL);
     }
 }
 
 static td_optim *make_optim(const resume_case *c, td_module *net)
 {
-    td_optim *optim =
-        c->adam ? td_adam(td_parameters(net), &(td_adam_options){ .lr = 0.01 })
-                : td_sgd(td_parameters(net), &(td_sgd_options){ .lr = 0.05, .momentum = 0.9 });
+    td_optim *optim = c->adam ? td_adam(td_parameters(net), .lr = 0.01)
+                              : td_sgd(td_parameters(net), .lr = 0.05, .momentum = 0.9);
     REQUIRE(optim != NULL);
     return optim;
 }
@@ -97,10 +96,8 @@ static void open_run(run *r, const resume_case *c)
         make_ema(c, r);
         load(c, r);
     }
-    r->net = td_ddp(r->net, &(td_ddp_options){ .bucket_cap_mb = 0.001,
-                                               .comm_hook = c->powersgd ? "powersgd" : c->hook,
-                                               .powersgd_rank = 2,
-                                               .powersgd_start = 3 });
+    r->net = td_ddp(r->net, .bucket_cap_mb = 0.001, .comm_hook = c->powersgd ? "powersgd" : c->hook,
+                    .powersgd_rank = 2, .powersgd_start = 3);
     REQUIRE(r->net != NULL);
     if (r->optim == NULL) {
         r->optim = make_optim(c, r->net);
@@ -109,9 +106,8 @@ static void open_run(run *r, const resume_case *c)
     REQUIRE_OK(td_synthetic_images(SAMPLES, 3, &r->data));
     REQUIRE_OK(td_dataset_set_transform(
         r->data, &(td_image_transform){ .crop_padding = 4, .flip = true, .seed = 9 }));
-    td_sampler *sampler = td_distributed_sampler(&(td_distributed_options){ .shuffle = true });
-    r->loader = td_loader_open(
-        r->data, &(td_loader_options){ .batch_size = BATCH, .sampler = sampler, .workers = 1 });
+    td_sampler *sampler = td_distributed_sampler(.shuffle = true);
+    r->loader = td_loader_open(r->data, .batch_size = BATCH, .sampler = sampler, .workers = 1);
     REQUIRE(r->loader != NULL);
     if (c->resumes) {
         if (!c->early) {

@@ -1,5 +1,5 @@
 /* DistributedDataParallel: unused parameters and static graphs. */
-#include "nn/module.h"
+#include "nn/internal.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
 
@@ -24,10 +24,10 @@ typedef struct branch_state {
 static td_tensor *branch_forward(td_module *self, td_tensor *x, td_site at)
 {
     const branch_state *s = self->state;
-    td_tensor *y = (td_forward)(self->children[0], x, at);
+    td_tensor *y = td_forward_at(self->children[0], x, at);
     for (int i = 0; i < 3; i++) {
         if (s->mask >> i & 1) {
-            y = (td_add)(y, (td_forward)(self->children[1 + i], x, at), at);
+            y = td_add_at(y, td_forward_at(self->children[1 + i], x, at), at);
         }
     }
     return y;
@@ -57,10 +57,12 @@ static void branch_job(ddp_job *job, const td_ddp_options *options, int64_t from
     job->net = branch_net();
     REQUIRE_OK(td_module_to(job->net, TD_CPU, TD_F64));
     if (options != NULL) {
-        job->net = td_ddp(job->net, options);
+        td_ddp_options given = *options;
+        given.model = job->net;
+        job->net = td_ddp_at(given, TD_HERE);
         REQUIRE(job->net != NULL);
     }
-    job->optim = td_adam(td_parameters(job->net), &(td_adam_options){ .lr = 0.01 });
+    job->optim = td_adam(td_parameters(job->net), .lr = 0.01);
     job_data(job, JOB_MLP, TD_F64, from, to);
 }
 
@@ -78,8 +80,9 @@ static int run_unused(int rank, int size, void *arg)
     ddp_job job;
     td_ddp_options options = small_buckets();
     td_module *net = branch_net();
-    job.net = td_ddp(net, &options);
-    job.optim = td_adam(td_parameters(job.net), NULL);
+    options.model = net;
+    job.net = td_ddp_at(options, TD_HERE);
+    job.optim = td_adam(td_parameters(job.net));
     job_data(&job, JOB_MLP, TD_F32, rank * 4, rank * 4 + 4);
     set_mask(job.net, 7);
     job_step(&job);
@@ -120,8 +123,9 @@ static int run_unused_on_one(int rank, int size, void *arg)
     procs_init(rank, size, 20.0);
     ddp_job job;
     td_ddp_options options = small_buckets();
-    job.net = td_ddp(branch_net(), &options);
-    job.optim = td_adam(td_parameters(job.net), NULL);
+    options.model = branch_net();
+    job.net = td_ddp_at(options, TD_HERE);
+    job.optim = td_adam(td_parameters(job.net));
     job_data(&job, JOB_MLP, TD_F32, rank * 4, rank * 4 + 4);
     noted n = { 0, "" };
     td_ddp_on_error(job.net, note_error, &n);

@@ -27,7 +27,7 @@ static void meet_alone(void)
     char url[600];
     snprintf(url, sizeof url, "file://%s", temp_path("meet"));
     td_dist_options options = { .init_method = url, .rank = 0, .world_size = 1, .timeout = 10 };
-    assert_int_equal(td_dist_init(&options), TD_OK);
+    assert_int_equal(td_dist_init_at(options, TD_HERE), TD_OK);
 }
 
 /* DDP over the doubles: what the hooks launch while backward runs, and one wait at its end. */
@@ -41,9 +41,9 @@ static void test_ddp_schedule(void **state)
     fake.quiet = true;
     td_manual_seed(1);
     td_module *net = td_nn_sequential(td_nn_linear(20, 30), td_nn_relu(), td_nn_linear(30, 5));
-    net = td_ddp(net, &(td_ddp_options){ .bucket_cap_mb = 0.0005, .no_broadcast_buffers = true });
+    net = td_ddp(net, .bucket_cap_mb = 0.0005, .no_broadcast_buffers = true);
     assert_non_null(net);
-    td_optim *optim = td_sgd(td_parameters(net), &(td_sgd_options){ .lr = 0.1 });
+    td_optim *optim = td_sgd(td_parameters(net), .lr = 0.1);
     td_tensor *x = td_full(TD_SHAPE(4, 20), 0.5, TD_F32, TD_CPU);
     for (int step = 0; step < 3; step++) {
         td_step_begin();

@@ -6,6 +6,7 @@
 #include "tests/expect_fatal.h"
 #include "tests/sanitized.h"
 #include "tests/temp_folder.h"
+#include "tensor/extend.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -156,8 +157,7 @@ static int own_store(int rank, int size, void *arg)
     td_store *store;
     REQUIRE_OK(td_file_store_open(arg, "run", 10, &store));
     for (int i = 0; i < 2; i++) {
-        REQUIRE_OK(td_dist_init(
-            &(td_dist_options){ .store = store, .rank = rank, .world_size = size, .timeout = 10 }));
+        REQUIRE_OK(td_dist_init(.store = store, .rank = rank, .world_size = size, .timeout = 10));
         REQUIRE_OK(td_barrier(NULL));
         td_dist_destroy();
     }
@@ -373,11 +373,11 @@ static void test_mistakes(void **state)
     char url[512];
     snprintf(url, sizeof url, "file://%s", temp_path("store"));
     td_dist_options options = { .init_method = url, .rank = 0, .world_size = 1, .timeout = 5 };
-    assert_int_equal(td_dist_init(&options), TD_OK);
+    assert_int_equal(td_dist_init_at(options, TD_HERE), TD_OK);
     td_tensor *f = td_zeros(TD_SHAPE(4, 3), TD_F32, TD_CPU);
     td_tensor *i = td_zeros(TD_SHAPE(4, 3), TD_I32, TD_CPU);
     td_tensor *small = td_zeros(TD_SHAPE(5), TD_F32, TD_CPU);
-    expect_fatal("it has been called before", td_dist_init(&options));
+    expect_fatal("it has been called before", td_dist_init_at(options, TD_HERE));
     expect_fatal("rank 1 does not exist in a world of 1", td_group_new(&(int){ 1 }, 1, &group));
     expect_fatal("ranks must be ascending", td_group_new((int[]){ 0, 0 }, 2, &group));
     expect_fatal("at least one rank", td_group_new(NULL, 0, &group));

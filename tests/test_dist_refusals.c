@@ -213,8 +213,8 @@ static int at_a_busy_port(int rank, int size, void *arg)
 {
     const double begin = td_clock(), timeout = rank == 0 ? 60 : 1;
     *fault_at = begin;
-    td_status status = td_dist_init(&(td_dist_options){
-        .init_method = arg, .rank = rank, .world_size = size, .timeout = timeout });
+    td_status status =
+        td_dist_init(.init_method = arg, .rank = rank, .world_size = size, .timeout = timeout);
     REQUIRE(td_clock() - begin < (rank == 0 ? 0 : timeout) + fault_patience());
     return fault_report(status);
 }

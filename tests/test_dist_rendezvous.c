@@ -314,7 +314,7 @@ static void run_job(job *j)
     j->here =
         mmap(NULL, sizeof *j->here, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(j->here != MAP_FAILED);
-    td_status status = td_spawn(take_part, j, j->world, NULL);
+    td_status status = td_spawn(take_part, j, j->world);
     munmap((void *)j->here, sizeof *j->here);
     if (status != TD_OK) {
         fail_msg("%s", td_last_error());

@@ -21,7 +21,7 @@ typedef struct drawn {
 
 static drawn draw(const td_distributed_options *options, uint64_t epoch, int64_t length)
 {
-    td_sampler *s = td_distributed_sampler(options);
+    td_sampler *s = td_distributed_sampler_at(*options, TD_HERE);
     assert_non_null(s);
     s->set_epoch(s, epoch);
     drawn d;
@@ -245,9 +245,8 @@ static void open_epochs(epochs *e, bool set_epoch)
 {
     e->set_epoch = set_epoch;
     e->loader = td_loader_open(
-        &numbers, &(td_loader_options){ .batch_size = 4,
-                                        .sampler = td_distributed_sampler(&(td_distributed_options){
-                                            .rank = 1, .world_size = 2, .shuffle = true }) });
+        &numbers, .batch_size = 4,
+        .sampler = td_distributed_sampler(.rank = 1, .world_size = 2, .shuffle = true));
     assert_non_null(e->loader);
 }
 
@@ -285,7 +284,7 @@ static void test_bad_ranks(void **state)
         { .rank = 0, .world_size = -1 },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_null(td_distributed_sampler(&bad[i]));
+        assert_null(td_distributed_sampler_at(bad[i], TD_HERE));
         assert_non_null(strstr(td_last_error(), "no rank"));
     }
 }
@@ -293,7 +292,7 @@ static void test_bad_ranks(void **state)
 static void test_without_a_group_it_is_a_world_of_one(void **state)
 {
     (void)state;
-    drawn d = draw(NULL, 0, 5);
+    drawn d = draw(&(td_distributed_options){ .shuffle = false }, 0, 5);
     assert_int_equal(d.count, 5);
     for (int64_t i = 0; i < 5; i++) {
         assert_int_equal(d.index[i], i);

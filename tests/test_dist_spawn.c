@@ -18,7 +18,7 @@
 #include <cmocka.h>
 
 /* Nothing here may need SIGKILL: what takes as long as this has failed. */
-static const td_spawn_options quick = { .stop_timeout = 30 };
+enum { QUICK = 30 };
 
 static void mark(const char *what, int rank, long value)
 {
@@ -77,7 +77,7 @@ static void all_end_well(void **state)
 {
     (void)state;
     int seven = 7;
-    assert_int_equal(td_spawn(note_rank, &seven, 4, NULL), TD_OK);
+    assert_int_equal(td_spawn(note_rank, &seven, 4), TD_OK);
     for (int rank = 0; rank < 4; rank++) {
         assert_int_equal(marked("rank", rank), 10 * rank + 7);
     }
@@ -120,7 +120,8 @@ static int fail_somehow(int rank, void *arg)
 static void check_failure(const char *how, const char *part, const char *also)
 {
     double begin = td_clock();
-    assert_int_equal(td_spawn(fail_somehow, (void *)(uintptr_t)how, 3, &quick), TD_E_PEER);
+    assert_int_equal(td_spawn(fail_somehow, (void *)(uintptr_t)how, 3, .stop_timeout = QUICK),
+                     TD_E_PEER);
     assert_true(td_clock() - begin < 30);
     assert_error_says("rank 1 (pid ", part, also, NULL);
     assert_true(is_gone(marked("pid", 0)));
@@ -181,7 +182,7 @@ static int survive_shortly(int rank, void *arg)
 static void killed_and_slow_to_end(void **state)
 {
     (void)state;
-    assert_int_equal(td_spawn(survive_shortly, NULL, 2, &quick), TD_E_PEER);
+    assert_int_equal(td_spawn(survive_shortly, NULL, 2, .stop_timeout = QUICK), TD_E_PEER);
     assert_error_says("rank 1 (pid ", "signal 9 (SIGKILL)", NULL);
 }
 
@@ -222,8 +223,7 @@ static void stubborn_ones_are_killed(void **state)
 {
     (void)state;
     double begin = td_clock();
-    td_spawn_options options = { .stop_timeout = 0.3 };
-    assert_int_equal(td_spawn(be_stubborn, NULL, 3, &options), TD_E_PEER);
+    assert_int_equal(td_spawn(be_stubborn, NULL, 3, .stop_timeout = 0.3), TD_E_PEER);
     assert_true(td_clock() - begin < 40); /* they would sleep for 60 */
     assert_error_says("rank 1", "exit code 5", NULL);
     assert_true(is_gone(marked("pid", 0)));
@@ -251,13 +251,12 @@ static void assert_file(const char *name, const char *wanted)
 static void logs_go_to_files(void **state)
 {
     (void)state;
-    td_spawn_options options = { .log_dir = temp_path("logs") };
-    assert_int_equal(td_spawn(print_something, NULL, 2, &options), TD_OK);
+    assert_int_equal(td_spawn(print_something, NULL, 2, .log_dir = temp_path("logs")), TD_OK);
     assert_file("logs/0/stdout", "out of 0\n");
     assert_file("logs/1/stdout", "out of 1\n");
     assert_file("logs/1/stderr", "err of 1\n");
-    options.log_dir = temp_path("no/such/folder");
-    assert_int_equal(td_spawn(print_something, NULL, 2, &options), TD_E_IO);
+    const char *nowhere = temp_path("no/such/folder");
+    assert_int_equal(td_spawn(print_something, NULL, 2, .log_dir = nowhere), TD_E_IO);
     assert_error_says("no/such/folder", NULL);
 }
 
@@ -272,7 +271,7 @@ static pid_t fork_parent(void)
 {
     pid_t parent = fork();
     if (parent == 0) {
-        bool said = td_spawn(only_sleep, NULL, 2, &quick) == TD_E_INTERRUPTED &&
+        bool said = td_spawn(only_sleep, NULL, 2, .stop_timeout = QUICK) == TD_E_INTERRUPTED &&
                     strstr(td_last_error(), "stopped by SIG") != NULL;
         _exit(said ? 0 : 1);
     }
@@ -317,12 +316,12 @@ static void not_with_threads(void **state)
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&lock);
     assert_int_equal(pthread_create(&thread, NULL, wait_for_lock, &lock), 0);
-    assert_int_equal(td_spawn(note_rank, &seven, 2, NULL), TD_E_ARG);
+    assert_int_equal(td_spawn(note_rank, &seven, 2), TD_E_ARG);
     assert_error_says("threads already", NULL);
     pthread_mutex_unlock(&lock);
     pthread_join(thread, NULL);
-    assert_int_equal(td_spawn(note_rank, &seven, 0, NULL), TD_E_ARG);
-    assert_int_equal(td_spawn(note_rank, &seven, 2, NULL), TD_OK); /* it is gone */
+    assert_int_equal(td_spawn(note_rank, &seven, 0), TD_E_ARG);
+    assert_int_equal(td_spawn(note_rank, &seven, 2), TD_OK); /* it is gone */
 }
 
 #define FOLDER_TEST(f) cmocka_unit_test_setup_teardown(f, temp_folder_setup, temp_folder_teardown)

@@ -1,8 +1,10 @@
 /* SyncBatchNorm against plain batch normalisation of all ranks' pictures together. */
 #include "dist/sync_batch_norm.h"
-#include "nn/module.h"
+#include "nn/internal.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
+#include "autograd/hooks.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -153,10 +155,9 @@ static int run_network(int rank, int size, void *arg)
     (void)arg;
     procs_init(rank, size, 20.0);
     ddp_job whole, mine = { .net = job_net(JOB_BATCH_NORM, 1, TD_F64) };
-    td_ddp_options options = { .bucket_cap_mb = 0.001 };
-    mine.net = td_ddp(td_convert_sync_batch_norm(mine.net, NULL), &options);
+    mine.net = td_ddp(td_convert_sync_batch_norm(mine.net, NULL), .bucket_cap_mb = 0.001);
     REQUIRE(mine.net != NULL && td_has_sync_batch_norm(mine.net));
-    mine.optim = td_sgd(td_parameters(mine.net), &(td_sgd_options){ .lr = 0.05, .momentum = 0.9 });
+    mine.optim = td_sgd(td_parameters(mine.net), .lr = 0.05, .momentum = 0.9);
     job_data(&mine, JOB_BATCH_NORM, TD_F64, rank * 4, rank * 4 + 4);
     job_open(&whole, JOB_BATCH_NORM, TD_F64, NULL, 0, size * 4);
     for (int i = 0; i < 5; i++) {
@@ -208,7 +209,7 @@ static int run_join(int rank, int size, void *arg)
     (void)arg;
     procs_init(rank, size, 20.0);
     td_module *net = td_convert_sync_batch_norm(job_net(JOB_BATCH_NORM, 1, TD_F32), NULL);
-    td_ddp_join_begin(td_ddp(net, NULL), true); /* ends here */
+    td_ddp_join_begin(td_ddp(net), true); /* ends here */
     return 0;
 }
 

@@ -2,6 +2,7 @@
 #include "tests/reference.h"
 
 #include "tensor/kernels.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* Matrix products and convolutions through the kernel table: any strides, batches and layouts. What
  * lies behind (gemm.h, conv.h) has tests of its own. */
 #include "tests/reference_products.h"
+#include "tensor/extend.h"
 
 /* ---- matrix products ---- */
 

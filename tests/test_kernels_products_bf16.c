@@ -3,6 +3,7 @@
 #include "tests/reference_products.h"
 
 #include "tensor/isa.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 

@@ -4,6 +4,7 @@
 #include "data/augment.h"
 
 #include "tensor/kernels.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,6 +2,7 @@
 #include "tensor/observe/memory_plan.h"
 #include "tests/temp_folder.h"
 #include "tests/train_job.h"
+#include "tensor/extend.h"
 
 #include <stdarg.h>
 #include <stddef.h>

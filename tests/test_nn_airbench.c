@@ -3,6 +3,8 @@
 #include "nn/symmetric_eigen.h"
 #include "tandem.h"
 #include "tests/expect_fatal.h"
+#include "nn/models/airbench.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -100,7 +102,7 @@ static void response_moments(td_tensor *images, td_tensor *weight, double *momen
 {
     td_step_begin();
     td_no_grad_begin();
-    td_tensor *y = td_conv2d(images, weight, NULL, NULL);
+    td_tensor *y = td_conv2d(images, weight, NULL);
     int64_t n = y->shape[0] * y->shape[2] * y->shape[3];
     td_tensor *flat = td_reshape(td_permute(y, (int[]){ 1, 0, 2, 3 }), TD_SHAPE(24, n));
     td_tensor *m = td_mul_scalar(td_matmul(flat, td_transpose(flat, 0, 1)), 1.0 / (double)n);
@@ -156,7 +158,7 @@ static void test_dirac(void **state)
         td_tensor *x = td_new_layout(TD_SHAPE(2, in, 4, 5), TD_F32, TD_IMAGE, TD_CPU);
         td_normal_(x, 0.0, 1.0, td_default_generator());
         td_step_begin();
-        td_tensor *y = td_conv2d(x, w, NULL, &(td_conv2d_options){ .padding = { 1 } });
+        td_tensor *y = td_conv2d(x, w, NULL, .padding = 1);
         for (int64_t i = 0; i < 2 * in * 20; i++) {
             int64_t at[] = { i / (in * 20), i / 20 % in, i / 5 % 4, i % 5 };
             assert_true(at[1] >= out || td_get(y, at) == td_get(x, at));
@@ -179,8 +181,7 @@ static void test_dirac(void **state)
 static void test_batch_norm_without_weight(void **state)
 {
     (void)state;
-    td_module *bn = td_nn_batch_norm2d_with(
-        4, &(td_nn_batch_norm2d_options){ .eps = 1e-3, .momentum = 0.4, .no_weight = true });
+    td_module *bn = td_nn_batch_norm2d(4, .eps = 1e-3, .momentum = 0.4, .no_weight = true);
     td_state_list list = td_module_state(bn);
     assert_int_equal(list.count, 3);
     assert_string_equal(list.items[0].name, "bias");
@@ -229,7 +230,7 @@ static void test_network(void **state)
 {
     (void)state;
     td_manual_seed(3);
-    td_module *net = td_airbench(10, NULL);
+    td_module *net = td_airbench(10);
     /* By hand: whiten 24*12+24; blocks 24>64, 64>256, 256>256 of 3x3 without bias, two biases of
      * batch norm each; head 2560. */
     int64_t convs = 9 * (24 * 64 + 64 * 64 + 64 * 256 + 256 * 256 + 256 * 256 + 256 * 256);
@@ -254,7 +255,7 @@ static void test_network(void **state)
     /* A bias that is frozen later gets no gradient, and the optimizer leaves it alone. */
     td_tensor *bias = td_airbench_whiten(net, true);
     td_requires_grad(bias, false);
-    td_optim *optim = td_sgd(params, &(td_sgd_options){ .lr = 0.1, .weight_decay = 0.1 });
+    td_optim *optim = td_sgd(params, .lr = 0.1, .weight_decay = 0.1);
     td_zero_grad(optim);
     td_tensor *bias_before = td_clone(bias);
     td_tensor *other = state_named(net, "layers.1.conv1.weight"), *other_before = td_clone(other);
@@ -282,7 +283,7 @@ static void test_network(void **state)
 static void test_unit_head(void **state)
 {
     (void)state;
-    td_module *net = td_airbench(10, &(td_airbench_options){ .unit_head = true });
+    td_module *net = td_airbench(10, .unit_head = true);
     td_tensor *head = state_named(net, "head.weight");
     static double w[2560];
     td_read(head, w, TD_F64);

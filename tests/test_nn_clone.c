@@ -1,7 +1,9 @@
 /* Copies of models, wrappers that do not show in names, and gradients in given memory. */
-#include "nn/module.h"
+#include "nn/internal.h"
 #include "nn/params.h"
 #include "tests/expect_fatal.h"
+#include "autograd/hooks.h"
+#include "tensor/extend.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -72,7 +74,7 @@ typedef struct pair_state {
 static td_tensor *pair_forward(td_module *self, td_tensor *x, td_site at)
 {
     const pair_state *s = self->state;
-    return (td_linear)((td_forward)(s->first, x, at), s->weight, NULL, at);
+    return td_linear_at(td_forward_at(s->first, x, at), s->weight, NULL, at);
 }
 
 static const td_module_type pair_type = { .name = "Pair", .forward = pair_forward };
@@ -82,7 +84,7 @@ static td_module *shared_pair(void)
 {
     td_module *m = td_module_new(&pair_type, sizeof(pair_state));
     pair_state *s = m->state;
-    s->first = td_module_add(m, "first", td_nn_linear_no_bias(3, 3));
+    s->first = td_module_add(m, "first", td_nn_linear(3, 3, .no_bias = true));
     s->weight = td_module_parameter(m, "weight", s->first->tensors[0].tensor);
     s->number = 7;
     return td_module_finish(m);
@@ -163,7 +165,7 @@ static void test_a_type_with_memory_of_its_own_says_how(void **state)
 
 static td_tensor *wrapper_forward(td_module *self, td_tensor *x, td_site at)
 {
-    return (td_forward)(self->children[0], x, at);
+    return td_forward_at(self->children[0], x, at);
 }
 
 static const td_module_type wrapper_type = { .name = "Wrapper",
@@ -204,7 +206,7 @@ static void test_a_wrapper_takes_over_the_flat_parameters(void **state)
     (void)state;
     td_module *net = td_nn_sequential(td_nn_linear(2, 2), td_nn_linear(2, 2));
     td_params *params = td_parameters(net);
-    td_optim *optim = td_sgd(params, &(td_sgd_options){ .lr = 0.1, .momentum = 0.9 });
+    td_optim *optim = td_sgd(params, .lr = 0.1, .momentum = 0.9);
     td_module *wrapped = wrap(net);
     assert_ptr_equal(td_parameters(wrapped), params);
     td_optim_free(optim);

@@ -4,6 +4,8 @@
 #include "tandem.h"
 #include "tests/expect_fatal.h"
 #include "tests/temp_folder.h"
+#include "nn/safetensors.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -27,12 +29,17 @@ typedef struct job {
 static void job_open(job *j, uint64_t seed, td_dtype dtype, const td_ema_options *options)
 {
     td_manual_seed(seed);
-    j->net = td_nn_sequential(td_nn_conv2d(2, 3, &(td_nn_conv2d_options){ .kernel = { 3, 2 } }),
-                              td_nn_batch_norm2d(3), td_nn_relu(), td_nn_flatten(),
-                              td_nn_dropout(0.2), td_nn_linear(18, 4));
+    j->net =
+        td_nn_sequential(td_nn_conv2d(2, 3, .kernel_hw = { 3, 2 }), td_nn_batch_norm2d(3),
+                         td_nn_relu(), td_nn_flatten(), td_nn_dropout(0.2), td_nn_linear(18, 4));
     assert_int_equal(td_module_to(j->net, TD_CPU, dtype), TD_OK);
-    j->optim = td_sgd(td_parameters(j->net), &(td_sgd_options){ .lr = 0.1, .momentum = 0.9 });
-    j->ema = options != NULL ? td_ema_new(j->net, options) : NULL;
+    j->optim = td_sgd(td_parameters(j->net), .lr = 0.1, .momentum = 0.9);
+    j->ema = NULL;
+    if (options != NULL) {
+        td_ema_options given = *options;
+        given.model = j->net;
+        j->ema = td_ema_new_at(given, TD_HERE);
+    }
     j->x = td_new_layout(TD_SHAPE(BATCH, 2, 4, 4), dtype, TD_IMAGE, TD_CPU);
     j->y = td_new(TD_SHAPE(BATCH), TD_I64, TD_CPU);
     td_normal_(j->x, 1.0, 2.0, td_default_generator());
@@ -218,7 +225,7 @@ static void test_swapping_large_models(void **state)
     enum { IN = 301, OUT = 701 };
     td_manual_seed(1);
     td_module *net = td_nn_sequential(td_nn_linear(IN, OUT), td_nn_linear(OUT, 3));
-    td_ema *ema = td_ema_new(net, &(td_ema_options){ .decay = 0.5 });
+    td_ema *ema = td_ema_new(net, .decay = 0.5);
     td_tensor *weight = net->children[0]->tensors[0].tensor;
     float *before = malloc(sizeof(float) * IN * OUT), *half = malloc(sizeof(float) * IN * OUT);
     td_read(weight, before, TD_F32);
@@ -275,7 +282,7 @@ static void test_mistakes(void **state)
     expect_fatal("td_ema_swap them back first", td_checkpoint_save("never", &both));
     expect_fatal("td_ema_swap them back first", td_checkpoint_load("never", &both));
     td_ema_swap(j.ema);
-    expect_fatal("between 0 and 1", td_ema_new(j.net, &(td_ema_options){ .decay = 1.0 }));
+    expect_fatal("between 0 and 1", td_ema_new(j.net, .decay = 1.0));
     job_close(&j);
 }
 

@@ -1,5 +1,6 @@
 /* Without gradients nothing is kept that is not needed, and what nobody needs is written over: the
  * same bits, in less memory. */
+#include "autograd/ops/fused.h"
 #include "tests/reference.h"
 
 #include "tandem.h"
@@ -25,10 +26,14 @@ typedef struct norm_inputs {
 static td_tensor *normalise(const norm_inputs *in, td_tensor *x, bool add, bool relu, bool training,
                             bool over_x)
 {
-    td_batch_norm_options options = {
-        .training = training, .relu = relu, .add = add ? in->add : NULL, .over_x = over_x
-    };
-    return td_batch_norm(x, in->weight, in->bias, in->mean, in->var, &options);
+    td_batch_norm_options options = { .x = x,
+                                      .weight = in->weight,
+                                      .bias = in->bias,
+                                      .running_mean = in->mean,
+                                      .running_var = in->var,
+                                      .training = training };
+    td_batch_norm_fusion fusion = { .relu = relu, .add = add ? in->add : NULL, .over_x = over_x };
+    return td_batch_norm_fused_at(options, fusion, TD_HERE);
 }
 
 static void check_over(norm_inputs *in, bool add, bool relu, bool training)
@@ -97,8 +102,7 @@ static void test_sequential_holds_two_results(void **state)
     td_manual_seed(1);
     td_module *list[3 * LAYERS];
     for (int i = 0; i < LAYERS; i++) {
-        td_nn_conv2d_options options = { .kernel = { 3, 3 }, .padding = { 1, 1 } };
-        list[3 * i] = td_nn_conv2d(i == 0 ? 3 : WIDTH, WIDTH, &options);
+        list[3 * i] = td_nn_conv2d(i == 0 ? 3 : WIDTH, WIDTH, .kernel = 3, .padding = 1);
         list[3 * i + 1] = td_nn_batch_norm2d(WIDTH);
         list[3 * i + 2] = td_nn_relu();
     }
@@ -156,8 +160,7 @@ static void check_model(const model_case *c)
 {
     enum { BATCH = 2, CLASSES = 10 };
     td_manual_seed(3);
-    td_module *net =
-        td_model(c->name, &(td_model_options){ .classes = CLASSES, .image_size = c->side });
+    td_module *net = td_model(c->name, .classes = CLASSES, .image_size = c->side);
     assert_non_null(net);
     td_eval(net);
     td_tensor *x = pictures(BATCH, c->side);

@@ -5,7 +5,8 @@
 #include "tests/sanitized.h"
 #include "tests/temp_folder.h"
 
-#include "nn/module.h"
+#include "nn/internal.h"
+#include "tensor/extend.h"
 
 #include <stdarg.h>
 #include <setjmp.h>
@@ -49,7 +50,7 @@ static void test_parameters(void **state)
     int count = 0;
     for (const char *name; (name = td_model_name(count)) != NULL; count++) {
         double parameters = golden_number(row_of(name), "parameters");
-        td_module *net = td_model(name, &(td_model_options){ .blank = true });
+        td_module *net = td_model(name, .blank = true);
         assert_non_null(net);
         if (td_parameter_count(net) != (int64_t)parameters) {
             fail_msg("%s has %lld parameters, and should have %.0f", name,
@@ -81,9 +82,9 @@ static void test_articles_millions(void **state)
     }
 }
 
-static void assert_refused(const char *name, const td_model_options *options, const char *says)
+static void assert_refused(td_model_options options, const char *says)
 {
-    assert_null(td_model(name, options));
+    assert_null(td_model_at(options, TD_HERE));
     if (strstr(td_last_error(), says) == NULL) {
         fail_msg("'%s' does not say '%s'", td_last_error(), says);
     }
@@ -92,20 +93,23 @@ static void assert_refused(const char *name, const td_model_options *options, co
 static void test_refusals(void **state)
 {
     (void)state;
-    assert_refused("resnet81", NULL, "no model 'resnet81'; the nearest name is 'resnet18'");
-    assert_refused("ResNeXt50-32x4d", NULL, "'resnext50_32x4d'");
-    assert_refused("efficientnet-b0", NULL, "'efficientnet_b0'");
-    assert_refused("", NULL, "nearest");
-    assert_refused("densenet121", &(td_model_options){ .stem = TD_STEM_CIFAR }, "small pictures");
-    assert_refused("resnet18", &(td_model_options){ .classes = -1 }, "negative");
-    assert_refused("efficientnet_b0", &(td_model_options){ .dropout = 1.0 }, "below 1");
-    assert_refused("efficientnet_b0", &(td_model_options){ .stochastic_depth = 1.5 }, "below 1");
+    assert_refused((td_model_options){ .name = "resnet81" },
+                   "no model 'resnet81'; the nearest name is 'resnet18'");
+    assert_refused((td_model_options){ .name = "ResNeXt50-32x4d" }, "'resnext50_32x4d'");
+    assert_refused((td_model_options){ .name = "efficientnet-b0" }, "'efficientnet_b0'");
+    assert_refused((td_model_options){ .name = "" }, "nearest");
+    assert_refused((td_model_options){ .name = "densenet121", .stem = TD_STEM_CIFAR },
+                   "small pictures");
+    assert_refused((td_model_options){ .name = "resnet18", .classes = -1 }, "negative");
+    assert_refused((td_model_options){ .name = "efficientnet_b0", .dropout = 1.0 }, "below 1");
+    assert_refused((td_model_options){ .name = "efficientnet_b0", .stochastic_depth = 1.5 },
+                   "below 1");
 }
 
 static void test_articles_names(void **state)
 {
     (void)state;
-    td_module *net = td_model("regnetx_160", &(td_model_options){ .classes = 3, .blank = true });
+    td_module *net = td_model("regnetx_160", .classes = 3, .blank = true);
     assert_non_null(net);
     assert_non_null(td_module_find(net, "trunk_output.block3.block3-12.f.c.1"));
     assert_int_equal(td_module_find(net, "fc")->tensors[0].tensor->shape[0], 3);
@@ -114,7 +118,7 @@ static void test_articles_names(void **state)
 
 static char *summarise(const char *name, int64_t side)
 {
-    td_module *net = td_model(name, &(td_model_options){ .image_size = side, .blank = true });
+    td_module *net = td_model(name, .image_size = side, .blank = true);
     char *text;
     size_t size;
     FILE *out = open_memstream(&text, &size);
@@ -269,7 +273,7 @@ static void test_blank(void **state)
     td_manual_seed(4);
     uint32_t expected = td_random_u32(td_default_generator());
     td_manual_seed(4);
-    td_module *net = td_model("densenet121", &(td_model_options){ .classes = 2, .blank = true });
+    td_module *net = td_model("densenet121", .classes = 2, .blank = true);
     assert_int_equal(td_random_u32(td_default_generator()), expected);
     td_params *params = td_parameters(net);
     int64_t zero[4] = { 0 };
@@ -284,10 +288,9 @@ static void test_blank(void **state)
 static void test_drops(void **state)
 {
     (void)state;
-    td_module *net = td_model("efficientnet_b0", &(td_model_options){ .classes = 4 });
+    td_module *net = td_model("efficientnet_b0", .classes = 4);
     td_module *same =
-        td_model("efficientnet_b0",
-                 &(td_model_options){ .classes = 4, .dropout = 0.5, .stochastic_depth = -1.0 });
+        td_model("efficientnet_b0", .classes = 4, .dropout = 0.5, .stochastic_depth = -1.0);
     char text[2][64];
     td_module *layers[] = { td_module_find(net, "features.7.0.stochastic_depth"),
                             td_module_find(same, "features.7.0.stochastic_depth") };

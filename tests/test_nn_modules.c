@@ -1,6 +1,9 @@
 /* Modules: names, order, modes, moving, sharing, failure, and the messages of what goes wrong. */
+#include "nn/internal.h"
 #include "tandem.h"
 #include "tests/expect_fatal.h"
+#include "autograd/hooks.h"
+#include "tensor/extend.h"
 
 #include <stdarg.h>
 #include <setjmp.h>
@@ -85,7 +88,7 @@ static void collect_path(td_module *m, const char *path, void *user)
 
 static td_module *small_net(void)
 {
-    return td_nn_sequential(td_nn_conv2d(2, 3, &(td_nn_conv2d_options){ .kernel = { 3 } }),
+    return td_nn_sequential(td_nn_conv2d(2, 3, .kernel = 3),
                             td_nn_sequential(td_nn_batch_norm2d(3), td_nn_relu()), td_nn_flatten(),
                             td_nn_dropout(0.5), td_nn_linear(12, 4));
 }
@@ -131,19 +134,16 @@ static void test_layers_shapes(void **state)
         { { 4, { 2, 3, 8, 6 } }, { 4, { 2, 5, 8, 6 } } }, /* and in the other */
     };
     td_module *layers[] = {
-        td_nn_conv2d(
-            3, 5,
-            &(td_nn_conv2d_options){ .kernel = { 3, 2 }, .stride = { 2, 1 }, .padding = { 1 } }),
-        td_nn_max_pool2d(2, 0, 0),
-        td_nn_avg_pool2d(3, 3, 0),
+        td_nn_conv2d(3, 5, .kernel_hw = { 3, 2 }, .stride_hw = { 2, 1 }, .padding = 1),
+        td_nn_max_pool2d(2),
+        td_nn_avg_pool2d(3),
         td_nn_global_avg_pool2d(),
         td_nn_flatten(),
         td_nn_layer_norm(8),
         td_nn_gelu(),
-        td_nn_linear_no_bias(3, 7),
-        td_nn_conv2d(3, 5,
-                     &(td_nn_conv2d_options){ .kernel = { 7, 1 }, .padding = { 3, TD_PAD_NONE } }),
-        td_nn_conv2d(3, 5, &(td_nn_conv2d_options){ .kernel = { 1, 7 }, .padding = { 0, 3 } }),
+        td_nn_linear(3, 7, .no_bias = true),
+        td_nn_conv2d(3, 5, .kernel_hw = { 7, 1 }, .padding_hw = { 3, 0 }),
+        td_nn_conv2d(3, 5, .kernel_hw = { 1, 7 }, .padding_hw = { 0, 3 }),
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         td_tensor *x = td_zeros(cases[i].in, TD_F32, TD_CPU);
@@ -433,9 +433,9 @@ static void test_bad_sizes(void **state)
 {
     (void)state;
     expect_fatal("must be positive", td_nn_linear(0, 3));
-    expect_fatal("do not divide", td_nn_conv2d(3, 4, &(td_nn_conv2d_options){ .groups = 2 }));
-    expect_fatal("channel counts must be positive", td_nn_conv2d(-3, 4, NULL));
-    expect_fatal("padding", td_nn_max_pool2d(2, 2, 2));
+    expect_fatal("do not divide", td_nn_conv2d(3, 4, .groups = 2));
+    expect_fatal("channel counts must be positive", td_nn_conv2d(-3, 4));
+    expect_fatal("padding", td_nn_max_pool2d(2, .padding = 2));
     expect_fatal("[0, 1)", td_nn_dropout(1.0));
     expect_fatal("not a BatchNorm2d", td_nn_batch_norm2d_fused(NULL, NULL, NULL, true, TD_HERE));
 }

@@ -1,6 +1,8 @@
 /* Flat parameters: where they lie, that the model goes on as before, reordering, clipping. */
 #include "tandem.h"
 #include "tests/expect_fatal.h"
+#include "autograd/hooks.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -13,8 +15,8 @@
 static td_module *small_net(void)
 {
     td_manual_seed(1);
-    return td_nn_sequential(td_nn_conv2d(2, 3, &(td_nn_conv2d_options){ .kernel = { 3 } }),
-                            td_nn_relu(), td_nn_flatten(), td_nn_linear(12, 4));
+    return td_nn_sequential(td_nn_conv2d(2, 3, .kernel = 3), td_nn_relu(), td_nn_flatten(),
+                            td_nn_linear(12, 4));
 }
 
 static double run_step(td_module *net, const td_tensor *x)
@@ -202,7 +204,7 @@ static void test_reorder_while_training(void **state)
     for (int reordered = 0; reordered < 2; reordered++) {
         td_module *net = small_net();
         td_params *params = td_parameters(net);
-        td_optim *optim = td_adam(params, &(td_adam_options){ .lr = 0.05 });
+        td_optim *optim = td_adam(params, .lr = 0.05);
         for (int step = 0; step < 3; step++) {
             td_zero_grad(optim);
             losses[reordered][step] = run_step(net, x);

@@ -4,6 +4,7 @@
 #include "tests/ops_cases.h"
 
 #include "autograd/tape.h"
+#include "tensor/extend.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -125,6 +126,7 @@ static void test_every_operation_is_in_the_table(void **state)
         if (sscanf(line, "td_tensor *td_%63[a-z0-9_](", op) != 1) {
             continue;
         }
+        op[strlen(op) - strlen("_at")] = '\0';
         found++;
         bool exempt = false;
         for (size_t i = 0; i < sizeof without_gradient / sizeof *without_gradient; i++) {

@@ -2,6 +2,9 @@
  * on odd shapes and in all orders of memory. */
 #include "tests/ops_reference.h"
 
+#include "autograd/ops/fused.h"
+#include "tensor/extend.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -107,39 +110,36 @@ static const conv_case conv_cases[] = {
     { { 4, { 2, 3, 9, 7 } }, { 4, { 5, 3, 3, 3 } }, { .groups = 0 }, { .stride = { 1, 1 } } },
     { { 4, { 3, 17, 6, 5 } },
       { 4, { 19, 17, 3, 3 } },
-      { .padding = { 1 } },
+      { .padding = 1 },
       { .stride = { 1, 1 }, .pad = { 1, 1 } } },
     { { 4, { 2, 3, 15, 13 } },
       { 4, { 33, 3, 7, 7 } },
-      { .stride = { 2 }, .padding = { 3 } },
+      { .stride = 2, .padding = 3 },
       { .stride = { 2, 2 }, .pad = { 3, 3 } } },
-    { { 4, { 5, 16, 4, 4 } },
-      { 4, { 32, 16, 1, 1 } },
-      { .stride = { 2 } },
-      { .stride = { 2, 2 } } },
+    { { 4, { 5, 16, 4, 4 } }, { 4, { 32, 16, 1, 1 } }, { .stride = 2 }, { .stride = { 2, 2 } } },
     { { 4, { 1, 9, 1, 1 } },
       { 4, { 1, 9, 3, 3 } },
-      { .padding = { 1 } },
+      { .padding = 1 },
       { .stride = { 1, 1 }, .pad = { 1, 1 } } },
     { { 4, { 2, 2, 8, 9 } },
       { 4, { 3, 2, 3, 2 } },
-      { .stride = { 1, 3 }, .padding = { 2, 1 }, .dilation = { 2, 3 } },
+      { .stride_hw = { 1, 3 }, .padding_hw = { 2, 1 }, .dilation_hw = { 2, 3 } },
       { .stride = { 1, 3 }, .pad = { 2, 1 }, .dilation = { 2, 3 } } },
     { { 4, { 2, 6, 5, 5 } },
       { 4, { 9, 2, 3, 3 } },
-      { .padding = { 1 }, .groups = 3 },
+      { .padding = 1, .groups = 3 },
       { .stride = { 1, 1 }, .pad = { 1, 1 } } },
     { { 4, { 2, 7, 5, 6 } },
       { 4, { 14, 1, 3, 3 } },
-      { .stride = { 2 }, .padding = { 1 }, .groups = 7 },
+      { .stride = 2, .padding = 1, .groups = 7 },
       { .stride = { 2, 2 }, .pad = { 1, 1 } } },
     { { 4, { 2, 3, 6, 5 } },
       { 4, { 4, 3, 7, 1 } },
-      { .padding = { 3, TD_PAD_NONE } },
+      { .padding_hw = { 3, 0 } },
       { .stride = { 1, 1 }, .pad = { 3, 0 } } },
     { { 4, { 2, 3, 6, 5 } },
       { 4, { 4, 3, 1, 7 } },
-      { .padding = { 0, 3 } },
+      { .padding_hw = { 0, 3 } },
       { .stride = { 1, 1 }, .pad = { 0, 3 } } },
     { { 4, { 0, 3, 5, 5 } }, { 4, { 4, 3, 3, 3 } }, { .groups = 1 }, { .stride = { 1, 1 } } },
 };
@@ -160,10 +160,14 @@ static void test_conv2d(void **state)
             td_tensor *w = input(c.w, dtype, i % 2 == 0 ? TD_FILTER : TD_ROW_MAJOR);
             td_tensor *b = rows(TD_SHAPE(c.w.dim[0]), dtype);
             ref rx = ref_read(x), rw = ref_read(w), rb = ref_read(b);
-            td_tensor *y = td_conv2d(x, w, b, &c.options);
+            c.options.x = x;
+            c.options.w = w;
+            c.options.b = b;
+            td_tensor *y = td_conv2d_at(c.options, TD_HERE);
             assert_true(td_is_layout(y, TD_IMAGE));
             ref_expect(y, ref_conv2d(rx, rw, &rb, c.window, groups), "conv2d");
-            y = td_conv2d(x, w, NULL, &c.options);
+            c.options.b = NULL;
+            y = td_conv2d_at(c.options, TD_HERE);
             ref_expect(y, ref_conv2d(rx, rw, NULL, c.window, groups), "conv2d without bias");
         }
     }
@@ -174,11 +178,13 @@ static void test_conv2d(void **state)
 static void check_pool(td_tensor *x, td_pool2d_options options, ref_window window)
 {
     ref r = ref_read(x);
+    options.x = x;
     window.dilation[0] = window.dilation[1] = 1;
-    ref_expect_exact(td_max_pool2d(x, &options), ref_max_pool2d(r, window), "max_pool2d");
+    ref_expect_exact(td_max_pool2d_at(options, TD_HERE), ref_max_pool2d(r, window), "max_pool2d");
     for (int exclude = 0; exclude < 2; exclude++) {
         options.exclude_pad = exclude;
-        ref_expect(td_avg_pool2d(x, &options), ref_avg_pool2d(r, window, !exclude), "avg_pool2d");
+        ref_expect(td_avg_pool2d_at(options, TD_HERE), ref_avg_pool2d(r, window, !exclude),
+                   "avg_pool2d");
     }
 }
 
@@ -189,15 +195,15 @@ static void test_pooling(void **state)
         td_dtype dtype = dtypes[i / 2];
         td_layout layout = i % 2 == 0 ? TD_IMAGE : TD_ROW_MAJOR;
         td_tensor *x = input(TD_SHAPE(3, 17, 9, 8), dtype, layout);
-        check_pool(x, (td_pool2d_options){ .kernel = { 2 } },
+        check_pool(x, (td_pool2d_options){ .kernel = 2 },
                    (ref_window){ .kernel = { 2, 2 }, .stride = { 2, 2 } });
-        check_pool(x, (td_pool2d_options){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1 } },
+        check_pool(x, (td_pool2d_options){ .kernel = 3, .stride = 2, .padding = 1 },
                    (ref_window){ .kernel = { 3, 3 }, .stride = { 2, 2 }, .pad = { 1, 1 } });
-        check_pool(
-            x, (td_pool2d_options){ .kernel = { 4, 2 }, .stride = { 1, 3 }, .padding = { 2, 1 } },
-            (ref_window){ .kernel = { 4, 2 }, .stride = { 1, 3 }, .pad = { 2, 1 } });
-        check_pool(input(TD_SHAPE(1, 1, 1, 1), dtype, layout),
-                   (td_pool2d_options){ .kernel = { 1 } },
+        check_pool(x,
+                   (td_pool2d_options){
+                       .kernel_hw = { 4, 2 }, .stride_hw = { 1, 3 }, .padding_hw = { 2, 1 } },
+                   (ref_window){ .kernel = { 4, 2 }, .stride = { 1, 3 }, .pad = { 2, 1 } });
+        check_pool(input(TD_SHAPE(1, 1, 1, 1), dtype, layout), (td_pool2d_options){ .kernel = 1 },
                    (ref_window){ .kernel = { 1, 1 }, .stride = { 1, 1 } });
         ref_window all = { .kernel = { 9, 8 }, .stride = { 9, 8 }, .dilation = { 1, 1 } };
         ref_expect(td_global_avg_pool2d(x), ref_avg_pool2d(ref_read(x), all, true),
@@ -221,19 +227,22 @@ static void check_batch_norm(td_tensor *x, td_tensor *add)
         radd = ref_read(add);
     }
     for (int relu = 0; relu < 2; relu++) {
-        td_batch_norm_options o = { .relu = relu, .add = add, .eps = 1e-3 };
+        td_batch_norm_fusion fusion = { .relu = relu, .add = add };
+        td_batch_norm_options o = {
+            .x = x, .weight = w, .bias = b, .running_mean = mean, .running_var = var, .eps = 1e-3
+        };
         ref_expect(
-            td_batch_norm(x, w, b, mean, var, &o),
+            td_batch_norm_fused_at(o, fusion, TD_HERE),
             ref_batch_norm(rx, &rw, &rb, old_mean, old_var, 1e-3, add != NULL ? &radd : NULL, relu),
             "batch_norm in evaluation");
         ref_expect_exact(mean, old_mean, "running_mean after evaluation");
         o.training = true;
-        ref_expect(td_batch_norm(x, w, b, NULL, NULL, &o),
+        o.running_mean = o.running_var = NULL;
+        ref_expect(td_batch_norm_fused_at(o, fusion, TD_HERE),
                    ref_batch_norm(rx, &rw, &rb, m, v, 1e-3, add != NULL ? &radd : NULL, relu),
                    "batch_norm in training");
     }
-    ref_expect(td_batch_norm(x, NULL, NULL, mean, var,
-                             &(td_batch_norm_options){ .training = true, .momentum = 0.3 }),
+    ref_expect(td_batch_norm(x, NULL, NULL, mean, var, .training = true, .momentum = 0.3),
                ref_batch_norm(rx, NULL, NULL, m, v, 1e-5, NULL, false), "batch_norm, plain");
     double n = (double)(rx.n / channels.dim[0]);
     for (int64_t c = 0; c < channels.dim[0]; c++) {
@@ -314,7 +323,7 @@ static void test_losses(void **state)
             ref r = ref_read(logits[k]);
             ref_expect(td_cross_entropy(logits[k], labels), ref_cross_entropy(r, rl, 0.0),
                        "cross_entropy");
-            ref_expect(td_cross_entropy_smooth(logits[k], labels, 0.1),
+            ref_expect(td_cross_entropy(logits[k], labels, .label_smoothing = 0.1),
                        ref_cross_entropy(r, rl, 0.1), "cross_entropy_smooth");
         }
         td_tensor *one = rows(TD_SHAPE(1, 1), dtypes[i]);

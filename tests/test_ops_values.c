@@ -1,5 +1,6 @@
 /* Operations on elements, reductions and shapes against the slow references. */
 #include "tests/ops_reference.h"
+#include "tensor/extend.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,10 @@
 /* Muon and Lookahead against their formulas in double. */
 #include "tandem.h"
 #include "tests/expect_fatal.h"
+#include "autograd/hooks.h"
+#include "nn/optim/lookahead.h"
+#include "nn/optim/muon.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -175,8 +179,8 @@ static bool is_bias(const td_param *param, void *user)
 static void run_muon(td_dtype dtype, td_muon_options options)
 {
     td_module *net = bare(dtype);
-    td_params *params = td_parameters(net);
-    td_optim *optim = td_muon(params, &options);
+    td_params *params = options.params = td_parameters(net);
+    td_optim *optim = td_muon_at(options, TD_HERE);
     td_optim_group(optim, is_bias, NULL, 0.5, 0.01);
     static reference expected[4];
     memset(expected, 0, sizeof expected);
@@ -232,7 +236,7 @@ static void test_muon_evens_out(void **state)
     }
     td_module *net = bare(TD_F64);
     td_params *params = td_parameters(net);
-    td_optim *optim = td_muon(params, &(td_muon_options){ .lr = 1.0, .no_renormalise = true });
+    td_optim *optim = td_muon(params, .lr = 1.0, .no_renormalise = true);
     td_tensor *square = td_params_get(params, 2)->tensor;
     double before[36], after[36];
     td_read(square, before, TD_F64);
@@ -253,7 +257,7 @@ static void test_muon_without_gradient(void **state)
     (void)state;
     td_module *net = bare(TD_F32);
     td_params *params = td_parameters(net);
-    td_optim *optim = td_muon(params, &(td_muon_options){ .lr = 1.0 });
+    td_optim *optim = td_muon(params, .lr = 1.0);
     double before[MOST], after[MOST];
     td_tensor *wide = td_params_get(params, 0)->tensor, *tall = td_params_get(params, 1)->tensor;
     td_fill_(td_grad_buffer(tall), 0.0);
@@ -267,7 +271,7 @@ static void test_muon_without_gradient(void **state)
     for (int64_t i = 0; i < td_numel(tall); i++) {
         assert_true(after[i] == 0.0);
     }
-    expect_fatal("must not be negative", td_muon(params, &(td_muon_options){ .lr = -1.0 }));
+    expect_fatal("must not be negative", td_muon(params, .lr = -1.0));
     expect_fatal("there is no group 1", td_optim_set_group(optim, 1, 1.0, 0.0));
     td_optim_free(optim);
     td_module_free(net);

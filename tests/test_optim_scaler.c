@@ -25,7 +25,7 @@ static fixture make(void)
 {
     td_manual_seed(3);
     fixture f = { .net = td_nn_linear(4, 3), .x = td_full(TD_SHAPE(2, 4), 0.5, TD_F32, TD_CPU) };
-    f.optim = td_sgd(td_parameters(f.net), &(td_sgd_options){ .lr = 0.5 });
+    f.optim = td_sgd(td_parameters(f.net), .lr = 0.5);
     assert_non_null(f.optim);
     return f;
 }
@@ -67,7 +67,7 @@ static void test_same_bits_as_without(void **state)
 {
     (void)state;
     fixture with = make(), without = make();
-    td_scaler *scaler = td_scaler_new(NULL);
+    td_scaler *scaler = td_scaler_new();
     int64_t n = flat_count(&with);
     float *a = calloc((size_t)n, sizeof *a), *b = calloc((size_t)n, sizeof *b);
     for (int i = 0; i < 5; i++) {
@@ -89,7 +89,7 @@ static void test_backs_off_and_grows(void **state)
 {
     (void)state;
     fixture f = make();
-    td_scaler *scaler = td_scaler_new(&(td_scaler_options){ .scale = 1024, .patience = 3 });
+    td_scaler *scaler = td_scaler_new(.scale = 1024, .patience = 3);
     int64_t n = flat_count(&f);
     float *before = calloc((size_t)n, sizeof *before), *after = calloc((size_t)n, sizeof *after);
     read_params(&f, before);
@@ -118,7 +118,7 @@ static void test_scale_stays_positive(void **state)
 {
     (void)state;
     fixture f = make();
-    td_scaler *scaler = td_scaler_new(NULL);
+    td_scaler *scaler = td_scaler_new();
     for (int i = 0; i < 200; i++) {
         bool least = td_scaler_now(scaler).scale <= 0x1p-24;
         assert_false(step(&f, scaler, NAN));
@@ -138,7 +138,7 @@ static void test_checkpoint_keeps_it(void **state)
     (void)state;
     const char *path = temp_path("model.safetensors");
     fixture f = make();
-    td_scaler *scaler = td_scaler_new(NULL), *other = td_scaler_new(NULL);
+    td_scaler *scaler = td_scaler_new(), *other = td_scaler_new();
     td_scaler_set(scaler, &(td_scaler_state){ 0x1p9, 77, 5 });
     assert_int_equal(td_checkpoint_save(path, &(td_checkpoint){ .model = f.net, .scaler = scaler }),
                      TD_OK);

@@ -1,6 +1,7 @@
 /* Optimizers against their formulas in double; what is skipped; groups. */
 #include "tandem.h"
 #include "tests/expect_fatal.h"
+#include "autograd/hooks.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -143,7 +144,9 @@ static void check_sgd(td_dtype dtype, const td_sgd_options *options)
 {
     job j;
     open_job(&j, dtype);
-    td_optim *optim = td_sgd(j.params, options);
+    td_sgd_options given = *options;
+    given.params = j.params;
+    td_optim *optim = td_sgd_at(given, TD_HERE);
     for (int step = 0; step < STEPS; step++) {
         set_gradients(&j, optim, step);
         td_optim_step(optim);
@@ -180,8 +183,9 @@ static void check_adam(td_dtype dtype, const td_adam_options *options, bool deco
 {
     job j;
     open_job(&j, dtype);
-    td_optim *optim = decoupled ? td_adamw(j.params, options) : td_adam(j.params, options);
     td_adam_options full = *options;
+    full.params = j.params;
+    td_optim *optim = decoupled ? td_adamw_at(full, TD_HERE) : td_adam_at(full, TD_HERE);
     full.lr = options->lr != 0.0 ? options->lr : 1e-3;
     full.beta1 = options->beta1 != 0.0 ? options->beta1 : 0.9;
     full.beta2 = options->beta2 != 0.0 ? options->beta2 : 0.999;
@@ -230,8 +234,9 @@ static void test_groups(void **state)
     (void)state;
     job j;
     open_job(&j, TD_F64);
-    td_sgd_options a = { .lr = 0.1, .weight_decay = 0.3 }, b = { .lr = 0.1 * 0.25 };
-    td_optim *optim = td_sgd(j.params, &a);
+    td_sgd_options a = { .params = j.params, .lr = 0.1, .weight_decay = 0.3 },
+                   b = { .lr = 0.1 * 0.25 };
+    td_optim *optim = td_sgd_at(a, TD_HERE);
     int asked = 0;
     assert_int_equal(td_optim_group(optim, is_b, &asked, 0.25, 0.0), 1);
     assert_int_equal(asked, 2);
@@ -256,7 +261,7 @@ static void test_zero_is_a_gradient(void **state)
     (void)state;
     job j;
     open_job(&j, TD_F64);
-    td_optim *optim = td_sgd(j.params, &(td_sgd_options){ .lr = 0.5, .weight_decay = 0.5 });
+    td_optim *optim = td_sgd(j.params, .lr = 0.5, .weight_decay = 0.5);
     td_optim_step(optim);
     check_job(&j);
     td_tensor *a = td_params_get(j.params, 0)->tensor;
@@ -278,7 +283,7 @@ static void test_step_before_backward(void **state)
 {
     (void)state;
     td_module *net = td_nn_sequential(td_nn_linear(3, 4), td_nn_linear(4, 1));
-    td_optim *optim = td_sgd(td_parameters(net), &(td_sgd_options){ .lr = 0.1 });
+    td_optim *optim = td_sgd(td_parameters(net), .lr = 0.1);
     td_tensor *x = td_full(TD_SHAPE(2, 3), 1.0, TD_F32, TD_CPU);
     td_step_begin();
     td_tensor *first = td_sum(td_forward(net, x)), *second = td_sum(td_forward(net, x));
@@ -298,8 +303,8 @@ static void test_two_optimizers(void **state)
     (void)state;
     job j;
     open_job(&j, TD_F32);
-    td_optim *one = td_adam(j.params, NULL);
-    td_optim *two = td_sgd(j.params, &(td_sgd_options){ .lr = 0.1, .momentum = 0.9 });
+    td_optim *one = td_adam(j.params);
+    td_optim *two = td_sgd(j.params, .lr = 0.1, .momentum = 0.9);
     td_optim_free(one);
     set_gradients(&j, two, 0);
     td_optim_step(two);
@@ -314,13 +319,12 @@ static void test_bad_options(void **state)
     (void)state;
     job j;
     open_job(&j, TD_F32);
-    expect_fatal("must not be negative", td_sgd(j.params, &(td_sgd_options){ .lr = -1.0 }));
-    expect_fatal("nesterov needs a momentum",
-                 td_sgd(j.params, &(td_sgd_options){ .lr = 0.1, .nesterov = true }));
-    expect_fatal("options are NULL", td_sgd(j.params, NULL));
-    expect_fatal("between 0 and 1", td_adam(j.params, &(td_adam_options){ .beta1 = 1.0 }));
-    expect_fatal("not negative", td_adamw(j.params, &(td_adam_options){ .weight_decay = -1.0 }));
-    expect_fatal("td_parameters failed", td_adam(NULL, NULL));
+    expect_fatal("must not be negative", td_sgd(j.params, .lr = -1.0));
+    expect_fatal("nesterov needs a momentum", td_sgd(j.params, .lr = 0.1, .nesterov = true));
+    expect_fatal("options are NULL", td_sgd(j.params));
+    expect_fatal("between 0 and 1", td_adam(j.params, .beta1 = 1.0));
+    expect_fatal("not negative", td_adamw(j.params, .weight_decay = -1.0));
+    expect_fatal("td_parameters failed", td_adam(NULL));
     td_module_free(j.net);
 }
 

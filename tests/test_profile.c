@@ -3,6 +3,7 @@
 #include "tensor/observe/profile.h"
 #include "tensor/hooks.h"
 #include "tensor/observe/watch.h"
+#include "tensor/extend.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,11 +26,10 @@ typedef struct job {
 static void open_job(job *j)
 {
     td_manual_seed(1);
-    td_module *conv =
-        td_nn_conv2d(C, O, &(td_nn_conv2d_options){ .kernel = { K }, .padding = { 1 } });
+    td_module *conv = td_nn_conv2d(C, O, .kernel = K, .padding = 1);
     j->net = td_nn_sequential(conv, td_nn_batch_norm2d(O), td_nn_relu(), td_nn_global_avg_pool2d(),
                               td_nn_flatten(), td_nn_linear(O, CLASSES));
-    j->optim = td_sgd(td_parameters(j->net), &(td_sgd_options){ .lr = 0.1, .momentum = 0.9 });
+    j->optim = td_sgd(td_parameters(j->net), .lr = 0.1, .momentum = 0.9);
     j->x = td_new_layout(TD_SHAPE(N, C, H, W), TD_F32, TD_IMAGE, TD_CPU);
     td_normal_(j->x, 0, 1, td_default_generator());
     j->y = td_zeros(TD_SHAPE(N), TD_I64, TD_CPU);
@@ -181,8 +181,7 @@ static void test_kernels_are_the_step(void **state)
 {
     (void)state;
     td_manual_seed(1);
-    td_module *net =
-        td_nn_conv2d(32, 32, &(td_nn_conv2d_options){ .kernel = { 3 }, .padding = { 1 } });
+    td_module *net = td_nn_conv2d(32, 32, .kernel = 3, .padding = 1);
     td_tensor *x = td_zeros(TD_SHAPE(32, 32, 16, 16), TD_F32, TD_CPU);
     double best = 0;
     for (int attempt = 0; attempt < 50 && best <= 0.7; attempt++) {

@@ -1,8 +1,10 @@
 /* Recomputation: the bits, the hooks and the counts are those of a run without; the memory is not.
  */
-#include "nn/module.h"
+#include "nn/internal.h"
 #include "tests/sanitized.h"
 #include "tests/train_job.h"
+#include "autograd/hooks.h"
+#include "tensor/extend.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -90,11 +92,10 @@ static outcome train_model(const char *name, td_recompute_parts parts)
     enum { SIDE = 32, BATCH = 2 };
     train_job job;
     td_manual_seed(0);
-    job.net =
-        td_model(name, &(td_model_options){ .classes = 10, .image_size = SIDE, .blank = true });
+    job.net = td_model(name, .classes = 10, .image_size = SIDE, .blank = true);
     assert_non_null(job.net);
     set_weights(td_params_flat(td_parameters(job.net)));
-    job.optim = td_sgd(td_parameters(job.net), &(td_sgd_options){ .lr = 0.01 });
+    job.optim = td_sgd(td_parameters(job.net), .lr = 0.01);
     job.x = td_new_layout(TD_SHAPE(BATCH, 3, SIDE, SIDE), TD_F32, TD_IMAGE, TD_CPU);
     job.y = td_zeros(TD_SHAPE(BATCH), TD_I64, TD_CPU);
     td_normal_(job.x, 0, 1, td_default_generator());
@@ -145,8 +146,8 @@ typedef struct mlp_state {
 static td_tensor *mlp_forward(td_module *self, td_tensor *x, td_site at)
 {
     const mlp_state *s = self->state;
-    td_tensor *h = (td_add)(x, (td_forward)(s->first, x, at), at);
-    return (td_add)(x, (td_forward)(s->second, h, at), at);
+    td_tensor *h = td_add_at(x, td_forward_at(s->first, x, at), at);
+    return td_add_at(x, td_forward_at(s->second, h, at), at);
 }
 
 static const td_module_type mlp_type = { .name = "Mlp", .forward = mlp_forward };
@@ -157,9 +158,9 @@ static td_module *mlp(void)
     mlp_state *s = m->state;
     s->first = td_module_add(
         m, "first", td_nn_sequential(td_nn_linear(8, 8), td_nn_gelu(), td_nn_dropout(0.3)));
-    s->second = td_module_add(
-        m, "second",
-        td_nn_sequential(td_nn_linear(8, 8), td_nn_dropout(0.5), td_nn_linear_no_bias(8, 8)));
+    s->second = td_module_add(m, "second",
+                              td_nn_sequential(td_nn_linear(8, 8), td_nn_dropout(0.5),
+                                               td_nn_linear(8, 8, .no_bias = true)));
     return td_module_finish(m);
 }
 
@@ -245,9 +246,7 @@ static void test_running_statistics(void **state)
     for (int on = 0; on < 2; on++) {
         td_manual_seed(5);
         td_module *net = td_nn_sequential(
-            td_nn_sequential(td_nn_conv2d(2, 4, &(td_nn_conv2d_options){ .kernel = { 3 } }),
-                             td_nn_batch_norm2d(4)),
-            td_nn_relu());
+            td_nn_sequential(td_nn_conv2d(2, 4, .kernel = 3), td_nn_batch_norm2d(4)), td_nn_relu());
         td_recompute(net->children[0], on);
         td_module *copy = td_module_clone(net);
         td_tensor *x = td_new(TD_SHAPE(3, 2, 6, 6), TD_F32, TD_CPU);
@@ -283,8 +282,8 @@ static void jump(const char *message, void *user)
 
 static td_tensor *fails_again(td_module *self, td_tensor *x, td_site at)
 {
-    td_tensor *y = (td_forward)(self->children[0], x, at);
-    return td_recomputing() ? (td_matmul)(y, x, at) : y; /* shapes that do not fit */
+    td_tensor *y = td_forward_at(self->children[0], x, at);
+    return td_recomputing() ? td_matmul_at(y, x, at) : y; /* shapes that do not fit */
 }
 
 static const td_module_type failing_type = { .name = "Failing", .forward = fails_again };

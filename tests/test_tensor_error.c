@@ -1,4 +1,5 @@
 /* Errors: statuses, messages, the fatal handler, the context of modules. */
+#include "tensor/extend.h"
 #include "tests/expect_fatal.h"
 
 #include "tensor/error.h"

@@ -1,6 +1,7 @@
 /* Tensors as text. */
 #include "tensor/storage.h"
 #include "tensor/tensor.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <setjmp.h>

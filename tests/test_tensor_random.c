@@ -2,6 +2,7 @@
 #include "tests/expect_fatal.h"
 
 #include "tensor/tensor.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -229,24 +230,24 @@ static void test_fills_are_row_major_for_any_layout_and_dtype(void **state)
     float expected[48], values[48];
     td_generator g;
     for (int normal = 0; normal < 2; normal++) {
-        void (*fill)(td_tensor *, double, double, td_generator *) =
-            normal ? td_normal_ : td_uniform_;
+        void (*fill)(td_tensor *, double, double, td_generator *, td_site) =
+            normal ? td_normal_inplace_at : td_uniform_inplace_at;
         td_tensor *plain = td_zeros(shape, TD_F32, TD_CPU);
         td_generator_seed(&g, 8);
-        fill(plain, -0.5, 0.5 + normal, &g);
+        fill(plain, -0.5, 0.5 + normal, &g, TD_HERE);
         td_read(plain, expected, TD_F32);
         uint32_t after = td_random_u32(&g);
 
         td_tensor *filter = td_new_layout(shape, TD_F32, TD_FILTER, TD_CPU);
         td_generator_seed(&g, 8);
-        fill(filter, -0.5, 0.5 + normal, &g);
+        fill(filter, -0.5, 0.5 + normal, &g, TD_HERE);
         td_read(filter, values, TD_F32);
         assert_memory_equal(values, expected, sizeof values);
         assert_true(td_random_u32(&g) == after);
 
         td_tensor *wide = td_zeros(shape, TD_F64, TD_CPU);
         td_generator_seed(&g, 8);
-        fill(wide, -0.5, 0.5 + normal, &g);
+        fill(wide, -0.5, 0.5 + normal, &g, TD_HERE);
         td_read(wide, values, TD_F32);
         assert_memory_equal(values, expected, sizeof values);
         for (int64_t i = 0; i < 2; i++) {

@@ -3,6 +3,7 @@
 
 #include "tensor/storage.h"
 #include "tensor/tensor.h"
+#include "tensor/extend.h"
 
 #include <stdarg.h>
 #include <stddef.h>

@@ -4,6 +4,7 @@
 
 #include "tensor/storage.h"
 #include "tensor/tensor.h"
+#include "tensor/extend.h"
 
 #include <pthread.h>
 #include <stdarg.h>

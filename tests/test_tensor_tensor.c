@@ -4,6 +4,7 @@
 #include "tensor/element.h"
 #include "tensor/storage.h"
 #include "tensor/tensor.h"
+#include "tensor/extend.h"
 
 #include <float.h>
 #include <math.h>

@@ -3,6 +3,7 @@
 #include "apps/common/train.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -100,11 +101,10 @@ static void run(train_recipe recipe, int64_t batch, outcome *result)
                     .recipe = recipe };
     r.net = job_net(JOB_MLP, 1, TD_F32);
     if (ranks) {
-        r.net = td_ddp(r.net, &(td_ddp_options){ .bucket_cap_mb = 0.001 });
+        r.net = td_ddp(r.net, .bucket_cap_mb = 0.001);
     }
-    r.optim = td_sgd(td_parameters(r.net), &(td_sgd_options){ .lr = 0.1, .momentum = 0.9 });
-    r.loader = train_loader(&r, ranks ? td_distributed_sampler(&(td_distributed_options){ 0 })
-                                      : td_sequential_sampler());
+    r.optim = td_sgd(td_parameters(r.net), .lr = 0.1, .momentum = 0.9);
+    r.loader = train_loader(&r, ranks ? td_distributed_sampler(0) : td_sequential_sampler());
     REQUIRE_OK(train_loop(&r));
     *result = (outcome){ .first_loss = first_loss };
     result->count = read_weights(r.net, result->values);

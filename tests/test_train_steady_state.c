@@ -136,9 +136,8 @@ static void test_loader_and_mlp(void **state)
     td_manual_seed(0);
     td_module *net = td_nn_sequential(td_nn_flatten(), td_nn_linear(3072, 20), td_nn_relu(),
                                       td_nn_dropout(0.1), td_nn_linear(20, 10));
-    td_optim *optim = td_adam(td_parameters(net), &(td_adam_options){ .lr = 1e-3 });
-    td_loader *loader = td_loader_open(
-        images, &(td_loader_options){ .batch_size = 64, .shuffle = true, .workers = 2 });
+    td_optim *optim = td_adam(td_parameters(net), .lr = 1e-3);
+    td_loader *loader = td_loader_open(images, .batch_size = 64, .shuffle = true, .workers = 2);
     long calls = 0;
     for (int epoch = 0; epoch < 6; epoch++) {
         for (td_batch batch; td_loader_next(loader, &batch);) {

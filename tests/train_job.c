@@ -1,4 +1,5 @@
 #include "tests/train_job.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 
@@ -14,9 +15,8 @@ void train_job_open_as(train_job *job, int64_t batch, int64_t side, td_dtype dty
     if (td_module_to(job->net, TD_CPU, dtype) != TD_OK) {
         abort();
     }
-    job->optim = td_sgd(
-        td_parameters(job->net),
-        &(td_sgd_options){ .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true });
+    job->optim = td_sgd(td_parameters(job->net), .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4,
+                        .nesterov = true);
     job->x = td_new_layout(TD_SHAPE(batch, 3, side, side), TD_F32, TD_IMAGE, TD_CPU);
     job->y = td_new(TD_SHAPE(batch), TD_I64, TD_CPU);
     td_normal_(job->x, 0, 1, td_default_generator());

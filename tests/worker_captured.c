@@ -138,7 +138,7 @@ int main(int argc, char **argv)
                                 .world_size = atoi(getenv("WORLD_SIZE")) };
     unsetenv("RANK"); /* what it is by the options, it is not by the environment */
     unsetenv("WORLD_SIZE");
-    must(td_dist_init(&options));
+    must(td_dist_init_at(options, TD_HERE));
     bool refuse = strcmp(argv[2], "refuse") == 0;
     int code = strcmp(argv[2], "die") == 0 ? check_death(device)
                                            : check_equal(device, refuse && td_dist_rank() == 1);

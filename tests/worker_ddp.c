@@ -7,6 +7,7 @@
  *
  * Every rank says in one line what it has found, and ends with 0 if it is as it should be. */
 #include "tandem.h"
+#include "tensor/extend.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -21,15 +22,13 @@ enum { BATCH = 6, STEPS = 5, SIDE = 8, CLASSES = 5 };
 static td_module *new_net(td_device device, int norm)
 {
     td_manual_seed(11);
-    td_nn_conv2d_options conv = { .kernel = { 3 }, .padding = { 1 } };
-    td_module *net =
-        norm ? td_nn_sequential(td_nn_conv2d(3, 8, &conv),
-                                td_nn_batch_norm2d_with(
-                                    8, &(td_nn_batch_norm2d_options){ .no_weight = norm == 2 }),
-                                td_nn_relu(), td_nn_global_avg_pool2d(), td_nn_flatten(),
-                                td_nn_linear(8, CLASSES))
-             : td_nn_sequential(td_nn_conv2d(3, 8, &conv), td_nn_relu(), td_nn_max_pool2d(2, 2, 0),
-                                td_nn_flatten(), td_nn_linear(8 * SIDE * SIDE / 4, CLASSES));
+    td_module *net = norm ? td_nn_sequential(td_nn_conv2d(3, 8, .kernel = 3, .padding = 1),
+                                             td_nn_batch_norm2d(8, .no_weight = norm == 2),
+                                             td_nn_relu(), td_nn_global_avg_pool2d(),
+                                             td_nn_flatten(), td_nn_linear(8, CLASSES))
+                          : td_nn_sequential(td_nn_conv2d(3, 8, .kernel = 3, .padding = 1),
+                                             td_nn_relu(), td_nn_max_pool2d(2), td_nn_flatten(),
+                                             td_nn_linear(8 * SIDE * SIDE / 4, CLASSES));
     if (net == NULL || td_module_to(net, device, TD_F32) != TD_OK) {
         fprintf(stderr, "%s\n", td_last_error());
         exit(2);
@@ -75,7 +74,7 @@ static void train_step(td_module *net, td_optim *optim, int step, int first, int
 
 static td_optim *new_optim(td_module *net)
 {
-    return td_sgd(td_parameters(net), &(td_sgd_options){ .lr = 0.1, .momentum = 0.9 });
+    return td_sgd(td_parameters(net), .lr = 0.1, .momentum = 0.9);
 }
 
 /* All parameters and buffers as doubles, one after the other. */
@@ -122,7 +121,7 @@ static double difference(td_device device, int norm)
     if (norm != 0) {
         net = td_convert_sync_batch_norm(net, NULL);
     }
-    net = td_ddp(net, &(td_ddp_options){ .bucket_cap_mb = 0.001, .no_broadcast_buffers = true });
+    net = td_ddp(net, .bucket_cap_mb = 0.001, .no_broadcast_buffers = true);
     td_module *whole = new_net(device, norm);
     if (net == NULL) {
         fprintf(stderr, "%s\n", td_last_error());
@@ -158,10 +157,8 @@ static double powersgd_difference(td_device device)
     const td_device devices[] = { device, TD_CPU };
     int64_t count = 0;
     for (int i = 0; i < 2; i++) {
-        td_ddp_options options = {
-            .comm_hook = "powersgd", .powersgd_start = 2, .powersgd_rank = 2, .bucket_cap_mb = 0.001
-        };
-        td_module *net = td_ddp(new_net(devices[i], 0), &options);
+        td_module *net = td_ddp(new_net(devices[i], 0), .comm_hook = "powersgd",
+                                .powersgd_start = 2, .powersgd_rank = 2, .bucket_cap_mb = 0.001);
         if (net == NULL) {
             fprintf(stderr, "%s\n", td_last_error());
             exit(2);
@@ -213,7 +210,7 @@ static void on_error(td_status status, const char *message, void *user)
 static int check_death(td_device device)
 {
     bool told = false;
-    td_module *net = td_ddp(new_net(device, false), NULL);
+    td_module *net = td_ddp(new_net(device, false));
     if (net == NULL) {
         return 2;
     }
@@ -248,7 +245,7 @@ int main(int argc, char **argv)
         unsetenv("RANK"); /* what it is by the options, it is not by the environment */
         unsetenv("WORLD_SIZE");
     }
-    if (td_dist_init(&options) != TD_OK) {
+    if (td_dist_init_at(options, TD_HERE) != TD_OK) {
         fprintf(stderr, "%s\n", td_last_error());
         return 2;
     }

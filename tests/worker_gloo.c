@@ -17,7 +17,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: worker_gloo SECONDS FILE\n");
         return 64;
     }
-    td_status status = td_dist_init(&(td_dist_options){ .timeout = atof(argv[1]) });
+    td_status status = td_dist_init(.timeout = atof(argv[1]));
     if (status != TD_OK) {
         fprintf(stderr, "init: %s\n", td_last_error());
         return 2;

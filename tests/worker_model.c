@@ -12,7 +12,7 @@ int main(int argc, char **argv)
         return 64;
     }
     td_manual_seed(1);
-    td_module *net = td_model(argv[1], &(td_model_options){ .classes = atoi(argv[2]) });
+    td_module *net = td_model(argv[1], .classes = atoi(argv[2]));
     const td_metadata metadata[] = { { "arch", argc > 4 ? argv[4] : "" },
                                      { "classes", argc > 5 ? argv[5] : "" } };
     td_checkpoint checkpoint = { .model = net, .metadata = metadata, .metadata_count = argc - 4 };

@@ -41,10 +41,9 @@ td_module *cifar_net(const train_run *r)
 
 td_optim *cifar_optim(const train_run *r)
 {
-    td_sgd_options options = {
-        .lr = r->args.lr, .momentum = 0.9, .nesterov = true, .weight_decay = 1e-4
-    };
-    return r->net == NULL ? NULL : td_sgd(td_parameters(r->net), &options);
+    return r->net == NULL ? NULL
+                          : td_sgd(td_parameters(r->net), .lr = r->args.lr, .momentum = 0.9,
+                                   .nesterov = true, .weight_decay = 1e-4);
 }
 
 /* ---- the data ---- */

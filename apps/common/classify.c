@@ -3,6 +3,7 @@
 #include "apps/common/files.h"
 #include "apps/common/ranks.h"
 #include "apps/common/weights.h"
+#include "nn/safetensors.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -200,11 +201,9 @@ td_status classify_begin(classify_run *c)
 td_module *classify_net(const classify_run *c)
 {
     const settings *s = &c->s;
-    td_module *net = td_model(
-        s->model.arch,
-        &(td_model_options){ .classes = s->model.num_classes,
-                             .image_size = c->tests_only ? s->test.crop_size : s->train.im_size,
-                             .blank = c->tests_only || c->base.args.resume != NULL });
+    td_module *net = td_model(s->model.arch, .classes = s->model.num_classes,
+                              .image_size = c->tests_only ? s->test.crop_size : s->train.im_size,
+                              .blank = c->tests_only || c->base.args.resume != NULL);
     if (net == NULL) {
         (void)td_fail_context(TD_E_ARG, "MODEL.ARCH");
     }
@@ -218,27 +217,26 @@ td_module *classify_net(const classify_run *c)
     if (s->model.syncbn) {
         net = td_convert_sync_batch_norm(net, NULL);
     }
-    return net != NULL && !c->tests_only ? td_ddp(net, &c->base.ddp) : net;
+    return net != NULL && !c->tests_only ? train_ddp(&c->base, net) : net;
 }
 
 td_optim *classify_optim(const classify_run *c)
 {
     const settings *s = &c->s;
-    td_sgd_options options = { .lr = settings_lr(s, 0),
-                               .momentum = s->optim.momentum,
-                               .dampening = s->optim.dampening,
-                               .weight_decay = s->optim.weight_decay,
-                               .nesterov = s->optim.nesterov };
-    return c->base.net == NULL ? NULL : td_sgd(td_parameters(c->base.net), &options);
+    if (c->base.net == NULL) {
+        return NULL;
+    }
+    return td_sgd(td_parameters(c->base.net), .lr = settings_lr(s, 0),
+                  .momentum = s->optim.momentum, .dampening = s->optim.dampening,
+                  .weight_decay = s->optim.weight_decay, .nesterov = s->optim.nesterov);
 }
 
 td_loader *classify_loader(classify_run *c)
 {
-    td_distributed_options options = { .rank = td_dist_rank(),
-                                       .world_size = td_dist_world_size(),
-                                       .shuffle = true,
-                                       .seed = (uint64_t)c->base.args.seed };
-    td_loader *loader = train_loader(&c->base, td_distributed_sampler(&options));
+    td_sampler *sampler =
+        td_distributed_sampler(.rank = td_dist_rank(), .world_size = td_dist_world_size(),
+                               .shuffle = true, .seed = (uint64_t)c->base.args.seed);
+    td_loader *loader = train_loader(&c->base, sampler);
     if (loader == NULL) {
         (void)td_fail_context(TD_E_ARG, "TRAIN.BATCH_SIZE %" PRId64, c->s.train.batch_size);
     }

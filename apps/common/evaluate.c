@@ -2,6 +2,7 @@
 
 #include "apps/common/ranks.h"
 #include "dist/dist.h"
+#include "tensor/extend.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -75,9 +76,8 @@ static td_status share_buffers(td_module *net)
 /* Each rank's part; no sample twice, or the figures would be wrong. */
 static td_sampler *part_of(void)
 {
-    return td_dist_is_initialized()
-               ? td_distributed_sampler(&(td_distributed_options){ .no_padding = true })
-               : td_sequential_sampler();
+    return td_dist_is_initialized() ? td_distributed_sampler(.no_padding = true)
+                                    : td_sequential_sampler();
 }
 
 static td_status add_batch(td_module *net, const td_batch *batch, int64_t top_k, evaluation *sums)
@@ -178,12 +178,9 @@ static td_status run_part(td_module *net, const td_dataset *dataset,
         /* A loader draws from its generator even when it does not shuffle. */
         td_generator_seed(&kept->generator, 0);
         kept->loader =
-            td_loader_open(dataset, &(td_loader_options){ .batch_size = options->batch_size,
-                                                          .sampler = part_of(),
-                                                          .workers = options->workers,
-                                                          .generator = &kept->generator,
-                                                          .streamed = options->streamed,
-                                                          .device = net->device });
+            td_loader_open(dataset, .batch_size = options->batch_size, .sampler = part_of(),
+                           .workers = options->workers, .generator = &kept->generator,
+                           .streamed = options->streamed, .device = net->device);
     }
     if (kept->loader == NULL) {
         return TD_E_NOMEM;

@@ -1,4 +1,5 @@
 #include "apps/common/noise.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 

@@ -8,6 +8,7 @@
 
 #include "apps/common/train_args.h"
 #include "tandem.h"
+#include "nn/module.h"
 
 typedef struct train_state {
     int64_t epoch;          /* the running one, from 0 */

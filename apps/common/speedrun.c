@@ -1,4 +1,6 @@
 #include "apps/common/speedrun.h"
+#include "nn/models/airbench.h"
+#include "nn/optim/muon.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -61,10 +63,8 @@ static void begin_sgd(speedrun *s, int64_t batch_size)
     const double momentum = 0.85, scale = 1024.0 * (1.0 + 1.0 / (1.0 - momentum));
     s->lr = 11.5 / scale;
     double decay = 0.0153 * (double)batch_size / scale / s->lr;
-    s->optim =
-        td_sgd(td_parameters(s->net),
-               &(td_sgd_options){
-                   .lr = s->lr, .momentum = momentum, .nesterov = true, .weight_decay = decay });
+    s->optim = td_sgd(td_parameters(s->net), .lr = s->lr, .momentum = momentum, .nesterov = true,
+                      .weight_decay = decay);
     if (s->optim != NULL) {
         td_optim_group(s->optim, is_norm_bias, NULL, BIASES, decay / BIASES);
     }
@@ -74,9 +74,8 @@ static void begin_muon(speedrun *s, int64_t batch_size)
 {
     const double bias_lr = 0.053, head_lr = 0.67, decay = 2e-6 * (double)batch_size;
     s->lr = 0.24;
-    s->optim = td_muon(
-        td_parameters(s->net),
-        &(td_muon_options){ .lr = s->lr, .momentum = 0.6, .rounds = 3, .sgd_momentum = 0.85 });
+    s->optim = td_muon(td_parameters(s->net), .lr = s->lr, .momentum = 0.6, .rounds = 3,
+                       .sgd_momentum = 0.85);
     if (s->optim != NULL) {
         s->whiten_scale = bias_lr / s->lr;
         s->whiten_decay = decay / bias_lr;
@@ -118,11 +117,10 @@ static int64_t scaled(int64_t channels, double width)
 
 static td_status make_net(speedrun *s, const speedrun_options *o)
 {
-    s->net =
-        td_airbench(SPEEDRUN_CLASSES,
-                    &(td_airbench_options){ .widths = { scaled(64, o->width), scaled(256, o->width),
-                                                        scaled(256, o->width) },
-                                            .unit_head = o->recipe->muon });
+    s->net = td_airbench(
+        SPEEDRUN_CLASSES,
+        .widths = { scaled(64, o->width), scaled(256, o->width), scaled(256, o->width) },
+        .unit_head = o->recipe->muon);
     if (s->net == NULL) {
         return TD_E_NOMEM;
     }
@@ -183,8 +181,8 @@ static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results
     speedrun *s = user;
     (void)results;
     td_loader_make(s->loader);
-    td_tensor *mean =
-        td_cross_entropy_smooth(td_forward(s->net, inputs[0]), inputs[1], s->recipe->smoothing);
+    td_tensor *mean = td_cross_entropy(td_forward(s->net, inputs[0]), inputs[1],
+                                       .label_smoothing = s->recipe->smoothing);
     td_tensor *sum = td_mul_scalar(mean, (double)inputs[0]->shape[0]);
     td_zero_grad(s->optim);
     td_backward(sum);
@@ -275,8 +273,7 @@ static const view one_view = { 0, false, 1.0 };
 static td_status add_logits(td_module *net, const td_dataset *test, double weight, double *logits)
 {
     enum { BATCH = 500 };
-    td_loader *loader =
-        td_loader_open(test, &(td_loader_options){ .batch_size = BATCH, .device = net->device });
+    td_loader *loader = td_loader_open(test, .batch_size = BATCH, .device = net->device);
     if (loader == NULL) {
         return TD_E_NOMEM;
     }

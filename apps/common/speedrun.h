@@ -4,6 +4,8 @@
 #define APPS_COMMON_SPEEDRUN_H
 
 #include "tandem.h"
+#include "nn/optim/lookahead.h"
+#include "tensor/graph/captured.h"
 
 enum { SPEEDRUN_CLASSES = 10 };
 

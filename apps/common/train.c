@@ -6,6 +6,8 @@
 #include "apps/common/train_graph.h"
 #include "apps/common/train_hook.h"
 #include "apps/common/train_save.h"
+#include "dist/trace.h"
+#include "tensor/autotune.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -150,7 +152,8 @@ static td_status learn(train_run *r, const td_batch *batch, train_group group, d
                        step_count *count)
 {
     td_tensor *logits = td_forward(r->net, batch->x);
-    td_tensor *loss = td_cross_entropy_smooth(logits, batch->y, r->recipe.label_smoothing);
+    td_tensor *loss =
+        td_cross_entropy(logits, batch->y, .label_smoothing = r->recipe.label_smoothing);
     TD_TRY(count_correct(logits, batch, r->recipe.top_k, &count->correct, &count->correct_k));
     *value = td_item(loss);
     TD_TRY(check_step(r, *value));
@@ -184,7 +187,7 @@ static td_status learn_on_device(void *user, td_tensor *const *inputs, td_tensor
     td_loader_make(r->loader);
     begin_batch(r, group);
     td_tensor *logits = td_forward(r->net, inputs[0]);
-    results[0] = td_cross_entropy_smooth(logits, inputs[1], r->recipe.label_smoothing);
+    results[0] = td_cross_entropy(logits, inputs[1], .label_smoothing = r->recipe.label_smoothing);
     int64_t k = r->recipe.top_k;
     results[1] = k > 0 ? td_count_top(logits, inputs[1], 1)
                        : td_count_equal(td_argmax(logits, 1, false), inputs[1]);
@@ -321,14 +324,13 @@ static td_status prepare(train_run *r)
     }
     train_args_model(&r->args, r->net, r->optim);
     if (r->recipe.ema_decay > 0) {
-        r->ema =
-            td_ema_new(r->net, &(td_ema_options){ .decay = r->recipe.ema_decay, .warmup = true });
+        r->ema = td_ema_new(r->net, .decay = r->recipe.ema_decay, .warmup = true);
         if (r->ema == NULL) {
             return TD_E_NOMEM;
         }
     }
     if (td_math_now().precision == TD_PRECISION_FP16) {
-        r->scaler = td_scaler_new(NULL);
+        r->scaler = td_scaler_new();
         if (r->scaler == NULL) {
             return TD_E_NOMEM;
         }

@@ -15,6 +15,7 @@
 #include "apps/common/train_args.h"
 #include "dist/dist.h"
 #include "tandem.h"
+#include "tensor/graph/captured.h"
 
 enum { TRAIN_PATH_BYTES = 4096, TRAIN_GRAPH_DEPTH = 8 };
 
@@ -114,6 +115,9 @@ td_status train_begin(train_run *r);
 
 /* A loader of batches in the sampler's order; NULL if the sampler is, or memory is short. */
 td_loader *train_loader(train_run *r, td_sampler *sampler);
+
+/* td_ddp of a model, with the options that the command line has given. */
+td_module *train_ddp(const train_run *r, td_module *model);
 
 /* Trains r->net on r->loader with r->optim, and tests it. If a signal stops it, it saves and
  * returns TD_OK with r->stop set. */

@@ -4,6 +4,7 @@
 #include "apps/common/train_hook.h"
 #include "dist/dist.h"
 #include "dist/error_file.h"
+#include "tensor/autotune.h"
 
 #include <stdio.h>
 #include <stdlib.h>

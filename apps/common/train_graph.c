@@ -2,6 +2,7 @@
 
 #include "apps/common/ranks.h"
 #include "tensor/kernel_types.h"
+#include "dist/captured.h"
 
 #include <inttypes.h>
 

@@ -1,6 +1,7 @@
 #include "apps/common/train_hook.h"
 
 #include "apps/common/ranks.h"
+#include "dist/codec.h"
 
 #include <errno.h>
 #include <inttypes.h>

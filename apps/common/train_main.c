@@ -4,6 +4,7 @@
 #include "apps/common/train.h"
 #include "apps/common/train_hook.h"
 #include "apps/common/train_save.h"
+#include "dist/trace.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,16 +25,20 @@ td_status train_begin(train_run *r)
     return ranks_agree("training data", r->data_name);
 }
 
+td_module *train_ddp(const train_run *r, td_module *model)
+{
+    td_ddp_options options = r->ddp;
+    options.model = model;
+    return model != NULL ? td_ddp_at(options, TD_HERE) : NULL;
+}
+
 td_loader *train_loader(train_run *r, td_sampler *sampler)
 {
     return sampler == NULL
                ? NULL
-               : td_loader_open(r->train, &(td_loader_options){ .batch_size = r->args.batch_size,
-                                                                .sampler = sampler,
-                                                                .drop_last = r->drop_last,
-                                                                .workers = (int)r->args.workers,
-                                                                .streamed = r->args.streamed,
-                                                                .device = r->args.device });
+               : td_loader_open(r->train, .batch_size = r->args.batch_size, .sampler = sampler,
+                                .drop_last = r->drop_last, .workers = (int)r->args.workers,
+                                .streamed = r->args.streamed, .device = r->args.device);
 }
 
 static void end(train_run *r)
@@ -60,7 +65,7 @@ int train_rank(train_run *r, const td_dist_options *place, train_lesson lesson)
 {
     td_dist_options where = place != NULL ? *place : (td_dist_options){ 0 };
     where.timeout = r->args.timeout;
-    td_status status = td_dist_init(&where); /* all wait for the last */
+    td_status status = td_dist_init_at(where, TD_HERE); /* all wait for the last */
     if (status == TD_OK) {
         status = lesson(r);
     }
@@ -74,8 +79,7 @@ int train_spawn(const char *app, int (*rank_main)(int local_rank, void *job), vo
                 int64_t nprocs)
 {
     int signal;
-    td_status status =
-        td_spawn(rank_main, job, (int)nprocs, &(td_spawn_options){ .stopped_by = &signal });
+    td_status status = td_spawn(rank_main, job, (int)nprocs, .stopped_by = &signal);
     return signal != 0 ? 128 + signal : status != TD_OK ? app_failed(app) : 0;
 }
 

@@ -3,6 +3,7 @@
 #include "apps/common/ranks.h"
 #include "apps/common/train_autotune.h"
 #include "apps/common/train_hook.h"
+#include "tensor/autotune.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 
 static td_status load_averages(td_module *net, const char *path)
 {
-    td_ema *ema = td_ema_new(net, &(td_ema_options){ .decay = 0 });
+    td_ema *ema = td_ema_new(net, .decay = 0);
     if (ema == NULL) {
         return TD_E_NOMEM;
     }

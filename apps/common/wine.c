@@ -34,8 +34,7 @@ td_module *wine_net(const train_run *r)
 
 td_optim *wine_optim(const train_run *r)
 {
-    return r->net == NULL ? NULL
-                          : td_adam(td_parameters(r->net), &(td_adam_options){ .lr = r->args.lr });
+    return r->net == NULL ? NULL : td_adam(td_parameters(r->net), .lr = r->args.lr);
 }
 
 /* ---- the data ---- */

@@ -1,6 +1,8 @@
 /* Batch normalisation over [N,C] or [N,C,H,W], per channel, with an optional addition and relu in
  * the same pass: y = act((x - mean) * inv_std * weight + bias [+ add]). */
+#include "autograd/ops/fused.h"
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 typedef struct batch_norm_params {
     bool training, relu, pools;
@@ -116,7 +118,7 @@ static void check(const td_batch_norm_args *args, td_site at)
 
 /* Where results go, and what backward finds relu's mask from: without an addend the constants that
  * give the value again, or pooling's index; with one y itself. */
-static void new_results(td_batch_norm_args *args, td_tensor *x, const td_batch_norm_options *o,
+static void new_results(td_batch_norm_args *args, td_tensor *x, const td_batch_norm_fusion *o,
                         batch_norm_params *params, td_site at)
 {
     td_device device = td_device_of(x);
@@ -137,7 +139,7 @@ static void new_results(td_batch_norm_args *args, td_tensor *x, const td_batch_n
         return;
     }
     if (o->over_x && !td_grad_enabled() && !td_debug_nan()) { /* which looks at x, too */
-        td_begin_write(x, "batch_norm");
+        td_begin_write(x, "batch_norm", at);
         args->y = x;
     } else {
         args->y = td_step_new_like(x, at);
@@ -147,52 +149,56 @@ static void new_results(td_batch_norm_args *args, td_tensor *x, const td_batch_n
     }
 }
 
-td_tensor *(td_batch_norm)(td_tensor *x, td_tensor *weight, td_tensor *bias,
-                           td_tensor *running_mean, td_tensor *running_var,
-                           const td_batch_norm_options *options, td_site at)
+td_tensor *td_batch_norm_fused_at(td_batch_norm_options options, td_batch_norm_fusion fusion,
+                                  td_site at)
 {
-    td_batch_norm_options o = options != NULL ? *options : (td_batch_norm_options){ .eps = 0 };
-    x = td_op_input(x, "batch_norm", "x", TD_RULE_OF(batch_norm), at);
-    if (o.add != NULL && o.add->dtype != x->dtype && x->dtype != TD_F64 &&
-        (o.add->dtype == TD_F32 || td_is_half(o.add->dtype))) {
-        o.add = (td_cast)(o.add, x->dtype, at);
+    td_tensor *x = td_op_input(options.x, "batch_norm", "x", TD_RULE_OF(batch_norm), at);
+    td_tensor *add = fusion.add;
+    if (add != NULL && add->dtype != x->dtype && x->dtype != TD_F64 &&
+        (add->dtype == TD_F32 || td_is_half(add->dtype))) {
+        fusion.add = add = td_cast_at(add, x->dtype, at);
     }
     td_batch_norm_args args = {
         .x = x,
-        .weight = weight,
-        .bias = bias,
-        .add = o.add,
-        .relu = o.relu,
-        .training = o.training,
-        .eps = o.eps != 0.0 ? o.eps : 1e-5,
-        .momentum = o.momentum != 0.0 ? o.momentum : 0.1,
-        .running_mean = running_mean,
-        .running_var = running_var,
-        .sums = o.training ? o.sums : NULL,
+        .weight = options.weight,
+        .bias = options.bias,
+        .add = add,
+        .relu = fusion.relu,
+        .training = options.training,
+        .eps = td_or_usual(options.eps, 1e-5),
+        .momentum = td_or_usual(options.momentum, 0.1),
+        .running_mean = options.running_mean,
+        .running_var = options.running_var,
+        .sums = options.training ? fusion.sums : NULL,
     };
     check(&args, at);
-    if (o.training && running_mean != NULL) {
-        td_begin_write(running_mean, "batch_norm");
+    if (options.training && options.running_mean != NULL) {
+        td_begin_write(options.running_mean, "batch_norm", at);
     }
-    if (o.training && running_var != NULL) {
-        td_begin_write(running_var, "batch_norm");
+    if (options.training && options.running_var != NULL) {
+        td_begin_write(options.running_var, "batch_norm", at);
     }
-    batch_norm_params params = { .training = o.training, .relu = o.relu };
-    new_results(&args, x, &o, &params, at);
+    batch_norm_params params = { .training = options.training, .relu = fusion.relu };
+    new_results(&args, x, &fusion, &params, at);
     td_kernels_of(td_device_of(x))->batch_norm(&args);
-    bool reads_y = o.relu && o.add != NULL;
+    bool reads_y = fusion.relu && add != NULL;
     return td_record(
         &(td_record_args){
             .op = "batch_norm",
             .backward = batch_norm_backward,
             .out = args.y,
-            .inputs = { x, weight, bias, o.add },
+            .inputs = { x, options.weight, options.bias, add },
             .input_count = INPUTS,
-            .saved = { x, reads_y ? args.y : NULL, weight, args.mean, args.inv_std,
+            .saved = { x, reads_y ? args.y : NULL, options.weight, args.mean, args.inv_std,
                        params.pools ? args.index : args.affine },
             .saved_count = SAVED,
             .params = &params,
             .params_size = sizeof params,
         },
         at);
+}
+
+td_tensor *td_batch_norm_at(td_batch_norm_options options, td_site at)
+{
+    return td_batch_norm_fused_at(options, (td_batch_norm_fusion){ .relu = false }, at);
 }

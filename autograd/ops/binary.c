@@ -1,5 +1,6 @@
 /* Operations on two tensors, element by element; shapes broadcast by NumPy's rule. */
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 /* ---- forward ---- */
 
@@ -110,19 +111,19 @@ static td_tensor *record(const char *name, td_backward_fn backward, td_tensor *y
         at);
 }
 
-td_tensor *(td_add)(td_tensor *a, td_tensor *b, td_site at)
+td_tensor *td_add_at(td_tensor *a, td_tensor *b, td_site at)
 {
     td_tensor *y = binary("add", TD_BINARY_ADD, TD_RULE_OF(add), &a, &b, at);
     return record("add", add_backward, y, a, b, NULL, NULL, at);
 }
 
-td_tensor *(td_sub)(td_tensor *a, td_tensor *b, td_site at)
+td_tensor *td_sub_at(td_tensor *a, td_tensor *b, td_site at)
 {
     td_tensor *y = binary("sub", TD_BINARY_SUB, TD_RULE_OF(sub), &a, &b, at);
     return record("sub", sub_backward, y, a, b, NULL, NULL, at);
 }
 
-td_tensor *(td_mul)(td_tensor *a, td_tensor *b, td_site at)
+td_tensor *td_mul_at(td_tensor *a, td_tensor *b, td_site at)
 {
     td_tensor *y = binary("mul", TD_BINARY_MUL, TD_RULE_OF(mul), &a, &b, at);
     /* Each is needed for the other's gradient only. */
@@ -130,7 +131,7 @@ td_tensor *(td_mul)(td_tensor *a, td_tensor *b, td_site at)
     return record("mul", mul_backward, y, a, b, for_b, for_a, at);
 }
 
-td_tensor *(td_div)(td_tensor *a, td_tensor *b, td_site at)
+td_tensor *td_div_at(td_tensor *a, td_tensor *b, td_site at)
 {
     td_tensor *y = binary("div", TD_BINARY_DIV, TD_RULE_OF(div), &a, &b, at);
     return record("div", div_backward, y, a, b, b, td_needs_grad(b) ? y : NULL, at);

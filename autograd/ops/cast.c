@@ -1,5 +1,6 @@
 /* Another dtype; between float dtypes gradients flow, each in its own tensor's dtype. */
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 static void cast_backward(td_node *node, const td_tensor *dy)
 {
@@ -11,7 +12,7 @@ static void cast_backward(td_node *node, const td_tensor *dy)
     td_input_grad_is(node, 0, dx);
 }
 
-td_tensor *(td_cast)(td_tensor *x, td_dtype dtype, td_site at)
+td_tensor *td_cast_at(td_tensor *x, td_dtype dtype, td_site at)
 {
     td_check_tensor(x, "cast", "x", at);
     td_tensor *y = td_step_new(td_shape_of(x), dtype, TD_ROW_MAJOR, td_device_of(x), at);

@@ -1,5 +1,6 @@
 /* Tensors side by side along one dimension. */
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 /* The part of a whole that begins at `start` along dim and has the part's shape. */
 static td_tensor part_of(const td_tensor *whole, const td_tensor *part, int dim, int64_t start)
@@ -77,7 +78,7 @@ static td_tensor *const *of_one_dtype(td_tensor *const *parts, int count, td_sit
     return same;
 }
 
-td_tensor *(td_cat)(td_tensor *const *parts, int count, int dim, td_site at)
+td_tensor *td_cat_at(td_tensor *const *parts, int count, int dim, td_site at)
 {
     TD_REQUIRE(parts != NULL && count > 0, at, "cat: there is nothing to put together");
     if (parts[0] != NULL) {

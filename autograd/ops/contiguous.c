@@ -6,7 +6,7 @@ static void contiguous_backward(td_node *node, const td_tensor *dy)
     td_input_grad_is(node, 0, dy);
 }
 
-td_tensor *(td_contiguous)(td_tensor *x, td_site at)
+td_tensor *td_contiguous_at(td_tensor *x, td_site at)
 {
     td_check_tensor(x, "contiguous", "x", at);
     if (td_is_contiguous(x)) {

@@ -1,5 +1,7 @@
 /* Convolution (cross-correlation, as everywhere in the field) of images in the device's layout. */
+#include "autograd/ops/fused.h"
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 static void conv2d_backward(td_node *node, const td_tensor *dy)
 {
@@ -41,14 +43,12 @@ static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, in
     }
 }
 
-static td_conv2d_params read_options(const td_conv2d_options *options, td_site at)
+static td_conv2d_params read_options(const td_conv2d_options *o, td_site at)
 {
-    td_conv2d_options given = options != NULL ? *options : (td_conv2d_options){ .groups = 1 };
-    td_conv2d_params params = { .groups = given.groups != 0 ? given.groups : 1,
-                                .math = td_math_now() };
-    td_op_pair(given.stride, 1, 1, "conv2d", "stride", params.stride, at);
-    td_op_padding(given.padding, "conv2d", params.pad, at);
-    td_op_pair(given.dilation, 1, 1, "conv2d", "dilation", params.dilation, at);
+    td_conv2d_params params = { .groups = o->groups != 0 ? o->groups : 1, .math = td_math_now() };
+    td_op_pair(o->stride, o->stride_hw, 1, 1, "conv2d", "stride", params.stride, at);
+    td_op_pair(o->padding, o->padding_hw, 0, 0, "conv2d", "padding", params.pad, at);
+    td_op_pair(o->dilation, o->dilation_hw, 1, 1, "conv2d", "dilation", params.dilation, at);
     return params;
 }
 
@@ -69,19 +69,18 @@ static td_shape output_shape(const td_tensor *x, const td_tensor *w, const td_co
     return shape;
 }
 
-td_tensor *(td_conv2d)(td_tensor *x, td_tensor *w, td_tensor *b, const td_conv2d_options *options,
-                       td_site at)
+td_tensor *td_conv2d_sums_at(td_conv2d_options options, td_tensor **sums, td_site at)
 {
-    td_conv2d_params params = read_options(options, at);
-    x = td_op_input(x, "conv2d", "x", TD_RULE_OF(conv2d), at);
+    td_conv2d_params params = read_options(&options, at);
+    td_tensor *x = td_op_input(options.x, "conv2d", "x", TD_RULE_OF(conv2d), at);
+    td_tensor *w = options.w, *b = options.b;
     check(x, w, b, params.groups, at);
     td_shape shape = output_shape(x, w, &params, at);
-    td_tensor *y = td_step_new(shape, x->dtype, TD_IMAGE, td_device_of(x), at), *sums = NULL;
-    if (options != NULL && options->sums != NULL) {
-        td_shape pair = TD_SHAPE(2, shape.dim[1]);
-        *options->sums = sums = td_step_new(pair, TD_F64, TD_ROW_MAJOR, td_device_of(x), at);
+    td_tensor *y = td_step_new(shape, x->dtype, TD_IMAGE, td_device_of(x), at);
+    if (sums != NULL) {
+        *sums = td_step_new(TD_SHAPE(2, shape.dim[1]), TD_F64, TD_ROW_MAJOR, td_device_of(x), at);
     }
-    td_kernels_of(td_device_of(x))->conv2d(y, x, w, b, &params, sums);
+    td_kernels_of(td_device_of(x))->conv2d(y, x, w, b, &params, sums != NULL ? *sums : NULL);
     return td_record(
         &(td_record_args){
             .op = "conv2d",
@@ -95,4 +94,9 @@ td_tensor *(td_conv2d)(td_tensor *x, td_tensor *w, td_tensor *b, const td_conv2d
             .params_size = sizeof params,
         },
         at);
+}
+
+td_tensor *td_conv2d_at(td_conv2d_options options, td_site at)
+{
+    return td_conv2d_sums_at(options, NULL, at);
 }

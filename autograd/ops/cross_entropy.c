@@ -2,6 +2,7 @@
  * (1-s) (-log p[label]) + s/K sum over classes of (-log p). */
 #include "autograd/ops/op.h"
 #include "tensor/hooks.h"
+#include "tensor/extend.h"
 
 static void cross_entropy_backward(td_node *node, const td_tensor *dy)
 {
@@ -35,10 +36,12 @@ static void check(const td_tensor *logits, const td_tensor *labels, double smoot
                (long long)bad, TD_SHAPE_TEXT(logits), (long long)classes - 1);
 }
 
-td_tensor *(td_cross_entropy_smooth)(td_tensor *logits, td_tensor *labels, double smoothing,
-                                     td_site at)
+td_tensor *td_cross_entropy_at(td_cross_entropy_options options, td_site at)
 {
-    logits = td_op_input(logits, "cross_entropy", "logits", TD_RULE_OF(cross_entropy), at);
+    td_tensor *logits =
+        td_op_input(options.logits, "cross_entropy", "logits", TD_RULE_OF(cross_entropy), at);
+    td_tensor *labels = options.labels;
+    double smoothing = options.label_smoothing;
     check(logits, labels, smoothing, at);
     td_tensor *loss = td_step_new(TD_SCALAR, logits->dtype, TD_ROW_MAJOR, td_device_of(logits), at);
     td_tensor *log_p = td_step_new_like(logits, at);
@@ -56,9 +59,4 @@ td_tensor *(td_cross_entropy_smooth)(td_tensor *logits, td_tensor *labels, doubl
             .params_size = sizeof smoothing,
         },
         at);
-}
-
-td_tensor *(td_cross_entropy)(td_tensor *logits, td_tensor *labels, td_site at)
-{
-    return (td_cross_entropy_smooth)(logits, labels, 0.0, at);
 }

@@ -1,7 +1,8 @@
 /* The same memory without its history: gradients do not flow through. */
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
-td_tensor *(td_detach)(td_tensor *x, td_site at)
+td_tensor *td_detach_at(td_tensor *x, td_site at)
 {
     td_check_tensor(x, "detach", "x", at);
     return td_step_view(x, x->offset, td_shape_of(x), x->stride, at);

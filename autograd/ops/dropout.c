@@ -1,6 +1,7 @@
 /* Dropout. What is kept is drawn again in backward instead of being stored. */
 #include "autograd/dropout.h"
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 typedef struct dropout_params {
     double p;
@@ -45,7 +46,7 @@ static td_tensor *dropout(td_tensor *x, const dropout_params *params, td_site at
         at);
 }
 
-td_tensor *(td_dropout)(td_tensor *x, double p, td_philox_key key, uint64_t counter, td_site at)
+td_tensor *td_dropout_at(td_tensor *x, double p, td_philox_key key, uint64_t counter, td_site at)
 {
     return dropout(x, &(dropout_params){ p, key, counter, NULL }, at);
 }

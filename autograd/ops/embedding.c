@@ -1,5 +1,6 @@
 /* Rows of a table, picked by index. */
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 static void embedding_backward(td_node *node, const td_tensor *dy)
 {
@@ -26,7 +27,7 @@ static void check(const td_tensor *index, const td_tensor *table, td_site at)
                TD_SHAPE_TEXT(table), (long long)table->shape[0] - 1);
 }
 
-td_tensor *(td_embedding)(td_tensor *index, td_tensor *table, td_site at)
+td_tensor *td_embedding_at(td_tensor *index, td_tensor *table, td_site at)
 {
     table = td_op_input(table, "embedding", "the table", TD_RULE_OF(embedding), at);
     check(index, table, at);

@@ -1,12 +1,13 @@
 /* Broadcasting made visible: sizes 1 (or missing) become any size, with stride 0: a view. */
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 static void expand_backward(td_node *node, const td_tensor *dy)
 {
     td_input_grad_sum(node, 0, dy);
 }
 
-td_tensor *(td_expand)(td_tensor *x, td_shape shape, td_site at)
+td_tensor *td_expand_at(td_tensor *x, td_shape shape, td_site at)
 {
     td_check_tensor(x, "expand", "x", at);
     td_shape together;

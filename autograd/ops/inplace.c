@@ -1,5 +1,6 @@
 /* Arithmetic in place, beside the tape. */
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 static void check(td_tensor *t, const char *op, td_site at)
 {
@@ -9,10 +10,10 @@ static void check(td_tensor *t, const char *op, td_site at)
                "%s: %s takes part in gradients, and writing in place would not be on the tape; use "
                "the operation that returns a new tensor%s",
                op, td_label(t), td_is_leaf(t) ? ", or td_no_grad_begin for an update" : "");
-    td_begin_write(t, op);
+    td_begin_write(t, op, at);
 }
 
-void(td_add_)(td_tensor *t, const td_tensor *u, td_site at)
+void td_add_inplace_at(td_tensor *t, const td_tensor *u, td_site at)
 {
     td_check_float(u, "td_add_", "u", at);
     check(t, "td_add_", at);
@@ -28,7 +29,7 @@ void(td_add_)(td_tensor *t, const td_tensor *u, td_site at)
     td_kernels_of(td_device_of(t))->axpy(t, 1.0, &wide);
 }
 
-void(td_mul_scalar_)(td_tensor *t, double s, td_site at)
+void td_mul_scalar_inplace_at(td_tensor *t, double s, td_site at)
 {
     check(t, "td_mul_scalar_", at);
     td_kernels_of(td_device_of(t))->unary(TD_UNARY_MUL_SCALAR, t, t, s);

@@ -1,5 +1,6 @@
 /* Normalisation over the last dimension: y = (x - mean) * inv_std * weight + bias. */
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 static void layer_norm_backward(td_node *node, const td_tensor *dy)
 {
@@ -41,7 +42,8 @@ static void check(const td_tensor *x, const td_tensor *weight, const td_tensor *
     }
 }
 
-td_tensor *(td_layer_norm)(td_tensor *x, td_tensor *weight, td_tensor *bias, double eps, td_site at)
+td_tensor *td_layer_norm_at(td_tensor *x, td_tensor *weight, td_tensor *bias, double eps,
+                            td_site at)
 {
     x = td_op_input(x, "layer_norm", "x", TD_RULE_OF(layer_norm), at);
     check(x, weight, bias, at);

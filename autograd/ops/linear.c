@@ -1,6 +1,7 @@
 /* The fully connected layer: x[...,in], w[out,in], b[out] -> x w^T + b. The weight may lie in any
  * order; nn keeps it as TD_FILTER, memory [in][out]. */
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 /* dx = dy w, dw = dy^T x, db = the column sums of dy */
 static void linear_backward(td_node *node, const td_tensor *dy)
@@ -41,7 +42,7 @@ static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, td
     }
 }
 
-td_tensor *(td_linear)(td_tensor *x, td_tensor *w, td_tensor *b, td_site at)
+td_tensor *td_linear_at(td_tensor *x, td_tensor *w, td_tensor *b, td_site at)
 {
     x = td_op_input(x, "linear", "x", TD_RULE_OF(linear), at);
     check(x, w, b, at);

@@ -1,5 +1,6 @@
 /* Matrix products, batched: [...,m,k] x [...,k,n] -> [...,m,n]. */
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 /* The operands as the kernel wants them. A stack of matrices times one matrix is one tall product;
  * otherwise batch dimensions are expanded to each other. */
@@ -42,7 +43,7 @@ static void matmul_backward(td_node *node, const td_tensor *dy)
     td_op_grad_matmul(node, 1, &am_t, &dym, *math);
 }
 
-td_tensor *(td_matmul)(td_tensor *a, td_tensor *b, td_site at)
+td_tensor *td_matmul_at(td_tensor *a, td_tensor *b, td_site at)
 {
     a = td_op_input(a, "matmul", "a", TD_RULE_OF(matmul), at);
     td_check_float(b, "matmul", "b", at);

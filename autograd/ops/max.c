@@ -1,5 +1,6 @@
 /* The largest along one dimension or of all, and where it is. */
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 typedef struct max_params {
     int dim;
@@ -66,20 +67,20 @@ static td_tensor *max_along(const char *name, td_tensor *x, int dim, bool keep, 
         at);
 }
 
-td_tensor *(td_max_dim)(td_tensor *x, int dim, bool keep, td_site at)
+td_tensor *td_max_dim_at(td_tensor *x, int dim, bool keep, td_site at)
 {
     x = td_op_input(x, "max_dim", "x", TD_RULE_OF(max_dim), at);
     return max_along("max_dim", x, td_check_dim(x, dim, at), keep, at);
 }
 
-td_tensor *(td_max)(td_tensor *x, td_site at)
+td_tensor *td_max_at(td_tensor *x, td_site at)
 {
     x = td_op_input(x, "max", "x", TD_RULE_OF(max), at);
     TD_REQUIRE(td_numel(x) > 0, at, "max: x%s is empty, so it has no largest", TD_SHAPE_TEXT(x));
-    return max_along("max", (td_reshape)(x, TD_SHAPE(-1), at), 0, false, at);
+    return max_along("max", td_reshape_at(x, TD_SHAPE(-1), at), 0, false, at);
 }
 
-td_tensor *(td_argmax)(td_tensor *x, int dim, bool keep, td_site at)
+td_tensor *td_argmax_at(td_tensor *x, int dim, bool keep, td_site at)
 {
     td_check_tensor(x, "argmax", "x", at);
     if (td_is_half(x->dtype)) {
@@ -95,7 +96,7 @@ td_tensor *(td_argmax)(td_tensor *x, int dim, bool keep, td_site at)
     return index;
 }
 
-td_tensor *(td_count_equal)(td_tensor *a, td_tensor *b, td_site at)
+td_tensor *td_count_equal_at(td_tensor *a, td_tensor *b, td_site at)
 {
     td_check_tensor(a, "count_equal", "a", at);
     td_check_tensor(b, "count_equal", "b", at);
@@ -108,7 +109,7 @@ td_tensor *(td_count_equal)(td_tensor *a, td_tensor *b, td_site at)
     return count;
 }
 
-td_tensor *(td_count_top)(td_tensor *x, td_tensor *labels, int64_t k, td_site at)
+td_tensor *td_count_top_at(td_tensor *x, td_tensor *labels, int64_t k, td_site at)
 {
     td_check_tensor(x, "count_top", "x", at);
     td_check_tensor(labels, "count_top", "labels", at);

@@ -1,5 +1,8 @@
 #include "autograd/ops/op.h"
 
+#include "autograd/ops/fused.h"
+#include "tensor/extend.h"
+
 #include <string.h>
 
 /* ---- views by value ---- */
@@ -255,23 +258,15 @@ void td_op_grad_channel_sum(td_node *node, int i, const td_tensor *dy, int chann
 
 /* ---- windows ---- */
 
-void td_op_pair(const int *given, int otherwise, int least, const char *op, const char *what,
-                int *pair, td_site at)
+void td_op_pair(int both, const int hw[2], int usual, int least, const char *op, const char *what,
+                int pair[2], td_site at)
 {
-    pair[0] = given[0] != 0 ? given[0] : otherwise;
-    pair[1] = given[1] != 0 ? given[1] : given[0] != 0 ? given[0] : otherwise;
+    bool differ = hw[0] != 0 || hw[1] != 0;
+    TD_REQUIRE(both == 0 || !differ, at, "%s: give %s or %s_hw, not both", op, what, what);
+    pair[0] = differ ? hw[0] : both != 0 ? both : usual;
+    pair[1] = differ ? hw[1] : both != 0 ? both : usual;
     TD_REQUIRE(pair[0] >= least && pair[1] >= least, at,
                "%s: the %s is %d by %d; it must be at least %d", op, what, pair[0], pair[1], least);
-}
-
-void td_op_padding(const int *given, const char *op, int *pair, td_site at)
-{
-    if (given[0] >= 0 && given[1] == TD_PAD_NONE) {
-        pair[0] = given[0];
-        pair[1] = 0;
-        return;
-    }
-    td_op_pair(given, 0, 0, op, "padding", pair, at);
 }
 
 int64_t td_op_windows(int64_t size, int64_t kernel, int stride, int pad, int dilation)

@@ -53,13 +53,6 @@ bool td_op_repeats(td_node *node, int i);
 /* The gradient of input i, shape [channels], is the sum of dy over all dimensions but one. */
 void td_op_grad_channel_sum(td_node *node, int i, const td_tensor *dy, int channel_dim);
 
-/* A pair of sizes (height, width) from an options struct: 0 means `otherwise`, and a width of 0 the
- * same as the height. Fails if one is below `least`. */
-void td_op_pair(const int *given, int otherwise, int least, const char *op, const char *what,
-                int *pair, td_site at);
-/* A padding: as a pair that is usually 0, but a width of TD_PAD_NONE is 0. */
-void td_op_padding(const int *given, const char *op, int *pair, td_site at);
-
 /* (size + 2 pad - dilation (kernel-1) - 1) / stride + 1: how often a window fits; 0 if it does
  * not. */
 int64_t td_op_windows(int64_t size, int64_t kernel, int stride, int pad, int dilation);

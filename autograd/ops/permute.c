@@ -1,5 +1,6 @@
 /* Other orders of the dimensions: views. */
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 /* The gradient is seen in the opposite order. params: int order[ndim]. */
 static void permute_backward(td_node *node, const td_tensor *dy)
@@ -34,7 +35,7 @@ static td_tensor *permute(const char *name, td_tensor *x, const int *order, td_s
         at);
 }
 
-td_tensor *(td_permute)(td_tensor *x, const int *order, td_site at)
+td_tensor *td_permute_at(td_tensor *x, const int *order, td_site at)
 {
     td_check_tensor(x, "permute", "x", at);
     int resolved[TD_MAX_DIMS];
@@ -50,7 +51,7 @@ td_tensor *(td_permute)(td_tensor *x, const int *order, td_site at)
     return permute("permute", x, resolved, at);
 }
 
-td_tensor *(td_transpose)(td_tensor *x, int dim0, int dim1, td_site at)
+td_tensor *td_transpose_at(td_tensor *x, int dim0, int dim1, td_site at)
 {
     td_check_tensor(x, "transpose", "x", at);
     int order[TD_MAX_DIMS];

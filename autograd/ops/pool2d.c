@@ -1,5 +1,9 @@
 /* Pooling of [N,C,H,W]: the largest or the mean of each window. */
+#include "autograd/ops/fused.h"
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
+
+#include <string.h>
 
 /* ---- what they share ---- */
 
@@ -7,16 +11,13 @@ td_pool2d_params td_op_pool_params(const td_tensor *x, const td_pool2d_options *
                                    const char *op, td_site at)
 {
     TD_REQUIRE(x->ndim == 4, at, "%s: x%s must be [N,C,H,W]", op, TD_SHAPE_TEXT(x));
-    TD_REQUIRE(options != NULL && options->kernel[0] > 0, at,
-               "%s: options must give a kernel of at least 1 by 1", op);
     td_pool2d_params params = { .count_include_pad = !options->exclude_pad };
-    td_op_pair(options->kernel, 1, 1, op, "kernel", params.kernel, at);
-    td_op_padding(options->padding, op, params.pad, at);
-    if (options->stride[0] == 0 && options->stride[1] == 0) {
-        params.stride[0] = params.kernel[0];
-        params.stride[1] = params.kernel[1];
+    td_op_pair(options->kernel, options->kernel_hw, 0, 1, op, "kernel", params.kernel, at);
+    td_op_pair(options->padding, options->padding_hw, 0, 0, op, "padding", params.pad, at);
+    if (options->stride == 0 && options->stride_hw[0] == 0 && options->stride_hw[1] == 0) {
+        memcpy(params.stride, params.kernel, sizeof params.stride);
     } else {
-        td_op_pair(options->stride, params.kernel[0], 1, op, "stride", params.stride, at);
+        td_op_pair(options->stride, options->stride_hw, 0, 1, op, "stride", params.stride, at);
     }
     for (int d = 0; d < 2; d++) {
         TD_REQUIRE(2 * params.pad[d] <= params.kernel[d], at,
@@ -61,10 +62,10 @@ static void max_pool2d_backward(td_node *node, const td_tensor *dy)
     }
 }
 
-td_tensor *(td_max_pool2d)(td_tensor *x, const td_pool2d_options *options, td_site at)
+td_tensor *td_max_pool2d_at(td_pool2d_options options, td_site at)
 {
-    x = td_op_input(x, "max_pool2d", "x", TD_RULE_OF(max_pool2d), at);
-    td_pool2d_params params = td_op_max_pool_params(x, options, "max_pool2d", at);
+    td_tensor *x = td_op_input(options.x, "max_pool2d", "x", TD_RULE_OF(max_pool2d), at);
+    td_pool2d_params params = td_op_max_pool_params(x, &options, "max_pool2d", at);
     td_tensor *y = td_op_pool_output(x, &params, x->dtype, "max_pool2d", at);
     td_tensor *index = NULL; /* where the largest was, in one byte */
     if (td_needs_grad(x) && td_grad_enabled()) {
@@ -115,14 +116,14 @@ static td_tensor *avg_pool2d(const char *name, td_tensor *x, const td_pool2d_par
         at);
 }
 
-td_tensor *(td_avg_pool2d)(td_tensor *x, const td_pool2d_options *options, td_site at)
+td_tensor *td_avg_pool2d_at(td_pool2d_options options, td_site at)
 {
-    x = td_op_input(x, "avg_pool2d", "x", TD_RULE_OF(avg_pool2d), at);
-    td_pool2d_params params = td_op_pool_params(x, options, "avg_pool2d", at);
+    td_tensor *x = td_op_input(options.x, "avg_pool2d", "x", TD_RULE_OF(avg_pool2d), at);
+    td_pool2d_params params = td_op_pool_params(x, &options, "avg_pool2d", at);
     return avg_pool2d("avg_pool2d", x, &params, at);
 }
 
-td_tensor *(td_global_avg_pool2d)(td_tensor *x, td_site at)
+td_tensor *td_global_avg_pool2d_at(td_tensor *x, td_site at)
 {
     x = td_op_input(x, "global_avg_pool2d", "x", TD_RULE_OF(global_avg_pool2d), at);
     TD_REQUIRE(x->ndim == 4 && x->shape[2] > 0 && x->shape[3] > 0, at,

@@ -1,5 +1,6 @@
 /* Sums and means, of all elements or along one dimension. */
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 enum { ALL_DIMS = -1 };
 
@@ -71,25 +72,25 @@ static td_tensor *reduce(const char *name, td_reduce_op op, td_tensor *x, int di
         at);
 }
 
-td_tensor *(td_sum)(td_tensor *x, td_site at)
+td_tensor *td_sum_at(td_tensor *x, td_site at)
 {
     x = td_op_input(x, "sum", "x", TD_RULE_OF(sum), at);
     return reduce("sum", TD_REDUCE_SUM, x, ALL_DIMS, false, at);
 }
 
-td_tensor *(td_mean)(td_tensor *x, td_site at)
+td_tensor *td_mean_at(td_tensor *x, td_site at)
 {
     x = td_op_input(x, "mean", "x", TD_RULE_OF(mean), at);
     return reduce("mean", TD_REDUCE_MEAN, x, ALL_DIMS, false, at);
 }
 
-td_tensor *(td_sum_dim)(td_tensor *x, int dim, bool keep, td_site at)
+td_tensor *td_sum_dim_at(td_tensor *x, int dim, bool keep, td_site at)
 {
     x = td_op_input(x, "sum_dim", "x", TD_RULE_OF(sum_dim), at);
     return reduce("sum_dim", TD_REDUCE_SUM, x, td_check_dim(x, dim, at), keep, at);
 }
 
-td_tensor *(td_mean_dim)(td_tensor *x, int dim, bool keep, td_site at)
+td_tensor *td_mean_dim_at(td_tensor *x, int dim, bool keep, td_site at)
 {
     x = td_op_input(x, "mean_dim", "x", TD_RULE_OF(mean_dim), at);
     return reduce("mean_dim", TD_REDUCE_MEAN, x, td_check_dim(x, dim, at), keep, at);

@@ -1,5 +1,6 @@
 /* The same elements, in row-major order, in another shape: a view where strides allow. */
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 static void reshape_backward(td_node *node, const td_tensor *dy)
 {
@@ -55,13 +56,13 @@ static td_tensor *reshape(const char *name, td_tensor *x, td_shape shape, td_sit
         at);
 }
 
-td_tensor *(td_reshape)(td_tensor *x, td_shape shape, td_site at)
+td_tensor *td_reshape_at(td_tensor *x, td_shape shape, td_site at)
 {
     td_check_tensor(x, "reshape", "x", at);
     return reshape("reshape", x, resolve(x, shape, at), at);
 }
 
-td_tensor *(td_flatten)(td_tensor *x, int start_dim, td_site at)
+td_tensor *td_flatten_at(td_tensor *x, int start_dim, td_site at)
 {
     td_check_tensor(x, "flatten", "x", at);
     if (x->ndim == 0) {

@@ -1,5 +1,6 @@
 /* Elements start, start+step, ... below end along one dimension: a view. */
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 typedef struct slice_params {
     int dim;
@@ -36,7 +37,7 @@ static void slice_backward(td_node *node, const td_tensor *dy)
     }
 }
 
-td_tensor *(td_slice)(td_tensor *x, int dim, int64_t start, int64_t end, int64_t step, td_site at)
+td_tensor *td_slice_at(td_tensor *x, int dim, int64_t start, int64_t end, int64_t step, td_site at)
 {
     td_check_tensor(x, "slice", "x", at);
     dim = td_check_dim(x, dim, at);

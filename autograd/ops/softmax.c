@@ -1,5 +1,6 @@
 /* Softmax along one dimension, and its logarithm. */
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 typedef struct softmax_params {
     int dim;
@@ -52,12 +53,12 @@ static td_tensor *softmax(const char *name, td_rule rule, td_tensor *x, int dim,
         at);
 }
 
-td_tensor *(td_softmax)(td_tensor *x, int dim, td_site at)
+td_tensor *td_softmax_at(td_tensor *x, int dim, td_site at)
 {
     return softmax("softmax", TD_RULE_OF(softmax), x, dim, false, at);
 }
 
-td_tensor *(td_log_softmax)(td_tensor *x, int dim, td_site at)
+td_tensor *td_log_softmax_at(td_tensor *x, int dim, td_site at)
 {
     return softmax("log_softmax", TD_RULE_OF(log_softmax), x, dim, true, at);
 }

@@ -1,6 +1,7 @@
 /* Stochastic depth (Huang et al. 2016): whole samples of a batch are dropped. */
 #include "autograd/dropout.h"
 #include "autograd/ops/op.h"
+#include "tensor/extend.h"
 
 /* What each sample is multiplied with, 0 or 1/(1-p): ones that went through a dropout. */
 static td_tensor *draw_factors(const td_tensor *x, double p, td_philox_key key,
@@ -24,11 +25,11 @@ td_tensor *td_stochastic_depth_by(td_tensor *x, double p, td_philox_key key,
                "stochastic_depth: the probability is %g; it must be at least 0 and below 1", p);
     TD_REQUIRE(x->ndim >= 1, at, "stochastic_depth: x%s must have a batch dimension",
                TD_SHAPE_TEXT(x));
-    return (td_mul)(x, draw_factors(x, p, key, counter, at), at);
+    return td_mul_at(x, draw_factors(x, p, key, counter, at), at);
 }
 
-td_tensor *(td_stochastic_depth)(td_tensor *x, double p, td_philox_key key, uint64_t counter,
-                                 td_site at)
+td_tensor *td_stochastic_depth_at(td_tensor *x, double p, td_philox_key key, uint64_t counter,
+                                  td_site at)
 {
     return td_stochastic_depth_by(x, p, key, &counter, at);
 }

@@ -3,12 +3,8 @@
 
 td_module *td_block_conv(int64_t in, int64_t out, int kernel, int stride, int groups)
 {
-    return td_nn_conv2d(in, out,
-                        &(td_nn_conv2d_options){ .kernel = { kernel, kernel },
-                                                 .stride = { stride, stride },
-                                                 .padding = { kernel / 2, kernel / 2 },
-                                                 .groups = groups,
-                                                 .no_bias = true });
+    return td_nn_conv2d(in, out, .kernel = kernel, .stride = stride, .padding = kernel / 2,
+                        .groups = groups, .no_bias = true);
 }
 
 static td_module *make_activation(td_activation activation)
@@ -50,11 +46,11 @@ typedef struct squeeze_state {
 static td_tensor *squeeze_forward(td_module *self, td_tensor *x, td_site at)
 {
     const squeeze_state *s = self->state;
-    td_tensor *h = (td_forward)(s->avgpool, x, at);
-    h = (td_forward)(s->fc1, h, at);
-    h = s->activation == TD_SILU_ACTIVATION ? (td_silu)(h, at) : (td_relu)(h, at);
-    h = (td_forward)(s->fc2, h, at);
-    return (td_mul)(x, (td_sigmoid)(h, at), at);
+    td_tensor *h = td_forward_at(s->avgpool, x, at);
+    h = td_forward_at(s->fc1, h, at);
+    h = s->activation == TD_SILU_ACTIVATION ? td_silu_at(h, at) : td_relu_at(h, at);
+    h = td_forward_at(s->fc2, h, at);
+    return td_mul_at(x, td_sigmoid_at(h, at), at);
 }
 
 static const td_module_type squeeze_type = { .name = "SqueezeExcitation",
@@ -69,7 +65,7 @@ td_module *td_block_squeeze_excitation(int64_t channels, int64_t squeezed, td_ac
     squeeze_state *s = m->state;
     s->activation = activation;
     s->avgpool = td_module_add(m, "avgpool", td_nn_global_avg_pool2d());
-    s->fc1 = td_module_add(m, "fc1", td_nn_conv2d(channels, squeezed, NULL));
-    s->fc2 = td_module_add(m, "fc2", td_nn_conv2d(squeezed, channels, NULL));
+    s->fc1 = td_module_add(m, "fc1", td_nn_conv2d(channels, squeezed));
+    s->fc2 = td_module_add(m, "fc2", td_nn_conv2d(squeezed, channels));
     return td_module_finish(m);
 }

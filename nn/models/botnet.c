@@ -2,6 +2,7 @@
  * multi-head self-attention with relative positions in the place of the 3x3 convolutions, at stride
  * 1. torchvision has none; the sizes are those of the article's (20,859,176 parameters at 224). */
 #include "nn/models/models.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 
@@ -29,7 +30,7 @@ static td_tensor *rows_by_distance(td_tensor *table, int64_t side, td_site at)
         }
     }
     td_write(index, rows, TD_I64);
-    return (td_transpose)((td_embedding)(index, table, at), 1, 2, at);
+    return td_transpose_at(td_embedding_at(index, table, at), 1, 2, at);
 }
 
 /* q[N,heads,side*side,d] -> [N,heads,side*side,side*side] */
@@ -42,14 +43,14 @@ static td_tensor *positions_forward(td_module *self, td_tensor *q, td_site at)
         "the relative positions are for %lld x %lld places, and the picture gives %lld: make "
         "the model for pictures of this size (td_model_options.image_size)",
         (long long)side, (long long)side, (long long)q->shape[2]);
-    q = (td_reshape)(q, TD_SHAPE(n, HEADS, side, side, HEAD_SIZE), at);
-    td_tensor *h = (td_matmul)(q, rows_by_distance(s->height, side, at), at); /* [n,heads,x,y,i] */
-    td_tensor *turned = (td_transpose)(q, 2, 3, at);
-    td_tensor *w = (td_matmul)(turned, rows_by_distance(s->width, side, at), at);
-    w = (td_transpose)(w, 2, 3, at); /* [n,heads,x,y,j] */
-    h = (td_reshape)(h, TD_SHAPE(n, HEADS, side, side, side, 1), at);
-    w = (td_reshape)(w, TD_SHAPE(n, HEADS, side, side, 1, side), at);
-    return (td_reshape)((td_add)(h, w, at), TD_SHAPE(n, HEADS, all, all), at);
+    q = td_reshape_at(q, TD_SHAPE(n, HEADS, side, side, HEAD_SIZE), at);
+    td_tensor *h = td_matmul_at(q, rows_by_distance(s->height, side, at), at); /* [n,heads,x,y,i] */
+    td_tensor *turned = td_transpose_at(q, 2, 3, at);
+    td_tensor *w = td_matmul_at(turned, rows_by_distance(s->width, side, at), at);
+    w = td_transpose_at(w, 2, 3, at); /* [n,heads,x,y,j] */
+    h = td_reshape_at(h, TD_SHAPE(n, HEADS, side, side, side, 1), at);
+    w = td_reshape_at(w, TD_SHAPE(n, HEADS, side, side, 1, side), at);
+    return td_reshape_at(td_add_at(h, w, at), TD_SHAPE(n, HEADS, all, all), at);
 }
 
 static void positions_describe(const td_module *self, char *text, size_t size)
@@ -100,23 +101,23 @@ typedef struct attention_state {
 /* Channels [first, first + WIDTH) of x[N,C,H,W] as [N,heads,d,H*W]: a view. */
 static td_tensor *heads_of(td_tensor *x, int64_t first, td_site at)
 {
-    x = (td_slice)(x, 1, first, first + WIDTH, 1, at);
-    return (td_reshape)(x, TD_SHAPE(x->shape[0], HEADS, HEAD_SIZE, x->shape[2] * x->shape[3]), at);
+    x = td_slice_at(x, 1, first, first + WIDTH, 1, at);
+    return td_reshape_at(x, TD_SHAPE(x->shape[0], HEADS, HEAD_SIZE, x->shape[2] * x->shape[3]), at);
 }
 
 /* softmax(q k / sqrt(d) + positions(q)) v */
 static td_tensor *attention_forward(td_module *self, td_tensor *x, td_site at)
 {
     const attention_state *s = self->state;
-    td_tensor *qk = (td_forward)(s->to_qk, x, at);
-    td_tensor *v = heads_of((td_forward)(s->to_v, x, at), 0, at);
-    td_tensor *q = (td_transpose)(heads_of(qk, 0, at), 2, 3, at), *k = heads_of(qk, WIDTH, at);
-    q = (td_mul_scalar)(q, 1.0 / sqrt((double)HEAD_SIZE), at);
-    td_tensor *scores = (td_matmul)(q, k, at);
-    scores = (td_add)(scores, (td_forward)(s->positions, q, at), at);
-    td_tensor *y = (td_matmul)((td_softmax)(scores, -1, at), (td_transpose)(v, 2, 3, at), at);
-    y = (td_transpose)(y, 2, 3, at); /* [N,heads,d,H*W] */
-    return (td_reshape)(y, TD_SHAPE(x->shape[0], WIDTH, x->shape[2], x->shape[3]), at);
+    td_tensor *qk = td_forward_at(s->to_qk, x, at);
+    td_tensor *v = heads_of(td_forward_at(s->to_v, x, at), 0, at);
+    td_tensor *q = td_transpose_at(heads_of(qk, 0, at), 2, 3, at), *k = heads_of(qk, WIDTH, at);
+    q = td_mul_scalar_at(q, 1.0 / sqrt((double)HEAD_SIZE), at);
+    td_tensor *scores = td_matmul_at(q, k, at);
+    scores = td_add_at(scores, td_forward_at(s->positions, q, at), at);
+    td_tensor *y = td_matmul_at(td_softmax_at(scores, -1, at), td_transpose_at(v, 2, 3, at), at);
+    y = td_transpose_at(y, 2, 3, at); /* [N,heads,d,H*W] */
+    return td_reshape_at(y, TD_SHAPE(x->shape[0], WIDTH, x->shape[2], x->shape[3]), at);
 }
 
 static void attention_describe(const td_module *self, char *text, size_t size)
@@ -162,9 +163,9 @@ static td_tensor *block_forward(td_module *self, td_tensor *x, td_site at)
     const block_state *s = self->state;
     td_nn_batch_norm_then then = { .relu = true };
     td_tensor *h = td_nn_conv2d_batch_norm(s->conv1, s->bn1, x, &then, at);
-    h = (td_forward)(s->attention, h, at);
+    h = td_forward_at(s->attention, h, at);
     h = td_nn_batch_norm2d_fused(s->bn2, h, NULL, true, at);
-    then.add = s->downsample != NULL ? (td_forward)(s->downsample, x, at) : x;
+    then.add = s->downsample != NULL ? td_forward_at(s->downsample, x, at) : x;
     return td_nn_conv2d_batch_norm(s->conv3, s->bn3, h, &then, at);
 }
 

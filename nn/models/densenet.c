@@ -1,6 +1,7 @@
 /* DenseNet (Huang et al. 2016): every layer sees the outputs of all layers before it in its block.
  * As torchvision builds it: names, initialisation and order of draws. */
 #include "nn/models/models.h"
+#include "tensor/extend.h"
 
 typedef struct densenet_plan {
     const char *name;
@@ -45,8 +46,8 @@ static td_tensor *block_forward(td_module *self, td_tensor *x, td_site at)
 {
     int64_t scope = td_scope_begin();
     for (int i = 0; i < self->child_count; i++) {
-        td_tensor *added = (td_forward)(self->children[i], x, at);
-        x = (td_cat)((td_tensor *[]){ x, added }, 2, 1, at);
+        td_tensor *added = td_forward_at(self->children[i], x, at);
+        x = td_cat_at((td_tensor *[]){ x, added }, 2, 1, at);
         td_scope_keep(scope, x);
     }
     td_scope_end(scope, x);
@@ -70,7 +71,7 @@ static td_module *make_transition(int64_t in, int64_t out)
     td_module_add(m, "norm", td_nn_batch_norm2d(in));
     td_module_add(m, "relu", td_nn_relu());
     td_module_add(m, "conv", td_block_conv(in, out, 1, 1, 1));
-    td_module_add(m, "pool", td_nn_avg_pool2d(2, 2, 0));
+    td_module_add(m, "pool", td_nn_avg_pool2d(2));
     return td_module_finish(m);
 }
 
@@ -83,9 +84,9 @@ typedef struct densenet_state {
 static td_tensor *densenet_forward(td_module *self, td_tensor *x, td_site at)
 {
     const densenet_state *s = self->state;
-    x = (td_forward)(s->features, x, at);
-    x = (td_flatten)((td_global_avg_pool2d)(x, at), 1, at);
-    return (td_forward)(s->classifier, x, at);
+    x = td_forward_at(s->features, x, at);
+    x = td_flatten_at(td_global_avg_pool2d_at(x, at), 1, at);
+    return td_forward_at(s->classifier, x, at);
 }
 
 static const td_module_type densenet_type = { .name = "DenseNet", .forward = densenet_forward };
@@ -96,7 +97,7 @@ static td_module *make_features(const densenet_plan *plan, int64_t *channels)
     td_module_add(m, "conv0", td_block_conv(3, plan->first, 7, 2, 1));
     td_module_add(m, "norm0", td_nn_batch_norm2d(plan->first));
     td_module_add(m, "relu0", td_nn_relu());
-    td_module_add(m, "pool0", td_nn_max_pool2d(3, 2, 1));
+    td_module_add(m, "pool0", td_nn_max_pool2d(3, .stride = 2, .padding = 1));
     int64_t in = plan->first;
     for (int i = 0; i < 4; i++) {
         add_numbered(m, "denseblock", i + 1, make_block(in, plan->growth, plan->blocks[i]));

@@ -30,11 +30,11 @@ typedef struct block_state {
 static td_tensor *block_forward(td_module *self, td_tensor *x, td_site at)
 {
     const block_state *s = self->state;
-    td_tensor *y = (td_forward)(s->block, x, at);
+    td_tensor *y = td_forward_at(s->block, x, at);
     if (!s->residual) {
         return y;
     }
-    return (td_add)((td_forward)(s->stochastic_depth, y, at), x, at);
+    return td_add_at(td_forward_at(s->stochastic_depth, y, at), x, at);
 }
 
 static const td_module_type block_type = { .name = "MBConv", .forward = block_forward };
@@ -72,9 +72,9 @@ typedef struct efficientnet_state {
 static td_tensor *efficientnet_forward(td_module *self, td_tensor *x, td_site at)
 {
     const efficientnet_state *s = self->state;
-    x = (td_forward)(s->features, x, at);
-    x = (td_flatten)((td_forward)(s->avgpool, x, at), 1, at);
-    return (td_forward)(s->classifier, x, at);
+    x = td_forward_at(s->features, x, at);
+    x = td_flatten_at(td_forward_at(s->avgpool, x, at), 1, at);
+    return td_forward_at(s->classifier, x, at);
 }
 
 static const td_module_type efficientnet_type = { .name = "EfficientNet",

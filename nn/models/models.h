@@ -3,7 +3,7 @@
 #ifndef TD_NN_MODELS_MODELS_H
 #define TD_NN_MODELS_MODELS_H
 
-#include "nn/module.h"
+#include "nn/internal.h"
 
 /* ---- families ---- */
 

@@ -70,10 +70,10 @@ static td_status check_options(const char *name, const td_model_options *o, bool
     return TD_OK;
 }
 
-td_module *td_model(const char *name, const td_model_options *options)
+td_module *td_model_at(td_model_options o, td_site at)
 {
-    td_model_options o = options != NULL ? *options : (td_model_options){ .classes = 0 };
-    name = own_name(name);
+    TD_REQUIRE(o.name != NULL, at, "td_model: the name is NULL");
+    const char *name = own_name(o.name);
     for (int f = 0; f < FAMILIES; f++) {
         for (int i = 0; i < families[f]->count; i++) {
             if (strcmp(families[f]->name(i), name) != 0) {

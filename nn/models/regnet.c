@@ -1,6 +1,7 @@
 /* RegNet (Radosavovic et al. 2020): bottlenecks with grouped convolutions, in Y also with
  * squeeze-and-excitation. As torchvision builds it: names, initialisation and order of draws. */
 #include "nn/models/models.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 
@@ -32,12 +33,12 @@ static td_tensor *block_forward(td_module *self, td_tensor *x, td_site at)
 {
     const block_state *s = self->state;
     int64_t scope = td_scope_begin();
-    td_tensor *h = (td_forward)(s->b, (td_forward)(s->a, x, at), at);
+    td_tensor *h = td_forward_at(s->b, td_forward_at(s->a, x, at), at);
     if (s->se != NULL) {
-        h = (td_forward)(s->se, h, at);
+        h = td_forward_at(s->se, h, at);
     }
     td_scope_end(scope, h);
-    td_tensor *shortcut = s->proj != NULL ? (td_forward)(s->proj, x, at) : x;
+    td_tensor *shortcut = s->proj != NULL ? td_forward_at(s->proj, x, at) : x;
     return td_block_conv_norm_fused(s->c, h, shortcut, true, at);
 }
 
@@ -90,9 +91,9 @@ typedef struct regnet_state {
 static td_tensor *regnet_forward(td_module *self, td_tensor *x, td_site at)
 {
     const regnet_state *s = self->state;
-    x = (td_forward)(s->trunk, (td_forward)(s->stem, x, at), at);
-    x = (td_flatten)((td_forward)(s->avgpool, x, at), 1, at);
-    return (td_forward)(s->fc, x, at);
+    x = td_forward_at(s->trunk, td_forward_at(s->stem, x, at), at);
+    x = td_flatten_at(td_forward_at(s->avgpool, x, at), 1, at);
+    return td_forward_at(s->fc, x, at);
 }
 
 static const td_module_type regnet_type = { .name = "RegNet", .forward = regnet_forward };

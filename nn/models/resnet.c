@@ -1,6 +1,7 @@
 /* ResNet (He et al. 2015), ResNeXt (Xie et al. 2016) and Wide ResNet (Zagoruyko and Komodakis
  * 2016), as torchvision builds them: names, initialisation and order of draws. */
 #include "nn/models/models.h"
+#include "tensor/extend.h"
 
 #include <string.h>
 
@@ -13,7 +14,7 @@ typedef struct block_state {
 
 static td_tensor *shortcut(const block_state *s, td_tensor *x, td_site at)
 {
-    return s->downsample != NULL ? (td_forward)(s->downsample, x, at) : x;
+    return s->downsample != NULL ? td_forward_at(s->downsample, x, at) : x;
 }
 
 /* relu(bn(conv(x)) [+ add]) */
@@ -106,12 +107,12 @@ static td_tensor *resnet_forward(td_module *self, td_tensor *x, td_site at)
     int64_t scope = td_scope_begin();
     x = run_stem(self, x, at);
     for (int i = 0; i < 4; i++) {
-        x = (td_forward)(s->layer[i], x, at);
+        x = td_forward_at(s->layer[i], x, at);
         td_scope_keep(scope, x);
     }
     td_scope_end(scope, x);
-    x = (td_forward)(s->avgpool, x, at);
-    return (td_forward)(s->fc, (td_flatten)(x, 1, at), at);
+    x = td_forward_at(s->avgpool, x, at);
+    return td_forward_at(s->fc, td_flatten_at(x, 1, at), at);
 }
 
 static const td_module_type resnet_type = { .name = "ResNet", .forward = resnet_forward };
@@ -166,7 +167,7 @@ td_module *td_resnet_build(const td_resnet_plan *plan, const td_model_options *o
         m, "conv1", imagenet ? td_block_conv(3, 64, 7, 2, 1) : td_block_conv(3, 64, 3, 1, 1));
     s->bn1 = td_module_add(m, "bn1", td_nn_batch_norm2d(64));
     if (imagenet) {
-        s->maxpool = td_module_add(m, "maxpool", td_nn_max_pool2d(3, 2, 1));
+        s->maxpool = td_module_add(m, "maxpool", td_nn_max_pool2d(3, .stride = 2, .padding = 1));
     }
     int64_t in = 64;
     for (int i = 0; i < 4; i++) {

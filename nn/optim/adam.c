@@ -42,38 +42,31 @@ static const td_optim_kind adamw_kind = {
     .run = adam_run,
 };
 
-static double or_default(double value, double usual)
+static td_optim *make_adam(const td_optim_kind *kind, td_adam_options a, td_site at)
 {
-    return value != 0.0 ? value : usual;
-}
-
-static td_optim *make_adam(const td_optim_kind *kind, td_params *params,
-                           const td_adam_options *options)
-{
-    td_adam_options a = options != NULL ? *options : (td_adam_options){ .lr = 0.0 };
-    a.lr = or_default(a.lr, 1e-3);
-    a.beta1 = or_default(a.beta1, 0.9);
-    a.beta2 = or_default(a.beta2, 0.999);
-    a.eps = or_default(a.eps, 1e-8);
-    TD_REQUIRE(a.lr > 0.0 && a.eps > 0.0 && a.weight_decay >= 0.0, TD_HERE,
-               "td_%s: lr %g and eps %g must be positive, weight decay %g not negative", kind->name,
-               a.lr, a.eps, a.weight_decay);
-    TD_REQUIRE(a.beta1 > 0.0 && a.beta1 < 1.0 && a.beta2 > 0.0 && a.beta2 < 1.0, TD_HERE,
-               "td_%s: beta1 %g and beta2 %g must be between 0 and 1", kind->name, a.beta1,
-               a.beta2);
-    td_optim *o = td_optim_new(kind, params, a.lr, a.weight_decay, true);
+    a.lr = td_or_usual(a.lr, 1e-3);
+    a.beta1 = td_or_usual(a.beta1, 0.9);
+    a.beta2 = td_or_usual(a.beta2, 0.999);
+    a.eps = td_or_usual(a.eps, 1e-8);
+    TD_REQUIRE(a.lr >= 0.0 && a.eps >= 0.0 && a.weight_decay >= 0.0, at,
+               "td_%s: lr %g, eps %g and weight decay %g must not be negative", kind->name, a.lr,
+               a.eps, a.weight_decay);
+    TD_REQUIRE(a.beta1 >= 0.0 && a.beta1 < 1.0 && a.beta2 >= 0.0 && a.beta2 < 1.0, at,
+               "td_%s: beta1 %g and beta2 %g must be at least 0 and less than 1", kind->name,
+               a.beta1, a.beta2);
+    td_optim *o = td_optim_new(kind, a.params, a.lr, a.weight_decay, true, at);
     if (o != NULL) {
         o->adam = a;
     }
     return o;
 }
 
-td_optim *td_adam(td_params *params, const td_adam_options *options)
+td_optim *td_adam_at(td_adam_options options, td_site at)
 {
-    return make_adam(&adam_kind, params, options);
+    return make_adam(&adam_kind, options, at);
 }
 
-td_optim *td_adamw(td_params *params, const td_adam_options *options)
+td_optim *td_adamw_at(td_adam_options options, td_site at)
 {
-    return make_adam(&adamw_kind, params, options);
+    return make_adam(&adamw_kind, options, at);
 }

@@ -6,6 +6,7 @@
 #include "tensor/kernels.h"
 #include "tensor/scaling.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 
@@ -32,20 +33,20 @@ static td_status make_averages(td_ema *e)
     return e->slices != NULL ? TD_OK : TD_E_NOMEM;
 }
 
-td_ema *td_ema_new(td_module *model, const td_ema_options *options)
+td_ema *td_ema_new_at(td_ema_options options, td_site at)
 {
-    TD_REQUIRE(model != NULL && options != NULL, TD_HERE,
-               "td_ema_new: the model or the options are NULL");
-    TD_REQUIRE(options->decay >= 0.0 && options->decay < 1.0, TD_HERE,
-               "td_ema_new: the decay is %g; it must lie between 0 and 1", options->decay);
+    td_module *model = options.model;
+    TD_REQUIRE(model != NULL, at, "td_ema_new: the model is NULL");
+    TD_REQUIRE(options.decay >= 0.0 && options.decay < 1.0, at,
+               "td_ema_new: the decay is %g; it must lie between 0 and 1", options.decay);
     td_ema *e = calloc(1, sizeof *e);
     if (e == NULL) {
         td_fail(TD_E_NOMEM, "no memory for an average of the weights");
         return NULL;
     }
     e->model = model;
-    e->options = *options;
-    e->options.decay = options->decay > 0.0 ? options->decay : 0.9999;
+    e->options = options;
+    e->options.decay = td_or_usual(options.decay, 0.9999);
     if (make_averages(e) != TD_OK) {
         td_ema_free(e);
         td_fail(TD_E_NOMEM, "no memory for an average of %lld weights",
@@ -147,8 +148,8 @@ static void exchange(const td_ema *ema, td_tensor *a, td_tensor *b)
 {
     const td_kernels *kernels = td_kernels_of(td_device_of(a));
     int64_t count = td_numel(a);
-    td_begin_write(a, "td_ema_swap"); /* who has kept something of them must know */
-    td_begin_write(b, "td_ema_swap");
+    td_begin_write(a, "td_ema_swap", TD_HERE); /* who has kept something of them must know */
+    td_begin_write(b, "td_ema_swap", TD_HERE);
     for (int64_t at = 0; at < count; at += SWAP_ELEMENTS) {
         int64_t n = count - at < SWAP_ELEMENTS ? count - at : SWAP_ELEMENTS;
         td_tensor one = td_followed_part(a, at, n), other = td_followed_part(b, at, n);

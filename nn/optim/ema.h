@@ -9,6 +9,8 @@ typedef struct td_ema td_ema;
 
 /* average += (1 - decay) (value - average) at every update. */
 typedef struct td_ema_options {
+    int begin_;
+    td_module *model;
     double decay; /* between 0 and 1: 0.999 looks back some 1,000 updates; 0: 0.9999 */
     bool warmup;  /* the n-th update's decay (n from 0) is min(decay, (1 + n) / (10 + n)), so that
                      the first weights, which are random, are soon forgotten */
@@ -21,7 +23,7 @@ typedef struct td_ema_options {
  * Under DDP every rank keeps its own: parameters, and so their averages, have the same bits on all
  * ranks. Running statistics are each rank's own between steps, and so are their averages; rank 0's
  * count, as theirs do. */
-td_ema *td_ema_new(td_module *model, const td_ema_options *options);
+td_ema *td_ema_new_at(td_ema_options options, td_site at);
 void td_ema_free(td_ema *ema); /* NULL is fine */
 
 /* After td_optim_step. */
@@ -34,5 +36,7 @@ bool td_ema_swapped(const td_ema *ema);
 
 int64_t td_ema_updates(td_ema *ema); /* so far */
 double td_ema_decay(td_ema *ema);    /* that the next update will take */
+
+#define td_ema_new(...) td_ema_new_at((td_ema_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 
 #endif

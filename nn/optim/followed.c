@@ -77,7 +77,7 @@ void td_follow(td_tensor *average, const td_tensor *value, const td_optim_slice 
     const td_kernels *kernels = td_kernels_of(td_device_of(average));
     int64_t count = td_numel(average);
     td_tensor to = td_followed_part(average, 0, count), from = td_followed_part(value, 0, count);
-    td_begin_write(average, what);
+    td_begin_write(average, what, TD_HERE);
     if (td_is_float(average->dtype)) {
         kernels->sgd(&to, &from, NULL, slice, 1);
     } else {

@@ -4,6 +4,7 @@
 #include "nn/params.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 

@@ -277,23 +277,20 @@ static bool add_work(td_optim *o)
            w->norm != NULL;
 }
 
-td_optim *td_muon(td_params *params, const td_muon_options *options)
+td_optim *td_muon_at(td_muon_options options, td_site at)
 {
-    TD_REQUIRE(options != NULL, TD_HERE,
-               "td_muon: a learning rate is needed; the options are NULL");
-    TD_REQUIRE(options->lr >= 0.0 && options->momentum >= 0.0 && options->sgd_momentum >= 0.0 &&
-                   options->weight_decay >= 0.0 && options->rounds >= 0,
-               TD_HERE,
-               "td_muon: lr %g, momenta %g and %g, weight decay %g and %d rounds must not be "
-               "negative",
-               options->lr, options->momentum, options->sgd_momentum, options->weight_decay,
-               options->rounds);
-    td_optim *o = td_optim_new(&muon_kind, params, options->lr, options->weight_decay, true);
+    td_require_lr(options.lr, "td_muon", at);
+    TD_REQUIRE(options.momentum >= 0.0 && options.sgd_momentum >= 0.0 &&
+                   options.weight_decay >= 0.0 && options.rounds >= 0,
+               at, "td_muon: momenta %g and %g, weight decay %g and %d rounds must not be negative",
+               options.momentum, options.sgd_momentum, options.weight_decay, options.rounds);
+    td_optim *o =
+        td_optim_new(&muon_kind, options.params, options.lr, options.weight_decay, true, at);
     if (o == NULL) {
         return NULL;
     }
-    o->muon = *options;
-    o->muon.rounds = options->rounds != 0 ? options->rounds : 5;
+    o->muon = options;
+    o->muon.rounds = options.rounds != 0 ? options.rounds : 5;
     if (!add_work(o)) {
         td_optim_free(o);
         td_fail(TD_E_NOMEM, "no memory for muon's working memory");

@@ -8,32 +8,24 @@ typedef struct td_optim td_optim;
 
 /* Formulas as PyTorch's. A parameter without a gradient is skipped (no decay, no step count). */
 typedef struct td_sgd_options {
+    int begin_; /* lets the macro take an empty list; not for you */
+    td_params *params;
     double lr, momentum, dampening, weight_decay;
     bool nesterov;
 } td_sgd_options;
-td_optim *td_sgd(td_params *params, const td_sgd_options *options);
+td_optim *td_sgd_at(td_sgd_options options, td_site at);
 
 typedef struct td_adam_options {
+    int begin_;
+    td_params *params;
     double lr;           /* 0: 1e-3 */
     double beta1, beta2; /* 0: 0.9 and 0.999 */
     double eps;          /* 0: 1e-8 */
     double weight_decay;
 } td_adam_options;
-td_optim *td_adam(td_params *params, const td_adam_options *options);
+td_optim *td_adam_at(td_adam_options options, td_site at);
 /* Decoupled weight decay; PyTorch's default of 1e-2 is not assumed: 0 is 0. */
-td_optim *td_adamw(td_params *params, const td_adam_options *options);
-
-/* Muon for filters [O,I,KH,KW], Nesterov SGD for all else (see nn/optim/muon.c for the formulas).
- * Keeps a second flat buffer for the updates. */
-typedef struct td_muon_options {
-    double lr, momentum; /* of the filters, which have no weight decay */
-    int rounds;          /* of Newton-Schulz; 0: 5 */
-    bool no_nesterov;
-    bool no_renormalise; /* otherwise a filter bank's norm is brought to sqrt(O) before each step */
-    double sgd_momentum; /* of the others; their learning rates are those of their groups */
-    double weight_decay; /* of the others, in group 0 */
-} td_muon_options;
-td_optim *td_muon(td_params *params, const td_muon_options *options);
+td_optim *td_adamw_at(td_adam_options options, td_site at);
 
 void td_optim_free(td_optim *optim); /* before the model; NULL is fine */
 
@@ -77,5 +69,9 @@ typedef struct td_schedule {
     double warmup_factor; /* where it starts, times lr; it scales whatever the rest gives */
 } td_schedule;
 double td_schedule_lr(const td_schedule *schedule, double position);
+
+#define td_sgd(...) td_sgd_at((td_sgd_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_adam(...) td_adam_at((td_adam_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_adamw(...) td_adamw_at((td_adam_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 
 #endif

@@ -4,14 +4,25 @@
 #include "tensor/hooks.h"
 #include "tensor/storage.h"
 #include "tensor/hooks.h"
+#include "autograd/hooks.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, double weight_decay,
-                       bool with_state)
+void td_require_lr(double lr, const char *what, td_site at)
 {
-    TD_REQUIRE(params != NULL, TD_HERE, "%s: the parameters are NULL: td_parameters failed (%s)",
+    bool given = lr != 0.0 || signbit(lr);
+    TD_REQUIRE(given, at, "%s: no learning rate is given: .lr = 0.01, say (TD_ZERO for none)",
+               what);
+    TD_REQUIRE(lr >= 0.0 && isfinite(lr), at,
+               "%s: the learning rate is %g; it must be finite and must not be negative", what, lr);
+}
+
+td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, double weight_decay,
+                       bool with_state, td_site at)
+{
+    TD_REQUIRE(params != NULL, at, "%s: the parameters are NULL: td_parameters failed (%s)",
                kind->name, td_last_error());
     td_optim *o = calloc(1, sizeof *o);
     if (o == NULL) {
@@ -179,8 +190,8 @@ void td_optim_step(td_optim *optim)
     int slices = make_table(optim);
     td_tensor *flat = td_params_flat(optim->params);
     if (slices > 0) {
-        td_begin_write(flat,
-                       "td_optim_step"); /* a write: a tape that has saved parameters must know */
+        /* A write: a tape that has saved parameters must know. */
+        td_begin_write(flat, "td_optim_step", TD_HERE);
         td_context_push("optimizer");
         optim->kind->run(optim, td_kernels_of(td_device_of(flat)), flat,
                          td_params_flat_grad(optim->params), slices);

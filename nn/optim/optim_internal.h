@@ -6,6 +6,7 @@
 #include "nn/optim/left_out.h"
 #include "nn/optim/optim.h"
 #include "tensor/kernels.h"
+#include "nn/optim/muon.h"
 
 enum { TD_OPTIM_STATES = 2 };
 
@@ -58,6 +59,8 @@ void td_optim_settle(td_optim *optim);
 /* An optimizer of a kind over params with one group, and its state if with_state. NULL when memory
  * is short. */
 td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, double weight_decay,
-                       bool with_state);
+                       bool with_state, td_site at);
+/* Fails unless a learning rate is given, finite and not negative. */
+void td_require_lr(double lr, const char *what, td_site at);
 
 #endif

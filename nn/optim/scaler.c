@@ -5,6 +5,7 @@
 #include "tensor/hooks.h"
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 
@@ -28,14 +29,13 @@ static double or_default(double value, double otherwise)
     return value > 0 ? value : otherwise;
 }
 
-td_scaler *td_scaler_new(const td_scaler_options *options)
+td_scaler *td_scaler_new_at(td_scaler_options options, td_site at)
 {
-    static const td_scaler_options none = { 0 };
-    const td_scaler_options *o = options != NULL ? options : &none;
-    TD_REQUIRE(o->scale >= 0 && o->growth >= 0 && o->backoff >= 0 && o->patience >= 0, TD_HERE,
+    const td_scaler_options *o = &options;
+    TD_REQUIRE(o->scale >= 0 && o->growth >= 0 && o->backoff >= 0 && o->patience >= 0, at,
                "td_scaler_new: an option is negative");
     TD_REQUIRE(
-        (o->growth == 0 || o->growth > 1) && o->backoff < 1, TD_HERE,
+        (o->growth == 0 || o->growth > 1) && o->backoff < 1, at,
         "td_scaler_new: growth is %g and must be more than 1; backoff is %g and must be less",
         o->growth, o->backoff);
     td_scaler *s = calloc(1, sizeof *s);

@@ -16,6 +16,7 @@ typedef struct td_scaler td_scaler;
 
 /* The defaults are PyTorch's. Factors are best powers of 2: then scaling rounds nothing. */
 typedef struct td_scaler_options {
+    int begin_;
     double scale;     /* at first; 0: 65536 */
     double growth;    /* 0: 2 */
     double backoff;   /* 0: 0.5 */
@@ -23,7 +24,7 @@ typedef struct td_scaler_options {
 } td_scaler_options;
 
 /* options NULL: the defaults. NULL with td_last_error() when memory is short. */
-td_scaler *td_scaler_new(const td_scaler_options *options);
+td_scaler *td_scaler_new_at(td_scaler_options options, td_site at);
 void td_scaler_free(td_scaler *scaler); /* NULL is fine */
 
 /* loss * scale, a step tensor. scaler NULL: the loss itself. */
@@ -33,9 +34,9 @@ td_tensor *td_scaler_loss(td_scaler *scaler, td_tensor *loss);
  * before clipping: divides all gradients by the scale, and adapts the scale. false: some are not
  * finite, and the optimizer's step is to be left out. Waits for the device. scaler NULL: true.
  *
- * In a captured step (tensor/graph/captured.h) it does not wait, and says true: the device decides. SGD,
- * Adam, AdamW and td_ema over these params then leave a step out by themselves, and count it as if
- * the host had (Muon keeps a step from being captured). */
+ * In a captured step (tensor/graph/captured.h) it does not wait, and says true: the device decides.
+ * SGD, Adam, AdamW and td_ema over these params then leave a step out by themselves, and count it
+ * as if the host had (Muon keeps a step from being captured). */
 bool td_scaler_unscale(td_scaler *scaler, td_params *params);
 
 /* What became of the latest step, a scalar on the device, a result for captured steps: 0 if it was
@@ -54,5 +55,8 @@ typedef struct td_scaler_state {
 } td_scaler_state;
 td_scaler_state td_scaler_now(td_scaler *scaler); /* waits for captured steps */
 void td_scaler_set(td_scaler *scaler, const td_scaler_state *state);
+
+#define td_scaler_new(...)                                                                         \
+    td_scaler_new_at((td_scaler_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 
 #endif

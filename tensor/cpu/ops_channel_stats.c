@@ -6,6 +6,7 @@
 #include "tensor/cpu/ops.h"
 #include "tensor/staged.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 #include <string.h>
 

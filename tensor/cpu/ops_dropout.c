@@ -4,6 +4,7 @@
 #include "tensor/staged.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 

@@ -5,6 +5,7 @@
 #include "tensor/cpu/ops.h"
 #include "tensor/staged.h"
 #include "tensor/cpu/ops_norm.h"
+#include "tensor/extend.h"
 
 #include <string.h>
 

@@ -9,6 +9,7 @@
 #include "tensor/cpu/ops_products.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 /* ---- matrix products ---- */
 

@@ -6,6 +6,7 @@
 #include "tensor/cpu/conv_bf16.h"
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/staged.h"
+#include "tensor/extend.h"
 
 /* Whether a convolution of these pictures and weights is one of bf16 kernels; fills in desc. */
 static bool describe(td_conv_bf16_desc *desc, const td_tensor *x, const td_tensor *w,

@@ -11,6 +11,7 @@
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/element.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 

@@ -5,6 +5,7 @@
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/element.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 enum { EXP_COST = 2 }; /* an element's exp, in copies of an element */
 

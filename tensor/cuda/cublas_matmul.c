@@ -5,6 +5,7 @@
 #include "tensor/cuda/products.h"
 #include "tensor/cuda/vendor.h"
 #include "tensor/notice.h"
+#include "tensor/extend.h"
 
 #include <cublasLt.h>
 

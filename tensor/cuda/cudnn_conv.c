@@ -5,6 +5,8 @@
 #include "tensor/notice.h"
 #include "tensor/plan_cache.h"
 #include "tensor/cuda/vendor.h"
+#include "tensor/autotune.h"
+#include "tensor/extend.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -2,6 +2,7 @@
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/launch_index.h"
 #include "tensor/staged.h"
+#include "tensor/extend.h"
 
 static td_status status_of(cudaError_t error, const char *what)
 {

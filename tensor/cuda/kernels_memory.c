@@ -3,6 +3,7 @@
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_memory.h"
 #include "tensor/staged.h"
+#include "tensor/extend.h"
 
 void td_cuda_fill(td_tensor *y, double value)
 {

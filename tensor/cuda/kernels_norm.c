@@ -5,6 +5,7 @@
 #include "tensor/cuda/kernels_pool.h"
 #include "tensor/cuda/launch_norm.h"
 #include "tensor/staged.h"
+#include "tensor/extend.h"
 
 static td_cuda_channel channel_of(const td_tensor *t)
 {

@@ -2,6 +2,7 @@
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_products.h"
+#include "tensor/extend.h"
 
 static void *take_partial(td_cuda_cut *cut, int64_t results, td_device device)
 {

@@ -5,6 +5,7 @@
 #include "tensor/cuda/products.h"
 #include "tensor/staged.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 /* ---- operands and results ---- */
 

@@ -3,6 +3,7 @@
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_rows.h"
 #include "tensor/staged.h"
+#include "tensor/extend.h"
 
 void td_cuda_layer_norm(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const td_tensor *x,
                         const td_tensor *weight, const td_tensor *bias, double eps)

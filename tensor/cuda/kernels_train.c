@@ -4,6 +4,7 @@
 #include "tensor/cuda/launch_train.h"
 #include "tensor/hooks.h"
 #include "tensor/staged.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 

@@ -2,6 +2,7 @@
 
 #include "tensor/cuda/cuda.h"
 #include "tensor/plan_store.h"
+#include "tensor/extend.h"
 
 #include <pthread.h>
 

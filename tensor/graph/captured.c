@@ -5,6 +5,7 @@
 #include "tensor/graph/captured_results.h"
 #include "tensor/step.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,6 +2,7 @@
 
 #include "tensor/hooks.h"
 #include "tensor/observe/timed.h"
+#include "tensor/extend.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -5,6 +5,7 @@
 #define TD_TESTS_GPU_CHECK_H
 
 #include "tandem.h"
+#include "tensor/graph/captured.h"
 
 /* Versions, libraries and where they were found; cuDNN's description of the device goes to a file.
  */

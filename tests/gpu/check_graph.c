@@ -20,9 +20,8 @@ static void open_on(train_job *job, td_device device, int64_t batch)
         fprintf(stderr, "check: %s\n", td_last_error());
         exit(1);
     }
-    job->optim = td_sgd(
-        td_parameters(job->net),
-        &(td_sgd_options){ .lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true });
+    job->optim = td_sgd(td_parameters(job->net), .lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4,
+                        .nesterov = true);
 }
 
 typedef struct graph_job {
@@ -35,7 +34,7 @@ static void open_job(graph_job *job, td_device device, td_precision precision, i
     *job = (graph_job){ 0 };
     open_on(&job->train, device, batch);
     if (precision == TD_PRECISION_FP16) {
-        job->scaler = td_scaler_new(&(td_scaler_options){ .scale = 0x1p24, .patience = 2 });
+        job->scaler = td_scaler_new(.scale = 0x1p24, .patience = 2);
     }
 }
 

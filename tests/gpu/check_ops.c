@@ -20,6 +20,7 @@
 #define EXTRA(op, name, inputs, ...) { #op, #op "/gpu_" #name, inputs, extra_##op##_##name },
 static const ops_case extras[] = {
 #include "tests/gpu/extra.def"
+#include "tensor/extend.h"
 };
 #undef EXTRA
 enum { EXTRAS = sizeof extras / sizeof extras[0] };

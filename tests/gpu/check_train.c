@@ -138,10 +138,8 @@ static void open_on(train_job *job, td_device device, const train_job *like)
         fprintf(stderr, "check: %s\n", td_last_error());
         exit(1);
     }
-    job->optim =
-        td_sgd(td_parameters(job->net),
-               &(td_sgd_options){
-                   .lr = TRAIN_LR, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true });
+    job->optim = td_sgd(td_parameters(job->net), .lr = TRAIN_LR, .momentum = 0.9,
+                        .weight_decay = 1e-4, .nesterov = true);
     job->x = td_clone_as(like->x, TD_F32, device);
     job->y = td_clone_as(like->y, TD_I64, device);
 }

@@ -1,0 +1,41 @@
+/* Being told when gradients are ready, and where they lie: for optimizers, DDP and the like.
+ * tandem.h does not include this header. */
+#ifndef TD_AUTOGRAD_HOOKS_H
+#define TD_AUTOGRAD_HOOKS_H
+
+#include "autograd/autograd.h"
+
+TD_BEGIN_C
+
+/* A parameter may be used several times in one forward. When the last of its gradient's
+ * contributions has been added, its ready hooks run, in the order in which they were added, on the
+ * thread that called td_backward. When td_backward ends, its end hooks run, with this thread's
+ * leaves that have ready hooks but got no gradient in this backward. Hooks may add and remove hooks
+ * and write into the gradient; they must not run backward. An id > 0 for removal, or a negative
+ * status: no memory. */
+typedef void (*td_grad_ready_fn)(td_tensor *leaf, void *user);
+typedef void (*td_backward_end_fn)(td_tensor *const *unused, int count, void *user);
+int td_on_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user);
+void td_remove_grad_hook(td_tensor *leaf, int id);
+int td_on_backward_end(td_backward_end_fn fn, void *user); /* of this thread's backwards */
+void td_remove_backward_end_hook(int id);
+
+/* The memory of a leaf's gradient, whether or not it holds one now; made at first use. */
+td_tensor *td_grad_buffer(td_tensor *leaf);
+/* From now on the leaf's gradient is written into `grad`, a persistent tensor of the leaf's shape,
+ * dtype and strides (for example a part of one long array). The caller keeps owning `grad`. What it
+ * holds now is ignored: the leaf has no gradient until the next backward. */
+void td_set_grad_storage(td_tensor *leaf, td_tensor *grad);
+
+/* The leaf has no gradient: the next contribution overwrites the memory instead of adding to it. */
+void td_zero_grad_of(td_tensor *leaf);
+/* The memory holds a gradient now, written from outside. */
+void td_mark_grad(td_tensor *leaf);
+
+/* The number of operations on the tapes of running steps that still hold the leaf. 0: no backward
+ * will come through it, so its memory may be moved or exchanged. */
+int td_leaf_uses(const td_tensor *leaf);
+
+TD_END_C
+
+#endif

@@ -1,0 +1,108 @@
+/* Modules, seen from inside: for the layers, the summary, the flat parameters and the checkpoints.
+ * Users do not include this. */
+#ifndef TD_NN_INTERNAL_H
+#define TD_NN_INTERNAL_H
+
+#include "autograd/ops/fused.h"
+#include "nn/around.h"
+#include "nn/module.h"
+
+/* What every td_module really is. */
+typedef struct td_module_node {
+    td_module module; /* first, so that the two pointers are the same */
+    td_module *parent;
+    size_t state_size;       /* bytes */
+    char *path;              /* from the top: "layer1.0.conv1" */
+    char *label;             /* for messages: "layer1.0.conv1 (Conv2d)" */
+    char **tensor_paths;     /* the tensors' names from the top: "layer1.0.conv1.weight" */
+    bool recompute;          /* td_recompute */
+    bool failed;             /* something could not be added: td_module_finish gives up */
+    td_params *params;       /* of the top of a model; made by td_parameters */
+    const td_around *around; /* the outermost; NULL: none */
+} td_module_node;
+
+static inline td_module_node *td_node_of(const td_module *m)
+{
+    return (td_module_node *)(uintptr_t)m;
+}
+
+/* While on, this thread's initialisations draw nothing, and new parameters are zero: for models
+ * whose weights are loaded next. Returns what was before. */
+bool td_init_blank(bool on);
+bool td_init_is_blank(void);
+void td_init_uniform_(td_tensor *t, double bound); /* in [-bound, bound) */
+void td_init_normal_(td_tensor *t, double std);
+
+/* forward(self, x), which runs these parts (modules below self) and no others with parameters, kept
+ * for backward as its input alone (td_recompute). Where no gradients are wanted, it simply runs. */
+td_tensor *td_module_recompute(td_module *self,
+                               td_tensor *(*forward)(td_module *self, td_tensor *x, td_site at),
+                               td_module *const *parts, int part_count, td_tensor *x, td_site at);
+/* Whether a forward on this thread is such a second one: what happens once has happened. */
+bool td_recomputing(void);
+
+/* Two persistent tensors of equal shape exchange their memory (and dtype and strides), while
+ * headers, names and gradients stay: all who hold t then see what was other's. */
+void td_exchange_memory(td_tensor *t, td_tensor *other);
+
+/* Runs a Conv2d as td_forward does but for the scope, which is the caller's; sums as in
+ * td_conv2d_sums_at. */
+td_tensor *td_conv2d_module_run(td_module *conv, td_tensor *x, td_tensor **sums, td_site at);
+bool td_is_conv2d(const td_module *m);
+/* A MaxPool2d's window; NULL if m is of another type. */
+const td_pool2d_options *td_max_pool2d_window(const td_module *m);
+
+/* ---- dropout's place in its stream of draws: what a checkpoint keeps of it ---- */
+
+typedef struct td_dropout_place {
+    uint64_t seed;  /* the default generator's when the layer was made */
+    uint64_t calls; /* forwards in training so far */
+} td_dropout_place;
+
+/* The place of a Dropout or StochasticDepth module; NULL if m is of another type. */
+td_dropout_place *td_dropout_place_of(td_module *m);
+/* Data parallelism: replica k > 0 of a model draws other masks than replica 0, from the same place.
+ * Nothing happens if m is of another type. */
+void td_dropout_set_replica(td_module *m, uint64_t replica);
+
+/* What sequential.c has to recognise. */
+bool td_is_batch_norm2d(const td_module *m);
+bool td_is_relu(const td_module *m);
+/* Whether a module takes indices (i64) instead of floats. */
+bool td_is_embedding(const td_module *m);
+
+/* ---- BatchNorm2d's normalisation may be exchanged: dist takes statistics over all ranks ---- */
+
+typedef struct td_batch_norm_override {
+    /* td_batch_norm_fused_at with the user pointer in front. */
+    td_tensor *(*normalise)(void *user, td_batch_norm_options options, td_batch_norm_fusion fusion,
+                            td_site at);
+    void (*free)(void *user); /* when the module ends */
+    void *user;
+} td_batch_norm_override;
+/* m is a BatchNorm2d. An earlier override is freed. */
+void td_batch_norm2d_set_override(td_module *m, td_batch_norm_override override);
+/* Its override, normalise NULL if there is none. */
+td_batch_norm_override td_batch_norm2d_override(const td_module *m);
+
+/* ---- fused layers: for td_nn_sequential and the models ---- */
+
+/* BatchNorm2d's forward with what can be computed in its pass: [+ add] and relu. */
+td_tensor *td_nn_batch_norm2d_fused(td_module *bn, td_tensor *x, td_tensor *add, bool relu,
+                                    td_site at);
+
+/* What follows a BatchNorm2d and is computed in its pass. */
+typedef struct td_nn_batch_norm_then {
+    td_tensor *add; /* is added */
+    bool relu;
+    td_module *max_pool; /* a MaxPool2d after all that; NULL: none */
+} td_nn_batch_norm_then;
+
+/* bn(conv(x)) and what follows (NULL: nothing). In bf16 training the convolution takes the
+ * statistics while it writes its result, and with max_pool and relu the normalised images are never
+ * written. Modules that cannot be fused (SyncBatchNorm, surrounded ones) run one by one, with the
+ * same result. */
+td_tensor *td_nn_conv2d_batch_norm(td_module *conv, td_module *bn, td_tensor *x,
+                                   const td_nn_batch_norm_then *then, td_site at);
+
+#endif

@@ -1,0 +1,111 @@
+/* For operations, modules and engines of your own: memory of the running step, checks, layouts,
+ * names for messages, random numbers by counter. tandem.h does not include this header. */
+#ifndef TD_TENSOR_EXTEND_H
+#define TD_TENSOR_EXTEND_H
+
+#include "tensor/tensor.h"
+
+TD_BEGIN_C
+
+/* ---- step tensors ---- */
+
+/* A new step tensor, contents undefined. Outside a step: a mistake that the message names. Short of
+ * memory: fatal, with the tensor, its bytes, what the step holds and what to do. */
+td_tensor *td_step_new(td_shape shape, td_dtype dtype, td_layout layout, td_device device,
+                       td_site at);
+td_tensor *td_step_new_like(const td_tensor *t, td_site at); /* t's shape, dtype, dense order */
+/* A view: it shares t's storage. */
+td_tensor *td_step_view(const td_tensor *t, int64_t offset, td_shape shape, const int64_t *stride,
+                        td_site at);
+
+/* Retain and release a storage. Step memory is free again when the last holder releases it. */
+void td_hold(td_storage *storage);
+void td_unhold(td_storage *storage);
+
+/* Small zeroed memory that lives until the step ends. */
+void *td_step_bytes(size_t bytes);
+
+/* Scratch memory for a kernel, 64-byte aligned, from the step's arena; outside a step from malloc.
+ * Short of memory: fatal. td_scratch_free(device, NULL) is fine. */
+void *td_scratch(td_device device, size_t bytes);
+void td_scratch_free(td_device device, void *scratch);
+
+/* A scope is an inner block of a step. At td_scope_end every tensor made inside is released, except
+ * `keep` (or NULL), which then belongs to the enclosing scope. What backward needs stays until
+ * backward has used it. td_forward is a scope. Scopes nest; the token names one. */
+int64_t td_scope_begin(void);
+void td_scope_end(int64_t scope, td_tensor *keep);
+/* Releases early, in the middle of a scope: everything made in it so far, except `keep`. For a
+ * chain of layers, where each needs only the result before it. */
+void td_scope_keep(int64_t scope, const td_tensor *keep);
+
+/* The number of the running step, counted from 1 on this thread; 0 outside of a step. */
+uint64_t td_step_number(void);
+
+/* One pointer per step, for the tape; on_end is called when the step ends or is abandoned. */
+void *td_step_tape(void);
+void td_step_set_tape(void *tape, void (*on_end)(void *tape));
+
+/* ---- checks ---- */
+
+/* Fails unless t can be read now; names t and says why not. */
+void td_check_alive(const td_tensor *t, td_site at);
+/* Turns a possibly negative dimension number into 0..ndim-1, or fails. */
+int td_check_dim(const td_tensor *t, int dim, td_site at);
+
+/* ---- memory order ---- */
+
+/* A persistent tensor in a layout; contents undefined. */
+td_tensor *td_new_layout_at(td_shape shape, td_dtype dtype, td_layout layout, td_device device,
+                            td_site at);
+/* A persistent tensor over a part of another persistent tensor's storage (offset in elements from
+ * the storage's start). The storage lives until both are freed. */
+td_tensor *td_slice_of_storage(const td_tensor *base, int64_t offset, td_shape shape,
+                               const int64_t *stride);
+/* Whether the elements fill one stretch of memory without holes or repeats, in any order. Two dense
+ * tensors of equal shape and strides can be walked side by side as plain arrays. */
+bool td_is_dense(const td_tensor *t);
+bool td_same_order(const td_tensor *a, const td_tensor *b); /* equal shape and strides */
+bool td_is_layout(const td_tensor *t, td_layout layout);    /* dense, in its device's order */
+/* Strides of a dense tensor in a layout on a device. TD_IMAGE needs 4 dimensions, TD_FILTER 4 or 2;
+ * otherwise the strides are row-major. */
+void td_layout_strides(td_device device, td_layout layout, td_shape shape, int64_t *stride);
+
+int64_t td_shape_numel(td_shape shape);
+bool td_shape_equal(td_shape a, td_shape b);
+/* The shape of a and b broadcast as in NumPy; false if they do not go together. */
+bool td_broadcast_shape(td_shape a, td_shape b, td_shape *out);
+
+/* ---- names for messages ---- */
+
+/* Pushes the name of what runs on this thread: "layer1.0.conv1 (Conv2d)". The string must live
+ * until its pop. Names beyond a depth of 32 are counted, not kept. */
+void td_context_push(const char *name);
+void td_context_pop(void);
+void td_context_clear(void);
+const char *td_context_top(void);        /* the innermost name, or NULL */
+const char *td_context_at(int outwards); /* the name so many further out, or NULL */
+
+/* ---- random numbers ---- */
+
+uint32_t td_random_u32(td_generator *g);
+uint64_t td_random_u64(td_generator *g);  /* (first draw << 32) | second */
+int64_t td_random_i63(td_generator *g);   /* u64 & 2^63-1: seeds a loader's epoch */
+float td_random_f32(td_generator *g);     /* [0,1), 24 bits */
+double td_random_normal(td_generator *g); /* Box-Muller, one number a call */
+bool td_random_bernoulli(td_generator *g, double p);
+
+/* Philox4x32-10 (Salmon et al. 2011): four 32-bit words for a key and a 128-bit counter (a, b). */
+void td_philox(td_philox_key key, uint64_t a, uint64_t b, uint32_t out[4]);
+/* The generator's own key, for tensor/philox.h. */
+uint64_t td_philox_mixed_key(td_philox_key key);
+
+/* For a worker thread that hands its mistakes to the thread it works for: as td_set_fatal_handler,
+ * on the calling thread alone. NULL: none. */
+void td_set_thread_fatal_handler(td_fatal_handler handler, void *user);
+
+TD_END_C
+
+#define td_new_layout(...) td_new_layout_at(__VA_ARGS__, TD_HERE)
+
+#endif
