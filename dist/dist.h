@@ -10,7 +10,6 @@
 
 #include "data/data.h"
 #include "nn/nn.h"
-#include "dist/store.h"
 
 /* ---- process groups ---- */
 

@@ -11,7 +11,6 @@
 #define TD_NN_CHECKPOINT_H
 
 #include "nn/nn.h"
-#include "nn/module.h"
 
 /* optim, ema and scaler may be NULL. extra: tensors of the program's own, whose names begin with
  * "extra."; persistent, on any device. with_random: also the state of the default generator, and of

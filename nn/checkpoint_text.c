@@ -1,5 +1,6 @@
 /* Random states, and the order of parameters, as text in a checkpoint's metadata. */
 #include "nn/checkpoint_internal.h"
+#include "nn/module.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

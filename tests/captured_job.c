@@ -3,6 +3,7 @@
 #include "nn/optim/optim_internal.h"
 #include "dist/captured.h"
 #include "tensor/extend.h"
+#include "nn/module.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -2,6 +2,7 @@
 
 #include "tests/dist_procs.h"
 #include "tensor/extend.h"
+#include "nn/module.h"
 
 #include <math.h>
 #include <stdlib.h>

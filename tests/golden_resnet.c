@@ -2,6 +2,7 @@
 
 #include "tests/golden.h"
 #include "tensor/extend.h"
+#include "nn/module.h"
 
 #include <math.h>
 #include <stdarg.h>

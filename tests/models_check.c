@@ -5,6 +5,7 @@
 #include "tests/temp_folder.h"
 #include "nn/safetensors.h"
 #include "tensor/extend.h"
+#include "nn/module.h"
 
 #include <math.h>
 #include <stdarg.h>

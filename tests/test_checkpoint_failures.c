@@ -5,6 +5,7 @@
 #include "tests/expect_fatal.h"
 #include "tests/temp_folder.h"
 #include "nn/safetensors.h"
+#include "nn/module.h"
 
 #include <dirent.h>
 #include <errno.h>

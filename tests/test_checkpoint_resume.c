@@ -4,6 +4,7 @@
 #include "autograd/hooks.h"
 #include "nn/safetensors.h"
 #include "tensor/extend.h"
+#include "nn/module.h"
 
 #include <stdarg.h>
 #include <setjmp.h>

@@ -3,6 +3,7 @@
 #include "tandem.h"
 #include "tests/temp_folder.h"
 #include "nn/safetensors.h"
+#include "nn/module.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -3,6 +3,7 @@
 #include "tests/dist_procs.h"
 #include "tests/golden.h"
 #include "tests/temp_folder.h"
+#include "nn/module.h"
 
 #include <math.h>
 #include <setjmp.h>

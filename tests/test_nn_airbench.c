@@ -5,6 +5,7 @@
 #include "tests/expect_fatal.h"
 #include "nn/models/airbench.h"
 #include "tensor/extend.h"
+#include "nn/module.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -1,6 +1,7 @@
 /* Against PyTorch, number by number: initial weights, and three steps of training a ResNet-18. */
 #include "tests/golden.h"
 #include "tests/golden_resnet.h"
+#include "nn/module.h"
 
 #include <stdarg.h>
 #include <setjmp.h>

@@ -5,6 +5,7 @@
 #include "nn/optim/lookahead.h"
 #include "nn/optim/muon.h"
 #include "tensor/extend.h"
+#include "nn/module.h"
 
 #include <math.h>
 #include <stdarg.h>

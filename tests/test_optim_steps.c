@@ -2,6 +2,7 @@
 #include "tandem.h"
 #include "tests/expect_fatal.h"
 #include "autograd/hooks.h"
+#include "nn/module.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -321,7 +322,7 @@ static void test_bad_options(void **state)
     open_job(&j, TD_F32);
     expect_fatal("must not be negative", td_sgd(j.params, .lr = -1.0));
     expect_fatal("nesterov needs a momentum", td_sgd(j.params, .lr = 0.1, .nesterov = true));
-    expect_fatal("options are NULL", td_sgd(j.params));
+    expect_fatal("no learning rate is given", td_sgd(j.params));
     expect_fatal("between 0 and 1", td_adam(j.params, .beta1 = 1.0));
     expect_fatal("not negative", td_adamw(j.params, .weight_decay = -1.0));
     expect_fatal("td_parameters failed", td_adam(NULL));

@@ -4,6 +4,7 @@
 
 #include "nn/optim/optim_internal.h"
 #include "tensor/isa.h"
+#include "nn/module.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,6 @@
 #include "tests/train_job.h"
 #include "tensor/extend.h"
+#include "nn/module.h"
 
 #include <stdlib.h>
 

@@ -8,6 +8,7 @@
  * Every rank says in one line what it has found, and ends with 0 if it is as it should be. */
 #include "tandem.h"
 #include "tensor/extend.h"
+#include "nn/module.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -3,6 +3,7 @@
 #include "apps/common/ranks.h"
 #include "dist/dist.h"
 #include "tensor/extend.h"
+#include "nn/module.h"
 
 #include <inttypes.h>
 #include <math.h>

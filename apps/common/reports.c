@@ -3,6 +3,7 @@
 #include "tensor/observe/memory_plan.h"
 #include "tensor/hooks.h"
 #include "tensor/observe/profile.h"
+#include "nn/module.h"
 
 #include <signal.h>
 #include <stdio.h>

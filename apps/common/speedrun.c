@@ -1,6 +1,7 @@
 #include "apps/common/speedrun.h"
 #include "nn/models/airbench.h"
 #include "nn/optim/muon.h"
+#include "nn/module.h"
 
 #include <math.h>
 #include <stdlib.h>

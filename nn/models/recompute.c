@@ -1,6 +1,7 @@
 /* Which modules of a model are its blocks and its stages, for recomputation: torchvision's names
  * say it. */
 #include "nn/nn.h"
+#include "nn/module.h"
 
 #include <string.h>
 

@@ -2,6 +2,7 @@
 
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
+#include "nn/module.h"
 
 #include <stdlib.h>
 
