@@ -28,9 +28,11 @@ LINT_NODES   ?=
 
 comma    := ,
 compiler := $(notdir $(firstword $(CC)))
-VARIANT  := $(compiler)$(if $(EMULATE),-emulated)$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
+# A build without CUDA has a folder and findings of its own: it overwrites no other.
+NOCUDA   := $(if $(filter 0,$(CUDA)),-nocuda)
+VARIANT  := $(compiler)$(if $(EMULATE),-emulated,$(NOCUDA))$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 B        := build/$(VARIANT)
-CONFIG   := build/config.$(compiler).mk
+CONFIG   := build/config.$(compiler)$(NOCUDA).mk
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
@@ -80,7 +82,7 @@ objects   = $(patsubst %.cu,$(CU_B)/%.cu.o,$(patsubst %.cc,$(B)/%.cc.o,$(patsubs
 programs  = $(patsubst %.c,$(B)/%,$(1))
 LIB      := $(B)/libtandem.a
 APPS     := $(call programs,$(APP_SRC))
-picked    = $(if $(TESTS),$(strip $(foreach p,$(TESTS),$(findstring $(p),$(1)))),all)
+picked    = $(if $(TESTS),$(strip $(foreach p,$(TESTS),$(findstring $(p),$(notdir $(1))))),all)
 TEST_BIN := $(foreach t,$(call programs,$(TEST_SRC)),$(if $(call picked,$(t)),$(t)))
 TEST_SH  := $(foreach t,$(sort $(wildcard tests/test_*.sh)),$(if $(call picked,$(t)),$(t)))
 LONG     := $(call programs,$(LONG_SRC))
@@ -98,7 +100,7 @@ endif
 PKG_FOLDERS := $(wildcard /usr/include /usr/lib/pkgconfig /usr/lib/*/pkgconfig /usr/lib64/pkgconfig \
                           /usr/share/pkgconfig /usr/local/lib/pkgconfig /opt/homebrew/lib/pkgconfig)
 # So do other wishes about CUDA.
-CUDA_WISHES := build/cuda-wishes
+CUDA_WISHES := build/cuda-wishes$(NOCUDA)
 $(shell mkdir -p build; printf '%s\n' '$(CUDA) $(CUDA_HOME) $(CUDA_ARCHS)' | cmp -s - $(CUDA_WISHES) || \
         printf '%s\n' '$(CUDA) $(CUDA_HOME) $(CUDA_ARCHS)' >$(CUDA_WISHES))
 $(CONFIG): scripts/detect.sh $(PKG_FOLDERS) $(CUDA_WISHES)
@@ -239,16 +241,6 @@ $(call programs,$(TEST_SRC) $(LONG_SRC) $(WORKER_SRC)): %: %.o $(B)/tests/libhel
 $(BENCHES): %: %.o $(LIB)
 	$(link) $(BENCH_LIBS) $(ALL_LIBS)
 
-# A program of a build without CUDA, from what is built anyway: tests/test_cuda_start.sh runs it.
-CUDA_ASKED   := tensor/backend.c
-WITHOUT_CUDA := $(if $(SANITIZE)$(EMULATE),,$(B)/without-cuda/wine_single)
-$(B)/without-cuda/%.o: %.c $(FLAGS)
-	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
-$(B)/without-cuda/wine_single: $(CUDA_ASKED:%.c=$(B)/without-cuda/%.o) \
-    $(call objects,apps/wine_single.c $(COMMON) $(filter-out tensor/cuda/% $(CUDA_ASKED),$(LIB_SRC)))
-	$(link) $(TD_LIBS) -lm -ldl -pthread $(LDLIBS)
-
 # The program of make gpu-check.
 GPU_CHECK     := $(B)/tests/gpu/check
 GPU_CHECK_OBJ := $(call objects,$(sort $(wildcard tests/gpu/check*.c)) tests/ops_cases.c tests/train_job.c)
@@ -271,7 +263,6 @@ $(B)/bench/peer_openmpi: bench/peer_openmpi.c bench/allreduce.h
 	@mkdir -p $(@D)
 	$(call say,MPICC,$@)$(TD_MPICC) -std=c11 -D_GNU_SOURCE -O2 $(WARN) -I. -o $@ $<
 
--include $(wildcard $(CUDA_ASKED:%.c=$(B)/without-cuda/%.d))
 -include $(wildcard $(patsubst %.o,%.d,$(call objects,$(LIB_SRC) $(COMMON) $(APP_SRC) $(TEST_SRC) \
                     $(LONG_SRC) $(WORKER_SRC) $(HELP_SRC) $(wildcard bench/*.c tests/gpu/*.c))))
 
@@ -293,7 +284,7 @@ needs-tests: needs-core
 run: all ## the main job: ResNet-18 on CIFAR-10 (fetched on the first run); ARGS="--epochs 1"
 	apps/cifar_resnet18 --download $(ARGS)
 
-tests: needs-tests lib $(APPS) $(TEST_BIN) $(call programs,$(WORKER_SRC)) $(WITHOUT_CUDA)
+tests: needs-tests lib $(APPS) $(TEST_BIN) $(call programs,$(WORKER_SRC))
 test: tests ## all tests; TESTS="data step": those with such names; SANITIZE=..., CC=clang
 	@BUILD=$(B) SANITIZE=$(SANITIZE) NAMED="$(TESTS)" tests/run.sh $(TEST_BIN) $(TEST_SH)
 
