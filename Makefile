@@ -1,6 +1,6 @@
 # tandem's build. `make help` lists the targets.
 #
-# A fresh machine needs one command: `make deps run` (or `make deps test`).
+# A fresh machine needs one command: `make deps run`, or `make deps test`, which installs more.
 # Everything made lies in build/; build/VARIANT/ belongs to one compiler and set of sanitizers.
 
 CC      ?= cc
@@ -46,7 +46,7 @@ AFTER := $(filter-out $(DEPS),$(MAKECMDGOALS))
 ifneq ($(DEPS),)
 .PHONY: $(DEPS) $(AFTER)
 $(DEPS):
-	@scripts/deps.sh $(patsubst deps%,install%,$@)
+	@scripts/deps.sh $(patsubst deps%,install%,$@)$(if $(filter deps,$@),$(if $(filter test%,$(AFTER)),-test))
 	@rm -f build/config.*.mk
 $(firstword $(AFTER)): $(DEPS)
 	@$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CPUS)) $(AFTER)
@@ -92,8 +92,9 @@ FUZZERS  := $(patsubst tests/%.c,build/fuzz/%,$(FUZZ_SRC))
 
 # ---- what the machine has ----
 
-ifneq ($(filter-out clean help format,$(or $(MAKECMDGOALS),all)),)
--include $(CONFIG)
+# Where nothing can be found out, for lack of a compiler, make stops here.
+ifneq ($(filter-out clean help format docs uninstall,$(or $(MAKECMDGOALS),all)),)
+include $(CONFIG)
 endif
 
 # A package that is installed later changes these folders, and with them what is found.
@@ -366,7 +367,8 @@ help: ## this list
 	@printf 'tandem %s\n\n' "$(VERSION)"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 	@printf '  make %-12s %s\n' \
-	    deps 'installs what building, running and testing need (Debian, Ubuntu), or names it' \
+	    deps 'installs what building and the main job need (Debian, Ubuntu), or names it' \
+	    'deps test' 'the same for tests, and runs them' \
 	    deps-dev 'the same for lint, fuzz, pictures and API pages' \
 	    deps-bench 'the same for bench: PyTorch, oneDNN' \
 	    deps-bench-newest 'PyTorch from PyPI into build/venv (6 GB: it comes with CUDA)'

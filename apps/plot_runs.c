@@ -266,7 +266,7 @@ static td_status run_gnuplot(const char *script)
     int code = pclose(pipe);
     if (WIFEXITED(code) && WEXITSTATUS(code) == 127) {
         return td_fail(TD_E_UNSUPPORTED,
-                       "gnuplot is not installed: make deps-dev, or apt install gnuplot-nox");
+                       "gnuplot is not installed: make deps, or apt install gnuplot-nox");
     }
     return code == 0 ? TD_OK : td_fail(TD_E_IO, "gnuplot failed: %s", said);
 }

@@ -143,7 +143,7 @@ if library cmocka cmocka -lcmocka cmocka.h '(void)cmocka_set_message_output'; th
     cflags="$cflags $found_cflags"
     row found cmocka "$brings"
 else
-    missing cmocka "$brings" 'make deps'
+    missing cmocka "$brings" 'make deps test'
 fi
 
 brings='a peer in bench/: single operations'
@@ -186,7 +186,7 @@ if $mpicc $mpi_flags -I. -o "$work/try.so" dist/mpi/*.c -pthread >/dev/null 2>&1
     } >>"$work/config"
     row found mpi "$brings"
 else
-    missing mpi "$brings" 'make deps'
+    missing mpi "$brings" 'make deps test'
 fi
 
 # CUDA: the toolkit (nvcc, headers, the static runtime) and cuDNN's headers are needed to build, none
@@ -274,7 +274,7 @@ else
         echo "        name the toolkit's folder: make CUDA_HOME=...; or build without: make CUDA=0" >&2
         exit 1
     else
-        missing CUDA "$brings" "make deps says from where; CUDA_HOME names its folder ($reasons)"
+        missing CUDA "$brings" "NVIDIA's toolkit (12.5 or newer) and cuDNN's headers (9.8 or newer); CUDA_HOME names its folder ($reasons)"
     fi
 fi
 
@@ -285,12 +285,12 @@ tool() { # tool COMMAND BRINGS HOW
         missing "$1" "$2" "$3"
     fi
 }
-tool python3 'some of the tests' 'make deps'
-tool slurmctld 'tests in a small Slurm cluster' 'make deps'
+tool python3 'some of the tests' 'make deps test'
+tool slurmctld 'tests in a small Slurm cluster' 'make deps test'
 tool clang 'make fuzz' 'make deps-dev'
 tool clang-format 'make format and lint' 'make deps-dev'
 tool clang-tidy 'make lint' 'make deps-dev'
-tool gnuplot 'pictures of training curves' 'make deps-dev'
+tool gnuplot 'pictures of training curves' 'make deps'
 tool doxygen 'the API pages' 'make deps-dev'
 
 torch=

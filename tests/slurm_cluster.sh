@@ -8,7 +8,7 @@ no_cluster() { # no_cluster REASON: where tests must run, that is a failure
 }
 
 for tool in slurmctld slurmd srun sbatch scontrol sinfo; do
-    command -v $tool >/dev/null || no_cluster "$tool is not installed: make deps"
+    command -v $tool >/dev/null || no_cluster "$tool is not installed: make deps test"
 done
 [ "$(id -u)" = 0 ] || no_cluster 'its daemons run as root here, and this is not root'
 

@@ -114,6 +114,6 @@ if command -v gnuplot >/dev/null; then
     grep -q '</svg>' "$work/real.svg"
     tap $? 'it is one' "$work/out"
 else
-    echo '# skipped: gnuplot is not installed (make deps-dev)'
+    echo '# skipped: gnuplot is not installed (make deps)'
 fi
 done_testing
