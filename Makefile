@@ -81,6 +81,9 @@ CU_B     := $(if $(EMULATE),$(B),build/nvcc)
 objects   = $(patsubst %.cu,$(CU_B)/%.cu.o,$(patsubst %.cc,$(B)/%.cc.o,$(patsubst %.c,$(B)/%.o,$(1))))
 programs  = $(patsubst %.c,$(B)/%,$(1))
 LIB      := $(B)/libtandem.a
+# The shared library, of builds that are for use. A new minor version may change the interface of binaries.
+ABI      := $(basename $(VERSION))
+SHARED    = $(if $(SANITIZE)$(EMULATE),,$(if $(TD_SHARED),$(B)/libtandem.so.$(ABI)))
 APPS     := $(call programs,$(APP_SRC))
 picked    = $(if $(TESTS),$(strip $(foreach p,$(TESTS),$(findstring $(p),$(notdir $(1))))),all)
 TEST_BIN := $(foreach t,$(call programs,$(TEST_SRC)),$(if $(call picked,$(t)),$(t)))
@@ -137,7 +140,7 @@ CUDA_CFLAGS := $(TD_CUDA_CFLAGS)
 CUDA_LIBS  := $(TD_CUDA_LIBS)
 NVCC       = $(TD_NVCC) $(TD_NVCCFLAGS) $(if $(WERROR),-Werror all-warnings) -I.
 endif
-ALL_CFLAGS := $(STD) $(OPTIMIZE) $(WARN) -I. -pthread $(TD_CFLAGS) $(CFLAGS)
+ALL_CFLAGS := $(STD) $(OPTIMIZE) $(TD_PIC) $(WARN) -I. -pthread $(TD_CFLAGS) $(CFLAGS)
 ALL_LIBS   := $(TD_LIBS) $(CUDA_LIBS) -lm -ldl -pthread $(LDLIBS)
 
 ifeq ($(V),)
@@ -215,6 +218,11 @@ endif
 $(LIB): $(call objects,$(LIB_SRC)) $(B)/sources
 	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $(filter %.o,$^)
 
+# What is not td_ stays inside.
+$(B)/libtandem.so.$(ABI): $(LIB) scripts/exports.map
+	$(call say,LINK,$@)$(CC) $(ALL_CFLAGS) $(SMALL_LD) $(LDFLAGS) -shared -Wl,-soname,$(@F) $(TD_SHARED) \
+	    -o $@ -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(ALL_LIBS)
+
 # The gloo and mpi backends: apart from the rest, loaded when they are asked for; only where their
 # libraries are.
 BACKEND_LIBS := $(if $(filter dist,$(ROOMS)),$(if $(TD_HAVE_GLOO),$(B)/libtandem-gloo.so) \
@@ -274,13 +282,13 @@ $(B)/bench/peer_openmpi: bench/peer_openmpi.c bench/allreduce.h
 all: lib $(APPS) ## the library and the apps (apps/NAME)
 	@$(foreach a,$(APPS),ln -sfn ../$(a) apps/$(notdir $(a));)
 
-lib: needs-core $(LIB) $(BACKEND_LIBS) ## the library alone: build/VARIANT/libtandem.a
+lib: needs-core $(LIB) $(SHARED) $(BACKEND_LIBS) ## the library alone: build/VARIANT/libtandem.a and .so
 
 .PHONY: needs-core needs-tests
 needs-core:
 	@$(if $(TD_HAVE_CJSON),:,echo "make: libcjson is missing, and checkpoints need it: make deps" >&2; exit 1)
 needs-tests: needs-core
-	@$(if $(TD_HAVE_CMOCKA),:,echo "make: libcmocka is missing, and the tests need it: make deps" >&2; exit 1)
+	@$(if $(TD_HAVE_CMOCKA),:,echo "make: libcmocka is missing, and the tests need it: make deps test" >&2; exit 1)
 
 run: all ## the main job: ResNet-18 on CIFAR-10 (fetched on the first run); ARGS="--epochs 1"
 	apps/cifar_resnet18 --download $(ARGS)

@@ -63,6 +63,18 @@ if $CC $small -Wl,--gc-sections -o "$work/try" "$work/try.c" >/dev/null 2>&1; th
     } >>"$work/config"
 fi
 
+# Objects fit into programs and into shared objects. That nobody replaces the library's own functions from
+# outside lets them be inlined as before.
+pic='-fPIC -fno-semantic-interposition'
+# shellcheck disable=SC2086
+$CC -Werror $pic -c -o "$work/try.o" "$work/try.c" >/dev/null 2>&1 || pic=-fPIC
+echo "TD_PIC := $pic" >>"$work/config"
+shared='-Wl,--version-script=scripts/exports.map -Wl,-z,defs'
+# shellcheck disable=SC2086
+if $CC $pic -shared -Wl,-soname,try.so.0 $shared -o "$work/try.so" "$work/try.c" >/dev/null 2>&1; then
+    echo "TD_SHARED := $shared" >>"$work/config"
+fi
+
 # gcc writes out what a vectorised loop leaves over, up to this many instructions a loop.
 short='--param=max-completely-peeled-insns=100'
 if $CC -Werror $short -c -o "$work/try.o" "$work/try.c" >/dev/null 2>&1; then
@@ -204,7 +216,7 @@ try_cuda() { # try_cuda HOME: sets cuda_home, nvcc, cuda_flags, cuda_cflags, cud
     [ -x "$cuda_home/bin/nvcc" ] || { why="no nvcc in $cuda_home/bin"; return 1; }
     nvcc=$cuda_home/bin/nvcc
     known=$("$nvcc" --list-gpu-arch 2>/dev/null | sed 's/compute_//')
-    cuda_flags='-std=c++17 -O1 -fmad=false -ftz=true -Xcompiler -fno-threadsafe-statics,-fno-exceptions,-fno-rtti,-fno-asynchronous-unwind-tables'
+    cuda_flags='-std=c++17 -O1 -fmad=false -ftz=true -Xcompiler -fPIC,-fno-threadsafe-statics,-fno-exceptions,-fno-rtti,-fno-asynchronous-unwind-tables'
     # -O1 is for the host's code, which starts kernels; theirs is optimised in any case.
     # -fmad=false, -ftz=true: as the CPU's kernels, only fma() is fused, and denormals count as zero.
     # The small form of compressed kernels needs a driver of CUDA 13, which that runtime needs anyway.
