@@ -96,7 +96,7 @@ FUZZERS  := $(patsubst tests/%.c,build/fuzz/%,$(FUZZ_SRC))
 # ---- what the machine has ----
 
 # Where nothing can be found out, for lack of a compiler, make stops here.
-ifneq ($(filter-out clean help format docs uninstall,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out clean help format docs uninstall sizes,$(or $(MAKECMDGOALS),all)),)
 include $(CONFIG)
 endif
 
@@ -277,7 +277,7 @@ $(B)/bench/peer_openmpi: bench/peer_openmpi.c bench/allreduce.h
 
 # ---- targets ----
 
-.PHONY: all lib run test test-long tests bench docs install uninstall lint format fuzz fuzzers clean help
+.PHONY: all lib run test test-long tests bench docs install uninstall lint format sizes fuzz fuzzers clean help
 
 all: lib $(APPS) ## the library and the apps (apps/NAME)
 	@$(foreach a,$(APPS),ln -sfn ../$(a) apps/$(notdir $(a));)
@@ -340,6 +340,9 @@ lint: ## format and suspicious code (clang-format, clang-tidy); LINT_NODES=20000
 
 format: ## puts all sources into the project's format
 	@scripts/format.sh -i
+
+sizes: ## lines of code by room next to the plan, long files and functions, public functions
+	@CC="$(CC)" python3 scripts/sizes.py
 
 # Fuzz targets are built by clang with everything they need, apart from the rest.
 FUZZ_FLAGS := $(STD) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -DTD_DEBUG=1 \
