@@ -88,6 +88,8 @@ APPS     := $(call programs,$(APP_SRC))
 picked    = $(if $(TESTS),$(strip $(foreach p,$(TESTS),$(findstring $(p),$(notdir $(1))))),all)
 TEST_BIN := $(foreach t,$(call programs,$(TEST_SRC)),$(if $(call picked,$(t)),$(t)))
 TEST_SH  := $(foreach t,$(sort $(wildcard tests/test_*.sh)),$(if $(call picked,$(t)),$(t)))
+$(foreach p,$(TESTS),$(if $(findstring $(p),$(notdir $(TEST_SRC) $(wildcard tests/test_*.sh))),,\
+    $(error TESTS: no test has '$(p)' in its name)))
 LONG     := $(call programs,$(LONG_SRC))
 LONG_SH  := $(sort $(wildcard tests/long_*.sh))
 BENCHES  := $(call programs,$(BENCH_SRC))
@@ -315,25 +317,33 @@ gpu-kit: $(GPU_CHECK_ALL) ## build/gpu-kit.tar.gz: the same to be carried to a m
 	@BUILD=$(B) bash tests/gpu/kit.sh build/gpu-kit.tar.gz
 
 docs: ## the API by module, from the headers: build/docs/html (needs doxygen)
+	@command -v doxygen >/dev/null || \
+	    { echo "make: doxygen is missing: make deps-dev, or apt-get install doxygen" >&2; exit 1; }
 	@mkdir -p build/docs
 	doxygen docs/Doxyfile
 
 # The headers that tandem.h reaches, as the compiler lists them.
 headers = $(filter %.h %.def,$(shell $(CC) -I. -MM tandem.h))
-install: lib ## library, headers and tandem.pc into $(PREFIX); DESTDIR=...
-	@install -d "$(DESTDIR)$(PREFIX)/lib/pkgconfig"
-	install -m 644 $(LIB) "$(DESTDIR)$(PREFIX)/lib/libtandem.a"
-	$(if $(strip $(BACKEND_LIBS)),install -m 755 $(BACKEND_LIBS) "$(DESTDIR)$(PREFIX)/lib")
-	@set -e; for h in $(headers); do \
-	    install -D -m 644 $$h "$(DESTDIR)$(PREFIX)/include/tandem/$$h"; done
+TO       = $(DESTDIR)$(PREFIX)
+TOOLS   := tdrun train_net test_net predict plot_runs cifar_resnet18
+install: lib $(addprefix $(B)/apps/,$(TOOLS)) ## libraries, headers, tandem.pc and programs into $(PREFIX); DESTDIR=...
+	@install -d "$(TO)/lib/pkgconfig" "$(TO)/bin"
+	install -m 644 $(LIB) "$(TO)/lib"
+	$(if $(SHARED),install -m 755 $(SHARED) "$(TO)/lib" && ln -sf $(notdir $(SHARED)) "$(TO)/lib/libtandem.so")
+	$(if $(strip $(BACKEND_LIBS)),install -m 755 $(BACKEND_LIBS) "$(TO)/lib")
+	install -m 755 $(addprefix $(B)/apps/,$(TOOLS)) "$(TO)/bin"
+	@set -e; for h in $(headers); do install -D -m 644 $$h "$(TO)/include/tandem/$$h"; done
 	@sed -e 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(strip $(ALL_LIBS))|' \
-	    scripts/tandem.pc.in >"$(DESTDIR)$(PREFIX)/lib/pkgconfig/tandem.pc"
-	@echo "installed into $(DESTDIR)$(PREFIX); use: cc app.c \$$(pkg-config --cflags --libs tandem)"
+	    scripts/tandem.pc.in >"$(TO)/lib/pkgconfig/tandem.pc"
+	@echo "installed into $(TO); use: cc app.c \$$(pkg-config --cflags --libs tandem)"
+	@case ":$$PKG_CONFIG_PATH:$$(pkg-config --variable pc_path pkg-config 2>/dev/null):" in \
+	    *:"$(PREFIX)/lib/pkgconfig":*) ;; \
+	    *) echo 'first: export PKG_CONFIG_PATH="$(PREFIX)/lib/pkgconfig$${PKG_CONFIG_PATH:+:$$PKG_CONFIG_PATH}"' ;; esac
 
-uninstall: ## takes it away again
-	rm -rf "$(DESTDIR)$(PREFIX)/include/tandem" "$(DESTDIR)$(PREFIX)/lib/libtandem.a" \
-	    "$(DESTDIR)$(PREFIX)/lib/libtandem-gloo.so" "$(DESTDIR)$(PREFIX)/lib/libtandem-mpi.so" \
-	    "$(DESTDIR)$(PREFIX)/lib/pkgconfig/tandem.pc"
+uninstall: ## takes them away again
+	rm -rf "$(TO)/include/tandem" "$(TO)"/lib/libtandem.a "$(TO)"/lib/libtandem.so* \
+	    "$(TO)/lib/libtandem-gloo.so" "$(TO)/lib/libtandem-mpi.so" "$(TO)/lib/pkgconfig/tandem.pc" \
+	    $(TOOLS:%="$(TO)/bin/%")
 
 lint: ## format and suspicious code (clang-format, clang-tidy); LINT_NODES=20000 looks less deep
 	@LINT_NODES=$(LINT_NODES) scripts/lint.sh $(TD_CFLAGS)
@@ -376,11 +386,11 @@ endif
 
 help: ## this list
 	@printf 'tandem %s\n\n' "$(VERSION)"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
-	@printf '  make %-12s %s\n' \
-	    deps 'installs what building and the main job need (Debian, Ubuntu), or names it' \
-	    'deps test' 'the same for tests, and runs them' \
-	    deps-dev 'the same for lint, fuzz, pictures and API pages' \
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' Makefile
+	@printf '  make %-17s %s\n' \
+	    deps 'installs what building and the main job need, with test among the goals' \
+	    '' 'also what tests need (Debian, Ubuntu), or names it' \
+	    deps-dev 'the same for lint, fuzz and API pages' \
 	    deps-bench 'the same for bench: PyTorch, oneDNN' \
 	    deps-bench-newest 'PyTorch from PyPI into build/venv (6 GB: it comes with CUDA)'
 	@printf '\n  make deps run     on a fresh machine: from nothing to the main job\n'
