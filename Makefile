@@ -1,7 +1,7 @@
 # tandem's build. `make help` lists the targets.
 #
 # A fresh machine needs one command: `make deps run`, or `make deps test`, which installs more.
-# Everything made lies in build/; build/VARIANT/ belongs to one compiler and set of sanitizers.
+# Everything made lies in build/; build/VARIANT/ belongs to one compiler and set of sanitizers, and -nocuda to CUDA=0.
 
 CC      ?= cc
 PREFIX  ?= /usr/local
