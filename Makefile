@@ -153,10 +153,13 @@ endif
 # Objects depend on this file, which changes when the flags do.
 FLAGS := $(B)/flags
 FLAGS_NOW := $(CC) $(ALL_CFLAGS) $(TD_SHORT_LOOPS) $(TD_LOOPS_ONCE) $(SMALL_LD) $(LDFLAGS) $(ALL_LIBS) $(CUDA_FLAGS) $(CUDA_CFLAGS) $(NVCC) $(CPU_FLAGS)
+# (Goals that ask for no findings have no flags to tell.)
+ifneq ($(TD_PIC),)
 $(shell mkdir -p $(B); printf '%s\n' '$(FLAGS_NOW)' | cmp -s - $(FLAGS) || \
         printf '%s\n' '$(FLAGS_NOW)' >$(FLAGS))
 # The same for the list of objects in the library.
 $(shell printf '%s\n' '$(LIB_SRC)' | cmp -s - $(B)/sources || printf '%s\n' '$(LIB_SRC)' >$(B)/sources)
+endif
 
 $(B)/%.o: %.c $(FLAGS)
 	@mkdir -p $(@D)

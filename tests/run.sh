@@ -59,7 +59,7 @@ run_one() { # run_one TEST: its output and result line go to $logs
     echo "$seconds" >"$logs/$name.seconds"
     [ "$skipped" -eq 0 ] && skipped= || skipped=", $skipped skipped"
     if [ "$failed" -eq 0 ]; then
-        why=$(sed -n -e 's/^not ok .*# SKIP \(..*\)/      skipped: \1/p' -e 's/^# skipped: /      skipped: /p' "$log")
+        why=$(sed -n -e 's/^not ok [0-9]* - .*# SKIP \(..*\)/      skipped: \1/p' -e 's/^# skipped: /      skipped: /p' "$log")
         printf 'ok    %-34s %3d passed%s  %.1f s%s\n' "$name" "$passed" "$skipped" "$seconds" "${why:+$'\n'$why}"
     else
         {
