@@ -1,7 +1,7 @@
 # tandem's build. `make help` lists the targets.
 #
-# A fresh machine needs one command: `make deps run` (or `make deps test`).
-# Everything made lies in build/; build/VARIANT/ belongs to one compiler and set of sanitizers.
+# A fresh machine needs one command: `make deps run`, or `make deps test`, which installs more.
+# Everything made lies in build/; build/VARIANT/ belongs to one compiler and set of sanitizers, and -nocuda to CUDA=0.
 
 CC      ?= cc
 PREFIX  ?= /usr/local
@@ -28,9 +28,11 @@ LINT_NODES   ?=
 
 comma    := ,
 compiler := $(notdir $(firstword $(CC)))
-VARIANT  := $(compiler)$(if $(EMULATE),-emulated)$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
+# A build without CUDA has a folder and findings of its own: it overwrites no other.
+NOCUDA   := $(if $(filter 0,$(CUDA)),-nocuda)
+VARIANT  := $(compiler)$(if $(EMULATE),-emulated,$(NOCUDA))$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 B        := build/$(VARIANT)
-CONFIG   := build/config.$(compiler).mk
+CONFIG   := build/config.$(compiler)$(NOCUDA).mk
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
@@ -44,7 +46,7 @@ AFTER := $(filter-out $(DEPS),$(MAKECMDGOALS))
 ifneq ($(DEPS),)
 .PHONY: $(DEPS) $(AFTER)
 $(DEPS):
-	@scripts/deps.sh $(patsubst deps%,install%,$@)
+	@scripts/deps.sh $(patsubst deps%,install%,$@)$(if $(filter deps,$@),$(if $(filter test%,$(AFTER)),-test))
 	@rm -f build/config.*.mk
 $(firstword $(AFTER)): $(DEPS)
 	@$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CPUS)) $(AFTER)
@@ -79,10 +81,15 @@ CU_B     := $(if $(EMULATE),$(B),build/nvcc)
 objects   = $(patsubst %.cu,$(CU_B)/%.cu.o,$(patsubst %.cc,$(B)/%.cc.o,$(patsubst %.c,$(B)/%.o,$(1))))
 programs  = $(patsubst %.c,$(B)/%,$(1))
 LIB      := $(B)/libtandem.a
+# The shared library, of builds that are for use. A new minor version may change the interface of binaries.
+ABI      := $(basename $(VERSION))
+SHARED    = $(if $(SANITIZE)$(EMULATE),,$(if $(TD_SHARED),$(B)/libtandem.so.$(ABI)))
 APPS     := $(call programs,$(APP_SRC))
-picked    = $(if $(TESTS),$(strip $(foreach p,$(TESTS),$(findstring $(p),$(1)))),all)
+picked    = $(if $(TESTS),$(strip $(foreach p,$(TESTS),$(findstring $(p),$(notdir $(1))))),all)
 TEST_BIN := $(foreach t,$(call programs,$(TEST_SRC)),$(if $(call picked,$(t)),$(t)))
 TEST_SH  := $(foreach t,$(sort $(wildcard tests/test_*.sh)),$(if $(call picked,$(t)),$(t)))
+$(foreach p,$(TESTS),$(if $(findstring $(p),$(notdir $(TEST_SRC) $(wildcard tests/test_*.sh))),,\
+    $(error TESTS: no test has '$(p)' in its name)))
 LONG     := $(call programs,$(LONG_SRC))
 LONG_SH  := $(sort $(wildcard tests/long_*.sh))
 BENCHES  := $(call programs,$(BENCH_SRC))
@@ -90,15 +97,16 @@ FUZZERS  := $(patsubst tests/%.c,build/fuzz/%,$(FUZZ_SRC))
 
 # ---- what the machine has ----
 
-ifneq ($(filter-out clean help format,$(or $(MAKECMDGOALS),all)),)
--include $(CONFIG)
+# Where nothing can be found out, for lack of a compiler, make stops here.
+ifneq ($(filter-out clean help format docs uninstall sizes,$(or $(MAKECMDGOALS),all)),)
+include $(CONFIG)
 endif
 
 # A package that is installed later changes these folders, and with them what is found.
 PKG_FOLDERS := $(wildcard /usr/include /usr/lib/pkgconfig /usr/lib/*/pkgconfig /usr/lib64/pkgconfig \
                           /usr/share/pkgconfig /usr/local/lib/pkgconfig /opt/homebrew/lib/pkgconfig)
 # So do other wishes about CUDA.
-CUDA_WISHES := build/cuda-wishes
+CUDA_WISHES := build/cuda-wishes$(NOCUDA)
 $(shell mkdir -p build; printf '%s\n' '$(CUDA) $(CUDA_HOME) $(CUDA_ARCHS)' | cmp -s - $(CUDA_WISHES) || \
         printf '%s\n' '$(CUDA) $(CUDA_HOME) $(CUDA_ARCHS)' >$(CUDA_WISHES))
 $(CONFIG): scripts/detect.sh $(PKG_FOLDERS) $(CUDA_WISHES)
@@ -134,7 +142,7 @@ CUDA_CFLAGS := $(TD_CUDA_CFLAGS)
 CUDA_LIBS  := $(TD_CUDA_LIBS)
 NVCC       = $(TD_NVCC) $(TD_NVCCFLAGS) $(if $(WERROR),-Werror all-warnings) -I.
 endif
-ALL_CFLAGS := $(STD) $(OPTIMIZE) $(WARN) -I. -pthread $(TD_CFLAGS) $(CFLAGS)
+ALL_CFLAGS := $(STD) $(OPTIMIZE) $(TD_PIC) $(WARN) -I. -pthread $(TD_CFLAGS) $(CFLAGS)
 ALL_LIBS   := $(TD_LIBS) $(CUDA_LIBS) -lm -ldl -pthread $(LDLIBS)
 
 ifeq ($(V),)
@@ -145,10 +153,13 @@ endif
 # Objects depend on this file, which changes when the flags do.
 FLAGS := $(B)/flags
 FLAGS_NOW := $(CC) $(ALL_CFLAGS) $(TD_SHORT_LOOPS) $(TD_LOOPS_ONCE) $(SMALL_LD) $(LDFLAGS) $(ALL_LIBS) $(CUDA_FLAGS) $(CUDA_CFLAGS) $(NVCC) $(CPU_FLAGS)
+# (Goals that ask for no findings have no flags to tell.)
+ifneq ($(TD_PIC),)
 $(shell mkdir -p $(B); printf '%s\n' '$(FLAGS_NOW)' | cmp -s - $(FLAGS) || \
         printf '%s\n' '$(FLAGS_NOW)' >$(FLAGS))
 # The same for the list of objects in the library.
 $(shell printf '%s\n' '$(LIB_SRC)' | cmp -s - $(B)/sources || printf '%s\n' '$(LIB_SRC)' >$(B)/sources)
+endif
 
 $(B)/%.o: %.c $(FLAGS)
 	@mkdir -p $(@D)
@@ -212,6 +223,11 @@ endif
 $(LIB): $(call objects,$(LIB_SRC)) $(B)/sources
 	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $(filter %.o,$^)
 
+# What is not td_ stays inside.
+$(B)/libtandem.so.$(ABI): $(LIB) scripts/exports.map
+	$(call say,LINK,$@)$(CC) $(ALL_CFLAGS) $(SMALL_LD) $(LDFLAGS) -shared -Wl,-soname,$(@F) $(TD_SHARED) \
+	    -o $@ -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(ALL_LIBS)
+
 # The gloo and mpi backends: apart from the rest, loaded when they are asked for; only where their
 # libraries are.
 BACKEND_LIBS := $(if $(filter dist,$(ROOMS)),$(if $(TD_HAVE_GLOO),$(B)/libtandem-gloo.so) \
@@ -239,16 +255,6 @@ $(call programs,$(TEST_SRC) $(LONG_SRC) $(WORKER_SRC)): %: %.o $(B)/tests/libhel
 $(BENCHES): %: %.o $(LIB)
 	$(link) $(BENCH_LIBS) $(ALL_LIBS)
 
-# A program of a build without CUDA, from what is built anyway: tests/test_cuda_start.sh runs it.
-CUDA_ASKED   := tensor/backend.c
-WITHOUT_CUDA := $(if $(SANITIZE)$(EMULATE),,$(B)/without-cuda/wine_single)
-$(B)/without-cuda/%.o: %.c $(FLAGS)
-	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
-$(B)/without-cuda/wine_single: $(CUDA_ASKED:%.c=$(B)/without-cuda/%.o) \
-    $(call objects,apps/wine_single.c $(COMMON) $(filter-out tensor/cuda/% $(CUDA_ASKED),$(LIB_SRC)))
-	$(link) $(TD_LIBS) -lm -ldl -pthread $(LDLIBS)
-
 # The program of make gpu-check.
 GPU_CHECK     := $(B)/tests/gpu/check
 GPU_CHECK_OBJ := $(call objects,$(sort $(wildcard tests/gpu/check*.c)) tests/ops_cases.c tests/train_job.c)
@@ -271,29 +277,28 @@ $(B)/bench/peer_openmpi: bench/peer_openmpi.c bench/allreduce.h
 	@mkdir -p $(@D)
 	$(call say,MPICC,$@)$(TD_MPICC) -std=c11 -D_GNU_SOURCE -O2 $(WARN) -I. -o $@ $<
 
--include $(wildcard $(CUDA_ASKED:%.c=$(B)/without-cuda/%.d))
 -include $(wildcard $(patsubst %.o,%.d,$(call objects,$(LIB_SRC) $(COMMON) $(APP_SRC) $(TEST_SRC) \
                     $(LONG_SRC) $(WORKER_SRC) $(HELP_SRC) $(wildcard bench/*.c tests/gpu/*.c))))
 
 # ---- targets ----
 
-.PHONY: all lib run test test-long tests bench docs install uninstall lint format fuzz fuzzers clean help
+.PHONY: all lib run test test-long tests bench docs install uninstall lint format sizes fuzz fuzzers clean help
 
 all: lib $(APPS) ## the library and the apps (apps/NAME)
 	@$(foreach a,$(APPS),ln -sfn ../$(a) apps/$(notdir $(a));)
 
-lib: needs-core $(LIB) $(BACKEND_LIBS) ## the library alone: build/VARIANT/libtandem.a
+lib: needs-core $(LIB) $(SHARED) $(BACKEND_LIBS) ## the library alone: build/VARIANT/libtandem.a and .so
 
 .PHONY: needs-core needs-tests
 needs-core:
 	@$(if $(TD_HAVE_CJSON),:,echo "make: libcjson is missing, and checkpoints need it: make deps" >&2; exit 1)
 needs-tests: needs-core
-	@$(if $(TD_HAVE_CMOCKA),:,echo "make: libcmocka is missing, and the tests need it: make deps" >&2; exit 1)
+	@$(if $(TD_HAVE_CMOCKA),:,echo "make: libcmocka is missing, and the tests need it: make deps test" >&2; exit 1)
 
 run: all ## the main job: ResNet-18 on CIFAR-10 (fetched on the first run); ARGS="--epochs 1"
 	apps/cifar_resnet18 --download $(ARGS)
 
-tests: needs-tests lib $(APPS) $(TEST_BIN) $(call programs,$(WORKER_SRC)) $(WITHOUT_CUDA)
+tests: needs-tests lib $(APPS) $(TEST_BIN) $(call programs,$(WORKER_SRC))
 test: tests ## all tests; TESTS="data step": those with such names; SANITIZE=..., CC=clang
 	@BUILD=$(B) SANITIZE=$(SANITIZE) NAMED="$(TESTS)" tests/run.sh $(TEST_BIN) $(TEST_SH)
 
@@ -315,31 +320,42 @@ gpu-kit: $(GPU_CHECK_ALL) ## build/gpu-kit.tar.gz: the same to be carried to a m
 	@BUILD=$(B) bash tests/gpu/kit.sh build/gpu-kit.tar.gz
 
 docs: ## the API by module, from the headers: build/docs/html (needs doxygen)
+	@command -v doxygen >/dev/null || \
+	    { echo "make: doxygen is missing: make deps-dev, or apt-get install doxygen" >&2; exit 1; }
 	@mkdir -p build/docs
 	doxygen docs/Doxyfile
 
 # The headers that tandem.h reaches, as the compiler lists them.
 headers = $(filter %.h %.def,$(shell $(CC) -I. -MM tandem.h))
-install: lib ## library, headers and tandem.pc into $(PREFIX); DESTDIR=...
-	@install -d "$(DESTDIR)$(PREFIX)/lib/pkgconfig"
-	install -m 644 $(LIB) "$(DESTDIR)$(PREFIX)/lib/libtandem.a"
-	$(if $(strip $(BACKEND_LIBS)),install -m 755 $(BACKEND_LIBS) "$(DESTDIR)$(PREFIX)/lib")
-	@set -e; for h in $(headers); do \
-	    install -D -m 644 $$h "$(DESTDIR)$(PREFIX)/include/tandem/$$h"; done
+TO       = $(DESTDIR)$(PREFIX)
+TOOLS   := tdrun train_net test_net predict plot_runs cifar_resnet18
+install: lib $(addprefix $(B)/apps/,$(TOOLS)) ## libraries, headers, tandem.pc and programs into $(PREFIX); DESTDIR=...
+	@install -d "$(TO)/lib/pkgconfig" "$(TO)/bin"
+	install -m 644 $(LIB) "$(TO)/lib"
+	$(if $(SHARED),install -m 755 $(SHARED) "$(TO)/lib" && ln -sf $(notdir $(SHARED)) "$(TO)/lib/libtandem.so")
+	$(if $(strip $(BACKEND_LIBS)),install -m 755 $(BACKEND_LIBS) "$(TO)/lib")
+	install -m 755 $(addprefix $(B)/apps/,$(TOOLS)) "$(TO)/bin"
+	@set -e; for h in $(headers); do install -D -m 644 $$h "$(TO)/include/tandem/$$h"; done
 	@sed -e 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(strip $(ALL_LIBS))|' \
-	    scripts/tandem.pc.in >"$(DESTDIR)$(PREFIX)/lib/pkgconfig/tandem.pc"
-	@echo "installed into $(DESTDIR)$(PREFIX); use: cc app.c \$$(pkg-config --cflags --libs tandem)"
+	    scripts/tandem.pc.in >"$(TO)/lib/pkgconfig/tandem.pc"
+	@echo "installed into $(TO); use: cc app.c \$$(pkg-config --cflags --libs tandem)"
+	@case ":$$PKG_CONFIG_PATH:$$(pkg-config --variable pc_path pkg-config 2>/dev/null):" in \
+	    *:"$(PREFIX)/lib/pkgconfig":*) ;; \
+	    *) echo 'first: export PKG_CONFIG_PATH="$(PREFIX)/lib/pkgconfig$${PKG_CONFIG_PATH:+:$$PKG_CONFIG_PATH}"' ;; esac
 
-uninstall: ## takes it away again
-	rm -rf "$(DESTDIR)$(PREFIX)/include/tandem" "$(DESTDIR)$(PREFIX)/lib/libtandem.a" \
-	    "$(DESTDIR)$(PREFIX)/lib/libtandem-gloo.so" "$(DESTDIR)$(PREFIX)/lib/libtandem-mpi.so" \
-	    "$(DESTDIR)$(PREFIX)/lib/pkgconfig/tandem.pc"
+uninstall: ## takes them away again
+	rm -rf "$(TO)/include/tandem" "$(TO)"/lib/libtandem.a "$(TO)"/lib/libtandem.so* \
+	    "$(TO)/lib/libtandem-gloo.so" "$(TO)/lib/libtandem-mpi.so" "$(TO)/lib/pkgconfig/tandem.pc" \
+	    $(TOOLS:%="$(TO)/bin/%")
 
 lint: ## format and suspicious code (clang-format, clang-tidy); LINT_NODES=20000 looks less deep
 	@LINT_NODES=$(LINT_NODES) scripts/lint.sh $(TD_CFLAGS)
 
 format: ## puts all sources into the project's format
 	@scripts/format.sh -i
+
+sizes: ## lines of code by room next to the plan, long files and functions, public functions
+	@CC="$(CC)" python3 scripts/sizes.py
 
 # Fuzz targets are built by clang with everything they need, apart from the rest.
 FUZZ_FLAGS := $(STD) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -DTD_DEBUG=1 \
@@ -373,10 +389,11 @@ endif
 
 help: ## this list
 	@printf 'tandem %s\n\n' "$(VERSION)"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
-	@printf '  make %-12s %s\n' \
-	    deps 'installs what building, running and testing need (Debian, Ubuntu), or names it' \
-	    deps-dev 'the same for lint, fuzz, pictures and API pages' \
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' Makefile
+	@printf '  make %-17s %s\n' \
+	    deps 'installs what building and the main job need, with test among the goals' \
+	    '' 'also what tests need (Debian, Ubuntu), or names it' \
+	    deps-dev 'the same for lint, fuzz and API pages' \
 	    deps-bench 'the same for bench: PyTorch, oneDNN' \
 	    deps-bench-newest 'PyTorch from PyPI into build/venv (6 GB: it comes with CUDA)'
 	@printf '\n  make deps run     on a fresh machine: from nothing to the main job\n'

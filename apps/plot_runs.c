@@ -55,6 +55,8 @@ typedef struct plot {
 
 /* Beyond this a linear scale shows the largest values only. */
 static const double WIDE = 50;
+/* Above and below the curves on a logarithmic scale, as a factor. */
+static const double MARGIN = 1.25;
 
 typedef struct extent {
     double low, high;
@@ -185,8 +187,14 @@ static bool write_panel(FILE *script, const plot *p, int number)
     fputs("set title ", script);
     quote(script, panels[number].title);
     bool wide = number == LOSS && values.low > 0 && values.high > WIDE * values.low;
-    fprintf(script, "\nset yrange %s\n%s logscale y\nplot ", panels[number].range,
-            wide ? "set" : "unset");
+    fputs("\nunset logscale y\n", script);
+    if (wide) {
+        fprintf(script, "set offsets 0, 0, 0, 0\nset yrange [%.6g:%.6g]\nset logscale y\nplot ",
+                values.low / MARGIN, values.high * MARGIN);
+    } else {
+        fprintf(script, "set offsets 0, 0, graph 0.05, graph 0.05\nset yrange %s\nplot ",
+                panels[number].range);
+    }
     const char *comma = "";
     for (int s = 0; s < SERIES; s++) {
         for (int run = 0; run < p->count; run++) {
@@ -236,9 +244,9 @@ static td_status write_script(FILE *script, const plot *p, const char *picture)
     quote(script, picture);
     fprintf(
         script,
-        "\nset multiplot layout %d,%d\nset grid lc rgb '#c8c8c8'\nset xlabel 'step' offset 0,0.5\n"
-        "set autoscale xfix\nset offsets 0, 0, graph 0.05, graph 0.05\n"
-        "set key outside bottom center horizontal samplen 2\n",
+        "\nset multiplot layout %d,%d\nset grid lc rgb '#c8c8c8'\nset xlabel 'step' offset 0,0.7\n"
+        "set autoscale xfix\n"
+        "set key outside bottom center horizontal samplen 2 height 1\n",
         rows, columns);
     for (int number = 0; number < PANELS; number++) {
         write_panel(script, p, number);
@@ -266,7 +274,7 @@ static td_status run_gnuplot(const char *script)
     int code = pclose(pipe);
     if (WIFEXITED(code) && WEXITSTATUS(code) == 127) {
         return td_fail(TD_E_UNSUPPORTED,
-                       "gnuplot is not installed: make deps-dev, or apt install gnuplot-nox");
+                       "gnuplot is not installed: make deps, or apt install gnuplot-nox");
     }
     return code == 0 ? TD_OK : td_fail(TD_E_IO, "gnuplot failed: %s", said);
 }

@@ -25,9 +25,8 @@ static shim shims[] = {
     { .name = "mpi",
       .file = "libtandem-mpi.so",
       .global = true,
-      .how =
-          "install libopenmpi-dev and openmpi-bin (`make deps` does), or load your cluster's MPI "
-          "module so that there is an mpicc, then `make`" },
+      .how = "install libopenmpi-dev and openmpi-bin, or load your cluster's MPI "
+             "module so that there is an mpicc, then `make`" },
 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -78,13 +77,22 @@ static bool try_folder(shim *s, const char *folder, const char *below)
     return length > 0 && length < PATH_BYTES && try_path(s, path);
 }
 
-/* Beside the program, or a folder above, where `make` puts it; then where it may be installed. */
+/* Next to the library or the program, or a folder above, where `make` puts it; then where it may be
+ * installed. */
 static void load(shim *s)
 {
     char folder[PATH_BYTES];
     const char *given = getenv("TANDEM_LIB_PATH");
     if (given != NULL && given[0] != '\0' && try_folder(s, given, "")) {
         return;
+    }
+    Dl_info own; /* libtandem.so, if this is a part of it */
+    if (dladdr(&lock, &own) != 0 && own.dli_fname[0] == '/') {
+        snprintf(folder, sizeof folder, "%s", own.dli_fname);
+        *strrchr(folder, '/') = '\0';
+        if (try_folder(s, folder, "")) {
+            return;
+        }
     }
     ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 1);
     if (length > 0) {

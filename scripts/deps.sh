@@ -1,23 +1,30 @@
 #!/bin/sh
 # Installs the packages that tandem uses (Debian, Ubuntu), or prints their names.
-# usage: scripts/deps.sh install | install-dev | install-bench | install-bench-newest
+# usage: scripts/deps.sh install | install-test | install-dev | install-bench | install-bench-newest
 set -eu
-kind=${1:?usage: scripts/deps.sh install|install-dev|install-bench|install-bench-newest}
+kind=${1:?usage: scripts/deps.sh install|install-test|install-dev|install-bench|install-bench-newest}
+
+# Without these nothing is built; the rest brings features.
+debian_core='gcc make libcjson-dev'
+fedora_core='gcc make cjson-devel'
+arch_core='gcc make cjson'
+alpine_core='gcc musl-dev make cjson-dev argp-standalone'
+brew_core='cjson argp-standalone'
 
 case $kind in
-install)
-    debian='gcc g++ libc6-dev make pkg-config libcjson-dev libcurl4-openssl-dev libarchive-dev libmd-dev libcmocka-dev libstb-dev libjpeg-dev libyaml-dev libgloo-dev libopenmpi-dev openmpi-bin slurm-wlm iproute2 procps python3'
-    fedora='gcc gcc-c++ make pkgconf cjson-devel libcurl-devel libarchive-devel libmd-devel libcmocka-devel stb_image-devel libjpeg-turbo-devel libyaml-devel gloo-devel openmpi-devel python3'
-    arch='gcc make pkgconf cjson curl libarchive libmd cmocka stb libjpeg-turbo libyaml openmpi python'
-    alpine='gcc g++ musl-dev make pkgconf cjson-dev curl-dev libarchive-dev libmd-dev cmocka-dev stb libjpeg-turbo-dev yaml-dev openmpi-dev openmpi python3 argp-standalone'
-    brew='pkgconf cjson curl libarchive libmd cmocka jpeg-turbo libyaml argp-standalone open-mpi python'
+install | install-test)
+    debian='g++ libc6-dev pkg-config libcurl4-openssl-dev libarchive-dev libmd-dev libstb-dev libjpeg-dev libyaml-dev libgloo-dev gnuplot-nox'
+    fedora='gcc-c++ pkgconf libcurl-devel libarchive-devel libmd-devel stb_image-devel libjpeg-turbo-devel libyaml-devel gloo-devel gnuplot-minimal'
+    arch='pkgconf curl libarchive libmd stb libjpeg-turbo libyaml gnuplot'
+    alpine='g++ pkgconf curl-dev libarchive-dev libmd-dev stb libjpeg-turbo-dev yaml-dev gnuplot'
+    brew='pkgconf curl libarchive libmd jpeg-turbo libyaml gnuplot'
     ;;
 install-dev)
-    debian='clang clang-format clang-tidy gnuplot-nox doxygen'
-    fedora='clang clang-tools-extra gnuplot-minimal doxygen'
-    arch='clang gnuplot doxygen'
-    alpine='clang clang-extra-tools compiler-rt gnuplot doxygen'
-    brew='llvm gnuplot doxygen'
+    debian='clang clang-format clang-tidy doxygen'
+    fedora='clang clang-tools-extra doxygen'
+    arch='clang doxygen'
+    alpine='clang clang-extra-tools compiler-rt doxygen'
+    brew='llvm doxygen'
     ;;
 install-bench)
     debian='python3-torch python3-torchvision libtcmalloc-minimal4 libdnnl-dev'
@@ -36,16 +43,30 @@ install-bench-newest)
     exit 2
     ;;
 esac
+case $kind in
+install-test)
+    debian="$debian libcmocka-dev libopenmpi-dev openmpi-bin slurm-wlm iproute2 procps python3"
+    fedora="$fedora libcmocka-devel openmpi-devel python3"
+    arch="$arch cmocka openmpi python"
+    alpine="$alpine cmocka-dev openmpi-dev openmpi python3"
+    brew="$brew cmocka open-mpi python"
+    ;;
+install) ;;
+*) debian_core= fedora_core= arch_core= alpine_core= brew_core= ;;
+esac
 
-by_hand() { # by_hand COMMAND...
-    echo "tandem uses these packages; install them with"
-    echo
-    echo "    $*"
-    echo
+by_hand() { # by_hand COMMAND CORE REST [NOTE]
+    if [ -n "$2" ]; then
+        printf 'tandem needs three things, a C compiler, make and cJSON%s:\n\n    %s %s\n\n' "${4:-}" "$1" "$2"
+        printf 'and uses these packages where they are (make says what each of them brings):\n\n'
+    else
+        printf 'tandem uses these packages%s:\n\n' "${4:-}"
+    fi
+    printf '    %s %s\n\n' "$1" "$3"
 }
 
 installed() { # whether dpkg has them all
-    for package in $debian; do
+    for package in $debian_core $debian; do
         status=$(dpkg-query -W -f '${Status}' "$package" 2>/dev/null) || return 1
         [ "$status" = 'install ok installed' ] || return 1
     done
@@ -53,31 +74,31 @@ installed() { # whether dpkg has them all
 
 if command -v apt-get >/dev/null 2>&1; then
     if installed; then
-        echo "deps: all there ($debian)"
+        echo "deps: all there ($debian_core${debian_core:+ }$debian)"
         exit 0
     fi
     sudo=
     if [ "$(id -u)" != 0 ]; then
         if ! command -v sudo >/dev/null 2>&1; then
-            by_hand "apt-get install $debian      (as root)"
+            by_hand 'apt-get install' "$debian_core" "$debian" ' (root installs them)'
             exit 1
         fi
         sudo=sudo
     fi
     export DEBIAN_FRONTEND=noninteractive
     # shellcheck disable=SC2086
-    if ! $sudo apt-get install -y --no-install-recommends $debian; then
+    if ! $sudo apt-get install -y --no-install-recommends $debian_core $debian; then
         $sudo apt-get update
-        $sudo apt-get install -y --no-install-recommends $debian
+        $sudo apt-get install -y --no-install-recommends $debian_core $debian
     fi
 elif command -v dnf >/dev/null 2>&1; then
-    by_hand "sudo dnf install $fedora"
+    by_hand 'sudo dnf install' "$fedora_core" "$fedora"
 elif command -v pacman >/dev/null 2>&1; then
-    by_hand "sudo pacman -S --needed $arch"
+    by_hand 'sudo pacman -S --needed' "$arch_core" "$arch"
 elif command -v apk >/dev/null 2>&1; then
-    by_hand "sudo apk add $alpine"
+    by_hand 'sudo apk add' "$alpine_core" "$alpine"
 elif command -v brew >/dev/null 2>&1; then
-    by_hand "brew install $brew"
+    by_hand 'brew install' "$brew_core" "$brew"
 else
-    echo "tandem uses these packages (Debian's names): $debian"
+    by_hand "(Debian's names)" "$debian_core" "$debian"
 fi

@@ -63,6 +63,18 @@ if $CC $small -Wl,--gc-sections -o "$work/try" "$work/try.c" >/dev/null 2>&1; th
     } >>"$work/config"
 fi
 
+# Objects fit into programs and into shared objects. That nobody replaces the library's own functions from
+# outside lets them be inlined as before.
+pic='-fPIC -fno-semantic-interposition'
+# shellcheck disable=SC2086
+$CC -Werror $pic -c -o "$work/try.o" "$work/try.c" >/dev/null 2>&1 || pic=-fPIC
+echo "TD_PIC := $pic" >>"$work/config"
+shared='-Wl,--version-script=scripts/exports.map -Wl,-z,defs'
+# shellcheck disable=SC2086
+if $CC $pic -shared -Wl,-soname,try.so.0 $shared -o "$work/try.so" "$work/try.c" >/dev/null 2>&1; then
+    echo "TD_SHARED := $shared" >>"$work/config"
+fi
+
 # gcc writes out what a vectorised loop leaves over, up to this many instructions a loop.
 short='--param=max-completely-peeled-insns=100'
 if $CC -Werror $short -c -o "$work/try.o" "$work/try.c" >/dev/null 2>&1; then
@@ -143,7 +155,7 @@ if library cmocka cmocka -lcmocka cmocka.h '(void)cmocka_set_message_output'; th
     cflags="$cflags $found_cflags"
     row found cmocka "$brings"
 else
-    missing cmocka "$brings" 'make deps'
+    missing cmocka "$brings" 'make deps test'
 fi
 
 brings='a peer in bench/: single operations'
@@ -186,7 +198,7 @@ if $mpicc $mpi_flags -I. -o "$work/try.so" dist/mpi/*.c -pthread >/dev/null 2>&1
     } >>"$work/config"
     row found mpi "$brings"
 else
-    missing mpi "$brings" 'make deps'
+    missing mpi "$brings" 'make deps test'
 fi
 
 # CUDA: the toolkit (nvcc, headers, the static runtime) and cuDNN's headers are needed to build, none
@@ -204,7 +216,7 @@ try_cuda() { # try_cuda HOME: sets cuda_home, nvcc, cuda_flags, cuda_cflags, cud
     [ -x "$cuda_home/bin/nvcc" ] || { why="no nvcc in $cuda_home/bin"; return 1; }
     nvcc=$cuda_home/bin/nvcc
     known=$("$nvcc" --list-gpu-arch 2>/dev/null | sed 's/compute_//')
-    cuda_flags='-std=c++17 -O1 -fmad=false -ftz=true -Xcompiler -fno-threadsafe-statics,-fno-exceptions,-fno-rtti,-fno-asynchronous-unwind-tables'
+    cuda_flags='-std=c++17 -O1 -fmad=false -ftz=true -Xcompiler -fPIC,-fno-threadsafe-statics,-fno-exceptions,-fno-rtti,-fno-asynchronous-unwind-tables'
     # -O1 is for the host's code, which starts kernels; theirs is optimised in any case.
     # -fmad=false, -ftz=true: as the CPU's kernels, only fma() is fused, and denormals count as zero.
     # The small form of compressed kernels needs a driver of CUDA 13, which that runtime needs anyway.
@@ -274,7 +286,7 @@ else
         echo "        name the toolkit's folder: make CUDA_HOME=...; or build without: make CUDA=0" >&2
         exit 1
     else
-        missing CUDA "$brings" "make deps says from where; CUDA_HOME names its folder ($reasons)"
+        missing CUDA "$brings" "NVIDIA's toolkit (12.5 or newer) and cuDNN's headers (9.8 or newer); CUDA_HOME names its folder ($reasons)"
     fi
 fi
 
@@ -285,12 +297,12 @@ tool() { # tool COMMAND BRINGS HOW
         missing "$1" "$2" "$3"
     fi
 }
-tool python3 'some of the tests' 'make deps'
-tool slurmctld 'tests in a small Slurm cluster' 'make deps'
+tool python3 'some of the tests' 'make deps test'
+tool slurmctld 'tests in a small Slurm cluster' 'make deps test'
 tool clang 'make fuzz' 'make deps-dev'
 tool clang-format 'make format and lint' 'make deps-dev'
 tool clang-tidy 'make lint' 'make deps-dev'
-tool gnuplot 'pictures of training curves' 'make deps-dev'
+tool gnuplot 'pictures of training curves' 'make deps'
 tool doxygen 'the API pages' 'make deps-dev'
 
 torch=

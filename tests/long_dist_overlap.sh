@@ -4,16 +4,10 @@
 # communication takes more than one without. Times of a shared machine: the best of a few tries.
 . "$(dirname "$0")/tap.sh"
 
-skip_all() { # skip_all REASON
-    echo 1..1
-    echo "not ok 1 - overlap across a wire # SKIP $1"
-    exit 0
-}
-
-[ -e "${BUILD:-build/cc}/libtandem-gloo.so" ] || skip_all 'libgloo-dev is not installed'
-command -v ip >/dev/null && command -v tc >/dev/null || skip_all 'iproute2 is not installed'
-[ "$(nproc)" -ge 2 ] || skip_all 'there is one core'
-ip netns add tdprobe$$ 2>/dev/null || skip_all 'no network namespaces here'
+[ -e "${BUILD:-build/cc}/libtandem-gloo.so" ] || skip_all 'overlap across a wire' 'libgloo-dev is not installed'
+command -v ip >/dev/null && command -v tc >/dev/null || skip_all 'overlap across a wire' 'iproute2 is not installed'
+[ "$(nproc)" -ge 2 ] || skip_all 'overlap across a wire' 'there is one core'
+ip netns add tdprobe$$ 2>/dev/null || skip_all 'overlap across a wire' 'no network namespaces here'
 ip netns del tdprobe$$
 
 good() { # the last lines of bench_overlap, in $work/out

@@ -2,12 +2,6 @@
 # hosts[1] (10.77.0.2), and one link between them. Not a test itself.
 hosts=("tdn$$a" "tdn$$b")
 
-skip_all() { # skip_all REASON
-    echo 1..1
-    echo "not ok 1 - two network namespaces # SKIP $1"
-    exit 0
-}
-
 netns_clean() {
     # shellcheck disable=SC2046
     kill -KILL $(jobs -p) 2>/dev/null
@@ -26,13 +20,13 @@ on() { # on HOST COMMAND...: 0 or 1
     ip netns exec "$host" "$@"
 }
 
-[ -e "${BUILD:-build/cc}/libtandem-gloo.so" ] || skip_all 'libgloo-dev is not installed'
-command -v ip >/dev/null || skip_all 'iproute2 is not installed'
+[ -e "${BUILD:-build/cc}/libtandem-gloo.so" ] || skip_all 'two network namespaces' 'libgloo-dev is not installed'
+command -v ip >/dev/null || skip_all 'two network namespaces' 'iproute2 is not installed'
 trap netns_clean EXIT
 {
     ip netns add "${hosts[0]}" && ip netns add "${hosts[1]}" &&
         ip -n "${hosts[0]}" link add wire type veth peer name wire netns "${hosts[1]}"
-} 2>"$work/err" || skip_all "no network namespaces here: $(head -n 1 "$work/err")"
+} 2>"$work/err" || skip_all 'two network namespaces' "no network namespaces here: $(head -n 1 "$work/err")"
 for i in 0 1; do
     ip -n "${hosts[i]}" addr add "10.77.0.$((i + 1))/24" dev wire
     ip -n "${hosts[i]}" link set wire up

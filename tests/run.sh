@@ -12,7 +12,7 @@
 # their time on waiting, for time limits and processes of others: they have a place of their own, one at
 # a time, beside the two. A program prints TAP: one "ok" or "not ok" line a
 # test, after or before a plan, "1..N". Tests that were planned and did not run have failed. What
-# failed is shown in full. The last line is "N passed, N failed".
+# failed is shown in full; of what was skipped, the reason. The last line is "N passed, N failed".
 set -u
 : "${BUILD:?}"
 export TEST_TIMEOUT=${TEST_TIMEOUT:-900} # seconds
@@ -29,7 +29,7 @@ fixed=
 export fixed
 
 run_one() { # run_one TEST: its output and result line go to $logs
-    local test=$1 name log begin seconds rc passed failed skipped planned
+    local test=$1 name log begin seconds rc passed failed skipped planned why
     name=$(basename "$test")
     log=$logs/$name.log
     begin=$EPOCHREALTIME
@@ -59,7 +59,8 @@ run_one() { # run_one TEST: its output and result line go to $logs
     echo "$seconds" >"$logs/$name.seconds"
     [ "$skipped" -eq 0 ] && skipped= || skipped=", $skipped skipped"
     if [ "$failed" -eq 0 ]; then
-        printf 'ok    %-34s %3d passed%s  %.1f s\n' "$name" "$passed" "$skipped" "$seconds"
+        why=$(sed -n -e 's/^not ok [0-9]* - .*# SKIP \(..*\)/      skipped: \1/p' -e 's/^# skipped: /      skipped: /p' "$log")
+        printf 'ok    %-34s %3d passed%s  %.1f s%s\n' "$name" "$passed" "$skipped" "$seconds" "${why:+$'\n'$why}"
     else
         {
             printf 'FAIL  %-34s %3d passed, %d failed%s  %.1f s (code %d)\n' \

@@ -23,10 +23,21 @@ tap() { # tap RC NAME [OUTPUT-FILE]: one test's line; the file is shown if it fa
     fi
 }
 
+skip_all() { # skip_all NAME REASON: ends the script
+    echo 1..1
+    echo "not ok 1 - $1 # SKIP $2"
+    exit 0
+}
+
+terminal="python3 $PWD/tests/on_terminal.py"
+no_terminal() { # whether this machine gives none, as a container without /dev/pts; says why
+    python3 -c 'import os; os.openpty()' 2>"$work/err" && return 1
+    echo "# skipped: no terminal can be opened here ($(tail -n 1 "$work/err")): mount /dev/pts"
+}
+
 needs_cifar() { # the test is skipped where there are no real images
     if [ -z "${TANDEM_DATA:-}" ]; then
-        echo "1..0 # SKIP no CIFAR-10: TANDEM_DATA is not set"
-        exit 0
+        skip_all "${0##*/}" 'no CIFAR-10: TANDEM_DATA is not set'
     fi
 }
 

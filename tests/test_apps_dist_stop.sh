@@ -5,7 +5,7 @@
 . "$(dirname "$0")/tap.sh"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID
 export OMP_NUM_THREADS=1
-terminal="python3 $PWD/tests/on_terminal.py"
+! why=$(no_terminal) || skip_all 'Ctrl-C on a terminal' "${why#*: }"
 wine_data="--data $PWD/data/wine.csv"
 few="--limit 512 --batch-size 16 --epochs 2 --print-every 1"
 cd "$work" || exit 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Ctrl-C: on a terminal, from a script, twice; and going on afterwards to the same bits.
 . "$(dirname "$0")/tap.sh"
-terminal="python3 $PWD/tests/on_terminal.py"
+! why=$(no_terminal) || skip_all 'Ctrl-C on a terminal' "${why#*: }"
 wine="$apps/wine_single --data $PWD/data/wine.csv"
 cifar="$apps/cifar_resnet18 --limit 256 --batch-size 8 --epochs 2 --workers 2"
 events=$PWD/tests/read_events.py

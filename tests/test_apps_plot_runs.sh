@@ -58,6 +58,7 @@ printf 'step,train/loss,test/loss\n1,4,\n1,,730\n2,0.1,\n2,,0.2\n' >"$work/wide/
 works 'losses from 0.1 to 730' drawn --out "$work/wide.png" "$work/wide"
 cp "$SCRIPT" "$work/out"
 says 'on a logarithmic scale' '^set logscale y$'
+says 'no further than the losses' '^set yrange \[0\.0[89][0-9]*:[0-9]{3}\.[0-9]*\]$'
 
 # A long run: as many points as a picture can show, whose mean is that of all.
 mkdir "$work/long"
@@ -113,7 +114,17 @@ if command -v gnuplot >/dev/null; then
     works 'a real SVG' "$app" --out "$work/real.svg" "$work/first"
     grep -q '</svg>' "$work/real.svg"
     tap $? 'it is one' "$work/out"
+    # A whole run, whose loss needs a logarithmic scale, which the next panel's does not.
+    works 'a run of the wine lesson' "$apps/wine_single" --data data/wine.csv --save "$work/models" --log-dir "$work/lesson"
+    works 'is drawn' "$app" --out "$work/lesson.svg" "$work/lesson"
+    drawn_text() { sed -n 's/.*<text>\(.*\)<\/text>.*/\1/p' "$work/lesson.svg"; }
+    drawn_text >"$work/out"
+    says 'its loss' '^ *loss$'
+    says 'on a logarithmic scale' '^ *0\.01$'
+    ! grep -qE '^ *(0\.0001|10)$' "$work/out"
+    tap $? 'without empty decades' "$work/out"
+    says 'and the rate' '^ *learning rate$'
 else
-    echo '# skipped: gnuplot is not installed (make deps-dev)'
+    echo '# skipped: gnuplot is not installed (make deps)'
 fi
 done_testing

@@ -59,10 +59,6 @@ if ! hidden true 2>/dev/null; then
     done_testing
 fi
 works 'it computes on the CPU where nothing of CUDA is' hidden "$program" --epochs 1
-without=$build/without-cuda/wine_single
-works 'a build without CUDA computes, too' hidden "$without" --epochs 1
-fails 'and says that it has no CUDA' 1 'cuda:0 cannot be used: this build has no CUDA kernels' \
-    hidden "$without" --device cuda
 if nm "$program" 2>/dev/null | grep -q td_cuda_open; then
     why='cuda:0 cannot be used: there is no NVIDIA driver \(libcuda\.so\.1'
 else

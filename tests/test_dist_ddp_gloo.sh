@@ -2,11 +2,7 @@
 # What is built on process groups, once more over gloo: the same tests as over shm.
 . "$(dirname "$0")/tap.sh"
 build=${BUILD:-build/cc}
-if [ ! -e "$build/libtandem-gloo.so" ]; then
-    echo 1..1
-    echo 'not ok 1 - DDP over gloo # SKIP libgloo-dev is not installed'
-    exit 0
-fi
+[ -e "$build/libtandem-gloo.so" ] || skip_all 'DDP over gloo' 'libgloo-dev is not installed'
 export TANDEM_BACKEND=gloo
 for test in test_dist_ddp test_dist_ddp_modes test_dist_ddp_unused test_dist_ddp_corners \
     test_dist_ddp_resume test_dist_sync_bn; do

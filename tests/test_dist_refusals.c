@@ -324,7 +324,8 @@ static int with_full_dev_shm(int rank, int size, void *arg)
     (void)arg;
     if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
         mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=64k") != 0) {
-        return errno == EPERM || errno == EACCES ? FAULT_SURVIVED : 1;
+        /* EINVAL: "/" is no mount point, as in a chroot. */
+        return errno == EPERM || errno == EACCES || errno == EINVAL ? FAULT_SURVIVED : 1;
     }
     char block[4096] = "";
     FILE *file = fopen("/dev/shm/full", "w");
@@ -347,7 +348,8 @@ static void test_full_dev_shm(void **state)
     for (int i = 0; i < fault_repeats(); i++) {
         fault_run(2, LIMIT, with_full_dev_shm, NULL, ends);
         if (ends[0].code == FAULT_SURVIVED) {
-            skip(); /* only root can mount */
+            print_message("# skipped: no private /dev/shm can be mounted here\n");
+            skip();
         }
         assert_string_equal(ends[0].output, "");
         assert_int_equal(ends[0].code, 0);
