@@ -122,11 +122,17 @@ static td_status check_transform(const td_image_transform *t)
 td_status td_dataset_set_transform(td_dataset *dataset, const td_image_transform *transform)
 {
     if (dataset->vtable->fetch != td_images_memory_fetch) {
+        const td_dataset *whole = dataset;
+        for (const td_part *part; (part = td_part_of(whole)) != NULL;) {
+            whole = part->whole;
+        }
         return td_fail(
             TD_E_UNSUPPORTED,
             "transforms are for pictures in memory (CIFAR, synthetic), and this is a %s%s",
-            dataset->vtable->kind,
-            td_part_of(dataset) != NULL ? ": set it on the whole dataset" : "");
+            whole->vtable->kind,
+            whole->vtable->fetch == td_images_memory_fetch
+                ? ", in parts: set it on the whole dataset"
+                : "");
     }
     TD_TRY(check_transform(transform));
     td_images_memory *images = (td_images_memory *)dataset;
