@@ -294,7 +294,7 @@ static td_status take_row(const cursor *c, line l, td_csv_table *t)
 {
     TD_TRY(check_columns(c, l, t->columns));
     double *value = t->values + t->rows * t->features;
-    field f, label;
+    field f, label = { .good = false };
     for (int column = 0; column < t->columns; column++) {
         take_field(c, &l, column == t->label ? &label : &f);
         if (column != t->label && !to_number(&f, value++)) {

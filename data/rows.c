@@ -192,7 +192,7 @@ bool td_rows_read(const td_dataset *dataset, int64_t i, double *values)
 
 void td_rows_write(const td_dataset *dataset, const int64_t *index, int64_t n, td_tensor *x)
 {
-    double values[TD_SCALER_FEATURES];
+    double values[TD_SCALER_FEATURES] = { 0 };
     void *target = td_data_rw(x);
     for (int64_t i = 0; i < n; i++) {
         td_rows_read(dataset, index[i], values);

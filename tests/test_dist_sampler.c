@@ -186,10 +186,10 @@ static td_status fetch_number(const td_dataset *dataset, const int64_t *index, i
 
 static const td_dataset_vtable number_vtable = { .kind = "numbers", .fetch = fetch_number };
 static td_dataset numbers = { .vtable = &number_vtable,
-                                    .length = 20,
-                                    .sample_shape = { .ndim = 1, .dim = { 1 } },
-                                    .dtype = TD_F32,
-                                    .classes = 1 };
+                              .length = 20,
+                              .sample_shape = { .ndim = 1, .dim = { 1 } },
+                              .dtype = TD_F32,
+                              .classes = 1 };
 
 static void run_epoch(td_loader *loader, int64_t *order)
 {
