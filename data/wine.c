@@ -12,8 +12,8 @@ static td_status open_wine(const char *path, td_dataset **wine)
     td_status status = td_csv_read(&rules, &table);
     if (status == TD_E_NOTFOUND || status == TD_E_IO) {
         return td_fail(status,
-                       "%s. The file comes with tandem's source as data/wine.csv: give its path "
-                       "(--data)",
+                       "%s. Give the file itself (--data): data/wine.csv comes with tandem's "
+                       "source",
                        td_last_error());
     }
     TD_TRY(status);
