@@ -80,7 +80,6 @@ static td_status show_epoch(td_sampler *sampler, uint64_t epoch)
 {
     int64_t index[2 * SAMPLES];
     double values[2 * SAMPLES];
-    sampler->set_epoch(sampler, epoch); /* td_loader_set_epoch does so */
     int64_t count = sampler->order(sampler, epoch, SAMPLES, index);
     if (count < 0) {
         return (td_status)count;

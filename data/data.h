@@ -1,8 +1,22 @@
-/* Datasets, transforms, samplers and the loader: the data module. It needs tensor/ only.
+/* Data sets, transforms of images, samplers and the loader. This room needs tensor/ only.
  *
- * A dataset gives numbered samples: an input of fixed shape and an i64 label. A sampler gives the
- * order of an epoch. A loader assembles batches ahead of time in worker threads; a batch's contents
- * depend on (dataset, seed, epoch, position) only, never on the number of workers. */
+ * A dataset holds numbered samples. A sample is an input of fixed shape and a label. A sampler
+ * decides in which order an epoch visits the samples. A loader assembles batches; worker threads
+ * can assemble batches ahead of time. The contents of a batch depend on the dataset, the seed, the
+ * epoch and the batch's position in the epoch, and never on the number of workers.
+ *
+ *     td_dataset *all = td_csv_dataset("iris.csv", .label = "species"), *train, *test;
+ *     if (td_split(all, 0.2, 42, &train, &test) != TD_OK ||
+ *         td_standardize(train, test, NULL) != TD_OK) { ... td_last_error() ... }
+ *     td_loader *loader = td_loader_open(train, ...);
+ *     for (int epoch = 0; epoch < 10; epoch++) {
+ *         for (td_batch batch; td_loader_next(loader, &batch);) { ... batch.x, batch.y ... }
+ *         if (td_loader_status(loader) != TD_OK) { ... td_last_error() ... }
+ *     }
+ *     td_loader_close(loader);
+ *     td_dataset_free(train), td_dataset_free(test), td_dataset_free(all);
+ *
+ * Close every loader before you free its dataset. */
 #ifndef TD_DATA_DATA_H
 #define TD_DATA_DATA_H
 
@@ -15,147 +29,248 @@ typedef struct td_dataset td_dataset;
 /* What a kind of dataset implements. */
 typedef struct td_dataset_vtable {
     const char *kind; /* "cifar10", for messages */
-    /* Writes samples index[0..n-1] into x (shape [n, sample...], dtype and layout of the dataset)
-     * and y [n] i64. Called from several threads at once; draws depend on (epoch, index) alone. */
+    /* Writes the samples index[0], ..., index[n-1] into x and y, whose shapes and dtypes td_batch
+     * tells; x has the dataset's layout, so use x->stride. Random draws must depend on epoch and
+     * index alone. Workers call fetch at the same time from several threads. On failure fetch
+     * returns td_fail(...). */
     td_status (*fetch)(const td_dataset *dataset, const int64_t *index, int64_t n, uint64_t epoch,
                        td_tensor *x, td_tensor *y);
     void (*free)(td_dataset *dataset);
 } td_dataset_vtable;
 
+/* A dataset of your own is a struct that begins with a td_dataset:
+ *
+ *     typedef struct squares { td_dataset base; double scale; } squares;
+ *
+ * Set vtable, length, sample_shape and classes, pass &mine->base to the loader, and cast the
+ * pointer that fetch and free get back to your struct. All other fields may be zero. The struct
+ * counts its loaders and parts, so it must not be a const object. */
 struct td_dataset {
     const td_dataset_vtable *vtable;
     int64_t length;
     td_shape sample_shape; /* without the batch dimension: [13], [3,32,32] */
-    td_dtype dtype;        /* f32 */
-    td_layout layout;      /* of a batch: TD_IMAGE for pictures */
+    td_dtype dtype;        /* of x; 0: f32 */
+    td_layout layout;      /* of x: TD_IMAGE for images [C,H,W] */
     int classes;
-    const char *const *class_names; /* [classes] or NULL; owned by the dataset */
-    bool synthetic;                 /* made up, not the real thing: apps must say so */
+    const char *const *class_names; /* [classes] or NULL; the dataset owns the names */
+    bool synthetic;                 /* the samples are generated, not real: programs must say so */
+    bool regression;                /* y holds numbers to predict, not class numbers */
+    td_shape target_shape; /* of one sample's y, if regression is set; y has x's dtype then */
+
+    /* The library's own. */
+    int loaders, parts; /* open loaders; parts (td_split, td_dataset_head) not freed yet */
+    bool freed;         /* td_dataset_free was called, and parts keep the dataset */
 };
 
-void td_dataset_free(td_dataset *dataset); /* NULL is fine */
+/* Frees a dataset; NULL is fine. A loader of the dataset that is still open is a fatal error. If
+ * td_split or td_dataset_head made parts of the dataset, the last part keeps it: a dataset and its
+ * parts can be freed in any order. */
+void td_dataset_free(td_dataset *dataset);
 
-/* The first n samples of another dataset (which it does not own). n larger than its length: all. */
+/* The first n samples of a dataset, or all if it has fewer. NULL with td_last_error(): n is
+ * negative, or no memory. */
 td_dataset *td_dataset_head(const td_dataset *dataset, int64_t n);
 
-/* ---- wine: 178 rows, 13 features, 3 classes (UCI, CC BY 4.0) ---- */
+/* Splits any dataset into training and test samples as scikit-learn's train_test_split(test_size,
+ * random_state=seed) does: the same samples in the same order. test_size is the test samples'
+ * share, between 0 and 1. Free both parts, and the dataset. TD_E_ARG: test_size is out of range, or
+ * leaves no sample for training. A NULL dataset is an error, too, with its constructor's message.
+ */
+td_status td_split(const td_dataset *dataset, double test_size, uint32_t seed, td_dataset **train,
+                   td_dataset **test);
 
+/* ---- samples in tensors ---- */
+
+/* A dataset of your own tensors: sample i is x[i], its label y[i].
+ *
+ *     x  any float dtype, [samples, ...]; images are [samples,C,H,W]
+ *     y  i64 [samples], class numbers from 0; classes becomes the largest label + 1. Or, for
+ *        regression, of x's dtype and [samples, ...]: a batch's y has that dtype and shape.
+ *
+ * Both are persistent tensors in CPU memory. The dataset shares their memory: you may td_free both
+ * at once (the memory that td_borrow was given must live on), and what you write into it is in the
+ * next batches. Shapes that do not fit are a fatal error. NULL with td_last_error(): no memory. */
+td_dataset *td_tensor_dataset_at(const td_tensor *x, const td_tensor *y, td_site at);
+#define td_tensor_dataset(...) td_tensor_dataset_at(__VA_ARGS__, TD_HERE)
+
+/* ---- CSV files ---- */
+
+typedef enum td_csv_header {
+    TD_CSV_AUTO = 0,      /* the first line is a header if one of its fields is no number where the
+                             second line has a number */
+    TD_CSV_HEADER = 1,    /* the first line is a header */
+    TD_CSV_NO_HEADER = 2, /* the first line is a sample */
+} td_csv_header;
+
+typedef struct td_csv_options {
+    int begin_; /* not for you: lets the macro below take an empty list */
+    const char *path;
+    const char *label;    /* the header's name for the label's column */
+    int label_column;     /* or its number, counted from 1; 0 (and no label): the last column */
+    td_csv_header header; /* 0: TD_CSV_AUTO; a label means that there is a header */
+    char separator;       /* 0: ',' */
+    bool regression;      /* the label is a number to predict: y is f32 [n,1] */
+    const td_dataset *classes_of; /* number the classes as this dataset does: give the training set
+                                     when you open the file of the test set */
+} td_csv_options;
+
+/* Reads a file of numbers, one sample a line: td_csv_dataset("iris.csv", .label = "species").
+ *
+ * One column is the label, every other column is a feature: x is f32 [n, columns - 1]. Labels are
+ * class numbers 0, 1, ... (classes becomes the largest one + 1), or words if the first sample's
+ * label is no number. Words become class_names in alphabetical order, as in scikit-learn's
+ * LabelEncoder. A field may stand in "quotes", where two quotes mean one; a quoted field ends on
+ * its line. Blanks around a field do not count.
+ *
+ * NULL with td_last_error(): no such file, or "file:line: column N: ..." for a line with more or
+ * fewer columns, a feature that is not a finite number, or a label that is no class number. */
+td_dataset *td_csv_dataset_at(td_csv_options options, td_site at);
+#define td_csv_dataset(...) td_csv_dataset_at((td_csv_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+
+/* Mean and scale of each feature: a standardised value is (value - mean) / scale. */
+enum { TD_SCALER_FEATURES = 1024 };
 typedef struct td_standard_scaler {
-    double mean[64], scale[64];
+    double mean[TD_SCALER_FEATURES], scale[TD_SCALER_FEATURES];
     int features;
 } td_standard_scaler;
 
-/* Reads the CSV (header line; 13 features; target 0..2), splits it as scikit-learn's
- * train_test_split(test_size, random_state=seed) does, and standardises by the training rows
- * (StandardScaler). scaler may be NULL. Errors name the file and line. */
+/* Standardises both datasets by the mean and the standard deviation of the training samples, as
+ * scikit-learn's StandardScaler does (a constant feature gets scale 1). For CSV files, for tensors
+ * [samples, features] and for parts of them, at most TD_SCALER_FEATURES features, before a loader
+ * is opened. The tensors of td_tensor_dataset keep their values; batches are standardised. test may
+ * be NULL. scaler, unless NULL, receives the numbers, which new samples need at prediction.
+ * TD_E_UNSUPPORTED, TD_E_MISMATCH, TD_E_ARG: other datasets, other features, a second call. */
+td_status td_standardize(td_dataset *train, td_dataset *test, td_standard_scaler *scaler);
+
+/* The wine set of UCI (CC BY 4.0): 178 rows, 13 features, 3 classes. Reads the CSV file (a header
+ * line; 13 features; the target, 0 to 2), splits as td_split and standardises as td_standardize.
+ * scaler may be NULL. Free train and test. Errors name the file and the line. */
 td_status td_wine_split(const char *csv_path, double test_size, uint32_t seed, td_dataset **train,
                         td_dataset **test, td_standard_scaler *scaler);
 
-/* ---- pictures in memory ---- */
+/* ---- images in memory ---- */
 
-/* CIFAR-10 and -100 in the official binary layout: FOLDER/data_batch_1.bin ... test_batch.bin (or
- * train.bin, test.bin for 100), or FOLDER/cifar-10-batches-bin/ (cifar-100-binary/). Every file's
- * size and labels are checked; errors name file, record and what to do. */
+/* CIFAR-10 and CIFAR-100 in the official binary layout. The files lie in FOLDER or in
+ * FOLDER/cifar-10-batches-bin (FOLDER/cifar-100-binary): data_batch_1.bin to data_batch_5.bin and
+ * test_batch.bin (CIFAR-100: train.bin and test.bin). x is f32 [n,3,32,32]. The size and the labels
+ * of every file are checked; errors name the file and the record, and say what to do. */
 typedef enum td_cifar_kind { TD_CIFAR10 = 10, TD_CIFAR100 = 100 } td_cifar_kind;
 td_status td_cifar_open(const char *folder, td_cifar_kind kind, bool train, td_dataset **dataset);
 
-/* Fetches the official archive, checks its MD5 and unpacks it into folder. Resumes a partial
- * transfer; shows progress on stderr when that is a terminal. url NULL: the official home. Needs
- * libcurl: otherwise TD_E_UNSUPPORTED with what to install. */
+/* Downloads the official archive, checks its MD5 sum and unpacks it into folder. A download that
+ * was interrupted continues where it ended. Progress is shown on stderr if stderr is a terminal.
+ * url NULL: the official address. TD_E_UNSUPPORTED: tandem was built without libcurl. */
 td_status td_cifar_download(const char *folder, td_cifar_kind kind, const char *url);
 
-/* Ten classes of 32x32 pictures drawn procedurally (shapes, colours, noise) from a seed: something
- * to train on where there is no data and no network. synthetic is set: it is not CIFAR. */
+/* Images [3,32,32] of ten classes of shapes, drawn from a seed, to train on where there is neither
+ * data nor network. Image i has class i % 10. The dataset's `synthetic` is set: it is not CIFAR. */
 td_status td_synthetic_images(int64_t length, uint64_t seed, td_dataset **dataset);
 
-/* Transforms of u8 pictures, applied while a batch is written: random crop after padding by
- * `crop_padding` pixels (0: no crop), horizontal flip with probability 1/2, (x/255 - mean) / std.
- * Draws by Philox, key (seed, "augment"), counter (epoch, sample). Without it: scaled to [0,1].
- * For test-time augmentation there is a fixed cut beside the drawn one. */
+/* How images in memory are changed while a batch is written: a random crop, a random flip, then
+ * (value/255 - mean) / std. A dataset without a transform gives value/255. The random draws are
+ * Philox words (tensor/random.h) of key (seed, "augment") and counter (epoch, sample). shift and
+ * mirror change all images alike, for test-time augmentation. */
 typedef struct td_image_transform {
-    int crop_padding; /* 0 to 31 */
-    bool reflect;     /* padding mirrors the picture (its border once) instead of being 0 */
-    bool flip;
-    bool alternate_flip; /* flip: whether a sample is flipped is drawn for epoch 0, and alternates
-                            from then on (Jordan 2024): two epochs see each side once */
-    int shift[2];        /* down, right: all pictures are cut from so far off; with crop_padding 31
-                            at most */
-    bool mirror;         /* all pictures are flipped */
-    float mean[3], std[3]; /* all zero: no normalisation */
+    int crop_padding;      /* pixels added on each side before the crop, 0 to 31; 0: no crop */
+    bool reflect;          /* the added pixels mirror the image; otherwise they are 0 */
+    bool flip;             /* horizontally, with probability 1/2 */
+    bool alternate_flip;   /* with flip: epoch 0 draws whether a sample is flipped, and each epoch
+                              after it flips the sample if the one before did not (Jordan 2024) */
+    int shift[2];          /* moves the crop of every image by so many pixels down and right; each
+                              shift and crop_padding add up to at most 31 */
+    bool mirror;           /* flips every image */
+    float mean[3], std[3]; /* of each channel; all zero: no normalisation */
     uint64_t seed;
 } td_image_transform;
-/* For datasets of pictures in memory (CIFAR, synthetic); otherwise TD_E_UNSUPPORTED. */
+/* Sets the transform of CIFAR or synthetic images. TD_E_UNSUPPORTED: another kind of dataset, or a
+ * part (set the transform of the whole dataset). TD_E_ARG: a field is out of range. */
 td_status td_dataset_set_transform(td_dataset *dataset, const td_image_transform *transform);
 
-/* The raw u8 pictures [length,3,32,32] row-major and labels of such a dataset, or NULL. */
+/* The untransformed images of such a dataset, u8 [length,3,32,32] row-major, and its labels, u8
+ * [length]. The dataset owns both. NULL for other datasets, and for parts made by td_split. */
 const uint8_t *td_dataset_pixels(const td_dataset *dataset);
 const uint8_t *td_dataset_labels(const td_dataset *dataset);
 
-/* ---- folders of pictures ---- */
+/* ---- folders of images ---- */
 
-/* What is done to a picture of any size, as torchvision does it with PIL (its antialiased bilinear
- * filter, byte for byte). For training: RandomResizedCrop, flip, ColorJitter, drawn by Philox, key
- * (seed, "picture"), counter (epoch, sample). For evaluation (resize > 0): the shorter side becomes
- * `resize`, and the middle is cut out. Then (x/255 - mean) / std. */
+/* How an image file of any size becomes [3,size,size], with PIL's antialiased bilinear filter as in
+ * torchvision, byte for byte. For training (resize 0): RandomResizedCrop, flip and ColorJitter. The
+ * random draws are Philox words of key (seed, "picture") and counter (epoch, sample). For
+ * evaluation (resize > 0): the shorter side becomes `resize`, and the centre is cropped. Then
+ * (value/255 - mean) / std. */
 typedef struct td_picture_transform {
-    int size;                  /* of both sides of the result; 0: 224 */
+    int size;                  /* height and width of the result; 0: 224 */
     int resize;                /* 0: training; otherwise at least size */
-    double scale[2], ratio[2]; /* RandomResizedCrop's; 0: { 0.08, 1 } and { 3/4, 4/3 } */
-    bool flip;                 /* horizontally with probability 1/2 */
-    double brightness, contrast, saturation, hue; /* ColorJitter's; 0: not */
-    float mean[3], std[3];                        /* all zero: scaled to [0,1] */
+    double scale[2], ratio[2]; /* of RandomResizedCrop; 0: { 0.08, 1 } and { 3/4, 4/3 } */
+    bool flip;                 /* horizontally, with probability 1/2 */
+    double brightness, contrast, saturation, hue; /* of ColorJitter; 0: unchanged */
+    float mean[3], std[3];                        /* of each channel; all zero: value/255 */
     uint64_t seed;
 } td_picture_transform;
 
 typedef struct td_image_folder_options {
     td_picture_transform transform;
-    bool skip_bad; /* a picture that cannot be read is replaced by the next sample that can, counted
-                      and listed; otherwise it is an error that names it */
-    const char *index;   /* a file that remembers the folder's list; NULL: none. It is used while no
-                            folder in it has changed, and written anew otherwise */
-    int64_t most_pixels; /* larger pictures are refused before they are decoded; 0: 100 million */
+    double val_fraction; /* of each class's images that are for validation, below 1; 0: no split */
+    bool val;            /* with val_fraction: the images for validation, not those for training */
+    uint64_t split_seed; /* another seed: another split */
+    bool skip_bad; /* an image that cannot be read is replaced by the next one that can, counted and
+                      listed; otherwise it is an error that names the file */
+    const char *index; /* a file that remembers the list of the folder's images. It is read instead
+                          of the folder while no folder in it has changed, and written otherwise.
+                          NULL: none */
+    int64_t most_pixels; /* larger images are refused before they are decoded; 0: 100 million */
 } td_image_folder_options;
 
-/* FOLDER/CLASS/.../picture: one class for each sub-folder, numbered by the order of their names;
- * the samples sorted as torchvision's ImageFolder sorts them. Files are taken by their suffix (jpg,
- * jpeg, png, bmp, gif, in any case) and decoded by their content: JPEG, PNG, BMP, GIF. Symbolic
- * links are followed. TD_E_NOTFOUND, TD_E_FORMAT: no such folder, no class, a class without
- * pictures, a link that leads in a circle; the message names it. */
+/* Opens FOLDER/CLASS/.../image: each sub-folder is a class. The classes are numbered in the order
+ * of their names, and the samples sorted as torchvision's ImageFolder sorts them. Files are chosen
+ * by suffix (jpg, jpeg, png, bmp, gif, in upper or lower case) and decoded by content: JPEG, PNG,
+ * BMP, GIF. Symbolic links are followed. options NULL: all defaults.
+ *
+ * val_fraction splits a folder without moving files: open it twice, once with val set. Of a class
+ * of n images about val_fraction * n are for validation, at least one and at most n - 1. A hash of
+ * each file's path decides, so both parts are the same in every run and on every machine.
+ *
+ * TD_E_NOTFOUND, TD_E_FORMAT: no such folder, no class, a class without images, a link that leads
+ * in a circle, a class of one image to be split; the message names it. */
 td_status td_image_folder_open(const char *folder, const td_image_folder_options *options,
                                td_dataset **dataset);
 
-/* What decodes JPEGs: "libjpeg" where it was found when this was built, otherwise "stb_image";
- * the environment's TANDEM_JPEG=stb_image chooses that one. */
+/* The JPEG decoder in use: "libjpeg" if tandem was built with it, otherwise "stb_image". The
+ * environment's TANDEM_JPEG=stb_image chooses stb_image. */
 const char *td_jpeg_decoder(void);
 
-/* The path of a sample's file, relative to the folder. */
+/* The path of a sample's file, relative to the folder; the dataset owns it. */
 const char *td_image_folder_path(const td_dataset *dataset, int64_t sample);
 
-/* How many pictures could not be read so far (skip_bad). The i-th of them, in the order of samples:
- * its number, and what was wrong, with its path (the dataset's, until it is freed); or NULL. */
+/* The number of images that could not be read so far (skip_bad), and the message of the i-th of
+ * them in the order of samples, which names its path. sample receives the sample's number. The
+ * dataset owns the message. NULL: there is no i-th. */
 int64_t td_image_folder_bad(const td_dataset *dataset);
 const char *td_image_folder_bad_at(const td_dataset *dataset, int64_t i, int64_t *sample);
 
-/* One picture file as a batch of one: x [1,3,size,size], f32, TD_IMAGE. */
+/* Reads one image file into x, f32 [1,3,size,size] in the layout TD_IMAGE. */
 td_status td_picture_read(const char *path, const td_picture_transform *transform, td_tensor *x);
 
 /* ---- samplers ---- */
 
-/* The order of one epoch: writes as many indices as count says and returns how many, or a negative
- * td_status with td_last_error(). */
+/* Decides the order of the samples in an epoch. A sampler of your own is a struct that begins with
+ * a td_sampler. */
 typedef struct td_sampler {
+    /* Writes the order of an epoch, count() numbers from 0 to length - 1, and returns how many; or
+     * a negative td_status with td_last_error(). The loader calls it at the start of each epoch. */
     int64_t (*order)(struct td_sampler *sampler, uint64_t epoch, int64_t length, int64_t *index);
     int64_t (*count)(const struct td_sampler *sampler,
                      int64_t length); /* how many an epoch gives */
     void (*free)(struct td_sampler *sampler);
-    /* Told by td_loader_set_epoch; NULL: does not care to know that the epoch was set. */
-    void (*set_epoch)(struct td_sampler *sampler, uint64_t epoch);
 } td_sampler;
 td_sampler *td_sequential_sampler(void);
-/* As PyTorch's RandomSampler: an epoch draws a seed from g (two words) and permutes with a fresh
- * generator. g NULL: the default generator. The loader around it draws its base seed before. */
+/* The order of PyTorch's RandomSampler: each epoch takes a seed of two words from g, and permutes
+ * the samples by a generator of that seed. The loader takes two words from its own generator before
+ * that (PyTorch's base seed). g NULL: the default generator of the thread that calls
+ * td_loader_next. */
 td_sampler *td_random_sampler(td_generator *g);
-void td_sampler_free(td_sampler *sampler);
+void td_sampler_free(
+    td_sampler *sampler); /* for a sampler that no loader has taken; NULL is fine */
 
 /* ---- the loader ---- */
 
@@ -165,60 +280,72 @@ typedef struct td_loader_options {
     const td_dataset *dataset;
     int64_t batch_size;      /* 0: 1 */
     bool shuffle;            /* a random sampler; otherwise sequential */
-    td_sampler *sampler;     /* instead of shuffle; the loader takes it over */
+    td_sampler *sampler;     /* instead of shuffle; the loader frees it, also if opening fails */
     bool drop_last;          /* leave out a last batch that is not full */
     int workers;             /* threads; 0: batches are assembled in td_loader_next */
     int prefetch;            /* batches ahead per worker; 0: 2 */
-    td_device device;        /* zero: cpu:0 */
-    bool streamed;           /* on a GPU: see td_loader_is_resident */
-    td_generator *generator; /* for shuffling and the base seed; NULL: the default one */
+    td_device device;        /* of the batches; 0: cpu:0 */
+    bool streamed;           /* do not keep the images on the GPU: see td_loader_is_resident */
+    td_generator *generator; /* for shuffling and the base seed; NULL: the default generator */
 } td_loader_options;
 
+/* A batch. x, y and samples belong to the loader and are valid until the next td_loader_next,
+ * td_loader_set_epoch, td_loader_skip_batches or td_loader_close: td_clone what you want to keep.
+ * On a GPU all batches of the same size are the same tensors with new contents. */
 typedef struct td_batch {
-    td_tensor *x;  /* [n, sample...]; the loader's, valid until the next td_loader_next; on a
-                      GPU all batches of a size have the same tensors */
-    td_tensor *y;  /* [n] i64 */
+    td_tensor *x;  /* [n, sample_shape...] of the dataset's dtype and layout */
+    td_tensor *y;  /* i64 [n]; for regression [n, target_shape...] of the dataset's dtype */
     int64_t size;  /* n */
-    int64_t index; /* 0, 1, ... within the epoch */
-    const int64_t *samples; /* [n] the dataset's numbers of these samples */
+    int64_t index; /* of the batch: 0, 1, ... within the epoch */
+    const int64_t *samples; /* [n] numbers of these samples in the dataset */
 } td_batch;
 
-/* NULL with td_last_error(): bad options, no memory, no threads. The dataset must outlive it. */
+/* td_loader_open(dataset, ...). NULL with td_last_error(): the dataset is NULL or empty, an option is
+ * out of range, no memory, no threads. */
 td_loader *td_loader_open_at(td_loader_options options, td_site at);
 
-/* The next batch of the epoch. false at its end (the call after starts the next epoch) or on an
- * error, which td_loader_status tells apart. */
+/* Gives the next batch of the epoch. false: the epoch is over, or there was an error; ask
+ * td_loader_status. After the end of an epoch the next call starts the next epoch. After an error a
+ * call without a look at td_loader_status is a fatal error. */
 bool td_loader_next(td_loader *loader, td_batch *batch);
+/* TD_OK, or the error that ended the epoch; td_loader_next has put its message into
+ * td_last_error(). */
 td_status td_loader_status(const td_loader *loader);
 
-/* Whether the pictures lie on the loader's GPU, as bytes, and batches are cut from them there: so
- * it is with pictures in memory (CIFAR, synthetic) that fit there, unless the options say
- * `streamed`. Otherwise workers assemble batches in CPU memory, which are sent. The batches are the
- * same, bit for bit. */
+/* Whether the loader keeps the dataset's images on its GPU, as bytes, and crops batches there. The
+ * loader does so if the images are in memory (CIFAR, synthetic), fit on the GPU, and the option
+ * `streamed` is not set. Otherwise workers assemble batches in CPU memory, and the loader copies
+ * them to the GPU. Both ways give the same batches, bit for bit. */
 bool td_loader_is_resident(const td_loader *loader);
 
-/* From now on td_loader_next only draws how a batch is cut (if the loader is resident; false: it
- * goes on as ever), and td_loader_make cuts it: then this can be a part of a captured step
- * (tensor/graph/captured.h), whose replays cut what was drawn last. Until it is called, the batch's
- * tensors hold an earlier one. */
+/* Splits td_loader_next in two, so that the GPU's part can belong to a captured step
+ * (tensor/graph/captured.h). After td_loader_defer, td_loader_next only draws the crops and flips
+ * of a batch, and td_loader_make fills the batch's tensors, which have the contents of an earlier
+ * batch until then. A replay of the step fills them with the batch that was drawn last.
+ * td_loader_defer returns false, and changes nothing, if the loader is not resident. td_loader_make
+ * does nothing unless td_loader_defer returned true. */
 bool td_loader_defer(td_loader *loader);
-void td_loader_make(td_loader *loader); /* nothing to do if td_loader_next has done it */
+void td_loader_make(td_loader *loader);
 
-/* The number of batches of an epoch, and of samples that they hold. */
+/* The number of batches of an epoch, and the number of samples in them. */
 int64_t td_loader_batches(const td_loader *loader);
 int64_t td_loader_samples(const td_loader *loader);
 
-/* The epoch that the next td_loader_next belongs to. set_epoch drops what was prefetched and starts
- * the given epoch at its first batch; skip_batches starts it later (resume in mid-epoch): the
- * skipped batches are not assembled, and the order is the same as ever. */
+/* The epoch, counted from 0, that the next td_loader_next belongs to. The loader counts by itself
+ * and tells its sampler. */
 uint64_t td_loader_epoch(const td_loader *loader);
+/* To resume a run: makes the next td_loader_next return the first batch of the given epoch. Batches
+ * that were assembled ahead are dropped. */
 void td_loader_set_epoch(td_loader *loader, uint64_t epoch);
+/* Skips so many batches of the epoch without assembling them. The order of the others does not
+ * change. */
 void td_loader_skip_batches(td_loader *loader, int64_t batches);
 
 /* Seconds that td_loader_next has waited for workers since the loader was opened. */
 double td_loader_wait_seconds(const td_loader *loader);
 
-/* Stops the workers, also in mid-epoch. NULL is fine. */
+/* Stops the workers, also in the middle of an epoch, and frees the loader. NULL is fine. If an
+ * error ended an epoch and td_loader_status was never called, its message goes to stderr. */
 void td_loader_close(td_loader *loader);
 
 #define td_loader_open(...)                                                                        \

@@ -1,62 +1,75 @@
-/* What all datasets share, and the view of a dataset's beginning. */
-#include "data/data.h"
+/* What all datasets share, and the transform of pictures in memory. */
+#include "data/dataset.h"
 #include "data/images_memory.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* ---- owners and users ---- */
+
+void td_dataset_count_loader(const td_dataset *dataset, int by)
+{
+    __atomic_add_fetch(&((td_dataset *)(uintptr_t)dataset)->loaders, by, __ATOMIC_RELAXED);
+}
+
+void td_dataset_count_part(const td_dataset *dataset, int by)
+{
+    td_dataset *d = (td_dataset *)(uintptr_t)dataset;
+    d->parts += by;
+    if (d->parts == 0 && d->freed) {
+        d->vtable->free(d);
+    }
+}
 
 void td_dataset_free(td_dataset *dataset)
 {
-    if (dataset != NULL) {
+    if (dataset == NULL) {
+        return;
+    }
+    TD_REQUIRE(
+        dataset->loaders == 0, TD_HERE,
+        "td_dataset_free: this dataset (%s) has %d open loader%s; call td_loader_close first",
+        dataset->vtable->kind, dataset->loaders, dataset->loaders == 1 ? "" : "s");
+    TD_REQUIRE(!dataset->freed, TD_HERE, "td_dataset_free: this dataset (%s) was freed before",
+               dataset->vtable->kind);
+    dataset->freed = true;
+    if (dataset->parts == 0) {
         dataset->vtable->free(dataset);
     }
 }
 
-/* ---- the first samples of another dataset ---- */
+/* ---- shapes of a batch ---- */
 
-typedef struct dataset_head {
-    td_dataset base;
-    const td_dataset *whole;
-} dataset_head;
-
-static td_status head_fetch(const td_dataset *dataset, const int64_t *index, int64_t n,
-                            uint64_t epoch, td_tensor *x, td_tensor *y)
+static td_shape with_batch(int64_t n, td_shape sample)
 {
-    const td_dataset *whole = ((const dataset_head *)dataset)->whole;
-    return whole->vtable->fetch(whole, index, n, epoch, x, y);
+    td_shape shape = { .ndim = sample.ndim + 1, .dim = { n } };
+    memcpy(shape.dim + 1, sample.dim, (size_t)sample.ndim * sizeof *shape.dim);
+    return shape;
 }
 
-static void head_free(td_dataset *dataset)
+td_shape td_batch_shape(const td_dataset *dataset, int64_t n)
 {
-    free(dataset);
+    return with_batch(n, dataset->sample_shape);
 }
 
-static const td_dataset_vtable head_vtable = { "head of a dataset", head_fetch, head_free };
-
-td_dataset *td_dataset_head(const td_dataset *dataset, int64_t n)
+td_shape td_batch_y_shape(const td_dataset *dataset, int64_t n)
 {
-    if (n < 0) {
-        td_fail(TD_E_ARG, "td_dataset_head: %lld samples were asked for; give 0 or more",
-                (long long)n);
-        return NULL;
-    }
-    dataset_head *head = malloc(sizeof *head);
-    if (head == NULL) {
-        td_fail(TD_E_NOMEM, "td_dataset_head: no memory");
-        return NULL;
-    }
-    *head = (dataset_head){ .base = *dataset, .whole = dataset };
-    head->base.vtable = &head_vtable;
-    head->base.length = n < dataset->length ? n : dataset->length;
-    return &head->base;
+    return dataset->regression ? with_batch(n, dataset->target_shape) : TD_SHAPE(n);
+}
+
+td_dtype td_batch_y_dtype(const td_dataset *dataset)
+{
+    return dataset->regression ? dataset->dtype : TD_I64;
 }
 
 /* ---- pictures in memory ---- */
 
 const td_images_memory *td_images_of(const td_dataset *dataset)
 {
-    while (dataset->vtable == &head_vtable) {
-        dataset = ((const dataset_head *)dataset)->whole;
+    for (const td_part *part = td_part_of(dataset); part != NULL && part->index == NULL;
+         part = td_part_of(dataset)) {
+        dataset = part->whole;
     }
     bool is_images = dataset->vtable->fetch == td_images_memory_fetch;
     return is_images ? (const td_images_memory *)dataset : NULL;
@@ -109,11 +122,17 @@ static td_status check_transform(const td_image_transform *t)
 td_status td_dataset_set_transform(td_dataset *dataset, const td_image_transform *transform)
 {
     if (dataset->vtable->fetch != td_images_memory_fetch) {
+        const td_dataset *whole = dataset;
+        for (const td_part *part; (part = td_part_of(whole)) != NULL;) {
+            whole = part->whole;
+        }
         return td_fail(
             TD_E_UNSUPPORTED,
             "transforms are for pictures in memory (CIFAR, synthetic), and this is a %s%s",
-            dataset->vtable->kind,
-            td_images_of(dataset) != NULL ? ": set it on the whole dataset" : "");
+            whole->vtable->kind,
+            whole->vtable->fetch == td_images_memory_fetch
+                ? ", in parts: set it on the whole dataset"
+                : "");
     }
     TD_TRY(check_transform(transform));
     td_images_memory *images = (td_images_memory *)dataset;

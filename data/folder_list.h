@@ -28,6 +28,9 @@ td_status td_folder_list_read(const char *root, td_folder_list *list);
 bool td_folder_list_recall(const char *root, const char *index, td_folder_list *list);
 /* Writes the index file (a temporary one, renamed). */
 td_status td_folder_list_remember(const char *root, const char *index, const td_folder_list *list);
+/* Keeps one part of the list: a fraction of each class's pictures (val), or the others. */
+td_status td_folder_list_split(td_folder_list *list, const char *root, double fraction, bool val,
+                               uint64_t seed);
 void td_folder_list_free(td_folder_list *list);
 
 /* ---- between the two files ---- */

@@ -204,6 +204,22 @@ static td_status list_folder(image_folder *f)
     return index != NULL ? td_folder_list_remember(f->root, index, &f->list) : TD_OK;
 }
 
+/* The index file remembers the whole folder, whichever part is wanted. */
+static td_status list_part(image_folder *f)
+{
+    double fraction = f->options.val_fraction;
+    if (!(fraction >= 0.0 && fraction < 1.0) || (f->options.val && fraction == 0.0)) {
+        return td_fail(TD_E_ARG, "%s: the validation part is to be %g of the pictures; %s", f->root,
+                       fraction,
+                       f->options.val ? "give more than 0 and less than 1"
+                                      : "give less than 1, or 0 for no split");
+    }
+    TD_TRY(list_folder(f));
+    return fraction > 0.0 ? td_folder_list_split(&f->list, f->root, fraction, f->options.val,
+                                                 f->options.split_seed)
+                          : TD_OK;
+}
+
 td_status td_image_folder_open(const char *folder, const td_image_folder_options *options,
                                td_dataset **dataset)
 {
@@ -225,7 +241,7 @@ td_status td_image_folder_open(const char *folder, const td_image_folder_options
     td_picture_transform *t = &f->options.transform;
     td_status status = td_picture_transform_check(t);
     if (status == TD_OK) {
-        status = list_folder(f);
+        status = list_part(f);
     }
     if (status != TD_OK) {
         free_folder(&f->base);

@@ -1,4 +1,5 @@
 /* The loader's side towards the caller: epochs, order, positions. */
+#include "data/dataset.h"
 #include "data/images_memory.h"
 #include "data/loader_ahead.h"
 #include "data/loader_device.h"
@@ -6,6 +7,7 @@
 #include "data/resident.h"
 #include "tensor/extend.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +31,7 @@ struct td_loader {
     bool running;     /* the epoch's order has been drawn */
     int64_t position; /* the next batch */
     td_status status;
+    bool unread; /* nobody has asked td_loader_status since it failed */
     char message[1024];
 };
 
@@ -36,7 +39,7 @@ struct td_loader {
 
 static td_status check_options(const td_dataset *dataset, const td_loader_options *o)
 {
-    if (dataset == NULL || dataset->length < 1) {
+    if (dataset->length < 1) {
         return td_fail(TD_E_ARG, "loader: the dataset has no samples");
     }
     if (o->batch_size < 0) {
@@ -124,15 +127,19 @@ static td_status open_maker(td_loader *loader, const td_loader_options *o)
     return TD_OK;
 }
 
-td_loader *td_loader_open_at(td_loader_options given, td_site at)
+td_loader *td_loader_open_at(td_loader_options o, td_site at)
 {
-    const td_loader_options *options = &given;
-    const td_dataset *dataset = given.dataset;
-    TD_REQUIRE(dataset != NULL, at, "td_loader_open: the dataset is NULL: %s", td_last_error());
+    (void)at;
+    const td_dataset *dataset = o.dataset;
+    if (dataset == NULL) {
+        td_sampler_free(o.sampler);
+        td_fail(TD_E_ARG, "loader: the dataset is NULL (the last error was: %s)", td_last_error());
+        return NULL;
+    }
     td_loader *loader = calloc(1, sizeof *loader);
-    td_sampler *sampler = options->sampler != NULL ? options->sampler
-                          : options->shuffle       ? td_random_sampler(options->generator)
-                                                   : td_sequential_sampler();
+    td_sampler *sampler = o.sampler != NULL ? o.sampler
+                          : o.shuffle       ? td_random_sampler(o.generator)
+                                            : td_sequential_sampler();
     if (loader == NULL || sampler == NULL) {
         free(loader);
         td_sampler_free(sampler);
@@ -141,9 +148,10 @@ td_loader *td_loader_open_at(td_loader_options given, td_site at)
     }
     loader->dataset = dataset;
     loader->sampler = sampler;
-    loader->generator = options->generator;
-    if (check_options(dataset, options) != TD_OK || plan_epoch(loader, options) != TD_OK ||
-        make_order(loader) != TD_OK || open_maker(loader, options) != TD_OK) {
+    loader->generator = o.generator;
+    td_dataset_count_loader(dataset, 1);
+    if (check_options(dataset, &o) != TD_OK || plan_epoch(loader, &o) != TD_OK ||
+        make_order(loader) != TD_OK || open_maker(loader, &o) != TD_OK) {
         td_loader_close(loader);
         return NULL;
     }
@@ -155,6 +163,12 @@ void td_loader_close(td_loader *loader)
     if (loader == NULL) {
         return;
     }
+    if (loader->unread) {
+        fprintf(stderr,
+                "tandem: error: an epoch ended early, and td_loader_status was not called: %s\n",
+                loader->message);
+    }
+    td_dataset_count_loader(loader->dataset, -1);
     td_resident_free(loader->resident);
     td_ahead_free(loader->ahead);
     td_device_batch_free(loader->there);
@@ -219,6 +233,7 @@ static bool fail(td_loader *loader, td_status status)
 {
     rest(loader);
     loader->status = status;
+    loader->unread = true;
     strncpy(loader->message, td_last_error(), sizeof loader->message - 1);
     return false;
 }
@@ -254,9 +269,23 @@ static bool begin_epoch(td_loader *loader)
     return true;
 }
 
+/* A loop that begins another epoch without a look at the status would train on a part of the data
+ * without a word. */
+static void require_read(const td_loader *loader, const char *what)
+{
+    TD_REQUIRE(!loader->unread, TD_HERE,
+               "%s: the epoch before ended early, and td_loader_status was not called (call it "
+               "after each epoch): %s",
+               what, loader->message);
+}
+
 bool td_loader_next(td_loader *loader, td_batch *batch)
 {
+    TD_REQUIRE(loader != NULL, TD_HERE,
+               "td_loader_next: the loader is NULL: td_loader_open failed (the last error was: %s)",
+               td_last_error());
     *batch = (td_batch){ 0 };
+    require_read(loader, "td_loader_next");
     if (loader->status != TD_OK) {
         td_fail(loader->status, "%s", loader->message);
         return false;
@@ -303,6 +332,7 @@ void td_loader_make(td_loader *loader)
 
 td_status td_loader_status(const td_loader *loader)
 {
+    ((td_loader *)(uintptr_t)loader)->unread = false;
     return loader->status;
 }
 
@@ -335,14 +365,12 @@ uint64_t td_loader_epoch(const td_loader *loader)
 
 void td_loader_set_epoch(td_loader *loader, uint64_t epoch)
 {
+    require_read(loader, "td_loader_set_epoch");
     rest(loader);
     loader->running = false;
     loader->position = 0;
     loader->epoch = epoch;
     loader->status = TD_OK;
-    if (loader->sampler->set_epoch != NULL) {
-        loader->sampler->set_epoch(loader->sampler, epoch);
-    }
 }
 
 void td_loader_skip_batches(td_loader *loader, int64_t batches)

@@ -1,6 +1,8 @@
 #include "data/loader_device.h"
 #include "tensor/extend.h"
 
+#include "data/dataset.h"
+
 #include <stdlib.h>
 
 struct td_device_batch {
@@ -25,7 +27,9 @@ static bool make_tensors(td_device_batch *b, const td_dataset *dataset, td_devic
 {
     b->x =
         td_new_layout(td_batch_shape(dataset, batch_size), dataset->dtype, dataset->layout, device);
-    b->y = b->x != NULL ? td_new(TD_SHAPE(batch_size), TD_I64, device) : NULL;
+    b->y = b->x != NULL
+               ? td_new(td_batch_y_shape(dataset, batch_size), td_batch_y_dtype(dataset), device)
+               : NULL;
     if (b->y == NULL) {
         return false;
     }
@@ -33,7 +37,7 @@ static bool make_tensors(td_device_batch *b, const td_dataset *dataset, td_devic
     b->y->name = "the loader's y";
     if (tail > 0) {
         b->tail_x = tail_of(b->x, td_batch_shape(dataset, tail), dataset->layout);
-        b->tail_y = tail_of(b->y, TD_SHAPE(tail), TD_ROW_MAJOR);
+        b->tail_y = tail_of(b->y, td_batch_y_shape(dataset, tail), TD_ROW_MAJOR);
         return b->tail_x != NULL && b->tail_y != NULL;
     }
     return true;

@@ -1,5 +1,6 @@
 #include "data/loader_ring.h"
 
+#include "data/dataset.h"
 #include "tensor/hooks.h"
 #include "tensor/extend.h"
 
@@ -93,14 +94,6 @@ static td_status start_threads(td_ring *ring)
 
 /* ---- making and ending ---- */
 
-td_shape td_batch_shape(const td_dataset *dataset, int64_t n)
-{
-    td_shape shape = { .ndim = dataset->sample_shape.ndim + 1, .dim = { n } };
-    memcpy(shape.dim + 1, dataset->sample_shape.dim,
-           (size_t)dataset->sample_shape.ndim * sizeof *shape.dim);
-    return shape;
-}
-
 /* Part of a slot's memory as a batch of fewer samples: strides may depend on their number. */
 static td_tensor *tail_header(const td_tensor *full, td_shape shape, td_layout layout)
 {
@@ -114,7 +107,7 @@ static bool make_tail(td_ring *ring, const td_tensor *x, const td_tensor *y, int
 {
     const td_dataset *dataset = ring->dataset;
     ring->tail_x = tail_header(x, td_batch_shape(dataset, tail), dataset->layout);
-    ring->tail_y = tail_header(y, TD_SHAPE(tail), TD_ROW_MAJOR);
+    ring->tail_y = tail_header(y, td_batch_y_shape(dataset, tail), TD_ROW_MAJOR);
     if (ring->tail_x == NULL || ring->tail_y == NULL) {
         return false;
     }
@@ -132,7 +125,8 @@ static bool make_tensors(td_ring *ring)
         td_ring_slot *slot = &ring->slots[i];
         slot->x = td_new_layout(td_batch_shape(dataset, plan->batch_size), dataset->dtype,
                                 dataset->layout, plan->device);
-        slot->y = td_new(TD_SHAPE(plan->batch_size), TD_I64, plan->device);
+        slot->y = td_new(td_batch_y_shape(dataset, plan->batch_size), td_batch_y_dtype(dataset),
+                         plan->device);
         if (slot->x == NULL || slot->y == NULL) {
             return false;
         }

@@ -51,9 +51,6 @@ typedef struct td_ring {
     pthread_t *thread;
 } td_ring;
 
-/* [n, sample...] */
-td_shape td_batch_shape(const td_dataset *dataset, int64_t n);
-
 /* NULL with td_last_error(). */
 td_ring *td_ring_new(const td_dataset *dataset, const td_ring_plan *plan);
 void td_ring_free(td_ring *ring); /* stops the workers; NULL is fine */

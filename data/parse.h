@@ -4,20 +4,35 @@
 
 #include "data/data.h"
 
-/* ---- wine ---- */
+/* ---- CSV ---- */
 
-enum { TD_WINE_FEATURES = 13, TD_WINE_CLASSES = 3 };
+typedef struct td_csv_rules {
+    td_csv_options options;
+    int columns; /* that each line must have; 0: as many as the first line */
+    int classes; /* labels must be class numbers below this; 0: any class numbers or words */
+} td_csv_rules;
 
-typedef struct td_wine_table {
+typedef struct td_csv_table {
     int64_t rows;
-    double (*features)[TD_WINE_FEATURES]; /* [rows] */
-    int64_t *labels;                      /* [rows] */
-} td_wine_table;
+    int columns, features; /* a feature is every column but the label's */
+    int label;             /* the label's column, from 0 */
+    bool header;           /* the first line names the columns */
+    double *values;        /* [rows, features] */
+    double *labels;        /* [rows] class numbers, or targets */
+    char **names;          /* [classes] class words, or NULL: the labels were numbers */
+    int classes;
+} td_csv_table;
 
-/* Reads a header line and rows of 13 numbers and a label, separated by commas. text needs no NUL
- * at its end. Errors start with "name:line: ". On success the table is the caller's to free. */
-td_status td_wine_parse(const char *text, size_t size, const char *name, td_wine_table *table);
-void td_wine_table_free(td_wine_table *table);
+/* Reads the lines of a text, which needs no NUL at its end. Errors start with "name:line: ". On
+ * success the table is the caller's to free. */
+td_status td_csv_parse(const td_csv_rules *rules, const char *text, size_t size, const char *name,
+                       td_csv_table *table);
+/* The same for the file that the options name. */
+td_status td_csv_read(const td_csv_rules *rules, td_csv_table *table);
+void td_csv_table_free(td_csv_table *table);
+
+/* A dataset of a table, whose names it takes over. NULL with td_last_error(). */
+td_dataset *td_csv_rows(const char *kind, td_csv_table *table, bool regression);
 
 /* Row numbers as scikit-learn's train_test_split(test_size, random_state=seed) gives them: a
  * permutation by NumPy's legacy shuffle; its first `test` entries are the test rows, the rest the

@@ -120,9 +120,10 @@ typedef struct td_distributed_options {
     bool drop_last;
     bool no_padding; /* evaluation: every sample once, ranks may differ by one sample */
 } td_distributed_options;
-/* PyTorch's DistributedSampler, bit for bit: randperm(seed + epoch), extended by its own beginning,
- * every world-th. The epoch is the loader's (td_loader_set_epoch); a second epoch without it having
- * been set warns once and repeats the order, as PyTorch's does. */
+/* PyTorch's DistributedSampler, bit for bit: each epoch permutes the samples with seed + epoch,
+ * repeats the first ones until all ranks get equally many, and gives rank r the samples r,
+ * r + world_size, ... of that order. The loader tells the sampler its epoch, so no call in the
+ * training loop is needed; td_loader_set_epoch is for resuming a run. */
 td_sampler *td_distributed_sampler_at(td_distributed_options options, td_site at);
 
 /* ---- DistributedDataParallel ---- */

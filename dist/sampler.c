@@ -6,9 +6,6 @@
 typedef struct distributed_sampler {
     td_sampler base;
     td_distributed_options options; /* world_size is at least 1 */
-    uint64_t epoch;                 /* as it was last set */
-    bool started;                   /* an order has been drawn since */
-    bool warned;
 } distributed_sampler;
 
 /* How many of all ranks' samples: world_size times as many as each rank gets; without padding, the
@@ -29,25 +26,10 @@ static int64_t distributed_count(const td_sampler *sampler, int64_t length)
     return total > o->rank ? (total - o->rank + world - 1) / world : 0;
 }
 
-/* The loader counts epochs on its own; without td_loader_set_epoch they all have one order. */
-static void warn_of_repetition(distributed_sampler *s)
-{
-    if (s->started && s->options.shuffle && !s->warned) {
-        fprintf(stderr, "tandem: warning: the distributed sampler starts another epoch with the "
-                        "order of the last one; call td_loader_set_epoch(loader, epoch) before "
-                        "each epoch to shuffle anew\n");
-        s->warned = true;
-    }
-    s->started = true;
-}
-
 static int64_t distributed_order(td_sampler *sampler, uint64_t epoch, int64_t length,
                                  int64_t *index)
 {
-    (void)epoch; /* counts runs through the data; what matters is what was set */
-    distributed_sampler *s = (distributed_sampler *)sampler;
-    const td_distributed_options *o = &s->options;
-    warn_of_repetition(s);
+    const td_distributed_options *o = &((const distributed_sampler *)sampler)->options;
     int64_t *all = NULL;
     if (o->shuffle) {
         all = malloc((size_t)(length > 0 ? length : 1) * sizeof *all);
@@ -56,7 +38,7 @@ static int64_t distributed_order(td_sampler *sampler, uint64_t epoch, int64_t le
             return -1;
         }
         td_generator g;
-        td_generator_seed(&g, o->seed + s->epoch);
+        td_generator_seed(&g, o->seed + epoch);
         td_random_permutation(&g, all, length);
     }
     int64_t count = distributed_count(sampler, length);
@@ -67,13 +49,6 @@ static int64_t distributed_order(td_sampler *sampler, uint64_t epoch, int64_t le
     }
     free(all);
     return count;
-}
-
-static void distributed_set_epoch(td_sampler *sampler, uint64_t epoch)
-{
-    distributed_sampler *s = (distributed_sampler *)sampler;
-    s->epoch = epoch;
-    s->started = false;
 }
 
 static void distributed_free(td_sampler *sampler)
@@ -103,8 +78,7 @@ td_sampler *td_distributed_sampler_at(td_distributed_options o, td_site at)
     *s = (distributed_sampler){
         .base = { .order = distributed_order,
                   .count = distributed_count,
-                  .free = distributed_free,
-                  .set_epoch = distributed_set_epoch },
+                  .free = distributed_free },
         .options = o,
     };
     return &s->base;

@@ -206,6 +206,22 @@ done
 test -s syncTrue/best && test "$(last syncTrue)" != "$(last syncFalse)"
 tap $? 'MODEL.SYNCBN changes what two ranks learn' syncTrue.log
 
+# One folder of classes: train_net and test_net split it alike, whatever TEST.DATASET says.
+tested="$tested DATA.VAL_FRACTION"
+cp -r data/train photos
+one="TRAIN.DATASET photos TEST.DATASET nowhere DATA.VAL_FRACTION 0.5"
+# shellcheck disable=SC2086
+run one $one
+grep -q '5 pictures in 5 classes' one.log && grep -q 'tested on 7 pictures' one.log
+tap $? 'DATA.VAL_FRACTION splits the folder TRAIN.DATASET' one.log
+# shellcheck disable=SC2086
+"$apps/test_net" --cfg base.yaml $one MODEL.WEIGHTS one/best >tested.log 2>&1
+grep -q ' on 7 pictures' tested.log && test "$(grep '^Test: ' tested.log)" = "$(grep '^Test: ' one.log)"
+tap $? 'and test_net tests the same pictures' tested.log
+run nowhere TRAIN.DATASET photos
+grep -q 'TRAIN.DATASET and TRAIN.SPLIT: .*photos/train: no such folder.*DATA.VAL_FRACTION 0.2' nowhere.log
+tap $? 'a folder without training and test data: how to split it' nowhere.log
+
 while read -r key; do
     case " $tested " in
     *" $key "*) ;;

@@ -283,6 +283,38 @@ static void test_captured(void **state)
     check_captured(true);
 }
 
+/* Targets that are numbers go to the GPU in their own shape, in a last batch that is not full, too.
+ */
+static void test_targets(void **state)
+{
+    (void)state;
+    if (!have_gpu()) {
+        skip();
+    }
+    float values[10];
+    for (int i = 0; i < 10; i++) {
+        values[i] = (float)i;
+    }
+    td_tensor *y = td_from(values, TD_SHAPE(5, 2), TD_F32, TD_CPU);
+    td_dataset *data = td_tensor_dataset(y, y);
+    td_loader *loader = td_loader_open(
+        data, .batch_size = 3, .workers = 1, .device = TD_CUDA);
+    assert_non_null(loader);
+    int64_t first = 0;
+    for (td_batch batch; td_loader_next(loader, &batch); first += batch.size) {
+        float got[6];
+        assert_true(td_shape_equal(td_shape_of(batch.y), TD_SHAPE(batch.size, 2)));
+        assert_int_equal(td_device_of(batch.y).type, TD_DEVICE_CUDA);
+        td_read(batch.y, got, TD_F32);
+        assert_memory_equal(got, values + 2 * first, (size_t)batch.size * 2 * sizeof *got);
+    }
+    assert_int_equal(td_loader_status(loader), TD_OK);
+    assert_int_equal(first, 5);
+    td_loader_close(loader);
+    td_dataset_free(data);
+    td_free(y);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -291,6 +323,7 @@ int main(void)
         cmocka_unit_test(test_transform_changes),
         cmocka_unit_test(test_work_on_a_batch_comes_first),
         cmocka_unit_test(test_captured),
+        cmocka_unit_test(test_targets),
     };
     return cmocka_run_group_tests_name("loaders for GPUs", tests, NULL, NULL);
 }

@@ -1,11 +1,13 @@
 /* The loader when something is wrong: datasets that fail, bad options, samplers of one's own. */
 #include "data/data.h"
+#include "tests/expect_fatal.h"
 #include "tests/temp_folder.h"
 #include "tests/toy_dataset.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <setjmp.h>
 #include <cmocka.h>
@@ -60,11 +62,84 @@ static void test_bad_options(void **state)
     assert_error_says("no samples", NULL);
 }
 
+static void test_null(void **state)
+{
+    (void)state;
+    td_batch batch;
+    td_fail(TD_E_IO, "no such file");
+    assert_null(td_loader_open(NULL));
+    assert_error_says("the dataset is NULL", "no such file", NULL);
+    expect_fatal("td_loader_open failed", td_loader_next(NULL, &batch));
+    toy t = make_toy(3);
+    td_loader *loader = td_loader_open(&t.base);
+    assert_int_equal(td_loader_batches(loader), 3);
+    td_loader_close(loader);
+}
+
+/* What a function writes to stderr. */
+static const char *stderr_of(void (*function)(td_loader *loader), td_loader *loader)
+{
+    static char text[2048];
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    fflush(stderr);
+    int kept = dup(STDERR_FILENO);
+    dup2(fileno(file), STDERR_FILENO);
+    function(loader);
+    fflush(stderr);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    rewind(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    return text;
+}
+
+static void test_an_error_cannot_be_overlooked(void **state)
+{
+    (void)state;
+    toy t = make_toy(8);
+    t.fails_at = 2;
+    td_batch batch;
+    td_loader *loader = td_loader_open(&t.base, .batch_size = 2);
+    assert_true(td_loader_next(loader, &batch));
+    assert_false(td_loader_next(loader, &batch));
+    expect_fatal("toy sample 2 is broken", td_loader_next(loader, &batch));
+    expect_fatal("td_loader_status", td_loader_set_epoch(loader, 1));
+    const char *said = stderr_of(td_loader_close, loader);
+    assert_non_null(strstr(said, "td_loader_status"));
+    assert_non_null(strstr(said, "toy sample 2 is broken"));
+
+    loader = td_loader_open(&t.base, .batch_size = 2);
+    while (td_loader_next(loader, &batch)) {
+    }
+    assert_int_equal(td_loader_status(loader), TD_E_IO);
+    td_loader_set_epoch(loader, 1);
+    assert_true(td_loader_next(loader, &batch));
+    assert_string_equal(stderr_of(td_loader_close, loader), "");
+}
+
+static void test_a_dataset_is_freed_after_its_loaders(void **state)
+{
+    (void)state;
+    td_dataset *images;
+    assert_int_equal(td_synthetic_images(4, 0, &images), TD_OK);
+    td_dataset *head = td_dataset_head(images, 2);
+    td_loader *loader[2] = { td_loader_open(images), td_loader_open(head) };
+    expect_fatal("this dataset (synthetic) has 1 open loader;", td_dataset_free(images));
+    expect_fatal("(part of a dataset) has 1 open loader;", td_dataset_free(head));
+    td_loader_close(loader[0]);
+    td_dataset_free(images); /* the head keeps it */
+    td_batch batch;
+    assert_true(td_loader_next(loader[1], &batch));
+    td_loader_close(loader[1]);
+    td_dataset_free(head);
+}
+
 /* A sampler that gives what it is told to. */
 typedef struct told_sampler {
     td_sampler base;
     int64_t counts, gives, first;
-    uint64_t epoch; /* as it was set */
 } told_sampler;
 
 static int64_t told_order(td_sampler *sampler, uint64_t epoch, int64_t length, int64_t *index)
@@ -86,24 +161,17 @@ static int64_t told_count(const td_sampler *sampler, int64_t length)
     return ((const told_sampler *)sampler)->counts;
 }
 
-static void told_set_epoch(td_sampler *sampler, uint64_t epoch)
-{
-    ((told_sampler *)sampler)->epoch = epoch;
-}
-
 static void told_free(td_sampler *sampler)
 {
     free(sampler);
 }
 
-static told_sampler *told; /* the last one opened; the loader's */
-
 static td_loader *open_told(const toy *t, int64_t counts, int64_t gives, int64_t first)
 {
-    told = malloc(sizeof *told);
+    told_sampler *told = malloc(sizeof *told);
     assert_non_null(told);
     *told = (told_sampler){
-        .base = { told_order, told_count, told_free, told_set_epoch },
+        .base = { told_order, told_count, told_free },
         .counts = counts,
         .gives = gives,
         .first = first,
@@ -124,9 +192,9 @@ static void test_own_samplers(void **state)
             assert_int_equal(samples[i], 1 + 2 * i + epoch);
         }
     }
-    assert_int_equal(told->epoch, 0);
-    td_loader_set_epoch(loader, 17);
-    assert_int_equal(told->epoch, 17);
+    td_loader_set_epoch(loader, 2);
+    assert_int_equal(take_epoch(loader, samples), 9);
+    assert_int_equal(samples[0], 3);
     td_loader_close(loader);
 
     td_batch batch;
@@ -147,6 +215,7 @@ static void test_own_samplers(void **state)
         loader = open_told(&t, 9, 9, firsts[i]);
         assert_false(td_loader_next(loader, &batch));
         assert_error_says(says, "a dataset of 20", NULL);
+        assert_int_equal(td_loader_status(loader), TD_E_ARG);
         td_loader_close(loader);
     }
     assert_null(open_told(&t, 0, 0, 0));
@@ -158,6 +227,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_worker_errors_reach_the_caller),
         cmocka_unit_test(test_bad_options),
+        cmocka_unit_test(test_null),
+        cmocka_unit_test(test_an_error_cannot_be_overlooked),
+        cmocka_unit_test(test_a_dataset_is_freed_after_its_loaders),
         cmocka_unit_test(test_own_samplers),
     };
     return cmocka_run_group_tests_name("data: the loader's errors", tests, NULL, NULL);

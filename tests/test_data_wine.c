@@ -52,15 +52,16 @@ static void close_wine(wine_sets *sets)
 }
 
 /* The rows of the file as they are. */
-static td_wine_table read_table(void)
+static td_csv_table read_table(void)
 {
     FILE *file = fopen(csv, "rb");
     assert_non_null(file);
     char text[1 << 14];
     size_t size = fread(text, 1, sizeof text, file);
     fclose(file);
-    td_wine_table table;
-    assert_int_equal(td_wine_parse(text, size, csv, &table), TD_OK);
+    td_csv_table table;
+    assert_int_equal(
+        td_csv_parse(&(td_csv_rules){ .columns = FEATURES + 1 }, text, size, csv, &table), TD_OK);
     return table;
 }
 
@@ -83,16 +84,16 @@ static void test_sizes_and_first_row(void **state)
 
 /* Every standardised value, from the rows that scikit-learn puts in this place and its scaler. */
 static void check_rows(const td_dataset *dataset, const cJSON *split, const char *key,
-                       const td_wine_table *table)
+                       const td_csv_table *table)
 {
     for (int i = 0; i < dataset->length; i++) {
         float x[FEATURES];
         int64_t label, row = (int64_t)number(split, key, i);
         fetch_one(dataset, i, x, &label);
-        assert_int_equal(label, table->labels[row]);
+        assert_int_equal(label, (int64_t)table->labels[row]);
         for (int f = 0; f < FEATURES; f++) {
             double mean = number(split, "mean_hex", f), scale = number(split, "scale_hex", f);
-            assert_true(x[f] == (float)((table->features[row][f] - mean) / scale));
+            assert_true(x[f] == (float)((table->values[row * FEATURES + f] - mean) / scale));
         }
     }
 }
@@ -105,7 +106,7 @@ static void test_split_equals_scikit_learn(void **state)
         skip();
     }
     wine_sets sets = open_wine();
-    td_wine_table table = read_table();
+    td_csv_table table = read_table();
     assert_int_equal(table.rows, ROWS);
     assert_int_equal(sets.scaler.features, FEATURES);
     for (int f = 0; f < FEATURES; f++) {
@@ -120,7 +121,7 @@ static void test_split_equals_scikit_learn(void **state)
     for (int f = 0; f < FEATURES; f++) {
         assert_true(x[f] == (float)number(split, "xtest0_std_float32", f));
     }
-    td_wine_table_free(&table);
+    td_csv_table_free(&table);
     close_wine(&sets);
     cJSON_Delete(split);
 }

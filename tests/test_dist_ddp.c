@@ -371,8 +371,8 @@ static int run_wine(int rank, int size, void *arg)
     REQUIRE(loader != NULL);
     for (int epoch = 0; epoch < 100; epoch++) {
         double sum = 0.0;
-        if (c->set_epoch) {
-            td_loader_set_epoch(loader, (uint64_t)epoch);
+        if (!c->set_epoch) {
+            td_loader_set_epoch(loader, 0); /* as PyTorch's sampler that nobody tells the epoch */
         }
         for (td_batch batch; td_loader_next(loader, &batch);) {
             td_step_begin();

@@ -9,21 +9,37 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* With DATA.VAL_FRACTION both parts come from TRAIN.DATASET itself. */
 static td_status open_folder(const classify_run *c, const char *dataset, const char *split,
                              const char *key, const td_picture_transform *transform,
                              td_dataset **out)
 {
     char path[2 * CONFIG_TEXT_BYTES + 2], index[CONFIG_TEXT_BYTES + 32];
+    bool tests = strcmp(key, "TEST") == 0, one_folder = c->s.data.val_fraction > 0.0;
+    dataset = one_folder ? c->s.train.dataset : dataset;
     size_t length = strlen(dataset);
     snprintf(path, sizeof path, "%s%s%s", dataset,
-             length > 0 && dataset[length - 1] == '/' ? "" : "/", split);
-    snprintf(index, sizeof index, "%s/%s.index", c->s.out_dir,
-             strcmp(key, "TRAIN") == 0 ? "train" : "test");
+             length > 0 && dataset[length - 1] == '/' ? "" : "/", one_folder ? "" : split);
+    snprintf(index, sizeof index, "%s/%s.index", c->s.out_dir, tests ? "test" : "train");
     td_image_folder_options options = { .transform = *transform,
+                                        .val_fraction = c->s.data.val_fraction,
+                                        .val = tests && one_folder,
                                         .skip_bad = c->s.data.skip_bad,
                                         .index = c->tests_only ? NULL : index };
     td_status status = td_image_folder_open(path, &options, out);
-    return status == TD_OK ? TD_OK : td_fail_context(status, "%s.DATASET and %s.SPLIT", key, key);
+    if (status == TD_E_NOTFOUND && !one_folder) {
+        td_fail(status,
+                "%s. If your folder PHOTOS has a sub-folder for each class, and none for training "
+                "and testing, give TRAIN.DATASET PHOTOS DATA.VAL_FRACTION 0.2",
+                td_last_error());
+    }
+    if (status != TD_OK) {
+        td_fail_context(status, "%s.DATASET and %s", one_folder ? "TRAIN" : key,
+                        one_folder ? "DATA.VAL_FRACTION"
+                        : tests    ? "TEST.SPLIT"
+                                   : "TRAIN.SPLIT");
+    }
+    return status;
 }
 
 static const td_picture_transform plain = { .mean = { 0.485f, 0.456f, 0.406f },

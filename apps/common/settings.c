@@ -83,6 +83,9 @@ static const config_key keys[] = {
     COUNT("TEST.CROP_SIZE", test.crop_size, "224", 1, 8192, "and its middle is cut out so large"),
     COUNT("TEST.PRINT_FREQ", test.print_freq, "10", 1, 1000000000, "Batches between two lines"),
 
+    REAL("DATA.VAL_FRACTION", data.val_fraction, "0", 0, 0.99,
+         "Test on this part of TRAIN.DATASET's pictures, whose sub-folders are the classes, and "
+         "train on the rest: no SPLIT, no TEST.DATASET; 0: not"),
     FLAG("DATA.SKIP_BAD", data.skip_bad, "False",
          "Pictures that cannot be read are replaced by others, counted and listed"),
 

@@ -24,6 +24,7 @@ typedef struct settings {
         int64_t batch_size, im_size, crop_size, print_freq;
     } test;
     struct {
+        double val_fraction;
         bool skip_bad;
     } data;
     struct {

@@ -170,8 +170,8 @@ void wine_rank_options(train_run *r)
 {
     train_args_rank_options(&r->args);
     train_args_add(&r->args, (cli_option){ .name = "no-set-epoch",
-                                           .help = "Do not tell the sampler the epoch: each has "
-                                                   "the order of the first (a common mistake)",
+                                           .help = "Every epoch in the order of the first (PyTorch "
+                                                   "without set_epoch: a common mistake)",
                                            .kind = CLI_FLAG,
                                            .value = &r->no_set_epoch });
 }

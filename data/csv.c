@@ -1,0 +1,103 @@
+/* A CSV file as a dataset. */
+#include "data/dataset.h"
+#include "data/parse.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const size_t largest_file = (size_t)1 << 36; /* no table: an endless device, say */
+
+/* All that is left of a file; the caller frees. */
+static td_status read_stream(FILE *file, const char *path, char **text, size_t *size)
+{
+    size_t room = 1 << 16;
+    *text = malloc(room);
+    *size = 0;
+    while (*text != NULL) {
+        *size += fread(*text + *size, 1, room - *size, file);
+        if (*size < room) {
+            break;
+        }
+        room *= 2;
+        char *larger = room <= largest_file ? realloc(*text, room) : NULL;
+        if (larger == NULL) {
+            free(*text);
+        }
+        *text = larger;
+    }
+    if (*text == NULL) {
+        return td_fail(TD_E_NOMEM, "%s: no memory for a file of more than %zu MiB", path,
+                       *size >> 20);
+    }
+    if (ferror(file)) {
+        free(*text);
+        return td_fail(TD_E_IO, "%s: reading failed: %s", path, strerror(errno));
+    }
+    return TD_OK;
+}
+
+td_status td_csv_read(const td_csv_rules *rules, td_csv_table *table)
+{
+    const char *path = rules->options.path;
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        return td_fail(errno == ENOENT ? TD_E_NOTFOUND : TD_E_IO, "%s: %s", path, strerror(errno));
+    }
+    char *text = NULL;
+    size_t size = 0;
+    td_status status = read_stream(file, path, &text, &size);
+    fclose(file);
+    TD_TRY(status);
+    status = td_csv_parse(rules, text, size, path, table);
+    free(text);
+    return status;
+}
+
+td_dataset *td_csv_rows(const char *kind, td_csv_table *table, bool regression)
+{
+    int64_t rows = table->rows;
+    td_tensor *x = td_from(table->values, TD_SHAPE(rows, table->features), TD_F64, TD_CPU);
+    td_tensor *y = td_from(table->labels, TD_SHAPE(rows, 1), TD_F64, TD_CPU);
+    if (y != NULL && !regression) {
+        td_tensor *numbers = td_new(TD_SHAPE(rows), TD_I64, TD_CPU);
+        if (numbers != NULL) {
+            td_write(numbers, table->labels, TD_F64);
+        }
+        td_free(y);
+        y = numbers;
+    }
+    td_rows *data = td_rows_new(kind, x, y);
+    if (data == NULL) {
+        return NULL;
+    }
+    data->base.dtype = TD_F32; /* the file's digits are kept for standardising */
+    data->base.classes = table->classes;
+    data->base.class_names = (const char *const *)table->names;
+    data->names = table->names;
+    table->names = NULL;
+    return &data->base;
+}
+
+td_dataset *td_csv_dataset_at(td_csv_options options, td_site at)
+{
+    TD_REQUIRE(options.path != NULL, at, "td_csv_dataset: the path is NULL");
+    TD_REQUIRE(options.label == NULL || options.label_column == 0, at,
+               "td_csv_dataset: label '%s' and label_column %d; give one of both", options.label,
+               options.label_column);
+    TD_REQUIRE(options.label_column >= 0, at,
+               "td_csv_dataset: label_column %d; columns are counted from 1 (0: the last one)",
+               options.label_column);
+    TD_REQUIRE(options.label == NULL || options.header != TD_CSV_NO_HEADER, at,
+               "td_csv_dataset: label '%s' is the name of a column, and there is to be no header "
+               "line; give label_column",
+               options.label);
+    td_csv_table table;
+    if (td_csv_read(&(td_csv_rules){ .options = options }, &table) != TD_OK) {
+        return NULL;
+    }
+    td_dataset *dataset = td_csv_rows("CSV file", &table, options.regression);
+    td_csv_table_free(&table);
+    return dataset;
+}

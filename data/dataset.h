@@ -1,0 +1,48 @@
+/* What datasets, parts of datasets and loaders share. Not for users. */
+#ifndef TD_DATA_DATASET_H
+#define TD_DATA_DATASET_H
+
+#include "data/data.h"
+
+/* Counts the loaders and the parts that use a dataset, which datasets are const for; by is 1 or
+ * -1. When a dataset that its owner has freed loses its last part, it ends. */
+void td_dataset_count_loader(const td_dataset *dataset, int by);
+void td_dataset_count_part(const td_dataset *dataset, int by);
+
+/* Samples of another dataset: its first `length`, or those that index names. */
+typedef struct td_part {
+    td_dataset base;
+    const td_dataset *whole;
+    int64_t *index;             /* [length], or NULL: sample i is the whole's sample i */
+    td_standard_scaler *scaler; /* of td_standardize, or NULL */
+} td_part;
+
+/* Samples held in tensors: td_tensor_dataset's, and those of a CSV file. */
+typedef struct td_rows {
+    td_dataset base;
+    td_dataset_vtable vtable;   /* base.vtable */
+    td_tensor *x, *y;           /* [length, sample...]; [length] i64 or [length, target...] */
+    char **names;               /* of classes; base.class_names, or NULL */
+    td_standard_scaler *scaler; /* of td_standardize, or NULL */
+} td_rows;
+
+/* A dataset of x and y, which it takes over, also when it fails; base is filled in from them, but
+ * for the classes. y is i64 [length] or a float tensor. NULL with td_last_error(). */
+td_rows *td_rows_new(const char *kind, td_tensor *x, td_tensor *y);
+
+/* Sample i as doubles, standardised if the dataset is; false: the samples are not held in tensors.
+ * values NULL: only says whether they are. */
+bool td_rows_read(const td_dataset *dataset, int64_t i, double *values);
+/* Writes samples index[0..n-1] of such a dataset into x [n, features]. */
+void td_rows_write(const td_dataset *dataset, const int64_t *index, int64_t n, td_tensor *x);
+
+/* The part behind a dataset, or NULL if it is none. */
+const td_part *td_part_of(const td_dataset *dataset);
+
+/* [n, sample...] */
+td_shape td_batch_shape(const td_dataset *dataset, int64_t n);
+/* The shape and dtype of the y of a batch of n. */
+td_shape td_batch_y_shape(const td_dataset *dataset, int64_t n);
+td_dtype td_batch_y_dtype(const td_dataset *dataset);
+
+#endif

@@ -1,0 +1,203 @@
+/* Samples held in tensors. */
+#include "data/dataset.h"
+#include "tensor/element.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- fetching ---- */
+
+/* One sample's way from one tensor into another of its shape. */
+typedef struct copying {
+    const td_tensor *from, *to;
+    const char *source;
+    char *target;
+} copying;
+
+/* Copies the elements of dimensions d and beyond; the places count elements. */
+static void copy(const copying *c, int d, int64_t source, int64_t target)
+{
+    const td_tensor *from = c->from, *to = c->to;
+    size_t size = td_dtype_size(from->dtype);
+    if (d == from->ndim) {
+        td_store_element(c->target, to->dtype, target,
+                         td_load_element(c->source, from->dtype, source));
+    } else if (d == from->ndim - 1 && from->dtype == to->dtype && from->stride[d] == 1 &&
+               to->stride[d] == 1) {
+        memcpy(c->target + (size_t)target * size, c->source + (size_t)source * size,
+               (size_t)from->shape[d] * size);
+    } else {
+        for (int64_t k = 0; k < from->shape[d]; k++) {
+            copy(c, d + 1, source + k * from->stride[d], target + k * to->stride[d]);
+        }
+    }
+}
+
+static void gather(const td_tensor *from, const int64_t *index, int64_t n, td_tensor *to)
+{
+    copying c = { .from = from, .to = to, .source = td_data(from), .target = td_data_rw(to) };
+    for (int64_t i = 0; i < n; i++) {
+        copy(&c, 1, index[i] * from->stride[0], i * to->stride[0]);
+    }
+}
+
+static td_status rows_fetch(const td_dataset *dataset, const int64_t *index, int64_t n,
+                            uint64_t epoch, td_tensor *x, td_tensor *y)
+{
+    (void)epoch;
+    const td_rows *rows = (const td_rows *)dataset;
+    gather(rows->y, index, n, y);
+    if (rows->scaler != NULL) {
+        td_rows_write(dataset, index, n, x);
+    } else {
+        gather(rows->x, index, n, x);
+    }
+    return TD_OK;
+}
+
+/* ---- making and ending ---- */
+
+static void rows_free(td_dataset *dataset)
+{
+    td_rows *rows = (td_rows *)dataset;
+    td_free(rows->x);
+    td_free(rows->y);
+    for (int i = 0; rows->names != NULL && i < dataset->classes; i++) {
+        free(rows->names[i]);
+    }
+    free(rows->names);
+    free(rows->scaler);
+    free(rows);
+}
+
+/* The shape of one of t's samples. */
+static td_shape sample_of(const td_tensor *t)
+{
+    td_shape shape = { .ndim = t->ndim - 1 };
+    memcpy(shape.dim, t->shape + 1, (size_t)shape.ndim * sizeof *shape.dim);
+    return shape;
+}
+
+td_rows *td_rows_new(const char *kind, td_tensor *x, td_tensor *y)
+{
+    td_rows *rows = x != NULL && y != NULL ? calloc(1, sizeof *rows) : NULL;
+    if (rows == NULL) {
+        td_free(x);
+        td_free(y);
+        td_fail(TD_E_NOMEM, "no memory for a dataset (%s)", kind);
+        return NULL;
+    }
+    *rows = (td_rows){ .vtable = { kind, rows_fetch, rows_free }, .x = x, .y = y };
+    rows->base = (td_dataset){
+        .vtable = &rows->vtable,
+        .length = x->shape[0],
+        .sample_shape = sample_of(x),
+        .dtype = x->dtype,
+        .layout = x->ndim == 4 ? TD_IMAGE : TD_ROW_MAJOR,
+        .regression = y->dtype != TD_I64,
+        .target_shape = sample_of(y),
+    };
+    return rows;
+}
+
+/* The number of classes of these labels. */
+static int count_classes(const td_tensor *y, td_site at)
+{
+    const int64_t *label = td_data(y);
+    int64_t largest = -1;
+    for (int64_t i = 0; i < y->shape[0]; i++) {
+        int64_t value = label[i * y->stride[0]];
+        TD_REQUIRE(value >= 0 && value < INT_MAX, at,
+                   "td_tensor_dataset: label %lld is %lld; classes are numbered from 0",
+                   (long long)i, (long long)value);
+        largest = value > largest ? value : largest;
+    }
+    return (int)largest + 1;
+}
+
+static void check_tensor(const td_tensor *t, const char *name, td_site at)
+{
+    TD_REQUIRE(t != NULL, at, "td_tensor_dataset: %s is NULL (the last error was: %s)", name,
+               td_last_error());
+    TD_REQUIRE(t->step == 0, at,
+               "td_tensor_dataset: %s, %s, belongs to a step, at whose end it is gone; td_clone it",
+               name, td_describe(t));
+    TD_REQUIRE(td_device_of(t).type == TD_DEVICE_CPU, at,
+               "td_tensor_dataset: %s is %s; it must be in CPU memory, the loader sends batches to "
+               "a GPU",
+               name, td_describe(t));
+}
+
+static td_tensor *share(const td_tensor *t)
+{
+    return td_slice_of_storage(t, t->offset, td_shape_of(t), t->stride);
+}
+
+td_dataset *td_tensor_dataset_at(const td_tensor *x, const td_tensor *y, td_site at)
+{
+    check_tensor(x, "x", at);
+    check_tensor(y, "y", at);
+    TD_REQUIRE(x->ndim >= 1 && td_is_float(x->dtype), at,
+               "td_tensor_dataset: x is %s; it must be a float tensor [samples, ...]",
+               td_describe(x));
+    bool labels = y->dtype == TD_I64 && y->ndim == 1;
+    TD_REQUIRE(labels || (y->dtype == x->dtype && y->ndim >= 1), at,
+               "td_tensor_dataset: y is %s; it must be i64[samples], or %s[samples, ...] for "
+               "regression",
+               td_describe(y), td_dtype_name(x->dtype));
+    TD_REQUIRE(x->shape[0] == y->shape[0], at,
+               "td_tensor_dataset: x has %lld samples, %s, and y has %lld, %s",
+               (long long)x->shape[0], td_describe(x), (long long)y->shape[0], td_describe(y));
+    int classes = labels ? count_classes(y, at) : 0;
+    td_rows *rows = td_rows_new("set of tensors", share(x), share(y));
+    if (rows == NULL) {
+        return NULL;
+    }
+    rows->base.classes = classes;
+    return &rows->base;
+}
+
+/* ---- samples as doubles ---- */
+
+static void scale(const td_standard_scaler *scaler, double *values)
+{
+    for (int f = 0; scaler != NULL && values != NULL && f < scaler->features; f++) {
+        values[f] = (values[f] - scaler->mean[f]) / scaler->scale[f];
+    }
+}
+
+bool td_rows_read(const td_dataset *dataset, int64_t i, double *values)
+{
+    const td_part *part = td_part_of(dataset);
+    if (part != NULL) {
+        if (!td_rows_read(part->whole, part->index != NULL ? part->index[i] : i, values)) {
+            return false;
+        }
+        scale(part->scaler, values);
+        return true;
+    }
+    if (dataset->vtable->fetch != rows_fetch || dataset->sample_shape.ndim != 1) {
+        return false;
+    }
+    const td_rows *rows = (const td_rows *)dataset;
+    const void *data = td_data(rows->x);
+    for (int64_t f = 0; values != NULL && f < dataset->sample_shape.dim[0]; f++) {
+        values[f] =
+            td_load_element(data, rows->x->dtype, i * rows->x->stride[0] + f * rows->x->stride[1]);
+    }
+    scale(rows->scaler, values);
+    return true;
+}
+
+void td_rows_write(const td_dataset *dataset, const int64_t *index, int64_t n, td_tensor *x)
+{
+    double values[TD_SCALER_FEATURES] = { 0 };
+    void *target = td_data_rw(x);
+    for (int64_t i = 0; i < n; i++) {
+        td_rows_read(dataset, index[i], values);
+        for (int64_t f = 0; f < x->shape[1]; f++) {
+            td_store_element(target, x->dtype, i * x->stride[0] + f * x->stride[1], values[f]);
+        }
+    }
+}
