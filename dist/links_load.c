@@ -11,8 +11,8 @@ enum { PATH_BYTES = 4096 };
 
 typedef struct shim {
     const char *name, *file;
-    bool global;     /* the library loads parts of its own, which look for it among the program's */
-    const char *how; /* to get it */
+    bool global;     /* RTLD_GLOBAL: the library's own plugins need its symbols */
+    const char *how; /* how to install it */
     bool looked;
     const td_links_api *loaded;
     char why_not[1024];
@@ -31,8 +31,8 @@ static shim shims[] = {
 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* dlopen's flags. RTLD_DEEPBIND lets libgloo find the epoll_wait of gloo/backoff.cc. Sanitizers
- * replace functions of libc in their own way and do not bear it. */
+/* dlopen's flags. With RTLD_DEEPBIND libgloo finds the epoll_wait of gloo/backoff.cc. Sanitizers,
+ * which replace functions of libc, do not work with it. */
 static int open_flags(const shim *s)
 {
     int flags = RTLD_NOW | (s->global ? RTLD_GLOBAL : RTLD_LOCAL);
@@ -45,7 +45,7 @@ static int open_flags(const shim *s)
     return flags;
 }
 
-/* Whether there is such a file and it could be loaded. */
+/* Whether the file exists and was loaded. */
 static bool try_path(shim *s, const char *path)
 {
     bool named = strchr(path, '/') != NULL;
@@ -78,7 +78,8 @@ static bool try_folder(shim *s, const char *folder, const char *below)
     return length > 0 && length < PATH_BYTES && try_path(s, path);
 }
 
-/* Beside the program, or a folder above, where `make` puts it; then where it may be installed. */
+/* Looks in the program's folder and the folder above, where `make` puts it; then where it may be
+ * installed. */
 static void load(shim *s)
 {
     char folder[PATH_BYTES];
