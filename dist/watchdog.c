@@ -271,7 +271,8 @@ static void tell_others(td_group *group, const td_collective *c)
     (void)td_store_set(group->store, key, &mine, sizeof mine); /* only for reports */
 }
 
-/* Breaks the group if a collective is past its deadline and the engine does not check deadlines. */
+/* Ends a collective that is past its deadline: breaks the group or, if the engine cannot abort,
+ * ends the process. */
 static void end_it(td_group *group, const td_collective *c, double waited)
 {
     char text[TD_CAUSE_BYTES];
@@ -303,8 +304,8 @@ static void look(td_group *group, const td_collective *c, double begun, uint64_t
     }
 }
 
-/* Sleeps for PERIOD, or until the deadline if the engine does not check deadlines. With the lock.
- */
+/* The time of the next check: after PERIOD, or at the deadline if that is earlier and the engine
+ * does not check deadlines. With the lock. */
 static double next_look(const td_group *group)
 {
     const td_queue *q = &group->queue;
