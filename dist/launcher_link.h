@@ -13,8 +13,8 @@
  *        leave SIGNAL                        a signal ends this launcher
  * Down:  start ROUND RESTARTS NODE NODES FIRST_RANK WORLD RUN_ID\nNOTE
  *        stop ROUND
- *        again                               the node had been given up: stop the workers, join
- * again end CODE\nTEXT */
+ *        again                               the node had been given up: stop, join again
+ *        end CODE\nTEXT                      the job has ended */
 #ifndef TD_DIST_LAUNCHER_LINK_H
 #define TD_DIST_LAUNCHER_LINK_H
 
