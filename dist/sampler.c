@@ -7,11 +7,11 @@ typedef struct distributed_sampler {
     td_sampler base;
     td_distributed_options options; /* world_size is at least 1 */
     uint64_t epoch;                 /* as it was last set */
-    bool started;                   /* an order has been drawn since */
+    bool started;                   /* since then an order was drawn */
     bool warned;
 } distributed_sampler;
 
-/* How many of all ranks' samples: world_size times as many as each rank gets; without padding, the
+/* The number of samples of all ranks: world_size times each rank's number; without padding, the
  * dataset's length. */
 static int64_t total_of(const td_distributed_options *o, int64_t length)
 {
@@ -29,7 +29,7 @@ static int64_t distributed_count(const td_sampler *sampler, int64_t length)
     return total > o->rank ? (total - o->rank + world - 1) / world : 0;
 }
 
-/* The loader counts epochs on its own; without td_loader_set_epoch they all have one order. */
+/* Warns once: the loader counts epochs, but without td_loader_set_epoch all have the same order. */
 static void warn_of_repetition(distributed_sampler *s)
 {
     if (s->started && s->options.shuffle && !s->warned) {
@@ -44,7 +44,7 @@ static void warn_of_repetition(distributed_sampler *s)
 static int64_t distributed_order(td_sampler *sampler, uint64_t epoch, int64_t length,
                                  int64_t *index)
 {
-    (void)epoch; /* counts runs through the data; what matters is what was set */
+    (void)epoch; /* the loader's count; the order depends on the epoch that was set */
     distributed_sampler *s = (distributed_sampler *)sampler;
     const td_distributed_options *o = &s->options;
     warn_of_repetition(s);
@@ -61,7 +61,7 @@ static int64_t distributed_order(td_sampler *sampler, uint64_t epoch, int64_t le
     }
     int64_t count = distributed_count(sampler, length);
     for (int64_t i = 0; i < count; i++) {
-        /* Beyond its end the order begins again, as often as it takes. */
+        /* After its end the order begins again, as often as needed. */
         int64_t place = (o->rank + i * o->world_size) % length;
         index[i] = o->shuffle ? all[place] : place;
     }
