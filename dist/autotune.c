@@ -1,4 +1,4 @@
-/* Choices of algorithms by timing: rank 0's are everyone's. */
+/* Choices of algorithms by timing: all ranks take rank 0's. */
 #include "dist/ddp.h"
 #include "dist/group.h"
 #include "tensor/plan_cache.h"
@@ -6,8 +6,8 @@
 
 #include <stdlib.h>
 
-/* A rank that fails must not leave the others waiting: rank 0 without choices says so, and whoever
- * has no memory ends the group. */
+/* A rank that fails must not let the others wait: rank 0 tells them if it has no choices, and a
+ * rank without memory breaks the group. */
 td_status td_autotune_agree(td_group *group, td_autotune_figures *figures)
 {
     td_autotune_figures ignored, *f = figures != NULL ? figures : &ignored;

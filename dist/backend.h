@@ -28,16 +28,16 @@ typedef struct td_collective {
     td_collective_kind kind;
     td_dtype dtype;
     td_reduction op;
-    int peer;       /* root, or the other side of send/recv */
+    int peer;       /* root, or the other rank of a send or receive */
     const void *in; /* in == out: in place */
     void *out;
-    int64_t count;   /* elements per rank: of a piece where there are `size` pieces */
-    uint64_t number; /* in its group, from 1; sends and receives are counted apart */
+    int64_t count;   /* elements per rank; if there are `size` pieces, elements of one piece */
+    uint64_t number; /* in its group, from 1; sends and receives have numbers of their own */
     double deadline; /* seconds on CLOCK_MONOTONIC */
-    bool background; /* on the communication thread: do not spin, the cores are for computing */
+    bool background; /* on the communication thread: do not spin, other threads compute */
 } td_collective;
 
-/* What a rank has entered last, for reports. */
+/* The collective that a rank has entered last, for reports. */
 typedef struct td_entered {
     uint64_t number; /* 0: nothing yet */
     td_collective_kind kind;
@@ -45,15 +45,15 @@ typedef struct td_entered {
     td_reduction op;
     int peer;
     int64_t count;
-    char note[96]; /* what else is known, or "": "its process, pid 123, is stopped" */
+    char note[96]; /* "" or more about the rank: "its process, pid 123, is stopped" */
 } td_entered;
 
 enum {
-    TD_BACKEND_CPU = 1,      /* works on CPU memory; GPUs' is for device_engine.h */
-    TD_BACKEND_BLOCKING = 4, /* run() returns when done: the core gives it its thread */
-    TD_BACKEND_POLL = 16,    /* start() and poll() instead of run() (mpi) */
-    TD_BACKEND_TIMEOUT = 32, /* keeps the deadline itself; otherwise the watchdog aborts */
-    TD_BACKEND_ABORT = 64,   /* abort() frees a stuck call and leaves the process usable */
+    TD_BACKEND_CPU = 1,      /* works on CPU memory (for GPUs: device_engine.h) */
+    TD_BACKEND_BLOCKING = 4, /* run() returns when the collective is done */
+    TD_BACKEND_POLL = 16,    /* has start() and poll() instead of run() (mpi) */
+    TD_BACKEND_TIMEOUT = 32, /* ends a collective at its deadline; otherwise the watchdog aborts */
+    TD_BACKEND_ABORT = 64,   /* abort() ends a stuck call, and the process stays usable */
 };
 
 typedef struct td_comm_backend_init {
@@ -68,27 +68,27 @@ typedef struct td_comm_backend {
     unsigned flags;
     td_status (*init)(void **engine, const td_comm_backend_init *init);
     td_status (*run)(void *engine, const td_collective *c);
-    /* With TD_BACKEND_POLL for everything. Otherwise for sends and receives, which must not hold
-     * each other up, or NULL: run() does them one after the other. c lives until poll says done. */
+    /* With TD_BACKEND_POLL: for all collectives. Otherwise for sends and receives, which must not
+     * block each other; NULL: run() does them one after the other. c lives until poll says done. */
     td_status (*start)(void *engine, const td_collective *c, void **request);
     td_status (*poll)(void *engine, void *request, bool *done);
-    /* Between polls: waits until something may have changed, at most for so long. NULL: the core
+    /* Between polls: waits until something may have changed, at most `seconds`. NULL: the core
      * sleeps for 100 us. */
     void (*idle)(void *engine, double seconds, bool background);
-    void (*nudge)(void *engine); /* ends an idle() of another thread; NULL if idle is */
-    /* Fails whatever runs, here and as far as possible on the other ranks, and everything later.
-     * The first reason counts. Any thread, any number of times. */
+    void (*nudge)(void *engine); /* ends another thread's idle(); NULL if idle is NULL */
+    /* Makes all running and later collectives fail, also on the other ranks if possible. The first
+     * reason stays. Any thread, any number of times. */
     void (*abort)(void *engine, td_status status, const char *reason);
-    /* What another rank has entered last, if the engine sees that. NULL: the core asks through the
-     * store. Any thread, also while run() runs. */
+    /* What another rank has entered last; false: unknown. NULL: the core asks through the store.
+     * Any thread, also while run() runs. */
     bool (*entered)(void *engine, int rank, td_entered *entered);
-    /* Fails if another rank has died. NULL: that is noticed in collectives alone. Any thread. */
+    /* Fails if another rank has died. NULL: only collectives notice a death. Any thread. */
     td_status (*look)(void *engine);
-    /* CPU seconds that threads of the engine's own have used. NULL: it has none. Any thread. */
+    /* CPU seconds of the engine's own threads. NULL: it has none. Any thread. */
     double (*cpu_seconds)(void *engine);
-    /* Memory for collectives without copies: zeroed, on every rank (a collective, of kind
-     * TD_COLLECTIVE_MEMORY). NULL: none of its own. If it returns TD_E_NOMEM, it does so on all
-     * ranks, and the group lives on; other failures break it. */
+    /* A collective (TD_COLLECTIVE_MEMORY): each rank gets zeroed memory that collectives use
+     * without copies. NULL: the engine has no such memory. TD_E_NOMEM comes on all ranks, and the
+     * group stays usable; other failures break it. */
     td_status (*memory)(void *engine, const td_collective *c, void **memory);
     void (*memory_free)(void *engine, void *memory);
     void (*destroy)(void *engine);
@@ -96,11 +96,10 @@ typedef struct td_comm_backend {
 
 extern const td_comm_backend td_shm_backend;
 
-/* "shm", "gloo", "mpi". NULL with td_last_error(): what to install, or what names there
- * are. */
+/* "shm", "gloo", "mpi". NULL with td_last_error(): what to install, or which names there are. */
 const td_comm_backend *td_comm_backend_find(const char *name);
 
-/* CPU seconds that a group's communication has used in threads of its own. */
+/* CPU seconds of a group's communication thread and of its engine's threads. */
 double td_group_cpu_seconds(const td_group *group);
 
 #endif

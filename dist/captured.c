@@ -1,10 +1,10 @@
-/* What a captured step of several ranks needs of their group (tensor/graph/captured.h). */
+/* A captured step of several ranks: its agreement and its collectives (tensor/graph/captured.h). */
 #include "dist/group.h"
 
 #include "dist/clock.h"
 #include "dist/captured.h"
 
-/* The numbers go by way of the CPU engine, which the step's own collectives do not use. */
+/* The numbers go over the CPU engine, which the step's own collectives do not use. */
 static td_status least_of(void *user, int mine, int *least, int *whose)
 {
     td_group *group = user;
@@ -21,7 +21,7 @@ static td_status least_of(void *user, int mine, int *least, int *whose)
     return TD_OK;
 }
 
-/* The watchdog looks at a graph as at a collective. */
+/* For the watchdog a launched graph is one collective. */
 static td_status note_launch(td_group *group, td_device_engine *e)
 {
     td_collective c = { .kind = TD_COLLECTIVE_REPLAY,
@@ -36,7 +36,7 @@ static td_status on_event(void *user, td_captured_event event)
     td_device_engine *e = group->device_engine;
     bool records = e != NULL && e->type->record != NULL;
     switch (event) {
-    case TD_CAPTURED_BEGINS: /* what is recorded cannot wait for what is not */
+    case TD_CAPTURED_BEGINS: /* recorded work cannot wait for work outside of the recording */
     case TD_CAPTURED_RECORDED:
         return td_device_join_all(group);
     case TD_CAPTURED_RECORDS:

@@ -14,13 +14,13 @@
 #include <sys/prctl.h>
 #endif
 
-static const double KILL_PATIENCE = 5; /* even SIGKILL takes time where a disk hangs */
+static const double KILL_PATIENCE = 5; /* seconds; SIGKILL takes time if a disk hangs */
 
 static const int passed_on[] = { SIGTERM, SIGINT, SIGHUP, SIGQUIT };
 
 void td_signal_watch_begin(td_signal_watch *watch)
 {
-    /* A child's end must be kept for waitpid, whatever was set before. */
+    /* With an ignored SIGCHLD there would be nothing for waitpid. */
     struct sigaction standard = { .sa_handler = SIG_DFL }, action;
     sigemptyset(&standard.sa_mask);
     sigaction(SIGCHLD, &standard, &watch->child_before);
@@ -54,14 +54,14 @@ void td_signal_watch_end(td_signal_watch *watch)
     pthread_sigmask(SIG_SETMASK, &watch->before, NULL);
 }
 
-/* In the child: only calls that are safe after a fork of a process with threads. */
+/* In the child. Only async-signal-safe calls: the parent may have threads. */
 static void begin_child(const td_signal_watch *watch, pid_t parent)
 {
     setpgid(0, 0);
 #ifdef __linux__
     prctl(PR_SET_PDEATHSIG, SIGKILL);
 #endif
-    if (getppid() != parent) { /* it ended before that was set */
+    if (getppid() != parent) { /* the parent ended before the call above */
         _exit(128 + SIGKILL);
     }
     int nothing = open("/dev/null", O_RDONLY);
@@ -82,7 +82,7 @@ pid_t td_child_fork(const td_signal_watch *watch)
     if (pid == 0) {
         begin_child(watch, parent);
     } else if (pid > 0) {
-        setpgid(pid, pid); /* whoever is first */
+        setpgid(pid, pid); /* in parent and child: the first call counts */
     }
     return pid;
 }
@@ -97,7 +97,7 @@ int td_children_reap(td_child *children, int count)
             info.si_pid == 0) {
             continue;
         }
-        /* While it is a zombie its id, and so its group's, belongs to nobody else. */
+        /* While the child is a zombie, no other process can get its id or its group's. */
         kill(-c->pid, SIGKILL);
         while (waitpid(c->pid, &c->status, 0) < 0 && errno == EINTR) {
         }
@@ -191,7 +191,7 @@ int td_child_exit_code(int status)
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* An abort is a complaint like any other. */
+/* SIGABRT counts as a reported error, not as a signal. */
 static bool was_struck(int status)
 {
     return WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT;

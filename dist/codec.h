@@ -1,5 +1,6 @@
-/* What travels in a bucket's place: a communication hook. One codec a td_ddp, one state a rank.
- * Without a codec the gradients themselves travel, averaged by the engine. */
+/* Communication hooks: what travels in place of a bucket's gradients. A td_ddp has at most one
+ * codec, with one state on each rank. Without a codec the gradients travel, and the engine averages
+ * them. */
 #ifndef TD_DIST_CODEC_H
 #define TD_DIST_CODEC_H
 
@@ -10,14 +11,14 @@
 typedef struct td_bucket {
     td_tensor *grad;      /* 1-d, a part of the flat gradients */
     int64_t begin, count; /* elements of flat memory */
-    const int *params;    /* their numbers, in the order of memory */
+    const int *params;    /* the parameters' numbers, in the order of memory */
     int param_count;
 } td_bucket;
 
-/* What a round sums over the ranks. */
+/* What one round of a bucket sums over the ranks. */
 typedef struct td_wire {
-    td_tensor *tensor; /* NULL: nothing, the rounds are over */
-    bool scaled;       /* by `scale` already; otherwise the sum becomes an average */
+    td_tensor *tensor; /* NULL: the bucket has no further round */
+    bool scaled;       /* encode has multiplied by `scale`; false: the engine averages */
 } td_wire;
 
 typedef struct td_bucket_codec {
@@ -25,18 +26,20 @@ typedef struct td_bucket_codec {
     td_status (*open)(td_group *group, td_params *params, const td_ddp_options *options,
                       void **state);
     void (*close)(void *state);
-    /* The buckets are laid out (anew), and go. *part: what the codec keeps of this one. */
+    /* A bucket was made; before it is freed it is detached. *part: the codec's state of the bucket.
+     */
     td_status (*attach)(void *state, const td_bucket *b, void **part);
     void (*detach)(void *state, void *part);
-    /* Round 0 while backward runs; round n + 1 when round n of this bucket has been summed.
-     * Gradients count as multiplied by scale. */
+    /* Writes what a round sums. Round 0 comes while backward runs, round n + 1 after the sum of
+     * round n. scale: 1 / number of ranks, by which gradients are to be multiplied. */
     td_status (*encode)(void *state, void *part, const td_bucket *b, int round, double scale,
                         td_wire *wire);
     td_status (*decode)(void *state, void *part, const td_bucket *b); /* into b->grad */
-    void (*stepped)(void *state); /* all buckets of a backward are decoded. May be NULL, and so: */
-    /* For checkpoints, a collective if `save`: rank 0's list then has all ranks' tensors. */
+    void (*stepped)(void *state); /* all buckets of a backward are decoded; may be NULL, as: */
+    /* For checkpoints. A collective if `save`: rank 0's list then has all ranks' tensors. */
     td_status (*list)(void *state, bool save, const td_named_tensor **tensors, int *count);
-    /* State that lies with the parameters' (td_params_new_flat) and differs from rank to rank. */
+    /* The state among the parameters' states (td_params_new_flat) that differs from rank to rank.
+     */
     const td_tensor *(*own)(void *state);
 } td_bucket_codec;
 

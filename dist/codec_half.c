@@ -1,4 +1,4 @@
-/* Gradients travel as bf16 or fp16: half as many bytes. */
+/* Sends gradients as bf16 or fp16: half the bytes. */
 #include "dist/codec.h"
 
 #include "dist/ddp.h"
@@ -54,7 +54,7 @@ static void detach(void *state, void *part)
     td_free(part);
 }
 
-/* Scaled before the cast, so that a sum that f16 cannot hold does not come up. */
+/* Scales before the cast, so that the ranks' sum stays within f16's range. */
 static td_status encode(void *state, void *part, const td_bucket *b, int round, double scale,
                         td_wire *wire)
 {

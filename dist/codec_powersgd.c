@@ -4,7 +4,8 @@
  *     M = gradient + e      P = M Q, averaged, its columns made orthonormal
  *     Q = M^T P, averaged   gradient = P Q^T      e = M - gradient
  *
- * Only where it saves bytes: (n+m) r 2 < n m. All else of a bucket travels as it is, beside P. */
+ * Only if it saves bytes: (n+m) r 2 < n m. All other gradients of a bucket travel uncompressed, in
+ * the same message as P. */
 #include "dist/ddp.h"
 #include "dist/powersgd.h"
 #include "nn/params.h"
@@ -20,7 +21,7 @@ typedef struct matrix {
     int param;
     int64_t n, m;       /* n: the first dimension, m: all others */
     bool by_columns;    /* in memory, element (i,j) is at i + j n; otherwise at i m + j */
-    int64_t p_at, q_at; /* elements, in the memory of all P and of all Q */
+    int64_t p_at, q_at; /* offsets (elements) in the bucket's P and Q */
 } matrix;
 
 typedef struct td_powersgd_part td_powersgd_part;
@@ -28,9 +29,9 @@ struct td_powersgd_part {
     td_powersgd_part *next; /* the state's list */
     matrix *matrices;
     int count;
-    int *plain, plain_count; /* parameters that travel as they are */
-    int64_t plain_at;        /* behind all P */
-    td_tensor *p, *q;        /* 1-d; NULL: not sent so far */
+    int *plain, plain_count; /* parameters that travel uncompressed */
+    int64_t plain_at;        /* their offset in p, after all matrices' P */
+    td_tensor *p, *q;        /* 1-d; NULL: before the first compressed step */
 };
 
 static td_device device_of(const td_powersgd *s)
@@ -61,7 +62,7 @@ static int64_t rank_of(const td_powersgd *s, const matrix *x)
     return td_powersgd_rank(s, x->n, x->m);
 }
 
-/* false: travels as it is. */
+/* false: the parameter travels uncompressed. */
 static bool see_as_matrix(const td_powersgd *s, int param, matrix *x)
 {
     const td_tensor *t = td_params_get(s->params, param)->tensor;
@@ -110,7 +111,7 @@ static td_tensor part(const td_tensor *flat, int64_t at, int64_t rows, int64_t c
     return view;
 }
 
-/* The bucket's first place in memory, which all ranks know. */
+/* The bucket's offset in memory, the same on all ranks. */
 static int place_of(const td_powersgd *s, const td_bucket *b)
 {
     return (int)(b->params - td_params_order(s->params));
@@ -131,10 +132,10 @@ static td_status setup(td_powersgd *s, td_powersgd_part *c, const td_bucket *b)
     if (c->p == NULL || c->q == NULL) {
         return TD_E_NOMEM;
     }
-    td_generator g; /* the same start on all ranks */
+    td_generator g; /* the same random Q on all ranks */
     td_generator_seed(&g, (uint64_t)place_of(s, b));
     td_normal_(c->q, 0.0, 1.0, &g);
-    for (int i = 0; i < c->count; i++) { /* or where they were, if buckets have changed since */
+    for (int i = 0; i < c->count; i++) { /* kept factors, if the buckets have changed */
         const matrix *x = &c->matrices[i];
         td_tensor q = part(c->q, x->q_at, x->m, rank_of(s, x), false);
         td_powersgd_recall(s, x->param, &q);
@@ -165,7 +166,7 @@ static td_tensor turned(td_tensor view)
     return view;
 }
 
-/* One of the flat tensors, seen as the matrix. */
+/* A view of a flat tensor as the matrix. */
 static td_tensor matrix_in(const td_powersgd *s, const td_tensor *flat, const matrix *x)
 {
     int64_t begin = td_params_get(s->params, x->param)->begin;
@@ -183,7 +184,7 @@ static double dot(const double *a, const double *b, int64_t n)
     return sum;
 }
 
-/* Takes the earlier columns' parts out of column k; returns what length is left. */
+/* Subtracts the earlier columns' components from column k; returns the remaining length. */
 static double make_orthogonal(double *columns, int64_t n, int64_t k)
 {
     double *column = columns + k * n;
@@ -196,8 +197,8 @@ static double make_orthogonal(double *columns, int64_t n, int64_t k)
     return sqrt(dot(column, column, n));
 }
 
-/* A column of nothing would stay nothing for ever (P and Q come from each other): it becomes any
- * direction, the same on all ranks. */
+/* A zero column would stay zero forever, because P and Q are computed from each other. So it
+ * becomes a random direction, the same on all ranks. */
 static void make_orthonormal(double *columns, int64_t n, int64_t r)
 {
     for (int64_t k = 0; k < r; k++) {
@@ -217,7 +218,7 @@ static void make_orthonormal(double *columns, int64_t n, int64_t r)
     }
 }
 
-/* On the host, wherever P lies: it is thin. */
+/* Always on the host, because P has few columns. */
 static void orthonormal(td_tensor *p)
 {
     int64_t n = p->shape[0], r = p->shape[1];
@@ -253,7 +254,7 @@ static td_status send_p(td_powersgd *s, td_powersgd_part *c, const td_bucket *b)
         const matrix *x = &c->matrices[i];
         td_tensor error = matrix_in(s, s->error, x);
         td_tensor grad = matrix_in(s, td_params_flat_grad(s->params), x);
-        kernels->axpy(&error, 1.0, &grad); /* M from here on */
+        kernels->axpy(&error, 1.0, &grad); /* error is M from here on */
         td_tensor p = part(c->p, x->p_at, x->n, rank_of(s, x), false);
         td_tensor q = part(c->q, x->q_at, x->m, rank_of(s, x), false);
         kernels->matmul(&p, &error, &q, NULL, false, (td_math){ 0 });

@@ -1,8 +1,7 @@
-/* What PowerSGD keeps from step to step, so that a checkpoint can hold it: how many steps there
- * have been, each matrix' last Q, which is the same on all ranks, and the error, which each rank
- * has its own of. In a checkpoint:
+/* PowerSGD's state between steps, which checkpoints keep: the number of steps, each matrix's last Q
+ * (the same on all ranks), and each rank's error. In a checkpoint:
  *
- *     extra.powersgd.steps                  i64 [2]: steps; whether the factors mean anything
+ *     extra.powersgd.steps                  i64 [2]: steps; whether the factors are valid
  *     extra.powersgd.factor.<path>          [m,r]
  *     extra.powersgd.error.<rank>.<path>    as the parameter
  */
@@ -155,8 +154,7 @@ void td_powersgd_remember(td_powersgd *s)
 
 /* ---- lists for checkpoints ---- */
 
-static td_status add(td_powersgd *p, td_tensor *t, const char *what, int rank,
-                     const char *path)
+static td_status add(td_powersgd *p, td_tensor *t, const char *what, int rank, const char *path)
 {
     char name[NAME], number[16] = "";
     if (p->item_count == p->room) {
@@ -227,7 +225,7 @@ static td_status gather_errors(td_powersgd *s)
     }
     TD_TRY(td_gather(s->group, p->gathered, s->error, 0, NULL));
     for (int r = 0; root && r < world; r++) {
-        td_tensor flat = *p->gathered; /* by value: a header that takes no hold */
+        td_tensor flat = *p->gathered; /* by value: does not retain the storage */
         flat.ndim = 1;
         flat.shape[0] = n;
         flat.stride[0] = 1;
@@ -244,7 +242,7 @@ td_status td_powersgd_list(void *state, bool save, const td_named_tensor **tenso
     forget_list(s);
     td_powersgd_remember(s);
     td_status status = !save || rank == 0 ? add_common(s) : TD_OK;
-    if (save) { /* the others wait for it */
+    if (save) { /* collective */
         td_status gathered = gather_errors(s);
         status = status == TD_OK ? gathered : status;
     } else {

@@ -41,7 +41,7 @@ static void check_together(const td_tensor *a, const td_tensor *b, const char *w
                "%s: %s and %s are on different devices", what, td_label(a), td_label(b));
 }
 
-/* all holds one piece for every rank: its elements are `size` times the piece's. */
+/* Checks that `all` has one piece for each rank: `size` times the elements of the piece. */
 static void check_pieces(const td_group *group, const td_tensor *all, const td_tensor *piece,
                          const char *what)
 {
@@ -53,14 +53,14 @@ static void check_pieces(const td_group *group, const td_tensor *all, const td_t
     check_together(all, piece, what);
 }
 
-/* Where the elements lie, on the host or on a GPU: the engine writes them there. */
+/* The address of the elements, on the host or on a GPU. The engine writes there. */
 static void *elements_to_write(td_tensor *t, const char *what)
 {
     td_begin_write(t, what, TD_HERE);
     return td_ptr(t);
 }
 
-/* Runs it where the tensor lies: on the group's engine for CPUs, or on the one for its GPU. */
+/* Runs the collective on the engine of the tensor's device: the group's CPU or device engine. */
 static td_status submit(td_group *group, td_collective *c, const td_tensor *t, td_work **work)
 {
     return td_group_uses_device(group, t) ? td_device_submit(group, c, td_device_of(t), work)

@@ -1,15 +1,15 @@
 /* DataParallel: one process, several devices. The first replica is the model itself and runs on the
- * calling thread; the others run in threads of their own (replica.h).
+ * calling thread. Each other replica has a thread of its own (replica.h).
  *
- * On the caller's tape the others are two nodes around the first one's:
+ * On the caller's tape the other replicas are two nodes around the model's own nodes:
  *
  *     parameters -> [collect] -> token -> [replicas] -> y of the others
  *                                                        cat -> y
  *     parameters -> the model's own nodes  -> y of the first
  *
- * Backward goes the other way round: `replicas` hands out the gradients of the outputs and starts
- * the threads, the model's own nodes run meanwhile, and `collect` waits for the threads and adds
- * their gradients to the parameters', in the order of the replicas. */
+ * Backward runs in reverse: `replicas` gives the gradients of the outputs to the threads and starts
+ * them. The model's own nodes run meanwhile. `collect` waits for the threads and adds their
+ * gradients to the parameters' gradients, in the order of the replicas. */
 #include "autograd/tape.h"
 #include "dist/dist.h"
 #include "dist/replica.h"
@@ -26,24 +26,24 @@
 typedef struct parallel_state {
     td_module *model;
     td_device devices[TD_MAX_DEVICES];
-    int count;                            /* of devices */
-    td_replica *replicas[TD_MAX_DEVICES]; /* of devices[1..] at [1..] */
+    int count;                            /* number of devices */
+    td_replica *replicas[TD_MAX_DEVICES]; /* [i]: on devices[i], from 1 on */
     td_state_list list;                   /* the model's tensors */
-    td_tensor **inputs;                   /* of `collect`: list's tensors, and the batch */
-    int threads;                          /* that devices[0] had before */
+    td_tensor **inputs;                   /* `collect`'s inputs: the tensors of list, the batch */
+    int threads;                          /* number of threads of devices[0] before */
 } parallel_state;
 
-/* One forward, for its two nodes. In step memory. */
+/* The data of one forward, which its two nodes share. In step memory. */
 typedef struct parallel_call {
     parallel_state *state;
-    int pieces;                         /* replicas that take part, the first included */
-    int64_t chunk;                      /* samples of each but the last */
-    td_tensor *outputs[TD_MAX_DEVICES]; /* in the replicas' steps */
-    td_tensor *batch[TD_MAX_DEVICES];   /* the same; NULL: no gradient wanted */
-    td_tensor gradient;                 /* of the others' outputs, while threads read it */
+    int pieces;                         /* replicas that have samples, the first included */
+    int64_t chunk;                      /* samples of each replica but the last */
+    td_tensor *outputs[TD_MAX_DEVICES]; /* step tensors of the replicas' threads */
+    td_tensor *batch[TD_MAX_DEVICES];   /* the same; NULL: the batch needs no gradient */
+    td_tensor gradient;                 /* of the other replicas' outputs, read by threads */
 } parallel_call;
 
-/* Samples of the others' part that replica i works on, as a view by value. */
+/* Replica i's samples (rest: those of replicas 1 and higher), as a view by value. */
 static td_tensor piece_of(const td_tensor *rest, const parallel_call *call, int i)
 {
     td_tensor view = *rest;
@@ -53,7 +53,7 @@ static td_tensor piece_of(const td_tensor *rest, const parallel_call *call, int 
     return view;
 }
 
-/* Waits for all, so that none still works when the first mistake is reported. */
+/* Waits for all replicas before it reports the first mistake, so that no thread still runs. */
 static void wait_for_all(const parallel_call *call, td_site at)
 {
     const char *first = NULL;
@@ -101,7 +101,7 @@ static void add_from(td_tensor *sum, const td_tensor *grad, td_site at)
     td_scope_end(scope, NULL);
 }
 
-/* Adds what the replicas have for tensor i of the list. */
+/* Adds the replicas' gradients of tensor i of the list. */
 static void collect_tensor(td_node *node, const parallel_call *call, int i)
 {
     td_grad_slot slot = { NULL, false };
@@ -158,7 +158,7 @@ static void collect_backward(td_node *node, const td_tensor *dy)
 
 /* ---- forward ---- */
 
-/* Samples of a batch. Where no gradient flows to it the piece is dense, as the kernels like it. */
+/* Some samples of a batch. If the batch needs no gradient, the piece is dense, for fast kernels. */
 static td_tensor *scatter(td_tensor *x, int64_t begin, int64_t end, td_site at)
 {
     td_tensor *piece = td_slice_at(x, 0, begin, end, 1, at);
@@ -206,7 +206,7 @@ static void check_output(const parallel_call *call, const td_tensor *y, int i, i
                td_describe(first));
 }
 
-/* The outputs of replicas 1.. side by side on the first device. */
+/* Copies the outputs of replicas 1 and higher, one after the other, to the first device. */
 static td_tensor *gather(parallel_call *call, td_tensor *token, const td_tensor *rest, td_site at)
 {
     parallel_state *s = call->state;
@@ -315,7 +315,7 @@ static td_status check_devices(const td_module *model, const td_device *devices,
     return TD_OK;
 }
 
-/* CPU devices share the processors: each pool gets its part. */
+/* CPU devices share the processors: each pool gets a part of the threads. */
 static td_status share_threads(parallel_state *s)
 {
     if (s->devices[0].type != TD_DEVICE_CPU) {

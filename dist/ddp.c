@@ -13,7 +13,7 @@
 
 /* ---- what one rank has, for everybody ---- */
 
-/* All buffers into the bytes that travel, or back. */
+/* Copies all buffers into the bytes that are broadcast, or back. */
 static void copy_buffers(td_ddp_state *s, bool in)
 {
     td_device device = td_device_of(s->buffers);
@@ -85,7 +85,7 @@ static void ddp_free(td_module *self)
 {
     td_ddp_state *s = self->state;
     if (s->end_hook > 0) {
-        td_remove_backward_end_hook(s->end_hook); /* the leaves' hooks went with the leaves */
+        td_remove_backward_end_hook(s->end_hook); /* the ready hooks were freed with the leaves */
     }
     td_ddp_free_buckets(s);
     td_ddp_free_meter(s);
@@ -153,7 +153,7 @@ static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
                          o->comm_hook);
 }
 
-/* What the group reduces without copies: registered memory on CPUs, a GPU's own memory there. */
+/* Memory that the group reduces without copies: registered on CPUs, a GPU's own on GPUs. */
 td_tensor *td_ddp_new_memory(td_group *group, td_device device, int64_t count, td_dtype dtype)
 {
     return device.type == TD_DEVICE_CPU ? td_group_memory(group, count, dtype)
@@ -207,7 +207,7 @@ td_tensor *td_ddp_part(const td_tensor *flat, int64_t begin, int64_t count)
     return td_slice_of_storage(flat, flat->offset + begin, TD_SHAPE(count), (int64_t[]){ 1 });
 }
 
-/* Into memory that can be reduced without copies. */
+/* Moves the gradients into memory that the group reduces without copies. */
 static td_status move_gradients(td_ddp_state *s)
 {
     const td_tensor *flat = td_params_flat(s->params);
@@ -236,7 +236,8 @@ static td_status lay_out(td_ddp_state *s)
     return TD_OK;
 }
 
-/* Equal seeds on all ranks must not drop the same elements on all of them. */
+/* Gives each rank's Dropout layers another random stream, so that ranks with equal seeds drop
+ * different elements. */
 static void set_replica(td_module *m, const char *path, void *user)
 {
     (void)path;

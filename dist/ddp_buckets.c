@@ -1,6 +1,6 @@
-/* Which gradients travel together. Gradients lie side by side in memory, first those that become
- * ready last in the order of registration, later in the order in which they really became ready; a
- * bucket is a stretch of that memory, so nothing is copied into it or out of it. */
+/* Buckets: which gradients travel together. A bucket is a slice of the flat gradients, so nothing
+ * is copied into it or out of it. Until the first backward the flat order is the reverse order of
+ * registration. After it, it is the order in which gradients became ready. */
 #include "dist/ddp.h"
 #include "nn/params.h"
 #include "autograd/hooks.h"
@@ -10,9 +10,9 @@
 
 enum { MIB = 1 << 20, SMALL = MIB, TAIL = 5 * MIB };
 
-/* The first bucket is small, so that communication begins early. So are those of the last
- * gradients: what waits for the end of backward is hidden by nothing. still_to_come: bytes of the
- * gradients that are in no bucket yet. */
+/* A bucket's limit in bytes. The first bucket is small, so that communication begins early. The
+ * last buckets are small, because backward does not hide the last all-reduces. still_to_come: bytes
+ * of the gradients that are in no bucket yet. */
 static double limit_of(const td_ddp_state *s, int bucket, double still_to_come)
 {
     double cap = s->options.bucket_cap_mb * MIB;
@@ -67,7 +67,8 @@ static td_status assign(td_ddp_state *s)
     return TD_OK;
 }
 
-/* Where a parameter begins in memory; of the one behind the last, the end of memory. */
+/* Where the parameter at a place of the order begins in memory; place == count: the end of memory.
+ */
 static int64_t begin_of(const td_ddp_state *s, int place)
 {
     const td_tensor *flat = td_params_flat_grad(s->params);
@@ -75,7 +76,7 @@ static int64_t begin_of(const td_ddp_state *s, int place)
                              : td_params_get(s->params, td_params_order(s->params)[place])->begin;
 }
 
-/* Where a bucket lies: up to where the next begins, gaps included. */
+/* Sets a bucket's slice of memory: up to the next bucket, gaps included. */
 static td_status place(td_ddp_state *s, int i)
 {
     td_ddp_bucket *b = &s->buckets[i];
@@ -119,7 +120,7 @@ td_status td_ddp_make_buckets(td_ddp_state *s)
 
 /* ---- the order of gradients ---- */
 
-/* i32 values of s->numbers, for a collective. */
+/* Makes all ranks' values equal: root's, or (root negative) the least of all ranks. */
 static td_status share_numbers(td_ddp_state *s, int32_t *values, int count, int root)
 {
     td_tensor *t = td_borrow(values, TD_SHAPE(count), TD_I32, TD_CPU);
@@ -132,9 +133,9 @@ static td_status share_numbers(td_ddp_state *s, int32_t *values, int count, int 
     return status;
 }
 
-/* Gradients become ready from the last layer to the first, as far as is known before the first
- * backward. But if the model comes from a checkpoint of an earlier DDP, then their order is known,
- * too. Rank 0's counts. */
+/* The order before the first backward: the reverse order of registration, because backward goes
+ * from the last layer to the first. If a checkpoint of an earlier DDP has brought another order,
+ * that one. Rank 0's order counts. */
 td_status td_ddp_first_order(td_ddp_state *s)
 {
     const int *now = td_params_order(s->params);
@@ -159,7 +160,7 @@ td_status td_ddp_first_order(td_ddp_state *s)
     return status;
 }
 
-/* Whether no tape still knows of our parameters: what it has saved would be moved under it. */
+/* Whether no tape uses the parameters. A tape's saved tensors must not move. */
 static bool can_move(const td_ddp_state *s)
 {
     for (int i = 0; i < s->count; i++) {
@@ -170,7 +171,8 @@ static bool can_move(const td_ddp_state *s)
     return true;
 }
 
-/* Those that became ready, then the rest as they lie. */
+/* Writes the new order: parameters in the order in which they became ready, then the others in
+ * their old order. */
 static void write_order(const td_ddp_state *s, int32_t *order)
 {
     int count = 0;
@@ -198,7 +200,7 @@ td_status td_ddp_rebuild(td_ddp_state *s)
     int32_t possible = can_move(s);
     TD_TRY(share_numbers(s, &possible, 1, -1));
     if (!possible) {
-        return TD_OK; /* perhaps after the next backward */
+        return TD_OK; /* tries again after the next backward */
     }
     int32_t *order = malloc((size_t)s->count * sizeof *order);
     if (order == NULL) {

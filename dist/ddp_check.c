@@ -1,5 +1,5 @@
-/* Whether all ranks have the same model. A digest is compared first; only if it differs do texts
- * travel, so that every rank can say what differs, and none waits for the others. */
+/* Checks that all ranks have the same model. They compare a digest first. If it differs, they
+ * exchange descriptions, so that each rank can say what differs. */
 #include "dist/ddp.h"
 
 #include <stdlib.h>
@@ -16,7 +16,8 @@ static uint64_t hash_text(const char *text)
     return hash;
 }
 
-/* A line for the options and one for each tensor. malloc'ed; NULL when memory is short. */
+/* The model's description: a line for the options and a line for each tensor. malloc'ed; NULL when
+ * memory is short. */
 static char *describe_model(const td_module *model, const td_ddp_options *o)
 {
     td_state_list list = td_module_state(model);
@@ -67,7 +68,7 @@ td_status td_text_of_root(td_group *group, const char *mine, int64_t length, cha
     *text = malloc((size_t)length + 1);
     if (*text == NULL) {
         td_fail(TD_E_NOMEM, "no memory for rank 0's text of %lld bytes", (long long)length);
-        td_group_abort(group, td_last_error()); /* the others would wait for this rank */
+        td_group_abort(group, td_last_error()); /* otherwise the other ranks would wait */
         return TD_E_NOMEM;
     }
     if (td_group_rank(group) == 0) {
@@ -80,7 +81,7 @@ td_status td_text_of_root(td_group *group, const char *mine, int64_t length, cha
     return status;
 }
 
-/* The first line that differs; "" if none does. */
+/* The first line that differs; "": none. */
 static void first_difference(const char *mine, const char *root, char *message)
 {
     message[0] = '\0';
@@ -98,7 +99,7 @@ static void first_difference(const char *mine, const char *root, char *message)
     }
 }
 
-/* Every rank says what it found, and all report the first. */
+/* Exchanges the ranks' findings; all ranks report the first one. */
 static td_status report_difference(td_group *group, const char *mine, int64_t root_length)
 {
     char *root, *all = calloc((size_t)td_group_size(group), MESSAGE);

@@ -1,10 +1,10 @@
 /* What a step spent on communication, and how much of that was hidden behind forward and backward.
  *
- * Exposed is what the optimizer had to wait for: buckets that were still under way when backward
- * was over, and the broadcast of buffers. But where communication and computing share a core,
- * communication also makes backward longer; that counts as exposed, too. It shows in two places:
- * the computing thread was ready and did not run, while the engine's threads did; and it served
- * the network's interrupts, which is the only thing that it has to do in the kernel. */
+ * Exposed is the time that the optimizer waits: for buckets that are not done when backward ends,
+ * and for the broadcast of buffers. If communication and computing share a core, communication also
+ * makes forward and backward longer, and that time counts as exposed, too. It is measured in two
+ * parts: the computing thread was ready but had no core, while the engine's threads ran; and the
+ * computing thread served network interrupts (its only work in the kernel). */
 #include "dist/ddp.h"
 
 #include "dist/clock.h"
@@ -32,8 +32,8 @@ static void open_delays(td_ddp_meter *m)
     }
 }
 
-/* Seconds that this thread has been ready to run without a core: the second number of the file, in
- * nanoseconds. 0 where the kernel does not say. */
+/* Seconds for which this thread was ready to run but had no core: the second number of schedstat,
+ * in nanoseconds. 0 if the kernel has no such file. */
 static double delay_of_thread(td_ddp_meter *m)
 {
     char text[96];
@@ -87,8 +87,8 @@ void td_ddp_end_forward(td_ddp_state *s)
     s->meter.forward_end = td_clock();
 }
 
-/* In backward it is the thread's own time: when communication takes its core meanwhile, that is
- * counted as lost. After it, where everything is a wait, it is the clock's. */
+/* In backward: the thread's CPU time, because time without a core counts as lost already. After
+ * backward, where all time is waiting: the clock. */
 double td_ddp_mark(const td_ddp_state *s)
 {
     struct timespec t;
@@ -100,7 +100,7 @@ double td_ddp_mark(const td_ddp_state *s)
 
 void td_ddp_note_launch(td_ddp_state *s, double begin)
 {
-    if (s->active) { /* in backward; later it is part of the wait */
+    if (s->active) { /* after backward it is part of `waiting` */
         s->meter.launches += td_ddp_mark(s) - begin;
     }
 }
@@ -117,7 +117,7 @@ void td_ddp_begin_wait(td_ddp_state *s)
     double delay = delay_of_thread(m) - m->delay;
     double engine = td_group_cpu_seconds(s->group) - m->engine;
     double system = system_of_thread() - m->system;
-    /* What other programs took is no communication. */
+    /* At most the engine's CPU time: the rest of the delay was taken by other programs. */
     m->lost = (delay < engine ? delay : engine) + system;
     s->figures.communication = 0.0;
 }
@@ -129,7 +129,7 @@ void td_ddp_keep_figures(td_ddp_state *s)
     double end = td_clock();
     f->steps++;
     if (s->join.ran_out) {
-        return; /* no forward or backward of its own */
+        return; /* this step had no forward or backward on this rank */
     }
     f->forward = m->forward_end - m->forward_begin;
     f->backward = m->wait_begin - m->forward_end;

@@ -1,5 +1,5 @@
-/* Uneven inputs. Before each collective of the model the ranks tell each other who is left and what
- * comes next; a rank that ran out answers all of them with zeros until nobody is left. */
+/* Uneven inputs. Before each collective of the model the ranks exchange which of them still train
+ * and what the collective is. A rank without data takes part with zeros until no rank trains. */
 #include "dist/ddp.h"
 
 #include "dist/sync_batch_norm.h"
@@ -8,7 +8,8 @@
 
 #include <string.h>
 
-/* The header of an event, i32: who is left, and the event of those. Sums over the ranks. */
+/* What the ranks sum before an event, i32: [EVENT] the event's number, from each rank that still
+ * trains; [LEFT + rank] 1 if that rank still trains. */
 enum { EVENT = 0, LEFT = 1 };
 
 static td_status exchange(td_ddp_state *s, bool left, td_ddp_event event, int *event_of_others)
@@ -52,7 +53,7 @@ void td_ddp_join_begin(td_module *ddp, bool divide_by_initial_world_size)
                              .live = s->world };
 }
 
-/* The part of a rank that has nothing to add. */
+/* A reduction in which this rank adds nothing. */
 static void shadow_reduction(td_ddp_state *s)
 {
     for (int i = 0; i < s->count; i++) {
@@ -82,8 +83,8 @@ static td_status shadow(td_ddp_state *s)
     }
 }
 
-/* The state of all optimizers over the parameters. What a codec keeps of its own stays each rank's.
- */
+/* Broadcasts the state of all optimizers over the parameters, but not the codec's own state, which
+ * differs from rank to rank. */
 static td_status broadcast_state(const td_ddp_state *s)
 {
     bool has_own = s->codec != NULL && s->codec->own != NULL;
@@ -103,8 +104,7 @@ td_status td_ddp_join_end(td_module *ddp)
     TD_REQUIRE(s->join.on, TD_HERE, "td_ddp_join_end without td_ddp_join_begin");
     s->join.ran_out = true;
     td_status status = shadow(s);
-    /* The last that was left has trained on; everybody goes on with its model and its
-     * optimizer's state. */
+    /* The rank that trained last has the newest model and optimizer state. */
     if (status == TD_OK) {
         status = td_ddp_broadcast_all(s, s->join.root);
     }

@@ -1,7 +1,6 @@
-/* Reduction while backward runs. Each parameter's grad-ready hook counts its bucket down; full
- * buckets are sent off in the order of their numbers, which is the same on all ranks, whatever the
- * order in which they fill up. The end of backward deals with what did not become ready, and waits.
- */
+/* Reduction while backward runs. A parameter's ready hook counts down the gradients that its bucket
+ * still needs. Full buckets are launched in the order of their numbers, so all ranks launch them in
+ * the same order. The end of backward launches the other buckets and waits for all. */
 #include "dist/ddp.h"
 
 #include "dist/clock.h"
@@ -52,7 +51,7 @@ td_status td_ddp_average(td_ddp_state *s, td_tensor *t, td_work **work)
     return td_all_reduce(s->group, t, TD_SUM, work);
 }
 
-/* The gradient of parameter i into what is kept, or back; or zeros into it. */
+/* Copies parameter i's gradient to `kept` (KEEP) or back (RESTORE), or writes zeros (CLEAR). */
 typedef enum gradient_copy { KEEP, RESTORE, CLEAR } gradient_copy;
 
 static td_status copy_gradient(td_ddp_state *s, int i, gradient_copy copy)
@@ -72,9 +71,9 @@ static td_status copy_gradient(td_ddp_state *s, int i, gradient_copy copy)
     return TD_OK;
 }
 
-/* A gradient that is not there counts as zero; its memory holds something old. One that is there,
- * from before the last reduction, and was not reached since is kept: if that is so on all ranks, it
- * is to stay as it is. */
+/* Before a bucket is launched: a parameter without a gradient gets zeros, since its memory holds
+ * old numbers. A gradient to which no backward has added since the last reduction is copied to
+ * `kept`; if no rank has added to it, restore_unreached writes it back. */
 static void clear_missing(td_ddp_state *s, const td_ddp_bucket *b)
 {
     for (int i = 0; i < s->count; i++) {
@@ -99,7 +98,7 @@ static void restore_unreached(td_ddp_state *s)
     }
 }
 
-/* Tells the others once that a reduction begins. */
+/* Announces the reduction to the other ranks, once. */
 static void begin_reduction(td_ddp_state *s)
 {
     if (!s->launched) {
@@ -108,7 +107,7 @@ static void begin_reduction(td_ddp_state *s)
     }
 }
 
-/* Sends off what the bucket's round sums over the ranks, if there is anything. */
+/* Starts the all-reduce of the bucket's round: of its gradients, or of what the codec encodes. */
 static void send_round(td_ddp_state *s, td_ddp_bucket *b)
 {
     td_wire wire = { b->b.grad, false };
@@ -176,10 +175,10 @@ static void on_ready(td_tensor *leaf, void *user)
 
 static void on_backward_end(td_tensor *const *unused, int count, void *user)
 {
-    (void)unused, (void)count; /* other models may be among them */
+    (void)unused, (void)count; /* leaves of other models may be in the list */
     td_ddp_state *s = user;
     if (!s->active) {
-        return; /* a backward of something else */
+        return; /* a backward that reached none of our parameters */
     }
     s->active = false;
     if (s->no_sync_depth == 0) {
@@ -209,7 +208,7 @@ void td_ddp_arm(td_ddp_state *s)
     }
     for (int i = 0; i < s->count; i++) {
         s->ready[i] = s->used[i] = false;
-        if (s->bucket_of[i] < s->bucket_count) { /* memory for buckets may have been short */
+        if (s->bucket_of[i] < s->bucket_count) { /* not if memory for buckets was short */
             s->buckets[s->bucket_of[i]].pending += !(s->usage_known && s->never_used[i]);
         }
     }
@@ -224,8 +223,8 @@ static bool finds_unused(const td_ddp_state *s)
     return s->options.find_unused_parameters || s->options.static_graph;
 }
 
-/* A parameter got no gradient, and nobody said that this may happen. The others wait for its
- * bucket: they are told, too. */
+/* Fails if a parameter got no gradient. The other ranks wait for its bucket, so the group is
+ * aborted with the reason. Only without find_unused_parameters and static_graph. */
 static void fail_unused(td_ddp_state *s)
 {
     char names[600] = "";
@@ -256,8 +255,8 @@ static void fail_unused(td_ddp_state *s)
     td_group_abort(s->group, reason);
 }
 
-/* Whether the shadow of a rank that ran out, or a rank whose loss goes another way, has marked it.
- */
+/* Finds which parameters no rank has used. A parameter that only other ranks have used gets a
+ * gradient here as well: their sum is in its memory. */
 static td_status share_usage(td_ddp_state *s)
 {
     uint8_t *usage = td_data_rw(s->usage);
@@ -277,7 +276,7 @@ static td_status share_usage(td_ddp_state *s)
 
 /* ---- the end of backward ---- */
 
-/* When a bucket's all-reduce began; 0: it has not. */
+/* When a bucket's all-reduce began; 0: not yet. */
 static double begun_at(const td_ddp_state *s, int bucket)
 {
     double queued, begun = 0.0, ended;
@@ -287,9 +286,10 @@ static double begun_at(const td_ddp_state *s, int bucket)
     return begun;
 }
 
-/* One bucket's wait. A work's times can be asked for only until it is ended by the wait; of one
- * that is under way they come from its neighbours, since one follows the other: it began when the
- * last one ended, and ended when the next one began or the wait was over. */
+/* Waits for one bucket and notes its times. The times of a work can be read only before
+ * td_work_wait. If the all-reduce still runs then, its times come from its neighbours, because
+ * all-reduces follow each other: it began when the last one ended, and ended when the next one
+ * began or when the wait returned. */
 static void wait_for(td_ddp_state *s, int bucket, double *last_end)
 {
     td_ddp_bucket *b = &s->buckets[bucket];
@@ -314,12 +314,12 @@ static void wait_for(td_ddp_state *s, int bucket, double *last_end)
 
 static void wait_for_all(td_ddp_state *s)
 {
-    if (s->status == TD_OK) { /* a GPU's optimizer waits for one event, that of the last bucket */
+    if (s->status == TD_OK) { /* on a GPU the optimizer waits for the last bucket's event only */
         td_ddp_note(s, td_device_join_all(s->group));
     }
     double last_end = 0.0;
     bool under_way = true;
-    while (under_way) { /* the next rounds of codecs */
+    while (under_way) { /* until no codec has another round */
         under_way = false;
         for (int i = 0; i < s->bucket_count; i++) {
             td_ddp_bucket *b = &s->buckets[i];

@@ -1,4 +1,5 @@
-/* Which engine a group's GPU collectives run on, and the way there and back. */
+/* Chooses the engine for a group's GPU collectives, submits collectives to it and waits for them.
+ */
 #include "dist/device_engine.h"
 
 #include "dist/clock.h"
@@ -20,7 +21,7 @@ enum { TEXT = 160 };
 /* What each rank tells the others before they choose. */
 typedef struct candidate {
     char wish[16];   /* "", "nccl", "staged" */
-    char host[TEXT]; /* as NCCL tells hosts apart */
+    char host[TEXT]; /* the host's identity as NCCL sees it */
     char place[TEXT];
     int32_t loads; /* whether this rank has NCCL */
     char reason[256];
@@ -49,7 +50,8 @@ static void describe_self(const td_group *group, td_device device, candidate *c)
     }
 }
 
-/* All ranks' over the CPU engine: they decide from the same data. malloc'ed. */
+/* Gathers all ranks' facts over the CPU engine, so that all decide from the same data. malloc'ed.
+ */
 static candidate *gather_candidates(td_group *group, const candidate *mine)
 {
     candidate *all = calloc((size_t)group->size, sizeof *all);
@@ -69,7 +71,7 @@ static candidate *gather_candidates(td_group *group, const candidate *mine)
     return all;
 }
 
-/* Why NCCL cannot be taken; "" if it can. */
+/* Why NCCL cannot be used; "" if it can. */
 static void find_obstacle(const candidate *all, int size, char *text, size_t room)
 {
     text[0] = '\0';
@@ -85,7 +87,7 @@ static void find_obstacle(const candidate *all, int size, char *text, size_t roo
     }
 }
 
-/* Whether all wish the same, and something that there is. */
+/* Fails unless all ranks ask for the same engine, and that engine exists. */
 static td_status check_wishes(const candidate *all, int size)
 {
     for (int r = 0; r < size; r++) {
@@ -159,13 +161,13 @@ static td_status make_engine(td_group *group, td_device device)
     return status;
 }
 
-/* The engine for a collective: messages always go by way of the host, where two ranks may send to
- * each other at the same time; on one stream they would wait for each other for ever. */
+/* The engine for a collective. Messages always go through the host, where two ranks may send to
+ * each other at the same time; on one stream they would wait for each other forever. */
 static td_status engine_for(td_group *group, const td_collective *c, td_device device,
                             td_device_engine **engine)
 {
     bool message = c->kind == TD_COLLECTIVE_SEND || c->kind == TD_COLLECTIVE_RECV;
-    if (message) { /* which several threads may send */
+    if (message) { /* several threads may send messages */
         pthread_mutex_lock(&group->queue.lock);
         if (group->device_messages == NULL) {
             group->device_messages = td_staged_engine_new(group, device);
@@ -193,7 +195,7 @@ bool td_group_uses_device(const td_group *group, const td_tensor *t)
            (group->device_engine != NULL && td_same_device(group->device_engine->device, device));
 }
 
-/* A group of one: what comes out is what goes in. */
+/* In a group of one the result is the input. */
 static void run_alone(const td_collective *c, td_device device)
 {
     if (c->out != c->in && c->out != NULL && c->in != NULL) {
@@ -217,12 +219,12 @@ td_status td_device_submit(td_group *group, td_collective *c, td_device device, 
         c->deadline = td_clock() + group->timeout;
         if (status == TD_OK && engine->type->record == NULL) {
             td_not_recordable("%s goes by way of the host (the backend %s)",
-                            td_collective_name(c->kind), engine->type->name);
+                              td_collective_name(c->kind), engine->type->name);
         }
         if (status == TD_OK) {
             status = engine->type->launch(engine, c, &ticket);
         }
-        if (status != TD_OK) { /* the others wait for this rank */
+        if (status != TD_OK) { /* the other ranks wait for this rank */
             char text[TD_CAUSE_BYTES];
             snprintf(text, sizeof text, "%s", td_last_error());
             td_group_break(group, status, text);
@@ -242,7 +244,7 @@ td_status td_device_join_all(td_group *group)
     return e != NULL && e->type->join_all != NULL ? e->type->join_all(e) : TD_OK;
 }
 
-/* Breaks the group over a collective that is not over. what: "is not done", ... */
+/* Breaks the group because a collective is not done. what: "is not done", ... */
 static void break_over(td_group *group, const td_device_engine *e, const td_collective *c,
                        const char *what, double seconds)
 {
@@ -284,7 +286,7 @@ void td_device_engine_set(td_group *group, td_device_engine *engine)
 
 /* ---- the watchdog's part ---- */
 
-/* NCCL does not notice that a rank of this host has died: its kernels wait on. */
+/* NCCL does not notice that a rank of this host has died, so this asks the CPU engine. */
 static td_status look_for_dead(const td_group *group, double waited)
 {
     static const double LONG = 1.0;
@@ -292,7 +294,7 @@ static td_status look_for_dead(const td_group *group, double waited)
     return looks && waited >= LONG ? group->backend->look(group->engine) : TD_OK;
 }
 
-/* The engine may be made while the watchdog looks: it is published by the pointer alone. */
+/* Another thread may make the engine meanwhile: it is complete once group->device_engine is set. */
 void td_device_look(td_group *group)
 {
     td_device_engine *e = group->device_engine;
@@ -300,7 +302,7 @@ void td_device_look(td_group *group)
         return;
     }
     if (is_broken(group)) {
-        e->type->abort(e); /* again, where it was published after the group had broken */
+        e->type->abort(e); /* again, in case the engine was set after the group broke */
         return;
     }
     td_collective oldest = { .kind = TD_COLLECTIVE_BARRIER };

@@ -1,10 +1,10 @@
 /* Collectives on the memory of GPUs. A group has an engine for CPU memory (backend.h) and, from the
- * first collective on a GPU's tensor on, one for that GPU beside it: NCCL, or, where there is none
- * or two ranks share a GPU, copies by way of the host ("staged").
+ * first collective on a GPU's tensor on, an engine for that GPU: NCCL, or, if there is no NCCL or
+ * two ranks share a GPU, copies through the host ("staged").
  *
- * Nothing here waits for the GPU: a collective comes behind the work that the GPU has been asked
- * for so far, and td_work_wait puts later work of the GPU behind the collective. Only where it is
- * given a time-out does the host wait. */
+ * Nothing here waits for the GPU. A collective runs after all earlier work of the GPU, and
+ * td_work_wait makes later work of the GPU run after the collective. The host waits only if
+ * td_work_wait has a time-out. */
 #ifndef TD_DIST_DEVICE_ENGINE_H
 #define TD_DIST_DEVICE_ENGINE_H
 
@@ -15,18 +15,18 @@ typedef struct td_device_engine td_device_engine;
 
 typedef struct td_device_engine_type {
     const char *name; /* "nccl" */
-    /* Asks for a collective; *ticket > 0 is its number in the engine, rising. */
+    /* Launches a collective. *ticket: its number in the engine, from 1, rising. */
     td_status (*launch)(td_device_engine *engine, const td_collective *c, uint64_t *ticket);
-    /* The device's later work comes behind that collective. Once for each. */
+    /* Later work of the device runs after that collective. Once for each ticket. */
     td_status (*join)(td_device_engine *engine, uint64_t ticket);
-    td_status (*join_all)(td_device_engine *engine); /* NULL: each has to be joined */
+    td_status (*join_all)(td_device_engine *engine); /* NULL: each must be joined */
     bool (*reached)(td_device_engine *engine, uint64_t ticket);
-    /* For the watchdog: whether something is under way, and since when; the oldest. A failure that
-     * the engine has noticed is returned. */
+    /* For the watchdog: the oldest collective that still runs, and when it began. Returns a failure
+     * that the engine has noticed. */
     td_status (*look)(td_device_engine *engine, td_collective *oldest, double *begun);
-    /* A graph of the device's work (tensor/graph/captured.h) begins to be recorded, with all collectives
-     * joined; ends to be (on); was launched: c stands for it. NULL: collectives cannot be part of
-     * one. */
+    /* A captured step (tensor/graph/captured.h). record: its recording begins, when all collectives
+     * are joined, or ends. launched: the graph was launched, and c stands for its collectives.
+     * NULL: collectives cannot be captured. */
     td_status (*record)(td_device_engine *engine, bool begins);
     td_status (*launched)(td_device_engine *engine, const td_collective *c);
     void (*abort)(td_device_engine *engine); /* any thread, any number of times */
@@ -41,25 +41,25 @@ struct td_device_engine {
 /* Whether a tensor's collectives go to a device engine of the group. */
 bool td_group_uses_device(const td_group *group, const td_tensor *t);
 
-/* As td_submit, for memory of the device; makes the engine first (collective). */
+/* As td_submit, for memory of the device. The first call makes the engine, which is collective. */
 td_status td_device_submit(td_group *group, td_collective *c, td_device device, td_work **work);
 
-/* All collectives that were launched so far are joined at once: one event instead of one for each.
- * Nothing happens if there is no device engine. */
+/* Joins all collectives that were launched so far, by one event. Does nothing if there is no device
+ * engine. */
 td_status td_device_join_all(td_group *group);
 
-/* For td_work_wait: the host waits until the collective is over; after `timeout` seconds the group
- * is broken. Then it can be joined without waiting. */
+/* For td_work_wait with a time-out: the host waits until the collective is done. After `timeout`
+ * seconds the group is broken. */
 td_status td_device_await(td_group *group, td_device_engine *engine, uint64_t ticket,
                           const td_collective *c, double timeout);
 
-/* The watchdog's look. */
+/* Called by the watchdog, again and again. */
 void td_device_look(td_group *group);
-/* A broken group's engine is freed of what it waits for; at the end it is destroyed. */
+/* Aborts a broken group's device engine; destroys it when the group ends. */
 void td_device_abort(td_group *group);
 void td_device_end(td_group *group);
 
-/* For tests: the group takes an engine for tensors of this device, be it a CPU. */
+/* For tests: gives the group an engine for tensors of a device, which may be a CPU. */
 void td_device_engine_set(td_group *group, td_device_engine *engine);
 
 #endif

@@ -1,4 +1,4 @@
-/* Driving the engine: the communication thread, and what blocking calls share with it. */
+/* Driving the engine: the communication thread, and the parts that blocking calls use, too. */
 #include "dist/clock.h"
 #include "dist/group.h"
 #include "dist/watchdog.h"
@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-static const double NAP = 100e-6; /* seconds between polls, where the engine knows nothing better */
+static const double NAP = 100e-6; /* seconds between polls, if the engine has no idle() */
 
 static td_work *pop(td_queue *q)
 {
@@ -35,12 +35,13 @@ void td_note_begin(td_queue *q, const td_collective *c, double now)
     q->begun++;
 }
 
-/* What to do about a failed collective; returns its status, with the group's cause as message. */
+/* Breaks the group after a failed collective. Returns the status, with the group's cause as
+ * message. */
 static td_status fail_collective(td_group *group, const td_collective *c, td_status status,
                                  double begun)
 {
     char text[TD_CAUSE_BYTES];
-    if (status == TD_E_TIMEOUT && td_clock() >= c->deadline) { /* otherwise it is another rank's */
+    if (status == TD_E_TIMEOUT && td_clock() >= c->deadline) { /* not another rank's time-out */
         td_stall_report(group, c, "timed out", td_clock() - begun, text, sizeof text);
     } else {
         snprintf(text, sizeof text, "%s", td_last_error());
@@ -128,8 +129,9 @@ static void start_messages(td_group *group, bool background)
     }
 }
 
-/* Looks once at everything that is under way; whether something has ended. Without the lock: the
- * list belongs to the driver. Whoever waited for the last of it may end the group from then on. */
+/* Polls all running messages once; true: one has ended. Without the lock, because only the driving
+ * thread uses the list. When the last message has ended, the thread that waited for it may end the
+ * group. */
 static bool poll_messages(td_group *group)
 {
     bool ended = false;
@@ -184,7 +186,7 @@ void td_engine_is_free(td_queue *q)
 {
     q->busy = false;
     pthread_cond_broadcast(&q->done);
-    if (q->head != NULL || q->active != NULL || q->stops) { /* waking it for nothing costs 3 us */
+    if (q->head != NULL || q->active != NULL || q->stops) { /* a needless wake-up costs 3 us */
         pthread_cond_signal(&q->wake);
     }
 }

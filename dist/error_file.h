@@ -1,16 +1,16 @@
-/* How a process tells the one that started it why it failed: a message in the file that
- * TANDEM_ERROR_FILE names, or the pipe that td_spawn gave it. Without either nothing is written. */
+/* How a process tells its parent why it failed: by a message in the file that TANDEM_ERROR_FILE
+ * names, or in the pipe from td_spawn. Without either nothing is written. */
 #ifndef TD_DIST_ERROR_FILE_H
 #define TD_DIST_ERROR_FILE_H
 
 #include <stdbool.h>
 
-/* The first message of a process is the one that counts; later ones are dropped. Any thread. */
+/* Only a process's first message counts; later ones are dropped. Any thread. */
 void td_error_report(const char *message);
 bool td_error_reported(void);
 
-/* From here on td_fatal reports its message, too, before it prints it and aborts. A handler that
- * the program sets later replaces this one. td_dist_init calls it when TANDEM_ERROR_FILE is set. */
+/* From now on td_fatal also reports its message, before it prints it and aborts. A handler that the
+ * program sets later replaces this. td_dist_init calls it if TANDEM_ERROR_FILE is set. */
 void td_error_report_fatal(void);
 
 /* For td_spawn's children: the pipe, instead of the file. */

@@ -3,7 +3,7 @@
  *   header   8 bytes "TDFILE" 1 '\n' | u32 run id bytes | run id
  *   record   u32 key bytes | u32 value bytes, or 2^32-1 for a deletion | key | value
  *
- * Numbers are little-endian. A process that uses the file has a record of its own (file_users.h),
+ * Numbers are little-endian. Each process that uses the file has its own record (file_users.h),
  * which it deletes when it closes the store. */
 #include "dist/store.h"
 
@@ -30,7 +30,7 @@ typedef struct file_store {
     td_store store;
     char *path, *run_id;
     int fd;
-    pthread_mutex_t lock; /* flock knows processes only */
+    pthread_mutex_t lock; /* between threads; flock is between processes */
     td_table table;
     off_t position; /* how far the log has been replayed */
     char user[256]; /* this process's record */
@@ -71,7 +71,7 @@ static td_status write_at(const file_store *f, const void *bytes, size_t size, o
         }
         if (written <= 0) {
             td_status status = fail_file(f, "write");
-            /* A piece of a record must not stay; if even that fails, the next writer cuts it. */
+            /* Removes the piece of a record. If that fails, the next writer removes it. */
             (void)!ftruncate(f->fd, begin);
             return status;
         }
@@ -138,7 +138,7 @@ static td_status replay(file_store *f)
     while (whole && f->position < info.st_size) {
         TD_TRY(replay_record(f, info.st_size, &whole));
     }
-    /* A writer was killed inside a record. Under the lock nobody else is writing. */
+    /* A writer was killed inside a record: with the lock held no other process is writing. */
     if (!whole && ftruncate(f->fd, f->position) != 0) {
         return fail_file(f, "cut");
     }
@@ -181,7 +181,7 @@ static td_status write_header(file_store *f)
     return write_at(f, header, HEADER_BYTES + size, 0);
 }
 
-/* *ours: the header has our run id. An empty file is nobody's. */
+/* *ours: the header has our run id. An empty file belongs to no run. */
 static td_status read_header(const file_store *f, bool *ours)
 {
     unsigned char header[HEADER_BYTES];
@@ -208,7 +208,7 @@ static td_status read_header(const file_store *f, bool *ours)
     return TD_OK;
 }
 
-/* Under the lock: takes the file as it is, or starts it anew. */
+/* With the lock: uses the file as it is, or starts it again. */
 static td_status enter(file_store *f)
 {
     bool ours;
@@ -244,7 +244,7 @@ static void unlock_file(file_store *f)
     pthread_mutex_unlock(&f->lock);
 }
 
-/* Locks and catches up with the others. */
+/* Locks, and replays what other processes have written. */
 static td_status begin(td_store *store)
 {
     file_store *f = (file_store *)store;
@@ -275,7 +275,7 @@ static td_status file_set(td_store *store, const char *key, const void *value, s
     return status;
 }
 
-/* *value stays NULL if the key is not there. */
+/* *value is not changed if the key is not there. */
 static td_status look(td_store *store, const char *key, void **value, size_t *size)
 {
     file_store *f = (file_store *)store;
@@ -327,7 +327,7 @@ static td_status file_add(td_store *store, const char *key, int64_t amount, int6
         char text[32];
         memcpy(text, entry->value, entry->size);
         status = append(f, key, text, (uint32_t)entry->size);
-        if (status != TD_OK) { /* the table is ahead of the log */
+        if (status != TD_OK) { /* the table has a change that the log does not have */
             td_table_clear(&f->table);
             f->position = (off_t)(HEADER_BYTES + strlen(f->run_id));
         }
@@ -403,7 +403,7 @@ static void file_close(td_store *store)
 {
     bool existed;
     file_store *f = (file_store *)store;
-    /* If it fails, the next run finds that this process has ended. */
+    /* If this fails, the next run sees that this process has ended. */
     (void)file_delete(store, f->user, &existed);
     free_store(f);
 }

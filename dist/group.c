@@ -76,21 +76,21 @@ static double seconds_left(double deadline)
     return left > 1e-3 ? left : 1e-3;
 }
 
-/* A wait has failed: for a rank that has not come, the time being over, or for a reason that was
- * told already. */
+/* Fails after a wait has failed: with the rank that has not come, if the wait timed out and no
+ * cause was told yet. */
 static td_status fail_missing(const td_group *group, td_store *store, td_status status, int rank)
 {
     char text[TD_CAUSE_BYTES], wait[TD_CAUSE_BYTES / 2];
     snprintf(wait, sizeof wait, "%s", td_last_error());
     snprintf(text, sizeof text, "%srank %d has not come to the new group", group->label, rank);
     if (status != TD_E_TIMEOUT || strncmp(wait, text, strlen(text)) == 0) {
-        return td_fail(status, "%s", wait); /* it has been told */
+        return td_fail(status, "%s", wait); /* the message has the cause already */
     }
     (void)td_watched_store_tell(store, status, text);
     return td_fail(status, "%s: %s", text, wait);
 }
 
-/* Rank 0 reads what every rank wants; "ok", or why it does not go together. */
+/* On rank 0: reads which engine each rank wants. verdict: "ok", or why they do not agree. */
 static td_status compare_wishes(const td_group *group, td_store *store, double deadline,
                                 char *verdict, size_t size)
 {
@@ -119,7 +119,7 @@ static td_status compare_wishes(const td_group *group, td_store *store, double d
     return TD_OK;
 }
 
-/* The first rank that has not said what it wants; rank 0, whose verdict is missing, if all have. */
+/* The first rank that has not written its wish; if all have, rank 0, whose verdict is missing. */
 static int first_missing(const td_group *group, td_store *store)
 {
     for (int r = 0; r < group->size; r++) {
@@ -133,8 +133,8 @@ static int first_missing(const td_group *group, td_store *store)
     return 0;
 }
 
-/* All ranks of a group learn whether all have found the same engine. group->backend NULL: this one
- * has not, and td_last_error() says why. */
+/* Collective: fails on all ranks unless all have found the same engine. group->backend NULL: this
+ * rank has found none, and td_last_error() says why. */
 static td_status agree(td_group *group, td_store *store, double deadline)
 {
     char key[32], text[TD_CAUSE_BYTES];
@@ -163,7 +163,7 @@ static td_status agree(td_group *group, td_store *store, double deadline)
 
 /* ---- one group ---- */
 
-/* ranks: of the world; NULL: all. */
+/* ranks: the members' ranks in the world; NULL: all ranks. */
 static td_status start_engine(td_group *group, const int *ranks)
 {
     double deadline = td_clock() + group->timeout;
@@ -228,7 +228,7 @@ static bool can_use_nccl(void)
     return false;
 }
 
-/* nccl is for GPUs' memory; what lies in the CPU's goes over the engine that is taken otherwise. */
+/* nccl works on GPUs' memory only. For CPU memory the group takes the default engine. */
 static const td_comm_backend *find_backend(const char *name)
 {
     if (strcmp(name, "nccl") != 0) {
@@ -237,8 +237,8 @@ static const td_comm_backend *find_backend(const char *name)
     return can_use_nccl() ? td_comm_backend_find(dist.met.one_host ? "shm" : "gloo") : NULL;
 }
 
-/* A group of `size` ranks (those of the world, or all if ranks is NULL), of which this is number
- * `rank`. */
+/* Makes a group of `size` ranks, of which this process is number `rank`. ranks: the members' ranks
+ * in the world; NULL: all ranks. */
 static td_status make_group(int rank, int size, const int *ranks, const char *backend,
                             const char *label, td_group **out)
 {
@@ -387,7 +387,7 @@ const char *td_group_backend(const td_group *group)
     return group->device_wish[0] != '\0' ? group->device_wish : group->backend->name;
 }
 
-/* This rank's place in the list, negative if it is not there. */
+/* This rank's index in the list; negative: it is not a member. */
 static int check_ranks(const int *ranks, int count)
 {
     const td_group *world = td_dist_world();

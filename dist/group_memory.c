@@ -6,10 +6,10 @@
 
 #include <stdlib.h>
 
-/* Gets the memory back when the tensor and its views are freed. */
+/* Takes the memory back when the tensor and all its views are freed. */
 struct td_group_lender {
     td_lender lender; /* first */
-    td_group *group;  /* NULL: it has ended, and the memory with it */
+    td_group *group;  /* NULL: the group and its memory have ended */
     td_group_lender *next;
 };
 
@@ -55,7 +55,7 @@ static td_tensor *wrap(td_group_lender *lender, void *data, int64_t count, td_dt
     td_tensor *t = malloc(sizeof *t);
     if (t == NULL) {
         td_fail(TD_E_NOMEM, "out of memory for a tensor's header");
-        td_unhold(storage); /* which frees the lender, too */
+        td_unhold(storage); /* frees the lender, too */
         return NULL;
     }
     int64_t stride = 1;

@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static const double LEAVE = 5; /* seconds that the host waits for the others to hear of the end */
+static const double LEAVE = 5; /* seconds for which the host waits until all nodes know the end */
 
 typedef struct launch {
     const td_launch_options *options;
@@ -80,7 +80,7 @@ static td_status start_coordinator(launch *l)
     return td_coordinator_start(l->options, l->coordinator_store, &l->coordinator);
 }
 
-/* Tries until the host's launcher is there; a signal ends it: *signal. */
+/* Connects, and tries again until the host's launcher is there. A signal ends this: *signal. */
 static td_status connect_store(launch *l, td_store **store, int *signal)
 {
     double deadline = td_clock() + l->options->join_timeout;
@@ -102,7 +102,7 @@ static td_status connect_store(launch *l, td_store **store, int *signal)
     }
 }
 
-/* The agent, again if it loses the host and there may be restarts. */
+/* Runs the agent, and again if it loses the host and restarts are left. */
 static int run_agent(launch *l)
 {
     const td_launch_options *o = l->options;

@@ -1,4 +1,4 @@
-/* The agent of one node: does what the coordinator says, and tells it what happens here. */
+/* The agent of one node: obeys the coordinator, and tells it what happens on the node. */
 #include "dist/clock.h"
 #include "dist/launcher.h"
 #include "dist/launcher_link.h"
@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static const double END_PATIENCE = 3; /* for the coordinator's answer, once told to end */
+static const double END_PATIENCE = 3; /* seconds to wait for the coordinator after a signal */
 
 typedef struct agent {
     const td_launch_options *options;
@@ -18,11 +18,11 @@ typedef struct agent {
     td_workers *workers;
     td_link link;
     td_round round;
-    bool running;      /* a round is under way */
-    bool done_told;    /* all workers of the round have ended well */
-    bool stop_ordered; /* "stopped" is owed */
-    bool ending;       /* it is over once no worker runs */
-    bool again;        /* this node was given up and may join anew */
+    bool running;      /* a round runs */
+    bool done_told;    /* "done" or "fail" was sent for this round */
+    bool stop_ordered; /* "stopped" must be sent when no worker runs */
+    bool ending;       /* the agent ends when no worker runs */
+    bool again;        /* this node was given up and may join again */
     int code;
     int left; /* the signal that ended this launcher, or 0 */
     double left_at, last_beat;
@@ -46,7 +46,7 @@ static void stop_workers(agent *a, int signal)
 
 /* ---- orders ---- */
 
-/* A node that cannot start its workers has failed like a worker. */
+/* If a node cannot start its workers, this counts as a failed worker. */
 static td_status fail_start(agent *a)
 {
     td_worker_failure failure = {
@@ -132,7 +132,7 @@ static td_status look_at_workers(agent *a)
         char text[3000];
         td_failure_pack(&failure, text, sizeof(text));
         stop_workers(a, SIGTERM);
-        a->done_told = true; /* they will all have ended, but not well */
+        a->done_told = true; /* "fail" takes the place of "done" */
         TD_TRY(td_link_send(&a->link, "fail %d %s", a->round.number, text));
     }
     if (!a->running || td_workers_running(a->workers) > 0) {
@@ -152,7 +152,7 @@ static td_status look_at_workers(agent *a)
 static td_status on_signal(agent *a, int signal)
 {
     bool first = a->left == 0;
-    td_workers_hurry(a->workers); /* if they are asked already, this ends their grace period */
+    td_workers_hurry(a->workers); /* ends the grace period if workers are being stopped already */
     stop_workers(a, signal);
     if (!first) {
         return TD_OK;
@@ -189,7 +189,7 @@ static td_status step(agent *a)
     return beat(a);
 }
 
-/* The store is gone, or this node was given up: nobody coordinates these workers any more. */
+/* Ends the workers after the store was lost or the coordinator has given this node up. */
 static int end_lost(agent *a)
 {
     td_worker_failure unused;

@@ -1,11 +1,11 @@
-/* The coordinator: one thread on the host. It hears of every node through its queue and decides.
+/* The coordinator: one thread on the host. It reads all agents' messages and decides.
  *
  *   GATHERING  nodes arrive; once there are enough, all get "start"      -> RUNNING
  *   RUNNING    all nodes done                                             -> ENDED, code 0
  *              a worker failed, a node was lost, left or came             -> STOPPING
  *   STOPPING   "stop" is sent; once every node has stopped: a restart     -> GATHERING
  *              or, if the budget is used up,                              -> ENDED, with its code
- *   ENDED      everybody, latecomers included, gets "end" */
+ *   ENDED      all nodes, also those that join later, get "end" */
 #include "dist/clock.h"
 #include "dist/launcher.h"
 #include "dist/launcher_link.h"
@@ -22,17 +22,17 @@
 enum { MAX_NODES = 4096, NOTE_BYTES = 3500 };
 
 static const double LOOK_EVERY = 0.02;
-static const double LAST_CALL = 2;    /* an elastic job waits so long for more than the minimum */
-static const double STOP_MARGIN = 15; /* beyond the grace period, for a node to stop */
+static const double LAST_CALL = 2;    /* seconds for which an elastic job waits for more nodes */
+static const double STOP_MARGIN = 15; /* seconds after the grace period, for a node to stop */
 
 typedef struct node {
     td_link link;
     bool joined, alive, in_round, done, stopped;
-    bool lost; /* given up, but never told so: it may only have been cut off */
+    bool lost; /* given up; the node does not know, because only its network may have failed */
     char host[128];
     long pid;
     int wanted_rank, workers;
-    double last_heard, asked; /* asked: when it wanted to join, 0 once that is answered */
+    double last_heard, asked; /* asked: when it asked to join; 0: the answer was sent */
 } node;
 
 struct td_coordinator {
@@ -42,16 +42,16 @@ struct td_coordinator {
     td_store *store;
 
     enum { GATHERING, RUNNING, STOPPING, ENDED } phase;
-    double since; /* of the phase; while gathering, of the last arrival */
+    double since; /* when the phase began; while gathering: when the last node arrived */
     double gather_deadline;
-    node *nodes; /* all there have been; [agent number] */
+    node *nodes; /* all nodes so far; [agent number] */
     int count;
     int round, restarts;
     char run_id[128];
-    bool uses_budget;        /* why it stops: a failure, not a change of nodes */
-    td_worker_failure first; /* of this round; when 0: none */
+    bool uses_budget;        /* the round stops because of a failure, not of a change of nodes */
+    td_worker_failure first; /* the round's first failure; when == 0: none */
     int end_code;
-    char note[NOTE_BYTES]; /* why it stops or ended */
+    char note[NOTE_BYTES]; /* why the round stops, or the job ended */
 };
 
 static bool is_elastic(const td_coordinator *c)
@@ -96,7 +96,7 @@ static void begin_stop(td_coordinator *c)
     }
 }
 
-/* A change of nodes: everybody starts again, at no cost if the job is elastic. */
+/* Removes a node: all nodes start again. In an elastic job this uses no restart of the budget. */
 static void lose_node(td_coordinator *c, node *n, const char *how)
 {
     n->alive = false;
@@ -109,7 +109,7 @@ static void lose_node(td_coordinator *c, node *n, const char *how)
     }
 }
 
-/* Every node of the round has stopped: start again, or end. */
+/* After all nodes of the round have stopped: starts again, or ends. */
 static void after_stop(td_coordinator *c)
 {
     if (c->first.when > 0) {
@@ -154,7 +154,8 @@ static int alive_count(const td_coordinator *c)
     return alive;
 }
 
-/* The members in the order of their wanted ranks; those without one fill the gaps as they came. */
+/* The members in the order of their wanted ranks. Nodes without a wanted rank fill the gaps in the
+ * order of arrival. */
 static int choose_members(td_coordinator *c, node **members)
 {
     int count = 0, limit = c->options->max_nodes;
@@ -177,7 +178,7 @@ static int choose_members(td_coordinator *c, node **members)
             count++;
         }
     }
-    int kept = 0; /* an elastic job may lack a rank in between */
+    int kept = 0; /* closes gaps: in an elastic job a wanted rank may be missing */
     for (int i = 0; i < limit; i++) {
         if (members[i] != NULL) {
             members[kept++] = members[i];
@@ -238,8 +239,9 @@ static void look_gathering(td_coordinator *c)
 
 /* ---- what nodes say ---- */
 
-/* Whether a node may take part: 1; -1: no, and *why; 0: not known yet. A second node with a rank
- * has no place, unless it is the same host's, come back: then the first says nothing any more. */
+/* Whether a node may take part: 1; -1: no, and why; 0: not known yet. A second node with the same
+ * wanted rank is refused, unless it is the same host that was started again: then the first node is
+ * silent. */
 static int admit(td_coordinator *c, node *n, char *why, size_t size)
 {
     if (n->wanted_rank >= c->options->max_nodes) {
@@ -270,7 +272,7 @@ static int admit(td_coordinator *c, node *n, char *why, size_t size)
     return 1;
 }
 
-/* A new node during a round of an elastic job that has room: everybody starts again. */
+/* If an elastic job has room for a new node during a round, all nodes start again. */
 static void welcome(td_coordinator *c, const node *n)
 {
     bool any_done = false;
@@ -318,8 +320,8 @@ static bool names(const td_worker_failure *a, const td_worker_failure *b)
     return td_message_names(a->message, a->host, b->pid, b->host);
 }
 
-/* The earliest failure of a round is the cause, or the one that a survivor of another node has
- * named; a node's clock is good enough to tell. */
+/* The cause of a round's end is the failure that a survivor on another node has named, or else the
+ * earliest one. Nodes' clocks are accurate enough for that. */
 static void on_fail(td_coordinator *c, const char *text)
 {
     td_worker_failure failure;
@@ -352,8 +354,8 @@ static void on_done(td_coordinator *c, node *n)
     }
 }
 
-/* A launcher that was told to end ends the job; only an elastic one goes on without it, unless it
- * is the host. */
+/* A launcher that a signal ends also ends the job. An elastic job continues without the node,
+ * unless it is the host. */
 static void on_leave(td_coordinator *c, node *n, int signal)
 {
     char how[64];
@@ -390,7 +392,7 @@ static void look_at_node(td_coordinator *c, node *n)
 {
     char *text = NULL;
     while (td_link_receive(&n->link, &text) == TD_OK && text != NULL) {
-        if (n->lost) { /* its link is whole again; without a word it would wait for ever */
+        if (n->lost) { /* the node can be reached again, and would wait forever */
             n->lost = td_link_send(&n->link, "again") != TD_OK;
         } else {
             on_message(c, n, text);
@@ -416,7 +418,7 @@ static void look_for_new_nodes(td_coordinator *c)
     }
     node *nodes = realloc(c->nodes, (size_t)agents * sizeof(node));
     if (nodes == NULL) {
-        return; /* tried again at the next look */
+        return; /* the next check tries again */
     }
     c->nodes = nodes;
     for (; c->count < agents; c->count++) {

@@ -1,6 +1,6 @@
-/* The launcher's temporary folder, for what workers leave in files. A launcher that is killed
- * cannot remove its own; the next one does. Whether a folder's launcher lives shows by a lock,
- * which ends with its processes. */
+/* The launcher's temporary folder, for workers' files. A launcher that is killed cannot remove its
+ * folder; the next launcher does. A lock, which ends with the launcher's processes, shows whether a
+ * folder's launcher lives. */
 #include "dist/launcher.h"
 
 #include <dirent.h>
@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #define PREFIX "tdrun-"
-#define KEPT "kept" /* a file: the user has been told to look into this folder */
+#define KEPT "kept" /* a file: the folder was kept for the user */
 
-enum { FRESH_SECONDS = 60 }; /* a younger one may not be locked yet */
+enum { FRESH_SECONDS = 60 }; /* a younger folder may not be locked yet */
 
 static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *place)
 {
@@ -34,7 +34,7 @@ static void remove_folder(const char *path)
     nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Whether it is this user's, no launcher's any more, and not to be kept. */
+/* Whether the folder belongs to this user, to no living launcher, and is not kept for the user. */
 static bool is_stale(int folder)
 {
     struct stat info;
@@ -76,7 +76,7 @@ td_status td_launch_folder_make(td_launch_folder *folder)
     }
     folder->lock = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder->lock >= 0) {
-        (void)flock(folder->lock, LOCK_EX); /* without it a file system keeps none: so be it */
+        (void)flock(folder->lock, LOCK_EX); /* fails only if the file system has no locks */
     }
     return TD_OK;
 }

@@ -29,7 +29,7 @@ _Noreturn static void guard_main(int pipe)
     int32_t groups[MAX_GROUPS], message;
     int count = 0;
     ssize_t got;
-    setsid(); /* signals to the launcher's group are not for it */
+    setsid(); /* signals to the launcher's group do not reach the guard */
     signal(SIGTERM, SIG_IGN);
     signal(SIGINT, SIG_IGN);
     signal(SIGHUP, SIG_IGN);

@@ -1,4 +1,4 @@
-/* Lines of the workers to files and, with "[rank]" before them, to the console. */
+/* Copies workers' lines to files and, with "[rank]" before them, to the console. */
 #include "dist/clock.h"
 #include "dist/launcher.h"
 
@@ -13,7 +13,7 @@
 
 enum {
     MAX_STREAMS = 2 * TD_LAUNCH_MAX_WORKERS,
-    LINE_BYTES = 4096, /* longer ones are shown in pieces */
+    LINE_BYTES = 4096, /* longer lines are shown in pieces */
 };
 
 typedef struct stream {
@@ -82,7 +82,7 @@ static void end_stream(td_output *o, int index)
     pthread_mutex_unlock(&o->lock);
 }
 
-/* Whether the stream goes on. */
+/* false: the stream has ended. */
 static bool read_stream(stream *s)
 {
     char bytes[16384];

@@ -14,21 +14,21 @@
 
 enum { OWN_VARIABLES = 16, TAIL_BYTES = 900, TAIL_LINES = 8 };
 
-static const double LINGER = 3; /* for the end of a process that a survivor has named */
+static const double LINGER = 3; /* seconds to wait for the end of a process that a survivor named */
 
 struct td_workers {
     const td_launch_options *options;
     const char *master_host;
     int master_port;
     char base[TD_LAUNCH_PATH_BYTES]; /* log folder */
-    td_launch_folder folder;         /* it, if it is temporary */
+    td_launch_folder folder;         /* the log folder, if it is temporary */
     bool temporary, captured;        /* captured: a worker's output went to a file */
     td_guard guard;
     td_output *output; /* NULL until a stream is shown with a prefix */
     td_child children[TD_LAUNCH_MAX_WORKERS];
     int count;
     td_round round;
-    bool failed; /* the first failure of the round has been told */
+    bool failed; /* the first failure of the round has been reported */
     bool stopping, killed;
     double kill_at;
 };
@@ -164,7 +164,7 @@ static void set_variables(const td_workers *w, int local, environment *e)
     }
 }
 
-/* Ours, and those of this process that are not ours. */
+/* The worker's environment: our variables, and this process's others. */
 static td_status make_environment(const td_workers *w, int local, environment **result)
 {
     size_t inherited = 0, count = 0;
@@ -200,7 +200,7 @@ static void free_environment(environment *e)
 
 /* ---- output ---- */
 
-/* Where a stream goes: *fd is -1 for this process's own. */
+/* Opens the target of a stream. *fd -1: this process's own stream. */
 static td_status open_stream(td_workers *w, int local, int which, int *fd)
 {
     const td_launch_options *o = w->options;
@@ -236,7 +236,7 @@ static td_status open_stream(td_workers *w, int local, int which, int *fd)
 
 /* ---- starting ---- */
 
-/* In the child: only calls that are safe there, for this process has threads. */
+/* In the child. Only async-signal-safe calls: the parent has threads. */
 _Noreturn static void exec_worker(const td_workers *w, const environment *e, int out, int err)
 {
     if (out >= 0) {
@@ -340,7 +340,7 @@ static void read_whole(const char *path, char *text, size_t size)
     }
 }
 
-/* Its own message, or the end of what it printed. */
+/* The worker's error message, or the end of its output. */
 static void read_message(const td_workers *w, int local, td_worker_failure *failure)
 {
     char folder[PATH_MAX], path[PATH_MAX + 16];
@@ -374,7 +374,7 @@ static void describe_failure(const td_workers *w, int local, td_worker_failure *
     read_message(w, local, failure);
 }
 
-/* Reaps; the guard forgets the groups of those that ended. */
+/* Reaps ended workers and tells the guard. */
 static void reap(td_workers *w)
 {
     bool ran[TD_LAUNCH_MAX_WORKERS] = { false };
@@ -389,9 +389,9 @@ static void reap(td_workers *w)
     }
 }
 
-/* The failure that the others follow from: what a survivor's message names, if that has failed,
- * too. A large process that is killed takes a while to end; its survivors may be faster. False: it
- * is still on its way out. */
+/* Finds the failure that caused the others. If the message of a failed worker names another worker,
+ * that one is the cause. false: the named worker has not ended yet, because a large process that is
+ * killed ends slowly and survivors may be faster. */
 static bool find_cause(const td_workers *w, int first, td_worker_failure *failure)
 {
     describe_failure(w, first, failure);
@@ -421,7 +421,7 @@ bool td_workers_look(td_workers *w, td_worker_failure *failure)
     if (was_running && td_workers_running(w) == 0 && w->output != NULL) {
         td_output_flush(w->output, 1);
     }
-    /* What ends after it was asked to is no failure. */
+    /* A worker that ends after it was asked to has not failed. */
     int first = w->failed || w->stopping ? -1 : td_children_first_failure(w->children, w->count);
     if (first < 0 || !find_cause(w, first, failure)) {
         return false;

@@ -1,4 +1,5 @@
-/* The gloo and mpi engines: the collectives. Every rank sends what another needs straight to it. */
+/* The gloo and mpi engines: the collectives. Each rank sends data directly to the ranks that need
+ * it. */
 #include "dist/links_job.h"
 
 #include <stdlib.h>
@@ -16,7 +17,7 @@ uint64_t td_links_job_slot(const td_links_job *j, td_links_use use)
     return td_links_slot(use, j->g->turn, j->c);
 }
 
-/* Elements from.. of the array in to rank r. */
+/* Posts a send of elements from `from` on of the array in to rank r. */
 td_status td_links_send_in(td_links_job *j, int r, int64_t from, int64_t count)
 {
     j->in_sends++;
@@ -32,7 +33,7 @@ td_status td_links_receive_out(td_links_job *j, td_links_use use, int r, int64_t
                                              (size_t)from * j->size, (size_t)count * j->size));
 }
 
-/* All that has been posted on the caller's arrays. */
+/* Waits for all posted transfers of the caller's arrays. */
 td_status td_links_wait_arrays(td_links_job *j)
 {
     const td_links_api *api = j->g->api;
@@ -50,7 +51,7 @@ td_status td_links_wait_arrays(td_links_job *j)
 
 /* ---- headers ---- */
 
-/* Tells all others what is to be done, and asks them. */
+/* Sends this rank's header to all other ranks, and posts the receives of theirs. */
 static td_status announce(const td_links_job *j)
 {
     td_links_engine *g = j->g;
@@ -67,7 +68,7 @@ static td_status announce(const td_links_job *j)
     return TD_OK;
 }
 
-/* Hears them all. */
+/* Waits for the other ranks' headers and compares. */
 td_status td_links_listen(const td_links_job *j)
 {
     const td_links_engine *g = j->g;
@@ -84,9 +85,9 @@ td_status td_links_listen(const td_links_job *j)
     return TD_OK;
 }
 
-/* ---- what only moves data ---- */
+/* ---- collectives that only move data ---- */
 
-/* Piece `from` of in becomes piece `to` of out. */
+/* Copies piece `from` of in to piece `to` of out. */
 static void copy_own(const td_links_job *j, int64_t from, int64_t to)
 {
     const td_collective *c = j->c;
@@ -94,7 +95,7 @@ static void copy_own(const td_links_job *j, int64_t from, int64_t to)
     memmove((char *)c->out + (size_t)to * bytes, (const char *)c->in + (size_t)from * bytes, bytes);
 }
 
-/* Which piece of in goes to rank r, negative: none; and which of out comes from there. */
+/* Which piece of in is sent to rank r, and which piece of out comes from rank r; negative: none. */
 static int64_t piece_to(const td_links_job *j, int r)
 {
     const bool root = j->g->rank == j->c->peer;
@@ -130,7 +131,7 @@ static td_status move(td_links_job *j)
     const int rank = j->g->rank;
     const int64_t count = j->c->count;
     for (int i = 1; i < j->g->size; i++) {
-        /* Begin with the next rank, so that not all send to the same. */
+        /* Each rank begins with the next rank, so that not all send to the same one. */
         int r = (rank + i) % j->g->size;
         if (piece_from(j, r) >= 0) {
             TD_TRY(td_links_receive_out(j, TD_LINKS_DATA, r, piece_from(j, r) * count, count));
@@ -146,7 +147,7 @@ static td_status move(td_links_job *j)
     return td_links_wait_arrays(j);
 }
 
-/* All_to_all in place: what is to be sent must not be overwritten. */
+/* all_to_all in place: sends from a copy, because received data overwrites the array. */
 static td_status move_copied(td_links_job *j)
 {
     const td_collective *c = j->c;
@@ -171,7 +172,7 @@ static td_status move_copied(td_links_job *j)
 
 /* ---- choosing ---- */
 
-/* How many pieces of c->count elements the arrays in and out have on this rank. */
+/* The number of pieces of c->count elements in the arrays in and out, on this rank. */
 static void count_pieces(const td_links_job *j, int64_t *in, int64_t *out)
 {
     const bool root = j->g->rank == j->c->peer;

@@ -14,13 +14,13 @@
 #include <string.h>
 #include <unistd.h>
 
-static const double PARTING = 0.2;  /* seconds for the last messages to go */
-static const double LINGER = 2.0;   /* for small messages that nobody has received yet */
-static const double BACKSTOP = 5.0; /* seconds past the deadline */
+static const double PARTING = 0.2;  /* seconds for sending the last messages */
+static const double LINGER = 2.0;   /* seconds for small messages that were not received yet */
+static const double BACKSTOP = 5.0; /* seconds after the deadline */
 
 /* ---- slots and headers ---- */
 
-/* FNV-1a of what must be equal on both sides. */
+/* FNV-1a of all that must be equal on both ranks. */
 static uint32_t signature(const td_collective *c)
 {
     const int64_t parts[] = { c->kind, c->dtype, c->op, c->peer, c->count };
@@ -66,7 +66,7 @@ static bool links_entered(void *engine, int rank, td_entered *entered)
     uint64_t turn = atomic_load(&heard->turn);
     *entered = entered_by(heard);
     atomic_thread_fence(memory_order_acquire);
-    return atomic_load(&heard->turn_again) == turn; /* otherwise it is arriving just now */
+    return atomic_load(&heard->turn_again) == turn; /* otherwise the header is still arriving */
 }
 
 td_status td_links_compare(const td_links_engine *g, const td_collective *c, int r,
@@ -96,7 +96,7 @@ double td_links_patience(const td_collective *c)
 
 /* ---- failing ---- */
 
-/* Whether rank r has said why it goes. *closed: its link is closed. */
+/* Whether rank r's parting has arrived. *closed: the link to rank r is closed. */
 static bool has_parted(td_links_engine *g, int r, bool *closed)
 {
     td_links_peer *peer = &g->peers[r];
@@ -119,7 +119,8 @@ static td_status fail_with_own_reason(td_links_engine *g)
     return status;
 }
 
-/* TD_OK: nobody seems to have gone. words: the library's. */
+/* Fails with the cause if a rank has left; TD_OK: none has, as far as known. words: the library's.
+ */
 static td_status find_cause(td_links_engine *g, const char *words)
 {
     int dead = -1, left = -1;
@@ -152,7 +153,7 @@ td_status td_links_fail(td_links_engine *g, td_links_result result)
     if (status != TD_OK || result == TD_LINKS_TIMEOUT) {
         return status != TD_OK ? status : td_fail(TD_E_TIMEOUT, "timed out");
     }
-    /* The links of a rank that goes do not all close at the same instant. */
+    /* The links of a rank that leaves do not all close at the same instant. */
     for (int look = 0; look < LOOKS; look++) {
         status = find_cause(g, words);
         if (status != TD_OK) {
@@ -163,7 +164,7 @@ td_status td_links_fail(td_links_engine *g, td_links_result result)
     return td_fail(TD_E_NETWORK, "%s: %s", g->api->name, words);
 }
 
-/* Sends the last message to rank r; NULL if that cannot be. */
+/* Begins to send this rank's parting to rank r; NULL: not possible. */
 static td_links_buffer *send_parting(td_links_engine *g, int r, td_links_parting *parting)
 {
     size_t bytes = offsetof(td_links_parting, reason) + strlen(parting->reason) + 1;
@@ -197,7 +198,7 @@ void td_links_part(td_links_engine *g, td_status status, const char *reason)
         }
         for (int r = 0; r < g->size; r++) {
             if (sent[r] != NULL) {
-                (void)g->api->wait_send(sent[r], end - td_clock()); /* as far as possible */
+                (void)g->api->wait_send(sent[r], end - td_clock()); /* a failure does not matter */
                 g->api->buffer_free(sent[r]);
             }
         }
@@ -216,8 +217,8 @@ static void links_abort(void *engine, td_status status, const char *reason)
 
 /* ---- beginning and end ---- */
 
-/* An address of this host if nobody has told us: of the first network that is up, rather than what
- * the host's name stands for, which is often 127.0.1.1. */
+/* An address of this host if none was given: of the first network that is up. The address of the
+ * host's name is often 127.0.1.1. */
 static void find_address(char *text, size_t size)
 {
     struct ifaddrs *all = NULL;
@@ -246,12 +247,12 @@ static int store_get(void *store, const char *key, double timeout, void **value,
     return td_store_get(store, key, timeout, value, size);
 }
 
-/* Tells the others which process this is, for messages. */
+/* Writes into the store which process this is, for other ranks' messages. */
 static td_status introduce(const td_links_engine *g, td_store *store)
 {
     char key[32], text[TD_LINKS_PROCESS_BYTES], host[TD_LINKS_PROCESS_BYTES - 32] = "";
     snprintf(key, sizeof key, "process/%d", g->rank);
-    (void)gethostname(host, sizeof host - 1); /* without a name, then */
+    (void)gethostname(host, sizeof host - 1); /* on failure the name is empty */
     snprintf(text, sizeof text, "pid %d%s%s", (int)getpid(), host[0] != '\0' ? " on " : "", host);
     return td_store_set_text(store, key, text);
 }
@@ -297,7 +298,7 @@ static td_status open_links(td_links_engine *g, const td_comm_backend_init *init
                    g->api->name, g->rank, address, init->timeout, g->api->error());
 }
 
-/* The buffers that live as long as the engine. */
+/* Makes the buffers that live as long as the engine. */
 static td_status make_buffers(td_links_engine *g)
 {
     g->mine_buffer = g->api->buffer(g->links, &g->mine, sizeof g->mine, TD_LINKS_WAITS);
@@ -407,7 +408,7 @@ static const td_comm_backend td_gloo_backend = {
     .destroy = links_destroy,
 };
 
-/* MPI cannot take back a transfer: after a time-out the process ends. */
+/* MPI cannot cancel a transfer, so after a time-out the process ends. */
 static const td_comm_backend td_mpi_backend = {
     .name = "mpi",
     .flags = TD_BACKEND_CPU | TD_BACKEND_BLOCKING,

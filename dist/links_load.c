@@ -11,8 +11,8 @@ enum { PATH_BYTES = 4096 };
 
 typedef struct shim {
     const char *name, *file;
-    bool global;     /* the library loads parts of its own, which look for it among the program's */
-    const char *how; /* to get it */
+    bool global;     /* RTLD_GLOBAL: the library's own plugins need its symbols */
+    const char *how; /* how to install it */
     bool looked;
     const td_links_api *loaded;
     char why_not[1024];
@@ -30,8 +30,8 @@ static shim shims[] = {
 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* dlopen's flags. RTLD_DEEPBIND lets libgloo find the epoll_wait of gloo/backoff.cc. Sanitizers
- * replace functions of libc in their own way and do not bear it. */
+/* dlopen's flags. With RTLD_DEEPBIND libgloo finds the epoll_wait of gloo/backoff.cc. Sanitizers,
+ * which replace functions of libc, do not work with it. */
 static int open_flags(const shim *s)
 {
     int flags = RTLD_NOW | (s->global ? RTLD_GLOBAL : RTLD_LOCAL);
@@ -44,7 +44,7 @@ static int open_flags(const shim *s)
     return flags;
 }
 
-/* Whether there is such a file and it could be loaded. */
+/* Whether the file exists and was loaded. */
 static bool try_path(shim *s, const char *path)
 {
     bool named = strchr(path, '/') != NULL;

@@ -1,8 +1,8 @@
-/* The gloo and mpi engines: messages from one rank to another. Each is a header and the data; the
- * messages of one pair go in order, by their numbers.
+/* The gloo and mpi engines: messages from one rank to another. A message is a header and the data.
+ * The messages of one pair of ranks have numbers and arrive in order.
  *
- * A small message is copied and is done, for its sender, at once; the copy goes when the receiver
- * asks for it. The sender of a large one has to stay. */
+ * A small message is copied, so its sender is done at once; the copy is sent when the receiver asks
+ * for it. The sender of a large message must wait. */
 #include "dist/links.h"
 
 #include "dist/clock.h"
@@ -13,13 +13,13 @@
 enum { SMALL_BYTES = 64 << 10 };
 
 typedef struct td_links_request {
-    const td_collective *c; /* gone when the message is done */
+    const td_collective *c; /* valid until the message is done */
     bool sends;
     td_links_header header;
     td_links_buffer *header_buffer, *data;
     bool header_done, data_done;
     char *copy;             /* of a small message */
-    td_links_request *next; /* of those that are done for the sender, and not gone yet */
+    td_links_request *next; /* in the list of copies that are still being sent */
 } request;
 
 static size_t bytes_of(const td_collective *c)
@@ -75,7 +75,7 @@ static td_links_result look(const td_links_engine *g, const request *r, td_links
     return result;
 }
 
-/* The message that comes is not the one that is wanted. */
+/* Fails: the message that arrived is not the expected one. */
 static td_status compare(const td_links_engine *g, const request *r)
 {
     const td_collective *c = r->c;
@@ -90,7 +90,7 @@ static td_status compare(const td_links_engine *g, const request *r)
                    td_dtype_name(c->dtype));
 }
 
-/* Frees the copies that have gone. */
+/* Frees the copies that have been sent. */
 static void look_at_copies(td_links_engine *g)
 {
     for (request **link = &g->copies; *link != NULL;) {
@@ -102,7 +102,7 @@ static void look_at_copies(td_links_engine *g)
             continue;
         }
         *link = r->next;
-        end_request(g, r); /* it has gone, or never will */
+        end_request(g, r); /* the copy was sent, or cannot be sent any more */
     }
 }
 
@@ -121,7 +121,7 @@ void td_links_end_messages(td_links_engine *g, double seconds)
     }
 }
 
-/* A request with its buffers; NULL: out of memory. */
+/* Makes a request with its buffers; NULL: out of memory. */
 static request *make_request(td_links_engine *g, const td_collective *c)
 {
     request *r = calloc(1, sizeof *r);

@@ -1,16 +1,16 @@
-/* The gloo and mpi engines: reductions. Sums are taken by the rank that needs them, in rank order,
- * so the bits are those of the shm engine.
+/* The gloo and mpi engines: reductions. The rank that needs a sum computes it, in rank order, so
+ * the bits are those of the shm engine.
  *
- * All-reduce of more than a little: the array is cut into one slice per rank, and every rank sums
- * its slice and sends the result to all. This goes piece by piece, so that the network carries the
- * next piece while this one is summed. */
+ * A large all-reduce cuts the array into one slice per rank. Each rank sums its slice and sends the
+ * result to all ranks. Slices are exchanged piece by piece, so that the network carries the next
+ * piece while this one is summed. */
 #include "dist/links_job.h"
 
 #include "dist/reduce_math.h"
 
 #include <stdlib.h>
 
-enum { SMALL_BYTES = 16 << 10 }; /* all-reduce up to here: everything to everybody */
+enum { SMALL_BYTES = 16 << 10 }; /* up to this size each rank sends its whole array to each rank */
 
 static td_status send_result(td_links_job *j, int r, int64_t from, int64_t count)
 {
@@ -30,7 +30,7 @@ static td_status wait_scratch(const td_links_job *j, int r)
     return td_links_check(j, j->g->api->wait_recv(j->scratch[r], td_links_patience(j->c)));
 }
 
-/* So many elements go at a time. */
+/* Elements of a piece. */
 static int64_t piece_elements(const td_links_job *j)
 {
     return (int64_t)(j->g->api->piece_bytes / j->size);
@@ -38,7 +38,8 @@ static int64_t piece_elements(const td_links_job *j)
 
 /* ---- scratch memory ---- */
 
-/* Every rank has a row: for what it sends; this rank's own for what it sends itself. */
+/* The scratch memory has a row for each rank: for the data that the rank sends here. This rank's
+ * own row is for results that it sends. */
 static size_t row_bytes(const td_links_job *j)
 {
     return j->g->scratch_bytes / (size_t)j->g->size;
@@ -49,7 +50,7 @@ static char *row_of(const td_links_job *j, int r)
     return j->g->scratch + (size_t)r * row_bytes(j);
 }
 
-/* Rows of `count` elements. */
+/* Makes scratch memory with rows of `count` elements. */
 static td_status take_scratch(td_links_job *j, int64_t count)
 {
     td_links_engine *g = j->g;
@@ -74,7 +75,7 @@ static td_status take_scratch(td_links_job *j, int64_t count)
 
 /* ---- reductions ---- */
 
-/* out gets the sum, by rank, of own and what is in the other ranks' rows from element `at` on. */
+/* out = the sum in rank order of `own` and of the other ranks' rows from element `at` on. */
 static void sum_up(const td_links_job *j, const void **terms, const char *own, int64_t at,
                    void *out, int64_t count)
 {
@@ -85,7 +86,8 @@ static void sum_up(const td_links_job *j, const void **terms, const char *own, i
     td_reduce_arrays(&out, 1, terms, g->size, count, j->c->dtype, j->c->op);
 }
 
-/* Everything at once: what every other rank has for this one, whose own part is at `own`. */
+/* Receives all other ranks' data in one piece and sums it with this rank's, from element `own` on.
+ */
 static td_status reduce_at_once(td_links_job *j, const void **terms, int64_t own)
 {
     const td_collective *c = j->c;
@@ -100,13 +102,13 @@ static td_status reduce_at_once(td_links_job *j, const void **terms, int64_t own
             TD_TRY(wait_scratch(j, r));
         }
     }
-    /* In place, what is overwritten must have gone. */
+    /* In place: data that the sum overwrites must have been sent. */
     TD_TRY(td_links_wait_arrays(j));
     sum_up(j, terms, (const char *)c->in + (size_t)own * j->size, 0, c->out, c->count);
     return TD_OK;
 }
 
-/* Sums whole arrays: on all ranks, or on the root. */
+/* Sums whole arrays, on all ranks or on the root. */
 static td_status reduce_small(td_links_job *j, const void **terms)
 {
     const td_collective *c = j->c;
@@ -138,7 +140,7 @@ static td_status reduce_scatter(td_links_job *j, const void **terms)
 
 /* ---- all-reduce by slices ---- */
 
-/* Piece k of rank r's slice; an empty one beyond its end. */
+/* Piece k of rank r's slice: its number of elements, 0 after the slice's end. */
 static int64_t piece_of(const td_links_job *j, int r, int64_t k, int64_t *begin)
 {
     const int64_t line = 64 / (int64_t)j->size, piece = piece_elements(j);
@@ -150,7 +152,8 @@ static int64_t piece_of(const td_links_job *j, int r, int64_t k, int64_t *begin)
     return left <= 0 ? 0 : left < piece ? left : piece;
 }
 
-/* Piece k of every slice goes to the rank that sums it; the scratch memory has room for two. */
+/* Exchanges piece k of all slices: sends each to the rank that sums it. The scratch memory has room
+ * for two pieces. */
 static td_status exchange_piece(td_links_job *j, int64_t k)
 {
     const int rank = j->g->rank;
@@ -171,8 +174,8 @@ static td_status exchange_piece(td_links_job *j, int64_t k)
     return TD_OK;
 }
 
-/* The results of the other slices, into their places. A rank sends them when it has got what was
- * there before. */
+/* Posts the receives of the other slices' results. A rank sends a result only after it has received
+ * this rank's data of that piece, so nothing is overwritten too early. */
 static td_status expect_results(td_links_job *j)
 {
     const td_collective *c = j->c;
@@ -188,8 +191,8 @@ static td_status expect_results(td_links_job *j)
     return TD_OK;
 }
 
-/* Sums piece k of this rank's slice, element `begin` on, and sends the result to those who want it:
- * to all, or, on the root, to nobody. */
+/* Sums piece k of this rank's slice, from element `begin` on. In an all-reduce, sends the result to
+ * all ranks; in a reduce this rank is the root and keeps it. */
 static td_status sum_for_all(td_links_job *j, const void **terms, int64_t k, int64_t begin,
                              int64_t count)
 {
@@ -205,8 +208,8 @@ static td_status sum_for_all(td_links_job *j, const void **terms, int64_t k, int
     return TD_OK;
 }
 
-/* The same for the root alone: this rank's array stays as it is, so the result goes into its row.
- */
+/* The same for another rank that is the root. This rank's array must not change, so the result goes
+ * into this rank's row. */
 static td_status sum_for_root(td_links_job *j, const void **terms, int64_t k, int64_t begin,
                               int64_t count)
 {

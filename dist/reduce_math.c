@@ -7,12 +7,12 @@
 #include <stdalign.h>
 #include <string.h>
 
-/* Elements are worked on in pieces that stay in the first-level cache. */
+/* Arrays are reduced in pieces that stay in the first-level cache. */
 enum { PIECE_BYTES = 8192 };
 
 typedef void (*loop_fn)(void *out, const void *a, const void *b, int64_t n, double sa, double sb);
 
-/* The next loop's elements do not depend on each other, though its arrays may be one array. */
+/* The next loop's elements do not depend on each other, although its arrays may be the same. */
 #if defined(__clang__)
 #define TD_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -43,7 +43,7 @@ static void store_f16(void *array, const float *values, int64_t n)
 #undef TD_LOOP_TARGET
 #endif
 
-/* How one instruction set does it. */
+/* The loops of one instruction set. */
 typedef struct math {
     const loop_fn (*loops)[TD_PRODUCT + 1];
     void (*load[2])(float *out, const void *array, int64_t n); /* bf16, f16 */
@@ -68,7 +68,7 @@ static inline const char *at(const void *array, int64_t index, size_t size)
     return (const char *)array + (size_t)index * size;
 }
 
-/* One piece of an array, elements first.. of n inputs, into sum. */
+/* Reduces one piece (from element `first` on) of n inputs into sum. */
 static void reduce_piece(loop_fn loop, void *sum, const void *const *in, int n, int64_t first,
                          int64_t count, size_t size, double scale)
 {
@@ -78,7 +78,7 @@ static void reduce_piece(loop_fn loop, void *sum, const void *const *in, int n, 
     }
 }
 
-/* The same for bf16 and f16: into sum as f32. */
+/* The same for bf16 and f16; sum is f32. */
 static void reduce_half_piece(const math *m, loop_fn loop, int half, float *sum,
                               const void *const *in, int n, int64_t first, int64_t count,
                               double scale)

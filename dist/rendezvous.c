@@ -1,11 +1,12 @@
-/* The meeting of all ranks at a store.
+/* Rendezvous: all ranks meet at a store. Its keys:
  *
- *   world           the world size that the first rank brought, and which rank it was
- *   joined/<rank>   who has come: host, pid
- *   gone/<rank>     who has gone since, in whatever way; if the store notices
- *   arrived         how many
- *   outcome         the end of it, for all alike: "ok" and every rank's host, or "<code> message".
- *                   Whoever comes last, or first sees that it cannot work, writes it; once. */
+ *   world           the first rank's world size, and its rank
+ *   joined/<rank>   host and pid of a rank that has come
+ *   gone/<rank>     set when a rank that had come has gone, if the store notices
+ *   arrived         number of ranks that have come
+ *   outcome         the result, the same for all ranks: "ok" and each rank's host, or "<code>
+ *                   message". The last rank, or the first rank that sees a failure, writes it once.
+ */
 #include "dist/rendezvous.h"
 
 #include "dist/clock.h"
@@ -21,15 +22,15 @@ enum { HOST_BYTES = 256 };
 
 static const double DEFAULT_TIMEOUT = 300;
 static const double LINGER = 1,
-                    LEAVE = 3; /* seconds for the others to hear of a failure, to leave */
+                    LEAVE = 3; /* seconds for other ranks: to read a failure; to leave */
 
-static int inits; /* meetings of this process that went well; the same number on all ranks */
+static int inits; /* successful inits of this process; the same number on all ranks */
 
 typedef struct meeting {
     const td_rendezvous_plan *plan;
     td_store *store; /* under the prefix of this init */
     double deadline, timeout;
-    bool served_by_rank_0; /* and not by a launcher, or a file */
+    bool served_by_rank_0; /* not by a launcher, and not a file */
     char host[HOST_BYTES]; /* this host's identity */
 } meeting;
 
@@ -42,9 +43,9 @@ static void identify_namespace(const char *kind, char *text, size_t size)
     text[length > 0 ? length : 0] = '\0';
 }
 
-/* A host is known by its name and by the boot of its kernel: names alone are not unique, and
- * containers share a kernel. Ranks of one host also see each other's processes (shm needs that) and
- * have the same network: two network namespaces are two hosts, as on a test bed. */
+/* Identifies a host by its name and its kernel's boot id, because names are not unique and
+ * containers share a kernel. Ranks of one host must also see each other's processes (shm needs
+ * that) and share the network. So two network namespaces count as two hosts. */
 static void identify_host(char identity[HOST_BYTES])
 {
     char name[128] = "", boot[40] = "";
@@ -75,13 +76,13 @@ static void joined_key(char key[32], int rank)
 
 /* ---- the outcome ---- */
 
-/* Writes an outcome unless there is one already; *outcome is the one that holds. */
+/* Writes the outcome unless there is one already. *outcome: the one that counts. */
 static td_status settle(meeting *m, const char *proposal, char **outcome)
 {
     return td_store_compare_set(m->store, "outcome", "", proposal, outcome);
 }
 
-/* The last error becomes everybody's. */
+/* Makes the last error the outcome for all ranks. */
 static td_status settle_failure(meeting *m, td_status status, char **outcome)
 {
     char text[2100];
@@ -89,7 +90,7 @@ static td_status settle_failure(meeting *m, td_status status, char **outcome)
     return settle(m, text, outcome);
 }
 
-/* The time is over: which ranks have not come? */
+/* After the time-out: fails with the ranks that have not come. */
 static td_status settle_missing(meeting *m, char **outcome)
 {
     int count = m->plan->world_size, come = 0;
@@ -120,7 +121,7 @@ static td_status settle_missing(meeting *m, char **outcome)
     return settle_failure(m, status, outcome);
 }
 
-/* The last to come writes down the hosts of all, a line each. */
+/* The last rank to come writes all ranks' hosts, one a line. */
 static td_status settle_success(meeting *m, char **outcome)
 {
     size_t length = 2, capacity = 3 + (size_t)m->plan->world_size * HOST_BYTES;
@@ -289,8 +290,8 @@ static td_status open_store(const td_dist_options *options, const meeting *m,
     return td_prefix_store_open(r->base, prefix, &r->store);
 }
 
-/* A server in rank 0 serves one init and leaves last. So a rank that begins its next init may still
- * find the server of the one before: *ready is false then, as it is before rank 0 has come. */
+/* A server in rank 0 serves one init and ends last. So a rank that begins the next init may still
+ * find the old server. *ready: whether the server is this init's. */
 static td_status check_serving(const meeting *m, td_rendezvous_result *r, bool *ready)
 {
     if (r->server != NULL) {
@@ -300,8 +301,8 @@ static td_status check_serving(const meeting *m, td_rendezvous_result *r, bool *
     return m->served_by_rank_0 ? td_store_check(r->store, "serving", ready) : TD_OK;
 }
 
-/* Meets; again, if the server was that of an earlier init, or ended meanwhile. Rank 0, which is the
- * server, does not try again: a port that is busy stays so. */
+/* Meets at the store. Tries again if the server was that of an earlier init, or has ended
+ * meanwhile. Rank 0, which has the server, does not try again: a busy port stays busy. */
 static td_status meet_at_store(const td_dist_options *options, meeting *m, td_rendezvous_result *r,
                                char **outcome)
 {
@@ -329,8 +330,8 @@ static td_status meet_at_store(const td_dist_options *options, meeting *m, td_re
     }
 }
 
-/* What the others should call this host. Rank 0 and its host's other ranks may have come over the
- * loopback; the server knows by which address it was reached from outside. */
+/* This host's address for other ranks. Ranks on rank 0's host may have connected over the loopback,
+ * so they ask the server at which address other hosts have reached it. */
 static td_status find_address(const td_rendezvous_plan *plan, td_rendezvous_result *r)
 {
     if (plan->way == TD_MEET_IN_FILE || strcmp(r->base->vtable->kind, "tcp") != 0) {
@@ -358,7 +359,7 @@ td_status td_rendezvous(const td_dist_options *options, td_rendezvous_result *re
     options = options != NULL ? options : &defaults;
     *result = (td_rendezvous_result){ 0 };
     if (getenv("TANDEM_ERROR_FILE") != NULL) {
-        td_error_report_fatal(); /* the launcher wants to know */
+        td_error_report_fatal(); /* fatal errors go to the launcher, too */
     }
     TD_TRY(td_rendezvous_plan_make(options, &plan));
     meeting m = { .plan = &plan };
@@ -380,7 +381,7 @@ td_status td_rendezvous(const td_dist_options *options, td_rendezvous_result *re
     char message[2048];
     snprintf(message, sizeof(message), "%s", td_last_error());
     if (result->server != NULL || plan.way == TD_MEET_IN_FILE) {
-        td_sleep(LINGER); /* a file that nobody uses any more would be started anew */
+        td_sleep(LINGER); /* a file that no rank uses would be started again */
     }
     td_rendezvous_end(result);
     return td_fail(status, "%s", message);

@@ -1,4 +1,5 @@
-/* Who this process is and where the others meet, from a URL and the environment of launchers. */
+/* This process's rank and the place of the store, from a URL and launchers' environment variables.
+ */
 #include "dist/rendezvous.h"
 
 #include "dist/hostlist.h"
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { FIRST_JOB_PORT = 10000, JOB_PORTS = 20000 }; /* below the ports that systems give away */
+enum { FIRST_JOB_PORT = 10000, JOB_PORTS = 20000 }; /* below the ephemeral ports */
 
 /* An environment variable; empty counts as not set. */
 static const char *env(const char *name)
@@ -32,7 +33,7 @@ static bool parse_int(const char *text, int *value)
     return true;
 }
 
-/* Leaves *value alone if the variable is not set. */
+/* Does not change *value if the variable is not set. */
 static td_status env_int(const char *name, int *value)
 {
     const char *text = env(name);
@@ -211,8 +212,8 @@ static bool resolves(const char *host)
     return true;
 }
 
-/* The step's first node; where names do not resolve, the address that srun was started from, which
- * in a batch job is the same node. */
+/* The step's first node. If its name does not resolve: the address from which srun was started,
+ * which in a batch job is the same node. */
 static td_status slurm_master(td_rendezvous_plan *plan)
 {
     const char *nodes = env("SLURM_STEP_NODELIST"), *launch = env("SLURM_LAUNCH_NODE_IPADDR");
@@ -266,7 +267,7 @@ static td_status plan_slurm(td_rendezvous_plan *plan)
     return check_plan(plan);
 }
 
-/* FNV-1a, 32 bits: a port that all ranks of a job find alike. */
+/* FNV-1a, 32 bits: all ranks of a job find the same port. */
 static int port_of(const char *name)
 {
     uint32_t hash = 2166136261u;
@@ -314,7 +315,8 @@ static bool in_mpirun(void)
     return env("OMPI_COMM_WORLD_RANK") != NULL || env("PMI_RANK") != NULL;
 }
 
-/* A batch script has SLURM_PROCID, too, but no step: what it starts without srun is on its own. */
+/* A batch script has SLURM_PROCID, too, but no step. A program that it starts without srun is a
+ * world of one. */
 bool td_dist_is_launched(void)
 {
     return env("RANK") != NULL || (in_slurm() && env("SLURM_STEP_NODELIST") != NULL) || in_mpirun();
@@ -356,9 +358,9 @@ static td_status plan_place(const td_dist_options *options, td_rendezvous_plan *
                    url);
 }
 
-/* Tells two runs that meet at one place apart. td_spawn gives its processes an id of their own: it
- * serves to know a file that an earlier run has left behind. If other hosts' processes, too, belong
- * to the world, it does not count, since theirs differs. */
+/* The run's id, which distinguishes runs that use the same store. td_spawn gives its processes an
+ * id, so that they recognise the file of an earlier run. That id counts only if all ranks come from
+ * one td_spawn, because another host's td_spawn has another id. */
 static td_status plan_run_id(td_rendezvous_plan *plan)
 {
     const char *run_id = env("TANDEM_RUN_ID");

@@ -23,18 +23,18 @@ struct td_replica {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    replica_command command; /* IDLE: the last one is done */
+    replica_command command; /* IDLE: the last command is done */
 
-    /* What the command works on. Written by the caller before it, by the thread during it. */
-    uint64_t step, last_step; /* the caller's, of this forward and of the one before */
+    /* The command's data: written by the caller before the command, by the thread during it. */
+    uint64_t step, last_step; /* the caller's step number in this and in the last forward */
     bool with_grad;
     int outstanding; /* forwards of this step whose backward has not run */
     td_tensor batch, gradient;
     td_tensor *input, *output;
-    td_tensor **leaves; /* inputs of this step that take gradients */
+    td_tensor **leaves; /* inputs of this step that need gradients */
     int leaf_count, leaf_capacity;
 
-    jmp_buf jump; /* out of a programming mistake */
+    jmp_buf jump; /* where a programming mistake jumps to */
     char message[4096];
 };
 
@@ -48,7 +48,8 @@ static void free_leaves(td_replica *r)
     r->leaf_count = 0;
 }
 
-/* The thread's step lives as long as the caller's, so that a backward may follow. */
+/* Begins a step if the caller's step is a new one. The thread's step lives as long as the caller's,
+ * so that a backward may follow. */
 static void follow_step(td_replica *r)
 {
     if (td_in_step() && r->step != r->last_step) {
@@ -258,8 +259,8 @@ void td_replica_free(td_replica *r)
 
 /* ---- for the caller ---- */
 
-/* Modes, and for Dropout a stream of its own: equal masks on all devices would be half a dropout.
- */
+/* Copies modes, and gives Dropout layers a random stream of their own, so that devices draw
+ * different masks. */
 static void load_modes(td_replica *r, td_module *to, td_module *from)
 {
     to->training = from->training;

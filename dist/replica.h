@@ -1,5 +1,5 @@
-/* A copy of a model on another device, with a thread of its own: what DataParallel is made of. The
- * thread has its own step and tape, which live as long as the step of the thread that it works for.
+/* A copy of a model on another device, with its own thread, for DataParallel. The thread has its
+ * own step and tape, which live as long as the calling thread's step.
  *
  * One command at a time: start a forward or a backward, then wait for it. */
 #ifndef TD_DIST_REPLICA_H
@@ -17,25 +17,25 @@ td_replica *td_replica_new(const td_module *model, td_device device, int number)
 /* Ends the thread and the copy. NULL is fine. */
 void td_replica_free(td_replica *r);
 
-/* Makes parameters, buffers and modes those of the model (state: its td_module_state), unless a
- * forward of the running step still waits for its backward: then they are so already. */
+/* Copies parameters, buffers and modes from the model (state: its td_module_state). Does nothing
+ * while a forward of the running step waits for its backward: the copy is up to date then. */
 void td_replica_load(td_replica *r, td_module *model, const td_state_list *state);
 
-/* Starts the forward of a batch whose memory stays as it is until the wait. */
+/* Starts the forward of a batch. The batch must not change until td_replica_wait. */
 void td_replica_forward(td_replica *r, const td_tensor *x);
-/* After the wait: the output of the last forward, and the copy of x if x takes gradients (otherwise
- * NULL). They belong to the thread's step: look at their memory, do not use them in operations. */
+/* After td_replica_wait: the output of the last forward, and the copy of x if x needs gradients
+ * (otherwise NULL). They belong to the thread's step: read their memory only. */
 td_tensor *td_replica_output(const td_replica *r);
 td_tensor *td_replica_input(const td_replica *r);
 
-/* Starts the backward of such an output from its gradient, whose memory stays as it is until the
- * wait. Gradients are then of this output alone. */
+/* Starts the backward of an output from its gradient, which must not change until td_replica_wait.
+ * The replica's gradients are then those of this output alone. */
 void td_replica_backward(td_replica *r, td_tensor *output, const td_tensor *gradient);
 /* The gradient of parameter `index` of td_module_state's list; NULL: none. */
 const td_tensor *td_replica_grad(const td_replica *r, int index);
 
-/* Waits for the command under way. The message of the programming mistake that ended it, or NULL.
- */
+/* Waits for the running command. Returns the message of the programming mistake that ended it, or
+ * NULL. */
 const char *td_replica_wait(td_replica *r);
 
 #endif

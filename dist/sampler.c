@@ -8,7 +8,7 @@ typedef struct distributed_sampler {
     td_distributed_options options; /* world_size is at least 1 */
 } distributed_sampler;
 
-/* How many of all ranks' samples: world_size times as many as each rank gets; without padding, the
+/* The number of samples of all ranks: world_size times each rank's number; without padding, the
  * dataset's length. */
 static int64_t total_of(const td_distributed_options *o, int64_t length)
 {
@@ -43,7 +43,7 @@ static int64_t distributed_order(td_sampler *sampler, uint64_t epoch, int64_t le
     }
     int64_t count = distributed_count(sampler, length);
     for (int64_t i = 0; i < count; i++) {
-        /* Beyond its end the order begins again, as often as it takes. */
+        /* After its end the order begins again, as often as needed. */
         int64_t place = (o->rank + i * o->world_size) % length;
         index[i] = o->shuffle ? all[place] : place;
     }

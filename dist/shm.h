@@ -1,13 +1,14 @@
-/* The shm engine: collectives between processes of one host through shared memory. Inside view, for
- * the shm_*.c files.
+/* The shm engine: collectives between processes of one host through shared memory. Internal header
+ * of the shm_*.c files.
  *
- * One segment holds, for every rank, what it has entered last, how far it is, and two staging areas
- * (turn and turn about, so that one can be filled while the other is still read), and a mailbox for
- * every ordered pair. Besides, each rank may have registered memory (td_group_memory) that all
- * others map: collectives on it need no staging.
+ * One shared segment has for each rank: the collective that it has entered last, its position
+ * inside that collective, and two staging areas, which are used alternately (one is filled while
+ * the other is still read). The segment also has a mailbox for each ordered pair of ranks. Each
+ * rank may also have registered memory (td_group_memory), which all other ranks map. Collectives on
+ * registered memory need no staging.
  *
- * All of it is anonymous (memfd): it has no name that could be left behind, and does not count
- * against the size of /dev/shm. Peers open it through /proc/<pid>/fd. */
+ * All shared memory is anonymous (memfd). So no name can be left behind, and the memory does not
+ * count against the size of /dev/shm. Peers open it through /proc/<pid>/fd. */
 #ifndef TD_DIST_SHM_H
 #define TD_DIST_SHM_H
 
@@ -19,35 +20,35 @@
 
 enum {
     TD_SHM_MAX_RANKS = 64,
-    TD_SHM_LINE = 128, /* bytes that only one rank writes at a time: two lines of cache, since
-                          processors fetch them in pairs */
+    TD_SHM_LINE = 128, /* alignment of what one rank writes: two cache lines, because processors
+                          fetch lines in pairs */
     TD_SHM_AREA_BYTES = 256 << 10,
-    TD_SHM_EAGER_BYTES = 8 << 10, /* up to this, every rank reduces all by itself */
-    TD_SHM_SLOTS = 2,             /* messages under way in a mailbox */
+    TD_SHM_EAGER_BYTES = 8 << 10, /* up to this size each rank reduces the whole array */
+    TD_SHM_SLOTS = 2,             /* pieces of messages in a mailbox */
     TD_SHM_REASON_BYTES = 1024,
     TD_SHM_MAX_REGIONS = 1024,
 };
 
-/* What a rank has entered; one cache line. */
+/* The collective that a rank has entered; one cache line. */
 typedef struct td_shm_entry {
     alignas(64) _Atomic uint64_t turn; /* counts the engine's collectives; written last */
     uint64_t number;                   /* td_collective.number */
     int64_t count;
-    uint64_t place; /* the data's offset in registered memory */
-    int32_t region; /* -1: it is not registered */
+    uint64_t place; /* the data's offset in the region */
+    int32_t region; /* index of the registered memory; -1: the data is not registered */
     int32_t peer;
     uint8_t kind, dtype, op;
 } td_shm_entry;
 
 typedef struct td_shm_rank {
-    alignas(TD_SHM_LINE) td_shm_entry entry[2]; /* by turn & 1: the last one may still be read */
+    alignas(TD_SHM_LINE) td_shm_entry entry[2]; /* by turn & 1: others may still read the last */
     alignas(TD_SHM_LINE) _Atomic uint64_t step; /* counts barriers inside collectives */
     alignas(TD_SHM_LINE) _Atomic uint32_t bell; /* rung when a mailbox of this rank changes */
     _Atomic uint32_t bell_waiters;
-    alignas(TD_SHM_LINE) _Atomic uint32_t gone; /* has left in good order */
-    _Atomic uint32_t core;                      /* where it last ran when it began to wait */
+    alignas(TD_SHM_LINE) _Atomic uint32_t gone; /* the rank has left the group */
+    _Atomic uint32_t core;                      /* the core on which it last began to wait */
     pid_t pid;
-    uint64_t start_time; /* of the process, so that a reused pid is not taken for it */
+    uint64_t start_time; /* of the process: a reused pid has another one */
 } td_shm_rank;
 
 typedef struct td_shm_slot {
@@ -57,7 +58,7 @@ typedef struct td_shm_slot {
     uint32_t bytes; /* of this piece */
 } td_shm_slot;
 
-/* From one rank to another; the data of the slots follows. */
+/* A mailbox from one rank to another. The slots' data follows it in memory. */
 typedef struct td_shm_box {
     alignas(TD_SHM_LINE) _Atomic uint64_t filled; /* by the sender */
     alignas(TD_SHM_LINE) _Atomic uint64_t taken;  /* by the receiver */
@@ -70,24 +71,24 @@ typedef struct td_shm_segment {
     alignas(TD_SHM_LINE) _Atomic uint32_t broken; /* td_shm_broken */
     td_status status;
     char reason[TD_SHM_REASON_BYTES];
-    alignas(TD_SHM_LINE) _Atomic uint32_t door; /* where those sleep who wait for others */
+    alignas(TD_SHM_LINE) _Atomic uint32_t door; /* the futex on which waiting ranks sleep */
     alignas(TD_SHM_LINE) _Atomic uint32_t sleepers;
     td_shm_rank rank[];
 } td_shm_segment;
 
-/* Registered memory: every rank's part of one td_group_memory call. Its index in the list is the
- * same on all ranks. A rank that has freed its own part keeps the others', which they may still
- * use, until all have freed theirs; the ranks tell each other at the next td_group_memory. */
+/* Registered memory: all ranks' parts of one td_group_memory call. The region's index in the list
+ * is the same on all ranks. A rank that has freed its own part still maps the others' parts until
+ * all ranks have freed theirs. The ranks exchange this at the next td_group_memory. */
 typedef struct td_shm_region {
     size_t bytes;                 /* 0: this place in the list is free */
     char *base[TD_SHM_MAX_RANKS]; /* in this process's address space; NULL: freed */
 } td_shm_region;
 
-/* A send or receive under way; kept in a list and used again. */
+/* A running send or receive. Ended requests are kept in a list and used again. */
 typedef struct td_shm_request {
     struct td_shm_request *next;
     const td_collective *c;
-    uint64_t ticket; /* its turn among the messages of that pair and direction */
+    uint64_t ticket; /* the message's number in its mailbox */
     int64_t moved;   /* bytes */
     bool begun;
 } td_shm_request;
@@ -99,16 +100,16 @@ typedef struct td_shm {
     size_t boxes_at, box_bytes, slot_bytes, areas_at;
     uint64_t turn;      /* collectives entered */
     uint64_t step;      /* barriers inside them */
-    int parity;         /* of the staging areas: which is used next */
+    int parity;         /* which of the two staging areas is used next */
     double spin;        /* seconds of spinning before sleeping */
-    int crowded;        /* waits in a row for a rank on this very core */
-    int patience;       /* so many of them, and this rank moves */
-    double checked;     /* when the peers of messages were last looked at */
+    int crowded;        /* how many waits in a row were for a rank on this core */
+    int patience;       /* after this many such waits this rank moves to another core */
+    double checked;     /* when the peers of messages were last checked */
     uint32_t bell_seen; /* the bell's value before the last look at the mailboxes */
     td_shm_region *regions;
     int region_count;
     td_shm_request *free_requests;
-    uint64_t tickets[TD_SHM_MAX_RANKS][2]; /* given out: sends to, receives from each rank */
+    uint64_t tickets[TD_SHM_MAX_RANKS][2]; /* tickets given out: sends to, receives from a rank */
     uint64_t served[TD_SHM_MAX_RANKS][2];
 } td_shm;
 
@@ -125,7 +126,7 @@ static inline char *td_shm_area(const td_shm *shm, int parity, int rank)
 
 /* ---- shm_wait.c ---- */
 
-/* Breaks the group for all: the first reason stays. */
+/* Breaks the group on all ranks. The first reason stays. */
 void td_shm_break(td_shm *shm, td_status status, const char *reason);
 /* Fails if the group is broken. */
 td_status td_shm_check(const td_shm *shm);
@@ -133,14 +134,15 @@ td_status td_shm_check(const td_shm *shm);
 td_status td_shm_check_peer(td_shm *shm, int rank);
 /* See td_comm_backend.look. */
 td_status td_shm_look(void *engine);
-/* Enters a collective: tells the others what it is, waits until all have entered, and compares.
- * region, place: where its data is registered, or -1. */
+/* Enters a collective: publishes it, waits until all ranks have entered, and fails if they have
+ * entered different collectives. region, place: where the data is registered; region -1: nowhere.
+ */
 td_status td_shm_enter(td_shm *shm, const td_collective *c, int32_t region, uint64_t place);
-/* What a rank has entered in this turn; after td_shm_enter, until the next. */
+/* What a rank has entered in this turn. Valid from td_shm_enter until the next one. */
 const td_shm_entry *td_shm_entered_by(const td_shm *shm, int rank);
 /* A barrier inside a collective. */
 td_status td_shm_step(td_shm *shm, const td_collective *c);
-/* Rings a rank's bell: its mailboxes have changed. */
+/* Wakes a rank because one of its mailboxes has changed. */
 void td_shm_ring(td_shm *shm, int rank);
 /* See td_comm_backend. */
 void td_shm_idle(void *engine, double seconds, bool background);
@@ -148,22 +150,22 @@ bool td_shm_last_entered(void *engine, int rank, td_entered *entered);
 
 /* ---- shm_process.c ---- */
 
-/* The state letter of a process ('T': stopped) and when it started; 0: there is none, or only its
- * remains. */
+/* The state letter of a process ('T': stopped) and its start time. 0: no such process, or a
+ * zombie. */
 char td_process_state(pid_t pid, uint64_t *start_time);
 
 /* ---- shm_memory.c ---- */
 
-/* Zeroed shared memory that is really there, mapped; *fd is for others to open. what: for
- * messages. */
+/* Maps zeroed shared memory, which is allocated at once. *fd: for other processes to open. what:
+ * for messages. */
 td_status td_shm_create(const char *what, size_t bytes, void **memory, int *fd);
-/* Maps what another process has created. */
+/* Maps memory that another process has created. */
 td_status td_shm_map(pid_t pid, int fd, size_t bytes, void **memory);
 td_status td_shm_memory(void *engine, const td_collective *c, void **memory);
 void td_shm_memory_free(void *engine, void *memory);
-/* The index of the registered memory of this rank that holds all of these bytes, or -1. */
+/* The index of this rank's registered memory in which all of these bytes lie, or -1. */
 int td_shm_find_region(const td_shm *shm, const void *data, size_t bytes);
-/* Unmaps everything that is registered. */
+/* Unmaps all registered memory. */
 void td_shm_unmap_regions(td_shm *shm);
 
 /* ---- shm_collectives.c, shm_messages.c ---- */

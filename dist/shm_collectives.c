@@ -1,38 +1,38 @@
 /* The shm engine: the collectives.
  *
- * Data goes from rank to rank through the staging areas, a chunk at a time: every rank puts what it
- * has to give into its area, all meet, every rank gets what it wants out of the others' areas. The
- * next chunk goes into the other pair of areas, so one meeting a chunk is enough. If what is given
- * lies in registered memory, it is got from there, in one piece.
+ * Data goes from rank to rank through the staging areas, a chunk at a time. Each rank puts its data
+ * into its own area, all ranks meet at a barrier, and each rank gets data from the others' areas.
+ * The next chunk goes into the other area of each rank, so each chunk needs one barrier only. Data
+ * in registered memory needs no staging: the other ranks read it where it lies, in one piece.
  *
- * All-reduce of more than a little: the array is cut into one slice per rank; each rank reduces its
- * slice, in rank order, and hands the result to all. */
+ * A large all-reduce cuts the array into one slice per rank. Each rank reduces its slice in rank
+ * order and gives the result to all ranks. */
 #include "dist/shm.h"
 
 #include "dist/reduce_math.h"
 
 #include <string.h>
 
-/* One collective under way. */
+/* A running collective. */
 typedef struct job {
     td_shm *shm;
     const td_collective *c;
     size_t size;                   /* bytes of an element */
     int64_t capacity;              /* elements of a piece that fit into an area at once */
-    bool direct;                   /* the data is got out of registered memory */
+    bool direct;                   /* all data is in registered memory */
     char *given[TD_SHM_MAX_RANKS]; /* direct: every rank's data */
 } job;
 
-/* ---- what the kinds have in common ---- */
+/* ---- properties of the kinds ---- */
 
-/* This rank gives one piece to each rank, not the same to all. */
+/* A rank gives a different piece to each rank. */
 static bool gives_pieces(td_collective_kind kind)
 {
     return kind == TD_COLLECTIVE_REDUCE_SCATTER || kind == TD_COLLECTIVE_SCATTER ||
            kind == TD_COLLECTIVE_ALL_TO_ALL;
 }
 
-/* Only the root gives. */
+/* Only the root gives data. */
 static bool root_gives(td_collective_kind kind)
 {
     return kind == TD_COLLECTIVE_BROADCAST || kind == TD_COLLECTIVE_SCATTER;
@@ -54,7 +54,7 @@ static size_t bytes_given(const job *j)
     return (size_t)(j->c->count * pieces) * j->size;
 }
 
-/* What rank r gives to this rank, from element `from` on, where the present chunk begins. */
+/* The data from rank r for this rank. from: the element at which the current chunk begins. */
 static const char *given_by(const job *j, int r, int64_t from)
 {
     const td_shm *shm = j->shm;
@@ -134,7 +134,7 @@ static void get(const job *j, int64_t from, int64_t k)
     }
 }
 
-/* Chunk after chunk; the ranks have met, and know that they do the same. */
+/* Chunk after chunk. All ranks have entered the same collective. */
 static td_status exchange(const job *j)
 {
     for (int64_t from = 0; from < j->c->count; from += j->capacity) {
@@ -148,7 +148,7 @@ static td_status exchange(const job *j)
     return TD_OK;
 }
 
-/* What fits into one chunk: the data is put before the ranks meet, so they meet only once. */
+/* Data that fits into one chunk is put before td_shm_enter, which is then the only barrier. */
 static td_status exchange_at_once(const job *j)
 {
     put(j, 0, j->c->count);
@@ -160,7 +160,7 @@ static td_status exchange_at_once(const job *j)
 
 /* ---- all-reduce by slices ---- */
 
-/* The slice of rank r in an array, or a chunk of it, of k elements. */
+/* Rank r's slice of an array, or of a chunk, with k elements. */
 static void slice_of(const job *j, int64_t k, int r, int64_t *begin, int64_t *count)
 {
     /* Slices begin on cache lines, so that no line is written by two ranks. */
@@ -172,7 +172,7 @@ static void slice_of(const job *j, int64_t k, int r, int64_t *begin, int64_t *co
     *count = k - first < part ? k - first : part;
 }
 
-/* Registered memory: straight out of all ranks' arrays and back into them. */
+/* Registered memory: reads all ranks' arrays and writes the result into them. */
 static td_status reduce_direct(const job *j)
 {
     const td_collective *c = j->c;
@@ -190,7 +190,7 @@ static td_status reduce_direct(const job *j)
     return td_shm_step(j->shm, c);
 }
 
-/* In an area every slice has its own place, whatever the size of the chunk. */
+/* A slice's place in an area does not depend on the chunk's size. */
 static int64_t place_elements(const job *j)
 {
     int64_t line = 64 / (int64_t)j->size;
@@ -203,7 +203,7 @@ static char *place_of(const job *j, int parity, int in, int r)
     return td_shm_area(j->shm, parity, in) + (size_t)(r * place_elements(j)) * j->size;
 }
 
-/* The others' slices of a chunk into this rank's area; its own it reads where it is. */
+/* Puts the other ranks' slices of a chunk into this rank's area. Its own slice needs no copy. */
 static void put_slices(const job *j, int parity, int64_t from, int64_t k)
 {
     for (int r = 0; r < j->shm->size; r++) {
@@ -217,7 +217,7 @@ static void put_slices(const job *j, int parity, int64_t from, int64_t k)
     }
 }
 
-/* This rank's slice: into its own place in its area, for the others, and into out. */
+/* Reduces this rank's slice into `out` and into its place in this rank's area. */
 static void reduce_slice(const job *j, int parity, int64_t from, int64_t k, bool wanted)
 {
     const td_shm *shm = j->shm;
@@ -233,7 +233,7 @@ static void reduce_slice(const job *j, int parity, int64_t from, int64_t k, bool
     td_reduce_arrays(out, wanted ? 2 : 1, in, shm->size, count, j->c->dtype, j->c->op);
 }
 
-/* The others' results out of their areas. */
+/* Gets the other ranks' results from their areas. */
 static void get_slices(const job *j, int parity, int64_t from, int64_t k)
 {
     for (int r = 0; r < j->shm->size; r++) {
@@ -246,9 +246,10 @@ static void get_slices(const job *j, int parity, int64_t from, int64_t k)
     }
 }
 
-/* Through the staging areas. The next chunk is put before the results of this one are met over: one
- * meeting a chunk. Nothing is overwritten too early: in an area, the other ranks' slices have been
- * reduced before the last meeting, and the rank's own place, its result, is written after one. */
+/* Through the staging areas. The next chunk is put before the barrier that follows this chunk's
+ * reduction, so each chunk needs one barrier only. Nothing is overwritten too early: the other
+ * ranks' slices in an area were reduced before the last barrier, and a rank writes its result after
+ * one. */
 static td_status reduce_staged(const job *j)
 {
     const td_collective *c = j->c;
@@ -279,7 +280,7 @@ static td_status reduce_staged(const job *j)
 
 /* ---- choosing ---- */
 
-/* All have entered: can everybody's data be got where it is? All ranks come to the same answer. */
+/* After all ranks have entered: whether all data is in registered memory. The same on all ranks. */
 static bool find_given(job *j)
 {
     const td_shm *shm = j->shm;
@@ -294,7 +295,7 @@ static bool find_given(job *j)
     return true;
 }
 
-/* In one go, since nothing has to fit into an area. */
+/* In one piece, because nothing has to fit into an area. */
 static td_status get_direct(const job *j)
 {
     get(j, 0, j->c->count);

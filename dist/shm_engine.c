@@ -10,15 +10,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static const double FIRST_SPIN = 20e-6; /* seconds; it adapts (shm_wait.c) */
-enum { FIRST_PATIENCE = 20 };           /* and so does this */
+static const double FIRST_SPIN = 20e-6; /* seconds; adapts later (shm_wait.c) */
+enum { FIRST_PATIENCE = 20 };           /* adapts later, too */
 
 static size_t round_up(size_t bytes, size_t unit)
 {
     return (bytes + unit - 1) / unit * unit;
 }
 
-/* Where everything lies in the segment. */
+/* The layout of the segment. */
 static void lay_out(td_shm *shm)
 {
     const size_t n = (size_t)shm->size;
@@ -33,7 +33,7 @@ static void lay_out(td_shm *shm)
 
 /* ---- meeting ---- */
 
-/* Rank 0 makes the segment and tells the others where; if it cannot, it tells them that. */
+/* Rank 0 makes the segment and tells the other ranks where it is, or that it has failed. */
 static td_status make_segment(td_shm *shm, td_store *store, int *fd)
 {
     char text[TD_SHM_REASON_BYTES];
@@ -66,7 +66,7 @@ static td_status find_segment(td_shm *shm, td_store *store, double timeout)
     return status;
 }
 
-/* Every rank tells whether it has the segment, and learns whether all have. */
+/* Each rank reports whether it has mapped the segment, and learns whether all ranks have. */
 static td_status agree(const td_shm *shm, td_store *store, td_status status, double deadline)
 {
     char key[32], report[TD_SHM_REASON_BYTES];

@@ -13,7 +13,7 @@
 
 /* ---- creating and mapping ---- */
 
-/* A number from a file, after a prefix: "MemAvailable: 123 kB". otherwise: it is not there. */
+/* The number after a prefix in a file: "MemAvailable: 123 kB"; `otherwise` if there is none. */
 static size_t read_number(const char *path, const char *prefix, size_t otherwise)
 {
     char line[128];
@@ -33,9 +33,9 @@ static size_t read_number(const char *path, const char *prefix, size_t otherwise
     return number;
 }
 
-/* What the machine or the container has left, with what it would give up for us (files in memory).
- * Taking more means being killed without a word, since anonymous shared memory has no limit of its
- * own. */
+/* Bytes that the machine or the container has left, including cached files, which it can drop.
+ * Anonymous shared memory has no limit of its own: a process that takes more is killed without a
+ * message. */
 static size_t memory_left(void)
 {
     size_t left = read_number("/proc/meminfo", "MemAvailable:", SIZE_MAX / 1024) * 1024;
@@ -73,7 +73,7 @@ td_status td_shm_create(const char *what, size_t bytes, void **memory, int *fd)
     if (*fd < 0) {
         return td_fail(TD_E_IO, "%s: no shared memory: memfd_create: %s", what, strerror(errno));
     }
-    /* Really takes the memory now: later a lack of it would be a SIGBUS. */
+    /* Allocates the memory now: a lack of memory later would be a SIGBUS. */
     int error = ftruncate(*fd, (off_t)bytes) != 0 ? errno : posix_fallocate(*fd, 0, (off_t)bytes);
     td_status status = TD_OK;
     if (error != 0) {
@@ -156,7 +156,7 @@ void td_shm_memory_free(void *engine, void *memory)
     }
 }
 
-/* What a rank tells the others about its part. */
+/* What a rank tells the others about its part of a new region. */
 typedef struct offer {
     int64_t ok;
     int64_t fd;
@@ -164,7 +164,7 @@ typedef struct offer {
     char error[256];
 } offer;
 
-/* Every rank's offer to every rank. */
+/* Gives all ranks' offers to all ranks. */
 static td_status exchange_offers(td_shm *shm, const td_collective *c, const offer *mine, offer *all)
 {
     td_collective gather = *c;
@@ -188,8 +188,8 @@ static void note_failure(offer *mine)
     snprintf(mine->error, sizeof mine->error, "%s", td_last_error());
 }
 
-/* Lets go of what no rank uses any more; the first free place in the list, which is the same on all
- * ranks. Negative: there is none. */
+/* Unmaps the regions that no rank uses any more. Returns the first free place in the list, which is
+ * the same on all ranks; negative: the list is full. */
 static int free_place(td_shm *shm, const offer *all)
 {
     int place = -1;
@@ -245,14 +245,14 @@ static td_status map_parts(td_shm *shm, const td_shm_region *region, const offer
     return TD_OK;
 }
 
-/* Makes this rank's part and maps the others'. If one rank fails, all do. */
+/* Makes this rank's part and maps the others' parts. If one rank fails, all ranks fail. */
 static td_status share(td_shm *shm, const td_collective *c, td_shm_region *region, int fd,
                        offer *mine, int *place)
 {
     offer *all = calloc((size_t)shm->size, sizeof *all);
     if (all == NULL) {
         td_fail(TD_E_NOMEM, "out of memory for td_group_memory");
-        return TD_E_PEER; /* the others cannot know: this breaks the group */
+        return TD_E_PEER; /* the other ranks do not know it, so the group breaks */
     }
     mine->fd = fd;
     for (int i = 0; i < shm->region_count; i++) {
@@ -265,7 +265,7 @@ static td_status share(td_shm *shm, const td_collective *c, td_shm_region *regio
         if (map_parts(shm, region, all, place) != TD_OK) {
             note_failure(mine);
         }
-        status = exchange_offers(shm, c, mine, all); /* also: all have opened it */
+        status = exchange_offers(shm, c, mine, all); /* afterwards all ranks have opened it */
     }
     free(all);
     return status;

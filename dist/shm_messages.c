@@ -1,9 +1,10 @@
-/* The shm engine: messages from one rank to another, through a mailbox for every ordered pair. A
- * message goes in pieces; a mailbox holds two, so that one is filled while the other is emptied.
- * Small messages are gone once they are in the mailbox; the sender of a large one has to stay.
+/* The shm engine: messages from one rank to another, through a mailbox for each ordered pair. A
+ * message is sent in pieces. A mailbox has room for two pieces: one is filled while the other is
+ * emptied. A small message is done for its sender once it is in the mailbox; the sender of a large
+ * message must wait.
  *
- * Messages of one pair go in order: each gets a ticket, and waits until those before it are done.
- * Messages of different pairs do not hold each other up. */
+ * Messages of one pair are sent in order: each gets a ticket, and waits until the earlier ones are
+ * done. Messages of different pairs do not block each other. */
 #include "dist/shm.h"
 
 #include "dist/clock.h"
@@ -14,7 +15,7 @@
 
 enum { SENDS, RECEIVES };
 
-static const double LOOK_EVERY = 0.05; /* seconds between looks at whether a peer lives */
+static const double LOOK_EVERY = 0.05; /* seconds between two checks whether a peer lives */
 
 static int direction_of(const td_collective *c)
 {
@@ -37,7 +38,7 @@ static int64_t message_bytes(const td_collective *c)
     return c->count * (int64_t)td_dtype_size(c->dtype);
 }
 
-/* Whether the message is over: an empty one still has one piece. */
+/* Whether the message is done. An empty message has one piece, too. */
 static bool over(const td_shm_request *request)
 {
     return request->begun && request->moved == message_bytes(request->c);
@@ -69,7 +70,7 @@ static bool send_pieces(td_shm *shm, td_shm_request *request)
     return any;
 }
 
-/* The message that comes is not the one that is wanted. */
+/* Fails: the message that arrived is not the expected one. */
 static td_status fail_mismatch(td_shm *shm, const td_collective *c, const td_shm_slot *slot)
 {
     td_status status = td_fail(
@@ -124,7 +125,7 @@ td_status td_shm_start(void *engine, const td_collective *c, void **handle)
     return TD_OK;
 }
 
-/* Nothing has moved: is there still hope? */
+/* After no progress: fails if the peer has died or the deadline has passed. */
 static td_status look_at_peer(td_shm *shm, const td_collective *c)
 {
     TD_TRY(td_shm_check(shm));

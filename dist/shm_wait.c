@@ -1,10 +1,10 @@
 /* The shm engine: waiting for other ranks, and noticing that they will not come.
  *
- * A rank arrives by writing a number into a word of its own; the others read it. Whoever sees all
- * words arrived goes on. Those who wait spin for a moment and then sleep at the door, a futex. The
- * last one to arrive sees that it is the last, and rings the door if anybody sleeps. Sleepers wake
- * up every SLICE by themselves, to see whether the group is broken, whether those who are missing
- * still live, and whether the time is over. */
+ * A rank arrives by writing a number into its own word, which the other ranks read. A rank
+ * continues when it sees that all words have reached the number. A waiting rank spins for a moment
+ * and then sleeps on a futex, the door. The last rank to arrive sees that it is the last, and wakes
+ * the sleepers. A sleeper also wakes up every SLICE seconds. Then it checks whether the group is
+ * broken, whether the missing ranks still live, and whether the deadline has passed. */
 #include "dist/shm.h"
 
 #include "dist/clock.h"
@@ -70,7 +70,7 @@ td_status td_shm_check(const td_shm *shm)
     if (atomic_load(&s->broken) == TD_SHM_WHOLE) {
         return TD_OK;
     }
-    /* The reason comes in a moment, unless its writer has just died. */
+    /* The reason is being written, unless its writer has just died. */
     for (int i = 0; i < PATIENCE && atomic_load(&s->broken) == TD_SHM_BREAKING; i++) {
         sched_yield();
     }
@@ -109,7 +109,7 @@ td_status td_shm_look(void *engine)
 
 /* ---- arriving and waiting ---- */
 
-/* Rank r's word, which lies at the same offset for all. */
+/* Rank r's word; offset: in td_shm_rank. */
 static inline _Atomic uint64_t *word_of(const td_shm *shm, int rank, size_t offset)
 {
     return (_Atomic uint64_t *)(void *)((char *)&shm->segment->rank[rank] + offset);
@@ -125,7 +125,7 @@ static bool all_arrived(const td_shm *shm, size_t offset, uint64_t target)
     return true;
 }
 
-/* Looks around between two naps: an error if there is no point in waiting longer. */
+/* Checks between two sleeps: fails if waiting longer is useless. */
 static td_status look_around(td_shm *shm, size_t offset, uint64_t target, double deadline)
 {
     TD_TRY(td_shm_check(shm));
@@ -164,7 +164,7 @@ static td_status sleep_until_all(td_shm *shm, size_t offset, uint64_t target, do
     return status;
 }
 
-/* Whether one that has not come ran on this core when it was last seen. */
+/* Whether a missing rank ran on this core when it last began to wait. */
 static bool is_crowded(td_shm *shm, size_t offset, uint64_t target)
 {
     int core = sched_getcpu();
@@ -180,10 +180,10 @@ static bool is_crowded(td_shm *shm, size_t offset, uint64_t target)
     return crowded;
 }
 
-/* Two ranks on one core, each of which gives it up for the other in every wait: the scheduler sees
- * no reason to part them, and every meeting costs two changes of processes. So, if there are cores
- * for all, this one goes to another. Each time it waits longer before it does so again, since the
- * cores may be busy with something else. */
+/* If two ranks share a core and each yields to the other in every wait, the scheduler sees no
+ * reason to separate them, and every barrier costs two process switches. So, if there are cores for
+ * all ranks, this rank moves to another core. After each move it waits longer before the next,
+ * because the other cores may be busy with other programs. */
 static void leave_core(td_shm *shm)
 {
     enum { MOST_PATIENCE = 1 << 20 };
@@ -198,12 +198,12 @@ static void leave_core(td_shm *shm)
     others = allowed;
     CPU_CLR(core, &others);
     if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0) {
-        (void)sched_setaffinity(0, sizeof allowed, &allowed); /* it may go anywhere, as before */
+        (void)sched_setaffinity(0, sizeof allowed, &allowed); /* all cores are allowed, as before */
     }
 }
 
-/* Spins for a while, whether they come. The while is longer where that pays, and shorter where
- * others want the core, too. */
+/* Spins until all have arrived, at most shm->spin seconds. That time doubles after a success and
+ * halves after a failure. */
 static bool spin_until_all(td_shm *shm, size_t offset, uint64_t target)
 {
     enum { GLANCES = 32 }; /* between two looks at the clock */
@@ -225,13 +225,13 @@ static bool spin_until_all(td_shm *shm, size_t offset, uint64_t target)
             }
             relax();
         }
-        sched_yield(); /* they may be waiting for this very core */
+        sched_yield(); /* a missing rank may need this core */
     } while (td_clock() < end);
     shm->spin = shm->spin / 2 > SHORTEST ? shm->spin / 2 : SHORTEST;
     return false;
 }
 
-/* Writes this rank's word and waits until everybody's has reached target. */
+/* Writes target into this rank's word and waits until all words have reached it. */
 static td_status arrive(td_shm *shm, size_t offset, uint64_t target, const td_collective *c)
 {
     td_shm_segment *s = shm->segment;
@@ -277,7 +277,8 @@ static bool same_entry(const td_shm_entry *a, const td_shm_entry *b)
            a->count == b->count;
 }
 
-/* All have entered: is it the same collective? All ranks see the same and come to the same end. */
+/* After all ranks have entered: fails if they have entered different collectives. All ranks compare
+ * the same entries and come to the same result. */
 static td_status compare_entries(td_shm *shm)
 {
     const td_shm_entry *mine = td_shm_entered_by(shm, shm->rank);
@@ -324,7 +325,8 @@ bool td_shm_last_entered(void *engine, int rank, td_entered *entered)
     *entered = (td_entered){ .number = 0 };
     uint64_t latest = 0;
     for (int e = 0; e < 2; e++) {
-        /* The rank may be writing it just now: then it is taken only if it has not changed. */
+        /* The rank may be writing this entry: take it only if its turn has not changed meanwhile.
+         */
         uint64_t turn = atomic_load(&peer->entry[e].turn);
         td_entered seen;
         read_entry(&peer->entry[e], &seen);

@@ -8,16 +8,17 @@
 
 enum { TD_ADDRESS_BYTES = 64 };
 
-/* No delays, keep-alive, no SIGPIPE on this socket where the system needs it asked for, and cubic
- * congestion control where it may be chosen: bbr, the default of some systems, halves the speed on
- * one host. Failures do not matter. */
+/* Sets no-delay, keep-alive, no SIGPIPE (where that is a socket option), and cubic congestion
+ * control if allowed: bbr, the default of some systems, halves the speed on one host. Ignores
+ * failures. */
 void td_socket_tune(int fd);
 
-/* One attempt at each of the host's addresses. A descriptor, not blocking, or negative:
+/* Tries each of the host's addresses once. Returns a non-blocking descriptor, or negative:
  * TD_E_TIMEOUT, TD_E_NETWORK, TD_E_NOTFOUND (no such host). */
 int td_socket_connect(const char *host, int port, double deadline);
 
-/* The whole of it. TD_E_TIMEOUT; TD_E_NETWORK: closed ("connection closed") or broken. */
+/* Send or receive exactly `size` bytes. TD_E_TIMEOUT; TD_E_NETWORK: closed ("connection closed") or
+ * broken. */
 td_status td_socket_send(int fd, const void *bytes, size_t size, double deadline);
 td_status td_socket_receive(int fd, void *bytes, size_t size, double deadline);
 

@@ -54,9 +54,9 @@ static int count_threads(void)
     return threads;
 }
 
-/* A process with threads must not fork and go on: locks that a thread holds stay locked in the
- * child, and a thread pool's workers are missing there. One that has been joined just now may still
- * be listed. */
+/* Fails if this process has threads. Such a process must not fork and continue in the child: a lock
+ * that another thread holds stays locked there, and a thread pool has no workers. A thread that was
+ * joined a moment ago may still be listed. */
 static td_status check_no_threads(void)
 {
     double begin = td_clock();
@@ -117,7 +117,7 @@ _Noreturn static void child_main(const spawning *s, int rank, int error_pipe, co
     for (int i = 0; i < rank; i++) {
         close(s->errors[i]);
     }
-    /* So that two runs that meet in one file are told apart (dist/rendezvous_plan.c). */
+    /* Distinguishes two runs that use the same store file (dist/rendezvous_plan.c). */
     char size[16];
     snprintf(size, sizeof(size), "%d", s->count);
     setenv("TANDEM_SPAWN_ID", run_id, 1);
@@ -134,7 +134,7 @@ _Noreturn static void child_main(const spawning *s, int rank, int error_pipe, co
         td_error_report(td_last_error());
     }
     fflush(NULL);
-    /* The parent's atexit functions are the parent's business. */
+    /* Without the parent's atexit functions. */
     _exit(code & 0xff ? code & 0xff : code != 0);
 }
 
@@ -169,14 +169,14 @@ static td_status start_all(spawning *s)
 {
     char run_id[64];
     snprintf(run_id, sizeof(run_id), "spawn-%ld-%.6f", (long)getpid(), td_clock());
-    fflush(NULL); /* or the children would print it again */
+    fflush(NULL); /* otherwise the children would print the buffered output again */
     for (int rank = 0; rank < s->count; rank++) {
         TD_TRY(start_child(s, rank, run_id));
     }
     return TD_OK;
 }
 
-/* Reads what a rank has reported, if anything, and when. */
+/* Reads a rank's error report and its time; false: there is none. */
 static bool read_report(const spawning *s, int rank, double *when, char *message, size_t size)
 {
     ssize_t got = read(s->errors[rank], message, size - 1);
@@ -190,7 +190,7 @@ static bool read_report(const spawning *s, int rank, double *when, char *message
     return true;
 }
 
-/* For a while. */
+/* Waits for a rank's end, at most LINGER seconds. */
 static void wait_for_end(spawning *s, int rank)
 {
     for (double end = td_clock() + LINGER; s->children[rank].running && td_clock() < end;) {
@@ -199,9 +199,8 @@ static void wait_for_end(spawning *s, int rank)
     }
 }
 
-/* The rank to blame, and its message. A rank that ended with a report may only have suffered from
- * another, which reported before it and is still on its way out; that one is waited for a little.
- */
+/* The rank that caused the failure, and its message. A rank that ended with a report may have
+ * failed because of another rank, which has reported earlier and has not ended yet. */
 static int find_culprit(spawning *s, int failed, char *message, size_t size)
 {
     char other[MESSAGE_BYTES];
@@ -218,8 +217,8 @@ static int find_culprit(spawning *s, int failed, char *message, size_t size)
         }
     }
     wait_for_end(s, culprit);
-    /* One that was killed reports nothing; but the others tell of it, and a large process takes
-     * longer to end than they. */
+    /* A killed rank reports nothing, but the others' messages name it. A large process may end
+     * later than they do. */
     int named = td_children_named(s->children, s->count, culprit, message);
     if (named >= 0) {
         wait_for_end(s, named);
@@ -244,7 +243,7 @@ static td_status fail_child(spawning *s, int failed)
                    message[0] != '\0' ? ": " : "", message);
 }
 
-/* Until all have ended well, or one has not. */
+/* Waits until all children have ended well, or one has failed. */
 static td_status wait_for_all(spawning *s, double stop_timeout)
 {
     td_status status = TD_OK;

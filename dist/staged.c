@@ -1,7 +1,7 @@
-/* Collectives on a GPU's memory by way of the host, over the group's CPU engine: where NCCL is
- * missing, or two ranks share a GPU; and for messages. The data are brought to the host when the
- * collective is asked for (which waits for the GPU) and go back when it is joined; in between the
- * communication thread works beside the GPU. */
+/* Collectives on a GPU's memory through the host and the group's CPU engine: if NCCL is missing, if
+ * two ranks share a GPU, and for all messages. Launching copies the data to the host, which waits
+ * for the GPU. Joining copies the result back. In between the communication thread runs while the
+ * GPU works. */
 #include "dist/staged.h"
 
 #include "dist/group.h"
@@ -23,7 +23,7 @@ typedef struct staged_engine {
     td_device_engine base; /* first */
     td_group *group;
     pthread_mutex_t lock;
-    staged_copy **copies; /* which stay where they are */
+    staged_copy **copies; /* a copy's address never changes */
     int count;
     uint64_t launched;
 } staged_engine;
@@ -56,12 +56,12 @@ static int pieces_out(const td_group *group, const td_collective *c)
     case TD_COLLECTIVE_SEND:
     case TD_COLLECTIVE_BARRIER:
         return 0;
-    default: /* a reduce leaves all ranks' tensors to the engine: what comes out is copied back */
+    default: /* the engine may write all ranks' tensors in a reduce: copied back everywhere */
         return 1;
     }
 }
 
-/* A free record with room for so many bytes each way. With the lock. */
+/* A free record with room for `bytes` in each direction. With the lock. */
 static staged_copy *take_copy(staged_engine *e, size_t bytes)
 {
     staged_copy *best = NULL;
@@ -101,7 +101,7 @@ static void give_copy(staged_engine *e, staged_copy *copy)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* The lock is for the table alone: nobody waits for the GPU or for other ranks under it. */
+/* The lock protects the table only. No thread waits for the GPU or for other ranks with it. */
 static td_status staged_launch(td_device_engine *engine, const td_collective *c, uint64_t *ticket)
 {
     staged_engine *e = (staged_engine *)engine;
@@ -126,7 +126,7 @@ static td_status staged_launch(td_device_engine *engine, const td_collective *c,
     td_collective host = *c;
     host.in = copy->in;
     host.out = c->in == c->out ? copy->in : copy->out;
-    if (host.out == copy->in) { /* in place: what comes back is where it went in */
+    if (host.out == copy->in) { /* in place: the result is in the input's memory */
         void *old = copy->out;
         copy->out = copy->in;
         copy->in = old;
@@ -143,7 +143,7 @@ static td_status staged_launch(td_device_engine *engine, const td_collective *c,
     return TD_OK;
 }
 
-/* NULL: it has been joined. With the lock. */
+/* NULL: the collective has been joined. With the lock. */
 static staged_copy *copy_of(staged_engine *e, uint64_t ticket)
 {
     for (int i = 0; i < e->count; i++) {
@@ -161,7 +161,7 @@ static td_status staged_join(td_device_engine *engine, uint64_t ticket)
     staged_copy *copy = copy_of(e, ticket);
     td_work *work = copy != NULL ? copy->work : NULL;
     if (work != NULL) {
-        copy->work = NULL; /* whoever else asks does not touch it any more */
+        copy->work = NULL; /* so no other thread waits for it */
     }
     pthread_mutex_unlock(&e->lock);
     if (work == NULL) {
@@ -185,7 +185,7 @@ static bool staged_reached(td_device_engine *engine, uint64_t ticket)
     return reached;
 }
 
-/* The CPU engine has a watchdog of its own. */
+/* The CPU engine has its own watchdog. */
 static td_status staged_look(td_device_engine *engine, td_collective *oldest, double *begun)
 {
     (void)engine, (void)oldest;

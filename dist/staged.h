@@ -1,4 +1,4 @@
-/* Collectives on a GPU's memory by way of the host (staged.c). Not for users. */
+/* Collectives on a GPU's memory through the host (staged.c). Not for users. */
 #ifndef TD_DIST_STAGED_H
 #define TD_DIST_STAGED_H
 

@@ -1,4 +1,4 @@
-/* What all stores share: checks of arguments, text, waiting for several keys, prefixes. */
+/* The common part of all stores: checks of arguments, text, waiting for several keys, prefixes. */
 #include "dist/store.h"
 
 #include "dist/clock.h"
@@ -95,7 +95,7 @@ td_status td_store_check(td_store *store, const char *key, bool *exists)
     return store->vtable->check(store, key, exists);
 }
 
-/* A wait is over: which of the keys did not come? */
+/* After a time-out: fails with the keys that have not come. */
 static td_status fail_missing(td_store *store, const char *const *keys, int count, double timeout)
 {
     char names[512] = "";
@@ -163,7 +163,7 @@ typedef struct prefix_store {
     char *prefix;
 } prefix_store;
 
-/* "prefix/key" in a buffer that takes every legal key. */
+/* Writes "prefix/key" into a buffer that is large enough for each legal key. */
 typedef struct long_key {
     char text[TD_STORE_MAX_KEY + 1];
 } long_key;

@@ -1,15 +1,15 @@
 /* SyncBatchNorm: batch normalisation whose statistics are those of all ranks' batches.
  *
- * Forward: each rank tells its count n_r, mean and M2 (sum of squares about the mean); they are
- * merged in the order of the ranks by the formula for the variance of a union (Chan, Golub and
- * LeVeque 1979), in double. Backward, with g = dy where the relu let it through and sums over all
- * ranks:
+ * Forward: each rank sends its count n_r, mean and M2 (sum of squares about the mean). They are
+ * merged in double, in rank order, by the formula for the variance of a union (Chan, Golub and
+ * LeVeque 1979). Backward, with g = dy where relu's output is positive (0 elsewhere) and sums over
+ * all ranks:
  *
  *     dx = w inv_std (g - sum(g)/n - x_hat sum(g x_hat)/n)      x_hat = (x - mean) inv_std
  *
- * The gradients of weight and bias are this rank's own sums: DDP averages them. All passes over the
- * pictures are done by the device's plain batch-norm kernels, told which statistics to use; what is
- * per channel is computed on the host, also for GPUs. */
+ * The gradients of weight and bias are this rank's own sums; DDP averages them. The device's plain
+ * batch-norm kernels make all passes over the images, with the statistics as arguments. Numbers per
+ * channel are computed on the host, also for GPUs. */
 #include "dist/sync_batch_norm.h"
 
 #include "dist/replica.h"
@@ -214,7 +214,7 @@ static td_batch_norm_grad_args grad_args(td_node *node, const td_tensor *dy)
                                       .relu = params->relu };
 }
 
-/* A gradient of [channels] that was summed in double. */
+/* Writes a gradient [channels] that was summed in double. */
 static void give_channels(td_node *node, int input, const td_tensor *sum)
 {
     if (td_input_needs_grad(node, input)) {
@@ -224,8 +224,8 @@ static void give_channels(td_node *node, int input, const td_tensor *sum)
     }
 }
 
-/* dx = w inv_std g, which the kernel gives for constant statistics, + (x - mean) a + c, which is a
- * normalisation with weight a and bias c. */
+/* dx = w inv_std g + (x - mean) a + c. The kernel computes the first term as the gradient for
+ * constant statistics, and the rest as a normalisation with weight a and bias c. */
 static void give_dx(td_node *node, const td_tensor *part, const td_tensor *sums)
 {
     const sync_params *params = td_params_of(node);

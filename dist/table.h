@@ -1,5 +1,4 @@
-/* A hash table from keys (text) to values (bytes): what the stores keep. Not for several threads at
- * once. */
+/* A hash table from keys (text) to values (bytes), for the stores. Not thread-safe. */
 #ifndef TD_DIST_TABLE_H
 #define TD_DIST_TABLE_H
 
@@ -12,7 +11,7 @@
 typedef struct td_table_entry {
     struct td_table_entry *next;
     char *key;
-    void *value; /* ends with a '\0' beyond its size */
+    void *value; /* a '\0' follows its last byte */
     size_t size;
     uint64_t hash;
 } td_table_entry;
@@ -23,15 +22,15 @@ typedef struct td_table {
     size_t count;
 } td_table; /* zero: empty */
 
-/* NULL: not there. */
+/* NULL: there is no such key. */
 const td_table_entry *td_table_find(const td_table *table, const char *key);
 /* Copies the value. false: out of memory, and the table is as it was. */
 bool td_table_set(td_table *table, const char *key, const void *value, size_t size);
-bool td_table_delete(td_table *table, const char *key); /* whether it was there */
-/* The value, a decimal number (absent: 0), plus amount. TD_E_MISMATCH: it is no number, or the sum
- * does not fit. */
+bool td_table_delete(td_table *table, const char *key); /* whether the key was there */
+/* Adds amount to the value, a decimal number (no such key: 0). TD_E_MISMATCH: the value is no
+ * number, or the sum does not fit. */
 td_status td_table_add(td_table *table, const char *key, int64_t amount, int64_t *result);
-/* Sets desired if the value is expected; an absent key is as good as an empty value. */
+/* Sets `desired` if the value is `expected`. A key that is not there counts as an empty value. */
 td_status td_table_compare_set(td_table *table, const char *key, const char *expected,
                                const char *desired);
 void td_table_clear(td_table *table);

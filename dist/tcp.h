@@ -1,4 +1,4 @@
-/* What rendezvous and launcher need of the TCP store beyond dist/store.h. */
+/* The TCP store's functions for rendezvous and launcher, in addition to dist/store.h. */
 #ifndef TD_DIST_TCP_H
 #define TD_DIST_TCP_H
 
@@ -9,7 +9,7 @@
  * server's own process needs it: it may have come in over 127.0.0.1. */
 td_status td_tcp_store_server_address(td_store *store, char text[TD_ADDRESS_BYTES]);
 
-/* Waits until no client is connected, so that the server leaves last; false: the time was over. */
+/* Waits until no client is connected, so that the server ends last. false: time-out. */
 bool td_tcp_server_drain(td_tcp_server *server, double timeout);
 
 #endif

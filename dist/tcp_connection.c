@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* A request that has come in whole. */
+/* Runs a complete request. */
 typedef struct request {
     uint32_t op;
     char key[TD_STORE_MAX_KEY + 1];
@@ -181,7 +181,7 @@ static void run(td_connection *c, const request *r, td_server_data *data)
     }
 }
 
-/* Whether a request's first 16 bytes are what a client of ours may send. */
+/* Whether a request's first 16 bytes are valid. */
 static bool request_is_sane(const td_connection *c)
 {
     size_t op = field(c, 0), key = field(c, 1), value = field(c, 2), extra = field(c, 3);
@@ -216,8 +216,8 @@ static void run_whole_request(td_connection *c, td_server_data *data)
     free(body);
 }
 
-/* Makes room for more of the body: by doubling, so that what a header promises costs nothing until
- * it comes. */
+/* Makes room for more of the body by doubling, so that a header that promises a large body takes no
+ * memory until the body arrives. */
 static bool grow_body(td_connection *c, size_t needed)
 {
     if (c->received < c->body_capacity) {
@@ -233,7 +233,7 @@ static bool grow_body(td_connection *c, size_t needed)
     return true;
 }
 
-/* Receives up to the end of what is being read. false: nothing more for now, or closed. */
+/* Receives up to `size` bytes in all. false: nothing has arrived, or the connection is closed. */
 static bool receive_into(td_connection *c, unsigned char *bytes, size_t size)
 {
     ssize_t received = recv(c->fd, bytes + c->received, size - c->received, 0);
@@ -245,7 +245,7 @@ static bool receive_into(td_connection *c, unsigned char *bytes, size_t size)
     return false;
 }
 
-/* The client may have come to this host by an address that others can use. */
+/* Remembers the address at which a client from outside has reached this host. */
 static void note_address(const td_connection *c, td_server_data *data)
 {
     char address[TD_ADDRESS_BYTES];
@@ -261,7 +261,7 @@ static bool read_hello(td_connection *c, td_server_data *data)
         return false;
     }
     if (memcmp(c->hello, TD_WIRE_HELLO, c->received < 7 ? c->received : 7) != 0) {
-        c->closed = true; /* a stranger */
+        c->closed = true; /* not a tandem client */
         return false;
     }
     if (c->received == sizeof(c->hello)) {
@@ -269,7 +269,7 @@ static bool read_hello(td_connection *c, td_server_data *data)
         c->state = TD_READING_REQUEST;
         c->received = 0;
         send_bytes(c, TD_WIRE_HELLO, TD_WIRE_HELLO_BYTES, NULL, 0);
-        /* A client of another version has ours now and says what is wrong. */
+        /* A client of another version has our version now and reports the difference. */
         c->closed |= c->hello[7] != TD_WIRE_VERSION;
     }
     return true;
@@ -310,7 +310,7 @@ static bool read_body(td_connection *c, td_server_data *data)
 void td_connection_read(td_connection *c, td_server_data *data)
 {
     bool more = true;
-    /* One change a time: the caller must wake those who wait for it. */
+    /* Stops after each changed key: the caller must answer the gets that wait for it. */
     while (more && !c->closed && c->out == NULL && data->changed == NULL) {
         switch (c->state) {
         case TD_READING_HELLO:
@@ -323,7 +323,7 @@ void td_connection_read(td_connection *c, td_server_data *data)
             more = read_body(c, data);
             break;
         case TD_WAITING: {
-            unsigned char byte; /* nothing may come here but the end */
+            unsigned char byte; /* a waiting client may only close the connection */
             c->received = 0;
             c->closed = receive_into(c, &byte, 1) || c->closed;
             more = false;

@@ -19,18 +19,18 @@ enum {
     LISTENER = 0, /* places in the poll table */
     WAKE_UP = 1,
     FIRST_CLIENT = 2,
-    HELLO_SECONDS = 10, /* a stranger that connects and says nothing is let go after this */
+    HELLO_SECONDS = 10, /* a client that sends no hello is disconnected after this time */
 };
 
 struct td_tcp_server {
     pthread_t thread;
-    int listener, wake_up[2]; /* a pipe: anything in it ends the thread */
+    int listener, wake_up[2]; /* a pipe: a byte in it ends the thread */
     int port;
     pthread_mutex_t lock; /* of clients, for td_tcp_server_drain */
     pthread_cond_t fewer;
     int clients;
 
-    /* The thread's own. */
+    /* Used by the thread only. */
     td_connection **connections;
     int count, capacity;
     struct pollfd *polled; /* capacity + FIRST_CLIENT */
@@ -91,7 +91,7 @@ static void drop_closed(td_tcp_server *s)
         td_connection *c = s->connections[i];
         bool silent = c->state == TD_READING_HELLO && td_clock() > c->since + HELLO_SECONDS;
         if (c->closed || silent) {
-            if (c->will != NULL) { /* nobody waits for it: those who want to know look again */
+            if (c->will != NULL) { /* nobody waits for this key: other ranks check it */
                 (void)td_table_set(&s->data.table, c->will, "1", 1);
             }
             td_connection_free(c);
@@ -106,7 +106,7 @@ static void drop_closed(td_tcp_server *s)
     }
 }
 
-/* Everything that one client has to say for now. */
+/* Handles all that one client has sent so far. */
 static void serve(td_tcp_server *s, td_connection *c)
 {
     if (c->out != NULL) {
@@ -164,7 +164,7 @@ static void *server_main(void *argument)
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
+/* Starts the thread with all signals blocked: they are for the program's own threads. */
 static int start_thread(td_tcp_server *s)
 {
     sigset_t all, before;

@@ -1,5 +1,5 @@
-/* The client of the TCP store. A call takes a connection that lies idle or opens one more, so a
- * thread that waits for a key holds up no other. A call that fails closes its connection. */
+/* The client of the TCP store. A call takes an idle connection or opens a new one, so a thread that
+ * waits for a key does not block other threads. A call that fails closes its connection. */
 #include "dist/tcp.h"
 
 #include "dist/clock.h"
@@ -20,14 +20,14 @@ typedef struct tcp_store {
     char *host;
     int port;
     char local_address[TD_ADDRESS_BYTES];
-    pthread_mutex_t lock; /* of the idle connections */
+    pthread_mutex_t lock; /* protects the idle connections */
     int idle[MAX_IDLE], idle_count;
-    int will; /* the connection with the last will, or -1 */
+    int will; /* the connection with the will, or -1 */
 } tcp_store;
 
 /* ---- connections ---- */
 
-/* Says hello; a server of another kind or version is no server of ours. */
+/* Exchanges hellos. Fails if the server is not a tandem store of this version. */
 static td_status greet(const tcp_store *t, int fd, double deadline)
 {
     unsigned char hello[TD_WIRE_HELLO_BYTES];
@@ -63,7 +63,7 @@ static int open_connection(const tcp_store *t, double deadline)
     return fd;
 }
 
-/* Until the server is there. */
+/* Connects, and tries again until the server is there. */
 static int keep_connecting(const tcp_store *t, double timeout)
 {
     double begin = td_clock(), pause = FIRST_PAUSE;
@@ -120,7 +120,7 @@ static td_status send_request(int fd, const request *r, double deadline)
     size_t key_size = r->key != NULL ? strlen(r->key) : 0;
     size_t small = TD_WIRE_REQUEST_BYTES + key_size;
     size_t size = small + r->value_size + r->extra_size;
-    unsigned char *bytes = malloc(size); /* one packet where it fits */
+    unsigned char *bytes = malloc(size); /* one call of send, so one packet if it fits */
     if (bytes == NULL) {
         return td_fail(TD_E_NOMEM, "no memory for a request of %zu bytes", size);
     }
@@ -142,7 +142,7 @@ static td_status send_request(int fd, const request *r, double deadline)
     return status;
 }
 
-/* *failed: the server's answer is a failure, whose message is then the value. */
+/* *failed: the server's answer is a failure, and the value is its message. */
 static td_status receive_reply(int fd, double deadline, td_status *failed, char **value,
                                size_t *value_size)
 {
@@ -299,7 +299,7 @@ static td_status tcp_count(td_store *store, int64_t *keys)
     return TD_OK;
 }
 
-/* On a connection of its own, which stays open and idle. */
+/* Uses a connection of its own, which stays open and idle. */
 static td_status tcp_will(td_store *store, const char *key)
 {
     tcp_store *t = (tcp_store *)store;

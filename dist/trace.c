@@ -1,9 +1,9 @@
-/* Timelines in the form that Chrome's about:tracing and Perfetto read: a JSON object with a list of
- * events, one a line. A rank is a process of the picture; its threads are lanes, and one more lane
- * shows what the communication thread does.
+/* Timelines in the format of Chrome's about:tracing and Perfetto: a JSON object with a list of
+ * events, one a line. Each rank is a process of the timeline, and its threads are lanes. One more
+ * lane shows the communication thread.
  *
- * Each rank writes a file of its own while it runs. At the end rank 0 puts the lines of all of them
- * into one; a rank that was killed leaves a file without its last line, which does not matter. */
+ * Each rank writes its own file while it runs. At the end rank 0 joins the lines of all files. A
+ * rank that was killed leaves a file without its last line, which does not matter. */
 #include "dist/trace.h"
 
 #include "dist/clock.h"
@@ -24,7 +24,7 @@ enum { DEPTH = 64, GPU_LANE = 900, COMMUNICATION_LANE = 999, MOST_LANES = 256 };
 static struct {
     pthread_mutex_t lock;
     FILE *file;
-    char *path, *own_path; /* of the whole, and of this rank's part (the same in a world of one) */
+    char *path, *own_path; /* the joined file; this rank's file (the same in a world of one) */
     int rank, world;
     double epoch;           /* seconds from CLOCK_MONOTONIC to the time of day */
     bool empty;             /* no event yet */
@@ -35,7 +35,7 @@ static struct {
 
 static atomic_bool on;
 
-/* The spans that are open on a thread, outermost first. */
+/* A thread's open spans, outermost first. */
 static _Thread_local struct {
     const char *name;
     double begin;
@@ -58,7 +58,7 @@ static void write_text(const char *text)
     }
 }
 
-/* Begins a line; the lock is held. */
+/* Begins a line. With the lock. */
 static void begin_event(const char *phase, int lane)
 {
     fprintf(trace.file, "%s{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d", trace.empty ? "" : ",", phase,
@@ -89,7 +89,7 @@ static void write_span(int lane, const char *name, double begin, double end, int
 
 /* ---- spans ---- */
 
-/* Threads are numbered as they come. */
+/* Threads are numbered in the order of their first events. */
 static int lane_of_thread(void)
 {
     static atomic_int threads;
@@ -159,7 +159,7 @@ void td_trace_communication(const char *name, double begin, double end, int64_t 
     pthread_mutex_unlock(&trace.lock);
 }
 
-/* What a GPU does has a lane of its own: the thread that asked for it is further on. */
+/* A GPU's work has its own lane, because it runs later than the calls. */
 static void trace_gpu(td_device device, const char *name, double begin, double end)
 {
     pthread_mutex_lock(&trace.lock);
@@ -257,7 +257,7 @@ td_status td_trace_open(const char *path)
     return TD_OK;
 }
 
-/* Adds the events of a part to the whole; false if there is no such part. */
+/* Adds a rank's file to the joined one; false: there is no such file. */
 static bool append_part(FILE *whole, const char *path, bool *empty)
 {
     FILE *part = fopen(path, "r");
@@ -290,7 +290,7 @@ static td_status join_parts(void)
     bool empty = true;
     for (int rank = 0; rank < trace.world; rank++) {
         char *path = path_of_rank(trace.path, rank);
-        /* A part on another host's disk is not seen here; it can be opened beside this one. */
+        /* A file on another host's disk is not seen here; it can be opened by itself. */
         if (path != NULL && append_part(whole, path, &empty)) {
             unlink(path);
         }
@@ -322,7 +322,7 @@ td_status td_trace_close(void)
                            : TD_OK;
     if (status == TD_OK && trace.world > 1) {
         if (td_dist_is_initialized()) {
-            status = td_barrier(NULL); /* all parts are there */
+            status = td_barrier(NULL); /* all ranks have written their files */
         }
         if (status == TD_OK && trace.rank == 0) {
             status = join_parts();

@@ -22,10 +22,10 @@ void td_work_times(const td_work *work, double *queued, double *begun, double *e
 
 bool td_trace_on(void);
 
-/* A span of the calling thread's lane that is over: seconds on CLOCK_MONOTONIC. */
+/* An ended span in the calling thread's lane: seconds on CLOCK_MONOTONIC. */
 void td_trace_span(const char *name, double begin, double end);
 
-/* A span of the communication lane: seconds on CLOCK_MONOTONIC. */
+/* An ended span in the communication lane: seconds on CLOCK_MONOTONIC. */
 void td_trace_communication(const char *name, double begin, double end, int64_t bytes);
 
 TD_END_C

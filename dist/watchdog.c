@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const double PERIOD = 0.25; /* seconds between the watchdog's looks */
-static const double ASK = 0.5;     /* for an answer of the store in a report */
+static const double PERIOD = 0.25; /* seconds between two checks */
+static const double ASK = 0.5;     /* seconds to wait for the store's answer in a report */
 
 /* ---- words ---- */
 
@@ -154,7 +154,7 @@ td_status td_check_sequence(td_group *group, const td_collective *c)
 
 /* ---- reports ---- */
 
-/* What another rank has entered last; false: nobody knows. */
+/* What another rank has entered last; false: unknown. */
 static bool ask(td_group *group, int rank, td_entered *entered)
 {
     if (group->backend->entered != NULL) {
@@ -198,7 +198,7 @@ static size_t describe_missing(const td_entered *last, int rank, bool known, cha
     return (size_t)length < size ? (size_t)length : size - 1;
 }
 
-/* Who has come and who has not. */
+/* Lists the ranks that have called the collective and those that have not. */
 static void describe_ranks(td_group *group, const td_collective *c, char *text, size_t size)
 {
     bool *here = calloc((size_t)group->size, sizeof *here);
@@ -228,7 +228,7 @@ static void describe_ranks(td_group *group, const td_collective *c, char *text, 
     free(here);
 }
 
-/* The same for a message: only the other side matters. */
+/* The same for a message, for which only the peer matters. */
 static void describe_peer(td_group *group, const td_collective *c, char *text, size_t size)
 {
     td_entered last = { .number = 0 };
@@ -271,7 +271,8 @@ static void tell_others(td_group *group, const td_collective *c)
     (void)td_store_set(group->store, key, &mine, sizeof mine); /* only for reports */
 }
 
-/* Past the deadline, and the engine does not see to it itself. */
+/* Ends a collective that is past its deadline: breaks the group or, if the engine cannot abort,
+ * ends the process. */
 static void end_it(td_group *group, const td_collective *c, double waited)
 {
     char text[TD_CAUSE_BYTES];
@@ -303,7 +304,8 @@ static void look(td_group *group, const td_collective *c, double begun, uint64_t
     }
 }
 
-/* In a while; or at the deadline, if the engine does not see to that. With the lock. */
+/* The time of the next check: after PERIOD, or at the deadline if that is earlier and the engine
+ * does not check deadlines. With the lock. */
 static double next_look(const td_group *group)
 {
     const td_queue *q = &group->queue;

@@ -1,4 +1,4 @@
-/* Reports on collectives that do not come to an end: who has entered what. */
+/* Reports on collectives that do not end: which rank has entered which collective. */
 #ifndef TD_DIST_WATCHDOG_H
 #define TD_DIST_WATCHDOG_H
 
@@ -11,14 +11,14 @@ const char *td_collective_name(td_collective_kind kind);
  */
 void td_describe_entered(const td_entered *entered, char *text, size_t size);
 
-/* Whether two ranks may meet with these: same kind, dtype, operation, root and size. */
+/* Whether two ranks' collectives match: same kind, dtype, operation, root and size. */
 bool td_entered_match(const td_entered *a, const td_entered *b);
 
-/* If not all of them match, fails with who has called what. */
+/* Fails unless all match; the message says which rank has called what. */
 td_status td_compare_entered(const td_entered *entered, int size);
 
-/* With TANDEM_DIST_DEBUG: compares a collective with the other ranks' before it begins, by means of
- * the engine itself. */
+/* With TANDEM_DIST_DEBUG: before a collective begins, compares it with the other ranks', by a
+ * collective of the same engine. */
 td_status td_check_sequence(td_group *group, const td_collective *c);
 
 /* "all_reduce number 17 (f32, 1048576 elements) timed out after 5.0 s on rank 1: ranks 0, 2 have
@@ -26,9 +26,10 @@ td_status td_check_sequence(td_group *group, const td_collective *c);
 void td_stall_report(td_group *group, const td_collective *c, const char *verb, double seconds,
                      char *text, size_t size);
 
-/* A thread of each group. It prints the stall report of a collective that has been waiting for
- * TANDEM_DIST_STALL seconds (10); tells the other ranks, through the store, what this one has
- * entered, if the engine does not; and ends what is past its deadline where the engine does not. */
+/* Each group has a watchdog thread. It prints the stall report of a collective that has waited for
+ * TANDEM_DIST_STALL seconds (10). If the engine does not do so itself, the watchdog also tells the
+ * other ranks, through the store, what this rank has entered, and aborts collectives at their
+ * deadlines. */
 td_status td_watchdog_start(td_group *group);
 void td_watchdog_stop(td_group *group);
 

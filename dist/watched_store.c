@@ -24,7 +24,8 @@ static watched_store *of(td_store *store)
     return (watched_store *)store;
 }
 
-/* On this host its process can be seen; on another, the store's server has lost its connection. */
+/* Whether a rank has died: on this host its process shows it; on another host the store's server
+ * has lost its connection. */
 static bool has_gone(const watched_store *w, int rank, const char *who)
 {
     char key[32];
@@ -49,7 +50,7 @@ bool td_watched_store_tell(td_store *store, td_status status, const char *cause)
     return first;
 }
 
-/* Fails with what another rank has told. */
+/* Fails with the cause that another rank has told. */
 static td_status hear(const watched_store *w)
 {
     bool told = false;
@@ -65,8 +66,8 @@ static td_status hear(const watched_store *w)
     return status;
 }
 
-/* Fails if one of the others has gone. The first to notice tells the rest, who might otherwise
- * notice that this one has left. */
+/* Fails if another rank has gone. The first rank to notice tells the others the cause; otherwise
+ * they might name this rank, which leaves next. */
 static td_status look(watched_store *w)
 {
     TD_TRY(hear(w));

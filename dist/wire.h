@@ -1,12 +1,12 @@
-/* What goes over the wire between a TCP store's client and server. All numbers are little-endian.
+/* The protocol between a TCP store's client and server. All numbers are little-endian.
  *
  *   hello     8 bytes "TDSTORE" and the version, from the client, then the same from the server. A
  *             connection that begins otherwise (a browser, a port scanner) is closed unanswered.
  *   request   u32 op | u32 key bytes | u32 value bytes | u32 extra bytes | key | value | extra
  *   reply     u32 code (0 or a td_status without its sign) | u32 value bytes | value (or message)
  *
- * A connection has one request under way at a time. The server answers a get when the key is there,
- * however long that takes; a client that has waited long enough closes the connection. */
+ * A connection has one running request at a time. The server answers a get when the key is there. A
+ * client that does not want to wait longer closes the connection. */
 #ifndef TD_DIST_WIRE_H
 #define TD_DIST_WIRE_H
 

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 64 }; /* work handles are made by the block, and used again */
+enum { BLOCK = 64 }; /* work handles are allocated in blocks of this size, and used again */
 
 struct td_work_block {
     struct td_work_block *next;
@@ -65,7 +65,7 @@ static void give_number(td_queue *q, td_collective *c)
     c->number = td_is_message(c->kind) ? ++q->messages : ++q->collectives;
 }
 
-/* Nothing is queued or under way: a blocking call runs here and now. With the lock. */
+/* Runs a blocking call on the calling thread, if nothing is queued or running. With the lock. */
 static td_status run_here(td_group *group, td_collective *c, double timeout)
 {
     td_queue *q = &group->queue;
@@ -85,7 +85,8 @@ static td_status run_here(td_group *group, td_collective *c, double timeout)
     return status;
 }
 
-/* A blocking message: drives the engine here, together with what others queue meanwhile. */
+/* Drives a blocking message on the calling thread, together with messages that other threads queue
+ * meanwhile. */
 static void drive_here(td_group *group, td_work *work)
 {
     td_queue *q = &group->queue;
@@ -94,7 +95,7 @@ static void drive_here(td_group *group, td_work *work)
     td_engine_is_free(q);
 }
 
-/* A group of one: what comes out is what goes in. */
+/* In a group of one the result is the input. */
 static void run_alone(const td_collective *c)
 {
     if (c->out != c->in && c->out != NULL && c->in != NULL) {
@@ -222,7 +223,7 @@ static struct timespec when(double clock)
     return t;
 }
 
-/* The caller's patience is over: the group is broken, and so the work ends. With the lock. */
+/* Breaks the group after the caller's time-out, which also ends the work. With the lock. */
 static void give_up(td_work *work, double timeout)
 {
     td_group *group = work->group;
@@ -235,8 +236,7 @@ static void give_up(td_work *work, double timeout)
     pthread_mutex_lock(&q->lock);
 }
 
-/* The GPU's later work comes behind the collective; the host waits only if it is given a time-out.
- */
+/* Makes later work of the GPU run after the collective. The host waits only with a time-out. */
 static td_status join_device(td_work *work, double timeout)
 {
     td_group *group = work->group;
@@ -318,7 +318,7 @@ td_status td_queue_init(td_group *group)
     if (group->engine == NULL) {
         return TD_OK;
     }
-    /* Signals are the program's business: this thread takes none. */
+    /* Signals are for the program's own threads. */
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &old);
@@ -335,7 +335,7 @@ void td_queue_stop(td_group *group)
 {
     td_queue *q = &group->queue;
     pthread_mutex_lock(&q->lock);
-    /* Not whether a thread drives the engine: it may be on its way out after the last work. */
+    /* `busy` does not tell: a thread may still hold the engine after the last work has ended. */
     bool outstanding = q->outstanding > 0;
     q->stops = true;
     pthread_cond_signal(&q->wake);

@@ -1,5 +1,5 @@
-/* MPI's beginning and end, and the communicators of groups. MPI is begun with the first group and
- * ended when the process exits, since it can be begun only once. */
+/* MPI's beginning and end, and the groups' communicators. MPI begins with the first group and ends
+ * when the process exits, because it can begin only once. */
 #include "dist/mpi/internal.h"
 
 #include <stdio.h>
@@ -40,14 +40,14 @@ td_links_result td_mpi_check(int code, const char *call)
 static void end_mpi(void)
 {
     int ended = 0;
-    /* A rank that ends without this makes mpirun end the others, which is right if it leaves in the
-     * middle of a group. */
+    /* If a rank exits without MPI_Finalize, mpirun ends the other ranks. That is right if the rank
+     * has left a group that still runs. */
     if (td_mpi_groups == 0 && !td_mpi_spoilt && MPI_Finalized(&ended) == MPI_SUCCESS && !ended) {
         MPI_Finalize();
     }
 }
 
-/* Without a launcher MPI would begin a world of this process alone, after seconds. */
+/* Without a launcher MPI would begin a world of one process, after seconds. */
 static bool was_launched(void)
 {
     return getenv("OMPI_COMM_WORLD_SIZE") != NULL || getenv("PMIX_RANK") != NULL ||

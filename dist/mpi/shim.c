@@ -1,10 +1,9 @@
 /* libtandem-mpi.so: links over MPI, see links_api.h.
  *
- * MPI moves data only while somebody calls it, and any wait of its own would spin on the core. So
- * all transfers are non-blocking, and whoever waits for one tests it again and again: at once at
- * first, then leaving the core to others in between, then with short naps; on the communication
- * thread with naps from the beginning. One lock is around all calls of MPI, which need not be made
- * for several threads then. */
+ * MPI moves data only while somebody calls it, and MPI's own waits spin on the core. So all
+ * transfers are non-blocking, and a waiting thread tests its transfer again and again: first at
+ * once, then it yields between tests, then it sleeps briefly. On the communication thread it sleeps
+ * from the beginning. One lock is around all calls of MPI, so MPI need not be thread-safe. */
 #include "dist/mpi/internal.h"
 
 #include <limits.h>
@@ -16,16 +15,16 @@
 
 enum {
     PIECE_BYTES = 256 << 10,
-    BLOCK_BYTES = 1 << 20, /* MPI counts in int: more than INT_MAX bytes go as so many of these */
-    SPINS = 2000,          /* tests before the first nap, in the program's way */
+    BLOCK_BYTES = 1 << 20, /* the unit for more than INT_MAX bytes, since MPI counts in int */
+    SPINS = 2000,          /* tests before the first sleep, if the program itself waits */
     USE_BITS = 3,          /* a slot's upper four bits are 1 to 6 */
 };
 
-static const double GRACE = 0.2; /* seconds for what is on its way when its sender has gone */
-/* What has been sent may still wait in this process for MPI to be called: at the end of a group,
- * and after a failure, it is called until the others have left, too, or for so long. */
+static const double GRACE = 0.2; /* seconds for data that still arrives when its sender has gone */
+/* Sent data may still wait in this process for calls of MPI. So at the end of a group and after a
+ * failure MPI is called until the other ranks have left, at most for this time. */
 static const double LINGER = 2, LINGER_FAILED = 1;
-static const double TAKE_BACK = 1; /* for transfers of a group that has failed to come to an end */
+static const double TAKE_BACK = 1; /* seconds for a failed group's transfers to end */
 static const double SHORTEST_NAP = 5e-6, LONGEST_NAP = 100e-6;
 
 static double now(void)
@@ -48,8 +47,8 @@ static const char *error(void)
 
 /* ---- transfers (with the lock) ---- */
 
-/* Two slots may have the same tag: MPI keeps the order of what has the same tag, and so do the
- * engines, as long as the ranks do the same. */
+/* Two slots may have the same tag. MPI keeps the order of transfers with the same tag, and ranks
+ * that do the same make them in the same order. */
 static int tag_of(const td_links *links, uint64_t slot)
 {
     const int bits = links->tag_bits - USE_BITS;
@@ -57,7 +56,8 @@ static int tag_of(const td_links *links, uint64_t slot)
     return (int)((slot >> 60) << bits | rest >> (64 - bits));
 }
 
-/* The type of so many bytes, *count of it; the caller frees it if it is not MPI_BYTE. */
+/* An MPI type and *count of it for `bytes` bytes. The caller frees the type if it is not MPI_BYTE.
+ */
 static int type_of(size_t bytes, int *count, MPI_Datatype *type)
 {
     *type = MPI_BYTE;
@@ -124,7 +124,7 @@ static void drop(td_links_buffer *b, td_mpi_transfer **link)
     b->links->unused = t;
 }
 
-/* The last message that b waits for has come. */
+/* Notes that the last message for which b waits has arrived. */
 static void note_last(const td_links_buffer *b)
 {
     double *gone = &b->links->gone[b->last_of];
@@ -144,8 +144,8 @@ static void note_gone(td_links *links)
     }
 }
 
-/* Whether the first of the buffer's sends (receives) has ended. MPI keeps the order in which
- * transfers meet, not that in which they end: over TCP a short one overtakes a long one. */
+/* Tests the first of the buffer's sends or receives. MPI matches transfers in order but does not
+ * end them in order: over TCP a short one overtakes a long one. */
 static td_links_result look(td_links_buffer *b, bool sends)
 {
     td_mpi_transfer **link = &b->transfers;
@@ -161,12 +161,12 @@ static td_links_result look(td_links_buffer *b, bool sends)
     }
     drop(b, link);
     if (code == MPI_SUCCESS && !sends && b->manner == TD_LINKS_LAST) {
-        note_last(b); /* nothing is left by which note_gone could tell */
+        note_last(b); /* note_gone cannot see it any more */
     }
     return td_mpi_check(code, sends ? "a send" : "a receive");
 }
 
-/* Nothing has ended: can it still? */
+/* After a test without success: fails if the transfer cannot end any more. */
 static td_links_result is_there_hope(const td_links_buffer *b, bool sends)
 {
     const td_links *links = b->links;
@@ -210,7 +210,7 @@ static td_links_result wait_for(td_links_buffer *b, double seconds, bool sends)
             nap(pause);
             pause = pause * 2 < LONGEST_NAP ? pause * 2 : LONGEST_NAP;
         } else if (spins % 8 == 7) {
-            sched_yield(); /* the other side may want this very core */
+            sched_yield(); /* the other rank may need this core */
         }
     }
 }
@@ -246,8 +246,8 @@ static td_links_buffer *make_buffer(td_links *links, void *memory, size_t bytes,
     return b;
 }
 
-/* What is still under way has failed, or is not wanted any more. Receives can be taken back, unless
- * they have begun; of sends MPI may read the memory at any time. */
+/* Ends a buffer's transfers that have failed or are not needed any more. A receive that has not
+ * begun can be cancelled. A send cannot, and MPI may read its memory at any time. */
 static void take_back(td_links_buffer *b)
 {
     for (td_mpi_transfer *t = b->transfers; t != NULL; t = t->next) {
@@ -312,7 +312,7 @@ static td_links_result receive(td_links_buffer *b, int rank, uint64_t slot, size
     return result;
 }
 
-/* Keeps MPI going until all others have gone; whether they have. */
+/* Calls MPI until all other ranks have gone; false: time-out. */
 static bool linger(td_links *links, double seconds)
 {
     const double end = now() + seconds;

@@ -1,8 +1,8 @@
-/* Launching. For each collective: an event on the compute stream says that its data are ready, the
- * communication stream waits for it, NCCL's kernel follows there, and a second event says that it
- * is over. Whoever joins makes the compute stream wait for that one. Since the communication stream
- * keeps its order, joining a collective joins all before it: DDP's optimizer waits for one event.
- */
+/* Launching collectives on GPUs. For each collective an event on the compute stream says that its
+ * data is ready. The communication stream waits for this event and runs NCCL's kernel, and a second
+ * event says that the kernel is done. Joining makes the compute stream wait for the second event.
+ * The communication stream keeps its order, so joining a collective joins all before it: DDP's
+ * optimizer waits for one event. */
 #include "dist/nccl/internal.h"
 
 #include "dist/clock.h"
@@ -44,21 +44,20 @@ static int op_of(td_reduction op)
 
 /* ---- NCCL's calls ---- */
 
-/* Rank r's piece of a tensor that has one for every rank. */
+/* Rank r's piece of a tensor with a piece for each rank. */
 static char *piece(const void *all, const td_collective *c, int r)
 {
     return (char *)(uintptr_t)all + (size_t)r * (size_t)c->count * td_dtype_size(c->dtype);
 }
 
-/* Inside a group "in progress" is as good as success: the group's end says how it went. */
+/* Inside an NCCL group "in progress" counts as success: the end of the group returns the result. */
 static int grouped(int result)
 {
     return result == TD_NCCL_IN_PROGRESS ? TD_NCCL_SUCCESS : result;
 }
 
-/* Those that NCCL has no call for are sends and receives in a group, which are under way at the
- * same time; from is where this rank's pieces for others lie (NULL: it sends none), to where theirs
- * go. */
+/* Collectives that NCCL does not have: sends and receives in one NCCL group, which run at the same
+ * time. */
 static int exchange(td_nccl_engine *e, const td_collective *c, bool sends_to(int, int, int),
                     bool pieces_in, bool pieces_out)
 {
@@ -129,8 +128,8 @@ static td_nccl_slot *slot_of(td_nccl_engine *e, uint64_t ticket)
     return &e->slots[ticket % e->slot_count];
 }
 
-/* With the lock: how far the stream has come. While a graph is recorded nothing is asked: a query
- * by the thread that records would spoil it, even of an event from before. */
+/* Updates how far the communication stream has come. With the lock. Not while a graph is recorded:
+ * a query by the recording thread, even of an older event, would invalidate the recording. */
 static td_status find_reached(td_nccl_engine *e, uint64_t until)
 {
     while (e->reached < until && !e->recording) {
@@ -147,7 +146,7 @@ static td_status find_reached(td_nccl_engine *e, uint64_t until)
     return TD_OK;
 }
 
-/* Twice as many slots; those in use keep their events. */
+/* Doubles the number of slots. Used slots keep their events. */
 static td_status grow(td_nccl_engine *e)
 {
     uint64_t count = e->slot_count > 0 ? 2 * e->slot_count : TD_NCCL_SLOTS;
@@ -156,7 +155,7 @@ static td_status grow(td_nccl_engine *e)
         return td_fail(TD_E_NOMEM, "no memory to remember %llu collectives",
                        (unsigned long long)count);
     }
-    for (uint64_t i = 1; i <= e->slot_count; i++) { /* a full ring: the last slot_count tickets */
+    for (uint64_t i = 1; i <= e->slot_count; i++) { /* the ring is full: the last tickets */
         uint64_t ticket = e->launched - e->slot_count + i;
         slots[ticket % count] = *slot_of(e, ticket);
     }
@@ -225,7 +224,7 @@ static td_status nccl_join(td_device_engine *engine, uint64_t ticket)
     td_nccl_engine *e = (td_nccl_engine *)engine;
     td_status status = TD_OK;
     pthread_mutex_lock(&e->lock);
-    if (ticket > e->joined && ticket > e->reached) { /* what is over needs no wait */
+    if (ticket > e->joined && ticket > e->reached) { /* what is done needs no wait */
         td_device device = e->base.device;
         const td_nccl_slot *slot = slot_of(e, ticket);
         if (!slot->in_graph) {
@@ -248,9 +247,10 @@ static td_status nccl_join_all(td_device_engine *engine)
 
 /* ---- graphs ---- */
 
-/* Collectives that are recorded have tickets as others, and are joined as others, inside the graph.
- * When that ends nothing of them has begun, and nobody need wait for them: what is launched is the
- * graph. Those from before may still be running, and the stream has joined what it had. */
+/* Collectives recorded into a graph have tickets like others and are joined inside the graph, but
+ * nothing runs until the graph is launched. So when the recording ends nobody needs to wait for
+ * them. Collectives from before the recording may still be running; those that were joined stay
+ * joined. */
 static void end_recording(td_nccl_engine *e)
 {
     for (uint64_t ticket = e->recorded + 1; ticket <= e->launched; ticket++) {
@@ -274,7 +274,8 @@ static td_status nccl_record(td_device_engine *engine, bool begins)
     return TD_OK;
 }
 
-/* For the watchdog; later work of the device is behind it anyway. */
+/* Gives a launched graph a ticket, for the watchdog. The graph runs on the compute stream, so
+ * nobody needs to join it. */
 static td_status note_graph(td_nccl_engine *e, const td_collective *c)
 {
     TD_TRY(make_room(e));
@@ -282,7 +283,7 @@ static td_status note_graph(td_nccl_engine *e, const td_collective *c)
     TD_TRY(make_events(e, slot));
     td_device device = e->base.device;
     TD_TRY(e->streams->record(device, slot->done, e->streams->compute(device)));
-    e->joined += e->joined == e->launched ? 1 : 0; /* its event is the compute stream's own */
+    e->joined += e->joined == e->launched ? 1 : 0; /* the event is on the compute stream itself */
     slot->ticket = ++e->launched;
     slot->c = *c;
     slot->begun = td_clock();
@@ -316,9 +317,9 @@ static td_status nccl_look(td_device_engine *engine, td_collective *oldest, doub
     td_nccl_engine *e = (td_nccl_engine *)engine;
     *begun = 0.0;
     if (atomic_load(&e->aborted) || pthread_mutex_trylock(&e->lock) != 0) {
-        return TD_OK; /* it is launching, and keeps its own deadline */
+        return TD_OK; /* a thread is launching, and keeps its own deadline */
     }
-    if (atomic_load(&e->aborted)) { /* since it was asked: the communicator is gone */
+    if (atomic_load(&e->aborted)) { /* meanwhile: the communicator is gone */
         pthread_mutex_unlock(&e->lock);
         return TD_OK;
     }
@@ -340,9 +341,9 @@ static td_status nccl_look(td_device_engine *engine, td_collective *oldest, doub
     return status;
 }
 
-/* The communicator is non-blocking, so nobody stays in a call of it; who waits for one to settle
- * sees the flag and lets the lock go. ncclCommAbort ends the kernels that wait for other ranks, and
- * frees the communicator. */
+/* The communicator is non-blocking, so no thread stays in one of its calls. A thread that waits for
+ * a call to settle sees `aborted` and releases the lock. ncclCommAbort ends the kernels that wait
+ * for other ranks, and frees the communicator. */
 static void nccl_abort(td_device_engine *engine)
 {
     td_nccl_engine *e = (td_nccl_engine *)engine;
@@ -357,7 +358,7 @@ static void nccl_destroy(td_device_engine *engine)
 {
     td_nccl_engine *e = (td_nccl_engine *)engine;
     if (!atomic_load(&e->aborted) && e->comm != NULL) {
-        static const double PATIENCE = 10; /* for the others to end theirs */
+        static const double PATIENCE = 10; /* seconds for the other ranks to finalize */
         int result = e->api->finalize(e->comm);
         if (td_nccl_settle(e, result, td_clock() + PATIENCE, "finalize") == TD_OK) {
             (void)e->api->destroy(e->comm);

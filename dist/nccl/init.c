@@ -1,4 +1,4 @@
-/* How ranks find each other: NCCL's 128-byte id by way of the store. */
+/* How ranks find each other: NCCL's 128-byte id goes through the store. */
 #include "dist/nccl/internal.h"
 
 #include "dist/clock.h"
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-/* What rank 0 puts into the store: the id, or why there is none. */
+/* Rank 0's entry in the store: the id, or why there is none. */
 typedef struct message {
     int32_t status; /* td_status */
     td_nccl_id id;

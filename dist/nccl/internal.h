@@ -1,4 +1,4 @@
-/* The NCCL engine from inside. */
+/* The NCCL engine, internal view. */
 #ifndef TD_DIST_NCCL_INTERNAL_H
 #define TD_DIST_NCCL_INTERNAL_H
 
@@ -7,8 +7,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* Collectives under way are remembered with their events, in a ring: a slot is used again when its
- * collective is known to be over, and the ring grows where there is none. */
+/* A ring of slots has the running collectives and their events. A slot is used again when its
+ * collective is known to be done. If no slot is free, the ring grows. */
 enum { TD_NCCL_SLOTS = 64 }; /* at first */
 
 typedef struct td_nccl_slot {
@@ -16,7 +16,7 @@ typedef struct td_nccl_slot {
     td_collective c;
     double begun;
     void *ready, *done; /* events */
-    bool in_graph;      /* it was recorded: it never ran by itself */
+    bool in_graph;      /* the collective was recorded into a graph and does not run by itself */
 } td_nccl_slot;
 
 typedef struct td_nccl_engine {
@@ -28,13 +28,13 @@ typedef struct td_nccl_engine {
     void *user;
     td_nccl_comm comm;
     void *stream;
-    pthread_mutex_t lock; /* of what follows, and of launches */
-    td_nccl_slot *slots;  /* that of a ticket: ticket % slot_count */
+    pthread_mutex_t lock; /* protects the members below, and launches */
+    td_nccl_slot *slots;  /* a ticket's slot: ticket % slot_count */
     uint64_t slot_count;
     uint64_t launched, joined; /* tickets */
-    uint64_t reached;          /* all up to this one are known to be over */
-    uint64_t recorded;         /* while a graph is recorded: those after this one are its own, */
-    uint64_t joined_before;    /* and so many were joined when it began */
+    uint64_t reached;          /* all tickets up to this one are known to be done */
+    uint64_t recorded;         /* while a graph is recorded: its collectives have later tickets */
+    uint64_t joined_before;    /* `joined` when the recording began */
     bool recording;
     atomic_bool aborted;
 } td_nccl_engine;
@@ -42,7 +42,7 @@ typedef struct td_nccl_engine {
 void td_nccl_engine_init(td_nccl_engine *e, const td_nccl_api *api, const td_streams *streams,
                          const td_nccl_options *o);
 
-/* Waits for a call that is in progress (the communicator is non-blocking), until the deadline. */
+/* Waits until a call of the non-blocking communicator has ended, at most until the deadline. */
 td_status td_nccl_settle(td_nccl_engine *e, int result, double deadline, const char *what);
 
 #endif
