@@ -19,6 +19,13 @@ void td_step_begin(void);
 void td_step_end(void);
 bool td_in_step(void);
 
+/* TD_STEP { ... } is td_step_begin, the block, and td_step_end. `continue` inside ends the step. To
+ * leave the block by break, return or goto is a mistake: the step stays open, and the next
+ * td_step_begin says so. */
+#define TD_STEP                                                                                    \
+    for (bool td_step_runs_ = (td_step_begin(), true); td_step_runs_;                              \
+         td_step_runs_ = (td_step_end(), false))
+
 /* The number of the running step, counted from 1 on this thread; 0 outside. */
 uint64_t td_step_number(void);
 
