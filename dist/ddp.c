@@ -63,18 +63,29 @@ static void begin_forward(td_ddp_state *s, bool training)
     td_ddp_report(s);
 }
 
-static td_tensor *ddp_forward(td_module *self, td_tensor *x, td_site at)
+static td_tensor *run_model(td_module *model, td_tensor *a, td_tensor *b, td_site at)
+{
+    return b != NULL ? td_forward2_at(model, a, b, at) : (td_forward)(model, a, at);
+}
+
+/* b: NULL for a model of one input. */
+static td_tensor *ddp_forward2(td_module *self, td_tensor *a, td_tensor *b, td_site at)
 {
     td_ddp_state *s = self->state;
     if (!td_grad_enabled()) {
-        return (td_forward)(s->model, x, at);
+        return run_model(s->model, a, b, at);
     }
     td_ddp_begin_buffers(s);
     begin_forward(s, self->training);
     td_ddp_begin_forward(s);
-    td_tensor *y = (td_forward)(s->model, x, at);
+    td_tensor *y = run_model(s->model, a, b, at);
     td_ddp_end_forward(s);
     return y;
+}
+
+static td_tensor *ddp_forward(td_module *self, td_tensor *x, td_site at)
+{
+    return ddp_forward2(self, x, NULL, at);
 }
 
 /* ---- beginning and end ---- */
@@ -112,6 +123,7 @@ static void ddp_describe(const td_module *self, char *text, size_t size)
 static const td_module_type ddp_type = {
     .name = "DistributedDataParallel",
     .forward = ddp_forward,
+    .forward2 = ddp_forward2,
     .free = ddp_free,
     .describe = ddp_describe,
     .transparent = true,
@@ -179,7 +191,8 @@ static td_status list_buffers(td_ddp_state *s)
     }
     td_state_list_free(&list);
     if (bytes > 0) {
-        s->buffers = td_ddp_new_memory(s->group, td_device_of(s->buffer_list[0]), (int64_t)bytes, TD_U8);
+        s->buffers =
+            td_ddp_new_memory(s->group, td_device_of(s->buffer_list[0]), (int64_t)bytes, TD_U8);
     }
     return s->buffer_list != NULL && (bytes == 0 || s->buffers != NULL) ? TD_OK : TD_E_NOMEM;
 }

@@ -29,6 +29,8 @@ typedef struct td_module_type {
     /* A wrapper of one child: the child's paths do not show it, so that checkpoints of the wrapped
      * and of the bare model are the same. */
     bool transparent;
+    /* Instead of forward, for a module of two inputs, which is run by td_forward2. */
+    td_tensor *(*forward2)(td_module *self, td_tensor *a, td_tensor *b, td_site at);
 } td_module_type;
 
 typedef struct td_named_tensor {
@@ -64,6 +66,10 @@ void td_module_free(td_module *m); /* NULL is fine */
  * back, and calls its forward. */
 td_tensor *td_forward(td_module *m, td_tensor *x, td_site at);
 #define td_forward(...) td_forward(__VA_ARGS__, TD_HERE)
+/* The same for a module of two inputs (its type's forward2), which another module's forward runs.
+ * td_recompute is for one input: for the module around this one, or those inside. */
+td_tensor *td_forward2_at(td_module *m, td_tensor *a, td_tensor *b, td_site at);
+#define td_forward2(...) td_forward2_at(__VA_ARGS__, TD_HERE)
 
 /* Recomputation: a module keeps nothing for backward but its input, and backward runs its forward a
  * second time. Memory for time: the same bits, gradients and running statistics as without. For
