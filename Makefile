@@ -5,7 +5,7 @@
 
 CC      ?= cc
 PREFIX  ?= /usr/local
-VERSION := $(shell sed -n 's/^.define TANDEM_VERSION "\(.*\)"/\1/p' tandem.h)
+VERSION := $(shell sed -n 's/^.define TANDEM_VERSION "\([^"]*\)".*/\1/p' tensor/version.h)
 
 # make SANITIZE=address,undefined | thread     make WERROR=1     make V=1     make CC=clang
 SANITIZE ?=

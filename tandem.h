@@ -3,8 +3,7 @@
 #ifndef TANDEM_H
 #define TANDEM_H
 
-#define TANDEM_VERSION "0.1.0"
-
+#include "tensor/version.h"
 #include "tensor/tensor.h"
 #include "tensor/graph/captured.h"
 #include "tensor/observe/profile.h"
