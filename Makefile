@@ -318,8 +318,8 @@ docs: ## the API by module, from the headers: build/docs/html (needs doxygen)
 	@mkdir -p build/docs
 	doxygen docs/Doxyfile
 
-# The headers that tandem.h reaches, as the compiler lists them.
-headers = $(filter %.h %.def,$(shell $(CC) -I. -MM tandem.h))
+# The public headers and those that they reach, as the compiler lists them.
+headers = $(sort $(filter %.h %.def,$(shell $(CC) -I. -MM tandem.h tensor/dlpack.h tensor/dlpack_abi.h)))
 install: lib ## library, headers and tandem.pc into $(PREFIX); DESTDIR=...
 	@install -d "$(DESTDIR)$(PREFIX)/lib/pkgconfig"
 	install -m 644 $(LIB) "$(DESTDIR)$(PREFIX)/lib/libtandem.a"
