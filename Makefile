@@ -5,7 +5,7 @@
 
 CC      ?= cc
 PREFIX  ?= /usr/local
-VERSION := $(shell sed -n 's/^.define TANDEM_VERSION "\(.*\)"/\1/p' tandem.h)
+VERSION := $(shell sed -n 's/^.define TANDEM_VERSION "\([^"]*\)".*/\1/p' tensor/version.h)
 
 # make SANITIZE=address,undefined | thread     make WERROR=1     make V=1     make CC=clang
 SANITIZE ?=
@@ -325,8 +325,12 @@ docs: ## the API by module, from the headers: build/docs/html (needs doxygen)
 	@mkdir -p build/docs
 	doxygen docs/Doxyfile
 
-# The headers that tandem.h reaches, as the compiler lists them.
-headers = $(filter %.h %.def,$(shell $(CC) -I. -MM tandem.h))
+# The public headers beside tandem.h, and all that they reach, as the compiler lists them.
+PUBLIC  := tandem.h tensor/extend.h tensor/dlpack.h tensor/dlpack_abi.h tensor/autotune.h tensor/graph/captured.h \
+           tensor/observe/profile.h tensor/observe/memory_plan.h autograd/tape.h autograd/hooks.h autograd/gradcheck.h \
+           nn/module.h nn/around.h nn/safetensors.h nn/optim/muon.h nn/optim/lookahead.h nn/models/airbench.h \
+           dist/store.h dist/codec.h dist/captured.h dist/trace.h
+headers = $(sort $(filter %.h %.def,$(shell $(CC) -I. -MM $(PUBLIC))))
 TO       = $(DESTDIR)$(PREFIX)
 TOOLS   := tdrun train_net test_net predict plot_runs cifar_resnet18
 install: lib $(addprefix $(B)/apps/,$(TOOLS)) ## libraries, headers, tandem.pc and programs into $(PREFIX); DESTDIR=...

@@ -2,6 +2,7 @@
  * both parts alike. */
 #include "data/dataset.h"
 #include "data/parse.h"
+#include "tensor/extend.h"
 
 #include <float.h>
 #include <math.h>

@@ -1,6 +1,7 @@
 /* Samples held in tensors. */
 #include "data/dataset.h"
 #include "tensor/element.h"
+#include "tensor/extend.h"
 
 #include <limits.h>
 #include <stdlib.h>

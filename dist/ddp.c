@@ -65,18 +65,29 @@ static void begin_forward(td_ddp_state *s, bool training)
     td_ddp_report(s);
 }
 
-static td_tensor *ddp_forward(td_module *self, td_tensor *x, td_site at)
+static td_tensor *run_model(td_module *model, td_tensor *a, td_tensor *b, td_site at)
+{
+    return b != NULL ? td_forward2_at(model, a, b, at) : td_forward_at(model, a, at);
+}
+
+/* b: NULL for a model of one input. */
+static td_tensor *ddp_forward2(td_module *self, td_tensor *a, td_tensor *b, td_site at)
 {
     td_ddp_state *s = self->state;
     if (!td_grad_enabled()) {
-        return td_forward_at(s->model, x, at);
+        return run_model(s->model, a, b, at);
     }
     td_ddp_begin_buffers(s);
     begin_forward(s, self->training);
     td_ddp_begin_forward(s);
-    td_tensor *y = td_forward_at(s->model, x, at);
+    td_tensor *y = run_model(s->model, a, b, at);
     td_ddp_end_forward(s);
     return y;
+}
+
+static td_tensor *ddp_forward(td_module *self, td_tensor *x, td_site at)
+{
+    return ddp_forward2(self, x, NULL, at);
 }
 
 /* ---- beginning and end ---- */
@@ -114,6 +125,7 @@ static void ddp_describe(const td_module *self, char *text, size_t size)
 static const td_module_type ddp_type = {
     .name = "DistributedDataParallel",
     .forward = ddp_forward,
+    .forward2 = ddp_forward2,
     .free = ddp_free,
     .describe = ddp_describe,
     .transparent = true,

@@ -37,8 +37,9 @@ td_status td_dist_init_at(td_dist_options options, td_site at);
  */
 void td_dist_destroy(void);
 bool td_dist_is_initialized(void);
-/* Whether the environment says that a launcher has started this process as one of several: RANK is
- * set, or Slurm's variables of a step, or those of mpirun. Then td_dist_init(NULL) can join. */
+/* Whether the environment says that a launcher or td_spawn has started this process as one of
+ * several: RANK is set, or Slurm's variables of a step, or those of mpirun. Then td_dist_init(NULL)
+ * can join. */
 bool td_dist_is_launched(void);
 td_group *td_dist_world(void); /* fatal before td_dist_init */
 int td_dist_rank(void);        /* 0 before td_dist_init */
@@ -126,6 +127,28 @@ typedef struct td_distributed_options {
  * training loop is needed; td_loader_set_epoch is for resuming a run. */
 td_sampler *td_distributed_sampler_at(td_distributed_options options, td_site at);
 
+/* ---- what a training loop asks of all ranks; without td_dist_init, of the one there is ---- */
+
+typedef struct td_evaluation {
+    double loss, accuracy; /* means over the samples; NaN if there is none */
+    int64_t right, seen;   /* samples whose largest logit is their label's; all samples */
+    td_status status;      /* not TD_OK: the numbers are those of a part */
+} td_evaluation;
+/* A classifier's loss (cross-entropy) and accuracy over one epoch of a loader, in evaluation mode,
+ * without gradients; then td_train, if the net was in training mode. The net gives logits [n,
+ * classes]. Not within a step. In a world of several ranks all call it: each runs its own loader's
+ * batches with rank 0's running statistics, and all get the numbers of the whole; with
+ * td_distributed_sampler(.no_padding) every sample counts once. A rank that fails makes all fail.
+ */
+td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at);
+#define td_evaluate(...) td_evaluate_at(__VA_ARGS__, TD_HERE)
+
+/* The mean of all ranks' x; all must call it. NaN with td_last_error() if that fails. */
+double td_all_reduce_mean(double x);
+
+/* printf on rank 0, written at once; nothing on the other ranks. */
+void td_printf_rank0(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* ---- DistributedDataParallel ---- */
 
 typedef struct td_ddp_options {
@@ -212,7 +235,9 @@ typedef struct td_spawn_options {
     double stop_timeout; /* seconds from SIGTERM to SIGKILL; 0: 30 */
     int *stopped_by;     /* NULL, or gets the signal that stopped it, else 0 */
 } td_spawn_options;
-/* Forks nprocs processes that run fn(local_rank, arg) and waits for all. The first that fails
+/* Forks nprocs processes that run fn(local_rank, arg) and waits for all. td_dist_init(NULL) in them
+ * makes a world of these processes (RANK, MASTER_PORT and the other variables of env:// are set);
+ * with other options they meet elsewhere, and may be part of a larger world. The first that fails
  * (non-zero, a signal) ends the others, and its rank and cause are the message. TERM, INT, HUP and
  * QUIT go to the children, and when these have ended it is TD_E_INTERRUPTED. Children die with the
  * parent. Call it before threads exist (no step, no loader, no pool yet). */

@@ -53,7 +53,18 @@ static void on_fatal(const char *message, void *user)
     fprintf(stderr, "%s\n", message);
 }
 
+/* td_spawn's parent tells what it was handed; and its atexit functions are not its children's. */
+static void on_die(const char *message)
+{
+    td_error_report(message);
+    if (atomic_load(&pipe_fd) >= 0) {
+        fflush(NULL);
+        _exit(1);
+    }
+}
+
 void td_error_report_fatal(void)
 {
+    td_die_hook = on_die;
     td_set_fatal_handler(on_fatal, NULL);
 }

@@ -37,6 +37,7 @@ typedef struct spawning {
     td_child *children;
     int *errors; /* the reading ends of the children's error pipes */
     int count, started;
+    int port;       /* where the ranks meet */
     int stopped_by; /* a signal, or 0 */
     td_signal_watch watch;
 } spawning;
@@ -111,17 +112,36 @@ static void redirect(const spawning *s, int rank, const char *name, int fd)
     close(file);
 }
 
+static void set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof(text), "%d", value);
+    setenv(name, text, 1);
+}
+
+/* Where td_dist_init(NULL) meets the others, unless the program gives it another place; whatever
+ * started the parent is not the child's launcher. The id tells two runs that meet in one file apart
+ * (dist/rendezvous_plan.c). */
+static void set_environment(const spawning *s, int rank, const char *run_id)
+{
+    setenv("TANDEM_SPAWN_ID", run_id, 1);
+    set_number("TANDEM_SPAWN_SIZE", s->count);
+    unsetenv("TANDEM_AGENT_STORE");
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_number("MASTER_PORT", s->port);
+    set_number("RANK", rank);
+    set_number("LOCAL_RANK", rank);
+    set_number("WORLD_SIZE", s->count);
+    set_number("LOCAL_WORLD_SIZE", s->count);
+}
+
 _Noreturn static void child_main(const spawning *s, int rank, int error_pipe, const char *run_id)
 {
     char before[MESSAGE_BYTES];
     for (int i = 0; i < rank; i++) {
         close(s->errors[i]);
     }
-    /* Distinguishes two runs that use the same store file (dist/rendezvous_plan.c). */
-    char size[16];
-    snprintf(size, sizeof(size), "%d", s->count);
-    setenv("TANDEM_SPAWN_ID", run_id, 1);
-    setenv("TANDEM_SPAWN_SIZE", size, 1);
+    set_environment(s, rank, run_id);
     if (s->log_dir != NULL) {
         redirect(s, rank, "stdout", STDOUT_FILENO);
         redirect(s, rank, "stderr", STDERR_FILENO);
@@ -287,6 +307,10 @@ td_status td_spawn_at(td_spawn_options options, td_site at)
         .fn = options.fn, .arg = options.arg, .log_dir = options.log_dir, .count = nprocs
     };
     TD_TRY(make_log_folders(&s));
+    s.port = td_free_port();
+    if (s.port < 0) {
+        return td_fail_context(s.port, "td_spawn: no port where the ranks can meet");
+    }
     double stop_timeout = options.stop_timeout > 0 ? options.stop_timeout : DEFAULT_STOP_TIMEOUT;
     s.children = calloc((size_t)nprocs, sizeof(td_child));
     s.errors = calloc((size_t)nprocs, sizeof(int));

@@ -12,6 +12,7 @@ typedef struct td_around_rest {
     td_module *m;
     const struct td_around *next;
     td_site at;
+    td_tensor *second; /* td_forward2's b, which goes on to the module; otherwise NULL */
 } td_around_rest;
 td_tensor *td_run_rest(const td_around_rest *rest, td_tensor *x);
 

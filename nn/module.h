@@ -20,6 +20,9 @@ typedef struct td_module_type {
     const char *name; /* "Conv2d", for messages and td_summary */
     /* The result for x, by operations and td_forward_at of children; pass `at` on to them. */
     td_tensor *(*forward)(td_module *self, td_tensor *x, td_site at);
+    /* Instead of forward, for a module of two inputs: td_forward2 runs it. td_recompute is for one
+     * input: for the module around this one, or for those inside. */
+    td_tensor *(*forward2)(td_module *self, td_tensor *a, td_tensor *b, td_site at);
     void (*free)(td_module *self); /* what the state owns besides; may be NULL */
     /* Writes what tells this module from others of its type ("3, 64, kernel 7x7"); may be NULL. */
     void (*describe)(const td_module *self, char *text, size_t size);

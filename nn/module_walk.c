@@ -7,17 +7,34 @@
 
 /* ---- running ---- */
 
+/* The end of a forward whose beginning has pushed the module's name. */
+static td_tensor *run_in_scope(td_module *m, td_tensor *x, td_tensor *second, td_site at)
+{
+    int64_t scope = td_scope_begin();
+    td_tensor *y = td_run_rest(&(td_around_rest){ m, td_node_of(m)->around, at, second }, x);
+    td_scope_end(scope, y == x || y == second ? NULL : y);
+    td_context_pop();
+    return y;
+}
+
 td_tensor *td_forward_at(td_module *m, td_tensor *x, td_site at)
 {
     TD_REQUIRE(m != NULL, at, "td_forward: the module is NULL: its constructor failed (%s)",
                td_last_error());
     td_context_push(td_node_of(m)->label);
     TD_REQUIRE(x != NULL, at, "td_forward: the input is NULL");
-    int64_t scope = td_scope_begin();
-    td_tensor *y = td_run_rest(&(td_around_rest){ m, td_node_of(m)->around, at }, x);
-    td_scope_end(scope, y == x ? NULL : y);
-    td_context_pop();
-    return y;
+    TD_REQUIRE(m->type->forward != NULL, at, "%s takes two inputs: td_forward2", m->type->name);
+    return run_in_scope(m, x, NULL, at);
+}
+
+td_tensor *td_forward2_at(td_module *m, td_tensor *a, td_tensor *b, td_site at)
+{
+    TD_REQUIRE(m != NULL, at, "td_forward2: the module is NULL: its constructor failed (%s)",
+               td_last_error());
+    td_context_push(td_node_of(m)->label);
+    TD_REQUIRE(a != NULL && b != NULL, at, "td_forward2: input %s is NULL", a == NULL ? "a" : "b");
+    TD_REQUIRE(m->type->forward2 != NULL, at, "%s takes one input: td_forward", m->type->name);
+    return run_in_scope(m, a, b, at);
 }
 
 /* ---- what is around a forward ---- */
@@ -25,8 +42,12 @@ td_tensor *td_forward_at(td_module *m, td_tensor *x, td_site at)
 td_tensor *td_run_rest(const td_around_rest *rest, td_tensor *x)
 {
     const td_around *a = rest->next;
-    return a != NULL ? a->run(&(td_around_rest){ rest->m, a->next, rest->at }, x, a->user)
-                     : rest->m->type->forward(rest->m, x, rest->at);
+    const td_module_type *type = rest->m->type;
+    if (a != NULL) {
+        return a->run(&(td_around_rest){ rest->m, a->next, rest->at, rest->second }, x, a->user);
+    }
+    return rest->second != NULL ? type->forward2(rest->m, x, rest->second, rest->at)
+                                : type->forward(rest->m, x, rest->at);
 }
 
 bool td_is_surrounded(const td_module *m)

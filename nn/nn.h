@@ -22,6 +22,8 @@ typedef struct td_module td_module;
 /* Runs a module on x and returns its result, a step tensor. What the module made on the way is
  * released at its end, as far as backward does not need it. */
 td_tensor *td_forward_at(td_module *m, td_tensor *x, td_site at);
+/* The same for a module of two inputs (nn/module.h). */
+td_tensor *td_forward2_at(td_module *m, td_tensor *a, td_tensor *b, td_site at);
 
 /* Frees a module and all below. Free optimizers and averages of its parameters first. NULL is fine.
  */
@@ -175,6 +177,7 @@ TD_END_C
 /* ---- what you call ---- */
 
 #define td_forward(...) td_forward_at(__VA_ARGS__, TD_HERE)
+#define td_forward2(...) td_forward2_at(__VA_ARGS__, TD_HERE)
 #define td_module_to(...) td_module_to_at(__VA_ARGS__, TD_HERE)
 #define td_parameters(...) td_parameters_at(__VA_ARGS__, TD_HERE)
 #define td_nn_linear(...)                                                                          \

@@ -147,12 +147,15 @@ td_tensor *td_module_recompute(td_module *self,
                                td_tensor *(*forward)(td_module *self, td_tensor *x, td_site at),
                                td_module *const *parts, int part_count, td_tensor *x, td_site at)
 {
-    stretch what = { .rest = { self, NULL, at }, .forward = forward };
+    stretch what = { .rest = { self, NULL, at, NULL }, .forward = forward };
     return begin(&what, parts, part_count, x);
 }
 
 static td_tensor *run_again(const td_around_rest *rest, td_tensor *x, void *user)
 {
     (void)user;
+    TD_REQUIRE(rest->second == NULL, rest->at,
+               "td_recompute is for modules of one input, and this one takes two: recompute the "
+               "module around it, or modules inside");
     return begin(&(stretch){ .rest = *rest }, &rest->m, 1, x);
 }

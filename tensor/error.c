@@ -2,6 +2,7 @@
 
 #include "tensor/extend.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -109,6 +110,18 @@ td_status(td_fail_context)(td_status status, const char *format, ...)
     message_append(&m, ": %s", last_error);
     set_last_error(&m);
     return status;
+}
+
+void (*td_die_hook)(const char *message);
+
+_Noreturn void td_die(void)
+{
+    const char *text = last_error[0] != '\0' ? last_error : "td_die, but no call has failed";
+    if (td_die_hook != NULL) {
+        td_die_hook(text);
+    }
+    fprintf(stderr, "%s: %s\n", program_invocation_short_name, text);
+    exit(1);
 }
 
 void td_context_push(const char *name)

@@ -64,6 +64,14 @@ td_status td_fail_context(td_status status, const char *format, ...)
         td_fail_status_;                                                                           \
     })
 
+/* For programs that end when something fails: prints "PROGRAM: " and td_last_error() to stderr, and
+ * exits with 1. A rank that td_spawn has started hands the message to the process that called
+ * td_spawn, whose td_last_error() then names the rank. */
+TD_NORETURN void td_die(void);
+
+/* For dist: called by td_die before anything is printed; need not return. NULL: not called. */
+extern void (*td_die_hook)(const char *message);
+
 /* Reports a programming mistake and does not return. The message gets the place in front, and the
  * names of the modules that are running behind. */
 TD_NORETURN void td_fatal(td_site at, const char *format, ...)

@@ -116,8 +116,9 @@ void td_step_begin_at(td_site at)
 {
     step *s = thread_step != NULL ? thread_step : make_thread_step();
     TD_REQUIRE(!s->open, at,
-               "td_step_begin inside step %llu: the td_step_end before it is missing (after a "
-               "jump out of a step, td_step_abandon)",
+               "td_step_begin inside step %llu: the td_step_end before it is missing (leave "
+               "TD_STEP by continue, not by break, return or goto; after a fatal handler's jump "
+               "out of a step, call td_step_abandon)",
                (unsigned long long)s->number);
     s->number++;
     s->open = true;

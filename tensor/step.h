@@ -23,6 +23,13 @@ void td_step_end_at(td_site at);
 #define td_step_begin() td_step_begin_at(TD_HERE)
 #define td_step_end() td_step_end_at(TD_HERE)
 
+/* TD_STEP { ... } is td_step_begin, the block, and td_step_end. `continue` inside ends the step. To
+ * leave the block by break, return or goto is a mistake: the step stays open, and the next
+ * td_step_begin says so. */
+#define TD_STEP                                                                                    \
+    for (bool td_step_runs_ = (td_step_begin(), true); td_step_runs_;                              \
+         td_step_runs_ = (td_step_end(), false))
+
 bool td_in_step(void);
 
 /* Ends the running step of this thread, if there is one: for a fatal handler that leaves by

@@ -3,6 +3,7 @@
 #include "autograd/ops.h"
 #include "data/data.h"
 #include "tensor/graph/captured.h"
+#include "tensor/extend.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,6 +2,7 @@
 #include "data/data.h"
 #include "tests/expect_fatal.h"
 #include "tests/temp_folder.h"
+#include "tensor/extend.h"
 
 #include <stdarg.h>
 #include <stdlib.h>

@@ -4,6 +4,7 @@
 #include "tests/expect_fatal.h"
 #include "tests/temp_folder.h"
 #include "tests/toy_dataset.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdarg.h>

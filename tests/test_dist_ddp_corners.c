@@ -84,6 +84,61 @@ static void test_an_output_that_the_loss_leaves_out(void **state)
     procs_succeed(3, limit, run_unreached, NULL);
 }
 
+/* ---- a model of two inputs ---- */
+
+static td_tensor *two_forward(td_module *self, td_tensor *a, td_tensor *b, td_site at)
+{
+    (void)at;
+    return td_add(td_forward(self->children[0], a), td_forward(self->children[1], b));
+}
+
+static const td_module_type two_type = { .name = "Two", .forward2 = two_forward };
+
+/* The gradient of the sum of W x is x in each row of W: the mean of the ranks' x, to the bit. */
+static void require_gradient(const td_module *layer, float wanted)
+{
+    float gradient[3 * 2];
+    td_read(td_grad(layer->tensors[0].tensor), gradient, TD_F32);
+    for (int i = 0; i < 3 * 2; i++) {
+        REQUIRE(gradient[i] == wanted);
+    }
+}
+
+static int run_two_inputs(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    td_module *m = td_module_new(&two_type, 0);
+    td_module_add(m, "first", td_nn_linear(2, 3));
+    td_module_add(m, "second", td_nn_linear(2, 3));
+    td_module *net = td_ddp(td_module_finish(m));
+    REQUIRE(net != NULL);
+    td_tensor *a = td_full(TD_SHAPE(1, 2), rank, TD_F32, TD_CPU);
+    td_tensor *b = td_full(TD_SHAPE(1, 2), 8.0 * rank, TD_F32, TD_CPU);
+    TD_STEP {
+        td_backward(td_sum(td_forward2(net, a, b)));
+    }
+    require_gradient(m->children[0], 0.5f);
+    require_gradient(m->children[1], 4.0f);
+    td_no_grad_begin();
+    TD_STEP {
+        td_tensor *y = td_forward2(net, a, b);
+        REQUIRE(y->ndim == 2 && y->shape[1] == 3);
+    }
+    td_no_grad_end();
+    td_module_free(net);
+    td_free(a);
+    td_free(b);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_a_model_of_two_inputs(void **state)
+{
+    (void)state;
+    procs_succeed(2, limit, run_two_inputs, NULL);
+}
+
 /* ---- models that differ ---- */
 
 static int run_differ(int rank, int size, void *arg)
@@ -242,6 +297,7 @@ static void test_buckets_overlap_backward_in_the_trace(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_model_of_two_inputs),
         cmocka_unit_test(test_an_output_that_the_loss_leaves_out),
         cmocka_unit_test(test_names_and_counts_that_differ),
         cmocka_unit_test(test_sync_batch_norm_and_data_parallel),

@@ -301,6 +301,100 @@ static void signals_to_the_parent(void **state)
     check_signal(SIGKILL, SIGKILL); /* no orphans even then */
 }
 
+/* ---- where the ranks meet ---- */
+
+/* The processes of a td_spawn are a world, wherever its own process was started. */
+static int meet_others(int rank, void *arg)
+{
+    int size = *(int *)arg;
+    if (!td_dist_is_launched() || td_dist_init(NULL) != TD_OK) {
+        return 1;
+    }
+    double sum = rank + 1;
+    bool good = td_dist_rank() == rank && td_dist_world_size() == size &&
+                td_dist_local_rank() == rank && td_dist_local_world_size() == size &&
+                td_all_reduce_numbers(NULL, &sum, 1) == TD_OK && sum == size * (size + 1) / 2.0;
+    td_dist_destroy();
+    return good ? 0 : 2;
+}
+
+static int spawn_three(int rank, void *arg)
+{
+    (void)rank, (void)arg;
+    int three = 3;
+    return td_spawn(meet_others, &three, three, &quick) == TD_OK ? 0 : 1;
+}
+
+static void ranks_meet(void **state)
+{
+    (void)state;
+    int two = 2;
+    assert_int_equal(td_spawn(meet_others, &two, two, &quick), TD_OK);
+    setenv("TANDEM_AGENT_STORE", "1",
+           1); /* a launcher's, which its processes' children cannot use */
+    assert_int_equal(td_spawn(spawn_three, NULL, 2, &quick), TD_OK);
+    unsetenv("TANDEM_AGENT_STORE");
+    assert_false(td_dist_is_launched());
+}
+
+/* Options come before the environment: two spawned processes as ranks 2 and 3 of four. */
+static int meet_in_file(int rank, void *arg)
+{
+    td_dist_options place = { .init_method = arg, .rank = rank + 2, .world_size = 4 };
+    if (td_dist_init(&place) != TD_OK) {
+        return 1;
+    }
+    bool good =
+        td_dist_rank() == rank + 2 && td_dist_world_size() == 4 && td_dist_local_world_size() == 4;
+    td_dist_destroy();
+    return good ? 0 : 2;
+}
+
+static int meet_in_file_first(int rank, void *arg)
+{
+    return meet_in_file(rank - 2, arg);
+}
+
+static void part_of_a_larger_world(void **state)
+{
+    (void)state;
+    char url[320];
+    int status;
+    snprintf(url, sizeof(url), "file://%s", temp_path("meeting"));
+    pid_t other = fork();
+    if (other == 0) {
+        _exit(td_spawn(meet_in_file_first, url, 2, &quick) == TD_OK ? 0 : 1);
+    }
+    assert_int_equal(td_spawn(meet_in_file, url, 2, &quick), TD_OK);
+    assert_int_equal(waitpid(other, &status, 0), other);
+    assert_int_equal(status, 0);
+}
+
+/* One rank gives up while the other waits for it. */
+static int die_in_group(int rank, void *arg)
+{
+    (void)arg;
+    double sum = 0;
+    if (td_dist_init(NULL) != TD_OK) {
+        return 1;
+    }
+    if (rank == 1) {
+        td_fail(TD_E_IO, "the disk of rank 1 is full");
+        td_die();
+    }
+    if (td_all_reduce_numbers(NULL, &sum, 1) != TD_OK) {
+        td_die();
+    }
+    return 0;
+}
+
+static void a_rank_dies(void **state)
+{
+    (void)state;
+    assert_int_equal(td_spawn(die_in_group, NULL, 2, &quick), TD_E_PEER);
+    assert_error_says("rank 1 (pid ", "exit code 1", "the disk of rank 1 is full", NULL);
+}
+
 static void *wait_for_lock(void *lock)
 {
     pthread_mutex_lock(lock);
@@ -341,6 +435,9 @@ int main(void)
         FOLDER_TEST(stubborn_ones_are_killed),
         FOLDER_TEST(logs_go_to_files),
         FOLDER_TEST(signals_to_the_parent),
+        FOLDER_TEST(ranks_meet),
+        FOLDER_TEST(part_of_a_larger_world),
+        FOLDER_TEST(a_rank_dies),
         FOLDER_TEST(not_with_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,6 +19,13 @@ static int end_step(void **state)
     return 0;
 }
 
+static void test_version(void **state)
+{
+    (void)state;
+    assert_string_equal(td_version(), TANDEM_VERSION);
+    assert_string_not_equal(td_version(), "");
+}
+
 /* ---- names ---- */
 
 static void test_resnet_names(void **state)
@@ -512,6 +519,7 @@ static void test_summary_resnet(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_version),
         cmocka_unit_test(test_resnet_names),
         cmocka_unit_test(test_resnet_sizes),
         cmocka_unit_test(test_each),

@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -134,6 +136,35 @@ static void test_require(void **state)
     assert_non_null(strstr(fatal_message(), "test_tensor_error.c"));
 }
 
+/* What a process that calls td_die after `failure` prints; it must exit with 1. */
+static void read_last_words(const char *failure, char *text, size_t size)
+{
+    int ends[2], status;
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        td_fail(TD_E_IO, "%s", failure);
+        td_die();
+    }
+    close(ends[1]);
+    ssize_t length = read(ends[0], text, size - 1);
+    text[length > 0 ? length : 0] = '\0';
+    close(ends[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+}
+
+static void test_die(void **state)
+{
+    (void)state;
+    char text[256];
+    read_last_words("cannot read 'a.txt'", text, sizeof text);
+    assert_string_equal(text, "test_tensor_error: cannot read 'a.txt'\n");
+    read_last_words("", text, sizeof text);
+    assert_string_equal(text, "test_tensor_error: td_die, but no call has failed\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -145,6 +176,7 @@ int main(void)
         cmocka_unit_test(test_fatal_tells_place_and_modules),
         cmocka_unit_test(test_deep_contexts_are_counted),
         cmocka_unit_test(test_require),
+        cmocka_unit_test(test_die),
     };
     return cmocka_run_group_tests_name("tensor errors", tests, NULL, NULL);
 }

@@ -66,6 +66,36 @@ static void test_unbalanced_steps_are_mistakes(void **state)
     td_step_end();
 }
 
+static int return_from_step(void)
+{
+    TD_STEP {
+        return 1;
+    }
+    return 0;
+}
+
+static void test_step_blocks(void **state)
+{
+    (void)state;
+    uint64_t first = 0;
+    int begun = 0, ended = 0;
+    for (int i = 0; i < 4; i++)
+        TD_STEP {
+            first = i == 0 ? td_step_number() : first;
+            assert_int_equal(td_step_number(), first + (uint64_t)i);
+            begun++;
+            if (i % 2 == 1) {
+                continue; /* ends the step, not the loop */
+            }
+            ended++;
+        }
+    assert_int_equal(begun, 4);
+    assert_int_equal(ended, 2);
+    assert_false(td_in_step());
+    assert_int_equal(return_from_step(), 1); /* a mistake, which the next step finds */
+    expect_fatal("not by break, return or goto", td_step_begin());
+}
+
 /* ---- tensors ---- */
 
 static void test_step_tensors(void **state)
@@ -389,6 +419,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_steps_are_numbered, end_steps),
         cmocka_unit_test_teardown(test_unbalanced_steps_are_mistakes, end_steps),
+        cmocka_unit_test_teardown(test_step_blocks, end_steps),
         cmocka_unit_test_teardown(test_step_tensors, end_steps),
         cmocka_unit_test_teardown(test_clones_outlive_the_step, end_steps),
         cmocka_unit_test_teardown(test_stale_tensors_are_named, end_steps),

@@ -1,0 +1,10 @@
+/* Semantic versioning; before 1.0 a minor version may change the interface (CHANGELOG.md). */
+#ifndef TD_TENSOR_VERSION_H
+#define TD_TENSOR_VERSION_H
+
+#define TANDEM_VERSION "0.1.0" /* of the headers that a program is compiled with */
+
+/* The version of the library that the program is linked with. Static. */
+const char *td_version(void);
+
+#endif
