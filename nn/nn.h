@@ -212,6 +212,18 @@ td_module *td_model(const char *name, const td_model_options *options);
 /* The names, i from 0; NULL past the last. */
 const char *td_model_name(int i);
 
+/* What td_model, td_resnet or td_airbench made a model with. td_checkpoint_save and td_save write
+ * the record as metadata ("model.arch", ...), and td_load_model makes the model again from it. */
+typedef struct td_model_record {
+    const char *arch; /* "resnet50", "airbench94"; NULL: the model was made in another way */
+    int64_t classes;
+    td_stem stem;
+    int64_t image_size; /* 0: the default */
+    int64_t widths[3];  /* of td_airbench's blocks */
+    bool unit_head;     /* td_airbench's option */
+} td_model_record;
+td_model_record td_model_record_of(const td_module *m); /* m may be a wrapper: td_ddp's */
+
 /* td_recompute for a model of td_model or td_resnet, or a wrapper of one: for each of its blocks (a
  * residual block, a dense layer), or of its stages, which hold some blocks each; in both cases for
  * its stem as well where that is a module or a ResNet's; or for none any more. Returns how many
