@@ -4,7 +4,7 @@
 
 #include "tandem.h"
 
-/* Pictures are resized so that the shorter side has `resize` pixels, cut to size x size, and
+/* Images are resized so that the shorter side has `resize` pixels, cut to size x size, and
  * normalised: (x/255 - mean) / std. */
 typedef struct model_input {
     int64_t size, resize;
