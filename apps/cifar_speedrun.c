@@ -5,6 +5,8 @@
  */
 #include "apps/common/cifar_data.h"
 #include "apps/common/cli.h"
+#include "apps/common/files.h"
+#include "apps/common/notes.h"
 #include "apps/common/progress.h"
 #include "apps/common/signals.h"
 #include "apps/common/speedrun.h"
@@ -18,7 +20,7 @@ static const char app_name[] = "cifar_speedrun";
 enum { WHITENING_IMAGES = 5000, TRANSLATE = 2 };
 
 typedef struct job {
-    const char *recipe, *folder, *precision, *device_name;
+    const char *recipe, *folder, *precision, *device_name, *save_model;
     bool download, plain_test, graph;
     td_device device;
     double epochs, width;
@@ -83,6 +85,11 @@ static void read_options(job *j, int argc, char **argv)
           .kind = CLI_FLAG,
           .value = &j->plain_test,
           .help = "Test on each picture once instead of on six views of it" },
+        { .name = "save-model",
+          .argument = "PATH",
+          .kind = CLI_TEXT,
+          .value = &j->save_model,
+          .help = "Write the trained model of the last run: for predict and td_load_model" },
         { .name = "data",
           .argument = "FOLDER",
           .kind = CLI_TEXT,
@@ -141,6 +148,9 @@ static td_status apply_options(job *j)
     td_set_math(math);
     if (j->threads > 0) {
         TD_TRY(td_set_threads(TD_CPU, (int)j->threads));
+    }
+    if (j->save_model != NULL) {
+        TD_TRY(check_can_save(j->save_model));
     }
     j->how = speedrun_recipe_of(j->recipe);
     j->epochs = j->epochs > 0 ? j->epochs : j->how->epochs;
@@ -230,6 +240,19 @@ static void print_graph(const speedrun *s)
     }
 }
 
+static td_status save_model(const job *j, td_module *net)
+{
+    model_notes notes;
+    td_status status =
+        model_notes_make(&notes, &(model_input){ 32, 32, normalise.mean, normalise.std },
+                         j->data.train, SPEEDRUN_CLASSES);
+    if (status == TD_OK) {
+        status = model_notes_save(j->save_model, net, NULL, &notes, NULL, 0);
+    }
+    model_notes_free(&notes);
+    return status;
+}
+
 static td_status one_run(const job *j, int64_t seed, double *accuracy, double *seconds)
 {
     td_manual_seed((uint64_t)seed);
@@ -259,6 +282,9 @@ static td_status one_run(const job *j, int64_t seed, double *accuracy, double *s
         status = speedrun_test(s.net, j->data.whole_test, j->data.test, &normalise, !j->plain_test,
                                accuracy);
         *seconds = seconds_now() - began;
+    }
+    if (status == TD_OK && !stop_requested() && j->save_model != NULL) {
+        status = save_model(j, s.net);
     }
     td_loader_close(loader);
     speedrun_free(&s);

@@ -21,13 +21,15 @@ typedef struct imagenet_run {
     td_dataset *pictures;
 } imagenet_run;
 
+static const float mean[] = { 0.485f, 0.456f, 0.406f }, spread[] = { 0.229f, 0.224f, 0.225f };
+
 static td_status imagenet_open(train_run *r)
 {
     imagenet_run *m = (imagenet_run *)r;
     td_image_folder_options options = { .transform = { .size = (int)m->size,
                                                        .flip = true,
-                                                       .mean = { 0.485f, 0.456f, 0.406f },
-                                                       .std = { 0.229f, 0.224f, 0.225f },
+                                                       .mean = { mean[0], mean[1], mean[2] },
+                                                       .std = { spread[0], spread[1], spread[2] },
                                                        .seed = (uint64_t)r->args.seed },
                                         .skip_bad = m->skip_bad };
     TD_TRY(td_image_folder_open(r->args.data, &options, &m->pictures));
@@ -38,7 +40,8 @@ static td_status imagenet_open(train_run *r)
     r->train = m->pictures;
     snprintf(r->data_name, sizeof r->data_name, "%" PRId64 " pictures in %d classes",
              m->pictures->length, m->pictures->classes);
-    return TD_OK;
+    return model_notes_make(&r->notes, &(model_input){ m->size, m->size * 256 / 224, mean, spread },
+                            r->train, m->classes);
 }
 
 static void imagenet_close(train_run *r)

@@ -2,12 +2,11 @@
  *
  *     apps/predict MODEL.safetensors PICTURE...
  *
- * The model is a checkpoint of ours or torchvision's weights, saved as safetensors; its
- * architecture is read from the file's metadata ("arch") or given by --arch, and how many classes
- * it has follows from its last layer; where the file has averages of the weights, those are used.
- * The pictures are resized and cropped as in torchvision's evaluation. */
+ * The model is a checkpoint of tandem or torchvision's weights, saved as safetensors. A checkpoint
+ * says which model it is, how pictures are resized and normalised, and what the classes are called;
+ * for a file that does not, there are options. Pictures are resized and cropped as in torchvision's
+ * evaluation. */
 #include "apps/common/cli.h"
-#include "apps/common/weights.h"
 #include "tandem.h"
 #include "nn/safetensors.h"
 #include "tensor/extend.h"
@@ -16,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME = 256, MOST_CLASSES = 100000, MOST_SIDE = 8192 };
+enum { MOST_CLASSES = 100000, MOST_SIDE = 8192 };
 
 typedef struct predict_args {
     const char *model, *arch, *classes;
@@ -26,60 +25,49 @@ typedef struct predict_args {
 
 typedef struct predictor {
     predict_args args;
-    char arch[NAME];
-    int64_t classes, image_size;
+    td_picture_transform transform;
+    int64_t classes;
     char **names; /* [classes] or NULL */
     td_module *net;
 } predictor;
 
-/* ---- the model ---- */
+/* ---- what the model sees ---- */
 
-/* The rows of the last weight that is a matrix and no table of positions: the classifier's. */
-static td_status look_into(predictor *p, const td_safetensors *file)
-{
-    for (int i = 0; i < td_safetensors_count(file); i++) {
-        const td_safetensors_entry *e = td_safetensors_get(file, i);
-        if (strncmp(e->name, "optimizer.", 10) == 0 || e->shape.ndim != 2) {
-            continue;
-        }
-        if (strstr(e->name, "pos_emb.rel_height") != NULL) { /* BoTNet's distances; stride 16 */
-            p->image_size = (e->shape.dim[0] + 1) / 2 * 16;
-        } else if (strstr(e->name, "pos_emb") == NULL) {
-            p->classes = e->shape.dim[0];
-        }
-    }
-    if (p->classes < 1 || p->classes > MOST_CLASSES) {
-        return td_fail(TD_E_FORMAT, "%s: no weights of a classifier in it: is this a model's file?",
-                       p->args.model);
-    }
-    return TD_OK;
-}
-
-static td_status find_arch(predictor *p, const td_safetensors *file)
-{
-    const char *arch = p->args.arch != NULL ? p->args.arch : td_safetensors_metadata(file, "arch");
-    if (arch == NULL) {
-        return td_fail(TD_E_ARG,
-                       "%s does not say which model it is; name it: --arch resnet50 (or another)",
-                       p->args.model);
-    }
-    snprintf(p->arch, sizeof p->arch, "%s", arch);
-    return TD_OK;
-}
-
-/* What train_net has tested with is in its files. */
 static void find_sizes(predictor *p, const td_safetensors *file)
 {
     const char *size = td_safetensors_metadata(file, "size");
     const char *resize = td_safetensors_metadata(file, "resize");
     int64_t own = size != NULL ? strtoll(size, NULL, 10) : 0;
     int64_t own_resize = resize != NULL ? strtoll(resize, NULL, 10) : 0;
-    if (own < 1 || own > MOST_SIDE || own_resize < own || own_resize > MOST_SIDE ||
-        p->args.size_given || p->args.resize_given) {
-        return;
+    bool use = own >= 1 && own <= MOST_SIDE && own_resize >= own && own_resize <= MOST_SIDE &&
+               !p->args.size_given && !p->args.resize_given;
+    p->transform.size = (int)(use ? own : p->args.size);
+    p->transform.resize = (int)(use ? own_resize : p->args.resize);
+}
+
+/* Three numbers of the metadata; `missing` where there are none. */
+static td_status find_channels(const predictor *p, const td_safetensors *file, const char *key,
+                               const float missing[3], float channels[3])
+{
+    const char *text = td_safetensors_metadata(file, key);
+    memcpy(channels, missing, 3 * sizeof *channels);
+    bool right =
+        text == NULL || sscanf(text, "%f %f %f", &channels[0], &channels[1], &channels[2]) == 3;
+    for (int i = 0; i < 3; i++) {
+        right = right && isfinite(channels[i]);
     }
-    p->args.size = own;
-    p->args.resize = own_resize;
+    return right ? TD_OK
+                 : td_fail(TD_E_FORMAT, "%s: %s is '%.60s', not three numbers", p->args.model, key,
+                           text);
+}
+
+/* Without metadata: ImageNet's, as all of torchvision's models want. */
+static td_status find_transform(predictor *p, const td_safetensors *file)
+{
+    static const float mean[] = { 0.485f, 0.456f, 0.406f }, spread[] = { 0.229f, 0.224f, 0.225f };
+    find_sizes(p, file);
+    TD_TRY(find_channels(p, file, "mean", mean, p->transform.mean));
+    return find_channels(p, file, "std", spread, p->transform.std);
 }
 
 /* ---- names of classes ---- */
@@ -131,12 +119,8 @@ static td_status describe(predictor *p)
 {
     td_safetensors *file;
     TD_TRY(td_safetensors_open(p->args.model, &file));
-    td_status status = look_into(p, file);
-    if (status == TD_OK) {
-        status = find_arch(p, file);
-    }
-    find_sizes(p, file);
     const char *names = td_safetensors_metadata(file, "classes");
+    td_status status = find_transform(p, file);
     if (status == TD_OK && p->args.classes != NULL) {
         status = read_names(p);
     } else if (status == TD_OK && names != NULL) {
@@ -146,30 +130,23 @@ static td_status describe(predictor *p)
     return status;
 }
 
-static td_status open_model(predictor *p)
+static bool open_model(predictor *p)
 {
-    TD_TRY(describe(p));
-    p->net = td_model(p->arch, .classes = p->classes, .image_size = p->image_size, .blank = true);
+    p->net = td_load_model(p->args.model, .arch = p->args.arch);
     if (p->net == NULL) {
-        return TD_E_ARG;
+        return false;
     }
-    td_eval(p->net);
-    return weights_load(p->net, p->args.model, NULL);
+    p->classes = td_model_record_of(p->net).classes;
+    return describe(p) == TD_OK;
 }
 
 /* ---- predicting ---- */
 
 static td_status run(predictor *p, const char *path, double *probability)
 {
-    const td_picture_transform transform = {
-        .size = (int)p->args.size,
-        .resize = (int)p->args.resize,
-        .mean = { 0.485f, 0.456f, 0.406f }, /* ImageNet's, as all of torchvision's models want */
-        .std = { 0.229f, 0.224f, 0.225f },
-    };
-    td_tensor *x =
-        td_new_layout(TD_SHAPE(1, 3, p->args.size, p->args.size), TD_F32, TD_IMAGE, TD_CPU);
-    td_status status = x != NULL ? td_picture_read(path, &transform, x) : TD_E_NOMEM;
+    int64_t size = p->transform.size;
+    td_tensor *x = td_new_layout(TD_SHAPE(1, 3, size, size), TD_F32, TD_IMAGE, TD_CPU);
+    td_status status = x != NULL ? td_picture_read(path, &p->transform, x) : TD_E_NOMEM;
     if (status == TD_OK) {
         td_step_begin();
         td_no_grad_begin();
@@ -236,7 +213,7 @@ int main(int argc, char **argv)
           .value = &p.args.classes },
         { "top", "N", "How many classes are shown", CLI_INT, .value = &p.args.top, .low = 1,
           .high = MOST_CLASSES },
-        { "size", "N", "Pixels of a side of what the model sees; unless its file says", CLI_INT,
+        { "size", "N", "Pixels of a side of what the model sees; otherwise its file's", CLI_INT,
           .value = &p.args.size, .low = 1, .high = 8192 },
         { "resize", "N", "Pixels of a picture's shorter side before the middle is cut out", CLI_INT,
           .value = &p.args.resize, .low = 1, .high = 8192 },
@@ -248,7 +225,7 @@ int main(int argc, char **argv)
     p.args.size_given = options[3].given;
     p.args.resize_given = options[4].given;
     int failed = 1;
-    if (open_model(&p) == TD_OK) {
+    if (open_model(&p)) {
         failed = predict_all(&p, rest.values + 1, rest.count - 1);
     } else {
         fprintf(stderr, "predict: %s\n", td_last_error());

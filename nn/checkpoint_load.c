@@ -51,20 +51,23 @@ static const td_safetensors_entry *take_entry(loading *l, const char *name)
     return entry;
 }
 
+static const td_safetensors_entry *take_prefixed(loading *l, const char *prefix, const char *name)
+{
+    char *prefixed = td_format("%s%s", prefix, name);
+    if (prefixed == NULL) {
+        l->status = TD_E_NOMEM;
+        return NULL;
+    }
+    const td_safetensors_entry *entry = take_entry(l, prefixed);
+    free(prefixed);
+    return entry;
+}
+
 /* Data-parallel wrappers elsewhere put "module." in front of every name. */
 static const td_safetensors_entry *take_model_entry(loading *l, const char *name)
 {
     const td_safetensors_entry *entry = take_entry(l, name);
-    if (entry == NULL) {
-        char *prefixed = td_format("module.%s", name);
-        if (prefixed == NULL) {
-            l->status = TD_E_NOMEM;
-            return NULL;
-        }
-        entry = take_entry(l, prefixed);
-        free(prefixed);
-    }
-    return entry;
+    return entry != NULL ? entry : take_prefixed(l, "module.", name);
 }
 
 static bool dtypes_fit(td_dtype a, td_dtype b)
@@ -87,11 +90,14 @@ static void plan(loading *l, const char *name, td_tensor *to, const td_safetenso
     l->transfers[l->count++] = (transfer){ to, from, view };
 }
 
-static void plan_model(loading *l, const td_state_list *state)
+static void plan_model(loading *l, const td_state_list *state, bool averages)
 {
+    averages = averages && td_safetensors_metadata(l->file, TD_KEY_EMA_UPDATES) != NULL;
     for (int i = 0; i < state->count; i++) {
         const char *name = state->items[i].name;
-        plan(l, name, state->items[i].tensor, take_model_entry(l, name), false);
+        const td_safetensors_entry *entry = take_model_entry(l, name);
+        const td_safetensors_entry *average = averages ? take_prefixed(l, TD_KEY_EMA, name) : NULL;
+        plan(l, name, state->items[i].tensor, average != NULL ? average : entry, false);
     }
 }
 
@@ -363,9 +369,9 @@ static bool make_room(loading *l, const td_state_list *state)
            l->random != NULL;
 }
 
-static void plan_all(loading *l, const td_state_list *state)
+static void plan_all(loading *l, const td_state_list *state, bool averages)
 {
-    plan_model(l, state);
+    plan_model(l, state, averages);
     if (l->checkpoint->optim != NULL) {
         plan_optimizer(l, l->checkpoint->optim);
     }
@@ -431,7 +437,7 @@ static void free_loading(loading *l)
     td_safetensors_close(l->file);
 }
 
-td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint)
+td_status td_checkpoint_load_model(const char *path, const td_checkpoint *checkpoint, bool averages)
 {
     TD_REQUIRE(path != NULL && checkpoint != NULL && checkpoint->model != NULL, TD_HERE,
                "td_checkpoint_load: there is no path or no model");
@@ -440,12 +446,12 @@ td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint)
                "back first");
     td_check_extra(checkpoint, "td_checkpoint_load");
     loading l = { .checkpoint = checkpoint, .differ = TD_NO_DIFFERENCES };
-    TD_TRY(td_safetensors_open(path, &l.file));
+    TD_TRY(td_checkpoint_open(path, &l.file));
     td_state_list state = td_module_state(checkpoint->model);
     if (state.count < 0 || !make_room(&l, &state)) {
         l.status = td_fail(TD_E_NOMEM, "no memory to load '%s'", path);
     } else {
-        plan_all(&l, &state);
+        plan_all(&l, &state, averages);
     }
     if (l.status == TD_OK) {
         l.status = td_differences_report(&l.differ, path);
@@ -458,22 +464,7 @@ td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint)
     return l.status;
 }
 
-td_status td_checkpoint_metadata(const char *path, const char *key, char *value, size_t size)
+td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint)
 {
-    td_safetensors *file;
-    TD_TRY(td_safetensors_open(path, &file));
-    const char *text = td_safetensors_metadata(file, key);
-    td_status status = TD_OK;
-    if (text == NULL) {
-        status = td_fail(TD_E_NOTFOUND, "'%s' has no metadata value '%s'", path, key);
-    } else if (strlen(text) >= size) {
-        status = td_fail(TD_E_ARG,
-                         "the metadata value '%s' of '%s' has %zu bytes; there is room "
-                         "for %zu",
-                         key, path, strlen(text) + 1, size);
-    } else {
-        memcpy(value, text, strlen(text) + 1);
-    }
-    td_safetensors_close(file);
-    return status;
+    return td_checkpoint_load_model(path, checkpoint, false);
 }

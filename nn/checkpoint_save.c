@@ -68,6 +68,29 @@ static void add_model(contents *c, const td_state_list *state)
     }
 }
 
+/* What td_load_model makes the model with. */
+static void add_record(contents *c, const td_module *model)
+{
+    td_model_record r = td_model_record_of(model);
+    if (r.arch == NULL) {
+        return;
+    }
+    add_metadata(c, TD_KEY_ARCH, r.arch);
+    add_metadata(c, TD_KEY_CLASSES, keep_text(c, td_format("%" PRId64, r.classes)));
+    add_metadata(c, TD_KEY_STEM, r.stem == TD_STEM_CIFAR ? "cifar" : "imagenet");
+    if (r.image_size > 0) {
+        add_metadata(c, TD_KEY_IMAGE_SIZE, keep_text(c, td_format("%" PRId64, r.image_size)));
+    }
+    if (r.widths[0] > 0) {
+        add_metadata(c, TD_KEY_WIDTHS,
+                     keep_text(c, td_format("%" PRId64 " %" PRId64 " %" PRId64, r.widths[0],
+                                            r.widths[1], r.widths[2])));
+    }
+    if (r.unit_head) {
+        add_metadata(c, TD_KEY_UNIT_HEAD, "yes");
+    }
+}
+
 static void add_optimizer(contents *c, td_optim *o)
 {
     td_optim_settle(o);
@@ -156,7 +179,7 @@ static void count_module(td_module *m, const char *path, void *user)
     ++*(int *)user;
 }
 
-enum { FIXED_METADATA = 8 }; /* at least as many as add_metadata is called for once in a file */
+enum { FIXED_METADATA = 16 }; /* at least as many as add_metadata is called for once in a file */
 
 /* Room for the most that there can be. */
 static bool make_room(contents *c, const td_checkpoint *checkpoint, const td_state_list *state)
@@ -218,6 +241,8 @@ static const void *fetch_row_major(int i, void *user)
 static void collect(contents *c, const td_checkpoint *checkpoint, const td_state_list *state)
 {
     add_model(c, state);
+    add_metadata(c, TD_KEY_FORMAT, keep_text(c, td_format("%d", TD_CHECKPOINT_FORMAT)));
+    add_record(c, checkpoint->model);
     for (int i = 0; i < checkpoint->metadata_count; i++) {
         add_metadata(c, checkpoint->metadata[i].key, checkpoint->metadata[i].value);
     }

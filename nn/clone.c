@@ -90,6 +90,7 @@ static td_module *clone_tree(cloning *c, const td_module *from)
     to->device = from->device;
     to->dtype = from->dtype;
     td_node_of(to)->recompute = td_node_of(from)->recompute;
+    td_node_of(to)->record = td_node_of(from)->record;
     for (const td_around *a = td_node_of(from)->around; a != NULL; a = a->next) {
         if (a->copies && td_module_surround(to, a) != TD_OK) {
             td_node_of(to)->failed = true;

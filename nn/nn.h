@@ -139,6 +139,18 @@ typedef struct td_model_options {
 td_module *td_model_at(td_model_options options, td_site at);
 const char *td_model_name(int i); /* the names, i from 0; NULL past the last */
 
+/* What td_model, td_resnet or td_airbench made a model with. td_checkpoint_save and td_save write the
+ * record as metadata ("model.arch", ...), and td_load_model makes the model again from it. */
+typedef struct td_model_record {
+    const char *arch; /* "resnet50", "airbench94"; NULL: the model was made in another way */
+    int64_t classes;
+    td_stem stem;
+    int64_t image_size; /* 0: the default */
+    int64_t widths[3];  /* of td_airbench's blocks */
+    bool unit_head;     /* td_airbench's option */
+} td_model_record;
+td_model_record td_model_record_of(const td_module *m); /* m may be a wrapper: td_ddp's */
+
 /* td_recompute for all blocks of a model by td_model or td_resnet (a residual block, a dense
  * layer), for all its stages, or for none. Returns their number; 0 for another model. */
 typedef enum td_recompute_parts {

@@ -27,15 +27,33 @@ for run in log/deep logone; do # the training steps, all columns but the speed
 done
 same 'resumed: the same losses' "$work/deep.cut" "$work/logone.cut"
 
+# predict needs nothing but the checkpoint: model, stem, size, normalisation and names are in it.
+# shellcheck disable=SC2086
+works 'the other stem, and the model alone' "$app" $few --epochs 1 --stem cifar --save "$work/small" --save-model "$work/alone"
+says 'it says so' '^model saved: .*/alone$'
+picture=$OLDPWD/tests/pictures/rgb.png
+works "predict takes the run's checkpoint" "$apps/predict" "$work/small" "$picture"
+says 'and knows the classes' '%  [a-z]+$'
+cp "$work/out" "$work/by_run"
+works 'predict takes the model alone' "$apps/predict" "$work/alone" "$picture"
+same 'the same prediction' "$work/by_run" "$work/out"
+! grep -aq '"optimizer\.\|"task"\|"random\.' "$work/alone" && grep -aq '"optimizer\.' "$work/small"
+tap $? 'nothing of the run is in that file'
+fails 'no place for the model' 1 'nowhere' "$app" --save-model "$work/nowhere/model"
+
 rich="--accumulate 2 --label-smoothing 0.1 --clip-grad-norm 5 --ema 0.9"
 # shellcheck disable=SC2086
-works 'two epochs by another recipe' "$app" $few $rich --epochs 2 --save "$work/rich" --save-every 2
+works 'two epochs by another recipe' "$app" $few $rich --epochs 2 --save "$work/rich" --save-every 2 \
+    --save-model "$work/averages"
 # shellcheck disable=SC2086
 works 'one epoch' "$app" $few $rich --epochs 1 --save "$work/rich1"
 works 'resumed for a second, the recipe from the checkpoint' "$app" --resume "$work/rich1" --epochs 2 --save "$work/rich1"
 same 'the same bits, averages as well' "$work/rich" "$work/rich1"
 grep -aq '"ema.layer1.0.conv1.weight"' "$work/rich" && ! grep -aq '"ema.layer' "$work/two"
 tap $? 'only that recipe has averages'
+"$apps/predict" "$work/rich" "$picture" >"$work/by_run"
+works "the model alone has the averages for weights" "$apps/predict" "$work/averages" "$picture"
+same "as predict takes them from the run's checkpoint" "$work/by_run" "$work/out"
 
 # A step of the optimizer is a whole one: with other groups of batches the run goes back to where one
 # begins, and the means of the epoch so far stay.

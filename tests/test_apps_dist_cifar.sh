@@ -11,9 +11,14 @@ cd "$work" || exit 1
 
 few="--limit 128 --batch-size 32 --epochs 2"
 # shellcheck disable=SC2086
-works 'two epochs' "$apps/cifar_ddp_spawn" $few --save two
+works 'two epochs' "$apps/cifar_ddp_spawn" $few --save two --save-model model
 says 'rank 0 saves' '^\(rank: 0\)   == Saved: two$'
 says 'rank 1 loads' '^\(rank: 1\)   == Loaded: two$'
+for file in two model; do
+    "$apps/predict" $file "$OLDPWD/tests/pictures/rgb.png" >$file.said 2>&1
+done
+test -s two.said && cmp two.said model.said && grep -qE '%  [a-z]+$' two.said
+tap $? 'a wrapped model is saved under its own name' model.said
 # shellcheck disable=SC2086
 works 'one epoch' "$apps/cifar_ddp_spawn" $few --epochs 1 --save part --auto-resume
 # shellcheck disable=SC2086

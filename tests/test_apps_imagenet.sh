@@ -12,6 +12,8 @@ says 'the article'"'"'s learning rate' '^data: 12 pictures in 5 classes; batch 3
 says 'its heading' '^=======  Training  =======$'
 says 'its steps' '^== step: \[  2/4\] \[1/1\] \| loss: [0-9.]+ \| acc: +[0-9.]+%$'
 says 'saved' '^== saved: alone$'
+works 'predict needs no flags' "$apps/predict" alone "$OLDPWD/tests/pictures/rgb.png"
+says 'and knows the classes' '%  (grey|large|palette|rgb|sampled)$'
 works 'by the launcher' "$apps/tdrun" --nproc-per-node 2 "${net[@]}" --save two
 says 'each rank says hello' '^\[init\] == local rank: 1, global rank: 1 ==$'
 says 'the last step' '^== step: \[  2/2\] \[1/1\]'

@@ -4,10 +4,11 @@
 app=$apps/predict
 worker=$PWD/${BUILD:-build/cc}/tests/worker_model
 pictures=$PWD/tests/pictures
-"$worker" resnet18 3 "$work/net" resnet18 'a cat
+"$worker" resnet18 3 "$work/net" classes 'a cat
 a dog
 a house' || exit 1
 "$worker" resnet18 7 "$work/nameless" || exit 1
+LC_ALL=C sed -i 's/"model\./"other./g; s/"tandem\./"others./' "$work/nameless" # as another program writes it
 printf 'one\ntwo\nthree\n' >"$work/names"
 
 works 'two pictures' "$app" "$work/net" "$pictures/rgb.png" "$pictures/420.jpg" --size 64 --resize 72
@@ -26,7 +27,22 @@ same 'gives the same' "$work/bmp" "$work/png"
 works 'a model without names' "$app" --arch resnet18 "$work/nameless" "$pictures/grey.jpg" --size 32 --resize 32
 says 'a class by its number' '%  class [0-6]$'
 
-fails 'no architecture' 1 'does not say which model.*--arch' "$app" "$work/nameless" "$pictures/rgb.png"
+# Size and normalisation of the file: those that an option or torchvision would have, and others.
+small=("$app" "$work/small" "$pictures/rgb.png")
+"$app" "$work/net" "$pictures/rgb.png" --size 32 --resize 40 >"$work/asked"
+"$worker" resnet18 3 "$work/small" size 32 resize 40 mean '0.485 0.456 0.406' std '0.229 0.224 0.225' || exit 1
+works 'a file that says what the model sees' "${small[@]}" --classes "$work/names"
+grep -o '[0-9.]* %' "$work/out" >"$work/told"
+grep -o '[0-9.]* %' "$work/asked" | cmp - "$work/told" >"$work/cmp" 2>&1
+tap $? 'the same as by options' "$work/told"
+"$worker" resnet18 3 "$work/small" size 32 resize 40 mean '0.1 0.2 0.3' std '0.9 0.9 0.9' || exit 1
+works 'another mean and deviation' "${small[@]}"
+! grep -o '[0-9.]* %' "$work/out" | cmp - "$work/told" >"$work/cmp" 2>&1
+tap $? 'other probabilities' "$work/out"
+"$worker" resnet18 3 "$work/small" mean '0.1 0.2' || exit 1
+fails 'a mean that is none' 1 "mean is '0.1 0.2', not three numbers" "${small[@]}"
+
+fails 'no architecture' 1 'does not say which model.*arch' "$app" "$work/nameless" "$pictures/rgb.png"
 fails 'an unknown one' 1 "nearest name is 'resnet18'" "$app" "$work/nameless" "$pictures/rgb.png" --arch resnet81
 fails 'another than the file has' 1 'layer' "$app" "$work/nameless" "$pictures/rgb.png" --arch resnet34
 fails 'no such model' 1 "$work/nowhere" "$app" "$work/nowhere" "$pictures/rgb.png"

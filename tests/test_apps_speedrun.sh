@@ -29,9 +29,11 @@ works 'sgd again, other threads and workers' "$app" $few --epochs 4.5 --threads 
 losses_of "$work/out" >"$work/losses2"
 same 'the same losses' "$work/losses" "$work/losses2"
 # shellcheck disable=SC2086
-works 'muon, two runs' "$app" $few --epochs 4 --recipe muon --runs 2 --plain-test
+works 'muon, two runs' "$app" $few --epochs 4 --recipe muon --runs 2 --plain-test --save-model model
 learns muon 40
 says 'mean of the runs' '^== 2 runs: mean [0-9.]+%, standard deviation [0-9.]+$'
+works 'predict takes its model' "$apps/predict" model "$OLDPWD/tests/pictures/rgb.png"
+says 'and knows the classes' '%  [a-z]+$'
 # The control: without training there is nothing to be seen.
 # shellcheck disable=SC2086
 works 'a single step' "$app" $few --epochs 0.01

@@ -68,8 +68,8 @@ static void test_from_torch(void **state)
     }
     const char *model = temp_path("model.safetensors"), *probe = temp_path("probe.safetensors");
     require_torch("write", model, probe);
-    td_module *net = td_resnet(18, CLASSES, TD_STEM_IMAGENET);
-    if (td_checkpoint_load(model, &(td_checkpoint){ .model = net }) != TD_OK) {
+    td_module *net = td_load_model(model, .arch = "resnet18");
+    if (net == NULL) {
         fail_msg("%s", td_last_error());
     }
     td_safetensors *file;
@@ -108,7 +108,7 @@ static void test_to_torch(void **state)
         { "logits", TD_F32, TD_SHAPE(BATCH, CLASSES), logits, sizeof logits },
     };
     assert_int_equal(td_safetensors_write(probe, entries, 2, NULL, 0), TD_OK);
-    assert_int_equal(td_checkpoint_save(model, &(td_checkpoint){ .model = net }), TD_OK);
+    assert_int_equal(td_save(model, net), TD_OK);
     require_torch("check", model, probe);
     td_free(x);
     td_module_free(net);

@@ -61,13 +61,13 @@ static td_status find(const cifar_source *source, cifar_data *data)
     return named != NULL ? status : open_synthetic(source, folder, data);
 }
 
+const td_image_transform cifar_normalise = { .mean = { 0.4914f, 0.4822f, 0.4465f },
+                                             .std = { 0.2023f, 0.1994f, 0.2010f } };
+
 static td_status set_transforms(const cifar_source *source, cifar_data *data)
 {
-    td_image_transform transform = {
-        .mean = { 0.4914f, 0.4822f, 0.4465f },
-        .std = { 0.2023f, 0.1994f, 0.2010f },
-        .seed = source->seed,
-    };
+    td_image_transform transform = cifar_normalise;
+    transform.seed = source->seed;
     TD_TRY(td_dataset_set_transform(data->whole_test, &transform));
     transform.crop_padding = 4;
     transform.flip = true;

@@ -17,6 +17,9 @@ typedef struct cifar_data {
     char name[128]; /* "cifar10, 50000 images": which data a checkpoint was trained on */
 } cifar_data;
 
+/* Mean and standard deviation of the articles. */
+extern const td_image_transform cifar_normalise;
+
 /* Opens training set (random crop with padding 4, flip, normalise) and test set (normalise).
  *
  * If there is nothing at the place where it looks, nor on the network with `download`, and no

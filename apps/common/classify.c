@@ -2,7 +2,6 @@
 
 #include "apps/common/files.h"
 #include "apps/common/ranks.h"
-#include "apps/common/weights.h"
 #include "nn/safetensors.h"
 
 #include <inttypes.h>
@@ -259,11 +258,11 @@ static td_status pretrained_path(const classify_run *c, char *path)
                          path);
 }
 
-/* A file of this program says for how many classes it is; others show it by their shapes. */
+/* A file of tandem says how many classes its model has; other files show it by their shapes. */
 static td_status check_file(const classify_run *c, const char *path)
 {
     char text[64];
-    td_status status = td_checkpoint_metadata(path, "num_classes", text, sizeof text);
+    td_status status = td_checkpoint_metadata(path, "model.classes", text, sizeof text);
     if (status != TD_OK) {
         return status == TD_E_NOTFOUND && access(path, F_OK) == 0 ? TD_OK : status;
     }
@@ -286,7 +285,8 @@ static td_status check_names(const classify_run *c, const char *path)
     td_safetensors *file;
     TD_TRY(td_safetensors_open(path, &file));
     const char *names = td_safetensors_metadata(file, "classes");
-    bool same = names == NULL || c->class_names == NULL || strcmp(names, c->class_names) == 0;
+    const char *own = c->base.notes.classes;
+    bool same = names == NULL || own == NULL || strcmp(names, own) == 0;
     td_safetensors_close(file);
     return same ? TD_OK
                 : td_fail(TD_E_MISMATCH,
@@ -306,7 +306,7 @@ static td_status load_to_train(classify_run *c, const char *path, bool *with_opt
 
 static td_status load_file(classify_run *c, const char *key, const char *path)
 {
-    bool with_optim = false, averages = false;
+    bool with_optim = false;
     td_status status = check_file(c, path);
     if (status == TD_OK && c->tests_only) {
         status = check_names(c, path);
@@ -314,8 +314,8 @@ static td_status load_file(classify_run *c, const char *key, const char *path)
     if (status != TD_OK) {
         return td_fail_context(status, "%s", key);
     }
-    status = c->tests_only ? weights_load(c->base.net, path, &averages)
-                           : load_to_train(c, path, &with_optim);
+    bool averages = c->tests_only && has_metadata(path, "ema.updates");
+    status = c->tests_only ? td_load(path, c->base.net) : load_to_train(c, path, &with_optim);
     if (status != TD_OK) {
         return td_fail_context(status, "%s, and MODEL.ARCH %s with %" PRId64 " classes", key,
                                c->s.model.arch, c->s.model.num_classes);

@@ -10,8 +10,6 @@
 #include "apps/common/settings.h"
 #include "apps/common/train.h"
 
-enum { CLASSIFY_NOTES = 8 };
-
 typedef struct classify_run {
     train_run base;  /* first: a train_run * of a classifier is a classify_run * */
     train_task task; /* classify_task, for pictures of these settings' size */
@@ -21,10 +19,7 @@ typedef struct classify_run {
     bool keys;        /* print all keys, and no more */
     bool tests_only;  /* train_net's data are not opened */
     td_dataset *train_data, *test_data;
-    char *class_names; /* one a line, as checkpoints have them; NULL: none */
     char resume[TRAIN_PATH_BYTES];
-    td_metadata notes[CLASSIFY_NOTES];
-    char note_text[CLASSIFY_NOTES][32];
     int64_t first_batch;         /* of the running epoch, in this process */
     double step_at, step_waited; /* when the latest step ended; waited for data until then */
 } classify_run;

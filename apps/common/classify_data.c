@@ -113,45 +113,6 @@ static td_status open_data(classify_run *c)
     return check_classes(c);
 }
 
-/* ---- what a checkpoint says about the data ---- */
-
-/* Names of classes, one a line; NULL if there are none, or another number than the model has. */
-static char *join_names(const classify_run *c, const td_dataset *data)
-{
-    if (data->class_names == NULL || data->classes != c->s.model.num_classes) {
-        return NULL;
-    }
-    size_t size = 1;
-    for (int i = 0; i < data->classes; i++) {
-        size += strlen(data->class_names[i]) + 1;
-    }
-    char *text = calloc(size, 1), *at = text;
-    for (int i = 0; text != NULL && i < data->classes; i++) {
-        at += sprintf(at, "%s%s", i > 0 ? "\n" : "", data->class_names[i]);
-    }
-    return text;
-}
-
-/* For predict, test_net and people. */
-static void note_all(classify_run *c, const td_dataset *data)
-{
-    const settings *s = &c->s;
-    int count = 0;
-    c->class_names = join_names(c, data);
-    snprintf(c->note_text[0], sizeof c->note_text[0], "%" PRId64, s->model.num_classes);
-    snprintf(c->note_text[1], sizeof c->note_text[1], "%" PRId64, s->test.crop_size);
-    snprintf(c->note_text[2], sizeof c->note_text[2], "%" PRId64, s->test.im_size);
-    c->notes[count++] = (td_metadata){ "arch", s->model.arch };
-    c->notes[count++] = (td_metadata){ "num_classes", c->note_text[0] };
-    c->notes[count++] = (td_metadata){ "size", c->note_text[1] };
-    c->notes[count++] = (td_metadata){ "resize", c->note_text[2] };
-    if (c->class_names != NULL) {
-        c->notes[count++] = (td_metadata){ "classes", c->class_names };
-    }
-    c->base.more = c->notes;
-    c->base.more_count = count;
-}
-
 /* ---- opening and closing ---- */
 
 /* One rank of each host writes the lists of the folders' pictures; the others find them there. */
@@ -172,8 +133,12 @@ td_status classify_open(train_run *r)
     const td_dataset *data = r->train != NULL ? r->train : r->test;
     snprintf(r->data_name, sizeof r->data_name, "%" PRId64 " %s in %d classes", data->length,
              data->synthetic ? "samples of noise" : "pictures", data->classes);
-    note_all(c, data);
-    return TD_OK;
+    return model_notes_make(&r->notes,
+                            &(model_input){ .size = c->s.test.crop_size,
+                                            .resize = c->s.test.im_size,
+                                            .mean = plain.mean,
+                                            .std = plain.std },
+                            data, c->s.model.num_classes);
 }
 
 /* What DATA.SKIP_BAD has passed over. */
@@ -193,5 +158,4 @@ void classify_close(train_run *r)
     classify_run *c = (classify_run *)r;
     td_dataset_free(c->train_data);
     td_dataset_free(c->test_data);
-    free(c->class_names);
 }

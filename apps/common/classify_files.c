@@ -101,21 +101,9 @@ td_status classify_save_best(classify_run *c, double accuracy)
 {
     train_run *r = &c->base;
     char path[TRAIN_PATH_BYTES], epoch[32], text[32];
-    td_metadata notes[CLASSIFY_NOTES + 2];
-    int count = r->more_count;
-    memcpy(notes, r->more, (size_t)count * sizeof *notes);
     snprintf(epoch, sizeof epoch, "%" PRId64, r->state.epoch + 1);
     snprintf(text, sizeof text, "%.6f", accuracy);
-    notes[count++] = (td_metadata){ "epoch", epoch };
-    notes[count++] = (td_metadata){ "accuracy", text };
+    const td_metadata more[] = { { "epoch", epoch }, { "accuracy", text } };
     snprintf(path, sizeof path, "%s/best", c->s.out_dir);
-    if (r->ema != NULL) {
-        td_ema_swap(r->ema);
-    }
-    td_status status = td_checkpoint_save(
-        path, &(td_checkpoint){ .model = r->net, .metadata = notes, .metadata_count = count });
-    if (r->ema != NULL) {
-        td_ema_swap(r->ema);
-    }
-    return status;
+    return model_notes_save(path, r->net, r->ema, &r->notes, more, 2);
 }

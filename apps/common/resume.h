@@ -39,7 +39,7 @@ typedef struct train_notes {
     const td_named_tensor *extra; /* what a communication hook remembers (train_hook.h) */
     int extra_count;
     const char *choices;     /* td_autotune_text's, or NULL */
-    const td_metadata *more; /* for those who read the file: "arch", "classes" */
+    const td_metadata *more; /* for readers of the file: notes.h */
     int more_count;
 } train_notes;
 

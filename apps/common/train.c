@@ -385,6 +385,18 @@ static td_status check_learned(const train_run *r)
                          now.skipped, now.scale);
 }
 
+/* --save-model: the weights that were tested. */
+static td_status save_model(train_run *r)
+{
+    const char *path = r->args.save_model;
+    if (path == NULL || !ranks_first()) {
+        return TD_OK;
+    }
+    TD_TRY(model_notes_save(path, r->net, r->ema, &r->notes, NULL, 0));
+    ranks_print("model saved: %s\n", path);
+    return TD_OK;
+}
+
 td_status train_loop(train_run *r)
 {
     TD_TRY(prepare(r));
@@ -406,6 +418,7 @@ td_status train_loop(train_run *r)
     if (!r->stop) {
         TD_TRY(check_learned(r));
         TD_TRY(test(r));
+        TD_TRY(save_model(r));
     }
     if (td_is_ddp(r->net) && r->task->shows_figures && ranks_first()) {
         td_ddp_print_figures(r->net, stdout);

@@ -10,6 +10,7 @@
 
 #include "apps/common/evaluate.h"
 #include "apps/common/metrics.h"
+#include "apps/common/notes.h"
 #include "apps/common/progress.h"
 #include "apps/common/resume.h"
 #include "apps/common/train_args.h"
@@ -89,12 +90,11 @@ struct train_run {
     td_scaler *scaler;   /* made by train_loop under --precision fp16 */
     int64_t optim_steps; /* taken since the program began */
     train_graph graph;
-    bool tuned;              /* what --autotune chooses is chosen */
-    bool tuned_before;       /* the checkpoint has choices */
-    const td_metadata *more; /* for checkpoints; the task's */
-    int more_count;
-    bool drop_last;   /* train_loader leaves out a last batch that is not full */
-    bool fresh_optim; /* a resumed run takes the weights, and not the optimizer's state */
+    bool tuned;        /* what --autotune chooses is chosen */
+    bool tuned_before; /* the checkpoint has choices */
+    model_notes notes; /* for checkpoints; the task's open makes them, or leaves them empty */
+    bool drop_last;    /* train_loader leaves out a last batch that is not full */
+    bool fresh_optim;  /* a resumed run takes the weights, and not the optimizer's state */
 
     train_state state;
     metrics *log;

@@ -127,6 +127,9 @@ void train_args_options(train_args *args, const char *data_help, const char *sav
             "Epochs between two checkpoints; 0: none");
     add_int(args, "save-every-steps", &args->save_every_steps, 0, 1e9, CLI_FORGET,
             "Write a checkpoint also after so many steps, so that little is lost; 0: no");
+    add_text(args, "save-model", "PATH", &args->save_model,
+             "Write the trained model alone at the end, without the run's state: for predict, for "
+             "td_load and for PyTorch");
     add_text(args, "resume", "FILE", &args->resume,
              "Continue from a checkpoint, with the options that it was trained with");
     add_flag(args, "auto-resume", &args->auto_resume,

@@ -20,7 +20,7 @@ typedef struct train_args {
     int64_t threads; /* 0: the device's default */
     bool pin;        /* threads on CPUs of their own */
     const char *device_name;
-    const char *save;
+    const char *save, *save_model;
     const char *resume;
     const char *log_dir;
     const char *trace;

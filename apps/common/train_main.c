@@ -1,4 +1,5 @@
 /* How a lesson's program begins and ends. */
+#include "apps/common/files.h"
 #include "apps/common/ranks.h"
 #include "apps/common/signals.h"
 #include "apps/common/train.h"
@@ -20,6 +21,9 @@ td_status train_begin(train_run *r)
                "--comm-hook %s is none of its forms", r->args.comm_hook);
     if (r->args.trace != NULL) {
         TD_TRY(td_trace_open(r->args.trace));
+    }
+    if (r->args.save_model != NULL) {
+        TD_TRY(check_can_save(r->args.save_model));
     }
     TD_TRY(r->task->open(r));
     return ranks_agree("training data", r->data_name);
@@ -51,6 +55,7 @@ static void end(train_run *r)
     td_scaler_free(r->scaler);
     td_optim_free(r->optim);
     td_module_free(r->net);
+    model_notes_free(&r->notes);
     r->task->close(r);
 }
 

@@ -20,8 +20,8 @@ static train_notes notes_of(const train_run *r)
                           .words = r->args.words,
                           .ema = r->ema,
                           .scaler = r->scaler,
-                          .more = r->more,
-                          .more_count = r->more_count };
+                          .more = r->notes.items,
+                          .more_count = r->notes.count };
 }
 
 static td_status save(const train_run *r, const char *path)

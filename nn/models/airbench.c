@@ -119,7 +119,10 @@ td_module *td_airbench_at(td_airbench_options options, td_site at)
             normalise_spread(s->head->tensors[0].tensor);
         }
     }
-    return m;
+    return td_model_set_record(m, (td_model_record){ .arch = TD_AIRBENCH,
+                                                     .classes = classes,
+                                                     .widths = { first, second, third },
+                                                     .unit_head = o->unit_head });
 }
 
 td_tensor *td_airbench_whiten(td_module *airbench, bool bias)

@@ -87,9 +87,30 @@ td_module *td_model_at(td_model_options o, td_site at)
             bool blank = td_init_blank(o.blank);
             td_module *m = families[f]->make(i, &o);
             td_init_blank(blank);
-            return m;
+            return td_model_set_record(m, (td_model_record){ .arch = families[f]->name(i),
+                                                             .classes = o.classes,
+                                                             .stem = o.stem,
+                                                             .image_size = o.image_size });
         }
     }
     unknown_model(name);
     return NULL;
+}
+
+/* ---- what a model was made with ---- */
+
+td_module *td_model_set_record(td_module *m, td_model_record record)
+{
+    if (m != NULL) {
+        td_node_of(m)->record = record;
+    }
+    return m;
+}
+
+td_model_record td_model_record_of(const td_module *m)
+{
+    while (m->type->transparent && m->child_count == 1) {
+        m = m->children[0];
+    }
+    return td_node_of(m)->record;
 }

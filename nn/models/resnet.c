@@ -217,8 +217,10 @@ td_module *td_resnet(int depth, int64_t classes, td_stem stem)
     snprintf(name, sizeof name, "resnet%d", depth);
     for (size_t i = 0; i < sizeof plans / sizeof *plans && classes > 0; i++) {
         if (strcmp(plans[i].name, name) == 0) {
-            return td_resnet_build(&plans[i],
-                                   &(td_model_options){ .classes = classes, .stem = stem });
+            td_model_options options = { .classes = classes, .stem = stem };
+            return td_model_set_record(
+                td_resnet_build(&plans[i], &options),
+                (td_model_record){ .arch = plans[i].name, .classes = classes, .stem = stem });
         }
     }
     td_fail(TD_E_ARG,
