@@ -9,7 +9,7 @@
 td_tensor *(td_forward)(td_module *m, td_tensor *x, td_site at)
 {
     TD_REQUIRE(m != NULL, at, "td_forward: the module is NULL: its constructor failed (%s)",
-               td_last_error());
+               td_last_reason());
     td_context_push(td_node_of(m)->label);
     TD_REQUIRE(x != NULL, at, "td_forward: the input is NULL");
     int64_t scope = td_scope_begin();
@@ -45,12 +45,13 @@ td_status td_module_surround(td_module *m, const td_around *around)
     return TD_OK;
 }
 
-void td_module_unsurround(td_module *m, td_tensor *(*run)(const td_around_rest *, td_tensor *, void *),
+void td_module_unsurround(td_module *m,
+                          td_tensor *(*run)(const td_around_rest *, td_tensor *, void *),
                           const void *user)
 {
     const td_around **link = &td_node_of(m)->around;
     while (*link != NULL && ((*link)->run != run || (*link)->user != user)) {
-        link = (const td_around **)(uintptr_t)&(*link)->next;
+        link = (const td_around **)(uintptr_t) & (*link)->next;
     }
     td_around *a = (td_around *)(uintptr_t)*link;
     if (a != NULL) {

@@ -158,6 +158,10 @@ works 'the settings of the run are still there' "$apps/train_net" --cfg whole/co
 same 'as they were' by_written out
 fails 'of another model' 1 'MODEL.ARCH resnet34: .* was trained with MODEL.ARCH resnet18' "${net[@]}" OUT_DIR whole MODEL.ARCH resnet34
 fails 'of another seed' 1 'RNG_SEED 2: .* was trained with RNG_SEED 1' "${net[@]}" OUT_DIR whole RNG_SEED 2
+fails 'no such folder' 1 "there is no folder 'none/train'. Pictures lie in DATASET/SPLIT/CLASS/: .* PHOTOS/val/CLASS/" \
+    "${net[@]}" OUT_DIR x TRAIN.DATASET none
+test "$(grep -o 'no such' "$work/err" | wc -l)" -eq 0
+tap $? 'said once' "$work/err"
 fails 'no such device' 1 "DEVICE: 'gpu' is no device" "${net[@]}" OUT_DIR x DEVICE gpu
 fails 'no such file of weights' 1 'MODEL.WEIGHTS: .*nowhere' "${net[@]}" OUT_DIR x MODEL.WEIGHTS nowhere
 fails 'weights of other classes' 1 'MODEL.WEIGHTS: whole/best is of a model with 5 classes, and MODEL.NUM_CLASSES is 6' \

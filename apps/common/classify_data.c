@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static td_status open_folder(const classify_run *c, const char *dataset, const char *split,
                              const char *key, const td_picture_transform *transform,
@@ -23,6 +24,14 @@ static td_status open_folder(const classify_run *c, const char *dataset, const c
                                         .skip_bad = c->s.data.skip_bad,
                                         .index = c->tests_only ? NULL : index };
     td_status status = td_image_folder_open(path, &options, out);
+    if (status == TD_E_NOTFOUND && access(path, F_OK) != 0) {
+        return td_fail(status,
+                       "%s.DATASET and %s.SPLIT: there is no folder '%s'. Pictures lie in "
+                       "DATASET/SPLIT/CLASS/: where yours are in PHOTOS/CLASS/, move about one in "
+                       "ten of each class to PHOTOS/val/CLASS/ and the others to "
+                       "PHOTOS/train/CLASS/, and set TRAIN.DATASET and TEST.DATASET to PHOTOS",
+                       key, key, path);
+    }
     return status == TD_OK ? TD_OK : td_fail_context(status, "%s.DATASET and %s.SPLIT", key, key);
 }
 

@@ -281,13 +281,12 @@ td_optim *td_muon(td_params *params, const td_muon_options *options)
 {
     TD_REQUIRE(options != NULL, TD_HERE,
                "td_muon: a learning rate is needed; the options are NULL");
-    TD_REQUIRE(options->lr >= 0.0 && options->momentum >= 0.0 && options->sgd_momentum >= 0.0 &&
+    td_require_lr("td_muon", options->lr);
+    TD_REQUIRE(options->momentum >= 0.0 && options->sgd_momentum >= 0.0 &&
                    options->weight_decay >= 0.0 && options->rounds >= 0,
                TD_HERE,
-               "td_muon: lr %g, momenta %g and %g, weight decay %g and %d rounds must not be "
-               "negative",
-               options->lr, options->momentum, options->sgd_momentum, options->weight_decay,
-               options->rounds);
+               "td_muon: momenta %g and %g, weight decay %g and %d rounds must not be negative",
+               options->momentum, options->sgd_momentum, options->weight_decay, options->rounds);
     td_optim *o = td_optim_new(&muon_kind, params, options->lr, options->weight_decay, true);
     if (o == NULL) {
         return NULL;

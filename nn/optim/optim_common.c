@@ -5,14 +5,23 @@
 #include "tensor/storage.h"
 #include "tensor/hooks.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+void td_require_lr(const char *function, double lr)
+{
+    TD_REQUIRE(lr != 0.0, TD_HERE, "%s: the learning rate is missing: set .lr, to 0.1 for example",
+               function);
+    TD_REQUIRE(isfinite(lr) && lr > 0.0, TD_HERE,
+               "%s: the learning rate (lr) is %g; it must be a number above 0", function, lr);
+}
 
 td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, double weight_decay,
                        bool with_state)
 {
     TD_REQUIRE(params != NULL, TD_HERE, "%s: the parameters are NULL: td_parameters failed (%s)",
-               kind->name, td_last_error());
+               kind->name, td_last_reason());
     td_optim *o = calloc(1, sizeof *o);
     if (o == NULL) {
         td_fail(TD_E_NOMEM, "no memory for an optimizer");

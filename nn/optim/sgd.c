@@ -27,9 +27,10 @@ static const td_optim_kind sgd_kind = {
 td_optim *td_sgd(td_params *params, const td_sgd_options *options)
 {
     TD_REQUIRE(options != NULL, TD_HERE, "td_sgd: a learning rate is needed; the options are NULL");
-    TD_REQUIRE(options->lr >= 0.0 && options->momentum >= 0.0 && options->weight_decay >= 0.0,
-               TD_HERE, "td_sgd: lr %g, momentum %g and weight decay %g must not be negative",
-               options->lr, options->momentum, options->weight_decay);
+    td_require_lr("td_sgd", options->lr);
+    TD_REQUIRE(options->momentum >= 0.0 && options->weight_decay >= 0.0, TD_HERE,
+               "td_sgd: momentum %g and weight decay %g must not be negative", options->momentum,
+               options->weight_decay);
     TD_REQUIRE(!options->nesterov || (options->momentum > 0.0 && options->dampening == 0.0),
                TD_HERE, "td_sgd: nesterov needs a momentum (it is %g) and no dampening (%g)",
                options->momentum, options->dampening);
