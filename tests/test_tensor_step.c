@@ -145,7 +145,7 @@ static void test_stale_tensors_are_named(void **state)
 static void test_a_pointer_of_long_ago_does_not_get_a_wrong_step(void **state)
 {
     (void)state;
-    td_tensor *loss = NULL;
+    td_tensor *volatile loss = NULL;
     unsigned long long first = 0;
     for (int i = 0; i < 10; i++) {
         td_step_begin();
