@@ -166,6 +166,7 @@ fails 'weights of another model' 1 'MODEL.ARCH resnet34 with 5 classes' "${net[@
 fails 'no pretrained weights' 1 'MODEL.PRETRAINED: there is no data/models/resnet18.safetensors' "${net[@]}" OUT_DIR x MODEL.PRETRAINED True
 fails 'an OUT_DIR that is a file' 1 'OUT_DIR: config/small.yaml is not a folder' "${net[@]}" OUT_DIR config/small.yaml
 fails 'arithmetic of GPUs' 1 'PRECISION tf32 is arithmetic of GPUs' "${net[@]}" OUT_DIR x PRECISION tf32
+fails 'a learning rate of 0' 1 'OPTIM.BASE_LR: 0 is out of range' "${net[@]}" OUT_DIR nan OPTIM.BASE_LR 0
 fails 'a learning rate that leads to NaN' 1 'the weights hold NaN or infinity|the loss is' "${net[@]}" OUT_DIR nan OPTIM.BASE_LR 1e6 OPTIM.WARMUP_EPOCHS 0 OPTIM.WEIGHT_DECAY 1000
 says 'and which key to lower' 'try a lower OPTIM\.BASE_LR'
 test ! -e nan/best
