@@ -335,7 +335,7 @@ static void test_bad_options(void **state)
 }
 
 static job wrong_order; /* what the mistake leaves behind stays reachable */
-static td_optim *too_late;
+static td_optim *volatile too_late;
 
 static void test_a_model_outlives_its_optimizer(void **state)
 {
