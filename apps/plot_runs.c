@@ -355,7 +355,7 @@ int main(int argc, char **argv)
           .value = &p.height,
           .high = 20000 },
     };
-    cli_rest dirs = { .name = "DIR...", .least = 1 };
+    cli_rest dirs = { .name = "DIR...", .wanted = "one folder", .least = 1 };
     cli_parse_rest(argc, argv,
                    "Draws loss, accuracy, learning rate and throughput of training runs from their "
                    "metrics.csv (--log-dir of the lessons, OUT_DIR of train_net).",

@@ -218,7 +218,9 @@ int main(int argc, char **argv)
         { "resize", "N", "Pixels of a picture's shorter side before the middle is cut out", CLI_INT,
           .value = &p.args.resize, .low = 1, .high = 8192 },
     };
-    cli_rest rest = { .name = "MODEL.safetensors PICTURE...", .least = 2 };
+    cli_rest rest = { .name = "MODEL.safetensors PICTURE...",
+                      .wanted = "one model and one picture",
+                      .least = 2 };
     cli_parse_rest(argc, argv, "Says what is in a picture: a model's most probable classes.",
                    options, sizeof options / sizeof *options, &rest);
     p.args.model = rest.values[0];

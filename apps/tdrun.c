@@ -73,6 +73,17 @@ static const struct argp_option table[] = {
     { "tee", KEY_TEE, "WHAT", 0, "Streams that go to files and, with [rank], to the console", 3 },
     { "local-ranks-filter", KEY_FILTER, "R,R", 0, "Only these local ranks show on the console", 3 },
     { 0, 'h', 0, OPTION_HIDDEN, 0, 0 },
+    /* torchrun's spellings */
+    { "nproc_per_node", KEY_NPROC, "N", OPTION_HIDDEN, 0, 0 },
+    { "node_rank", KEY_NODE_RANK, "N", OPTION_HIDDEN, 0, 0 },
+    { "master_addr", KEY_MASTER_ADDR, "HOST", OPTION_HIDDEN, 0, 0 },
+    { "master_port", KEY_MASTER_PORT, "PORT", OPTION_HIDDEN, 0, 0 },
+    { "rdzv_endpoint", KEY_ENDPOINT, "HOST[:PORT]", OPTION_HIDDEN, 0, 0 },
+    { "rdzv_id", KEY_RUN_ID, "NAME", OPTION_HIDDEN, 0, 0 },
+    { "max_restarts", KEY_MAX_RESTARTS, "N", OPTION_HIDDEN, 0, 0 },
+    { "monitor_interval", KEY_MONITOR_INTERVAL, "S", OPTION_HIDDEN, 0, 0 },
+    { "log_dir", KEY_LOG_DIR, "DIR", OPTION_HIDDEN, 0, 0 },
+    { "local_ranks_filter", KEY_FILTER, "R,R", OPTION_HIDDEN, 0, 0 },
     { 0 },
 };
 
@@ -384,7 +395,8 @@ int main(int argc, char **argv)
         .options = table,
         .parser = on_key,
         .args_doc = "PROGRAM [ARGUMENT...]",
-        .doc = "Starts PROGRAM as many processes, on one node or several, and looks after them.",
+        .doc = "Starts PROGRAM as many processes, on one node or several, and looks after them. "
+               "Options have torchrun's names, with - or _ (--nproc-per-node, --nproc_per_node).",
     };
     argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &a);
     return td_launch(&a.launch);

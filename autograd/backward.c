@@ -215,7 +215,7 @@ static void run_backward(td_node *last, const td_tensor *gradient, td_site at)
 
 static void check_start(const td_tensor *t, const char *function, td_site at)
 {
-    TD_REQUIRE(t != NULL, at, "%s: the tensor is NULL: %s", function, td_last_error());
+    TD_REQUIRE(t != NULL, at, "%s: the tensor is NULL: %s", function, td_last_reason());
     td_check_alive(t, at);
     TD_REQUIRE(t->grad != NULL, at,
                "%s: %s was not computed from a leaf (td_requires_grad), or only while gradients "
@@ -242,7 +242,8 @@ void td_backward_at(td_tensor *loss, td_site at)
 void td_backward_from_at(td_tensor *t, const td_tensor *gradient, td_site at)
 {
     check_start(t, "td_backward_from", at);
-    TD_REQUIRE(gradient != NULL, at, "td_backward_from: the gradient is NULL: %s", td_last_error());
+    TD_REQUIRE(gradient != NULL, at, "td_backward_from: the gradient is NULL: %s",
+               td_last_reason());
     td_check_alive(gradient, at);
     TD_REQUIRE(td_same_shape(t, gradient) && t->dtype == gradient->dtype &&
                    td_same_device(td_device_of(t), td_device_of(gradient)),

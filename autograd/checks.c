@@ -7,8 +7,7 @@
 
 void td_check_tensor(const td_tensor *t, const char *op, const char *what, td_site at)
 {
-    TD_REQUIRE(t != NULL, at, "%s: %s is NULL%s%s", op, what,
-               td_last_error()[0] != '\0' ? "; the last error was: " : "", td_last_error());
+    TD_REQUIRE(t != NULL, at, "%s: %s is NULL: %s", op, what, td_last_reason());
     td_check_alive(t, at);
 }
 

@@ -108,7 +108,7 @@ static void begin_leaf(td_tensor *t)
 
 void td_requires_grad_at(td_tensor *leaf, bool on, td_site at)
 {
-    TD_REQUIRE(leaf != NULL, at, "td_requires_grad: the tensor is NULL: %s", td_last_error());
+    TD_REQUIRE(leaf != NULL, at, "td_requires_grad: the tensor is NULL: %s", td_last_reason());
     TD_REQUIRE(leaf->step == 0, at,
                "td_requires_grad: %s belongs to a step; only persistent tensors (td_new, td_clone) "
                "can be leaves",
@@ -134,7 +134,7 @@ void td_requires_grad_at(td_tensor *leaf, bool on, td_site at)
 
 static td_leaf *leaf_of(const td_tensor *t, const char *function)
 {
-    TD_REQUIRE(t != NULL, TD_NOWHERE, "%s: the tensor is NULL: %s", function, td_last_error());
+    TD_REQUIRE(t != NULL, TD_NOWHERE, "%s: the tensor is NULL: %s", function, td_last_reason());
     TD_REQUIRE(td_is_leaf(t), TD_NOWHERE, "%s: %s is not a leaf; call td_requires_grad on it first",
                function, td_label(t));
     return t->grad->leaf;
@@ -208,7 +208,7 @@ void td_mark_grad(td_tensor *leaf)
 
 td_tensor *td_grad_at(const td_tensor *t, td_site at)
 {
-    TD_REQUIRE(t != NULL, at, "td_grad: the tensor is NULL: %s", td_last_error());
+    TD_REQUIRE(t != NULL, at, "td_grad: the tensor is NULL: %s", td_last_reason());
     struct td_grad_state *state = t->grad;
     if (state == NULL) {
         return NULL;
@@ -222,7 +222,7 @@ td_tensor *td_grad_at(const td_tensor *t, td_site at)
 
 void td_retain_grad_at(td_tensor *t, td_site at)
 {
-    TD_REQUIRE(t != NULL, at, "td_retain_grad: the tensor is NULL: %s", td_last_error());
+    TD_REQUIRE(t != NULL, at, "td_retain_grad: the tensor is NULL: %s", td_last_reason());
     TD_REQUIRE(t->grad != NULL, at,
                "td_retain_grad: no gradient flows to %s: it was not computed from a leaf, or under "
                "td_no_grad_begin",

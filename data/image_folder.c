@@ -229,7 +229,7 @@ td_status td_image_folder_open(const char *folder, const td_image_folder_options
     if (f == NULL || root == NULL) {
         free(f);
         free(root);
-        return td_fail(TD_E_NOTFOUND, "%s: no such folder: %s", folder, strerror(errno));
+        return td_fail(TD_E_NOTFOUND, "cannot open the folder '%s': %s", folder, strerror(errno));
     }
     pthread_mutex_init(&f->lock, NULL);
     f->base.vtable = &folder_vtable;

@@ -340,8 +340,9 @@ bool td_dist_is_initialized(void)
 
 td_group *td_dist_world(void)
 {
-    TD_REQUIRE(dist.initialized, TD_NOWHERE,
-               "there is no process group: td_dist_init has not been called");
+    TD_REQUIRE(
+        dist.initialized, TD_NOWHERE,
+        "there is no process group: call td_dist_init first; td_ddp and all collectives need it");
     return dist.groups[0];
 }
 

@@ -165,11 +165,6 @@ static td_status check_world(meeting *m)
             "ranks with the same",
             rank, world_size, plan->rank, plan->world_size);
     }
-    if (plan->rank >= plan->world_size) {
-        return td_fail(TD_E_MISMATCH,
-                       "rank %d does not exist in a world of %d; ranks go from 0 to %d", plan->rank,
-                       plan->world_size, plan->world_size - 1);
-    }
     return TD_OK;
 }
 

@@ -54,6 +54,11 @@ static td_status check_plan(const td_rendezvous_plan *plan)
         return td_fail(TD_E_ARG, "%s: the rank is %d; ranks go from 0 to world size - 1",
                        plan->source, plan->rank);
     }
+    if (plan->rank >= plan->world_size) {
+        return td_fail(TD_E_ARG,
+                       "%s: rank %d does not exist in a world of %d; ranks go from 0 to %d",
+                       plan->source, plan->rank, plan->world_size, plan->world_size - 1);
+    }
     if (plan->way == TD_MEET_OVER_TCP && (plan->port < 1 || plan->port > 65535)) {
         return td_fail(TD_E_ARG, "%s: port %d; ports go from 1 to 65535", plan->source, plan->port);
     }
@@ -185,7 +190,8 @@ static td_status plan_env(td_rendezvous_plan *plan)
     if (missing[0] != '\0') {
         return td_fail(TD_E_ARG,
                        "env:// needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the "
-                       "environment; not set: %s (tdrun sets them all)",
+                       "environment; not set: %s (tdrun sets them; srun and mpirun "
+                       "set variables of their own)",
                        missing);
     }
     plan->source = "env://";

@@ -88,8 +88,9 @@ int td_socket_connect(const char *host, int port, double deadline)
     snprintf(service, sizeof(service), "%d", port);
     struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM }, *found;
     int failed = getaddrinfo(host, service, &hints, &found);
-    if (failed != 0) {
-        return td_fail(TD_E_NOTFOUND, "%s", gai_strerror(failed));
+    if (failed != 0) { /* not found: the name server knows no such host */
+        td_status status = failed == EAI_NONAME ? TD_E_NOTFOUND : TD_E_NETWORK;
+        return td_fail(status, "%s", gai_strerror(failed));
     }
     int fd = -1;
     for (const struct addrinfo *at = found; at != NULL && fd < 0; at = at->ai_next) {

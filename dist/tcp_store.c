@@ -14,6 +14,8 @@
 enum { MAX_IDLE = 8 };
 
 static const double FIRST_PAUSE = 0.01, LONGEST_PAUSE = 0.5; /* between attempts to connect */
+/* Seconds that a host may take to get its name, as new containers do. */
+static const double NAMELESS = 5;
 
 typedef struct tcp_store {
     td_store store;
@@ -73,6 +75,12 @@ static int keep_connecting(const tcp_store *t, double timeout)
             return fd;
         }
         double now = td_clock();
+        if (fd == TD_E_NOTFOUND && now - begin > NAMELESS) {
+            return td_fail(TD_E_NOTFOUND,
+                           "no such host: '%s' (%s); check the spelling of MASTER_ADDR, and that "
+                           "this host can look the name up, or give the address",
+                           t->host, td_last_error());
+        }
         if (now + pause > begin + timeout) {
             return td_fail(TD_E_TIMEOUT,
                            "no store at %s:%d after %.1f s (last: %s); check that rank 0 or the "

@@ -134,6 +134,18 @@ static void check_name(const td_module *m, const char *name)
     }
 }
 
+/* A part of m is NULL: m cannot be made, and the last error says why. */
+static void give_up_without(td_module *m, const char *kind, const char *name)
+{
+    if (td_last_error()[0] != '\0') {
+        td_fail_context(TD_E_ARG, "%s: %s %s is NULL: its constructor failed", m->type->name, kind,
+                        name);
+    } else {
+        td_fail(TD_E_ARG, "%s: %s %s is NULL (%s)", m->type->name, kind, name, td_last_reason());
+    }
+    give_up(m);
+}
+
 td_module *td_module_add(td_module *parent, const char *name, td_module *child)
 {
     if (parent == NULL) {
@@ -142,7 +154,7 @@ td_module *td_module_add(td_module *parent, const char *name, td_module *child)
     }
     check_name(parent, name);
     if (child == NULL) {
-        give_up(parent);
+        give_up_without(parent, "child", name);
         return NULL;
     }
     td_module_node *node = td_node_of(child);
@@ -208,7 +220,7 @@ static td_tensor *add_tensor(td_module *m, const char *name, td_tensor *t, bool 
     }
     check_name(m, name);
     if (t == NULL) {
-        give_up(m);
+        give_up_without(m, "tensor", name);
         return NULL;
     }
     TD_REQUIRE(td_node_of(m)->params == NULL, TD_HERE,

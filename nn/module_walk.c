@@ -20,7 +20,7 @@ static td_tensor *run_in_scope(td_module *m, td_tensor *x, td_tensor *second, td
 td_tensor *td_forward_at(td_module *m, td_tensor *x, td_site at)
 {
     TD_REQUIRE(m != NULL, at, "td_forward: the module is NULL: its constructor failed (%s)",
-               td_last_error());
+               td_last_reason());
     td_context_push(td_node_of(m)->label);
     TD_REQUIRE(x != NULL, at, "td_forward: the input is NULL");
     TD_REQUIRE(m->type->forward != NULL, at, "%s takes two inputs: td_forward2", m->type->name);

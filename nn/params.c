@@ -170,7 +170,7 @@ static void require_no_params(td_module *m, const char *path, void *user)
 td_params *td_parameters_at(td_module *m, td_site at)
 {
     TD_REQUIRE(m != NULL, at, "td_parameters: the module is NULL: its constructor failed (%s)",
-               td_last_error());
+               td_last_reason());
     td_module_node *node = td_node_of(m);
     if (node->params != NULL) {
         return node->params;
@@ -197,6 +197,10 @@ void td_params_free(td_params *params)
     if (params == NULL) {
         return;
     }
+    TD_REQUIRE(
+        params->extra_count == 0, TD_HERE,
+        "td_module_free: an optimizer (or td_ema, td_lookahead) still uses the parameters of "
+        "this model: free that first (td_optim_free), and the model last");
     for (int i = 0; i < params->count; i++) {
         free((char *)(uintptr_t)params->items[i].name);
         td_free(params->grads[i]);

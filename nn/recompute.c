@@ -19,7 +19,7 @@ bool td_recomputing(void)
 void td_recompute(td_module *m, bool on)
 {
     TD_REQUIRE(m != NULL, TD_HERE, "td_recompute: the module is NULL: its constructor failed (%s)",
-               td_last_error());
+               td_last_reason());
     bool was = td_node_of(m)->recompute;
     td_node_of(m)->recompute = on;
     if (on && !was && m->child_count > 0) { /* others have nothing to save */

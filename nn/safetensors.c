@@ -96,6 +96,11 @@ static td_status read_length(const unsigned char *bytes, size_t size, size_t *le
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) {
         value = value << 8 | bytes[i];
     }
+    if (memcmp(bytes, "PK\3\4", 4) == 0) { /* the length would be far too large */
+        return td_fail(TD_E_FORMAT,
+                       "a PyTorch file (zip), not a safetensors file: load it in Python, and save "
+                       "its tensors with safetensors.torch.save_file");
+    }
     if (value < 2 || value > TD_SAFETENSORS_MAX_HEADER) {
         return td_fail(TD_E_FORMAT,
                        "it says that its header has %llu bytes; possible are 2 to %d: this is no "

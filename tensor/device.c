@@ -28,7 +28,9 @@ td_status td_device_parse(const char *text, td_device *device)
     bool is_cuda = type == 4 && strncmp(text, "cuda", 4) == 0;
     int index = text[type] == '\0' ? 0 : parse_index(text + type + 1);
     if ((!is_cpu && !is_cuda) || index < 0) {
-        return td_fail(TD_E_ARG, "'%.60s' is no device: it is cpu or cpu:N, N from 0 to %d", text,
+        return td_fail(TD_E_ARG, "'%.60s' is no device: it is %s, N from 0 to %d", text,
+                       td_backend_of(TD_CUDA_N(0)) != NULL ? "cpu, cpu:N, cuda or cuda:N"
+                                                           : "cpu or cpu:N",
                        TD_MAX_DEVICES - 1);
     }
     td_device found = is_cuda ? TD_CUDA_N(index) : TD_CPU_N(index);

@@ -49,6 +49,11 @@ const char *td_last_error(void)
     return last_error;
 }
 
+const char *td_last_reason(void)
+{
+    return last_error[0] != '\0' ? last_error : "no message: it was passed NULL";
+}
+
 /* A growing message in a buffer of fixed size; what does not fit is cut off. */
 typedef struct message {
     char text[FATAL_BYTES];
@@ -204,6 +209,7 @@ _Noreturn void td_fatal(td_site at, const char *format, ...)
     if (call != NULL) {
         call(m.text, user);
     } else {
+        fflush(stdout); /* what was printed before comes before */
         fprintf(stderr, "%s\n", m.text);
     }
     abort();

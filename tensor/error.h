@@ -44,6 +44,9 @@ const char *td_status_text(td_status status);
  */
 const char *td_last_error(void);
 
+/* The same for messages that end in it: never empty. */
+const char *td_last_reason(void);
+
 /* Writes the message of a failure on this thread and returns status, so that a function can end in
  * `return td_fail(TD_E_IO, "...")`. */
 td_status td_fail(td_status status, const char *format, ...)

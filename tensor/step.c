@@ -355,7 +355,8 @@ td_tensor *td_step_new_like(const td_tensor *t, td_site at)
 /* Whether t's memory can be read now (a backward may read what has been let go). */
 static bool has_memory(const td_tensor *t)
 {
-    return t != NULL && (t->step == 0 || t->step == td_step_number()) && !t->storage->released;
+    return t != NULL && t->storage != NULL && (t->step == 0 || t->step == td_step_number()) &&
+           !t->storage->released;
 }
 
 static _Noreturn void report_stale(const td_tensor *t, td_site at)
@@ -366,21 +367,26 @@ static _Noreturn void report_stale(const td_tensor *t, td_site at)
         td_fatal(at, "%s belongs to step %llu of another thread; this thread's last one is %llu",
                  td_label(t), made, last);
     }
-    char running[64] = "no step runs now";
+    char running[64] = "no step runs now", older[80] = "";
     if (now != 0) {
         snprintf(running, sizeof running, "step %llu runs now", now);
     }
+    if (made > ROTATION) { /* the header was another tensor's before */
+        snprintf(older, sizeof older, " (or, if the pointer is older, in step %llu or before)",
+                 made - ROTATION);
+    }
     td_fatal(at,
-             "%s was made in step %llu, which has ended (%s); to keep a result, td_clone it before "
-             "td_step_end",
-             td_label(t), made, running);
+             "%s was made in step %llu%s, which has ended (%s); to keep a result, td_clone it "
+             "before td_step_end",
+             td_label(t), made, older, running);
 }
 
 static _Noreturn void report_dead(const td_tensor *t, td_site at)
 {
     if (t == NULL) {
-        td_fatal(at, "NULL tensor: an earlier call failed: %s",
-                 td_last_error()[0] != '\0' ? td_last_error() : "(without a message)");
+        td_fatal(at, "NULL tensor: an earlier call failed: %s", td_last_reason());
+    } else if (t->storage == NULL) {
+        td_fatal(at, "this tensor has been freed (td_free): it must not be used any more");
     } else if (t->step != 0 && t->step != td_step_number()) {
         report_stale(t, at);
     } else if (t->let_go) {

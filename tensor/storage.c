@@ -127,8 +127,9 @@ void td_hold(td_storage *storage)
 
 void td_unhold(td_storage *storage)
 {
-    TD_REQUIRE(storage->refs > 0, TD_NOWHERE, "td_unhold: nobody holds this storage of %s any more",
-               td_describe_bytes(storage->bytes));
+    TD_REQUIRE(storage->refs > 0, TD_NOWHERE,
+               "td_unhold: nobody holds this storage any more: a tensor was freed twice, or there "
+               "are more calls of td_unhold than of td_hold");
     if (--storage->refs > 0) {
         return;
     }

@@ -194,6 +194,8 @@ void td_free_at(td_tensor *t, td_site at)
     if (t == NULL) {
         return;
     }
+    TD_REQUIRE(t->storage != NULL, at,
+               "td_free: this tensor has been freed already; whoever made it frees it, once");
     TD_REQUIRE(t->step == 0, at,
                "td_free: %s belongs to step %llu, and step tensors are not freed: they go with "
                "their step",
@@ -202,5 +204,7 @@ void td_free_at(td_tensor *t, td_site at)
         td_free_grad_state_hook(t);
     }
     td_unhold(t->storage);
+    /* Seen as long as nobody uses the memory again: most uses after this are named. */
+    *(td_storage *volatile *)&t->storage = NULL;
     free(t);
 }

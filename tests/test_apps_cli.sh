@@ -8,6 +8,8 @@ for source in apps/*.c; do
     says "$name --help tells the usage" '[Uu]sage:'
     works "$name -h" "$apps/$name" -h
     says "$name -h does, too" '[Uu]sage:'
+    ! grep -qE '^ +$' "$work/out"
+    tap $? "$name --help has no empty line between options" "$work/out"
 done
 
 mkdir -p "$work/photos/one" "$work/photos/other"
@@ -21,6 +23,9 @@ for source in $(grep -lE 'apps/common/(wine|cifar)\.h' apps/*.c); do
     works "$name --help" "$app" --help
     says "$name --help has the defaults" 'default [0-9]'
     says "$name --help has --resume" '--resume=FILE'
+    sed -n '/What most runs need:/,/^ All else:/s/^ *--\([a-z-]*\).*/\1/p' "$work/out" | tr '\n' ' ' >"$work/first"
+    echo -n 'batch-size data device epochs lr precision resume save ' >"$work/expected"
+    same "$name --help begins with what most runs need" "$work/expected" "$work/first"
     works "$name --version" "$app" --version
     says "$name --version is tandem's" '^tandem [0-9]+\.'
     fails "$name: unknown flag" 64 'nonsense' "$app" --nonsense
@@ -46,6 +51,17 @@ for source in $(grep -lE 'apps/common/(wine|cifar)\.h' apps/*.c); do
     [ "$name" = imagenet ] && data=(--data "$work/photos" --batch-size 2)
     fails "$name: a log folder that cannot be" 1 'not a folder' "$app" "${data[@]}" --log-dir /dev/null/logs
 done
+fails 'plot_runs: no folder' 64 'plot_runs: give at least one folder: DIR\.\.\.$' "$apps/plot_runs"
+fails 'predict: no picture' 64 'predict: give at least one model and one picture: MODEL' "$apps/predict" m.safetensors
+fails 'cifar_ddp_slurm: outside of Slurm' 1 'tdrun sets them; srun and mpirun' "$apps/cifar_ddp_slurm"
+works 'cifar_ddp_slurm --help' "$apps/cifar_ddp_slurm" --help
+says 'a round number has no exponent' 'wait for each other \(default$|default 300\)'
+env -u TANDEM_DATA https_proxy=http://127.0.0.1:9 "$apps/cifar_single" --data "$work/none" --download --epochs 1 >"$work/out" 2>&1
+test "$(grep -c 'cannot be downloaded' "$work/out")" -eq 1
+tap $? '--download into a named folder fails: said once' "$work/out"
+"$apps/wine_single" --data data/wine.csv --log-dir /proc/x >"$work/out" 2>&1
+tail -n 1 "$work/out" | grep -q '^wine_single: .*/proc/x'
+tap $? 'an error comes behind what was printed before' "$work/out"
 fails 'wine_single: a folder in place of the data' 1 'Give the file itself' "$apps/wine_single" --data /etc
 fails 'wine_ddp_multinode: a node that is not there' 1 'it goes from 0 to 1' \
     "$apps/wine_ddp_multinode" --nodes 2 --node-rank 2

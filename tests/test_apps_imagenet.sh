@@ -21,7 +21,7 @@ says 'rank 0 saves' '^\(rank: 0\)   == Saved: two$'
 says 'all load' '^\(rank: 1\)   == Loaded: two$'
 works 'again' "$apps/tdrun" --nproc-per-node 2 "${net[@]}" --save again
 same 'the same bits' two again
-fails 'no such folder' 1 'nowhere: no such folder' "$apps/imagenet" --data nowhere
+fails 'no such folder' 1 "cannot open the folder 'nowhere': No such file" "$apps/imagenet" --data nowhere
 fails 'too many classes' 1 'data/train has 5 classes, and the model --classes 4' "$apps/imagenet" --data data/train --classes 4
 cp -r data bad
 head -c 30 data/train/rgb/rgb.bmp >bad/train/rgb/rgb.bmp

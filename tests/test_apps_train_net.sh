@@ -146,8 +146,8 @@ tap $? "do not: apart $(cat out)" out
 fails 'no such configuration' 1 'nowhere.yaml: cannot be opened' "$apps/train_net" --cfg nowhere.yaml
 fails 'an unknown key' 1 "command line: unknown key 'TRAIN.BATCH'; the nearest is TRAIN.BATCH_SIZE" "${net[@]}" TRAIN.BATCH 3
 fails 'no such model' 1 "MODEL.ARCH: there is no model 'resnet81'; the nearest name is 'resnet18'" "${net[@]}" OUT_DIR x MODEL.ARCH resnet81
-fails 'no such folder' 1 'TRAIN.DATASET and TRAIN.SPLIT: .*nowhere/train: no such folder' "${net[@]}" OUT_DIR x TRAIN.DATASET nowhere
-fails 'no test folder' 1 'TEST.DATASET and TEST.SPLIT: .*data/test: no such folder' "${net[@]}" OUT_DIR x TEST.SPLIT test
+fails 'no such folder' 1 "TRAIN.DATASET and TRAIN.SPLIT: there is no folder 'nowhere/train'. Pictures lie .* PHOTOS/val/CLASS/" "${net[@]}" OUT_DIR x TRAIN.DATASET nowhere
+fails 'no test folder' 1 "TEST.DATASET and TEST.SPLIT: there is no folder 'data/test'" "${net[@]}" OUT_DIR x TEST.SPLIT test
 fails 'too few classes' 1 'data have 5 classes.*MODEL.NUM_CLASSES 4: set it to 5' "${net[@]}" OUT_DIR x MODEL.NUM_CLASSES 4
 fails 'a batch of one picture' 1 'TRAIN.BATCH_SIZE 1 with pictures of TRAIN.IM_SIZE 32' "${net[@]}" OUT_DIR x TRAIN.BATCH_SIZE 1
 fails 'more than there are' 1 'TRAIN.BATCH_SIZE 64: .*12 samples give no batch of 64' "${net[@]}" OUT_DIR x TRAIN.BATCH_SIZE 64
@@ -166,6 +166,7 @@ fails 'weights of another model' 1 'MODEL.ARCH resnet34 with 5 classes' "${net[@
 fails 'no pretrained weights' 1 'MODEL.PRETRAINED: there is no data/models/resnet18.safetensors' "${net[@]}" OUT_DIR x MODEL.PRETRAINED True
 fails 'an OUT_DIR that is a file' 1 'OUT_DIR: config/small.yaml is not a folder' "${net[@]}" OUT_DIR config/small.yaml
 fails 'arithmetic of GPUs' 1 'PRECISION tf32 is arithmetic of GPUs' "${net[@]}" OUT_DIR x PRECISION tf32
+fails 'a learning rate of 0' 1 'OPTIM.BASE_LR: 0 is out of range' "${net[@]}" OUT_DIR nan OPTIM.BASE_LR 0
 fails 'a learning rate that leads to NaN' 1 'the weights hold NaN or infinity|the loss is' "${net[@]}" OUT_DIR nan OPTIM.BASE_LR 1e6 OPTIM.WARMUP_EPOCHS 0 OPTIM.WEIGHT_DECAY 1000
 says 'and which key to lower' 'try a lower OPTIM\.BASE_LR'
 test ! -e nan/best

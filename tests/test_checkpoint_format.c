@@ -193,6 +193,15 @@ static void test_refuses_lengths(void **state)
     }
 }
 
+static void test_a_zip_is_pytorchs(void **state)
+{
+    (void)state;
+    td_safetensors *file;
+    assert_int_equal(td_safetensors_parse("PK\3\4\0\0\10\10archive/data.pkl", 24, &file),
+                     TD_E_FORMAT);
+    assert_error_says("a PyTorch file (zip)", "safetensors.torch.save_file", NULL);
+}
+
 /* Brackets enough to exhaust a parser's stack, raw zeros, every cut of a good file. */
 static void test_refuses_mutations(void **state)
 {
@@ -303,6 +312,7 @@ int main(void)
         cmocka_unit_test(test_reads),
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_refuses_lengths),
+        cmocka_unit_test(test_a_zip_is_pytorchs),
         cmocka_unit_test(test_refuses_mutations),
         cmocka_unit_test_setup_teardown(test_opens, temp_folder_setup, temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_writes, temp_folder_setup, temp_folder_teardown),

@@ -367,8 +367,8 @@ static void test_mistakes(void **state)
 {
     (void)state;
     td_group *group;
-    expect_fatal("td_dist_init has not been called", td_dist_world());
-    expect_fatal("td_dist_init has not been called", td_barrier(NULL));
+    expect_fatal("call td_dist_init first", td_dist_world());
+    expect_fatal("call td_dist_init first", td_barrier(NULL));
     temp_folder_setup(NULL);
     char url[512];
     snprintf(url, sizeof url, "file://%s", temp_path("store"));

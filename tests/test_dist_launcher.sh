@@ -64,6 +64,10 @@ OMP_NUM_THREADS=7 tdrun "$worker" env >"$work/out" 2>&1
 says 'a number of threads that is set stays' 'OMP_NUM_THREADS=7 '
 [ -z "$(ls "$TMPDIR")" ]
 tap $? 'no temporary folder is left'
+works "torchrun's spellings" tdrun --nnodes=1 --nproc_per_node=2 --node_rank=0 \
+    --master_port="$(free_port)" --max_restarts=0 --rdzv_id=spelled "$worker" env meet
+fails "--master_addr is torchrun's, too" 64 'several nodes need --master-addr and --node-rank' \
+    tdrun --nnodes=2 --master_addr=127.0.0.1 "$worker"
 works '--standalone, one worker for each CPU' tdrun --standalone --nproc-per-node cpu "$worker" env
 [ "$(grep -c "^env RANK=.* LOCAL_WORLD_SIZE=$(nproc) " "$work/out")" -eq "$(nproc)" ]
 tap $? 'as many as this process may run on' "$work/out"

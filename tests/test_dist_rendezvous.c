@@ -110,6 +110,9 @@ static void environment(void **state)
     assert_no_plan(NULL, "rank is -1", "");
     setenv("RANK", "1x", 1);
     assert_no_plan(NULL, "RANK is '1x'", "");
+    setenv("RANK", "5", 1);
+    setenv("WORLD_SIZE", "2", 1);
+    assert_no_plan(NULL, "env://: rank 5 does not exist in a world of 2", "from 0 to 1");
     setenv("RANK", "0", 1);
     setenv("WORLD_SIZE", "0", 1);
     assert_no_plan(NULL, "world size is 0", "");
@@ -122,7 +125,8 @@ static void environment_names_what_is_missing(void **state)
 {
     (void)state;
     set_environment(NULL, NULL);
-    assert_no_plan(NULL, "not set: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT", "tdrun");
+    assert_no_plan(NULL, "not set: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT",
+                   "tdrun sets them; srun");
     set_environment("RANK=0", "WORLD_SIZE=1", "MASTER_PORT=1", NULL);
     assert_no_plan(NULL, "not set: MASTER_ADDR (", "");
     set_environment("RANK=0", "WORLD_SIZE=1", "MASTER_ADDR=", "MASTER_PORT=1", NULL);
@@ -158,6 +162,10 @@ static void urls(void **state)
     assert_no_plan(&o, "wants a rank and a world size", "?rank=");
     o = (td_dist_options){ .init_method = "tcp://h:1?rank=0" };
     assert_no_plan(&o, "wants a rank and a world size", "");
+    o = (td_dist_options){ .init_method = "tcp://h:1?rank=3&world_size=2" };
+    assert_no_plan(&o, "tcp://: rank 3 does not exist in a world of 2", "");
+    o = (td_dist_options){ .init_method = "file:///tmp/meet", .rank = 2, .world_size = 2 };
+    assert_no_plan(&o, "file://: rank 2 does not exist in a world of 2", "");
     o = (td_dist_options){ .init_method = "tcp://h:1?rank=0&size=3" };
     assert_no_plan(&o, "cannot read 'size'", "");
     o = (td_dist_options){ .init_method = "tcp://h", .world_size = 1 };
@@ -389,16 +397,6 @@ static void rank_twice_is_everybodys_error(void **state)
     assert_true(td_clock() - begin < 30);
 }
 
-static void rank_out_of_range_is_everybodys_error(void **state)
-{
-    (void)state;
-    job j = new_job("file", 3);
-    j.claimed_rank[2] = 3;
-    j.fails = true;
-    j.says[0] = "rank 3 does not exist in a world of 3";
-    run_job(&j);
-}
-
 static void no_rank_0(void **state)
 {
     (void)state;
@@ -455,7 +453,6 @@ int main(void)
         FOLDER_TEST(missing_rank_is_named),
         FOLDER_TEST(wrong_world_size_is_everybodys_error),
         FOLDER_TEST(rank_twice_is_everybodys_error),
-        FOLDER_TEST(rank_out_of_range_is_everybodys_error),
         FOLDER_TEST(no_rank_0),
         cmocka_unit_test(other_stores),
     };

@@ -399,6 +399,22 @@ static void nobody_listens(void **state)
     assert_error_says("no-such-host.invalid", NULL);
 }
 
+/* A name that nobody knows is not waited for as long as a server that may still start. */
+static void unknown_host(void **state)
+{
+    (void)state;
+    td_store *store;
+    double begin = td_clock();
+    td_status status = td_tcp_store_open("no-such-host.invalid", 29500, 40, &store);
+    if (status == TD_E_TIMEOUT) {
+        print_message("# skip: there is no name server here that says so\n");
+        skip();
+    }
+    assert_int_equal(status, TD_E_NOTFOUND);
+    assert_true(td_clock() - begin < 30);
+    assert_error_says("no such host: 'no-such-host.invalid'", "MASTER_ADDR", NULL);
+}
+
 /* A server that ends wakes those who wait at once. */
 static void *stop_soon(void *server)
 {
@@ -470,6 +486,7 @@ int main(void)
         cmocka_unit_test(busy_port_names_the_holder),
         cmocka_unit_test(server_may_start_later),
         cmocka_unit_test(nobody_listens),
+        cmocka_unit_test(unknown_host),
         cmocka_unit_test(lost_server_is_an_error_at_once),
         cmocka_unit_test(drain_waits_for_the_last),
         cmocka_unit_test(addresses),

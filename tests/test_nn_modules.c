@@ -391,7 +391,15 @@ static void test_shared_parameter(void **state)
 static void test_null_children(void **state)
 {
     (void)state;
+    td_fail(TD_OK, "%s", "");
     assert_null(td_nn_sequential(td_nn_linear(2, 2), NULL, td_nn_relu()));
+    assert_string_equal(td_last_error(),
+                        "Sequential: child 1 is NULL (no message: it was passed NULL)");
+    td_fail(TD_E_NOMEM, "no memory for a ReLU");
+    assert_null(td_nn_sequential(td_nn_linear(2, 2), NULL));
+    assert_string_equal(
+        td_last_error(),
+        "Sequential: child 1 is NULL: its constructor failed: no memory for a ReLU");
     assert_null(td_nn_sequential(td_nn_sequential(NULL), td_nn_relu()));
     td_module *m = td_module_new(&tied_type, sizeof(tied_state));
     assert_null(td_module_parameter(m, "weight", NULL));
@@ -402,6 +410,9 @@ static void test_null_children(void **state)
     td_module_free(NULL);
     expect_fatal("constructor failed", td_forward(NULL, NULL));
     expect_fatal("constructor failed", td_parameters(NULL));
+    td_fail(TD_OK, "%s", "");
+    expect_fatal("constructor failed (no message: it was passed NULL)", td_forward(NULL, NULL));
+    expect_fatal("constructor failed (no message: it was passed NULL)", td_parameters(NULL));
 }
 
 static void test_names_checked(void **state)

@@ -320,13 +320,36 @@ static void test_bad_options(void **state)
     (void)state;
     job j;
     open_job(&j, TD_F32);
-    expect_fatal("must not be negative", td_sgd(j.params, .lr = -1.0));
-    expect_fatal("nesterov needs a momentum", td_sgd(j.params, .lr = 0.1, .nesterov = true));
-    expect_fatal("no learning rate is given", td_sgd(j.params));
-    expect_fatal("between 0 and 1", td_adam(j.params, .beta1 = 1.0));
-    expect_fatal("not negative", td_adamw(j.params, .weight_decay = -1.0));
-    expect_fatal("td_parameters failed", td_adam(NULL));
+    expect_fatal("td_sgd: the learning rate is missing: set .lr",
+                 td_sgd(j.params, &(td_sgd_options){ .momentum = 0.9 }));
+    expect_fatal("the learning rate (lr) is -1;",
+                 td_sgd(j.params, &(td_sgd_options){ .lr = -1.0 }));
+    expect_fatal("the learning rate (lr) is nan;",
+                 td_sgd(j.params, &(td_sgd_options){ .lr = NAN }));
+    expect_fatal("the learning rate (lr) is inf;",
+                 td_sgd(j.params, &(td_sgd_options){ .lr = INFINITY }));
+    expect_fatal("must not be negative",
+                 td_sgd(j.params, &(td_sgd_options){ .lr = 0.1, .momentum = -1.0 }));
+    expect_fatal("nesterov needs a momentum",
+                 td_sgd(j.params, &(td_sgd_options){ .lr = 0.1, .nesterov = true }));
+    expect_fatal("between 0 and 1", td_adam(j.params, &(td_adam_options){ .beta1 = 1.0 }));
+    expect_fatal("not negative", td_adamw(j.params, &(td_adam_options){ .weight_decay = -1.0 }));
+    td_fail(TD_OK, "%s", "");
+    expect_fatal("td_parameters failed (no message", td_adam(NULL, NULL));
     td_module_free(j.net);
+}
+
+static job wrong_order; /* what the mistake leaves behind stays reachable */
+static td_optim *volatile too_late;
+
+static void test_a_model_outlives_its_optimizer(void **state)
+{
+    (void)state;
+    open_job(&wrong_order, TD_F32);
+    too_late = td_adam(wrong_order.params, NULL);
+    expect_fatal("an optimizer (or td_ema, td_lookahead) still uses the parameters",
+                 td_module_free(wrong_order.net));
+    assert_non_null(strstr(fatal_message(), "free that first (td_optim_free), and the model last"));
 }
 
 int main(void)
@@ -339,6 +362,7 @@ int main(void)
         cmocka_unit_test(test_step_before_backward),
         cmocka_unit_test(test_two_optimizers),
         cmocka_unit_test(test_bad_options),
+        cmocka_unit_test(test_a_model_outlives_its_optimizer),
     };
     return cmocka_run_group_tests_name("nn: optimizers", tests, NULL, NULL);
 }

@@ -193,6 +193,20 @@ static void test_kernels_are_the_step(void **state)
     td_free(x);
 }
 
+/* Different kernels among the rows. */
+static int kernels_in_table(void)
+{
+    int count = 0;
+    for (int i = 0; i < td_profile_result().rows; i++) {
+        bool seen = td_profile_get(i).span;
+        for (int k = 0; k < i; k++) {
+            seen = seen || strcmp(td_profile_get(k).kernel, td_profile_get(i).kernel) == 0;
+        }
+        count += !seen;
+    }
+    return count;
+}
+
 static void test_table(void **state)
 {
     (void)state;
@@ -211,8 +225,13 @@ static void test_table(void **state)
     for (const char *at = text; (at = strchr(at, '\n')) != NULL; at++) {
         lines++;
     }
-    /* A blank line, title, head, two rules, the rows, two sums, rest, whole. */
-    assert_int_equal(lines, 5 + td_profile_result().rows + 4);
+    /* A blank line, title, head, rules, the rows, sums by pass and by kernel, and of all. */
+    assert_int_equal(lines, 7 + td_profile_result().rows + 3 + kernels_in_table() + 4);
+    assert_in_range(strstr(text, "\nbackward  ") - text, 1, size);
+    assert_in_range(strstr(text, "\nforward  ") - text, 1, size);
+    assert_non_null(strstr(text, "\noptimizer  "));
+    const char *sums = strstr(text, "\nconv2d_grad_weight          ");
+    assert_true(sums != NULL && sums > strstr(text, "\nbackward  "));
     assert_non_null(strstr(text, "limits: 1 GFLOP/s f32, 0 f64, 1.0 GB/s"));
     assert_non_null(strstr(text, "\nconv2d_grad_weight  0 (Conv2d)"));
     assert_non_null(strstr(text, "\nloader wait "));

@@ -1,6 +1,7 @@
 /* Devices: names, pools, threads. */
 #include "tests/expect_fatal.h"
 
+#include "tensor/backend.h"
 #include "tensor/cpu/cpus.h"
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/tensor.h"
@@ -37,7 +38,9 @@ static void test_bad_names_are_refused(void **state)
         assert_int_equal(td_device_parse(bad[i], &device), TD_E_ARG);
         assert_int_equal(device.index, 9); /* untouched */
         assert_non_null(strstr(td_last_error(), bad[i]));
-        assert_non_null(strstr(td_last_error(), "cpu or cpu:N"));
+        assert_non_null(strstr(td_last_error(), "it is cpu"));
+        assert_int_equal(strstr(td_last_error(), "cuda or cuda:N") != NULL,
+                         td_backend_of(TD_CUDA_N(0)) != NULL);
     }
 }
 

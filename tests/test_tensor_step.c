@@ -172,6 +172,26 @@ static void test_stale_tensors_are_named(void **state)
     check_stale(t, view, made);
 }
 
+/* Three steps later the header is another tensor's: the pointer's own step is not known. */
+static void test_a_pointer_of_long_ago_does_not_get_a_wrong_step(void **state)
+{
+    (void)state;
+    td_tensor *volatile loss = NULL;
+    unsigned long long first = 0;
+    for (int i = 0; i < 10; i++) {
+        td_step_begin();
+        td_tensor *t = step_tensor(1, "loss");
+        loss = loss == NULL ? t : loss;
+        first = first == 0 ? td_step_number() : first;
+        td_step_end();
+    }
+    char part[128];
+    snprintf(part, sizeof part,
+             "was made in step %llu (or, if the pointer is older, in step %llu or before)",
+             first + 9, first + 6);
+    expect_fatal(part, td_item(loss));
+}
+
 static void test_step_tensors_are_not_freed(void **state)
 {
     (void)state;
@@ -423,6 +443,7 @@ int main(void)
         cmocka_unit_test_teardown(test_step_tensors, end_steps),
         cmocka_unit_test_teardown(test_clones_outlive_the_step, end_steps),
         cmocka_unit_test_teardown(test_stale_tensors_are_named, end_steps),
+        cmocka_unit_test_teardown(test_a_pointer_of_long_ago_does_not_get_a_wrong_step, end_steps),
         cmocka_unit_test_teardown(test_step_tensors_are_not_freed, end_steps),
         cmocka_unit_test_teardown(test_views_hold_their_storage, end_steps),
         cmocka_unit_test_teardown(test_scopes_let_go, end_steps),

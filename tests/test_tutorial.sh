@@ -27,8 +27,10 @@ for page in docs/tutorial/[1-9]*-*.md; do
     fi
 done
 works 'the picture of the timeline' python3 docs/tutorial/draw_trace.py "$work/here/trace.json" \
-    "$work/trace.svg" 1
+    "$work/trace.svg"
 says_svg=$(grep -c '<rect' "$work/trace.svg")
 test "$says_svg" -gt 12
 tap $? "it has its spans ($says_svg)"
+fails 'a step that the run did not have' 1 'there is no step 99 in .*: it has [0-9]+, counted from 0$' \
+    python3 docs/tutorial/draw_trace.py "$work/here/trace.json" "$work/trace.svg" 99
 done_testing

@@ -256,7 +256,7 @@ train_run *cifar_options(cifar_run *c, const char *app, double lr, int64_t print
     train_args_options(args,
                        "Folder with CIFAR-10's binary files, or with cifar-10-batches-bin/; "
                        "otherwise $TANDEM_DATA, otherwise data/cifar10",
-                       "Checkpoint to write; Ctrl-C writes one in any case");
+                       "Checkpoint to write; Ctrl-C writes one, too");
     train_args_add(args, (cli_option){ .name = "download",
                                        .help = "Fetch CIFAR-10 (170 MB) if it is not there",
                                        .kind = CLI_FLAG,

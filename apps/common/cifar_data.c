@@ -56,7 +56,10 @@ static td_status find(const cifar_source *source, cifar_data *data)
         if (status == TD_OK) {
             return open_cifar(folder, data);
         }
-        fprintf(stderr, "CIFAR-10 cannot be downloaded: %s\n", td_last_error());
+        td_fail_context(status, "CIFAR-10 cannot be downloaded");
+        if (named == NULL) {
+            fprintf(stderr, "%s\n", td_last_error());
+        }
     }
     return named != NULL ? status : open_synthetic(source, folder, data);
 }

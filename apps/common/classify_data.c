@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* With DATA.VAL_FRACTION both parts come from TRAIN.DATASET itself. */
 static td_status open_folder(const classify_run *c, const char *dataset, const char *split,

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { FIRST_GROUP = 1, OTHERS };
 enum { FIRST_KEY = 256 }; /* beyond every character: long options only; but -h is help */
 
 const char *argp_program_version = "tandem " TANDEM_VERSION;
@@ -103,11 +104,13 @@ void cli_get(const cli_option *option, char *text, size_t size)
         snprintf(text, size, "%lld", (long long)*(int64_t *)option->value);
         break;
     case CLI_REAL: {
-        /* The fewest digits that give the same double back: 0.1, not 0.10000000000000001. */
+        /* The fewest digits that give the same double back: 0.1, not 0.10000000000000001; and 300,
+         * not 3e+02. */
         double value = *(double *)option->value;
+        bool plain = fabs(value) >= 1 && fabs(value) < 1e9;
         for (int digits = 1; digits <= 17; digits++) {
             snprintf(text, size, "%.*g", digits, value);
-            if (strtod(text, NULL) == value) {
+            if (strtod(text, NULL) == value && !(plain && strchr(text, 'e') != NULL)) {
                 break;
             }
         }
@@ -142,8 +145,7 @@ static error_t on_key(int key, char *text, struct argp_state *state)
         return ARGP_ERR_UNKNOWN; /* argp then asks with ARGP_KEY_ARGS */
     }
     if (key == ARGP_KEY_END && parse->rest != NULL && parse->rest->count < parse->rest->least) {
-        argp_error(state, "%s: at least %d are needed, and there are %d", parse->rest->name,
-                   parse->rest->least, parse->rest->count);
+        argp_error(state, "give at least %s: %s", parse->rest->wanted, parse->rest->name);
     }
     if (key == ARGP_KEY_ARG) {
         argp_error(state, "'%s': every value belongs to an option (--name value)", text);
@@ -181,20 +183,27 @@ void cli_parse(int argc, char **argv, const char *description, cli_option *optio
 void cli_parse_rest(int argc, char **argv, const char *description, cli_option *options, int count,
                     cli_rest *rest)
 {
-    struct argp_option table[CLI_MAX_OPTIONS + 2] = { 0 };
+    struct argp_option table[CLI_MAX_OPTIONS + 4] = { 0 }, *next = table;
     static char help[CLI_MAX_OPTIONS][512];
     TD_REQUIRE(count <= CLI_MAX_OPTIONS, TD_HERE, "%d options; CLI_MAX_OPTIONS is %d", count,
                CLI_MAX_OPTIONS);
+    bool any_first = false;
     for (int i = 0; i < count; i++) {
         help_text(&options[i], help[i], sizeof(help[i]));
-        table[i] = (struct argp_option){
+        any_first |= options[i].first;
+        *next++ = (struct argp_option){
             .name = options[i].name,
             .key = FIRST_KEY + i,
             .arg = options[i].argument,
             .doc = help[i],
+            .group = options[i].first ? FIRST_GROUP : OTHERS,
         };
     }
-    table[count] = (struct argp_option){ .key = 'h', .flags = OPTION_HIDDEN };
+    if (any_first) { /* argp sorts a group by names, and these come on top */
+        *next++ = (struct argp_option){ .doc = "What most runs need:", .group = FIRST_GROUP };
+        *next++ = (struct argp_option){ .doc = "All else:", .group = OTHERS };
+    }
+    *next = (struct argp_option){ .key = 'h', .flags = OPTION_HIDDEN, .group = -1 };
     parse_state state = { options, count, rest };
     struct argp argp = { .options = table,
                          .parser = on_key,

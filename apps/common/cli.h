@@ -33,6 +33,7 @@ typedef struct cli_option {
     const char *choices;            /* "cifar|imagenet" or NULL */
     bool (*fits)(const char *text); /* NULL, or decides where choices only describes the forms */
     cli_resume resume;
+    bool first;            /* --help lists it among the first */
     const char *unwritten; /* NULL, or the default, which checkpoints leave out: those of programs
                             * without this option are the same then, byte for byte */
     bool given;            /* set by cli_parse */
@@ -45,9 +46,10 @@ void cli_parse(int argc, char **argv, const char *description, cli_option *optio
 
 /* What stands on the command line beside options: files. */
 typedef struct cli_rest {
-    const char *name; /* "MODEL PICTURE...", for --help and messages */
-    int least;        /* that are needed */
-    char **values;    /* set: part of argv */
+    const char *name;   /* "MODEL PICTURE...", for --help and messages */
+    const char *wanted; /* "one model and one picture": the least, in words */
+    int least;          /* the same as a number */
+    char **values;      /* set: part of argv */
     int count;
 } cli_rest;
 void cli_parse_rest(int argc, char **argv, const char *description, cli_option *options, int count,

@@ -94,7 +94,7 @@ static const config_key keys[] = {
 
     COUNT("OPTIM.MAX_EPOCH", optim.max_epoch, "100", 1, 1000000, "Passes over the training data"),
     CHOICE("OPTIM.LR_POLICY", optim.lr_policy, "cos", "cos|steps", "How the learning rate falls"),
-    REAL("OPTIM.BASE_LR", optim.base_lr, "0.2", 0, 1e6, "Learning rate after the warm-up"),
+    REAL("OPTIM.BASE_LR", optim.base_lr, "0.2", 1e-12, 1e6, "Learning rate after the warm-up"),
     REAL("OPTIM.MIN_LR", optim.min_lr, "0", 0, 1, "Where cos ends, as a part of BASE_LR"),
     ROW(CONFIG_REALS, "OPTIM.STEPS", optim.steps, "[]", 0, 1e6, NULL, false,
         "Epochs at which steps multiplies the learning rate by LR_MULT"),

@@ -67,6 +67,18 @@ void train_args_machine_options(train_args *args)
              "The same, and draw the plan (SVG)");
 }
 
+/* Of the options so far, those that most runs need. */
+static void list_first(train_args *args)
+{
+    static const char *const names[] = { "data",   "epochs",    "batch-size", "lr",
+                                         "device", "precision", "save",       "resume" };
+    for (int i = 0; i < args->option_count; i++) {
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+            args->options[i].first |= strcmp(args->options[i].name, names[k]) == 0;
+        }
+    }
+}
+
 void train_args_options(train_args *args, const char *data_help, const char *save_help)
 {
     args->words = (train_words){ "--lr", "--data", "--device", "--precision", "--graph" };
@@ -137,6 +149,7 @@ void train_args_options(train_args *args, const char *data_help, const char *sav
              "again, as tdrun does");
     add_text(args, "log-dir", "DIR", &args->log_dir,
              "Write metrics.csv and a TensorBoard event file into this folder");
+    list_first(args);
     args->recompute = "none";
     train_args_add(args, (cli_option){ .name = "recompute",
                                        .argument = "NAME",
@@ -269,6 +282,7 @@ int app_failed(const char *program)
     /* In a process of td_spawn the message goes to the one that started it, which prints the cause.
      */
     if (getenv("TANDEM_SPAWN_ID") == NULL) {
+        fflush(stdout); /* what came before it stands before it, in one file, too */
         fprintf(stderr, "%s: %s\n", program, td_last_error());
     }
     td_error_report(td_last_error()); /* for the launcher's report, if there is one */

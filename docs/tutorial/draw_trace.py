@@ -1,7 +1,7 @@
 """Draws one step of a timeline (--trace FILE) as SVG: a lane for computing and one for communication
 of each rank.
 
-usage: draw_trace.py trace.json picture.svg [STEP]
+usage: draw_trace.py trace.json picture.svg [STEP]      (the first is 0; otherwise 30, or the last of a shorter run)
 """
 import json
 import sys
@@ -19,9 +19,12 @@ def spans_of(events, rank, begin, end):
 
 def main():
     events = json.load(open(sys.argv[1]))["traceEvents"]
-    step = int(sys.argv[3]) if len(sys.argv) > 3 else 30
     ranks = sorted({e["pid"] for e in events})
     steps = {r: [e for e in events if e["ph"] == "X" and e["pid"] == r and e["name"] == "step"] for r in ranks}
+    count = min(map(len, steps.values()), default=0)
+    step = int(sys.argv[3]) if len(sys.argv) > 3 else min(30, count - 1)
+    if not 0 <= step < count:
+        sys.exit(f"draw_trace.py: there is no step {step} in {sys.argv[1]}: it has {count}, counted from 0")
     begin = min(steps[r][step]["ts"] for r in ranks)
     end = max(steps[r][step]["ts"] + steps[r][step]["dur"] for r in ranks)
     scale = (WIDTH - LEFT - 10) / (end - begin)

@@ -7,23 +7,25 @@
 #include "autograd/hooks.h"
 #include "tensor/extend.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 void td_require_lr(double lr, const char *what, td_site at)
 {
-    bool given = lr != 0.0 || signbit(lr);
-    TD_REQUIRE(given, at, "%s: no learning rate is given: .lr = 0.01, say (TD_ZERO for none)",
+    TD_REQUIRE(lr != 0.0 || signbit(lr), at,
+               "%s: the learning rate is missing: set .lr, to 0.1 for example (TD_ZERO for none)",
                what);
-    TD_REQUIRE(lr >= 0.0 && isfinite(lr), at,
-               "%s: the learning rate is %g; it must be finite and must not be negative", what, lr);
+    TD_REQUIRE(isfinite(lr) && lr >= 0.0, at,
+               "%s: the learning rate (lr) is %g; it must be a number that is not negative", what,
+               lr);
 }
 
 td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, double weight_decay,
                        bool with_state, td_site at)
 {
     TD_REQUIRE(params != NULL, at, "%s: the parameters are NULL: td_parameters failed (%s)",
-               kind->name, td_last_error());
+               kind->name, td_last_reason());
     td_optim *o = calloc(1, sizeof *o);
     if (o == NULL) {
         td_fail(TD_E_NOMEM, "no memory for an optimizer");

@@ -228,6 +228,61 @@ static void print_time(FILE *out, const char *what, int64_t calls, double second
             (long long)calls, per_step_ms(seconds, t), percent(seconds, t->seconds));
 }
 
+enum { MOST_SUMS = 64 };
+
+typedef struct sum {
+    const char *what; /* a pass, or a kernel */
+    int64_t calls;
+    double seconds;
+} sum;
+
+static void add_to(sum *sums, int *count, const char *what, const td_profile_row *row)
+{
+    int i = 0;
+    while (i < *count && strcmp(sums[i].what, what) != 0) {
+        i++;
+    }
+    if (i == MOST_SUMS) {
+        return;
+    }
+    if (i == *count) {
+        sums[(*count)++] = (sum){ .what = what };
+    }
+    sums[i].calls += row->calls;
+    sums[i].seconds += row->seconds;
+}
+
+static int larger_first(const void *a, const void *b)
+{
+    double left = ((const sum *)a)->seconds, right = ((const sum *)b)->seconds;
+    return (left < right) - (left > right);
+}
+
+/* The rows of all modules in one: by pass, and by kernel. */
+static void print_sums(FILE *out, const td_profile_totals *t)
+{
+    sum passes[MOST_SUMS], kernels[MOST_SUMS];
+    int pass_count = 0, kernel_count = 0;
+    for (int i = 0; i < t->rows; i++) {
+        td_profile_row row = td_profile_get(i);
+        const char *forward = strcmp(row.module, "optimizer") == 0 ? "optimizer" : "forward";
+        if (!row.span) {
+            add_to(passes, &pass_count, row.backward ? "backward" : forward, &row);
+            add_to(kernels, &kernel_count, row.kernel, &row);
+        }
+    }
+    qsort(passes, (size_t)pass_count, sizeof *passes, larger_first);
+    qsort(kernels, (size_t)kernel_count, sizeof *kernels, larger_first);
+    for (int i = 0; i < pass_count; i++) {
+        print_time(out, passes[i].what, passes[i].calls, passes[i].seconds, t);
+    }
+    print_rule(out);
+    for (int i = 0; i < kernel_count; i++) {
+        print_time(out, kernels[i].what, kernels[i].calls, kernels[i].seconds, t);
+    }
+    print_rule(out);
+}
+
 static void print_outside(FILE *out, const td_profile_totals *t)
 {
     for (int i = 0; i < t->rows; i++) {
@@ -276,6 +331,7 @@ void td_profile_print(FILE *out, int most)
         least += row.least;
     }
     print_rule(out);
+    print_sums(out, &t);
     print_time(out, "all kernels", calls, kernels, &t);
     fprintf(out, "%-*s %8s %9.3f\n", KERNEL_WIDTH + MODULE_WIDTH + 6, "  at the limits", "",
             per_step_ms(least, &t));
