@@ -22,7 +22,10 @@
 #define TD_AUTOGRAD_TAPE_H
 
 #include "autograd/autograd.h"
+#include "tensor/extern_c.h"
 #include "tensor/kernels.h"
+
+TD_BEGIN_C
 
 enum { TD_MAX_SAVED = 6 };
 
@@ -93,5 +96,7 @@ void td_check_float(const td_tensor *t, const char *op, const char *what, td_sit
 void td_check_mixed(const td_tensor *a, const td_tensor *b, const char *op, td_site at);
 /* Fails unless both have the same dtype and device. */
 void td_check_match(const td_tensor *a, const td_tensor *b, const char *op, td_site at);
+
+TD_END_C
 
 #endif

@@ -20,7 +20,10 @@
 #ifndef TD_DATA_DATA_H
 #define TD_DATA_DATA_H
 
+#include "tensor/extern_c.h"
 #include "tensor/tensor.h"
+
+TD_BEGIN_C
 
 /* ---- datasets ---- */
 
@@ -300,8 +303,8 @@ typedef struct td_batch {
     const int64_t *samples; /* [n] numbers of these samples in the dataset */
 } td_batch;
 
-/* td_loader_open(dataset, ...). NULL with td_last_error(): the dataset is NULL or empty, an option is
- * out of range, no memory, no threads. */
+/* td_loader_open(dataset, ...). NULL with td_last_error(): the dataset is NULL or empty, an option
+ * is out of range, no memory, no threads. */
 td_loader *td_loader_open_at(td_loader_options options, td_site at);
 
 /* Gives the next batch of the epoch. false: the epoch is over, or there was an error; ask
@@ -350,5 +353,7 @@ void td_loader_close(td_loader *loader);
 
 #define td_loader_open(...)                                                                        \
     td_loader_open_at((td_loader_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+
+TD_END_C
 
 #endif

@@ -6,6 +6,9 @@
 
 #include "dist/dist.h"
 #include "nn/module.h"
+#include "tensor/extern_c.h"
+
+TD_BEGIN_C
 
 /* Gradients that are reduced together. */
 typedef struct td_bucket {
@@ -54,5 +57,7 @@ extern const td_bucket_codec td_codec_bf16, td_codec_fp16, td_codec_powersgd;
  * backward, may move what it names. */
 td_status td_ddp_state_to_save(td_module *ddp, const td_named_tensor **tensors, int *count);
 td_status td_ddp_state_to_load(td_module *ddp, const td_named_tensor **tensors, int *count);
+
+TD_END_C
 
 #endif

@@ -10,6 +10,9 @@
 
 #include "data/data.h"
 #include "nn/nn.h"
+#include "tensor/extern_c.h"
+
+TD_BEGIN_C
 
 /* ---- process groups ---- */
 
@@ -251,5 +254,7 @@ int td_free_port(void);
     td_distributed_sampler_at((td_distributed_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_ddp(...) td_ddp_at((td_ddp_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_spawn(...) td_spawn_at((td_spawn_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+
+TD_END_C
 
 #endif

@@ -4,10 +4,13 @@
 #define TD_DIST_STORE_H
 
 #include "tensor/error.h"
+#include "tensor/extern_c.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+TD_BEGIN_C
 
 typedef struct td_store td_store;
 
@@ -77,5 +80,7 @@ td_status td_file_store_open(const char *path, const char *run_id, double timeou
 
 /* The same store with a prefix before every key. Closing it leaves base open. */
 td_status td_prefix_store_open(td_store *base, const char *prefix, td_store **store);
+
+TD_END_C
 
 #endif

@@ -5,9 +5,12 @@
 #define TD_NN_AROUND_H
 
 #include "nn/nn.h"
+#include "tensor/extern_c.h"
 
-/* What is inside: further arounds, then the module's own forward. A plain value: it may be kept, and
- * run again, as long as the module and what is around it stay. */
+TD_BEGIN_C
+
+/* What is inside: further arounds, then the module's own forward. A plain value: it may be kept,
+ * and run again, as long as the module and what is around it stay. */
 typedef struct td_around_rest {
     td_module *m;
     const struct td_around *next;
@@ -27,8 +30,11 @@ typedef struct td_around {
 
 /* Puts a function around all that is there. next is ignored. TD_E_NOMEM. */
 td_status td_module_surround(td_module *m, const td_around *around);
-void td_module_unsurround(td_module *m, td_tensor *(*run)(const td_around_rest *, td_tensor *, void *),
+void td_module_unsurround(td_module *m,
+                          td_tensor *(*run)(const td_around_rest *, td_tensor *, void *),
                           const void *user);
 bool td_is_surrounded(const td_module *m);
+
+TD_END_C
 
 #endif

@@ -11,6 +11,9 @@
 #define TD_NN_CHECKPOINT_H
 
 #include "nn/nn.h"
+#include "tensor/extern_c.h"
+
+TD_BEGIN_C
 
 typedef struct td_metadata {
     const char *key, *value;
@@ -76,5 +79,7 @@ td_module *td_load_model_at(td_load_model_options options, td_site at);
 
 /* One metadata value of a file. TD_E_NOTFOUND: no such key. */
 td_status td_checkpoint_metadata(const char *path, const char *key, char *value, size_t size);
+
+TD_END_C
 
 #endif

@@ -15,9 +15,12 @@
 #define TD_TENSOR_AUTOTUNE_H
 
 #include "tensor/error.h"
+#include "tensor/extern_c.h"
 
 #include <stdbool.h>
 #include <stddef.h>
+
+TD_BEGIN_C
 
 /* On: steps note what they meet. Either way choices that were made are forgotten. */
 void td_set_autotune(bool on);
@@ -59,5 +62,7 @@ char *td_autotune_choice(const char *key, size_t *bytes, td_autotune_fn choose, 
                          size_t size);
 /* A number that changes whenever choices do. */
 unsigned td_autotune_round(void);
+
+TD_END_C
 
 #endif

@@ -5,8 +5,11 @@
 #define TD_TENSOR_DEVICE_H
 
 #include "tensor/error.h"
+#include "tensor/extern_c.h"
 
 #include <stdbool.h>
+
+TD_BEGIN_C
 
 enum { TD_MAX_DEVICES = 16 }; /* per type */
 
@@ -53,5 +56,7 @@ void td_share_cpus(int processes);
  * takes CPUs that no other takes. Between steps. TD_E_ARG: there are fewer CPUs than such threads.
  * Results never depend on it. */
 td_status td_pin_threads(td_device device, int rank, int ranks);
+
+TD_END_C
 
 #endif

@@ -4,7 +4,10 @@
 #ifndef TD_TENSOR_DLPACK_H
 #define TD_TENSOR_DLPACK_H
 
+#include "tensor/extern_c.h"
 #include "tensor/tensor.h"
+
+TD_BEGIN_C
 
 struct DLManagedTensor;
 
@@ -21,5 +24,7 @@ struct DLManagedTensor *td_to_dlpack_at(const td_tensor *t, td_site at);
  * td_last_error(), and the structure stays the caller's: a dtype that tandem does not have, vectors
  * (lanes), more than 8 dimensions, negative strides, another device, or memory is short. */
 td_tensor *td_from_dlpack(struct DLManagedTensor *managed);
+
+TD_END_C
 
 #endif

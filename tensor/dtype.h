@@ -2,10 +2,14 @@
 #ifndef TD_TENSOR_DTYPE_H
 #define TD_TENSOR_DTYPE_H
 
+#include "tensor/extern_c.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
+TD_BEGIN_C
 
 typedef enum td_dtype {
     TD_F32 = 0,
@@ -59,5 +63,7 @@ static inline td_bf16 td_f32_to_bf16(float value)
 
 float td_f16_to_f32(td_f16 h);
 td_f16 td_f32_to_f16(float value);
+
+TD_END_C
 
 #endif

@@ -15,8 +15,11 @@
 #ifndef TD_TENSOR_KERNELS_H
 #define TD_TENSOR_KERNELS_H
 
+#include "tensor/extern_c.h"
 #include "tensor/kernel_types.h"
 #include "tensor/tensor.h"
+
+TD_BEGIN_C
 
 typedef struct td_conv2d_params {
     int stride[2], pad[2], dilation[2]; /* height, width */
@@ -92,5 +95,7 @@ void td_kernels_set_wrap(td_kernels_wrap wrap);
 
 /* The CPU's table; its instruction set is chosen on first use. */
 const td_kernels *td_cpu_kernels(void);
+
+TD_END_C
 
 #endif

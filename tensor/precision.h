@@ -5,6 +5,9 @@
 
 #include "tensor/device.h"
 #include "tensor/dtype.h"
+#include "tensor/extern_c.h"
+
+TD_BEGIN_C
 
 typedef enum td_precision {
     TD_PRECISION_FP32 = 0, /* as the tensors' dtype says: plain f32 arithmetic for f32 */
@@ -40,5 +43,7 @@ td_status td_precision_check(td_device device, td_precision precision);
 
 /* What activations are cast to for products: TD_BF16, TD_F16, or TD_F32: they are not. */
 td_dtype td_precision_dtype(td_precision precision);
+
+TD_END_C
 
 #endif

@@ -16,10 +16,13 @@
 #include "tensor/device.h"
 #include "tensor/dtype.h"
 #include "tensor/error.h"
+#include "tensor/extern_c.h"
 #include "tensor/options.h"
 #include "tensor/precision.h"
 
 #include <stdio.h>
+
+TD_BEGIN_C
 
 enum { TD_MAX_DIMS = 8 };
 
@@ -149,6 +152,8 @@ void td_copy_inplace_at(td_tensor *to, const td_tensor *from,
 #define td_print(...) td_print_at(__VA_ARGS__, TD_HERE)
 #define td_fill_(...) td_fill_inplace_at(__VA_ARGS__, TD_HERE)
 #define td_copy_(...) td_copy_inplace_at(__VA_ARGS__, TD_HERE)
+
+TD_END_C
 
 #include "tensor/random.h"
 #include "tensor/step.h"

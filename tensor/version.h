@@ -2,9 +2,15 @@
 #ifndef TD_TENSOR_VERSION_H
 #define TD_TENSOR_VERSION_H
 
+#include "tensor/extern_c.h"
+
+TD_BEGIN_C
+
 #define TANDEM_VERSION "0.1.0" /* of the headers that a program is compiled with */
 
 /* The version of the library that the program is linked with. Static. */
 const char *td_version(void);
+
+TD_END_C
 
 #endif

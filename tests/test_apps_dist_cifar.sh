@@ -30,7 +30,7 @@ same 'the same bits' two part
 # shellcheck disable=SC2086
 works 'cifar_ddp_launch by tdrun' "$apps/tdrun" --nproc-per-node 2 "$apps/cifar_ddp_launch" $few --save launched
 same 'the same bits' two launched
-slurm="SLURM_JOB_ID=7 SLURM_NTASKS=2 SLURM_JOB_NODELIST=localhost MASTER_PORT=$(free_port)"
+slurm="SLURM_JOB_ID=7 SLURM_NTASKS=2 SLURM_JOB_NODELIST=127.0.0.1 MASTER_PORT=$(free_port)"
 app="$apps/cifar_ddp_slurm $few --save slurm"
 together "cifar_ddp_slurm in Slurm's environment" "$slurm SLURM_PROCID=0 SLURM_LOCALID=0 $app" \
     "$slurm SLURM_PROCID=1 SLURM_LOCALID=1 $app"
@@ -59,8 +59,8 @@ same 'the same bits as the lesson' two by_spawn
 works 'cifar_resnet18 under tdrun' "$apps/tdrun" --nproc-per-node 2 $main_job --save by_tdrun
 same 'the same bits' two by_tdrun
 together "cifar_resnet18 in Slurm's environment" \
-    "$slurm SLURM_STEP_NODELIST=localhost SLURM_PROCID=0 SLURM_LOCALID=0 $main_job --save by_slurm" \
-    "$slurm SLURM_STEP_NODELIST=localhost SLURM_PROCID=1 SLURM_LOCALID=1 $main_job --save by_slurm"
+    "$slurm SLURM_STEP_NODELIST=127.0.0.1 SLURM_PROCID=0 SLURM_LOCALID=0 $main_job --save by_slurm" \
+    "$slurm SLURM_STEP_NODELIST=127.0.0.1 SLURM_PROCID=1 SLURM_LOCALID=1 $main_job --save by_slurm"
 same 'the same bits' two by_slurm
 mpi="OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 MASTER_PORT=$(free_port)"
 together "cifar_resnet18 in mpirun's environment" \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make install and uninstall: what a user has who knows only the prefix. A program by pkg-config, against
-# either library; a shared object that Python loads; the tools; and nothing left behind.
+# either library, in C and in C++; a shared object that Python loads; the tools; and nothing left behind.
 # run: plain
 . "$(dirname "$0")/tap.sh"
 build=${BUILD:-build/cc}
@@ -29,10 +29,11 @@ cat >"$work/app.c" <<'END'
 const char *greeting(void)
 {
     static char text[64];
+    const int64_t at[] = { 0, 0 };
     td_manual_seed(0);
     td_tensor *t = td_zeros(TD_SHAPE(2, 3), TD_F32, TD_CPU);
     td_uniform_(t, 0, 1, td_default_generator());
-    snprintf(text, sizeof text, "%.4f", td_get(t, (int64_t[]){ 0, 0 }));
+    snprintf(text, sizeof text, "%.4f", td_get(t, at));
     td_free(t);
     return text;
 }
@@ -54,6 +55,19 @@ says 'and computes' '^0\.[0-9]{4}$'
 works 'a program with the static library' $CC -o static app.c ${flags/-ltandem/inst/lib/libtandem.a}
 works 'starts' ./static
 same 'the same' first out
+if command -v g++ >/dev/null; then
+    for header in $(cd inst/include/tandem && find . -name '*.h' | sort); do
+        g++ -std=c++17 -fsyntax-only -Wall -Wextra -Werror -Iinst/include/tandem -include "$header" -x c++ /dev/null 2>&1
+    done >out
+    [ ! -s out ]
+    tap $? 'every header is C++17, alone' out
+    # shellcheck disable=SC2086
+    works 'the program as C++17' g++ -std=c++17 -Wall -Wextra -Werror -o plus -x c++ app.c -x none $flags
+    works 'starts' ./plus
+    same 'the same' first out
+else
+    echo '# skipped: g++ is not installed'
+fi
 if [ -e inst/lib/libtandem.so ]; then
     readelf -d app >out
     says 'the program asks for a version' 'NEEDED.*\[libtandem\.so\.[0-9]+\.[0-9]+\]'

@@ -4,6 +4,9 @@
 #define TD_NN_OPTIM_EMA_H
 
 #include "nn/nn.h"
+#include "tensor/extern_c.h"
+
+TD_BEGIN_C
 
 typedef struct td_ema td_ema;
 
@@ -38,5 +41,7 @@ int64_t td_ema_updates(td_ema *ema); /* so far */
 double td_ema_decay(td_ema *ema);    /* that the next update will take */
 
 #define td_ema_new(...) td_ema_new_at((td_ema_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+
+TD_END_C
 
 #endif

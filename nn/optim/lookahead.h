@@ -4,6 +4,9 @@
 #define TD_NN_OPTIM_LOOKAHEAD_H
 
 #include "nn/nn.h"
+#include "tensor/extern_c.h"
+
+TD_BEGIN_C
 
 typedef struct td_lookahead td_lookahead;
 
@@ -14,9 +17,11 @@ void td_lookahead_free(td_lookahead *lookahead); /* before the model; NULL is fi
 
 /* slow = decay slow + (1 - decay) fast;  fast = slow. Every few steps; and at the end of a run with
  * decay 1, which leaves the model with the slow weights as they were. In a captured step
- * (tensor/graph/captured.h) the decay is that which is set when the step is run; captured steps that
- * update are another kind than those that do not. */
+ * (tensor/graph/captured.h) the decay is that which is set when the step is run; captured steps
+ * that update are another kind than those that do not. */
 void td_lookahead_set_decay(td_lookahead *lookahead, double decay); /* 0 at first */
 void td_lookahead_update(td_lookahead *lookahead);
+
+TD_END_C
 
 #endif

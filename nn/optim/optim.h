@@ -3,6 +3,9 @@
 #define TD_NN_OPTIM_H
 
 #include "nn/nn.h"
+#include "tensor/extern_c.h"
+
+TD_BEGIN_C
 
 typedef struct td_optim td_optim;
 
@@ -73,5 +76,7 @@ double td_schedule_lr(const td_schedule *schedule, double position);
 #define td_sgd(...) td_sgd_at((td_sgd_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_adam(...) td_adam_at((td_adam_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_adamw(...) td_adamw_at((td_adam_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+
+TD_END_C
 
 #endif

@@ -11,6 +11,9 @@
 #define TD_NN_OPTIM_SCALER_H
 
 #include "nn/nn.h"
+#include "tensor/extern_c.h"
+
+TD_BEGIN_C
 
 typedef struct td_scaler td_scaler;
 
@@ -58,5 +61,7 @@ void td_scaler_set(td_scaler *scaler, const td_scaler_state *state);
 
 #define td_scaler_new(...)                                                                         \
     td_scaler_new_at((td_scaler_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+
+TD_END_C
 
 #endif

@@ -12,7 +12,10 @@
 #ifndef TD_TENSOR_CAPTURED_H
 #define TD_TENSOR_CAPTURED_H
 
+#include "tensor/extern_c.h"
 #include "tensor/tensor.h"
+
+TD_BEGIN_C
 
 enum {
     TD_CAPTURED_INPUTS = 4,
@@ -96,5 +99,7 @@ typedef struct td_captured_figures {
     const char *why; /* "" or what has kept a step from being captured, the latest */
 } td_captured_figures;
 td_captured_figures td_captured_now(const td_captured *captured);
+
+TD_END_C
 
 #endif

@@ -5,7 +5,10 @@
 #ifndef TD_TENSOR_MEMORY_PLAN_H
 #define TD_TENSOR_MEMORY_PLAN_H
 
+#include "tensor/extern_c.h"
 #include "tensor/tensor.h"
+
+TD_BEGIN_C
 
 typedef enum td_block_kind {
     TD_BLOCK_FORWARD,  /* made in forward: an activation, or what an operation keeps beside it */
@@ -48,5 +51,7 @@ td_memory_plan td_memory_plan_get(void);
 void td_memory_plan_print(FILE *out, size_t least);
 /* A picture (SVG): time to the right, addresses upwards. TD_E_IO. */
 td_status td_memory_plan_draw(const char *path);
+
+TD_END_C
 
 #endif

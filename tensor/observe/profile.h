@@ -3,7 +3,10 @@
 #ifndef TD_TENSOR_PROFILE_H
 #define TD_TENSOR_PROFILE_H
 
+#include "tensor/extern_c.h"
 #include "tensor/tensor.h"
+
+TD_BEGIN_C
 
 typedef struct td_profile_options {
     /* What counts as 100 %: operations a second in f32 and f64, and bytes a second. 0: measured
@@ -46,5 +49,7 @@ td_profile_row td_profile_get(int row);
 
 /* A table of all that, per step; `most` rows (0: all), then what lies outside of kernels. */
 void td_profile_print(FILE *out, int most);
+
+TD_END_C
 
 #endif
