@@ -180,8 +180,7 @@ static void test_models_come_back(void **state)
     come_back(
         td_model("botnet50", .classes = 5, .image_size = 64, .blank = true),
         "botnet50", "5", "imagenet");
-    td_airbench_options narrow = { .widths = { 8, 16, 24 }, .unit_head = true };
-    come_back(td_airbench(10, &narrow), "airbench94", "10", "imagenet");
+    come_back(td_airbench(10, .widths = { 8, 16, 24 }, .unit_head = true), "airbench94", "10", "imagenet");
 }
 
 /* Wrappers and copies are of the same model. */

@@ -23,9 +23,8 @@ static const double limit = 60.0; /* seconds */
 static td_module *small_net(double mean)
 {
     td_manual_seed(3);
-    td_nn_conv2d_options conv = { .kernel = { 4, 4 }, .stride = { 4, 4 } };
     td_module *net =
-        td_nn_sequential(td_nn_conv2d(3, 4, &conv), td_nn_batch_norm2d(4), td_nn_relu(),
+        td_nn_sequential(td_nn_conv2d(3, 4, .kernel = 4, .stride = 4), td_nn_batch_norm2d(4), td_nn_relu(),
                          td_nn_flatten(), td_nn_linear(4 * 8 * 8, CLASSES));
     td_state_list list = td_module_state(net);
     for (int i = 0; i < list.count; i++) {

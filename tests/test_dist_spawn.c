@@ -322,17 +322,17 @@ static int spawn_three(int rank, void *arg)
 {
     (void)rank, (void)arg;
     int three = 3;
-    return td_spawn(meet_others, &three, three, &quick) == TD_OK ? 0 : 1;
+    return td_spawn(meet_others, &three, three, .stop_timeout = QUICK) == TD_OK ? 0 : 1;
 }
 
 static void ranks_meet(void **state)
 {
     (void)state;
     int two = 2;
-    assert_int_equal(td_spawn(meet_others, &two, two, &quick), TD_OK);
+    assert_int_equal(td_spawn(meet_others, &two, two, .stop_timeout = QUICK), TD_OK);
     setenv("TANDEM_AGENT_STORE", "1",
            1); /* a launcher's, which its processes' children cannot use */
-    assert_int_equal(td_spawn(spawn_three, NULL, 2, &quick), TD_OK);
+    assert_int_equal(td_spawn(spawn_three, NULL, 2, .stop_timeout = QUICK), TD_OK);
     unsetenv("TANDEM_AGENT_STORE");
     assert_false(td_dist_is_launched());
 }
@@ -341,7 +341,7 @@ static void ranks_meet(void **state)
 static int meet_in_file(int rank, void *arg)
 {
     td_dist_options place = { .init_method = arg, .rank = rank + 2, .world_size = 4 };
-    if (td_dist_init(&place) != TD_OK) {
+    if (td_dist_init_at(place, TD_HERE) != TD_OK) {
         return 1;
     }
     bool good =
@@ -363,9 +363,9 @@ static void part_of_a_larger_world(void **state)
     snprintf(url, sizeof(url), "file://%s", temp_path("meeting"));
     pid_t other = fork();
     if (other == 0) {
-        _exit(td_spawn(meet_in_file_first, url, 2, &quick) == TD_OK ? 0 : 1);
+        _exit(td_spawn(meet_in_file_first, url, 2, .stop_timeout = QUICK) == TD_OK ? 0 : 1);
     }
-    assert_int_equal(td_spawn(meet_in_file, url, 2, &quick), TD_OK);
+    assert_int_equal(td_spawn(meet_in_file, url, 2, .stop_timeout = QUICK), TD_OK);
     assert_int_equal(waitpid(other, &status, 0), other);
     assert_int_equal(status, 0);
 }
@@ -391,7 +391,7 @@ static int die_in_group(int rank, void *arg)
 static void a_rank_dies(void **state)
 {
     (void)state;
-    assert_int_equal(td_spawn(die_in_group, NULL, 2, &quick), TD_E_PEER);
+    assert_int_equal(td_spawn(die_in_group, NULL, 2, .stop_timeout = QUICK), TD_E_PEER);
     assert_error_says("rank 1 (pid ", "exit code 1", "the disk of rank 1 is full", NULL);
 }
 

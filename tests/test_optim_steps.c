@@ -321,21 +321,21 @@ static void test_bad_options(void **state)
     job j;
     open_job(&j, TD_F32);
     expect_fatal("td_sgd: the learning rate is missing: set .lr",
-                 td_sgd(j.params, &(td_sgd_options){ .momentum = 0.9 }));
+                 td_sgd(j.params, .momentum = 0.9));
     expect_fatal("the learning rate (lr) is -1;",
-                 td_sgd(j.params, &(td_sgd_options){ .lr = -1.0 }));
+                 td_sgd(j.params, .lr = -1.0));
     expect_fatal("the learning rate (lr) is nan;",
-                 td_sgd(j.params, &(td_sgd_options){ .lr = NAN }));
+                 td_sgd(j.params, .lr = NAN));
     expect_fatal("the learning rate (lr) is inf;",
-                 td_sgd(j.params, &(td_sgd_options){ .lr = INFINITY }));
+                 td_sgd(j.params, .lr = INFINITY));
     expect_fatal("must not be negative",
-                 td_sgd(j.params, &(td_sgd_options){ .lr = 0.1, .momentum = -1.0 }));
+                 td_sgd(j.params, .lr = 0.1, .momentum = -1.0));
     expect_fatal("nesterov needs a momentum",
-                 td_sgd(j.params, &(td_sgd_options){ .lr = 0.1, .nesterov = true }));
-    expect_fatal("between 0 and 1", td_adam(j.params, &(td_adam_options){ .beta1 = 1.0 }));
-    expect_fatal("not negative", td_adamw(j.params, &(td_adam_options){ .weight_decay = -1.0 }));
+                 td_sgd(j.params, .lr = 0.1, .nesterov = true));
+    expect_fatal("between 0 and 1", td_adam(j.params, .beta1 = 1.0));
+    expect_fatal("not negative", td_adamw(j.params, .weight_decay = -1.0));
     td_fail(TD_OK, "%s", "");
-    expect_fatal("td_parameters failed (no message", td_adam(NULL, NULL));
+    expect_fatal("td_parameters failed (no message", td_adam(NULL));
     td_module_free(j.net);
 }
 
@@ -346,7 +346,7 @@ static void test_a_model_outlives_its_optimizer(void **state)
 {
     (void)state;
     open_job(&wrong_order, TD_F32);
-    too_late = td_adam(wrong_order.params, NULL);
+    too_late = td_adam(wrong_order.params);
     expect_fatal("an optimizer (or td_ema, td_lookahead) still uses the parameters",
                  td_module_free(wrong_order.net));
     assert_non_null(strstr(fatal_message(), "free that first (td_optim_free), and the model last"));

@@ -56,9 +56,6 @@ struct td_optim {
  * for a loss scaler. Waits for the device then. */
 void td_optim_settle(td_optim *optim);
 
-/* Fails unless lr is a learning rate: above 0, and not NaN or infinite. */
-void td_require_lr(const char *function, double lr);
-
 /* An optimizer of a kind over params with one group, and its state if with_state. NULL when memory
  * is short. */
 td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, double weight_decay,
