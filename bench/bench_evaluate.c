@@ -1,6 +1,7 @@
 /* Models without gradients, on random pictures: the memory of a step, the least time of eight.
  *
- * usage: bench_evaluate [THREADS [MODEL SIZE BATCH]]    without a model, those of docs/results.md */
+ * usage: bench_evaluate [THREADS [MODEL SIZE BATCH]]    without a model, those of docs/results.md
+ */
 #include "tandem.h"
 
 #include "bench/peer.h"

@@ -9,8 +9,8 @@
 void td_error_report(const char *message);
 bool td_error_reported(void);
 
-/* From here on td_fatal and td_die report their messages, too. A handler that the program sets later
- * replaces td_fatal's. td_dist_init calls it when TANDEM_ERROR_FILE is set. */
+/* From here on td_fatal and td_die report their messages, too. A handler that the program sets
+ * later replaces td_fatal's. td_dist_init calls it when TANDEM_ERROR_FILE is set. */
 void td_error_report_fatal(void);
 
 /* For td_spawn's children: the pipe, instead of the file. */

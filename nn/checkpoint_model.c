@@ -144,15 +144,12 @@ static td_status read_record(const td_safetensors *file, const td_load_model_opt
 static td_module *make_model(const td_model_record *r)
 {
     if (strcmp(r->arch, TD_AIRBENCH) != 0) {
-        return td_model(r->arch, .classes = r->classes,
-                                                      .stem = r->stem,
-                                                      .image_size = r->image_size,
-                                                      .blank = true);
+        return td_model(r->arch, .classes = r->classes, .stem = r->stem,
+                        .image_size = r->image_size, .blank = true);
     }
     bool blank = td_init_blank(true);
-    td_module *m = td_airbench(
-        r->classes, .widths = { r->widths[0], r->widths[1], r->widths[2] },
-                                            .unit_head = r->unit_head);
+    td_module *m = td_airbench(r->classes, .widths = { r->widths[0], r->widths[1], r->widths[2] },
+                               .unit_head = r->unit_head);
     td_init_blank(blank);
     return m;
 }

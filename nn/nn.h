@@ -139,8 +139,8 @@ typedef struct td_model_options {
 td_module *td_model_at(td_model_options options, td_site at);
 const char *td_model_name(int i); /* the names, i from 0; NULL past the last */
 
-/* What td_model, td_resnet or td_airbench made a model with. td_checkpoint_save and td_save write the
- * record as metadata ("model.arch", ...), and td_load_model makes the model again from it. */
+/* What td_model, td_resnet or td_airbench made a model with. td_checkpoint_save and td_save write
+ * the record as metadata ("model.arch", ...), and td_load_model makes the model again from it. */
 typedef struct td_model_record {
     const char *arch; /* "resnet50", "airbench94"; NULL: the model was made in another way */
     int64_t classes;

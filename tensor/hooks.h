@@ -5,7 +5,8 @@
 
 #include "tensor/tensor.h"
 
-/* ---- observers: of all threads' steps; functions run on the step's thread, each may be NULL ---- */
+/* ---- observers: of all threads' steps; functions run on the step's thread, each may be NULL ----
+ */
 
 typedef struct td_step_observer {
     void (*ended)(double begin, double end, void *user); /* a step; seconds on CLOCK_MONOTONIC */

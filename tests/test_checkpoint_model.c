@@ -61,9 +61,8 @@ static void test_saves_the_state_dict(void **state)
                             "1.running_mean", "1.running_var", "4.weight", "4.bias" };
     enum { NAMES = sizeof names / sizeof *names };
     const char *path = temp_path("model.safetensors");
-    td_module *net =
-        td_nn_sequential(td_nn_conv2d(2, 3, .kernel = 3),
-                         td_nn_batch_norm2d(3), td_nn_relu(), td_nn_flatten(), td_nn_linear(12, 4));
+    td_module *net = td_nn_sequential(td_nn_conv2d(2, 3, .kernel = 3), td_nn_batch_norm2d(3),
+                                      td_nn_relu(), td_nn_flatten(), td_nn_linear(12, 4));
     expect_ok(td_save(path, net));
     td_safetensors *file;
     expect_ok(td_safetensors_open(path, &file));
@@ -175,12 +174,12 @@ static void test_models_come_back(void **state)
     (void)state;
     come_back(td_resnet(18, 7, TD_STEM_CIFAR), "resnet18", "7", "cifar");
     come_back(td_resnet(18, 3, TD_STEM_IMAGENET), "resnet18", "3", "imagenet");
-    come_back(td_model("efficientnet_b0", .classes = 2, .blank = true),
-              "efficientnet_b0", "2", "imagenet");
-    come_back(
-        td_model("botnet50", .classes = 5, .image_size = 64, .blank = true),
-        "botnet50", "5", "imagenet");
-    come_back(td_airbench(10, .widths = { 8, 16, 24 }, .unit_head = true), "airbench94", "10", "imagenet");
+    come_back(td_model("efficientnet_b0", .classes = 2, .blank = true), "efficientnet_b0", "2",
+              "imagenet");
+    come_back(td_model("botnet50", .classes = 5, .image_size = 64, .blank = true), "botnet50", "5",
+              "imagenet");
+    come_back(td_airbench(10, .widths = { 8, 16, 24 }, .unit_head = true), "airbench94", "10",
+              "imagenet");
 }
 
 /* Wrappers and copies are of the same model. */

@@ -298,8 +298,7 @@ static void test_targets(void **state)
     }
     td_tensor *y = td_from(values, TD_SHAPE(5, 2), TD_F32, TD_CPU);
     td_dataset *data = td_tensor_dataset(y, y);
-    td_loader *loader = td_loader_open(
-        data, .batch_size = 3, .workers = 1, .device = TD_CUDA);
+    td_loader *loader = td_loader_open(data, .batch_size = 3, .workers = 1, .device = TD_CUDA);
     assert_non_null(loader);
     int64_t first = 0;
     for (td_batch batch; td_loader_next(loader, &batch); first += batch.size) {

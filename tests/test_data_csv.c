@@ -20,8 +20,7 @@ static const char *file_of(const char *text)
 /* All samples: x as rows, then labels or targets. */
 static int64_t read_all(const td_dataset *dataset, float *x, double *y)
 {
-    td_loader *loader =
-        td_loader_open(dataset, .batch_size = dataset->length);
+    td_loader *loader = td_loader_open(dataset, .batch_size = dataset->length);
     td_batch batch;
     assert_true(td_loader_next(loader, &batch));
     assert_int_equal(batch.x->dtype, TD_F32);

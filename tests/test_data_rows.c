@@ -45,8 +45,7 @@ static void test_batches_of_tensors(void **state)
         td_dataset *dataset = open_rows(dtypes[d]);
         assert_int_equal(dataset->length, ROWS);
         assert_int_equal(dataset->classes, 4);
-        td_loader *loader =
-            td_loader_open(dataset, .batch_size = 4, .workers = d);
+        td_loader *loader = td_loader_open(dataset, .batch_size = 4, .workers = d);
         int seen = 0;
         for (td_batch batch; td_loader_next(loader, &batch);) {
             assert_int_equal(batch.x->dtype, dtypes[d]);
@@ -196,8 +195,7 @@ static void test_splits_that_cannot_be(void **state)
 /* The mean and the variance of a feature, through a loader. */
 static void moments(const td_dataset *dataset, int64_t feature, double *mean, double *variance)
 {
-    td_loader *loader =
-        td_loader_open(dataset, .batch_size = dataset->length);
+    td_loader *loader = td_loader_open(dataset, .batch_size = dataset->length);
     td_batch batch;
     assert_true(td_loader_next(loader, &batch));
     double sum = 0, square = 0, n = (double)batch.size;

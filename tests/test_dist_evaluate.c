@@ -24,8 +24,8 @@ static td_module *small_net(double mean)
 {
     td_manual_seed(3);
     td_module *net =
-        td_nn_sequential(td_nn_conv2d(3, 4, .kernel = 4, .stride = 4), td_nn_batch_norm2d(4), td_nn_relu(),
-                         td_nn_flatten(), td_nn_linear(4 * 8 * 8, CLASSES));
+        td_nn_sequential(td_nn_conv2d(3, 4, .kernel = 4, .stride = 4), td_nn_batch_norm2d(4),
+                         td_nn_relu(), td_nn_flatten(), td_nn_linear(4 * 8 * 8, CLASSES));
     td_state_list list = td_module_state(net);
     for (int i = 0; i < list.count; i++) {
         if (list.items[i].buffer && td_is_float(list.items[i].tensor->dtype) &&
@@ -47,8 +47,7 @@ static td_dataset *pictures(void)
 static td_evaluation evaluate_pictures(td_module *net, td_sampler *sampler)
 {
     td_dataset *set = pictures();
-    td_loader *loader =
-        td_loader_open(set, .batch_size = 4, .sampler = sampler);
+    td_loader *loader = td_loader_open(set, .batch_size = 4, .sampler = sampler);
     td_evaluation e = td_evaluate(net, loader);
     td_loader_close(loader);
     td_dataset_free(set);

@@ -208,8 +208,8 @@ static void test_a_loader_counts_the_epochs(void **state)
 {
     (void)state;
     const td_distributed_options options = { .rank = 1, .world_size = 2, .shuffle = true };
-    td_loader *loader = td_loader_open(
-        &numbers, .batch_size = 4, .sampler = td_distributed_sampler_at(options, TD_HERE));
+    td_loader *loader = td_loader_open(&numbers, .batch_size = 4,
+                                       .sampler = td_distributed_sampler_at(options, TD_HERE));
     assert_non_null(loader);
     for (uint64_t run = 0; run < 4; run++) {
         uint64_t epoch = run % 3;

@@ -322,16 +322,11 @@ static void test_bad_options(void **state)
     open_job(&j, TD_F32);
     expect_fatal("td_sgd: the learning rate is missing: set .lr",
                  td_sgd(j.params, .momentum = 0.9));
-    expect_fatal("the learning rate (lr) is -1;",
-                 td_sgd(j.params, .lr = -1.0));
-    expect_fatal("the learning rate (lr) is nan;",
-                 td_sgd(j.params, .lr = NAN));
-    expect_fatal("the learning rate (lr) is inf;",
-                 td_sgd(j.params, .lr = INFINITY));
-    expect_fatal("must not be negative",
-                 td_sgd(j.params, .lr = 0.1, .momentum = -1.0));
-    expect_fatal("nesterov needs a momentum",
-                 td_sgd(j.params, .lr = 0.1, .nesterov = true));
+    expect_fatal("the learning rate (lr) is -1;", td_sgd(j.params, .lr = -1.0));
+    expect_fatal("the learning rate (lr) is nan;", td_sgd(j.params, .lr = NAN));
+    expect_fatal("the learning rate (lr) is inf;", td_sgd(j.params, .lr = INFINITY));
+    expect_fatal("must not be negative", td_sgd(j.params, .lr = 0.1, .momentum = -1.0));
+    expect_fatal("nesterov needs a momentum", td_sgd(j.params, .lr = 0.1, .nesterov = true));
     expect_fatal("between 0 and 1", td_adam(j.params, .beta1 = 1.0));
     expect_fatal("not negative", td_adamw(j.params, .weight_decay = -1.0));
     td_fail(TD_OK, "%s", "");

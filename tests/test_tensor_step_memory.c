@@ -141,7 +141,7 @@ static void test_equal_steps_are_equal(void **state)
     }
     int calls = allocations - before;
     assert_int_equal(calls, 0);
-    if (COUNTS_ALLOCATIONS) { /* the counter counts */
+    if (COUNTS_ALLOCATIONS) {               /* the counter counts */
         void *volatile counted = malloc(1); /* volatile: a compiler may leave out malloc and free */
         free(counted);
         assert_int_equal(allocations, before + 1);

@@ -28,11 +28,12 @@ static td_status open_folder(const classify_run *c, const char *dataset, const c
                                         .skip_bad = c->s.data.skip_bad,
                                         .index = c->tests_only ? NULL : index };
     td_status status = td_image_folder_open(path, &options, out);
-    if (status == TD_E_NOTFOUND && !one_folder) {
-        td_fail(status,
-                "%s. If your folder PHOTOS has a sub-folder for each class, and none for training "
-                "and testing, give TRAIN.DATASET PHOTOS DATA.VAL_FRACTION 0.2",
-                td_last_error());
+    if (status == TD_E_NOTFOUND && access(path, F_OK) != 0) {
+        td_fail(
+            status,
+            "there is no folder '%s'. If your folder PHOTOS has a sub-folder for each class, "
+            "and none for training and testing, give TRAIN.DATASET PHOTOS DATA.VAL_FRACTION 0.2",
+            path);
     }
     if (status != TD_OK) {
         td_fail_context(status, "%s.DATASET and %s", one_folder ? "TRAIN" : key,

@@ -1,5 +1,5 @@
-/* CUDA's kernels (tensor/kernels.def): td_cuda_fill and so on, in kernels_*.c, each beside the .cu file
- * that it starts. */
+/* CUDA's kernels (tensor/kernels.def): td_cuda_fill and so on, in kernels_*.c, each beside the .cu
+ * file that it starts. */
 #ifndef TD_TENSOR_CUDA_KERNELS_H
 #define TD_TENSOR_CUDA_KERNELS_H
 
