@@ -219,7 +219,7 @@ tap $? 'DATA.VAL_FRACTION splits the folder TRAIN.DATASET' one.log
 grep -q ' on 7 pictures' tested.log && test "$(grep '^Test: ' tested.log)" = "$(grep '^Test: ' one.log)"
 tap $? 'and test_net tests the same pictures' tested.log
 run nowhere TRAIN.DATASET photos
-grep -q 'TRAIN.DATASET and TRAIN.SPLIT: there is no folder 'photos/train'.*DATA.VAL_FRACTION 0.2' nowhere.log
+grep -q 'TRAIN.DATASET and TRAIN.SPLIT: there is no folder .photos/train..*DATA.VAL_FRACTION 0.2' nowhere.log
 tap $? 'a folder without training and test data: how to split it' nowhere.log
 
 while read -r key; do
