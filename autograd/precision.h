@@ -1,5 +1,5 @@
-/* What each operation does with bf16 and f16: autograd/precision.def as numbers, for the operations
- * and for tests. */
+/* What each operation does with bf16 and f16: the rules of autograd/ops/ops.def as numbers, for the
+ * operations and for tests. */
 #ifndef TD_AUTOGRAD_PRECISION_H
 #define TD_AUTOGRAD_PRECISION_H
 
@@ -13,9 +13,13 @@ typedef enum td_rule {
 } td_rule;
 
 enum {
-#define TD_RULE(op, rule) TD_RULE_##op = TD_RULE_IS_##rule,
-#include "autograd/precision.def"
-#undef TD_RULE
+#define TD_OP(op, rule, ...) TD_RULE_##op = TD_RULE_IS_##rule,
+#define TD_NO_GRADIENT(op, rule) TD_RULE_##op = TD_RULE_IS_##rule,
+#define TD_CASE(...)
+#include "autograd/ops/ops.def"
+#undef TD_OP
+#undef TD_NO_GRADIENT
+#undef TD_CASE
 };
 
 /* The rule of an operation: TD_RULE_OF(conv2d). */

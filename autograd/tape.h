@@ -1,23 +1,30 @@
-/* The tape, seen from inside: what an operation's file needs to write its node and its backward.
- * Users do not include this.
+/* The tape, for those who write an operation. docs/your-own.md explains an operation of your own
+ * program; docs/adding-an-op.md adds one to the library. tandem.h does not include this header.
  *
- * An operation's file (autograd/ops/NAME.c) holds its shape rule, its forward and its backward, and
- * one or more lines in ops.def with its check cases. The pattern:
+ * An operation computes its result at once, into a step tensor, and calls td_record. td_record
+ * writes a node onto the tape if gradients are enabled and an input needs one. td_backward calls
+ * the node's backward function with the gradient of the result. The cube of x, by kernels:
  *
- *   static void exp_backward(td_node *node, const td_tensor *dy)
- *   {
- *       td_grad_slot slot = td_input_grad(node, 0);      (where to write, and whether to add)
- *       if (slot.grad != NULL) {
- *           kernels->unary_grad(..., slot.grad, dy, ..., slot.accumulate);
- *       }
- *   }
- *   td_tensor *td_exp_at(td_tensor *x, td_site at)
- *   {
- *       td_tensor *y = ...; run the kernel
- *       return td_record(&(td_record_args){ .op = "exp", .backward = exp_backward, .out = y,
- *                        .inputs = { x }, .input_count = 1, .saved = { y }, .saved_count = 1 },
- * at);
- *   } */
+ *     static void cube_backward(td_node *node, const td_tensor *dy)
+ *     {
+ *         td_grad_slot dx = td_input_grad(node, 0);
+ *         if (dx.grad != NULL) {
+ *             td_kernels_of(td_device_of(dy))->unary_grad(TD_UNARY_POW, dx.grad, dy,
+ *                 td_saved(node, 0), dy, 3.0, dx.accumulate);
+ *         }
+ *     }
+ *     td_tensor *cube_at(td_tensor *x, td_site at)
+ *     {
+ *         td_check_float(x, "cube", "x", at);
+ *         td_tensor *y = td_step_new_like(x, at);                         (tensor/extend.h)
+ *         td_kernels_of(td_device_of(x))->unary(TD_UNARY_POW, y, x, 3.0);
+ *         return td_record(&(td_record_args){ .op = "cube", .backward = cube_backward, .out = y,
+ *             .inputs = { x }, .input_count = 1, .saved = { x }, .saved_count = 1 }, at);
+ *     }
+ *     #define cube(...) cube_at(__VA_ARGS__, TD_HERE)
+ *
+ * Kernels take tensors of any strides and dtypes. Code that reads memory by td_data sees what is
+ * there: an input may be a view, and dy may be expanded (strides of 0). */
 #ifndef TD_AUTOGRAD_TAPE_H
 #define TD_AUTOGRAD_TAPE_H
 
@@ -30,72 +37,86 @@ TD_BEGIN_C
 enum { TD_MAX_SAVED = 6 };
 
 typedef struct td_node td_node;
+/* Writes the gradients of the node's inputs; dy is the gradient of its result, of the same shape
+ * and dtype. Compute by kernels, or by operations between td_no_grad_begin and td_no_grad_end:
+ * saved tensors still need gradients. What the function makes is released when it returns, except
+ * the gradients. */
 typedef void (*td_backward_fn)(td_node *node, const td_tensor *dy);
 
 typedef struct td_record_args {
-    const char *op; /* the operation's name, static */
+    const char *op; /* the operation's name; must be static, as messages use it later */
     td_backward_fn backward;
     td_tensor *out;               /* the result */
-    td_tensor *const *input_list; /* the differentiable inputs (entries may be NULL), or: */
-    td_tensor *inputs[4];
+    td_tensor *inputs[4];         /* the differentiable inputs (entries may be NULL), */
+    td_tensor *const *input_list; /* or, if there are more than 4, an array of them */
     int input_count;
-    td_tensor *saved[TD_MAX_SAVED]; /* what backward reads (entries may be NULL); held until it ran,
-                                       and checked against in-place writes */
+    td_tensor *saved[TD_MAX_SAVED]; /* what backward reads (entries may be NULL). The tape retains
+                                       them until backward has run. Writing into one in place
+                                       before that is an error that names the operation */
     int saved_count;
-    const void *params; /* copied */
+    const void *params; /* numbers that backward needs; copied */
     size_t params_size;
 } td_record_args;
 
-/* Finishes an operation: checks the result if td_debug_nan, and writes a node if gradients are
- * enabled and an input needs them. Returns out. */
+/* Ends an operation: records a node if gradients are enabled and an input needs one, and returns
+ * out. Under td_set_debug_nan the result is checked first. Inputs that are not floats take no part
+ * in gradients: leave them out. */
 td_tensor *td_record(const td_record_args *args, td_site at);
 
-/* ---- for backward functions ---- */
+/* ---- for backward functions; i counts from 0 as in td_record_args ---- */
 
-const td_tensor *td_saved(td_node *node, int i); /* fatal if written in place since; NULL if NULL */
+/* The saved tensor i, or NULL if that entry was NULL. Written in place since: a fatal error. */
+const td_tensor *td_saved(td_node *node, int i);
 const void *td_params_of(const td_node *node);
-td_tensor *td_node_input(td_node *node, int i); /* its shape, dtype and device; data may be gone */
+/* Input i, for its shape, dtype and device; the data may be released already. */
+td_tensor *td_node_input(td_node *node, int i);
+/* Where the operation was called: pass it on as `at`. */
 td_site td_node_site(const td_node *node);
 
-typedef struct td_grad_slot {
-    td_tensor *grad; /* NULL: input i wants no gradient */
-    bool accumulate; /* add to it, otherwise overwrite */
-} td_grad_slot;
-/* Where the gradient of input i goes: a leaf's buffer, or a step tensor in the input's order. Ask
- * once per input, and write it before returning. */
-td_grad_slot td_input_grad(td_node *node, int i);
+/* A backward function gives input i its gradient in one of the ways below, once, and not at all if
+ * the input needs none. */
 bool td_input_needs_grad(const td_node *node, int i);
-/* The same, for a backward that may write the gradient of input i over dy, its result's, element by
- * element: dy's own memory, if nobody else reads it and nothing has been accumulated yet. */
+
+/* 1. The function writes it. grad is the leaf's own gradient or a step tensor, with the input's
+ * shape, dtype and strides. With accumulate, add to what is there; otherwise overwrite all of it.
+ */
+typedef struct td_grad_slot {
+    td_tensor *grad; /* NULL: the input needs no gradient */
+    bool accumulate;
+} td_grad_slot;
+td_grad_slot td_input_grad(td_node *node, int i);
+/* The same for a function that reads each element of dy before it writes the same element of the
+ * gradient: grad may be dy's own memory, if nobody else reads dy. */
 td_grad_slot td_input_grad_over(td_node *node, int i, const td_tensor *dy);
 
-/* The gradient of input i is g itself (a step tensor, dy or a view of it): shared instead of copied
- * where nothing has been accumulated yet. */
+/* 2. It is g: a step tensor, dy, or a view of dy, of the input's shape. g is shared, not copied, if
+ * nothing has been accumulated yet, so do not write into g afterwards. */
 void td_input_grad_is(td_node *node, int i, const td_tensor *g);
 
-/* The same, where the input was broadcast: g is summed to the input's shape. */
+/* 3. The input was broadcast: g, of the result's shape, is summed to the input's shape. */
 void td_input_grad_sum(td_node *node, int i, const td_tensor *g);
 
 /* ---- recomputation ---- */
 
-/* y = fn(x, user) without a node for each operation inside: nothing of it is saved but x, and
- * backward runs fn once more, this time recording. fn must then compute the same again, from x,
- * the leaves given (all that it uses) and what user points to, which must live as long as the step.
- * Where no gradient is wanted, fn simply runs. */
+/* y = fn(x, user), of which only x is saved: backward runs fn a second time and records it then.
+ * fn must compute the same both times, from x, the leaves given (all that it uses) and what user
+ * points to, which must live as long as the step. Without gradients fn simply runs. */
 typedef td_tensor *(*td_recompute_fn)(td_tensor *x, void *user);
 td_tensor *td_recompute_call(td_recompute_fn fn, void *user, td_tensor *x, td_tensor *const *leaves,
                              int leaf_count, td_site at);
 
-/* ---- checks that operations share ---- */
+/* ---- checks: op and what ("conv2d", "x") go into the message; a failure is fatal ---- */
 
-/* Fails unless t is not NULL and alive; op and what go into the message. */
+/* t is not NULL, and its memory has not been released. */
 void td_check_tensor(const td_tensor *t, const char *op, const char *what, td_site at);
-/* Fails unless t is also of a float dtype that operations compute in: f32, f64 or bf16. */
+/* Also, t has a float dtype that its device computes in: f32, f64, bf16; on GPUs f16. */
 void td_check_float(const td_tensor *t, const char *op, const char *what, td_site at);
-/* Fails unless both are on one device and have the same dtype, or one is bf16 and the other f32. */
-void td_check_mixed(const td_tensor *a, const td_tensor *b, const char *op, td_site at);
-/* Fails unless both have the same dtype and device. */
+/* Both have the same dtype and device. */
 void td_check_match(const td_tensor *a, const td_tensor *b, const char *op, td_site at);
+/* Both are on one device, and have the same dtype, or one is bf16 and the other f32. */
+void td_check_mixed(const td_tensor *a, const td_tensor *b, const char *op, td_site at);
+
+TD_END_C
 
 TD_END_C
 

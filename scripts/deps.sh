@@ -45,11 +45,11 @@ install-bench-newest)
 esac
 case $kind in
 install-test)
-    debian="$debian libcmocka-dev libopenmpi-dev openmpi-bin slurm-wlm iproute2 procps python3"
-    fedora="$fedora libcmocka-devel openmpi-devel python3"
-    arch="$arch cmocka openmpi python"
-    alpine="$alpine cmocka-dev openmpi-dev openmpi python3"
-    brew="$brew cmocka open-mpi python"
+    debian="$debian cmake libcmocka-dev libopenmpi-dev openmpi-bin slurm-wlm iproute2 procps python3"
+    fedora="$fedora cmake libcmocka-devel openmpi-devel python3"
+    arch="$arch cmake cmocka openmpi python"
+    alpine="$alpine cmake cmocka-dev openmpi-dev openmpi python3"
+    brew="$brew cmake cmocka open-mpi python"
     ;;
 install) ;;
 *) debian_core= fedora_core= arch_core= alpine_core= brew_core= ;;

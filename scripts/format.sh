@@ -11,6 +11,6 @@ case ${1:-} in
     ;;
 esac
 # shellcheck disable=SC2086
-find apps autograd bench data dist nn tensor tests tandem.h \
+find apps autograd bench data dist examples nn tensor tests tandem.h \
     -name '*.[ch]' -o -name '*.inc' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' |
     sort | xargs clang-format $options

@@ -17,7 +17,7 @@ trap 'rm -f "$log"' EXIT
 # What includes mpi.h can be looked at only where MPI is.
 mpi=$(mpicc --showme:compile 2>/dev/null) && without='^$' || without='^dist/mpi/'
 export LINT_NODES="${LINT_NODES:-225000}"
-if find apps autograd data dist nn tensor -name '*.c' | grep -v "$without" | sort |
+if find apps autograd data dist examples nn tensor -name '*.c' | grep -v "$without" | sort |
     xargs -P 2 -n 1 sh -c '
         flags=$1; shift
         clang-tidy --quiet "$@" -- $flags -std=c11 -D_GNU_SOURCE -I. \

@@ -14,7 +14,7 @@ PLAN = {
 PUBLIC_PLAN = 200
 LESSON_PLAN = 200
 ROOMS = ["tensor", "autograd", "nn", "data", "dist", "apps"]
-BESIDE = ["tests", "bench"]
+BESIDE = ["tests", "bench", "examples"]
 ENDINGS = (".c", ".h", ".inc", ".def", ".cu", ".cuh", ".cc")
 LONG_FILE, LONG_FUNCTION = 500, 60
 

@@ -29,7 +29,7 @@ static td_tensor *td_batch_norm_of_conv2d(td_tensor *x, td_tensor *w, td_tensor 
     return fused_batch_norm(y, weight, bias, NULL, NULL, true, .sums = sums);
 }
 
-#define TD_OP(op, inputs, ...)                                                                     \
+#define TD_OP(op, rule, inputs, ...)                                                               \
     static td_tensor *case_##op(td_tensor *const *in, void *user)                                  \
     {                                                                                              \
         (void)user;                                                                                \
@@ -41,18 +41,19 @@ static td_tensor *td_batch_norm_of_conv2d(td_tensor *x, td_tensor *w, td_tensor 
         (void)user;                                                                                \
         return __VA_ARGS__;                                                                        \
     }
+#define TD_NO_GRADIENT(op, rule)
 #include "autograd/ops/ops.def"
 #undef TD_OP
 #undef TD_CASE
 
-#define TD_OP(op, inputs, ...) { #op, #op, inputs, case_##op },
+#define TD_OP(op, rule, inputs, ...) { #op, #op, inputs, case_##op },
 #define TD_CASE(op, name, inputs, ...) { #op, #op "/" #name, inputs, case_##op##__##name },
 const ops_case ops_cases[] = {
 #include "autograd/ops/ops.def"
-#include "tensor/extend.h"
 };
 #undef TD_OP
 #undef TD_CASE
+#undef TD_NO_GRADIENT
 const int ops_case_count = (int)(sizeof ops_cases / sizeof ops_cases[0]);
 
 double test_uniform(uint64_t *state)
