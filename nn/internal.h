@@ -3,7 +3,7 @@
 #ifndef TD_NN_INTERNAL_H
 #define TD_NN_INTERNAL_H
 
-#include "autograd/ops/fused.h"
+#include "autograd/fused.h"
 #include "nn/around.h"
 #include "nn/module.h"
 

@@ -1,6 +1,6 @@
 #include "tests/ops_cases.h"
 
-#include "autograd/ops/fused.h"
+#include "autograd/fused.h"
 #include "tensor/extend.h"
 
 #include <ctype.h>

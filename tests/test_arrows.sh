@@ -59,7 +59,6 @@ nn/checkpoint_save.c nn/optim/ema_internal.h
 nn/checkpoint_save.c nn/optim/optim_internal.h
 nn/checkpoint_model.c nn/models/airbench.h
 nn/checkpoint_model.c nn/models/models.h
-nn/internal.h autograd/ops/fused.h
 nn/nn.h nn/optim/ema.h
 nn/nn.h nn/optim/optim.h
 nn/nn.h nn/optim/scaler.h

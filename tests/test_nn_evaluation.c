@@ -1,6 +1,6 @@
 /* Without gradients nothing is kept that is not needed, and what nobody needs is written over: the
  * same bits, in less memory. */
-#include "autograd/ops/fused.h"
+#include "autograd/fused.h"
 #include "tests/reference.h"
 
 #include "tandem.h"

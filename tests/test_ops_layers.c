@@ -2,7 +2,7 @@
  * on odd shapes and in all orders of memory. */
 #include "tests/ops_reference.h"
 
-#include "autograd/ops/fused.h"
+#include "autograd/fused.h"
 #include "tensor/extend.h"
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* Batch normalisation over [N,C] or [N,C,H,W], per channel, with an optional addition and relu in
  * the same pass: y = act((x - mean) * inv_std * weight + bias [+ add]). */
-#include "autograd/ops/fused.h"
+#include "autograd/fused.h"
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
 

@@ -1,5 +1,5 @@
 /* Convolution (cross-correlation, as everywhere in the field) of images in the device's layout. */
-#include "autograd/ops/fused.h"
+#include "autograd/fused.h"
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
 

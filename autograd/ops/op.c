@@ -1,6 +1,6 @@
 #include "autograd/ops/op.h"
 
-#include "autograd/ops/fused.h"
+#include "autograd/fused.h"
 #include "tensor/extend.h"
 
 #include <string.h>

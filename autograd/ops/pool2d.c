@@ -1,5 +1,5 @@
 /* Pooling of [N,C,H,W]: the largest or the mean of each window. */
-#include "autograd/ops/fused.h"
+#include "autograd/fused.h"
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
 
