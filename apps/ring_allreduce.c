@@ -1,41 +1,54 @@
-/* All-reduce, made by hand from sends and receives in two ways.
+/* All-reduce, made by hand from sends and receives in two ways: every rank has a vector, and in the
+ * end every rank has the sum of all vectors.
  *
- * Parameter server: everybody sends its vector to rank 0, which adds them up and sends the sum
- * back. Rank 0 has to carry (n-1) times the vector each way, so it gets slower with every rank.
+ * Parameter server: all send their vectors to rank 0, which adds them up and sends the sum back.
+ * Rank 0 sends and receives (n-1) vectors, so it gets slower with every rank.
  *
- * Ring: the vector is cut into n chunks. In each of n-1 rounds a rank sends one chunk to the right
- * and adds the one that comes from the left to its own; after them each rank holds one chunk of the
- * sum (reduce-scatter). In n-1 more rounds those travel around (all-gather). Each rank carries
- * 2(n-1)/n times the vector, however many there are.
+ * Ring: the vector is cut into n chunks. In each of n-1 rounds a rank sends one chunk to its right
+ * neighbour, and adds the chunk that comes from the left to its own (reduce-scatter). Then each
+ * rank has one chunk of the sum. In n-1 more rounds the finished chunks travel around (all-gather).
+ * Each rank sends 2(n-1)/n of a vector, however many ranks there are.
  *
- * Bytes are counted at each send; td_all_reduce is there for comparison. */
-#include "apps/common/cli.h"
-#include "apps/common/progress.h"
-#include "apps/common/ranks.h"
-#include "dist/dist.h"
+ * docs/tutorial/2a-group.md explains the ideas. */
+#include <tandem.h>
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
-enum { MAX_RANKS = 64 };
+enum { ROUNDS = 5 };
 
-typedef struct bench {
-    int64_t nprocs, kib, rounds;
-    char url[64];
+static int nprocs = 4, kib = 16384; /* the options */
 
-    int rank, size;
-    int64_t count;            /* floats in the vector */
-    float *values, *from;     /* [count] the vector; what has come */
-    td_tensor *vector, *came; /* over them */
-    td_tensor *chunk[MAX_RANKS], *came_chunk[MAX_RANKS];
+/* One rank's vector. */
+typedef struct vector {
+    float *values;
+    int64_t count;
     int64_t sent; /* bytes */
-} bench;
+    bool trace;   /* whether the ring prints what it has after each round */
+} vector;
 
-static td_status put(bench *b, td_tensor *t, int to, td_work **work)
+static void must(td_status status)
 {
-    b->sent += td_numel(t) * (int64_t)sizeof(float);
-    return td_send(NULL, t, to, work);
+    if (status != TD_OK) {
+        td_die();
+    }
+}
+
+/* A tensor over n of the vector's values. */
+static td_tensor *tensor_of(float *values, int64_t n)
+{
+    td_tensor *t = td_borrow(values, TD_SHAPE(n), TD_F32, TD_CPU);
+    if (t == NULL) {
+        td_die();
+    }
+    return t;
+}
+
+static void send_to(vector *v, td_tensor *t, int rank, td_work **work)
+{
+    v->sent += td_numel(t) * (int64_t)sizeof(float);
+    must(td_send(NULL, t, rank, work));
 }
 
 static void add(float *sum, const float *more, int64_t count)
@@ -45,220 +58,195 @@ static void add(float *sum, const float *more, int64_t count)
     }
 }
 
-/* ---- the two ways ---- */
-
-static td_status parameter_server(bench *b)
+static void parameter_server(vector *v, float *came)
 {
-    if (b->rank != 0) {
-        TD_TRY(put(b, b->vector, 0, NULL));
-        return td_recv(NULL, b->vector, 0, NULL);
+    td_tensor *whole = tensor_of(v->values, v->count), *other = tensor_of(came, v->count);
+    if (td_dist_rank() > 0) {
+        send_to(v, whole, 0, NULL);
+        must(td_recv(NULL, whole, 0, NULL));
     }
-    for (int rank = 1; rank < b->size; rank++) {
-        TD_TRY(td_recv(NULL, b->came, rank, NULL));
-        add(b->values, b->from, b->count);
+    for (int rank = 1; rank < nprocs && td_dist_rank() == 0; rank++) {
+        must(td_recv(NULL, other, rank, NULL));
+        add(v->values, came, v->count);
     }
-    for (int rank = 1; rank < b->size; rank++) {
-        TD_TRY(put(b, b->vector, rank, NULL));
+    for (int rank = 1; rank < nprocs && td_dist_rank() == 0; rank++) {
+        send_to(v, whole, rank, NULL);
     }
-    return TD_OK;
+    td_free(whole);
+    td_free(other);
 }
 
-/* One chunk to the right while another comes from the left. */
-static td_status pass_on(bench *b, td_tensor *out, td_tensor *in)
+/* Where chunk i begins; i may be below 0: the ring has no end. */
+static int64_t begin_of(const vector *v, int i)
 {
-    int right = (b->rank + 1) % b->size, left = (b->rank + b->size - 1) % b->size;
-    td_work *sending, *receiving;
-    TD_TRY(put(b, out, right, &sending));
-    td_status received = td_recv(NULL, in, left, &receiving);
-    if (received == TD_OK) {
-        received = td_work_wait(receiving, 0);
-    }
-    td_status sent = td_work_wait(sending, 0);
-    return received != TD_OK ? received : sent;
+    return v->count * i / nprocs;
 }
 
-static int chunk_of(const bench *b, int i)
+static int chunk_at(int i)
 {
-    return (i % b->size + b->size) % b->size;
+    return (i + nprocs) % nprocs;
 }
 
-static td_status ring(bench *b)
+/* Sends chunk `out` to the right; chunk `in` comes from the left, into memory like the vector's. */
+static void pass_on(vector *v, int out, int in, float *into)
 {
-    for (int round = 0; round < b->size - 1; round++) {
-        int out = chunk_of(b, b->rank - round), in = chunk_of(b, b->rank - round - 1);
-        TD_TRY(pass_on(b, b->chunk[out], b->came_chunk[in]));
-        add(td_data_rw(b->chunk[in]), td_data(b->came_chunk[in]), td_numel(b->chunk[in]));
-    }
-    for (int round = 0; round < b->size - 1; round++) {
-        int out = chunk_of(b, b->rank + 1 - round), in = chunk_of(b, b->rank - round);
-        TD_TRY(pass_on(b, b->chunk[out], b->chunk[in]));
-    }
-    return TD_OK;
+    int rank = td_dist_rank(), right = chunk_at(rank + 1), left = chunk_at(rank - 1);
+    td_tensor *leaves =
+        tensor_of(v->values + begin_of(v, out), begin_of(v, out + 1) - begin_of(v, out));
+    td_tensor *comes = tensor_of(into + begin_of(v, in), begin_of(v, in + 1) - begin_of(v, in));
+    td_work *sending, *receiving; /* both are under way at the same time */
+    send_to(v, leaves, right, &sending);
+    must(td_recv(NULL, comes, left, &receiving));
+    must(td_work_wait(receiving, 0));
+    must(td_work_wait(sending, 0));
+    td_free(leaves);
+    td_free(comes);
 }
 
-static td_status library(bench *b)
+/* The ranks print their vectors in turn. */
+static void print_vectors(const vector *v, int round)
 {
-    return td_all_reduce(NULL, b->vector, TD_SUM, NULL);
-}
-
-/* ---- counting and timing ---- */
-
-static void fill(bench *b)
-{
-    for (int64_t i = 0; i < b->count; i++) {
-        b->values[i] = (float)(b->rank + 1) + (float)(i % 7);
+    td_printf_rank0("round %d\n", round);
+    for (int rank = 0; rank < nprocs; rank++) {
+        if (rank == td_dist_rank()) {
+            printf("  rank %d:", rank);
+            for (int64_t i = 0; i < v->count; i++) {
+                printf(" %5.0f", v->values[i]);
+            }
+            printf("\n");
+            fflush(stdout);
+        }
+        must(td_barrier(NULL));
     }
 }
 
-/* Whole numbers, so the sum is exact in any order. */
-static td_status check(const bench *b, const char *name)
+static void ring(vector *v, float *came)
 {
-    float ranks = (float)(b->size * (b->size + 1)) / 2.0f;
-    for (int64_t i = 0; i < b->count; i++) {
-        float want = ranks + (float)(b->size * (i % 7));
-        if (b->values[i] != want) {
-            return td_fail(TD_E_MISMATCH, "%s: element %" PRId64 " is %g, not %g", name, i,
-                           (double)b->values[i], (double)want);
+    int rank = td_dist_rank();
+    for (int round = 0; round < 2 * (nprocs - 1); round++) {
+        bool reducing = round < nprocs - 1; /* then the chunks are finished, and travel on */
+        int out = chunk_at(rank - round % (nprocs - 1) + !reducing), in = chunk_at(out - 1);
+        pass_on(v, out, in, reducing ? came : v->values);
+        if (reducing) {
+            add(v->values + begin_of(v, in), came + begin_of(v, in),
+                begin_of(v, in + 1) - begin_of(v, in));
+        }
+        if (v->trace) {
+            print_vectors(v, round + 1);
         }
     }
-    return TD_OK;
 }
 
-static int compare(const void *a, const void *b)
+static void library(vector *v, float *came)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    (void)came;
+    td_tensor *whole = tensor_of(v->values, v->count);
+    must(td_all_reduce(NULL, whole, TD_SUM, NULL));
+    td_free(whole);
 }
 
-/* The median time until all are done. */
-static td_status time_rounds(bench *b, const char *name, td_status (*way)(bench *), double *seconds)
+/* Whole numbers, so that the sum is exact in any order. */
+static void fill(vector *v)
 {
-    double *times = calloc((size_t)b->rounds, sizeof(double));
-    td_status status =
-        times != NULL ? TD_OK : td_fail(TD_E_NOMEM, "no memory for %" PRId64 " times", b->rounds);
-    for (int64_t i = 0; i < b->rounds && status == TD_OK; i++) {
-        fill(b);
-        b->sent = 0;
-        status = td_barrier(NULL);
+    for (int64_t i = 0; i < v->count; i++) {
+        v->values[i] = (float)(td_dist_rank() + 1 + i % 7);
+    }
+}
+
+static void check(const vector *v, const char *name)
+{
+    for (int64_t i = 0; i < v->count; i++) {
+        double want = nprocs * (nprocs + 1) / 2 + nprocs * (double)(i % 7);
+        if (v->values[i] != (float)want) {
+            td_fail(TD_E_MISMATCH, "%s: element %d is %g, not %g", name, (int)i, v->values[i],
+                    want);
+            td_die();
+        }
+    }
+}
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* The shortest time until all ranks are done, and what each has sent. */
+static void measure(vector *v, const char *name, void (*way)(vector *, float *), float *came)
+{
+    double best = 1e9, sent[64] = { 0 };
+    for (int i = 0; i < ROUNDS; i++) {
+        fill(v);
+        v->sent = 0;
+        must(td_barrier(NULL));
         double begin = seconds_now();
-        status = status == TD_OK ? way(b) : status;
-        status = status == TD_OK ? td_barrier(NULL) : status;
-        times[i] = seconds_now() - begin;
-        status = status == TD_OK ? check(b, name) : status;
+        way(v, came);
+        must(td_barrier(NULL));
+        double took = seconds_now() - begin;
+        best = took < best ? took : best;
+        check(v, name);
     }
-    if (status == TD_OK) {
-        qsort(times, (size_t)b->rounds, sizeof(double), compare);
-        *seconds = times[b->rounds / 2];
+    sent[td_dist_rank()] = (double)v->sent / 1024;
+    must(td_all_reduce_numbers(NULL, sent, nprocs));
+    td_printf_rank0("%-16s %9.3f ms ", name, 1e3 * best);
+    for (int rank = 0; rank < nprocs && way != library; rank++) {
+        td_printf_rank0(" %7.0f", sent[rank]);
     }
-    free(times);
-    return status;
+    td_printf_rank0("%s\n", way == library ? "       (as the backend does it)" : "");
 }
 
-static td_status measure(bench *b, const char *name, td_status (*way)(bench *))
+/* Rank r begins with 10^r everywhere: the digits of a sum tell whose values are in it. */
+static void show_ring(void)
 {
-    double seconds, sent[MAX_RANKS] = { 0 };
-    TD_TRY(time_rounds(b, name, way, &seconds));
-    sent[b->rank] = (double)b->sent;
-    TD_TRY(ranks_sum(sent, b->size));
-    ranks_print("%-18s %9.3f ms  ", name, 1e3 * seconds);
-    for (int rank = 0; rank < b->size && way != library; rank++) {
-        ranks_print(" %9.0f", sent[rank] / 1024);
-    }
-    ranks_print("%s\n", way == library ? "         (as the backend does it)" : "");
-    return TD_OK;
-}
-
-static td_status compare_ways(bench *b)
-{
-    ranks_print("all-reduce of %" PRId64 " KiB, %d ranks, %s, median of %" PRId64 "\n", b->kib,
-                b->size, td_group_backend(td_dist_world()), b->rounds);
-    ranks_print("%-18s %12s   KiB sent by rank 0, 1, ... (each receives as much)\n", "", "time");
-    TD_TRY(measure(b, "parameter server", parameter_server));
-    TD_TRY(measure(b, "ring", ring));
-    return measure(b, "td_all_reduce", library);
-}
-
-/* ---- one process ---- */
-
-static td_status make_tensors(bench *b)
-{
-    b->rank = td_dist_rank();
-    b->size = td_dist_world_size();
-    b->count = b->kib * 1024 / (int64_t)sizeof(float);
-    b->values = calloc((size_t)b->count, sizeof(float));
-    b->from = calloc((size_t)b->count, sizeof(float));
-    if (b->values == NULL || b->from == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for two vectors of %" PRId64 " KiB", b->kib);
-    }
-    b->vector = td_borrow(b->values, TD_SHAPE(b->count), TD_F32, TD_CPU);
-    b->came = td_borrow(b->from, TD_SHAPE(b->count), TD_F32, TD_CPU);
-    for (int i = 0; i < b->size; i++) {
-        int64_t begin = b->count * i / b->size, end = b->count * (i + 1) / b->size;
-        b->chunk[i] = td_borrow(b->values + begin, TD_SHAPE(end - begin), TD_F32, TD_CPU);
-        b->came_chunk[i] = td_borrow(b->from + begin, TD_SHAPE(end - begin), TD_F32, TD_CPU);
-        if (b->chunk[i] == NULL || b->came_chunk[i] == NULL) {
-            return TD_E_NOMEM;
+    float values[8], came[8];
+    vector v = { .values = values, .count = nprocs, .trace = true };
+    for (int i = 0; i < nprocs; i++) {
+        values[i] = td_dist_rank() == 0 ? 1 : 10;
+        for (int power = 1; power < td_dist_rank(); power++) {
+            values[i] *= 10;
         }
     }
-    return b->vector != NULL && b->came != NULL ? TD_OK : TD_E_NOMEM;
+    print_vectors(&v, 0);
+    ring(&v, came);
 }
 
-static void free_tensors(bench *b)
+static int run(int local_rank, void *unused)
 {
-    for (int i = 0; i < b->size; i++) {
-        td_free(b->chunk[i]);
-        td_free(b->came_chunk[i]);
+    (void)local_rank, (void)unused;
+    must(td_dist_init(NULL));
+    if (nprocs <= 5) {
+        td_printf_rank0("The ring with %d numbers on each rank\n", nprocs);
+        show_ring();
     }
-    td_free(b->vector);
-    td_free(b->came);
-    free(b->values);
-    free(b->from);
-}
-
-static int rank_main(int rank, void *arg)
-{
-    bench *b = arg;
-    td_status status =
-        td_dist_init(.init_method = b->url, .rank = rank, .world_size = (int)b->nprocs);
-    if (status == TD_OK) {
-        status = make_tensors(b);
+    vector v = { .count = (int64_t)kib * 1024 / (int64_t)sizeof(float) };
+    v.values = calloc((size_t)v.count, sizeof(float));
+    float *came = calloc((size_t)v.count, sizeof(float));
+    if (v.values == NULL || came == NULL) {
+        td_fail(TD_E_NOMEM, "no memory for two vectors of %d KiB", kib);
+        td_die();
     }
-    if (status == TD_OK) {
-        status = compare_ways(b);
-    }
-    free_tensors(b);
-    ranks_end(status);
-    return status == TD_OK ? 0 : 1;
+    td_printf_rank0("\nall-reduce of %d KiB, %d ranks, %s, best of %d\n", kib, nprocs,
+                    td_group_backend(td_dist_world()), ROUNDS);
+    td_printf_rank0("%-16s %12s  KiB sent by rank 0, 1, ...\n", "", "time");
+    measure(&v, "parameter server", parameter_server, came);
+    measure(&v, "ring", ring, came);
+    measure(&v, "td_all_reduce", library, came);
+    free(v.values);
+    free(came);
+    td_dist_destroy();
+    return 0;
 }
 
 int main(int argc, char **argv)
 {
-    bench b = { .nprocs = 4, .kib = 16 << 10, .rounds = 5 };
-    cli_option options[] = {
-        { .name = "nprocs",
-          .argument = "N",
-          .help = "Processes to start",
-          .kind = CLI_INT,
-          .value = &b.nprocs,
-          .low = 1,
-          .high = MAX_RANKS },
-        { .name = "kib",
-          .argument = "N",
-          .help = "Size of the vector in KiB",
-          .kind = CLI_INT,
-          .value = &b.kib,
-          .low = 1,
-          .high = 1 << 20 },
-        { .name = "rounds",
-          .argument = "N",
-          .help = "How often each way is taken",
-          .kind = CLI_INT,
-          .value = &b.rounds,
-          .low = 1,
-          .high = 1e6 },
-    };
-    cli_parse(argc, argv, "All-reduce by parameter server and by ring: bytes and time.", options,
-              (int)(sizeof(options) / sizeof(*options)));
-    snprintf(b.url, sizeof(b.url), "tcp://127.0.0.1:%d", td_free_port());
-    return td_spawn(rank_main, &b, (int)b.nprocs) == TD_OK ? 0 : app_failed("ring_allreduce");
+    bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
+    nprocs = argc > 1 ? atoi(argv[1]) : nprocs;
+    kib = argc > 2 ? atoi(argv[2]) : kib;
+    if (argc > 3 || nprocs < 1 || nprocs > 64 || kib < 1 || kib > 1 << 20) {
+        printf("usage: ring_allreduce [RANKS [KIB]]     (up to 64 ranks, 1048576 KiB)\n");
+        return help ? 0 : 64;
+    }
+    must(td_spawn(run, NULL, nprocs));
+    return 0;
 }
