@@ -196,8 +196,10 @@ int main(int argc, char **argv)
         }
         show_all("1. started by hand: the ranks have met at the URL");
     } else if (argc > 1) {
-        printf("usage: group_basics [RANK WORLD_SIZE URL]     (or by tdrun)\n");
-        return strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ? 0 : 64;
+        bool help = strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0;
+        fprintf(help ? stdout : stderr,
+                "usage: group_basics [RANK WORLD_SIZE URL]     (or by tdrun)\n");
+        return help ? 0 : 64;
     } else if (td_dist_is_launched()) {
         if (td_dist_init(NULL) != TD_OK) {
             td_die();

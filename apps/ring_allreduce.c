@@ -244,7 +244,8 @@ int main(int argc, char **argv)
     nprocs = argc > 1 ? atoi(argv[1]) : nprocs;
     kib = argc > 2 ? atoi(argv[2]) : kib;
     if (argc > 3 || nprocs < 1 || nprocs > 64 || kib < 1 || kib > 1 << 20) {
-        printf("usage: ring_allreduce [RANKS [KIB]]     (up to 64 ranks, 1048576 KiB)\n");
+        fprintf(help ? stdout : stderr,
+                "usage: ring_allreduce [RANKS [KIB]]     (up to 64 ranks, 1048576 KiB)\n");
         return help ? 0 : 64;
     }
     must(td_spawn(run, NULL, nprocs));

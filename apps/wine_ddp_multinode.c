@@ -90,7 +90,7 @@ static int train(int local_rank, void *unused)
     if (td_dist_init(.init_method = url, .rank = global_rank, .world_size = world_size) != TD_OK) {
         td_die();
     }
-    printf("[init] == local rank: %d, global rank: %d ==\n", td_dist_local_rank(), td_dist_rank());
+    printf("[init] == local rank: %d, global rank: %d ==\n", local_rank, global_rank);
     td_device device = td_default_device(); /* TANDEM_DEVICE=cuda: a GPU; otherwise the CPU */
 
     /* The data: 20 % are for testing. Each measurement is scaled to mean 0 and deviation 1. */
