@@ -75,7 +75,7 @@ $terminal 'Epoch 3,' 1 "$apps/wine_ddp_spawn" 100000 >out 2>&1
 rc=$?
 test $rc -ne 0
 tap $? "a lesson, Ctrl-C: not the code of success ($rc)" out
-says 'and a message' '^wine_ddp_spawn: td_spawn: stopped by '
+says 'and a message' 'wine_ddp_spawn: td_spawn: stopped by '
 ! pgrep -f "^$apps/wine_ddp_spawn 100000" >/dev/null
 tap $? 'no process is left'
 done_testing
