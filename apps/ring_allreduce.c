@@ -22,10 +22,9 @@ static int nprocs = 4, kib = 16384; /* the options */
 
 /* One rank's vector. */
 typedef struct vector {
-    float *values;
-    int64_t count;
-    int64_t sent; /* bytes */
-    bool trace;   /* whether the ring prints what it has after each round */
+    float *values, *came; /* [count]; `came` is memory for what arrives */
+    int64_t count, sent;  /* sent: bytes */
+    bool trace;           /* print what the ranks have after each round of the ring */
 } vector;
 
 static void must(td_status status)
@@ -35,10 +34,17 @@ static void must(td_status status)
     }
 }
 
-/* A tensor over n of the vector's values. */
-static td_tensor *tensor_of(float *values, int64_t n)
+/* Where chunk i begins; `nprocs` chunks have `count` values. */
+static int64_t begin_of(const vector *v, int i)
 {
-    td_tensor *t = td_borrow(values, TD_SHAPE(n), TD_F32, TD_CPU);
+    return v->count * i / nprocs;
+}
+
+/* A tensor over chunks first to last of values. */
+static td_tensor *chunks(const vector *v, float *values, int first, int last)
+{
+    int64_t begin = begin_of(v, first), end = begin_of(v, last + 1);
+    td_tensor *t = td_borrow(values + begin, TD_SHAPE(end - begin), TD_F32, TD_CPU);
     if (t == NULL) {
         td_die();
     }
@@ -51,52 +57,47 @@ static void send_to(vector *v, td_tensor *t, int rank, td_work **work)
     must(td_send(NULL, t, rank, work));
 }
 
-static void add(float *sum, const float *more, int64_t count)
+/* Adds what has arrived in these chunks. */
+static void add(vector *v, int first, int last)
 {
-    for (int64_t i = 0; i < count; i++) {
-        sum[i] += more[i];
+    for (int64_t i = begin_of(v, first); i < begin_of(v, last + 1); i++) {
+        v->values[i] += v->came[i];
     }
 }
 
-static void parameter_server(vector *v, float *came)
+static void parameter_server(vector *v)
 {
-    td_tensor *whole = tensor_of(v->values, v->count), *other = tensor_of(came, v->count);
-    if (td_dist_rank() > 0) {
+    td_tensor *whole = chunks(v, v->values, 0, nprocs - 1);
+    td_tensor *came = chunks(v, v->came, 0, nprocs - 1);
+    if (td_dist_rank() == 0) {
+        for (int rank = 1; rank < nprocs; rank++) {
+            must(td_recv(NULL, came, rank, NULL));
+            add(v, 0, nprocs - 1);
+        }
+        for (int rank = 1; rank < nprocs; rank++) {
+            send_to(v, whole, rank, NULL);
+        }
+    } else {
         send_to(v, whole, 0, NULL);
         must(td_recv(NULL, whole, 0, NULL));
     }
-    for (int rank = 1; rank < nprocs && td_dist_rank() == 0; rank++) {
-        must(td_recv(NULL, other, rank, NULL));
-        add(v->values, came, v->count);
-    }
-    for (int rank = 1; rank < nprocs && td_dist_rank() == 0; rank++) {
-        send_to(v, whole, rank, NULL);
-    }
     td_free(whole);
-    td_free(other);
+    td_free(came);
 }
 
-/* Where chunk i begins; i may be below 0: the ring has no end. */
-static int64_t begin_of(const vector *v, int i)
-{
-    return v->count * i / nprocs;
-}
-
-static int chunk_at(int i)
+/* In a ring the last one's right neighbour is the first. */
+static int around(int i)
 {
     return (i + nprocs) % nprocs;
 }
 
-/* Sends chunk `out` to the right; chunk `in` comes from the left, into memory like the vector's. */
+/* Sends chunk `out` to the right, while chunk `in` comes from the left. */
 static void pass_on(vector *v, int out, int in, float *into)
 {
-    int rank = td_dist_rank(), right = chunk_at(rank + 1), left = chunk_at(rank - 1);
-    td_tensor *leaves =
-        tensor_of(v->values + begin_of(v, out), begin_of(v, out + 1) - begin_of(v, out));
-    td_tensor *comes = tensor_of(into + begin_of(v, in), begin_of(v, in + 1) - begin_of(v, in));
+    td_tensor *leaves = chunks(v, v->values, out, out), *comes = chunks(v, into, in, in);
     td_work *sending, *receiving; /* both are under way at the same time */
-    send_to(v, leaves, right, &sending);
-    must(td_recv(NULL, comes, left, &receiving));
+    send_to(v, leaves, around(td_dist_rank() + 1), &sending);
+    must(td_recv(NULL, comes, around(td_dist_rank() - 1), &receiving));
     must(td_work_wait(receiving, 0));
     must(td_work_wait(sending, 0));
     td_free(leaves);
@@ -120,16 +121,14 @@ static void print_vectors(const vector *v, int round)
     }
 }
 
-static void ring(vector *v, float *came)
+static void ring(vector *v)
 {
-    int rank = td_dist_rank();
     for (int round = 0; round < 2 * (nprocs - 1); round++) {
-        bool reducing = round < nprocs - 1; /* then the chunks are finished, and travel on */
-        int out = chunk_at(rank - round % (nprocs - 1) + !reducing), in = chunk_at(out - 1);
-        pass_on(v, out, in, reducing ? came : v->values);
+        bool reducing = round < nprocs - 1; /* then the chunks are complete, and travel on */
+        int out = around(td_dist_rank() - round % (nprocs - 1) + !reducing), in = around(out - 1);
+        pass_on(v, out, in, reducing ? v->came : v->values);
         if (reducing) {
-            add(v->values + begin_of(v, in), came + begin_of(v, in),
-                begin_of(v, in + 1) - begin_of(v, in));
+            add(v, in, in);
         }
         if (v->trace) {
             print_vectors(v, round + 1);
@@ -137,59 +136,48 @@ static void ring(vector *v, float *came)
     }
 }
 
-static void library(vector *v, float *came)
+static void library(vector *v)
 {
-    (void)came;
-    td_tensor *whole = tensor_of(v->values, v->count);
+    td_tensor *whole = chunks(v, v->values, 0, nprocs - 1);
     must(td_all_reduce(NULL, whole, TD_SUM, NULL));
     td_free(whole);
 }
 
-/* Whole numbers, so that the sum is exact in any order. */
-static void fill(vector *v)
+/* Each value's sum over the ranks is checked. They are whole numbers, so sums are exact. */
+static void fill_or_check(vector *v, const char *check)
 {
     for (int64_t i = 0; i < v->count; i++) {
+        float sum = (float)(nprocs * (nprocs + 1) / 2 + nprocs * (i % 7));
+        if (check != NULL && v->values[i] != sum) {
+            td_fail(TD_E_MISMATCH, "%s: element %d is %g, not %g", check, (int)i, v->values[i],
+                    (double)sum);
+            td_die();
+        }
         v->values[i] = (float)(td_dist_rank() + 1 + i % 7);
     }
 }
 
-static void check(const vector *v, const char *name)
-{
-    for (int64_t i = 0; i < v->count; i++) {
-        double want = nprocs * (nprocs + 1) / 2 + nprocs * (double)(i % 7);
-        if (v->values[i] != (float)want) {
-            td_fail(TD_E_MISMATCH, "%s: element %d is %g, not %g", name, (int)i, v->values[i],
-                    want);
-            td_die();
-        }
-    }
-}
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* The shortest time until all ranks are done, and what each has sent. */
-static void measure(vector *v, const char *name, void (*way)(vector *, float *), float *came)
+static void measure(vector *v, const char *name, void (*way)(vector *))
 {
     double best = 1e9, sent[64] = { 0 };
+    struct timespec begin, end;
+    fill_or_check(v, NULL);
     for (int i = 0; i < ROUNDS; i++) {
-        fill(v);
         v->sent = 0;
         must(td_barrier(NULL));
-        double begin = seconds_now();
-        way(v, came);
+        clock_gettime(CLOCK_MONOTONIC, &begin);
+        way(v);
         must(td_barrier(NULL));
-        double took = seconds_now() - begin;
-        best = took < best ? took : best;
-        check(v, name);
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        double ms = 1e3 * (double)(end.tv_sec - begin.tv_sec) +
+                    1e-6 * (double)(end.tv_nsec - begin.tv_nsec);
+        best = ms < best ? ms : best;
+        fill_or_check(v, name);
     }
     sent[td_dist_rank()] = (double)v->sent / 1024;
     must(td_all_reduce_numbers(NULL, sent, nprocs));
-    td_printf_rank0("%-16s %9.3f ms ", name, 1e3 * best);
+    td_printf_rank0("%-16s %9.3f ms ", name, best);
     for (int rank = 0; rank < nprocs && way != library; rank++) {
         td_printf_rank0(" %7.0f", sent[rank]);
     }
@@ -200,7 +188,7 @@ static void measure(vector *v, const char *name, void (*way)(vector *, float *),
 static void show_ring(void)
 {
     float values[8], came[8];
-    vector v = { .values = values, .count = nprocs, .trace = true };
+    vector v = { .values = values, .came = came, .count = nprocs, .trace = true };
     for (int i = 0; i < nprocs; i++) {
         values[i] = td_dist_rank() == 0 ? 1 : 10;
         for (int power = 1; power < td_dist_rank(); power++) {
@@ -208,7 +196,7 @@ static void show_ring(void)
         }
     }
     print_vectors(&v, 0);
-    ring(&v, came);
+    ring(&v);
 }
 
 static int run(int local_rank, void *unused)
@@ -221,19 +209,19 @@ static int run(int local_rank, void *unused)
     }
     vector v = { .count = (int64_t)kib * 1024 / (int64_t)sizeof(float) };
     v.values = calloc((size_t)v.count, sizeof(float));
-    float *came = calloc((size_t)v.count, sizeof(float));
-    if (v.values == NULL || came == NULL) {
+    v.came = calloc((size_t)v.count, sizeof(float));
+    if (v.values == NULL || v.came == NULL) {
         td_fail(TD_E_NOMEM, "no memory for two vectors of %d KiB", kib);
         td_die();
     }
     td_printf_rank0("\nall-reduce of %d KiB, %d ranks, %s, best of %d\n", kib, nprocs,
                     td_group_backend(td_dist_world()), ROUNDS);
     td_printf_rank0("%-16s %12s  KiB sent by rank 0, 1, ...\n", "", "time");
-    measure(&v, "parameter server", parameter_server, came);
-    measure(&v, "ring", ring, came);
-    measure(&v, "td_all_reduce", library, came);
+    measure(&v, "parameter server", parameter_server);
+    measure(&v, "ring", ring);
+    measure(&v, "td_all_reduce", library);
     free(v.values);
-    free(came);
+    free(v.came);
     td_dist_destroy();
     return 0;
 }
