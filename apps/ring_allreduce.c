@@ -1,264 +1,241 @@
-/* All-reduce, made by hand from sends and receives in two ways.
+/* All-reduce, made by hand from sends and receives in two ways: every rank has a vector, and in the
+ * end every rank has the sum of all vectors.
  *
- * Parameter server: everybody sends its vector to rank 0, which adds them up and sends the sum
- * back. Rank 0 has to carry (n-1) times the vector each way, so it gets slower with every rank.
+ * Parameter server: all send their vectors to rank 0, which adds them up and sends the sum back.
+ * Rank 0 sends and receives (n-1) vectors, so it gets slower with every rank.
  *
- * Ring: the vector is cut into n chunks. In each of n-1 rounds a rank sends one chunk to the right
- * and adds the one that comes from the left to its own; after them each rank holds one chunk of the
- * sum (reduce-scatter). In n-1 more rounds those travel around (all-gather). Each rank carries
- * 2(n-1)/n times the vector, however many there are.
+ * Ring: the vector is cut into n chunks. In each of n-1 rounds a rank sends one chunk to its right
+ * neighbour, and adds the chunk that comes from the left to its own (reduce-scatter). Then each
+ * rank has one chunk of the sum. In n-1 more rounds the finished chunks travel around (all-gather).
+ * Each rank sends 2(n-1)/n of a vector, however many ranks there are.
  *
- * Bytes are counted at each send; td_all_reduce is there for comparison. */
-#include "apps/common/cli.h"
-#include "apps/common/progress.h"
-#include "apps/common/ranks.h"
-#include "dist/dist.h"
+ * docs/tutorial/2a-group.md explains the ideas. */
+#include <tandem.h>
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
-enum { MAX_RANKS = 64 };
+enum { ROUNDS = 5 };
 
-typedef struct bench {
-    int64_t nprocs, kib, rounds;
-    char url[64];
+static int nprocs = 4, kib = 16384; /* the options */
 
-    int rank, size;
-    int64_t count;            /* floats in the vector */
-    float *values, *from;     /* [count] the vector; what has come */
-    td_tensor *vector, *came; /* over them */
-    td_tensor *chunk[MAX_RANKS], *came_chunk[MAX_RANKS];
-    int64_t sent; /* bytes */
-} bench;
+/* One rank's vector. */
+typedef struct vector {
+    float *values, *came; /* [count]; `came` is memory for what arrives */
+    int64_t count, sent;  /* sent: bytes */
+    bool trace;           /* print what the ranks have after each round of the ring */
+} vector;
 
-static td_status put(bench *b, td_tensor *t, int to, td_work **work)
+static void must(td_status status)
 {
-    b->sent += td_numel(t) * (int64_t)sizeof(float);
-    return td_send(NULL, t, to, work);
-}
-
-static void add(float *sum, const float *more, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++) {
-        sum[i] += more[i];
+    if (status != TD_OK) {
+        td_die();
     }
 }
 
-/* ---- the two ways ---- */
-
-static td_status parameter_server(bench *b)
+/* Where chunk i begins; `nprocs` chunks have `count` values. */
+static int64_t begin_of(const vector *v, int i)
 {
-    if (b->rank != 0) {
-        TD_TRY(put(b, b->vector, 0, NULL));
-        return td_recv(NULL, b->vector, 0, NULL);
-    }
-    for (int rank = 1; rank < b->size; rank++) {
-        TD_TRY(td_recv(NULL, b->came, rank, NULL));
-        add(b->values, b->from, b->count);
-    }
-    for (int rank = 1; rank < b->size; rank++) {
-        TD_TRY(put(b, b->vector, rank, NULL));
-    }
-    return TD_OK;
+    return v->count * i / nprocs;
 }
 
-/* One chunk to the right while another comes from the left. */
-static td_status pass_on(bench *b, td_tensor *out, td_tensor *in)
+/* A tensor over chunks first to last of values. */
+static td_tensor *chunks(const vector *v, float *values, int first, int last)
 {
-    int right = (b->rank + 1) % b->size, left = (b->rank + b->size - 1) % b->size;
-    td_work *sending, *receiving;
-    TD_TRY(put(b, out, right, &sending));
-    td_status received = td_recv(NULL, in, left, &receiving);
-    if (received == TD_OK) {
-        received = td_work_wait(receiving, 0);
+    int64_t begin = begin_of(v, first), end = begin_of(v, last + 1);
+    td_tensor *t = td_borrow(values + begin, TD_SHAPE(end - begin), TD_F32, TD_CPU);
+    if (t == NULL) {
+        td_die();
     }
-    td_status sent = td_work_wait(sending, 0);
-    return received != TD_OK ? received : sent;
+    return t;
 }
 
-static int chunk_of(const bench *b, int i)
+static void send_to(vector *v, td_tensor *t, int rank, td_work **work)
 {
-    return (i % b->size + b->size) % b->size;
+    v->sent += td_numel(t) * (int64_t)sizeof(float);
+    must(td_send(NULL, t, rank, work));
 }
 
-static td_status ring(bench *b)
+/* Adds what has arrived in these chunks. */
+static void add(vector *v, int first, int last)
 {
-    for (int round = 0; round < b->size - 1; round++) {
-        int out = chunk_of(b, b->rank - round), in = chunk_of(b, b->rank - round - 1);
-        TD_TRY(pass_on(b, b->chunk[out], b->came_chunk[in]));
-        add(td_data_rw(b->chunk[in]), td_data(b->came_chunk[in]), td_numel(b->chunk[in]));
-    }
-    for (int round = 0; round < b->size - 1; round++) {
-        int out = chunk_of(b, b->rank + 1 - round), in = chunk_of(b, b->rank - round);
-        TD_TRY(pass_on(b, b->chunk[out], b->chunk[in]));
-    }
-    return TD_OK;
-}
-
-static td_status library(bench *b)
-{
-    return td_all_reduce(NULL, b->vector, TD_SUM, NULL);
-}
-
-/* ---- counting and timing ---- */
-
-static void fill(bench *b)
-{
-    for (int64_t i = 0; i < b->count; i++) {
-        b->values[i] = (float)(b->rank + 1) + (float)(i % 7);
+    for (int64_t i = begin_of(v, first); i < begin_of(v, last + 1); i++) {
+        v->values[i] += v->came[i];
     }
 }
 
-/* Whole numbers, so the sum is exact in any order. */
-static td_status check(const bench *b, const char *name)
+static void parameter_server(vector *v)
 {
-    float ranks = (float)(b->size * (b->size + 1)) / 2.0f;
-    for (int64_t i = 0; i < b->count; i++) {
-        float want = ranks + (float)(b->size * (i % 7));
-        if (b->values[i] != want) {
-            return td_fail(TD_E_MISMATCH, "%s: element %" PRId64 " is %g, not %g", name, i,
-                           (double)b->values[i], (double)want);
+    td_tensor *whole = chunks(v, v->values, 0, nprocs - 1);
+    td_tensor *came = chunks(v, v->came, 0, nprocs - 1);
+    if (td_dist_rank() == 0) {
+        for (int rank = 1; rank < nprocs; rank++) {
+            must(td_recv(NULL, came, rank, NULL));
+            add(v, 0, nprocs - 1);
+        }
+        for (int rank = 1; rank < nprocs; rank++) {
+            send_to(v, whole, rank, NULL);
+        }
+    } else {
+        send_to(v, whole, 0, NULL);
+        must(td_recv(NULL, whole, 0, NULL));
+    }
+    td_free(whole);
+    td_free(came);
+}
+
+/* In a ring the last one's right neighbour is the first. */
+static int around(int i)
+{
+    return (i + nprocs) % nprocs;
+}
+
+/* Sends chunk `out` to the right, while chunk `in` comes from the left. */
+static void pass_on(vector *v, int out, int in, float *into)
+{
+    td_tensor *leaves = chunks(v, v->values, out, out), *comes = chunks(v, into, in, in);
+    td_work *sending, *receiving; /* both are under way at the same time */
+    send_to(v, leaves, around(td_dist_rank() + 1), &sending);
+    must(td_recv(NULL, comes, around(td_dist_rank() - 1), &receiving));
+    must(td_work_wait(receiving, 0));
+    must(td_work_wait(sending, 0));
+    td_free(leaves);
+    td_free(comes);
+}
+
+/* The ranks print their vectors in turn. */
+static void print_vectors(const vector *v, int round)
+{
+    td_printf_rank0("round %d\n", round);
+    for (int rank = 0; rank < nprocs; rank++) {
+        if (rank == td_dist_rank()) {
+            printf("  rank %d:", rank);
+            for (int64_t i = 0; i < v->count; i++) {
+                printf(" %5.0f", v->values[i]);
+            }
+            printf("\n");
+            fflush(stdout);
+        }
+        must(td_barrier(NULL));
+    }
+}
+
+static void ring(vector *v)
+{
+    for (int round = 0; round < 2 * (nprocs - 1); round++) {
+        bool reducing = round < nprocs - 1; /* then the chunks are complete, and travel on */
+        int out = around(td_dist_rank() - round % (nprocs - 1) + !reducing), in = around(out - 1);
+        pass_on(v, out, in, reducing ? v->came : v->values);
+        if (reducing) {
+            add(v, in, in);
+        }
+        if (v->trace) {
+            print_vectors(v, round + 1);
         }
     }
-    return TD_OK;
 }
 
-static int compare(const void *a, const void *b)
+static void library(vector *v)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    td_tensor *whole = chunks(v, v->values, 0, nprocs - 1);
+    must(td_all_reduce(NULL, whole, TD_SUM, NULL));
+    td_free(whole);
 }
 
-/* The median time until all are done. */
-static td_status time_rounds(bench *b, const char *name, td_status (*way)(bench *), double *seconds)
+/* Each value's sum over the ranks is checked. They are whole numbers, so sums are exact. */
+static void fill_or_check(vector *v, const char *check)
 {
-    double *times = calloc((size_t)b->rounds, sizeof(double));
-    td_status status =
-        times != NULL ? TD_OK : td_fail(TD_E_NOMEM, "no memory for %" PRId64 " times", b->rounds);
-    for (int64_t i = 0; i < b->rounds && status == TD_OK; i++) {
-        fill(b);
-        b->sent = 0;
-        status = td_barrier(NULL);
-        double begin = seconds_now();
-        status = status == TD_OK ? way(b) : status;
-        status = status == TD_OK ? td_barrier(NULL) : status;
-        times[i] = seconds_now() - begin;
-        status = status == TD_OK ? check(b, name) : status;
+    for (int64_t i = 0; i < v->count; i++) {
+        float sum = (float)(nprocs * (nprocs + 1) / 2 + nprocs * (i % 7));
+        if (check != NULL && v->values[i] != sum) {
+            td_fail(TD_E_MISMATCH, "%s: element %d is %g, not %g", check, (int)i, v->values[i],
+                    (double)sum);
+            td_die();
+        }
+        v->values[i] = (float)(td_dist_rank() + 1 + i % 7);
     }
-    if (status == TD_OK) {
-        qsort(times, (size_t)b->rounds, sizeof(double), compare);
-        *seconds = times[b->rounds / 2];
-    }
-    free(times);
-    return status;
 }
 
-static td_status measure(bench *b, const char *name, td_status (*way)(bench *))
+/* The shortest time until all ranks are done, and what each has sent. */
+static void measure(vector *v, const char *name, void (*way)(vector *))
 {
-    double seconds, sent[MAX_RANKS] = { 0 };
-    TD_TRY(time_rounds(b, name, way, &seconds));
-    sent[b->rank] = (double)b->sent;
-    TD_TRY(ranks_sum(sent, b->size));
-    ranks_print("%-18s %9.3f ms  ", name, 1e3 * seconds);
-    for (int rank = 0; rank < b->size && way != library; rank++) {
-        ranks_print(" %9.0f", sent[rank] / 1024);
+    double best = 1e9, sent[64] = { 0 };
+    struct timespec begin, end;
+    fill_or_check(v, NULL);
+    for (int i = 0; i < ROUNDS; i++) {
+        v->sent = 0;
+        must(td_barrier(NULL));
+        clock_gettime(CLOCK_MONOTONIC, &begin);
+        way(v);
+        must(td_barrier(NULL));
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        double ms = 1e3 * (double)(end.tv_sec - begin.tv_sec) +
+                    1e-6 * (double)(end.tv_nsec - begin.tv_nsec);
+        best = ms < best ? ms : best;
+        fill_or_check(v, name);
     }
-    ranks_print("%s\n", way == library ? "         (as the backend does it)" : "");
-    return TD_OK;
+    sent[td_dist_rank()] = (double)v->sent / 1024;
+    must(td_all_reduce_numbers(NULL, sent, nprocs));
+    td_printf_rank0("%-16s %9.3f ms ", name, best);
+    for (int rank = 0; rank < nprocs && way != library; rank++) {
+        td_printf_rank0(" %7.0f", sent[rank]);
+    }
+    td_printf_rank0("%s\n", way == library ? "       (as the backend does it)" : "");
 }
 
-static td_status compare_ways(bench *b)
+/* Rank r begins with 10^r everywhere: the digits of a sum tell whose values are in it. */
+static void show_ring(void)
 {
-    ranks_print("all-reduce of %" PRId64 " KiB, %d ranks, %s, median of %" PRId64 "\n", b->kib,
-                b->size, td_group_backend(td_dist_world()), b->rounds);
-    ranks_print("%-18s %12s   KiB sent by rank 0, 1, ... (each receives as much)\n", "", "time");
-    TD_TRY(measure(b, "parameter server", parameter_server));
-    TD_TRY(measure(b, "ring", ring));
-    return measure(b, "td_all_reduce", library);
-}
-
-/* ---- one process ---- */
-
-static td_status make_tensors(bench *b)
-{
-    b->rank = td_dist_rank();
-    b->size = td_dist_world_size();
-    b->count = b->kib * 1024 / (int64_t)sizeof(float);
-    b->values = calloc((size_t)b->count, sizeof(float));
-    b->from = calloc((size_t)b->count, sizeof(float));
-    if (b->values == NULL || b->from == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for two vectors of %" PRId64 " KiB", b->kib);
-    }
-    b->vector = td_borrow(b->values, TD_SHAPE(b->count), TD_F32, TD_CPU);
-    b->came = td_borrow(b->from, TD_SHAPE(b->count), TD_F32, TD_CPU);
-    for (int i = 0; i < b->size; i++) {
-        int64_t begin = b->count * i / b->size, end = b->count * (i + 1) / b->size;
-        b->chunk[i] = td_borrow(b->values + begin, TD_SHAPE(end - begin), TD_F32, TD_CPU);
-        b->came_chunk[i] = td_borrow(b->from + begin, TD_SHAPE(end - begin), TD_F32, TD_CPU);
-        if (b->chunk[i] == NULL || b->came_chunk[i] == NULL) {
-            return TD_E_NOMEM;
+    float values[8], came[8];
+    vector v = { .values = values, .came = came, .count = nprocs, .trace = true };
+    for (int i = 0; i < nprocs; i++) {
+        values[i] = td_dist_rank() == 0 ? 1 : 10;
+        for (int power = 1; power < td_dist_rank(); power++) {
+            values[i] *= 10;
         }
     }
-    return b->vector != NULL && b->came != NULL ? TD_OK : TD_E_NOMEM;
+    print_vectors(&v, 0);
+    ring(&v);
 }
 
-static void free_tensors(bench *b)
+static int run(int local_rank, void *unused)
 {
-    for (int i = 0; i < b->size; i++) {
-        td_free(b->chunk[i]);
-        td_free(b->came_chunk[i]);
+    (void)local_rank, (void)unused;
+    must(td_dist_init(NULL));
+    if (nprocs <= 5) {
+        td_printf_rank0("The ring with %d numbers on each rank\n", nprocs);
+        show_ring();
     }
-    td_free(b->vector);
-    td_free(b->came);
-    free(b->values);
-    free(b->from);
-}
-
-static int rank_main(int rank, void *arg)
-{
-    bench *b = arg;
-    td_status status =
-        td_dist_init(.init_method = b->url, .rank = rank, .world_size = (int)b->nprocs);
-    if (status == TD_OK) {
-        status = make_tensors(b);
+    vector v = { .count = (int64_t)kib * 1024 / (int64_t)sizeof(float) };
+    v.values = calloc((size_t)v.count, sizeof(float));
+    v.came = calloc((size_t)v.count, sizeof(float));
+    if (v.values == NULL || v.came == NULL) {
+        td_fail(TD_E_NOMEM, "no memory for two vectors of %d KiB", kib);
+        td_die();
     }
-    if (status == TD_OK) {
-        status = compare_ways(b);
-    }
-    free_tensors(b);
-    ranks_end(status);
-    return status == TD_OK ? 0 : 1;
+    td_printf_rank0("\nall-reduce of %d KiB, %d ranks, %s, best of %d\n", kib, nprocs,
+                    td_group_backend(td_dist_world()), ROUNDS);
+    td_printf_rank0("%-16s %12s  KiB sent by rank 0, 1, ...\n", "", "time");
+    measure(&v, "parameter server", parameter_server);
+    measure(&v, "ring", ring);
+    measure(&v, "td_all_reduce", library);
+    free(v.values);
+    free(v.came);
+    td_dist_destroy();
+    return 0;
 }
 
 int main(int argc, char **argv)
 {
-    bench b = { .nprocs = 4, .kib = 16 << 10, .rounds = 5 };
-    cli_option options[] = {
-        { .name = "nprocs",
-          .argument = "N",
-          .help = "Processes to start",
-          .kind = CLI_INT,
-          .value = &b.nprocs,
-          .low = 1,
-          .high = MAX_RANKS },
-        { .name = "kib",
-          .argument = "N",
-          .help = "Size of the vector in KiB",
-          .kind = CLI_INT,
-          .value = &b.kib,
-          .low = 1,
-          .high = 1 << 20 },
-        { .name = "rounds",
-          .argument = "N",
-          .help = "How often each way is taken",
-          .kind = CLI_INT,
-          .value = &b.rounds,
-          .low = 1,
-          .high = 1e6 },
-    };
-    cli_parse(argc, argv, "All-reduce by parameter server and by ring: bytes and time.", options,
-              (int)(sizeof(options) / sizeof(*options)));
-    snprintf(b.url, sizeof(b.url), "tcp://127.0.0.1:%d", td_free_port());
-    return td_spawn(rank_main, &b, (int)b.nprocs) == TD_OK ? 0 : app_failed("ring_allreduce");
+    bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
+    nprocs = argc > 1 ? atoi(argv[1]) : nprocs;
+    kib = argc > 2 ? atoi(argv[2]) : kib;
+    if (argc > 3 || nprocs < 1 || nprocs > 64 || kib < 1 || kib > 1 << 20) {
+        fprintf(help ? stdout : stderr,
+                "usage: ring_allreduce [RANKS [KIB]]     (up to 64 ranks, 1048576 KiB)\n");
+        return help ? 0 : 64;
+    }
+    must(td_spawn(run, NULL, nprocs));
+    return 0;
 }

@@ -1,31 +1,160 @@
-/* Lesson 4: the small network, started by somebody else.
+/* Lesson 4: the network of lesson 2, started by a launcher.
  *
- * Against wine_ddp_multinode.c all counting is gone: the program neither starts processes nor knows
- * of hosts. Whoever starts it says in the environment who it is: tdrun by RANK, WORLD_SIZE,
- * MASTER_ADDR and MASTER_PORT, Slurm's srun and mpirun by variables of their own.
+ * The program starts no processes and knows no hosts. A launcher starts it once for each rank, and
+ * says in the environment which rank it is: tdrun by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT,
+ * Slurm's srun and mpirun by variables of their own.
  *
  *   tdrun --nproc-per-node 2 wine_ddp_launch
- *   srun --ntasks 2 wine_ddp_launch                    (apps/slurm/wine.sbatch) */
-#include "apps/common/wine.h"
+ *   srun --ntasks 2 wine_ddp_launch
+ *
+ * docs/tutorial/4-wine-ddp-launch.md explains the ideas. */
+#include <tandem.h>
 
-static td_status lesson(train_run *r)
+#include <getopt.h>
+#include <stdlib.h>
+
+static int total_epochs = 100, save_every = 50, batch_size = 32; /* the options */
+
+static void usage(int code)
 {
-    TD_TRY(train_begin(r));
-    r->net = train_ddp(r, wine_net(r));
-    r->optim = wine_optim(r);
-    r->loader =
-        train_loader(r, td_distributed_sampler(.shuffle = true, .seed = (uint64_t)r->args.seed));
-    return train_loop(r);
+    fprintf(code == 0 ? stdout : stderr,
+            "usage: wine_ddp_launch [--batch-size N] [TOTAL_EPOCHS [SAVE_EVERY]]\n");
+    exit(code);
+}
+
+static void read_options(int argc, char **argv)
+{
+    static const struct option names[] = { { "batch-size", required_argument, NULL, 'b' },
+                                           { "help", no_argument, NULL, 'h' },
+                                           { NULL, 0, NULL, 0 } };
+    for (int name; (name = getopt_long(argc, argv, "h", names, NULL)) != -1;) {
+        switch (name) {
+        case 'b':
+            batch_size = atoi(optarg);
+            break;
+        default:
+            usage(name == 'h' ? 0 : 64);
+        }
+    }
+    total_epochs = optind < argc ? atoi(argv[optind++]) : total_epochs;
+    save_every = optind < argc ? atoi(argv[optind++]) : save_every;
+    if (optind < argc || total_epochs < 1 || save_every < 1 || batch_size < 1) {
+        usage(64);
+    }
+}
+
+/* A loader hands out a dataset in batches. */
+static void print_first_sample(td_dataset *dataset)
+{
+    td_loader *loader = td_loader_open(dataset, .batch_size = 1);
+    td_batch sample;
+    if (loader == NULL || !td_loader_next(loader, &sample)) {
+        td_die(); /* prints what went wrong, and exits with 1 */
+    }
+    printf("Sample from dataset:\nData: ");
+    td_print(sample.x, stdout);
+    printf("Target: %.0f\n\n", td_item(sample.y));
+    td_loader_close(loader);
+}
+
+static int train(void)
+{
+    /* The ranks meet: all wait for the last one, and are a process group from then on. The launcher
+     * has left rank, number of ranks and meeting place in the environment. */
+    if (td_dist_init(NULL) != TD_OK) {
+        td_die();
+    }
+    printf("[init] == local rank: %d, global rank: %d ==\n", td_dist_local_rank(), td_dist_rank());
+    td_device device = td_default_device(); /* TANDEM_DEVICE=cuda: a GPU; otherwise the CPU */
+
+    /* The data: 20 % are for testing. Each measurement is scaled to mean 0 and deviation 1. */
+    td_dataset *train_set, *test_set;
+    if (td_wine_split("data/wine.csv", 0.2, 42, &train_set, &test_set, NULL) != TD_OK) {
+        td_die();
+    }
+    if (td_dist_rank() == 0) {
+        print_first_sample(train_set);
+    }
+
+    /* The model: 13 measurements in, 3 numbers (logits) out, one for each kind of wine. Its
+     * parameters (weights and biases) begin as random numbers. */
+    td_manual_seed(0);
+    td_module *net = td_nn_sequential(td_nn_linear(13, 64), td_nn_relu(), td_nn_linear(64, 3));
+    if (net == NULL || td_module_to(net, device, TD_F32) != TD_OK) {
+        td_die();
+    }
+    /* DistributedDataParallel: gives all ranks rank 0's parameters, and from now on has td_backward
+     * exchange gradients. They travel in buckets: stretches of the array in which all gradients
+     * lie. A bucket leaves when its last gradient is ready, while backward goes on. */
+    net = td_ddp(net);
+    if (net == NULL) {
+        td_die();
+    }
+
+    /* The optimizer moves the parameters; the loaders shuffle the samples and cut batches. All
+     * ranks shuffle alike, and each takes its own part. For the test no sample may count twice. */
+    td_optim *optim = td_adam(td_parameters(net), .lr = 1e-3);
+    td_loader *loader = td_loader_open(train_set, .batch_size = batch_size, .device = device,
+                                       .sampler = td_distributed_sampler(.shuffle = true));
+    td_loader *test_loader = td_loader_open(test_set, .batch_size = batch_size, .device = device,
+                                            .sampler = td_distributed_sampler(.no_padding = true));
+    if (optim == NULL || loader == NULL || test_loader == NULL) {
+        td_die();
+    }
+
+    /* The loop. An epoch visits each sample once. */
+    for (int epoch = 0; epoch < total_epochs; epoch++) {
+        double sum = 0;
+        /* batch.x and batch.y belong to the loader and are valid until the next call. */
+        for (td_batch batch; td_loader_next(loader, &batch);) {
+            /* A step. The results of operations (logits, loss) belong to the step: they are gone
+             * at its end, and nobody frees them. Each operation is also written on the tape. */
+            TD_STEP {
+                td_tensor *logits = td_forward(net, batch.x);
+                td_tensor *loss = td_cross_entropy(logits, batch.y);
+                td_zero_grad(optim);  /* backward adds to the gradients, so they begin at 0 */
+                td_backward(loss);    /* every rank gets the mean of all ranks' gradients */
+                td_optim_step(optim); /* moves each parameter a little against its gradient */
+                sum += td_item(loss); /* a number outlives the step, a tensor does not */
+            }
+        }
+        if (td_loader_status(loader) != TD_OK) { /* did the epoch end, or reading fail? */
+            td_die();
+        }
+        double mean = td_all_reduce_mean(sum / (double)td_loader_batches(loader));
+        td_printf_rank0("Epoch %d, Loss: %.4f\n", epoch, mean);
+
+        if (epoch % save_every == 0 && td_dist_rank() == 0) {
+            char path[64];
+            snprintf(path, sizeof path, "model_%d.safetensors", epoch);
+            if (td_save(path, net) != TD_OK) {
+                td_die();
+            }
+            printf("Epoch %d | Model saved to model_%d...\n", epoch, epoch);
+        }
+    }
+
+    /* The test, with wines that the model has never seen. Each rank tests its part, and all get the
+     * sum. */
+    td_evaluation test = td_evaluate(net, test_loader);
+    if (test.status != TD_OK) {
+        td_die();
+    }
+    td_printf_rank0("Test: %d/%d right\n", (int)test.right, (int)test.seen);
+
+    /* The end: free what uses another thing before the thing that it uses. */
+    td_loader_close(test_loader);
+    td_loader_close(loader);
+    td_optim_free(optim); /* uses the model's parameters */
+    td_module_free(net);
+    td_dataset_free(test_set);
+    td_dataset_free(train_set);
+    td_dist_destroy();
+    return 0;
 }
 
 int main(int argc, char **argv)
 {
-    wine_run w;
-    train_run *r = wine_options(&w, "wine_ddp_launch");
-    wine_rank_options(r);
-    cli_parse(argc, argv,
-              "Trains a small network on the wine data, on several processes that tdrun, srun or "
-              "mpirun starts.",
-              r->args.options, r->args.option_count);
-    return train_rank(r, NULL, lesson);
+    read_options(argc, argv);
+    return train();
 }

@@ -1,59 +1,189 @@
-/* Lesson 3: the small network on several hosts.
+/* Lesson 3: the processes of lesson 2 on several hosts.
  *
- * Against wine_ddp_spawn.c one thing is new: a process's number on its host is no longer its number
- * among all. The program is started once on each host, with the host's own --node-rank:
+ * One thing is new: the number of a process on its host, the local rank, is no longer its number
+ * among all, the global rank. Start the program once on each host:
  *
- *   host0$ wine_ddp_multinode --nodes 2 --node-rank 0 --dist-url tcp://host0:12355
- *   host1$ wine_ddp_multinode --nodes 2 --node-rank 1 --dist-url tcp://host0:12355 */
-#include "apps/common/wine.h"
+ *   host0$ wine_ddp_multinode --nnodes 2 --node-rank 0 --master host0:12355
+ *   host1$ wine_ddp_multinode --nnodes 2 --node-rank 1 --master host0:12355
+ *
+ * docs/tutorial/3-wine-ddp-multinode.md explains the ideas. */
+#include <tandem.h>
 
-typedef struct job {
-    wine_run wine;
-    int64_t nodes, procs_per_node, node_rank;
-    const char *url; /* where the ranks meet: a port on the first host */
-} job;
+#include <getopt.h>
+#include <stdlib.h>
 
-static td_status lesson(train_run *r)
+static int total_epochs = 100, save_every = 50, batch_size = 32; /* the options */
+static int nnodes = 1, procs_per_node = 2, node_rank = 0;
+static const char *master = "127.0.0.1:12355"; /* where the ranks meet: a free port of host 0 */
+
+static void usage(int code)
 {
-    TD_TRY(train_begin(r));
-    r->net = train_ddp(r, wine_net(r));
-    r->optim = wine_optim(r);
-    r->loader =
-        train_loader(r, td_distributed_sampler(.shuffle = true, .seed = (uint64_t)r->args.seed));
-    return train_loop(r);
+    fprintf(
+        code == 0 ? stdout : stderr,
+        "usage: wine_ddp_multinode [--nnodes N] [--procs-per-node N] [--node-rank 0..NNODES-1]\n"
+        "           [--master HOST:PORT] [--batch-size N] [TOTAL_EPOCHS [SAVE_EVERY]]\n");
+    exit(code);
 }
 
-/* One process of several on this host. */
-static int rank_main(int local_rank, void *arg)
+static void read_options(int argc, char **argv)
 {
-    job *j = arg;
-    int64_t global_rank = j->node_rank * j->procs_per_node + local_rank;
-    int64_t world_size = j->nodes * j->procs_per_node;
-    td_dist_options place = { .init_method = j->url,
-                              .rank = (int)global_rank,
-                              .world_size = (int)world_size };
-    return train_rank(&j->wine.base, &place, lesson);
+    static const struct option names[] = { { "batch-size", required_argument, NULL, 'b' },
+                                           { "nnodes", required_argument, NULL, 'n' },
+                                           { "procs-per-node", required_argument, NULL, 'p' },
+                                           { "node-rank", required_argument, NULL, 'r' },
+                                           { "master", required_argument, NULL, 'm' },
+                                           { "help", no_argument, NULL, 'h' },
+                                           { NULL, 0, NULL, 0 } };
+    for (int name; (name = getopt_long(argc, argv, "h", names, NULL)) != -1;) {
+        switch (name) {
+        case 'b':
+            batch_size = atoi(optarg);
+            break;
+        case 'n':
+            nnodes = atoi(optarg);
+            break;
+        case 'p':
+            procs_per_node = atoi(optarg);
+            break;
+        case 'r':
+            node_rank = atoi(optarg);
+            break;
+        case 'm':
+            master = optarg;
+            break;
+        default:
+            usage(name == 'h' ? 0 : 64);
+        }
+    }
+    total_epochs = optind < argc ? atoi(argv[optind++]) : total_epochs;
+    save_every = optind < argc ? atoi(argv[optind++]) : save_every;
+    if (optind < argc || total_epochs < 1 || save_every < 1 || batch_size < 1 ||
+        procs_per_node < 1 || node_rank < 0 || node_rank >= nnodes) {
+        usage(64);
+    }
+}
+
+/* A loader hands out a dataset in batches. */
+static void print_first_sample(td_dataset *dataset)
+{
+    td_loader *loader = td_loader_open(dataset, .batch_size = 1);
+    td_batch sample;
+    if (loader == NULL || !td_loader_next(loader, &sample)) {
+        td_die(); /* prints what went wrong, and exits with 1 */
+    }
+    printf("Sample from dataset:\nData: ");
+    td_print(sample.x, stdout);
+    printf("Target: %.0f\n\n", td_item(sample.y));
+    td_loader_close(loader);
+}
+
+/* Runs in each process of this host. */
+static int train(int local_rank, void *unused)
+{
+    (void)unused;
+    int global_rank = node_rank * procs_per_node + local_rank;
+    int world_size = nnodes * procs_per_node;
+    /* The ranks meet at the master: all wait for the last one, and are a process group from then
+     * on. */
+    char url[256];
+    snprintf(url, sizeof url, "tcp://%s", master);
+    if (td_dist_init(.init_method = url, .rank = global_rank, .world_size = world_size) != TD_OK) {
+        td_die();
+    }
+    printf("[init] == local rank: %d, global rank: %d ==\n", local_rank, global_rank);
+    td_device device = td_default_device(); /* TANDEM_DEVICE=cuda: a GPU; otherwise the CPU */
+
+    /* The data: 20 % are for testing. Each measurement is scaled to mean 0 and deviation 1. */
+    td_dataset *train_set, *test_set;
+    if (td_wine_split("data/wine.csv", 0.2, 42, &train_set, &test_set, NULL) != TD_OK) {
+        td_die();
+    }
+    if (td_dist_rank() == 0) {
+        print_first_sample(train_set);
+    }
+
+    /* The model: 13 measurements in, 3 numbers (logits) out, one for each kind of wine. Its
+     * parameters (weights and biases) begin as random numbers. */
+    td_manual_seed(0);
+    td_module *net = td_nn_sequential(td_nn_linear(13, 64), td_nn_relu(), td_nn_linear(64, 3));
+    if (net == NULL || td_module_to(net, device, TD_F32) != TD_OK) {
+        td_die();
+    }
+    /* DistributedDataParallel: gives all ranks rank 0's parameters, and from now on has td_backward
+     * exchange gradients. They travel in buckets: stretches of the array in which all gradients
+     * lie. A bucket leaves when its last gradient is ready, while backward goes on. */
+    net = td_ddp(net);
+    if (net == NULL) {
+        td_die();
+    }
+
+    /* The optimizer moves the parameters; the loaders shuffle the samples and cut batches. All
+     * ranks shuffle alike, and each takes its own part. For the test no sample may count twice. */
+    td_optim *optim = td_adam(td_parameters(net), .lr = 1e-3);
+    td_loader *loader = td_loader_open(train_set, .batch_size = batch_size, .device = device,
+                                       .sampler = td_distributed_sampler(.shuffle = true));
+    td_loader *test_loader = td_loader_open(test_set, .batch_size = batch_size, .device = device,
+                                            .sampler = td_distributed_sampler(.no_padding = true));
+    if (optim == NULL || loader == NULL || test_loader == NULL) {
+        td_die();
+    }
+
+    /* The loop. An epoch visits each sample once. */
+    for (int epoch = 0; epoch < total_epochs; epoch++) {
+        double sum = 0;
+        /* batch.x and batch.y belong to the loader and are valid until the next call. */
+        for (td_batch batch; td_loader_next(loader, &batch);) {
+            /* A step. The results of operations (logits, loss) belong to the step: they are gone
+             * at its end, and nobody frees them. Each operation is also written on the tape. */
+            TD_STEP {
+                td_tensor *logits = td_forward(net, batch.x);
+                td_tensor *loss = td_cross_entropy(logits, batch.y);
+                td_zero_grad(optim);  /* backward adds to the gradients, so they begin at 0 */
+                td_backward(loss);    /* every rank gets the mean of all ranks' gradients */
+                td_optim_step(optim); /* moves each parameter a little against its gradient */
+                sum += td_item(loss); /* a number outlives the step, a tensor does not */
+            }
+        }
+        if (td_loader_status(loader) != TD_OK) { /* did the epoch end, or reading fail? */
+            td_die();
+        }
+        double mean = td_all_reduce_mean(sum / (double)td_loader_batches(loader));
+        td_printf_rank0("Epoch %d, Loss: %.4f\n", epoch, mean);
+
+        if (epoch % save_every == 0 && td_dist_rank() == 0) {
+            char path[64];
+            snprintf(path, sizeof path, "model_%d.safetensors", epoch);
+            if (td_save(path, net) != TD_OK) {
+                td_die();
+            }
+            printf("Epoch %d | Model saved to model_%d...\n", epoch, epoch);
+        }
+    }
+
+    /* The test, with wines that the model has never seen. Each rank tests its part, and all get the
+     * sum. */
+    td_evaluation test = td_evaluate(net, test_loader);
+    if (test.status != TD_OK) {
+        td_die();
+    }
+    td_printf_rank0("Test: %d/%d right\n", (int)test.right, (int)test.seen);
+
+    /* The end: free what uses another thing before the thing that it uses. */
+    td_loader_close(test_loader);
+    td_loader_close(loader);
+    td_optim_free(optim); /* uses the model's parameters */
+    td_module_free(net);
+    td_dataset_free(test_set);
+    td_dataset_free(train_set);
+    td_dist_destroy();
+    return 0;
 }
 
 int main(int argc, char **argv)
 {
-    job j = { .nodes = 1, .procs_per_node = 2, .url = "tcp://127.0.0.1:12355" };
-    train_run *r = wine_options(&j.wine, "wine_ddp_multinode");
-    wine_rank_options(r);
-    train_args *args = &r->args;
-    train_args_add_count(args, "nodes", &j.nodes, 1, 1024, "Hosts that take part");
-    train_args_add_count(args, "procs-per-node", &j.procs_per_node, 1, 1024,
-                         "Processes on each host");
-    train_args_add_count(args, "node-rank", &j.node_rank, 0, 1023, "This host's number, from 0");
-    train_args_add(args, (cli_option){ .name = "dist-url",
-                                       .argument = "URL",
-                                       .help = "Where the ranks meet: a port on host 0",
-                                       .kind = CLI_TEXT,
-                                       .value = &j.url });
-    cli_parse(argc, argv, "Trains a small network on the wine data, on several hosts.",
-              args->options, args->option_count);
-    if (!train_node_fits(r->app, j.node_rank, j.nodes)) {
-        return 1;
+    read_options(argc, argv);
+    if (td_spawn(train, NULL, procs_per_node) != TD_OK) { /* train(0, NULL), train(1, NULL), ... */
+        td_die();
     }
-    return train_spawn(r->app, rank_main, &j, j.procs_per_node);
+    return 0;
 }

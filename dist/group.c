@@ -316,6 +316,7 @@ td_status td_dist_init_at(td_dist_options given, td_site at)
     dist.group_count = 1;
     dist.initialized = true;
     td_share_cpus(td_dist_local_world_size());
+    td_set_local_rank(td_dist_local_rank());
     return TD_OK;
 }
 
@@ -330,6 +331,7 @@ void td_dist_destroy(void)
     }
     dist.initialized = false;
     td_share_cpus(1);
+    td_set_local_rank(0);
     td_rendezvous_end(&dist.met);
 }
 

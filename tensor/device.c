@@ -5,7 +5,10 @@
 #include "tensor/storage.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+static int local_rank;
 
 /* A device number after the colon: all of text, digits only. -1: it is none, or too large. */
 static int parse_index(const char *text)
@@ -46,6 +49,27 @@ td_status td_device_parse(const char *text, td_device *device)
         *device = found;
     }
     return status;
+}
+
+void td_set_local_rank(int rank)
+{
+    local_rank = rank;
+}
+
+td_device td_default_device(void)
+{
+    char own_gpu[16];
+    const char *name = getenv("TANDEM_DEVICE");
+    td_device device = TD_CPU;
+    if (name != NULL && strcmp(name, "cuda") == 0) {
+        snprintf(own_gpu, sizeof own_gpu, "cuda:%d", local_rank);
+        name = own_gpu;
+    }
+    if (name != NULL && td_device_parse(name, &device) != TD_OK) {
+        td_fail_context(TD_E_ARG, "TANDEM_DEVICE");
+        td_die();
+    }
+    return device;
 }
 
 #define NAMES_OF(type)                                                                             \

@@ -35,6 +35,13 @@ static inline bool td_same_device(td_device a, td_device b)
  * used here; the message says what is missing. */
 td_status td_device_parse(const char *text, td_device *device);
 
+/* The device that the environment's TANDEM_DEVICE names, as td_device_parse reads it; cpu:0 if it
+ * is not set. "cuda" without a number is the GPU of the process's local rank, so call it after
+ * td_dist_init. A device that cannot be used ends the program: td_die. */
+td_device td_default_device(void);
+/* The local rank, told by td_dist_init; td_dist_destroy sets 0. */
+void td_set_local_rank(int local_rank);
+
 /* "cpu:0". The string is static. */
 const char *td_device_name(td_device device);
 

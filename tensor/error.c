@@ -125,6 +125,7 @@ _Noreturn void td_die(void)
     if (td_die_hook != NULL) {
         td_die_hook(text);
     }
+    fflush(stdout); /* the message comes behind what the program has printed before */
     fprintf(stderr, "%s: %s\n", program_invocation_short_name, text);
     exit(1);
 }

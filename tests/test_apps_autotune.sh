@@ -5,7 +5,6 @@
 . "$(dirname "$0")/tap.sh"
 few=(--limit 48 --batch-size 16 --workers 1 --winograd --autotune)
 tools=$PWD/tests
-wine=$PWD/data/wine.csv
 cd "$work" || exit 1
 unset TANDEM_DATA # synthetic pictures
 export TANDEM_CACHE=$work/cache
@@ -84,6 +83,4 @@ says 'it is said' '^tandem: plans cannot be kept for the next run: '
 
 works 'without --winograd' "$apps/cifar_resnet18" --limit 16 --batch-size 16 --epochs 1 --autotune --save none
 says 'there is nothing to choose' '^autotune: nothing to choose: a CPU has two ways only for 3x3'
-works 'wine' "$apps/wine_single" --data "$wine" --epochs 1 --autotune --winograd
-says 'nothing to choose' '^autotune: nothing to choose'
 done_testing

@@ -17,7 +17,7 @@ cp tests/pictures/rgb.png "$work/photos/one"
 cp tests/pictures/grey.png "$work/photos/other"
 
 # The apps that train share most of their options.
-for source in $(grep -lE 'apps/common/(wine|cifar)\.h' apps/*.c); do
+for source in $(grep -lE 'apps/common/cifar\.h' apps/*.c); do
     name=$(basename "$source" .c)
     app=$apps/$name
     works "$name --help" "$app" --help
@@ -59,16 +59,22 @@ says 'a round number has no exponent' 'wait for each other \(default$|default 30
 env -u TANDEM_DATA https_proxy=http://127.0.0.1:9 "$apps/cifar_single" --data "$work/none" --download --epochs 1 >"$work/out" 2>&1
 test "$(grep -c 'cannot be downloaded' "$work/out")" -eq 1
 tap $? '--download into a named folder fails: said once' "$work/out"
-"$apps/wine_single" --data data/wine.csv --log-dir /proc/x >"$work/out" 2>&1
-tail -n 1 "$work/out" | grep -q '^wine_single: .*/proc/x'
+"$apps/cifar_resnet18" --limit 32 --batch-size 32 --epochs 1 --log-dir /proc/x >"$work/out" 2>&1
+tail -n 1 "$work/out" | grep -q '^cifar_resnet18: .*/proc/x'
 tap $? 'an error comes behind what was printed before' "$work/out"
-fails 'wine_single: a folder in place of the data' 1 'Give the file itself' "$apps/wine_single" --data /etc
-fails 'wine_ddp_multinode: a node that is not there' 1 'it goes from 0 to 1' \
-    "$apps/wine_ddp_multinode" --nodes 2 --node-rank 2
-fails 'group_basics: by hand, without a place' 1 '--init' "$apps/group_basics" --rank 0 --world-size 2
-fails 'a checkpoint of another task' 1 "is a checkpoint of 'wine'; this program trains 'ResNet-18 on CIFAR-10'" \
-    bash -c 'cd "$1" && "$2" --data "$3" --epochs 1 --save-every 1 >/dev/null && "$4" --resume model_0.safetensors' - \
-    "$work" "$apps/wine_single" "$PWD/data/wine.csv" "$apps/cifar_single"
+fails 'wine_ddp_multinode: a node that is not there' 64 '--node-rank 0\.\.NNODES-1' \
+    "$apps/wine_ddp_multinode" --nnodes 2 --node-rank 2
+fails 'wine_ddp_spawn: no process' 64 '^usage: wine_ddp_spawn \[--nprocs N\]' "$apps/wine_ddp_spawn" --nprocs 0
+fails 'group_basics: by hand, without a place' 64 '^usage: group_basics \[RANK WORLD_SIZE URL\]' \
+    "$apps/group_basics" 0 2
+fails 'group_basics: a rank that is not there' 1 'rank 2' "$apps/group_basics" 2 2 tcp://127.0.0.1:23456
+ln -s "$PWD/data" "$work/data"
+(cd "$work" && "$apps/wine_single" 1 >/dev/null)
+fails 'a model alone is no checkpoint' 1 "model_0\.safetensors is no checkpoint of a training run" \
+    "$apps/cifar_resnet18" --resume "$work/model_0.safetensors"
+"$apps/cifar_resnet18" --limit 32 --batch-size 32 --epochs 1 --save "$work/run" >/dev/null 2>&1
+fails 'a checkpoint of another task' 1 "is a checkpoint of 'ResNet-18 on CIFAR-10'; this program trains 'ResNet-18 on folders" \
+    "$apps/imagenet" --data "$work/photos" --batch-size 2 --resume "$work/run"
 fails 'no such checkpoint' 1 "cannot open 'nofile'" "$apps/cifar_single" --resume nofile
 fails 'cifar_resnet18: an unknown stem' 64 "'oak' is not one of imagenet\|cifar" \
     "$apps/cifar_resnet18" --stem oak

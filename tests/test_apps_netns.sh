@@ -11,7 +11,6 @@ export OMP_NUM_THREADS=1
 timeout=4
 slack=10 # seconds; promised is one, which a busy machine cannot show
 [ -z "${TANDEM_LONG:-}" ] || slack=1
-data=$PWD/data/wine.csv
 cd "$work" || exit 1
 
 seen() { # seen PATTERN FILE: within 60 s
@@ -58,15 +57,6 @@ cut_and_mend() {
 }
 
 pids=()
-wine=("$apps/wine_ddp_launch" --data "$data" --epochs 1500 --save-every 9999 --save-every-steps 150)
-works 'wine, undisturbed' "$apps/tdrun" --nproc-per-node 2 "${wine[@]}" --save wine_whole
-grep '^Epoch 1499,' out >wine_whole.loss
-cut_and_mend wine 29500 '^Epoch 100,' "${wine[@]}" --save wine_cut --auto-resume
-grep '^Epoch 1499,' node.0 >wine_cut.loss
-same 'wine: the same last loss' wine_whole.loss wine_cut.loss
-same 'wine: the same bits as undisturbed' wine_whole/model_latest.safetensors \
-    wine_cut/model_latest.safetensors
-
 few=(--limit 256 --batch-size 32 --epochs 5 --print-every 1 --save-every-steps 2)
 works 'CIFAR-10, undisturbed' "$apps/tdrun" --nproc-per-node 2 "$apps/cifar_ddp_launch" "${few[@]}" --save whole
 grep '^== step' out | tail -n 1 >whole.loss

@@ -30,12 +30,14 @@ job_ends_well() { # job_ends_well NAME FILE OPTIONS...: sbatch; its output goes 
     tap $rc "$name" "$work/out"
 }
 
-works 'wine by srun' srun --nodes 2 --ntasks 2 apps/wine_ddp_launch --save srun
+works 'wine by srun' srun --nodes 2 --ntasks 2 apps/wine_ddp_launch
 says 'one task on each node' 'local rank: 0, global rank: 1'
-works 'wine, spawned' apps/wine_ddp_spawn --save spawned
-same 'the same bits' spawned/model_50.safetensors srun/model_50.safetensors
-job_ends_well 'apps/slurm/wine.sbatch' apps/slurm/wine.sbatch --save batch
-same 'the same bits' spawned/model_50.safetensors batch/model_50.safetensors
+mv model_50.safetensors srun_50
+works 'wine, spawned' apps/wine_ddp_spawn
+mv model_50.safetensors spawned_50
+same 'the same bits' spawned_50 srun_50
+job_ends_well 'apps/slurm/wine.sbatch' apps/slurm/wine.sbatch
+same 'the same bits' spawned_50 model_50.safetensors
 
 # shellcheck disable=SC2086
 works 'CIFAR-10, spawned' apps/cifar_ddp_spawn $few --save cifar_spawned

@@ -1,71 +1,60 @@
 #!/usr/bin/env bash
-# Lesson 1 against PyTorch's losses and the article's output, and going on from its checkpoints.
+# Lesson 1: PyTorch's losses and the article's output.
 . "$(dirname "$0")/tap.sh"
 app=$apps/wine_single
+golden=$PWD/tests/golden/wine_losses.txt
+compare=$PWD/tests/compare_losses.py
+ln -s "$PWD/data" "$work/data"
+cd "$work" || exit 1 # checkpoints go here
 
-works 'it runs' "$app" --seed 0 --log-dir "$work/log" --save "$work/one"
-cp "$work/out" "$work/whole"
+works 'it runs' "$app"
+cp out whole
 says 'first sample: heading' '^Sample from dataset:$'
-says 'first sample: data' '^Data: '
+says 'first sample: data' '^Data: \[\[ 1\.6653, -0\.6084, '
 says 'first sample: class' '^Target: 2$'
 says 'epoch line' '^Epoch 0, Loss: 1\.0209$'
 says 'last epoch line' '^Epoch 99, Loss: 0\.0136$'
 says 'first checkpoint' '^Epoch 0 \| Model saved to model_0\.\.\.$'
 says 'second checkpoint' '^Epoch 50 \| Model saved to model_50\.\.\.$'
 says 'all test wines are right' '^Test: 36/36 right$'
-test "$(ls "$work/one" | tr '\n' ' ')" = 'model_0.safetensors model_50.safetensors '
+test "$(echo ./*.safetensors)" = './model_0.safetensors ./model_50.safetensors'
 tap $? 'two checkpoints'
-
-python3 - "$work/log/metrics.csv" tests/golden/wine_losses.txt >"$work/out" 2>&1 <<'P'
-import csv, sys
-ours = [float(r["epoch_loss"]) for r in csv.DictReader(open(sys.argv[1])) if r["epoch_loss"]]
-theirs = [float(line) for line in open(sys.argv[2]) if not line.startswith("#")]
-worst = max(abs(a - b) / b for a, b in zip(ours, theirs))
-print("epochs:", len(ours), "largest relative difference:", worst)
-sys.exit(not (len(ours) == len(theirs) == 100 and worst <= 5e-5))
-P
-tap $? 'the losses of 100 epochs are PyTorch'"'"'s within 5e-5' "$work/out"
-
-works 'a profile' "$app" --epochs 2 --profile --profile-limits 100,10 --save "$work/profile"
-says 'its limits' '^profile: 11 steps in .* limits: 100 GFLOP/s f32, 50 f64, 10\.0 GB/s$'
-says 'a row of it' '^matmul +fc1 \(Linear\) +fwd +11 '
-says 'and what lies outside' '^loader wait +1[0-9] '
-works 'memory' "$app" --epochs 2 --memory-picture "$work/plan.svg" --save "$work/profile"
-says 'the peak of a step' '^step memory: peak 0\.[01] MiB, in kernel [0-9]+ of [0-9]+ '
-says 'what stays' '^memory: parameters 0\.0 MiB, gradients '
-grep -q '</svg>' "$work/plan.svg"
-tap $? 'a picture of it'
-fails 'limits that are none' 1 'give two numbers' "$app" --profile --profile-limits 3
+works "the losses of 100 epochs are PyTorch's" python3 "$compare" whole "$golden" 0
+cp model_50.safetensors one_50
 
 for threads in 1 3; do
-    works "$threads threads, 2 workers" "$app" --threads $threads --workers 2 --save "$work/t$threads"
-    same "$threads threads: the same bits" "$work/one/model_50.safetensors" \
-        "$work/t$threads/model_50.safetensors"
+    OMP_NUM_THREADS=$threads works "$threads threads" "$app"
+    same "$threads threads: the same output" whole out
+    same "$threads threads: the same bits" one_50 model_50.safetensors
+done
+TANDEM_DEVICE=cpu:1 works 'another device' "$app"
+same 'the same bits' one_50 model_50.safetensors
+
+rm -- *.safetensors
+works 'the options' "$app" --batch-size 64 5 2
+test "$(echo ./*.safetensors)" = './model_0.safetensors ./model_2.safetensors ./model_4.safetensors'
+tap $? 'so many checkpoints'
+test "$(grep -c '^Epoch .*Loss' out)" -eq 5
+tap $? 'and epochs' out
+for wrong in '0' '5 0' '5 2 1' 'many' '--batch-size 0' '--batch-size' '--epochs 5'; do
+    # shellcheck disable=SC2086
+    fails "wrong options: $wrong" 64 '^usage: wine_single \[--batch-size N\]' "$app" $wrong
 done
 
-# Going on from epoch 10 equals not having stopped.
-works 'a run with more checkpoints' "$app" --save-every 10 --save "$work/ten" --log-dir "$work/log10"
-works 'resumed' "$app" --resume "$work/ten/model_10.safetensors" --save-every 10 --save "$work/again" \
-    --log-dir "$work/logagain"
-same 'resumed: the same checkpoint at epoch 90' "$work/ten/model_90.safetensors" \
-    "$work/again/model_90.safetensors"
-tail -n 400 "$work/log10/metrics.csv" >"$work/a"
-tail -n 400 "$work/logagain/metrics.csv" >"$work/b"
-same 'resumed: the same losses' "$work/a" "$work/b"
-
-# The log of a resumed run continues that of the run before.
-works 'a short run' "$app" --epochs 20 --save-every 9 --save "$work/short" --log-dir "$work/logshort"
-works 'resumed into its log' "$app" --epochs 100 --resume "$work/short/model_9.safetensors" \
-    --save "$work/short" --log-dir "$work/logshort"
-same 'the log is that of one run' "$work/log10/metrics.csv" "$work/logshort/metrics.csv"
-
-fails 'no data file' 1 'nowhere\.csv' "$app" --data "$work/nowhere.csv"
-printf 'a,b\n1,2\n' >"$work/bad.csv"
-fails 'data of another form' 1 'bad\.csv' "$app" --data "$work/bad.csv"
-fails 'another seed than the checkpoint' 1 'trained with --seed 0' \
-    "$app" --resume "$work/ten/model_10.safetensors" --seed 1
-fails 'no such checkpoint' 1 'no\.safetensors' "$app" --resume "$work/no.safetensors"
-head -c 1000 "$work/ten/model_10.safetensors" >"$work/cut.safetensors"
-fails 'a checkpoint cut off' 1 'cut\.safetensors' "$app" --resume "$work/cut.safetensors"
-fails 'a checkpoint folder that cannot be' 1 'not a folder' "$app" --save "$work/bad.csv"
+TANDEM_DEVICE=toaster fails 'a device that is not one' 1 \
+    "^wine_single: TANDEM_DEVICE: 'toaster' is no device" "$app"
+TANDEM_DEVICE=cpu:99 fails 'a device number too large' 1 "'cpu:99' is no device" "$app"
+rm -- *.safetensors
+mkdir model_0.safetensors
+fails 'no place for the checkpoint' 1 'model_0\.safetensors' "$app" 1
+"$app" 1 >out 2>&1
+tail -n 1 out | grep -q '^wine_single: .*model_0\.safetensors'
+tap $? 'an error comes behind what was printed before' out
+rm data
+fails 'no data file' 1 '^wine_single: .*data/wine\.csv' "$app"
+mkdir -p data/wine.csv
+fails 'a folder in place of the data' 1 'Give the file itself' "$app"
+rmdir data/wine.csv
+printf 'a,b\n1,2\n' >data/wine.csv
+fails 'data of another form' 1 'data/wine\.csv' "$app"
 done_testing

@@ -5,7 +5,7 @@
 # run: plain
 . "$(dirname "$0")/tap.sh"
 build=${BUILD:-build/cc}
-program=$apps/wine_single
+program=$apps/cifar_resnet18
 if [[ $build == *-emulated* ]]; then
     echo 1..1
     echo 'not ok 1 - start without a driver # SKIP the emulated GPU needs none'
@@ -58,7 +58,8 @@ if ! hidden true 2>/dev/null; then
     tap 0 'no mount namespaces here: the rest is not run # SKIP'
     done_testing
 fi
-works 'it computes on the CPU where nothing of CUDA is' hidden "$program" --epochs 1
+works 'it computes on the CPU where nothing of CUDA is' hidden "$apps/wine_single" 1
+rm -f model_0.safetensors
 if nm "$program" 2>/dev/null | grep -q td_cuda_open; then
     why='cuda:0 cannot be used: there is no NVIDIA driver \(libcuda\.so\.1'
 else
@@ -66,5 +67,6 @@ else
 fi
 fails '--device cuda names what is missing' 1 "$why" hidden "$program" --device cuda
 fails 'so does a second GPU' 1 'cuda:1 cannot be used: ' hidden "$program" --device cuda:1
+TANDEM_DEVICE=cuda fails 'a lesson says so, too' 1 "^wine_single: TANDEM_DEVICE: $why" hidden "$apps/wine_single"
 fails 'a device that is none' 1 "'cudaX' is no device" "$program" --device cudaX
 done_testing

@@ -1,8 +1,10 @@
 /* Against PyTorch, number by number: initial weights, and three steps of training a ResNet-18. */
 #include "tests/golden.h"
 #include "tests/golden_resnet.h"
+#include "data/data.h"
 #include "nn/module.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stdlib.h>
@@ -91,6 +93,46 @@ static void test_wine_initial(void **state)
     cJSON_Delete(golden);
 }
 
+/* The mean losses of 100 epochs, as apps/wine_single.c prints them to four digits. */
+static void test_wine_training(void **state)
+{
+    (void)state;
+    td_dataset *train, *test;
+    assert_int_equal(td_wine_split("data/wine.csv", 0.2, 42, &train, &test, NULL), TD_OK);
+    td_manual_seed(0);
+    td_module *net = td_nn_sequential(td_nn_linear(13, 64), td_nn_relu(), td_nn_linear(64, 3));
+    td_optim *optim = td_adam(td_parameters(net), .lr = 1e-3);
+    td_loader *loader = td_loader_open(train, .batch_size = 32, .shuffle = true);
+    FILE *golden = fopen("tests/golden/wine_losses.txt", "r");
+    assert_non_null(golden);
+    char line[256];
+    int epochs = 0;
+    while (fgets(line, sizeof line, golden) != NULL) {
+        if (line[0] == '#') {
+            continue;
+        }
+        double sum = 0, expected = atof(line);
+        for (td_batch batch; td_loader_next(loader, &batch);) {
+            TD_STEP {
+                td_tensor *loss = td_cross_entropy(td_forward(net, batch.x), batch.y);
+                td_zero_grad(optim);
+                td_backward(loss);
+                td_optim_step(optim);
+                sum += td_item(loss);
+            }
+        }
+        assert_true(fabs(sum / (double)td_loader_batches(loader) - expected) <= 5e-5 * expected);
+        epochs++;
+    }
+    assert_int_equal(epochs, 100);
+    fclose(golden);
+    td_loader_close(loader);
+    td_optim_free(optim);
+    td_module_free(net);
+    td_dataset_free(train);
+    td_dataset_free(test);
+}
+
 /*
  * Training; larger rows are in long_nn_golden.c.
  *
@@ -116,6 +158,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_resnet18_initial),
         cmocka_unit_test(test_wine_initial),
+        cmocka_unit_test(test_wine_training),
     };
     int failed = cmocka_run_group_tests_name("initial weights", tests, NULL, NULL);
     return failed + golden_run_rows("training", rows, sizeof rows / sizeof *rows);

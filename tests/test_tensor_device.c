@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -123,6 +124,20 @@ static void test_a_device_has_one_pool(void **state)
     assert_ptr_not_equal(td_cpu_pool(TD_CPU_N(9)), td_cpu_pool(TD_CPU_N(10)));
 }
 
+/* A device that cannot be used ends the program: tests/test_apps_wine.sh. */
+static void test_the_default_device_is_the_environments(void **state)
+{
+    (void)state;
+    unsetenv("TANDEM_DEVICE");
+    assert_true(td_same_device(td_default_device(), TD_CPU));
+    setenv("TANDEM_DEVICE", "cpu:2", 1);
+    assert_true(td_same_device(td_default_device(), TD_CPU_N(2)));
+    td_set_local_rank(1); /* matters to "cuda" without a number alone */
+    assert_true(td_same_device(td_default_device(), TD_CPU_N(2)));
+    td_set_local_rank(0);
+    unsetenv("TANDEM_DEVICE");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -133,6 +148,7 @@ int main(void)
         cmocka_unit_test(test_absurd_threads_are_refused),
         cmocka_unit_test(test_pinning_more_than_there_are_is_refused),
         cmocka_unit_test(test_a_device_has_one_pool),
+        cmocka_unit_test(test_the_default_device_is_the_environments),
     };
     return cmocka_run_group_tests_name("tensor devices", tests, NULL, NULL);
 }

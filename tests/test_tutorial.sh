@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# docs/tutorial: its commands run, and its diffs are those of the lessons as they are.
+# docs/tutorial: its commands run and print what the page shows, and its diffs are those of the lessons
+# as they are. A block ```text behind a block ```sh is the output, every line; `...` is any lines.
 . "$(dirname "$0")/tap.sh"
 repository=$PWD
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID
@@ -10,16 +11,21 @@ ln -s "$apps"/* "$repository/apps/config" "$work/here/apps/"
 ln -s "$repository/tests" "$work/here/tests"
 ln -s "$repository/data" "$work/here/data"
 
-block() { # block FILE FENCE: what stands between a line "```FENCE" and "```"
-    awk -v fence="\`\`\`$2" '$0 == fence { on = 1; next } $0 == "```" { on = 0 } on' "$1"
+block() { # block FILE FENCE [NUMBER]: what stands between a line "```FENCE" and "```"; the first such block
+    awk -v fence="\`\`\`$2" -v number="${3:-1}" \
+        '$0 == fence { on = ++count == number; next } $0 == "```" { on = 0 } on' "$1"
 }
 
 for page in docs/tutorial/[1-9]*-*.md; do
     name=$(basename "$page" .md)
-    block "$page" sh >"$work/commands"
-    if [ -s "$work/commands" ]; then
-        works "$name: its commands" bash -ec "cd '$work/here'; $(cat "$work/commands")"
-    fi
+    for ((i = 1; i <= $(grep -c '^```sh$' "$page"); i++)); do
+        block "$page" sh "$i" >"$work/commands"
+        works "$name: its commands ($i)" bash -ec "cd '$work/here'; $(cat "$work/commands")"
+        if [ -n "$(python3 tests/compare_output.py --shown "$page" "$i")" ]; then
+            mv "$work/out" "$work/printed"
+            works "$name: what they print ($i)" python3 tests/compare_output.py "$page" "$i" "$work/printed"
+        fi
+    done
     if read -r _ old new < <(grep '^```diff ' "$page"); then
         block "$page" "diff $old $new" >"$work/said"
         diff -U1 "apps/$old.c" "apps/$new.c" | tail -n +3 >"$work/is"
@@ -33,4 +39,9 @@ test "$says_svg" -gt 12
 tap $? "it has its spans ($says_svg)"
 fails 'a step that the run did not have' 1 'there is no step 99 in .*: it has [0-9]+, counted from 0$' \
     python3 docs/tutorial/draw_trace.py "$work/here/trace.json" "$work/trace.svg" 99
+works 'the picture of the ring' bash -c '"$1" 3 1 | python3 docs/tutorial/draw_ring.py "$2"' - \
+    "$apps/ring_allreduce" "$work/ring.svg"
+test "$(grep -c '<rect x=' "$work/ring.svg")" -eq 45
+tap $? 'it has 3 chunks of 3 ranks, at the start and after 4 rounds'
+fails 'a picture of nothing' 1 'no rounds in the input' python3 docs/tutorial/draw_ring.py "$work/ring.svg"
 done_testing

@@ -103,7 +103,6 @@ struct train_run {
     int64_t step_samples; /* in the last step, of all ranks */
     double began, waited; /* when the epoch began; seconds waited for data before it */
     int64_t seen_before;  /* samples of this epoch that were seen before `began` */
-    bool no_set_epoch;    /* every epoch in the order of the first: a mistake to be shown */
     bool stop;            /* all ranks have agreed to stop */
     td_status ddp_status; /* what td_ddp_on_error has told, if anything */
 };

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# --profile and --memory-picture of the main job: what the tables say.
+# run: plain
+. "$(dirname "$0")/tap.sh"
+unset TANDEM_DATA # synthetic pictures
+few=(--limit 64 --batch-size 32 --epochs 2)
+cd "$work" || exit 1
+
+works 'a profile' "$apps/cifar_resnet18" "${few[@]}" --profile --profile-limits 100,10
+says 'its limits' '^profile: [1-9][0-9]* steps in .* limits: 100 GFLOP/s f32, 50 f64, 10\.0 GB/s$'
+says 'a row of it' '^matmul +fc \(Linear\) +fwd +[1-9]'
+says 'and what lies outside' '^loader wait +[1-9]'
+works 'memory' "$apps/cifar_resnet18" "${few[@]}" --memory-picture plan.svg
+says 'the peak of a step' '^step memory: peak [0-9.]+ MiB, in kernel [0-9]+ of [0-9]+ '
+says 'what stays' '^memory: parameters 42\.7 MiB, gradients '
+grep -q '</svg>' plan.svg
+tap $? 'a picture of it'
+fails 'limits that are none' 1 'give two numbers' "$apps/cifar_resnet18" --profile --profile-limits 3
+done_testing
