@@ -1,71 +1,201 @@
-/* Lesson 7: ResNet-18 on several processes of one or more hosts (the articles' "mnmc_ddp_mp").
+/* Lesson 7: DistributedDataParallel, a process for each device (the articles' "mnmc_ddp_mp").
  *
- * Against cifar_dp.c: every device has a process of its own, which takes batches of 256 from its
- * own part of the data. With one process for each device nothing is copied to replicas, and
- * gradients travel while backward still runs: the last lines of the output say how much of that was
- * hidden. The joined batch is larger, hence the larger learning rate. */
-#include "apps/common/cifar.h"
+ * Against lesson 6: the program starts processes, on one host or on several. Each has its own model
+ * and takes batches of 256 from its own part of the data, so a step sees 256 images for each
+ * process; the learning rate is twice as large. With two hosts:
+ *
+ *   cifar_ddp_spawn --nodes 2 --node_rank 0 --dist-url tcp://HOST0:12355     (on host 0)
+ *   cifar_ddp_spawn --nodes 2 --node_rank 1 --dist-url tcp://HOST0:12355     (on host 1) */
+#include <tandem.h>
 
-#include <stdio.h>
+#include <getopt.h>
+#include <stdlib.h>
 
-typedef struct job {
-    cifar_run cifar;
-    int64_t nodes, nprocs, node_rank;
-    const char *url; /* where the ranks meet */
-} job;
+static const char *data_folder; /* the options; NULL: $TANDEM_DATA, or data/cifar10 */
+static int epochs = 5, batch_size = 256, limit = 50000, nodes = 1, nprocs = 2, node_rank = 0;
+static const char *dist_url;
 
-static td_status lesson(train_run *r)
+static void usage(int code)
 {
-    TD_TRY(train_begin(r));
-    r->net = train_ddp(r, cifar_net(r));
-    r->optim = cifar_optim(r);
-    r->loader =
-        train_loader(r, td_distributed_sampler(.shuffle = true, .seed = (uint64_t)r->args.seed));
-    return train_loop(r);
+    fprintf(code == 0 ? stdout : stderr,
+            "usage: cifar_ddp_spawn [--data FOLDER] [--epochs N] [--batch-size N] [--limit IMAGES] "
+            "[--nodes N]\n"
+            "       [--ngpus_per_node N] [--node_rank N] [--dist-url tcp://HOST:PORT]\n");
+    exit(code);
 }
 
-/* One process of several on this host. */
-static int rank_main(int local_rank, void *arg)
+static void read_options(int argc, char **argv)
 {
-    job *j = arg;
-    td_dist_options place = { .init_method = j->url,
-                              .rank = (int)(j->node_rank * j->nprocs + local_rank),
-                              .world_size = (int)(j->nodes * j->nprocs) };
-    return train_rank(&j->cifar.base, &place, lesson);
+    static const struct option names[] = { { "data", required_argument, NULL, 'd' },
+                                           { "epochs", required_argument, NULL, 'e' },
+                                           { "batch-size", required_argument, NULL, 'b' },
+                                           { "limit", required_argument, NULL, 'l' },
+                                           { "nodes", required_argument, NULL, 'n' },
+                                           { "ngpus_per_node", required_argument, NULL, 'g' },
+                                           { "node_rank", required_argument, NULL, 'r' },
+                                           { "dist-url", required_argument, NULL, 'u' },
+                                           { "help", no_argument, NULL, 'h' },
+                                           { NULL, 0, NULL, 0 } };
+    for (int name; (name = getopt_long(argc, argv, "h", names, NULL)) != -1;) {
+        switch (name) {
+        case 'd':
+            data_folder = optarg;
+            break;
+        case 'e':
+            epochs = atoi(optarg);
+            break;
+        case 'b':
+            batch_size = atoi(optarg);
+            break;
+        case 'l':
+            limit = atoi(optarg);
+            break;
+        case 'n':
+            nodes = atoi(optarg);
+            break;
+        case 'g':
+            nprocs = atoi(optarg);
+            break;
+        case 'r':
+            node_rank = atoi(optarg);
+            break;
+        case 'u':
+            dist_url = optarg;
+            break;
+        default:
+            usage(name == 'h' ? 0 : 64);
+        }
+    }
+    if (optind < argc || epochs < 1 || batch_size < 1 || limit < 1 || nodes < 1 || nprocs < 1 ||
+        node_rank < 0 || node_rank >= nodes || (nodes > 1 && dist_url == NULL)) {
+        usage(64);
+    }
+}
+
+/* Runs in each process. */
+static int train(int local_rank, void *unused)
+{
+    (void)unused;
+    /* On one host td_spawn says where the ranks meet. Several hosts meet at --dist-url. */
+    td_status met = dist_url == NULL ? td_dist_init(NULL)
+                                     : td_dist_init(.init_method = dist_url,
+                                                    .rank = node_rank * nprocs + local_rank,
+                                                    .world_size = nodes * nprocs);
+    if (met != TD_OK) {
+        td_die();
+    }
+    printf("[init] == local rank: %d, global rank: %d ==\n", td_dist_local_rank(), td_dist_rank());
+    td_device device = td_default_device(); /* TANDEM_DEVICE=cuda: a GPU; otherwise the CPU */
+
+    /* The data: 50,000 images of ten kinds to learn from, 10,000 to test with. Each training image
+     * is cut out at a random place of its 4 pixels wider self, and flipped by chance, each time it
+     * is read. */
+    td_dataset *train_set, *test_set;
+    if (td_cifar_or_synthetic(data_folder, &train_set, &test_set) != TD_OK) {
+        td_die(); /* prints what went wrong, and exits with 1 */
+    }
+    if (train_set->synthetic) {
+        td_printf_rank0(
+            "*** This is NOT CIFAR-10: there is none in data/cifar10. These are drawn images.\n");
+    }
+    td_image_transform transform = { .mean = { 0.4914f, 0.4822f, 0.4465f },
+                                     .std = { 0.2023f, 0.1994f, 0.2010f } };
+    td_status status = td_dataset_set_transform(test_set, &transform);
+    transform.crop_padding = 4;
+    transform.flip = true;
+    if (status != TD_OK || td_dataset_set_transform(train_set, &transform) != TD_OK) {
+        td_die();
+    }
+    td_dataset *train_part = td_dataset_head(train_set, limit);
+    td_dataset *test_part = td_dataset_head(test_set, limit);
+
+    /* The model: torchvision's ResNet-18, for ten classes. */
+    td_manual_seed(0);
+    td_module *net = td_resnet(18, 10, TD_STEM_IMAGENET);
+    if (net == NULL || td_module_to(net, device, TD_F32) != TD_OK) {
+        td_die();
+    }
+    /* DistributedDataParallel: all ranks get rank 0's parameters, and td_backward leaves the mean
+     * of all ranks' gradients in each. Gradients travel in buckets while backward goes on. */
+    net = td_ddp(net);
+    if (net == NULL) {
+        td_die();
+    }
+
+    td_optim *optim = td_sgd(td_parameters(net), .lr = 0.02, .momentum = 0.9, .nesterov = true,
+                             .weight_decay = 1e-4);
+    /* Four threads read ahead. All ranks shuffle alike, and each takes its own part. */
+    td_loader *loader =
+        td_loader_open(train_part, .batch_size = batch_size, .workers = 4, .device = device,
+                       .sampler = td_distributed_sampler(.shuffle = true));
+    td_loader *test_loader = td_loader_open(test_part, .batch_size = batch_size, .device = device,
+                                            .sampler = td_distributed_sampler(.no_padding = true));
+    if (optim == NULL || loader == NULL || test_loader == NULL) {
+        td_die();
+    }
+
+    td_printf_rank0("\n=======  Training  =======\n\n");
+    int64_t steps = td_loader_batches(loader);
+    for (int epoch = 0; epoch < epochs; epoch++) {
+        double loss_sum = 0, right = 0, seen = 0;
+        for (td_batch batch; td_loader_next(loader, &batch);) {
+            TD_STEP {
+                td_tensor *logits = td_forward(net, batch.x);
+                td_tensor *loss = td_cross_entropy(logits, batch.y);
+                td_zero_grad(optim);
+                td_backward(loss);
+                td_optim_step(optim);
+                loss_sum += td_item(loss);
+                right += td_item(td_count_top(logits, batch.y, 1));
+                seen += (double)batch.size;
+            }
+            int64_t step = batch.index + 1;
+            if (step % 25 == 0 ||
+                step == steps) { /* means over the epoch so far, and over the ranks */
+                double sums[] = { loss_sum / (double)step / td_dist_world_size(), right, seen };
+                if (td_all_reduce_numbers(NULL, sums, 3) != TD_OK) {
+                    td_die();
+                }
+                td_printf_rank0("== step: [%3lld/%lld] [%d/%d] | loss: %.3f | acc: %6.3f%%\n",
+                                (long long)step, (long long)steps, epoch + 1, epochs, sums[0],
+                                100 * sums[1] / sums[2]);
+            }
+        }
+        if (td_loader_status(loader) != TD_OK) { /* did the epoch end, or reading fail? */
+            td_die();
+        }
+    }
+
+    td_evaluation test = td_evaluate(net, test_loader);
+    if (test.status != TD_OK) {
+        td_die();
+    }
+    td_printf_rank0("\n== test: %d images | loss: %.3f | acc: %6.3f%%\n", (int)test.seen, test.loss,
+                    100 * test.accuracy);
+    if (td_dist_rank() == 0) { /* all ranks have the same model, so one saves it */
+        if (td_save("cifar_ddp_spawn.safetensors", net) != TD_OK) {
+            td_die();
+        }
+        printf("(rank: 0)   == Saved: cifar_ddp_spawn.safetensors\n");
+    }
+
+    td_loader_close(test_loader);
+    td_loader_close(loader);
+    td_optim_free(optim);
+    td_module_free(net);
+    td_dataset_free(test_part);
+    td_dataset_free(train_part);
+    td_dataset_free(test_set);
+    td_dataset_free(train_set);
+    td_dist_destroy();
+    return 0;
 }
 
 int main(int argc, char **argv)
 {
-    char free_place[64];
-    job j = { .nodes = 1, .nprocs = 2 };
-    train_run *r = cifar_options(&j.cifar, "cifar_ddp_spawn", 0.02, 25);
-    train_args *args = &r->args;
-    train_args_rank_options(args);
-    train_args_add_count(args, "nodes", &j.nodes, 1, 1024, "Hosts that take part");
-    train_args_add_count(args, "nprocs", &j.nprocs, 1, 1024, "Processes to start on each host");
-    train_args_add_count(args, "node-rank", &j.node_rank, 0, 1023, "This host's number, from 0");
-    train_args_add(args, (cli_option){ .name = "dist-url",
-                                       .argument = "URL",
-                                       .help = "Where the ranks meet: tcp://HOST:PORT on host 0; "
-                                               "needed with several hosts",
-                                       .kind = CLI_TEXT,
-                                       .value = &j.url });
-    cli_parse(argc, argv, "Trains ResNet-18 on CIFAR-10, on several processes that it starts.",
-              args->options, args->option_count);
-
-    if (!train_node_fits(r->app, j.node_rank, j.nodes)) {
-        return 1;
+    read_options(argc, argv);
+    if (td_spawn(train, NULL, nprocs) != TD_OK) {
+        td_die();
     }
-    if (j.url == NULL && j.nodes > 1) {
-        fprintf(stderr,
-                "cifar_ddp_spawn: --nodes %d needs --dist-url tcp://HOST:PORT, the same on all "
-                "hosts\n",
-                (int)j.nodes);
-        return 1;
-    }
-    if (j.url == NULL) {
-        snprintf(free_place, sizeof(free_place), "tcp://127.0.0.1:%d", td_free_port());
-        j.url = free_place;
-    }
-    return train_spawn(r->app, rank_main, &j, j.nprocs);
+    return 0;
 }

@@ -1,136 +1,153 @@
 /* Lesson 10: ImageNet (the articles' "imagenet").
  *
- * Against cifar_ddp_slurm.c: the pictures are files in folders, one folder a class, of all sizes;
- * the loader's threads decode them, cut out a random part and resize it (RandomResizedCrop 224).
- * And whoever starts the processes, the launcher or Slurm, the program is the same. At the end rank
- * 0 saves, all wait for it, and all load what it has saved.
+ * Next to cifar_ddp_slurm.c the images are files in folders, one folder a class, of all sizes. The
+ * loader's threads decode them, cut out a random part and resize it (RandomResizedCrop 224). The
+ * launcher or Slurm starts the processes. At the end rank 0 saves, all ranks wait for it, and all
+ * load the file.
  *
  *   tdrun --nproc-per-node 8 imagenet --data ILSVRC/train
  *   srun --ntasks 32 imagenet --data ILSVRC/train */
-#include "apps/common/cifar.h"
-#include "apps/common/pictures.h"
+#include <tandem.h>
 
-#include <inttypes.h>
-#include <stdio.h>
+#include <getopt.h>
+#include <stdlib.h>
 
-typedef struct imagenet_run {
-    cifar_run cifar; /* prints, logs and saves as the CIFAR lessons do */
-    train_task task;
-    int64_t classes, size;
-    bool skip_bad;
-    td_dataset *pictures;
-} imagenet_run;
+static const char *folder; /* the options */
+static int epochs = 1, batch_size = 256, limit = 0;
 
-static const float mean[] = { 0.485f, 0.456f, 0.406f }, spread[] = { 0.229f, 0.224f, 0.225f };
-
-static td_status imagenet_open(train_run *r)
+static void usage(int code)
 {
-    imagenet_run *m = (imagenet_run *)r;
-    td_image_folder_options options = { .transform = { .size = (int)m->size,
-                                                       .flip = true,
-                                                       .mean = { mean[0], mean[1], mean[2] },
-                                                       .std = { spread[0], spread[1], spread[2] },
-                                                       .seed = (uint64_t)r->args.seed },
-                                        .skip_bad = m->skip_bad };
-    TD_TRY(td_image_folder_open(r->args.data, &options, &m->pictures));
-    if (m->pictures->classes > m->classes) {
-        return td_fail(TD_E_ARG, "%s has %d classes, and the model --classes %" PRId64,
-                       r->args.data, m->pictures->classes, m->classes);
+    fprintf(code == 0 ? stdout : stderr,
+            "usage: imagenet --data FOLDER [--epochs N] [--batch-size N] [--limit N]\n");
+    exit(code);
+}
+
+static void read_options(int argc, char **argv)
+{
+    static const struct option names[] = { { "data", required_argument, NULL, 'd' },
+                                           { "epochs", required_argument, NULL, 'e' },
+                                           { "batch-size", required_argument, NULL, 'b' },
+                                           { "limit", required_argument, NULL, 'l' },
+                                           { "help", no_argument, NULL, 'h' },
+                                           { NULL, 0, NULL, 0 } };
+    for (int name; (name = getopt_long(argc, argv, "h", names, NULL)) != -1;) {
+        switch (name) {
+        case 'd':
+            folder = optarg;
+            break;
+        case 'e':
+            epochs = atoi(optarg);
+            break;
+        case 'b':
+            batch_size = atoi(optarg);
+            break;
+        case 'l':
+            limit = atoi(optarg);
+            break;
+        default:
+            usage(name == 'h' ? 0 : 64);
+        }
     }
-    r->train = m->pictures;
-    snprintf(r->data_name, sizeof r->data_name, "%" PRId64 " pictures in %d classes",
-             m->pictures->length, m->pictures->classes);
-    return model_notes_make(&r->notes, &(model_input){ m->size, m->size * 256 / 224, mean, spread },
-                            r->train, m->classes);
-}
-
-static void imagenet_close(train_run *r)
-{
-    imagenet_run *m = (imagenet_run *)r;
-    td_dataset_free(m->pictures);
-}
-
-static td_module *imagenet_net(const train_run *r)
-{
-    td_module *net = td_resnet(18, ((const imagenet_run *)r)->classes, TD_STEM_IMAGENET);
-    if (net != NULL && td_module_to(net, r->args.device, TD_F32) != TD_OK) {
-        td_module_free(net);
-        return NULL;
+    if (optind < argc || epochs < 1 || batch_size < 1 || limit < 0 || folder == NULL) {
+        usage(64);
     }
-    return net;
-}
-
-static td_status lesson(train_run *r)
-{
-    TD_TRY(train_begin(r));
-    r->net = imagenet_net(r);
-    if (r->net != NULL && td_dist_is_initialized()) {
-        r->net = train_ddp(r, r->net);
-    }
-    r->optim = cifar_optim(r);
-    r->loader = train_loader(
-        r, td_distributed_sampler(.rank = td_dist_rank(), .world_size = td_dist_world_size(),
-                                  .shuffle = true, .seed = (uint64_t)r->args.seed));
-    TD_TRY(train_loop(r));
-    return ((imagenet_run *)r)->skip_bad ? pictures_report_bad(r->train) : TD_OK;
-}
-
-static void add_options(imagenet_run *m)
-{
-    train_args *args = &m->cifar.base.args;
-    train_args_options(args, "Folder with one sub-folder of pictures for each class",
-                       "Checkpoint to write after each epoch");
-    train_args_rank_options(args);
-    train_args_add_count(args, "print-every", &m->cifar.print_every, 1, 1000000000,
-                         "Steps between two lines of loss and accuracy");
-    train_args_add(args, (cli_option){ .name = "classes",
-                                       .argument = "N",
-                                       .help = "Outputs of the model",
-                                       .kind = CLI_INT,
-                                       .value = &m->classes,
-                                       .low = 1,
-                                       .high = 1e6,
-                                       .resume = CLI_FIXED });
-    train_args_add(args, (cli_option){ .name = "size",
-                                       .argument = "N",
-                                       .help = "Pixels of a side of what the model sees",
-                                       .kind = CLI_INT,
-                                       .value = &m->size,
-                                       .low = 32,
-                                       .high = 8192,
-                                       .resume = CLI_FIXED });
-    train_args_add(args, (cli_option){ .name = "skip-bad",
-                                       .help = "Replace pictures that cannot be read, and list "
-                                               "them at the end",
-                                       .kind = CLI_FLAG,
-                                       .value = &m->skip_bad });
 }
 
 int main(int argc, char **argv)
 {
-    static imagenet_run m;
-    train_run *r = &m.cifar.base;
-    m = (imagenet_run){ .cifar = { .print_every = 40, .stem = "imagenet" },
-                        .task = cifar_task,
-                        .classes = 1000,
-                        .size = 224 };
-    m.task.name = "ResNet-18 on folders of pictures";
-    m.task.open = imagenet_open;
-    m.task.close = imagenet_close;
-    m.task.sample = TD_SHAPE(1, 3, 224, 224);
-    r->task = &m.task;
-    r->app = "imagenet";
-    r->args = (train_args){ .data = "data/ILSVRC/train",
-                            .epochs = 1,
-                            .batch_size = 256,
-                            .lr = 0.1,
-                            .workers = train_default_workers(),
-                            .save = "imagenet.safetensors",
-                            .save_every = 1 };
-    add_options(&m);
-    cli_parse(argc, argv,
-              "Trains ResNet-18 on folders of pictures: alone, or as one of the processes that "
-              "tdrun, srun or mpirun has started.",
-              r->args.options, r->args.option_count);
-    return td_dist_is_launched() ? train_rank(r, NULL, lesson) : train_alone(r, lesson);
+    read_options(argc, argv);
+    if (td_dist_init(NULL) != TD_OK) { /* all ranks wait for the last one */
+        td_die();
+    }
+    printf("[init] == local rank: %d, global rank: %d ==\n", td_dist_local_rank(), td_dist_rank());
+    fflush(stdout);
+    td_device device = td_default_device(); /* TANDEM_DEVICE=cuda: a GPU; otherwise the CPU */
+
+    /* The data: a folder with a sub-folder of images for each class. */
+    td_manual_seed(0);
+    td_image_folder_options images = { .transform = { .size = 224,
+                                                      .flip = true,
+                                                      .mean = { 0.485f, 0.456f, 0.406f },
+                                                      .std = { 0.229f, 0.224f, 0.225f } } };
+    td_dataset *all_train;
+    if (td_image_folder_open(folder, &images, &all_train) != TD_OK) {
+        td_die(); /* prints what went wrong, and exits with 1 */
+    }
+    td_dataset *train_set = td_dataset_head(all_train, limit > 0 ? limit : all_train->length);
+    if (train_set == NULL) {
+        td_die();
+    }
+
+    /* The model. */
+    td_module *net = td_resnet(18, 1000, TD_STEM_IMAGENET);
+    if (net == NULL || td_module_to(net, device, TD_F32) != TD_OK) {
+        td_die();
+    }
+    /* DistributedDataParallel: gives all ranks rank 0's parameters, and from now on has td_backward
+     * exchange gradients, a bucket at a time, while backward goes on. */
+    net = td_ddp(net);
+    if (net == NULL) {
+        td_die();
+    }
+
+    td_optim *optim = td_sgd(td_parameters(net), .lr = 0.1, .momentum = 0.9, .nesterov = true,
+                             .weight_decay = 1e-4);
+    td_loader *loader =
+        td_loader_open(train_set, .batch_size = batch_size, .device = device, .workers = 4,
+                       .sampler = td_distributed_sampler(.shuffle = true));
+    if (optim == NULL || loader == NULL) {
+        td_die();
+    }
+
+    td_printf_rank0("\n=======  Training  =======\n\n");
+    int steps = (int)td_loader_batches(loader);
+    for (int epoch = 0; epoch < epochs; epoch++) {
+        double sum = 0, right = 0, seen = 0; /* of this epoch: losses, right answers, images */
+        int step = 0;
+        for (td_batch batch; td_loader_next(loader, &batch);) {
+            TD_STEP {
+                td_tensor *logits = td_forward(net, batch.x);
+                td_tensor *loss = td_cross_entropy(logits, batch.y);
+                td_zero_grad(optim);
+                td_backward(loss);
+                td_optim_step(optim);
+                sum += td_item(loss);
+                right += td_item(td_count_equal(td_argmax(logits, 1, false), batch.y));
+                seen += (double)batch.size;
+            }
+            if (++step % 40 == 0 || step == steps) {
+                double all[] = { sum, right, seen }; /* of all ranks */
+                if (td_all_reduce_numbers(NULL, all, 3) != TD_OK) {
+                    td_die();
+                }
+                td_printf_rank0("== step: [%3d/%d] [%d/%d] | loss: %.3f | acc: %6.3f%%\n", step,
+                                steps, epoch + 1, epochs, all[0] / td_dist_world_size() / step,
+                                100 * all[1] / all[2]);
+            }
+        }
+        if (td_loader_status(loader) != TD_OK) { /* did the epoch end, or reading fail? */
+            td_die();
+        }
+    }
+
+    /* Rank 0 saves, all wait until the file is whole, and all load it. */
+    if (td_dist_rank() == 0) {
+        if (td_save("resnet18.safetensors", net) != TD_OK) {
+            td_die();
+        }
+        printf("(rank: 0)   == Saved: resnet18.safetensors\n");
+    }
+    if (td_barrier(NULL) != TD_OK || td_load("resnet18.safetensors", net) != TD_OK) {
+        td_die();
+    }
+    printf("(rank: %d)   == Loaded: resnet18.safetensors\n", td_dist_rank());
+
+    /* The end: free what uses another thing before the thing that it uses. */
+    td_loader_close(loader);
+    td_optim_free(optim);
+    td_module_free(net);
+    td_dataset_free(train_set);
+    td_dataset_free(all_train);
+    td_dist_destroy();
+    return 0;
 }

@@ -169,3 +169,30 @@ td_status td_cifar_open(const char *folder, td_cifar_kind kind, bool train, td_d
     }
     return status;
 }
+
+/* Two seeds: no test image is a training image. */
+static td_status draw_both(td_dataset **train, td_dataset **test)
+{
+    TD_TRY(td_synthetic_images(50000, 0, train));
+    td_status status = td_synthetic_images(10000, 1, test);
+    if (status != TD_OK) {
+        td_dataset_free(*train);
+    }
+    return status;
+}
+
+td_status td_cifar_or_synthetic(const char *folder, td_dataset **train, td_dataset **test)
+{
+    const char *named = folder != NULL ? folder : getenv("TANDEM_DATA");
+    const char *place = named != NULL ? named : "data/cifar10";
+    td_status status = td_cifar_open(place, TD_CIFAR10, true, train);
+    if (status == TD_E_NOTFOUND && named == NULL) {
+        return draw_both(train, test);
+    }
+    TD_TRY(status);
+    status = td_cifar_open(place, TD_CIFAR10, false, test);
+    if (status != TD_OK) {
+        td_dataset_free(*train);
+    }
+    return status;
+}

@@ -168,6 +168,10 @@ td_status td_cifar_download(const char *folder, td_cifar_kind kind, const char *
 /* Images [3,32,32] of ten classes of shapes, drawn from a seed, to train on where there is neither
  * data nor network. Image i has class i % 10. The dataset's `synthetic` is set: it is not CIFAR. */
 td_status td_synthetic_images(int64_t length, uint64_t seed, td_dataset **dataset);
+/* CIFAR-10's training and test images from folder; folder NULL: from $TANDEM_DATA, or else from
+ * data/cifar10. If no folder is named and data/cifar10 has no CIFAR-10, 50,000 and 10,000 synthetic
+ * images, whose datasets have `synthetic` set. */
+td_status td_cifar_or_synthetic(const char *folder, td_dataset **train, td_dataset **test);
 
 /* How images in memory are changed while a batch is written: a random crop, a random flip, then
  * (value/255 - mean) / std. A dataset without a transform gives value/255. The random draws are
