@@ -3,7 +3,6 @@
 #include "nn/params.h"
 #include "tensor/hooks.h"
 #include "tensor/storage.h"
-#include "tensor/hooks.h"
 #include "autograd/hooks.h"
 #include "tensor/extend.h"
 
