@@ -1,5 +1,5 @@
 /* For operations, modules and engines of your own: memory of the running step, checks, layouts,
- * names for messages, random numbers by counter. tandem.h does not include this header. */
+ * names for messages, random numbers by counter, errors. tandem.h does not include this header. */
 #ifndef TD_TENSOR_EXTEND_H
 #define TD_TENSOR_EXTEND_H
 
@@ -45,6 +45,10 @@ uint64_t td_step_number(void);
 /* One pointer per step, for the tape; on_end is called when the step ends or is abandoned. */
 void *td_step_tape(void);
 void td_step_set_tape(void *tape, void (*on_end)(void *tape));
+
+/* Ends the running step of this thread, if there is one: for a fatal handler that leaves by
+ * longjmp. */
+void td_step_abandon(void);
 
 /* ---- checks ---- */
 
@@ -99,6 +103,25 @@ bool td_random_bernoulli(td_generator *g, double p);
 void td_philox(td_philox_key key, uint64_t a, uint64_t b, uint32_t out[4]);
 /* The generator's own key, for tensor/philox.h. */
 uint64_t td_philox_mixed_key(td_philox_key key);
+
+/* ---- devices and precision ---- */
+
+/* The dtype of activations in products: TD_BF16, TD_F16, or TD_F32 if nothing is cast. */
+td_dtype td_precision_dtype(td_precision precision);
+
+/* Says that so many processes of this host share its CPUs; pools of the default size change. Call
+ * it between steps. td_dist_init calls it, and td_dist_destroy calls it with 1. */
+void td_share_cpus(int processes);
+
+/* ---- errors ---- */
+
+/* td_last_error(), for messages that end with the reason: never empty. */
+const char *td_last_reason(void);
+
+/* For dist: td_die calls this function, unless NULL, before it prints; the function need not
+ * return.
+ */
+extern void (*td_die_hook)(const char *message);
 
 /* For a worker thread that hands its mistakes to the thread it works for: as td_set_fatal_handler,
  * on the calling thread alone. NULL: none. */
