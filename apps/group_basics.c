@@ -8,6 +8,7 @@
 #include "apps/common/cli.h"
 #include "apps/common/ranks.h"
 #include "dist/dist.h"
+#include "dist/collectives.h"
 #include "nn/module.h"
 
 #include <inttypes.h>

@@ -13,6 +13,7 @@
 #include "apps/common/progress.h"
 #include "apps/common/ranks.h"
 #include "dist/dist.h"
+#include "dist/collectives.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -6,6 +6,7 @@
  *     extra.powersgd.error.<rank>.<path>    as the parameter
  */
 #include "dist/powersgd.h"
+#include "dist/collectives.h"
 #include "nn/params.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* DistributedDataParallel: the wrapper around a model. */
 #include "dist/ddp.h"
+#include "dist/collectives.h"
 
 #include "nn/internal.h"
 #include "nn/params.h"

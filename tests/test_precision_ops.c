@@ -28,6 +28,7 @@ static const struct {
 } rules[] = {
 #define TD_RULE(op, rule) { #op, TD_RULE_IS_##rule },
 #include "autograd/precision.def"
+#include "tensor/extend.h"
 #undef TD_RULE
 };
 enum { RULES = sizeof rules / sizeof rules[0] };
