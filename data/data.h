@@ -106,7 +106,7 @@ typedef enum td_csv_header {
 } td_csv_header;
 
 typedef struct td_csv_options {
-    int begin_; /* not for you: lets the macro below take an empty list */
+    int begin_; /* for the library: lets the macro take an empty list */
     const char *path;
     const char *label;    /* the header's name for the label's column */
     int label_column;     /* or its number, counted from 1; 0 (and no label): the last column */
@@ -261,7 +261,7 @@ void td_sampler_free(
 
 typedef struct td_loader td_loader;
 typedef struct td_loader_options {
-    int begin_; /* lets the macro take an empty list; not for you */
+    int begin_; /* for the library: lets the macro take an empty list */
     const td_dataset *dataset;
     int64_t batch_size;      /* 0: 1 */
     bool shuffle;            /* a random sampler; otherwise sequential */

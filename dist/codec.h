@@ -21,7 +21,7 @@ typedef struct td_bucket {
 /* What one round of a bucket sums over the ranks. A codec may need several rounds. */
 typedef struct td_wire {
     td_tensor *tensor; /* the codec owns the tensor; NULL: the bucket needs no further round */
-    bool scaled;       /* encode has multiplied the values by `scale`; false: DDP divides the sum */
+    bool scaled; /* encode has multiplied the values by `scale`; false: the reduction averages */
 } td_wire;
 
 typedef struct td_bucket_codec {
@@ -37,10 +37,10 @@ typedef struct td_bucket_codec {
      * when the sum of round n is there. scale is 1 / number of ranks. */
     td_status (*encode)(void *state, void *part, const td_bucket *b, int round, double scale,
                         td_wire *wire);
-    td_status (*decode)(void *state, void *part,
-                        const td_bucket *b); /* writes the mean gradients into b->grad */
-    void (*stepped)(
-        void *state); /* called when all buckets of a backward are decoded; may be NULL */
+    /* Writes the mean gradients into b->grad. */
+    td_status (*decode)(void *state, void *part, const td_bucket *b);
+    /* Called when all buckets of a backward are decoded; may be NULL. */
+    void (*stepped)(void *state);
     /* Lists the codec's state for checkpoints; may be NULL. With `save` it is collective, and rank
      * 0's list has the tensors of all ranks. */
     td_status (*list)(void *state, bool save, const td_named_tensor **tensors, int *count);

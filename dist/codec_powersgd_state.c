@@ -8,6 +8,7 @@
 #include "dist/powersgd.h"
 #include "dist/collectives.h"
 #include "nn/params.h"
+#include "nn/module.h"
 
 #include <stdlib.h>
 #include <string.h>

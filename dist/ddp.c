@@ -4,6 +4,7 @@
 
 #include "nn/internal.h"
 #include "nn/params.h"
+#include "nn/module.h"
 #include "tensor/storage.h"
 #include "tensor/streams.h"
 #include "autograd/hooks.h"

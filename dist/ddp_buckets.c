@@ -3,6 +3,7 @@
  * registration. After it, it is the order in which gradients became ready. */
 #include "dist/ddp.h"
 #include "nn/params.h"
+#include "nn/module.h"
 #include "autograd/hooks.h"
 
 #include <stdlib.h>

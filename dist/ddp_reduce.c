@@ -8,6 +8,7 @@
 #include "dist/trace.h"
 #include "dist/collectives.h"
 #include "autograd/hooks.h"
+#include "nn/module.h"
 
 #include <stdlib.h>
 #include <string.h>

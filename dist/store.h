@@ -20,8 +20,7 @@ typedef struct td_store td_store;
 enum { TD_STORE_MAX_KEY = 1024, TD_STORE_MAX_VALUE = 64 << 20 };
 
 /* What a kind of store implements. The functions below say what each does. Time-outs are in
- * seconds.
- */
+ * seconds. */
 typedef struct td_store_vtable {
     const char *kind; /* "tcp" */
     td_status (*set)(td_store *store, const char *key, const void *value, size_t size);

@@ -95,8 +95,12 @@ const char *td_context_at(int outwards); /* the name so many further out, or NUL
 uint32_t td_random_u32(td_generator *g);
 uint64_t td_random_u64(td_generator *g);  /* (first draw << 32) | second */
 int64_t td_random_i63(td_generator *g);   /* u64 & 2^63-1: seeds a loader's epoch */
+double td_random_f64(td_generator *g);    /* [0,1), 53 bits */
 float td_random_f32(td_generator *g);     /* [0,1), 24 bits */
 double td_random_normal(td_generator *g); /* Box-Muller, one number a call */
+int64_t td_random_int(td_generator *g, int64_t low, int64_t high); /* in [low, high) */
+/* Writes a random permutation of 0, ..., n-1 to out[n], like torch.randperm. */
+void td_random_permutation(td_generator *g, int64_t *out, int64_t n);
 bool td_random_bernoulli(td_generator *g, double p);
 
 /* Philox4x32-10 (Salmon et al. 2011): four 32-bit words for a key and a 128-bit counter (a, b). */

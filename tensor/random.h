@@ -28,11 +28,6 @@ void td_generator_seed(td_generator *g, uint64_t seed);
 td_generator *td_default_generator(void);
 void td_manual_seed(uint64_t seed);
 
-double td_random_f64(td_generator *g);                             /* in [0,1), 53 random bits */
-int64_t td_random_int(td_generator *g, int64_t low, int64_t high); /* in [low, high) */
-/* Writes a random permutation of 0, ..., n-1 to out[n], like torch.randperm. */
-void td_random_permutation(td_generator *g, int64_t *out, int64_t n);
-
 /* td_uniform_ and td_normal_ fill a float tensor in place, in row-major order of its shape for
  * every memory order. The numbers are PyTorch's numbers for f32, converted to t's dtype.
  * td_uniform_ draws from [from, to). */

@@ -3,6 +3,7 @@
 #include "tests/expect_fatal.h"
 #include "tests/ops_cases.h"
 
+#include "tensor/extend.h"
 #include "autograd/precision.h"
 
 #include <setjmp.h>
@@ -28,7 +29,6 @@ static const struct {
 } rules[] = {
 #define TD_RULE(op, rule) { #op, TD_RULE_IS_##rule },
 #include "autograd/precision.def"
-#include "tensor/extend.h"
 #undef TD_RULE
 };
 enum { RULES = sizeof rules / sizeof rules[0] };

@@ -20,12 +20,11 @@ typedef struct td_scaler td_scaler;
 
 /* The defaults are PyTorch's (torch.amp.GradScaler). Powers of 2 scale without rounding. */
 typedef struct td_scaler_options {
-    int begin_;     /* for the library */
-    double scale;   /* the first scale; 0: 65536 */
-    double growth;  /* factor by which the scale grows; 0: 2 */
-    double backoff; /* factor by which the scale shrinks; 0: 0.5 */
-    int64_t
-        patience; /* the scale grows after so many steps in a row with finite gradients; 0: 2000 */
+    int begin_;       /* for the library */
+    double scale;     /* the first scale; 0: 65536 */
+    double growth;    /* factor by which the scale grows; 0: 2 */
+    double backoff;   /* factor by which the scale shrinks; 0: 0.5 */
+    int64_t patience; /* steps in a row with finite gradients until the scale grows; 0: 2000 */
 } td_scaler_options;
 
 /* td_scaler_new(...). NULL with td_last_error() when memory is short. Free the scaler by

@@ -23,8 +23,7 @@ bool td_profile_on(void);
 
 typedef struct td_profile_row {
     const char *kernel; /* "conv2d_grad_input" */
-    const char
-        *module; /* "layer1.0.conv1 (Conv2d)"; "" outside of modules. The profiler owns both */
+    const char *module; /* "layer1.0.conv1 (Conv2d)"; "" outside of modules; the profiler's */
     bool backward;
     bool span; /* not a kernel, but a named time outside of kernels: "loader wait" */
     int64_t calls;
