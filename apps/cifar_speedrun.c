@@ -235,8 +235,8 @@ static void print_graph(const speedrun *s)
     if (s->captured != NULL) {
         td_captured_stats stats = td_captured_now(s->captured);
         printf("graph: %" PRId64 " steps as ever, %" PRId64 " recorded, %" PRId64 " replayed%s%s\n",
-               stats.eager, stats.recorded, stats.replayed,
-               stats.why[0] != '\0' ? "; " : "", stats.why);
+               stats.eager, stats.recorded, stats.replayed, stats.why[0] != '\0' ? "; " : "",
+               stats.why);
     }
 }
 
