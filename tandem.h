@@ -1,15 +1,18 @@
 /* tandem: a small deep-learning framework in C11 with data parallelism built in.
  *
- * This header is all that most programs need: the public headers of the six rooms, in the order in
- * which they build on each other. Extensions and tools find more in these headers:
+ * Include this header; most programs need no other. It includes the public headers of the five
+ * rooms of the library (tensor, autograd, nn, data, dist) in the order in which the rooms build on
+ * each other. Extensions and tools find more functions in these headers:
  *
  *   own operations and modules    autograd/tape.h, tensor/extend.h, nn/module.h, nn/around.h
  *   gradients: ready, checked     autograd/hooks.h, autograd/gradcheck.h
  *   files, other frameworks       nn/safetensors.h, tensor/dlpack.h
+ *   datasets and loaders          data/inspect.h
  *   profiles, captured steps      tensor/observe/profile.h, tensor/observe/memory_plan.h,
  *                                 tensor/graph/captured.h, tensor/autotune.h
  *   more optimizers and models    nn/optim/muon.h, nn/optim/lookahead.h, nn/models/airbench.h
- *   communication                 dist/store.h, dist/codec.h, dist/captured.h, dist/trace.h */
+ *   communication                 dist/collectives.h, dist/store.h, dist/codec.h,
+ *                                 dist/captured.h, dist/trace.h */
 #ifndef TANDEM_H
 #define TANDEM_H
 

@@ -233,10 +233,10 @@ static td_status train(speedrun *s, td_loader *loader, double began)
 static void print_graph(const speedrun *s)
 {
     if (s->captured != NULL) {
-        td_captured_figures figures = td_captured_now(s->captured);
+        td_captured_stats stats = td_captured_now(s->captured);
         printf("graph: %" PRId64 " steps as ever, %" PRId64 " recorded, %" PRId64 " replayed%s%s\n",
-               figures.rehearsed, figures.recorded, figures.replayed,
-               figures.why[0] != '\0' ? "; " : "", figures.why);
+               stats.eager, stats.recorded, stats.replayed, stats.why[0] != '\0' ? "; " : "",
+               stats.why);
     }
 }
 

@@ -25,7 +25,7 @@ typedef struct predict_args {
 
 typedef struct predictor {
     predict_args args;
-    td_picture_transform transform;
+    td_image_folder_transform transform;
     int64_t classes;
     char **names; /* [classes] or NULL */
     td_module *net;
@@ -146,7 +146,7 @@ static td_status run(predictor *p, const char *path, double *probability)
 {
     int64_t size = p->transform.size;
     td_tensor *x = td_new_layout(TD_SHAPE(1, 3, size, size), TD_F32, TD_IMAGE, TD_CPU);
-    td_status status = x != NULL ? td_picture_read(path, &p->transform, x) : TD_E_NOMEM;
+    td_status status = x != NULL ? td_image_read(path, &p->transform, x) : TD_E_NOMEM;
     if (status == TD_OK) {
         td_step_begin();
         td_no_grad_begin();

@@ -68,7 +68,7 @@ td_tensor *td_linear_at(td_tensor *x, td_tensor *w, td_tensor *b, td_site at);
  * OH = (H + 2 padding - dilation (KH - 1) - 1) / stride + 1. An option is given for height and
  * width together (.stride = 2) or for each (.stride_hw = { 2, 1 }); giving both is a mistake. */
 typedef struct td_conv2d_options {
-    int begin_; /* lets the macro take an empty list; not for you */
+    int begin_; /* for the library: lets the macro take an empty list */
     td_tensor *x, *w, *b;
     int stride, padding, dilation; /* stride and dilation 0: 1 */
     int stride_hw[2], padding_hw[2], dilation_hw[2];

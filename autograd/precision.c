@@ -1,6 +1,7 @@
 #include "autograd/precision.h"
 
 #include "autograd/tape.h"
+#include "tensor/extend.h"
 
 td_tensor *td_op_input(td_tensor *x, const char *op, const char *what, td_rule rule, td_site at)
 {

@@ -64,7 +64,7 @@ static void take_turns(job *j, int turns, samples *s)
     for (int turn = 0; turn < turns; turn++) {
         for (int i = 0; i < EACH; i++) {
             s->with[s->count + i] = timed_step(j, true);
-            td_ddp_figures f = td_ddp_last_figures(j->net);
+            td_ddp_stats f = td_ddp_last_stats(j->net);
             s->communication[s->count + i] = f.communication * 1e3;
             s->exposed[s->count + i] = f.exposed * 1e3;
             s->lost[s->count + i] = f.lost * 1e3;
@@ -127,7 +127,7 @@ int main(int argc, char **argv)
         return fail();
     }
     if (td_dist_rank() == 0) {
-        td_ddp_print_figures(j.net, stdout);
+        td_ddp_print_stats(j.net, stdout);
         report(&s);
     }
     close_job(&j);

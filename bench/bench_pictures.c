@@ -7,6 +7,7 @@
 #include "tandem.h"
 
 #include "bench/peer.h"
+#include "data/inspect.h"
 
 enum { PICTURES = 480, BATCH = 16, SIZE = 224 };
 

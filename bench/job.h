@@ -4,6 +4,7 @@
 #define TD_BENCH_JOB_H
 
 #include "nn/params.h"
+#include "nn/module.h"
 #include "tandem.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"

@@ -2,6 +2,7 @@
  * by libjpeg(-turbo) where there is one. stb_image takes bytes beyond a file's end for zeros, so a
  * file that was cut off is found here. */
 #include "data/bitmap.h"
+#include "data/inspect.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -106,7 +106,7 @@ typedef enum td_csv_header {
 } td_csv_header;
 
 typedef struct td_csv_options {
-    int begin_; /* not for you: lets the macro below take an empty list */
+    int begin_; /* for the library: lets the macro take an empty list */
     const char *path;
     const char *label;    /* the header's name for the label's column */
     int label_column;     /* or its number, counted from 1; 0 (and no label): the last column */
@@ -193,11 +193,6 @@ typedef struct td_image_transform {
  * part (set the transform of the whole dataset). TD_E_ARG: a field is out of range. */
 td_status td_dataset_set_transform(td_dataset *dataset, const td_image_transform *transform);
 
-/* The untransformed images of such a dataset, u8 [length,3,32,32] row-major, and its labels, u8
- * [length]. The dataset owns both. NULL for other datasets, and for parts made by td_split. */
-const uint8_t *td_dataset_pixels(const td_dataset *dataset);
-const uint8_t *td_dataset_labels(const td_dataset *dataset);
-
 /* ---- folders of images ---- */
 
 /* How an image file of any size becomes [3,size,size], with PIL's antialiased bilinear filter as in
@@ -205,7 +200,7 @@ const uint8_t *td_dataset_labels(const td_dataset *dataset);
  * random draws are Philox words of key (seed, "picture") and counter (epoch, sample). For
  * evaluation (resize > 0): the shorter side becomes `resize`, and the centre is cropped. Then
  * (value/255 - mean) / std. */
-typedef struct td_picture_transform {
+typedef struct td_image_folder_transform {
     int size;                  /* height and width of the result; 0: 224 */
     int resize;                /* 0: training; otherwise at least size */
     double scale[2], ratio[2]; /* of RandomResizedCrop; 0: { 0.08, 1 } and { 3/4, 4/3 } */
@@ -213,10 +208,10 @@ typedef struct td_picture_transform {
     double brightness, contrast, saturation, hue; /* of ColorJitter; 0: unchanged */
     float mean[3], std[3];                        /* of each channel; all zero: value/255 */
     uint64_t seed;
-} td_picture_transform;
+} td_image_folder_transform;
 
 typedef struct td_image_folder_options {
-    td_picture_transform transform;
+    td_image_folder_transform transform;
     double val_fraction; /* of each class's images that are for validation, below 1; 0: no split */
     bool val;            /* with val_fraction: the images for validation, not those for training */
     uint64_t split_seed; /* another seed: another split */
@@ -242,21 +237,8 @@ typedef struct td_image_folder_options {
 td_status td_image_folder_open(const char *folder, const td_image_folder_options *options,
                                td_dataset **dataset);
 
-/* The JPEG decoder in use: "libjpeg" if tandem was built with it, otherwise "stb_image". The
- * environment's TANDEM_JPEG=stb_image chooses stb_image. */
-const char *td_jpeg_decoder(void);
-
-/* The path of a sample's file, relative to the folder; the dataset owns it. */
-const char *td_image_folder_path(const td_dataset *dataset, int64_t sample);
-
-/* The number of images that could not be read so far (skip_bad), and the message of the i-th of
- * them in the order of samples, which names its path. sample receives the sample's number. The
- * dataset owns the message. NULL: there is no i-th. */
-int64_t td_image_folder_bad(const td_dataset *dataset);
-const char *td_image_folder_bad_at(const td_dataset *dataset, int64_t i, int64_t *sample);
-
 /* Reads one image file into x, f32 [1,3,size,size] in the layout TD_IMAGE. */
-td_status td_picture_read(const char *path, const td_picture_transform *transform, td_tensor *x);
+td_status td_image_read(const char *path, const td_image_folder_transform *transform, td_tensor *x);
 
 /* ---- samplers ---- */
 
@@ -283,7 +265,7 @@ void td_sampler_free(
 
 typedef struct td_loader td_loader;
 typedef struct td_loader_options {
-    int begin_; /* lets the macro take an empty list; not for you */
+    int begin_; /* for the library: lets the macro take an empty list */
     const td_dataset *dataset;
     int64_t batch_size;      /* 0: 1 */
     bool shuffle;            /* a random sampler; otherwise sequential */
@@ -292,7 +274,8 @@ typedef struct td_loader_options {
     int workers;             /* threads; 0: batches are assembled in td_loader_next */
     int prefetch;            /* batches ahead per worker; 0: 2 */
     td_device device;        /* of the batches; 0: cpu:0 */
-    bool streamed;           /* do not keep the images on the GPU: see td_loader_is_resident */
+    bool streamed;           /* do not keep the images on the GPU (data/inspect.h says when the
+                                loader does) */
     td_generator *generator; /* for shuffling and the base seed; NULL: the default generator */
 } td_loader_options;
 
@@ -319,24 +302,8 @@ bool td_loader_next(td_loader *loader, td_batch *batch);
  * td_last_error(). */
 td_status td_loader_status(const td_loader *loader);
 
-/* Whether the loader keeps the dataset's images on its GPU, as bytes, and crops batches there. The
- * loader does so if the images are in memory (CIFAR, synthetic), fit on the GPU, and the option
- * `streamed` is not set. Otherwise workers assemble batches in CPU memory, and the loader copies
- * them to the GPU. Both ways give the same batches, bit for bit. */
-bool td_loader_is_resident(const td_loader *loader);
-
-/* Splits td_loader_next in two, so that the GPU's part can belong to a captured step
- * (tensor/graph/captured.h). After td_loader_defer, td_loader_next only draws the crops and flips
- * of a batch, and td_loader_make fills the batch's tensors, which have the contents of an earlier
- * batch until then. A replay of the step fills them with the batch that was drawn last.
- * td_loader_defer returns false, and changes nothing, if the loader is not resident. td_loader_make
- * does nothing unless td_loader_defer returned true. */
-bool td_loader_defer(td_loader *loader);
-void td_loader_make(td_loader *loader);
-
-/* The number of batches of an epoch, and the number of samples in them. */
+/* The number of batches of an epoch. */
 int64_t td_loader_batches(const td_loader *loader);
-int64_t td_loader_samples(const td_loader *loader);
 
 /* The epoch, counted from 0, that the next td_loader_next belongs to. The loader counts by itself
  * and tells its sampler. */
@@ -347,9 +314,6 @@ void td_loader_set_epoch(td_loader *loader, uint64_t epoch);
 /* Skips so many batches of the epoch without assembling them. The order of the others does not
  * change. */
 void td_loader_skip_batches(td_loader *loader, int64_t batches);
-
-/* Seconds that td_loader_next has waited for workers since the loader was opened. */
-double td_loader_wait_seconds(const td_loader *loader);
 
 /* Stops the workers, also in the middle of an epoch, and frees the loader. NULL is fine. If an
  * error ended an epoch and td_loader_status was never called, its message goes to stderr. */

@@ -1,6 +1,7 @@
 /* What all datasets share, and the transform of pictures in memory. */
 #include "data/dataset.h"
 #include "data/images_memory.h"
+#include "data/inspect.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,6 +3,7 @@
 #include "data/augment.h"
 #include "data/folder_list.h"
 #include "data/picture_transform.h"
+#include "data/inspect.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -73,7 +74,7 @@ static td_status read_file(const char *path, uint8_t **bytes, size_t *size)
     return TD_OK;
 }
 
-static td_status load(const char *path, const td_picture_transform *t, int64_t most_pixels,
+static td_status load(const char *path, const td_image_folder_transform *t, int64_t most_pixels,
                       uint64_t epoch, uint64_t sample, uint8_t *rgb)
 {
     uint8_t *bytes;
@@ -99,7 +100,7 @@ static void write_floats(const td_byte_values *values, const uint8_t *rgb, int s
     }
 }
 
-static void set_values(td_byte_values *values, const td_picture_transform *t)
+static void set_values(td_byte_values *values, const td_image_folder_transform *t)
 {
     td_image_transform norm = { .crop_padding = 0 };
     memcpy(norm.mean, t->mean, sizeof norm.mean);
@@ -238,8 +239,8 @@ td_status td_image_folder_open(const char *folder, const td_image_folder_options
     if (f->options.most_pixels == 0) {
         f->options.most_pixels = USUAL_MOST_PIXELS;
     }
-    td_picture_transform *t = &f->options.transform;
-    td_status status = td_picture_transform_check(t);
+    td_image_folder_transform *t = &f->options.transform;
+    td_status status = td_image_folder_transform_check(t);
     if (status == TD_OK) {
         status = list_part(f);
     }
@@ -296,14 +297,13 @@ const char *td_image_folder_bad_at(const td_dataset *dataset, int64_t i, int64_t
     return message;
 }
 
-td_status td_picture_read(const char *path, const td_picture_transform *transform, td_tensor *x)
+td_status td_image_read(const char *path, const td_image_folder_transform *transform, td_tensor *x)
 {
-    td_picture_transform t = *transform;
-    TD_TRY(td_picture_transform_check(&t));
+    td_image_folder_transform t = *transform;
+    TD_TRY(td_image_folder_transform_check(&t));
     TD_REQUIRE(x->ndim == 4 && x->shape[0] == 1 && x->shape[1] == 3 && x->shape[2] == t.size &&
                    x->shape[3] == t.size && x->dtype == TD_F32,
-               TD_HERE, "td_picture_read: %s must be f32[1,3,%d,%d]", td_describe(x), t.size,
-               t.size);
+               TD_HERE, "td_image_read: %s must be f32[1,3,%d,%d]", td_describe(x), t.size, t.size);
     uint8_t *rgb = malloc((size_t)t.size * (size_t)t.size * 3);
     if (rgb == NULL) {
         return td_fail(TD_E_NOMEM, "%s: no memory for a picture of %d pixels", path, t.size);

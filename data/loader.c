@@ -5,6 +5,7 @@
 #include "data/loader_device.h"
 #include "data/loader_ring.h"
 #include "data/resident.h"
+#include "data/inspect.h"
 #include "tensor/extend.h"
 
 #include <stdio.h>

@@ -14,7 +14,7 @@ static bool in_range(double low, double value, double high)
     return low <= value && value <= high; /* false for NaN */
 }
 
-td_status td_picture_transform_check(td_picture_transform *t)
+td_status td_image_folder_transform_check(td_image_folder_transform *t)
 {
     t->size = t->size != 0 ? t->size : USUAL_SIZE;
     if (t->scale[1] == 0.0) {
@@ -65,8 +65,8 @@ static int below(int count, td_uniform_source next, void *user)
     return value < count ? value : count - 1;
 }
 
-td_box td_draw_crop(int width, int height, const td_picture_transform *t, td_uniform_source next,
-                    void *user)
+td_box td_draw_crop(int width, int height, const td_image_folder_transform *t,
+                    td_uniform_source next, void *user)
 {
     double area = (double)width * height;
     for (int i = 0; i < TRIES; i++) {
@@ -110,7 +110,7 @@ static double next_of_stream(void *user)
 }
 
 /* The factors in the order in which they are applied, which is drawn, too. */
-static void draw_jitter(td_picture_draw *d, const td_picture_transform *t, stream *s)
+static void draw_jitter(td_picture_draw *d, const td_image_folder_transform *t, stream *s)
 {
     const double width[TD_JITTER_KINDS] = {
         [TD_JITTER_BRIGHTNESS] = t->brightness,
@@ -137,7 +137,7 @@ static void draw_jitter(td_picture_draw *d, const td_picture_transform *t, strea
     }
 }
 
-td_picture_draw td_picture_draw_for(const td_picture_transform *t, int width, int height,
+td_picture_draw td_picture_draw_for(const td_image_folder_transform *t, int width, int height,
                                     uint64_t epoch, uint64_t sample)
 {
     stream s = { .key = { t->seed, 0x70696374757265 /* "picture" in ASCII */ },
@@ -167,7 +167,7 @@ static void flip_rows(uint8_t *rgb, int size)
     }
 }
 
-static td_status load_for_training(const td_picture_transform *t, const td_encoded *picture,
+static td_status load_for_training(const td_image_folder_transform *t, const td_encoded *picture,
                                    uint64_t epoch, uint64_t sample, uint8_t *rgb)
 {
     td_picture_draw d = td_picture_draw_for(t, picture->width, picture->height, epoch, sample);
@@ -186,7 +186,7 @@ static td_status load_for_training(const td_picture_transform *t, const td_encod
 }
 
 /* The shorter side becomes `resize`, and the square in the middle is taken. */
-static td_status load_for_evaluation(const td_picture_transform *t, const td_encoded *picture,
+static td_status load_for_evaluation(const td_image_folder_transform *t, const td_encoded *picture,
                                      uint8_t *rgb)
 {
     int64_t width = picture->width, height = picture->height;
@@ -202,7 +202,7 @@ static td_status load_for_evaluation(const td_picture_transform *t, const td_enc
     return status;
 }
 
-td_status td_picture_load(const td_picture_transform *t, td_encoded *picture, uint64_t epoch,
+td_status td_picture_load(const td_image_folder_transform *t, td_encoded *picture, uint64_t epoch,
                           uint64_t sample, uint8_t *rgb)
 {
     TD_TRY(td_bitmap_open(picture));

@@ -3,15 +3,16 @@
 #include "dist/group.h"
 #include "tensor/plan_cache.h"
 #include "dist/captured.h"
+#include "dist/collectives.h"
 
 #include <stdlib.h>
 
 /* A rank that fails must not let the others wait: rank 0 tells them if it has no choices, and a
  * rank without memory breaks the group. */
-td_status td_autotune_agree(td_group *group, td_autotune_figures *figures)
+td_status td_autotune_agree(td_group *group, td_autotune_stats *stats)
 {
-    td_autotune_figures ignored, *f = figures != NULL ? figures : &ignored;
-    *f = (td_autotune_figures){ 0 };
+    td_autotune_stats ignored, *f = stats != NULL ? stats : &ignored;
+    *f = (td_autotune_stats){ 0 };
     if (group == NULL && !td_dist_is_initialized()) {
         return td_autotune_choose(f);
     }

@@ -1,5 +1,4 @@
-/* Captured and autotuned steps of several processes (tensor/graph/captured.h, tensor/autotune.h).
- */
+/* Captured and autotuned steps on several ranks (tensor/graph/captured.h, tensor/autotune.h). */
 #ifndef TD_DIST_CAPTURED_H
 #define TD_DIST_CAPTURED_H
 
@@ -9,18 +8,20 @@
 
 TD_BEGIN_C
 
-/* For td_captured_options.peers: a step that has collectives of GPUs' memory by NCCL (td_ddp's) is
- * captured if it can be on all ranks of the group (NULL: the world), which must all call
- * td_captured_run; where collectives go by way of the host, it is done as ever. A rank that dies
- * ends td_captured_run and td_captured_next of the others with TD_E_PEER or TD_E_TIMEOUT. Lives as
- * long as the group. */
+/* For td_captured_options.peers. A step with NCCL collectives of GPU memory (td_ddp's buckets) is
+ * captured if it can be captured on all ranks of the group (NULL: the world). All ranks must call
+ * td_captured_run. Steps whose collectives go through CPU memory run eagerly. If a rank dies, the
+ * other ranks' td_captured_run or td_captured_next returns TD_E_PEER or TD_E_TIMEOUT. The group
+ * owns the result. */
 const td_captured_peers *td_group_captured(td_group *group);
 
-/* td_autotune_choose for several processes: rank 0 chooses, and all take its choices, so that equal
- * shapes are computed alike everywhere. Collective: all ranks call it at the same place, after the
- * first step of the run. Group NULL: the world, or this process alone before td_dist_init. figures
- * (or NULL): rank 0's, and zeros elsewhere. */
-td_status td_autotune_agree(td_group *group, td_autotune_figures *figures);
+/* td_autotune_choose for several ranks: rank 0 chooses algorithms, and all ranks use rank 0's
+ * choices, so that all ranks compute equal shapes in the same way. All ranks call td_autotune_agree
+ * at the same place, after the first step of the run. Group NULL: the world, or this process alone
+ * before td_dist_init. stats may be NULL; it receives rank 0's statistics, and zeros on other
+ * ranks.
+ */
+td_status td_autotune_agree(td_group *group, td_autotune_stats *stats);
 
 TD_END_C
 

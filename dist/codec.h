@@ -1,6 +1,6 @@
-/* Communication hooks: what travels in place of a bucket's gradients. A td_ddp has at most one
- * codec, with one state on each rank. Without a codec the gradients travel, and the engine averages
- * them. */
+/* Communication hooks: codecs that decide what DDP sends in place of a bucket's gradients. A td_ddp
+ * has at most one codec (td_ddp_options.comm_hook), with one state on each rank. Without a codec
+ * DDP sends the gradients themselves. Also here: the state of a hook, for checkpoints. */
 #ifndef TD_DIST_CODEC_H
 #define TD_DIST_CODEC_H
 
@@ -10,18 +10,18 @@
 
 TD_BEGIN_C
 
-/* Gradients that are reduced together. */
+/* A bucket: gradients that are reduced together. DDP owns everything in it. */
 typedef struct td_bucket {
     td_tensor *grad;      /* 1-d, a part of the flat gradients */
-    int64_t begin, count; /* elements of flat memory */
-    const int *params;    /* the parameters' numbers, in the order of memory */
+    int64_t begin, count; /* the bucket's elements in td_params_flat_grad */
+    const int *params;    /* numbers of its parameters (td_params_get), in memory order */
     int param_count;
 } td_bucket;
 
-/* What one round of a bucket sums over the ranks. */
+/* What one round of a bucket sums over the ranks. A codec may need several rounds. */
 typedef struct td_wire {
-    td_tensor *tensor; /* NULL: the bucket has no further round */
-    bool scaled;       /* encode has multiplied by `scale`; false: the engine averages */
+    td_tensor *tensor; /* the codec owns the tensor; NULL: the bucket needs no further round */
+    bool scaled; /* encode has multiplied the values by `scale`; false: the reduction averages */
 } td_wire;
 
 typedef struct td_bucket_codec {
@@ -29,32 +29,36 @@ typedef struct td_bucket_codec {
     td_status (*open)(td_group *group, td_params *params, const td_ddp_options *options,
                       void **state);
     void (*close)(void *state);
-    /* A bucket was made; before it is freed it is detached. *part: the codec's state of the bucket.
-     */
+    /* attach is called when a bucket is made, and detach before the bucket is freed. *part is the
+     * codec's state of the bucket. */
     td_status (*attach)(void *state, const td_bucket *b, void **part);
     void (*detach)(void *state, void *part);
-    /* Writes what a round sums. Round 0 comes while backward runs, round n + 1 after the sum of
-     * round n. scale: 1 / number of ranks, by which gradients are to be multiplied. */
+    /* Sets *wire to what a round sums. Round 0 is encoded while backward runs, and round n + 1
+     * when the sum of round n is there. scale is 1 / number of ranks. */
     td_status (*encode)(void *state, void *part, const td_bucket *b, int round, double scale,
                         td_wire *wire);
-    td_status (*decode)(void *state, void *part, const td_bucket *b); /* into b->grad */
-    void (*stepped)(void *state); /* all buckets of a backward are decoded; may be NULL, as: */
-    /* For checkpoints. A collective if `save`: rank 0's list then has all ranks' tensors. */
+    /* Writes the mean gradients into b->grad. */
+    td_status (*decode)(void *state, void *part, const td_bucket *b);
+    /* Called when all buckets of a backward are decoded; may be NULL. */
+    void (*stepped)(void *state);
+    /* Lists the codec's state for checkpoints; may be NULL. With `save` it is collective, and rank
+     * 0's list has the tensors of all ranks. */
     td_status (*list)(void *state, bool save, const td_named_tensor **tensors, int *count);
-    /* The state among the parameters' states (td_params_new_flat) that differs from rank to rank.
-     */
+    /* The codec's flat state (td_params_new_flat) that differs from rank to rank; may be NULL. */
     const td_tensor *(*own)(void *state);
 } td_bucket_codec;
 
 extern const td_bucket_codec td_codec_bf16, td_codec_fp16, td_codec_powersgd;
 
-/* What a communication hook remembers, for td_checkpoint's `extra`: PowerSGD's factors and what
- * each rank has not sent so far; with other hooks nothing. The list is ddp's and holds until the
- * next call. A resumed run with as many ranks then equals one that was not stopped. To save: every
- * rank calls it at the same place between two steps (it is collective), and rank 0, which saves, is
- * given all ranks'. That takes memory there: the model's size for each rank. To load: every rank
- * calls it after td_ddp and loads at once, giving td_checkpoint_load the list: another load, or a
- * backward, may move what it names. */
+/* The state of a communication hook, for td_checkpoint's `extra`: PowerSGD's factors, and the
+ * errors that each rank has not sent yet. Other hooks have no state (*count is 0). With this state
+ * a resumed run on equally many ranks equals an uninterrupted run. ddp owns the list, which is
+ * valid until the next of these calls.
+ *
+ * To save, all ranks call td_ddp_state_to_save at the same place between two steps. Rank 0 gets the
+ * state of all ranks, which needs the model's size in memory for each rank, and saves it. To load,
+ * every rank calls td_ddp_state_to_load after td_ddp, and passes the list to td_checkpoint_load
+ * immediately: another load or a backward may move the tensors. */
 td_status td_ddp_state_to_save(td_module *ddp, const td_named_tensor **tensors, int *count);
 td_status td_ddp_state_to_load(td_module *ddp, const td_named_tensor **tensors, int *count);
 

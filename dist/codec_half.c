@@ -2,6 +2,7 @@
 #include "dist/codec.h"
 
 #include "dist/ddp.h"
+#include "nn/module.h"
 
 #include <stdlib.h>
 

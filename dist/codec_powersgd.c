@@ -9,6 +9,7 @@
 #include "dist/ddp.h"
 #include "dist/powersgd.h"
 #include "nn/params.h"
+#include "nn/module.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels.h"
 #include "tensor/extend.h"

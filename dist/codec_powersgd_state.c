@@ -6,7 +6,9 @@
  *     extra.powersgd.error.<rank>.<path>    as the parameter
  */
 #include "dist/powersgd.h"
+#include "dist/collectives.h"
 #include "nn/params.h"
+#include "nn/module.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,6 +3,7 @@
 
 #include "dist/reduce_math.h"
 #include "dist/watchdog.h"
+#include "dist/collectives.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"
 

@@ -1,8 +1,10 @@
 /* DistributedDataParallel: the wrapper around a model. */
 #include "dist/ddp.h"
+#include "dist/collectives.h"
 
 #include "nn/internal.h"
 #include "nn/params.h"
+#include "nn/module.h"
 #include "tensor/storage.h"
 #include "tensor/streams.h"
 #include "autograd/hooks.h"

@@ -1,5 +1,5 @@
 /* DistributedDataParallel, seen from inside. The pieces:
- *   ddp.c          the wrapper module: construction, forward, figures
+ *   ddp.c          the wrapper module: construction, forward, statistics
  *   ddp_check.c    whether all ranks have the same model
  *   ddp_buckets.c  which gradients travel together, and the order of ready gradients
  *   ddp_reduce.c   the grad-ready hooks: launching, waiting, unused parameters
@@ -99,7 +99,7 @@ struct td_ddp_state {
     void *error_user;
 
     td_ddp_meter meter;
-    td_ddp_figures figures;
+    td_ddp_stats stats;
 };
 
 /* A view of a part of a flat tensor, by value: it does not retain the storage. */
@@ -163,7 +163,7 @@ void td_ddp_begin_wait(td_ddp_state *s);
 double td_ddp_mark(const td_ddp_state *s);
 void td_ddp_note_launch(td_ddp_state *s, double begin);
 void td_ddp_note_packing(td_ddp_state *s, double begin);
-void td_ddp_keep_figures(td_ddp_state *s);
+void td_ddp_keep_stats(td_ddp_state *s);
 void td_ddp_free_meter(td_ddp_state *s);
 
 /* ddp_join.c: tells ranks without data which collective comes next. */

@@ -3,6 +3,7 @@
  * registration. After it, it is the order in which gradients became ready. */
 #include "dist/ddp.h"
 #include "nn/params.h"
+#include "nn/module.h"
 #include "autograd/hooks.h"
 
 #include <stdlib.h>
@@ -110,10 +111,10 @@ td_status td_ddp_make_buckets(td_ddp_state *s)
     for (int i = 0; i < s->bucket_count; i++) {
         TD_TRY(place(s, i));
     }
-    int shown = (int)(sizeof s->figures.bucket_bytes / sizeof *s->figures.bucket_bytes);
-    s->figures.buckets = s->bucket_count;
+    int shown = (int)(sizeof s->stats.bucket_bytes / sizeof *s->stats.bucket_bytes);
+    s->stats.buckets = s->bucket_count;
     for (int i = 0; i < s->bucket_count && i < shown; i++) {
-        s->figures.bucket_bytes[i] = bytes_of(s, &s->buckets[i]);
+        s->stats.bucket_bytes[i] = bytes_of(s, &s->buckets[i]);
     }
     return TD_OK;
 }
@@ -155,7 +156,7 @@ td_status td_ddp_first_order(td_ddp_state *s)
     if (status == TD_OK) {
         status = td_params_reorder(s->params, order);
     }
-    s->rebuilt = s->figures.rebuilt = status == TD_OK && *known;
+    s->rebuilt = s->stats.rebuilt = status == TD_OK && *known;
     free(order);
     return status;
 }
@@ -191,7 +192,7 @@ static td_status remake(td_ddp_state *s)
 {
     TD_TRY(td_ddp_make_buckets(s));
     td_ddp_arm(s);
-    s->rebuilt = s->figures.rebuilt = true;
+    s->rebuilt = s->stats.rebuilt = true;
     return TD_OK;
 }
 

@@ -10,6 +10,7 @@
 #include "dist/clock.h"
 #include "dist/backend.h"
 #include "dist/trace.h"
+#include "dist/collectives.h"
 #include "tensor/hooks.h"
 
 #include <fcntl.h>
@@ -119,12 +120,12 @@ void td_ddp_begin_wait(td_ddp_state *s)
     double system = system_of_thread() - m->system;
     /* At most the engine's CPU time: the rest of the delay was taken by other programs. */
     m->lost = (delay < engine ? delay : engine) + system;
-    s->figures.communication = 0.0;
+    s->stats.communication = 0.0;
 }
 
-void td_ddp_keep_figures(td_ddp_state *s)
+void td_ddp_keep_stats(td_ddp_state *s)
 {
-    td_ddp_figures *f = &s->figures;
+    td_ddp_stats *f = &s->stats;
     const td_ddp_meter *m = &s->meter;
     double end = td_clock();
     f->steps++;
@@ -150,15 +151,15 @@ void td_ddp_keep_figures(td_ddp_state *s)
 
 /* ---- for the user ---- */
 
-td_ddp_figures td_ddp_last_figures(const td_module *ddp)
+td_ddp_stats td_ddp_last_stats(const td_module *ddp)
 {
-    return td_ddp_state_of(ddp)->figures;
+    return td_ddp_state_of(ddp)->stats;
 }
 
-void td_ddp_print_figures(const td_module *ddp, FILE *out)
+void td_ddp_print_stats(const td_module *ddp, FILE *out)
 {
     const td_ddp_state *s = td_ddp_state_of(ddp);
-    const td_ddp_figures *f = &s->figures;
+    const td_ddp_stats *f = &s->stats;
     fprintf(out, "DDP, rank %d of %d (%s): %d buckets%s, MiB:", s->rank, s->world,
             td_group_backend(s->group), f->buckets, f->rebuilt ? " (rebuilt by ready order)" : "");
     int shown = (int)(sizeof f->bucket_bytes / sizeof *f->bucket_bytes);

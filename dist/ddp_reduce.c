@@ -6,7 +6,9 @@
 #include "dist/clock.h"
 #include "dist/device_engine.h"
 #include "dist/trace.h"
+#include "dist/collectives.h"
 #include "autograd/hooks.h"
+#include "nn/module.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -307,7 +309,7 @@ static void wait_for(td_ddp_state *s, int bucket, double *last_end)
     }
     begun = begun > 0.0 ? begun : queued > *last_end ? queued : *last_end;
     *last_end = ended;
-    s->figures.communication += ended - begun;
+    s->stats.communication += ended - begun;
     td_trace_communication(b->name, begun, ended,
                            b->b.count * (int64_t)td_dtype_size(b->b.grad->dtype));
 }
@@ -355,7 +357,7 @@ void td_ddp_finish(td_ddp_state *s)
     if (s->status == TD_OK) {
         restore_unreached(s);
     }
-    td_ddp_keep_figures(s);
+    td_ddp_keep_stats(s);
     if (s->codec != NULL && s->codec->stepped != NULL) {
         s->codec->stepped(s->codec_state);
     }

@@ -1,10 +1,31 @@
-/* Data parallelism: stores, process groups, collectives, DistributedDataParallel, DataParallel,
- * SyncBatchNorm, spawning. One process per device, the same model, different data, gradients
- * averaged while backward still runs.
+/* Data parallelism: process groups, collectives, DistributedDataParallel, DataParallel,
+ * SyncBatchNorm, starting processes. Every process (rank) drives one device, has the same model and
+ * reads different data; DDP averages the gradients while backward still runs.
  *
- * Errors: whatever the world does (a peer dies, a link breaks, a time-out) comes back as a negative
- * td_status with a message that names rank and cause. After a failed collective the group is
- * broken: every later call fails at once with the first cause; recovery is a new group. */
+ * A step of a training program on several ranks, and what DDP does in it:
+ *
+ *   td_forward     broadcasts rank 0's buffers (running statistics), then runs the model
+ *   td_backward    sends the gradients in groups, called buckets. A bucket is sent as soon as its
+ *                  last gradient is ready, so most of the sending happens while backward still
+ *                  computes. When td_backward returns, every rank has the mean of all gradients
+ *   td_optim_step  computes the same step on every rank: the weights stay equal to the last bit
+ *
+ * Errors. If another rank dies, a connection breaks or a call takes longer than `timeout`, the call
+ * returns a negative td_status, and td_last_error() names the rank and the cause. A rank that dies
+ * is noticed at once; a rank that hangs is noticed after `timeout` seconds (default 300). After a
+ * failed collective the group is broken: every later call fails at once with the first cause. To
+ * recover, end the group and make a new one. tests/test_dist_faults.c holds these promises.
+ *
+ * The end of a program: close what uses before you free what is used.
+ *
+ *     td_loader_close(loader);
+ *     td_optim_free(optim);      (td_ema_free and td_scaler_free likewise)
+ *     td_module_free(net);       (frees the model inside td_ddp, too)
+ *     td_dataset_free(data);
+ *     td_dist_destroy();
+ *
+ * More functions: dist/collectives.h (groups of some ranks, gather, send, ...), dist/store.h,
+ * dist/trace.h, dist/codec.h, dist/captured.h. */
 #ifndef TD_DIST_DIST_H
 #define TD_DIST_DIST_H
 
@@ -14,247 +35,285 @@
 
 TD_BEGIN_C
 
-/* ---- process groups ---- */
+/* ---- joining the other ranks ---- */
 
-typedef struct td_group td_group;
+typedef struct td_group td_group; /* a process group: ranks that call collectives together */
 
 typedef struct td_dist_options {
-    int begin_;          /* lets the macro take an empty list; not for you */
+    int begin_;          /* for the library: lets the macro take an empty list */
     const char *backend; /* "shm", "gloo", "mpi", "nccl"; NULL: $TANDEM_BACKEND, otherwise shm if
                             all ranks are on one host, gloo if not */
     const char *init_method; /* "env://", "tcp://host:port", "file:///path"; NULL: env://, or
-                                Slurm's or MPI's environment if RANK is not set but theirs is */
-    int rank, world_size;    /* for tcp:// and file://, unless the URL has ?rank=..&world_size=..;
-                                env://    and the others bring their own. world_size 0: not given */
-    double timeout;          /* seconds, of the rendezvous and of each collective; 0: 300 */
-    struct td_store *store; /* dist/store.h: instead of init_method: with rank and world_size; stays
-                               the caller's */
+                                Slurm's or MPI's environment if that is set and RANK is not */
+    int rank, world_size;    /* needed for tcp:// and file://, unless the URL ends in
+                                ?rank=..&world_size=..; 0 and 0: not given */
+    double timeout;          /* seconds, for joining and for each collective; 0: 300 */
+    struct td_store *store; /* dist/store.h: the ranks meet in this store instead of at init_method;
+                               needs rank and world_size. The store stays yours */
 } td_dist_options;
 
-/* Meets the others and makes the world group, which is also the default of this process. All ranks
- * wait for the last; on a time-out the message says which have come and which have not. NULL: all
- * defaults. The ranks of a host share its CPUs: without OMP_NUM_THREADS and td_set_threads each
- * computes in CPUs / local ranks threads. */
+/* td_dist_init() joins the other ranks and makes the world group, which contains all ranks and is
+ * the default group of this process. The call returns when all ranks have joined. After `timeout`
+ * the call fails, and the message says which ranks have joined and which have not. The ranks of a
+ * host share its CPUs: unless OMP_NUM_THREADS or td_set_threads says otherwise, each rank computes
+ * with CPUs / ranks of the host threads. */
 td_status td_dist_init_at(td_dist_options options, td_site at);
-/* Ends it: waits for nothing outstanding, leaves no shared memory, port or thread. Init may follow.
- */
+/* Leaves the world and frees it. td_dist_destroy does not wait for other ranks or for unfinished
+ * collectives. No shared memory, port or thread is left afterwards. td_dist_init may follow. */
 void td_dist_destroy(void);
 bool td_dist_is_initialized(void);
-/* Whether the environment says that a launcher or td_spawn has started this process as one of
- * several: RANK is set, or Slurm's variables of a step, or those of mpirun. Then td_dist_init(NULL)
- * can join. */
+/* Whether a launcher (tdrun, Slurm, mpirun) or td_spawn has started this process as one of several:
+ * RANK is set, or the variables of a Slurm step or of mpirun are. td_dist_init() can join then. */
 bool td_dist_is_launched(void);
-td_group *td_dist_world(void); /* fatal before td_dist_init */
-int td_dist_rank(void);        /* 0 before td_dist_init */
-int td_dist_world_size(void);  /* 1 before td_dist_init */
-int td_dist_local_rank(void);  /* $LOCAL_RANK or its like; otherwise the rank */
-int td_dist_local_world_size(void);
 
-int td_group_rank(const td_group *group);
-int td_group_size(const td_group *group);
-const char *td_group_backend(const td_group *group);
-/* A group of some ranks of the world, ascending. Collective over the world: all ranks call it with
- * the same list, members or not; *group is NULL for those who are not. */
-td_status td_group_new(const int *ranks, int count, td_group **group);
-void td_group_free(td_group *group); /* not the world */
-/* Breaks the group on purpose: outstanding and later collectives of all ranks fail with the reason.
- * Any thread, any number of times. */
-void td_group_abort(td_group *group, const char *reason);
+td_group *td_dist_world(void);      /* fatal before td_dist_init */
+const char *td_group_backend(const td_group *group); /* "shm", "gloo", ...; the group owns it */
+int td_dist_rank(void);             /* 0 before td_dist_init */
+int td_dist_world_size(void);       /* 1 before td_dist_init */
+int td_dist_local_rank(void);       /* the rank among the ranks of this host ($LOCAL_RANK) */
+int td_dist_local_world_size(void); /* the number of ranks on this host */
 
 /* ---- collectives ----
  *
- * Tensors are persistent, dense, on the CPU (or where the backend works), of f32, f64, bf16, f16,
- * i64, i32 or u8, of equal shape and dtype on all ranks; elements go in memory order. All ranks
- * call the same collectives of a group in the same order; sequence number, operation, dtype and
- * size are compared when TANDEM_DIST_DEBUG is set, and in the stall report always. Sums of floats
- * are taken in rank order, so results are the same bits on all ranks and from run to run.
+ * Tensors are persistent and dense, lie on the CPU (or on a GPU, if the backend supports that), are
+ * of any dtype, and have the same shape and dtype on all ranks. Elements are taken in memory order.
  *
- * A call with work == NULL blocks. Otherwise it is queued, runs on the group's communication
- * thread, and *work must be given to td_work_wait, exactly once; if the call itself fails, *work is
- * NULL. Sends and receives that follow each other in the queue are under way at the same time.
- * Denormals count as zero, as in all kernels. Group NULL: the world. */
+ * All ranks call the same collectives of a group in the same order. If TANDEM_DIST_DEBUG is set,
+ * every collective checks that sequence number, operation, dtype and size agree. Without it, the
+ * message of a time-out lists them for each rank.
+ *
+ * Sums of floats are taken in rank order: all ranks get the same bits, in every run. Denormal
+ * numbers count as zero, as in all kernels.
+ *
+ * With work == NULL a collective blocks. Otherwise the collective is queued and runs on the group's
+ * communication thread, and you pass *work to td_work_wait exactly once. If the call fails, *work
+ * is NULL. Group NULL means the world. */
 
 typedef enum td_reduction {
     TD_SUM,
-    TD_AVERAGE, /* floats: scaled by 1/size before the sum */
+    TD_AVERAGE, /* floats only: each rank's values are multiplied by 1/size before the sum */
     TD_MIN,
     TD_MAX,
     TD_PRODUCT,
 } td_reduction;
 
-typedef struct td_work td_work;
-/* Ends work. timeout 0: the group's. For a GPU's tensors it makes the GPU's later work wait and
- * returns at once, unless there is a time-out: then the host waits for the collective, too. */
+typedef struct td_work td_work; /* a collective that was queued */
+/* Waits for a collective, returns its status, and frees work. timeout in seconds; 0: the group's.
+ * For a tensor on a GPU, td_work_wait makes the GPU's later work wait and returns at once; if a
+ * timeout is given, the host waits as well. */
 td_status td_work_wait(td_work *work, double timeout);
-bool td_work_test(const td_work *work); /* whether it is done, well or badly */
-td_status td_all_reduce(td_group *group, td_tensor *t, td_reduction op, td_work **work);
-td_status td_broadcast(td_group *group, td_tensor *t, int root, td_work **work);
-td_status td_reduce(td_group *group, td_tensor *t, td_reduction op, int root, td_work **work);
-/* out[rank] of `size` tensors, each like in; or, as one tensor, [size, in...]. */
+bool td_work_test(
+    const td_work *work); /* whether the collective has ended, in success or failure */
+
+/* Every rank gets the `in` of all ranks: out has the shape [size, in...]. */
 td_status td_all_gather(td_group *group, td_tensor *out, const td_tensor *in, td_work **work);
-/* in [size, out...]: out gets the reduction of every rank's in[rank]. */
+/* in has the shape [size, out...]. Rank r gets the reduction of all ranks' in[r]. */
 td_status td_reduce_scatter(td_group *group, td_tensor *out, const td_tensor *in, td_reduction op,
                             td_work **work);
-td_status td_gather(td_group *group, td_tensor *out, const td_tensor *in, int root,
-                    td_work **work); /* out [size, in...] on root, NULL elsewhere */
-td_status td_scatter(td_group *group, td_tensor *out, const td_tensor *in, int root,
-                     td_work **work); /* in [size, out...] on root, NULL elsewhere */
-td_status td_all_to_all(td_group *group, td_tensor *out, const td_tensor *in, td_work **work);
+/* Sends t to a rank, which receives it by td_recv with the same shape and dtype. Sends and receives
+ * that follow each other in the queue run at the same time. */
 td_status td_send(td_group *group, const td_tensor *t, int to, td_work **work);
 td_status td_recv(td_group *group, td_tensor *t, int from, td_work **work);
+
+/* Every rank's t becomes the reduction of all ranks' t. */
+td_status td_all_reduce(td_group *group, td_tensor *t, td_reduction op, td_work **work);
+/* Every rank's t becomes rank root's t. */
+td_status td_broadcast(td_group *group, td_tensor *t, int root, td_work **work);
+/* Returns when all ranks of the group have called td_barrier. */
 td_status td_barrier(td_group *group);
-/* A barrier that names the ranks that have not come within the time. */
-td_status td_monitored_barrier(td_group *group, double timeout);
 
-/* Memory that the group's backend reduces without copies (shm: the registered heap): a persistent
- * 1-d tensor, zeroed. All ranks call it in the same order with the same size. Freed by td_free,
- * before the group ends. Backends without such memory give ordinary memory. */
-td_tensor *td_group_memory(td_group *group, int64_t count, td_dtype dtype);
-
-/* Numbers of this rank summed over all ranks, in place: metrics as sums and counts. */
+/* Sums `count` numbers of this rank over all ranks, in place. For metrics, sum the counts, and
+ * divide afterwards. */
 td_status td_all_reduce_numbers(td_group *group, double *values, int count);
+/* The mean of x over all ranks of the world; all ranks call td_all_reduce_mean. NaN with
+ * td_last_error() if the collective fails. Without td_dist_init: x. */
+double td_all_reduce_mean(double x);
+
+/* Prints like printf on rank 0 and flushes; prints nothing on other ranks. */
+void td_printf_rank0(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* ---- data ---- */
 
 typedef struct td_distributed_options {
-    int begin_;
-    int rank, world_size; /* world_size 0: of the world group */
+    int begin_;           /* for the library */
+    int rank, world_size; /* world_size 0: rank and size of the world group */
     bool shuffle;
-    uint64_t seed;
-    bool drop_last;
-    bool no_padding; /* evaluation: every sample once, ranks may differ by one sample */
+    uint64_t seed;   /* equal on all ranks */
+    bool drop_last;  /* drop the last samples instead of repeating the first ones */
+    bool no_padding; /* for evaluation: every sample once; ranks may differ by one sample */
 } td_distributed_options;
-/* PyTorch's DistributedSampler, bit for bit: each epoch permutes the samples with seed + epoch,
+/* td_distributed_sampler(...) gives each rank its share of the samples, as PyTorch's
+ * DistributedSampler does, number by number. Each epoch permutes the samples with seed + epoch,
  * repeats the first ones until all ranks get equally many, and gives rank r the samples r,
- * r + world_size, ... of that order. The loader tells the sampler its epoch, so no call in the
- * training loop is needed; td_loader_set_epoch is for resuming a run. */
+ * r + world_size, ... of that order. The loader owns the sampler and tells it the epoch, so a
+ * training loop needs no call; td_loader_set_epoch is for resuming a run. NULL with
+ * td_last_error() when memory is short. */
 td_sampler *td_distributed_sampler_at(td_distributed_options options, td_site at);
 
-/* ---- what a training loop asks of all ranks; without td_dist_init, of the one there is ---- */
-
 typedef struct td_evaluation {
-    double loss, accuracy; /* means over the samples; NaN if there is none */
+    double loss, accuracy; /* means over the samples; NaN if there are none */
     int64_t right, seen;   /* samples whose largest logit is their label's; all samples */
-    td_status status;      /* not TD_OK: the numbers are those of a part */
+    td_status status;      /* TD_OK; otherwise the numbers cover only a part of the samples */
 } td_evaluation;
-/* A classifier's loss (cross-entropy) and accuracy over one epoch of a loader, in evaluation mode,
- * without gradients; then td_train, if the net was in training mode. The net gives logits [n,
- * classes]. Not within a step. In a world of several ranks all call it: each runs its own loader's
- * batches with rank 0's running statistics, and all get the numbers of the whole; with
- * td_distributed_sampler(.no_padding) every sample counts once. A rank that fails makes all fail.
- */
+/* Loss (cross-entropy) and accuracy of a classifier over one epoch of a loader, in evaluation mode
+ * and without gradients. The net gives logits [n, classes]. Afterwards the net is in the mode in
+ * which it was before. Call td_evaluate outside of steps. On several ranks all ranks call it: each
+ * rank runs the batches of its own loader with rank 0's running statistics, and all ranks get the
+ * numbers of all samples. Give the loader td_distributed_sampler(.no_padding = true), so that every
+ * sample counts once. If one rank fails, all ranks get a failure. */
 td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at);
-#define td_evaluate(...) td_evaluate_at(__VA_ARGS__, TD_HERE)
 
-/* The mean of all ranks' x; all must call it. NaN with td_last_error() if that fails. */
-double td_all_reduce_mean(double x);
-
-/* printf on rank 0, written at once; nothing on the other ranks. */
-void td_printf_rank0(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-/* ---- DistributedDataParallel ---- */
+/* ---- DistributedDataParallel ----
+ *
+ * Buckets. All gradients lie in one long array (td_parameters). A bucket is one stretch of that
+ * array, so a bucket is sent in one piece and without a copy. There are several buckets, so that
+ * sending can start before backward is over. A bucket is closed when it has reached its limit
+ * (bucket_cap_mb); a parameter is never split, so a bucket can be larger than the limit. The first
+ * bucket and the last 5 MiB have the limit 1 MiB: communication begins early, and little is left
+ * to send when backward is over.
+ *
+ * Order. All ranks send the buckets in the same fixed order, starting with the last layers, whose
+ * gradients backward computes first. A bucket that is complete waits for the buckets before it.
+ * After the first backward DDP rebuilds the buckets once, in the order in which gradients became
+ * ready. Results do not depend on the buckets.
+ *
+ * When. The ready hook of a bucket's last gradient queues the all-reduce, on the thread that runs
+ * td_backward; the group's communication thread (or NCCL's stream) carries it out. The end of
+ * td_backward waits for all buckets.
+ *
+ * docs/ddp.md explains the statistics and measures communication hooks. */
 
 typedef struct td_ddp_options {
-    int begin_;
+    int begin_; /* for the library */
     td_module *model;
-    td_group *group;      /* NULL: the world */
-    double bucket_cap_mb; /* MiB; 0: 5 on CPUs, 25 on GPUs; the first and the last are 1 */
-    bool find_unused_parameters;
-    bool no_broadcast_buffers; /* do not broadcast running statistics before a training forward */
-    bool static_graph;         /* which parameters are used never changes: found out once */
-    const char *comm_hook;     /* NULL, "bf16", "fp16", "powersgd" */
-    int powersgd_rank;         /* 0: 1 */
-    int64_t powersgd_start;    /* plain all-reduces before it; 0: 1000 */
+    td_group *group;             /* NULL: the world */
+    double bucket_cap_mb;        /* limit of a bucket in MiB; 0: 5 on CPUs, 25 on GPUs */
+    bool find_unused_parameters; /* some parameters may get no gradient in a step, and which of
+                                    them may differ from rank to rank */
+    bool no_broadcast_buffers;   /* do not broadcast rank 0's running statistics before each
+                                    training forward */
+    bool static_graph;           /* the set of unused parameters never changes: found out once */
+    const char *comm_hook;       /* what is sent in place of f32 gradients: NULL, "bf16", "fp16",
+                                    "powersgd" (Vogels et al. 2019) */
+    int powersgd_rank;           /* 0: 1 */
+    int64_t powersgd_start;      /* so many steps use a plain all-reduce first; 0: 1000 */
 } td_ddp_options;
 
-/* Wraps a model: checks that all ranks have the same parameters, broadcasts rank 0's parameters and
- * buffers, lays gradients out in buckets, and hangs all-reduce on the grad-ready hook. The wrapper
- * owns the model (child "module"; checkpoint names carry no prefix). NULL with td_last_error() on
- * every rank if one differs; the model is then gone, as with every constructor that takes a module.
- * Use it like the model: td_forward, td_backward, td_optim_step. The end of td_backward waits for
- * the buckets; a failed collective is then a fatal error, unless td_ddp_on_error is set. */
+/* td_ddp(model, ...) wraps a model. All ranks call td_ddp at the same place. It checks that all
+ * ranks have the same parameters, broadcasts rank 0's parameters and buffers, makes the buckets and
+ * adds a ready hook to every parameter.
+ *
+ * Use the wrapper like the model: td_forward, td_backward, td_optim_step. The wrapper owns the
+ * model; checkpoints of either have the same names. Make the optimizer from td_parameters of the
+ * wrapper or of the model: both give the same list.
+ *
+ * NULL with td_last_error() on every rank if one rank's model differs; the model is freed then, as
+ * by every constructor that takes a module. A collective that fails in td_backward is a fatal
+ * error, unless td_ddp_on_error is set. */
 td_module *td_ddp_at(td_ddp_options options, td_site at);
 bool td_is_ddp(const td_module *m);
-td_module *td_ddp_model(td_module *ddp); /* what is inside */
-/* What went wrong in the last backward (a peer died, an unused parameter): called instead of
- * td_fatal; gradients are then not to be used. */
+td_module *td_ddp_model(td_module *ddp); /* the model inside; the wrapper owns it */
+/* Calls fn, instead of ending the program, if a backward fails (a rank died, a parameter got no
+ * gradient). The gradients of that backward are not valid. */
 void td_ddp_on_error(td_module *ddp, void (*fn)(td_status status, const char *message, void *user),
                      void *user);
 
-/* Between these, backward accumulates locally; the first backward outside reduces the whole. */
+/* For gradient accumulation: between begin and end, backward adds to this rank's gradients and
+ * sends nothing. The first backward after td_ddp_no_sync_end reduces the accumulated gradients. */
 void td_ddp_no_sync_begin(td_module *ddp);
 void td_ddp_no_sync_end(td_module *ddp);
 
-/* Uneven inputs: between begin and end, a rank that has run out calls td_ddp_join_end and shadows
- * the others' collectives with zeros until all are done; then everybody has the last one's model,
- * and its state of the optimizers (momentum, moments, step counts; a learning rate is yours to
- * set). Optimizers are made on all ranks, in the same order. */
+/* For ranks with different numbers of batches: put the epoch between begin and end. A rank that has
+ * no batches left calls td_ddp_join_end, and takes part in the other ranks' collectives with zeros
+ * until all ranks are done. Then all ranks get the model of the rank that finished last, and the
+ * state of its optimizers (momentum, moments, step counts), but not its learning rate. All ranks
+ * must make their optimizers in the same order. divide_by_initial_world_size: divide gradients by
+ * the size of the world, not by the number of ranks that still have batches. */
 void td_ddp_join_begin(td_module *ddp, bool divide_by_initial_world_size);
 td_status td_ddp_join_end(td_module *ddp);
 
-/* Seconds of the last step. Communication is that of buckets and buffers, from the moment when it
- * begins to run until it is done, waiting for slower ranks included. Exposed is the part by which
- * it makes the step longer: what was waited for, what sending cost, and what forward and backward
- * lost because communication ran on their core. (That last part is measured on the thread that
- * calls them: with several computing threads it is a lower bound. Linux counts in ticks of some
- * milliseconds here, so look at means of many steps.) */
-typedef struct td_ddp_figures {
+/* Statistics of the last step; times are in seconds. */
+typedef struct td_ddp_stats {
     int buckets;
-    int64_t bucket_bytes[64]; /* the first 64 */
-    bool rebuilt;
-    double forward, backward, communication, exposed;
-    double overlap; /* 1 - exposed/communication */
-    /* The parts of `exposed`: for buckets and buffers; in the hooks of gradients, to send buckets
-     * off; what communication hooks compute (casts, factors); what forward and backward lost. */
-    double waiting, hooks, packing, lost;
-    double cpu; /* that communication used in threads of its own */
-    int64_t steps;
-} td_ddp_figures;
-td_ddp_figures td_ddp_last_figures(const td_module *ddp);
-void td_ddp_print_figures(const td_module *ddp, FILE *out);
+    int64_t bucket_bytes[64]; /* of the first 64 buckets */
+    bool rebuilt;             /* the buckets have the order in which gradients became ready */
+    double forward, backward;
+    double communication; /* from the begin to the end of all buckets and of the broadcast of
+                             buffers; includes waiting for slower ranks */
+    double exposed;       /* by how much communication makes the step longer: the sum of waiting,
+                             hooks, packing and lost */
+    double overlap;       /* 1 - exposed/communication: the share that backward hides */
+    double waiting;       /* for buckets at the end of backward, and for buffers */
+    double hooks;         /* in ready hooks, to start buckets */
+    double packing;       /* in communication hooks: casts, factors */
+    double lost;          /* by forward and backward, because communication ran on their core. This
+                             is measured on the thread that calls them: a lower bound if several
+                             threads compute. Linux counts in ticks of some milliseconds, so use
+                             means over many steps */
+    double cpu;           /* CPU time of the communication threads */
+    int64_t steps;        /* steps so far */
+} td_ddp_stats;
+td_ddp_stats td_ddp_last_stats(const td_module *ddp);
+void td_ddp_print_stats(const td_module *ddp, FILE *out);
 
 /* ---- DataParallel: one process, several devices ---- */
 
-/* Replicas on devices[1..], run in one thread each; the parameters live on devices[0]. Forward
- * scatters the batch along dimension 0, runs, gathers; backward sums the replicas' gradients into
- * the originals. Only replica 0's buffers survive. One device: runs the model directly. Owns the
- * model. A model with SyncBatchNorm is refused: its statistics are those of processes (td_ddp). */
+/* Runs a model on several devices of one process, one thread for each device. The parameters live
+ * on devices[0]. Every forward copies the parameters to the other devices, scatters the batch along
+ * dimension 0, runs the replicas and gathers the results; after backward the replicas' gradients
+ * are summed on devices[0]. Only replica 0's buffers are kept. With one device the model runs
+ * directly.
+ *
+ * DataParallel is slower than td_ddp: the copies and the sum happen while nothing else runs, in
+ * every step. DDP copies no weights, and averages gradients while backward runs.
+ *
+ * The wrapper owns the model. NULL with td_last_error(), and the model is freed: no memory, or the
+ * model contains SyncBatchNorm, whose statistics are shared between processes (use td_ddp). */
 td_module *td_data_parallel(td_module *model, const td_device *devices, int count);
 
 /* ---- SyncBatchNorm ---- */
 
-/* Replaces every BatchNorm2d's statistics by those of all ranks. Returns the same module, changed;
- * NULL with td_last_error() if memory is short or m is a DataParallel, and m is then gone. */
+/* Makes every BatchNorm2d of a model compute its statistics over the batches of all ranks (group
+ * NULL: the world). Call it before td_ddp. Returns the same module, changed. NULL with
+ * td_last_error(), and m is freed: memory is short, or m is a DataParallel. */
 td_module *td_convert_sync_batch_norm(td_module *m, td_group *group);
 
-/* ---- starting ---- */
+/* ---- starting processes ---- */
 
 typedef struct td_spawn_options {
-    int begin_;
-    int (*fn)(int local_rank, void *arg);
+    int begin_;                           /* for the library */
+    int (*fn)(int local_rank, void *arg); /* what each process runs; its result is the exit code */
     void *arg;
     int nprocs;
-    const char *log_dir; /* NULL: output is this process's own */
-    double stop_timeout; /* seconds from SIGTERM to SIGKILL; 0: 30 */
-    int *stopped_by;     /* NULL, or gets the signal that stopped it, else 0 */
+    const char *log_dir; /* a folder for a log file per process; NULL: they print where this
+                            process prints */
+    double stop_timeout; /* seconds between SIGTERM and SIGKILL; 0: 30 */
+    int *stopped_by;     /* receives the signal that stopped td_spawn, or 0; may be NULL */
 } td_spawn_options;
-/* Forks nprocs processes that run fn(local_rank, arg) and waits for all. td_dist_init(NULL) in them
- * makes a world of these processes (RANK, MASTER_PORT and the other variables of env:// are set);
- * with other options they meet elsewhere, and may be part of a larger world. The first that fails
- * (non-zero, a signal) ends the others, and its rank and cause are the message. TERM, INT, HUP and
- * QUIT go to the children, and when these have ended it is TD_E_INTERRUPTED. Children die with the
- * parent. Call it before threads exist (no step, no loader, no pool yet). */
+/* td_spawn(fn, arg, nprocs, ...) forks nprocs processes that run fn(local_rank, arg), and waits for
+ * all of them. In these processes td_dist_init() makes a world of them (RANK, MASTER_PORT and the
+ * other variables of env:// are set); with other options they may meet elsewhere and belong to a
+ * larger world.
+ *
+ * If a process fails (exit code not 0, or a signal), td_spawn stops the others and returns an error
+ * that names the rank and the cause. SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed on to the
+ * processes; td_spawn returns TD_E_INTERRUPTED when they have ended. The processes end if this
+ * process dies. Call td_spawn before this process has threads: before any step, loader or
+ * operation. */
 td_status td_spawn_at(td_spawn_options options, td_site at);
 
-/* A free TCP port on this host, or negative. */
+/* A TCP port of this host that is free now, or a negative td_status. */
 int td_free_port(void);
+
+TD_END_C
+
+/* ---- what you call ---- */
 
 #define td_dist_init(...) td_dist_init_at((td_dist_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_distributed_sampler(...)                                                                \
     td_distributed_sampler_at((td_distributed_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_evaluate(...) td_evaluate_at(__VA_ARGS__, TD_HERE)
 #define td_ddp(...) td_ddp_at((td_ddp_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_spawn(...) td_spawn_at((td_spawn_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-
-TD_END_C
 
 #endif

@@ -1,4 +1,5 @@
 #include "dist/error_file.h"
+#include "tensor/extend.h"
 
 #include "dist/clock.h"
 #include "tensor/error.h"

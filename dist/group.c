@@ -6,7 +6,9 @@
 #include "dist/rendezvous.h"
 #include "dist/watchdog.h"
 #include "dist/watched_store.h"
+#include "dist/collectives.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 #include <stdio.h>
 #include <stdlib.h>

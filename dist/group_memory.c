@@ -1,5 +1,6 @@
 /* Memory of a group's engine, as tensors. */
 #include "dist/group.h"
+#include "dist/collectives.h"
 
 #include "tensor/storage.h"
 #include "tensor/extend.h"

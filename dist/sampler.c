@@ -1,5 +1,6 @@
 /* DistributedSampler: which samples of an epoch are this rank's. The same numbers as PyTorch's. */
 #include "dist/dist.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,6 @@
 /* The shm engine: where its memory comes from, and registered memory. */
 #include "dist/shm.h"
+#include "dist/collectives.h"
 
 #include "tensor/storage.h"
 

@@ -13,6 +13,7 @@
 #include "dist/sync_batch_norm.h"
 
 #include "dist/replica.h"
+#include "dist/collectives.h"
 
 #include "autograd/ops/op.h"
 #include "nn/internal.h"

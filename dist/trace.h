@@ -1,4 +1,5 @@
-/* A timeline of a run: what each rank computed and sent, and when. */
+/* A trace: a timeline of what each rank computed and sent. Open the file with chrome://tracing or
+ * ui.perfetto.dev. */
 #ifndef TD_DIST_TRACE_H
 #define TD_DIST_TRACE_H
 
@@ -6,26 +7,28 @@
 
 TD_BEGIN_C
 
-/* Chrome trace JSON: one process per rank, lanes for compute and communication. NULL path: off.
- * Rank r writes path with ".rank<r>" before the ending unless the world is 1; rank 0 joins them at
- * close. */
+/* Starts a trace in Chrome's JSON format. Each rank appears as a process with one lane for each
+ * thread and one for communication. path NULL: no trace. In a world of several ranks, rank r writes
+ * to path with ".rank<r>" before the suffix, and td_trace_close on rank 0 joins these files into
+ * path. TD_E_IO: the file cannot be written. */
 td_status td_trace_open(const char *path);
-void td_trace_begin(const char *name); /* a span on the calling thread; nests */
+/* Begins and ends a span on the calling thread. Spans nest. Without a trace both do nothing. */
+void td_trace_begin(const char *name);
 void td_trace_end(void);
 td_status td_trace_close(void);
 
-/* Seconds on CLOCK_MONOTONIC when it was queued, began and ended (0: not yet). Also right after
- * td_work_wait, until the next call for this group. */
+/* When a collective was queued, began and ended: seconds on CLOCK_MONOTONIC; 0: not yet. May be
+ * called also after td_work_wait, until the next collective of the group. */
 void td_work_times(const td_work *work, double *queued, double *begun, double *ended);
 
-/* ---- for code that knows of a span which it does not enclose ---- */
+/* ---- spans that have ended already ---- */
 
-bool td_trace_on(void);
+bool td_trace_on(void); /* whether a trace is open */
 
-/* An ended span in the calling thread's lane: seconds on CLOCK_MONOTONIC. */
+/* Adds a span to the calling thread's lane. Times are seconds on CLOCK_MONOTONIC. */
 void td_trace_span(const char *name, double begin, double end);
 
-/* An ended span in the communication lane: seconds on CLOCK_MONOTONIC. */
+/* Adds a span of a transfer of so many bytes to the communication lane. */
 void td_trace_communication(const char *name, double begin, double end, int64_t bytes);
 
 TD_END_C

@@ -1,6 +1,6 @@
-/* Functions around a module's forward: summaries, recomputation, and dist's wrappers hang here. A
- * module that is run in another way than by td_forward (a convolution fused with its normalisation)
- * is not fused while something is around it. */
+/* Functions that run around a module's forward. The summary, recomputation and dist's wrappers use
+ * them. Several functions may surround a module; the last one added is the outermost. A module that
+ * is surrounded is not fused with its neighbours (a convolution with its normalisation). */
 #ifndef TD_NN_AROUND_H
 #define TD_NN_AROUND_H
 
@@ -9,26 +9,32 @@
 
 TD_BEGIN_C
 
-/* What is inside: further arounds, then the module's own forward. A plain value: it may be kept,
- * and run again, as long as the module and what is around it stay. */
+/* The rest of a forward: the functions further inside, then the module's own forward. The struct is
+ * a plain value: you may copy it and run it again, as long as the module lives and nothing is added
+ * around it or removed. The fields are for the library. */
 typedef struct td_around_rest {
     td_module *m;
     const struct td_around *next;
     td_site at;
-    td_tensor *second; /* td_forward2's b, which goes on to the module; otherwise NULL */
+    td_tensor *second; /* td_forward2's second input; otherwise NULL */
 } td_around_rest;
+/* Runs the rest for an input and returns its result. */
 td_tensor *td_run_rest(const td_around_rest *rest, td_tensor *x);
 
 typedef struct td_around {
-    /* The module's result for x; in between it runs the rest: once, never, or on something else. */
+    /* Returns the module's result for x. run calls td_run_rest once, or never, or for another
+     * input. */
     td_tensor *(*run)(const td_around_rest *rest, td_tensor *x, void *user);
-    void (*free)(void *user); /* when the module or the around ends; NULL: nothing to do */
+    void (*free)(void *user); /* called when the module is freed or the function removed; may be
+                                 NULL */
     void *user;
-    bool copies; /* td_module_clone gives the copy the same, with the same user */
-    const struct td_around *next;
+    bool copies; /* td_module_clone surrounds the copy by the same function, with the same user */
+    const struct td_around *next; /* for the library */
 } td_around;
 
-/* Puts a function around all that is there. next is ignored. TD_E_NOMEM. */
+/* Adds a function as the outermost one; `around` is copied. TD_E_NOMEM: no memory.
+ * td_module_unsurround removes the function with this run and user. td_is_surrounded tells whether
+ * any function surrounds m. */
 td_status td_module_surround(td_module *m, const td_around *around);
 void td_module_unsurround(td_module *m,
                           td_tensor *(*run)(const td_around_rest *, td_tensor *, void *),

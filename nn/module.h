@@ -108,6 +108,11 @@ td_module *td_module_clone(const td_module *m);
  * changes. TD_E_NOMEM: nothing has changed. */
 td_status td_params_reorder(td_params *params, const int *order);
 
+/* The long array of all parameters, and the array of their gradients; both are 1-d and equally long
+ * (td_parameters). The model owns them. */
+td_tensor *td_params_flat(const td_params *params);
+td_tensor *td_params_flat_grad(const td_params *params);
+
 TD_END_C
 
 #endif

@@ -56,7 +56,7 @@ void td_recompute(td_module *m, bool on);
 
 /* td_nn_linear(in, out, ...): y = x w^T + b; weight [out,in], bias [out]. */
 typedef struct td_nn_linear_options {
-    int begin_; /* lets the macro take an empty list; not for you */
+    int begin_; /* for the library: lets the macro take an empty list */
     int64_t in, out;
     bool no_bias;
 } td_nn_linear_options;
@@ -176,8 +176,6 @@ typedef struct td_param {
 } td_param;
 int td_params_count(const td_params *params);
 const td_param *td_params_get(const td_params *params, int i);
-td_tensor *td_params_flat(const td_params *params);      /* the long array, 1-d */
-td_tensor *td_params_flat_grad(const td_params *params); /* of gradients: as long, 1-d */
 
 /* Call between td_backward and td_optim_step: scales all gradients by max_norm / (norm + 1e-6) if
  * their norm, taken over all of them together, is larger than max_norm. Returns the norm before;

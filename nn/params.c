@@ -3,6 +3,7 @@
  * it without copying. The leaves keep their headers; only the memory behind them is exchanged. */
 #include "nn/params.h"
 #include "nn/internal.h"
+#include "nn/module.h"
 #include "tensor/kernels.h"
 #include "autograd/hooks.h"
 #include "tensor/extend.h"

@@ -138,13 +138,13 @@ static double seconds(void)
 
 /* Without the lock: devices use the same functions while they choose. No step runs, so that the
  * notes stay as they are. */
-static td_status choose_all(td_plan_cache *made, td_autotune_figures *figures)
+static td_status choose_all(td_plan_cache *made, td_autotune_stats *stats)
 {
     td_status status = TD_OK;
     double begin = seconds();
     for (int i = 0; status == TD_OK && i < count; i++) {
         if (seconds() - begin > MOST_SECONDS) {
-            figures->left = count - i;
+            stats->left = count - i;
             break;
         }
         size_t bytes;
@@ -152,17 +152,17 @@ static td_status choose_all(td_plan_cache *made, td_autotune_figures *figures)
         char *text = notes[i].choose(notes[i].problem, &bytes, &timed);
         if (text != NULL) {
             status = td_plan_cache_put(made, notes[i].key, text, bytes);
-            figures->timed += timed;
+            stats->timed += timed;
         }
         free(text);
     }
     return status;
 }
 
-td_status td_autotune_choose(td_autotune_figures *figures)
+td_status td_autotune_choose(td_autotune_stats *stats)
 {
-    td_autotune_figures ignored, *f = figures != NULL ? figures : &ignored;
-    *f = (td_autotune_figures){ 0 };
+    td_autotune_stats ignored, *f = stats != NULL ? stats : &ignored;
+    *f = (td_autotune_stats){ 0 };
     pthread_mutex_lock(&lock);
     bool wanted = td_autotune() && (choices == NULL || (!fits && count > 0));
     pthread_mutex_unlock(&lock);

@@ -1,16 +1,17 @@
-/* Algorithms that are chosen by timing (--autotune), where a device has several for a problem and
- * fixed rules on shapes would choose otherwise: a CPU's convolutions by Winograd's transform or
- * without it, where td_math allows it, and a GPU's among cuDNN's plans.
+/* Autotuning: choosing algorithms by timing (--autotune). Without autotuning, fixed rules choose by
+ * shape. On a CPU, autotuning decides which convolutions use Winograd's transform (if td_math
+ * allows it); on a GPU, which of cuDNN's plans is used.
  *
- * All choices of a run are made at one moment. Its first step goes by the rules, and notes what it
- * meets. Behind that step td_autotune_choose gives each problem its choice: the one of an earlier
- * run, from a file (plan_store.h), or by timing. They hold from the second step on; what is met
- * later goes by the rules. So ranks can agree at that moment (td_autotune_agree, dist.h), and a
- * checkpoint that has the choices (td_autotune_text) tells a resumed run all that the one before
- * did.
+ * All choices of a run are made at one moment. The first step follows the rules and notes its
+ * problems (operations with their shapes). After the first step td_autotune_choose chooses an
+ * algorithm for each problem: from the file of an earlier run (tensor/plan_store.h), or by timing.
+ * The choices hold from the second step on; problems that come later follow the rules. Several
+ * ranks agree on the same choices by td_autotune_agree (dist/captured.h). A checkpoint can hold the
+ * choices as text (td_autotune_text), so that a resumed run computes in the same way.
  *
- * All ways give equal bits in equal runs; two of them differ in the last bits. For the process; any
- * thread may call these, but what changes choices not while a step runs. */
+ * Each algorithm gives the same bits in every run; two algorithms differ in the last bits. The
+ * setting and the choices belong to the process. Any thread may call these functions, but functions
+ * that change choices must not be called while a step runs. */
 #ifndef TD_TENSOR_AUTOTUNE_H
 #define TD_TENSOR_AUTOTUNE_H
 
@@ -22,42 +23,42 @@
 
 TD_BEGIN_C
 
-/* On: steps note what they meet. Either way choices that were made are forgotten. */
+/* Turns autotuning on or off, and forgets all choices. td_autotune returns the setting. */
 void td_set_autotune(bool on);
 bool td_autotune(void);
 
-typedef struct td_autotune_figures {
-    int chosen; /* choices that hold now */
-    int timed;  /* of them here and now; the others come from a file */
-    int left;   /* problems that the rules decide: two minutes were over */
-    double seconds;
-} td_autotune_figures;
+typedef struct td_autotune_stats {
+    int chosen;     /* choices that hold now */
+    int timed;      /* choices made by timing in this call; the others come from a file */
+    int left;       /* problems left to the rules because timing took two minutes */
+    double seconds; /* the time of the call */
+} td_autotune_stats;
 
-/* What was noted so far was not of the first step: it is forgotten. */
+/* Forgets the problems noted so far: the first step of the run comes next. */
 void td_autotune_first_step(void);
 
-/* Makes the choices. Does nothing if it is off, or they are made, or were taken and some of them
- * are for what has run since; of those that are all for something else (other shapes, another
- * device) none stays. figures may be NULL. */
-td_status td_autotune_choose(td_autotune_figures *figures);
+/* Makes the choices. Ignored if autotuning is off, or if choices exist already. Choices taken by
+ * td_autotune_take are dropped, and made again, if none of them fits a problem that has run since
+ * (other shapes, another device). stats may be NULL. */
+td_status td_autotune_choose(td_autotune_stats *stats);
 
-/* The choices, as text with a zero behind it, to be freed. NULL: there are none yet, or no memory
- * for the text. */
+/* The choices as text of *bytes bytes, with a '\0' after them; the caller frees the text by free().
+ * NULL: there are no choices yet, or no memory. */
 char *td_autotune_text(size_t *bytes);
-/* Takes these choices, which come from a checkpoint or another rank, instead of making any.
- * TD_E_FORMAT: it is no such text; all is as it was. Does nothing while it is off. */
+/* Uses the choices of a text, from a checkpoint or another rank, instead of making choices. Ignored
+ * while autotuning is off. TD_E_FORMAT: the text is not valid, and nothing is changed. */
 td_status td_autotune_take(const char *text, size_t bytes);
 
 /* ---- for devices ---- */
 
-/* How a problem that was noted gets its choice: malloc'ed text; NULL: none. *timed: not from a
- * file. */
+/* A function that chooses for a noted problem. It returns malloc'ed text, or NULL: no choice. It
+ * sets *timed if the choice was timed, and does not come from a file. */
 typedef char *(*td_autotune_fn)(const void *problem, size_t *bytes, bool *timed);
 
-/* The choice for a problem, by its name: a copy with a zero behind it, to be freed. NULL: the rules
- * decide, now and until the round changes; then `choose` will be asked for it (in the order of
- * notes, each key once), with a copy of the problem, if choices are not made yet. Keys as
- * plan_cache.h says. */
+/* The choice for the problem named by `key` (tensor/plan_cache.h), a copy with a '\0' at its end,
+ * which the caller frees by free(). NULL: the rules decide until td_autotune_round changes. In that
+ * case the problem is noted, if choices are not made yet: td_autotune_choose calls `choose` once
+ * for each key, in the order of notes, with a copy of the problem (`size` bytes). */
 char *td_autotune_choice(const char *key, size_t *bytes, td_autotune_fn choose, const void *problem,
                          size_t size);
 /* A number that changes whenever choices do. */

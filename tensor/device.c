@@ -3,6 +3,7 @@
 #include "tensor/backend.h"
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 #include <stdio.h>
 #include <stdlib.h>

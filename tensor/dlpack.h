@@ -1,6 +1,6 @@
-/* Tensors to and from other libraries without a copy, by DLPack. Python wraps a DLManagedTensor
- * into a capsule named "dltensor". The structures are in the dlpack.h that other projects come
- * with, or in tensor/dlpack_abi.h. */
+/* Exchanges tensors with other libraries without a copy, by DLPack (github.com/dmlc/dlpack). Python
+ * wraps a DLManagedTensor into a capsule named "dltensor". The structures are declared in
+ * tensor/dlpack_abi.h, or in the dlpack.h of another project. */
 #ifndef TD_TENSOR_DLPACK_H
 #define TD_TENSOR_DLPACK_H
 
@@ -11,19 +11,24 @@ TD_BEGIN_C
 
 struct DLManagedTensor;
 
-/* A persistent tensor's memory, for another library: any strides, on a CPU or a GPU, whose work on
- * it is waited for. The memory lives until t is freed and the deleter has been called, on the
- * thread that uses t; borrowed memory (td_borrow) as long as its owner lets it. It is the memory
- * that t has now: td_module_to and td_parameters give a parameter other memory. A step tensor is a
- * mistake: td_clone it. NULL with td_last_error() when memory is short. */
+/* Shares a persistent tensor's memory with another library, with any strides, on a CPU or a GPU.
+ * The call waits until the GPU's work on t is done. The other library calls the deleter when it has
+ * finished, on the thread that uses t. The memory lives until then, also if t is freed before; but
+ * memory of td_borrow lives only as long as its owner keeps it. td_module_to and td_parameters move
+ * a parameter to other memory, so call td_to_dlpack after them. A step tensor is a fatal error:
+ * td_clone the tensor first. NULL with td_last_error() when memory is short. */
 struct DLManagedTensor *td_to_dlpack_at(const td_tensor *t, td_site at);
-#define td_to_dlpack(t) td_to_dlpack_at(t, TD_HERE)
 
-/* A persistent tensor over another library's memory; td_free calls the deleter when the last view
- * is gone. On a GPU the other library's work must be done. CPU memory is cpu:0's. NULL with
- * td_last_error(), and the structure stays the caller's: a dtype that tandem does not have, vectors
- * (lanes), more than 8 dimensions, negative strides, another device, or memory is short. */
+/* Makes a persistent tensor over another library's memory. The caller frees the tensor by td_free;
+ * the deleter is called when the tensor and its views are freed. On a GPU the other library's work
+ * must be done before. CPU memory belongs to the device cpu:0. NULL with td_last_error(), and the
+ * caller keeps `managed`: tandem does not have the dtype or the device, the elements are vectors
+ * (lanes), the tensor has more than 8 dimensions or negative strides, or memory is short. */
 td_tensor *td_from_dlpack(struct DLManagedTensor *managed);
+
+/* ---- what you call ---- */
+
+#define td_to_dlpack(t) td_to_dlpack_at(t, TD_HERE)
 
 TD_END_C
 

@@ -1,4 +1,4 @@
-/* Element types. */
+/* Element types, and conversions of the 16-bit floats. */
 #ifndef TD_TENSOR_DTYPE_H
 #define TD_TENSOR_DTYPE_H
 
@@ -22,10 +22,10 @@ typedef enum td_dtype {
     TD_DTYPE_COUNT
 } td_dtype;
 
-/* Bytes of one element. */
+/* The size of one element in bytes. */
 size_t td_dtype_size(td_dtype dtype);
 
-/* "f32", "bf16", ... Static. */
+/* "f32", "bf16", ... The text is static. */
 const char *td_dtype_name(td_dtype dtype);
 
 static inline bool td_is_float(td_dtype dtype)
@@ -33,13 +33,14 @@ static inline bool td_is_float(td_dtype dtype)
     return dtype <= TD_F16;
 }
 
-/* The 16-bit floats: what activations may be beside f32 weights. */
+/* The 16-bit floats: activations of mixed precision have one of these dtypes. */
 static inline bool td_is_half(td_dtype dtype)
 {
     return dtype == TD_BF16 || dtype == TD_F16;
 }
 
-/* bfloat16 and IEEE half as bits; rounding is to nearest, ties to even; NaN stays NaN. */
+/* The bits of a bfloat16 and of an IEEE half. Conversions round to nearest, ties to even; NaN stays
+ * NaN. */
 typedef uint16_t td_bf16;
 typedef uint16_t td_f16;
 

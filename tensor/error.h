@@ -1,11 +1,11 @@
-/* Errors, of two kinds.
+/* Errors. There are two kinds:
  *
- * A programming mistake (shapes that do not fit, a tensor used after its step) ends in td_fatal():
- * the message goes to a replaceable handler, which by default prints it and aborts.
- *
- * A failure of the world (file, memory, driver, network) is returned as a negative td_status, and
- * td_last_error() tells what happened, where, and what to do. Functions that return a pointer
- * return NULL instead. */
+ *   mistakes   A mistake of the program (shapes that do not fit, a tensor used after its step) is a
+ *              fatal error: a handler prints the message, with the file and line of the call, and
+ *              ends the program.
+ *   failures   If a file, memory, a driver or the network fails, the function returns a negative
+ *              td_status, or NULL if it returns a pointer. td_last_error() then says what failed,
+ *              where, and what to do. */
 #ifndef TD_TENSOR_ERROR_H
 #define TD_TENSOR_ERROR_H
 
@@ -22,8 +22,8 @@ typedef enum td_status {
 #undef TD_ERROR
 } td_status;
 
-/* A place in a source file. Functions that end in _at take the caller's place as their last
- * argument; the macro without _at supplies it: you write td_add(a, b), the compiler sees
+/* A line of a source file. Functions whose name ends in _at take the line of the call as their last
+ * argument, for messages. You call the macro without _at, which adds that argument: td_add(a, b) is
  * td_add_at(a, b, TD_HERE). */
 typedef struct td_site {
     const char *file;
@@ -35,29 +35,26 @@ typedef struct td_site {
 #define TD_HERE ((td_site){ __FILE__, __LINE__ })
 #endif
 
-#define TD_NOWHERE ((td_site){ NULL, 0 }) /* not known: the message has no place in front */
+#define TD_NOWHERE ((td_site){ NULL, 0 }) /* unknown: the message names no line */
 
-/* What a status means, in a few words ("out of memory"). Never NULL. */
+/* The meaning of a status in a few words: "out of memory". The text is static, never NULL. */
 const char *td_status_text(td_status status);
 
-/* The message of the last failure on this thread, "" if there was none. Valid until the next one.
- */
+/* The message of the last failure on this thread; "" if there was none. The library owns the text,
+ * which is valid until the next failure on this thread. */
 const char *td_last_error(void);
 
-/* The same for messages that end in it: never empty. */
-const char *td_last_reason(void);
-
-/* Writes the message of a failure on this thread and returns status, so that a function can end in
- * `return td_fail(TD_E_IO, "...")`. */
+/* Sets this thread's td_last_error() and returns status, so that a function of yours can end with
+ * `return td_fail(TD_E_IO, "cannot read %s", path)`. */
 td_status td_fail(td_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 
-/* Puts "context: " in front of the last message and returns status. */
+/* Puts "context: " in front of td_last_error() and returns status. */
 td_status td_fail_context(td_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 
-/* Both give back the very status they are given. Said where they are called, compilers and
- * analyzers can see that a function which fails does not go on with what it has not set. */
+/* Both macros return exactly the given status. Compilers and analyzers see that at the call, and so
+ * do not warn of values that are not set after a failure. */
 #define td_fail(status, ...) TD_FAIL_WITH_(td_fail, status, __VA_ARGS__)
 #define td_fail_context(status, ...) TD_FAIL_WITH_(td_fail_context, status, __VA_ARGS__)
 #define TD_FAIL_WITH_(function, status, ...)                                                       \
@@ -67,25 +64,23 @@ td_status td_fail_context(td_status status, const char *format, ...)
         td_fail_status_;                                                                           \
     })
 
-/* For programs that end when something fails: prints "PROGRAM: " and td_last_error() to stderr, and
- * exits with 1. A rank that td_spawn has started hands the message to the process that called
- * td_spawn, whose td_last_error() then names the rank. */
+/* For programs that end when something fails: prints the program's name and td_last_error() to
+ * stderr, and exits with 1. In a rank that td_spawn started, the message goes to the process that
+ * called td_spawn, and td_last_error() there names the rank. */
 TD_NORETURN void td_die(void);
 
-/* For dist: called by td_die before anything is printed; need not return. NULL: not called. */
-extern void (*td_die_hook)(const char *message);
-
-/* Reports a programming mistake and does not return. The message gets the place in front, and the
- * names of the modules that are running behind. */
+/* Reports a mistake of the program and does not return. The message begins with the file and line,
+ * and ends with the names of the modules that are running. */
 TD_NORETURN void td_fatal(td_site at, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 
-/* Called with the whole message. It may leave by longjmp or exit; if it returns, abort() follows.
- * NULL sets the default, which prints to stderr. Process-wide. */
+/* Sets the handler of fatal errors for the whole process; user is passed on to the handler. The
+ * handler gets the complete message. It may leave by longjmp or exit; if it returns, abort()
+ * follows. NULL sets the default handler, which prints to stderr. */
 typedef void (*td_fatal_handler)(const char *message, void *user);
 void td_set_fatal_handler(td_fatal_handler handler, void *user);
 
-/* Checks a condition that only a programming mistake can break; never compiled out. */
+/* A fatal error unless condition is true. Never compiled out. */
 #define TD_REQUIRE(condition, at, ...)                                                             \
     do {                                                                                           \
         if (__builtin_expect(!(condition), 0)) {                                                   \
@@ -93,7 +88,7 @@ void td_set_fatal_handler(td_fatal_handler handler, void *user);
         }                                                                                          \
     } while (0)
 
-/* Returns from the calling function when expression is a failure. */
+/* Returns the status of expression from the calling function, unless it is TD_OK. */
 #define TD_TRY(expression)                                                                         \
     do {                                                                                           \
         td_status td_try_status_ = (expression);                                                   \

@@ -1,5 +1,5 @@
 /* For operations, modules and engines of your own: memory of the running step, checks, layouts,
- * names for messages, random numbers by counter. tandem.h does not include this header. */
+ * names for messages, random numbers by counter, errors. tandem.h does not include this header. */
 #ifndef TD_TENSOR_EXTEND_H
 #define TD_TENSOR_EXTEND_H
 
@@ -46,6 +46,10 @@ uint64_t td_step_number(void);
 void *td_step_tape(void);
 void td_step_set_tape(void *tape, void (*on_end)(void *tape));
 
+/* Ends the running step of this thread, if there is one: for a fatal handler that leaves by
+ * longjmp. */
+void td_step_abandon(void);
+
 /* ---- checks ---- */
 
 /* Fails unless t can be read now; names t and says why not. */
@@ -91,14 +95,39 @@ const char *td_context_at(int outwards); /* the name so many further out, or NUL
 uint32_t td_random_u32(td_generator *g);
 uint64_t td_random_u64(td_generator *g);  /* (first draw << 32) | second */
 int64_t td_random_i63(td_generator *g);   /* u64 & 2^63-1: seeds a loader's epoch */
+double td_random_f64(td_generator *g);    /* [0,1), 53 bits */
 float td_random_f32(td_generator *g);     /* [0,1), 24 bits */
 double td_random_normal(td_generator *g); /* Box-Muller, one number a call */
+int64_t td_random_int(td_generator *g, int64_t low, int64_t high); /* in [low, high) */
+/* Writes a random permutation of 0, ..., n-1 to out[n], like torch.randperm. */
+void td_random_permutation(td_generator *g, int64_t *out, int64_t n);
 bool td_random_bernoulli(td_generator *g, double p);
 
 /* Philox4x32-10 (Salmon et al. 2011): four 32-bit words for a key and a 128-bit counter (a, b). */
 void td_philox(td_philox_key key, uint64_t a, uint64_t b, uint32_t out[4]);
 /* The generator's own key, for tensor/philox.h. */
 uint64_t td_philox_mixed_key(td_philox_key key);
+
+/* ---- devices and precision ---- */
+
+/* The dtype of activations in products: TD_BF16, TD_F16, or TD_F32 if nothing is cast. */
+td_dtype td_precision_dtype(td_precision precision);
+
+/* Says that so many processes of this host share its CPUs; pools of the default size change. Call
+ * it between steps. td_dist_init calls it, and td_dist_destroy calls it with 1. */
+void td_share_cpus(int processes);
+/* The local rank, for td_default_device. td_dist_init sets it, td_dist_destroy sets 0. */
+void td_set_local_rank(int local_rank);
+
+/* ---- errors ---- */
+
+/* td_last_error(), for messages that end with the reason: never empty. */
+const char *td_last_reason(void);
+
+/* For dist: td_die calls this function, unless NULL, before it prints; the function need not
+ * return.
+ */
+extern void (*td_die_hook)(const char *message);
 
 /* For a worker thread that hands its mistakes to the thread it works for: as td_set_fatal_handler,
  * on the calling thread alone. NULL: none. */

@@ -1,6 +1,7 @@
 #include "tensor/precision.h"
 
 #include "tensor/kernels.h"
+#include "tensor/extend.h"
 
 #include <stdatomic.h>
 #include <string.h>

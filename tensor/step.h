@@ -32,10 +32,6 @@ void td_step_end_at(td_site at);
 
 bool td_in_step(void);
 
-/* Ends the running step of this thread, if there is one: for a fatal handler that leaves by
- * longjmp. */
-void td_step_abandon(void);
-
 /* Gives this thread's step memory back to the system. Outside of steps. */
 void td_step_release_memory(void);
 

@@ -1,15 +1,21 @@
-/* Tensors: the first module header. It knows nothing of gradients.
+/* Tensors: creating, reading, printing and writing them.
  *
- * A tensor is a small header (dtype, shape, strides) over a storage. There are two kinds:
- *   persistent  made by the td_new/td_zeros/td_from family below; belongs to whoever made it, who
- *               ends it with td_free (parameters, gradients, optimizer state, datasets);
- *   step        made by an operation between td_step_begin and td_step_end (tensor/step.h); belongs
- *               to the step and is gone at its end. Nobody frees it, so expressions nest without
- *               leaks. To keep a result, td_clone it.
+ * A tensor is a small header (dtype, shape, strides) over a storage, the memory that holds the
+ * elements. There are two kinds of tensors:
  *
- * Strides count elements and are in the order of the shape. Memory order is a matter of strides
- * alone: the layout of images and filters belongs to the device (td_layout), while their shape is
- * always N,C,H,W and O,I,H,W. */
+ *   persistent  You create it (td_new, td_zeros, td_from, td_clone, ...) and free it with td_free.
+ *               Parameters, gradients, optimizer state and datasets are persistent.
+ *   step        An operation between td_step_begin and td_step_end returns it (tensor/step.h). The
+ *               step owns the tensor, and the tensor is gone when the step ends. You never free a
+ *               step tensor, so expressions nest without leaks. To keep a result, td_clone it.
+ *
+ * shape[] of images is always N,C,H,W, and of filters O,I,H,W. In which order the elements lie in
+ * memory depends on the device; only stride[] shows that order. So do not assume that images are
+ * row-major: td_read and td_write always use row-major order.
+ *
+ *     td_tensor *a = td_from((float[]){ 1, 2, 3, 4 }, TD_SHAPE(2, 2), TD_F32, TD_CPU);
+ *     td_print(a, stdout);
+ *     td_free(a);                                                                               */
 #ifndef TD_TENSOR_TENSOR_H
 #define TD_TENSOR_TENSOR_H
 
@@ -31,108 +37,124 @@ typedef struct td_shape {
     int64_t dim[TD_MAX_DIMS];
 } td_shape;
 
-/* TD_SHAPE(32, 3, 8, 8). A scalar's shape is TD_SCALAR. */
+/* TD_SHAPE(32, 3, 8, 8) is a shape of four dimensions. TD_SCALAR is the shape of a scalar. */
 #define TD_SHAPE(...)                                                                              \
     ((td_shape){ .ndim = (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)),              \
                  .dim = { __VA_ARGS__ } })
 #define TD_SCALAR ((td_shape){ .ndim = 0 })
 
+/* The order of elements in memory. */
 typedef enum td_layout {
-    TD_ROW_MAJOR = 0, /* last dimension fastest, as in C */
-    TD_IMAGE = 1,     /* a [N,C,H,W] batch in its device's order; CPU: memory [H][W][N][C] */
-    TD_FILTER = 2,    /* an [O,I,H,W] or [O,I] weight in its device's order; CPU: [H][W][I][O] */
+    TD_ROW_MAJOR = 0, /* the last dimension is contiguous, as in C */
+    TD_IMAGE = 1,     /* images [N,C,H,W] in the order that the device prefers; CPU: [H][W][N][C] */
+    TD_FILTER = 2,    /* weights [O,I,H,W] or [O,I], likewise; CPU: [H][W][I][O] */
 } td_layout;
 
-/* Reference-counted memory, shared by a tensor and its views. Not for users. */
+/* For the library: reference-counted memory that a tensor and its views share. */
 typedef struct td_storage {
     void *data;
     size_t bytes;
-    int refs;         /* headers and tape entries that hold it; not atomic: a storage is used by one
-                         thread at a time */
-    uint32_t version; /* counts in-place writes; the tape compares it in backward */
+    int refs;         /* tensors and tape entries that retain the storage; not atomic, because one
+                         thread at a time uses a storage */
+    uint32_t version; /* counts in-place writes; backward compares it with the tape's */
     td_device device;
     unsigned char kind; /* td_storage_kind in tensor/storage.h */
-    bool released;      /* a step's memory that has been given back */
-    void *owner;        /* kind-specific: the arena, or the storage that is borrowed from */
+    bool released;      /* step memory that the step may use again */
+    void *owner;        /* depends on kind: the arena, or the storage that this one borrows from */
 } td_storage;
 
-struct td_grad_state; /* autograd's part of a tensor (autograd/tape.h); tensor/ only carries it */
+struct td_grad_state; /* autograd's part of a tensor (autograd/tape.h); this room only stores it */
 
 typedef struct td_tensor {
     int64_t shape[TD_MAX_DIMS];
     int64_t stride[TD_MAX_DIMS]; /* in elements; 0 in an expanded dimension */
     int ndim;
     td_dtype dtype;
+
+    /* For the library. */
     td_storage *storage;
     int64_t offset;             /* of element [0,...,0] from the storage's start, in elements */
-    uint64_t step;              /* 0: persistent; otherwise the number of its step */
-    bool let_go;                /* by its scope (td_scope_end, td_scope_keep) */
-    struct td_grad_state *grad; /* NULL: takes no part in gradients */
+    uint64_t step;              /* 0: persistent; otherwise the number of the tensor's step */
+    bool let_go;                /* the tensor's scope has released the tensor */
+    struct td_grad_state *grad; /* NULL: no gradients */
     const char *name;           /* for messages; not owned; may be NULL */
 } td_tensor;
 
-/* ---- creation: persistent, yours to td_free; NULL with td_last_error() when memory is short ----
- */
+/* ---- creating persistent tensors ----
+ *
+ * The caller owns the result and frees it with td_free. All functions return NULL with
+ * td_last_error() when memory is short; a shape that is not valid is a fatal error. */
 
 td_tensor *td_new_at(td_shape shape, td_dtype dtype, td_device device,
                      td_site at); /* contents undefined */
 td_tensor *td_zeros_at(td_shape shape, td_dtype dtype, td_device device, td_site at);
 td_tensor *td_full_at(td_shape shape, double value, td_dtype dtype, td_device device, td_site at);
 td_tensor *td_arange_at(int64_t n, td_dtype dtype, td_device device,
-                        td_site at); /* 0, 1, ..., n-1 */
+                        td_site at); /* [n]: 0, 1, ..., n-1 */
 
-/* Copies row-major values of the given dtype into a new tensor. */
+/* Copies row-major values of the given dtype from the caller's memory. */
 td_tensor *td_from_at(const void *values, td_shape shape, td_dtype dtype, td_device device,
                       td_site at);
 
-/* A persistent tensor over the caller's row-major memory, which must outlive it and its views. CPU
- * devices only. */
+/* A tensor over the caller's row-major memory, without a copy. The memory must live until the
+ * tensor and all its views are freed; td_free does not free the memory. CPU devices only. */
 td_tensor *td_borrow_at(void *values, td_shape shape, td_dtype dtype, td_device device, td_site at);
 
-/* A persistent copy, of the same layout (dense) or on another device or of another dtype. */
+/* td_clone copies a tensor of either kind: same shape, dtype, device and memory order, dense.
+ * td_clone_as copies to another dtype or device. Gradients are not copied. */
 td_tensor *td_clone_at(const td_tensor *t, td_site at);
 td_tensor *td_clone_as_at(const td_tensor *t, td_dtype dtype, td_device device, td_site at);
 
-/* Ends a persistent tensor; its storage goes with its last holder. NULL is fine. A step tensor is a
- * programming mistake. */
+/* Frees a persistent tensor. The storage is freed when no view uses it any more. NULL is fine. A
+ * step tensor is a fatal error. */
 void td_free_at(td_tensor *t, td_site at);
 
-/* ---- looking at one ---- */
+/* ---- reading ---- */
 
 td_shape td_shape_of(const td_tensor *t);
 td_device td_device_of(const td_tensor *t);
-int64_t td_numel(const td_tensor *t);
+int64_t td_numel(const td_tensor *t); /* number of elements */
 bool td_same_shape(const td_tensor *a, const td_tensor *b);
 bool td_is_contiguous(const td_tensor *t); /* row-major and dense */
-/* The address of element [0,...,0]. A stale tensor (its step is over, its memory given back) is a
- * programming mistake and named; so is one on a GPU, whose memory the host cannot touch (td_read
- * and td_write work there). td_data_rw also counts as a write (storage version). */
+
+/* td_read copies all elements into the caller's memory, row-major, converted to the given dtype.
+ * values has room for td_numel(t) elements. Works for every memory order and device. */
+void td_read_at(const td_tensor *t, void *values, td_dtype dtype, td_site at);
+
+/* td_item returns the only element of a tensor of one element. td_get returns the element at
+ * index[ndim]. Both return a double. An index out of range is a fatal error. */
+double td_item_at(const td_tensor *t, td_site at);
+double td_get_at(const td_tensor *t, const int64_t *index, td_site at);
+
+/* The address of element [0,...,0]; the other elements follow by stride[]. td_data_rw is for
+ * writing: it also counts as an in-place write. The tensor owns the memory. A fatal error names t
+ * if its step is over or its memory is on a GPU; use td_read and td_write for GPUs. */
 const void *td_data_at(const td_tensor *t, td_site at);
 void *td_data_rw_at(td_tensor *t, td_site at);
 
-/* One element as a double; td_item wants a tensor of one element. */
-double td_get_at(const td_tensor *t, const int64_t *index, td_site at);
-void td_set_at(td_tensor *t, const int64_t *index, double value, td_site at);
-double td_item_at(const td_tensor *t, td_site at);
+/* ---- printing ---- */
 
-/* Copies all elements, row-major, into the caller's memory as the given dtype. */
-void td_read_at(const td_tensor *t, void *values, td_dtype dtype, td_site at);
-/* The other way: row-major values of a dtype into t (any strides). */
-void td_write_at(td_tensor *t, const void *values, td_dtype dtype, td_site at);
-
-/* Prints values in brackets, columns aligned, long dimensions abbreviated; then shape, dtype and
- * device. td_describe gives "f32[32,3,8,8] cpu:0" in a static per-thread ring of 8 buffers. */
+/* Prints values in brackets with aligned columns, long dimensions abbreviated; then shape, dtype
+ * and device. */
 void td_print_at(const td_tensor *t, FILE *out, td_site at);
+/* "f32[32,3,8,8] cpu:0" and "[32,3,8,8]". The library owns the text, which is valid until the
+ * calling thread has asked for eight more. */
 const char *td_describe(const td_tensor *t);
-const char *td_describe_shape(td_shape shape); /* "[32,3,8,8]", from the same ring */
+const char *td_describe_shape(td_shape shape);
 
-/* ---- writing in place (persistent or step). Writing into an expanded tensor is a mistake. ---- */
+/* ---- writing in place ----
+ *
+ * For tensors of both kinds. Writing into an expanded tensor is a fatal error. */
 
+/* td_write copies row-major values of the given dtype from the caller's memory into t. */
+void td_write_at(td_tensor *t, const void *values, td_dtype dtype, td_site at);
+void td_set_at(td_tensor *t, const int64_t *index, double value, td_site at); /* one element */
 void td_fill_inplace_at(td_tensor *t, double value, td_site at);
-void td_copy_inplace_at(td_tensor *to, const td_tensor *from,
-                        td_site at); /* same shape; converts layout, dtype, device */
+/* to = from, of the same shape; converts memory order, dtype and device. */
+void td_copy_inplace_at(td_tensor *to, const td_tensor *from, td_site at);
 
-/* The caller's place, supplied. */
+/* ---- what you call ---- */
+
 #define td_new(...) td_new_at(__VA_ARGS__, TD_HERE)
 #define td_zeros(...) td_zeros_at(__VA_ARGS__, TD_HERE)
 #define td_full(...) td_full_at(__VA_ARGS__, TD_HERE)

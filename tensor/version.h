@@ -6,9 +6,9 @@
 
 TD_BEGIN_C
 
-#define TANDEM_VERSION "0.1.0" /* of the headers that a program is compiled with */
+#define TANDEM_VERSION "0.2.0" /* of the headers that a program is compiled with */
 
-/* The version of the library that the program is linked with. Static. */
+/* The version of the library that the program is linked with. The text is static. */
 const char *td_version(void);
 
 TD_END_C

@@ -4,6 +4,7 @@
 #include "dist/captured.h"
 #include "tensor/extend.h"
 #include "nn/module.h"
+#include "data/inspect.h"
 
 #include <math.h>
 #include <setjmp.h>

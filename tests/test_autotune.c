@@ -20,9 +20,9 @@ static void use_threads(int threads)
     assert_int_equal(td_set_threads(TD_CPU, threads), TD_OK);
 }
 
-static td_autotune_figures choose(void)
+static td_autotune_stats choose(void)
 {
-    td_autotune_figures figures;
+    td_autotune_stats figures;
     assert_int_equal(td_autotune_choose(&figures), TD_OK);
     return figures;
 }
@@ -33,7 +33,7 @@ static uint64_t bits_of(const char *way)
     choices_force(temp_folder(), way);
     td_set_autotune(true);
     (void)choices_step();
-    td_autotune_figures figures = choose();
+    td_autotune_stats figures = choose();
     assert_int_equal(figures.chosen, 3);
     assert_int_equal(figures.timed, 0);
     uint64_t bits = choices_step();
@@ -177,7 +177,7 @@ static void test_timed_and_kept(void **state)
     for (int run = 0; run < 2; run++) {
         td_set_autotune(true);
         (void)choices_step();
-        td_autotune_figures figures = choose();
+        td_autotune_stats figures = choose();
         assert_int_equal(figures.chosen, 3);
         assert_int_equal(figures.timed, run == 0 ? 3 : 0);
     }
@@ -193,7 +193,7 @@ static void expect_replaced(const char *what)
 {
     td_set_autotune(true);
     (void)choices_step();
-    td_autotune_figures figures = choose();
+    td_autotune_stats figures = choose();
     assert_int_equal(figures.chosen, 3);
     assert_int_equal(figures.timed, 3);
     td_set_autotune(false);

@@ -56,8 +56,8 @@ static void test_same_bits_as_ever(void **state)
         if (kinds[k].scaler) {
             assert_true(td_scaler_now(job.scaler).skipped > 0);
         }
-        td_captured_figures figures = td_captured_now(captured);
-        assert_int_equal(figures.rehearsed, STEPS);
+        td_captured_stats figures = td_captured_now(captured);
+        assert_int_equal(figures.eager, STEPS);
         assert_int_equal(figures.recorded + figures.replayed, 0);
         assert_string_equal(figures.why, "");
         td_captured_free(captured);

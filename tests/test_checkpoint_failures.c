@@ -2,6 +2,7 @@
  * a process that is killed while it saves. */
 #include "tandem.h"
 #include "tensor/temporary.h"
+#include "tensor/extend.h"
 #include "tests/expect_fatal.h"
 #include "tests/temp_folder.h"
 #include "nn/safetensors.h"

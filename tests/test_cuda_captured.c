@@ -78,7 +78,7 @@ static void test_a_recording_leaves_the_host_alone(void **state)
 /* ---- training ---- */
 
 /* The same steps as ever and captured, a smaller batch every so many; results are read late. */
-static td_captured_figures compare(captured_kind kind, int tail_every)
+static td_captured_stats compare(captured_kind kind, int tail_every)
 {
     captured_job plain, job;
     captured_job_open(&plain, kind);
@@ -104,13 +104,13 @@ static td_captured_figures compare(captured_kind kind, int tail_every)
     assert_memory_equal(here, there, sizeof here);
     assert_true(here[STEPS - 1][0] != here[0][0]);
     assert_true(captured_job_hash(&plain) == captured_job_hash(&job));
-    td_captured_figures figures = td_captured_now(captured);
+    td_captured_stats figures = td_captured_now(captured);
     if (kind.scaler) { /* at first, and when it has grown */
         td_scaler_state now = td_scaler_now(job.scaler);
         assert_in_range(now.skipped, 5, STEPS - 5);
     }
     assert_string_equal(figures.why, "");
-    assert_int_equal(figures.rehearsed + figures.recorded + figures.replayed, STEPS);
+    assert_int_equal(figures.eager + figures.recorded + figures.replayed, STEPS);
     td_captured_free(captured);
     captured_job_close(&job);
     captured_job_close(&plain);
@@ -132,8 +132,8 @@ static void test_captured_is_eager(void **state)
         { .device = TD_CUDA, .optim = CAPTURED_SGD, .clip = 0.02, .ema = true },
     };
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-        td_captured_figures figures = compare(kinds[k], 0);
-        assert_int_equal(figures.rehearsed, 3);
+        td_captured_stats figures = compare(kinds[k], 0);
+        assert_int_equal(figures.eager, 3);
         assert_int_equal(figures.recorded, 1);
         assert_int_equal(figures.replayed, STEPS - 4);
     }
@@ -147,11 +147,11 @@ static void test_other_shapes(void **state)
     if (!have_gpu()) {
         skip();
     }
-    td_captured_figures figures = compare(sgd_kind, 10);
-    assert_int_equal(figures.rehearsed, 3 + 2);
+    td_captured_stats figures = compare(sgd_kind, 10);
+    assert_int_equal(figures.eager, 3 + 2);
     assert_int_equal(figures.recorded, 1);
     figures = compare(pictures_kind, 4);
-    assert_int_equal(figures.rehearsed, 3 + 3);
+    assert_int_equal(figures.eager, 3 + 3);
     assert_int_equal(figures.recorded, 2);
     assert_int_equal(figures.replayed, STEPS - 8);
 }
@@ -169,8 +169,8 @@ static void test_accumulated_gradients(void **state)
         { .device = TD_CUDA, .optim = CAPTURED_SGD, .accumulate = 4, .clip = 0.02 },
     };
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-        td_captured_figures figures = compare(kinds[k], 0);
-        assert_int_equal(figures.rehearsed, 3 * 3);
+        td_captured_stats figures = compare(kinds[k], 0);
+        assert_int_equal(figures.eager, 3 * 3);
         assert_int_equal(figures.recorded, 3);
         assert_int_equal(figures.replayed, STEPS - 12);
         figures = compare(kinds[k], 4); /* each last one */
@@ -188,7 +188,7 @@ static void test_a_loaders_batches(void **state)
         skip();
     }
     captured_kind kind = { .device = TD_CUDA, .optim = CAPTURED_SGD, .loader = true };
-    td_captured_figures figures = compare(kind, 5);
+    td_captured_stats figures = compare(kind, 5);
     assert_int_equal(figures.recorded, 2);
     assert_int_equal(figures.replayed, STEPS - 2 * 4);
     kind.accumulate = 2;
@@ -207,7 +207,7 @@ static void test_lookahead(void **state)
     captured_kind kind = {
         .device = TD_CUDA, .optim = CAPTURED_SGD, .pictures = true, .lookahead = true
     };
-    td_captured_figures figures = compare(kind, 0);
+    td_captured_stats figures = compare(kind, 0);
     assert_int_equal(figures.recorded, 2);
     assert_int_equal(figures.replayed, STEPS - 8);
 }
@@ -228,7 +228,7 @@ static void test_loss_scaling(void **state)
     td_math before = td_math_now();
     td_set_math((td_math){ .precision = TD_PRECISION_FP16 });
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-        td_captured_figures figures = compare(kinds[k], 0);
+        td_captured_stats figures = compare(kinds[k], 0);
         int forms = kinds[k].accumulate > 0 ? kinds[k].accumulate : 1;
         assert_int_equal(figures.recorded, forms);
         assert_int_equal(figures.replayed, STEPS - 4 * forms);
@@ -282,7 +282,7 @@ static void test_reading_keeps_a_step_from_being_captured(void **state)
     r.job.reads = true;
     refusal_steps(&r, 6);
     expect_why(r.captured, "td_item reads a value");
-    assert_int_equal(td_captured_now(r.captured).rehearsed, 6);
+    assert_int_equal(td_captured_now(r.captured).eager, 6);
     end_refusal(&r);
 }
 
@@ -309,7 +309,7 @@ static void test_numbers_by_value_are_noticed(void **state)
         assert_int_equal(td_captured_next(captured, &sum), TD_OK);
     }
     expect_why(captured, "dropout with a counter of its caller's");
-    assert_int_equal(td_captured_now(captured).rehearsed, 5);
+    assert_int_equal(td_captured_now(captured).eager, 5);
     td_captured_free(captured);
     td_free(x);
 }
@@ -329,7 +329,7 @@ static void test_other_memory_is_noticed(void **state)
     refusal_steps(&r, 3);
     expect_why(r.captured, " of its memory is 11.8 KiB at ");
     refusal_steps(&r, 4);
-    assert_int_equal(td_captured_now(r.captured).rehearsed, 5);
+    assert_int_equal(td_captured_now(r.captured).eager, 5);
     assert_int_equal(td_captured_now(r.captured).recorded, 1);
     assert_int_equal(td_captured_now(r.captured).replayed, 1);
     end_refusal(&r);

@@ -2,6 +2,7 @@
  * there, or the CPU does and sends them, batches are the CPU's, bit for bit. */
 #include "autograd/ops.h"
 #include "data/data.h"
+#include "data/inspect.h"
 #include "tensor/graph/captured.h"
 #include "tensor/extend.h"
 
@@ -261,10 +262,10 @@ static void check_captured(bool streamed)
         while (make_both(&f, &m, captured)) {
         }
     }
-    td_captured_figures figures = td_captured_now(captured);
+    td_captured_stats figures = td_captured_now(captured);
     assert_string_equal(figures.why, "");
     assert_int_equal(figures.recorded, 2);
-    assert_int_equal(figures.rehearsed, 2 * 3);
+    assert_int_equal(figures.eager, 2 * 3);
     assert_int_equal(figures.replayed, EPOCHS * (PICTURES / BATCH + 1) - 2 * 4);
     td_captured_free(captured);
     for (int i = 0; i < 2; i++) {

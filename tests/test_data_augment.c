@@ -1,6 +1,7 @@
 /* Crop, flip and normalise: against a plain reference that follows PyTorch's steps one by one. */
 #include "data/augment.h"
 #include "data/data.h"
+#include "data/inspect.h"
 #include "tests/temp_folder.h"
 #include "tensor/extend.h"
 

@@ -1,6 +1,7 @@
 /* CIFAR's binary files: the real ones against known sums, made-up ones good and bad. */
 #include "data/data.h"
 #include "data/parse.h"
+#include "data/inspect.h"
 #include "tests/golden.h"
 #include "tests/temp_folder.h"
 

@@ -4,6 +4,7 @@
 #include "tests/temp_folder.h"
 
 #include "data/folder_list.h"
+#include "data/inspect.h"
 #include "tensor/extend.h"
 
 #include <errno.h>
@@ -151,13 +152,12 @@ static void test_one_picture(void **state)
     td_tensor *y = td_new(TD_SHAPE(1), TD_I64, TD_CPU);
     int64_t index = 4;
     assert_int_equal(d->vtable->fetch(d, &index, 1, 0, of_set, y), TD_OK);
-    assert_int_equal(td_picture_read(temp_path("set/b/z.png"), &options.transform, x), TD_OK);
+    assert_int_equal(td_image_read(temp_path("set/b/z.png"), &options.transform, x), TD_OK);
     assert_memory_equal(td_data(x), td_data(of_set), 3 * 16 * 16 * sizeof(float));
     int64_t zero[4] = { 0 };
     double value = td_get(x, zero) * 255.0;
     assert_true(value >= 0.0 && value <= 255.0 && fabs(value - nearbyint(value)) < 1e-4);
-    assert_int_equal(td_picture_read(temp_path("nowhere.png"), &options.transform, x),
-                     TD_E_NOTFOUND);
+    assert_int_equal(td_image_read(temp_path("nowhere.png"), &options.transform, x), TD_E_NOTFOUND);
     assert_error_says("nowhere.png", NULL);
     td_free(x);
     td_free(of_set);

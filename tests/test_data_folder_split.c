@@ -1,5 +1,6 @@
 /* A folder of pictures that is split into training and validation. */
 #include "data/data.h"
+#include "data/inspect.h"
 #include "tests/temp_folder.h"
 
 #include <stdarg.h>

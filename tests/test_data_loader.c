@@ -1,5 +1,6 @@
 /* Samplers and the loader: order, batches that do not depend on the workers, resuming. */
 #include "data/data.h"
+#include "data/inspect.h"
 #include "tests/toy_dataset.h"
 #include "tensor/extend.h"
 

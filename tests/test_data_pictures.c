@@ -184,8 +184,8 @@ static void check_real_evaluation(const char *name, const td_safetensors_entry *
     assert_non_null(rgb);
     td_encoded picture = pictures_encoded(bytes, size, path);
     picture.most_pixels = 100000000;
-    td_picture_transform t = { .size = 224, .resize = 256 };
-    assert_int_equal(td_picture_transform_check(&t), TD_OK);
+    td_image_folder_transform t = { .size = 224, .resize = 256 };
+    assert_int_equal(td_image_folder_transform_check(&t), TD_OK);
     assert_int_equal(td_picture_load(&t, &picture, 0, 0, rgb), TD_OK);
     pictures_require_near(name, rgb, entry->data, entry->bytes, 2.0, 255);
     free(rgb);

@@ -1,5 +1,6 @@
 /* Datasets of tensors, their parts, and standardising. */
 #include "data/data.h"
+#include "data/inspect.h"
 #include "tensor/step.h"
 #include "tests/expect_fatal.h"
 #include "tests/temp_folder.h"

@@ -1,5 +1,6 @@
 /* The synthetic pictures: the same for a seed, as many of each class. */
 #include "data/data.h"
+#include "data/inspect.h"
 #include "tests/temp_folder.h"
 
 #include <stdarg.h>

@@ -56,9 +56,9 @@ static void test_resize(void **state)
 static void check_evaluate(const char *rest, const td_safetensors_entry *entry)
 {
     char name[64], path[256];
-    td_picture_transform t = { .resize = 0 };
+    td_image_folder_transform t = { .resize = 0 };
     assert_int_equal(sscanf(rest, "%63[^,],%d,%d", name, &t.resize, &t.size), 3);
-    assert_int_equal(td_picture_transform_check(&t), TD_OK);
+    assert_int_equal(td_image_folder_transform_check(&t), TD_OK);
     snprintf(path, sizeof path, PICTURES_FOLDER "%s", name);
     size_t size;
     uint8_t *bytes = pictures_read_bytes(path, &size), *rgb = malloc(entry->bytes);
@@ -110,8 +110,8 @@ static void check_crops(const char *rest, const td_safetensors_entry *entry)
 {
     int width, height;
     assert_int_equal(sscanf(rest, "%d,%d", &width, &height), 2);
-    td_picture_transform t = { .size = 8 };
-    assert_int_equal(td_picture_transform_check(&t), TD_OK);
+    td_image_folder_transform t = { .size = 8 };
+    assert_int_equal(td_image_folder_transform_check(&t), TD_OK);
     const int64_t *box = entry->data;
     for (int64_t seed = 0; seed < entry->shape.dim[0]; seed++, box += 4) {
         td_generator g;
@@ -137,14 +137,14 @@ static void test_draws(void **state)
 {
     (void)state;
     enum { COUNT = 2000 };
-    td_picture_transform t = { .size = 8,
-                               .flip = true,
-                               .brightness = 0.4,
-                               .contrast = 0.3,
-                               .saturation = 0.2,
-                               .hue = 0.1,
-                               .seed = 5 };
-    assert_int_equal(td_picture_transform_check(&t), TD_OK);
+    td_image_folder_transform t = { .size = 8,
+                                    .flip = true,
+                                    .brightness = 0.4,
+                                    .contrast = 0.3,
+                                    .saturation = 0.2,
+                                    .hue = 0.1,
+                                    .seed = 5 };
+    assert_int_equal(td_image_folder_transform_check(&t), TD_OK);
     int flips = 0, first_is_hue = 0;
     double least = 2.0, most = 0.0, area = 0.0;
     for (int i = 0; i < COUNT; i++) {
@@ -180,10 +180,10 @@ static void test_training_is_its_steps(void **state)
 {
     (void)state;
     enum { SIZE = 24, SAMPLES = 40 };
-    td_picture_transform t = {
+    td_image_folder_transform t = {
         .size = SIZE, .flip = true, .brightness = 0.4, .saturation = 0.3, .hue = 0.2, .seed = 8
     };
-    assert_int_equal(td_picture_transform_check(&t), TD_OK);
+    assert_int_equal(td_image_folder_transform_check(&t), TD_OK);
     size_t size;
     uint8_t *bytes = pictures_read_bytes(PICTURES_FOLDER "large.jpg", &size);
     td_encoded picture = pictures_encoded(bytes, size, "large.jpg");
@@ -215,22 +215,22 @@ static void test_training_is_its_steps(void **state)
     free(bytes);
 }
 
-static void assert_refused(td_picture_transform t, const char *says)
+static void assert_refused(td_image_folder_transform t, const char *says)
 {
-    assert_int_equal(td_picture_transform_check(&t), TD_E_ARG);
+    assert_int_equal(td_image_folder_transform_check(&t), TD_E_ARG);
     assert_error_says(says, NULL);
 }
 
 static void test_options(void **state)
 {
     (void)state;
-    assert_refused((td_picture_transform){ .size = -1 }, "sizes go from 1");
-    assert_refused((td_picture_transform){ .size = 32, .resize = 31 }, "cannot be larger");
-    assert_refused((td_picture_transform){ .scale = { 0.5, 0.4 } }, "scales lie in");
-    assert_refused((td_picture_transform){ .scale = { 0.5, 1.4 } }, "scales lie in");
-    assert_refused((td_picture_transform){ .ratio = { -1.0, 1.4 } }, "ratios");
-    assert_refused((td_picture_transform){ .hue = 0.6 }, "hue at most");
-    assert_refused((td_picture_transform){ .contrast = NAN }, "negative");
+    assert_refused((td_image_folder_transform){ .size = -1 }, "sizes go from 1");
+    assert_refused((td_image_folder_transform){ .size = 32, .resize = 31 }, "cannot be larger");
+    assert_refused((td_image_folder_transform){ .scale = { 0.5, 0.4 } }, "scales lie in");
+    assert_refused((td_image_folder_transform){ .scale = { 0.5, 1.4 } }, "scales lie in");
+    assert_refused((td_image_folder_transform){ .ratio = { -1.0, 1.4 } }, "ratios");
+    assert_refused((td_image_folder_transform){ .hue = 0.6 }, "hue at most");
+    assert_refused((td_image_folder_transform){ .contrast = NAN }, "negative");
 }
 
 int main(void)

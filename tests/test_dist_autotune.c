@@ -38,7 +38,7 @@ static bool same_everywhere(uint64_t bits)
 static int run_agree(int rank, int size, void *arg)
 {
     (void)arg;
-    td_autotune_figures figures;
+    td_autotune_stats figures;
     procs_init(rank, size, 20.0);
     REQUIRE_OK(td_set_threads(TD_CPU, 1)); /* which the file is for */
     own_choices(rank);
@@ -95,7 +95,7 @@ static void test_rank_0_has_none(void **state)
 static void test_alone(void **state)
 {
     (void)state;
-    td_autotune_figures figures;
+    td_autotune_stats figures;
     setenv("TANDEM_CACHE", "off", 1);
     td_set_autotune(true);
     (void)choices_step();

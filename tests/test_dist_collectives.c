@@ -7,6 +7,7 @@
 #include "tests/dist_procs.h"
 #include "tests/sanitized.h"
 #include "dist/trace.h"
+#include "dist/collectives.h"
 
 #include <math.h>
 #include <setjmp.h>

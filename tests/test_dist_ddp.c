@@ -91,7 +91,7 @@ static int run_buckets(int rank, int size, void *arg)
         ddp_job job;
         job_open(&job, JOB_MLP, c->dtype, &(td_ddp_options){ .bucket_cap_mb = c->cap_kib / 1024 },
                  0, 4);
-        td_ddp_figures figures = td_ddp_last_figures(job.net);
+        td_ddp_stats figures = td_ddp_last_stats(job.net);
         REQUIRE(figures.buckets == c->count && !figures.rebuilt);
         for (int b = 0; b < c->count; b++) {
             REQUIRE(figures.bucket_bytes[b] == c->bytes[b]);
@@ -130,7 +130,7 @@ static void check_tail(const tail_case *c)
         list[i] = td_nn_linear(512, 512);
     }
     td_module *net = td_ddp(td_nn_sequential_list(list, c->layers), .bucket_cap_mb = c->cap);
-    td_ddp_figures figures = td_ddp_last_figures(net);
+    td_ddp_stats figures = td_ddp_last_stats(net);
     REQUIRE(figures.buckets == c->buckets);
     for (int b = 0; b < figures.buckets; b++) {
         REQUIRE(figures.bucket_bytes[b] == c->counts[b] * layer);
@@ -188,10 +188,10 @@ static int run_rebuild(int rank, int size, void *arg)
     for (int i = 0; i < 4; i++) {
         job_step(&mine);
         job_step(&whole);
-        REQUIRE(td_ddp_last_figures(mine.net).rebuilt);
+        REQUIRE(td_ddp_last_stats(mine.net).rebuilt);
         REQUIRE(td_params_get(params, 0)->begin < td_params_get(params, 2)->begin);
     }
-    REQUIRE(td_ddp_last_figures(mine.net).steps == 4);
+    REQUIRE(td_ddp_last_stats(mine.net).steps == 4);
     REQUIRE(job_distance(mine.net, whole.net, true) <= 1e-5);
     job_close(&mine);
     job_close(&whole);
@@ -280,7 +280,7 @@ static int run_no_sync(int rank, int size, void *arg)
         td_optim_step(mine.optim);
         td_optim_step(whole.optim);
     }
-    REQUIRE(td_ddp_last_figures(mine.net).steps == 3);
+    REQUIRE(td_ddp_last_stats(mine.net).steps == 3);
     job_close(&mine);
     job_close(&whole);
     td_dist_destroy();

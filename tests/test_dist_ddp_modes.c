@@ -3,6 +3,7 @@
 #include "nn/internal.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
+#include "dist/collectives.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -73,14 +74,14 @@ static int run_join(int rank, int size, void *arg)
     }
     REQUIRE(job_all_same(job_hash(mine.net)));
     REQUIRE(job_distance(mine.net, whole.net, true) <= 1e-12);
-    int64_t steps = td_ddp_last_figures(mine.net).steps;
+    int64_t steps = td_ddp_last_stats(mine.net).steps;
     REQUIRE(steps == size - 1);
     take_data(&mine, rank * 4, rank * 4 + 4); /* and together again: the optimizers agree, too */
     take_data(&whole, 0, size * 4);
     for (int i = 1; i <= 3; i++) {
         job_step(&mine);
         job_step(&whole);
-        REQUIRE(td_ddp_last_figures(mine.net).steps == steps + i);
+        REQUIRE(td_ddp_last_stats(mine.net).steps == steps + i);
         REQUIRE(job_all_same(job_hash(mine.net)));
     }
     REQUIRE(job_distance(mine.net, whole.net, true) <= 1e-12);
@@ -155,7 +156,7 @@ static int run_shared(int rank, int size, void *arg)
     procs_init(rank, size, 20.0);
     ddp_job mine = { .net = td_ddp(shared_net(), .bucket_cap_mb = 1e-6) },
             whole = { .net = shared_net() };
-    REQUIRE(td_ddp_last_figures(mine.net).buckets == 4);
+    REQUIRE(td_ddp_last_stats(mine.net).buckets == 4);
     mine.optim = td_sgd(td_parameters(mine.net), .lr = 0.1);
     whole.optim = td_sgd(td_parameters(whole.net), .lr = 0.1);
     job_data(&mine, JOB_MLP, TD_F32, rank * 4, rank * 4 + 4);
@@ -207,7 +208,7 @@ static int run_hook(int rank, int size, void *arg)
         last = loss;
     }
     REQUIRE(last < 0.25 * first); /* it learns */
-    REQUIRE(td_ddp_last_figures(mine.net).packing > 0.0);
+    REQUIRE(td_ddp_last_stats(mine.net).packing > 0.0);
     REQUIRE(job_all_same(job_hash(mine.net)));
     job_close(&mine);
     job_close(&whole);
@@ -335,7 +336,7 @@ static int run_other_backward(int rank, int size, void *arg)
         job_step(&other);
     }
     job_step(&job);
-    td_ddp_figures f = td_ddp_last_figures(job.net);
+    td_ddp_stats f = td_ddp_last_stats(job.net);
     REQUIRE(f.steps == 2 && f.rebuilt);
     REQUIRE(f.forward > 0.0 && f.backward > 0.0 && f.communication > 0.0 && f.exposed > 0.0);
     REQUIRE(f.waiting > 0.0 && f.hooks > 0.0 && f.packing >= 0.0 && f.lost >= 0.0);
@@ -344,7 +345,7 @@ static int run_other_backward(int rank, int size, void *arg)
     char *text = NULL;
     size_t length = 0;
     FILE *out = open_memstream(&text, &length);
-    td_ddp_print_figures(job.net, out);
+    td_ddp_print_stats(job.net, out);
     fclose(out);
     REQUIRE(strstr(text, "rebuilt by ready order") != NULL && strstr(text, "overlap") != NULL);
     free(text);

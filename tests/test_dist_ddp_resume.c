@@ -142,7 +142,7 @@ static void stop_here(const resume_case *c, const run *r)
 
 static void leave_layout(trail *t, td_module *net)
 {
-    td_ddp_figures f = td_ddp_last_figures(net);
+    td_ddp_stats f = td_ddp_last_stats(net);
     td_params *params = td_parameters(net);
     t->buckets = f.buckets;
     memcpy(t->bucket_bytes, f.bucket_bytes, sizeof t->bucket_bytes);
@@ -155,7 +155,7 @@ static void check_layout(const trail *t, td_module *net)
     trail here;
     memset(&here, 0, sizeof here);
     leave_layout(&here, net);
-    REQUIRE(td_ddp_last_figures(net).rebuilt);
+    REQUIRE(td_ddp_last_stats(net).rebuilt);
     REQUIRE(here.buckets == t->buckets && here.buckets > 2);
     REQUIRE(memcmp(here.bucket_bytes, t->bucket_bytes, sizeof here.bucket_bytes) == 0);
     REQUIRE(memcmp(here.order, t->order, sizeof here.order) == 0);

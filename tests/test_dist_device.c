@@ -5,6 +5,7 @@
 #include "dist/device_engine.h"
 #include "dist/group.h"
 #include "dist/staged.h"
+#include "dist/collectives.h"
 #include "tandem.h"
 #include "tests/dist_procs.h"
 #include "tests/nccl_double.h"
@@ -55,7 +56,7 @@ static void test_ddp_schedule(void **state)
         td_step_end();
     }
     /* A launch for each bucket, of which there are several, and nothing else. */
-    int buckets = td_ddp_last_figures(net).buckets;
+    int buckets = td_ddp_last_stats(net).buckets;
     assert_true(buckets > 1);
     int launches = 0, waits = 0, last_wait = 0, last_record = 0;
     for (const char *line = fake.text; *line != '\0'; line = strchr(line, '\n') + 1) {

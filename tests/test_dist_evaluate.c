@@ -4,6 +4,7 @@
 #include "tests/expect_fatal.h"
 #include "tests/toy_dataset.h"
 #include "nn/module.h"
+#include "dist/collectives.h"
 
 #include <math.h>
 #include <setjmp.h>

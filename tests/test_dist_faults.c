@@ -2,6 +2,7 @@
  * cause. */
 // run: waits
 #include "dist/clock.h"
+#include "dist/collectives.h"
 #include "tests/dist_faults.h"
 #include "tests/sanitized.h"
 

@@ -2,6 +2,7 @@
 #include "dist/backend.h"
 #include "dist/clock.h"
 #include "dist/group.h"
+#include "dist/collectives.h"
 #include "tests/dist_procs.h"
 #include "tests/expect_fatal.h"
 #include "tests/sanitized.h"

@@ -2,6 +2,7 @@
  * at once, and the message names the rank and the cause. */
 // run: waits
 #include "dist/clock.h"
+#include "dist/collectives.h"
 #include "tests/dist_faults.h"
 
 #include <arpa/inet.h>

@@ -1,6 +1,7 @@
 /* Copies of models, wrappers that do not show in names, and gradients in given memory. */
 #include "nn/internal.h"
 #include "nn/params.h"
+#include "nn/module.h"
 #include "tests/expect_fatal.h"
 #include "autograd/hooks.h"
 #include "tensor/extend.h"

@@ -4,6 +4,7 @@
 #include "tests/reference.h"
 
 #include "tandem.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 #include <string.h>

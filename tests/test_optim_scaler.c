@@ -4,6 +4,7 @@
 
 #include "autograd/autograd.h"
 #include "nn/nn.h"
+#include "nn/module.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -3,6 +3,7 @@
 #include "tests/expect_fatal.h"
 #include "autograd/hooks.h"
 #include "nn/module.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdarg.h>

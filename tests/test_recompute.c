@@ -1,6 +1,7 @@
 /* Recomputation: the bits, the hooks and the counts are those of a run without; the memory is not.
  */
 #include "nn/internal.h"
+#include "nn/module.h"
 #include "tests/sanitized.h"
 #include "tests/train_job.h"
 #include "autograd/hooks.h"

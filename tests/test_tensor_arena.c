@@ -5,6 +5,7 @@
 #include "tensor/arena.h"
 #include "tensor/bump.h"
 #include "tensor/storage.h"
+#include "tensor/extend.h"
 
 #include <stdarg.h>
 #include <stddef.h>

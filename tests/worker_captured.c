@@ -36,7 +36,7 @@ static const char *name_of(const captured_kind *kind)
 }
 
 /* The same steps as ever and captured; whether all results and weights have the same bits. */
-static bool compare(captured_kind kind, bool reads, td_captured_figures *figures)
+static bool compare(captured_kind kind, bool reads, td_captured_stats *figures)
 {
     captured_job plain, job;
     td_math before = td_math_now();
@@ -66,7 +66,7 @@ static bool compare(captured_kind kind, bool reads, td_captured_figures *figures
     printf("rank %d of %d: %s, %s: %" PRId64 " as ever, %" PRId64 " recorded, %" PRId64
            " replayed%s%s\n",
            td_dist_rank(), td_dist_world_size(), name_of(&kind),
-           same ? "the same bits" : "OTHER BITS", figures->rehearsed, figures->recorded,
+           same ? "the same bits" : "OTHER BITS", figures->eager, figures->recorded,
            figures->replayed, figures->why[0] != '\0' ? "; " : "", figures->why);
     td_captured_free(captured);
     captured_job_close(&job);
@@ -88,7 +88,7 @@ static int check_equal(td_device device, bool reads)
     };
     bool right = true;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-        td_captured_figures figures;
+        td_captured_stats figures;
         right = compare(kinds[k], reads, &figures) && right;
     }
     return right ? 0 : 1;

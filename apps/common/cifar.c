@@ -2,6 +2,7 @@
 
 #include "apps/common/files.h"
 #include "apps/common/ranks.h"
+#include "data/inspect.h"
 
 #include <inttypes.h>
 #include <math.h>

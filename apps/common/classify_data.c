@@ -12,7 +12,7 @@
 
 /* With DATA.VAL_FRACTION both parts come from TRAIN.DATASET itself. */
 static td_status open_folder(const classify_run *c, const char *dataset, const char *split,
-                             const char *key, const td_picture_transform *transform,
+                             const char *key, const td_image_folder_transform *transform,
                              td_dataset **out)
 {
     char path[2 * CONFIG_TEXT_BYTES + 2], index[CONFIG_TEXT_BYTES + 32];
@@ -44,8 +44,8 @@ static td_status open_folder(const classify_run *c, const char *dataset, const c
     return status;
 }
 
-static const td_picture_transform plain = { .mean = { 0.485f, 0.456f, 0.406f },
-                                            .std = { 0.229f, 0.224f, 0.225f } };
+static const td_image_folder_transform plain = { .mean = { 0.485f, 0.456f, 0.406f },
+                                                 .std = { 0.229f, 0.224f, 0.225f } };
 
 static td_status open_training(classify_run *c)
 {
@@ -54,7 +54,7 @@ static td_status open_training(classify_run *c)
         return noise_open(s->model.dummy_samples, s->train.im_size, (int)s->model.num_classes,
                           &c->train_data);
     }
-    td_picture_transform transform = plain;
+    td_image_folder_transform transform = plain;
     double jitter = s->train.color_jitter;
     transform.size = (int)s->train.im_size;
     transform.scale[0] = s->train.min_area;
@@ -72,7 +72,7 @@ static td_status open_testing(classify_run *c)
         return noise_open(s->model.dummy_samples, s->test.crop_size, (int)s->model.num_classes,
                           &c->test_data);
     }
-    td_picture_transform transform = plain;
+    td_image_folder_transform transform = plain;
     transform.size = (int)s->test.crop_size;
     transform.resize = (int)s->test.im_size;
     return open_folder(c, s->test.dataset, s->test.split, "TEST", &transform, &c->test_data);

@@ -2,6 +2,7 @@
 #include "apps/common/classify.h"
 #include "apps/common/ranks.h"
 #include "apps/common/signals.h"
+#include "data/inspect.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -4,6 +4,7 @@
 #include "dist/dist.h"
 #include "tensor/extend.h"
 #include "nn/module.h"
+#include "data/inspect.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -2,6 +2,7 @@
 
 #include "apps/common/ranks.h"
 #include "dist/dist.h"
+#include "data/inspect.h"
 
 #include <inttypes.h>
 

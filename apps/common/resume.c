@@ -2,6 +2,7 @@
 
 #include "dist/dist.h"
 #include "tensor/kernels.h"
+#include "nn/module.h"
 
 #include <ctype.h>
 #include <inttypes.h>

@@ -2,6 +2,7 @@
 #include "nn/models/airbench.h"
 #include "nn/optim/muon.h"
 #include "nn/module.h"
+#include "data/inspect.h"
 
 #include <math.h>
 #include <stdlib.h>

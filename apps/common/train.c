@@ -8,6 +8,7 @@
 #include "apps/common/train_save.h"
 #include "dist/trace.h"
 #include "tensor/autotune.h"
+#include "data/inspect.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -421,7 +422,7 @@ td_status train_loop(train_run *r)
         TD_TRY(save_model(r));
     }
     if (td_is_ddp(r->net) && r->task->shows_figures && ranks_first()) {
-        td_ddp_print_figures(r->net, stdout);
+        td_ddp_print_stats(r->net, stdout);
     }
     return r->args.trace != NULL ? td_trace_close() : TD_OK;
 }

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static void tell(train_run *r, const td_autotune_figures *f)
+static void tell(train_run *r, const td_autotune_stats *f)
 {
     if (f->chosen == 0 && r->tuned_before) {
         return; /* a checkpoint's hold */
@@ -33,13 +33,13 @@ static void tell(train_run *r, const td_autotune_figures *f)
 
 td_status train_autotune_after_step(train_run *r)
 {
-    td_autotune_figures figures;
+    td_autotune_stats stats;
     if (!r->args.autotune || r->tuned) {
         return TD_OK;
     }
     r->tuned = true;
-    TD_TRY(td_autotune_agree(NULL, &figures));
-    tell(r, &figures);
+    TD_TRY(td_autotune_agree(NULL, &stats));
+    tell(r, &stats);
     return TD_OK;
 }
 

@@ -3,6 +3,7 @@
 #include "apps/common/ranks.h"
 #include "tensor/kernel_types.h"
 #include "dist/captured.h"
+#include "data/inspect.h"
 
 #include <inttypes.h>
 
@@ -84,11 +85,11 @@ void train_graph_end(train_run *r)
     if (!train_graph_is_on(r)) {
         return;
     }
-    td_captured_figures figures = td_captured_now(r->graph.captured);
+    td_captured_stats stats = td_captured_now(r->graph.captured);
     ranks_print("graph: %" PRId64 " steps as ever, %" PRId64 " recorded, %" PRId64
                 " replayed%s%s\n",
-                figures.rehearsed, figures.recorded, figures.replayed,
-                figures.why[0] != '\0' ? "; " : "", figures.why);
+                stats.eager, stats.recorded, stats.replayed,
+                stats.why[0] != '\0' ? "; " : "", stats.why);
     td_captured_free(r->graph.captured);
     r->graph.captured = NULL;
 }

@@ -1,5 +1,5 @@
-/* The network of airbench94 (Jordan 2024) for images of 32x32: a whitening convolution, three
- * blocks, scaled logits. docs/speedrun.md trains it. */
+/* The network of airbench94 (Jordan 2024) for images [N,3,32,32]: a whitening convolution, three
+ * blocks, and scaled logits [N,classes]. docs/speedrun.md trains the network. */
 #ifndef TD_NN_AIRBENCH_H
 #define TD_NN_AIRBENCH_H
 
@@ -7,18 +7,22 @@
 
 TD_BEGIN_C
 
-/* td_airbench(classes, ...). Its first weight is frozen; give it td_init_whitening_. */
+/* td_airbench(classes, ...). The first weight is frozen: fill it by td_init_whitening_. You free
+ * the module by td_module_free. NULL with td_last_error() when memory is short. */
 typedef struct td_airbench_options {
-    int begin_;
+    int begin_; /* for the library */
     int64_t classes;
     int64_t widths[3]; /* of the blocks; 0: 64, 256, 256 */
-    bool unit_head;    /* as with Muon: the last layer starts with standard deviation 1, and logits
-                          are divided by the number of its inputs instead of by 9 */
+    bool unit_head;    /* for Muon: the last layer begins with standard deviation 1, and the logits
+                          are divided by the layer's number of inputs instead of by 9 */
 } td_airbench_options;
 td_module *td_airbench_at(td_airbench_options options, td_site at);
-td_tensor *td_airbench_whiten(td_module *airbench, bool bias); /* the first weight, or its bias */
+/* The weight of the whitening convolution, or its bias. The module owns the tensor. */
+td_tensor *td_airbench_whiten(td_module *airbench, bool bias);
 
 TD_END_C
+
+/* ---- what you call ---- */
 
 #define td_airbench(...) td_airbench_at((td_airbench_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 

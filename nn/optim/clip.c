@@ -1,5 +1,6 @@
 /* Gradient clipping by the norm of all gradients together. */
 #include "nn/params.h"
+#include "nn/module.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels.h"
 

@@ -2,6 +2,7 @@
  * they get another order in memory. */
 #include "nn/optim/ema_internal.h"
 #include "nn/params.h"
+#include "nn/module.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels.h"
 #include "tensor/scaling.h"

@@ -1,5 +1,9 @@
-/* An exponential moving average of a model's weights: what is evaluated and shipped at the end of a
- * long run is often better than the last step's weights (Polyak, Juditsky 1992). */
+/* An exponential moving average (EMA) of a model's weights. At the end of a long run the average is
+ * often better than the weights of the last step (Polyak, Juditsky 1992).
+ *
+ *     td_ema *ema = td_ema_new(net, .decay = 0.999);
+ *     ... td_optim_step(optim); td_ema_update(ema); ...
+ *     td_ema_swap(ema); td_evaluate(net, test); td_ema_swap(ema);                                */
 #ifndef TD_NN_OPTIM_EMA_H
 #define TD_NN_OPTIM_EMA_H
 
@@ -10,35 +14,39 @@ TD_BEGIN_C
 
 typedef struct td_ema td_ema;
 
-/* average += (1 - decay) (value - average) at every update. */
+/* Every update computes average += (1 - decay) (value - average). */
 typedef struct td_ema_options {
-    int begin_;
+    int begin_; /* for the library */
     td_module *model;
-    double decay; /* between 0 and 1: 0.999 looks back some 1,000 updates; 0: 0.9999 */
-    bool warmup;  /* the n-th update's decay (n from 0) is min(decay, (1 + n) / (10 + n)), so that
-                     the first weights, which are random, are soon forgotten */
+    double decay; /* between 0 and 1: 0.999 averages over about 1,000 updates; 0: 0.9999 */
+    bool warmup;  /* update n (from 0) uses the decay min(decay, (1 + n) / (10 + n)), so that the
+                     average soon forgets the random initial weights */
 } td_ema_options;
 
-/* The averages begin as the model's values. Averaged are the parameters of td_parameters(model) and
- * the float buffers (running statistics); integer buffers are copied. Made after td_module_to and
- * after td_ddp; freed before the model. NULL with td_last_error() when memory is short.
+/* Makes averages that begin as the model's values. An update averages the parameters of
+ * td_parameters(model) and the float buffers (running statistics), and copies integer buffers. Call
+ * td_ema_new after td_module_to and td_ddp, and free the averages before the model. NULL with
+ * td_last_error() when memory is short.
  *
- * Under DDP every rank keeps its own: parameters, and so their averages, have the same bits on all
- * ranks. Running statistics are each rank's own between steps, and so are their averages; rank 0's
- * count, as theirs do. */
+ * Under DDP every rank keeps its own averages. The averages of parameters have the same bits on all
+ * ranks, as the parameters do. Running statistics differ from rank to rank between steps, and so do
+ * their averages: use rank 0's. */
 td_ema *td_ema_new_at(td_ema_options options, td_site at);
 void td_ema_free(td_ema *ema); /* NULL is fine */
 
-/* After td_optim_step. */
+/* Updates the averages. Call td_ema_update after td_optim_step. */
 void td_ema_update(td_ema *ema);
 
-/* The model's values and the averages change places: evaluate or save then, and swap back before
- * training goes on (an update or a checkpoint of both in between is a programming mistake). */
+/* Swaps the model's values and the averages: swap, evaluate or save the model, and swap back. An
+ * update, or a checkpoint with both, while they are swapped is a fatal error. td_ema_swapped tells
+ * whether they are swapped. */
 void td_ema_swap(td_ema *ema);
 bool td_ema_swapped(const td_ema *ema);
 
-int64_t td_ema_updates(td_ema *ema); /* so far */
-double td_ema_decay(td_ema *ema);    /* that the next update will take */
+int64_t td_ema_updates(td_ema *ema); /* the number of updates so far */
+double td_ema_decay(td_ema *ema);    /* the decay of the next update */
+
+/* ---- what you call ---- */
 
 #define td_ema_new(...) td_ema_new_at((td_ema_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 

@@ -2,6 +2,7 @@
 #include "nn/optim/followed.h"
 #include "nn/optim/lookahead.h"
 #include "nn/params.h"
+#include "nn/module.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels.h"
 #include "tensor/extend.h"

@@ -7,6 +7,7 @@
  * Parameters of fewer than four dimensions get Nesterov SGD in the same pass. */
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
+#include "nn/module.h"
 #include "tensor/hooks.h"
 
 #include <math.h>

@@ -1,4 +1,8 @@
-/* Optimizers over flat parameters, and learning-rate schedules. */
+/* Optimizers and learning-rate schedules.
+ *
+ *     td_optim *optim = td_sgd(td_parameters(net), .lr = 0.1, .momentum = 0.9);
+ *     ... td_zero_grad(optim); td_backward(loss); td_optim_step(optim); ...
+ *     td_optim_free(optim);      (before td_module_free(net))                                    */
 #ifndef TD_NN_OPTIM_H
 #define TD_NN_OPTIM_H
 
@@ -9,9 +13,12 @@ TD_BEGIN_C
 
 typedef struct td_optim td_optim;
 
-/* Formulas as PyTorch's. A parameter without a gradient is skipped (no decay, no step count). */
+/* The formulas are PyTorch's (torch.optim). A step skips parameters that have no gradient: their
+ * values, their state and their step counts do not change. The caller frees an optimizer by
+ * td_optim_free. NULL with td_last_error() when memory is short. */
+
 typedef struct td_sgd_options {
-    int begin_; /* lets the macro take an empty list; not for you */
+    int begin_; /* for the library: lets the macro take an empty list */
     td_params *params;
     double lr, momentum, dampening, weight_decay;
     bool nesterov;
@@ -19,59 +26,69 @@ typedef struct td_sgd_options {
 td_optim *td_sgd_at(td_sgd_options options, td_site at);
 
 typedef struct td_adam_options {
-    int begin_;
+    int begin_; /* for the library */
     td_params *params;
     double lr;           /* 0: 1e-3 */
     double beta1, beta2; /* 0: 0.9 and 0.999 */
     double eps;          /* 0: 1e-8 */
-    double weight_decay;
+    double weight_decay; /* 0: none; PyTorch's AdamW has the default 1e-2 */
 } td_adam_options;
+/* Adam (Kingma, Ba 2015): weight_decay is added to the gradient. */
 td_optim *td_adam_at(td_adam_options options, td_site at);
-/* Decoupled weight decay; PyTorch's default of 1e-2 is not assumed: 0 is 0. */
+/* AdamW (Loshchilov, Hutter 2019): weight_decay shrinks the weights directly. */
 td_optim *td_adamw_at(td_adam_options options, td_site at);
 
-void td_optim_free(td_optim *optim); /* before the model; NULL is fine */
+/* Frees an optimizer; call it before td_module_free. NULL is fine. */
+void td_optim_free(td_optim *optim);
 
-/* One step over all parameters that have a gradient. Inside a step or outside. */
+/* Changes all parameters that have a gradient. May be called inside of TD_STEP or outside. */
 void td_optim_step(td_optim *optim);
-/* All leaves have no gradient any more; no memory is touched. */
+/* Forgets all gradients: td_grad returns NULL until the next backward, which overwrites the memory
+ * instead of adding to it. No memory is written, so td_zero_grad costs nothing. */
 void td_zero_grad(td_optim *optim);
 
-/* Parameter groups: all parameters are in group 0; a new group takes those that `belongs` picks.
- * Returns its number. lr_scale multiplies the learning rate that schedules set. */
+/* Makes a parameter group and returns its number. At first all parameters are in group 0. The new
+ * group takes the parameters for which belongs(param, user) is true out of their groups. lr_scale
+ * multiplies the optimizer's learning rate. */
 int td_optim_group(td_optim *optim, bool (*belongs)(const td_param *param, void *user), void *user,
                    double lr_scale, double weight_decay);
 
-/* Changes a group's settings from the next step on. */
+/* Changes a group's settings. They count from the next td_optim_step on. */
 void td_optim_set_group(td_optim *optim, int group, double lr_scale, double weight_decay);
 
-/* Bytes of what it keeps beside the parameters: momentum, Adam's moments. */
+/* The size of the optimizer's state (momentum, Adam's moments) in bytes. */
 size_t td_optim_state_bytes(const td_optim *optim);
 
-double td_optim_lr(const td_optim *optim); /* of group 0 */
+/* The learning rate, and setting it. A group's own rate is this rate times its lr_scale. */
+double td_optim_lr(const td_optim *optim);
 void td_optim_set_lr(td_optim *optim, double lr);
 
-/* ---- schedules: pure functions of a position; position counts epochs or steps, as you like ----
- */
+/* ---- learning-rate schedules ----
+ *
+ * A schedule gives the learning rate at a position. The position counts epochs or steps, as you
+ * like; all lengths below are in the same unit. Apply a schedule by
+ * td_optim_set_lr(optim, td_schedule_lr(&schedule, position)). */
 
 typedef enum td_schedule_kind {
     TD_SCHEDULE_CONSTANT,
     TD_SCHEDULE_STEP,       /* lr * gamma^floor(t / step_size) */
     TD_SCHEDULE_MULTI_STEP, /* lr * gamma^(milestones passed) */
     TD_SCHEDULE_COSINE,     /* min + (lr - min) (1 + cos(pi t / total)) / 2 */
-    TD_SCHEDULE_LINEAR,     /* lr until warmup, from there in a straight line to min at total */
+    TD_SCHEDULE_LINEAR,     /* lr until warmup ends, then a straight line to min at total */
 } td_schedule_kind;
 typedef struct td_schedule {
     td_schedule_kind kind;
     double base_lr, min_lr;
-    double total;            /* cosine, linear */
-    double step_size, gamma; /* step, multi-step (gamma 0: 0.1) */
+    double total;            /* of cosine and linear: where the rate reaches min_lr */
+    double step_size, gamma; /* step_size: of step. gamma: of step and multi-step; 0: 0.1 */
     double milestones[16];
     int milestone_count;
-    double warmup;        /* length of the linear warm-up in front, 0: none */
-    double warmup_factor; /* where it starts, times lr; it scales whatever the rest gives */
+    double warmup;        /* length of a linear warm-up at the beginning; 0: none */
+    double warmup_factor; /* the warm-up multiplies the rate by a factor from this value to 1 */
 } td_schedule;
 double td_schedule_lr(const td_schedule *schedule, double position);
+
+/* ---- what you call ---- */
 
 #define td_sgd(...) td_sgd_at((td_sgd_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_adam(...) td_adam_at((td_adam_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)

@@ -1,6 +1,7 @@
 /* What all optimizers share: groups, step counts, the table of slices for the device's kernel. */
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
+#include "nn/module.h"
 #include "tensor/hooks.h"
 #include "tensor/storage.h"
 #include "autograd/hooks.h"

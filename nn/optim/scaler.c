@@ -2,6 +2,7 @@
 
 #include "autograd/autograd.h"
 #include "nn/params.h"
+#include "nn/module.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels.h"
 #include "tensor/storage.h"

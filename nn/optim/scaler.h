@@ -1,6 +1,7 @@
-/* Loss scaling for training in f16 (Micikevicius et al. 2018), whose numbers end at 6e-8 below:
- * gradients of a loss that is multiplied by a large factor do not vanish. The factor grows while
- * all gradients stay finite, and shrinks when they do not; then that step is left out.
+/* Loss scaling for training in f16 (Micikevicius et al. 2018). The smallest f16 number is 6e-8, so
+ * small gradients would become 0. The scaler multiplies the loss by a large scale, and divides the
+ * gradients by the scale before the optimizer uses them. The scale grows while all gradients are
+ * finite. If a gradient is not finite, the scale shrinks, and the step is skipped.
  *
  *     td_backward(td_scaler_loss(scaler, loss));
  *     if (td_scaler_unscale(scaler, td_parameters(net))) {
@@ -17,47 +18,53 @@ TD_BEGIN_C
 
 typedef struct td_scaler td_scaler;
 
-/* The defaults are PyTorch's. Factors are best powers of 2: then scaling rounds nothing. */
+/* The defaults are PyTorch's (torch.amp.GradScaler). Powers of 2 scale without rounding. */
 typedef struct td_scaler_options {
-    int begin_;
-    double scale;     /* at first; 0: 65536 */
-    double growth;    /* 0: 2 */
-    double backoff;   /* 0: 0.5 */
-    int64_t patience; /* so many steps in a row that all are finite, and the scale grows; 0: 2000 */
+    int begin_;       /* for the library */
+    double scale;     /* the first scale; 0: 65536 */
+    double growth;    /* factor by which the scale grows; 0: 2 */
+    double backoff;   /* factor by which the scale shrinks; 0: 0.5 */
+    int64_t patience; /* steps in a row with finite gradients until the scale grows; 0: 2000 */
 } td_scaler_options;
 
-/* options NULL: the defaults. NULL with td_last_error() when memory is short. */
+/* td_scaler_new(...). NULL with td_last_error() when memory is short. Free the scaler by
+ * td_scaler_free. */
 td_scaler *td_scaler_new_at(td_scaler_options options, td_site at);
 void td_scaler_free(td_scaler *scaler); /* NULL is fine */
 
-/* loss * scale, a step tensor. scaler NULL: the loss itself. */
+/* Returns loss * scale, a step tensor. scaler NULL: returns the loss itself. */
 td_tensor *td_scaler_loss(td_scaler *scaler, td_tensor *loss);
 
-/* Once a step, after the last backward (and so after DDP's sums, which all ranks have alike),
- * before clipping: divides all gradients by the scale, and adapts the scale. false: some are not
- * finite, and the optimizer's step is to be left out. Waits for the device. scaler NULL: true.
+/* Divides all gradients by the scale and adapts the scale. Call td_scaler_unscale once per step,
+ * after the last td_backward and before td_clip_grad_norm. Returns false if a gradient is not
+ * finite; then skip td_optim_step. Under DDP all ranks get the same answer, because all ranks have
+ * the same gradients. Waits for the device. scaler NULL: true.
  *
- * In a captured step (tensor/graph/captured.h) it does not wait, and says true: the device decides.
- * SGD, Adam, AdamW and td_ema over these params then leave a step out by themselves, and count it
- * as if the host had (Muon keeps a step from being captured). */
+ * In a captured step (tensor/graph/captured.h) td_scaler_unscale does not wait and returns true:
+ * the device decides. SGD, Adam, AdamW and td_ema then skip the step on the device, and count the
+ * step as skipped. A step with Muon and a scaler cannot be captured. */
 bool td_scaler_unscale(td_scaler *scaler, td_params *params);
 
-/* What became of the latest step, a scalar on the device, a result for captured steps: 0 if it was
- * taken; 1: left out; 2: left out, and td_scaler_gives_up. The scaler's. After td_scaler_loss. */
+/* The outcome of the latest step, as a scalar on the device, for the results of a captured step: 0:
+ * taken; 1: skipped; 2: skipped, and td_scaler_gives_up is true. The scaler owns the tensor. Call
+ * td_scaler_outcome after td_scaler_loss. */
 td_tensor *td_scaler_outcome(const td_scaler *scaler);
 
-/* Whether the last step was left out although the scale was at its least already: the gradients are
- * not finite for another reason, and no step will be taken any more. scaler NULL: false. */
+/* True if the last step was skipped although the scale already had its smallest value: the
+ * gradients are not finite for another reason, and every later step would be skipped. scaler NULL:
+ * false. */
 bool td_scaler_gives_up(td_scaler *scaler);
 
-/* What checkpoints keep (td_checkpoint.scaler). */
+/* The part of a scaler that checkpoints save (td_checkpoint.scaler). */
 typedef struct td_scaler_state {
     double scale;
-    int64_t good;    /* steps since the scale has changed */
-    int64_t skipped; /* steps that were left out, ever */
+    int64_t good;    /* steps since the scale changed */
+    int64_t skipped; /* all steps that were skipped */
 } td_scaler_state;
 td_scaler_state td_scaler_now(td_scaler *scaler); /* waits for captured steps */
 void td_scaler_set(td_scaler *scaler, const td_scaler_state *state);
+
+/* ---- what you call ---- */
 
 #define td_scaler_new(...)                                                                         \
     td_scaler_new_at((td_scaler_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)

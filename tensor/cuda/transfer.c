@@ -76,7 +76,7 @@ void td_cuda_needs_host(const char *format, const char *what)
     char text[200];
     snprintf(text, sizeof text, format, what);
     TD_REQUIRE(td_recorder_now() == NULL || !td_recorder_now()->recording, TD_NOWHERE,
-               "a captured step: %s, which it did not do when it was rehearsed: what a step does "
+               "a captured step: %s, which it did not do in its warm-up steps: what a step does "
                "may depend on the shapes of its inputs alone",
                text);
     td_not_recordable("%s", text);

@@ -12,8 +12,8 @@
 #include <string.h>
 
 enum {
-    LEAST_REHEARSALS = 3, /* one that grows memory, and two to be compared */
-    MOST_REHEARSALS = 12, /* of a step that is never the same twice */
+    LEAST_WARMUPS = 3, /* one that grows memory, and two to be compared */
+    MOST_WARMUPS = 12, /* of a step that is never the same twice */
     USUAL_DEPTH = 8,
     NUMBERS = TD_CAPTURED_RESULTS + 2 * TD_CAPTURE_CHECKS, /* results, then the faults */
 };
@@ -26,12 +26,12 @@ typedef struct form {
     td_dtype dtype[TD_CAPTURED_INPUTS];
     td_tensor
         *inputs[TD_CAPTURED_INPUTS]; /* of the graph; its own, or (inputs_stay) the caller's */
-    td_capture capture;              /* of the latest rehearsal, or of the recording */
-    td_trace before;                 /* of the rehearsal before */
-    int rehearsed;
-    bool same;     /* the last two rehearsals took the same memory */
-    bool given_up; /* it is done as ever, for good */
-    void *graph;   /* NULL: not recorded */
+    td_capture capture;              /* of the latest warm-up, or of the recording */
+    td_trace before;                 /* of the warm-up before */
+    int warmups;                     /* steps of this form that ran eagerly */
+    bool same;                       /* the last two warm-ups took the same memory */
+    bool given_up;                   /* it is done as ever, for good */
+    void *graph;                     /* NULL: not recorded */
 } form;
 
 struct td_captured {
@@ -41,7 +41,7 @@ struct td_captured {
     form forms[TD_CAPTURED_FORMS];
     int form_count;
     const form *last; /* of the latest step; NULL: none, or of one that is not in forms */
-    td_captured_figures figures;
+    td_captured_stats stats;
     char why[640];
 };
 
@@ -91,10 +91,9 @@ td_captured *td_captured_new(const td_captured_options *options)
     const td_backend *backend = td_backend_of(options->device);
     c->options = *options;
     c->options.depth = or_usual(options->depth, USUAL_DEPTH);
-    c->options.rehearsals =
-        options->rehearsals > LEAST_REHEARSALS ? options->rehearsals : LEAST_REHEARSALS;
+    c->options.warmups = options->warmups > LEAST_WARMUPS ? options->warmups : LEAST_WARMUPS;
     c->graphs = backend != NULL ? backend->graphs : NULL;
-    c->figures.why = c->why;
+    c->stats.why = c->why;
     if (td_results_open(&c->results, options->device, NUMBERS, c->options.depth) != TD_OK) {
         free(c);
         return NULL;
@@ -202,17 +201,17 @@ static td_status call_in_step(td_captured *c, td_tensor *const *inputs)
     return status;
 }
 
-/* Compares a rehearsal with the one before, and keeps it for the next comparison. */
+/* Compares a warm-up with the warm-up before, and keeps it for the next comparison. */
 static void judge(td_captured *c, form *f)
 {
     char text[512], reason[600];
-    bool first = f->rehearsed++ == 0;
+    bool first = f->warmups++ == 0;
     bool differs = !first && td_trace_differs(&f->capture.trace, &f->before, text, sizeof text);
     f->same = !first && !differs;
     td_trace kept = f->before;
     f->before = f->capture.trace;
     f->capture.trace = kept;
-    if (f->rehearsed < c->options.rehearsals) {
+    if (f->warmups < c->options.warmups) {
         return;
     }
     if (f->capture.note[0] != '\0') {
@@ -221,11 +220,11 @@ static void judge(td_captured *c, form *f)
     } else if (differs) {
         snprintf(reason, sizeof reason, "%s", text);
         explain(c, f, reason);
-        f->given_up = c->graphs != NULL && f->rehearsed >= MOST_REHEARSALS;
+        f->given_up = c->graphs != NULL && f->warmups >= MOST_WARMUPS;
     }
 }
 
-static td_status rehearse(td_captured *c, form *f, td_tensor *const *inputs)
+static td_status warm_up(td_captured *c, form *f, td_tensor *const *inputs)
 {
     if (f == NULL || f->given_up) {
         return call_in_step(c, inputs);
@@ -242,7 +241,7 @@ static td_status rehearse(td_captured *c, form *f, td_tensor *const *inputs)
 /* ---- with other processes ---- */
 
 /* What a process can do next with a step; the more, the higher. */
-typedef enum readiness { AS_EVER, REHEARSE, RECORD, REPLAY } readiness;
+typedef enum readiness { EAGER, WARM_UP, RECORD, REPLAY } readiness;
 
 static td_status tell(const td_captured *c, td_captured_event event)
 {
@@ -259,7 +258,7 @@ static td_status agree(td_captured *c, const form *f, readiness mine, readiness 
         TD_TRY(peers->least(peers->user, mine, &least, &whose));
     }
     *all = (readiness)least;
-    if (mine >= RECORD && least == AS_EVER) {
+    if (mine >= RECORD && least == EAGER) {
         char reason[80];
         snprintf(reason, sizeof reason, "rank %d does its step as ever", whose);
         explain(c, f, reason);
@@ -366,7 +365,7 @@ static td_status record(td_captured *c, form *f, td_tensor *const *inputs)
     TD_TRY(take_inputs(c, f, inputs));
     TD_TRY(record_graph(c, f));
     TD_TRY(launch(c, f));
-    c->figures.recorded++;
+    c->stats.recorded++;
     if (td_trace_differs(&f->capture.trace, &f->before, text, sizeof text) ||
         f->capture.note[0] != '\0') {
         explain(c, f, f->capture.note[0] != '\0' ? f->capture.note : text);
@@ -380,7 +379,7 @@ static td_status replay(td_captured *c, form *f, td_tensor *const *inputs)
 {
     TD_TRY(take_inputs(c, f, inputs));
     td_capture_fill_again(&f->capture);
-    c->figures.replayed++;
+    c->stats.replayed++;
     return launch(c, f);
 }
 
@@ -409,13 +408,13 @@ static bool may_replay(const td_captured *c, const form *f)
 static readiness readiness_of(const td_captured *c, const form *f)
 {
     if (f == NULL || f->given_up) {
-        return AS_EVER;
+        return EAGER;
     }
     if (f->graph != NULL) {
-        return may_replay(c, f) ? REPLAY : AS_EVER;
+        return may_replay(c, f) ? REPLAY : EAGER;
     }
-    bool ready = c->graphs != NULL && f->same && f->rehearsed >= c->options.rehearsals;
-    return ready ? RECORD : REHEARSE;
+    bool ready = c->graphs != NULL && f->same && f->warmups >= c->options.warmups;
+    return ready ? RECORD : WARM_UP;
 }
 
 static td_status step_as_agreed(td_captured *c, form *f, readiness all, td_tensor *const *inputs)
@@ -426,8 +425,8 @@ static td_status step_as_agreed(td_captured *c, form *f, readiness all, td_tenso
     if (all == RECORD) {
         return record(c, f, inputs);
     }
-    c->figures.rehearsed++;
-    return f != NULL && f->graph != NULL ? call_in_step(c, inputs) : rehearse(c, f, inputs);
+    c->stats.eager++;
+    return f != NULL && f->graph != NULL ? call_in_step(c, inputs) : warm_up(c, f, inputs);
 }
 
 td_status td_captured_run_kind(td_captured *c, int kind, td_tensor *const *inputs, int count)
@@ -492,7 +491,7 @@ bool td_captured_full(const td_captured *c)
     return c->results.waiting == c->options.depth;
 }
 
-td_captured_figures td_captured_now(const td_captured *c)
+td_captured_stats td_captured_now(const td_captured *c)
 {
-    return c->figures;
+    return c->stats;
 }

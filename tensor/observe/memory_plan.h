@@ -1,7 +1,6 @@
-/* The plan of step memory: each block of a training step, where it lies, which kernel it was made
- * for, and from which to which kernel it lives. Recorded while steps run, for looking at
- * afterwards.
- */
+/* The plan of step memory: every block of a training step, with its address and the kernels between
+ * which the block lives. The plan is recorded while steps run, and printed or drawn afterwards.
+ * docs/memory.md reads a plan. */
 #ifndef TD_TENSOR_MEMORY_PLAN_H
 #define TD_TENSOR_MEMORY_PLAN_H
 
@@ -11,15 +10,16 @@
 TD_BEGIN_C
 
 typedef enum td_block_kind {
-    TD_BLOCK_FORWARD,  /* made in forward: an activation, or what an operation keeps beside it */
-    TD_BLOCK_BACKWARD, /* made in backward: a gradient */
-    TD_BLOCK_SCRATCH,  /* taken and given back inside of one kernel */
+    TD_BLOCK_FORWARD,  /* allocated in forward: an activation, or what an operation saves for
+                          backward */
+    TD_BLOCK_BACKWARD, /* allocated in backward: a gradient */
+    TD_BLOCK_SCRATCH,  /* scratch memory of one kernel */
 } td_block_kind;
 
 typedef struct td_memory_block {
-    size_t offset, bytes;
-    int from, to; /* kernels of the step, counted from 0: the one that it was made for, the last
-                     one that ran before it was given back */
+    size_t offset, bytes; /* offset: from the start of the step memory */
+    int from, to; /* kernels of the step, counted from 0: the kernel that the block was allocated
+                     for, and the last kernel that ran before the block was released */
     td_block_kind kind;
 } td_memory_block;
 
@@ -30,26 +30,29 @@ typedef struct td_memory_op {
 } td_memory_op;
 
 typedef struct td_memory_plan {
-    const td_memory_block *blocks; /* in the order of their making */
+    const td_memory_block *blocks; /* in the order of allocation */
     int block_count;
     const td_memory_op *ops; /* the step's kernels */
     int op_count;
-    size_t peak;   /* most bytes taken at a time */
-    int peak_op;   /* when that was */
-    size_t extent; /* the end of the highest block: with holes, what the arena needs */
+    size_t peak;   /* the most bytes in use at a time */
+    int peak_op;   /* the kernel at which the peak was reached */
+    size_t extent; /* the end of the highest block: the size of the arena, holes included */
 } td_memory_plan;
 
-/* Records the steps of the calling thread from now on, until td_memory_plan_stop. Of several, the
- * last one with a backward is kept. Recording calls malloc. */
+/* Starts to record the calling thread's steps; td_memory_plan_stop ends that. The plan of the last
+ * step with a backward is kept. Recording calls malloc. */
 void td_memory_plan_start(void);
 void td_memory_plan_stop(void);
 
-/* What was kept; op_count 0: nothing. Good until the next start. */
+/* The plan that was kept; op_count 0: none. The library owns the arrays, which are valid until the
+ * next td_memory_plan_start. */
 td_memory_plan td_memory_plan_get(void);
 
-/* The table: peak, what lives then, and all blocks of at least `least` bytes. */
+/* Prints a table: the peak, the blocks that live at the peak, and all blocks of at least `least`
+ * bytes. */
 void td_memory_plan_print(FILE *out, size_t least);
-/* A picture (SVG): time to the right, addresses upwards. TD_E_IO. */
+/* Writes the plan as an SVG image: time to the right, addresses upwards. TD_E_IO: writing failed.
+ */
 td_status td_memory_plan_draw(const char *path);
 
 TD_END_C

@@ -1,5 +1,5 @@
-/* The profiler: where the time of a run goes, by kernel and module, and how near each comes to what
- * the machine can do. One per process. Off, it costs nothing. */
+/* The profiler: the time of a run by kernel and module, compared with the limits of the machine. A
+ * process has one profiler, which costs nothing while it is off. docs/profile.md reads a table. */
 #ifndef TD_TENSOR_PROFILE_H
 #define TD_TENSOR_PROFILE_H
 
@@ -9,45 +9,48 @@
 TD_BEGIN_C
 
 typedef struct td_profile_options {
-    /* What counts as 100 %: operations a second in f32 and f64, and bytes a second. 0: measured
-     * now, on the device, with all its threads. */
+    /* The limits that count as 100 %: floating-point operations per second in f32 and f64, and
+     * bytes per second. 0: td_profile_start measures the limit on the device, with all threads. */
     double flops_f32, flops_f64, bytes;
     td_device device;
 } td_profile_options;
 
-/* Starts counting, from nothing. TD_E_NOMEM: no memory to measure in. options NULL: defaults. */
+/* Clears the counts and starts the profiler. options NULL: all defaults. TD_E_NOMEM: no memory for
+ * measuring the limits. */
 td_status td_profile_start(const td_profile_options *options);
 void td_profile_stop(void);
 bool td_profile_on(void);
 
 typedef struct td_profile_row {
     const char *kernel; /* "conv2d_grad_input" */
-    const char *module; /* "layer1.0.conv1 (Conv2d)"; "" outside of modules */
+    const char *module; /* "layer1.0.conv1 (Conv2d)"; "" outside of modules; the profiler's */
     bool backward;
-    bool span; /* no kernel, but named time outside of kernels: "loader wait" */
+    bool span; /* not a kernel, but a named time outside of kernels: "loader wait" */
     int64_t calls;
     double seconds;
-    double flops, bytes; /* of all calls; see tensor/observe/cost.h */
-    double least;        /* seconds that the machine's limits allow for them */
+    double flops, bytes; /* operations and bytes of all calls; formulas: tensor/observe/cost.h */
+    double least;        /* the seconds that all calls would take at the machine's limits */
 } td_profile_row;
 
 typedef struct td_profile_totals {
-    int64_t steps;       /* that have ended */
-    double step_seconds; /* from their begins to their ends */
-    double seconds;      /* since the start, or until the stop */
-    double kernels;      /* in kernels that the thread which started the profile has called: a
-                          * GPU's time, which the host may have spent otherwise */
-    double other;        /* in kernels on other threads (DataParallel's replicas) */
-    double spans;        /* in spans, on the thread that started the profile */
+    int64_t steps;       /* steps that have ended */
+    double step_seconds; /* the time of these steps */
+    double seconds;      /* from td_profile_start until now or td_profile_stop */
+    double kernels;      /* in kernels called by the thread that started the profiler; for a GPU,
+                          * the GPU's time */
+    double other;        /* in kernels called by other threads (DataParallel's replicas) */
+    double spans;        /* in spans of the thread that started the profiler */
     int rows;
     double flops_f32, flops_f64, bytes_per_second; /* the limits */
 } td_profile_totals;
 
-/* What has been counted: rows in falling order of seconds; they are good until the next start. */
+/* The totals, and the i-th row; the row with most seconds is row 0. Rows are valid until the next
+ * td_profile_start. */
 td_profile_totals td_profile_result(void);
 td_profile_row td_profile_get(int row);
 
-/* A table of all that, per step; `most` rows (0: all), then what lies outside of kernels. */
+/* Prints a table of times per step: at most `most` rows (0: all), then the time outside of kernels.
+ */
 void td_profile_print(FILE *out, int most);
 
 TD_END_C

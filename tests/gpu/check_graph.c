@@ -102,7 +102,7 @@ bool check_graph(td_device device, td_precision precision, int64_t batch, int st
             good = false;
         }
     }
-    td_captured_figures figures = td_captured_now(captured);
+    td_captured_stats figures = td_captured_now(captured);
     bool same = train_job_hash(&eager.train) == train_job_hash(&job.train),
          all = figures.replayed == steps - 4;
     printf("%s %d steps, %" PRId64 " replayed%s%s: weights and gradients %s the eager step's\n",

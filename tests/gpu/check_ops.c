@@ -1,5 +1,6 @@
 #include "tests/gpu/check.h"
 #include "tests/ops_cases.h"
+#include "tensor/extend.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -20,7 +21,6 @@
 #define EXTRA(op, name, inputs, ...) { #op, #op "/gpu_" #name, inputs, extra_##op##_##name },
 static const ops_case extras[] = {
 #include "tests/gpu/extra.def"
-#include "tensor/extend.h"
 };
 #undef EXTRA
 enum { EXTRAS = sizeof extras / sizeof extras[0] };

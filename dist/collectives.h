@@ -1,0 +1,51 @@
+/* More of process groups than most training programs need: groups of some ranks, collectives beyond
+ * those of dist/dist.h, and memory that a backend reduces without a copy.
+ * tandem.h does not include this header. The rules for tensors, `work` and errors are those of the
+ * collectives in dist/dist.h. Group NULL means the world. */
+#ifndef TD_DIST_COLLECTIVES_H
+#define TD_DIST_COLLECTIVES_H
+
+#include "dist/dist.h"
+
+TD_BEGIN_C
+
+/* ---- groups ---- */
+
+int td_group_rank(const td_group *group); /* this process's rank in the group */
+int td_group_size(const td_group *group);
+
+/* Makes a group of some ranks of the world; `ranks` is ascending. All ranks of the world call
+ * td_group_new with the same list, members or not. *group is NULL on ranks that are no members. */
+td_status td_group_new(const int *ranks, int count, td_group **group);
+/* Frees a group of td_group_new. td_dist_destroy frees the world. */
+void td_group_free(td_group *group);
+/* Breaks the group on purpose: outstanding and later collectives of all ranks fail with the reason.
+ * Any thread may call td_group_abort, any number of times. */
+void td_group_abort(td_group *group, const char *reason);
+
+/* ---- collectives ---- */
+
+/* Like td_all_reduce, but only `root` gets the result. */
+td_status td_reduce(td_group *group, td_tensor *t, td_reduction op, int root, td_work **work);
+/* Rank `root` gets the `in` of all ranks: out is [size, in...] on root, NULL elsewhere. */
+td_status td_gather(td_group *group, td_tensor *out, const td_tensor *in, int root, td_work **work);
+/* Rank r gets in[r] of rank `root`: in is [size, out...] on root, NULL elsewhere. */
+td_status td_scatter(td_group *group, td_tensor *out, const td_tensor *in, int root,
+                     td_work **work);
+/* in and out have the shape [size, ...]. Rank r gets in[r] of every rank q as out[q]. */
+td_status td_all_to_all(td_group *group, td_tensor *out, const td_tensor *in, td_work **work);
+
+/* ---- other ---- */
+
+/* A barrier whose error names the ranks that have not arrived within `timeout` seconds. */
+td_status td_monitored_barrier(td_group *group, double timeout);
+
+/* A persistent 1-d tensor of zeros in memory that the group's backend reduces without a copy (shm:
+ * shared memory). All ranks call td_group_memory in the same order with the same count. You td_free
+ * the tensor before the group ends. Backends without such memory give ordinary memory. NULL with
+ * td_last_error() when memory is short. */
+td_tensor *td_group_memory(td_group *group, int64_t count, td_dtype dtype);
+
+TD_END_C
+
+#endif
