@@ -5,6 +5,7 @@
 #include "tensor/cpu/cpus.h"
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/tensor.h"
+#include "tensor/extend.h"
 
 #include <pthread.h>
 #include <stdarg.h>
