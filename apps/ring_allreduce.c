@@ -187,7 +187,7 @@ static void measure(vector *v, const char *name, void (*way)(vector *))
 /* Rank r begins with 10^r everywhere: the digits of a sum tell whose values are in it. */
 static void show_ring(void)
 {
-    float values[8], came[8];
+    float values[8] = { 0 }, came[8] = { 0 };
     vector v = { .values = values, .came = came, .count = nprocs, .trace = true };
     for (int i = 0; i < nprocs; i++) {
         values[i] = td_dist_rank() == 0 ? 1 : 10;
