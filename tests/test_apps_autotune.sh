@@ -49,7 +49,7 @@ cp one/* two
 python3 "$tools/flip_choices.py" two/plans-*
 rank() { # rank N CACHE SAVE: a shell command
     echo "env RANK=$1 LOCAL_RANK=$1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port" \
-        "TANDEM_CACHE=$work/$2 timeout 300 $apps/cifar_ddp_launch ${few[*]} --epochs 1 --save $3"
+        "TANDEM_CACHE=$work/$2 timeout 300 $apps/cifar_resnet18 ${few[*]} --epochs 1 --save $3"
 }
 pair() { # pair SAVE CACHE CACHE: of rank 0 and rank 1
     port=$(free_port)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# --comm-hook of the lessons with several processes: what travels, that it trains, and that a stopped
+# --comm-hook with several processes: what travels, that it trains, and that a stopped
 # run goes on to the same bits, PowerSGD's memory included.
 # run: plain
 . "$(dirname "$0")/tap.sh"
@@ -50,17 +50,17 @@ done
 # Ctrl-C in mid-epoch, under the launcher.
 few=(--limit 512 --batch-size 32 --epochs 2 --print-every 1)
 hook=(--comm-hook powersgd:2:3)
-works 'ResNet-18' "${tdrun[@]}" "$apps/cifar_ddp_launch" "${few[@]}" "${hook[@]}" --save whole
+works 'under the launcher' "${tdrun[@]}" "$apps/cifar_resnet18" "${few[@]}" "${hook[@]}" --save whole
 if ! no_terminal; then
-    $terminal '== step: \[  [56]/8\] \[1/2\]' 1 "${tdrun[@]}" "$apps/cifar_ddp_launch" "${few[@]}" "${hook[@]}" \
+    $terminal '== step: \[  [56]/8\] \[1/2\]' 1 "${tdrun[@]}" "$apps/cifar_resnet18" "${few[@]}" "${hook[@]}" \
         --save stopped >out 2>&1
     test $? -eq 130
     tap $? 'Ctrl-C' out
-    works 'it goes on' "${tdrun[@]}" "$apps/cifar_ddp_launch" "${few[@]}" --resume stopped --save stopped
+    works 'it goes on' "${tdrun[@]}" "$apps/cifar_resnet18" "${few[@]}" --resume stopped --save stopped
     says 'from where it was' '^resumed from stopped after step [5-7] of epoch 1$'
     same 'to the same bits' whole stopped
 fi
-works 'another way to start it' "$apps/cifar_resnet18" --spawn 2 --lr 0.02 "${few[@]}" "${hook[@]}" --save spawned
+works 'another way to start it' "$apps/cifar_resnet18" --spawn 2 "${few[@]}" "${hook[@]}" --save spawned
 same 'the same bits' whole spawned
 works 'one process' "$apps/cifar_resnet18" --limit 32 --batch-size 32 --epochs 1 --comm-hook bf16
 says 'nothing travels' '^--comm-hook: there is one process, and no gradients travel$'

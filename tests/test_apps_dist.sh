@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The lessons with several processes: what they print, PyTorch's losses, and, for wine, equal bits by
-# every way of starting (CIFAR-10's are in test_apps_dist_cifar.sh).
+# every way of starting; figures and the trace of the main job (CIFAR-10's
+# lessons are in test_apps_dist_cifar.sh).
 . "$(dirname "$0")/tap.sh"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID
 export OMP_NUM_THREADS=1
@@ -90,13 +91,14 @@ fails 'wine_ddp_launch without a launcher' 1 'RANK.* \(tdrun sets them' "$apps/w
 
 # ---- CIFAR-10 ----
 
-works 'cifar_ddp_spawn' "$apps/cifar_ddp_spawn" --limit 500 --epochs 3 --batch-size 50 --lr 0.01 --trace t.json
+works 'cifar_resnet18 --spawn' "$apps/cifar_resnet18" --spawn 2 --limit 500 --epochs 3 --batch-size 50 \
+    --lr 0.01 --trace t.json
 says 'the heading' '^=======  Training  =======$'
 says 'the last step' '^== step: \[  5/5\] \[3/3\] \| loss: [0-9]\.[0-9]{3} \| acc: [ 0-9]{2}\.[0-9]{3}%$'
 says 'the figures' 'communication [0-9.]+ ms; the step is [0-9.]+ ms longer for it \(overlap [0-9]+ %\)'
 sed -n 's/^== step: \[  5.*loss: \([0-9.]*\).*/\1/p' out | awk 'NR == 1 { first = $1 } END { exit !(NR == 3 && $1 < first) }'
 tap $? 'it learns: the loss of the third epoch is lower than the first' out
 works 'the trace is JSON' python3 -m json.tool t.json
-works 'cifar_dp' "$apps/cifar_dp" --limit 128 --batch-size 32 --epochs 2 --threads 2
+works 'cifar_resnet18 --dp' "$apps/cifar_resnet18" --dp 2 --limit 128 --batch-size 32 --epochs 2 --threads 2
 says 'its last step' '^== step: \[  4/4\] \[2/2\] \| loss: [0-9]\.[0-9]{3} '
 done_testing

@@ -13,7 +13,7 @@ cd "$work" || exit 1
 last_line() { grep -h '^== step' "$1" | tail -n 1; }
 
 # shellcheck disable=SC2086
-works 'the undisturbed run' "$apps/cifar_ddp_spawn" $few --save whole
+works 'the undisturbed run' "$apps/cifar_resnet18" --spawn 2 $few --save whole
 cp out whole.txt
 
 interrupted() { # interrupted HOW COMMAND...: Ctrl-C after a few steps, then on to the end
@@ -39,14 +39,14 @@ interrupted() { # interrupted HOW COMMAND...: Ctrl-C after a few steps, then on 
 }
 
 # shellcheck disable=SC2086
-interrupted spawned "$apps/cifar_ddp_spawn" $few
+interrupted spawned "$apps/cifar_resnet18" --spawn 2 $few
 # shellcheck disable=SC2086
-interrupted 'by tdrun' "$apps/tdrun" --nproc-per-node 2 "$apps/cifar_ddp_launch" $few
+interrupted 'by tdrun' "$apps/tdrun" --nproc-per-node 2 "$apps/cifar_resnet18" $few
 
 # A signal to one rank alone, as a batch system may send it: all stop after the same step.
 rm -f out # a line of the run before would be taken for this one's
 # shellcheck disable=SC2086
-"$apps/cifar_ddp_spawn" $few --save one >out 2>&1 &
+"$apps/cifar_resnet18" --spawn 2 $few --save one >out 2>&1 &
 parent=$!
 for ((i = 0; i < 1200; i++)); do
     grep -qs '== step: \[  2/16\]' out && break
@@ -59,13 +59,13 @@ test $rc -ne 0
 tap $? "SIGTERM to one rank: not the code of success ($rc)" out
 says 'the checkpoint is there' 'go on with --resume one'
 # shellcheck disable=SC2086
-works 'it goes on' "$apps/cifar_ddp_spawn" $few --resume one --save one
+works 'it goes on' "$apps/cifar_resnet18" --spawn 2 $few --resume one --save one
 same 'to the same bits' whole one
 
 # Another number of processes: the same part of the epoch, and it says nothing untrue.
 # shellcheck disable=SC2086
-$terminal '== step: \[  4/16\] \[1/2\]' 1 "$apps/cifar_ddp_spawn" $few --save other >out 2>&1
-works 'with one process instead of two' "$apps/cifar_ddp_spawn" --nprocs 1 --resume other --save other
+$terminal '== step: \[  4/16\] \[1/2\]' 1 "$apps/cifar_resnet18" --spawn 2 $few --save other >out 2>&1
+works 'with one process instead of two' "$apps/cifar_resnet18" --spawn 1 --resume other --save other
 says 'it goes on in the same part of the epoch' '^resumed from other after step (([89]|[123][0-9]) of epoch 1|[0-9]+ of epoch 2|0 of epoch 3)$'
 says 'to the end' '^== step: \[ 32/32\] \[2/2\] '
 

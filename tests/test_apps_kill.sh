@@ -10,7 +10,7 @@ export OMP_NUM_THREADS=1
 kills=${KILLS:-3} least=${LEAST:-2}
 RANDOM=${SEED:=$$}
 epochs=$((2 + kills)) # of 8 steps each: one to five between two kills, and what goes by meanwhile
-job=("$apps/cifar_ddp_launch" --limit 256 --batch-size 16 --epochs $epochs --print-every 1
+job=("$apps/cifar_resnet18" --limit 256 --batch-size 16 --epochs $epochs --print-every 1
     --save-every-steps 4)
 cd "$work" || exit 1
 
@@ -29,7 +29,7 @@ for ((n = 1; n <= kills; n++)); do
         sleep 0.01
     done
     sleep "0.0$((RANDOM % 10))"
-    mapfile -t ranks < <(pgrep -P $launcher -f "^$apps/cifar_ddp_launch") # not the launcher's guard
+    mapfile -t ranks < <(pgrep -P $launcher -f "^$apps/cifar_resnet18") # not the launcher's guard
     [ ${#ranks[@]} -eq 2 ] || break # it is over, or ends just now
     kill -KILL "${ranks[RANDOM % 2]}"
     while [ "$(lines 'all workers start again')" -lt $n ] && kill -0 $launcher 2>/dev/null; do

@@ -58,9 +58,9 @@ cut_and_mend() {
 
 pids=()
 few=(--limit 256 --batch-size 32 --epochs 5 --print-every 1 --save-every-steps 2)
-works 'CIFAR-10, undisturbed' "$apps/tdrun" --nproc-per-node 2 "$apps/cifar_ddp_launch" "${few[@]}" --save whole
+works 'CIFAR-10, undisturbed' "$apps/tdrun" --nproc-per-node 2 "$apps/cifar_resnet18" "${few[@]}" --save whole
 grep '^== step' out | tail -n 1 >whole.loss
-cut_and_mend CIFAR-10 29501 '^== step: \[  3/4\] \[1' "$apps/cifar_ddp_launch" "${few[@]}" \
+cut_and_mend CIFAR-10 29501 '^== step: \[  3/4\] \[1' "$apps/cifar_resnet18" "${few[@]}" \
     --save cut --auto-resume
 grep '^== step' node.0 | tail -n 1 >cut.loss
 same 'CIFAR-10: the same last loss and accuracy' whole.loss cut.loss

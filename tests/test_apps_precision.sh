@@ -42,7 +42,7 @@ works 'bf16x3' "$apps/cifar_resnet18" $few --epochs 1 --limit 32 --precision bf1
 works 'winograd' "$apps/cifar_resnet18" $few --epochs 1 --limit 32 --winograd
 says 'it says so' 'fp32 with winograd'
 # shellcheck disable=SC2086
-works 'two ranks in bf16' "$apps/cifar_ddp_spawn" $few --epochs 1 --precision bf16
+works 'two ranks in bf16' "$apps/cifar_resnet18" $few --spawn 2 --epochs 1 --precision bf16
 fails 'a precision that is none' 64 'fp32' "$apps/cifar_resnet18" --precision fp8
 fails 'a precision that the CPU does not have' 1 'use fp32, bf16' "$apps/cifar_resnet18" --precision fp16
 

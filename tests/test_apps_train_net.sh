@@ -156,6 +156,9 @@ fails 'a checkpoint of other classes' 1 'MODEL.NUM_CLASSES 6: whole/checkpoints/
 says 'and what to do' 'give the same to go on, or another OUT_DIR to begin anew$'
 works 'the settings of the run are still there' "$apps/train_net" --cfg whole/config.yaml --keys
 same 'as they were' by_written out
+mkdir -p task/checkpoints
+"$apps/cifar_resnet18" --limit 32 --batch-size 32 --epochs 1 --save task/checkpoints/ckpt_ep_001 >/dev/null 2>&1
+fails 'of another task' 1 "is a checkpoint of 'ResNet-18 on CIFAR-10'; this program trains '" "${net[@]}" OUT_DIR task
 fails 'of another model' 1 'MODEL.ARCH resnet34: .* was trained with MODEL.ARCH resnet18' "${net[@]}" OUT_DIR whole MODEL.ARCH resnet34
 fails 'of another seed' 1 'RNG_SEED 2: .* was trained with RNG_SEED 1' "${net[@]}" OUT_DIR whole RNG_SEED 2
 fails 'no such device' 1 "DEVICE: 'gpu' is no device" "${net[@]}" OUT_DIR x DEVICE gpu

@@ -90,7 +90,7 @@ says 'it is replayed' '^graph: 3 steps as ever, 1 recorded, 1 replayed$'
 same 'the same bits' "$work/tuned" "$work/captured"
 rank() { # rank N FASTEST SAVE: a shell command
     echo "env RANK=$1 LOCAL_RANK=$1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port" \
-        "TANDEM_EMULATED_FASTEST=$2 timeout 300 $apps/cifar_ddp_launch ${few[*]} --device cuda --autotune" \
+        "TANDEM_EMULATED_FASTEST=$2 timeout 300 $apps/cifar_resnet18 ${few[*]} --device cuda --autotune" \
         "--epochs 2 --save $3"
 }
 pair() { # pair FASTEST FASTEST: of rank 0 and rank 1
@@ -149,10 +149,17 @@ says 'the table has products of a layer' '^matmul +fc \(Linear\) +fwd +[0-9]+ +[
 grep -q '"cuda:0"' "$work/trace.json"
 tap $? 'the timeline has a lane of the GPU'
 
-dp=("$apps/cifar_dp" "${few[@]}" --devices 2 --epochs 1)
+dp=("$apps/cifar_resnet18" "${few[@]}" --dp 2 --epochs 1)
 works 'DataParallel over two GPUs' "${dp[@]}" --device cuda --log-dir "$work/dp-gpu"
 works 'DataParallel over two CPU devices' "${dp[@]}" --log-dir "$work/dp-cpu"
 near 'DataParallel: the same losses' "$work/dp-gpu" "$work/dp-cpu"
+lesson=("$apps/cifar_dp" --limit 4 --batch-size 4 --epochs 1)
+TANDEM_DEVICE=cuda works 'the lesson over two GPUs' "${lesson[@]}"
+step_of() { sed -n 's/^== step: .*loss: \([0-9.]*\).*/\1/p' "$work/out"; }
+of_gpus=$(step_of)
+works 'and over two CPU devices' "${lesson[@]}"
+awk -v a="$of_gpus" -v b="$(step_of)" 'BEGIN { exit !(a > 0 && (a - b) ^ 2 < (0.02 * b) ^ 2) }'
+tap $? 'the same loss' "$work/out"
 fails 'more GPUs than there are' 134 'cuda:2 cannot be used: there are 2 GPUs here' \
-    "$apps/cifar_dp" --limit 8 --device cuda --devices 3 --epochs 1
+    env TANDEM_DEVICE=cuda "$apps/cifar_dp" --limit 8 --devices 3 --epochs 1
 done_testing

@@ -58,13 +58,15 @@ suite test_dist_sync_bn 1 2 3 4
 few="--limit 128 --batch-size 32 --epochs 1"
 cd "$work" || exit 1
 # shellcheck disable=SC2086
-works 'a lesson under mpirun' ranks 2 "$apps/cifar_ddp_slurm" $few --save mpi
+works 'a lesson under mpirun' ranks 2 "$apps/cifar_ddp_slurm" $few
+mv cifar_ddp_slurm.safetensors mpi
 # shellcheck disable=SC2086
-works 'the same over shm' env TANDEM_BACKEND=shm "$apps/cifar_ddp_spawn" $few --save shm
+works 'the same over shm' env TANDEM_BACKEND=shm "$apps/cifar_ddp_spawn" $few
+mv cifar_ddp_spawn.safetensors shm
 same 'the same bits' shm mpi
 # shellcheck disable=SC2086
-works 'by TCP' ranks 2 env OMPI_MCA_btl=self,tcp "$apps/cifar_ddp_slurm" $few --save tcp
-same 'the same bits' shm tcp
+works 'by TCP' ranks 2 env OMPI_MCA_btl=self,tcp "$apps/cifar_ddp_slurm" $few
+same 'the same bits' shm cifar_ddp_slurm.safetensors
 
 # ---- what goes wrong ----
 
