@@ -66,10 +66,10 @@ bool td_dist_is_initialized(void);
  * RANK is set, or the variables of a Slurm step or of mpirun are. td_dist_init() can join then. */
 bool td_dist_is_launched(void);
 
-td_group *td_dist_world(void);      /* fatal before td_dist_init */
+td_group *td_dist_world(void);                       /* fatal before td_dist_init */
 const char *td_group_backend(const td_group *group); /* "shm", "gloo", ...; the group owns it */
-int td_dist_rank(void);             /* 0 before td_dist_init */
-int td_dist_world_size(void);       /* 1 before td_dist_init */
+int td_dist_rank(void);                              /* 0 before td_dist_init */
+int td_dist_world_size(void);                        /* 1 before td_dist_init */
 int td_dist_local_rank(void);       /* the rank among the ranks of this host ($LOCAL_RANK) */
 int td_dist_local_world_size(void); /* the number of ranks on this host */
 
@@ -102,9 +102,13 @@ typedef struct td_work td_work; /* a collective that was queued */
  * For a tensor on a GPU, td_work_wait makes the GPU's later work wait and returns at once; if a
  * timeout is given, the host waits as well. */
 td_status td_work_wait(td_work *work, double timeout);
-bool td_work_test(
-    const td_work *work); /* whether the collective has ended, in success or failure */
+/* Whether the collective has ended, in success or failure. */
+bool td_work_test(const td_work *work);
 
+/* Every rank's t becomes the reduction of all ranks' t. */
+td_status td_all_reduce(td_group *group, td_tensor *t, td_reduction op, td_work **work);
+/* Every rank's t becomes rank root's t. */
+td_status td_broadcast(td_group *group, td_tensor *t, int root, td_work **work);
 /* Every rank gets the `in` of all ranks: out has the shape [size, in...]. */
 td_status td_all_gather(td_group *group, td_tensor *out, const td_tensor *in, td_work **work);
 /* in has the shape [size, out...]. Rank r gets the reduction of all ranks' in[r]. */
@@ -114,11 +118,6 @@ td_status td_reduce_scatter(td_group *group, td_tensor *out, const td_tensor *in
  * that follow each other in the queue run at the same time. */
 td_status td_send(td_group *group, const td_tensor *t, int to, td_work **work);
 td_status td_recv(td_group *group, td_tensor *t, int from, td_work **work);
-
-/* Every rank's t becomes the reduction of all ranks' t. */
-td_status td_all_reduce(td_group *group, td_tensor *t, td_reduction op, td_work **work);
-/* Every rank's t becomes rank root's t. */
-td_status td_broadcast(td_group *group, td_tensor *t, int root, td_work **work);
 /* Returns when all ranks of the group have called td_barrier. */
 td_status td_barrier(td_group *group);
 
