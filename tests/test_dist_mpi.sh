@@ -8,7 +8,7 @@ build=$PWD/${BUILD:-build/cc}
 export TANDEM_BACKEND=mpi
 if [ ! -e "$build/libtandem-mpi.so" ] || ! command -v mpirun >/dev/null; then
     fails 'mpi, which is not here, says what to install' 1 'libopenmpi-dev' \
-        env RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 "$apps/cifar_ddp_launch" --limit 64
+        "$apps/cifar_ddp_spawn" --limit 64
     done_testing
 fi
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID
