@@ -135,7 +135,7 @@ int main(int argc, char **argv)
                                 100 * sums[1] / sums[2]);
             }
         }
-        if (td_loader_status(loader) != TD_OK) { /* did the epoch end, or reading fail? */
+        if (td_loader_status(loader) != TD_OK) { /* the epoch is over, or reading failed? */
             td_die();
         }
     }

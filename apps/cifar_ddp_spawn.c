@@ -161,7 +161,7 @@ static int train(int local_rank, void *unused)
                                 100 * sums[1] / sums[2]);
             }
         }
-        if (td_loader_status(loader) != TD_OK) { /* did the epoch end, or reading fail? */
+        if (td_loader_status(loader) != TD_OK) { /* the epoch is over, or reading failed? */
             td_die();
         }
     }

@@ -128,7 +128,7 @@ int main(int argc, char **argv)
                        loss_sum / (double)step, 100 * right / seen);
             }
         }
-        if (td_loader_status(loader) != TD_OK) { /* did the epoch end, or reading fail? */
+        if (td_loader_status(loader) != TD_OK) { /* the epoch is over, or reading failed? */
             td_die();
         }
     }

@@ -83,20 +83,20 @@ static int train(void)
     /* The loop. An epoch visits each sample once. */
     for (int epoch = 0; epoch < total_epochs; epoch++) {
         double sum = 0;
-        /* batch.x and batch.y belong to the loader and are valid until the next call. */
+        /* batch.x and batch.y belong to the loader and are valid until the next td_loader_next. */
         for (td_batch batch; td_loader_next(loader, &batch);) {
             /* A step. The results of operations (logits, loss) belong to the step: they are gone
              * at its end, and nobody frees them. Each operation is also written on the tape. */
             TD_STEP {
                 td_tensor *logits = td_forward(net, batch.x);
                 td_tensor *loss = td_cross_entropy(logits, batch.y);
-                td_zero_grad(optim);  /* backward adds to the gradients, so they begin at 0 */
+                td_zero_grad(optim);  /* backward adds: forget the old gradients */
                 td_backward(loss);    /* reads the tape backwards: a gradient for each parameter */
                 td_optim_step(optim); /* moves each parameter a little against its gradient */
                 sum += td_item(loss); /* a number outlives the step, a tensor does not */
             }
         }
-        if (td_loader_status(loader) != TD_OK) { /* did the epoch end, or reading fail? */
+        if (td_loader_status(loader) != TD_OK) { /* the epoch is over, or reading failed? */
             td_die();
         }
         double mean = sum / (double)td_loader_batches(loader);

@@ -23,8 +23,9 @@ void td_requires_grad_at(td_tensor *t, bool on, td_site at);
 bool td_is_leaf(const td_tensor *t);
 bool td_needs_grad(const td_tensor *t); /* a leaf, or computed from one */
 
-/* The gradient of a leaf, or NULL if it has none yet. The gradient of a step tensor is kept only if
- * td_retain_grad was called on it before td_backward, and until the step ends; otherwise NULL. */
+/* The gradient of a leaf, or NULL if it has none yet. A step tensor has a gradient only
+ * if td_retain_grad was called on it before td_backward; that gradient lasts until the step ends.
+ */
 td_tensor *td_grad_at(const td_tensor *t, td_site at);
 void td_retain_grad_at(td_tensor *t, td_site at);
 

@@ -32,12 +32,14 @@ typedef struct td_dataset td_dataset;
 /* What a kind of dataset implements. */
 typedef struct td_dataset_vtable {
     const char *kind; /* "cifar10", for messages */
-    /* Writes the samples index[0], ..., index[n-1] into x and y, whose shapes and dtypes td_batch
-     * tells; x has the dataset's layout, so use x->stride. Random draws must depend on epoch and
+    /* Writes the samples index[0], ..., index[n-1] into x [n, sample_shape...] and y (i64 [n];
+     * for regression [n, target_shape...]), which lie on the CPU. Write x by x->stride: x has the
+     * dataset's layout. Random draws must depend on epoch and
      * index alone. Workers call fetch at the same time from several threads. On failure fetch
      * returns td_fail(...). */
     td_status (*fetch)(const td_dataset *dataset, const int64_t *index, int64_t n, uint64_t epoch,
                        td_tensor *x, td_tensor *y);
+    /* Frees the struct and what it holds. Needed; an empty function if nothing is to free. */
     void (*free)(td_dataset *dataset);
 } td_dataset_vtable;
 
@@ -47,7 +49,8 @@ typedef struct td_dataset_vtable {
  *
  * Set vtable, length, sample_shape and classes, pass &mine->base to the loader, and cast the
  * pointer that fetch and free get back to your struct. All other fields may be zero. The struct
- * counts its loaders and parts, so it must not be a const object. */
+ * counts its loaders and parts, so it must not be a const object, although functions take a const
+ * pointer. */
 struct td_dataset {
     const td_dataset_vtable *vtable;
     int64_t length;
@@ -91,16 +94,17 @@ td_status td_split(const td_dataset *dataset, double test_size, uint32_t seed, t
  *        regression, of x's dtype and [samples, ...]: a batch's y has that dtype and shape.
  *
  * Both are persistent tensors in CPU memory. The dataset shares their memory: you may td_free both
- * at once (the memory that td_borrow was given must live on), and what you write into it is in the
- * next batches. Shapes that do not fit are a fatal error. NULL with td_last_error(): no memory. */
+ * immediately afterwards (the memory that td_borrow was given must live on), and what you write
+ * into it is in the next batches. Shapes that do not fit are a fatal error. NULL with
+ * td_last_error(): no memory. */
 td_dataset *td_tensor_dataset_at(const td_tensor *x, const td_tensor *y, td_site at);
 #define td_tensor_dataset(...) td_tensor_dataset_at(__VA_ARGS__, TD_HERE)
 
 /* ---- CSV files ---- */
 
 typedef enum td_csv_header {
-    TD_CSV_AUTO = 0,      /* the first line is a header if one of its fields is no number where the
-                             second line has a number */
+    TD_CSV_AUTO = 0,      /* the first line is a header if some column has a word in it and a number
+                             in the second line */
     TD_CSV_HEADER = 1,    /* the first line is a header */
     TD_CSV_NO_HEADER = 2, /* the first line is a sample */
 } td_csv_header;
@@ -181,10 +185,10 @@ typedef struct td_image_transform {
     int crop_padding;      /* pixels added on each side before the crop, 0 to 31; 0: no crop */
     bool reflect;          /* the added pixels mirror the image; otherwise they are 0 */
     bool flip;             /* horizontally, with probability 1/2 */
-    bool alternate_flip;   /* with flip: epoch 0 draws whether a sample is flipped, and each epoch
-                              after it flips the sample if the one before did not (Jordan 2024) */
-    int shift[2];          /* moves the crop of every image by so many pixels down and right; each
-                              shift and crop_padding add up to at most 31 */
+    bool alternate_flip;   /* with flip: whether a sample is flipped is drawn in epoch 0, and
+                              alternates from epoch to epoch (Jordan 2024) */
+    int shift[2];          /* moves the crop of every image by so many pixels down and right;
+                              |shift| + crop_padding is at most 31 */
     bool mirror;           /* flips every image */
     float mean[3], std[3]; /* of each channel; all zero: no normalisation */
     uint64_t seed;
@@ -253,10 +257,10 @@ typedef struct td_sampler {
     void (*free)(struct td_sampler *sampler);
 } td_sampler;
 td_sampler *td_sequential_sampler(void);
-/* The order of PyTorch's RandomSampler: each epoch takes a seed of two words from g, and permutes
- * the samples by a generator of that seed. The loader takes two words from its own generator before
- * that (PyTorch's base seed). g NULL: the default generator of the thread that calls
- * td_loader_next. */
+/* The order of PyTorch's RandomSampler. For each epoch, (1) the loader takes two words from its own
+ * generator (PyTorch's base seed), (2) the sampler takes a seed of two words from g, and (3) a new
+ * generator of that seed permutes the samples. g NULL: the default generator of the thread that
+ * calls td_loader_next. */
 td_sampler *td_random_sampler(td_generator *g);
 void td_sampler_free(
     td_sampler *sampler); /* for a sampler that no loader has taken; NULL is fine */
@@ -269,7 +273,8 @@ typedef struct td_loader_options {
     const td_dataset *dataset;
     int64_t batch_size;      /* 0: 1 */
     bool shuffle;            /* a random sampler; otherwise sequential */
-    td_sampler *sampler;     /* instead of shuffle; the loader frees it, also if opening fails */
+    td_sampler *sampler;     /* instead of shuffle; NULL: none. The loader frees it, also if opening
+                                fails */
     bool drop_last;          /* leave out a last batch that is not full */
     int workers;             /* threads; 0: batches are assembled in td_loader_next */
     int prefetch;            /* batches ahead per worker; 0: 2 */
@@ -295,8 +300,8 @@ typedef struct td_batch {
 td_loader *td_loader_open_at(td_loader_options options, td_site at);
 
 /* Gives the next batch of the epoch. false: the epoch is over, or there was an error; ask
- * td_loader_status. After the end of an epoch the next call starts the next epoch. After an error a
- * call without a look at td_loader_status is a fatal error. */
+ * td_loader_status. After the end of an epoch the next call starts the next epoch. After an error,
+ * ask td_loader_status before the next call; otherwise the next call is a fatal error. */
 bool td_loader_next(td_loader *loader, td_batch *batch);
 /* TD_OK, or the error that ended the epoch; td_loader_next has put its message into
  * td_last_error(). */

@@ -12,11 +12,13 @@
  *
  * Errors. If another rank dies, a connection breaks or a call takes longer than `timeout`, the call
  * returns a negative td_status, and td_last_error() names the rank and the cause. A rank that dies
- * is noticed at once; a rank that hangs is noticed after `timeout` seconds (default 300). After a
- * failed collective the group is broken: every later call fails at once with the first cause. To
- * recover, end the group and make a new one. tests/test_dist_faults.c holds these promises.
+ * on the same host is noticed at once, on another host when its connections break; a rank that
+ * hangs is noticed after `timeout` seconds (default 300). After a failed collective the group is
+ * broken: every later call fails at once with the first cause. To recover, start the program again
+ * from a checkpoint (tdrun does), or end the group and make a new one of the ranks that are left.
+ * tests/test_dist_faults.c holds these promises.
  *
- * The end of a program: close what uses before you free what is used.
+ * The end of a program: free what uses another thing before the thing that it uses.
  *
  *     td_loader_close(loader);
  *     td_optim_free(optim);      (td_ema_free and td_scaler_free likewise)
@@ -99,8 +101,8 @@ typedef enum td_reduction {
 
 typedef struct td_work td_work; /* a collective that was queued */
 /* Waits for a collective, returns its status, and frees work. timeout in seconds; 0: the group's.
- * For a tensor on a GPU, td_work_wait makes the GPU's later work wait and returns at once; if a
- * timeout is given, the host waits as well. */
+ * For a tensor on a GPU, the host does not wait: the GPU's later work does. If a timeout is given,
+ * the host waits as well. */
 td_status td_work_wait(td_work *work, double timeout);
 /* Whether the collective has ended, in success or failure. */
 bool td_work_test(const td_work *work);
@@ -115,7 +117,8 @@ td_status td_all_gather(td_group *group, td_tensor *out, const td_tensor *in, td
 td_status td_reduce_scatter(td_group *group, td_tensor *out, const td_tensor *in, td_reduction op,
                             td_work **work);
 /* Sends t to a rank, which receives it by td_recv with the same shape and dtype. Sends and receives
- * that follow each other in the queue run at the same time. */
+ * that follow each other in the queue run at the same time, so that two ranks that send to each
+ * other do not block. */
 td_status td_send(td_group *group, const td_tensor *t, int to, td_work **work);
 td_status td_recv(td_group *group, td_tensor *t, int from, td_work **work);
 /* Returns when all ranks of the group have called td_barrier. */
@@ -176,9 +179,10 @@ td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at);
  * After the first backward DDP rebuilds the buckets once, in the order in which gradients became
  * ready. Results do not depend on the buckets.
  *
- * When. The ready hook of a bucket's last gradient queues the all-reduce, on the thread that runs
- * td_backward; the group's communication thread (or NCCL's stream) carries it out. The end of
- * td_backward waits for all buckets.
+ * When. A ready hook (autograd/hooks.h: called when a gradient is ready) queues a bucket's
+ * all-reduce, on the thread that runs td_backward, when the bucket's last gradient is ready and all
+ * buckets before it are queued; the group's communication thread (or NCCL's stream) carries it out.
+ * The end of td_backward waits for all buckets.
  *
  * docs/ddp.md explains the statistics and measures communication hooks. */
 
@@ -213,7 +217,8 @@ td_module *td_ddp_at(td_ddp_options options, td_site at);
 bool td_is_ddp(const td_module *m);
 td_module *td_ddp_model(td_module *ddp); /* the model inside; the wrapper owns it */
 /* Calls fn, instead of ending the program, if a backward fails (a rank died, a parameter got no
- * gradient). The gradients of that backward are not valid. */
+ * gradient). The gradients of that backward are not valid: td_backward
+ * returns, and the program should leave its loop without td_optim_step. */
 void td_ddp_on_error(td_module *ddp, void (*fn)(td_status status, const char *message, void *user),
                      void *user);
 
@@ -236,17 +241,17 @@ typedef struct td_ddp_stats {
     int buckets;
     int64_t bucket_bytes[64]; /* of the first 64 buckets */
     bool rebuilt;             /* the buckets have the order in which gradients became ready */
-    double forward, backward;
-    double communication; /* from the begin to the end of all buckets and of the broadcast of
-                             buffers; includes waiting for slower ranks */
+    double forward, backward; /* backward: without waiting at its end */
+    double communication; /* the sum over all buckets and the broadcast of buffers, each from its
+                             begin to its end; includes waiting for slower ranks */
     double exposed;       /* by how much communication makes the step longer: the sum of waiting,
                              hooks, packing and lost */
     double overlap;       /* 1 - exposed/communication: the share that backward hides */
     double waiting;       /* for buckets at the end of backward, and for buffers */
     double hooks;         /* in ready hooks, to start buckets */
     double packing;       /* in communication hooks: casts, factors */
-    double lost;          /* by forward and backward, because communication ran on their core. This
-                             is measured on the thread that calls them: a lower bound if several
+    double lost;          /* time that forward and backward lost because communication ran on their
+                             core. It is measured on the thread that calls them: a lower bound if several
                              threads compute. Linux counts in ticks of some milliseconds, so use
                              means over many steps */
     double cpu;           /* CPU time of the communication threads */

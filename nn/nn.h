@@ -4,7 +4,8 @@
  * example running statistics) and its children (other modules). Names are PyTorch's, so that
  * "layer1.0.conv1.weight" means the same tensor here and there.
  *
- * Call functions without `at`: macros at the end of this file supply the caller's file and line. A
+ * You call functions without the ending _at and without their last argument: macros at the end of
+ * this file supply the file and line of your call. A
  * constructor returns NULL when memory is short, and td_last_error() says so; passing NULL on to
  * another constructor is fine, and gives NULL again. Options that do not make sense are a mistake
  * of the program: it stops with a message that names the caller's line.
@@ -20,9 +21,12 @@ TD_BEGIN_C
 typedef struct td_module td_module;
 
 /* Runs a module on x and returns its result, a step tensor. What the module made on the way is
- * released at its end, as far as backward does not need it. */
+ * released when its forward ends, as far as backward does not need it. */
 td_tensor *td_forward_at(td_module *m, td_tensor *x, td_site at);
-/* The same for a module of two inputs (nn/module.h). */
+/* The same for a module of two inputs. To write one: make a td_module_type (nn/module.h) whose
+ * field forward2 is td_tensor *(*)(td_module *self, td_tensor *a, td_tensor *b, td_site at),
+ * instead of forward, and a constructor with td_module_new, td_module_add or
+ * td_module_new_parameter, and td_module_finish. tests/test_nn_two_inputs.c has a whole one. */
 td_tensor *td_forward2_at(td_module *m, td_tensor *a, td_tensor *b, td_site at);
 
 /* Frees a module and all below. Free optimizers and averages of its parameters first. NULL is fine.
@@ -67,7 +71,7 @@ td_module *td_nn_linear_at(td_nn_linear_options options, td_site at);
 typedef struct td_nn_conv2d_options {
     int begin_;
     int64_t in, out;
-    int kernel, stride, padding, dilation; /* 0: 1, 1, 0, 1 */
+    int kernel, stride, padding, dilation; /* defaults, if 0: 1, 1, 0, 1 */
     int kernel_hw[2], stride_hw[2], padding_hw[2], dilation_hw[2];
     int groups; /* 0: 1 */
     bool no_bias;
@@ -85,7 +89,8 @@ td_module *td_nn_batch_norm2d_at(td_nn_batch_norm2d_options options, td_site at)
 
 td_module *td_nn_layer_norm_at(int64_t features, td_site at);
 
-/* td_nn_max_pool2d(kernel, ...) and td_nn_avg_pool2d(kernel, ...), as td_max_pool2d. */
+/* td_nn_max_pool2d(kernel, ...) and td_nn_avg_pool2d(kernel, ...): td_max_pool2d, td_avg_pool2d
+ * (autograd/ops.h). */
 typedef struct td_nn_pool2d_options {
     int begin_;
     int kernel, stride, padding; /* stride 0: the kernel */
@@ -139,8 +144,9 @@ typedef struct td_model_options {
 td_module *td_model_at(td_model_options options, td_site at);
 const char *td_model_name(int i); /* the names, i from 0; NULL past the last */
 
-/* What td_model, td_resnet or td_airbench made a model with. td_checkpoint_save and td_save write
- * the record as metadata ("model.arch", ...), and td_load_model makes the model again from it. */
+/* The arguments with which td_model, td_resnet or td_airbench made a model. td_checkpoint_save and
+ * td_save write the record as metadata ("model.arch", ...), and td_load_model makes the model again
+ * from it. */
 typedef struct td_model_record {
     const char *arch; /* "resnet50", "airbench94"; NULL: the model was made in another way */
     int64_t classes;
@@ -151,8 +157,9 @@ typedef struct td_model_record {
 } td_model_record;
 td_model_record td_model_record_of(const td_module *m); /* m may be a wrapper: td_ddp's */
 
-/* td_recompute for all blocks of a model by td_model or td_resnet (a residual block, a dense
- * layer), for all its stages, or for none. Returns their number; 0 for another model. */
+/* Switches td_recompute on for every block (a residual block, a dense layer) or every stage of a
+ * model by td_model or td_resnet, or off. Returns the number of blocks or stages; 0 for another
+ * model. */
 typedef enum td_recompute_parts {
     TD_RECOMPUTE_NOTHING,
     TD_RECOMPUTE_BLOCKS,
@@ -164,22 +171,24 @@ int td_model_recompute(td_module *net, td_recompute_parts parts);
 
 /* All parameters of a model. The first call lays them out one behind the other in one long array,
  * and their gradients in another, in the order of registration; every later call returns the same
- * list. Parameters that are frozen at that moment (td_requires_grad off) stay out. m must be the
- * whole model. The list belongs to the model. NULL when memory is short. */
+ * list. td_ddp lays both arrays out again, in the order in which backward computes gradients.
+ * Parameters that are frozen at that moment (td_requires_grad off) stay out. m must be the whole
+ * model. The list belongs to the model. NULL when memory is short. */
 typedef struct td_params td_params;
 td_params *td_parameters_at(td_module *m, td_site at);
 
 typedef struct td_param {
     const char *name;     /* its path */
     td_tensor *tensor;    /* a leaf, and a view of the long array */
-    int64_t begin, count; /* elements of the long array; begin is a multiple of 64 bytes */
+    int64_t begin, count; /* in elements, in both arrays; each begins at a multiple of 64 bytes */
 } td_param;
 int td_params_count(const td_params *params);
 const td_param *td_params_get(const td_params *params, int i);
 
 /* Call between td_backward and td_optim_step: scales all gradients by max_norm / (norm + 1e-6) if
  * their norm, taken over all of them together, is larger than max_norm. Returns the norm before;
- * NAN in a captured step, where only the device knows it. */
+ * NAN in a captured step (a CUDA graph: tensor/graph/captured.h), where only the device knows it.
+ */
 double td_clip_grad_norm(td_params *params, double max_norm);
 
 TD_END_C

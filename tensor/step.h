@@ -1,12 +1,12 @@
 /* Steps.
  *
- * Operations run between td_step_begin and td_step_end; their results are allocated in the calling
- * thread's step memory, one arena per device, and are gone at td_step_end. Nobody frees them. You
- * may read a result (loss, logits) after td_backward, until td_step_end. What a module made inside
- * its forward is released earlier: at the end of that forward, or, if backward needs it, when
- * backward has used it. Using a tensor after it is gone stops the program, and the message names
- * the tensor. That check works for three steps; a pointer kept longer may silently show a newer
- * tensor.
+ * Operations run between td_step_begin and td_step_end (elsewhere an operation is a fatal error);
+ * their results are allocated in the calling thread's step memory, one arena per device, and are
+ * gone at td_step_end. Nobody frees them. You may read a result (loss, logits) after td_backward,
+ * until td_step_end. What a module made inside its forward is released earlier: at the end of that
+ * forward, or, if backward needs it, when backward has used it. Using a tensor after it is gone
+ * stops the program, and the message names the tensor. The check works for the three steps after
+ * the tensor's own; a pointer kept longer may silently show a newer tensor.
  *
  * The arena grows during the first step. Later steps of the same shapes need no malloc, and each
  * tensor gets the same address again; a larger step makes the arena grow once more. In builds with
@@ -36,12 +36,14 @@ bool td_in_step(void);
 void td_step_release_memory(void);
 
 typedef struct td_memory_stats {
-    size_t reserved;       /* bytes that the arena has from the system */
-    size_t in_use;         /* bytes in use now */
-    size_t peak;           /* most bytes in use, in the running step or, outside of one, the last */
-    uint64_t allocations;  /* number of allocations, of the same step */
-    uint64_t growths;      /* how often the arena has grown since it was made */
-    uint64_t address_hash; /* of all addresses and sizes of the same step */
+    size_t reserved;  /* bytes that the arena has from the system */
+    size_t in_use;    /* bytes in use now */
+    uint64_t growths; /* how often the arena has grown since it was made */
+
+    /* Of the running step; outside of steps, of the last one. */
+    size_t peak;           /* most bytes in use */
+    uint64_t allocations;  /* number of allocations */
+    uint64_t address_hash; /* of all addresses and sizes */
 } td_memory_stats;
 td_memory_stats td_step_memory(td_device device);
 

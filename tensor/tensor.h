@@ -63,7 +63,7 @@ typedef struct td_storage {
     void *owner;        /* depends on kind: the arena, or the storage that this one borrows from */
 } td_storage;
 
-struct td_grad_state; /* autograd's part of a tensor (autograd/tape.h); this room only stores it */
+struct td_grad_state; /* autograd's part of a tensor (autograd/tape.h); tensor/ only stores it */
 
 typedef struct td_tensor {
     int64_t shape[TD_MAX_DIMS];
@@ -75,7 +75,7 @@ typedef struct td_tensor {
     td_storage *storage;
     int64_t offset;             /* of element [0,...,0] from the storage's start, in elements */
     uint64_t step;              /* 0: persistent; otherwise the number of the tensor's step */
-    bool let_go;                /* the tensor's scope has released the tensor */
+    bool let_go;                /* the forward that made the tensor has released it */
     struct td_grad_state *grad; /* NULL: no gradients */
     const char *name;           /* for messages; not owned; may be NULL */
 } td_tensor;
@@ -83,7 +83,10 @@ typedef struct td_tensor {
 /* ---- creating persistent tensors ----
  *
  * The caller owns the result and frees it with td_free. All functions return NULL with
- * td_last_error() when memory is short; a shape that is not valid is a fatal error. */
+ * td_last_error() when memory is short; a shape that is not valid is a fatal error.
+ *
+ * You call these functions without the ending _at and without their last argument: macros at the
+ * end of this file supply the file and line of your call, for messages. */
 
 td_tensor *td_new_at(td_shape shape, td_dtype dtype, td_device device,
                      td_site at); /* contents undefined */

@@ -13,8 +13,8 @@ TD_BEGIN_C
 
 typedef struct td_optim td_optim;
 
-/* The formulas are PyTorch's (torch.optim). A step skips parameters that have no gradient: their
- * values, their state and their step counts do not change. The caller frees an optimizer by
+/* The formulas are PyTorch's (torch.optim). td_optim_step skips parameters that have no gradient:
+ * their values, their state and their step counts do not change. The caller frees an optimizer by
  * td_optim_free. NULL with td_last_error() when memory is short. */
 
 typedef struct td_sgd_options {
@@ -74,7 +74,7 @@ typedef enum td_schedule_kind {
     TD_SCHEDULE_STEP,       /* lr * gamma^floor(t / step_size) */
     TD_SCHEDULE_MULTI_STEP, /* lr * gamma^(milestones passed) */
     TD_SCHEDULE_COSINE,     /* min + (lr - min) (1 + cos(pi t / total)) / 2 */
-    TD_SCHEDULE_LINEAR,     /* lr until warmup ends, then a straight line to min at total */
+    TD_SCHEDULE_LINEAR,     /* the warm-up, then a straight line from lr to min at total */
 } td_schedule_kind;
 typedef struct td_schedule {
     td_schedule_kind kind;
