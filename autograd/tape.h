@@ -118,6 +118,4 @@ void td_check_mixed(const td_tensor *a, const td_tensor *b, const char *op, td_s
 
 TD_END_C
 
-TD_END_C
-
 #endif

@@ -22,7 +22,7 @@ mv resnet18.safetensors two
 works 'again' "$apps/tdrun" --nproc-per-node 2 "${net[@]}"
 same 'the same bits' two resnet18.safetensors
 works 'predict needs no flags' "$apps/predict" two "$pictures/rgb.png"
-says 'and it answers' '[0-9]%'
+says 'and it answers' '[0-9] %'
 fails 'no folder' 64 '^usage: imagenet --data FOLDER' "$apps/imagenet"
 fails 'no launcher' 1 'tdrun sets them; srun and mpirun' "$apps/imagenet" --data data/train
 one=("$apps/tdrun" --nproc-per-node 1)

