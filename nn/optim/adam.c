@@ -52,7 +52,7 @@ static td_optim *make_adam(const td_optim_kind *kind, td_adam_options a, td_site
                "td_%s: lr %g, eps %g and weight decay %g must not be negative", kind->name, a.lr,
                a.eps, a.weight_decay);
     TD_REQUIRE(a.beta1 >= 0.0 && a.beta1 < 1.0 && a.beta2 >= 0.0 && a.beta2 < 1.0, at,
-               "td_%s: beta1 %g and beta2 %g must be at least 0 and less than 1", kind->name,
+               "td_%s: beta1 %g and beta2 %g must be between 0 and 1, and less than 1", kind->name,
                a.beta1, a.beta2);
     td_optim *o = td_optim_new(kind, a.params, a.lr, a.weight_decay, true, at);
     if (o != NULL) {
