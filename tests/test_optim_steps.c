@@ -329,7 +329,7 @@ static void test_bad_options(void **state)
     expect_fatal("must not be negative", td_sgd(j.params, .lr = 0.1, .momentum = -1.0));
     expect_fatal("nesterov needs a momentum", td_sgd(j.params, .lr = 0.1, .nesterov = true));
     expect_fatal("between 0 and 1", td_adam(j.params, .beta1 = 1.0));
-    expect_fatal("not negative", td_adamw(j.params, .weight_decay = -1.0));
+    expect_fatal("must not be negative", td_adamw(j.params, .weight_decay = -1.0));
     td_fail(TD_OK, "%s", "");
     expect_fatal("td_parameters failed (no message", td_adam(NULL));
     td_module_free(j.net);
