@@ -23,9 +23,9 @@ int main(int argc, char **argv)
 
     /* The transform of torchvision's weights: Resize(256), CenterCrop(224), Normalize. */
     td_image_folder_transform transform = { .size = 224,
-                                       .resize = 256,
-                                       .mean = { 0.485f, 0.456f, 0.406f },
-                                       .std = { 0.229f, 0.224f, 0.225f } };
+                                            .resize = 256,
+                                            .mean = { 0.485f, 0.456f, 0.406f },
+                                            .std = { 0.229f, 0.224f, 0.225f } };
     td_tensor *x = td_new_layout(TD_SHAPE(1, 3, 224, 224), TD_F32, TD_IMAGE, TD_CPU);
     if (x == NULL || td_image_read(argv[2], &transform, x) != TD_OK) {
         td_die();

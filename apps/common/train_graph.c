@@ -86,10 +86,9 @@ void train_graph_end(train_run *r)
         return;
     }
     td_captured_stats stats = td_captured_now(r->graph.captured);
-    ranks_print("graph: %" PRId64 " steps as ever, %" PRId64 " recorded, %" PRId64
-                " replayed%s%s\n",
-                stats.eager, stats.recorded, stats.replayed,
-                stats.why[0] != '\0' ? "; " : "", stats.why);
+    ranks_print(
+        "graph: %" PRId64 " steps as ever, %" PRId64 " recorded, %" PRId64 " replayed%s%s\n",
+        stats.eager, stats.recorded, stats.replayed, stats.why[0] != '\0' ? "; " : "", stats.why);
     td_captured_free(r->graph.captured);
     r->graph.captured = NULL;
 }
