@@ -11,8 +11,8 @@
 # Two run at a time (JOBS=n), each with no input. Those with a line "run: waits" in their source spend
 # their time on waiting, for time limits and processes of others: they have a place of their own, one at
 # a time, beside the two. A program prints TAP: one "ok" or "not ok" line a
-# test, after or before a plan, "1..N". Tests that were planned and did not run have failed. What
-# failed is shown in full; of what was skipped, the reason. The last line is "N passed, N failed".
+# test, after or before a plan, "1..N". Tests that were planned and did not run have failed. Of what
+# failed all but the "ok" lines is shown; of what was skipped, the reason. The last line is "N passed, N failed".
 set -u
 : "${BUILD:?}"
 export TEST_TIMEOUT=${TEST_TIMEOUT:-900} # seconds
@@ -65,7 +65,7 @@ run_one() { # run_one TEST: its output and result line go to $logs
         {
             printf 'FAIL  %-34s %3d passed, %d failed%s  %.1f s (code %d)\n' \
                 "$name" "$passed" "$failed" "$skipped" "$seconds" "$rc"
-            sed 's/^/      | /' "$log"
+            sed -e '/^ok /d' -e 's/^/      | /' "$log"
         } >"$log.shown"
         cat "$log.shown" # in one piece, so that two failures do not mix
     fi
