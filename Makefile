@@ -56,15 +56,14 @@ else
 
 # ---- what there is ----
 
-rooms_c  := $(foreach r,$(ROOMS),$(r)/*.c)
-rooms_c  += $(if $(filter tensor,$(ROOMS)),tensor/cpu/*.c tensor/graph/*.c tensor/observe/*.c)
-rooms_c  += $(if $(filter autograd,$(ROOMS)),autograd/ops/*.c)
-rooms_c  += $(if $(filter nn,$(ROOMS)),nn/optim/*.c nn/models/*.c)
-rooms_c  += $(if $(filter dist,$(ROOMS)),dist/nccl/*.c)
-LIB_SRC  := $(sort $(wildcard $(rooms_c)))
+# A room is a folder and what is below it, whatever that is called. Apart from it: tensor/cuda/, which is
+# added where there is a toolkit, and dist's gloo/ and mpi/, which become libraries of their own.
+sources   = $(sort $(shell find $(1) -name '$(2)'))
+APART    := tensor/cuda/% dist/gloo/% dist/mpi/%
+LIB_SRC  := $(filter-out $(APART),$(call sources,$(ROOMS),*.c))
 # tensor/cuda/: added below, where it is known whether there is a toolkit.
-CUDA_C   := $(if $(filter tensor,$(ROOMS)),$(sort $(wildcard tensor/cuda/*.c)))
-CUDA_CU  := $(if $(filter tensor,$(ROOMS)),$(sort $(wildcard tensor/cuda/*.cu)))
+CUDA_C   := $(if $(filter tensor,$(ROOMS)),$(call sources,tensor/cuda,*.c))
+CUDA_CU  := $(if $(filter tensor,$(ROOMS)),$(call sources,tensor/cuda,*.cu))
 COMMON   := $(sort $(wildcard apps/common/*.c))
 APP_SRC  := $(sort $(wildcard apps/*.c))
 TEST_SRC := $(sort $(wildcard tests/test_*.c))
@@ -169,15 +168,15 @@ $(B)/%.o: %.c $(FLAGS)
 # 2013; and whatever does not compute, but looks after what does. The loops of AVX2 and of bf16 write out
 # less of what a vector leaves over, which no time was seen to be lost by.
 $(B)/tensor/cpu/ops_loops_f64.o $(B)/tensor/cpu/ops_loops_f64_avx2.o: ALL_CFLAGS += -O2
-COMPUTES := $(addprefix dist/,reduce_math.c links_reduce.c codec_half.c codec_powersgd.c sync_batch_norm.c) \
-            $(wildcard tensor/random_*.c) tensor/access.c nn/init_whitening.c nn/symmetric_eigen.c
-LOOKS_AFTER := $(filter-out $(COMPUTES),$(wildcard tensor/*.c tensor/graph/*.c tensor/observe/*.c autograd/*.c autograd/ops/*.c nn/*.c nn/*/*.c \
-                                                   dist/*.c dist/nccl/*.c data/bitmap_stb.c) $(COMMON) $(APP_SRC))
+named    = $(foreach f,$(2),$(if $(strip $(foreach w,$(1),$(findstring $(w),$(f)))),$(f)))
+COMPUTES := $(filter tensor/cpu/% tensor/cuda/% tests/%,$(LIB_SRC)) \
+            $(call named,/reduce_math links_reduce codec_half codec_powersgd sync_batch_norm \
+                         tensor/random_ tensor/access whitening symmetric_eigen bitmap_jpeg resample jitter augment images_memory,$(LIB_SRC))
+LOOKS_AFTER := $(filter-out $(COMPUTES),$(LIB_SRC)) $(COMMON) $(APP_SRC)
 # Words, files and sockets: smaller still.
-WORDS := $(filter $(addprefix dist/,launcher% rendezvous% %store.c tcp% drive.c spawn.c watchdog.c port.c socket.c \
-                                    hostlist.c error_file.c) nn/checkpoint% nn/models/% nn/safetensors% nn/summary.c \
-                  $(addprefix data/,wine% archive.c download.c transfer.c cifar_files.c folder%), \
-                  $(LIB_SRC)) $(COMMON) $(APP_SRC)
+WORDS := $(call named,launch rendezvous store tcp drive. spawn. watchdog port. socket. hostlist error_file checkpoint \
+                      models/ safetensors summary. wine csv. archive download transfer cifar_files folder,\
+                      $(filter-out tensor/%,$(LIB_SRC))) $(COMMON) $(APP_SRC)
 ifneq ($(filter -O3,$(OPTIMIZE)),)
 $(call objects,$(LOOKS_AFTER)): ALL_CFLAGS += -O2
 $(call objects,$(WORDS)): ALL_CFLAGS += -Os
