@@ -10,7 +10,8 @@
  *   datasets and loaders          data/inspect.h
  *   profiles, captured steps      tensor/observe/profile.h, tensor/observe/memory_plan.h,
  *                                 tensor/graph/captured.h, tensor/autotune.h
- *   more optimizers and models    nn/optim/muon.h, nn/optim/lookahead.h, nn/models/airbench.h
+ *   more optimizers and models    nn/optim/muon.h, nn/optim/lookahead.h, nn/optim/inspect.h,
+ *                                 nn/models/airbench.h
  *   communication                 dist/collectives.h, dist/store.h, dist/codec.h,
  *                                 dist/captured.h, dist/trace.h */
 #ifndef TANDEM_H

@@ -11,6 +11,7 @@
 #include "apps/common/signals.h"
 #include "apps/common/speedrun.h"
 #include "apps/common/train_args.h"
+#include "tensor/extend.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -20,8 +20,6 @@ TD_BEGIN_C
 /* Makes a dense persistent float tensor a leaf (on), or an ordinary tensor again, without gradient.
  */
 void td_requires_grad_at(td_tensor *t, bool on, td_site at);
-bool td_is_leaf(const td_tensor *t);
-bool td_needs_grad(const td_tensor *t); /* a leaf, or computed from one */
 
 /* The gradient of a leaf, or NULL if it has none yet. A step tensor has a gradient only
  * if td_retain_grad was called on it before td_backward; that gradient lasts until the step ends.
@@ -43,7 +41,6 @@ bool td_grad_enabled(void);
 /* Checks every result, forward and backward, for NaN and infinity. The first bad one stops the
  * program with the operation, its inputs and the module. Slow. For the whole process. */
 void td_set_debug_nan(bool on);
-bool td_debug_nan(void);
 
 TD_END_C
 

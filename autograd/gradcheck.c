@@ -1,6 +1,7 @@
 /* Gradients against central differences, in double precision. */
 #include "autograd/autograd.h"
 
+#include "autograd/tape.h"
 #include "tensor/storage.h"
 #include "autograd/gradcheck.h"
 #include "autograd/hooks.h"

@@ -1,6 +1,7 @@
 /* Leaves: their gradient buffers, readiness, and who is told of it. */
 #include "autograd/leaf.h"
 
+#include "autograd/tape.h"
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"

@@ -96,6 +96,12 @@ void td_input_grad_is(td_node *node, int i, const td_tensor *g);
 /* 3. The input was broadcast: g, of the result's shape, is summed to the input's shape. */
 void td_input_grad_sum(td_node *node, int i, const td_tensor *g);
 
+/* ---- what there is ---- */
+
+bool td_is_leaf(const td_tensor *t);
+bool td_needs_grad(const td_tensor *t); /* a leaf, or computed from one */
+bool td_debug_nan(void);                /* what td_set_debug_nan has set */
+
 /* ---- recomputation ---- */
 
 /* y = fn(x, user), of which only x is saved: backward runs fn a second time and records it then.

@@ -7,6 +7,7 @@
 #include "bench/memory.h"
 #include "tensor/cpu/cpus.h"
 #include "tensor/cpu/conv_bf16.h"
+#include "tensor/extend.h"
 #include "tensor/isa.h"
 #include "tensor/precision.h"
 

@@ -310,9 +310,6 @@ td_status td_loader_status(const td_loader *loader);
 /* The number of batches of an epoch. */
 int64_t td_loader_batches(const td_loader *loader);
 
-/* The epoch, counted from 0, that the next td_loader_next belongs to. The loader counts by itself
- * and tells its sampler. */
-uint64_t td_loader_epoch(const td_loader *loader);
 /* To resume a run: makes the next td_loader_next return the first batch of the given epoch. Batches
  * that were assembled ahead are dropped. */
 void td_loader_set_epoch(td_loader *loader, uint64_t epoch);

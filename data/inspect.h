@@ -34,6 +34,10 @@ const char *td_image_folder_bad_at(const td_dataset *dataset, int64_t i, int64_t
 /* The number of samples in the batches of an epoch. */
 int64_t td_loader_samples(const td_loader *loader);
 
+/* The epoch, counted from 0, that the next td_loader_next belongs to. The loader counts by itself
+ * and tells its sampler. */
+uint64_t td_loader_epoch(const td_loader *loader);
+
 /* Seconds that td_loader_next has waited for workers since the loader was opened. */
 double td_loader_wait_seconds(const td_loader *loader);
 

@@ -1,6 +1,7 @@
 /* Checks that all ranks have the same model. They compare a digest first. If it differs, they
  * exchange descriptions, so that each rank can say what differs. */
 #include "dist/ddp.h"
+#include "autograd/tape.h"
 #include "dist/collectives.h"
 
 #include <stdlib.h>

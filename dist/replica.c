@@ -1,5 +1,6 @@
 #include "dist/replica.h"
 
+#include "autograd/tape.h"
 #include "nn/internal.h"
 #include "tensor/across.h"
 #include "tensor/kernels.h"

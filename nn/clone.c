@@ -2,6 +2,7 @@
  * by byte, and each word in it that is the address of a module or tensor of the model becomes the
  * address of that one's copy. (An integer that happens to equal such an address would be changed as
  * well; addresses of live memory are no numbers that a layer counts with.) */
+#include "autograd/tape.h"
 #include "nn/internal.h"
 
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* Modules: building them, naming what is in them, ending them. Walking and running them is in
  * module_walk.c. */
 #include "nn/internal.h"
+#include "autograd/tape.h"
 #include "nn/params.h"
 #include "tensor/extend.h"
 

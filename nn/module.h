@@ -103,6 +103,37 @@ void td_state_list_free(td_state_list *list);
  * td_parameters are not copied. NULL with td_last_error(): no memory, or a type without `copy`. */
 td_module *td_module_clone(const td_module *m);
 
+/* ---- a layer of models ---- */
+
+td_module *td_nn_scale(double factor); /* x * factor */
+
+/* ---- models by name ---- */
+
+const char *td_model_name(int i); /* the names, i from 0; NULL past the last */
+
+/* The arguments with which td_model, td_resnet or td_airbench made a model. td_checkpoint_save and
+ * td_save write the record as metadata ("model.arch", ...), and td_load_model makes the model again
+ * from it. */
+typedef struct td_model_record {
+    const char *arch; /* "resnet50", "airbench94"; NULL: the model was made in another way */
+    int64_t classes;
+    td_stem stem;
+    int64_t image_size; /* 0: the default */
+    int64_t widths[3];  /* of td_airbench's blocks */
+    bool unit_head;     /* td_airbench's option */
+} td_model_record;
+td_model_record td_model_record_of(const td_module *m); /* m may be a wrapper: td_ddp's */
+
+/* Switches td_recompute on for every block (a residual block, a dense layer) or every stage of a
+ * model by td_model or td_resnet, or off. Returns the number of blocks or stages; 0 for another
+ * model. */
+typedef enum td_recompute_parts {
+    TD_RECOMPUTE_NOTHING,
+    TD_RECOMPUTE_BLOCKS,
+    TD_RECOMPUTE_STAGES,
+} td_recompute_parts;
+int td_model_recompute(td_module *net, td_recompute_parts parts);
+
 /* Puts the parameters into another order in memory: order[k] (a permutation) is the number of the
  * k-th. Numbers, values, gradients and optimizers' state stay with their parameter; `begin`
  * changes. TD_E_NOMEM: nothing has changed. */

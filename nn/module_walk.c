@@ -1,5 +1,6 @@
 /* Modules: running them, walking over them, and the list of what is in them. */
 #include "nn/internal.h"
+#include "autograd/tape.h"
 #include "tensor/extend.h"
 
 #include <stdlib.h>

@@ -104,8 +104,7 @@ td_module *td_nn_global_avg_pool2d(void); /* nn.AdaptiveAvgPool2d(1) */
 td_module *td_nn_relu(void);
 td_module *td_nn_gelu(void);
 td_module *td_nn_silu(void);
-td_module *td_nn_scale(double factor); /* x * factor */
-td_module *td_nn_flatten(void);        /* [N,...] -> [N,d] */
+td_module *td_nn_flatten(void); /* [N,...] -> [N,d] */
 
 /* Dropout draws from a stream of its own, which depends on td_manual_seed and on its place in the
  * model. StochasticDepth drops whole samples (torchvision's, mode "row"). */
@@ -142,30 +141,6 @@ typedef struct td_model_options {
     double dropout, stochastic_depth; /* EfficientNet; 0: the model's own; below 0: none */
 } td_model_options;
 td_module *td_model_at(td_model_options options, td_site at);
-const char *td_model_name(int i); /* the names, i from 0; NULL past the last */
-
-/* The arguments with which td_model, td_resnet or td_airbench made a model. td_checkpoint_save and
- * td_save write the record as metadata ("model.arch", ...), and td_load_model makes the model again
- * from it. */
-typedef struct td_model_record {
-    const char *arch; /* "resnet50", "airbench94"; NULL: the model was made in another way */
-    int64_t classes;
-    td_stem stem;
-    int64_t image_size; /* 0: the default */
-    int64_t widths[3];  /* of td_airbench's blocks */
-    bool unit_head;     /* td_airbench's option */
-} td_model_record;
-td_model_record td_model_record_of(const td_module *m); /* m may be a wrapper: td_ddp's */
-
-/* Switches td_recompute on for every block (a residual block, a dense layer) or every stage of a
- * model by td_model or td_resnet, or off. Returns the number of blocks or stages; 0 for another
- * model. */
-typedef enum td_recompute_parts {
-    TD_RECOMPUTE_NOTHING,
-    TD_RECOMPUTE_BLOCKS,
-    TD_RECOMPUTE_STAGES,
-} td_recompute_parts;
-int td_model_recompute(td_module *net, td_recompute_parts parts);
 
 /* ---- parameters ---- */
 

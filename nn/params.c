@@ -2,6 +2,7 @@
  * in another of the same form. Optimizers then make one pass, and data parallelism sends slices of
  * it without copying. The leaves keep their headers; only the memory behind them is exchanged. */
 #include "nn/params.h"
+#include "autograd/tape.h"
 #include "nn/internal.h"
 #include "nn/module.h"
 #include "tensor/kernels.h"

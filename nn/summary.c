@@ -1,5 +1,6 @@
 /* A model as a table: what each layer gives, holds and costs. */
 #include "nn/internal.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 #include <string.h>

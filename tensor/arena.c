@@ -1,6 +1,7 @@
 #include "tensor/arena.h"
 
 #include "tensor/backend.h"
+#include "tensor/extend.h"
 #include "tensor/hooks.h"
 #include "tensor/storage.h"
 

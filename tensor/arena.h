@@ -12,6 +12,7 @@
 #ifndef TD_TENSOR_ARENA_H
 #define TD_TENSOR_ARENA_H
 
+#include "tensor/extend.h"
 #include "tensor/step.h"
 
 typedef struct td_arena td_arena;

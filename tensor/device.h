@@ -43,10 +43,6 @@ td_device td_default_device(void);
 /* "cpu:0". The text is static. */
 const char *td_device_name(td_device device);
 
-/* "cpu:0, 4 threads" or "cuda:0, NVIDIA H200". The library owns the text, which is valid until the
- * calling thread's next call. */
-const char *td_device_describe(td_device device);
-
 /* Sets or returns the number of threads of a CPU device's pool, the calling thread included. Call
  * td_set_threads outside of steps. threads 0 means the default: OMP_NUM_THREADS if that is set;
  * otherwise the number of CPUs that this process may use, divided by the number of processes of

@@ -37,9 +37,6 @@ typedef struct td_site {
 
 #define TD_NOWHERE ((td_site){ NULL, 0 }) /* unknown: the message names no line */
 
-/* The meaning of a status in a few words: "out of memory". The text is static, never NULL. */
-const char *td_status_text(td_status status);
-
 /* The message of the last failure on this thread; "" if there was none. The library owns the text,
  * which is valid until the next failure on this thread. */
 const char *td_last_error(void);
@@ -73,12 +70,6 @@ TD_NORETURN void td_die(void);
  * and ends with the names of the modules that are running. */
 TD_NORETURN void td_fatal(td_site at, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
-
-/* Sets the handler of fatal errors for the whole process; user is passed on to the handler. The
- * handler gets the complete message. It may leave by longjmp or exit; if it returns, abort()
- * follows. NULL sets the default handler, which prints to stderr. */
-typedef void (*td_fatal_handler)(const char *message, void *user);
-void td_set_fatal_handler(td_fatal_handler handler, void *user);
 
 /* A fatal error unless condition is true. Never compiled out. */
 #define TD_REQUIRE(condition, at, ...)                                                             \

@@ -5,6 +5,8 @@
 
 #include "tensor/tensor.h"
 
+#include <math.h>
+
 TD_BEGIN_C
 
 /* ---- step tensors ---- */
@@ -39,8 +41,24 @@ void td_scope_end(int64_t scope, td_tensor *keep);
  * chain of layers, where each needs only the result before it. */
 void td_scope_keep(int64_t scope, const td_tensor *keep);
 
+bool td_in_step(void); /* on this thread */
 /* The number of the running step, counted from 1 on this thread; 0 outside of a step. */
 uint64_t td_step_number(void);
+
+/* Gives this thread's step memory back to the system. Outside of steps. */
+void td_step_release_memory(void);
+
+typedef struct td_memory_stats {
+    size_t reserved;  /* bytes that the arena has from the system */
+    size_t in_use;    /* bytes in use now */
+    uint64_t growths; /* how often the arena has grown since it was made */
+
+    /* Of the running step; outside of steps, of the last one. */
+    size_t peak;           /* most bytes in use */
+    uint64_t allocations;  /* number of allocations */
+    uint64_t address_hash; /* of all addresses and sizes */
+} td_memory_stats;
+td_memory_stats td_step_memory(td_device device);
 
 /* One pointer per step, for the tape; on_end is called when the step ends or is abandoned. */
 void *td_step_tape(void);
@@ -110,6 +128,16 @@ uint64_t td_philox_mixed_key(td_philox_key key);
 
 /* ---- devices and precision ---- */
 
+/* "fp32", "bf16", "bf16x3", "tf32", "fp16". The text is static. */
+const char *td_precision_name(td_precision precision);
+/* Returns TD_OK if a device can compute in a precision. TD_E_UNSUPPORTED: it cannot;
+ * td_last_error() says why, and what to use instead. */
+td_status td_precision_check(td_device device, td_precision precision);
+
+/* "cpu:0, 4 threads" or "cuda:0, NVIDIA H200". The library owns the text, which is valid until the
+ * calling thread's next call. */
+const char *td_device_describe(td_device device);
+
 /* The dtype of activations in products: TD_BF16, TD_F16, or TD_F32 if nothing is cast. */
 td_dtype td_precision_dtype(td_precision precision);
 
@@ -119,7 +147,18 @@ void td_share_cpus(int processes);
 /* The local rank, for td_default_device. td_dist_init sets it, td_dist_destroy sets 0. */
 void td_set_local_rank(int local_rank);
 
+/* ---- options ---- */
+
+/* An option's value, or `usual` if the option was not given. */
+static inline double td_or_usual(double given, double usual)
+{
+    return given == 0.0 ? (signbit(given) ? 0.0 : usual) : given;
+}
+
 /* ---- errors ---- */
+
+/* The meaning of a status in a few words: "out of memory". The text is static, never NULL. */
+const char *td_status_text(td_status status);
 
 /* td_last_error(), for messages that end with the reason: never empty. */
 const char *td_last_reason(void);
@@ -128,6 +167,12 @@ const char *td_last_reason(void);
  * return.
  */
 extern void (*td_die_hook)(const char *message);
+
+/* Sets the handler of fatal errors for the whole process; user is passed on to the handler. The
+ * handler gets the complete message. It may leave by longjmp or exit; if it returns, abort()
+ * follows. NULL sets the default handler, which prints to stderr. */
+typedef void (*td_fatal_handler)(const char *message, void *user);
+void td_set_fatal_handler(td_fatal_handler handler, void *user);
 
 /* For a worker thread that hands its mistakes to the thread it works for: as td_set_fatal_handler,
  * on the calling thread alone. NULL: none. */

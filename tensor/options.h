@@ -11,14 +11,6 @@
 #ifndef TD_TENSOR_OPTIONS_H
 #define TD_TENSOR_OPTIONS_H
 
-#include <math.h>
-
 #define TD_ZERO (-0.0) /* negative zero: equal to 0, but different from "not given" */
-
-/* For the library: an option's value, or `usual` if the option was not given. */
-static inline double td_or_usual(double given, double usual)
-{
-    return given == 0.0 ? (signbit(given) ? 0.0 : usual) : given;
-}
 
 #endif

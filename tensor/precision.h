@@ -34,14 +34,8 @@ typedef struct td_math {
 void td_set_math(td_math math);
 td_math td_math_now(void);
 
-/* "fp32", "bf16", "bf16x3", "tf32", "fp16". The text is static. */
-const char *td_precision_name(td_precision precision);
-/* Parses such a name; false if the name is another one. */
+/* Parses "fp32", "bf16", "bf16x3", "tf32" or "fp16"; false if the name is another one. */
 bool td_precision_parse(const char *name, td_precision *precision);
-
-/* Returns TD_OK if a device can compute in a precision. TD_E_UNSUPPORTED: it cannot;
- * td_last_error() says why, and what to use instead. */
-td_status td_precision_check(td_device device, td_precision precision);
 
 TD_END_C
 

@@ -30,23 +30,6 @@ void td_step_end_at(td_site at);
     for (bool td_step_runs_ = (td_step_begin(), true); td_step_runs_;                              \
          td_step_runs_ = (td_step_end(), false))
 
-bool td_in_step(void);
-
-/* Gives this thread's step memory back to the system. Outside of steps. */
-void td_step_release_memory(void);
-
-typedef struct td_memory_stats {
-    size_t reserved;  /* bytes that the arena has from the system */
-    size_t in_use;    /* bytes in use now */
-    uint64_t growths; /* how often the arena has grown since it was made */
-
-    /* Of the running step; outside of steps, of the last one. */
-    size_t peak;           /* most bytes in use */
-    uint64_t allocations;  /* number of allocations */
-    uint64_t address_hash; /* of all addresses and sizes */
-} td_memory_stats;
-td_memory_stats td_step_memory(td_device device);
-
 TD_END_C
 
 #endif

@@ -1,6 +1,7 @@
 #include "tests/expect_fatal.h"
 
 #include "tensor/error.h"
+#include "tensor/extend.h"
 
 #include <stdarg.h>
 #include <stddef.h>

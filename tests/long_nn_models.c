@@ -3,6 +3,7 @@
 #include "tests/golden.h"
 #include "tests/models_check.h"
 #include "tests/temp_folder.h"
+#include "nn/module.h"
 
 #include <stdarg.h>
 #include <setjmp.h>

@@ -3,6 +3,7 @@
  * back equal. */
 #include "apps/common/settings.h"
 #include "tests/temp_folder.h"
+#include "nn/module.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -4,6 +4,7 @@
 
 #include "autograd/autograd.h"
 #include "autograd/hooks.h"
+#include "autograd/tape.h"
 #include "tensor/extend.h"
 
 #include <stdarg.h>

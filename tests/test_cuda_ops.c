@@ -3,6 +3,7 @@
 #include "tensor/kernels.h"
 #include "tests/expect_fatal.h"
 #include "tests/ops_cases.h"
+#include "autograd/tape.h"
 #include "tensor/extend.h"
 
 #include <setjmp.h>

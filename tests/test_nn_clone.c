@@ -1,5 +1,6 @@
 /* Copies of models, wrappers that do not show in names, and gradients in given memory. */
 #include "nn/internal.h"
+#include "autograd/tape.h"
 #include "nn/params.h"
 #include "nn/module.h"
 #include "tests/expect_fatal.h"

@@ -1,6 +1,7 @@
 /* Averages of weights: their formula, swapping, checkpoints, and that they move with the
  * parameters. */
 #include "nn/params.h"
+#include "nn/optim/inspect.h"
 #include "tandem.h"
 #include "tests/expect_fatal.h"
 #include "tests/temp_folder.h"

@@ -1,5 +1,6 @@
 /* Modules: names, order, modes, moving, sharing, failure, and the messages of what goes wrong. */
 #include "nn/internal.h"
+#include "autograd/tape.h"
 #include "tandem.h"
 #include "tests/expect_fatal.h"
 #include "autograd/hooks.h"

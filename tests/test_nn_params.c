@@ -2,6 +2,7 @@
 #include "tandem.h"
 #include "tests/expect_fatal.h"
 #include "autograd/hooks.h"
+#include "autograd/tape.h"
 #include "tensor/extend.h"
 #include "nn/module.h"
 

@@ -5,6 +5,7 @@
 #include "autograd/autograd.h"
 #include "nn/nn.h"
 #include "nn/module.h"
+#include "nn/optim/inspect.h"
 
 #include <math.h>
 #include <setjmp.h>

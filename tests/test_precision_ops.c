@@ -3,6 +3,7 @@
 #include "tests/expect_fatal.h"
 #include "tests/ops_cases.h"
 
+#include "autograd/tape.h"
 #include "tensor/extend.h"
 #include "autograd/precision.h"
 

@@ -3,6 +3,7 @@
 #include "tests/train_job.h"
 
 #include "nn/optim/optim_internal.h"
+#include "tensor/extend.h"
 #include "tensor/isa.h"
 #include "nn/module.h"
 

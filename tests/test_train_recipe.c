@@ -3,6 +3,7 @@
 #include "apps/common/train.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
+#include "nn/optim/inspect.h"
 #include "tensor/extend.h"
 
 #include <math.h>

@@ -2,6 +2,7 @@
  * addresses as the step before. */
 #include "tests/train_job.h"
 #include "tests/sanitized.h"
+#include "tensor/extend.h"
 
 #include <stdarg.h>
 #include <stddef.h>

@@ -3,6 +3,7 @@
 #include "apps/common/files.h"
 #include "apps/common/ranks.h"
 #include "data/inspect.h"
+#include "tensor/extend.h"
 
 #include <inttypes.h>
 #include <math.h>

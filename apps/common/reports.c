@@ -1,5 +1,7 @@
 #include "apps/common/reports.h"
 
+#include "nn/optim/inspect.h"
+#include "tensor/extend.h"
 #include "tensor/observe/memory_plan.h"
 #include "tensor/hooks.h"
 #include "tensor/observe/profile.h"

@@ -7,6 +7,7 @@
 #include "apps/common/train_hook.h"
 #include "apps/common/train_save.h"
 #include "dist/trace.h"
+#include "nn/optim/inspect.h"
 #include "tensor/autotune.h"
 #include "data/inspect.h"
 

@@ -5,6 +5,7 @@
 #include "dist/dist.h"
 #include "dist/error_file.h"
 #include "tensor/autotune.h"
+#include "tensor/extend.h"
 
 #include <stdio.h>
 #include <stdlib.h>

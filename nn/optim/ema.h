@@ -38,13 +38,8 @@ void td_ema_free(td_ema *ema); /* NULL is fine */
 void td_ema_update(td_ema *ema);
 
 /* Swaps the model's values and the averages: swap, evaluate or save the model, and swap back. An
- * update, or a checkpoint with both, while they are swapped is a fatal error. td_ema_swapped tells
- * whether they are swapped. */
+ * update, or a checkpoint with both, while they are swapped is a fatal error. */
 void td_ema_swap(td_ema *ema);
-bool td_ema_swapped(const td_ema *ema);
-
-int64_t td_ema_updates(td_ema *ema); /* the number of updates so far */
-double td_ema_decay(td_ema *ema);    /* the decay of the next update */
 
 /* ---- what you call ---- */
 

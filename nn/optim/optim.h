@@ -56,9 +56,6 @@ int td_optim_group(td_optim *optim, bool (*belongs)(const td_param *param, void 
 /* Changes a group's settings. They count from the next td_optim_step on. */
 void td_optim_set_group(td_optim *optim, int group, double lr_scale, double weight_decay);
 
-/* The size of the optimizer's state (momentum, Adam's moments) in bytes. */
-size_t td_optim_state_bytes(const td_optim *optim);
-
 /* The learning rate, and setting it. A group's own rate is this rate times its lr_scale. */
 double td_optim_lr(const td_optim *optim);
 void td_optim_set_lr(td_optim *optim, double lr);

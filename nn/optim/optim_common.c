@@ -1,5 +1,6 @@
 /* What all optimizers share: groups, step counts, the table of slices for the device's kernel. */
 #include "nn/optim/optim_internal.h"
+#include "autograd/tape.h"
 #include "nn/params.h"
 #include "nn/module.h"
 #include "tensor/hooks.h"

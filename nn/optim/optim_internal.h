@@ -4,7 +4,7 @@
 #define TD_NN_OPTIM_INTERNAL_H
 
 #include "nn/optim/left_out.h"
-#include "nn/optim/optim.h"
+#include "nn/optim/inspect.h"
 #include "tensor/kernels.h"
 #include "nn/optim/muon.h"
 

@@ -1,6 +1,7 @@
 #include "nn/optim/scaler.h"
 
 #include "autograd/autograd.h"
+#include "nn/optim/inspect.h"
 #include "nn/params.h"
 #include "nn/module.h"
 #include "tensor/hooks.h"

@@ -45,25 +45,6 @@ td_tensor *td_scaler_loss(td_scaler *scaler, td_tensor *loss);
  * step as skipped. A step with Muon and a scaler cannot be captured. */
 bool td_scaler_unscale(td_scaler *scaler, td_params *params);
 
-/* The outcome of the latest step, as a scalar on the device, for the results of a captured step: 0:
- * taken; 1: skipped; 2: skipped, and td_scaler_gives_up is true. The scaler owns the tensor. Call
- * td_scaler_outcome after td_scaler_loss. */
-td_tensor *td_scaler_outcome(const td_scaler *scaler);
-
-/* True if the last step was skipped although the scale already had its smallest value: the
- * gradients are not finite for another reason, and every later step would be skipped. scaler NULL:
- * false. */
-bool td_scaler_gives_up(td_scaler *scaler);
-
-/* The part of a scaler that checkpoints save (td_checkpoint.scaler). */
-typedef struct td_scaler_state {
-    double scale;
-    int64_t good;    /* steps since the scale changed */
-    int64_t skipped; /* all steps that were skipped */
-} td_scaler_state;
-td_scaler_state td_scaler_now(td_scaler *scaler); /* waits for captured steps */
-void td_scaler_set(td_scaler *scaler, const td_scaler_state *state);
-
 /* ---- what you call ---- */
 
 #define td_scaler_new(...)                                                                         \

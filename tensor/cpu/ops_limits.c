@@ -3,6 +3,7 @@
  */
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/cpu/ops.h"
+#include "tensor/extend.h"
 #include "tensor/isa.h"
 
 #include <stdlib.h>

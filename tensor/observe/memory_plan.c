@@ -1,5 +1,6 @@
 #include "tensor/observe/memory_plan.h"
 
+#include "tensor/extend.h"
 #include "tensor/hooks.h"
 #include "tensor/storage.h"
 #include "tensor/observe/watch.h"

@@ -2,6 +2,7 @@
 #include "tests/gpu/check.h"
 
 #include "tensor/backend.h"
+#include "tensor/extend.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 #include "tests/gpu/check.h"
 
+#include "tensor/extend.h"
 #include "tensor/kernels.h"
 
 #include <stdio.h>

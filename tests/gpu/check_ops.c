@@ -1,5 +1,6 @@
 #include "tests/gpu/check.h"
 #include "tests/ops_cases.h"
+#include "autograd/tape.h"
 #include "tensor/extend.h"
 
 #include <setjmp.h>

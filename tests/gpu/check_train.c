@@ -1,6 +1,7 @@
 #include "tests/gpu/check.h"
 #include "tests/train_job.h"
 
+#include "tensor/extend.h"
 #include "tensor/kernels.h"
 
 #include <math.h>
