@@ -7,7 +7,7 @@
  *   tdrun --nproc-per-node 2 cifar_resnet18    the launcher's processes (lesson 8)
  *   srun --ntasks 2 cifar_resnet18             Slurm's (lesson 9)
  *   mpirun -n 2 cifar_resnet18                 MPI's */
-#include "apps/common/cifar.h"
+#include "apps/tools/common/cifar.h"
 
 #include <stdio.h>
 

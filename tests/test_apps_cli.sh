@@ -2,7 +2,7 @@
 # Command lines of all apps: help, and what they say to wrong options.
 . "$(dirname "$0")/tap.sh"
 
-for source in apps/*.c; do
+for source in apps/*.c apps/tools/*.c; do
     name=$(basename "$source" .c)
     works "$name --help" "$apps/$name" --help
     says "$name --help tells the usage" '[Uu]sage:'

@@ -1,6 +1,6 @@
 /* Counting right answers (top-1, top-k), and the noise that stands for pictures. */
-#include "apps/common/evaluate.h"
-#include "apps/common/noise.h"
+#include "apps/tools/common/evaluate.h"
+#include "apps/tools/train_net/noise.h"
 #include "tensor/extend.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* What the training loop makes of its recipe: accumulated gradients, clipping, smoothed labels,
  * averaged weights; each against a control, alone and with two ranks. */
-#include "apps/common/train.h"
+#include "apps/tools/common/train.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
 #include "tensor/extend.h"

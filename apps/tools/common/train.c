@@ -1,0 +1,428 @@
+#include "apps/tools/common/train.h"
+
+#include "apps/tools/common/ranks.h"
+#include "apps/tools/common/signals.h"
+#include "apps/tools/common/train_autotune.h"
+#include "apps/tools/common/train_graph.h"
+#include "apps/tools/common/train_hook.h"
+#include "apps/tools/common/train_save.h"
+#include "dist/trace.h"
+#include "tensor/autotune.h"
+#include "data/inspect.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { TEST_BATCH = 256 };
+
+int64_t train_steps_done(const train_run *r)
+{
+    return r->state.epoch * td_loader_batches(r->loader) + r->state.batch;
+}
+
+double train_epoch_loss(const train_run *r)
+{
+    return r->state.loss_sum / (double)r->state.batch;
+}
+
+double train_epoch_accuracy(const train_run *r)
+{
+    return (double)r->state.correct / (double)r->state.seen;
+}
+
+double train_epoch_accuracy_k(const train_run *r)
+{
+    return (double)r->state.correct_k / (double)r->state.seen;
+}
+
+bool train_is_due(int64_t number, int64_t every)
+{
+    return every > 0 && number % every == 0;
+}
+
+/* ---- a step ---- */
+
+typedef struct step_count {
+    int64_t correct, correct_k, samples;
+} step_count;
+
+/* The means that are shown are those of all ranks, and if one of them is asked to stop, all do:
+ * they must take the same number of steps. */
+static td_status count_step(train_run *r, double loss, const step_count *count)
+{
+    double own[] = { loss, (double)count->correct, (double)count->samples, stop_requested(),
+                     (double)count->correct_k };
+    double all[] = { own[0], own[1], own[2], own[3], own[4] };
+    TD_TRY(ranks_sum(all, 5));
+    const double *shown = r->args.shard ? own : all;
+    r->state.batch++;
+    r->state.loss_sum += r->args.shard ? loss : all[0] / td_dist_world_size();
+    r->state.correct += (int64_t)shown[1];
+    r->state.correct_k += (int64_t)shown[4];
+    r->state.seen += (int64_t)shown[2];
+    r->step_samples = (int64_t)all[2];
+    r->stop = all[3] > 0;
+    return TD_OK;
+}
+
+static td_status check_step(const train_run *r, double loss)
+{
+    TD_TRY(r->ddp_status); /* a peer may have died */
+    return check_loss(loss, r->state.epoch + 1, r->state.batch + 1, r->args.words.lr);
+}
+
+int64_t train_group_size(const train_run *r)
+{
+    return r->recipe.accumulate > 0 ? r->recipe.accumulate : 1;
+}
+
+/* Batches of the epoch that have been trained on: with --graph the results of some may be on their
+ * way. */
+static int64_t batches_asked(const train_run *r)
+{
+    return r->state.batch + (train_graph_is_on(r) ? train_graph_waiting(r) : 0);
+}
+
+static train_group group_now(const train_run *r)
+{
+    int64_t most = train_group_size(r), batch = batches_asked(r), at = batch % most;
+    int64_t left = td_loader_batches(r->loader) - (batch - at);
+    int64_t size = most < left ? most : left;
+    return (train_group){ size, at == 0, at == size - 1 };
+}
+
+/* Whether no batch's gradient waits for others: here a run may stop and be saved. */
+static bool between_groups(const train_run *r)
+{
+    return batches_asked(r) % train_group_size(r) == 0;
+}
+
+/* Ranks exchange gradients once for each group. */
+static void begin_batch(const train_run *r, train_group group)
+{
+    if (td_is_ddp(r->net) && !group.last) {
+        td_ddp_no_sync_begin(r->net);
+    }
+}
+
+static void end_batch(const train_run *r, train_group group)
+{
+    if (td_is_ddp(r->net) && !group.last) {
+        td_ddp_no_sync_end(r->net);
+    }
+}
+
+/* The part of the group's mean loss. */
+static td_tensor *part_of(td_tensor *loss, train_group group)
+{
+    return group.size > 1 ? td_mul_scalar(loss, 1.0 / (double)group.size) : loss;
+}
+
+/* After gradients beyond f16 the scale is smaller from the next step on, if it can be. */
+static td_status check_scale(const train_run *r, bool gives_up)
+{
+    return gives_up ? td_fail(TD_E_ARG,
+                              "gradients are not finite in epoch %" PRId64 ", step %" PRId64
+                              ", however small the loss is scaled, so that no step can be taken: "
+                              "--debug-nan names the operation where it began; try a lower %s, or "
+                              "%s bf16",
+                              r->state.epoch + 1, r->state.batch + 1, r->args.words.lr,
+                              r->args.words.precision)
+                    : TD_OK;
+}
+
+/* In a captured step the device decides whether it is left out. */
+static td_status optimize(train_run *r)
+{
+    if (!td_scaler_unscale(r->scaler, td_parameters(r->net))) {
+        return check_scale(r, td_scaler_gives_up(r->scaler));
+    }
+    if (r->recipe.clip_grad_norm > 0) {
+        td_clip_grad_norm(td_parameters(r->net), r->recipe.clip_grad_norm);
+    }
+    td_optim_step(r->optim);
+    r->optim_steps += !train_graph_is_on(r);
+    if (r->ema != NULL) {
+        td_ema_update(r->ema);
+    }
+    return TD_OK;
+}
+
+/* Forward, backward, and at a group's end the optimizer's step. */
+static td_status learn(train_run *r, const td_batch *batch, train_group group, double *value,
+                       step_count *count)
+{
+    td_tensor *logits = td_forward(r->net, batch->x);
+    td_tensor *loss =
+        td_cross_entropy(logits, batch->y, .label_smoothing = r->recipe.label_smoothing);
+    TD_TRY(count_correct(logits, batch, r->recipe.top_k, &count->correct, &count->correct_k));
+    *value = td_item(loss);
+    TD_TRY(check_step(r, *value));
+    if (group.first) {
+        td_zero_grad(r->optim);
+    }
+    td_backward(td_scaler_loss(r->scaler, part_of(loss, group)));
+    TD_TRY(r->ddp_status);
+    return group.last ? optimize(r) : TD_OK;
+}
+
+/* One batch. */
+static td_status train_step(train_run *r, const td_batch *batch, double *value)
+{
+    train_group group = group_now(r);
+    step_count count = { .samples = batch->size };
+    begin_batch(r, group);
+    td_step_begin();
+    td_status status = learn(r, batch, group, value, &count);
+    td_step_end();
+    end_batch(r, group);
+    TD_TRY(status);
+    return count_step(r, *value, &count);
+}
+
+/* The same for --graph: what the device can do without the host. */
+static td_status learn_on_device(void *user, td_tensor *const *inputs, td_tensor **results)
+{
+    train_run *r = user;
+    train_group group = r->graph.group;
+    td_loader_make(r->loader);
+    begin_batch(r, group);
+    td_tensor *logits = td_forward(r->net, inputs[0]);
+    results[0] = td_cross_entropy(logits, inputs[1], .label_smoothing = r->recipe.label_smoothing);
+    int64_t k = r->recipe.top_k;
+    results[1] = k > 0 ? td_count_top(logits, inputs[1], 1)
+                       : td_count_equal(td_argmax(logits, 1, false), inputs[1]);
+    results[2] = k > 0 ? td_count_top(logits, inputs[1], k) : results[1];
+    if (group.first) {
+        td_zero_grad(r->optim);
+    }
+    td_backward(td_scaler_loss(r->scaler, part_of(results[0], group)));
+    results[3] = r->scaler != NULL ? td_scaler_outcome(r->scaler) : NULL;
+    end_batch(r, group);
+    TD_TRY(r->ddp_status);
+    return group.last ? optimize(r) : TD_OK;
+}
+
+/* ---- epochs ---- */
+
+/* The live line, what the task prints and logs, and a checkpoint if it is time for one. (After an
+ * epoch's last step that comes later: there the next epoch begins.) */
+static td_status after_step(train_run *r, double loss)
+{
+    int64_t steps = td_loader_batches(r->loader);
+    progress_step(&r->progress, &(progress_point){ .epoch = r->state.epoch + 1,
+                                                   .epochs = r->args.epochs,
+                                                   .step = r->state.batch,
+                                                   .steps = steps,
+                                                   .batch = r->step_samples,
+                                                   .loss = train_epoch_loss(r),
+                                                   .accuracy = train_epoch_accuracy(r) });
+    TD_TRY(r->task->step_done(r, loss));
+    bool due = train_is_due(train_steps_done(r), r->args.save_every_steps) && between_groups(r);
+    return due && r->state.batch < steps ? train_save_latest(r) : TD_OK;
+}
+
+static td_status one_step(train_run *r, const td_batch *batch)
+{
+    double loss = 0;
+    TD_TRY(train_step(r, batch, &loss));
+    TD_TRY(train_autotune_after_step(r));
+    return after_step(r, loss);
+}
+
+static td_status take_results(train_run *r)
+{
+    train_graph_results taken;
+    TD_TRY(train_graph_take(r, &taken));
+    TD_TRY(check_step(r, taken.loss));
+    TD_TRY(check_scale(r, taken.gives_up));
+    r->optim_steps += taken.stepped;
+    TD_TRY(
+        count_step(r, taken.loss, &(step_count){ taken.correct, taken.correct_k, taken.samples }));
+    return after_step(r, taken.loss);
+}
+
+/* With --graph what comes after a step comes some steps later, except where the weights of just
+ * that step are to be saved. */
+static td_status one_graph_step(train_run *r, const td_batch *batch)
+{
+    TD_TRY(train_graph_step(r, batch, group_now(r)));
+    TD_TRY(train_autotune_after_step(r));
+    int64_t asked = train_steps_done(r) + train_graph_waiting(r);
+    bool all = train_is_due(asked, r->args.save_every_steps);
+    while (train_graph_is_full(r) || (all && train_graph_waiting(r) > 0)) {
+        TD_TRY(take_results(r));
+    }
+    return TD_OK;
+}
+
+/* The rest of the running epoch, or less if a signal asks to stop. */
+static td_status run_epoch(train_run *r)
+{
+    td_loader_set_epoch(r->loader, (uint64_t)r->state.epoch);
+    td_loader_skip_batches(r->loader, r->state.batch);
+    for (td_batch batch; !(r->stop && between_groups(r)) && td_loader_next(r->loader, &batch);) {
+        td_trace_begin("step");
+        td_status status = train_graph_is_on(r) ? one_graph_step(r, &batch) : one_step(r, &batch);
+        td_trace_end();
+        TD_TRY(status);
+    }
+    while (train_graph_is_on(r) && train_graph_waiting(r) > 0) {
+        TD_TRY(take_results(r));
+    }
+    return td_loader_status(r->loader);
+}
+
+static td_status run_epochs(train_run *r)
+{
+    char path[TRAIN_PATH_BYTES];
+    if (r->state.epoch >= r->args.epochs) {
+        progress_print(&r->progress, "all %" PRId64 " epochs are done", r->args.epochs);
+    }
+    while (r->state.epoch < r->args.epochs && !r->stop) {
+        r->began = seconds_now();
+        r->seen_before = r->state.seen;
+        r->waited = td_loader_wait_seconds(r->loader);
+        if (r->task->epoch_begins != NULL) {
+            r->task->epoch_begins(r);
+        }
+        progress_epoch(&r->progress, td_loader_batches(r->loader));
+        TD_TRY(run_epoch(r));
+        if (r->state.batch < td_loader_batches(r->loader)) {
+            break; /* asked to stop in mid-epoch */
+        }
+        path[0] = '\0';
+        r->task->epoch_done(r, seconds_now() - r->began, path);
+        if (r->task->validate != NULL && !r->stop) {
+            TD_TRY(r->task->validate(r));
+        }
+        if (r->task->validate != NULL && r->stop) {
+            break; /* the resumed run validates: that may take long */
+        }
+        train_epoch_begin(&r->state, r->state.epoch + 1);
+        TD_TRY(train_save_epoch(r, path));
+    }
+    return r->stop ? train_save_interrupted(r) : train_load_on_all_ranks(r);
+}
+
+/* ---- the whole ---- */
+
+static void on_ddp_error(td_status status, const char *message, void *user)
+{
+    train_run *r = user;
+    r->ddp_status = td_fail(status, "%s", message);
+}
+
+static td_status prepare(train_run *r)
+{
+    if (r->net == NULL || r->optim == NULL || r->loader == NULL) {
+        return TD_E_NOMEM; /* or what else has kept the lesson from making them */
+    }
+    if (td_is_ddp(r->net)) {
+        td_ddp_on_error(r->net, on_ddp_error, r);
+    }
+    train_args_model(&r->args, r->net, r->optim);
+    if (r->recipe.ema_decay > 0) {
+        r->ema = td_ema_new(r->net, .decay = r->recipe.ema_decay, .warmup = true);
+        if (r->ema == NULL) {
+            return TD_E_NOMEM;
+        }
+    }
+    if (td_math_now().precision == TD_PRECISION_FP16) {
+        r->scaler = td_scaler_new();
+        if (r->scaler == NULL) {
+            return TD_E_NOMEM;
+        }
+    }
+    train_hook_tell(r);
+    TD_TRY(train_resume(r));
+    if (r->args.log_dir != NULL) {
+        TD_TRY(r->task->log_open(r));
+    }
+    return r->args.summary && ranks_first() ? td_summary(r->net, r->task->sample, stdout) : TD_OK;
+}
+
+td_status train_evaluate(train_run *r, const evaluate_options *options, evaluation *result)
+{
+    evaluate_options o = *options;
+    o.streamed = r->args.streamed;
+    o.kept = &r->kept;
+    if (r->ema == NULL) {
+        return evaluate(r->net, r->test, &o, result);
+    }
+    td_ema_swap(r->ema);
+    td_status status = evaluate(r->net, r->test, &o, result);
+    td_ema_swap(r->ema);
+    return status;
+}
+
+static td_status test(train_run *r)
+{
+    evaluation result;
+    if (r->test == NULL || r->task->tested == NULL) {
+        return TD_OK;
+    }
+    TD_TRY(train_evaluate(
+        r, &(evaluate_options){ .batch_size = TEST_BATCH, .workers = (int)r->args.workers },
+        &result));
+    return r->task->tested(r, &result);
+}
+
+/* A run that is too short for the scaler to find its scale has learned nothing. (One that goes on
+ * may have learned before.) */
+static td_status check_learned(const train_run *r)
+{
+    if (r->scaler == NULL || r->optim_steps > 0 || r->args.resume != NULL) {
+        return TD_OK;
+    }
+    td_scaler_state now = td_scaler_now(r->scaler);
+    return now.skipped == 0
+               ? TD_OK
+               : td_fail(TD_E_ARG,
+                         "nothing was learned: the gradients of all %" PRId64
+                         " steps were beyond f16, though the loss was scaled by less in each, down "
+                         "to %g: train for more steps (--epochs, a smaller --batch-size), with "
+                         "--precision bf16, or in fp32",
+                         now.skipped, now.scale);
+}
+
+/* --save-model: the weights that were tested. */
+static td_status save_model(train_run *r)
+{
+    const char *path = r->args.save_model;
+    if (path == NULL || !ranks_first()) {
+        return TD_OK;
+    }
+    TD_TRY(model_notes_save(path, r->net, r->ema, &r->notes, NULL, 0));
+    ranks_print("model saved: %s\n", path);
+    return TD_OK;
+}
+
+td_status train_loop(train_run *r)
+{
+    TD_TRY(prepare(r));
+    td_autotune_first_step(); /* --summary's was none */
+    signals_catch(ranks_first());
+    progress_begin(&r->progress, ranks_first(),
+                   r->args.epochs * td_loader_batches(r->loader) - train_steps_done(r));
+    if (r->task->begins != NULL) {
+        r->task->begins(r);
+    }
+    td_status status = train_graph_begin(r, learn_on_device);
+    if (status == TD_OK) {
+        status = run_epochs(r);
+    }
+    progress_end(&r->progress);
+    train_graph_end(r);
+    signals_restore();
+    TD_TRY(status);
+    if (!r->stop) {
+        TD_TRY(check_learned(r));
+        TD_TRY(test(r));
+        TD_TRY(save_model(r));
+    }
+    if (td_is_ddp(r->net) && r->task->shows_figures && ranks_first()) {
+        td_ddp_print_stats(r->net, stdout);
+    }
+    return r->args.trace != NULL ? td_trace_close() : TD_OK;
+}

@@ -1,0 +1,160 @@
+/* The training loop of all lessons (train.c), and around it what a run of hours needs: progress,
+ * checkpoints, an end on Ctrl-C, going on afterwards to the same bits, a test at the end.
+ *
+ * A lesson makes the model, the optimizer and the loader; what is special about its data and its
+ * output is a train_task. The loop is the same for one process and for many: every rank runs it,
+ * with its own batches; the mean of the gradients is td_backward's last act if the model is wrapped
+ * in td_ddp. Rank 0 prints and saves. */
+#ifndef APPS_TOOLS_TRAIN_H
+#define APPS_TOOLS_TRAIN_H
+
+#include "apps/tools/common/evaluate.h"
+#include "apps/tools/common/metrics.h"
+#include "apps/tools/common/notes.h"
+#include "apps/tools/common/progress.h"
+#include "apps/tools/common/resume.h"
+#include "apps/tools/common/train_args.h"
+#include "dist/dist.h"
+#include "tandem.h"
+#include "tensor/graph/captured.h"
+
+enum { TRAIN_PATH_BYTES = 4096, TRAIN_GRAPH_DEPTH = 8 };
+
+typedef struct train_run train_run;
+
+/* What a family of lessons does in its own way (wine.c, cifar.c). */
+typedef struct train_task {
+    const char *name; /* of the job, in checkpoints: "wine" */
+    /* Sets train, test and data_name, and prints what the run begins with. */
+    td_status (*open)(train_run *r);
+    void (*close)(train_run *r);
+    void (*begins)(train_run *r);       /* NULL, or prints a heading */
+    void (*epoch_begins)(train_run *r); /* NULL, or sets what the epoch is trained with */
+    /* After each step: prints and logs. loss is that of this rank's batch. */
+    td_status (*step_done)(train_run *r, double loss);
+    /* After each epoch: prints, and says whether to save and under which name (path, of
+     * TRAIN_PATH_BYTES; it is empty before). */
+    void (*epoch_done)(train_run *r, double seconds, char *path);
+    /* NULL, or runs after each epoch, before it is saved. It may end early and set r->stop; the
+     * epoch then is saved as one whose steps are all done, and the resumed run validates. */
+    td_status (*validate)(train_run *r);
+    /* Where a checkpoint goes that is written in mid-epoch. */
+    void (*latest)(const train_run *r, char *path);
+    void (*saved)(train_run *r, const char *path, bool at_epoch); /* says so; on rank 0 */
+    td_status (*log_open)(train_run *r);
+    td_status (*tested)(train_run *r, const evaluation *result);
+    td_shape sample;     /* of one sample, for --summary */
+    bool shows_figures;  /* of DDP, at the end */
+    bool loads_at_end;   /* all ranks load the last checkpoint at the end, as the articles do */
+    const char *goes_on; /* how a stopped run goes on; NULL: by --resume */
+} train_task;
+
+/* How a step learns, where that is more than a lesson's. Zero: as a lesson's. */
+typedef struct train_recipe {
+    int64_t accumulate;     /* batches whose mean gradient makes one step of the optimizer; 0: 1.
+                               The last step of an epoch has those that are left */
+    double label_smoothing; /* of the cross-entropy */
+    double clip_grad_norm;  /* gradients are shortened to this norm; 0: not */
+    int64_t top_k;          /* the second accuracy; 0: not counted */
+    double ema_decay;       /* of averaged weights; 0: none */
+} train_recipe;
+
+/* The batches that make one step of the optimizer together, and where one of them stands. */
+typedef struct train_group {
+    int64_t size;
+    bool first, last;
+} train_group;
+
+/* --graph (train_graph.c): steps whose results are on their way. */
+typedef struct train_graph {
+    td_captured *captured; /* NULL: steps are as ever */
+    int64_t samples[TRAIN_GRAPH_DEPTH];
+    bool last[TRAIN_GRAPH_DEPTH]; /* of its group */
+    int64_t asked, taken;         /* steps */
+    train_group group;            /* of the batch that was asked for last */
+} train_graph;
+
+struct train_run {
+    const train_task *task;
+    const char *app; /* the program's name, for messages */
+    train_args args;
+    char data_name[128];            /* "cifar10, 50000 images": what a checkpoint was trained on */
+    const td_dataset *train, *test; /* the task's */
+    evaluate_kept kept;             /* of test */
+    td_module *net;                 /* these three are made by the lesson, ended by train_end */
+    td_optim *optim;
+    td_loader *loader;
+    td_ddp_options ddp; /* for the lesson to wrap its model with: --comm-hook */
+    train_recipe recipe;
+    td_ema *ema;         /* made by train_loop if the recipe has one */
+    td_scaler *scaler;   /* made by train_loop under --precision fp16 */
+    int64_t optim_steps; /* taken since the program began */
+    train_graph graph;
+    bool tuned;        /* what --autotune chooses is chosen */
+    bool tuned_before; /* the checkpoint has choices */
+    model_notes notes; /* for checkpoints; the task's open makes them, or leaves them empty */
+    bool drop_last;    /* train_loader leaves out a last batch that is not full */
+    bool fresh_optim;  /* a resumed run takes the weights, and not the optimizer's state */
+
+    train_state state;
+    metrics *log;
+    progress progress;
+    int64_t saved_at;     /* steps done when the latest checkpoint was written; 0: none */
+    int64_t step_samples; /* in the last step, of all ranks */
+    double began, waited; /* when the epoch began; seconds waited for data before it */
+    int64_t seen_before;  /* samples of this epoch that were seen before `began` */
+    bool stop;            /* all ranks have agreed to stop */
+    td_status ddp_status; /* what td_ddp_on_error has told, if anything */
+};
+
+/* ---- what a lesson calls ---- */
+
+/* Greets, seeds, opens the data. With several processes after td_dist_init. */
+td_status train_begin(train_run *r);
+
+/* A loader of batches in the sampler's order; NULL if the sampler is, or memory is short. */
+td_loader *train_loader(train_run *r, td_sampler *sampler);
+
+/* td_ddp of a model, with the options that the command line has given. */
+td_module *train_ddp(const train_run *r, td_module *model);
+
+/* Trains r->net on r->loader with r->optim, and tests it. If a signal stops it, it saves and
+ * returns TD_OK with r->stop set. */
+td_status train_loop(train_run *r);
+
+/* ---- a lesson's main ---- */
+
+typedef td_status (*train_lesson)(train_run *r);
+
+/* Runs the lesson in this process alone; returns the exit code. */
+int train_alone(train_run *r, train_lesson lesson);
+
+/* One process of several: joins the others at the place (NULL: as the environment says), runs the
+ * lesson, leaves them. Returns the exit code. */
+int train_rank(train_run *r, const td_dist_options *place, train_lesson lesson);
+
+/* Starts nprocs processes that each run rank_main(local rank, job); returns the exit code. */
+int train_spawn(const char *app, int (*rank_main)(int local_rank, void *job), void *job,
+                int64_t nprocs);
+
+/* false, and a message: there is no such node, and the others would wait for it. */
+bool train_node_fits(const char *app, int64_t node_rank, int64_t nodes);
+
+/* ---- for tasks ---- */
+
+int64_t train_steps_done(const train_run *r); /* in the whole run */
+
+int64_t train_group_size(const train_run *r); /* batches for one step of the optimizer */
+
+/* Means of the running epoch, over all ranks (or rank 0's own: --shard). */
+double train_epoch_loss(const train_run *r);
+double train_epoch_accuracy(const train_run *r);
+double train_epoch_accuracy_k(const train_run *r);
+
+/* Validates: r->test with r->net or, if there are averaged weights, with those. */
+td_status train_evaluate(train_run *r, const evaluate_options *options, evaluation *result);
+
+/* Whether this step or epoch (from 1) is one of every `every`; 0: none is. */
+bool train_is_due(int64_t number, int64_t every);
+
+#endif

@@ -1,0 +1,79 @@
+/* The options that all training apps share. */
+#ifndef APPS_TOOLS_TRAIN_ARGS_H
+#define APPS_TOOLS_TRAIN_ARGS_H
+
+#include "apps/tools/common/cli.h"
+#include "apps/tools/common/reports.h"
+#include "tandem.h"
+
+/* What a program calls some of its options, for messages: "--lr", or "OPTIM.BASE_LR". */
+typedef struct train_words {
+    const char *lr, *data, *device, *precision, *graph;
+} train_words;
+
+typedef struct train_args {
+    const char *data;
+    int64_t epochs, batch_size;
+    double lr;
+    int64_t seed;
+    int64_t workers;
+    int64_t threads; /* 0: the device's default */
+    bool pin;        /* threads on CPUs of their own */
+    const char *device_name;
+    const char *save, *save_model;
+    const char *resume;
+    const char *log_dir;
+    const char *trace;
+    int64_t save_every, save_every_steps;
+    const char *precision_name;
+    bool winograd, autotune, graph, streamed;
+    bool auto_resume, debug_nan, summary;
+    bool shard;            /* of several processes: rank 0's own figures, not those of all */
+    double timeout;        /* seconds that ranks wait for each other */
+    const char *recompute; /* none, block, stage */
+    const char *comm_hook; /* train_hook.h; NULL: a lesson with one process */
+    reports_options reports;
+    td_device device; /* device_name, read by train_args_apply */
+    train_words words;
+
+    cli_option options[CLI_MAX_OPTIONS];
+    int option_count;
+} train_args;
+
+/* Writes the shared options into args->options, with the values in args as defaults; the app adds
+ * its own with train_args_add and then calls cli_parse. */
+void train_args_options(train_args *args, const char *data_help, const char *save_help);
+void train_args_add(train_args *args, cli_option option);
+
+/* Of these only what concerns the machine and what a run tells about itself (--threads, --trace,
+ * --profile, ...): for programs whose training is configured in another way. */
+void train_args_machine_options(train_args *args);
+
+/* The options of lessons with several processes. */
+void train_args_rank_options(train_args *args);
+void train_args_add_count(train_args *args, const char *name, int64_t *value, int64_t low,
+                          int64_t high, const char *help);
+bool train_args_given(const train_args *args, const char *option);
+
+/* After parsing: takes from the checkpoint of --resume (of the same task) what was set in that run
+ * and not now, reads the device, sets its threads, seeds the default generator, switches
+ * --debug-nan on. */
+td_status train_args_apply(train_args *args, const char *task);
+
+/* When model and optimizer are made: applies --recompute, and tells --memory what to list. */
+void train_args_model(const train_args *args, td_module *net, const td_optim *optim);
+
+/* Prints the reports that were asked for (--profile, --memory). */
+void train_args_end(void);
+
+/* "bf16", "fp32 with winograd": for the line that says what a run is. */
+const char *train_args_arithmetic(void);
+
+/* 4 loader threads as in the articles, but no more than there are CPUs. */
+int64_t train_default_workers(void);
+
+/* Prints the last error to stderr (a spawned process: leaves it to its parent) and returns the exit
+ * code of a failure: 1. */
+int app_failed(const char *program);
+
+#endif
