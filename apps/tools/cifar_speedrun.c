@@ -230,17 +230,6 @@ static td_status train(speedrun *s, td_loader *loader, double began)
     return status;
 }
 
-/* How many steps were replayed, and what kept the others from it. */
-static void print_graph(const speedrun *s)
-{
-    if (s->captured != NULL) {
-        td_captured_stats stats = td_captured_now(s->captured);
-        printf("graph: %" PRId64 " steps as ever, %" PRId64 " recorded, %" PRId64 " replayed%s%s\n",
-               stats.eager, stats.recorded, stats.replayed, stats.why[0] != '\0' ? "; " : "",
-               stats.why);
-    }
-}
-
 static td_status save_model(const job *j, td_module *net)
 {
     model_notes notes;
@@ -277,7 +266,6 @@ static td_status one_run(const job *j, int64_t seed, double *accuracy, double *s
     }
     if (status == TD_OK && !stop_requested()) {
         status = speedrun_finish(&s);
-        print_graph(&s);
     }
     if (status == TD_OK && !stop_requested()) {
         status = speedrun_test(s.net, j->data.whole_test, j->data.test, &normalise, !j->plain_test,

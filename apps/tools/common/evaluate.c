@@ -10,57 +10,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-static int64_t count_largest(td_tensor *logits, const td_batch *batch)
-{
-    td_tensor *best = td_argmax(logits, 1, false);
-    int64_t *found = td_step_bytes(2 * (size_t)batch->size * sizeof *found);
-    int64_t *labels = found + batch->size, correct = 0;
-    td_read(best, found, TD_I64);
-    td_read(batch->y, labels, TD_I64);
-    for (int64_t i = 0; i < batch->size; i++) {
-        correct += found[i] == labels[i];
-    }
-    return correct;
-}
-
-/* How many of a row come before its label; NaN comes before nothing, and nothing before it. */
-static int64_t place_of(const double *row, int64_t classes, int64_t label)
-{
-    int64_t before = 0;
-    for (int64_t c = 0; c < classes; c++) {
-        before += row[c] > row[label] || (row[c] == row[label] && c < label);
-    }
-    return before;
-}
-
-td_status count_correct(td_tensor *logits, const td_batch *batch, int64_t k, int64_t *correct,
-                        int64_t *correct_k)
-{
-    int64_t classes = logits->shape[1];
-    *correct_k = 0;
-    if (k == 0) {
-        *correct = count_largest(logits, batch);
-        return TD_OK;
-    }
-    double *rows = malloc((size_t)(batch->size * (classes + 1)) * sizeof *rows);
-    if (rows == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory to count right answers");
-    }
-    double *labels = rows + batch->size * classes;
-    td_read(logits, rows, TD_F64);
-    td_read(batch->y, labels, TD_F64);
-    *correct = 0;
-    for (int64_t i = 0; i < batch->size; i++) {
-        int64_t label = (int64_t)labels[i];
-        const double *row = rows + i * classes;
-        int64_t place = isnan(row[label]) ? classes : place_of(row, classes, label);
-        *correct += place == 0;
-        *correct_k += place < k;
-    }
-    free(rows);
-    return TD_OK;
-}
-
 /* Running statistics are each rank's own between two training steps. */
 static td_status share_buffers(td_module *net)
 {
@@ -82,19 +31,15 @@ static td_sampler *part_of(void)
                                     : td_sequential_sampler();
 }
 
-static td_status add_batch(td_module *net, const td_batch *batch, int64_t top_k, evaluation *sums)
+static void add_batch(td_module *net, const td_batch *batch, int64_t top_k, evaluation *sums)
 {
-    int64_t correct, correct_k;
     td_step_begin();
     td_tensor *logits = td_forward(net, batch->x);
     sums->loss += td_item(td_cross_entropy(logits, batch->y)) * (double)batch->size;
-    td_status status = count_correct(logits, batch, top_k, &correct, &correct_k);
-    td_step_end();
-    TD_TRY(status);
-    sums->correct += correct;
-    sums->correct_k += correct_k;
+    sums->correct += (int64_t)td_item(td_count_top(logits, batch->y, 1));
+    sums->correct_k += top_k > 0 ? (int64_t)td_item(td_count_top(logits, batch->y, top_k)) : 0;
     sums->count += batch->size;
-    return TD_OK;
+    td_step_end();
 }
 
 /* Means for who watches; the sums stay sums. */
@@ -131,7 +76,7 @@ static td_status run_round(td_module *net, td_loader *loader, int64_t at,
     if (!td_loader_next(loader, &batch)) {
         return td_loader_status(loader);
     }
-    TD_TRY(add_batch(net, &batch, options->top_k, sums));
+    add_batch(net, &batch, options->top_k, sums);
     tell(options, sums, &batch, td_loader_batches(loader));
     return TD_OK;
 }

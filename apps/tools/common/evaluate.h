@@ -1,13 +1,8 @@
-/* What the classifiers' apps share: counting right answers, and a pass over a test set. */
+/* A pass over a test set, which may be stopped, and says how far it is. */
 #ifndef APPS_TOOLS_EVALUATE_H
 #define APPS_TOOLS_EVALUATE_H
 
 #include "tandem.h"
-
-/* How many rows of logits [n, classes] are largest at their label (of equal ones the first counts),
- * and, unless k is 0, have it among their k largest. Within a step. TD_E_NOMEM. */
-td_status count_correct(td_tensor *logits, const td_batch *batch, int64_t k, int64_t *correct,
-                        int64_t *correct_k);
 
 typedef struct evaluation {
     int64_t correct, correct_k, count;

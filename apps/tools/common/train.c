@@ -3,11 +3,11 @@
 #include "apps/tools/common/ranks.h"
 #include "apps/tools/common/signals.h"
 #include "apps/tools/common/train_autotune.h"
-#include "apps/tools/common/train_graph.h"
 #include "apps/tools/common/train_hook.h"
 #include "apps/tools/common/train_save.h"
 #include "dist/trace.h"
 #include "tensor/autotune.h"
+#include "tensor/kernel_types.h"
 #include "data/inspect.h"
 
 #include <inttypes.h>
@@ -42,21 +42,19 @@ bool train_is_due(int64_t number, int64_t every)
 
 /* ---- a step ---- */
 
-typedef struct step_count {
-    int64_t correct, correct_k, samples;
-} step_count;
+enum { LOSS, RIGHT, RIGHT_K, OUTCOME /* of the loss scaler */, RESULTS };
 
 /* The means that are shown are those of all ranks, and if one of them is asked to stop, all do:
  * they must take the same number of steps. */
-static td_status count_step(train_run *r, double loss, const step_count *count)
+static td_status count_step(train_run *r, const double *results, int64_t samples)
 {
-    double own[] = { loss, (double)count->correct, (double)count->samples, stop_requested(),
-                     (double)count->correct_k };
+    double own[] = { results[LOSS], results[RIGHT], (double)samples, stop_requested(),
+                     r->recipe.top_k > 0 ? results[RIGHT_K] : 0 };
     double all[] = { own[0], own[1], own[2], own[3], own[4] };
     TD_TRY(ranks_sum(all, 5));
     const double *shown = r->args.shard ? own : all;
     r->state.batch++;
-    r->state.loss_sum += r->args.shard ? loss : all[0] / td_dist_world_size();
+    r->state.loss_sum += r->args.shard ? own[0] : all[0] / td_dist_world_size();
     r->state.correct += (int64_t)shown[1];
     r->state.correct_k += (int64_t)shown[4];
     r->state.seen += (int64_t)shown[2];
@@ -69,53 +67,6 @@ static td_status check_step(const train_run *r, double loss)
 {
     TD_TRY(r->ddp_status); /* a peer may have died */
     return check_loss(loss, r->state.epoch + 1, r->state.batch + 1, r->args.words.lr);
-}
-
-int64_t train_group_size(const train_run *r)
-{
-    return r->recipe.accumulate > 0 ? r->recipe.accumulate : 1;
-}
-
-/* Batches of the epoch that have been trained on: with --graph the results of some may be on their
- * way. */
-static int64_t batches_asked(const train_run *r)
-{
-    return r->state.batch + (train_graph_is_on(r) ? train_graph_waiting(r) : 0);
-}
-
-static train_group group_now(const train_run *r)
-{
-    int64_t most = train_group_size(r), batch = batches_asked(r), at = batch % most;
-    int64_t left = td_loader_batches(r->loader) - (batch - at);
-    int64_t size = most < left ? most : left;
-    return (train_group){ size, at == 0, at == size - 1 };
-}
-
-/* Whether no batch's gradient waits for others: here a run may stop and be saved. */
-static bool between_groups(const train_run *r)
-{
-    return batches_asked(r) % train_group_size(r) == 0;
-}
-
-/* Ranks exchange gradients once for each group. */
-static void begin_batch(const train_run *r, train_group group)
-{
-    if (td_is_ddp(r->net) && !group.last) {
-        td_ddp_no_sync_begin(r->net);
-    }
-}
-
-static void end_batch(const train_run *r, train_group group)
-{
-    if (td_is_ddp(r->net) && !group.last) {
-        td_ddp_no_sync_end(r->net);
-    }
-}
-
-/* The part of the group's mean loss. */
-static td_tensor *part_of(td_tensor *loss, train_group group)
-{
-    return group.size > 1 ? td_mul_scalar(loss, 1.0 / (double)group.size) : loss;
 }
 
 /* After gradients beyond f16 the scale is smaller from the next step on, if it can be. */
@@ -131,76 +82,93 @@ static td_status check_scale(const train_run *r, bool gives_up)
                     : TD_OK;
 }
 
-/* In a captured step the device decides whether it is left out. */
-static td_status optimize(train_run *r)
+int64_t train_group_size(const train_run *r)
+{
+    return r->recipe.accumulate > 0 ? r->recipe.accumulate : 1;
+}
+
+/* The batches that make one step of the optimizer together, and where one of them stands. */
+typedef struct train_group {
+    int64_t size;
+    bool first, last;
+} train_group;
+
+static train_group group_of(const train_run *r, int64_t batch)
+{
+    int64_t most = train_group_size(r), at = batch % most;
+    int64_t left = td_loader_batches(r->loader) - (batch - at);
+    int64_t size = most < left ? most : left;
+    return (train_group){ size, at == 0, at == size - 1 };
+}
+
+/* Batches of the epoch that have been trained on: the results of some may be unread. */
+static int64_t batches_asked(const train_run *r)
+{
+    return r->state.batch + runner_waiting(&r->runner);
+}
+
+/* Whether no batch's gradient waits for others: here a run may stop and be saved. */
+static bool between_groups(const train_run *r)
+{
+    return batches_asked(r) % train_group_size(r) == 0;
+}
+
+/* The part of the group's mean loss. */
+static td_tensor *part_of(td_tensor *loss, train_group group)
+{
+    return group.size > 1 ? td_mul_scalar(loss, 1.0 / (double)group.size) : loss;
+}
+
+/* After gradients beyond f16 the step is skipped: here, or in a captured step by the device. */
+static void optimize(train_run *r)
 {
     if (!td_scaler_unscale(r->scaler, td_parameters(r->net))) {
-        return check_scale(r, td_scaler_gives_up(r->scaler));
+        return;
     }
     if (r->recipe.clip_grad_norm > 0) {
         td_clip_grad_norm(td_parameters(r->net), r->recipe.clip_grad_norm);
     }
     td_optim_step(r->optim);
-    r->optim_steps += !train_graph_is_on(r);
     if (r->ema != NULL) {
         td_ema_update(r->ema);
     }
-    return TD_OK;
 }
 
-/* Forward, backward, and at a group's end the optimizer's step. */
-static td_status learn(train_run *r, const td_batch *batch, train_group group, double *value,
-                       step_count *count)
-{
-    td_tensor *logits = td_forward(r->net, batch->x);
-    td_tensor *loss =
-        td_cross_entropy(logits, batch->y, .label_smoothing = r->recipe.label_smoothing);
-    TD_TRY(count_correct(logits, batch, r->recipe.top_k, &count->correct, &count->correct_k));
-    *value = td_item(loss);
-    TD_TRY(check_step(r, *value));
-    if (group.first) {
-        td_zero_grad(r->optim);
-    }
-    td_backward(td_scaler_loss(r->scaler, part_of(loss, group)));
-    TD_TRY(r->ddp_status);
-    return group.last ? optimize(r) : TD_OK;
-}
-
-/* One batch. */
-static td_status train_step(train_run *r, const td_batch *batch, double *value)
-{
-    train_group group = group_now(r);
-    step_count count = { .samples = batch->size };
-    begin_batch(r, group);
-    td_step_begin();
-    td_status status = learn(r, batch, group, value, &count);
-    td_step_end();
-    end_batch(r, group);
-    TD_TRY(status);
-    return count_step(r, *value, &count);
-}
-
-/* The same for --graph: what the device can do without the host. */
-static td_status learn_on_device(void *user, td_tensor *const *inputs, td_tensor **results)
+/* Forward, backward, and at a group's end the optimizer's step. In an eager step a loss that is not
+ * finite changes no weight. */
+static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results)
 {
     train_run *r = user;
-    train_group group = r->graph.group;
-    td_loader_make(r->loader);
-    begin_batch(r, group);
-    td_tensor *logits = td_forward(r->net, inputs[0]);
-    results[0] = td_cross_entropy(logits, inputs[1], .label_smoothing = r->recipe.label_smoothing);
+    train_group group = group_of(r, batches_asked(r));
+    bool unsynced = td_is_ddp(r->net) && !group.last; /* ranks exchange once for each group */
     int64_t k = r->recipe.top_k;
-    results[1] = k > 0 ? td_count_top(logits, inputs[1], 1)
-                       : td_count_equal(td_argmax(logits, 1, false), inputs[1]);
-    results[2] = k > 0 ? td_count_top(logits, inputs[1], k) : results[1];
-    if (group.first) {
+    td_loader_make(r->loader);
+    if (unsynced) {
+        td_ddp_no_sync_begin(r->net);
+    }
+    td_tensor *logits = td_forward(r->net, inputs[0]);
+    results[LOSS] =
+        td_cross_entropy(logits, inputs[1], .label_smoothing = r->recipe.label_smoothing);
+    results[RIGHT] = td_count_top(logits, inputs[1], 1);
+    results[RIGHT_K] = k > 0 ? td_count_top(logits, inputs[1], k) : results[RIGHT];
+    bool eager = r->runner.captured == NULL;
+    td_status status = eager ? check_step(r, td_item(results[LOSS])) : TD_OK;
+    if (status == TD_OK && group.first) {
         td_zero_grad(r->optim);
     }
-    td_backward(td_scaler_loss(r->scaler, part_of(results[0], group)));
-    results[3] = r->scaler != NULL ? td_scaler_outcome(r->scaler) : NULL;
-    end_batch(r, group);
+    if (status == TD_OK) {
+        td_backward(td_scaler_loss(r->scaler, part_of(results[LOSS], group)));
+        results[OUTCOME] = r->scaler != NULL ? td_scaler_outcome(r->scaler) : NULL;
+    }
+    if (unsynced) {
+        td_ddp_no_sync_end(r->net);
+    }
+    TD_TRY(status);
     TD_TRY(r->ddp_status);
-    return group.last ? optimize(r) : TD_OK;
+    if (group.last) {
+        optimize(r);
+    }
+    return TD_OK;
 }
 
 /* ---- epochs ---- */
@@ -222,35 +190,37 @@ static td_status after_step(train_run *r, double loss)
     return due && r->state.batch < steps ? train_save_latest(r) : TD_OK;
 }
 
-static td_status one_step(train_run *r, const td_batch *batch)
-{
-    double loss = 0;
-    TD_TRY(train_step(r, batch, &loss));
-    TD_TRY(train_autotune_after_step(r));
-    return after_step(r, loss);
-}
-
 static td_status take_results(train_run *r)
 {
-    train_graph_results taken;
-    TD_TRY(train_graph_take(r, &taken));
-    TD_TRY(check_step(r, taken.loss));
-    TD_TRY(check_scale(r, taken.gives_up));
-    r->optim_steps += taken.stepped;
-    TD_TRY(
-        count_step(r, taken.loss, &(step_count){ taken.correct, taken.correct_k, taken.samples }));
-    return after_step(r, taken.loss);
+    double results[RESULTS] = { 0 };
+    int64_t batch = r->state.batch;
+    bool last = group_of(r, batch).last; /* otherwise the outcome is that of a step before */
+    TD_TRY(runner_next(&r->runner, results));
+    TD_TRY(check_step(r, results[LOSS]));
+    TD_TRY(check_scale(r, last && results[OUTCOME] == TD_SCALE_HOPELESS));
+    r->optim_steps += last && results[OUTCOME] == TD_SCALE_TAKEN;
+    TD_TRY(count_step(r, results, r->samples[batch % RUNNER_DEPTH]));
+    return after_step(r, results[LOSS]);
+}
+
+/* What a batch's step depends on. The last group of an epoch may have another size, always the same
+ * one. */
+static int kind_of(const train_run *r, train_group group)
+{
+    return group.first + 2 * group.last + 4 * (group.size < train_group_size(r));
 }
 
 /* With --graph what comes after a step comes some steps later, except where the weights of just
  * that step are to be saved. */
-static td_status one_graph_step(train_run *r, const td_batch *batch)
+static td_status one_step(train_run *r, const td_batch *batch)
 {
-    TD_TRY(train_graph_step(r, batch, group_now(r)));
+    int64_t now = batches_asked(r);
+    r->samples[now % RUNNER_DEPTH] = batch->size;
+    TD_TRY(runner_step(&r->runner, kind_of(r, group_of(r, now)), batch));
     TD_TRY(train_autotune_after_step(r));
-    int64_t asked = train_steps_done(r) + train_graph_waiting(r);
+    int64_t asked = train_steps_done(r) + runner_waiting(&r->runner);
     bool all = train_is_due(asked, r->args.save_every_steps);
-    while (train_graph_is_full(r) || (all && train_graph_waiting(r) > 0)) {
+    while (runner_full(&r->runner) || (all && runner_waiting(&r->runner) > 0)) {
         TD_TRY(take_results(r));
     }
     return TD_OK;
@@ -263,11 +233,11 @@ static td_status run_epoch(train_run *r)
     td_loader_skip_batches(r->loader, r->state.batch);
     for (td_batch batch; !(r->stop && between_groups(r)) && td_loader_next(r->loader, &batch);) {
         td_trace_begin("step");
-        td_status status = train_graph_is_on(r) ? one_graph_step(r, &batch) : one_step(r, &batch);
+        td_status status = one_step(r, &batch);
         td_trace_end();
         TD_TRY(status);
     }
-    while (train_graph_is_on(r) && train_graph_waiting(r) > 0) {
+    while (runner_waiting(&r->runner) > 0) {
         TD_TRY(take_results(r));
     }
     return td_loader_status(r->loader);
@@ -408,12 +378,16 @@ td_status train_loop(train_run *r)
     if (r->task->begins != NULL) {
         r->task->begins(r);
     }
-    td_status status = train_graph_begin(r, learn_on_device);
+    r->runner =
+        (runner){ .step = learn, .user = r, .results = r->scaler != NULL ? RESULTS : OUTCOME };
+    td_status status =
+        r->args.graph ? runner_capture(&r->runner, r->args.device, r->loader, r->args.words.graph)
+                      : TD_OK;
     if (status == TD_OK) {
         status = run_epochs(r);
     }
     progress_end(&r->progress);
-    train_graph_end(r);
+    runner_end(&r->runner);
     signals_restore();
     TD_TRY(status);
     if (!r->stop) {

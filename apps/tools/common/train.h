@@ -14,11 +14,10 @@
 #include "apps/tools/common/progress.h"
 #include "apps/tools/common/resume.h"
 #include "apps/tools/common/train_args.h"
-#include "dist/dist.h"
+#include "apps/tools/common/runner.h"
 #include "tandem.h"
-#include "tensor/graph/captured.h"
 
-enum { TRAIN_PATH_BYTES = 4096, TRAIN_GRAPH_DEPTH = 8 };
+enum { TRAIN_PATH_BYTES = 4096 };
 
 typedef struct train_run train_run;
 
@@ -59,21 +58,6 @@ typedef struct train_recipe {
     double ema_decay;       /* of averaged weights; 0: none */
 } train_recipe;
 
-/* The batches that make one step of the optimizer together, and where one of them stands. */
-typedef struct train_group {
-    int64_t size;
-    bool first, last;
-} train_group;
-
-/* --graph (train_graph.c): steps whose results are on their way. */
-typedef struct train_graph {
-    td_captured *captured; /* NULL: steps are as ever */
-    int64_t samples[TRAIN_GRAPH_DEPTH];
-    bool last[TRAIN_GRAPH_DEPTH]; /* of its group */
-    int64_t asked, taken;         /* steps */
-    train_group group;            /* of the batch that was asked for last */
-} train_graph;
-
 struct train_run {
     const train_task *task;
     const char *app; /* the program's name, for messages */
@@ -89,9 +73,10 @@ struct train_run {
     td_ema *ema;         /* made by train_loop if the recipe has one */
     td_scaler *scaler;   /* made by train_loop under --precision fp16 */
     int64_t optim_steps; /* taken since the program began */
-    train_graph graph;
-    bool tuned;        /* what --autotune chooses is chosen */
-    bool tuned_before; /* the checkpoint has choices */
+    runner runner;
+    int64_t samples[RUNNER_DEPTH]; /* of the latest batches, by their number in the epoch */
+    bool tuned;                    /* what --autotune chooses is chosen */
+    bool tuned_before;             /* the checkpoint has choices */
     model_notes notes; /* for checkpoints; the task's open makes them, or leaves them empty */
     bool drop_last;    /* train_loader leaves out a last batch that is not full */
     bool fresh_optim;  /* a resumed run takes the weights, and not the optimizer's state */

@@ -137,15 +137,12 @@ static td_status make_rest(speedrun *s, const speedrun_options *o)
     (o->recipe->muon ? begin_muon : begin_sgd)(s, o->batch_size);
     s->loss = td_zeros(TD_SCALAR, TD_F32, o->device);
     s->lookahead = o->recipe->lookahead ? td_lookahead_new(s->net) : NULL;
-    if (o->graph) {
-        (void)td_loader_defer(s->loader); /* a GPU's pictures are cut in the step */
-        s->captured = td_captured_new(&(td_captured_options){
-            .device = o->device, .step = learn, .user = s, .inputs_stay = true });
-    }
-    bool made = s->optim != NULL && s->loss != NULL &&
-                (s->lookahead != NULL || !o->recipe->lookahead) &&
-                (s->captured != NULL || !o->graph);
-    return made ? TD_OK : TD_E_NOMEM;
+    s->runner = (runner){ .step = learn, .user = s };
+    bool made =
+        s->optim != NULL && s->loss != NULL && (s->lookahead != NULL || !o->recipe->lookahead);
+    return !made      ? TD_E_NOMEM
+           : o->graph ? runner_capture(&s->runner, o->device, s->loader, NULL)
+                      : TD_OK;
 }
 
 td_status speedrun_begin(speedrun *s, const speedrun_options *o)
@@ -198,9 +195,8 @@ static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results
 
 static td_status wait_for_steps(speedrun *s, bool all)
 {
-    while (s->captured != NULL &&
-           (td_captured_full(s->captured) || (all && td_captured_waiting(s->captured) > 0))) {
-        TD_TRY(td_captured_next(s->captured, NULL));
+    while (runner_full(&s->runner) || (all && runner_waiting(&s->runner) > 0)) {
+        TD_TRY(runner_next(&s->runner, NULL));
     }
     return TD_OK;
 }
@@ -210,29 +206,21 @@ static td_status freeze_whitening(speedrun *s)
 {
     td_requires_grad(td_airbench_whiten(s->net, true), false);
     TD_TRY(wait_for_steps(s, true));
-    if (s->captured != NULL) {
-        td_captured_forget(s->captured);
+    if (s->runner.captured != NULL) {
+        td_captured_forget(s->runner.captured);
     }
     return TD_OK;
 }
 
 td_status speedrun_step(speedrun *s, const td_batch *batch)
 {
-    td_tensor *inputs[] = { batch->x, batch->y };
     if (s->step == s->whiten_steps) {
         TD_TRY(freeze_whitening(s));
     }
     set_learning_rate(s);
     s->ahead = looks_ahead(s);
-    if (s->captured != NULL) {
-        TD_TRY(wait_for_steps(s, false));
-        TD_TRY(td_captured_run_kind(s->captured, s->ahead, inputs, 2));
-    } else {
-        td_step_begin();
-        td_status status = learn(s, inputs, NULL);
-        td_step_end();
-        TD_TRY(status);
-    }
+    TD_TRY(wait_for_steps(s, false));
+    TD_TRY(runner_step(&s->runner, s->ahead, batch));
     s->step++;
     return TD_OK;
 }
@@ -244,12 +232,13 @@ td_status speedrun_finish(speedrun *s)
         td_lookahead_set_decay(s->lookahead, 1.0);
         td_lookahead_update(s->lookahead);
     }
+    runner_end(&s->runner);
     return TD_OK;
 }
 
 void speedrun_free(speedrun *s)
 {
-    td_captured_free(s->captured);
+    td_captured_free(s->runner.captured);
     td_free(s->loss);
     td_lookahead_free(s->lookahead);
     td_optim_free(s->optim);

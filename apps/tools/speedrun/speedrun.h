@@ -3,9 +3,9 @@
 #ifndef APPS_TOOLS_SPEEDRUN_H
 #define APPS_TOOLS_SPEEDRUN_H
 
+#include "apps/tools/common/runner.h"
 #include "tandem.h"
 #include "nn/optim/lookahead.h"
-#include "tensor/graph/captured.h"
 
 enum { SPEEDRUN_CLASSES = 10 };
 
@@ -30,9 +30,9 @@ typedef struct speedrun {
     td_optim *optim;
     td_lookahead *lookahead; /* NULL: the recipe has none */
     bool ahead;              /* the running step updates it */
-    td_captured *captured;   /* NULL: steps are as ever */
-    td_loader *loader;       /* of the options */
-    td_tensor *loss;         /* of all samples since it was zeroed; on the net's device */
+    runner runner;
+    td_loader *loader; /* of the options */
+    td_tensor *loss;   /* of all samples since it was zeroed; on the net's device */
     int64_t step, steps, whiten_steps;
     double lr; /* the base that groups are scaled against */
     int whiten_group;
@@ -54,7 +54,7 @@ typedef struct speedrun_options {
 td_status speedrun_begin(speedrun *s, const speedrun_options *options);
 /* One step on a batch. */
 td_status speedrun_step(speedrun *s, const td_batch *batch);
-/* After the last step: the weights are what is tested. */
+/* After the last step: the weights are what is tested. Says how many steps were replayed. */
 td_status speedrun_finish(speedrun *s);
 void speedrun_free(speedrun *s);
 
