@@ -6,7 +6,7 @@
  */
 #include "apps/tools/common/cifar_data.h"
 #include "apps/tools/common/cli.h"
-#include "apps/tools/common/files.h"
+#include "apps/tools/common/log.h"
 #include "apps/tools/common/notes.h"
 #include "apps/tools/common/progress.h"
 #include "apps/tools/common/signals.h"

@@ -1,6 +1,6 @@
 #include "apps/tools/common/cifar.h"
 
-#include "apps/tools/common/files.h"
+#include "apps/tools/common/log.h"
 #include "apps/tools/common/ranks.h"
 #include "data/inspect.h"
 

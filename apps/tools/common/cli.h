@@ -17,7 +17,7 @@ typedef enum cli_kind {
 } cli_kind;
 
 /* What a resumed run does with an option that was set in the run before
- * (apps/tools/common/resume.h). */
+ * (train_args_resume). */
 typedef enum cli_resume {
     CLI_FORGET,  /* each run has its own: paths, threads */
     CLI_RESTORE, /* taken from the checkpoint unless it is given: epochs, lr */

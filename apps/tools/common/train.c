@@ -2,9 +2,6 @@
 
 #include "apps/tools/common/ranks.h"
 #include "apps/tools/common/signals.h"
-#include "apps/tools/common/train_autotune.h"
-#include "apps/tools/common/train_hook.h"
-#include "apps/tools/common/train_save.h"
 #include "dist/trace.h"
 #include "tensor/autotune.h"
 #include "tensor/kernel_types.h"
@@ -12,6 +9,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { TEST_BATCH = 256 };
 
@@ -291,7 +289,11 @@ static td_status prepare(train_run *r)
     if (td_is_ddp(r->net)) {
         td_ddp_on_error(r->net, on_ddp_error, r);
     }
-    train_args_model(&r->args, r->net, r->optim);
+    if (strcmp(r->args.recompute, "none") != 0) {
+        bool blocks = strcmp(r->args.recompute, "block") == 0;
+        td_model_recompute(r->net, blocks ? TD_RECOMPUTE_BLOCKS : TD_RECOMPUTE_STAGES);
+    }
+    reports_model(r->net, r->optim);
     if (r->recipe.ema_decay > 0) {
         r->ema = td_ema_new(r->net, .decay = r->recipe.ema_decay, .warmup = true);
         if (r->ema == NULL) {

@@ -9,10 +9,9 @@
 #define APPS_TOOLS_TRAIN_H
 
 #include "apps/tools/common/evaluate.h"
-#include "apps/tools/common/metrics.h"
+#include "apps/tools/common/log.h"
 #include "apps/tools/common/notes.h"
 #include "apps/tools/common/progress.h"
-#include "apps/tools/common/resume.h"
 #include "apps/tools/common/train_args.h"
 #include "apps/tools/common/runner.h"
 #include "tandem.h"
@@ -47,6 +46,22 @@ typedef struct train_task {
     bool loads_at_end;   /* all ranks load the last checkpoint at the end, as the articles do */
     const char *goes_on; /* how a stopped run goes on; NULL: by --resume */
 } train_task;
+
+/* Where a run stands: what a checkpoint keeps of the data, so that the run goes on to the same
+ * bits.
+ */
+typedef struct train_state {
+    int64_t epoch;          /* the running one, from 0 */
+    int64_t batch;          /* how many of its batches are done */
+    double loss_sum;        /* of their losses, each the mean over all ranks */
+    int64_t correct, seen;  /* of their samples, of all ranks */
+    int64_t correct_k;      /* whose class is among the top_k, where that is counted */
+    double best;            /* the best accuracy of a validation so far; below 0: none yet */
+    td_generator generator; /* the default generator, when the epoch began */
+} train_state;
+
+/* Starts an epoch: remembers the default generator, clears the sums; the best stays. */
+void train_epoch_begin(train_state *state, int64_t epoch);
 
 /* How a step learns, where that is more than a lesson's. Zero: as a lesson's. */
 typedef struct train_recipe {
@@ -122,9 +137,6 @@ int train_rank(train_run *r, const td_dist_options *place, train_lesson lesson);
 int train_spawn(const char *app, int (*rank_main)(int local_rank, void *job), void *job,
                 int64_t nprocs);
 
-/* false, and a message: there is no such node, and the others would wait for it. */
-bool train_node_fits(const char *app, int64_t node_rank, int64_t nodes);
-
 /* ---- for tasks ---- */
 
 int64_t train_steps_done(const train_run *r); /* in the whole run */
@@ -141,5 +153,38 @@ td_status train_evaluate(train_run *r, const evaluate_options *options, evaluati
 
 /* Whether this step or epoch (from 1) is one of every `every`; 0: none is. */
 bool train_is_due(int64_t number, int64_t every);
+
+/* ---- the loop's parts ---- */
+
+/* Checkpoints (train_save.c). All ranks call these; all hold the same weights, so one of them
+ * writes. TD_E_ARG: weights are not finite; the file that stood there is left alone. */
+td_status train_save_latest(train_run *r);
+/* At the end of an epoch: under `path`, if it is not empty, and as the latest one if that is due.
+ */
+td_status train_save_epoch(train_run *r, const char *path);
+/* After a stop; says how to go on. */
+td_status train_save_interrupted(train_run *r);
+
+/* Before train_args_apply: --auto-resume takes the latest checkpoint if there is one. */
+void train_find_latest(train_run *r);
+/* Takes up the run of --resume, or begins a new one. */
+td_status train_resume(train_run *r);
+/* What the article does at the end: nobody may read before rank 0 has written. */
+td_status train_load_on_all_ranks(train_run *r);
+
+/* --comm-hook (train_hook.c): one line on rank 0, if there is something to say. With loader and net
+ * made. */
+void train_hook_tell(const train_run *r);
+/* What the hook remembers, into a checkpoint or from one: PowerSGD's factors and errors. Every rank
+ * calls these, at the same place. A checkpoint of another hook or number of ranks has nothing that
+ * fits; the hook then begins anew, and rank 0 says so. */
+td_status train_hook_to_save(const train_run *r, td_checkpoint *checkpoint);
+td_status train_hook_to_load(const train_run *r, td_checkpoint *checkpoint);
+
+/* --autotune (train_autotune.c). After each batch: behind the first one all ranks choose
+ * algorithms, and rank 0 says how many. A resumed run takes its checkpoint's choices instead, if
+ * there are some, and so equals a run that was not stopped. */
+td_status train_autotune_after_step(train_run *r);
+td_status train_autotune_resume(train_run *r);
 
 #endif

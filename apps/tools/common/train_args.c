@@ -1,7 +1,5 @@
 #include "apps/tools/common/train_args.h"
 
-#include "apps/tools/common/resume.h"
-#include "apps/tools/common/train_hook.h"
 #include "dist/dist.h"
 #include "dist/error_file.h"
 #include "tensor/autotune.h"
@@ -222,7 +220,7 @@ static td_status choose_device(const train_args *args, td_device *device)
 td_status train_args_apply(train_args *args, const char *task)
 {
     if (args->resume != NULL) {
-        TD_TRY(resume_options(args->resume, task, args->options, args->option_count));
+        TD_TRY(train_args_resume(args, task));
     }
     TD_TRY(choose_device(args, &args->device));
     if (args->threads > 0) {
@@ -246,20 +244,6 @@ td_status train_args_apply(train_args *args, const char *task)
     }
     args->reports.device = args->device;
     return reports_begin(&args->reports);
-}
-
-void train_args_model(const train_args *args, td_module *net, const td_optim *optim)
-{
-    if (strcmp(args->recompute, "none") != 0) {
-        bool blocks = strcmp(args->recompute, "block") == 0;
-        td_model_recompute(net, blocks ? TD_RECOMPUTE_BLOCKS : TD_RECOMPUTE_STAGES);
-    }
-    reports_model(net, optim);
-}
-
-void train_args_end(void)
-{
-    reports_end();
 }
 
 const char *train_args_arithmetic(void)

@@ -31,7 +31,7 @@ typedef struct train_args {
     bool shard;            /* of several processes: rank 0's own figures, not those of all */
     double timeout;        /* seconds that ranks wait for each other */
     const char *recompute; /* none, block, stage */
-    const char *comm_hook; /* train_hook.h; NULL: a lesson with one process */
+    const char *comm_hook; /* train_hook_read; NULL: a lesson with one process */
     reports_options reports;
     td_device device; /* device_name, read by train_args_apply */
     train_words words;
@@ -60,11 +60,15 @@ bool train_args_given(const train_args *args, const char *option);
  * --debug-nan on. */
 td_status train_args_apply(train_args *args, const char *task);
 
-/* When model and optimizer are made: applies --recompute, and tells --memory what to list. */
-void train_args_model(const train_args *args, td_module *net, const td_optim *optim);
+/* train_args_apply's part: sets options from the checkpoint (CLI_RESTORE, CLI_FIXED) that the
+ * command line does not give. TD_E_MISMATCH: it gives another value for a CLI_FIXED one, or the
+ * file is of another task. (train_save.c) */
+td_status train_args_resume(train_args *args, const char *task);
 
-/* Prints the reports that were asked for (--profile, --memory). */
-void train_args_end(void);
+/* The option --comm-hook, and its reader: sets options' hook from the option's text; false: the
+ * text is none of its forms. (train_hook.c) */
+void train_hook_option(train_args *args);
+bool train_hook_read(const char *text, td_ddp_options *options);
 
 /* "bf16", "fp32 with winograd": for the line that says what a run is. */
 const char *train_args_arithmetic(void);

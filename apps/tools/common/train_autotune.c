@@ -1,4 +1,4 @@
-#include "apps/tools/common/train_autotune.h"
+#include "apps/tools/common/train.h"
 #include "dist/captured.h"
 #include "nn/safetensors.h"
 

@@ -1,4 +1,4 @@
-#include "apps/tools/common/train_hook.h"
+#include "apps/tools/common/train.h"
 
 #include "apps/tools/common/ranks.h"
 #include "dist/codec.h"
@@ -114,10 +114,9 @@ void train_hook_tell(const train_run *r)
 
 /* ---- checkpoints ---- */
 
-td_status train_hook_to_save(const train_run *r, train_notes *notes)
+td_status train_hook_to_save(const train_run *r, td_checkpoint *c)
 {
-    return td_is_ddp(r->net) ? td_ddp_state_to_save(r->net, &notes->extra, &notes->extra_count)
-                             : TD_OK;
+    return td_is_ddp(r->net) ? td_ddp_state_to_save(r->net, &c->extra, &c->extra_count) : TD_OK;
 }
 
 /* Whether a run wrote it whose hook was like this one's, with as many processes. */
@@ -133,8 +132,9 @@ static bool has_state(const train_run *r, const char *path)
            strtol(text, NULL, 10) == td_dist_world_size();
 }
 
-td_status train_hook_to_load(const train_run *r, const char *path, train_notes *notes)
+td_status train_hook_to_load(const train_run *r, td_checkpoint *c)
 {
+    const char *path = r->args.resume;
     if (!td_is_ddp(r->net) || !is_powersgd(&r->ddp)) {
         return TD_OK;
     }
@@ -144,5 +144,5 @@ td_status train_hook_to_load(const train_run *r, const char *path, train_notes *
                     path);
         return TD_OK;
     }
-    return td_ddp_state_to_load(r->net, &notes->extra, &notes->extra_count);
+    return td_ddp_state_to_load(r->net, &c->extra, &c->extra_count);
 }

@@ -1,14 +1,9 @@
 /* How a lesson's program begins and ends. */
-#include "apps/tools/common/files.h"
+#include "apps/tools/common/log.h"
 #include "apps/tools/common/ranks.h"
 #include "apps/tools/common/signals.h"
 #include "apps/tools/common/train.h"
-#include "apps/tools/common/train_hook.h"
-#include "apps/tools/common/train_save.h"
 #include "dist/trace.h"
-
-#include <inttypes.h>
-#include <stdio.h>
 
 td_status train_begin(train_run *r)
 {
@@ -47,7 +42,7 @@ td_loader *train_loader(train_run *r, td_sampler *sampler)
 
 static void end(train_run *r)
 {
-    train_args_end();
+    reports_end();
     metrics_close(r->log);
     td_loader_close(r->loader);
     evaluate_forget(&r->kept);
@@ -86,15 +81,4 @@ int train_spawn(const char *app, int (*rank_main)(int local_rank, void *job), vo
     int signal;
     td_status status = td_spawn(rank_main, job, (int)nprocs, .stopped_by = &signal);
     return signal != 0 ? 128 + signal : status != TD_OK ? app_failed(app) : 0;
-}
-
-bool train_node_fits(const char *app, int64_t node_rank, int64_t nodes)
-{
-    if (node_rank >= nodes) {
-        fprintf(stderr,
-                "%s: --node-rank %" PRId64 ": with --nodes %" PRId64 " it goes from 0 to %" PRId64
-                "\n",
-                app, node_rank, nodes, nodes - 1);
-    }
-    return node_rank < nodes;
 }

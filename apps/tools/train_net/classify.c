@@ -1,6 +1,6 @@
 #include "apps/tools/train_net/classify.h"
 
-#include "apps/tools/common/files.h"
+#include "apps/tools/common/log.h"
 #include "apps/tools/common/ranks.h"
 #include "nn/safetensors.h"
 

@@ -1,7 +1,8 @@
-/* Metrics of a run in a folder: DIR/metrics.csv for people and scripts, and a TensorBoard event
- * file (`tensorboard --logdir DIR`). Both have the same scalars under the same names. */
-#ifndef APPS_TOOLS_METRICS_H
-#define APPS_TOOLS_METRICS_H
+/* What a run logs, and where it may write. A folder of metrics has DIR/metrics.csv for people and
+ * scripts, and a TensorBoard event file (`tensorboard --logdir DIR`). Both have the same scalars
+ * under the same names. */
+#ifndef APPS_TOOLS_LOG_H
+#define APPS_TOOLS_LOG_H
 
 #include "tandem.h"
 
@@ -19,5 +20,12 @@ td_status metrics_open(const char *dir, const char *const *names, int count, int
 td_status metrics_write(metrics *m, int64_t step, const double *values);
 
 void metrics_close(metrics *m); /* NULL is fine */
+
+/* Makes a folder and those above it, as mkdir -p does. */
+td_status make_folders(const char *path);
+
+/* TD_OK if a file can be made at path: its folder is there and may be written to. Asked before a
+ * run, so that hours of training do not end in a checkpoint that has no place. */
+td_status check_can_save(const char *path);
 
 #endif
