@@ -21,11 +21,11 @@ static const char app_name[] = "cifar_speedrun";
 enum { WHITENING_IMAGES = 5000, TRANSLATE = 2 };
 
 typedef struct job {
-    const char *recipe, *folder, *precision, *device_name, *save_model;
-    bool download, plain_test, graph;
-    td_device device;
+    train_args args;
+    const char *recipe;
+    bool download, plain_test;
     double epochs, width;
-    int64_t batch_size, limit, runs, seed, threads, workers;
+    int64_t limit, runs;
     cifar_data data;
     const speedrun_recipe *how;
 } job;
@@ -36,137 +36,79 @@ static const td_image_transform normalise = { .mean = { 0.4914f, 0.4822f, 0.4465
 
 static void read_options(job *j, int argc, char **argv)
 {
-    cli_option options[] = {
-        { .name = "recipe",
-          .argument = "NAME",
-          .kind = CLI_TEXT,
-          .value = &j->recipe,
-          .choices = "sgd|muon",
-          .help = "sgd: Nesterov SGD with Lookahead, 9.9 epochs of batches of 1024. muon: Muon for "
-                  "the filters, 8 epochs of batches of 2000" },
-        { .name = "epochs",
-          .argument = "X",
-          .kind = CLI_REAL,
-          .value = &j->epochs,
-          .high = 1e6,
-          .help = "Passes over the training set; 0: the recipe's" },
-        { .name = "batch-size",
-          .argument = "N",
-          .kind = CLI_INT,
-          .value = &j->batch_size,
-          .high = 1e6,
-          .help = "Pictures in a step; 0: the recipe's" },
-        { .name = "width",
-          .argument = "X",
-          .kind = CLI_REAL,
-          .value = &j->width,
-          .low = 0.01,
-          .high = 16,
-          .help = "Multiplies the channels of the three blocks" },
-        { .name = "limit",
-          .argument = "N",
-          .kind = CLI_INT,
-          .value = &j->limit,
-          .high = 1e9,
-          .help = "Use the first N images only, of the training and the test set; 0: all" },
-        { .name = "runs",
-          .argument = "N",
-          .kind = CLI_INT,
-          .value = &j->runs,
-          .low = 1,
-          .high = 1e6,
-          .help = "So many runs, with seeds that follow each other" },
-        { .name = "seed",
-          .argument = "N",
-          .kind = CLI_INT,
-          .value = &j->seed,
-          .high = 9e15,
-          .help = "Of the first run" },
-        { .name = "plain-test",
-          .kind = CLI_FLAG,
-          .value = &j->plain_test,
-          .help = "Test on each picture once instead of on six views of it" },
-        { .name = "save-model",
-          .argument = "PATH",
-          .kind = CLI_TEXT,
-          .value = &j->save_model,
-          .help = "Write the trained model of the last run: for predict and td_load_model" },
-        { .name = "data",
-          .argument = "FOLDER",
-          .kind = CLI_TEXT,
-          .value = &j->folder,
-          .help = "Folder with CIFAR-10's binary files; otherwise $TANDEM_DATA, otherwise "
-                  "data/cifar10" },
-        { .name = "download",
-          .kind = CLI_FLAG,
-          .value = &j->download,
-          .help = "Fetch CIFAR-10 (170 MB) if it is not there" },
-        { .name = "device",
-          .argument = "NAME",
-          .kind = CLI_TEXT,
-          .value = &j->device_name,
-          .help = "Where to compute: cpu, cuda, cuda:1" },
-        { .name = "graph",
-          .kind = CLI_FLAG,
-          .value = &j->graph,
-          .help = "GPUs: record a training step as a CUDA graph, and replay it: the same bits, and "
-                  "the GPU no longer waits for the host" },
-        { .name = "precision",
-          .argument = "NAME",
-          .kind = CLI_TEXT,
-          .value = &j->precision,
-          .choices = "fp32|bf16|bf16x3",
-          .help = "Arithmetic of convolutions and products" },
-        { .name = "threads",
-          .argument = "N",
-          .kind = CLI_INT,
-          .value = &j->threads,
-          .high = 1024,
-          .help = "Threads that compute; 0: all CPUs. Results do not depend on it" },
-        { .name = "workers",
-          .argument = "N",
-          .kind = CLI_INT,
-          .value = &j->workers,
-          .high = 256,
-          .help = "Threads that prepare batches ahead; 0: none" },
-    };
+    train_args *args = &j->args;
+    train_args_text(args, "recipe", "NAME", &j->recipe,
+                    "sgd: Nesterov SGD with Lookahead, 9.9 epochs of batches of 1024. muon: Muon "
+                    "for the filters, 8 epochs of batches of 2000")
+        ->choices = "sgd|muon";
+    train_args_real(args, "epochs", &j->epochs, 0, 1e6,
+                    "Passes over the training set; 0: the recipe's");
+    train_args_int(args, "batch-size", &args->batch_size, 0, 1e6,
+                   "Pictures in a step; 0: the recipe's");
+    train_args_real(args, "width", &j->width, 0.01, 16,
+                    "Multiplies the channels of the three blocks");
+    train_args_int(args, "limit", &j->limit, 0, 1e9,
+                   "Use the first N images only, of the training and the test set; 0: all");
+    train_args_int(args, "runs", &j->runs, 1, 1e6,
+                   "So many runs, with seeds that follow each other");
+    train_args_int(args, "seed", &args->seed, 0, 9e15, "Of the first run");
+    train_args_flag(args, "plain-test", &j->plain_test,
+                    "Test on each picture once instead of on six views of it");
+    train_args_text(args, "save-model", "PATH", &args->save_model,
+                    "Write the trained model of the last run: for predict and td_load_model");
+    train_args_text(args, "data", "FOLDER", &args->data,
+                    "Folder with CIFAR-10's binary files; otherwise $TANDEM_DATA, otherwise "
+                    "data/cifar10");
+    train_args_flag(args, "download", &j->download, "Fetch CIFAR-10 (170 MB) if it is not there");
+    train_args_text(args, "device", "NAME", &args->device_name,
+                    "Where to compute: cpu, cuda, cuda:1");
+    train_args_flag(args, "graph", &args->graph,
+                    "GPUs: record a training step as a CUDA graph, and replay it: the same bits, "
+                    "and the GPU no longer waits for the host");
+    train_args_text(args, "precision", "NAME", &args->precision_name,
+                    "Arithmetic of convolutions and products")
+        ->choices = "fp32|bf16|bf16x3";
+    train_args_int(args, "threads", &args->threads, 0, 1024,
+                   "Threads that compute; 0: all CPUs. Results do not depend on it");
+    train_args_int(args, "workers", &args->workers, 0, 256,
+                   "Threads that prepare batches ahead; 0: none");
     cli_parse(argc, argv,
               "Trains airbench94's net on CIFAR-10, whitening, alternating flips, test-time "
               "augmentation and all, and says how good it is and how long it took.",
-              options, sizeof options / sizeof *options);
+              args->options, args->option_count);
 }
 
 static td_status apply_options(job *j)
 {
     td_math math = { 0 };
-    TD_REQUIRE(td_precision_parse(j->precision, &math.precision), TD_HERE,
-               "--precision %s is none of its choices", j->precision);
-    td_status parsed = td_device_parse(j->device_name, &j->device);
+    TD_REQUIRE(td_precision_parse(j->args.precision_name, &math.precision), TD_HERE,
+               "--precision %s is none of its choices", j->args.precision_name);
+    td_status parsed = td_device_parse(j->args.device_name, &j->args.device);
     if (parsed != TD_OK) {
         return td_fail_context(parsed, "--device");
     }
-    TD_TRY(td_precision_check(j->device, math.precision));
+    TD_TRY(td_precision_check(j->args.device, math.precision));
     td_set_math(math);
-    if (j->threads > 0) {
-        TD_TRY(td_set_threads(TD_CPU, (int)j->threads));
+    if (j->args.threads > 0) {
+        TD_TRY(td_set_threads(TD_CPU, (int)j->args.threads));
     }
-    if (j->save_model != NULL) {
-        TD_TRY(check_can_save(j->save_model));
+    if (j->args.save_model != NULL) {
+        TD_TRY(check_can_save(j->args.save_model));
     }
     j->how = speedrun_recipe_of(j->recipe);
     j->epochs = j->epochs > 0 ? j->epochs : j->how->epochs;
-    j->batch_size = j->batch_size > 0 ? j->batch_size : j->how->batch_size;
-    TD_TRY(cifar_data_open(&(cifar_source){ .folder = j->folder,
+    j->args.batch_size = j->args.batch_size > 0 ? j->args.batch_size : j->how->batch_size;
+    TD_TRY(cifar_data_open(&(cifar_source){ .folder = j->args.data,
                                             .download = j->download,
                                             .limit = j->limit,
-                                            .seed = (uint64_t)j->seed },
+                                            .seed = (uint64_t)j->args.seed },
                            &j->data));
     TD_TRY(td_dataset_set_transform(j->data.whole_test, &normalise));
-    if (j->batch_size > j->data.train->length) {
+    if (j->args.batch_size > j->data.train->length) {
         return td_fail(TD_E_ARG,
                        "--batch-size %" PRId64 " is more than the %" PRId64
                        " training images: take a smaller one",
-                       j->batch_size, j->data.train->length);
+                       j->args.batch_size, j->data.train->length);
     }
     return TD_OK;
 }
@@ -197,8 +139,9 @@ static td_loader *open_loader(const job *j, int64_t seed)
     if (td_dataset_set_transform(j->data.whole_train, &transform) != TD_OK) {
         return NULL;
     }
-    return td_loader_open(j->data.train, .batch_size = j->batch_size, .shuffle = true,
-                          .drop_last = true, .device = j->device, .workers = (int)j->workers);
+    return td_loader_open(j->data.train, .batch_size = j->args.batch_size, .shuffle = true,
+                          .drop_last = true, .device = j->args.device,
+                          .workers = (int)j->args.workers);
 }
 
 /* The mean loss since the last line. */
@@ -237,7 +180,7 @@ static td_status save_model(const job *j, td_module *net)
         model_notes_make(&notes, &(model_input){ 32, 32, normalise.mean, normalise.std },
                          j->data.train, SPEEDRUN_CLASSES);
     if (status == TD_OK) {
-        status = model_notes_save(j->save_model, net, NULL, &notes, NULL, 0);
+        status = model_notes_save(j->args.save_model, net, NULL, &notes, NULL, 0);
     }
     model_notes_free(&notes);
     return status;
@@ -250,16 +193,16 @@ static td_status one_run(const job *j, int64_t seed, double *accuracy, double *s
     td_loader *loader = images != NULL ? open_loader(j, seed) : NULL;
     speedrun s = { 0 };
     double began = seconds_now();
-    td_status status = loader == NULL
-                           ? TD_E_NOMEM
-                           : speedrun_begin(&s, &(speedrun_options){ .recipe = j->how,
-                                                                     .images = images,
-                                                                     .device = j->device,
-                                                                     .width = j->width,
-                                                                     .epochs = j->epochs,
-                                                                     .loader = loader,
-                                                                     .batch_size = j->batch_size,
-                                                                     .graph = j->graph });
+    td_status status =
+        loader == NULL ? TD_E_NOMEM
+                       : speedrun_begin(&s, &(speedrun_options){ .recipe = j->how,
+                                                                 .images = images,
+                                                                 .device = j->args.device,
+                                                                 .width = j->width,
+                                                                 .epochs = j->epochs,
+                                                                 .loader = loader,
+                                                                 .batch_size = j->args.batch_size,
+                                                                 .graph = j->args.graph });
     td_free(images);
     if (status == TD_OK) {
         status = train(&s, loader, began);
@@ -272,7 +215,7 @@ static td_status one_run(const job *j, int64_t seed, double *accuracy, double *s
                                accuracy);
         *seconds = seconds_now() - began;
     }
-    if (status == TD_OK && !stop_requested() && j->save_model != NULL) {
+    if (status == TD_OK && !stop_requested() && j->args.save_model != NULL) {
         status = save_model(j, s.net);
     }
     td_loader_close(loader);
@@ -286,7 +229,7 @@ static td_status all_runs(const job *j)
     int64_t runs = 0;
     for (; runs < j->runs; runs++) {
         double accuracy = 0.0, seconds = 0.0;
-        TD_TRY(one_run(j, j->seed + runs, &accuracy, &seconds));
+        TD_TRY(one_run(j, j->args.seed + runs, &accuracy, &seconds));
         if (stop_requested()) {
             printf("stopped\n");
             break;
@@ -308,20 +251,21 @@ static td_status all_runs(const job *j)
 
 int main(int argc, char **argv)
 {
-    job j = { .recipe = "sgd",
-              .precision = "fp32",
-              .device_name = "cpu",
+    job j = { .args = { .precision_name = "fp32",
+                        .device_name = "cpu",
+                        .workers = train_default_workers() },
+              .recipe = "sgd",
               .width = 1.0,
-              .runs = 1,
-              .workers = train_default_workers() };
+              .runs = 1 };
     read_options(&j, argc, argv);
     signals_catch(true);
     td_status status = apply_options(&j);
     if (status == TD_OK) {
         printf("tandem %s: airbench94 by %s, batch %" PRId64 ", %g epochs, width %g, seed %" PRId64
                "; %s; %s; %s, %d threads\n",
-               TANDEM_VERSION, j.recipe, j.batch_size, j.epochs, j.width, j.seed, j.data.name,
-               td_device_name(j.device), train_args_arithmetic(), td_threads(TD_CPU));
+               TANDEM_VERSION, j.recipe, j.args.batch_size, j.epochs, j.width, j.args.seed,
+               j.data.name, td_device_name(j.args.device), train_args_arithmetic(),
+               td_threads(TD_CPU));
         status = all_runs(&j);
     }
     cifar_data_close(&j.data);

@@ -207,39 +207,26 @@ const train_task cifar_task = { .name = "ResNet-18 on CIFAR-10",
 
 /* ---- options ---- */
 
-static void add_share(train_args *args, const char *name, double *value, double high,
-                      const char *help)
-{
-    train_args_add(args, (cli_option){ .name = name,
-                                       .argument = "X",
-                                       .help = help,
-                                       .kind = CLI_REAL,
-                                       .value = value,
-                                       .high = high,
-                                       .resume = CLI_RESTORE });
-}
-
 /* What may be more than the article's plain step. */
 static void recipe_options(train_run *r)
 {
     train_args *args = &r->args;
     train_recipe *recipe = &r->recipe;
     recipe->accumulate = 1;
-    train_args_add(args, (cli_option){ .name = "accumulate",
-                                       .argument = "N",
-                                       .help = "Batches whose mean gradient makes one step: a "
-                                               "batch N times as large, in the memory of one",
-                                       .kind = CLI_INT,
-                                       .value = &recipe->accumulate,
-                                       .low = 1,
-                                       .high = 1e6,
-                                       .resume = CLI_RESTORE });
-    add_share(args, "label-smoothing", &recipe->label_smoothing, 1,
-              "Share of the labels that is spread over all classes; 0: none");
-    add_share(args, "clip-grad-norm", &recipe->clip_grad_norm, 1e30,
-              "Shorten the gradient to this norm where it is longer; 0: not");
-    add_share(args, "ema", &recipe->ema_decay, 0.999999999,
-              "Average the weights with this decay (0.999) and test with the averages; 0: not");
+    train_args_int(args, "accumulate", &recipe->accumulate, 1, 1e6,
+                   "Batches whose mean gradient makes one step: a batch N times as large, in the "
+                   "memory of one")
+        ->resume = CLI_RESTORE;
+    train_args_real(args, "label-smoothing", &recipe->label_smoothing, 0, 1,
+                    "Share of the labels that is spread over all classes; 0: none")
+        ->resume = CLI_RESTORE;
+    train_args_real(args, "clip-grad-norm", &recipe->clip_grad_norm, 0, 1e30,
+                    "Shorten the gradient to this norm where it is longer; 0: not")
+        ->resume = CLI_RESTORE;
+    train_args_real(
+        args, "ema", &recipe->ema_decay, 0, 0.999999999,
+        "Average the weights with this decay (0.999) and test with the averages; 0: not")
+        ->resume = CLI_RESTORE;
 }
 
 train_run *cifar_options(cifar_run *c, const char *app, double lr, int64_t print_every)
@@ -258,28 +245,17 @@ train_run *cifar_options(cifar_run *c, const char *app, double lr, int64_t print
                        "Folder with CIFAR-10's binary files, or with cifar-10-batches-bin/; "
                        "otherwise $TANDEM_DATA, otherwise data/cifar10",
                        "Checkpoint to write; Ctrl-C writes one, too");
-    train_args_add(args, (cli_option){ .name = "download",
-                                       .help = "Fetch CIFAR-10 (170 MB) if it is not there",
-                                       .kind = CLI_FLAG,
-                                       .value = &c->download });
-    train_args_add_count(args, "print-every", &c->print_every, 1, 1000000000,
-                         "Steps between two lines of loss and accuracy");
-    train_args_add(args, (cli_option){ .name = "limit",
-                                       .argument = "N",
-                                       .help = "Use the first N images only, of the training and "
-                                               "the test set; 0: all",
-                                       .kind = CLI_INT,
-                                       .value = &c->limit,
-                                       .high = 1e9,
-                                       .resume = CLI_FIXED });
-    train_args_add(args, (cli_option){ .name = "stem",
-                                       .argument = "NAME",
-                                       .help = "First layers: imagenet (7x7, stride 2, pool; the "
-                                               "articles') or cifar (3x3; slower, better)",
-                                       .kind = CLI_TEXT,
-                                       .value = &c->stem,
-                                       .choices = "imagenet|cifar",
-                                       .resume = CLI_FIXED });
+    train_args_flag(args, "download", &c->download, "Fetch CIFAR-10 (170 MB) if it is not there");
+    train_args_int(args, "print-every", &c->print_every, 1, 1e9,
+                   "Steps between two lines of loss and accuracy");
+    train_args_int(args, "limit", &c->limit, 0, 1e9,
+                   "Use the first N images only, of the training and the test set; 0: all")
+        ->resume = CLI_FIXED;
+    cli_option *o = train_args_text(args, "stem", "NAME", &c->stem,
+                                    "First layers: imagenet (7x7, stride 2, pool; the articles') "
+                                    "or cifar (3x3; slower, better)");
+    o->choices = "imagenet|cifar";
+    o->resume = CLI_FIXED;
     recipe_options(&c->base);
     return &c->base;
 }

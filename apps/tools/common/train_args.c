@@ -9,60 +9,73 @@
 #include <string.h>
 #include <unistd.h>
 
-void train_args_add(train_args *args, cli_option option)
+cli_option *train_args_add(train_args *args, cli_option option)
 {
     TD_REQUIRE(args->option_count < CLI_MAX_OPTIONS, TD_HERE, "no room for --%s", option.name);
-    args->options[args->option_count++] = option;
+    args->options[args->option_count] = option;
+    return &args->options[args->option_count++];
 }
 
-static void add_int(train_args *args, const char *name, int64_t *value, double low, double high,
-                    cli_resume resume, const char *help)
+cli_option *train_args_int(train_args *args, const char *name, int64_t *value, double low,
+                           double high, const char *help)
 {
-    train_args_add(args, (cli_option){ .name = name,
-                                       .argument = "N",
-                                       .help = help,
-                                       .kind = CLI_INT,
-                                       .value = value,
-                                       .low = low,
-                                       .high = high,
-                                       .resume = resume });
+    return train_args_add(args, (cli_option){ .name = name,
+                                              .argument = "N",
+                                              .help = help,
+                                              .kind = CLI_INT,
+                                              .value = value,
+                                              .low = low,
+                                              .high = high });
 }
 
-static void add_text(train_args *args, const char *name, const char *argument, const char **value,
-                     const char *help)
+cli_option *train_args_real(train_args *args, const char *name, double *value, double low,
+                            double high, const char *help)
 {
-    train_args_add(
+    cli_option *option = train_args_int(args, name, NULL, low, high, help);
+    option->argument = "X";
+    option->kind = CLI_REAL;
+    option->value = value;
+    return option;
+}
+
+cli_option *train_args_text(train_args *args, const char *name, const char *argument,
+                            const char **value, const char *help)
+{
+    return train_args_add(
         args,
         (cli_option){
             .name = name, .argument = argument, .help = help, .kind = CLI_TEXT, .value = value });
 }
 
-static void add_flag(train_args *args, const char *name, bool *value, const char *help)
+cli_option *train_args_flag(train_args *args, const char *name, bool *value, const char *help)
 {
-    train_args_add(args,
-                   (cli_option){ .name = name, .help = help, .kind = CLI_FLAG, .value = value });
+    return train_args_add(
+        args, (cli_option){ .name = name, .help = help, .kind = CLI_FLAG, .value = value });
 }
 
 void train_args_machine_options(train_args *args)
 {
-    add_int(args, "threads", &args->threads, 0, 1024, CLI_FORGET,
-            "Threads that compute; 0: all CPUs. Results do not depend on it");
-    add_flag(args, "pin", &args->pin,
-             "Bind each thread to a CPU of its own; processes on one host take different ones");
-    add_text(args, "trace", "FILE", &args->trace,
-             "Write a timeline for Perfetto or chrome://tracing");
-    add_flag(args, "summary", &args->summary, "Print the model's layers first");
-    add_flag(
+    train_args_int(args, "threads", &args->threads, 0, 1024,
+                   "Threads that compute; 0: all CPUs. Results do not depend on it");
+    train_args_flag(
+        args, "pin", &args->pin,
+        "Bind each thread to a CPU of its own; processes on one host take different ones");
+    train_args_text(args, "trace", "FILE", &args->trace,
+                    "Write a timeline for Perfetto or chrome://tracing");
+    train_args_flag(args, "summary", &args->summary, "Print the model's layers first");
+    train_args_flag(
         args, "debug-nan", &args->debug_nan,
         "Check every operation for NaN and infinity, and name the first that makes one (slow)");
-    add_flag(args, "profile", &args->reports.profile,
-             "Print at the end (and on Ctrl-C) where the time went, by kernel and module");
-    add_text(args, "profile-limits", "G,B", &args->reports.limits,
-             "What --profile calls 100 %: GFLOP/s and GB/s; otherwise measured at the start");
-    add_flag(args, "memory", &args->reports.memory,
-             "Print at the end what memory is for: the plan of a step, its peak, and what stays");
-    add_text(args, "memory-picture", "FILE", &args->reports.picture,
-             "The same, and draw the plan (SVG)");
+    train_args_flag(args, "profile", &args->reports.profile,
+                    "Print at the end (and on Ctrl-C) where the time went, by kernel and module");
+    train_args_text(
+        args, "profile-limits", "G,B", &args->reports.limits,
+        "What --profile calls 100 %: GFLOP/s and GB/s; otherwise measured at the start");
+    train_args_flag(
+        args, "memory", &args->reports.memory,
+        "Print at the end what memory is for: the plan of a step, its peak, and what stays");
+    train_args_text(args, "memory-picture", "FILE", &args->reports.picture,
+                    "The same, and draw the plan (SVG)");
 }
 
 /* Of the options so far, those that most runs need. */
@@ -77,107 +90,98 @@ static void list_first(train_args *args)
     }
 }
 
-void train_args_options(train_args *args, const char *data_help, const char *save_help)
+static void run_options(train_args *args, const char *data_help)
 {
-    args->words = (train_words){ "--lr", "--data", "--device", "--precision", "--graph" };
-    args->device_name = args->device_name != NULL ? args->device_name : "cpu";
-    args->precision_name = args->precision_name != NULL ? args->precision_name : "fp32";
-    add_text(args, "data", "PATH", &args->data, data_help);
-    add_int(args, "epochs", &args->epochs, 1, 1e6, CLI_RESTORE, "Passes over the training data");
-    add_int(args, "batch-size", &args->batch_size, 1, 1 << 20, CLI_FIXED, "Samples in a step");
-    train_args_add(args, (cli_option){ .name = "lr",
-                                       .argument = "X",
-                                       .help = "Learning rate",
-                                       .kind = CLI_REAL,
-                                       .value = &args->lr,
-                                       .low = 1e-12,
-                                       .high = 1e6,
-                                       .resume = CLI_RESTORE });
-    add_int(args, "seed", &args->seed, 0, 9e15, CLI_FIXED,
-            "Seed of all that is random: equal seeds give equal runs, bit for bit");
-    add_int(args, "workers", &args->workers, 0, 256, CLI_FORGET,
-            "Threads that prepare batches ahead; 0: none");
-    add_text(args, "device", "NAME", &args->device_name,
-             "Where to compute: cpu, cpu:1, cuda, cuda:1; with several processes, cuda "
-             "is the GPU of each one's local rank");
-    train_args_add(args, (cli_option){ .name = "precision",
-                                       .argument = "NAME",
-                                       .help = "Arithmetic of convolutions and matrix products: "
-                                               "fp32; bf16 with f32 weights, sums and statistics "
-                                               "(mixed precision); or bf16x3, f32 split into three "
-                                               "products; on GPUs also tf32, and "
-                                               "fp16 with a loss scaler",
-                                       .kind = CLI_TEXT,
-                                       .value = &args->precision_name,
-                                       .choices = "fp32|bf16|bf16x3|tf32|fp16",
-                                       .resume = CLI_RESTORE });
-    train_args_add(args, (cli_option){ .name = "winograd",
-                                       .help = "Let 3x3 convolutions in fp32 use Winograd's "
-                                               "transform: faster, relative error 2e-6",
-                                       .kind = CLI_FLAG,
-                                       .value = &args->winograd,
-                                       .resume = CLI_RESTORE });
-    train_args_add(args, (cli_option){ .name = "autotune",
-                                       .help = "Choose convolutions' algorithms by timing, after "
-                                               "the first step, and keep the choices for later "
-                                               "runs: on GPUs, and on CPUs with --winograd",
-                                       .kind = CLI_FLAG,
-                                       .value = &args->autotune,
-                                       .resume = CLI_RESTORE,
-                                       .unwritten = "no" });
-    add_flag(
+    train_args_text(args, "data", "PATH", &args->data, data_help);
+    train_args_int(args, "epochs", &args->epochs, 1, 1e6, "Passes over the training data")->resume =
+        CLI_RESTORE;
+    train_args_int(args, "batch-size", &args->batch_size, 1, 1 << 20, "Samples in a step")->resume =
+        CLI_FIXED;
+    train_args_real(args, "lr", &args->lr, 1e-12, 1e6, "Learning rate")->resume = CLI_RESTORE;
+    train_args_int(args, "seed", &args->seed, 0, 9e15,
+                   "Seed of all that is random: equal seeds give equal runs, bit for bit")
+        ->resume = CLI_FIXED;
+    train_args_int(args, "workers", &args->workers, 0, 256,
+                   "Threads that prepare batches ahead; 0: none");
+}
+
+static void device_options(train_args *args)
+{
+    train_args_text(args, "device", "NAME", &args->device_name,
+                    "Where to compute: cpu, cpu:1, cuda, cuda:1; with several processes, cuda "
+                    "is the GPU of each one's local rank");
+    cli_option *o = train_args_text(
+        args, "precision", "NAME", &args->precision_name,
+        "Arithmetic of convolutions and matrix products: fp32; bf16 with f32 weights, sums and "
+        "statistics (mixed precision); or bf16x3, f32 split into three products; on GPUs also "
+        "tf32, and fp16 with a loss scaler");
+    o->choices = "fp32|bf16|bf16x3|tf32|fp16";
+    o->resume = CLI_RESTORE;
+    train_args_flag(
+        args, "winograd", &args->winograd,
+        "Let 3x3 convolutions in fp32 use Winograd's transform: faster, relative error 2e-6")
+        ->resume = CLI_RESTORE;
+    o = train_args_flag(args, "autotune", &args->autotune,
+                        "Choose convolutions' algorithms by timing, after the first step, and keep "
+                        "the choices for later runs: on GPUs, and on CPUs with --winograd");
+    o->resume = CLI_RESTORE;
+    o->unwritten = "no";
+    train_args_flag(
         args, "streamed", &args->streamed,
         "GPUs: send each batch, though the pictures would fit into the GPU's memory: what they "
         "would take is left to the steps");
-    add_flag(args, "graph", &args->graph,
-             "GPUs: record a training step as a CUDA graph, and replay it: the same bits, and the "
-             "host no longer in the way of small steps");
-    add_text(args, "save", "PATH", &args->save, save_help);
-    add_int(args, "save-every", &args->save_every, 0, 1e6, CLI_FORGET,
-            "Epochs between two checkpoints; 0: none");
-    add_int(args, "save-every-steps", &args->save_every_steps, 0, 1e9, CLI_FORGET,
-            "Write a checkpoint also after so many steps, so that little is lost; 0: no");
-    add_text(args, "save-model", "PATH", &args->save_model,
-             "Write the trained model alone at the end, without the run's state: for predict, for "
-             "td_load and for PyTorch");
-    add_text(args, "resume", "FILE", &args->resume,
-             "Continue from a checkpoint, with the options that it was trained with");
-    add_flag(args, "auto-resume", &args->auto_resume,
-             "Continue from the latest checkpoint if there is one: for programs that are started "
-             "again, as tdrun does");
-    add_text(args, "log-dir", "DIR", &args->log_dir,
-             "Write metrics.csv and a TensorBoard event file into this folder");
-    list_first(args);
-    args->recompute = "none";
-    train_args_add(args, (cli_option){ .name = "recompute",
-                                       .argument = "NAME",
-                                       .help = "Keep only the inputs of the model's blocks or "
-                                               "stages, and run them again in backward: less "
-                                               "memory, more time, the same bits",
-                                       .kind = CLI_TEXT,
-                                       .value = &args->recompute,
-                                       .choices = "none|block|stage" });
-    train_args_machine_options(args);
+    train_args_flag(
+        args, "graph", &args->graph,
+        "GPUs: record a training step as a CUDA graph, and replay it: the same bits, and the "
+        "host no longer in the way of small steps");
+    train_args_text(args, "recompute", "NAME", &args->recompute,
+                    "Keep only the inputs of the model's blocks or stages, and run them again in "
+                    "backward: less memory, more time, the same bits")
+        ->choices = "none|block|stage";
 }
 
-void train_args_add_count(train_args *args, const char *name, int64_t *value, int64_t low,
-                          int64_t high, const char *help)
+static void file_options(train_args *args, const char *save_help)
 {
-    add_int(args, name, value, (double)low, (double)high, CLI_FORGET, help);
+    train_args_text(args, "save", "PATH", &args->save, save_help);
+    train_args_int(args, "save-every", &args->save_every, 0, 1e6,
+                   "Epochs between two checkpoints; 0: none");
+    train_args_int(args, "save-every-steps", &args->save_every_steps, 0, 1e9,
+                   "Write a checkpoint also after so many steps, so that little is lost; 0: no");
+    train_args_text(
+        args, "save-model", "PATH", &args->save_model,
+        "Write the trained model alone at the end, without the run's state: for predict, for "
+        "td_load and for PyTorch");
+    train_args_text(args, "resume", "FILE", &args->resume,
+                    "Continue from a checkpoint, with the options that it was trained with");
+    train_args_flag(
+        args, "auto-resume", &args->auto_resume,
+        "Continue from the latest checkpoint if there is one: for programs that are started "
+        "again, as tdrun does");
+    train_args_text(args, "log-dir", "DIR", &args->log_dir,
+                    "Write metrics.csv and a TensorBoard event file into this folder");
+}
+
+void train_args_options(train_args *args, const char *data_help, const char *save_help)
+{
+    args->words = (train_words){ "--lr", "--data", "--device", "--precision", "--graph" };
+    args->device_name = "cpu";
+    args->precision_name = "fp32";
+    args->recompute = "none";
+    run_options(args, data_help);
+    device_options(args);
+    file_options(args, save_help);
+    list_first(args);
+    train_args_machine_options(args);
 }
 
 void train_args_rank_options(train_args *args)
 {
     args->timeout = 300;
-    add_flag(args, "shard", &args->shard,
-             "Print loss and accuracy of rank 0's own samples, not those of all ranks");
-    train_args_add(args, (cli_option){ .name = "timeout",
-                                       .argument = "S",
-                                       .help = "Seconds that processes wait for each other",
-                                       .kind = CLI_REAL,
-                                       .value = &args->timeout,
-                                       .low = 0.1,
-                                       .high = 1e6 });
+    train_args_flag(args, "shard", &args->shard,
+                    "Print loss and accuracy of rank 0's own samples, not those of all ranks");
+    train_args_real(args, "timeout", &args->timeout, 0.1, 1e6,
+                    "Seconds that processes wait for each other")
+        ->argument = "S";
     train_hook_option(args);
 }
 

@@ -43,7 +43,16 @@ typedef struct train_args {
 /* Writes the shared options into args->options, with the values in args as defaults; the app adds
  * its own with train_args_add and then calls cli_parse. */
 void train_args_options(train_args *args, const char *data_help, const char *save_help);
-void train_args_add(train_args *args, cli_option option);
+cli_option *train_args_add(train_args *args, cli_option option);
+
+/* The same by kinds. The result is the option, to set more of it. */
+cli_option *train_args_int(train_args *args, const char *name, int64_t *value, double low,
+                           double high, const char *help);
+cli_option *train_args_real(train_args *args, const char *name, double *value, double low,
+                            double high, const char *help);
+cli_option *train_args_text(train_args *args, const char *name, const char *argument,
+                            const char **value, const char *help);
+cli_option *train_args_flag(train_args *args, const char *name, bool *value, const char *help);
 
 /* Of these only what concerns the machine and what a run tells about itself (--threads, --trace,
  * --profile, ...): for programs whose training is configured in another way. */
@@ -51,8 +60,6 @@ void train_args_machine_options(train_args *args);
 
 /* The options of lessons with several processes. */
 void train_args_rank_options(train_args *args);
-void train_args_add_count(train_args *args, const char *name, int64_t *value, int64_t low,
-                          int64_t high, const char *help);
 bool train_args_given(const train_args *args, const char *option);
 
 /* After parsing: takes from the checkpoint of --resume (of the same task) what was set in that run

@@ -62,18 +62,15 @@ static bool fits(const char *text)
 void train_hook_option(train_args *args)
 {
     args->comm_hook = "none";
-    train_args_add(args, (cli_option){ .name = name,
-                                       .argument = "NAME",
-                                       .help = "What travels for gradients: none (they themselves, "
-                                               "in f32), bf16, fp16, or powersgd[:RANK[:START]]: "
-                                               "two factors of that rank (1) for each matrix, "
-                                               "after START (1000) plain steps",
-                                       .kind = CLI_TEXT,
-                                       .value = &args->comm_hook,
-                                       .choices = "none|bf16|fp16|powersgd[:RANK[:START]]",
-                                       .fits = fits,
-                                       .resume = CLI_RESTORE,
-                                       .unwritten = "none" });
+    cli_option *o = train_args_text(
+        args, name, "NAME", &args->comm_hook,
+        "What travels for gradients: none (they themselves, in f32), bf16, fp16, or "
+        "powersgd[:RANK[:START]]: two factors of that rank (1) for each matrix, after START "
+        "(1000) plain steps");
+    o->choices = "none|bf16|fp16|powersgd[:RANK[:START]]";
+    o->fits = fits;
+    o->resume = CLI_RESTORE;
+    o->unwritten = "none";
 }
 
 /* ---- what a run says ---- */

@@ -71,18 +71,12 @@ td_status classify_options(classify_run *c, const char *app, const char *descrip
                                    .args = { .save_every = 1, .recompute = "none" } } };
     train_args *args = &c->base.args;
     cli_rest rest = { .name = "[KEY VALUE]...", .least = 0 };
-    train_args_add(
-        args, (cli_option){ .name = "cfg",
-                            .argument = "FILE",
-                            .help = "Settings (YAML), such as apps/tools/config/resnet18.yaml; "
-                                    "KEY VALUE pairs are set after it",
-                            .kind = CLI_TEXT,
-                            .value = &c->cfg });
-    train_args_add(args, (cli_option){ .name = "keys",
-                                       .help = "Print all keys with the values that the run would "
-                                               "have, as YAML with explanations, and end",
-                                       .kind = CLI_FLAG,
-                                       .value = &c->keys });
+    train_args_text(args, "cfg", "FILE", &c->cfg,
+                    "Settings (YAML), such as apps/tools/config/resnet18.yaml; KEY VALUE pairs are "
+                    "set after it");
+    train_args_flag(args, "keys", &c->keys,
+                    "Print all keys with the values that the run would have, as YAML with "
+                    "explanations, and end");
     train_args_machine_options(args);
     train_args_rank_options(args);
     cli_parse_rest(argc, argv, description, args->options, args->option_count, &rest);
