@@ -49,12 +49,11 @@ static td_dataset make_data(void)
 
 static double first_loss;
 
-static td_status step_done(train_run *r, double loss)
+static void step_done(train_run *r, double loss)
 {
     if (r->state.epoch == 0 && r->state.batch == 1) {
         first_loss = loss;
     }
-    return TD_OK;
 }
 
 static void epoch_done(train_run *r, double seconds, char *path)

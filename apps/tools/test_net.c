@@ -9,7 +9,7 @@
 
 #include <inttypes.h>
 
-static td_status lesson(train_run *r)
+static td_status program(train_run *r)
 {
     classify_run *c = (classify_run *)r;
     evaluation e;
@@ -21,9 +21,10 @@ static td_status lesson(train_run *r)
     TD_TRY(classify_load_weights(c));
     progress_begin(&r->progress, ranks_first(), 0);
     TD_TRY(classify_test(c, &e));
-    ranks_print("%s on %s: Loss %.4f  Acc@1 %.3f  Acc@%" PRId64 " %.3f  (%" PRId64 " pictures)\n",
-                c->s.model.arch, r->data_name, e.loss, 100.0 * (double)e.correct / (double)e.count,
-                r->recipe.top_k, 100.0 * (double)e.correct_k / (double)e.count, e.count);
+    td_printf_rank0(
+        "%s on %s: Loss %.4f  Acc@1 %.3f  Acc@%" PRId64 " %.3f  (%" PRId64 " pictures)\n",
+        c->s.model.arch, r->data_name, e.loss, 100.0 * (double)e.correct / (double)e.count,
+        r->recipe.top_k, 100.0 * (double)e.correct_k / (double)e.count, e.count);
     return classify_report_bad(c);
 }
 
@@ -36,5 +37,5 @@ int main(int argc, char **argv)
         "MODEL.WEIGHTS names its file; otherwise it is OUT_DIR/best.",
         argc, argv);
     c.tests_only = true;
-    return status != TD_OK ? app_failed("test_net") : classify_main(&c, lesson);
+    return status != TD_OK ? app_failed("test_net") : classify_main(&c, program);
 }

@@ -9,7 +9,7 @@
  * metrics.csv and a TensorBoard file. The same command goes on from the highest checkpoint. */
 #include "apps/tools/train_net/classify.h"
 
-static td_status lesson(train_run *r)
+static td_status program(train_run *r)
 {
     classify_run *c = (classify_run *)r;
     TD_TRY(classify_begin(c));
@@ -35,5 +35,5 @@ int main(int argc, char **argv)
                          "TRAIN.DATASET/TRAIN.SPLIT/CLASS/picture. Alone, "
                          "or as one of the processes that tdrun, srun or mpirun has started.",
                          argc, argv);
-    return status != TD_OK ? app_failed("train_net") : classify_main(&c, lesson);
+    return status != TD_OK ? app_failed("train_net") : classify_main(&c, program);
 }

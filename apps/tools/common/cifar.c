@@ -5,22 +5,10 @@
 #include "data/inspect.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { CLASSES = 10 };
-
-enum { LOSS, EPOCH_LOSS, EPOCH_ACCURACY, LR, IMAGES_PER_SECOND, TEST_LOSS, TEST_ACCURACY, METRICS };
-static const char *const metric_names[METRICS] = {
-    [LOSS] = "train/loss",
-    [EPOCH_LOSS] = "train/epoch_loss",
-    [EPOCH_ACCURACY] = "train/epoch_accuracy",
-    [LR] = "lr",
-    [IMAGES_PER_SECOND] = "images_per_second",
-    [TEST_LOSS] = "test/loss",
-    [TEST_ACCURACY] = "test/accuracy",
-};
 
 /* ---- the model ---- */
 
@@ -83,20 +71,9 @@ static void cifar_close(train_run *r)
 
 /* ---- what is printed, logged and saved ---- */
 
-static td_status cifar_log_open(train_run *r)
+static void cifar_step_done(train_run *r, double loss)
 {
-    return ranks_first()
-               ? metrics_open(r->args.log_dir, metric_names, METRICS, train_steps_done(r), &r->log)
-               : TD_OK;
-}
-
-static td_status log_values(const train_run *r, const double *values)
-{
-    return r->log != NULL ? metrics_write(r->log, train_steps_done(r), values) : TD_OK;
-}
-
-static td_status cifar_step_done(train_run *r, double loss)
-{
+    (void)loss;
     const train_state *s = &r->state;
     int64_t steps = td_loader_batches(r->loader);
     if (train_is_due(s->batch, ((cifar_run *)r)->print_every) || s->batch == steps) {
@@ -106,15 +83,6 @@ static td_status cifar_step_done(train_run *r, double loss)
                        s->batch, steps, s->epoch + 1, r->args.epochs, train_epoch_loss(r),
                        100 * train_epoch_accuracy(r));
     }
-    return log_values(r, (double[METRICS]){
-                             [LOSS] = loss,
-                             [EPOCH_LOSS] = train_epoch_loss(r),
-                             [EPOCH_ACCURACY] = train_epoch_accuracy(r),
-                             [LR] = td_optim_lr(r->optim),
-                             [IMAGES_PER_SECOND] = progress_rate(&r->progress, r->step_samples),
-                             [TEST_LOSS] = NAN,
-                             [TEST_ACCURACY] = NAN,
-                         });
 }
 
 static void cifar_epoch_done(train_run *r, double seconds, char *path)
@@ -155,18 +123,10 @@ static void cifar_saved(train_run *r, const char *path, bool at_epoch)
 static td_status cifar_tested(train_run *r, const evaluation *result)
 {
     double accuracy = (double)result->correct / (double)result->count;
-    ranks_print("\n== test: %" PRId64 " images | loss: %.3f | acc: %6.3f%%%s\n", result->count,
-                result->loss, 100 * accuracy,
-                r->test->synthetic ? " (synthetic, NOT CIFAR-10)" : "");
-    return log_values(r, (double[METRICS]){
-                             [LOSS] = NAN,
-                             [EPOCH_LOSS] = NAN,
-                             [EPOCH_ACCURACY] = NAN,
-                             [LR] = NAN,
-                             [IMAGES_PER_SECOND] = NAN,
-                             [TEST_LOSS] = result->loss,
-                             [TEST_ACCURACY] = accuracy,
-                         });
+    td_printf_rank0("\n== test: %" PRId64 " images | loss: %.3f | acc: %6.3f%%%s\n", result->count,
+                    result->loss, 100 * accuracy,
+                    r->test->synthetic ? " (synthetic, NOT CIFAR-10)" : "");
+    return train_log_test(r, result);
 }
 
 static void describe(const train_run *r)
@@ -178,11 +138,11 @@ static void describe(const train_run *r)
     if (!td_loader_is_resident(r->loader)) {
         snprintf(loader, sizeof(loader), "%" PRId64 " loader threads", r->args.workers);
     }
-    ranks_print("tandem %s: ResNet-18 (%s stem), %" PRId64 " parameters\n"
-                "data: %s; batch %" PRId64 "%s, lr %g, seed %" PRId64 ", %s; %s, %s\n",
-                TANDEM_VERSION, stem_of(r), td_parameter_count(r->net), r->data_name,
-                r->args.batch_size, ranks, r->args.lr, r->args.seed, train_args_arithmetic(),
-                td_device_describe(r->args.device), loader);
+    td_printf_rank0("tandem %s: ResNet-18 (%s stem), %" PRId64 " parameters\n"
+                    "data: %s; batch %" PRId64 "%s, lr %g, seed %" PRId64 ", %s; %s, %s\n",
+                    TANDEM_VERSION, stem_of(r), td_parameter_count(r->net), r->data_name,
+                    r->args.batch_size, ranks, r->args.lr, r->args.seed, train_args_arithmetic(),
+                    td_device_describe(r->args.device), loader);
 }
 
 static void cifar_begins(train_run *r)
@@ -191,19 +151,19 @@ static void cifar_begins(train_run *r)
     progress_print(&r->progress, "\n=======  Training  =======\n");
 }
 
-const train_task cifar_task = { .name = "ResNet-18 on CIFAR-10",
-                                .open = cifar_open,
-                                .close = cifar_close,
-                                .begins = cifar_begins,
-                                .step_done = cifar_step_done,
-                                .epoch_done = cifar_epoch_done,
-                                .latest = cifar_latest,
-                                .saved = cifar_saved,
-                                .log_open = cifar_log_open,
-                                .tested = cifar_tested,
-                                .sample = { 4, { 1, 3, 32, 32 } },
-                                .shows_figures = true,
-                                .loads_at_end = true };
+static const train_task cifar_task = { .name = "ResNet-18 on CIFAR-10",
+                                       .open = cifar_open,
+                                       .close = cifar_close,
+                                       .begins = cifar_begins,
+                                       .step_done = cifar_step_done,
+                                       .epoch_done = cifar_epoch_done,
+                                       .latest = cifar_latest,
+                                       .saved = cifar_saved,
+                                       .metrics = TRAIN_FEW_METRICS,
+                                       .tested = cifar_tested,
+                                       .sample = { 4, { 1, 3, 32, 32 } },
+                                       .shows_figures = true,
+                                       .loads_at_end = true };
 
 /* ---- options ---- */
 

@@ -1,4 +1,4 @@
-/* The CIFAR-10 lessons, as far as they do not differ: data, model, optimizer, and what they print.
+/* cifar_resnet18, however it is started: data, model, optimizer, options, and what it prints.
  *
  * All ranks use one seed. That gives them equal weights to begin with, and yet no two pictures
  * equal crops and flips: those are drawn by (seed, epoch, picture), whoever has the picture. */
@@ -9,18 +9,14 @@
 #include "apps/tools/common/train.h"
 
 typedef struct cifar_run {
-    train_run base; /* first: a train_run * of a CIFAR lesson is a cifar_run * */
+    train_run base; /* first: a train_run * of this job is a cifar_run * */
     int64_t limit, print_every;
     const char *stem;
     bool download;
     cifar_data data;
 } cifar_run;
 
-/* What the lessons print, log and save; a lesson on other pictures brings its own open and close.
- */
-extern const train_task cifar_task;
-
-/* Sets the defaults and adds the options; the lesson adds its own and calls cli_parse. */
+/* Sets the defaults and adds the options; the program adds its own and calls cli_parse. */
 train_run *cifar_options(cifar_run *c, const char *app, double lr, int64_t print_every);
 
 /* ResNet-18 on the run's device; NULL when memory is short. */

@@ -1,9 +1,7 @@
 #include "apps/tools/common/ranks.h"
 
 #include "dist/dist.h"
-#include "dist/error_file.h"
 
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -25,17 +23,6 @@ void ranks_begin(train_args *args)
 bool ranks_first(void)
 {
     return td_dist_rank() == 0;
-}
-
-void ranks_print(const char *format, ...)
-{
-    if (ranks_first()) {
-        va_list values;
-        va_start(values, format);
-        vprintf(format, values);
-        va_end(values);
-        fflush(stdout);
-    }
 }
 
 td_status ranks_sum(double *values, int count)
@@ -67,12 +54,4 @@ td_status ranks_agree(const char *what, const char *text)
                        td_dist_rank(), text);
     }
     return TD_OK;
-}
-
-void ranks_end(td_status status)
-{
-    if (status != TD_OK) {
-        td_error_report(td_last_error());
-    }
-    td_dist_destroy();
 }

@@ -1,4 +1,4 @@
-/* What the lessons with several processes share: how a rank says hello, what part of the machine it
+/* What training with several processes needs: how a rank says hello, what part of the machine it
  * takes, who speaks, and how figures of all ranks become one. In a process that has not called
  * td_dist_init there is one rank, 0. */
 #ifndef APPS_TOOLS_RANKS_H
@@ -13,9 +13,6 @@ void ranks_begin(train_args *args);
 
 bool ranks_first(void); /* whether this is rank 0, which prints and saves */
 
-/* Prints on rank 0 only, at once. */
-void ranks_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
 /* Sums over all ranks, in place. All ranks must call it. */
 td_status ranks_sum(double *values, int count);
 
@@ -24,9 +21,5 @@ td_status ranks_agree(const char *what, const char *text);
 
 /* Everyone waits here for the last. */
 td_status ranks_barrier(void);
-
-/* Leaves the others. What went wrong here is reported first, before they notice that this rank is
- * gone, so that the first cause is the one that is shown. */
-void ranks_end(td_status status);
 
 #endif

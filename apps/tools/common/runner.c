@@ -11,12 +11,12 @@ td_status runner_capture(runner *r, td_device device, td_loader *loader, const c
 {
     bool ranks = td_dist_is_initialized();
     if (word != NULL && device.type == TD_DEVICE_CPU) {
-        ranks_print("%s: a CPU has no graphs: steps run as ever, and each is checked to take "
-                    "the memory of the one before\n",
-                    word);
+        td_printf_rank0("%s: a CPU has no graphs: steps run as ever, and each is checked to take "
+                        "the memory of the one before\n",
+                        word);
     } else if (word != NULL) {
-        ranks_print("%s: after three steps as ever they are recorded, and replayed by %s%s\n", word,
-                    td_device_name(device), ranks ? ", if all ranks can" : "");
+        td_printf_rank0("%s: after three steps as ever they are recorded, and replayed by %s%s\n",
+                        word, td_device_name(device), ranks ? ", if all ranks can" : "");
     }
     (void)td_loader_defer(loader); /* what the GPU cuts out, it cuts out in the step */
     r->captured =
@@ -76,7 +76,7 @@ void runner_end(runner *r)
         return;
     }
     td_captured_stats stats = td_captured_now(r->captured);
-    ranks_print(
+    td_printf_rank0(
         "graph: %" PRId64 " steps as ever, %" PRId64 " recorded, %" PRId64 " replayed%s%s\n",
         stats.eager, stats.recorded, stats.replayed, stats.why[0] != '\0' ? "; " : "", stats.why);
     td_captured_free(r->captured);

@@ -8,6 +8,7 @@
 #include "data/inspect.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -169,6 +170,60 @@ static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results
     return TD_OK;
 }
 
+/* ---- metrics ---- */
+
+static const char *const metric_names[TRAIN_METRICS] = {
+    [TRAIN_LOSS] = "train/loss",
+    [TRAIN_EPOCH_LOSS] = "train/epoch_loss",
+    [TRAIN_EPOCH_ACCURACY] = "train/epoch_accuracy",
+    [TRAIN_LR] = "lr",
+    [TRAIN_IMAGES_PER_SECOND] = "images_per_second",
+    [TRAIN_TEST_LOSS] = "test/loss",
+    [TRAIN_TEST_ACCURACY] = "test/accuracy",
+    [TRAIN_EPOCH_ACCURACY_K] = "train/epoch_accuracy_k",
+    [TRAIN_TEST_ACCURACY_K] = "test/accuracy_k",
+    [TRAIN_DATA_WAIT] = "data_wait_seconds",
+    [TRAIN_EPOCH] = "epoch",
+};
+
+static td_status log_open(train_run *r)
+{
+    return ranks_first() ? metrics_open(r->args.log_dir, metric_names, r->task->metrics,
+                                        train_steps_done(r), &r->log)
+                         : TD_OK;
+}
+
+static td_status log_step(const train_run *r, double loss, double wait)
+{
+    const double values[TRAIN_METRICS] = {
+        [TRAIN_LOSS] = loss,
+        [TRAIN_EPOCH_LOSS] = train_epoch_loss(r),
+        [TRAIN_EPOCH_ACCURACY] = train_epoch_accuracy(r),
+        [TRAIN_LR] = td_optim_lr(r->optim),
+        [TRAIN_IMAGES_PER_SECOND] = progress_rate(&r->progress, r->step_samples),
+        [TRAIN_TEST_LOSS] = NAN,
+        [TRAIN_TEST_ACCURACY] = NAN,
+        [TRAIN_EPOCH_ACCURACY_K] = train_epoch_accuracy_k(r),
+        [TRAIN_TEST_ACCURACY_K] = NAN,
+        [TRAIN_DATA_WAIT] = wait,
+        [TRAIN_EPOCH] = (double)(r->state.epoch + 1),
+    };
+    return r->log != NULL ? metrics_write(r->log, train_steps_done(r), values) : TD_OK;
+}
+
+td_status train_log_test(const train_run *r, const evaluation *e)
+{
+    double values[TRAIN_METRICS];
+    for (int i = 0; i < TRAIN_METRICS; i++) {
+        values[i] = NAN;
+    }
+    values[TRAIN_TEST_LOSS] = e->loss;
+    values[TRAIN_TEST_ACCURACY] = (double)e->correct / (double)e->count;
+    values[TRAIN_TEST_ACCURACY_K] = (double)e->correct_k / (double)e->count;
+    values[TRAIN_EPOCH] = (double)(r->state.epoch + 1);
+    return r->log != NULL ? metrics_write(r->log, train_steps_done(r), values) : TD_OK;
+}
+
 /* ---- epochs ---- */
 
 /* The live line, what the task prints and logs, and a checkpoint if it is time for one. (After an
@@ -183,7 +238,10 @@ static td_status after_step(train_run *r, double loss)
                                                    .batch = r->step_samples,
                                                    .loss = train_epoch_loss(r),
                                                    .accuracy = train_epoch_accuracy(r) });
-    TD_TRY(r->task->step_done(r, loss));
+    r->task->step_done(r, loss);
+    double waited = td_loader_wait_seconds(r->loader);
+    TD_TRY(log_step(r, loss, waited - r->step_waited));
+    r->step_waited = waited;
     bool due = train_is_due(train_steps_done(r), r->args.save_every_steps) && between_groups(r);
     return due && r->state.batch < steps ? train_save_latest(r) : TD_OK;
 }
@@ -250,7 +308,7 @@ static td_status run_epochs(train_run *r)
     while (r->state.epoch < r->args.epochs && !r->stop) {
         r->began = seconds_now();
         r->seen_before = r->state.seen;
-        r->waited = td_loader_wait_seconds(r->loader);
+        r->waited = r->step_waited = td_loader_wait_seconds(r->loader);
         if (r->task->epoch_begins != NULL) {
             r->task->epoch_begins(r);
         }
@@ -284,7 +342,7 @@ static void on_ddp_error(td_status status, const char *message, void *user)
 static td_status prepare(train_run *r)
 {
     if (r->net == NULL || r->optim == NULL || r->loader == NULL) {
-        return TD_E_NOMEM; /* or what else has kept the lesson from making them */
+        return TD_E_NOMEM; /* or what else has kept the program from making them */
     }
     if (td_is_ddp(r->net)) {
         td_ddp_on_error(r->net, on_ddp_error, r);
@@ -308,9 +366,8 @@ static td_status prepare(train_run *r)
     }
     train_hook_tell(r);
     TD_TRY(train_resume(r));
-    if (r->args.log_dir != NULL) {
-        TD_TRY(r->task->log_open(r));
-    }
+    TD_TRY(r->task->accepted != NULL ? r->task->accepted(r) : TD_OK);
+    TD_TRY(r->args.log_dir != NULL ? log_open(r) : TD_OK);
     return r->args.summary && ranks_first() ? td_summary(r->net, r->task->sample, stdout) : TD_OK;
 }
 
@@ -366,7 +423,7 @@ static td_status save_model(train_run *r)
         return TD_OK;
     }
     TD_TRY(model_notes_save(path, r->net, r->ema, &r->notes, NULL, 0));
-    ranks_print("model saved: %s\n", path);
+    td_printf_rank0("model saved: %s\n", path);
     return TD_OK;
 }
 

@@ -1,7 +1,8 @@
-/* The training loop of all lessons (train.c), and around it what a run of hours needs: progress,
- * checkpoints, an end on Ctrl-C, going on afterwards to the same bits, a test at the end.
+/* The training loop of cifar_resnet18 and train_net (train.c), and around it what a run of hours
+ * needs: progress, checkpoints, an end on Ctrl-C, going on afterwards to the same bits, a test at
+ * the end.
  *
- * A lesson makes the model, the optimizer and the loader; what is special about its data and its
+ * A program makes the model, the optimizer and the loader; what is special about its data and its
  * output is a train_task. The loop is the same for one process and for many: every rank runs it,
  * with its own batches; the mean of the gradients is td_backward's last act if the model is wrapped
  * in td_ddp. Rank 0 prints and saves. */
@@ -20,16 +21,15 @@ enum { TRAIN_PATH_BYTES = 4096 };
 
 typedef struct train_run train_run;
 
-/* What a family of lessons does in its own way (wine.c, cifar.c). */
+/* What is special about a job (cifar.c, train_net/classify_task.c). */
 typedef struct train_task {
-    const char *name; /* of the job, in checkpoints: "wine" */
+    const char *name; /* of the job, in checkpoints: "train_net" */
     /* Sets train, test and data_name, and prints what the run begins with. */
     td_status (*open)(train_run *r);
     void (*close)(train_run *r);
-    void (*begins)(train_run *r);       /* NULL, or prints a heading */
-    void (*epoch_begins)(train_run *r); /* NULL, or sets what the epoch is trained with */
-    /* After each step: prints and logs. loss is that of this rank's batch. */
-    td_status (*step_done)(train_run *r, double loss);
+    void (*begins)(train_run *r);                 /* NULL, or prints a heading */
+    void (*epoch_begins)(train_run *r);           /* NULL, or sets what the epoch is trained with */
+    void (*step_done)(train_run *r, double loss); /* prints; loss: of this rank's batch */
     /* After each epoch: prints, and says whether to save and under which name (path, of
      * TRAIN_PATH_BYTES; it is empty before). */
     void (*epoch_done)(train_run *r, double seconds, char *path);
@@ -39,7 +39,9 @@ typedef struct train_task {
     /* Where a checkpoint goes that is written in mid-epoch. */
     void (*latest)(const train_run *r, char *path);
     void (*saved)(train_run *r, const char *path, bool at_epoch); /* says so; on rank 0 */
-    td_status (*log_open)(train_run *r);
+    /* NULL, or runs where nothing has refused the run, before --log-dir is opened. */
+    td_status (*accepted)(train_run *r);
+    int metrics; /* that --log-dir gets: the first ones of train_metric */
     td_status (*tested)(train_run *r, const evaluation *result);
     td_shape sample;     /* of one sample, for --summary */
     bool shows_figures;  /* of DDP, at the end */
@@ -63,7 +65,7 @@ typedef struct train_state {
 /* Starts an epoch: remembers the default generator, clears the sums; the best stays. */
 void train_epoch_begin(train_state *state, int64_t epoch);
 
-/* How a step learns, where that is more than a lesson's. Zero: as a lesson's. */
+/* How a step learns, where that is more than the articles' plain step. Zero: as there. */
 typedef struct train_recipe {
     int64_t accumulate;     /* batches whose mean gradient makes one step of the optimizer; 0: 1.
                                The last step of an epoch has those that are left */
@@ -80,10 +82,10 @@ struct train_run {
     char data_name[128];            /* "cifar10, 50000 images": what a checkpoint was trained on */
     const td_dataset *train, *test; /* the task's */
     evaluate_kept kept;             /* of test */
-    td_module *net;                 /* these three are made by the lesson, ended by train_end */
+    td_module *net;                 /* these three are made by the program, ended by train_end */
     td_optim *optim;
     td_loader *loader;
-    td_ddp_options ddp; /* for the lesson to wrap its model with: --comm-hook */
+    td_ddp_options ddp; /* for the program to wrap its model with: --comm-hook */
     train_recipe recipe;
     td_ema *ema;         /* made by train_loop if the recipe has one */
     td_scaler *scaler;   /* made by train_loop under --precision fp16 */
@@ -102,12 +104,13 @@ struct train_run {
     int64_t saved_at;     /* steps done when the latest checkpoint was written; 0: none */
     int64_t step_samples; /* in the last step, of all ranks */
     double began, waited; /* when the epoch began; seconds waited for data before it */
+    double step_waited;   /* the same before the running step */
     int64_t seen_before;  /* samples of this epoch that were seen before `began` */
     bool stop;            /* all ranks have agreed to stop */
     td_status ddp_status; /* what td_ddp_on_error has told, if anything */
 };
 
-/* ---- what a lesson calls ---- */
+/* ---- what a program calls ---- */
 
 /* Greets, seeds, opens the data. With several processes after td_dist_init. */
 td_status train_begin(train_run *r);
@@ -122,16 +125,16 @@ td_module *train_ddp(const train_run *r, td_module *model);
  * returns TD_OK with r->stop set. */
 td_status train_loop(train_run *r);
 
-/* ---- a lesson's main ---- */
+/* ---- a program's main ---- */
 
-typedef td_status (*train_lesson)(train_run *r);
+typedef td_status (*train_program)(train_run *r);
 
-/* Runs the lesson in this process alone; returns the exit code. */
-int train_alone(train_run *r, train_lesson lesson);
+/* Runs the program in this process alone; returns the exit code. */
+int train_alone(train_run *r, train_program program);
 
 /* One process of several: joins the others at the place (NULL: as the environment says), runs the
- * lesson, leaves them. Returns the exit code. */
-int train_rank(train_run *r, const td_dist_options *place, train_lesson lesson);
+ * program, leaves them. Returns the exit code. */
+int train_rank(train_run *r, const td_dist_options *place, train_program program);
 
 /* Starts nprocs processes that each run rank_main(local rank, job); returns the exit code. */
 int train_spawn(const char *app, int (*rank_main)(int local_rank, void *job), void *job,
@@ -147,6 +150,27 @@ int64_t train_group_size(const train_run *r); /* batches for one step of the opt
 double train_epoch_loss(const train_run *r);
 double train_epoch_accuracy(const train_run *r);
 double train_epoch_accuracy_k(const train_run *r);
+
+/* What a run logs. A step has neither TRAIN_TEST_LOSS nor the two accuracies of a test, and a test
+ * has these and TRAIN_EPOCH alone. */
+typedef enum train_metric {
+    TRAIN_LOSS,
+    TRAIN_EPOCH_LOSS,
+    TRAIN_EPOCH_ACCURACY,
+    TRAIN_LR,
+    TRAIN_IMAGES_PER_SECOND,
+    TRAIN_TEST_LOSS,
+    TRAIN_TEST_ACCURACY,
+    TRAIN_FEW_METRICS,
+    TRAIN_EPOCH_ACCURACY_K = TRAIN_FEW_METRICS,
+    TRAIN_TEST_ACCURACY_K,
+    TRAIN_DATA_WAIT,
+    TRAIN_EPOCH,
+    TRAIN_METRICS
+} train_metric;
+
+/* Logs a test, on rank 0. */
+td_status train_log_test(const train_run *r, const evaluation *e);
 
 /* Validates: r->test with r->net or, if there are averaged weights, with those. */
 td_status train_evaluate(train_run *r, const evaluate_options *options, evaluation *result);

@@ -31,7 +31,7 @@ typedef struct train_args {
     bool shard;            /* of several processes: rank 0's own figures, not those of all */
     double timeout;        /* seconds that ranks wait for each other */
     const char *recompute; /* none, block, stage */
-    const char *comm_hook; /* train_hook_read; NULL: a lesson with one process */
+    const char *comm_hook; /* train_hook_read; NULL: none */
     reports_options reports;
     td_device device; /* device_name, read by train_args_apply */
     train_words words;
@@ -58,7 +58,7 @@ cli_option *train_args_flag(train_args *args, const char *name, bool *value, con
  * --profile, ...): for programs whose training is configured in another way. */
 void train_args_machine_options(train_args *args);
 
-/* The options of lessons with several processes. */
+/* The options of programs with several processes. */
 void train_args_rank_options(train_args *args);
 bool train_args_given(const train_args *args, const char *option);
 

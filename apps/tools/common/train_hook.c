@@ -93,19 +93,19 @@ void train_hook_tell(const train_run *r)
         return;
     }
     if (!td_is_ddp(r->net)) {
-        ranks_print("--comm-hook: there is one process, and no gradients travel\n");
+        td_printf_rank0("--comm-hook: there is one process, and no gradients travel\n");
     } else if (!is_powersgd(o)) {
-        ranks_print("gradients travel as %s\n", o->comm_hook);
+        td_printf_rank0("gradients travel as %s\n", o->comm_hook);
     } else {
         int64_t steps = optimizer_steps(r);
-        ranks_print("gradients travel as PowerSGD's factors of rank %d after %" PRId64
-                    " plain steps",
-                    o->powersgd_rank, o->powersgd_start);
+        td_printf_rank0("gradients travel as PowerSGD's factors of rank %d after %" PRId64
+                        " plain steps",
+                        o->powersgd_rank, o->powersgd_start);
         if (steps <= o->powersgd_start) {
-            ranks_print(", and this run has only %" PRId64 ": see --comm-hook %s:RANK:START", steps,
-                        powersgd);
+            td_printf_rank0(", and this run has only %" PRId64 ": see --comm-hook %s:RANK:START",
+                            steps, powersgd);
         }
-        ranks_print("\n");
+        td_printf_rank0("\n");
     }
 }
 
@@ -136,9 +136,9 @@ td_status train_hook_to_load(const train_run *r, td_checkpoint *c)
         return TD_OK;
     }
     if (!has_state(r, path)) {
-        ranks_print("PowerSGD begins anew: %s is of a run without it, of another rank, or with "
-                    "another number of processes\n",
-                    path);
+        td_printf_rank0("PowerSGD begins anew: %s is of a run without it, of another rank, or with "
+                        "another number of processes\n",
+                        path);
         return TD_OK;
     }
     return td_ddp_state_to_load(r->net, &c->extra, &c->extra_count);

@@ -1,4 +1,4 @@
-/* How a lesson's program begins and ends. */
+/* How a program that trains begins and ends. */
 #include "apps/tools/common/log.h"
 #include "apps/tools/common/ranks.h"
 #include "apps/tools/common/signals.h"
@@ -54,20 +54,20 @@ static void end(train_run *r)
     r->task->close(r);
 }
 
-int train_alone(train_run *r, train_lesson lesson)
+int train_alone(train_run *r, train_program program)
 {
-    td_status status = lesson(r);
+    td_status status = program(r);
     end(r);
     return status != TD_OK ? app_failed(r->app) : r->stop ? stop_exit_code() : 0;
 }
 
-int train_rank(train_run *r, const td_dist_options *place, train_lesson lesson)
+int train_rank(train_run *r, const td_dist_options *place, train_program program)
 {
     td_dist_options where = place != NULL ? *place : (td_dist_options){ 0 };
     where.timeout = r->args.timeout;
     td_status status = td_dist_init_at(where, TD_HERE); /* all wait for the last */
     if (status == TD_OK) {
-        status = lesson(r);
+        status = program(r);
     }
     int code = status != TD_OK ? app_failed(r->app) : r->stop ? stop_exit_code() : 0;
     end(r);

@@ -364,8 +364,8 @@ td_status train_resume(train_run *r)
         move_back(&r->state, batch, (double)batch / (double)r->state.batch);
     }
     td_optim_set_lr(r->optim, r->args.lr); /* --lr may be given anew */
-    ranks_print("resumed from %s after step %" PRId64 " of epoch %" PRId64 "\n", r->args.resume,
-                r->state.batch, r->state.epoch + 1);
+    td_printf_rank0("resumed from %s after step %" PRId64 " of epoch %" PRId64 "\n", r->args.resume,
+                    r->state.batch, r->state.epoch + 1);
     return TD_OK;
 }
 

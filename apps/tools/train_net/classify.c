@@ -97,10 +97,10 @@ td_status classify_options(classify_run *c, const char *app, const char *descrip
     return TD_OK;
 }
 
-int classify_main(classify_run *c, train_lesson lesson)
+int classify_main(classify_run *c, train_program program)
 {
     train_run *r = &c->base;
-    return td_dist_is_launched() ? train_rank(r, NULL, lesson) : train_alone(r, lesson);
+    return td_dist_is_launched() ? train_rank(r, NULL, program) : train_alone(r, program);
 }
 
 /* ---- beginning ---- */
@@ -314,8 +314,8 @@ static td_status load_file(classify_run *c, const char *key, const char *path)
         return td_fail_context(status, "%s, and MODEL.ARCH %s with %" PRId64 " classes", key,
                                c->s.model.arch, c->s.model.num_classes);
     }
-    ranks_print("%s%s from %s\n", averages ? "averages of the weights" : "weights",
-                with_optim ? " and optimizer" : "", path);
+    td_printf_rank0("%s%s from %s\n", averages ? "averages of the weights" : "weights",
+                    with_optim ? " and optimizer" : "", path);
     return TD_OK;
 }
 

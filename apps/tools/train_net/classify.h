@@ -20,8 +20,8 @@ typedef struct classify_run {
     bool tests_only;  /* train_net's data are not opened */
     td_dataset *train_data, *test_data;
     char resume[TRAIN_PATH_BYTES];
-    int64_t first_batch;         /* of the running epoch, in this process */
-    double step_at, step_waited; /* when the latest step ended; waited for data until then */
+    int64_t first_batch; /* of the running epoch, in this process */
+    double step_at;      /* when the latest step ended */
 } classify_run;
 
 /* Reads the command line: options, --cfg FILE, KEY VALUE pairs. `description` is for --help. Exits
@@ -31,7 +31,7 @@ td_status classify_options(classify_run *c, const char *app, const char *descrip
                            char **argv);
 
 /* Alone, or as one of several processes that a launcher has started; returns the exit code. */
-int classify_main(classify_run *c, train_lesson lesson);
+int classify_main(classify_run *c, train_program program);
 
 /* The seed, the folder, the checkpoint to go on from; then train_begin. */
 td_status classify_begin(classify_run *c);

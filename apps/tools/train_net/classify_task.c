@@ -9,53 +9,15 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    LOSS,
-    EPOCH_LOSS,
-    EPOCH_ACCURACY,
-    LR,
-    PICTURES_PER_SECOND,
-    TEST_LOSS,
-    TEST_ACCURACY,
-    EPOCH_ACCURACY_K,
-    TEST_ACCURACY_K,
-    DATA_WAIT,
-    EPOCH,
-    METRICS
-};
-static const char *const metric_names[METRICS] = {
-    [LOSS] = "train/loss",
-    [EPOCH_LOSS] = "train/epoch_loss",
-    [EPOCH_ACCURACY] = "train/epoch_accuracy",
-    [LR] = "lr",
-    [PICTURES_PER_SECOND] = "images_per_second",
-    [TEST_LOSS] = "test/loss",
-    [TEST_ACCURACY] = "test/accuracy",
-    [EPOCH_ACCURACY_K] = "train/epoch_accuracy_k",
-    [TEST_ACCURACY_K] = "test/accuracy_k",
-    [DATA_WAIT] = "data_wait_seconds",
-    [EPOCH] = "epoch",
-};
-
 static classify_run *classifier(train_run *r)
 {
     return (classify_run *)r;
 }
 
-static td_status log_open(train_run *r)
+static td_status accepted(train_run *r)
 {
-    if (!ranks_first()) {
-        return TD_OK;
-    }
-    td_status status = classify_write_settings(classifier(r));
-    return status != TD_OK
-               ? td_fail_context(status, "OUT_DIR")
-               : metrics_open(r->args.log_dir, metric_names, METRICS, train_steps_done(r), &r->log);
-}
-
-static td_status log_values(const train_run *r, const double *values)
-{
-    return r->log != NULL ? metrics_write(r->log, train_steps_done(r), values) : TD_OK;
+    td_status status = ranks_first() ? classify_write_settings(classifier(r)) : TD_OK;
+    return status != TD_OK ? td_fail_context(status, "OUT_DIR") : TD_OK;
 }
 
 /* ---- training ---- */
@@ -91,7 +53,6 @@ static void epoch_begins(train_run *r)
     td_optim_set_lr(r->optim, settings_lr(&c->s, r->state.epoch));
     c->first_batch = r->state.batch;
     c->step_at = r->began;
-    c->step_waited = r->waited;
 }
 
 static void print_step(train_run *r, double loss, double now, double waited)
@@ -107,34 +68,19 @@ static void print_step(train_run *r, double loss, double now, double waited)
                    "Acc@1 %.3f  Acc@%" PRId64 " %.3f",
                    st->epoch + 1, r->args.epochs, st->batch, td_loader_batches(r->loader),
                    td_optim_lr(r->optim), eta, now - c->step_at, (now - r->began) / steps,
-                   waited - c->step_waited, (waited - r->waited) / steps, loss, train_epoch_loss(r),
+                   waited - r->step_waited, (waited - r->waited) / steps, loss, train_epoch_loss(r),
                    100 * train_epoch_accuracy(r), r->recipe.top_k, 100 * train_epoch_accuracy_k(r));
 }
 
-static td_status step_done(train_run *r, double loss)
+static void step_done(train_run *r, double loss)
 {
     classify_run *c = classifier(r);
-    double now = seconds_now(), waited = td_loader_wait_seconds(r->loader);
+    double now = seconds_now();
     if (train_is_due(r->state.batch, c->s.train.print_freq) ||
         r->state.batch == td_loader_batches(r->loader)) {
-        print_step(r, loss, now, waited);
+        print_step(r, loss, now, td_loader_wait_seconds(r->loader));
     }
-    double step_wait = waited - c->step_waited;
     c->step_at = now;
-    c->step_waited = waited;
-    return log_values(r, (double[METRICS]){
-                             [LOSS] = loss,
-                             [EPOCH_LOSS] = train_epoch_loss(r),
-                             [EPOCH_ACCURACY] = train_epoch_accuracy(r),
-                             [LR] = td_optim_lr(r->optim),
-                             [PICTURES_PER_SECOND] = progress_rate(&r->progress, r->step_samples),
-                             [TEST_LOSS] = NAN,
-                             [TEST_ACCURACY] = NAN,
-                             [EPOCH_ACCURACY_K] = train_epoch_accuracy_k(r),
-                             [TEST_ACCURACY_K] = NAN,
-                             [DATA_WAIT] = step_wait,
-                             [EPOCH] = (double)(r->state.epoch + 1),
-                         });
 }
 
 static void epoch_done(train_run *r, double seconds, char *path)
@@ -202,15 +148,7 @@ static td_status validate(train_run *r)
                    " pictures: Loss %.4f  Acc@1 %.3f  Acc@%" PRId64 " %.3f  best %.3f",
                    r->state.epoch + 1, r->args.epochs, e.count, e.loss, 100 * accuracy,
                    r->recipe.top_k, 100 * accuracy_k, 100 * r->state.best);
-    double values[METRICS];
-    for (int i = 0; i < METRICS; i++) {
-        values[i] = NAN;
-    }
-    values[TEST_LOSS] = e.loss;
-    values[TEST_ACCURACY] = accuracy;
-    values[TEST_ACCURACY_K] = accuracy_k;
-    values[EPOCH] = (double)(r->state.epoch + 1);
-    TD_TRY(log_values(r, values));
+    TD_TRY(train_log_test(r, &e));
     return best && ranks_first() ? classify_save_best(c, accuracy) : TD_OK;
 }
 
@@ -239,7 +177,8 @@ const train_task classify_task = { .name = "train_net",
                                    .validate = validate,
                                    .latest = latest,
                                    .saved = saved,
-                                   .log_open = log_open,
+                                   .accepted = accepted,
+                                   .metrics = TRAIN_METRICS,
                                    .goes_on = "the same command goes on from there",
                                    .sample = { 4, { 1, 3, 224, 224 } },
                                    .shows_figures = true };

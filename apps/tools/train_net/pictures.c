@@ -55,9 +55,9 @@ td_status pictures_report_bad(const td_dataset *folder)
     td_status status = td_dist_is_initialized() ? td_all_reduce(NULL, marks, TD_MAX, NULL) : TD_OK;
     if (status == TD_OK) {
         int64_t count = count_marked(td_data(marks), folder->length);
-        ranks_print("%" PRId64 " of %" PRId64
-                    " pictures could not be read; others took their places (see stderr)\n",
-                    count, folder->length);
+        td_printf_rank0("%" PRId64 " of %" PRId64
+                        " pictures could not be read; others took their places (see stderr)\n",
+                        count, folder->length);
         print_own(folder, td_data(marks));
     }
     td_free(marks);
