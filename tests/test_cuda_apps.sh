@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The lessons and the main job on GPUs, here two emulated ones: they name the GPU, train as on the CPU, go
-# on from a checkpoint to the same bits, and share a batch (make EMULATE=1 test).
+# on from a checkpoint to the same bits, learn in fp16, and share a batch (make EMULATE=1 test).
 . "$(dirname "$0")/cuda_apps.sh"
 
 # near_printed NAME FILE FILE: as many epochs, and printed losses that differ by 2 % at most
@@ -37,6 +37,27 @@ cut -d, -f1-4,7- "$work/streamed-log/metrics.csv" | same 'streamed: the same met
 works 'ResNet-18 on the CPU' "$app" "${few[@]}" --epochs 2 --log-dir "$work/cpu"
 near 'ResNet-18: the same losses' "$work/gpu" "$work/cpu"
 
+four=("$app" --limit 4 --batch-size 4 --workers 1 --lr 0.01 --device cuda) # it can learn them by heart
+half=("${four[@]}" --precision fp16 --epochs 10)
+works 'fp16' "${half[@]}" --save f16 --log-dir f16-log
+says 'the first lines say fp16' 'fp16'
+loss_of() { sed -n "s|^== step: \[ *1/1\] \[ *$1/10\] . loss: *\([0-9.]*\) .*|\1|p" "$work/out"; }
+awk -v first="$(loss_of 1)" -v last="$(loss_of 10)" 'BEGIN { exit !(last > 0 && last < first / 2) }'
+tap $? 'it learns' "$work/out"
+works 'the first step in fp32' "${four[@]}" --epochs 1 --log-dir f32-log
+for log in f16-log f32-log; do # before the first update: later, rounding moves such small batches far apart
+    mkdir -p "first-$log" && head -n 2 $log/metrics.csv >"first-$log/metrics.csv"
+done
+near 'fp16: the same loss in the first step' first-f16-log first-f32-log
+works 'fp16, captured' "${half[@]}" --save f16-graph --graph
+says 'steps are replayed' '^graph: 3 steps as ever, 1 recorded, 6 replayed$'
+same 'captured in fp16: the same bits' f16 f16-graph
+fails 'a run in fp16 that is too short for its loss scale' 1 \
+    'nothing was learned: .*all 1 steps .*--epochs' \
+    "$app" "${few[@]}" --device cuda --epochs 1 --precision fp16 --graph
+fails 'the same, not captured' 1 \
+    'nothing was learned: .*all 1 steps .*--epochs' \
+    "$app" "${few[@]}" --device cuda --epochs 1 --precision fp16
 works '--profile and --trace on a GPU' "$app" "${few[@]}" --device cuda --epochs 1 \
     --profile --profile-limits 100,10 --trace "$work/trace.json"
 says 'the table has products of a layer' '^matmul +fc \(Linear\) +fwd +[0-9]+ +[0-9]+\.[0-9]'
