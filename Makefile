@@ -64,8 +64,9 @@ LIB_SRC  := $(filter-out $(APART),$(call sources,$(ROOMS),*.c))
 # tensor/cuda/: added below, where it is known whether there is a toolkit.
 CUDA_C   := $(if $(filter tensor,$(ROOMS)),$(call sources,tensor/cuda,*.c))
 CUDA_CU  := $(if $(filter tensor,$(ROOMS)),$(call sources,tensor/cuda,*.cu))
-COMMON   := $(sort $(wildcard apps/common/*.c))
-APP_SRC  := $(sort $(wildcard apps/*.c))
+# Programs: the lessons in apps/, the tools in apps/tools/, whose folders have what they share.
+COMMON   := $(sort $(wildcard apps/tools/*/*.c))
+APP_SRC  := $(sort $(wildcard apps/*.c apps/tools/*.c))
 TEST_SRC := $(sort $(wildcard tests/test_*.c))
 LONG_SRC := $(sort $(wildcard tests/long_*.c))
 FUZZ_SRC := $(sort $(wildcard tests/fuzz_*.c))
@@ -83,7 +84,9 @@ LIB      := $(B)/libtandem.a
 # The shared library, of builds that are for use. A new minor version may change the interface of binaries.
 ABI      := $(basename $(VERSION))
 SHARED    = $(if $(SANITIZE)$(EMULATE),,$(if $(TD_SHARED),$(B)/libtandem.so.$(ABI)))
-APPS     := $(call programs,$(APP_SRC))
+# apps/NAME, wherever in apps/ its source lies.
+APP_NAMES := $(addprefix apps/,$(basename $(notdir $(APP_SRC))))
+APPS     := $(addprefix $(B)/,$(APP_NAMES))
 picked    = $(if $(TESTS),$(strip $(foreach p,$(TESTS),$(findstring $(p),$(notdir $(1))))),all)
 TEST_BIN := $(foreach t,$(call programs,$(TEST_SRC)),$(if $(call picked,$(t)),$(t)))
 TEST_SH  := $(foreach t,$(sort $(wildcard tests/test_*.sh)),$(if $(call picked,$(t)),$(t)))
@@ -245,7 +248,9 @@ $(B)/tests/libhelp.a: $(call objects,$(HELP_SRC))
 
 link = $(call say,LINK,$@)$(CC) $(ALL_CFLAGS) $(SMALL_LD) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
 
-$(APPS): $(B)/apps/%: $(B)/apps/%.o $(call objects,$(COMMON)) $(LIB)
+$(call programs,$(filter-out apps/tools/%,$(APP_SRC))): $(B)/apps/%: $(B)/apps/%.o
+$(patsubst apps/tools/%.c,$(B)/apps/%,$(filter apps/tools/%,$(APP_SRC))): $(B)/apps/%: $(B)/apps/tools/%.o
+$(APPS): $(call objects,$(COMMON)) $(LIB)
 	$(link) $(ALL_LIBS)
 
 $(call programs,$(TEST_SRC) $(LONG_SRC) $(WORKER_SRC)): %: %.o $(B)/tests/libhelp.a $(call objects,$(COMMON)) $(LIB)
@@ -386,7 +391,7 @@ fuzz: fuzzers ## the parsers against invented input; FUZZ_SECONDS=60 for picture
 	@scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZERS)
 
 clean: ## removes build/ and the apps' links
-	rm -rf build $(patsubst %.c,%,$(APP_SRC))
+	rm -rf build $(APP_NAMES)
 
 endif
 

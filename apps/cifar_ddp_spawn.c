@@ -42,22 +42,22 @@ static void read_options(int argc, char **argv)
             data_folder = optarg;
             break;
         case 'e':
-            epochs = atoi(optarg);
+            epochs = td_parse_int(optarg, "--epochs");
             break;
         case 'b':
-            batch_size = atoi(optarg);
+            batch_size = td_parse_int(optarg, "--batch-size");
             break;
         case 'l':
-            limit = atoi(optarg);
+            limit = td_parse_int(optarg, "--limit");
             break;
         case 'n':
-            nodes = atoi(optarg);
+            nodes = td_parse_int(optarg, "--nodes");
             break;
         case 'g':
-            nprocs = atoi(optarg);
+            nprocs = td_parse_int(optarg, "--ngpus_per_node");
             break;
         case 'r':
-            node_rank = atoi(optarg);
+            node_rank = td_parse_int(optarg, "--node_rank");
             break;
         case 'u':
             dist_url = optarg;

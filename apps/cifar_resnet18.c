@@ -7,7 +7,7 @@
  *   tdrun --nproc-per-node 2 cifar_resnet18    the launcher's processes (lesson 8)
  *   srun --ntasks 2 cifar_resnet18             Slurm's (lesson 9)
  *   mpirun -n 2 cifar_resnet18                 MPI's */
-#include "apps/common/cifar.h"
+#include "apps/tools/common/cifar.h"
 
 #include <stdio.h>
 
@@ -85,10 +85,10 @@ int main(int argc, char **argv)
     job j = { 0 };
     train_run *r = cifar_options(&j.cifar, "cifar_resnet18", 0.01, PRINT_EVERY_ALONE);
     train_args_rank_options(&r->args);
-    train_args_add_count(&r->args, "dp", &j.dp, 0, TD_MAX_DEVICES,
-                         "DataParallel: so many devices of this process; 0: one, without it");
-    train_args_add_count(&r->args, "spawn", &j.spawn, 0, 1024,
-                         "DistributedDataParallel: start so many processes here; 0: none");
+    train_args_int(&r->args, "dp", &j.dp, 0, TD_MAX_DEVICES,
+                   "DataParallel: so many devices of this process; 0: one, without it");
+    train_args_int(&r->args, "spawn", &j.spawn, 0, 1024,
+                   "DistributedDataParallel: start so many processes here; 0: none");
     cli_parse(
         argc, argv,
         "Trains ResNet-18 on CIFAR-10, and tests it: on one device, or by --dp, by --spawn, or "

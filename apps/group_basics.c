@@ -190,8 +190,8 @@ static int spawned(int local_rank, void *unused)
 int main(int argc, char **argv)
 {
     if (argc == 4) {
-        if (td_dist_init(.init_method = argv[3], .rank = atoi(argv[1]),
-                         .world_size = atoi(argv[2])) != TD_OK) {
+        if (td_dist_init(.init_method = argv[3], .rank = td_parse_int(argv[1], "RANK"),
+                         .world_size = td_parse_int(argv[2], "WORLD_SIZE")) != TD_OK) {
             td_die();
         }
         show_all("1. started by hand: the ranks have met at the URL");

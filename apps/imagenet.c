@@ -36,13 +36,13 @@ static void read_options(int argc, char **argv)
             folder = optarg;
             break;
         case 'e':
-            epochs = atoi(optarg);
+            epochs = td_parse_int(optarg, "--epochs");
             break;
         case 'b':
-            batch_size = atoi(optarg);
+            batch_size = td_parse_int(optarg, "--batch-size");
             break;
         case 'l':
-            limit = atoi(optarg);
+            limit = td_parse_int(optarg, "--limit");
             break;
         default:
             usage(name == 'h' ? 0 : 64);

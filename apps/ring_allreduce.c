@@ -229,9 +229,9 @@ static int run(int local_rank, void *unused)
 int main(int argc, char **argv)
 {
     bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
-    nprocs = argc > 1 ? atoi(argv[1]) : nprocs;
-    kib = argc > 2 ? atoi(argv[2]) : kib;
-    if (argc > 3 || nprocs < 1 || nprocs > 64 || kib < 1 || kib > 1 << 20) {
+    nprocs = argc > 1 && !help ? td_parse_int(argv[1], "RANKS") : nprocs;
+    kib = argc > 2 ? td_parse_int(argv[2], "KIB") : kib;
+    if (help || argc > 3 || nprocs < 1 || nprocs > 64 || kib < 1 || kib > 1 << 20) {
         fprintf(help ? stdout : stderr,
                 "usage: ring_allreduce [RANKS [KIB]]     (up to 64 ranks, 1048576 KiB)\n");
         return help ? 0 : 64;

@@ -27,17 +27,17 @@ static void read_options(int argc, char **argv)
     for (int name; (name = getopt_long(argc, argv, "h", names, NULL)) != -1;) {
         switch (name) {
         case 'b':
-            batch_size = atoi(optarg);
+            batch_size = td_parse_int(optarg, "--batch-size");
             break;
         case 'n':
-            nprocs = atoi(optarg);
+            nprocs = td_parse_int(optarg, "--nprocs");
             break;
         default:
             usage(name == 'h' ? 0 : 64);
         }
     }
-    total_epochs = optind < argc ? atoi(argv[optind++]) : total_epochs;
-    save_every = optind < argc ? atoi(argv[optind++]) : save_every;
+    total_epochs = optind < argc ? td_parse_int(argv[optind++], "TOTAL_EPOCHS") : total_epochs;
+    save_every = optind < argc ? td_parse_int(argv[optind++], "SAVE_EVERY") : save_every;
     if (optind < argc || total_epochs < 1 || save_every < 1 || batch_size < 1 || nprocs < 1) {
         usage(64);
     }

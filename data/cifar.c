@@ -9,6 +9,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
+/* cifar_resnet18 is installed with the library. */
+#define DOWNLOAD "download (cifar_resnet18 --download, or td_cifar_download)"
+
 enum { COARSE_CLASSES = 20, CHUNK = 64 /* records read at a time */ };
 
 /* ---- the format, from memory ---- */
@@ -35,11 +38,11 @@ td_status td_cifar_check_size(int64_t bytes, td_cifar_kind kind, int64_t most, c
     if (what == NULL) {
         return TD_OK;
     }
-    return td_fail(TD_E_FORMAT,
-                   "%s %s: %lld bytes, expected %lld (%lld records of %lld bytes). Delete it and "
-                   "download it again (--download)",
-                   name, what, (long long)bytes, (long long)(most * record), (long long)most,
-                   (long long)record);
+    return td_fail(
+        TD_E_FORMAT,
+        "%s %s: %lld bytes, expected %lld (%lld records of %lld bytes). Delete it and " DOWNLOAD,
+        name, what, (long long)bytes, (long long)(most * record), (long long)most,
+        (long long)record);
 }
 
 td_status td_cifar_parse(const uint8_t *bytes, int64_t records, td_cifar_kind kind,
@@ -54,7 +57,7 @@ td_status td_cifar_parse(const uint8_t *bytes, int64_t records, td_cifar_kind ki
             return td_fail(
                 TD_E_FORMAT,
                 "%s: record %lld has %slabel %d, the largest is %d: the file is damaged. "
-                "Delete it and download it again (--download)",
+                "Delete it and " DOWNLOAD,
                 name, (long long)(first + r), bad_coarse ? "coarse " : "",
                 bad_coarse ? record[0] : label, bad_coarse ? COARSE_CLASSES - 1 : (int)kind - 1);
         }
@@ -80,12 +83,11 @@ static td_status open_file(cifar_file *file, const char *where, const char *name
     if (file->stream == NULL) {
         bool missing = errno == ENOENT;
         return td_fail(missing ? TD_E_NOTFOUND : TD_E_IO, "%s: cannot be opened: %s.%s", file->path,
-                       strerror(errno), missing ? " Download the set again (--download)" : "");
+                       strerror(errno), missing ? " Delete the set and " DOWNLOAD : "");
     }
     struct stat info;
     if (fstat(fileno(file->stream), &info) != 0 || !S_ISREG(info.st_mode)) {
-        return td_fail(TD_E_IO, "%s: not a regular file; remove it, and download (--download)",
-                       file->path);
+        return td_fail(TD_E_IO, "%s: not a regular file; remove it, and " DOWNLOAD, file->path);
     }
     return td_cifar_check_size(info.st_size, kind, most, file->path, &file->records);
 }

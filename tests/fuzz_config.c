@@ -1,6 +1,6 @@
 /* Fuzzing train_net's configuration, as a file and as a value of the command line: any bytes end in
  * values that are written and read back to the same, or in an error that says where. */
-#include "apps/common/settings.h"
+#include "apps/tools/train_net/settings.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -37,7 +37,7 @@ fi
 classes=$(find -L data/train -mindepth 1 -maxdepth 1 -type d | wc -l)
 count=$(find -L data/train -mindepth 2 -type f | wc -l)
 echo "# $count pictures in $classes classes"
-net=("$apps/train_net" --cfg "$repository/apps/config/resnet18.yaml" MODEL.NUM_CLASSES "$classes"
+net=("$apps/train_net" --cfg "$repository/apps/tools/config/resnet18.yaml" MODEL.NUM_CLASSES "$classes"
     TRAIN.DATASET data TEST.DATASET data TRAIN.IM_SIZE 64 TEST.IM_SIZE 64 TEST.CROP_SIZE 64 RNG_SEED 1
     TRAIN.KEEP_CHECKPOINTS 1)
 learn=("${net[@]}" TRAIN.BATCH_SIZE $((count < 32 ? 4 : 16)) TRAIN.MIN_AREA 0.6 OPTIM.MAX_EPOCH 40

@@ -2,7 +2,7 @@
 # Command lines of all apps: help, and what they say to wrong options.
 . "$(dirname "$0")/tap.sh"
 
-for source in apps/*.c; do
+for source in apps/*.c apps/tools/*.c; do
     name=$(basename "$source" .c)
     works "$name --help" "$apps/$name" --help
     says "$name --help tells the usage" '[Uu]sage:'
@@ -48,6 +48,14 @@ for name in cifar_single cifar_dp cifar_ddp_spawn cifar_ddp_launch cifar_ddp_slu
         fails "$name: $wrong" 64 "^usage: $name .*--epochs N" "${app[@]}" $wrong
     done
 done
+for command in 'wine_single --batch-size' 'wine_single' 'wine_ddp_launch 3' 'wine_ddp_spawn --nprocs' \
+    'wine_ddp_multinode --nnodes' 'cifar_single --epochs' 'cifar_dp --devices' 'cifar_ddp_spawn --ngpus_per_node' \
+    'cifar_ddp_launch --limit' 'cifar_ddp_slurm --batch-size' 'imagenet --epochs' 'ring_allreduce' 'ring_allreduce 2'; do
+    # shellcheck disable=SC2086
+    fails "$command 5x" 64 ": [-A-Za-z_]*: '5x' is not a whole number" "$apps"/$command 5x
+done
+fails 'it names the option' 64 "^cifar_single: --epochs: '5x'" "$apps/cifar_single" --epochs 5x
+fails 'group_basics: a rank that is no number' 64 "^group_basics: RANK: '0x'" "$apps/group_basics" 0x 2 tcp://127.0.0.1:1
 fails 'cifar_dp: more devices than there can be' 64 '--devices N' "$apps/cifar_dp" --devices 17
 fails 'cifar_ddp_spawn: no process' 64 '--ngpus_per_node N' "$apps/cifar_ddp_spawn" --ngpus_per_node 0
 fails 'cifar_ddp_spawn: a node that is not there' 64 '--node_rank N' \

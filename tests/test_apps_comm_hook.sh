@@ -67,7 +67,7 @@ says 'nothing travels' '^--comm-hook: there is one process, and no gradients tra
 
 # The trainer, whose command goes on by itself.
 make_folders data
-net=("${tdrun[@]}" "$apps/train_net" --cfg "$repository/apps/config/resnet18.yaml" MODEL.NUM_CLASSES 5
+net=("${tdrun[@]}" "$apps/train_net" --cfg "$repository/apps/tools/config/resnet18.yaml" MODEL.NUM_CLASSES 5
     TRAIN.DATASET data TRAIN.IM_SIZE 32 TRAIN.BATCH_SIZE 2 TRAIN.WORKERS 1 TRAIN.MIN_AREA 0.5 RNG_SEED 1
     TEST.DATASET data TEST.IM_SIZE 32 TEST.CROP_SIZE 32 OPTIM.MAX_EPOCH 2 OPTIM.LR_POLICY steps)
 works 'train_net' "${net[@]}" "${hook[@]}" OUT_DIR exp

@@ -1,7 +1,7 @@
 /* train_net's configuration: its keys and defaults are the article's, files and command lines set
  * them, what does not fit is told with file, line and the nearest key, and what is written reads
  * back equal. */
-#include "apps/common/settings.h"
+#include "apps/tools/train_net/settings.h"
 #include "tests/temp_folder.h"
 #include "nn/module.h"
 
@@ -341,7 +341,7 @@ static void test_the_models_files(void **state)
     for (int i = 0; td_model_name(i) != NULL; i++) {
         settings s = defaults();
         char path[256];
-        snprintf(path, sizeof path, "apps/config/%s.yaml", td_model_name(i));
+        snprintf(path, sizeof path, "apps/tools/config/%s.yaml", td_model_name(i));
         if (config_read(schema, &s, path) != TD_OK) {
             fail_msg("%s", td_last_error());
         }

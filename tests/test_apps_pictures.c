@@ -1,5 +1,5 @@
 /* What an app says about pictures that could not be read, alone and with several ranks. */
-#include "apps/common/pictures.h"
+#include "apps/tools/train_net/pictures.h"
 #include "dist/dist.h"
 #include "tests/dist_procs.h"
 #include "tests/temp_folder.h"

@@ -1,6 +1,6 @@
 /* The progress of a run: steps have their own time, and what lies between epochs is in what is
  * left. */
-#include "apps/common/progress.h"
+#include "apps/tools/common/progress.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

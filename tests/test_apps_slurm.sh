@@ -84,7 +84,7 @@ fi
 
 # The complete trainer, batch normalisation over both nodes.
 make_folders photos
-train_net=(apps/train_net --cfg "$repository/apps/config/resnet18.yaml" MODEL.NUM_CLASSES 5 MODEL.SYNCBN True
+train_net=(apps/train_net --cfg "$repository/apps/tools/config/resnet18.yaml" MODEL.NUM_CLASSES 5 MODEL.SYNCBN True
     TRAIN.DATASET photos TRAIN.IM_SIZE 32 TRAIN.BATCH_SIZE 2 TRAIN.WORKERS 1 OPTIM.MAX_EPOCH 1 RNG_SEED 1
     TEST.DATASET photos TEST.IM_SIZE 32 TEST.CROP_SIZE 32)
 works 'train_net by srun' srun --nodes 2 --ntasks 2 "${train_net[@]}" OUT_DIR by_srun

@@ -136,39 +136,71 @@ static void test_require(void **state)
     assert_non_null(strstr(fatal_message(), "test_tensor_error.c"));
 }
 
-/* What a process that calls td_die after `failure` prints; it must exit with 1. */
-static void read_last_words(const char *failure, char *text, size_t size)
+/* What a process prints that calls last_act, which must exit with `code`. */
+static void read_last_words(void (*last_act)(const char *), const char *with, int code, char *text,
+                            size_t size)
 {
     int ends[2], status;
     assert_int_equal(pipe(ends), 0);
     pid_t pid = fork();
     if (pid == 0) {
         dup2(ends[1], STDERR_FILENO);
-        td_fail(TD_E_IO, "%s", failure);
-        td_die();
+        last_act(with);
+        _exit(0);
     }
     close(ends[1]);
     ssize_t length = read(ends[0], text, size - 1);
     text[length > 0 ? length : 0] = '\0';
     close(ends[0]);
     assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == code);
+}
+
+static void die_of(const char *failure)
+{
+    td_fail(TD_E_IO, "%s", failure);
+    td_die();
+}
+
+static void parse_epochs(const char *text)
+{
+    td_parse_int(text, "--epochs");
 }
 
 static void test_die(void **state)
 {
     (void)state;
     char text[256];
-    read_last_words("cannot read 'a.txt'", text, sizeof text);
+    read_last_words(die_of, "cannot read 'a.txt'", 1, text, sizeof text);
     assert_string_equal(text, "test_tensor_error: cannot read 'a.txt'\n");
-    read_last_words("", text, sizeof text);
+    read_last_words(die_of, "", 1, text, sizeof text);
     assert_string_equal(text, "test_tensor_error: td_die, but no call has failed\n");
+}
+
+static void test_parse_int(void **state)
+{
+    (void)state;
+    static const char *const wrong[][2] = {
+        { "5x", "is not a whole number" },    { "", "is not a whole number" },
+        { "1.5", "is not a whole number" },   { "99999999999", "is out of range" },
+        { "-2147483649", "is out of range" },
+    };
+    char text[256], expected[256];
+    assert_int_equal(td_parse_int("-12", "--epochs"), -12);
+    assert_int_equal(td_parse_int("2147483647", "--epochs"), 2147483647);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        read_last_words(parse_epochs, wrong[i][0], 64, text, sizeof text);
+        snprintf(expected, sizeof expected, "test_tensor_error: --epochs: '%s' %s\n", wrong[i][0],
+                 wrong[i][1]);
+        assert_string_equal(text, expected);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_status_has_a_text),
+        cmocka_unit_test(test_parse_int),
         cmocka_unit_test(test_failures_leave_a_message),
         cmocka_unit_test(test_long_messages_are_cut),
         cmocka_unit_test(test_try_passes_failures_on),

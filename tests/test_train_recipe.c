@@ -1,9 +1,9 @@
 /* What the training loop makes of its recipe: accumulated gradients, clipping, smoothed labels,
  * averaged weights; each against a control, alone and with two ranks. */
-#include "apps/common/train.h"
+#include "apps/tools/common/train.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
-#include "nn/optim/inspect.h"
+#include "nn/module.h"
 #include "tensor/extend.h"
 
 #include <math.h>
@@ -49,12 +49,11 @@ static td_dataset make_data(void)
 
 static double first_loss;
 
-static td_status step_done(train_run *r, double loss)
+static void step_done(train_run *r, double loss)
 {
     if (r->state.epoch == 0 && r->state.batch == 1) {
         first_loss = loss;
     }
-    return TD_OK;
 }
 
 static void epoch_done(train_run *r, double seconds, char *path)

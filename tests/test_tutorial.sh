@@ -7,7 +7,8 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM
 export OMP_NUM_THREADS=1
 mkdir "$work/here"
 mkdir "$work/here/apps"
-ln -s "$apps"/* "$repository/apps/config" "$work/here/apps/"
+find "$apps" -maxdepth 1 -type f -executable -exec ln -s -t "$work/here/apps" {} +
+ln -s "$repository/apps/tools" "$work/here/apps/"
 ln -s "$repository/tests" "$work/here/tests"
 ln -s "$repository/data" "$work/here/data"
 

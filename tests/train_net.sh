@@ -3,7 +3,7 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM
 repository=$PWD
 pictures=$PWD/tests/pictures
 [ -e "$apps/train_net" ] || { echo "1..0 # SKIP no train_net"; exit 0; }
-if ! "$apps/train_net" --cfg "$repository/apps/config/resnet18.yaml" --keys >/dev/null 2>&1; then
+if ! "$apps/train_net" --cfg "$repository/apps/tools/config/resnet18.yaml" --keys >/dev/null 2>&1; then
     echo 1..1
     echo 'not ok 1 - train_net # SKIP this build reads no YAML: make deps'
     [ -z "${CI:-}" ]

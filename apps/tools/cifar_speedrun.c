@@ -1,0 +1,273 @@
+/* CIFAR-10 to 94 % in the shortest time: the recipe of airbench94 (Jordan 2024), built from the
+ * framework's own parts. What the lessons' nets learn in five epochs, and better, it learns in one
+ * or two; the parts are in apps/tools/speedrun/speedrun.c and nn/models/airbench.c, each with a
+ * line on what it is for. The clock covers whitening, training and the test; reading the data is
+ * outside.
+ */
+#include "apps/tools/common/cifar_data.h"
+#include "apps/tools/common/cli.h"
+#include "apps/tools/common/log.h"
+#include "apps/tools/common/notes.h"
+#include "apps/tools/common/progress.h"
+#include "apps/tools/common/signals.h"
+#include "apps/tools/speedrun/speedrun.h"
+#include "apps/tools/common/train_args.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+static const char app_name[] = "cifar_speedrun";
+
+enum { WHITENING_IMAGES = 5000, TRANSLATE = 2 };
+
+typedef struct job {
+    train_args args;
+    const char *recipe;
+    bool download, plain_test;
+    double epochs, width;
+    int64_t limit, runs;
+    cifar_data data;
+    const speedrun_recipe *how;
+} job;
+
+/* Statistics of the training set's pixels. */
+static const td_image_transform normalise = { .mean = { 0.4914f, 0.4822f, 0.4465f },
+                                              .std = { 0.2470f, 0.2435f, 0.2616f } };
+
+static void read_options(job *j, int argc, char **argv)
+{
+    train_args *args = &j->args;
+    train_args_text(args, "recipe", "NAME", &j->recipe,
+                    "sgd: Nesterov SGD with Lookahead, 9.9 epochs of batches of 1024. muon: Muon "
+                    "for the filters, 8 epochs of batches of 2000")
+        ->choices = "sgd|muon";
+    train_args_real(args, "epochs", &j->epochs, 0, 1e6,
+                    "Passes over the training set; 0: the recipe's");
+    train_args_int(args, "batch-size", &args->batch_size, 0, 1e6,
+                   "Pictures in a step; 0: the recipe's");
+    train_args_real(args, "width", &j->width, 0.01, 16,
+                    "Multiplies the channels of the three blocks");
+    train_args_int(args, "limit", &j->limit, 0, 1e9,
+                   "Use the first N images only, of the training and the test set; 0: all");
+    train_args_int(args, "runs", &j->runs, 1, 1e6,
+                   "So many runs, with seeds that follow each other");
+    train_args_int(args, "seed", &args->seed, 0, 9e15, "Of the first run");
+    train_args_flag(args, "plain-test", &j->plain_test,
+                    "Test on each picture once instead of on six views of it");
+    train_args_text(args, "save-model", "PATH", &args->save_model,
+                    "Write the trained model of the last run: for predict and td_load_model");
+    train_args_text(args, "data", "FOLDER", &args->data,
+                    "Folder with CIFAR-10's binary files; otherwise $TANDEM_DATA, otherwise "
+                    "data/cifar10");
+    train_args_flag(args, "download", &j->download, "Fetch CIFAR-10 (170 MB) if it is not there");
+    train_args_text(args, "device", "NAME", &args->device_name,
+                    "Where to compute: cpu, cuda, cuda:1");
+    train_args_flag(args, "graph", &args->graph,
+                    "GPUs: record a training step as a CUDA graph, and replay it: the same bits, "
+                    "and the GPU no longer waits for the host");
+    train_args_text(args, "precision", "NAME", &args->precision_name,
+                    "Arithmetic of convolutions and products")
+        ->choices = "fp32|bf16|bf16x3";
+    train_args_int(args, "threads", &args->threads, 0, 1024,
+                   "Threads that compute; 0: all CPUs. Results do not depend on it");
+    train_args_int(args, "workers", &args->workers, 0, 256,
+                   "Threads that prepare batches ahead; 0: none");
+    cli_parse(argc, argv,
+              "Trains airbench94's net on CIFAR-10, whitening, alternating flips, test-time "
+              "augmentation and all, and says how good it is and how long it took.",
+              args->options, args->option_count);
+}
+
+static td_status apply_options(job *j)
+{
+    td_math math = { 0 };
+    TD_REQUIRE(td_precision_parse(j->args.precision_name, &math.precision), TD_HERE,
+               "--precision %s is none of its choices", j->args.precision_name);
+    td_status parsed = td_device_parse(j->args.device_name, &j->args.device);
+    if (parsed != TD_OK) {
+        return td_fail_context(parsed, "--device");
+    }
+    TD_TRY(td_precision_check(j->args.device, math.precision));
+    td_set_math(math);
+    if (j->args.threads > 0) {
+        TD_TRY(td_set_threads(TD_CPU, (int)j->args.threads));
+    }
+    if (j->args.save_model != NULL) {
+        TD_TRY(check_can_save(j->args.save_model));
+    }
+    j->how = speedrun_recipe_of(j->recipe);
+    j->epochs = j->epochs > 0 ? j->epochs : j->how->epochs;
+    j->args.batch_size = j->args.batch_size > 0 ? j->args.batch_size : j->how->batch_size;
+    TD_TRY(cifar_data_open(&(cifar_source){ .folder = j->args.data,
+                                            .download = j->download,
+                                            .limit = j->limit,
+                                            .seed = (uint64_t)j->args.seed },
+                           &j->data));
+    TD_TRY(td_dataset_set_transform(j->data.whole_test, &normalise));
+    if (j->args.batch_size > j->data.train->length) {
+        return td_fail(TD_E_ARG,
+                       "--batch-size %" PRId64 " is more than the %" PRId64
+                       " training images: take a smaller one",
+                       j->args.batch_size, j->data.train->length);
+    }
+    return TD_OK;
+}
+
+/* The first training images as they are, normalised, to find the whitening with. */
+static td_tensor *whitening_images(const job *j)
+{
+    int64_t n = j->data.train->length < WHITENING_IMAGES ? j->data.train->length : WHITENING_IMAGES;
+    td_loader *loader = NULL;
+    td_tensor *images = NULL;
+    if (td_dataset_set_transform(j->data.whole_train, &normalise) == TD_OK) {
+        loader = td_loader_open(j->data.train, .batch_size = n);
+    }
+    td_batch batch;
+    if (loader != NULL && td_loader_next(loader, &batch)) {
+        images = td_clone(batch.x);
+    }
+    td_loader_close(loader);
+    return images;
+}
+
+static td_loader *open_loader(const job *j, int64_t seed)
+{
+    td_image_transform transform = normalise;
+    transform.crop_padding = TRANSLATE;
+    transform.reflect = transform.flip = transform.alternate_flip = true;
+    transform.seed = (uint64_t)seed;
+    if (td_dataset_set_transform(j->data.whole_train, &transform) != TD_OK) {
+        return NULL;
+    }
+    return td_loader_open(j->data.train, .batch_size = j->args.batch_size, .shuffle = true,
+                          .drop_last = true, .device = j->args.device,
+                          .workers = (int)j->args.workers);
+}
+
+/* The mean loss since the last line. */
+static void print_epoch(const speedrun *s, int64_t epoch, int64_t samples, double began)
+{
+    printf("== epoch: [%" PRId64 "] | step %" PRId64 "/%" PRId64 " | loss: %.4f | %.1f s\n", epoch,
+           s->step, s->steps, td_item(s->loss) / (double)samples, seconds_now() - began);
+    fflush(stdout);
+    td_fill_(s->loss, 0.0);
+}
+
+static td_status train(speedrun *s, td_loader *loader, double began)
+{
+    td_status status = TD_OK;
+    int64_t samples = 0;
+    for (int64_t epoch = 1; s->step < s->steps && status == TD_OK && !stop_requested(); epoch++) {
+        for (td_batch batch; s->step < s->steps && status == TD_OK && !stop_requested() &&
+                             td_loader_next(loader, &batch);) {
+            status = speedrun_step(s, &batch);
+            samples += batch.size;
+        }
+        status = status == TD_OK ? td_loader_status(loader) : status;
+        if (samples > 0) {
+            print_epoch(s, epoch, samples, began);
+        }
+        samples = 0;
+        td_loader_set_epoch(loader, (uint64_t)epoch);
+    }
+    return status;
+}
+
+static td_status save_model(const job *j, td_module *net)
+{
+    model_notes notes;
+    td_status status =
+        model_notes_make(&notes, &(model_input){ 32, 32, normalise.mean, normalise.std },
+                         j->data.train, SPEEDRUN_CLASSES);
+    if (status == TD_OK) {
+        status = model_notes_save(j->args.save_model, net, NULL, &notes, NULL, 0);
+    }
+    model_notes_free(&notes);
+    return status;
+}
+
+static td_status one_run(const job *j, int64_t seed, double *accuracy, double *seconds)
+{
+    td_manual_seed((uint64_t)seed);
+    td_tensor *images = whitening_images(j);
+    td_loader *loader = images != NULL ? open_loader(j, seed) : NULL;
+    speedrun s = { 0 };
+    double began = seconds_now();
+    td_status status =
+        loader == NULL ? TD_E_NOMEM
+                       : speedrun_begin(&s, &(speedrun_options){ .recipe = j->how,
+                                                                 .images = images,
+                                                                 .device = j->args.device,
+                                                                 .width = j->width,
+                                                                 .epochs = j->epochs,
+                                                                 .loader = loader,
+                                                                 .batch_size = j->args.batch_size,
+                                                                 .graph = j->args.graph });
+    td_free(images);
+    if (status == TD_OK) {
+        status = train(&s, loader, began);
+    }
+    if (status == TD_OK && !stop_requested()) {
+        status = speedrun_finish(&s);
+    }
+    if (status == TD_OK && !stop_requested()) {
+        status = speedrun_test(s.net, j->data.whole_test, j->data.test, &normalise, !j->plain_test,
+                               accuracy);
+        *seconds = seconds_now() - began;
+    }
+    if (status == TD_OK && !stop_requested() && j->args.save_model != NULL) {
+        status = save_model(j, s.net);
+    }
+    td_loader_close(loader);
+    speedrun_free(&s);
+    return status;
+}
+
+static td_status all_runs(const job *j)
+{
+    double sum = 0.0, squares = 0.0;
+    int64_t runs = 0;
+    for (; runs < j->runs; runs++) {
+        double accuracy = 0.0, seconds = 0.0;
+        TD_TRY(one_run(j, j->args.seed + runs, &accuracy, &seconds));
+        if (stop_requested()) {
+            printf("stopped\n");
+            break;
+        }
+        printf("== test: %" PRId64 " images | acc: %6.2f%% | %.2f s%s\n", j->data.test->length,
+               100 * accuracy, seconds,
+               j->data.test->synthetic ? " (synthetic, NOT CIFAR-10)" : "");
+        sum += accuracy;
+        squares += accuracy * accuracy;
+    }
+    if (runs > 1) {
+        double mean = sum / (double)runs;
+        double variance = (squares - sum * mean) / (double)(runs - 1);
+        printf("== %" PRId64 " runs: mean %.2f%%, standard deviation %.2f\n", runs, 100 * mean,
+               100 * sqrt(variance > 0.0 ? variance : 0.0));
+    }
+    return TD_OK;
+}
+
+int main(int argc, char **argv)
+{
+    job j = { .args = { .precision_name = "fp32",
+                        .device_name = "cpu",
+                        .workers = train_default_workers() },
+              .recipe = "sgd",
+              .width = 1.0,
+              .runs = 1 };
+    read_options(&j, argc, argv);
+    signals_catch(true);
+    td_status status = apply_options(&j);
+    if (status == TD_OK) {
+        printf("tandem %s: airbench94 by %s, batch %" PRId64 ", %g epochs, width %g, seed %" PRId64
+               "; %s; %s; %s, %d threads\n",
+               TANDEM_VERSION, j.recipe, j.args.batch_size, j.epochs, j.width, j.args.seed,
+               j.data.name, td_device_name(j.args.device), train_args_arithmetic(),
+               td_threads(TD_CPU));
+        status = all_runs(&j);
+    }
+    cifar_data_close(&j.data);
+    return status != TD_OK ? app_failed(app_name) : stop_requested() ? stop_exit_code() : 0;
+}

@@ -1,0 +1,213 @@
+#include "apps/tools/common/cli.h"
+
+#include "tandem.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_GROUP = 1, OTHERS };
+enum { FIRST_KEY = 256 }; /* beyond every character: long options only; but -h is help */
+
+const char *argp_program_version = "tandem " TANDEM_VERSION;
+
+static bool set_int(const cli_option *option, const char *text, char *message, size_t size)
+{
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (end == text || *end != '\0') {
+        snprintf(message, size, "--%s: '%s' is not a whole number", option->name, text);
+        return false;
+    }
+    if (errno == ERANGE || (double)value < option->low || (double)value > option->high) {
+        snprintf(message, size, "--%s: %s is out of range; it goes from %.0f to %.0f", option->name,
+                 text, option->low, option->high);
+        return false;
+    }
+    *(int64_t *)option->value = value;
+    return true;
+}
+
+static bool set_real(const cli_option *option, const char *text, char *message, size_t size)
+{
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end != '\0' || isnan(value)) {
+        snprintf(message, size, "--%s: '%s' is not a number", option->name, text);
+        return false;
+    }
+    if (value < option->low || value > option->high) {
+        snprintf(message, size, "--%s: %s is out of range; it goes from %g to %g", option->name,
+                 text, option->low, option->high);
+        return false;
+    }
+    *(double *)option->value = value;
+    return true;
+}
+
+static bool is_choice(const char *choices, const char *text)
+{
+    size_t length = strlen(text);
+    for (const char *at = choices; at != NULL; at = strchr(at, '|')) {
+        at += *at == '|';
+        if (length > 0 && strncmp(at, text, length) == 0 &&
+            (at[length] == '|' || at[length] == '\0')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool set_text(const cli_option *option, const char *text, char *message, size_t size)
+{
+    if (text[0] == '\0') {
+        snprintf(message, size, "--%s: the value is empty", option->name);
+        return false;
+    }
+    bool good = option->fits != NULL      ? option->fits(text)
+                : option->choices != NULL ? is_choice(option->choices, text)
+                                          : true;
+    if (!good) {
+        snprintf(message, size, "--%s: '%s' is not one of %s", option->name, text, option->choices);
+        return false;
+    }
+    *(const char **)option->value = text;
+    return true;
+}
+
+bool cli_set(const cli_option *option, const char *text, char *message, size_t size)
+{
+    switch (option->kind) {
+    case CLI_FLAG:
+        *(bool *)option->value = text == NULL || strcmp(text, "yes") == 0;
+        return true;
+    case CLI_INT:
+        return set_int(option, text, message, size);
+    case CLI_REAL:
+        return set_real(option, text, message, size);
+    case CLI_TEXT:
+        return set_text(option, text, message, size);
+    }
+    return false;
+}
+
+void cli_get(const cli_option *option, char *text, size_t size)
+{
+    switch (option->kind) {
+    case CLI_FLAG:
+        snprintf(text, size, "%s", *(bool *)option->value ? "yes" : "no");
+        break;
+    case CLI_INT:
+        snprintf(text, size, "%lld", (long long)*(int64_t *)option->value);
+        break;
+    case CLI_REAL: {
+        /* The fewest digits that give the same double back: 0.1, not 0.10000000000000001; and 300,
+         * not 3e+02. */
+        double value = *(double *)option->value;
+        bool plain = fabs(value) >= 1 && fabs(value) < 1e9;
+        for (int digits = 1; digits <= 17; digits++) {
+            snprintf(text, size, "%.*g", digits, value);
+            if (strtod(text, NULL) == value && !(plain && strchr(text, 'e') != NULL)) {
+                break;
+            }
+        }
+        break;
+    }
+    case CLI_TEXT: {
+        const char *value = *(const char **)option->value;
+        snprintf(text, size, "%s", value != NULL ? value : "");
+        break;
+    }
+    }
+}
+
+typedef struct parse_state {
+    cli_option *options;
+    int count;
+    cli_rest *rest; /* NULL: every value belongs to an option */
+} parse_state;
+
+static error_t on_key(int key, char *text, struct argp_state *state)
+{
+    parse_state *parse = state->input;
+    if (key == 'h') {
+        argp_state_help(state, stdout, ARGP_HELP_STD_HELP); /* ends the program */
+    }
+    if (key == ARGP_KEY_ARGS && parse->rest != NULL) { /* all that are left */
+        parse->rest->values = state->argv + state->next;
+        parse->rest->count = state->argc - state->next;
+        return 0;
+    }
+    if (key == ARGP_KEY_ARG && parse->rest != NULL) {
+        return ARGP_ERR_UNKNOWN; /* argp then asks with ARGP_KEY_ARGS */
+    }
+    if (key == ARGP_KEY_END && parse->rest != NULL && parse->rest->count < parse->rest->least) {
+        argp_error(state, "give at least %s: %s", parse->rest->wanted, parse->rest->name);
+    }
+    if (key == ARGP_KEY_ARG) {
+        argp_error(state, "'%s': every value belongs to an option (--name value)", text);
+        return EINVAL;
+    }
+    if (key < FIRST_KEY || key >= FIRST_KEY + parse->count) {
+        return ARGP_ERR_UNKNOWN;
+    }
+    cli_option *option = &parse->options[key - FIRST_KEY];
+    char message[512];
+    if (!cli_set(option, text, message, sizeof(message))) {
+        argp_error(state, "%s", message);
+    }
+    option->given = true;
+    return 0;
+}
+
+/* "Epochs to train (default 5)" */
+static void help_text(const cli_option *option, char *text, size_t size)
+{
+    char value[256];
+    cli_get(option, value, sizeof(value));
+    if (option->kind == CLI_FLAG || value[0] == '\0') {
+        snprintf(text, size, "%s", option->help);
+    } else {
+        snprintf(text, size, "%s (default %s)", option->help, value);
+    }
+}
+
+void cli_parse(int argc, char **argv, const char *description, cli_option *options, int count)
+{
+    cli_parse_rest(argc, argv, description, options, count, NULL);
+}
+
+void cli_parse_rest(int argc, char **argv, const char *description, cli_option *options, int count,
+                    cli_rest *rest)
+{
+    struct argp_option table[CLI_MAX_OPTIONS + 4] = { 0 }, *next = table;
+    static char help[CLI_MAX_OPTIONS][512];
+    TD_REQUIRE(count <= CLI_MAX_OPTIONS, TD_HERE, "%d options; CLI_MAX_OPTIONS is %d", count,
+               CLI_MAX_OPTIONS);
+    bool any_first = false;
+    for (int i = 0; i < count; i++) {
+        help_text(&options[i], help[i], sizeof(help[i]));
+        any_first |= options[i].first;
+        *next++ = (struct argp_option){
+            .name = options[i].name,
+            .key = FIRST_KEY + i,
+            .arg = options[i].argument,
+            .doc = help[i],
+            .group = options[i].first ? FIRST_GROUP : OTHERS,
+        };
+    }
+    if (any_first) { /* argp sorts a group by names, and these come on top */
+        *next++ = (struct argp_option){ .doc = "What most runs need:", .group = FIRST_GROUP };
+        *next++ = (struct argp_option){ .doc = "All else:", .group = OTHERS };
+    }
+    *next = (struct argp_option){ .key = 'h', .flags = OPTION_HIDDEN, .group = -1 };
+    parse_state state = { options, count, rest };
+    struct argp argp = { .options = table,
+                         .parser = on_key,
+                         .args_doc = rest != NULL ? rest->name : NULL,
+                         .doc = description };
+    argp_parse(&argp, argc, argv, 0, NULL, &state);
+}

@@ -1,0 +1,65 @@
+/* Command lines: a table of options, read by the C library's argp. Every app gets --help with the
+ * defaults, ranges that are checked, and messages that say what was wrong with which option. */
+#ifndef APPS_TOOLS_CLI_H
+#define APPS_TOOLS_CLI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CLI_MAX_OPTIONS = 48 };
+
+typedef enum cli_kind {
+    CLI_FLAG, /* bool; takes no value */
+    CLI_INT,  /* int64_t, low <= value <= high */
+    CLI_REAL, /* double, low <= value <= high */
+    CLI_TEXT, /* const char *; one of `choices`, if there are any */
+} cli_kind;
+
+/* What a resumed run does with an option that was set in the run before
+ * (train_args_resume). */
+typedef enum cli_resume {
+    CLI_FORGET,  /* each run has its own: paths, threads */
+    CLI_RESTORE, /* taken from the checkpoint unless it is given: epochs, lr */
+    CLI_FIXED,   /* the same, and giving another value is an error: seed, batch size */
+} cli_resume;
+
+typedef struct cli_option {
+    const char *name;     /* "epochs" */
+    const char *argument; /* what --help calls the value: "N"; NULL for a flag */
+    const char *help;     /* one sentence; "(default ...)" is added */
+    cli_kind kind;
+    void *value; /* where it goes; holds the default */
+    double low, high;
+    const char *choices;            /* "cifar|imagenet" or NULL */
+    bool (*fits)(const char *text); /* NULL, or decides where choices only describes the forms */
+    cli_resume resume;
+    bool first;            /* --help lists it among the first */
+    const char *unwritten; /* NULL, or the default, which checkpoints leave out: those of programs
+                            * without this option are the same then, byte for byte */
+    bool given;            /* set by cli_parse */
+    char restored[256];    /* a text that came from a checkpoint */
+} cli_option;
+
+/* Reads the command line into the options' values. Prints what is wrong and leaves the program with
+ * code 64 (EX_USAGE) where something is; --help and --version leave with 0. */
+void cli_parse(int argc, char **argv, const char *description, cli_option *options, int count);
+
+/* What stands on the command line beside options: files. */
+typedef struct cli_rest {
+    const char *name;   /* "MODEL PICTURE...", for --help and messages */
+    const char *wanted; /* "one model and one picture": the least, in words */
+    int least;          /* the same as a number */
+    char **values;      /* set: part of argv */
+    int count;
+} cli_rest;
+void cli_parse_rest(int argc, char **argv, const char *description, cli_option *options, int count,
+                    cli_rest *rest);
+
+/* Sets an option from text. false: it does not fit; the message says why. */
+bool cli_set(const cli_option *option, const char *text, char *message, size_t size);
+
+/* An option's value as text that cli_set reads back to the same value. */
+void cli_get(const cli_option *option, char *text, size_t size);
+
+#endif

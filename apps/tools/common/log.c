@@ -1,0 +1,313 @@
+#include "apps/tools/common/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+struct metrics {
+    char path[4096], events_path[4096];
+    FILE *csv, *events;
+    const char *const *names;
+    int count;
+};
+
+static td_status cannot_write(const char *path)
+{
+    return td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
+}
+
+/* ---- TensorBoard event files, written by hand: they are small enough ----
+ *
+ * A file is a row of TFRecords (little-endian), each holding one Event message (protobuf):
+ *   record   u64 length | u32 masked crc of the length | bytes | u32 masked crc of the bytes
+ *   masked   crc32c rotated right by 15, plus 0xa282ead8
+ *   Event    1: double wall_time, 2: int64 step, 3: string file_version, 5: Summary
+ *   Summary  1: repeated Value; Value  1: string tag, 2: float simple_value
+ * (tensorflow/core/lib/io/record_writer.h, core/util/event.proto, core/framework/summary.proto) */
+
+/* A message under construction. */
+typedef struct message {
+    unsigned char bytes[8192];
+    size_t size;
+} message;
+
+enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 }; /* protobuf's wire types */
+
+static void append(message *m, const void *bytes, size_t size)
+{
+    TD_REQUIRE(m->size + size <= sizeof(m->bytes), TD_HERE, "an event of more than %zu bytes",
+               sizeof(m->bytes));
+    memcpy(m->bytes + m->size, bytes, size);
+    m->size += size;
+}
+
+static void append_little_endian(message *m, uint64_t value, int bytes)
+{
+    for (int i = 0; i < bytes; i++) {
+        append(m, &(unsigned char){ (unsigned char)(value >> (8 * i)) }, 1);
+    }
+}
+
+static void append_varint(message *m, uint64_t value)
+{
+    while (value >= 0x80) {
+        append(m, &(unsigned char){ (unsigned char)(value | 0x80) }, 1);
+        value >>= 7;
+    }
+    append(m, &(unsigned char){ (unsigned char)value }, 1);
+}
+
+static void append_tag(message *m, int field, int wire_type)
+{
+    append_varint(m, (uint64_t)(field << 3 | wire_type));
+}
+
+static void append_bytes(message *m, int field, const void *bytes, size_t size)
+{
+    append_tag(m, field, BYTES);
+    append_varint(m, size);
+    append(m, bytes, size);
+}
+
+/* CRC-32C (Castagnoli), reflected polynomial 0x82f63b78. */
+static uint32_t masked_crc(const unsigned char *bytes, size_t size)
+{
+    uint32_t crc = 0xffffffffu;
+    for (size_t i = 0; i < size; i++) {
+        crc ^= bytes[i];
+        for (int bit = 0; bit < 8; bit++) {
+            crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0);
+        }
+    }
+    crc = ~crc;
+    return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+static td_status write_record(const metrics *l, const message *m)
+{
+    message head = { .size = 0 }, tail = { .size = 0 };
+    append_little_endian(&head, m->size, 8);
+    append_little_endian(&head, masked_crc(head.bytes, 8), 4);
+    append_little_endian(&tail, masked_crc(m->bytes, m->size), 4);
+    fwrite(head.bytes, 1, head.size, l->events);
+    fwrite(m->bytes, 1, m->size, l->events);
+    fwrite(tail.bytes, 1, tail.size, l->events);
+    bool written = fflush(l->events) == 0 && !ferror(l->events);
+    return written ? TD_OK : cannot_write(l->events_path);
+}
+
+static void append_double(message *m, int field, double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    append_tag(m, field, FIXED64);
+    append_little_endian(m, bits, 8);
+}
+
+static void append_float(message *m, int field, float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    append_tag(m, field, FIXED32);
+    append_little_endian(m, bits, 4);
+}
+
+static double wall_time(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static td_status open_events(metrics *l, const char *dir)
+{
+    char host[256] = "localhost";
+    gethostname(host, sizeof(host) - 1);
+    snprintf(l->events_path, sizeof(l->events_path), "%s/events.out.tfevents.%010lld.%s.%ld", dir,
+             (long long)time(NULL), host, (long)getpid());
+    l->events = fopen(l->events_path, "wb");
+    if (l->events == NULL) {
+        return cannot_write(l->events_path);
+    }
+    message m = { .size = 0 };
+    append_double(&m, 1, wall_time());
+    append_bytes(&m, 3, "brain.Event:2", strlen("brain.Event:2"));
+    return write_record(l, &m);
+}
+
+/* One event with several scalars; NaN: none. */
+static td_status write_event(const metrics *l, int64_t step, const double *values)
+{
+    message summary = { .size = 0 }, event = { .size = 0 };
+    for (int i = 0; i < l->count; i++) {
+        if (!isnan(values[i])) {
+            message value = { .size = 0 };
+            append_bytes(&value, 1, l->names[i], strlen(l->names[i]));
+            append_float(&value, 2, (float)values[i]);
+            append_bytes(&summary, 1, value.bytes, value.size);
+        }
+    }
+    append_double(&event, 1, wall_time());
+    append_tag(&event, 2, VARINT);
+    append_varint(&event, (uint64_t)step);
+    append_bytes(&event, 5, summary.bytes, summary.size);
+    return write_record(l, &event);
+}
+
+/* ---- metrics ---- */
+
+/* Copies the rows up to `step` of the CSV that the run before has left. */
+static void keep_rows(const metrics *m, const char *old_path, int64_t step)
+{
+    FILE *old = fopen(old_path, "r");
+    char *line = NULL;
+    size_t size = 0;
+    if (old == NULL) {
+        return; /* the run before kept no metrics */
+    }
+    bool header = true;
+    while (getline(&line, &size, old) > 0) {
+        if (!header && strtoll(line, NULL, 10) <= step) {
+            fputs(line, m->csv);
+        }
+        header = false;
+    }
+    free(line);
+    fclose(old);
+}
+
+static td_status open_csv(metrics *m, int64_t first_step)
+{
+    char old[4096 + 8];
+    snprintf(old, sizeof(old), "%s.old", m->path);
+    if (rename(m->path, old) != 0 && errno != ENOENT) {
+        return td_fail(TD_E_IO, "cannot move %s to %s: %s", m->path, old, strerror(errno));
+    }
+    m->csv = fopen(m->path, "w");
+    if (m->csv == NULL) {
+        return cannot_write(m->path);
+    }
+    fputs("step", m->csv);
+    for (int i = 0; i < m->count; i++) {
+        fprintf(m->csv, ",%s", m->names[i]);
+    }
+    fputc('\n', m->csv);
+    if (first_step > 0) {
+        keep_rows(m, old, first_step);
+    }
+    return fflush(m->csv) == 0 ? TD_OK : cannot_write(m->path);
+}
+
+td_status metrics_open(const char *dir, const char *const *names, int count, int64_t first_step,
+                       metrics **out)
+{
+    TD_TRY(make_folders(dir));
+    metrics *m = calloc(1, sizeof(*m));
+    if (m == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory for the metrics");
+    }
+    m->names = names;
+    m->count = count;
+    snprintf(m->path, sizeof(m->path), "%s/metrics.csv", dir);
+    td_status status = open_csv(m, first_step);
+    if (status == TD_OK) {
+        status = open_events(m, dir);
+    }
+    if (status != TD_OK) {
+        metrics_close(m);
+        return status;
+    }
+    *out = m;
+    return TD_OK;
+}
+
+td_status metrics_write(metrics *m, int64_t step, const double *values)
+{
+    fprintf(m->csv, "%" PRId64, step);
+    for (int i = 0; i < m->count; i++) {
+        if (isnan(values[i])) {
+            fputc(',', m->csv);
+        } else {
+            fprintf(m->csv, ",%.9g", values[i]);
+        }
+    }
+    fputc('\n', m->csv);
+    if (fflush(m->csv) != 0) {
+        return cannot_write(m->path);
+    }
+    return write_event(m, step, values);
+}
+
+void metrics_close(metrics *m)
+{
+    if (m == NULL) {
+        return;
+    }
+    if (m->csv != NULL) {
+        fclose(m->csv);
+    }
+    if (m->events != NULL) {
+        fclose(m->events);
+    }
+    free(m);
+}
+
+/* ---- files and folders ---- */
+
+td_status make_folders(const char *path)
+{
+    char part[4096];
+    if (snprintf(part, sizeof(part), "%s", path) >= (int)sizeof(part)) {
+        return td_fail(TD_E_ARG, "the folder's name is too long: %s", path);
+    }
+    for (char *at = part;; at++) {
+        if ((*at != '/' || at == part) && *at != '\0') {
+            continue;
+        }
+        char end = *at;
+        *at = '\0';
+        /* Another rank may make it at the same time. */
+        struct stat info;
+        int failure = mkdir(part, 0777) == 0 ? 0 : errno;
+        bool there = stat(part, &info) == 0;
+        if (there && !S_ISDIR(info.st_mode)) {
+            return td_fail(TD_E_IO, "%s is not a folder", part);
+        }
+        if (!there) {
+            return td_fail(TD_E_IO, "cannot make the folder %s: %s", part, strerror(failure));
+        }
+        if (end == '\0') {
+            return TD_OK;
+        }
+        *at = end;
+    }
+}
+
+td_status check_can_save(const char *path)
+{
+    char folder[4096];
+    if (snprintf(folder, sizeof(folder), "%s", path) >= (int)sizeof(folder)) {
+        return td_fail(TD_E_ARG, "the file's name is too long: %s", path);
+    }
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL) {
+        snprintf(folder, sizeof(folder), ".");
+    } else {
+        slash[slash == folder] = '\0'; /* "/file" lies in "/" */
+    }
+    if (access(folder, W_OK | X_OK) != 0) {
+        return td_fail(TD_E_IO, "a checkpoint cannot be saved as %s: the folder %s: %s", path,
+                       folder, strerror(errno));
+    }
+    struct stat info;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
+        return td_fail(TD_E_IO, "a checkpoint cannot be saved as %s: that is a folder", path);
+    }
+    return TD_OK;
+}

@@ -1,0 +1,31 @@
+/* What a run logs, and where it may write. A folder of metrics has DIR/metrics.csv for people and
+ * scripts, and a TensorBoard event file (`tensorboard --logdir DIR`). Both have the same scalars
+ * under the same names. */
+#ifndef APPS_TOOLS_LOG_H
+#define APPS_TOOLS_LOG_H
+
+#include "tandem.h"
+
+#include <stdint.h>
+
+typedef struct metrics metrics;
+
+/* Makes the folder if need be. names[count]: the scalars ("train/loss"), the CSV's columns after
+ * step. A run that starts at step 0 moves an older metrics.csv to metrics.csv.old; one that resumes
+ * at `first_step` keeps its rows up to there and goes on below them. */
+td_status metrics_open(const char *dir, const char *const *names, int count, int64_t first_step,
+                       metrics **out);
+
+/* One row: the scalars in the order of the names; NaN: none (an empty cell). Written at once. */
+td_status metrics_write(metrics *m, int64_t step, const double *values);
+
+void metrics_close(metrics *m); /* NULL is fine */
+
+/* Makes a folder and those above it, as mkdir -p does. */
+td_status make_folders(const char *path);
+
+/* TD_OK if a file can be made at path: its folder is there and may be written to. Asked before a
+ * run, so that hours of training do not end in a checkpoint that has no place. */
+td_status check_can_save(const char *path);
+
+#endif

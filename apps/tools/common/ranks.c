@@ -1,0 +1,57 @@
+#include "apps/tools/common/ranks.h"
+
+#include "dist/dist.h"
+
+#include <stdint.h>
+#include <stdio.h>
+
+static int64_t at_least_one(int64_t n)
+{
+    return n > 0 ? n : 1;
+}
+
+void ranks_begin(train_args *args)
+{
+    int local = td_dist_local_world_size();
+    printf("[init] == local rank: %d, global rank: %d ==\n", td_dist_local_rank(), td_dist_rank());
+    fflush(stdout);
+    if (args->workers > 0 && !train_args_given(args, "workers")) {
+        args->workers = at_least_one(args->workers / local);
+    }
+}
+
+bool ranks_first(void)
+{
+    return td_dist_rank() == 0;
+}
+
+td_status ranks_sum(double *values, int count)
+{
+    return !td_dist_is_initialized() ? TD_OK : td_all_reduce_numbers(NULL, values, count);
+}
+
+td_status ranks_barrier(void)
+{
+    return td_dist_is_initialized() ? td_barrier(NULL) : TD_OK;
+}
+
+/* FNV-1a: a number below 2^32, so that sums of it are exact. */
+static double hash_of(const char *text)
+{
+    uint32_t hash = 2166136261u;
+    for (; *text != '\0'; text++) {
+        hash = (hash ^ (unsigned char)*text) * 16777619u;
+    }
+    return hash;
+}
+
+td_status ranks_agree(const char *what, const char *text)
+{
+    double hash = hash_of(text), sum = hash;
+    TD_TRY(ranks_sum(&sum, 1));
+    if (sum != hash * td_dist_world_size()) {
+        return td_fail(TD_E_MISMATCH, "the ranks have different %s: rank %d has '%s'", what,
+                       td_dist_rank(), text);
+    }
+    return TD_OK;
+}

@@ -1,0 +1,19 @@
+/* Ctrl-C (and SIGTERM): the first asks to stop, so that the training loop can finish its step, save
+ * and leave; the second ends the program at once. */
+#ifndef APPS_TOOLS_SIGNALS_H
+#define APPS_TOOLS_SIGNALS_H
+
+#include <stdbool.h>
+
+/* From here on signals ask to stop (and, with `speaks`, a line says so), until signals_restore; and
+ * a file that becomes too large for the system's limit is an error of writing, not the end of the
+ * program. */
+void signals_catch(bool speaks);
+void signals_restore(void);
+
+bool stop_requested(void);
+
+/* The exit code of a program that a signal ended, as shells count it: 130 after Ctrl-C. */
+int stop_exit_code(void);
+
+#endif

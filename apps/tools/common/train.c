@@ -1,0 +1,462 @@
+#include "apps/tools/common/train.h"
+
+#include "apps/tools/common/ranks.h"
+#include "apps/tools/common/signals.h"
+#include "dist/trace.h"
+#include "nn/optim/inspect.h"
+#include "tensor/autotune.h"
+#include "tensor/kernel_types.h"
+#include "data/inspect.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { TEST_BATCH = 256 };
+
+int64_t train_steps_done(const train_run *r)
+{
+    return r->state.epoch * td_loader_batches(r->loader) + r->state.batch;
+}
+
+double train_epoch_loss(const train_run *r)
+{
+    return r->state.loss_sum / (double)r->state.batch;
+}
+
+double train_epoch_accuracy(const train_run *r)
+{
+    return (double)r->state.correct / (double)r->state.seen;
+}
+
+double train_epoch_accuracy_k(const train_run *r)
+{
+    return (double)r->state.correct_k / (double)r->state.seen;
+}
+
+bool train_is_due(int64_t number, int64_t every)
+{
+    return every > 0 && number % every == 0;
+}
+
+/* ---- a step ---- */
+
+enum { LOSS, RIGHT, RIGHT_K, OUTCOME /* of the loss scaler */, RESULTS };
+
+/* The means that are shown are those of all ranks, and if one of them is asked to stop, all do:
+ * they must take the same number of steps. */
+static td_status count_step(train_run *r, const double *results, int64_t samples)
+{
+    double own[] = { results[LOSS], results[RIGHT], (double)samples, stop_requested(),
+                     r->recipe.top_k > 0 ? results[RIGHT_K] : 0 };
+    double all[] = { own[0], own[1], own[2], own[3], own[4] };
+    TD_TRY(ranks_sum(all, 5));
+    const double *shown = r->args.shard ? own : all;
+    r->state.batch++;
+    r->state.loss_sum += r->args.shard ? own[0] : all[0] / td_dist_world_size();
+    r->state.correct += (int64_t)shown[1];
+    r->state.correct_k += (int64_t)shown[4];
+    r->state.seen += (int64_t)shown[2];
+    r->step_samples = (int64_t)all[2];
+    r->stop = all[3] > 0;
+    return TD_OK;
+}
+
+static td_status check_step(const train_run *r, double loss)
+{
+    TD_TRY(r->ddp_status); /* a peer may have died */
+    return check_loss(loss, r->state.epoch + 1, r->state.batch + 1, r->args.words.lr);
+}
+
+/* After gradients beyond f16 the scale is smaller from the next step on, if it can be. */
+static td_status check_scale(const train_run *r, bool gives_up)
+{
+    return gives_up ? td_fail(TD_E_ARG,
+                              "gradients are not finite in epoch %" PRId64 ", step %" PRId64
+                              ", however small the loss is scaled, so that no step can be taken: "
+                              "--debug-nan names the operation where it began; try a lower %s, or "
+                              "%s bf16",
+                              r->state.epoch + 1, r->state.batch + 1, r->args.words.lr,
+                              r->args.words.precision)
+                    : TD_OK;
+}
+
+int64_t train_group_size(const train_run *r)
+{
+    return r->recipe.accumulate > 0 ? r->recipe.accumulate : 1;
+}
+
+/* The batches that make one step of the optimizer together, and where one of them stands. */
+typedef struct train_group {
+    int64_t size;
+    bool first, last;
+} train_group;
+
+static train_group group_of(const train_run *r, int64_t batch)
+{
+    int64_t most = train_group_size(r), at = batch % most;
+    int64_t left = td_loader_batches(r->loader) - (batch - at);
+    int64_t size = most < left ? most : left;
+    return (train_group){ size, at == 0, at == size - 1 };
+}
+
+/* Batches of the epoch that have been trained on: the results of some may be unread. */
+static int64_t batches_asked(const train_run *r)
+{
+    return r->state.batch + runner_waiting(&r->runner);
+}
+
+/* Whether no batch's gradient waits for others: here a run may stop and be saved. */
+static bool between_groups(const train_run *r)
+{
+    return batches_asked(r) % train_group_size(r) == 0;
+}
+
+/* The part of the group's mean loss. */
+static td_tensor *part_of(td_tensor *loss, train_group group)
+{
+    return group.size > 1 ? td_mul_scalar(loss, 1.0 / (double)group.size) : loss;
+}
+
+/* After gradients beyond f16 the step is skipped: here, or in a captured step by the device. */
+static void optimize(train_run *r)
+{
+    if (!td_scaler_unscale(r->scaler, td_parameters(r->net))) {
+        return;
+    }
+    if (r->recipe.clip_grad_norm > 0) {
+        td_clip_grad_norm(td_parameters(r->net), r->recipe.clip_grad_norm);
+    }
+    td_optim_step(r->optim);
+    if (r->ema != NULL) {
+        td_ema_update(r->ema);
+    }
+}
+
+/* Forward, backward, and at a group's end the optimizer's step. In an eager step a loss that is not
+ * finite changes no weight. */
+static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results)
+{
+    train_run *r = user;
+    train_group group = group_of(r, batches_asked(r));
+    bool unsynced = td_is_ddp(r->net) && !group.last; /* ranks exchange once for each group */
+    int64_t k = r->recipe.top_k;
+    td_loader_make(r->loader);
+    if (unsynced) {
+        td_ddp_no_sync_begin(r->net);
+    }
+    td_tensor *logits = td_forward(r->net, inputs[0]);
+    results[LOSS] =
+        td_cross_entropy(logits, inputs[1], .label_smoothing = r->recipe.label_smoothing);
+    results[RIGHT] = td_count_top(logits, inputs[1], 1);
+    results[RIGHT_K] = k > 0 ? td_count_top(logits, inputs[1], k) : results[RIGHT];
+    bool eager = r->runner.captured == NULL;
+    td_status status = eager ? check_step(r, td_item(results[LOSS])) : TD_OK;
+    if (status == TD_OK && group.first) {
+        td_zero_grad(r->optim);
+    }
+    if (status == TD_OK) {
+        td_backward(td_scaler_loss(r->scaler, part_of(results[LOSS], group)));
+        results[OUTCOME] = r->scaler != NULL ? td_scaler_outcome(r->scaler) : NULL;
+    }
+    if (unsynced) {
+        td_ddp_no_sync_end(r->net);
+    }
+    TD_TRY(status);
+    TD_TRY(r->ddp_status);
+    if (group.last) {
+        optimize(r);
+    }
+    return TD_OK;
+}
+
+/* ---- metrics ---- */
+
+static const char *const metric_names[TRAIN_METRICS] = {
+    [TRAIN_LOSS] = "train/loss",
+    [TRAIN_EPOCH_LOSS] = "train/epoch_loss",
+    [TRAIN_EPOCH_ACCURACY] = "train/epoch_accuracy",
+    [TRAIN_LR] = "lr",
+    [TRAIN_IMAGES_PER_SECOND] = "images_per_second",
+    [TRAIN_TEST_LOSS] = "test/loss",
+    [TRAIN_TEST_ACCURACY] = "test/accuracy",
+    [TRAIN_EPOCH_ACCURACY_K] = "train/epoch_accuracy_k",
+    [TRAIN_TEST_ACCURACY_K] = "test/accuracy_k",
+    [TRAIN_DATA_WAIT] = "data_wait_seconds",
+    [TRAIN_EPOCH] = "epoch",
+};
+
+static td_status log_open(train_run *r)
+{
+    return ranks_first() ? metrics_open(r->args.log_dir, metric_names, r->task->metrics,
+                                        train_steps_done(r), &r->log)
+                         : TD_OK;
+}
+
+static td_status log_step(const train_run *r, double loss, double wait)
+{
+    const double values[TRAIN_METRICS] = {
+        [TRAIN_LOSS] = loss,
+        [TRAIN_EPOCH_LOSS] = train_epoch_loss(r),
+        [TRAIN_EPOCH_ACCURACY] = train_epoch_accuracy(r),
+        [TRAIN_LR] = td_optim_lr(r->optim),
+        [TRAIN_IMAGES_PER_SECOND] = progress_rate(&r->progress, r->step_samples),
+        [TRAIN_TEST_LOSS] = NAN,
+        [TRAIN_TEST_ACCURACY] = NAN,
+        [TRAIN_EPOCH_ACCURACY_K] = train_epoch_accuracy_k(r),
+        [TRAIN_TEST_ACCURACY_K] = NAN,
+        [TRAIN_DATA_WAIT] = wait,
+        [TRAIN_EPOCH] = (double)(r->state.epoch + 1),
+    };
+    return r->log != NULL ? metrics_write(r->log, train_steps_done(r), values) : TD_OK;
+}
+
+td_status train_log_test(const train_run *r, const evaluation *e)
+{
+    double values[TRAIN_METRICS];
+    for (int i = 0; i < TRAIN_METRICS; i++) {
+        values[i] = NAN;
+    }
+    values[TRAIN_TEST_LOSS] = e->loss;
+    values[TRAIN_TEST_ACCURACY] = (double)e->correct / (double)e->count;
+    values[TRAIN_TEST_ACCURACY_K] = (double)e->correct_k / (double)e->count;
+    values[TRAIN_EPOCH] = (double)(r->state.epoch + 1);
+    return r->log != NULL ? metrics_write(r->log, train_steps_done(r), values) : TD_OK;
+}
+
+/* ---- epochs ---- */
+
+/* The live line, what the task prints and logs, and a checkpoint if it is time for one. (After an
+ * epoch's last step that comes later: there the next epoch begins.) */
+static td_status after_step(train_run *r, double loss)
+{
+    int64_t steps = td_loader_batches(r->loader);
+    progress_step(&r->progress, &(progress_point){ .epoch = r->state.epoch + 1,
+                                                   .epochs = r->args.epochs,
+                                                   .step = r->state.batch,
+                                                   .steps = steps,
+                                                   .batch = r->step_samples,
+                                                   .loss = train_epoch_loss(r),
+                                                   .accuracy = train_epoch_accuracy(r) });
+    r->task->step_done(r, loss);
+    double waited = td_loader_wait_seconds(r->loader);
+    TD_TRY(log_step(r, loss, waited - r->step_waited));
+    r->step_waited = waited;
+    bool due = train_is_due(train_steps_done(r), r->args.save_every_steps) && between_groups(r);
+    return due && r->state.batch < steps ? train_save_latest(r) : TD_OK;
+}
+
+static td_status take_results(train_run *r)
+{
+    double results[RESULTS] = { 0 };
+    int64_t batch = r->state.batch;
+    bool last = group_of(r, batch).last; /* otherwise the outcome is that of a step before */
+    TD_TRY(runner_next(&r->runner, results));
+    TD_TRY(check_step(r, results[LOSS]));
+    TD_TRY(check_scale(r, last && results[OUTCOME] == TD_SCALE_HOPELESS));
+    r->optim_steps += last && results[OUTCOME] == TD_SCALE_TAKEN;
+    TD_TRY(count_step(r, results, r->samples[batch % RUNNER_DEPTH]));
+    return after_step(r, results[LOSS]);
+}
+
+/* What a batch's step depends on. The last group of an epoch may have another size, always the same
+ * one. */
+static int kind_of(const train_run *r, train_group group)
+{
+    return group.first + 2 * group.last + 4 * (group.size < train_group_size(r));
+}
+
+/* With --graph what comes after a step comes some steps later, except where the weights of just
+ * that step are to be saved. */
+static td_status one_step(train_run *r, const td_batch *batch)
+{
+    int64_t now = batches_asked(r);
+    r->samples[now % RUNNER_DEPTH] = batch->size;
+    TD_TRY(runner_step(&r->runner, kind_of(r, group_of(r, now)), batch));
+    TD_TRY(train_autotune_after_step(r));
+    int64_t asked = train_steps_done(r) + runner_waiting(&r->runner);
+    bool all = train_is_due(asked, r->args.save_every_steps);
+    while (runner_full(&r->runner) || (all && runner_waiting(&r->runner) > 0)) {
+        TD_TRY(take_results(r));
+    }
+    return TD_OK;
+}
+
+/* The rest of the running epoch, or less if a signal asks to stop. */
+static td_status run_epoch(train_run *r)
+{
+    td_loader_set_epoch(r->loader, (uint64_t)r->state.epoch);
+    td_loader_skip_batches(r->loader, r->state.batch);
+    for (td_batch batch; !(r->stop && between_groups(r)) && td_loader_next(r->loader, &batch);) {
+        td_trace_begin("step");
+        td_status status = one_step(r, &batch);
+        td_trace_end();
+        TD_TRY(status);
+    }
+    while (runner_waiting(&r->runner) > 0) {
+        TD_TRY(take_results(r));
+    }
+    return td_loader_status(r->loader);
+}
+
+static td_status run_epochs(train_run *r)
+{
+    char path[TRAIN_PATH_BYTES];
+    if (r->state.epoch >= r->args.epochs) {
+        progress_print(&r->progress, "all %" PRId64 " epochs are done", r->args.epochs);
+    }
+    while (r->state.epoch < r->args.epochs && !r->stop) {
+        r->began = seconds_now();
+        r->seen_before = r->state.seen;
+        r->waited = r->step_waited = td_loader_wait_seconds(r->loader);
+        if (r->task->epoch_begins != NULL) {
+            r->task->epoch_begins(r);
+        }
+        progress_epoch(&r->progress, td_loader_batches(r->loader));
+        TD_TRY(run_epoch(r));
+        if (r->state.batch < td_loader_batches(r->loader)) {
+            break; /* asked to stop in mid-epoch */
+        }
+        path[0] = '\0';
+        r->task->epoch_done(r, seconds_now() - r->began, path);
+        if (r->task->validate != NULL && !r->stop) {
+            TD_TRY(r->task->validate(r));
+        }
+        if (r->task->validate != NULL && r->stop) {
+            break; /* the resumed run validates: that may take long */
+        }
+        train_epoch_begin(&r->state, r->state.epoch + 1);
+        TD_TRY(train_save_epoch(r, path));
+    }
+    return r->stop ? train_save_interrupted(r) : train_load_on_all_ranks(r);
+}
+
+/* ---- the whole ---- */
+
+static void on_ddp_error(td_status status, const char *message, void *user)
+{
+    train_run *r = user;
+    r->ddp_status = td_fail(status, "%s", message);
+}
+
+static td_status prepare(train_run *r)
+{
+    if (r->net == NULL || r->optim == NULL || r->loader == NULL) {
+        return TD_E_NOMEM; /* or what else has kept the program from making them */
+    }
+    if (td_is_ddp(r->net)) {
+        td_ddp_on_error(r->net, on_ddp_error, r);
+    }
+    if (strcmp(r->args.recompute, "none") != 0) {
+        bool blocks = strcmp(r->args.recompute, "block") == 0;
+        td_model_recompute(r->net, blocks ? TD_RECOMPUTE_BLOCKS : TD_RECOMPUTE_STAGES);
+    }
+    reports_model(r->net, r->optim);
+    if (r->recipe.ema_decay > 0) {
+        r->ema = td_ema_new(r->net, .decay = r->recipe.ema_decay, .warmup = true);
+        if (r->ema == NULL) {
+            return TD_E_NOMEM;
+        }
+    }
+    if (td_math_now().precision == TD_PRECISION_FP16) {
+        r->scaler = td_scaler_new();
+        if (r->scaler == NULL) {
+            return TD_E_NOMEM;
+        }
+    }
+    train_hook_tell(r);
+    TD_TRY(train_resume(r));
+    TD_TRY(r->task->accepted != NULL ? r->task->accepted(r) : TD_OK);
+    TD_TRY(r->args.log_dir != NULL ? log_open(r) : TD_OK);
+    return r->args.summary && ranks_first() ? td_summary(r->net, r->task->sample, stdout) : TD_OK;
+}
+
+td_status train_evaluate(train_run *r, const evaluate_options *options, evaluation *result)
+{
+    evaluate_options o = *options;
+    o.streamed = r->args.streamed;
+    o.kept = &r->kept;
+    if (r->ema == NULL) {
+        return evaluate(r->net, r->test, &o, result);
+    }
+    td_ema_swap(r->ema);
+    td_status status = evaluate(r->net, r->test, &o, result);
+    td_ema_swap(r->ema);
+    return status;
+}
+
+static td_status test(train_run *r)
+{
+    evaluation result;
+    if (r->test == NULL || r->task->tested == NULL) {
+        return TD_OK;
+    }
+    TD_TRY(train_evaluate(
+        r, &(evaluate_options){ .batch_size = TEST_BATCH, .workers = (int)r->args.workers },
+        &result));
+    return r->task->tested(r, &result);
+}
+
+/* A run that is too short for the scaler to find its scale has learned nothing. (One that goes on
+ * may have learned before.) */
+static td_status check_learned(const train_run *r)
+{
+    if (r->scaler == NULL || r->optim_steps > 0 || r->args.resume != NULL) {
+        return TD_OK;
+    }
+    td_scaler_state now = td_scaler_now(r->scaler);
+    return now.skipped == 0
+               ? TD_OK
+               : td_fail(TD_E_ARG,
+                         "nothing was learned: the gradients of all %" PRId64
+                         " steps were beyond f16, though the loss was scaled by less in each, down "
+                         "to %g: train for more steps (--epochs, a smaller --batch-size), with "
+                         "--precision bf16, or in fp32",
+                         now.skipped, now.scale);
+}
+
+/* --save-model: the weights that were tested. */
+static td_status save_model(train_run *r)
+{
+    const char *path = r->args.save_model;
+    if (path == NULL || !ranks_first()) {
+        return TD_OK;
+    }
+    TD_TRY(model_notes_save(path, r->net, r->ema, &r->notes, NULL, 0));
+    td_printf_rank0("model saved: %s\n", path);
+    return TD_OK;
+}
+
+td_status train_loop(train_run *r)
+{
+    TD_TRY(prepare(r));
+    td_autotune_first_step(); /* --summary's was none */
+    signals_catch(ranks_first());
+    progress_begin(&r->progress, ranks_first(),
+                   r->args.epochs * td_loader_batches(r->loader) - train_steps_done(r));
+    if (r->task->begins != NULL) {
+        r->task->begins(r);
+    }
+    r->runner =
+        (runner){ .step = learn, .user = r, .results = r->scaler != NULL ? RESULTS : OUTCOME };
+    td_status status =
+        r->args.graph ? runner_capture(&r->runner, r->args.device, r->loader, r->args.words.graph)
+                      : TD_OK;
+    if (status == TD_OK) {
+        status = run_epochs(r);
+    }
+    progress_end(&r->progress);
+    runner_end(&r->runner);
+    signals_restore();
+    TD_TRY(status);
+    if (!r->stop) {
+        TD_TRY(check_learned(r));
+        TD_TRY(test(r));
+        TD_TRY(save_model(r));
+    }
+    if (td_is_ddp(r->net) && r->task->shows_figures && ranks_first()) {
+        td_ddp_print_stats(r->net, stdout);
+    }
+    return r->args.trace != NULL ? td_trace_close() : TD_OK;
+}

@@ -1,0 +1,214 @@
+/* The training loop of cifar_resnet18 and train_net (train.c), and around it what a run of hours
+ * needs: progress, checkpoints, an end on Ctrl-C, going on afterwards to the same bits, a test at
+ * the end.
+ *
+ * A program makes the model, the optimizer and the loader; what is special about its data and its
+ * output is a train_task. The loop is the same for one process and for many: every rank runs it,
+ * with its own batches; the mean of the gradients is td_backward's last act if the model is wrapped
+ * in td_ddp. Rank 0 prints and saves. */
+#ifndef APPS_TOOLS_TRAIN_H
+#define APPS_TOOLS_TRAIN_H
+
+#include "apps/tools/common/evaluate.h"
+#include "apps/tools/common/log.h"
+#include "apps/tools/common/notes.h"
+#include "apps/tools/common/progress.h"
+#include "apps/tools/common/train_args.h"
+#include "apps/tools/common/runner.h"
+#include "tandem.h"
+
+enum { TRAIN_PATH_BYTES = 4096 };
+
+typedef struct train_run train_run;
+
+/* What is special about a job (cifar.c, train_net/classify_task.c). */
+typedef struct train_task {
+    const char *name; /* of the job, in checkpoints: "train_net" */
+    /* Sets train, test and data_name, and prints what the run begins with. */
+    td_status (*open)(train_run *r);
+    void (*close)(train_run *r);
+    void (*begins)(train_run *r);                 /* NULL, or prints a heading */
+    void (*epoch_begins)(train_run *r);           /* NULL, or sets what the epoch is trained with */
+    void (*step_done)(train_run *r, double loss); /* prints; loss: of this rank's batch */
+    /* After each epoch: prints, and says whether to save and under which name (path, of
+     * TRAIN_PATH_BYTES; it is empty before). */
+    void (*epoch_done)(train_run *r, double seconds, char *path);
+    /* NULL, or runs after each epoch, before it is saved. It may end early and set r->stop; the
+     * epoch then is saved as one whose steps are all done, and the resumed run validates. */
+    td_status (*validate)(train_run *r);
+    /* Where a checkpoint goes that is written in mid-epoch. */
+    void (*latest)(const train_run *r, char *path);
+    void (*saved)(train_run *r, const char *path, bool at_epoch); /* says so; on rank 0 */
+    /* NULL, or runs where nothing has refused the run, before --log-dir is opened. */
+    td_status (*accepted)(train_run *r);
+    int metrics; /* that --log-dir gets: the first ones of train_metric */
+    td_status (*tested)(train_run *r, const evaluation *result);
+    td_shape sample;     /* of one sample, for --summary */
+    bool shows_figures;  /* of DDP, at the end */
+    bool loads_at_end;   /* all ranks load the last checkpoint at the end, as the articles do */
+    const char *goes_on; /* how a stopped run goes on; NULL: by --resume */
+} train_task;
+
+/* Where a run stands: what a checkpoint keeps of the data, so that the run goes on to the same
+ * bits.
+ */
+typedef struct train_state {
+    int64_t epoch;          /* the running one, from 0 */
+    int64_t batch;          /* how many of its batches are done */
+    double loss_sum;        /* of their losses, each the mean over all ranks */
+    int64_t correct, seen;  /* of their samples, of all ranks */
+    int64_t correct_k;      /* whose class is among the top_k, where that is counted */
+    double best;            /* the best accuracy of a validation so far; below 0: none yet */
+    td_generator generator; /* the default generator, when the epoch began */
+} train_state;
+
+/* Starts an epoch: remembers the default generator, clears the sums; the best stays. */
+void train_epoch_begin(train_state *state, int64_t epoch);
+
+/* How a step learns, where that is more than the articles' plain step. Zero: as there. */
+typedef struct train_recipe {
+    int64_t accumulate;     /* batches whose mean gradient makes one step of the optimizer; 0: 1.
+                               The last step of an epoch has those that are left */
+    double label_smoothing; /* of the cross-entropy */
+    double clip_grad_norm;  /* gradients are shortened to this norm; 0: not */
+    int64_t top_k;          /* the second accuracy; 0: not counted */
+    double ema_decay;       /* of averaged weights; 0: none */
+} train_recipe;
+
+struct train_run {
+    const train_task *task;
+    const char *app; /* the program's name, for messages */
+    train_args args;
+    char data_name[128];            /* "cifar10, 50000 images": what a checkpoint was trained on */
+    const td_dataset *train, *test; /* the task's */
+    evaluate_kept kept;             /* of test */
+    td_module *net;                 /* these three are made by the program, ended by train_end */
+    td_optim *optim;
+    td_loader *loader;
+    td_ddp_options ddp; /* for the program to wrap its model with: --comm-hook */
+    train_recipe recipe;
+    td_ema *ema;         /* made by train_loop if the recipe has one */
+    td_scaler *scaler;   /* made by train_loop under --precision fp16 */
+    int64_t optim_steps; /* taken since the program began */
+    runner runner;
+    int64_t samples[RUNNER_DEPTH]; /* of the latest batches, by their number in the epoch */
+    bool tuned;                    /* what --autotune chooses is chosen */
+    bool tuned_before;             /* the checkpoint has choices */
+    model_notes notes; /* for checkpoints; the task's open makes them, or leaves them empty */
+    bool drop_last;    /* train_loader leaves out a last batch that is not full */
+    bool fresh_optim;  /* a resumed run takes the weights, and not the optimizer's state */
+
+    train_state state;
+    metrics *log;
+    progress progress;
+    int64_t saved_at;     /* steps done when the latest checkpoint was written; 0: none */
+    int64_t step_samples; /* in the last step, of all ranks */
+    double began, waited; /* when the epoch began; seconds waited for data before it */
+    double step_waited;   /* the same before the running step */
+    int64_t seen_before;  /* samples of this epoch that were seen before `began` */
+    bool stop;            /* all ranks have agreed to stop */
+    td_status ddp_status; /* what td_ddp_on_error has told, if anything */
+};
+
+/* ---- what a program calls ---- */
+
+/* Greets, seeds, opens the data. With several processes after td_dist_init. */
+td_status train_begin(train_run *r);
+
+/* A loader of batches in the sampler's order; NULL if the sampler is, or memory is short. */
+td_loader *train_loader(train_run *r, td_sampler *sampler);
+
+/* td_ddp of a model, with the options that the command line has given. */
+td_module *train_ddp(const train_run *r, td_module *model);
+
+/* Trains r->net on r->loader with r->optim, and tests it. If a signal stops it, it saves and
+ * returns TD_OK with r->stop set. */
+td_status train_loop(train_run *r);
+
+/* ---- a program's main ---- */
+
+typedef td_status (*train_program)(train_run *r);
+
+/* Runs the program in this process alone; returns the exit code. */
+int train_alone(train_run *r, train_program program);
+
+/* One process of several: joins the others at the place (NULL: as the environment says), runs the
+ * program, leaves them. Returns the exit code. */
+int train_rank(train_run *r, const td_dist_options *place, train_program program);
+
+/* Starts nprocs processes that each run rank_main(local rank, job); returns the exit code. */
+int train_spawn(const char *app, int (*rank_main)(int local_rank, void *job), void *job,
+                int64_t nprocs);
+
+/* ---- for tasks ---- */
+
+int64_t train_steps_done(const train_run *r); /* in the whole run */
+
+int64_t train_group_size(const train_run *r); /* batches for one step of the optimizer */
+
+/* Means of the running epoch, over all ranks (or rank 0's own: --shard). */
+double train_epoch_loss(const train_run *r);
+double train_epoch_accuracy(const train_run *r);
+double train_epoch_accuracy_k(const train_run *r);
+
+/* What a run logs. A step has neither TRAIN_TEST_LOSS nor the two accuracies of a test, and a test
+ * has these and TRAIN_EPOCH alone. */
+typedef enum train_metric {
+    TRAIN_LOSS,
+    TRAIN_EPOCH_LOSS,
+    TRAIN_EPOCH_ACCURACY,
+    TRAIN_LR,
+    TRAIN_IMAGES_PER_SECOND,
+    TRAIN_TEST_LOSS,
+    TRAIN_TEST_ACCURACY,
+    TRAIN_FEW_METRICS,
+    TRAIN_EPOCH_ACCURACY_K = TRAIN_FEW_METRICS,
+    TRAIN_TEST_ACCURACY_K,
+    TRAIN_DATA_WAIT,
+    TRAIN_EPOCH,
+    TRAIN_METRICS
+} train_metric;
+
+/* Logs a test, on rank 0. */
+td_status train_log_test(const train_run *r, const evaluation *e);
+
+/* Validates: r->test with r->net or, if there are averaged weights, with those. */
+td_status train_evaluate(train_run *r, const evaluate_options *options, evaluation *result);
+
+/* Whether this step or epoch (from 1) is one of every `every`; 0: none is. */
+bool train_is_due(int64_t number, int64_t every);
+
+/* ---- the loop's parts ---- */
+
+/* Checkpoints (train_save.c). All ranks call these; all hold the same weights, so one of them
+ * writes. TD_E_ARG: weights are not finite; the file that stood there is left alone. */
+td_status train_save_latest(train_run *r);
+/* At the end of an epoch: under `path`, if it is not empty, and as the latest one if that is due.
+ */
+td_status train_save_epoch(train_run *r, const char *path);
+/* After a stop; says how to go on. */
+td_status train_save_interrupted(train_run *r);
+
+/* Before train_args_apply: --auto-resume takes the latest checkpoint if there is one. */
+void train_find_latest(train_run *r);
+/* Takes up the run of --resume, or begins a new one. */
+td_status train_resume(train_run *r);
+/* What the article does at the end: nobody may read before rank 0 has written. */
+td_status train_load_on_all_ranks(train_run *r);
+
+/* --comm-hook (train_hook.c): one line on rank 0, if there is something to say. With loader and net
+ * made. */
+void train_hook_tell(const train_run *r);
+/* What the hook remembers, into a checkpoint or from one: PowerSGD's factors and errors. Every rank
+ * calls these, at the same place. A checkpoint of another hook or number of ranks has nothing that
+ * fits; the hook then begins anew, and rank 0 says so. */
+td_status train_hook_to_save(const train_run *r, td_checkpoint *checkpoint);
+td_status train_hook_to_load(const train_run *r, td_checkpoint *checkpoint);
+
+/* --autotune (train_autotune.c). After each batch: behind the first one all ranks choose
+ * algorithms, and rank 0 says how many. A resumed run takes its checkpoint's choices instead, if
+ * there are some, and so equals a run that was not stopped. */
+td_status train_autotune_after_step(train_run *r);
+td_status train_autotune_resume(train_run *r);
+
+#endif

@@ -1,0 +1,278 @@
+#include "apps/tools/common/train_args.h"
+
+#include "dist/dist.h"
+#include "dist/error_file.h"
+#include "tensor/autotune.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+cli_option *train_args_add(train_args *args, cli_option option)
+{
+    TD_REQUIRE(args->option_count < CLI_MAX_OPTIONS, TD_HERE, "no room for --%s", option.name);
+    args->options[args->option_count] = option;
+    return &args->options[args->option_count++];
+}
+
+cli_option *train_args_int(train_args *args, const char *name, int64_t *value, double low,
+                           double high, const char *help)
+{
+    return train_args_add(args, (cli_option){ .name = name,
+                                              .argument = "N",
+                                              .help = help,
+                                              .kind = CLI_INT,
+                                              .value = value,
+                                              .low = low,
+                                              .high = high });
+}
+
+cli_option *train_args_real(train_args *args, const char *name, double *value, double low,
+                            double high, const char *help)
+{
+    cli_option *option = train_args_int(args, name, NULL, low, high, help);
+    option->argument = "X";
+    option->kind = CLI_REAL;
+    option->value = value;
+    return option;
+}
+
+cli_option *train_args_text(train_args *args, const char *name, const char *argument,
+                            const char **value, const char *help)
+{
+    return train_args_add(
+        args,
+        (cli_option){
+            .name = name, .argument = argument, .help = help, .kind = CLI_TEXT, .value = value });
+}
+
+cli_option *train_args_flag(train_args *args, const char *name, bool *value, const char *help)
+{
+    return train_args_add(
+        args, (cli_option){ .name = name, .help = help, .kind = CLI_FLAG, .value = value });
+}
+
+void train_args_machine_options(train_args *args)
+{
+    train_args_int(args, "threads", &args->threads, 0, 1024,
+                   "Threads that compute; 0: all CPUs. Results do not depend on it");
+    train_args_flag(
+        args, "pin", &args->pin,
+        "Bind each thread to a CPU of its own; processes on one host take different ones");
+    train_args_text(args, "trace", "FILE", &args->trace,
+                    "Write a timeline for Perfetto or chrome://tracing");
+    train_args_flag(args, "summary", &args->summary, "Print the model's layers first");
+    train_args_flag(
+        args, "debug-nan", &args->debug_nan,
+        "Check every operation for NaN and infinity, and name the first that makes one (slow)");
+    train_args_flag(args, "profile", &args->reports.profile,
+                    "Print at the end (and on Ctrl-C) where the time went, by kernel and module");
+    train_args_text(
+        args, "profile-limits", "G,B", &args->reports.limits,
+        "What --profile calls 100 %: GFLOP/s and GB/s; otherwise measured at the start");
+    train_args_flag(
+        args, "memory", &args->reports.memory,
+        "Print at the end what memory is for: the plan of a step, its peak, and what stays");
+    train_args_text(args, "memory-picture", "FILE", &args->reports.picture,
+                    "The same, and draw the plan (SVG)");
+}
+
+/* Of the options so far, those that most runs need. */
+static void list_first(train_args *args)
+{
+    static const char *const names[] = { "data",   "epochs",    "batch-size", "lr",
+                                         "device", "precision", "save",       "resume" };
+    for (int i = 0; i < args->option_count; i++) {
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+            args->options[i].first |= strcmp(args->options[i].name, names[k]) == 0;
+        }
+    }
+}
+
+static void run_options(train_args *args, const char *data_help)
+{
+    train_args_text(args, "data", "PATH", &args->data, data_help);
+    train_args_int(args, "epochs", &args->epochs, 1, 1e6, "Passes over the training data")->resume =
+        CLI_RESTORE;
+    train_args_int(args, "batch-size", &args->batch_size, 1, 1 << 20, "Samples in a step")->resume =
+        CLI_FIXED;
+    train_args_real(args, "lr", &args->lr, 1e-12, 1e6, "Learning rate")->resume = CLI_RESTORE;
+    train_args_int(args, "seed", &args->seed, 0, 9e15,
+                   "Seed of all that is random: equal seeds give equal runs, bit for bit")
+        ->resume = CLI_FIXED;
+    train_args_int(args, "workers", &args->workers, 0, 256,
+                   "Threads that prepare batches ahead; 0: none");
+}
+
+static void device_options(train_args *args)
+{
+    train_args_text(args, "device", "NAME", &args->device_name,
+                    "Where to compute: cpu, cpu:1, cuda, cuda:1; with several processes, cuda "
+                    "is the GPU of each one's local rank");
+    cli_option *o = train_args_text(
+        args, "precision", "NAME", &args->precision_name,
+        "Arithmetic of convolutions and matrix products: fp32; bf16 with f32 weights, sums and "
+        "statistics (mixed precision); or bf16x3, f32 split into three products; on GPUs also "
+        "tf32, and fp16 with a loss scaler");
+    o->choices = "fp32|bf16|bf16x3|tf32|fp16";
+    o->resume = CLI_RESTORE;
+    train_args_flag(
+        args, "winograd", &args->winograd,
+        "Let 3x3 convolutions in fp32 use Winograd's transform: faster, relative error 2e-6")
+        ->resume = CLI_RESTORE;
+    o = train_args_flag(args, "autotune", &args->autotune,
+                        "Choose convolutions' algorithms by timing, after the first step, and keep "
+                        "the choices for later runs: on GPUs, and on CPUs with --winograd");
+    o->resume = CLI_RESTORE;
+    o->unwritten = "no";
+    train_args_flag(
+        args, "streamed", &args->streamed,
+        "GPUs: send each batch, though the pictures would fit into the GPU's memory: what they "
+        "would take is left to the steps");
+    train_args_flag(
+        args, "graph", &args->graph,
+        "GPUs: record a training step as a CUDA graph, and replay it: the same bits, and the "
+        "host no longer in the way of small steps");
+    train_args_text(args, "recompute", "NAME", &args->recompute,
+                    "Keep only the inputs of the model's blocks or stages, and run them again in "
+                    "backward: less memory, more time, the same bits")
+        ->choices = "none|block|stage";
+}
+
+static void file_options(train_args *args, const char *save_help)
+{
+    train_args_text(args, "save", "PATH", &args->save, save_help);
+    train_args_int(args, "save-every", &args->save_every, 0, 1e6,
+                   "Epochs between two checkpoints; 0: none");
+    train_args_int(args, "save-every-steps", &args->save_every_steps, 0, 1e9,
+                   "Write a checkpoint also after so many steps, so that little is lost; 0: no");
+    train_args_text(
+        args, "save-model", "PATH", &args->save_model,
+        "Write the trained model alone at the end, without the run's state: for predict, for "
+        "td_load and for PyTorch");
+    train_args_text(args, "resume", "FILE", &args->resume,
+                    "Continue from a checkpoint, with the options that it was trained with");
+    train_args_flag(
+        args, "auto-resume", &args->auto_resume,
+        "Continue from the latest checkpoint if there is one: for programs that are started "
+        "again, as tdrun does");
+    train_args_text(args, "log-dir", "DIR", &args->log_dir,
+                    "Write metrics.csv and a TensorBoard event file into this folder");
+}
+
+void train_args_options(train_args *args, const char *data_help, const char *save_help)
+{
+    args->words = (train_words){ "--lr", "--data", "--device", "--precision", "--graph" };
+    args->device_name = "cpu";
+    args->precision_name = "fp32";
+    args->recompute = "none";
+    run_options(args, data_help);
+    device_options(args);
+    file_options(args, save_help);
+    list_first(args);
+    train_args_machine_options(args);
+}
+
+void train_args_rank_options(train_args *args)
+{
+    args->timeout = 300;
+    train_args_flag(args, "shard", &args->shard,
+                    "Print loss and accuracy of rank 0's own samples, not those of all ranks");
+    train_args_real(args, "timeout", &args->timeout, 0.1, 1e6,
+                    "Seconds that processes wait for each other")
+        ->argument = "S";
+    train_hook_option(args);
+}
+
+bool train_args_given(const train_args *args, const char *option)
+{
+    for (int i = 0; i < args->option_count; i++) {
+        if (strcmp(args->options[i].name, option) == 0) {
+            return args->options[i].given;
+        }
+    }
+    return false;
+}
+
+/* What --debug-nan finds ends the run; it is no reason for a core file. */
+static void on_not_finite(const char *message, void *user)
+{
+    (void)user;
+    td_error_report(message);
+    fflush(stdout);
+    fprintf(stderr, "%s\n", message);
+    _exit(EXIT_FAILURE);
+}
+
+/* "cuda" alone means one GPU for each process of this host: the one of its local rank. */
+static td_status choose_device(const train_args *args, td_device *device)
+{
+    char name[32];
+    int local = td_dist_is_initialized() ? td_dist_local_rank() : 0;
+    if (strcmp(args->device_name, "cuda") != 0 || local == 0) {
+        td_status status = td_device_parse(args->device_name, device);
+        return status == TD_OK ? TD_OK : td_fail_context(status, "%s", args->words.device);
+    }
+    snprintf(name, sizeof name, "cuda:%d", local);
+    td_status status = td_device_parse(name, device);
+    return status == TD_OK
+               ? TD_OK
+               : td_fail_context(status, "%s cuda, local rank %d", args->words.device, local);
+}
+
+td_status train_args_apply(train_args *args, const char *task)
+{
+    if (args->resume != NULL) {
+        TD_TRY(train_args_resume(args, task));
+    }
+    TD_TRY(choose_device(args, &args->device));
+    if (args->threads > 0) {
+        TD_TRY(td_set_threads(args->device, (int)args->threads));
+    }
+    if (args->pin) {
+        bool several = td_dist_is_initialized();
+        TD_TRY(td_pin_threads(args->device, several ? td_dist_local_rank() : 0,
+                              several ? td_dist_local_world_size() : 1));
+    }
+    td_math math = { .winograd = args->winograd };
+    TD_REQUIRE(td_precision_parse(args->precision_name, &math.precision), TD_HERE,
+               "--precision %s is none of its choices", args->precision_name);
+    TD_TRY(td_precision_check(args->device, math.precision));
+    td_set_math(math);
+    td_set_autotune(args->autotune);
+    td_manual_seed((uint64_t)args->seed);
+    td_set_debug_nan(args->debug_nan);
+    if (args->debug_nan) {
+        td_set_fatal_handler(on_not_finite, NULL);
+    }
+    args->reports.device = args->device;
+    return reports_begin(&args->reports);
+}
+
+const char *train_args_arithmetic(void)
+{
+    static char text[32];
+    td_math math = td_math_now();
+    snprintf(text, sizeof text, "%s%s", td_precision_name(math.precision),
+             math.winograd ? " with winograd" : "");
+    return text;
+}
+
+int64_t train_default_workers(void)
+{
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    return cpus < 1 ? 1 : cpus < 4 ? cpus : 4;
+}
+
+int app_failed(const char *program)
+{
+    /* In a process of td_spawn the message goes to the one that started it, which prints the cause.
+     */
+    if (getenv("TANDEM_SPAWN_ID") == NULL) {
+        fflush(stdout); /* what came before it stands before it, in one file, too */
+        fprintf(stderr, "%s: %s\n", program, td_last_error());
+    }
+    td_error_report(td_last_error()); /* for the launcher's report, if there is one */
+    return EXIT_FAILURE;
+}

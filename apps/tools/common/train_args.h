@@ -1,0 +1,90 @@
+/* The options that all training apps share. */
+#ifndef APPS_TOOLS_TRAIN_ARGS_H
+#define APPS_TOOLS_TRAIN_ARGS_H
+
+#include "apps/tools/common/cli.h"
+#include "apps/tools/common/reports.h"
+#include "tandem.h"
+
+/* What a program calls some of its options, for messages: "--lr", or "OPTIM.BASE_LR". */
+typedef struct train_words {
+    const char *lr, *data, *device, *precision, *graph;
+} train_words;
+
+typedef struct train_args {
+    const char *data;
+    int64_t epochs, batch_size;
+    double lr;
+    int64_t seed;
+    int64_t workers;
+    int64_t threads; /* 0: the device's default */
+    bool pin;        /* threads on CPUs of their own */
+    const char *device_name;
+    const char *save, *save_model;
+    const char *resume;
+    const char *log_dir;
+    const char *trace;
+    int64_t save_every, save_every_steps;
+    const char *precision_name;
+    bool winograd, autotune, graph, streamed;
+    bool auto_resume, debug_nan, summary;
+    bool shard;            /* of several processes: rank 0's own figures, not those of all */
+    double timeout;        /* seconds that ranks wait for each other */
+    const char *recompute; /* none, block, stage */
+    const char *comm_hook; /* train_hook_read; NULL: none */
+    reports_options reports;
+    td_device device; /* device_name, read by train_args_apply */
+    train_words words;
+
+    cli_option options[CLI_MAX_OPTIONS];
+    int option_count;
+} train_args;
+
+/* Writes the shared options into args->options, with the values in args as defaults; the app adds
+ * its own with train_args_add and then calls cli_parse. */
+void train_args_options(train_args *args, const char *data_help, const char *save_help);
+cli_option *train_args_add(train_args *args, cli_option option);
+
+/* The same by kinds. The result is the option, to set more of it. */
+cli_option *train_args_int(train_args *args, const char *name, int64_t *value, double low,
+                           double high, const char *help);
+cli_option *train_args_real(train_args *args, const char *name, double *value, double low,
+                            double high, const char *help);
+cli_option *train_args_text(train_args *args, const char *name, const char *argument,
+                            const char **value, const char *help);
+cli_option *train_args_flag(train_args *args, const char *name, bool *value, const char *help);
+
+/* Of these only what concerns the machine and what a run tells about itself (--threads, --trace,
+ * --profile, ...): for programs whose training is configured in another way. */
+void train_args_machine_options(train_args *args);
+
+/* The options of programs with several processes. */
+void train_args_rank_options(train_args *args);
+bool train_args_given(const train_args *args, const char *option);
+
+/* After parsing: takes from the checkpoint of --resume (of the same task) what was set in that run
+ * and not now, reads the device, sets its threads, seeds the default generator, switches
+ * --debug-nan on. */
+td_status train_args_apply(train_args *args, const char *task);
+
+/* train_args_apply's part: sets options from the checkpoint (CLI_RESTORE, CLI_FIXED) that the
+ * command line does not give. TD_E_MISMATCH: it gives another value for a CLI_FIXED one, or the
+ * file is of another task. (train_save.c) */
+td_status train_args_resume(train_args *args, const char *task);
+
+/* The option --comm-hook, and its reader: sets options' hook from the option's text; false: the
+ * text is none of its forms. (train_hook.c) */
+void train_hook_option(train_args *args);
+bool train_hook_read(const char *text, td_ddp_options *options);
+
+/* "bf16", "fp32 with winograd": for the line that says what a run is. */
+const char *train_args_arithmetic(void);
+
+/* 4 loader threads as in the articles, but no more than there are CPUs. */
+int64_t train_default_workers(void);
+
+/* Prints the last error to stderr (a spawned process: leaves it to its parent) and returns the exit
+ * code of a failure: 1. */
+int app_failed(const char *program);
+
+#endif

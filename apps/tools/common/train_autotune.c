@@ -1,0 +1,59 @@
+#include "apps/tools/common/train.h"
+#include "dist/captured.h"
+#include "nn/safetensors.h"
+
+#include <string.h>
+
+static void tell(train_run *r, const td_autotune_stats *f)
+{
+    if (f->chosen == 0 && r->tuned_before) {
+        return; /* a checkpoint's hold */
+    }
+    if (r->tuned_before) {
+        progress_print(&r->progress, "autotune: the checkpoint's choices are for other shapes or "
+                                     "another device; they are made anew");
+    }
+    if (f->chosen == 0) {
+        bool cpu = r->args.device.type == TD_DEVICE_CPU;
+        progress_print(&r->progress, "autotune: nothing to choose%s",
+                       cpu ? ": a CPU has two ways only for 3x3 convolutions in fp32, where "
+                             "Winograd's transform is allowed"
+                           : "");
+    } else {
+        progress_print(&r->progress, "autotune: %d choices; %d timed in %.1f s, %d of earlier runs",
+                       f->chosen, f->timed, f->seconds, f->chosen - f->timed);
+    }
+    if (f->left > 0) {
+        progress_print(&r->progress,
+                       "autotune: two minutes are over; %d problems are left to the "
+                       "rules, the next run may go on",
+                       f->left);
+    }
+}
+
+td_status train_autotune_after_step(train_run *r)
+{
+    td_autotune_stats stats;
+    if (!r->args.autotune || r->tuned) {
+        return TD_OK;
+    }
+    r->tuned = true;
+    TD_TRY(td_autotune_agree(NULL, &stats));
+    tell(r, &stats);
+    return TD_OK;
+}
+
+td_status train_autotune_resume(train_run *r)
+{
+    const char *path = r->args.resume;
+    td_safetensors *file;
+    if (!r->args.autotune) {
+        return TD_OK;
+    }
+    TD_TRY(td_safetensors_open(path, &file));
+    const char *text = td_safetensors_metadata(file, "autotune");
+    td_status status = text != NULL ? td_autotune_take(text, strlen(text)) : TD_OK;
+    r->tuned_before = text != NULL && status == TD_OK;
+    td_safetensors_close(file);
+    return status == TD_OK ? TD_OK : td_fail_context(status, "%s: its 'autotune'", path);
+}

@@ -1,0 +1,145 @@
+#include "apps/tools/common/train.h"
+
+#include "apps/tools/common/ranks.h"
+#include "dist/codec.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PLAIN_STEPS = 1000, MOST_RANK = 1024, MOST_STEPS = 1000000000 };
+static const char name[] = "comm-hook", powersgd[] = "powersgd";
+
+/* ---- the option ---- */
+
+/* ":N" at *text, which it passes; where there is none, *value stays. */
+static bool read_number(const char **text, int64_t most, int64_t *value)
+{
+    char *end;
+    if (**text == '\0') {
+        return true;
+    }
+    if (**text != ':' || (*text)[1] < '0' || (*text)[1] > '9') {
+        return false;
+    }
+    errno = 0;
+    *value = strtoll(*text + 1, &end, 10);
+    *text = end;
+    return errno == 0 && *value >= 1 && *value <= most;
+}
+
+bool train_hook_read(const char *text, td_ddp_options *options)
+{
+    static const char *const plain[] = { "none", "bf16", "fp16" };
+    int64_t rank = 1, start = PLAIN_STEPS;
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(text, plain[i]) == 0) {
+            options->comm_hook = i > 0 ? plain[i] : NULL;
+            return true;
+        }
+    }
+    size_t length = strlen(powersgd);
+    if (strncmp(text, powersgd, length) != 0) {
+        return false;
+    }
+    text += length;
+    if (!read_number(&text, MOST_RANK, &rank) || !read_number(&text, MOST_STEPS, &start) ||
+        *text != '\0') {
+        return false;
+    }
+    options->comm_hook = powersgd;
+    options->powersgd_rank = (int)rank;
+    options->powersgd_start = start;
+    return true;
+}
+
+static bool fits(const char *text)
+{
+    return train_hook_read(text, &(td_ddp_options){ 0 });
+}
+
+void train_hook_option(train_args *args)
+{
+    args->comm_hook = "none";
+    cli_option *o = train_args_text(
+        args, name, "NAME", &args->comm_hook,
+        "What travels for gradients: none (they themselves, in f32), bf16, fp16, or "
+        "powersgd[:RANK[:START]]: two factors of that rank (1) for each matrix, after START "
+        "(1000) plain steps");
+    o->choices = "none|bf16|fp16|powersgd[:RANK[:START]]";
+    o->fits = fits;
+    o->resume = CLI_RESTORE;
+    o->unwritten = "none";
+}
+
+/* ---- what a run says ---- */
+
+static bool is_powersgd(const td_ddp_options *options)
+{
+    return options->comm_hook != NULL && strcmp(options->comm_hook, powersgd) == 0;
+}
+
+static int64_t optimizer_steps(const train_run *r)
+{
+    int64_t group = train_group_size(r), batches = td_loader_batches(r->loader);
+    return r->args.epochs * ((batches + group - 1) / group);
+}
+
+void train_hook_tell(const train_run *r)
+{
+    const td_ddp_options *o = &r->ddp;
+    if (o->comm_hook == NULL) {
+        return;
+    }
+    if (!td_is_ddp(r->net)) {
+        td_printf_rank0("--comm-hook: there is one process, and no gradients travel\n");
+    } else if (!is_powersgd(o)) {
+        td_printf_rank0("gradients travel as %s\n", o->comm_hook);
+    } else {
+        int64_t steps = optimizer_steps(r);
+        td_printf_rank0("gradients travel as PowerSGD's factors of rank %d after %" PRId64
+                        " plain steps",
+                        o->powersgd_rank, o->powersgd_start);
+        if (steps <= o->powersgd_start) {
+            td_printf_rank0(", and this run has only %" PRId64 ": see --comm-hook %s:RANK:START",
+                            steps, powersgd);
+        }
+        td_printf_rank0("\n");
+    }
+}
+
+/* ---- checkpoints ---- */
+
+td_status train_hook_to_save(const train_run *r, td_checkpoint *c)
+{
+    return td_is_ddp(r->net) ? td_ddp_state_to_save(r->net, &c->extra, &c->extra_count) : TD_OK;
+}
+
+/* Whether a run wrote it whose hook was like this one's, with as many processes. */
+static bool has_state(const train_run *r, const char *path)
+{
+    char text[256], key[64];
+    td_ddp_options then = { 0 };
+    snprintf(key, sizeof key, "option.%s", name);
+    bool same_hook = td_checkpoint_metadata(path, key, text, sizeof text) == TD_OK &&
+                     train_hook_read(text, &then) && is_powersgd(&then) &&
+                     then.powersgd_rank == r->ddp.powersgd_rank;
+    return same_hook && td_checkpoint_metadata(path, "world", text, sizeof text) == TD_OK &&
+           strtol(text, NULL, 10) == td_dist_world_size();
+}
+
+td_status train_hook_to_load(const train_run *r, td_checkpoint *c)
+{
+    const char *path = r->args.resume;
+    if (!td_is_ddp(r->net) || !is_powersgd(&r->ddp)) {
+        return TD_OK;
+    }
+    if (!has_state(r, path)) {
+        td_printf_rank0("PowerSGD begins anew: %s is of a run without it, of another rank, or with "
+                        "another number of processes\n",
+                        path);
+        return TD_OK;
+    }
+    return td_ddp_state_to_load(r->net, &c->extra, &c->extra_count);
+}

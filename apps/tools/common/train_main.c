@@ -1,0 +1,84 @@
+/* How a program that trains begins and ends. */
+#include "apps/tools/common/log.h"
+#include "apps/tools/common/ranks.h"
+#include "apps/tools/common/signals.h"
+#include "apps/tools/common/train.h"
+#include "dist/trace.h"
+
+td_status train_begin(train_run *r)
+{
+    if (td_dist_is_initialized()) {
+        ranks_begin(&r->args);
+    }
+    train_find_latest(r);
+    TD_TRY(train_args_apply(&r->args, r->task->name));
+    TD_REQUIRE(r->args.comm_hook == NULL || train_hook_read(r->args.comm_hook, &r->ddp), TD_HERE,
+               "--comm-hook %s is none of its forms", r->args.comm_hook);
+    if (r->args.trace != NULL) {
+        TD_TRY(td_trace_open(r->args.trace));
+    }
+    if (r->args.save_model != NULL) {
+        TD_TRY(check_can_save(r->args.save_model));
+    }
+    TD_TRY(r->task->open(r));
+    return ranks_agree("training data", r->data_name);
+}
+
+td_module *train_ddp(const train_run *r, td_module *model)
+{
+    td_ddp_options options = r->ddp;
+    options.model = model;
+    return model != NULL ? td_ddp_at(options, TD_HERE) : NULL;
+}
+
+td_loader *train_loader(train_run *r, td_sampler *sampler)
+{
+    return sampler == NULL
+               ? NULL
+               : td_loader_open(r->train, .batch_size = r->args.batch_size, .sampler = sampler,
+                                .drop_last = r->drop_last, .workers = (int)r->args.workers,
+                                .streamed = r->args.streamed, .device = r->args.device);
+}
+
+static void end(train_run *r)
+{
+    reports_end();
+    metrics_close(r->log);
+    td_loader_close(r->loader);
+    evaluate_forget(&r->kept);
+    td_ema_free(r->ema);
+    td_scaler_free(r->scaler);
+    td_optim_free(r->optim);
+    td_module_free(r->net);
+    model_notes_free(&r->notes);
+    r->task->close(r);
+}
+
+int train_alone(train_run *r, train_program program)
+{
+    td_status status = program(r);
+    end(r);
+    return status != TD_OK ? app_failed(r->app) : r->stop ? stop_exit_code() : 0;
+}
+
+int train_rank(train_run *r, const td_dist_options *place, train_program program)
+{
+    td_dist_options where = place != NULL ? *place : (td_dist_options){ 0 };
+    where.timeout = r->args.timeout;
+    td_status status = td_dist_init_at(where, TD_HERE); /* all wait for the last */
+    if (status == TD_OK) {
+        status = program(r);
+    }
+    int code = status != TD_OK ? app_failed(r->app) : r->stop ? stop_exit_code() : 0;
+    end(r);
+    td_dist_destroy();
+    return code;
+}
+
+int train_spawn(const char *app, int (*rank_main)(int local_rank, void *job), void *job,
+                int64_t nprocs)
+{
+    int signal;
+    td_status status = td_spawn(rank_main, job, (int)nprocs, .stopped_by = &signal);
+    return signal != 0 ? 128 + signal : status != TD_OK ? app_failed(app) : 0;
+}

@@ -1,0 +1,390 @@
+#include "apps/tools/common/train.h"
+
+#include "apps/tools/common/ranks.h"
+#include "tensor/autotune.h"
+#include "tensor/kernels.h"
+#include "nn/module.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void train_epoch_begin(train_state *state, int64_t epoch)
+{
+    *state =
+        (train_state){ .epoch = epoch, .best = state->best, .generator = *td_default_generator() };
+}
+
+/* Moves to another place of the epoch, before which `share` of the samples so far were seen: its
+ * means stay. state->batch is not 0. */
+static void move_back(train_state *state, int64_t batch, double share)
+{
+    state->loss_sum *= (double)batch / (double)state->batch;
+    state->correct = llround((double)state->correct * share);
+    state->correct_k = llround((double)state->correct_k * share);
+    state->seen = llround((double)state->seen * share);
+    state->batch = batch;
+}
+
+static bool weights_are_finite(td_module *model)
+{
+    td_tensor *flat = td_params_flat(td_parameters(model));
+    return td_kernels_of(td_device_of(flat))->all_finite(flat);
+}
+
+/* The keys and texts of a checkpoint's metadata while it is put together. */
+enum { MORE_NOTES = 16 };
+typedef struct note_list {
+    td_metadata items[CLI_MAX_OPTIONS + MORE_NOTES];
+    char keys[CLI_MAX_OPTIONS + MORE_NOTES][64];
+    char values[CLI_MAX_OPTIONS + MORE_NOTES][256];
+    int count;
+} note_list;
+
+static void option_key(const cli_option *option, char *key, size_t size)
+{
+    snprintf(key, size, "option.%s", option->name);
+}
+
+static void note(note_list *all, const char *key, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void note(note_list *all, const char *key, const char *format, ...)
+{
+    int i = all->count++;
+    snprintf(all->keys[i], sizeof(all->keys[i]), "%s", key);
+    va_list values;
+    va_start(values, format);
+    vsnprintf(all->values[i], sizeof(all->values[i]), format, values);
+    va_end(values);
+    all->items[i] = (td_metadata){ all->keys[i], all->values[i] };
+}
+
+static void note_run(const train_run *r, const char *choices, note_list *all)
+{
+    const train_state *s = &r->state;
+    note(all, "task", "%s", r->task->name);
+    note(all, "world", "%d", td_dist_world_size());
+    note(all, "epoch", "%" PRId64, s->epoch);
+    note(all, "batch", "%" PRId64, s->batch);
+    note(all, "loss_sum", "%a", s->loss_sum); /* hexadecimal: exact */
+    note(all, "correct", "%" PRId64, s->correct);
+    note(all, "correct_k", "%" PRId64, s->correct_k);
+    note(all, "seen", "%" PRId64, s->seen);
+    note(all, "best", "%a", s->best);
+    note(all, "data", "%s", r->data_name);
+    for (int i = 0; i < r->args.option_count; i++) {
+        const cli_option *option = &r->args.options[i];
+        if (option->resume != CLI_FORGET) {
+            char key[64], value[256];
+            option_key(option, key, sizeof(key));
+            cli_get(option, value, sizeof(value));
+            if (option->unwritten == NULL || strcmp(value, option->unwritten) != 0) {
+                note(all, key, "%s", value);
+            }
+        }
+    }
+    if (choices != NULL) {
+        all->items[all->count++] = (td_metadata){ "autotune", choices };
+    }
+    for (int i = 0; i < r->notes.count && all->count < CLI_MAX_OPTIONS + MORE_NOTES; i++) {
+        all->items[all->count++] = r->notes.items[i]; /* as it is: names of classes are long */
+    }
+}
+
+/* Model, optimizer, and what the run has besides. */
+static td_checkpoint contents_of(const train_run *r)
+{
+    return (td_checkpoint){
+        .model = r->net, .optim = r->optim, .ema = r->ema, .scaler = r->scaler, .with_random = true
+    };
+}
+
+/* The order of the running epoch is drawn again after resuming, so what is saved is the generator
+ * of its beginning. */
+static td_status write_checkpoint(const train_run *r, const char *path, td_checkpoint *checkpoint)
+{
+    size_t bytes;
+    char *choices = td_autotune_text(&bytes);
+    note_list all = { 0 };
+    note_run(r, choices, &all);
+    checkpoint->metadata = all.items;
+    checkpoint->metadata_count = all.count;
+    td_generator now = *td_default_generator();
+    *td_default_generator() = r->state.generator;
+    td_status status = td_checkpoint_save(path, checkpoint);
+    *td_default_generator() = now;
+    free(choices);
+    return status;
+}
+
+static td_status save(const train_run *r, const char *path)
+{
+    td_checkpoint checkpoint = contents_of(r);
+    TD_TRY(train_hook_to_save(r, &checkpoint));
+    if (!ranks_first()) {
+        return TD_OK;
+    }
+    return weights_are_finite(r->net)
+               ? write_checkpoint(r, path, &checkpoint)
+               : td_fail(TD_E_ARG,
+                         "the weights hold NaN or infinity after epoch %" PRId64 ", step %" PRId64
+                         ": %s is not written; try a lower %s, or --debug-nan to see where it "
+                         "began",
+                         r->state.epoch + 1, r->state.batch, path, r->args.words.lr);
+}
+
+static td_status save_and_tell(train_run *r, const char *path, bool at_epoch)
+{
+    char latest[TRAIN_PATH_BYTES];
+    r->task->latest(r, latest);
+    TD_TRY(save(r, path));
+    if (strcmp(path, latest) == 0) {
+        r->saved_at = train_steps_done(r);
+    }
+    if (ranks_first()) {
+        r->task->saved(r, path, at_epoch);
+    }
+    return TD_OK;
+}
+
+td_status train_save_latest(train_run *r)
+{
+    char path[TRAIN_PATH_BYTES];
+    r->task->latest(r, path);
+    return save_and_tell(r, path, false);
+}
+
+td_status train_save_epoch(train_run *r, const char *path)
+{
+    char latest[TRAIN_PATH_BYTES];
+    r->task->latest(r, latest);
+    if (path[0] != '\0') {
+        TD_TRY(save_and_tell(r, path, true));
+    }
+    /* --auto-resume will look for the latest one only. */
+    bool due = train_is_due(train_steps_done(r), r->args.save_every_steps) ||
+               (path[0] != '\0' && r->args.auto_resume);
+    return due && strcmp(path, latest) != 0 ? save_and_tell(r, latest, false) : TD_OK;
+}
+
+td_status train_save_interrupted(train_run *r)
+{
+    char path[TRAIN_PATH_BYTES];
+    r->task->latest(r, path);
+    TD_TRY(save(r, path));
+    progress_end(&r->progress); /* the message has a line of its own */
+    if (ranks_first()) {
+        fprintf(stderr, "stopped after step %" PRId64 " of epoch %" PRId64 "; ", r->state.batch,
+                r->state.epoch + 1);
+        if (r->task->goes_on != NULL) {
+            fprintf(stderr, "%s\n", r->task->goes_on);
+        } else {
+            fprintf(stderr, "go on with --resume %s\n", path);
+        }
+    }
+    return TD_OK;
+}
+
+/* ---- what a checkpoint says ---- */
+
+static td_status read_note(const char *path, const char *key, char *text, size_t size)
+{
+    td_status status = td_checkpoint_metadata(path, key, text, size);
+    if (status == TD_E_NOTFOUND && access(path, F_OK) == 0) {
+        return td_fail(
+            status,
+            "%s is no checkpoint of a training run: it has no '%s'; give one that a run of this "
+            "program has written",
+            path, key);
+    }
+    return status;
+}
+
+static td_status read_count(const char *path, const char *key, int64_t *value)
+{
+    char text[64], *end;
+    TD_TRY(read_note(path, key, text, sizeof(text)));
+    *value = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || *value < 0) {
+        return td_fail(TD_E_FORMAT, "%s: '%s' is '%s', not a count", path, key, text);
+    }
+    return TD_OK;
+}
+
+/* The place of a run that had another number of processes. */
+static td_status fit_place(const char *path, train_state *state)
+{
+    int64_t world, now = td_dist_world_size();
+    TD_TRY(read_count(path, "world", &world));
+    if (world != now && state->batch > 0) {
+        int64_t batch = state->batch * world / now;
+        move_back(state, batch, (double)(batch * now) / (double)(state->batch * world));
+    }
+    return TD_OK;
+}
+
+static td_status read_real(const char *path, const char *key, double *value)
+{
+    char text[256], *end;
+    TD_TRY(read_note(path, key, text, sizeof(text)));
+    *value = strtod(text, &end);
+    if (end == text || *end != '\0') {
+        return td_fail(TD_E_FORMAT, "%s: '%s' is '%s', not a number", path, key, text);
+    }
+    return TD_OK;
+}
+
+/* Checkpoints of earlier versions have not all. */
+static bool has_note(const char *path, const char *key)
+{
+    char text[256];
+    return td_checkpoint_metadata(path, key, text, sizeof text) != TD_E_NOTFOUND;
+}
+
+static td_status read_state(const char *path, train_state *state)
+{
+    state->correct_k = 0;
+    state->best = -1;
+    TD_TRY(read_count(path, "epoch", &state->epoch));
+    TD_TRY(read_count(path, "batch", &state->batch));
+    TD_TRY(read_count(path, "correct", &state->correct));
+    TD_TRY(read_count(path, "seen", &state->seen));
+    TD_TRY(read_real(path, "loss_sum", &state->loss_sum));
+    if (has_note(path, "correct_k")) {
+        TD_TRY(read_count(path, "correct_k", &state->correct_k));
+    }
+    if (has_note(path, "best")) {
+        TD_TRY(read_real(path, "best", &state->best));
+    }
+    return fit_place(path, state);
+}
+
+static td_status set_from(const char *path, cli_option *option, const char *value)
+{
+    char message[512];
+    if (option->kind == CLI_TEXT && value[0] == '\0') {
+        return TD_OK; /* it was not set */
+    }
+    snprintf(option->restored, sizeof(option->restored), "%s", value);
+    if (!cli_set(option, option->restored, message, sizeof(message))) {
+        return td_fail(TD_E_FORMAT, "%s: %s", path, message);
+    }
+    return TD_OK;
+}
+
+static td_status restore_option(const char *path, cli_option *option)
+{
+    char key[64], value[256], now[256];
+    option_key(option, key, sizeof(key));
+    td_status status = td_checkpoint_metadata(path, key, value, sizeof(value));
+    if (status == TD_E_NOTFOUND && option->resume == CLI_RESTORE) {
+        return TD_OK; /* not written, or by a program without such an option: the default holds */
+    }
+    TD_TRY(status == TD_E_NOTFOUND
+               ? td_fail_context(status, "%s is no checkpoint of a training run", path)
+               : status);
+    if (!option->given) {
+        return set_from(path, option, value);
+    }
+    cli_get(option, now, sizeof(now));
+    if (option->resume == CLI_FIXED && strcmp(now, value) != 0) {
+        bool is_key = isupper((unsigned char)option->name[0]); /* of train_net: it has a value */
+        const char *dashes = is_key ? "" : "--";
+        return td_fail(TD_E_MISMATCH,
+                       "%s%s %s: %s was trained with %s%s %s; give the same to go on, or %s",
+                       dashes, option->name, now, path, dashes, option->name, value,
+                       is_key ? "another OUT_DIR to begin anew" : "leave it out");
+    }
+    return TD_OK;
+}
+
+td_status train_args_resume(train_args *args, const char *task)
+{
+    const char *path = args->resume;
+    char trained[256];
+    TD_TRY(read_note(path, "task", trained, sizeof(trained)));
+    if (strcmp(trained, task) != 0) {
+        return td_fail(TD_E_MISMATCH, "%s is a checkpoint of '%s'; this program trains '%s'", path,
+                       trained, task);
+    }
+    for (int i = 0; i < args->option_count; i++) {
+        if (args->options[i].resume != CLI_FORGET) {
+            TD_TRY(restore_option(path, &args->options[i]));
+        }
+    }
+    return TD_OK;
+}
+
+/* ---- going on ---- */
+
+void train_find_latest(train_run *r)
+{
+    static char path[TRAIN_PATH_BYTES]; /* args.resume points to it */
+    r->task->latest(r, path);
+    if (r->args.auto_resume && r->args.resume == NULL && access(path, F_OK) == 0) {
+        r->args.resume = path;
+    }
+}
+
+static td_status load(train_run *r, const char *path, const td_checkpoint *checkpoint)
+{
+    char data[256];
+    TD_TRY(read_note(path, "data", data, sizeof(data)));
+    if (strcmp(data, r->data_name) != 0) {
+        return td_fail(TD_E_MISMATCH,
+                       "%s was trained on '%s', and these data are '%s': give the same %s", path,
+                       data, r->data_name, r->args.words.data);
+    }
+    TD_TRY(read_state(path, &r->state));
+    TD_TRY(td_checkpoint_load(path, checkpoint));
+    r->state.generator = *td_default_generator();
+    return TD_OK;
+}
+
+td_status train_resume(train_run *r)
+{
+    td_checkpoint checkpoint = contents_of(r);
+    r->state.best = -1;
+    train_epoch_begin(&r->state, 0);
+    if (r->args.resume == NULL) {
+        return TD_OK;
+    }
+    checkpoint.optim = r->fresh_optim ? NULL : r->optim;
+    TD_TRY(train_hook_to_load(r, &checkpoint));
+    TD_TRY(load(r, r->args.resume, &checkpoint));
+    TD_TRY(train_autotune_resume(r));
+    int64_t begun = r->state.batch % train_group_size(r); /* steps had fewer batches, or others */
+    if (begun > 0 && r->state.batch < td_loader_batches(r->loader)) {
+        int64_t batch = r->state.batch - begun;
+        move_back(&r->state, batch, (double)batch / (double)r->state.batch);
+    }
+    td_optim_set_lr(r->optim, r->args.lr); /* --lr may be given anew */
+    td_printf_rank0("resumed from %s after step %" PRId64 " of epoch %" PRId64 "\n", r->args.resume,
+                    r->state.batch, r->state.epoch + 1);
+    return TD_OK;
+}
+
+td_status train_load_on_all_ranks(train_run *r)
+{
+    char path[TRAIN_PATH_BYTES];
+    if (!r->task->loads_at_end || !td_dist_is_initialized() || r->saved_at != train_steps_done(r)) {
+        return TD_OK;
+    }
+    TD_TRY(ranks_barrier());
+    r->task->latest(r, path);
+    if (access(path, F_OK) != 0) {
+        printf("(rank: %d)   == %s is not seen on this host; going on without\n", td_dist_rank(),
+               path);
+        return TD_OK;
+    }
+    td_checkpoint checkpoint = contents_of(r);
+    TD_TRY(load(r, path, &checkpoint));
+    printf("(rank: %d)   == Loaded: %s\n", td_dist_rank(), path);
+    fflush(stdout);
+    return TD_OK;
+}

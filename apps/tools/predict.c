@@ -1,0 +1,237 @@
+/* Says what is in a picture: a trained model's most probable classes.
+ *
+ *     apps/predict MODEL.safetensors PICTURE...
+ *
+ * The model is a checkpoint of tandem or torchvision's weights, saved as safetensors. A checkpoint
+ * says which model it is, how pictures are resized and normalised, and what the classes are called;
+ * for a file that does not, there are options. Pictures are resized and cropped as in torchvision's
+ * evaluation. */
+#include "apps/tools/common/cli.h"
+#include "tandem.h"
+#include "nn/safetensors.h"
+#include "tensor/extend.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_CLASSES = 100000, MOST_SIDE = 8192 };
+
+typedef struct predict_args {
+    const char *model, *arch, *classes;
+    int64_t top, size, resize;
+    bool size_given, resize_given;
+} predict_args;
+
+typedef struct predictor {
+    predict_args args;
+    td_image_folder_transform transform;
+    int64_t classes;
+    char **names; /* [classes] or NULL */
+    td_module *net;
+} predictor;
+
+/* ---- what the model sees ---- */
+
+static void find_sizes(predictor *p, const td_safetensors *file)
+{
+    const char *size = td_safetensors_metadata(file, "size");
+    const char *resize = td_safetensors_metadata(file, "resize");
+    int64_t own = size != NULL ? strtoll(size, NULL, 10) : 0;
+    int64_t own_resize = resize != NULL ? strtoll(resize, NULL, 10) : 0;
+    bool use = own >= 1 && own <= MOST_SIDE && own_resize >= own && own_resize <= MOST_SIDE &&
+               !p->args.size_given && !p->args.resize_given;
+    p->transform.size = (int)(use ? own : p->args.size);
+    p->transform.resize = (int)(use ? own_resize : p->args.resize);
+}
+
+/* Three numbers of the metadata; `missing` where there are none. */
+static td_status find_channels(const predictor *p, const td_safetensors *file, const char *key,
+                               const float missing[3], float channels[3])
+{
+    const char *text = td_safetensors_metadata(file, key);
+    memcpy(channels, missing, 3 * sizeof *channels);
+    bool right =
+        text == NULL || sscanf(text, "%f %f %f", &channels[0], &channels[1], &channels[2]) == 3;
+    for (int i = 0; i < 3; i++) {
+        right = right && isfinite(channels[i]);
+    }
+    return right ? TD_OK
+                 : td_fail(TD_E_FORMAT, "%s: %s is '%.60s', not three numbers", p->args.model, key,
+                           text);
+}
+
+/* Without metadata: ImageNet's, as all of torchvision's models want. */
+static td_status find_transform(predictor *p, const td_safetensors *file)
+{
+    static const float mean[] = { 0.485f, 0.456f, 0.406f }, spread[] = { 0.229f, 0.224f, 0.225f };
+    find_sizes(p, file);
+    TD_TRY(find_channels(p, file, "mean", mean, p->transform.mean));
+    return find_channels(p, file, "std", spread, p->transform.std);
+}
+
+/* ---- names of classes ---- */
+
+/* Lines of text, one name each. */
+static td_status take_names(predictor *p, const char *text, const char *where)
+{
+    p->names = calloc((size_t)p->classes, sizeof(char *));
+    if (p->names == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory for %lld names", (long long)p->classes);
+    }
+    int64_t count = 0;
+    while (*text != '\0') {
+        size_t length = strcspn(text, "\r\n");
+        if (count < p->classes) {
+            p->names[count] = strndup(text, length);
+        }
+        count++;
+        text += length;
+        text += strspn(text, "\r");
+        text += *text == '\n';
+    }
+    if (count != p->classes) {
+        return td_fail(TD_E_FORMAT, "%s names %lld classes, and the model has %lld", where,
+                       (long long)count, (long long)p->classes);
+    }
+    return TD_OK;
+}
+
+static td_status read_names(predictor *p)
+{
+    FILE *in = fopen(p->args.classes, "r");
+    char *text = NULL;
+    size_t room = 0;
+    ssize_t length = in != NULL ? getdelim(&text, &room, '\0', in) : -1;
+    if (in != NULL) {
+        fclose(in);
+    }
+    td_status status = length > 0
+                           ? take_names(p, text, p->args.classes)
+                           : td_fail(TD_E_IO, "%s: cannot be read, or is empty", p->args.classes);
+    free(text);
+    return status;
+}
+
+/* ---- opening ---- */
+
+static td_status describe(predictor *p)
+{
+    td_safetensors *file;
+    TD_TRY(td_safetensors_open(p->args.model, &file));
+    const char *names = td_safetensors_metadata(file, "classes");
+    td_status status = find_transform(p, file);
+    if (status == TD_OK && p->args.classes != NULL) {
+        status = read_names(p);
+    } else if (status == TD_OK && names != NULL) {
+        status = take_names(p, names, "the model's file");
+    }
+    td_safetensors_close(file);
+    return status;
+}
+
+static bool open_model(predictor *p)
+{
+    p->net = td_load_model(p->args.model, .arch = p->args.arch);
+    if (p->net == NULL) {
+        return false;
+    }
+    p->classes = td_model_record_of(p->net).classes;
+    return describe(p) == TD_OK;
+}
+
+/* ---- predicting ---- */
+
+static td_status run(predictor *p, const char *path, double *probability)
+{
+    int64_t size = p->transform.size;
+    td_tensor *x = td_new_layout(TD_SHAPE(1, 3, size, size), TD_F32, TD_IMAGE, TD_CPU);
+    td_status status = x != NULL ? td_image_read(path, &p->transform, x) : TD_E_NOMEM;
+    if (status == TD_OK) {
+        td_step_begin();
+        td_no_grad_begin();
+        td_read(td_softmax(td_forward(p->net, x), 1), probability, TD_F64);
+        td_no_grad_end();
+        td_step_end();
+    }
+    td_free(x);
+    return status;
+}
+
+/* Prints the most probable classes; what has been printed is marked by -1. */
+static void print_top(const predictor *p, const char *path, double *probability)
+{
+    printf("%s\n", path);
+    for (int64_t k = 0; k < p->args.top && k < p->classes; k++) {
+        int64_t best = 0;
+        for (int64_t i = 1; i < p->classes; i++) {
+            best = probability[i] > probability[best] ? i : best;
+        }
+        printf("  %6.2f %%  ", 100 * probability[best]);
+        if (p->names != NULL) {
+            printf("%s\n", p->names[best]);
+        } else {
+            printf("class %lld\n", (long long)best);
+        }
+        probability[best] = -1.0;
+    }
+}
+
+static int predict_all(predictor *p, char *const *pictures, int count)
+{
+    double *probability = calloc((size_t)p->classes, sizeof *probability);
+    int failed = probability == NULL ? 1 : 0;
+    for (int i = 0; i < count && probability != NULL;
+         i++) { /* a bad one does not stop the others */
+        if (run(p, pictures[i], probability) == TD_OK) {
+            print_top(p, pictures[i], probability);
+        } else {
+            fprintf(stderr, "predict: %s\n", td_last_error());
+            failed = 1;
+        }
+    }
+    free(probability);
+    return failed;
+}
+
+static void close_model(predictor *p)
+{
+    for (int64_t i = 0; p->names != NULL && i < p->classes; i++) {
+        free(p->names[i]);
+    }
+    free(p->names);
+    td_module_free(p->net);
+}
+
+int main(int argc, char **argv)
+{
+    predictor p = { .args = { .top = 5, .size = 224, .resize = 256 } };
+    cli_option options[] = {
+        { "arch", "NAME", "The model's architecture, where its file does not say", CLI_TEXT,
+          .value = &p.args.arch },
+        { "classes", "FILE", "Names of the classes, one a line", CLI_TEXT,
+          .value = &p.args.classes },
+        { "top", "N", "How many classes are shown", CLI_INT, .value = &p.args.top, .low = 1,
+          .high = MOST_CLASSES },
+        { "size", "N", "Pixels of a side of what the model sees; otherwise its file's", CLI_INT,
+          .value = &p.args.size, .low = 1, .high = 8192 },
+        { "resize", "N", "Pixels of a picture's shorter side before the middle is cut out", CLI_INT,
+          .value = &p.args.resize, .low = 1, .high = 8192 },
+    };
+    cli_rest rest = { .name = "MODEL.safetensors PICTURE...",
+                      .wanted = "one model and one picture",
+                      .least = 2 };
+    cli_parse_rest(argc, argv, "Says what is in a picture: a model's most probable classes.",
+                   options, sizeof options / sizeof *options, &rest);
+    p.args.model = rest.values[0];
+    p.args.size_given = options[3].given;
+    p.args.resize_given = options[4].given;
+    int failed = 1;
+    if (open_model(&p)) {
+        failed = predict_all(&p, rest.values + 1, rest.count - 1);
+    } else {
+        fprintf(stderr, "predict: %s\n", td_last_error());
+    }
+    close_model(&p);
+    return failed;
+}

@@ -1,0 +1,41 @@
+/* Tests a model that train_net has trained, or torchvision's weights, on a folder of pictures:
+ *
+ *   test_net --cfg exp/config.yaml                              OUT_DIR/best
+ *   test_net --cfg apps/tools/config/resnet50.yaml MODEL.WEIGHTS resnet50.safetensors
+ *
+ * With the settings of train_net; alone, or as one of several processes that share the pictures. */
+#include "apps/tools/train_net/classify.h"
+#include "apps/tools/common/ranks.h"
+
+#include <inttypes.h>
+
+static td_status program(train_run *r)
+{
+    classify_run *c = (classify_run *)r;
+    evaluation e;
+    TD_TRY(train_begin(r));
+    r->net = classify_net(c);
+    if (r->net == NULL) {
+        return TD_E_NOMEM; /* or there is no such model */
+    }
+    TD_TRY(classify_load_weights(c));
+    progress_begin(&r->progress, ranks_first(), 0);
+    TD_TRY(classify_test(c, &e));
+    td_printf_rank0(
+        "%s on %s: Loss %.4f  Acc@1 %.3f  Acc@%" PRId64 " %.3f  (%" PRId64 " pictures)\n",
+        c->s.model.arch, r->data_name, e.loss, 100.0 * (double)e.correct / (double)e.count,
+        r->recipe.top_k, 100.0 * (double)e.correct_k / (double)e.count, e.count);
+    return classify_report_bad(c);
+}
+
+int main(int argc, char **argv)
+{
+    static classify_run c;
+    td_status status = classify_options(
+        &c, "test_net",
+        "Tests a classifier on a folder of pictures: TEST.DATASET/TEST.SPLIT/CLASS/picture. "
+        "MODEL.WEIGHTS names its file; otherwise it is OUT_DIR/best.",
+        argc, argv);
+    c.tests_only = true;
+    return status != TD_OK ? app_failed("test_net") : classify_main(&c, program);
+}

@@ -1,0 +1,39 @@
+/* The articles' complete trainer: from a folder of pictures to a trained model.
+ *
+ *   train_net --cfg apps/tools/config/resnet18.yaml TRAIN.DATASET pictures OUT_DIR exp
+ *   tdrun --nproc-per-node 2 train_net --cfg apps/tools/config/resnet18.yaml MODEL.SYNCBN True
+ *   srun --nodes 2 --ntasks 4 train_net --cfg apps/tools/config/resnet18.yaml
+ *
+ * `train_net --keys` prints all keys with their defaults. In OUT_DIR come to lie the resolved
+ * settings, checkpoints/ckpt_ep_NNN after each epoch, best (the model that tested best),
+ * metrics.csv and a TensorBoard file. The same command goes on from the highest checkpoint. */
+#include "apps/tools/train_net/classify.h"
+
+static td_status program(train_run *r)
+{
+    classify_run *c = (classify_run *)r;
+    TD_TRY(classify_begin(c));
+    r->net = classify_net(c);
+    r->optim = classify_optim(c);
+    r->loader = classify_loader(c);
+    if (r->net == NULL || r->optim == NULL || r->loader == NULL) {
+        return TD_E_NOMEM; /* or what else has kept them from being made */
+    }
+    if (r->args.resume == NULL) {
+        TD_TRY(classify_load_weights(c));
+    }
+    TD_TRY(train_loop(r));
+    return classify_report_bad(c);
+}
+
+int main(int argc, char **argv)
+{
+    static classify_run c;
+    td_status status =
+        classify_options(&c, "train_net",
+                         "Trains a classifier on folders of pictures: "
+                         "TRAIN.DATASET/TRAIN.SPLIT/CLASS/picture. Alone, "
+                         "or as one of the processes that tdrun, srun or mpirun has started.",
+                         argc, argv);
+    return status != TD_OK ? app_failed("train_net") : classify_main(&c, program);
+}

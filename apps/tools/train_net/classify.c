@@ -1,0 +1,338 @@
+#include "apps/tools/train_net/classify.h"
+
+#include "apps/tools/common/log.h"
+#include "apps/tools/common/ranks.h"
+#include "nn/safetensors.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+/* ---- settings ---- */
+
+/* What the training loop's options are here. Some a resumed run must have as before. */
+static void take_settings(classify_run *c)
+{
+    const settings *s = &c->s;
+    train_run *r = &c->base;
+    train_args *args = &r->args;
+    args->epochs = s->optim.max_epoch;
+    args->batch_size = s->train.batch_size;
+    args->lr = s->optim.base_lr;
+    args->device_name = s->device;
+    args->precision_name = s->precision;
+    args->winograd = s->winograd;
+    args->graph = s->train.graph;
+    args->autotune = s->train.autotune;
+    args->recompute = s->model.recompute;
+    args->log_dir = s->out_dir;
+    args->seed = s->rng_seed;
+    args->words = (train_words){ "OPTIM.BASE_LR", "TRAIN.DATASET and TRAIN.SPLIT", "DEVICE",
+                                 "PRECISION", "TRAIN.GRAPH" };
+    r->drop_last = true;
+    r->recipe =
+        (train_recipe){ .accumulate = s->train.accum_steps,
+                        .label_smoothing = s->optim.label_smoothing,
+                        .clip_grad_norm = s->optim.clip_grad_norm,
+                        .ema_decay = s->optim.ema_decay,
+                        .top_k = s->train.topk < s->model.num_classes ? s->train.topk
+                                                                      : s->model.num_classes };
+}
+
+/* Keys that checkpoints keep, and that a resumed run may not change. */
+static void add_fixed(classify_run *c, const char *name, cli_kind kind, void *value, bool given)
+{
+    train_args_add(&c->base.args, (cli_option){ .name = name,
+                                                .kind = kind,
+                                                .value = value,
+                                                .high = 9e15,
+                                                .resume = CLI_FIXED,
+                                                .given = given });
+}
+
+static td_status read_settings(classify_run *c, const cli_rest *rest)
+{
+    config_defaults(&settings_schema, &c->s);
+    if (c->cfg != NULL) {
+        TD_TRY(config_read(&settings_schema, &c->s, c->cfg));
+    }
+    TD_TRY(config_override(&settings_schema, &c->s, rest->values, rest->count));
+    return settings_check(&c->s);
+}
+
+td_status classify_options(classify_run *c, const char *app, const char *description, int argc,
+                           char **argv)
+{
+    *c = (classify_run){ .base = { .task = &classify_task,
+                                   .app = app,
+                                   .args = { .save_every = 1, .recompute = "none" } } };
+    train_args *args = &c->base.args;
+    cli_rest rest = { .name = "[KEY VALUE]...", .least = 0 };
+    train_args_text(args, "cfg", "FILE", &c->cfg,
+                    "Settings (YAML), such as apps/tools/config/resnet18.yaml; KEY VALUE pairs are "
+                    "set after it");
+    train_args_flag(args, "keys", &c->keys,
+                    "Print all keys with the values that the run would have, as YAML with "
+                    "explanations, and end");
+    train_args_machine_options(args);
+    train_args_rank_options(args);
+    cli_parse_rest(argc, argv, description, args->options, args->option_count, &rest);
+    TD_TRY(read_settings(c, &rest));
+    if (c->keys) {
+        config_describe(&settings_schema, &c->s, stdout);
+        exit(0);
+    }
+    take_settings(c);
+    c->task = classify_task;
+    c->task.sample = TD_SHAPE(1, 3, c->s.train.im_size, c->s.train.im_size);
+    c->base.task = &c->task;
+    add_fixed(c, "RNG_SEED", CLI_INT, &args->seed, c->s.rng_seed != CONFIG_NONE);
+    add_fixed(c, "TRAIN.BATCH_SIZE", CLI_INT, &args->batch_size, true);
+    add_fixed(c, "MODEL.NUM_CLASSES", CLI_INT, &c->s.model.num_classes, true);
+    c->arch = c->s.model.arch;
+    add_fixed(c, "MODEL.ARCH", CLI_TEXT, &c->arch, true);
+    return TD_OK;
+}
+
+int classify_main(classify_run *c, train_program program)
+{
+    train_run *r = &c->base;
+    return td_dist_is_launched() ? train_rank(r, NULL, program) : train_alone(r, program);
+}
+
+/* ---- beginning ---- */
+
+/* The last feature map has a 32nd of the picture's side. */
+static td_status check_batch(const classify_run *c)
+{
+    const settings *s = &c->s;
+    int64_t side = (s->train.im_size + 31) / 32;
+    int64_t ranks = s->model.syncbn ? td_dist_world_size() : 1;
+    if (s->train.batch_size * side * side * ranks < 2) {
+        return td_fail(TD_E_ARG,
+                       "TRAIN.BATCH_SIZE 1 with pictures of TRAIN.IM_SIZE %" PRId64
+                       ": batch normalisation needs two values of a channel to have a "
+                       "variance; give batches of 2 or more",
+                       s->train.im_size);
+    }
+    return TD_OK;
+}
+
+/* All ranks need one seed: rank 0's. Below 2^32, so that sums of doubles carry it. */
+static td_status draw_seed(classify_run *c)
+{
+    uint32_t seed = 0;
+    if (ranks_first() && getrandom(&seed, sizeof seed, 0) != sizeof seed) {
+        return td_fail(TD_E_IO, "the system gives no random number; set RNG_SEED");
+    }
+    double shared = seed;
+    TD_TRY(ranks_sum(&shared, 1));
+    c->base.args.seed = (int64_t)shared;
+    return TD_OK;
+}
+
+/* The highest checkpoint that rank 0 sees; all must see it. */
+static td_status find_resume(classify_run *c)
+{
+    int64_t epochs = 0, steps = 0;
+    bool found = ranks_first() && classify_highest(c, &epochs, &steps);
+    double place[] = { found, found ? (double)epochs : 0, found ? (double)steps : 0 };
+    TD_TRY(ranks_sum(place, 3));
+    if (place[0] == 0) {
+        return TD_OK;
+    }
+    classify_step_path(c, (int64_t)place[1], (int64_t)place[2], c->resume);
+    if (access(c->resume, R_OK) != 0) {
+        return td_fail(TD_E_NOTFOUND,
+                       "%s is seen by rank 0 and not here, by rank %d: OUT_DIR must "
+                       "be a folder that all hosts share",
+                       c->resume, td_dist_rank());
+    }
+    c->base.args.resume = c->resume;
+    return TD_OK;
+}
+
+td_status classify_write_settings(const classify_run *c)
+{
+    char path[2 * CONFIG_TEXT_BYTES];
+    snprintf(path, sizeof path, "%s/%s", c->s.out_dir, c->s.cfg_dest);
+    return config_write(&settings_schema, &c->s, path);
+}
+
+static td_status make_out_dir(const classify_run *c)
+{
+    char path[TRAIN_PATH_BYTES];
+    snprintf(path, sizeof path, "%s/checkpoints", c->s.out_dir);
+    td_status status = make_folders(path);
+    if (status == TD_OK) {
+        classify_epoch_path(c, 1, path);
+        status = check_can_save(path);
+    }
+    return status == TD_OK ? TD_OK : td_fail_context(status, "OUT_DIR");
+}
+
+td_status classify_begin(classify_run *c)
+{
+    train_run *r = &c->base;
+    TD_TRY(check_batch(c));
+    TD_TRY(make_out_dir(c));
+    if (c->s.rng_seed == CONFIG_NONE) {
+        TD_TRY(draw_seed(c));
+    }
+    if (c->s.train.auto_resume) {
+        TD_TRY(find_resume(c));
+    }
+    r->fresh_optim = !c->s.train.load_opt;
+    return train_begin(r);
+}
+
+/* ---- model, optimizer, loader ---- */
+
+td_module *classify_net(const classify_run *c)
+{
+    const settings *s = &c->s;
+    td_module *net = td_model(s->model.arch, .classes = s->model.num_classes,
+                              .image_size = c->tests_only ? s->test.crop_size : s->train.im_size,
+                              .blank = c->tests_only || c->base.args.resume != NULL);
+    if (net == NULL) {
+        (void)td_fail_context(TD_E_ARG, "MODEL.ARCH");
+    }
+    if (net != NULL && td_module_to(net, c->base.args.device, TD_F32) != TD_OK) {
+        td_module_free(net);
+        return NULL;
+    }
+    if (net == NULL || !td_dist_is_initialized()) {
+        return net;
+    }
+    if (s->model.syncbn) {
+        net = td_convert_sync_batch_norm(net, NULL);
+    }
+    return net != NULL && !c->tests_only ? train_ddp(&c->base, net) : net;
+}
+
+td_optim *classify_optim(const classify_run *c)
+{
+    const settings *s = &c->s;
+    if (c->base.net == NULL) {
+        return NULL;
+    }
+    return td_sgd(td_parameters(c->base.net), .lr = settings_lr(s, 0),
+                  .momentum = s->optim.momentum, .dampening = s->optim.dampening,
+                  .weight_decay = s->optim.weight_decay, .nesterov = s->optim.nesterov);
+}
+
+td_loader *classify_loader(classify_run *c)
+{
+    td_sampler *sampler =
+        td_distributed_sampler(.rank = td_dist_rank(), .world_size = td_dist_world_size(),
+                               .shuffle = true, .seed = (uint64_t)c->base.args.seed);
+    td_loader *loader = train_loader(&c->base, sampler);
+    if (loader == NULL) {
+        (void)td_fail_context(TD_E_ARG, "TRAIN.BATCH_SIZE %" PRId64, c->s.train.batch_size);
+    }
+    return loader;
+}
+
+/* ---- weights to begin with ---- */
+
+static td_status pretrained_path(const classify_run *c, char *path)
+{
+    const char *folder = getenv("TANDEM_MODELS");
+    snprintf(path, TRAIN_PATH_BYTES, "%s/%s.safetensors", folder != NULL ? folder : "data/models",
+             c->s.model.arch);
+    return access(path, R_OK) == 0
+               ? TD_OK
+               : td_fail(TD_E_NOTFOUND,
+                         "MODEL.PRETRAINED: there is no %s: save torchvision's "
+                         "weights there as safetensors, set $TANDEM_MODELS to where "
+                         "they are, or name a file by MODEL.WEIGHTS",
+                         path);
+}
+
+/* A file of tandem says how many classes its model has; other files show it by their shapes. */
+static td_status check_file(const classify_run *c, const char *path)
+{
+    char text[64];
+    td_status status = td_checkpoint_metadata(path, "model.classes", text, sizeof text);
+    if (status != TD_OK) {
+        return status == TD_E_NOTFOUND && access(path, F_OK) == 0 ? TD_OK : status;
+    }
+    return strtoll(text, NULL, 10) == c->s.model.num_classes
+               ? TD_OK
+               : td_fail(TD_E_MISMATCH,
+                         "%s is of a model with %s classes, and MODEL.NUM_CLASSES is %" PRId64,
+                         path, text, c->s.model.num_classes);
+}
+
+static bool has_metadata(const char *path, const char *key)
+{
+    char text[64];
+    return td_checkpoint_metadata(path, key, text, sizeof text) == TD_OK;
+}
+
+/* Labels are places in the list of classes: tested must be what was trained. */
+static td_status check_names(const classify_run *c, const char *path)
+{
+    td_safetensors *file;
+    TD_TRY(td_safetensors_open(path, &file));
+    const char *names = td_safetensors_metadata(file, "classes");
+    const char *own = c->base.notes.classes;
+    bool same = names == NULL || own == NULL || strcmp(names, own) == 0;
+    td_safetensors_close(file);
+    return same ? TD_OK
+                : td_fail(TD_E_MISMATCH,
+                          "%s was trained on classes with other names than the "
+                          "sub-folders of the test data",
+                          path);
+}
+
+/* Weights to train on from; with the optimizer's state if that is asked for and there. */
+static td_status load_to_train(classify_run *c, const char *path, bool *with_optim)
+{
+    td_optim *optim = c->base.optim;
+    *with_optim = optim != NULL && c->s.train.load_opt && has_metadata(path, "optimizer.kind");
+    return td_checkpoint_load(
+        path, &(td_checkpoint){ .model = c->base.net, .optim = *with_optim ? optim : NULL });
+}
+
+static td_status load_file(classify_run *c, const char *key, const char *path)
+{
+    bool with_optim = false;
+    td_status status = check_file(c, path);
+    if (status == TD_OK && c->tests_only) {
+        status = check_names(c, path);
+    }
+    if (status != TD_OK) {
+        return td_fail_context(status, "%s", key);
+    }
+    bool averages = c->tests_only && has_metadata(path, "ema.updates");
+    status = c->tests_only ? td_load(path, c->base.net) : load_to_train(c, path, &with_optim);
+    if (status != TD_OK) {
+        return td_fail_context(status, "%s, and MODEL.ARCH %s with %" PRId64 " classes", key,
+                               c->s.model.arch, c->s.model.num_classes);
+    }
+    td_printf_rank0("%s%s from %s\n", averages ? "averages of the weights" : "weights",
+                    with_optim ? " and optimizer" : "", path);
+    return TD_OK;
+}
+
+td_status classify_load_weights(classify_run *c)
+{
+    char path[TRAIN_PATH_BYTES];
+    const settings *s = &c->s;
+    if (s->model.weights[0] != '\0') {
+        return load_file(c, "MODEL.WEIGHTS", s->model.weights);
+    }
+    if (s->model.pretrained) {
+        TD_TRY(pretrained_path(c, path));
+        return load_file(c, "MODEL.PRETRAINED", path);
+    }
+    if (c->tests_only) {
+        snprintf(path, sizeof path, "%s/best", s->out_dir);
+        return load_file(c, "OUT_DIR", path);
+    }
+    return TD_OK;
+}

@@ -1,0 +1,77 @@
+/* Training and testing a classifier of pictures in folders, as settings say it: what train_net and
+ * test_net share. classify.c: settings and model; classify_data.c: folders; classify_task.c: what a
+ * run prints, validates and logs; classify_files.c: its checkpoints.
+ *
+ * All ranks take their samples from one permutation for each epoch, and crops are drawn by (seed,
+ * epoch, picture): so runs with more ranks and smaller batches see the same batches. */
+#ifndef APPS_TOOLS_CLASSIFY_H
+#define APPS_TOOLS_CLASSIFY_H
+
+#include "apps/tools/train_net/settings.h"
+#include "apps/tools/common/train.h"
+
+typedef struct classify_run {
+    train_run base;  /* first: a train_run * of a classifier is a classify_run * */
+    train_task task; /* classify_task, for pictures of these settings' size */
+    settings s;
+    const char *cfg;  /* the file of settings; NULL: none */
+    const char *arch; /* s.model.arch, where options want it */
+    bool keys;        /* print all keys, and no more */
+    bool tests_only;  /* train_net's data are not opened */
+    td_dataset *train_data, *test_data;
+    char resume[TRAIN_PATH_BYTES];
+    int64_t first_batch; /* of the running epoch, in this process */
+    double step_at;      /* when the latest step ended */
+} classify_run;
+
+/* Reads the command line: options, --cfg FILE, KEY VALUE pairs. `description` is for --help. Exits
+ * on
+ * --help and wrong options; TD_E_FORMAT, TD_E_ARG: wrong settings. */
+td_status classify_options(classify_run *c, const char *app, const char *description, int argc,
+                           char **argv);
+
+/* Alone, or as one of several processes that a launcher has started; returns the exit code. */
+int classify_main(classify_run *c, train_program program);
+
+/* The seed, the folder, the checkpoint to go on from; then train_begin. */
+td_status classify_begin(classify_run *c);
+
+/* OUT_DIR/CFG_DEST, by rank 0 when nothing has refused the run: that of an earlier run is not lost
+ * before. */
+td_status classify_write_settings(const classify_run *c);
+
+td_module *classify_net(const classify_run *c);
+td_optim *classify_optim(const classify_run *c);
+td_loader *classify_loader(classify_run *c);
+
+/* Loads MODEL.WEIGHTS or MODEL.PRETRAINED's file (or, for tests, OUT_DIR/best) into base.net, and
+ * the optimizer's state if LOAD_OPT asks for it and the file has it. */
+td_status classify_load_weights(classify_run *c);
+
+extern const train_task classify_task;
+
+/* Validates and prints; for test_net. */
+td_status classify_test(classify_run *c, evaluation *result);
+
+/* ---- classify_data.c ---- */
+
+td_status classify_open(train_run *r);
+void classify_close(train_run *r);
+/* At the end, on all ranks: which pictures DATA.SKIP_BAD has replaced. */
+td_status classify_report_bad(const classify_run *c);
+
+/* ---- classify_files.c ---- */
+
+/* OUT_DIR/checkpoints/ckpt_ep_NNN after an epoch, ckpt_ep_NNN_step_SSSSSS within the one after it.
+ */
+void classify_epoch_path(const classify_run *c, int64_t epochs_done, char *path);
+void classify_step_path(const classify_run *c, int64_t epochs_done, int64_t steps, char *path);
+/* The one that is furthest; false: there is none. */
+bool classify_highest(const classify_run *c, int64_t *epochs_done, int64_t *steps);
+/* Removes what Ctrl-C has left in epochs before this one, and checkpoints beyond KEEP_CHECKPOINTS.
+ */
+void classify_remove_old(const classify_run *c, int64_t epochs_done);
+/* OUT_DIR/best: the model (its averaged weights, if there are any), without the optimizer. */
+td_status classify_save_best(classify_run *c, double accuracy);
+
+#endif

@@ -1,0 +1,163 @@
+/* The folders of pictures (or noise) that a classifier is trained and tested on. */
+#include "apps/tools/train_net/classify.h"
+#include "apps/tools/train_net/noise.h"
+#include "apps/tools/train_net/pictures.h"
+#include "apps/tools/common/ranks.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* With DATA.VAL_FRACTION both parts come from TRAIN.DATASET itself. */
+static td_status open_folder(const classify_run *c, const char *dataset, const char *split,
+                             const char *key, const td_image_folder_transform *transform,
+                             td_dataset **out)
+{
+    char path[2 * CONFIG_TEXT_BYTES + 2], index[CONFIG_TEXT_BYTES + 32];
+    bool tests = strcmp(key, "TEST") == 0, one_folder = c->s.data.val_fraction > 0.0;
+    dataset = one_folder ? c->s.train.dataset : dataset;
+    size_t length = strlen(dataset);
+    snprintf(path, sizeof path, "%s%s%s", dataset,
+             length > 0 && dataset[length - 1] == '/' ? "" : "/", one_folder ? "" : split);
+    snprintf(index, sizeof index, "%s/%s.index", c->s.out_dir, tests ? "test" : "train");
+    td_image_folder_options options = { .transform = *transform,
+                                        .val_fraction = c->s.data.val_fraction,
+                                        .val = tests && one_folder,
+                                        .skip_bad = c->s.data.skip_bad,
+                                        .index = c->tests_only ? NULL : index };
+    td_status status = td_image_folder_open(path, &options, out);
+    if (status == TD_E_NOTFOUND && access(path, F_OK) != 0) {
+        td_fail(
+            status,
+            "there is no folder '%s'. If your folder PHOTOS has a sub-folder for each class, "
+            "and none for training and testing, give TRAIN.DATASET PHOTOS DATA.VAL_FRACTION 0.2",
+            path);
+    }
+    if (status != TD_OK) {
+        td_fail_context(status, "%s.DATASET and %s", one_folder ? "TRAIN" : key,
+                        one_folder ? "DATA.VAL_FRACTION"
+                        : tests    ? "TEST.SPLIT"
+                                   : "TRAIN.SPLIT");
+    }
+    return status;
+}
+
+static const td_image_folder_transform plain = { .mean = { 0.485f, 0.456f, 0.406f },
+                                                 .std = { 0.229f, 0.224f, 0.225f } };
+
+static td_status open_training(classify_run *c)
+{
+    const settings *s = &c->s;
+    if (s->model.dummy_input) {
+        return noise_open(s->model.dummy_samples, s->train.im_size, (int)s->model.num_classes,
+                          &c->train_data);
+    }
+    td_image_folder_transform transform = plain;
+    double jitter = s->train.color_jitter;
+    transform.size = (int)s->train.im_size;
+    transform.scale[0] = s->train.min_area;
+    transform.scale[1] = 1.0;
+    transform.flip = s->train.flip;
+    transform.brightness = transform.contrast = transform.saturation = jitter;
+    transform.seed = (uint64_t)c->base.args.seed;
+    return open_folder(c, s->train.dataset, s->train.split, "TRAIN", &transform, &c->train_data);
+}
+
+static td_status open_testing(classify_run *c)
+{
+    const settings *s = &c->s;
+    if (s->model.dummy_input) {
+        return noise_open(s->model.dummy_samples, s->test.crop_size, (int)s->model.num_classes,
+                          &c->test_data);
+    }
+    td_image_folder_transform transform = plain;
+    transform.size = (int)s->test.crop_size;
+    transform.resize = (int)s->test.im_size;
+    return open_folder(c, s->test.dataset, s->test.split, "TEST", &transform, &c->test_data);
+}
+
+/* Labels are places in the sorted list of classes: both lists must be one. */
+static td_status check_classes(const classify_run *c)
+{
+    const td_dataset *train = c->train_data, *test = c->test_data;
+    if (test->classes > c->s.model.num_classes ||
+        (train != NULL && train->classes > c->s.model.num_classes)) {
+        return td_fail(TD_E_ARG,
+                       "the data have %d classes, and the model gets MODEL.NUM_CLASSES %" PRId64
+                       ": set it to %d",
+                       train != NULL ? train->classes : test->classes, c->s.model.num_classes,
+                       train != NULL ? train->classes : test->classes);
+    }
+    if (train == NULL || train->class_names == NULL) {
+        return TD_OK;
+    }
+    for (int i = 0; i < train->classes || i < test->classes; i++) {
+        const char *a = i < train->classes ? train->class_names[i] : "none";
+        const char *b = i < test->classes ? test->class_names[i] : "none";
+        if (strcmp(a, b) != 0) {
+            return td_fail(TD_E_MISMATCH,
+                           "class %d is '%s' in the training data and '%s' in the test data: both "
+                           "folders must have the same sub-folders",
+                           i, a, b);
+        }
+    }
+    return TD_OK;
+}
+
+static td_status open_data(classify_run *c)
+{
+    if (!c->tests_only) {
+        TD_TRY(open_training(c));
+    }
+    TD_TRY(open_testing(c));
+    return check_classes(c);
+}
+
+/* ---- opening and closing ---- */
+
+/* One rank of each host writes the lists of the folders' pictures; the others find them there. */
+td_status classify_open(train_run *r)
+{
+    classify_run *c = (classify_run *)r;
+    bool leads = td_dist_local_rank() == 0;
+    r->args.workers = c->s.train.workers;
+    if (!leads) {
+        TD_TRY(ranks_barrier());
+    }
+    TD_TRY(open_data(c));
+    if (leads) {
+        TD_TRY(ranks_barrier());
+    }
+    r->train = c->train_data;
+    r->test = c->test_data;
+    const td_dataset *data = r->train != NULL ? r->train : r->test;
+    snprintf(r->data_name, sizeof r->data_name, "%" PRId64 " %s in %d classes", data->length,
+             data->synthetic ? "samples of noise" : "pictures", data->classes);
+    return model_notes_make(&r->notes,
+                            &(model_input){ .size = c->s.test.crop_size,
+                                            .resize = c->s.test.im_size,
+                                            .mean = plain.mean,
+                                            .std = plain.std },
+                            data, c->s.model.num_classes);
+}
+
+/* What DATA.SKIP_BAD has passed over. */
+td_status classify_report_bad(const classify_run *c)
+{
+    if (!c->s.data.skip_bad || c->s.model.dummy_input) {
+        return TD_OK;
+    }
+    if (c->train_data != NULL) {
+        TD_TRY(pictures_report_bad(c->train_data));
+    }
+    return pictures_report_bad(c->test_data);
+}
+
+void classify_close(train_run *r)
+{
+    classify_run *c = (classify_run *)r;
+    td_dataset_free(c->train_data);
+    td_dataset_free(c->test_data);
+}

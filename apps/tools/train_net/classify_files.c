@@ -1,0 +1,109 @@
+#include "apps/tools/train_net/classify.h"
+#include "tensor/temporary.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+void classify_epoch_path(const classify_run *c, int64_t epochs_done, char *path)
+{
+    snprintf(path, TRAIN_PATH_BYTES, "%s/checkpoints/ckpt_ep_%03" PRId64, c->s.out_dir,
+             epochs_done);
+}
+
+void classify_step_path(const classify_run *c, int64_t epochs_done, int64_t steps, char *path)
+{
+    if (steps == 0) {
+        classify_epoch_path(c, epochs_done, path);
+    } else {
+        snprintf(path, TRAIN_PATH_BYTES, "%s/checkpoints/ckpt_ep_%03" PRId64 "_step_%06" PRId64,
+                 c->s.out_dir, epochs_done, steps);
+    }
+}
+
+/* Whether it is a checkpoint's name, and nothing more (no temporary file). */
+static bool read_name(const char *name, int64_t *epochs_done, int64_t *steps)
+{
+    int end = -1;
+    *steps = 0;
+    if (sscanf(name, "ckpt_ep_%" SCNd64 "%n", epochs_done, &end) == 1 && end > 0 &&
+        name[end] == '\0') {
+        return *epochs_done >= 0;
+    }
+    end = -1;
+    return sscanf(name, "ckpt_ep_%" SCNd64 "_step_%" SCNd64 "%n", epochs_done, steps, &end) == 2 &&
+           end > 0 && name[end] == '\0' && *epochs_done >= 0 && *steps > 0;
+}
+
+static DIR *open_folder(const classify_run *c, char *path)
+{
+    snprintf(path, TRAIN_PATH_BYTES, "%s/checkpoints", c->s.out_dir);
+    return opendir(path);
+}
+
+bool classify_highest(const classify_run *c, int64_t *epochs_done, int64_t *steps)
+{
+    char path[TRAIN_PATH_BYTES];
+    bool found = false;
+    DIR *folder = open_folder(c, path);
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        int64_t epoch, step;
+        if (read_name(entry->d_name, &epoch, &step) &&
+            (!found || epoch > *epochs_done || (epoch == *epochs_done && step > *steps))) {
+            *epochs_done = epoch;
+            *steps = step;
+            found = true;
+        }
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+    return found;
+}
+
+/* What a process that was killed while it saved has left: "ckpt_ep_000_step_000002.tmp.HOST.PID".
+ */
+static bool is_leftover(const char *name, int64_t *epochs_done)
+{
+    char saved[NAME_MAX + 1];
+    int64_t steps;
+    const char *end = strstr(name, TD_TEMPORARY_MARK);
+    if (end == NULL) {
+        return false;
+    }
+    snprintf(saved, sizeof saved, "%.*s", (int)(end - name), name);
+    return read_name(saved, epochs_done, &steps);
+}
+
+void classify_remove_old(const classify_run *c, int64_t epochs_done)
+{
+    char path[TRAIN_PATH_BYTES];
+    int64_t keep = c->s.train.keep_checkpoints;
+    DIR *folder = open_folder(c, path);
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        int64_t epoch, step;
+        bool old = read_name(entry->d_name, &epoch, &step)
+                       ? step > 0 || (keep > 0 && epoch <= epochs_done - keep)
+                       : is_leftover(entry->d_name, &epoch);
+        if (old && epoch < epochs_done) {
+            unlinkat(dirfd(folder), entry->d_name, 0);
+        }
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+}
+
+td_status classify_save_best(classify_run *c, double accuracy)
+{
+    train_run *r = &c->base;
+    char path[TRAIN_PATH_BYTES], epoch[32], text[32];
+    snprintf(epoch, sizeof epoch, "%" PRId64, r->state.epoch + 1);
+    snprintf(text, sizeof text, "%.6f", accuracy);
+    const td_metadata more[] = { { "epoch", epoch }, { "accuracy", text } };
+    snprintf(path, sizeof path, "%s/best", c->s.out_dir);
+    return model_notes_save(path, r->net, r->ema, &r->notes, more, 2);
+}

@@ -1,0 +1,477 @@
+/* Values of a configuration: from text, to text, and the keys' names. */
+#include "apps/tools/train_net/config.h"
+
+#include "tensor/nearest.h"
+#include "tensor/temporary.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void *place(const config_key *key, void *values)
+{
+    return (char *)values + key->offset;
+}
+
+static const void *place_of(const config_key *key, const void *values)
+{
+    return (const char *)values + key->offset;
+}
+
+/* ---- keys ---- */
+
+int config_find(const config_schema *schema, const char *name)
+{
+    for (int i = 0; i < schema->count; i++) {
+        if (strcmp(schema->keys[i].name, name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* The length of "TRAIN" in "TRAIN.BATCH_SIZE"; 0: it stands in no node. */
+static size_t node_length(const char *name)
+{
+    const char *dot = strchr(name, '.');
+    return dot != NULL ? (size_t)(dot - name) : 0;
+}
+
+bool config_has_node(const config_schema *schema, const char *node)
+{
+    size_t length = strlen(node);
+    for (int i = 0; i < schema->count; i++) {
+        const char *name = schema->keys[i].name;
+        if (length > 0 && node_length(name) == length && strncmp(name, node, length) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Text of others for a message: short, and without what a terminal would obey. */
+typedef struct shown {
+    char text[80];
+} shown;
+
+static shown show(const char *text)
+{
+    shown s;
+    size_t n = 0;
+    for (; text[n] != '\0' && n + 4 < sizeof s.text; n++) {
+        s.text[n] = (char)(iscntrl((unsigned char)text[n]) ? '?' : text[n]);
+    }
+    snprintf(s.text + n, sizeof s.text - n, "%s", text[n] != '\0' ? "..." : "");
+    return s;
+}
+
+td_status config_unknown(const config_schema *schema, const char *where, const char *name)
+{
+    const char *names[CONFIG_MOST_KEYS];
+    TD_REQUIRE(schema->count <= CONFIG_MOST_KEYS, TD_HERE, "%d keys; CONFIG_MOST_KEYS is %d",
+               schema->count, CONFIG_MOST_KEYS);
+    for (int i = 0; i < schema->count; i++) {
+        names[i] = schema->keys[i].name;
+    }
+    shown word = show(name);
+    return td_fail(TD_E_FORMAT, "%s: unknown key '%s'; the nearest is %s", where, word.text,
+                   td_nearest_name(word.text, names, schema->count));
+}
+
+/* ---- from text ---- */
+
+static td_status wrong(const config_key *key, const char *where, const char *text, const char *is)
+{
+    return td_fail(TD_E_FORMAT, "%s: %s: '%s' is not %s", where, key->name, show(text).text, is);
+}
+
+static td_status check_range(const config_key *key, const char *where, const char *text,
+                             double value)
+{
+    if (value < key->low || value > key->high) {
+        return td_fail(TD_E_FORMAT, "%s: %s: %s is out of range; it goes from %.15g to %.15g",
+                       where, key->name, show(text).text, key->low, key->high);
+    }
+    return TD_OK;
+}
+
+static bool is_one_of(const char *text, const char *const *words)
+{
+    for (; *words != NULL; words++) {
+        if (strcmp(text, *words) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static td_status set_bool(const config_key *key, bool *value, const char *where, const char *text)
+{
+    static const char *const yes[] = { "True", "true", "TRUE", NULL };
+    static const char *const no[] = { "False", "false", "FALSE", NULL };
+    *value = is_one_of(text, yes);
+    return *value || is_one_of(text, no) ? TD_OK : wrong(key, where, text, "True or False");
+}
+
+static td_status set_int(const config_key *key, int64_t *value, const char *where, const char *text)
+{
+    char *end;
+    errno = 0;
+    long long number = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || isspace((unsigned char)text[0])) {
+        return wrong(key, where, text, "a whole number");
+    }
+    /* Beyond its range strtoll gives the largest or smallest number, which no range here has. */
+    TD_TRY(check_range(key, where, text, (double)number));
+    *value = number;
+    return TD_OK;
+}
+
+static td_status read_real(const config_key *key, double *value, const char *where,
+                           const char *text)
+{
+    char *end;
+    double number = strtod(text, &end);
+    if (end == text || *end != '\0' || !isfinite(number) || strspn(text, "0123456789.eE+-") == 0 ||
+        strpbrk(text, "xX") != NULL) {
+        return wrong(key, where, text, "a number");
+    }
+    TD_TRY(check_range(key, where, text, number));
+    *value = number;
+    return TD_OK;
+}
+
+/* The choices as a list of words, for the nearest of them. */
+static td_status check_choice(const config_key *key, const char *where, const char *text)
+{
+    char copy[256], *rest = copy;
+    const char *words[16];
+    int count = 0;
+    snprintf(copy, sizeof copy, "%s", key->choices);
+    for (char *word; (word = strsep(&rest, "|")) != NULL && count < 16; count++) {
+        words[count] = word;
+        if (strcmp(word, text) == 0) {
+            return TD_OK;
+        }
+    }
+    shown given = show(text);
+    return td_fail(TD_E_FORMAT, "%s: %s: '%s' is not one of %s; the nearest is %s", where,
+                   key->name, given.text, key->choices, td_nearest_name(given.text, words, count));
+}
+
+/* The character at *at of UTF-8, and *at behind it; 0: it is none. */
+static uint32_t next_character(const unsigned char **at)
+{
+    static const uint32_t least[] = { 0, 0x80, 0x800, 0x10000 };
+    uint32_t c = *(*at)++;
+    int more = c < 0x80 ? 0 : c < 0xc0 ? -1 : c < 0xe0 ? 1 : c < 0xf0 ? 2 : c < 0xf8 ? 3 : -1;
+    if (more > 0) {
+        c &= 0x3fu >> more;
+    }
+    for (int i = 0; i < more; i++) {
+        if ((**at & 0xc0) != 0x80) {
+            return 0;
+        }
+        c = c << 6 | (*(*at)++ & 0x3fu);
+    }
+    return more < 0 || c < least[more] ? 0 : c;
+}
+
+/* Whether YAML in double quotes holds it as it is: UTF-8 without control characters and breaks. */
+static bool is_text(const char *text)
+{
+    for (const unsigned char *at = (const unsigned char *)text; *at != '\0';) {
+        uint32_t c = next_character(&at);
+        bool control = c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029;
+        bool none = (c >= 0xd800 && c < 0xe000) || c == 0xfeff || c == 0xfffe || c == 0xffff;
+        if (control || none || c > 0x10ffff) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static td_status set_text(const config_key *key, char *value, const char *where, const char *text)
+{
+    if (text[0] == '\0' && !key->optional) {
+        return td_fail(TD_E_FORMAT, "%s: %s: the value is empty", where, key->name);
+    }
+    if (strlen(text) >= CONFIG_TEXT_BYTES) {
+        return td_fail(TD_E_FORMAT, "%s: %s: the value has %zu bytes; at most %d are kept", where,
+                       key->name, strlen(text), CONFIG_TEXT_BYTES - 1);
+    }
+    if (!is_text(text)) {
+        return wrong(key, where, text, "a line of text in UTF-8");
+    }
+    if (key->choices != NULL) {
+        TD_TRY(check_choice(key, where, text));
+    }
+    snprintf(value, CONFIG_TEXT_BYTES, "%s", text);
+    return TD_OK;
+}
+
+static td_status set_none(const config_key *key, void *values, const char *where)
+{
+    if (!key->optional) {
+        return td_fail(TD_E_FORMAT, "%s: %s: None does not fit; give a value, or leave it out",
+                       where, key->name);
+    }
+    if (key->kind == CONFIG_TEXT) {
+        *(char *)place(key, values) = '\0';
+    } else {
+        *(int64_t *)place(key, values) = CONFIG_NONE;
+    }
+    return TD_OK;
+}
+
+td_status config_list_begin(const config_key *key, void *values, const char *where)
+{
+    if (key->kind != CONFIG_REALS) {
+        return td_fail(TD_E_FORMAT, "%s: %s takes one value, not a list", where, key->name);
+    }
+    ((config_reals *)place(key, values))->count = 0;
+    return TD_OK;
+}
+
+td_status config_list_add(const config_key *key, void *values, const char *where, const char *text)
+{
+    config_reals *list = place(key, values);
+    if (list->count == CONFIG_MOST_REALS) {
+        return td_fail(TD_E_FORMAT, "%s: %s: there is room for %d numbers", where, key->name,
+                       CONFIG_MOST_REALS);
+    }
+    TD_TRY(read_real(key, &list->value[list->count], where, text));
+    list->count++;
+    return TD_OK;
+}
+
+/* "[30, 60]", "30,60", "[]". */
+static td_status set_list(const config_key *key, void *values, const char *where, const char *text)
+{
+    char copy[CONFIG_TEXT_BYTES], *rest = copy;
+    size_t length = strlen(text);
+    bool brackets = length >= 2 && text[0] == '[' && text[length - 1] == ']';
+    if (length >= sizeof copy || (!brackets && length == 0)) {
+        return wrong(key, where, text, "a list of numbers");
+    }
+    snprintf(copy, sizeof copy, "%.*s", (int)(brackets ? length - 2 : length),
+             brackets ? text + 1 : text);
+    TD_TRY(config_list_begin(key, values, where));
+    if (copy[strspn(copy, " ")] == '\0') {
+        return TD_OK;
+    }
+    for (char *word; (word = strsep(&rest, ",")) != NULL;) {
+        word += strspn(word, " ");
+        word[strcspn(word, " ")] = '\0';
+        TD_TRY(config_list_add(key, values, where, word));
+    }
+    return TD_OK;
+}
+
+td_status config_set_scalar(const config_key *key, void *values, const char *where,
+                            const char *text, bool quoted)
+{
+    static const char *const nothing[] = { "None", "null", "Null", "NULL", "~", NULL };
+    if (!quoted && is_one_of(text, nothing)) {
+        return set_none(key, values, where);
+    }
+    if (quoted && key->kind != CONFIG_TEXT) {
+        return td_fail(TD_E_FORMAT, "%s: %s: \"%s\" is a text; write it without quotes", where,
+                       key->name, show(text).text);
+    }
+    switch (key->kind) {
+    case CONFIG_BOOL:
+        return set_bool(key, place(key, values), where, text);
+    case CONFIG_INT:
+        return set_int(key, place(key, values), where, text);
+    case CONFIG_REAL:
+        return read_real(key, place(key, values), where, text);
+    case CONFIG_TEXT:
+        return set_text(key, place(key, values), where, text);
+    case CONFIG_REALS:
+        return set_list(key, values, where, text);
+    }
+    return TD_OK;
+}
+
+td_status config_set(const config_schema *schema, void *values, const char *where, const char *key,
+                     const char *value)
+{
+    int i = config_find(schema, key);
+    if (i < 0 && config_has_node(schema, key)) {
+        return td_fail(TD_E_FORMAT, "%s: %s is a node; name one of its keys: %s.KEY", where, key,
+                       key);
+    }
+    return i < 0 ? config_unknown(schema, where, key)
+                 : config_set_scalar(&schema->keys[i], values, where, value, false);
+}
+
+td_status config_override(const config_schema *schema, void *values, char *const *words, int count)
+{
+    static const char where[] = "command line";
+    for (int i = 0; i + 1 < count; i += 2) {
+        TD_TRY(config_set(schema, values, where, words[i], words[i + 1]));
+    }
+    if (count % 2 != 0) {
+        const char *last = words[count - 1];
+        return config_find(schema, last) < 0
+                   ? config_unknown(schema, where, last)
+                   : td_fail(TD_E_FORMAT, "%s: %s has no value: give pairs KEY VALUE", where, last);
+    }
+    return TD_OK;
+}
+
+void config_defaults(const config_schema *schema, void *values)
+{
+    for (int i = 0; i < schema->count; i++) {
+        const config_key *key = &schema->keys[i];
+        td_status status = config_set_scalar(key, values, "default", key->standard, false);
+        TD_REQUIRE(status == TD_OK, TD_HERE, "the table is wrong: %s", td_last_error());
+    }
+}
+
+/* ---- to text ---- */
+
+/* The fewest digits that give the same double back: 0.1, not 0.10000000000000001. */
+static int put_real(char *text, size_t size, double value)
+{
+    int length = 0;
+    for (int digits = 1; digits <= 17; digits++) {
+        length = snprintf(text, size, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) {
+            break;
+        }
+    }
+    return length;
+}
+
+static void put_list(const config_reals *list, char *text, size_t size)
+{
+    char number[32];
+    size_t used = (size_t)snprintf(text, size, "[");
+    for (int i = 0; i < list->count && used < size; i++) {
+        put_real(number, sizeof number, list->value[i]);
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i > 0 ? ", " : "", number);
+    }
+    if (used < size) {
+        snprintf(text + used, size - used, "]");
+    }
+}
+
+void config_get(const config_key *key, const void *values, char *text, size_t size)
+{
+    const void *at = place_of(key, values);
+    switch (key->kind) {
+    case CONFIG_BOOL:
+        snprintf(text, size, "%s", *(const bool *)at ? "True" : "False");
+        break;
+    case CONFIG_INT:
+        if (key->optional && *(const int64_t *)at == CONFIG_NONE) {
+            snprintf(text, size, "None");
+        } else {
+            snprintf(text, size, "%lld", (long long)*(const int64_t *)at);
+        }
+        break;
+    case CONFIG_REAL:
+        put_real(text, size, *(const double *)at);
+        break;
+    case CONFIG_TEXT:
+        snprintf(text, size, "%s", *(const char *)at != '\0' ? (const char *)at : "None");
+        break;
+    case CONFIG_REALS:
+        put_list(at, text, size);
+        break;
+    }
+}
+
+/* A text as YAML: as it is where that is plain to read, otherwise in double quotes. */
+static void write_text(const char *text, FILE *out)
+{
+    static const char harmless[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                   "0123456789_./-+";
+    if (text[0] == '\0') {
+        fputs("None", out);
+    } else if ((isalpha((unsigned char)text[0]) || text[0] == '.' || text[0] == '/') &&
+               text[strspn(text, harmless)] == '\0' && strcmp(text, "None") != 0 &&
+               strcasecmp(text, "null") != 0) {
+        fputs(text, out);
+    } else {
+        fputc('"', out);
+        for (; *text != '\0'; text++) {
+            unsigned char c = (unsigned char)*text;
+            if (c == '"' || c == '\\') {
+                fputc('\\', out);
+            }
+            fputc(c, out);
+        }
+        fputc('"', out);
+    }
+}
+
+static void write_value(const config_key *key, const void *values, FILE *out)
+{
+    char text[CONFIG_TEXT_BYTES];
+    if (key->kind == CONFIG_TEXT) {
+        write_text(place_of(key, values), out);
+    } else {
+        config_get(key, values, text, sizeof text);
+        fputs(text, out);
+    }
+}
+
+static void write_all(const config_schema *schema, const void *values, bool with_help, FILE *out)
+{
+    const char *node = "";
+    size_t length = 0;
+    for (int i = 0; i < schema->count; i++) {
+        const config_key *key = &schema->keys[i];
+        size_t own = node_length(key->name);
+        if (own > 0 && (own != length || strncmp(node, key->name, own) != 0)) {
+            fprintf(out, "%.*s:\n", (int)own, key->name);
+        }
+        node = key->name;
+        length = own;
+        const char *indent = own > 0 ? "  " : "";
+        if (with_help) {
+            fprintf(out, "%s# %s%s%s%s\n", indent, key->help, key->choices != NULL ? " (" : "",
+                    key->choices != NULL ? key->choices : "", key->choices != NULL ? ")" : "");
+        }
+        fprintf(out, "%s%s: ", indent, key->name + (own > 0 ? own + 1 : 0));
+        write_value(key, values, out);
+        fputc('\n', out);
+    }
+}
+
+void config_describe(const config_schema *schema, const void *values, FILE *out)
+{
+    write_all(schema, values, true, out);
+}
+
+static td_status write_beside(const config_schema *schema, const void *values, const char *beside,
+                              const char *path)
+{
+    FILE *out = fopen(beside, "w");
+    if (out == NULL) {
+        return td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
+    }
+    write_all(schema, values, false, out);
+    bool written = fflush(out) == 0 && fsync(fileno(out)) == 0;
+    written = fclose(out) == 0 && written;
+    if (!written || rename(beside, path) != 0) {
+        td_status status = td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
+        unlink(beside);
+        return status;
+    }
+    return TD_OK;
+}
+
+td_status config_write(const config_schema *schema, const void *values, const char *path)
+{
+    char *beside = td_temporary_name(path);
+    td_status status = beside != NULL ? write_beside(schema, values, beside, path) : TD_E_NOMEM;
+    free(beside);
+    return status;
+}
