@@ -21,6 +21,7 @@
 #include "autograd/autograd.h"
 #include "nn/nn.h"
 #include "data/data.h"
+#include "data/images/images.h"
 #include "dist/dist.h"
 
 #endif

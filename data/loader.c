@@ -1,10 +1,10 @@
 /* The loader's side towards the caller: epochs, order, positions. */
 #include "data/dataset.h"
 #include "data/images_memory.h"
-#include "data/loader_ahead.h"
-#include "data/loader_device.h"
+#include "data/device/ahead.h"
+#include "data/device/batch.h"
 #include "data/loader_ring.h"
-#include "data/resident.h"
+#include "data/device/resident.h"
 #include "data/inspect.h"
 #include "tensor/extend.h"
 

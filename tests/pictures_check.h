@@ -3,7 +3,7 @@
 #ifndef TD_TESTS_PICTURES_CHECK_H
 #define TD_TESTS_PICTURES_CHECK_H
 
-#include "data/bitmap.h"
+#include "data/images/bitmap.h"
 #include "nn/safetensors.h"
 
 #define PICTURES_FOLDER "tests/pictures/"

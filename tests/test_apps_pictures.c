@@ -1,5 +1,6 @@
 /* What an app says about pictures that could not be read, alone and with several ranks. */
 #include "apps/common/pictures.h"
+#include "data/images/images.h"
 #include "dist/dist.h"
 #include "tests/dist_procs.h"
 #include "tests/temp_folder.h"

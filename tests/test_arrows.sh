@@ -54,6 +54,9 @@ dist/group.c dist/nccl/nccl_api.h
 dist/group.h tensor/graph/captured.h
 dist/sync_batch_norm.c autograd/ops/op.h
 dist/trace.c tensor/observe/watch.h
+data/loader.c data/device/ahead.h
+data/loader.c data/device/batch.h
+data/loader.c data/device/resident.h
 nn/checkpoint_load.c nn/optim/ema_internal.h
 nn/checkpoint_load.c nn/optim/optim_internal.h
 nn/checkpoint_save.c nn/optim/ema_internal.h

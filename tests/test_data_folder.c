@@ -3,7 +3,7 @@
 #include "tests/sanitized.h"
 #include "tests/temp_folder.h"
 
-#include "data/folder_list.h"
+#include "data/images/folder_list.h"
 #include "data/inspect.h"
 #include "tensor/extend.h"
 

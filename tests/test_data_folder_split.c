@@ -1,5 +1,6 @@
 /* A folder of pictures that is split into training and validation. */
 #include "data/data.h"
+#include "data/images/images.h"
 #include "data/inspect.h"
 #include "tests/temp_folder.h"
 

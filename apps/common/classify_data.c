@@ -1,5 +1,6 @@
 /* The folders of pictures (or noise) that a classifier is trained and tested on. */
 #include "apps/common/classify.h"
+#include "data/images/images.h"
 #include "apps/common/noise.h"
 #include "apps/common/pictures.h"
 #include "apps/common/ranks.h"

@@ -1,7 +1,7 @@
 /* MD5 of a file, by libmd. It guards against broken transfers, not against malice. */
 #ifdef TD_HAVE_MD
 
-#include "data/download.h"
+#include "data/download/download.h"
 
 #include <errno.h>
 #include <md5.h>

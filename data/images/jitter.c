@@ -1,4 +1,4 @@
-#include "data/jitter.h"
+#include "data/images/jitter.h"
 
 #include <math.h>
 

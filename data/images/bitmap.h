@@ -1,6 +1,6 @@
 /* Pictures out of files: decoding into bytes. Users do not include this. */
-#ifndef TD_DATA_BITMAP_H
-#define TD_DATA_BITMAP_H
+#ifndef TD_DATA_IMAGES_BITMAP_H
+#define TD_DATA_IMAGES_BITMAP_H
 
 #include "data/data.h"
 

@@ -1,10 +1,11 @@
 /* From a decoded picture to the square that a model sees: what is drawn, and what is done. Users do
  * not include this. */
-#ifndef TD_DATA_PICTURE_TRANSFORM_H
-#define TD_DATA_PICTURE_TRANSFORM_H
+#ifndef TD_DATA_IMAGES_TRANSFORM_H
+#define TD_DATA_IMAGES_TRANSFORM_H
 
-#include "data/jitter.h"
-#include "data/resample.h"
+#include "data/images/images.h"
+#include "data/images/jitter.h"
+#include "data/images/resample.h"
 
 /* What training draws for a sample. */
 typedef struct td_picture_draw {

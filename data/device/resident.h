@@ -1,9 +1,9 @@
 /* Pictures in memory whose bytes stay on a GPU, which cuts a batch out of them itself: crop, flip
  * and normalisation are the CPU's, bit for bit. Not for users. */
-#ifndef TD_DATA_RESIDENT_H
-#define TD_DATA_RESIDENT_H
+#ifndef TD_DATA_DEVICE_RESIDENT_H
+#define TD_DATA_DEVICE_RESIDENT_H
 
-#include "data/loader_device.h"
+#include "data/device/batch.h"
 
 typedef struct td_resident td_resident;
 

@@ -1,4 +1,4 @@
-#include "data/loader_ahead.h"
+#include "data/device/ahead.h"
 
 #include "tensor/storage.h"
 #include "tensor/streams.h"

@@ -1,5 +1,5 @@
 /* The split of a folder's pictures into those for training and those for validation. */
-#include "data/folder_list.h"
+#include "data/images/folder_list.h"
 #include "tensor/extend.h"
 
 #include <math.h>

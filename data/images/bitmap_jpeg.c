@@ -1,7 +1,7 @@
 /* JPEGs by libjpeg (libjpeg-turbo is several times quicker than stb_image). */
 #ifdef TD_HAVE_JPEG
 
-#include "data/bitmap.h"
+#include "data/images/bitmap.h"
 
 #include <setjmp.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* A batch's tensors on a device whose memory the host cannot touch. Not for users. */
-#ifndef TD_DATA_LOADER_DEVICE_H
-#define TD_DATA_LOADER_DEVICE_H
+#ifndef TD_DATA_DEVICE_BATCH_H
+#define TD_DATA_DEVICE_BATCH_H
 
 #include "data/loader_ring.h"
 

@@ -1,4 +1,5 @@
-#include "data/picture_transform.h"
+#include "data/images/transform.h"
+#include "data/images/images.h"
 #include "tensor/extend.h"
 
 #include <math.h>

@@ -6,7 +6,7 @@
  *
  * Lines of text: a head, the root, the walk's time; "D seconds nanoseconds inode path" for each
  * folder, "C name" for each class, "P label path" for each picture; "END". */
-#include "data/folder_list.h"
+#include "data/images/folder_list.h"
 #include "tensor/temporary.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* Changes of colour, as PIL's ImageEnhance and torchvision's ColorJitter make them, byte for byte
  * but for hue, where a byte may differ by one. Users do not include this. */
-#ifndef TD_DATA_JITTER_H
-#define TD_DATA_JITTER_H
+#ifndef TD_DATA_IMAGES_JITTER_H
+#define TD_DATA_IMAGES_JITTER_H
 
 #include <stddef.h>
 #include <stdint.h>

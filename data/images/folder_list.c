@@ -1,4 +1,4 @@
-#include "data/folder_list.h"
+#include "data/images/folder_list.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,8 +1,9 @@
 /* A folder of pictures as a dataset. Decoding and resizing happen in fetch, which the loader's
  * workers call. */
 #include "data/augment.h"
-#include "data/folder_list.h"
-#include "data/picture_transform.h"
+#include "data/images/images.h"
+#include "data/images/folder_list.h"
+#include "data/images/transform.h"
 #include "data/inspect.h"
 
 #include <errno.h>

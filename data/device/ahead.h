@@ -1,8 +1,8 @@
 /* How batches go to a GPU: on a stream of their own, so that one goes over while the GPU works on
  * the one before. They go as they lie in CPU memory; the GPU puts them in its own order. Not for
  * users. */
-#ifndef TD_DATA_LOADER_AHEAD_H
-#define TD_DATA_LOADER_AHEAD_H
+#ifndef TD_DATA_DEVICE_AHEAD_H
+#define TD_DATA_DEVICE_AHEAD_H
 
 #include "data/loader_ring.h"
 

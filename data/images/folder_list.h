@@ -1,7 +1,7 @@
 /* The list of a folder of pictures: walking it, and remembering it in a file. Users do not include
  * this. */
-#ifndef TD_DATA_FOLDER_LIST_H
-#define TD_DATA_FOLDER_LIST_H
+#ifndef TD_DATA_IMAGES_FOLDER_LIST_H
+#define TD_DATA_IMAGES_FOLDER_LIST_H
 
 #include "data/data.h"
 

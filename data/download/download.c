@@ -1,5 +1,5 @@
 /* Getting CIFAR: lock the folder, transfer, check, unpack. */
-#include "data/download.h"
+#include "data/download/download.h"
 #include "data/parse.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "data/resident.h"
+#include "data/device/resident.h"
 
 #include "data/images_memory.h"
 #include "tensor/hooks.h"

@@ -1,7 +1,7 @@
 /* What kind of picture a file holds, and whether all of it is there; decoding by stb_image, JPEGs
  * by libjpeg(-turbo) where there is one. stb_image takes bytes beyond a file's end for zeros, so a
  * file that was cut off is found here. */
-#include "data/bitmap.h"
+#include "data/images/bitmap.h"
 #include "data/inspect.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* stb_image, and nothing else, in a file of its own: its warnings are not ours. */
-#include "data/bitmap.h"
+#include "data/images/bitmap.h"
 
 #ifdef TD_HAVE_STB
 

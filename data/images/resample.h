@@ -1,10 +1,10 @@
 /* Resizing pictures by PIL's antialiased bilinear filter, bit for bit: a triangle as wide as the
  * reduction, weights rounded to 22 bits, first along rows and then along columns, each result
  * rounded to a byte. Users do not include this. */
-#ifndef TD_DATA_RESAMPLE_H
-#define TD_DATA_RESAMPLE_H
+#ifndef TD_DATA_IMAGES_RESAMPLE_H
+#define TD_DATA_IMAGES_RESAMPLE_H
 
-#include "data/bitmap.h"
+#include "data/images/bitmap.h"
 
 typedef struct td_box {
     int left, top, width, height;

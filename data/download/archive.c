@@ -1,7 +1,7 @@
 /* Unpacking a .tar.gz, by libarchive. */
 #ifdef TD_HAVE_ARCHIVE
 
-#include "data/download.h"
+#include "data/download/download.h"
 #include "data/parse.h"
 
 #include <archive.h>

@@ -1,7 +1,7 @@
 /* One file over HTTP, by libcurl. */
 #ifdef TD_HAVE_CURL
 
-#include "data/download.h"
+#include "data/download/download.h"
 
 #include <curl/curl.h>
 #include <errno.h>

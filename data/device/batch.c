@@ -1,4 +1,4 @@
-#include "data/loader_device.h"
+#include "data/device/batch.h"
 #include "tensor/extend.h"
 
 #include "data/dataset.h"

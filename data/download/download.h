@@ -1,7 +1,7 @@
 /* Fetching an archive, checking it, unpacking it: the parts of td_cifar_download, with everything
  * that a test wants to set. Not for users. */
-#ifndef TD_DATA_DOWNLOAD_H
-#define TD_DATA_DOWNLOAD_H
+#ifndef TD_DATA_DOWNLOAD_DOWNLOAD_H
+#define TD_DATA_DOWNLOAD_DOWNLOAD_H
 
 #include "data/cifar_files.h"
 
