@@ -327,7 +327,7 @@ docs: ## the API by module, from the headers: build/docs/html (needs doxygen)
 # The public headers beside tandem.h, and all that they reach, as the compiler lists them.
 PUBLIC  := tandem.h tensor/extend.h tensor/dlpack.h tensor/dlpack_abi.h tensor/autotune.h tensor/graph/captured.h \
            tensor/observe/profile.h tensor/observe/memory_plan.h autograd/tape.h autograd/hooks.h autograd/gradcheck.h \
-           nn/module.h nn/around.h nn/safetensors.h nn/optim/muon.h nn/optim/lookahead.h nn/models/airbench.h \
+           nn/module.h nn/around.h nn/io/safetensors.h nn/extra/muon.h nn/extra/lookahead.h nn/models/zoo/airbench.h \
            dist/store.h dist/collectives.h dist/codec.h dist/captured.h dist/trace.h data/inspect.h
 headers = $(sort $(filter %.h %.def,$(shell $(CC) -I. -MM $(PUBLIC))))
 TO       = $(DESTDIR)$(PREFIX)

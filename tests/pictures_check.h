@@ -4,7 +4,7 @@
 #define TD_TESTS_PICTURES_CHECK_H
 
 #include "data/images/bitmap.h"
-#include "nn/safetensors.h"
+#include "nn/io/safetensors.h"
 
 #define PICTURES_FOLDER "tests/pictures/"
 

@@ -57,15 +57,6 @@ dist/trace.c tensor/observe/watch.h
 data/loader.c data/device/ahead.h
 data/loader.c data/device/batch.h
 data/loader.c data/device/resident.h
-nn/checkpoint_load.c nn/optim/ema_internal.h
-nn/checkpoint_load.c nn/optim/optim_internal.h
-nn/checkpoint_save.c nn/optim/ema_internal.h
-nn/checkpoint_save.c nn/optim/optim_internal.h
-nn/checkpoint_model.c nn/models/airbench.h
-nn/checkpoint_model.c nn/models/models.h
-nn/nn.h nn/optim/ema.h
-nn/nn.h nn/optim/optim.h
-nn/nn.h nn/optim/scaler.h
 tensor/device.c tensor/cpu/cpu_device.h'
 
 all=$(includes tensor autograd nn data dist apps tandem.h)

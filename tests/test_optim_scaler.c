@@ -2,8 +2,7 @@
  * and that a checkpoint keeps it. */
 #include "tests/temp_folder.h"
 
-#include "autograd/autograd.h"
-#include "nn/nn.h"
+#include "tandem.h"
 #include "nn/module.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
 
 #include "apps/common/files.h"
 #include "apps/common/ranks.h"
-#include "nn/safetensors.h"
+#include "nn/io/safetensors.h"
 
 #include <inttypes.h>
 #include <stdio.h>

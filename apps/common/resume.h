@@ -1,8 +1,8 @@
 /* Where a training run stands, and how it is saved so that it can go on to the same bits.
  *
- * Besides weights, running statistics and optimizer state (nn/checkpoint.h) a checkpoint needs the
- * place in the data: the epoch, the batches that are done, the sums behind the printed means, and
- * the random generator as it was when the epoch began, since that drew the epoch's order. */
+ * Besides weights, running statistics and optimizer state (nn/io/checkpoint.h) a checkpoint needs
+ * the place in the data: the epoch, the batches that are done, the sums behind the printed means,
+ * and the random generator as it was when the epoch began, since that drew the epoch's order. */
 #ifndef APPS_COMMON_RESUME_H
 #define APPS_COMMON_RESUME_H
 

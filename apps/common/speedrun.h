@@ -4,7 +4,7 @@
 #define APPS_COMMON_SPEEDRUN_H
 
 #include "tandem.h"
-#include "nn/optim/lookahead.h"
+#include "nn/extra/lookahead.h"
 #include "tensor/graph/captured.h"
 
 enum { SPEEDRUN_CLASSES = 10 };

@@ -1,6 +1,6 @@
 #include "apps/common/train_autotune.h"
 #include "dist/captured.h"
-#include "nn/safetensors.h"
+#include "nn/io/safetensors.h"
 
 #include <string.h>
 

@@ -5,10 +5,10 @@
  * counted from the beginning of the data, row-major, little-endian; the data have no holes and no
  * overlaps. "__metadata__" maps strings to strings. (Source: the format's description at
  * github.com/huggingface/safetensors.) */
-#ifndef TD_NN_SAFETENSORS_INTERNAL_H
-#define TD_NN_SAFETENSORS_INTERNAL_H
+#ifndef TD_NN_IO_SAFETENSORS_INTERNAL_H
+#define TD_NN_IO_SAFETENSORS_INTERNAL_H
 
-#include "nn/safetensors.h"
+#include "nn/io/safetensors.h"
 
 #define TD_SAFETENSORS_MAX_HEADER 100000000 /* bytes: the format's own limit */
 #define TD_SAFETENSORS_METADATA "__metadata__"

@@ -1,7 +1,7 @@
 /* The network of airbench94 (Jordan 2024) for images [N,3,32,32]: a whitening convolution, three
  * blocks, and scaled logits [N,classes]. docs/speedrun.md trains the network. */
-#ifndef TD_NN_AIRBENCH_H
-#define TD_NN_AIRBENCH_H
+#ifndef TD_NN_MODELS_ZOO_AIRBENCH_H
+#define TD_NN_MODELS_ZOO_AIRBENCH_H
 
 #include "nn/nn.h"
 

@@ -1,5 +1,5 @@
 /* Random states, and the order of parameters, as text in a checkpoint's metadata. */
-#include "nn/checkpoint_internal.h"
+#include "nn/io/checkpoint_internal.h"
 #include "nn/module.h"
 
 #include <inttypes.h>

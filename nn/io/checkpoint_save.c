@@ -1,11 +1,12 @@
 /* Saving a checkpoint: a list of all that belongs into the file, then one tensor after the other.
  */
-#include "nn/checkpoint_internal.h"
+#include "nn/io/checkpoint_internal.h"
 #include "nn/internal.h"
-#include "nn/optim/ema_internal.h"
+#include "nn/extra/ema_internal.h"
+#include "nn/extra/scaler.h"
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
-#include "nn/safetensors_internal.h"
+#include "nn/io/safetensors_internal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* safetensors files: named tensors, and text as metadata. The format is described at
- * github.com/huggingface/safetensors. For whole models and training runs use nn/checkpoint.h. */
-#ifndef TD_NN_SAFETENSORS_H
-#define TD_NN_SAFETENSORS_H
+ * github.com/huggingface/safetensors. For whole models and training runs use nn/io/checkpoint.h. */
+#ifndef TD_NN_IO_SAFETENSORS_H
+#define TD_NN_IO_SAFETENSORS_H
 
-#include "nn/checkpoint.h"
+#include "nn/io/checkpoint.h"
 
 TD_BEGIN_C
 

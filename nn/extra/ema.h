@@ -4,8 +4,8 @@
  *     td_ema *ema = td_ema_new(net, .decay = 0.999);
  *     ... td_optim_step(optim); td_ema_update(ema); ...
  *     td_ema_swap(ema); td_evaluate(net, test); td_ema_swap(ema);                                */
-#ifndef TD_NN_OPTIM_EMA_H
-#define TD_NN_OPTIM_EMA_H
+#ifndef TD_NN_EXTRA_EMA_H
+#define TD_NN_EXTRA_EMA_H
 
 #include "nn/nn.h"
 #include "tensor/extern_c.h"

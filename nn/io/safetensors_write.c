@@ -1,7 +1,7 @@
 /* Writing safetensors files, whole or not at all: into a temporary file beside the target, synced
  * to the disk, then renamed over it. Whatever happens on the way, even the loss of power, the
  * target is the old file or the new one. */
-#include "nn/safetensors_internal.h"
+#include "nn/io/safetensors_internal.h"
 #include "tensor/temporary.h"
 
 #include <cjson/cJSON.h>

@@ -1,4 +1,4 @@
-#include "nn/optim/followed.h"
+#include "nn/extra/followed.h"
 
 #include "tensor/kernels.h"
 #include "tensor/storage.h"

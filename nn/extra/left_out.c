@@ -1,4 +1,4 @@
-#include "nn/optim/left_out.h"
+#include "nn/extra/left_out.h"
 
 #include "nn/params.h"
 #include "tensor/storage.h"

@@ -2,7 +2,7 @@
  * frozen whitening convolution, then three blocks of two 3x3 convolutions that start by handing
  * their input on. */
 #include "nn/models/models.h"
-#include "nn/models/airbench.h"
+#include "nn/models/zoo/airbench.h"
 
 #include <math.h>
 

@@ -1,13 +1,13 @@
 /* Muon (Jordan 2024): an optimizer that makes the update of each filter bank orthogonal. */
-#ifndef TD_NN_OPTIM_MUON_H
-#define TD_NN_OPTIM_MUON_H
+#ifndef TD_NN_EXTRA_MUON_H
+#define TD_NN_EXTRA_MUON_H
 
 #include "nn/nn.h"
 
 TD_BEGIN_C
 
 /* td_muon(params, ...): Muon for filters [O,I,KH,KW], and Nesterov SGD for all other parameters.
- * nn/optim/muon.c has the formulas. The state is two numbers per parameter: momentum and update.
+ * nn/extra/muon.c has the formulas. The state is two numbers per parameter: momentum and update.
  * Free the optimizer by td_optim_free. NULL with td_last_error() when memory is short. */
 typedef struct td_muon_options {
     int begin_; /* for the library */

@@ -1,5 +1,5 @@
 /* The cyclic Jacobi method (Jacobi 1846; Golub and Van Loan, Matrix Computations, 8.5). */
-#include "nn/symmetric_eigen.h"
+#include "nn/extra/symmetric_eigen.h"
 
 #include <float.h>
 #include <math.h>

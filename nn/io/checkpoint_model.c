@@ -1,7 +1,7 @@
 /* Files of a model alone, and models made from files. */
-#include "nn/checkpoint_internal.h"
+#include "nn/io/checkpoint_internal.h"
 #include "nn/models/models.h"
-#include "nn/models/airbench.h"
+#include "nn/models/zoo/airbench.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

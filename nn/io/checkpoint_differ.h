@@ -1,7 +1,7 @@
 /* How a checkpoint and what it is to be loaded into differ, gathered for one message. Users do not
  * include this. */
-#ifndef TD_NN_CHECKPOINT_DIFFER_H
-#define TD_NN_CHECKPOINT_DIFFER_H
+#ifndef TD_NN_IO_CHECKPOINT_DIFFER_H
+#define TD_NN_IO_CHECKPOINT_DIFFER_H
 
 #include "tensor/error.h"
 

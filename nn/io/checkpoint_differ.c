@@ -1,4 +1,4 @@
-#include "nn/checkpoint_differ.h"
+#include "nn/io/checkpoint_differ.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -19,8 +19,8 @@
  * syncs and renames it: at any moment the path holds a complete checkpoint, the old or the new one.
  * A process that is killed while it saves leaves its temporary file; the next saving to the same
  * path removes that file. */
-#ifndef TD_NN_CHECKPOINT_H
-#define TD_NN_CHECKPOINT_H
+#ifndef TD_NN_IO_CHECKPOINT_H
+#define TD_NN_IO_CHECKPOINT_H
 
 #include "nn/nn.h"
 #include "tensor/extern_c.h"
@@ -65,8 +65,8 @@ typedef struct td_metadata {
 typedef struct td_checkpoint {
     td_module *model;
     struct td_optim *optim;   /* nn/optim/optim.h: state, step counts and learning rate */
-    struct td_ema *ema;       /* nn/optim/ema.h; must not be swapped with the model's values */
-    struct td_scaler *scaler; /* nn/optim/scaler.h: scale and counts */
+    struct td_ema *ema;       /* nn/extra/ema.h; must not be swapped with the model's values */
+    struct td_scaler *scaler; /* nn/extra/scaler.h: scale and counts */
     const struct td_named_tensor *extra; /* nn/module.h: tensors of your own, persistent, on any
                                             device; their names begin with "extra." */
     int extra_count;

@@ -1,7 +1,7 @@
 /* A model's buffers (running statistics), each with a copy that follows it: what averages of
  * weights and lookahead keep beside the flat parameters. Users do not include this. */
-#ifndef TD_NN_OPTIM_FOLLOWED_H
-#define TD_NN_OPTIM_FOLLOWED_H
+#ifndef TD_NN_EXTRA_FOLLOWED_H
+#define TD_NN_EXTRA_FOLLOWED_H
 
 #include "nn/nn.h"
 #include "tensor/kernel_types.h"

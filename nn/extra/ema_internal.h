@@ -1,10 +1,10 @@
 /* An average of weights, seen from inside: what a checkpoint reads. Users do not include this. */
-#ifndef TD_NN_OPTIM_EMA_INTERNAL_H
-#define TD_NN_OPTIM_EMA_INTERNAL_H
+#ifndef TD_NN_EXTRA_EMA_INTERNAL_H
+#define TD_NN_EXTRA_EMA_INTERNAL_H
 
-#include "nn/optim/ema.h"
-#include "nn/optim/followed.h"
-#include "nn/optim/left_out.h"
+#include "nn/extra/ema.h"
+#include "nn/extra/followed.h"
+#include "nn/extra/left_out.h"
 #include "tensor/kernel_types.h"
 
 struct td_ema {

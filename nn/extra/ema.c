@@ -1,6 +1,6 @@
 /* The average of the parameters is flat, like an optimizer's state, so that it moves along when
  * they get another order in memory. */
-#include "nn/optim/ema_internal.h"
+#include "nn/extra/ema_internal.h"
 #include "nn/params.h"
 #include "nn/module.h"
 #include "tensor/hooks.h"

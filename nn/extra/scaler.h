@@ -8,8 +8,8 @@
  *         td_optim_step(optim);
  *     }
  */
-#ifndef TD_NN_OPTIM_SCALER_H
-#define TD_NN_OPTIM_SCALER_H
+#ifndef TD_NN_EXTRA_SCALER_H
+#define TD_NN_EXTRA_SCALER_H
 
 #include "nn/nn.h"
 #include "tensor/extern_c.h"

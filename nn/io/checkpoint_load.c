@@ -1,13 +1,14 @@
 /* Loading a checkpoint. First everything is looked up, compared and counted; only when all of it
  * fits is anything changed. */
-#include "nn/checkpoint_differ.h"
-#include "nn/checkpoint_internal.h"
+#include "nn/io/checkpoint_differ.h"
+#include "nn/io/checkpoint_internal.h"
 #include "nn/internal.h"
-#include "nn/optim/ema_internal.h"
+#include "nn/extra/ema_internal.h"
+#include "nn/extra/scaler.h"
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
 #include "autograd/hooks.h"
-#include "nn/safetensors.h"
+#include "nn/io/safetensors.h"
 #include "tensor/extend.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /* The header of a safetensors file: its JSON, and what each entry of it must be like. */
-#include "nn/safetensors_internal.h"
+#include "nn/io/safetensors_internal.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>

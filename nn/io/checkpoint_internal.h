@@ -1,9 +1,9 @@
 /* What saving and loading checkpoints share. Users do not include this. */
-#ifndef TD_NN_CHECKPOINT_INTERNAL_H
-#define TD_NN_CHECKPOINT_INTERNAL_H
+#ifndef TD_NN_IO_CHECKPOINT_INTERNAL_H
+#define TD_NN_IO_CHECKPOINT_INTERNAL_H
 
-#include "nn/checkpoint.h"
-#include "nn/safetensors.h"
+#include "nn/io/checkpoint.h"
+#include "nn/io/safetensors.h"
 
 /* Names in a file. Of tensors: "optimizer.<path>.<what>", "ema.<path>", "extra.<name>". Of
  * metadata: */

@@ -1,7 +1,7 @@
 /* A first convolution that whitens: what comes out of it for patches of the given images is
  * uncorrelated and of variance 1. */
 #include "nn/internal.h"
-#include "nn/symmetric_eigen.h"
+#include "nn/extra/symmetric_eigen.h"
 
 #include <math.h>
 #include <stdlib.h>

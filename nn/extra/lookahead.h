@@ -1,7 +1,7 @@
 /* Lookahead (Zhang et al. 2019): slow weights follow the trained (fast) weights, and every few
  * steps the fast weights are set to the slow ones. */
-#ifndef TD_NN_OPTIM_LOOKAHEAD_H
-#define TD_NN_OPTIM_LOOKAHEAD_H
+#ifndef TD_NN_EXTRA_LOOKAHEAD_H
+#define TD_NN_EXTRA_LOOKAHEAD_H
 
 #include "nn/nn.h"
 #include "tensor/extern_c.h"

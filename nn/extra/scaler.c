@@ -1,4 +1,4 @@
-#include "nn/optim/scaler.h"
+#include "nn/extra/scaler.h"
 
 #include "autograd/autograd.h"
 #include "nn/params.h"

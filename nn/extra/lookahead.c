@@ -1,6 +1,6 @@
 /* Parameters in one pass over flat memory, buffers one by one. */
-#include "nn/optim/followed.h"
-#include "nn/optim/lookahead.h"
+#include "nn/extra/followed.h"
+#include "nn/extra/lookahead.h"
 #include "nn/params.h"
 #include "nn/module.h"
 #include "tensor/hooks.h"

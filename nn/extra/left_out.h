@@ -1,7 +1,7 @@
-/* Steps that a captured step's device leaves out for a loss scaler (nn/optim/scaler.h), and that
+/* Steps that a captured step's device leaves out for a loss scaler (nn/extra/scaler.h), and that
  * the host, which does not see it, counts all the same. Not for users. */
-#ifndef TD_NN_OPTIM_LEFT_OUT_H
-#define TD_NN_OPTIM_LEFT_OUT_H
+#ifndef TD_NN_EXTRA_LEFT_OUT_H
+#define TD_NN_EXTRA_LEFT_OUT_H
 
 #include "nn/nn.h"
 #include "tensor/kernel_types.h"
