@@ -54,9 +54,6 @@ dist/group.c dist/nccl/nccl_api.h
 dist/group.h tensor/graph/captured.h
 dist/sync_batch_norm.c autograd/ops/op.h
 dist/trace.c tensor/observe/watch.h
-data/loader.c data/device/ahead.h
-data/loader.c data/device/batch.h
-data/loader.c data/device/resident.h
 tensor/device.c tensor/cpu/cpu_device.h'
 
 all=$(includes tensor autograd nn data dist apps tandem.h)

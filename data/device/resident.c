@@ -1,5 +1,4 @@
-#include "data/device/resident.h"
-
+#include "data/device/makers.h"
 #include "data/images_memory.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels.h"
@@ -7,15 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct td_resident {
+typedef struct resident {
+    td_batch_maker base;
     const td_images_memory *images;
     td_tensor *pixels;    /* u8 [length,3,32,32] */
     td_tensor *values;    /* f32 [3,256]: what a byte becomes */
     td_byte_values sent;  /* what is in values */
     td_picture_cut *cuts; /* of the batch that was drawn last */
     int64_t drawn;        /* its samples */
-    td_device_batch *batch;
-};
+    td_batch_memory batch;
+} resident;
 
 static bool same_values(const td_byte_values *a, const td_byte_values *b)
 {
@@ -29,7 +29,7 @@ static bool same_values(const td_byte_values *a, const td_byte_values *b)
 }
 
 /* The transform may have been set anew. */
-static void send_values(td_resident *r)
+static void send_values(resident *r)
 {
     if (!same_values(&r->sent, &r->images->values)) {
         r->sent = r->images->values;
@@ -37,7 +37,7 @@ static void send_values(td_resident *r)
     }
 }
 
-static bool send_pictures(td_resident *r, int64_t length, td_device device)
+static bool send_pictures(resident *r, int64_t length, td_device device)
 {
     r->pixels = td_from(r->images->pixels,
                         TD_SHAPE(length, TD_PICTURE_CHANNELS, TD_PICTURE_SIDE, TD_PICTURE_SIDE),
@@ -50,52 +50,30 @@ static bool send_pictures(td_resident *r, int64_t length, td_device device)
     return r->values != NULL;
 }
 
-td_resident *td_resident_new(const td_dataset *dataset, td_device device, int64_t batch_size,
-                             int64_t tail)
+static void free_resident(td_batch_maker *m)
 {
-    const td_images_memory *images = td_images_of(dataset);
-    if (images == NULL) {
-        td_fail(TD_E_UNSUPPORTED, "loader: a %s has no pictures in memory", dataset->vtable->kind);
-        return NULL;
-    }
-    td_resident *r = calloc(1, sizeof *r);
-    if (r == NULL) {
-        td_fail(TD_E_NOMEM, "loader: no memory");
-        return NULL;
-    }
-    r->images = images;
-    r->cuts = calloc((size_t)batch_size, sizeof *r->cuts);
-    if (r->cuts == NULL) {
-        td_fail(TD_E_NOMEM, "loader: no memory");
-    } else if (send_pictures(r, dataset->length, device)) {
-        r->batch = td_device_batch_new(dataset, device, batch_size, tail);
-    }
-    if (r->batch == NULL) {
-        td_resident_free(r);
-        td_fail_context(TD_E_NOMEM, "loader: %lld pictures on %s", (long long)dataset->length,
-                        td_device_name(device));
-        return NULL;
-    }
-    return r;
-}
-
-void td_resident_free(td_resident *r)
-{
-    if (r == NULL) {
-        return;
-    }
-    td_device_batch_free(r->batch);
+    resident *r = (resident *)m;
+    td_batch_memory_free(&r->batch);
     td_free(r->values);
     td_free(r->pixels);
     free(r->cuts);
     free(r);
 }
 
-void td_resident_draw(td_resident *r, const int64_t *index, int64_t n, uint64_t epoch,
-                      td_tensor **x, td_tensor **y)
+static void start(td_batch_maker *m, const int64_t *order, uint64_t epoch, int64_t first)
 {
-    for (int64_t i = 0; i < n; i++) {
-        td_picture drawn = td_augment_draw(&r->images->transform, epoch, (uint64_t)index[i]);
+    (void)first;
+    m->order = order;
+    m->epoch = epoch;
+}
+
+static td_status take(td_batch_maker *m, int64_t batch, td_tensor **x, td_tensor **y)
+{
+    resident *r = (resident *)m;
+    const int64_t *index = m->order + batch * m->plan.batch_size;
+    r->drawn = td_batch_samples(&m->plan, batch);
+    for (int64_t i = 0; i < r->drawn; i++) {
+        td_picture drawn = td_augment_draw(&r->images->transform, m->epoch, (uint64_t)index[i]);
         r->cuts[i] = (td_picture_cut){
             .picture = index[i],
             .down = drawn.down,
@@ -105,24 +83,53 @@ void td_resident_draw(td_resident *r, const int64_t *index, int64_t n, uint64_t 
             .reflect = drawn.reflect,
         };
     }
-    r->drawn = n;
     send_values(r);
-    td_device_batch_tensors(r->batch, n, x, y);
+    td_batch_memory_of(&r->batch, r->drawn, x, y);
+    return TD_OK;
 }
 
 static void copy_cuts(void *user, void *numbers)
 {
-    const td_resident *r = user;
+    const resident *r = user;
     if (numbers != r->cuts) {
         memcpy(numbers, r->cuts, (size_t)r->drawn * sizeof *r->cuts);
     }
 }
 
-void td_resident_make(td_resident *r)
+static void make(td_batch_maker *m)
 {
+    resident *r = (resident *)m;
     td_tensor *x, *y;
-    td_device_batch_tensors(r->batch, r->drawn, &x, &y);
+    td_batch_memory_of(&r->batch, r->drawn, &x, &y);
     size_t bytes = (size_t)r->drawn * sizeof(td_picture_cut);
     const td_picture_cut *cuts = td_step_numbers(r->cuts, bytes, copy_cuts, r);
-    td_kernels_of(td_device_of(x))->pictures(x, y, r->pixels, r->values, cuts);
+    td_kernels_of(m->plan.device)->pictures(x, y, r->pixels, r->values, cuts);
+}
+
+static const td_batch_maker_type resident_type = {
+    .start = start, .take = take, .make = make, .free = free_resident
+};
+
+td_batch_maker *td_resident_new(const td_batch_plan *plan)
+{
+    resident *r = calloc(1, sizeof *r);
+    td_picture_cut *cuts = calloc((size_t)plan->batch_size, sizeof *cuts);
+    if (r == NULL || cuts == NULL) {
+        free(r);
+        free(cuts);
+        td_fail(TD_E_NOMEM, "loader: no memory");
+        return NULL;
+    }
+    r->base = (td_batch_maker){ .type = &resident_type, .plan = *plan };
+    r->images = td_images_of(plan->dataset);
+    r->cuts = cuts;
+    int64_t length = plan->dataset->length;
+    if (!send_pictures(r, length, plan->device) ||
+        !td_batch_memory_make(&r->batch, plan, plan->device)) {
+        free_resident(&r->base);
+        td_fail_context(TD_E_NOMEM, "loader: %lld pictures on %s", (long long)length,
+                        td_device_name(plan->device));
+        return NULL;
+    }
+    return &r->base;
 }

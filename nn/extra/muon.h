@@ -2,7 +2,7 @@
 #ifndef TD_NN_EXTRA_MUON_H
 #define TD_NN_EXTRA_MUON_H
 
-#include "nn/nn.h"
+#include "nn/optim/optim.h"
 
 TD_BEGIN_C
 
