@@ -222,32 +222,28 @@ static td_status list_part(image_folder *f)
                           : TD_OK;
 }
 
-td_status td_image_folder_open(const char *folder, const td_image_folder_options *options,
-                               td_dataset **dataset)
+td_dataset *td_image_folder_open_at(td_image_folder_options options, td_site at)
 {
-    *dataset = NULL;
+    TD_REQUIRE(options.folder != NULL, at, "td_image_folder_open: the folder is NULL");
     image_folder *f = calloc(1, sizeof *f);
-    char *root = realpath(folder, NULL);
+    char *root = realpath(options.folder, NULL);
     if (f == NULL || root == NULL) {
+        td_fail(TD_E_NOTFOUND, "cannot open the folder '%s': %s", options.folder, strerror(errno));
         free(f);
         free(root);
-        return td_fail(TD_E_NOTFOUND, "cannot open the folder '%s': %s", folder, strerror(errno));
+        return NULL;
     }
     pthread_mutex_init(&f->lock, NULL);
     f->base.vtable = &folder_vtable;
     f->root = root;
-    f->options = options != NULL ? *options : (td_image_folder_options){ .skip_bad = false };
+    f->options = options;
     if (f->options.most_pixels == 0) {
         f->options.most_pixels = USUAL_MOST_PIXELS;
     }
     td_image_folder_transform *t = &f->options.transform;
-    td_status status = td_image_folder_transform_check(t);
-    if (status == TD_OK) {
-        status = list_part(f);
-    }
-    if (status != TD_OK) {
+    if (td_image_folder_transform_check(t) != TD_OK || list_part(f) != TD_OK) {
         free_folder(&f->base);
-        return status;
+        return NULL;
     }
     set_values(&f->values, t);
     f->base.length = f->list.count;
@@ -256,8 +252,7 @@ td_status td_image_folder_open(const char *folder, const td_image_folder_options
     f->base.layout = TD_IMAGE;
     f->base.classes = f->list.class_count;
     f->base.class_names = (const char *const *)f->list.classes;
-    *dataset = &f->base;
-    return TD_OK;
+    return &f->base;
 }
 
 static const image_folder *folder_of(const td_dataset *dataset, const char *what)

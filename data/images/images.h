@@ -23,6 +23,8 @@ typedef struct td_image_folder_transform {
 } td_image_folder_transform;
 
 typedef struct td_image_folder_options {
+    int begin_; /* for the library: lets the macro take an empty list */
+    const char *folder;
     td_image_folder_transform transform;
     double val_fraction; /* of each class's images that are for validation, below 1; 0: no split */
     bool val;            /* with val_fraction: the images for validation, not those for training */
@@ -35,19 +37,21 @@ typedef struct td_image_folder_options {
     int64_t most_pixels; /* larger images are refused before they are decoded; 0: 100 million */
 } td_image_folder_options;
 
-/* Opens FOLDER/CLASS/.../image: each sub-folder is a class. The classes are numbered in the order
- * of their names, and the samples sorted as torchvision's ImageFolder sorts them. Files are chosen
- * by suffix (jpg, jpeg, png, bmp, gif, in upper or lower case) and decoded by content: JPEG, PNG,
- * BMP, GIF. Symbolic links are followed. options NULL: all defaults.
+/* Opens FOLDER/CLASS/.../image, td_image_folder_open("FOLDER", .transform = { ... }): each
+ * sub-folder is a class. The classes are numbered in the order of their names, and the samples
+ * sorted as torchvision's ImageFolder sorts them. Files are chosen by suffix (jpg, jpeg, png, bmp,
+ * gif, in upper or lower case) and decoded by content: JPEG, PNG, BMP, GIF. Symbolic links are
+ * followed.
  *
  * val_fraction splits a folder without moving files: open it twice, once with val set. Of a class
  * of n images about val_fraction * n are for validation, at least one and at most n - 1. A hash of
  * each file's path decides, so both parts are the same in every run and on every machine.
  *
- * TD_E_NOTFOUND, TD_E_FORMAT: no such folder, no class, a class without images, a link that leads
- * in a circle, a class of one image to be split; the message names it. */
-td_status td_image_folder_open(const char *folder, const td_image_folder_options *options,
-                               td_dataset **dataset);
+ * NULL with td_last_error(): an option is out of range, no such folder, no class, a class without
+ * images, a link that leads in a circle, a class of one image to be split; the message names it. */
+td_dataset *td_image_folder_open_at(td_image_folder_options options, td_site at);
+#define td_image_folder_open(...)                                                                  \
+    td_image_folder_open_at((td_image_folder_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 
 /* Reads one image file into x, f32 [1,3,size,size] in the layout TD_IMAGE. */
 td_status td_image_read(const char *path, const td_image_folder_transform *transform, td_tensor *x);
