@@ -1,5 +1,5 @@
 /* Files of a model alone, and models made from files. */
-#include "nn/io/checkpoint_internal.h"
+#include "nn/io/records.h"
 #include "nn/models/models.h"
 #include "nn/models/zoo/airbench.h"
 

@@ -1,6 +1,7 @@
-/* What saving and loading checkpoints share. Users do not include this. */
-#ifndef TD_NN_IO_CHECKPOINT_INTERNAL_H
-#define TD_NN_IO_CHECKPOINT_INTERNAL_H
+/* What a checkpoint holds, as one list of records: saving writes it, loading compares it with a
+ * file and then takes the values. Users do not include this. */
+#ifndef TD_NN_IO_RECORDS_H
+#define TD_NN_IO_RECORDS_H
 
 #include "nn/io/checkpoint.h"
 #include "nn/io/safetensors.h"
@@ -15,7 +16,7 @@
 #define TD_KEY_EMA_UPDATES "ema.updates"          /* decimal */
 #define TD_KEY_EXTRA "extra."                     /* what tensors of the program's own begin with */
 #define TD_KEY_SCALER "scaler"                    /* a loss scaler: "scale good skipped" */
-#define TD_KEY_RANDOM "random.default"            /* td_generator_to_text */
+#define TD_KEY_RANDOM "random.default"            /* seed, next, has_cached, bits, 624 words */
 #define TD_KEY_DROPOUT "dropout.%s"               /* of each Dropout: "seed calls" */
 #define TD_KEY_ORDER "parameters.order"           /* in memory; missing: as registered */
 
@@ -31,19 +32,54 @@
  * today's readers would misread, or miss, gets the next number. */
 #define TD_CHECKPOINT_FORMAT 1
 
-enum { TD_GENERATOR_TEXT = 5200 }; /* bytes that the text of a generator takes at most */
+/* How a value becomes text in the metadata, and a value again. */
+typedef struct td_text_kind {
+    char *(*put)(const void *of); /* malloc'ed; NULL with td_last_error() */
+    /* Reads a text (NULL: the file has none) and, with set, gives the value to `of`. false: the
+     * text does not fit; with set: td_last_error() says what failed. */
+    bool (*take)(void *of, const char *text, bool set);
+    const char *unfit; /* what a text that does not fit is, for messages */
+} td_text_kind;
 
-/* A generator's whole state as text, and back: seed, next, has_cached, the bits of cached_normal,
- * then the 624 words as 8 hexadecimal digits each. false: not of that form. */
-void td_generator_to_text(const td_generator *g, char text[TD_GENERATOR_TEXT]);
-bool td_generator_from_text(const char *text, td_generator *g);
+typedef struct td_text_record {
+    char *key;
+    char *text;               /* while saving */
+    const td_text_kind *kind; /* NULL: loading ignores it */
+    void *of;
+} td_text_record;
 
-/* The order in memory as text, "2 0 1": the k-th number is the k-th parameter in memory, counted in
- * the order of registration. malloc'ed; NULL with td_last_error() when memory is short. */
-char *td_order_to_text(const int *order, int count);
-/* false: it is no order of any number of parameters. *same_count: it is one of `count`, and in
- * `order`. */
-bool td_order_from_text(const char *text, int *order, int count, bool *same_count);
+typedef enum td_tensor_part { TD_PART_MODEL, TD_PART_EMPTY, TD_PART_OTHER } td_tensor_part;
+typedef struct td_tensor_record {
+    char *name;
+    td_tensor *tensor;
+    bool view;                        /* the tensor was made for the list */
+    td_tensor_part part;              /* EMPTY: loading fills the tensor with zeros */
+    const td_safetensors_entry *from; /* while loading */
+} td_tensor_record;
+
+/* The first few differences of one sort, and how many there are. */
+typedef struct td_difference {
+    char text[560];
+    int count;
+} td_difference;
+
+typedef struct td_records {
+    const td_checkpoint *checkpoint;
+    const td_safetensors *file; /* NULL: saving */
+    td_tensor_record *tensors;
+    int tensor_count;
+    td_text_record *texts;
+    int text_count;
+    td_difference missing, unexpected, unlike; /* of the file */
+    bool failed;                               /* memory was short */
+} td_records;
+
+/* Adds all records of list->checkpoint; the last one moves the parameters in memory. */
+void td_records_list(td_records *list);
+void td_records_free(td_records *list);
+
+/* Notes a difference. */
+void td_differ(td_difference *d, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* td_safetensors_open, which refuses a newer format (TD_E_FORMAT). */
 td_status td_checkpoint_open(const char *path, td_safetensors **file);
@@ -52,9 +88,6 @@ td_status td_checkpoint_open(const char *path, td_safetensors **file);
  */
 td_status td_checkpoint_load_model(const char *path, const td_checkpoint *checkpoint,
                                    bool averages);
-
-/* Fatal unless the program's own tensors are there and have names of theirs. */
-void td_check_extra(const td_checkpoint *checkpoint, const char *function);
 
 /* Formats into new memory; NULL with td_last_error() when it is short. */
 char *td_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
