@@ -171,7 +171,7 @@ $(B)/tensor/cpu/ops_loops_f64.o $(B)/tensor/cpu/ops_loops_f64_avx2.o: ALL_CFLAGS
 named    = $(foreach f,$(2),$(if $(strip $(foreach w,$(1),$(findstring $(w),$(f)))),$(f)))
 COMPUTES := $(filter tensor/cpu/% tensor/cuda/% tests/%,$(LIB_SRC)) \
             $(call named,/reduce_math links_reduce codec_half codec_powersgd sync_batch_norm \
-                         tensor/random_ tensor/access whitening symmetric_eigen bitmap_jpeg resample jitter augment images_memory,$(LIB_SRC))
+                         tensor/random_ tensor/access whitening bitmap_jpeg resample jitter augment images_memory,$(LIB_SRC))
 LOOKS_AFTER := $(filter-out $(COMPUTES),$(LIB_SRC)) $(COMMON) $(APP_SRC)
 # Words, files and sockets: smaller still.
 WORDS := $(call named,launch rendezvous store tcp drive. spawn. watchdog port. socket. hostlist error_file nn/io/ \

@@ -1,6 +1,6 @@
 /* The parts of the speed run's network: eigenvalues, whitening, identity filters, batch norm
  * without a weight, and the network itself. */
-#include "nn/extra/symmetric_eigen.h"
+#include "nn/extra/whitening.h"
 #include "tandem.h"
 #include "tests/expect_fatal.h"
 #include "nn/models/zoo/airbench.h"

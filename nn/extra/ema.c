@@ -1,8 +1,6 @@
-/* The average of the parameters is flat, like an optimizer's state, so that it moves along when
- * they get another order in memory. */
 #include "nn/extra/ema_internal.h"
-#include "nn/params.h"
 #include "nn/module.h"
+#include "nn/params.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels.h"
 #include "tensor/scaling.h"
@@ -15,23 +13,15 @@ enum { SWAP_ELEMENTS = 1 << 16 }; /* that change places at a time: they stay in 
 
 /* ---- beginning and end ---- */
 
-static td_status make_averages(td_ema *e)
+static bool make_averages(td_ema *e)
 {
-    e->params = td_parameters(e->model);
-    if (e->params == NULL) {
-        return TD_E_NOMEM;
+    if (!td_average_begin(&e->of, e->options.model)) {
+        return false;
     }
-    td_tensor *flat = td_params_flat(e->params);
-    e->average = td_params_new_flat(e->params);
-    e->counts = td_params_new_counts(e->params);
+    const td_tensor *flat = e->of.flat;
+    e->counts = td_params_new_counts(e->of.params);
     e->spare = td_zeros(TD_SHAPE(SWAP_ELEMENTS), flat->dtype, td_device_of(flat));
-    if (e->average == NULL || e->counts == NULL || e->spare == NULL) {
-        return TD_E_NOMEM;
-    }
-    td_copy_(e->average, flat);
-    TD_TRY(td_followed_buffers(e->model, &e->buffers));
-    e->slices = calloc((size_t)e->buffers.count + 1, sizeof *e->slices);
-    return e->slices != NULL ? TD_OK : TD_E_NOMEM;
+    return e->counts != NULL && e->spare != NULL;
 }
 
 td_ema *td_ema_new_at(td_ema_options options, td_site at)
@@ -45,16 +35,15 @@ td_ema *td_ema_new_at(td_ema_options options, td_site at)
         td_fail(TD_E_NOMEM, "no memory for an average of the weights");
         return NULL;
     }
-    e->model = model;
     e->options = options;
     e->options.decay = td_or_usual(options.decay, 0.9999);
-    if (make_averages(e) != TD_OK) {
+    if (!make_averages(e)) {
         td_ema_free(e);
         td_fail(TD_E_NOMEM, "no memory for an average of %lld weights",
                 (long long)td_parameter_count(model));
         return NULL;
     }
-    td_left_out_begin(&e->left_out, e->params);
+    td_left_out_begin(&e->left_out, e->of.params);
     return e;
 }
 
@@ -63,12 +52,10 @@ void td_ema_free(td_ema *ema)
     if (ema == NULL) {
         return;
     }
-    td_followed_free(&ema->buffers);
-    free(ema->slices);
-    if (ema->params != NULL) {
-        td_params_drop_state(ema->params, ema->average);
-        td_params_drop_state(ema->params, ema->counts);
+    if (ema->of.params != NULL) {
+        td_params_drop_state(ema->of.params, ema->counts);
     }
+    td_average_end(&ema->of);
     td_free(ema->spare);
     free(ema);
 }
@@ -83,7 +70,7 @@ int64_t *td_ema_count(const td_ema *ema)
 
 void td_ema_settle(td_ema *ema)
 {
-    *td_ema_count(ema) -= td_left_out_settle(&ema->left_out, ema->params);
+    *td_ema_count(ema) -= td_left_out_settle(&ema->left_out, ema->of.params);
 }
 
 int64_t td_ema_updates(td_ema *ema)
@@ -110,12 +97,10 @@ static void fill_slices(void *user, void *numbers)
     td_optim_slice *slices = numbers;
     int64_t updates = *td_ema_count(e);
     double decay = decay_after(e, updates);
-    for (int i = 0; i < 1 + e->buffers.count; i++) {
-        slices[i] = td_follow_slice(i == 0 ? e->average : e->buffers.items[i - 1].copy, decay);
-        if (slices != e->slices) { /* a captured step's */
-            td_left_out_ask(&e->left_out, e->params, updates + 1, &slices[i]);
-            slices[i].average = e->options.warmup ? e->options.decay : 0.0;
-        }
+    int count = td_average_fill(&e->of, slices, decay);
+    for (int i = 0; i < count && slices != e->of.slices; i++) { /* a captured step's */
+        td_left_out_ask(&e->left_out, e->of.params, updates + 1, &slices[i]);
+        slices[i].average = e->options.warmup ? e->options.decay : 0.0;
     }
     ++*td_ema_count(e);
 }
@@ -132,15 +117,7 @@ void td_ema_update(td_ema *ema)
     if (td_recorder_now() == NULL) {
         td_ema_settle(ema);
     }
-    size_t bytes = (size_t)(1 + ema->buffers.count) * sizeof *ema->slices;
-    const td_optim_slice *slices = td_step_numbers(ema->slices, bytes, fill_slices, ema);
-    td_context_push("average of the weights");
-    td_follow(ema->average, td_params_flat(ema->params), &slices[0], "td_ema_update");
-    for (int i = 0; i < ema->buffers.count; i++) {
-        td_follow(ema->buffers.items[i].copy, ema->buffers.items[i].value, &slices[1 + i],
-                  "td_ema_update");
-    }
-    td_context_pop();
+    td_average_update(&ema->of, fill_slices, ema, false, "td_ema_update");
 }
 
 /* ---- swapping ---- */
@@ -153,8 +130,8 @@ static void exchange(const td_ema *ema, td_tensor *a, td_tensor *b)
     td_begin_write(b, "td_ema_swap", TD_HERE);
     for (int64_t at = 0; at < count; at += SWAP_ELEMENTS) {
         int64_t n = count - at < SWAP_ELEMENTS ? count - at : SWAP_ELEMENTS;
-        td_tensor one = td_followed_part(a, at, n), other = td_followed_part(b, at, n);
-        td_tensor spare = td_followed_part(ema->spare, 0, n);
+        td_tensor one = td_average_part(a, at, n), other = td_average_part(b, at, n);
+        td_tensor spare = td_average_part(ema->spare, 0, n);
         kernels->copy(&spare, &one);
         kernels->copy(&one, &other);
         kernels->copy(&other, &spare);
@@ -163,9 +140,9 @@ static void exchange(const td_ema *ema, td_tensor *a, td_tensor *b)
 
 void td_ema_swap(td_ema *ema)
 {
-    exchange(ema, td_params_flat(ema->params), ema->average);
-    for (int i = 0; i < ema->buffers.count; i++) {
-        exchange(ema, ema->buffers.items[i].value, ema->buffers.items[i].copy);
+    exchange(ema, td_params_flat(ema->of.params), ema->of.flat);
+    for (int i = 0; i < ema->of.buffer_count; i++) {
+        exchange(ema, ema->of.buffers[i].value, ema->of.buffers[i].copy);
     }
     ema->swapped = !ema->swapped;
 }

@@ -2,21 +2,16 @@
 #ifndef TD_NN_EXTRA_EMA_INTERNAL_H
 #define TD_NN_EXTRA_EMA_INTERNAL_H
 
+#include "nn/extra/average.h"
 #include "nn/extra/ema.h"
-#include "nn/extra/followed.h"
 #include "nn/extra/left_out.h"
-#include "tensor/kernel_types.h"
 
 struct td_ema {
     td_ema_options options;
-    td_module *model;
-    td_params *params;
-    td_tensor *average;       /* flat, like the parameters */
-    td_tensor *counts;        /* its first number: updates so far */
-    td_tensor *spare;         /* for swapping */
-    td_followed_list buffers; /* with their averages */
-    td_optim_slice *slices;   /* of an update: the parameters', and each buffer's */
-    td_left_out left_out;     /* of the updates that are counted */
+    td_average of;        /* the averages */
+    td_tensor *counts;    /* its first number: updates so far */
+    td_tensor *spare;     /* for swapping */
+    td_left_out left_out; /* of the updates that are counted */
     bool swapped;
 };
 

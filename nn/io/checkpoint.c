@@ -226,7 +226,7 @@ static td_status take(const td_records *l)
         td_left_out_begin(&o->left_out, o->params);
     }
     if (e != NULL) {
-        td_left_out_begin(&e->left_out, e->params);
+        td_left_out_begin(&e->left_out, e->of.params);
     }
     return taken ? TD_OK : TD_E_NOMEM;
 }

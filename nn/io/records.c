@@ -416,13 +416,14 @@ static void list_averages(td_records *l, td_ema *e)
         return;
     }
     add(l, TD_KEY_EMA_UPDATES, &a_count, td_ema_count(e));
-    for (int i = 0; i < td_params_count(e->params); i++) {
-        add_tensor(l, TD_PART_OTHER, td_format(TD_KEY_EMA "%s", td_params_get(e->params, i)->name),
-                   td_params_view(e->params, e->average, i), true);
+    for (int i = 0; i < td_params_count(e->of.params); i++) {
+        add_tensor(l, TD_PART_OTHER,
+                   td_format(TD_KEY_EMA "%s", td_params_get(e->of.params, i)->name),
+                   td_params_view(e->of.params, e->of.flat, i), true);
     }
-    for (int i = 0; i < e->buffers.count; i++) {
-        add_tensor(l, TD_PART_OTHER, td_format(TD_KEY_EMA "%s", e->buffers.items[i].name),
-                   e->buffers.items[i].copy, false);
+    for (int i = 0; i < e->of.buffer_count; i++) {
+        add_tensor(l, TD_PART_OTHER, td_format(TD_KEY_EMA "%s", e->of.buffers[i].name),
+                   e->of.buffers[i].copy, false);
     }
 }
 

@@ -1,6 +1,6 @@
 /* Eigenvalues of small symmetric matrices. Not for users. */
-#ifndef TD_NN_EXTRA_SYMMETRIC_EIGEN_H
-#define TD_NN_EXTRA_SYMMETRIC_EIGEN_H
+#ifndef TD_NN_EXTRA_WHITENING_H
+#define TD_NN_EXTRA_WHITENING_H
 
 /* a [n,n], row-major and symmetric, is used up. values [n] in falling order; vectors [n,n]: row k
  * is the eigenvector of values[k], of length 1, its largest component (the first of equals)
