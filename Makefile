@@ -174,11 +174,11 @@ $(B)/tensor/cpu/ops_loops_f64.o $(B)/tensor/cpu/ops_loops_f64_avx2.o: ALL_CFLAGS
 named    = $(foreach f,$(2),$(if $(strip $(foreach w,$(1),$(findstring $(w),$(f)))),$(f)))
 COMPUTES := $(filter tensor/cpu/% tensor/cuda/% tests/%,$(LIB_SRC)) \
             $(call named,/reduce_math links_reduce codec_half codec_powersgd sync_batch_norm \
-                         tensor/random_ tensor/access whitening symmetric_eigen bitmap_jpeg resample jitter augment images_memory,$(LIB_SRC))
+                         tensor/random_ tensor/access whitening bitmap_jpeg resample jitter augment images_memory,$(LIB_SRC))
 LOOKS_AFTER := $(filter-out $(COMPUTES),$(LIB_SRC)) $(COMMON) $(APP_SRC)
 # Words, files and sockets: smaller still.
-WORDS := $(call named,launch rendezvous store tcp drive. spawn. watchdog port. socket. hostlist error_file checkpoint \
-                      models/ safetensors summary. wine csv. archive download transfer cifar_files folder,\
+WORDS := $(call named,launch rendezvous store tcp drive. spawn. watchdog port. socket. hostlist error_file nn/io/ \
+                      models/ summary. wine csv. archive download transfer cifar_files folder,\
                       $(filter-out tensor/%,$(LIB_SRC))) $(COMMON) $(APP_SRC)
 ifneq ($(filter -O3,$(OPTIMIZE)),)
 $(call objects,$(LOOKS_AFTER)): ALL_CFLAGS += -O2
@@ -332,7 +332,7 @@ docs: ## the API by module, from the headers: build/docs/html (needs doxygen)
 # The public headers beside tandem.h, and all that they reach, as the compiler lists them.
 PUBLIC  := tandem.h tensor/extend.h tensor/dlpack.h tensor/dlpack_abi.h tensor/autotune.h tensor/graph/captured.h \
            tensor/observe/profile.h tensor/observe/memory_plan.h autograd/tape.h autograd/hooks.h autograd/gradcheck.h \
-           nn/module.h nn/around.h nn/safetensors.h nn/optim/muon.h nn/optim/lookahead.h nn/optim/inspect.h nn/models/airbench.h \
+           nn/module.h nn/around.h nn/io/safetensors.h nn/extra/muon.h nn/extra/lookahead.h nn/extra/inspect.h nn/models/zoo/airbench.h \
            dist/store.h dist/collectives.h dist/codec.h dist/captured.h dist/trace.h data/inspect.h
 headers = $(sort $(filter %.h %.def,$(shell $(CC) -I. -MM $(PUBLIC))))
 TO       = $(DESTDIR)$(PREFIX)
@@ -375,7 +375,7 @@ build/fuzz/%.o: %.c $(FLAGS)
 # stb_image is another project's: hostile files find faults in it that are not mended here. What goes in and
 # what comes out is checked; its own steps are not. (The tests run it with all checks.) Kernels read no
 # files, and most of the time would go into compiling them.
-FUZZ_APART := data/bitmap_stb.c $(filter tensor/cpu/%,$(LIB_SRC))
+FUZZ_APART := data/images/bitmap_stb.c $(filter tensor/cpu/%,$(LIB_SRC))
 $(FUZZ_APART:%.c=build/fuzz/%.o): build/fuzz/%.o: %.c $(FLAGS)
 	@mkdir -p $(@D)
 	$(call say,CC,$<)clang $(filter-out -fsanitize% -fno-sanitize%,$(FUZZ_FLAGS)) -MMD -MP -c -o $@ $<

@@ -6,12 +6,12 @@
  *
  *   own operations and modules    autograd/tape.h, tensor/extend.h, nn/module.h, nn/around.h
  *   gradients: ready, checked     autograd/hooks.h, autograd/gradcheck.h
- *   files, other frameworks       nn/safetensors.h, tensor/dlpack.h
+ *   files, other frameworks       nn/io/safetensors.h, tensor/dlpack.h
  *   datasets and loaders          data/inspect.h
  *   profiles, captured steps      tensor/observe/profile.h, tensor/observe/memory_plan.h,
  *                                 tensor/graph/captured.h, tensor/autotune.h
- *   more optimizers and models    nn/optim/muon.h, nn/optim/lookahead.h, nn/optim/inspect.h,
- *                                 nn/models/airbench.h
+ *   more optimizers and models    nn/extra/muon.h, nn/extra/lookahead.h, nn/extra/inspect.h,
+ *                                 nn/models/zoo/airbench.h
  *   communication                 dist/collectives.h, dist/store.h, dist/codec.h,
  *                                 dist/captured.h, dist/trace.h */
 #ifndef TANDEM_H
@@ -21,7 +21,12 @@
 #include "tensor/tensor.h"
 #include "autograd/autograd.h"
 #include "nn/nn.h"
+#include "nn/optim/optim.h"
+#include "nn/extra/ema.h"
+#include "nn/extra/scaler.h"
+#include "nn/io/checkpoint.h"
 #include "data/data.h"
+#include "data/images/images.h"
 #include "dist/dist.h"
 
 #endif

@@ -65,12 +65,12 @@ int main(int argc, char **argv)
 
     /* The data: a folder with a sub-folder of images for each class. */
     td_manual_seed(0);
-    td_image_folder_options images = { .transform = { .size = 224,
-                                                      .flip = true,
-                                                      .mean = { 0.485f, 0.456f, 0.406f },
-                                                      .std = { 0.229f, 0.224f, 0.225f } } };
-    td_dataset *all_train;
-    if (td_image_folder_open(folder, &images, &all_train) != TD_OK) {
+    td_dataset *all_train =
+        td_image_folder_open(folder, .transform = { .size = 224,
+                                                    .flip = true,
+                                                    .mean = { 0.485f, 0.456f, 0.406f },
+                                                    .std = { 0.229f, 0.224f, 0.225f } });
+    if (all_train == NULL) {
         td_die(); /* prints what went wrong, and exits with 1 */
     }
     td_dataset *train_set = td_dataset_head(all_train, limit > 0 ? limit : all_train->length);

@@ -56,11 +56,11 @@ static td_sampler *repeated(void)
 
 static void open_pictures(job *j, const char *folder, int workers)
 {
-    td_image_folder_options options = { .transform = { .size = SIZE,
-                                                       .flip = true,
-                                                       .mean = { 0.485f, 0.456f, 0.406f },
-                                                       .std = { 0.229f, 0.224f, 0.225f } } };
-    if (td_image_folder_open(folder, &options, &j->data) != TD_OK) {
+    j->data = td_image_folder_open(folder, .transform = { .size = SIZE,
+                                                          .flip = true,
+                                                          .mean = { 0.485f, 0.456f, 0.406f },
+                                                          .std = { 0.229f, 0.224f, 0.225f } });
+    if (j->data == NULL) {
         fail();
     }
     j->loader =

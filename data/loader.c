@@ -1,11 +1,6 @@
 /* The loader's side towards the caller: epochs, order, positions. */
-#include "data/dataset.h"
-#include "data/images_memory.h"
-#include "data/loader_ahead.h"
-#include "data/loader_device.h"
-#include "data/loader_ring.h"
-#include "data/resident.h"
 #include "data/inspect.h"
+#include "data/maker.h"
 #include "tensor/extend.h"
 
 #include <stdio.h>
@@ -15,18 +10,13 @@
 enum { MOST_WORKERS = 256, MOST_PREFETCH = 256 };
 
 struct td_loader {
-    const td_dataset *dataset;
+    td_batch_plan plan;
     td_sampler *sampler;
     td_generator *generator; /* NULL: the default one of the thread that asks */
-    int64_t batch_size;
-    int64_t samples, batches; /* of an epoch, without what drop_last leaves out */
-    int64_t drawn;            /* what the sampler gives for an epoch */
-    int64_t *order;           /* of the running epoch */
-    td_resident *resident;    /* makes the batches on the device; NULL: the ring does */
-    td_ring *ring;
-    td_device_batch *there; /* where the ring's batches go to; NULL: they stay in CPU memory */
-    td_ahead *ahead;        /* sends them */
-    bool deferred;          /* td_loader_make makes the batches */
+    int64_t drawn;           /* what the sampler gives for an epoch */
+    int64_t *order;          /* of the running epoch */
+    td_batch_maker *maker;
+    bool deferred; /* td_loader_make makes the batches */
 
     uint64_t epoch;
     bool running;     /* the epoch's order has been drawn */
@@ -61,7 +51,7 @@ static td_status check_options(const td_dataset *dataset, const td_loader_option
 
 static td_status plan_epoch(td_loader *loader, const td_loader_options *o)
 {
-    loader->drawn = loader->sampler->count(loader->sampler, loader->dataset->length);
+    loader->drawn = loader->sampler->count(loader->sampler, o->dataset->length);
     int64_t size = o->batch_size > 0 ? o->batch_size : 1;
     if (loader->drawn < 1 || (o->drop_last && loader->drawn < size)) {
         return td_fail(TD_E_ARG,
@@ -69,25 +59,24 @@ static td_status plan_epoch(td_loader *loader, const td_loader_options *o)
                        (long long)loader->drawn, (long long)size,
                        o->drop_last ? ", and drop_last leaves out what is not full" : "");
     }
-    loader->batch_size = size < loader->drawn ? size : loader->drawn;
-    loader->batches = loader->drawn / loader->batch_size;
-    loader->samples = loader->batches * loader->batch_size;
-    if (!o->drop_last && loader->samples < loader->drawn) {
-        loader->batches++;
-        loader->samples = loader->drawn;
-    }
+    size = size < loader->drawn ? size : loader->drawn;
+    int64_t samples = o->drop_last ? loader->drawn / size * size : loader->drawn;
+    loader->plan = (td_batch_plan){
+        .dataset = o->dataset,
+        .batch_size = size,
+        .samples = samples,
+        .batches = (samples + size - 1) / size,
+        .workers = o->workers,
+        .prefetch = o->prefetch > 0 ? o->prefetch : 2,
+        .device = o->device,
+        .streamed = o->streamed,
+    };
     return TD_OK;
-}
-
-static int64_t batch_samples(const td_loader *loader, int64_t batch)
-{
-    int64_t left = loader->samples - batch * loader->batch_size;
-    return left < loader->batch_size ? left : loader->batch_size;
 }
 
 static td_status make_order(td_loader *loader)
 {
-    int64_t length = loader->dataset->length;
+    int64_t length = loader->plan.dataset->length;
     int64_t room = loader->drawn > length ? loader->drawn : length;
     loader->order = malloc((size_t)room * sizeof *loader->order);
     return loader->order != NULL
@@ -96,36 +85,10 @@ static td_status make_order(td_loader *loader)
                          (long long)room);
 }
 
-/* What makes the batches. */
-static td_status open_maker(td_loader *loader, const td_loader_options *o)
+static td_status make_maker(td_loader *loader)
 {
-    bool on_device = o->device.type != TD_DEVICE_CPU;
-    int64_t last = batch_samples(loader, loader->batches - 1);
-    int64_t tail = last < loader->batch_size ? last : 0;
-    if (on_device && !o->streamed && td_images_of(loader->dataset) != NULL) {
-        loader->resident = td_resident_new(loader->dataset, o->device, loader->batch_size, tail);
-        if (loader->resident != NULL) {
-            return TD_OK;
-        }
-    } /* otherwise they do not fit: batch by batch, then */
-    td_ring_plan plan = {
-        .batch_size = loader->batch_size,
-        .samples = loader->samples,
-        .batches = loader->batches,
-        .workers = o->workers,
-        .prefetch = o->prefetch > 0 ? o->prefetch : 2,
-        .device = on_device ? TD_CPU : o->device,
-    };
-    loader->ring = td_ring_new(loader->dataset, &plan);
-    if (loader->ring == NULL) {
-        return TD_E_NOMEM;
-    }
-    if (on_device) {
-        loader->there = td_device_batch_new(loader->dataset, o->device, loader->batch_size, tail);
-        loader->ahead = loader->there != NULL ? td_ahead_new(loader->ring, o->device) : NULL;
-        return loader->ahead != NULL ? TD_OK : TD_E_NOMEM;
-    }
-    return TD_OK;
+    loader->maker = td_batch_maker_new(&loader->plan);
+    return loader->maker != NULL ? TD_OK : TD_E_NOMEM;
 }
 
 td_loader *td_loader_open_at(td_loader_options o, td_site at)
@@ -147,12 +110,12 @@ td_loader *td_loader_open_at(td_loader_options o, td_site at)
         td_fail(TD_E_NOMEM, "loader: no memory");
         return NULL;
     }
-    loader->dataset = dataset;
+    loader->plan.dataset = dataset;
     loader->sampler = sampler;
     loader->generator = o.generator;
     td_dataset_count_loader(dataset, 1);
     if (check_options(dataset, &o) != TD_OK || plan_epoch(loader, &o) != TD_OK ||
-        make_order(loader) != TD_OK || open_maker(loader, &o) != TD_OK) {
+        make_order(loader) != TD_OK || make_maker(loader) != TD_OK) {
         td_loader_close(loader);
         return NULL;
     }
@@ -169,11 +132,10 @@ void td_loader_close(td_loader *loader)
                 "tandem: error: an epoch ended early, and td_loader_status was not called: %s\n",
                 loader->message);
     }
-    td_dataset_count_loader(loader->dataset, -1);
-    td_resident_free(loader->resident);
-    td_ahead_free(loader->ahead);
-    td_device_batch_free(loader->there);
-    td_ring_free(loader->ring);
+    td_dataset_count_loader(loader->plan.dataset, -1);
+    if (loader->maker != NULL) {
+        loader->maker->type->free(loader->maker);
+    }
     td_sampler_free(loader->sampler);
     free(loader->order);
     free(loader);
@@ -183,51 +145,21 @@ void td_loader_close(td_loader *loader)
 
 static void rest(td_loader *loader)
 {
-    if (loader->ring != NULL) {
-        td_ring_rest(loader->ring);
+    if (loader->maker->type->rest != NULL) {
+        loader->maker->type->rest(loader->maker);
     }
 }
 
 static void start(td_loader *loader)
 {
-    if (loader->ahead != NULL) {
-        td_ahead_forget(loader->ahead);
-    }
-    if (loader->ring != NULL) {
-        td_ring_start(loader->ring, loader->order, loader->epoch, loader->position);
-    }
+    loader->maker->type->start(loader->maker, loader->order, loader->epoch, loader->position);
 }
 
-/* Puts the device's tensors in place of the ring's. The next batch goes over while this one is
- * worked on, if the workers have it. */
-static void to_device(td_loader *loader, td_tensor **x, td_tensor **y)
+static void make(td_loader *loader)
 {
-    const td_tensor *here_x = *x, *here_y = *y;
-    td_tensor *next_x, *next_y;
-    td_device_batch_tensors(loader->there, here_y->shape[0], x, y);
-    td_ahead_send(loader->ahead, loader->position, here_x, here_y);
-    td_ahead_receive(loader->ahead, loader->position, *x, *y);
-    if (td_ring_look(loader->ring, loader->position + 1, &next_x, &next_y)) {
-        td_ahead_send(loader->ahead, loader->position + 1, next_x, next_y);
+    if (loader->maker->type->make != NULL) {
+        loader->maker->type->make(loader->maker);
     }
-}
-
-/* The batch at the loader's position. */
-static td_status make_batch(td_loader *loader, td_tensor **x, td_tensor **y)
-{
-    if (loader->resident != NULL) {
-        td_resident_draw(loader->resident, loader->order + loader->position * loader->batch_size,
-                         batch_samples(loader, loader->position), loader->epoch, x, y);
-        if (!loader->deferred) {
-            td_resident_make(loader->resident);
-        }
-        return TD_OK;
-    }
-    TD_TRY(td_ring_take(loader->ring, loader->position, x, y));
-    if (loader->there != NULL) {
-        to_device(loader, x, y);
-    }
-    return TD_OK;
 }
 
 static bool fail(td_loader *loader, td_status status)
@@ -245,7 +177,7 @@ static bool fail(td_loader *loader, td_status status)
 static bool begin_epoch(td_loader *loader)
 {
     td_random_i63(loader->generator != NULL ? loader->generator : td_default_generator());
-    int64_t length = loader->dataset->length;
+    int64_t length = loader->plan.dataset->length;
     int64_t drawn = loader->sampler->order(loader->sampler, loader->epoch, length, loader->order);
     if (drawn < 0) {
         return fail(loader, td_fail_context((td_status)drawn, "loader: the order of epoch %llu",
@@ -294,25 +226,28 @@ bool td_loader_next(td_loader *loader, td_batch *batch)
     if (!loader->running && !begin_epoch(loader)) {
         return false;
     }
-    if (loader->position == loader->batches) {
+    if (loader->position == loader->plan.batches) {
         loader->running = false;
         loader->position = 0;
         loader->epoch++;
         return false;
     }
     td_tensor *x, *y;
-    td_status status = make_batch(loader, &x, &y);
+    td_status status = loader->maker->type->take(loader->maker, loader->position, &x, &y);
     if (status != TD_OK) {
         return fail(loader, td_fail_context(status, "epoch %llu, batch %lld",
                                             (unsigned long long)loader->epoch,
                                             (long long)loader->position));
     }
+    if (!loader->deferred) {
+        make(loader);
+    }
     *batch = (td_batch){
         .x = x,
         .y = y,
-        .size = batch_samples(loader, loader->position),
+        .size = td_batch_samples(&loader->plan, loader->position),
         .index = loader->position,
-        .samples = loader->order + loader->position * loader->batch_size,
+        .samples = loader->order + loader->position * loader->plan.batch_size,
     };
     loader->position++;
     return true;
@@ -320,14 +255,14 @@ bool td_loader_next(td_loader *loader, td_batch *batch)
 
 bool td_loader_defer(td_loader *loader)
 {
-    loader->deferred = loader->resident != NULL;
+    loader->deferred = td_loader_is_resident(loader);
     return loader->deferred;
 }
 
 void td_loader_make(td_loader *loader)
 {
     if (loader->deferred) {
-        td_resident_make(loader->resident);
+        make(loader);
     }
 }
 
@@ -337,26 +272,26 @@ td_status td_loader_status(const td_loader *loader)
     return loader->status;
 }
 
-/* ---- figures and positions ---- */
+/* ---- statistics and positions ---- */
 
 int64_t td_loader_batches(const td_loader *loader)
 {
-    return loader->batches;
+    return loader->plan.batches;
 }
 
 int64_t td_loader_samples(const td_loader *loader)
 {
-    return loader->samples;
+    return loader->plan.samples;
 }
 
 double td_loader_wait_seconds(const td_loader *loader)
 {
-    return loader->ring != NULL ? loader->ring->waited : 0.0;
+    return loader->maker->waited;
 }
 
 bool td_loader_is_resident(const td_loader *loader)
 {
-    return loader->resident != NULL;
+    return loader->maker->type->make != NULL;
 }
 
 uint64_t td_loader_epoch(const td_loader *loader)
@@ -377,7 +312,7 @@ void td_loader_set_epoch(td_loader *loader, uint64_t epoch)
 void td_loader_skip_batches(td_loader *loader, int64_t batches)
 {
     TD_REQUIRE(batches >= 0, TD_HERE, "td_loader_skip_batches: %lld batches", (long long)batches);
-    int64_t left = loader->batches - loader->position;
+    int64_t left = loader->plan.batches - loader->position;
     loader->position += batches < left ? batches : left;
     if (loader->running) {
         rest(loader);

@@ -148,8 +148,8 @@ typedef struct td_distributed_options {
  * DistributedSampler does, number by number. Each epoch permutes the samples with seed + epoch,
  * repeats the first ones until all ranks get equally many, and gives rank r the samples r,
  * r + world_size, ... of that order. The loader owns the sampler and tells it the epoch, so a
- * training loop needs no call; td_loader_set_epoch is for resuming a run. NULL with
- * td_last_error() when memory is short. */
+ * training loop needs no call; td_loader_set_epoch is for resuming a run. Never
+ * NULL, which a loader would take for "no sampler": a rank out of range is a fatal error. */
 td_sampler *td_distributed_sampler_at(td_distributed_options options, td_site at);
 
 typedef struct td_evaluation {

@@ -59,23 +59,16 @@ static void distributed_free(td_sampler *sampler)
 
 td_sampler *td_distributed_sampler_at(td_distributed_options o, td_site at)
 {
-    (void)at;
     if (o.world_size == 0) {
         o.rank = td_dist_rank();
         o.world_size = td_dist_world_size();
     }
-    if (o.world_size < 1 || o.rank < 0 || o.rank >= o.world_size) {
-        td_fail(TD_E_ARG,
-                "distributed sampler: there is no rank %d in a world of %d; ranks go from "
-                "0 to world_size - 1",
-                o.rank, o.world_size);
-        return NULL;
-    }
+    TD_REQUIRE(o.world_size >= 1 && o.rank >= 0 && o.rank < o.world_size, at,
+               "td_distributed_sampler: there is no rank %d in a world of %d; ranks go from 0 to "
+               "world_size - 1",
+               o.rank, o.world_size);
     distributed_sampler *s = malloc(sizeof *s);
-    if (s == NULL) {
-        td_fail(TD_E_NOMEM, "no memory for a sampler");
-        return NULL;
-    }
+    TD_REQUIRE(s != NULL, at, "td_distributed_sampler: no memory for a sampler");
     *s = (distributed_sampler){
         .base = { .order = distributed_order,
                   .count = distributed_count,

@@ -28,6 +28,10 @@ static inline td_module_node *td_node_of(const td_module *m)
     return (td_module_node *)(uintptr_t)m;
 }
 
+/* Frees memory after 256 other calls: who uses a freed module or its parameters gets a message. */
+void td_free_later(void *memory);
+bool td_module_is_freed(const td_module *m);
+
 /* While on, this thread's initialisations draw nothing, and new parameters are zero: for models
  * whose weights are loaded next. Returns what was before. */
 bool td_init_blank(bool on);

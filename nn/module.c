@@ -1,10 +1,11 @@
 /* Modules: building them, naming what is in them, ending them. Walking and running them is in
- * module_walk.c. */
+ * forward.c. */
 #include "nn/internal.h"
 #include "autograd/tape.h"
 #include "nn/params.h"
 #include "tensor/extend.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,6 +71,27 @@ static void set_paths(td_module *m, const char *parent_path)
 }
 
 /* The module's own memory; children, tensors and the type's extras have gone. */
+void td_free_later(void *memory)
+{
+    static void *_Atomic waiting[256];
+    static atomic_uint at;
+    free(atomic_exchange(&waiting[atomic_fetch_add(&at, 1) % 256], memory));
+}
+
+static td_tensor *refuse(td_module *m, td_tensor *x, td_site at)
+{
+    (void)m, (void)x;
+    TD_REQUIRE(false, at, "td_forward: the module was freed: call td_module_free last");
+    return NULL;
+}
+
+static const td_module_type freed = { .name = "freed module", .forward = refuse };
+
+bool td_module_is_freed(const td_module *m)
+{
+    return m->type == &freed;
+}
+
 static void free_node(td_module_node *node)
 {
     td_module *m = &node->module;
@@ -87,7 +109,8 @@ static void free_node(td_module_node *node)
     free((char *)(uintptr_t)m->name);
     free(node->path);
     free(node->label);
-    free(node);
+    *node = (td_module_node){ .module.type = &freed, .label = (char *)(uintptr_t)freed.name };
+    td_free_later(node);
 }
 
 td_module *td_module_new(const td_module_type *type, size_t state_size)
@@ -320,6 +343,7 @@ void td_module_free(td_module *m)
     if (m == NULL) {
         return;
     }
+    TD_REQUIRE(!td_module_is_freed(m), TD_HERE, "td_module_free: the module was freed already");
     TD_REQUIRE(td_node_of(m)->parent == NULL, TD_HERE,
                "td_module_free: '%s' belongs to a larger model; free that", td_node_of(m)->path);
     free_tensors(m, m);

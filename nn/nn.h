@@ -1,4 +1,4 @@
-/* Modules, layers, models, optimizers and checkpoints.
+/* Modules, layers, models and parameters.
  *
  * A module is a layer or a network: it owns its parameters (trained), its buffers (not trained, for
  * example running statistics) and its children (other modules). Names are PyTorch's, so that
@@ -10,7 +10,7 @@
  * another constructor is fine, and gives NULL again. Options that do not make sense are a mistake
  * of the program: it stops with a message that names the caller's line.
  *
- * For modules of your own: nn/module.h. For safetensors files: nn/safetensors.h. */
+ * For modules of your own: nn/module.h. For safetensors files: nn/io/safetensors.h. */
 #ifndef TD_NN_NN_H
 #define TD_NN_NN_H
 
@@ -194,10 +194,5 @@ TD_END_C
                         TD_HERE)
 #define td_nn_sequential_list(...) td_nn_sequential_at(__VA_ARGS__, TD_HERE)
 #define td_model(...) td_model_at((td_model_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-
-#include "nn/optim/optim.h"
-#include "nn/optim/ema.h"
-#include "nn/optim/scaler.h"
-#include "nn/checkpoint.h"
 
 #endif

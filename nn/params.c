@@ -28,6 +28,7 @@ struct td_params {
     td_tensor **extra; /* optimizer state: of the same form, or a number for each parameter */
     int extra_count;
     td_params_scaling scaling;
+    bool freed; /* with its model */
 };
 
 /* ---- laying out ---- */
@@ -173,6 +174,8 @@ td_params *td_parameters_at(td_module *m, td_site at)
 {
     TD_REQUIRE(m != NULL, at, "td_parameters: the module is NULL: its constructor failed (%s)",
                td_last_reason());
+    TD_REQUIRE(!td_module_is_freed(m), at,
+               "td_parameters: the module was freed: call td_module_free last");
     td_module_node *node = td_node_of(m);
     if (node->params != NULL) {
         return node->params;
@@ -214,7 +217,8 @@ void td_params_free(td_params *params)
     free(params->order);
     free(params->grads);
     free(params->extra);
-    free(params);
+    *params = (td_params){ .freed = true };
+    td_free_later(params);
 }
 
 /* ---- looking ---- */
@@ -242,26 +246,33 @@ td_status td_params_set_scaling(td_params *params, const td_tensor *numbers)
     return TD_OK;
 }
 
+static const td_params *alive(const td_params *params)
+{
+    TD_REQUIRE(!params->freed, TD_HERE,
+               "the list of parameters was freed with its model: call td_module_free last");
+    return params;
+}
+
 int td_params_count(const td_params *params)
 {
-    return params->count;
+    return alive(params)->count;
 }
 
 const td_param *td_params_get(const td_params *params, int i)
 {
-    TD_REQUIRE(i >= 0 && i < params->count, TD_HERE,
+    TD_REQUIRE(i >= 0 && i < alive(params)->count, TD_HERE,
                "td_params_get: there is no parameter %d of %d", i, params->count);
     return &params->items[i];
 }
 
 td_tensor *td_params_flat(const td_params *params)
 {
-    return params->flat;
+    return alive(params)->flat;
 }
 
 td_tensor *td_params_flat_grad(const td_params *params)
 {
-    return params->flat_grad;
+    return alive(params)->flat_grad;
 }
 
 const int *td_params_order(const td_params *params)
@@ -312,13 +323,15 @@ static td_tensor *add_state(td_params *params, td_shape shape, td_dtype dtype, t
 
 td_tensor *td_params_new_flat(td_params *params)
 {
-    return add_state(params, td_shape_of(params->flat), params->flat->dtype,
-                     td_device_of(params->flat), "an optimizer's flat state");
+    const td_tensor *like = td_params_flat(params);
+    return add_state(params, td_shape_of(like), like->dtype, td_device_of(like),
+                     "an optimizer's flat state");
 }
 
 td_tensor *td_params_new_counts(td_params *params)
 {
-    return add_state(params, TD_SHAPE(params->count), TD_I64, TD_CPU, "an optimizer's step counts");
+    return add_state(params, TD_SHAPE(td_params_count(params)), TD_I64, TD_CPU,
+                     "an optimizer's step counts");
 }
 
 void td_params_drop_state(td_params *params, td_tensor *state)

@@ -19,7 +19,7 @@ typedef enum td_precision {
     TD_PRECISION_TF32,     /* GPUs: f32 tensors; factors are rounded to 11 bits, sums are f32:
                               relative error about 5e-4 */
     TD_PRECISION_FP16, /* GPUs: like bf16, with f16 activations. f16's range is 6e-8 to 65504, so
-                          gradients need a loss scaler (nn/optim/scaler.h) */
+                          gradients need a loss scaler (nn/extra/scaler.h) */
     TD_PRECISION_COUNT
 } td_precision;
 

@@ -1,6 +1,6 @@
 #include "tests/captured_job.h"
 
-#include "nn/optim/inspect.h"
+#include "nn/extra/inspect.h"
 #include "nn/optim/optim_internal.h"
 #include "dist/captured.h"
 #include "tensor/extend.h"

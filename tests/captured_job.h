@@ -4,8 +4,8 @@
 #ifndef TD_TESTS_CAPTURED_JOB_H
 #define TD_TESTS_CAPTURED_JOB_H
 
-#include "nn/optim/ema.h"
-#include "nn/optim/lookahead.h"
+#include "nn/extra/ema.h"
+#include "nn/extra/lookahead.h"
 #include "tandem.h"
 #include "tensor/graph/captured.h"
 

@@ -2,7 +2,7 @@
 #ifndef TD_TESTS_DDP_JOB_H
 #define TD_TESTS_DDP_JOB_H
 
-#include "dist/dist.h"
+#include "tandem.h"
 
 typedef enum job_kind { JOB_MLP, JOB_CONV, JOB_BATCH_NORM } job_kind;
 

@@ -1,7 +1,7 @@
 /* Fuzzing the picture path: any bytes are refused with a message, or decode to as many pixels as
  * they promised, all of which are written; and decoding a part of the rows is no different. It is
  * the path of this build: JPEGs go to libjpeg where that is there. */
-#include "data/bitmap.h"
+#include "data/images/bitmap.h"
 
 #include <stdlib.h>
 #include <string.h>

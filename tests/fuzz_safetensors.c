@@ -1,7 +1,7 @@
 /* The checkpoint parser against invented input: whatever the bytes, it refuses them with a message
  * or gives tensors that lie inside them. */
 #include "tandem.h"
-#include "nn/safetensors.h"
+#include "nn/io/safetensors.h"
 #include "tensor/extend.h"
 
 #include <stdlib.h>

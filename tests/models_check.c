@@ -3,7 +3,7 @@
 #include "tests/golden.h"
 #include "tests/ops_cases.h"
 #include "tests/temp_folder.h"
-#include "nn/safetensors.h"
+#include "nn/io/safetensors.h"
 #include "tensor/extend.h"
 #include "nn/module.h"
 

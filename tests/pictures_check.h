@@ -3,8 +3,8 @@
 #ifndef TD_TESTS_PICTURES_CHECK_H
 #define TD_TESTS_PICTURES_CHECK_H
 
-#include "data/bitmap.h"
-#include "nn/safetensors.h"
+#include "data/images/bitmap.h"
+#include "nn/io/safetensors.h"
 
 #define PICTURES_FOLDER "tests/pictures/"
 

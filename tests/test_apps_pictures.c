@@ -1,5 +1,6 @@
 /* What an app says about pictures that could not be read, alone and with several ranks. */
 #include "apps/tools/train_net/pictures.h"
+#include "data/images/images.h"
 #include "dist/dist.h"
 #include "tests/dist_procs.h"
 #include "tests/temp_folder.h"
@@ -34,10 +35,9 @@ static void make_folder(bool with_bad)
 
 static td_dataset *open_folder(void)
 {
-    td_dataset *d;
-    REQUIRE_OK(td_image_folder_open(
-        temp_path("set"),
-        &(td_image_folder_options){ .transform = { .size = 8 }, .skip_bad = true }, &d));
+    td_dataset *d =
+        td_image_folder_open(temp_path("set"), .transform = { .size = 8 }, .skip_bad = true);
+    assert_non_null(d);
     return d;
 }
 

@@ -54,15 +54,6 @@ dist/group.c dist/nccl/nccl_api.h
 dist/group.h tensor/graph/captured.h
 dist/sync_batch_norm.c autograd/ops/op.h
 dist/trace.c tensor/observe/watch.h
-nn/checkpoint_load.c nn/optim/ema_internal.h
-nn/checkpoint_load.c nn/optim/optim_internal.h
-nn/checkpoint_save.c nn/optim/ema_internal.h
-nn/checkpoint_save.c nn/optim/optim_internal.h
-nn/checkpoint_model.c nn/models/airbench.h
-nn/checkpoint_model.c nn/models/models.h
-nn/nn.h nn/optim/ema.h
-nn/nn.h nn/optim/optim.h
-nn/nn.h nn/optim/scaler.h
 tensor/device.c tensor/cpu/cpu_device.h'
 
 all=$(includes tensor autograd nn data dist apps tandem.h)

@@ -2,7 +2,7 @@
  * each step, nothing that the host reads; and results that come later. */
 #include "tests/captured_job.h"
 #include "tests/expect_fatal.h"
-#include "nn/optim/inspect.h"
+#include "nn/extra/inspect.h"
 #include "tensor/extend.h"
 
 #include <stdarg.h>

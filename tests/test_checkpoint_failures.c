@@ -5,7 +5,7 @@
 #include "tensor/extend.h"
 #include "tests/expect_fatal.h"
 #include "tests/temp_folder.h"
-#include "nn/safetensors.h"
+#include "nn/io/safetensors.h"
 #include "nn/module.h"
 
 #include <dirent.h>

@@ -2,7 +2,7 @@
 #include "tandem.h"
 #include "tests/expect_fatal.h"
 #include "tests/temp_folder.h"
-#include "nn/safetensors.h"
+#include "nn/io/safetensors.h"
 #include "tensor/extend.h"
 
 #include <stdarg.h>

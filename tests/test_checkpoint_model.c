@@ -3,9 +3,9 @@
 #include "tandem.h"
 #include "tests/expect_fatal.h"
 #include "tests/temp_folder.h"
-#include "nn/models/airbench.h"
+#include "nn/models/zoo/airbench.h"
 #include "nn/module.h"
-#include "nn/safetensors.h"
+#include "nn/io/safetensors.h"
 #include "tensor/extend.h"
 
 #include <stdarg.h>

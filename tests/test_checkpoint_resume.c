@@ -2,7 +2,7 @@
 #include "tandem.h"
 #include "tests/temp_folder.h"
 #include "autograd/hooks.h"
-#include "nn/safetensors.h"
+#include "nn/io/safetensors.h"
 #include "tensor/extend.h"
 #include "nn/module.h"
 

@@ -2,7 +2,7 @@
  * Needs a Python with torch and torchvision (TANDEM_PYTHON; otherwise python3). */
 #include "tandem.h"
 #include "tests/temp_folder.h"
-#include "nn/safetensors.h"
+#include "nn/io/safetensors.h"
 #include "nn/module.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * launched; training in captured steps is training as ever, to the bit; what cannot be captured is
  * named, and done as ever. */
 #include "tensor/backend.h"
-#include "nn/optim/inspect.h"
+#include "nn/extra/inspect.h"
 #include "tensor/extend.h"
 #include "tensor/storage.h"
 #include "tests/captured_job.h"

@@ -1,7 +1,7 @@
 /* Training on GPUs, real or emulated, beside the CPU: from the same start nearly the same losses;
  * with itself to the bit; checkpoints go from one to the other; two GPUs share a batch. */
 #include "tests/ddp_job.h"
-#include "nn/optim/inspect.h"
+#include "nn/extra/inspect.h"
 #include "tensor/extend.h"
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* Downloads against a server on loopback that misbehaves on demand (http_server.py). */
 // run: waits
-#include "data/download.h"
+#include "data/download/download.h"
 #include "tests/temp_folder.h"
 
 #include <limits.h>

@@ -3,7 +3,7 @@
 #include "tests/sanitized.h"
 #include "tests/temp_folder.h"
 
-#include "data/folder_list.h"
+#include "data/images/folder_list.h"
 #include "data/inspect.h"
 #include "tensor/extend.h"
 
@@ -58,8 +58,10 @@ static void make_folder(void)
 
 static td_dataset *open_folder(const td_image_folder_options *options)
 {
-    td_dataset *dataset;
-    if (td_image_folder_open(temp_path("set"), options, &dataset) != TD_OK) {
+    td_image_folder_options o = *options;
+    o.folder = temp_path("set");
+    td_dataset *dataset = td_image_folder_open_at(o, TD_HERE);
+    if (dataset == NULL) {
         fail_msg("%s", td_last_error());
     }
     return dataset;
@@ -227,9 +229,7 @@ static void test_nothing_readable(void **state)
 
 static void assert_refused(const char *folder, const char *says)
 {
-    td_dataset *d;
-    assert_true(td_image_folder_open(temp_path(folder), NULL, &d) != TD_OK);
-    assert_null(d);
+    assert_null(td_image_folder_open(temp_path(folder)));
     assert_error_says(folder, says, NULL);
 }
 
@@ -266,14 +266,13 @@ enum { REFUSED = 0, TAKEN = 1, CANNOT_ASK = 2 };
 static void open_as_nobody(void)
 {
     enum { NOBODY = 65534 };
-    td_dataset *d;
     /* In a container there may be no such user, and root's own rights may be others. */
     bool other = (getuid() != 0 || setuid(NOBODY) == 0) && access(temp_path("set"), R_OK) == 0 &&
                  access(temp_path("set/a"), R_OK) != 0;
     if (!other) {
         _exit(CANNOT_ASK);
     }
-    bool refused = td_image_folder_open(temp_path("set"), &small, &d) == TD_E_IO &&
+    bool refused = td_image_folder_open(temp_path("set")) == NULL &&
                    strstr(td_last_error(), "set/a: cannot be read: ") != NULL &&
                    strstr(td_last_error(), strerror(EACCES)) != NULL;
     fprintf(stderr, "%s\n", refused ? "refused" : td_last_error());

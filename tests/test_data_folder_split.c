@@ -1,5 +1,6 @@
 /* A folder of pictures that is split into training and validation. */
 #include "data/data.h"
+#include "data/images/images.h"
 #include "data/inspect.h"
 #include "tests/temp_folder.h"
 
@@ -35,9 +36,10 @@ typedef struct names {
 
 static names open_part(td_image_folder_options options)
 {
-    td_dataset *dataset;
+    options.folder = temp_path("set");
+    td_dataset *dataset = td_image_folder_open_at(options, TD_HERE);
     names n = { .count = 0 };
-    if (td_image_folder_open(temp_path("set"), &options, &dataset) != TD_OK) {
+    if (dataset == NULL) {
         fail_msg("%s", td_last_error());
     }
     assert_int_equal(dataset->classes, CLASSES);
@@ -120,19 +122,18 @@ static void test_splits_that_cannot_be(void **state)
 {
     (void)state;
     make_folder();
-    td_dataset *dataset;
-    const td_image_folder_options bad[] = { { .val_fraction = 1 },
-                                            { .val_fraction = -0.1 },
-                                            { .val_fraction = 0.0 / 0.0 },
-                                            { .val = true } };
+    td_image_folder_options bad[] = { { .val_fraction = 1 },
+                                      { .val_fraction = -0.1 },
+                                      { .val_fraction = 0.0 / 0.0 },
+                                      { .val = true } };
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(td_image_folder_open(temp_path("set"), &bad[i], &dataset), TD_E_ARG);
+        bad[i].folder = temp_path("set");
+        assert_null(td_image_folder_open_at(bad[i], TD_HERE));
         assert_error_says("less than 1", NULL);
     }
     temp_make_folder("set/lonely");
     temp_write("set/lonely/1.png", "", 0);
-    td_image_folder_options o = { .val_fraction = 0.2 };
-    assert_int_equal(td_image_folder_open(temp_path("set"), &o, &dataset), TD_E_FORMAT);
+    assert_null(td_image_folder_open(temp_path("set"), .val_fraction = 0.2));
     assert_error_says("set/lonely", "one picture", NULL);
 }
 

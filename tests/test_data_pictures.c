@@ -3,7 +3,7 @@
 #include "tests/pictures_check.h"
 #include "tests/temp_folder.h"
 
-#include "data/picture_transform.h"
+#include "data/images/transform.h"
 
 #include <math.h>
 #include <stdarg.h>

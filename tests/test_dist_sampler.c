@@ -1,5 +1,6 @@
 /* The distributed sampler against the orders that PyTorch's gives, and what must hold for any. */
 #include "dist/dist.h"
+#include "tests/expect_fatal.h"
 #include "tests/golden.h"
 
 #include <setjmp.h>
@@ -228,15 +229,10 @@ static void test_a_loader_counts_the_epochs(void **state)
 static void test_bad_ranks(void **state)
 {
     (void)state;
-    const td_distributed_options bad[] = {
-        { .rank = 2, .world_size = 2 },
-        { .rank = -1, .world_size = 2 },
-        { .rank = 0, .world_size = -1 },
-    };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_null(td_distributed_sampler_at(bad[i], TD_HERE));
-        assert_non_null(strstr(td_last_error(), "no rank"));
-    }
+    expect_fatal("no rank 2 in", td_distributed_sampler(.rank = 2, .world_size = 2));
+    assert_non_null(strstr(fatal_message(), "test_dist_sampler.c:"));
+    expect_fatal("no rank -1 in", td_distributed_sampler(.rank = -1, .world_size = 2));
+    expect_fatal("a world of -1", td_distributed_sampler(.world_size = -1));
 }
 
 static void test_without_a_group_it_is_a_world_of_one(void **state)

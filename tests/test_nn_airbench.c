@@ -1,10 +1,9 @@
 /* The parts of the speed run's network: eigenvalues, whitening, identity filters, batch norm
  * without a weight, and the network itself. */
-#include "nn/symmetric_eigen.h"
-#include "autograd/tape.h"
+#include "nn/extra/whitening.h"
 #include "tandem.h"
 #include "tests/expect_fatal.h"
-#include "nn/models/airbench.h"
+#include "nn/models/zoo/airbench.h"
 #include "tensor/extend.h"
 #include "nn/module.h"
 

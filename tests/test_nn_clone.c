@@ -1,4 +1,5 @@
 /* Copies of models, wrappers that do not show in names, and gradients in given memory. */
+#include "tandem.h"
 #include "nn/internal.h"
 #include "autograd/tape.h"
 #include "nn/params.h"

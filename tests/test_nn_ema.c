@@ -1,11 +1,11 @@
 /* Averages of weights: their formula, swapping, checkpoints, and that they move with the
  * parameters. */
 #include "nn/params.h"
-#include "nn/optim/inspect.h"
+#include "nn/extra/inspect.h"
 #include "tandem.h"
 #include "tests/expect_fatal.h"
 #include "tests/temp_folder.h"
-#include "nn/safetensors.h"
+#include "nn/io/safetensors.h"
 #include "tensor/extend.h"
 #include "nn/module.h"
 

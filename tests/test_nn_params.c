@@ -263,6 +263,24 @@ static void test_clip(void **state)
     td_module_free(net);
 }
 
+static void test_freed(void **state)
+{
+    (void)state;
+    td_module *net = small_net();
+    td_params *params = td_parameters(net);
+    td_tensor *x = pictures();
+    td_module_free(net);
+    expect_fatal("freed with its model", td_params_get(params, 0));
+    expect_fatal("freed with its model", td_clip_grad_norm(params, 1.0));
+    expect_fatal("freed with its model", td_sgd(params, .lr = 0.1));
+    expect_fatal("td_parameters: the module was freed", td_parameters(net));
+    expect_fatal("freed already", td_module_free(net));
+    td_step_begin();
+    expect_fatal("td_forward: the module was freed", td_forward(net, x));
+    td_step_abandon();
+    td_free(x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +291,7 @@ int main(void)
         cmocka_unit_test(test_reorder),
         cmocka_unit_test(test_reorder_while_training),
         cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_freed),
     };
     return cmocka_run_group_tests_name("nn: flat parameters", tests, NULL, NULL);
 }

@@ -2,8 +2,8 @@
 #include "tandem.h"
 #include "tests/expect_fatal.h"
 #include "autograd/hooks.h"
-#include "nn/optim/lookahead.h"
-#include "nn/optim/muon.h"
+#include "nn/extra/lookahead.h"
+#include "nn/extra/muon.h"
 #include "tensor/extend.h"
 #include "nn/module.h"
 

@@ -2,10 +2,9 @@
  * and that a checkpoint keeps it. */
 #include "tests/temp_folder.h"
 
-#include "autograd/autograd.h"
-#include "nn/nn.h"
+#include "tandem.h"
 #include "nn/module.h"
-#include "nn/optim/inspect.h"
+#include "nn/extra/inspect.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* CIFAR-10 to 94 % in the shortest time: the recipe of airbench94 (Jordan 2024), built from the
  * framework's own parts. What the lessons' nets learn in five epochs, and better, it learns in one
- * or two; the parts are in apps/tools/speedrun/speedrun.c and nn/models/airbench.c, each with a
+ * or two; the parts are in apps/tools/speedrun/speedrun.c and nn/models/zoo/airbench.c, each with a
  * line on what it is for. The clock covers whitening, training and the test; reading the data is
  * outside.
  */

@@ -8,7 +8,7 @@
  * evaluation. */
 #include "apps/tools/common/cli.h"
 #include "tandem.h"
-#include "nn/safetensors.h"
+#include "nn/io/safetensors.h"
 #include "tensor/extend.h"
 
 #include <math.h>

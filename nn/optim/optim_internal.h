@@ -3,10 +3,10 @@
 #ifndef TD_NN_OPTIM_INTERNAL_H
 #define TD_NN_OPTIM_INTERNAL_H
 
-#include "nn/optim/left_out.h"
-#include "nn/optim/inspect.h"
+#include "nn/extra/left_out.h"
+#include "nn/extra/inspect.h"
 #include "tensor/kernels.h"
-#include "nn/optim/muon.h"
+#include "nn/extra/muon.h"
 
 enum { TD_OPTIM_STATES = 2 };
 

@@ -26,8 +26,8 @@ td_status model_notes_make(model_notes *notes, const model_input *input, const t
                            int64_t classes);
 void model_notes_free(model_notes *notes);
 
-/* Saves the model alone (nn/checkpoint.h: td_save), with these notes and `more` (NULL: none). ema
- * (NULL: none): the file has the averages as its weights. */
+/* Saves the model alone (nn/io/checkpoint.h: td_save), with these notes and `more` (NULL: none).
+ * ema (NULL: none): the file has the averages as its weights. */
 td_status model_notes_save(const char *path, td_module *net, td_ema *ema, const model_notes *notes,
                            const td_metadata *more, int more_count);
 

@@ -1,6 +1,6 @@
 #include "apps/tools/common/reports.h"
 
-#include "nn/optim/inspect.h"
+#include "nn/extra/inspect.h"
 #include "tensor/extend.h"
 #include "tensor/observe/memory_plan.h"
 #include "tensor/hooks.h"

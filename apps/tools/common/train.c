@@ -3,7 +3,7 @@
 #include "apps/tools/common/ranks.h"
 #include "apps/tools/common/signals.h"
 #include "dist/trace.h"
-#include "nn/optim/inspect.h"
+#include "nn/extra/inspect.h"
 #include "tensor/autotune.h"
 #include "tensor/kernel_types.h"
 #include "data/inspect.h"

@@ -1,6 +1,6 @@
 #include "apps/tools/common/train.h"
 #include "dist/captured.h"
-#include "nn/safetensors.h"
+#include "nn/io/safetensors.h"
 
 #include <string.h>
 

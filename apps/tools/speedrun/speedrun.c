@@ -1,6 +1,6 @@
 #include "apps/tools/speedrun/speedrun.h"
-#include "nn/models/airbench.h"
-#include "nn/optim/muon.h"
+#include "nn/models/zoo/airbench.h"
+#include "nn/extra/muon.h"
 #include "nn/module.h"
 #include "data/inspect.h"
 

@@ -5,7 +5,8 @@
 
 #include "apps/tools/common/runner.h"
 #include "tandem.h"
-#include "nn/optim/lookahead.h"
+#include "nn/extra/lookahead.h"
+#include "tensor/graph/captured.h"
 
 enum { SPEEDRUN_CLASSES = 10 };
 

@@ -2,7 +2,7 @@
 
 #include "apps/tools/common/log.h"
 #include "apps/tools/common/ranks.h"
-#include "nn/safetensors.h"
+#include "nn/io/safetensors.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* The folders of pictures (or noise) that a classifier is trained and tested on. */
 #include "apps/tools/train_net/classify.h"
+#include "data/images/images.h"
 #include "apps/tools/train_net/noise.h"
 #include "apps/tools/train_net/pictures.h"
 #include "apps/tools/common/ranks.h"
@@ -22,13 +23,13 @@ static td_status open_folder(const classify_run *c, const char *dataset, const c
     snprintf(path, sizeof path, "%s%s%s", dataset,
              length > 0 && dataset[length - 1] == '/' ? "" : "/", one_folder ? "" : split);
     snprintf(index, sizeof index, "%s/%s.index", c->s.out_dir, tests ? "test" : "train");
-    td_image_folder_options options = { .transform = *transform,
-                                        .val_fraction = c->s.data.val_fraction,
-                                        .val = tests && one_folder,
-                                        .skip_bad = c->s.data.skip_bad,
-                                        .index = c->tests_only ? NULL : index };
-    td_status status = td_image_folder_open(path, &options, out);
-    if (status == TD_E_NOTFOUND && access(path, F_OK) != 0) {
+    *out =
+        td_image_folder_open(path, .transform = *transform, .val_fraction = c->s.data.val_fraction,
+                             .val = tests && one_folder, .skip_bad = c->s.data.skip_bad,
+                             .index = c->tests_only ? NULL : index);
+    td_status status = *out != NULL ? TD_OK : TD_E_FORMAT;
+    if (status != TD_OK && access(path, F_OK) != 0) {
+        status = TD_E_NOTFOUND;
         td_fail(
             status,
             "there is no folder '%s'. If your folder PHOTOS has a sub-folder for each class, "

@@ -1,0 +1,159 @@
+/* Getting CIFAR: lock the folder, transfer, check, unpack. */
+#include "data/download/download.h"
+#include "data/parse.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+td_status td_cifar_download(const char *folder, td_cifar_kind kind, const char *url)
+{
+    return td_cifar_fetch(folder, kind, &(td_download_options){ .url = url });
+}
+
+#if defined(TD_HAVE_CURL) && defined(TD_HAVE_ARCHIVE) && defined(TD_HAVE_MD)
+
+enum { MOST_ARCHIVE = 1 << 29 /* bytes; the official ones have 170 million */ };
+
+static bool all_whole(const char *where, const char *const *names, td_cifar_kind kind, int64_t most)
+{
+    for (; *names != NULL; names++) {
+        char path[TD_CIFAR_PATH];
+        struct stat info;
+        int64_t records;
+        if (td_join_path(path, where, *names) != TD_OK || stat(path, &info) != 0 ||
+            td_cifar_check_size(info.st_size, kind, most, path, &records) != TD_OK) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Whether the set is there already. */
+static bool is_there(const char *folder, td_cifar_kind kind, const td_cifar_files *files)
+{
+    char where[TD_CIFAR_PATH];
+    return td_cifar_locate(folder, files, files->train, where) == TD_OK &&
+           all_whole(where, files->train, kind, files->train_records) &&
+           all_whole(where, files->test, kind, files->test_records);
+}
+
+/* Makes the folder and those above it. */
+static td_status make_folders(const char *folder)
+{
+    char path[TD_CIFAR_PATH];
+    TD_TRY(td_join_path(path, folder, ""));
+    for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        if (mkdir(path, 0777) != 0 && errno != EEXIST) {
+            return td_fail(TD_E_IO, "%s: the folder cannot be made: %s", path, strerror(errno));
+        }
+        *slash = '/';
+    }
+    return TD_OK;
+}
+
+/* Transfers into path and compares the checksum. Old bytes that have turned out wrong are thrown
+ * away, and everything is fetched once more. */
+static td_status fetch_checked(const char *path, const td_download_options *options)
+{
+    for (;;) {
+        bool resumed;
+        TD_TRY(td_transfer(path, MOST_ARCHIVE, options, &resumed));
+        char md5[33];
+        TD_TRY(td_file_md5(path, md5));
+        if (strcasecmp(md5, options->md5) == 0) {
+            return TD_OK;
+        }
+        remove(path);
+        if (!resumed) {
+            return td_fail(
+                TD_E_CHECKSUM,
+                "%s: the file's MD5 is %s, expected %s: it was changed or damaged on the "
+                "way. It has been deleted; try again, or another network",
+                options->url, md5, options->md5);
+        }
+    }
+}
+
+static td_status fetch_and_unpack(const char *folder, td_cifar_kind kind,
+                                  const td_cifar_files *files, const td_download_options *options)
+{
+    char archive[TD_CIFAR_PATH], part[TD_CIFAR_PATH];
+    TD_TRY(td_join_path(archive, folder, files->archive));
+    if (snprintf(part, sizeof part, "%s.part", archive) >= (int)sizeof part) {
+        return td_fail(TD_E_ARG, "%s: the path is too long", archive);
+    }
+    char md5[33]; /* an archive that somebody has put there is used, and left there */
+    bool kept = access(archive, R_OK) == 0 && td_file_md5(archive, md5) == TD_OK &&
+                strcasecmp(md5, options->md5) == 0;
+    if (!kept) {
+        TD_TRY(fetch_checked(part, options));
+        if (rename(part, archive) != 0) {
+            return td_fail(TD_E_IO, "%s: cannot be renamed: %s", part, strerror(errno));
+        }
+    }
+    TD_TRY(td_cifar_unpack(archive, kind, folder));
+    if (!kept) {
+        remove(archive);
+    }
+    return TD_OK;
+}
+
+td_status td_cifar_fetch(const char *folder, td_cifar_kind kind, const td_download_options *options)
+{
+    const td_cifar_files *files = td_cifar_files_of(kind);
+    if (files == NULL) {
+        return TD_E_ARG;
+    }
+    td_download_options filled = *options;
+    filled.url = filled.url != NULL ? filled.url : files->url;
+    filled.md5 = filled.md5 != NULL ? filled.md5 : files->md5;
+    filled.attempts = filled.attempts > 0 ? filled.attempts : 5;
+    filled.stall_seconds = filled.stall_seconds > 0 ? filled.stall_seconds : 30;
+    filled.pause_seconds = filled.pause_seconds > 0 ? filled.pause_seconds : 1;
+
+    TD_TRY(make_folders(folder));
+    /* Several processes may be told to download to the same place: the others wait for the first.
+     */
+    int lock = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (lock < 0) {
+        return td_fail(TD_E_IO, "%s: cannot be used as a folder: %s", folder, strerror(errno));
+    }
+    flock(lock, LOCK_EX);
+    td_status status =
+        is_there(folder, kind, files) ? TD_OK : fetch_and_unpack(folder, kind, files, &filled);
+    close(lock);
+    return status;
+}
+
+#else
+
+td_status td_cifar_fetch(const char *folder, td_cifar_kind kind, const td_download_options *options)
+{
+    const td_cifar_files *files = td_cifar_files_of(kind);
+    if (files == NULL) {
+        return TD_E_ARG;
+    }
+    return td_fail(
+        TD_E_UNSUPPORTED,
+        "this build cannot download. Install"
+#ifndef TD_HAVE_CURL
+        " libcurl4-openssl-dev"
+#endif
+#ifndef TD_HAVE_ARCHIVE
+        " libarchive-dev"
+#endif
+#ifndef TD_HAVE_MD
+        " libmd-dev"
+#endif
+        " and build again (make deps does it), or fetch %s by hand and unpack it into %s",
+        options->url != NULL ? options->url : files->url, folder);
+}
+
+#endif

@@ -1,0 +1,37 @@
+/* Fetching an archive, checking it, unpacking it: the parts of td_cifar_download, with everything
+ * that a test wants to set. Not for users. */
+#ifndef TD_DATA_DOWNLOAD_DOWNLOAD_H
+#define TD_DATA_DOWNLOAD_DOWNLOAD_H
+
+#include "data/cifar_files.h"
+
+/* Zero and NULL: the default. */
+typedef struct td_download_options {
+    const char *url;      /* the official one */
+    const char *md5;      /* of the archive, in hex: the official one's */
+    int attempts;         /* 5 */
+    int stall_seconds;    /* without a byte, until an attempt is given up: 30 */
+    double pause_seconds; /* before the second attempt, doubled before each after it: 1 */
+} td_download_options;
+
+/* td_cifar_download with options. */
+td_status td_cifar_fetch(const char *folder, td_cifar_kind kind,
+                         const td_download_options *options);
+
+/* The three parts below exist where their library does: TD_HAVE_CURL, TD_HAVE_MD, TD_HAVE_ARCHIVE.
+ */
+
+/* Fetches options->url to path (all options are set). What path already holds is the beginning: the
+ * server is asked for the rest, and for everything if it cannot do that. More than `most` bytes are
+ * refused. *resumed: whether old bytes are in it. */
+td_status td_transfer(const char *path, int64_t most, const td_download_options *options,
+                      bool *resumed);
+
+/* The MD5 of a file in lower-case hex. */
+td_status td_file_md5(const char *path, char hex[33]);
+
+/* Unpacks the files of a CIFAR set from a .tar.gz into folder/subfolder; each appears under its
+ * name when it is whole. Any other entry is passed over, so nothing is written elsewhere. */
+td_status td_cifar_unpack(const char *archive, td_cifar_kind kind, const char *folder);
+
+#endif

@@ -1,0 +1,315 @@
+/* A folder of pictures as a dataset. Decoding and resizing happen in fetch, which the loader's
+ * workers call. */
+#include "data/augment.h"
+#include "data/images/images.h"
+#include "data/images/folder_list.h"
+#include "data/images/transform.h"
+#include "data/inspect.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { USUAL_MOST_PIXELS = 100000000 };
+
+/* A picture that could not be read. */
+typedef struct bad_picture {
+    int64_t sample;
+    char *message;
+} bad_picture;
+
+typedef struct image_folder {
+    td_dataset base;
+    char *root;
+    td_folder_list list;
+    td_image_folder_options options;
+    td_byte_values values;
+    pthread_mutex_t lock; /* of what follows, and nothing else changes */
+    bad_picture *bad;
+    int64_t bad_count;
+} image_folder;
+
+/* ---- one file ---- */
+
+static td_status read_file(const char *path, uint8_t **bytes, size_t *size)
+{
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat info;
+    if (file < 0 || fstat(file, &info) != 0) {
+        td_status status = td_fail(errno == ENOENT ? TD_E_NOTFOUND : TD_E_IO,
+                                   "%s: cannot be opened: %s", path, strerror(errno));
+        if (file >= 0) {
+            close(file);
+        }
+        return status;
+    }
+    if (!S_ISREG(info.st_mode)) {
+        close(file);
+        return td_fail(TD_E_IO, "%s: not a regular file", path);
+    }
+    *size = (size_t)info.st_size;
+    *bytes = malloc(*size + 1);
+    size_t done = 0;
+    while (*bytes != NULL && done < *size) {
+        ssize_t got = read(file, *bytes + done, *size - done);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got <= 0) {
+            break;
+        }
+        done += (size_t)got;
+    }
+    close(file);
+    if (*bytes == NULL) {
+        return td_fail(TD_E_NOMEM, "%s: no memory for %zu bytes", path, *size);
+    }
+    if (done < *size) {
+        free(*bytes);
+        return td_fail(TD_E_IO, "%s: reading failed at byte %zu of %zu", path, done, *size);
+    }
+    return TD_OK;
+}
+
+static td_status load(const char *path, const td_image_folder_transform *t, int64_t most_pixels,
+                      uint64_t epoch, uint64_t sample, uint8_t *rgb)
+{
+    uint8_t *bytes;
+    size_t size;
+    TD_TRY(read_file(path, &bytes, &size));
+    td_encoded picture = { .bytes = bytes, .size = size, .name = path, .most_pixels = most_pixels };
+    td_status status = td_picture_load(t, &picture, epoch, sample, rgb);
+    free(bytes);
+    return status;
+}
+
+/* Bytes of a picture into its place in a batch; out is its element [0,0,0]. */
+static void write_floats(const td_byte_values *values, const uint8_t *rgb, int size, float *out,
+                         const int64_t *stride)
+{
+    for (int h = 0; h < size; h++) {
+        float *row = out + h * stride[2];
+        for (int w = 0; w < size; w++, rgb += 3) {
+            for (int c = 0; c < 3; c++) {
+                row[w * stride[3] + c * stride[1]] = values->of[c][rgb[c]];
+            }
+        }
+    }
+}
+
+static void set_values(td_byte_values *values, const td_image_folder_transform *t)
+{
+    td_image_transform norm = { .crop_padding = 0 };
+    memcpy(norm.mean, t->mean, sizeof norm.mean);
+    memcpy(norm.std, t->std, sizeof norm.std);
+    td_byte_values_set(values, &norm);
+}
+
+/* ---- the dataset ---- */
+
+/* Once for each picture, however often it is met. */
+static td_status note_bad(image_folder *f, int64_t sample)
+{
+    pthread_mutex_lock(&f->lock);
+    int64_t i = 0;
+    while (i < f->bad_count && f->bad[i].sample < sample) {
+        i++;
+    }
+    td_status status = TD_OK;
+    if (i == f->bad_count || f->bad[i].sample != sample) {
+        bad_picture *bad = realloc(f->bad, ((size_t)f->bad_count + 1) * sizeof *bad);
+        char *message = strdup(td_last_error());
+        if (bad != NULL) {
+            f->bad = bad;
+        }
+        if (bad == NULL || message == NULL) {
+            free(message);
+            status = td_fail(TD_E_NOMEM, "no memory for the list of bad pictures");
+        } else {
+            memmove(bad + i + 1, bad + i, (size_t)(f->bad_count - i) * sizeof *bad);
+            bad[i] = (bad_picture){ sample, message };
+            f->bad_count++;
+        }
+    }
+    pthread_mutex_unlock(&f->lock);
+    return status;
+}
+
+/* Sample `sample`, or, where that is allowed, the next one that can be read; says which. */
+static td_status load_sample(image_folder *f, int64_t *sample, uint64_t epoch, uint8_t *rgb)
+{
+    for (int64_t tries = 0; tries < f->base.length; tries++) {
+        char path[8192];
+        snprintf(path, sizeof path, "%s/%s", f->root, f->list.paths[*sample]);
+        td_status status = load(path, &f->options.transform, f->options.most_pixels, epoch,
+                                (uint64_t)*sample, rgb);
+        if (status == TD_OK || !f->options.skip_bad || status == TD_E_NOMEM ||
+            status == TD_E_UNSUPPORTED) {
+            return status;
+        }
+        TD_TRY(note_bad(f, *sample));
+        *sample = (*sample + 1) % f->base.length;
+    }
+    return td_fail(TD_E_FORMAT, "%s: not one picture can be read", f->root);
+}
+
+static td_status fetch(const td_dataset *dataset, const int64_t *index, int64_t n, uint64_t epoch,
+                       td_tensor *x, td_tensor *y)
+{
+    image_folder *f = (image_folder *)(uintptr_t)dataset;
+    int size = f->options.transform.size;
+    uint8_t *rgb = malloc((size_t)size * (size_t)size * 3);
+    if (rgb == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory for a picture of %d pixels", size);
+    }
+    float *out = td_data_rw(x);
+    int64_t *label = td_data_rw(y);
+    td_status status = TD_OK;
+    for (int64_t i = 0; i < n && status == TD_OK; i++) {
+        int64_t sample = index[i];
+        status = load_sample(f, &sample, epoch, rgb);
+        if (status == TD_OK) {
+            write_floats(&f->values, rgb, size, out + i * x->stride[0], x->stride);
+            label[i * y->stride[0]] = f->list.labels[sample];
+        }
+    }
+    free(rgb);
+    return status;
+}
+
+static void free_folder(td_dataset *dataset)
+{
+    image_folder *f = (image_folder *)dataset;
+    for (int64_t i = 0; i < f->bad_count; i++) {
+        free(f->bad[i].message);
+    }
+    free(f->bad);
+    td_folder_list_free(&f->list);
+    pthread_mutex_destroy(&f->lock);
+    free(f->root);
+    free(f);
+}
+
+static const td_dataset_vtable folder_vtable = { "folder of pictures", fetch, free_folder };
+
+static td_status list_folder(image_folder *f)
+{
+    const char *index = f->options.index;
+    if (index != NULL && td_folder_list_recall(f->root, index, &f->list)) {
+        return TD_OK;
+    }
+    TD_TRY(td_folder_list_read(f->root, &f->list));
+    return index != NULL ? td_folder_list_remember(f->root, index, &f->list) : TD_OK;
+}
+
+/* The index file remembers the whole folder, whichever part is wanted. */
+static td_status list_part(image_folder *f)
+{
+    double fraction = f->options.val_fraction;
+    if (!(fraction >= 0.0 && fraction < 1.0) || (f->options.val && fraction == 0.0)) {
+        return td_fail(TD_E_ARG, "%s: the validation part is to be %g of the pictures; %s", f->root,
+                       fraction,
+                       f->options.val ? "give more than 0 and less than 1"
+                                      : "give less than 1, or 0 for no split");
+    }
+    TD_TRY(list_folder(f));
+    return fraction > 0.0 ? td_folder_list_split(&f->list, f->root, fraction, f->options.val,
+                                                 f->options.split_seed)
+                          : TD_OK;
+}
+
+td_dataset *td_image_folder_open_at(td_image_folder_options options, td_site at)
+{
+    TD_REQUIRE(options.folder != NULL, at, "td_image_folder_open: the folder is NULL");
+    image_folder *f = calloc(1, sizeof *f);
+    char *root = realpath(options.folder, NULL);
+    if (f == NULL || root == NULL) {
+        td_fail(TD_E_NOTFOUND, "cannot open the folder '%s': %s", options.folder, strerror(errno));
+        free(f);
+        free(root);
+        return NULL;
+    }
+    pthread_mutex_init(&f->lock, NULL);
+    f->base.vtable = &folder_vtable;
+    f->root = root;
+    f->options = options;
+    if (f->options.most_pixels == 0) {
+        f->options.most_pixels = USUAL_MOST_PIXELS;
+    }
+    td_image_folder_transform *t = &f->options.transform;
+    if (td_image_folder_transform_check(t) != TD_OK || list_part(f) != TD_OK) {
+        free_folder(&f->base);
+        return NULL;
+    }
+    set_values(&f->values, t);
+    f->base.length = f->list.count;
+    f->base.sample_shape = TD_SHAPE(3, t->size, t->size);
+    f->base.dtype = TD_F32;
+    f->base.layout = TD_IMAGE;
+    f->base.classes = f->list.class_count;
+    f->base.class_names = (const char *const *)f->list.classes;
+    return &f->base;
+}
+
+static const image_folder *folder_of(const td_dataset *dataset, const char *what)
+{
+    TD_REQUIRE(dataset->vtable == &folder_vtable, TD_HERE, "%s: the dataset is a %s", what,
+               dataset->vtable->kind);
+    return (const image_folder *)dataset;
+}
+
+const char *td_image_folder_path(const td_dataset *dataset, int64_t sample)
+{
+    const image_folder *f = folder_of(dataset, "td_image_folder_path");
+    TD_REQUIRE(sample >= 0 && sample < dataset->length, TD_HERE,
+               "td_image_folder_path: there is no sample %lld of %lld", (long long)sample,
+               (long long)dataset->length);
+    return f->list.paths[sample];
+}
+
+int64_t td_image_folder_bad(const td_dataset *dataset)
+{
+    image_folder *f = (image_folder *)(uintptr_t)folder_of(dataset, "td_image_folder_bad");
+    pthread_mutex_lock(&f->lock);
+    int64_t count = f->bad_count;
+    pthread_mutex_unlock(&f->lock);
+    return count;
+}
+
+const char *td_image_folder_bad_at(const td_dataset *dataset, int64_t i, int64_t *sample)
+{
+    image_folder *f = (image_folder *)(uintptr_t)folder_of(dataset, "td_image_folder_bad_at");
+    const char *message = NULL;
+    pthread_mutex_lock(&f->lock);
+    if (i >= 0 && i < f->bad_count) {
+        *sample = f->bad[i].sample;
+        message = f->bad[i].message;
+    }
+    pthread_mutex_unlock(&f->lock);
+    return message;
+}
+
+td_status td_image_read(const char *path, const td_image_folder_transform *transform, td_tensor *x)
+{
+    td_image_folder_transform t = *transform;
+    TD_TRY(td_image_folder_transform_check(&t));
+    TD_REQUIRE(x->ndim == 4 && x->shape[0] == 1 && x->shape[1] == 3 && x->shape[2] == t.size &&
+                   x->shape[3] == t.size && x->dtype == TD_F32,
+               TD_HERE, "td_image_read: %s must be f32[1,3,%d,%d]", td_describe(x), t.size, t.size);
+    uint8_t *rgb = malloc((size_t)t.size * (size_t)t.size * 3);
+    if (rgb == NULL) {
+        return td_fail(TD_E_NOMEM, "%s: no memory for a picture of %d pixels", path, t.size);
+    }
+    td_status status = load(path, &t, USUAL_MOST_PIXELS, 0, 0, rgb);
+    if (status == TD_OK) {
+        td_byte_values values;
+        set_values(&values, &t);
+        write_floats(&values, rgb, t.size, td_data_rw(x), x->stride);
+    }
+    free(rgb);
+    return status;
+}

@@ -1,0 +1,61 @@
+/* Folders of image files, a sub-folder a class: opened, split, and transformed as torchvision does.
+ * tandem.h includes this header. */
+#ifndef TD_DATA_IMAGES_IMAGES_H
+#define TD_DATA_IMAGES_IMAGES_H
+
+#include "data/data.h"
+
+TD_BEGIN_C
+
+/* How an image file of any size becomes [3,size,size], with PIL's antialiased bilinear filter as in
+ * torchvision, byte for byte. For training (resize 0): RandomResizedCrop, flip and ColorJitter. The
+ * random draws are Philox words of key (seed, "picture") and counter (epoch, sample). For
+ * evaluation (resize > 0): the shorter side becomes `resize`, and the centre is cropped. Then
+ * (value/255 - mean) / std. */
+typedef struct td_image_folder_transform {
+    int size;                  /* height and width of the result; 0: 224 */
+    int resize;                /* 0: training; otherwise at least size */
+    double scale[2], ratio[2]; /* of RandomResizedCrop; 0: { 0.08, 1 } and { 3/4, 4/3 } */
+    bool flip;                 /* horizontally, with probability 1/2 */
+    double brightness, contrast, saturation, hue; /* of ColorJitter; 0: unchanged */
+    float mean[3], std[3];                        /* of each channel; all zero: value/255 */
+    uint64_t seed;
+} td_image_folder_transform;
+
+typedef struct td_image_folder_options {
+    int begin_; /* for the library: lets the macro take an empty list */
+    const char *folder;
+    td_image_folder_transform transform;
+    double val_fraction; /* of each class's images that are for validation, below 1; 0: no split */
+    bool val;            /* with val_fraction: the images for validation, not those for training */
+    uint64_t split_seed; /* another seed: another split */
+    bool skip_bad; /* an image that cannot be read is replaced by the next one that can, counted and
+                      listed; otherwise it is an error that names the file */
+    const char *index; /* a file that remembers the list of the folder's images. It is read instead
+                          of the folder while no folder in it has changed, and written otherwise.
+                          NULL: none */
+    int64_t most_pixels; /* larger images are refused before they are decoded; 0: 100 million */
+} td_image_folder_options;
+
+/* Opens FOLDER/CLASS/.../image, td_image_folder_open("FOLDER", .transform = { ... }): each
+ * sub-folder is a class. The classes are numbered in the order of their names, and the samples
+ * sorted as torchvision's ImageFolder sorts them. Files are chosen by suffix (jpg, jpeg, png, bmp,
+ * gif, in upper or lower case) and decoded by content: JPEG, PNG, BMP, GIF. Symbolic links are
+ * followed.
+ *
+ * val_fraction splits a folder without moving files: open it twice, once with val set. Of a class
+ * of n images about val_fraction * n are for validation, at least one and at most n - 1. A hash of
+ * each file's path decides, so both parts are the same in every run and on every machine.
+ *
+ * NULL with td_last_error(): an option is out of range, no such folder, no class, a class without
+ * images, a link that leads in a circle, a class of one image to be split; the message names it. */
+td_dataset *td_image_folder_open_at(td_image_folder_options options, td_site at);
+#define td_image_folder_open(...)                                                                  \
+    td_image_folder_open_at((td_image_folder_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+
+/* Reads one image file into x, f32 [1,3,size,size] in the layout TD_IMAGE. */
+td_status td_image_read(const char *path, const td_image_folder_transform *transform, td_tensor *x);
+
+TD_END_C
+
+#endif

@@ -1,0 +1,66 @@
+/* What assembles a loader's batches: a ring of batches in CPU memory, which workers fill, or a
+ * maker for GPUs (device/). Not for users. */
+#ifndef TD_DATA_MAKER_H
+#define TD_DATA_MAKER_H
+
+#include "data/dataset.h"
+
+typedef struct td_batch_plan {
+    const td_dataset *dataset;
+    int64_t batch_size;
+    int64_t samples; /* of an epoch's batches */
+    int64_t batches; /* at least 1; all but the last are full */
+    int workers;     /* 0: take assembles */
+    int prefetch;    /* batches ahead per worker */
+    td_device device;
+    bool streamed; /* images are not kept on the device */
+} td_batch_plan;
+
+/* The number of samples in a batch. */
+int64_t td_batch_samples(const td_batch_plan *plan, int64_t batch);
+
+typedef struct td_batch_maker td_batch_maker;
+typedef struct td_batch_maker_type {
+    /* An epoch begins, or goes on elsewhere, with batch `first`. */
+    void (*start)(td_batch_maker *m, const int64_t *order, uint64_t epoch, int64_t first);
+    /* Puts workers to rest and drops what they have assembled. NULL: there are none. */
+    void (*rest)(td_batch_maker *m);
+    /* Waits for a batch. The tensors are valid until the next take, rest or start. */
+    td_status (*take)(td_batch_maker *m, int64_t batch, td_tensor **x, td_tensor **y);
+    /* NULL: take fills the tensors. Otherwise take draws, and make fills the tensors with the batch
+     * that was drawn last, as part of the device's work; in a captured step, at each replay. */
+    void (*make)(td_batch_maker *m);
+    void (*free)(td_batch_maker *m);
+} td_batch_maker_type;
+
+struct td_batch_maker {
+    const td_batch_maker_type *type;
+    td_batch_plan plan;
+    const int64_t *order; /* of the running epoch */
+    uint64_t epoch;
+    double waited; /* seconds that take has waited */
+};
+
+/* The maker for a plan's device. NULL with td_last_error(). */
+td_batch_maker *td_batch_maker_new(const td_batch_plan *plan);
+
+/* Memory of a batch: seen as a full batch, and as a last one that is not full (NULL: all are). */
+typedef struct td_batch_memory {
+    td_tensor *x, *y, *tail_x, *tail_y;
+} td_batch_memory;
+/* false with td_last_error(); td_batch_memory_free is needed then, too. */
+bool td_batch_memory_make(td_batch_memory *memory, const td_batch_plan *plan, td_device device);
+void td_batch_memory_free(td_batch_memory *memory);
+/* The tensors of a batch of n samples. */
+void td_batch_memory_of(const td_batch_memory *memory, int64_t n, td_tensor **x, td_tensor **y);
+
+/* ---- the ring: batch b lies in slot b % count; the consumer takes the batches in order ---- */
+
+td_batch_maker *td_ring_new(const td_batch_plan *plan);
+/* Whether the workers have assembled a batch; then its tensors. Not for a batch before the last
+ * one that was taken. */
+bool td_ring_look(td_batch_maker *ring, int64_t batch, td_tensor **x, td_tensor **y);
+/* The memory of a slot. All are alike. */
+const td_batch_memory *td_ring_memory(const td_batch_maker *ring);
+
+#endif

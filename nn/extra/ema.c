@@ -1,0 +1,153 @@
+#include "nn/extra/ema_internal.h"
+#include "nn/module.h"
+#include "nn/params.h"
+#include "tensor/hooks.h"
+#include "tensor/kernels.h"
+#include "tensor/scaling.h"
+#include "tensor/storage.h"
+#include "tensor/extend.h"
+
+#include <stdlib.h>
+
+enum { SWAP_ELEMENTS = 1 << 16 }; /* that change places at a time: they stay in the cache */
+
+/* ---- beginning and end ---- */
+
+static bool make_averages(td_ema *e)
+{
+    if (!td_average_begin(&e->of, e->options.model)) {
+        return false;
+    }
+    const td_tensor *flat = e->of.flat;
+    e->counts = td_params_new_counts(e->of.params);
+    e->spare = td_zeros(TD_SHAPE(SWAP_ELEMENTS), flat->dtype, td_device_of(flat));
+    return e->counts != NULL && e->spare != NULL;
+}
+
+td_ema *td_ema_new_at(td_ema_options options, td_site at)
+{
+    td_module *model = options.model;
+    TD_REQUIRE(model != NULL, at, "td_ema_new: the model is NULL");
+    TD_REQUIRE(options.decay >= 0.0 && options.decay < 1.0, at,
+               "td_ema_new: the decay is %g; it must lie between 0 and 1", options.decay);
+    td_ema *e = calloc(1, sizeof *e);
+    if (e == NULL) {
+        td_fail(TD_E_NOMEM, "no memory for an average of the weights");
+        return NULL;
+    }
+    e->options = options;
+    e->options.decay = td_or_usual(options.decay, 0.9999);
+    if (!make_averages(e)) {
+        td_ema_free(e);
+        td_fail(TD_E_NOMEM, "no memory for an average of %lld weights",
+                (long long)td_parameter_count(model));
+        return NULL;
+    }
+    td_left_out_begin(&e->left_out, e->of.params);
+    return e;
+}
+
+void td_ema_free(td_ema *ema)
+{
+    if (ema == NULL) {
+        return;
+    }
+    if (ema->of.params != NULL) {
+        td_params_drop_state(ema->of.params, ema->counts);
+    }
+    td_average_end(&ema->of);
+    td_free(ema->spare);
+    free(ema);
+}
+
+/* ---- updates ---- */
+
+/* The count is with the parameters' state, of which a rank that leaves early gets the latest. */
+int64_t *td_ema_count(const td_ema *ema)
+{
+    return td_data_rw(ema->counts);
+}
+
+void td_ema_settle(td_ema *ema)
+{
+    *td_ema_count(ema) -= td_left_out_settle(&ema->left_out, ema->of.params);
+}
+
+int64_t td_ema_updates(td_ema *ema)
+{
+    td_ema_settle(ema);
+    return *td_ema_count(ema);
+}
+
+static double decay_after(const td_ema *ema, int64_t updates)
+{
+    double most = ema->options.decay;
+    return ema->options.warmup ? td_average_decay(most, (double)updates) : most;
+}
+
+double td_ema_decay(td_ema *ema)
+{
+    return decay_after(ema, td_ema_updates(ema));
+}
+
+/* The slices of the next update, which is counted: the parameters', and each buffer's. */
+static void fill_slices(void *user, void *numbers)
+{
+    td_ema *e = user;
+    td_optim_slice *slices = numbers;
+    int64_t updates = *td_ema_count(e);
+    double decay = decay_after(e, updates);
+    int count = td_average_fill(&e->of, slices, decay);
+    for (int i = 0; i < count && slices != e->of.slices; i++) { /* a captured step's */
+        td_left_out_ask(&e->left_out, e->of.params, updates + 1, &slices[i]);
+        slices[i].average = e->options.warmup ? e->options.decay : 0.0;
+    }
+    ++*td_ema_count(e);
+}
+
+static void require_in_place(const td_ema *ema, const char *what)
+{
+    TD_REQUIRE(!ema->swapped, TD_HERE,
+               "%s: the model holds the averages at the moment; td_ema_swap them back first", what);
+}
+
+void td_ema_update(td_ema *ema)
+{
+    require_in_place(ema, "td_ema_update");
+    if (td_recorder_now() == NULL) {
+        td_ema_settle(ema);
+    }
+    td_average_update(&ema->of, fill_slices, ema, false, "td_ema_update");
+}
+
+/* ---- swapping ---- */
+
+static void exchange(const td_ema *ema, td_tensor *a, td_tensor *b)
+{
+    const td_kernels *kernels = td_kernels_of(td_device_of(a));
+    int64_t count = td_numel(a);
+    td_begin_write(a, "td_ema_swap", TD_HERE); /* who has kept something of them must know */
+    td_begin_write(b, "td_ema_swap", TD_HERE);
+    for (int64_t at = 0; at < count; at += SWAP_ELEMENTS) {
+        int64_t n = count - at < SWAP_ELEMENTS ? count - at : SWAP_ELEMENTS;
+        td_tensor one = td_average_part(a, at, n), other = td_average_part(b, at, n);
+        td_tensor spare = td_average_part(ema->spare, 0, n);
+        kernels->copy(&spare, &one);
+        kernels->copy(&one, &other);
+        kernels->copy(&other, &spare);
+    }
+}
+
+void td_ema_swap(td_ema *ema)
+{
+    exchange(ema, td_params_flat(ema->of.params), ema->of.flat);
+    for (int i = 0; i < ema->of.buffer_count; i++) {
+        exchange(ema, ema->of.buffers[i].value, ema->of.buffers[i].copy);
+    }
+    ema->swapped = !ema->swapped;
+}
+
+bool td_ema_swapped(const td_ema *ema)
+{
+    return ema->swapped;
+}

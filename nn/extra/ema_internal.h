@@ -1,0 +1,23 @@
+/* An average of weights, seen from inside: what a checkpoint reads. Users do not include this. */
+#ifndef TD_NN_EXTRA_EMA_INTERNAL_H
+#define TD_NN_EXTRA_EMA_INTERNAL_H
+
+#include "nn/extra/average.h"
+#include "nn/extra/ema.h"
+#include "nn/extra/left_out.h"
+
+struct td_ema {
+    td_ema_options options;
+    td_average of;        /* the averages */
+    td_tensor *counts;    /* its first number: updates so far */
+    td_tensor *spare;     /* for swapping */
+    td_left_out left_out; /* of the updates that are counted */
+    bool swapped;
+};
+
+int64_t *td_ema_count(const td_ema *ema); /* of updates, to be written */
+
+/* Makes the count right after captured steps (td_optim_settle). */
+void td_ema_settle(td_ema *ema);
+
+#endif

@@ -1,0 +1,229 @@
+#include "nn/extra/scaler.h"
+
+#include "autograd/autograd.h"
+#include "nn/extra/inspect.h"
+#include "nn/params.h"
+#include "nn/module.h"
+#include "tensor/hooks.h"
+#include "tensor/kernels.h"
+#include "tensor/storage.h"
+#include "tensor/extend.h"
+
+#include <stdlib.h>
+
+struct td_scaler {
+    td_scaler_options options;
+    td_scaler_state state; /* the host's copy; with `unseen` perhaps an old one */
+    bool gives_up;         /* likewise */
+    bool unseen;           /* a captured step has been asked for: replays tell the host nothing */
+    const td_params *of;   /* whose: they count what it leaves out */
+    td_tensor *numbers;    /* f64 [TD_SCALE_NUMBERS], on the gradients' device; made at first use */
+    td_tensor *factor, *outcome; /* two of them, as scalars */
+    td_tensor *found;            /* i32, there: 1 if a gradient is not finite */
+};
+
+/* Below, steps are left out for another reason than a scale that is too large. */
+static const double LEAST_SCALE = 0x1p-24;
+static const double MOST_SCALE = 0x1p120;
+
+static double or_default(double value, double otherwise)
+{
+    return value > 0 ? value : otherwise;
+}
+
+td_scaler *td_scaler_new_at(td_scaler_options options, td_site at)
+{
+    const td_scaler_options *o = &options;
+    TD_REQUIRE(o->scale >= 0 && o->growth >= 0 && o->backoff >= 0 && o->patience >= 0, at,
+               "td_scaler_new: an option is negative");
+    TD_REQUIRE(
+        (o->growth == 0 || o->growth > 1) && o->backoff < 1, at,
+        "td_scaler_new: growth is %g and must be more than 1; backoff is %g and must be less",
+        o->growth, o->backoff);
+    td_scaler *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        td_fail(TD_E_NOMEM, "no memory for a loss scaler");
+        return NULL;
+    }
+    s->options = (td_scaler_options){
+        .scale = or_default(o->scale, 65536),
+        .growth = or_default(o->growth, 2),
+        .backoff = or_default(o->backoff, 0.5),
+        .patience = o->patience > 0 ? o->patience : 2000,
+    };
+    s->state.scale = s->options.scale;
+    return s;
+}
+
+/* Whoever counts what captured steps have left out looks at our numbers from now on, too: nothing
+ * more is left out. */
+static void leave_behind(td_scaler *s)
+{
+    double numbers[TD_SCALE_NUMBERS];
+    td_read(s->numbers, numbers, TD_F64);
+    numbers[TD_SCALE_OUTCOME] = TD_SCALE_TAKEN;
+    td_write(s->numbers, numbers, TD_F64);
+}
+
+void td_scaler_free(td_scaler *scaler)
+{
+    if (scaler != NULL) {
+        if (scaler->of != NULL) {
+            leave_behind(scaler);
+        }
+        td_free(scaler->factor);
+        td_free(scaler->outcome);
+        td_free(scaler->numbers);
+        td_free(scaler->found);
+        free(scaler);
+    }
+}
+
+/* ---- the device's numbers ---- */
+
+static void send(td_scaler *s)
+{
+    double numbers[TD_SCALE_NUMBERS];
+    td_read(s->numbers, numbers, TD_F64);
+    numbers[TD_SCALE_FACTOR] = s->state.scale;
+    numbers[TD_SCALE_GOOD] = (double)s->state.good;
+    numbers[TD_SCALE_LEFT_OUT] = (double)s->state.skipped;
+    td_write(s->numbers, numbers, TD_F64);
+}
+
+/* Whether the latest step is to be taken. */
+static bool fetch(td_scaler *s)
+{
+    double numbers[TD_SCALE_NUMBERS];
+    td_read(s->numbers, numbers, TD_F64);
+    s->state = (td_scaler_state){
+        .scale = numbers[TD_SCALE_FACTOR],
+        .good = (int64_t)numbers[TD_SCALE_GOOD],
+        .skipped = (int64_t)numbers[TD_SCALE_LEFT_OUT],
+    };
+    s->gives_up = numbers[TD_SCALE_OUTCOME] == TD_SCALE_HOPELESS;
+    return numbers[TD_SCALE_OUTCOME] == TD_SCALE_TAKEN;
+}
+
+static td_tensor *number(const td_scaler *s, int which)
+{
+    return td_slice_of_storage(s->numbers, s->numbers->offset + which, TD_SCALAR,
+                               s->numbers->stride);
+}
+
+static void require_numbers(td_scaler *s, td_device device)
+{
+    if (s->numbers != NULL) {
+        TD_REQUIRE(td_same_device(td_device_of(s->numbers), device), TD_HERE,
+                   "td_scaler: the loss or gradients are on %s, and were on %s before",
+                   td_device_name(device), td_device_name(td_device_of(s->numbers)));
+        return;
+    }
+    s->numbers = td_zeros(TD_SHAPE(TD_SCALE_NUMBERS), TD_F64, device);
+    s->found = td_zeros(TD_SHAPE(1), TD_I32, device);
+    if (s->numbers != NULL) {
+        s->factor = number(s, TD_SCALE_FACTOR);
+        s->outcome = number(s, TD_SCALE_OUTCOME);
+    }
+    TD_REQUIRE(s->numbers != NULL && s->found != NULL && s->factor != NULL && s->outcome != NULL,
+               TD_HERE, "td_scaler: %s", td_last_error());
+    send(s);
+}
+
+/* ---- a step ---- */
+
+td_tensor *td_scaler_loss(td_scaler *scaler, td_tensor *loss)
+{
+    if (scaler == NULL) {
+        return loss;
+    }
+    require_numbers(scaler, td_device_of(loss));
+    return td_mul(loss, td_cast(scaler->factor, loss->dtype));
+}
+
+/* Whether each parameter has a gradient: then all of them are one stretch of memory. */
+static bool all_have_gradients(const td_params *params)
+{
+    for (int i = 0; i < td_params_count(params); i++) {
+        if (td_grad(td_params_get(params, i)->tensor) == NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void unscale_gradients(const td_scaler *s, td_params *params)
+{
+    const td_kernels *kernels = td_kernels_of(td_device_of(s->found));
+    td_fill_(s->found, 0);
+    if (all_have_gradients(params)) {
+        kernels->unscale(td_params_flat_grad(params), s->numbers, s->found);
+        return;
+    }
+    for (int i = 0; i < td_params_count(params); i++) {
+        td_tensor *grad = td_grad(td_params_get(params, i)->tensor);
+        if (grad != NULL) {
+            kernels->unscale(grad, s->numbers, s->found);
+        }
+    }
+}
+
+bool td_scaler_unscale(td_scaler *scaler, td_params *params)
+{
+    if (scaler == NULL) {
+        return true;
+    }
+    bool captured = td_recorder_now() != NULL;
+    td_scale_rule rule = { .growth = scaler->options.growth,
+                           .backoff = scaler->options.backoff,
+                           .least = LEAST_SCALE,
+                           .most = MOST_SCALE,
+                           .patience = scaler->options.patience,
+                           .unseen = captured };
+    td_device device = td_device_of(td_params_flat(params));
+    require_numbers(scaler, device);
+    unscale_gradients(scaler, params);
+    td_kernels_of(device)->adapt_scale(scaler->numbers, scaler->found, &rule);
+    if (captured) {
+        TD_REQUIRE(scaler->of == NULL || scaler->of == params, TD_HERE,
+                   "td_scaler_unscale: in captured steps a loss scaler is for one model; make one "
+                   "for each");
+        scaler->of = params;
+        scaler->unseen = true;
+        TD_REQUIRE(td_params_set_scaling(params, scaler->numbers) == TD_OK, TD_HERE,
+                   "td_scaler_unscale: %s", td_last_error());
+        return true;
+    }
+    return fetch(scaler);
+}
+
+td_tensor *td_scaler_outcome(const td_scaler *scaler)
+{
+    TD_REQUIRE(scaler->outcome != NULL, TD_HERE,
+               "td_scaler_outcome: no loss has been scaled yet, so the scaler is on no device");
+    return scaler->outcome;
+}
+
+bool td_scaler_gives_up(td_scaler *scaler)
+{
+    if (scaler != NULL && scaler->unseen) {
+        (void)fetch(scaler);
+    }
+    return scaler != NULL && scaler->gives_up;
+}
+
+td_scaler_state td_scaler_now(td_scaler *scaler)
+{
+    if (scaler->unseen) {
+        (void)fetch(scaler);
+    }
+    return scaler->state;
+}
+
+void td_scaler_set(td_scaler *scaler, const td_scaler_state *state)
+{
+    scaler->state = *state;
+    if (scaler->numbers != NULL) {
+        send(scaler);
+    }
+}

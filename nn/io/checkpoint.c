@@ -1,0 +1,257 @@
+/* Saving and loading a checkpoint: walks over its list of records. */
+#include "nn/extra/ema_internal.h"
+#include "nn/internal.h"
+#include "nn/io/records.h"
+#include "nn/io/safetensors_internal.h"
+#include "nn/optim/optim_internal.h"
+#include "tensor/extend.h"
+
+#include <stdlib.h>
+
+static void require_valid(const char *path, const td_checkpoint *c, const char *function)
+{
+    TD_REQUIRE(path != NULL && c != NULL && c->model != NULL, TD_HERE,
+               "%s: there is no path or no model", function);
+    TD_REQUIRE(
+        c->ema == NULL || !c->ema->swapped, TD_HERE,
+        "%s: the model holds the averages at the moment; td_ema_swap them back first%s", function,
+        strcmp(function, "td_checkpoint_save") == 0 ? ", or save without .ema what is to be used"
+                                                    : "");
+    for (int i = 0; i < c->extra_count; i++) {
+        const char *name = c->extra[i].name != NULL ? c->extra[i].name : "NULL";
+        TD_REQUIRE(
+            strncmp(name, TD_KEY_EXTRA, strlen(TD_KEY_EXTRA)) == 0 && c->extra[i].tensor != NULL,
+            TD_HERE, "%s: extra[%d] is '%s': it needs a tensor and a name that begins with '%s'",
+            function, i, name, TD_KEY_EXTRA);
+    }
+}
+
+/* ---- saving ---- */
+
+typedef struct saving {
+    const td_records *list;
+    td_safetensors_entry *entries; /* of each tensor */
+    td_metadata *metadata;
+    void *buffer; /* one tensor's elements, row-major */
+} saving;
+
+/* From the device's order to the file's. */
+static const void *fetch_row_major(int i, void *user)
+{
+    const saving *s = user;
+    td_read(s->list->tensors[i].tensor, s->buffer, s->entries[i].dtype);
+    return s->buffer;
+}
+
+static bool describe_file(saving *s)
+{
+    const td_records *l = s->list;
+    size_t largest = 1;
+    s->entries = calloc((size_t)l->tensor_count + 1, sizeof *s->entries);
+    s->metadata = calloc((size_t)l->text_count + 1, sizeof *s->metadata);
+    if (s->entries == NULL || s->metadata == NULL) {
+        return false;
+    }
+    for (int i = 0; i < l->tensor_count; i++) {
+        const td_tensor *t = l->tensors[i].tensor;
+        size_t bytes = (size_t)td_numel(t) * td_dtype_size(t->dtype);
+        s->entries[i] = (td_safetensors_entry){
+            .name = l->tensors[i].name, .dtype = t->dtype, .shape = td_shape_of(t), .bytes = bytes
+        };
+        largest = bytes > largest ? bytes : largest;
+    }
+    for (int i = 0; i < l->text_count; i++) {
+        s->metadata[i] = (td_metadata){ l->texts[i].key, l->texts[i].text };
+    }
+    s->buffer = malloc(largest);
+    return s->buffer != NULL;
+}
+
+td_status td_checkpoint_save(const char *path, const td_checkpoint *checkpoint)
+{
+    require_valid(path, checkpoint, "td_checkpoint_save");
+    for (int i = 0; i < checkpoint->metadata_count; i++) {
+        TD_REQUIRE(checkpoint->metadata[i].key != NULL && checkpoint->metadata[i].value != NULL,
+                   TD_HERE, "td_checkpoint_save: metadata[%d] has a NULL key or value", i);
+    }
+    td_records list = { .checkpoint = checkpoint };
+    saving s = { .list = &list };
+    td_records_list(&list);
+    td_status status =
+        !list.failed && describe_file(&s)
+            ? td_safetensors_write_from(path, s.entries, list.tensor_count, s.metadata,
+                                        list.text_count, fetch_row_major, &s)
+            : td_fail(TD_E_NOMEM, "no memory to save a checkpoint to '%s'", path);
+    free(s.entries);
+    free(s.metadata);
+    free(s.buffer);
+    td_records_free(&list);
+    return status;
+}
+
+/* ---- loading: all is compared before anything is changed ---- */
+
+/* A file's entry of the name prefix + name, which is marked as used. */
+static const td_safetensors_entry *find(td_records *l, bool *used, const char *prefix,
+                                        const char *name)
+{
+    char *whole = td_format("%s%s", prefix, name);
+    l->failed = l->failed || whole == NULL;
+    const td_safetensors_entry *entry = whole != NULL ? td_safetensors_find(l->file, whole) : NULL;
+    if (entry != NULL) {
+        used[entry - td_safetensors_get(l->file, 0)] = true;
+    }
+    free(whole);
+    return entry;
+}
+
+static void match_tensor(td_records *l, td_tensor_record *r, bool *used, bool averages)
+{
+    if (r->part == TD_PART_EMPTY) {
+        return;
+    }
+    const td_safetensors_entry *e = find(l, used, "", r->name);
+    if (e == NULL && r->part == TD_PART_MODEL) { /* data-parallel wrappers elsewhere put it there */
+        e = find(l, used, "module.", r->name);
+    }
+    if (averages && r->part == TD_PART_MODEL) {
+        const td_safetensors_entry *average = find(l, used, TD_KEY_EMA, r->name);
+        e = average != NULL ? average : e;
+    }
+    r->from = e;
+    const td_tensor *to = r->tensor;
+    if (e == NULL) {
+        td_differ(&l->missing, "%s %s", r->name, td_describe_shape(td_shape_of(to)));
+    } else if (!td_shape_equal(e->shape, td_shape_of(to)) ||
+               (e->dtype != to->dtype && !(td_is_float(e->dtype) && td_is_float(to->dtype)))) {
+        td_differ(&l->unlike, "%s is %s%s in the file, %s%s here", r->name, td_dtype_name(e->dtype),
+                  td_describe_shape(e->shape), td_dtype_name(to->dtype),
+                  td_describe_shape(td_shape_of(to)));
+    }
+}
+
+static void match_text(td_records *l, const td_text_record *r)
+{
+    const char *text = td_safetensors_metadata(l->file, r->key);
+    if (r->kind->take == NULL || r->kind->take(r->of, text, false)) {
+        return;
+    }
+    if (text == NULL) {
+        td_differ(&l->missing, "%s (metadata)", r->key);
+    } else {
+        td_differ(&l->unlike, "%s is '%.40s', %s", r->key, text, r->kind->unfit);
+    }
+}
+
+static bool begins_with(const char *text, const char *begin)
+{
+    return strncmp(text, begin, strlen(begin)) == 0;
+}
+
+/* What a file may hold beside what was asked for. */
+static bool may_stay(const td_records *l, const char *name)
+{
+    static const char counter[] = "num_batches_tracked"; /* PyTorch's, of each BatchNorm */
+    const td_checkpoint *asked = l->checkpoint;
+    size_t length = strlen(name), end = sizeof counter - 1;
+    return (asked->optim == NULL && begins_with(name, TD_KEY_OPTIMIZER)) ||
+           (asked->ema == NULL && begins_with(name, TD_KEY_EMA) &&
+            td_safetensors_metadata(l->file, TD_KEY_EMA_UPDATES) != NULL) ||
+           begins_with(name, TD_KEY_EXTRA) ||
+           (length >= end && strcmp(name + length - end, counter) == 0);
+}
+
+static void match(td_records *l, bool averages)
+{
+    bool *used = calloc((size_t)td_safetensors_count(l->file) + 1, sizeof *used);
+    if (used == NULL) {
+        l->failed = true;
+        return;
+    }
+    averages = averages && td_safetensors_metadata(l->file, TD_KEY_EMA_UPDATES) != NULL;
+    for (int i = 0; i < l->tensor_count; i++) {
+        match_tensor(l, &l->tensors[i], used, averages);
+    }
+    for (int i = 0; i < l->text_count; i++) {
+        match_text(l, &l->texts[i]);
+    }
+    for (int i = 0; i < td_safetensors_count(l->file); i++) {
+        const td_safetensors_entry *entry = td_safetensors_get(l->file, i);
+        if (!used[i] && !may_stay(l, entry->name)) {
+            td_differ(&l->unexpected, "%s %s", entry->name, td_describe_shape(entry->shape));
+        }
+    }
+    free(used);
+}
+
+static td_status report_differences(const td_records *l, const char *path)
+{
+    const td_difference *sorts[] = { &l->missing, &l->unexpected, &l->unlike };
+    static const char *const what[] = { "missing in the file", "only in the file", "unlike" };
+    char text[3][640] = { "", "", "" };
+    int count = 0;
+    for (int i = 0; i < 3; i++) {
+        count += sorts[i]->count;
+        if (sorts[i]->count > 0) {
+            snprintf(text[i], sizeof text[i], "\n  %s (%d): %s", what[i], sorts[i]->count,
+                     sorts[i]->text);
+        }
+    }
+    return count == 0 ? TD_OK
+                      : td_fail(TD_E_MISMATCH,
+                                "'%s' does not fit; nothing was loaded. Was it saved from another "
+                                "model or optimizer, or one of other sizes?%s%s%s",
+                                path, text[0], text[1], text[2]);
+}
+
+static td_status take(const td_records *l)
+{
+    for (int i = 0; i < l->tensor_count; i++) {
+        const td_tensor_record *r = &l->tensors[i];
+        if (r->part == TD_PART_EMPTY) {
+            td_fill_(r->tensor, 0.0);
+        } else {
+            td_write(r->tensor, r->from->data, r->from->dtype);
+        }
+    }
+    bool taken = true;
+    for (int i = 0; i < l->text_count; i++) {
+        const td_text_record *r = &l->texts[i];
+        taken = taken && (r->kind->take == NULL ||
+                          r->kind->take(r->of, td_safetensors_metadata(l->file, r->key), true));
+    }
+    td_optim *o = l->checkpoint->optim;
+    td_ema *e = l->checkpoint->ema;
+    if (o != NULL) {
+        td_left_out_begin(&o->left_out, o->params);
+    }
+    if (e != NULL) {
+        td_left_out_begin(&e->left_out, e->of.params);
+    }
+    return taken ? TD_OK : TD_E_NOMEM;
+}
+
+td_status td_checkpoint_load_model(const char *path, const td_checkpoint *checkpoint, bool averages)
+{
+    require_valid(path, checkpoint, "td_checkpoint_load");
+    td_safetensors *file;
+    TD_TRY(td_checkpoint_open(path, &file));
+    td_records list = { .checkpoint = checkpoint, .file = file };
+    td_records_list(&list);
+    if (!list.failed) {
+        match(&list, averages);
+    }
+    td_status status = list.failed ? td_fail(TD_E_NOMEM, "no memory to load '%s'", path)
+                                   : report_differences(&list, path);
+    if (status == TD_OK) {
+        status = take(&list);
+    }
+    td_records_free(&list);
+    td_safetensors_close(file);
+    return status;
+}
+
+td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint)
+{
+    return td_checkpoint_load_model(path, checkpoint, false);
+}

@@ -1,0 +1,109 @@
+/* Checkpoints: saving and loading a model, or a whole training run, as a safetensors file.
+ *
+ *     td_save("net.safetensors", net);                         a model alone
+ *     td_load("net.safetensors", net);                         into a model that exists
+ *     td_module *net = td_load_model("net.safetensors");       makes the model, too
+ *
+ *     td_checkpoint c = { .model = net, .optim = optim, .with_random = true };
+ *     td_checkpoint_save("run.safetensors", &c);               a training run, to resume it
+ *     td_checkpoint_load("run.safetensors", &c);
+ *
+ * Files. A file holds the model's parameters and buffers under their paths, which are torchvision's
+ * names, in PyTorch's element order (row-major OIHW). The optimizer's state is stored as
+ * "optimizer.<path>.<what>", averages of the weights as "ema.<path>", and tensors of your own as
+ * "extra.<name>". Everything else (epoch, step, random states, your metadata) is text in the
+ * header's metadata. The metadata value "tandem.format" is the version of the format, 1; files
+ * without the value have version 0. Loading a file of an unknown version fails (TD_E_FORMAT).
+ *
+ * Saving is atomic. The library writes a temporary file next to the target (PATH.tmp.HOST.PID),
+ * syncs and renames it: at any moment the path holds a complete checkpoint, the old or the new one.
+ * A process that is killed while it saves leaves its temporary file; the next saving to the same
+ * path removes that file. */
+#ifndef TD_NN_IO_CHECKPOINT_H
+#define TD_NN_IO_CHECKPOINT_H
+
+#include "nn/nn.h"
+#include "tensor/extern_c.h"
+
+TD_BEGIN_C
+
+/* ---- a model alone ---- */
+
+/* Saves a model's parameters and buffers, and the metadata that td_load_model needs. The tensors
+ * are a state_dict's, and PyTorch loads them strictly:
+ * net.load_state_dict(safetensors.torch.load_file(path)). Under DDP only one rank saves. TD_E_IO:
+ * writing failed; an older file at path is unchanged. */
+td_status td_save_at(const char *path, td_module *net, td_site at);
+
+/* Loads a file that td_save, td_checkpoint_save or PyTorch wrote into an existing model. All names
+ * and shapes must fit, as for td_checkpoint_load. Optimizer state is ignored. If the file has
+ * averages of the weights ("ema."), td_load loads them in place of the weights, because a run with
+ * averages is evaluated with them. */
+td_status td_load_at(const char *path, td_module *net, td_site at);
+
+typedef struct td_load_model_options {
+    int begin_; /* for the library: lets the macro take an empty list */
+    const char *path;
+    const char *arch; /* td_model's name of the model; NULL: the name in the file's metadata */
+} td_load_model_options;
+/* Makes the model that a file describes, on the CPU, loads the file as td_load does, and returns
+ * the model in evaluation mode. You free the model by td_module_free. If the metadata do not say
+ * the number of classes or BoTNet's image size, the shapes of the tensors do; other options of the
+ * model have their defaults. NULL with td_last_error(): no such file, no arch, or the file's
+ * tensors do not fit the model. */
+td_module *td_load_model_at(td_load_model_options options, td_site at);
+
+/* ---- a training run ---- */
+
+/* Metadata of your own. Keys that begin with "tandem.", "model.", "optimizer.", "ema.", "scaler",
+ * "random.", "dropout." or "parameters." are the library's. */
+typedef struct td_metadata {
+    const char *key, *value;
+} td_metadata;
+
+/* What to save or load. All fields but model may be zero. The caller keeps everything. */
+typedef struct td_checkpoint {
+    td_module *model;
+    struct td_optim *optim;   /* nn/optim/optim.h: state, step counts and learning rate */
+    struct td_ema *ema;       /* nn/extra/ema.h; must not be swapped with the model's values */
+    struct td_scaler *scaler; /* nn/extra/scaler.h: scale and counts */
+    const struct td_named_tensor *extra; /* nn/module.h: tensors of your own, persistent, on any
+                                            device; their names begin with "extra." */
+    int extra_count;
+    bool with_random; /* also the states of the default generator and of every Dropout: a resumed
+                         run draws the same numbers as an uninterrupted run */
+    const td_metadata *metadata; /* for saving; td_checkpoint_metadata reads them */
+    int metadata_count;
+} td_checkpoint;
+
+/* Saves a training run. */
+td_status td_checkpoint_save(const char *path, const td_checkpoint *checkpoint);
+
+/* Loads a file into an existing model, optimizer, averages, scaler and extra tensors.
+ *
+ * All names and shapes must fit, and the file must hold everything that checkpoint asks for
+ * (optim, ema, extra, with_random); a file without a scaler leaves the scaler unchanged. Otherwise
+ * TD_E_MISMATCH lists the differences, and nothing is changed. Float dtypes are converted. Names
+ * with the prefix "module." are accepted. "num_batches_tracked" is ignored, and so are optimizer
+ * state, averages and extra tensors that checkpoint does not ask for. Settings of the optimizer
+ * other than the learning rate, and its groups, stay as you made them.
+ *
+ * If td_parameters was called on the model, its parameters get the memory order that they had when
+ * the file was made. Under DDP that order decides the buckets: either all ranks load, or you load
+ * before td_ddp. */
+td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint);
+
+/* Copies one metadata value of a file into value, which has `size` bytes. TD_E_NOTFOUND: the file
+ * has no such key. */
+td_status td_checkpoint_metadata(const char *path, const char *key, char *value, size_t size);
+
+TD_END_C
+
+/* ---- what you call ---- */
+
+#define td_save(...) td_save_at(__VA_ARGS__, TD_HERE)
+#define td_load(...) td_load_at(__VA_ARGS__, TD_HERE)
+#define td_load_model(...)                                                                         \
+    td_load_model_at((td_load_model_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+
+#endif

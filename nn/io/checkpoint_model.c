@@ -1,0 +1,175 @@
+/* Files of a model alone, and models made from files. */
+#include "nn/io/records.h"
+#include "nn/models/models.h"
+#include "nn/models/zoo/airbench.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_CLASSES = 100000, MOST_SIDE = 8192, MOST_WIDTH = 4096 };
+
+/* ---- opening ---- */
+
+/* A number of a file's metadata; `missing` where there is none. */
+static td_status read_number(const td_safetensors *file, const char *path, const char *key,
+                             int64_t most, int64_t missing, int64_t *number)
+{
+    const char *text = td_safetensors_metadata(file, key);
+    char *end = NULL;
+    *number = text != NULL ? strtoll(text, &end, 10) : missing;
+    if (text != NULL && (end == text || *end != '\0' || *number < 0 || *number > most)) {
+        return td_fail(TD_E_FORMAT, "'%s': %s is '%.20s', not a number from 0 to %" PRId64, path,
+                       key, text, most);
+    }
+    return TD_OK;
+}
+
+static td_status check_format(const td_safetensors *file, const char *path)
+{
+    int64_t format;
+    TD_TRY(read_number(file, path, TD_KEY_FORMAT, INT64_MAX, 0, &format));
+    return format <= TD_CHECKPOINT_FORMAT
+               ? TD_OK
+               : td_fail(TD_E_FORMAT,
+                         "'%s' was written by a newer tandem (format %" PRId64
+                         "); this one reads up to %d",
+                         path, format, TD_CHECKPOINT_FORMAT);
+}
+
+td_status td_checkpoint_open(const char *path, td_safetensors **file)
+{
+    TD_TRY(td_safetensors_open(path, file));
+    td_status status = check_format(*file, path);
+    if (status != TD_OK) {
+        td_safetensors_close(*file);
+    }
+    return status;
+}
+
+td_status td_checkpoint_metadata(const char *path, const char *key, char *value, size_t size)
+{
+    td_safetensors *file;
+    TD_TRY(td_checkpoint_open(path, &file));
+    const char *text = td_safetensors_metadata(file, key);
+    td_status status = TD_OK;
+    if (text == NULL) {
+        status = td_fail(TD_E_NOTFOUND, "'%s' has no metadata value '%s'", path, key);
+    } else if (strlen(text) >= size) {
+        status = td_fail(TD_E_ARG,
+                         "the metadata value '%s' of '%s' has %zu bytes; there is room "
+                         "for %zu",
+                         key, path, strlen(text) + 1, size);
+    } else {
+        memcpy(value, text, strlen(text) + 1);
+    }
+    td_safetensors_close(file);
+    return status;
+}
+
+/* ---- a model alone ---- */
+
+td_status td_save_at(const char *path, td_module *net, td_site at)
+{
+    TD_REQUIRE(path != NULL && net != NULL, at, "td_save: there is no path or no model");
+    return td_checkpoint_save(path, &(td_checkpoint){ .model = net });
+}
+
+td_status td_load_at(const char *path, td_module *net, td_site at)
+{
+    TD_REQUIRE(path != NULL && net != NULL, at, "td_load: there is no path or no model");
+    return td_checkpoint_load_model(path, &(td_checkpoint){ .model = net }, true);
+}
+
+/* ---- a model from its file ---- */
+
+/* What the shapes tell where the metadata do not: the last matrix that is no table of positions is
+ * the classifier's weight, and BoTNet has a vector for each distance in a map of 1/16 of its image.
+ */
+static void look_at_shapes(const td_safetensors *file, td_model_record *r)
+{
+    for (int i = 0; i < td_safetensors_count(file); i++) {
+        const td_safetensors_entry *e = td_safetensors_get(file, i);
+        if (strncmp(e->name, TD_KEY_OPTIMIZER, strlen(TD_KEY_OPTIMIZER)) == 0 ||
+            strncmp(e->name, TD_KEY_EXTRA, strlen(TD_KEY_EXTRA)) == 0 || e->shape.ndim != 2) {
+            continue;
+        }
+        if (strstr(e->name, "pos_emb.rel_height") != NULL) {
+            r->image_size = (e->shape.dim[0] + 1) / 2 * 16;
+        } else if (strstr(e->name, "pos_emb") == NULL) {
+            r->classes = e->shape.dim[0];
+        }
+    }
+}
+
+static td_status read_widths(const td_safetensors *file, const char *path, td_model_record *r)
+{
+    const char *text = td_safetensors_metadata(file, TD_KEY_WIDTHS);
+    int used = 0;
+    bool right = text != NULL &&
+                 sscanf(text, "%4" SCNd64 " %4" SCNd64 " %4" SCNd64 "%n", &r->widths[0],
+                        &r->widths[1], &r->widths[2], &used) == 3 &&
+                 text[used] == '\0';
+    for (int i = 0; i < 3; i++) {
+        right = right && r->widths[i] > 0 && r->widths[i] <= MOST_WIDTH;
+    }
+    return right ? TD_OK
+                 : td_fail(TD_E_FORMAT, "'%s': %s is '%.40s', not three widths from 1 to %d", path,
+                           TD_KEY_WIDTHS, text != NULL ? text : "", MOST_WIDTH);
+}
+
+static td_status read_record(const td_safetensors *file, const td_load_model_options *o,
+                             td_model_record *r)
+{
+    const char *arch = td_safetensors_metadata(file, TD_KEY_ARCH);
+    const char *stem = td_safetensors_metadata(file, TD_KEY_STEM);
+    arch = arch != NULL ? arch : td_safetensors_metadata(file, "arch"); /* format 0: train_net's */
+    *r = (td_model_record){ .arch = o->arch != NULL ? o->arch : arch };
+    if (r->arch == NULL) {
+        return td_fail(
+            TD_E_ARG, "'%s' does not say which model it is: give its arch (\"resnet50\")", o->path);
+    }
+    look_at_shapes(file, r);
+    TD_TRY(read_number(file, o->path, TD_KEY_CLASSES, MOST_CLASSES, r->classes, &r->classes));
+    TD_TRY(read_number(file, o->path, TD_KEY_IMAGE_SIZE, MOST_SIDE, r->image_size, &r->image_size));
+    r->stem = stem != NULL && strcmp(stem, "cifar") == 0 ? TD_STEM_CIFAR : TD_STEM_IMAGENET;
+    r->unit_head = td_safetensors_metadata(file, TD_KEY_UNIT_HEAD) != NULL;
+    if (r->classes < 1 || r->classes > MOST_CLASSES) {
+        return td_fail(TD_E_FORMAT,
+                       "'%s': no weights of a classifier in it: is this a model's file?", o->path);
+    }
+    return strcmp(r->arch, TD_AIRBENCH) == 0 ? read_widths(file, o->path, r) : TD_OK;
+}
+
+static td_module *make_model(const td_model_record *r)
+{
+    if (strcmp(r->arch, TD_AIRBENCH) != 0) {
+        return td_model(r->arch, .classes = r->classes, .stem = r->stem,
+                        .image_size = r->image_size, .blank = true);
+    }
+    bool blank = td_init_blank(true);
+    td_module *m = td_airbench(r->classes, .widths = { r->widths[0], r->widths[1], r->widths[2] },
+                               .unit_head = r->unit_head);
+    td_init_blank(blank);
+    return m;
+}
+
+td_module *td_load_model_at(td_load_model_options options, td_site at)
+{
+    TD_REQUIRE(options.path != NULL, at, "td_load_model: there is no path");
+    td_safetensors *file;
+    if (td_checkpoint_open(options.path, &file) != TD_OK) {
+        return NULL;
+    }
+    td_model_record record;
+    td_module *m = read_record(file, &options, &record) == TD_OK ? make_model(&record) : NULL;
+    td_safetensors_close(file);
+    if (m != NULL && td_load_at(options.path, m, at) != TD_OK) {
+        td_module_free(m);
+        return NULL;
+    }
+    if (m != NULL) {
+        td_eval(m);
+    }
+    return m;
+}

@@ -1,0 +1,95 @@
+/* What a checkpoint holds, as one list of records: saving writes it, loading compares it with a
+ * file and then takes the values. Users do not include this. */
+#ifndef TD_NN_IO_RECORDS_H
+#define TD_NN_IO_RECORDS_H
+
+#include "nn/io/checkpoint.h"
+#include "nn/io/safetensors.h"
+
+/* Names in a file. Of tensors: "optimizer.<path>.<what>", "ema.<path>", "extra.<name>". Of
+ * metadata: */
+#define TD_KEY_OPTIMIZER "optimizer."             /* what all of an optimizer's begin with */
+#define TD_KEY_OPTIMIZER_KIND "optimizer.kind"    /* "adam" */
+#define TD_KEY_OPTIMIZER_LR "optimizer.lr"        /* decimal */
+#define TD_KEY_OPTIMIZER_STEP "optimizer.%s.step" /* of each parameter; missing: 0 */
+#define TD_KEY_EMA "ema."                         /* what all of an average's begin with */
+#define TD_KEY_EMA_UPDATES "ema.updates"          /* decimal */
+#define TD_KEY_EXTRA "extra."                     /* what tensors of the program's own begin with */
+#define TD_KEY_SCALER "scaler"                    /* a loss scaler: "scale good skipped" */
+#define TD_KEY_RANDOM "random.default"            /* seed, next, has_cached, bits, 624 words */
+#define TD_KEY_DROPOUT "dropout.%s"               /* of each Dropout: "seed calls" */
+#define TD_KEY_ORDER "parameters.order"           /* in memory; missing: as registered */
+
+#define TD_KEY_FORMAT "tandem.format"        /* decimal; missing: 0 */
+#define TD_KEY_ARCH "model.arch"             /* a td_model_record's fields; none: no record */
+#define TD_KEY_CLASSES "model.classes"       /* decimal */
+#define TD_KEY_STEM "model.stem"             /* "cifar" or "imagenet" */
+#define TD_KEY_IMAGE_SIZE "model.image_size" /* decimal; missing: 0 */
+#define TD_KEY_WIDTHS "model.widths"         /* airbench94's: "64 256 256" */
+#define TD_KEY_UNIT_HEAD "model.unit_head"   /* airbench94's; missing: not */
+
+/* The version of files that td_checkpoint_save writes, and the newest that is read. A change that
+ * today's readers would misread, or miss, gets the next number. */
+#define TD_CHECKPOINT_FORMAT 1
+
+/* How a value becomes text in the metadata, and a value again. */
+typedef struct td_text_kind {
+    char *(*put)(const void *of); /* malloc'ed; NULL with td_last_error() */
+    /* Reads a text (NULL: the file has none) and, with set, gives the value to `of`. false: the
+     * text does not fit; with set: td_last_error() says what failed. */
+    bool (*take)(void *of, const char *text, bool set);
+    const char *unfit; /* what a text that does not fit is, for messages */
+} td_text_kind;
+
+typedef struct td_text_record {
+    char *key;
+    char *text;               /* while saving */
+    const td_text_kind *kind; /* NULL: loading ignores it */
+    void *of;
+} td_text_record;
+
+typedef enum td_tensor_part { TD_PART_MODEL, TD_PART_EMPTY, TD_PART_OTHER } td_tensor_part;
+typedef struct td_tensor_record {
+    char *name;
+    td_tensor *tensor;
+    bool view;                        /* the tensor was made for the list */
+    td_tensor_part part;              /* EMPTY: loading fills the tensor with zeros */
+    const td_safetensors_entry *from; /* while loading */
+} td_tensor_record;
+
+/* The first few differences of one sort, and how many there are. */
+typedef struct td_difference {
+    char text[560];
+    int count;
+} td_difference;
+
+typedef struct td_records {
+    const td_checkpoint *checkpoint;
+    const td_safetensors *file; /* NULL: saving */
+    td_tensor_record *tensors;
+    int tensor_count;
+    td_text_record *texts;
+    int text_count;
+    td_difference missing, unexpected, unlike; /* of the file */
+    bool failed;                               /* memory was short */
+} td_records;
+
+/* Adds all records of list->checkpoint; the last one moves the parameters in memory. */
+void td_records_list(td_records *list);
+void td_records_free(td_records *list);
+
+/* Notes a difference. */
+void td_differ(td_difference *d, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* td_safetensors_open, which refuses a newer format (TD_E_FORMAT). */
+td_status td_checkpoint_open(const char *path, td_safetensors **file);
+
+/* td_checkpoint_load. averages: the model gets the averages of the weights where the file has them.
+ */
+td_status td_checkpoint_load_model(const char *path, const td_checkpoint *checkpoint,
+                                   bool averages);
+
+/* Formats into new memory; NULL with td_last_error() when it is short. */
+char *td_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

@@ -1,0 +1,245 @@
+/* Reading safetensors files. The file may be damaged or hostile: nothing of it is used before it is
+ * checked, and what a check finds is said with the name of the tensor. */
+#include "nn/io/safetensors_internal.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { LENGTH_BYTES = 8 };
+
+/* ---- order: no holes, no overlaps, no name twice ---- */
+
+static int compare_data(const void *a, const void *b)
+{
+    const td_safetensors_entry *x = a, *y = b;
+    uintptr_t begin_x = (uintptr_t)x->data, begin_y = (uintptr_t)y->data;
+    if (begin_x != begin_y) {
+        return begin_x < begin_y ? -1 : 1;
+    }
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+}
+
+static td_status check_data(td_safetensors *file, const char *data, int64_t data_size)
+{
+    qsort(file->entries, (size_t)file->count, sizeof *file->entries, compare_data);
+    const char *end = data;
+    for (int i = 0; i < file->count; i++) {
+        const td_safetensors_entry *entry = &file->entries[i];
+        if ((const char *)entry->data != end) {
+            return td_fail(TD_E_FORMAT, "the data of tensor '%s' %s", entry->name,
+                           (const char *)entry->data < end ? "overlap those of another tensor"
+                                                           : "begin after a hole");
+        }
+        end += entry->bytes;
+    }
+    if (end != data + data_size) {
+        return td_fail(TD_E_FORMAT, "%lld bytes at the end of the file belong to no tensor",
+                       (long long)(data + data_size - end));
+    }
+    return TD_OK;
+}
+
+static int compare_names(const void *a, const void *b, void *entries)
+{
+    const td_safetensors_entry *all = entries;
+    return strcmp(all[*(const int *)a].name, all[*(const int *)b].name);
+}
+
+static td_status sort_names(td_safetensors *file)
+{
+    for (int i = 0; i < file->count; i++) {
+        file->by_name[i] = i;
+    }
+    qsort_r(file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names,
+            file->entries);
+    for (int i = 1; i < file->count; i++) {
+        const char *name = file->entries[file->by_name[i]].name;
+        if (strcmp(file->entries[file->by_name[i - 1]].name, name) == 0) {
+            return td_fail(TD_E_FORMAT, "the header has tensor '%s' twice", name);
+        }
+    }
+    return TD_OK;
+}
+
+/* The format does not align data; who reads them as numbers needs them aligned. */
+static td_status align_data(td_safetensors *file)
+{
+    for (int i = 0; i < file->count; i++) {
+        td_safetensors_entry *entry = &file->entries[i];
+        if ((uintptr_t)entry->data % td_dtype_size(entry->dtype) == 0) {
+            continue;
+        }
+        file->copies[i] = malloc(entry->bytes > 0 ? entry->bytes : 1);
+        if (file->copies[i] == NULL) {
+            return td_fail(TD_E_NOMEM, "no memory for the %zu bytes of tensor '%s'", entry->bytes,
+                           entry->name);
+        }
+        memcpy(file->copies[i], entry->data, entry->bytes);
+        entry->data = file->copies[i];
+    }
+    return TD_OK;
+}
+
+/* ---- the whole ---- */
+
+static td_status read_length(const unsigned char *bytes, size_t size, size_t *length)
+{
+    if (size < LENGTH_BYTES) {
+        return td_fail(TD_E_FORMAT, "%zu bytes are too few for a safetensors file", size);
+    }
+    uint64_t value = 0;
+    for (int i = LENGTH_BYTES - 1; i >= 0; i--) {
+        value = value << 8 | bytes[i];
+    }
+    if (memcmp(bytes, "PK\3\4", 4) == 0) { /* the length would be far too large */
+        return td_fail(TD_E_FORMAT,
+                       "a PyTorch file (zip), not a safetensors file: load it in Python, and save "
+                       "its tensors with safetensors.torch.save_file");
+    }
+    if (value < 2 || value > TD_SAFETENSORS_MAX_HEADER) {
+        return td_fail(TD_E_FORMAT,
+                       "it says that its header has %llu bytes; possible are 2 to %d: this is no "
+                       "safetensors file, or a damaged one",
+                       (unsigned long long)value, TD_SAFETENSORS_MAX_HEADER);
+    }
+    if (value > size - LENGTH_BYTES) {
+        return td_fail(
+            TD_E_FORMAT,
+            "the header should have %llu bytes, but only %zu are there: the file was cut "
+            "short",
+            (unsigned long long)value, size - LENGTH_BYTES);
+    }
+    *length = (size_t)value;
+    return TD_OK;
+}
+
+static td_status parse(td_safetensors *file, const char *bytes, size_t size)
+{
+    size_t length = 0;
+    TD_TRY(read_length((const unsigned char *)bytes, size, &length));
+    const char *data = bytes + LENGTH_BYTES + length;
+    int64_t data_size = (int64_t)(size - LENGTH_BYTES - length);
+    TD_TRY(td_safetensors_read_header(file, bytes + LENGTH_BYTES, length, data, data_size));
+    TD_TRY(check_data(file, data, data_size));
+    TD_TRY(sort_names(file));
+    return align_data(file);
+}
+
+td_status td_safetensors_parse(const void *bytes, size_t size, td_safetensors **file)
+{
+    *file = calloc(1, sizeof **file);
+    if (*file == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory to read a safetensors file");
+    }
+    td_status status = parse(*file, bytes, size);
+    if (status != TD_OK) {
+        td_safetensors_close(*file);
+        *file = NULL;
+    }
+    return status;
+}
+
+static td_status map_file(const char *path, void **map, size_t *size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return td_fail(errno == ENOENT ? TD_E_NOTFOUND : TD_E_IO, "cannot open '%s': %s", path,
+                       strerror(errno));
+    }
+    struct stat info;
+    td_status status = TD_OK;
+    if (fstat(fd, &info) != 0) {
+        status = td_fail(TD_E_IO, "cannot look at '%s': %s", path, strerror(errno));
+    } else if (!S_ISREG(info.st_mode)) {
+        status = td_fail(TD_E_FORMAT, "'%s' is no file; give the path of a checkpoint file", path);
+    } else if (info.st_size == 0) {
+        status = td_fail(TD_E_FORMAT, "'%s' is empty; a checkpoint never is", path);
+    } else {
+        *size = (size_t)info.st_size;
+        *map = mmap(NULL, *size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (*map == MAP_FAILED) {
+            status = td_fail(TD_E_IO, "cannot map '%s': %s", path, strerror(errno));
+        }
+    }
+    close(fd);
+    return status;
+}
+
+td_status td_safetensors_open(const char *path, td_safetensors **file)
+{
+    *file = NULL;
+    void *map = NULL;
+    size_t size = 0;
+    TD_TRY(map_file(path, &map, &size));
+    td_status status = td_safetensors_parse(map, size, file);
+    if (*file == NULL) {
+        munmap(map, size);
+        return td_fail_context(status, "'%s' cannot be used", path);
+    }
+    (*file)->map = map;
+    (*file)->map_size = size;
+    return TD_OK;
+}
+
+void td_safetensors_close(td_safetensors *file)
+{
+    if (file == NULL) {
+        return;
+    }
+    for (int i = 0; file->copies != NULL && i < file->count; i++) {
+        free(file->copies[i]);
+    }
+    free(file->entries);
+    free(file->by_name);
+    free(file->copies);
+    cJSON_Delete(file->header);
+    if (file->map != NULL) {
+        munmap(file->map, file->map_size);
+    }
+    free(file);
+}
+
+/* ---- looking ---- */
+
+int td_safetensors_count(const td_safetensors *file)
+{
+    return file->count;
+}
+
+const td_safetensors_entry *td_safetensors_get(const td_safetensors *file, int i)
+{
+    TD_REQUIRE(i >= 0 && i < file->count, TD_HERE,
+               "td_safetensors_get: there is no tensor %d of %d", i, file->count);
+    return &file->entries[i];
+}
+
+const td_safetensors_entry *td_safetensors_find(const td_safetensors *file, const char *name)
+{
+    int low = 0, high = file->count;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        const td_safetensors_entry *entry = &file->entries[file->by_name[middle]];
+        int order = strcmp(name, entry->name);
+        if (order == 0) {
+            return entry;
+        }
+        if (order < 0) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return NULL;
+}
+
+const char *td_safetensors_metadata(const td_safetensors *file, const char *key)
+{
+    const cJSON *value =
+        file->metadata != NULL ? cJSON_GetObjectItemCaseSensitive(file->metadata, key) : NULL;
+    return value != NULL ? value->valuestring : NULL;
+}

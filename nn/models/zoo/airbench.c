@@ -1,0 +1,134 @@
+/* The network of airbench94 (Jordan 2024, "94% on CIFAR-10 in 3.29 seconds on a single GPU"): a
+ * frozen whitening convolution, then three blocks of two 3x3 convolutions that start by handing
+ * their input on. */
+#include "nn/models/models.h"
+#include "nn/models/zoo/airbench.h"
+
+#include <math.h>
+
+enum { WHITENED = 24, PATCH = 2 };
+
+/* A 3x3 convolution that keeps the size; its first filters start as the identity. */
+static td_module *new_conv(int64_t in, int64_t out)
+{
+    td_module *conv = td_nn_conv2d(in, out, .kernel = 3, .padding = 1, .no_bias = true);
+    if (conv != NULL) {
+        td_init_dirac_(conv->tensors[0].tensor, in);
+    }
+    return conv;
+}
+
+/* Statistics of the last few batches; normalised without a weight. */
+static td_module *new_norm(int64_t channels)
+{
+    return td_nn_batch_norm2d(channels, .eps = 1e-12, .momentum = 0.4, .no_weight = true);
+}
+
+typedef struct group_state {
+    td_module *conv1, *pool, *norm1, *conv2, *norm2, *activ;
+} group_state;
+
+/* gelu(norm2(conv2(gelu(norm1(pool(conv1 x)))))) */
+static td_tensor *group_forward(td_module *self, td_tensor *x, td_site at)
+{
+    const group_state *s = self->state;
+    x = td_forward_at(s->pool, td_forward_at(s->conv1, x, at), at);
+    x = td_forward_at(s->activ, td_forward_at(s->norm1, x, at), at);
+    x = td_nn_conv2d_batch_norm(s->conv2, s->norm2, x, NULL, at);
+    return td_forward_at(s->activ, x, at);
+}
+
+static const td_module_type group_type = { .name = "ConvGroup", .forward = group_forward };
+
+static td_module *new_group(int64_t in, int64_t out)
+{
+    td_module *m = td_module_new(&group_type, sizeof(group_state));
+    if (m == NULL) {
+        return NULL;
+    }
+    group_state *s = m->state;
+    s->conv1 = td_module_add(m, "conv1", new_conv(in, out));
+    s->pool = td_module_add(m, "pool", td_nn_max_pool2d(2));
+    s->norm1 = td_module_add(m, "norm1", new_norm(out));
+    s->conv2 = td_module_add(m, "conv2", new_conv(out, out));
+    s->norm2 = td_module_add(m, "norm2", new_norm(out));
+    s->activ = td_module_add(m, "activ", td_nn_gelu());
+    return td_module_finish(m);
+}
+
+typedef struct airbench_state {
+    td_module *whiten, *layers, *flatten, *head, *scale;
+} airbench_state;
+
+static td_tensor *airbench_forward(td_module *self, td_tensor *x, td_site at)
+{
+    const airbench_state *s = self->state;
+    x = td_forward_at(s->layers, td_forward_at(s->whiten, x, at), at);
+    return td_forward_at(s->scale, td_forward_at(s->head, td_forward_at(s->flatten, x, at), at),
+                         at);
+}
+
+static const td_module_type airbench_type = { .name = "Airbench", .forward = airbench_forward };
+
+/* To a standard deviation (over n - 1) of 1. */
+static void normalise_spread(td_tensor *weight)
+{
+    int64_t n = td_numel(weight);
+    double sum = 0.0, squares = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        double value = td_get(weight, (int64_t[]){ i / weight->shape[1], i % weight->shape[1] });
+        sum += value;
+        squares += value * value;
+    }
+    double variance = (squares - sum * sum / (double)n) / (double)(n - 1);
+    if (variance > 0.0) { /* not blank */
+        td_no_grad_begin();
+        td_mul_scalar_(weight, 1.0 / sqrt(variance));
+        td_no_grad_end();
+    }
+}
+
+td_module *td_airbench_at(td_airbench_options options, td_site at)
+{
+    const td_airbench_options *o = &options;
+    int64_t classes = options.classes;
+    int64_t first = o->widths[0] != 0 ? o->widths[0] : 64;
+    int64_t second = o->widths[1] != 0 ? o->widths[1] : 256;
+    int64_t third = o->widths[2] != 0 ? o->widths[2] : 256;
+    TD_REQUIRE(classes > 0 && first > 0 && second > 0 && third > 0, at,
+               "td_airbench: %lld classes and widths %lld, %lld, %lld must be positive",
+               (long long)classes, (long long)first, (long long)second, (long long)third);
+    td_module *m = td_module_new(&airbench_type, sizeof(airbench_state));
+    if (m == NULL) {
+        return NULL;
+    }
+    airbench_state *s = m->state;
+    s->whiten = td_module_add(m, "whiten", td_nn_conv2d(3, WHITENED, .kernel = PATCH));
+    s->layers = td_module_add(m, "layers",
+                              td_nn_sequential(td_nn_gelu(), new_group(WHITENED, first),
+                                               new_group(first, second), new_group(second, third),
+                                               td_nn_max_pool2d(3)));
+    s->flatten = td_module_add(m, "flatten", td_nn_flatten());
+    s->head = td_module_add(m, "head", td_nn_linear(third, classes, .no_bias = true));
+    s->scale =
+        td_module_add(m, "scale", td_nn_scale(o->unit_head ? 1.0 / (double)third : 1.0 / 9.0));
+    m = td_module_finish(m);
+    if (m != NULL) {
+        td_requires_grad(s->whiten->tensors[0].tensor, false);
+        if (o->unit_head) {
+            normalise_spread(s->head->tensors[0].tensor);
+        }
+    }
+    return td_model_set_record(m, (td_model_record){ .arch = TD_AIRBENCH,
+                                                     .classes = classes,
+                                                     .widths = { first, second, third },
+                                                     .unit_head = o->unit_head });
+}
+
+td_tensor *td_airbench_whiten(td_module *airbench, bool bias)
+{
+    TD_REQUIRE(airbench != NULL && airbench->type == &airbench_type, TD_HERE,
+               "td_airbench_whiten: the module is %s, not an Airbench",
+               airbench == NULL ? "NULL" : airbench->type->name);
+    return ((const airbench_state *)airbench->state)->whiten->tensors[bias ? 1 : 0].tensor;
+}
