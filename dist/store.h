@@ -82,6 +82,7 @@ void td_tcp_server_stop(td_tcp_server *server);
 /* Connects to a server, and retries until the server answers or `timeout` seconds are over. Close
  * the store by td_store_close. */
 td_status td_tcp_store_open(const char *host, int port, double timeout, td_store **store);
+enum { TD_ADDRESS_BYTES = 64 }; /* of an address as text */
 /* The address by which other hosts reach this host, as the connection to the server shows it:
  * "10.77.0.2". The store owns the text. */
 const char *td_tcp_store_local_address(const td_store *store);

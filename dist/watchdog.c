@@ -2,8 +2,6 @@
 
 #include "dist/clock.h"
 #include "dist/group.h"
-#include "dist/hostlist.h"
-#include "dist/reduce_math.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -24,6 +22,36 @@ const char *td_collective_name(td_collective_kind kind)
         "barrier",    "group_memory", "captured step",
     };
     return kind < TD_COLLECTIVE_COUNT ? names[kind] : "unknown";
+}
+
+const char *td_reduction_name(td_reduction op)
+{
+    static const char *const names[] = { "sum", "average", "min", "max", "product" };
+    return op >= TD_SUM && op <= TD_PRODUCT ? names[op] : "unknown reduction";
+}
+
+void td_ranks_text(const bool *present, int count, bool value, char *text, size_t size)
+{
+    size_t length = 0;
+    snprintf(text, size, "none");
+    for (int i = 0, end; i < count; i = end + 1) {
+        end = i;
+        if (present[i] != value) {
+            continue;
+        }
+        while (end + 1 < count && present[end + 1] == value) {
+            end++;
+        }
+        char range[48];
+        size_t more = (size_t)snprintf(range, sizeof(range), end > i ? "%s%d-%d" : "%s%d",
+                                       length > 0 ? ", " : "", i, end);
+        if (length + more + sizeof("...") > size) {
+            snprintf(text + length, size - length, "...");
+            return;
+        }
+        memcpy(text + length, range, more + 1);
+        length += more;
+    }
 }
 
 static bool has_op(td_collective_kind kind)

@@ -6,6 +6,11 @@
 
 /* "all_reduce". */
 const char *td_collective_name(td_collective_kind kind);
+/* "sum", "average", ... */
+const char *td_reduction_name(td_reduction op);
+/* Which of present[count] equal `value`, as ranges: "0-2, 5"; "none" if none does. What does not
+ * fit ends in "...". */
+void td_ranks_text(const bool *present, int count, bool value, char *text, size_t size);
 
 /* "all_reduce number 17 (f32, 1048576 elements)", "broadcast number 3 (i64, 5 elements, root 0)".
  */

@@ -1,8 +1,8 @@
 /* The launcher's coordinator alone: this program is the agents of two nodes, which report failures
  * in every order, and reads which of them it takes for the cause; and who may start again. */
 #include "dist/clock.h"
-#include "dist/launcher_link.h"
-#include "dist/launcher_report.h"
+#include "dist/launch/link.h"
+#include "dist/launch/report.h"
 #include "tests/temp_folder.h"
 
 #include <setjmp.h>

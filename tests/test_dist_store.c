@@ -2,7 +2,7 @@
  * file store's own is in test_dist_file_store.c. */
 #include "dist/clock.h"
 #include "dist/dist.h"
-#include "dist/tcp.h"
+#include "dist/store/tcp.h"
 #include "tests/dist_store.h"
 #include "tests/temp_folder.h"
 

@@ -1,7 +1,7 @@
 #include "apps/common/ranks.h"
 
 #include "dist/dist.h"
-#include "dist/error_file.h"
+#include "dist/launch/error_file.h"
 
 #include <stdarg.h>
 #include <stdint.h>

@@ -3,7 +3,7 @@
 #include "apps/common/resume.h"
 #include "apps/common/train_hook.h"
 #include "dist/dist.h"
-#include "dist/error_file.h"
+#include "dist/launch/error_file.h"
 #include "tensor/autotune.h"
 
 #include <stdio.h>

@@ -1,0 +1,26 @@
+/* TCP sockets with deadlines. Deadlines are seconds on td_clock(). */
+#ifndef TD_DIST_SOCKET_H
+#define TD_DIST_SOCKET_H
+
+#include "dist/store.h"
+
+/* Sets no-delay, keep-alive, no SIGPIPE (where that is a socket option), and cubic congestion
+ * control if allowed: bbr, the default of some systems, halves the speed on one host. Ignores
+ * failures. */
+void td_socket_tune(int fd);
+
+/* Tries each of the host's addresses once. Returns a non-blocking descriptor, or negative:
+ * TD_E_TIMEOUT, TD_E_NETWORK, TD_E_NOTFOUND (no such host). */
+int td_socket_connect(const char *host, int port, double deadline);
+
+/* Send or receive exactly `size` bytes. TD_E_TIMEOUT; TD_E_NETWORK: closed ("connection closed") or
+ * broken. */
+td_status td_socket_send(int fd, const void *bytes, size_t size, double deadline);
+td_status td_socket_receive(int fd, void *bytes, size_t size, double deadline);
+
+/* The socket's own address as text, "" if unknown: "10.77.0.2". An IPv4 address that was mapped
+ * into IPv6 is given as IPv4. */
+void td_socket_local_address(int fd, char text[TD_ADDRESS_BYTES]);
+int td_address_is_loopback(const char *text); /* 127.x.y.z or ::1 */
+
+#endif
