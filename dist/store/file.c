@@ -26,6 +26,10 @@ enum { MAGIC_BYTES = 8, HEADER_BYTES = 12, RECORD_BYTES = 8, MAX_RUN_ID = 255 };
 #define MAGIC "TDFILE\x01\n"
 #define DELETED UINT32_MAX
 
+/* Seconds: between looks at the file; between calls of a request's `look`; for the lock at the end.
+ */
+static const double FIRST_PAUSE = 1e-3, LONGEST_PAUSE = 50e-3, LOOK_EVERY = 0.1, LEAVE = 5;
+
 typedef struct file_store {
     td_store store;
     char *path, *run_id;
@@ -145,6 +149,7 @@ static td_status replay(file_store *f)
     return TD_OK;
 }
 
+/* Writes a record of what the table has already. */
 static td_status append(file_store *f, const char *key, const void *value, uint32_t value_size)
 {
     uint32_t key_size = (uint32_t)strlen(key);
@@ -162,7 +167,8 @@ static td_status append(file_store *f, const char *key, const void *value, uint3
     }
     td_status status = write_at(f, record, size, f->position);
     free(record);
-    return status == TD_OK ? replay(f) : status;
+    f->position += status == TD_OK ? (off_t)size : 0;
+    return status;
 }
 
 /* ---- the header ---- */
@@ -221,19 +227,33 @@ static td_status enter(file_store *f)
         TD_TRY(write_header(f));
     }
     td_file_user_key(f->user, sizeof(f->user));
+    if (!td_table_set(&f->table, f->user, "", 0)) {
+        return td_fail(TD_E_NOMEM, "no memory for a store");
+    }
     return append(f, f->user, "", 0);
 }
 
 /* ---- operations ---- */
 
-static td_status lock_file(file_store *f)
+/* Another process that holds the lock may be stopped: waits no longer than to the deadline. */
+static td_status lock_file(file_store *f, double deadline)
 {
     pthread_mutex_lock(&f->lock);
-    while (flock(f->fd, LOCK_EX) != 0) {
-        if (errno != EINTR) {
-            pthread_mutex_unlock(&f->lock);
-            return fail_file(f, "lock");
+    while (flock(f->fd, LOCK_EX | LOCK_NB) != 0) {
+        td_status status = TD_OK;
+        if (errno != EINTR && errno != EWOULDBLOCK) {
+            status = fail_file(f, "lock");
+        } else if (td_clock() >= deadline) {
+            status = td_fail(TD_E_TIMEOUT,
+                             "store file %s: another process holds its lock and does not give it "
+                             "up; end that process, or take another file",
+                             f->path);
         }
+        if (status != TD_OK) {
+            pthread_mutex_unlock(&f->lock);
+            return status;
+        }
+        td_sleep(FIRST_PAUSE);
     }
     return TD_OK;
 }
@@ -245,12 +265,11 @@ static void unlock_file(file_store *f)
 }
 
 /* Locks, and replays what other processes have written. */
-static td_status begin(td_store *store)
+static td_status begin(file_store *f, double deadline)
 {
-    file_store *f = (file_store *)store;
     struct stat info;
     bool ours = false;
-    TD_TRY(lock_file(f));
+    TD_TRY(lock_file(f, deadline));
     td_status status = read_header(f, &ours);
     if (status == TD_OK && (fstat(f->fd, &info) != 0 || info.st_nlink == 0)) {
         status = td_fail(TD_E_IO, "store file %s was removed while in use", f->path);
@@ -267,124 +286,67 @@ static td_status begin(td_store *store)
     return status;
 }
 
-static td_status file_set(td_store *store, const char *key, const void *value, size_t size)
+/* Writes what the table has for the key now. If that fails, the table is read again. */
+static td_status write_change(file_store *f, const char *key)
 {
-    TD_TRY(begin(store));
-    td_status status = append((file_store *)store, key, value, (uint32_t)size);
-    unlock_file((file_store *)store);
+    const td_table_entry *entry = td_table_find(&f->table, key);
+    td_status status = entry != NULL ? append(f, key, entry->value, (uint32_t)entry->size)
+                                     : append(f, key, NULL, DELETED);
+    if (status != TD_OK) {
+        td_table_clear(&f->table);
+        f->position = (off_t)(HEADER_BYTES + strlen(f->run_id));
+    }
     return status;
 }
 
-/* *value is not changed if the key is not there. */
-static td_status look(td_store *store, const char *key, void **value, size_t *size)
+/* Answers a request. *reply NULL: a get of a key that does not exist yet. */
+static td_status serve(file_store *f, const td_store_request *r, double deadline, char **reply,
+                       size_t *size)
 {
-    file_store *f = (file_store *)store;
-    TD_TRY(begin(store));
-    td_status status = TD_OK;
-    const td_table_entry *entry = td_table_find(&f->table, key);
-    if (entry != NULL) {
-        *size = entry->size;
-        *value = malloc(entry->size + 1);
-        if (*value != NULL) {
-            memcpy(*value, entry->value, entry->size + 1);
-        } else {
-            status = td_fail(TD_E_NOMEM, "no memory for a value of %zu bytes", entry->size);
-        }
+    td_table_answer answer;
+    TD_TRY(begin(f, deadline));
+    td_status status = td_table_serve(&f->table, r, &answer);
+    *reply = NULL;
+    if (status == TD_OK && !answer.waits) {
+        *reply = td_bytes_copy(answer.value, answer.size);
+        *size = answer.size;
+        status = *reply != NULL
+                     ? TD_OK
+                     : td_fail(TD_E_NOMEM, "no memory for an answer of %zu bytes", answer.size);
+    }
+    if (answer.changed) {
+        td_status written = write_change(f, r->key);
+        status = status == TD_OK ? written : status;
+    }
+    if (status != TD_OK) {
+        free(*reply);
     }
     unlock_file(f);
     return status;
 }
 
-static td_status file_get(td_store *store, const char *key, double timeout, void **value,
-                          size_t *size)
+static td_status file_call(td_store *store, const td_store_request *r, char **reply, size_t *size)
 {
-    static const double first_pause = 1e-3, longest_pause = 50e-3;
-    double deadline = td_clock() + timeout, pause = first_pause;
-    *value = NULL;
-    for (;;) {
-        TD_TRY(look(store, key, value, size));
-        if (*value != NULL) {
+    file_store *f = (file_store *)store;
+    double now = td_clock(), deadline = now + r->timeout, look = now + LOOK_EVERY;
+    for (double pause = FIRST_PAUSE;;) {
+        TD_TRY(serve(f, r, deadline, reply, size));
+        if (*reply != NULL) {
             return TD_OK;
         }
-        double left = deadline - td_clock();
-        if (left <= 0) {
+        now = td_clock();
+        if (now >= deadline) {
             return td_fail(TD_E_TIMEOUT,
                            "waited %.3g s for the key '%s' of the store file %s: nobody set it",
-                           timeout, key, ((file_store *)store)->path);
+                           r->timeout, r->key, f->path);
         }
-        td_sleep(pause < left ? pause : left);
-        pause = 2 * pause < longest_pause ? 2 * pause : longest_pause;
-    }
-}
-
-static td_status file_add(td_store *store, const char *key, int64_t amount, int64_t *result)
-{
-    file_store *f = (file_store *)store;
-    TD_TRY(begin(store));
-    td_status status = td_table_add(&f->table, key, amount, result);
-    if (status == TD_OK) {
-        const td_table_entry *entry = td_table_find(&f->table, key);
-        char text[32];
-        memcpy(text, entry->value, entry->size);
-        status = append(f, key, text, (uint32_t)entry->size);
-        if (status != TD_OK) { /* the table has a change that the log does not have */
-            td_table_clear(&f->table);
-            f->position = (off_t)(HEADER_BYTES + strlen(f->run_id));
+        if (r->look != NULL && now >= look) {
+            TD_TRY(r->look(r->user));
+            look = now + LOOK_EVERY;
         }
+        td_sleep(pause < deadline - now ? pause : deadline - now);
+        pause = 2 * pause < LONGEST_PAUSE ? 2 * pause : LONGEST_PAUSE;
     }
-    unlock_file(f);
-    return status;
-}
-
-static td_status file_compare_set(td_store *store, const char *key, const char *expected,
-                                  const char *desired, char **value)
-{
-    file_store *f = (file_store *)store;
-    TD_TRY(begin(store));
-    const td_table_entry *entry = td_table_find(&f->table, key);
-    td_status status = TD_OK;
-    if (strcmp(entry != NULL ? entry->value : "", expected) == 0) {
-        status = append(f, key, desired, (uint32_t)strlen(desired));
-        entry = td_table_find(&f->table, key);
-    }
-    if (status == TD_OK) {
-        *value = strdup(entry != NULL ? entry->value : "");
-        status = *value != NULL ? TD_OK : td_fail(TD_E_NOMEM, "no memory for key '%s'", key);
-    }
-    unlock_file(f);
-    return status;
-}
-
-static td_status file_delete(td_store *store, const char *key, bool *existed)
-{
-    file_store *f = (file_store *)store;
-    TD_TRY(begin(store));
-    *existed = td_table_find(&f->table, key) != NULL;
-    td_status status = *existed ? append(f, key, NULL, DELETED) : TD_OK;
-    unlock_file(f);
-    return status;
-}
-
-static td_status file_check(td_store *store, const char *key, bool *exists)
-{
-    TD_TRY(begin(store));
-    *exists = td_table_find(&((file_store *)store)->table, key) != NULL;
-    unlock_file((file_store *)store);
-    return TD_OK;
-}
-
-static td_status file_count(td_store *store, int64_t *keys)
-{
-    const td_table *table = &((file_store *)store)->table;
-    TD_TRY(begin(store));
-    *keys = 0;
-    for (size_t i = 0; i < table->bucket_count; i++) {
-        for (const td_table_entry *e = table->buckets[i]; e != NULL; e = e->next) {
-            *keys += e->key[0] >= ' ';
-        }
-    }
-    unlock_file((file_store *)store);
-    return TD_OK;
 }
 
 static void free_store(file_store *f)
@@ -401,26 +363,20 @@ static void free_store(file_store *f)
 
 static void file_close(td_store *store)
 {
-    bool existed;
     file_store *f = (file_store *)store;
+    td_store_request leave = { .op = TD_STORE_DELETE, .key = f->user, .timeout = LEAVE };
+    char *reply;
+    size_t size;
     /* If this fails, the next run sees that this process has ended. */
-    (void)file_delete(store, f->user, &existed);
+    if (file_call(store, &leave, &reply, &size) == TD_OK) {
+        free(reply);
+    }
     free_store(f);
 }
 
 td_status td_file_store_open(const char *path, const char *run_id, double timeout, td_store **store)
 {
-    static const td_store_vtable vtable = {
-        .kind = "file",
-        .set = file_set,
-        .get = file_get,
-        .add = file_add,
-        .compare_set = file_compare_set,
-        .delete_key = file_delete,
-        .check = file_check,
-        .count = file_count,
-        .close = file_close,
-    };
+    static const td_store_kind kind = { "file", file_call, file_close };
     if (run_id != NULL && strlen(run_id) > MAX_RUN_ID) {
         return td_fail(TD_E_ARG, "the run id has %zu bytes; %d are allowed", strlen(run_id),
                        MAX_RUN_ID);
@@ -429,7 +385,7 @@ td_status td_file_store_open(const char *path, const char *run_id, double timeou
     if (f == NULL) {
         return td_fail(TD_E_NOMEM, "no memory for a store");
     }
-    f->store = (td_store){ &vtable, timeout > 0 ? timeout : 300 };
+    f->store = (td_store){ &kind, timeout > 0 ? timeout : 300 };
     f->fd = -1;
     pthread_mutex_init(&f->lock, NULL);
     f->path = strdup(path);
@@ -439,7 +395,7 @@ td_status td_file_store_open(const char *path, const char *run_id, double timeou
         status = td_fail(TD_E_NOMEM, "no memory for a store");
     } else {
         f->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-        status = f->fd < 0 ? fail_file(f, "open") : lock_file(f);
+        status = f->fd < 0 ? fail_file(f, "open") : lock_file(f, td_clock() + f->store.timeout);
     }
     if (status == TD_OK) {
         status = enter(f);

@@ -330,7 +330,7 @@ static td_status meet_at_store(const td_dist_options *options, meeting *m, td_re
  * so they ask the server at which address other hosts have reached it. */
 static td_status find_address(const td_rendezvous_plan *plan, td_rendezvous_result *r)
 {
-    if (plan->way == TD_MEET_IN_FILE || strcmp(r->base->vtable->kind, "tcp") != 0) {
+    if (plan->way == TD_MEET_IN_FILE || strcmp(r->base->kind->name, "tcp") != 0) {
         return TD_OK;
     }
     snprintf(r->address, sizeof(r->address), "%s", td_tcp_store_local_address(r->base));

@@ -55,6 +55,11 @@ static td_status wait_for(int fd, short events, double deadline)
     }
 }
 
+td_status td_socket_await(int fd, double deadline)
+{
+    return wait_for(fd, POLLIN, deadline);
+}
+
 static int connect_one(const struct addrinfo *to, double deadline)
 {
     int fd = socket(to->ai_family, to->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, to->ai_protocol);

@@ -13,6 +13,9 @@ void td_socket_tune(int fd);
  * TD_E_TIMEOUT, TD_E_NETWORK, TD_E_NOTFOUND (no such host). */
 int td_socket_connect(const char *host, int port, double deadline);
 
+/* Waits until something has arrived, or the connection has ended. TD_E_TIMEOUT. */
+td_status td_socket_await(int fd, double deadline);
+
 /* Send or receive exactly `size` bytes. TD_E_TIMEOUT; TD_E_NETWORK: closed ("connection closed") or
  * broken. */
 td_status td_socket_send(int fd, const void *bytes, size_t size, double deadline);

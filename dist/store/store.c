@@ -2,6 +2,7 @@
 #include "dist/store.h"
 
 #include "dist/clock.h"
+#include "dist/store/wire.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,11 +33,51 @@ static td_status check_size(const char *key, size_t size)
     return TD_OK;
 }
 
+td_status td_store_call(td_store *store, const td_store_request *request, char **reply,
+                        size_t *size)
+{
+    td_store_request r = *request;
+    if (r.op != TD_STORE_COUNT && r.op != TD_STORE_ADDRESS) {
+        TD_TRY(check_key(r.key));
+    }
+    TD_TRY(check_size(r.key, r.value.size));
+    TD_TRY(check_size(r.key, r.desired.size));
+    r.timeout = r.timeout > 0 ? r.timeout : store->timeout;
+    return store->kind->call(store, &r, reply, size);
+}
+
+/* A call whose answer has a known size. */
+static td_status call_fixed(td_store *store, const td_store_request *request, void *answer,
+                            size_t answer_size)
+{
+    char *reply;
+    size_t size;
+    TD_TRY(td_store_call(store, request, &reply, &size));
+    bool fits = size == answer_size;
+    if (fits && size > 0) {
+        memcpy(answer, reply, size);
+    }
+    free(reply);
+    return fits ? TD_OK
+                : td_fail(TD_E_NETWORK, "the store answered %zu bytes instead of %zu", size,
+                          answer_size);
+}
+
+static td_status call_bool(td_store *store, td_store_op op, const char *key, bool *answer)
+{
+    unsigned char byte = 0;
+    td_store_request r = { .op = op, .key = key };
+    TD_TRY(call_fixed(store, &r, &byte, 1));
+    if (answer != NULL) {
+        *answer = byte != 0;
+    }
+    return TD_OK;
+}
+
 td_status td_store_set(td_store *store, const char *key, const void *value, size_t size)
 {
-    TD_TRY(check_key(key));
-    TD_TRY(check_size(key, size));
-    return store->vtable->set(store, key, value, size);
+    td_store_request r = { .op = TD_STORE_SET, .key = key, .value = { value, size } };
+    return call_fixed(store, &r, NULL, 0);
 }
 
 td_status td_store_set_text(td_store *store, const char *key, const char *text)
@@ -46,34 +87,42 @@ td_status td_store_set_text(td_store *store, const char *key, const char *text)
 
 td_status td_store_get(td_store *store, const char *key, double timeout, void **value, size_t *size)
 {
-    TD_TRY(check_key(key));
-    return store->vtable->get(store, key, timeout > 0 ? timeout : store->timeout, value, size);
+    char *reply;
+    td_store_request r = { .op = TD_STORE_GET, .key = key, .timeout = timeout };
+    TD_TRY(td_store_call(store, &r, &reply, size));
+    *value = reply;
+    return TD_OK;
 }
 
 td_status td_store_get_text(td_store *store, const char *key, double timeout, char **text)
 {
-    void *value;
     size_t size;
-    TD_TRY(td_store_get(store, key, timeout, &value, &size));
-    *text = value;
-    return TD_OK;
+    td_store_request r = { .op = TD_STORE_GET, .key = key, .timeout = timeout };
+    return td_store_call(store, &r, text, &size);
 }
 
 td_status td_store_add(td_store *store, const char *key, int64_t amount, int64_t *result)
 {
-    int64_t unused;
-    TD_TRY(check_key(key));
-    return store->vtable->add(store, key, amount, result != NULL ? result : &unused);
+    unsigned char bytes[8];
+    td_store_request r = { .op = TD_STORE_ADD, .key = key, .value = { bytes, sizeof(bytes) } };
+    td_wire_put64(bytes, amount);
+    TD_TRY(call_fixed(store, &r, bytes, sizeof(bytes)));
+    if (result != NULL) {
+        *result = td_wire_get64(bytes);
+    }
+    return TD_OK;
 }
 
 td_status td_store_compare_set(td_store *store, const char *key, const char *expected,
                                const char *desired, char **value)
 {
-    TD_TRY(check_key(key));
-    TD_TRY(check_size(key, strlen(expected)));
-    TD_TRY(check_size(key, strlen(desired)));
-    char *now = NULL;
-    TD_TRY(store->vtable->compare_set(store, key, expected, desired, &now));
+    char *now;
+    size_t size;
+    td_store_request r = { .op = TD_STORE_COMPARE_SET,
+                           .key = key,
+                           .value = { expected, strlen(expected) },
+                           .desired = { desired, strlen(desired) } };
+    TD_TRY(td_store_call(store, &r, &now, &size));
     if (value != NULL) {
         *value = now;
     } else {
@@ -84,15 +133,27 @@ td_status td_store_compare_set(td_store *store, const char *key, const char *exp
 
 td_status td_store_delete(td_store *store, const char *key, bool *existed)
 {
-    bool unused;
-    TD_TRY(check_key(key));
-    return store->vtable->delete_key(store, key, existed != NULL ? existed : &unused);
+    return call_bool(store, TD_STORE_DELETE, key, existed);
 }
 
 td_status td_store_check(td_store *store, const char *key, bool *exists)
 {
-    TD_TRY(check_key(key));
-    return store->vtable->check(store, key, exists);
+    return call_bool(store, TD_STORE_CHECK, key, exists);
+}
+
+td_status td_store_count(td_store *store, int64_t *keys)
+{
+    unsigned char bytes[8];
+    td_store_request r = { .op = TD_STORE_COUNT };
+    TD_TRY(call_fixed(store, &r, bytes, sizeof(bytes)));
+    *keys = td_wire_get64(bytes);
+    return TD_OK;
+}
+
+td_status td_store_will(td_store *store, const char *key)
+{
+    td_store_request r = { .op = TD_STORE_WILL, .key = key };
+    return call_fixed(store, &r, NULL, 0);
 }
 
 /* After a time-out: fails with the keys that have not come. */
@@ -113,7 +174,7 @@ static td_status fail_missing(td_store *store, const char *const *keys, int coun
         }
     }
     return td_fail(TD_E_TIMEOUT, "waited %g s for %d keys of the %s store; %d did not come: %s%s",
-                   timeout, count, store->vtable->kind, missing, names,
+                   timeout, count, store->kind->name, missing, names,
                    length >= sizeof(names) ? "..." : "");
 }
 
@@ -135,23 +196,10 @@ td_status td_store_wait(td_store *store, const char *const *keys, int count, dou
     return TD_OK;
 }
 
-td_status td_store_count(td_store *store, int64_t *keys)
-{
-    return store->vtable->count(store, keys);
-}
-
-td_status td_store_will(td_store *store, const char *key)
-{
-    TD_TRY(check_key(key));
-    return store->vtable->will != NULL
-               ? store->vtable->will(store, key)
-               : td_fail(TD_E_UNSUPPORTED, "a %s store keeps no last will", store->vtable->kind);
-}
-
 void td_store_close(td_store *store)
 {
     if (store != NULL) {
-        store->vtable->close(store);
+        store->kind->close(store);
     }
 }
 
@@ -163,81 +211,21 @@ typedef struct prefix_store {
     char *prefix;
 } prefix_store;
 
-/* Writes "prefix/key" into a buffer that is large enough for each legal key. */
-typedef struct long_key {
-    char text[TD_STORE_MAX_KEY + 1];
-} long_key;
-
-static td_status make_key(const td_store *store, const char *key, long_key *whole)
+static td_status prefix_call(td_store *store, const td_store_request *request, char **reply,
+                             size_t *size)
 {
     const prefix_store *p = (const prefix_store *)store;
-    int length = snprintf(whole->text, sizeof(whole->text), "%s/%s", p->prefix, key);
-    if (length < 0 || (size_t)length >= sizeof(whole->text)) {
-        return td_fail(TD_E_ARG, "key '%.40s...' has %d bytes with its prefix; %d are allowed", key,
-                       length, TD_STORE_MAX_KEY);
+    td_store_request r = *request;
+    char key[TD_STORE_MAX_KEY + 1];
+    if (r.key != NULL) {
+        int length = snprintf(key, sizeof(key), "%s/%s", p->prefix, r.key);
+        if (length < 0 || (size_t)length >= sizeof(key)) {
+            return td_fail(TD_E_ARG, "key '%.40s...' has %d bytes with its prefix; %d are allowed",
+                           r.key, length, TD_STORE_MAX_KEY);
+        }
+        r.key = key;
     }
-    return TD_OK;
-}
-
-static td_store *base_of(td_store *store)
-{
-    return ((prefix_store *)store)->base;
-}
-
-static td_status prefix_set(td_store *store, const char *key, const void *value, size_t size)
-{
-    long_key whole;
-    TD_TRY(make_key(store, key, &whole));
-    return td_store_set(base_of(store), whole.text, value, size);
-}
-
-static td_status prefix_get(td_store *store, const char *key, double timeout, void **value,
-                            size_t *size)
-{
-    long_key whole;
-    TD_TRY(make_key(store, key, &whole));
-    return td_store_get(base_of(store), whole.text, timeout, value, size);
-}
-
-static td_status prefix_add(td_store *store, const char *key, int64_t amount, int64_t *result)
-{
-    long_key whole;
-    TD_TRY(make_key(store, key, &whole));
-    return td_store_add(base_of(store), whole.text, amount, result);
-}
-
-static td_status prefix_compare_set(td_store *store, const char *key, const char *expected,
-                                    const char *desired, char **value)
-{
-    long_key whole;
-    TD_TRY(make_key(store, key, &whole));
-    return td_store_compare_set(base_of(store), whole.text, expected, desired, value);
-}
-
-static td_status prefix_delete(td_store *store, const char *key, bool *existed)
-{
-    long_key whole;
-    TD_TRY(make_key(store, key, &whole));
-    return td_store_delete(base_of(store), whole.text, existed);
-}
-
-static td_status prefix_check(td_store *store, const char *key, bool *exists)
-{
-    long_key whole;
-    TD_TRY(make_key(store, key, &whole));
-    return td_store_check(base_of(store), whole.text, exists);
-}
-
-static td_status prefix_count(td_store *store, int64_t *keys)
-{
-    return td_store_count(base_of(store), keys);
-}
-
-static td_status prefix_will(td_store *store, const char *key)
-{
-    long_key whole;
-    TD_TRY(make_key(store, key, &whole));
-    return td_store_will(base_of(store), whole.text);
+    return td_store_call(p->base, &r, reply, size);
 }
 
 static void prefix_close(td_store *store)
@@ -249,18 +237,7 @@ static void prefix_close(td_store *store)
 
 td_status td_prefix_store_open(td_store *base, const char *prefix, td_store **store)
 {
-    static const td_store_vtable vtable = {
-        .kind = "prefix",
-        .set = prefix_set,
-        .get = prefix_get,
-        .add = prefix_add,
-        .compare_set = prefix_compare_set,
-        .delete_key = prefix_delete,
-        .check = prefix_check,
-        .count = prefix_count,
-        .will = prefix_will,
-        .close = prefix_close,
-    };
+    static const td_store_kind kind = { "prefix", prefix_call, prefix_close };
     TD_TRY(check_key(prefix));
     prefix_store *p = calloc(1, sizeof(prefix_store));
     char *copy = strdup(prefix);
@@ -269,7 +246,7 @@ td_status td_prefix_store_open(td_store *base, const char *prefix, td_store **st
         free(copy);
         return td_fail(TD_E_NOMEM, "no memory for a store");
     }
-    *p = (prefix_store){ { &vtable, base->timeout }, base, copy };
+    *p = (prefix_store){ { &kind, base->timeout }, base, copy };
     *store = &p->store;
     return TD_OK;
 }

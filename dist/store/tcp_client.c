@@ -13,6 +13,7 @@
 
 enum { MAX_IDLE = 8 };
 
+static const double LOOK_EVERY = 0.1;                        /* seconds */
 static const double FIRST_PAUSE = 0.01, LONGEST_PAUSE = 0.5; /* between attempts to connect */
 /* Seconds that a host may take to get its name, as new containers do. */
 static const double NAMELESS = 5;
@@ -116,34 +117,27 @@ static void give_connection(tcp_store *t, int fd)
 
 /* ---- requests ---- */
 
-typedef struct request {
-    td_wire_op op;
-    const char *key; /* NULL: none */
-    const void *value, *extra;
-    size_t value_size, extra_size;
-} request;
-
-static td_status send_request(int fd, const request *r, double deadline)
+static td_status send_request(int fd, const td_store_request *r, double deadline)
 {
     size_t key_size = r->key != NULL ? strlen(r->key) : 0;
     size_t small = TD_WIRE_REQUEST_BYTES + key_size;
-    size_t size = small + r->value_size + r->extra_size;
+    size_t size = small + r->value.size + r->desired.size;
     unsigned char *bytes = malloc(size); /* one call of send, so one packet if it fits */
     if (bytes == NULL) {
         return td_fail(TD_E_NOMEM, "no memory for a request of %zu bytes", size);
     }
-    td_wire_put32(bytes, r->op);
+    td_wire_put32(bytes, (uint32_t)r->op);
     td_wire_put32(bytes + 4, (uint32_t)key_size);
-    td_wire_put32(bytes + 8, (uint32_t)r->value_size);
-    td_wire_put32(bytes + 12, (uint32_t)r->extra_size);
+    td_wire_put32(bytes + 8, (uint32_t)r->value.size);
+    td_wire_put32(bytes + 12, (uint32_t)r->desired.size);
     if (key_size > 0) {
         memcpy(bytes + TD_WIRE_REQUEST_BYTES, r->key, key_size);
     }
-    if (r->value_size > 0) {
-        memcpy(bytes + small, r->value, r->value_size);
+    if (r->value.size > 0) {
+        memcpy(bytes + small, r->value.data, r->value.size);
     }
-    if (r->extra_size > 0) {
-        memcpy(bytes + small + r->value_size, r->extra, r->extra_size);
+    if (r->desired.size > 0) {
+        memcpy(bytes + small + r->value.size, r->desired.data, r->desired.size);
     }
     td_status status = td_socket_send(fd, bytes, size, deadline);
     free(bytes);
@@ -176,19 +170,19 @@ static td_status receive_reply(int fd, double deadline, td_status *failed, char 
     return TD_OK;
 }
 
-static td_status explain(const tcp_store *t, const request *r, td_status status, double timeout)
+static td_status explain(const tcp_store *t, const td_store_request *r, td_status status)
 {
     const char *key = r->key != NULL ? r->key : "";
-    if (status == TD_E_TIMEOUT && r->op == TD_WIRE_GET) {
+    if (status == TD_E_TIMEOUT && r->op == TD_STORE_GET) {
         return td_fail(status,
                        "waited %.3g s for the key '%s' of the store at %s:%d: nobody set it",
-                       timeout, key, t->host, t->port);
+                       r->timeout, key, t->host, t->port);
     }
     if (status == TD_E_TIMEOUT) {
         return td_fail(status,
                        "the store at %s:%d has not answered for %.3g s; its host may be off or cut "
                        "off",
-                       t->host, t->port, timeout);
+                       t->host, t->port, r->timeout);
     }
     return td_fail_context(status,
                            "lost the store at %s:%d (the rank or launcher that hosts it may have "
@@ -196,141 +190,58 @@ static td_status explain(const tcp_store *t, const request *r, td_status status,
                            t->host, t->port, key);
 }
 
-/* *value is malloc'ed and ends with a '\0'. */
-static td_status call(td_store *store, const request *r, double timeout, char **value, size_t *size)
+/* Calls r->look again and again until the answer comes; a failure is look's. */
+static td_status look_around(int fd, const td_store_request *r, double deadline)
 {
-    tcp_store *t = (tcp_store *)store;
-    double deadline = td_clock() + timeout;
-    int fd = take_connection(t, deadline);
-    if (fd < 0) {
-        return explain(t, r, fd, timeout);
+    while (td_clock() < deadline) {
+        double next = td_clock() + LOOK_EVERY;
+        if (td_socket_await(fd, next < deadline ? next : deadline) != TD_E_TIMEOUT) {
+            break;
+        }
+        TD_TRY(r->look(r->user));
     }
-    td_status failed = TD_OK;
-    td_status status = send_request(fd, r, deadline);
-    status = status == TD_OK ? receive_reply(fd, deadline, &failed, value, size) : status;
-    if (status != TD_OK) {
-        close(fd);
-        return status == TD_E_NOMEM ? status : explain(t, r, status, timeout);
-    }
-    give_connection(t, fd);
-    if (failed != TD_OK) {
-        td_fail(failed, "%s", *value);
-        free(*value);
-    }
-    return failed;
-}
-
-/* A call whose answer has a known size. */
-static td_status call_fixed(td_store *store, const request *r, void *answer, size_t answer_size)
-{
-    char *value;
-    size_t size;
-    TD_TRY(call(store, r, store->timeout, &value, &size));
-    bool fits = size == answer_size;
-    if (fits) {
-        memcpy(answer, value, size);
-    }
-    free(value);
-    return fits ? TD_OK
-                : td_fail(TD_E_NETWORK, "the store answered %zu bytes instead of %zu", size,
-                          answer_size);
-}
-
-/* ---- the vtable ---- */
-
-static td_status tcp_set(td_store *store, const char *key, const void *value, size_t size)
-{
-    request r = { .op = TD_WIRE_SET, .key = key, .value = value, .value_size = size };
-    unsigned char nothing[1];
-    return call_fixed(store, &r, nothing, 0);
-}
-
-static td_status tcp_get(td_store *store, const char *key, double timeout, void **value,
-                         size_t *size)
-{
-    request r = { .op = TD_WIRE_GET, .key = key };
-    char *text;
-    TD_TRY(call(store, &r, timeout, &text, size));
-    *value = text;
     return TD_OK;
 }
 
-static td_status tcp_add(td_store *store, const char *key, int64_t amount, int64_t *result)
+/* A will has a connection of its own, which stays open and idle. */
+static void keep_connection(tcp_store *t, int fd, td_store_op op)
 {
-    unsigned char bytes[8];
-    td_wire_put64(bytes, amount);
-    request r = { .op = TD_WIRE_ADD, .key = key, .value = bytes, .value_size = sizeof(bytes) };
-    TD_TRY(call_fixed(store, &r, bytes, sizeof(bytes)));
-    *result = td_wire_get64(bytes);
-    return TD_OK;
-}
-
-static td_status tcp_compare_set(td_store *store, const char *key, const char *expected,
-                                 const char *desired, char **value)
-{
-    request r = {
-        .op = TD_WIRE_COMPARE_SET,
-        .key = key,
-        .value = expected,
-        .value_size = strlen(expected),
-        .extra = desired,
-        .extra_size = strlen(desired),
-    };
-    size_t size;
-    return call(store, &r, store->timeout, value, &size);
-}
-
-static td_status tcp_delete(td_store *store, const char *key, bool *existed)
-{
-    request r = { .op = TD_WIRE_DELETE, .key = key };
-    unsigned char byte = 0;
-    TD_TRY(call_fixed(store, &r, &byte, 1));
-    *existed = byte != 0;
-    return TD_OK;
-}
-
-static td_status tcp_check(td_store *store, const char *key, bool *exists)
-{
-    request r = { .op = TD_WIRE_CHECK, .key = key };
-    unsigned char byte = 0;
-    TD_TRY(call_fixed(store, &r, &byte, 1));
-    *exists = byte != 0;
-    return TD_OK;
-}
-
-static td_status tcp_count(td_store *store, int64_t *keys)
-{
-    request r = { .op = TD_WIRE_COUNT };
-    unsigned char bytes[8] = { 0 };
-    TD_TRY(call_fixed(store, &r, bytes, sizeof(bytes)));
-    *keys = td_wire_get64(bytes);
-    return TD_OK;
-}
-
-/* Uses a connection of its own, which stays open and idle. */
-static td_status tcp_will(td_store *store, const char *key)
-{
-    tcp_store *t = (tcp_store *)store;
-    request r = { .op = TD_WIRE_WILL, .key = key };
-    double deadline = td_clock() + store->timeout;
-    int fd = open_connection(t, deadline);
-    if (fd < 0) {
-        return explain(t, &r, fd, store->timeout);
+    if (op != TD_STORE_WILL) {
+        give_connection(t, fd);
+        return;
     }
-    td_status failed = TD_OK;
-    char *value;
-    size_t size;
-    td_status status = send_request(fd, &r, deadline);
-    status = status == TD_OK ? receive_reply(fd, deadline, &failed, &value, &size) : status;
-    if (status != TD_OK) {
-        close(fd);
-        return explain(t, &r, status, store->timeout);
-    }
-    free(value);
     if (t->will >= 0) {
         close(t->will);
     }
     t->will = fd;
+}
+
+static td_status tcp_call(td_store *store, const td_store_request *r, char **reply, size_t *size)
+{
+    tcp_store *t = (tcp_store *)store;
+    double deadline = td_clock() + r->timeout;
+    int fd = r->op == TD_STORE_WILL ? open_connection(t, deadline) : take_connection(t, deadline);
+    if (fd < 0) {
+        return explain(t, r, fd);
+    }
+    td_status failed = TD_OK, status = send_request(fd, r, deadline);
+    if (status == TD_OK && r->look != NULL) {
+        td_status looked = look_around(fd, r, deadline);
+        if (looked != TD_OK) {
+            close(fd);
+            return looked;
+        }
+    }
+    status = status == TD_OK ? receive_reply(fd, deadline, &failed, reply, size) : status;
+    if (status != TD_OK) {
+        close(fd);
+        return status == TD_E_NOMEM ? status : explain(t, r, status);
+    }
+    keep_connection(t, fd, r->op);
+    if (failed != TD_OK) {
+        td_fail(failed, "%s", *reply);
+        free(*reply);
+    }
     return failed;
 }
 
@@ -350,18 +261,7 @@ static void tcp_close(td_store *store)
 
 td_status td_tcp_store_open(const char *host, int port, double timeout, td_store **store)
 {
-    static const td_store_vtable vtable = {
-        .kind = "tcp",
-        .set = tcp_set,
-        .get = tcp_get,
-        .add = tcp_add,
-        .compare_set = tcp_compare_set,
-        .delete_key = tcp_delete,
-        .check = tcp_check,
-        .count = tcp_count,
-        .will = tcp_will,
-        .close = tcp_close,
-    };
+    static const td_store_kind kind = { "tcp", tcp_call, tcp_close };
     tcp_store *t = calloc(1, sizeof(tcp_store));
     char *copy = strdup(host);
     if (t == NULL || copy == NULL) {
@@ -369,7 +269,7 @@ td_status td_tcp_store_open(const char *host, int port, double timeout, td_store
         free(copy);
         return td_fail(TD_E_NOMEM, "no memory for a store");
     }
-    t->store = (td_store){ &vtable, timeout > 0 ? timeout : 300 };
+    t->store = (td_store){ &kind, timeout > 0 ? timeout : 300 };
     t->host = copy;
     t->port = port;
     t->will = -1;
@@ -392,10 +292,10 @@ const char *td_tcp_store_local_address(const td_store *store)
 
 td_status td_tcp_store_server_address(td_store *store, char text[TD_ADDRESS_BYTES])
 {
-    request r = { .op = TD_WIRE_ADDRESS };
+    td_store_request r = { .op = TD_STORE_ADDRESS };
     char *value;
     size_t size;
-    TD_TRY(call(store, &r, store->timeout, &value, &size));
+    TD_TRY(td_store_call(store, &r, &value, &size));
     snprintf(text, TD_ADDRESS_BYTES, "%s", value);
     free(value);
     return TD_OK;

@@ -8,14 +8,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Runs a complete request. */
-typedef struct request {
-    uint32_t op;
-    char key[TD_STORE_MAX_KEY + 1];
-    const unsigned char *value, *extra;
-    size_t value_size, extra_size;
-} request;
-
 static size_t field(const td_connection *c, int index)
 {
     return td_wire_get32(c->request + 4 * index);
@@ -66,118 +58,37 @@ static void reply(td_connection *c, td_status status, const void *value, size_t 
     send_bytes(c, head, sizeof(head), value, size);
 }
 
-static void reply_number(td_connection *c, int64_t number)
+static void serve(td_connection *c, const td_store_request *r, td_server_data *data)
 {
-    unsigned char bytes[8];
-    td_wire_put64(bytes, number);
-    reply(c, TD_OK, bytes, sizeof(bytes));
-}
-
-static void reply_bool(td_connection *c, bool yes)
-{
-    unsigned char byte = yes;
-    reply(c, TD_OK, &byte, 1);
-}
-
-static void reply_error(td_connection *c, td_status status)
-{
-    reply(c, status, td_last_error(), strlen(td_last_error()));
-}
-
-static void note_change(td_server_data *data, const char *key)
-{
-    free(data->changed);
-    data->changed = strdup(key);
-}
-
-static void run_set(td_connection *c, const request *r, td_server_data *data)
-{
-    if (!td_table_set(&data->table, r->key, r->value, r->value_size)) {
-        reply_error(c, td_fail(TD_E_NOMEM, "no memory for key '%s' in the store's server", r->key));
-        return;
+    td_table_answer answer;
+    td_status status = td_table_serve(&data->table, r, &answer);
+    if (answer.changed) {
+        free(data->changed);
+        data->changed = strdup(r->key);
     }
-    note_change(data, r->key);
-    reply(c, TD_OK, NULL, 0);
+    if (answer.waits) {
+        c->waiting_for = strdup(r->key);
+        c->closed = c->waiting_for == NULL;
+        c->state = TD_WAITING;
+    } else if (status != TD_OK) {
+        reply(c, status, td_last_error(), strlen(td_last_error()));
+    } else {
+        reply(c, TD_OK, answer.value, answer.size);
+    }
 }
 
-static void run_get(td_connection *c, const request *r, const td_server_data *data)
+static void run(td_connection *c, const td_store_request *r, td_server_data *data)
 {
-    const td_table_entry *entry = td_table_find(&data->table, r->key);
-    if (entry != NULL) {
-        reply(c, TD_OK, entry->value, entry->size);
-        return;
-    }
-    c->waiting_for = strdup(r->key);
-    c->closed = c->waiting_for == NULL;
-    c->state = TD_WAITING;
-}
-
-static void run_add(td_connection *c, const request *r, td_server_data *data)
-{
-    int64_t result;
-    td_status status = td_table_add(&data->table, r->key, td_wire_get64(r->value), &result);
-    if (status != TD_OK) {
-        reply_error(c, status);
-        return;
-    }
-    note_change(data, r->key);
-    reply_number(c, result);
-}
-
-static void run_compare_set(td_connection *c, const request *r, td_server_data *data)
-{
-    char *expected = strndup((const char *)r->value, r->value_size);
-    char *desired = strndup((const char *)r->extra, r->extra_size);
-    td_status status = TD_E_NOMEM;
-    if (expected != NULL && desired != NULL) {
-        status = td_table_compare_set(&data->table, r->key, expected, desired);
-    }
-    free(expected);
-    free(desired);
-    if (status != TD_OK) {
-        reply_error(c, status);
-        return;
-    }
-    const td_table_entry *entry = td_table_find(&data->table, r->key);
-    if (entry != NULL) {
-        note_change(data, r->key);
-    }
-    reply(c, TD_OK, entry != NULL ? entry->value : NULL, entry != NULL ? entry->size : 0);
-}
-
-static void run(td_connection *c, const request *r, td_server_data *data)
-{
-    switch ((td_wire_op)r->op) {
-    case TD_WIRE_SET:
-        run_set(c, r, data);
-        break;
-    case TD_WIRE_GET:
-        run_get(c, r, data);
-        break;
-    case TD_WIRE_ADD:
-        run_add(c, r, data);
-        break;
-    case TD_WIRE_COMPARE_SET:
-        run_compare_set(c, r, data);
-        break;
-    case TD_WIRE_DELETE:
-        reply_bool(c, td_table_delete(&data->table, r->key));
-        break;
-    case TD_WIRE_CHECK:
-        reply_bool(c, td_table_find(&data->table, r->key) != NULL);
-        break;
-    case TD_WIRE_COUNT:
-        reply_number(c, (int64_t)data->table.count);
-        break;
-    case TD_WIRE_ADDRESS:
+    c->turns--;
+    if (r->op == TD_STORE_ADDRESS) {
         reply(c, TD_OK, data->address, strlen(data->address));
-        break;
-    case TD_WIRE_WILL:
+    } else if (r->op == TD_STORE_WILL) {
         free(c->will);
         c->will = strdup(r->key);
         c->closed = c->will == NULL;
         reply(c, TD_OK, NULL, 0);
-        break;
+    } else {
+        serve(c, r, data);
     }
 }
 
@@ -185,31 +96,32 @@ static void run(td_connection *c, const request *r, td_server_data *data)
 static bool request_is_sane(const td_connection *c)
 {
     size_t op = field(c, 0), key = field(c, 1), value = field(c, 2), extra = field(c, 3);
-    bool keyless = op == TD_WIRE_COUNT || op == TD_WIRE_ADDRESS;
-    bool valued = op == TD_WIRE_SET || op == TD_WIRE_ADD || op == TD_WIRE_COMPARE_SET;
-    return op >= TD_WIRE_SET && op <= TD_WIRE_LAST && key <= TD_STORE_MAX_KEY &&
+    bool keyless = op == TD_STORE_COUNT || op == TD_STORE_ADDRESS;
+    bool valued = op == TD_STORE_SET || op == TD_STORE_ADD || op == TD_STORE_COMPARE_SET;
+    return op >= TD_STORE_SET && op <= TD_STORE_WILL && key <= TD_STORE_MAX_KEY &&
            (key == 0) == keyless && value <= (valued ? TD_STORE_MAX_VALUE : 0) &&
-           (op != TD_WIRE_ADD || value == 8) &&
-           extra <= (op == TD_WIRE_COMPARE_SET ? TD_STORE_MAX_VALUE : 0);
+           (op != TD_STORE_ADD || value == 8) &&
+           extra <= (op == TD_STORE_COMPARE_SET ? TD_STORE_MAX_VALUE : 0);
 }
 
 static void run_whole_request(td_connection *c, td_server_data *data)
 {
-    request r = { .op = (uint32_t)field(c, 0) };
-    size_t key_size = field(c, 1);
+    size_t key_size = field(c, 1), value_size = field(c, 2);
+    char key[TD_STORE_MAX_KEY + 1];
+    unsigned char *body = c->body;
     if (key_size > 0) {
-        memcpy(r.key, c->body, key_size);
+        memcpy(key, body, key_size);
     }
-    if (strlen(r.key) != key_size) {
+    key[key_size] = '\0';
+    if (strlen(key) != key_size) {
         c->closed = true;
         return;
     }
-    unsigned char *body = c->body;
-    static unsigned char nothing[1];
-    r.value = body != NULL ? body + key_size : nothing;
-    r.value_size = field(c, 2);
-    r.extra = r.value + r.value_size;
-    r.extra_size = field(c, 3);
+    td_store_request r = { .op = (td_store_op)field(c, 0), .key = key_size > 0 ? key : NULL };
+    if (body != NULL) {
+        r.value = (td_bytes){ body + key_size, value_size };
+        r.desired = (td_bytes){ body + key_size + value_size, field(c, 3) };
+    }
     c->body = NULL;
     c->body_capacity = 0;
     run(c, &r, data);
@@ -311,7 +223,7 @@ void td_connection_read(td_connection *c, td_server_data *data)
 {
     bool more = true;
     /* Stops after each changed key: the caller must answer the gets that wait for it. */
-    while (more && !c->closed && c->out == NULL && data->changed == NULL) {
+    while (more && c->turns > 0 && !c->closed && c->out == NULL && data->changed == NULL) {
         switch (c->state) {
         case TD_READING_HELLO:
             more = read_hello(c, data);

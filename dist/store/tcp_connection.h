@@ -18,6 +18,7 @@ typedef struct td_connection {
     size_t out_size, out_sent;
     char *waiting_for; /* the key of a get that must wait */
     char *will;        /* the key to set when the connection ends, or NULL */
+    int turns;         /* requests that it may make before other clients have their turn */
     bool closed;
 } td_connection;
 
@@ -25,7 +26,7 @@ typedef struct td_connection {
 typedef struct td_server_data {
     td_table table;
     char address[TD_ADDRESS_BYTES]; /* of this host, as a client from outside has reached it */
-    char *changed;                  /* the key that the last request has set; the caller frees it */
+    char *changed; /* the key that the last request has changed; the caller frees it */
 } td_server_data;
 
 /* Reads arrived data and runs requests. Sets c->closed if the client has gone or violates the

@@ -19,6 +19,7 @@ enum {
     LISTENER = 0, /* places in the poll table */
     WAKE_UP = 1,
     FIRST_CLIENT = 2,
+    TURNS = 64,         /* requests of one client before the next has its turn */
     HELLO_SECONDS = 10, /* a client that sends no hello is disconnected after this time */
 };
 
@@ -106,12 +107,13 @@ static void drop_closed(td_tcp_server *s)
     }
 }
 
-/* Handles all that one client has sent so far. */
+/* Handles what one client has sent so far, but no more than TURNS requests. */
 static void serve(td_tcp_server *s, td_connection *c)
 {
     if (c->out != NULL) {
         td_connection_write(c);
     }
+    c->turns = TURNS;
     do {
         free(s->data.changed);
         s->data.changed = NULL;
@@ -119,7 +121,7 @@ static void serve(td_tcp_server *s, td_connection *c)
         for (int i = 0; s->data.changed != NULL && i < s->count; i++) {
             td_connection_wake(s->connections[i], s->data.changed, &s->data);
         }
-    } while (s->data.changed != NULL);
+    } while (s->data.changed != NULL && c->turns > 0);
 }
 
 /* Fills the poll table; returns how long to sleep at most, in milliseconds. */

@@ -1,6 +1,5 @@
 #include "dist/rendezvous.h"
 
-#include "dist/clock.h"
 #include "dist/engines/shm/shm.h"
 
 #include <stdio.h>
@@ -8,8 +7,6 @@
 #include <string.h>
 
 #define FAULT "fault" /* the key of why there will be no group: "<code> message" */
-
-static const double LOOK_EVERY = 0.1; /* seconds, while a wait goes on */
 
 typedef struct watched_store {
     td_store store;
@@ -68,8 +65,9 @@ static td_status hear(const watched_store *w)
 
 /* Fails if another rank has gone. The first rank to notice tells the others the cause; otherwise
  * they might name this rank, which leaves next. */
-static td_status look(watched_store *w)
+static td_status look(void *store)
 {
+    watched_store *w = store;
     TD_TRY(hear(w));
     for (int i = 0; i < w->count; i++) {
         char *who;
@@ -93,54 +91,13 @@ static td_status look(watched_store *w)
     return TD_OK;
 }
 
-static td_status watched_get(td_store *store, const char *key, double timeout, void **value,
-                             size_t *size)
+static td_status watched_call(td_store *store, const td_store_request *request, char **reply,
+                              size_t *size)
 {
-    watched_store *w = of(store);
-    const double end = td_clock() + timeout;
-    for (;;) {
-        double left = end - td_clock();
-        double slice = left < LOOK_EVERY ? left : LOOK_EVERY;
-        td_status status = td_store_get(w->base, key, slice > 1e-3 ? slice : 1e-3, value, size);
-        if (status != TD_E_TIMEOUT) {
-            return status;
-        }
-        TD_TRY(look(w));
-        if (left <= LOOK_EVERY) {
-            return td_fail(TD_E_TIMEOUT, "waited %.3g s for the key '%s'", timeout, key);
-        }
-    }
-}
-
-static td_status watched_set(td_store *store, const char *key, const void *value, size_t size)
-{
-    return td_store_set(of(store)->base, key, value, size);
-}
-
-static td_status watched_add(td_store *store, const char *key, int64_t amount, int64_t *result)
-{
-    return td_store_add(of(store)->base, key, amount, result);
-}
-
-static td_status watched_compare_set(td_store *store, const char *key, const char *expected,
-                                     const char *desired, char **value)
-{
-    return td_store_compare_set(of(store)->base, key, expected, desired, value);
-}
-
-static td_status watched_delete(td_store *store, const char *key, bool *existed)
-{
-    return td_store_delete(of(store)->base, key, existed);
-}
-
-static td_status watched_check(td_store *store, const char *key, bool *exists)
-{
-    return td_store_check(of(store)->base, key, exists);
-}
-
-static td_status watched_count(td_store *store, int64_t *keys)
-{
-    return td_store_count(of(store)->base, keys);
+    td_store_request r = *request;
+    r.look = look;
+    r.user = store;
+    return td_store_call(of(store)->base, &r, reply, size);
 }
 
 static void watched_close(td_store *store)
@@ -152,17 +109,7 @@ static void watched_close(td_store *store)
 td_status td_watched_store_open(td_store *base, const td_rendezvous_result *met, const int *ranks,
                                 int count, td_store **store)
 {
-    static const td_store_vtable vtable = {
-        .kind = "watched",
-        .set = watched_set,
-        .get = watched_get,
-        .add = watched_add,
-        .compare_set = watched_compare_set,
-        .delete_key = watched_delete,
-        .check = watched_check,
-        .count = watched_count,
-        .close = watched_close,
-    };
+    static const td_store_kind kind = { "watched", watched_call, watched_close };
     watched_store *w = calloc(1, sizeof(*w));
     int *copy = malloc((size_t)count * sizeof(int));
     if (w == NULL || copy == NULL) {
@@ -173,7 +120,7 @@ td_status td_watched_store_open(td_store *base, const td_rendezvous_result *met,
     for (int i = 0; i < count; i++) {
         copy[i] = ranks != NULL ? ranks[i] : i;
     }
-    *w = (watched_store){ { &vtable, base->timeout }, base, met, copy, count };
+    *w = (watched_store){ { &kind, base->timeout }, base, met, copy, count };
     *store = &w->store;
     return TD_OK;
 }

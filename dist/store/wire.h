@@ -1,4 +1,5 @@
-/* The protocol between a TCP store's client and server. All numbers are little-endian.
+/* The protocol between a TCP store's client and server. All numbers are little-endian; op is a
+ * td_store_op, and extra is `desired`.
  *
  *   hello     8 bytes "TDSTORE" and the version, from the client, then the same from the server. A
  *             connection that begins otherwise (a browser, a port scanner) is closed unanswered.
@@ -20,19 +21,6 @@ enum {
 };
 
 #define TD_WIRE_HELLO "TDSTORE\x01" /* its last byte is TD_WIRE_VERSION */
-
-typedef enum td_wire_op {
-    TD_WIRE_SET = 1,     /* value */
-    TD_WIRE_GET,         /* -> value */
-    TD_WIRE_ADD,         /* value: the amount, i64 -> the result, i64 */
-    TD_WIRE_COMPARE_SET, /* value: expected, extra: desired -> what it is now */
-    TD_WIRE_DELETE,      /* -> u8, whether it was there */
-    TD_WIRE_CHECK,       /* -> u8 */
-    TD_WIRE_COUNT,       /* no key -> i64 */
-    TD_WIRE_ADDRESS,     /* no key -> the server's address as others reached it, or nothing */
-    TD_WIRE_WILL,        /* when this connection ends, the key is set (to "1") */
-    TD_WIRE_LAST = TD_WIRE_WILL,
-} td_wire_op;
 
 static inline void td_wire_put32(unsigned char *at, uint32_t value)
 {
