@@ -1,5 +1,7 @@
 #include "dist/store/file_users.h"
 
+#include "dist/process.h"
+
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -16,27 +18,13 @@ static void get_host(char host[HOST_BYTES])
     gethostname(host, HOST_BYTES - 1);
 }
 
-/* When a process began, in the system's ticks; 0 if that cannot be seen. Tells a process from a
- * later one with the same id. */
-static unsigned long long start_time(long pid)
+/* When a process began; 0 if that cannot be seen. Tells a process from a later one with the same
+ * id. */
+static uint64_t start_time(pid_t pid)
 {
-    char path[64], text[1024] = "";
-    snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
-    FILE *file = fopen(path, "r");
-    if (file == NULL) {
-        return 0;
-    }
-    size_t size = fread(text, 1, sizeof(text) - 1, file);
-    fclose(file);
-    text[size] = '\0';
-    const char *at = strrchr(text, ')'); /* the name before it may hold anything */
-    unsigned long long ticks = 0;
-    if (at != NULL) {
-        sscanf(at + 1,
-               " %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
-               &ticks);
-    }
-    return ticks;
+    uint64_t start = 0;
+    (void)td_process_state(pid, &start);
+    return start;
 }
 
 static bool is_user_alive(const char *key, const char *host)
@@ -49,7 +37,7 @@ static bool is_user_alive(const char *key, const char *host)
     long pid;
     unsigned long long ticks;
     return sscanf(key + length, "/%ld/%llu", &pid, &ticks) == 2 &&
-           (kill((pid_t)pid, 0) == 0 || errno != ESRCH) && start_time(pid) == ticks;
+           (kill((pid_t)pid, 0) == 0 || errno != ESRCH) && start_time((pid_t)pid) == ticks;
 }
 
 void td_file_user_key(char *key, size_t size)
@@ -57,8 +45,8 @@ void td_file_user_key(char *key, size_t size)
     static atomic_int number; /* tells the stores of one process apart */
     char host[HOST_BYTES];
     get_host(host);
-    snprintf(key, size, USER_PREFIX "%s/%ld/%llu/%d", host, (long)getpid(), start_time(getpid()),
-             atomic_fetch_add(&number, 1));
+    snprintf(key, size, USER_PREFIX "%s/%ld/%llu/%d", host, (long)getpid(),
+             (unsigned long long)start_time(getpid()), atomic_fetch_add(&number, 1));
 }
 
 bool td_file_users_alive(const td_table *table)

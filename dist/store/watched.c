@@ -1,6 +1,6 @@
 #include "dist/rendezvous.h"
 
-#include "dist/engines/shm/shm.h"
+#include "dist/process.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,6 +2,7 @@
 #include "dist/engines/p2p/links.h"
 
 #include "dist/clock.h"
+#include "dist/process.h"
 #include "dist/watchdog.h"
 
 #include <arpa/inet.h>
@@ -59,12 +60,25 @@ static td_entered entered_by(const td_links_header *header)
                          .count = header->count };
 }
 
+/* Notes that rank r's process is stopped, if that can be seen: it is on this host. */
+static void note_stopped(const td_links_engine *g, int r, td_entered *entered)
+{
+    const char *host = strstr(g->peers[r].process, " on ");
+    const char *own = strstr(g->peers[g->rank].process, " on ");
+    int pid;
+    if (host != NULL && own != NULL && strcmp(host, own) == 0 &&
+        sscanf(g->peers[r].process, "pid %d", &pid) == 1) {
+        td_process_note((pid_t)pid, entered->note, sizeof entered->note);
+    }
+}
+
 static bool links_entered(void *engine, int rank, td_entered *entered)
 {
     const td_links_engine *g = engine;
     const td_links_header *heard = &g->peers[rank].heard;
     uint64_t turn = atomic_load(&heard->turn);
     *entered = entered_by(heard);
+    note_stopped(g, rank, entered);
     atomic_thread_fence(memory_order_acquire);
     return atomic_load(&heard->turn_again) == turn; /* otherwise the header is still arriving */
 }

@@ -13,6 +13,7 @@
 #define TD_DIST_SHM_H
 
 #include "dist/backend.h"
+#include "dist/process.h"
 
 #include <stdalign.h>
 #include <stdatomic.h>
@@ -147,12 +148,6 @@ void td_shm_ring(td_shm *shm, int rank);
 /* See td_comm_backend. */
 void td_shm_idle(void *engine, double seconds, bool background);
 bool td_shm_last_entered(void *engine, int rank, td_entered *entered);
-
-/* ---- process.c ---- */
-
-/* The state letter of a process ('T': stopped) and its start time. 0: no such process, or a
- * zombie. */
-char td_process_state(pid_t pid, uint64_t *start_time);
 
 /* ---- memory.c ---- */
 

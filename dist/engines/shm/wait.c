@@ -336,12 +336,7 @@ bool td_shm_last_entered(void *engine, int rank, td_entered *entered)
             *entered = seen;
         }
     }
-    uint64_t start = 0;
-    char state = td_process_state(peer->pid, &start);
-    if (state == 'T' || state == 't') {
-        snprintf(entered->note, sizeof entered->note, "its process, pid %d, is stopped",
-                 (int)peer->pid);
-    }
+    td_process_note(peer->pid, entered->note, sizeof entered->note);
     return true;
 }
 

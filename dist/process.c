@@ -1,5 +1,4 @@
-/* Whether another process of this host lives. */
-#include "dist/engines/shm/shm.h"
+#include "dist/process.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -27,4 +26,13 @@ char td_process_state(pid_t pid, uint64_t *start_time)
     }
     *start_time = start;
     return state == 'Z' || state == 'X' || state == 'x' ? 0 : state;
+}
+
+void td_process_note(pid_t pid, char *text, size_t size)
+{
+    uint64_t start;
+    char state = td_process_state(pid, &start);
+    if (state == 'T' || state == 't') {
+        snprintf(text, size, "its process, pid %d, is stopped", (int)pid);
+    }
 }
