@@ -2,13 +2,12 @@
 
 #include "dist/clock.h"
 #include "dist/group.h"
+#include "dist/thread.h"
 #include "dist/watchdog.h"
 #include "tensor/hooks.h"
 #include "tensor/denormals.h"
 #include "dist/trace.h"
 
-#include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -216,13 +215,6 @@ void td_engine_release(td_group *group)
 
 /* ---- waiting ---- */
 
-static struct timespec when(double clock)
-{
-    struct timespec t = { .tv_sec = (time_t)clock };
-    t.tv_nsec = (long)((clock - (double)t.tv_sec) * 1e9);
-    return t;
-}
-
 /* Breaks the group after the caller's time-out, which also ends the work. With the lock. */
 static void give_up(td_work *work, double timeout)
 {
@@ -261,9 +253,9 @@ td_status td_work_wait(td_work *work, double timeout)
         return join_device(work, timeout);
     }
     pthread_mutex_lock(&q->lock);
-    struct timespec end = when(td_clock() + timeout);
+    double end = td_clock() + timeout;
     while (timeout > 0 && !atomic_load(&work->done)) {
-        if (pthread_cond_timedwait(&q->done, &q->lock, &end) == ETIMEDOUT) {
+        if (!td_condition_await(&q->done, &q->lock, end)) {
             if (!atomic_load(&work->done)) {
                 give_up(work, timeout);
             }
@@ -300,30 +292,16 @@ void td_work_times(const td_work *work, double *queued, double *begun, double *e
 
 /* ---- beginning and end ---- */
 
-static void init_condition(pthread_cond_t *condition)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(condition, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
 td_status td_queue_init(td_group *group)
 {
     td_queue *q = &group->queue;
     pthread_mutex_init(&q->lock, NULL);
-    init_condition(&q->wake);
-    init_condition(&q->done);
+    td_condition_init(&q->wake);
+    td_condition_init(&q->done);
     if (group->engine == NULL) {
         return TD_OK;
     }
-    /* Signals are for the program's own threads. */
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &old);
-    int error = pthread_create(&q->thread, NULL, td_communicate, group);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int error = td_thread_start(&q->thread, td_communicate, group);
     if (error != 0) {
         return td_fail(TD_E_NOMEM, "no thread for communication: %s", strerror(error));
     }

@@ -2,7 +2,7 @@
 
 #include "dist/clock.h"
 #include "dist/launch/link.h"
-#include "dist/store/port.h"
+#include "dist/store/net.h"
 #include "dist/store/tcp.h"
 
 #include <netdb.h>

@@ -1,11 +1,11 @@
 /* Copies workers' lines to files and, with "[rank]" before them, to the console. */
 #include "dist/clock.h"
 #include "dist/launch/launcher.h"
+#include "dist/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,13 +137,9 @@ td_status td_output_start(td_output **output)
         free(o);
         return td_fail(TD_E_NOMEM, "no memory or pipe for the workers' output");
     }
-    pthread_condattr_t clock;
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_mutex_init(&o->lock, NULL);
-    pthread_cond_init(&o->fewer, &clock);
-    pthread_condattr_destroy(&clock);
-    int error = pthread_create(&o->thread, NULL, output_main, o);
+    td_condition_init(&o->fewer);
+    int error = td_thread_start(&o->thread, output_main, o);
     if (error != 0) {
         close(o->wake_up[0]);
         close(o->wake_up[1]);
@@ -183,12 +179,8 @@ int td_output_add(td_output *o, int rank, int file, int console)
 void td_output_flush(td_output *o, double timeout)
 {
     double deadline = td_clock() + timeout;
-    struct timespec until = { .tv_sec = (time_t)deadline };
-    until.tv_nsec = (long)((deadline - (double)until.tv_sec) * 1e9);
-    int error = 0;
     pthread_mutex_lock(&o->lock);
-    while (o->count > 0 && error == 0) {
-        error = pthread_cond_timedwait(&o->fewer, &o->lock, &until);
+    while (o->count > 0 && td_condition_await(&o->fewer, &o->lock, deadline)) {
     }
     pthread_mutex_unlock(&o->lock);
 }

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 
 enum { FIRST_JOB_PORT = 10000, JOB_PORTS = 20000 }; /* below the ephemeral ports */
+enum { MAX_WORLD = 65536 };
 
 /* An environment variable; empty counts as not set. */
 static const char *env(const char *name)
@@ -49,6 +50,10 @@ static td_status check_plan(const td_rendezvous_plan *plan)
         return td_fail(TD_E_ARG,
                        "%s: the world size is %d; it is the number of processes, at least 1",
                        plan->source, plan->world_size);
+    }
+    if (plan->world_size > MAX_WORLD) {
+        return td_fail(TD_E_ARG, "%s: the world size is %d; the most is %d", plan->source,
+                       plan->world_size, MAX_WORLD);
     }
     if (plan->rank < 0) {
         return td_fail(TD_E_ARG, "%s: the rank is %d; ranks go from 0 to world size - 1",
@@ -177,6 +182,40 @@ static td_status plan_file(const char *rest, const td_dist_options *options,
 
 /* ---- environments ---- */
 
+/* The variables in which a launcher tells a process its place. */
+typedef struct launcher {
+    const char *source, *rank, *world_size, *local_rank, *local_world_size;
+} launcher;
+
+static const launcher ENV = { "env://", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE" };
+static const launcher SLURM = { "Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL };
+static const launcher OPEN_MPI = { "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                   "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE" };
+/* MPICH and its relatives. */
+static const launcher MPICH = { "mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
+                                "MPI_LOCALNRANKS" };
+
+static td_status read_launcher(const launcher *l, td_rendezvous_plan *plan)
+{
+    plan->source = l->source;
+    plan->way = TD_MEET_OVER_TCP;
+    TD_TRY(env_int(l->rank, &plan->rank));
+    TD_TRY(env_int(l->world_size, &plan->world_size));
+    TD_TRY(env_int(l->local_rank, &plan->local_rank));
+    return l->local_world_size != NULL ? env_int(l->local_world_size, &plan->local_world_size)
+                                       : TD_OK;
+}
+
+/* The store's host and its port, if MASTER_PORT is not set; then checks the plan. */
+static td_status read_master(td_rendezvous_plan *plan, const char *host, int port)
+{
+    plan->port = port;
+    plan->hosts_server = plan->rank == 0 && !plan->served_by_agent;
+    TD_TRY(env_int("MASTER_PORT", &plan->port));
+    TD_TRY(set_host(plan, host, strlen(host)));
+    return check_plan(plan);
+}
+
 static td_status plan_env(td_rendezvous_plan *plan)
 {
     static const char *const names[] = { "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT" };
@@ -194,18 +233,10 @@ static td_status plan_env(td_rendezvous_plan *plan)
                        "set variables of their own)",
                        missing);
     }
-    plan->source = "env://";
-    plan->way = TD_MEET_OVER_TCP;
-    TD_TRY(env_int("RANK", &plan->rank));
-    TD_TRY(env_int("WORLD_SIZE", &plan->world_size));
-    TD_TRY(env_int("MASTER_PORT", &plan->port));
-    TD_TRY(env_int("LOCAL_RANK", &plan->local_rank));
-    TD_TRY(env_int("LOCAL_WORLD_SIZE", &plan->local_world_size));
-    const char *host = env("MASTER_ADDR"), *agent = env("TANDEM_AGENT_STORE");
-    TD_TRY(set_host(plan, host, strlen(host)));
+    const char *agent = env("TANDEM_AGENT_STORE");
     plan->served_by_agent = agent != NULL && strcmp(agent, "1") == 0;
-    plan->hosts_server = plan->rank == 0 && !plan->served_by_agent;
-    return check_plan(plan);
+    TD_TRY(read_launcher(&ENV, plan));
+    return read_master(plan, env("MASTER_ADDR"), 0);
 }
 
 static bool resolves(const char *host)
@@ -220,12 +251,12 @@ static bool resolves(const char *host)
 
 /* The step's first node. If its name does not resolve: the address from which srun was started,
  * which in a batch job is the same node. */
-static td_status slurm_master(td_rendezvous_plan *plan)
+static td_status slurm_master(td_rendezvous_plan *plan, int port)
 {
     const char *nodes = env("SLURM_STEP_NODELIST"), *launch = env("SLURM_LAUNCH_NODE_IPADDR");
     const char *master = env("MASTER_ADDR");
     if (master != NULL) {
-        return set_host(plan, master, strlen(master));
+        return read_master(plan, master, port);
     }
     nodes = nodes != NULL ? nodes : env("SLURM_JOB_NODELIST");
     if (nodes == NULL) {
@@ -237,7 +268,7 @@ static td_status slurm_master(td_rendezvous_plan *plan)
     int count;
     TD_TRY(td_hostlist_expand(nodes, &hosts, &count));
     const char *host = resolves(hosts[0]) || launch == NULL ? hosts[0] : launch;
-    td_status status = set_host(plan, host, strlen(host));
+    td_status status = read_master(plan, host, port);
     td_hostlist_free(hosts, count);
     return status;
 }
@@ -246,12 +277,8 @@ static td_status plan_slurm(td_rendezvous_plan *plan)
 {
     int job = 0, step = 0, node = -1;
     const char *per_node = env("SLURM_STEP_TASKS_PER_NODE");
-    plan->source = "Slurm";
-    plan->way = TD_MEET_OVER_TCP;
-    TD_TRY(env_int("SLURM_PROCID", &plan->rank));
-    TD_TRY(env_int("SLURM_NTASKS", &plan->world_size));
+    TD_TRY(read_launcher(&SLURM, plan));
     TD_TRY(env_int("SLURM_STEP_NUM_TASKS", &plan->world_size)); /* a step of a larger job */
-    TD_TRY(env_int("SLURM_LOCALID", &plan->local_rank));
     TD_TRY(env_int("SLURM_NODEID", &node));
     TD_TRY(env_int("SLURM_JOB_ID", &job));
     if (plan->world_size == 0) {
@@ -263,14 +290,9 @@ static td_status plan_slurm(td_rendezvous_plan *plan)
     if (per_node != NULL && node >= 0) {
         plan->local_world_size = td_hostlist_count_at(per_node, node);
     }
-    plan->port = FIRST_JOB_PORT + (int)(((unsigned)job * 7u + (unsigned)step) % JOB_PORTS);
-    TD_TRY(env_int("MASTER_PORT", &plan->port));
-    TD_TRY(slurm_master(plan));
-    if (plan->run_id[0] == '\0') {
-        snprintf(plan->run_id, sizeof(plan->run_id), "slurm-%d.%d", job, step);
-    }
-    plan->hosts_server = plan->rank == 0;
-    return check_plan(plan);
+    snprintf(plan->run_id, sizeof(plan->run_id), "slurm-%d.%d", job, step);
+    return slurm_master(plan,
+                        FIRST_JOB_PORT + (int)(((unsigned)job * 7u + (unsigned)step) % JOB_PORTS));
 }
 
 /* FNV-1a, 32 bits: all ranks of a job find the same port. */
@@ -283,18 +305,11 @@ static int port_of(const char *name)
     return FIRST_JOB_PORT + (int)(hash % JOB_PORTS);
 }
 
-/* Open MPI's variables, or those of MPICH and its relatives. */
 static td_status plan_mpi(td_rendezvous_plan *plan)
 {
-    bool ompi = env("OMPI_COMM_WORLD_RANK") != NULL;
+    bool ompi = env(OPEN_MPI.rank) != NULL;
     const char *master = env("MASTER_ADDR");
-    plan->source = "mpirun";
-    plan->way = TD_MEET_OVER_TCP;
-    TD_TRY(env_int(ompi ? "OMPI_COMM_WORLD_RANK" : "PMI_RANK", &plan->rank));
-    TD_TRY(env_int(ompi ? "OMPI_COMM_WORLD_SIZE" : "PMI_SIZE", &plan->world_size));
-    TD_TRY(env_int(ompi ? "OMPI_COMM_WORLD_LOCAL_RANK" : "MPI_LOCALRANKID", &plan->local_rank));
-    TD_TRY(
-        env_int(ompi ? "OMPI_COMM_WORLD_LOCAL_SIZE" : "MPI_LOCALNRANKS", &plan->local_world_size));
+    TD_TRY(read_launcher(ompi ? &OPEN_MPI : &MPICH, plan));
     if (master == NULL && plan->local_world_size == plan->world_size) {
         master = "127.0.0.1";
     }
@@ -304,21 +319,17 @@ static td_status plan_mpi(td_rendezvous_plan *plan)
             "mpirun: the ranks are on several hosts and MASTER_ADDR is not set; name rank "
             "0's host: mpirun -x MASTER_ADDR=HOST ... (MPICH: -genv MASTER_ADDR HOST)");
     }
-    plan->port = port_of(env(ompi ? "PMIX_NAMESPACE" : "PMI_JOBID"));
-    TD_TRY(env_int("MASTER_PORT", &plan->port));
-    plan->hosts_server = plan->rank == 0;
-    TD_TRY(set_host(plan, master, strlen(master)));
-    return check_plan(plan);
+    return read_master(plan, master, port_of(env(ompi ? "PMIX_NAMESPACE" : "PMI_JOBID")));
 }
 
 static bool in_slurm(void)
 {
-    return env("SLURM_JOB_ID") != NULL && env("SLURM_PROCID") != NULL;
+    return env("SLURM_JOB_ID") != NULL && env(SLURM.rank) != NULL;
 }
 
 static bool in_mpirun(void)
 {
-    return env("OMPI_COMM_WORLD_RANK") != NULL || env("PMI_RANK") != NULL;
+    return env(OPEN_MPI.rank) != NULL || env(MPICH.rank) != NULL;
 }
 
 /* A batch script has SLURM_PROCID, too, but no step. A program that it starts without srun is a

@@ -2,7 +2,7 @@
 #ifndef TD_DIST_TCP_H
 #define TD_DIST_TCP_H
 
-#include "dist/store/socket.h"
+#include "dist/store/net.h"
 #include "dist/store.h"
 
 /* The address at which a client from another host has last reached the server, "" if none has. The

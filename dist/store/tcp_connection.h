@@ -3,7 +3,7 @@
 #ifndef TD_DIST_TCP_CONNECTION_H
 #define TD_DIST_TCP_CONNECTION_H
 
-#include "dist/store/socket.h"
+#include "dist/store/net.h"
 #include "dist/store/table.h"
 #include "dist/store/wire.h"
 

@@ -2,14 +2,13 @@
 #include "dist/store/tcp.h"
 
 #include "dist/clock.h"
-#include "dist/store/port.h"
+#include "dist/store/net.h"
 #include "dist/store/tcp_connection.h"
+#include "dist/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -166,17 +165,6 @@ static void *server_main(void *argument)
     return NULL;
 }
 
-/* Starts the thread with all signals blocked: they are for the program's own threads. */
-static int start_thread(td_tcp_server *s)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&s->thread, NULL, server_main, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
-}
-
 static void free_server(td_tcp_server *s)
 {
     for (int i = 0; i < s->count; i++) {
@@ -205,12 +193,8 @@ td_status td_tcp_server_start(int port, td_tcp_server **server)
     if (s == NULL) {
         return td_fail(TD_E_NOMEM, "no memory for the store's server");
     }
-    pthread_condattr_t clock;
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->fewer, &clock);
-    pthread_condattr_destroy(&clock);
+    td_condition_init(&s->fewer);
     s->wake_up[0] = s->wake_up[1] = -1;
     s->port = port;
     s->listener = td_port_listen(&s->port);
@@ -224,7 +208,7 @@ td_status td_tcp_server_start(int port, td_tcp_server **server)
     if (error == 0 && pipe2(s->wake_up, O_CLOEXEC) != 0) {
         error = errno;
     }
-    error = error != 0 ? error : start_thread(s);
+    error = error != 0 ? error : td_thread_start(&s->thread, server_main, s);
     if (error != 0) {
         free_server(s);
         return td_fail(TD_E_NETWORK, "cannot start the store's server: %s", strerror(error));
@@ -241,12 +225,8 @@ int td_tcp_server_port(const td_tcp_server *server)
 bool td_tcp_server_drain(td_tcp_server *server, double timeout)
 {
     double deadline = td_clock() + timeout;
-    struct timespec until = { .tv_sec = (time_t)deadline };
-    until.tv_nsec = (long)((deadline - (double)until.tv_sec) * 1e9);
     pthread_mutex_lock(&server->lock);
-    int error = 0;
-    while (server->clients > 0 && error == 0) {
-        error = pthread_cond_timedwait(&server->fewer, &server->lock, &until);
+    while (server->clients > 0 && td_condition_await(&server->fewer, &server->lock, deadline)) {
     }
     bool empty = server->clients == 0;
     pthread_mutex_unlock(&server->lock);

@@ -1,6 +1,7 @@
-/* TCP sockets with deadlines. Deadlines are seconds on td_clock(). */
-#ifndef TD_DIST_SOCKET_H
-#define TD_DIST_SOCKET_H
+/* TCP sockets with deadlines, and ports of this host. (td_free_port is in dist/dist.h.) Deadlines
+ * are seconds on td_clock(). */
+#ifndef TD_DIST_NET_H
+#define TD_DIST_NET_H
 
 #include "dist/store.h"
 
@@ -25,5 +26,13 @@ td_status td_socket_receive(int fd, void *bytes, size_t size, double deadline);
  * into IPv6 is given as IPv4. */
 void td_socket_local_address(int fd, char text[TD_ADDRESS_BYTES]);
 int td_address_is_loopback(const char *text); /* 127.x.y.z or ::1 */
+
+/* Who listens on a port, as far as this process may see it: "pid 123 (python3)". false: unknown. */
+bool td_port_holder(int port, char *text, size_t size);
+
+/* A socket that listens on all of this host's addresses (IPv6 and IPv4 if both exist);
+ * close-on-exec. *port 0: gets a free one. TD_E_NETWORK: the port is taken; the message names the
+ * holder. */
+int td_port_listen(int *port);
 
 #endif
