@@ -174,7 +174,7 @@ COMPUTES := $(filter tensor/cpu/% tensor/cuda/% tests/%,$(LIB_SRC)) \
                          tensor/random_ tensor/access whitening symmetric_eigen bitmap_jpeg resample jitter augment images_memory,$(LIB_SRC))
 LOOKS_AFTER := $(filter-out $(COMPUTES),$(LIB_SRC)) $(COMMON) $(APP_SRC)
 # Words, files and sockets: smaller still.
-WORDS := $(call named,dist/launch/ dist/store/ drive. watchdog thread. checkpoint \
+WORDS := $(call named,dist/launch/ dist/store/ queue. watchdog report. thread. checkpoint \
                       models/ safetensors summary. wine csv. archive download transfer cifar_files folder,\
                       $(filter-out tensor/%,$(LIB_SRC))) $(COMMON) $(APP_SRC)
 ifneq ($(filter -O3,$(OPTIMIZE)),)

@@ -211,14 +211,6 @@ bool td_group_uses_device(const td_group *group, const td_tensor *t)
            (group->device_engine != NULL && td_same_device(group->device_engine->device, device));
 }
 
-/* In a group of one the result is the input. */
-static void run_alone(const td_collective *c, td_device device)
-{
-    if (c->out != c->in && c->out != NULL && c->in != NULL) {
-        td_memory_move(device, c->out, c->in, (size_t)c->count * td_dtype_size(c->dtype));
-    }
-}
-
 td_status td_device_submit(td_group *group, td_collective *c, td_device device, td_work **work)
 {
     td_device_engine *engine = NULL;
@@ -228,7 +220,7 @@ td_status td_device_submit(td_group *group, td_collective *c, td_device device, 
     }
     TD_TRY(td_group_check(group));
     if (group->size == 1 && group->device_engine == NULL) {
-        run_alone(c, device);
+        td_run_alone(c, device);
     } else {
         td_status status = engine_for(group, c, device, &engine);
         c->number = ++group->device_collectives;
@@ -264,12 +256,7 @@ td_status td_device_join_all(td_group *group)
 static void break_over(td_group *group, const td_device_engine *e, const td_collective *c,
                        const char *what, double seconds)
 {
-    td_entered entered = { .number = c->number,
-                           .kind = c->kind,
-                           .dtype = c->dtype,
-                           .op = c->op,
-                           .peer = c->peer,
-                           .count = c->count };
+    td_entered entered = td_entered_of(c);
     char name[192], text[TD_CAUSE_BYTES];
     td_describe_entered(&entered, name, sizeof name);
     snprintf(text, sizeof text,

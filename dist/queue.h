@@ -7,8 +7,8 @@
  * after the other.
  *
  * Denormals count as zero in all collectives (tensor/denormals.h). */
-#ifndef TD_DIST_WORK_H
-#define TD_DIST_WORK_H
+#ifndef TD_DIST_QUEUE_H
+#define TD_DIST_QUEUE_H
 
 #include "dist/backend.h"
 
@@ -18,8 +18,9 @@
 struct td_work {
     td_collective c;
     td_group *group;
-    td_work *next; /* in the queue, the list of running messages, or the list of unused works */
-    void *request; /* the engine's, of a running message */
+    td_work *older; /* all of the queue */
+    td_work *next;  /* in the queue, the list of running messages, or the list of unused works */
+    void *request;  /* the engine's, of a running message */
     double timeout;
     double queued, begun, ended;
     atomic_bool done;
@@ -36,13 +37,13 @@ typedef struct td_queue {
     pthread_cond_t done; /* waiting callers: something has ended, or the engine is free */
     pthread_t thread;
     bool started, stops;
-    bool busy;            /* a thread drives the engine */
-    bool in_messages;     /* that thread is in the loop over messages */
-    td_work *head, *tail; /* queued */
-    td_work *active;      /* running messages */
-    int outstanding;      /* works that have not ended: queued, being started, running */
-    td_work *unused;      /* work handles for the next calls */
-    struct td_work_block *blocks;
+    bool busy;                      /* a thread drives the engine */
+    bool in_messages;               /* that thread is in the loop over messages */
+    td_work *head, *tail;           /* queued */
+    td_work *active;                /* running messages */
+    int outstanding;                /* works that have not ended: queued, being started, running */
+    td_work *unused;                /* work handles for the next calls */
+    td_work *newest;                /* all work handles */
     uint64_t collectives, messages; /* numbers given out */
 
     /* For the watchdog: what runs. */
@@ -62,6 +63,9 @@ void td_queue_free(td_group *group);
  * group's. */
 td_status td_submit(td_group *group, td_collective *c, double timeout, td_work **work);
 
+/* A collective in a group of one: the result is the input. */
+void td_run_alone(const td_collective *c, td_device device);
+
 /* A handle for a collective that was launched on a GPU (engine NULL: there was nothing to do). NULL
  * with td_last_error() when memory is short. */
 td_work *td_work_of_device(td_group *group, const td_collective *c, struct td_device_engine *engine,
@@ -70,24 +74,5 @@ td_work *td_work_of_device(td_group *group, const td_collective *c, struct td_de
 /* Waits until no thread drives the engine. No thread drives it until td_engine_release. */
 void td_engine_acquire(td_group *group);
 void td_engine_release(td_group *group);
-
-/* ---- drive.c ---- */
-
-bool td_is_message(td_collective_kind kind); /* send, receive */
-/* Whether the group's engine runs this kind by start and poll. */
-bool td_is_polled(const td_group *group, td_collective_kind kind);
-/* Notes for the watchdog that c has begun. With the lock. */
-void td_note_begin(td_queue *queue, const td_collective *c, double now);
-/* Runs a collective by the engine's `run`. Call it without the lock, with `busy` set. */
-td_status td_run_collective(td_group *group, const td_collective *c, double begun);
-/* Drives messages until the message `until` is done (NULL: all). With the lock, which is released
- * in between, and with `busy` set. */
-void td_drive_messages(td_group *group, const td_work *until, bool background);
-/* Ends a work. With the lock. */
-void td_finish_work(td_group *group, td_work *work, td_status status);
-/* Clears `busy` and wakes who waits for the engine. With the lock. */
-void td_engine_is_free(td_queue *queue);
-/* The communication thread's function; its argument is a td_group. */
-void *td_communicate(void *group);
 
 #endif
