@@ -2,7 +2,6 @@
 #include "dist/clock.h"
 #include "dist/launch/launcher.h"
 #include "dist/launch/link.h"
-#include "dist/launch/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Seconds from SIGTERM to SIGKILL when another node was lost: workers wait for it in vain. */
+static const double LOST_GRACE = 2;
 static const double END_PATIENCE = 3; /* seconds to wait for the coordinator after a signal */
 
 typedef struct agent {
@@ -37,32 +38,14 @@ static void say(const char *text)
     }
 }
 
-static void stop_workers(agent *a, int signal)
+static void stop_workers(agent *a, int signal, double grace)
 {
     if (td_workers_running(a->workers) > 0) {
-        td_workers_stop(a->workers, signal, a->options->grace);
+        td_workers_stop(a->workers, signal, grace);
     }
 }
 
 /* ---- orders ---- */
-
-/* If a node cannot start its workers, this counts as a failed worker. */
-static td_status fail_start(agent *a)
-{
-    td_worker_failure failure = {
-        .when = (double)time(NULL),
-        .rank = a->round.first_rank,
-        .node = a->round.node,
-        .pid = (long)getpid(),
-        .status = 1 << 8, /* exit code 1 */
-    };
-    char text[3000];
-    gethostname(failure.host, sizeof(failure.host) - 1);
-    snprintf(failure.message, sizeof(failure.message), "%s", td_last_error());
-    td_failure_pack(&failure, text, sizeof(text));
-    stop_workers(a, SIGTERM);
-    return td_link_send(&a->link, "fail %d %s", a->round.number, text);
-}
 
 static td_status on_start(agent *a, const char *text)
 {
@@ -80,7 +63,8 @@ static td_status on_start(agent *a, const char *text)
     a->round = r;
     a->running = true;
     a->done_told = a->stop_ordered = false;
-    return td_workers_start(a->workers, &r, a->watch) == TD_OK ? TD_OK : fail_start(a);
+    td_workers_start(a->workers, &r, a->watch);
+    return TD_OK;
 }
 
 static td_status on_order(agent *a, const char *text)
@@ -97,14 +81,16 @@ static td_status on_order(agent *a, const char *text)
                        TD_LOST);
     }
     if (sscanf(text, "stop %d", &number) == 1) {
+        double grace = a->options->grace;
+        bool lost = strstr(text, " lost") != NULL;
         a->stop_ordered = true;
-        stop_workers(a, SIGTERM);
+        stop_workers(a, SIGTERM, lost && grace > LOST_GRACE ? LOST_GRACE : grace);
     } else if (sscanf(text, "end %d", &number) == 1) {
         a->ending = true;
         a->code = a->left != 0 ? 128 + a->left : number;
         const char *why = strchr(text, '\n');
         say(why != NULL ? why + 1 : "");
-        stop_workers(a, SIGTERM);
+        stop_workers(a, SIGTERM, a->options->grace);
     }
     return TD_OK;
 }
@@ -131,7 +117,7 @@ static td_status look_at_workers(agent *a)
     if (td_workers_look(a->workers, &failure)) {
         char text[3000];
         td_failure_pack(&failure, text, sizeof(text));
-        stop_workers(a, SIGTERM);
+        stop_workers(a, SIGTERM, a->options->grace);
         a->done_told = true; /* "fail" takes the place of "done" */
         TD_TRY(td_link_send(&a->link, "fail %d %s", a->round.number, text));
     }
@@ -153,7 +139,7 @@ static td_status on_signal(agent *a, int signal)
 {
     bool first = a->left == 0;
     td_workers_hurry(a->workers); /* ends the grace period if workers are being stopped already */
-    stop_workers(a, signal);
+    stop_workers(a, signal, a->options->grace);
     if (!first) {
         return TD_OK;
     }
@@ -193,7 +179,7 @@ static td_status step(agent *a)
 static int end_lost(agent *a)
 {
     td_worker_failure unused;
-    stop_workers(a, SIGTERM);
+    stop_workers(a, SIGTERM, a->options->grace);
     while (td_workers_running(a->workers) > 0) {
         int signal = td_signal_watch_wait(a->watch, a->options->monitor_interval);
         if (signal != 0) {

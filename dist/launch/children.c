@@ -18,8 +18,23 @@ static const double KILL_PATIENCE = 5; /* seconds; SIGKILL takes time if a disk 
 
 static const int passed_on[] = { SIGTERM, SIGINT, SIGHUP, SIGQUIT };
 
+/* Otherwise the first file or socket would become a stream that messages are written to. */
+static void keep_standard_streams(void)
+{
+    int fd;
+    while ((fd = open("/dev/null", O_RDWR)) >= 0 && fd <= STDERR_FILENO) {
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
 void td_signal_watch_begin(td_signal_watch *watch)
 {
+    keep_standard_streams();
+    struct sigaction ignored = { .sa_handler = SIG_IGN };
+    sigemptyset(&ignored.sa_mask);
+    sigaction(SIGPIPE, &ignored, &watch->pipe_before);
     /* With an ignored SIGCHLD there would be nothing for waitpid. */
     struct sigaction standard = { .sa_handler = SIG_DFL }, action;
     sigemptyset(&standard.sa_mask);
@@ -51,6 +66,7 @@ void td_signal_watch_end(td_signal_watch *watch)
     while (sigtimedwait(&child, NULL, &now) == SIGCHLD) {
     }
     sigaction(SIGCHLD, &watch->child_before, NULL);
+    sigaction(SIGPIPE, &watch->pipe_before, NULL);
     pthread_sigmask(SIG_SETMASK, &watch->before, NULL);
 }
 
@@ -72,6 +88,7 @@ static void begin_child(const td_signal_watch *watch, pid_t parent)
         }
     }
     sigaction(SIGCHLD, &watch->child_before, NULL);
+    sigaction(SIGPIPE, &watch->pipe_before, NULL);
     pthread_sigmask(SIG_SETMASK, &watch->before, NULL);
 }
 

@@ -16,10 +16,11 @@ typedef struct td_child {
 } td_child;
 
 /* Waits for signals instead of handling them: between begin and end the calling thread blocks TERM,
- * INT, HUP, QUIT and CHLD. Ignored signals stay ignored (nohup). */
+ * INT, HUP, QUIT and CHLD. Ignored signals stay ignored (nohup). This process ignores SIGPIPE, and
+ * descriptors 0 to 2 are opened if they were closed. */
 typedef struct td_signal_watch {
     sigset_t watched, before;
-    struct sigaction child_before;
+    struct sigaction child_before, pipe_before;
 } td_signal_watch;
 
 void td_signal_watch_begin(td_signal_watch *watch);

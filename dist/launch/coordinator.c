@@ -9,9 +9,9 @@
 #include "dist/clock.h"
 #include "dist/launch/launcher.h"
 #include "dist/launch/link.h"
-#include "dist/launch/report.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,33 +79,35 @@ static void end_all(td_coordinator *c, int code)
     c->end_code = code;
     enter(c, ENDED);
     for (int i = 0; i < c->count; i++) {
-        tell_end(c, &c->nodes[i]);
+        node *n = &c->nodes[i];
+        tell_end(c, n);
     }
 }
 
 /* ---- stopping ---- */
 
-static void begin_stop(td_coordinator *c)
+static void begin_stop(td_coordinator *c, bool lost)
 {
     enter(c, STOPPING);
     for (int i = 0; i < c->count; i++) {
         node *n = &c->nodes[i];
         if (n->alive && n->in_round) {
-            (void)td_link_send(&n->link, "stop %d", c->round);
+            (void)td_link_send(&n->link, "stop %d%s", c->round, lost ? " lost" : "");
         }
     }
 }
 
-/* Removes a node: all nodes start again. In an elastic job this uses no restart of the budget. */
-static void lose_node(td_coordinator *c, node *n, const char *how)
+/* Removes a node: all nodes start again. lost: the node does not know. In an elastic job this uses
+ * no restart of the budget. */
+static void lose_node(td_coordinator *c, node *n, const char *how, bool lost)
 {
     n->alive = false;
-    n->lost = true;
+    n->lost = lost;
     if (c->phase == RUNNING && n->in_round) {
         snprintf(c->note, sizeof(c->note), "node on host %s (pid %ld) %s", n->host, n->pid, how);
         c->uses_budget = !is_elastic(c);
         c->end_code = 1;
-        begin_stop(c);
+        begin_stop(c, lost);
     }
 }
 
@@ -149,7 +151,8 @@ static int alive_count(const td_coordinator *c)
 {
     int alive = 0;
     for (int i = 0; i < c->count; i++) {
-        alive += c->nodes[i].alive && c->nodes[i].joined;
+        node *n = &c->nodes[i];
+        alive += n->alive && n->joined;
     }
     return alive;
 }
@@ -192,7 +195,8 @@ static void start_round(td_coordinator *c)
     static node *members[MAX_NODES];
     int count = choose_members(c, members), world = 0, first_rank = 0;
     for (int i = 0; i < c->count; i++) {
-        c->nodes[i].in_round = c->nodes[i].done = c->nodes[i].stopped = false;
+        node *n = &c->nodes[i];
+        n->in_round = n->done = n->stopped = false;
     }
     for (int i = 0; i < count; i++) {
         world += members[i]->workers;
@@ -263,7 +267,7 @@ static int admit(td_coordinator *c, node *n, char *why, size_t size)
                      other->host, other->pid);
             return -1;
         }
-        lose_node(c, other, "ended and was started again");
+        lose_node(c, other, "ended and was started again", true);
     }
     if (c->phase != GATHERING && !is_elastic(c) && alive_count(c) >= c->options->max_nodes) {
         snprintf(why, size, "the job has its %d nodes already", c->options->max_nodes);
@@ -278,13 +282,14 @@ static void welcome(td_coordinator *c, const node *n)
     bool any_done = false;
     int members = 0;
     for (int i = 0; i < c->count; i++) {
-        any_done |= c->nodes[i].in_round && c->nodes[i].done;
-        members += c->nodes[i].in_round && c->nodes[i].alive;
+        node *other = &c->nodes[i];
+        any_done |= other->in_round && other->done;
+        members += other->in_round && other->alive;
     }
     if (c->phase == RUNNING && is_elastic(c) && members < c->options->max_nodes && !any_done) {
         snprintf(c->note, sizeof(c->note), "node on host %s (pid %ld) has joined", n->host, n->pid);
         c->uses_budget = false;
-        begin_stop(c);
+        begin_stop(c, false);
     }
 }
 
@@ -309,7 +314,8 @@ static void look_at_asking(td_coordinator *c, node *n)
 
 static void on_join(node *n, const char *text)
 {
-    if (sscanf(text, "join %127s %ld %d %d", n->host, &n->pid, &n->wanted_rank, &n->workers) == 4) {
+    if (sscanf(text, "join %127s %ld %d %d", n->host, &n->pid, &n->wanted_rank, &n->workers) == 4 &&
+        n->workers >= 1 && n->workers <= TD_LAUNCH_MAX_WORKERS) {
         n->asked = td_clock();
     }
 }
@@ -333,7 +339,7 @@ static void on_fail(td_coordinator *c, const char *text)
     if (c->phase == RUNNING) {
         c->uses_budget = true;
         c->first = failure;
-        begin_stop(c);
+        begin_stop(c, false);
     } else if (c->phase == STOPPING && c->first.when > 0) {
         bool named = names(&c->first, &failure), names_it = names(&failure, &c->first);
         if (named != names_it ? named : failure.when < c->first.when) {
@@ -347,7 +353,8 @@ static void on_done(td_coordinator *c, node *n)
     n->done = true;
     bool all = c->phase == RUNNING;
     for (int i = 0; i < c->count; i++) {
-        all &= !c->nodes[i].in_round || c->nodes[i].done;
+        node *other = &c->nodes[i];
+        all &= !other->in_round || other->done;
     }
     if (all) {
         end_all(c, 0);
@@ -361,8 +368,7 @@ static void on_leave(td_coordinator *c, node *n, int signal)
     char how[64];
     snprintf(how, sizeof(how), "was stopped by %s", td_signal_name(signal));
     if (is_elastic(c) && n->pid != (long)getpid()) {
-        lose_node(c, n, how);
-        n->lost = false;
+        lose_node(c, n, how, false);
         (void)td_link_send(&n->link, "end %d\n", 128 + signal);
         return;
     }
@@ -383,7 +389,7 @@ static void on_message(td_coordinator *c, node *n, const char *text)
         on_done(c, n);
     } else if (sscanf(text, "stopped %d", &number) == 1 && number == c->round) {
         n->stopped = true;
-    } else if (sscanf(text, "leave %d", &number) == 1) {
+    } else if (sscanf(text, "leave %d", &number) == 1 && number >= 1 && number < NSIG) {
         on_leave(c, n, number);
     }
 }
@@ -400,7 +406,7 @@ static void look_at_node(td_coordinator *c, node *n)
         free(text);
     }
     if (n->alive && td_clock() > n->last_heard + TD_LOST) {
-        lose_node(c, n, "was lost: no sign of life for 5 s");
+        lose_node(c, n, "was lost: no sign of life for 5 s", true);
     }
     if (n->alive && n->asked > 0 && c->phase != ENDED) {
         look_at_asking(c, n);
@@ -436,7 +442,8 @@ static void *coordinator_main(void *argument)
     while (!atomic_load(&c->finish)) {
         look_for_new_nodes(c);
         for (int i = 0; i < c->count; i++) {
-            look_at_node(c, &c->nodes[i]);
+            node *n = &c->nodes[i];
+            look_at_node(c, n);
         }
         if (c->phase == GATHERING) {
             look_gathering(c);

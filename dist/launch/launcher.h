@@ -56,6 +56,12 @@ typedef struct td_worker_failure {
     char message[1500];
 } td_worker_failure;
 
+/* The failure as a text on its way to the coordinator, and back. */
+void td_failure_pack(const td_worker_failure *failure, char *text, size_t size);
+bool td_failure_unpack(const char *text, td_worker_failure *failure);
+/* As people read it: "rank 1 failed first: exit code 3\n  host ..., pid ..., ...\n  message..." */
+void td_failure_text(const td_worker_failure *failure, int round, char *text, size_t size);
+
 /* ---- the workers of one node (workers.c) ---- */
 
 /* One round, as this node sees it. */
@@ -70,7 +76,8 @@ typedef struct td_workers td_workers;
 td_status td_workers_open(const td_launch_options *options, td_workers **workers);
 /* The workers' MASTER_ADDR and MASTER_PORT: the store's. host must stay valid. */
 void td_workers_meet_at(td_workers *w, const char *host, int port);
-td_status td_workers_start(td_workers *w, const td_round *round, const td_signal_watch *watch);
+/* A worker that cannot be started counts as one that failed. */
+void td_workers_start(td_workers *w, const td_round *round, const td_signal_watch *watch);
 /* Reaps ended workers. true: a worker has failed, the first of the round; *failure describes it. */
 bool td_workers_look(td_workers *w, td_worker_failure *failure);
 int td_workers_running(const td_workers *w);

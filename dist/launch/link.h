@@ -7,12 +7,12 @@
  * Up:    join HOST PID NODE_RANK WORKERS     NODE_RANK -1: any
  *        beat                                every TD_BEAT seconds
  *        done ROUND                          all workers of this node ended well
- *        fail ROUND ...                      a worker failed (report.h); the others are
+ *        fail ROUND ...                      a worker failed (td_failure_pack); the others are
  *                                            being stopped
  *        stopped ROUND                       no worker of this node runs
  *        leave SIGNAL                        a signal ends this launcher
  * Down:  start ROUND RESTARTS NODE NODES FIRST_RANK WORLD RUN_ID\nNOTE
- *        stop ROUND
+ *        stop ROUND [lost]                   lost: because a node was lost
  *        again                               the node had been given up: stop, join again
  *        end CODE\nTEXT                      the job has ended */
 #ifndef TD_DIST_LAUNCHER_LINK_H

@@ -1,4 +1,5 @@
-#include "dist/launch/report.h"
+/* A failure on its way from node to coordinator, and as people read it. */
+#include "dist/launch/launcher.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -28,7 +28,8 @@ struct td_workers {
     td_child children[TD_LAUNCH_MAX_WORKERS];
     int count;
     td_round round;
-    bool failed; /* the first failure of the round has been reported */
+    char not_started[1500]; /* why the last worker could not be started, or "" */
+    bool failed;            /* the first failure of the round has been reported */
     bool stopping, killed;
     double kill_at;
 };
@@ -279,7 +280,6 @@ static td_status start_worker(td_workers *w, int local, const td_signal_watch *w
         } else {
             td_guard_add(&w->guard, pid);
             w->children[local] = (td_child){ .pid = pid, .running = true };
-            w->count = local + 1;
         }
     }
     if (out >= 0) {
@@ -292,15 +292,21 @@ static td_status start_worker(td_workers *w, int local, const td_signal_watch *w
     return status;
 }
 
-td_status td_workers_start(td_workers *w, const td_round *round, const td_signal_watch *watch)
+void td_workers_start(td_workers *w, const td_round *round, const td_signal_watch *watch)
 {
     w->round = *round;
     w->count = 0;
     w->failed = w->stopping = w->killed = false;
-    for (int local = 0; local < w->options->workers; local++) {
-        TD_TRY(start_worker(w, local, watch));
+    w->not_started[0] = '\0';
+    for (int local = 0; local < w->options->workers && w->not_started[0] == '\0'; local++) {
+        if (start_worker(w, local, watch) != TD_OK) {
+            snprintf(w->not_started, sizeof(w->not_started), "%s", td_last_error());
+            w->children[local] = (td_child){ .pid = getpid(),
+                                             .status = 1 << 8 /* exit code 1 */,
+                                             .ended = td_clock() };
+        }
+        w->count = local + 1;
     }
-    return TD_OK;
 }
 
 /* ---- looking after them ---- */
@@ -332,7 +338,7 @@ static void read_tail(const char *path, char *text, size_t size)
 
 static void read_whole(const char *path, char *text, size_t size)
 {
-    int file = open(path, O_RDONLY | O_CLOEXEC);
+    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* it may be a FIFO */
     ssize_t got = file >= 0 ? read(file, text, size - 1) : 0;
     text[got > 0 ? got : 0] = '\0';
     if (file >= 0) {
@@ -371,7 +377,11 @@ static void describe_failure(const td_workers *w, int local, td_worker_failure *
         .status = c->status,
     };
     gethostname(failure->host, sizeof(failure->host) - 1);
-    read_message(w, local, failure);
+    if (w->not_started[0] != '\0' && local == w->count - 1) {
+        snprintf(failure->message, sizeof(failure->message), "%s", w->not_started);
+    } else {
+        read_message(w, local, failure);
+    }
 }
 
 /* Reaps ended workers and tells the guard. */
