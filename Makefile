@@ -59,7 +59,7 @@ else
 # A room is a folder and what is below it, whatever that is called. Apart from it: tensor/cuda/, which is
 # added where there is a toolkit, and dist's gloo/ and mpi/, which become libraries of their own.
 sources   = $(sort $(shell find $(1) -name '$(2)'))
-APART    := tensor/cuda/% dist/gloo/% dist/mpi/%
+APART    := tensor/cuda/% dist/engines/p2p/gloo/% dist/engines/p2p/mpi/%
 LIB_SRC  := $(filter-out $(APART),$(call sources,$(ROOMS),*.c))
 # tensor/cuda/: added below, where it is known whether there is a toolkit.
 CUDA_C   := $(if $(filter tensor,$(ROOMS)),$(call sources,tensor/cuda,*.c))
@@ -173,11 +173,11 @@ $(B)/%.o: %.c $(FLAGS)
 $(B)/tensor/cpu/ops_loops_f64.o $(B)/tensor/cpu/ops_loops_f64_avx2.o: ALL_CFLAGS += -O2
 named    = $(foreach f,$(2),$(if $(strip $(foreach w,$(1),$(findstring $(w),$(f)))),$(f)))
 COMPUTES := $(filter tensor/cpu/% tensor/cuda/% tests/%,$(LIB_SRC)) \
-            $(call named,/reduce_math links_reduce codec_half codec_powersgd sync_batch_norm \
+            $(call named,/reduce_math p2p/reduce codec_half codec_powersgd sync_batch_norm \
                          tensor/random_ tensor/access whitening bitmap_jpeg resample jitter augment images_memory,$(LIB_SRC))
 LOOKS_AFTER := $(filter-out $(COMPUTES),$(LIB_SRC)) $(COMMON) $(APP_SRC)
 # Words, files and sockets: smaller still.
-WORDS := $(call named,launch rendezvous store tcp drive. spawn. watchdog port. socket. hostlist error_file nn/io/ \
+WORDS := $(call named,dist/launch/ dist/store/ queue. watchdog report. thread. nn/io/ \
                       models/ summary. wine csv. archive download transfer cifar_files folder,\
                       $(filter-out tensor/%,$(LIB_SRC))) $(COMMON) $(APP_SRC)
 ifneq ($(filter -O3,$(OPTIMIZE)),)
@@ -199,7 +199,7 @@ endif
 # Kernels: by nvcc, or by the C++ compiler for the emulated GPU.
 $(B)/tensor/cuda/%.o: ALL_CFLAGS += $(CUDA_CFLAGS)
 $(B)/tensor/backend.o: ALL_CFLAGS += $(CUDA_FLAGS)
-$(B)/dist/nccl/load.o: ALL_CFLAGS += $(CUDA_FLAGS)
+$(B)/dist/engines/nccl/load.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/tests/test_cuda_memory.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/tests/test_dist_nccl_api.o $(B)/tests/test_cuda_plans.o: ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
 CU_FLAGS := $(CU_B)/flags$(if $(EMULATE),.cu)
@@ -234,11 +234,12 @@ $(B)/libtandem.so.$(ABI): $(LIB) scripts/exports.map
 # libraries are.
 BACKEND_LIBS := $(if $(filter dist,$(ROOMS)),$(if $(TD_HAVE_GLOO),$(B)/libtandem-gloo.so) \
                   $(if $(TD_HAVE_MPI),$(B)/libtandem-mpi.so))
-GLOO_SRC := dist/gloo/shim.cc dist/gloo/backoff.cc
-$(B)/libtandem-gloo.so: $(GLOO_SRC) dist/links_api.h dist/gloo/backoff.h $(FLAGS)
+P2P      := dist/engines/p2p
+GLOO_SRC := $(P2P)/gloo/shim.cc $(P2P)/gloo/backoff.cc
+$(B)/libtandem-gloo.so: $(GLOO_SRC) $(P2P)/api.h $(P2P)/gloo/backoff.h $(FLAGS)
 	$(call say,CXX,$@)$(TD_CXX) $(TD_GLOO_CXXFLAGS) -Wall -Wextra -I. -o $@ $(GLOO_SRC) $(TD_GLOO_LIBS)
-MPI_SRC := dist/mpi/group.c dist/mpi/shim.c
-$(B)/libtandem-mpi.so: $(MPI_SRC) dist/mpi/internal.h dist/links_api.h $(FLAGS)
+MPI_SRC := $(P2P)/mpi/group.c $(P2P)/mpi/shim.c
+$(B)/libtandem-mpi.so: $(MPI_SRC) $(P2P)/mpi/internal.h $(P2P)/api.h $(FLAGS)
 	$(call say,MPICC,$@)$(TD_MPICC) $(TD_MPI_CFLAGS) $(WARN) -I. -o $@ $(MPI_SRC) -pthread
 
 # What several tests share: references in double precision, golden files. Linked as needed.
@@ -274,7 +275,7 @@ $(B)/bench/onednn.o: ALL_CFLAGS += $(TD_ONEDNN_CFLAGS)
 
 # Other libraries' own all-reduce, for bench/allreduce.py.
 PEERS := $(if $(TD_HAVE_GLOO),$(B)/bench/peer_gloo) $(if $(TD_HAVE_MPI),$(B)/bench/peer_openmpi)
-$(B)/bench/peer_gloo: bench/peer_gloo.cc dist/gloo/backoff.cc bench/allreduce.h
+$(B)/bench/peer_gloo: bench/peer_gloo.cc $(P2P)/gloo/backoff.cc bench/allreduce.h
 	@mkdir -p $(@D)
 	$(call say,CXX,$@)$(TD_CXX) -std=c++14 -O2 -Wall -Wextra -I. -o $@ $(filter %.cc,$^) $(TD_GLOO_LIBS)
 $(B)/bench/peer_openmpi: bench/peer_openmpi.c bench/allreduce.h

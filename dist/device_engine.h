@@ -38,6 +38,9 @@ struct td_device_engine {
     td_device device;
 };
 
+/* Whether this process has a GPU, and NCCL; otherwise td_last_error(). */
+bool td_device_can_use_nccl(int local_rank);
+
 /* Whether a tensor's collectives go to a device engine of the group. */
 bool td_group_uses_device(const td_group *group, const td_tensor *t);
 

@@ -1,11 +1,8 @@
 #include "dist/group.h"
 
 #include "dist/clock.h"
-#include "dist/hostlist.h"
-#include "dist/nccl/nccl_api.h"
 #include "dist/rendezvous.h"
 #include "dist/watchdog.h"
-#include "dist/watched_store.h"
 #include "dist/collectives.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"
@@ -213,30 +210,15 @@ static bool asked_for_check(void)
     return text != NULL && strcmp(text, "") != 0 && strcmp(text, "0") != 0;
 }
 
-/* Whether there is a GPU, and NCCL; otherwise td_last_error(). */
-static bool can_use_nccl(void)
-{
-    char own[16];
-    td_device device;
-    snprintf(own, sizeof own, "cuda:%d", dist.met.local_rank % TD_MAX_DEVICES);
-    bool gpu =
-        td_device_parse(own, &device) == TD_OK || td_device_parse("cuda:0", &device) == TD_OK;
-    if (gpu && td_nccl_load() != NULL) {
-        return true;
-    }
-    char why[1024];
-    snprintf(why, sizeof why, "%s", td_last_error());
-    td_fail(TD_E_UNSUPPORTED, "backend nccl is for GPUs: %s", why);
-    return false;
-}
-
 /* nccl works on GPUs' memory only. For CPU memory the group takes the default engine. */
 static const td_comm_backend *find_backend(const char *name)
 {
     if (strcmp(name, "nccl") != 0) {
         return td_comm_backend_find(name);
     }
-    return can_use_nccl() ? td_comm_backend_find(dist.met.one_host ? "shm" : "gloo") : NULL;
+    return td_device_can_use_nccl(dist.met.local_rank)
+               ? td_comm_backend_find(dist.met.one_host ? "shm" : "gloo")
+               : NULL;
 }
 
 /* Makes a group of `size` ranks, of which this process is number `rank`. ranks: the members' ranks

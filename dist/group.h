@@ -4,7 +4,7 @@
 
 #include "dist/backend.h"
 #include "dist/device_engine.h"
-#include "dist/work.h"
+#include "dist/queue.h"
 #include "tensor/graph/captured.h"
 
 #include <pthread.h>
@@ -36,14 +36,14 @@ struct td_group {
     _Atomic(td_device_engine *) device_engine, device_messages;
     atomic_uint_fast64_t device_collectives; /* numbers given out */
 
-    /* The watchdog. */
-    pthread_t watchdog;
-    bool watched;      /* the watchdog runs */
-    double stall;      /* seconds until it prints a stall report */
-    uint64_t reported; /* td_queue.begun of the last collective that was reported */
-    uint64_t told;     /* td_queue.begun of the last collective that other ranks were told of */
-    pthread_cond_t watchdog_stop;
-    bool watchdog_stops;
+    /* The watchdog's. */
+    struct group_watch {
+        td_group *next;    /* in the list of all watched groups */
+        bool on;           /* the group is in that list */
+        double stall;      /* seconds until a stall report is printed */
+        uint64_t reported; /* td_queue.begun of the last collective that was reported */
+        uint64_t told;     /* td_queue.begun of the last collective that other ranks were told of */
+    } watch;
 };
 
 /* NULL: the world. Fatal before td_dist_init. */

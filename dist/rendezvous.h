@@ -3,8 +3,7 @@
 #define TD_DIST_RENDEZVOUS_H
 
 #include "dist/dist.h"
-#include "dist/socket.h"
-#include "dist/tcp.h"
+#include "dist/store.h"
 
 typedef struct td_rendezvous_result {
     int rank, world_size;
@@ -30,6 +29,18 @@ td_status td_rendezvous_who(const td_rendezvous_result *result, int rank, char *
 /* Closes the store. The rank that has the server waits until the others have left, at most a few
  * seconds. */
 void td_rendezvous_end(td_rendezvous_result *result);
+
+/* ---- the store of a group that is being made ---- */
+
+/* Opens a store over base whose waits end at once when one of the group's ranks has died, not only
+ * at the time-out. It watches `count` ranks of the world; ranks NULL: all. Closing it
+ * leaves base open. */
+td_status td_watched_store_open(td_store *base, const td_rendezvous_result *met, const int *ranks,
+                                int count, td_store **store);
+
+/* Tells the other ranks why there will be no group; their waits fail with this cause. false: a
+ * cause was told before. */
+bool td_watched_store_tell(td_store *store, td_status status, const char *cause);
 
 /* ---- parts, for tests ---- */
 

@@ -19,29 +19,52 @@ typedef struct td_store td_store;
  * any bytes, 64 MiB at most. */
 enum { TD_STORE_MAX_KEY = 1024, TD_STORE_MAX_VALUE = 64 << 20 };
 
-/* What a kind of store implements. The functions below say what each does. Time-outs are in
- * seconds. */
-typedef struct td_store_vtable {
-    const char *kind; /* "tcp" */
-    td_status (*set)(td_store *store, const char *key, const void *value, size_t size);
-    /* *value is malloc'ed, and a '\0' follows its `size` bytes. */
-    td_status (*get)(td_store *store, const char *key, double timeout, void **value, size_t *size);
-    td_status (*add)(td_store *store, const char *key, int64_t amount, int64_t *result);
-    /* *value is malloc'ed. */
-    td_status (*compare_set)(td_store *store, const char *key, const char *expected,
-                             const char *desired, char **value);
-    td_status (*delete_key)(td_store *store, const char *key, bool *existed);
-    td_status (*check)(td_store *store, const char *key, bool *exists);
-    td_status (*count)(td_store *store, int64_t *keys);
-    /* NULL if this kind of store has no last will. */
-    td_status (*will)(td_store *store, const char *key);
+/* What a store can be asked for. The functions below say what each request does. Numbers are 8
+ * bytes, little-endian. */
+typedef enum td_store_op {
+    TD_STORE_SET = 1,     /* value */
+    TD_STORE_GET,         /* waits for the key -> its value */
+    TD_STORE_ADD,         /* value: the amount -> the sum */
+    TD_STORE_COMPARE_SET, /* value: what is expected; desired -> the value afterwards */
+    TD_STORE_DELETE,      /* -> one byte: whether the key existed */
+    TD_STORE_CHECK,       /* -> one byte: whether the key exists */
+    TD_STORE_COUNT,       /* no key -> the number of keys */
+    TD_STORE_ADDRESS, /* no key -> a TCP server's address as other hosts have reached it, or "" */
+    TD_STORE_WILL,
+} td_store_op;
+
+typedef struct td_bytes {
+    const void *data;
+    size_t size;
+} td_bytes;
+
+typedef struct td_store_request {
+    td_store_op op;
+    const char *key;
+    td_bytes value, desired;
+    double timeout; /* seconds; 0: the store's */
+    /* Called about every 0.1 s while a get waits; a failure ends the wait. NULL: nothing to do. */
+    td_status (*look)(void *user);
+    void *user;
+} td_store_request;
+
+/* What a kind of store implements. */
+typedef struct td_store_kind {
+    const char *name; /* "tcp" */
+    /* *reply is malloc'ed, and a '\0' follows its `size` bytes. TD_E_UNSUPPORTED: this kind cannot
+     * do what is asked for. */
+    td_status (*call)(td_store *store, const td_store_request *request, char **reply, size_t *size);
     void (*close)(td_store *store);
-} td_store_vtable;
+} td_store_kind;
 
 struct td_store {
-    const td_store_vtable *vtable;
-    double timeout; /* seconds: the default of td_store_get and td_store_wait */
+    const td_store_kind *kind;
+    double timeout; /* seconds: the default of all requests */
 };
+
+/* Checks a request, and asks the store. The functions below call td_store_call. */
+td_status td_store_call(td_store *store, const td_store_request *request, char **reply,
+                        size_t *size);
 
 /* Sets a key to `size` bytes, or to a text. */
 td_status td_store_set(td_store *store, const char *key, const void *value, size_t size);
@@ -82,6 +105,7 @@ void td_tcp_server_stop(td_tcp_server *server);
 /* Connects to a server, and retries until the server answers or `timeout` seconds are over. Close
  * the store by td_store_close. */
 td_status td_tcp_store_open(const char *host, int port, double timeout, td_store **store);
+enum { TD_ADDRESS_BYTES = 64 }; /* of an address as text */
 /* The address by which other hosts reach this host, as the connection to the server shows it:
  * "10.77.0.2". The store owns the text. */
 const char *td_tcp_store_local_address(const td_store *store);

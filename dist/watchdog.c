@@ -1,282 +1,58 @@
+/* The watchdog: one thread for all groups of the process. A group is in its list from
+ * td_watchdog_start to td_watchdog_stop; the first group starts the thread, and the last one ends
+ * it. */
 #include "dist/watchdog.h"
 
 #include "dist/clock.h"
 #include "dist/group.h"
-#include "dist/hostlist.h"
-#include "dist/reduce_math.h"
+#include "dist/thread.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static const double PERIOD = 0.25; /* seconds between two checks */
-static const double ASK = 0.5;     /* seconds to wait for the store's answer in a report */
+static const double PERIOD = 0.25; /* seconds between two rounds */
 
-/* ---- words ---- */
+static struct {
+    pthread_mutex_t life; /* held while a group enters or leaves; the thread never takes it */
+    pthread_mutex_t lock; /* protects the members below; taken before a queue's lock */
+    pthread_cond_t left;  /* the thread: the last group has left */
+    pthread_cond_t looked;
+    pthread_t thread;
+    td_group *first;
+    const td_group *looks_at; /* a group stays in the list while the thread looks at it */
+} dog = { .life = PTHREAD_MUTEX_INITIALIZER,
+          .lock = PTHREAD_MUTEX_INITIALIZER,
+          .looked = PTHREAD_COND_INITIALIZER };
 
-const char *td_collective_name(td_collective_kind kind)
+/* ---- looking at a group ---- */
+
+/* The collective that runs. */
+typedef struct running {
+    td_collective c;
+    double begun;   /* 0: nothing runs */
+    uint64_t count; /* of collectives that have begun */
+} running;
+
+static running running_in(td_group *group)
 {
-    static const char *const names[TD_COLLECTIVE_COUNT] = {
-        "all_reduce", "broadcast",    "reduce",        "all_gather", "reduce_scatter",
-        "gather",     "scatter",      "all_to_all",    "send",       "recv",
-        "barrier",    "group_memory", "captured step",
-    };
-    return kind < TD_COLLECTIVE_COUNT ? names[kind] : "unknown";
-}
-
-static bool has_op(td_collective_kind kind)
-{
-    return kind == TD_COLLECTIVE_ALL_REDUCE || kind == TD_COLLECTIVE_REDUCE ||
-           kind == TD_COLLECTIVE_REDUCE_SCATTER;
-}
-
-static bool has_root(td_collective_kind kind)
-{
-    return kind == TD_COLLECTIVE_BROADCAST || kind == TD_COLLECTIVE_REDUCE ||
-           kind == TD_COLLECTIVE_GATHER || kind == TD_COLLECTIVE_SCATTER;
-}
-
-/* "f32, 1048576 elements, root 0". */
-static void describe_data(const td_entered *e, char *text, size_t size)
-{
-    int length = snprintf(text, size, "%s, %lld element%s", td_dtype_name(e->dtype),
-                          (long long)e->count, e->count == 1 ? "" : "s");
-    if (has_op(e->kind) && e->op != TD_SUM) {
-        length += snprintf(text + length, size - (size_t)length, ", %s", td_reduction_name(e->op));
+    td_queue *q = &group->queue;
+    pthread_mutex_lock(&q->lock);
+    running r = { .begun = q->current_begun, .count = q->begun };
+    if (r.begun > 0) {
+        r.c = q->current;
     }
-    if (has_root(e->kind)) {
-        snprintf(text + length, size - (size_t)length, ", root %d", e->peer);
-    }
-}
-
-void td_describe_entered(const td_entered *e, char *text, size_t size)
-{
-    char data[128] = "";
-    if (e->kind == TD_COLLECTIVE_MEMORY) {
-        snprintf(data, sizeof data, " (%lld bytes)", (long long)e->count);
-    } else if (e->kind != TD_COLLECTIVE_BARRIER && e->kind != TD_COLLECTIVE_REPLAY) {
-        char inside[120];
-        describe_data(e, inside, sizeof inside);
-        snprintf(data, sizeof data, " (%s)", inside);
-    }
-    char side[32] = "";
-    if (e->kind == TD_COLLECTIVE_SEND || e->kind == TD_COLLECTIVE_RECV) {
-        snprintf(side, sizeof side, " %s rank %d", e->kind == TD_COLLECTIVE_SEND ? "to" : "from",
-                 e->peer);
-    }
-    snprintf(text, size, "%s number %llu%s%s", td_collective_name(e->kind),
-             (unsigned long long)e->number, side, data);
-}
-
-static td_entered entered_of(const td_collective *c)
-{
-    return (td_entered){ .number = c->number,
-                         .kind = c->kind,
-                         .dtype = c->dtype,
-                         .op = c->op,
-                         .peer = c->peer,
-                         .count = c->count };
-}
-
-/* ---- comparing ---- */
-
-bool td_entered_match(const td_entered *a, const td_entered *b)
-{
-    return a->number == b->number && a->kind == b->kind && a->dtype == b->dtype && a->op == b->op &&
-           a->peer == b->peer && a->count == b->count;
-}
-
-td_status td_compare_entered(const td_entered *entered, int size)
-{
-    char text[TD_CAUSE_BYTES];
-    size_t length = 0;
-    int kinds = 0;
-    bool *named = calloc((size_t)size, 2 * sizeof *named), *these = named + size;
-    if (named == NULL) {
-        return td_fail(TD_E_NOMEM, "out of memory for a message");
-    }
-    for (int first = 0; first < size; first++) {
-        if (named[first]) {
-            continue;
-        }
-        int count = 0;
-        for (int r = 0; r < size; r++) {
-            these[r] = td_entered_match(&entered[first], &entered[r]);
-            named[r] = named[r] || these[r];
-            count += these[r];
-        }
-        char ranks[128], what[192];
-        td_ranks_text(these, size, true, ranks, sizeof ranks);
-        td_describe_entered(&entered[first], what, sizeof what);
-        int added = snprintf(text + length, sizeof text - length, "%srank%s %s call%s %s",
-                             kinds++ == 0 ? "" : "; ", count == 1 ? "" : "s", ranks,
-                             count == 1 ? "s" : "", what);
-        length += (size_t)added;
-        length = length < sizeof text ? length : sizeof text - 1;
-    }
-    free(named);
-    return kinds <= 1 ? TD_OK
-                      : td_fail(TD_E_MISMATCH,
-                                "the ranks do not do the same: %s. All ranks must call the same "
-                                "collectives, in the same order, on tensors of the same size",
-                                text);
-}
-
-td_status td_check_sequence(td_group *group, const td_collective *c)
-{
-    if (c->kind == TD_COLLECTIVE_SEND || c->kind == TD_COLLECTIVE_RECV) {
-        return TD_OK;
-    }
-    td_entered mine;
-    memset(&mine, 0, sizeof mine);
-    mine = entered_of(c);
-    td_entered *all = calloc((size_t)group->size, sizeof *all);
-    if (all == NULL) {
-        return td_fail(TD_E_NOMEM, "out of memory for the check of the sequence");
-    }
-    td_collective gather = *c;
-    gather.kind = TD_COLLECTIVE_ALL_GATHER;
-    gather.dtype = TD_U8;
-    gather.op = TD_SUM;
-    gather.peer = 0;
-    gather.in = &mine;
-    gather.out = all;
-    gather.count = (int64_t)sizeof mine;
-    td_status status = group->backend->run(group->engine, &gather);
-    if (status == TD_OK) {
-        status = td_compare_entered(all, group->size);
-    }
-    free(all);
-    return status;
-}
-
-/* ---- reports ---- */
-
-/* What another rank has entered last; false: unknown. */
-static bool ask(td_group *group, int rank, td_entered *entered)
-{
-    if (group->backend->entered != NULL) {
-        return group->backend->entered(group->engine, rank, entered);
-    }
-    char key[32];
-    snprintf(key, sizeof key, "entered/%d", rank);
-    bool exists;
-    void *value;
-    size_t size;
-    *entered = (td_entered){ .number = 0 };
-    if (td_store_check(group->store, key, &exists) != TD_OK) {
-        return false;
-    }
-    if (!exists) {
-        return true;
-    }
-    if (td_store_get(group->store, key, ASK, &value, &size) != TD_OK) {
-        return false;
-    }
-    bool whole = size == sizeof *entered;
-    if (whole) {
-        memcpy(entered, value, size);
-    }
-    free(value);
-    return whole;
-}
-
-/* "; rank 3 has not: its last was broadcast number 16 (...), its process, pid 12, is stopped". */
-static size_t describe_missing(const td_entered *last, int rank, bool known, char *text,
-                               size_t size)
-{
-    char what[192] = "nothing yet";
-    if (!known) {
-        snprintf(what, sizeof what, "unknown, since it does not answer");
-    } else if (last->number > 0) {
-        td_describe_entered(last, what, sizeof what);
-    }
-    int length = snprintf(text, size, "; rank %d has not: its last was %s%s%s", rank, what,
-                          last->note[0] != '\0' ? "; " : "", last->note);
-    return (size_t)length < size ? (size_t)length : size - 1;
-}
-
-/* Lists the ranks that have called the collective and those that have not. */
-static void describe_ranks(td_group *group, const td_collective *c, char *text, size_t size)
-{
-    bool *here = calloc((size_t)group->size, sizeof *here);
-    char missing[TD_CAUSE_BYTES / 2] = "", ranks[128];
-    size_t length = 0;
-    int count = 0;
-    for (int r = 0; here != NULL && r < group->size; r++) {
-        td_entered last = { .number = 0 };
-        bool known = r == group->rank || ask(group, r, &last);
-        here[r] = r == group->rank || (known && last.number >= c->number);
-        count += here[r];
-        if (!here[r]) {
-            length += describe_missing(&last, r, known, missing + length, sizeof missing - length);
-        } else if (last.note[0] != '\0') {
-            length += (size_t)snprintf(missing + length, sizeof missing - length,
-                                       "; of rank %d, %s", r, last.note);
-        }
-        length = length < sizeof missing ? length : sizeof missing - 1;
-    }
-    if (here != NULL) {
-        td_ranks_text(here, group->size, true, ranks, sizeof ranks);
-        snprintf(text, size, "rank%s %s ha%s called it%s%s", count == 1 ? "" : "s", ranks,
-                 count == 1 ? "s" : "ve", missing,
-                 count == group->size ? ", so one of them is slow or a link between them is cut"
-                                      : "");
-    }
-    free(here);
-}
-
-/* The same for a message, for which only the peer matters. */
-static void describe_peer(td_group *group, const td_collective *c, char *text, size_t size)
-{
-    td_entered last = { .number = 0 };
-    char what[192] = "no collective yet";
-    bool known = ask(group, c->peer, &last);
-    if (!known) {
-        snprintf(what, sizeof what, "unknown, since it does not answer");
-    } else if (last.number > 0) {
-        td_describe_entered(&last, what, sizeof what);
-    }
-    snprintf(text, size, "rank %d has not %s it; the last collective that it has called: %s%s%s",
-             c->peer, c->kind == TD_COLLECTIVE_SEND ? "received" : "sent", what,
-             last.note[0] != '\0' ? "; " : "", last.note);
-}
-
-void td_stall_report(td_group *group, const td_collective *c, const char *verb, double seconds,
-                     char *text, size_t size)
-{
-    td_entered mine = entered_of(c);
-    char what[192], who[TD_CAUSE_BYTES * 3 / 4] = "";
-    td_describe_entered(&mine, what, sizeof what);
-    if (c->kind == TD_COLLECTIVE_SEND || c->kind == TD_COLLECTIVE_RECV) {
-        describe_peer(group, c, who, sizeof who);
-    } else {
-        describe_ranks(group, c, who, sizeof who);
-    }
-    snprintf(text, size, "%s%s %s after %.1f s on rank %d: %s", group->label, what, verb, seconds,
-             group->rank, who);
-}
-
-/* ---- the thread ---- */
-
-static void tell_others(td_group *group, const td_collective *c)
-{
-    char key[32];
-    td_entered mine;
-    memset(&mine, 0, sizeof mine);
-    mine = entered_of(c);
-    snprintf(key, sizeof key, "entered/%d", group->rank);
-    (void)td_store_set(group->store, key, &mine, sizeof mine); /* only for reports */
+    pthread_mutex_unlock(&q->lock);
+    return r;
 }
 
 /* Ends a collective that is past its deadline: breaks the group or, if the engine cannot abort,
  * ends the process. */
-static void end_it(td_group *group, const td_collective *c, double waited)
+static void end_it(td_group *group, const running *r)
 {
     char text[TD_CAUSE_BYTES];
-    td_stall_report(group, c, "timed out", waited, text, sizeof text);
+    td_stall_report(group, &r->c, "timed out", td_clock() - r->begun, text, sizeof text);
     if ((group->backend->flags & TD_BACKEND_ABORT) == 0) {
         fprintf(stderr, "tandem: %s; %s cannot end it otherwise, so this process ends\n", text,
                 group->backend->name);
@@ -285,61 +61,84 @@ static void end_it(td_group *group, const td_collective *c, double waited)
     td_group_break(group, TD_E_TIMEOUT, text);
 }
 
-static void look(td_group *group, const td_collective *c, double begun, uint64_t count)
+static bool has_timeout(const td_group *group)
 {
-    const td_comm_backend *b = group->backend;
-    double waited = td_clock() - begun;
-    if (b->entered == NULL && group->told != count) {
-        group->told = count;
-        tell_others(group, c);
+    return (group->backend->flags & TD_BACKEND_TIMEOUT) != 0;
+}
+
+/* Always false: the next group has its turn. */
+static bool check(td_group *group)
+{
+    running r = running_in(group);
+    if (r.begun > 0 && group->backend->entered == NULL && group->watch.told != r.count) {
+        group->watch.told = r.count;
+        td_tell_entered(group, &r.c);
     }
-    if (waited >= group->stall && group->reported != count) {
-        char text[TD_CAUSE_BYTES];
-        group->reported = count;
-        td_stall_report(group, c, "still waits", waited, text, sizeof text);
-        fprintf(stderr, "tandem: %s\n", text);
+    if (r.begun > 0 && !has_timeout(group) && td_clock() >= r.c.deadline) {
+        end_it(group, &r);
     }
-    if ((b->flags & TD_BACKEND_TIMEOUT) == 0 && td_clock() >= c->deadline) {
-        end_it(group, c, waited);
+    td_device_look(group);
+    return false;
+}
+
+/* Prints the stall report of a collective, once. */
+static bool report(td_group *group)
+{
+    running r = running_in(group);
+    double waited = td_clock() - r.begun;
+    if (r.begun == 0 || waited < group->watch.stall || group->watch.reported == r.count) {
+        return false;
+    }
+    char text[TD_CAUSE_BYTES];
+    group->watch.reported = r.count;
+    td_stall_report(group, &r.c, "still waits", waited, text, sizeof text);
+    fprintf(stderr, "tandem: %s\n", text);
+    return true;
+}
+
+/* ---- the thread ---- */
+
+/* Calls look for the groups one after the other, until it returns true. With the lock, which is
+ * released meanwhile. */
+static void look_at_all(bool (*look)(td_group *group))
+{
+    bool done = false;
+    for (td_group *group = dog.first; group != NULL && !done; group = group->watch.next) {
+        dog.looks_at = group;
+        pthread_mutex_unlock(&dog.lock);
+        done = look(group);
+        pthread_mutex_lock(&dog.lock);
+        dog.looks_at = NULL;
+        pthread_cond_broadcast(&dog.looked);
     }
 }
 
-/* The time of the next check: after PERIOD, or at the deadline if that is earlier and the engine
- * does not check deadlines. With the lock. */
-static double next_look(const td_group *group)
+/* The time of the next round: after PERIOD, or at an earlier deadline that an engine does not
+ * check. With the lock. */
+static double next_round(void)
 {
-    const td_queue *q = &group->queue;
     double now = td_clock(), next = now + PERIOD;
-    bool ends = q->current_begun > 0 && (group->backend->flags & TD_BACKEND_TIMEOUT) == 0;
-    return ends && q->current.deadline > now && q->current.deadline < next ? q->current.deadline
-                                                                           : next;
+    for (td_group *group = dog.first; group != NULL; group = group->watch.next) {
+        running r = running_in(group);
+        bool sooner = r.begun > 0 && r.c.deadline > now && r.c.deadline < next;
+        next = sooner && !has_timeout(group) ? r.c.deadline : next;
+    }
+    return next;
 }
 
-static void *watch(void *arg)
+/* A report asks other ranks, which may take seconds: reports come after all deadlines, one in a
+ * round. */
+static void *watch(void *unused)
 {
-    td_group *group = arg;
-    td_queue *q = &group->queue;
-    pthread_mutex_lock(&q->lock);
-    while (!group->watchdog_stops) {
-        double next = next_look(group);
-        struct timespec end = { .tv_sec = (time_t)next };
-        end.tv_nsec = (long)((next - (double)end.tv_sec) * 1e9);
-        pthread_cond_timedwait(&group->watchdog_stop, &q->lock, &end);
-        if (q->current_begun > 0 && !group->watchdog_stops) {
-            td_collective c = q->current;
-            double begun = q->current_begun;
-            uint64_t count = q->begun;
-            pthread_mutex_unlock(&q->lock);
-            look(group, &c, begun, count);
-            pthread_mutex_lock(&q->lock);
-        }
-        if (group->device_engine != NULL && !group->watchdog_stops) {
-            pthread_mutex_unlock(&q->lock);
-            td_device_look(group);
-            pthread_mutex_lock(&q->lock);
+    (void)unused;
+    pthread_mutex_lock(&dog.lock);
+    while (dog.first != NULL) {
+        if (!td_condition_await(&dog.left, &dog.lock, next_round())) {
+            look_at_all(check);
+            look_at_all(report);
         }
     }
-    pthread_mutex_unlock(&q->lock);
+    pthread_mutex_unlock(&dog.lock);
     return NULL;
 }
 
@@ -347,35 +146,52 @@ td_status td_watchdog_start(td_group *group)
 {
     static const double STALL = 10;
     const char *text = getenv("TANDEM_DIST_STALL");
-    group->stall = text != NULL && atof(text) > 0 ? atof(text) : STALL;
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&group->watchdog_stop, &attributes);
-    pthread_condattr_destroy(&attributes);
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &old);
-    int error = pthread_create(&group->watchdog, NULL, watch, group);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (error != 0) {
-        pthread_cond_destroy(&group->watchdog_stop);
-        return td_fail(TD_E_NOMEM, "no thread for the watchdog: %s", strerror(error));
+    group->watch.stall = text != NULL && atof(text) > 0 ? atof(text) : STALL;
+    pthread_mutex_lock(&dog.life);
+    pthread_mutex_lock(&dog.lock);
+    bool starts = dog.first == NULL;
+    group->watch.next = dog.first;
+    dog.first = group;
+    pthread_mutex_unlock(&dog.lock);
+    int error = 0;
+    if (starts) {
+        td_condition_init(&dog.left);
+        error = td_thread_start(&dog.thread, watch, NULL);
     }
-    group->watched = true;
-    return TD_OK;
+    if (error != 0) {
+        dog.first = NULL;
+        pthread_cond_destroy(&dog.left);
+    }
+    group->watch.on = error == 0;
+    pthread_mutex_unlock(&dog.life);
+    return error == 0 ? TD_OK
+                      : td_fail(TD_E_NOMEM, "no thread for the watchdog: %s", strerror(error));
 }
 
 void td_watchdog_stop(td_group *group)
 {
-    if (!group->watched) {
+    if (!group->watch.on) {
         return;
     }
-    pthread_mutex_lock(&group->queue.lock);
-    group->watchdog_stops = true;
-    pthread_cond_signal(&group->watchdog_stop);
-    pthread_mutex_unlock(&group->queue.lock);
-    pthread_join(group->watchdog, NULL);
-    pthread_cond_destroy(&group->watchdog_stop);
-    group->watched = false;
+    group->watch.on = false;
+    pthread_mutex_lock(&dog.life);
+    pthread_mutex_lock(&dog.lock);
+    while (dog.looks_at == group) {
+        pthread_cond_wait(&dog.looked, &dog.lock);
+    }
+    td_group **link = &dog.first;
+    while (*link != group) {
+        link = &(*link)->watch.next;
+    }
+    *link = group->watch.next;
+    bool last = dog.first == NULL;
+    if (last) {
+        pthread_cond_signal(&dog.left);
+    }
+    pthread_mutex_unlock(&dog.lock);
+    if (last) {
+        pthread_join(dog.thread, NULL);
+        pthread_cond_destroy(&dog.left);
+    }
+    pthread_mutex_unlock(&dog.life);
 }

@@ -6,6 +6,14 @@
 
 /* "all_reduce". */
 const char *td_collective_name(td_collective_kind kind);
+/* "sum", "average", ... */
+const char *td_reduction_name(td_reduction op);
+/* Which of present[count] equal `value`, as ranges: "0-2, 5"; "none" if none does. What does not
+ * fit ends in "...". */
+void td_ranks_text(const bool *present, int count, bool value, char *text, size_t size);
+
+/* What a rank has entered that runs c. */
+td_entered td_entered_of(const td_collective *c);
 
 /* "all_reduce number 17 (f32, 1048576 elements)", "broadcast number 3 (i64, 5 elements, root 0)".
  */
@@ -26,10 +34,14 @@ td_status td_check_sequence(td_group *group, const td_collective *c);
 void td_stall_report(td_group *group, const td_collective *c, const char *verb, double seconds,
                      char *text, size_t size);
 
-/* Each group has a watchdog thread. It prints the stall report of a collective that has waited for
- * TANDEM_DIST_STALL seconds (10). If the engine does not do so itself, the watchdog also tells the
- * other ranks, through the store, what this rank has entered, and aborts collectives at their
- * deadlines. */
+/* Tells the other ranks through the store what this rank has entered, for their reports. */
+void td_tell_entered(td_group *group, const td_collective *c);
+
+/* A thread watches all groups of the process (watchdog.c). It prints the stall report of a
+ * collective that has waited for TANDEM_DIST_STALL seconds (10), and asks GPUs' engines for
+ * failures. If the engine does not do so itself, the watchdog also tells the other ranks what this
+ * rank has entered, and aborts collectives at their deadlines. Stop returns when no look at the
+ * group is under way; start and stop are not for the watchdog's own thread. */
 td_status td_watchdog_start(td_group *group);
 void td_watchdog_stop(td_group *group);
 

@@ -1,7 +1,7 @@
 #include "tests/dist_procs.h"
 
 #include "dist/clock.h"
-#include "dist/port.h"
+#include "dist/store/net.h"
 #include "dist/rendezvous.h"
 #include "tests/sanitized.h"
 

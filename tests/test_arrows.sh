@@ -47,13 +47,10 @@ includes() { # includes FOLDER...
 # Root files that know what is in subfolders by their task: the tables of what can be chosen.
 registries='tensor/backend.c data/registry.c dist/registry.c'
 # Root files that still include a subfolder's header. The list may only shrink.
-outward='dist/device_engine.c dist/nccl/nccl.h
-autograd/precision.h autograd/ops/ops.def
+outward='autograd/precision.h autograd/ops/ops.def
 dist/captured.h tensor/graph/captured.h
-dist/group.c dist/nccl/nccl_api.h
 dist/group.h tensor/graph/captured.h
 dist/sync_batch_norm.c autograd/ops/op.h
-dist/trace.c tensor/observe/watch.h
 tensor/device.c tensor/cpu/cpu_device.h'
 
 all=$(includes tensor autograd nn data dist apps tandem.h)

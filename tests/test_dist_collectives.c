@@ -1,7 +1,7 @@
 /* Every collective of the shm engine against a serial computation, bit for bit: 2, 3 and 4 ranks,
  * all dtypes and reductions, sizes of 0, 1, odd and large, in ordinary and in registered memory. */
 #include "dist/clock.h"
-#include "dist/reduce_math.h"
+#include "dist/engines/reduce_math.h"
 #include "tensor/isa.h"
 #include "tests/dist_data.h"
 #include "tests/dist_procs.h"

@@ -1,8 +1,8 @@
 /* The launcher's coordinator alone: this program is the agents of two nodes, which report failures
  * in every order, and reads which of them it takes for the cause; and who may start again. */
 #include "dist/clock.h"
-#include "dist/launcher_link.h"
-#include "dist/launcher_report.h"
+#include "dist/launch/link.h"
+#include "dist/launch/launcher.h"
 #include "tests/temp_folder.h"
 
 #include <setjmp.h>
@@ -209,12 +209,39 @@ static void test_a_restart_forgets(void **state)
     close_job(&j);
 }
 
+/* The others wait for a lost node in vain, so that they are stopped sooner. A message that makes no
+ * sense is not heard. */
+static void test_a_lost_node(void **state)
+{
+    (void)state;
+    job j = open_job(0);
+    td_link stranger;
+    assert_int_equal(td_link_open(j.store, &stranger), TD_OK);
+    assert_int_equal(td_link_send(&stranger, "join n3 1 -1 2147483647"), TD_OK);
+    assert_int_equal(td_link_send(&stranger, "join n3 1 -1 0"), TD_OK);
+    assert_int_equal(td_link_send(&j.agents[0], "leave 2147483647"), TD_OK);
+    char *text = NULL;
+    for (double begin = td_clock(); text == NULL && td_clock() < begin + 60; td_sleep(0.1)) {
+        assert_int_equal(td_link_send(&j.agents[0], "beat"), TD_OK); /* node 1 is silent */
+        assert_int_equal(td_link_receive(&j.agents[0], &text), TD_OK);
+    }
+    assert_non_null(text);
+    assert_string_equal(text, "stop 0 lost");
+    free(text);
+    assert_int_equal(td_link_receive(&stranger, &text), TD_OK);
+    assert_null(text);
+    assert_int_equal(td_link_send(&j.agents[0], "stopped 0"), TD_OK);
+    expect(&j, 0, "end 1\nnode on host n2 (pid 1001) was lost");
+    close_job(&j);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_cause),
         cmocka_unit_test_setup_teardown(test_a_restart_forgets, temp_folder_setup,
                                         temp_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_a_lost_node, temp_folder_setup, temp_folder_teardown),
     };
     return cmocka_run_group_tests_name("dist: the coordinator", tests, NULL, NULL);
 }

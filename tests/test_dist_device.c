@@ -4,7 +4,7 @@
 #include "dist/clock.h"
 #include "dist/device_engine.h"
 #include "dist/group.h"
-#include "dist/staged.h"
+#include "dist/engines/staged.h"
 #include "dist/collectives.h"
 #include "tandem.h"
 #include "tests/dist_procs.h"

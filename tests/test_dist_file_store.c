@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -129,6 +130,27 @@ static void file_errors(void **state)
     td_store_close(store);
 }
 
+/* As a process that is stopped while it has the lock. */
+static void file_whose_lock_is_held(void **state)
+{
+    (void)state;
+    td_store *store, *other;
+    const char *path = temp_path("held");
+    assert_int_equal(td_file_store_open(path, "r", 0.3, &store), TD_OK);
+    int holder = open(path, O_RDONLY);
+    assert_true(holder >= 0);
+    assert_int_equal(flock(holder, LOCK_EX), 0);
+    double begin = td_clock();
+    assert_int_equal(td_store_set_text(store, "k", "v"), TD_E_TIMEOUT);
+    assert_error_says("held", "its lock", NULL);
+    assert_int_equal(td_file_store_open(path, "r", 0.3, &other), TD_E_TIMEOUT);
+    assert_true(td_clock() - begin < 15);
+    close(holder);
+    assert_int_equal(td_store_set_text(store, "k", "v"), TD_OK);
+    assert_text(store, "k", "v");
+    td_store_close(store);
+}
+
 #define FOLDER_TEST(f) cmocka_unit_test_setup_teardown(f, temp_folder_setup, temp_folder_teardown)
 
 int main(void)
@@ -139,6 +161,7 @@ int main(void)
         FOLDER_TEST(file_without_run_id),
         FOLDER_TEST(file_cut_inside_a_record),
         FOLDER_TEST(file_errors),
+        FOLDER_TEST(file_whose_lock_is_held),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

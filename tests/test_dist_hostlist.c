@@ -1,5 +1,6 @@
 /* Host lists: what Slurm writes, and what it does not. */
-#include "dist/hostlist.h"
+#include "dist/launch/hostlist.h"
+#include "dist/watchdog.h"
 #include "tests/temp_folder.h"
 
 #include <stdarg.h>

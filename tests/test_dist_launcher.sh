@@ -146,6 +146,25 @@ for signal in TERM INT HUP QUIT KILL; do
 done
 rm -rf "${TMPDIR:?}"/* # a killed launcher leaves its temporary folder
 
+# ---- the launcher's own streams and helpers ----
+
+dir=$(notes guard)
+"$apps/tdrun" --nproc-per-node 2 "$worker" "note:$dir" "until:$dir/go" >"$work/out" 2>&1 &
+launcher=$!
+wait_for "$dir/0.0" "$dir/1.0"
+for pid in $(pgrep -P $launcher); do # the guard is the child that is no worker
+    grep -qx "$pid" "$dir/0.0" "$dir/1.0" || kill -KILL "$pid"
+done
+touch "$dir/go"
+wait "$launcher"
+code_is 'a killed guard does not end the job' 0 $? "$work/out"
+
+dir=$(notes closed)
+tdrun --nproc-per-node 2 "$worker" "note:$dir" meet <&- >&- 2>&-
+code_is 'closed streams: the job ends well' 0 $? "$work/out"
+[ -s "$dir/0.0" ] && [ -s "$dir/1.0" ]
+tap $? 'closed streams: all workers ran'
+
 # ---- output ----
 
 log=$work/log

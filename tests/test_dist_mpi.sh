@@ -108,7 +108,7 @@ kill -KILL "$pid"
 ends 'a killed rank' 15 'exited on signal 9'
 start 5 "$work/never" # the beginning, too, must not take longer
 kill -STOP "$pid"
-ends 'a stopped rank' 25 'timed out after [0-9.]+ s on rank .* has not: its last was .*so this process ends'
+ends 'a stopped rank' 25 "timed out after [0-9.]+ s on rank .* its process, pid $pid, is stopped.*so this process ends"
 start 20 "$work/stop"
 touch "$work/stop"
 wait $mpirun

@@ -1,5 +1,6 @@
-/* What dist/nccl/nccl_api.h repeats of NCCL's interface, beside nccl.h itself where that is. */
-#include "dist/nccl/nccl_api.h"
+/* What dist/engines/nccl/nccl_api.h repeats of NCCL's interface, beside nccl.h itself where that
+ * is. */
+#include "dist/engines/nccl/nccl_api.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -205,12 +205,51 @@ static void test_end_is_watched(void **state)
     assert_non_null(strstr(said, "so this process ends"));
 }
 
+static int threads(void)
+{
+    char line[128];
+    int count = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file) != NULL && sscanf(line, "Threads: %d", &count) != 1) {
+    }
+    fclose(file);
+    return count;
+}
+
+/* One thread watches all groups, and each at its own deadlines. Groups leave in any order. */
+static void test_one_watchdog(void **state)
+{
+    (void)state;
+    enum { GROUPS = 4, HANGS = 2 };
+    toy_engine toys[GROUPS] = { { 0 } };
+    td_group *groups[GROUPS];
+    toys[HANGS].polls_left = -1;
+    groups[0] = make_group(&polled, &toys[0], 60);
+    int first = threads();
+    for (int i = 1; i < GROUPS; i++) {
+        groups[i] = make_group(&polled, &toys[i], i == HANGS ? 0.3 : 60);
+    }
+    assert_int_equal(threads(), first + GROUPS - 1);
+    assert_int_equal(td_work_wait(begin_barrier(groups[HANGS]), 0), TD_E_TIMEOUT);
+    assert_non_null(strstr(td_last_error(), "barrier number 1 timed out after "));
+    for (int i = 0; i < GROUPS; i++) {
+        assert_int_equal(atomic_load(&toys[i].aborted), i == HANGS);
+    }
+    td_group_end(groups[1]);
+    td_group_end(groups[3]);
+    assert_int_equal(td_work_wait(begin_barrier(groups[0]), 0), TD_OK);
+    td_group_end(groups[0]);
+    td_group_end(groups[HANGS]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_end_is_watched), /* first: it forks */
         cmocka_unit_test(test_end_after_the_last_wait),
         cmocka_unit_test(test_end_with_something_under_way),
+        cmocka_unit_test(test_one_watchdog),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

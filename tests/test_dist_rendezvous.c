@@ -116,6 +116,8 @@ static void environment(void **state)
     setenv("RANK", "0", 1);
     setenv("WORLD_SIZE", "0", 1);
     assert_no_plan(NULL, "world size is 0", "");
+    setenv("WORLD_SIZE", "2147483647", 1);
+    assert_no_plan(NULL, "world size is 2147483647", "65536");
     setenv("WORLD_SIZE", "1", 1);
     setenv("MASTER_PORT", "65536", 1);
     assert_no_plan(NULL, "port 65536", "");

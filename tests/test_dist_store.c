@@ -2,7 +2,7 @@
  * file store's own is in test_dist_file_store.c. */
 #include "dist/clock.h"
 #include "dist/dist.h"
-#include "dist/tcp.h"
+#include "dist/store/tcp.h"
 #include "tests/dist_store.h"
 #include "tests/temp_folder.h"
 
@@ -149,6 +149,30 @@ static void check_timeouts(td_store *s)
     assert_text(s, "here", "1"); /* the store is as good as before */
 }
 
+static td_status look_thrice(void *times)
+{
+    return ++*(int *)times < 3 ? TD_OK : td_fail(TD_E_PEER, "rank 3 has gone");
+}
+
+/* A get looks around while it waits, and asks once. */
+static void check_looking(td_store *s)
+{
+    int times = 0;
+    char *reply;
+    size_t size;
+    td_store_request r = { .op = TD_STORE_GET, .key = "later", .timeout = 20 };
+    r.look = look_thrice;
+    r.user = &times;
+    assert_int_equal(td_store_call(s, &r, &reply, &size), TD_E_PEER);
+    assert_error_says("rank 3 has gone", NULL);
+    assert_int_equal(times, 3);
+    assert_int_equal(td_store_set_text(s, "later", "1"), TD_OK);
+    assert_int_equal(td_store_call(s, &r, &reply, &size), TD_OK);
+    assert_string_equal(reply, "1");
+    assert_int_equal(times, 3);
+    free(reply);
+}
+
 /* A thread waits; the others' calls go on, and one of them sets what it waits for. */
 static void *wait_for_key(void *store)
 {
@@ -214,6 +238,8 @@ TEST_ON(TCP, tcp_operations, check_operations)
 TEST_ON(TCP_PREFIX, tcp_prefix_operations, check_operations)
 TEST_ON(FILE_LOG, file_operations, check_operations)
 TEST_ON(FILE_PREFIX, file_prefix_operations, check_operations)
+TEST_ON(TCP_PREFIX, tcp_looking, check_looking)
+TEST_ON(FILE_LOG, file_looking, check_looking)
 TEST_ON(TCP, tcp_sizes, check_sizes)
 TEST_ON(FILE_LOG, file_sizes, check_sizes)
 TEST_ON(TCP, tcp_arguments, check_arguments)
@@ -475,6 +501,8 @@ int main(void)
         FOLDER_TEST(file_arguments),
         FOLDER_TEST(tcp_timeouts),
         FOLDER_TEST(file_timeouts),
+        FOLDER_TEST(tcp_looking),
+        FOLDER_TEST(file_looking),
         FOLDER_TEST(tcp_waiting),
         FOLDER_TEST(file_waiting),
         FOLDER_TEST(tcp_threads),

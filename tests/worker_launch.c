@@ -10,7 +10,7 @@
  *   until:FILE     waits for a file, 60 s at most
  *   sleep:SECONDS  and, in any case, the end is well */
 #include "dist/clock.h"
-#include "dist/error_file.h"
+#include "dist/launch/error_file.h"
 #include "dist/rendezvous.h"
 
 #include <signal.h>

@@ -5,8 +5,8 @@
  *   tdrun --nnodes 1:4 --rdzv-endpoint node0:29500 --max-restarts 3 ./train           (on each)
  *
  * Each process finds its place in the environment: RANK, LOCAL_RANK, WORLD_SIZE, ...
- * (dist/launcher_workers.c); td_dist_init() reads it. */
-#include "dist/launcher.h"
+ * (dist/launch/workers.c); td_dist_init() reads it. */
+#include "dist/launch/launcher.h"
 
 #include <argp.h>
 #include <dirent.h>

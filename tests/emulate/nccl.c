@@ -1,10 +1,10 @@
 /* NCCL for emulated GPUs, whose ranks are processes of this host ($TANDEM_NCCL=emulated). A
  * collective is work of a stream that waits for the other ranks when it is run: all of them meet in
  * shared memory, piece by piece. Communicators do not block; aborting one ends its waits. */
-#include "dist/nccl/nccl_api.h"
+#include "dist/engines/nccl/nccl_api.h"
 
 #include "cuda_runtime_api.h"
-#include "dist/reduce_math.h"
+#include "dist/engines/reduce_math.h"
 #include "tandem.h"
 
 #include <errno.h>
@@ -366,7 +366,7 @@ static const char *last_error(td_nccl_comm c)
     return "emulated NCCL";
 }
 
-extern const td_nccl_api td_emulated_nccl; /* dist/nccl/load.c */
+extern const td_nccl_api td_emulated_nccl; /* dist/engines/nccl/load.c */
 const td_nccl_api td_emulated_nccl = {
     .get_version = get_version,
     .get_unique_id = get_unique_id,

@@ -1,6 +1,7 @@
 #include "apps/tools/common/ranks.h"
 
 #include "dist/dist.h"
+#include "dist/launch/error_file.h"
 
 #include <stdint.h>
 #include <stdio.h>

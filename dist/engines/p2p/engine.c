@@ -1,0 +1,445 @@
+/* The gloo and mpi engines: beginning, failing and end. */
+#include "dist/engines/p2p/links.h"
+
+#include "dist/clock.h"
+#include "dist/process.h"
+#include "dist/watchdog.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const double PARTING = 0.2;  /* seconds for sending the last messages */
+static const double LINGER = 2.0;   /* seconds for small messages that were not received yet */
+static const double BACKSTOP = 5.0; /* seconds after the deadline */
+
+/* ---- slots and headers ---- */
+
+/* FNV-1a of all that must be equal on both ranks. */
+static uint32_t signature(const td_collective *c)
+{
+    const int64_t parts[] = { c->kind, c->dtype, c->op, c->peer, c->count };
+    uint32_t hash = 2166136261U;
+    for (size_t i = 0; i < sizeof parts; i++) {
+        hash = (hash ^ ((const unsigned char *)parts)[i]) * 16777619U;
+    }
+    return hash;
+}
+
+uint64_t td_links_slot(td_links_use use, uint64_t turn, const td_collective *c)
+{
+    uint64_t low = c != NULL ? signature(c) : 0;
+    return (uint64_t)use << 60 | (turn & 0xfffffff) << 32 | low;
+}
+
+void td_links_fill_header(td_links_header *header, uint64_t turn, const td_collective *c)
+{
+    atomic_store(&header->turn, turn);
+    header->number = c->number;
+    header->count = c->count;
+    header->kind = (int32_t)c->kind;
+    header->dtype = (int32_t)c->dtype;
+    header->op = (int32_t)c->op;
+    header->peer = c->peer;
+    atomic_store(&header->turn_again, turn);
+}
+
+static td_entered entered_by(const td_links_header *header)
+{
+    return (td_entered){ .number = header->number,
+                         .kind = (td_collective_kind)header->kind,
+                         .dtype = (td_dtype)header->dtype,
+                         .op = (td_reduction)header->op,
+                         .peer = header->peer,
+                         .count = header->count };
+}
+
+/* Notes that rank r's process is stopped, if that can be seen: it is on this host. */
+static void note_stopped(const td_links_engine *g, int r, td_entered *entered)
+{
+    const char *host = strstr(g->peers[r].process, " on ");
+    const char *own = strstr(g->peers[g->rank].process, " on ");
+    int pid;
+    if (host != NULL && own != NULL && strcmp(host, own) == 0 &&
+        sscanf(g->peers[r].process, "pid %d", &pid) == 1) {
+        td_process_note((pid_t)pid, entered->note, sizeof entered->note);
+    }
+}
+
+static bool links_entered(void *engine, int rank, td_entered *entered)
+{
+    const td_links_engine *g = engine;
+    const td_links_header *heard = &g->peers[rank].heard;
+    uint64_t turn = atomic_load(&heard->turn);
+    *entered = entered_by(heard);
+    note_stopped(g, rank, entered);
+    atomic_thread_fence(memory_order_acquire);
+    return atomic_load(&heard->turn_again) == turn; /* otherwise the header is still arriving */
+}
+
+td_status td_links_compare(const td_links_engine *g, const td_collective *c, int r,
+                           const td_links_header *header)
+{
+    td_links_header mine;
+    td_links_fill_header(&mine, 0, c);
+    td_entered here = entered_by(&mine), there = entered_by(header);
+    there.number = here.number; /* both are at the same turn */
+    if (td_entered_match(&here, &there)) {
+        return TD_OK;
+    }
+    char this_text[192], other_text[192];
+    there.number = header->number;
+    td_describe_entered(&here, this_text, sizeof this_text);
+    td_describe_entered(&there, other_text, sizeof other_text);
+    return td_fail(TD_E_MISMATCH,
+                   "the ranks do not do the same: rank %d calls %s; rank %d calls %s. All ranks "
+                   "must call the same collectives, in the same order, on tensors of the same size",
+                   g->rank, this_text, r, other_text);
+}
+
+double td_links_patience(const td_collective *c)
+{
+    return c->deadline - td_clock() + BACKSTOP;
+}
+
+/* ---- failing ---- */
+
+/* Whether rank r's parting has arrived. *closed: the link to rank r is closed. */
+static bool has_parted(td_links_engine *g, int r, bool *closed)
+{
+    td_links_peer *peer = &g->peers[r];
+    if (!peer->parted) {
+        td_links_result result = g->api->wait_recv(peer->parting_buffer, 0);
+        peer->parted = result == TD_LINKS_OK;
+        *closed = *closed || result == TD_LINKS_FAILED;
+    }
+    return peer->parted;
+}
+
+static td_status fail_with_own_reason(td_links_engine *g)
+{
+    pthread_mutex_lock(&g->lock);
+    td_status status = g->broken;
+    if (status != TD_OK) {
+        td_fail(status, "%s", g->reason);
+    }
+    pthread_mutex_unlock(&g->lock);
+    return status;
+}
+
+/* Fails with the cause if a rank has left; TD_OK: none has, as far as known. words: the library's.
+ */
+static td_status find_cause(td_links_engine *g, const char *words)
+{
+    int dead = -1, left = -1;
+    for (int r = 0; r < g->size; r++) {
+        bool closed = false;
+        if (r == g->rank) {
+            continue;
+        }
+        if (has_parted(g, r, &closed) && g->peers[r].parting.status != TD_OK) {
+            return td_fail((td_status)g->peers[r].parting.status, "%s", g->peers[r].parting.reason);
+        }
+        left = g->peers[r].parted && left < 0 ? r : left;
+        dead = closed && dead < 0 ? r : dead;
+    }
+    if (dead >= 0) {
+        return td_fail(TD_E_PEER, "rank %d (%s) has died, or its host has (%s: %s)", dead,
+                       g->peers[dead].process, g->api->name, words);
+    }
+    return left >= 0
+               ? td_fail(TD_E_PEER, "rank %d (%s) has left the group", left, g->peers[left].process)
+               : TD_OK;
+}
+
+td_status td_links_fail(td_links_engine *g, td_links_result result)
+{
+    enum { LOOKS = 10 };
+    char words[512];
+    snprintf(words, sizeof words, "%s", g->api->error());
+    td_status status = fail_with_own_reason(g);
+    if (status != TD_OK || result == TD_LINKS_TIMEOUT) {
+        return status != TD_OK ? status : td_fail(TD_E_TIMEOUT, "timed out");
+    }
+    /* The links of a rank that leaves do not all close at the same instant. */
+    for (int look = 0; look < LOOKS; look++) {
+        status = find_cause(g, words);
+        if (status != TD_OK) {
+            return status;
+        }
+        td_sleep(0.01);
+    }
+    return td_fail(TD_E_NETWORK, "%s: %s", g->api->name, words);
+}
+
+/* Begins to send this rank's parting to rank r; NULL: not possible. */
+static td_links_buffer *send_parting(td_links_engine *g, int r, td_links_parting *parting)
+{
+    size_t bytes = offsetof(td_links_parting, reason) + strlen(parting->reason) + 1;
+    uint64_t slot = td_links_slot(TD_LINKS_PARTING, 0, NULL);
+    td_links_buffer *buffer = g->api->buffer(g->links, parting, bytes, TD_LINKS_WAITS);
+    if (buffer != NULL && g->api->send(buffer, r, slot, 0, bytes) != TD_LINKS_OK) {
+        g->api->buffer_free(buffer);
+        buffer = NULL;
+    }
+    return buffer;
+}
+
+void td_links_part(td_links_engine *g, td_status status, const char *reason)
+{
+    pthread_mutex_lock(&g->lock);
+    bool told = g->parted;
+    g->parted = true;
+    if (!told) {
+        g->broken = status;
+        snprintf(g->reason, sizeof g->reason, "%s", reason);
+    }
+    pthread_mutex_unlock(&g->lock);
+    td_links_parting *parting = told ? NULL : calloc(1, sizeof *parting);
+    td_links_buffer **sent = told ? NULL : calloc((size_t)g->size, sizeof(td_links_buffer *));
+    if (parting != NULL && sent != NULL) {
+        double end = td_clock() + PARTING;
+        parting->status = (int32_t)status;
+        snprintf(parting->reason, sizeof parting->reason, "%s", reason);
+        for (int r = 0; r < g->size; r++) {
+            sent[r] = r != g->rank ? send_parting(g, r, parting) : NULL;
+        }
+        for (int r = 0; r < g->size; r++) {
+            if (sent[r] != NULL) {
+                (void)g->api->wait_send(sent[r], end - td_clock()); /* a failure does not matter */
+                g->api->buffer_free(sent[r]);
+            }
+        }
+    }
+    free(sent);
+    free(parting);
+    if (!told) {
+        g->api->interrupt(g->links, reason);
+    }
+}
+
+static void links_abort(void *engine, td_status status, const char *reason)
+{
+    td_links_part(engine, status, reason);
+}
+
+/* ---- beginning and end ---- */
+
+/* An address of this host if none was given: of the first network that is up. The address of the
+ * host's name is often 127.0.1.1. */
+static void find_address(char *text, size_t size)
+{
+    struct ifaddrs *all = NULL;
+    snprintf(text, size, "127.0.0.1");
+    if (getifaddrs(&all) != 0) {
+        return;
+    }
+    for (const struct ifaddrs *a = all; a != NULL; a = a->ifa_next) {
+        bool usable = (a->ifa_flags & IFF_UP) != 0 && (a->ifa_flags & IFF_LOOPBACK) == 0;
+        if (usable && a->ifa_addr != NULL && a->ifa_addr->sa_family == AF_INET &&
+            getnameinfo(a->ifa_addr, sizeof(struct sockaddr_in), text, (socklen_t)size, NULL, 0,
+                        NI_NUMERICHOST) == 0) {
+            break;
+        }
+    }
+    freeifaddrs(all);
+}
+
+static int store_set(void *store, const char *key, const void *value, size_t size)
+{
+    return td_store_set(store, key, value, size);
+}
+
+static int store_get(void *store, const char *key, double timeout, void **value, size_t *size)
+{
+    return td_store_get(store, key, timeout, value, size);
+}
+
+/* Writes into the store which process this is, for other ranks' messages. */
+static td_status introduce(const td_links_engine *g, td_store *store)
+{
+    char key[32], text[TD_LINKS_PROCESS_BYTES], host[TD_LINKS_PROCESS_BYTES - 32] = "";
+    snprintf(key, sizeof key, "process/%d", g->rank);
+    (void)gethostname(host, sizeof host - 1); /* on failure the name is empty */
+    snprintf(text, sizeof text, "pid %d%s%s", (int)getpid(), host[0] != '\0' ? " on " : "", host);
+    return td_store_set_text(store, key, text);
+}
+
+static td_status meet(td_links_engine *g, td_store *store, double timeout)
+{
+    for (int r = 0; r < g->size; r++) {
+        char key[32], *text;
+        snprintf(key, sizeof key, "process/%d", r);
+        TD_TRY(td_store_get_text(store, key, timeout, &text));
+        snprintf(g->peers[r].process, sizeof g->peers[r].process, "%s", text);
+        free(text);
+    }
+    return TD_OK;
+}
+
+static td_status open_links(td_links_engine *g, const td_comm_backend_init *init)
+{
+    char address[NI_MAXHOST];
+    if (init->address != NULL) {
+        snprintf(address, sizeof address, "%s", init->address);
+    } else {
+        find_address(address, sizeof address);
+    }
+    td_links_options options = { .rank = g->rank,
+                                 .size = g->size,
+                                 .address = address,
+                                 .timeout = init->timeout,
+                                 .store = init->store,
+                                 .set = store_set,
+                                 .get = store_get,
+                                 .release = free };
+    td_links_result result = g->api->open(&g->links, &options);
+    if (result == TD_LINKS_OK) {
+        return TD_OK;
+    }
+    if (result == TD_LINKS_REFUSED) {
+        return td_fail(TD_E_NETWORK, "%s: rank %d: %s", g->api->name, g->rank, g->api->error());
+    }
+    return td_fail(result == TD_LINKS_TIMEOUT ? TD_E_TIMEOUT : TD_E_NETWORK,
+                   "%s: rank %d, at address %s, cannot connect to all other ranks within %.1f s: "
+                   "%s. Can the hosts reach each other at the addresses that they have?",
+                   g->api->name, g->rank, address, init->timeout, g->api->error());
+}
+
+/* Makes the buffers that live as long as the engine. */
+static td_status make_buffers(td_links_engine *g)
+{
+    g->mine_buffer = g->api->buffer(g->links, &g->mine, sizeof g->mine, TD_LINKS_WAITS);
+    bool made = g->mine_buffer != NULL;
+    for (int r = 0; r < g->size && made; r++) {
+        td_links_peer *peer = &g->peers[r];
+        if (r == g->rank) {
+            continue;
+        }
+        peer->heard_buffer =
+            g->api->buffer(g->links, &peer->heard, sizeof peer->heard, TD_LINKS_WAITS);
+        peer->parting_buffer =
+            g->api->buffer(g->links, &peer->parting, sizeof peer->parting, TD_LINKS_LAST);
+        made = peer->heard_buffer != NULL && peer->parting_buffer != NULL &&
+               g->api->recv(peer->parting_buffer, r, td_links_slot(TD_LINKS_PARTING, 0, NULL), 0,
+                            sizeof peer->parting) == TD_LINKS_OK;
+    }
+    return made ? TD_OK : td_fail(TD_E_NETWORK, "%s: %s", g->api->name, g->api->error());
+}
+
+static void free_buffer(const td_links_engine *g, td_links_buffer *buffer)
+{
+    if (buffer != NULL) {
+        g->api->buffer_free(buffer);
+    }
+}
+
+static void links_destroy(void *engine)
+{
+    td_links_engine *g = engine;
+    if (g->links != NULL) {
+        td_links_end_messages(g, LINGER);
+        td_links_part(g, TD_OK, "");
+        free_buffer(g, g->mine_buffer);
+        for (int r = 0; r < g->size; r++) {
+            free_buffer(g, g->peers[r].heard_buffer);
+            free_buffer(g, g->peers[r].parting_buffer);
+        }
+        g->api->close(g->links);
+    }
+    pthread_mutex_destroy(&g->lock);
+    free(g->peers);
+    free(g->scratch);
+    free(g);
+}
+
+static td_status links_init(const char *name, void **engine, const td_comm_backend_init *init)
+{
+    td_links_engine *g = calloc(1, sizeof *g);
+    td_links_peer *peers = calloc((size_t)init->size, sizeof *peers);
+    if (g == NULL || peers == NULL) {
+        free(g);
+        free(peers);
+        return td_fail(TD_E_NOMEM, "out of memory for a process group");
+    }
+    pthread_mutex_init(&g->lock, NULL);
+    g->peers = peers;
+    g->rank = init->rank;
+    g->size = init->size;
+    g->api = td_links_load(name);
+    td_status status = g->api != NULL ? introduce(g, init->store) : TD_E_UNSUPPORTED;
+    if (status == TD_OK) {
+        status = open_links(g, init);
+    }
+    if (status == TD_OK) {
+        status = make_buffers(g);
+    }
+    if (status == TD_OK) {
+        status = meet(g, init->store, init->timeout);
+    }
+    if (status != TD_OK) {
+        char text[1024];
+        snprintf(text, sizeof text, "%s", td_last_error());
+        links_destroy(g);
+        return td_fail(status, "%s", text);
+    }
+    *engine = g;
+    return TD_OK;
+}
+
+static td_status gloo_init(void **engine, const td_comm_backend_init *init)
+{
+    return links_init("gloo", engine, init);
+}
+
+static td_status mpi_init(void **engine, const td_comm_backend_init *init)
+{
+    return links_init("mpi", engine, init);
+}
+
+static double links_cpu_seconds(void *engine)
+{
+    const td_links_engine *g = engine;
+    return g->api->cpu_seconds != NULL ? g->api->cpu_seconds() : 0.0;
+}
+
+static const td_comm_backend td_gloo_backend = {
+    .name = "gloo",
+    .flags = TD_BACKEND_CPU | TD_BACKEND_BLOCKING | TD_BACKEND_ABORT,
+    .init = gloo_init,
+    .run = td_links_run,
+    .start = td_links_start,
+    .poll = td_links_poll,
+    .abort = links_abort,
+    .entered = links_entered,
+    .cpu_seconds = links_cpu_seconds,
+    .destroy = links_destroy,
+};
+
+/* MPI cannot cancel a transfer, so after a time-out the process ends. */
+static const td_comm_backend td_mpi_backend = {
+    .name = "mpi",
+    .flags = TD_BACKEND_CPU | TD_BACKEND_BLOCKING,
+    .init = mpi_init,
+    .run = td_links_run,
+    .start = td_links_start,
+    .poll = td_links_poll,
+    .abort = links_abort,
+    .entered = links_entered,
+    .cpu_seconds = links_cpu_seconds,
+    .destroy = links_destroy,
+};
+
+const td_comm_backend *td_links_backend_find(const char *name)
+{
+    if (td_links_load(name) == NULL) {
+        return NULL;
+    }
+    return strcmp(name, "mpi") == 0 ? &td_mpi_backend : &td_gloo_backend;
+}

@@ -1,0 +1,259 @@
+/* libtandem-gloo.so: see api.h. No exception leaves this file. */
+#include "dist/engines/p2p/gloo/backoff.h"
+#include "dist/engines/p2p/api.h"
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+using std::chrono::milliseconds;
+
+/* Two methods that libgloo exports but whose headers are not installed: they close all pairs of a
+ * context, and make the waits of a buffer throw. */
+void context_signal(void *context, const std::string &message) __asm__(
+    "_ZN4gloo9transport3tcp7Context15signalExceptionERKNSt7__cxx1112basic_stringIcSt11char_"
+    "traitsIcESaIcEEE");
+void buffer_signal(void *buffer, std::exception_ptr exception) __asm__(
+    "_ZN4gloo9transport3tcp13UnboundBuffer15signalExceptionENSt15__exception_ptr13exception_"
+    "ptrE");
+
+namespace
+{
+
+const size_t PIECE_BYTES = 512 << 10;
+
+thread_local std::string last_error;
+
+struct NotYet {
+};
+
+/* Runs body() and turns what it throws into a result. */
+template <typename Body> td_links_result guarded(Body body) noexcept
+{
+    try {
+        body();
+        return TD_LINKS_OK;
+    } catch (const NotYet &) {
+        return TD_LINKS_NOT_YET;
+    } catch (const std::exception &e) {
+        last_error = e.what();
+    } catch (...) {
+        last_error = "an unknown C++ exception";
+    }
+    /* libgloo has no other way to tell a time-out. */
+    bool late = last_error.find("Timed out") != std::string::npos;
+    return late ? TD_LINKS_TIMEOUT : TD_LINKS_FAILED;
+}
+
+/* libgloo writes to sockets that the other side may have closed: as long as this lives, that raises
+ * no SIGPIPE. With `all`, a thread that libgloo makes meanwhile takes no signals whatever. */
+class Quiet final
+{
+  public:
+    explicit Quiet(bool all = false)
+    {
+        sigset_t blocked, pending;
+        sigemptyset(&pipe_);
+        sigaddset(&pipe_, SIGPIPE);
+        blocked = pipe_;
+        if (all) {
+            sigfillset(&blocked);
+        }
+        sigpending(&pending);
+        was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+        pthread_sigmask(SIG_BLOCK, &blocked, &before_);
+    }
+
+    ~Quiet()
+    {
+        const struct timespec now = { 0, 0 };
+        if (!was_pending_) {
+            sigtimedwait(&pipe_, nullptr, &now);
+        }
+        pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    }
+
+    Quiet(const Quiet &) = delete;
+    Quiet &operator=(const Quiet &) = delete;
+
+  private:
+    sigset_t before_, pipe_;
+    bool was_pending_;
+};
+
+milliseconds in_milliseconds(double seconds)
+{
+    return milliseconds(static_cast<int64_t>(std::min(std::max(seconds, 1e-3), 1e6) * 1e3));
+}
+
+/* gloo's view of our store. */
+class Store final : public gloo::rendezvous::Store
+{
+  public:
+    explicit Store(const td_links_options &options) : options_(options)
+    {
+    }
+
+    void set(const std::string &key, const std::vector<char> &data) override
+    {
+        if (options_.set(options_.store, name(key).c_str(), data.data(), data.size()) != 0) {
+            GLOO_THROW_IO_EXCEPTION("the store does not take the address of this rank");
+        }
+    }
+
+    std::vector<char> get(const std::string &key) override
+    {
+        void *value;
+        size_t size;
+        if (options_.get(options_.store, name(key).c_str(), options_.timeout, &value, &size) != 0) {
+            GLOO_THROW_IO_EXCEPTION("Timed out waiting for the address of rank ", key);
+        }
+        const char *bytes = static_cast<const char *>(value);
+        std::vector<char> data(bytes, bytes + size);
+        options_.release(value);
+        return data;
+    }
+
+    void wait(const std::vector<std::string> &keys) override
+    {
+        for (const auto &key : keys) {
+            get(key);
+        }
+    }
+
+    void wait(const std::vector<std::string> &keys, const milliseconds &) override
+    {
+        wait(keys);
+    }
+
+  private:
+    static std::string name(const std::string &key)
+    {
+        return "gloo/" + key;
+    }
+
+    const td_links_options options_;
+};
+
+class Context final : public gloo::rendezvous::Context
+{
+  public:
+    using gloo::rendezvous::Context::Context;
+
+    gloo::transport::Context *transport() const
+    {
+        return transportContext_.get();
+    }
+};
+
+} // namespace
+
+struct td_links {
+    std::shared_ptr<gloo::transport::Device> device;
+    std::shared_ptr<Context> context;
+};
+
+struct td_links_buffer {
+    std::unique_ptr<gloo::transport::UnboundBuffer> unbound;
+};
+
+static td_links_result open_links(td_links **out, const td_links_options *options)
+{
+    const Quiet quiet(true);
+    *out = nullptr;
+    return guarded([&] {
+        /* A pair waits five times this for its connection. */
+        const milliseconds patience = in_milliseconds(options->timeout / 5);
+        std::unique_ptr<td_links> gloo(new td_links);
+        Store store(*options);
+        gloo->device = gloo::transport::tcp::CreateDevice(options->address);
+        gloo->context = std::make_shared<Context>(options->rank, options->size);
+        gloo->context->setTimeout(patience);
+        gloo->context->connectFullMesh(store, gloo->device);
+        *out = gloo.release();
+    });
+}
+
+static td_links_buffer *make_buffer(td_links *gloo, void *memory, size_t bytes,
+                                    td_links_manner manner)
+{
+    td_links_buffer *buffer = nullptr;
+    guarded([&] {
+        std::unique_ptr<td_links_buffer> made(new td_links_buffer);
+        made->unbound = gloo->context->createUnboundBuffer(memory, bytes);
+        if (manner != TD_LINKS_WAITS) {
+            /* From now on a wait for what is not there throws this, or what comes after it. */
+            static const std::exception_ptr not_yet = std::make_exception_ptr(NotYet());
+            buffer_signal(made->unbound.get(), not_yet);
+        }
+        buffer = made.release();
+    });
+    return buffer;
+}
+
+static void free_buffer(td_links_buffer *buffer)
+{
+    guarded([&] { delete buffer; });
+}
+
+static td_links_result send(td_links_buffer *buffer, int rank, uint64_t slot, size_t offset,
+                            size_t bytes)
+{
+    const Quiet quiet;
+    return guarded([&] { buffer->unbound->send(rank, slot, offset, bytes); });
+}
+
+static td_links_result receive(td_links_buffer *buffer, int rank, uint64_t slot, size_t offset,
+                               size_t bytes)
+{
+    const Quiet quiet;
+    return guarded([&] { buffer->unbound->recv(rank, slot, offset, bytes); });
+}
+
+static td_links_result wait_send(td_links_buffer *buffer, double seconds)
+{
+    return guarded([&] { buffer->unbound->waitSend(in_milliseconds(seconds)); });
+}
+
+static td_links_result wait_receive(td_links_buffer *buffer, double seconds)
+{
+    return guarded([&] { buffer->unbound->waitRecv(in_milliseconds(seconds)); });
+}
+
+static const char *error()
+{
+    return last_error.c_str();
+}
+
+static void interrupt(td_links *gloo, const char *reason)
+{
+    guarded([&] { context_signal(gloo->context->transport(), reason); });
+}
+
+static void close_links(td_links *gloo)
+{
+    guarded([&] { delete gloo; });
+}
+
+extern "C" __attribute__((visibility("default"))) const td_links_api *td_links_entry(void)
+{
+    static const td_links_api api = {
+        TD_LINKS_VERSION, "gloo", PIECE_BYTES, open_links,  make_buffer,
+        free_buffer,      send,   receive,     wait_send,   wait_receive,
+        nullptr,          error,  interrupt,   close_links, td_gloo_loop_seconds,
+    };
+    return &api;
+}

@@ -1,0 +1,296 @@
+/* The shm engine: where its memory comes from, and registered memory. */
+#include "dist/engines/shm/shm.h"
+#include "dist/collectives.h"
+
+#include "tensor/storage.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* ---- creating and mapping ---- */
+
+/* The number after a prefix in a file: "MemAvailable: 123 kB"; `otherwise` if there is none. */
+static size_t read_number(const char *path, const char *prefix, size_t otherwise)
+{
+    char line[128];
+    FILE *file = fopen(path, "re");
+    size_t number = otherwise;
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        unsigned long long value;
+        size_t length = strlen(prefix);
+        if (strncmp(line, prefix, length) == 0 && sscanf(line + length, "%llu", &value) == 1) {
+            number = (size_t)value;
+            break;
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return number;
+}
+
+/* Bytes that the machine or the container has left, including cached files, which it can drop.
+ * Anonymous shared memory has no limit of its own: a process that takes more is killed without a
+ * message. */
+static size_t memory_left(void)
+{
+    size_t left = read_number("/proc/meminfo", "MemAvailable:", SIZE_MAX / 1024) * 1024;
+    size_t limit = read_number("/sys/fs/cgroup/memory.max", "", SIZE_MAX);
+    size_t used = read_number("/sys/fs/cgroup/memory.current", "", 0);
+    size_t files = read_number("/sys/fs/cgroup/memory.stat", "inactive_file ", 0) +
+                   read_number("/sys/fs/cgroup/memory.stat", "active_file ", 0);
+    used = files < used ? used - files : 0;
+    size_t group = used < limit ? limit - used : 0;
+    return group < left ? group : left;
+}
+
+static td_status map(const char *what, int fd, size_t bytes, void **memory)
+{
+    *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    if (*memory == MAP_FAILED) {
+        *memory = NULL;
+        return td_fail(TD_E_NOMEM, "%s: %s of shared memory could not be mapped: %s", what,
+                       td_describe_bytes(bytes), strerror(errno));
+    }
+    return TD_OK;
+}
+
+td_status td_shm_create(const char *what, size_t bytes, void **memory, int *fd)
+{
+    *memory = NULL;
+    size_t left = memory_left();
+    if (bytes > left) {
+        return td_fail(TD_E_NOMEM,
+                       "%s: %s of shared memory are wanted, %s are left: close other "
+                       "programs, or use fewer ranks or a smaller model",
+                       what, td_describe_bytes(bytes), td_describe_bytes(left));
+    }
+    *fd = memfd_create("tandem", MFD_CLOEXEC);
+    if (*fd < 0) {
+        return td_fail(TD_E_IO, "%s: no shared memory: memfd_create: %s", what, strerror(errno));
+    }
+    /* Allocates the memory now: a lack of memory later would be a SIGBUS. */
+    int error = ftruncate(*fd, (off_t)bytes) != 0 ? errno : posix_fallocate(*fd, 0, (off_t)bytes);
+    td_status status = TD_OK;
+    if (error != 0) {
+        status = td_fail(TD_E_NOMEM, "%s: %s of shared memory could not be had: %s", what,
+                         td_describe_bytes(bytes), strerror(error));
+    }
+    if (status == TD_OK) {
+        status = map(what, *fd, bytes, memory);
+    }
+    if (status != TD_OK) {
+        close(*fd);
+        *fd = -1;
+    }
+    return status;
+}
+
+td_status td_shm_map(pid_t pid, int fd, size_t bytes, void **memory)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, fd);
+    *memory = NULL;
+    int mine = open(path, O_RDWR | O_CLOEXEC);
+    if (mine < 0) {
+        return td_fail(TD_E_IO,
+                       "the shared memory of pid %d cannot be opened (%s: %s): all ranks of a host "
+                       "must be the same user's, and in one container",
+                       (int)pid, path, strerror(errno));
+    }
+    td_status status = map(path, mine, bytes, memory);
+    close(mine);
+    return status;
+}
+
+/* ---- registered memory ---- */
+
+int td_shm_find_region(const td_shm *shm, const void *data, size_t bytes)
+{
+    const char *begin = data;
+    for (int i = 0; i < shm->region_count; i++) {
+        const char *base = shm->regions[i].base[shm->rank];
+        if (base != NULL && begin >= base && begin + bytes <= base + shm->regions[i].bytes) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static void unmap_part(td_shm_region *region, int rank)
+{
+    if (region->base[rank] != NULL) {
+        munmap(region->base[rank], region->bytes);
+        region->base[rank] = NULL;
+    }
+}
+
+static void unmap_region(const td_shm *shm, td_shm_region *region)
+{
+    for (int r = 0; r < shm->size; r++) {
+        unmap_part(region, r);
+    }
+    region->bytes = 0;
+}
+
+void td_shm_unmap_regions(td_shm *shm)
+{
+    for (int i = 0; i < shm->region_count; i++) {
+        unmap_region(shm, &shm->regions[i]);
+    }
+    free(shm->regions);
+    shm->regions = NULL;
+    shm->region_count = 0;
+}
+
+void td_shm_memory_free(void *engine, void *memory)
+{
+    td_shm *shm = engine;
+    int i = td_shm_find_region(shm, memory, 1);
+    if (i >= 0) {
+        unmap_part(&shm->regions[i], shm->rank);
+    }
+}
+
+/* What a rank tells the others about its part of a new region. */
+typedef struct offer {
+    int64_t ok;
+    int64_t fd;
+    uint64_t in_use[TD_SHM_MAX_REGIONS / 64]; /* which regions it has not freed */
+    char error[256];
+} offer;
+
+/* Gives all ranks' offers to all ranks. */
+static td_status exchange_offers(td_shm *shm, const td_collective *c, const offer *mine, offer *all)
+{
+    td_collective gather = *c;
+    gather.kind = TD_COLLECTIVE_ALL_GATHER;
+    gather.dtype = TD_U8;
+    gather.in = mine;
+    gather.out = all;
+    gather.count = (int64_t)sizeof *mine;
+    TD_TRY(td_shm_run(shm, &gather));
+    for (int r = 0; r < shm->size; r++) {
+        if (!all[r].ok) {
+            return td_fail(TD_E_NOMEM, "rank %d: %s", r, all[r].error);
+        }
+    }
+    return TD_OK;
+}
+
+static void note_failure(offer *mine)
+{
+    mine->ok = 0;
+    snprintf(mine->error, sizeof mine->error, "%s", td_last_error());
+}
+
+/* Unmaps the regions that no rank uses any more. Returns the first free place in the list, which is
+ * the same on all ranks; negative: the list is full. */
+static int free_place(td_shm *shm, const offer *all)
+{
+    int place = -1;
+    for (int i = TD_SHM_MAX_REGIONS - 1; i >= 0; i--) {
+        bool used = false;
+        for (int r = 0; r < shm->size; r++) {
+            used = used || (all[r].in_use[i / 64] >> (i % 64) & 1) != 0;
+        }
+        if (!used) {
+            place = i;
+            if (i < shm->region_count) {
+                unmap_region(shm, &shm->regions[i]);
+            }
+        }
+    }
+    return place;
+}
+
+/* Makes the list long enough for a place. */
+static td_status grow_list(td_shm *shm, int place)
+{
+    if (place < shm->region_count) {
+        return TD_OK;
+    }
+    td_shm_region *longer = realloc(shm->regions, (size_t)(place + 1) * sizeof *longer);
+    if (longer == NULL) {
+        return td_fail(TD_E_NOMEM, "out of memory for a list of registered memory");
+    }
+    memset(longer + shm->region_count, 0, (size_t)(place + 1 - shm->region_count) * sizeof *longer);
+    shm->regions = longer;
+    shm->region_count = place + 1;
+    return TD_OK;
+}
+
+/* Maps the others' parts into a free place of the list. */
+static td_status map_parts(td_shm *shm, const td_shm_region *region, const offer *all, int *place)
+{
+    *place = free_place(shm, all);
+    if (*place < 0) {
+        return td_fail(TD_E_NOMEM, "td_group_memory: %d of these at a time are the most",
+                       TD_SHM_MAX_REGIONS);
+    }
+    TD_TRY(grow_list(shm, *place));
+    td_shm_region *kept = &shm->regions[*place];
+    *kept = *region;
+    for (int r = 0; r < shm->size; r++) {
+        if (r != shm->rank) {
+            void *memory;
+            TD_TRY(td_shm_map(shm->segment->rank[r].pid, (int)all[r].fd, kept->bytes, &memory));
+            kept->base[r] = memory;
+        }
+    }
+    return TD_OK;
+}
+
+/* Makes this rank's part and maps the others' parts. If one rank fails, all ranks fail. */
+static td_status share(td_shm *shm, const td_collective *c, td_shm_region *region, int fd,
+                       offer *mine, int *place)
+{
+    offer *all = calloc((size_t)shm->size, sizeof *all);
+    if (all == NULL) {
+        td_fail(TD_E_NOMEM, "out of memory for td_group_memory");
+        return TD_E_PEER; /* the other ranks do not know it, so the group breaks */
+    }
+    mine->fd = fd;
+    for (int i = 0; i < shm->region_count; i++) {
+        if (shm->regions[i].base[shm->rank] != NULL) {
+            mine->in_use[i / 64] |= UINT64_C(1) << (i % 64);
+        }
+    }
+    td_status status = exchange_offers(shm, c, mine, all);
+    if (status == TD_OK) {
+        if (map_parts(shm, region, all, place) != TD_OK) {
+            note_failure(mine);
+        }
+        status = exchange_offers(shm, c, mine, all); /* afterwards all ranks have opened it */
+    }
+    free(all);
+    return status;
+}
+
+td_status td_shm_memory(void *engine, const td_collective *c, void **memory)
+{
+    td_shm *shm = engine;
+    TD_TRY(td_shm_enter(shm, c, -1, 0));
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    td_shm_region region = { .bytes =
+                                 ((size_t)(c->count > 0 ? c->count : 1) + page - 1) / page * page };
+    offer mine = { .ok = 1 };
+    int fd = -1, place = -1;
+    if (td_shm_create("td_group_memory", region.bytes, memory, &fd) != TD_OK) {
+        note_failure(&mine);
+    }
+    region.base[shm->rank] = *memory;
+    td_status status = share(shm, c, &region, fd, &mine, &place);
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (status != TD_OK) {
+        unmap_region(shm, place >= 0 ? &shm->regions[place] : &region);
+    }
+    return status;
+}

@@ -1,0 +1,168 @@
+#include "dist/launch/launcher.h"
+
+#include "dist/clock.h"
+#include "dist/launch/link.h"
+#include "dist/store/net.h"
+#include "dist/store/tcp.h"
+
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static const double LEAVE = 5; /* seconds for which the host waits until all nodes know the end */
+
+typedef struct launch {
+    const td_launch_options *options;
+    td_signal_watch watch;
+    td_tcp_server *server;
+    td_store *coordinator_store;
+    td_coordinator *coordinator;
+    td_workers *workers;
+    int port;
+} launch;
+
+static int complain(void)
+{
+    fprintf(stderr, "tdrun: %s\n", td_last_error());
+    return 1;
+}
+
+/* An address is this host's if a socket can be bound to it. */
+static bool is_local(const char *host)
+{
+    struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *found;
+    if (getaddrinfo(host, NULL, &hints, &found) != 0) {
+        return false;
+    }
+    bool local = false;
+    for (const struct addrinfo *at = found; at != NULL && !local; at = at->ai_next) {
+        int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        local = fd >= 0 && bind(fd, at->ai_addr, at->ai_addrlen) == 0;
+        if (fd >= 0) {
+            close(fd);
+        }
+    }
+    freeaddrinfo(found);
+    return local;
+}
+
+/* Starts the server, if this node is the host. */
+static td_status open_server(launch *l)
+{
+    const td_launch_options *o = l->options;
+    l->port = o->port;
+    bool try = o->hosts || (o->may_host && is_local(o->host));
+    if (!try) {
+        return TD_OK;
+    }
+    td_status status = td_tcp_server_start(o->port, &l->server);
+    if (status != TD_OK) {
+        return o->hosts ? status : TD_OK; /* another launcher on this host was first */
+    }
+    l->port = td_tcp_server_port(l->server);
+    return TD_OK;
+}
+
+static const char *store_host(const launch *l)
+{
+    return l->server != NULL ? "127.0.0.1" : l->options->host;
+}
+
+static td_status start_coordinator(launch *l)
+{
+    if (l->server == NULL) {
+        return TD_OK;
+    }
+    TD_TRY(td_tcp_store_open("127.0.0.1", l->port, TD_LOST, &l->coordinator_store));
+    return td_coordinator_start(l->options, l->coordinator_store, &l->coordinator);
+}
+
+/* Connects, and tries again until the host's launcher is there. A signal ends this: *signal. */
+static td_status connect_store(launch *l, td_store **store, int *signal)
+{
+    double deadline = td_clock() + l->options->join_timeout;
+    for (;;) {
+        td_status status = td_tcp_store_open(store_host(l), l->port, 1, store);
+        if (status == TD_OK) {
+            (*store)->timeout = TD_LOST;
+        }
+        *signal = status == TD_OK ? 0 : td_signal_watch_wait(&l->watch, 0);
+        if (status != TD_E_TIMEOUT || *signal != 0) {
+            return status;
+        }
+        if (td_clock() > deadline) {
+            return td_fail(TD_E_TIMEOUT,
+                           "no launcher at %s:%d after %g s; check that the one of node 0 runs and "
+                           "that the endpoint is the same on all nodes",
+                           l->options->host, l->port, l->options->join_timeout);
+        }
+    }
+}
+
+/* Runs the agent, and again if it loses the host and restarts are left. */
+static int run_agent(launch *l)
+{
+    const td_launch_options *o = l->options;
+    bool may_return = o->max_restarts > 0 || o->min_nodes < o->max_nodes;
+    for (;;) {
+        td_store *store = NULL;
+        int signal = 0;
+        td_status status = connect_store(l, &store, &signal);
+        if (signal != 0) {
+            return 128 + signal;
+        }
+        if (status != TD_OK) {
+            return complain();
+        }
+        int code = td_agent_run(o, store, l->workers, &l->watch);
+        td_store_close(store);
+        if (code != TD_AGENT_LOST && code != TD_AGENT_AGAIN) {
+            return code;
+        }
+        fprintf(stderr, "tdrun: %s\n", td_last_error());
+        bool gone = code == TD_AGENT_LOST;
+        if (!may_return || (gone && l->server != NULL)) {
+            fprintf(stderr, "tdrun: the launcher at %s:%d %s; the workers here were stopped\n",
+                    o->host, l->port, gone ? "is gone" : "goes on without this node");
+            return 1;
+        }
+        fprintf(stderr, "tdrun: the workers here were stopped; trying to join again\n");
+    }
+}
+
+static void close_all(launch *l, bool keep_logs)
+{
+    if (l->workers != NULL) {
+        td_workers_close(l->workers, keep_logs);
+    }
+    td_coordinator_stop(l->coordinator);
+    td_store_close(l->coordinator_store);
+    if (l->server != NULL) {
+        (void)td_tcp_server_drain(l->server, LEAVE);
+        td_tcp_server_stop(l->server);
+    }
+    td_signal_watch_end(&l->watch);
+}
+
+int td_launch(const td_launch_options *options)
+{
+    launch l = { .options = options };
+    /* First, so that all threads have these signals blocked; the guard, too, comes before threads.
+     */
+    td_signal_watch_begin(&l.watch);
+    td_status status = td_workers_open(options, &l.workers);
+    status = status == TD_OK ? open_server(&l) : status;
+    status = status == TD_OK ? start_coordinator(&l) : status;
+    int code = 1;
+    if (status == TD_OK) {
+        td_workers_meet_at(l.workers, options->host, l.port);
+        code = run_agent(&l);
+    } else {
+        complain();
+    }
+    close_all(&l, code != 0);
+    return code;
+}

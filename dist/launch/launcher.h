@@ -1,0 +1,146 @@
+/* The launcher's parts. On each node an agent starts and watches that node's workers. One node's
+ * launcher, the host, also has the store and a coordinator. The coordinator decides for all nodes:
+ * which nodes take part, when workers start, stop and start again, and the exit code. Agents and
+ * coordinator send each other messages through the store (link.h).
+ *
+ * A round is one start of all workers. Rounds are counted from 0 and never reused. The round's
+ * number is the attempt in the workers' environment, the prefix of their keys and their log folder.
+ */
+#ifndef TD_DIST_LAUNCHER_H
+#define TD_DIST_LAUNCHER_H
+
+#include "dist/launch/children.h"
+#include "dist/store.h"
+
+#include <sys/types.h>
+
+enum {
+    TD_LAUNCH_MAX_WORKERS = 1024,
+    TD_LAUNCH_STDOUT = 1,
+    TD_LAUNCH_STDERR = 2,
+    TD_LAUNCH_PATH_BYTES = 3584
+};
+
+typedef struct td_launch_options {
+    int min_nodes, max_nodes;
+    int workers;        /* number of workers on this node */
+    int node_rank;      /* -1: in the order of arrival */
+    bool hosts;         /* this node has the store and the coordinator */
+    bool may_host;      /* this node has them if nobody listens at the port yet */
+    const char *host;   /* the store's host, as all nodes reach it */
+    int port;           /* 0: a free one (one node only) */
+    const char *run_id; /* "": a random one */
+    int max_restarts;
+    double monitor_interval; /* seconds between two checks of the workers */
+    double join_timeout;     /* seconds for which nodes wait for each other */
+    double grace;            /* seconds from SIGTERM to SIGKILL */
+    const char *log_dir;     /* NULL: a temporary one */
+    /* Which streams of a local rank go to a file only, or to a file and the console. */
+    unsigned char redirects[TD_LAUNCH_MAX_WORKERS], tee[TD_LAUNCH_MAX_WORKERS];
+    bool quiet[TD_LAUNCH_MAX_WORKERS]; /* this local rank prints nothing on the console */
+    char **argv;                       /* the program and its arguments, ending in NULL */
+} td_launch_options;
+
+/* Runs the launcher. Returns the exit code: 0, that of the worker that failed first, or 128 +
+ * signal. */
+int td_launch(const td_launch_options *options);
+
+/* The worker that failed first, and why. */
+typedef struct td_worker_failure {
+    double when; /* wall-clock seconds */
+    int rank, local_rank, node;
+    long pid;
+    int status; /* from waitpid */
+    char host[128];
+    char log[512]; /* the worker's log folder; "": its streams went to the console */
+    char message[1500];
+} td_worker_failure;
+
+/* The failure as a text on its way to the coordinator, and back. */
+void td_failure_pack(const td_worker_failure *failure, char *text, size_t size);
+bool td_failure_unpack(const char *text, td_worker_failure *failure);
+/* As people read it: "rank 1 failed first: exit code 3\n  host ..., pid ..., ...\n  message..." */
+void td_failure_text(const td_worker_failure *failure, int round, char *text, size_t size);
+
+/* ---- the workers of one node (workers.c) ---- */
+
+/* One round, as this node sees it. */
+typedef struct td_round {
+    int number, restarts;
+    int node, nodes, first_rank, world_size;
+    char run_id[128];
+} td_round;
+
+typedef struct td_workers td_workers;
+/* Call it before any thread is started. */
+td_status td_workers_open(const td_launch_options *options, td_workers **workers);
+/* The workers' MASTER_ADDR and MASTER_PORT: the store's. host must stay valid. */
+void td_workers_meet_at(td_workers *w, const char *host, int port);
+/* A worker that cannot be started counts as one that failed. */
+void td_workers_start(td_workers *w, const td_round *round, const td_signal_watch *watch);
+/* Reaps ended workers. true: a worker has failed, the first of the round; *failure describes it. */
+bool td_workers_look(td_workers *w, td_worker_failure *failure);
+int td_workers_running(const td_workers *w);
+/* Begins to stop the workers by a signal; td_workers_look sends SIGKILL after the grace period. A
+ * second call does nothing. td_workers_hurry ends the grace period. */
+void td_workers_stop(td_workers *w, int signal, double grace);
+void td_workers_hurry(td_workers *w);
+/* keep_logs: keeps a temporary log folder if a worker's output is in it. */
+void td_workers_close(td_workers *w, bool keep_logs);
+
+/* ---- a temporary folder (folder.c) ---- */
+
+typedef struct td_launch_folder {
+    char path[TD_LAUNCH_PATH_BYTES];
+    int lock; /* locked while this process lives */
+} td_launch_folder;
+/* Makes a folder in $TMPDIR, and removes the folders of launchers that were killed. */
+td_status td_launch_folder_make(td_launch_folder *folder);
+/* Removes the folder, or keeps it for the user. */
+void td_launch_folder_end(td_launch_folder *folder, bool keep);
+
+/* ---- a process that ends the workers if the launcher dies (guard.c) ---- */
+
+/* A worker dies with its parent, but processes that the worker has started do not. The guard knows
+ * the process group of each worker. When its pipe closes, the guard kills the remaining groups. */
+typedef struct td_guard {
+    pid_t pid;
+    int pipe;
+} td_guard;
+td_status td_guard_start(td_guard *guard); /* before any thread is started */
+void td_guard_add(const td_guard *guard, pid_t group);
+void td_guard_remove(const td_guard *guard, pid_t group);
+void td_guard_end(td_guard *guard);
+
+/* ---- output with a prefix (output.c) ---- */
+
+/* A thread that copies lines from pipes to a file and the console. */
+typedef struct td_output td_output;
+td_status td_output_start(td_output **output);
+/* Makes a pipe and returns its writing end, for a worker; negative: td_status. Lines from the pipe
+ * go to the file (which the output closes) and, as "[rank] line", to the console descriptor. */
+int td_output_add(td_output *o, int rank, int file, int console);
+/* Waits until all pipes have ended, at most `timeout` seconds. */
+void td_output_flush(td_output *o, double timeout);
+void td_output_stop(td_output *o);
+
+/* ---- the coordinator's thread, on the host (coordinator.c) ---- */
+
+typedef struct td_coordinator td_coordinator;
+td_status td_coordinator_start(const td_launch_options *options, td_store *store,
+                               td_coordinator **coordinator);
+/* Call it after this node's agent has ended: waits until all other agents know the end. */
+void td_coordinator_stop(td_coordinator *c);
+
+/* ---- the agent (agent.c) ---- */
+
+enum {
+    TD_AGENT_LOST = -1,  /* the store or its host is gone; no worker runs */
+    TD_AGENT_AGAIN = -2, /* the coordinator had given this node up; no worker runs */
+};
+
+/* Runs until the coordinator ends the job. Returns the exit code, or one of these. */
+int td_agent_run(const td_launch_options *options, td_store *store, td_workers *workers,
+                 const td_signal_watch *watch);
+
+#endif

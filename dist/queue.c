@@ -1,0 +1,504 @@
+#include "dist/queue.h"
+
+#include "dist/clock.h"
+#include "dist/group.h"
+#include "dist/thread.h"
+#include "dist/watchdog.h"
+#include "tensor/hooks.h"
+#include "tensor/denormals.h"
+#include "dist/trace.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double NAP = 100e-6; /* seconds between polls, if the engine has no idle() */
+
+/* ---- work handles (with the lock) ---- */
+
+/* A handle for a collective, used again or new. NULL: out of memory. */
+static td_work *take_handle(td_group *group, const td_collective *c, double timeout)
+{
+    td_queue *q = &group->queue;
+    td_work *work = q->unused;
+    if (work != NULL) {
+        q->unused = work->next;
+    } else {
+        work = calloc(1, sizeof *work);
+        if (work == NULL) {
+            return NULL;
+        }
+        work->older = q->newest;
+        q->newest = work;
+    }
+    work->c = *c;
+    work->group = group;
+    work->timeout = timeout;
+    work->queued = td_clock();
+    work->begun = work->ended = 0;
+    work->status = TD_OK;
+    work->device = NULL;
+    atomic_store(&work->done, false);
+    return work;
+}
+
+static void give_handle(td_queue *q, td_work *work)
+{
+    work->next = q->unused;
+    q->unused = work;
+}
+
+static void append(td_queue *q, td_work *work)
+{
+    work->next = NULL;
+    *(q->head == NULL ? &q->head : &q->tail->next) = work;
+    q->tail = work;
+}
+
+/* ---- running a collective ---- */
+
+static bool is_message(td_collective_kind kind)
+{
+    return kind == TD_COLLECTIVE_SEND || kind == TD_COLLECTIVE_RECV;
+}
+
+/* Whether the group's engine runs this kind by start and poll. */
+static bool is_polled(const td_group *group, td_collective_kind kind)
+{
+    const td_comm_backend *b = group->backend;
+    return (b->flags & TD_BACKEND_POLL) != 0 || (b->start != NULL && is_message(kind));
+}
+
+/* Notes for the watchdog that c has begun. With the lock. */
+static void note_begin(td_queue *q, const td_collective *c, double now)
+{
+    q->current = *c;
+    q->current_begun = now;
+    q->begun++;
+}
+
+/* Breaks the group after a failed collective. Returns the status, with the group's cause as
+ * message. */
+static td_status fail_collective(td_group *group, const td_collective *c, td_status status,
+                                 double begun)
+{
+    char text[TD_CAUSE_BYTES];
+    if (status == TD_E_TIMEOUT && td_clock() >= c->deadline) { /* not another rank's time-out */
+        td_stall_report(group, c, "timed out", td_clock() - begun, text, sizeof text);
+    } else {
+        snprintf(text, sizeof text, "%s", td_last_error());
+    }
+    td_group_break(group, status, text);
+    return td_fail((td_status)atomic_load(&group->broken), "%s", group->cause);
+}
+
+/* Runs a collective by the engine's `run`. Without the lock, with `busy` set. */
+static td_status run_collective(td_group *group, const td_collective *c, double begun)
+{
+    const td_comm_backend *b = group->backend;
+    td_status status = group->check_sequence ? td_check_sequence(group, c) : TD_OK;
+    if (status == TD_OK && c->kind == TD_COLLECTIVE_MEMORY) {
+        status = b->memory(group->engine, c, c->out);
+        if (status == TD_E_NOMEM) {
+            return status;
+        }
+    } else if (status == TD_OK) {
+        status = b->run(group->engine, c);
+    }
+    return status == TD_OK ? TD_OK : fail_collective(group, c, status, begun);
+}
+
+/* Ends a work. With the lock. */
+static void finish_work(td_group *group, td_work *work, td_status status)
+{
+    work->status = status;
+    if (status != TD_OK) {
+        snprintf(work->message, sizeof work->message, "%s", td_last_error());
+    }
+    work->ended = td_clock();
+    group->queue.outstanding--;
+    atomic_store(&work->done, true);
+    pthread_cond_broadcast(&group->queue.done);
+}
+
+/* ---- driving the engine: with the lock and `busy`, which are given up on the way ---- */
+
+static void begin_work(td_queue *q, td_work *work, bool background)
+{
+    work->begun = td_clock();
+    work->c.deadline = work->begun + work->timeout;
+    work->c.background = background;
+    note_begin(q, &work->c, work->begun);
+}
+
+static void drive_one(td_group *group)
+{
+    td_queue *q = &group->queue;
+    td_work *work = q->head;
+    q->head = work->next;
+    begin_work(q, work, true);
+    pthread_mutex_unlock(&q->lock);
+    td_status status = td_group_check(group);
+    if (status == TD_OK) {
+        status = run_collective(group, &work->c, work->begun);
+    }
+    pthread_mutex_lock(&q->lock);
+    q->current_begun = 0;
+    finish_work(group, work, status);
+}
+
+/* Starts the messages at the queue's head. */
+static void start_messages(td_group *group, bool background)
+{
+    td_queue *q = &group->queue;
+    while (q->head != NULL && is_polled(group, q->head->c.kind)) {
+        td_work *work = q->head;
+        q->head = work->next;
+        begin_work(q, work, background);
+        td_status status = td_group_check(group);
+        if (status == TD_OK) {
+            status = group->backend->start(group->engine, &work->c, &work->request);
+        }
+        if (status != TD_OK) {
+            pthread_mutex_unlock(&q->lock);
+            status = fail_collective(group, &work->c, status, work->begun);
+            pthread_mutex_lock(&q->lock);
+            finish_work(group, work, status);
+            continue;
+        }
+        td_work **end = &q->active;
+        while (*end != NULL) {
+            end = &(*end)->next;
+        }
+        work->next = NULL;
+        *end = work;
+    }
+}
+
+/* Polls all running messages once; true: one has ended. Without the lock, because only the driving
+ * thread uses the list. When the last message has ended, the thread that waited for it may end the
+ * group. */
+static bool poll_messages(td_group *group)
+{
+    bool ended = false;
+    for (td_work **link = &group->queue.active; *link != NULL;) {
+        td_work *work = *link;
+        bool done = false;
+        td_status status = group->backend->poll(group->engine, work->request, &done);
+        if (status == TD_OK && !done) {
+            link = &work->next;
+            continue;
+        }
+        if (status != TD_OK) {
+            status = fail_collective(group, &work->c, status, work->begun);
+        }
+        *link = work->next;
+        pthread_mutex_lock(&group->queue.lock);
+        finish_work(group, work, status);
+        pthread_mutex_unlock(&group->queue.lock);
+        ended = true;
+    }
+    return ended;
+}
+
+/* Drives messages until the message `until` is done (NULL: all). With the lock, which is released
+ * in between, and with `busy` set. */
+static void drive_messages(td_group *group, const td_work *until, bool background)
+{
+    td_queue *q = &group->queue;
+    q->in_messages = true;
+    for (;;) {
+        start_messages(group, background);
+        if (until != NULL ? atomic_load(&until->done) : q->active == NULL) {
+            break;
+        }
+        pthread_mutex_unlock(&q->lock);
+        if (!poll_messages(group)) {
+            if (group->backend->idle != NULL) {
+                group->backend->idle(group->engine, 1.0, background);
+            } else {
+                td_sleep(NAP);
+            }
+        }
+        pthread_mutex_lock(&q->lock);
+        if (q->active != NULL) {
+            q->current = q->active->c;
+            q->current_begun = q->active->begun;
+        }
+    }
+    q->in_messages = false;
+    q->current_begun = 0;
+}
+
+/* Clears `busy` and wakes who waits for the engine. With the lock. */
+static void engine_is_free(td_queue *q)
+{
+    q->busy = false;
+    pthread_cond_broadcast(&q->done);
+    if (q->head != NULL || q->active != NULL || q->stops) { /* a needless wake-up costs 3 us */
+        pthread_cond_signal(&q->wake);
+    }
+}
+
+/* The communication thread. */
+static void *communicate(void *arg)
+{
+    td_group *group = arg;
+    td_queue *q = &group->queue;
+    td_flush_denormals();
+    pthread_mutex_lock(&q->lock);
+    for (;;) {
+        bool idle = q->head == NULL && q->active == NULL;
+        if (q->busy || (idle && !q->stops)) {
+            pthread_cond_wait(&q->wake, &q->lock);
+            continue;
+        }
+        if (idle) {
+            break;
+        }
+        q->busy = true;
+        if (q->active != NULL || is_polled(group, q->head->c.kind)) {
+            drive_messages(group, NULL, true);
+        } else {
+            drive_one(group);
+        }
+        engine_is_free(q);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return NULL;
+}
+
+/* ---- submitting ---- */
+
+/* Runs a blocking call on the calling thread, if nothing is queued or running. With the lock. */
+static td_status run_here(td_group *group, td_collective *c, double timeout)
+{
+    td_queue *q = &group->queue;
+    double now = td_clock();
+    if (group->engine == NULL) {
+        td_run_alone(c, TD_CPU);
+        return TD_OK;
+    }
+    c->deadline = now + timeout;
+    q->busy = true;
+    q->outstanding++;
+    note_begin(q, c, now);
+    pthread_mutex_unlock(&q->lock);
+    unsigned mode = td_flush_denormals();
+    td_status status = run_collective(group, c, now);
+    td_restore_denormals(mode);
+    pthread_mutex_lock(&q->lock);
+    q->current_begun = 0;
+    q->outstanding--;
+    engine_is_free(q);
+    return status;
+}
+
+static td_work *enqueue(td_group *group, const td_collective *c, double timeout)
+{
+    td_queue *q = &group->queue;
+    td_work *work = take_handle(group, c, timeout);
+    if (work == NULL) {
+        return NULL;
+    }
+    q->outstanding++;
+    if (group->engine == NULL) {
+        work->begun = work->queued;
+        td_run_alone(c, TD_CPU);
+        finish_work(group, work, TD_OK);
+    } else {
+        append(q, work);
+    }
+    return work;
+}
+
+td_status td_submit(td_group *group, td_collective *c, double timeout, td_work **handle)
+{
+    td_queue *q = &group->queue;
+    timeout = timeout > 0 ? timeout : group->timeout;
+    if (handle != NULL) {
+        *handle = NULL;
+    }
+    TD_TRY(td_group_check(group));
+    td_not_recordable("%s of the CPU's memory is done by the host", td_collective_name(c->kind));
+    pthread_mutex_lock(&q->lock);
+    c->number = is_message(c->kind) ? ++q->messages : ++q->collectives;
+    bool free = !q->busy && q->head == NULL && q->active == NULL;
+    if (handle == NULL && (group->engine == NULL || (free && !is_polled(group, c->kind)))) {
+        td_status status = run_here(group, c, timeout);
+        pthread_mutex_unlock(&q->lock);
+        return status;
+    }
+    td_work *work = enqueue(group, c, timeout);
+    if (work != NULL && handle == NULL && free) { /* with messages that other threads queue */
+        q->busy = true;
+        drive_messages(group, work, false);
+        engine_is_free(q);
+    } else if (work != NULL) {
+        pthread_cond_signal(&q->wake);
+        if (q->in_messages && group->backend->nudge != NULL) {
+            group->backend->nudge(group->engine);
+        }
+    }
+    pthread_mutex_unlock(&q->lock);
+    if (work == NULL) {
+        td_fail(TD_E_NOMEM, "out of memory for a collective; the other ranks wait for it");
+        td_group_break(group, TD_E_NOMEM, td_last_error());
+        return TD_E_NOMEM;
+    }
+    if (handle == NULL) {
+        return td_work_wait(work, 0);
+    }
+    *handle = work;
+    return TD_OK;
+}
+
+td_work *td_work_of_device(td_group *group, const td_collective *c, td_device_engine *engine,
+                           uint64_t ticket)
+{
+    pthread_mutex_lock(&group->queue.lock);
+    td_work *work = take_handle(group, c, group->timeout);
+    pthread_mutex_unlock(&group->queue.lock);
+    if (work == NULL) {
+        td_fail(TD_E_NOMEM, "out of memory for the handle of a collective");
+        return NULL;
+    }
+    work->begun = work->queued;
+    work->device = engine;
+    work->ticket = ticket;
+    atomic_store(&work->done, engine == NULL);
+    return work;
+}
+
+void td_engine_acquire(td_group *group)
+{
+    td_queue *q = &group->queue;
+    pthread_mutex_lock(&q->lock);
+    while (q->busy) {
+        pthread_cond_wait(&q->done, &q->lock);
+    }
+    q->busy = true;
+    pthread_mutex_unlock(&q->lock);
+}
+
+void td_engine_release(td_group *group)
+{
+    pthread_mutex_lock(&group->queue.lock);
+    engine_is_free(&group->queue);
+    pthread_mutex_unlock(&group->queue.lock);
+}
+
+/* ---- waiting ---- */
+
+/* Breaks the group after the caller's time-out, which also ends the work. With the lock. */
+static void give_up(td_work *work, double timeout)
+{
+    td_group *group = work->group;
+    td_queue *q = &group->queue;
+    td_collective c = work->begun > 0 || q->current_begun == 0 ? work->c : q->current;
+    char text[TD_CAUSE_BYTES];
+    pthread_mutex_unlock(&q->lock);
+    td_stall_report(group, &c, "was given up by td_work_wait", timeout, text, sizeof text);
+    td_group_break(group, TD_E_TIMEOUT, text);
+    pthread_mutex_lock(&q->lock);
+}
+
+/* Makes later work of the GPU run after the collective. The host waits only with a time-out. */
+static td_status join_device(td_work *work, double timeout)
+{
+    td_group *group = work->group;
+    td_status status = td_group_check(group);
+    if (status == TD_OK && timeout > 0) {
+        status = td_device_await(group, work->device, work->ticket, &work->c, timeout);
+    }
+    if (status == TD_OK) {
+        status = work->device->type->join(work->device, work->ticket);
+    }
+    pthread_mutex_lock(&group->queue.lock);
+    give_handle(&group->queue, work);
+    pthread_mutex_unlock(&group->queue.lock);
+    return status;
+}
+
+td_status td_work_wait(td_work *work, double timeout)
+{
+    td_group *group = work->group;
+    td_queue *q = &group->queue;
+    if (work->device != NULL) {
+        return join_device(work, timeout);
+    }
+    pthread_mutex_lock(&q->lock);
+    double end = td_clock() + timeout;
+    while (timeout > 0 && !atomic_load(&work->done)) {
+        if (!td_condition_await(&q->done, &q->lock, end)) {
+            if (!atomic_load(&work->done)) {
+                give_up(work, timeout);
+            }
+            break;
+        }
+    }
+    while (!atomic_load(&work->done)) {
+        pthread_cond_wait(&q->done, &q->lock);
+    }
+    td_status status = work->status;
+    if (status != TD_OK) {
+        bool broken = atomic_load(&group->broken) != TD_OK;
+        td_fail(status, "%s", broken ? group->cause : work->message);
+    }
+    give_handle(q, work);
+    pthread_mutex_unlock(&q->lock);
+    return status;
+}
+
+/* ---- beginning and end ---- */
+
+td_status td_queue_init(td_group *group)
+{
+    td_queue *q = &group->queue;
+    pthread_mutex_init(&q->lock, NULL);
+    td_condition_init(&q->wake);
+    td_condition_init(&q->done);
+    if (group->engine == NULL) {
+        return TD_OK;
+    }
+    int error = td_thread_start(&q->thread, communicate, group);
+    if (error != 0) {
+        return td_fail(TD_E_NOMEM, "no thread for communication: %s", strerror(error));
+    }
+    q->started = true;
+    return TD_OK;
+}
+
+void td_queue_stop(td_group *group)
+{
+    td_queue *q = &group->queue;
+    pthread_mutex_lock(&q->lock);
+    /* `busy` does not tell: a thread may still hold the engine after the last work has ended. */
+    bool outstanding = q->outstanding > 0;
+    q->stops = true;
+    pthread_cond_signal(&q->wake);
+    pthread_mutex_unlock(&q->lock);
+    if (outstanding) {
+        char text[128];
+        snprintf(text, sizeof text, "rank %d has ended the group while collectives were under way",
+                 group->rank);
+        td_group_break(group, TD_E_PEER, text);
+    }
+    if (q->started) {
+        pthread_join(q->thread, NULL);
+        q->started = false;
+    }
+}
+
+void td_queue_free(td_group *group)
+{
+    td_queue *q = &group->queue;
+    while (q->newest != NULL) {
+        td_work *older = q->newest->older;
+        free(q->newest);
+        q->newest = older;
+    }
+    pthread_cond_destroy(&q->wake);
+    pthread_cond_destroy(&q->done);
+    pthread_mutex_destroy(&q->lock);
+}

@@ -1,0 +1,410 @@
+/* A store in a file: a log of what was set and deleted, replayed by each process, under flock.
+ *
+ *   header   8 bytes "TDFILE" 1 '\n' | u32 run id bytes | run id
+ *   record   u32 key bytes | u32 value bytes, or 2^32-1 for a deletion | key | value
+ *
+ * Numbers are little-endian. Each process that uses the file has its own record (file_users.h),
+ * which it deletes when it closes the store. */
+#include "dist/store.h"
+
+#include "dist/clock.h"
+#include "dist/store/file_users.h"
+#include "dist/store/table.h"
+#include "dist/store/wire.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAGIC_BYTES = 8, HEADER_BYTES = 12, RECORD_BYTES = 8, MAX_RUN_ID = 255 };
+#define MAGIC "TDFILE\x01\n"
+#define DELETED UINT32_MAX
+
+/* Seconds: between looks at the file; between calls of a request's `look`; for the lock at the end.
+ */
+static const double FIRST_PAUSE = 1e-3, LONGEST_PAUSE = 50e-3, LOOK_EVERY = 0.1, LEAVE = 5;
+
+typedef struct file_store {
+    td_store store;
+    char *path, *run_id;
+    int fd;
+    pthread_mutex_t lock; /* between threads; flock is between processes */
+    td_table table;
+    off_t position; /* how far the log has been replayed */
+    char user[256]; /* this process's record */
+} file_store;
+
+static td_status fail_file(const file_store *f, const char *what)
+{
+    return td_fail(TD_E_IO, "store file %s: cannot %s: %s", f->path, what, strerror(errno));
+}
+
+static td_status read_at(const file_store *f, void *bytes, size_t size, off_t position)
+{
+    char *at = bytes;
+    while (size > 0) {
+        ssize_t got = pread(f->fd, at, size, position);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got <= 0) {
+            errno = got == 0 ? EIO : errno;
+            return fail_file(f, "read");
+        }
+        at += got;
+        position += got;
+        size -= (size_t)got;
+    }
+    return TD_OK;
+}
+
+static td_status write_at(const file_store *f, const void *bytes, size_t size, off_t position)
+{
+    const char *at = bytes;
+    off_t begin = position;
+    while (size > 0) {
+        ssize_t written = pwrite(f->fd, at, size, position);
+        if (written < 0 && errno == EINTR) {
+            continue;
+        }
+        if (written <= 0) {
+            td_status status = fail_file(f, "write");
+            /* Removes the piece of a record. If that fails, the next writer removes it. */
+            (void)!ftruncate(f->fd, begin);
+            return status;
+        }
+        at += written;
+        position += written;
+        size -= (size_t)written;
+    }
+    return TD_OK;
+}
+
+/* ---- the log ---- */
+
+static td_status apply(file_store *f, const char *record, uint32_t key_size, uint32_t value_size)
+{
+    char key[TD_STORE_MAX_KEY + 1];
+    memcpy(key, record, key_size);
+    key[key_size] = '\0';
+    if (value_size == DELETED) {
+        td_table_delete(&f->table, key);
+    } else if (!td_table_set(&f->table, key, record + key_size, value_size)) {
+        return td_fail(TD_E_NOMEM, "store file %s: no memory for key '%s'", f->path, key);
+    }
+    return TD_OK;
+}
+
+/* Replays one record; *whole is false if the file ends inside it. */
+static td_status replay_record(file_store *f, off_t end, bool *whole)
+{
+    unsigned char head[RECORD_BYTES];
+    *whole = end - f->position >= RECORD_BYTES;
+    if (!*whole) {
+        return TD_OK;
+    }
+    TD_TRY(read_at(f, head, sizeof(head), f->position));
+    uint32_t key_size = td_wire_get32(head), value_size = td_wire_get32(head + 4);
+    if (key_size == 0 || key_size > TD_STORE_MAX_KEY ||
+        (value_size != DELETED && value_size > TD_STORE_MAX_VALUE)) {
+        return td_fail(TD_E_FORMAT, "store file %s: broken at byte %lld; remove it and start again",
+                       f->path, (long long)f->position);
+    }
+    size_t size = key_size + (value_size == DELETED ? 0 : value_size);
+    *whole = end - f->position - RECORD_BYTES >= (off_t)size;
+    if (!*whole) {
+        return TD_OK;
+    }
+    char *record = malloc(size);
+    if (record == NULL) {
+        return td_fail(TD_E_NOMEM, "store file %s: no memory for %zu bytes", f->path, size);
+    }
+    td_status status = read_at(f, record, size, f->position + RECORD_BYTES);
+    status = status == TD_OK ? apply(f, record, key_size, value_size) : status;
+    f->position += RECORD_BYTES + (off_t)size;
+    free(record);
+    return status;
+}
+
+static td_status replay(file_store *f)
+{
+    struct stat info;
+    if (fstat(f->fd, &info) != 0) {
+        return fail_file(f, "look at");
+    }
+    bool whole = true;
+    while (whole && f->position < info.st_size) {
+        TD_TRY(replay_record(f, info.st_size, &whole));
+    }
+    /* A writer was killed inside a record: with the lock held no other process is writing. */
+    if (!whole && ftruncate(f->fd, f->position) != 0) {
+        return fail_file(f, "cut");
+    }
+    return TD_OK;
+}
+
+/* Writes a record of what the table has already. */
+static td_status append(file_store *f, const char *key, const void *value, uint32_t value_size)
+{
+    uint32_t key_size = (uint32_t)strlen(key);
+    size_t tail = value_size == DELETED ? 0 : value_size;
+    size_t size = RECORD_BYTES + key_size + tail;
+    unsigned char *record = malloc(size);
+    if (record == NULL) {
+        return td_fail(TD_E_NOMEM, "store file %s: no memory for %zu bytes", f->path, size);
+    }
+    td_wire_put32(record, key_size);
+    td_wire_put32(record + 4, value_size);
+    memcpy(record + RECORD_BYTES, key, key_size);
+    if (tail > 0) {
+        memcpy(record + RECORD_BYTES + key_size, value, tail);
+    }
+    td_status status = write_at(f, record, size, f->position);
+    free(record);
+    f->position += status == TD_OK ? (off_t)size : 0;
+    return status;
+}
+
+/* ---- the header ---- */
+
+static td_status write_header(file_store *f)
+{
+    char header[HEADER_BYTES + MAX_RUN_ID] = MAGIC;
+    size_t size = strlen(f->run_id);
+    td_wire_put32((unsigned char *)header + MAGIC_BYTES, (uint32_t)size);
+    memcpy(header + HEADER_BYTES, f->run_id, size);
+    if (ftruncate(f->fd, 0) != 0) {
+        return fail_file(f, "empty");
+    }
+    td_table_clear(&f->table);
+    f->position = (off_t)(HEADER_BYTES + size);
+    return write_at(f, header, HEADER_BYTES + size, 0);
+}
+
+/* *ours: the header has our run id. An empty file belongs to no run. */
+static td_status read_header(const file_store *f, bool *ours)
+{
+    unsigned char header[HEADER_BYTES];
+    char run_id[MAX_RUN_ID + 1] = "";
+    struct stat info;
+    if (fstat(f->fd, &info) != 0) {
+        return fail_file(f, "look at");
+    }
+    *ours = false;
+    if (info.st_size == 0) {
+        return TD_OK;
+    }
+    uint32_t size = MAX_RUN_ID + 1;
+    if (info.st_size >= HEADER_BYTES) {
+        TD_TRY(read_at(f, header, sizeof(header), 0));
+        size = memcmp(header, MAGIC, MAGIC_BYTES) == 0 ? td_wire_get32(header + MAGIC_BYTES) : size;
+    }
+    if (size > MAX_RUN_ID || info.st_size < HEADER_BYTES + (off_t)size) {
+        return td_fail(TD_E_FORMAT,
+                       "%s exists and is not a store's file; remove it or name another", f->path);
+    }
+    TD_TRY(read_at(f, run_id, size, HEADER_BYTES));
+    *ours = strcmp(run_id, f->run_id) == 0;
+    return TD_OK;
+}
+
+/* With the lock: uses the file as it is, or starts it again. */
+static td_status enter(file_store *f)
+{
+    bool ours;
+    TD_TRY(read_header(f, &ours));
+    f->position = (off_t)(HEADER_BYTES + strlen(f->run_id));
+    if (ours) {
+        TD_TRY(replay(f));
+    }
+    if (!ours || (f->run_id[0] == '\0' && !td_file_users_alive(&f->table))) {
+        TD_TRY(write_header(f));
+    }
+    td_file_user_key(f->user, sizeof(f->user));
+    if (!td_table_set(&f->table, f->user, "", 0)) {
+        return td_fail(TD_E_NOMEM, "no memory for a store");
+    }
+    return append(f, f->user, "", 0);
+}
+
+/* ---- operations ---- */
+
+/* Another process that holds the lock may be stopped: waits no longer than to the deadline. */
+static td_status lock_file(file_store *f, double deadline)
+{
+    pthread_mutex_lock(&f->lock);
+    while (flock(f->fd, LOCK_EX | LOCK_NB) != 0) {
+        td_status status = TD_OK;
+        if (errno != EINTR && errno != EWOULDBLOCK) {
+            status = fail_file(f, "lock");
+        } else if (td_clock() >= deadline) {
+            status = td_fail(TD_E_TIMEOUT,
+                             "store file %s: another process holds its lock and does not give it "
+                             "up; end that process, or take another file",
+                             f->path);
+        }
+        if (status != TD_OK) {
+            pthread_mutex_unlock(&f->lock);
+            return status;
+        }
+        td_sleep(FIRST_PAUSE);
+    }
+    return TD_OK;
+}
+
+static void unlock_file(file_store *f)
+{
+    flock(f->fd, LOCK_UN);
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* Locks, and replays what other processes have written. */
+static td_status begin(file_store *f, double deadline)
+{
+    struct stat info;
+    bool ours = false;
+    TD_TRY(lock_file(f, deadline));
+    td_status status = read_header(f, &ours);
+    if (status == TD_OK && (fstat(f->fd, &info) != 0 || info.st_nlink == 0)) {
+        status = td_fail(TD_E_IO, "store file %s was removed while in use", f->path);
+    } else if (status == TD_OK && (!ours || info.st_size < f->position)) {
+        status = td_fail(TD_E_IO,
+                         "store file %s was taken over by another run; give each run a file "
+                         "of its own",
+                         f->path);
+    }
+    status = status == TD_OK ? replay(f) : status;
+    if (status != TD_OK) {
+        unlock_file(f);
+    }
+    return status;
+}
+
+/* Writes what the table has for the key now. If that fails, the table is read again. */
+static td_status write_change(file_store *f, const char *key)
+{
+    const td_table_entry *entry = td_table_find(&f->table, key);
+    td_status status = entry != NULL ? append(f, key, entry->value, (uint32_t)entry->size)
+                                     : append(f, key, NULL, DELETED);
+    if (status != TD_OK) {
+        td_table_clear(&f->table);
+        f->position = (off_t)(HEADER_BYTES + strlen(f->run_id));
+    }
+    return status;
+}
+
+/* Answers a request. *reply NULL: a get of a key that does not exist yet. */
+static td_status serve(file_store *f, const td_store_request *r, double deadline, char **reply,
+                       size_t *size)
+{
+    td_table_answer answer;
+    TD_TRY(begin(f, deadline));
+    td_status status = td_table_serve(&f->table, r, &answer);
+    *reply = NULL;
+    if (status == TD_OK && !answer.waits) {
+        *reply = td_bytes_copy(answer.value, answer.size);
+        *size = answer.size;
+        status = *reply != NULL
+                     ? TD_OK
+                     : td_fail(TD_E_NOMEM, "no memory for an answer of %zu bytes", answer.size);
+    }
+    if (answer.changed) {
+        td_status written = write_change(f, r->key);
+        status = status == TD_OK ? written : status;
+    }
+    if (status != TD_OK) {
+        free(*reply);
+    }
+    unlock_file(f);
+    return status;
+}
+
+static td_status file_call(td_store *store, const td_store_request *r, char **reply, size_t *size)
+{
+    file_store *f = (file_store *)store;
+    double now = td_clock(), deadline = now + r->timeout, look = now + LOOK_EVERY;
+    for (double pause = FIRST_PAUSE;;) {
+        TD_TRY(serve(f, r, deadline, reply, size));
+        if (*reply != NULL) {
+            return TD_OK;
+        }
+        now = td_clock();
+        if (now >= deadline) {
+            return td_fail(TD_E_TIMEOUT,
+                           "waited %.3g s for the key '%s' of the store file %s: nobody set it",
+                           r->timeout, r->key, f->path);
+        }
+        if (r->look != NULL && now >= look) {
+            TD_TRY(r->look(r->user));
+            look = now + LOOK_EVERY;
+        }
+        td_sleep(pause < deadline - now ? pause : deadline - now);
+        pause = 2 * pause < LONGEST_PAUSE ? 2 * pause : LONGEST_PAUSE;
+    }
+}
+
+static void free_store(file_store *f)
+{
+    if (f->fd >= 0) {
+        close(f->fd);
+    }
+    pthread_mutex_destroy(&f->lock);
+    td_table_clear(&f->table);
+    free(f->path);
+    free(f->run_id);
+    free(f);
+}
+
+static void file_close(td_store *store)
+{
+    file_store *f = (file_store *)store;
+    td_store_request leave = { .op = TD_STORE_DELETE, .key = f->user, .timeout = LEAVE };
+    char *reply;
+    size_t size;
+    /* If this fails, the next run sees that this process has ended. */
+    if (file_call(store, &leave, &reply, &size) == TD_OK) {
+        free(reply);
+    }
+    free_store(f);
+}
+
+td_status td_file_store_open(const char *path, const char *run_id, double timeout, td_store **store)
+{
+    static const td_store_kind kind = { "file", file_call, file_close };
+    if (run_id != NULL && strlen(run_id) > MAX_RUN_ID) {
+        return td_fail(TD_E_ARG, "the run id has %zu bytes; %d are allowed", strlen(run_id),
+                       MAX_RUN_ID);
+    }
+    file_store *f = calloc(1, sizeof(file_store));
+    if (f == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory for a store");
+    }
+    f->store = (td_store){ &kind, timeout > 0 ? timeout : 300 };
+    f->fd = -1;
+    pthread_mutex_init(&f->lock, NULL);
+    f->path = strdup(path);
+    f->run_id = strdup(run_id != NULL ? run_id : "");
+    td_status status = TD_OK;
+    if (f->path == NULL || f->run_id == NULL) {
+        status = td_fail(TD_E_NOMEM, "no memory for a store");
+    } else {
+        f->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+        status = f->fd < 0 ? fail_file(f, "open") : lock_file(f, td_clock() + f->store.timeout);
+    }
+    if (status == TD_OK) {
+        status = enter(f);
+        unlock_file(f);
+    }
+    if (status != TD_OK) {
+        free_store(f);
+        return status;
+    }
+    *store = &f->store;
+    return TD_OK;
+}

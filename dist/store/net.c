@@ -1,0 +1,333 @@
+#include "dist/store/net.h"
+
+#include "dist/clock.h"
+#include "dist/dist.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { IDLE_SECONDS = 10, PROBE_SECONDS = 5, PROBES = 4, BACKLOG = 1024 };
+
+static void set_option(int fd, int level, int option, int value)
+{
+    setsockopt(fd, level, option, &value, sizeof(value));
+}
+
+void td_socket_tune(int fd)
+{
+    set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+#ifdef TCP_KEEPIDLE
+    set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, IDLE_SECONDS);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, PROBE_SECONDS);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, PROBES);
+#endif
+#ifdef TCP_CONGESTION
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", strlen("cubic"));
+#endif
+#ifdef SO_NOSIGPIPE
+    set_option(fd, SOL_SOCKET, SO_NOSIGPIPE, 1);
+#endif
+}
+
+static td_status wait_for(int fd, short events, double deadline)
+{
+    struct pollfd waiting = { .fd = fd, .events = events };
+    for (;;) {
+        int ready = poll(&waiting, 1, td_milliseconds_until(deadline));
+        if (ready > 0) {
+            return TD_OK;
+        }
+        if (ready == 0 && td_clock() >= deadline) {
+            return td_fail(TD_E_TIMEOUT, "no answer in time");
+        }
+        if (ready < 0 && errno != EINTR) {
+            return td_fail(TD_E_NETWORK, "poll: %s", strerror(errno));
+        }
+    }
+}
+
+td_status td_socket_await(int fd, double deadline)
+{
+    return wait_for(fd, POLLIN, deadline);
+}
+
+static int connect_one(const struct addrinfo *to, double deadline)
+{
+    int fd = socket(to->ai_family, to->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, to->ai_protocol);
+    if (fd < 0) {
+        return td_fail(TD_E_NETWORK, "socket: %s", strerror(errno));
+    }
+    td_socket_tune(fd);
+    td_status status = TD_OK;
+    int error = 0;
+    if (connect(fd, to->ai_addr, to->ai_addrlen) != 0) {
+        error = errno;
+        if (error == EINPROGRESS || error == EINTR) {
+            socklen_t size = sizeof(error);
+            status = wait_for(fd, POLLOUT, deadline);
+            getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+        }
+    }
+    if (status == TD_OK && error != 0) {
+        status = td_fail(TD_E_NETWORK, "%s", strerror(error));
+    }
+    if (status != TD_OK) {
+        close(fd);
+        return status;
+    }
+    return fd;
+}
+
+int td_socket_connect(const char *host, int port, double deadline)
+{
+    char service[16];
+    snprintf(service, sizeof(service), "%d", port);
+    struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM }, *found;
+    int failed = getaddrinfo(host, service, &hints, &found);
+    if (failed != 0) { /* not found: the name server knows no such host */
+        td_status status = failed == EAI_NONAME ? TD_E_NOTFOUND : TD_E_NETWORK;
+        return td_fail(status, "%s", gai_strerror(failed));
+    }
+    int fd = -1;
+    for (const struct addrinfo *at = found; at != NULL && fd < 0; at = at->ai_next) {
+        fd = connect_one(at, deadline);
+    }
+    freeaddrinfo(found);
+    return fd;
+}
+
+td_status td_socket_send(int fd, const void *bytes, size_t size, double deadline)
+{
+    const char *at = bytes;
+    while (size > 0) {
+        ssize_t sent = send(fd, at, size, MSG_NOSIGNAL);
+        if (sent >= 0) {
+            at += sent;
+            size -= (size_t)sent;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            TD_TRY(wait_for(fd, POLLOUT, deadline));
+        } else if (errno != EINTR) {
+            return td_fail(TD_E_NETWORK, "%s", strerror(errno));
+        }
+    }
+    return TD_OK;
+}
+
+td_status td_socket_receive(int fd, void *bytes, size_t size, double deadline)
+{
+    char *at = bytes;
+    while (size > 0) {
+        ssize_t received = recv(fd, at, size, 0);
+        if (received > 0) {
+            at += received;
+            size -= (size_t)received;
+        } else if (received == 0) {
+            return td_fail(TD_E_NETWORK, "connection closed");
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            TD_TRY(wait_for(fd, POLLIN, deadline));
+        } else if (errno != EINTR) {
+            return td_fail(TD_E_NETWORK, "%s", strerror(errno));
+        }
+    }
+    return TD_OK;
+}
+
+void td_socket_local_address(int fd, char text[TD_ADDRESS_BYTES])
+{
+    struct sockaddr_storage address;
+    socklen_t size = sizeof(address);
+    text[0] = '\0';
+    if (getsockname(fd, (struct sockaddr *)&address, &size) != 0 ||
+        getnameinfo((struct sockaddr *)&address, size, text, TD_ADDRESS_BYTES, NULL, 0,
+                    NI_NUMERICHOST) != 0) {
+        text[0] = '\0';
+        return;
+    }
+    static const char mapped[] = "::ffff:";
+    if (strncmp(text, mapped, sizeof(mapped) - 1) == 0 && strchr(text, '.') != NULL) {
+        memmove(text, text + sizeof(mapped) - 1, strlen(text) - (sizeof(mapped) - 1) + 1);
+    }
+}
+
+int td_address_is_loopback(const char *text)
+{
+    return strncmp(text, "127.", 4) == 0 || strcmp(text, "::1") == 0;
+}
+
+/* ---- ports ---- */
+
+/* The inode of the socket that listens on port, from /proc/net/tcp or tcp6; 0: none seen. A line:
+ *   sl local_address:port remote_address:port state queues timer retransmits uid timeout inode */
+static unsigned long listening_inode(const char *path, int port)
+{
+    FILE *file = fopen(path, "r");
+    if (file == NULL) {
+        return 0;
+    }
+    char line[512];
+    unsigned long inode = 0;
+    while (inode == 0 && fgets(line, sizeof(line), file) != NULL) {
+        unsigned local_port, state;
+        unsigned long found;
+        if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*d %*d %lu",
+                   &local_port, &state, &found) == 3 &&
+            (int)local_port == port && state == 0x0A /* listening */) {
+            inode = found;
+        }
+    }
+    fclose(file);
+    return inode;
+}
+
+/* Whether one of /proc/PID/fd/ is the socket. */
+static bool holds_socket(const char *pid, unsigned long inode)
+{
+    char path[300], wanted[64], target[64];
+    snprintf(wanted, sizeof(wanted), "socket:[%lu]", inode);
+    snprintf(path, sizeof(path), "/proc/%s/fd", pid);
+    DIR *folder = opendir(path);
+    if (folder == NULL) {
+        return false;
+    }
+    bool found = false;
+    for (struct dirent *entry; !found && (entry = readdir(folder)) != NULL;) {
+        ssize_t length = readlinkat(dirfd(folder), entry->d_name, target, sizeof(target) - 1);
+        target[length > 0 ? length : 0] = '\0';
+        found = strcmp(target, wanted) == 0;
+    }
+    closedir(folder);
+    return found;
+}
+
+static void describe_process(const char *pid, char *text, size_t size)
+{
+    char path[300], name[64] = "";
+    snprintf(path, sizeof(path), "/proc/%s/comm", pid);
+    FILE *file = fopen(path, "r");
+    if (file != NULL) {
+        if (fgets(name, sizeof(name), file) != NULL) {
+            name[strcspn(name, "\n")] = '\0';
+        }
+        fclose(file);
+    }
+    snprintf(text, size, "pid %s (%s)", pid, name);
+}
+
+bool td_port_holder(int port, char *text, size_t size)
+{
+    unsigned long inode = listening_inode("/proc/self/net/tcp", port);
+    if (inode == 0) {
+        inode = listening_inode("/proc/self/net/tcp6", port);
+    }
+    DIR *processes = inode != 0 ? opendir("/proc") : NULL;
+    if (processes == NULL) {
+        return false;
+    }
+    bool found = false;
+    for (struct dirent *entry; !found && (entry = readdir(processes)) != NULL;) {
+        if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' &&
+            holds_socket(entry->d_name, inode)) {
+            describe_process(entry->d_name, text, size);
+            found = true;
+        }
+    }
+    closedir(processes);
+    return found;
+}
+
+typedef union any_address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+} any_address;
+
+static int bind_any(int family, int port)
+{
+    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return -1;
+    }
+    any_address address = { .any = { .sa_family = (sa_family_t)family } };
+    socklen_t size = sizeof(address.v4);
+    int on = 1, off = 0;
+    if (family == AF_INET6) {
+        size = sizeof(address.v6);
+        address.v6.sin6_port = htons((uint16_t)port);
+        address.v6.sin6_addr = in6addr_any;
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    } else {
+        address.v4.sin_port = htons((uint16_t)port);
+        address.v4.sin_addr.s_addr = htonl(INADDR_ANY);
+    }
+    /* Connections of an earlier server that still fade out do not count as busy. */
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(fd, &address.any, size) != 0 || listen(fd, BACKLOG) != 0) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    return fd;
+}
+
+static int bound_port(int fd)
+{
+    any_address address;
+    socklen_t size = sizeof(address);
+    if (getsockname(fd, &address.any, &size) != 0) {
+        return -1;
+    }
+    return ntohs(address.any.sa_family == AF_INET6 ? address.v6.sin6_port : address.v4.sin_port);
+}
+
+int td_port_listen(int *port)
+{
+    if (*port < 0 || *port > 65535) {
+        return td_fail(TD_E_ARG, "port %d: ports go from 1 to 65535 (0: a free one)", *port);
+    }
+    int fd = bind_any(AF_INET6, *port);
+    if (fd < 0 && errno != EADDRINUSE) {
+        fd = bind_any(AF_INET, *port); /* a host without IPv6 */
+    }
+    if (fd >= 0) {
+        *port = bound_port(fd);
+        return fd;
+    }
+    char holder[128];
+    if (errno != EADDRINUSE) {
+        return td_fail(TD_E_NETWORK, "cannot listen on port %d: %s", *port, strerror(errno));
+    }
+    if (td_port_holder(*port, holder, sizeof(holder))) {
+        return td_fail(TD_E_NETWORK,
+                       "port %d is busy: %s listens on it; end that process or take another port "
+                       "(MASTER_PORT)",
+                       *port, holder);
+    }
+    return td_fail(TD_E_NETWORK,
+                   "port %d is busy: another process listens on it; take another port "
+                   "(MASTER_PORT)",
+                   *port);
+}
+
+int td_free_port(void)
+{
+    int port = 0;
+    int fd = td_port_listen(&port);
+    if (fd < 0) {
+        return fd;
+    }
+    close(fd);
+    return port;
+}

@@ -1,0 +1,406 @@
+/* Rendezvous: all ranks meet at a store. Its keys:
+ *
+ *   world           the first rank's world size, and its rank
+ *   joined/<rank>   host and pid of a rank that has come
+ *   gone/<rank>     set when a rank that had come has gone, if the store notices
+ *   arrived         number of ranks that have come
+ *   outcome         the result, the same for all ranks: "ok" and each rank's host, or "<code>
+ *                   message". The last rank, or the first rank that sees a failure, writes it once.
+ */
+#include "dist/rendezvous.h"
+
+#include "dist/clock.h"
+#include "dist/launch/error_file.h"
+#include "dist/store/tcp.h"
+#include "dist/watchdog.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { HOST_BYTES = 256 };
+
+static const double DEFAULT_TIMEOUT = 300;
+static const double LINGER = 1,
+                    LEAVE = 3; /* seconds for other ranks: to read a failure; to leave */
+
+static int inits; /* successful inits of this process; the same number on all ranks */
+
+typedef struct meeting {
+    const td_rendezvous_plan *plan;
+    td_store *store; /* under the prefix of this init */
+    double deadline, timeout;
+    bool served_by_rank_0; /* not by a launcher, and not a file */
+    char host[HOST_BYTES]; /* this host's identity */
+} meeting;
+
+/* Which namespace of a kind ("pid", "net") this process is in: "pid:[4026531836]". */
+static void identify_namespace(const char *kind, char *text, size_t size)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/self/ns/%s", kind);
+    ssize_t length = readlink(path, text, size - 1);
+    text[length > 0 ? length : 0] = '\0';
+}
+
+/* Identifies a host by its name and its kernel's boot id, because names are not unique and
+ * containers share a kernel. Ranks of one host must also see each other's processes (shm needs
+ * that) and share the network. So two network namespaces count as two hosts. */
+static void identify_host(char identity[HOST_BYTES])
+{
+    char name[128] = "", boot[40] = "";
+    gethostname(name, sizeof(name) - 1);
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
+    if (file != NULL) {
+        if (fgets(boot, sizeof(boot), file) != NULL) {
+            boot[strcspn(boot, "\n")] = '\0';
+        }
+        fclose(file);
+    }
+    char processes[32], network[32];
+    identify_namespace("pid", processes, sizeof(processes));
+    identify_namespace("net", network, sizeof(network));
+    snprintf(identity, HOST_BYTES, "%s %s %s %s", name, boot, processes, network);
+}
+
+static double seconds_left(const meeting *m)
+{
+    double left = m->deadline - td_clock();
+    return left > 1e-3 ? left : 1e-3;
+}
+
+static void joined_key(char key[32], int rank)
+{
+    snprintf(key, 32, "joined/%d", rank);
+}
+
+/* ---- the outcome ---- */
+
+/* Writes the outcome unless there is one already. *outcome: the one that counts. */
+static td_status settle(meeting *m, const char *proposal, char **outcome)
+{
+    return td_store_compare_set(m->store, "outcome", "", proposal, outcome);
+}
+
+/* Makes the last error the outcome for all ranks. */
+static td_status settle_failure(meeting *m, td_status status, char **outcome)
+{
+    char text[2100];
+    snprintf(text, sizeof(text), "%d %s", (int)status, td_last_error());
+    return settle(m, text, outcome);
+}
+
+/* After the time-out: fails with the ranks that have not come. */
+static td_status settle_missing(meeting *m, char **outcome)
+{
+    int count = m->plan->world_size, come = 0;
+    bool *present = calloc((size_t)count, sizeof(bool));
+    if (present == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory for %d ranks", count);
+    }
+    for (int rank = 0; rank < count; rank++) {
+        char key[32];
+        joined_key(key, rank);
+        td_status status = td_store_check(m->store, key, &present[rank]);
+        if (status != TD_OK) {
+            free(present);
+            return status;
+        }
+        come += present[rank];
+    }
+    char here[400], missing[400];
+    td_ranks_text(present, count, true, here, sizeof(here));
+    td_ranks_text(present, count, false, missing, sizeof(missing));
+    free(present);
+    td_status status =
+        td_fail(TD_E_TIMEOUT,
+                "waited %.3g s for %d ranks: %d joined (%s), missing: %s; look at what "
+                "those ranks printed, and check that they were started with the same "
+                "master address and port",
+                m->timeout, count, come, here, missing);
+    return settle_failure(m, status, outcome);
+}
+
+/* The last rank to come writes all ranks' hosts, one a line. */
+static td_status settle_success(meeting *m, char **outcome)
+{
+    size_t length = 2, capacity = 3 + (size_t)m->plan->world_size * HOST_BYTES;
+    char *text = malloc(capacity);
+    if (text == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory for %d ranks", m->plan->world_size);
+    }
+    memcpy(text, "ok", 3);
+    for (int rank = 0; rank < m->plan->world_size; rank++) {
+        char key[32], *host;
+        joined_key(key, rank);
+        td_status status = td_store_get_text(m->store, key, seconds_left(m), &host);
+        if (status != TD_OK) {
+            free(text);
+            return status == TD_E_TIMEOUT ? settle_missing(m, outcome) : status;
+        }
+        length += (size_t)snprintf(text + length, capacity - length, "\n%.*s",
+                                   (int)strcspn(host, "|"), host);
+        free(host);
+    }
+    td_status status = settle(m, text, outcome);
+    free(text);
+    return status;
+}
+
+/* ---- joining ---- */
+
+static td_status check_world(meeting *m)
+{
+    const td_rendezvous_plan *plan = m->plan;
+    char mine[64], *first;
+    int world_size = 0, rank = 0;
+    snprintf(mine, sizeof(mine), "%d %d", plan->world_size, plan->rank);
+    TD_TRY(td_store_compare_set(m->store, "world", "", mine, &first));
+    sscanf(first, "%d %d", &world_size, &rank);
+    free(first);
+    if (world_size != plan->world_size) {
+        return td_fail(
+            TD_E_MISMATCH,
+            "wrong world size: rank %d was started with %d and rank %d with %d; start all "
+            "ranks with the same",
+            rank, world_size, plan->rank, plan->world_size);
+    }
+    return TD_OK;
+}
+
+static td_status join(meeting *m)
+{
+    char key[32], who[HOST_BYTES + 64], *before;
+    joined_key(key, m->plan->rank);
+    snprintf(who, sizeof(who), "%s|%.*s, pid %ld", m->host, (int)strcspn(m->host, " "), m->host,
+             (long)getpid());
+    TD_TRY(td_store_compare_set(m->store, key, "", who, &before));
+    td_status status = TD_OK;
+    if (strcmp(before, who) != 0) {
+        const char *other = strchr(before, '|');
+        status = td_fail(TD_E_MISMATCH,
+                         "rank %d has come twice: from %s, and from %s; give each process its own "
+                         "rank, and each job its own port",
+                         m->plan->rank, other != NULL ? other + 1 : before, strchr(who, '|') + 1);
+    }
+    free(before);
+    return status;
+}
+
+/* Joins and waits for the outcome. */
+static td_status meet(meeting *m, char **outcome)
+{
+    td_status status = check_world(m);
+    status = status == TD_OK ? join(m) : status;
+    if (status == TD_E_MISMATCH) {
+        return settle_failure(m, status, outcome);
+    }
+    TD_TRY(status);
+    char will[32];
+    snprintf(will, sizeof(will), "gone/%d", m->plan->rank);
+    status = td_store_will(m->store, will);
+    TD_TRY(status == TD_E_UNSUPPORTED ? TD_OK : status);
+    int64_t arrived;
+    TD_TRY(td_store_add(m->store, "arrived", 1, &arrived));
+    if (arrived == m->plan->world_size) {
+        return settle_success(m, outcome);
+    }
+    status = td_store_get_text(m->store, "outcome", seconds_left(m), outcome);
+    return status == TD_E_TIMEOUT ? settle_missing(m, outcome) : status;
+}
+
+/* ---- reading the outcome ---- */
+
+/* Counts this host's ranks in "ok\nhost\nhost...". */
+static void read_hosts(const meeting *m, const char *outcome, td_rendezvous_result *r)
+{
+    int rank = 0, here = 0, below = 0;
+    const char *line = strchr(outcome, '\n');
+    size_t length = strlen(m->host);
+    for (; line != NULL; line = strchr(line + 1, '\n'), rank++) {
+        bool same = strncmp(line + 1, m->host, length) == 0 &&
+                    (line[1 + length] == '\n' || line[1 + length] == '\0');
+        here += same;
+        below += same && rank < r->rank;
+    }
+    const td_rendezvous_plan *plan = m->plan;
+    r->local_rank = plan->local_rank >= 0 ? plan->local_rank : below;
+    r->local_world_size = plan->local_world_size > 0 ? plan->local_world_size : here;
+    r->one_host = here == r->world_size && r->local_world_size == r->world_size;
+}
+
+static td_status read_outcome(const meeting *m, const char *outcome, td_rendezvous_result *r)
+{
+    int code = 0, length = 0;
+    if (strncmp(outcome, "ok", 2) == 0) {
+        read_hosts(m, outcome, r);
+        return TD_OK;
+    }
+    sscanf(outcome, "%d %n", &code, &length);
+    return td_fail(code < 0 ? (td_status)code : TD_E_MISMATCH, "rank %d: %s", r->rank,
+                   outcome + length);
+}
+
+/* ---- the store ---- */
+
+static td_status open_base(const td_dist_options *options, const meeting *m,
+                           td_rendezvous_result *r)
+{
+    const td_rendezvous_plan *plan = m->plan;
+    r->base_is_ours = plan->way != TD_MEET_AT_STORE;
+    switch (plan->way) {
+    case TD_MEET_AT_STORE:
+        r->base = options->store;
+        return TD_OK;
+    case TD_MEET_IN_FILE:
+        return td_file_store_open(plan->path, plan->run_id, m->timeout, &r->base);
+    case TD_MEET_OVER_TCP:
+        break;
+    }
+    if (plan->hosts_server && r->server == NULL) {
+        TD_TRY(td_tcp_server_start(plan->port, &r->server));
+    }
+    return td_tcp_store_open(plan->host, plan->port, seconds_left(m), &r->base);
+}
+
+static void close_store(td_rendezvous_result *r)
+{
+    td_store_close(r->store);
+    if (r->base_is_ours) {
+        td_store_close(r->base);
+    }
+    r->store = r->base = NULL;
+}
+
+/* Opens the store, with a prefix for this run, attempt and init. */
+static td_status open_store(const td_dist_options *options, const meeting *m,
+                            td_rendezvous_result *r)
+{
+    const td_rendezvous_plan *plan = m->plan;
+    char prefix[400];
+    TD_TRY(open_base(options, m, r));
+    r->base->timeout = plan->way == TD_MEET_AT_STORE ? r->base->timeout : m->timeout;
+    snprintf(prefix, sizeof(prefix), "%s%s%d/init%d", plan->run_id,
+             plan->run_id[0] != '\0' ? "/" : "", plan->attempt, inits);
+    return td_prefix_store_open(r->base, prefix, &r->store);
+}
+
+/* A server in rank 0 serves one init and ends last. So a rank that begins the next init may still
+ * find the old server. *ready: whether the server is this init's. */
+static td_status check_serving(const meeting *m, td_rendezvous_result *r, bool *ready)
+{
+    if (r->server != NULL) {
+        TD_TRY(td_store_set_text(r->store, "serving", "1"));
+    }
+    *ready = true;
+    return m->served_by_rank_0 ? td_store_check(r->store, "serving", ready) : TD_OK;
+}
+
+/* Meets at the store. Tries again if the server was that of an earlier init, or has ended
+ * meanwhile. Rank 0, which has the server, does not try again: a busy port stays busy. */
+static td_status meet_at_store(const td_dist_options *options, meeting *m, td_rendezvous_result *r,
+                               char **outcome)
+{
+    for (;;) {
+        bool ready = false;
+        td_status status = open_store(options, m, r);
+        status = status == TD_OK ? check_serving(m, r, &ready) : status;
+        if (status == TD_OK && ready) {
+            m->store = r->store;
+            status = meet(m, outcome);
+        } else if (status == TD_OK && td_clock() > m->deadline) {
+            return td_fail(
+                TD_E_TIMEOUT,
+                "the store at %s:%d is another run's, or an earlier init's; rank 0 of this "
+                "one has not come in %.3g s",
+                m->plan->host, m->plan->port, m->timeout);
+        }
+        bool lost = status == TD_E_NETWORK && m->served_by_rank_0 && !m->plan->hosts_server &&
+                    td_clock() < m->deadline;
+        if (!lost && (ready || status != TD_OK)) {
+            return status;
+        }
+        close_store(r);
+        td_sleep(0.02);
+    }
+}
+
+/* This host's address for other ranks. Ranks on rank 0's host may have connected over the loopback,
+ * so they ask the server at which address other hosts have reached it. */
+static td_status find_address(const td_rendezvous_plan *plan, td_rendezvous_result *r)
+{
+    if (plan->way == TD_MEET_IN_FILE || strcmp(r->base->kind->name, "tcp") != 0) {
+        return TD_OK;
+    }
+    snprintf(r->address, sizeof(r->address), "%s", td_tcp_store_local_address(r->base));
+    if (!r->one_host && td_address_is_loopback(r->address)) {
+        char outside[TD_ADDRESS_BYTES];
+        TD_TRY(td_tcp_store_server_address(r->base, outside));
+        if (outside[0] != '\0') {
+            memcpy(r->address, outside, sizeof(r->address));
+        }
+    }
+    if (getenv("TANDEM_DIST_DEBUG") != NULL) {
+        fprintf(stderr, "tandem: rank %d of %d (local %d of %d) met by %s; address %s\n", r->rank,
+                r->world_size, r->local_rank, r->local_world_size, plan->source, r->address);
+    }
+    return TD_OK;
+}
+
+td_status td_rendezvous(const td_dist_options *options, td_rendezvous_result *result)
+{
+    static const td_dist_options defaults;
+    td_rendezvous_plan plan;
+    options = options != NULL ? options : &defaults;
+    *result = (td_rendezvous_result){ 0 };
+    if (getenv("TANDEM_ERROR_FILE") != NULL) {
+        td_error_report_fatal(); /* fatal errors go to the launcher, too */
+    }
+    TD_TRY(td_rendezvous_plan_make(options, &plan));
+    meeting m = { .plan = &plan };
+    m.timeout = options->timeout > 0 ? options->timeout : DEFAULT_TIMEOUT;
+    m.deadline = td_clock() + m.timeout;
+    m.served_by_rank_0 = plan.way == TD_MEET_OVER_TCP && !plan.served_by_agent;
+    identify_host(m.host);
+    result->rank = plan.rank;
+    result->world_size = plan.world_size;
+    char *outcome = NULL;
+    td_status status = meet_at_store(options, &m, result, &outcome);
+    status = status == TD_OK ? read_outcome(&m, outcome, result) : status;
+    status = status == TD_OK ? find_address(&plan, result) : status;
+    free(outcome);
+    if (status == TD_OK) {
+        inits++;
+        return TD_OK;
+    }
+    char message[2048];
+    snprintf(message, sizeof(message), "%s", td_last_error());
+    if (result->server != NULL || plan.way == TD_MEET_IN_FILE) {
+        td_sleep(LINGER); /* a file that no rank uses would be started again */
+    }
+    td_rendezvous_end(result);
+    return td_fail(status, "%s", message);
+}
+
+td_status td_rendezvous_who(const td_rendezvous_result *result, int rank, char **who)
+{
+    char key[32];
+    joined_key(key, rank);
+    TD_TRY(td_store_get_text(result->store, key, 1, who));
+    const char *name = strchr(*who, '|');
+    if (name != NULL) {
+        memmove(*who, name + 1, strlen(name + 1) + 1);
+    }
+    return TD_OK;
+}
+
+void td_rendezvous_end(td_rendezvous_result *result)
+{
+    close_store(result);
+    if (result->server != NULL) {
+        (void)td_tcp_server_drain(result->server, LEAVE);
+        td_tcp_server_stop(result->server);
+        result->server = NULL;
+    }
+}

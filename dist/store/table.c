@@ -1,0 +1,256 @@
+#include "dist/store/table.h"
+
+#include "dist/store/wire.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_BUCKETS = 64 };
+
+/* FNV-1a, 64 bits. */
+static uint64_t hash_text(const char *text)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (; *text != '\0'; text++) {
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
+    }
+    return hash;
+}
+
+/* Where the pointer to the entry stands, or would stand. The table has buckets. */
+static td_table_entry **find_place(const td_table *table, const char *key, uint64_t hash)
+{
+    td_table_entry **place = &table->buckets[hash & (table->bucket_count - 1)];
+    while (*place != NULL && ((*place)->hash != hash || strcmp((*place)->key, key) != 0)) {
+        place = &(*place)->next;
+    }
+    return place;
+}
+
+const td_table_entry *td_table_find(const td_table *table, const char *key)
+{
+    return table->bucket_count == 0 ? NULL : *find_place(table, key, hash_text(key));
+}
+
+static bool grow(td_table *table)
+{
+    size_t count = table->bucket_count == 0 ? FIRST_BUCKETS : 2 * table->bucket_count;
+    td_table_entry **buckets = calloc(count, sizeof(td_table_entry *));
+    if (buckets == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < table->bucket_count; i++) {
+        for (td_table_entry *entry = table->buckets[i], *next; entry != NULL; entry = next) {
+            next = entry->next;
+            entry->next = buckets[entry->hash & (count - 1)];
+            buckets[entry->hash & (count - 1)] = entry;
+        }
+    }
+    free(table->buckets);
+    table->buckets = buckets;
+    table->bucket_count = count;
+    return true;
+}
+
+char *td_bytes_copy(const void *bytes, size_t size)
+{
+    char *copy = malloc(size + 1);
+    if (copy != NULL) {
+        if (size > 0) {
+            memcpy(copy, bytes, size);
+        }
+        copy[size] = '\0';
+    }
+    return copy;
+}
+
+static td_table_entry *new_entry(const char *key, uint64_t hash)
+{
+    td_table_entry *entry = calloc(1, sizeof(td_table_entry));
+    if (entry != NULL) {
+        entry->key = strdup(key);
+        entry->hash = hash;
+    }
+    if (entry != NULL && entry->key == NULL) {
+        free(entry);
+        entry = NULL;
+    }
+    return entry;
+}
+
+bool td_table_set(td_table *table, const char *key, const void *value, size_t size)
+{
+    if (table->count >= table->bucket_count && !grow(table)) {
+        return false;
+    }
+    void *copy = td_bytes_copy(value, size);
+    if (copy == NULL) {
+        return false;
+    }
+    uint64_t hash = hash_text(key);
+    td_table_entry **place = find_place(table, key, hash);
+    if (*place == NULL) {
+        *place = new_entry(key, hash);
+        if (*place == NULL) {
+            free(copy);
+            return false;
+        }
+        table->count++;
+    }
+    free((*place)->value);
+    (*place)->value = copy;
+    (*place)->size = size;
+    return true;
+}
+
+static void free_entry(td_table_entry *entry)
+{
+    free(entry->key);
+    free(entry->value);
+    free(entry);
+}
+
+bool td_table_delete(td_table *table, const char *key)
+{
+    if (table->bucket_count == 0) {
+        return false;
+    }
+    td_table_entry **place = find_place(table, key, hash_text(key));
+    td_table_entry *entry = *place;
+    if (entry == NULL) {
+        return false;
+    }
+    *place = entry->next;
+    free_entry(entry);
+    table->count--;
+    return true;
+}
+
+void td_table_clear(td_table *table)
+{
+    for (size_t i = 0; i < table->bucket_count; i++) {
+        for (td_table_entry *entry = table->buckets[i], *next; entry != NULL; entry = next) {
+            next = entry->next;
+            free_entry(entry);
+        }
+    }
+    free(table->buckets);
+    *table = (td_table){ 0 };
+}
+
+/* ---- requests ---- */
+
+static td_status set(td_table *table, const char *key, td_bytes value, td_table_answer *answer)
+{
+    if (!td_table_set(table, key, value.data, value.size)) {
+        return td_fail(TD_E_NOMEM, "no memory for key '%s' in the store", key);
+    }
+    answer->changed = true;
+    return TD_OK;
+}
+
+/* Adds to a decimal number. */
+static td_status add(td_table *table, const td_store_request *r, const td_table_entry *entry,
+                     td_table_answer *answer)
+{
+    int64_t value = 0, sum;
+    if (r->value.size != 8) {
+        return td_fail(TD_E_ARG, "key '%s': the amount to add has %zu bytes, not 8", r->key,
+                       r->value.size);
+    }
+    if (entry != NULL) {
+        char *end;
+        errno = 0;
+        value = strtoll(entry->value, &end, 10);
+        if (errno != 0 || end == entry->value || *end != '\0') {
+            return td_fail(TD_E_MISMATCH,
+                           "key '%s' holds %zu bytes that are no number; add() needs one", r->key,
+                           entry->size);
+        }
+    }
+    int64_t amount = td_wire_get64(r->value.data);
+    if (__builtin_add_overflow(value, amount, &sum)) {
+        return td_fail(TD_E_MISMATCH, "key '%s': %" PRId64 " and %" PRId64 " do not fit in 64 bits",
+                       r->key, value, amount);
+    }
+    char text[32];
+    size_t length = (size_t)snprintf(text, sizeof(text), "%" PRId64, sum);
+    td_wire_put64(answer->number, sum);
+    answer->value = answer->number;
+    answer->size = sizeof(answer->number);
+    return set(table, r->key, (td_bytes){ text, length }, answer);
+}
+
+static void answer_value(td_table_answer *answer, const td_table_entry *entry)
+{
+    answer->value = entry != NULL ? entry->value : NULL;
+    answer->size = entry != NULL ? entry->size : 0;
+}
+
+static td_status compare_set(td_table *table, const td_store_request *r,
+                             const td_table_entry *entry, td_table_answer *answer)
+{
+    size_t size = entry != NULL ? entry->size : 0;
+    if (size == r->value.size && (size == 0 || memcmp(entry->value, r->value.data, size) == 0)) {
+        TD_TRY(set(table, r->key, r->desired, answer));
+        entry = td_table_find(table, r->key);
+    }
+    answer_value(answer, entry);
+    return TD_OK;
+}
+
+static void answer_bool(td_table_answer *answer, bool yes)
+{
+    answer->number[0] = yes;
+    answer->value = answer->number;
+    answer->size = 1;
+}
+
+/* Keys that begin with a control character are the store's own. */
+static int64_t count_keys(const td_table *table)
+{
+    int64_t keys = 0;
+    for (size_t i = 0; i < table->bucket_count; i++) {
+        for (const td_table_entry *e = table->buckets[i]; e != NULL; e = e->next) {
+            keys += (unsigned char)e->key[0] >= ' ';
+        }
+    }
+    return keys;
+}
+
+td_status td_table_serve(td_table *table, const td_store_request *r, td_table_answer *answer)
+{
+    const td_table_entry *entry = r->key != NULL ? td_table_find(table, r->key) : NULL;
+    *answer = (td_table_answer){ 0 };
+    switch (r->op) {
+    case TD_STORE_SET:
+        return set(table, r->key, r->value, answer);
+    case TD_STORE_GET:
+        answer->waits = entry == NULL;
+        answer_value(answer, entry);
+        return TD_OK;
+    case TD_STORE_ADD:
+        return add(table, r, entry, answer);
+    case TD_STORE_COMPARE_SET:
+        return compare_set(table, r, entry, answer);
+    case TD_STORE_DELETE:
+        answer->changed = td_table_delete(table, r->key);
+        answer_bool(answer, answer->changed);
+        return TD_OK;
+    case TD_STORE_CHECK:
+        answer_bool(answer, entry != NULL);
+        return TD_OK;
+    case TD_STORE_COUNT:
+        td_wire_put64(answer->number, count_keys(table));
+        answer->value = answer->number;
+        answer->size = sizeof(answer->number);
+        return TD_OK;
+    case TD_STORE_ADDRESS:
+    case TD_STORE_WILL:
+        break;
+    }
+    return td_fail(TD_E_UNSUPPORTED, "this kind of store has no address and keeps no last will");
+}

@@ -1,0 +1,302 @@
+/* The client of the TCP store. A call takes an idle connection or opens a new one, so a thread that
+ * waits for a key does not block other threads. A call that fails closes its connection. */
+#include "dist/store/tcp.h"
+
+#include "dist/clock.h"
+#include "dist/store/wire.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_IDLE = 8 };
+
+static const double LOOK_EVERY = 0.1;                        /* seconds */
+static const double FIRST_PAUSE = 0.01, LONGEST_PAUSE = 0.5; /* between attempts to connect */
+/* Seconds that a host may take to get its name, as new containers do. */
+static const double NAMELESS = 5;
+
+typedef struct tcp_store {
+    td_store store;
+    char *host;
+    int port;
+    char local_address[TD_ADDRESS_BYTES];
+    pthread_mutex_t lock; /* protects the idle connections */
+    int idle[MAX_IDLE], idle_count;
+    int will; /* the connection with the will, or -1 */
+} tcp_store;
+
+/* ---- connections ---- */
+
+/* Exchanges hellos. Fails if the server is not a tandem store of this version. */
+static td_status greet(const tcp_store *t, int fd, double deadline)
+{
+    unsigned char hello[TD_WIRE_HELLO_BYTES];
+    double hello_deadline = td_clock() + 5 < deadline ? td_clock() + 5 : deadline;
+    TD_TRY(td_socket_send(fd, TD_WIRE_HELLO, sizeof(hello), hello_deadline));
+    TD_TRY(td_socket_receive(fd, hello, sizeof(hello), hello_deadline));
+    if (memcmp(hello, TD_WIRE_HELLO, sizeof(hello) - 1) != 0) {
+        return td_fail(TD_E_MISMATCH,
+                       "what listens at %s:%d is not a tandem store; take another port "
+                       "(MASTER_PORT)",
+                       t->host, t->port);
+    }
+    if (hello[sizeof(hello) - 1] != TD_WIRE_VERSION) {
+        return td_fail(TD_E_MISMATCH,
+                       "the store at %s:%d speaks version %d of the protocol and this program "
+                       "version %d; all ranks must run the same tandem",
+                       t->host, t->port, hello[sizeof(hello) - 1], TD_WIRE_VERSION);
+    }
+    return TD_OK;
+}
+
+static int open_connection(const tcp_store *t, double deadline)
+{
+    int fd = td_socket_connect(t->host, t->port, deadline);
+    if (fd < 0) {
+        return fd;
+    }
+    td_status status = greet(t, fd, deadline);
+    if (status != TD_OK) {
+        close(fd);
+        return status;
+    }
+    return fd;
+}
+
+/* Connects, and tries again until the server is there. */
+static int keep_connecting(const tcp_store *t, double timeout)
+{
+    double begin = td_clock(), pause = FIRST_PAUSE;
+    for (;;) {
+        int fd = open_connection(t, begin + timeout);
+        if (fd >= 0 || fd == TD_E_MISMATCH) {
+            return fd;
+        }
+        double now = td_clock();
+        if (fd == TD_E_NOTFOUND && now - begin > NAMELESS) {
+            return td_fail(TD_E_NOTFOUND,
+                           "no such host: '%s' (%s); check the spelling of MASTER_ADDR, and that "
+                           "this host can look the name up, or give the address",
+                           t->host, td_last_error());
+        }
+        if (now + pause > begin + timeout) {
+            return td_fail(TD_E_TIMEOUT,
+                           "no store at %s:%d after %.1f s (last: %s); check that rank 0 or the "
+                           "launcher runs there, that MASTER_ADDR and MASTER_PORT are the same "
+                           "everywhere, and that no firewall is between",
+                           t->host, t->port, now - begin, td_last_error());
+        }
+        td_sleep(pause);
+        pause = 2 * pause < LONGEST_PAUSE ? 2 * pause : LONGEST_PAUSE;
+    }
+}
+
+static int take_connection(tcp_store *t, double deadline)
+{
+    pthread_mutex_lock(&t->lock);
+    int fd = t->idle_count > 0 ? t->idle[--t->idle_count] : -1;
+    pthread_mutex_unlock(&t->lock);
+    return fd >= 0 ? fd : open_connection(t, deadline);
+}
+
+static void give_connection(tcp_store *t, int fd)
+{
+    pthread_mutex_lock(&t->lock);
+    bool kept = t->idle_count < MAX_IDLE;
+    if (kept) {
+        t->idle[t->idle_count++] = fd;
+    }
+    pthread_mutex_unlock(&t->lock);
+    if (!kept) {
+        close(fd);
+    }
+}
+
+/* ---- requests ---- */
+
+static td_status send_request(int fd, const td_store_request *r, double deadline)
+{
+    size_t key_size = r->key != NULL ? strlen(r->key) : 0;
+    size_t small = TD_WIRE_REQUEST_BYTES + key_size;
+    size_t size = small + r->value.size + r->desired.size;
+    unsigned char *bytes = malloc(size); /* one call of send, so one packet if it fits */
+    if (bytes == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory for a request of %zu bytes", size);
+    }
+    td_wire_put32(bytes, (uint32_t)r->op);
+    td_wire_put32(bytes + 4, (uint32_t)key_size);
+    td_wire_put32(bytes + 8, (uint32_t)r->value.size);
+    td_wire_put32(bytes + 12, (uint32_t)r->desired.size);
+    if (key_size > 0) {
+        memcpy(bytes + TD_WIRE_REQUEST_BYTES, r->key, key_size);
+    }
+    if (r->value.size > 0) {
+        memcpy(bytes + small, r->value.data, r->value.size);
+    }
+    if (r->desired.size > 0) {
+        memcpy(bytes + small + r->value.size, r->desired.data, r->desired.size);
+    }
+    td_status status = td_socket_send(fd, bytes, size, deadline);
+    free(bytes);
+    return status;
+}
+
+/* *failed: the server's answer is a failure, and the value is its message. */
+static td_status receive_reply(int fd, double deadline, td_status *failed, char **value,
+                               size_t *value_size)
+{
+    unsigned char head[TD_WIRE_REPLY_BYTES];
+    TD_TRY(td_socket_receive(fd, head, sizeof(head), deadline));
+    size_t size = td_wire_get32(head + 4);
+    if (size > TD_STORE_MAX_VALUE) {
+        return td_fail(TD_E_NETWORK, "an answer of %zu bytes, which is too long", size);
+    }
+    char *bytes = malloc(size + 1);
+    if (bytes == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory for a value of %zu bytes", size);
+    }
+    td_status status = td_socket_receive(fd, bytes, size, deadline);
+    if (status != TD_OK) {
+        free(bytes);
+        return status;
+    }
+    bytes[size] = '\0';
+    *failed = (td_status) - (int)td_wire_get32(head);
+    *value = bytes;
+    *value_size = size;
+    return TD_OK;
+}
+
+static td_status explain(const tcp_store *t, const td_store_request *r, td_status status)
+{
+    const char *key = r->key != NULL ? r->key : "";
+    if (status == TD_E_TIMEOUT && r->op == TD_STORE_GET) {
+        return td_fail(status,
+                       "waited %.3g s for the key '%s' of the store at %s:%d: nobody set it",
+                       r->timeout, key, t->host, t->port);
+    }
+    if (status == TD_E_TIMEOUT) {
+        return td_fail(status,
+                       "the store at %s:%d has not answered for %.3g s; its host may be off or cut "
+                       "off",
+                       t->host, t->port, r->timeout);
+    }
+    return td_fail_context(status,
+                           "lost the store at %s:%d (the rank or launcher that hosts it may have "
+                           "ended; key '%s')",
+                           t->host, t->port, key);
+}
+
+/* Calls r->look again and again until the answer comes; a failure is look's. */
+static td_status look_around(int fd, const td_store_request *r, double deadline)
+{
+    while (td_clock() < deadline) {
+        double next = td_clock() + LOOK_EVERY;
+        if (td_socket_await(fd, next < deadline ? next : deadline) != TD_E_TIMEOUT) {
+            break;
+        }
+        TD_TRY(r->look(r->user));
+    }
+    return TD_OK;
+}
+
+/* A will has a connection of its own, which stays open and idle. */
+static void keep_connection(tcp_store *t, int fd, td_store_op op)
+{
+    if (op != TD_STORE_WILL) {
+        give_connection(t, fd);
+        return;
+    }
+    if (t->will >= 0) {
+        close(t->will);
+    }
+    t->will = fd;
+}
+
+static td_status tcp_call(td_store *store, const td_store_request *r, char **reply, size_t *size)
+{
+    tcp_store *t = (tcp_store *)store;
+    double deadline = td_clock() + r->timeout;
+    int fd = r->op == TD_STORE_WILL ? open_connection(t, deadline) : take_connection(t, deadline);
+    if (fd < 0) {
+        return explain(t, r, fd);
+    }
+    td_status failed = TD_OK, status = send_request(fd, r, deadline);
+    if (status == TD_OK && r->look != NULL) {
+        td_status looked = look_around(fd, r, deadline);
+        if (looked != TD_OK) {
+            close(fd);
+            return looked;
+        }
+    }
+    status = status == TD_OK ? receive_reply(fd, deadline, &failed, reply, size) : status;
+    if (status != TD_OK) {
+        close(fd);
+        return status == TD_E_NOMEM ? status : explain(t, r, status);
+    }
+    keep_connection(t, fd, r->op);
+    if (failed != TD_OK) {
+        td_fail(failed, "%s", *reply);
+        free(*reply);
+    }
+    return failed;
+}
+
+static void tcp_close(td_store *store)
+{
+    tcp_store *t = (tcp_store *)store;
+    if (t->will >= 0) {
+        close(t->will);
+    }
+    for (int i = 0; i < t->idle_count; i++) {
+        close(t->idle[i]);
+    }
+    pthread_mutex_destroy(&t->lock);
+    free(t->host);
+    free(t);
+}
+
+td_status td_tcp_store_open(const char *host, int port, double timeout, td_store **store)
+{
+    static const td_store_kind kind = { "tcp", tcp_call, tcp_close };
+    tcp_store *t = calloc(1, sizeof(tcp_store));
+    char *copy = strdup(host);
+    if (t == NULL || copy == NULL) {
+        free(t);
+        free(copy);
+        return td_fail(TD_E_NOMEM, "no memory for a store");
+    }
+    t->store = (td_store){ &kind, timeout > 0 ? timeout : 300 };
+    t->host = copy;
+    t->port = port;
+    t->will = -1;
+    pthread_mutex_init(&t->lock, NULL);
+    int fd = keep_connecting(t, t->store.timeout);
+    if (fd < 0) {
+        tcp_close(&t->store);
+        return (td_status)fd;
+    }
+    td_socket_local_address(fd, t->local_address);
+    give_connection(t, fd);
+    *store = &t->store;
+    return TD_OK;
+}
+
+const char *td_tcp_store_local_address(const td_store *store)
+{
+    return ((const tcp_store *)store)->local_address;
+}
+
+td_status td_tcp_store_server_address(td_store *store, char text[TD_ADDRESS_BYTES])
+{
+    td_store_request r = { .op = TD_STORE_ADDRESS };
+    char *value;
+    size_t size;
+    TD_TRY(td_store_call(store, &r, &value, &size));
+    snprintf(text, TD_ADDRESS_BYTES, "%s", value);
+    free(value);
+    return TD_OK;
+}

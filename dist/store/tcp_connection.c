@@ -1,0 +1,269 @@
+#include "dist/store/tcp_connection.h"
+
+#include "dist/store.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static size_t field(const td_connection *c, int index)
+{
+    return td_wire_get32(c->request + 4 * index);
+}
+
+void td_connection_write(td_connection *c)
+{
+    while (c->out_sent < c->out_size) {
+        ssize_t sent = send(c->fd, c->out + c->out_sent, c->out_size - c->out_sent, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) {
+            continue;
+        }
+        if (sent < 0) {
+            c->closed = errno != EAGAIN && errno != EWOULDBLOCK;
+            return;
+        }
+        c->out_sent += (size_t)sent;
+    }
+    free(c->out);
+    c->out = NULL;
+    c->out_size = c->out_sent = 0;
+}
+
+static void send_bytes(td_connection *c, const void *head, size_t head_size, const void *tail,
+                       size_t tail_size)
+{
+    c->out = malloc(head_size + tail_size);
+    if (c->out == NULL) {
+        c->closed = true;
+        return;
+    }
+    memcpy(c->out, head, head_size);
+    if (tail_size > 0) {
+        memcpy(c->out + head_size, tail, tail_size);
+    }
+    c->out_size = head_size + tail_size;
+    c->out_sent = 0;
+    td_connection_write(c);
+}
+
+static void reply(td_connection *c, td_status status, const void *value, size_t size)
+{
+    unsigned char head[TD_WIRE_REPLY_BYTES];
+    td_wire_put32(head, (uint32_t)-status);
+    td_wire_put32(head + 4, (uint32_t)size);
+    c->state = TD_READING_REQUEST;
+    c->received = 0;
+    send_bytes(c, head, sizeof(head), value, size);
+}
+
+static void serve(td_connection *c, const td_store_request *r, td_server_data *data)
+{
+    td_table_answer answer;
+    td_status status = td_table_serve(&data->table, r, &answer);
+    if (answer.changed) {
+        free(data->changed);
+        data->changed = strdup(r->key);
+    }
+    if (answer.waits) {
+        c->waiting_for = strdup(r->key);
+        c->closed = c->waiting_for == NULL;
+        c->state = TD_WAITING;
+    } else if (status != TD_OK) {
+        reply(c, status, td_last_error(), strlen(td_last_error()));
+    } else {
+        reply(c, TD_OK, answer.value, answer.size);
+    }
+}
+
+static void run(td_connection *c, const td_store_request *r, td_server_data *data)
+{
+    c->turns--;
+    if (r->op == TD_STORE_ADDRESS) {
+        reply(c, TD_OK, data->address, strlen(data->address));
+    } else if (r->op == TD_STORE_WILL) {
+        free(c->will);
+        c->will = strdup(r->key);
+        c->closed = c->will == NULL;
+        reply(c, TD_OK, NULL, 0);
+    } else {
+        serve(c, r, data);
+    }
+}
+
+/* Whether a request's first 16 bytes are valid. */
+static bool request_is_sane(const td_connection *c)
+{
+    size_t op = field(c, 0), key = field(c, 1), value = field(c, 2), extra = field(c, 3);
+    bool keyless = op == TD_STORE_COUNT || op == TD_STORE_ADDRESS;
+    bool valued = op == TD_STORE_SET || op == TD_STORE_ADD || op == TD_STORE_COMPARE_SET;
+    return op >= TD_STORE_SET && op <= TD_STORE_WILL && key <= TD_STORE_MAX_KEY &&
+           (key == 0) == keyless && value <= (valued ? TD_STORE_MAX_VALUE : 0) &&
+           (op != TD_STORE_ADD || value == 8) &&
+           extra <= (op == TD_STORE_COMPARE_SET ? TD_STORE_MAX_VALUE : 0);
+}
+
+static void run_whole_request(td_connection *c, td_server_data *data)
+{
+    size_t key_size = field(c, 1), value_size = field(c, 2);
+    char key[TD_STORE_MAX_KEY + 1];
+    unsigned char *body = c->body;
+    if (key_size > 0) {
+        memcpy(key, body, key_size);
+    }
+    key[key_size] = '\0';
+    if (strlen(key) != key_size) {
+        c->closed = true;
+        return;
+    }
+    td_store_request r = { .op = (td_store_op)field(c, 0), .key = key_size > 0 ? key : NULL };
+    if (body != NULL) {
+        r.value = (td_bytes){ body + key_size, value_size };
+        r.desired = (td_bytes){ body + key_size + value_size, field(c, 3) };
+    }
+    c->body = NULL;
+    c->body_capacity = 0;
+    run(c, &r, data);
+    free(body);
+}
+
+/* Makes room for more of the body by doubling, so that a header that promises a large body takes no
+ * memory until the body arrives. */
+static bool grow_body(td_connection *c, size_t needed)
+{
+    if (c->received < c->body_capacity) {
+        return true;
+    }
+    size_t capacity = c->body_capacity == 0 ? 4096 : 2 * c->body_capacity;
+    unsigned char *body = realloc(c->body, capacity < needed ? capacity : needed);
+    if (body == NULL) {
+        return false;
+    }
+    c->body = body;
+    c->body_capacity = capacity < needed ? capacity : needed;
+    return true;
+}
+
+/* Receives up to `size` bytes in all. false: nothing has arrived, or the connection is closed. */
+static bool receive_into(td_connection *c, unsigned char *bytes, size_t size)
+{
+    ssize_t received = recv(c->fd, bytes + c->received, size - c->received, 0);
+    if (received > 0) {
+        c->received += (size_t)received;
+        return true;
+    }
+    c->closed = received == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+    return false;
+}
+
+/* Remembers the address at which a client from outside has reached this host. */
+static void note_address(const td_connection *c, td_server_data *data)
+{
+    char address[TD_ADDRESS_BYTES];
+    td_socket_local_address(c->fd, address);
+    if (data->address[0] == '\0' && !td_address_is_loopback(address)) {
+        memcpy(data->address, address, sizeof(address));
+    }
+}
+
+static bool read_hello(td_connection *c, td_server_data *data)
+{
+    if (!receive_into(c, c->hello, sizeof(c->hello))) {
+        return false;
+    }
+    if (memcmp(c->hello, TD_WIRE_HELLO, c->received < 7 ? c->received : 7) != 0) {
+        c->closed = true; /* not a tandem client */
+        return false;
+    }
+    if (c->received == sizeof(c->hello)) {
+        note_address(c, data);
+        c->state = TD_READING_REQUEST;
+        c->received = 0;
+        send_bytes(c, TD_WIRE_HELLO, TD_WIRE_HELLO_BYTES, NULL, 0);
+        /* A client of another version has our version now and reports the difference. */
+        c->closed |= c->hello[7] != TD_WIRE_VERSION;
+    }
+    return true;
+}
+
+static bool read_request(td_connection *c, td_server_data *data)
+{
+    if (!receive_into(c, c->request, sizeof(c->request))) {
+        return false;
+    }
+    if (c->received == sizeof(c->request)) {
+        c->closed = !request_is_sane(c);
+        c->state = TD_READING_BODY;
+        c->received = 0;
+        if (!c->closed && field(c, 1) + field(c, 2) + field(c, 3) == 0) {
+            run_whole_request(c, data);
+        }
+    }
+    return true;
+}
+
+static bool read_body(td_connection *c, td_server_data *data)
+{
+    size_t needed = field(c, 1) + field(c, 2) + field(c, 3);
+    if (!grow_body(c, needed)) {
+        c->closed = true;
+        return false;
+    }
+    if (!receive_into(c, c->body, c->body_capacity)) {
+        return false;
+    }
+    if (c->received == needed) {
+        run_whole_request(c, data);
+    }
+    return true;
+}
+
+void td_connection_read(td_connection *c, td_server_data *data)
+{
+    bool more = true;
+    /* Stops after each changed key: the caller must answer the gets that wait for it. */
+    while (more && c->turns > 0 && !c->closed && c->out == NULL && data->changed == NULL) {
+        switch (c->state) {
+        case TD_READING_HELLO:
+            more = read_hello(c, data);
+            break;
+        case TD_READING_REQUEST:
+            more = read_request(c, data);
+            break;
+        case TD_READING_BODY:
+            more = read_body(c, data);
+            break;
+        case TD_WAITING: {
+            unsigned char byte; /* a waiting client may only close the connection */
+            c->received = 0;
+            c->closed = receive_into(c, &byte, 1) || c->closed;
+            more = false;
+            break;
+        }
+        }
+    }
+}
+
+void td_connection_wake(td_connection *c, const char *key, const td_server_data *data)
+{
+    if (c->waiting_for == NULL || c->closed || strcmp(c->waiting_for, key) != 0) {
+        return;
+    }
+    const td_table_entry *entry = td_table_find(&data->table, key);
+    if (entry != NULL) {
+        free(c->waiting_for);
+        c->waiting_for = NULL;
+        reply(c, TD_OK, entry->value, entry->size);
+    }
+}
+
+void td_connection_free(td_connection *c)
+{
+    close(c->fd);
+    free(c->body);
+    free(c->out);
+    free(c->waiting_for);
+    free(c->will);
+    free(c);
+}

@@ -1,0 +1,48 @@
+/* The protocol between a TCP store's client and server. All numbers are little-endian; op is a
+ * td_store_op, and extra is `desired`.
+ *
+ *   hello     8 bytes "TDSTORE" and the version, from the client, then the same from the server. A
+ *             connection that begins otherwise (a browser, a port scanner) is closed unanswered.
+ *   request   u32 op | u32 key bytes | u32 value bytes | u32 extra bytes | key | value | extra
+ *   reply     u32 code (0 or a td_status without its sign) | u32 value bytes | value (or message)
+ *
+ * A connection has one running request at a time. The server answers a get when the key is there. A
+ * client that does not want to wait longer closes the connection. */
+#ifndef TD_DIST_WIRE_H
+#define TD_DIST_WIRE_H
+
+#include <stdint.h>
+
+enum {
+    TD_WIRE_HELLO_BYTES = 8,
+    TD_WIRE_VERSION = 1,
+    TD_WIRE_REQUEST_BYTES = 16,
+    TD_WIRE_REPLY_BYTES = 8,
+};
+
+#define TD_WIRE_HELLO "TDSTORE\x01" /* its last byte is TD_WIRE_VERSION */
+
+static inline void td_wire_put32(unsigned char *at, uint32_t value)
+{
+    for (int i = 0; i < 4; i++) {
+        at[i] = (unsigned char)(value >> (8 * i));
+    }
+}
+
+static inline uint32_t td_wire_get32(const unsigned char *at)
+{
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+static inline void td_wire_put64(unsigned char *at, int64_t value)
+{
+    td_wire_put32(at, (uint32_t)(uint64_t)value);
+    td_wire_put32(at + 4, (uint32_t)((uint64_t)value >> 32));
+}
+
+static inline int64_t td_wire_get64(const unsigned char *at)
+{
+    return (int64_t)(td_wire_get32(at) | (uint64_t)td_wire_get32(at + 4) << 32);
+}
+
+#endif
