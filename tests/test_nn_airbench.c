@@ -1,6 +1,7 @@
 /* The parts of the speed run's network: eigenvalues, whitening, identity filters, batch norm
  * without a weight, and the network itself. */
 #include "nn/extra/whitening.h"
+#include "autograd/tape.h"
 #include "tandem.h"
 #include "tests/expect_fatal.h"
 #include "nn/models/zoo/airbench.h"

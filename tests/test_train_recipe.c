@@ -3,6 +3,7 @@
 #include "apps/tools/common/train.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
+#include "nn/extra/inspect.h"
 #include "nn/module.h"
 #include "tensor/extend.h"
 

@@ -12,6 +12,7 @@
 #include "apps/tools/common/signals.h"
 #include "apps/tools/speedrun/speedrun.h"
 #include "apps/tools/common/train_args.h"
+#include "tensor/extend.h"
 
 #include <inttypes.h>
 #include <math.h>

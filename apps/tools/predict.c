@@ -7,6 +7,7 @@
  * for a file that does not, there are options. Pictures are resized and cropped as in torchvision's
  * evaluation. */
 #include "apps/tools/common/cli.h"
+#include "nn/module.h"
 #include "tandem.h"
 #include "nn/io/safetensors.h"
 #include "tensor/extend.h"

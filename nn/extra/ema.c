@@ -1,4 +1,5 @@
 #include "nn/extra/ema_internal.h"
+#include "nn/extra/inspect.h"
 #include "nn/module.h"
 #include "nn/params.h"
 #include "tensor/hooks.h"

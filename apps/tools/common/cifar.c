@@ -3,6 +3,7 @@
 #include "apps/tools/common/log.h"
 #include "apps/tools/common/ranks.h"
 #include "data/inspect.h"
+#include "tensor/extend.h"
 
 #include <inttypes.h>
 #include <stdio.h>

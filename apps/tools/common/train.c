@@ -4,6 +4,7 @@
 #include "apps/tools/common/signals.h"
 #include "dist/trace.h"
 #include "nn/extra/inspect.h"
+#include "nn/module.h"
 #include "tensor/autotune.h"
 #include "tensor/kernel_types.h"
 #include "data/inspect.h"

@@ -1,8 +1,9 @@
 #include "apps/tools/common/train_args.h"
 
 #include "dist/dist.h"
-#include "dist/error_file.h"
+#include "dist/launch/error_file.h"
 #include "tensor/autotune.h"
+#include "tensor/extend.h"
 
 #include <stdio.h>
 #include <stdlib.h>
