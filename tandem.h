@@ -5,7 +5,7 @@
  * each other. Extensions and tools find more functions in these headers:
  *
  *   own operations and modules    autograd/tape.h, tensor/extend.h, nn/module.h, nn/around.h
- *   gradients: ready, checked     autograd/hooks.h, autograd/gradcheck.h
+ *   gradients: hooks, checks      autograd/hooks.h, autograd/gradcheck.h
  *   files, other frameworks       nn/io/safetensors.h, tensor/dlpack.h
  *   datasets and loaders          data/inspect.h
  *   profiles, captured steps      tensor/observe/profile.h, tensor/observe/memory_plan.h,

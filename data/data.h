@@ -33,13 +33,14 @@ typedef struct td_dataset td_dataset;
 typedef struct td_dataset_vtable {
     const char *kind; /* "cifar10", for messages */
     /* Writes the samples index[0], ..., index[n-1] into x [n, sample_shape...] and y (i64 [n];
-     * for regression [n, target_shape...]), which lie on the CPU. Write x by x->stride: x has the
-     * dataset's layout. Random draws must depend on epoch and
+     * for regression [n, target_shape...]), which lie on the CPU. Element [i,j,...] of x lies at
+     * td_data_rw(x) + i * x->stride[0] + j * x->stride[1] + ..., as x has the dataset's layout
+     * (TD_ROW_MAJOR: one element after the other). Random draws must depend on epoch and
      * index alone. Workers call fetch at the same time from several threads. On failure fetch
      * returns td_fail(...). */
     td_status (*fetch)(const td_dataset *dataset, const int64_t *index, int64_t n, uint64_t epoch,
                        td_tensor *x, td_tensor *y);
-    /* Frees the struct and what it holds. Needed; an empty function if nothing is to free. */
+    /* Frees the struct and what it holds. Not NULL: an empty function if there is nothing. */
     void (*free)(td_dataset *dataset);
 } td_dataset_vtable;
 
@@ -47,10 +48,10 @@ typedef struct td_dataset_vtable {
  *
  *     typedef struct squares { td_dataset base; double scale; } squares;
  *
- * Set vtable, length, sample_shape and classes, pass &mine->base to the loader, and cast the
- * pointer that fetch and free get back to your struct. All other fields may be zero. The struct
- * counts its loaders and parts, so it must not be a const object, although functions take a const
- * pointer. */
+ * Set vtable, length, sample_shape and classes; for float labels, instead of classes, regression
+ * and target_shape. Pass &mine->base to the loader, and cast the pointer that fetch and free get
+ * back to your struct. All other fields may be zero. The struct counts its loaders and parts, so it
+ * must not be a const object, although functions take a const pointer. */
 struct td_dataset {
     const td_dataset_vtable *vtable;
     int64_t length;
@@ -68,9 +69,9 @@ struct td_dataset {
     bool freed;         /* td_dataset_free was called, and parts keep the dataset */
 };
 
-/* Frees a dataset; NULL is fine. A loader of the dataset that is still open is a fatal error. If
- * td_split or td_dataset_head made parts of the dataset, the last part keeps it: a dataset and its
- * parts can be freed in any order. */
+/* Frees a dataset; NULL is fine. It is a fatal error to free a dataset while one of its loaders is
+ * open. If td_split or td_dataset_head made parts of the dataset, its memory stays until the last
+ * part is freed: free a dataset and its parts in any order. */
 void td_dataset_free(td_dataset *dataset);
 
 /* The first n samples of a dataset, or all if it has fewer. NULL with td_last_error(): n is
@@ -94,8 +95,8 @@ td_status td_split(const td_dataset *dataset, double test_size, uint32_t seed, t
  *        regression, of x's dtype and [samples, ...]: a batch's y has that dtype and shape.
  *
  * Both are persistent tensors in CPU memory. The dataset shares their memory: you may td_free both
- * immediately afterwards (the memory that td_borrow was given must live on), and what you write
- * into it is in the next batches. Shapes that do not fit are a fatal error. NULL with
+ * immediately afterwards. If td_borrow made them, your own memory must live on, and what you write
+ * into it later is in the next batches. Shapes that do not fit are a fatal error. NULL with
  * td_last_error(): no memory. */
 td_dataset *td_tensor_dataset_at(const td_tensor *x, const td_tensor *y, td_site at);
 #define td_tensor_dataset(...) td_tensor_dataset_at(__VA_ARGS__, TD_HERE)
@@ -146,7 +147,8 @@ typedef struct td_standard_scaler {
  * [samples, features] and for parts of them, at most TD_SCALER_FEATURES features, before a loader
  * is opened. The tensors of td_tensor_dataset keep their values; batches are standardised. test may
  * be NULL. scaler, unless NULL, receives the numbers, which new samples need at prediction.
- * TD_E_UNSUPPORTED, TD_E_MISMATCH, TD_E_ARG: other datasets, other features, a second call. */
+ * TD_E_UNSUPPORTED: another kind of dataset. TD_E_MISMATCH: test has other features than train.
+ * TD_E_ARG: a second call. */
 td_status td_standardize(td_dataset *train, td_dataset *test, td_standard_scaler *scaler);
 
 /* The wine set of UCI (CC BY 4.0): 178 rows, 13 features, 3 classes. Reads the CSV file (a header

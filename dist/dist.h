@@ -10,12 +10,14 @@
  *                  computes. When td_backward returns, every rank has the mean of all gradients
  *   td_optim_step  computes the same step on every rank: the weights stay equal to the last bit
  *
- * Errors. If another rank dies, a connection breaks or a call takes longer than `timeout`, the call
- * returns a negative td_status, and td_last_error() names the rank and the cause. A rank that dies
- * on the same host is noticed at once, on another host when its connections break; a rank that
- * hangs is noticed after `timeout` seconds (default 300). After a failed collective the group is
- * broken: every later call fails at once with the first cause. To recover, start the program again
- * from a checkpoint (tdrun does), or end the group and make a new one of the ranks that are left.
+ * Errors. If another rank dies, a connection breaks or a call takes longer than `timeout`, a
+ * collective returns a negative td_status, and td_last_error() names the rank and the cause
+ * (td_backward ends the program instead, unless td_ddp_on_error is set). A rank that dies on the
+ * same host is noticed at once, on another host when its connections break; a rank that hangs is
+ * noticed after `timeout` seconds (default 300). After a failed collective the group is broken:
+ * every later call fails at once with the first cause. To recover, start the program again from a
+ * checkpoint (tdrun does), or call td_dist_destroy and then td_dist_init with a new rank and
+ * world_size in all ranks that are left (not under td_spawn and tdrun, which end them).
  * tests/test_dist_faults.c holds these promises.
  *
  * The end of a program: free what uses another thing before the thing that it uses.
@@ -57,8 +59,8 @@ typedef struct td_dist_options {
 /* td_dist_init() joins the other ranks and makes the world group, which contains all ranks and is
  * the default group of this process. The call returns when all ranks have joined. After `timeout`
  * the call fails, and the message says which ranks have joined and which have not. The ranks of a
- * host share its CPUs: unless OMP_NUM_THREADS or td_set_threads says otherwise, each rank computes
- * with CPUs / ranks of the host threads. */
+ * host share its CPUs: unless OMP_NUM_THREADS or td_set_threads says otherwise, the number of
+ * threads of each rank is the number of CPUs divided by the number of ranks on this host. */
 td_status td_dist_init_at(td_dist_options options, td_site at);
 /* Leaves the world and frees it. td_dist_destroy does not wait for other ranks or for unfinished
  * collectives. No shared memory, port or thread is left afterwards. td_dist_init may follow. */
@@ -116,9 +118,9 @@ td_status td_all_gather(td_group *group, td_tensor *out, const td_tensor *in, td
 /* in has the shape [size, out...]. Rank r gets the reduction of all ranks' in[r]. */
 td_status td_reduce_scatter(td_group *group, td_tensor *out, const td_tensor *in, td_reduction op,
                             td_work **work);
-/* Sends t to a rank, which receives it by td_recv with the same shape and dtype. Sends and receives
- * that follow each other in the queue run at the same time, so that two ranks that send to each
- * other do not block. */
+/* Sends t to a rank, which receives it by td_recv with the same shape and dtype. To exchange
+ * tensors, queue a send and a receive one after the other (work not NULL): they run at the same
+ * time, so two ranks that send to each other do not wait for each other forever. */
 td_status td_send(td_group *group, const td_tensor *t, int to, td_work **work);
 td_status td_recv(td_group *group, td_tensor *t, int from, td_work **work);
 /* Returns when all ranks of the group have called td_barrier. */
@@ -171,8 +173,8 @@ td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at);
  * array, so a bucket is sent in one piece and without a copy. There are several buckets, so that
  * sending can start before backward is over. A bucket is closed when it has reached its limit
  * (bucket_cap_mb); a parameter is never split, so a bucket can be larger than the limit. The first
- * bucket and the last 5 MiB have the limit 1 MiB: communication begins early, and little is left
- * to send when backward is over.
+ * bucket, and the buckets that hold the last 5 MiB of the gradients, have the limit 1 MiB:
+ * communication begins early, and little is left to send when backward is over.
  *
  * Order. All ranks send the buckets in the same fixed order, starting with the last layers, whose
  * gradients backward computes first. A bucket that is complete waits for the buckets before it.
@@ -191,8 +193,8 @@ typedef struct td_ddp_options {
     td_module *model;
     td_group *group;             /* NULL: the world */
     double bucket_cap_mb;        /* limit of a bucket in MiB; 0: 5 on CPUs, 25 on GPUs */
-    bool find_unused_parameters; /* some parameters may get no gradient in a step, and which of
-                                    them may differ from rank to rank */
+    bool find_unused_parameters; /* allow that some parameters get no gradient in a step, not
+                                    necessarily the same ones on all ranks */
     bool no_broadcast_buffers;   /* do not broadcast rank 0's running statistics before each
                                     training forward */
     bool static_graph;           /* the set of unused parameters never changes: found out once */

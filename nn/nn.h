@@ -23,14 +23,14 @@ typedef struct td_module td_module;
 /* Runs a module on x and returns its result, a step tensor. What the module made on the way is
  * released when its forward ends, as far as backward does not need it. */
 td_tensor *td_forward_at(td_module *m, td_tensor *x, td_site at);
-/* The same for a module of two inputs. To write one: make a td_module_type (nn/module.h) whose
- * field forward2 is td_tensor *(*)(td_module *self, td_tensor *a, td_tensor *b, td_site at),
- * instead of forward, and a constructor with td_module_new, td_module_add or
- * td_module_new_parameter, and td_module_finish. tests/test_nn_two_inputs.c has a whole one. */
+/* The same for a module of two inputs. To write one (nn/module.h): put your function `td_tensor
+ * *my_forward2(td_module *self, td_tensor *a, td_tensor *b, td_site at)` into the field forward2 of
+ * a td_module_type, and leave the field forward NULL. The constructor calls td_module_new, then
+ * td_module_add for each child and td_module_new_parameter for each parameter, and at the end
+ * td_module_finish. tests/test_nn_two_inputs.c has a whole one. */
 td_tensor *td_forward2_at(td_module *m, td_tensor *a, td_tensor *b, td_site at);
 
-/* Frees a module and all below. Free optimizers and averages of its parameters first. NULL is fine.
- */
+/* Frees a module and all below. Free its optimizers and its td_ema first. NULL is fine. */
 void td_module_free(td_module *m);
 
 /* The mode of a module and all below: training (as made) or evaluation. Dropout and batch
@@ -129,8 +129,8 @@ td_module *td_resnet(int depth, int64_t classes, td_stem stem);
 
 /* td_model(name, ...): a model by torchvision's name ("resnet50", "regnet_y_16gf") or the articles'
  * ("regnety_160"), for images [N,3,H,W] -> logits [N,classes], with torchvision's parameter names
- * and initial weights. NULL with td_last_error(): no such name (the nearest is named), options out
- * of range, no memory. */
+ * and initial weights. Unlike the layers, td_model returns NULL with td_last_error() also for a
+ * name that there is not (the nearest is named) and for options out of range. */
 typedef struct td_model_options {
     int begin_;
     const char *name;
@@ -147,7 +147,7 @@ td_module *td_model_at(td_model_options options, td_site at);
 /* All parameters of a model. The first call lays them out one behind the other in one long array,
  * and their gradients in another, in the order of registration; every later call returns the same
  * list. td_ddp lays both arrays out again, in the order in which backward computes gradients.
- * Parameters that are frozen at that moment (td_requires_grad off) stay out. m must be the whole
+ * Parameters that are frozen (td_requires_grad off) at the first call stay out. m must be the whole
  * model. The list belongs to the model. NULL when memory is short. */
 typedef struct td_params td_params;
 td_params *td_parameters_at(td_module *m, td_site at);

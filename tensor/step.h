@@ -3,10 +3,11 @@
  * Operations run between td_step_begin and td_step_end (elsewhere an operation is a fatal error);
  * their results are allocated in the calling thread's step memory, one arena per device, and are
  * gone at td_step_end. Nobody frees them. You may read a result (loss, logits) after td_backward,
- * until td_step_end. What a module made inside its forward is released earlier: at the end of that
- * forward, or, if backward needs it, when backward has used it. Using a tensor after it is gone
- * stops the program, and the message names the tensor. The check works for the three steps after
- * the tensor's own; a pointer kept longer may silently show a newer tensor.
+ * until td_step_end. What a module made inside its forward, other than the tensor that it returns,
+ * is released earlier: at the end of that forward, or, if backward needs it, when backward has used
+ * it. Using a tensor after it is gone stops the program, and the message names the tensor. The
+ * check works for the three steps after the tensor's own; a pointer kept longer may silently show a
+ * newer tensor.
  *
  * The arena grows during the first step. Later steps of the same shapes need no malloc, and each
  * tensor gets the same address again; a larger step makes the arena grow once more. In builds with
@@ -23,9 +24,9 @@ void td_step_end_at(td_site at);
 #define td_step_begin() td_step_begin_at(TD_HERE)
 #define td_step_end() td_step_end_at(TD_HERE)
 
-/* TD_STEP { ... } is td_step_begin, the block, and td_step_end. `continue` inside ends the step. To
- * leave the block by break, return or goto is a mistake: the step stays open, and the next
- * td_step_begin says so. */
+/* TD_STEP { ... } is td_step_begin, the block, and td_step_end. `continue` inside ends the step and
+ * goes on behind the block, not with the next turn of the loop around it. To leave the block by
+ * break, return or goto is a mistake: the step stays open, and the next td_step_begin says so. */
 #define TD_STEP                                                                                    \
     for (bool td_step_runs_ = (td_step_begin(), true); td_step_runs_;                              \
          td_step_runs_ = (td_step_end(), false))

@@ -82,8 +82,8 @@ typedef struct td_tensor {
 
 /* ---- creating persistent tensors ----
  *
- * The caller owns the result and frees it with td_free. All functions return NULL with
- * td_last_error() when memory is short; a shape that is not valid is a fatal error.
+ * The caller owns the result and frees it with td_free. All functions return NULL when memory is
+ * short, and td_last_error() says so; a shape that is not valid is a fatal error.
  *
  * You call these functions without the ending _at and without their last argument: macros at the
  * end of this file supply the file and line of your call, for messages. */
@@ -130,8 +130,9 @@ double td_item_at(const td_tensor *t, td_site at);
 double td_get_at(const td_tensor *t, const int64_t *index, td_site at);
 
 /* The address of element [0,...,0]; the other elements follow by stride[]. td_data_rw is for
- * writing: it also counts as an in-place write. The tensor owns the memory. A fatal error names t
- * if its step is over or its memory is on a GPU; use td_read and td_write for GPUs. */
+ * writing: it marks t as changed, so that td_backward stops with a message if it needs the values
+ * from before. The tensor owns the memory. A fatal error names t if its step is over or its memory
+ * is on a GPU; use td_read and td_write for GPUs. */
 const void *td_data_at(const td_tensor *t, td_site at);
 void *td_data_rw_at(td_tensor *t, td_site at);
 
@@ -140,8 +141,8 @@ void *td_data_rw_at(td_tensor *t, td_site at);
 /* Prints values in brackets with aligned columns, long dimensions abbreviated; then shape, dtype
  * and device. */
 void td_print_at(const td_tensor *t, FILE *out, td_site at);
-/* "f32[32,3,8,8] cpu:0" and "[32,3,8,8]". The library owns the text, which is valid until the
- * calling thread has asked for eight more. */
+/* "f32[32,3,8,8] cpu:0" and "[32,3,8,8]". The library owns the text, which is valid until the same
+ * thread has made eight more such calls. */
 const char *td_describe(const td_tensor *t);
 const char *td_describe_shape(td_shape shape);
 

@@ -31,9 +31,9 @@ typedef struct td_image_folder_options {
     uint64_t split_seed; /* another seed: another split */
     bool skip_bad; /* an image that cannot be read is replaced by the next one that can, counted and
                       listed; otherwise it is an error that names the file */
-    const char *index; /* a file that remembers the list of the folder's images. It is read instead
-                          of the folder while no folder in it has changed, and written otherwise.
-                          NULL: none */
+    const char *index;   /* a file that remembers the list of the folder's images. While no
+                            folder in the list has changed, the file is read instead of the folder;
+                            otherwise the file is written again. NULL: none */
     int64_t most_pixels; /* larger images are refused before they are decoded; 0: 100 million */
 } td_image_folder_options;
 

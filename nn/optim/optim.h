@@ -71,7 +71,7 @@ typedef enum td_schedule_kind {
     TD_SCHEDULE_STEP,       /* lr * gamma^floor(t / step_size) */
     TD_SCHEDULE_MULTI_STEP, /* lr * gamma^(milestones passed) */
     TD_SCHEDULE_COSINE,     /* min + (lr - min) (1 + cos(pi t / total)) / 2 */
-    TD_SCHEDULE_LINEAR,     /* the warm-up, then a straight line from lr to min at total */
+    TD_SCHEDULE_LINEAR,     /* a straight line from lr, where the warm-up ends, to min at total */
 } td_schedule_kind;
 typedef struct td_schedule {
     td_schedule_kind kind;
