@@ -183,7 +183,7 @@ __global__ void cross_entropy(int64_t rows, int64_t d, double *losses, T *log_p,
         all = td_block_sum<WARPS>(all);
         if (lane == 0) {
             /* A label that is out of range may not have been refused yet: see
-             * tensor/graph/capture.h. */
+             * tensor/hooks.h. */
             bool inside = (uint64_t)labels[r] < (uint64_t)d;
             double own = (double)x[inside ? labels[r] : 0];
             double nll = inside ? -(own - (double)top - log_sum) : (double)NAN;
