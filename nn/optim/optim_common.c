@@ -27,12 +27,12 @@ td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, 
 {
     TD_REQUIRE(params != NULL, at, "%s: the parameters are NULL: td_parameters failed (%s)",
                kind->name, td_last_reason());
+    size_t room = (size_t)td_params_count(params) + 1; /* stops here if they were freed */
     td_optim *o = calloc(1, sizeof *o);
     if (o == NULL) {
         td_fail(TD_E_NOMEM, "no memory for an optimizer");
         return NULL;
     }
-    size_t room = (size_t)td_params_count(params) + 1;
     o->kind = kind;
     o->params = params;
     o->lr = lr;
