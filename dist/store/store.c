@@ -37,6 +37,7 @@ td_status td_store_call(td_store *store, const td_store_request *request, char *
                         size_t *size)
 {
     td_store_request r = *request;
+    r.key = r.key != NULL ? r.key : ""; /* from here on it is never NULL */
     if (r.op != TD_STORE_COUNT && r.op != TD_STORE_ADDRESS) {
         TD_TRY(check_key(r.key));
     }
@@ -54,7 +55,7 @@ static td_status call_fixed(td_store *store, const td_store_request *request, vo
     size_t size;
     TD_TRY(td_store_call(store, request, &reply, &size));
     bool fits = size == answer_size;
-    if (fits && size > 0) {
+    if (fits && answer != NULL) {
         memcpy(answer, reply, size);
     }
     free(reply);
@@ -217,7 +218,7 @@ static td_status prefix_call(td_store *store, const td_store_request *request, c
     const prefix_store *p = (const prefix_store *)store;
     td_store_request r = *request;
     char key[TD_STORE_MAX_KEY + 1];
-    if (r.key != NULL) {
+    if (r.key[0] != '\0') {
         int length = snprintf(key, sizeof(key), "%s/%s", p->prefix, r.key);
         if (length < 0 || (size_t)length >= sizeof(key)) {
             return td_fail(TD_E_ARG, "key '%.40s...' has %d bytes with its prefix; %d are allowed",

@@ -223,7 +223,7 @@ static int64_t count_keys(const td_table *table)
 
 td_status td_table_serve(td_table *table, const td_store_request *r, td_table_answer *answer)
 {
-    const td_table_entry *entry = r->key != NULL ? td_table_find(table, r->key) : NULL;
+    const td_table_entry *entry = td_table_find(table, r->key);
     *answer = (td_table_answer){ 0 };
     switch (r->op) {
     case TD_STORE_SET:

@@ -119,7 +119,7 @@ static void give_connection(tcp_store *t, int fd)
 
 static td_status send_request(int fd, const td_store_request *r, double deadline)
 {
-    size_t key_size = r->key != NULL ? strlen(r->key) : 0;
+    size_t key_size = strlen(r->key);
     size_t small = TD_WIRE_REQUEST_BYTES + key_size;
     size_t size = small + r->value.size + r->desired.size;
     unsigned char *bytes = malloc(size); /* one call of send, so one packet if it fits */
@@ -172,11 +172,10 @@ static td_status receive_reply(int fd, double deadline, td_status *failed, char 
 
 static td_status explain(const tcp_store *t, const td_store_request *r, td_status status)
 {
-    const char *key = r->key != NULL ? r->key : "";
     if (status == TD_E_TIMEOUT && r->op == TD_STORE_GET) {
         return td_fail(status,
                        "waited %.3g s for the key '%s' of the store at %s:%d: nobody set it",
-                       r->timeout, key, t->host, t->port);
+                       r->timeout, r->key, t->host, t->port);
     }
     if (status == TD_E_TIMEOUT) {
         return td_fail(status,
@@ -187,7 +186,7 @@ static td_status explain(const tcp_store *t, const td_store_request *r, td_statu
     return td_fail_context(status,
                            "lost the store at %s:%d (the rank or launcher that hosts it may have "
                            "ended; key '%s')",
-                           t->host, t->port, key);
+                           t->host, t->port, r->key);
 }
 
 /* Calls r->look again and again until the answer comes; a failure is look's. */

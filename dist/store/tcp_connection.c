@@ -117,7 +117,7 @@ static void run_whole_request(td_connection *c, td_server_data *data)
         c->closed = true;
         return;
     }
-    td_store_request r = { .op = (td_store_op)field(c, 0), .key = key_size > 0 ? key : NULL };
+    td_store_request r = { .op = (td_store_op)field(c, 0), .key = key };
     if (body != NULL) {
         r.value = (td_bytes){ body + key_size, value_size };
         r.desired = (td_bytes){ body + key_size + value_size, field(c, 3) };

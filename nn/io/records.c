@@ -250,7 +250,7 @@ static bool take_order(void *of, const char *text, bool set)
     int *order = calloc(strlen(text) + 1, sizeof *order);
     int there = order != NULL ? read_order(text, order) : 0;
     bool fits = there > 0;
-    if (set && there == count &&
+    if (set && fits && there == count &&
         memcmp(order, td_params_order(of), (size_t)count * sizeof *order) != 0) {
         fits = td_params_reorder(of, order) == TD_OK;
     }

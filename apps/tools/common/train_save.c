@@ -118,6 +118,8 @@ static td_status write_checkpoint(const train_run *r, const char *path, td_check
     *td_default_generator() = r->state.generator;
     td_status status = td_checkpoint_save(path, checkpoint);
     *td_default_generator() = now;
+    checkpoint->metadata = NULL;
+    checkpoint->metadata_count = 0;
     free(choices);
     return status;
 }
