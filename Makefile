@@ -173,8 +173,9 @@ $(B)/%.o: %.c $(FLAGS)
 $(B)/tensor/cpu/ops_loops_f64.o $(B)/tensor/cpu/ops_loops_f64_avx2.o: ALL_CFLAGS += -O2
 named    = $(foreach f,$(2),$(if $(strip $(foreach w,$(1),$(findstring $(w),$(f)))),$(f)))
 COMPUTES := $(filter tensor/cpu/% tensor/cuda/% tests/%,$(LIB_SRC)) \
-            $(call named,/reduce_math p2p/reduce codec_half codec_powersgd sync_batch_norm \
-                         tensor/random_ tensor/access whitening bitmap_jpeg resample jitter augment images_memory,$(LIB_SRC))
+            $(call named,/reduce_math p2p/reduce codec_half codec_powersgd sync_batch_norm tensor/random_ \
+                         tensor/access whitening bitmap_jpeg resample jitter augment images_memory,\
+                         $(LIB_SRC))
 LOOKS_AFTER := $(filter-out $(COMPUTES),$(LIB_SRC)) $(COMMON) $(APP_SRC)
 # Words, files and sockets: smaller still.
 WORDS := $(call named,dist/launch/ dist/store/ queue. watchdog report. thread. nn/io/ \
@@ -333,7 +334,8 @@ docs: ## the API by module, from the headers: build/docs/html (needs doxygen)
 # The public headers beside tandem.h, and all that they reach, as the compiler lists them.
 PUBLIC  := tandem.h tensor/extend.h tensor/dlpack.h tensor/dlpack_abi.h tensor/autotune.h tensor/graph/captured.h \
            tensor/observe/profile.h tensor/observe/memory_plan.h autograd/tape.h autograd/hooks.h autograd/gradcheck.h \
-           nn/module.h nn/around.h nn/io/safetensors.h nn/extra/muon.h nn/extra/lookahead.h nn/extra/inspect.h nn/models/zoo/airbench.h \
+           nn/module.h nn/around.h nn/io/safetensors.h nn/extra/muon.h nn/extra/lookahead.h \
+           nn/extra/inspect.h nn/models/zoo/airbench.h \
            dist/store.h dist/collectives.h dist/codec.h dist/captured.h dist/trace.h data/inspect.h
 headers = $(sort $(filter %.h %.def,$(shell $(CC) -I. -MM $(PUBLIC))))
 TO       = $(DESTDIR)$(PREFIX)

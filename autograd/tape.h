@@ -96,7 +96,7 @@ void td_input_grad_is(td_node *node, int i, const td_tensor *g);
 /* 3. The input was broadcast: g, of the result's shape, is summed to the input's shape. */
 void td_input_grad_sum(td_node *node, int i, const td_tensor *g);
 
-/* ---- what there is ---- */
+/* ---- leaves, and the search for NaN ---- */
 
 bool td_is_leaf(const td_tensor *t);
 bool td_needs_grad(const td_tensor *t); /* a leaf, or computed from one */

@@ -35,6 +35,10 @@ td_status td_scatter(td_group *group, td_tensor *out, const td_tensor *in, int r
 /* in and out have the shape [size, ...]. Rank r gets in[r] of every rank q as out[q]. */
 td_status td_all_to_all(td_group *group, td_tensor *out, const td_tensor *in, td_work **work);
 
+/* Gives all ranks of the world rank 0's buffers of a model (running statistics), which differ from
+ * rank to rank between two training steps. */
+td_status td_broadcast_buffers(td_module *net);
+
 /* ---- other ---- */
 
 /* A barrier whose error names the ranks that have not arrived within `timeout` seconds. */

@@ -1,12 +1,11 @@
 /* What a training loop asks of all ranks: an evaluation, a mean, one that prints. */
-#include "dist/dist.h"
+#include "dist/collectives.h"
 #include "nn/module.h"
 
 #include <math.h>
 #include <stdarg.h>
 
-/* Between two training steps each rank has running statistics of its own. */
-static td_status take_rank0_buffers(td_module *net)
+td_status td_broadcast_buffers(td_module *net)
 {
     td_status status = TD_OK;
     td_state_list list = td_module_state(net);
@@ -68,7 +67,7 @@ td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at)
                net == NULL ? "module" : "loader", td_last_error());
     td_evaluation e = { .status = TD_OK };
     if (td_dist_is_initialized()) {
-        e.status = take_rank0_buffers(net);
+        e.status = td_broadcast_buffers(net);
     }
     if (e.status == TD_OK) {
         run_batches(net, loader, &e, at);

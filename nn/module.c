@@ -70,7 +70,6 @@ static void set_paths(td_module *m, const char *parent_path)
     }
 }
 
-/* The module's own memory; children, tensors and the type's extras have gone. */
 void td_free_later(void *memory)
 {
     static void *_Atomic waiting[256];
@@ -92,6 +91,7 @@ bool td_module_is_freed(const td_module *m)
     return m->type == &freed;
 }
 
+/* The module's own memory; children, tensors and the type's extras have gone. */
 static void free_node(td_module_node *node)
 {
     td_module *m = &node->module;

@@ -66,9 +66,9 @@ td_status td_fail_context(td_status status, const char *format, ...)
  * called td_spawn, and td_last_error() there names the rank. */
 TD_NORETURN void td_die(void);
 
-/* The whole number that text is: for the command lines of programs. If text is none, or is out of
- * int's range, prints that with the program's name and `name`, such as "--epochs", to stderr, and
- * exits with 64. */
+/* Returns the whole number that a text spells; for a program's command line. If the text spells no
+ * whole number, or one outside of int's range, td_parse_int says so on stderr, with the program's
+ * name and `name` (the option's, such as "--epochs"), and exits with 64. */
 int td_parse_int(const char *text, const char *name);
 
 /* Reports a mistake of the program and does not return. The message begins with the file and line,

@@ -12,10 +12,9 @@ TD_BEGIN_C
 /* The size of the optimizer's state (momentum, Adam's moments) in bytes. */
 size_t td_optim_state_bytes(const td_optim *optim);
 
-bool td_ema_swapped(
-    const td_ema *ema);              /* whether td_ema_swap has put the averages into the model */
-int64_t td_ema_updates(td_ema *ema); /* the number of updates so far */
-double td_ema_decay(td_ema *ema);    /* the decay of the next update */
+bool td_ema_swapped(const td_ema *ema); /* the model holds the averages now: td_ema_swap */
+int64_t td_ema_updates(td_ema *ema);    /* the number of updates so far */
+double td_ema_decay(td_ema *ema);       /* the decay of the next update */
 
 /* The outcome of the latest step, as a scalar on the device, for the results of a captured step: 0:
  * taken; 1: skipped; 2: skipped, and td_scaler_gives_up is true. The scaler owns the tensor. Call

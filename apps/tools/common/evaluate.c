@@ -1,7 +1,7 @@
 #include "apps/tools/common/evaluate.h"
 
 #include "apps/tools/common/ranks.h"
-#include "dist/dist.h"
+#include "dist/collectives.h"
 #include "tensor/extend.h"
 #include "nn/module.h"
 #include "data/inspect.h"
@@ -9,20 +9,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-
-/* Running statistics are each rank's own between two training steps. */
-static td_status share_buffers(td_module *net)
-{
-    td_status status = TD_OK;
-    td_state_list list = td_module_state(net);
-    for (int i = 0; i < list.count && status == TD_OK; i++) {
-        if (list.items[i].buffer) {
-            status = td_broadcast(NULL, list.items[i].tensor, 0, NULL);
-        }
-    }
-    td_state_list_free(&list);
-    return list.count < 0 ? TD_E_NOMEM : status;
-}
 
 /* Each rank's part; no sample twice, or the figures would be wrong. */
 static td_sampler *part_of(void)
@@ -153,7 +139,7 @@ td_status evaluate(td_module *net, const td_dataset *dataset, const evaluate_opt
 {
     *result = (evaluation){ 0 };
     if (td_dist_is_initialized()) {
-        TD_TRY(share_buffers(net));
+        TD_TRY(td_broadcast_buffers(net));
     }
     TD_TRY(run_part(net, dataset, options, result));
     return total(result);
