@@ -162,9 +162,10 @@ void td_op_grad_matmul(td_node *node, int i, const td_tensor *a, const td_tensor
     bool broadcast = td_numel(input) != td_shape_numel(shape);
     bool direct = !broadcast && (td_is_contiguous(input) || is_turned(input));
     td_tensor a_turned, b_turned;
-    if (direct && is_turned(input)) { /* (a b)^T = b^T a^T */
-        a_turned = td_op_swapped(b, 0, 1);
-        b_turned = td_op_swapped(a, 0, 1);
+    if (direct && is_turned(input)) { /* (a b)^T = b^T a^T, of a batch of one product */
+        int rows = a->ndim - 2, columns = a->ndim - 1;
+        a_turned = td_op_swapped(b, rows, columns);
+        b_turned = td_op_swapped(a, rows, columns);
         a = &a_turned;
         b = &b_turned;
         shape = product_shape(a, b);
