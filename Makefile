@@ -173,7 +173,7 @@ $(B)/%.o: %.c $(FLAGS)
 $(B)/tensor/cpu/ops_loops_f64.o $(B)/tensor/cpu/ops_loops_f64_avx2.o: ALL_CFLAGS += -O2
 named    = $(foreach f,$(2),$(if $(strip $(foreach w,$(1),$(findstring $(w),$(f)))),$(f)))
 COMPUTES := $(filter tensor/cpu/% tensor/cuda/% tests/%,$(LIB_SRC)) \
-            $(call named,/reduce_math p2p/reduce codec_half codec_powersgd sync_batch_norm tensor/random_ \
+            $(call named,/reduce_math p2p/reduce codec_half codec_powersgd sync_batch_norm tensor/random \
                          tensor/access whitening bitmap_jpeg resample jitter augment images_memory,\
                          $(LIB_SRC))
 LOOKS_AFTER := $(filter-out $(COMPUTES),$(LIB_SRC)) $(COMMON) $(APP_SRC)
@@ -215,7 +215,7 @@ $(CU_B)/%.cu.o: %.cu $(CU_FLAGS)
 	$(call say,CU,$<)$(NVCC) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 ifneq ($(EMULATE),)
 $(B)/tensor/cpu/%.o: ALL_CFLAGS += $(CPU_FLAGS)
-$(B)/tensor/isa.o: ALL_CFLAGS += -DTD_EMULATED=1
+$(B)/tensor/cpu/isa.o: ALL_CFLAGS += -DTD_EMULATED=1
 $(B)/tests/test_cpu_emulated.o: ALL_CFLAGS += -DTD_EMULATED=1
 $(B)/tests/emulate/%.o: ALL_CFLAGS += $(CUDA_CFLAGS)
 $(B)/%.cc.o: %.cc $(FLAGS)
@@ -332,7 +332,7 @@ docs: ## the API by module, from the headers: build/docs/html (needs doxygen)
 	doxygen docs/Doxyfile
 
 # The public headers beside tandem.h, and all that they reach, as the compiler lists them.
-PUBLIC  := tandem.h tensor/extend.h tensor/dlpack.h tensor/dlpack_abi.h tensor/autotune.h tensor/graph/captured.h \
+PUBLIC  := tandem.h tensor/extend.h tensor/dlpack.h tensor/dlpack_abi.h tensor/tune/tune.h tensor/graph/captured.h \
            tensor/observe/profile.h tensor/observe/memory_plan.h autograd/tape.h autograd/hooks.h autograd/gradcheck.h \
            nn/module.h nn/around.h nn/io/safetensors.h nn/extra/muon.h nn/extra/lookahead.h \
            nn/extra/inspect.h nn/models/zoo/airbench.h \

@@ -9,7 +9,7 @@
  *   files, other frameworks       nn/io/safetensors.h, tensor/dlpack.h
  *   datasets and loaders          data/inspect.h
  *   profiles, captured steps      tensor/observe/profile.h, tensor/observe/memory_plan.h,
- *                                 tensor/graph/captured.h, tensor/autotune.h
+ *                                 tensor/graph/captured.h, tensor/tune/tune.h
  *   more optimizers and models    nn/extra/muon.h, nn/extra/lookahead.h, nn/extra/inspect.h,
  *                                 nn/models/zoo/airbench.h
  *   communication                 dist/collectives.h, dist/store.h, dist/codec.h,

@@ -8,7 +8,7 @@
 #include "tensor/cpu/cpus.h"
 #include "tensor/cpu/conv_bf16.h"
 #include "tensor/extend.h"
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 #include "tensor/precision.h"
 
 #include <stdio.h>

@@ -12,7 +12,7 @@
 
 #include "tensor/cpu/cpus.h"
 #include "tensor/cpu/gemm_kernels.h"
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include "bench/sweep.h"
 
 #include "tensor/cpu/cpus.h"
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 
 #include <math.h>
 #include <stdio.h>

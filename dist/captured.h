@@ -1,9 +1,9 @@
-/* Captured and autotuned steps on several ranks (tensor/graph/captured.h, tensor/autotune.h). */
+/* Captured and autotuned steps on several ranks (tensor/graph/captured.h, tensor/tune/tune.h). */
 #ifndef TD_DIST_CAPTURED_H
 #define TD_DIST_CAPTURED_H
 
 #include "dist/dist.h"
-#include "tensor/autotune.h"
+#include "tensor/tune/tune.h"
 #include "tensor/graph/captured.h"
 
 TD_BEGIN_C

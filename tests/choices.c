@@ -1,7 +1,7 @@
 #include "tests/choices.h"
 
 #include "tensor/cpu/conv_choice.h"
-#include "tensor/plan_cache.h"
+#include "tensor/tune/store.h"
 
 #include <ctype.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 #include "tests/conv_case.h"
 
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Turns every choice of a CPU's cache file (tensor/plan_cache.h) into the other one.
+"""Turns every choice of a CPU's cache file (tensor/tune/store.h) into the other one.
 
 usage: flip_choices.py FILE
 """

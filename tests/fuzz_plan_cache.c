@@ -1,6 +1,6 @@
-/* The reader of kept plans (tensor/plan_cache.c) against invented files: all or nothing of a file
+/* The reader of kept plans (tensor/tune/store.c) against invented files: all or nothing of a file
  * is taken over, and what was there before stays. */
-#include "tensor/plan_cache.h"
+#include "tensor/tune/store.h"
 
 #include <stdint.h>
 #include <stdlib.h>

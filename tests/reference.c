@@ -1,6 +1,6 @@
 #include "tests/reference.h"
 
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 #include "tensor/extend.h"
 
 #include <math.h>

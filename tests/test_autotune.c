@@ -1,10 +1,10 @@
 /* Choices by timing: the first step goes by the rules, the second by the choices; they come from a
  * file, from text, or from the clock, and what is damaged is refused as a whole. Each test has a
  * number of threads of its own, and with it a file of its own. */
-#include "tensor/plan_cache.h"
+#include "tensor/tune/store.h"
 #include "tests/choices.h"
 #include "tests/temp_folder.h"
-#include "tensor/autotune.h"
+#include "tensor/tune/tune.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

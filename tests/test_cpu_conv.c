@@ -1,6 +1,6 @@
 /* The passes of the convolution against plain double-precision loops, at every instruction set of
  * the machine, on odd shapes; and the same bits for any number of threads. */
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 #include "tests/conv_case.h"
 
 #include <math.h>

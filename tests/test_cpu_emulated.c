@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 
 #if defined(TD_EMULATED) && TD_X86
 

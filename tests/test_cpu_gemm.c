@@ -1,7 +1,7 @@
 /* Matrix products against a plain double-precision loop, at every instruction set of the machine.
  */
 #include "tensor/cpu/gemm.h"
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -2,7 +2,7 @@
  * all dtypes and reductions, sizes of 0, 1, odd and large, in ordinary and in registered memory. */
 #include "dist/clock.h"
 #include "dist/engines/reduce_math.h"
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 #include "tests/dist_data.h"
 #include "tests/dist_procs.h"
 #include "tests/sanitized.h"

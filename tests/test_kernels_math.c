@@ -2,7 +2,7 @@
  * units in the last place, at every instruction set; and the special values. */
 #include "tests/reference.h"
 
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 #include "tensor/kernels.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* The optimizers' passes over flat memory, step by step against the formulas. */
 #include "tests/reference.h"
 
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 #include "tensor/kernels.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * precision: the sum is as exact as an f32 one, and a bf16 result is rounded once. */
 #include "tests/reference_products.h"
 
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 #include "tensor/extend.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Plans kept on disk: what goes in comes out, in this process and the next; damaged and foreign
  * files are refused as a whole. */
-#include "tensor/plan_cache.h"
+#include "tensor/tune/store.h"
 #include "tests/temp_folder.h"
 
 #include <setjmp.h>

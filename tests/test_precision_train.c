@@ -4,7 +4,7 @@
 
 #include "nn/optim/optim_internal.h"
 #include "tensor/extend.h"
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 #include "nn/module.h"
 
 #include <math.h>

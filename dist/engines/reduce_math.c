@@ -3,7 +3,7 @@
 #include "dist/watchdog.h"
 
 #include "tensor/f16.h"
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 #include "tensor/storage.h"
 
 #include <stdalign.h>

@@ -1,7 +1,7 @@
 /* Choices of algorithms by timing: all ranks take rank 0's. */
 #include "dist/ddp.h"
 #include "dist/group.h"
-#include "tensor/plan_cache.h"
+#include "tensor/tune/store.h"
 #include "dist/captured.h"
 #include "dist/collectives.h"
 

@@ -13,7 +13,7 @@
 #ifndef TD_TENSOR_CPU_BF16_KERNELS_H
 #define TD_TENSOR_CPU_BF16_KERNELS_H
 
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 #include "tensor/dtype.h"
 
 enum {

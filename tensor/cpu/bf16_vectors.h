@@ -3,7 +3,7 @@
 #ifndef TD_TENSOR_CPU_BF16_VECTORS_H
 #define TD_TENSOR_CPU_BF16_VECTORS_H
 
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 #include "tensor/dtype.h"
 
 #include <immintrin.h>

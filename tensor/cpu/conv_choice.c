@@ -2,9 +2,9 @@
 
 #include "tensor/cpu/conv_wino.h"
 #include "tensor/cpu/cpu_device.h"
-#include "tensor/isa.h"
-#include "tensor/plan_cache.h"
-#include "tensor/plan_store.h"
+#include "tensor/cpu/isa.h"
+#include "tensor/tune/store.h"
+#include "tensor/tune/plan_store.h"
 
 #include <pthread.h>
 #include <stdio.h>

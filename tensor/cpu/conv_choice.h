@@ -1,10 +1,10 @@
-/* Convolutions under --autotune: by Winograd's transform or without it, as tensor/autotune.h says.
+/* Convolutions under --autotune: by Winograd's transform or without it, as tensor/tune/tune.h says.
  * The file of earlier runs is that of this processor's kind, its instruction set and the number of
  * threads; what holds in a run, and goes into checkpoints, knows the shape and the pass alone. */
 #ifndef TD_TENSOR_CPU_CONV_CHOICE_H
 #define TD_TENSOR_CPU_CONV_CHOICE_H
 
-#include "tensor/autotune.h"
+#include "tensor/tune/tune.h"
 #include "tensor/cpu/conv.h"
 #include "tensor/device.h"
 

@@ -6,7 +6,7 @@
 #ifndef TD_TENSOR_CPU_GEMM_KERNELS_H
 #define TD_TENSOR_CPU_GEMM_KERNELS_H
 
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 #include "tensor/dtype.h"
 
 enum {

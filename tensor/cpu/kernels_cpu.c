@@ -1,5 +1,5 @@
 /* The CPU's table. */
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 #include "tensor/cpu/ops.h"
 
 #include <pthread.h>

@@ -4,7 +4,7 @@
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/extend.h"
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 
 #include <stdlib.h>
 #include <string.h>

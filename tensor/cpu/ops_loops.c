@@ -1,4 +1,4 @@
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 #include "tensor/cpu/loops.h"
 
 /* One table a type, of an instruction set. */

@@ -10,7 +10,7 @@
 #include "tensor/cpu/pool.h"
 
 #include "tensor/cpu/cpus.h"
-#include "tensor/denormals.h"
+#include "tensor/cpu/denormals.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -7,7 +7,7 @@
 #ifndef TD_TENSOR_CPU_VECTORS_H
 #define TD_TENSOR_CPU_VECTORS_H
 
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 
 #include <string.h>
 

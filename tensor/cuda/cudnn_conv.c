@@ -3,9 +3,9 @@
 #include "tensor/cuda/cudnn_plan.h"
 #include "tensor/cuda/library.h"
 #include "tensor/notice.h"
-#include "tensor/plan_cache.h"
+#include "tensor/tune/store.h"
 #include "tensor/cuda/vendor.h"
-#include "tensor/autotune.h"
+#include "tensor/tune/tune.h"
 #include "tensor/extend.h"
 
 #include <pthread.h>
@@ -192,7 +192,7 @@ static td_cudnn_plan tune(const struct gpu *g, td_cuda *gpu, const entry *like,
     return chosen;
 }
 
-/* ---- choosing by timing (tensor/autotune.h) ---- */
+/* ---- choosing by timing (tensor/tune/tune.h) ---- */
 
 typedef struct problem {
     td_device device;

@@ -3,7 +3,7 @@
 #define TD_TENSOR_CUDA_CUDNN_PLAN_H
 
 #include "tensor/cuda/cudnn_graph.h"
-#include "tensor/plan_cache.h"
+#include "tensor/tune/store.h"
 
 typedef struct td_cudnn_plan {
     cudnnBackendDescriptor_t plan; /* NULL: there is none */

@@ -1,7 +1,7 @@
 /*
  * The instructions for bf16 that not every processor with AVX-512 has, AVX512-BF16's and AMX's, by
  * plain AVX-512: in make EMULATE=1 the CPU's sources are compiled with this file before each, and
- * tensor/isa.c believes in them, so that the levels avx512_bf16 and amx are tested on any such
+ * tensor/cpu/isa.c believes in them, so that the levels avx512_bf16 and amx are tested on any such
  * machine. They round as the real ones are described: to nearest even, denormals are zeros on both
  * sides, MXCSR is not looked at, and sums are taken in the described order; the bits have not been
  * compared with a real machine's.
@@ -14,7 +14,7 @@
 #ifndef TD_TESTS_EMULATE_INSTRUCTIONS_H
 #define TD_TESTS_EMULATE_INSTRUCTIONS_H
 
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 
 #if TD_X86
 

@@ -9,7 +9,7 @@
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/products.h"
 #include "tensor/element.h"
-#include "tensor/autotune.h"
+#include "tensor/tune/tune.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #include "dist/trace.h"
 #include "nn/extra/inspect.h"
 #include "nn/module.h"
-#include "tensor/autotune.h"
+#include "tensor/tune/tune.h"
 #include "tensor/kernel_types.h"
 #include "data/inspect.h"
 

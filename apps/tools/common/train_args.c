@@ -2,7 +2,7 @@
 
 #include "dist/dist.h"
 #include "dist/launch/error_file.h"
-#include "tensor/autotune.h"
+#include "tensor/tune/tune.h"
 #include "tensor/extend.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Values of a configuration: from text, to text, and the keys' names. */
 #include "apps/tools/train_net/config.h"
 
-#include "tensor/nearest.h"
+#include "tensor/text.h"
 #include "tensor/temporary.h"
 
 #include <ctype.h>

@@ -1,6 +1,6 @@
 /* All models by name. */
 #include "nn/models/models.h"
-#include "tensor/nearest.h"
+#include "tensor/text.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
-#include "tensor/autotune.h"
+#include "tensor/tune/tune.h"
 
-#include "tensor/plan_cache.h"
-#include "tensor/plan_store.h"
+#include "tensor/tune/store.h"
+#include "tensor/tune/plan_store.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

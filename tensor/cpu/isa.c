@@ -1,4 +1,4 @@
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

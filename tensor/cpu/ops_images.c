@@ -3,7 +3,7 @@
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/element.h"
-#include "tensor/pictures.h"
+#include "tensor/images.h"
 #include "tensor/storage.h"
 
 typedef struct picture_job {

@@ -1,4 +1,4 @@
-#include "tensor/plan_cache.h"
+#include "tensor/tune/store.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
-#include "tensor/plan_store.h"
+#include "tensor/tune/plan_store.h"
 
 #include "tensor/notice.h"
-#include "tensor/plan_cache.h"
+#include "tensor/tune/store.h"
 
 #include <ctype.h>
 #include <pthread.h>

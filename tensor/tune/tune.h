@@ -4,7 +4,7 @@
  *
  * All choices of a run are made at one moment. The first step follows the rules and notes its
  * problems (operations with their shapes). After the first step td_autotune_choose chooses an
- * algorithm for each problem: from the file of an earlier run (tensor/plan_store.h), or by timing.
+ * algorithm for each problem: from the file of an earlier run (tensor/tune/plan_store.h), or by timing.
  * The choices hold from the second step on; problems that come later follow the rules. Several
  * ranks agree on the same choices by td_autotune_agree (dist/captured.h). A checkpoint can hold the
  * choices as text (td_autotune_text), so that a resumed run computes in the same way.
@@ -55,7 +55,7 @@ td_status td_autotune_take(const char *text, size_t bytes);
  * sets *timed if the choice was timed, and does not come from a file. */
 typedef char *(*td_autotune_fn)(const void *problem, size_t *bytes, bool *timed);
 
-/* The choice for the problem named by `key` (tensor/plan_cache.h), a copy with a '\0' at its end,
+/* The choice for the problem named by `key` (tensor/tune/store.h), a copy with a '\0' at its end,
  * which the caller frees by free(). NULL: the rules decide until td_autotune_round changes. In that
  * case the problem is noted, if choices are not made yet: td_autotune_choose calls `choose` once
  * for each key, in the order of notes, with a copy of the problem (`size` bytes). */

@@ -1,4 +1,4 @@
-#include "tensor/nearest.h"
+#include "tensor/text.h"
 
 #include <ctype.h>
 #include <limits.h>

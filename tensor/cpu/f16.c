@@ -1,6 +1,6 @@
 #include "tensor/f16.h"
 
-#include "tensor/isa.h"
+#include "tensor/cpu/isa.h"
 
 #if TD_X86
 #include <immintrin.h>
