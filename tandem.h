@@ -13,7 +13,7 @@
  *   more optimizers and models    nn/extra/muon.h, nn/extra/lookahead.h, nn/extra/inspect.h,
  *                                 nn/models/zoo/airbench.h
  *   communication                 dist/collectives.h, dist/store.h, dist/codec.h,
- *                                 dist/captured.h, dist/trace.h */
+ *                                 dist/graph/captured.h, dist/trace.h */
 #ifndef TANDEM_H
 #define TANDEM_H
 

@@ -14,7 +14,6 @@
 #include "dist/dist.h"
 #include "dist/replica.h"
 #include "dist/sync_batch_norm.h"
-#include "tensor/across.h"
 #include "tensor/backend.h"
 #include "tensor/hooks.h"
 #include "tensor/storage.h"

@@ -6,7 +6,7 @@
 #include "nn/params.h"
 #include "nn/module.h"
 #include "tensor/storage.h"
-#include "tensor/streams.h"
+#include "tensor/backend.h"
 #include "autograd/hooks.h"
 #include "tensor/extend.h"
 

@@ -9,7 +9,7 @@
 #define TD_DIST_DEVICE_ENGINE_H
 
 #include "dist/backend.h"
-#include "tensor/streams.h"
+#include "tensor/backend.h"
 
 typedef struct td_device_engine td_device_engine;
 

@@ -29,7 +29,7 @@
  *     td_dist_destroy();
  *
  * More functions: dist/collectives.h (groups of some ranks, gather, send, ...), dist/store.h,
- * dist/trace.h, dist/codec.h, dist/captured.h. */
+ * dist/trace.h, dist/codec.h, dist/graph/captured.h. */
 #ifndef TD_DIST_DIST_H
 #define TD_DIST_DIST_H
 

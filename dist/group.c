@@ -196,6 +196,7 @@ void td_group_end(td_group *group)
     td_watchdog_stop(group);
     td_device_end(group);
     td_queue_free(group);
+    free(group->captured);
     td_group_forget_memory(group);
     if (group->engine != NULL) {
         group->backend->destroy(group->engine);

@@ -5,7 +5,6 @@
 #include "dist/backend.h"
 #include "dist/device_engine.h"
 #include "dist/queue.h"
-#include "tensor/graph/captured.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -31,8 +30,8 @@ struct td_group {
     char cause[TD_CAUSE_BYTES];
 
     /* GPUs' collectives (device_engine.h). */
-    td_captured_peers captured; /* td_group_captured's */
-    char device_wish[16];       /* "nccl": the group must use NCCL; "": the best engine */
+    struct td_captured_peers *captured; /* td_group_captured's; NULL: not asked for yet */
+    char device_wish[16];               /* "nccl": the group must use NCCL; "": the best engine */
     _Atomic(td_device_engine *) device_engine, device_messages;
     atomic_uint_fast64_t device_collectives; /* numbers given out */
 

@@ -5,7 +5,7 @@
 #include "dist/thread.h"
 #include "dist/watchdog.h"
 #include "tensor/hooks.h"
-#include "tensor/cpu/denormals.h"
+#include "tensor/backend.h"
 #include "dist/trace.h"
 
 #include <stdio.h>

@@ -6,7 +6,7 @@
  * run at the same time, because two ranks may send to each other. All other collectives run one
  * after the other.
  *
- * Denormals count as zero in all collectives (tensor/cpu/denormals.h). */
+ * Denormals count as zero in all collectives (td_flush_denormals). */
 #ifndef TD_DIST_QUEUE_H
 #define TD_DIST_QUEUE_H
 

@@ -2,7 +2,6 @@
 
 #include "autograd/tape.h"
 #include "nn/internal.h"
-#include "tensor/across.h"
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
 #include "autograd/hooks.h"

@@ -1,7 +1,6 @@
 #include "tensor/device.h"
 
 #include "tensor/backend.h"
-#include "tensor/cpu/cpu_device.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"
 

@@ -60,6 +60,14 @@ void td_require_inside(const td_storage *storage, int64_t offset, td_shape shape
  * function's name. */
 void td_begin_write(td_tensor *t, const char *what, td_site at);
 
+/* y = x, element by element, converting dtype and memory order, between any devices. Same shape; x
+ * and y do not overlap. When it returns, host memory that it wrote can be read, and host memory
+ * that it read can be written. */
+void td_copy_across(td_tensor *y, const td_tensor *x);
+
+/* Fails unless the host can touch t's memory; what: the function's name. */
+void td_require_host(const td_tensor *t, const char *what, td_site at);
+
 /* "'fc1.weight' f32[64,13] cpu:0" or "a tensor f32[64,13] cpu:0", from td_describe's ring. */
 const char *td_label(const td_tensor *t);
 

@@ -4,13 +4,18 @@
 #include "tensor/element.h"
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
-#include "tensor/across.h"
 #include "tensor/extend.h"
+#include "tensor/version.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 void (*td_free_grad_state_hook)(td_tensor *t) = NULL;
+
+const char *td_version(void)
+{
+    return TANDEM_VERSION;
+}
 
 void td_init_header(td_tensor *t, td_storage *storage, int64_t offset, td_shape shape,
                     const int64_t *stride, td_dtype dtype)

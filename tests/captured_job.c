@@ -2,7 +2,7 @@
 
 #include "nn/extra/inspect.h"
 #include "nn/optim/optim_internal.h"
-#include "dist/captured.h"
+#include "dist/graph/captured.h"
 #include "tensor/extend.h"
 #include "nn/module.h"
 #include "data/inspect.h"

@@ -48,10 +48,7 @@ includes() { # includes FOLDER...
 registries='tensor/backend.c data/registry.c dist/registry.c'
 # Root files that still include a subfolder's header. The list may only shrink.
 outward='autograd/precision.h autograd/ops/ops.def
-dist/captured.h tensor/graph/captured.h
-dist/group.h tensor/graph/captured.h
-dist/sync_batch_norm.c autograd/ops/op.h
-tensor/device.c tensor/cpu/cpu_device.h'
+dist/sync_batch_norm.c autograd/ops/op.h'
 
 all=$(includes tensor autograd nn data dist apps tandem.h)
 of() { # of ROOM...: its lines

@@ -3,7 +3,7 @@
 #include "tests/choices.h"
 #include "tests/dist_procs.h"
 #include "tests/temp_folder.h"
-#include "dist/captured.h"
+#include "dist/graph/captured.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,9 +1,10 @@
-/* The arena and bump memory. */
+/* The arena, and a step's small memory. */
 #include "tests/expect_fatal.h"
 #include "tests/sanitized.h"
 
 #include "tensor/arena.h"
-#include "tensor/bump.h"
+#include "tensor/extend.h"
+#include "tensor/step.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"
 
@@ -303,33 +304,34 @@ static void test_new_and_given_memory_is_poisoned(void **state)
 #endif
 }
 
-static void test_bump_memory(void **state)
+static void test_small_memory_of_steps(void **state)
 {
+    enum { STEPS = 9, TAKES = 300, ROTATION = 3 }; /* three sets of chunks take turns */
     (void)state;
-    td_bump bump = { NULL, NULL, 0 };
-    unsigned char *first[300];
-    for (int round = 0; round < 3; round++) {
-        for (int i = 0; i < 300; i++) {
+    unsigned char *first[ROTATION][TAKES];
+    for (int step = 0; step < STEPS; step++) {
+        td_step_begin();
+        unsigned char **mine = first[step % ROTATION];
+        for (int i = 0; i < TAKES; i++) {
             size_t bytes = i == 150 ? 200000 : (size_t)(i * 7);
-            unsigned char *memory = td_bump_take(&bump, bytes);
+            unsigned char *memory = td_step_bytes(bytes);
             assert_non_null(memory);
             assert_int_equal((uintptr_t)memory % 16, 0);
             for (size_t k = 0; k < bytes; k++) {
                 assert_int_equal(memory[k], 0);
             }
             memset(memory, 0xee, bytes);
-            if (round == 0) {
-                first[i] = memory;
+            if (step < ROTATION) {
+                mine[i] = memory;
             }
-            assert_ptr_equal(memory, first[i]);
+            assert_ptr_equal(memory, mine[i]);
         }
-        for (int i = 0; i < 300; i++) {
-            assert_true(i == 0 || first[i][0] == 0xee);
+        for (int i = 1; i < TAKES; i++) { /* nobody else's take has overwritten it */
+            assert_int_equal(mine[i][0], 0xee);
         }
-        td_bump_reset(&bump);
+        td_step_end();
     }
-    td_bump_free(&bump);
-    assert_null(bump.first);
+    td_step_release_memory();
 }
 
 int main(void)
@@ -347,7 +349,7 @@ int main(void)
         cmocka_unit_test(test_wrong_gives_are_mistakes),
         cmocka_unit_test(test_few_addresses),
         cmocka_unit_test(test_new_and_given_memory_is_poisoned),
-        cmocka_unit_test(test_bump_memory),
+        cmocka_unit_test(test_small_memory_of_steps),
     };
     return cmocka_run_group_tests_name("step memory's arena", tests, NULL, NULL);
 }

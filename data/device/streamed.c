@@ -1,7 +1,7 @@
 #include "data/device/makers.h"
 #include "tensor/extend.h"
 #include "tensor/storage.h"
-#include "tensor/streams.h"
+#include "tensor/backend.h"
 
 #include <stdlib.h>
 

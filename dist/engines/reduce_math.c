@@ -3,7 +3,7 @@
 #include "dist/watchdog.h"
 
 #include "tensor/f16.h"
-#include "tensor/cpu/isa.h"
+#include "tensor/backend.h"
 #include "tensor/storage.h"
 
 #include <stdalign.h>
@@ -37,9 +37,9 @@ static void store_f16(void *array, const float *values, int64_t n)
     td_f16_narrow(n, array, values);
 }
 
-#if TD_X86
+#if defined(__x86_64__)
 #define TD_ISA avx2
-#define TD_LOOP_TARGET TD_TARGET_AVX2
+#define TD_LOOP_TARGET __attribute__((target("avx2,fma")))
 #include "dist/engines/reduce_loops.inc"
 #undef TD_ISA
 #undef TD_LOOP_TARGET
@@ -57,8 +57,8 @@ static math choose_math(void)
     math m = { loops_portable,
                { load_bf16_portable, load_f16 },
                { store_bf16_portable, store_f16 } };
-#if TD_X86
-    if (td_isa_current() >= TD_ISA_AVX2) {
+#if defined(__x86_64__)
+    if (td_cpu_has_avx2()) {
         m = (math){ loops_avx2, { load_bf16_avx2, load_f16 }, { store_bf16_avx2, store_f16 } };
     }
 #endif

@@ -9,7 +9,7 @@
  *
  * f32 and f64 are computed as such; bf16 and f16 in f32, rounded once at the end; integers wrap
  * around. TD_AVERAGE (floats only) multiplies every term by 1/n first. TD_MIN and TD_MAX pass NaN
- * on. Denormals count as zero if the calling thread's mode is so (tensor/cpu/denormals.h). The bits
+ * on. Denormals count as zero if the calling thread's mode is so (td_flush_denormals). The bits
  * do not depend on the instruction set. */
 void td_reduce_arrays(void *const *out, int outs, const void *const *in, int n, int64_t count,
                       td_dtype dtype, td_reduction op);

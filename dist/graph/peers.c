@@ -2,7 +2,9 @@
 #include "dist/group.h"
 
 #include "dist/clock.h"
-#include "dist/captured.h"
+#include "dist/graph/captured.h"
+
+#include <stdlib.h>
 
 /* The numbers go over the CPU engine, which the step's own collectives do not use. */
 static td_status least_of(void *user, int mine, int *least, int *whose)
@@ -53,6 +55,10 @@ static td_status on_event(void *user, td_captured_event event)
 const td_captured_peers *td_group_captured(td_group *group)
 {
     group = td_group_or_world(group);
-    group->captured = (td_captured_peers){ least_of, on_event, group };
-    return &group->captured;
+    if (group->captured == NULL) {
+        group->captured = malloc(sizeof *group->captured);
+        TD_REQUIRE(group->captured != NULL, TD_NOWHERE, "out of memory for a captured step");
+        *group->captured = (td_captured_peers){ least_of, on_event, group };
+    }
+    return group->captured;
 }

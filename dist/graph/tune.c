@@ -2,7 +2,7 @@
 #include "dist/ddp.h"
 #include "dist/group.h"
 #include "tensor/tune/store.h"
-#include "dist/captured.h"
+#include "dist/graph/captured.h"
 #include "dist/collectives.h"
 
 #include <stdlib.h>

@@ -4,7 +4,6 @@
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/cpu/isa.h"
 #include "tensor/tune/store.h"
-#include "tensor/tune/plan_store.h"
 
 #include <pthread.h>
 #include <stdio.h>

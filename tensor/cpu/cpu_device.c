@@ -1,5 +1,6 @@
 #include "tensor/cpu/cpu_device.h"
 
+#include "tensor/backend.h"
 #include "tensor/cpu/cpus.h"
 
 #include <errno.h>

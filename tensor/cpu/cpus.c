@@ -1,5 +1,6 @@
 #include "tensor/cpu/cpus.h"
 
+#include "tensor/backend.h"
 #include "tensor/cpu/pool.h"
 
 #include <errno.h>
@@ -7,6 +8,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 static _Atomic int processes = 1; /* that share the CPUs */
 
@@ -84,3 +88,33 @@ int td_bind_thread(pthread_t thread, int first, int count)
     cpu_set_t part = part_of(&unbound, first, count);
     return pthread_setaffinity_np(thread, sizeof part, &part);
 }
+
+/* ---- denormals ---- */
+
+#if defined(__x86_64__)
+enum { TD_MXCSR_FTZ_DAZ = 0x8040 };
+
+/* Sets the mode; returns the old one for td_restore_denormals. */
+unsigned td_flush_denormals(void)
+{
+    unsigned old = _mm_getcsr();
+    _mm_setcsr(old | TD_MXCSR_FTZ_DAZ);
+    return old;
+}
+
+/* Restores the two mode bits only: exception flags raised meanwhile stay. */
+void td_restore_denormals(unsigned old)
+{
+    _mm_setcsr((_mm_getcsr() & ~(unsigned)TD_MXCSR_FTZ_DAZ) | (old & TD_MXCSR_FTZ_DAZ));
+}
+#else
+unsigned td_flush_denormals(void)
+{
+    return 0;
+}
+
+void td_restore_denormals(unsigned old)
+{
+    (void)old;
+}
+#endif

@@ -1,5 +1,7 @@
 #include "tensor/cpu/isa.h"
 
+#include "tensor/backend.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -135,6 +137,11 @@ td_isa td_isa_vectors(void)
 {
     td_isa isa = td_isa_current();
     return isa < TD_ISA_AVX512 ? isa : TD_ISA_AVX512;
+}
+
+bool td_cpu_has_avx2(void)
+{
+    return td_isa_current() >= TD_ISA_AVX2;
 }
 
 td_isa td_isa_force(td_isa isa)

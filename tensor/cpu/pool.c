@@ -10,7 +10,7 @@
 #include "tensor/cpu/pool.h"
 
 #include "tensor/cpu/cpus.h"
-#include "tensor/cpu/denormals.h"
+#include "tensor/backend.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -7,10 +7,9 @@
 #ifndef TD_TENSOR_CUDA_CUDA_H
 #define TD_TENSOR_CUDA_CUDA_H
 
-#include "tensor/graphs.h"
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
-#include "tensor/streams.h"
+#include "tensor/backend.h"
 #include "tensor/cuda/launch.h"
 
 #include <cuda_runtime_api.h>

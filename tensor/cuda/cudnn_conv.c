@@ -2,7 +2,7 @@
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/cudnn_plan.h"
 #include "tensor/cuda/library.h"
-#include "tensor/notice.h"
+#include "tensor/text.h"
 #include "tensor/tune/store.h"
 #include "tensor/cuda/vendor.h"
 #include "tensor/tune/tune.h"

@@ -1,7 +1,7 @@
 #include "tensor/cuda/vendor.h"
 
 #include "tensor/cuda/cuda.h"
-#include "tensor/tune/plan_store.h"
+#include "tensor/tune/store.h"
 #include "tensor/extend.h"
 
 #include <pthread.h>

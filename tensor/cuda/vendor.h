@@ -10,7 +10,8 @@
 enum { TD_VENDOR_WORKSPACE = 32 << 20 };
 void *td_vendor_workspace(td_device device, size_t bytes, void **scratch);
 
-/* Plans on disk (plan_store.h), of GPUs like this one; before td_vendor_plans_open there are none.
+/* Plans on disk (tensor/tune/store.h), of GPUs like this one; before td_vendor_plans_open there are
+ * none.
  */
 void td_vendor_plans_open(td_device device, const char *owner);
 char *td_vendor_plan_get(td_device device, const char *key, size_t *bytes);

@@ -34,8 +34,8 @@ typedef struct td_captured td_captured;
 typedef td_status (*td_captured_step)(void *user, td_tensor *const *inputs, td_tensor **results);
 
 /* For steps of several processes: all processes must replay, record or run a step eagerly together,
- * so they agree before each step. td_group_captured (dist/captured.h) returns the td_captured_peers
- * of a process group. */
+ * so they agree before each step. td_group_captured (dist/graph/captured.h) returns the
+ * td_captured_peers of a process group. */
 typedef enum td_captured_event {
     TD_CAPTURED_BEGINS,   /* a graph is about to be recorded, or launched */
     TD_CAPTURED_RECORDS,  /* recording has begun */

@@ -1,7 +1,6 @@
 #include "tensor/tune/tune.h"
 
 #include "tensor/tune/store.h"
-#include "tensor/tune/plan_store.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -4,10 +4,10 @@
  *
  * All choices of a run are made at one moment. The first step follows the rules and notes its
  * problems (operations with their shapes). After the first step td_autotune_choose chooses an
- * algorithm for each problem: from the file of an earlier run (tensor/tune/plan_store.h), or by timing.
+ * algorithm for each problem: from the file of an earlier run (tensor/tune/store.h), or by timing.
  * The choices hold from the second step on; problems that come later follow the rules. Several
- * ranks agree on the same choices by td_autotune_agree (dist/captured.h). A checkpoint can hold the
- * choices as text (td_autotune_text), so that a resumed run computes in the same way.
+ * ranks agree on the same choices by td_autotune_agree (dist/graph/captured.h). A checkpoint can
+ * hold the choices as text (td_autotune_text), so that a resumed run computes in the same way.
  *
  * Each algorithm gives the same bits in every run; two algorithms differ in the last bits. The
  * setting and the choices belong to the process. Any thread may call these functions, but functions

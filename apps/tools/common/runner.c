@@ -1,7 +1,7 @@
 #include "apps/tools/common/runner.h"
 
 #include "apps/tools/common/ranks.h"
-#include "dist/captured.h"
+#include "dist/graph/captured.h"
 #include "data/inspect.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 #include "apps/tools/common/train.h"
-#include "dist/captured.h"
+#include "dist/graph/captured.h"
 #include "nn/io/safetensors.h"
 
 #include <string.h>

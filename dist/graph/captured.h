@@ -1,6 +1,6 @@
 /* Captured and autotuned steps on several ranks (tensor/graph/captured.h, tensor/tune/tune.h). */
-#ifndef TD_DIST_CAPTURED_H
-#define TD_DIST_CAPTURED_H
+#ifndef TD_DIST_GRAPH_CAPTURED_H
+#define TD_DIST_GRAPH_CAPTURED_H
 
 #include "dist/dist.h"
 #include "tensor/tune/tune.h"

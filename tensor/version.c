@@ -1,6 +1,0 @@
-#include "tensor/version.h"
-
-const char *td_version(void)
-{
-    return TANDEM_VERSION;
-}
