@@ -1,11 +1,11 @@
 /* DistributedDataParallel, seen from inside. The pieces:
  *   ddp.c          the wrapper module: construction, forward, statistics
- *   ddp_check.c    whether all ranks have the same model
- *   ddp_buckets.c  which gradients travel together, and the order of ready gradients
- *   ddp_reduce.c   the grad-ready hooks: launching, waiting, unused parameters
- *   codec*.c       communication hooks (codec.h)
- *   ddp_join.c     uneven inputs
- *   ddp_figures.c  what a step spent on communication */
+ *   ddp/check.c    whether all ranks have the same model
+ *   units.c  which gradients travel together, and the order of ready gradients
+ *   reducer.c   the grad-ready hooks: launching, waiting, unused parameters
+ *   ddp/codec*.c       communication hooks (codec.h)
+ *   ddp/join.c     uneven inputs
+ *   ddp/stats.c  what a step spent on communication */
 #ifndef TD_DIST_DDP_H
 #define TD_DIST_DDP_H
 
@@ -32,7 +32,7 @@ typedef struct td_ddp_watch {
     int hook;
 } td_ddp_watch;
 
-/* Uneven inputs (ddp_join.c). */
+/* Uneven inputs (ddp/join.c). */
 typedef struct td_ddp_join {
     bool on;
     bool ran_out;          /* this rank has no data any more and takes part with zeros */
@@ -79,7 +79,7 @@ struct td_ddp_state {
     td_tensor **buffer_list;
     int buffer_count;
     td_tensor *buffers; /* all buffers as bytes, for one broadcast; NULL: there are none */
-    td_tensor *numbers; /* i32 [world + 1]: for ddp_join.c */
+    td_tensor *numbers; /* i32 [world + 1]: for ddp/join.c */
     td_tensor *usage;   /* u8 [count] */
 
     /* The current backward. */
@@ -113,14 +113,14 @@ static inline td_tensor td_ddp_stretch(const td_tensor *flat, int64_t begin, int
 
 td_ddp_state *td_ddp_state_of(const td_module *ddp); /* fatal if ddp is no DDP wrapper */
 
-/* ddp_check.c: TD_E_MISMATCH, on every rank, with the first difference. */
+/* ddp/check.c: TD_E_MISMATCH, on every rank, with the first difference. */
 td_status td_ddp_check_same(td_group *group, const td_module *model, const td_ddp_options *options);
 
 /* Rank 0's text on every rank, malloc'ed also if that fails; `length` bytes, which all ranks know.
  * `mine` is read on rank 0 only. A rank without memory ends the group. */
 td_status td_text_of_root(td_group *group, const char *mine, int64_t length, char **text);
 
-/* ddp_buckets.c */
+/* units.c */
 td_status td_ddp_first_order(td_ddp_state *s);  /* collective */
 td_status td_ddp_make_buckets(td_ddp_state *s); /* td_ddp_arm comes next */
 void td_ddp_free_buckets(td_ddp_state *s);
@@ -136,7 +136,7 @@ td_tensor *td_ddp_new_memory(td_group *group, td_device device, int64_t count, t
 /* A tensor over elements of flat memory. */
 td_tensor *td_ddp_part(const td_tensor *flat, int64_t begin, int64_t count);
 
-/* ddp_reduce.c */
+/* reducer.c */
 bool td_ddp_watch_gradients(td_ddp_state *s); /* false: no memory */
 void td_ddp_arm(td_ddp_state *s);
 /* Launches the remaining buckets and finishes the reduction. Ranks without data call it, too. */
@@ -153,7 +153,7 @@ void td_ddp_report(td_ddp_state *s);
 td_status td_ddp_broadcast_buffers(td_ddp_state *s, int root);
 td_status td_ddp_broadcast_all(td_ddp_state *s, int root);
 
-/* ddp_figures.c, in the order of a step. */
+/* ddp/stats.c, in the order of a step. */
 void td_ddp_begin_buffers(td_ddp_state *s);
 void td_ddp_begin_forward(td_ddp_state *s);
 void td_ddp_end_forward(td_ddp_state *s);
@@ -166,7 +166,7 @@ void td_ddp_note_packing(td_ddp_state *s, double begin);
 void td_ddp_keep_stats(td_ddp_state *s);
 void td_ddp_free_meter(td_ddp_state *s);
 
-/* ddp_join.c: tells ranks without data which collective comes next. */
+/* ddp/join.c: tells ranks without data which collective comes next. */
 typedef enum td_ddp_event { TD_DDP_BUFFERS, TD_DDP_REDUCTION } td_ddp_event;
 td_status td_ddp_announce(td_ddp_state *s, td_ddp_event event);
 

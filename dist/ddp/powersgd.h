@@ -1,6 +1,6 @@
 /* PowerSGD, internal: codec_powersgd.c computes, codec_powersgd_state.c keeps the state. */
-#ifndef TD_DIST_POWERSGD_H
-#define TD_DIST_POWERSGD_H
+#ifndef TD_DIST_DDP_POWERSGD_H
+#define TD_DIST_DDP_POWERSGD_H
 
 #include "dist/codec.h"
 

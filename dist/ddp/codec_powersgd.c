@@ -7,7 +7,7 @@
  * Only if it saves bytes: (n+m) r 2 < n m. All other gradients of a bucket travel uncompressed, in
  * the same message as P. */
 #include "dist/ddp.h"
-#include "dist/powersgd.h"
+#include "dist/ddp/powersgd.h"
 #include "nn/params.h"
 #include "nn/module.h"
 #include "tensor/hooks.h"

@@ -5,7 +5,7 @@
  *     extra.powersgd.factor.<path>          [m,r]
  *     extra.powersgd.error.<rank>.<path>    as the parameter
  */
-#include "dist/powersgd.h"
+#include "dist/ddp/powersgd.h"
 #include "dist/collectives.h"
 #include "nn/params.h"
 #include "nn/module.h"
