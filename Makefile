@@ -336,7 +336,8 @@ PUBLIC  := tandem.h tensor/extend.h tensor/dlpack.h tensor/dlpack_abi.h tensor/t
            tensor/observe/profile.h tensor/observe/memory_plan.h autograd/tape.h autograd/hooks.h autograd/gradcheck.h \
            nn/module.h nn/around.h nn/io/safetensors.h nn/extra/muon.h nn/extra/lookahead.h \
            nn/extra/inspect.h nn/models/zoo/airbench.h \
-           dist/store.h dist/collectives.h dist/codec.h dist/graph/captured.h dist/trace.h data/inspect.h
+           dist/store.h dist/collectives.h dist/codec.h dist/ddp_extra.h dist/graph/captured.h dist/trace.h \
+           data/inspect.h
 headers = $(sort $(filter %.h %.def,$(shell $(CC) -I. -MM $(PUBLIC))))
 TO       = $(DESTDIR)$(PREFIX)
 TOOLS   := tdrun train_net test_net predict plot_runs cifar_resnet18

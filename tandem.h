@@ -12,7 +12,7 @@
  *                                 tensor/graph/captured.h, tensor/tune/tune.h
  *   more optimizers and models    nn/extra/muon.h, nn/extra/lookahead.h, nn/extra/inspect.h,
  *                                 nn/models/zoo/airbench.h
- *   communication                 dist/collectives.h, dist/store.h, dist/codec.h,
+ *   communication                 dist/collectives.h, dist/store.h, dist/codec.h, dist/ddp_extra.h,
  *                                 dist/graph/captured.h, dist/trace.h */
 #ifndef TANDEM_H
 #define TANDEM_H

@@ -48,7 +48,8 @@ typedef struct td_bucket_codec {
     const td_tensor *(*own)(void *state);
 } td_bucket_codec;
 
-extern const td_bucket_codec td_codec_bf16, td_codec_fp16, td_codec_powersgd;
+/* registry.c: the codec of a name; NULL with td_last_error(): there is none. */
+const td_bucket_codec *td_codec_find(const char *name);
 
 /* The state of a communication hook, for td_checkpoint's `extra`: PowerSGD's factors, and the
  * errors that each rank has not sent yet. Other hooks have no state (*count is 0). With this state

@@ -7,6 +7,8 @@
 #include "tensor/extend.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* ---- checks: programming mistakes ---- */
 
@@ -281,4 +283,24 @@ void td_work_times(const td_work *work, double *queued, double *begun, double *e
     *begun = work->begun;
     *ended = work->ended;
     pthread_mutex_unlock(&work->group->queue.lock);
+}
+
+/* ---- text ---- */
+
+td_status td_text_of_root(td_group *group, const char *mine, int64_t length, char **text)
+{
+    *text = malloc((size_t)length + 1);
+    if (*text == NULL) {
+        td_fail(TD_E_NOMEM, "no memory for rank 0's text of %lld bytes", (long long)length);
+        td_group_abort(group, td_last_error()); /* otherwise the other ranks would wait */
+        return TD_E_NOMEM;
+    }
+    if (td_group_rank(group) == 0) {
+        memcpy(*text, mine, (size_t)length);
+    }
+    (*text)[length] = '\0';
+    td_tensor *t = td_borrow(*text, TD_SHAPE(length), TD_U8, TD_CPU);
+    td_status status = t != NULL ? td_broadcast(group, t, 0, NULL) : TD_E_NOMEM;
+    td_free(t);
+    return status;
 }

@@ -1,67 +1,64 @@
-/* DistributedDataParallel: the wrapper around a model. */
+/* DistributedDataParallel: construction, forward, settings. */
 #include "dist/ddp.h"
 #include "dist/collectives.h"
 
 #include "nn/internal.h"
 #include "nn/params.h"
 #include "nn/module.h"
-#include "tensor/storage.h"
-#include "tensor/backend.h"
-#include "autograd/hooks.h"
 #include "tensor/extend.h"
+#include "tensor/storage.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-/* ---- what one rank has, for everybody ---- */
+/* ---- parts ---- */
 
-/* Copies all buffers into the bytes that are broadcast, or back. */
-static void copy_buffers(td_ddp_state *s, bool in)
+void td_ddp_add_part(td_ddp_state *s, td_ddp_part *part)
 {
-    td_device device = td_device_of(s->buffers);
-    char *bytes = td_ptr(s->buffers);
-    for (int i = 0; i < s->buffer_count; i++) {
-        td_tensor *t = s->buffer_list[i];
-        size_t size = (size_t)td_numel(t) * td_dtype_size(t->dtype);
-        if (!in) {
-            td_begin_write(t, "DDP", TD_HERE);
-        }
-        td_memory_move(device, in ? bytes : td_ptr(t), in ? td_ptr(t) : bytes, size);
-        bytes += size;
+    td_ddp_part **link = &s->parts;
+    while (*link != NULL) {
+        link = &(*link)->next;
     }
+    *link = part;
 }
 
-td_status td_ddp_broadcast_buffers(td_ddp_state *s, int root)
+void td_ddp_remove_part(td_ddp_state *s, td_ddp_part *part)
 {
-    if (s->buffers == NULL) {
-        return TD_OK;
+    td_ddp_part **link = &s->parts;
+    while (*link != part) {
+        link = &(*link)->next;
     }
-    if (s->rank == root) {
-        copy_buffers(s, true);
-    }
-    TD_TRY(td_broadcast(s->group, s->buffers, root, NULL));
-    if (s->rank != root) {
-        copy_buffers(s, false);
-    }
-    return TD_OK;
+    *link = part->next;
+    part->free(part);
 }
 
-td_status td_ddp_broadcast_all(td_ddp_state *s, int root)
+td_ddp_part *td_ddp_find_part(const td_ddp_state *s, td_status (*on)(td_ddp_part *, td_ddp_state *,
+                                                                     td_ddp_event, td_ddp_unit *))
 {
-    TD_TRY(td_broadcast(s->group, td_params_flat(s->params), root, NULL));
-    return td_ddp_broadcast_buffers(s, root);
+    td_ddp_part *p = s->parts;
+    while (p != NULL && p->on != on) {
+        p = p->next;
+    }
+    return p;
+}
+
+void td_ddp_tell(td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
+{
+    for (td_ddp_part *p = s->parts; p != NULL; p = p->next) {
+        td_ddp_note(s, p->on(p, s, event, unit));
+    }
 }
 
 /* ---- forward ---- */
 
 static void begin_forward(td_ddp_state *s, bool training)
 {
-    td_ddp_note(s, td_ddp_follow_layout(s));
+    td_ddp_tell(s, TD_DDP_FORWARD, NULL);
+    td_ddp_note(s, td_units_follow_layout(s));
     bool wanted = training && s->no_sync_depth == 0 && !s->options.no_broadcast_buffers;
-    if (wanted && s->buffers != NULL) {
-        td_ddp_note(s, td_ddp_announce(s, TD_DDP_BUFFERS));
-        if (s->status == TD_OK) {
-            td_ddp_note(s, td_ddp_broadcast_buffers(s, s->join.root));
+    if (wanted && s->buffers.bytes != NULL) {
+        td_ddp_tell(s, TD_DDP_BUFFERS, NULL);
+        if (s->failure.status == TD_OK) {
+            td_ddp_note(s, td_ddp_broadcast_buffers(s));
         }
     }
     td_ddp_report(s);
@@ -79,11 +76,10 @@ static td_tensor *ddp_forward2(td_module *self, td_tensor *a, td_tensor *b, td_s
     if (!td_grad_enabled()) {
         return run_model(s->model, a, b, at);
     }
-    td_ddp_begin_buffers(s);
     begin_forward(s, self->training);
-    td_ddp_begin_forward(s);
+    td_ddp_tell(s, TD_DDP_MODEL, NULL);
     td_tensor *y = run_model(s->model, a, b, at);
-    td_ddp_end_forward(s);
+    td_ddp_tell(s, TD_DDP_MODEL_DONE, NULL);
     return y;
 }
 
@@ -97,31 +93,19 @@ static td_tensor *ddp_forward(td_module *self, td_tensor *x, td_site at)
 static void ddp_free(td_module *self)
 {
     td_ddp_state *s = self->state;
-    if (s->end_hook > 0) {
-        td_remove_backward_end_hook(s->end_hook); /* the ready hooks were freed with the leaves */
+    while (s->parts != NULL) {
+        td_ddp_remove_part(s, s->parts);
     }
-    td_ddp_free_buckets(s);
-    td_ddp_free_meter(s);
-    if (s->codec_state != NULL) {
-        s->codec->close(s->codec_state);
-    }
-    td_free(s->kept);
-    td_free(s->buffers);
-    td_free(s->numbers);
-    td_free(s->usage);
-    free(s->watches);
-    free(s->bucket_of);
-    free(s->buffer_list);
-    free(s->ready);
-    free(s->used);
-    free(s->never_used);
-    free(s->ready_order);
+    td_units_free(s);
+    td_reducer_free(s);
+    td_ddp_free_buffers(s);
 }
 
 static void ddp_describe(const td_module *self, char *text, size_t size)
 {
     const td_ddp_state *s = self->state;
-    snprintf(text, size, "rank %d of %d, %s", s->rank, s->world, td_group_backend(s->group));
+    snprintf(text, size, "rank %d of %d, %s", td_group_rank(s->group), td_group_size(s->group),
+             td_group_backend(s->group));
 }
 
 static const td_module_type ddp_type = {
@@ -150,21 +134,14 @@ static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
     s->options = *options;
     td_ddp_options *o = &s->options;
     s->group = o->group != NULL ? o->group : td_dist_world();
-    s->rank = td_group_rank(s->group);
-    s->world = td_group_size(s->group);
+    s->reducer.divisor = td_group_size(s->group);
     o->powersgd_rank = o->powersgd_rank > 0 ? o->powersgd_rank : 1;
     o->powersgd_start = o->powersgd_start > 0 ? o->powersgd_start : 1000;
-    static const td_bucket_codec *const codecs[] = { &td_codec_bf16, &td_codec_fp16,
-                                                     &td_codec_powersgd };
-    for (size_t i = 0; o->comm_hook != NULL && i < sizeof codecs / sizeof *codecs; i++) {
-        s->codec = strcmp(o->comm_hook, codecs[i]->name) == 0 ? codecs[i] : s->codec;
+    if (o->bucket_cap_mb <= 0.0) {
+        o->bucket_cap_mb = s->model->device.type != TD_DEVICE_CPU ? 25.0 : 5.0;
     }
-    return o->comm_hook == NULL || s->codec != NULL
-               ? TD_OK
-               : td_fail(TD_E_ARG,
-                         "td_ddp: there is no communication hook '%s'; there are bf16, fp16 and "
-                         "powersgd",
-                         o->comm_hook);
+    s->reducer.codec = o->comm_hook != NULL ? td_codec_find(o->comm_hook) : NULL;
+    return o->comm_hook == NULL || s->reducer.codec != NULL ? TD_OK : TD_E_ARG;
 }
 
 /* Memory that the group reduces without copies: registered on CPUs, a GPU's own on GPUs. */
@@ -174,49 +151,7 @@ td_tensor *td_ddp_new_memory(td_group *group, td_device device, int64_t count, t
                                         : td_zeros(TD_SHAPE(count), dtype, device);
 }
 
-static td_status list_buffers(td_ddp_state *s)
-{
-    td_state_list list = td_module_state(s->model);
-    if (list.count < 0) {
-        return TD_E_NOMEM;
-    }
-    s->buffer_list = calloc((size_t)list.count + 1, sizeof(td_tensor *));
-    size_t bytes = 0;
-    for (int i = 0; s->buffer_list != NULL && i < list.count; i++) {
-        td_tensor *t = list.items[i].tensor;
-        if (list.items[i].buffer) {
-            TD_REQUIRE(td_is_dense(t), TD_HERE, "td_ddp: the buffer '%s' has gaps in memory",
-                       list.items[i].name);
-            s->buffer_list[s->buffer_count++] = t;
-            bytes += (size_t)td_numel(t) * td_dtype_size(t->dtype);
-        }
-    }
-    td_state_list_free(&list);
-    if (bytes > 0) {
-        s->buffers =
-            td_ddp_new_memory(s->group, td_device_of(s->buffer_list[0]), (int64_t)bytes, TD_U8);
-    }
-    return s->buffer_list != NULL && (bytes == 0 || s->buffers != NULL) ? TD_OK : TD_E_NOMEM;
-}
-
-static td_status make_tables(td_ddp_state *s)
-{
-    size_t room = (size_t)s->count + 1;
-    s->watches = calloc(room, sizeof *s->watches);
-    s->bucket_of = calloc(room, sizeof *s->bucket_of);
-    s->ready = calloc(room, sizeof *s->ready);
-    s->used = calloc(room, sizeof *s->used);
-    s->never_used = calloc(room, sizeof *s->never_used);
-    s->ready_order = calloc(room, sizeof *s->ready_order);
-    s->numbers = td_zeros(TD_SHAPE(s->world + 1), TD_I32, TD_CPU);
-    s->usage = td_zeros(TD_SHAPE(s->count), TD_U8, TD_CPU);
-    bool made = s->watches != NULL && s->bucket_of != NULL && s->ready != NULL && s->used != NULL &&
-                s->never_used != NULL && s->ready_order != NULL && s->numbers != NULL &&
-                s->usage != NULL;
-    return made ? TD_OK : td_fail(TD_E_NOMEM, "td_ddp: no memory for %d parameters", s->count);
-}
-
-td_tensor *td_ddp_part(const td_tensor *flat, int64_t begin, int64_t count)
+td_tensor *td_ddp_slice(const td_tensor *flat, int64_t begin, int64_t count)
 {
     return td_slice_of_storage(flat, flat->offset + begin, TD_SHAPE(count), (int64_t[]){ 1 });
 }
@@ -235,18 +170,15 @@ static td_status move_gradients(td_ddp_state *s)
 
 static td_status lay_out(td_ddp_state *s)
 {
-    TD_TRY(td_ddp_first_order(s));
-    td_tensor *flat = td_params_flat(s->params);
+    td_reducer *r = &s->reducer;
+    TD_TRY(td_reducer_make(s));
+    TD_TRY(td_units_first_order(s));
     TD_TRY(move_gradients(s));
-    if (s->options.find_unused_parameters || s->options.static_graph) {
-        s->kept = td_zeros(td_shape_of(flat), flat->dtype, td_device_of(flat));
-        TD_TRY(s->kept != NULL ? TD_OK : TD_E_NOMEM);
+    if (r->codec != NULL) {
+        TD_TRY(r->codec->open(s->group, s->params, &s->options, &r->codec_state));
     }
-    if (s->codec != NULL) {
-        TD_TRY(s->codec->open(s->group, s->params, &s->options, &s->codec_state));
-    }
-    TD_TRY(td_ddp_make_buckets(s));
-    td_ddp_arm(s);
+    TD_TRY(td_units_make(s));
+    td_reducer_arm(s);
     return TD_OK;
 }
 
@@ -255,31 +187,27 @@ static td_status lay_out(td_ddp_state *s)
 static void set_replica(td_module *m, const char *path, void *user)
 {
     (void)path;
-    td_dropout_set_replica(m, (uint64_t)((const td_ddp_state *)user)->rank);
+    td_dropout_set_replica(m, (uint64_t) * (const int *)user);
 }
 
 static td_status prepare(td_module *ddp)
 {
     td_ddp_state *s = ddp->state;
-    bool on_gpu = s->model->device.type != TD_DEVICE_CPU;
-    if (s->options.bucket_cap_mb <= 0.0) {
-        s->options.bucket_cap_mb = on_gpu ? 25.0 : 5.0;
-    }
-    TD_TRY(td_ddp_check_same(s->group, s->model, &s->options));
     s->params = td_parameters(ddp);
     if (s->params == NULL) {
         return TD_E_NOMEM;
     }
     s->count = td_params_count(s->params);
+    TD_TRY(td_ddp_open_parts(s));
     if (s->count == 0) {
         return td_fail(TD_E_ARG, "td_ddp: the model has no parameter that takes gradients");
     }
-    TD_TRY(make_tables(s));
-    TD_TRY(list_buffers(s));
+    TD_TRY(td_ddp_list_buffers(s));
     TD_TRY(lay_out(s));
-    TD_TRY(td_ddp_broadcast_all(s, 0));
-    td_module_each(s->model, set_replica, s);
-    return td_ddp_watch_gradients(s) ? TD_OK : TD_E_NOMEM;
+    TD_TRY(td_ddp_broadcast_all(s));
+    int rank = td_group_rank(s->group);
+    td_module_each(s->model, set_replica, &rank);
+    return td_reducer_watch(s);
 }
 
 td_module *td_ddp_at(td_ddp_options options, td_site at)
@@ -309,19 +237,14 @@ td_module *td_ddp_at(td_ddp_options options, td_site at)
     return m;
 }
 
-td_module *td_ddp_model(td_module *ddp)
-{
-    return td_ddp_state_of(ddp)->model;
-}
-
 /* ---- settings ---- */
 
 void td_ddp_on_error(td_module *ddp, void (*fn)(td_status status, const char *message, void *user),
                      void *user)
 {
     td_ddp_state *s = td_ddp_state_of(ddp);
-    s->on_error = fn;
-    s->error_user = user;
+    s->failure.on_error = fn;
+    s->failure.user = user;
 }
 
 void td_ddp_no_sync_begin(td_module *ddp)
@@ -340,11 +263,11 @@ void td_ddp_no_sync_end(td_module *ddp)
 
 static td_status list_state(td_module *ddp, bool save, const td_named_tensor **tensors, int *count)
 {
-    td_ddp_state *s = td_ddp_state_of(ddp);
+    const td_reducer *r = &td_ddp_state_of(ddp)->reducer;
     *tensors = NULL;
     *count = 0;
-    return s->codec != NULL && s->codec->list != NULL
-               ? s->codec->list(s->codec_state, save, tensors, count)
+    return r->codec != NULL && r->codec->list != NULL
+               ? r->codec->list(r->codec_state, save, tensors, count)
                : TD_OK;
 }
 

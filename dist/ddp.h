@@ -1,11 +1,11 @@
-/* DistributedDataParallel, seen from inside. The pieces:
- *   ddp.c          the wrapper module: construction, forward, statistics
- *   ddp/check.c    whether all ranks have the same model
- *   units.c  which gradients travel together, and the order of ready gradients
- *   reducer.c   the grad-ready hooks: launching, waiting, unused parameters
- *   ddp/codec*.c       communication hooks (codec.h)
- *   ddp/join.c     uneven inputs
- *   ddp/stats.c  what a step spent on communication */
+/* DistributedDataParallel, seen from inside. The core:
+ *   ddp.c      td_ddp: construction, forward, settings
+ *   buffers.c  broadcasts of buffers and of parameters
+ *   units.c    which gradients travel together, and in which order
+ *   reducer.c  sending while backward runs, waiting, failures
+ *   codec.h    what travels in place of a bucket's gradients
+ * Everything else hangs on events of a step (td_ddp_part) and lies in ddp/: the check that all
+ * ranks have the same model, statistics, unused parameters, uneven inputs. */
 #ifndef TD_DIST_DDP_H
 #define TD_DIST_DDP_H
 
@@ -15,15 +15,23 @@
 typedef struct td_ddp_state td_ddp_state;
 
 /* A bucket and its reduction. */
-typedef struct td_ddp_bucket {
+typedef struct td_ddp_unit {
     td_bucket b;
     int first;     /* the first parameter's place in the order of memory; the others follow */
     int pending;   /* gradients that are not ready yet */
     void *part;    /* the codec's state of this bucket */
     int round;     /* the codec's current round */
-    td_work *work; /* that round's all-reduce; NULL: none runs */
+    td_work *work; /* that round's collective; NULL: none runs */
     char name[48]; /* for the trace */
-} td_ddp_bucket;
+} td_ddp_unit;
+
+typedef struct td_ddp_units {
+    td_ddp_unit *list;
+    int count;
+    int *unit_of; /* each parameter's unit */
+    bool rebuilt; /* units have the order in which gradients became ready */
+    int layout;   /* td_params_reorders when the units were made */
+} td_ddp_units;
 
 /* A ready hook's user data. */
 typedef struct td_ddp_watch {
@@ -32,77 +40,132 @@ typedef struct td_ddp_watch {
     int hook;
 } td_ddp_watch;
 
-/* Uneven inputs (ddp/join.c). */
-typedef struct td_ddp_join {
-    bool on;
-    bool ran_out;          /* this rank has no data any more and takes part with zeros */
-    bool by_initial_world; /* divide sums by the world's size, not by `live` */
-    int live;              /* number of ranks that still train */
-    int root;              /* the first of these ranks */
-} td_ddp_join;
+typedef struct td_reducer {
+    td_ddp_watch *watches; /* per parameter */
+    int end_hook;
+    const td_bucket_codec *codec; /* NULL: gradients travel as they are */
+    void *codec_state;
+    double divisor; /* of the sum over all ranks: the number of ranks that have data */
+    /* Per parameter: whether its unit waits for its gradient; became ready in this backward; in any
+     * backward since the last reduction. */
+    bool *expected, *ready, *used;
+    int *ready_order, ready_count;
+    int next;      /* the next unit to launch */
+    bool active;   /* a backward runs, and a gradient of this model became ready */
+    bool launched; /* the reduction has begun */
+} td_reducer;
 
-/* Measurements of the current step, in seconds; times of day on CLOCK_MONOTONIC. */
-typedef struct td_ddp_meter {
-    double buffers_begin, forward_begin, forward_end, wait_begin;
-    double buffers;          /* the broadcast of buffers */
-    double lost;             /* what communication took from forward and backward */
-    double launches, packed; /* in backward: launching buckets, and packing as a part of that */
-    double packed_late;      /* packing and unpacking after backward */
-    /* At the beginning of forward: */
-    double delay;  /* this thread's time without a core */
-    double system; /* this thread's time in the kernel */
-    double engine; /* CPU time of communication */
-    int delays;    /* the thread's schedstat file */
-    int thread;    /* the thread whose file is open; 0: none */
-} td_ddp_meter;
+typedef struct td_ddp_buffers {
+    td_tensor **list;
+    int count;
+    td_tensor *bytes; /* all buffers, for one broadcast; NULL: there are none */
+} td_ddp_buffers;
+
+/* The first failure of a step, and who is told. */
+typedef struct td_ddp_failure {
+    td_status status;
+    char message[1024];
+    void (*on_error)(td_status status, const char *message, void *user);
+    void *user;
+} td_ddp_failure;
+
+typedef struct td_ddp_part td_ddp_part;
 
 struct td_ddp_state {
     td_module *model;
     td_ddp_options options;
     td_group *group;
-    int rank, world;
+    int root; /* the rank whose buffers and order count */
     td_params *params;
     int count; /* parameters */
-    td_ddp_watch *watches;
-    int end_hook;
-
-    td_ddp_bucket *buckets;
-    int bucket_count;
-    int *bucket_of; /* each parameter's bucket */
-    bool rebuilt;   /* buckets have the order in which gradients became ready */
-    int layout;     /* td_params_reorders when the buckets were made */
-
-    const td_bucket_codec *codec; /* NULL: gradients travel as they are */
-    void *codec_state;
-    td_tensor *kept; /* copies of gradients that perhaps no rank adds to, flat; or NULL */
-
-    td_tensor **buffer_list;
-    int buffer_count;
-    td_tensor *buffers; /* all buffers as bytes, for one broadcast; NULL: there are none */
-    td_tensor *numbers; /* i32 [world + 1]: for ddp/join.c */
-    td_tensor *usage;   /* u8 [count] */
-
-    /* The current backward. */
-    bool active;        /* a gradient of this model became ready */
-    bool launched;      /* the reduction has been announced */
-    bool *ready, *used; /* per parameter: in this backward; since the last reduction */
-    bool *never_used;   /* per parameter: by no rank, in the last reduction */
-    bool usage_known;
-    int *ready_order, ready_count;
-    int next; /* the next bucket to launch */
-    td_status status;
-    char message[1024]; /* the first failure */
-
+    td_ddp_units units;
+    td_reducer reducer;
+    td_ddp_buffers buffers;
+    td_ddp_part *parts;
+    td_ddp_failure failure;
     int no_sync_depth;
-    td_ddp_join join;
-    void (*on_error)(td_status status, const char *message, void *user);
-    void *error_user;
-
-    td_ddp_meter meter;
-    td_ddp_stats stats;
 };
 
-/* A view of a part of a flat tensor, by value: it does not retain the storage. */
+/* ---- parts: what hangs on a step ---- */
+
+/* In the order of a step. Those with a unit say so. */
+typedef enum td_ddp_event {
+    TD_DDP_FORWARD,    /* a forward with gradients begins */
+    TD_DDP_BUFFERS,    /* the buffers are broadcast next */
+    TD_DDP_MODEL,      /* the model's forward runs next */
+    TD_DDP_MODEL_DONE, /* it has run */
+    TD_DDP_LAUNCH,     /* a unit is launched, in backward or at its end */
+    TD_DDP_REDUCTION,  /* the first collective of a reduction comes next */
+    TD_DDP_CODEC,      /* the codec computes for a unit */
+    TD_DDP_CODEC_DONE,
+    TD_DDP_LAUNCHED, /* the unit of TD_DDP_LAUNCH is on its way */
+    TD_DDP_FINISH,   /* backward is over, and the wait begins */
+    TD_DDP_ALL_SENT, /* all units are on their way; not after a failure */
+    TD_DDP_WAIT,     /* a unit is waited for */
+    TD_DDP_WAITED,
+    TD_DDP_SUMMED,  /* the mean gradients are there; not after a failure */
+    TD_DDP_REDUCED, /* the reduction has ended, perhaps by a failure */
+} td_ddp_event;
+
+/* The head of a part's own struct. Parts are added and removed between two steps only. */
+struct td_ddp_part {
+    /* Told all events, in the order in which the parts were added. A failure fails the step. */
+    td_status (*on)(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit);
+    void (*free)(td_ddp_part *part); /* with DDP's end, or by td_ddp_remove_part */
+    bool may_lack;                   /* now a parameter may be without a gradient */
+    td_ddp_part *next;
+};
+
+void td_ddp_add_part(td_ddp_state *s, td_ddp_part *part);
+void td_ddp_remove_part(td_ddp_state *s, td_ddp_part *part);
+/* The part with this function; NULL: there is none. */
+td_ddp_part *td_ddp_find_part(const td_ddp_state *s, td_status (*on)(td_ddp_part *, td_ddp_state *,
+                                                                     td_ddp_event, td_ddp_unit *));
+void td_ddp_tell(td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit);
+
+/* registry.c: collective. Compares the ranks' models, and adds the parts of a new DDP. */
+td_status td_ddp_open_parts(td_ddp_state *s);
+
+/* ---- the core ---- */
+
+td_ddp_state *td_ddp_state_of(const td_module *ddp); /* fatal if ddp is no DDP wrapper */
+
+/* Keeps the first failure; reports it to the user's function, or as a fatal error. */
+void td_ddp_note(td_ddp_state *s, td_status status);
+void td_ddp_report(td_ddp_state *s);
+
+/* buffers.c: broadcast the buffers of rank root; td_ddp_broadcast_all: its parameters, too. */
+td_status td_ddp_list_buffers(td_ddp_state *s);
+void td_ddp_free_buffers(td_ddp_state *s);
+td_status td_ddp_broadcast_buffers(td_ddp_state *s);
+td_status td_ddp_broadcast_all(td_ddp_state *s);
+
+/* units.c. A reduction begins anew after each that makes units: td_reducer_arm. */
+td_status td_units_first_order(td_ddp_state *s); /* collective */
+td_status td_units_make(td_ddp_state *s);
+void td_units_free(td_ddp_state *s);
+int64_t td_unit_bytes(const td_ddp_unit *u);
+/* Collective. Orders parameters and units as gradients became ready, if all ranks can move them. */
+td_status td_units_rebuild(td_ddp_state *s);
+/* If a checkpoint has reordered the parameters: makes the units again; no other rebuild follows. */
+td_status td_units_follow_layout(td_ddp_state *s);
+
+/* reducer.c */
+td_status td_reducer_make(td_ddp_state *s);  /* its tables */
+td_status td_reducer_watch(td_ddp_state *s); /* its hooks */
+void td_reducer_free(td_ddp_state *s);
+void td_reducer_arm(td_ddp_state *s);
+/* Launches the remaining units and finishes the reduction. Ranks without data call it, too. */
+void td_reducer_finish(td_ddp_state *s);
+
+/* ---- memory ---- */
+
+/* ddp.c: zeroed memory for collectives, on the model's device. */
+td_tensor *td_ddp_new_memory(td_group *group, td_device device, int64_t count, td_dtype dtype);
+/* A tensor over elements of flat memory. */
+td_tensor *td_ddp_slice(const td_tensor *flat, int64_t begin, int64_t count);
+
+/* The same by value: it does not retain the storage. */
 static inline td_tensor td_ddp_stretch(const td_tensor *flat, int64_t begin, int64_t count)
 {
     td_tensor view = *flat;
@@ -110,64 +173,5 @@ static inline td_tensor td_ddp_stretch(const td_tensor *flat, int64_t begin, int
     view.shape[0] = count;
     return view;
 }
-
-td_ddp_state *td_ddp_state_of(const td_module *ddp); /* fatal if ddp is no DDP wrapper */
-
-/* ddp/check.c: TD_E_MISMATCH, on every rank, with the first difference. */
-td_status td_ddp_check_same(td_group *group, const td_module *model, const td_ddp_options *options);
-
-/* Rank 0's text on every rank, malloc'ed also if that fails; `length` bytes, which all ranks know.
- * `mine` is read on rank 0 only. A rank without memory ends the group. */
-td_status td_text_of_root(td_group *group, const char *mine, int64_t length, char **text);
-
-/* units.c */
-td_status td_ddp_first_order(td_ddp_state *s);  /* collective */
-td_status td_ddp_make_buckets(td_ddp_state *s); /* td_ddp_arm comes next */
-void td_ddp_free_buckets(td_ddp_state *s);
-/* Collective. Orders parameters and buckets as gradients became ready, if all ranks can move them.
- */
-td_status td_ddp_rebuild(td_ddp_state *s);
-/* If a checkpoint has reordered the parameters: makes the buckets again; no other rebuild follows.
- */
-td_status td_ddp_follow_layout(td_ddp_state *s);
-
-/* ddp.c: zeroed memory for collectives, on the model's device. */
-td_tensor *td_ddp_new_memory(td_group *group, td_device device, int64_t count, td_dtype dtype);
-/* A tensor over elements of flat memory. */
-td_tensor *td_ddp_part(const td_tensor *flat, int64_t begin, int64_t count);
-
-/* reducer.c */
-bool td_ddp_watch_gradients(td_ddp_state *s); /* false: no memory */
-void td_ddp_arm(td_ddp_state *s);
-/* Launches the remaining buckets and finishes the reduction. Ranks without data call it, too. */
-void td_ddp_finish(td_ddp_state *s);
-/* Averages a tensor: divides the ranks' sum by td_ddp_divisor. */
-td_status td_ddp_average(td_ddp_state *s, td_tensor *t, td_work **work);
-double td_ddp_divisor(const td_ddp_state *s);
-/* Keeps the first failure. */
-void td_ddp_note(td_ddp_state *s, td_status status);
-/* Reports the failure to the user's function, or as a fatal error. */
-void td_ddp_report(td_ddp_state *s);
-
-/* ddp.c: broadcast the buffers of rank root; td_ddp_broadcast_all: its parameters, too. */
-td_status td_ddp_broadcast_buffers(td_ddp_state *s, int root);
-td_status td_ddp_broadcast_all(td_ddp_state *s, int root);
-
-/* ddp/stats.c, in the order of a step. */
-void td_ddp_begin_buffers(td_ddp_state *s);
-void td_ddp_begin_forward(td_ddp_state *s);
-void td_ddp_end_forward(td_ddp_state *s);
-void td_ddp_begin_wait(td_ddp_state *s);
-/* The time since `begin` (td_ddp_mark) went into launching a bucket, or into packing or unpacking.
- */
-double td_ddp_mark(const td_ddp_state *s);
-void td_ddp_note_launch(td_ddp_state *s, double begin);
-void td_ddp_note_packing(td_ddp_state *s, double begin);
-void td_ddp_keep_stats(td_ddp_state *s);
-void td_ddp_free_meter(td_ddp_state *s);
-
-/* ddp/join.c: tells ranks without data which collective comes next. */
-typedef enum td_ddp_event { TD_DDP_BUFFERS, TD_DDP_REDUCTION } td_ddp_event;
-td_status td_ddp_announce(td_ddp_state *s, td_ddp_event event);
 
 #endif

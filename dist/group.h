@@ -59,6 +59,10 @@ td_status td_group_check(td_group *group);
  * makes sure of it). NULL: nothing to do. */
 void td_group_end(td_group *group);
 
+/* collectives.c: rank 0's text on every rank, malloc'ed also if that fails; `length` bytes, which
+ * all ranks know. `mine` is read on rank 0 only. A rank without memory ends the group. */
+td_status td_text_of_root(td_group *group, const char *mine, int64_t length, char **text);
+
 /* When the group ends: its registered memory that tensors still use ends with it. */
 void td_group_forget_memory(td_group *group);
 

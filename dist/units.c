@@ -1,6 +1,6 @@
-/* Buckets: which gradients travel together. A bucket is a slice of the flat gradients, so nothing
- * is copied into it or out of it. Until the first backward the flat order is the reverse order of
- * registration. After it, it is the order in which gradients became ready. */
+/* Units: which gradients travel together. A unit is a bucket, a slice of the flat gradients, so
+ * nothing is copied into it or out of it. Until the first backward the flat order is the reverse
+ * order of registration. After it, it is the order in which gradients became ready. */
 #include "dist/ddp.h"
 #include "nn/params.h"
 #include "nn/module.h"
@@ -11,13 +11,13 @@
 
 enum { MIB = 1 << 20, SMALL = MIB, TAIL = 5 * MIB };
 
-/* A bucket's limit in bytes. The first bucket is small, so that communication begins early. The
- * last buckets are small, because backward does not hide the last all-reduces. still_to_come: bytes
- * of the gradients that are in no bucket yet. */
-static double limit_of(const td_ddp_state *s, int bucket, double still_to_come)
+/* A unit's limit in bytes. The first unit is small, so that communication begins early. The last
+ * units are small, because backward does not hide the last all-reduces. still_to_come: bytes of the
+ * gradients that are in no unit yet. */
+static double limit_of(const td_ddp_state *s, int unit, double still_to_come)
 {
     double cap = s->options.bucket_cap_mb * MIB;
-    return (bucket == 0 || still_to_come <= TAIL) && cap > SMALL ? SMALL : cap;
+    return (unit == 0 || still_to_come <= TAIL) && cap > SMALL ? SMALL : cap;
 }
 
 /* Bytes of the k-th gradient that becomes ready. */
@@ -27,26 +27,27 @@ static double gradient_bytes(const td_ddp_state *s, int k)
     return (double)p->count * (double)td_dtype_size(td_params_flat(s->params)->dtype);
 }
 
-static int64_t bytes_of(const td_ddp_state *s, const td_ddp_bucket *b)
+int64_t td_unit_bytes(const td_ddp_unit *u)
 {
-    return b->b.count * (int64_t)td_dtype_size(td_params_flat(s->params)->dtype);
+    return u->b.count * (int64_t)td_dtype_size(u->b.grad->dtype);
 }
 
-static td_status open_bucket(td_ddp_state *s, int first)
+static td_status open_unit(td_ddp_units *units, int first)
 {
-    size_t count = (size_t)s->bucket_count + 1;
-    td_ddp_bucket *buckets = realloc(s->buckets, count * sizeof *buckets);
-    if (buckets == NULL) {
+    size_t count = (size_t)units->count + 1;
+    td_ddp_unit *list = realloc(units->list, count * sizeof *list);
+    if (list == NULL) {
         return td_fail(TD_E_NOMEM, "td_ddp: no memory for buckets");
     }
-    s->buckets = buckets;
-    buckets[s->bucket_count++] = (td_ddp_bucket){ .first = first };
+    units->list = list;
+    list[units->count++] = (td_ddp_unit){ .first = first };
     return TD_OK;
 }
 
-/* A bucket is closed once its gradients fill the limit, so it may be larger. */
+/* A unit is closed once its gradients fill the limit, so it may be larger. */
 static td_status assign(td_ddp_state *s)
 {
+    td_ddp_units *units = &s->units;
     const int *order = td_params_order(s->params);
     double filled = 0.0, still_to_come = 0.0;
     bool open = false;
@@ -55,12 +56,12 @@ static td_status assign(td_ddp_state *s)
     }
     for (int k = 0; k < s->count; k++) {
         if (!open) {
-            TD_TRY(open_bucket(s, k));
+            TD_TRY(open_unit(units, k));
             filled = 0.0;
         }
-        int last = s->bucket_count - 1;
-        s->buckets[last].b.param_count++;
-        s->bucket_of[order[k]] = last;
+        int last = units->count - 1;
+        units->list[last].b.param_count++;
+        units->unit_of[order[k]] = last;
         filled += gradient_bytes(s, k);
         still_to_come -= gradient_bytes(s, k);
         open = filled < limit_of(s, last, still_to_come);
@@ -77,44 +78,50 @@ static int64_t begin_of(const td_ddp_state *s, int place)
                              : td_params_get(s->params, td_params_order(s->params)[place])->begin;
 }
 
-/* Sets a bucket's slice of memory: up to the next bucket, gaps included. */
+/* Sets a unit's slice of memory: up to the next unit, gaps included. */
 static td_status place(td_ddp_state *s, int i)
 {
-    td_ddp_bucket *b = &s->buckets[i];
-    b->b.params = td_params_order(s->params) + b->first;
-    b->b.begin = begin_of(s, b->first);
-    b->b.count = begin_of(s, b->first + b->b.param_count) - b->b.begin;
-    b->b.grad = td_ddp_part(td_params_flat_grad(s->params), b->b.begin, b->b.count);
-    snprintf(b->name, sizeof b->name, "bucket %d (%.2f MiB)", i, (double)bytes_of(s, b) / MIB);
-    TD_TRY(b->b.grad != NULL ? TD_OK : TD_E_NOMEM);
-    return s->codec != NULL ? s->codec->attach(s->codec_state, &b->b, &b->part) : TD_OK;
+    td_ddp_unit *u = &s->units.list[i];
+    td_bucket *b = &u->b;
+    b->params = td_params_order(s->params) + u->first;
+    b->begin = begin_of(s, u->first);
+    b->count = begin_of(s, u->first + b->param_count) - b->begin;
+    b->grad = td_ddp_slice(td_params_flat_grad(s->params), b->begin, b->count);
+    if (b->grad == NULL) {
+        return TD_E_NOMEM;
+    }
+    snprintf(u->name, sizeof u->name, "bucket %d (%.2f MiB)", i, (double)td_unit_bytes(u) / MIB);
+    const td_bucket_codec *codec = s->reducer.codec;
+    return codec != NULL ? codec->attach(s->reducer.codec_state, b, &u->part) : TD_OK;
 }
 
-void td_ddp_free_buckets(td_ddp_state *s)
+static void free_list(td_ddp_state *s)
 {
-    for (int i = 0; i < s->bucket_count; i++) {
-        if (s->buckets[i].part != NULL) {
-            s->codec->detach(s->codec_state, s->buckets[i].part);
+    for (int i = 0; i < s->units.count; i++) {
+        td_ddp_unit *u = &s->units.list[i];
+        if (u->part != NULL) {
+            s->reducer.codec->detach(s->reducer.codec_state, u->part);
         }
-        td_free(s->buckets[i].b.grad);
+        td_free(u->b.grad);
     }
-    free(s->buckets);
-    s->buckets = NULL;
-    s->bucket_count = 0;
+    free(s->units.list);
+    s->units.list = NULL;
+    s->units.count = 0;
 }
 
-td_status td_ddp_make_buckets(td_ddp_state *s)
+void td_units_free(td_ddp_state *s)
 {
-    td_ddp_free_buckets(s);
-    s->layout = td_params_reorders(s->params);
+    free_list(s);
+    free(s->units.unit_of);
+}
+
+td_status td_units_make(td_ddp_state *s)
+{
+    free_list(s);
+    s->units.layout = td_params_reorders(s->params);
     TD_TRY(assign(s));
-    for (int i = 0; i < s->bucket_count; i++) {
+    for (int i = 0; i < s->units.count; i++) {
         TD_TRY(place(s, i));
-    }
-    int shown = (int)(sizeof s->stats.bucket_bytes / sizeof *s->stats.bucket_bytes);
-    s->stats.buckets = s->bucket_count;
-    for (int i = 0; i < s->bucket_count && i < shown; i++) {
-        s->stats.bucket_bytes[i] = bytes_of(s, &s->buckets[i]);
     }
     return TD_OK;
 }
@@ -137,7 +144,7 @@ static td_status share_numbers(td_ddp_state *s, int32_t *values, int count, int 
 /* The order before the first backward: the reverse order of registration, because backward goes
  * from the last layer to the first. If a checkpoint of an earlier DDP has brought another order,
  * that one. Rank 0's order counts. */
-td_status td_ddp_first_order(td_ddp_state *s)
+td_status td_units_first_order(td_ddp_state *s)
 {
     const int *now = td_params_order(s->params);
     int32_t *order = malloc(((size_t)s->count + 1) * sizeof *order);
@@ -156,7 +163,7 @@ td_status td_ddp_first_order(td_ddp_state *s)
     if (status == TD_OK) {
         status = td_params_reorder(s->params, order);
     }
-    s->rebuilt = s->stats.rebuilt = status == TD_OK && *known;
+    s->units.rebuilt = status == TD_OK && *known;
     free(order);
     return status;
 }
@@ -176,13 +183,14 @@ static bool can_move(const td_ddp_state *s)
  * their old order. */
 static void write_order(const td_ddp_state *s, int32_t *order)
 {
+    const td_reducer *r = &s->reducer;
     int count = 0;
-    for (int k = 0; k < s->ready_count; k++) {
-        order[count++] = s->ready_order[k];
+    for (int k = 0; k < r->ready_count; k++) {
+        order[count++] = r->ready_order[k];
     }
     const int *now = td_params_order(s->params);
     for (int k = 0; k < s->count; k++) {
-        if (!s->ready[now[k]]) {
+        if (!r->ready[now[k]]) {
             order[count++] = now[k];
         }
     }
@@ -190,13 +198,13 @@ static void write_order(const td_ddp_state *s, int32_t *order)
 
 static td_status remake(td_ddp_state *s)
 {
-    TD_TRY(td_ddp_make_buckets(s));
-    td_ddp_arm(s);
-    s->rebuilt = s->stats.rebuilt = true;
+    TD_TRY(td_units_make(s));
+    td_reducer_arm(s);
+    s->units.rebuilt = true;
     return TD_OK;
 }
 
-td_status td_ddp_rebuild(td_ddp_state *s)
+td_status td_units_rebuild(td_ddp_state *s)
 {
     int32_t possible = can_move(s);
     TD_TRY(share_numbers(s, &possible, 1, -1));
@@ -208,7 +216,7 @@ td_status td_ddp_rebuild(td_ddp_state *s)
         return td_fail(TD_E_NOMEM, "td_ddp: no memory for an order");
     }
     write_order(s, order);
-    td_status status = share_numbers(s, order, s->count, s->join.root);
+    td_status status = share_numbers(s, order, s->count, s->root);
     if (status == TD_OK) {
         status = td_params_reorder(s->params, order);
     }
@@ -216,7 +224,7 @@ td_status td_ddp_rebuild(td_ddp_state *s)
     return status == TD_OK ? remake(s) : status;
 }
 
-td_status td_ddp_follow_layout(td_ddp_state *s)
+td_status td_units_follow_layout(td_ddp_state *s)
 {
-    return td_params_reorders(s->params) == s->layout ? TD_OK : remake(s);
+    return td_params_reorders(s->params) == s->units.layout ? TD_OK : remake(s);
 }

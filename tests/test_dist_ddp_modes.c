@@ -1,6 +1,7 @@
 /* DistributedDataParallel: uneven inputs, shared weights, communication hooks, dropout, failures.
  */
 #include "nn/internal.h"
+#include "dist/ddp_extra.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
 #include "dist/collectives.h"

@@ -1,6 +1,7 @@
 /* A group's collectives on a GPU, without one: DDP's schedule and the watchdog over doubles of NCCL
  * and of streams; the way by the host between real ranks; the real library's id, and how its start
  * fails where there is no GPU. */
+#include "dist/ddp_extra.h"
 #include "dist/clock.h"
 #include "dist/device_engine.h"
 #include "dist/group.h"

@@ -1,4 +1,5 @@
 /* SyncBatchNorm against plain batch normalisation of all ranks' pictures together. */
+#include "dist/ddp_extra.h"
 #include "dist/sync_batch_norm.h"
 #include "nn/internal.h"
 #include "tests/ddp_job.h"

@@ -1,8 +1,11 @@
 /* Checks that all ranks have the same model. They compare a digest first. If it differs, they
  * exchange descriptions, so that each rank can say what differs. */
-#include "dist/ddp.h"
+#include "dist/ddp/parts.h"
+
 #include "autograd/tape.h"
 #include "dist/collectives.h"
+#include "dist/group.h"
+#include "nn/module.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -65,24 +68,6 @@ static td_status gather(td_group *group, void *all, const void *mine, int64_t co
     return status;
 }
 
-td_status td_text_of_root(td_group *group, const char *mine, int64_t length, char **text)
-{
-    *text = malloc((size_t)length + 1);
-    if (*text == NULL) {
-        td_fail(TD_E_NOMEM, "no memory for rank 0's text of %lld bytes", (long long)length);
-        td_group_abort(group, td_last_error()); /* otherwise the other ranks would wait */
-        return TD_E_NOMEM;
-    }
-    if (td_group_rank(group) == 0) {
-        memcpy(*text, mine, (size_t)length);
-    }
-    (*text)[length] = '\0';
-    td_tensor *t = td_borrow(*text, TD_SHAPE(length), TD_U8, TD_CPU);
-    td_status status = t != NULL ? td_broadcast(group, t, 0, NULL) : TD_E_NOMEM;
-    td_free(t);
-    return status;
-}
-
 /* The first line that differs; "": none. */
 static void first_difference(const char *mine, const char *root, char *message)
 {
@@ -129,10 +114,10 @@ static td_status report_difference(td_group *group, const char *mine, int64_t ro
     return status;
 }
 
-td_status td_ddp_check_same(td_group *group, const td_module *model, const td_ddp_options *options)
+td_status td_ddp_check_same(td_ddp_state *s)
 {
-    char *text = describe_model(model, options);
-    int size = td_group_size(group);
+    char *text = describe_model(s->model, &s->options);
+    int size = td_group_size(s->group);
     int64_t *all = calloc((size_t)size, 2 * sizeof *all);
     if (text == NULL || all == NULL) {
         free(text);
@@ -140,13 +125,13 @@ td_status td_ddp_check_same(td_group *group, const td_module *model, const td_dd
         return td_fail(TD_E_NOMEM, "no memory to compare models");
     }
     int64_t mine[2] = { (int64_t)strlen(text), (int64_t)hash_text(text) };
-    td_status status = gather(group, all, mine, 2, TD_I64);
+    td_status status = gather(s->group, all, mine, 2, TD_I64);
     bool same = true;
     for (int rank = 1; rank < size; rank++) {
         same = same && all[2 * rank] == all[0] && all[2 * rank + 1] == all[1];
     }
     if (status == TD_OK && !same) {
-        status = report_difference(group, text, all[0]);
+        status = report_difference(s->group, text, all[0]);
     }
     free(text);
     free(all);

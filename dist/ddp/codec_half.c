@@ -45,7 +45,7 @@ static void close_half(void *state)
 
 static td_status attach(void *state, const td_bucket *b, void **part)
 {
-    *part = td_ddp_part(((half *)state)->wire, b->begin, b->count);
+    *part = td_ddp_slice(((half *)state)->wire, b->begin, b->count);
     return *part != NULL ? TD_OK : TD_E_NOMEM;
 }
 

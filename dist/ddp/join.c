@@ -1,85 +1,106 @@
 /* Uneven inputs. Before each collective of the model the ranks exchange which of them still train
  * and what the collective is. A rank without data takes part with zeros until no rank trains. */
-#include "dist/ddp.h"
+#include "dist/ddp_extra.h"
 
+#include "dist/collectives.h"
+#include "dist/ddp.h"
 #include "dist/sync_batch_norm.h"
 #include "nn/params.h"
 #include "autograd/hooks.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* What the ranks sum before an event, i32: [EVENT] the event's number, from each rank that still
  * trains; [LEFT + rank] 1 if that rank still trains. */
 enum { EVENT = 0, LEFT = 1 };
 
-static td_status exchange(td_ddp_state *s, bool left, td_ddp_event event, int *event_of_others)
+typedef struct join {
+    td_ddp_part part; /* first; may_lack: this rank has no data any more */
+    td_tensor *numbers;
+    bool by_initial_world; /* divide sums by the world's size, not by `live` */
+    int live;              /* number of ranks that still train */
+} join;
+
+/* *event_of_others: unchanged if no rank trains. */
+static td_status exchange(join *j, td_ddp_state *s, bool left, td_ddp_event event,
+                          td_ddp_event *event_of_others)
 {
-    int32_t *header = td_data_rw(s->numbers);
-    memset(header, 0, (size_t)(s->world + 1) * sizeof *header);
-    header[LEFT + s->rank] = left;
+    int world = td_group_size(s->group), rank = td_group_rank(s->group);
+    int32_t *header = td_data_rw(j->numbers);
+    memset(header, 0, (size_t)(world + 1) * sizeof *header);
+    header[LEFT + rank] = left;
     header[EVENT] = left ? (int32_t)event : 0;
-    TD_TRY(td_all_reduce(s->group, s->numbers, TD_SUM, NULL));
-    int live = 0, first = -1;
-    for (int rank = s->world - 1; rank >= 0; rank--) {
-        live += header[LEFT + rank];
+    TD_TRY(td_all_reduce(s->group, j->numbers, TD_SUM, NULL));
+    int first = -1;
+    j->live = 0;
+    for (rank = world - 1; rank >= 0; rank--) {
+        j->live += header[LEFT + rank];
         first = header[LEFT + rank] ? rank : first;
     }
-    s->join.live = live;
-    if (live > 0) {
-        s->join.root = first;
-        *event_of_others = header[EVENT] / live;
+    if (j->live > 0) {
+        s->root = first;
+        s->reducer.divisor = j->by_initial_world ? world : j->live;
+        *event_of_others = (td_ddp_event)(header[EVENT] / j->live);
     }
     return TD_OK;
 }
 
-td_status td_ddp_announce(td_ddp_state *s, td_ddp_event event)
+/* Tells ranks without data which collective comes next. */
+static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
 {
-    if (!s->join.on || s->join.ran_out) {
-        return TD_OK;
-    }
-    int same;
-    return exchange(s, true, event, &same);
+    (void)unit;
+    bool collective = event == TD_DDP_BUFFERS || event == TD_DDP_REDUCTION;
+    td_ddp_event same;
+    return collective && !part->may_lack ? exchange((join *)part, s, true, event, &same) : TD_OK;
+}
+
+static void free_join(td_ddp_part *part)
+{
+    td_free(((join *)part)->numbers);
+    free(part);
 }
 
 void td_ddp_join_begin(td_module *ddp, bool divide_by_initial_world_size)
 {
     td_ddp_state *s = td_ddp_state_of(ddp);
-    TD_REQUIRE(!s->join.on, TD_HERE, "td_ddp_join_begin: the td_ddp_join_end before is missing");
+    TD_REQUIRE(td_ddp_find_part(s, on) == NULL, TD_HERE,
+               "td_ddp_join_begin: the td_ddp_join_end before is missing");
     TD_REQUIRE(!td_has_sync_batch_norm(s->model), TD_HERE,
                "td_ddp_join_begin: the model has SyncBatchNorm, whose statistics need all ranks in "
                "every forward; use equal numbers of batches, or plain BatchNorm");
-    s->join = (td_ddp_join){ .on = true,
-                             .by_initial_world = divide_by_initial_world_size,
-                             .live = s->world };
+    join *j = calloc(1, sizeof *j);
+    td_tensor *numbers = td_zeros(TD_SHAPE(td_group_size(s->group) + 1), TD_I32, TD_CPU);
+    TD_REQUIRE(j != NULL && numbers != NULL, TD_HERE, "td_ddp_join_begin: no memory");
+    *j = (join){ .part = { .on = on, .free = free_join },
+                 .numbers = numbers,
+                 .by_initial_world = divide_by_initial_world_size,
+                 .live = td_group_size(s->group) };
+    td_ddp_add_part(s, &j->part);
 }
 
 /* A reduction in which this rank adds nothing. */
-static void shadow_reduction(td_ddp_state *s)
+static td_status shadow_reduction(td_ddp_state *s)
 {
     for (int i = 0; i < s->count; i++) {
         td_zero_grad_of(td_params_get(s->params, i)->tensor);
     }
-    td_ddp_finish(s);
+    td_reducer_finish(s);
+    td_status status = s->failure.status;
+    s->failure.status = TD_OK;
+    return status == TD_OK ? TD_OK : td_fail(status, "%s", s->failure.message);
 }
 
-static td_status shadow(td_ddp_state *s)
+/* Takes part in the other ranks' collectives until no rank trains. */
+static td_status shadow(join *j, td_ddp_state *s)
 {
     for (;;) {
-        int event = 0;
-        TD_TRY(exchange(s, false, TD_DDP_BUFFERS, &event));
-        if (s->join.live == 0) {
+        td_ddp_event event = TD_DDP_BUFFERS;
+        TD_TRY(exchange(j, s, false, event, &event));
+        if (j->live == 0) {
             return TD_OK;
         }
-        if (event == TD_DDP_BUFFERS) {
-            TD_TRY(td_ddp_broadcast_buffers(s, s->join.root));
-        } else {
-            shadow_reduction(s);
-            if (s->status != TD_OK) {
-                td_status status = s->status;
-                s->status = TD_OK;
-                return td_fail(status, "%s", s->message);
-            }
-        }
+        TD_TRY(event == TD_DDP_BUFFERS ? td_ddp_broadcast_buffers(s) : shadow_reduction(s));
     }
 }
 
@@ -87,12 +108,13 @@ static td_status shadow(td_ddp_state *s)
  * differs from rank to rank. */
 static td_status broadcast_state(const td_ddp_state *s)
 {
-    bool has_own = s->codec != NULL && s->codec->own != NULL;
-    const td_tensor *own = has_own ? s->codec->own(s->codec_state) : NULL;
+    const td_bucket_codec *codec = s->reducer.codec;
+    bool has_own = codec != NULL && codec->own != NULL;
+    const td_tensor *own = has_own ? codec->own(s->reducer.codec_state) : NULL;
     for (int i = 0; i < td_params_state_count(s->params); i++) {
         td_tensor *state = td_params_state(s->params, i);
         if (state != own) {
-            TD_TRY(td_broadcast(s->group, state, s->join.root, NULL));
+            TD_TRY(td_broadcast(s->group, state, s->root, NULL));
         }
     }
     return TD_OK;
@@ -101,16 +123,19 @@ static td_status broadcast_state(const td_ddp_state *s)
 td_status td_ddp_join_end(td_module *ddp)
 {
     td_ddp_state *s = td_ddp_state_of(ddp);
-    TD_REQUIRE(s->join.on, TD_HERE, "td_ddp_join_end without td_ddp_join_begin");
-    s->join.ran_out = true;
-    td_status status = shadow(s);
+    join *j = (join *)td_ddp_find_part(s, on);
+    TD_REQUIRE(j != NULL, TD_HERE, "td_ddp_join_end without td_ddp_join_begin");
+    j->part.may_lack = true;
+    td_status status = shadow(j, s);
     /* The rank that trained last has the newest model and optimizer state. */
     if (status == TD_OK) {
-        status = td_ddp_broadcast_all(s, s->join.root);
+        status = td_ddp_broadcast_all(s);
     }
     if (status == TD_OK) {
         status = broadcast_state(s);
     }
-    s->join = (td_ddp_join){ .on = false };
+    td_ddp_remove_part(s, &j->part);
+    s->root = 0;
+    s->reducer.divisor = td_group_size(s->group);
     return status;
 }

@@ -5,12 +5,13 @@
  * makes forward and backward longer, and that time counts as exposed, too. It is measured in two
  * parts: the computing thread was ready but had no core, while the engine's threads ran; and the
  * computing thread served network interrupts (its only work in the kernel). */
-#include "dist/ddp.h"
+#include "dist/ddp_extra.h"
 
-#include "dist/clock.h"
 #include "dist/backend.h"
-#include "dist/trace.h"
+#include "dist/clock.h"
 #include "dist/collectives.h"
+#include "dist/ddp/parts.h"
+#include "dist/trace.h"
 #include "tensor/hooks.h"
 
 #include <fcntl.h>
@@ -19,9 +20,39 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Measurements of the current step, in seconds; times of day on CLOCK_MONOTONIC. */
+typedef struct meter {
+    double begin, forward_begin, forward_end, wait_begin;
+    double lost;             /* what communication took from forward and backward */
+    double launches, packed; /* in backward: launching units, and the codec as a part of that */
+    double packed_late;      /* the codec after backward */
+    double communication;    /* of the units that were waited for */
+    /* At the beginning of forward: */
+    double delay;  /* this thread's time without a core */
+    double system; /* this thread's time in the kernel */
+    double engine; /* CPU time of communication */
+    int delays;    /* the thread's schedstat file */
+    int thread;    /* the thread whose file is open; 0: none */
+} meter;
+
+/* Now running, and as of the last look. */
+typedef struct running {
+    double launch, codec;        /* td_clock or the thread's CPU time: `mark` */
+    double queued, begun, ended; /* the work that is waited for */
+    bool done;
+    double last_end; /* of the work before */
+} running;
+
+typedef struct stats {
+    td_ddp_part part; /* first */
+    meter m;
+    running now;
+    td_ddp_stats last;
+} stats;
+
 /* ---- this thread ---- */
 
-static void open_delays(td_ddp_meter *m)
+static void open_delays(meter *m)
 {
     int thread = (int)gettid();
     if (m->thread != thread) {
@@ -35,7 +66,7 @@ static void open_delays(td_ddp_meter *m)
 
 /* Seconds for which this thread was ready to run but had no core: the second number of schedstat,
  * in nanoseconds. 0 if the kernel has no such file. */
-static double delay_of_thread(td_ddp_meter *m)
+static double delay_of_thread(meter *m)
 {
     char text[96];
     open_delays(m);
@@ -56,88 +87,102 @@ static double system_of_thread(void)
     return (double)use.ru_stime.tv_sec + 1e-6 * (double)use.ru_stime.tv_usec;
 }
 
-void td_ddp_free_meter(td_ddp_state *s)
-{
-    if (s->meter.thread != 0 && s->meter.delays >= 0) {
-        close(s->meter.delays);
-    }
-}
-
 /* ---- in the order of a step ---- */
 
-void td_ddp_begin_buffers(td_ddp_state *s)
+static void begin_model(stats *x, const td_ddp_state *s)
 {
-    s->meter.buffers_begin = td_clock();
-}
-
-void td_ddp_begin_forward(td_ddp_state *s)
-{
-    td_ddp_meter *m = &s->meter;
+    meter *m = &x->m;
     m->delay = delay_of_thread(m);
     m->system = system_of_thread();
     m->engine = td_group_cpu_seconds(s->group);
     m->forward_begin = td_clock();
-    m->buffers = m->forward_begin - m->buffers_begin;
     m->launches = m->packed = m->packed_late = 0.0;
     td_trace_begin("forward");
 }
 
-void td_ddp_end_forward(td_ddp_state *s)
-{
-    td_trace_end();
-    s->meter.forward_end = td_clock();
-}
-
 /* In backward: the thread's CPU time, because time without a core counts as lost already. After
  * backward, where all time is waiting: the clock. */
-double td_ddp_mark(const td_ddp_state *s)
+static double mark(const td_ddp_state *s)
 {
     struct timespec t;
-    if (!s->active || clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) != 0) {
+    if (!s->reducer.active || clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) != 0) {
         return td_clock();
     }
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-void td_ddp_note_launch(td_ddp_state *s, double begin)
+static void note_launch(stats *x, const td_ddp_state *s)
 {
-    if (s->active) { /* after backward it is part of `waiting` */
-        s->meter.launches += td_ddp_mark(s) - begin;
+    if (s->reducer.active) { /* after backward it is part of `waiting` */
+        x->m.launches += mark(s) - x->now.launch;
     }
 }
 
-void td_ddp_note_packing(td_ddp_state *s, double begin)
+static void note_codec(stats *x, const td_ddp_state *s)
 {
-    *(s->active ? &s->meter.packed : &s->meter.packed_late) += td_ddp_mark(s) - begin;
+    *(s->reducer.active ? &x->m.packed : &x->m.packed_late) += mark(s) - x->now.codec;
 }
 
-void td_ddp_begin_wait(td_ddp_state *s)
+static void begin_wait(stats *x, const td_ddp_state *s)
 {
-    td_ddp_meter *m = &s->meter;
+    meter *m = &x->m;
     m->wait_begin = td_clock();
     double delay = delay_of_thread(m) - m->delay;
     double engine = td_group_cpu_seconds(s->group) - m->engine;
     double system = system_of_thread() - m->system;
     /* At most the engine's CPU time: the rest of the delay was taken by other programs. */
     m->lost = (delay < engine ? delay : engine) + system;
-    s->stats.communication = 0.0;
+    m->communication = x->now.last_end = 0.0;
 }
 
-void td_ddp_keep_stats(td_ddp_state *s)
+/* The times of a work can be read only before td_work_wait. If the all-reduce still runs then, its
+ * times come from its neighbours, because all-reduces follow each other: it began when the last one
+ * ended, and ended when the next one began or when the wait returned. */
+static void begin_wait_for(running *r, const td_ddp_unit *u)
 {
-    td_ddp_stats *f = &s->stats;
-    const td_ddp_meter *m = &s->meter;
-    double end = td_clock();
+    r->done = td_work_test(u->work);
+    td_work_times(u->work, &r->queued, &r->begun, &r->ended);
+}
+
+/* When a unit's all-reduce began; 0: not yet. */
+static double begun_at(const td_ddp_state *s, const td_ddp_unit *u)
+{
+    double queued, begun = 0.0, ended;
+    if (u < s->units.list + s->units.count && u->work != NULL) {
+        td_work_times(u->work, &queued, &begun, &ended);
+    }
+    return begun;
+}
+
+static void end_wait_for(stats *x, const td_ddp_state *s, const td_ddp_unit *u)
+{
+    running *r = &x->now;
+    if (!r->done || r->ended == 0.0) {
+        double next = begun_at(s, u + 1);
+        r->ended = next > 0.0 ? next : td_clock();
+    }
+    double begun = r->begun > 0.0 ? r->begun : r->queued > r->last_end ? r->queued : r->last_end;
+    r->last_end = r->ended;
+    x->m.communication += r->ended - begun;
+    td_trace_communication(u->name, begun, r->ended, td_unit_bytes(u));
+}
+
+static void end_step(stats *x, const td_ddp_state *s)
+{
+    td_ddp_stats *f = &x->last;
+    const meter *m = &x->m;
+    double end = td_clock(), buffers = m->forward_begin - m->begin;
     f->steps++;
-    if (s->join.ran_out) {
-        return; /* this step had no forward or backward on this rank */
+    f->communication = m->communication;
+    if (s->reducer.ready_count == 0) {
+        return; /* this step had no backward on this rank */
     }
     f->forward = m->forward_end - m->forward_begin;
     f->backward = m->wait_begin - m->forward_end;
     f->cpu = td_group_cpu_seconds(s->group) - m->engine;
     f->lost = m->lost;
-    f->communication += m->buffers;
-    f->waiting = m->buffers + end - m->wait_begin - m->packed_late;
+    f->communication += buffers;
+    f->waiting = buffers + end - m->wait_begin - m->packed_late;
     f->hooks = m->launches - m->packed;
     f->packing = m->packed + m->packed_late;
     f->exposed = f->waiting + f->hooks + f->packing + f->lost;
@@ -149,19 +194,93 @@ void td_ddp_keep_stats(td_ddp_state *s)
     td_tell_span("wait for buckets", m->wait_begin, end);
 }
 
+static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
+{
+    stats *x = (stats *)part;
+    switch (event) {
+    case TD_DDP_FORWARD:
+        x->m.begin = td_clock();
+        break;
+    case TD_DDP_MODEL:
+        begin_model(x, s);
+        break;
+    case TD_DDP_MODEL_DONE:
+        td_trace_end();
+        x->m.forward_end = td_clock();
+        break;
+    case TD_DDP_LAUNCH:
+        x->now.launch = mark(s);
+        break;
+    case TD_DDP_LAUNCHED:
+        note_launch(x, s);
+        break;
+    case TD_DDP_CODEC:
+        x->now.codec = mark(s);
+        break;
+    case TD_DDP_CODEC_DONE:
+        note_codec(x, s);
+        break;
+    case TD_DDP_FINISH:
+        begin_wait(x, s);
+        break;
+    case TD_DDP_WAIT:
+        begin_wait_for(&x->now, unit);
+        break;
+    case TD_DDP_WAITED:
+        end_wait_for(x, s, unit);
+        break;
+    case TD_DDP_REDUCED:
+        end_step(x, s);
+        break;
+    default:
+        break;
+    }
+    return TD_OK;
+}
+
+static void free_stats(td_ddp_part *part)
+{
+    const meter *m = &((stats *)part)->m;
+    if (m->thread != 0 && m->delays >= 0) {
+        close(m->delays);
+    }
+    free(part);
+}
+
+td_status td_ddp_stats_open(td_ddp_state *s)
+{
+    stats *x = calloc(1, sizeof *x);
+    if (x == NULL) {
+        return td_fail(TD_E_NOMEM, "td_ddp: no memory for statistics");
+    }
+    x->part = (td_ddp_part){ .on = on, .free = free_stats };
+    td_ddp_add_part(s, &x->part);
+    return TD_OK;
+}
+
 /* ---- for the user ---- */
 
 td_ddp_stats td_ddp_last_stats(const td_module *ddp)
 {
-    return td_ddp_state_of(ddp)->stats;
+    const td_ddp_state *s = td_ddp_state_of(ddp);
+    const td_ddp_units *units = &s->units;
+    td_ddp_stats f = ((stats *)td_ddp_find_part(s, on))->last;
+    int shown = (int)(sizeof f.bucket_bytes / sizeof *f.bucket_bytes);
+    f.buckets = units->count;
+    f.rebuilt = units->rebuilt;
+    for (int i = 0; i < units->count && i < shown; i++) {
+        f.bucket_bytes[i] = td_unit_bytes(&units->list[i]);
+    }
+    return f;
 }
 
 void td_ddp_print_stats(const td_module *ddp, FILE *out)
 {
-    const td_ddp_state *s = td_ddp_state_of(ddp);
-    const td_ddp_stats *f = &s->stats;
-    fprintf(out, "DDP, rank %d of %d (%s): %d buckets%s, MiB:", s->rank, s->world,
-            td_group_backend(s->group), f->buckets, f->rebuilt ? " (rebuilt by ready order)" : "");
+    td_group *group = td_ddp_state_of(ddp)->group;
+    td_ddp_stats last = td_ddp_last_stats(ddp), *f = &last;
+    fprintf(out, "DDP, rank %d of %d (%s): %d buckets%s, MiB:", td_group_rank(group),
+            td_group_size(group), td_group_backend(group), f->buckets,
+            f->rebuilt ? " (rebuilt by ready order)" : "");
     int shown = (int)(sizeof f->bucket_bytes / sizeof *f->bucket_bytes);
     for (int i = 0; i < f->buckets && i < shown; i++) {
         fprintf(out, " %.2f", (double)f->bucket_bytes[i] / (1 << 20));

@@ -1,5 +1,4 @@
 /* Choices of algorithms by timing: all ranks take rank 0's. */
-#include "dist/ddp.h"
 #include "dist/group.h"
 #include "tensor/tune/store.h"
 #include "dist/graph/captured.h"

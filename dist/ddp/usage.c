@@ -1,0 +1,127 @@
+/* Parameters that get no gradient in a step (find_unused_parameters), and those that never get one
+ * (static_graph): the ranks tell each other which gradients they have added to. */
+#include "dist/ddp/parts.h"
+
+#include "autograd/hooks.h"
+#include "nn/module.h"
+
+#include <stdlib.h>
+
+typedef struct usage {
+    td_ddp_part part; /* first */
+    td_tensor *used;  /* u8 [parameters]: by any rank, in the last reduction */
+    td_tensor *kept;  /* copies of gradients that perhaps no rank adds to, flat */
+    bool known;       /* static_graph: the set has been found out */
+} usage;
+
+/* Copies parameter i's gradient to `kept` or back. */
+static void copy_gradient(const usage *u, td_ddp_state *s, int i, bool back)
+{
+    const td_param *p = td_params_get(s->params, i);
+    td_tensor grad = td_ddp_stretch(td_params_flat_grad(s->params), p->begin, p->count);
+    td_tensor kept = td_ddp_stretch(u->kept, p->begin, p->count);
+    td_copy_(back ? &grad : &kept, back ? &kept : &grad);
+}
+
+static bool has_gradient(td_ddp_state *s, int i)
+{
+    return td_grad(td_params_get(s->params, i)->tensor) != NULL;
+}
+
+/* Before a unit is launched: the all-reduce overwrites a gradient to which no backward has added
+ * since the last reduction. */
+static void keep(const usage *u, td_ddp_state *s, const td_ddp_unit *unit)
+{
+    for (int k = 0; k < unit->b.param_count; k++) {
+        int i = unit->b.params[k];
+        if (!s->reducer.used[i] && has_gradient(s, i)) {
+            copy_gradient(u, s, i, false);
+        }
+    }
+}
+
+/* Writes back gradients to which no rank has added. */
+static void restore(const usage *u, td_ddp_state *s)
+{
+    const uint8_t *used = td_data(u->used);
+    for (int i = 0; i < s->count; i++) {
+        if (!used[i] && has_gradient(s, i)) {
+            copy_gradient(u, s, i, true);
+        }
+    }
+}
+
+/* Finds which parameters no rank has used. A parameter that only other ranks have used gets a
+ * gradient here as well: their sum is in its memory. */
+static td_status share(usage *u, td_ddp_state *s)
+{
+    td_reducer *r = &s->reducer;
+    uint8_t *used = td_data_rw(u->used);
+    for (int i = 0; i < s->count; i++) {
+        used[i] = r->used[i];
+    }
+    TD_TRY(td_all_reduce(s->group, u->used, TD_MAX, NULL));
+    for (int i = 0; i < s->count; i++) {
+        if (used[i] && !r->used[i]) {
+            td_mark_grad(td_params_get(s->params, i)->tensor);
+        }
+        r->expected[i] = used[i] || !s->options.static_graph;
+    }
+    u->known = s->options.static_graph;
+    return TD_OK;
+}
+
+static td_status check_static(td_ddp_state *s)
+{
+    for (int i = 0; i < s->count; i++) {
+        if (s->reducer.used[i] && !s->reducer.expected[i]) {
+            return td_fail(TD_E_MISMATCH,
+                           "the parameter '%s' was not used in the first step but is now, although "
+                           "static_graph promises that this does not change",
+                           td_params_get(s->params, i)->name);
+        }
+    }
+    return TD_OK;
+}
+
+static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
+{
+    usage *u = (usage *)part;
+    switch (event) {
+    case TD_DDP_LAUNCH:
+        keep(u, s, unit);
+        return TD_OK;
+    case TD_DDP_ALL_SENT:
+        return u->known ? check_static(s) : share(u, s);
+    case TD_DDP_SUMMED:
+        restore(u, s);
+        return TD_OK;
+    default:
+        return TD_OK;
+    }
+}
+
+static void free_usage(td_ddp_part *part)
+{
+    usage *u = (usage *)part;
+    td_free(u->used);
+    td_free(u->kept);
+    free(u);
+}
+
+td_status td_ddp_usage_open(td_ddp_state *s)
+{
+    if (!s->options.find_unused_parameters && !s->options.static_graph) {
+        return TD_OK;
+    }
+    usage *u = calloc(1, sizeof *u);
+    if (u == NULL) {
+        return td_fail(TD_E_NOMEM, "td_ddp: no memory for a map of unused parameters");
+    }
+    const td_tensor *flat = td_params_flat(s->params);
+    u->part = (td_ddp_part){ .on = on, .free = free_usage, .may_lack = true };
+    u->kept = td_zeros(td_shape_of(flat), flat->dtype, td_device_of(flat));
+    u->used = td_zeros(TD_SHAPE(s->count), TD_U8, TD_CPU);
+    td_ddp_add_part(s, &u->part);
+    return u->kept != NULL && u->used != NULL ? TD_OK : TD_E_NOMEM;
+}
