@@ -34,8 +34,8 @@ static td_grad_slot leaf_slot(td_leaf *leaf)
 
 td_grad_slot td_input_grad(td_node *node, int i)
 {
-    const td_tensor *input = &node->edges[i].tensor;
-    struct td_grad_state *state = node->edges[i].state;
+    const td_tensor *input = &td_edge_of(node, i)->tensor;
+    struct td_grad_state *state = td_edge_of(node, i)->state;
     if (state == NULL) {
         return (td_grad_slot){ NULL, false };
     }
@@ -57,8 +57,8 @@ td_grad_slot td_input_grad(td_node *node, int i)
 
 td_grad_slot td_input_grad_over(td_node *node, int i, const td_tensor *dy)
 {
-    const td_tensor *input = &node->edges[i].tensor;
-    struct td_grad_state *state = node->edges[i].state;
+    const td_tensor *input = &td_edge_of(node, i)->tensor;
+    struct td_grad_state *state = td_edge_of(node, i)->state;
     bool free_to_take = state != NULL && state->leaf == NULL && !state->has_grad &&
                         dy == &node->out.grad && node->out.exclusive && !node->out.retain;
     if (!free_to_take || dy->dtype != input->dtype || !td_is_dense(input) ||
@@ -74,7 +74,7 @@ td_grad_slot td_input_grad_over(td_node *node, int i, const td_tensor *dy)
 
 void td_input_grad_is(td_node *node, int i, const td_tensor *g)
 {
-    struct td_grad_state *state = node->edges[i].state;
+    struct td_grad_state *state = td_edge_of(node, i)->state;
     if (state == NULL) {
         return;
     }
@@ -100,7 +100,7 @@ void td_input_grad_is(td_node *node, int i, const td_tensor *g)
 
 void td_input_grad_sum(td_node *node, int i, const td_tensor *g)
 {
-    const td_tensor *input = &node->edges[i].tensor;
+    const td_tensor *input = &td_edge_of(node, i)->tensor;
     if (td_same_shape(input, g)) {
         td_input_grad_is(node, i, g);
         return;

@@ -34,6 +34,13 @@ struct td_node {
     bool done;      /* it has run, or nothing came to it; what it saved is given back */
 };
 
+/* Input i; without a tensor behind the last input that was given. */
+static inline td_edge *td_edge_of(const td_node *node, int i)
+{
+    static td_edge none;
+    return i < node->edge_count ? &node->edges[i] : &none;
+}
+
 /* A step's tape; hangs on the step. */
 typedef struct td_tape {
     td_node *last;

@@ -83,7 +83,6 @@ td_tensor *td_recompute_call(td_recompute_fn fn, void *user, td_tensor *x, td_te
                                         .input_list = inputs,
                                         .input_count = leaf_count + 1,
                                         .saved = { x },
-                                        .saved_count = 1,
                                         .params = &(recompute_params){ fn, user },
                                         .params_size = sizeof(recompute_params) },
                      at);

@@ -107,39 +107,40 @@ static td_tape *begin_tape(void)
 
 /* ---- recording ---- */
 
-static td_tensor *const *inputs_of(const td_record_args *args)
+/* How many there are up to the last that is not NULL. */
+static int count_given(td_tensor *const *tensors, int count)
 {
-    return args->input_list != NULL ? args->input_list : args->inputs;
+    while (count > 0 && tensors[count - 1] == NULL) {
+        count--;
+    }
+    return count;
 }
 
-static bool wants_node(const td_record_args *args)
+static bool wants_node(td_tensor *const *inputs, int count)
 {
-    if (!td_grad_enabled()) {
-        return false;
-    }
-    for (int i = 0; i < args->input_count; i++) {
-        const td_tensor *input = inputs_of(args)[i];
-        if (input != NULL && input->grad != NULL) {
-            return true;
+    for (int i = 0; i < count; i++) {
+        if (inputs[i] != NULL && inputs[i]->grad != NULL) {
+            return td_grad_enabled();
         }
     }
     return false;
 }
 
 /* A node with room for its edges, saved tensors and parameters, all in one piece. */
-static td_node *new_node(const td_record_args *args)
+static td_node *new_node(const td_record_args *args, int input_count)
 {
     enum { ALIGN = 16 };
     size_t edges = (sizeof(td_node) + ALIGN - 1) / ALIGN * ALIGN;
-    size_t saved = edges + (size_t)args->input_count * sizeof(td_edge);
-    size_t params = saved + (size_t)args->saved_count * sizeof(td_saved_tensor);
+    int saved_count = count_given(args->saved, TD_MAX_SAVED);
+    size_t saved = edges + (size_t)input_count * sizeof(td_edge);
+    size_t params = saved + (size_t)saved_count * sizeof(td_saved_tensor);
     params = (params + ALIGN - 1) / ALIGN * ALIGN;
     char *memory = td_step_bytes(params + args->params_size);
     td_node *node = (void *)memory;
     node->edges = (void *)(memory + edges);
     node->saved = (void *)(memory + saved);
-    node->edge_count = args->input_count;
-    node->saved_count = args->saved_count;
+    node->edge_count = input_count;
+    node->saved_count = saved_count;
     if (args->params_size > 0) {
         node->params = memcpy(memory + params, args->params, args->params_size);
     }
@@ -172,23 +173,25 @@ static void save(td_saved_tensor *saved, const td_tensor *t)
 td_tensor *td_record(const td_record_args *args, td_site at)
 {
     td_tensor *out = args->out;
-    td_tensor *const *inputs = inputs_of(args);
+    bool listed = args->input_list != NULL;
+    td_tensor *const *inputs = listed ? args->input_list : args->inputs;
+    int count = listed ? args->input_count : count_given(args->inputs, TD_MAX_INPUTS);
     if (td_debug_nan()) {
-        td_check_result(out, inputs, args->input_count, args->op, at);
+        td_check_result(out, inputs, count, args->op, at);
     }
-    if (!wants_node(args)) {
+    if (!wants_node(inputs, count)) {
         return out;
     }
     td_tape *tape = begin_tape();
-    td_node *node = new_node(args);
+    td_node *node = new_node(args, count);
     node->op = args->op;
     node->module = td_context_top();
     node->site = at;
     node->backward = args->backward;
-    for (int i = 0; i < args->input_count; i++) {
+    for (int i = 0; i < count; i++) {
         add_edge(&node->edges[i], inputs[i]);
     }
-    for (int i = 0; i < args->saved_count; i++) {
+    for (int i = 0; i < node->saved_count; i++) {
         save(&node->saved[i], args->saved[i]);
     }
     node->out.node = node;
@@ -202,10 +205,10 @@ td_tensor *td_record(const td_record_args *args, td_site at)
 
 const td_tensor *td_saved(td_node *node, int i)
 {
-    const td_saved_tensor *saved = &node->saved[i];
-    if (saved->tensor.storage == NULL) {
+    if (i >= node->saved_count || node->saved[i].tensor.storage == NULL) {
         return NULL;
     }
+    const td_saved_tensor *saved = &node->saved[i];
     TD_REQUIRE(saved->tensor.storage->version == saved->version, node->site,
                "backward: %s, saved by %s, was written in place since; write into a copy, or after "
                "td_backward",
@@ -220,7 +223,7 @@ const void *td_params_of(const td_node *node)
 
 td_tensor *td_node_input(td_node *node, int i)
 {
-    return &node->edges[i].tensor;
+    return &td_edge_of(node, i)->tensor;
 }
 
 td_site td_node_site(const td_node *node)
@@ -230,5 +233,5 @@ td_site td_node_site(const td_node *node)
 
 bool td_input_needs_grad(const td_node *node, int i)
 {
-    return node->edges[i].state != NULL;
+    return td_edge_of(node, i)->state != NULL;
 }

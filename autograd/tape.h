@@ -19,7 +19,7 @@
  *         td_tensor *y = td_step_new_like(x, at);                         (tensor/extend.h)
  *         td_kernels_of(td_device_of(x))->unary(TD_UNARY_POW, y, x, 3.0);
  *         return td_record(&(td_record_args){ .op = "cube", .backward = cube_backward, .out = y,
- *             .inputs = { x }, .input_count = 1, .saved = { x }, .saved_count = 1 }, at);
+ *             .inputs = { x }, .saved = { x } }, at);
  *     }
  *     #define cube(...) cube_at(__VA_ARGS__, TD_HERE)
  *
@@ -34,7 +34,7 @@
 
 TD_BEGIN_C
 
-enum { TD_MAX_SAVED = 6 };
+enum { TD_MAX_INPUTS = 4, TD_MAX_SAVED = 6 };
 
 typedef struct td_node td_node;
 /* Writes the gradients of the node's inputs; dy is the gradient of its result, of the same shape
@@ -46,15 +46,14 @@ typedef void (*td_backward_fn)(td_node *node, const td_tensor *dy);
 typedef struct td_record_args {
     const char *op; /* the operation's name; must be static, as messages use it later */
     td_backward_fn backward;
-    td_tensor *out;               /* the result */
-    td_tensor *inputs[4];         /* the differentiable inputs (entries may be NULL), */
-    td_tensor *const *input_list; /* or, if there are more than 4, an array of them */
-    int input_count;
-    td_tensor *saved[TD_MAX_SAVED]; /* what backward reads (entries may be NULL). The tape retains
-                                       them until backward has run. Writing into one in place
-                                       before that is an error that names the operation */
-    int saved_count;
-    const void *params; /* numbers that backward needs; copied */
+    td_tensor *out;                   /* the result */
+    td_tensor *inputs[TD_MAX_INPUTS]; /* the differentiable inputs (entries may be NULL), */
+    td_tensor *const *input_list;     /* or, if there are more, an array of */
+    int input_count;                  /* so many of them */
+    td_tensor *saved[TD_MAX_SAVED];   /* what backward reads (entries may be NULL). The tape retains
+                                         them until backward has run. Writing into one in place
+                                         before that is an error that names the operation */
+    const void *params;               /* numbers that backward needs; copied */
     size_t params_size;
 } td_record_args;
 

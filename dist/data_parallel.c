@@ -227,7 +227,6 @@ static td_tensor *gather(parallel_call *call, td_tensor *token, const td_tensor 
                                         .backward = replicas_backward,
                                         .out = y,
                                         .inputs = { token },
-                                        .input_count = 1,
                                         .params = &call,
                                         .params_size = sizeof call },
                      at);

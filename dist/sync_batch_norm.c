@@ -15,7 +15,7 @@
 #include "dist/replica.h"
 #include "dist/collectives.h"
 
-#include "autograd/ops/op.h"
+#include "autograd/tape.h"
 #include "nn/internal.h"
 #include "tensor/extend.h"
 
@@ -146,9 +146,7 @@ static td_tensor *normalise(sync_norm *sync, const td_batch_norm_options *o,
                            .backward = sync_backward,
                            .out = y,
                            .inputs = { x, weight, bias, fusion->add },
-                           .input_count = INPUTS,
                            .saved = { x, fusion->relu ? y : NULL, weight, mean, inv_std },
-                           .saved_count = SAVED,
                            .params = &(sync_params){ sync, count, fusion->relu },
                            .params_size = sizeof(sync_params) },
         at);
@@ -158,18 +156,19 @@ static void check(const td_tensor *x, const td_tensor *weight, const td_tensor *
 {
     td_check_float(x, "sync_batch_norm", "x", at);
     TD_REQUIRE(x->ndim == 2 || x->ndim == 4, at, "sync_batch_norm: x%s must be [N,C] or [N,C,H,W]",
-               TD_SHAPE_TEXT(x));
+               td_describe_shape(td_shape_of(x)));
     if (weight != NULL) { /* otherwise it is 1 */
         TD_REQUIRE(x->shape[1] == weight->shape[0], at,
-                   "sync_batch_norm: x%s must be [N,%lld] or [N,%lld,H,W]", TD_SHAPE_TEXT(x),
-                   (long long)weight->shape[0], (long long)weight->shape[0]);
+                   "sync_batch_norm: x%s must be [N,%lld] or [N,%lld,H,W]",
+                   td_describe_shape(td_shape_of(x)), (long long)weight->shape[0],
+                   (long long)weight->shape[0]);
         td_check_mixed(x, weight, "sync_batch_norm", at);
     }
     if (add != NULL) {
         td_check_tensor(add, "sync_batch_norm", "add", at);
         td_check_match(x, add, "sync_batch_norm", at);
         TD_REQUIRE(td_same_shape(x, add), at, "sync_batch_norm: add%s must have the shape of x%s",
-                   TD_SHAPE_TEXT(add), TD_SHAPE_TEXT(x));
+                   td_describe_shape(td_shape_of(add)), td_describe_shape(td_shape_of(x)));
     }
 }
 

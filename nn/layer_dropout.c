@@ -2,7 +2,7 @@
  * run's seed and a hash of the layer's path, the counter the number of its forwards so far. So the
  * masks do not depend on what else is drawn, and a resumed run, which gets seed and count from the
  * checkpoint, goes on with the masks that the uninterrupted one would have had. */
-#include "autograd/dropout.h"
+#include "autograd/fused.h"
 #include "nn/internal.h"
 #include "tensor/hooks.h"
 #include "tensor/extend.h"

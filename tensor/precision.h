@@ -13,7 +13,7 @@ TD_BEGIN_C
 typedef enum td_precision {
     TD_PRECISION_FP32 = 0, /* the tensors' own dtype: plain f32 arithmetic for f32 */
     TD_PRECISION_BF16,     /* mixed: bf16 activations; f32 weights, sums and statistics
-                              (autograd/ops/ops.def says what each operation casts) */
+                              (autograd/ops.def says what each operation casts) */
     TD_PRECISION_BF16X3,   /* f32 tensors; each factor is split into two bf16 numbers, and three
                               products are summed: relative error about 4e-6, plain f32 has 4e-7 */
     TD_PRECISION_TF32,     /* GPUs: f32 tensors; factors are rounded to 11 bits, sums are f32:

@@ -29,7 +29,7 @@ static td_tensor *td_batch_norm_of_conv2d(td_tensor *x, td_tensor *w, td_tensor 
     return fused_batch_norm(y, weight, bias, NULL, NULL, true, .sums = sums);
 }
 
-#define TD_OP(op, rule, inputs, ...)                                                               \
+#define TD_OP(op, inputs, ...)                                                                     \
     static td_tensor *case_##op(td_tensor *const *in, void *user)                                  \
     {                                                                                              \
         (void)user;                                                                                \
@@ -41,19 +41,17 @@ static td_tensor *td_batch_norm_of_conv2d(td_tensor *x, td_tensor *w, td_tensor 
         (void)user;                                                                                \
         return __VA_ARGS__;                                                                        \
     }
-#define TD_NO_GRADIENT(op, rule)
-#include "autograd/ops/ops.def"
+#include "tests/ops_cases.def"
 #undef TD_OP
 #undef TD_CASE
 
-#define TD_OP(op, rule, inputs, ...) { #op, #op, inputs, case_##op },
+#define TD_OP(op, inputs, ...) { #op, #op, inputs, case_##op },
 #define TD_CASE(op, name, inputs, ...) { #op, #op "/" #name, inputs, case_##op##__##name },
 const ops_case ops_cases[] = {
-#include "autograd/ops/ops.def"
+#include "tests/ops_cases.def"
 };
 #undef TD_OP
 #undef TD_CASE
-#undef TD_NO_GRADIENT
 const int ops_case_count = (int)(sizeof ops_cases / sizeof ops_cases[0]);
 
 double test_uniform(uint64_t *state)
@@ -73,8 +71,8 @@ typedef struct input_spec {
 
 static _Noreturn void bad_spec(const ops_case *c, const char *at)
 {
-    fprintf(stderr, "ops.def: %s: cannot read the inputs \"%s\" at \"%s\"\n", c->name, c->inputs,
-            at);
+    fprintf(stderr, "ops_cases.def: %s: cannot read the inputs \"%s\" at \"%s\"\n", c->name,
+            c->inputs, at);
     exit(1);
 }
 

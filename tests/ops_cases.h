@@ -1,4 +1,4 @@
-/* For tests: the table of operations (autograd/ops/ops.def), and inputs for its cases. */
+/* For tests: the cases of operations (tests/ops_cases.def), and inputs for them. */
 #ifndef TD_TESTS_OPS_CASES_H
 #define TD_TESTS_OPS_CASES_H
 

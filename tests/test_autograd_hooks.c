@@ -201,7 +201,6 @@ static td_tensor *silent(td_tensor *x)
             .backward = silent_backward,
             .out = y,
             .inputs = { x },
-            .input_count = 1,
         },
         TD_HERE);
 }

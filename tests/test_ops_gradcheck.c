@@ -1,5 +1,5 @@
-/* Walks the table of operations (autograd/ops/ops.def): gradients in f64 against central
- * differences, value and gradients in f32 against f64; and sees to it that the table is complete
+/* Walks the cases of operations (tests/ops_cases.def): gradients in f64 against central
+ * differences, value and gradients in f32 against f64; and sees to it that the tables are complete
  * and that a wrong backward would be noticed. */
 #include "tests/ops_cases.h"
 
@@ -105,13 +105,8 @@ static void test_case(void **state)
 static bool has_line(const char *op)
 {
     static const char *const lines[] = {
-#define TD_OP(op, ...) #op,
-#define TD_NO_GRADIENT(op, ...) #op,
-#define TD_CASE(...)
-#include "autograd/ops/ops.def"
-#undef TD_OP
-#undef TD_NO_GRADIENT
-#undef TD_CASE
+#define TD_OP(op, rule) #op,
+#include "autograd/ops.def"
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         if (strcmp(lines[i], op) == 0) {
@@ -119,6 +114,31 @@ static bool has_line(const char *op)
         }
     }
     return false;
+}
+
+static bool has_case(const char *op)
+{
+    for (int i = 0; i < ops_case_count; i++) {
+        if (strcmp(ops_cases[i].op, op) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void test_every_operation_with_a_gradient_has_cases(void **state)
+{
+    static const char *const with_gradient[] = {
+#define TD_OP(op, rule) #op,
+#define TD_NO_GRADIENT(op, rule)
+#include "autograd/ops.def"
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof with_gradient / sizeof *with_gradient; i++) {
+        if (!has_case(with_gradient[i])) {
+            fail_msg("%s (autograd/ops.def) has no case in tests/ops_cases.def", with_gradient[i]);
+        }
+    }
 }
 
 /* Tests run in the project's root. */
@@ -136,7 +156,7 @@ static void test_every_operation_is_in_the_table(void **state)
         op[strlen(op) - strlen("_at")] = '\0';
         found++;
         if (!has_line(op)) {
-            fail_msg("td_%s (autograd/ops.h) has no TD_OP line in autograd/ops/ops.def", op);
+            fail_msg("td_%s (autograd/ops.h) has no line in autograd/ops.def", op);
         }
     }
     fclose(header);
@@ -163,7 +183,6 @@ static td_tensor *wrong_op(td_tensor *const *in, void *user)
             .backward = wrong_backward,
             .out = y,
             .inputs = { in[0] },
-            .input_count = 1,
             .params = user,
             .params_size = sizeof(double),
         },
@@ -210,6 +229,7 @@ int main(void)
 {
     const struct CMUnitTest about_the_table[] = {
         cmocka_unit_test(test_every_operation_is_in_the_table),
+        cmocka_unit_test(test_every_operation_with_a_gradient_has_cases),
         cmocka_unit_test(test_gradcheck_notices),
     };
     return ops_cases_run("operations", about_the_table,

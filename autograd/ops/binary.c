@@ -104,9 +104,7 @@ static td_tensor *record(const char *name, td_backward_fn backward, td_tensor *y
             .backward = backward,
             .out = y,
             .inputs = { a, b },
-            .input_count = 2,
             .saved = { saved0, saved1 },
-            .saved_count = 2,
         },
         at);
 }

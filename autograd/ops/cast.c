@@ -27,7 +27,6 @@ td_tensor *td_cast_at(td_tensor *x, td_dtype dtype, td_site at)
             .backward = cast_backward,
             .out = y,
             .inputs = { x },
-            .input_count = 1,
         },
         at);
 }

@@ -18,7 +18,6 @@ td_tensor *td_contiguous_at(td_tensor *x, td_site at)
             .backward = contiguous_backward,
             .out = td_op_row_major(x, at),
             .inputs = { x },
-            .input_count = 1,
         },
         at);
 }

@@ -41,9 +41,7 @@ td_tensor *td_embedding_at(td_tensor *index, td_tensor *table, td_site at)
             .backward = embedding_backward,
             .out = y,
             .inputs = { table },
-            .input_count = 1,
             .saved = { index },
-            .saved_count = 1,
         },
         at);
 }

@@ -23,7 +23,6 @@ td_tensor *td_expand_at(td_tensor *x, td_shape shape, td_site at)
             .backward = expand_backward,
             .out = td_step_view(x, x->offset, shape, wide.stride, at),
             .inputs = { x },
-            .input_count = 1,
         },
         at);
 }

@@ -61,9 +61,7 @@ td_tensor *td_layer_norm_at(td_tensor *x, td_tensor *weight, td_tensor *bias, do
             .backward = layer_norm_backward,
             .out = y,
             .inputs = { x, weight, bias },
-            .input_count = 3,
             .saved = { rows, weight, mean, inv_std },
-            .saved_count = 4,
         },
         at);
 }

@@ -1,13 +1,36 @@
-/* What the operations' files share: views for the time of a call, and common gradients. */
+/* What the operations' files share: rules for 16-bit floats, views for the time of a call, and
+ * common gradients. */
 #ifndef TD_AUTOGRAD_OPS_OP_H
 #define TD_AUTOGRAD_OPS_OP_H
 
-#include "autograd/precision.h"
 #include "autograd/tape.h"
 #include "tensor/storage.h"
 
 /* "[32,13]", for messages. */
 #define TD_SHAPE_TEXT(t) td_describe_shape(td_shape_of(t))
+
+/* What an operation does with bf16 and f16: autograd/ops.def explains the rules. */
+typedef enum td_rule {
+    TD_RULE_IS_FACTOR,
+    TD_RULE_IS_FOLLOWS,
+    TD_RULE_IS_WIDENS,
+    TD_RULE_IS_ANY,
+} td_rule;
+
+enum {
+#define TD_OP(op, rule) TD_RULE_##op = TD_RULE_IS_##rule,
+#include "autograd/ops.def"
+};
+
+/* The rule of an operation: TD_RULE_OF(conv2d). */
+#define TD_RULE_OF(op) ((td_rule)TD_RULE_##op)
+
+/* An activation as an operation takes it: checked (f32, f64, bf16; on GPUs f16), and cast, on the
+ * tape, where the rule says so. op and what go into messages. */
+td_tensor *td_op_input(td_tensor *x, const char *op, const char *what, td_rule rule, td_site at);
+
+/* Two activations that meet: the 16-bit one beside an f32 one is cast to f32. */
+void td_op_promote(td_tensor **a, td_tensor **b, td_site at);
 
 /* Views by value: headers on the caller's stack, for kernels to read or write through. They hold
  * nothing and are good for the time of a call. */

@@ -28,7 +28,6 @@ static td_tensor *permute(const char *name, td_tensor *x, const int *order, td_s
             .backward = permute_backward,
             .out = td_step_view(x, x->offset, shape, stride, at),
             .inputs = { x },
-            .input_count = 1,
             .params = order,
             .params_size = (size_t)x->ndim * sizeof *order,
         },

@@ -65,7 +65,6 @@ static td_tensor *reduce(const char *name, td_reduce_op op, td_tensor *x, int di
             .backward = reduce_backward,
             .out = y,
             .inputs = { x },
-            .input_count = 1,
             .params = &(reduce_params){ dim, op == TD_REDUCE_MEAN ? 1.0 / (double)count : 1.0 },
             .params_size = sizeof(reduce_params),
         },

@@ -51,7 +51,6 @@ static td_tensor *reshape(const char *name, td_tensor *x, td_shape shape, td_sit
             .backward = reshape_backward,
             .out = td_step_view(base, base->offset, shape, stride, at),
             .inputs = { x },
-            .input_count = 1,
         },
         at);
 }

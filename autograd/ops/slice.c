@@ -57,7 +57,6 @@ td_tensor *td_slice_at(td_tensor *x, int dim, int64_t start, int64_t end, int64_
             .backward = slice_backward,
             .out = td_step_view(x, view.offset, td_shape_of(&view), view.stride, at),
             .inputs = { x },
-            .input_count = 1,
             .params = &params,
             .params_size = sizeof params,
         },

@@ -38,75 +38,34 @@ static td_tensor *unary(const char *name, td_unary_op op, td_rule rule, slope_re
             .backward = unary_backward,
             .out = y,
             .inputs = { x },
-            .input_count = 1,
             .saved = { saves == SAVES_X ? x : NULL, saves == SAVES_Y ? y : NULL },
-            .saved_count = 2,
             .params = &(unary_params){ op, p },
             .params_size = sizeof(unary_params),
         },
         at);
 }
 
-/* What an operation of this file returns: its name, its formula, what backward reads, its constant.
- */
-#define UNARY(name, OP, SAVES, p) unary(#name, TD_UNARY_##OP, TD_RULE_OF(name), SAVES, x, p, at)
+/* td_NAME_at(x): its name, its formula, and what the slope reads; UNARY_BY: with a number. */
+#define UNARY(NAME, OP, SAVES)                                                                     \
+    td_tensor *td_##NAME##_at(td_tensor *x, td_site at)                                            \
+    {                                                                                              \
+        return unary(#NAME, TD_UNARY_##OP, TD_RULE_OF(NAME), SAVES, x, 0.0, at);                   \
+    }
+#define UNARY_BY(NAME, OP, SAVES)                                                                  \
+    td_tensor *td_##NAME##_at(td_tensor *x, double number, td_site at)                             \
+    {                                                                                              \
+        return unary(#NAME, TD_UNARY_##OP, TD_RULE_OF(NAME), SAVES, x, number, at);                \
+    }
 
-td_tensor *td_neg_at(td_tensor *x, td_site at)
-{
-    return UNARY(neg, NEG, SAVES_NOTHING, 0.0);
-}
-
-td_tensor *td_exp_at(td_tensor *x, td_site at)
-{
-    return UNARY(exp, EXP, SAVES_Y, 0.0);
-}
-
-td_tensor *td_log_at(td_tensor *x, td_site at)
-{
-    return UNARY(log, LOG, SAVES_X, 0.0);
-}
-
-td_tensor *td_sqrt_at(td_tensor *x, td_site at)
-{
-    return UNARY(sqrt, SQRT, SAVES_Y, 0.0);
-}
-
-td_tensor *td_relu_at(td_tensor *x, td_site at)
-{
-    return UNARY(relu, RELU, SAVES_Y, 0.0);
-}
-
-td_tensor *td_gelu_at(td_tensor *x, td_site at)
-{
-    return UNARY(gelu, GELU, SAVES_X, 0.0);
-}
-
-td_tensor *td_silu_at(td_tensor *x, td_site at)
-{
-    return UNARY(silu, SILU, SAVES_X, 0.0);
-}
-
-td_tensor *td_sigmoid_at(td_tensor *x, td_site at)
-{
-    return UNARY(sigmoid, SIGMOID, SAVES_Y, 0.0);
-}
-
-td_tensor *td_tanh_at(td_tensor *x, td_site at)
-{
-    return UNARY(tanh, TANH, SAVES_Y, 0.0);
-}
-
-td_tensor *td_pow_at(td_tensor *x, double p, td_site at)
-{
-    return UNARY(pow, POW, SAVES_X, p);
-}
-
-td_tensor *td_add_scalar_at(td_tensor *x, double s, td_site at)
-{
-    return UNARY(add_scalar, ADD_SCALAR, SAVES_NOTHING, s);
-}
-
-td_tensor *td_mul_scalar_at(td_tensor *x, double s, td_site at)
-{
-    return UNARY(mul_scalar, MUL_SCALAR, SAVES_NOTHING, s);
-}
+UNARY(neg, NEG, SAVES_NOTHING)
+UNARY(exp, EXP, SAVES_Y)
+UNARY(log, LOG, SAVES_X)
+UNARY(sqrt, SQRT, SAVES_Y)
+UNARY(relu, RELU, SAVES_Y)
+UNARY(gelu, GELU, SAVES_X)
+UNARY(silu, SILU, SAVES_X)
+UNARY(sigmoid, SIGMOID, SAVES_Y)
+UNARY(tanh, TANH, SAVES_Y)
+UNARY_BY(pow, POW, SAVES_X)
+UNARY_BY(add_scalar, ADD_SCALAR, SAVES_NOTHING)
+UNARY_BY(mul_scalar, MUL_SCALAR, SAVES_NOTHING)

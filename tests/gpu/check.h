@@ -14,7 +14,7 @@ bool check_info(td_device device, const char *description_path);
 /* What the GPU can do at most: copying in its memory, matrix products of n x n. */
 bool check_ceilings(td_device device, int64_t n);
 
-/* Every case of autograd/ops/ops.def, and odd shapes of products: value and gradients against the
+/* Every case of tests/ops_cases.def, and odd shapes of products: value and gradients against the
  * CPU in f64, in a precision. Results are written into memory that is full of NaN. */
 bool check_ops(td_device device, td_precision precision);
 
