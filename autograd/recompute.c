@@ -77,13 +77,8 @@ td_tensor *td_recompute_call(td_recompute_fn fn, void *user, td_tensor *x, td_te
     for (int i = 0; i < leaf_count; i++) {
         inputs[i + 1] = leaves[i];
     }
-    return td_record(&(td_record_args){ .op = "recompute",
-                                        .backward = recompute_backward,
-                                        .out = y,
-                                        .input_list = inputs,
-                                        .input_count = leaf_count + 1,
-                                        .saved = { x },
-                                        .params = &(recompute_params){ fn, user },
-                                        .params_size = sizeof(recompute_params) },
-                     at);
+    return TD_RECORD(at, .op = "recompute", .backward = recompute_backward, .out = y,
+                     .input_list = inputs, .input_count = leaf_count + 1, .saved = { x },
+                     .params = &(recompute_params){ fn, user },
+                     .params_size = sizeof(recompute_params));
 }

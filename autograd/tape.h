@@ -18,8 +18,8 @@
  *         td_check_float(x, "cube", "x", at);
  *         td_tensor *y = td_step_new_like(x, at);                         (tensor/extend.h)
  *         td_kernels_of(td_device_of(x))->unary(TD_UNARY_POW, y, x, 3.0);
- *         return td_record(&(td_record_args){ .op = "cube", .backward = cube_backward, .out = y,
- *             .inputs = { x }, .saved = { x } }, at);
+ *         return TD_RECORD(at, .op = "cube", .backward = cube_backward, .out = y, .inputs = { x },
+ *                          .saved = { x });
  *     }
  *     #define cube(...) cube_at(__VA_ARGS__, TD_HERE)
  *
@@ -61,6 +61,7 @@ typedef struct td_record_args {
  * out. Under td_set_debug_nan the result is checked first. Inputs that are not floats take no part
  * in gradients: leave them out. */
 td_tensor *td_record(const td_record_args *args, td_site at);
+#define TD_RECORD(at, ...) td_record(&(td_record_args){ __VA_ARGS__ }, at)
 
 /* ---- for backward functions; i counts from 0 as in td_record_args ---- */
 

@@ -180,14 +180,9 @@ static td_tensor *record_collect(parallel_call *call, td_tensor *rest, td_site a
     s->inputs[s->list.count] = rest;
     td_tensor *token = td_step_new(TD_SHAPE(1), s->model->dtype, TD_ROW_MAJOR, s->devices[0], at);
     td_kernels_of(s->devices[0])->fill(token, 0.0);
-    return td_record(&(td_record_args){ .op = "collect",
-                                        .backward = collect_backward,
-                                        .out = token,
-                                        .input_list = s->inputs,
-                                        .input_count = s->list.count + 1,
-                                        .params = &call,
-                                        .params_size = sizeof call },
-                     at);
+    return TD_RECORD(at, .op = "collect", .backward = collect_backward, .out = token,
+                     .input_list = s->inputs, .input_count = s->list.count + 1, .params = &call,
+                     .params_size = sizeof call);
 }
 
 static void check_output(const parallel_call *call, const td_tensor *y, int i, int64_t samples,
@@ -223,13 +218,8 @@ static td_tensor *gather(parallel_call *call, td_tensor *token, const td_tensor 
         td_tensor piece = piece_of(y, call, i);
         td_copy_across(&piece, call->outputs[i]);
     }
-    return td_record(&(td_record_args){ .op = "replicas",
-                                        .backward = replicas_backward,
-                                        .out = y,
-                                        .inputs = { token },
-                                        .params = &call,
-                                        .params_size = sizeof call },
-                     at);
+    return TD_RECORD(at, .op = "replicas", .backward = replicas_backward, .out = y,
+                     .inputs = { token }, .params = &call, .params_size = sizeof call);
 }
 
 static td_tensor *parallel_forward(td_module *self, td_tensor *x, td_site at)

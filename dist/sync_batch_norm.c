@@ -141,15 +141,11 @@ static td_tensor *normalise(sync_norm *sync, const td_batch_norm_options *o,
                                             .mean = new_channels(x, TD_F64, at),
                                             .inv_std = inv_std,
                                             .y = y });
-    return td_record(
-        &(td_record_args){ .op = "sync_batch_norm",
-                           .backward = sync_backward,
-                           .out = y,
-                           .inputs = { x, weight, bias, fusion->add },
-                           .saved = { x, fusion->relu ? y : NULL, weight, mean, inv_std },
-                           .params = &(sync_params){ sync, count, fusion->relu },
-                           .params_size = sizeof(sync_params) },
-        at);
+    return TD_RECORD(at, .op = "sync_batch_norm", .backward = sync_backward, .out = y,
+                     .inputs = { x, weight, bias, fusion->add },
+                     .saved = { x, fusion->relu ? y : NULL, weight, mean, inv_std },
+                     .params = &(sync_params){ sync, count, fusion->relu },
+                     .params_size = sizeof(sync_params));
 }
 
 static void check(const td_tensor *x, const td_tensor *weight, const td_tensor *add, td_site at)

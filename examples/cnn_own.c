@@ -75,12 +75,8 @@ static td_tensor *mish_at(td_tensor *x, td_site at)
     }
     td_tensor *y = td_step_new_like(x, at);
     each(y, x, mish_value);
-    return td_record(&(td_record_args){ .op = "mish",
-                                        .backward = mish_backward,
-                                        .out = y,
-                                        .inputs = { x },
-                                        .saved = { x },
-                     at);
+    return TD_RECORD(at, .op = "mish", .backward = mish_backward, .out = y, .inputs = { x },
+                     .saved = { x });
 }
 #define mish(...) mish_at(__VA_ARGS__, TD_HERE)
 

@@ -195,14 +195,8 @@ static void silent_backward(td_node *node, const td_tensor *dy)
 static td_tensor *silent(td_tensor *x)
 {
     td_tensor *y = td_step_view(x, x->offset, td_shape_of(x), x->stride, TD_HERE);
-    return td_record(
-        &(td_record_args){
-            .op = "silent",
-            .backward = silent_backward,
-            .out = y,
-            .inputs = { x },
-        },
-        TD_HERE);
+    return TD_RECORD(TD_HERE, .op = "silent", .backward = silent_backward, .out = y,
+                     .inputs = { x });
 }
 
 /* A use that no gradient reaches is done all the same: a leaf is ready once, or unused. */

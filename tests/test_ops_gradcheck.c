@@ -177,16 +177,8 @@ static td_tensor *wrong_op(td_tensor *const *in, void *user)
 {
     td_tensor *y = td_step_new_like(in[0], TD_HERE);
     td_kernels_of(td_device_of(y))->unary(TD_UNARY_MUL_SCALAR, y, in[0], 2.0);
-    return td_record(
-        &(td_record_args){
-            .op = "wrong",
-            .backward = wrong_backward,
-            .out = y,
-            .inputs = { in[0] },
-            .params = user,
-            .params_size = sizeof(double),
-        },
-        TD_HERE);
+    return TD_RECORD(TD_HERE, .op = "wrong", .backward = wrong_backward, .out = y,
+                     .inputs = { in[0] }, .params = user, .params_size = sizeof(double));
 }
 
 static td_tensor *unrecorded_op(td_tensor *const *in, void *user)

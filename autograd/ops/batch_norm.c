@@ -182,18 +182,11 @@ td_tensor *td_batch_norm_fused_at(td_batch_norm_options options, td_batch_norm_f
     new_results(&args, x, &fusion, &params, at);
     td_kernels_of(td_device_of(x))->batch_norm(&args);
     bool reads_y = fusion.relu && add != NULL;
-    return td_record(
-        &(td_record_args){
-            .op = "batch_norm",
-            .backward = batch_norm_backward,
-            .out = args.y,
-            .inputs = { x, options.weight, options.bias, add },
-            .saved = { x, reads_y ? args.y : NULL, options.weight, args.mean, args.inv_std,
-                       params.pools ? args.index : args.affine },
-            .params = &params,
-            .params_size = sizeof params,
-        },
-        at);
+    return TD_RECORD(at, .op = "batch_norm", .backward = batch_norm_backward, .out = args.y,
+                     .inputs = { x, options.weight, options.bias, add },
+                     .saved = { x, reads_y ? args.y : NULL, options.weight, args.mean, args.inv_std,
+                                params.pools ? args.index : args.affine },
+                     .params = &params, .params_size = sizeof params);
 }
 
 td_tensor *td_batch_norm_at(td_batch_norm_options options, td_site at)

@@ -98,15 +98,8 @@ static void div_backward(td_node *node, const td_tensor *dy)
 static td_tensor *record(const char *name, td_backward_fn backward, td_tensor *y, td_tensor *a,
                          td_tensor *b, td_tensor *saved0, td_tensor *saved1, td_site at)
 {
-    return td_record(
-        &(td_record_args){
-            .op = name,
-            .backward = backward,
-            .out = y,
-            .inputs = { a, b },
-            .saved = { saved0, saved1 },
-        },
-        at);
+    return TD_RECORD(at, .op = name, .backward = backward, .out = y, .inputs = { a, b },
+                     .saved = { saved0, saved1 });
 }
 
 td_tensor *td_add_at(td_tensor *a, td_tensor *b, td_site at)

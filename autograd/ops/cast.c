@@ -21,12 +21,5 @@ td_tensor *td_cast_at(td_tensor *x, td_dtype dtype, td_site at)
     if (!td_is_float(x->dtype) || !td_is_float(dtype)) {
         return y;
     }
-    return td_record(
-        &(td_record_args){
-            .op = "cast",
-            .backward = cast_backward,
-            .out = y,
-            .inputs = { x },
-        },
-        at);
+    return TD_RECORD(at, .op = "cast", .backward = cast_backward, .out = y, .inputs = { x });
 }

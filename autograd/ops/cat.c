@@ -97,15 +97,7 @@ td_tensor *td_cat_at(td_tensor *const *parts, int count, int dim, td_site at)
         td_kernels_of(device)->copy(&view, parts[i]);
         start += parts[i]->shape[dim];
     }
-    return td_record(
-        &(td_record_args){
-            .op = "cat",
-            .backward = cat_backward,
-            .out = y,
-            .input_list = parts,
-            .input_count = count,
-            .params = &(cat_params){ dim, count },
-            .params_size = sizeof(cat_params),
-        },
-        at);
+    return TD_RECORD(at, .op = "cat", .backward = cat_backward, .out = y, .input_list = parts,
+                     .input_count = count, .params = &(cat_params){ dim, count },
+                     .params_size = sizeof(cat_params));
 }

@@ -12,12 +12,6 @@ td_tensor *td_contiguous_at(td_tensor *x, td_site at)
     if (td_is_contiguous(x)) {
         return x;
     }
-    return td_record(
-        &(td_record_args){
-            .op = "contiguous",
-            .backward = contiguous_backward,
-            .out = td_op_row_major(x, at),
-            .inputs = { x },
-        },
-        at);
+    return TD_RECORD(at, .op = "contiguous", .backward = contiguous_backward,
+                     .out = td_op_row_major(x, at), .inputs = { x });
 }

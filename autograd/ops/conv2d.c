@@ -81,17 +81,10 @@ td_tensor *td_conv2d_sums_at(td_conv2d_options options, td_tensor **sums, td_sit
         *sums = td_step_new(TD_SHAPE(2, shape.dim[1]), TD_F64, TD_ROW_MAJOR, td_device_of(x), at);
     }
     td_kernels_of(td_device_of(x))->conv2d(y, x, w, b, &params, sums != NULL ? *sums : NULL);
-    return td_record(
-        &(td_record_args){
-            .op = "conv2d",
-            .backward = conv2d_backward,
-            .out = y,
-            .inputs = { x, w, b },
-            .saved = { td_needs_grad(w) ? x : NULL, td_needs_grad(x) ? w : NULL },
-            .params = &params,
-            .params_size = sizeof params,
-        },
-        at);
+    return TD_RECORD(at, .op = "conv2d", .backward = conv2d_backward, .out = y,
+                     .inputs = { x, w, b },
+                     .saved = { td_needs_grad(w) ? x : NULL, td_needs_grad(x) ? w : NULL },
+                     .params = &params, .params_size = sizeof params);
 }
 
 td_tensor *td_conv2d_at(td_conv2d_options options, td_site at)

@@ -46,15 +46,7 @@ td_tensor *td_cross_entropy_at(td_cross_entropy_options options, td_site at)
     td_tensor *loss = td_step_new(TD_SCALAR, logits->dtype, TD_ROW_MAJOR, td_device_of(logits), at);
     td_tensor *log_p = td_step_new_like(logits, at);
     td_kernels_of(td_device_of(logits))->cross_entropy(loss, log_p, logits, labels, smoothing);
-    return td_record(
-        &(td_record_args){
-            .op = "cross_entropy",
-            .backward = cross_entropy_backward,
-            .out = loss,
-            .inputs = { logits },
-            .saved = { log_p, labels },
-            .params = &smoothing,
-            .params_size = sizeof smoothing,
-        },
-        at);
+    return TD_RECORD(at, .op = "cross_entropy", .backward = cross_entropy_backward, .out = loss,
+                     .inputs = { logits }, .saved = { log_p, labels }, .params = &smoothing,
+                     .params_size = sizeof smoothing);
 }

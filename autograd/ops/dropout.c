@@ -35,16 +35,8 @@ static td_tensor *dropout(td_tensor *x, const dropout_params *params, td_site at
     td_tensor *y = td_step_new_like(x, at);
     td_kernels_of(td_device_of(x))
         ->dropout(y, x, params->p, params->key, counter_of(params), false);
-    return td_record(
-        &(td_record_args){
-            .op = "dropout",
-            .backward = dropout_backward,
-            .out = y,
-            .inputs = { x },
-            .params = params,
-            .params_size = sizeof *params,
-        },
-        at);
+    return TD_RECORD(at, .op = "dropout", .backward = dropout_backward, .out = y, .inputs = { x },
+                     .params = params, .params_size = sizeof *params);
 }
 
 td_tensor *td_dropout_at(td_tensor *x, double p, td_philox_key key, uint64_t counter, td_site at)

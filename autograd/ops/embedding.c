@@ -35,13 +35,6 @@ td_tensor *td_embedding_at(td_tensor *index, td_tensor *table, td_site at)
     shape.dim[shape.ndim++] = table->shape[1];
     td_tensor *y = td_step_new(shape, table->dtype, TD_ROW_MAJOR, td_device_of(table), at);
     td_kernels_of(td_device_of(table))->embedding(y, table, index);
-    return td_record(
-        &(td_record_args){
-            .op = "embedding",
-            .backward = embedding_backward,
-            .out = y,
-            .inputs = { table },
-            .saved = { index },
-        },
-        at);
+    return TD_RECORD(at, .op = "embedding", .backward = embedding_backward, .out = y,
+                     .inputs = { table }, .saved = { index });
 }

@@ -17,12 +17,6 @@ td_tensor *td_expand_at(td_tensor *x, td_shape shape, td_site at)
         "change",
         TD_SHAPE_TEXT(x), td_describe_shape(shape));
     td_tensor wide = td_op_expanded(x, shape);
-    return td_record(
-        &(td_record_args){
-            .op = "expand",
-            .backward = expand_backward,
-            .out = td_step_view(x, x->offset, shape, wide.stride, at),
-            .inputs = { x },
-        },
-        at);
+    return TD_RECORD(at, .op = "expand", .backward = expand_backward,
+                     .out = td_step_view(x, x->offset, shape, wide.stride, at), .inputs = { x });
 }

@@ -2,39 +2,16 @@
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
 
-typedef struct max_params {
-    int dim;
-} max_params;
-
-static td_shape kept_shape(const td_tensor *x, int dim)
-{
-    td_shape shape = td_shape_of(x);
-    shape.dim[dim] = 1;
-    return shape;
-}
-
-static td_shape result_shape(const td_tensor *x, int dim, bool keep)
-{
-    td_shape shape = kept_shape(x, dim);
-    if (!keep) {
-        for (int d = dim; d + 1 < shape.ndim; d++) {
-            shape.dim[d] = shape.dim[d + 1];
-        }
-        shape.ndim--;
-    }
-    return shape;
-}
-
 /* dy where the (first) largest was, zero elsewhere. */
 static void max_backward(td_node *node, const td_tensor *dy)
 {
-    const max_params *params = td_params_of(node);
+    const int *dim = td_params_of(node);
     const td_tensor *index = td_saved(node, 0);
     td_grad_slot slot = td_input_grad(node, 0);
     if (slot.grad != NULL) {
         td_tensor kept = td_op_reshaped(dy, td_shape_of(index), td_node_site(node));
         td_kernels_of(td_device_of(dy))
-            ->argmax_grad(slot.grad, &kept, index, params->dim, slot.accumulate);
+            ->argmax_grad(slot.grad, &kept, index, *dim, slot.accumulate);
     }
 }
 
@@ -43,26 +20,17 @@ static td_tensor *max_along(const char *name, td_tensor *x, int dim, bool keep, 
     TD_REQUIRE(x->shape[dim] > 0, at, "%s: dimension %d of x%s is empty, so it has no largest",
                name, dim, TD_SHAPE_TEXT(x));
     const td_kernels *kernels = td_kernels_of(td_device_of(x));
-    td_shape shape = result_shape(x, dim, keep);
+    td_shape shape = td_op_reduced_shape(x, dim, keep);
     td_tensor *y = td_step_new(shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
-    td_tensor kept = td_op_reshaped(y, kept_shape(x, dim), at);
+    td_tensor kept = td_op_reshaped(y, td_op_kept_shape(x, dim), at);
     kernels->reduce(TD_REDUCE_MAX, &kept, x, false);
     td_tensor *index = NULL;
     if (td_needs_grad(x) && td_grad_enabled()) {
-        index = td_step_new(kept_shape(x, dim), TD_I64, TD_ROW_MAJOR, td_device_of(x), at);
+        index = td_step_new(td_op_kept_shape(x, dim), TD_I64, TD_ROW_MAJOR, td_device_of(x), at);
         kernels->argmax(index, x, dim);
     }
-    return td_record(
-        &(td_record_args){
-            .op = name,
-            .backward = max_backward,
-            .out = y,
-            .inputs = { x },
-            .saved = { index },
-            .params = &(max_params){ dim },
-            .params_size = sizeof(max_params),
-        },
-        at);
+    return TD_RECORD(at, .op = name, .backward = max_backward, .out = y, .inputs = { x },
+                     .saved = { index }, .params = &dim, .params_size = sizeof dim);
 }
 
 td_tensor *td_max_dim_at(td_tensor *x, int dim, bool keep, td_site at)
@@ -87,9 +55,9 @@ td_tensor *td_argmax_at(td_tensor *x, int dim, bool keep, td_site at)
     dim = td_check_dim(x, dim, at);
     TD_REQUIRE(x->shape[dim] > 0, at, "argmax: dimension %d of x%s is empty, so it has no largest",
                dim, TD_SHAPE_TEXT(x));
-    td_shape shape = result_shape(x, dim, keep);
+    td_shape shape = td_op_reduced_shape(x, dim, keep);
     td_tensor *index = td_step_new(shape, TD_I64, TD_ROW_MAJOR, td_device_of(x), at);
-    td_tensor kept = td_op_reshaped(index, kept_shape(x, dim), at);
+    td_tensor kept = td_op_reshaped(index, td_op_kept_shape(x, dim), at);
     td_kernels_of(td_device_of(x))->argmax(&kept, x, dim);
     return index;
 }

@@ -22,16 +22,9 @@ static td_tensor *permute(const char *name, td_tensor *x, const int *order, td_s
         shape.dim[d] = x->shape[order[d]];
         stride[d] = x->stride[order[d]];
     }
-    return td_record(
-        &(td_record_args){
-            .op = name,
-            .backward = permute_backward,
-            .out = td_step_view(x, x->offset, shape, stride, at),
-            .inputs = { x },
-            .params = order,
-            .params_size = (size_t)x->ndim * sizeof *order,
-        },
-        at);
+    return TD_RECORD(at, .op = name, .backward = permute_backward,
+                     .out = td_step_view(x, x->offset, shape, stride, at), .inputs = { x },
+                     .params = order, .params_size = (size_t)x->ndim * sizeof *order);
 }
 
 td_tensor *td_permute_at(td_tensor *x, const int *order, td_site at)

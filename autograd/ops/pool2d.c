@@ -72,17 +72,9 @@ td_tensor *td_max_pool2d_at(td_pool2d_options options, td_site at)
         index = td_op_pool_output(x, &params, TD_U8, "max_pool2d", at);
     }
     td_kernels_of(td_device_of(x))->max_pool2d(y, index, x, &params);
-    return td_record(
-        &(td_record_args){
-            .op = "max_pool2d",
-            .backward = max_pool2d_backward,
-            .out = y,
-            .inputs = { x },
-            .saved = { index },
-            .params = &params,
-            .params_size = sizeof params,
-        },
-        at);
+    return TD_RECORD(at, .op = "max_pool2d", .backward = max_pool2d_backward, .out = y,
+                     .inputs = { x }, .saved = { index }, .params = &params,
+                     .params_size = sizeof params);
 }
 
 /* ---- the mean ---- */
@@ -101,16 +93,8 @@ static td_tensor *avg_pool2d(const char *name, td_tensor *x, const td_pool2d_par
 {
     td_tensor *y = td_op_pool_output(x, params, x->dtype, name, at);
     td_kernels_of(td_device_of(x))->avg_pool2d(y, x, params);
-    return td_record(
-        &(td_record_args){
-            .op = name,
-            .backward = avg_pool2d_backward,
-            .out = y,
-            .inputs = { x },
-            .params = params,
-            .params_size = sizeof *params,
-        },
-        at);
+    return TD_RECORD(at, .op = name, .backward = avg_pool2d_backward, .out = y, .inputs = { x },
+                     .params = params, .params_size = sizeof *params);
 }
 
 td_tensor *td_avg_pool2d_at(td_pool2d_options options, td_site at)

@@ -2,38 +2,10 @@
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
 
-enum { ALL_DIMS = -1 };
-
 typedef struct reduce_params {
-    int dim; /* or ALL_DIMS */
+    int dim; /* or TD_OP_ALL_DIMS */
     double scale;
 } reduce_params;
-
-/* x's shape with size 1 where it was reduced. */
-static td_shape kept_shape(const td_tensor *x, int dim)
-{
-    td_shape shape = td_shape_of(x);
-    for (int d = 0; d < shape.ndim; d++) {
-        shape.dim[d] = dim == ALL_DIMS || d == dim ? 1 : shape.dim[d];
-    }
-    return shape;
-}
-
-static td_shape result_shape(const td_tensor *x, int dim, bool keep)
-{
-    td_shape shape = kept_shape(x, dim);
-    if (keep) {
-        return shape;
-    }
-    if (dim == ALL_DIMS) {
-        return TD_SCALAR;
-    }
-    for (int d = dim; d + 1 < shape.ndim; d++) {
-        shape.dim[d] = shape.dim[d + 1];
-    }
-    shape.ndim--;
-    return shape;
-}
 
 /* Every element that was summed gets the sum's gradient: dy, expanded. */
 static void reduce_backward(td_node *node, const td_tensor *dy)
@@ -46,7 +18,7 @@ static void reduce_backward(td_node *node, const td_tensor *dy)
         td_kernels_of(td_device_of(dy))->unary(TD_UNARY_MUL_SCALAR, t, dy, params->scale);
         scaled = t;
     }
-    td_tensor kept = td_op_reshaped(scaled, kept_shape(x, params->dim), td_node_site(node));
+    td_tensor kept = td_op_reshaped(scaled, td_op_kept_shape(x, params->dim), td_node_site(node));
     td_tensor wide = td_op_expanded(&kept, td_shape_of(x));
     td_input_grad_is(node, 0, &wide);
 }
@@ -55,32 +27,26 @@ static td_tensor *reduce(const char *name, td_reduce_op op, td_tensor *x, int di
                          td_site at)
 {
     td_tensor *y =
-        td_step_new(result_shape(x, dim, keep), x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
-    td_tensor kept = td_op_reshaped(y, kept_shape(x, dim), at);
+        td_step_new(td_op_reduced_shape(x, dim, keep), x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
+    td_tensor kept = td_op_reshaped(y, td_op_kept_shape(x, dim), at);
     td_kernels_of(td_device_of(x))->reduce(op, &kept, x, false);
-    int64_t count = dim == ALL_DIMS ? td_numel(x) : x->shape[dim];
-    return td_record(
-        &(td_record_args){
-            .op = name,
-            .backward = reduce_backward,
-            .out = y,
-            .inputs = { x },
-            .params = &(reduce_params){ dim, op == TD_REDUCE_MEAN ? 1.0 / (double)count : 1.0 },
-            .params_size = sizeof(reduce_params),
-        },
-        at);
+    int64_t count = dim == TD_OP_ALL_DIMS ? td_numel(x) : x->shape[dim];
+    return TD_RECORD(at, .op = name, .backward = reduce_backward, .out = y, .inputs = { x },
+                     .params =
+                         &(reduce_params){ dim, op == TD_REDUCE_MEAN ? 1.0 / (double)count : 1.0 },
+                     .params_size = sizeof(reduce_params));
 }
 
 td_tensor *td_sum_at(td_tensor *x, td_site at)
 {
     x = td_op_input(x, "sum", "x", TD_RULE_OF(sum), at);
-    return reduce("sum", TD_REDUCE_SUM, x, ALL_DIMS, false, at);
+    return reduce("sum", TD_REDUCE_SUM, x, TD_OP_ALL_DIMS, false, at);
 }
 
 td_tensor *td_mean_at(td_tensor *x, td_site at)
 {
     x = td_op_input(x, "mean", "x", TD_RULE_OF(mean), at);
-    return reduce("mean", TD_REDUCE_MEAN, x, ALL_DIMS, false, at);
+    return reduce("mean", TD_REDUCE_MEAN, x, TD_OP_ALL_DIMS, false, at);
 }
 
 td_tensor *td_sum_dim_at(td_tensor *x, int dim, bool keep, td_site at)

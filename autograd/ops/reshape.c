@@ -45,14 +45,8 @@ static td_tensor *reshape(const char *name, td_tensor *x, td_shape shape, td_sit
         base = td_op_row_major(x, at);
         td_layout_strides(td_device_of(x), TD_ROW_MAJOR, shape, stride);
     }
-    return td_record(
-        &(td_record_args){
-            .op = name,
-            .backward = reshape_backward,
-            .out = td_step_view(base, base->offset, shape, stride, at),
-            .inputs = { x },
-        },
-        at);
+    return TD_RECORD(at, .op = name, .backward = reshape_backward,
+                     .out = td_step_view(base, base->offset, shape, stride, at), .inputs = { x });
 }
 
 td_tensor *td_reshape_at(td_tensor *x, td_shape shape, td_site at)

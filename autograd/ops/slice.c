@@ -51,14 +51,7 @@ td_tensor *td_slice_at(td_tensor *x, int dim, int64_t start, int64_t end, int64_
     int64_t count = limit > first ? (limit - first - 1) / step + 1 : 0;
     slice_params params = { dim, first, count, step };
     td_tensor view = sliced(x, &params);
-    return td_record(
-        &(td_record_args){
-            .op = "slice",
-            .backward = slice_backward,
-            .out = td_step_view(x, view.offset, td_shape_of(&view), view.stride, at),
-            .inputs = { x },
-            .params = &params,
-            .params_size = sizeof params,
-        },
-        at);
+    return TD_RECORD(at, .op = "slice", .backward = slice_backward,
+                     .out = td_step_view(x, view.offset, td_shape_of(&view), view.stride, at),
+                     .inputs = { x }, .params = &params, .params_size = sizeof params);
 }

@@ -38,17 +38,9 @@ static td_tensor *softmax(const char *name, td_rule rule, td_tensor *x, int dim,
     }
     td_tensor *y = td_step_new_like(dense, at);
     kernels->softmax(y, dense, dim, log);
-    return td_record(
-        &(td_record_args){
-            .op = name,
-            .backward = softmax_backward,
-            .out = y,
-            .inputs = { x },
-            .saved = { y },
-            .params = &(softmax_params){ dim, log },
-            .params_size = sizeof(softmax_params),
-        },
-        at);
+    return TD_RECORD(at, .op = name, .backward = softmax_backward, .out = y, .inputs = { x },
+                     .saved = { y }, .params = &(softmax_params){ dim, log },
+                     .params_size = sizeof(softmax_params));
 }
 
 td_tensor *td_softmax_at(td_tensor *x, int dim, td_site at)

@@ -32,17 +32,9 @@ static td_tensor *unary(const char *name, td_unary_op op, td_rule rule, slope_re
     x = td_op_input(x, name, "x", rule, at);
     td_tensor *y = td_step_new_like(x, at);
     td_kernels_of(td_device_of(x))->unary(op, y, x, p);
-    return td_record(
-        &(td_record_args){
-            .op = name,
-            .backward = unary_backward,
-            .out = y,
-            .inputs = { x },
-            .saved = { saves == SAVES_X ? x : NULL, saves == SAVES_Y ? y : NULL },
-            .params = &(unary_params){ op, p },
-            .params_size = sizeof(unary_params),
-        },
-        at);
+    return TD_RECORD(at, .op = name, .backward = unary_backward, .out = y, .inputs = { x },
+                     .saved = { saves == SAVES_X ? x : NULL, saves == SAVES_Y ? y : NULL },
+                     .params = &(unary_params){ op, p }, .params_size = sizeof(unary_params));
 }
 
 /* td_NAME_at(x): its name, its formula, and what the slope reads; UNARY_BY: with a number. */
