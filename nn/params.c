@@ -5,6 +5,7 @@
 #include "autograd/tape.h"
 #include "nn/internal.h"
 #include "nn/module.h"
+#include "tensor/storage.h"
 #include "tensor/kernels.h"
 #include "autograd/hooks.h"
 #include "tensor/extend.h"
@@ -27,8 +28,8 @@ struct td_params {
     td_tensor *flat, *flat_grad;
     td_tensor **extra; /* optimizer state: of the same form, or a number for each parameter */
     int extra_count;
-    td_params_scaling scaling;
-    bool freed; /* with its model */
+    td_tensor *scaling; /* a loss scaler's numbers, a header of ours; NULL: there is none */
+    bool freed;         /* with its model */
 };
 
 /* ---- laying out ---- */
@@ -212,7 +213,7 @@ void td_params_free(td_params *params)
     }
     td_free(params->flat);
     td_free(params->flat_grad);
-    td_free(params->scaling.numbers);
+    td_free(params->scaling);
     free(params->items);
     free(params->order);
     free(params->grads);
@@ -223,26 +224,57 @@ void td_params_free(td_params *params)
 
 /* ---- looking ---- */
 
-td_params_scaling *td_params_scaling_of(td_params *params)
+const td_tensor *td_params_scaling(const td_params *params)
 {
-    return &params->scaling;
+    return params->scaling;
+}
+
+int64_t td_params_skipped(const td_params *params)
+{
+    double numbers[TD_SCALE_NUMBERS] = { 0 };
+    if (params->scaling != NULL) {
+        td_read(params->scaling, numbers, TD_F64);
+    }
+    return (int64_t)numbers[TD_SCALE_UNSEEN];
+}
+
+void td_params_ask(const td_params *params, td_optim_slice *slice, int64_t step, int64_t skipped)
+{
+    if (params->scaling != NULL) {
+        slice->scale = td_ptr(params->scaling);
+        slice->unseen = skipped;
+        slice->step = step;
+    }
+}
+
+/* The new scaler goes on from the steps that the one before has skipped. */
+static void take_over_skipped(const td_params *params, td_tensor *held)
+{
+    double numbers[TD_SCALE_NUMBERS];
+    td_read(held, numbers, TD_F64);
+    numbers[TD_SCALE_UNSEEN] += (double)td_params_skipped(params);
+    td_write(held, numbers, TD_F64);
 }
 
 td_status td_params_set_scaling(td_params *params, const td_tensor *numbers)
 {
-    td_params_scaling *s = &params->scaling;
-    if (s->numbers == NULL || s->numbers->storage != numbers->storage) {
-        td_tensor *held =
-            td_slice_of_storage(numbers, numbers->offset, td_shape_of(numbers), numbers->stride);
-        if (held == NULL) {
-            return TD_E_NOMEM;
-        }
-        TD_REQUIRE(s->numbers == NULL || s->numbers->storage->refs == 1, TD_HERE,
+    const td_tensor *before = params->scaling;
+    if (before != NULL && before->storage == numbers->storage) {
+        return TD_OK;
+    }
+    td_tensor *held =
+        td_slice_of_storage(numbers, numbers->offset, td_shape_of(numbers), numbers->stride);
+    if (held == NULL) {
+        return TD_E_NOMEM;
+    }
+    if (before != NULL) {
+        TD_REQUIRE(before->storage->refs == 1, TD_HERE,
                    "these parameters have been trained in captured steps with another loss scaler; "
                    "free that one first, or keep to it (td_scaler_set changes its state)");
-        td_free(s->numbers);
-        *s = (td_params_scaling){ .numbers = held };
+        take_over_skipped(params, held);
+        td_free(params->scaling);
     }
+    params->scaling = held;
     return TD_OK;
 }
 

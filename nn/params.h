@@ -3,6 +3,7 @@
 #define TD_NN_PARAMS_H
 
 #include "nn/nn.h"
+#include "tensor/kernel_types.h"
 
 /* Ends a layout; its leaves go on living in the flat memory that they share. NULL is fine. */
 void td_params_free(td_params *params);
@@ -27,14 +28,16 @@ void td_params_drop_state(td_params *params, td_tensor *state);
 int td_params_state_count(const td_params *params);
 td_tensor *td_params_state(const td_params *params, int i);
 
-/* The loss scaler whose decisions captured steps of these parameters follow. */
-typedef struct td_params_scaling {
-    td_tensor *numbers; /* f64 [TD_SCALE_NUMBERS], a header of ours; NULL: there is none */
-    int64_t unseen;     /* their TD_SCALE_UNSEEN, when the host has looked last */
-} td_params_scaling;
-td_params_scaling *td_params_scaling_of(td_params *params);
-/* numbers: the scaler's own; a header is made for them. */
+/* The loss scaler whose decisions captured steps of these parameters follow: its numbers, f64
+ * [TD_SCALE_NUMBERS]; NULL: there is none. A header is made for `numbers`. */
+const td_tensor *td_params_scaling(const td_params *params);
 td_status td_params_set_scaling(td_params *params, const td_tensor *numbers);
+/* How many captured steps the device has skipped for a scaler, ever; who counts steps counts these,
+ * too, until it asks here. Waits for the device. */
+int64_t td_params_skipped(const td_params *params);
+/* Lets the slice of a captured step ask the scaler, if there is one. step: the step's number, where
+ * all skipped steps but the first `skipped` were counted. */
+void td_params_ask(const td_params *params, td_optim_slice *slice, int64_t step, int64_t skipped);
 
 /* Puts the gradients into given memory: flat like td_params_flat, persistent, which belongs to
  * params from now on. Gradients that there are move along. TD_E_NOMEM: nothing has changed. */

@@ -44,7 +44,7 @@ typedef struct td_optim_slice {
     bool decoupled;           /* p *= 1 - lr*weight_decay first, as in AdamW; any optimizer */
 
     /* NULL, or a loss scaler's numbers, in the device's memory: it finds out itself whether the
-     * slice is left out, and how many of the steps that `step` counts were left out: those unseen,
+     * step is skipped, and how many of the steps that `step` counts were skipped: those unseen,
      * but for the first `unseen` (tensor/scaling.h). */
     const double *scale;
     int64_t unseen;
@@ -53,11 +53,11 @@ typedef struct td_optim_slice {
 
 /* The numbers of a loss scaler. */
 enum {
-    TD_SCALE_FACTOR,   /* of the loss */
-    TD_SCALE_GOOD,     /* steps since it has changed */
-    TD_SCALE_LEFT_OUT, /* steps, ever */
-    TD_SCALE_OUTCOME,  /* of the latest step, a td_scale_outcome */
-    TD_SCALE_UNSEEN,   /* steps that were left out without the host's knowing, ever */
+    TD_SCALE_FACTOR,  /* of the loss */
+    TD_SCALE_GOOD,    /* steps since it has changed */
+    TD_SCALE_SKIPS,   /* steps, ever */
+    TD_SCALE_OUTCOME, /* of the latest step, a td_scale_outcome */
+    TD_SCALE_UNSEEN,  /* steps that captured steps have skipped, which the host counts, ever */
     TD_SCALE_NUMBERS
 };
 typedef enum td_scale_outcome {

@@ -16,7 +16,7 @@ TD_EVERYWHERE void td_scale_adapt(double *scale, bool found, const td_scale_rule
                                                       : TD_SCALE_SKIPPED;
     if (found) {
         scale[TD_SCALE_GOOD] = 0.0;
-        scale[TD_SCALE_LEFT_OUT] += 1.0;
+        scale[TD_SCALE_SKIPS] += 1.0;
         scale[TD_SCALE_UNSEEN] += rule->unseen ? 1.0 : 0.0;
         scale[TD_SCALE_FACTOR] = fmax(factor * rule->backoff, rule->least);
     } else if (++scale[TD_SCALE_GOOD] >= (double)rule->patience) {
@@ -32,15 +32,15 @@ TD_EVERYWHERE double td_average_decay(double decay, double n)
 }
 
 /* A slice that asks a scaler (slice->scale), as the host would have filled it in if it knew which
- * steps were left out. */
+ * steps were skipped. */
 TD_EVERYWHERE void td_slice_settle(td_optim_slice *s)
 {
-    int64_t left_out = (int64_t)s->scale[TD_SCALE_UNSEEN] - s->unseen;
+    int64_t skipped = (int64_t)s->scale[TD_SCALE_UNSEEN] - s->unseen;
     s->skip = s->skip || s->scale[TD_SCALE_OUTCOME] != TD_SCALE_TAKEN;
-    if (left_out == 0) {
+    if (skipped == 0) {
         return;
     }
-    s->step -= left_out;
+    s->step -= skipped;
     s->first = s->step == 1;
     if (s->beta1 > 0.0) {
         s->bias1 = 1.0 - pow(s->beta1, (double)s->step);

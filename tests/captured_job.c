@@ -1,6 +1,7 @@
 #include "tests/captured_job.h"
 
 #include "nn/extra/inspect.h"
+#include "nn/extra/muon.h"
 #include "nn/optim/optim_internal.h"
 #include "dist/graph/captured.h"
 #include "tensor/extend.h"

@@ -67,9 +67,9 @@ static void test_same_bits_as_ever(void **state)
     }
 }
 
-/* Steps that the scaler has left out are not those of an optimizer that comes later, nor of an
+/* Steps that the scaler has skipped are not those of an optimizer that comes later, nor of an
  * average; and nobody asks a scaler that is gone. */
-static void test_new_optimizer_after_left_out_steps(void **state)
+static void test_new_optimizer_after_skipped_steps(void **state)
 {
     (void)state;
     enum { FIRST, OTHER_OPTIM, NO_SCALER, LAST };
@@ -228,7 +228,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits_as_ever),
-        cmocka_unit_test(test_new_optimizer_after_left_out_steps),
+        cmocka_unit_test(test_new_optimizer_after_skipped_steps),
         cmocka_unit_test(test_other_memory_is_named),
         cmocka_unit_test(test_missing_and_new_memory),
         cmocka_unit_test(test_what_the_host_does_is_named),

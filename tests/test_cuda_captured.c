@@ -214,7 +214,7 @@ static void test_lookahead(void **state)
     assert_int_equal(figures.replayed, STEPS - 8);
 }
 
-/* f16 and a loss scaler: the device leaves steps out, and neither optimizer nor averages count
+/* f16 and a loss scaler: the device skips steps, and neither optimizer nor averages count
  * them. */
 static void test_loss_scaling(void **state)
 {

@@ -44,7 +44,7 @@ td_ema *td_ema_new_at(td_ema_options options, td_site at)
                 (long long)td_parameter_count(model));
         return NULL;
     }
-    td_left_out_begin(&e->left_out, e->of.params);
+    e->skipped = td_params_skipped(e->of.params);
     return e;
 }
 
@@ -71,7 +71,9 @@ int64_t *td_ema_count(const td_ema *ema)
 
 void td_ema_settle(td_ema *ema)
 {
-    *td_ema_count(ema) -= td_left_out_settle(&ema->left_out, ema->of.params);
+    int64_t skipped = td_params_skipped(ema->of.params);
+    *td_ema_count(ema) -= skipped - ema->skipped;
+    ema->skipped = skipped;
 }
 
 int64_t td_ema_updates(td_ema *ema)
@@ -100,7 +102,7 @@ static void fill_slices(void *user, void *numbers)
     double decay = decay_after(e, updates);
     int count = td_average_fill(&e->of, slices, decay);
     for (int i = 0; i < count && slices != e->of.slices; i++) { /* a captured step's */
-        td_left_out_ask(&e->left_out, e->of.params, updates + 1, &slices[i]);
+        td_params_ask(e->of.params, &slices[i], updates + 1, e->skipped);
         slices[i].average = e->options.warmup ? e->options.decay : 0.0;
     }
     ++*td_ema_count(e);

@@ -4,14 +4,13 @@
 
 #include "nn/extra/average.h"
 #include "nn/extra/ema.h"
-#include "nn/extra/left_out.h"
 
 struct td_ema {
     td_ema_options options;
-    td_average of;        /* the averages */
-    td_tensor *counts;    /* its first number: updates so far */
-    td_tensor *spare;     /* for swapping */
-    td_left_out left_out; /* of the updates that are counted */
+    td_average of;     /* the averages */
+    td_tensor *counts; /* its first number: updates so far */
+    int64_t skipped;   /* td_params_skipped when that number was right */
+    td_tensor *spare;  /* for swapping */
     bool swapped;
 };
 

@@ -5,6 +5,7 @@
  *     x = (c0 + c1 (x x^T) + c2 (x x^T)^2) x, some times    (Newton-Schulz)
  *     p = p sqrt(O) / |p| (renormalise);  p -= lr x
  * Parameters of fewer than four dimensions get Nesterov SGD in the same pass. */
+#include "nn/extra/muon.h"
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
 #include "nn/module.h"
@@ -17,12 +18,15 @@
 /* Chosen to raise small singular values quickly; it does not converge to 1 but near it. */
 static const double coefficients[3] = { 3.4445, -4.7750, 2.0315 };
 
-struct muon_work {
-    td_tensor *x, *next; /* room for the largest filter as a matrix, rows <= columns */
-    td_tensor *gram[2];  /* rows x rows */
-    td_tensor *norm;     /* a scalar */
-};
-typedef struct muon_work muon_work;
+/* td_optim.own. */
+typedef struct muon {
+    td_muon_options options;
+    td_tensor *update;             /* flat: the filters' orthogonal updates */
+    td_optim_slice *update_slices; /* and where they are: one a filter */
+    td_tensor *x, *next;           /* room for the largest filter as a matrix, rows <= columns */
+    td_tensor *gram[2];            /* rows x rows */
+    td_tensor *norm;               /* a scalar */
+} muon;
 
 static bool is_filter(const td_param *p)
 {
@@ -31,12 +35,13 @@ static bool is_filter(const td_param *p)
 
 static void muon_fill(const td_optim *optim, int i, td_optim_slice *slice)
 {
+    const muon *m = optim->own;
     slice->first = optim->steps[i] == 0;
     slice->nesterov = true;
-    slice->momentum = optim->muon.sgd_momentum;
+    slice->momentum = m->options.sgd_momentum;
     if (is_filter(td_params_get(optim->params, i))) {
         /* The pass keeps the momentum; the parameter itself moves afterwards. */
-        slice->momentum = optim->muon.momentum;
+        slice->momentum = m->options.momentum;
         slice->lr = slice->weight_decay = 0.0;
     }
 }
@@ -115,8 +120,7 @@ static void normalise(const td_kernels *k, td_tensor *x, td_tensor *squares, td_
 }
 
 /* One round; the result is in next. */
-static void newton_schulz(const td_kernels *k, const muon_work *w, const td_tensor *x,
-                          td_tensor *next)
+static void newton_schulz(const td_kernels *k, const muon *w, const td_tensor *x, td_tensor *next)
 {
     td_math math = td_math_now();
     int64_t rows = x->shape[0];
@@ -135,9 +139,8 @@ static void newton_schulz(const td_kernels *k, const muon_work *w, const td_tens
 }
 
 /* Writes the update of one filter to `update`, and renormalises the filter. */
-static void muon_filter(const td_optim *o, const td_kernels *k, const muon_work *w,
-                        td_tensor *param, const td_tensor *grad, const td_tensor *momentum,
-                        td_tensor *update)
+static void muon_filter(const muon *w, const td_kernels *k, td_tensor *param, const td_tensor *grad,
+                        const td_tensor *momentum, td_tensor *update)
 {
     int64_t outputs = param->shape[0], inputs = td_numel(param) / outputs;
     bool turned = outputs > inputs;
@@ -145,13 +148,13 @@ static void muon_filter(const td_optim *o, const td_kernels *k, const muon_work 
     td_tensor x = matrix_in(w->x, rows, columns), next = matrix_in(w->next, rows, columns);
     td_tensor as_filter = filter_in(&x, param, turned);
     k->copy(update, momentum);
-    if (!o->muon.no_nesterov) {
-        k->unary(TD_UNARY_MUL_SCALAR, update, update, o->muon.momentum);
+    if (!w->options.no_nesterov) {
+        k->unary(TD_UNARY_MUL_SCALAR, update, update, w->options.momentum);
         k->axpy(update, 1.0, grad);
     }
     k->copy(&as_filter, update);
     normalise(k, &x, &next, w->norm, 1.0, 1e-7);
-    for (int round = 0; round < o->muon.rounds; round++) {
+    for (int round = 0; round < w->options.rounds; round++) {
         newton_schulz(k, w, &x, &next);
         td_tensor old = x;
         x = next;
@@ -159,7 +162,7 @@ static void muon_filter(const td_optim *o, const td_kernels *k, const muon_work 
     }
     as_filter = filter_in(&x, param, turned);
     k->copy(update, &as_filter);
-    if (!o->muon.no_renormalise) {
+    if (!w->options.no_renormalise) {
         td_tensor squares = *param;
         squares.storage = w->x->storage;
         squares.offset = w->x->offset;
@@ -175,13 +178,14 @@ static bool is_trained_filter(const td_param *p)
 /* Where the updates are, and how far they go. Returns how many there are. */
 static int fill_updates(td_optim *o)
 {
+    const muon *w = o->own;
     const int *order = td_params_order(o->params);
     int count = 0;
     for (int n = 0; n < td_params_count(o->params); n++) {
         const td_param *p = td_params_get(o->params, order[n]);
         if (is_trained_filter(p)) {
             const td_optim_group_settings *group = &o->groups[o->group_of[order[n]]];
-            o->update_slices[count++] = (td_optim_slice){
+            w->update_slices[count++] = (td_optim_slice){
                 .begin = p->begin,
                 .count = p->count,
                 .lr = o->lr * group->lr_scale,
@@ -195,17 +199,19 @@ static int fill_updates(td_optim *o)
 static void copy_updates(void *user, void *numbers)
 {
     td_optim *o = user;
+    const muon *w = o->own;
     int count = fill_updates(o);
-    if (numbers != o->update_slices) {
-        memcpy(numbers, o->update_slices, (size_t)count * sizeof *o->update_slices);
+    if (numbers != w->update_slices) {
+        memcpy(numbers, w->update_slices, (size_t)count * sizeof *w->update_slices);
     }
 }
 
 static void muon_run(td_optim *o, const td_kernels *k, td_tensor *flat, const td_tensor *flat_grad,
                      int slices)
 {
-    if (td_params_scaling_of(o->params)->numbers != NULL) {
-        td_not_recordable("Muon with a loss scaler: the host leaves steps out");
+    const muon *w = o->own;
+    if (td_params_scaling(o->params) != NULL) {
+        td_not_recordable("Muon with a loss scaler: the host skips steps");
     }
     k->sgd(flat, flat_grad, o->state[0], o->table, slices);
     const int *order = td_params_order(o->params);
@@ -215,29 +221,27 @@ static void muon_run(td_optim *o, const td_kernels *k, td_tensor *flat, const td
             continue;
         }
         td_tensor grad = part_of(flat_grad, p), momentum = part_of(o->state[0], p);
-        td_tensor update = part_of(o->update, p), param = part_of(flat, p);
-        muon_filter(o, k, o->muon_work, &param, &grad, &momentum, &update);
+        td_tensor update = part_of(w->update, p), param = part_of(flat, p);
+        muon_filter(w, k, &param, &grad, &momentum, &update);
     }
     int count = fill_updates(o);
     if (count > 0) {
-        size_t bytes = (size_t)count * sizeof *o->update_slices;
-        const td_optim_slice *table = td_step_numbers(o->update_slices, bytes, copy_updates, o);
-        k->sgd(flat, o->update, NULL, table, count);
+        size_t bytes = (size_t)count * sizeof *w->update_slices;
+        const td_optim_slice *table = td_step_numbers(w->update_slices, bytes, copy_updates, o);
+        k->sgd(flat, w->update, NULL, table, count);
     }
 }
 
 static void muon_free(td_optim *o)
 {
-    if (o->muon_work != NULL) {
-        td_free(o->muon_work->x);
-        td_free(o->muon_work->next);
-        td_free(o->muon_work->gram[0]);
-        td_free(o->muon_work->gram[1]);
-        td_free(o->muon_work->norm);
-    }
-    free(o->muon_work);
-    free(o->update_slices);
-    td_params_drop_state(o->params, o->update);
+    muon *w = o->own;
+    td_free(w->x);
+    td_free(w->next);
+    td_free(w->gram[0]);
+    td_free(w->gram[1]);
+    td_free(w->norm);
+    free(w->update_slices);
+    td_params_drop_state(o->params, w->update);
 }
 
 static const td_optim_kind muon_kind = {
@@ -263,10 +267,10 @@ static bool add_work(td_optim *o)
             most_rows = rows > most_rows ? rows : most_rows;
         }
     }
-    muon_work *w = o->muon_work = calloc(1, sizeof *w);
-    o->update = td_params_new_flat(o->params);
-    o->update_slices = calloc((size_t)td_params_count(o->params) + 1, sizeof *o->update_slices);
-    if (w == NULL || o->update == NULL || o->update_slices == NULL) {
+    muon *w = o->own;
+    w->update = td_params_new_flat(o->params);
+    w->update_slices = calloc((size_t)td_params_count(o->params) + 1, sizeof *w->update_slices);
+    if (w->update == NULL || w->update_slices == NULL) {
         return false;
     }
     w->x = td_new(TD_SHAPE(largest), flat->dtype, device);
@@ -285,13 +289,13 @@ td_optim *td_muon_at(td_muon_options options, td_site at)
                    options.weight_decay >= 0.0 && options.rounds >= 0,
                at, "td_muon: momenta %g and %g, weight decay %g and %d rounds must not be negative",
                options.momentum, options.sgd_momentum, options.weight_decay, options.rounds);
-    td_optim *o =
-        td_optim_new(&muon_kind, options.params, options.lr, options.weight_decay, true, at);
+    muon own = { .options = options };
+    own.options.rounds = options.rounds != 0 ? options.rounds : 5;
+    td_optim *o = td_optim_new(&muon_kind, options.params, options.lr, options.weight_decay, true,
+                               &own, sizeof own, at);
     if (o == NULL) {
         return NULL;
     }
-    o->muon = options;
-    o->muon.rounds = options.rounds != 0 ? options.rounds : 5;
     if (!add_work(o)) {
         td_optim_free(o);
         td_fail(TD_E_NOMEM, "no memory for muon's working memory");

@@ -13,16 +13,15 @@
 
 struct td_scaler {
     td_scaler_options options;
-    td_scaler_state state; /* the host's copy; with `unseen` perhaps an old one */
-    bool gives_up;         /* likewise */
-    bool unseen;           /* a captured step has been asked for: replays tell the host nothing */
-    const td_params *of;   /* whose: they count what it leaves out */
-    td_tensor *numbers;    /* f64 [TD_SCALE_NUMBERS], on the gradients' device; made at first use */
+    td_scaler_state first; /* what the numbers begin with */
+    const td_params *of;   /* of whose captured steps the device decides; NULL: of none yet */
+    td_tensor *numbers;    /* f64 [TD_SCALE_NUMBERS], on the gradients' device; made at first use.
+                              The device changes them: they are read when somebody asks */
     td_tensor *factor, *outcome; /* two of them, as scalars */
     td_tensor *found;            /* i32, there: 1 if a gradient is not finite */
 };
 
-/* Below, steps are left out for another reason than a scale that is too large. */
+/* Below, steps are skipped for another reason than a scale that is too large. */
 static const double LEAST_SCALE = 0x1p-24;
 static const double MOST_SCALE = 0x1p120;
 
@@ -51,25 +50,15 @@ td_scaler *td_scaler_new_at(td_scaler_options options, td_site at)
         .backoff = or_default(o->backoff, 0.5),
         .patience = o->patience > 0 ? o->patience : 2000,
     };
-    s->state.scale = s->options.scale;
+    s->first.scale = s->options.scale;
     return s;
-}
-
-/* Whoever counts what captured steps have left out looks at our numbers from now on, too: nothing
- * more is left out. */
-static void leave_behind(td_scaler *s)
-{
-    double numbers[TD_SCALE_NUMBERS];
-    td_read(s->numbers, numbers, TD_F64);
-    numbers[TD_SCALE_OUTCOME] = TD_SCALE_TAKEN;
-    td_write(s->numbers, numbers, TD_F64);
 }
 
 void td_scaler_free(td_scaler *scaler)
 {
     if (scaler != NULL) {
-        if (scaler->of != NULL) {
-            leave_behind(scaler);
+        if (scaler->of != NULL) { /* whose captured steps go on asking: nothing more is skipped */
+            td_fill_(scaler->outcome, TD_SCALE_TAKEN);
         }
         td_free(scaler->factor);
         td_free(scaler->outcome);
@@ -81,28 +70,20 @@ void td_scaler_free(td_scaler *scaler)
 
 /* ---- the device's numbers ---- */
 
-static void send(td_scaler *s)
+static void send(const td_scaler *s, const td_scaler_state *state)
 {
     double numbers[TD_SCALE_NUMBERS];
     td_read(s->numbers, numbers, TD_F64);
-    numbers[TD_SCALE_FACTOR] = s->state.scale;
-    numbers[TD_SCALE_GOOD] = (double)s->state.good;
-    numbers[TD_SCALE_LEFT_OUT] = (double)s->state.skipped;
+    numbers[TD_SCALE_FACTOR] = state->scale;
+    numbers[TD_SCALE_GOOD] = (double)state->good;
+    numbers[TD_SCALE_SKIPS] = (double)state->skipped;
     td_write(s->numbers, numbers, TD_F64);
 }
 
-/* Whether the latest step is to be taken. */
-static bool fetch(td_scaler *s)
+/* Of the latest step. */
+static td_scale_outcome outcome_of(const td_scaler *s)
 {
-    double numbers[TD_SCALE_NUMBERS];
-    td_read(s->numbers, numbers, TD_F64);
-    s->state = (td_scaler_state){
-        .scale = numbers[TD_SCALE_FACTOR],
-        .good = (int64_t)numbers[TD_SCALE_GOOD],
-        .skipped = (int64_t)numbers[TD_SCALE_LEFT_OUT],
-    };
-    s->gives_up = numbers[TD_SCALE_OUTCOME] == TD_SCALE_HOPELESS;
-    return numbers[TD_SCALE_OUTCOME] == TD_SCALE_TAKEN;
+    return (td_scale_outcome)td_item(s->outcome);
 }
 
 static td_tensor *number(const td_scaler *s, int which)
@@ -127,7 +108,7 @@ static void require_numbers(td_scaler *s, td_device device)
     }
     TD_REQUIRE(s->numbers != NULL && s->found != NULL && s->factor != NULL && s->outcome != NULL,
                TD_HERE, "td_scaler: %s", td_last_error());
-    send(s);
+    send(s, &s->first);
 }
 
 /* ---- a step ---- */
@@ -189,12 +170,11 @@ bool td_scaler_unscale(td_scaler *scaler, td_params *params)
                    "td_scaler_unscale: in captured steps a loss scaler is for one model; make one "
                    "for each");
         scaler->of = params;
-        scaler->unseen = true;
         TD_REQUIRE(td_params_set_scaling(params, scaler->numbers) == TD_OK, TD_HERE,
                    "td_scaler_unscale: %s", td_last_error());
         return true;
     }
-    return fetch(scaler);
+    return outcome_of(scaler) == TD_SCALE_TAKEN;
 }
 
 td_tensor *td_scaler_outcome(const td_scaler *scaler)
@@ -206,24 +186,28 @@ td_tensor *td_scaler_outcome(const td_scaler *scaler)
 
 bool td_scaler_gives_up(td_scaler *scaler)
 {
-    if (scaler != NULL && scaler->unseen) {
-        (void)fetch(scaler);
-    }
-    return scaler != NULL && scaler->gives_up;
+    return scaler != NULL && scaler->numbers != NULL && outcome_of(scaler) == TD_SCALE_HOPELESS;
 }
 
 td_scaler_state td_scaler_now(td_scaler *scaler)
 {
-    if (scaler->unseen) {
-        (void)fetch(scaler);
+    double numbers[TD_SCALE_NUMBERS];
+    if (scaler->numbers == NULL) {
+        return scaler->first;
     }
-    return scaler->state;
+    td_read(scaler->numbers, numbers, TD_F64);
+    return (td_scaler_state){
+        .scale = numbers[TD_SCALE_FACTOR],
+        .good = (int64_t)numbers[TD_SCALE_GOOD],
+        .skipped = (int64_t)numbers[TD_SCALE_SKIPS],
+    };
 }
 
 void td_scaler_set(td_scaler *scaler, const td_scaler_state *state)
 {
-    scaler->state = *state;
     if (scaler->numbers != NULL) {
-        send(scaler);
+        send(scaler, state);
+    } else {
+        scaler->first = *state;
     }
 }

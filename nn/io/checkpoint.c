@@ -3,6 +3,7 @@
 #include "nn/internal.h"
 #include "nn/io/records.h"
 #include "nn/io/safetensors_internal.h"
+#include "nn/params.h"
 #include "nn/optim/optim_internal.h"
 #include "tensor/extend.h"
 
@@ -223,10 +224,10 @@ static td_status take(const td_records *l)
     td_optim *o = l->checkpoint->optim;
     td_ema *e = l->checkpoint->ema;
     if (o != NULL) {
-        td_left_out_begin(&o->left_out, o->params);
+        o->skipped = td_params_skipped(o->params);
     }
     if (e != NULL) {
-        td_left_out_begin(&e->left_out, e->of.params);
+        e->skipped = td_params_skipped(e->of.params);
     }
     return taken ? TD_OK : TD_E_NOMEM;
 }

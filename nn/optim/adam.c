@@ -8,7 +8,7 @@
 
 static void adam_fill(const td_optim *optim, int i, td_optim_slice *slice)
 {
-    const td_adam_options *a = &optim->adam;
+    const td_adam_options *a = optim->own;
     slice->beta1 = a->beta1;
     slice->beta2 = a->beta2;
     slice->eps = a->eps;
@@ -55,11 +55,7 @@ static td_optim *make_adam(const td_optim_kind *kind, td_adam_options a, td_site
     TD_REQUIRE(a.beta1 >= 0.0 && a.beta1 < 1.0 && a.beta2 >= 0.0 && a.beta2 < 1.0, at,
                "td_%s: beta1 %g and beta2 %g must be between 0 and 1, and less than 1", kind->name,
                a.beta1, a.beta2);
-    td_optim *o = td_optim_new(kind, a.params, a.lr, a.weight_decay, true, at);
-    if (o != NULL) {
-        o->adam = a;
-    }
-    return o;
+    return td_optim_new(kind, a.params, a.lr, a.weight_decay, true, &a, sizeof a, at);
 }
 
 td_optim *td_adam_at(td_adam_options options, td_site at)

@@ -23,7 +23,7 @@ void td_require_lr(double lr, const char *what, td_site at)
 }
 
 td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, double weight_decay,
-                       bool with_state, td_site at)
+                       bool with_state, const void *own, size_t own_size, td_site at)
 {
     TD_REQUIRE(params != NULL, at, "%s: the parameters are NULL: td_parameters failed (%s)",
                kind->name, td_last_reason());
@@ -40,8 +40,9 @@ td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, 
     o->group_of = calloc(room, sizeof *o->group_of);
     o->step_counts = td_params_new_counts(params);
     o->slices = calloc(room * 3, sizeof *o->slices); /* a parameter may come in three parts */
-    bool made =
-        o->groups != NULL && o->group_of != NULL && o->step_counts != NULL && o->slices != NULL;
+    o->own = calloc(1, own_size);
+    bool made = o->groups != NULL && o->group_of != NULL && o->step_counts != NULL &&
+                o->slices != NULL && o->own != NULL;
     o->steps = made ? td_data_rw(o->step_counts) : NULL;
     for (int i = 0; made && with_state && i < TD_OPTIM_STATES && kind->states[i] != NULL; i++) {
         o->state[i] = td_params_new_flat(params);
@@ -55,7 +56,8 @@ td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, 
     }
     o->groups[0] = (td_optim_group_settings){ 1.0, weight_decay };
     o->group_count = 1;
-    td_left_out_begin(&o->left_out, params);
+    o->skipped = td_params_skipped(params);
+    memcpy(o->own, own, own_size);
     return o;
 }
 
@@ -64,9 +66,10 @@ void td_optim_free(td_optim *optim)
     if (optim == NULL) {
         return;
     }
-    if (optim->kind->free != NULL) {
+    if (optim->kind->free != NULL && optim->own != NULL) {
         optim->kind->free(optim);
     }
+    free(optim->own);
     for (int i = 0; i < TD_OPTIM_STATES; i++) {
         if (optim->state[i] != NULL) {
             td_params_drop_state(optim->params, optim->state[i]);
@@ -92,46 +95,44 @@ static bool continues(const td_optim_slice *a, const td_optim_slice *b, int64_t 
            a->weight_decay == b->weight_decay && a->momentum == b->momentum && a->step == b->step;
 }
 
-/* Adds a parameter's slice to the table, or to the last slice of it if that goes on here. Returns
- * how many slices there are. */
-static int add_slice(td_optim *o, int count, const td_optim_slice *slice)
+/* The slice of parameter i's next step. */
+static td_optim_slice slice_of(const td_optim *o, int i, bool captured)
 {
-    int64_t unit = 64 / (int64_t)td_dtype_size(td_params_flat(o->params)->dtype);
-    td_optim_slice *last = count > 0 ? &o->slices[count - 1] : NULL;
-    if (last != NULL && o->last_group == o->this_group && continues(last, slice, unit)) {
-        last->count = slice->begin + slice->count - last->begin;
-        return count;
+    const td_param *p = td_params_get(o->params, i);
+    const td_optim_group_settings *group = &o->groups[o->group_of[i]];
+    td_optim_slice slice = {
+        .begin = p->begin,
+        .count = p->count,
+        .lr = o->lr * group->lr_scale,
+        .weight_decay = group->weight_decay,
+    };
+    o->kind->fill(o, i, &slice);
+    if (captured) {
+        td_params_ask(o->params, &slice, o->steps[i] + 1, o->skipped);
     }
-    o->slices[count] = *slice;
-    o->last_group = o->this_group;
-    return count + 1;
+    return slice;
 }
 
-/* Fills the table in the order of memory, as few slices as will do. Returns their number. */
-static int fill_slices(td_optim *o)
+/* Fills the table in the order of memory, as few slices as will do, and counts the step. Returns
+ * their number. */
+static int fill_slices(td_optim *o, bool captured)
 {
+    int64_t unit = 64 / (int64_t)td_dtype_size(td_params_flat(o->params)->dtype);
     const int *order = td_params_order(o->params);
-    int count = 0;
+    int count = 0, last_group = -1;
     for (int k = 0; k < td_params_count(o->params); k++) {
         int i = order[k];
-        const td_param *p = td_params_get(o->params, i);
-        if (td_grad(p->tensor) == NULL) {
+        if (td_grad(td_params_get(o->params, i)->tensor) == NULL) {
             continue;
         }
-        o->this_group = o->group_of[i];
-        const td_optim_group_settings *group = &o->groups[o->this_group];
-        td_optim_slice slice = {
-            .begin = p->begin,
-            .count = p->count,
-            .lr = o->lr * group->lr_scale,
-            .weight_decay = group->weight_decay,
-        };
-        o->kind->fill(o, i, &slice);
-        if (o->captured) {
-            td_left_out_ask(&o->left_out, o->params, o->steps[i] + 1, &slice);
-        }
+        td_optim_slice slice = slice_of(o, i, captured), *last = &o->slices[count - (count > 0)];
         o->steps[i]++;
-        count = p->count > 0 ? add_slice(o, count, &slice) : count;
+        if (slice.count > 0 && o->group_of[i] == last_group && continues(last, &slice, unit)) {
+            last->count = slice.begin + slice.count - last->begin;
+        } else if (slice.count > 0) {
+            o->slices[count++] = slice;
+            last_group = o->group_of[i];
+        }
     }
     return count;
 }
@@ -151,9 +152,8 @@ static bool same_stretches(const td_optim_slice *a, const td_optim_slice *b, int
 static void fill_table(void *user, void *numbers)
 {
     td_optim *o = user;
-    o->captured = true;
     if (!o->filled) {
-        int count = fill_slices(o);
+        int count = fill_slices(o, true);
         TD_REQUIRE(count == o->slice_count && same_stretches(o->slices, numbers, count), TD_HERE,
                    "%s: other parameters are trained than when the step was captured: "
                    "td_captured_forget, and it is captured anew",
@@ -167,21 +167,22 @@ static void fill_table(void *user, void *numbers)
 
 void td_optim_settle(td_optim *optim)
 {
-    int64_t too_many = td_left_out_settle(&optim->left_out, optim->params);
-    for (int i = 0; i < td_params_count(optim->params) && too_many > 0; i++) {
+    int64_t skipped = td_params_skipped(optim->params);
+    for (int i = 0; i < td_params_count(optim->params) && skipped > optim->skipped; i++) {
         if (td_grad(td_params_get(optim->params, i)->tensor) != NULL) {
-            optim->steps[i] -= too_many;
+            optim->steps[i] -= skipped - optim->skipped;
         }
     }
+    optim->skipped = skipped;
 }
 
 static int make_table(td_optim *o)
 {
-    o->captured = td_recorder_now() != NULL;
-    if (!o->captured) {
+    bool captured = td_recorder_now() != NULL;
+    if (!captured) {
         td_optim_settle(o);
     }
-    o->slice_count = fill_slices(o);
+    o->slice_count = fill_slices(o, captured);
     o->filled = true;
     o->table =
         td_step_numbers(o->slices, (size_t)o->slice_count * sizeof *o->slices, fill_table, o);

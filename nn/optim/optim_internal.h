@@ -3,10 +3,8 @@
 #ifndef TD_NN_OPTIM_INTERNAL_H
 #define TD_NN_OPTIM_INTERNAL_H
 
-#include "nn/extra/left_out.h"
 #include "nn/extra/inspect.h"
 #include "tensor/kernels.h"
-#include "nn/extra/muon.h"
 
 enum { TD_OPTIM_STATES = 2 };
 
@@ -19,7 +17,7 @@ typedef struct td_optim_kind {
     void (*fill)(const td_optim *optim, int i, td_optim_slice *slice);
     void (*run)(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
                 const td_tensor *flat_grad, int slices);
-    void (*free)(td_optim *optim); /* what the kind has added; NULL: nothing */
+    void (*free)(td_optim *optim); /* what `own` points to; NULL: nothing */
 } td_optim_kind;
 
 typedef struct td_optim_group_settings {
@@ -35,31 +33,24 @@ struct td_optim {
     int *group_of;                     /* of each parameter */
     td_tensor *step_counts;            /* with the params, so that ranks can make them equal */
     int64_t *steps;                    /* in there: that each parameter has made */
+    int64_t skipped;                   /* td_params_skipped when the steps were right */
     td_tensor *state[TD_OPTIM_STATES]; /* flat, like the parameters; NULL: not used */
     td_optim_slice *slices;            /* room for one a parameter */
     int slice_count;                   /* of the running step */
-    td_left_out left_out;              /* of the steps that are counted */
-    bool captured;                     /* slices are filled for a captured step */
-    int last_group, this_group;  /* while slices are filled: of the last one, and of the next */
-    bool filled;                 /* slices are those of the running step already */
-    const td_optim_slice *table; /* what the running step's kernels read: slices, or their
-                                    copy among a captured step's numbers */
-    td_sgd_options sgd;
-    td_adam_options adam;
-    td_muon_options muon;
-    td_tensor *update;             /* Muon: flat, the filters' orthogonal updates */
-    td_optim_slice *update_slices; /* and where they are: one a filter */
-    struct muon_work *muon_work;
+    bool filled;                       /* slices are those of the running step already */
+    const td_optim_slice *table;       /* what the running step's kernels read: slices, or their
+                                          copy among a captured step's numbers */
+    void *own; /* the kind's: options that it was made with, and what else it needs */
 };
 
-/* Makes the counts of steps right after captured steps, of which the device may have left some out
+/* Makes the counts of steps right after captured steps, of which the device may have skipped some
  * for a loss scaler. Waits for the device then. */
 void td_optim_settle(td_optim *optim);
 
-/* An optimizer of a kind over params with one group, and its state if with_state. NULL when memory
- * is short. */
+/* An optimizer of a kind over params with one group, its state if with_state, and a copy of `own`.
+ * NULL when memory is short. */
 td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, double weight_decay,
-                       bool with_state, td_site at);
+                       bool with_state, const void *own, size_t own_size, td_site at);
 /* Fails unless a learning rate is given, finite and not negative. */
 void td_require_lr(double lr, const char *what, td_site at);
 

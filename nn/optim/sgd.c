@@ -5,10 +5,11 @@
 
 static void sgd_fill(const td_optim *optim, int i, td_optim_slice *slice)
 {
+    const td_sgd_options *options = optim->own;
     slice->first = optim->steps[i] == 0;
-    slice->momentum = optim->sgd.momentum;
-    slice->dampening = optim->sgd.dampening;
-    slice->nesterov = optim->sgd.nesterov;
+    slice->momentum = options->momentum;
+    slice->dampening = options->dampening;
+    slice->nesterov = options->nesterov;
 }
 
 static void sgd_run(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
@@ -33,10 +34,6 @@ td_optim *td_sgd_at(td_sgd_options options, td_site at)
     TD_REQUIRE(!options.nesterov || (options.momentum > 0.0 && options.dampening == 0.0), at,
                "td_sgd: nesterov needs a momentum (it is %g) and no dampening (%g)",
                options.momentum, options.dampening);
-    td_optim *o = td_optim_new(&sgd_kind, options.params, options.lr, options.weight_decay,
-                               options.momentum != 0.0, at);
-    if (o != NULL) {
-        o->sgd = options;
-    }
-    return o;
+    return td_optim_new(&sgd_kind, options.params, options.lr, options.weight_decay,
+                        options.momentum != 0.0, &options, sizeof options, at);
 }
