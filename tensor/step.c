@@ -3,14 +3,13 @@
 
 #include "tensor/arena.h"
 #include "tensor/backend.h"
+#include "tensor/bump.h"
 #include "tensor/hooks.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"
 
 #include <pthread.h>
-#include <stdalign.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum {
     MAX_SCOPES = 256,
@@ -20,79 +19,6 @@ enum {
      * three steps nothing may grow any more. */
     ROTATION = 3,
 };
-
-/* ---- bump memory ----
- *
- * For small things that end together: taken one behind the other, given back all at once. Chunks
- * are kept, so that a second round of the same takes calls no malloc and gets the same addresses.
- */
-
-enum { UNIT = 16, CHUNK_BYTES = 64 << 10 };
-
-struct bump_chunk {
-    struct bump_chunk *next;
-    size_t bytes;
-    alignas(UNIT) char data[];
-};
-
-typedef struct bump {
-    struct bump_chunk *first, *current; /* NULL: none yet */
-    size_t used;                        /* bytes of the current one */
-} bump;
-
-/* Moves on to a chunk that has room: the next one, or a new one in front of it. */
-static int next_chunk(bump *b, size_t bytes)
-{
-    struct bump_chunk **link = b->current != NULL ? &b->current->next : &b->first;
-    if (*link == NULL || (*link)->bytes < bytes) {
-        size_t size = bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES;
-        struct bump_chunk *chunk = malloc(sizeof *chunk + size);
-        if (chunk == NULL) {
-            return -1;
-        }
-        chunk->next = *link;
-        chunk->bytes = size;
-        *link = chunk;
-    }
-    b->current = *link;
-    b->used = 0;
-    return 0;
-}
-
-/* Zeroed, 16-byte aligned memory. NULL when memory is short. */
-static void *bump_take(bump *b, size_t bytes)
-{
-    size_t rounded = (bytes + UNIT - 1) / UNIT * UNIT;
-    if (b->current == NULL || b->current->bytes - b->used < rounded) {
-        if (next_chunk(b, rounded) != 0) {
-            return NULL;
-        }
-    }
-    void *memory = b->current->data + b->used;
-    b->used += rounded;
-    return memset(memory, 0, bytes);
-}
-
-/* Gives everything back to the bump... */
-static void bump_reset(bump *b)
-{
-    b->current = NULL;
-    b->used = 0;
-}
-
-/* ...and to the system. */
-static void bump_free(bump *b)
-{
-    struct bump_chunk *chunk = b->first;
-    while (chunk != NULL) {
-        struct bump_chunk *next = chunk->next;
-        free(chunk);
-        chunk = next;
-    }
-    *b = (bump){ NULL, NULL, 0 };
-}
-
-/* ---- a step ---- */
 
 /* A step tensor and the storage it may have of its own. Equal slots in a pool of their own, so that
  * a stale pointer always finds a header. */
@@ -107,9 +33,9 @@ typedef struct step {
     double began; /* seconds; 0: nobody observed then */
     int pins;     /* td_step_pin */
 
-    td_arena *arena[ARENAS]; /* of the devices (arena_index), NULL until used */
-    bump headers[ROTATION];  /* header_slot */
-    bump bytes[ROTATION];    /* td_step_bytes */
+    td_arena *arena[ARENAS];   /* of the devices (arena_index), NULL until used */
+    td_bump headers[ROTATION]; /* header_slot */
+    td_bump bytes[ROTATION];   /* td_step_bytes */
 
     td_tensor **held; /* headers that hold their storage, in the order of their making */
     size_t held_count, held_capacity;
@@ -131,8 +57,8 @@ static void release_memory(step *s)
         s->arena[i] = NULL;
     }
     for (int i = 0; i < ROTATION; i++) {
-        bump_free(&s->headers[i]);
-        bump_free(&s->bytes[i]);
+        td_bump_free(&s->headers[i]);
+        td_bump_free(&s->bytes[i]);
     }
     free(s->held);
     s->held = NULL;
@@ -197,8 +123,8 @@ void td_step_begin_at(td_site at)
     s->number++;
     s->open = true;
     s->began = td_steps_observed() ? td_now() : 0.0;
-    bump_reset(&s->headers[s->number % ROTATION]);
-    bump_reset(&s->bytes[s->number % ROTATION]);
+    td_bump_reset(&s->headers[s->number % ROTATION]);
+    td_bump_reset(&s->bytes[s->number % ROTATION]);
     for (int i = 0; i < ARENAS; i++) {
         if (s->arena[i] != NULL) {
             td_arena_begin_step(s->arena[i]);
@@ -377,7 +303,7 @@ static _Noreturn void out_of_memory(const td_arena *arena, const char *what, siz
 
 static header_slot *new_slot(step *s, td_site at)
 {
-    header_slot *slot = bump_take(&s->headers[s->number % ROTATION], sizeof *slot);
+    header_slot *slot = td_bump_take(&s->headers[s->number % ROTATION], sizeof *slot);
     TD_REQUIRE(slot != NULL, at, "out of memory for the header of a step tensor");
     return slot;
 }
@@ -506,7 +432,7 @@ td_tensor *td_step_view(const td_tensor *t, int64_t offset, td_shape shape, cons
 void *td_step_bytes(size_t bytes)
 {
     step *s = open_step("td_step_bytes", TD_NOWHERE);
-    void *memory = bump_take(&s->bytes[s->number % ROTATION], bytes);
+    void *memory = td_bump_take(&s->bytes[s->number % ROTATION], bytes);
     TD_REQUIRE(memory != NULL, TD_NOWHERE, "out of memory for %zu bytes of a step's tape", bytes);
     return memory;
 }
