@@ -68,11 +68,12 @@ static void test_same_bits_as_ever(void **state)
 }
 
 /* Steps that the scaler has skipped are not those of an optimizer that comes later, nor of an
- * average; and nobody asks a scaler that is gone. */
+ * average; counts stay right when another scaler takes over; and nobody asks a scaler that is gone.
+ */
 static void test_new_optimizer_after_skipped_steps(void **state)
 {
     (void)state;
-    enum { FIRST, OTHER_OPTIM, NO_SCALER, LAST };
+    enum { FIRST, OTHER_OPTIM, OTHER_SCALER, NO_SCALER, LAST };
     captured_job jobs[2]; /* as ever, and captured */
     captured_kind kind = { .optim = CAPTURED_ADAM, .scaler = true, .ema = true };
     for (int k = 0; k < 2; k++) {
@@ -86,7 +87,12 @@ static void test_new_optimizer_after_skipped_steps(void **state)
                 td_ema_free(job->ema);
                 job->ema = td_ema_new(job->net, .decay = 0.9, .warmup = true);
                 assert_true(job->optim != NULL && job->ema != NULL);
+            } else if (part == OTHER_SCALER) {
+                td_scaler_free(job->scaler);
+                job->scaler = td_scaler_new(.scale = 0x1p24, .patience = 2);
+                assert_non_null(job->scaler);
             } else if (part == NO_SCALER) {
+                assert_true(td_scaler_now(job->scaler).skipped > 0);
                 td_scaler_free(job->scaler);
                 job->scaler = NULL;
                 job->kind.scaler = false;
