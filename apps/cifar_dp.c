@@ -86,7 +86,8 @@ int main(int argc, char **argv)
         td_die();
     }
     /* DataParallel: a replica on each device. Every forward copies the parameters to all replicas
-     * and cuts the batch into as many pieces; after backward the replicas' gradients are summed. */
+     * (CPU devices share them) and cuts the batch into as many pieces; after backward the replicas'
+     * gradients are summed. */
     td_device devices[TD_MAX_DEVICES];
     for (int i = 0; i < device_count; i++) {
         devices[i] = (td_device){ device.type, (unsigned char)(device.index + i) };

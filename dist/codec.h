@@ -48,7 +48,7 @@ typedef struct td_bucket_codec {
     const td_tensor *(*own)(void *state);
 } td_bucket_codec;
 
-/* registry.c: the codec of a name; NULL with td_last_error(): there is none. */
+/* ddp/parts.c: the codec of a name; NULL with td_last_error(): there is none. */
 const td_bucket_codec *td_codec_find(const char *name);
 
 /* The state of a communication hook, for td_checkpoint's `extra`: PowerSGD's factors, and the
@@ -60,8 +60,8 @@ const td_bucket_codec *td_codec_find(const char *name);
  * state of all ranks, which needs the model's size in memory for each rank, and saves it. To load,
  * every rank calls td_ddp_state_to_load after td_ddp, and passes the list to td_checkpoint_load
  * immediately: another load or a backward may move the tensors. */
-td_status td_ddp_state_to_save(td_module *ddp, const td_named_tensor **tensors, int *count);
-td_status td_ddp_state_to_load(td_module *ddp, const td_named_tensor **tensors, int *count);
+td_status td_ddp_state_to_save(td_module *net, const td_named_tensor **tensors, int *count);
+td_status td_ddp_state_to_load(td_module *net, const td_named_tensor **tensors, int *count);
 
 TD_END_C
 

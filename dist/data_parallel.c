@@ -14,6 +14,7 @@
 #include "dist/dist.h"
 #include "dist/replica.h"
 #include "dist/sync_batch_norm.h"
+#include "nn/around.h"
 #include "tensor/backend.h"
 #include "tensor/hooks.h"
 #include "tensor/storage.h"
@@ -222,14 +223,16 @@ static td_tensor *gather(parallel_call *call, td_tensor *token, const td_tensor 
                      .inputs = { token }, .params = &call, .params_size = sizeof call);
 }
 
-static td_tensor *parallel_forward(td_module *self, td_tensor *x, td_site at)
+static td_tensor *run_parallel(const td_around_rest *own, td_tensor *x, void *user)
 {
-    parallel_state *s = self->state;
+    parallel_state *s = user;
+    td_site at = own->at;
+    TD_REQUIRE(own->second == NULL, at, "DataParallel is for models of one input");
     int64_t samples = x->ndim > 0 ? x->shape[0] : 0;
     int64_t chunk = (samples + s->count - 1) / s->count;
     int pieces = chunk > 0 ? (int)((samples + chunk - 1) / chunk) : 1;
     if (pieces <= 1) {
-        return td_forward_at(s->model, x, at);
+        return td_run_rest(own, x);
     }
     td_not_recordable("DataParallel computes on other threads");
     parallel_call *call = td_step_bytes(sizeof *call);
@@ -245,17 +248,17 @@ static td_tensor *parallel_forward(td_module *self, td_tensor *x, td_site at)
         td_tensor piece = piece_of(rest, call, i);
         td_replica_forward(s->replicas[i], &piece);
     }
-    td_tensor *first = td_forward_at(s->model, mine, at);
+    td_tensor *first = td_run_rest(own, mine);
     wait_for_all(call, at);
     td_tensor *others = gather(call, token, rest, at);
     return td_cat_at((td_tensor *[]){ first, others }, 2, 0, at);
 }
 
-/* ---- the module ---- */
+/* ---- beginning and end ---- */
 
-static void parallel_free(td_module *self)
+static void end_parallel(void *user)
 {
-    parallel_state *s = self->state;
+    parallel_state *s = user;
     for (int i = 1; i < s->count; i++) {
         td_replica_free(s->replicas[i]);
     }
@@ -264,21 +267,13 @@ static void parallel_free(td_module *self)
     }
     td_state_list_free(&s->list);
     free(s->inputs);
+    free(s);
 }
 
-static void parallel_describe(const td_module *self, char *text, size_t size)
+bool td_is_data_parallel(const td_module *m)
 {
-    const parallel_state *s = self->state;
-    snprintf(text, size, "%d devices from %s on", s->count, td_device_name(s->devices[0]));
+    return td_surrounded_by(m, run_parallel) != NULL;
 }
-
-static const td_module_type parallel_type = {
-    .name = "DataParallel",
-    .forward = parallel_forward,
-    .free = parallel_free,
-    .describe = parallel_describe,
-    .transparent = true,
-};
 
 static td_status check_devices(const td_module *model, const td_device *devices, int count)
 {
@@ -344,24 +339,24 @@ static td_status prepare(parallel_state *s, td_module *model, const td_device *d
     return count > 1 ? share_threads(s) : TD_OK;
 }
 
-bool td_is_data_parallel(const td_module *m)
-{
-    return m->type == &parallel_type;
-}
-
 td_module *td_data_parallel(td_module *model, const td_device *devices, int count)
 {
-    td_module *m = td_module_new(&parallel_type, sizeof(parallel_state));
-    if (m == NULL || model == NULL) {
-        td_module_free(m);
+    if (model == NULL) {
+        return NULL;
+    }
+    parallel_state *s = calloc(1, sizeof *s);
+    td_status status = s != NULL ? prepare(s, model, devices, count)
+                                 : td_fail(TD_E_NOMEM, "td_data_parallel: no memory");
+    if (status == TD_OK) {
+        status = td_module_surround(
+            model, &(td_around){ .run = run_parallel, .free = end_parallel, .user = s });
+    }
+    if (status != TD_OK) {
+        if (s != NULL) {
+            end_parallel(s);
+        }
         td_module_free(model);
         return NULL;
     }
-    td_status status = prepare(m->state, model, devices, count);
-    td_module_add(m, "module", model);
-    if (status != TD_OK) {
-        td_module_free(m);
-        return NULL;
-    }
-    return td_module_finish(m);
+    return model;
 }

@@ -31,8 +31,7 @@ void td_ddp_remove_part(td_ddp_state *s, td_ddp_part *part)
     part->free(part);
 }
 
-td_ddp_part *td_ddp_find_part(const td_ddp_state *s, td_status (*on)(td_ddp_part *, td_ddp_state *,
-                                                                     td_ddp_event, td_ddp_unit *))
+td_ddp_part *td_ddp_find_part(const td_ddp_state *s, td_ddp_on_fn on)
 {
     td_ddp_part *p = s->parts;
     while (p != NULL && p->on != on) {
@@ -64,69 +63,44 @@ static void begin_forward(td_ddp_state *s, bool training)
     td_ddp_report(s);
 }
 
-static td_tensor *run_model(td_module *model, td_tensor *a, td_tensor *b, td_site at)
+static td_tensor *run_ddp(const td_around_rest *rest, td_tensor *x, void *user)
 {
-    return b != NULL ? td_forward2_at(model, a, b, at) : td_forward_at(model, a, at);
-}
-
-/* b: NULL for a model of one input. */
-static td_tensor *ddp_forward2(td_module *self, td_tensor *a, td_tensor *b, td_site at)
-{
-    td_ddp_state *s = self->state;
+    td_ddp_state *s = user;
     if (!td_grad_enabled()) {
-        return run_model(s->model, a, b, at);
+        return td_run_rest(rest, x);
     }
-    begin_forward(s, self->training);
+    begin_forward(s, rest->m->training);
     td_ddp_tell(s, TD_DDP_MODEL, NULL);
-    td_tensor *y = run_model(s->model, a, b, at);
+    td_tensor *y = td_run_rest(rest, x);
     td_ddp_tell(s, TD_DDP_MODEL_DONE, NULL);
     return y;
 }
 
-static td_tensor *ddp_forward(td_module *self, td_tensor *x, td_site at)
+bool td_is_ddp(const td_module *m)
 {
-    return ddp_forward2(self, x, NULL, at);
+    return m != NULL && td_surrounded_by(m, run_ddp) != NULL;
+}
+
+td_ddp_state *td_ddp_state_of(const td_module *net)
+{
+    TD_REQUIRE(td_is_ddp(net), TD_HERE, "%s is no DistributedDataParallel: td_ddp comes first",
+               net == NULL ? "NULL" : net->type->name);
+    return td_surrounded_by(net, run_ddp);
 }
 
 /* ---- beginning and end ---- */
 
-static void ddp_free(td_module *self)
+/* Also of what was not completely made. */
+static void end_ddp(void *user)
 {
-    td_ddp_state *s = self->state;
+    td_ddp_state *s = user;
     while (s->parts != NULL) {
         td_ddp_remove_part(s, s->parts);
     }
     td_units_free(s);
     td_reducer_free(s);
     td_ddp_free_buffers(s);
-}
-
-static void ddp_describe(const td_module *self, char *text, size_t size)
-{
-    const td_ddp_state *s = self->state;
-    snprintf(text, size, "rank %d of %d, %s", td_group_rank(s->group), td_group_size(s->group),
-             td_group_backend(s->group));
-}
-
-static const td_module_type ddp_type = {
-    .name = "DistributedDataParallel",
-    .forward = ddp_forward,
-    .forward2 = ddp_forward2,
-    .free = ddp_free,
-    .describe = ddp_describe,
-    .transparent = true,
-};
-
-bool td_is_ddp(const td_module *m)
-{
-    return m != NULL && m->type == &ddp_type;
-}
-
-td_ddp_state *td_ddp_state_of(const td_module *ddp)
-{
-    TD_REQUIRE(td_is_ddp(ddp), TD_HERE, "the module is %s, not a DistributedDataParallel (td_ddp)",
-               ddp == NULL ? "NULL" : ddp->type->name);
-    return ddp->state;
+    free(s);
 }
 
 static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
@@ -135,8 +109,6 @@ static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
     td_ddp_options *o = &s->options;
     s->group = o->group != NULL ? o->group : td_dist_world();
     s->reducer.divisor = td_group_size(s->group);
-    o->powersgd_rank = o->powersgd_rank > 0 ? o->powersgd_rank : 1;
-    o->powersgd_start = o->powersgd_start > 0 ? o->powersgd_start : 1000;
     if (o->bucket_cap_mb <= 0.0) {
         o->bucket_cap_mb = s->model->device.type != TD_DEVICE_CPU ? 25.0 : 5.0;
     }
@@ -190,10 +162,9 @@ static void set_replica(td_module *m, const char *path, void *user)
     td_dropout_set_replica(m, (uint64_t) * (const int *)user);
 }
 
-static td_status prepare(td_module *ddp)
+static td_status prepare(td_ddp_state *s)
 {
-    td_ddp_state *s = ddp->state;
-    s->params = td_parameters(ddp);
+    s->params = td_parameters(s->model);
     if (s->params == NULL) {
         return TD_E_NOMEM;
     }
@@ -210,73 +181,59 @@ static td_status prepare(td_module *ddp)
     return td_reducer_watch(s);
 }
 
+static td_status surround(td_module *model, const td_ddp_options *options)
+{
+    td_ddp_state *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        return td_fail(TD_E_NOMEM, "td_ddp: no memory");
+    }
+    s->model = model;
+    td_status status = read_options(s, options);
+    if (status == TD_OK) {
+        status = prepare(s);
+    }
+    if (status == TD_OK) {
+        status =
+            td_module_surround(model, &(td_around){ .run = run_ddp, .free = end_ddp, .user = s });
+    }
+    if (status != TD_OK) {
+        end_ddp(s);
+    }
+    return status;
+}
+
 td_module *td_ddp_at(td_ddp_options options, td_site at)
 {
+    td_module *model = options.model;
     TD_REQUIRE(options.group != NULL || td_dist_is_initialized(), at,
                "td_ddp: there is no process group: td_dist_init comes first");
-    td_module *model = options.model;
-    td_module *m = td_module_new(&ddp_type, sizeof(td_ddp_state));
-    if (m == NULL || model == NULL) {
-        td_module_free(m);
+    TD_REQUIRE(model == NULL || !td_is_ddp(model), at,
+               "td_ddp: the model went through td_ddp already");
+    if (model != NULL && surround(model, &options) != TD_OK) {
         td_module_free(model);
         return NULL;
     }
-    td_ddp_state *s = m->state;
-    s->model = td_module_add(m, "module", model);
-    if (td_module_finish(m) == NULL) {
-        return NULL;
-    }
-    td_status status = read_options(s, &options);
-    if (status == TD_OK) {
-        status = prepare(m);
-    }
-    if (status != TD_OK) {
-        td_module_free(m);
-        return NULL;
-    }
-    return m;
+    return model;
 }
 
 /* ---- settings ---- */
 
-void td_ddp_on_error(td_module *ddp, void (*fn)(td_status status, const char *message, void *user),
+void td_ddp_on_error(td_module *net, void (*fn)(td_status status, const char *message, void *user),
                      void *user)
 {
-    td_ddp_state *s = td_ddp_state_of(ddp);
+    td_ddp_state *s = td_ddp_state_of(net);
     s->failure.on_error = fn;
     s->failure.user = user;
 }
 
-void td_ddp_no_sync_begin(td_module *ddp)
+void td_ddp_no_sync_begin(td_module *net)
 {
-    td_ddp_state_of(ddp)->no_sync_depth++;
+    td_ddp_state_of(net)->no_sync_depth++;
 }
 
-void td_ddp_no_sync_end(td_module *ddp)
+void td_ddp_no_sync_end(td_module *net)
 {
-    td_ddp_state *s = td_ddp_state_of(ddp);
+    td_ddp_state *s = td_ddp_state_of(net);
     TD_REQUIRE(s->no_sync_depth > 0, TD_HERE, "td_ddp_no_sync_end without td_ddp_no_sync_begin");
     s->no_sync_depth--;
-}
-
-/* ---- what a codec keeps, for checkpoints ---- */
-
-static td_status list_state(td_module *ddp, bool save, const td_named_tensor **tensors, int *count)
-{
-    const td_reducer *r = &td_ddp_state_of(ddp)->reducer;
-    *tensors = NULL;
-    *count = 0;
-    return r->codec != NULL && r->codec->list != NULL
-               ? r->codec->list(r->codec_state, save, tensors, count)
-               : TD_OK;
-}
-
-td_status td_ddp_state_to_save(td_module *ddp, const td_named_tensor **tensors, int *count)
-{
-    return list_state(ddp, true, tensors, count);
-}
-
-td_status td_ddp_state_to_load(td_module *ddp, const td_named_tensor **tensors, int *count)
-{
-    return list_state(ddp, false, tensors, count);
 }

@@ -28,31 +28,29 @@ typedef struct td_ddp_unit {
 typedef struct td_ddp_units {
     td_ddp_unit *list;
     int count;
-    int *unit_of; /* each parameter's unit */
     bool rebuilt; /* units have the order in which gradients became ready */
     int layout;   /* td_params_reorders when the units were made */
 } td_ddp_units;
 
-/* A ready hook's user data. */
-typedef struct td_ddp_watch {
+/* What the reducer knows of a parameter; also its ready hook's user data. */
+typedef struct td_ddp_param {
     td_ddp_state *ddp;
-    int param;
-    int hook;
-} td_ddp_watch;
+    int number, unit, hook;
+    bool expected; /* the unit waits for this gradient */
+    bool ready;    /* the gradient became ready in this backward */
+    bool used;     /* in any backward since the last reduction */
+} td_ddp_param;
 
 typedef struct td_reducer {
-    td_ddp_watch *watches; /* per parameter */
+    td_ddp_param *params;
     int end_hook;
     const td_bucket_codec *codec; /* NULL: gradients travel as they are */
     void *codec_state;
     double divisor; /* of the sum over all ranks: the number of ranks that have data */
-    /* Per parameter: whether its unit waits for its gradient; became ready in this backward; in any
-     * backward since the last reduction. */
-    bool *expected, *ready, *used;
-    int *ready_order, ready_count;
-    int next;      /* the next unit to launch */
-    bool active;   /* a backward runs, and a gradient of this model became ready */
-    bool launched; /* the reduction has begun */
+    int *ready_order, ready_count; /* parameters that became ready in this backward */
+    int next;                      /* the next unit to launch */
+    bool active;                   /* a backward runs, and a gradient of this model became ready */
+    bool launched;                 /* the reduction has begun */
 } td_reducer;
 
 typedef struct td_ddp_buffers {
@@ -107,28 +105,29 @@ typedef enum td_ddp_event {
     TD_DDP_REDUCED, /* the reduction has ended, perhaps by a failure */
 } td_ddp_event;
 
+/* Told all events, in the order in which the parts were added. A failure fails the step. */
+typedef td_status (*td_ddp_on_fn)(td_ddp_part *part, td_ddp_state *s, td_ddp_event event,
+                                  td_ddp_unit *unit);
+
 /* The head of a part's own struct. Parts are added and removed between two steps only. */
 struct td_ddp_part {
-    /* Told all events, in the order in which the parts were added. A failure fails the step. */
-    td_status (*on)(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit);
+    td_ddp_on_fn on;
     void (*free)(td_ddp_part *part); /* with DDP's end, or by td_ddp_remove_part */
-    bool may_lack;                   /* now a parameter may be without a gradient */
     td_ddp_part *next;
 };
 
 void td_ddp_add_part(td_ddp_state *s, td_ddp_part *part);
 void td_ddp_remove_part(td_ddp_state *s, td_ddp_part *part);
 /* The part with this function; NULL: there is none. */
-td_ddp_part *td_ddp_find_part(const td_ddp_state *s, td_status (*on)(td_ddp_part *, td_ddp_state *,
-                                                                     td_ddp_event, td_ddp_unit *));
+td_ddp_part *td_ddp_find_part(const td_ddp_state *s, td_ddp_on_fn on);
 void td_ddp_tell(td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit);
 
-/* registry.c: collective. Compares the ranks' models, and adds the parts of a new DDP. */
+/* ddp/parts.c: collective. Compares the ranks' models, and adds the parts of a new DDP. */
 td_status td_ddp_open_parts(td_ddp_state *s);
 
 /* ---- the core ---- */
 
-td_ddp_state *td_ddp_state_of(const td_module *ddp); /* fatal if ddp is no DDP wrapper */
+td_ddp_state *td_ddp_state_of(const td_module *net); /* fatal without td_ddp */
 
 /* Keeps the first failure; reports it to the user's function, or as a fatal error. */
 void td_ddp_note(td_ddp_state *s, td_status status);

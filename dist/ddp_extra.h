@@ -15,8 +15,8 @@ TD_BEGIN_C
  * state of its optimizers (momentum, moments, step counts), but not its learning rate. All ranks
  * must make their optimizers in the same order. divide_by_initial_world_size: divide gradients by
  * the size of the world, not by the number of ranks that still have batches. */
-void td_ddp_join_begin(td_module *ddp, bool divide_by_initial_world_size);
-td_status td_ddp_join_end(td_module *ddp);
+void td_ddp_join_begin(td_module *net, bool divide_by_initial_world_size);
+td_status td_ddp_join_end(td_module *net);
 
 /* ---- statistics ---- */
 
@@ -41,8 +41,8 @@ typedef struct td_ddp_stats {
     double cpu;           /* CPU time of the communication threads */
     int64_t steps;        /* steps so far */
 } td_ddp_stats;
-td_ddp_stats td_ddp_last_stats(const td_module *ddp);
-void td_ddp_print_stats(const td_module *ddp, FILE *out);
+td_ddp_stats td_ddp_last_stats(const td_module *net);
+void td_ddp_print_stats(const td_module *net, FILE *out);
 
 TD_END_C
 

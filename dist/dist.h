@@ -24,12 +24,12 @@
  *
  *     td_loader_close(loader);
  *     td_optim_free(optim);      (td_ema_free and td_scaler_free likewise)
- *     td_module_free(net);       (frees the model inside td_ddp, too)
+ *     td_module_free(net);       (ends DDP, too)
  *     td_dataset_free(data);
  *     td_dist_destroy();
  *
  * More functions: dist/collectives.h (groups of some ranks, gather, send, ...), dist/store.h,
- * dist/trace.h, dist/codec.h, dist/graph/captured.h. */
+ * dist/trace.h, dist/codec.h, dist/ddp_extra.h, dist/graph/captured.h. */
 #ifndef TD_DIST_DIST_H
 #define TD_DIST_DIST_H
 
@@ -204,43 +204,43 @@ typedef struct td_ddp_options {
     int64_t powersgd_start;      /* so many steps use a plain all-reduce first; 0: 1000 */
 } td_ddp_options;
 
-/* td_ddp(model, ...) wraps a model. All ranks call td_ddp at the same place. It checks that all
- * ranks have the same parameters, broadcasts rank 0's parameters and buffers, makes the buckets and
- * adds a ready hook to every parameter.
+/* td_ddp(net, ...) makes a model train together with the other ranks' copies, and returns the same
+ * module. All ranks call td_ddp at the same place. It checks that all ranks have the same
+ * parameters, broadcasts rank 0's parameters and buffers, makes the buckets and adds a ready hook
+ * to every parameter.
  *
- * Use the wrapper like the model: td_forward, td_backward, td_optim_step. The wrapper owns the
- * model; checkpoints of either have the same names. Make the optimizer from td_parameters of the
- * wrapper or of the model: both give the same list.
+ * The model is used as before: td_forward, td_backward, td_optim_step. The names in checkpoints
+ * stay as they were. td_module_free ends DDP, too.
  *
  * NULL with td_last_error() on every rank if one rank's model differs; the model is freed then, as
  * by every constructor that takes a module. A collective that fails in td_backward is a fatal
  * error, unless td_ddp_on_error is set. */
 td_module *td_ddp_at(td_ddp_options options, td_site at);
-bool td_is_ddp(const td_module *m);
+bool td_is_ddp(const td_module *m); /* whether m went through td_ddp */
 /* Calls fn, instead of ending the program, if a backward fails (a rank died, a parameter got no
  * gradient). The gradients of that backward are not valid: td_backward
  * returns, and the program should leave its loop without td_optim_step. */
-void td_ddp_on_error(td_module *ddp, void (*fn)(td_status status, const char *message, void *user),
+void td_ddp_on_error(td_module *net, void (*fn)(td_status status, const char *message, void *user),
                      void *user);
 
 /* For gradient accumulation: between begin and end, backward adds to this rank's gradients and
  * sends nothing. The first backward after td_ddp_no_sync_end reduces the accumulated gradients. */
-void td_ddp_no_sync_begin(td_module *ddp);
-void td_ddp_no_sync_end(td_module *ddp);
+void td_ddp_no_sync_begin(td_module *net);
+void td_ddp_no_sync_end(td_module *net);
 
 /* ---- DataParallel: one process, several devices ---- */
 
-/* Runs a model on several devices of one process, one thread for each device. The parameters live
- * on devices[0]. Every forward copies the parameters to the other devices, scatters the batch along
- * dimension 0, runs the replicas and gathers the results; after backward the replicas' gradients
- * are summed on devices[0]. Only replica 0's buffers are kept. With one device the model runs
- * directly.
+/* Makes a model run on several devices of one process, one thread for each device, and returns the
+ * same module. The parameters live on devices[0], and CPU devices share their memory; every forward
+ * copies the parameters to the other devices. It scatters the batch along dimension 0, runs the
+ * replicas and gathers the results; after backward the replicas' gradients are summed on
+ * devices[0]. Only replica 0's buffers are kept. With one device the model runs directly.
  *
  * DataParallel is slower than td_ddp: the copies and the sum happen while nothing else runs, in
  * every step. DDP copies no weights, and averages gradients while backward runs.
  *
- * The wrapper owns the model. NULL with td_last_error(), and the model is freed: no memory, or the
- * model contains SyncBatchNorm, whose statistics are shared between processes (use td_ddp). */
+ * NULL with td_last_error(), and the model is freed: no memory, or the model contains
+ * SyncBatchNorm, whose statistics are shared between processes (use td_ddp). */
 td_module *td_data_parallel(td_module *model, const td_device *devices, int count);
 
 /* ---- SyncBatchNorm ---- */

@@ -6,10 +6,10 @@
 #include "dist/collectives.h"
 #include "dist/device_engine.h"
 #include "autograd/hooks.h"
+#include "autograd/tape.h"
 #include "nn/module.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- failures ---- */
 
@@ -74,7 +74,7 @@ static void clear_missing(td_ddp_state *s, const td_ddp_unit *u)
 {
     for (int k = 0; k < u->b.param_count; k++) {
         const td_param *p = td_params_get(s->params, u->b.params[k]);
-        if (!s->reducer.ready[u->b.params[k]] && td_grad(p->tensor) == NULL) {
+        if (!s->reducer.params[u->b.params[k]].ready && td_grad(p->tensor) == NULL) {
             td_tensor grad = td_ddp_stretch(td_params_flat_grad(s->params), p->begin, p->count);
             td_fill_(&grad, 0.0);
         }
@@ -112,19 +112,17 @@ static void launch_full(td_ddp_state *s)
 static void on_ready(td_tensor *leaf, void *user)
 {
     (void)leaf;
-    const td_ddp_watch *watch = user;
-    td_ddp_state *s = watch->ddp;
+    td_ddp_param *p = user;
+    td_ddp_state *s = p->ddp;
     td_reducer *r = &s->reducer;
-    int i = watch->param;
-    r->active = true;
-    r->used[i] = true;
-    if (s->no_sync_depth > 0 || r->ready[i]) {
+    r->active = p->used = true;
+    if (s->no_sync_depth > 0 || p->ready) {
         return;
     }
-    r->ready[i] = true;
-    r->ready_order[r->ready_count++] = i;
-    if (r->expected[i]) {
-        s->units.list[s->units.unit_of[i]].pending--;
+    p->ready = true;
+    r->ready_order[r->ready_count++] = p->number;
+    if (p->expected) {
+        s->units.list[p->unit].pending--;
         launch_full(s);
     }
 }
@@ -146,19 +144,13 @@ static void on_backward_end(td_tensor *const *unused, int count, void *user)
 td_status td_reducer_make(td_ddp_state *s)
 {
     td_reducer *r = &s->reducer;
-    size_t room = (size_t)s->count + 1;
-    r->watches = calloc(room, sizeof *r->watches);
-    r->expected = calloc(room, sizeof *r->expected);
-    r->ready = calloc(room, sizeof *r->ready);
-    r->used = calloc(room, sizeof *r->used);
-    r->ready_order = calloc(room, sizeof *r->ready_order);
-    s->units.unit_of = calloc(room, sizeof *s->units.unit_of);
-    if (r->watches == NULL || r->expected == NULL || r->ready == NULL || r->used == NULL ||
-        r->ready_order == NULL || s->units.unit_of == NULL) {
+    r->params = calloc((size_t)s->count + 1, sizeof *r->params);
+    r->ready_order = calloc((size_t)s->count + 1, sizeof *r->ready_order);
+    if (r->params == NULL || r->ready_order == NULL) {
         return td_fail(TD_E_NOMEM, "td_ddp: no memory for %d parameters", s->count);
     }
     for (int i = 0; i < s->count; i++) {
-        r->expected[i] = true;
+        r->params[i] = (td_ddp_param){ .ddp = s, .number = i, .expected = true };
     }
     return TD_OK;
 }
@@ -167,10 +159,9 @@ td_status td_reducer_watch(td_ddp_state *s)
 {
     td_reducer *r = &s->reducer;
     for (int i = 0; i < s->count; i++) {
-        td_ddp_watch *w = &r->watches[i];
-        *w = (td_ddp_watch){ s, i, 0 };
-        w->hook = td_on_grad_ready(td_params_get(s->params, i)->tensor, on_ready, w);
-        if (w->hook < 0) {
+        td_ddp_param *p = &r->params[i];
+        p->hook = td_on_grad_ready(td_params_get(s->params, i)->tensor, on_ready, p);
+        if (p->hook < 0) {
             return TD_E_NOMEM;
         }
     }
@@ -181,16 +172,19 @@ td_status td_reducer_watch(td_ddp_state *s)
 void td_reducer_free(td_ddp_state *s)
 {
     td_reducer *r = &s->reducer;
+    for (int i = 0; r->params != NULL && i < s->count; i++) {
+        td_tensor *leaf = td_params_get(s->params, i)->tensor;
+        if (r->params[i].hook > 0 && td_is_leaf(leaf)) {
+            td_remove_grad_hook(leaf, r->params[i].hook);
+        }
+    }
     if (r->end_hook > 0) {
-        td_remove_backward_end_hook(r->end_hook); /* the ready hooks were freed with the leaves */
+        td_remove_backward_end_hook(r->end_hook);
     }
     if (r->codec_state != NULL) {
         r->codec->close(r->codec_state);
     }
-    free(r->watches);
-    free(r->expected);
-    free(r->ready);
-    free(r->used);
+    free(r->params);
     free(r->ready_order);
 }
 
@@ -200,11 +194,10 @@ void td_reducer_arm(td_ddp_state *s)
     for (int i = 0; i < s->units.count; i++) {
         s->units.list[i].pending = 0;
     }
-    for (int i = 0; i < s->count; i++) {
-        int unit = s->units.unit_of[i];
-        r->ready[i] = r->used[i] = false;
-        if (unit < s->units.count) { /* not if memory for units was short */
-            s->units.list[unit].pending += r->expected[i];
+    for (td_ddp_param *p = r->params; p < r->params + s->count; p++) {
+        p->ready = p->used = false;
+        if (p->unit < s->units.count) { /* not if memory for units was short */
+            s->units.list[p->unit].pending += p->expected;
         }
     }
     r->ready_count = r->next = 0;
@@ -212,47 +205,6 @@ void td_reducer_arm(td_ddp_state *s)
 }
 
 /* ---- the end of backward ---- */
-
-static bool may_lack(const td_ddp_state *s)
-{
-    bool may = false;
-    for (const td_ddp_part *p = s->parts; p != NULL; p = p->next) {
-        may = may || p->may_lack;
-    }
-    return may;
-}
-
-/* Fails if a parameter got no gradient. The other ranks wait for its unit, so the group is aborted
- * with the reason. */
-static void fail_unused(td_ddp_state *s)
-{
-    char names[600] = "";
-    size_t length = 0;
-    int missing = 0;
-    for (int i = 0; i < s->count; i++) {
-        if (s->reducer.used[i]) {
-            continue;
-        }
-        const char *name = td_params_get(s->params, i)->name;
-        if (length + strlen(name) + 16 < sizeof names) {
-            length += (size_t)snprintf(names + length, sizeof names - length, "%s'%s'",
-                                       missing > 0 ? ", " : "", name);
-        }
-        missing++;
-    }
-    if (missing == 0 || !fine(s)) {
-        return;
-    }
-    td_ddp_note(s, td_fail(TD_E_MISMATCH,
-                           "%d parameter%s got no gradient in this backward, so its bucket cannot "
-                           "be reduced: %s. If the loss does not always depend on all parameters, "
-                           "set find_unused_parameters",
-                           missing, missing == 1 ? "" : "s", names));
-    char reason[800];
-    snprintf(reason, sizeof reason, "rank %d: no gradient for %s (find_unused_parameters)",
-             td_group_rank(s->group), names);
-    td_group_abort(s->group, reason);
-}
 
 static bool wait_for(td_ddp_state *s, td_ddp_unit *u)
 {
@@ -301,9 +253,6 @@ void td_reducer_finish(td_ddp_state *s)
 {
     td_reducer *r = &s->reducer;
     td_ddp_tell(s, TD_DDP_FINISH, NULL);
-    if (!may_lack(s)) {
-        fail_unused(s);
-    }
     for (td_ddp_unit *u; fine(s) && (u = next_unit(s)) != NULL;) {
         r->next++;
         launch(s, u);

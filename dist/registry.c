@@ -1,7 +1,6 @@
-/* Which engines and codecs there are, and which parts every DDP has. */
+/* Which engines there are. */
 #include "dist/backend.h"
 
-#include "dist/ddp/parts.h"
 #include "dist/engines/p2p/links.h"
 
 #include <string.h>
@@ -22,26 +21,4 @@ const td_comm_backend *td_comm_backend_find(const char *name)
         td_fail(TD_E_ARG, "there is no backend '%s'; there are shm, gloo, mpi and nccl", name);
     }
     return NULL;
-}
-
-const td_bucket_codec *td_codec_find(const char *name)
-{
-    static const td_bucket_codec *const codecs[] = { &td_codec_bf16, &td_codec_fp16,
-                                                     &td_codec_powersgd };
-    for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) {
-        if (strcmp(name, codecs[i]->name) == 0) {
-            return codecs[i];
-        }
-    }
-    td_fail(TD_E_ARG,
-            "td_ddp: there is no communication hook '%s'; there are bf16, fp16 and powersgd", name);
-    return NULL;
-}
-
-/* Statistics come first, so that they count what the other parts do. */
-td_status td_ddp_open_parts(td_ddp_state *s)
-{
-    TD_TRY(td_ddp_check_same(s));
-    TD_TRY(td_ddp_stats_open(s));
-    return td_ddp_usage_open(s);
 }

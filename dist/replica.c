@@ -274,6 +274,22 @@ static void load_modes(td_replica *r, td_module *to, td_module *from)
     }
 }
 
+/* Makes a parameter of the copy a view of the model's memory, on the copy's own device. The tape of
+ * the model's own forward retains that memory for as long as the copy's tape needs it. */
+static void share(td_tensor *to, const td_tensor *from)
+{
+    if (td_ptr(to) == td_ptr(from)) {
+        return;
+    }
+    td_storage *all =
+        td_storage_borrow(from->storage->data, from->storage->bytes, td_device_of(to));
+    TD_REQUIRE(all != NULL, TD_HERE, "DataParallel: %s", td_last_error());
+    td_unhold(to->storage);
+    to->storage = all;
+    to->offset = from->offset;
+    memcpy(to->stride, from->stride, sizeof to->stride);
+}
+
 void td_replica_load(td_replica *r, td_module *model, const td_state_list *state)
 {
     td_replica_wait(r);
@@ -287,10 +303,15 @@ void td_replica_load(td_replica *r, td_module *model, const td_state_list *state
     for (int i = 0; i < state->count; i++) {
         td_tensor *to = r->state.items[i].tensor, *from = state->items[i].tensor;
         TD_REQUIRE(to->dtype == from->dtype, TD_HERE,
-                   "DataParallel: '%s' is %s, but was %s when the model was wrapped; convert the "
+                   "DataParallel: '%s' is %s, but was %s at td_data_parallel; convert the "
                    "model before td_data_parallel",
                    state->items[i].name, td_dtype_name(from->dtype), td_dtype_name(to->dtype));
-        td_copy_(to, from);
+        if (!state->items[i].buffer && td_device_of(from).type == TD_DEVICE_CPU &&
+            r->device.type == TD_DEVICE_CPU) {
+            share(to, from);
+        } else {
+            td_copy_(to, from);
+        }
         td_requires_grad(to, td_is_leaf(from));
     }
 }

@@ -10,15 +10,17 @@
 
 typedef struct td_replica td_replica;
 
-bool td_is_data_parallel(const td_module *m); /* data_parallel.c: a wrapper of replicas */
+bool td_is_data_parallel(const td_module *m); /* data_parallel.c */
 
 /* Replica `number` (from 1) of a model. NULL with td_last_error(). */
 td_replica *td_replica_new(const td_module *model, td_device device, int number);
 /* Ends the thread and the copy. NULL is fine. */
 void td_replica_free(td_replica *r);
 
-/* Copies parameters, buffers and modes from the model (state: its td_module_state). Does nothing
- * while a forward of the running step waits for its backward: the copy is up to date then. */
+/* Copies parameters, buffers and modes from the model (state: its td_module_state). Replicas on
+ * CPUs share the memory of a CPU model's parameters instead; gradients and buffers are their own.
+ * Does nothing while a forward of the running step waits for its backward: the copy is up to date
+ * then. */
 void td_replica_load(td_replica *r, td_module *model, const td_state_list *state);
 
 /* Starts the forward of a batch. The batch must not change until td_replica_wait. */

@@ -61,7 +61,7 @@ static td_status assign(td_ddp_state *s)
         }
         int last = units->count - 1;
         units->list[last].b.param_count++;
-        units->unit_of[order[k]] = last;
+        s->reducer.params[order[k]].unit = last;
         filled += gradient_bytes(s, k);
         still_to_come -= gradient_bytes(s, k);
         open = filled < limit_of(s, last, still_to_come);
@@ -95,7 +95,7 @@ static td_status place(td_ddp_state *s, int i)
     return codec != NULL ? codec->attach(s->reducer.codec_state, b, &u->part) : TD_OK;
 }
 
-static void free_list(td_ddp_state *s)
+void td_units_free(td_ddp_state *s)
 {
     for (int i = 0; i < s->units.count; i++) {
         td_ddp_unit *u = &s->units.list[i];
@@ -109,15 +109,9 @@ static void free_list(td_ddp_state *s)
     s->units.count = 0;
 }
 
-void td_units_free(td_ddp_state *s)
-{
-    free_list(s);
-    free(s->units.unit_of);
-}
-
 td_status td_units_make(td_ddp_state *s)
 {
-    free_list(s);
+    td_units_free(s);
     s->units.layout = td_params_reorders(s->params);
     TD_TRY(assign(s));
     for (int i = 0; i < s->units.count; i++) {
@@ -190,7 +184,7 @@ static void write_order(const td_ddp_state *s, int32_t *order)
     }
     const int *now = td_params_order(s->params);
     for (int k = 0; k < s->count; k++) {
-        if (!r->ready[now[k]]) {
+        if (!r->params[now[k]].ready) {
             order[count++] = now[k];
         }
     }

@@ -1,6 +1,7 @@
-/* Functions that run around a module's forward. The summary, recomputation and dist's wrappers use
- * them. Several functions may surround a module; the last one added is the outermost. A module that
- * is surrounded is not fused with its neighbours (a convolution with its normalisation). */
+/* Functions that run around a module's forward. The summary, recomputation, DDP and DataParallel
+ * are such functions. Several functions may surround a module; the last one added is the outermost.
+ * A module that is surrounded is not fused with its neighbours (a convolution with its
+ * normalisation). */
 #ifndef TD_NN_AROUND_H
 #define TD_NN_AROUND_H
 
@@ -21,25 +22,28 @@ typedef struct td_around_rest {
 /* Runs the rest for an input and returns its result. */
 td_tensor *td_run_rest(const td_around_rest *rest, td_tensor *x);
 
+/* Returns the module's result for x: calls td_run_rest once, or never, or for another input. */
+typedef td_tensor *(*td_around_fn)(const td_around_rest *rest, td_tensor *x, void *user);
+
 typedef struct td_around {
-    /* Returns the module's result for x. run calls td_run_rest once, or never, or for another
-     * input. */
-    td_tensor *(*run)(const td_around_rest *rest, td_tensor *x, void *user);
-    void (*free)(void *user); /* called when the module is freed or the function removed; may be
-                                 NULL */
+    td_around_fn run;
+    /* Called when the function is removed, or when td_module_free begins: the module and all below
+     * are still whole. May be NULL. */
+    void (*free)(void *user);
     void *user;
     bool copies; /* td_module_clone surrounds the copy by the same function, with the same user */
+    bool inside; /* next to the module's own forward, inside of all that was added before */
     const struct td_around *next; /* for the library */
 } td_around;
 
-/* Adds a function as the outermost one; `around` is copied. TD_E_NOMEM: no memory.
- * td_module_unsurround removes the function with this run and user. td_is_surrounded tells whether
- * any function surrounds m. */
+/* Adds a function as the outermost one (but see `inside`); `around` is copied. TD_E_NOMEM: no
+ * memory. td_module_unsurround removes the function with this run and user. */
 td_status td_module_surround(td_module *m, const td_around *around);
-void td_module_unsurround(td_module *m,
-                          td_tensor *(*run)(const td_around_rest *, td_tensor *, void *),
-                          const void *user);
+void td_module_unsurround(td_module *m, td_around_fn run, const void *user);
+/* Whether any function surrounds m; and the user of the outermost function with this run, NULL if
+ * there is none. */
 bool td_is_surrounded(const td_module *m);
+void *td_surrounded_by(const td_module *m, td_around_fn run);
 
 TD_END_C
 

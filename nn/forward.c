@@ -56,25 +56,41 @@ bool td_is_surrounded(const td_module *m)
     return td_node_of(m)->around != NULL;
 }
 
+static const td_around **next_of(const td_around *a)
+{
+    return (const td_around **)(uintptr_t)&a->next;
+}
+
 td_status td_module_surround(td_module *m, const td_around *around)
 {
     td_around *a = malloc(sizeof *a);
     if (a == NULL) {
         return td_fail(TD_E_NOMEM, "no memory to surround '%s'", td_node_of(m)->label);
     }
+    const td_around **link = &td_node_of(m)->around;
+    while (around->inside && *link != NULL) {
+        link = next_of(*link);
+    }
     *a = *around;
-    a->next = td_node_of(m)->around;
-    td_node_of(m)->around = a;
+    a->next = *link;
+    *link = a;
     return TD_OK;
 }
 
-void td_module_unsurround(td_module *m,
-                          td_tensor *(*run)(const td_around_rest *, td_tensor *, void *),
-                          const void *user)
+void *td_surrounded_by(const td_module *m, td_around_fn run)
+{
+    const td_around *a = td_node_of(m)->around;
+    while (a != NULL && a->run != run) {
+        a = a->next;
+    }
+    return a != NULL ? a->user : NULL;
+}
+
+void td_module_unsurround(td_module *m, td_around_fn run, const void *user)
 {
     const td_around **link = &td_node_of(m)->around;
     while (*link != NULL && ((*link)->run != run || (*link)->user != user)) {
-        link = (const td_around **)(uintptr_t) & (*link)->next;
+        link = next_of(*link);
     }
     td_around *a = (td_around *)(uintptr_t)*link;
     if (a != NULL) {
@@ -133,9 +149,6 @@ td_module *td_module_find(td_module *m, const char *path)
 {
     if (*path == '\0') {
         return m;
-    }
-    if (m->type->transparent) {
-        return m->child_count > 0 ? td_module_find(m->children[0], path) : NULL;
     }
     size_t length = strcspn(path, ".");
     const char *rest = path[length] == '.' ? path + length + 1 : path + length;

@@ -55,8 +55,7 @@ static void replace_string(td_module *m, char **place, char *text)
 static void set_paths(td_module *m, const char *parent_path)
 {
     td_module_node *node = td_node_of(m);
-    bool hidden = node->parent != NULL && node->parent->type->transparent;
-    replace_string(m, &node->path, join_path(parent_path, hidden ? "" : m->name));
+    replace_string(m, &node->path, join_path(parent_path, m->name));
     replace_string(m, &node->label, make_label(node->path, m->type->name));
     for (int i = 0; i < m->tensor_count; i++) {
         replace_string(m, &node->tensor_paths[i], join_path(node->path, m->tensors[i].name));
@@ -95,9 +94,6 @@ bool td_module_is_freed(const td_module *m)
 static void free_node(td_module_node *node)
 {
     td_module *m = &node->module;
-    while (node->around != NULL) {
-        td_module_unsurround(m, node->around->run, node->around->user);
-    }
     for (int i = 0; i < m->tensor_count; i++) {
         free((char *)(uintptr_t)m->tensors[i].name);
         free(node->tensor_paths[i]);
@@ -186,12 +182,9 @@ td_module *td_module_add(td_module *parent, const char *name, td_module *child)
                "%s is already part of another module (as '%s'); a module has one place. To share "
                "weights, register the same tensor in two modules",
                child->type->name, node->path);
-    TD_REQUIRE(!parent->type->transparent || parent->child_count == 0, TD_HERE,
-               "%s can have one child only; '%s' would be another", parent->type->name, name);
-    TD_REQUIRE(td_node_of(parent)->params == NULL &&
-                   (node->params == NULL || parent->type->transparent),
-               TD_HERE, "'%s' is added to %s after td_parameters; build the whole model first",
-               name, parent->type->name);
+    TD_REQUIRE(td_node_of(parent)->params == NULL && node->params == NULL, TD_HERE,
+               "'%s' is added to %s after td_parameters; build the whole model first", name,
+               parent->type->name);
 
     size_t count = (size_t)parent->child_count;
     td_module **children = realloc(parent->children, (count + 1) * sizeof(td_module *));
@@ -210,12 +203,6 @@ td_module *td_module_add(td_module *parent, const char *name, td_module *child)
     child->name = own_name;
     children[parent->child_count++] = child;
     node->parent = parent;
-    if (parent->type->transparent) { /* the whole model is the wrapper now; the names stay */
-        td_node_of(parent)->params = node->params;
-        node->params = NULL;
-        parent->device = child->device;
-        parent->dtype = child->dtype;
-    }
     set_paths(child, td_node_of(parent)->path);
     return child;
 }
@@ -338,6 +325,15 @@ static void free_nodes(td_module *m)
     free_node(td_node_of(m));
 }
 
+static void end_arounds(td_module *m, const char *path, void *user)
+{
+    (void)path, (void)user;
+    const td_around *a;
+    while ((a = td_node_of(m)->around) != NULL) {
+        td_module_unsurround(m, a->run, a->user);
+    }
+}
+
 void td_module_free(td_module *m)
 {
     if (m == NULL) {
@@ -346,6 +342,7 @@ void td_module_free(td_module *m)
     TD_REQUIRE(!td_module_is_freed(m), TD_HERE, "td_module_free: the module was freed already");
     TD_REQUIRE(td_node_of(m)->parent == NULL, TD_HERE,
                "td_module_free: '%s' belongs to a larger model; free that", td_node_of(m)->path);
+    td_module_each(m, end_arounds, NULL);
     free_tensors(m, m);
     free_nodes(m);
 }

@@ -32,7 +32,6 @@ typedef struct td_module_type {
      * tensors of its own. If the state points to anything else, copy that here. A type that has
      * `free` needs `copy`. */
     td_status (*copy)(td_module *to, const td_module *from);
-    bool transparent; /* a wrapper of one child: paths and checkpoints do not show it */
 } td_module_type;
 
 typedef struct td_named_tensor {
@@ -122,7 +121,7 @@ typedef struct td_model_record {
     int64_t widths[3];  /* of td_airbench's blocks */
     bool unit_head;     /* td_airbench's option */
 } td_model_record;
-td_model_record td_model_record_of(const td_module *m); /* m may be a wrapper: td_ddp's */
+td_model_record td_model_record_of(const td_module *m);
 
 /* Switches td_recompute on for every block (a residual block, a dense layer) or every stage of a
  * model by td_model or td_resnet, or off. Returns the number of blocks or stages; 0 for another

@@ -319,11 +319,7 @@ int td_params_reorders(const td_params *params)
 
 td_params *td_params_laid_out(const td_module *m)
 {
-    const td_module_node *node = td_node_of(m);
-    while (node->params == NULL && node->parent != NULL && node->parent->type->transparent) {
-        node = td_node_of(node->parent);
-    }
-    return node->params;
+    return td_node_of(m)->params;
 }
 
 td_tensor *td_params_view(const td_params *params, td_tensor *flat, int i)

@@ -14,7 +14,7 @@ const int *td_params_order(const td_params *params);
 /* How often the order in memory has changed. */
 int td_params_reorders(const td_params *params);
 
-/* The layout of m's parameters, or of the wrapper's that m is in; NULL: they are not laid out. */
+/* The layout of m's parameters; NULL: they are not laid out. */
 td_params *td_params_laid_out(const td_module *m);
 
 /* State of optimizers, zeroed: a flat tensor like the parameters', which td_params_reorder

@@ -233,6 +233,50 @@ static void test_frozen_parameters_stay(void **state)
     job_close(&j);
 }
 
+/* ---- memory ---- */
+
+/* Where each device's replica has its weight and the weight's gradient. */
+static const void *weight_of[3], *grad_of[3];
+
+static td_tensor *noting_forward(td_module *self, td_tensor *x, td_site at)
+{
+    td_tensor *weight = self->children[0]->tensors[0].tensor;
+    weight_of[td_device_of(x).index] = td_data(weight);
+    grad_of[td_device_of(x).index] = td_data(td_grad_buffer(weight));
+    return td_forward_at(self->children[0], x, at);
+}
+
+static const td_module_type noting_type = { .name = "Noting", .forward = noting_forward };
+
+static void require_shared(td_module *net, td_tensor *x)
+{
+    td_step_begin();
+    td_backward(td_sum(td_forward(net, x)));
+    td_step_end();
+    const td_tensor *weight = net->children[0]->tensors[0].tensor;
+    for (int i = 0; i < 3; i++) {
+        assert_ptr_equal(weight_of[i], td_data(weight));
+        assert_true(i == 0 || grad_of[i] != grad_of[i - 1]);
+    }
+}
+
+/* CPU replicas read the model's parameters where they lie, also when these have moved. */
+static void test_replicas_share_parameters(void **state)
+{
+    (void)state;
+    td_module *net = td_module_new(&noting_type, 0);
+    td_module_add(net, "inner", td_nn_linear(4, 3));
+    net = td_data_parallel(td_module_finish(net), devices, 3);
+    td_tensor *x = td_full(TD_SHAPE(6, 4), 0.3, TD_F32, TD_CPU);
+    require_shared(net, x);
+    td_params *params = td_parameters(net);
+    require_shared(net, x);
+    assert_int_equal(td_params_reorder(params, (int[]){ 1, 0 }), TD_OK);
+    require_shared(net, x);
+    td_free(x);
+    td_module_free(net);
+}
+
 /* ---- a model that makes mistakes when it sees a mark ---- */
 
 static td_tensor *picky_forward(td_module *self, td_tensor *x, td_site at)
@@ -300,6 +344,7 @@ static void test_bad_devices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_replicas_share_parameters),
         cmocka_unit_test(test_five_steps_equal_one_device),
         cmocka_unit_test(test_two_runs_have_the_same_bits),
         cmocka_unit_test(test_only_the_first_replicas_statistics_survive),

@@ -165,6 +165,58 @@ static void test_names_and_counts_that_differ(void **state)
     procs_succeed(4, limit, run_differ, NULL);
 }
 
+/* ---- the model stays the same module ---- */
+
+static int run_same_module(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    td_module *net = job_net(JOB_BATCH_NORM, 1, TD_F32);
+    const char *name = td_params_get(td_parameters(net), 0)->name;
+    REQUIRE(!td_is_ddp(net));
+    REQUIRE(td_ddp(net) == net && td_is_ddp(net));
+    REQUIRE(strcmp(name, "0.weight") == 0);
+    REQUIRE(td_params_get(td_parameters(net), 0)->name == name);
+    td_module *copy = td_module_clone(net);
+    REQUIRE(copy != NULL && !td_is_ddp(copy));
+    td_module_free(copy);
+    td_tensor *leaf = td_module_find(net, "0")->tensors[0].tensor;
+    td_requires_grad(leaf, false); /* its hook is gone when DDP ends */
+    td_module_free(net);
+    REQUIRE(td_ddp(td_nn_relu()) == NULL); /* no parameters: ends at once, and works on */
+    REQUIRE(strstr(td_last_error(), "no parameter that takes gradients") != NULL);
+    td_dist_destroy();
+    return 0;
+}
+
+/* Recomputation is inside DDP, also if it is asked for later: buffers are broadcast once a step. */
+static int run_recomputed(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    ddp_job plain, again;
+    td_ddp_options options = { .bucket_cap_mb = 0.001 };
+    job_open(&plain, JOB_BATCH_NORM, TD_F32, &options, rank * 4, rank * 4 + 4);
+    job_open(&again, JOB_BATCH_NORM, TD_F32, &options, rank * 4, rank * 4 + 4);
+    td_recompute(again.net, true);
+    for (int i = 0; i < 3; i++) {
+        job_step(&plain);
+        job_step(&again);
+        REQUIRE(job_distance(again.net, plain.net, true) == 0.0);
+    }
+    job_close(&plain);
+    job_close(&again);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_the_model_stays_the_same_module(void **state)
+{
+    (void)state;
+    procs_succeed(2, limit, run_same_module, NULL);
+    procs_succeed(2, limit, run_recomputed, NULL);
+}
+
 /* ---- SyncBatchNorm is for processes, DataParallel is one ---- */
 
 static int run_data_parallel(int rank, int size, void *arg)
@@ -300,6 +352,7 @@ int main(void)
         cmocka_unit_test(test_a_model_of_two_inputs),
         cmocka_unit_test(test_an_output_that_the_loss_leaves_out),
         cmocka_unit_test(test_names_and_counts_that_differ),
+        cmocka_unit_test(test_the_model_stays_the_same_module),
         cmocka_unit_test(test_sync_batch_norm_and_data_parallel),
         cmocka_unit_test_setup_teardown(test_buckets_overlap_backward_in_the_trace,
                                         temp_folder_setup, temp_folder_teardown),

@@ -48,8 +48,7 @@ static td_module *branch_net(void)
 
 static void set_mask(td_module *net, int mask)
 {
-    td_module *m = strcmp(net->type->name, "Branches") == 0 ? net : net->children[0];
-    ((branch_state *)m->state)->mask = mask;
+    ((branch_state *)net->state)->mask = mask;
 }
 
 static void branch_job(ddp_job *job, const td_ddp_options *options, int64_t from, int64_t to)

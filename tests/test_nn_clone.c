@@ -164,65 +164,71 @@ static void test_a_type_with_memory_of_its_own_says_how(void **state)
     td_module_free(copy);
 }
 
-/* ---- wrappers ---- */
+/* ---- what surrounds a model ---- */
 
-static td_tensor *wrapper_forward(td_module *self, td_tensor *x, td_site at)
+typedef struct surrounding {
+    const td_module *net;
+    char order[8]; /* of the runs: each writes its letter */
+    int frees;
+    double weight; /* as `free` sees it */
+} surrounding;
+
+static td_tensor *write_letter(const td_around_rest *rest, td_tensor *x, void *user, char letter)
 {
-    return td_forward_at(self->children[0], x, at);
+    surrounding *s = user;
+    s->order[strlen(s->order)] = letter;
+    return td_run_rest(rest, x);
 }
 
-static const td_module_type wrapper_type = { .name = "Wrapper",
-                                             .forward = wrapper_forward,
-                                             .transparent = true };
-
-static td_module *wrap(td_module *m)
+static td_tensor *run_a(const td_around_rest *rest, td_tensor *x, void *user)
 {
-    td_module *wrapper = td_module_new(&wrapper_type, 0);
-    td_module_add(wrapper, "module", m);
-    return td_module_finish(wrapper);
+    return write_letter(rest, x, user, 'a');
 }
 
-static void test_a_wrapper_does_not_show_in_names(void **state)
+static td_tensor *run_b(const td_around_rest *rest, td_tensor *x, void *user)
+{
+    return write_letter(rest, x, user, 'b');
+}
+
+static td_tensor *run_c(const td_around_rest *rest, td_tensor *x, void *user)
+{
+    return write_letter(rest, x, user, 'c');
+}
+
+static void end_surrounding(void *user)
+{
+    surrounding *s = user;
+    s->frees++;
+    s->weight = td_get(td_module_find((td_module *)(uintptr_t)s->net, "0")->tensors[0].tensor,
+                       (int64_t[]){ 0, 0 });
+}
+
+static void test_functions_around_a_model(void **state)
 {
     (void)state;
-    td_module *bare = td_resnet(18, 10, TD_STEM_CIFAR), *inner = td_resnet(18, 10, TD_STEM_CIFAR);
-    td_module *wrapped = wrap(inner);
-    td_state_list a = td_module_state(bare), b = td_module_state(wrapped);
-    assert_int_equal(a.count, b.count);
-    for (int i = 0; i < a.count; i++) {
-        assert_string_equal(a.items[i].name, b.items[i].name);
-        assert_string_equal(a.items[i].name, b.items[i].tensor->name);
-    }
-    td_state_list_free(&a);
-    td_state_list_free(&b);
-    assert_ptr_equal(td_module_find(wrapped, "layer1.0.conv1"),
-                     td_module_find(inner, "layer1.0.conv1"));
-    assert_non_null(td_module_find(inner, "layer1.0.conv1"));
-    assert_null(td_module_find(wrapped, "module"));
-    assert_string_equal(td_params_get(td_parameters(wrapped), 0)->name, "conv1.weight");
-    td_module_free(bare);
-    td_module_free(wrapped);
-}
-
-static void test_a_wrapper_takes_over_the_flat_parameters(void **state)
-{
-    (void)state;
-    td_module *net = td_nn_sequential(td_nn_linear(2, 2), td_nn_linear(2, 2));
-    td_params *params = td_parameters(net);
-    td_optim *optim = td_sgd(params, .lr = 0.1, .momentum = 0.9);
-    td_module *wrapped = wrap(net);
-    assert_ptr_equal(td_parameters(wrapped), params);
-    td_optim_free(optim);
-    td_module_free(wrapped);
-}
-
-static void test_a_wrapper_has_one_child(void **state)
-{
-    (void)state;
-    td_module *wrapped = wrap(td_nn_relu()), *other = td_nn_relu();
-    expect_fatal("one child only", td_module_add(wrapped, "other", other));
-    td_module_free(other);
-    td_module_free(wrapped);
+    td_module *net = td_nn_sequential(td_nn_linear(1, 1), td_nn_linear(1, 1)), *copy;
+    surrounding s = { .net = net };
+    td_fill_(net->children[0]->tensors[0].tensor, 3.5);
+    td_module_surround(net, &(td_around){ .run = run_a, .user = &s, .free = end_surrounding });
+    td_module_surround(net, &(td_around){ .run = run_b, .user = &s, .copies = true });
+    td_module_surround(net, &(td_around){ .run = run_c, .user = &s, .inside = true });
+    assert_ptr_equal(td_surrounded_by(net, run_a), &s);
+    assert_null(td_surrounded_by(net->children[0], run_a));
+    copy = td_module_clone(net);
+    td_tensor *x = td_full(TD_SHAPE(1, 1), 1.0, TD_F32, TD_CPU);
+    td_step_begin();
+    td_forward(net, x);
+    assert_string_equal(s.order, "bac");
+    td_forward(copy, x);
+    assert_string_equal(s.order, "bacb");
+    td_step_end();
+    td_module_free(copy);
+    assert_int_equal(s.frees, 0);
+    td_parameters(net);
+    td_module_free(net); /* when nothing of it has gone yet */
+    assert_int_equal(s.frees, 1);
+    assert_true(s.weight == 3.5);
+    td_free(x);
 }
 
 /* ---- gradients in given memory ---- */
@@ -276,9 +282,7 @@ int main(void)
         cmocka_unit_test(test_what_is_shared_stays_shared),
         cmocka_unit_test(test_frozen_and_evaluating_stay_so),
         cmocka_unit_test(test_a_type_with_memory_of_its_own_says_how),
-        cmocka_unit_test(test_a_wrapper_does_not_show_in_names),
-        cmocka_unit_test(test_a_wrapper_takes_over_the_flat_parameters),
-        cmocka_unit_test(test_a_wrapper_has_one_child),
+        cmocka_unit_test(test_functions_around_a_model),
         cmocka_unit_test(test_gradients_move_into_given_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -68,8 +68,8 @@ td_status td_powersgd_open(td_group *group, td_params *params, const td_ddp_opti
     s->group = group;
     s->params = params;
     s->count = td_params_count(params);
-    s->rank = options->powersgd_rank;
-    s->start = options->powersgd_start;
+    s->rank = options->powersgd_rank > 0 ? options->powersgd_rank : 1;
+    s->start = options->powersgd_start > 0 ? options->powersgd_start : 1000;
     s->error = td_params_new_flat(params);
     s->steps = td_zeros(TD_SHAPE(2), TD_I64, TD_CPU);
     TD_TRY(s->error != NULL && s->steps != NULL ? TD_OK : TD_E_NOMEM);

@@ -16,7 +16,8 @@
 enum { EVENT = 0, LEFT = 1 };
 
 typedef struct join {
-    td_ddp_part part; /* first; may_lack: this rank has no data any more */
+    td_ddp_part part; /* first */
+    bool ran_out;     /* this rank has no data any more */
     td_tensor *numbers;
     bool by_initial_world; /* divide sums by the world's size, not by `live` */
     int live;              /* number of ranks that still train */
@@ -52,7 +53,8 @@ static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_d
     (void)unit;
     bool collective = event == TD_DDP_BUFFERS || event == TD_DDP_REDUCTION;
     td_ddp_event same;
-    return collective && !part->may_lack ? exchange((join *)part, s, true, event, &same) : TD_OK;
+    join *j = (join *)part;
+    return collective && !j->ran_out ? exchange(j, s, true, event, &same) : TD_OK;
 }
 
 static void free_join(td_ddp_part *part)
@@ -61,9 +63,9 @@ static void free_join(td_ddp_part *part)
     free(part);
 }
 
-void td_ddp_join_begin(td_module *ddp, bool divide_by_initial_world_size)
+void td_ddp_join_begin(td_module *net, bool divide_by_initial_world_size)
 {
-    td_ddp_state *s = td_ddp_state_of(ddp);
+    td_ddp_state *s = td_ddp_state_of(net);
     TD_REQUIRE(td_ddp_find_part(s, on) == NULL, TD_HERE,
                "td_ddp_join_begin: the td_ddp_join_end before is missing");
     TD_REQUIRE(!td_has_sync_batch_norm(s->model), TD_HERE,
@@ -120,12 +122,12 @@ static td_status broadcast_state(const td_ddp_state *s)
     return TD_OK;
 }
 
-td_status td_ddp_join_end(td_module *ddp)
+td_status td_ddp_join_end(td_module *net)
 {
-    td_ddp_state *s = td_ddp_state_of(ddp);
+    td_ddp_state *s = td_ddp_state_of(net);
     join *j = (join *)td_ddp_find_part(s, on);
     TD_REQUIRE(j != NULL, TD_HERE, "td_ddp_join_end without td_ddp_join_begin");
-    j->part.may_lack = true;
+    j->ran_out = true;
     td_status status = shadow(j, s);
     /* The rank that trained last has the newest model and optimizer state. */
     if (status == TD_OK) {

@@ -1,4 +1,4 @@
-/* What hangs on DDP, for registry.c. */
+/* What hangs on DDP. */
 #ifndef TD_DIST_DDP_PARTS_H
 #define TD_DIST_DDP_PARTS_H
 
@@ -10,7 +10,6 @@ extern const td_bucket_codec td_codec_bf16, td_codec_fp16, td_codec_powersgd;
 td_status td_ddp_check_same(td_ddp_state *s);
 
 td_status td_ddp_stats_open(td_ddp_state *s);
-/* Only if the options allow unused parameters. */
 td_status td_ddp_usage_open(td_ddp_state *s);
 
 #endif

@@ -260,9 +260,9 @@ td_status td_ddp_stats_open(td_ddp_state *s)
 
 /* ---- for the user ---- */
 
-td_ddp_stats td_ddp_last_stats(const td_module *ddp)
+td_ddp_stats td_ddp_last_stats(const td_module *net)
 {
-    const td_ddp_state *s = td_ddp_state_of(ddp);
+    const td_ddp_state *s = td_ddp_state_of(net);
     const td_ddp_units *units = &s->units;
     td_ddp_stats f = ((stats *)td_ddp_find_part(s, on))->last;
     int shown = (int)(sizeof f.bucket_bytes / sizeof *f.bucket_bytes);
@@ -274,10 +274,10 @@ td_ddp_stats td_ddp_last_stats(const td_module *ddp)
     return f;
 }
 
-void td_ddp_print_stats(const td_module *ddp, FILE *out)
+void td_ddp_print_stats(const td_module *net, FILE *out)
 {
-    td_group *group = td_ddp_state_of(ddp)->group;
-    td_ddp_stats last = td_ddp_last_stats(ddp), *f = &last;
+    td_group *group = td_ddp_state_of(net)->group;
+    td_ddp_stats last = td_ddp_last_stats(net), *f = &last;
     fprintf(out, "DDP, rank %d of %d (%s): %d buckets%s, MiB:", td_group_rank(group),
             td_group_size(group), td_group_backend(group), f->buckets,
             f->rebuilt ? " (rebuilt by ready order)" : "");

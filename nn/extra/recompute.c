@@ -23,7 +23,7 @@ void td_recompute(td_module *m, bool on)
     bool was = td_node_of(m)->recompute;
     td_node_of(m)->recompute = on;
     if (on && !was && m->child_count > 0) { /* others have nothing to save */
-        td_around around = { .run = run_again, .copies = true };
+        td_around around = { .run = run_again, .copies = true, .inside = true };
         TD_REQUIRE(td_module_surround(m, &around) == TD_OK, TD_HERE, "%s", td_last_error());
     } else if (!on) {
         td_module_unsurround(m, run_again, NULL);

@@ -4,8 +4,8 @@
  *
  * A program makes the model, the optimizer and the loader; what is special about its data and its
  * output is a train_task. The loop is the same for one process and for many: every rank runs it,
- * with its own batches; the mean of the gradients is td_backward's last act if the model is wrapped
- * in td_ddp. Rank 0 prints and saves. */
+ * with its own batches; the mean of the gradients is td_backward's last act if the model went
+ * through td_ddp. Rank 0 prints and saves. */
 #ifndef APPS_TOOLS_TRAIN_H
 #define APPS_TOOLS_TRAIN_H
 
@@ -85,7 +85,7 @@ struct train_run {
     td_module *net;                 /* these three are made by the program, ended by train_end */
     td_optim *optim;
     td_loader *loader;
-    td_ddp_options ddp; /* for the program to wrap its model with: --comm-hook */
+    td_ddp_options ddp; /* for the program to call td_ddp with: --comm-hook */
     train_recipe recipe;
     td_ema *ema;         /* made by train_loop if the recipe has one */
     td_scaler *scaler;   /* made by train_loop under --precision fp16 */

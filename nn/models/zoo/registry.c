@@ -109,8 +109,5 @@ td_module *td_model_set_record(td_module *m, td_model_record record)
 
 td_model_record td_model_record_of(const td_module *m)
 {
-    while (m->type->transparent && m->child_count == 1) {
-        m = m->children[0];
-    }
     return td_node_of(m)->record;
 }
