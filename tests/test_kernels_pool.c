@@ -240,12 +240,62 @@ static void test_avg_pool(void **state)
     ref_run_half(avg_cases);
 }
 
+/* ---- 16 bits: added up in f32 and rounded once, however many places a window has ---- */
+
+/* Both of positive numbers, whose partial sums are large. */
+static void check_rounded_once(const pool_case *c, td_dtype dtype, bool grad)
+{
+    td_shape full = TD_SHAPE(c->n, c->c, c->h, c->w), shape = pooled(c);
+    td_tensor *from = ref_tensor(grad ? shape : full, dtype, TD_IMAGE, 3);
+    td_tensor *to = ref_filled(grad ? full : shape, dtype, TD_IMAGE, 0.5);
+    double *values = ref_values(from), *want = grad ? ref_values(to) : ref_zeros(td_numel(to));
+    double *terms = ref_zeros(td_numel(to));
+    for (int64_t i = 0; i < td_numel(from); i++) {
+        values[i] = fabs(values[i]);
+    }
+    td_write(from, values, TD_F64);
+    if (grad) {
+        grad_reference(c, values, NULL, want, terms);
+        k()->avg_pool2d_grad(to, from, &c->p, true);
+    } else {
+        for (int64_t i = 0; i < td_numel(to); i++) {
+            for (int place = 0; place < c->p.kernel[0] * c->p.kernel[1]; place++) {
+                int64_t at = tap(c, shape, i, place / c->p.kernel[1], place % c->p.kernel[1]);
+                want[i] += at >= 0 ? values[at] * weight_of(c, shape, i) : 0.0;
+            }
+        }
+        k()->avg_pool2d(to, from, &c->p);
+    }
+    ref_close(to, want, NULL, 1.001 * ref_tolerance(dtype),
+              grad ? "avg_pool2d_grad of many windows" : "avg_pool2d over many places");
+    free(values);
+    free(want);
+    free(terms);
+    td_free(from);
+    td_free(to);
+}
+
+static void rounded_once_cases(td_dtype dtype)
+{
+    static const pool_case whole = { 1, 3, 112, 112, { { 112, 112 }, { 1, 1 }, { 0, 0 }, true } };
+    static const pool_case sliding = { 1, 1, 80, 81, { { 40, 40 }, { 1, 1 }, { 0, 0 }, true } };
+    check_rounded_once(&whole, dtype, false);
+    check_rounded_once(&sliding, dtype, true);
+}
+
+static void test_rounded_once(void **state)
+{
+    (void)state;
+    ref_run_half(rounded_once_cases);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_max_pool),
         cmocka_unit_test(test_avg_pool),
         cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_rounded_once),
     };
     return cmocka_run_group_tests_name("kernels: pooling", tests, NULL, NULL);
 }

@@ -119,8 +119,11 @@ typedef struct td_loops {
     /* loops_pool.inc: a run of n elements, over the taps of a window. */
     void (*max_pool)(int64_t n, void *y, uint8_t *index, const td_taps *taps);
     void (*max_pool_grad)(int64_t n, void *dx, const td_taps *taps, bool accumulate);
-    /* y = sum over taps of weight[tap] * row[tap]. */
-    void (*tap_sum)(int64_t n, void *y, const td_taps *taps, const double *weight, bool accumulate);
+    /* sum = or += the sum over taps of weight[tap] * row[tap]; sum: f64 if x is f64, else f32. */
+    void (*tap_sum)(int64_t n, void *sum, const td_taps *taps, const double *weight,
+                    bool accumulate);
+    /* y = or += sum. */
+    void (*put_sum)(int64_t n, void *y, const void *sum, bool accumulate);
 
     /* loops_optim.inc. grad NULL: it is zero. */
     void (*sgd)(int64_t n, void *param, const void *grad, void *momentum, const td_sgd_step *step);

@@ -146,42 +146,64 @@ static double average_over(const pool_job *job, int64_t oy, int64_t ox)
     return places;
 }
 
-/* Hands the gathered taps over when there are enough of them, or at the end. */
-static void flush_sum(const pool_job *job, const item *it, tap_list *list, bool *started)
+/* The weighted sum of an item: taps are gathered, and added up MAX_TAPS at a time. 16 bits are
+ * added up in f32, and rounded once. */
+typedef struct weighted_sum {
+    tap_list list;
+    bool started;
+    double sum[PIECE]; /* of floats, unless the images are f64 */
+} weighted_sum;
+
+static void sum_begin(weighted_sum *s)
 {
-    job->loops->tap_sum(it->n, job->to + it->at * job->size, &list->taps, list->weight,
-                        job->accumulate || *started);
-    *started = true;
-    list->taps.count = 0;
+    init_list(&s->list);
+    s->started = false;
+}
+
+static void sum_gathered(const pool_job *job, const item *it, weighted_sum *s)
+{
+    job->loops->tap_sum(it->n, s->sum, &s->list.taps, s->list.weight, s->started);
+    s->started = true;
+    s->list.taps.count = 0;
+}
+
+static void sum_tap(const pool_job *job, const item *it, weighted_sum *s, const void *row,
+                    double weight)
+{
+    if (s->list.taps.count == MAX_TAPS) {
+        sum_gathered(job, it, s);
+    }
+    int t = s->list.taps.count++;
+    s->list.row[t] = row;
+    s->list.weight[t] = weight;
+}
+
+static void sum_end(const pool_job *job, const item *it, weighted_sum *s)
+{
+    sum_gathered(job, it, s);
+    job->loops->put_sum(it->n, job->to + it->at * job->size, s->sum, job->accumulate);
 }
 
 static void avg_pool_range(void *ctx, int64_t begin, int64_t end)
 {
     const pool_job *job = ctx;
     const td_pool2d_params *p = &job->p;
-    tap_list list;
+    weighted_sum sum;
     for (int64_t i = begin; i < end; i++) {
         item it = item_of(job, i, job->ow);
         double weight = 1.0 / average_over(job, it.y, it.x);
-        bool started = false;
         int h0, h1, w0, w1;
         clip(it.y, p->stride[0], p->pad[0], p->kernel[0], job->h, &h0, &h1);
         clip(it.x, p->stride[1], p->pad[1], p->kernel[1], job->w, &w0, &w1);
-        init_list(&list);
-        for (int place = h0 * p->kernel[1]; place < h1 * p->kernel[1]; place++) {
-            int kh = place / p->kernel[1], kw = place % p->kernel[1];
-            if (kw < w0 || kw >= w1) {
-                continue;
+        sum_begin(&sum);
+        for (int kh = h0; kh < h1; kh++) {
+            for (int kw = w0; kw < w1; kw++) {
+                const char *row = pixel_of(job, it.y * p->stride[0] - p->pad[0] + kh,
+                                           it.x * p->stride[1] - p->pad[1] + kw, job->w, it.first);
+                sum_tap(job, &it, &sum, row, weight);
             }
-            if (list.taps.count == MAX_TAPS) {
-                flush_sum(job, &it, &list, &started);
-            }
-            int t = list.taps.count++;
-            list.row[t] = pixel_of(job, it.y * p->stride[0] - p->pad[0] + kh,
-                                   it.x * p->stride[1] - p->pad[1] + kw, job->w, it.first);
-            list.weight[t] = weight;
         }
-        flush_sum(job, &it, &list, &started);
+        sum_end(job, &it, &sum);
     }
 }
 
@@ -253,25 +275,20 @@ static void avg_pool_grad_range(void *ctx, int64_t begin, int64_t end)
 {
     const pool_job *job = ctx;
     const td_pool2d_params *p = &job->p;
-    tap_list list;
+    weighted_sum sum;
     for (int64_t i = begin; i < end; i++) {
         item it = item_of(job, i, job->w);
-        bool started = false;
         int64_t h0, h1, w0, w1;
         windows_of(it.y, p->stride[0], p->pad[0], p->kernel[0], job->oh, &h0, &h1);
         windows_of(it.x, p->stride[1], p->pad[1], p->kernel[1], job->ow, &w0, &w1);
-        init_list(&list);
+        sum_begin(&sum);
         for (int64_t oy = h0; oy < h1; oy++) {
             for (int64_t ox = w0; ox < w1; ox++) {
-                if (list.taps.count == MAX_TAPS) {
-                    flush_sum(job, &it, &list, &started);
-                }
-                int t = list.taps.count++;
-                list.row[t] = pixel_of(job, oy, ox, job->ow, it.first);
-                list.weight[t] = 1.0 / average_over(job, oy, ox);
+                sum_tap(job, &it, &sum, pixel_of(job, oy, ox, job->ow, it.first),
+                        1.0 / average_over(job, oy, ox));
             }
         }
-        flush_sum(job, &it, &list, &started);
+        sum_end(job, &it, &sum);
     }
 }
 
