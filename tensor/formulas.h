@@ -13,6 +13,12 @@
 #define TD_SIGMOID(x) ((T)1 / ((T)1 + TD_MATH(exp)(-(x))))
 #define TD_SILU_SLOPE(x) (TD_SIGMOID(x) * ((T)1 + (x) * ((T)1 - TD_SIGMOID(x))))
 
+/* x^p. Roots are roots, as in PyTorch: C's pow(-inf, 0.5) is inf, pow(-0.0, -0.5) is inf. */
+#define TD_POW(x, p)                                                                               \
+    ((p) == (T)0.5    ? TD_MATH(sqrt)(x)                                                           \
+     : (p) == (T)-0.5 ? (T)1 / TD_MATH(sqrt)(x)                                                    \
+                      : TD_MATH(pow)(x, p))
+
 /* The normal distribution's function and density. gelu(x) = x P(x); its slope is P(x) + x P'(x). */
 #define TD_NORMAL_BELOW(x) ((T)0.5 * ((T)1 + TD_MATH(erf)((x) * (T)0.70710678118654752440)))
 #define TD_NORMAL_DENSITY(x) ((T)0.39894228040143267794 * TD_MATH(exp)((T)-0.5 * (x) * (x)))
@@ -25,8 +31,13 @@
 #define TD_NORM(x, mean, scale, shift) FMA((x) - (mean), scale, shift)
 #define TD_NORM_GRAD(g, x, mean, a, b, c) FMA(a, g, FMA(b, (x) - (mean), c))
 
-/* relu; NaN stays. */
+/* relu, and its gradient from the result: as in PyTorch NaN stays, and its slope is 1. */
 #define TD_RELU(value) ((value) <= (T)0 ? (T)0 : (value))
+#define TD_RELU_GRAD(y, dy) ((y) <= (T)0 ? (T)0 : (dy))
+
+/* Whether `value` takes the place of a window's largest so far: as in PyTorch the first largest
+ * stays, and the last NaN. */
+#define TD_POOL_TAKES(value, best) (((value) > (best)) | ((value) != (value)))
 
 /* ---- softmax, from the results: y, or log y ---- */
 

@@ -357,7 +357,7 @@ static void test_halves(void **state)
     ref_run_as(halves, TD_F32);
 }
 
-/* NaN stays NaN in a relu, and lets no gradient through. */
+/* NaN stays NaN in a relu, and its slope is 1, as in PyTorch. */
 static void test_relu_of_nan(void **state)
 {
     (void)state;
@@ -373,7 +373,7 @@ static void test_relu_of_nan(void **state)
     assert_true(isnan(to[0]) && to[1] == 0.0f && to[2] == 2.0f);
     k()->unary_grad(TD_UNARY_RELU, d, dy, NULL, y, 0.0, false);
     td_read(d, dx, TD_F32);
-    assert_true(dx[0] == 0.0f && dx[1] == 0.0f && dx[2] == 5.0f);
+    assert_true(dx[0] == 5.0f && dx[1] == 0.0f && dx[2] == 5.0f);
     td_free(x);
     td_free(y);
     td_free(dy);

@@ -55,7 +55,7 @@ static void max_reference(const pool_case *c, const double *x, double *y, double
         bool found = false;
         for (int place = 0; place < c->p.kernel[0] * c->p.kernel[1]; place++) {
             int64_t at = tap(c, shape, i, place / c->p.kernel[1], place % c->p.kernel[1]);
-            if (at >= 0 && (!found || x[at] > y[i] || (isnan(x[at]) && !isnan(y[i])))) {
+            if (at >= 0 && (!found || x[at] > y[i] || isnan(x[at]))) {
                 y[i] = x[at];
                 index[i] = place;
                 found = true;

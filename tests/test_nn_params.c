@@ -263,6 +263,36 @@ static void test_clip(void **state)
     td_module_free(net);
 }
 
+/* As in PyTorch a NaN makes all gradients NaN; of an infinite norm finite gradients become 0. */
+static void test_clip_not_finite(void **state)
+{
+    (void)state;
+    const float bad[] = { NAN, INFINITY };
+    for (int k = 0; k < 2; k++) {
+        td_tensor *x = pictures();
+        td_module *net = small_net();
+        td_params *params = td_parameters(net);
+        run_step(net, x);
+        float values[54];
+        td_tensor *first = td_grad(td_params_get(params, 0)->tensor);
+        td_read(first, values, TD_F32);
+        values[5] = bad[k];
+        td_write(first, values, TD_F32);
+        double norm = td_clip_grad_norm(params, 1.0);
+        assert_true(k == 0 ? isnan(norm) : isinf(norm));
+        for (int i = 0; i < 4; i++) {
+            const td_tensor *grad = td_grad(td_params_get(params, i)->tensor);
+            td_read(grad, values, TD_F32);
+            for (int64_t e = 0; e < td_numel(grad); e++) {
+                bool spoiled = k == 0 || (i == 0 && e == 5);
+                assert_true(spoiled ? isnan(values[e]) : values[e] == 0.0f);
+            }
+        }
+        td_free(x);
+        td_module_free(net);
+    }
+}
+
 static void test_freed(void **state)
 {
     (void)state;
@@ -291,6 +321,7 @@ int main(void)
         cmocka_unit_test(test_reorder),
         cmocka_unit_test(test_reorder_while_training),
         cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_clip_not_finite),
         cmocka_unit_test(test_freed),
     };
     return cmocka_run_group_tests_name("nn: flat parameters", tests, NULL, NULL);

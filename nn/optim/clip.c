@@ -28,8 +28,8 @@ static double clip_by_host(td_tensor *const *grads, int count, double max_norm)
         sum += td_kernels_of(td_device_of(grads[i]))->sum_of_squares(grads[i]);
     }
     double norm = sqrt(sum);
-    double scale = max_norm / (norm + 1e-6);
-    for (int i = 0; scale < 1.0 && i < count; i++) {
+    double scale = max_norm / (norm + 1e-6); /* NaN: makes all gradients NaN, as in PyTorch */
+    for (int i = 0; !(scale >= 1.0) && i < count; i++) {
         td_kernels_of(td_device_of(grads[i]))
             ->unary(TD_UNARY_MUL_SCALAR, grads[i], grads[i], scale);
     }

@@ -402,7 +402,7 @@ __global__ void clip_factor(double *norm, double *factor, const double *sums, in
     }
     *norm = sqrt(sum);
     double wanted = max_norm / (*norm + 1e-6);
-    *factor = wanted < 1.0 ? wanted : 1.0;
+    *factor = wanted >= 1.0 ? 1.0 : wanted; /* NaN stays */
 }
 
 extern "C" void td_cuda_launch_clip_factor(double *norm, double *factor, const double *sums,

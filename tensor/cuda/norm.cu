@@ -325,9 +325,9 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
                 td_pack<S, V> x = td_load_pack<V>(from);
                 for (int v = 0; v < V; v++) {
                     T value = TD_NORM(td_get(x.at[v]), mean[v], scale[v], shift[v]);
-                    bool stays = value <= best[v] || best[v] != best[v];
-                    best[v] = stays ? best[v] : value;
-                    where.at[v] = stays ? where.at[v] : (uint8_t)(kh * p.window.kernel[1] + kw);
+                    bool takes = TD_POOL_TAKES(value, best[v]);
+                    best[v] = takes ? value : best[v];
+                    where.at[v] = takes ? (uint8_t)(kh * p.window.kernel[1] + kw) : where.at[v];
                 }
             }
         }

@@ -7,10 +7,10 @@ template <class T>
 __device__ static inline T passed(td_cuda_mask mask, T dy, T x, T y, T mean, T scale, T shift)
 {
     if (mask == TD_CUDA_MASK_Y) {
-        return y > (T)0 ? dy : (T)0;
+        return TD_RELU_GRAD(y, dy);
     }
     if (mask == TD_CUDA_MASK_X) {
-        return TD_NORM(x, mean, scale, shift) > (T)0 ? dy : (T)0;
+        return TD_RELU_GRAD(TD_NORM(x, mean, scale, shift), dy);
     }
     return dy;
 }

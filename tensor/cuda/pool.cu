@@ -51,9 +51,9 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
                     (const S *)xv + ((out.n * p.h + h) * p.w + w) * p.c + out.channel);
                 for (int v = 0; v < V; v++) {
                     T value = td_get(x.at[v]);
-                    bool stays = any && (value <= best[v] || best[v] != best[v]);
-                    best[v] = stays ? best[v] : value;
-                    where.at[v] = stays ? where.at[v] : (uint8_t)(kh * p.window.kernel[1] + kw);
+                    bool takes = !any || TD_POOL_TAKES(value, best[v]);
+                    best[v] = takes ? value : best[v];
+                    where.at[v] = takes ? (uint8_t)(kh * p.window.kernel[1] + kw) : where.at[v];
                 }
                 any = true;
             }
