@@ -41,11 +41,11 @@ static void batch_norm_describe(const td_module *self, char *text, size_t size)
     const batch_norm_state *s = self->state;
     int used = snprintf(text, size, "%lld%s", (long long)s->channels,
                         s->weight == NULL ? ", no weight" : "");
-    if (s->eps != 0.0 && used > 0 && (size_t)used < size) {
-        used += snprintf(text + used, size - (size_t)used, ", eps %g", s->eps);
+    if (td_or_usual(s->eps, 1e-5) != 1e-5 && used > 0 && (size_t)used < size) {
+        used += snprintf(text + used, size - (size_t)used, ", eps %g", td_or_usual(s->eps, 1e-5));
     }
-    if (s->momentum != 0.0 && used > 0 && (size_t)used < size) {
-        snprintf(text + used, size - (size_t)used, ", momentum %g", s->momentum);
+    if (td_or_usual(s->momentum, 0.1) != 0.1 && used > 0 && (size_t)used < size) {
+        snprintf(text + used, size - (size_t)used, ", momentum %g", td_or_usual(s->momentum, 0.1));
     }
 }
 

@@ -67,7 +67,8 @@ static void test_cosine(void **state)
         check(&s, t, 0.01 + 0.19 * (1 + cos(pi * t / 100)) / 2, 1e-15);
     }
     s.total = 0.0;
-    expect_fatal("length of the cosine", td_schedule_lr(&s, 1));
+    expect_fatal("total is 0; give the position where the cosine or line ends",
+                 td_schedule_lr(&s, 1));
 }
 
 /* The complete trainer's default: cosine over 100 epochs from 0.2, five epochs of warm-up from a
@@ -105,15 +106,51 @@ static void test_linear(void **state)
     check(&s, 400, 0.14, 1e-15);
     check(&s, 500, 0.14, 1e-15);
     s.total = 92;
-    expect_fatal("end of the line", td_schedule_lr(&s, 1));
+    expect_fatal("than where it begins (92)", td_schedule_lr(&s, 1));
+}
+
+/* The schedule follows the warm-up: torch.optim.lr_scheduler.SequentialLR of LinearLR(0.01, 5
+ * steps) and the schedule, from step 5 on. The numbers are PyTorch's (2.15). */
+static void test_after_warmup(void **state)
+{
+    (void)state;
+    static const struct {
+        td_schedule s;
+        double lr[12];
+    } cases[] = {
+        { { .kind = TD_SCHEDULE_COSINE, .min_lr = 0.001, .total = 12 },
+          { 0.005, 0.104, 0.203, 0.302, 0.401, 0.5, 0.475291732542, 0.406060705564, 0.306018973022,
+            0.194981026978, 0.0949392944362, 0.0257082674583 } },
+        { { .kind = TD_SCHEDULE_STEP, .step_size = 3 },
+          { 0.005, 0.104, 0.203, 0.302, 0.401, 0.5, 0.5, 0.5, 0.05, 0.05, 0.05, 0.005 } },
+        { { .kind = TD_SCHEDULE_MULTI_STEP, .milestones = { 7, 11 }, .milestone_count = 2 },
+          { 0.005, 0.104, 0.203, 0.302, 0.401, 0.5, 0.5, 0.05, 0.05, 0.05, 0.05, 0.005 } },
+        { { .kind = TD_SCHEDULE_LINEAR, .min_lr = 0.001, .total = 12 },
+          { 0.005, 0.104, 0.203, 0.302, 0.401, 0.5, 0.428714285714, 0.357428571429, 0.286142857143,
+            0.214857142857, 0.143571428571, 0.0722857142857 } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        td_schedule s = cases[i].s;
+        s.base_lr = 0.5;
+        s.warmup = 5;
+        s.warmup_factor = 0.01;
+        s.after_warmup = true;
+        for (int t = 0; t < 12; t++) {
+            check(&s, t, cases[i].lr[t], 1e-12);
+        }
+    }
+    td_schedule s = { .kind = TD_SCHEDULE_COSINE, .base_lr = 1, .total = 5, .warmup = 5 };
+    s.after_warmup = true;
+    expect_fatal("than where it begins (5)", td_schedule_lr(&s, 6));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_constant),   cmocka_unit_test(test_step),
-        cmocka_unit_test(test_multi_step), cmocka_unit_test(test_cosine),
-        cmocka_unit_test(test_warmup),     cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_constant),     cmocka_unit_test(test_step),
+        cmocka_unit_test(test_multi_step),   cmocka_unit_test(test_cosine),
+        cmocka_unit_test(test_warmup),       cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_after_warmup),
     };
     return cmocka_run_group_tests_name("nn: schedules", tests, NULL, NULL);
 }

@@ -70,7 +70,7 @@ typedef enum td_schedule_kind {
     TD_SCHEDULE_CONSTANT,
     TD_SCHEDULE_STEP,       /* lr * gamma^floor(t / step_size) */
     TD_SCHEDULE_MULTI_STEP, /* lr * gamma^(milestones passed) */
-    TD_SCHEDULE_COSINE,     /* min + (lr - min) (1 + cos(pi t / total)) / 2 */
+    TD_SCHEDULE_COSINE,     /* min + (lr - min) (1 + cos(pi t / T)) / 2; T: t at total */
     TD_SCHEDULE_LINEAR,     /* a straight line from lr, where the warm-up ends, to min at total */
 } td_schedule_kind;
 typedef struct td_schedule {
@@ -82,6 +82,9 @@ typedef struct td_schedule {
     int milestone_count;
     double warmup;        /* length of a linear warm-up at the beginning; 0: none */
     double warmup_factor; /* the warm-up multiplies the rate by a factor from this value to 1 */
+    bool after_warmup; /* false: the warm-up multiplies the schedule, which begins at 0 (PyTorch's
+                          ChainedScheduler). true: the warm-up multiplies base_lr, and t begins
+                          at the warm-up's end (SequentialLR). Milestones and total count from 0 */
 } td_schedule;
 double td_schedule_lr(const td_schedule *schedule, double position);
 

@@ -1,16 +1,18 @@
 /* Learning-rate schedules: pure functions of a position. */
 #include "nn/optim/optim.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 
-/* How much of a straight line from the end of the warm-up to the total is done, in [0,1]. */
-static double line_done(const td_schedule *s, double position)
+/* From where a cosine or a line begins to the total, where it ends. */
+static double length_of(const td_schedule *s, double begin)
 {
-    TD_REQUIRE(s->total > s->warmup, TD_HERE,
-               "td_schedule_lr: total is %g; give an end of the line behind the warm-up's (%g)",
-               s->total, s->warmup);
-    double done = (position - s->warmup) / (s->total - s->warmup);
-    return done < 0.0 ? 0.0 : done > 1.0 ? 1.0 : done;
+    TD_REQUIRE(
+        s->total > begin, TD_HERE,
+        "td_schedule_lr: total is %g; give the position where the cosine or line ends, which "
+        "is greater than where it begins (%g)",
+        s->total, begin);
+    return s->total - begin;
 }
 
 static double milestones_passed(const td_schedule *s, double position)
@@ -25,7 +27,7 @@ static double milestones_passed(const td_schedule *s, double position)
 /* Without the warm-up. */
 static double main_lr(const td_schedule *s, double position)
 {
-    double gamma = s->gamma != 0.0 ? s->gamma : 0.1;
+    double gamma = td_or_usual(s->gamma, 0.1), begin = s->after_warmup ? s->warmup : 0.0, done;
     switch (s->kind) {
     case TD_SCHEDULE_CONSTANT:
         break;
@@ -34,30 +36,30 @@ static double main_lr(const td_schedule *s, double position)
                    "td_schedule_lr: step_size is %g; give the length "
                    "of a step",
                    s->step_size);
-        return s->base_lr * pow(gamma, floor(position / s->step_size));
+        return s->base_lr * pow(gamma, floor((position - begin) / s->step_size));
     case TD_SCHEDULE_MULTI_STEP:
         TD_REQUIRE(s->milestone_count >= 0 && s->milestone_count <= 16, TD_HERE,
                    "td_schedule_lr: %d milestones; there is room for 16", s->milestone_count);
         return s->base_lr * pow(gamma, milestones_passed(s, position));
     case TD_SCHEDULE_COSINE:
-        TD_REQUIRE(s->total > 0.0, TD_HERE,
-                   "td_schedule_lr: total is %g; give the length of the "
-                   "cosine",
-                   s->total);
-        return s->min_lr + (s->base_lr - s->min_lr) *
-                               (1.0 + cos(3.14159265358979323846 * position / s->total)) / 2.0;
+        return s->min_lr +
+               (s->base_lr - s->min_lr) *
+                   (1.0 + cos(3.14159265358979323846 * (position - begin) / length_of(s, begin))) /
+                   2.0;
     case TD_SCHEDULE_LINEAR:
-        return s->base_lr + (s->min_lr - s->base_lr) * line_done(s, position);
+        done = (position - s->warmup) / length_of(s, s->warmup);
+        done = done < 0.0 ? 0.0 : done > 1.0 ? 1.0 : done;
+        return s->base_lr + (s->min_lr - s->base_lr) * done;
     }
     return s->base_lr;
 }
 
 double td_schedule_lr(const td_schedule *schedule, double position)
 {
-    double lr = main_lr(schedule, position);
-    if (position < schedule->warmup) {
-        double done = position / schedule->warmup;
-        lr *= schedule->warmup_factor * (1.0 - done) + done;
+    if (position >= schedule->warmup) {
+        return main_lr(schedule, position);
     }
-    return lr;
+    double done = position / schedule->warmup;
+    double lr = schedule->after_warmup ? schedule->base_lr : main_lr(schedule, position);
+    return lr * (schedule->warmup_factor * (1.0 - done) + done);
 }
