@@ -13,6 +13,8 @@
  * memory depends on the device; only stride[] shows that order. So do not assume that images are
  * row-major: td_read and td_write always use row-major order.
  *
+ * Operations count denormal numbers as zero (f32 and bf16 below 1.2e-38, f64 below 2.2e-308).
+ *
  *     td_tensor *a = td_from((float[]){ 1, 2, 3, 4 }, TD_SHAPE(2, 2), TD_F32, TD_CPU);
  *     td_print(a, stdout);
  *     td_free(a);                                                                               */

@@ -151,7 +151,7 @@ static void test_other_optimizer(void **state)
     /* Momentum in the file, none here. */
     td_optim *plain = td_sgd(td_parameters(net), .lr = 0.1);
     assert_int_equal(load(path, net, plain, false), TD_E_MISMATCH);
-    assert_error_says("only in the file (4): optimizer.0.weight.momentum", NULL);
+    assert_error_says("only in the file (4): optimizer.0.weight.momentum_buffer", NULL);
     td_optim_free(plain);
     td_optim_free(sgd);
     td_optim_free(adam);

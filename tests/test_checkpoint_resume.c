@@ -207,23 +207,70 @@ static void check_linear(td_module *net)
     assert_memory_equal(values, linear_bias, 2 * sizeof *values);
 }
 
+/* Of models in PyTorch's DistributedDataParallel, torch.compile, and both. */
 static void test_foreign_names(void **state)
 {
     (void)state;
     const char *path = temp_path("foreign.safetensors");
+    const char *wrappers[] = { "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module." };
     const int64_t batches = 5;
-    const td_safetensors_entry entries[] = {
-        { "module.weight", TD_F32, TD_SHAPE(2, 3), linear_weight, 24 },
-        { "module.bias", TD_F32, TD_SHAPE(2), linear_bias, 8 },
-        { "module.bn1.num_batches_tracked", TD_I64, TD_SCALAR, &batches, 8 },
-        { "optimizer.weight.momentum", TD_F32, TD_SHAPE(2), linear_bias, 8 }, /* not asked for */
-    };
-    assert_int_equal(td_safetensors_write(path, entries, 4, NULL, 0), TD_OK);
+    for (int i = 0; i < 4; i++) {
+        char names[3][64];
+        snprintf(names[0], sizeof names[0], "%sweight", wrappers[i]);
+        snprintf(names[1], sizeof names[1], "%sbias", wrappers[i]);
+        snprintf(names[2], sizeof names[2], "%sbn1.num_batches_tracked", wrappers[i]);
+        const td_safetensors_entry entries[] = {
+            { names[0], TD_F32, TD_SHAPE(2, 3), linear_weight, 24 },
+            { names[1], TD_F32, TD_SHAPE(2), linear_bias, 8 },
+            { names[2], TD_I64, TD_SCALAR, &batches, 8 },
+            { "optimizer.weight.momentum_buffer", TD_F32, TD_SHAPE(2), linear_bias, 8 }, /* not
+                                                                                asked for */
+        };
+        assert_int_equal(td_safetensors_write(path, entries, 4, NULL, 0), TD_OK);
+        td_module *net = td_nn_linear(3, 2);
+        if (td_checkpoint_load(path, &(td_checkpoint){ .model = net }) != TD_OK) {
+            fail_msg("%s", td_last_error());
+        }
+        check_linear(net);
+        td_module_free(net);
+    }
+}
+
+static double third_step(td_optim *optim, td_module *net)
+{
+    td_tensor *x = td_from((float[]){ 1, -2, 4 }, TD_SHAPE(1, 3), TD_F32, TD_CPU);
+    TD_STEP {
+        td_zero_grad(optim);
+        td_backward(td_sum(td_forward(net, x)));
+        td_optim_step(optim);
+    }
+    td_free(x);
+    return td_get(net->tensors[0].tensor, (int64_t[]){ 0, 0 });
+}
+
+/* SGD's state has PyTorch's name. The file was made by tandem 0.1.0, which called it
+ * "momentum": linear_weight and linear_bias after two steps with lr 0.5, momentum 0.5 and
+ * third_step's x. */
+static void test_momentum_buffer(void **state)
+{
+    (void)state;
     td_module *net = td_nn_linear(3, 2);
-    if (td_checkpoint_load(path, &(td_checkpoint){ .model = net }) != TD_OK) {
+    td_optim *optim = td_sgd(td_parameters(net), .lr = 0.5, .momentum = 0.5);
+    td_checkpoint both = { .model = net, .optim = optim };
+    if (td_checkpoint_load("tests/golden/sgd_momentum.safetensors", &both) != TD_OK) {
         fail_msg("%s", td_last_error());
     }
-    check_linear(net);
+    const char *path = temp_path("momentum.safetensors");
+    assert_int_equal(td_checkpoint_save(path, &both), TD_OK);
+    td_safetensors *file;
+    assert_int_equal(td_safetensors_open(path, &file), TD_OK);
+    assert_non_null(td_safetensors_find(file, "optimizer.weight.momentum_buffer"));
+    assert_null(td_safetensors_find(file, "optimizer.weight.momentum"));
+    td_safetensors_close(file);
+    assert_true(third_step(optim, net) == -1.125); /* 1 - 0.5 (1 + 1.5 + 1.75) */
+    assert_int_equal(td_checkpoint_load(path, &both), TD_OK);
+    assert_true(third_step(optim, net) == -1.125);
+    td_optim_free(optim);
     td_module_free(net);
 }
 
@@ -288,8 +335,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_FOLDER(test_resume_sgd),    IN_FOLDER(test_resume_adam),
         IN_FOLDER(test_file_order),    IN_FOLDER(test_other_memory_order),
-        IN_FOLDER(test_foreign_names), IN_FOLDER(test_other_dtypes),
-        IN_FOLDER(test_resnet),
+        IN_FOLDER(test_foreign_names), IN_FOLDER(test_momentum_buffer),
+        IN_FOLDER(test_other_dtypes),  IN_FOLDER(test_resnet),
     };
     return cmocka_run_group_tests_name("checkpoints: resume", tests, NULL, NULL);
 }

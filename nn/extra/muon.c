@@ -246,7 +246,7 @@ static void muon_free(td_optim *o)
 
 static const td_optim_kind muon_kind = {
     .name = "muon",
-    .states = { "momentum" },
+    .states = { "momentum_buffer" },
     .fill = muon_fill,
     .run = muon_run,
     .free = muon_free,

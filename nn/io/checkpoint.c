@@ -106,15 +106,42 @@ static const td_safetensors_entry *find(td_records *l, bool *used, const char *p
     return entry;
 }
 
+static bool begins_with(const char *text, const char *begin)
+{
+    return strncmp(text, begin, strlen(begin)) == 0;
+}
+
+/* What files of other programs or of older versions call the record; NULL if there is no such name
+ * in the file. */
+static const td_safetensors_entry *find_other_name(td_records *l, const td_tensor_record *r,
+                                                   bool *used)
+{
+    /* PyTorch's DistributedDataParallel and torch.compile wrap the model, in any order. */
+    static const char *const wrappers[] = { "module.", "_orig_mod.", "module._orig_mod.",
+                                            "_orig_mod.module." };
+    static const char momentum[] = ".momentum_buffer"; /* ".momentum" in files of 0.1.0 */
+    const td_safetensors_entry *e = NULL;
+    for (int i = 0; r->part == TD_PART_MODEL && e == NULL && i < 4; i++) {
+        e = find(l, used, wrappers[i], r->name);
+    }
+    size_t length = strlen(r->name), end = sizeof momentum - 1;
+    if (r->part == TD_PART_OTHER && begins_with(r->name, TD_KEY_OPTIMIZER) && length > end &&
+        strcmp(r->name + length - end, momentum) == 0) {
+        char *old = td_format("%.*s", (int)(length - strlen("_buffer")), r->name);
+        l->failed = l->failed || old == NULL;
+        e = old != NULL ? find(l, used, "", old) : NULL;
+        free(old);
+    }
+    return e;
+}
+
 static void match_tensor(td_records *l, td_tensor_record *r, bool *used, bool averages)
 {
     if (r->part == TD_PART_EMPTY) {
         return;
     }
     const td_safetensors_entry *e = find(l, used, "", r->name);
-    if (e == NULL && r->part == TD_PART_MODEL) { /* data-parallel wrappers elsewhere put it there */
-        e = find(l, used, "module.", r->name);
-    }
+    e = e != NULL ? e : find_other_name(l, r, used);
     if (averages && r->part == TD_PART_MODEL) {
         const td_safetensors_entry *average = find(l, used, TD_KEY_EMA, r->name);
         e = average != NULL ? average : e;
@@ -142,11 +169,6 @@ static void match_text(td_records *l, const td_text_record *r)
     } else {
         td_differ(&l->unlike, "%s is '%.40s', %s", r->key, text, r->kind->unfit);
     }
-}
-
-static bool begins_with(const char *text, const char *begin)
-{
-    return strncmp(text, begin, strlen(begin)) == 0;
 }
 
 /* What a file may hold beside what was asked for. */

@@ -10,10 +10,11 @@
  *
  * Files. A file holds the model's parameters and buffers under their paths, which are torchvision's
  * names, in PyTorch's element order (row-major OIHW). The optimizer's state is stored as
- * "optimizer.<path>.<what>", averages of the weights as "ema.<path>", and tensors of your own as
- * "extra.<name>". Everything else (epoch, step, random states, your metadata) is text in the
- * header's metadata. The metadata value "tandem.format" is the version of the format, 1; files
- * without the value have version 0. Loading a file of an unknown version fails (TD_E_FORMAT).
+ * "optimizer.<path>.<what>" with PyTorch's names ("exp_avg", "momentum_buffer"), averages of the
+ * weights as "ema.<path>", and tensors of your own as "extra.<name>". Everything else (epoch, step,
+ * random states, your metadata) is text in the header's metadata. The metadata value
+ * "tandem.format" is the version of the format, 1; files without the value have version 0. Loading
+ * a file of an unknown version fails (TD_E_FORMAT).
  *
  * Saving is atomic. The library writes a temporary file next to the target (PATH.tmp.HOST.PID),
  * syncs and renames it: at any moment the path holds a complete checkpoint, the old or the new one.
@@ -84,7 +85,8 @@ td_status td_checkpoint_save(const char *path, const td_checkpoint *checkpoint);
  * All names and shapes must fit, and the file must hold everything that checkpoint asks for
  * (optim, ema, extra, with_random); a file without a scaler leaves the scaler unchanged. Otherwise
  * TD_E_MISMATCH lists the differences, and nothing is changed. Float dtypes are converted. Names
- * with the prefix "module." are accepted. "num_batches_tracked" is ignored, and so are optimizer
+ * with the prefixes of PyTorch's wrappers ("module.", "_orig_mod.") are accepted, and "momentum"
+ * for "momentum_buffer" (files of 0.1.0). "num_batches_tracked" is ignored, and so are optimizer
  * state, averages and extra tensors that checkpoint does not ask for. Settings of the optimizer
  * other than the learning rate, and its groups, stay as you made them.
  *

@@ -20,7 +20,7 @@ static void sgd_run(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
 
 static const td_optim_kind sgd_kind = {
     .name = "sgd",
-    .states = { "momentum" },
+    .states = { "momentum_buffer" },
     .fill = sgd_fill,
     .run = sgd_run,
 };
