@@ -53,8 +53,7 @@ td_tensor *td_layer_norm_at(td_tensor *x, td_tensor *weight, td_tensor *bias, do
     td_tensor *y = td_step_new_like(rows, at);
     td_tensor *mean = td_step_new(per_row, x->dtype, TD_ROW_MAJOR, device, at);
     td_tensor *inv_std = td_step_new(per_row, x->dtype, TD_ROW_MAJOR, device, at);
-    td_kernels_of(device)->layer_norm(y, mean, inv_std, rows, weight, bias,
-                                      td_or_usual(eps, 1e-5));
+    td_kernels_of(device)->layer_norm(y, mean, inv_std, rows, weight, bias, td_or_usual(eps, 1e-5));
     return TD_RECORD(at, .op = "layer_norm", .backward = layer_norm_backward, .out = y,
                      .inputs = { x, weight, bias }, .saved = { rows, weight, mean, inv_std });
 }
