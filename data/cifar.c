@@ -2,6 +2,7 @@
 #include "data/cifar_files.h"
 #include "data/images_memory.h"
 #include "data/parse.h"
+#include "tensor/files.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -79,15 +80,13 @@ static td_status open_file(cifar_file *file, const char *where, const char *name
                            td_cifar_kind kind, int64_t most)
 {
     TD_TRY(td_join_path(file->path, where, name));
-    file->stream = fopen(file->path, "rb");
-    if (file->stream == NULL) {
-        bool missing = errno == ENOENT;
-        return td_fail(missing ? TD_E_NOTFOUND : TD_E_IO, "%s: cannot be opened: %s.%s", file->path,
-                       strerror(errno), missing ? " Delete the set and " DOWNLOAD : "");
+    td_status status = td_open_to_read(file->path, &file->stream);
+    if (status != TD_OK) {
+        return td_fail(status, "%s. Delete the set and " DOWNLOAD, td_last_error());
     }
     struct stat info;
-    if (fstat(fileno(file->stream), &info) != 0 || !S_ISREG(info.st_mode)) {
-        return td_fail(TD_E_IO, "%s: not a regular file; remove it, and " DOWNLOAD, file->path);
+    if (fstat(fileno(file->stream), &info) != 0) {
+        return td_fail(TD_E_IO, "%s: %s", file->path, strerror(errno));
     }
     return td_cifar_check_size(info.st_size, kind, most, file->path, &file->records);
 }

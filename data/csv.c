@@ -1,6 +1,7 @@
 /* A CSV file as a dataset. */
 #include "data/dataset.h"
 #include "data/parse.h"
+#include "tensor/files.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -41,10 +42,8 @@ static td_status read_stream(FILE *file, const char *path, char **text, size_t *
 td_status td_csv_read(const td_csv_rules *rules, td_csv_table *table)
 {
     const char *path = rules->options.path;
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) {
-        return td_fail(errno == ENOENT ? TD_E_NOTFOUND : TD_E_IO, "%s: %s", path, strerror(errno));
-    }
+    FILE *file;
+    TD_TRY(td_open_to_read(path, &file));
     char *text = NULL;
     size_t size = 0;
     td_status status = read_stream(file, path, &text, &size);

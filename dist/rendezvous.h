@@ -4,6 +4,7 @@
 
 #include "dist/dist.h"
 #include "dist/store.h"
+#include "dist/token.h"
 
 typedef struct td_rendezvous_result {
     int rank, world_size;
@@ -56,6 +57,7 @@ typedef struct td_rendezvous_plan {
     int local_rank, local_world_size; /* -1: the rendezvous finds them */
     char run_id[256];                 /* "": none; distinguishes runs with the same store */
     int attempt;                      /* the launcher's count of starts of this run */
+    td_token token;                   /* the job's, for a store over TCP */
 } td_rendezvous_plan;
 
 /* Reads options and environment only. */

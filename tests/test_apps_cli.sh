@@ -85,6 +85,13 @@ ln -s "$PWD/data" "$work/data"
 fails 'a model alone is no checkpoint' 1 "model_0\.safetensors is no checkpoint of a training run" \
     "$apps/cifar_resnet18" --resume "$work/model_0.safetensors"
 fails 'no such checkpoint' 1 "cannot open 'nofile'" "$apps/cifar_resnet18" --resume nofile
+mkfifo "$work/fifo"
+fails 'a checkpoint that is a FIFO' 1 "'$work/fifo' is no file" \
+    timeout 60 "$apps/cifar_resnet18" --resume "$work/fifo"
+fails 'a trace that is a FIFO' 1 "fifo' cannot be written" \
+    timeout 60 "$apps/cifar_resnet18" --limit 32 --batch-size 32 --epochs 1 --trace "$work/fifo"
+fails 'a configuration that is a FIFO' 1 'fifo: a FIFO or device, not a regular file' timeout 60 \
+    "$apps/train_net" --cfg "$work/fifo"
 fails 'cifar_resnet18: an unknown stem' 64 "'oak' is not one of imagenet\|cifar" \
     "$apps/cifar_resnet18" --stem oak
 fails 'cifar_resnet18: a limit below zero' 64 '--limit: -1 is out of range' \

@@ -243,6 +243,10 @@ static void test_missing(void **state)
     temp_make_folder("data_batch_4.bin");
     expect_open_fails(TD_CIFAR10, true, TD_E_IO);
     assert_error_says("data_batch_4.bin", "not a regular file", NULL);
+    assert_int_equal(rmdir(temp_path("data_batch_4.bin")), 0);
+    assert_int_equal(mkfifo(temp_path("data_batch_4.bin"), 0600), 0); /* opening it does not wait */
+    expect_open_fails(TD_CIFAR10, true, TD_E_IO);
+    assert_error_says("data_batch_4.bin", "not a regular file", NULL);
     assert_int_equal(td_cifar_open(temp_folder(), (td_cifar_kind)11, true, &dataset), TD_E_ARG);
     assert_error_says("CIFAR-11", NULL);
 }

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <setjmp.h>
 #include <cmocka.h>
@@ -197,6 +198,15 @@ static void test_a_wide_and_long_file(void **state)
     td_dataset_free(d);
 }
 
+/* Opening it would wait for a writer. */
+static void test_a_fifo(void **state)
+{
+    (void)state;
+    assert_int_equal(mkfifo(temp_path("fifo"), 0600), 0);
+    assert_null(td_csv_dataset(temp_path("fifo")));
+    assert_error_says("fifo", "not a regular file", NULL);
+}
+
 #define WITH_FOLDER(test)                                                                          \
     cmocka_unit_test_setup_teardown(test, temp_folder_setup, temp_folder_teardown)
 
@@ -208,6 +218,7 @@ int main(void)
         WITH_FOLDER(test_class_numbers_of_another_file),
         WITH_FOLDER(test_regression),
         WITH_FOLDER(test_bad_files),
+        WITH_FOLDER(test_a_fifo),
         cmocka_unit_test(test_options_that_do_not_go_together),
         WITH_FOLDER(test_a_wide_and_long_file),
     };

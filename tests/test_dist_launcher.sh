@@ -327,6 +327,98 @@ file_says 'a node that never comes: how many came' "$work/first" 'waited 1 s for
 fails 'a host that never comes' 1 "no launcher at 127.0.0.1:$port after 1 s" tdrun --nnodes 2 --node-rank 1 \
     --master-addr 127.0.0.1 --master-port "$port" --join-timeout 1 "$worker"
 
+# ---- the job's token ----
+
+port=$(free_port)
+dir=$(notes stranger)
+"$apps/tdrun" --nproc-per-node 2 --master-port "$port" "$worker" "note:$dir" "until:$dir/go" meet \
+    >"$work/out" 2>&1 &
+launcher=$!
+wait_for "$dir/0.0" "$dir/1.0"
+# Ends the job with code 0, if it is believed: twice, without a proof and with a wrong one.
+python3 - "$port" <<'END'
+import socket, struct, sys
+key, value = b"launch/0/down/1", b"end 0\nall is well"
+order = struct.pack("<IIII", 1, len(key), len(value), 0) + key + value
+for proof in b"", bytes(32):
+    s = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    s.sendall(b"TDSTORE\x02" + bytes(16))
+    s.recv(56, socket.MSG_WAITALL)
+    try:
+        s.sendall(proof + order * 2)
+        while s.recv(100):
+            pass
+    except ConnectionError:
+        pass
+END
+tap $? 'a stranger is turned away' "$work/out"
+[ "$(awk '$2 ~ /:'"$(printf %04X "$port")"'$/ && $4 == "0A" && $2 !~ /^0100007F/' /proc/net/tcp /proc/net/tcp6 | wc -l)" -eq 0 ]
+tap $? 'one node listens on the loopback only'
+touch "$dir/go"
+wait "$launcher"
+code_is 'a stranger ends no job' 0 $? "$work/out"
+says 'the ranks met after it' '^met rank=1 world=2 '
+[ "$(grep -c "did not prove this job's token" "$work/out")" -eq 1 ]
+tap $? 'a stranger is told of once' "$work/out"
+
+port=$(free_port)
+node 1 second --token-file "$work/token" "$worker" env meet
+second=$pid
+node 0 first --token-file "$work/token" --require-token "$worker" env meet
+wait "$pid" && wait "$second"
+code_is 'two nodes with a token' 0 $? "$work/first"
+[ "$(stat -c %a "$work/token")" = 600 ] && ! grep -q "$(cat "$work/token")" "$work/first" "$work/second"
+tap $? 'the token is known to its owner only'
+! grep -q 'asks for no token' "$work/first"
+tap $? 'and nobody warns'
+
+port=$(free_port)
+dir=$(notes wrong)
+node 0 first --token-file "$work/token" "$worker" "note:$dir" sleep:60
+first=$pid
+node 1 second --token-file "$work/other" --join-timeout 6 "$worker" sleep:60
+wait "$pid"
+code_is 'a node with another token' 1 $? "$work/second"
+file_says 'a node with another token: what to do' "$work/second" 'has another token than this process.*--token-file'
+node 1 second --join-timeout 6 "$worker" sleep:60
+wait "$pid"
+file_says 'a node without a token' "$work/second" 'wants a token and this process has none'
+kill "$first"
+wait "$first"
+
+port=$(free_port)
+fails '--require-token and none' 64 'give all nodes the same --token-file' \
+    tdrun --nnodes 2 --node-rank 0 --master-addr 127.0.0.1 --require-token "$worker"
+fails 'env:// and none, though one is required' 1 'no token, and TANDEM_REQUIRE_TOKEN is set' env \
+    TANDEM_REQUIRE_TOKEN=1 RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" "$apps/wine_ddp_launch" 1
+fails 'a host name that others reach, and no token' 1 'waited 1 s' tdrun --nnodes 2 --node-rank 0 \
+    --master-addr "$(hostname)" --master-port "$port" --join-timeout 1 "$worker"
+says 'is warned of' 'asks for no token'
+chmod 644 "$work/token"
+fails "a token that others may read" 1 'chmod 600' tdrun --token-file "$work/token" "$worker"
+
+# ---- what hangs ----
+
+fails 'an error file that is a FIFO' 3 'rank 0 failed first: exit code 3' timeout 20 \
+    "$apps/tdrun" sh -c 'rm -f "$TANDEM_ERROR_FILE"; mkfifo "$TANDEM_ERROR_FILE"; exit 3'
+fails 'a FIFO for the message of a fatal error' 134 'rank 0 failed first: signal 6' timeout 20 \
+    "$apps/tdrun" sh -c 'mkfifo "$TANDEM_ERROR_FILE"; exec "$0" fatal:0' "$worker"
+mkfifo "$work/console"
+exec 9<>"$work/console" # which nobody reads
+timeout 30 "$apps/tdrun" --log-dir "$work/unread" --rdzv-id unread --tee 3 sh -c 'seq 18000' >"$work/console" 2>&1
+code_is 'a console that nobody reads: the job ends' 0 $? "$work/out"
+[ "$(wc -l <"$work/unread/unread/attempt_0/0/stdout")" -gt 1000 ]
+tap $? 'a console that nobody reads: the file has the lines'
+exec 9<&-
+(
+    ulimit -n 12
+    exec timeout 30 "$apps/tdrun" --join-timeout 4 --nproc-per-node 2 "$worker" meet
+) >"$work/out" 2>&1
+[ $? -ne 124 ] && grep -qE 'Too many open files' "$work/out"
+tap $? 'few descriptors: said in time' "$work/out"
+fails 'a world that is absurd' 1 'the most is' timeout 20 env RANK=0 WORLD_SIZE=2147483647 \
+    MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" "$apps/wine_ddp_launch" 1
+
 # ---- nodes that come and go ----
 
 elastic() { # elastic NAME ARGUMENTS...

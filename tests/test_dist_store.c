@@ -3,11 +3,11 @@
 #include "dist/clock.h"
 #include "dist/dist.h"
 #include "dist/store/tcp.h"
+#include "tests/dist_raw.h"
 #include "tests/dist_store.h"
 #include "tests/temp_folder.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -270,52 +270,37 @@ static void prefixes_are_apart(void **state)
 
 /* ---- the TCP server and strangers ---- */
 
-static int connect_raw(int port)
+/* What the server answers after its hello, before it closes the connection. */
+static size_t answer_to(int port, const void *bytes, size_t size)
 {
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    struct timeval patience = { .tv_sec = 30 };
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
-    return fd;
-}
-
-/* What the server answers before it closes the connection. */
-static ssize_t answer_to(int port, const void *bytes, size_t size)
-{
-    char answer[64];
-    ssize_t total = 0, got;
-    int fd = connect_raw(port);
-    assert_int_equal(send(fd, bytes, size, MSG_NOSIGNAL), size);
-    while ((got = recv(fd, answer, sizeof(answer), 0)) > 0) {
-        total += got;
-    }
-    assert_true(got == 0 || errno == ECONNRESET); /* closed, not a time-out */
-    close(fd);
-    return total;
+    int fd = raw_connect(port);
+    raw_greet(fd, NULL);
+    raw_send(fd, bytes, size);
+    return raw_rest(fd);
 }
 
 static void strangers_are_turned_away(void **state)
 {
     (void)state;
     static const char http[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    static const char bad_op[] = "TDSTORE\x01\x63\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0k";
-    static const char long_key[] = "TDSTORE\x01\x02\0\0\0\0\0\0\x7f\0\0\0\0\0\0\0\0";
-    static const char long_value[] = "TDSTORE\x01\x01\0\0\0\x01\0\0\0\0\0\0\x7f\0\0\0\0k";
-    static const char zero_in_key[] = "TDSTORE\x01\x06\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0\0k";
-    static const char short_amount[] = "TDSTORE\x01\x03\0\0\0\x01\0\0\0\x01\0\0\0\0\0\0\0kx";
-    static const char while_waiting[] = "TDSTORE\x01\x02\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0kmore";
+    static const char bad_op[] = "\x63\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0k";
+    static const char long_key[] = "\x02\0\0\0\0\0\0\x7f\0\0\0\0\0\0\0\0";
+    static const char long_value[] = "\x01\0\0\0\x01\0\0\0\0\0\0\x7f\0\0\0\0k";
+    static const char zero_in_key[] = "\x06\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0\0k";
+    static const char short_amount[] = "\x03\0\0\0\x01\0\0\0\x01\0\0\0\0\0\0\0kx";
+    static const char while_waiting[] = "\x02\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0kmore";
     opened o = open_kind(TCP);
     int port = td_tcp_server_port(o.server);
-    assert_int_equal(answer_to(port, http, sizeof(http) - 1), 0);
-    assert_int_equal(answer_to(port, bad_op, sizeof(bad_op) - 1), 8);
-    assert_int_equal(answer_to(port, long_key, sizeof(long_key) - 1), 8);
-    assert_int_equal(answer_to(port, long_value, sizeof(long_value) - 1), 8);
-    assert_int_equal(answer_to(port, zero_in_key, sizeof(zero_in_key) - 1), 8);
-    assert_int_equal(answer_to(port, short_amount, sizeof(short_amount) - 1), 8);
-    assert_int_equal(answer_to(port, while_waiting, sizeof(while_waiting) - 1), 8);
-    int silent = connect_raw(port); /* says nothing, and disturbs nobody */
+    int browser = raw_connect(port);
+    raw_send(browser, http, sizeof(http) - 1);
+    assert_int_equal(raw_rest(browser), 0);
+    assert_int_equal(answer_to(port, bad_op, sizeof(bad_op) - 1), 0);
+    assert_int_equal(answer_to(port, long_key, sizeof(long_key) - 1), 0);
+    assert_int_equal(answer_to(port, long_value, sizeof(long_value) - 1), 0);
+    assert_int_equal(answer_to(port, zero_in_key, sizeof(zero_in_key) - 1), 0);
+    assert_int_equal(answer_to(port, short_amount, sizeof(short_amount) - 1), 0);
+    assert_int_equal(answer_to(port, while_waiting, sizeof(while_waiting) - 1), 0);
+    int silent = raw_connect(port); /* says nothing, and disturbs nobody */
     assert_int_equal(td_store_set_text(o.store, "k", "1"), TD_OK);
     close(silent);
     close_kind(o);
@@ -325,9 +310,10 @@ static void strangers_are_turned_away(void **state)
 static void slow_clients_are_served(void **state)
 {
     (void)state;
-    static const char set[] = "TDSTORE\x01\x01\0\0\0\x01\0\0\0\x03\0\0\0\0\0\0\0kabc";
+    static const char set[] =
+        "TDSTORE\x02nonce, 16 bytes.\x01\0\0\0\x01\0\0\0\x03\0\0\0\0\0\0\0kabc";
     opened o = open_kind(TCP);
-    int fd = connect_raw(td_tcp_server_port(o.server));
+    int fd = raw_connect(td_tcp_server_port(o.server));
     for (size_t i = 0; i < sizeof(set) - 1; i++) {
         assert_int_equal(send(fd, set + i, 1, MSG_NOSIGNAL), 1);
         td_sleep(1e-3);

@@ -11,6 +11,7 @@
 #include "tandem.h"
 #include "nn/io/safetensors.h"
 #include "tensor/extend.h"
+#include "tensor/files.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -100,13 +101,12 @@ static td_status take_names(predictor *p, const char *text, const char *where)
 
 static td_status read_names(predictor *p)
 {
-    FILE *in = fopen(p->args.classes, "r");
+    FILE *in;
+    TD_TRY(td_open_to_read(p->args.classes, &in));
     char *text = NULL;
     size_t room = 0;
-    ssize_t length = in != NULL ? getdelim(&text, &room, '\0', in) : -1;
-    if (in != NULL) {
-        fclose(in);
-    }
+    ssize_t length = getdelim(&text, &room, '\0', in);
+    fclose(in);
     td_status status = length > 0
                            ? take_names(p, text, p->args.classes)
                            : td_fail(TD_E_IO, "%s: cannot be read, or is empty", p->args.classes);

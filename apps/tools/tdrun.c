@@ -38,6 +38,8 @@ enum key {
     KEY_FILTER,
     KEY_JOIN_TIMEOUT,
     KEY_GRACE,
+    KEY_TOKEN_FILE,
+    KEY_REQUIRE_TOKEN,
 };
 
 static const struct argp_option table[] = {
@@ -58,6 +60,9 @@ static const struct argp_option table[] = {
       1 },
     { "join-timeout", KEY_JOIN_TIMEOUT, "S", 0,
       "Seconds that nodes wait for each other (default 300)", 1 },
+    { "token-file", KEY_TOKEN_FILE, "FILE", 0,
+      "The job's secret for all nodes; made if there is none (a single node needs no file)", 1 },
+    { "require-token", KEY_REQUIRE_TOKEN, 0, 0, "Fail if the nodes share no secret", 1 },
     { 0, 0, 0, 0, "When something fails:", 2 },
     { "max-restarts", KEY_MAX_RESTARTS, "N", 0,
       "Times that all workers are started again (default 0)", 2 },
@@ -89,9 +94,9 @@ static const struct argp_option table[] = {
 
 typedef struct arguments {
     td_launch_options launch;
-    const char *nproc, *endpoint, *master_addr, *redirects, *tee, *filter;
+    const char *nproc, *endpoint, *master_addr, *redirects, *tee, *filter, *token_file;
     int master_port; /* -1: not given */
-    bool standalone;
+    bool standalone, require_token;
     char endpoint_host[256];
 } arguments;
 
@@ -288,10 +293,30 @@ static void settle_place(struct argp_state *state, arguments *a)
     o->port = a->master_port > 0 ? a->master_port : DEFAULT_PORT;
 }
 
+/* The job's secret: given to this process, in a file, or made up for a single node. */
+static void settle_token(struct argp_state *state, arguments *a)
+{
+    td_token *token = &a->launch.token;
+    const char *required = getenv("TANDEM_REQUIRE_TOKEN");
+    td_status status = a->token_file != NULL ? td_token_file(a->token_file, token)
+                                             : td_token_of_environment(token);
+    if (status == TD_OK && !token->set && a->launch.max_nodes == 1) {
+        status = td_token_make(token);
+    }
+    if (status != TD_OK) {
+        argp_failure(state, 1, 0, "%s", td_last_error());
+    }
+    bool wanted = a->require_token || (required != NULL && strcmp(required, "0") != 0);
+    if (wanted && !token->set) {
+        argp_error(state, "no token: give all nodes the same --token-file");
+    }
+}
+
 static void settle(struct argp_state *state, arguments *a)
 {
     a->launch.workers = read_workers(state, a->nproc);
     settle_place(state, a);
+    settle_token(state, a);
     settle_output(state, a);
 }
 
@@ -345,11 +370,16 @@ static error_t on_key(int key, char *text, struct argp_state *state)
         a->endpoint = text;
         return 0;
     case KEY_RUN_ID:
-        if (text[0] == '\0' || text[0] == '.' || strlen(text) > 100 ||
-            strpbrk(text, "/ \t\n") != NULL) {
+        if (!td_run_id_is_valid(text)) {
             argp_error(state, "--rdzv-id: '%s' is no good name for a folder", text);
         }
         a->launch.run_id = text;
+        return 0;
+    case KEY_TOKEN_FILE:
+        a->token_file = text;
+        return 0;
+    case KEY_REQUIRE_TOKEN:
+        a->require_token = true;
         return 0;
     case KEY_LOG_DIR:
         a->launch.log_dir = text;

@@ -37,7 +37,7 @@ typedef struct image_folder {
 
 static td_status read_file(const char *path, uint8_t **bytes, size_t *size)
 {
-    int file = open(path, O_RDONLY | O_CLOEXEC);
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* it may be a FIFO */
     struct stat info;
     if (file < 0 || fstat(file, &info) != 0) {
         td_status status = td_fail(errno == ENOENT ? TD_E_NOTFOUND : TD_E_IO,

@@ -9,7 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Seconds from SIGTERM to SIGKILL when another node was lost: workers wait for it in vain. */
+/* At most so many seconds from SIGTERM to SIGKILL when another node was lost: workers wait for it
+ * in vain. */
 static const double LOST_GRACE = 2;
 static const double END_PATIENCE = 3; /* seconds to wait for the coordinator after a signal */
 
@@ -29,12 +30,15 @@ typedef struct agent {
     double left_at, last_beat;
 } agent;
 
-static void say(const char *text)
+/* What another process says may not steer the terminal: no control character is printed. */
+static void say(char *text)
 {
-    for (const char *line = text; *line != '\0';) {
-        int width = (int)strcspn(line, "\n");
-        fprintf(stderr, "tdrun: %.*s\n", width, line);
-        line += width + (line[width] == '\n');
+    char *rest, *line = strtok_r(text, "\n", &rest);
+    for (; line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+        for (char *at = line; *at != '\0'; at++) {
+            *at = (unsigned char)*at < ' ' || *at == 0x7f ? '?' : *at;
+        }
+        fprintf(stderr, "tdrun: %s\n", line);
     }
 }
 
@@ -45,16 +49,27 @@ static void stop_workers(agent *a, int signal, double grace)
     }
 }
 
+static double lost_grace(const agent *a)
+{
+    return a->options->grace < LOST_GRACE ? a->options->grace : LOST_GRACE;
+}
+
 /* ---- orders ---- */
 
-static td_status on_start(agent *a, const char *text)
+static td_status on_start(agent *a, char *text)
 {
     td_round r = { 0 };
     if (sscanf(text, "start %d %d %d %d %d %d %127s", &r.number, &r.restarts, &r.node, &r.nodes,
                &r.first_rank, &r.world_size, r.run_id) != 7) {
         return td_fail(TD_E_FORMAT, "the launcher of another version? It says '%.60s'", text);
     }
-    const char *note = strchr(text, '\n');
+    long last_rank = (long)r.first_rank + a->options->workers;
+    if (r.number < 0 || r.first_rank < 0 || last_rank > r.world_size ||
+        !td_run_id_is_valid(r.run_id) || td_workers_running(a->workers) > 0) {
+        return td_fail(TD_E_FORMAT, "node 0's launcher gave an order that cannot be: '%.60s'",
+                       text);
+    }
+    char *note = strchr(text, '\n');
     if (note != NULL && note[1] != '\0') {
         say(note + 1);
         fprintf(stderr, "tdrun: all workers start again (attempt %d; %d of %d restarts used)\n",
@@ -67,7 +82,7 @@ static td_status on_start(agent *a, const char *text)
     return TD_OK;
 }
 
-static td_status on_order(agent *a, const char *text)
+static td_status on_order(agent *a, char *text)
 {
     int number;
     if (strncmp(text, "start ", 6) == 0) {
@@ -81,15 +96,16 @@ static td_status on_order(agent *a, const char *text)
                        TD_LOST);
     }
     if (sscanf(text, "stop %d", &number) == 1) {
-        double grace = a->options->grace;
         bool lost = strstr(text, " lost") != NULL;
         a->stop_ordered = true;
-        stop_workers(a, SIGTERM, lost && grace > LOST_GRACE ? LOST_GRACE : grace);
+        stop_workers(a, SIGTERM, lost ? lost_grace(a) : a->options->grace);
     } else if (sscanf(text, "end %d", &number) == 1) {
         a->ending = true;
         a->code = a->left != 0 ? 128 + a->left : number;
-        const char *why = strchr(text, '\n');
-        say(why != NULL ? why + 1 : "");
+        char *why = strchr(text, '\n');
+        if (why != NULL) {
+            say(why + 1);
+        }
         stop_workers(a, SIGTERM, a->options->grace);
     }
     return TD_OK;
@@ -103,7 +119,7 @@ static td_status take_orders(agent *a)
         if (text == NULL) {
             return TD_OK;
         }
-        td_status status = on_order(a, text);
+        td_status status = on_order(a, text); /* may change the text */
         free(text);
         TD_TRY(status);
     }
@@ -179,7 +195,7 @@ static td_status step(agent *a)
 static int end_lost(agent *a)
 {
     td_worker_failure unused;
-    stop_workers(a, SIGTERM, a->options->grace);
+    stop_workers(a, SIGTERM, lost_grace(a));
     while (td_workers_running(a->workers) > 0) {
         int signal = td_signal_watch_wait(a->watch, a->options->monitor_interval);
         if (signal != 0) {

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 enum { MAX_NODES = 4096, NOTE_BYTES = 3500 };
+enum { MAX_AGENTS = 4 * MAX_NODES }; /* in the course of a job, with all that came again */
 
 static const double LOOK_EVERY = 0.02;
 static const double LAST_CALL = 2;    /* seconds for which an elastic job waits for more nodes */
@@ -46,6 +47,7 @@ struct td_coordinator {
     double gather_deadline;
     node *nodes; /* all nodes so far; [agent number] */
     int count;
+    bool told_full;
     int round, restarts;
     char run_id[128];
     bool uses_budget;        /* the round stops because of a failure, not of a change of nodes */
@@ -312,10 +314,15 @@ static void look_at_asking(td_coordinator *c, node *n)
     }
 }
 
+/* Only a node's first valid request counts: what it has said before stays. */
 static void on_join(node *n, const char *text)
 {
-    if (sscanf(text, "join %127s %ld %d %d", n->host, &n->pid, &n->wanted_rank, &n->workers) == 4 &&
-        n->workers >= 1 && n->workers <= TD_LAUNCH_MAX_WORKERS) {
+    node asks = *n;
+    if (!n->joined && n->asked == 0 &&
+        sscanf(text, "join %127s %ld %d %d", asks.host, &asks.pid, &asks.wanted_rank,
+               &asks.workers) == 4 &&
+        asks.workers >= 1 && asks.workers <= TD_LAUNCH_MAX_WORKERS) {
+        *n = asks;
         n->asked = td_clock();
     }
 }
@@ -422,9 +429,17 @@ static void look_for_new_nodes(td_coordinator *c)
     if (td_link_count(c->store, &agents) != TD_OK || agents <= c->count) {
         return;
     }
-    node *nodes = realloc(c->nodes, (size_t)agents * sizeof(node));
+    if (agents > MAX_AGENTS) {
+        agents = MAX_AGENTS;
+        if (!c->told_full) {
+            fprintf(stderr, "tdrun: no more than %d launchers may come in a job; others wait\n",
+                    MAX_AGENTS);
+        }
+        c->told_full = true;
+    }
+    node *nodes = agents == c->count ? NULL : realloc(c->nodes, (size_t)agents * sizeof(node));
     if (nodes == NULL) {
-        return; /* the next check tries again */
+        return; /* nothing is new, or the next check tries again */
     }
     c->nodes = nodes;
     for (; c->count < agents; c->count++) {
@@ -484,13 +499,18 @@ td_status td_coordinator_start(const td_launch_options *options, td_store *store
     return TD_OK;
 }
 
-void td_coordinator_stop(td_coordinator *c)
+bool td_coordinator_stop(td_coordinator *c)
 {
     if (c == NULL) {
-        return;
+        return false;
     }
     atomic_store(&c->finish, true);
     pthread_join(c->thread, NULL);
+    bool lost = false;
+    for (int i = 0; i < c->count; i++) {
+        lost |= c->nodes[i].lost;
+    }
     free(c->nodes);
     free(c);
+    return lost;
 }

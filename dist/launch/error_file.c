@@ -34,7 +34,8 @@ void td_error_report(const char *message)
         return;
     }
     if (by_path) {
-        fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+        /* A FIFO that nobody reads would not open. */
+        fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644);
     }
     /* A message that cannot be told is lost; the failure itself is not. */
     if (by_path && fd >= 0) {

@@ -12,7 +12,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static const double LEAVE = 5; /* seconds for which the host waits until all nodes know the end */
+/* Seconds for which the host waits until all nodes know the end; shorter if a node was lost. */
+static const double LEAVE = 5, LEAVE_LOST = 2;
 
 typedef struct launch {
     const td_launch_options *options;
@@ -21,8 +22,16 @@ typedef struct launch {
     td_store *coordinator_store;
     td_coordinator *coordinator;
     td_workers *workers;
+    const char *host;
     int port;
 } launch;
+
+bool td_run_id_is_valid(const char *run_id)
+{
+    static const char odd[] = "/ \t\n\r\x1b";
+    return run_id[0] != '\0' && run_id[0] != '.' && strlen(run_id) <= 100 &&
+           strpbrk(run_id, odd) == NULL;
+}
 
 static int complain(void)
 {
@@ -54,11 +63,15 @@ static td_status open_server(launch *l)
 {
     const td_launch_options *o = l->options;
     l->port = o->port;
+    l->host = o->host;
+    if (strcmp(l->host, "127.0.0.1") == 0 && !is_local(l->host)) {
+        l->host = "::1"; /* a host without IPv4 */
+    }
     bool try = o->hosts || (o->may_host && is_local(o->host));
     if (!try) {
         return TD_OK;
     }
-    td_status status = td_tcp_server_start(o->port, &l->server);
+    td_status status = td_tcp_server_open(l->host, o->port, &o->token, &l->server);
     if (status != TD_OK) {
         return o->hosts ? status : TD_OK; /* another launcher on this host was first */
     }
@@ -68,7 +81,7 @@ static td_status open_server(launch *l)
 
 static const char *store_host(const launch *l)
 {
-    return l->server != NULL ? "127.0.0.1" : l->options->host;
+    return l->server == NULL || td_address_is_loopback(l->host) ? l->host : "localhost";
 }
 
 static td_status start_coordinator(launch *l)
@@ -76,7 +89,8 @@ static td_status start_coordinator(launch *l)
     if (l->server == NULL) {
         return TD_OK;
     }
-    TD_TRY(td_tcp_store_open("127.0.0.1", l->port, TD_LOST, &l->coordinator_store));
+    TD_TRY(td_tcp_store_connect(store_host(l), l->port, TD_LOST, &l->options->token,
+                                &l->coordinator_store));
     return td_coordinator_start(l->options, l->coordinator_store, &l->coordinator);
 }
 
@@ -84,8 +98,11 @@ static td_status start_coordinator(launch *l)
 static td_status connect_store(launch *l, td_store **store, int *signal)
 {
     double deadline = td_clock() + l->options->join_timeout;
-    for (;;) {
-        td_status status = td_tcp_store_open(store_host(l), l->port, 1, store);
+    for (double patience = 1;; patience = 4) { /* the first is for an impatient user */
+        double left = deadline - td_clock();
+        left = left < 0.1 ? 0.1 : left < patience ? left : patience;
+        td_status status =
+            td_tcp_store_connect(store_host(l), l->port, left, &l->options->token, store);
         if (status == TD_OK) {
             (*store)->timeout = TD_LOST;
         }
@@ -138,10 +155,10 @@ static void close_all(launch *l, bool keep_logs)
     if (l->workers != NULL) {
         td_workers_close(l->workers, keep_logs);
     }
-    td_coordinator_stop(l->coordinator);
+    bool lost = td_coordinator_stop(l->coordinator);
     td_store_close(l->coordinator_store);
     if (l->server != NULL) {
-        (void)td_tcp_server_drain(l->server, LEAVE);
+        (void)td_tcp_server_drain(l->server, lost ? LEAVE_LOST : LEAVE);
         td_tcp_server_stop(l->server);
     }
     td_signal_watch_end(&l->watch);
@@ -158,7 +175,7 @@ int td_launch(const td_launch_options *options)
     status = status == TD_OK ? start_coordinator(&l) : status;
     int code = 1;
     if (status == TD_OK) {
-        td_workers_meet_at(l.workers, options->host, l.port);
+        td_workers_meet_at(l.workers, l.host, l.port);
         code = run_agent(&l);
     } else {
         complain();

@@ -11,6 +11,7 @@
 
 #include "dist/launch/children.h"
 #include "dist/store.h"
+#include "dist/token.h"
 
 #include <sys/types.h>
 
@@ -30,6 +31,7 @@ typedef struct td_launch_options {
     const char *host;   /* the store's host, as all nodes reach it */
     int port;           /* 0: a free one (one node only) */
     const char *run_id; /* "": a random one */
+    td_token token;     /* the job's; all nodes have the same */
     int max_restarts;
     double monitor_interval; /* seconds between two checks of the workers */
     double join_timeout;     /* seconds for which nodes wait for each other */
@@ -44,6 +46,9 @@ typedef struct td_launch_options {
 /* Runs the launcher. Returns the exit code: 0, that of the worker that failed first, or 128 +
  * signal. */
 int td_launch(const td_launch_options *options);
+
+/* Whether a run's name can be a folder's. */
+bool td_run_id_is_valid(const char *run_id);
 
 /* The worker that failed first, and why. */
 typedef struct td_worker_failure {
@@ -129,8 +134,9 @@ void td_output_stop(td_output *o);
 typedef struct td_coordinator td_coordinator;
 td_status td_coordinator_start(const td_launch_options *options, td_store *store,
                                td_coordinator **coordinator);
-/* Call it after this node's agent has ended: waits until all other agents know the end. */
-void td_coordinator_stop(td_coordinator *c);
+/* Call it after this node's agent has ended. Whether a node was lost, which the end cannot reach.
+ */
+bool td_coordinator_stop(td_coordinator *c);
 
 /* ---- the agent (agent.c) ---- */
 

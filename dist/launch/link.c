@@ -1,5 +1,6 @@
 #include "dist/launch/link.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@ td_status td_link_count(td_store *store, int *agents)
 {
     int64_t count;
     TD_TRY(td_store_add(store, "launch/agents", 0, &count));
-    *agents = (int)count;
+    *agents = count < INT_MAX ? (int)count : INT_MAX;
     return TD_OK;
 }
 
@@ -41,20 +42,16 @@ td_status td_link_send(td_link *link, const char *format, ...)
 td_status td_link_receive(td_link *link, char **text)
 {
     char key[64];
-    bool there;
     *text = NULL;
     make_key(link, !link->is_agent, link->received, key);
-    TD_TRY(td_store_check(link->store, key, &there));
-    if (!there) {
-        return TD_OK;
-    }
-    TD_TRY(td_store_get_text(link->store, key, 0, text));
-    td_status status = td_store_delete(link->store, key, NULL);
-    if (status != TD_OK) {
+    /* Reads without waiting, in one round trip: no message is the expected text, or empty. */
+    TD_TRY(td_store_compare_set(link->store, key, "-", "-", text));
+    bool there = (*text)[0] != '\0';
+    td_status status = there ? td_store_delete(link->store, key, NULL) : TD_OK;
+    if (status != TD_OK || !there) {
         free(*text);
         *text = NULL;
-        return status;
     }
-    link->received++;
-    return TD_OK;
+    link->received += status == TD_OK && there;
+    return status;
 }

@@ -14,6 +14,7 @@
 enum {
     MAX_STREAMS = 2 * TD_LAUNCH_MAX_WORKERS,
     LINE_BYTES = 4096, /* longer lines are shown in pieces */
+    ABANDON = 1,       /* seconds for what is left to be written at the end */
 };
 
 typedef struct stream {
@@ -194,7 +195,13 @@ void td_output_stop(td_output *o)
     o->stopping = true;
     pthread_mutex_unlock(&o->lock);
     wake(o);
-    pthread_join(o->thread, NULL);
+    struct timespec patience;
+    clock_gettime(CLOCK_REALTIME, &patience);
+    patience.tv_sec += ABANDON;
+    if (pthread_timedjoin_np(o->thread, NULL, &patience) != 0) {
+        pthread_detach(o->thread); /* it writes to a console that nobody reads (Ctrl-S) */
+        return;
+    }
     while (o->count > 0) {
         end_stream(o, o->count - 1);
     }

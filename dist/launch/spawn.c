@@ -3,6 +3,7 @@
 #include "dist/clock.h"
 #include "dist/dist.h"
 #include "dist/launch/error_file.h"
+#include "dist/token.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -38,6 +39,7 @@ typedef struct spawning {
     int *errors; /* the reading ends of the children's error pipes */
     int count, started;
     int port;       /* where the ranks meet */
+    td_token token; /* of their store */
     int stopped_by; /* a signal, or 0 */
     td_signal_watch watch;
 } spawning;
@@ -124,6 +126,11 @@ static void set_number(const char *name, int value)
  * (dist/store/place.c). */
 static void set_environment(const spawning *s, int rank, const char *run_id)
 {
+    if (s->token.set) {
+        char token[TD_TOKEN_TEXT];
+        td_token_text(&s->token, token);
+        setenv("TANDEM_SPAWN_TOKEN", token, 1);
+    }
     setenv("TANDEM_SPAWN_ID", run_id, 1);
     set_number("TANDEM_SPAWN_SIZE", s->count);
     unsetenv("TANDEM_AGENT_STORE");
@@ -307,6 +314,7 @@ td_status td_spawn_at(td_spawn_options options, td_site at)
         .fn = options.fn, .arg = options.arg, .log_dir = options.log_dir, .count = nprocs
     };
     TD_TRY(make_log_folders(&s));
+    TD_TRY(td_token_make(&s.token));
     s.port = td_free_port();
     if (s.port < 0) {
         return td_fail_context(s.port, "td_spawn: no port where the ranks can meet");

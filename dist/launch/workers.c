@@ -156,6 +156,11 @@ static void set_variables(const td_workers *w, int local, environment *e)
     set(e, "MASTER_ADDR=%s", w->master_host);
     set(e, "MASTER_PORT=%d", w->master_port);
     set(e, "TANDEM_AGENT_STORE=1");
+    if (w->options->token.set) {
+        char token[TD_TOKEN_TEXT];
+        td_token_text(&w->options->token, token);
+        set(e, "TANDEM_TOKEN=%s", token);
+    }
     set(e, "TANDEM_RUN_ID=%s", r->run_id);
     set(e, "TANDEM_ATTEMPT=%d", r->number);
     set(e, "TANDEM_RESTART_COUNT=%d", r->restarts);
@@ -249,7 +254,7 @@ _Noreturn static void exec_worker(const td_workers *w, const environment *e, int
     const char *error_file = strchr(e->own[0], '=') + 1;
     environ = e->all;
     execvp(w->options->argv[0], w->options->argv);
-    int file = open(error_file, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    int file = open(error_file, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK, 0644);
     const char *parts[] = { "cannot start ", w->options->argv[0], ": ",
                             errno == ENOENT   ? "no such program"
                             : errno == EACCES ? "not allowed to run it"
@@ -316,7 +321,7 @@ static void read_tail(const char *path, char *text, size_t size)
 {
     struct stat info;
     text[0] = '\0';
-    int file = open(path, O_RDONLY | O_CLOEXEC);
+    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* it may be a FIFO */
     if (file < 0) {
         return;
     }

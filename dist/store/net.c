@@ -67,7 +67,9 @@ static int connect_one(const struct addrinfo *to, double deadline)
 {
     int fd = socket(to->ai_family, to->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, to->ai_protocol);
     if (fd < 0) {
-        return td_fail(TD_E_NETWORK, "socket: %s", strerror(errno));
+        bool few = errno == EMFILE || errno == ENFILE;
+        return td_fail(few ? TD_E_IO : TD_E_NETWORK, "socket: %s%s", strerror(errno),
+                       few ? " (ulimit -n)" : "");
     }
     td_socket_tune(fd);
     td_status status = TD_OK;
@@ -144,12 +146,14 @@ td_status td_socket_receive(int fd, void *bytes, size_t size, double deadline)
     return TD_OK;
 }
 
-void td_socket_local_address(int fd, char text[TD_ADDRESS_BYTES])
+/* get: getsockname or getpeername */
+static void address_of(int fd, int (*get)(int, struct sockaddr *, socklen_t *),
+                       char text[TD_ADDRESS_BYTES])
 {
     struct sockaddr_storage address;
     socklen_t size = sizeof(address);
     text[0] = '\0';
-    if (getsockname(fd, (struct sockaddr *)&address, &size) != 0 ||
+    if (get(fd, (struct sockaddr *)&address, &size) != 0 ||
         getnameinfo((struct sockaddr *)&address, size, text, TD_ADDRESS_BYTES, NULL, 0,
                     NI_NUMERICHOST) != 0) {
         text[0] = '\0';
@@ -161,9 +165,20 @@ void td_socket_local_address(int fd, char text[TD_ADDRESS_BYTES])
     }
 }
 
-int td_address_is_loopback(const char *text)
+void td_socket_local_address(int fd, char text[TD_ADDRESS_BYTES])
 {
-    return strncmp(text, "127.", 4) == 0 || strcmp(text, "::1") == 0;
+    address_of(fd, getsockname, text);
+}
+
+void td_socket_peer_address(int fd, char text[TD_ADDRESS_BYTES])
+{
+    address_of(fd, getpeername, text);
+}
+
+bool td_address_is_loopback(const char *text)
+{
+    return strncmp(text, "127.", 4) == 0 || strcmp(text, "::1") == 0 ||
+           strcmp(text, "localhost") == 0;
 }
 
 /* ---- ports ---- */
@@ -247,33 +262,16 @@ bool td_port_holder(int port, char *text, size_t size)
     return found;
 }
 
-typedef union any_address {
-    struct sockaddr any;
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-} any_address;
-
-static int bind_any(int family, int port)
+static int listen_at(const struct addrinfo *at)
 {
-    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) {
         return -1;
     }
-    any_address address = { .any = { .sa_family = (sa_family_t)family } };
-    socklen_t size = sizeof(address.v4);
-    int on = 1, off = 0;
-    if (family == AF_INET6) {
-        size = sizeof(address.v6);
-        address.v6.sin6_port = htons((uint16_t)port);
-        address.v6.sin6_addr = in6addr_any;
-        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-    } else {
-        address.v4.sin_port = htons((uint16_t)port);
-        address.v4.sin_addr.s_addr = htonl(INADDR_ANY);
-    }
+    set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
     /* Connections of an earlier server that still fade out do not count as busy. */
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(fd, &address.any, size) != 0 || listen(fd, BACKLOG) != 0) {
+    set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    if (bind(fd, at->ai_addr, at->ai_addrlen) != 0 || listen(fd, BACKLOG) != 0) {
         int error = errno;
         close(fd);
         errno = error;
@@ -282,9 +280,35 @@ static int bind_any(int family, int port)
     return fd;
 }
 
+/* The first of the host's addresses that can be had. */
+static int listen_at_first(const char *host, int port)
+{
+    char service[16];
+    snprintf(service, sizeof(service), "%d", port);
+    struct addrinfo hints = { .ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM }, *found;
+    if (getaddrinfo(host, service, &hints, &found) != 0) {
+        errno = EADDRNOTAVAIL;
+        return -1;
+    }
+    int fd = -1;
+    errno = 0;
+    for (const struct addrinfo *at = found; at != NULL && fd < 0 && errno != EADDRINUSE;
+         at = at->ai_next) {
+        fd = listen_at(at);
+    }
+    int error = errno;
+    freeaddrinfo(found);
+    errno = error;
+    return fd;
+}
+
 static int bound_port(int fd)
 {
-    any_address address;
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } address;
     socklen_t size = sizeof(address);
     if (getsockname(fd, &address.any, &size) != 0) {
         return -1;
@@ -292,14 +316,17 @@ static int bound_port(int fd)
     return ntohs(address.any.sa_family == AF_INET6 ? address.v6.sin6_port : address.v4.sin_port);
 }
 
-int td_port_listen(int *port)
+int td_port_listen(const char *host, int *port)
 {
     if (*port < 0 || *port > 65535) {
         return td_fail(TD_E_ARG, "port %d: ports go from 1 to 65535 (0: a free one)", *port);
     }
-    int fd = bind_any(AF_INET6, *port);
-    if (fd < 0 && errno != EADDRINUSE) {
-        fd = bind_any(AF_INET, *port); /* a host without IPv6 */
+    if (host == NULL || !td_address_is_loopback(host)) {
+        host = "::"; /* also takes IPv4 */
+    }
+    int fd = listen_at_first(host, *port);
+    if (fd < 0 && errno != EADDRINUSE && strcmp(host, "::") == 0) {
+        fd = listen_at_first("0.0.0.0", *port); /* a host without IPv6 */
     }
     if (fd >= 0) {
         *port = bound_port(fd);
@@ -324,7 +351,7 @@ int td_port_listen(int *port)
 int td_free_port(void)
 {
     int port = 0;
-    int fd = td_port_listen(&port);
+    int fd = td_port_listen(NULL, &port);
     if (fd < 0) {
         return fd;
     }

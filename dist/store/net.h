@@ -11,7 +11,7 @@
 void td_socket_tune(int fd);
 
 /* Tries each of the host's addresses once. Returns a non-blocking descriptor, or negative:
- * TD_E_TIMEOUT, TD_E_NETWORK, TD_E_NOTFOUND (no such host). */
+ * TD_E_TIMEOUT, TD_E_NETWORK, TD_E_NOTFOUND (no such host), TD_E_IO (no descriptor is left). */
 int td_socket_connect(const char *host, int port, double deadline);
 
 /* Waits until something has arrived, or the connection has ended. TD_E_TIMEOUT. */
@@ -25,14 +25,15 @@ td_status td_socket_receive(int fd, void *bytes, size_t size, double deadline);
 /* The socket's own address as text, "" if unknown: "10.77.0.2". An IPv4 address that was mapped
  * into IPv6 is given as IPv4. */
 void td_socket_local_address(int fd, char text[TD_ADDRESS_BYTES]);
-int td_address_is_loopback(const char *text); /* 127.x.y.z or ::1 */
+void td_socket_peer_address(int fd, char text[TD_ADDRESS_BYTES]); /* the other end's */
+bool td_address_is_loopback(const char *text);                    /* 127.x.y.z, ::1 or localhost */
 
 /* Who listens on a port, as far as this process may see it: "pid 123 (python3)". false: unknown. */
 bool td_port_holder(int port, char *text, size_t size);
 
-/* A socket that listens on all of this host's addresses (IPv6 and IPv4 if both exist);
- * close-on-exec. *port 0: gets a free one. TD_E_NETWORK: the port is taken; the message names the
- * holder. */
-int td_port_listen(int *port);
+/* A socket that listens at a loopback address (td_address_is_loopback); any other host, or NULL:
+ * on all of this host's addresses (IPv6 and IPv4 if both exist). Close-on-exec. *port 0: gets a
+ * free one. TD_E_NETWORK: the port is taken; the message names the holder. */
+int td_port_listen(const char *host, int *port);
 
 #endif

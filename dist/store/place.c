@@ -375,15 +375,32 @@ static td_status plan_place(const td_dist_options *options, td_rendezvous_plan *
                    url);
 }
 
+/* The job's token. Under TANDEM_REQUIRE_TOKEN a store over TCP is not used without. */
+static td_status plan_token(td_rendezvous_plan *plan, bool one_spawn)
+{
+    const char *spawned = env("TANDEM_SPAWN_TOKEN"), *required = env("TANDEM_REQUIRE_TOKEN");
+    if (plan->way != TD_MEET_OVER_TCP) {
+        return TD_OK;
+    }
+    TD_TRY(td_token_of_environment(&plan->token));
+    if (!plan->token.set && one_spawn && spawned != NULL) {
+        TD_TRY(td_token_parse(spawned, "TANDEM_SPAWN_TOKEN", &plan->token));
+    }
+    if (!plan->token.set && required != NULL && strcmp(required, "0") != 0) {
+        return td_fail(TD_E_ARG,
+                       "%s: this process has no token, and TANDEM_REQUIRE_TOKEN is set; give all "
+                       "processes one TANDEM_TOKEN or TANDEM_TOKEN_FILE",
+                       plan->source);
+    }
+    return TD_OK;
+}
+
 /* The run's id, which distinguishes runs that use the same store. td_spawn gives its processes an
- * id, so that they recognise the file of an earlier run. That id counts only if all ranks come from
- * one td_spawn, because another host's td_spawn has another id. */
-static td_status plan_run_id(td_rendezvous_plan *plan)
+ * id, so that they recognise the file of an earlier run. */
+static td_status plan_run_id(td_rendezvous_plan *plan, bool one_spawn)
 {
     const char *run_id = env("TANDEM_RUN_ID");
-    int spawned = 0;
-    TD_TRY(env_int("TANDEM_SPAWN_SIZE", &spawned));
-    if (run_id == NULL && plan->way == TD_MEET_IN_FILE && spawned == plan->world_size) {
+    if (run_id == NULL && plan->way == TD_MEET_IN_FILE && one_spawn) {
         run_id = env("TANDEM_SPAWN_ID");
     }
     if (run_id != NULL && (size_t)snprintf(plan->run_id, sizeof(plan->run_id), "%s", run_id) >=
@@ -399,5 +416,10 @@ td_status td_rendezvous_plan_make(const td_dist_options *options, td_rendezvous_
     *plan = (td_rendezvous_plan){ .local_rank = -1, .local_world_size = -1 };
     TD_TRY(env_int("TANDEM_ATTEMPT", &plan->attempt));
     TD_TRY(plan_place(options, plan));
-    return plan_run_id(plan);
+    /* td_spawn's id and token count only if all ranks come from one td_spawn: another host's
+     * td_spawn has others. */
+    int spawned = 0;
+    TD_TRY(env_int("TANDEM_SPAWN_SIZE", &spawned));
+    TD_TRY(plan_token(plan, spawned == plan->world_size));
+    return plan_run_id(plan, spawned == plan->world_size);
 }

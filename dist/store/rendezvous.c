@@ -259,9 +259,9 @@ static td_status open_base(const td_dist_options *options, const meeting *m,
         break;
     }
     if (plan->hosts_server && r->server == NULL) {
-        TD_TRY(td_tcp_server_start(plan->port, &r->server));
+        TD_TRY(td_tcp_server_open(plan->host, plan->port, &plan->token, &r->server));
     }
-    return td_tcp_store_open(plan->host, plan->port, seconds_left(m), &r->base);
+    return td_tcp_store_connect(plan->host, plan->port, seconds_left(m), &plan->token, &r->base);
 }
 
 static void close_store(td_rendezvous_result *r)

@@ -81,17 +81,25 @@ static td_table_entry *new_entry(const char *key, uint64_t hash)
     return entry;
 }
 
+/* What an entry takes, of the table's limit. */
+static size_t cost(const char *key, size_t size)
+{
+    return sizeof(td_table_entry) + strlen(key) + size;
+}
+
 bool td_table_set(td_table *table, const char *key, const void *value, size_t size)
 {
     if (table->count >= table->bucket_count && !grow(table)) {
         return false;
     }
-    void *copy = td_bytes_copy(value, size);
+    uint64_t hash = hash_text(key);
+    td_table_entry **place = find_place(table, key, hash);
+    size_t before = *place != NULL ? cost(key, (*place)->size) : 0;
+    size_t bytes = table->bytes - before + cost(key, size);
+    void *copy = table->limit > 0 && bytes > table->limit ? NULL : td_bytes_copy(value, size);
     if (copy == NULL) {
         return false;
     }
-    uint64_t hash = hash_text(key);
-    td_table_entry **place = find_place(table, key, hash);
     if (*place == NULL) {
         *place = new_entry(key, hash);
         if (*place == NULL) {
@@ -103,6 +111,7 @@ bool td_table_set(td_table *table, const char *key, const void *value, size_t si
     free((*place)->value);
     (*place)->value = copy;
     (*place)->size = size;
+    table->bytes = bytes;
     return true;
 }
 
@@ -124,8 +133,9 @@ bool td_table_delete(td_table *table, const char *key)
         return false;
     }
     *place = entry->next;
-    free_entry(entry);
+    table->bytes -= cost(key, entry->size);
     table->count--;
+    free_entry(entry);
     return true;
 }
 
@@ -138,7 +148,7 @@ void td_table_clear(td_table *table)
         }
     }
     free(table->buckets);
-    *table = (td_table){ 0 };
+    *table = (td_table){ .limit = table->limit };
 }
 
 /* ---- requests ---- */
@@ -146,7 +156,10 @@ void td_table_clear(td_table *table)
 static td_status set(td_table *table, const char *key, td_bytes value, td_table_answer *answer)
 {
     if (!td_table_set(table, key, value.data, value.size)) {
-        return td_fail(TD_E_NOMEM, "no memory for key '%s' in the store", key);
+        return td_fail(TD_E_NOMEM,
+                       "no memory for key '%s' and its %zu bytes in the store, which holds %zu in "
+                       "%zu keys",
+                       key, value.size, table->bytes, table->count);
     }
     answer->changed = true;
     return TD_OK;

@@ -14,14 +14,17 @@
 enum { MAX_IDLE = 8 };
 
 static const double LOOK_EVERY = 0.1;                        /* seconds */
+static const double GREETING = 5;                            /* seconds for a server's hello */
 static const double FIRST_PAUSE = 0.01, LONGEST_PAUSE = 0.5; /* between attempts to connect */
-/* Seconds that a host may take to get its name, as new containers do. */
-static const double NAMELESS = 5;
+/* Seconds that a host may take to get its name, as new containers do; and that a server of an
+ * earlier job may take to leave its port. */
+static const double NAMELESS = 5, FORMER = 3;
 
 typedef struct tcp_store {
     td_store store;
     char *host;
     int port;
+    td_token token;
     char local_address[TD_ADDRESS_BYTES];
     pthread_mutex_t lock; /* protects the idle connections */
     int idle[MAX_IDLE], idle_count;
@@ -30,12 +33,34 @@ typedef struct tcp_store {
 
 /* ---- connections ---- */
 
-/* Exchanges hellos. Fails if the server is not a tandem store of this version. */
+/* Both sides prove that they know the job's token. TD_E_PEER: the server is another job's. */
+static td_status prove(const tcp_store *t, int fd, const unsigned char *nonce, double deadline)
+{
+    static const unsigned char nothing[TD_PROOF_BYTES];
+    unsigned char theirs[TD_NONCE_BYTES + TD_PROOF_BYTES], proof[TD_PROOF_BYTES];
+    TD_TRY(td_socket_receive(fd, theirs, sizeof(theirs), deadline));
+    td_token_prove(&t->token, TD_SERVER, nonce, theirs, proof);
+    if (!td_proofs_equal(proof, theirs + TD_NONCE_BYTES)) {
+        bool asks = !td_proofs_equal(nothing, theirs + TD_NONCE_BYTES);
+        return td_fail(TD_E_PEER,
+                       "the store at %s:%d %s; if it is not another job's, give all processes the "
+                       "same token (TANDEM_TOKEN, TANDEM_TOKEN_FILE, tdrun --token-file)",
+                       t->host, t->port,
+                       !t->token.set ? "wants a token and this process has none"
+                       : asks        ? "has another token than this process"
+                                     : "has no token and this process has one");
+    }
+    td_token_prove(&t->token, TD_CLIENT, nonce, theirs, proof);
+    return t->token.set ? td_socket_send(fd, proof, sizeof(proof), deadline) : TD_OK;
+}
+
+/* Exchanges hellos. Fails if the server is not a tandem store of this version and job. */
 static td_status greet(const tcp_store *t, int fd, double deadline)
 {
-    unsigned char hello[TD_WIRE_HELLO_BYTES];
-    double hello_deadline = td_clock() + 5 < deadline ? td_clock() + 5 : deadline;
-    TD_TRY(td_socket_send(fd, TD_WIRE_HELLO, sizeof(hello), hello_deadline));
+    unsigned char mine[TD_WIRE_CLIENT_HELLO_BYTES] = TD_WIRE_HELLO, hello[TD_WIRE_HELLO_BYTES];
+    double hello_deadline = td_clock() + GREETING < deadline ? td_clock() + GREETING : deadline;
+    TD_TRY(td_random_bytes(mine + sizeof(hello), TD_NONCE_BYTES));
+    TD_TRY(td_socket_send(fd, mine, sizeof(mine), hello_deadline));
     TD_TRY(td_socket_receive(fd, hello, sizeof(hello), hello_deadline));
     if (memcmp(hello, TD_WIRE_HELLO, sizeof(hello) - 1) != 0) {
         return td_fail(TD_E_MISMATCH,
@@ -49,7 +74,7 @@ static td_status greet(const tcp_store *t, int fd, double deadline)
                        "version %d; all ranks must run the same tandem",
                        t->host, t->port, hello[sizeof(hello) - 1], TD_WIRE_VERSION);
     }
-    return TD_OK;
+    return prove(t, fd, mine + sizeof(hello), hello_deadline);
 }
 
 static int open_connection(const tcp_store *t, double deadline)
@@ -72,10 +97,13 @@ static int keep_connecting(const tcp_store *t, double timeout)
     double begin = td_clock(), pause = FIRST_PAUSE;
     for (;;) {
         int fd = open_connection(t, begin + timeout);
-        if (fd >= 0 || fd == TD_E_MISMATCH) {
+        if (fd >= 0 || fd == TD_E_MISMATCH || fd == TD_E_IO) {
             return fd;
         }
         double now = td_clock();
+        if (fd == TD_E_PEER && now - begin > FORMER) {
+            return td_fail(TD_E_MISMATCH, "%s", td_last_error());
+        }
         if (fd == TD_E_NOTFOUND && now - begin > NAMELESS) {
             return td_fail(TD_E_NOTFOUND,
                            "no such host: '%s' (%s); check the spelling of MASTER_ADDR, and that "
@@ -260,6 +288,14 @@ static void tcp_close(td_store *store)
 
 td_status td_tcp_store_open(const char *host, int port, double timeout, td_store **store)
 {
+    td_token token;
+    TD_TRY(td_token_of_environment(&token));
+    return td_tcp_store_connect(host, port, timeout, &token, store);
+}
+
+td_status td_tcp_store_connect(const char *host, int port, double timeout, const td_token *token,
+                               td_store **store)
+{
     static const td_store_kind kind = { "tcp", tcp_call, tcp_close };
     tcp_store *t = calloc(1, sizeof(tcp_store));
     char *copy = strdup(host);
@@ -271,6 +307,7 @@ td_status td_tcp_store_open(const char *host, int port, double timeout, td_store
     t->store = (td_store){ &kind, timeout > 0 ? timeout : 300 };
     t->host = copy;
     t->port = port;
+    t->token = token != NULL ? *token : (td_token){ 0 };
     t->will = -1;
     pthread_mutex_init(&t->lock, NULL);
     int fd = keep_connecting(t, t->store.timeout);

@@ -5,10 +5,12 @@
 #include "dist/store/net.h"
 #include "dist/store/tcp_connection.h"
 #include "dist/thread.h"
+#include "tensor/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -18,23 +20,24 @@ enum {
     LISTENER = 0, /* places in the poll table */
     WAKE_UP = 1,
     FIRST_CLIENT = 2,
-    TURNS = 64,         /* requests of one client before the next has its turn */
-    HELLO_SECONDS = 10, /* a client that sends no hello is disconnected after this time */
 };
+
+static const double PATIENCE = 30; /* seconds, see td_tcp_server_patience */
 
 struct td_tcp_server {
     pthread_t thread;
     int listener, wake_up[2]; /* a pipe: a byte in it ends the thread */
     int port;
-    pthread_mutex_t lock; /* of clients, for td_tcp_server_drain */
-    pthread_cond_t fewer;
-    int clients;
+    pthread_mutex_t lock;
+    pthread_cond_t fewer; /* data.members may have become less */
+    _Atomic double patience;
 
     /* Used by the thread only. */
     td_connection **connections;
     int count, capacity;
     struct pollfd *polled; /* capacity + FIRST_CLIENT */
     bool full;             /* no descriptors left: accepting pauses */
+    bool told_full, told_stranger;
     td_server_data data;
 };
 
@@ -56,19 +59,33 @@ static bool grow(td_tcp_server *s)
     return true;
 }
 
-static void publish_count(td_tcp_server *s)
+/* Says once that connections must wait, and ends the oldest one of a stranger. */
+static void make_room(td_tcp_server *s, int error)
 {
-    pthread_mutex_lock(&s->lock);
-    s->clients = s->count;
-    pthread_cond_broadcast(&s->fewer);
-    pthread_mutex_unlock(&s->lock);
+    if (!s->told_full) {
+        fprintf(stderr,
+                "tandem: the store on port %d cannot take another connection: %s; connections wait "
+                "(ulimit -n)\n",
+                s->port, strerror(error));
+        s->told_full = true;
+    }
+    for (int i = 0; i < s->count; i++) {
+        if (td_connection_is_strangers(s->connections[i]) && !s->connections[i]->closed) {
+            s->connections[i]->closed = true;
+            return;
+        }
+    }
 }
 
 static void accept_client(td_tcp_server *s)
 {
     int fd = accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
-        s->full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+        int error = errno;
+        s->full = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+        if (s->full) {
+            make_room(s, error);
+        }
         return;
     }
     td_connection *c = calloc(1, sizeof(td_connection));
@@ -81,20 +98,36 @@ static void accept_client(td_tcp_server *s)
     c->fd = fd;
     c->since = td_clock();
     s->connections[s->count++] = c;
-    publish_count(s);
+}
+
+/* A connection that ends before it has proved the token. */
+static void tell_stranger(td_tcp_server *s, const td_connection *c)
+{
+    char address[TD_ADDRESS_BYTES];
+    if (s->data.token.set && !s->told_stranger) {
+        td_socket_peer_address(c->fd, address);
+        fprintf(stderr,
+                "tandem: a connection from %s to port %d did not prove this job's token and was "
+                "refused (others are refused without a word)\n",
+                address, s->port);
+        s->told_stranger = true;
+    }
 }
 
 static void drop_closed(td_tcp_server *s)
 {
     int kept = 0;
+    double since = td_clock() - s->patience;
     for (int i = 0; i < s->count; i++) {
         td_connection *c = s->connections[i];
-        bool silent = c->state == TD_READING_HELLO && td_clock() > c->since + HELLO_SECONDS;
-        if (c->closed || silent) {
+        if (c->closed || (c->since < since && td_connection_is_busy(c))) {
+            if (td_connection_is_strangers(c)) {
+                tell_stranger(s, c);
+            }
             if (c->will != NULL) { /* nobody waits for this key: other ranks check it */
                 (void)td_table_set(&s->data.table, c->will, "1", 1);
             }
-            td_connection_free(c);
+            td_connection_free(c, &s->data);
             s->full = false;
         } else {
             s->connections[kept++] = c;
@@ -102,17 +135,19 @@ static void drop_closed(td_tcp_server *s)
     }
     if (kept < s->count) {
         s->count = kept;
-        publish_count(s);
+        pthread_mutex_lock(&s->lock); /* td_tcp_server_drain waits, or has not looked yet */
+        pthread_cond_broadcast(&s->fewer);
+        pthread_mutex_unlock(&s->lock);
     }
 }
 
-/* Handles what one client has sent so far, but no more than TURNS requests. */
+/* Handles what one client has sent so far, but no more than its turn. */
 static void serve(td_tcp_server *s, td_connection *c)
 {
     if (c->out != NULL) {
-        td_connection_write(c);
+        td_connection_write(c, &s->data);
     }
-    c->turns = TURNS;
+    c->turns = TD_SERVER_TURNS;
     do {
         free(s->data.changed);
         s->data.changed = NULL;
@@ -126,16 +161,16 @@ static void serve(td_tcp_server *s, td_connection *c)
 /* Fills the poll table; returns how long to sleep at most, in milliseconds. */
 static int prepare_poll(td_tcp_server *s)
 {
-    bool strangers = false;
+    bool busy = false;
     s->polled[LISTENER] = (struct pollfd){ .fd = s->full ? -1 : s->listener, .events = POLLIN };
     s->polled[WAKE_UP] = (struct pollfd){ .fd = s->wake_up[0], .events = POLLIN };
     for (int i = 0; i < s->count; i++) {
         const td_connection *c = s->connections[i];
         short events = c->out != NULL ? POLLOUT : POLLIN;
         s->polled[FIRST_CLIENT + i] = (struct pollfd){ .fd = c->fd, .events = events };
-        strangers |= c->state == TD_READING_HELLO;
+        busy |= td_connection_is_busy(c);
     }
-    return s->full ? 100 : strangers ? 1000 : -1;
+    return s->full ? 100 : busy ? 500 : -1;
 }
 
 static void *server_main(void *argument)
@@ -168,7 +203,7 @@ static void *server_main(void *argument)
 static void free_server(td_tcp_server *s)
 {
     for (int i = 0; i < s->count; i++) {
-        td_connection_free(s->connections[i]);
+        td_connection_free(s->connections[i], &s->data);
     }
     for (int i = 0; i < 2; i++) {
         if (s->wake_up[i] >= 0) {
@@ -187,17 +222,21 @@ static void free_server(td_tcp_server *s)
     free(s);
 }
 
-td_status td_tcp_server_start(int port, td_tcp_server **server)
+td_status td_tcp_server_open(const char *host, int port, const td_token *token,
+                             td_tcp_server **server)
 {
     td_tcp_server *s = calloc(1, sizeof(td_tcp_server));
     if (s == NULL) {
         return td_fail(TD_E_NOMEM, "no memory for the store's server");
     }
+    s->data.token = token != NULL ? *token : (td_token){ 0 };
+    s->data.table.limit = TD_SERVER_MAX_BYTES;
+    s->patience = PATIENCE;
     pthread_mutex_init(&s->lock, NULL);
     td_condition_init(&s->fewer);
     s->wake_up[0] = s->wake_up[1] = -1;
     s->port = port;
-    s->listener = td_port_listen(&s->port);
+    s->listener = td_port_listen(host, &s->port);
     if (s->listener < 0) {
         td_status status = s->listener;
         free_server(s);
@@ -213,8 +252,24 @@ td_status td_tcp_server_start(int port, td_tcp_server **server)
         free_server(s);
         return td_fail(TD_E_NETWORK, "cannot start the store's server: %s", strerror(error));
     }
+    if (!s->data.token.set && (host == NULL || !td_address_is_loopback(host))) {
+        td_notice("the store asks for no token: every host that reaches it can change or end this "
+                  "job; give all processes one TANDEM_TOKEN_FILE, or tdrun --token-file");
+    }
     *server = s;
     return TD_OK;
+}
+
+td_status td_tcp_server_start(int port, td_tcp_server **server)
+{
+    td_token token;
+    TD_TRY(td_token_of_environment(&token));
+    return td_tcp_server_open(NULL, port, &token, server);
+}
+
+void td_tcp_server_patience(td_tcp_server *server, double seconds)
+{
+    server->patience = seconds;
 }
 
 int td_tcp_server_port(const td_tcp_server *server)
@@ -226,9 +281,10 @@ bool td_tcp_server_drain(td_tcp_server *server, double timeout)
 {
     double deadline = td_clock() + timeout;
     pthread_mutex_lock(&server->lock);
-    while (server->clients > 0 && td_condition_await(&server->fewer, &server->lock, deadline)) {
+    while (atomic_load(&server->data.members) > 0 &&
+           td_condition_await(&server->fewer, &server->lock, deadline)) {
     }
-    bool empty = server->clients == 0;
+    bool empty = atomic_load(&server->data.members) == 0;
     pthread_mutex_unlock(&server->lock);
     return empty;
 }

@@ -1,8 +1,10 @@
 /* The protocol between a TCP store's client and server. All numbers are little-endian; op is a
  * td_store_op, and extra is `desired`.
  *
- *   hello     8 bytes "TDSTORE" and the version, from the client, then the same from the server. A
- *             connection that begins otherwise (a browser, a port scanner) is closed unanswered.
+ *   hello     8 bytes "TDSTORE" and the version, and a nonce of 16 bytes, from the client; then the
+ *             same and a proof of 32 bytes (token.h) from the server; then, if the job has a token,
+ *             the client's proof. A connection that begins otherwise (a browser, a port scanner) or
+ *             proves nothing is closed unanswered. Another version is answered by 8 bytes.
  *   request   u32 op | u32 key bytes | u32 value bytes | u32 extra bytes | key | value | extra
  *   reply     u32 code (0 or a td_status without its sign) | u32 value bytes | value (or message)
  *
@@ -11,16 +13,20 @@
 #ifndef TD_DIST_WIRE_H
 #define TD_DIST_WIRE_H
 
+#include "dist/token.h"
+
 #include <stdint.h>
 
 enum {
     TD_WIRE_HELLO_BYTES = 8,
-    TD_WIRE_VERSION = 1,
+    TD_WIRE_VERSION = 2,
+    TD_WIRE_CLIENT_HELLO_BYTES = TD_WIRE_HELLO_BYTES + TD_NONCE_BYTES,
+    TD_WIRE_SERVER_HELLO_BYTES = TD_WIRE_CLIENT_HELLO_BYTES + TD_PROOF_BYTES,
     TD_WIRE_REQUEST_BYTES = 16,
     TD_WIRE_REPLY_BYTES = 8,
 };
 
-#define TD_WIRE_HELLO "TDSTORE\x01" /* its last byte is TD_WIRE_VERSION */
+#define TD_WIRE_HELLO "TDSTORE\x02" /* its last byte is TD_WIRE_VERSION */
 
 static inline void td_wire_put32(unsigned char *at, uint32_t value)
 {

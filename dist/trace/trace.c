@@ -10,6 +10,7 @@
 #include "tensor/observe/watch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -223,7 +224,9 @@ static td_status open_file(const char *path)
         forget_paths();
         return td_fail(TD_E_NOMEM, "no memory for a trace");
     }
-    trace.file = fopen(trace.own_path, "w");
+    /* A FIFO that nobody reads does not open, instead of waiting for a reader. */
+    int fd = open(trace.own_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
+    trace.file = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (trace.file == NULL) {
         td_status status = td_fail(TD_E_IO, "the trace '%s' cannot be written: %s", trace.own_path,
                                    strerror(errno));

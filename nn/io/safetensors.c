@@ -146,7 +146,7 @@ td_status td_safetensors_parse(const void *bytes, size_t size, td_safetensors **
 
 static td_status map_file(const char *path, void **map, size_t *size)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* it may be a FIFO */
     if (fd < 0) {
         return td_fail(errno == ENOENT ? TD_E_NOTFOUND : TD_E_IO, "cannot open '%s': %s", path,
                        strerror(errno));

@@ -2,6 +2,7 @@
  * it is at, and reading ends at the first event that a configuration cannot have: so what a file
  * can cost is bounded by CONFIG_MOST_BYTES. */
 #include "apps/tools/train_net/config.h"
+#include "tensor/files.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -256,11 +257,8 @@ td_status config_parse(const config_schema *schema, void *values, const char *na
 
 td_status config_read(const config_schema *schema, void *values, const char *path)
 {
-    FILE *in = fopen(path, "r");
-    if (in == NULL) {
-        return td_fail(errno == ENOENT ? TD_E_NOTFOUND : TD_E_IO, "%s: cannot be opened: %s", path,
-                       strerror(errno));
-    }
+    FILE *in;
+    TD_TRY(td_open_to_read(path, &in));
     char *bytes = malloc(CONFIG_MOST_BYTES + 1);
     if (bytes == NULL) {
         fclose(in);

@@ -45,6 +45,8 @@ static td_status make_segment(td_shm *shm, td_store *store, int *fd)
         return td_fail(status, "%s", text + strlen("error "));
     }
     shm->segment = memory;
+    memcpy(shm->segment->magic, TD_SHM_MAGIC, sizeof(shm->segment->magic));
+    shm->segment->bytes = shm->bytes;
     snprintf(text, sizeof text, "memory %d %d", (int)getpid(), *fd);
     return td_store_set_text(store, "segment", text);
 }
@@ -59,6 +61,13 @@ static td_status find_segment(td_shm *shm, td_store *store, double timeout)
         void *memory;
         status = td_shm_map(pid, fd, shm->bytes, &memory);
         shm->segment = memory;
+        if (status == TD_OK &&
+            (memcmp(shm->segment->magic, TD_SHM_MAGIC, sizeof(shm->segment->magic)) != 0 ||
+             shm->segment->bytes != shm->bytes)) {
+            status = td_fail(TD_E_MISMATCH,
+                             "rank 0's shared memory is laid out by another version of tandem; all "
+                             "ranks must run the same");
+        }
     } else {
         status = td_fail(TD_E_NOMEM, "rank 0: %s", text + strlen("error "));
     }

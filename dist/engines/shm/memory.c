@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- creating and mapping ---- */
@@ -49,6 +50,28 @@ static size_t memory_left(void)
     return group < left ? group : left;
 }
 
+#define MEMORY_NAME "tandem"
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
+
+/* Whether a path's link leads to memory that td_shm_create has made: the name of a file cannot
+ * begin so. It is asked before the path is opened, because opening a device may act. */
+static bool is_tandem_memory(const char *path)
+{
+    static const char name[] = "/memfd:" MEMORY_NAME;
+    char target[64];
+    ssize_t length = readlink(path, target, sizeof target);
+    return length >= (ssize_t)sizeof name - 1 && memcmp(target, name, sizeof name - 1) == 0;
+}
+
+/* Nobody can change its size, and so a write cannot be a SIGBUS. */
+static bool is_sealed(int fd, size_t bytes)
+{
+    struct stat info;
+    int seals = fcntl(fd, F_GET_SEALS);
+    return seals >= 0 && (seals & SEALS) == SEALS && fstat(fd, &info) == 0 &&
+           (size_t)info.st_size == bytes;
+}
+
 static td_status map(const char *what, int fd, size_t bytes, void **memory)
 {
     *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
@@ -70,12 +93,14 @@ td_status td_shm_create(const char *what, size_t bytes, void **memory, int *fd)
                        "programs, or use fewer ranks or a smaller model",
                        what, td_describe_bytes(bytes), td_describe_bytes(left));
     }
-    *fd = memfd_create("tandem", MFD_CLOEXEC);
+    *fd = memfd_create(MEMORY_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (*fd < 0) {
         return td_fail(TD_E_IO, "%s: no shared memory: memfd_create: %s", what, strerror(errno));
     }
     /* Allocates the memory now: a lack of memory later would be a SIGBUS. */
     int error = ftruncate(*fd, (off_t)bytes) != 0 ? errno : posix_fallocate(*fd, 0, (off_t)bytes);
+    /* Nor may its size change: other processes check the seals. */
+    error = error == 0 && fcntl(*fd, F_ADD_SEALS, SEALS) != 0 ? errno : error;
     td_status status = TD_OK;
     if (error != 0) {
         status = td_fail(TD_E_NOMEM, "%s: %s of shared memory could not be had: %s", what,
@@ -96,7 +121,18 @@ td_status td_shm_map(pid_t pid, int fd, size_t bytes, void **memory)
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, fd);
     *memory = NULL;
-    int mine = open(path, O_RDWR | O_CLOEXEC);
+    bool known = is_tandem_memory(path);
+    int mine = known ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    if (mine >= 0 && !is_sealed(mine, bytes)) {
+        close(mine);
+        known = false;
+    }
+    if (!known && access(path, F_OK) == 0) {
+        return td_fail(TD_E_MISMATCH,
+                       "%s is no shared memory of %zu bytes made by this version of tandem; do all "
+                       "ranks run the same program?",
+                       path, bytes);
+    }
     if (mine < 0) {
         return td_fail(TD_E_IO,
                        "the shared memory of pid %d cannot be opened (%s: %s): all ranks of a host "

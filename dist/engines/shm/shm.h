@@ -68,7 +68,11 @@ typedef struct td_shm_box {
 
 typedef enum td_shm_broken { TD_SHM_WHOLE, TD_SHM_BREAKING, TD_SHM_BROKEN } td_shm_broken;
 
+#define TD_SHM_MAGIC "tdshm\1\0" /* 8 bytes; the \1 is the layout's version */
+
 typedef struct td_shm_segment {
+    char magic[8];
+    uint64_t bytes;                               /* of the whole segment */
     alignas(TD_SHM_LINE) _Atomic uint32_t broken; /* td_shm_broken */
     td_status status;
     char reason[TD_SHM_REASON_BYTES];
@@ -154,7 +158,8 @@ bool td_shm_last_entered(void *engine, int rank, td_entered *entered);
 /* Maps zeroed shared memory, which is allocated at once. *fd: for other processes to open. what:
  * for messages. */
 td_status td_shm_create(const char *what, size_t bytes, void **memory, int *fd);
-/* Maps memory that another process has created. */
+/* Maps memory that another process has created by td_shm_create, with this size. Whatever else lies
+ * behind the descriptor, a file for example, is refused. */
 td_status td_shm_map(pid_t pid, int fd, size_t bytes, void **memory);
 td_status td_shm_memory(void *engine, const td_collective *c, void **memory);
 void td_shm_memory_free(void *engine, void *memory);

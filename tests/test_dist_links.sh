@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Hosts and links that are not as usual: IPv6 alone, round trips of a second, a host that is cut off
+# while real training runs with the default options. All in two network namespaces.
+# run: waits
+. "$(dirname "$0")/tap.sh"
+# shellcheck source=tests/netns.sh
+. "$(dirname "$0")/netns.sh"
+unset OMP_NUM_THREADS RANK WORLD_SIZE MASTER_ADDR MASTER_PORT
+worker=$PWD/${BUILD:-build/cc}/tests/worker_launch
+slow_link=$PWD/tests/slow_link.py
+slack=15 # seconds, for a busy machine
+[ -z "${TANDEM_LONG:-}" ] || slack=2
+cd "$work" || exit 1
+
+works 'IPv6 alone: the loopback is ::1' on 0 ip addr del 127.0.0.1/8 dev lo
+works 'IPv6 alone: two workers meet' timeout 60 ip netns exec "${hosts[0]}" "$apps/tdrun" --nproc-per-node 2 \
+    "$worker" env meet
+says 'IPv6 alone: at ::1' ' MASTER_ADDR=::1 '
+on 0 ip addr add 127.0.0.1/8 dev lo
+
+pids=()
+nodes() { # nodes ADDRESS ARGUMENTS...: a launcher on each host, in the background; output in node.0, node.1
+    local node address=$1
+    shift
+    for node in 0 1; do
+        on $node timeout 300 "$apps/tdrun" --nnodes 2 --node-rank $node --master-addr "$address" \
+            --token-file token "$@" >node.$node 2>&1 </dev/null &
+        pids[node]=$!
+    done
+}
+
+slow() { # slow DELAY LOSS: from now on
+    [ -z "${forwarder:-}" ] || { kill "$forwarder" && wait "$forwarder"; } 2>/dev/null
+    rm -f up
+    python3 "$slow_link" "${hosts[@]}" "$1" "$2" >up 2>&1 &
+    forwarder=$!
+    for ((i = 0; i < 100; i++)); do
+        grep -qs up up && return 0
+        sleep 0.1
+    done
+    cat up >&2
+    return 1
+}
+
+if [ ! -e /dev/net/tun ]; then
+    echo '# skipped: slow links; there is no /dev/net/tun here'
+else
+    for trip in 200 1000; do
+        works "a round trip of $trip ms" slow "$(awk "BEGIN { print $trip / 2000 }")" 0
+        nodes 10.78.0.1 "$worker" env meet
+        wait "${pids[0]}"
+        tap $? "a round trip of $trip ms: two nodes meet" node.0
+        wait "${pids[1]}"
+        tap $? "a round trip of $trip ms: and end well" node.1
+        cp node.1 out
+        says "a round trip of $trip ms: with all ranks" '^met rank=1 world=2 '
+    done
+    kill "$forwarder"
+fi
+
+nodes 10.77.0.1 "$apps/cifar_resnet18" --limit 512 --batch-size 32 --epochs 1000 --print-every 1 --threads 1
+for ((i = 0; i < 1200; i++)); do
+    grep -qE '^== step: \[ *2/' node.0 && break
+    sleep 0.05
+done
+tap $((i == 1200)) 'two nodes train' node.0
+link down
+cut=$EPOCHREALTIME
+for node in 0 1; do
+    ! wait "${pids[node]}"
+    tap $? "a lost host ends node $node" node.$node
+    took=$(awk "BEGIN { print $EPOCHREALTIME - $cut }")
+    echo "# after $took s" >>node.$node
+    awk "BEGIN { exit !($took <= 10 + $slack) }" # 5 s until it is noticed, and 5 s
+    tap $? "within 5 s and the detection, and $slack s" node.$node
+done
+cp node.0 out
+says 'and node 0 names the other' 'was lost: no sign of life'
+cp node.1 out
+says 'and node 1 names the launcher' 'tdrun: the launcher at 10\.77\.0\.1:29500 is gone'
+done_testing
