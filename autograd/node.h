@@ -47,7 +47,7 @@ typedef struct td_tape {
     bool running;          /* a backward is under way */
     uint64_t backward;     /* its number */
     struct td_tape *outer; /* NULL: the step's own. Another: this one is recorded, and used up,
-                              while that one's backward runs (recompute.c) */
+                              while that one's backward runs (extra/) */
 } td_tape;
 
 /* The running step's tape, NULL if nothing was recorded. */
