@@ -6,7 +6,7 @@
 
 #include "tensor/observe/watch.h"
 
-/* For kernels.c: the table whose functions do that, and call those of the device. Good for this
+/* For watch.c: the table whose functions do that, and call those of the device. Good for this
  * device, on this thread, until the thread asks for another device's. */
 const td_kernels *td_timed_kernels(td_device device);
 
