@@ -5,8 +5,8 @@
 #
 # A script with a line "# run: plain" starts the same programs again and again, which other tests run
 # with sanitizers, too. Under SANITIZE it is left out, unless NAMED says that it was asked for by name,
-# or TANDEM_LONG is set (make test-long). What took longest the last time goes first; what has not run
-# yet, scripts before programs.
+# or TANDEM_LONG is set (make test-long). What took longest the last time goes first, in this build or
+# another one; what has not run yet, scripts before programs.
 #
 # Two run at a time (JOBS=n), each with no input. Those with a line "run: waits" in their source spend
 # their time on waiting, for time limits and processes of others: they have a place of their own, one at
@@ -85,10 +85,12 @@ waits() { # waits TEST
 }
 
 longest_first() { # longest_first TEST...: sorted
-    local test seconds
+    local test seconds log
     for test; do
         seconds=$([[ $test == *.sh ]] && echo 60 || echo 0)
-        read -r seconds 2>/dev/null <"$logs/$(basename "$test").seconds"
+        for log in build/*/logs/"$(basename "$test")".seconds "$logs/$(basename "$test").seconds"; do
+            read -r seconds 2>/dev/null <"$log"
+        done
         echo "$seconds $test"
     done | sort -k 1,1nr -s | cut -d ' ' -f 2-
 }

@@ -103,12 +103,13 @@ static void test_count_equal(void **state)
         td_tensor *a = ref_scattered(ref_indices(TD_SHAPE(sizes[s], 3), 5, 1));
         td_tensor *b = ref_indices(TD_SHAPE(sizes[s], 3), 5, 2);
         td_tensor *count = ref_indices(TD_SCALAR, 5, 3);
+        double *left = ref_values(a), *right = ref_values(b);
         int64_t equal = 0;
-        for (int64_t i = 0; i < sizes[s]; i++) {
-            for (int64_t j = 0; j < 3; j++) {
-                equal += td_get(a, (int64_t[]){ i, j }) == td_get(b, (int64_t[]){ i, j });
-            }
+        for (int64_t i = 0; i < 3 * sizes[s]; i++) {
+            equal += left[i] == right[i];
         }
+        free(left);
+        free(right);
         k()->count_equal(count, a, b);
         assert_true(td_item(count) == (double)equal);
         td_free(a);
@@ -121,28 +122,30 @@ static void test_count_equal(void **state)
 static td_tensor *scores(int64_t n, int64_t classes, td_dtype dtype)
 {
     td_tensor *x = ref_tensor(TD_SHAPE(n, classes), dtype, TD_ROW_MAJOR, 5);
-    for (int64_t i = 0; i < n; i++) {
-        for (int64_t c = 0; c < classes; c++) {
-            int64_t at[] = { i, c };
-            bool odd = (3 * i + c) % 17 == 0;
-            td_set(x, at, odd ? NAN : rint(3.0 * td_get(x, at)));
-        }
+    double *values = ref_values(x);
+    for (int64_t i = 0; i < n * classes; i++) {
+        bool odd = (3 * (i / classes) + i % classes) % 17 == 0;
+        values[i] = odd ? NAN : rint(3.0 * values[i]);
     }
+    td_write(x, values, TD_F64);
+    free(values);
     return x;
 }
 
 static int64_t places_below(td_tensor *x, td_tensor *labels, int64_t k)
 {
-    int64_t found = 0;
+    double *values = ref_values(x), *places = ref_values(labels);
+    int64_t found = 0, classes = x->shape[1];
     for (int64_t i = 0; i < x->shape[0]; i++) {
-        int64_t label = (int64_t)td_get(labels, &i), before = 0;
-        double own = td_get(x, (int64_t[]){ i, label });
-        for (int64_t c = 0; c < x->shape[1]; c++) {
-            double value = td_get(x, (int64_t[]){ i, c });
-            before += value > own || (value == own && c < label);
+        const double *row = values + i * classes;
+        int64_t label = (int64_t)places[i], before = 0;
+        for (int64_t c = 0; c < classes; c++) {
+            before += row[c] > row[label] || (row[c] == row[label] && c < label);
         }
-        found += !isnan(own) && before < k;
+        found += !isnan(row[label]) && before < k;
     }
+    free(values);
+    free(places);
     return found;
 }
 

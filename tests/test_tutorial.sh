@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # docs/tutorial: its commands run and print what the page shows, and its diffs are those of the lessons
 # as they are. A block ```text behind a block ```sh is the output, every line; `...` is any lines.
+# run: plain
 . "$(dirname "$0")/tap.sh"
 repository=$PWD
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID

@@ -17,14 +17,19 @@
  * of a kernel's code otherwise, and there are hundreds of kernels in a program. TD_ROLLED_F64: only
  * where T is double, which is for checking.
  * TD_LAUNCH((fill<float>), blocks, threads, stream, arguments...): the name in parentheses; blocks
- * and threads are numbers or dim3. */
+ * and threads are numbers or dim3.
+ *
+ * TD_TILE_THREADS: of a block that moves a tile, which may have any number. Each emulated thread
+ * that waits for others costs a switch of stacks. */
 #define TD_UNPARENTHESISED(...) __VA_ARGS__
 #ifdef __CUDACC__
 #define TD_LAUNCH(kernel, blocks, threads, stream, ...)                                            \
     TD_UNPARENTHESISED kernel<<<blocks, threads, 0, stream>>>(__VA_ARGS__)
+#define TD_TILE_THREADS TD_CUDA_THREADS
 #define TD_ROLLED _Pragma("unroll 1")
 #define TD_ROLLED_F64 _Pragma("unroll (sizeof(T) == 8 ? 1 : 4)")
 #else
+#define TD_TILE_THREADS 32
 #define TD_ROLLED
 #define TD_ROLLED_F64
 #define TD_LAUNCH(kernel, blocks, threads, stream, ...)                                            \

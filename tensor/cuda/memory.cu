@@ -203,7 +203,7 @@ template <class W> static void launch_move(W *y, const W *x, td_cuda_walk walk, 
     } else if (find_planes(walk, &p)) {
         int64_t tiles = p.across * p.down * p.outer.count;
         unsigned blocks = td_blocks(tiles, 1, 8 * TD_CUDA_MOST_BLOCKS);
-        TD_LAUNCH((transpose<W>), blocks, TD_CUDA_THREADS, stream, y, x, p);
+        TD_LAUNCH((transpose<W>), blocks, TD_TILE_THREADS, stream, y, x, p);
     } else {
         TD_LAUNCH((move<W, 1>), blocks_for(walk.count), TD_CUDA_THREADS, stream, y, x, walk, 0);
     }
