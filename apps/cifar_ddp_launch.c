@@ -1,8 +1,8 @@
 /* Lesson 8: the same under a launcher (the articles' "mnmc_ddp_launch").
  *
- * Against lesson 7: the program starts no processes and knows of no hosts. The launcher starts the
- * processes and says in the environment which is which (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
- * MASTER_PORT):
+ * What differs from lesson 7: a launcher starts the processes. It tells each process its rank and
+ * where the ranks meet, in environment variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
+ * MASTER_PORT), so the program has no options for hosts:
  *
  *   tdrun --nproc-per-node 2 cifar_ddp_launch --epochs 5 */
 #include <tandem.h>
@@ -61,9 +61,8 @@ int main(int argc, char **argv)
     printf("[init] == local rank: %d, global rank: %d ==\n", td_dist_local_rank(), td_dist_rank());
     td_device device = td_default_device(); /* TANDEM_DEVICE=cuda: a GPU; otherwise the CPU */
 
-    /* The data: 50,000 images of ten kinds to learn from, 10,000 to test with. Each training image
-     * is cut out at a random place of its 4 pixels wider self, and flipped by chance, each time it
-     * is read. */
+    /* The data: 50,000 images of ten classes to train on, 10,000 to test with. Each time a training
+     * image is read, it is padded by 4 pixels, randomly cropped to 32 x 32, randomly mirrored. */
     td_dataset *train_set, *test_set;
     if (td_cifar_or_synthetic(data_folder, &train_set, &test_set) != TD_OK) {
         td_die(); /* prints what went wrong, and exits with 1 */

@@ -1,9 +1,9 @@
 /* Lesson 9: the same in a cluster (the articles' "mnmc_ddp_slurm").
  *
- * Against lesson 8: Slurm's srun starts the processes, and td_dist_init finds them in Slurm's
- * environment (SLURM_PROCID, SLURM_NTASKS, the first host of SLURM_JOB_NODELIST). How many there
- * are is the cluster's choice, so the learning rate grows with them. See apps/slurm/cifar.sbatch.
- */
+ * What differs from lesson 8: Slurm's srun starts the processes. td_dist_init reads the ranks from
+ * Slurm's variables (SLURM_PROCID, SLURM_NTASKS, the first host of SLURM_JOB_NODELIST). The cluster
+ * decides the number of processes, and the learning rate grows with it. See
+ * apps/slurm/cifar.sbatch. */
 #include <tandem.h>
 
 #include <getopt.h>
@@ -60,9 +60,8 @@ int main(int argc, char **argv)
     printf("[init] == local rank: %d, global rank: %d ==\n", td_dist_local_rank(), td_dist_rank());
     td_device device = td_default_device(); /* TANDEM_DEVICE=cuda: a GPU; otherwise the CPU */
 
-    /* The data: 50,000 images of ten kinds to learn from, 10,000 to test with. Each training image
-     * is cut out at a random place of its 4 pixels wider self, and flipped by chance, each time it
-     * is read. */
+    /* The data: 50,000 images of ten classes to train on, 10,000 to test with. Each time a training
+     * image is read, it is padded by 4 pixels, randomly cropped to 32 x 32, randomly mirrored. */
     td_dataset *train_set, *test_set;
     if (td_cifar_or_synthetic(data_folder, &train_set, &test_set) != TD_OK) {
         td_die(); /* prints what went wrong, and exits with 1 */

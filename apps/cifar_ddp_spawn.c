@@ -1,8 +1,8 @@
 /* Lesson 7: DistributedDataParallel, a process for each device (the articles' "mnmc_ddp_mp").
  *
- * Against lesson 6: the program starts processes, on one host or on several. Each has its own model
- * and takes batches of 256 from its own part of the data, so a step sees 256 images for each
- * process; the learning rate is twice as large. With two hosts:
+ * What differs from lesson 6: the program starts one process for each device, on one host or more.
+ * Each process has its own copy of the model and its own part of the data. All processes take a
+ * step together, 256 images each, with twice the learning rate. With two hosts:
  *
  *   cifar_ddp_spawn --nodes 2 --node_rank 0 --dist-url tcp://HOST0:12355     (on host 0)
  *   cifar_ddp_spawn --nodes 2 --node_rank 1 --dist-url tcp://HOST0:12355     (on host 1) */
@@ -87,9 +87,8 @@ static int train(int local_rank, void *unused)
     printf("[init] == local rank: %d, global rank: %d ==\n", td_dist_local_rank(), td_dist_rank());
     td_device device = td_default_device(); /* TANDEM_DEVICE=cuda: a GPU; otherwise the CPU */
 
-    /* The data: 50,000 images of ten kinds to learn from, 10,000 to test with. Each training image
-     * is cut out at a random place of its 4 pixels wider self, and flipped by chance, each time it
-     * is read. */
+    /* The data: 50,000 images of ten classes to train on, 10,000 to test with. Each time a training
+     * image is read, it is padded by 4 pixels, randomly cropped to 32 x 32, randomly mirrored. */
     td_dataset *train_set, *test_set;
     if (td_cifar_or_synthetic(data_folder, &train_set, &test_set) != TD_OK) {
         td_die(); /* prints what went wrong, and exits with 1 */

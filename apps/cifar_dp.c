@@ -1,6 +1,6 @@
 /* Lesson 6: the same with DataParallel, several devices of one process (the articles' "snmc_dp").
  *
- * Against lesson 5 one thing is new: td_data_parallel. The batch is still 256 in all. */
+ * One call is new since lesson 5: td_data_parallel. A batch still has 256 images in all. */
 #include <tandem.h>
 
 #include <getopt.h>
@@ -57,9 +57,8 @@ int main(int argc, char **argv)
     read_options(argc, argv);
     td_device device = td_default_device(); /* TANDEM_DEVICE=cuda: a GPU; otherwise the CPU */
 
-    /* The data: 50,000 images of ten kinds to learn from, 10,000 to test with. Each training image
-     * is cut out at a random place of its 4 pixels wider self, and flipped by chance, each time it
-     * is read. */
+    /* The data: 50,000 images of ten classes to train on, 10,000 to test with. Each time a training
+     * image is read, it is padded by 4 pixels, randomly cropped to 32 x 32, randomly mirrored. */
     td_dataset *train_set, *test_set;
     if (td_cifar_or_synthetic(data_folder, &train_set, &test_set) != TD_OK) {
         td_die(); /* prints what went wrong, and exits with 1 */

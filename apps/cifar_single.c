@@ -53,9 +53,8 @@ int main(int argc, char **argv)
     read_options(argc, argv);
     td_device device = td_default_device(); /* TANDEM_DEVICE=cuda: a GPU; otherwise the CPU */
 
-    /* The data: 50,000 images of ten kinds to learn from, 10,000 to test with. Each training image
-     * is cut out at a random place of its 4 pixels wider self, and flipped by chance, each time it
-     * is read. */
+    /* The data: 50,000 images of ten classes to train on, 10,000 to test with. Each time a training
+     * image is read, it is padded by 4 pixels, randomly cropped to 32 x 32, randomly mirrored. */
     td_dataset *train_set, *test_set;
     if (td_cifar_or_synthetic(data_folder, &train_set, &test_set) != TD_OK) {
         td_die(); /* prints what went wrong, and exits with 1 */

@@ -85,9 +85,9 @@ static int train(int local_rank, void *unused)
     if (net == NULL || td_module_to(net, device, TD_F32) != TD_OK) {
         td_die();
     }
-    /* DistributedDataParallel: gives all ranks rank 0's parameters, and from now on has td_backward
-     * exchange gradients. They travel in buckets: stretches of the array in which all gradients
-     * lie. A bucket leaves when its last gradient is ready, while backward goes on. */
+    /* DistributedDataParallel: copies rank 0's parameters to all ranks. From now on td_backward
+     * replaces each gradient by its mean over the ranks. A bucket is a group of gradients that are
+     * sent together, as soon as td_backward has computed the last of them. */
     net = td_ddp(net);
     if (net == NULL) {
         td_die();
