@@ -171,29 +171,21 @@ td_status td_cifar_open(const char *folder, td_cifar_kind kind, bool train, td_d
     return status;
 }
 
-/* Two seeds: no test image is a training image. */
-static td_status draw_both(td_dataset **train, td_dataset **test)
+td_status td_cifar_or_synthetic_at(td_cifar_or_synthetic_options options, td_site at)
 {
-    TD_TRY(td_synthetic_images(50000, 0, train));
-    td_status status = td_synthetic_images(10000, 1, test);
-    if (status != TD_OK) {
-        td_dataset_free(*train);
-    }
-    return status;
-}
-
-td_status td_cifar_or_synthetic(const char *folder, td_dataset **train, td_dataset **test)
-{
-    const char *named = folder != NULL ? folder : getenv("TANDEM_DATA");
+    TD_REQUIRE(options.train != NULL && options.test != NULL && options.limit >= 0, at,
+               "td_cifar_or_synthetic: train or test is NULL, or limit is negative");
+    const char *named = options.folder != NULL ? options.folder : getenv("TANDEM_DATA");
     const char *place = named != NULL ? named : "data/cifar10";
-    td_status status = td_cifar_open(place, TD_CIFAR10, true, train);
-    if (status == TD_E_NOTFOUND && named == NULL) {
-        return draw_both(train, test);
-    }
-    TD_TRY(status);
-    status = td_cifar_open(place, TD_CIFAR10, false, test);
+    int64_t most = options.limit > 0 ? options.limit : INT64_MAX;
+    uint64_t seed = 2 * options.seed; /* and the next: no test image is a training image */
+    td_status status = td_cifar_open(place, TD_CIFAR10, true, options.train);
+    bool draw = status == TD_E_NOTFOUND && named == NULL;
+    TD_TRY(draw ? td_synthetic_images(most < 50000 ? most : 50000, seed, options.train) : status);
+    status = draw ? td_synthetic_images(most < 10000 ? most : 10000, seed + 1, options.test)
+                  : td_cifar_open(place, TD_CIFAR10, false, options.test);
     if (status != TD_OK) {
-        td_dataset_free(*train);
+        td_dataset_free(*options.train);
     }
     return status;
 }

@@ -174,10 +174,17 @@ td_status td_cifar_download(const char *folder, td_cifar_kind kind, const char *
 /* Images [3,32,32] of ten classes of shapes, drawn from a seed, to train on where there is neither
  * data nor network. Image i has class i % 10. The dataset's `synthetic` is set: it is not CIFAR. */
 td_status td_synthetic_images(int64_t length, uint64_t seed, td_dataset **dataset);
+typedef struct td_cifar_or_synthetic_options {
+    int begin_; /* for the library: lets the macro take an empty list */
+    const char *folder;
+    td_dataset **train, **test;
+    int64_t limit; /* of synthetic images; 0: 50,000 for training and 10,000 for tests */
+    uint64_t seed; /* of synthetic images */
+} td_cifar_or_synthetic_options;
 /* CIFAR-10's training and test images from folder; folder NULL: from $TANDEM_DATA, or else from
- * data/cifar10. If no folder is named and data/cifar10 has no CIFAR-10, 50,000 and 10,000 synthetic
- * images, whose datasets have `synthetic` set. */
-td_status td_cifar_or_synthetic(const char *folder, td_dataset **train, td_dataset **test);
+ * data/cifar10. If no folder is named and data/cifar10 has no CIFAR-10, synthetic images, whose
+ * datasets have `synthetic` set. Free train and test. */
+td_status td_cifar_or_synthetic_at(td_cifar_or_synthetic_options options, td_site at);
 
 /* How images in memory are changed while a batch is written: a random crop, a random flip, then
  * (value/255 - mean) / std. A dataset without a transform gives value/255. The random draws are
@@ -276,6 +283,8 @@ void td_loader_skip_batches(td_loader *loader, int64_t batches);
  * error ended an epoch and td_loader_status was never called, its message goes to stderr. */
 void td_loader_close(td_loader *loader);
 
+#define td_cifar_or_synthetic(...)                                                                 \
+    td_cifar_or_synthetic_at((td_cifar_or_synthetic_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_loader_open(...)                                                                        \
     td_loader_open_at((td_loader_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 

@@ -1,11 +1,13 @@
 /* The synthetic pictures: the same for a seed, as many of each class. */
 #include "data/data.h"
 #include "data/inspect.h"
+#include "tests/expect_fatal.h"
 #include "tests/temp_folder.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <setjmp.h>
 #include <cmocka.h>
@@ -53,6 +55,30 @@ static void test_seed_decides(void **state)
     td_dataset_free(longer);
 }
 
+/* In place of CIFAR-10, where there is none and no folder is named. */
+static void test_in_place_of_cifar(void **state)
+{
+    (void)state;
+    char here[4096];
+    td_dataset *train, *test;
+    assert_non_null(getcwd(here, sizeof here));
+    assert_int_equal(chdir(temp_folder()), 0);
+    unsetenv("TANDEM_DATA");
+    assert_int_equal(td_cifar_or_synthetic(NULL, &train, &test, .limit = 20, .seed = 3), TD_OK);
+    td_dataset *drawn[] = { train, test, make(20, 6), make(20, 7) };
+    for (int i = 0; i < 2; i++) {
+        assert_true(drawn[i]->synthetic && drawn[i]->length == 20);
+        assert_memory_equal(td_dataset_pixels(drawn[i]), td_dataset_pixels(drawn[2 + i]),
+                            20 * PICTURE);
+    }
+    for (int i = 0; i < 4; i++) {
+        td_dataset_free(drawn[i]);
+    }
+    assert_int_equal(td_cifar_or_synthetic(".", &train, &test), TD_E_NOTFOUND);
+    expect_fatal("limit is negative", td_cifar_or_synthetic(NULL, &train, &test, .limit = -1));
+    assert_int_equal(chdir(here), 0);
+}
+
 /* The bytes of seed 0, wherever this runs: FNV-1a over the pictures. */
 static void test_same_bytes_everywhere(void **state)
 {
@@ -98,9 +124,13 @@ static void test_bad_lengths(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_says_what_it_is),       cmocka_unit_test(test_seed_decides),
-        cmocka_unit_test(test_same_bytes_everywhere), cmocka_unit_test(test_pictures_vary),
+        cmocka_unit_test(test_says_what_it_is),
+        cmocka_unit_test(test_seed_decides),
+        cmocka_unit_test(test_same_bytes_everywhere),
+        cmocka_unit_test(test_pictures_vary),
         cmocka_unit_test(test_bad_lengths),
+        cmocka_unit_test_setup_teardown(test_in_place_of_cifar, temp_folder_setup,
+                                        temp_folder_teardown),
     };
     return cmocka_run_group_tests_name("data: synthetic pictures", tests, NULL, NULL);
 }

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #define DEFAULT_FOLDER "data/cifar10"
-enum { SYNTHETIC_TRAIN = 50000, SYNTHETIC_TEST = 10000 };
 
 static void announce_synthetic(FILE *out, const char *folder)
 {
@@ -20,48 +19,45 @@ static void announce_synthetic(FILE *out, const char *folder)
     fflush(out);
 }
 
-static td_status open_synthetic(const cifar_source *source, const char *folder, cifar_data *data)
+/* Downloading may fail if no folder was named: there are still synthetic images. */
+static td_status download_if_missing(const char *named)
 {
-    int64_t limit = source->limit > 0 ? source->limit : SYNTHETIC_TRAIN;
-    if (ranks_first()) {
-        announce_synthetic(stdout, folder);
-        if (!isatty(STDOUT_FILENO)) { /* then whoever started it sees only this */
-            announce_synthetic(stderr, folder);
+    const char *folder = named != NULL ? named : DEFAULT_FOLDER;
+    td_status status = TD_OK;
+    for (int train = 0; status == TD_OK && train < 2; train++) {
+        td_dataset *found;
+        status = td_cifar_open(folder, TD_CIFAR10, train, &found);
+        td_dataset_free(found);
+    }
+    if (status != TD_E_NOTFOUND) {
+        return status;
+    }
+    status = td_cifar_download(folder, TD_CIFAR10, NULL);
+    if (status != TD_OK) {
+        td_fail_context(status, "CIFAR-10 cannot be downloaded");
+        if (named == NULL) {
+            fprintf(stderr, "%s\n", td_last_error());
+            return TD_OK;
         }
     }
-    /* Two seeds: the test pictures are none of the training pictures. */
-    TD_TRY(td_synthetic_images(limit < SYNTHETIC_TRAIN ? limit : SYNTHETIC_TRAIN, 2 * source->seed,
-                               &data->whole_train));
-    return td_synthetic_images(limit < SYNTHETIC_TEST ? limit : SYNTHETIC_TEST,
-                               2 * source->seed + 1, &data->whole_test);
-}
-
-static td_status open_cifar(const char *folder, cifar_data *data)
-{
-    TD_TRY(td_cifar_open(folder, TD_CIFAR10, true, &data->whole_train));
-    return td_cifar_open(folder, TD_CIFAR10, false, &data->whole_test);
+    return status;
 }
 
 static td_status find(const cifar_source *source, cifar_data *data)
 {
-    const char *variable = getenv("TANDEM_DATA");
-    const char *named = source->folder != NULL ? source->folder : variable;
-    const char *folder = named != NULL ? named : DEFAULT_FOLDER;
-    td_status status = open_cifar(folder, data);
-    if (status != TD_E_NOTFOUND) {
-        return status;
-    }
     if (source->download) {
-        status = td_cifar_download(folder, TD_CIFAR10, NULL);
-        if (status == TD_OK) {
-            return open_cifar(folder, data);
-        }
-        td_fail_context(status, "CIFAR-10 cannot be downloaded");
-        if (named == NULL) {
-            fprintf(stderr, "%s\n", td_last_error());
+        const char *named = source->folder != NULL ? source->folder : getenv("TANDEM_DATA");
+        TD_TRY(download_if_missing(named));
+    }
+    TD_TRY(td_cifar_or_synthetic(source->folder, &data->whole_train, &data->whole_test,
+                                 .limit = source->limit, .seed = source->seed));
+    if (data->whole_train->synthetic && ranks_first()) {
+        announce_synthetic(stdout, DEFAULT_FOLDER);
+        if (!isatty(STDOUT_FILENO)) { /* then whoever started it sees only this */
+            announce_synthetic(stderr, DEFAULT_FOLDER);
         }
     }
-    return named != NULL ? status : open_synthetic(source, folder, data);
+    return TD_OK;
 }
 
 const td_image_transform cifar_normalise = { .mean = { 0.4914f, 0.4822f, 0.4465f },
