@@ -10,6 +10,7 @@
  *   datasets and loaders          data/inspect.h
  *   profiles, captured steps      tensor/observe/profile.h, tensor/observe/memory_plan.h,
  *                                 tensor/graph/captured.h, tensor/tune/tune.h
+ *   averaged weights, fp16        nn/extra/ema.h, nn/extra/scaler.h
  *   more optimizers and models    nn/extra/muon.h, nn/extra/lookahead.h, nn/extra/inspect.h,
  *                                 nn/models/zoo/airbench.h
  *   communication                 dist/collectives.h, dist/store.h, dist/codec.h, dist/ddp_extra.h,
@@ -22,8 +23,6 @@
 #include "autograd/autograd.h"
 #include "nn/nn.h"
 #include "nn/optim/optim.h"
-#include "nn/extra/ema.h"
-#include "nn/extra/scaler.h"
 #include "nn/io/checkpoint.h"
 #include "data/data.h"
 #include "data/images/images.h"

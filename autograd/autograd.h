@@ -36,7 +36,6 @@ void td_backward_from_at(td_tensor *t, const td_tensor *gradient, td_site at);
 /* Between begin and end, on this thread, operations are not recorded. Nests. */
 void td_no_grad_begin(void);
 void td_no_grad_end_at(td_site at);
-bool td_grad_enabled(void);
 
 /* Checks every result, forward and backward, for NaN and infinity. The first bad one stops the
  * program with the operation, its inputs and the module. Slow. For the whole process. */

@@ -98,6 +98,7 @@ void td_input_grad_sum(td_node *node, int i, const td_tensor *g);
 
 /* ---- leaves, and the search for NaN ---- */
 
+bool td_grad_enabled(void); /* not between td_no_grad_begin and _end, on this thread */
 bool td_is_leaf(const td_tensor *t);
 bool td_needs_grad(const td_tensor *t); /* a leaf, or computed from one */
 bool td_debug_nan(void);                /* what td_set_debug_nan has set */

@@ -9,6 +9,7 @@
 #include "tensor/cpu/conv_bf16.h"
 #include "tensor/extend.h"
 #include "tensor/cpu/isa.h"
+#include "tensor/f16.h"
 #include "tensor/precision.h"
 
 #include <stdio.h>

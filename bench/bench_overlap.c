@@ -9,6 +9,8 @@
 #include "dist/ddp_extra.h"
 #include "dist/trace.h"
 
+#include <string.h>
+
 enum { MOST_TURNS = 1000, WARM = 2, EACH = 2 };
 
 /* Milliseconds of each step, and of DDP's figures for those with communication. */

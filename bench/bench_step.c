@@ -10,6 +10,7 @@
 #include "bench/peer.h"
 #include "tensor/kernels.h"
 
+#include <string.h>
 #include <unistd.h>
 
 typedef struct settings {

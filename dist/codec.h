@@ -51,7 +51,7 @@ typedef struct td_bucket_codec {
 /* ddp/parts.c: the codec of a name; NULL with td_last_error(): there is none. */
 const td_bucket_codec *td_codec_find(const char *name);
 
-/* The state of a communication hook, for td_checkpoint's `extra`: PowerSGD's factors, and the
+/* The state of a communication hook, for td_checkpoint_save's `extra`: PowerSGD's factors, and the
  * errors that each rank has not sent yet. Other hooks have no state (*count is 0). With this state
  * a resumed run on equally many ranks equals an uninterrupted run. ddp owns the list, which is
  * valid until the next of these calls.

@@ -1,4 +1,5 @@
 /* DistributedDataParallel: construction, forward, settings. */
+#include "autograd/tape.h"
 #include "dist/ddp.h"
 #include "dist/collectives.h"
 

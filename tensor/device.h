@@ -25,11 +25,6 @@ typedef struct td_device {
 #define TD_CUDA ((td_device){ TD_DEVICE_CUDA, 0 })
 #define TD_CUDA_N(n) ((td_device){ TD_DEVICE_CUDA, (unsigned char)(n) })
 
-static inline bool td_same_device(td_device a, td_device b)
-{
-    return a.type == b.type && a.index == b.index;
-}
-
 /* Parses "cpu", "cpu:3" or "cuda:0" and opens the device. TD_E_ARG: the text has another form, or
  * the index is too large. TD_E_UNSUPPORTED: this build has no kernels for the device. TD_E_DEVICE:
  * the device cannot be used on this machine; the message says what is missing. */
@@ -50,11 +45,6 @@ const char *td_device_name(td_device device);
  * CPU device, or a number out of range. */
 td_status td_set_threads(td_device device, int threads);
 int td_threads(td_device device);
-/* Binds each thread of a CPU device's pool to a CPU of its own, and the calling thread, with all
- * threads that it starts later, to these CPUs. If `ranks` processes of this host call it, each with
- * its own rank from 0, they use different CPUs. Call it outside of steps. TD_E_ARG: the host has
- * fewer CPUs than the processes have threads. Results never depend on the binding. */
-td_status td_pin_threads(td_device device, int rank, int ranks);
 
 TD_END_C
 

@@ -1,4 +1,7 @@
 #include "tensor/dtype.h"
+#include "tensor/f16.h"
+
+#include <string.h>
 
 size_t td_dtype_size(td_dtype dtype)
 {

@@ -1,4 +1,4 @@
-/* Element types, and conversions of the 16-bit floats. */
+/* Element types. */
 #ifndef TD_TENSOR_DTYPE_H
 #define TD_TENSOR_DTYPE_H
 
@@ -7,7 +7,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 TD_BEGIN_C
 
@@ -39,31 +38,9 @@ static inline bool td_is_half(td_dtype dtype)
     return dtype == TD_BF16 || dtype == TD_F16;
 }
 
-/* The bits of a bfloat16 and of an IEEE half. Conversions round to nearest, ties to even; NaN stays
- * NaN. */
+/* The bits of a bfloat16 and of an IEEE half; tensor/f16.h converts them. */
 typedef uint16_t td_bf16;
 typedef uint16_t td_f16;
-
-static inline float td_bf16_to_f32(td_bf16 h)
-{
-    uint32_t bits = (uint32_t)h << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static inline td_bf16 td_f32_to_bf16(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) {
-        return (td_bf16)((bits >> 16) | 0x40u); /* quiet, so that no NaN becomes infinity */
-    }
-    return (td_bf16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
-float td_f16_to_f32(td_f16 h);
-td_f16 td_f32_to_f16(float value);
 
 TD_END_C
 

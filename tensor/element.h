@@ -4,6 +4,7 @@
 #define TD_TENSOR_ELEMENT_H
 
 #include "tensor/dtype.h"
+#include "tensor/f16.h"
 
 /* The element at index (in elements) of an array. */
 static inline double td_load_element(const void *array, td_dtype dtype, int64_t index)

@@ -100,6 +100,9 @@ bool td_broadcast_shape(td_shape a, td_shape b, td_shape *out);
 
 /* ---- names for messages ---- */
 
+/* "[32,3,8,8]", as td_describe. */
+const char *td_describe_shape(td_shape shape);
+
 /* Pushes the name of what runs on this thread: "layer1.0.conv1 (Conv2d)". The string must live
  * until its pop. Names beyond a depth of 32 are counted, not kept. */
 void td_context_push(const char *name);
@@ -128,6 +131,21 @@ uint64_t td_philox_mixed_key(td_philox_key key);
 
 /* ---- devices and precision ---- */
 
+static inline bool td_same_device(td_device a, td_device b)
+{
+    return a.type == b.type && a.index == b.index;
+}
+
+/* Binds each thread of a CPU device's pool to a CPU of its own, and the calling thread, with all
+ * threads that it starts later, to these CPUs. If `ranks` processes of this host call it, each with
+ * its own rank from 0, they use different CPUs. Call it outside of steps. TD_E_ARG: the host has
+ * fewer CPUs than the processes have threads. Results never depend on the binding. */
+td_status td_pin_threads(td_device device, int rank, int ranks);
+
+/* What td_set_math has set. */
+td_math td_math_now(void);
+/* Parses "fp32", "bf16", "bf16x3", "tf32" or "fp16"; false if the name is another one. */
+bool td_precision_parse(const char *name, td_precision *precision);
 /* "fp32", "bf16", "bf16x3", "tf32", "fp16". The text is static. */
 const char *td_precision_name(td_precision precision);
 /* Returns TD_OK if a device can compute in a precision. TD_E_UNSUPPORTED: it cannot;

@@ -29,13 +29,8 @@ typedef struct td_math {
     bool winograd; /* 3x3 convolutions of f32 may use Winograd's transform: relative error 2e-6 */
 } td_math;
 
-/* td_set_math sets the arithmetic of all operations of the process that run from now on.
- * td_math_now returns the setting. */
+/* Sets the arithmetic of all operations of the process that run from now on. */
 void td_set_math(td_math math);
-td_math td_math_now(void);
-
-/* Parses "fp32", "bf16", "bf16x3", "tf32" or "fp16"; false if the name is another one. */
-bool td_precision_parse(const char *name, td_precision *precision);
 
 TD_END_C
 

@@ -143,10 +143,9 @@ void *td_data_rw_at(td_tensor *t, td_site at);
 /* Prints values in brackets with aligned columns, long dimensions abbreviated; then shape, dtype
  * and device. */
 void td_print_at(const td_tensor *t, FILE *out, td_site at);
-/* "f32[32,3,8,8] cpu:0" and "[32,3,8,8]". The library owns the text, which is valid until the same
- * thread has made eight more such calls. */
+/* "f32[32,3,8,8] cpu:0". The library owns the text, which is valid until the same thread has made
+ * eight more such calls. */
 const char *td_describe(const td_tensor *t);
-const char *td_describe_shape(td_shape shape);
 
 /* ---- writing in place ----
  *

@@ -5,6 +5,7 @@
 #define TD_TESTS_CAPTURED_JOB_H
 
 #include "nn/extra/ema.h"
+#include "nn/extra/scaler.h"
 #include "nn/extra/lookahead.h"
 #include "tandem.h"
 #include "tensor/graph/captured.h"

@@ -1,4 +1,5 @@
 #include "tests/dist_data.h"
+#include "tensor/f16.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include <cmocka.h>
+#include <string.h>
 
 typedef struct run {
     const golden_row *row;

@@ -238,7 +238,7 @@ static void measure(const char *name, int64_t side, td_dtype dtype, int attempt,
 {
     td_module *net = models_make(name, side);
     assert_int_equal(td_module_to(net, TD_CPU, dtype), TD_OK);
-    if (td_checkpoint_load(weights, &(td_checkpoint){ .model = net }) != TD_OK) {
+    if (td_checkpoint_load(weights, net) != TD_OK) {
         fail_msg("%s", td_last_error());
     }
     td_parameters(net);

@@ -1,4 +1,5 @@
 #include "tests/reference_products.h"
+#include "tensor/f16.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <string.h>
 
 static td_module *make_net(int64_t classes)
 {
@@ -32,13 +33,12 @@ static td_module *make_net(int64_t classes)
 
 static td_status load(const char *path, td_module *net, td_optim *optim, bool with_random)
 {
-    return td_checkpoint_load(
-        path, &(td_checkpoint){ .model = net, .optim = optim, .with_random = with_random });
+    return td_checkpoint_load(path, net, .optim = optim, .with_random = with_random);
 }
 
 static td_status save(const char *path, td_module *net, td_optim *optim)
 {
-    return td_checkpoint_save(path, &(td_checkpoint){ .model = net, .optim = optim });
+    return td_checkpoint_save(path, net, .optim = optim);
 }
 
 /* The sum of all parameters: changes when anything does. */
@@ -189,18 +189,14 @@ static void test_bad_arguments(void **state)
 {
     (void)state;
     td_module *net = make_net(3);
-    expect_fatal("no path or no model", td_checkpoint_save(NULL, &(td_checkpoint){ .model = net }));
-    expect_fatal("no path or no model", td_checkpoint_load("x", &(td_checkpoint){ .model = NULL }));
+    expect_fatal("no path or no model", td_checkpoint_save(NULL, net));
+    expect_fatal("no path or no model", td_checkpoint_load("x", NULL));
     const td_metadata half[] = { { "key", NULL } };
     expect_fatal("NULL key or value",
-                 td_checkpoint_save(
-                     temp_path("x"),
-                     &(td_checkpoint){ .model = net, .metadata = half, .metadata_count = 1 }));
+                 td_checkpoint_save(temp_path("x"), net, .metadata = half, .metadata_count = 1));
     const td_metadata ours[] = { { "random.default", "mine" } };
-    assert_int_equal(td_checkpoint_save(temp_path("x"), &(td_checkpoint){ .model = net,
-                                                                          .with_random = true,
-                                                                          .metadata = ours,
-                                                                          .metadata_count = 1 }),
+    assert_int_equal(td_checkpoint_save(temp_path("x"), net, .with_random = true, .metadata = ours,
+                                        .metadata_count = 1),
                      TD_E_ARG);
     assert_error_says("two metadata values are called 'random.default'", NULL);
     td_module_free(net);

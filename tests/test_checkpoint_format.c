@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include <cmocka.h>
+#include <string.h>
 
 /* A file of a header and `data` bytes 0, 1, 2, ... in exact memory, so that a sanitizer sees a read
  * beyond its end. */

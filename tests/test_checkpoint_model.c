@@ -1,5 +1,6 @@
 /* Files of a model alone, models made from files, and the version of the file format. */
 #include "dist/dist.h"
+#include "nn/extra/ema.h"
 #include "tandem.h"
 #include "tests/expect_fatal.h"
 #include "tests/temp_folder.h"
@@ -98,18 +99,18 @@ static void test_loads_a_runs_file(void **state)
     td_fill_(td_params_flat_grad(td_parameters(net)), 0.0);
     td_optim_step(optim);
 
-    expect_ok(td_checkpoint_save(path, &(td_checkpoint){ .model = net, .optim = optim }));
+    expect_ok(td_checkpoint_save(path, net, .optim = optim));
     expect_ok(td_load(path, other));
     assert_true(td_get(other->tensors[0].tensor, (int64_t[]){ 1, 2 }) == 3.0);
 
     td_ema_swap(ema);
     td_fill_(td_params_flat(td_parameters(net)), 5.0);
     td_ema_swap(ema);
-    expect_ok(td_checkpoint_save(path, &(td_checkpoint){ .model = net, .ema = ema }));
+    expect_ok(td_checkpoint_save(path, net, .ema = ema));
     expect_ok(td_load(path, other));
     assert_true(td_get(other->tensors[0].tensor, (int64_t[]){ 1, 2 }) == 5.0);
     assert_true(td_get(other->tensors[1].tensor, (int64_t[]){ 1 }) == 5.0);
-    expect_ok(td_checkpoint_load(path, &(td_checkpoint){ .model = other }));
+    expect_ok(td_checkpoint_load(path, other));
     assert_true(td_get(other->tensors[0].tensor, (int64_t[]){ 1, 2 }) == 3.0);
     td_ema_free(ema);
     td_optim_free(optim);
@@ -252,7 +253,7 @@ static void test_formats(void **state)
         expect_ok(td_safetensors_write(path, &entry, 1, notes, cases[i].format != NULL ? 2 : 1));
         td_status wanted = cases[i].message == NULL ? TD_OK : TD_E_FORMAT;
         assert_int_equal(td_load(path, net), wanted);
-        assert_int_equal(td_checkpoint_load(path, &(td_checkpoint){ .model = net }), wanted);
+        assert_int_equal(td_checkpoint_load(path, net), wanted);
         assert_int_equal(td_checkpoint_metadata(path, "epoch", epoch, sizeof epoch), wanted);
         assert_null(td_load_model(path));
         if (wanted != TD_OK) {

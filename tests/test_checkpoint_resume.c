@@ -5,12 +5,14 @@
 #include "nn/io/safetensors.h"
 #include "tensor/extend.h"
 #include "nn/module.h"
+#include "tensor/f16.h"
 
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stdlib.h>
 
 #include <cmocka.h>
+#include <string.h>
 
 enum { BATCH = 6 };
 
@@ -77,12 +79,9 @@ static void check_resume(bool adam)
     run_step(&j, false);
     td_optim_set_lr(j.optim, 0.03);
     const td_metadata metadata[] = { { "epoch", "2" } };
-    td_checkpoint save = { .model = j.net,
-                           .optim = j.optim,
-                           .with_random = true,
-                           .metadata = metadata,
-                           .metadata_count = 1 };
-    assert_int_equal(td_checkpoint_save(path, &save), TD_OK);
+    assert_int_equal(td_checkpoint_save(path, j.net, .optim = j.optim, .with_random = true,
+                                        .metadata = metadata, .metadata_count = 1),
+                     TD_OK);
     for (int i = 0; i < 4; i++) {
         losses[i] = run_step(&j, i > 0);
     }
@@ -90,9 +89,7 @@ static void check_resume(bool adam)
 
     open_job(&j, 999, adam); /* everything different, even dropout's streams */
     run_step(&j, true);
-    if (td_checkpoint_load(
-            path, &(td_checkpoint){ .model = j.net, .optim = j.optim, .with_random = true }) !=
-        TD_OK) {
+    if (td_checkpoint_load(path, j.net, .optim = j.optim, .with_random = true) != TD_OK) {
         fail_msg("%s", td_last_error());
     }
     assert_true(td_optim_lr(j.optim) == 0.03);
@@ -125,8 +122,7 @@ static void test_file_order(void **state)
     open_job(&j, 2, true);
     run_step(&j, true);
     const char *path = temp_path("order.safetensors");
-    assert_int_equal(td_checkpoint_save(path, &(td_checkpoint){ .model = j.net, .optim = j.optim }),
-                     TD_OK);
+    assert_int_equal(td_checkpoint_save(path, j.net, .optim = j.optim), TD_OK);
     td_safetensors *file;
     assert_int_equal(td_safetensors_open(path, &file), TD_OK);
     static const char *const names[] = {
@@ -178,17 +174,11 @@ static void test_other_memory_order(void **state)
     run_step(&j, true);
     assert_int_equal(td_params_reorder(td_parameters(j.net), (int[]){ 5, 3, 1, 0, 2, 4 }), TD_OK);
     run_step(&j, true);
-    assert_int_equal(
-        td_checkpoint_save(
-            path, &(td_checkpoint){ .model = j.net, .optim = j.optim, .with_random = true }),
-        TD_OK);
+    assert_int_equal(td_checkpoint_save(path, j.net, .optim = j.optim, .with_random = true), TD_OK);
     double loss[2] = { run_step(&j, true), run_step(&j, true) };
     close_job(&j);
     open_job(&j, 4, false);
-    assert_int_equal(
-        td_checkpoint_load(
-            path, &(td_checkpoint){ .model = j.net, .optim = j.optim, .with_random = true }),
-        TD_OK);
+    assert_int_equal(td_checkpoint_load(path, j.net, .optim = j.optim, .with_random = true), TD_OK);
     assert_true(run_step(&j, true) == loss[0]);
     assert_true(run_step(&j, true) == loss[1]);
     close_job(&j);
@@ -228,7 +218,7 @@ static void test_foreign_names(void **state)
         };
         assert_int_equal(td_safetensors_write(path, entries, 4, NULL, 0), TD_OK);
         td_module *net = td_nn_linear(3, 2);
-        if (td_checkpoint_load(path, &(td_checkpoint){ .model = net }) != TD_OK) {
+        if (td_checkpoint_load(path, net) != TD_OK) {
             fail_msg("%s", td_last_error());
         }
         check_linear(net);
@@ -256,19 +246,18 @@ static void test_momentum_buffer(void **state)
     (void)state;
     td_module *net = td_nn_linear(3, 2);
     td_optim *optim = td_sgd(td_parameters(net), .lr = 0.5, .momentum = 0.5);
-    td_checkpoint both = { .model = net, .optim = optim };
-    if (td_checkpoint_load("tests/golden/sgd_momentum.safetensors", &both) != TD_OK) {
+    if (td_checkpoint_load("tests/golden/sgd_momentum.safetensors", net, .optim = optim) != TD_OK) {
         fail_msg("%s", td_last_error());
     }
     const char *path = temp_path("momentum.safetensors");
-    assert_int_equal(td_checkpoint_save(path, &both), TD_OK);
+    assert_int_equal(td_checkpoint_save(path, net, .optim = optim), TD_OK);
     td_safetensors *file;
     assert_int_equal(td_safetensors_open(path, &file), TD_OK);
     assert_non_null(td_safetensors_find(file, "optimizer.weight.momentum_buffer"));
     assert_null(td_safetensors_find(file, "optimizer.weight.momentum"));
     td_safetensors_close(file);
     assert_true(third_step(optim, net) == -1.125); /* 1 - 0.5 (1 + 1.5 + 1.75) */
-    assert_int_equal(td_checkpoint_load(path, &both), TD_OK);
+    assert_int_equal(td_checkpoint_load(path, net, .optim = optim), TD_OK);
     assert_true(third_step(optim, net) == -1.125);
     td_optim_free(optim);
     td_module_free(net);
@@ -287,16 +276,16 @@ static void test_other_dtypes(void **state)
     };
     assert_int_equal(td_safetensors_write(path, entries, 2, NULL, 0), TD_OK);
     td_module *net = td_nn_linear(3, 2);
-    assert_int_equal(td_checkpoint_load(path, &(td_checkpoint){ .model = net }), TD_OK);
+    assert_int_equal(td_checkpoint_load(path, net), TD_OK);
     check_linear(net);
     td_module_free(net);
 
     net = td_nn_linear(3, 2); /* and an f64 model comes back as it was */
     assert_int_equal(td_module_to(net, TD_CPU, TD_F64), TD_OK);
     td_set(net->tensors[0].tensor, (int64_t[]){ 1, 2 }, 1.0 / 3.0);
-    assert_int_equal(td_checkpoint_save(path, &(td_checkpoint){ .model = net }), TD_OK);
+    assert_int_equal(td_checkpoint_save(path, net), TD_OK);
     td_set(net->tensors[0].tensor, (int64_t[]){ 1, 2 }, 0.0);
-    assert_int_equal(td_checkpoint_load(path, &(td_checkpoint){ .model = net }), TD_OK);
+    assert_int_equal(td_checkpoint_load(path, net), TD_OK);
     assert_true(td_get(net->tensors[0].tensor, (int64_t[]){ 1, 2 }) == 1.0 / 3.0);
     td_module_free(net);
 }
@@ -312,10 +301,10 @@ static void test_resnet(void **state)
     td_tensor *variance = td_module_find(net, "layer4.1.bn2")->tensors[3].tensor;
     td_tensor *before = td_clone(flat);
     td_fill_(variance, 0.25);
-    assert_int_equal(td_checkpoint_save(path, &(td_checkpoint){ .model = net }), TD_OK);
+    assert_int_equal(td_checkpoint_save(path, net), TD_OK);
     td_fill_(flat, 0.0);
     td_fill_(variance, 0.0);
-    assert_int_equal(td_checkpoint_load(path, &(td_checkpoint){ .model = net }), TD_OK);
+    assert_int_equal(td_checkpoint_load(path, net), TD_OK);
     size_t bytes = (size_t)td_numel(flat) * sizeof(float);
     assert_int_equal(memcmp(td_data(flat), td_data(before), bytes), 0);
     assert_true(td_get(variance, (int64_t[]){ 511 }) == 0.25);

@@ -13,6 +13,7 @@
 #if defined(TD_EMULATED) && TD_X86
 
 #include "tensor/dtype.h"
+#include "tensor/f16.h"
 #include "tests/emulate/instructions.h"
 
 #include <math.h>

@@ -5,6 +5,7 @@
 #include "tensor/tensor.h"
 #include "tests/expect_fatal.h"
 #include "tensor/extend.h"
+#include "tensor/f16.h"
 
 #include <math.h>
 #include <stdarg.h>

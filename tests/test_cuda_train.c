@@ -201,12 +201,10 @@ static void test_checkpoints_change_devices(void **state)
         for (int i = 0; i < STEPS / 2; i++) {
             parts[i] = step(&a);
         }
-        td_checkpoint c = { .model = a.net, .optim = a.optim };
-        assert_int_equal(td_checkpoint_save(path, &c), TD_OK);
+        assert_int_equal(td_checkpoint_save(path, a.net, .optim = a.optim), TD_OK);
         job_close(&a);
         ddp_job b = open_job((plan){ .device = to, .pictures = true });
-        c = (td_checkpoint){ .model = b.net, .optim = b.optim };
-        assert_int_equal(td_checkpoint_load(path, &c), TD_OK);
+        assert_int_equal(td_checkpoint_load(path, b.net, .optim = b.optim), TD_OK);
         for (int i = STEPS / 2; i < STEPS; i++) {
             parts[i] = step(&b);
         }

@@ -4,6 +4,7 @@
 #include "tests/ddp_job.h"
 #include "tests/expect_fatal.h"
 #include "autograd/hooks.h"
+#include "nn/extra/ema.h"
 #include "tensor/extend.h"
 
 #include <math.h>

@@ -320,15 +320,13 @@ static int run_buffers(int rank, int size, void *arg)
         td_forward(mine.net, mine.x);
         td_step_end();
         td_no_grad_end();
-        REQUIRE_OK(
-            td_checkpoint_save(path, &(td_checkpoint){ .model = mine.net, .optim = mine.optim }));
+        REQUIRE_OK(td_checkpoint_save(path, mine.net, .optim = mine.optim));
     }
     REQUIRE_OK(td_barrier(NULL));
     ddp_job loaded; /* by everybody, into a bare model */
     job_open(&loaded, JOB_BATCH_NORM, TD_F32, NULL, 0, 6);
     td_fill_(td_params_flat(td_parameters(loaded.net)), 0.25);
-    REQUIRE_OK(
-        td_checkpoint_load(path, &(td_checkpoint){ .model = loaded.net, .optim = loaded.optim }));
+    REQUIRE_OK(td_checkpoint_load(path, loaded.net, .optim = loaded.optim));
     REQUIRE(job_all_same(job_hash(loaded.net)));
     REQUIRE(job_hash(loaded.net) == job_hash(mine.net));
     job_close(&loaded);

@@ -6,6 +6,7 @@
 #include "tests/dist_procs.h"
 #include "tests/temp_folder.h"
 #include "dist/codec.h"
+#include "nn/extra/ema.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -61,14 +62,14 @@ static td_module *make_net(void)
 
 static void load(const resume_case *c, const run *r)
 {
-    td_checkpoint checkpoint = {
-        .model = r->net, .optim = r->optim, .ema = r->ema, .with_random = true
+    td_checkpoint_options checkpoint = {
+        .path = c->path, .model = r->net, .optim = r->optim, .ema = r->ema, .with_random = true
     };
     if (!c->early) {
         REQUIRE_OK(td_ddp_state_to_load(r->net, &checkpoint.extra, &checkpoint.extra_count));
         REQUIRE((checkpoint.extra_count > 0) == c->powersgd);
     }
-    REQUIRE_OK(td_checkpoint_load(c->path, &checkpoint));
+    REQUIRE_OK(td_checkpoint_load_at(checkpoint, TD_HERE));
 }
 
 static void make_ema(const resume_case *c, run *r)
@@ -130,12 +131,12 @@ static void close_run(run *r)
 /* Rank 0 saves, and then every process is killed. */
 static void stop_here(const resume_case *c, const run *r)
 {
-    td_checkpoint checkpoint = {
-        .model = r->net, .optim = r->optim, .ema = r->ema, .with_random = true
+    td_checkpoint_options checkpoint = {
+        .path = c->path, .model = r->net, .optim = r->optim, .ema = r->ema, .with_random = true
     };
     REQUIRE_OK(td_ddp_state_to_save(r->net, &checkpoint.extra, &checkpoint.extra_count));
     if (td_dist_rank() == 0) {
-        REQUIRE_OK(td_checkpoint_save(c->path, &checkpoint));
+        REQUIRE_OK(td_checkpoint_save_at(checkpoint, TD_HERE));
     }
     REQUIRE_OK(td_barrier(NULL));
     kill(getpid(), SIGKILL);

@@ -4,6 +4,7 @@
 
 #include "tensor/kernels.h"
 #include "tensor/extend.h"
+#include "tensor/f16.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -280,9 +280,8 @@ static void test_mistakes(void **state)
     job_open(&j, 7, TD_F32, &(td_ema_options){ .decay = 0.7 });
     td_ema_swap(j.ema);
     expect_fatal("td_ema_swap them back first", td_ema_update(j.ema));
-    td_checkpoint both = { .model = j.net, .ema = j.ema };
-    expect_fatal("td_ema_swap them back first", td_checkpoint_save("never", &both));
-    expect_fatal("td_ema_swap them back first", td_checkpoint_load("never", &both));
+    expect_fatal("td_ema_swap them back first", td_checkpoint_save("never", j.net, .ema = j.ema));
+    expect_fatal("td_ema_swap them back first", td_checkpoint_load("never", j.net, .ema = j.ema));
     td_ema_swap(j.ema);
     expect_fatal("between 0 and 1", td_ema_new(j.net, .decay = 1.0));
     job_close(&j);
@@ -292,19 +291,15 @@ static void test_mistakes(void **state)
 
 static void save(job *j, const char *path)
 {
-    assert_int_equal(td_checkpoint_save(path, &(td_checkpoint){ .model = j->net,
-                                                                .optim = j->optim,
-                                                                .ema = j->ema,
-                                                                .with_random = true }),
-                     TD_OK);
+    assert_int_equal(
+        td_checkpoint_save(path, j->net, .optim = j->optim, .ema = j->ema, .with_random = true),
+        TD_OK);
 }
 
 static td_status load(job *j, const char *path, bool with_average)
 {
-    return td_checkpoint_load(path, &(td_checkpoint){ .model = j->net,
-                                                      .optim = j->optim,
-                                                      .ema = with_average ? j->ema : NULL,
-                                                      .with_random = true });
+    return td_checkpoint_load(path, j->net, .optim = j->optim, .ema = with_average ? j->ema : NULL,
+                              .with_random = true);
 }
 
 /* A resumed run has the averages of one that was not interrupted, bit for bit; one that starts them
@@ -369,9 +364,9 @@ static void test_what_a_file_holds(void **state)
     td_safetensors_close(file);
     /* The model alone, for use: what was swapped in is what is saved. */
     td_ema_swap(j.ema);
-    assert_int_equal(td_checkpoint_save(path, &(td_checkpoint){ .model = j.net }), TD_OK);
+    assert_int_equal(td_checkpoint_save(path, j.net), TD_OK);
     td_ema_swap(j.ema);
-    assert_int_equal(td_checkpoint_load(path, &(td_checkpoint){ .model = j.net }), TD_OK);
+    assert_int_equal(td_checkpoint_load(path, j.net), TD_OK);
     assert_true(largest_difference(got, averages, values_of(j.net, got)) == 0.0);
     job_close(&j);
 }

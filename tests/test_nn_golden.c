@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include <cmocka.h>
+#include <string.h>
 
 /* ---- initial weights: the same bits ---- */
 

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include <cmocka.h>
+#include <string.h>
 
 static int end_step(void **state)
 {

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include <cmocka.h>
+#include <string.h>
 
 static td_module *small_net(void)
 {

@@ -1,6 +1,7 @@
 /* Operations on elements, reductions and shapes against the slow references. */
 #include "tests/ops_reference.h"
 #include "tensor/extend.h"
+#include "tensor/f16.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -141,26 +141,20 @@ static void test_checkpoint_keeps_it(void **state)
     fixture f = make();
     td_scaler *scaler = td_scaler_new(), *other = td_scaler_new();
     td_scaler_set(scaler, &(td_scaler_state){ 0x1p9, 77, 5 });
-    assert_int_equal(td_checkpoint_save(path, &(td_checkpoint){ .model = f.net, .scaler = scaler }),
-                     TD_OK);
-    assert_int_equal(td_checkpoint_load(path, &(td_checkpoint){ .model = f.net, .scaler = other }),
-                     TD_OK);
+    assert_int_equal(td_checkpoint_save(path, f.net, .scaler = scaler), TD_OK);
+    assert_int_equal(td_checkpoint_load(path, f.net, .scaler = other), TD_OK);
     td_scaler_state now = td_scaler_now(other);
     assert_true(now.scale == 0x1p9 && now.good == 77 && now.skipped == 5);
     /* Without one in the file it stays as it is; one that nobody asks for is ignored. */
-    assert_int_equal(td_checkpoint_load(path, &(td_checkpoint){ .model = f.net }), TD_OK);
-    assert_int_equal(td_checkpoint_save(path, &(td_checkpoint){ .model = f.net }), TD_OK);
-    assert_int_equal(td_checkpoint_load(path, &(td_checkpoint){ .model = f.net, .scaler = other }),
-                     TD_OK);
+    assert_int_equal(td_checkpoint_load(path, f.net), TD_OK);
+    assert_int_equal(td_checkpoint_save(path, f.net), TD_OK);
+    assert_int_equal(td_checkpoint_load(path, f.net, .scaler = other), TD_OK);
     assert_int_equal(td_scaler_now(other).good, 77);
     /* Damaged. */
     td_metadata broken = { "scaler", "0 1 2" };
-    assert_int_equal(
-        td_checkpoint_save(
-            path, &(td_checkpoint){ .model = f.net, .metadata = &broken, .metadata_count = 1 }),
-        TD_OK);
-    assert_int_equal(td_checkpoint_load(path, &(td_checkpoint){ .model = f.net, .scaler = other }),
-                     TD_E_MISMATCH);
+    assert_int_equal(td_checkpoint_save(path, f.net, .metadata = &broken, .metadata_count = 1),
+                     TD_OK);
+    assert_int_equal(td_checkpoint_load(path, f.net, .scaler = other), TD_E_MISMATCH);
     assert_non_null(strstr(td_last_error(), "scaler"));
     assert_int_equal(td_scaler_now(other).good, 77);
     td_scaler_free(scaler);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include <cmocka.h>
+#include <string.h>
 
 enum { FIRST = 37, SECOND = 5, STEPS = 6 };
 

@@ -1,4 +1,5 @@
 /* TD_ZERO: zero as the value of an option whose default is not zero. */
+#include "nn/extra/ema.h"
 #include "tandem.h"
 #include "nn/module.h"
 

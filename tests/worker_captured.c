@@ -7,6 +7,7 @@
  *
  * Every rank says in one line what it has found, and ends with 0 if it has the same bits, or was
  * told. */
+#include "tensor/extend.h"
 #include "tests/captured_job.h"
 
 #include <inttypes.h>

@@ -20,8 +20,8 @@ int main(int argc, char **argv)
     }
     td_manual_seed(1);
     td_module *net = td_model(argv[1], .classes = atoi(argv[2]));
-    td_checkpoint checkpoint = { .model = net, .metadata = metadata, .metadata_count = count };
-    if (net == NULL || td_checkpoint_save(argv[3], &checkpoint) != TD_OK) {
+    if (net == NULL ||
+        td_checkpoint_save(argv[3], net, .metadata = metadata, .metadata_count = count) != TD_OK) {
         fprintf(stderr, "worker_model: %s\n", td_last_error());
         return 1;
     }

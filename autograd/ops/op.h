@@ -4,6 +4,7 @@
 #define TD_AUTOGRAD_OPS_OP_H
 
 #include "autograd/tape.h"
+#include "tensor/extend.h"
 #include "tensor/storage.h"
 
 /* "[32,13]", for messages. */

@@ -6,6 +6,7 @@
 #include "dist/collectives.h"
 #include "dist/group.h"
 #include "nn/module.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 #include <string.h>

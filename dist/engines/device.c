@@ -7,6 +7,7 @@
 #include "dist/engines/nccl/nccl.h"
 #include "dist/engines/staged.h"
 #include "dist/watchdog.h"
+#include "tensor/extend.h"
 
 #include "tensor/hooks.h"
 #include "tensor/storage.h"

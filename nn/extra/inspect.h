@@ -26,7 +26,7 @@ td_tensor *td_scaler_outcome(const td_scaler *scaler);
  * false. */
 bool td_scaler_gives_up(td_scaler *scaler);
 
-/* The part of a scaler that checkpoints save (td_checkpoint.scaler). */
+/* The part of a scaler that checkpoints save (their option `scaler`). */
 typedef struct td_scaler_state {
     double scale;
     int64_t good;    /* steps since the scale changed */

@@ -9,6 +9,7 @@
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
 #include "nn/module.h"
+#include "tensor/extend.h"
 #include "tensor/hooks.h"
 
 #include <math.h>

@@ -8,22 +8,23 @@
 #include "tensor/extend.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-static void require_valid(const char *path, const td_checkpoint *c, const char *function)
+static void require_valid(const td_checkpoint_options *c, const char *function, td_site at)
 {
-    TD_REQUIRE(path != NULL && c != NULL && c->model != NULL, TD_HERE,
-               "%s: there is no path or no model", function);
+    TD_REQUIRE(c->path != NULL && c->model != NULL, at, "%s: there is no path or no model",
+               function);
     TD_REQUIRE(
-        c->ema == NULL || !c->ema->swapped, TD_HERE,
+        c->ema == NULL || !c->ema->swapped, at,
         "%s: the model holds the averages at the moment; td_ema_swap them back first%s", function,
         strcmp(function, "td_checkpoint_save") == 0 ? ", or save without .ema what is to be used"
                                                     : "");
     for (int i = 0; i < c->extra_count; i++) {
         const char *name = c->extra[i].name != NULL ? c->extra[i].name : "NULL";
-        TD_REQUIRE(
-            strncmp(name, TD_KEY_EXTRA, strlen(TD_KEY_EXTRA)) == 0 && c->extra[i].tensor != NULL,
-            TD_HERE, "%s: extra[%d] is '%s': it needs a tensor and a name that begins with '%s'",
-            function, i, name, TD_KEY_EXTRA);
+        TD_REQUIRE(strncmp(name, TD_KEY_EXTRA, strlen(TD_KEY_EXTRA)) == 0 &&
+                       c->extra[i].tensor != NULL,
+                   at, "%s: extra[%d] is '%s': it needs a tensor and a name that begins with '%s'",
+                   function, i, name, TD_KEY_EXTRA);
     }
 }
 
@@ -68,21 +69,21 @@ static bool describe_file(saving *s)
     return s->buffer != NULL;
 }
 
-td_status td_checkpoint_save(const char *path, const td_checkpoint *checkpoint)
+td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at)
 {
-    require_valid(path, checkpoint, "td_checkpoint_save");
-    for (int i = 0; i < checkpoint->metadata_count; i++) {
-        TD_REQUIRE(checkpoint->metadata[i].key != NULL && checkpoint->metadata[i].value != NULL,
-                   TD_HERE, "td_checkpoint_save: metadata[%d] has a NULL key or value", i);
+    require_valid(&options, "td_checkpoint_save", at);
+    for (int i = 0; i < options.metadata_count; i++) {
+        TD_REQUIRE(options.metadata[i].key != NULL && options.metadata[i].value != NULL, at,
+                   "td_checkpoint_save: metadata[%d] has a NULL key or value", i);
     }
-    td_records list = { .checkpoint = checkpoint };
+    td_records list = { .options = &options };
     saving s = { .list = &list };
     td_records_list(&list);
     td_status status =
         !list.failed && describe_file(&s)
-            ? td_safetensors_write_from(path, s.entries, list.tensor_count, s.metadata,
+            ? td_safetensors_write_from(options.path, s.entries, list.tensor_count, s.metadata,
                                         list.text_count, fetch_row_major, &s)
-            : td_fail(TD_E_NOMEM, "no memory to save a checkpoint to '%s'", path);
+            : td_fail(TD_E_NOMEM, "no memory to save a checkpoint to '%s'", options.path);
     free(s.entries);
     free(s.metadata);
     free(s.buffer);
@@ -175,7 +176,7 @@ static void match_text(td_records *l, const td_text_record *r)
 static bool may_stay(const td_records *l, const char *name)
 {
     static const char counter[] = "num_batches_tracked"; /* PyTorch's, of each BatchNorm */
-    const td_checkpoint *asked = l->checkpoint;
+    const td_checkpoint_options *asked = l->options;
     size_t length = strlen(name), end = sizeof counter - 1;
     return (asked->optim == NULL && begins_with(name, TD_KEY_OPTIMIZER)) ||
            (asked->ema == NULL && begins_with(name, TD_KEY_EMA) &&
@@ -243,8 +244,8 @@ static td_status take(const td_records *l)
         taken = taken && (r->kind->take == NULL ||
                           r->kind->take(r->of, td_safetensors_metadata(l->file, r->key), true));
     }
-    td_optim *o = l->checkpoint->optim;
-    td_ema *e = l->checkpoint->ema;
+    td_optim *o = l->options->optim;
+    td_ema *e = l->options->ema;
     if (o != NULL) {
         o->skipped = td_params_skipped(o->params);
     }
@@ -254,12 +255,13 @@ static td_status take(const td_records *l)
     return taken ? TD_OK : TD_E_NOMEM;
 }
 
-td_status td_checkpoint_load_model(const char *path, const td_checkpoint *checkpoint, bool averages)
+td_status td_checkpoint_load_model(const td_checkpoint_options *options, bool averages, td_site at)
 {
-    require_valid(path, checkpoint, "td_checkpoint_load");
+    require_valid(options, "td_checkpoint_load", at);
+    const char *path = options->path;
     td_safetensors *file;
     TD_TRY(td_checkpoint_open(path, &file));
-    td_records list = { .checkpoint = checkpoint, .file = file };
+    td_records list = { .options = options, .file = file };
     td_records_list(&list);
     if (!list.failed) {
         match(&list, averages);
@@ -274,7 +276,7 @@ td_status td_checkpoint_load_model(const char *path, const td_checkpoint *checkp
     return status;
 }
 
-td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint)
+td_status td_checkpoint_load_at(td_checkpoint_options options, td_site at)
 {
-    return td_checkpoint_load_model(path, checkpoint, false);
+    return td_checkpoint_load_model(&options, false, at);
 }

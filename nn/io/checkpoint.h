@@ -4,9 +4,9 @@
  *     td_load("net.safetensors", net);                         into a model that exists
  *     td_module *net = td_load_model("net.safetensors");       makes the model, too
  *
- *     td_checkpoint c = { .model = net, .optim = optim, .with_random = true };
- *     td_checkpoint_save("run.safetensors", &c);               a training run, to resume it
- *     td_checkpoint_load("run.safetensors", &c);
+ *     td_checkpoint_save("run.safetensors", net, .optim = optim, .with_random = true);
+ *     td_checkpoint_load("run.safetensors", net, .optim = optim, .with_random = true);
+ *                                                              a training run, to resume it
  *
  * Files. A file holds the model's parameters and buffers under their paths, which are torchvision's
  * names, in PyTorch's element order (row-major OIHW). The optimizer's state is stored as
@@ -62,8 +62,10 @@ typedef struct td_metadata {
     const char *key, *value;
 } td_metadata;
 
-/* What to save or load. All fields but model may be zero. The caller keeps everything. */
-typedef struct td_checkpoint {
+/* What to save or load. All fields but path and model may be zero. The caller keeps everything. */
+typedef struct td_checkpoint_options {
+    int begin_; /* for the library: lets the macro take an empty list */
+    const char *path;
     td_module *model;
     struct td_optim *optim;   /* nn/optim/optim.h: state, step counts and learning rate */
     struct td_ema *ema;       /* nn/extra/ema.h; must not be swapped with the model's values */
@@ -75,25 +77,25 @@ typedef struct td_checkpoint {
                          run draws the same numbers as an uninterrupted run */
     const td_metadata *metadata; /* for saving; td_checkpoint_metadata reads them */
     int metadata_count;
-} td_checkpoint;
+} td_checkpoint_options;
 
 /* Saves a training run. */
-td_status td_checkpoint_save(const char *path, const td_checkpoint *checkpoint);
+td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
 
 /* Loads a file into an existing model, optimizer, averages, scaler and extra tensors.
  *
- * All names and shapes must fit, and the file must hold everything that checkpoint asks for
+ * All names and shapes must fit, and the file must hold everything that the options ask for
  * (optim, ema, extra, with_random); a file without a scaler leaves the scaler unchanged. Otherwise
  * TD_E_MISMATCH lists the differences, and nothing is changed. Float dtypes are converted. Names
  * with the prefixes of PyTorch's wrappers ("module.", "_orig_mod.") are accepted, and "momentum"
  * for "momentum_buffer" (files of 0.1.0). "num_batches_tracked" is ignored, and so are optimizer
- * state, averages and extra tensors that checkpoint does not ask for. Settings of the optimizer
+ * state, averages and extra tensors that the options do not ask for. Settings of the optimizer
  * other than the learning rate, and its groups, stay as you made them.
  *
  * If td_parameters was called on the model, its parameters get the memory order that they had when
  * the file was made. Under DDP that order decides the buckets: either all ranks load, or you load
  * before td_ddp. */
-td_status td_checkpoint_load(const char *path, const td_checkpoint *checkpoint);
+td_status td_checkpoint_load_at(td_checkpoint_options options, td_site at);
 
 /* Copies one metadata value of a file into value, which has `size` bytes. TD_E_NOTFOUND: the file
  * has no such key. */
@@ -107,5 +109,9 @@ TD_END_C
 #define td_load(...) td_load_at(__VA_ARGS__, TD_HERE)
 #define td_load_model(...)                                                                         \
     td_load_model_at((td_load_model_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_checkpoint_save(...)                                                                    \
+    td_checkpoint_save_at((td_checkpoint_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_checkpoint_load(...)                                                                    \
+    td_checkpoint_load_at((td_checkpoint_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 
 #endif

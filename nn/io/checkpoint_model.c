@@ -72,13 +72,14 @@ td_status td_checkpoint_metadata(const char *path, const char *key, char *value,
 td_status td_save_at(const char *path, td_module *net, td_site at)
 {
     TD_REQUIRE(path != NULL && net != NULL, at, "td_save: there is no path or no model");
-    return td_checkpoint_save(path, &(td_checkpoint){ .model = net });
+    return td_checkpoint_save_at((td_checkpoint_options){ .path = path, .model = net }, at);
 }
 
 td_status td_load_at(const char *path, td_module *net, td_site at)
 {
     TD_REQUIRE(path != NULL && net != NULL, at, "td_load: there is no path or no model");
-    return td_checkpoint_load_model(path, &(td_checkpoint){ .model = net }, true);
+    return td_checkpoint_load_model(&(td_checkpoint_options){ .path = path, .model = net }, true,
+                                    at);
 }
 
 /* ---- a model from its file ---- */

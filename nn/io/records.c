@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { LISTED = 10 }; /* differences in a message */
 
@@ -335,7 +336,7 @@ static void list_model(td_records *l, td_module *model)
 }
 
 /* What td_load_model makes the model with, and the program's own. */
-static void list_notes(td_records *l, const td_checkpoint *c)
+static void list_notes(td_records *l, const td_checkpoint_options *c)
 {
     int64_t format = TD_CHECKPOINT_FORMAT;
     td_model_record r = td_model_record_of(c->model); /* all zero if another way made the model */
@@ -437,7 +438,7 @@ static void list_dropout(td_module *m, const char *path, void *user)
 
 void td_records_list(td_records *l)
 {
-    const td_checkpoint *c = l->checkpoint;
+    const td_checkpoint_options *c = l->options;
     list_model(l, c->model);
     if (l->file == NULL) {
         list_notes(l, c);

@@ -64,7 +64,7 @@ typedef struct td_difference {
 } td_difference;
 
 typedef struct td_records {
-    const td_checkpoint *checkpoint;
+    const td_checkpoint_options *options;
     const td_safetensors *file; /* NULL: saving */
     td_tensor_record *tensors;
     int tensor_count;
@@ -74,7 +74,7 @@ typedef struct td_records {
     bool failed;                               /* memory was short */
 } td_records;
 
-/* Adds all records of list->checkpoint; the last one moves the parameters in memory. */
+/* Adds all records of list->options; the last one moves the parameters in memory. */
 void td_records_list(td_records *list);
 void td_records_free(td_records *list);
 
@@ -86,8 +86,7 @@ td_status td_checkpoint_open(const char *path, td_safetensors **file);
 
 /* td_checkpoint_load. averages: the model gets the averages of the weights where the file has them.
  */
-td_status td_checkpoint_load_model(const char *path, const td_checkpoint *checkpoint,
-                                   bool averages);
+td_status td_checkpoint_load_model(const td_checkpoint_options *options, bool averages, td_site at);
 
 /* Formats into new memory; NULL with td_last_error() when it is short. */
 char *td_format(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -1,8 +1,10 @@
 /* The header of a safetensors file: its JSON, and what each entry of it must be like. */
 #include "nn/io/safetensors_internal.h"
+#include "tensor/extend.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { DEEPEST_NESTING = 3 }; /* { "name": { "shape": [ */
 

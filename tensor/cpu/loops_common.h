@@ -2,6 +2,7 @@
 #ifndef TD_TENSOR_CPU_LOOPS_COMMON_H
 #define TD_TENSOR_CPU_LOOPS_COMMON_H
 
+#include "tensor/f16.h"
 #include "tensor/cpu/isa.h"
 #include "tensor/cpu/loops.h"
 #include "tensor/formulas.h"

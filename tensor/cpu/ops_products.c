@@ -10,6 +10,7 @@
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"
+#include "tensor/f16.h"
 
 /* ---- matrix products ---- */
 

@@ -1,5 +1,6 @@
 #include "tests/gpu/check.h"
 #include "tests/train_job.h"
+#include "nn/extra/scaler.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -62,8 +62,7 @@ td_status model_notes_save(const char *path, td_module *net, td_ema *ema, const 
     if (ema != NULL) {
         td_ema_swap(ema);
     }
-    td_status status = td_checkpoint_save(
-        path, &(td_checkpoint){ .model = net, .metadata = all, .metadata_count = count });
+    td_status status = td_checkpoint_save(path, net, .metadata = all, .metadata_count = count);
     if (ema != NULL) {
         td_ema_swap(ema);
     }

@@ -2,6 +2,7 @@
 #ifndef APPS_TOOLS_NOTES_H
 #define APPS_TOOLS_NOTES_H
 
+#include "nn/extra/ema.h"
 #include "tandem.h"
 
 /* Images are resized so that the shorter side has `resize` pixels, cut to size x size, and

@@ -9,6 +9,7 @@
 #include "tensor/tune/tune.h"
 #include "tensor/kernel_types.h"
 #include "data/inspect.h"
+#include "tensor/extend.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -15,6 +15,7 @@
 #include "apps/tools/common/progress.h"
 #include "apps/tools/common/train_args.h"
 #include "apps/tools/common/runner.h"
+#include "nn/extra/scaler.h"
 #include "tandem.h"
 
 enum { TRAIN_PATH_BYTES = 4096 };
@@ -202,8 +203,8 @@ void train_hook_tell(const train_run *r);
 /* What the hook remembers, into a checkpoint or from one: PowerSGD's factors and errors. Every rank
  * calls these, at the same place. A checkpoint of another hook or number of ranks has nothing that
  * fits; the hook then begins anew, and rank 0 says so. */
-td_status train_hook_to_save(const train_run *r, td_checkpoint *checkpoint);
-td_status train_hook_to_load(const train_run *r, td_checkpoint *checkpoint);
+td_status train_hook_to_save(const train_run *r, td_checkpoint_options *checkpoint);
+td_status train_hook_to_load(const train_run *r, td_checkpoint_options *checkpoint);
 
 /* --autotune (train_autotune.c). After each batch: behind the first one all ranks choose
  * algorithms, and rank 0 says how many. A resumed run takes its checkpoint's choices instead, if

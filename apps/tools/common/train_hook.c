@@ -111,7 +111,7 @@ void train_hook_tell(const train_run *r)
 
 /* ---- checkpoints ---- */
 
-td_status train_hook_to_save(const train_run *r, td_checkpoint *c)
+td_status train_hook_to_save(const train_run *r, td_checkpoint_options *c)
 {
     return td_is_ddp(r->net) ? td_ddp_state_to_save(r->net, &c->extra, &c->extra_count) : TD_OK;
 }
@@ -129,7 +129,7 @@ static bool has_state(const train_run *r, const char *path)
            strtol(text, NULL, 10) == td_dist_world_size();
 }
 
-td_status train_hook_to_load(const train_run *r, td_checkpoint *c)
+td_status train_hook_to_load(const train_run *r, td_checkpoint_options *c)
 {
     const char *path = r->args.resume;
     if (!td_is_ddp(r->net) || !is_powersgd(&r->ddp)) {

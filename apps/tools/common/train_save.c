@@ -97,42 +97,43 @@ static void note_run(const train_run *r, const char *choices, note_list *all)
 }
 
 /* Model, optimizer, and what the run has besides. */
-static td_checkpoint contents_of(const train_run *r)
+static td_checkpoint_options contents_of(const train_run *r, const char *path)
 {
-    return (td_checkpoint){
-        .model = r->net, .optim = r->optim, .ema = r->ema, .scaler = r->scaler, .with_random = true
-    };
+    return (td_checkpoint_options){ .path = path,
+                                    .model = r->net,
+                                    .optim = r->optim,
+                                    .ema = r->ema,
+                                    .scaler = r->scaler,
+                                    .with_random = true };
 }
 
 /* The order of the running epoch is drawn again after resuming, so what is saved is the generator
  * of its beginning. */
-static td_status write_checkpoint(const train_run *r, const char *path, td_checkpoint *checkpoint)
+static td_status write_checkpoint(const train_run *r, td_checkpoint_options checkpoint)
 {
     size_t bytes;
     char *choices = td_autotune_text(&bytes);
     note_list all = { 0 };
     note_run(r, choices, &all);
-    checkpoint->metadata = all.items;
-    checkpoint->metadata_count = all.count;
+    checkpoint.metadata = all.items;
+    checkpoint.metadata_count = all.count;
     td_generator now = *td_default_generator();
     *td_default_generator() = r->state.generator;
-    td_status status = td_checkpoint_save(path, checkpoint);
+    td_status status = td_checkpoint_save_at(checkpoint, TD_HERE);
     *td_default_generator() = now;
-    checkpoint->metadata = NULL;
-    checkpoint->metadata_count = 0;
     free(choices);
     return status;
 }
 
 static td_status save(const train_run *r, const char *path)
 {
-    td_checkpoint checkpoint = contents_of(r);
+    td_checkpoint_options checkpoint = contents_of(r, path);
     TD_TRY(train_hook_to_save(r, &checkpoint));
     if (!ranks_first()) {
         return TD_OK;
     }
     return weights_are_finite(r->net)
-               ? write_checkpoint(r, path, &checkpoint)
+               ? write_checkpoint(r, checkpoint)
                : td_fail(TD_E_ARG,
                          "the weights hold NaN or infinity after epoch %" PRId64 ", step %" PRId64
                          ": %s is not written; try a lower %s, or --debug-nan to see where it "
@@ -333,8 +334,9 @@ void train_find_latest(train_run *r)
     }
 }
 
-static td_status load(train_run *r, const char *path, const td_checkpoint *checkpoint)
+static td_status load(train_run *r, td_checkpoint_options checkpoint)
 {
+    const char *path = checkpoint.path;
     char data[256];
     TD_TRY(read_note(path, "data", data, sizeof(data)));
     if (strcmp(data, r->data_name) != 0) {
@@ -343,14 +345,14 @@ static td_status load(train_run *r, const char *path, const td_checkpoint *check
                        data, r->data_name, r->args.words.data);
     }
     TD_TRY(read_state(path, &r->state));
-    TD_TRY(td_checkpoint_load(path, checkpoint));
+    TD_TRY(td_checkpoint_load_at(checkpoint, TD_HERE));
     r->state.generator = *td_default_generator();
     return TD_OK;
 }
 
 td_status train_resume(train_run *r)
 {
-    td_checkpoint checkpoint = contents_of(r);
+    td_checkpoint_options checkpoint = contents_of(r, r->args.resume);
     r->state.best = -1;
     train_epoch_begin(&r->state, 0);
     if (r->args.resume == NULL) {
@@ -358,7 +360,7 @@ td_status train_resume(train_run *r)
     }
     checkpoint.optim = r->fresh_optim ? NULL : r->optim;
     TD_TRY(train_hook_to_load(r, &checkpoint));
-    TD_TRY(load(r, r->args.resume, &checkpoint));
+    TD_TRY(load(r, checkpoint));
     TD_TRY(train_autotune_resume(r));
     int64_t begun = r->state.batch % train_group_size(r); /* steps had fewer batches, or others */
     if (begun > 0 && r->state.batch < td_loader_batches(r->loader)) {
@@ -384,8 +386,8 @@ td_status train_load_on_all_ranks(train_run *r)
                path);
         return TD_OK;
     }
-    td_checkpoint checkpoint = contents_of(r);
-    TD_TRY(load(r, path, &checkpoint));
+    td_checkpoint_options checkpoint = contents_of(r, path);
+    TD_TRY(load(r, checkpoint));
     printf("(rank: %d)   == Loaded: %s\n", td_dist_rank(), path);
     fflush(stdout);
     return TD_OK;

@@ -294,8 +294,7 @@ static td_status load_to_train(classify_run *c, const char *path, bool *with_opt
 {
     td_optim *optim = c->base.optim;
     *with_optim = optim != NULL && c->s.train.load_opt && has_metadata(path, "optimizer.kind");
-    return td_checkpoint_load(
-        path, &(td_checkpoint){ .model = c->base.net, .optim = *with_optim ? optim : NULL });
+    return td_checkpoint_load(path, c->base.net, .optim = *with_optim ? optim : NULL);
 }
 
 static td_status load_file(classify_run *c, const char *key, const char *path)

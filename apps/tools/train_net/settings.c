@@ -1,4 +1,5 @@
 #include "apps/tools/train_net/settings.h"
+#include "tensor/extend.h"
 
 #include <string.h>
 

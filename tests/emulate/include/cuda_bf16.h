@@ -4,6 +4,7 @@
 
 extern "C" {
 #include "tensor/dtype.h"
+#include "tensor/f16.h"
 }
 
 struct __nv_bfloat16 {
