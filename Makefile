@@ -288,7 +288,7 @@ $(B)/bench/peer_openmpi: bench/peer_openmpi.c bench/allreduce.h
 
 # ---- targets ----
 
-.PHONY: all lib run test test-long tests bench docs install uninstall lint format sizes fuzz fuzzers clean help
+.PHONY: all lib run test test-long tests bench docs install uninstall lint format sizes fuzz fuzzers fuzz-torch clean help
 
 all: lib $(APPS) ## the library and the apps (apps/NAME)
 	@$(foreach a,$(APPS),ln -sfn ../$(a) apps/$(notdir $(a));)
@@ -393,6 +393,9 @@ $(FUZZERS): build/fuzz/fuzz_%: build/fuzz/tests/fuzz_%.o build/fuzz/libcommon.a 
 fuzzers: $(FUZZERS)
 fuzz: fuzzers ## the parsers against invented input; FUZZ_SECONDS=60 for pictures, settings (needs clang)
 	@scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZERS)
+
+fuzz-torch: $(B)/tests/worker_programs ## random programs in tandem and in PyTorch (TANDEM_PYTHON has torch); FUZZ_SECONDS=60
+	@$(or $(TANDEM_PYTHON),$(TD_PYTHON_TORCH),python3) tests/fuzz_torch.py $< $(FUZZ_SECONDS)
 
 clean: ## removes build/ and the apps' links
 	rm -rf build $(APP_NAMES)

@@ -1,0 +1,363 @@
+#!/usr/bin/env python3
+"""Random programs of operations, in tandem and in PyTorch.
+
+usage: fuzz_torch.py WORKER SECONDS [SEED]     WORKER: build/VARIANT/tests/worker_programs
+
+A program is run by PyTorch in f64, and by tandem in f64, f32 or bf16 on each instruction set of the machine.
+Results and gradients may differ by the rounding of the dtype, measured over a tensor (L2), or by four times
+what PyTorch itself is off in that dtype. A program that fails is kept in build/fuzz_torch/ and named by its
+seed: SEED runs that program alone.
+"""
+import os
+import random
+import subprocess
+import sys
+import time
+
+try:
+    import torch
+except ImportError:
+    print("fuzz_torch: skipped: no PyTorch for this python3 (make deps-bench, or TANDEM_PYTHON)")
+    sys.exit(0)
+import torch.nn.functional as F
+
+torch.set_num_threads(1)
+DTYPES = {"f32": (0, torch.float32), "f64": (1, torch.float64), "bf16": (2, torch.bfloat16)}
+PRECISIONS = ["fp32", "bf16", "bf16x3"]
+ROUNDING = {"f64": 1e-12, "f32": 3e-6, "winograd": 3e-5, "bf16x3": 1e-4, "bf16": 3e-2}
+ROW_MAJOR, IMAGE, FILTER, I64 = 0, 1, 2, 4
+UNARY = {
+    "neg": torch.neg, "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "relu": torch.relu, "gelu": F.gelu,
+    "silu": F.silu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "sum": torch.sum, "mean": torch.mean,
+    "contiguous": torch.Tensor.contiguous,
+}
+BINARY = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "matmul": torch.matmul}
+
+
+def batch_norm(x, w, b, mean, var, training, eps):
+    """By its formula: F.batch_norm's gradient is wrong where x lies channels last and is one pixel wide (2.15)."""
+    others, channel = [d for d in range(x.dim()) if d != 1], [-1] + [1] * (x.dim() - 2)
+    if training:
+        m, v, n = x.mean(others), x.var(others, correction=0), x.numel() / x.shape[1]
+        mean.lerp_(m.detach(), 0.1)
+        var.lerp_(v.detach() * n / (n - 1), 0.1)
+    else:
+        m, v = mean, var
+    y = (x - m.view(channel)) / (v.view(channel) + eps).sqrt()
+    y = y if w is None else y * w.view(channel)
+    return y if b is None else y + b.view(channel)
+
+
+# Of each operation: how many of its first numbers are registers, and PyTorch's way.
+OPS = {name: (1, f) for name, f in UNARY.items()}
+OPS.update({name: (2, f) for name, f in BINARY.items()})
+OPS.update({
+    "add_scalar": (1, lambda x, s: x + s), "mul_scalar": (1, lambda x, s: x * s), "pow": (1, torch.pow),
+    "sum_dim": (1, lambda x, d, keep: x.sum(d, bool(keep))), "mean_dim": (1, lambda x, d, keep: x.mean(d, bool(keep))),
+    "max_dim": (1, lambda x, d, keep: x.max(d, bool(keep))[0]), "softmax": (1, torch.softmax),
+    "log_softmax": (1, torch.log_softmax), "linear": (3, F.linear),
+    "conv2d": (3, lambda x, w, b, sh, sw, ph, pw, dh, dw, groups:
+               F.conv2d(x, w, b, (sh, sw), (ph, pw), (dh, dw), groups)),
+    "max_pool2d": (1, lambda x, kh, kw, sh, sw, ph, pw, _: F.max_pool2d(x, (kh, kw), (sh, sw), (ph, pw))),
+    "avg_pool2d": (1, lambda x, kh, kw, sh, sw, ph, pw, without:
+                   F.avg_pool2d(x, (kh, kw), (sh, sw), (ph, pw), count_include_pad=not without)),
+    "global_avg_pool2d": (1, lambda x: x.mean((2, 3), keepdim=True)), "batch_norm": (5, batch_norm),
+    "layer_norm": (3, lambda x, w, b, eps: F.layer_norm(x, x.shape[-1:], w, b, eps)),
+    "cross_entropy": (2, lambda x, labels, s: F.cross_entropy(x, labels, label_smoothing=s)),
+    "mse_loss": (2, F.mse_loss), "embedding": (2, F.embedding), "transpose": (1, torch.transpose),
+    "permute": (1, lambda x, *order: x.permute(order)), "reshape": (1, lambda x, *shape: x.reshape(shape)),
+    "slice": (1, lambda x, d, a, b, step: x[(slice(None),) * d + (slice(a, b, step),)]),
+    "expand": (1, lambda x, *shape: x.expand(shape)),
+})
+
+
+def apply(name, numbers, registers):
+    """One operation, in the dtype of the registers."""
+    reg = lambda r: None if r < 0 else registers[r]
+    if name == "cat":
+        return torch.cat([reg(r) for r in numbers[1:]], numbers[0])
+    if name == "conv_norm":  # the convolution, its normalisation, whether relu, the addend
+        y = apply("conv2d", numbers[:10], registers)
+        y = batch_norm(y, *map(reg, numbers[10:14]), *numbers[14:16])
+        y = y if numbers[17] < 0 else y + reg(numbers[17])
+        return torch.relu(y) if numbers[16] else y
+    count, f = OPS[name]
+    return f(*[reg(r) for r in numbers[:count]], *numbers[count:])
+
+
+class Program:
+    """Is made operation by operation, while PyTorch computes it in f64."""
+
+    def __init__(self, seed):
+        self.seed, self.random = seed, random.Random(seed)
+        self.torch_random = torch.Generator().manual_seed(seed)
+        pick = self.random.choice
+        self.dtype = pick(["f64", "f32", "f32", "bf16"])
+        self.precision = pick(["fp32", "fp32", "bf16x3", "bf16"]) if self.dtype == "f32" else "fp32"
+        self.winograd = int(self.dtype == "f32" and self.random.random() < 0.3)
+        self.half = self.dtype == "bf16" or self.precision == "bf16"
+        self.kind = "bf16" if self.half else self.precision if self.precision == "bf16x3" else \
+            "winograd" if self.winograd else self.dtype
+        self.lines, self.registers, self.exact, self.inputs, self.initial = [], [], [], [], {}
+
+    def shape(self, dims, most=7):
+        return [self.random.randint(1, self.random.choice([3, most, most])) for _ in range(dims)]
+
+    def input(self, shape, weight=False, positive=False, labels=None, trained=True):
+        shape = [int(size) for size in shape]
+        if labels is not None:
+            value = torch.randint(0, labels, shape, generator=self.torch_random)
+        else:
+            value = torch.randn(shape, generator=self.torch_random, dtype=torch.float64)
+            value = value.abs() + 0.5 if positive else value
+            value = value.to(torch.bfloat16 if self.half else torch.float32).double()
+        dtype = I64 if labels is not None else 0 if weight and self.dtype == "bf16" else DTYPES[self.dtype][0]
+        layout = self.random.choice([ROW_MAJOR, IMAGE, FILTER] if len(shape) == 4 else
+                                    [ROW_MAJOR, FILTER] if len(shape) == 2 else [ROW_MAJOR])
+        trained = trained and labels is None and self.random.random() < 0.9
+        self.lines.append(("input", [dtype, layout, int(trained), *shape]))
+        self.initial[len(self.registers)] = value.clone()
+        self.inputs.append((len(self.registers), trained))
+        self.registers.append(value.requires_grad_(trained))
+        self.exact.append(True)
+        return len(self.registers) - 1
+
+    def op(self, name, *numbers):
+        result = apply(name, numbers, self.registers)
+        self.lines.append((name, list(numbers)))
+        self.registers.append(result)
+        self.exact.append(name in VIEWS and self.exact[numbers[1 if name == "cat" else 0]])
+        return len(self.registers) - 1
+
+    def smooth(self, r):
+        """Whether rounding cannot change who is the largest, or a sign."""
+        if self.exact[r] or self.kind == "f64":
+            return True
+        values = self.registers[r].detach().flatten().sort()[0]
+        gaps = values.diff()
+        gap = 1e-4 if self.kind == "bf16x3" or self.winograd else 2e-6
+        return not self.half and bool(((gaps == 0) | (gaps > gap)).all() and values.abs().min() > gap)
+
+    def make(self):
+        x = self.input(self.shape(self.random.choice([2, 2, 3, 4, 4, 4, 5]), self.random.choice([7, 9, 19, 40])))
+        for _ in range(self.random.randint(1, 6)):
+            x = next(filter(lambda y: y is not None, (grow(self, x) for _ in range(20))), x)
+            if self.registers[x].numel() > 200000:
+                break
+            largest = self.registers[x].detach().abs().max()
+            if largest > 30:
+                x = self.op("mul_scalar", x, 2.0 ** -int(torch.log2(largest)))
+        if all(name in ("input", "contiguous") for name, _ in self.lines):
+            self.op("neg", x)  # otherwise the result may be the leaf
+        shape = self.registers[-1].shape
+        self.dy = torch.randn(shape, generator=self.torch_random, dtype=torch.float64).bfloat16().double()
+        return self
+
+    def text(self):
+        parts = [f"program {PRECISIONS.index(self.precision)} {self.winograd}\n".encode()]
+        for i, (name, numbers) in enumerate(self.lines):
+            parts.append((" ".join([name, *map(repr, numbers)]) + "\n").encode())
+            if name == "input":
+                parts.append(self.initial[i].double().contiguous().numpy().tobytes())
+        return b"".join(parts) + b"end\n" + self.dy.contiguous().numpy().tobytes()
+
+    def run(self, dtype):
+        """The results in PyTorch: the last register, and of each input the gradient, or its value."""
+        registers = []
+        for i, (name, numbers) in enumerate(self.lines):
+            if name == "input":
+                value = self.initial[i].clone()
+                value = value.to(dtype) if value.is_floating_point() else value
+                registers.append(value.requires_grad_(bool(numbers[2])))
+            else:
+                registers.append(apply(name, numbers, registers))
+        y = registers[-1]
+        if y.grad_fn is not None:
+            y.backward(self.dy.to(y.dtype))
+        results = [y] + [registers[r].grad if trained else registers[r] for r, trained in self.inputs]
+        return [None if t is None else t.detach().double() for t in results]
+
+
+VIEWS = ["transpose", "permute", "reshape", "slice", "expand", "cat", "contiguous"]
+ON_IMAGES = ["conv2d", "conv2d", "conv_norm", "max_pool2d", "avg_pool2d", "global_avg_pool2d", "batch_norm", "permute"]
+ON_MATRICES = ["matmul", "linear", "batch_norm", "layer_norm", "cross_entropy", "embedding", "transpose", "mse_loss"]
+
+
+def grow(p, x):
+    """One more operation on register x, or None if the one that was drawn does not fit."""
+    t, pick, some = p.registers[x], p.random.choice, p.random.randint
+    shape, dims = list(t.shape), t.dim()
+    low, high = (t.min().item(), t.max().item()) if t.numel() else (0, 0)
+    special = {2: ON_MATRICES, 4: ON_IMAGES}.get(dims, [])
+    name = pick(special if special and p.random.random() < 0.6 else sorted(set(UNARY) - {"sum", "mean"}) + VIEWS * 2 +
+                ["sum", "mean"][:some(0, 3)] + sorted(OPS) + ["matmul"] * 3)
+    maybe = lambda size, **how: p.input([size], weight=True, **how) if p.random.random() < 0.7 else -1
+    if name in ("log", "sqrt") and low < 0.05 or name == "exp" and high > 5 or name in ("relu",) and not p.smooth(x):
+        return None
+    if name in UNARY:
+        return p.op(name, x) if dims or name not in ("sum", "mean") else None
+    if name == "matmul":
+        if dims < 2:
+            return None
+        batch = [pick([1, size]) for size in shape[:-2]][some(0, dims - 2):]
+        batch = pick([batch, [1] + batch, [], [1], [some(1, 3)] if dims == 2 else batch])
+        if p.random.random() < 0.5 or dims + len(batch) > 7:
+            return p.op(name, x, p.input(batch + [shape[-1], some(1, pick([5, 70]))], weight=p.random.random() < 0.3))
+        return p.op(name, p.input(batch + [some(1, pick([5, 70])), shape[-2]]), x)
+    if name in BINARY:
+        other = [pick([size, size, 1]) for size in shape][some(0, 1) * some(0, dims):]
+        other = [some(1, 3)] + other if dims == len(other) < 5 and p.random.random() < 0.2 else other
+        y = p.input(other, positive=name == "div")
+        return p.op(name, x, y) if p.random.random() < 0.5 or name == "div" else p.op(name, y, x)
+    if name in ("add_scalar", "mul_scalar"):
+        return p.op(name, x, some(-8, 8) / 4)
+    if name == "pow":
+        return p.op(name, x, pick([0.5, -0.5, 1.5, 2.0, 3.0, -1.0])) if low > 0.3 else p.op(name, x, 2.0)
+    if name in ("global_avg_pool2d", "conv2d", "conv_norm", "max_pool2d", "avg_pool2d"):
+        return windows(p, x, name, maybe) if dims == 4 else None
+    if dims == 0:
+        return None
+    d = some(0, dims - 1)
+    if name in ("sum_dim", "mean_dim") or name == "max_dim" and p.smooth(x):
+        return p.op(name, x, d, some(0, 1))
+    if name in ("softmax", "log_softmax"):
+        return p.op(name, x, d)
+    if name == "linear":
+        out = some(1, 33)
+        return p.op(name, x, p.input([out, shape[-1]], weight=True), maybe(out))
+    if name == "layer_norm":
+        return p.op(name, x, maybe(shape[-1]), maybe(shape[-1]), 1e-3) if shape[-1] > 1 else None
+    if name == "batch_norm" and dims in (2, 4) and t.numel() // shape[1] >= 4:
+        return p.op(name, x, *norm_inputs(p, shape[1], maybe), some(0, 1), 1e-2)
+    if name == "cross_entropy":
+        return p.op(name, x, p.input(shape[:1], labels=shape[1]), pick([0.0, 0.1])) if dims == 2 else None
+    if name == "mse_loss":
+        return p.op(name, x, p.input(shape))
+    if name == "embedding":
+        return p.op(name, p.input(p.shape(some(1, 2)), labels=shape[0]), x) if dims == 2 else None
+    if name == "transpose":
+        return p.op(name, x, d, some(0, dims - 1))
+    if name == "permute":
+        return p.op(name, x, *p.random.sample(range(dims), dims))
+    if name == "reshape":
+        return p.op(name, x, *pick([[-1], shape[::-1], shape[:-2] + [-1], [1] + shape if dims < 6 else [-1]]))
+    if name == "slice":
+        begin = some(0, shape[d] - 1)
+        return p.op(name, x, d, begin, some(begin + 1, shape[d]), some(1, 3))
+    if name == "expand":
+        return p.op(name, x, *[some(1, 4) if size == 1 else size for size in shape])
+    if name == "cat":
+        other = shape[:d] + [some(1, 4)] + shape[d + 1:]
+        return p.op(name, d, x, p.input(other)) if p.random.random() < 0.7 else p.op(name, d, x, x)
+    return None
+
+
+def norm_inputs(p, channels, maybe):
+    return [maybe(channels), maybe(channels), p.input([channels], weight=True, trained=False),
+            p.input([channels], weight=True, positive=True, trained=False)]
+
+
+def windows(p, x, name, maybe):
+    """A convolution or a pooling, of any window that fits."""
+    pick, some = p.random.choice, p.random.randint
+    n, c, h, w = p.registers[x].shape
+    if name == "global_avg_pool2d":
+        return p.op(name, x)
+    k = [pick([1, 2, 3, 3, size, some(1, 7)]) for size in (h, w)]
+    stride, dilation = [pick([1, 1, 2, some(1, 4)]) for _ in k], [pick([1, 1, 1, 2]) for _ in k]
+    if "pool" in name:
+        pad = [some(0, size // 2) for size in k]
+        if h + 2 * pad[0] < k[0] or w + 2 * pad[1] < k[1] or name == "max_pool2d" and (
+                k[0] * k[1] > 255 or not p.smooth(x)):
+            return None
+        return p.op(name, x, *k, *stride, *pad, some(0, 1))
+    pad = [pick([0, size // 2, some(0, 3)]) for size in k]
+    room = [size + 2 * q - e * (size_k - 1) for size, q, e, size_k in zip((h, w), pad, dilation, k)]
+    if min(room) < 1:
+        return None
+    groups = pick([1, 1, c, pick([g for g in range(1, c + 1) if c % g == 0])])
+    out = groups * some(1, pick([3, 3, 40 // groups + 1]))
+    filters = p.input([out, c // groups, *k], weight=True)
+    numbers = [x, filters, maybe(out), *stride, *pad, *dilation, groups]
+    if name == "conv2d":
+        return p.op(name, *numbers)
+    size = [(r - 1) // s + 1 for r, s in zip(room, stride)]
+    if n * size[0] * size[1] < 4:
+        return None
+    numbers[2] = -1
+    add = p.input([n, out, *size]) if p.random.random() < 0.4 else -1
+    return p.op(name, *numbers, *norm_inputs(p, out, maybe), some(0, 1), 1e-2, int(p.kind == "f64"), add)
+
+
+def off(got, want):
+    """How far a result is off, over the whole tensor."""
+    return (got - want).norm().item()
+
+
+def allowed(p, truth, torchs):
+    """For each result: the rounding of the dtype, and four times what PyTorch is off in it."""
+    scale = max([1.0] + [t.abs().max().item() for t in truth if t is not None])
+    return [0.0 if want is None else 4 * off(low, want) + ROUNDING[p.kind] * (
+        want.norm().item() + 0.1 * scale * want.numel() ** 0.5) for want, low in zip(truth, torchs)]
+
+
+def read_results(data, at, truth):
+    """The tensors from data[at:], and where they end; None: the worker stopped before."""
+    results = []
+    for _ in truth:
+        n, begin = int.from_bytes(data[at:at + 8], "little"), at + 8
+        at = begin + 8 * n
+        if len(data) < at or n == 0:
+            return None, at
+        results.append(torch.frombuffer(bytearray(data[begin:at]), dtype=torch.float64))
+    return results, at
+
+
+def report(p, level, what, program):
+    os.makedirs("build/fuzz_torch", exist_ok=True)
+    with open(f"build/fuzz_torch/{p.seed}.program", "wb") as file:
+        file.write(program)
+    print(f"FAIL  seed {p.seed}, {p.kind}, {level}: {what}")
+    for name, numbers in p.lines:
+        print("      |", name, *numbers)
+
+
+def run_batch(worker, levels, seeds):
+    """Returns how many programs failed."""
+    programs = [Program(seed).make() for seed in seeds]
+    texts = [p.text() for p in programs]
+    truths = [p.run(torch.float64) for p in programs]
+    bounds = [allowed(p, truth, p.run(torch.bfloat16 if p.half else DTYPES[p.dtype][1]))
+              for p, truth in zip(programs, truths)]
+    failed = set()
+    for threads, level in enumerate(levels, 1):
+        run = subprocess.run([worker, level, str(threads)], input=b"".join(texts), capture_output=True, timeout=600)
+        at = 0
+        for p, text, truth, bound in zip(programs, texts, truths, bounds):
+            got, at = read_results(run.stdout, at, truth)
+            if got is None:
+                report(p, level, f"the program ended ({run.returncode}): {run.stderr.decode()[-600:]}", text)
+                return len(failed | {p.seed})
+            for i, want in enumerate(truth):
+                wrong = off(got[i], torch.zeros_like(got[i]) if want is None else want.flatten())
+                if not wrong <= bound[i] and p.seed not in failed:
+                    what = "the result" if i == 0 else f"the gradient or value of input {p.inputs[i - 1][0]}"
+                    report(p, level, f"{what} is {wrong:.3g} off, {bound[i]:.3g} allowed", text)
+                    failed.add(p.seed)
+    return len(failed)
+
+
+def main():
+    worker, seconds = sys.argv[1], float(sys.argv[2])
+    levels = subprocess.run([worker, "levels"], capture_output=True, text=True, check=True).stdout.split()
+    if len(sys.argv) > 3:
+        sys.exit(run_batch(worker, levels, [int(sys.argv[3])]) > 0)
+    begun, count, failed = time.monotonic(), 0, 0
+    while time.monotonic() - begun < seconds and failed < 20:
+        failed += run_batch(worker, levels, range(count, count + 50))
+        count += 50
+    print(f"fuzz_torch: {count} programs, {failed} failed; PyTorch {torch.__version__}; {', '.join(levels)}")
+    sys.exit(failed > 0)
+
+
+main()

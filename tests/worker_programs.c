@@ -1,0 +1,312 @@
+/* Runs small programs of operations for tests/fuzz_torch.py, which runs the same in PyTorch.
+ *
+ * usage: worker_programs levels                   the instruction sets of this machine, one a line
+ *        worker_programs LEVEL THREADS <PROGRAMS  results go to standard output
+ *
+ * A program is lines of text; numbers of elements follow their line as f64 in binary:
+ *   program PRECISION WINOGRAD
+ *   input DTYPE LAYOUT TRAINED SIZE...  and the values. The next register.
+ *   NAME NUMBER...                      an operation; its numbers are registers (-1: none), sizes
+ * or settings. The next register. end                                 and the gradient of the last
+ * register. The results: for each program the last register, and for each input its gradient, or
+ * its value if it is not trained: the number of elements and the elements, as f64 in binary. */
+#include "autograd/fused.h"
+#include "autograd/tape.h"
+#include "tandem.h"
+#include "tensor/extend.h"
+#include "tensor/cpu/isa.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_REGISTERS = 64, MOST_NUMBERS = 32 };
+
+typedef struct program {
+    td_tensor *at[MOST_REGISTERS];
+    bool is_input[MOST_REGISTERS];
+    int count;
+    double number[MOST_NUMBERS]; /* of the present line */
+    int numbers;
+} program;
+
+static _Noreturn void stop(const char *what, const char *line)
+{
+    fprintf(stderr, "worker_programs: %s: %s\n", what, line);
+    exit(1);
+}
+
+static double *elements(int64_t n)
+{
+    double *values = malloc(((size_t)n + 1) * sizeof *values);
+    if (values == NULL) {
+        stop("no memory for a tensor", "");
+    }
+    return values;
+}
+
+/* The n values behind a line; the caller frees them. */
+static double *values_behind(int64_t n, const char *line)
+{
+    double *values = elements(n);
+    if (fread(values, sizeof *values, (size_t)n, stdin) != (size_t)n) {
+        stop("the values are missing behind", line);
+    }
+    return values;
+}
+
+/* ---- operations ---- */
+
+static td_tensor *reg(const program *p, int i)
+{
+    int r = (int)p->number[i];
+    if (i >= p->numbers || r >= p->count) {
+        stop("no such register", "");
+    }
+    return r < 0 ? NULL : p->at[r];
+}
+
+static td_shape sizes(const program *p, int first)
+{
+    td_shape shape = { .ndim = p->numbers - first };
+    for (int d = 0; d < shape.ndim; d++) {
+        shape.dim[d] = (int64_t)p->number[first + d];
+    }
+    return shape;
+}
+
+static td_tensor *permuted(const program *p)
+{
+    int order[TD_MAX_DIMS] = { 0 };
+    for (int d = 0; d + 1 < p->numbers; d++) {
+        order[d] = (int)p->number[1 + d];
+    }
+    return td_permute(reg(p, 0), order);
+}
+
+static td_tensor *joined(const program *p)
+{
+    td_tensor *parts[MOST_NUMBERS];
+    for (int i = 1; i < p->numbers; i++) {
+        parts[i - 1] = reg(p, i);
+    }
+    return td_cat(parts, p->numbers - 1, (int)p->number[0]);
+}
+
+#define R(i) reg(p, i)
+#define I(i) ((int)p->number[i])
+#define PAIR(i)                                                                                    \
+    {                                                                                              \
+        I(i), I((i) + 1)                                                                           \
+    }
+
+/* x w b, stride, padding, dilation (each h, w), groups */
+static td_conv2d_options conv_options(const program *p)
+{
+    return (td_conv2d_options){ .x = R(0),
+                                .w = R(1),
+                                .b = R(2),
+                                .stride_hw = PAIR(3),
+                                .padding_hw = PAIR(5),
+                                .dilation_hw = PAIR(7),
+                                .groups = I(9) };
+}
+
+/* x, kernel, stride, padding, whether padding does not count */
+static td_pool2d_options pool_options(const program *p)
+{
+    return (td_pool2d_options){ .x = R(0),
+                                .kernel_hw = PAIR(1),
+                                .stride_hw = PAIR(3),
+                                .padding_hw = PAIR(5),
+                                .exclude_pad = I(7) != 0 };
+}
+
+/* x, weight, bias, mean, variance from `first` on; whether training; eps */
+static td_batch_norm_options norm_options(const program *p, td_tensor *x, int first)
+{
+    return (td_batch_norm_options){ .x = x,
+                                    .weight = R(first),
+                                    .bias = R(first + 1),
+                                    .running_mean = R(first + 2),
+                                    .running_var = R(first + 3),
+                                    .training = I(first + 4) != 0,
+                                    .eps = p->number[first + 5] };
+}
+
+/* A convolution, the batch normalisation that takes its sums, an addition and relu, as models do;
+ * behind norm_options: whether relu, the addend. */
+static td_tensor *conv_norm(const program *p)
+{
+    td_tensor *sums = NULL;
+    bool training = I(14) != 0;
+    td_tensor *y = training ? td_conv2d_sums_at(conv_options(p), &sums, TD_HERE)
+                            : td_conv2d_at(conv_options(p), TD_HERE);
+    td_batch_norm_fusion fusion = { .relu = I(16) != 0, .add = R(17), .sums = sums };
+    return td_batch_norm_fused_at(norm_options(p, y, 10), fusion, TD_HERE);
+}
+
+/* name, and its result */
+#define OPERATIONS(X)                                                                              \
+    X(add, td_add(R(0), R(1)))                                                                     \
+    X(sub, td_sub(R(0), R(1)))                                                                     \
+    X(mul, td_mul(R(0), R(1)))                                                                     \
+    X(div, td_div(R(0), R(1)))                                                                     \
+    X(add_scalar, td_add_scalar(R(0), p->number[1]))                                               \
+    X(mul_scalar, td_mul_scalar(R(0), p->number[1]))                                               \
+    X(pow, td_pow(R(0), p->number[1]))                                                             \
+    X(neg, td_neg(R(0)))                                                                           \
+    X(exp, td_exp(R(0)))                                                                           \
+    X(log, td_log(R(0)))                                                                           \
+    X(sqrt, td_sqrt(R(0)))                                                                         \
+    X(relu, td_relu(R(0)))                                                                         \
+    X(gelu, td_gelu(R(0)))                                                                         \
+    X(silu, td_silu(R(0)))                                                                         \
+    X(sigmoid, td_sigmoid(R(0)))                                                                   \
+    X(tanh, td_tanh(R(0)))                                                                         \
+    X(sum, td_sum(R(0)))                                                                           \
+    X(mean, td_mean(R(0)))                                                                         \
+    X(sum_dim, td_sum_dim(R(0), I(1), I(2) != 0))                                                  \
+    X(mean_dim, td_mean_dim(R(0), I(1), I(2) != 0))                                                \
+    X(max_dim, td_max_dim(R(0), I(1), I(2) != 0))                                                  \
+    X(softmax, td_softmax(R(0), I(1)))                                                             \
+    X(log_softmax, td_log_softmax(R(0), I(1)))                                                     \
+    X(matmul, td_matmul(R(0), R(1)))                                                               \
+    X(linear, td_linear(R(0), R(1), R(2)))                                                         \
+    X(conv2d, td_conv2d_at(conv_options(p), TD_HERE))                                              \
+    X(conv_norm, conv_norm(p))                                                                     \
+    X(max_pool2d, td_max_pool2d_at(pool_options(p), TD_HERE))                                      \
+    X(avg_pool2d, td_avg_pool2d_at(pool_options(p), TD_HERE))                                      \
+    X(global_avg_pool2d, td_global_avg_pool2d(R(0)))                                               \
+    X(batch_norm, td_batch_norm_at(norm_options(p, R(0), 1), TD_HERE))                             \
+    X(layer_norm, td_layer_norm(R(0), R(1), R(2), p->number[3]))                                   \
+    X(cross_entropy, td_cross_entropy(R(0), R(1), .label_smoothing = p->number[2]))                \
+    X(mse_loss, td_mse_loss(R(0), R(1)))                                                           \
+    X(embedding, td_embedding(R(0), R(1)))                                                         \
+    X(transpose, td_transpose(R(0), I(1), I(2)))                                                   \
+    X(permute, permuted(p))                                                                        \
+    X(reshape, td_reshape(R(0), sizes(p, 1)))                                                      \
+    X(slice, td_slice(R(0), I(1), I(2), I(3), I(4)))                                               \
+    X(expand, td_expand(R(0), sizes(p, 1)))                                                        \
+    X(cat, joined(p))                                                                              \
+    X(contiguous, td_contiguous(R(0)))
+
+static td_tensor *operation(const program *p, const char *name)
+{
+#define X(op, result)                                                                              \
+    if (strcmp(name, #op) == 0) {                                                                  \
+        return result;                                                                             \
+    }
+    OPERATIONS(X)
+#undef X
+    stop("no such operation", name);
+}
+
+/* ---- lines ---- */
+
+/* dtype, layout, whether trained, sizes */
+static td_tensor *input(const program *p, const char *line)
+{
+    td_shape shape = sizes(p, 3);
+    td_tensor *t = td_new_layout(shape, (td_dtype)p->number[0], (td_layout)p->number[1], TD_CPU);
+    if (t == NULL) {
+        stop(td_last_error(), line);
+    }
+    double *values = values_behind(td_numel(t), line);
+    td_write(t, values, TD_F64);
+    free(values);
+    if (p->number[2] != 0) {
+        td_requires_grad(t, true);
+    }
+    return t;
+}
+
+/* t NULL: zeros, like `zeros`. */
+static void put(const td_tensor *t, const td_tensor *zeros)
+{
+    int64_t n = td_numel(t != NULL ? t : zeros);
+    double *values = elements(n);
+    memset(values, 0, (size_t)n * sizeof *values);
+    if (t != NULL) {
+        td_read(t, values, TD_F64);
+    }
+    fwrite(&n, sizeof n, 1, stdout);
+    fwrite(values, sizeof *values, (size_t)n, stdout);
+    free(values);
+}
+
+static void finish(program *p, const char *line)
+{
+    td_tensor *y = p->at[p->count - 1], *dy = td_step_new_like(y, TD_HERE);
+    double *values = values_behind(td_numel(y), line);
+    td_write(dy, values, TD_F64);
+    free(values);
+    put(y, NULL);
+    if (td_needs_grad(y) && !td_is_leaf(y)) {
+        td_backward_from(y, dy);
+    }
+    for (int i = 0; i < p->count; i++) {
+        if (p->is_input[i]) {
+            put(td_is_leaf(p->at[i]) ? td_grad(p->at[i]) : p->at[i], p->at[i]);
+        }
+    }
+    td_step_end();
+    for (int i = 0; i < p->count; i++) {
+        if (p->is_input[i]) {
+            td_free(p->at[i]);
+        }
+    }
+    fflush(stdout);
+}
+
+static void read_numbers(program *p, char *at)
+{
+    p->numbers = 0;
+    for (char *end; p->numbers < MOST_NUMBERS; at = end) {
+        double number = strtod(at, &end);
+        if (end == at) {
+            return;
+        }
+        p->number[p->numbers++] = number;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && strcmp(argv[1], "levels") == 0) {
+        for (int isa = 0; isa <= (int)td_isa_detect(); isa++) {
+            puts(td_isa_name((td_isa)isa));
+        }
+        return 0;
+    }
+    for (int isa = 0; argc == 3 && isa <= (int)td_isa_detect(); isa++) {
+        if (strcmp(argv[1], td_isa_name((td_isa)isa)) == 0) {
+            td_isa_force((td_isa)isa);
+        }
+    }
+    if (argc != 3 || td_set_threads(TD_CPU, atoi(argv[2])) != TD_OK) {
+        stop("usage", "worker_programs levels | LEVEL THREADS");
+    }
+    static program p;
+    char line[512], name[32];
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        int length = 0;
+        if (sscanf(line, "%31s%n", name, &length) != 1 || p.count == MOST_REGISTERS) {
+            stop("not a line of a program", line);
+        }
+        read_numbers(&p, line + length);
+        if (strcmp(name, "program") == 0) {
+            p.count = 0;
+            td_set_math(
+                (td_math){ .precision = (td_precision)p.number[0], .winograd = p.number[1] != 0 });
+            td_step_begin();
+        } else if (strcmp(name, "end") == 0) {
+            finish(&p, line);
+        } else {
+            p.is_input[p.count] = strcmp(name, "input") == 0;
+            td_tensor *t = p.is_input[p.count] ? input(&p, line) : operation(&p, name);
+            p.at[p.count++] = t;
+        }
+    }
+    return 0;
+}
