@@ -24,7 +24,7 @@ import torch.nn.functional as F
 torch.set_num_threads(1)
 DTYPES = {"f32": (0, torch.float32), "f64": (1, torch.float64), "bf16": (2, torch.bfloat16)}
 PRECISIONS = ["fp32", "bf16", "bf16x3"]
-ROUNDING = {"f64": 1e-12, "f32": 3e-6, "winograd": 3e-5, "bf16x3": 1e-4, "bf16": 3e-2}
+ROUNDING = {"f64": 1e-12, "f32": 3e-6, "winograd": 3e-5, "bf16x3": 4e-4, "bf16": 3e-2}
 ROW_MAJOR, IMAGE, FILTER, I64 = 0, 1, 2, 4
 UNARY = {
     "neg": torch.neg, "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "relu": torch.relu, "gelu": F.gelu,
@@ -297,8 +297,9 @@ def off(got, want):
 def allowed(p, truth, torchs):
     """For each result: the rounding of the dtype, and four times what PyTorch is off in it."""
     scale = max([1.0] + [t.abs().max().item() for t in truth if t is not None])
-    return [0.0 if want is None else 4 * off(low, want) + ROUNDING[p.kind] * (
-        want.norm().item() + 0.1 * scale * want.numel() ** 0.5) for want, low in zip(truth, torchs)]
+    return [0.0 if want is None else ROUNDING[p.kind] * (
+        want.norm().item() + 0.1 * scale * want.numel() ** 0.5) + 4 * off(torch.where(low.isnan(), want, low), want)
+            for want, low in zip(truth, torchs)]  # NaN: its convolutions of bf16, now and then
 
 
 def read_results(data, at, truth):
