@@ -53,7 +53,7 @@ const td_bucket_codec *td_codec_find(const char *name);
 
 /* The state of a communication hook, for td_checkpoint_save's `extra`: PowerSGD's factors, and the
  * errors that each rank has not sent yet. Other hooks have no state (*count is 0). With this state
- * a resumed run on equally many ranks equals an uninterrupted run. ddp owns the list, which is
+ * a resumed run on equally many ranks equals an uninterrupted run. DDP owns the list, which is
  * valid until the next of these calls.
  *
  * To save, all ranks call td_ddp_state_to_save at the same place between two steps. Rank 0 gets the
