@@ -97,13 +97,17 @@ void td_store_close(td_store *store); /* NULL is fine */
 typedef struct td_tcp_server td_tcp_server;
 /* Starts a server thread of a TCP store in this process. port 0 takes a free port, which
  * td_tcp_server_port returns. If the port is in use, the message names the process that uses the
- * port, where the system shows it. Stop and free the server by td_tcp_server_stop. */
+ * port, where the system shows it. If TANDEM_TOKEN or TANDEM_TOKEN_FILE is set, only clients with
+ * the same token are served; otherwise everybody is who reaches the port. A server holds at most
+ * 512 MiB and answers TD_E_NOMEM to who asks for more. Stop and free the server by
+ * td_tcp_server_stop. */
 td_status td_tcp_server_start(int port, td_tcp_server **server);
 int td_tcp_server_port(const td_tcp_server *server);
 void td_tcp_server_stop(td_tcp_server *server);
 
-/* Connects to a server, and retries until the server answers or `timeout` seconds are over. Close
- * the store by td_store_close. */
+/* Connects to a server, and retries until the server answers or `timeout` seconds are over.
+ * TD_E_MISMATCH: it has another token than this process, or speaks another version. Close the store
+ * by td_store_close. */
 td_status td_tcp_store_open(const char *host, int port, double timeout, td_store **store);
 enum { TD_ADDRESS_BYTES = 64 }; /* of an address as text */
 /* The address by which other hosts reach this host, as the connection to the server shows it:

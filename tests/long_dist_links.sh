@@ -8,6 +8,7 @@ unset OMP_NUM_THREADS RANK WORLD_SIZE MASTER_ADDR MASTER_PORT
 slow_link=$PWD/tests/slow_link.py
 [ -e /dev/net/tun ] || skip_all 'slow links' 'there is no /dev/net/tun here'
 cd "$work" || exit 1
+ln -s "$OLDPWD/data" data
 pids=()
 for trip in 0 50 200 1000; do
     for loss in 0 0.05; do
@@ -22,7 +23,7 @@ for trip in 0 50 200 1000; do
         begin=$SECONDS
         for node in 0 1; do
             on $node timeout 900 "$apps/tdrun" --nnodes 2 --node-rank $node --master-addr 10.78.0.1 \
-                --token-file token "$apps/wine_ddp_launch" 50 >node.$node 2>&1 </dev/null &
+                --token-file token "$apps/wine_ddp_launch" --batch-size 128 50 >node.$node 2>&1 </dev/null &
             pids[node]=$!
         done
         for node in 0 1; do

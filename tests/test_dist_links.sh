@@ -16,6 +16,9 @@ works 'IPv6 alone: the loopback is ::1' on 0 ip addr del 127.0.0.1/8 dev lo
 works 'IPv6 alone: two workers meet' timeout 60 ip netns exec "${hosts[0]}" "$apps/tdrun" --nproc-per-node 2 \
     "$worker" env meet
 says 'IPv6 alone: at ::1' ' MASTER_ADDR=::1 '
+ln -s "$OLDPWD/data" data
+works 'IPv6 alone: so do the processes of td_spawn' timeout 60 ip netns exec "${hosts[0]}" \
+    "$apps/wine_ddp_spawn" --nprocs 2 1
 on 0 ip addr add 127.0.0.1/8 dev lo
 
 pids=()

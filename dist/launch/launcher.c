@@ -64,8 +64,8 @@ static td_status open_server(launch *l)
     const td_launch_options *o = l->options;
     l->port = o->port;
     l->host = o->host;
-    if (strcmp(l->host, "127.0.0.1") == 0 && !is_local(l->host)) {
-        l->host = "::1"; /* a host without IPv4 */
+    if (strcmp(l->host, "127.0.0.1") == 0) {
+        l->host = td_loopback_address();
     }
     bool try = o->hosts || (o->may_host && is_local(o->host));
     if (!try) {

@@ -3,6 +3,7 @@
 #include "dist/clock.h"
 #include "dist/dist.h"
 #include "dist/launch/error_file.h"
+#include "dist/store/net.h"
 #include "dist/token.h"
 
 #include <dirent.h>
@@ -134,7 +135,7 @@ static void set_environment(const spawning *s, int rank, const char *run_id)
     setenv("TANDEM_SPAWN_ID", run_id, 1);
     set_number("TANDEM_SPAWN_SIZE", s->count);
     unsetenv("TANDEM_AGENT_STORE");
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_ADDR", td_loopback_address(), 1);
     set_number("MASTER_PORT", s->port);
     set_number("RANK", rank);
     set_number("LOCAL_RANK", rank);

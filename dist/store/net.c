@@ -348,6 +348,16 @@ int td_port_listen(const char *host, int *port)
                    *port);
 }
 
+const char *td_loopback_address(void)
+{
+    int port = 0;
+    int fd = td_port_listen("127.0.0.1", &port);
+    if (fd >= 0) {
+        close(fd);
+    }
+    return fd >= 0 ? "127.0.0.1" : "::1";
+}
+
 int td_free_port(void)
 {
     int port = 0;

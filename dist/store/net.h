@@ -31,6 +31,9 @@ bool td_address_is_loopback(const char *text);                    /* 127.x.y.z, 
 /* Who listens on a port, as far as this process may see it: "pid 123 (python3)". false: unknown. */
 bool td_port_holder(int port, char *text, size_t size);
 
+/* "127.0.0.1", or "::1" on a host with IPv6 alone. */
+const char *td_loopback_address(void);
+
 /* A socket that listens at a loopback address (td_address_is_loopback); any other host, or NULL:
  * on all of this host's addresses (IPv6 and IPv4 if both exist). Close-on-exec. *port 0: gets a
  * free one. TD_E_NETWORK: the port is taken; the message names the holder. */
