@@ -16,9 +16,8 @@ static td_status read_number(const td_safetensors *file, const char *path, const
                              int64_t most, int64_t missing, int64_t *number)
 {
     const char *text = td_safetensors_metadata(file, key);
-    char *end = NULL;
-    *number = text != NULL ? strtoll(text, &end, 10) : missing;
-    if (text != NULL && (end == text || *end != '\0' || *number < 0 || *number > most)) {
+    *number = missing;
+    if (text != NULL && !td_read_count(text, most, number)) {
         return td_fail(TD_E_FORMAT, "'%s': %s is '%.20s', not a number from 0 to %" PRId64, path,
                        key, text, most);
     }

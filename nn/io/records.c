@@ -59,11 +59,17 @@ static char *put_count(const void *of)
     return td_format("%" PRId64, *(const int64_t *)of);
 }
 
+bool td_read_count(const char *text, int64_t most, int64_t *count)
+{
+    char *end;
+    *count = strtoll(text, &end, 10);
+    return end != text && *end == '\0' && *count >= 0 && *count <= most;
+}
+
 static bool take_count(void *of, const char *text, bool set)
 {
-    char *end = NULL;
-    int64_t count = text != NULL ? strtoll(text, &end, 10) : 0;
-    if (text != NULL && (end == text || *end != '\0' || count < 0)) {
+    int64_t count = 0;
+    if (text != NULL && !td_read_count(text, TD_MOST_COUNT, &count)) {
         return false;
     }
     if (set) {
@@ -81,13 +87,18 @@ static char *put_rate(const void *of)
 
 static bool take_rate(void *of, const char *text, bool set)
 {
+    char *end;
+    double value = text != NULL ? strtod(text, &end) : 0;
+    if (text != NULL && (end == text || *end != '\0' || !(value >= 0 && value < INFINITY))) {
+        return false;
+    }
     if (set && text != NULL) {
-        *(double *)of = strtod(text, NULL);
+        *(double *)of = value;
     }
     return true;
 }
 
-static const td_text_kind rate = { put_rate, take_rate, NULL };
+static const td_text_kind rate = { put_rate, take_rate, "which is no learning rate" };
 
 static char *put_scaler(const void *of)
 {
@@ -104,7 +115,8 @@ static bool take_scaler(void *of, const char *text, bool set)
         return true;
     }
     if (sscanf(text, "%lf %" SCNd64 " %" SCNd64 "%n", &s.scale, &s.good, &s.skipped, &used) != 3 ||
-        text[used] != '\0' || !(s.scale > 0 && s.scale < INFINITY) || s.good < 0 || s.skipped < 0) {
+        text[used] != '\0' || !(s.scale > 0 && s.scale < INFINITY) || s.good < 0 ||
+        s.good > TD_MOST_COUNT || s.skipped < 0 || s.skipped > TD_MOST_COUNT) {
         return false;
     }
     if (set) {

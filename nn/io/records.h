@@ -32,6 +32,13 @@
  * today's readers would misread, or miss, gets the next number. */
 #define TD_CHECKPOINT_FORMAT 1
 
+/* The largest count (of steps, samples, ...) that a file may have: sums of some counts do not
+ * overflow. */
+#define TD_MOST_COUNT ((int64_t)1 << 48)
+
+/* Reads a whole number from 0 to `most`; false: the text is no such number. */
+bool td_read_count(const char *text, int64_t most, int64_t *count);
+
 /* How a value becomes text in the metadata, and a value again. */
 typedef struct td_text_kind {
     char *(*put)(const void *of); /* malloc'ed; NULL with td_last_error() */

@@ -208,13 +208,19 @@ static td_status read_note(const char *path, const char *key, char *text, size_t
     return status;
 }
 
-static td_status read_count(const char *path, const char *key, int64_t *value)
+/* Limits of what a file says, so that no product of these numbers overflows. */
+static const int64_t MOST_EPOCHS = INT32_MAX, MOST_BATCHES = INT32_MAX, MOST_RANKS = 1 << 20,
+                     MOST_SAMPLES = (int64_t)1 << 48;
+
+static td_status read_count(const char *path, const char *key, int64_t least, int64_t most,
+                            int64_t *value)
 {
     char text[64], *end;
     TD_TRY(read_note(path, key, text, sizeof(text)));
     *value = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || *value < 0) {
-        return td_fail(TD_E_FORMAT, "%s: '%s' is '%s', not a count", path, key, text);
+    if (end == text || *end != '\0' || *value < least || *value > most) {
+        return td_fail(TD_E_FORMAT, "%s: '%s' is '%s', not a number from %" PRId64 " to %" PRId64,
+                       path, key, text, least, most);
     }
     return TD_OK;
 }
@@ -223,7 +229,7 @@ static td_status read_count(const char *path, const char *key, int64_t *value)
 static td_status fit_place(const char *path, train_state *state)
 {
     int64_t world, now = td_dist_world_size();
-    TD_TRY(read_count(path, "world", &world));
+    TD_TRY(read_count(path, "world", 1, MOST_RANKS, &world));
     if (world != now && state->batch > 0) {
         int64_t batch = state->batch * world / now;
         move_back(state, batch, (double)(batch * now) / (double)(state->batch * world));
@@ -236,8 +242,8 @@ static td_status read_real(const char *path, const char *key, double *value)
     char text[256], *end;
     TD_TRY(read_note(path, key, text, sizeof(text)));
     *value = strtod(text, &end);
-    if (end == text || *end != '\0') {
-        return td_fail(TD_E_FORMAT, "%s: '%s' is '%s', not a number", path, key, text);
+    if (end == text || *end != '\0' || !isfinite(*value)) {
+        return td_fail(TD_E_FORMAT, "%s: '%s' is '%s', not a finite number", path, key, text);
     }
     return TD_OK;
 }
@@ -253,13 +259,13 @@ static td_status read_state(const char *path, train_state *state)
 {
     state->correct_k = 0;
     state->best = -1;
-    TD_TRY(read_count(path, "epoch", &state->epoch));
-    TD_TRY(read_count(path, "batch", &state->batch));
-    TD_TRY(read_count(path, "correct", &state->correct));
-    TD_TRY(read_count(path, "seen", &state->seen));
+    TD_TRY(read_count(path, "epoch", 0, MOST_EPOCHS, &state->epoch));
+    TD_TRY(read_count(path, "batch", 0, MOST_BATCHES, &state->batch));
+    TD_TRY(read_count(path, "correct", 0, MOST_SAMPLES, &state->correct));
+    TD_TRY(read_count(path, "seen", 0, MOST_SAMPLES, &state->seen));
     TD_TRY(read_real(path, "loss_sum", &state->loss_sum));
     if (has_note(path, "correct_k")) {
-        TD_TRY(read_count(path, "correct_k", &state->correct_k));
+        TD_TRY(read_count(path, "correct_k", 0, MOST_SAMPLES, &state->correct_k));
     }
     if (has_note(path, "best")) {
         TD_TRY(read_real(path, "best", &state->best));
