@@ -281,10 +281,12 @@ static td_status run_gnuplot(const char *script)
 
 static td_status draw_with(FILE *script, const char *script_path, const plot *p)
 {
-    char *picture = td_temporary_name(p->out);
-    if (picture == NULL) {
-        return TD_E_NOMEM;
+    char *picture;
+    int fd = td_temporary_open(p->out, &picture);
+    if (fd < 0) {
+        return td_fail(TD_E_IO, "%s: cannot be written: %s", p->out, strerror(errno));
     }
+    close(fd); /* gnuplot opens it */
     td_status status = write_script(script, p, picture);
     if (status == TD_OK) {
         status = run_gnuplot(script_path);

@@ -49,13 +49,9 @@ static bool write_lines(FILE *out, const char *root, const td_folder_list *list)
 }
 
 /* A name with a line break cannot be written: then there is no index. */
-static td_status write_beside(const char *temporary, const char *root, const char *index,
+static td_status write_beside(FILE *out, const char *temporary, const char *root, const char *index,
                               const td_folder_list *list)
 {
-    FILE *out = fopen(temporary, "w");
-    if (out == NULL) {
-        return td_fail(TD_E_IO, "%s: cannot be written: %s", temporary, strerror(errno));
-    }
     bool good = write_lines(out, root, list);
     bool written = ferror(out) == 0;
     written = fclose(out) == 0 && written;
@@ -70,11 +66,11 @@ static td_status write_beside(const char *temporary, const char *root, const cha
 
 td_status td_folder_list_remember(const char *root, const char *index, const td_folder_list *list)
 {
-    char *temporary = td_temporary_name(index);
-    if (temporary == NULL) {
-        return TD_E_NOMEM;
-    }
-    td_status status = write_beside(temporary, root, index, list);
+    char *temporary;
+    FILE *out = td_temporary_file(index, &temporary);
+    td_status status = out != NULL
+                           ? write_beside(out, temporary, root, index, list)
+                           : td_fail(TD_E_IO, "%s: cannot be written: %s", index, strerror(errno));
     free(temporary);
     return status;
 }

@@ -16,10 +16,10 @@
  * "tandem.format" is the version of the format, 1; files without the value have version 0. Loading
  * a file of an unknown version fails (TD_E_FORMAT).
  *
- * Saving is atomic. The library writes a temporary file next to the target (PATH.tmp.HOST.PID),
- * syncs and renames it: at any moment the path holds a complete checkpoint, the old or the new one.
- * A process that is killed while it saves leaves its temporary file; the next saving to the same
- * path removes that file. */
+ * Saving is atomic. The library writes a temporary file next to the target
+ * (PATH.tmp.HOST.PID.RANDOM), syncs and renames it: at any moment the path holds a complete
+ * checkpoint, the old or the new one. A process that is killed while it saves leaves its temporary
+ * file; the next saving to the same path removes that file. */
 #ifndef TD_NN_IO_CHECKPOINT_H
 #define TD_NN_IO_CHECKPOINT_H
 

@@ -216,12 +216,11 @@ static td_status sync_folder(const writing *w)
     return TD_OK;
 }
 
-static bool make_names(writing *w)
+static bool name_folder(writing *w)
 {
     size_t size = strlen(w->path) + 2;
-    w->temporary = td_temporary_name(w->path);
     w->folder = malloc(size);
-    if (w->temporary == NULL || w->folder == NULL) {
+    if (w->folder == NULL) {
         return false;
     }
     const char *slash = strrchr(w->path, '/');
@@ -234,16 +233,17 @@ static bool make_names(writing *w)
     return true;
 }
 
-/* Whether nobody writes this file, "NAME.tmp.HOST.PID", any more: no such process runs, or, if it
- * was another host's, nothing was written for an hour. `mark` is what stands behind ".tmp.". */
+/* Whether nobody writes this file, "NAME.tmp.HOST.PID.RANDOM", any more: no such process runs, or,
+ * if it was another host's, nothing was written for an hour. `mark` is what stands behind ".tmp.".
+ */
 static bool is_abandoned(int folder, const char *name, const char *mark)
 {
     enum { OLD = 3600 /* seconds */ };
     uint32_t host;
     long pid;
     int end = -1;
-    if (sscanf(mark, "%8" SCNx32 ".%ld%n", &host, &pid, &end) != 2 || mark[end] != '\0' ||
-        pid <= 0) {
+    if (sscanf(mark, "%8" SCNx32 ".%ld.%*16[0-9a-f]%n", &host, &pid, &end) != 2 || end < 0 ||
+        mark[end] != '\0' || pid <= 0) {
         return false; /* no file of ours */
     }
     if (host == td_host_number()) {
@@ -272,12 +272,11 @@ static void remove_leftovers(const writing *w)
     }
 }
 
-static td_status write_file(const writing *w, const char *header,
-                            const td_safetensors_entry *entries, int count, const int *order,
-                            td_safetensors_fetch fetch, void *user)
+static td_status write_file(writing *w, const char *header, const td_safetensors_entry *entries,
+                            int count, const int *order, td_safetensors_fetch fetch, void *user)
 {
     remove_leftovers(w);
-    int fd = open(w->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = td_temporary_open(w->path, &w->temporary);
     if (fd < 0) {
         return io_failure(w, "creating a file beside it");
     }
@@ -306,7 +305,7 @@ td_status td_safetensors_write_from(const char *path, const td_safetensors_entry
     writing w = { .path = path };
     int *order = calloc((size_t)count + 1, sizeof *order);
     char *header = NULL;
-    bool made = order != NULL && make_names(&w);
+    bool made = order != NULL && name_folder(&w);
     if (made) {
         order_by_width(entries, count, order);
         for (int i = 0; i < count; i++) {

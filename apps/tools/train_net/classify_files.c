@@ -64,8 +64,8 @@ bool classify_highest(const classify_run *c, int64_t *epochs_done, int64_t *step
     return found;
 }
 
-/* What a process that was killed while it saved has left: "ckpt_ep_000_step_000002.tmp.HOST.PID".
- */
+/* What a process that was killed while it saved has left:
+ * "ckpt_ep_000_step_000002.tmp.HOST.PID.RANDOM". */
 static bool is_leftover(const char *name, int64_t *epochs_done)
 {
     char saved[NAME_MAX + 1];

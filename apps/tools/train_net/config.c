@@ -450,13 +450,9 @@ void config_describe(const config_schema *schema, const void *values, FILE *out)
     write_all(schema, values, true, out);
 }
 
-static td_status write_beside(const config_schema *schema, const void *values, const char *beside,
-                              const char *path)
+static td_status write_beside(const config_schema *schema, const void *values, FILE *out,
+                              const char *beside, const char *path)
 {
-    FILE *out = fopen(beside, "w");
-    if (out == NULL) {
-        return td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
-    }
     write_all(schema, values, false, out);
     bool written = fflush(out) == 0 && fsync(fileno(out)) == 0;
     written = fclose(out) == 0 && written;
@@ -470,8 +466,10 @@ static td_status write_beside(const config_schema *schema, const void *values, c
 
 td_status config_write(const config_schema *schema, const void *values, const char *path)
 {
-    char *beside = td_temporary_name(path);
-    td_status status = beside != NULL ? write_beside(schema, values, beside, path) : TD_E_NOMEM;
+    char *beside;
+    FILE *out = td_temporary_file(path, &beside);
+    td_status status = out != NULL ? write_beside(schema, values, out, beside, path)
+                                   : td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
     free(beside);
     return status;
 }
