@@ -161,5 +161,5 @@ int main(int argc, char **argv)
     td_dataset_free(test_set);
     td_dataset_free(train_set);
     td_dist_destroy();
-    return 0;
+    return td_finish();
 }

@@ -137,5 +137,5 @@ int main(int argc, char **argv)
     td_dataset_free(train_part);
     td_dataset_free(test_set);
     td_dataset_free(train_set);
-    return 0;
+    return td_finish();
 }

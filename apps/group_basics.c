@@ -208,5 +208,5 @@ int main(int argc, char **argv)
     } else if (td_spawn(spawned, NULL, 2) != TD_OK) {
         td_die();
     }
-    return 0;
+    return td_finish();
 }

@@ -150,7 +150,7 @@ static int train(void)
     td_dataset_free(test_set);
     td_dataset_free(train_set);
     td_dist_destroy();
-    return 0;
+    return td_finish();
 }
 
 int main(int argc, char **argv)

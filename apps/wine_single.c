@@ -126,7 +126,7 @@ static int train(void)
     td_module_free(net);
     td_dataset_free(test_set);
     td_dataset_free(train_set);
-    return 0;
+    return td_finish(); /* 0, if all that was printed is written */
 }
 
 int main(int argc, char **argv)

@@ -130,6 +130,17 @@ _Noreturn void td_die(void)
     exit(1);
 }
 
+int td_finish(void)
+{
+    bool now = fflush(stdout) != 0;
+    if (now || ferror(stdout)) {
+        td_fail(TD_E_IO, "cannot write to stdout: %s",
+                now ? strerror(errno) : "an earlier part of the output is lost");
+        td_die();
+    }
+    return 0;
+}
+
 int td_parse_int(const char *text, const char *name)
 {
     enum { WRONG_USAGE = 64 };

@@ -66,6 +66,11 @@ td_status td_fail_context(td_status status, const char *format, ...)
  * called td_spawn, and td_last_error() there names the rank. */
 TD_NORETURN void td_die(void);
 
+/* For the end of a program: writes what stdio still holds for stdout, and returns 0, the exit code.
+ * If a part of what was printed cannot be written, as on a full disk, td_finish ends the program by
+ * td_die. */
+int td_finish(void);
+
 /* Returns the whole number that a text spells; for a program's command line. If the text spells no
  * whole number, or one outside of int's range, td_parse_int says so on stderr, with the program's
  * name and `name` (the option's, such as "--epochs"), and exits with 64. */

@@ -27,6 +27,14 @@ for run in log/deep logone; do # the training steps, all columns but the speed
 done
 same 'resumed: the same losses' "$work/deep.cut" "$work/logone.cut"
 
+# With closed standard streams no file becomes one: what is printed gets into none.
+# shellcheck disable=SC2086
+"$app" $few --epochs 1 --save "$work/closed" --log-dir "$work/logclosed" --trace "$work/closed.json" <&- >&- 2>&-
+tap $? 'closed streams: it works'
+! grep -q '[=|]' "$work/logclosed/metrics.csv" && python3 -m json.tool "$work/closed.json" >/dev/null
+tap $? 'closed streams: metrics and timeline hold nothing else' "$work/logclosed/metrics.csv"
+works 'closed streams: the checkpoint is whole' "$app" --resume "$work/closed" --epochs 1 --save "$work/closed"
+
 # predict needs nothing but the checkpoint: model, stem, size, normalisation and names are in it.
 # shellcheck disable=SC2086
 works 'the other stem, and the model alone' "$app" $few --epochs 1 --stem cifar --save "$work/small" --save-model "$work/alone"

@@ -12,6 +12,20 @@ for source in apps/*.c apps/tools/*.c; do
     tap $? "$name --help has no empty line between options" "$work/out"
 done
 
+# A full disk behind stdout is an error, whatever was printed.
+full() { # full NAME COMMAND...
+    local name=$1
+    shift
+    "$@" >/dev/full 2>"$work/err" </dev/null
+    [ $? -eq 1 ] && grep -q 'cannot write' "$work/err"
+    tap $? "$name: a full disk is noticed" "$work/err"
+}
+for source in apps/cifar_resnet18.c apps/tools/*.c; do
+    name=$(basename "$source" .c)
+    full "$name --help" "$apps/$name" --help
+done
+full 'a rank of wine_ddp_spawn' "$apps/wine_ddp_spawn" --nprocs 1 1
+
 # The main job's options are those of all apps that train.
 name=cifar_resnet18
 app=$apps/$name
@@ -82,6 +96,7 @@ fails 'group_basics: by hand, without a place' 64 '^usage: group_basics \[RANK W
 fails 'group_basics: a rank that is not there' 1 'rank 2' "$apps/group_basics" 2 2 tcp://127.0.0.1:23456
 ln -s "$PWD/data" "$work/data"
 (cd "$work" && "$apps/wine_single" 1 >/dev/null)
+full 'wine_single' env -C "$work" "$apps/wine_single" 1
 fails 'a model alone is no checkpoint' 1 "model_0\.safetensors is no checkpoint of a training run" \
     "$apps/cifar_resnet18" --resume "$work/model_0.safetensors"
 fails 'no such checkpoint' 1 "cannot open 'nofile'" "$apps/cifar_resnet18" --resume nofile

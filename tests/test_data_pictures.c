@@ -10,6 +10,8 @@
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -211,6 +213,22 @@ static void test_real_pictures(void **state)
     assert_true(count > 0 && worst_stb < 2.0);
 }
 
+/* A file that is larger than any picture is refused before it is read. */
+static void test_huge_file(void **state)
+{
+    (void)state;
+    td_image_folder_transform transform = { .size = 8 };
+    td_tensor *x = td_full(TD_SHAPE(1, 3, 8, 8), 0.0, TD_F32, TD_CPU);
+    temp_write("huge.png", "\x89PNG\r\n\x1a\n", 8);
+    assert_int_equal(truncate(temp_path("huge.png"), (off_t)1 << 40), 0);
+    assert_int_equal(td_image_read(temp_path("huge.png"), &transform, x), TD_E_FORMAT);
+    assert_error_says("huge.png: 1099511627776 bytes are more than the", "make it smaller", NULL);
+    assert_int_equal(mkfifo(temp_path("fifo.png"), 0600), 0); /* which nobody writes to */
+    assert_int_equal(td_image_read(temp_path("fifo.png"), &transform, x), TD_E_IO);
+    assert_error_says("fifo.png: not a regular file", NULL);
+    td_free(x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -220,6 +238,7 @@ int main(void)
         cmocka_unit_test(test_cut_off),
         cmocka_unit_test(test_no_end_marker),
         cmocka_unit_test(test_bombs),
+        cmocka_unit_test_setup_teardown(test_huge_file, temp_folder_setup, temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_real_pictures, temp_folder_setup,
                                         temp_folder_teardown),
     };

@@ -6,6 +6,7 @@
  *
  * Each process finds its place in the environment: RANK, LOCAL_RANK, WORLD_SIZE, ...
  * (dist/launch/workers.c); td_dist_init() reads it. */
+#include "apps/tools/common/cli.h"
 #include "dist/launch/launcher.h"
 
 #include <argp.h>
@@ -428,6 +429,7 @@ int main(int argc, char **argv)
         .doc = "Starts PROGRAM as many processes, on one node or several, and looks after them. "
                "Options have torchrun's names, with - or _ (--nproc-per-node, --nproc_per_node).",
     };
+    cli_begin();
     argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &a);
     return td_launch(&a.launch);
 }

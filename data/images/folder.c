@@ -35,9 +35,31 @@ typedef struct image_folder {
 
 /* ---- one file ---- */
 
-static td_status read_file(const char *path, uint8_t **bytes, size_t *size)
+/* An uncompressed picture with transparency takes 4 bytes a pixel. */
+static int64_t most_bytes(int64_t most_pixels)
 {
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* it may be a FIFO */
+    enum { BYTES_OF_PIXEL = 4, HEADERS = 1 << 20 };
+    return most_pixels < INT64_MAX / BYTES_OF_PIXEL - HEADERS
+               ? most_pixels * BYTES_OF_PIXEL + HEADERS
+               : INT64_MAX;
+}
+
+static td_status check_file(const char *path, const struct stat *info, int64_t most)
+{
+    if (!S_ISREG(info->st_mode)) {
+        return td_fail(TD_E_IO, "%s: not a regular file", path);
+    }
+    return info->st_size <= most
+               ? TD_OK
+               : td_fail(TD_E_FORMAT,
+                         "%s: %lld bytes are more than the %lld that are taken for a picture; make "
+                         "it smaller",
+                         path, (long long)info->st_size, (long long)most);
+}
+
+static td_status read_file(const char *path, int64_t most_pixels, uint8_t **bytes, size_t *size)
+{
+    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* it may be a FIFO */
     struct stat info;
     if (file < 0 || fstat(file, &info) != 0) {
         td_status status = td_fail(errno == ENOENT ? TD_E_NOTFOUND : TD_E_IO,
@@ -47,9 +69,10 @@ static td_status read_file(const char *path, uint8_t **bytes, size_t *size)
         }
         return status;
     }
-    if (!S_ISREG(info.st_mode)) {
+    td_status checked = check_file(path, &info, most_bytes(most_pixels));
+    if (checked != TD_OK) {
         close(file);
-        return td_fail(TD_E_IO, "%s: not a regular file", path);
+        return checked;
     }
     *size = (size_t)info.st_size;
     *bytes = malloc(*size + 1);
@@ -80,7 +103,7 @@ static td_status load(const char *path, const td_image_folder_transform *t, int6
 {
     uint8_t *bytes;
     size_t size;
-    TD_TRY(read_file(path, &bytes, &size));
+    TD_TRY(read_file(path, most_pixels, &bytes, &size));
     td_encoded picture = { .bytes = bytes, .size = size, .name = path, .most_pixels = most_pixels };
     td_status status = td_picture_load(t, &picture, epoch, sample, rgb);
     free(bytes);

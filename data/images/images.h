@@ -34,7 +34,8 @@ typedef struct td_image_folder_options {
     const char *index;   /* a file that remembers the list of the folder's images. While no
                             folder in the list has changed, the file is read instead of the folder;
                             otherwise the file is written again. NULL: none */
-    int64_t most_pixels; /* larger images are refused before they are decoded; 0: 100 million */
+    int64_t most_pixels; /* larger images are refused before they are decoded, and files of more
+                            than 4 bytes a pixel and 1 MiB before they are read; 0: 100 million */
 } td_image_folder_options;
 
 /* Opens FOLDER/CLASS/.../image, td_image_folder_open("FOLDER", .transform = { ... }): each

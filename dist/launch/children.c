@@ -18,8 +18,7 @@ static const double KILL_PATIENCE = 5; /* seconds; SIGKILL takes time if a disk 
 
 static const int passed_on[] = { SIGTERM, SIGINT, SIGHUP, SIGQUIT };
 
-/* Otherwise the first file or socket would become a stream that messages are written to. */
-static void keep_standard_streams(void)
+void td_keep_standard_streams(void)
 {
     int fd;
     while ((fd = open("/dev/null", O_RDWR)) >= 0 && fd <= STDERR_FILENO) {
@@ -31,7 +30,7 @@ static void keep_standard_streams(void)
 
 void td_signal_watch_begin(td_signal_watch *watch)
 {
-    keep_standard_streams();
+    td_keep_standard_streams();
     struct sigaction ignored = { .sa_handler = SIG_IGN };
     sigemptyset(&ignored.sa_mask);
     sigaction(SIGPIPE, &ignored, &watch->pipe_before);

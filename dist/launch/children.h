@@ -15,6 +15,10 @@ typedef struct td_child {
     double ended; /* when this process noticed its end; seconds on td_clock() */
 } td_child;
 
+/* Opens descriptors 0 to 2 on /dev/null if they are closed. Otherwise the first file or socket
+ * would become a stream that messages are written to. */
+void td_keep_standard_streams(void);
+
 /* Waits for signals instead of handling them: between begin and end the calling thread blocks TERM,
  * INT, HUP, QUIT and CHLD. Ignored signals stay ignored (nohup). This process ignores SIGPIPE, and
  * descriptors 0 to 2 are opened if they were closed. */

@@ -161,6 +161,7 @@ _Noreturn static void child_main(const spawning *s, int rank, int error_pipe, co
     if (code != 0 && strncmp(before, td_last_error(), sizeof(before) - 1) != 0) {
         td_error_report(td_last_error());
     }
+    code = code == 0 ? td_finish() : code;
     fflush(NULL);
     /* Without the parent's atexit functions. */
     _exit(code & 0xff ? code & 0xff : code != 0);
@@ -305,7 +306,9 @@ static void free_spawning(spawning *s)
 td_status td_spawn_at(td_spawn_options options, td_site at)
 {
     TD_REQUIRE(options.fn != NULL, at, "td_spawn: the function is NULL");
-    int nprocs = options.nprocs;
+    int nprocs = options.nprocs, nothing;
+    int *stopped_by = options.stopped_by != NULL ? options.stopped_by : &nothing;
+    *stopped_by = 0;
     if (nprocs < 1 || nprocs > MAX_PROCESSES) {
         return td_fail(TD_E_ARG, "td_spawn: %d processes; 1 to %d are possible", nprocs,
                        MAX_PROCESSES);
@@ -335,9 +338,7 @@ td_status td_spawn_at(td_spawn_options options, td_site at)
         td_children_stop(s.children, s.started, SIGKILL, 0, &s.watch);
     }
     td_signal_watch_end(&s.watch);
-    if (options.stopped_by != NULL) {
-        *options.stopped_by = s.stopped_by;
-    }
+    *stopped_by = s.stopped_by;
     free_spawning(&s);
     return status;
 }

@@ -1,5 +1,6 @@
 #include "apps/tools/common/cli.h"
 
+#include "dist/launch/children.h"
 #include "tandem.h"
 
 #include <argp.h>
@@ -7,11 +8,28 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { FIRST_GROUP = 1, OTHERS };
 enum { FIRST_KEY = 256 }; /* beyond every character: long options only; but -h is help */
 
 const char *argp_program_version = "tandem " TANDEM_VERSION;
+
+/* Without the other functions of atexit: exit has begun. */
+static void check_stdout(void)
+{
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "%s: cannot write to stdout: %s\n", program_invocation_short_name,
+                strerror(errno));
+        _exit(EXIT_FAILURE);
+    }
+}
+
+void cli_begin(void)
+{
+    td_keep_standard_streams();
+    atexit(check_stdout);
+}
 
 static bool set_int(const cli_option *option, const char *text, char *message, size_t size)
 {
@@ -183,6 +201,7 @@ void cli_parse(int argc, char **argv, const char *description, cli_option *optio
 void cli_parse_rest(int argc, char **argv, const char *description, cli_option *options, int count,
                     cli_rest *rest)
 {
+    cli_begin();
     struct argp_option table[CLI_MAX_OPTIONS + 4] = { 0 }, *next = table;
     static char help[CLI_MAX_OPTIONS][512];
     TD_REQUIRE(count <= CLI_MAX_OPTIONS, TD_HERE, "%d options; CLI_MAX_OPTIONS is %d", count,

@@ -41,6 +41,10 @@ typedef struct cli_option {
     char restored[256];    /* a text that came from a checkpoint */
 } cli_option;
 
+/* A program's first call, which cli_parse makes: opens standard streams that are closed, and sees
+ * to it that the exit code is 1 if what was printed could not be written, as on a full disk. */
+void cli_begin(void);
+
 /* Reads the command line into the options' values. Prints what is wrong and leaves the program with
  * code 64 (EX_USAGE) where something is; --help and --version leave with 0. */
 void cli_parse(int argc, char **argv, const char *description, cli_option *options, int count);
