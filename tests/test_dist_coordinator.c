@@ -177,6 +177,24 @@ static void test_the_cause(void **state)
     }
 }
 
+/* The hosts' clocks may differ by hours: a node says how long ago a rank failed. */
+static void test_skewed_clocks(void **state)
+{
+    (void)state;
+    job j = open_job(0);
+    assert_int_equal(td_link_send(&j.agents[0], "fail 0 0.5 0 0 0 10 256 n1\n\nlater"), TD_OK);
+    expect(&j, 0, "stop 0");
+    assert_int_equal(td_link_send(&j.agents[1], "fail 0 8.0 1 0 1 11 768 n2\n\nthe cause"), TD_OK);
+    expect(&j, 1, "stop 0");
+    for (int i = 0; i < NODES; i++) {
+        assert_int_equal(td_link_send(&j.agents[i], "stopped 0"), TD_OK);
+    }
+    char *text = hear(&j, 0);
+    assert_non_null(strstr(text, "end 3\nrank 1 failed first: exit code 3"));
+    free(text);
+    close_job(&j);
+}
+
 /* With restarts left all start again, and what the last round's failure was does not count any
  * more. */
 static void test_a_restart_forgets(void **state)
@@ -239,6 +257,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_cause),
+        cmocka_unit_test_setup_teardown(test_skewed_clocks, temp_folder_setup,
+                                        temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_restart_forgets, temp_folder_setup,
                                         temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_lost_node, temp_folder_setup, temp_folder_teardown),

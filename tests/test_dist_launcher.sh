@@ -165,6 +165,18 @@ code_is 'closed streams: the job ends well' 0 $? "$work/out"
 [ -s "$dir/0.0" ] && [ -s "$dir/1.0" ]
 tap $? 'closed streams: all workers ran'
 
+# A worker's daemon, in a session of its own: the job's end is its end, too.
+for code in 0 3; do
+    dir=$(notes "daemon$code")
+    # shellcheck disable=SC2016
+    tdrun sh -c 'cd "$0" && (setsid sh -c "echo \$\$ >new && mv new daemon && exec sleep 60" &)
+        until [ -e daemon ]; do sleep 0.01; done; exit $1' "$dir" $code >"$work/out" 2>&1
+    code_is "a worker with a daemon: code $code" $code $? "$work/out"
+    ! kill -0 "$(cat "$dir/daemon")" 2>/dev/null
+    tap $? "a worker with a daemon: it is gone (code $code)"
+    kill "$(cat "$dir/daemon")" 2>/dev/null
+done
+
 # ---- output ----
 
 log=$work/log

@@ -420,9 +420,19 @@ static void not_with_threads(void **state)
 
 #define FOLDER_TEST(f) cmocka_unit_test_setup_teardown(f, temp_folder_setup, temp_folder_teardown)
 
+/* Also where no process was started. */
+static void test_stopped_by_is_set(void **state)
+{
+    (void)state;
+    int stopped_by = 77;
+    assert_int_equal(td_spawn(only_sleep, NULL, 0, .stopped_by = &stopped_by), TD_E_ARG);
+    assert_int_equal(stopped_by, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stopped_by_is_set),
         FOLDER_TEST(all_end_well),
         FOLDER_TEST(exit_code),
         FOLDER_TEST(message_of_the_child),
