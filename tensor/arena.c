@@ -1,6 +1,7 @@
 #include "tensor/arena.h"
 
 #include "tensor/backend.h"
+#include "tensor/container.h"
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
 #include "tensor/storage.h"
@@ -61,29 +62,14 @@ static size_t round_up(size_t bytes, size_t unit)
     return (bytes + unit - 1) / unit * unit;
 }
 
-/* The number in a file, or otherwise if there is none ("max"). */
-static size_t read_number(const char *path, size_t otherwise)
-{
-    FILE *file = fopen(path, "r");
-    if (file == NULL) {
-        return otherwise;
-    }
-    unsigned long long number;
-    bool found = fscanf(file, "%llu", &number) == 1;
-    fclose(file);
-    return found ? (size_t)number : otherwise;
-}
-
-/* What this process may use: the machine's memory, or less in a container (control groups, version
- * 2 and 1), where going beyond means being killed without a word. */
+/* What this process may use: the machine's memory, or less in a container, where going beyond means
+ * being killed without a word. */
 static size_t available_memory(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES);
     long page = sysconf(_SC_PAGESIZE);
     size_t physical = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)8 << 30;
-    size_t v2 = read_number("/sys/fs/cgroup/memory.max", physical);
-    size_t v1 = read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes", physical);
-    size_t group = v1 < v2 ? v1 : v2;
+    size_t group = td_container_memory_now().limit;
     return group < physical ? group : physical;
 }
 

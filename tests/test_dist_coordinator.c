@@ -87,9 +87,11 @@ static void close_job(job *j)
 /* Rank i is node i's, on host n<i+1>, with pid 10 + i. */
 static td_worker_failure failure(int rank, double when, int status, const char *message)
 {
-    td_worker_failure f = {
-        .when = when, .rank = rank, .node = rank, .pid = 10 + rank, .status = status
-    };
+    td_worker_failure f = { .when = td_clock() - 1000 + when,
+                            .rank = rank,
+                            .node = rank,
+                            .pid = 10 + rank,
+                            .status = status };
     snprintf(f.host, sizeof f.host, "n%d", rank + 1);
     snprintf(f.message, sizeof f.message, "%s", message);
     return f;

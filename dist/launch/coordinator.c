@@ -51,7 +51,8 @@ struct td_coordinator {
     int round, restarts;
     char run_id[128];
     bool uses_budget;        /* the round stops because of a failure, not of a change of nodes */
-    td_worker_failure first; /* the round's first failure; when == 0: none */
+    bool failed;             /* a worker has failed in the round */
+    td_worker_failure first; /* the round's first failure, if one has */
     int end_code;
     char note[NOTE_BYTES]; /* why the round stops, or the job ended */
 };
@@ -116,7 +117,7 @@ static void lose_node(td_coordinator *c, node *n, const char *how, bool lost)
 /* After all nodes of the round have stopped: starts again, or ends. */
 static void after_stop(td_coordinator *c)
 {
-    if (c->first.when > 0) {
+    if (c->failed) {
         td_failure_text(&c->first, c->round, c->note, sizeof(c->note));
         c->end_code = td_child_exit_code(c->first.status);
     }
@@ -210,7 +211,7 @@ static void start_round(td_coordinator *c)
                            count, first_rank, world, c->run_id, c->note);
         first_rank += n->workers;
     }
-    c->first = (td_worker_failure){ 0 };
+    c->failed = false;
     c->note[0] = '\0';
     enter(c, RUNNING);
 }
@@ -334,7 +335,7 @@ static bool names(const td_worker_failure *a, const td_worker_failure *b)
 }
 
 /* The cause of a round's end is the failure that a survivor on another node has named, or else the
- * earliest one. Nodes' clocks are accurate enough for that. */
+ * earliest one. */
 static void on_fail(td_coordinator *c, const char *text)
 {
     td_worker_failure failure;
@@ -344,10 +345,10 @@ static void on_fail(td_coordinator *c, const char *text)
         return;
     }
     if (c->phase == RUNNING) {
-        c->uses_budget = true;
+        c->uses_budget = c->failed = true;
         c->first = failure;
         begin_stop(c, false);
-    } else if (c->phase == STOPPING && c->first.when > 0) {
+    } else if (c->phase == STOPPING && c->failed) {
         bool named = names(&c->first, &failure), names_it = names(&failure, &c->first);
         if (named != names_it ? named : failure.when < c->first.when) {
             c->first = failure;

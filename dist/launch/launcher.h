@@ -52,7 +52,7 @@ bool td_run_id_is_valid(const char *run_id);
 
 /* The worker that failed first, and why. */
 typedef struct td_worker_failure {
-    double when; /* wall-clock seconds */
+    double when; /* on this host's td_clock(); on its way it is how long ago that was */
     int rank, local_rank, node;
     long pid;
     int status; /* from waitpid */
@@ -104,10 +104,20 @@ td_status td_launch_folder_make(td_launch_folder *folder);
 /* Removes the folder, or keeps it for the user. */
 void td_launch_folder_end(td_launch_folder *folder, bool keep);
 
+/* ---- processes that workers have left (orphans.c) ---- */
+
+/* From here on, processes whose parents have ended become children of this one, in whatever session
+ * they are. Without it, they become those of init. */
+void td_orphans_adopt(void);
+/* Reaps those that have ended: all children of this process but those that is_own tells. With `end`
+ * kills the others, too, and waits for their ends, 5 seconds at most. */
+void td_orphans_look(bool (*is_own)(pid_t pid, const void *user), const void *user, bool end);
+
 /* ---- a process that ends the workers if the launcher dies (guard.c) ---- */
 
 /* A worker dies with its parent, but processes that the worker has started do not. The guard knows
- * the process group of each worker. When its pipe closes, the guard kills the remaining groups. */
+ * the process group of each worker; a process in another group or session outlives the launcher's
+ * SIGKILL. When its pipe closes, the guard kills the remaining groups. */
 typedef struct td_guard {
     pid_t pid;
     int pipe;

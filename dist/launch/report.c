@@ -1,4 +1,5 @@
 /* A failure on its way from node to coordinator, and as people read it. */
+#include "dist/clock.h"
 #include "dist/launch/launcher.h"
 
 #include <stdio.h>
@@ -6,8 +7,8 @@
 
 void td_failure_pack(const td_worker_failure *f, char *text, size_t size)
 {
-    snprintf(text, size, "%.6f %d %d %d %ld %d %s\n%s\n%s", f->when, f->rank, f->local_rank,
-             f->node, f->pid, f->status, f->host, f->log, f->message);
+    snprintf(text, size, "%.6f %d %d %d %ld %d %s\n%s\n%s", td_clock() - f->when, f->rank,
+             f->local_rank, f->node, f->pid, f->status, f->host, f->log, f->message);
 }
 
 bool td_failure_unpack(const char *text, td_worker_failure *f)
@@ -15,10 +16,12 @@ bool td_failure_unpack(const char *text, td_worker_failure *f)
     *f = (td_worker_failure){ 0 };
     const char *log = strchr(text, '\n');
     const char *message = log != NULL ? strchr(log + 1, '\n') : NULL;
-    if (message == NULL || sscanf(text, "%lf %d %d %d %ld %d %127s", &f->when, &f->rank,
-                                  &f->local_rank, &f->node, &f->pid, &f->status, f->host) != 7) {
+    double ago;
+    if (message == NULL || sscanf(text, "%lf %d %d %d %ld %d %127s", &ago, &f->rank, &f->local_rank,
+                                  &f->node, &f->pid, &f->status, f->host) != 7) {
         return false;
     }
+    f->when = td_clock() - ago;
     snprintf(f->log, sizeof(f->log), "%.*s", (int)(message - log - 1), log + 1);
     snprintf(f->message, sizeof(f->message), "%s", message + 1);
     return true;

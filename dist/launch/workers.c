@@ -80,6 +80,7 @@ td_status td_workers_open(const td_launch_options *options, td_workers **workers
         status = make_folders(w->base);
     }
     status = status == TD_OK ? td_guard_start(&w->guard) : status;
+    td_orphans_adopt();
     if (status != TD_OK) {
         free(w);
         return status;
@@ -371,10 +372,8 @@ static void read_message(const td_workers *w, int local, td_worker_failure *fail
 static void describe_failure(const td_workers *w, int local, td_worker_failure *failure)
 {
     const td_child *c = &w->children[local];
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
     *failure = (td_worker_failure){
-        .when = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec - (td_clock() - c->ended),
+        .when = c->ended,
         .rank = w->round.first_rank + local,
         .local_rank = local,
         .node = w->round.node,
@@ -387,6 +386,16 @@ static void describe_failure(const td_workers *w, int local, td_worker_failure *
     } else {
         read_message(w, local, failure);
     }
+}
+
+static bool is_own_child(pid_t pid, const void *workers)
+{
+    const td_workers *w = workers;
+    bool own = pid == w->guard.pid;
+    for (int i = 0; i < w->count && !own; i++) {
+        own = w->children[i].running && w->children[i].pid == pid;
+    }
+    return own;
 }
 
 /* Reaps ended workers and tells the guard. */
@@ -433,7 +442,9 @@ bool td_workers_look(td_workers *w, td_worker_failure *failure)
         td_children_signal(w->children, w->count, SIGKILL);
         w->killed = true;
     }
-    if (was_running && td_workers_running(w) == 0 && w->output != NULL) {
+    bool over = was_running && td_workers_running(w) == 0;
+    td_orphans_look(is_own_child, w, over);
+    if (over && w->output != NULL) {
         td_output_flush(w->output, 1);
     }
     /* A worker that ends after it was asked to has not failed. */

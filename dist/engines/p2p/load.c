@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { PATH_BYTES = 4096 };
@@ -77,6 +78,18 @@ static bool try_folder(shim *s, const char *folder, const char *below)
     return length > 0 && length < PATH_BYTES && try_path(s, path);
 }
 
+/* Not where everybody may put a file, as in /tmp. */
+static void try_private_folder(shim *s, const char *folder, const char *below)
+{
+    char path[PATH_BYTES];
+    struct stat info;
+    int length = snprintf(path, sizeof path, "%s%s", folder, below);
+    if (s->loaded == NULL && length > 0 && length < PATH_BYTES && stat(path, &info) == 0 &&
+        (info.st_mode & S_IWOTH) == 0) {
+        try_folder(s, path, "");
+    }
+}
+
 /* Next to the library or the program, or a folder above, where `make` puts it; then where it may be
  * installed. */
 static void load(shim *s)
@@ -90,20 +103,17 @@ static void load(shim *s)
     if (dladdr(&lock, &own) != 0 && own.dli_fname[0] == '/') {
         snprintf(folder, sizeof folder, "%s", own.dli_fname);
         *strrchr(folder, '/') = '\0';
-        if (try_folder(s, folder, "")) {
-            return;
-        }
+        try_private_folder(s, folder, "");
     }
     ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 1);
     if (length > 0) {
         folder[length] = '\0';
         *strrchr(folder, '/') = '\0';
-        if (try_folder(s, folder, "") || try_folder(s, folder, "/..") ||
-            try_folder(s, folder, "/../lib")) {
-            return;
-        }
+        try_private_folder(s, folder, "");
+        try_private_folder(s, folder, "/..");
+        try_private_folder(s, folder, "/../lib");
     }
-    if (!try_path(s, s->file)) {
+    if (s->loaded == NULL && !try_path(s, s->file)) {
         try_folder(s, "/usr/local/lib", "");
     }
 }

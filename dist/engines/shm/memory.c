@@ -2,6 +2,7 @@
 #include "dist/engines/shm/shm.h"
 #include "dist/collectives.h"
 
+#include "tensor/container.h"
 #include "tensor/storage.h"
 
 #include <errno.h>
@@ -15,38 +16,21 @@
 
 /* ---- creating and mapping ---- */
 
-/* The number after a prefix in a file: "MemAvailable: 123 kB"; `otherwise` if there is none. */
-static size_t read_number(const char *path, const char *prefix, size_t otherwise)
-{
-    char line[128];
-    FILE *file = fopen(path, "re");
-    size_t number = otherwise;
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        unsigned long long value;
-        size_t length = strlen(prefix);
-        if (strncmp(line, prefix, length) == 0 && sscanf(line + length, "%llu", &value) == 1) {
-            number = (size_t)value;
-            break;
-        }
-    }
-    if (file != NULL) {
-        fclose(file);
-    }
-    return number;
-}
-
 /* Bytes that the machine or the container has left, including cached files, which it can drop.
  * Anonymous shared memory has no limit of its own: a process that takes more is killed without a
  * message. */
 static size_t memory_left(void)
 {
-    size_t left = read_number("/proc/meminfo", "MemAvailable:", SIZE_MAX / 1024) * 1024;
-    size_t limit = read_number("/sys/fs/cgroup/memory.max", "", SIZE_MAX);
-    size_t used = read_number("/sys/fs/cgroup/memory.current", "", 0);
-    size_t files = read_number("/sys/fs/cgroup/memory.stat", "inactive_file ", 0) +
-                   read_number("/sys/fs/cgroup/memory.stat", "active_file ", 0);
-    used = files < used ? used - files : 0;
-    size_t group = used < limit ? limit - used : 0;
+    char line[128];
+    size_t left = SIZE_MAX, group = td_container_memory_now().left;
+    FILE *file = fopen("/proc/meminfo", "re");
+    while (file != NULL && left == SIZE_MAX && fgets(line, sizeof line, file) != NULL) {
+        unsigned long long kib;
+        left = sscanf(line, "MemAvailable: %llu", &kib) == 1 ? (size_t)kib * 1024 : left;
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
     return group < left ? group : left;
 }
 

@@ -1,0 +1,18 @@
+/* What the control groups of this process (a container's, a batch system's) let it use. */
+#ifndef TD_TENSOR_CONTAINER_H
+#define TD_TENSOR_CONTAINER_H
+
+#include <stddef.h>
+
+/* Bytes of memory: the smallest limit of the groups that hold this process, and the least that is
+ * left in one of them, where cached files count as free. Versions 1 and 2 of control groups.
+ * SIZE_MAX: no limit. */
+typedef struct td_container_memory {
+    size_t limit, left;
+} td_container_memory;
+td_container_memory td_container_memory_now(void);
+
+/* The same from other places than /proc/self/cgroup and /sys/fs/cgroup; for tests. */
+td_container_memory td_container_memory_of(const char *groups, const char *root);
+
+#endif
