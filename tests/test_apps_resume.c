@@ -6,6 +6,7 @@
 
 #include <setjmp.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
