@@ -134,7 +134,7 @@ static td_status move_gradients(td_ddp_state *s)
 {
     const td_tensor *flat = td_params_flat(s->params);
     td_tensor *grads = td_ddp_new_memory(s->group, td_device_of(flat), td_numel(flat), flat->dtype);
-    td_status status = grads != NULL ? td_params_set_grad_memory(s->params, grads) : TD_E_NOMEM;
+    td_status status = grads != NULL ? td_params_set_memory(s->params, NULL, grads) : TD_E_NOMEM;
     if (status != TD_OK) {
         td_free(grads);
     }

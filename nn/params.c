@@ -29,6 +29,7 @@ struct td_params {
     td_tensor **extra; /* optimizer state: of the same form, or a number for each parameter */
     int extra_count;
     td_tensor *scaling; /* a loss scaler's numbers, a header of ours; NULL: there is none */
+    td_params_peers peers;
     bool freed;         /* with its model */
 };
 
@@ -278,6 +279,11 @@ td_status td_params_set_scaling(td_params *params, const td_tensor *numbers)
     return TD_OK;
 }
 
+const td_params_peers *td_params_peers_of(const td_params *params)
+{
+    return params->peers.count > 0 ? &params->peers : NULL;
+}
+
 static const td_params *alive(const td_params *params)
 {
     TD_REQUIRE(!params->freed, TD_HERE,
@@ -329,6 +335,16 @@ td_tensor *td_params_view(const td_params *params, td_tensor *flat, int i)
                                item->tensor->stride);
 }
 
+td_tensor td_params_part(const td_tensor *t, int64_t begin, int64_t count)
+{
+    td_tensor part = *t;
+    part.ndim = 1;
+    part.shape[0] = count;
+    part.stride[0] = 1;
+    part.offset += begin;
+    return part;
+}
+
 /* ---- optimizer state ---- */
 
 static td_tensor *add_state(td_params *params, td_shape shape, td_dtype dtype, td_device device,
@@ -354,6 +370,14 @@ td_tensor *td_params_new_flat(td_params *params)
     const td_tensor *like = td_params_flat(params);
     return add_state(params, td_shape_of(like), like->dtype, td_device_of(like),
                      "an optimizer's flat state");
+}
+
+td_tensor *td_params_new_window(td_params *params)
+{
+    const td_tensor *like = td_params_flat(params);
+    int64_t ranks = params->peers.count > 0 ? params->peers.count : 1;
+    return add_state(params, TD_SHAPE(td_numel(like) / ranks), like->dtype, td_device_of(like),
+                     "an optimizer's state");
 }
 
 td_tensor *td_params_new_counts(td_params *params)
@@ -383,45 +407,100 @@ td_tensor *td_params_state(const td_params *params, int i)
     return params->extra[i];
 }
 
-/* ---- gradients elsewhere ---- */
+/* ---- other memory ---- */
 
-td_status td_params_set_grad_memory(td_params *params, td_tensor *flat)
+static void free_views(td_tensor **views, int count)
 {
-    TD_REQUIRE(flat->step == 0 && td_same_order(flat, params->flat) &&
-                   flat->dtype == params->flat->dtype &&
-                   td_same_device(td_device_of(flat), td_device_of(params->flat)),
-               TD_HERE, "td_params_set_grad_memory: %s cannot hold the gradients of %s",
-               td_describe(flat), td_describe(params->flat));
-    td_tensor **grads = calloc((size_t)params->count + 1, sizeof(td_tensor *));
-    bool made = grads != NULL;
-    for (int i = 0; made && i < params->count; i++) {
-        grads[i] = td_params_view(params, flat, i);
-        made = grads[i] != NULL;
+    for (int i = 0; views != NULL && i < count; i++) {
+        td_free(views[i]);
     }
-    if (!made) {
-        for (int i = 0; grads != NULL && i < params->count; i++) {
-            td_free(grads[i]);
+    free(views);
+}
+
+/* A header over `flat` for each parameter; NULL: no memory. */
+static td_tensor **make_views(const td_params *params, td_tensor *flat)
+{
+    td_tensor **views = calloc((size_t)params->count + 1, sizeof(td_tensor *));
+    for (int i = 0; views != NULL && i < params->count; i++) {
+        views[i] = td_params_view(params, flat, i);
+        if (views[i] == NULL) {
+            free_views(views, params->count);
+            return NULL;
         }
-        free(grads);
-        return td_fail(TD_E_NOMEM, "no memory to move %d gradients", params->count);
     }
-    td_copy_(flat, params->flat_grad);
-    flat->name = params->flat_grad->name;
+    return views;
+}
+
+static void require_room(const td_params *params, const td_tensor *flat, int64_t length)
+{
+    TD_REQUIRE(flat->step == 0 && flat->ndim == 1 && td_numel(flat) == length &&
+                   length >= td_numel(params->flat) && flat->dtype == params->flat->dtype &&
+                   td_same_device(td_device_of(flat), td_device_of(params->flat)),
+               TD_HERE, "td_params_set_memory: %s cannot take the place of %s", td_describe(flat),
+               td_describe(params->flat));
+}
+
+/* Copies what is there to the beginning of longer memory. */
+static void copy_begin(td_tensor *to, const td_tensor *from)
+{
+    td_tensor begin = td_params_part(to, 0, td_numel(from));
+    td_copy_(&begin, from);
+    to->name = from->name;
+}
+
+static void move_values(td_params *params, td_tensor *flat, td_tensor **views)
+{
+    copy_begin(flat, params->flat);
+    for (int i = 0; i < params->count; i++) {
+        td_exchange_memory(params->items[i].tensor, views[i]);
+    }
+    free_views(views, params->count); /* which hold the old memory now */
+    td_free(params->flat);
+    params->flat = flat;
+}
+
+static void move_grads(td_params *params, td_tensor *flat, td_tensor **views)
+{
+    copy_begin(flat, params->flat_grad);
     for (int i = 0; i < params->count; i++) {
         td_tensor *leaf = params->items[i].tensor;
         bool has = td_grad(leaf) != NULL;
-        grads[i]->name = params->grads[i]->name;
-        td_set_grad_storage(leaf, grads[i]);
+        views[i]->name = params->grads[i]->name;
+        td_set_grad_storage(leaf, views[i]);
         if (has) {
             td_mark_grad(leaf);
         }
-        td_free(params->grads[i]);
     }
-    free(params->grads);
+    free_views(params->grads, params->count);
     td_free(params->flat_grad);
-    params->grads = grads;
+    params->grads = views;
     params->flat_grad = flat;
+}
+
+td_status td_params_set_memory(td_params *params, td_tensor *values, td_tensor *grads)
+{
+    require_room(params, grads, td_numel(values != NULL ? values : params->flat));
+    require_room(params, values != NULL ? values : params->flat, td_numel(grads));
+    td_tensor **value_views = values != NULL ? make_views(params, values) : NULL;
+    td_tensor **grad_views = make_views(params, grads);
+    if ((values != NULL && value_views == NULL) || grad_views == NULL) {
+        free_views(value_views, params->count);
+        free_views(grad_views, params->count);
+        return td_fail(TD_E_NOMEM, "no memory to move %d parameters", params->count);
+    }
+    if (values != NULL) {
+        move_values(params, values, value_views);
+    }
+    move_grads(params, grads, grad_views);
     return TD_OK;
+}
+
+void td_params_set_peers(td_params *params, const td_params_peers *peers)
+{
+    TD_REQUIRE(td_numel(params->flat) % peers->count == 0 && params->extra_count == 0, TD_HERE,
+               "td_params_set_peers: %s is not cut into %d equal windows, or there is state of it",
+               td_describe(params->flat), peers->count);
+    params->peers = *peers;
 }
 
 /* ---- reordering ---- */
@@ -439,23 +518,14 @@ static void require_permutation(const td_params *p, const int *order)
     }
 }
 
-/* Part of a flat tensor, for the time of a copy: a header that takes no hold. */
-static td_tensor part_of(const td_tensor *flat, int64_t begin, int64_t count)
-{
-    td_tensor part = *flat;
-    part.offset += begin;
-    part.shape[0] = count;
-    return part;
-}
-
 /* Rearranges one flat tensor; the gaps between slices stay zero. */
 static void rearrange(const td_params *p, td_tensor *flat, td_tensor *old, const int64_t *begin)
 {
     td_copy_(old, flat);
     td_fill_(flat, 0.0);
     for (int i = 0; i < p->count; i++) {
-        td_tensor to = part_of(flat, begin[i], p->items[i].count);
-        td_tensor from = part_of(old, p->items[i].begin, p->items[i].count);
+        td_tensor to = td_params_part(flat, begin[i], p->items[i].count);
+        td_tensor from = td_params_part(old, p->items[i].begin, p->items[i].count);
         td_copy_(&to, &from);
     }
 }
@@ -463,6 +533,9 @@ static void rearrange(const td_params *p, td_tensor *flat, td_tensor *old, const
 td_status td_params_reorder(td_params *params, const int *order)
 {
     require_permutation(params, order);
+    TD_REQUIRE(params->peers.count == 0, TD_HERE,
+               "td_params_reorder: ranks share the state of these parameters, each a window of the "
+               "memory: the order stays");
     int64_t *begin = calloc((size_t)params->count + 1, sizeof *begin);
     td_tensor *old = td_clone(params->flat);
     if (begin == NULL || old == NULL) {

@@ -39,12 +39,45 @@ int64_t td_params_skipped(const td_params *params);
  * all skipped steps but the first `skipped` were counted. */
 void td_params_ask(const td_params *params, td_optim_slice *slice, int64_t step, int64_t skipped);
 
-/* Puts the gradients into given memory: flat like td_params_flat, persistent, which belongs to
- * params from now on. Gradients that there are move along. TD_E_NOMEM: nothing has changed. */
-td_status td_params_set_grad_memory(td_params *params, td_tensor *flat);
+/* Puts the gradients, and the values unless they are NULL, into given memory: 1-d, of one length,
+ * persistent. It belongs to params from now on. Memory for both may be longer than what was there;
+ * the rest is zero and stays so. TD_E_NOMEM: nothing has changed. */
+td_status td_params_set_memory(td_params *params, td_tensor *values, td_tensor *grads);
+
+/* ---- ranks that share an optimizer's state (ZeRO) ----
+ *
+ * The flat memory is cut into one window for each rank, all of one length. A rank's optimizer
+ * changes its own window of the values and keeps the state of that window alone. */
+typedef struct td_params_peers {
+    int rank, count;
+    void (*gather)(void *user); /* after a step: brings the other ranks' windows of the values */
+    td_status (*broadcast)(td_tensor *t, int from, void *user);
+    td_status (*agree)(td_status mine, void *user); /* TD_OK if it is on all ranks */
+    void *user;
+} td_params_peers;
+/* Before any state is made. The length of the flat memory is a multiple of count. */
+void td_params_set_peers(td_params *params, const td_params_peers *peers);
+const td_params_peers *td_params_peers_of(const td_params *params); /* NULL: there are none */
+
+/* State of this rank's window, zeroed; of all parameters if no ranks share it. */
+td_tensor *td_params_new_window(td_params *params);
+/* The part of a parameter that is in this rank's window: `count` elements from `begin` of the flat
+ * memory, whose state begins at `place`. Without peers: the whole parameter. */
+typedef struct td_window {
+    int64_t begin, count, place;
+} td_window;
+td_window td_params_here(const td_params *params, int i);
+/* Collective: brings parameter i's state together from the windows of all ranks. whole: 1-d, its
+ * elements in memory order. */
+td_status td_params_collect(const td_params *params, const td_tensor *window, int i,
+                            td_tensor *whole);
+/* Takes this rank's part of parameter i's state out of the whole. */
+void td_params_keep(const td_params *params, td_tensor *window, int i, const td_tensor *whole);
 
 /* A view of one parameter's part of such a tensor, in the parameter's shape and memory order. The
  * caller's to free; NULL when memory is short. */
 td_tensor *td_params_view(const td_params *params, td_tensor *flat, int i);
+/* Elements of a dense tensor in memory order, by value: a 1-d header that takes no hold. */
+td_tensor td_params_part(const td_tensor *t, int64_t begin, int64_t count);
 
 #endif

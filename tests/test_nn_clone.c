@@ -254,7 +254,7 @@ static void test_gradients_move_into_given_memory(void **state)
     td_read(td_params_flat_grad(params), before, TD_F32);
 
     td_tensor *memory = td_full(TD_SHAPE(count), -1.0, TD_F32, TD_CPU);
-    assert_int_equal(td_params_set_grad_memory(params, memory), TD_OK);
+    assert_int_equal(td_params_set_memory(params, NULL, memory), TD_OK);
     assert_ptr_equal(td_params_flat_grad(params), memory);
     assert_memory_equal(td_data(memory), before, (size_t)count * sizeof *before);
     assert_non_null(td_grad(td_params_get(params, 0)->tensor));
@@ -268,8 +268,8 @@ static void test_gradients_move_into_given_memory(void **state)
         assert_ptr_equal(td_data(td_grad_buffer(p->tensor)), expected);
     }
     backward(net, x);
-    expect_fatal("cannot hold the gradients",
-                 td_params_set_grad_memory(params, td_params_get(params, 0)->tensor));
+    expect_fatal("cannot take the place",
+                 td_params_set_memory(params, NULL, td_params_get(params, 0)->tensor));
     free(before);
     td_free(x);
     td_module_free(net);

@@ -67,16 +67,6 @@ void td_average_end(td_average *a)
     }
 }
 
-td_tensor td_average_part(const td_tensor *t, int64_t begin, int64_t count)
-{
-    td_tensor part = *t;
-    part.ndim = 1;
-    part.shape[0] = count;
-    part.stride[0] = 1;
-    part.offset += begin;
-    return part;
-}
-
 int td_average_fill(const td_average *a, td_optim_slice *slices, double decay)
 {
     for (int i = 0; i < 1 + a->buffer_count; i++) {
@@ -98,7 +88,7 @@ static void follow(td_tensor *copy, td_tensor *value, const td_optim_slice *slic
         return;
     }
     int64_t count = td_numel(copy);
-    td_tensor to = td_average_part(copy, 0, count), from = td_average_part(value, 0, count);
+    td_tensor to = td_params_part(copy, 0, count), from = td_params_part(value, 0, count);
     td_begin_write(copy, function, TD_HERE);
     if (is_float) {
         kernels->sgd(&to, &from, NULL, slice, 1);

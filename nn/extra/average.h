@@ -37,8 +37,4 @@ int td_average_fill(const td_average *average, td_optim_slice *slices, double de
 void td_average_update(td_average *average, void (*fill)(void *user, void *slices), void *user,
                        bool back, const char *function);
 
-/* A header over a dense tensor's elements [begin, begin + count), in the order of memory, for the
- * time of a kernel's call: it takes no hold. */
-td_tensor td_average_part(const td_tensor *t, int64_t begin, int64_t count);
-
 #endif

@@ -133,8 +133,8 @@ static void exchange(const td_ema *ema, td_tensor *a, td_tensor *b)
     td_begin_write(b, "td_ema_swap", TD_HERE);
     for (int64_t at = 0; at < count; at += SWAP_ELEMENTS) {
         int64_t n = count - at < SWAP_ELEMENTS ? count - at : SWAP_ELEMENTS;
-        td_tensor one = td_average_part(a, at, n), other = td_average_part(b, at, n);
-        td_tensor spare = td_average_part(ema->spare, 0, n);
+        td_tensor one = td_params_part(a, at, n), other = td_params_part(b, at, n);
+        td_tensor spare = td_params_part(ema->spare, 0, n);
         kernels->copy(&spare, &one);
         kernels->copy(&one, &other);
         kernels->copy(&other, &spare);

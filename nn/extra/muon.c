@@ -290,6 +290,9 @@ td_optim *td_muon_at(td_muon_options options, td_site at)
                    options.weight_decay >= 0.0 && options.rounds >= 0,
                at, "td_muon: momenta %g and %g, weight decay %g and %d rounds must not be negative",
                options.momentum, options.sgd_momentum, options.weight_decay, options.rounds);
+    TD_REQUIRE(options.params == NULL || td_params_peers_of(options.params) == NULL, at,
+               "td_muon: td_ddp shards these parameters' optimizer, and Muon needs whole filters: "
+               "use td_sgd, td_adam or td_adamw, or td_ddp without .shard");
     muon own = { .options = options };
     own.options.rounds = options.rounds != 0 ? options.rounds : 5;
     td_optim *o = td_optim_new(&muon_kind, options.params, options.lr, options.weight_decay, true,

@@ -5,7 +5,9 @@
 #include "nn/io/safetensors_internal.h"
 #include "nn/params.h"
 #include "nn/optim/optim_internal.h"
+#include "nn/module.h"
 #include "tensor/extend.h"
+#include "tensor/storage.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,17 +34,67 @@ static void require_valid(const td_checkpoint_options *c, const char *function, 
 
 typedef struct saving {
     const td_records *list;
+    const td_params *params;       /* the optimizer's, if ranks share its state; or NULL */
     td_safetensors_entry *entries; /* of each tensor */
     td_metadata *metadata;
-    void *buffer; /* one tensor's elements, row-major */
+    void *buffer;     /* one tensor's elements, row-major */
+    td_tensor *whole; /* the elements of one parameter's state, in memory order */
+    int collected;    /* records of which the ranks have brought state together */
+    td_status status; /* the first failure of that */
 } saving;
+
+static const td_params *shared_params(const td_checkpoint_options *c)
+{
+    return c->optim != NULL && td_params_peers_of(c->optim->params) != NULL ? c->optim->params
+                                                                            : NULL;
+}
+
+/* A header of t's form over the elements in `memory`, for the time of a call. */
+static td_tensor over(td_tensor *memory, const td_tensor *t)
+{
+    td_tensor view;
+    td_init_header(&view, memory->storage, memory->offset, td_shape_of(t), t->stride, t->dtype);
+    return view;
+}
+
+/* Brings the shared state of the records up to and including `last` together, on all ranks. All
+ * state is of one dtype, so the file has it in the order of the list. */
+static void collect_up_to(saving *s, int last)
+{
+    for (; s->collected <= last; s->collected++) {
+        const td_tensor_record *r = &s->list->tensors[s->collected];
+        if (r->window != NULL && s->status == TD_OK) {
+            td_tensor part = td_params_part(s->whole, 0, td_numel(r->tensor));
+            s->status = td_params_collect(s->params, r->window, r->param, &part);
+        }
+    }
+}
 
 /* From the device's order to the file's. */
 static const void *fetch_row_major(int i, void *user)
 {
-    const saving *s = user;
-    td_read(s->list->tensors[i].tensor, s->buffer, s->entries[i].dtype);
-    return s->buffer;
+    saving *s = user;
+    const td_tensor_record *r = &s->list->tensors[i];
+    if (r->window == NULL) {
+        td_read(r->tensor, s->buffer, s->entries[i].dtype);
+        return s->buffer;
+    }
+    collect_up_to(s, i);
+    td_tensor whole = over(s->whole, r->tensor);
+    td_read(&whole, s->buffer, s->entries[i].dtype);
+    return s->status == TD_OK ? s->buffer : NULL;
+}
+
+/* Memory for the largest parameter's state. */
+static td_tensor *new_whole(const td_records *l, const td_params *params)
+{
+    int64_t largest = 1;
+    for (int i = 0; i < l->tensor_count; i++) {
+        int64_t count = l->tensors[i].window != NULL ? td_numel(l->tensors[i].tensor) : 0;
+        largest = count > largest ? count : largest;
+    }
+    const td_tensor *flat = td_params_flat(params);
+    return td_zeros(TD_SHAPE(largest), flat->dtype, td_device_of(flat));
 }
 
 static bool describe_file(saving *s)
@@ -66,7 +118,27 @@ static bool describe_file(saving *s)
         s->metadata[i] = (td_metadata){ l->texts[i].key, l->texts[i].text };
     }
     s->buffer = malloc(largest);
-    return s->buffer != NULL;
+    s->whole = s->params != NULL ? new_whole(l, s->params) : NULL;
+    return s->buffer != NULL && (s->params == NULL || s->whole != NULL);
+}
+
+static td_status write_file(saving *s, const char *path)
+{
+    return td_safetensors_write_from(path, s->entries, s->list->tensor_count, s->metadata,
+                                     s->list->text_count, fetch_row_major, s);
+}
+
+/* The first rank writes, and the others give it their parts of the state. All return the same
+ * outcome, and all have the same collectives whether writing fails or not. */
+static td_status write_together(saving *s, const char *path, td_status status)
+{
+    const td_params_peers *peers = td_params_peers_of(s->params);
+    TD_TRY(peers->agree(status, peers->user));
+    if (peers->rank == 0) {
+        status = write_file(s, path);
+    }
+    collect_up_to(s, s->list->tensor_count - 1);
+    return peers->agree(status == TD_OK ? s->status : status, peers->user);
 }
 
 td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at)
@@ -77,16 +149,20 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at)
                    "td_checkpoint_save: metadata[%d] has a NULL key or value", i);
     }
     td_records list = { .options = &options };
-    saving s = { .list = &list };
+    saving s = { .list = &list, .params = shared_params(&options) };
     td_records_list(&list);
-    td_status status =
-        !list.failed && describe_file(&s)
-            ? td_safetensors_write_from(options.path, s.entries, list.tensor_count, s.metadata,
-                                        list.text_count, fetch_row_major, &s)
-            : td_fail(TD_E_NOMEM, "no memory to save a checkpoint to '%s'", options.path);
+    td_status status = !list.failed && describe_file(&s)
+                           ? TD_OK
+                           : td_fail(TD_E_NOMEM, "no memory to save a checkpoint to '%s'", options.path);
+    if (s.params != NULL) {
+        status = write_together(&s, options.path, status);
+    } else if (status == TD_OK) {
+        status = write_file(&s, options.path);
+    }
     free(s.entries);
     free(s.metadata);
     free(s.buffer);
+    td_free(s.whole);
     td_records_free(&list);
     return status;
 }
@@ -228,11 +304,30 @@ static td_status report_differences(const td_records *l, const char *path)
                                 path, text[0], text[1], text[2]);
 }
 
+/* This rank's part of a parameter's state, out of the file's whole. */
+static td_status take_part(const td_tensor_record *r, const td_params *params)
+{
+    const td_tensor *form = r->tensor;
+    td_tensor *whole = td_zeros(TD_SHAPE(td_numel(form)), form->dtype, td_device_of(form));
+    if (whole == NULL) {
+        return TD_E_NOMEM;
+    }
+    if (r->part != TD_PART_EMPTY) {
+        td_tensor view = over(whole, form);
+        td_write(&view, r->from->data, r->from->dtype);
+    }
+    td_params_keep(params, r->window, r->param, whole);
+    td_free(whole);
+    return TD_OK;
+}
+
 static td_status take(const td_records *l)
 {
     for (int i = 0; i < l->tensor_count; i++) {
         const td_tensor_record *r = &l->tensors[i];
-        if (r->part == TD_PART_EMPTY) {
+        if (r->window != NULL) {
+            TD_TRY(take_part(r, l->options->optim->params));
+        } else if (r->part == TD_PART_EMPTY) {
             td_fill_(r->tensor, 0.0);
         } else {
             td_write(r->tensor, r->from->data, r->from->dtype);

@@ -79,7 +79,10 @@ typedef struct td_checkpoint_options {
     int metadata_count;
 } td_checkpoint_options;
 
-/* Saves a training run. */
+/* Saves a training run. Under DDP one rank saves. If td_ddp shards the optimizer (.shard) and
+ * the options have that optimizer, all ranks call td_checkpoint_save: rank 0 writes, and the others
+ * send it their parts of the state, a parameter at a time. All return the same outcome. The file
+ * does not depend on the number of ranks. */
 td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
 
 /* Loads a file into an existing model, optimizer, averages, scaler and extra tensors.
@@ -91,6 +94,8 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
  * for "momentum_buffer" (files of 0.1.0). "num_batches_tracked" is ignored, and so are optimizer
  * state, averages and extra tensors that the options do not ask for. Settings of the optimizer
  * other than the learning rate, and its groups, stay as you made them.
+ *
+ * Each rank of a sharded optimizer loads the file itself and takes its own part of the state.
  *
  * If td_parameters was called on the model, its parameters get the memory order that they had when
  * the file was made. Under DDP that order decides the buckets: either all ranks load, or you load

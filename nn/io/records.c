@@ -253,10 +253,10 @@ static int read_order(const char *text, int *order)
 }
 
 /* Other parameters may take gradients here than when the file was made: then the order has no
- * meaning, and the present one stays. */
+ * meaning, and the present one stays; so it does where ranks share state by its place. */
 static bool take_order(void *of, const char *text, bool set)
 {
-    if (text == NULL || in_use(of)) {
+    if (text == NULL || in_use(of) || td_params_peers_of(of) != NULL) {
         return true;
     }
     int count = td_params_count(of);
@@ -391,9 +391,16 @@ static void list_parameter(td_records *l, td_optim *o, int i)
     }
     add_text(l, key, &a_count, &o->steps[i]);
     for (int k = 0; k < TD_OPTIM_STATES && o->state[k] != NULL; k++) {
+        bool shared = td_params_peers_of(o->params) != NULL;
         add_tensor(l, steps > 0 ? TD_PART_OTHER : TD_PART_EMPTY,
                    td_format(TD_KEY_OPTIMIZER "%s.%s", path, o->kind->states[k]),
-                   td_params_view(o->params, o->state[k], i), true);
+                   shared ? td_params_get(o->params, i)->tensor
+                          : td_params_view(o->params, o->state[k], i),
+                   !shared);
+        if (shared && !l->failed) {
+            l->tensors[l->tensor_count - 1].window = o->state[k];
+            l->tensors[l->tensor_count - 1].param = i;
+        }
     }
 }
 

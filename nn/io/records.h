@@ -60,6 +60,8 @@ typedef struct td_tensor_record {
     char *name;
     td_tensor *tensor;
     bool view;                        /* the tensor was made for the list */
+    td_tensor *window;                /* not NULL: ranks share this state, which has the form of */
+    int param;                        /* `tensor`, this parameter of the optimizer's */
     td_tensor_part part;              /* EMPTY: loading fills the tensor with zeros */
     const td_safetensors_entry *from; /* while loading */
 } td_tensor_record;

@@ -45,7 +45,7 @@ td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, 
                 o->slices != NULL && o->own != NULL;
     o->steps = made ? td_data_rw(o->step_counts) : NULL;
     for (int i = 0; made && with_state && i < TD_OPTIM_STATES && kind->states[i] != NULL; i++) {
-        o->state[i] = td_params_new_flat(params);
+        o->state[i] = td_params_new_window(params);
         made = o->state[i] != NULL;
     }
     if (!made) {
@@ -91,18 +91,20 @@ void td_optim_free(td_optim *optim)
 static bool continues(const td_optim_slice *a, const td_optim_slice *b, int64_t unit)
 {
     int64_t end = (a->begin + a->count + unit - 1) / unit * unit;
-    return end == b->begin && a->first == b->first && a->lr == b->lr &&
-           a->weight_decay == b->weight_decay && a->momentum == b->momentum && a->step == b->step;
+    return end == b->begin && a->to_values == b->to_values && a->first == b->first &&
+           a->lr == b->lr && a->weight_decay == b->weight_decay && a->momentum == b->momentum &&
+           a->step == b->step;
 }
 
 /* The slice of parameter i's next step. */
 static td_optim_slice slice_of(const td_optim *o, int i, bool captured)
 {
-    const td_param *p = td_params_get(o->params, i);
+    td_window here = td_params_here(o->params, i);
     const td_optim_group_settings *group = &o->groups[o->group_of[i]];
     td_optim_slice slice = {
-        .begin = p->begin,
-        .count = p->count,
+        .begin = here.place,
+        .count = here.count,
+        .to_values = here.begin - here.place,
         .lr = o->lr * group->lr_scale,
         .weight_decay = group->weight_decay,
     };
@@ -200,6 +202,10 @@ void td_optim_step(td_optim *optim)
         optim->kind->run(optim, td_kernels_of(td_device_of(flat)), flat,
                          td_params_flat_grad(optim->params), slices);
         td_context_pop();
+    }
+    const td_params_peers *peers = td_params_peers_of(optim->params);
+    if (peers != NULL) {
+        peers->gather(peers->user);
     }
 }
 

@@ -30,9 +30,14 @@ static void *at(char *base, const td_optim_job *job, int64_t begin)
     return base ? base + begin * job->size : NULL;
 }
 
-static const char *grad_at(const td_optim_job *job, int64_t begin)
+static void *values_at(const td_optim_job *job, const td_optim_slice *s, int64_t begin)
 {
-    return job->grad + begin * job->size;
+    return job->param + (begin + s->to_values) * job->size;
+}
+
+static const char *grad_at(const td_optim_job *job, const td_optim_slice *s, int64_t begin)
+{
+    return job->grad + (begin + s->to_values) * job->size;
 }
 
 static void sgd_step(const td_optim_job *job, const td_optim_slice *s, int64_t begin, int64_t n)
@@ -47,7 +52,7 @@ static void sgd_step(const td_optim_job *job, const td_optim_slice *s, int64_t b
         .nesterov = s->nesterov,
     };
     char *momentum = s->momentum != 0 ? job->state[0] : NULL;
-    job->loops->sgd(n, at(job->param, job, begin), grad_at(job, begin), at(momentum, job, begin),
+    job->loops->sgd(n, values_at(job, s, begin), grad_at(job, s, begin), at(momentum, job, begin),
                     &step);
 }
 
@@ -62,7 +67,7 @@ static void adam_step(const td_optim_job *job, const td_optim_slice *s, int64_t 
         .step_size = s->lr / s->bias1,
         .sqrt_bias2 = sqrt(s->bias2),
     };
-    job->loops->adam(n, at(job->param, job, begin), grad_at(job, begin),
+    job->loops->adam(n, values_at(job, s, begin), grad_at(job, s, begin),
                      at(job->state[0], job, begin), at(job->state[1], job, begin), &step);
 }
 
@@ -103,7 +108,11 @@ static void run_optim(td_optim_job *job, const td_tensor *param)
     job->loops = td_loops_of(param->dtype);
     job->size = (int64_t)td_dtype_size(param->dtype);
     job->device = td_device_of(param);
-    int64_t n = td_numel(param);
+    int64_t n = 0; /* up to the end of the last slice */
+    if (job->count > 0) {
+        const td_optim_slice *last = &job->slices[job->count - 1];
+        n = last->begin + last->count;
+    }
     td_parallel(job->device, n, td_element_chunk(n), optim_range, job);
 }
 

@@ -50,9 +50,10 @@ void td_cuda_sgd(td_tensor *param, const td_tensor *grad, td_tensor *momentum,
     if (td_numel(param) == 0 || count == 0) {
         return;
     }
+    int64_t n = slices[count - 1].begin + slices[count - 1].count;
     td_device device = td_device_of(param);
     const td_optim_slice *table = td_cuda_numbers(device, slices, (size_t)count * sizeof *slices);
-    td_cuda_launch_sgd(param->dtype, td_numel(param), td_ptr(param), td_ptr(grad),
+    td_cuda_launch_sgd(param->dtype, n, td_ptr(param), td_ptr(grad),
                        momentum ? td_ptr(momentum) : NULL, table, count, td_cuda_stream(param));
     td_cuda_launched("sgd");
 }
@@ -63,10 +64,11 @@ void td_cuda_adam(td_tensor *param, const td_tensor *grad, td_tensor *m, td_tens
     if (td_numel(param) == 0 || count == 0) {
         return;
     }
+    int64_t n = slices[count - 1].begin + slices[count - 1].count;
     td_device device = td_device_of(param);
     const td_optim_slice *table = td_cuda_numbers(device, slices, (size_t)count * sizeof *slices);
-    td_cuda_launch_adam(param->dtype, td_numel(param), td_ptr(param), td_ptr(grad), td_ptr(m),
-                        td_ptr(v), table, count, td_cuda_stream(param));
+    td_cuda_launch_adam(param->dtype, n, td_ptr(param), td_ptr(grad), td_ptr(m), td_ptr(v), table,
+                        count, td_cuda_stream(param));
     td_cuda_launched("adam");
 }
 

@@ -89,8 +89,9 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
             int first = at < from ? (int)(from - at) : 0;
             int last = to - at < PACK ? (int)(to - at) : (int)PACK;
             bool whole = packs && first == 0 && last == PACK;
-            td_pack<T, PACK> w = load_run<T>(flat.param, at, first, last, whole);
-            td_pack<T, PACK> g = load_run(flat.grad, at, first, last, whole);
+            int64_t value = at + slice->to_values;
+            td_pack<T, PACK> w = load_run<T>(flat.param, value, first, last, whole);
+            td_pack<T, PACK> g = load_run(flat.grad, value, first, last, whole);
             td_pack<T, PACK> state[2] = { g, g };
             for (int k = 0; k < STEP::STATES; k++) {
                 if (step.has_state) {
@@ -100,7 +101,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
             for (int k = 0; k < PACK; k++) {
                 step.take(w.at[k], g.at[k], state[0].at[k], state[1].at[k]);
             }
-            store_run(flat.param, at, first, last, whole, w);
+            store_run(flat.param, value, first, last, whole, w);
             for (int k = 0; k < STEP::STATES; k++) {
                 if (step.has_state) {
                     store_run(flat.state[k], at, first, last, whole, state[k]);
