@@ -117,7 +117,6 @@ static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
     return o->comm_hook == NULL || s->reducer.codec != NULL ? TD_OK : TD_E_ARG;
 }
 
-/* Memory that the group reduces without copies: registered on CPUs, a GPU's own on GPUs. */
 td_tensor *td_ddp_new_memory(td_group *group, td_device device, int64_t count, td_dtype dtype)
 {
     return device.type == TD_DEVICE_CPU ? td_group_memory(group, count, dtype)
@@ -129,14 +128,21 @@ td_tensor *td_ddp_slice(const td_tensor *flat, int64_t begin, int64_t count)
     return td_slice_of_storage(flat, flat->offset + begin, TD_SHAPE(count), (int64_t[]){ 1 });
 }
 
-/* Moves the gradients into memory that the group reduces without copies. */
-static td_status move_gradients(td_ddp_state *s)
+td_status td_ddp_move_memory(td_ddp_state *s, bool with_values, int64_t length)
 {
     const td_tensor *flat = td_params_flat(s->params);
-    td_tensor *grads = td_ddp_new_memory(s->group, td_device_of(flat), td_numel(flat), flat->dtype);
-    td_status status = grads != NULL ? td_params_set_memory(s->params, NULL, grads) : TD_E_NOMEM;
+    td_device device = td_device_of(flat);
+    td_tensor *grads = td_ddp_new_memory(s->group, device, length, flat->dtype);
+    td_tensor *values = NULL;
+    if (with_values && grads != NULL) {
+        values = td_ddp_new_memory(s->group, device, length, flat->dtype);
+    }
+    td_status status = grads != NULL && (values != NULL || !with_values)
+                           ? td_params_set_memory(s->params, values, grads)
+                           : TD_E_NOMEM;
     if (status != TD_OK) {
         td_free(grads);
+        td_free(values);
     }
     return status;
 }
@@ -146,7 +152,9 @@ static td_status lay_out(td_ddp_state *s)
     td_reducer *r = &s->reducer;
     TD_TRY(td_reducer_make(s));
     TD_TRY(td_units_first_order(s));
-    TD_TRY(move_gradients(s));
+    TD_TRY(s->options.shard == TD_SHARD_NONE
+               ? td_ddp_move_memory(s, false, td_numel(td_params_flat(s->params)))
+               : td_ddp_shard_open(s));
     if (r->codec != NULL) {
         TD_TRY(r->codec->open(s->group, s->params, &s->options, &r->codec_state));
     }

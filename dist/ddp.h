@@ -159,8 +159,14 @@ void td_reducer_finish(td_ddp_state *s);
 
 /* ---- memory ---- */
 
-/* ddp.c: zeroed memory for collectives, on the model's device. */
+/* ddp.c: zeroed memory for collectives, on the model's device: memory that the group reduces
+ * without copies, registered on CPUs, a GPU's own on GPUs. */
 td_tensor *td_ddp_new_memory(td_group *group, td_device device, int64_t count, td_dtype dtype);
+/* Moves the gradients, and the values if they are wanted there, into such memory, of a length that
+ * is at least theirs. */
+td_status td_ddp_move_memory(td_ddp_state *s, bool with_values, int64_t length);
+/* parallel/shard.c: the same for td_ddp_options.shard, and shares the optimizer's state. */
+td_status td_ddp_shard_open(td_ddp_state *s);
 /* A tensor over elements of flat memory. */
 td_tensor *td_ddp_slice(const td_tensor *flat, int64_t begin, int64_t count);
 

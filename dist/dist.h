@@ -188,6 +188,22 @@ td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at);
  *
  * docs/ddp.md explains the statistics and measures communication hooks. */
 
+/* Sharding (ZeRO): what the ranks share instead of each keeping all of it. docs/sharding.md explains
+ * it and counts the bytes. */
+typedef enum td_shard {
+    TD_SHARD_NONE,
+    /* The optimizer's state. The flat parameters are cut into equal windows, one for each rank.
+     * td_optim_step changes this rank's window, and keeps momentum or moments of that window alone;
+     * then all ranks send each other their windows. The weights are those of TD_SHARD_NONE, bit for
+     * bit. Each step sends half as much again as without sharding.
+     *
+     * All ranks call td_optim_step, and td_checkpoint_save with the optimizer. Optimizers (SGD,
+     * Adam, AdamW) and averages of weights are made after td_ddp. Not with Muon, which needs whole
+     * filters, nor with td_ddp_join_begin. If td_optim_step cannot get the other ranks' windows,
+     * that is an error like that of a failed backward: td_ddp_on_error. */
+    TD_SHARD_OPTIMIZER,
+} td_shard;
+
 typedef struct td_ddp_options {
     int begin_; /* for the library */
     td_module *model;
@@ -202,6 +218,7 @@ typedef struct td_ddp_options {
                                     "powersgd" (Vogels et al. 2019) */
     int powersgd_rank;           /* 0: 1 */
     int64_t powersgd_start;      /* so many steps use a plain all-reduce first; 0: 1000 */
+    td_shard shard;              /* what the ranks share: TD_SHARD_NONE or TD_SHARD_OPTIMIZER */
 } td_ddp_options;
 
 /* td_ddp(net, ...) makes a model train together with the other ranks' copies, and returns the same
@@ -227,6 +244,15 @@ void td_ddp_on_error(td_module *net, void (*fn)(td_status status, const char *me
  * sends nothing. The first backward after td_ddp_no_sync_end reduces the accumulated gradients. */
 void td_ddp_no_sync_begin(td_module *net);
 void td_ddp_no_sync_end(td_module *net);
+
+/* What this rank keeps of a model that went through td_ddp, in bytes, counted from the memory
+ * itself. */
+typedef struct td_shard_stats {
+    size_t values, gradients;
+    size_t state;  /* of optimizers and averages of weights */
+    double gather; /* seconds for which the last td_optim_step waited for the other windows */
+} td_shard_stats;
+td_shard_stats td_ddp_shard_stats(const td_module *ddp);
 
 /* ---- DataParallel: one process, several devices ---- */
 

@@ -35,7 +35,8 @@ static char *describe_model(const td_module *model, const td_ddp_options *o)
         td_fail(TD_E_NOMEM, "no memory to describe a model");
         return NULL;
     }
-    fprintf(out, "the options bucket_cap_mb %g%s%s%s, hook %s\n", o->bucket_cap_mb,
+    fprintf(out, "the options bucket_cap_mb %g%s%s%s%s, hook %s\n", o->bucket_cap_mb,
+            o->shard == TD_SHARD_OPTIMIZER ? ", shard optimizer" : "",
             o->find_unused_parameters ? ", find_unused_parameters" : "",
             o->static_graph ? ", static_graph" : "",
             o->no_broadcast_buffers ? ", no_broadcast_buffers" : "",
