@@ -113,6 +113,8 @@ static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
     if (o->bucket_cap_mb <= 0.0) {
         o->bucket_cap_mb = s->model->device.type != TD_DEVICE_CPU ? 25.0 : 5.0;
     }
+    TD_REQUIRE(o->shard == TD_SHARD_NONE || o->shard == TD_SHARD_OPTIMIZER, TD_HERE,
+               "td_ddp: there is no way of sharding %d", (int)o->shard);
     s->reducer.codec = o->comm_hook != NULL ? td_codec_find(o->comm_hook) : NULL;
     return o->comm_hook == NULL || s->reducer.codec != NULL ? TD_OK : TD_E_ARG;
 }

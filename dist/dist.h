@@ -188,8 +188,8 @@ td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at);
  *
  * docs/ddp.md explains the statistics and measures communication hooks. */
 
-/* Sharding (ZeRO): what the ranks share instead of each keeping all of it. docs/sharding.md explains
- * it and counts the bytes. */
+/* Sharding (ZeRO): what the ranks share instead of each keeping all of it. docs/sharding.md
+ * explains it and counts the bytes. */
 typedef enum td_shard {
     TD_SHARD_NONE,
     /* The optimizer's state. The flat parameters are cut into equal windows, one for each rank.

@@ -5,7 +5,7 @@ build=${BUILD:-build/cc}
 [ -e "$build/libtandem-gloo.so" ] || skip_all 'DDP over gloo' 'libgloo-dev is not installed'
 export TANDEM_BACKEND=gloo
 for test in test_dist_ddp test_dist_ddp_modes test_dist_ddp_unused test_dist_ddp_corners \
-    test_dist_ddp_resume test_dist_sync_bn; do
+    test_dist_ddp_resume test_dist_shard test_dist_sync_bn; do
     works "$test over gloo" "$build/tests/$test"
 done
 done_testing

@@ -1,8 +1,8 @@
 /* Sharding, stage 1 (ZeRO-1; Rajbhandari et al. 2020). The flat parameters are cut into one window
- * for each rank. Gradients are averaged on all ranks as ever; td_optim_step then changes this rank's
- * window alone, so this rank keeps the state of that window alone, and one all-gather brings the
- * other ranks' windows of the new values. Every element is computed once, by the same formula from
- * the same numbers as without sharding: the bits are equal. */
+ * for each rank. Gradients are averaged on all ranks as ever; td_optim_step then changes this
+ * rank's window alone, so this rank keeps the state of that window alone, and one all-gather brings
+ * the other ranks' windows of the new values. Every element is computed once, by the same formula
+ * from the same numbers as without sharding: the bits are equal. */
 #include "dist/ddp.h"
 
 #include "dist/clock.h"
