@@ -30,7 +30,7 @@ struct td_params {
     int extra_count;
     td_tensor *scaling; /* a loss scaler's numbers, a header of ours; NULL: there is none */
     td_params_peers peers;
-    bool freed;         /* with its model */
+    bool freed; /* with its model */
 };
 
 /* ---- laying out ---- */

@@ -78,7 +78,8 @@ void captured_job_open(captured_job *job, captured_kind kind)
     assert_non_null(job->net);
     assert_int_equal(td_module_to(job->net, kind.device, TD_F32), TD_OK);
     if (kind.ddp) {
-        job->net = td_ddp(job->net, .bucket_cap_mb = 0.001);
+        job->net = td_ddp(job->net, .bucket_cap_mb = 0.001,
+                          .shard = kind.shard ? TD_SHARD_OPTIMIZER : TD_SHARD_NONE);
         assert_non_null(job->net);
     }
     job->optim = new_optim(kind.optim, td_parameters(job->net));

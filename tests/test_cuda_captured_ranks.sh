@@ -19,6 +19,7 @@ ranks() { # ranks WORKER MODE: a GPU each
 works 'two ranks by NCCL, not captured' ranks "$ddp" equal
 says 'DDP equals the joined batch' 'rank 1 of 2 on cuda:1: DDP: the joined batch within'
 says 'and with SyncBatchNorm' 'rank 0 of 2 on .*: with SyncBatchNorm: the joined batch within'
+says 'and sharded' 'rank 1 of 2 on cuda:1: sharded: the weights without sharding within 0$'
 ranks "$ddp" die >"$work/out" 2>&1 </dev/null
 says 'a killed rank: the other is told, with its name' 'rank 0 was told: .*rank 1'
 
@@ -30,6 +31,7 @@ says 'and where they are clipped' 'rank 1 of 2: clipped, the same bits: 6 as eve
 says 'and where sums are clipped' 'rank 0 of 2: clipped sums, the same bits: 9 as ever, 2 recorded, 5 replayed$'
 says 'and where each cuts its own pictures' "rank 0 of 2: a loader's pictures, the same bits: 6 as ever, 1 recorded, 9 replayed$"
 says 'and in fp16 with its loss scaler' 'rank 1 of 2: scaled, the same bits: 6 as ever, 1 recorded, 9 replayed$'
+says 'and where the optimizer is sharded' 'rank 1 of 2: sharded, the same bits: 6 as ever, 1 recorded, 9 replayed$'
 for seed in 1 2 3 ${TANDEM_LONG:+4 5 6}; do
     TANDEM_EMULATE_ORDER=$seed works "whatever runs first ($seed)" ranks "$worker" equal
 done

@@ -149,17 +149,17 @@ static double difference(td_device device, int norm)
     return compared ? largest : -1.0;
 }
 
-/* PowerSGD on the device against PowerSGD on the CPU, once it compresses; negative: the ranks
- * differ. */
-static double powersgd_difference(td_device device)
+/* The largest difference between two ways of td_ddp; negative: the ranks differ. */
+static double pair_difference(const td_device devices[2], const td_ddp_options options[2])
 {
     enum { MOST = 4000 };
     static double state[2][MOST], least[MOST], most[MOST];
-    const td_device devices[] = { device, TD_CPU };
     int64_t count = 0;
     for (int i = 0; i < 2; i++) {
-        td_module *net = td_ddp(new_net(devices[i], 0), .comm_hook = "powersgd",
-                                .powersgd_start = 2, .powersgd_rank = 2, .bucket_cap_mb = 0.001);
+        td_ddp_options with_net = options[i];
+        with_net.model = new_net(devices[i], 0);
+        with_net.bucket_cap_mb = 0.001;
+        td_module *net = td_ddp_at(with_net, TD_HERE);
         if (net == NULL) {
             fprintf(stderr, "%s\n", td_last_error());
             exit(2);
@@ -181,6 +181,20 @@ static double powersgd_difference(td_device device)
     return all_equal(least, most, count) ? largest : -1.0;
 }
 
+/* PowerSGD on the device against PowerSGD on the CPU, once it compresses. */
+static double powersgd_difference(td_device device)
+{
+    td_ddp_options o = { .comm_hook = "powersgd", .powersgd_start = 2, .powersgd_rank = 2 };
+    return pair_difference((td_device[]){ device, TD_CPU }, (td_ddp_options[]){ o, o });
+}
+
+static double shard_difference(td_device device)
+{
+    return pair_difference(
+        (td_device[]){ device, device },
+        (td_ddp_options[]){ { .shard = TD_SHARD_OPTIMIZER }, { .shard = TD_SHARD_NONE } });
+}
+
 static int check_equal(td_device device)
 {
     static const char *const names[] = { "DDP", "with SyncBatchNorm",
@@ -197,7 +211,12 @@ static int check_equal(td_device device)
     double d = powersgd_difference(device);
     printf("rank %d of %d on %s: PowerSGD: %s %.2g\n", td_dist_rank(), td_dist_world_size(),
            td_device_name(device), d < 0.0 ? "the ranks differ" : "the CPU's within", d);
-    return failures + !(d >= 0.0 && d <= 1e-4);
+    failures += !(d >= 0.0 && d <= 1e-4);
+    d = shard_difference(device);
+    printf("rank %d of %d on %s: sharded: %s %.2g\n", td_dist_rank(), td_dist_world_size(),
+           td_device_name(device),
+           d < 0.0 ? "the ranks differ" : "the weights without sharding within", d);
+    return failures + (d != 0.0);
 }
 
 static void on_error(td_status status, const char *message, void *user)

@@ -55,9 +55,9 @@ static td_status count_step(train_run *r, const double *results, int64_t samples
                      r->recipe.top_k > 0 ? results[RIGHT_K] : 0 };
     double all[] = { own[0], own[1], own[2], own[3], own[4] };
     TD_TRY(ranks_sum(all, 5));
-    const double *shown = r->args.shard ? own : all;
+    const double *shown = r->args.own_metrics ? own : all;
     r->state.batch++;
-    r->state.loss_sum += r->args.shard ? own[0] : all[0] / td_dist_world_size();
+    r->state.loss_sum += r->args.own_metrics ? own[0] : all[0] / td_dist_world_size();
     r->state.correct += (int64_t)shown[1];
     r->state.correct_k += (int64_t)shown[4];
     r->state.seen += (int64_t)shown[2];
@@ -369,6 +369,7 @@ static td_status prepare(train_run *r)
         }
     }
     train_hook_tell(r);
+    train_shard_tell(r);
     TD_TRY(train_resume(r));
     TD_TRY(r->task->accepted != NULL ? r->task->accepted(r) : TD_OK);
     TD_TRY(r->args.log_dir != NULL ? log_open(r) : TD_OK);

@@ -86,7 +86,7 @@ struct train_run {
     td_module *net;                 /* these three are made by the program, ended by train_end */
     td_optim *optim;
     td_loader *loader;
-    td_ddp_options ddp; /* for the program to call td_ddp with: --comm-hook */
+    td_ddp_options ddp; /* for the program to call td_ddp with: --comm-hook, --shard */
     train_recipe recipe;
     td_ema *ema;         /* made by train_loop if the recipe has one */
     td_scaler *scaler;   /* made by train_loop under --precision fp16 */
@@ -147,7 +147,7 @@ int64_t train_steps_done(const train_run *r); /* in the whole run */
 
 int64_t train_group_size(const train_run *r); /* batches for one step of the optimizer */
 
-/* Means of the running epoch, over all ranks (or rank 0's own: --shard). */
+/* Means of the running epoch, over all ranks (or rank 0's own: --own-metrics). */
 double train_epoch_loss(const train_run *r);
 double train_epoch_accuracy(const train_run *r);
 double train_epoch_accuracy_k(const train_run *r);
@@ -196,6 +196,11 @@ void train_find_latest(train_run *r);
 td_status train_resume(train_run *r);
 /* What the article does at the end: nobody may read before rank 0 has written. */
 td_status train_load_on_all_ranks(train_run *r);
+
+/* --shard (train_shard.c): whether it is at work; one line on rank 0, if there is something to say.
+ */
+bool train_shards(const train_run *r);
+void train_shard_tell(const train_run *r);
 
 /* --comm-hook (train_hook.c): one line on rank 0, if there is something to say. With loader and net
  * made. */

@@ -178,12 +178,13 @@ void train_args_options(train_args *args, const char *data_help, const char *sav
 void train_args_rank_options(train_args *args)
 {
     args->timeout = 300;
-    train_args_flag(args, "shard", &args->shard,
+    train_args_flag(args, "own-metrics", &args->own_metrics,
                     "Print loss and accuracy of rank 0's own samples, not those of all ranks");
     train_args_real(args, "timeout", &args->timeout, 0.1, 1e6,
                     "Seconds that processes wait for each other")
         ->argument = "S";
     train_hook_option(args);
+    train_shard_option(args);
 }
 
 bool train_args_given(const train_args *args, const char *option)

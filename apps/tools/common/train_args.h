@@ -28,10 +28,11 @@ typedef struct train_args {
     const char *precision_name;
     bool winograd, autotune, graph, streamed;
     bool auto_resume, debug_nan, summary;
-    bool shard;            /* of several processes: rank 0's own figures, not those of all */
+    bool own_metrics;      /* of several processes: rank 0's own metrics, not those of all */
     double timeout;        /* seconds that ranks wait for each other */
     const char *recompute; /* none, block, stage */
     const char *comm_hook; /* train_hook_read; NULL: none */
+    const char *shard;     /* train_shard_of; NULL: none */
     reports_options reports;
     td_device device; /* device_name, read by train_args_apply */
     train_words words;
@@ -76,6 +77,10 @@ td_status train_args_resume(train_args *args, const char *task);
  * text is none of its forms. (train_hook.c) */
 void train_hook_option(train_args *args);
 bool train_hook_read(const char *text, td_ddp_options *options);
+
+/* The option --shard, and what it says. (train_shard.c) */
+void train_shard_option(train_args *args);
+td_shard train_shard_of(const train_args *args);
 
 /* "bf16", "fp32 with winograd": for the line that says what a run is. */
 const char *train_args_arithmetic(void);

@@ -1,0 +1,104 @@
+/* ZeRO, stage 1: several processes share the optimizer's state instead of each keeping all of it.
+ * One small model is trained with and without; the bytes of each process are counted, and stand
+ * next to the formula. The loss is the same, bit for bit.
+ *
+ *   shard_memory       starts two processes itself
+ *   shard_memory 4     starts four
+ *
+ * docs/sharding.md explains the idea. */
+#include <tandem.h>
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+enum { WIDTH = 512, BLOCKS = 4, ROWS = 64, STEPS = 5 };
+
+/* A block makes its input four times as wide and narrow again: 8 WIDTH^2 weights. */
+static td_module *make_net(void)
+{
+    td_module *net = td_nn_sequential(td_nn_linear(WIDTH, WIDTH));
+    for (int i = 0; net != NULL && i < BLOCKS; i++) {
+        net = td_nn_sequential(net, td_nn_linear(WIDTH, 4 * WIDTH), td_nn_gelu(),
+                               td_nn_linear(4 * WIDTH, WIDTH));
+    }
+    return net;
+}
+
+typedef struct result {
+    td_shard_stats bytes;
+    double loss;
+} result;
+
+/* Trains on random numbers; each rank has its own. */
+static result train(td_shard shard)
+{
+    td_manual_seed(1);
+    td_module *net = td_ddp(make_net(), .shard = shard);
+    td_optim *optim = net != NULL ? td_adam(td_parameters(net), .lr = 1e-3) : NULL;
+    td_tensor *x = td_new(TD_SHAPE(ROWS, WIDTH), TD_F32, TD_CPU);
+    td_tensor *y = td_new(TD_SHAPE(ROWS, WIDTH), TD_F32, TD_CPU);
+    if (optim == NULL || x == NULL || y == NULL) {
+        td_die();
+    }
+    td_generator g;
+    td_generator_seed(&g, 7 + (uint64_t)td_dist_rank());
+    td_normal_(x, 0.0, 1.0, &g);
+    td_normal_(y, 0.0, 1.0, &g);
+    result r = { .loss = 0.0 };
+    for (int i = 0; i < STEPS; i++) {
+        TD_STEP {
+            td_tensor *loss = td_mse_loss(td_forward(net, x), y);
+            td_zero_grad(optim);
+            td_backward(loss);
+            td_optim_step(optim);
+            r.loss = td_item(loss);
+        }
+    }
+    r.bytes = td_ddp_shard_stats(net);
+    r.loss = td_all_reduce_mean(r.loss);
+    td_free(x);
+    td_free(y);
+    td_optim_free(optim);
+    td_module_free(net);
+    return r;
+}
+
+static double mib(double bytes)
+{
+    return bytes / 1048576.0;
+}
+
+static void print_row(const char *name, const result *r, double formula)
+{
+    double all = (double)(r->bytes.values + r->bytes.gradients + r->bytes.state);
+    td_printf_rank0("%-10s %8.2f %10.2f %8.2f %8.2f %8.2f   %.9f\n", name,
+                    mib((double)r->bytes.values), mib((double)r->bytes.gradients),
+                    mib((double)r->bytes.state), mib(all), mib(formula), r->loss);
+}
+
+static int run(int local_rank, void *arg)
+{
+    (void)local_rank, (void)arg;
+    if (td_dist_init() != TD_OK) {
+        td_die();
+    }
+    result whole = train(TD_SHARD_NONE), sharded = train(TD_SHARD_OPTIMIZER);
+    double n = (double)sharded.bytes.values / 4.0; /* f32 */
+    int world = td_dist_world_size();
+    td_printf_rank0("%.0f parameters, Adam, %d processes; MiB a process\n", n, world);
+    td_printf_rank0("shard        values  gradients    state      all  formula   loss\n");
+    print_row("none", &whole, 16.0 * n);
+    print_row("optimizer", &sharded, 8.0 * n + 8.0 * n / world);
+    td_dist_destroy();
+    return whole.loss == sharded.loss ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    int processes = argc > 1 ? atoi(argv[1]) : 2;
+    if (argc > 2 || processes < 1 || processes > 64) {
+        fprintf(stderr, "usage: shard_memory [PROCESSES]    (1 to 64)\n");
+        return 64;
+    }
+    return td_spawn(run, NULL, processes) == TD_OK ? 0 : 1;
+}

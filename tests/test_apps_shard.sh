@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# --shard optimizer: the weights of a run without it, in each program; a stopped run goes on with
+# another number of processes, or without sharding.
+# run: plain
+. "$(dirname "$0")/tap.sh"
+# shellcheck source=tests/train_net.sh
+. "$(dirname "$0")/train_net.sh"
+export OMP_NUM_THREADS=1
+short=(--limit 128 --batch-size 16 --workers 1 --lr 0.002 --ema 0.9)
+app=$apps/cifar_resnet18
+cd "$work" || exit 1
+
+# same_tensors NAME FILE FILE: all that a checkpoint has behind its header, optimizer state included.
+same_tensors() {
+    tail -c +$((9 + $(od -An -t u8 -N 8 "$2"))) "$2" >one.tensors
+    tail -c +$((9 + $(od -An -t u8 -N 8 "$3"))) "$3" >other.tensors
+    same "$1" one.tensors other.tensors
+}
+
+# The lesson counts the bytes: the table's sum is the formula's.
+works 'shard_memory' "$apps/shard_memory" 2
+awk '/^(none|optimizer) / { rows++; good += $5 == $6; loss[rows] = $7; all[rows] = $5 }
+    END { exit !(rows == 2 && good == 2 && loss[1] == loss[2] && all[2] == all[1] * 0.75) }' out
+tap $? 'bytes are those of the formula, and the losses are equal' out
+fails 'shard_memory: too many' 64 '^usage: shard_memory' "$apps/shard_memory" 65
+
+works 'without sharding' "$app" "${short[@]}" --spawn 2 --epochs 2 --save plain
+works 'sharded' "$app" "${short[@]}" --spawn 2 --epochs 2 --shard optimizer --save sharded
+says 'it says so' "^the optimizer's state is cut into 2 windows: [0-9.]+ MiB a process\$"
+same_tensors 'the same weights, averages and state' plain sharded
+works 'one epoch' "$app" "${short[@]}" --spawn 2 --epochs 1 --shard optimizer --save part
+cp part again
+works 'and on' "$app" --spawn 2 --epochs 2 --resume part --save part
+says 'sharded, too' "^the optimizer's state is cut into 2 windows"
+same 'to the same file' sharded part
+works 'without sharding from there' "$app" --spawn 2 --epochs 2 --shard none --resume again --save other
+same_tensors 'to the same weights and state' plain other
+works 'with three processes' "$app" --spawn 3 --epochs 2 --resume again --save other
+says 'in three windows' "^the optimizer's state is cut into 3 windows"
+works 'one process' "$app" --limit 32 --batch-size 32 --epochs 1 --shard optimizer
+says 'nothing is shared' '^--shard: there is one process, and nothing is shared$'
+fails 'another word' 64 "'parameters' is not one of none\|optimizer" "$app" --shard parameters
+
+# The trainer.
+make_folders data
+net=("$apps/tdrun" --nproc-per-node 2 "$apps/train_net" --cfg "$repository/apps/tools/config/resnet18.yaml"
+    MODEL.NUM_CLASSES 5 TRAIN.DATASET data TRAIN.IM_SIZE 32 TRAIN.BATCH_SIZE 2 TRAIN.WORKERS 1 TRAIN.MIN_AREA 0.5
+    RNG_SEED 1 TEST.DATASET data TEST.IM_SIZE 32 TEST.CROP_SIZE 32 OPTIM.MAX_EPOCH 2 OPTIM.LR_POLICY steps)
+works 'train_net' "${net[@]}" OUT_DIR plain_exp
+works 'train_net, sharded' "${net[@]}" --shard optimizer OUT_DIR exp
+says 'it says so' "^the optimizer's state is cut into 2 windows"
+same_tensors 'the same weights and state' plain_exp/checkpoints/ckpt_ep_002 exp/checkpoints/ckpt_ep_002
+mkdir -p again_exp/checkpoints
+mv exp/checkpoints/ckpt_ep_001 again_exp/checkpoints
+works 'the second epoch again' "${net[@]}" OUT_DIR again_exp
+says 'sharded, too' "^the optimizer's state is cut into 2 windows"
+same 'the same bits' exp/checkpoints/ckpt_ep_002 again_exp/checkpoints/ckpt_ep_002
+done_testing
