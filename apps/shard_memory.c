@@ -8,8 +8,7 @@
  * docs/sharding.md explains the idea. */
 #include <tandem.h>
 
-#include <inttypes.h>
-#include <stdlib.h>
+#include <string.h>
 
 enum { WIDTH = 512, BLOCKS = 4, ROWS = 64, STEPS = 5 };
 
@@ -25,6 +24,7 @@ static td_module *make_net(void)
 }
 
 typedef struct result {
+    int64_t parameters;
     td_shard_stats bytes;
     double loss;
 } result;
@@ -44,7 +44,7 @@ static result train(td_shard shard)
     td_generator_seed(&g, 7 + (uint64_t)td_dist_rank());
     td_normal_(x, 0.0, 1.0, &g);
     td_normal_(y, 0.0, 1.0, &g);
-    result r = { .loss = 0.0 };
+    result r = { .parameters = 0 };
     for (int i = 0; i < STEPS; i++) {
         TD_STEP {
             td_tensor *loss = td_mse_loss(td_forward(net, x), y);
@@ -54,6 +54,7 @@ static result train(td_shard shard)
             r.loss = td_item(loss);
         }
     }
+    r.parameters = td_parameter_count(net);
     r.bytes = td_ddp_shard_stats(net);
     r.loss = td_all_reduce_mean(r.loss);
     td_free(x);
@@ -83,7 +84,7 @@ static int run(int local_rank, void *arg)
         td_die();
     }
     result whole = train(TD_SHARD_NONE), sharded = train(TD_SHARD_OPTIMIZER);
-    double n = (double)sharded.bytes.values / 4.0; /* f32 */
+    double n = (double)whole.parameters;
     int world = td_dist_world_size();
     td_printf_rank0("%.0f parameters, Adam, %d processes; MiB a process\n", n, world);
     td_printf_rank0("shard        values  gradients    state      all  formula   loss\n");
@@ -95,10 +96,11 @@ static int run(int local_rank, void *arg)
 
 int main(int argc, char **argv)
 {
-    int processes = argc > 1 ? atoi(argv[1]) : 2;
-    if (argc > 2 || processes < 1 || processes > 64) {
-        fprintf(stderr, "usage: shard_memory [PROCESSES]    (1 to 64)\n");
-        return 64;
+    bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
+    int processes = argc > 1 && !help ? td_parse_int(argv[1], "PROCESSES") : 2;
+    if (help || argc > 2 || processes < 1 || processes > 64) {
+        fprintf(help ? stdout : stderr, "usage: shard_memory [PROCESSES]     (1 to 64)\n");
+        return help ? 0 : 64;
     }
     return td_spawn(run, NULL, processes) == TD_OK ? 0 : 1;
 }

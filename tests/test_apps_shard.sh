@@ -22,7 +22,7 @@ works 'shard_memory' "$apps/shard_memory" 2
 awk '/^(none|optimizer) / { rows++; good += $5 == $6; loss[rows] = $7; all[rows] = $5 }
     END { exit !(rows == 2 && good == 2 && loss[1] == loss[2] && all[2] == all[1] * 0.75) }' out
 tap $? 'bytes are those of the formula, and the losses are equal' out
-fails 'shard_memory: too many' 64 '^usage: shard_memory' "$apps/shard_memory" 65
+fails 'shard_memory: too many' 64 '^usage: shard_memory \[PROCESSES' "$apps/shard_memory" 65
 
 works 'without sharding' "$app" "${short[@]}" --spawn 2 --epochs 2 --save plain
 works 'sharded' "$app" "${short[@]}" --spawn 2 --epochs 2 --shard optimizer --save sharded
