@@ -102,5 +102,8 @@ int main(int argc, char **argv)
         fprintf(help ? stdout : stderr, "usage: shard_memory [PROCESSES]     (1 to 64)\n");
         return help ? 0 : 64;
     }
-    return td_spawn(run, NULL, processes) == TD_OK ? 0 : 1;
+    if (td_spawn(run, NULL, processes) != TD_OK) {
+        td_die();
+    }
+    return 0;
 }
