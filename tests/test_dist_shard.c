@@ -248,16 +248,15 @@ static int run_save(int rank, int size, void *arg)
     shard_case what = { .kind = JOB_BATCH_NORM, .rule = ADAMW_GROUPS, .averages = true };
     shard_run r;
     open_run(&r, &what, c->shard, 0); /* all ranks have the same data */
-    td_checkpoint checkpoint = { .model = r.job.net, .optim = r.job.optim, .ema = r.ema };
     if (c->from[0] != '\0') {
         td_fill_(td_params_flat(td_parameters(r.job.net)), 0.5);
-        REQUIRE_OK(td_checkpoint_load(c->from, &checkpoint));
+        REQUIRE_OK(td_checkpoint_load(c->from, r.job.net, .optim = r.job.optim, .ema = r.ema));
     }
     for (int i = 0; i < c->steps; i++) {
         step(&r, &what);
     }
     if (rank == 0 || c->shard != TD_SHARD_NONE) {
-        REQUIRE_OK(td_checkpoint_save(c->to, &checkpoint));
+        REQUIRE_OK(td_checkpoint_save(c->to, r.job.net, .optim = r.job.optim, .ema = r.ema));
     }
     close_run(&r);
     REQUIRE_OK(td_barrier(NULL));
@@ -332,8 +331,7 @@ static int run_failing_save(int rank, int size, void *arg)
     shard_run r;
     open_run(&r, &c, TD_SHARD_OPTIMIZER, rank);
     step(&r, &c);
-    td_checkpoint checkpoint = { .model = r.job.net, .optim = r.job.optim };
-    REQUIRE(td_checkpoint_save("/no/such/folder/file", &checkpoint) == TD_E_IO);
+    REQUIRE(td_checkpoint_save("/no/such/folder/file", r.job.net, .optim = r.job.optim) == TD_E_IO);
     REQUIRE(strstr(td_last_error(), rank == 0 ? "create the folder first" : "another rank failed"));
     step(&r, &c);
     REQUIRE(job_all_same(job_hash(r.job.net)));

@@ -151,9 +151,10 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at)
     td_records list = { .options = &options };
     saving s = { .list = &list, .params = shared_params(&options) };
     td_records_list(&list);
-    td_status status = !list.failed && describe_file(&s)
-                           ? TD_OK
-                           : td_fail(TD_E_NOMEM, "no memory to save a checkpoint to '%s'", options.path);
+    td_status status =
+        !list.failed && describe_file(&s)
+            ? TD_OK
+            : td_fail(TD_E_NOMEM, "no memory to save a checkpoint to '%s'", options.path);
     if (s.params != NULL) {
         status = write_together(&s, options.path, status);
     } else if (status == TD_OK) {
