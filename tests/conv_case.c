@@ -14,7 +14,7 @@
 
 static uint64_t seed = 1;
 static td_pool *pools[3];
-static const int pool_threads[3] = { 2, 3, 8 };
+static const int pool_threads[3] = { 2, 3, 7 };
 
 uint64_t conv_random(void)
 {

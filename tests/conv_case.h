@@ -1,5 +1,5 @@
 /* One convolution of any shape, all its passes, by any method: against plain loops in double
- * precision, with workspace of the exact size full of NaN, and the same bits for 1, 2, 3 and 8
+ * precision, with workspace of the exact size full of NaN, and the same bits for 1, 2, 3 and 7
  * threads. Operands are random; so is whether there is a bias, and whether results are added to. */
 #ifndef TD_TESTS_CONV_CASE_H
 #define TD_TESTS_CONV_CASE_H

@@ -15,8 +15,8 @@
  * pixel, a sum of matrix products, one for each tap (kh, kw) whose pixel exists: nothing is ever
  * multiplied by padding, and all three passes are the same loop with the roles exchanged.
  *
- * A value that is not finite may make more of the result not finite than the formula says: groups
- * of few channels are computed together, and so are neighbouring pixels.
+ * A value that is not finite may make more of the result not finite than the formula says, as
+ * neighbouring pixels may be computed together.
  *
  * All sums run in an order that depends on the shapes and the instruction set only, never on the
  * number of threads.

@@ -1,256 +1,287 @@
 /*
- * Forward and backward-data.
+ * Forward and backward-data: one way for all shapes (conv_classes.h).
  *
- * A block of the result is some rows (pictures, and pixels beside each other that meet the same
- * taps) of one pixel row, times one panel of channels. It stays in the first-level cache while the
- * taps add to it, in the order of the taps. A block is a task: nobody else writes it.
- *
- * Pixels beside each other in a row lie one stride apart for every picture, and at stride 1 so do
- * all their pictures: then a run of pixels times all pictures is one list of rows. Otherwise rows
- * are the pictures of one pixel, or, where those are fewer, the pixels of one picture.
- *
- * Where both would make blocks of a handful of rows, the result is cut into strips
- * (conv_apply_strips.c), or blocks are made of pixels from anywhere, found in tables
- * (conv_apply_listed.c) or copied (conv_apply_gather.c). Which, says conv_apply_plan.c.
+ * A task is some rows of the result times some panels of its channels. Either the rows are a block
+ * of one class: then its row block has all taps of the class, and the sums are built in registers.
+ * Or, where classes are small, the rows are a strip of pixels that lie beside each other, and each
+ * tap is a row block of its own, with those rows of the strip that meet it: then the weights are
+ * read once for the whole strip. Which of the two costs less is counted beforehand
+ * (conv_apply_plan.c).
  */
 #include "tensor/cpu/conv_apply.h"
 
-#include <string.h>
-
 enum {
-    PACK_COST = 8, /* of a weight, in multiply-adds */
+    WHOLE = 160,    /* a sum of no more products is not cut */
+    TERMS = 64,     /* of a product */
+    ONCE_ROWS = 12, /* of a block: its weights are packed as it goes */
+    PACK_COST = 8,  /* of a weight, in multiply-adds */
 };
 
-/* ---- weights ---- */
-
-/* Element (tap, channel of y, channel of x) of the weights of a group, at 0 of both channels. */
-static int64_t weight_at(const td_conv_apply_plan *p, int64_t group, int64_t tap)
+static int64_t size_of(const td_apply_plan *p)
 {
-    const td_conv_problem *problem = p->problem;
-    int64_t y_channels = p->apply->backward ? p->from_channels : p->to_channels;
-    return tap * problem->ic * problem->oc_all + group * y_channels;
+    return (int64_t)p->problem->kernels->size;
 }
 
-static int64_t packed_at(const td_conv_apply_plan *p, int64_t group, int64_t panel, int kh, int kw)
-{
-    int64_t tap = (int64_t)p->h.rank[kh] * p->w.alive + p->w.rank[kw];
-    int64_t taps = (int64_t)p->h.alive * p->w.alive;
-    return ((group * p->panels + panel) * taps + tap) * p->depth * p->problem->kernels->panel;
-}
+/* ---- a row block ---- */
 
-/* Backward, where groups share a vector: side by side in a panel, each transposed on its own. */
-static void pack_sharing(const td_conv_apply_plan *p, int64_t group, int64_t tap, char *to)
-{
-    const td_conv_problem *problem = p->problem;
-    int64_t size = (int64_t)problem->kernels->size, first = group * problem->sharing;
-    int64_t count = td_min64(problem->sharing, problem->groups - first);
-    const char *from = (const char *)p->apply->weights + weight_at(p, group, tap) * size;
-    for (int64_t g = 0; g < count; g++) {
-        problem->kernels->pack(to + g * problem->ic * size, from + g * problem->oc * size, p->depth,
-                               problem->ic, 1, problem->oc_all);
-    }
-}
+/* Rows and taps: those that pixel (qh, qw) meets, from `kh` and `kw` to the ends. */
+typedef struct row_block {
+    int64_t rows;
+    int64_t qh, qw;
+    int kh, kh_end, kw, kw_end;
+    int64_t a_row[TD_APPLY_ROWS], c_row[TD_APPLY_ROWS];
+} row_block;
 
-/* A tap for dots: every channel of the result with all channels of the source. */
-static void pack_dots(const td_conv_apply_plan *p, float *restrict to, const float *restrict from)
+/* A piece of a tap: channels [first, first + count) of the source, which lies `apart` elements from
+ * that of the first tap. */
+typedef struct piece {
+    int kh, kw;
+    int64_t apart, first, count;
+} piece;
+
+/* A sum that is being built: pieces that are short enough for one, of panels [panel, end). */
+typedef struct sum {
+    const td_apply_plan *plan;
+    const row_block *block;
+    int64_t panel, end;
+    bool started; /* the rows hold something already */
+    bool packs;   /* as it goes */
+    bool joins;   /* taps beside each other, whose channels follow each other */
+    int count;
+    int64_t depth, most;
+    piece pieces[TERMS];
+    td_gemm_term terms[TERMS];
+    _Alignas(64) char packed[WHOLE * TD_GEMM_MAX_PANEL_BYTES];
+} sum;
+
+/* The pieces as terms of the product of one panel. */
+static void find_terms(sum *s, const td_apply_place *at, int64_t b_row)
 {
-    int64_t step = p->problem->oc_all;
-    for (int64_t j = 0; j < p->to_channels; j++, to += p->depth) {
-        for (int64_t i = 0; i < p->depth; i++) {
-            to[i] = from[i * step + j];
+    const td_apply_plan *p = s->plan;
+    int64_t size = size_of(p);
+    const char *source = (const char *)p->apply->source + at->from * size, *b;
+    char *to = s->packed;
+    for (int i = 0; i < s->count; i++) {
+        const piece *t = &s->pieces[i];
+        if (p->packed) {
+            b = td_apply_packed_at(p, at, t->kh, t->kw, t->first, t->count);
+        } else if (s->packs) {
+            td_apply_pack(p, at->n, td_apply_weights_at(p, at, t->kh, t->kw), t->first, t->count,
+                          to);
+            b = to;
+            to += t->count * b_row * size;
+        } else {
+            b = td_apply_weights_at(p, at, t->kh, t->kw) + t->first * b_row * size;
         }
+        s->terms[i] = (td_gemm_term){ source + (t->apart + t->first) * size, b, t->count };
     }
 }
 
-static void pack_task(void *ctx, int64_t task)
+/* Panel after panel, so that the rows of the source stay in the cache. `all`: these are all pieces.
+ */
+static void add_up(sum *s, bool all)
 {
-    const td_conv_apply_plan *p = ctx;
-    const td_conv_problem *problem = p->problem;
-    const td_gemm_kernels *kernels = problem->kernels;
-    int kw = (int)(task % p->w.kernel);
-    int kh = (int)(task / p->w.kernel % p->h.kernel);
-    int64_t panel = task / p->w.kernel / p->h.kernel % p->panels;
-    int64_t group = task / p->w.kernel / p->h.kernel / p->panels;
-    if (p->h.rank[kh] < 0 || p->w.rank[kw] < 0) {
-        return;
-    }
-    /* From one channel of the source, or of the result, to the next. */
-    int64_t source_step = p->apply->backward ? 1 : problem->oc_all;
-    int64_t result_step = p->apply->backward ? problem->oc_all : 1;
-    int64_t first = panel * kernels->panel, tap = (int64_t)kh * p->w.kernel + kw;
-    int64_t from = weight_at(p, group, tap) + first * result_step;
-    char *to = p->packed + packed_at(p, group, panel, kh, kw) * (int64_t)kernels->size;
-    if (problem->sharing > 0) {
-        pack_sharing(p, group, tap, to);
-        return;
-    }
-    if (p->dots) {
-        pack_dots(p, (float *)to, (const float *)p->apply->weights + from);
-        return;
-    }
-    kernels->pack(to, (const char *)p->apply->weights + from * (int64_t)kernels->size,
-                  p->from_channels, td_min64(kernels->panel, p->to_channels - first), source_step,
-                  result_step);
-}
-
-/* ---- the product ---- */
-
-void td_conv_add_up(td_conv_term_sum *sum)
-{
-    if (sum->pixels) {
-        td_conv_pixels_multiply(sum->pixels, &sum->block);
-    } else if (sum->lanes) {
-        sum->kernels->grouped(&sum->block, sum->lanes);
-    } else if (sum->dots) {
-        sum->kernels->dots(&sum->block);
-    } else {
-        sum->kernels->block(&sum->block);
-    }
-    sum->block.accumulate = true;
-    sum->block.count = 0;
-    sum->depth = 0;
-}
-
-/* Adds A (rows x depth) times B to the sum, in terms that are not too deep. */
-static void add_product(td_conv_term_sum *sum, const char *a, const char *b, int64_t depth)
-{
-    int64_t size = (int64_t)sum->kernels->size;
-    for (int64_t k0 = 0; k0 < depth; k0 += sum->most_depth) {
-        int64_t k = td_min64(sum->most_depth, depth - k0);
-        if (sum->depth + k > sum->most_depth || sum->block.count == TD_APPLY_TERMS) {
-            td_conv_add_up(sum);
-        }
-        sum->terms[sum->block.count++] =
-            (td_gemm_term){ a + k0 * size, b + k0 * sum->b_step * size, k };
-        sum->depth += k;
-    }
-}
-
-const char *td_conv_apply_weights(const td_conv_apply_plan *p, int64_t group, int64_t panel, int kh,
-                                  int kw)
-{
+    const td_apply_plan *p = s->plan;
     const td_gemm_kernels *kernels = p->problem->kernels;
-    if (p->packed) {
-        return p->packed + packed_at(p, group, panel, kh, kw) * (int64_t)kernels->size;
+    int64_t size = size_of(p);
+    for (int64_t panel = s->panel; panel < s->end; panel++) {
+        td_apply_place at = td_apply_place_of(p, panel);
+        const char *bias = s->started ? NULL : p->apply->bias;
+        td_gemm_block product = {
+            .terms = s->terms,
+            .count = s->count,
+            .a_row = s->block->a_row,
+            .c_row = s->block->c_row,
+            .a_col = 1,
+            .b_row = p->packed || s->packs ? kernels->panel : p->problem->oc_all,
+            .c = (char *)p->apply->result + at.to * size,
+            .m = s->block->rows,
+            .n = (int)at.n,
+            .accumulate = s->started,
+            .past = p->past && all && !s->started,
+            .bias = bias ? bias + at.to * size : NULL,
+        };
+        find_terms(s, &at, product.b_row);
+        if (p->problem->sharing > 0) {
+            td_gemm_lanes lanes = p->lanes; /* the last group may have fewer channels */
+            lanes.window = (int)(product.n * p->from_channels / p->to_channels);
+            kernels->grouped(&product, &lanes);
+        } else {
+            kernels->block(&product);
+        }
     }
-    int64_t step = p->dots ? p->problem->oc_all : 1; /* to the next channel of the result */
-    int64_t at = weight_at(p, group, (int64_t)kh * p->w.kernel + kw) + panel * p->width * step;
-    return (const char *)p->apply->weights + at * (int64_t)kernels->size;
+    s->started = true;
+    s->count = 0;
+    s->depth = 0;
 }
 
-int64_t td_conv_apply_b_row(const td_conv_apply_plan *p)
+static void add_tap(sum *s, int kh, int kw, int64_t apart)
 {
-    return !p->packed ? p->problem->oc_all : p->dots ? p->depth : p->width;
+    int64_t depth = s->plan->depth;
+    piece *last = s->count > 0 ? &s->pieces[s->count - 1] : NULL;
+    if (s->joins && last && last->kh == kh && last->apart + last->count == apart &&
+        s->depth + depth <= s->most) {
+        last->count += depth;
+        s->depth += depth;
+        return;
+    }
+    for (int64_t first = 0, count; first < depth; first += count) {
+        count = td_min64(depth - first, TD_APPLY_DEPTH);
+        if (s->depth + count > s->most || s->count == TERMS) {
+            add_up(s, false);
+        }
+        s->pieces[s->count++] = (piece){ kh, kw, apart, first, count };
+        s->depth += count;
+    }
 }
 
-static void add_taps(const td_conv_apply_plan *p, td_conv_term_sum *sum, const td_conv_place *at,
-                     const td_conv_row_block *rows)
+/* Panels [panel, end) of a row block. `started`: the rows hold something already. */
+static void multiply(const td_apply_plan *p, const row_block *block, int64_t panel, int64_t end,
+                     bool started)
 {
-    const td_conv_problem *problem = p->problem;
-    int64_t size = (int64_t)problem->kernels->size;
-    const int32_t *source_h = p->h.source + at->pixel_row * p->h.kernel;
-    const int32_t *source_w = p->w.source + rows->column * p->w.kernel;
-    int64_t in_block =
-        at->image * p->from.image + rows->row * p->a_row + at->group * p->from_channels;
-    for (int kh = 0; kh < p->h.kernel; kh++) {
-        for (int kw = 0; kw < p->w.kernel; kw++) {
-            if (source_h[kh] < 0 || source_w[kw] < 0) {
+    const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;
+    const int32_t *from_h = h->source + block->qh * h->kernel;
+    const int32_t *from_w = w->source + block->qw * w->kernel;
+    int64_t first = -1;
+    sum s; /* field by field: to clear it all would take as long as a short sum */
+    s.plan = p;
+    s.block = block;
+    s.panel = panel;
+    s.end = end;
+    s.started = started;
+    s.packs =
+        !p->packed && td_apply_needs_packing(p) && (p->apply->backward || block->rows >= ONCE_ROWS);
+    s.joins = !td_apply_needs_packing(p) && p->problem->groups == 1 &&
+              p->problem->w.dilation == 1 && p->from.column == p->depth;
+    s.most = (block->kh_end - block->kh) * (block->kw_end - block->kw) * p->depth <= WHOLE
+                 ? WHOLE
+                 : TD_APPLY_DEPTH;
+    s.count = 0;
+    s.depth = 0;
+    for (int kh = block->kh; kh < block->kh_end; kh++) {
+        for (int kw = block->kw; kw < block->kw_end && from_h[kh] >= 0; kw++) {
+            if (from_w[kw] >= 0) {
+                int64_t at = from_h[kh] * p->from.row + from_w[kw] * p->from.column;
+                first = first < 0 ? at : first;
+                add_tap(&s, kh, kw, at - first);
+            }
+        }
+    }
+    if (s.count > 0 || !s.started) { /* all rows are written, even if they meet nothing */
+        add_up(&s, true);
+    }
+}
+
+/* ---- tasks ---- */
+
+/* A block of a class, and all of its taps. */
+static void class_task(const td_apply_plan *p, int64_t index, int64_t panel, int64_t end)
+{
+    const td_conv_block *b = &p->classes.block_list[index];
+    const td_conv_class *c = b->of;
+    row_block block;
+    block.rows = b->rows;
+    block.qh = p->classes.h.order[c->h->first];
+    block.qw = p->classes.w.order[c->w->first];
+    block.kh = block.kw = 0;
+    block.kh_end = p->problem->h.kernel;
+    block.kw_end = p->problem->w.kernel;
+    td_conv_class_rows(&p->classes, c, b->first, block.rows, &p->from, &p->to, size_of(p),
+                       block.a_row, block.c_row);
+    for (int64_t next; panel < end; panel = next) {
+        next = td_min64(panel + p->beside, end);
+        multiply(p, &block, panel, next, p->apply->accumulate);
+    }
+}
+
+/* The rows of pixels [pixel, end) that meet a tap; kh < 0: all of them. */
+static void find_rows(const td_apply_plan *p, int64_t pixel, int64_t end, int kh, int kw,
+                      row_block *block)
+{
+    const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;
+    int64_t n = p->problem->n, size = size_of(p);
+    block->rows = block->qh = block->qw = 0;
+    block->kh = block->kh_end = block->kw = block->kw_end = 0;
+    for (; pixel < end; pixel++) {
+        int64_t qh = pixel / w->size, qw = pixel % w->size, a = 0;
+        if (kh >= 0) {
+            int64_t ih = h->source[qh * h->kernel + kh], iw = w->source[qw * w->kernel + kw];
+            if (ih < 0 || iw < 0) {
                 continue;
             }
-            int64_t a = source_h[kh] * p->from.row + source_w[kw] * p->from.column + in_block;
-            add_product(sum, (const char *)p->apply->source + a * size,
-                        td_conv_apply_weights(p, at->group, at->panel, kh, kw), p->depth);
+            a = ih * p->from.row + iw * p->from.column;
+            block->qh = qh;
+            block->qw = qw;
+            block->kh = kh;
+            block->kh_end = kh + 1;
+            block->kw = kw;
+            block->kw_end = kw + 1;
+        }
+        int64_t c = qh * p->to.row + qw * p->to.column;
+        for (int64_t i = 0; i < n; i++, block->rows++) {
+            block->a_row[block->rows] = (a + i * p->from.image) * size;
+            block->c_row[block->rows] = (c + i * p->to.image) * size;
         }
     }
 }
 
-td_conv_place td_conv_apply_place(const td_conv_apply_plan *p, int64_t task, int64_t images)
+/* A strip of pixels, tap by tap. */
+static void strip_task(const td_apply_plan *p, int64_t index, int64_t panel, int64_t end)
 {
-    int64_t block, panel;
-    td_turn(&p->turns, task, &block, &panel);
-    return (td_conv_place){ block % p->block_count, block / p->block_count % images,
-                            block / p->block_count / images, panel % p->panels, panel / p->panels };
+    const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;
+    int64_t pixel = index * p->strip_pixels;
+    int64_t last = td_min64(pixel + p->strip_pixels, h->size * w->size);
+    row_block block;
+    if (!p->apply->accumulate) {
+        find_rows(p, pixel, last, -1, -1, &block);
+        multiply(p, &block, panel, end, false);
+    }
+    for (int kh = 0; kh < h->kernel; kh++) {
+        for (int kw = 0; kw < w->kernel; kw++) {
+            find_rows(p, pixel, last, kh, kw, &block);
+            if (block.rows > 0) {
+                multiply(p, &block, panel, end, true);
+            }
+        }
+    }
 }
 
-static void block_task(void *ctx, int64_t task)
+static void task(void *ctx, int64_t task)
 {
-    const td_conv_apply_plan *p = ctx;
-    const td_conv_problem *problem = p->problem;
-    int64_t size = (int64_t)problem->kernels->size, width = p->width;
-    td_conv_place at = td_conv_apply_place(p, task, p->images);
-    const td_conv_row_block *rows = &p->blocks[at.block];
-    int64_t channel = at.group * p->to_channels + at.panel * width;
-    int64_t c = at.pixel_row * p->to.row + at.image * p->to.image + rows->column * p->to.column +
-                rows->row * p->c_row;
-
-    td_gemm_lanes lanes = p->lanes;
-    int64_t left = (p->apply->backward ? problem->ic : problem->oc) * problem->groups - channel;
-    if (problem->sharing > 0 && left < p->to_channels) { /* fewer groups than share a vector */
-        lanes.window = (int)(left / (p->to_channels / problem->sharing) * p->depth);
+    const td_apply_plan *p = ctx;
+    int64_t block, span;
+    td_turn(&p->turns, task, &block, &span);
+    int64_t panel = span * p->span, end = td_min64(panel + p->span, p->all_panels);
+    if (p->by_taps) {
+        strip_task(p, block, panel, end);
+    } else {
+        class_task(p, block, panel, end);
     }
-    td_conv_term_sum sum; /* field by field: to clear its terms takes as long as a short sum */
-    sum.kernels = problem->kernels;
-    sum.lanes = problem->sharing > 0 ? &lanes : NULL;
-    sum.pixels = problem->pixels ? &p->transposed : NULL;
-    sum.dots = p->dots;
-    sum.depth = 0;
-    sum.most_depth = p->most_depth;
-    sum.b_step = p->dots ? 1 : td_conv_apply_b_row(p);
-    sum.block = (td_gemm_block){
-        .terms = sum.terms,
-        .a_row = p->a_row,
-        .a_col = 1,
-        .b_row = td_conv_apply_b_row(p),
-        .c = (char *)p->apply->result + (c + channel) * size,
-        .c_row = p->c_row,
-        .m = rows->rows,
-        .n = (int)td_min64(left, td_min64(width, p->to_channels - at.panel * width)),
-        .accumulate = p->apply->accumulate,
-    };
-    add_taps(p, &sum, &at, rows);
-    if (p->apply->bias) {
-        sum.block.bias = (const char *)p->apply->bias + channel * size;
-    }
-    sum.block.store =
-        sum.block.accumulate ? TD_GEMM_STORE : p->store; /* not what is in the cache */
-    td_conv_add_up(&sum); /* even without any term: pixels that meet no tap are written too */
 }
+
+/* ---- running ---- */
 
 int64_t td_conv_apply_workspace(const td_conv_apply *apply)
 {
     td_conv_space space = { 0 };
-    td_conv_apply_plan_make(apply, &space);
+    td_apply_plan_make(apply, &space);
     return space.used;
 }
 
 void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace)
 {
     td_conv_space space = { .base = workspace };
-    td_conv_apply_plan p = td_conv_apply_plan_make(apply, &space);
-    int64_t panels = p.groups * p.panels;
-    double work = (double)p.groups * (double)(p.depth * p.to_channels) *
-                  (double)(p.h.size * p.w.size) * (double)apply->problem->n *
-                  (double)(p.h.alive * p.w.alive);
-    double weights = (double)panels * (double)(p.h.alive * p.w.alive * p.depth) *
-                     (double)apply->problem->kernels->panel;
-    if (work + (p.packed ? PACK_COST * weights : 0) < TD_GEMM_SERIAL_WORK) {
+    td_apply_plan p = td_apply_plan_make(apply, &space);
+    const td_conv_taps *h = &p.classes.h.taps, *w = &p.classes.w.taps;
+    double weights = (double)(p.depth * p.to_channels * p.groups) * (double)(h->alive * w->alive);
+    double rows = (double)(h->size * w->size) * (double)apply->problem->n;
+    if (weights * (rows + (p.packed ? PACK_COST : 0)) < TD_GEMM_SERIAL_WORK) {
         pool = NULL;
     }
     if (p.packed) {
-        td_pool_run(pool, panels * p.h.kernel * p.w.kernel, pack_task, &p);
+        td_apply_pack_ahead(pool, &p);
     }
-    int64_t blocks = p.block_count;
-    td_task_fn task = p.lists ? td_conv_listed_task : td_conv_gathered_task;
-    if (p.in_strips) {
-        blocks *= p.strips.line_parts;
-        task = td_conv_strip_task;
-    } else if (!p.gathers && !p.lists) {
-        blocks *= p.h.size * p.images;
-        task = block_task;
-    }
-    p.turns = td_conv_turns(apply->problem, &p.h, &p.w, blocks, panels, td_pool_threads(pool));
-    if (p.panels_first) {
-        p.turns.parts = blocks;
-    }
-    td_pool_run(pool, panels * blocks, task, &p);
+    int64_t spans = td_divide_up(p.all_panels, p.span);
+    p.turns = td_conv_turns(apply->problem, h, w, p.blocks, spans, td_pool_threads(pool));
+    td_pool_run(pool, p.blocks * spans, task, &p);
 }

@@ -1,7 +1,4 @@
-/*
- * The parts of the convolution that are no products of matrices: the rearrangement of pictures with
- * few channels, and the gradient of the bias.
- */
+/* The gradient of the bias, and the sum of what pieces of a gradient have added up. */
 #include "tensor/cpu/conv_internal.h"
 
 enum {
@@ -9,7 +6,6 @@ enum {
     SHORT_SUM = 64,     /* terms that are added in the element type before they go into a double */
     MIN_PIECE_ROWS = 512,
     MAX_PIECES = 64,
-    SERIAL_ROWS = 16384, /* bytes; fewer are copied by the calling thread */
 };
 
 typedef struct column_plan {
@@ -26,22 +22,6 @@ typedef struct column_plan {
 #define ELEM double
 #define T(name) f64_##name
 #include "tensor/cpu/conv_channels.inc"
-
-/* ---- rows ---- */
-
-int64_t td_conv_rows_bytes(const td_conv2d_desc *desc)
-{
-    int64_t size = desc->dtype == TD_F32 ? (int64_t)sizeof(float) : (int64_t)sizeof(double);
-    int64_t bytes = desc->ih * desc->n * (desc->iw + 2 * (int64_t)desc->pad_w) * desc->ic * size;
-    return (bytes + 63) / 64 * 64;
-}
-
-void td_conv_rows_run(td_pool *pool, const td_conv_rows *rows)
-{
-    pool = td_conv_rows_bytes(rows->desc) < SERIAL_ROWS ? NULL : pool;
-    td_pool_run(pool, rows->desc->ih, rows->desc->dtype == TD_F32 ? f32_rows_task : f64_rows_task,
-                (void *)rows);
-}
 
 /* ---- partial sums ---- */
 

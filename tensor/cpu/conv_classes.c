@@ -1,135 +1,168 @@
+/* Pixels sorted by the taps that they meet. */
 #include "tensor/cpu/conv_classes.h"
 
-static td_conv_span taps_of(const td_conv_axis *axis, int64_t q)
+/* The taps a pixel meets; they are equally far apart, so their number and the first one tell all.
+ */
+static td_conv_set taps_of(const td_conv_taps *t, int64_t q)
 {
-    int64_t start = q * axis->stride - axis->pad, d = axis->dilation; /* where tap 0 is */
-    int64_t first = start < 0 ? td_divide_up(-start, d) : 0;
-    int64_t end = start < axis->in ? td_min64(td_divide_up(axis->in - start, d), axis->kernel) : 0;
-    return first < end ? (td_conv_span){ q, q + 1, (int)first, (int)(end - first) }
-                       : (td_conv_span){ q, q + 1, 0, 0 };
+    td_conv_set set = { .tap = 0, .taps = 0 };
+    for (int tap = t->kernel - 1; tap >= 0; tap--) {
+        if (t->source[q * t->kernel + tap] >= 0) {
+            set.tap = tap;
+            set.taps++;
+        }
+    }
+    return set;
 }
 
-static td_conv_span next_span(const td_conv_axis *axis, int64_t q)
+static void sort_pixels(td_conv_sets *s)
 {
-    td_conv_span s = taps_of(axis, q);
-    while (s.end < axis->out) {
-        td_conv_span next = taps_of(axis, s.end);
-        if (next.tap != s.tap || next.taps != s.taps) {
-            break;
+    const td_conv_taps *t = &s->taps;
+    for (int64_t q = 0; q < t->size; q++) { /* counts them */
+        td_conv_set set = taps_of(t, q);
+        int i = 0;
+        while (i < s->count && (s->list[i].tap != set.tap || s->list[i].taps != set.taps)) {
+            i++;
         }
-        s.end++;
+        if (i == s->count) {
+            s->list[s->count++] = set;
+        }
+        s->list[i].count++;
+    }
+    int64_t first = 0;
+    for (int i = 0; i < s->count; i++) {
+        td_conv_set *set = &s->list[i];
+        set->first = first;
+        for (int64_t q = 0; q < t->size; q++) {
+            td_conv_set of_q = taps_of(t, q);
+            if (of_q.tap == set->tap && of_q.taps == set->taps) {
+                s->order[first++] = (int32_t)q;
+            }
+        }
+    }
+}
+
+td_conv_sets td_conv_sets_make(const td_conv_axis *axis, bool backward, td_conv_space *space)
+{
+    td_conv_sets s = { .taps = td_conv_taps_make(axis, backward, space) };
+    s.order = td_conv_take(space, s.taps.size * (int64_t)sizeof *s.order);
+    /* The first tap and their number change at the borders, and with the rest of a stride. */
+    s.most = td_min64(s.taps.size, 2 * ((int64_t)axis->kernel + axis->stride + 1));
+    s.list = td_conv_take(space, s.most * (int64_t)sizeof *s.list);
+    if (space->base) {
+        sort_pixels(&s);
     }
     return s;
 }
 
-/* At most: the first and the last tap move towards 0, and there may be none before and after. */
-static int64_t most_spans(const td_conv_axis *axis)
+static int64_t most_classes(const td_conv_classes *all)
 {
-    return td_min64(axis->out, 2 * (int64_t)axis->kernel + 3);
+    return all->h.most * all->w.most;
 }
 
-static void classify(td_conv_classes *all)
+void td_conv_classes_make(td_conv_classes *all, const td_conv_problem *problem, bool backward,
+                          td_conv_space *space)
 {
-    const td_conv_problem *problem = all->problem;
-    for (int64_t h = 0; h < problem->h.out;) {
-        td_conv_span row = next_span(&problem->h, h);
-        for (int64_t w = 0; w < problem->w.out;) {
-            td_conv_span column = next_span(&problem->w, w);
-            int64_t pixels = (row.end - row.first) * (column.end - column.first) * problem->n;
-            all->list[all->count++] = (td_conv_class){ row, column, pixels, all->blocks };
-            all->blocks += td_divide_up(pixels, all->block);
-            w = column.end;
+    *all = (td_conv_classes){ .n = problem->n };
+    all->h = td_conv_sets_make(&problem->h, backward, space);
+    all->w = td_conv_sets_make(&problem->w, backward, space);
+    all->list = td_conv_take(space, most_classes(all) * (int64_t)sizeof *all->list);
+    all->queue = td_conv_take(space, most_classes(all) * (int64_t)sizeof *all->queue);
+    for (int i = 0; space->base && i < all->h.count; i++) {
+        for (int j = 0; j < all->w.count; j++) {
+            const td_conv_set *h = &all->h.list[i], *w = &all->w.list[j];
+            all->list[all->count++] =
+                (td_conv_class){ .h = h, .w = w, .rows = h->count * w->count * problem->n };
         }
-        h = row.end;
     }
 }
 
-td_conv_classes td_conv_classes_make(const td_conv_problem *problem, int64_t block,
-                                     td_conv_space *space)
+void td_conv_classes_take(td_conv_classes *all, int64_t block_rows, int64_t unit,
+                          td_conv_space *space)
 {
-    td_conv_classes all = { .problem = problem, .block = block };
-    all.list = td_conv_take(space, most_spans(&problem->h) * most_spans(&problem->w) *
-                                       (int64_t)sizeof *all.list);
-    if (space->base) {
-        classify(&all);
-    }
-    return all;
+    all->block_rows = block_rows;
+    all->unit = unit;
+    int64_t rows = all->h.taps.size * all->w.taps.size * all->n;
+    int64_t most = td_min64(2 * td_divide_up(rows, block_rows) + most_classes(all), rows);
+    all->block_list = td_conv_take(space, most * (int64_t)sizeof *all->block_list);
 }
 
-const td_conv_class *td_conv_class_of(const td_conv_classes *all, int64_t block)
+/* The pixel with which row `first` of a class begins. */
+static int64_t pixel_of(const td_conv_classes *all, const td_conv_class *c, int64_t first)
 {
-    int64_t first = 0, end = all->count;
-    while (end - first > 1) {
-        int64_t middle = (first + end) / 2;
-        if (all->list[middle].block <= block) {
-            first = middle;
+    int64_t pixel = first / all->n;
+    return all->h.order[c->h->first + pixel / c->w->count] * all->w.taps.size +
+           all->w.order[c->w->first + pixel % c->w->count];
+}
+
+/* Moves the first class of a queue, whose next block begins later now, to its place. */
+static void move_back(td_conv_class **queue, int64_t count)
+{
+    td_conv_class *moved = queue[0];
+    int64_t i = 0;
+    for (; i + 1 < count && queue[i + 1]->at < moved->at; i++) {
+        queue[i] = queue[i + 1];
+    }
+    queue[i] = moved;
+}
+
+/* Blocks of one size, whole tiles; of classes that lie beside each other by turns, as they need the
+ * same pixels: the next block is of the class whose next pixel is the first. */
+void td_conv_classes_cut(td_conv_classes *all)
+{
+    td_conv_class **queue = all->queue + all->count;
+    for (int64_t i = all->count - 1; i >= 0; i--) {
+        td_conv_class *c = &all->list[i];
+        int64_t even = td_divide_up(c->rows, td_divide_up(c->rows, all->block_rows));
+        c->each = td_divide_up(even, all->unit) * all->unit;
+        c->done = 0;
+        c->at = pixel_of(all, c, 0);
+        *--queue = c;
+        move_back(queue, all->count - i);
+    }
+    all->blocks = 0;
+    for (int64_t left = all->count; left > 0;) {
+        td_conv_class *c = *queue;
+        int64_t rows = td_min64(c->each, c->rows - c->done);
+        all->block_list[all->blocks++] = (td_conv_block){ c, c->done, rows };
+        c->done += rows;
+        if (c->done == c->rows) {
+            queue++;
+            left--;
         } else {
-            end = middle;
+            c->at = pixel_of(all, c, c->done);
+            move_back(queue, left);
         }
     }
-    return &all->list[first];
 }
 
 /* to[i] = first + i * step */
 static void progress(int64_t *to, int64_t count, int64_t first, int64_t step)
 {
-    for (int64_t i = 0; i < count; i++, first += step) {
-        to[i] = first;
+    for (int64_t i = 0; to && i < count; i++) {
+        to[i] = first + i * step;
     }
 }
 
-void td_conv_class_pixels(const td_conv_problem *problem, const td_conv_class *c, int64_t first,
-                          int64_t count, int64_t *x_at, int64_t *y_at)
+void td_conv_class_rows(const td_conv_classes *all, const td_conv_class *c, int64_t first,
+                        int64_t count, const td_conv_strides *from, const td_conv_strides *to,
+                        int64_t size, int64_t *a_row, int64_t *c_row)
 {
-    enum { SIZE = sizeof(float) };
-    const td_conv_axis *ah = &problem->h, *aw = &problem->w;
-    int64_t n = 0, h = c->h.first, w = c->w.first;
-    if (first > 0) { /* divisions take long */
-        int64_t width = c->w.end - c->w.first, pixel = first / problem->n;
-        n = first % problem->n;
-        h += pixel / width;
-        w += pixel % width;
-    }
-    bool row = problem->n == 1; /* at once, otherwise the pictures of a pixel */
-    int64_t x_step = (row ? aw->stride * problem->x.column : problem->x.image) * SIZE;
-    int64_t y_step = (row ? problem->y.column : problem->y.image) * SIZE;
-    for (int64_t done = 0; done < count;) {
-        int64_t in_h = h * ah->stride - ah->pad + (int64_t)c->h.tap * ah->dilation;
-        int64_t in_w = w * aw->stride - aw->pad + (int64_t)c->w.tap * aw->dilation;
-        int64_t x = in_h * problem->x.row + in_w * problem->x.column + n * problem->x.image;
-        int64_t y = h * problem->y.row + w * problem->y.column + n * problem->y.image;
-        int64_t run = td_min64(row ? c->w.end - w : problem->n - n, count - done);
-        progress(x_at + done, run, x * SIZE, x_step);
-        progress(y_at + done, run, y * SIZE, y_step);
-        done += run;
-        n = 0;
-        w += row ? run : 1;
-        if (w == c->w.end) {
-            w = c->w.first;
-            h++;
+    const td_conv_taps *h = &all->h.taps, *w = &all->w.taps;
+    int64_t image = first % all->n, pixel = first / all->n;
+    int64_t i = pixel / c->w->count, j = pixel % c->w->count;
+    for (int64_t done = 0, run; done < count; done += run) {
+        int64_t qh = all->h.order[c->h->first + i], qw = all->w.order[c->w->first + j];
+        int64_t a = h->source[qh * h->kernel + c->h->tap] * from->row +
+                    w->source[qw * w->kernel + c->w->tap] * from->column + image * from->image;
+        run = td_min64(all->n - image, count - done);
+        progress(a_row ? a_row + done : NULL, run, a * size, from->image * size);
+        int64_t to_at = qh * to->row + qw * to->column + image * to->image;
+        progress(c_row ? c_row + done : NULL, run, to_at * size, to->image * size);
+        image = 0;
+        if (++j == c->w->count) {
+            j = 0;
+            i++;
         }
-    }
-}
-
-void td_conv_classes_cut(const td_conv_classes *all, int64_t pieces, int64_t *first_block)
-{
-    double work = 0, done = 0;
-    for (int64_t i = 0; i < all->count; i++) {
-        const td_conv_class *c = &all->list[i];
-        work += (double)(c->pixels * c->h.taps * c->w.taps);
-    }
-    int64_t piece = 0;
-    for (int64_t i = 0; i < all->count; i++) {
-        const td_conv_class *c = &all->list[i];
-        for (int64_t first = 0, block = c->block; first < c->pixels; first += all->block, block++) {
-            while (piece < pieces && done * (double)pieces >= work * (double)piece) {
-                first_block[piece++] = block;
-            }
-            int64_t pixels = td_min64(all->block, c->pixels - first);
-            done += (double)(pixels * c->h.taps * c->w.taps);
-        }
-    }
-    while (piece <= pieces) {
-        first_block[piece++] = all->blocks;
     }
 }

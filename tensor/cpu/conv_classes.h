@@ -1,52 +1,76 @@
 /*
- * The pixels of y in classes of those that meet the same taps of x, for products that find their
- * operands in tables (td_gemm_indexed): what each class meets is a matrix. f32, one group.
+ * How a convolution is cut into products.
+ *
+ * A plan is a list of row blocks. A row block is rows of the result (pixels of pictures) and taps
+ * that all of them meet: for such rows the tap's pixel of the source lies equally far from that of
+ * another tap. So a block is one product of matrices, whose rows are found in a table, and whose
+ * inner dimension is the taps, times channels (tensor/cpu/gemm_tiles.inc).
+ *
+ * The pixels of an axis are sorted into sets of those that meet the same taps; a set of rows times
+ * one of columns is a class of pixels, and a class is cut into blocks. Nothing is ever multiplied
+ * by padding, whatever stride and dilation are; and where pixels lie does not matter.
  */
 #ifndef TD_TENSOR_CPU_CONV_CLASSES_H
 #define TD_TENSOR_CPU_CONV_CLASSES_H
 
 #include "tensor/cpu/conv_internal.h"
 
-/* Pixels [first, end) of one dimension, which meet taps [tap, tap + taps). */
-typedef struct td_conv_span {
-    int64_t first, end;
+/* Pixels [first, first + count) of the order of an axis: all meet the same `taps` taps, of which
+ * the first is `tap`. */
+typedef struct td_conv_set {
+    int64_t first, count;
     int tap, taps;
-} td_conv_span;
+} td_conv_set;
 
+/* An axis: its taps, and its pixels, set after set. */
+typedef struct td_conv_sets {
+    td_conv_taps taps;
+    int32_t *order;
+    td_conv_set *list;
+    int64_t most; /* that there may be */
+    int count;
+} td_conv_sets;
+
+td_conv_sets td_conv_sets_make(const td_conv_axis *axis, bool backward, td_conv_space *space);
+
+/* A set of rows of pixels, a set of columns, all pictures: rows [0, rows), of which the pictures of
+ * a pixel follow each other. */
 typedef struct td_conv_class {
-    td_conv_span h, w;
-    int64_t pixels, block; /* of all pictures; number of the first block */
+    const td_conv_set *h, *w;
+    int64_t rows;
+    int64_t each, done, at; /* while it is cut: rows of a block, those before the next, its pixel */
 } td_conv_class;
 
+/* Rows [first, first + rows) of a class. */
+typedef struct td_conv_block {
+    const td_conv_class *of;
+    int64_t first, rows;
+} td_conv_block;
+
 typedef struct td_conv_classes {
-    const td_conv_problem *problem;
+    td_conv_sets h, w;
+    int64_t n; /* pictures */
     td_conv_class *list;
     int64_t count;
-    int64_t block; /* pixels of a block, at most; the last of a class may have fewer */
+    td_conv_class **queue;     /* while they are cut */
+    int64_t block_rows;        /* at most, about */
+    int64_t unit;              /* blocks are a multiple of it, but for the last one of a class */
+    td_conv_block *block_list; /* in the order of the pixels that they begin with */
     int64_t blocks;
 } td_conv_classes;
 
-/* Takes the list's memory, and fills it unless the space only measures. */
-td_conv_classes td_conv_classes_make(const td_conv_problem *problem, int64_t block,
-                                     td_conv_space *space);
+/* Takes the memory, and fills it unless the space only measures. */
+void td_conv_classes_make(td_conv_classes *all, const td_conv_problem *problem, bool backward,
+                          td_conv_space *space);
+/* Takes that of the blocks, and cuts the classes into them. */
+void td_conv_classes_take(td_conv_classes *all, int64_t block_rows, int64_t unit,
+                          td_conv_space *space);
+void td_conv_classes_cut(td_conv_classes *all);
 
-/* The class that a block is of. */
-const td_conv_class *td_conv_class_of(const td_conv_classes *classes, int64_t block);
-
-/* In bytes: where the first tap of pixels [first, first + count) of the class is in x, and where
- * the pixels are in y. */
-void td_conv_class_pixels(const td_conv_problem *problem, const td_conv_class *class, int64_t first,
-                          int64_t count, int64_t *x_at, int64_t *y_at);
-
-/* Cuts the blocks into pieces of about equal work, a run each: first_block[pieces + 1]. */
-void td_conv_classes_cut(const td_conv_classes *classes, int64_t pieces, int64_t *first_block);
-
-/* The width of a panel, whole vectors, so that all panels are about as wide. */
-static inline int64_t td_conv_even_width(const td_gemm_kernels *kernels, int64_t channels)
-{
-    int64_t vectors = td_divide_up(channels, kernels->lanes);
-    int64_t panels = td_divide_up(vectors * kernels->lanes, kernels->panel);
-    return (panels > 0 ? td_divide_up(vectors, panels) : 1) * kernels->lanes;
-}
+/* Where rows [first, first + count) of a class are, in bytes: of the source their pixel at the
+ * first tap. Either table may be NULL. */
+void td_conv_class_rows(const td_conv_classes *all, const td_conv_class *c, int64_t first,
+                        int64_t count, const td_conv_strides *from, const td_conv_strides *to,
+                        int64_t size, int64_t *a_row, int64_t *c_row);
 
 #endif

@@ -13,9 +13,8 @@ typedef struct td_conv_axis {
     int kernel, stride, pad, dilation;
 } td_conv_axis;
 
-/* How many pixels of y meet the tap; and of all taps together. */
+/* How many pixels of y meet the tap. */
 int64_t td_conv_tap_meets(const td_conv_axis *axis, int tap);
-int64_t td_conv_axis_meets(const td_conv_axis *axis);
 
 /* Element (n, c, h, w) of a picture lies at h*row + w*column + n*image + c. */
 typedef struct td_conv_strides {
@@ -30,7 +29,6 @@ typedef struct td_conv_problem {
     int64_t ic, oc; /* of one group */
     int64_t oc_all;
     int64_t sharing; /* groups that share a vector and stay apart, or 0 */
-    bool pixels;     /* they are so many whose pixels are transposed together */
     td_conv_axis h, w;
     td_conv_strides x, y;
 } td_conv_problem;
@@ -96,10 +94,6 @@ td_turns td_conv_turns(const td_conv_problem *problem, const td_conv_taps *h, co
 int64_t td_conv_apply_workspace(const td_conv_apply *apply);
 void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace);
 
-enum {
-    TD_REDUCE_ROWS = 128, /* of dy, that the taps share while they are in the L1 cache */
-};
-
 /* The pass that builds weights: dw = x^T dy for every tap, summed over pixels and pictures. */
 typedef struct td_conv_reduce {
     const td_conv_problem *problem;
@@ -112,96 +106,13 @@ typedef struct td_conv_reduce {
 int64_t td_conv_reduce_workspace(const td_conv_reduce *reduce);
 void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
 
-/* Whether the products are faster with vectors along the sum, not along the result's channels. */
-bool td_conv_dots_win(const td_conv_problem *problem, bool backward);
-/* Of a pixel of a picture and group, in products of a vector; INFINITY: it cannot be done. */
-double td_conv_dots_cost(const td_conv_problem *problem, bool backward);
-
-/* ---- groups of few channels: several share a vector, or are taken as one ---- */
-
-/* How many groups should share a vector, 0: none. `from` and `to` as below. */
-int64_t td_conv_groups_sharing(const td_conv_problem *problem, int64_t from, int64_t to);
-/* Of a row of the result and a group then, or joined, whatever is less: in products of a vector. */
-double td_conv_groups_cost(const td_conv_problem *problem, int64_t from, int64_t to);
-/* Which channel of the source each lane of the result meets then. */
+/* How many groups should share a vector, 0: none. */
+int64_t td_conv_groups_sharing(const td_conv_problem *problem);
+/* Which channel of the source each lane of the result meets then. `from`, `to`: channels of a group
+ * of the source, of the result. */
 td_gemm_lanes td_conv_groups_lanes(int64_t sharing, int64_t from, int64_t to);
 
-/* Groups with vectors along the pixels: the channels of one group, and how to step through weights
- * in a tap. */
-typedef struct td_conv_pixels {
-    const td_gemm_kernels *kernels;
-    int64_t from, to;
-    int64_t w_from, w_to, w_group; /* to the next channel of the source, of the result, group */
-} td_conv_pixels;
-
-/* Whether that is faster. */
-bool td_conv_pixels_win(const td_conv_problem *problem, td_conv2d_pass pass);
-/* How many groups to transpose at a time. */
-int64_t td_conv_pixels_groups(const td_conv_problem *problem, bool reduce);
-/* A block of several groups: B are the weights of their first, at each term. */
-void td_conv_pixels_multiply(const td_conv_pixels *pixels, const td_gemm_block *block);
-/* The same for sums over pixels, of as many as a block of backward-weights has at most: rows of A
- * are x, of B dy. */
-void td_conv_pixels_sum(const td_conv_pixels *pixels, const td_gemm_block *block);
-
-/* How many groups to take as one, 1 for no change: a divisor of their number. `to`: channels of one
- * group of what is computed side by side in vectors; `from`: of the other side. */
-int64_t td_conv_groups_joined(const td_conv_problem *problem, int64_t from, int64_t to);
-/* The same convolution with so many groups as one. Its weights are those with zeros between groups,
- * which td_conv_groups_spread makes; of its dw td_conv_groups_collect takes what belongs to groups.
- */
-td_conv_problem td_conv_groups_join(const td_conv_problem *problem, int64_t joined);
-int64_t td_conv_groups_bytes(const td_conv_problem *problem, int64_t joined);
-void td_conv_groups_spread(const td_conv_problem *problem, int64_t joined, void *to, const void *w);
-void td_conv_groups_collect(const td_conv_problem *problem, int64_t joined, void *dw,
-                            const void *from, bool accumulate);
-
-/* ---- results of a handful of channels: products of 1x1, and shuffles ---- */
-
-typedef enum td_conv_narrow_pass {
-    TD_CONV_NARROW_FORWARD,
-    TD_CONV_NARROW_DATA,
-    TD_CONV_NARROW_WEIGHTS,
-} td_conv_narrow_pass;
-
-/* Whether that is faster for this pass. */
-bool td_conv_narrow_wins(const td_conv_problem *problem, td_conv_narrow_pass pass);
-int64_t td_conv_narrow_apply_workspace(const td_conv_apply *apply);
-void td_conv_narrow_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace);
-int64_t td_conv_narrow_reduce_workspace(const td_conv_reduce *reduce);
-void td_conv_narrow_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
-
-/* ---- x of a handful of channels: all taps are one list ---- */
-
-/* Whether that is faster for forward and backward-weights. */
-bool td_conv_few_wins(const td_conv_problem *problem);
-/* In products of a vector. */
-double td_conv_few_cost(const td_conv_problem *problem);
-int64_t td_conv_few_apply_workspace(const td_conv_apply *apply);
-void td_conv_few_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace);
-int64_t td_conv_few_reduce_workspace(const td_conv_reduce *reduce);
-void td_conv_few_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
-
-/* ---- y of a handful of channels: backward-weights with vectors along those of x ---- */
-
-/* In products of a vector; INFINITY: it cannot be done. */
-double td_conv_thin_cost(const td_conv_problem *problem);
-int64_t td_conv_thin_workspace(const td_conv_reduce *reduce);
-void td_conv_thin_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
-
 /* ---- loops over channels, without products of matrices ---- */
-
-/* x as rows for convolutions of few input channels: [h][n][(pad + w + pad)*ic], so that the KW*ic
- * inputs of a row of taps are contiguous. The sides are zero; padding above and below is left out.
- */
-typedef struct td_conv_rows {
-    const td_conv2d_desc *desc;
-    const void *x;
-    void *rows;
-} td_conv_rows;
-
-int64_t td_conv_rows_bytes(const td_conv2d_desc *desc);
-void td_conv_rows_run(td_pool *pool, const td_conv_rows *rows);
 
 /* dw[i] = (accumulate ? dw[i] : 0) + the pieces in order, each of `count`. */
 void td_conv_add_pieces(td_dtype dtype, void *dw, const double *partial, int64_t count,

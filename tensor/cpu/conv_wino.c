@@ -234,18 +234,16 @@ void td_wino_multiply(const plan *p, const float *a, const float *b, float *c, i
     td_gemm_block block = {
         .terms = &term,
         .count = 1,
-        .a_row = p->in.channels,
         .a_col = 1,
         .b_row = p->gemm->panel,
         .c = c,
-        .c_row = p->out.channels,
         .m = rows,
         .n = n,
     };
     for (int64_t k = 0; k < p->in.channels; k += TD_WINO_MAX_DEPTH) {
         term = (td_gemm_term){ a + k, b + k * block.b_row,
                                td_min64(TD_WINO_MAX_DEPTH, p->in.channels - k) };
-        p->gemm->block(&block);
+        td_gemm_strided(p->gemm, &block, p->in.channels, p->out.channels);
         block.accumulate = true;
     }
 }
@@ -285,18 +283,17 @@ static void add_block(const plan *p, const float *in, const float *out, float *s
         for (int64_t panel = 0; panel < p->panels; panel++) {
             td_gemm_term term = { in + point * p->in_step,
                                   out + point * p->out_step + panel * width, rows };
-            p->gemm->block(&(td_gemm_block){
+            td_gemm_block block = {
                 .terms = &term,
                 .count = 1,
-                .a_row = 1,
                 .a_col = p->in.channels,
                 .b_row = p->out.channels,
                 .c = sums + point * p->in.channels * p->out.channels + panel * width,
-                .c_row = p->out.channels,
                 .m = p->in.channels,
                 .n = (int)td_min64(width, p->out.channels - panel * width),
                 .accumulate = accumulate,
-            });
+            };
+            td_gemm_strided(p->gemm, &block, 1, p->out.channels);
         }
     }
 }

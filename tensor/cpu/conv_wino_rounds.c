@@ -164,18 +164,16 @@ static void sum_rows(const round *r, const float *x, const float *dy, float *sum
     td_gemm_term term;
     td_gemm_block block = { .terms = &term,
                             .count = 1,
-                            .a_row = 1,
                             .a_col = in,
                             .b_row = width,
                             .c = sums,
-                            .c_row = width,
                             .m = m,
                             .n = n,
                             .accumulate = r->first > 0 };
     for (int64_t row = 0; row < rows; row += TD_WINO_MAX_DEPTH) {
         term = (td_gemm_term){ x + row * in, dy + row * width,
                                td_min64(TD_WINO_MAX_DEPTH, rows - row) };
-        p->gemm->block(&block);
+        td_gemm_strided(p->gemm, &block, 1, width);
         block.accumulate = true;
     }
 }

@@ -102,11 +102,9 @@ static void multiply_task(void *ctx, int64_t task)
     td_gemm_term term;
     td_gemm_block block = {
         .terms = &term,
-        .a_row = d->a_row,
         .a_col = d->a_col,
         .b_row = b_row,
         .c = (char *)d->c + (matrix * d->c_batch + m0 * d->c_row + j0) * size,
-        .c_row = d->c_row,
         .m = td_min64(BLOCK_M, d->m - m0),
         .n = (int)td_min64(width, d->n - j0),
         .accumulate = d->accumulate,
@@ -121,7 +119,7 @@ static void multiply_task(void *ctx, int64_t task)
         if (k0 >= d->k && d->bias) {
             block.bias = (const char *)d->bias + j0 * size;
         }
-        p->kernels->block(&block);
+        td_gemm_strided(p->kernels, &block, d->a_row, d->c_row);
         block.accumulate = true;
     } while (k0 < d->k);
 }
@@ -180,11 +178,9 @@ static void multiply_turned_task(void *ctx, int64_t task)
     td_gemm_block block = {
         .terms = &term,
         .count = 1,
-        .a_row = d->b_col,
         .a_col = d->b_row,
         .b_row = width,
         .c = turned,
-        .c_row = d->m,
         .m = rows,
         .n = (int)d->m,
         .accumulate = d->accumulate,
@@ -197,7 +193,7 @@ static void multiply_turned_task(void *ctx, int64_t task)
     for (int64_t k0 = 0; k0 < d->k; k0 += BLOCK_K) {
         term = (td_gemm_term){ rows_of_b + k0 * d->b_row * size, packed + k0 * width * size,
                                td_min64(BLOCK_K, d->k - k0) };
-        p->kernels->block(&block);
+        td_gemm_strided(p->kernels, &block, d->b_col, d->m);
         block.accumulate = true;
     }
     if (d->dtype == TD_F32) {

@@ -4,51 +4,29 @@
 
 enum {
     TILE_ROWS = 6,    /* rows of a register block of full width */
-    MAX_ROWS = 12,    /* of a narrow one */
-    SPLIT_TERMS = 64, /* at most, of a block whose last columns are computed on their own */
-    SPLIT_ROWS = 16,  /* at least */
+    MOST_ROWS = 8,    /* of a narrower one: each needs a register for its address, too */
     GROUPED_SUMS = 8, /* vectors of sums of small groups, at a time */
-    INDEXED_NEAR = 4, /* rows of `indexed` that are found by registers */
+    STRIDED_ROWS = 96,
 };
 
-/* How many of the rows that are left to compute together, `most` being 6, 8 or 12. There are tiles
- * of 1 to 6, 8 and 12 rows; one of 1 or 2 rows waits for its own sums, so it is avoided. */
+/* How many of the rows that are left to compute together, `most` being 6 or 8. There are tiles of
+ * 1 to 6 and 8 rows; one of 1 or 2 rows waits for its own sums, so it is avoided. */
 static int next_rows(int64_t left, int most)
 {
     if (left >= most + 3 || left == most) {
         return most;
     }
-    if (left <= 6 || (left == 8 && most > 6)) {
-        return (int)left;
-    }
-    return left > 12 ? 8 : (int)(left + 1) / 2;
+    return left <= 6 ? (int)left : (int)(left + 1) / 2;
 }
 
-static void fetch_lines(const char *at, int64_t bytes)
+/* Fetches what belongs to a tile of what the next product reads. */
+static void fetch_share(const td_gemm_block *g, int64_t row, int64_t rows)
 {
-    for (int64_t byte = 0; byte < bytes; byte += 64) {
-        __builtin_prefetch(at + byte, 0, 2);
-    }
-}
-
-static inline void fetch_to_write(const void *at, int bytes)
-{
-    for (int byte = 0; byte < bytes; byte += 64) {
-        __builtin_prefetch((const char *)at + byte, 1);
-    }
-    __builtin_prefetch((const char *)at + bytes - 1, 1);
-}
-
-/* Fetches rows [row, end) of what the next product reads. */
-static void fetch_rows(const td_gemm_block *g, int64_t row, int64_t end, int64_t size)
-{
-    for (const td_gemm_term *t = g->next; row < end; t++) {
-        for (int64_t p = row; p < t->k && p < end; p++) {
-            fetch_lines((const char *)t->a + p * g->a_col * size, g->next_m * size);
-            fetch_lines((const char *)t->b + p * g->b_row * size, g->next_n * size);
+    for (int i = 0; i < 2; i++) {
+        int64_t end = g->next_bytes[i] * (row + rows) / g->m;
+        for (int64_t at = g->next_bytes[i] * row / g->m; at < end; at += 64) {
+            __builtin_prefetch(g->next[i] + at, 0, 2);
         }
-        end -= t->k;
-        row = row > t->k ? row - t->k : 0;
     }
 }
 
@@ -136,8 +114,6 @@ PACK_COLUMNS(pack_columns_avx2, TD_TARGET_AVX2, 8, transpose_8x8)
 #define TARGET
 #define PACK_COLUMNS_FN pack_columns
 #define MAX_VECS 2
-#define ROWS_1 12
-#define ROWS_2 6
 #include "tensor/cpu/gemm_kernel.inc"
 
 #define K(name) f64_##name
@@ -147,8 +123,6 @@ PACK_COLUMNS(pack_columns_avx2, TD_TARGET_AVX2, 8, transpose_8x8)
 #define TARGET
 #define PACK_COLUMNS_FN pack_columns
 #define MAX_VECS 2
-#define ROWS_1 12
-#define ROWS_2 6
 #include "tensor/cpu/gemm_kernel.inc"
 
 #if TD_X86
@@ -164,36 +138,9 @@ PACK_COLUMNS(pack_columns_avx2, TD_TARGET_AVX2, 8, transpose_8x8)
 #define INDEX __m256i
 #define PACK_COLUMNS_FN pack_columns_avx2
 #define MAX_VECS 2
-#define ROWS_1 12
-#define ROWS_2 6
 #include "tensor/cpu/gemm_kernel.inc"
 
-/* ---- AVX-512: 6 x 64, and half vectors for up to 8 columns: some processors multiply two of them
- * in the time of a whole one ---- */
-
-#define INLINE static inline __attribute__((always_inline)) TARGET
-#define K(name) avx512_half_##name
-#define ELEM float
-#define VEC __m256
-#define LANES 8
-#define TARGET TD_TARGET_AVX512
-#define MAX_VECS 1
-#define ROWS_1 12
-#include "tensor/cpu/gemm_tiles.inc"
-
-#include "tensor/cpu/gemm_indexed.inc"
-#undef INLINE
-#undef K
-#undef ELEM
-#undef VEC
-#undef LANES
-#undef TARGET
-#undef MAX_VECS
-#undef ROWS_1
-
-#define NARROW_BLOCK avx512_half_block
-#define NARROW_INDEXED avx512_half_indexed
-#define NARROW_LANES 8
+/* ---- AVX-512: 6 x 64 ---- */
 
 #define K(name) avx512_##name
 #define ELEM float
@@ -204,10 +151,6 @@ PACK_COLUMNS(pack_columns_avx2, TD_TARGET_AVX2, 8, transpose_8x8)
 #define INDEX __m512i
 #define PACK_COLUMNS_FN pack_columns_avx2
 #define MAX_VECS 4
-#define ROWS_1 12
-#define ROWS_2 12
-#define ROWS_3 8
-#define ROWS_4 6
 #include "tensor/cpu/gemm_kernel.inc"
 
 #endif
@@ -228,4 +171,21 @@ const td_gemm_kernels *td_gemm_kernels_for(td_dtype dtype)
     }
 #endif
     return &f32_kernels;
+}
+
+void td_gemm_strided(const td_gemm_kernels *kernels, const td_gemm_block *block, int64_t a_row,
+                     int64_t c_row)
+{
+    int64_t a_rows[STRIDED_ROWS], c_rows[STRIDED_ROWS], size = (int64_t)kernels->size;
+    td_gemm_block part = *block;
+    part.a_row = a_rows;
+    part.c_row = c_rows;
+    for (int64_t first = 0; first < block->m; first += part.m) {
+        part.m = td_min64(STRIDED_ROWS, block->m - first);
+        for (int64_t i = 0; i < part.m; i++) {
+            a_rows[i] = (first + i) * a_row * size;
+            c_rows[i] = (first + i) * c_row * size;
+        }
+        kernels->block(&part);
+    }
 }

@@ -15,24 +15,17 @@ enum {
 
 /* One term of a sum of products: A m x k, B k x n. */
 typedef struct td_gemm_term {
-    const void *a; /* element (i, p) at a[i*a_row + p*a_col] */
+    const void *a;
     const void *b; /* element (p, j) at b[p*b_row + j] */
     int64_t k;
 } td_gemm_term;
 
-/* How a block of C is written, which is the same to its values. */
-typedef enum td_gemm_store {
-    TD_GEMM_STORE,
-    /* What is about to be written is asked for before the products: for short sums. */
-    TD_GEMM_STORE_AHEAD,
-    /* Past the caches, for results that do not fit there. All rows begin at multiples of 64 bytes,
-     * n is a multiple of the vector's elements, and C is not accumulated. Others see it after the
-     * end of the pool's run. */
-    TD_GEMM_STORE_PAST,
-} td_gemm_store;
-
 /*
  * C = (accumulate ? C : 0) + (sum over terms of A_t * B_t) + (bias ? bias : 0), for m x n elements.
+ *
+ * The rows of A and of C lie anywhere: tables say where, in bytes. Within a term, a row of A goes
+ * on in equal steps: element (i, p) of A_t is, in elements, a_col*p behind the byte terms[t].a +
+ * a_row[i]. Row i of C begins at the byte c + c_row[i]. No two rows of C overlap.
  *
  * The sum is built in registers from zero, term after term and row after row of B, and then added
  * to C. So a long sum that is cut into blocks of terms keeps the rounding error of short ones.
@@ -40,19 +33,20 @@ typedef enum td_gemm_store {
 typedef struct td_gemm_block {
     const td_gemm_term *terms;
     int count;
-    int64_t a_row, a_col, b_row;
-    void *c; /* element (i, j) at c[i*c_row + j] */
-    int64_t c_row;
+    const int64_t *a_row, *c_row;
+    int64_t a_col, b_row; /* elements */
+    void *c;
     int64_t m; /* any number of rows */
     int n;     /* at most the kernels' panel */
     bool accumulate;
-    td_gemm_store store;
+    /* C is written past the caches, for results that do not fit there. All its rows begin at
+     * multiples of 64 bytes, n is a multiple of the vector's elements, and C is not accumulated.
+     * Others see it after the end of the pool's run. */
+    bool past;
     const void *bias; /* n elements, or NULL */
-    /* What the next product will read, fetched from memory meanwhile; or NULL. Then a_row is 1. */
-    const td_gemm_term *next;
-    int64_t next_rows; /* rows of B in all its terms */
-    int64_t next_m;    /* columns of A that are fetched */
-    int next_n;        /* and of B */
+    /* What the next product will read, fetched from memory meanwhile; or NULL. */
+    const char *next[2];
+    int64_t next_bytes[2];
 } td_gemm_block;
 
 /* Products of several small groups side by side in one vector, where lane j of the result meets
@@ -62,27 +56,11 @@ typedef struct td_gemm_lanes {
     int32_t first[TD_GEMM_MAX_LANES];
 } td_gemm_lanes;
 
-/*
- * C = (accumulate ? C : bias ? bias : 0) + A * B of operands that lie anywhere: element (i, p) of A
- * at a + a_row[i] + a_col[p], row p of B at b + b_row[p], row i of C at c + c_row[i], all in bytes.
- * No two rows of C may overlap.
- */
-typedef struct td_gemm_indexed {
-    const void *a, *b;
-    void *c;
-    const int64_t *a_row, *a_col, *b_row, *c_row;
-    int64_t m, k; /* any */
-    int n;        /* at most the kernels' panel */
-    bool accumulate;
-    const void *bias; /* n elements, or NULL */
-} td_gemm_indexed;
-
 typedef struct td_gemm_kernels {
     int panel;   /* columns of a panel of B: the widest block */
     int rows;    /* rows that are computed together; blocks of a multiple of it waste nothing */
     int lanes;   /* elements of a vector */
     size_t size; /* bytes of an element */
-    bool halves; /* up to half a vector of columns takes less time than a whole one */
 
     void (*block)(const td_gemm_block *block);
 
@@ -90,20 +68,17 @@ typedef struct td_gemm_kernels {
      * element (p, j) at to[p*panel + j]. Columns from n on are not written. */
     void (*pack)(void *to, const void *from, int64_t k, int64_t n, int64_t row, int64_t col);
 
-    /* to[p*row + j] = from[p + j*col], p < k, j < n. */
-    void (*transpose)(void *to, int64_t row, const void *from, int64_t k, int64_t n, int64_t col);
-
-    /* The following are NULL in some tables. The n of the first two is at most `lanes`.
+    /* The following are NULL in some tables; their n is at most `lanes`.
      * As `block`, but element (i, j) meets, at row p of B, element (i, first[j] + p) of A. */
     void (*grouped)(const td_gemm_block *block, const td_gemm_lanes *lanes);
     /* C as above, of elements (i, j) = sum over p of A(p, first[j] + i) * B(p, j); rows of A are
      * a_col apart, their elements beside each other. */
     void (*grouped_sums)(const td_gemm_block *block, const td_gemm_lanes *lanes);
-    /* As `block`, but of the transpose of B, whose element (p, j) is at b[j*b_row + p]; a_col is 1.
-     */
-    void (*dots)(const td_gemm_block *block);
-    void (*indexed)(const td_gemm_indexed *product);
 } td_gemm_kernels;
+
+/* A block of matrices whose rows are equally far apart, in elements; it needs no tables. */
+void td_gemm_strided(const td_gemm_kernels *kernels, const td_gemm_block *block, int64_t a_row,
+                     int64_t c_row);
 
 /* The table for TD_F32 or TD_F64 at the instruction set in use. */
 const td_gemm_kernels *td_gemm_kernels_for(td_dtype dtype);

@@ -1,0 +1,91 @@
+/*
+ * Weights of forward and backward-data as the products read them: panels of B, whose rows are
+ * dense. Backward they are transposed. All are packed before the tasks if many rows read them,
+ * otherwise by the tasks as they go; or they stay where they are.
+ */
+#include "tensor/cpu/conv_apply.h"
+
+static int64_t size_of(const td_apply_plan *p)
+{
+    return (int64_t)p->problem->kernels->size;
+}
+
+bool td_apply_needs_packing(const td_apply_plan *p)
+{
+    return p->apply->backward ||
+           (p->problem->oc_all > p->problem->kernels->panel && p->problem->sharing == 0);
+}
+
+td_apply_place td_apply_place_of(const td_apply_plan *p, int64_t panel)
+{
+    const td_conv_problem *problem = p->problem;
+    int64_t group = p->panels == 1 ? panel : panel / p->panels;
+    int64_t first = (panel - group * p->panels) * problem->kernels->panel;
+    int64_t all = (p->apply->backward ? problem->ic : problem->oc) * problem->groups;
+    td_apply_place at = { .panel = panel, .from = group * p->from_channels };
+    at.to = group * p->to_channels + first;
+    at.weight = p->apply->backward ? at.from + first * problem->oc_all : at.to;
+    at.n = td_min64(p->to_channels - first, all - at.to); /* the last group may have fewer */
+    at.n = td_min64(at.n, problem->kernels->panel);
+    return at;
+}
+
+const char *td_apply_weights_at(const td_apply_plan *p, const td_apply_place *at, int kh, int kw)
+{
+    const td_conv_problem *problem = p->problem;
+    int64_t tap = (int64_t)kh * problem->w.kernel + kw;
+    return (const char *)p->apply->weights +
+           (tap * problem->ic * problem->oc_all + at->weight) * size_of(p);
+}
+
+/* Panel beside panel, as they are used. */
+char *td_apply_packed_at(const td_apply_plan *p, const td_apply_place *at, int kh, int kw,
+                         int64_t first, int64_t count)
+{
+    const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;
+    int64_t tap = (int64_t)h->rank[kh] * w->alive + w->rank[kw];
+    int64_t rows = (tap * p->depth + first) * p->all_panels + at->panel * count;
+    return p->packed + rows * p->problem->kernels->panel * size_of(p);
+}
+
+void td_apply_pack(const td_apply_plan *p, int64_t n, const char *from, int64_t first,
+                   int64_t count, char *to)
+{
+    const td_conv_problem *problem = p->problem;
+    int64_t size = size_of(p);
+    if (!p->apply->backward) {
+        problem->kernels->pack(to, from + first * problem->oc_all * size, count, n, problem->oc_all,
+                               1);
+        return;
+    }
+    int64_t each = problem->sharing > 0 ? problem->ic : n; /* group beside group */
+    for (int64_t j = 0; j < n; j += each) {
+        problem->kernels->pack(to + j * size, from + (first + j / each * p->depth) * size, count,
+                               each, 1, problem->oc_all);
+    }
+}
+
+/* One panel of one tap. */
+static void pack_task(void *ctx, int64_t task)
+{
+    const td_apply_plan *p = ctx;
+    const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;
+    int64_t tap = task / p->all_panels;
+    int kw = (int)(tap % w->kernel), kh = (int)(tap / w->kernel);
+    if (h->rank[kh] < 0 || w->rank[kw] < 0) {
+        return;
+    }
+    td_apply_place at = td_apply_place_of(p, task % p->all_panels);
+    const char *from = td_apply_weights_at(p, &at, kh, kw);
+    for (int64_t first = 0, count; first < p->depth; first += count) {
+        count = td_min64(p->depth - first, TD_APPLY_DEPTH);
+        td_apply_pack(p, at.n, from, first, count,
+                      td_apply_packed_at(p, &at, kh, kw, first, count));
+    }
+}
+
+void td_apply_pack_ahead(td_pool *pool, const td_apply_plan *p)
+{
+    int64_t taps = (int64_t)p->problem->h.kernel * p->problem->w.kernel;
+    td_pool_run(pool, p->all_panels * taps, pack_task, (void *)p);
+}
