@@ -79,6 +79,9 @@ static void counts(void **state)
     assert_int_equal(td_hostlist_count_at("2(x3),1", 2), 2);
     assert_int_equal(td_hostlist_count_at("2(x3),1", 3), 1);
     assert_int_equal(td_hostlist_count_at("2(x3),1", 4), -1);
+    assert_int_equal(td_hostlist_count_at("2000007(x88", 100),
+                     -1); /* a bracket that does not close */
+    assert_int_equal(td_hostlist_count_at("2(x-3),1", 0), -1);
     assert_int_equal(td_hostlist_count_at("", 0), -1);
 }
 

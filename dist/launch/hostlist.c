@@ -154,13 +154,14 @@ void td_hostlist_free(char **hosts, int count)
 
 int td_hostlist_count_at(const char *text, int index)
 {
-    int value, times, length;
+    int value, length;
     while (sscanf(text, "%9d%n", &value, &length) == 1) {
+        int times = 1, end = 0; /* end: 0 if the bracket does not close */
         text += length;
-        times = 1;
-        if (sscanf(text, "(x%9d)%n", &times, &length) == 1) {
-            text += length;
+        if (sscanf(text, "(x%9d)%n", &times, &end) == 1 && (end == 0 || times < 1)) {
+            return -1;
         }
+        text += end;
         if (index < times) {
             return value;
         }
