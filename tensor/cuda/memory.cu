@@ -411,6 +411,8 @@ extern "C" void td_cuda_launch_clip_factor(double *norm, double *factor, const d
     TD_LAUNCH((clip_factor), 1, 1, stream, norm, factor, sums, count, max_norm);
 }
 
+/* Zero stays zero, also by NaN: in flat memory there are zeros between the gradients, which nothing
+ * writes again. */
 template <class S> __global__ void scale(S *x, const double *factor, int64_t count)
 {
     typedef typename td_computed<S>::type T;
@@ -419,7 +421,8 @@ template <class S> __global__ void scale(S *x, const double *factor, int64_t cou
     }
     T by = (T)*factor;
     for (int64_t i = TD_WALK_BEGIN; i < count; i += TD_WALK_STEP) {
-        x[i] = td_put<S>(td_get(x[i]) * by);
+        T value = td_get(x[i]);
+        x[i] = td_put<S>(value == (T)0 ? value : value * by);
     }
 }
 
