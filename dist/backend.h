@@ -49,11 +49,9 @@ typedef struct td_entered {
 } td_entered;
 
 enum {
-    TD_BACKEND_CPU = 1,      /* works on CPU memory (for GPUs: device_engine.h) */
-    TD_BACKEND_BLOCKING = 4, /* run() returns when the collective is done */
-    TD_BACKEND_POLL = 16,    /* has start() and poll() instead of run() (mpi) */
-    TD_BACKEND_TIMEOUT = 32, /* ends a collective at its deadline; otherwise the watchdog aborts */
-    TD_BACKEND_ABORT = 64,   /* abort() ends a stuck call, and the process stays usable */
+    TD_BACKEND_POLL = 1,    /* has start() and poll() instead of run() (none of today's engines) */
+    TD_BACKEND_TIMEOUT = 2, /* ends a collective at its deadline; otherwise the watchdog aborts */
+    TD_BACKEND_ABORT = 4,   /* abort() ends a stuck call, and the process stays usable */
 };
 
 typedef struct td_comm_backend_init {
@@ -66,6 +64,8 @@ typedef struct td_comm_backend_init {
 typedef struct td_comm_backend {
     const char *name;
     unsigned flags;
+    /* If it fails after it has set *engine, destroy is called. A group of one rank has no engine.
+     */
     td_status (*init)(void **engine, const td_comm_backend_init *init);
     td_status (*run)(void *engine, const td_collective *c);
     /* With TD_BACKEND_POLL: for all collectives. Otherwise for sends and receives, which must not
@@ -96,7 +96,8 @@ typedef struct td_comm_backend {
 
 extern const td_comm_backend td_shm_backend;
 
-/* "shm", "gloo", "mpi". NULL with td_last_error(): what to install, or which names there are. */
+/* "shm", "gloo", "mpi". A new engine is a folder in engines/, a declaration above and a branch in
+ * registry.c. NULL with td_last_error(): what to install, or which names there are. */
 const td_comm_backend *td_comm_backend_find(const char *name);
 
 /* CPU seconds of a group's communication thread and of its engine's threads. */

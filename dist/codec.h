@@ -26,6 +26,7 @@ typedef struct td_wire {
 
 typedef struct td_bucket_codec {
     const char *name; /* "bf16" */
+    /* If open fails after it has set *state, close is called. */
     td_status (*open)(td_group *group, td_params *params, const td_ddp_options *options,
                       void **state);
     void (*close)(void *state);
@@ -33,8 +34,10 @@ typedef struct td_bucket_codec {
      * codec's state of the bucket. */
     td_status (*attach)(void *state, const td_bucket *b, void **part);
     void (*detach)(void *state, void *part);
-    /* Sets *wire to what a round sums. Round 0 is encoded while backward runs, and round n + 1
-     * when the sum of round n is there. scale is 1 / number of ranks. */
+    /* Sets *wire to what this round sums. *wire comes with tensor NULL: leave it so when the bucket
+     * needs no further round. Round 0 is encoded while backward runs, and round n + 1 when the sum
+     * of round n is there. scale is 1 / number of ranks. b->grad may be changed; it lies on the
+     * model's device. */
     td_status (*encode)(void *state, void *part, const td_bucket *b, int round, double scale,
                         td_wire *wire);
     /* Writes the mean gradients into b->grad. */
@@ -48,7 +51,9 @@ typedef struct td_bucket_codec {
     const td_tensor *(*own)(void *state);
 } td_bucket_codec;
 
-/* ddp/parts.c: the codec of a name; NULL with td_last_error(): there is none. */
+/* The codec of a name; NULL with td_last_error(): there is none. A new codec is a file in ddp/, a
+ * line in ddp/parts.h and one in the table of ddp/parts.c; the programs' --comm-hook lists its
+ * names in apps/tools/common/train_hook.c. */
 const td_bucket_codec *td_codec_find(const char *name);
 
 /* The state of a communication hook, for td_checkpoint_save's `extra`: PowerSGD's factors, and the

@@ -10,6 +10,8 @@
 
 typedef struct td_step_observer {
     void (*ended)(double begin, double end, void *user); /* a step; seconds on CLOCK_MONOTONIC */
+    /* Memory of a step: bytes are rounded up to the arena's grain. Blocks that are alive at the
+     * step's end are not given back one by one: `ended` is the end of all of them. */
     void (*taken)(const void *arena, td_device device, size_t offset, size_t bytes, void *user);
     void (*given)(const void *arena, size_t offset, void *user);
     /* A stretch of time that somebody has named: waiting for data, say. */
@@ -18,7 +20,7 @@ typedef struct td_step_observer {
     struct td_step_observer *next; /* the list's */
 } td_step_observer;
 
-/* Adds and removes an observer. Not while a step runs that it would see a part of. */
+/* Adds and removes an observer, between steps. Threads that run steps share `user`. */
 void td_observe_steps(td_step_observer *observer);
 void td_ignore_steps(td_step_observer *observer);
 bool td_steps_observed(void);

@@ -82,8 +82,7 @@ static void toy_destroy(void *engine)
 }
 
 static const td_comm_backend polled = { .name = "toy",
-                                        .flags =
-                                            TD_BACKEND_CPU | TD_BACKEND_POLL | TD_BACKEND_ABORT,
+                                        .flags = TD_BACKEND_POLL | TD_BACKEND_ABORT,
                                         .start = toy_start,
                                         .poll = toy_poll,
                                         .abort = toy_abort,
@@ -92,7 +91,6 @@ static const td_comm_backend polled = { .name = "toy",
 
 /* As mpi: what hangs in it cannot be freed. */
 static const td_comm_backend stubborn = { .name = "toy",
-                                          .flags = TD_BACKEND_CPU | TD_BACKEND_BLOCKING,
                                           .run = toy_run,
                                           .abort = toy_abort,
                                           .entered = toy_entered,

@@ -411,7 +411,7 @@ static double links_cpu_seconds(void *engine)
 
 static const td_comm_backend td_gloo_backend = {
     .name = "gloo",
-    .flags = TD_BACKEND_CPU | TD_BACKEND_BLOCKING | TD_BACKEND_ABORT,
+    .flags = TD_BACKEND_ABORT,
     .init = gloo_init,
     .run = td_links_run,
     .start = td_links_start,
@@ -425,7 +425,6 @@ static const td_comm_backend td_gloo_backend = {
 /* MPI cannot cancel a transfer, so after a time-out the process ends. */
 static const td_comm_backend td_mpi_backend = {
     .name = "mpi",
-    .flags = TD_BACKEND_CPU | TD_BACKEND_BLOCKING,
     .init = mpi_init,
     .run = td_links_run,
     .start = td_links_start,

@@ -172,7 +172,7 @@ static void shm_abort(void *engine, td_status status, const char *reason)
 
 const td_comm_backend td_shm_backend = {
     .name = "shm",
-    .flags = TD_BACKEND_CPU | TD_BACKEND_BLOCKING | TD_BACKEND_TIMEOUT | TD_BACKEND_ABORT,
+    .flags = TD_BACKEND_TIMEOUT | TD_BACKEND_ABORT,
     .init = shm_init,
     .run = td_shm_run,
     .start = td_shm_start,
