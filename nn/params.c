@@ -1,42 +1,23 @@
 /* Flat parameters: all parameters of a model side by side in one stretch of memory, all gradients
  * in another of the same form. Optimizers then make one pass, and data parallelism sends slices of
  * it without copying. The leaves keep their headers; only the memory behind them is exchanged. */
-#include "nn/params.h"
+#include "nn/params_internal.h"
 #include "autograd/tape.h"
 #include "nn/internal.h"
-#include "nn/module.h"
 #include "tensor/storage.h"
-#include "tensor/kernels.h"
 #include "autograd/hooks.h"
 #include "tensor/extend.h"
 
-#include <math.h>
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
 #include <stdlib.h>
-#include <string.h>
 
 enum { SLICE_ALIGNMENT = 64 }; /* bytes: a cache line, and the widest vector register */
 
-struct td_params {
-    td_param *items; /* in the order of registration */
-    int count;
-    int *order;        /* order[k]: the index of the k-th in memory */
-    int reorders;      /* how often that has changed */
-    td_tensor **grads; /* headers over flat_grad, one for each leaf */
-    td_tensor *flat, *flat_grad;
-    td_tensor **extra; /* optimizer state: of the same form, or a number for each parameter */
-    int extra_count;
-    td_tensor *scaling; /* a loss scaler's numbers, a header of ours; NULL: there is none */
-    td_params_peers peers;
-    bool freed; /* with its model */
-};
-
 /* ---- laying out ---- */
 
-/* Where each parameter begins, in the given order, and how long the whole becomes. */
-static int64_t place_slices(const td_params *p, td_dtype dtype, const int *order, int64_t *begin)
+int64_t td_params_place(const td_params *p, td_dtype dtype, const int *order, int64_t *begin)
 {
     int64_t unit = SLICE_ALIGNMENT / (int64_t)td_dtype_size(dtype);
     int64_t at = 0;
@@ -89,7 +70,7 @@ static bool make_memory(td_params *p, const td_module *m, td_tensor **values)
     if (begin == NULL) {
         return false;
     }
-    int64_t total = place_slices(p, m->dtype, p->order, begin);
+    int64_t total = td_params_place(p, m->dtype, p->order, begin);
     for (int i = 0; i < p->count; i++) {
         p->items[i].begin = begin[i];
     }
@@ -405,161 +386,4 @@ int td_params_state_count(const td_params *params)
 td_tensor *td_params_state(const td_params *params, int i)
 {
     return params->extra[i];
-}
-
-/* ---- other memory ---- */
-
-static void free_views(td_tensor **views, int count)
-{
-    for (int i = 0; views != NULL && i < count; i++) {
-        td_free(views[i]);
-    }
-    free(views);
-}
-
-/* A header over `flat` for each parameter; NULL: no memory. */
-static td_tensor **make_views(const td_params *params, td_tensor *flat)
-{
-    td_tensor **views = calloc((size_t)params->count + 1, sizeof(td_tensor *));
-    for (int i = 0; views != NULL && i < params->count; i++) {
-        views[i] = td_params_view(params, flat, i);
-        if (views[i] == NULL) {
-            free_views(views, params->count);
-            return NULL;
-        }
-    }
-    return views;
-}
-
-static void require_room(const td_params *params, const td_tensor *flat, int64_t length)
-{
-    TD_REQUIRE(flat->step == 0 && flat->ndim == 1 && td_numel(flat) == length &&
-                   length >= td_numel(params->flat) && flat->dtype == params->flat->dtype &&
-                   td_same_device(td_device_of(flat), td_device_of(params->flat)),
-               TD_HERE, "td_params_set_memory: %s cannot take the place of %s", td_describe(flat),
-               td_describe(params->flat));
-}
-
-/* Copies what is there to the beginning of longer memory. */
-static void copy_begin(td_tensor *to, const td_tensor *from)
-{
-    td_tensor begin = td_params_part(to, 0, td_numel(from));
-    td_copy_(&begin, from);
-    to->name = from->name;
-}
-
-static void move_values(td_params *params, td_tensor *flat, td_tensor **views)
-{
-    copy_begin(flat, params->flat);
-    for (int i = 0; i < params->count; i++) {
-        td_exchange_memory(params->items[i].tensor, views[i]);
-    }
-    free_views(views, params->count); /* which hold the old memory now */
-    td_free(params->flat);
-    params->flat = flat;
-}
-
-static void move_grads(td_params *params, td_tensor *flat, td_tensor **views)
-{
-    copy_begin(flat, params->flat_grad);
-    for (int i = 0; i < params->count; i++) {
-        td_tensor *leaf = params->items[i].tensor;
-        bool has = td_grad(leaf) != NULL;
-        views[i]->name = params->grads[i]->name;
-        td_set_grad_storage(leaf, views[i]);
-        if (has) {
-            td_mark_grad(leaf);
-        }
-    }
-    free_views(params->grads, params->count);
-    td_free(params->flat_grad);
-    params->grads = views;
-    params->flat_grad = flat;
-}
-
-td_status td_params_set_memory(td_params *params, td_tensor *values, td_tensor *grads)
-{
-    require_room(params, grads, td_numel(values != NULL ? values : params->flat));
-    require_room(params, values != NULL ? values : params->flat, td_numel(grads));
-    td_tensor **value_views = values != NULL ? make_views(params, values) : NULL;
-    td_tensor **grad_views = make_views(params, grads);
-    if ((values != NULL && value_views == NULL) || grad_views == NULL) {
-        free_views(value_views, params->count);
-        free_views(grad_views, params->count);
-        return td_fail(TD_E_NOMEM, "no memory to move %d parameters", params->count);
-    }
-    if (values != NULL) {
-        move_values(params, values, value_views);
-    }
-    move_grads(params, grads, grad_views);
-    return TD_OK;
-}
-
-void td_params_set_peers(td_params *params, const td_params_peers *peers)
-{
-    TD_REQUIRE(td_numel(params->flat) % peers->count == 0 && params->extra_count == 0, TD_HERE,
-               "td_params_set_peers: %s is not cut into %d equal windows, or there is state of it",
-               td_describe(params->flat), peers->count);
-    params->peers = *peers;
-}
-
-/* ---- reordering ---- */
-
-static void require_permutation(const td_params *p, const int *order)
-{
-    for (int k = 0; k < p->count; k++) {
-        bool valid = order[k] >= 0 && order[k] < p->count;
-        for (int j = 0; j < k; j++) {
-            valid = valid && order[j] != order[k];
-        }
-        TD_REQUIRE(valid, TD_HERE,
-                   "td_params_reorder: order[%d] = %d; every number from 0 to %d must appear once",
-                   k, order[k], p->count - 1);
-    }
-}
-
-/* Rearranges one flat tensor; the gaps between slices stay zero. */
-static void rearrange(const td_params *p, td_tensor *flat, td_tensor *old, const int64_t *begin)
-{
-    td_copy_(old, flat);
-    td_fill_(flat, 0.0);
-    for (int i = 0; i < p->count; i++) {
-        td_tensor to = td_params_part(flat, begin[i], p->items[i].count);
-        td_tensor from = td_params_part(old, p->items[i].begin, p->items[i].count);
-        td_copy_(&to, &from);
-    }
-}
-
-td_status td_params_reorder(td_params *params, const int *order)
-{
-    require_permutation(params, order);
-    TD_REQUIRE(params->peers.count == 0, TD_HERE,
-               "td_params_reorder: ranks share the state of these parameters, each a window of the "
-               "memory: the order stays");
-    int64_t *begin = calloc((size_t)params->count + 1, sizeof *begin);
-    td_tensor *old = td_clone(params->flat);
-    if (begin == NULL || old == NULL) {
-        free(begin);
-        td_free(old);
-        return td_fail(TD_E_NOMEM, "no memory to reorder %d parameters", params->count);
-    }
-    place_slices(params, params->flat->dtype, order, begin);
-    rearrange(params, params->flat, old, begin);
-    rearrange(params, params->flat_grad, old, begin);
-    for (int i = 0; i < params->extra_count; i++) {
-        if (params->extra[i]->dtype != TD_I64) {
-            rearrange(params, params->extra[i], old, begin);
-        }
-    }
-    for (int i = 0; i < params->count; i++) {
-        int64_t distance = begin[i] - params->items[i].begin;
-        params->items[i].begin = begin[i];
-        params->items[i].tensor->offset += distance;
-        params->grads[i]->offset += distance;
-    }
-    memcpy(params->order, order, (size_t)params->count * sizeof *order);
-    params->reorders++;
-    td_free(old);
-    free(begin);
-    return TD_OK;
 }

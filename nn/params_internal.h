@@ -1,0 +1,24 @@
+/* The list of parameters, for the two files that change it: params.c and params_memory.c. */
+#ifndef TD_NN_PARAMS_INTERNAL_H
+#define TD_NN_PARAMS_INTERNAL_H
+
+#include "nn/params.h"
+
+struct td_params {
+    td_param *items; /* in the order of registration */
+    int count;
+    int *order;        /* order[k]: the index of the k-th in memory */
+    int reorders;      /* how often that has changed */
+    td_tensor **grads; /* headers over flat_grad, one for each leaf */
+    td_tensor *flat, *flat_grad;
+    td_tensor **extra; /* optimizer state: of the same form, or a number for each parameter */
+    int extra_count;
+    td_tensor *scaling; /* a loss scaler's numbers, a header of ours; NULL: there is none */
+    td_params_peers peers;
+    bool freed; /* with its model */
+};
+
+/* Where each parameter begins, in the given order, and how long the whole becomes. */
+int64_t td_params_place(const td_params *p, td_dtype dtype, const int *order, int64_t *begin);
+
+#endif
