@@ -3,6 +3,7 @@
 #include "tests/captured_job.h"
 #include "tests/expect_fatal.h"
 #include "nn/extra/inspect.h"
+#include "nn/optim/optim_internal.h"
 #include "tensor/extend.h"
 
 #include <stdarg.h>
@@ -113,6 +114,33 @@ static void test_new_optimizer_after_skipped_steps(void **state)
     assert_true(captured_job_hash(&jobs[0]) == captured_job_hash(&jobs[1]));
     captured_job_close(&jobs[0]);
     captured_job_close(&jobs[1]);
+}
+
+/* Those that are made before the skipped steps, and take part only after them. */
+static void test_late_optimizer_after_skipped_steps(void **state)
+{
+    (void)state;
+    captured_job job;
+    captured_job_open(&job, (captured_kind){ .optim = CAPTURED_ADAM, .scaler = true });
+    td_optim *late = td_adam(td_parameters(job.net), .lr = 1e-3);
+    td_ema *ema = td_ema_new(job.net, .decay = 0.99, .warmup = true);
+    td_captured *captured = captured_job_capture(&job);
+    for (int i = 0; i < 8; i++) {
+        double results[2];
+        assert_int_equal(captured_job_captured_step(&job, captured, false), TD_OK);
+        assert_int_equal(td_captured_next(captured, results), TD_OK);
+    }
+    assert_true(td_scaler_now(job.scaler).skipped > 0);
+    assert_int_equal(td_ema_updates(ema), 0);
+    td_ema_update(ema);
+    assert_int_equal(td_ema_updates(ema), 1);
+    td_optim_step(late);
+    td_optim_settle(late);
+    assert_int_equal(late->steps[0], 1);
+    td_captured_free(captured);
+    td_ema_free(ema);
+    td_optim_free(late);
+    captured_job_close(&job);
 }
 
 static void test_other_memory_is_named(void **state)
@@ -235,6 +263,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits_as_ever),
         cmocka_unit_test(test_new_optimizer_after_skipped_steps),
+        cmocka_unit_test(test_late_optimizer_after_skipped_steps),
         cmocka_unit_test(test_other_memory_is_named),
         cmocka_unit_test(test_missing_and_new_memory),
         cmocka_unit_test(test_what_the_host_does_is_named),

@@ -72,8 +72,9 @@ int64_t *td_ema_count(const td_ema *ema)
 void td_ema_settle(td_ema *ema)
 {
     int64_t skipped = td_params_skipped(ema->of.params);
-    *td_ema_count(ema) -= skipped - ema->skipped;
+    *td_ema_count(ema) -= ema->counted ? skipped - ema->skipped : 0;
     ema->skipped = skipped;
+    ema->counted = false;
 }
 
 int64_t td_ema_updates(td_ema *ema)
@@ -101,10 +102,12 @@ static void fill_slices(void *user, void *numbers)
     int64_t updates = *td_ema_count(e);
     double decay = decay_after(e, updates);
     int count = td_average_fill(&e->of, slices, decay);
-    for (int i = 0; i < count && slices != e->of.slices; i++) { /* a captured step's */
+    bool captured = slices != e->of.slices;
+    for (int i = 0; i < count && captured; i++) {
         td_params_ask(e->of.params, &slices[i], updates + 1, e->skipped);
         slices[i].average = e->options.warmup ? e->options.decay : 0.0;
     }
+    e->counted = e->counted || captured;
     ++*td_ema_count(e);
 }
 
@@ -117,7 +120,8 @@ static void require_in_place(const td_ema *ema, const char *what)
 void td_ema_update(td_ema *ema)
 {
     require_in_place(ema, "td_ema_update");
-    if (td_recorder_now() == NULL) {
+    const td_recorder *recorder = td_recorder_now();
+    if (recorder == NULL || (!ema->counted && !recorder->recording)) {
         td_ema_settle(ema);
     }
     td_average_update(&ema->of, fill_slices, ema, false, "td_ema_update");

@@ -10,6 +10,7 @@ struct td_ema {
     td_average of;     /* the averages */
     td_tensor *counts; /* its first number: updates so far */
     int64_t skipped;   /* td_params_skipped when that number was right */
+    bool counted;      /* a captured update since then */
     td_tensor *spare;  /* for swapping */
     bool swapped;
 };

@@ -136,6 +136,7 @@ static int fill_slices(td_optim *o, bool captured)
             last_group = o->group_of[i];
         }
     }
+    o->counted = o->counted || captured;
     return count;
 }
 
@@ -170,18 +171,19 @@ static void fill_table(void *user, void *numbers)
 void td_optim_settle(td_optim *optim)
 {
     int64_t skipped = td_params_skipped(optim->params);
-    for (int i = 0; i < td_params_count(optim->params) && skipped > optim->skipped; i++) {
+    for (int i = 0; optim->counted && i < td_params_count(optim->params); i++) {
         if (td_grad(td_params_get(optim->params, i)->tensor) != NULL) {
             optim->steps[i] -= skipped - optim->skipped;
         }
     }
     optim->skipped = skipped;
+    optim->counted = false;
 }
 
 static int make_table(td_optim *o)
 {
     bool captured = td_recorder_now() != NULL;
-    if (!captured) {
+    if (!captured || (!o->counted && !td_recorder_now()->recording)) {
         td_optim_settle(o);
     }
     o->slice_count = fill_slices(o, captured);

@@ -34,6 +34,7 @@ struct td_optim {
     td_tensor *step_counts;            /* with the params, so that ranks can make them equal */
     int64_t *steps;                    /* in there: that each parameter has made */
     int64_t skipped;                   /* td_params_skipped when the steps were right */
+    bool counted;                      /* a captured step since then */
     td_tensor *state[TD_OPTIM_STATES]; /* flat, like the parameters; NULL: not used */
     td_optim_slice *slices;            /* room for one a parameter */
     int slice_count;                   /* of the running step */
