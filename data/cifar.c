@@ -81,9 +81,10 @@ static td_status open_file(cifar_file *file, const char *where, const char *name
 {
     TD_TRY(td_join_path(file->path, where, name));
     td_status status = td_open_to_read(file->path, &file->stream);
-    if (status != TD_OK) {
+    if (status == TD_E_NOTFOUND) { /* of a set that is there otherwise */
         return td_fail(status, "%s. Delete the set and " DOWNLOAD, td_last_error());
     }
+    TD_TRY(status);
     struct stat info;
     if (fstat(fileno(file->stream), &info) != 0) {
         return td_fail(TD_E_IO, "%s: %s", file->path, strerror(errno));

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 /* ---- the secret ---- */
@@ -81,6 +82,7 @@ static void tokens_in_files(void **state)
     assert_int_equal(td_token_parse("0123", "here", &second), TD_E_ARG);
     assert_error_says("here", "32 hexadecimal digits", NULL);
     assert_int_equal(td_token_parse("0123456789abcdef0123456789abcdeg", "here", &second), TD_E_ARG);
+    assert_int_equal(td_token_parse("00000000000000000000000000000000", "here", &second), TD_E_ARG);
 }
 
 /* ---- one server ---- */
@@ -226,6 +228,36 @@ static void silence_ends_connections(void **state)
 }
 
 /* A stranger's connection does not delay the end. */
+/* Strangers have a share of the descriptors: the oldest makes room for the next. */
+static void strangers_leave_descriptors(void **state)
+{
+    (void)state;
+    enum { FILES = 160, STRANGERS = 80 };
+    struct rlimit before, few;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = (struct rlimit){ FILES, before.rlim_max };
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    served s = serve();
+    int fd[STRANGERS];
+    for (int i = 0; i < STRANGERS; i++) {
+        fd[i] = raw_connect(s.port);
+    }
+    for (int i = 0; i < STRANGERS - FILES / 4 - 1; i++) {
+        assert_int_equal(raw_rest(fd[i]), 0); /* ended, and closed here, too */
+    }
+    int mine = open("/dev/null", O_RDONLY);
+    assert_true(mine >= 0);
+    close(mine);
+    td_store *store;
+    assert_int_equal(td_tcp_store_connect("127.0.0.1", s.port, 5, &s.token, &store), TD_OK);
+    td_store_close(store);
+    for (int i = STRANGERS - FILES / 4 - 1; i < STRANGERS; i++) {
+        close(fd[i]);
+    }
+    end(s);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
 static void drain_waits_for_members_only(void **state)
 {
     (void)state;
@@ -567,6 +599,7 @@ int main(void)
         cmocka_unit_test(former_versions_are_told),
         cmocka_unit_test(clients_know_another_jobs_server),
         cmocka_unit_test(silence_ends_connections),
+        cmocka_unit_test(strangers_leave_descriptors),
         cmocka_unit_test(drain_waits_for_members_only),
         cmocka_unit_test(loopback_only),
         cmocka_unit_test(a_flood_starves_nobody),

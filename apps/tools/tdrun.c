@@ -307,7 +307,8 @@ static void settle_token(struct argp_state *state, arguments *a)
     if (status != TD_OK) {
         argp_failure(state, 1, 0, "%s", td_last_error());
     }
-    bool wanted = a->require_token || (required != NULL && strcmp(required, "0") != 0);
+    bool wanted =
+        a->require_token || (required != NULL && required[0] != '\0' && strcmp(required, "0") != 0);
     if (wanted && !token->set) {
         argp_error(state, "no token: give all nodes the same --token-file");
     }

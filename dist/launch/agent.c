@@ -31,13 +31,19 @@ typedef struct agent {
 } agent;
 
 /* What another process says may not steer the terminal: no control character is printed. */
+/* What another host has sent may hold anything: no control character reaches the terminal. */
+static void make_plain(char *line)
+{
+    for (char *at = line; *at != '\0'; at++) {
+        *at = (unsigned char)*at < ' ' || *at == 0x7f ? '?' : *at;
+    }
+}
+
 static void say(char *text)
 {
     char *rest, *line = strtok_r(text, "\n", &rest);
     for (; line != NULL; line = strtok_r(NULL, "\n", &rest)) {
-        for (char *at = line; *at != '\0'; at++) {
-            *at = (unsigned char)*at < ' ' || *at == 0x7f ? '?' : *at;
-        }
+        make_plain(line);
         fprintf(stderr, "tdrun: %s\n", line);
     }
 }
@@ -61,11 +67,13 @@ static td_status on_start(agent *a, char *text)
     td_round r = { 0 };
     if (sscanf(text, "start %d %d %d %d %d %d %127s", &r.number, &r.restarts, &r.node, &r.nodes,
                &r.first_rank, &r.world_size, r.run_id) != 7) {
+        make_plain(text);
         return td_fail(TD_E_FORMAT, "the launcher of another version? It says '%.60s'", text);
     }
     long last_rank = (long)r.first_rank + a->options->workers;
     if (r.number < 0 || r.first_rank < 0 || last_rank > r.world_size ||
         !td_run_id_is_valid(r.run_id) || td_workers_running(a->workers) > 0) {
+        make_plain(text);
         return td_fail(TD_E_FORMAT, "node 0's launcher gave an order that cannot be: '%.60s'",
                        text);
     }

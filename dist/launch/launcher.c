@@ -28,9 +28,12 @@ typedef struct launch {
 
 bool td_run_id_is_valid(const char *run_id)
 {
-    static const char odd[] = "/ \t\n\r\x1b";
-    return run_id[0] != '\0' && run_id[0] != '.' && strlen(run_id) <= 100 &&
-           strpbrk(run_id, odd) == NULL;
+    for (const char *at = run_id; *at != '\0'; at++) {
+        if ((unsigned char)*at <= ' ' || *at == '/' || *at == 0x7f) {
+            return false;
+        }
+    }
+    return run_id[0] != '\0' && run_id[0] != '.' && strlen(run_id) <= 100;
 }
 
 static int complain(void)
@@ -81,7 +84,8 @@ static td_status open_server(launch *l)
 
 static const char *store_host(const launch *l)
 {
-    return l->server == NULL || td_address_is_loopback(l->host) ? l->host : "localhost";
+    const char *own = is_local("127.0.0.1") ? "127.0.0.1" : "::1";
+    return l->server == NULL || td_address_is_loopback(l->host) ? l->host : own;
 }
 
 static td_status start_coordinator(launch *l)

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -23,6 +24,10 @@ enum {
 };
 
 static const double PATIENCE = 30; /* seconds, see td_tcp_server_patience */
+
+/* Connections that have not proved the token yet. There may be as many at once as ranks of a large
+ * job that all connect now; more would take the process's descriptors. */
+enum { MOST_STRANGERS = 256 };
 
 struct td_tcp_server {
     pthread_t thread;
@@ -36,6 +41,7 @@ struct td_tcp_server {
     td_connection **connections;
     int count, capacity;
     struct pollfd *polled; /* capacity + FIRST_CLIENT */
+    int most_strangers;    /* MOST_STRANGERS, or a quarter of the process's descriptors */
     bool full;             /* no descriptors left: accepting pauses */
     bool told_full, told_stranger;
     td_server_data data;
@@ -59,6 +65,25 @@ static bool grow(td_tcp_server *s)
     return true;
 }
 
+static void end_oldest_stranger(td_tcp_server *s)
+{
+    for (int i = 0; i < s->count; i++) {
+        if (td_connection_is_strangers(s->connections[i]) && !s->connections[i]->closed) {
+            s->connections[i]->closed = true;
+            return;
+        }
+    }
+}
+
+static int count_strangers(const td_tcp_server *s)
+{
+    int count = 0;
+    for (int i = 0; i < s->count; i++) {
+        count += td_connection_is_strangers(s->connections[i]) && !s->connections[i]->closed;
+    }
+    return count;
+}
+
 /* Says once that connections must wait, and ends the oldest one of a stranger. */
 static void make_room(td_tcp_server *s, int error)
 {
@@ -69,12 +94,7 @@ static void make_room(td_tcp_server *s, int error)
                 s->port, strerror(error));
         s->told_full = true;
     }
-    for (int i = 0; i < s->count; i++) {
-        if (td_connection_is_strangers(s->connections[i]) && !s->connections[i]->closed) {
-            s->connections[i]->closed = true;
-            return;
-        }
-    }
+    end_oldest_stranger(s);
 }
 
 static void accept_client(td_tcp_server *s)
@@ -97,6 +117,9 @@ static void accept_client(td_tcp_server *s)
     td_socket_tune(fd);
     c->fd = fd;
     c->since = td_clock();
+    if (count_strangers(s) >= s->most_strangers) {
+        end_oldest_stranger(s);
+    }
     s->connections[s->count++] = c;
 }
 
@@ -125,7 +148,10 @@ static void drop_closed(td_tcp_server *s)
                 tell_stranger(s, c);
             }
             if (c->will != NULL) { /* nobody waits for this key: other ranks check it */
+                size_t limit = s->data.table.limit;
+                s->data.table.limit = 0; /* a full table, too, learns of a death */
                 (void)td_table_set(&s->data.table, c->will, "1", 1);
+                s->data.table.limit = limit;
             }
             td_connection_free(c, &s->data);
             s->full = false;
@@ -232,6 +258,9 @@ td_status td_tcp_server_open(const char *host, int port, const td_token *token,
     s->data.token = token != NULL ? *token : (td_token){ 0 };
     s->data.table.limit = TD_SERVER_MAX_BYTES;
     s->patience = PATIENCE;
+    struct rlimit files;
+    bool few = getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur / 4 < MOST_STRANGERS;
+    s->most_strangers = few ? (int)files.rlim_cur / 4 + 1 : MOST_STRANGERS;
     pthread_mutex_init(&s->lock, NULL);
     td_condition_init(&s->fewer);
     s->wake_up[0] = s->wake_up[1] = -1;

@@ -118,10 +118,12 @@ td_status td_token_parse(const char *text, const char *source, td_token *token)
     return td_fail(TD_E_UNSUPPORTED, "%s: this build has no libmd (make deps), which tokens need",
                    source);
 #endif
-    if (digits != 2 * (size_t)TD_TOKEN_BYTES ||
+    if (digits != 2 * (size_t)TD_TOKEN_BYTES || strspn(text, "0") == digits ||
         text[digits + strspn(text + digits, "\n")] != '\0') {
-        return td_fail(TD_E_ARG, "%s: a token is %d hexadecimal digits (openssl rand -hex %d)",
-                       source, 2 * TD_TOKEN_BYTES, TD_TOKEN_BYTES);
+        return td_fail(
+            TD_E_ARG,
+            "%s: a token is %d hexadecimal digits, not zeros alone (openssl rand -hex %d)", source,
+            2 * TD_TOKEN_BYTES, TD_TOKEN_BYTES);
     }
     for (int i = 0; i < TD_TOKEN_BYTES; i++) {
         char pair[3] = { text[2 * i], text[2 * i + 1], '\0' };
@@ -137,6 +139,10 @@ static td_status make_file(const char *path)
     char own[4096], text[TD_TOKEN_TEXT];
     td_token token;
     TD_TRY(td_token_make(&token));
+    if (!token.set) {
+        return td_fail(TD_E_UNSUPPORTED,
+                       "%s: this build has no libmd (make deps), which tokens need", path);
+    }
     td_token_text(&token, text);
     text[TD_TOKEN_TEXT - 1] = '\n';
     if ((size_t)snprintf(own, sizeof(own), "%s.XXXXXX", path) >= sizeof(own)) {

@@ -214,6 +214,20 @@ static void forget_paths(void)
     trace.path = trace.own_path = NULL;
 }
 
+/* Opens a file to write. A FIFO that nobody reads does not open, instead of waiting for a reader.
+ */
+static td_status open_to_write(const char *path, FILE **file)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (fd >= 0) {
+        fcntl(fd, F_SETFL, 0);
+    }
+    *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    return *file != NULL
+               ? TD_OK
+               : td_fail(TD_E_IO, "the trace '%s' cannot be written: %s", path, strerror(errno));
+}
+
 static td_status open_file(const char *path)
 {
     trace.rank = td_dist_rank();
@@ -224,16 +238,11 @@ static td_status open_file(const char *path)
         forget_paths();
         return td_fail(TD_E_NOMEM, "no memory for a trace");
     }
-    /* A FIFO that nobody reads does not open, instead of waiting for a reader. */
-    int fd = open(trace.own_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
-    trace.file = fd >= 0 ? fdopen(fd, "w") : NULL;
-    if (trace.file == NULL) {
-        td_status status = td_fail(TD_E_IO, "the trace '%s' cannot be written: %s", trace.own_path,
-                                   strerror(errno));
+    td_status status = open_to_write(trace.own_path, &trace.file);
+    if (status != TD_OK) {
         forget_paths();
-        return status;
     }
-    return TD_OK;
+    return status;
 }
 
 td_status td_trace_open(const char *path)
@@ -284,11 +293,8 @@ static bool append_part(FILE *whole, const char *path, bool *empty)
 
 static td_status join_parts(void)
 {
-    FILE *whole = fopen(trace.path, "w");
-    if (whole == NULL) {
-        return td_fail(TD_E_IO, "the trace '%s' cannot be written: %s", trace.path,
-                       strerror(errno));
-    }
+    FILE *whole;
+    TD_TRY(open_to_write(trace.path, &whole));
     fputs(HEAD, whole);
     bool empty = true;
     for (int rank = 0; rank < trace.world; rank++) {
