@@ -1,7 +1,11 @@
 /* Lists of hooks that may change while they run. */
 #include "autograd/leaf.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
+
+/* Of all lists, so that an id never means somebody else's hook, even when a list has begun anew. */
+static _Atomic int last_id;
 
 static bool is_removed(const td_hook *hook)
 {
@@ -19,7 +23,7 @@ int td_hooks_add(td_hook_list *list, td_hook hook)
         list->hooks = hooks;
         list->capacity = capacity;
     }
-    hook.id = ++list->last_id;
+    hook.id = atomic_fetch_add(&last_id, 1) + 1;
     list->hooks[list->count++] = hook;
     return hook.id;
 }

@@ -32,7 +32,6 @@ typedef struct td_hook {
 typedef struct td_hook_list {
     td_hook *hooks; /* in the order in which they were added */
     int count, capacity;
-    int last_id;
     int running; /* depth of calls under way: no hook moves meanwhile */
 } td_hook_list;
 

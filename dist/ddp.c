@@ -113,8 +113,6 @@ static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
     if (o->bucket_cap_mb <= 0.0) {
         o->bucket_cap_mb = s->model->device.type != TD_DEVICE_CPU ? 25.0 : 5.0;
     }
-    TD_REQUIRE(o->shard == TD_SHARD_NONE || o->shard == TD_SHARD_OPTIMIZER, TD_HERE,
-               "td_ddp: there is no way of sharding %d", (int)o->shard);
     s->reducer.codec = o->comm_hook != NULL ? td_codec_find(o->comm_hook) : NULL;
     return o->comm_hook == NULL || s->reducer.codec != NULL ? TD_OK : TD_E_ARG;
 }
@@ -216,10 +214,15 @@ static td_status surround(td_module *model, const td_ddp_options *options)
 td_module *td_ddp_at(td_ddp_options options, td_site at)
 {
     td_module *model = options.model;
+    TD_REQUIRE(model == NULL || model->name[0] == '\0', at,
+               "td_ddp: '%s' is a part of a larger model; td_ddp takes the whole model",
+               model->name);
     TD_REQUIRE(options.group != NULL || td_dist_is_initialized(), at,
                "td_ddp: there is no process group: td_dist_init comes first");
     TD_REQUIRE(model == NULL || !td_is_ddp(model), at,
                "td_ddp: the model went through td_ddp already");
+    TD_REQUIRE(options.shard == TD_SHARD_NONE || options.shard == TD_SHARD_OPTIMIZER, at,
+               "td_ddp: there is no way of sharding %d", (int)options.shard);
     if (model != NULL && surround(model, &options) != TD_OK) {
         td_module_free(model);
         return NULL;

@@ -106,6 +106,8 @@ fails 'a checkpoint that is a FIFO' 1 "'$work/fifo' is no file" \
     timeout 60 "$apps/cifar_resnet18" --resume "$work/fifo"
 fails 'a trace that is a FIFO' 1 "fifo' cannot be written" \
     timeout 60 "$apps/cifar_resnet18" --limit 32 --batch-size 32 --epochs 1 --trace "$work/fifo"
+fails 'a joined trace that is a FIFO' 1 "fifo' cannot be written" timeout 60 "$apps/cifar_resnet18" \
+    --spawn 2 --limit 64 --batch-size 32 --epochs 1 --trace "$work/fifo"
 fails 'a configuration that is a FIFO' 1 'fifo: a FIFO or device, not a regular file' timeout 60 \
     "$apps/train_net" --cfg "$work/fifo"
 fails 'cifar_resnet18: an unknown stem' 64 "'oak' is not one of imagenet\|cifar" \

@@ -54,7 +54,7 @@ static td_tensor *leaf(const char *name)
 }
 
 static td_tensor *a, *b, *c;
-static int end_hook;
+static int ready_hooks[3], end_hook;
 
 static int begin(void **state)
 {
@@ -65,7 +65,8 @@ static int begin(void **state)
     c = leaf("c");
     td_tensor *all[] = { a, b, c };
     for (int i = 0; i < 3; i++) {
-        assert_true(td_on_grad_ready(all[i], note_ready, NULL) > 0);
+        ready_hooks[i] = td_on_grad_ready(all[i], note_ready, NULL);
+        assert_true(ready_hooks[i] > 0);
     }
     end_hook = td_on_backward_end(note_end, NULL);
     assert_true(end_hook > 0);
@@ -138,7 +139,7 @@ static void test_several_hooks_and_removal(void **state)
     td_backward(td_sum(a));
     assert_string_equal(events, "a a2 a3 end(b c) a a3 end(b c) ");
     events[0] = '\0';
-    td_remove_grad_hook(b, 1);
+    td_remove_grad_hook(b, ready_hooks[1]);
     td_backward(td_sum(a)); /* without hooks, b is nobody's business */
     assert_string_equal(events, "a a3 end(c) ");
     td_requires_grad(c, false);
@@ -168,6 +169,18 @@ static void test_hooks_change_hooks(void **state)
     td_backward(td_sum(b));
     assert_string_equal(events, "b bx bx bx bx bx bx bx bx bx bx bx bx bx bx bx bx bx bx bx bx "
                                 "end(a c) ");
+}
+
+/* An id is never another hook's, also where a leaf has begun anew. */
+static void test_ids_are_not_used_again(void **state)
+{
+    (void)state;
+    int former = td_on_grad_ready(b, add_another, "x");
+    td_requires_grad(b, false);
+    td_requires_grad(b, true);
+    int now = td_on_grad_ready(b, add_another, "x");
+    assert_int_not_equal(former, now);
+    td_remove_grad_hook(b, now);
 }
 
 /* In the hook the gradient can be changed, as dist does. */
@@ -274,6 +287,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_every_backward, begin, end),
         cmocka_unit_test_setup_teardown(test_several_hooks_and_removal, begin, end),
         cmocka_unit_test_setup_teardown(test_hooks_change_hooks, begin, end),
+        cmocka_unit_test_setup_teardown(test_ids_are_not_used_again, begin, end),
         cmocka_unit_test_setup_teardown(test_hook_changes_the_gradient, begin, end),
         cmocka_unit_test_setup_teardown(test_uses_without_gradient, begin, end),
         cmocka_unit_test_setup_teardown(test_threads_are_apart, begin, end),

@@ -5,6 +5,7 @@
 #include "nn/params.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
+#include "tests/expect_fatal.h"
 #include "tests/golden.h"
 #include "tests/temp_folder.h"
 #include "autograd/hooks.h"
@@ -346,6 +347,14 @@ static void test_buckets_overlap_backward_in_the_trace(void **state)
     free(text);
 }
 
+static void test_the_whole_model_is_asked_for(void **state)
+{
+    (void)state;
+    td_module *net = td_nn_sequential(td_nn_linear(2, 2), td_nn_relu());
+    expect_fatal("'0' is a part of a larger model", td_ddp(net->children[0]));
+    td_module_free(net);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -353,6 +362,7 @@ int main(void)
         cmocka_unit_test(test_an_output_that_the_loss_leaves_out),
         cmocka_unit_test(test_names_and_counts_that_differ),
         cmocka_unit_test(test_the_model_stays_the_same_module),
+        cmocka_unit_test(test_the_whole_model_is_asked_for),
         cmocka_unit_test(test_sync_batch_norm_and_data_parallel),
         cmocka_unit_test_setup_teardown(test_buckets_overlap_backward_in_the_trace,
                                         temp_folder_setup, temp_folder_teardown),

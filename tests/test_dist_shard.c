@@ -380,8 +380,9 @@ static void test_what_cannot_be_combined(void **state)
     expect_fatal("use td_sgd, td_adam or td_adamw", td_muon(td_parameters(net), .lr = 0.1));
     expect_fatal("or td_ddp without .shard", td_ddp_join_begin(net, false));
     td_module_free(net);
-    expect_fatal("there is no way of sharding 7",
-                 td_ddp(job_net(JOB_MLP, 1, TD_F32), .shard = (td_shard)7));
+    net = job_net(JOB_MLP, 1, TD_F32);
+    expect_fatal("there is no way of sharding 7", td_ddp(net, .shard = (td_shard)7));
+    td_module_free(net);
     td_dist_destroy();
 }
 
