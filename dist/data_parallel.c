@@ -11,7 +11,7 @@
  * them. The model's own nodes run meanwhile. `collect` waits for the threads and adds their
  * gradients to the parameters' gradients, in the order of the replicas. */
 #include "autograd/tape.h"
-#include "dist/dist.h"
+#include "dist/ddp.h"
 #include "dist/replica.h"
 #include "dist/sync_batch_norm.h"
 #include "nn/around.h"
@@ -312,14 +312,39 @@ static td_status share_threads(parallel_state *s)
     return TD_OK;
 }
 
-static td_status prepare(parallel_state *s, td_module *model, const td_device *devices, int count)
+static void find_parallel(td_module *m, const char *path, void *user)
 {
-    TD_TRY(check_devices(model, devices, count));
+    (void)path;
+    const char **found = user;
+    if (td_is_ddp(m)) {
+        *found = "td_ddp";
+    } else if (td_is_data_parallel(m)) {
+        *found = "td_data_parallel";
+    }
+}
+
+static td_status check_model(td_module *model)
+{
+    const char *found = NULL;
+    td_module_each(model, find_parallel, &found);
+    if (found != NULL) {
+        return td_fail(TD_E_ARG,
+                       "td_data_parallel: the model, or a module in it, went through %s already; "
+                       "give td_data_parallel the plain model",
+                       found);
+    }
     if (td_has_sync_batch_norm(model)) {
         return td_fail(TD_E_ARG, "td_data_parallel: the model has SyncBatchNorm, whose statistics "
                                  "are those of several processes, not of replicas in one: use "
                                  "td_ddp, or plain BatchNorm");
     }
+    return TD_OK;
+}
+
+static td_status prepare(parallel_state *s, td_module *model, const td_device *devices, int count)
+{
+    TD_TRY(check_devices(model, devices, count));
+    TD_TRY(check_model(model));
     s->model = model;
     memcpy(s->devices, devices, (size_t)count * sizeof *devices);
     s->list = td_module_state(model);

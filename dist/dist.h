@@ -265,8 +265,9 @@ td_shard_stats td_ddp_shard_stats(const td_module *ddp);
  * DataParallel is slower than td_ddp: the copies and the sum happen while nothing else runs, in
  * every step. DDP copies no weights, and averages gradients while backward runs.
  *
- * NULL with td_last_error(), and the model is freed: no memory, or the model contains
- * SyncBatchNorm, whose statistics are shared between processes (use td_ddp). */
+ * NULL with td_last_error(), and the model is freed: no memory, the model contains SyncBatchNorm,
+ * whose statistics are shared between processes (use td_ddp), or the model or a module in it went
+ * through td_ddp or td_data_parallel already. */
 td_module *td_data_parallel(td_module *model, const td_device *devices, int count);
 
 /* ---- SyncBatchNorm ---- */

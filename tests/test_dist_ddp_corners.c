@@ -218,7 +218,7 @@ static void test_the_model_stays_the_same_module(void **state)
     procs_succeed(2, limit, run_recomputed, NULL);
 }
 
-/* ---- SyncBatchNorm is for processes, DataParallel is one ---- */
+/* ---- DataParallel is one process: no SyncBatchNorm, no DDP inside ---- */
 
 static int run_data_parallel(int rank, int size, void *arg)
 {
@@ -231,6 +231,12 @@ static int run_data_parallel(int rank, int size, void *arg)
     net = td_data_parallel(job_net(JOB_BATCH_NORM, 1, TD_F32), devices, 2);
     REQUIRE(td_convert_sync_batch_norm(net, NULL) == NULL);
     REQUIRE(strstr(td_last_error(), "use td_ddp") != NULL);
+    net = td_ddp(job_net(JOB_BATCH_NORM, 1, TD_F32));
+    REQUIRE(td_data_parallel(net, devices, 2) == NULL);
+    REQUIRE(strstr(td_last_error(), "went through td_ddp already") != NULL);
+    net = td_nn_sequential(td_nn_relu(), td_data_parallel(td_nn_linear(2, 2), devices, 2));
+    REQUIRE(td_data_parallel(net, devices, 2) == NULL);
+    REQUIRE(strstr(td_last_error(), "went through td_data_parallel already") != NULL);
     td_dist_destroy();
     return 0;
 }

@@ -168,7 +168,7 @@ static void test_a_type_with_memory_of_its_own_says_how(void **state)
 
 typedef struct surrounding {
     const td_module *net;
-    char order[8]; /* of the runs: each writes its letter */
+    char order[16]; /* of the runs: each writes its letter */
     int frees;
     double weight; /* as `free` sees it */
 } surrounding;
@@ -211,16 +211,20 @@ static void test_functions_around_a_model(void **state)
     td_fill_(net->children[0]->tensors[0].tensor, 3.5);
     td_module_surround(net, &(td_around){ .run = run_a, .user = &s, .free = end_surrounding });
     td_module_surround(net, &(td_around){ .run = run_b, .user = &s, .copies = true });
-    td_module_surround(net, &(td_around){ .run = run_c, .user = &s, .inside = true });
+    td_module_surround(net, &(td_around){ .run = run_c, .user = &s, .copies = true });
+    td_around inside = { .run = run_c, .user = &s, .copies = true, .inside = true };
+    td_module_surround(net, &inside);
+    inside.run = run_b;
+    td_module_surround(net, &inside);
     assert_ptr_equal(td_surrounded_by(net, run_a), &s);
     assert_null(td_surrounded_by(net->children[0], run_a));
     copy = td_module_clone(net);
     td_tensor *x = td_full(TD_SHAPE(1, 1), 1.0, TD_F32, TD_CPU);
     td_step_begin();
     td_forward(net, x);
-    assert_string_equal(s.order, "bac");
+    assert_string_equal(s.order, "cbacb");
     td_forward(copy, x);
-    assert_string_equal(s.order, "bacb");
+    assert_string_equal(s.order, "cbacbcbcb");
     td_step_end();
     td_module_free(copy);
     assert_int_equal(s.frees, 0);

@@ -78,6 +78,17 @@ static void clone_tensors(cloning *c, td_module *to, const td_module *from)
     }
 }
 
+/* From the innermost to the outermost; each is added outside of the others. */
+static bool clone_arounds(td_module *to, const td_around *a)
+{
+    if (a == NULL) {
+        return true;
+    }
+    td_around copy = *a;
+    copy.inside = false;
+    return clone_arounds(to, a->next) && (!a->copies || td_module_surround(to, &copy) == TD_OK);
+}
+
 /* The tree with its tensors; the states still point into the original. A failure is marked in the
  * top, and all that was made hangs below it. */
 static td_module *clone_tree(cloning *c, const td_module *from)
@@ -92,11 +103,7 @@ static td_module *clone_tree(cloning *c, const td_module *from)
     to->dtype = from->dtype;
     td_node_of(to)->recompute = td_node_of(from)->recompute;
     td_node_of(to)->record = td_node_of(from)->record;
-    for (const td_around *a = td_node_of(from)->around; a != NULL; a = a->next) {
-        if (a->copies && td_module_surround(to, a) != TD_OK) {
-            td_node_of(to)->failed = true;
-        }
-    }
+    td_node_of(to)->failed = !clone_arounds(to, td_node_of(from)->around);
     clone_tensors(c, to, from);
     for (int i = 0; i < from->child_count && !td_node_of(to)->failed; i++) {
         td_module_add(to, from->children[i]->name, clone_tree(c, from->children[i]));
