@@ -443,6 +443,39 @@ static void other_stores(void **state)
     td_tcp_server_stop(server);
 }
 
+/* A store that counts what it is asked for. */
+typedef struct counting_store {
+    td_store base;
+    td_store *inner;
+    int calls;
+} counting_store;
+
+static td_status count_call(td_store *store, const td_store_request *r, char **reply, size_t *size)
+{
+    counting_store *c = (counting_store *)store;
+    c->calls++;
+    return td_store_call(c->inner, r, reply, size);
+}
+
+/* The message about missing ranks does not take a request for each of them. */
+static void missing_ranks_of_a_large_world_are_counted(void **state)
+{
+    (void)state;
+    static const td_store_kind kind = { "counting", count_call, NULL };
+    counting_store store = { .base = { &kind, 60 } };
+    td_rendezvous_result r;
+    set_environment(NULL, NULL);
+    assert_int_equal(td_file_store_open(temp_path("large"), "run", 60, &store.inner), TD_OK);
+    td_dist_options o = { .store = &store.base, .world_size = 65536, .rank = 65535 };
+    o.timeout = 0.2;
+    double begin = td_clock();
+    assert_int_equal(td_rendezvous(&o, &r), TD_E_TIMEOUT);
+    assert_non_null(strstr(td_last_error(), "for 65536 ranks: 1 joined; look at"));
+    assert_true(td_clock() - begin < 20);
+    assert_true(store.calls < 20);
+    td_store_close(store.inner);
+}
+
 #define FOLDER_TEST(f) cmocka_unit_test_setup_teardown(f, temp_folder_setup, temp_folder_teardown)
 
 int main(void)
@@ -456,6 +489,7 @@ int main(void)
         FOLDER_TEST(all_meet),
         FOLDER_TEST(init_again),
         FOLDER_TEST(missing_rank_is_named),
+        FOLDER_TEST(missing_ranks_of_a_large_world_are_counted),
         FOLDER_TEST(wrong_world_size_is_everybodys_error),
         FOLDER_TEST(rank_twice_is_everybodys_error),
         FOLDER_TEST(no_rank_0),

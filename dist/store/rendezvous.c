@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HOST_BYTES = 256 };
+enum { HOST_BYTES = 256, NAMED_WORLD = 4096 /* ranks: larger worlds' missing ranks are counted */ };
 
 static const double DEFAULT_TIMEOUT = 300;
 static const double LINGER = 1,
@@ -91,34 +91,41 @@ static td_status settle_failure(meeting *m, td_status status, char **outcome)
     return settle(m, text, outcome);
 }
 
-/* After the time-out: fails with the ranks that have not come. */
-static td_status settle_missing(meeting *m, char **outcome)
+/* Names the ranks that have come, and those that have not: "2 joined (0-1), missing: 2". One
+ * request for each rank, but only one in all for a large world: "2 joined". */
+static td_status describe_joined(meeting *m, char *text, size_t size)
 {
-    int count = m->plan->world_size, come = 0;
-    bool *present = calloc((size_t)count, sizeof(bool));
-    if (present == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for %d ranks", count);
+    int count = m->plan->world_size;
+    int64_t come = 0;
+    if (count > NAMED_WORLD) {
+        TD_TRY(td_store_add(m->store, "arrived", 0, &come));
+        snprintf(text, size, "%lld joined", (long long)come);
+        return TD_OK;
     }
+    bool present[NAMED_WORLD];
     for (int rank = 0; rank < count; rank++) {
         char key[32];
         joined_key(key, rank);
-        td_status status = td_store_check(m->store, key, &present[rank]);
-        if (status != TD_OK) {
-            free(present);
-            return status;
-        }
+        TD_TRY(td_store_check(m->store, key, &present[rank]));
         come += present[rank];
     }
     char here[400], missing[400];
     td_ranks_text(present, count, true, here, sizeof(here));
     td_ranks_text(present, count, false, missing, sizeof(missing));
-    free(present);
+    snprintf(text, size, "%lld joined (%s), missing: %s", (long long)come, here, missing);
+    return TD_OK;
+}
+
+/* After the time-out: fails with the ranks that have not come. */
+static td_status settle_missing(meeting *m, char **outcome)
+{
+    char joined[900];
+    TD_TRY(describe_joined(m, joined, sizeof(joined)));
     td_status status =
         td_fail(TD_E_TIMEOUT,
-                "waited %.3g s for %d ranks: %d joined (%s), missing: %s; look at what "
-                "those ranks printed, and check that they were started with the same "
-                "master address and port",
-                m->timeout, count, come, here, missing);
+                "waited %.3g s for %d ranks: %s; look at what the missing ranks printed, and check "
+                "that they were started with the same master address and port",
+                m->timeout, m->plan->world_size, joined);
     return settle_failure(m, status, outcome);
 }
 
