@@ -48,6 +48,8 @@ fails 'another than the file has' 1 'layer' "$app" "$work/nameless" "$pictures/r
 fails 'no such model' 1 "$work/nowhere" "$app" "$work/nowhere" "$pictures/rgb.png"
 mkfifo "$work/fifo.png"
 fails 'a picture that is a FIFO' 1 'fifo.png: not a regular file' timeout 60 "$app" "$work/net" "$work/fifo.png"
+fails 'names in a FIFO' 1 'fifo.png: a FIFO or device, not a regular file' \
+    timeout 60 "$app" "$work/net" "$pictures/rgb.png" --classes "$work/fifo.png"
 fails 'no picture given' 64 'PICTURE' "$app" "$work/net"
 fails 'names for another number of classes' 1 'names 3 classes.*has 7' \
     "$app" "$work/nameless" "$pictures/rgb.png" --arch resnet18 --classes "$work/names"

@@ -247,6 +247,32 @@ static void test_one_value_has_no_variance(void **state)
     }
 }
 
+/* Rank 0 has -h and rank 1 has h: mean 0 and variance h^2, which eps would spoil. */
+static int run_zeros(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    td_module *bn = td_convert_sync_batch_norm(
+        td_nn_batch_norm2d(1, .momentum = TD_ZERO, .eps = TD_ZERO), NULL);
+    double sign = rank == 0 ? -1.0 : 1.0;
+    td_tensor *x = td_full(TD_SHAPE(1, 1), sign * 0x1p-10, TD_F32, TD_CPU);
+    TD_STEP {
+        REQUIRE(td_item(td_forward(bn, x)) == sign);
+    }
+    REQUIRE(td_item(bn->tensors[2].tensor) == 0.0); /* running mean and variance stay */
+    REQUIRE(td_item(bn->tensors[3].tensor) == 1.0);
+    td_free(x);
+    td_module_free(bn);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_eps_and_momentum_of_zero(void **state)
+{
+    (void)state;
+    procs_succeed(2, limit, run_zeros, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -255,6 +281,7 @@ int main(void)
         cmocka_unit_test(test_a_world_of_one_is_plain),
         cmocka_unit_test(test_uneven_inputs_fail_on_all_ranks),
         cmocka_unit_test(test_one_value_has_no_variance),
+        cmocka_unit_test(test_eps_and_momentum_of_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
