@@ -363,6 +363,7 @@ static void test_keys_that_do_not_go_together(void **state)
         { "CFG_DEST: a/b", "without folders" },
         { "OPTIM: {MOMENTUM: 0}", "OPTIM.NESTEROV" },
         { "OPTIM: {DAMPENING: .1}", "OPTIM.NESTEROV" },
+        { "OPTIM: {AFTER_WARMUP: True, MAX_EPOCH: 5}", "OPTIM.AFTER_WARMUP" },
         { "OPTIM: {STEPS: [60, 30]}", "ascending" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -404,6 +405,14 @@ static void test_learning_rates(void **state)
     check_lr(&s, 10, 0.1);
     check_lr(&s, 19, 0.1);
     check_lr(&s, 20, 0.05);
+    assert_int_equal(parse(&s, "OPTIM: {LR_POLICY: cos, AFTER_WARMUP: True, WARMUP_EPOCHS: 4, "
+                               "MAX_EPOCH: 12, MIN_LR: 0, WARMUP_FACTOR: 0.2}"),
+                     TD_OK);
+    check_lr(&s, 0, 0.2 * s.optim.base_lr);
+    check_lr(&s, 2, 0.6 * s.optim.base_lr);
+    check_lr(&s, 4, s.optim.base_lr);
+    check_lr(&s, 8, 0.5 * s.optim.base_lr);
+    check_lr(&s, 12, 0);
 }
 
 int main(void)

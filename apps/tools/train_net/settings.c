@@ -107,6 +107,9 @@ static const config_key keys[] = {
          "The learning rate begins at this part of itself"),
     COUNT("OPTIM.WARMUP_EPOCHS", optim.warmup_epochs, "5", 0, 1000000,
           "and is itself after so many epochs"),
+    FLAG("OPTIM.AFTER_WARMUP", optim.after_warmup, "False",
+         "The warm-up leads to BASE_LR, and cos begins then; False: cos begins at epoch 0, and the "
+         "warm-up multiplies it"),
     REAL("OPTIM.WEIGHT_DECAY", optim.weight_decay, "5e-05", 0, 1e3, "SGD's weight decay"),
     REAL("OPTIM.LABEL_SMOOTHING", optim.label_smoothing, "0", 0, 1,
          "Part of the target that is spread over all classes"),
@@ -125,6 +128,12 @@ static td_status check_optim(const settings *s)
                        "OPTIM.NESTEROV True needs a MOMENTUM and no DAMPENING, and they "
                        "are %g and %g: set OPTIM.NESTEROV False, or change these",
                        s->optim.momentum, s->optim.dampening);
+    }
+    if (s->optim.after_warmup && s->optim.max_epoch <= s->optim.warmup_epochs) {
+        return td_fail(TD_E_ARG,
+                       "OPTIM.AFTER_WARMUP True needs epochs after the warm-up, and MAX_EPOCH is "
+                       "%lld and WARMUP_EPOCHS %lld: set OPTIM.AFTER_WARMUP False, or change these",
+                       (long long)s->optim.max_epoch, (long long)s->optim.warmup_epochs);
     }
     for (int i = 1; i < s->optim.steps.count; i++) {
         if (s->optim.steps.value[i] <= s->optim.steps.value[i - 1]) {
@@ -175,7 +184,8 @@ double settings_lr(const settings *s, int64_t epoch)
                              .min_lr = s->optim.min_lr * s->optim.base_lr,
                              .total = (double)s->optim.max_epoch,
                              .warmup = (double)s->optim.warmup_epochs,
-                             .warmup_factor = s->optim.warmup_factor };
+                             .warmup_factor = s->optim.warmup_factor,
+                             .after_warmup = s->optim.after_warmup };
     if (strcmp(s->optim.lr_policy, "steps") == 0) {
         schedule.kind = TD_SCHEDULE_MULTI_STEP;
         schedule.gamma = s->optim.lr_mult;

@@ -36,7 +36,7 @@ typedef struct settings {
         double base_lr, min_lr, lr_mult, momentum, dampening, warmup_factor, weight_decay;
         double label_smoothing, clip_grad_norm, ema_decay;
         config_reals steps;
-        bool nesterov;
+        bool nesterov, after_warmup;
     } optim;
     settings_text out_dir, cfg_dest, precision, device;
     int64_t rng_seed; /* CONFIG_NONE: drawn */
