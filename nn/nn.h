@@ -138,7 +138,7 @@ typedef struct td_model_options {
     td_stem stem;       /* ResNets and BoTNet; others have ImageNet's only */
     int64_t image_size; /* BoTNet: the side of its images, 0: 224. Other models take any size */
     bool blank;         /* weights are 0 instead of drawn: for a model that is loaded next */
-    double dropout, stochastic_depth; /* EfficientNet; 0: the model's own; below 0: none */
+    double dropout, stochastic_depth; /* EfficientNet; 0: the model's own */
 } td_model_options;
 td_module *td_model_at(td_model_options options, td_site at);
 

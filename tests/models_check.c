@@ -17,8 +17,8 @@
 
 td_module *models_make(const char *name, int64_t side)
 {
-    td_module *net = td_model(name, .classes = MODELS_CLASSES, .image_size = side, .dropout = -1.0,
-                              .stochastic_depth = -1.0);
+    td_module *net = td_model(name, .classes = MODELS_CLASSES, .image_size = side,
+                              .dropout = TD_ZERO, .stochastic_depth = TD_ZERO);
     if (net == NULL) {
         fail_msg("%s", td_last_error());
     }

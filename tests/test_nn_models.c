@@ -101,9 +101,12 @@ static void test_refusals(void **state)
     assert_refused((td_model_options){ .name = "densenet121", .stem = TD_STEM_CIFAR },
                    "small pictures");
     assert_refused((td_model_options){ .name = "resnet18", .classes = -1 }, "negative");
-    assert_refused((td_model_options){ .name = "efficientnet_b0", .dropout = 1.0 }, "below 1");
+    assert_refused((td_model_options){ .name = "efficientnet_b0", .dropout = 1.0 }, "[0, 1)");
+    assert_refused((td_model_options){ .name = "efficientnet_b0", .stochastic_depth = -1.0 },
+                   "[0, 1)");
+    assert_refused((td_model_options){ .name = "efficientnet_b0", .dropout = -1.0 }, "TD_ZERO");
     assert_refused((td_model_options){ .name = "efficientnet_b0", .stochastic_depth = 1.5 },
-                   "below 1");
+                   "[0, 1)");
 }
 
 static void test_articles_names(void **state)
@@ -284,13 +287,13 @@ static void test_blank(void **state)
     td_module_free(net);
 }
 
-/* The defaults do drop; -1 turns it off. */
+/* The defaults do drop; TD_ZERO turns it off. */
 static void test_drops(void **state)
 {
     (void)state;
     td_module *net = td_model("efficientnet_b0", .classes = 4);
     td_module *same =
-        td_model("efficientnet_b0", .classes = 4, .dropout = 0.5, .stochastic_depth = -1.0);
+        td_model("efficientnet_b0", .classes = 4, .dropout = 0.5, .stochastic_depth = TD_ZERO);
     char text[2][64];
     td_module *layers[] = { td_module_find(net, "features.7.0.stochastic_depth"),
                             td_module_find(same, "features.7.0.stochastic_depth") };

@@ -31,11 +31,6 @@ td_tensor *td_block_conv_norm_fused(td_module *m, td_tensor *x, td_tensor *add, 
     return td_nn_conv2d_batch_norm(m->children[0], m->children[1], x, &then, at);
 }
 
-double td_model_drop(double given, double own)
-{
-    return given == 0.0 ? own : given < 0.0 ? 0.0 : given;
-}
-
 /* ---- squeeze-and-excitation ---- */
 
 typedef struct squeeze_state {

@@ -59,7 +59,4 @@ td_tensor *td_block_conv_norm_fused(td_module *m, td_tensor *x, td_tensor *add, 
 td_module *td_block_squeeze_excitation(int64_t channels, int64_t squeezed,
                                        td_activation activation);
 
-/* The option's probability: the model's own, another, or none. */
-double td_model_drop(double given, double own);
-
 #endif

@@ -2,6 +2,7 @@
  * squeeze-and-excitation and stochastic depth. As torchvision builds it: names, initialisation and
  * order of draws. */
 #include "nn/models/models.h"
+#include "tensor/extend.h"
 
 #include <math.h>
 
@@ -123,10 +124,10 @@ static td_module *efficientnet_make(int i, const td_model_options *options)
         return NULL;
     }
     efficientnet_state *s = m->state;
-    double drop = td_model_drop(options->stochastic_depth, own_stochastic_depth);
+    double drop = td_or_usual(options->stochastic_depth, own_stochastic_depth);
     s->features = td_module_add(m, "features", make_features(drop));
     s->avgpool = td_module_add(m, "avgpool", td_nn_global_avg_pool2d());
-    td_module *dropout = td_nn_dropout(td_model_drop(options->dropout, own_dropout));
+    td_module *dropout = td_nn_dropout(td_or_usual(options->dropout, own_dropout));
     td_module *linear = td_nn_linear(LAST_CHANNELS, options->classes);
     s->classifier = td_module_add(m, "classifier", td_nn_sequential(dropout, linear));
     m = td_module_finish(m);

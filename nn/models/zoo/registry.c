@@ -60,8 +60,11 @@ static td_status check_options(const char *name, const td_model_options *o, bool
                        "%s: %lld classes, pictures of %lld pixels: neither can be negative", name,
                        (long long)o->classes, (long long)o->image_size);
     }
-    if (!(o->dropout < 1.0) || !(o->stochastic_depth < 1.0)) {
-        return td_fail(TD_E_ARG, "%s: dropout %g, stochastic depth %g: probabilities are below 1",
+    if (!(o->dropout >= 0.0 && o->dropout < 1.0) ||
+        !(o->stochastic_depth >= 0.0 && o->stochastic_depth < 1.0)) {
+        return td_fail(TD_E_ARG,
+                       "%s: dropout %g, stochastic depth %g: probabilities are in [0, 1); TD_ZERO "
+                       "is none",
                        name, o->dropout, o->stochastic_depth);
     }
     if (imagenet_only && o->stem != TD_STEM_IMAGENET) {
