@@ -31,7 +31,9 @@ typedef struct td_around {
      * are still whole. May be NULL. */
     void (*free)(void *user);
     void *user;
-    bool copies; /* td_module_clone surrounds the copy by the same function, with the same user */
+    /* td_module_clone surrounds the copy by the same function, with the same user; only the
+     * original frees it. */
+    bool copies;
     bool inside; /* next to the module's own forward, inside of all that was added before */
     const struct td_around *next; /* for the library */
 } td_around;

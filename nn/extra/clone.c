@@ -86,6 +86,7 @@ static bool clone_arounds(td_module *to, const td_around *a)
     }
     td_around copy = *a;
     copy.inside = false;
+    copy.free = NULL; /* the user is the original's */
     return clone_arounds(to, a->next) && (!a->copies || td_module_surround(to, &copy) == TD_OK);
 }
 
