@@ -223,6 +223,11 @@ td_module *td_ddp_at(td_ddp_options options, td_site at)
                "td_ddp: the model went through td_ddp already");
     TD_REQUIRE(options.shard == TD_SHARD_NONE || options.shard == TD_SHARD_OPTIMIZER, at,
                "td_ddp: there is no way of sharding %d", (int)options.shard);
+    const td_params *params = model != NULL ? td_params_laid_out(model) : NULL;
+    TD_REQUIRE(
+        options.shard == TD_SHARD_NONE || params == NULL || td_params_state_count(params) == 0, at,
+        "td_ddp: with .shard, optimizers and averages of the weights (td_ema_new, "
+        "td_lookahead) are made after td_ddp");
     if (model != NULL && surround(model, &options) != TD_OK) {
         td_module_free(model);
         return NULL;

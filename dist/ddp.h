@@ -29,6 +29,7 @@ typedef struct td_ddp_units {
     td_ddp_unit *list;
     int count;
     bool rebuilt; /* units have the order in which gradients became ready */
+    bool stays;   /* no rebuild: something belongs to the order that there is */
     int layout;   /* td_params_reorders when the units were made */
 } td_ddp_units;
 

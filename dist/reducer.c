@@ -271,7 +271,7 @@ void td_reducer_finish(td_ddp_state *s)
     if (r->codec != NULL && r->codec->stepped != NULL) {
         r->codec->stepped(r->codec_state);
     }
-    if (fine(s) && !s->units.rebuilt && !s->options.find_unused_parameters) {
+    if (fine(s) && !s->units.rebuilt && !s->units.stays && !s->options.find_unused_parameters) {
         td_ddp_note(s, td_units_rebuild(s));
     }
     td_reducer_arm(s);

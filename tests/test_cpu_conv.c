@@ -98,42 +98,42 @@ static td_conv2d_desc random_shape(td_dtype dtype)
     return d;
 }
 
-/* Shapes of real networks, small: each takes another way through the code. */
+/* Shapes of real networks, and odd ones, small. */
 static void known_shapes(td_dtype dtype)
 {
     static const struct {
         int n, ic, size, oc, k, stride, pad, groups;
     } shapes[] = {
-        { 3, 3, 16, 64, 7, 2, 3, 1 },    /* the first convolution */
-        { 1, 3, 20, 64, 7, 2, 3, 1 },    /* the same, one picture */
+        { 3, 3, 16, 64, 7, 2, 3, 1 }, /* the first convolution */
+        { 1, 3, 20, 64, 7, 2, 3, 1 },
         { 33, 64, 4, 64, 3, 1, 1, 1 },   /* one panel of 64: weights in place */
         { 7, 64, 5, 128, 3, 2, 1, 1 },   /* odd size, two strides */
         { 16, 64, 4, 128, 1, 2, 0, 1 },  /* pixels that meet no tap */
         { 80, 130, 1, 130, 3, 1, 1, 1 }, /* only the central tap meets anything */
         { 260, 4, 5, 10, 3, 1, 1, 1 },   /* enough rows for several partial results */
         { 2, 17, 15, 5, 3, 1, 1, 1 },
-        { 150, 5, 3, 5, 3, 1, 1, 5 },  /* depthwise, several blocks of pictures */
-        { 2, 33, 9, 140, 3, 2, 1, 1 }, /* blocks gathered from short runs, both ways */
-        { 1, 24, 7, 70, 3, 1, 1, 1 },  /* the same, one picture */
-        { 3, 64, 5, 64, 3, 2, 1, 4 },  /* the same in groups */
-        { 4, 16, 21, 24, 3, 3, 0, 1 }, /* the same, found through tables, backward */
-        { 5, 32, 6, 70, 4, 3, 2, 1 },  /* a block is a whole number of tiles; or is not: */
+        { 150, 5, 3, 5, 3, 1, 1, 5 }, /* depthwise, several blocks of pictures */
+        { 2, 33, 9, 140, 3, 2, 1, 1 },
+        { 1, 24, 7, 70, 3, 1, 1, 1 },
+        { 3, 64, 5, 64, 3, 2, 1, 4 },
+        { 4, 16, 21, 24, 3, 3, 0, 1 },
+        { 5, 32, 6, 70, 4, 3, 2, 1 },
         { 11, 24, 10, 66, 2, 3, 1, 3 },
         { 9, 48, 13, 11, 4, 2, 0, 1 },
-        { 4, 48, 10, 130, 1, 3, 0, 1 }, /* and forward, with weights as they are */
-        { 4, 54, 8, 0, 2, 2, 2, 1 },    /* nothing to sum */
+        { 4, 48, 10, 130, 1, 3, 0, 1 },
+        { 4, 54, 8, 0, 2, 2, 2, 1 }, /* nothing to sum */
         { 5, 0, 5, 36, 1, 3, 0, 1 },
         { 5, 0, 3, 50, 7, 1, 2, 1 },
         { 2, 30, 40, 100, 3, 2, 1, 1 },
         { 1, 32, 24, 77, 3, 1, 1, 1 },
         { 3, 96, 4, 70, 7, 2, 3, 1 },  /* taps of which few meet anything, and few tiles */
         { 7, 50, 2, 192, 1, 1, 0, 1 }, /* panels of 48 columns, so that there are four */
-        { 1, 40, 30, 40, 3, 2, 1, 1 }, /* runs of every second pixel */
-        { 3, 20, 40, 70, 3, 2, 1, 1 }, /* the same, of each picture */
+        { 1, 40, 30, 40, 3, 2, 1, 1 },
+        { 3, 20, 40, 70, 3, 2, 1, 1 },
         { 2, 2, 40, 20, 3, 2, 1, 1 },
-        { 1, 150, 3, 140, 3, 1, 1, 1 }, /* gathered backward, no two pixels alike */
-        { 5, 20, 8, 2, 3, 1, 1, 1 },    /* taps in the place of channels */
-        { 70, 2, 6, 30, 3, 2, 1, 1 },   /* the same for x */
+        { 1, 150, 3, 140, 3, 1, 1, 1 },
+        { 5, 20, 8, 2, 3, 1, 1, 1 },
+        { 70, 2, 6, 30, 3, 2, 1, 1 },
         { 3, 64, 6, 1, 5, 1, 2, 1 },
         { 7, 40, 9, 40, 3, 2, 1, 40 }, /* depthwise, one by one and all together */
         { 9, 3, 11, 3, 3, 1, 1, 3 },
@@ -151,39 +151,39 @@ static void known_shapes(td_dtype dtype)
         { 3, 5, 0, 5, 3, 1, 2, 5 },
         { 2, 8, 0, 24, 3, 1, 2, 2 },
         { 2, 40, 0, 2, 3, 1, 2, 1 },
-        { 3, 40, 7, 3, 3, 2, 1, 1 }, /* vectors along the sum: few channels, or few pixels */
+        { 3, 40, 7, 3, 3, 2, 1, 1 },
         { 1, 70, 3, 110, 3, 1, 1, 1 },
-        { 5, 3, 9, 1, 5, 1, 2, 1 }, /* along rows of taps */
+        { 5, 3, 9, 1, 5, 1, 2, 1 },
         { 1, 33, 5, 300, 2, 2, 0, 1 },
-        { 6, 8, 5, 150, 3, 1, 1, 2 },     /* taps in the place of channels, in groups */
+        { 6, 8, 5, 150, 3, 1, 1, 2 },
         { 17, 128, 5, 128, 3, 1, 1, 32 }, /* groups that share a vector */
         { 3, 58, 11, 116, 3, 2, 1, 29 },  /* the same, the last vector not full */
         { 9, 21, 6, 6, 1, 1, 0, 3 },
-        { 1, 80, 13, 40, 1, 1, 0, 5 }, /* in groups, all pixels and pictures in one list of rows */
+        { 1, 80, 13, 40, 1, 1, 0, 5 },
         { 40, 12, 9, 33, 1, 1, 0, 3 },
         { 11, 60, 10, 140, 1, 1, 0, 2 },
-        { 52, 305, 15, 61, 1, 1, 0, 61 }, /* so large that pixels are transposed, in two parts */
+        { 52, 305, 15, 61, 1, 1, 0, 61 },
         { 101, 36, 34, 12, 2, 2, 0, 12 },
-        { 43, 64, 32, 32, 1, 1, 0, 4 }, /* and with more channels than rows of a register block */
+        { 43, 64, 32, 32, 1, 1, 0, 4 },
         { 100, 40, 32, 20, 1, 1, 0, 5 },
         { 4, 16, 9, 16, 3, 1, 1, 2 }, /* the same in a vector that groups share */
         { 5, 14, 7, 14, 3, 1, 1, 2 },
-        { 3, 24, 10, 40, 3, 1, 1, 1 }, /* one panel, and tiles for two threads */
+        { 3, 24, 10, 40, 3, 1, 1, 1 },
         { 4, 96, 7, 96, 3, 1, 1, 12 },
         { 2, 66, 9, 33, 5, 2, 2, 11 },
-        { 2, 64, 7, 70, 5, 1, 2, 1 },   /* strips: lines of both pictures */
-        { 11, 40, 5, 130, 5, 1, 2, 1 }, /* lines cut in two */
-        { 1, 140, 9, 30, 5, 1, 2, 1 },  /* more channels than a call takes */
-        { 3, 50, 9, 66, 5, 2, 2, 1 },   /* lines of one picture, and of one pixel */
+        { 2, 64, 7, 70, 5, 1, 2, 1 },
+        { 11, 40, 5, 130, 5, 1, 2, 1 },
+        { 1, 140, 9, 30, 5, 1, 2, 1 },
+        { 3, 50, 9, 66, 5, 2, 2, 1 },
         { 9, 50, 3, 66, 3, 2, 1, 1 },
         { 2, 96, 7, 80, 3, 1, 1, 2 },
-        { 40, 140, 16, 70, 1, 1, 0, 1 }, /* so large that backward-weights sweeps over all tiles */
+        { 40, 140, 16, 70, 1, 1, 0, 1 },
         { 1, 40, 145, 72, 1, 1, 0, 1 },
         { 22, 130, 28, 66, 2, 2, 0, 1 },
-        { 4, 60, 8, 70, 1, 3, 0, 1 },   /* pixels that meet nothing, in lines */
-        { 5, 33, 6, 70, 1, 1, 0, 1 },   /* pixel by pixel */
-        { 5, 3, 15, 96, 3, 3, 1, 1 },   /* few channels of x: all taps are rows of one product */
-        { 3, 8, 8, 20, 7, 1, 3, 1 },    /* more of it than in a call */
+        { 4, 60, 8, 70, 1, 3, 0, 1 },
+        { 5, 33, 6, 70, 1, 1, 0, 1 },
+        { 5, 3, 15, 96, 3, 3, 1, 1 }, /* few channels of x: all taps are rows of one product */
+        { 3, 8, 8, 20, 7, 1, 3, 1 },
         { 1, 1, 17, 130, 5, 1, 2, 1 },  /* one picture */
         { 130, 1, 3, 165, 2, 1, 1, 1 }, /* blocks of pictures */
         { 2, 2, 4, 7, 7, 2, 3, 1 },     /* no pixel meets all taps */

@@ -382,6 +382,9 @@ static void test_what_cannot_be_combined(void **state)
     td_module_free(net);
     net = job_net(JOB_MLP, 1, TD_F32);
     expect_fatal("there is no way of sharding 7", td_ddp(net, .shard = (td_shard)7));
+    td_optim *early = td_sgd(td_parameters(net), .lr = 0.1, .momentum = 0.9);
+    expect_fatal("are made after td_ddp", td_ddp(net, .shard = TD_SHARD_OPTIMIZER));
+    td_optim_free(early);
     td_module_free(net);
     td_dist_destroy();
 }

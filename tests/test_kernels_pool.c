@@ -133,9 +133,10 @@ static void grad_reference(const pool_case *c, const double *dy, const double *i
 {
     td_shape shape = pooled(c);
     for (int64_t i = 0; i < td_shape_numel(shape); i++) {
+        double weight = index ? 0.0 : weight_of(c, shape, i);
         for (int place = 0; place < c->p.kernel[0] * c->p.kernel[1]; place++) {
             int64_t at = tap(c, shape, i, place / c->p.kernel[1], place % c->p.kernel[1]);
-            double share = index ? (index[i] == place ? 1.0 : 0.0) : weight_of(c, shape, i);
+            double share = index ? (index[i] == place ? 1.0 : 0.0) : weight;
             if (at >= 0) {
                 want[at] += dy[i] * share;
                 terms[at] += fabs(dy[i] * share);
@@ -259,9 +260,10 @@ static void check_rounded_once(const pool_case *c, td_dtype dtype, bool grad)
         k()->avg_pool2d_grad(to, from, &c->p, true);
     } else {
         for (int64_t i = 0; i < td_numel(to); i++) {
+            double weight = weight_of(c, shape, i);
             for (int place = 0; place < c->p.kernel[0] * c->p.kernel[1]; place++) {
                 int64_t at = tap(c, shape, i, place / c->p.kernel[1], place % c->p.kernel[1]);
-                want[i] += at >= 0 ? values[at] * weight_of(c, shape, i) : 0.0;
+                want[i] += at >= 0 ? values[at] * weight : 0.0;
             }
         }
         k()->avg_pool2d(to, from, &c->p);

@@ -90,10 +90,6 @@ static int64_t padded(const td_tensor *flat, int ranks)
 td_status td_ddp_shard_open(td_ddp_state *s)
 {
     int rank = td_group_rank(s->group), ranks = td_group_size(s->group);
-    if (td_params_state_count(s->params) > 0) {
-        return td_fail(TD_E_ARG, "td_ddp: with .shard, optimizers and averages of the weights "
-                                 "(td_ema_new, td_lookahead) are made after td_ddp");
-    }
     shard *sh = calloc(1, sizeof *sh);
     if (sh == NULL) {
         return td_fail(TD_E_NOMEM, "td_ddp: no memory to shard an optimizer");
@@ -104,7 +100,7 @@ td_status td_ddp_shard_open(td_ddp_state *s)
     const td_tensor *flat = td_params_flat(s->params);
     int64_t length = td_numel(flat) / ranks;
     sh->mine = td_ddp_slice(flat, rank * length, length);
-    s->units.rebuilt = true; /* state belongs to places in memory, so the order stays */
+    s->units.stays = true; /* state belongs to places in memory, so the order stays */
     td_params_set_peers(s->params, &(td_params_peers){ .rank = rank,
                                                        .count = ranks,
                                                        .gather = gather,

@@ -98,8 +98,8 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
  * Each rank of a sharded optimizer loads the file itself and takes its own part of the state.
  *
  * If td_parameters was called on the model, its parameters get the memory order that they had when
- * the file was made. Under DDP that order decides the buckets: either all ranks load, or you load
- * before td_ddp. */
+ * the file was made (not those of a model with a sharded optimizer, whose order stays). Under DDP
+ * that order decides the buckets: either all ranks load, or you load before td_ddp. */
 td_status td_checkpoint_load_at(td_checkpoint_options options, td_site at);
 
 /* Copies one metadata value of a file into value, which has `size` bytes. TD_E_NOTFOUND: the file

@@ -5,7 +5,7 @@
 #include "tensor/cpu/conv_classes.h"
 
 enum {
-    TD_APPLY_ROWS = 132,  /* of the result in a block, at most; then whole tiles */
+    TD_APPLY_ROWS = 132,  /* rows of a block at most: MANY_ROWS, rounded up to tiles */
     TD_APPLY_DEPTH = 128, /* products in a partial sum: short sums are exact sums, and their weights
                              stay in the L1 cache */
 };
@@ -23,7 +23,7 @@ typedef struct td_apply_plan {
     int64_t from_channels, to_channels; /* of a group */
     int64_t panels;                     /* of a group */
     int64_t all_panels, span;           /* of all groups; in a task */
-    int64_t beside;                     /* that take turns at each partial sum of a block */
+    int64_t beside;                     /* panels computed for one partial sum before the next */
     char *packed;                       /* [tap that meets anything][depth][panel], or NULL */
     td_gemm_lanes lanes;                /* where groups share a vector */
     bool past;                          /* results are written past the caches */

@@ -6,11 +6,11 @@
 
 enum {
     BLOCK_ROWS = 64,       /* of the result in a block */
-    SHORT_SUM = 128,       /* products; so short sums are taken of more rows at a time, */
-    MANY_ROWS = 126,       /* and so are those of wide panels, whose weights take long to load */
+    SHORT_SUM = 128,       /* products: with so few a block has MANY_ROWS rows */
+    MANY_ROWS = 126,       /* also of wide panels, whose weights take long to load */
     SPAN_BYTES = 5 << 19,  /* of weights that pass by for each block of rows */
     WIDE_PANEL = 32,       /* columns: one panel's part of a block then fills the L1 cache */
-    WIDE_SPAN = 1 << 19,   /* bytes as above */
+    WIDE_SPAN = 1 << 19,   /* bytes: SPAN_BYTES where panels are wide */
     WANTED_TASKS = 8,      /* at least, if there are enough rows */
     AHEAD_ROWS = 192,      /* of the result in all: weights are packed for all of them beforehand */
     PAST_BYTES = 24 << 20, /* of a result that is written past the caches */

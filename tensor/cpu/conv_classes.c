@@ -15,30 +15,38 @@ static td_conv_set taps_of(const td_conv_taps *t, int64_t q)
     return set;
 }
 
-static void sort_pixels(td_conv_sets *s)
+static bool same_taps(const td_conv_set *a, const td_conv_set *b)
+{
+    return a->tap == b->tap && a->taps == b->taps;
+}
+
+/* set_of: room for each pixel's set. */
+static void sort_pixels(td_conv_sets *s, int32_t *set_of)
 {
     const td_conv_taps *t = &s->taps;
-    for (int64_t q = 0; q < t->size; q++) { /* counts them */
+    int i = 0; /* mostly the set of the pixel before */
+    for (int64_t q = 0; q < t->size; q++) {
         td_conv_set set = taps_of(t, q);
-        int i = 0;
-        while (i < s->count && (s->list[i].tap != set.tap || s->list[i].taps != set.taps)) {
-            i++;
+        if (i == s->count || !same_taps(&s->list[i], &set)) {
+            for (i = 0; i < s->count && !same_taps(&s->list[i], &set);) {
+                i++;
+            }
         }
         if (i == s->count) {
             s->list[s->count++] = set;
         }
         s->list[i].count++;
+        set_of[q] = i;
     }
     int64_t first = 0;
-    for (int i = 0; i < s->count; i++) {
-        td_conv_set *set = &s->list[i];
-        set->first = first;
-        for (int64_t q = 0; q < t->size; q++) {
-            td_conv_set of_q = taps_of(t, q);
-            if (of_q.tap == set->tap && of_q.taps == set->taps) {
-                s->order[first++] = (int32_t)q;
-            }
-        }
+    for (i = 0; i < s->count; i++) {
+        s->list[i].first = first;
+        first += s->list[i].count;
+        s->list[i].count = 0;
+    }
+    for (int64_t q = 0; q < t->size; q++) {
+        td_conv_set *set = &s->list[set_of[q]];
+        s->order[set->first + set->count++] = (int32_t)q;
     }
 }
 
@@ -49,8 +57,9 @@ td_conv_sets td_conv_sets_make(const td_conv_axis *axis, bool backward, td_conv_
     /* The first tap and their number change at the borders, and with the rest of a stride. */
     s.most = td_min64(s.taps.size, 2 * ((int64_t)axis->kernel + axis->stride + 1));
     s.list = td_conv_take(space, s.most * (int64_t)sizeof *s.list);
+    int32_t *set_of = td_conv_take(space, s.taps.size * (int64_t)sizeof *set_of);
     if (space->base) {
-        sort_pixels(&s);
+        sort_pixels(&s, set_of);
     }
     return s;
 }
