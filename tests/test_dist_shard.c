@@ -7,6 +7,7 @@
 #include "nn/extra/scaler.h"
 #include "nn/io/safetensors.h"
 #include "nn/module.h"
+#include "dist/clock.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_faults.h"
 #include "tests/dist_procs.h"
@@ -413,8 +414,13 @@ static int run_death(int rank, int size, void *arg)
     if (rank == size - 1) {
         kill(getpid(), SIGKILL);
     }
+    *fault_at = td_clock();
     td_optim_step(r.job.optim);
     REQUIRE(told != TD_OK);
+    char reason[512];
+    snprintf(reason, sizeof reason, "%s", td_last_error());
+    close_run(&r);
+    td_fail(told, "%s", reason);
     return fault_report(told);
 }
 
