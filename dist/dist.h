@@ -252,7 +252,7 @@ typedef struct td_shard_stats {
     size_t state;  /* of optimizers and averages of weights */
     double gather; /* seconds for which the last td_optim_step waited for the other windows */
 } td_shard_stats;
-td_shard_stats td_ddp_shard_stats(const td_module *ddp);
+td_shard_stats td_ddp_shard_stats(const td_module *net);
 
 /* ---- DataParallel: one process, several devices ---- */
 

@@ -32,11 +32,13 @@ td_tensor *td_params_state(const td_params *params, int i);
  * [TD_SCALE_NUMBERS]; NULL: there is none. A header is made for `numbers`. */
 const td_tensor *td_params_scaling(const td_params *params);
 td_status td_params_set_scaling(td_params *params, const td_tensor *numbers);
-/* How many captured steps the device has skipped for a scaler, ever; who counts steps counts these,
- * too, until it asks here. Waits for the device. */
+/* How many captured steps the device has ever skipped for a scaler. The host counts a captured step
+ * when the step is launched, also one that the device then skips; the difference of two calls is
+ * what the host has to take off its count. Waits for the device. */
 int64_t td_params_skipped(const td_params *params);
-/* Lets the slice of a captured step ask the scaler, if there is one. step: the step's number, where
- * all skipped steps but the first `skipped` were counted. */
+/* If there is a scaler, the kernel of a captured step reads its decision and its count of skipped
+ * steps for this slice. step: the step's number as the host counts it; skipped: td_params_skipped
+ * when the host's count was right. */
 void td_params_ask(const td_params *params, td_optim_slice *slice, int64_t step, int64_t skipped);
 
 /* Puts the gradients, and the values unless they are NULL, into given memory: 1-d, of one length,

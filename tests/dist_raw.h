@@ -46,6 +46,13 @@ static inline size_t raw_rest(int fd)
     return total;
 }
 
+static inline td_token raw_new_token(void)
+{
+    td_token token;
+    assert_int_equal(td_token_make(&token), TD_OK);
+    return token;
+}
+
 /* A hello, with a nonce of zeros, and this token's proof; token NULL: no proof. */
 static inline void raw_greet(int fd, const td_token *token)
 {

@@ -61,20 +61,6 @@ td_turns td_conv_turns(const td_conv_problem *problem, const td_conv_taps *h, co
     return td_turns_make(blocks, panels, weights, problem->n * (x + y), threads);
 }
 
-bool td_conv_taps_follow(const td_conv_taps *taps, int64_t q, int64_t apart, int step)
-{
-    if (q + apart >= taps->size) {
-        return false;
-    }
-    const int32_t *here = taps->source + q * taps->kernel, *next = here + apart * taps->kernel;
-    for (int tap = 0; tap < taps->kernel; tap++) {
-        if (here[tap] < 0 ? next[tap] >= 0 : next[tap] != here[tap] + step) {
-            return false;
-        }
-    }
-    return true;
-}
-
 /* ---- descriptions ---- */
 
 static td_conv_strides dense(int64_t width, int64_t n, int64_t channels)

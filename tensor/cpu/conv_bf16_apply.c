@@ -16,6 +16,12 @@ enum {
     PANEL_BYTES = 524288, /* of the packed weights that a task uses: they stay in the L2 cache */
 };
 
+/* Rows [row, row + rows) of the run of pixels that begins at `column`. */
+typedef struct row_block {
+    int64_t column;
+    int64_t row, rows;
+} row_block;
+
 typedef struct plan {
     const td_conv_bf16_desc *desc;
     const td_bf16_kernels *kernels;
@@ -37,7 +43,7 @@ typedef struct plan {
     int64_t panel_tasks; /* for the same rows */
     td_turns turns;      /* of blocks [pixel row][run], and of panels of all groups */
     int64_t a_row;
-    td_conv_row_block *runs; /* what a task takes of a pixel row */
+    row_block *runs; /* what a task takes of a pixel row */
     int64_t run_count;
     td_bf16 *packed; /* [group][panel][tap that is alive][step][depth/2][32][2] */
     int64_t packed_low;
@@ -66,8 +72,7 @@ static void cut_pixel_row(plan *p)
         }
         int64_t rows = (q + 1 - begin) * p->problem.n;
         for (int64_t row = 0; row < rows; row += TASK_ROWS) {
-            p->runs[p->run_count++] =
-                (td_conv_row_block){ begin, row, td_min64(TASK_ROWS, rows - row) };
+            p->runs[p->run_count++] = (row_block){ begin, row, td_min64(TASK_ROWS, rows - row) };
         }
         begin = q + 1;
     }
@@ -175,7 +180,7 @@ static void pack_task(void *ctx, int64_t task)
 /* ---- the product ---- */
 
 /* The taps that exist, with A at the run's first row and B at the first panel of the group. */
-static int find_terms(const plan *p, int64_t group, int64_t pixel_row, const td_conv_row_block *run,
+static int find_terms(const plan *p, int64_t group, int64_t pixel_row, const row_block *run,
                       td_bf16_term *terms)
 {
     const td_bf16_pictures *from = &p->source;
@@ -202,7 +207,7 @@ static void rows_task(void *ctx, int64_t task)
     const plan *p = ctx;
     int64_t rows_index, panels_index;
     td_turn(&p->turns, task, &rows_index, &panels_index);
-    const td_conv_row_block *run = &p->runs[rows_index % p->run_count];
+    const row_block *run = &p->runs[rows_index % p->run_count];
     int64_t pixel_row = rows_index / p->run_count;
     int64_t begin = panels_index % p->panel_tasks * p->task_panels;
     int64_t group = panels_index / p->panel_tasks;

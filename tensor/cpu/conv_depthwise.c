@@ -312,17 +312,32 @@ static void find_taps(const part *w, int64_t q, met_taps *met)
     }
 }
 
+/* Whether pixel q + apart meets the same taps as q, each `step` pixels further on. */
+static bool taps_follow(const td_conv_taps *taps, int64_t q, int64_t apart, int step)
+{
+    if (q + apart >= taps->size) {
+        return false;
+    }
+    const int32_t *here = taps->source + q * taps->kernel, *next = here + apart * taps->kernel;
+    for (int tap = 0; tap < taps->kernel; tap++) {
+        if (here[tap] < 0 ? next[tap] >= 0 : next[tap] != here[tap] + step) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* The runs of a row of pixels, in place. */
 static void find_runs(plan *p)
 {
     const td_conv_taps *w = &p->common.w;
     const part any = { .plan = p };
     for (int64_t q = 0; q < w->size; q++) {
-        if (q >= p->apart && td_conv_taps_follow(w, q - p->apart, p->apart, p->step)) {
+        if (q >= p->apart && taps_follow(w, q - p->apart, p->apart, p->step)) {
             continue; /* it belongs to the run of that */
         }
         pixel_run next = { q, 1, false };
-        for (int64_t last = q; td_conv_taps_follow(w, last, p->apart, p->step); last += p->apart) {
+        for (int64_t last = q; taps_follow(w, last, p->apart, p->step); last += p->apart) {
             next.count++;
         }
         met_taps met;

@@ -64,15 +64,6 @@ typedef struct td_conv_taps {
 /* Takes the table's memory, and fills it unless the space only measures. */
 td_conv_taps td_conv_taps_make(const td_conv_axis *axis, bool backward, td_conv_space *space);
 
-/* Whether pixel q + apart meets the same taps as q, each `step` pixels further on. */
-bool td_conv_taps_follow(const td_conv_taps *taps, int64_t q, int64_t apart, int step);
-
-/* Rows [row, row + rows) of the run of pixels that begins at `column`. */
-typedef struct td_conv_row_block {
-    int64_t column;
-    int64_t row, rows;
-} td_conv_row_block;
-
 /*
  * The pass that builds pictures: forward (source x, result y) and backward-data (source dy, result
  * dx). Both are, for every pixel of the result, a sum over taps of source pixel times weights.
