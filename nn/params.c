@@ -211,13 +211,25 @@ const td_tensor *td_params_scaling(const td_params *params)
     return params->scaling;
 }
 
-int64_t td_params_skipped(const td_params *params)
+static int64_t skipped(const td_params *params, bool but_the_last)
 {
     double numbers[TD_SCALE_NUMBERS] = { 0 };
-    if (params->scaling != NULL) {
-        td_read(params->scaling, numbers, TD_F64);
+    if (params->scaling == NULL) {
+        return 0;
     }
-    return (int64_t)numbers[TD_SCALE_UNSEEN];
+    td_read(params->scaling, numbers, TD_F64);
+    bool last = numbers[TD_SCALE_OUTCOME] != TD_SCALE_TAKEN;
+    return (int64_t)numbers[TD_SCALE_UNSEEN] - (but_the_last && last);
+}
+
+int64_t td_params_skipped(const td_params *params)
+{
+    return skipped(params, false);
+}
+
+int64_t td_params_skipped_before(const td_params *params)
+{
+    return skipped(params, true);
 }
 
 void td_params_ask(const td_params *params, td_optim_slice *slice, int64_t step, int64_t skipped)

@@ -36,6 +36,8 @@ td_status td_params_set_scaling(td_params *params, const td_tensor *numbers);
  * when the step is launched, also one that the device then skips; the difference of two calls is
  * what the host has to take off its count. Waits for the device. */
 int64_t td_params_skipped(const td_params *params);
+/* The same without the running captured step, of which the scaler has decided already. */
+int64_t td_params_skipped_before(const td_params *params);
 /* If there is a scaler, the kernel of a captured step reads its decision and its count of skipped
  * steps for this slice. step: the step's number as the host counts it; skipped: td_params_skipped
  * when the host's count was right. */

@@ -137,6 +137,18 @@ static void test_late_optimizer_after_skipped_steps(void **state)
     td_optim_step(late);
     td_optim_settle(late);
     assert_int_equal(late->steps[0], 1);
+    td_captured_forget(captured);
+    job.ema = td_ema_new(job.net, .decay = 0.99, .warmup = true);
+    int64_t before = td_scaler_now(job.scaler).skipped, taken = 0;
+    enum { MORE = 12 };
+    for (int i = 0; i < MORE; i++) {
+        double results[2];
+        assert_int_equal(captured_job_captured_step(&job, captured, false), TD_OK);
+        assert_int_equal(td_captured_next(captured, results), TD_OK);
+    }
+    taken = MORE - (td_scaler_now(job.scaler).skipped - before);
+    assert_in_range(taken, 1, MORE - 1);
+    assert_int_equal(td_ema_updates(job.ema), taken);
     td_captured_free(captured);
     td_ema_free(ema);
     td_optim_free(late);

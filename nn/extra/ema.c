@@ -121,8 +121,10 @@ void td_ema_update(td_ema *ema)
 {
     require_in_place(ema, "td_ema_update");
     const td_recorder *recorder = td_recorder_now();
-    if (recorder == NULL || (!ema->counted && !recorder->recording)) {
+    if (recorder == NULL) {
         td_ema_settle(ema);
+    } else if (!ema->counted && !recorder->recording) {
+        ema->skipped = td_params_skipped_before(ema->of.params);
     }
     td_average_update(&ema->of, fill_slices, ema, false, "td_ema_update");
 }

@@ -183,8 +183,10 @@ void td_optim_settle(td_optim *optim)
 static int make_table(td_optim *o)
 {
     bool captured = td_recorder_now() != NULL;
-    if (!captured || (!o->counted && !td_recorder_now()->recording)) {
+    if (!captured) {
         td_optim_settle(o);
+    } else if (!o->counted && !td_recorder_now()->recording) {
+        o->skipped = td_params_skipped_before(o->params);
     }
     o->slice_count = fill_slices(o, captured);
     o->filled = true;
