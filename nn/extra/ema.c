@@ -108,6 +108,7 @@ static void fill_slices(void *user, void *numbers)
         slices[i].average = e->options.warmup ? e->options.decay : 0.0;
     }
     e->counted = e->counted || captured;
+    e->begun = true;
     ++*td_ema_count(e);
 }
 
@@ -120,10 +121,9 @@ static void require_in_place(const td_ema *ema, const char *what)
 void td_ema_update(td_ema *ema)
 {
     require_in_place(ema, "td_ema_update");
-    const td_recorder *recorder = td_recorder_now();
-    if (recorder == NULL) {
+    if (td_recorder_now() == NULL) {
         td_ema_settle(ema);
-    } else if (!ema->counted && !recorder->recording) {
+    } else if (!ema->begun) { /* in a warm-up, where the device may be asked */
         ema->skipped = td_params_skipped_before(ema->of.params);
     }
     td_average_update(&ema->of, fill_slices, ema, false, "td_ema_update");

@@ -11,6 +11,7 @@ struct td_ema {
     td_tensor *counts; /* its first number: updates so far */
     int64_t skipped;   /* td_params_skipped when that number was right */
     bool counted;      /* a captured update since then */
+    bool begun;        /* an update was made, of whatever kind */
     td_tensor *spare;  /* for swapping */
     bool swapped;
 };

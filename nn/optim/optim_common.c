@@ -137,6 +137,7 @@ static int fill_slices(td_optim *o, bool captured)
         }
     }
     o->counted = o->counted || captured;
+    o->begun = true;
     return count;
 }
 
@@ -185,7 +186,7 @@ static int make_table(td_optim *o)
     bool captured = td_recorder_now() != NULL;
     if (!captured) {
         td_optim_settle(o);
-    } else if (!o->counted && !td_recorder_now()->recording) {
+    } else if (!o->begun) { /* in a warm-up, where the device may be asked */
         o->skipped = td_params_skipped_before(o->params);
     }
     o->slice_count = fill_slices(o, captured);

@@ -35,6 +35,7 @@ struct td_optim {
     int64_t *steps;                    /* in there: that each parameter has made */
     int64_t skipped;                   /* td_params_skipped when the steps were right */
     bool counted;                      /* a captured step since then */
+    bool begun;                        /* a step was made, of whatever kind */
     td_tensor *state[TD_OPTIM_STATES]; /* flat, like the parameters; NULL: not used */
     td_optim_slice *slices;            /* room for one a parameter */
     int slice_count;                   /* of the running step */
