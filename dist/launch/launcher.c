@@ -174,7 +174,8 @@ int td_launch(const td_launch_options *options)
     /* First, so that all threads have these signals blocked; the guard, too, comes before threads.
      */
     td_signal_watch_begin(&l.watch);
-    td_status status = td_workers_open(options, &l.workers);
+    td_status status = td_files_for_children(options->workers);
+    status = status == TD_OK ? td_workers_open(options, &l.workers) : status;
     status = status == TD_OK ? open_server(&l) : status;
     status = status == TD_OK ? start_coordinator(&l) : status;
     int code = 1;
