@@ -7,9 +7,12 @@
  *   program PRECISION WINOGRAD
  *   input DTYPE LAYOUT TRAINED SIZE...  and the values. The next register.
  *   NAME NUMBER...                      an operation; its numbers are registers (-1: none), sizes
- * or settings. The next register. end                                 and the gradient of the last
- * register. The results: for each program the last register, and for each input its gradient, or
- * its value if it is not trained: the number of elements and the elements, as f64 in binary. */
+ *                                       or settings. The next register.
+ *   show REGISTER                       writes a line "DTYPE SIZE...", then the elements, at once
+ *   end                                 and the gradient of the last register
+ * A program ends at "end", or where the next one begins. The results of one with "end": the last
+ * register, and for each input its gradient, or its value if it is not trained: the number of
+ * elements and the elements, as f64 in binary. */
 #include "autograd/fused.h"
 #include "autograd/tape.h"
 #include "tandem.h"
@@ -20,12 +23,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_REGISTERS = 64, MOST_NUMBERS = 32 };
+enum { MOST_REGISTERS = 512, MOST_NUMBERS = 32 };
 
 typedef struct program {
     td_tensor *at[MOST_REGISTERS];
     bool is_input[MOST_REGISTERS];
     int count;
+    bool running;                /* its step has begun */
     double number[MOST_NUMBERS]; /* of the present line */
     int numbers;
 } program;
@@ -235,6 +239,37 @@ static void put(const td_tensor *t, const td_tensor *zeros)
     free(values);
 }
 
+/* For who reads results one by one (tests/onnx_cases.py). */
+static void show(const td_tensor *t)
+{
+    int64_t n = td_numel(t);
+    double *values = elements(n);
+    td_read(t, values, TD_F64);
+    printf("%d", (int)t->dtype);
+    for (int d = 0; d < t->ndim; d++) {
+        printf(" %lld", (long long)t->shape[d]);
+    }
+    printf("\n");
+    fwrite(values, sizeof *values, (size_t)n, stdout);
+    free(values);
+    fflush(stdout);
+}
+
+/* Ends the step of a program. */
+static void leave(program *p)
+{
+    if (p->running) {
+        td_step_end();
+    }
+    p->running = false;
+    for (int i = 0; i < p->count; i++) {
+        if (p->is_input[i]) {
+            td_free(p->at[i]);
+        }
+    }
+    p->count = 0;
+}
+
 static void finish(program *p, const char *line)
 {
     td_tensor *y = p->at[p->count - 1], *dy = td_step_new_like(y, TD_HERE);
@@ -250,12 +285,7 @@ static void finish(program *p, const char *line)
             put(td_is_leaf(p->at[i]) ? td_grad(p->at[i]) : p->at[i], p->at[i]);
         }
     }
-    td_step_end();
-    for (int i = 0; i < p->count; i++) {
-        if (p->is_input[i]) {
-            td_free(p->at[i]);
-        }
-    }
+    leave(p);
     fflush(stdout);
 }
 
@@ -296,12 +326,15 @@ int main(int argc, char **argv)
         }
         read_numbers(&p, line + length);
         if (strcmp(name, "program") == 0) {
-            p.count = 0;
+            leave(&p);
             td_set_math(
                 (td_math){ .precision = (td_precision)p.number[0], .winograd = p.number[1] != 0 });
             td_step_begin();
+            p.running = true;
         } else if (strcmp(name, "end") == 0) {
             finish(&p, line);
+        } else if (strcmp(name, "show") == 0) {
+            show(reg(&p, 0));
         } else {
             p.is_input[p.count] = strcmp(name, "input") == 0;
             td_tensor *t = p.is_input[p.count] ? input(&p, line) : operation(&p, name);

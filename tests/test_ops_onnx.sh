@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# ONNX's own cases of single nodes (tests/onnx_cases.py), of Debian's libonnx-testdata or of PyPI's onnx.
+# The number of cases that tandem can express must not fall.
+. "$(dirname "$0")/tap.sh"
+python=${TANDEM_PYTHON:-python3}
+cases=${TANDEM_ONNX:-/usr/share/libonnx-testdata/data/node}
+if [ ! -d "$cases" ] && "$python" -c 'import onnx' 2>/dev/null; then
+    cases=$work/cases
+    "$python" tests/onnx_cases.py --make "$cases" 2>/dev/null
+fi
+[ -d "$cases" ] || skip_all "ONNX's cases" 'neither libonnx-testdata nor PyPI'\''s onnx is installed'
+works "ONNX's cases" "$python" tests/onnx_cases.py "${BUILD:-build/cc}/tests/worker_programs" "$cases"
+sed 's/^/# /' "$work/out" | tail -n 4
+expressible=$(sed -n 's/.* \([0-9]*\) expressible.*/\1/p' "$work/out" | tail -n 1)
+[ "${expressible:-0}" -ge 60 ]
+tap $? "many of them are expressible (${expressible:-0})"
+done_testing
