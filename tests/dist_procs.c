@@ -87,6 +87,11 @@ static void prepare(void)
         atexit(remove_folder);
         prctl(PR_SET_CHILD_SUBREAPER, 1); /* for procs_assert_nothing_left */
     }
+    if (TD_SANITIZED) {
+        /* A thread that has just begun may hold the lock of ASan's allocator, and a child that is
+         * forked at that moment would wait for it for ever. */
+        td_sleep(0.05);
+    }
     now.port = now.over_tcp ? td_free_port() : 0;
     snprintf(now.store, sizeof now.store, "%s/store%d", folder, now.runs++);
     for (int r = 0; r < PROCS_MAX; r++) {
