@@ -23,6 +23,13 @@ typedef enum td_binary_op {
     TD_BINARY_COUNT
 } td_binary_op;
 
+typedef enum td_update_op {
+#define TD_UPDATE(name, states, ...) TD_UPDATE_##name,
+#include "tensor/updates.def"
+    TD_UPDATE_COUNT
+} td_update_op;
+enum { TD_UPDATE_STATES = 3 }; /* at most */
+
 typedef enum td_reduce_op { TD_REDUCE_SUM, TD_REDUCE_MEAN, TD_REDUCE_MAX } td_reduce_op;
 
 typedef struct td_pool2d_params {
@@ -39,7 +46,7 @@ typedef struct td_optim_slice {
     double lr, weight_decay;    /* all constants are rounded to the element type once, as PyTorch */
     double momentum, dampening; /* SGD */
     bool nesterov;
-    double beta1, beta2, eps; /* Adam, AdamW */
+    double beta1, beta2, eps; /* updates; momentum too */
     int64_t step;             /* t: the number of this step, from 1 (0: it does not matter) */
     double bias1, bias2;      /* 1 - beta1^t, 1 - beta2^t */
     bool decoupled;           /* p *= 1 - lr*weight_decay first, as in AdamW; any optimizer */

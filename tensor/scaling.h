@@ -42,7 +42,7 @@ TD_EVERYWHERE void td_slice_settle(td_optim_slice *s)
     }
     s->step -= skipped;
     s->first = s->step == 1;
-    if (s->beta1 > 0.0) {
+    if (s->beta2 > 0.0) {
         s->bias1 = 1.0 - pow(s->beta1, (double)s->step);
         s->bias2 = 1.0 - pow(s->beta2, (double)s->step);
     }

@@ -1,10 +1,10 @@
 /* Muon (Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"): a filter's
  * update is its momentum's direction with all singular values brought near 1. For each filter as a
- * matrix, O x (I KH KW):
+ * matrix, O x (I KH KW), and for each chosen matrix:
  *     b = mu b + g;  u = g + mu b (nesterov) or b;  x = u / (|u| + 1e-7)
  *     x = (c0 + c1 (x x^T) + c2 (x x^T)^2) x, some times    (Newton-Schulz)
- *     p = p sqrt(O) / |p| (renormalise);  p -= lr x
- * Parameters of fewer than four dimensions get Nesterov SGD in the same pass. */
+ *     p = p sqrt(O) / |p| (renormalise);  p -= lr (weight_decay p + scale x)
+ * Other parameters get Nesterov SGD in the same pass. */
 #include "nn/extra/muon.h"
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
@@ -22,6 +22,7 @@ static const double coefficients[3] = { 3.4445, -4.7750, 2.0315 };
 /* td_optim.own. */
 typedef struct muon {
     td_muon_options options;
+    bool *chosen;                  /* of each parameter: whether it is one of these */
     td_tensor *update;             /* flat: the filters' orthogonal updates */
     td_optim_slice *update_slices; /* and where they are: one a filter */
     td_tensor *x, *next;           /* room for the largest filter as a matrix, rows <= columns */
@@ -29,18 +30,13 @@ typedef struct muon {
     td_tensor *norm;               /* a scalar */
 } muon;
 
-static bool is_filter(const td_param *p)
-{
-    return p->tensor->ndim == 4;
-}
-
 static void muon_fill(const td_optim *optim, int i, td_optim_slice *slice)
 {
     const muon *m = optim->own;
     slice->first = optim->steps[i] == 0;
     slice->nesterov = true;
-    slice->momentum = m->options.sgd_momentum;
-    if (is_filter(td_params_get(optim->params, i))) {
+    slice->momentum = td_optim_settings(optim, i)->momentum;
+    if (m->chosen[i]) {
         /* The pass keeps the momentum; the parameter itself moves afterwards. */
         slice->momentum = m->options.momentum;
         slice->lr = slice->weight_decay = 0.0;
@@ -74,11 +70,11 @@ static td_tensor filter_in(const td_tensor *matrix, const td_tensor *filter, boo
 {
     td_tensor view = *matrix;
     int64_t step = turned ? matrix->stride[0] : 1;
-    view.ndim = 4;
-    for (int d = 1; d < 4; d++) {
+    view.ndim = filter->ndim;
+    for (int d = 1; d < view.ndim; d++) {
         view.shape[d] = filter->shape[d];
         view.stride[d] = step;
-        for (int e = 1; e < 4; e++) { /* dimensions that run faster than d */
+        for (int e = 1; e < view.ndim; e++) { /* dimensions that run faster than d */
             bool faster = filter->stride[e] < filter->stride[d] ||
                           (filter->stride[e] == filter->stride[d] && e > d);
             view.stride[d] *= e != d && faster ? filter->shape[e] : 1;
@@ -171,9 +167,26 @@ static void muon_filter(const muon *w, const td_kernels *k, td_tensor *param, co
     }
 }
 
-static bool is_trained_filter(const td_param *p)
+static bool is_trained_filter(const td_optim *o, int i)
 {
-    return is_filter(p) && td_grad(p->tensor) != NULL && p->count > 0;
+    const muon *w = o->own;
+    const td_param *p = td_params_get(o->params, i);
+    return w->chosen[i] && td_grad(p->tensor) != NULL && p->count > 0;
+}
+
+/* How far a matrix goes beside the learning rate. */
+static double scale_of(const muon *w, const td_tensor *param)
+{
+    double rows = (double)param->shape[0], columns = (double)td_numel(param) / rows;
+    switch (w->options.scale) {
+    case TD_MUON_BY_SHAPE:
+        return sqrt(fmax(1.0, rows / columns));
+    case TD_MUON_AS_ADAMW:
+        return 0.2 * sqrt(fmax(rows, columns));
+    case TD_MUON_UNSCALED:
+        break;
+    }
+    return 1.0;
 }
 
 /* Where the updates are, and how far they go. Returns how many there are. */
@@ -184,12 +197,14 @@ static int fill_updates(td_optim *o)
     int count = 0;
     for (int n = 0; n < td_params_count(o->params); n++) {
         const td_param *p = td_params_get(o->params, order[n]);
-        if (is_trained_filter(p)) {
-            const td_optim_group_settings *group = &o->groups[o->group_of[order[n]]];
+        if (is_trained_filter(o, order[n])) {
+            double scale = scale_of(w, p->tensor);
             w->update_slices[count++] = (td_optim_slice){
                 .begin = p->begin,
                 .count = p->count,
-                .lr = o->lr * group->lr_scale,
+                .lr = o->lr * td_optim_settings(o, order[n])->lr_scale * scale,
+                .weight_decay = w->options.filter_weight_decay / scale, /* not scaled */
+                .decoupled = true,
             };
         }
     }
@@ -218,7 +233,7 @@ static void muon_run(td_optim *o, const td_kernels *k, td_tensor *flat, const td
     const int *order = td_params_order(o->params);
     for (int n = 0; n < td_params_count(o->params); n++) {
         const td_param *p = td_params_get(o->params, order[n]);
-        if (!is_trained_filter(p)) {
+        if (!is_trained_filter(o, order[n])) {
             continue;
         }
         td_tensor grad = part_of(flat_grad, p), momentum = part_of(o->state[0], p);
@@ -242,6 +257,7 @@ static void muon_free(td_optim *o)
     td_free(w->gram[1]);
     td_free(w->norm);
     free(w->update_slices);
+    free(w->chosen);
     td_params_drop_state(o->params, w->update);
 }
 
@@ -253,6 +269,23 @@ static const td_optim_kind muon_kind = {
     .free = muon_free,
 };
 
+/* Which parameters these are. */
+static bool choose(td_optim *o, td_site at)
+{
+    muon *w = o->own;
+    int count = td_params_count(o->params);
+    w->chosen = calloc((size_t)count + 1, sizeof *w->chosen);
+    for (int i = 0; w->chosen != NULL && i < count; i++) {
+        const td_param *p = td_params_get(o->params, i);
+        w->chosen[i] = w->options.belongs != NULL ? w->options.belongs(p, w->options.user)
+                                                  : p->tensor->ndim == 4;
+        TD_REQUIRE(!w->chosen[i] || p->tensor->ndim >= 2, at,
+                   "td_muon: %s %s was chosen, which is no matrix and no filter bank", p->name,
+                   td_describe(p->tensor));
+    }
+    return w->chosen != NULL;
+}
+
 /* Working memory for the largest filter. */
 static bool add_work(td_optim *o)
 {
@@ -261,7 +294,7 @@ static bool add_work(td_optim *o)
     int64_t largest = 1, most_rows = 1;
     for (int i = 0; i < td_params_count(o->params); i++) {
         const td_param *p = td_params_get(o->params, i);
-        if (is_filter(p) && p->count > 0) {
+        if (((muon *)o->own)->chosen[i] && p->count > 0) {
             int64_t outputs = p->tensor->shape[0], inputs = p->count / outputs;
             int64_t rows = outputs < inputs ? outputs : inputs;
             largest = p->count > largest ? p->count : largest;
@@ -287,20 +320,26 @@ td_optim *td_muon_at(td_muon_options options, td_site at)
 {
     td_require_lr(options.lr, "td_muon", at);
     TD_REQUIRE(options.momentum >= 0.0 && options.sgd_momentum >= 0.0 &&
-                   options.weight_decay >= 0.0 && options.rounds >= 0,
-               at, "td_muon: momenta %g and %g, weight decay %g and %d rounds must not be negative",
-               options.momentum, options.sgd_momentum, options.weight_decay, options.rounds);
+                   options.weight_decay >= 0.0 && options.filter_weight_decay >= 0.0 &&
+                   options.rounds >= 0,
+               at,
+               "td_muon: momenta %g and %g, weight decays %g and %g and %d rounds must not be "
+               "negative",
+               options.momentum, options.sgd_momentum, options.weight_decay,
+               options.filter_weight_decay, options.rounds);
     TD_REQUIRE(options.params == NULL || td_params_peers_of(options.params) == NULL, at,
                "td_muon: td_ddp shards these parameters' optimizer, and Muon needs whole filters: "
                "use td_sgd, td_adam or td_adamw, or td_ddp without .shard");
     muon own = { .options = options };
     own.options.rounds = options.rounds != 0 ? options.rounds : 5;
-    td_optim *o = td_optim_new(&muon_kind, options.params, options.lr, options.weight_decay, true,
-                               &own, sizeof own, at);
+    td_optim_group_settings group = { .weight_decay = options.weight_decay,
+                                      .momentum = options.sgd_momentum };
+    td_optim *o =
+        td_optim_new(&muon_kind, options.params, options.lr, &group, 1, &own, sizeof own, at);
     if (o == NULL) {
         return NULL;
     }
-    if (!add_work(o)) {
+    if (!choose(o, at) || !add_work(o)) {
         td_optim_free(o);
         td_fail(TD_E_NOMEM, "no memory for muon's working memory");
         return NULL;

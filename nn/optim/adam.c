@@ -1,6 +1,7 @@
 /* Adam (Kingma, Ba 2015) and AdamW (Loshchilov, Hutter 2019), in PyTorch's form, at step t:
  * g += wd p (Adam), p *= 1 - lr wd (AdamW);  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;
- * p -= lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps). */
+ * p -= lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps). With amsgrad (Reddi, Kale, Kumar 2018)
+ * the largest v so far takes v's place in p's formula. */
 #include "nn/optim/optim_internal.h"
 #include "tensor/extend.h"
 
@@ -8,13 +9,13 @@
 
 static void adam_fill(const td_optim *optim, int i, td_optim_slice *slice)
 {
-    const td_adam_options *a = optim->own;
-    slice->beta1 = a->beta1;
-    slice->beta2 = a->beta2;
-    slice->eps = a->eps;
+    const td_optim_group_settings *group = td_optim_settings(optim, i);
+    slice->beta1 = group->beta1;
+    slice->beta2 = group->beta2;
+    slice->eps = group->eps;
     slice->step = optim->steps[i] + 1;
-    slice->bias1 = 1.0 - pow(a->beta1, (double)slice->step);
-    slice->bias2 = 1.0 - pow(a->beta2, (double)slice->step);
+    slice->bias1 = 1.0 - pow(group->beta1, (double)slice->step);
+    slice->bias2 = 1.0 - pow(group->beta2, (double)slice->step);
 }
 
 static void adamw_fill(const td_optim *optim, int i, td_optim_slice *slice)
@@ -26,19 +27,20 @@ static void adamw_fill(const td_optim *optim, int i, td_optim_slice *slice)
 static void adam_run(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
                      const td_tensor *flat_grad, int slices)
 {
-    kernels->adam(flat, flat_grad, optim->state[0], optim->state[1], optim->table, slices);
+    td_update_op op = optim->state[2] != NULL ? TD_UPDATE_AMSGRAD : TD_UPDATE_ADAM;
+    kernels->update(op, flat, flat_grad, optim->state, optim->table, slices);
 }
 
 static const td_optim_kind adam_kind = {
     .name = "adam",
-    .states = { "exp_avg", "exp_avg_sq" },
+    .states = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" },
     .fill = adam_fill,
     .run = adam_run,
 };
 
 static const td_optim_kind adamw_kind = {
     .name = "adamw",
-    .states = { "exp_avg", "exp_avg_sq" },
+    .states = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" },
     .fill = adamw_fill,
     .run = adam_run,
 };
@@ -55,7 +57,10 @@ static td_optim *make_adam(const td_optim_kind *kind, td_adam_options a, td_site
     TD_REQUIRE(a.beta1 >= 0.0 && a.beta1 < 1.0 && a.beta2 >= 0.0 && a.beta2 < 1.0, at,
                "td_%s: beta1 %g and beta2 %g must be between 0 and 1, and less than 1", kind->name,
                a.beta1, a.beta2);
-    return td_optim_new(kind, a.params, a.lr, a.weight_decay, true, &a, sizeof a, at);
+    td_optim_group_settings group = {
+        .weight_decay = a.weight_decay, .beta1 = a.beta1, .beta2 = a.beta2, .eps = a.eps
+    };
+    return td_optim_new(kind, a.params, a.lr, &group, a.amsgrad ? 3 : 2, NULL, 0, at);
 }
 
 td_optim *td_adam_at(td_adam_options options, td_site at)

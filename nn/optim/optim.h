@@ -32,6 +32,7 @@ typedef struct td_adam_options {
     double beta1, beta2; /* 0: 0.9 and 0.999 */
     double eps;          /* 0: 1e-8 */
     double weight_decay; /* 0: none; PyTorch's AdamW has the default 1e-2 */
+    bool amsgrad;        /* divide by the largest average of squares so far */
 } td_adam_options;
 /* Adam (Kingma, Ba 2015): weight_decay is added to the gradient. */
 td_optim *td_adam_at(td_adam_options options, td_site at);
@@ -55,6 +56,17 @@ int td_optim_group(td_optim *optim, bool (*belongs)(const td_param *param, void 
 
 /* Changes a group's settings. They count from the next td_optim_step on. */
 void td_optim_set_group(td_optim *optim, int group, double lr_scale, double weight_decay);
+
+/* td_optim_set(optim, group, ...) changes single settings of a group, from the next td_optim_step
+ * on. A setting that is not named stays as it is (TD_ZERO sets 0). A new group begins with the
+ * optimizer's settings. An optimizer ignores settings that are not in its formula. */
+typedef struct td_optim_set_options {
+    int begin_; /* for the library */
+    td_optim *optim;
+    int group;
+    double lr_scale, weight_decay, momentum, beta1, beta2, eps;
+} td_optim_set_options;
+void td_optim_set_at(td_optim_set_options options, td_site at);
 
 /* The learning rate, and setting it. A group's own rate is this rate times its lr_scale. */
 double td_optim_lr(const td_optim *optim);
@@ -93,6 +105,7 @@ double td_schedule_lr(const td_schedule *schedule, double position);
 #define td_sgd(...) td_sgd_at((td_sgd_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_adam(...) td_adam_at((td_adam_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_adamw(...) td_adamw_at((td_adam_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_optim_set(...) td_optim_set_at((td_optim_set_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 
 TD_END_C
 

@@ -22,8 +22,9 @@ void td_require_lr(double lr, const char *what, td_site at)
                lr);
 }
 
-td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, double weight_decay,
-                       bool with_state, const void *own, size_t own_size, td_site at)
+td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr,
+                       const td_optim_group_settings *group, int states, const void *own,
+                       size_t own_size, td_site at)
 {
     TD_REQUIRE(params != NULL, at, "%s: the parameters are NULL: td_parameters failed (%s)",
                kind->name, td_last_reason());
@@ -40,11 +41,11 @@ td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, 
     o->group_of = calloc(room, sizeof *o->group_of);
     o->step_counts = td_params_new_counts(params);
     o->slices = calloc(room * 3, sizeof *o->slices); /* a parameter may come in three parts */
-    o->own = calloc(1, own_size);
+    o->own = calloc(1, own_size + 1);
     bool made = o->groups != NULL && o->group_of != NULL && o->step_counts != NULL &&
                 o->slices != NULL && o->own != NULL;
     o->steps = made ? td_data_rw(o->step_counts) : NULL;
-    for (int i = 0; made && with_state && i < TD_OPTIM_STATES && kind->states[i] != NULL; i++) {
+    for (int i = 0; made && i < states; i++) {
         o->state[i] = td_params_new_window(params);
         made = o->state[i] != NULL;
     }
@@ -54,10 +55,13 @@ td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, 
                 (long long)td_numel(td_params_flat(params)));
         return NULL;
     }
-    o->groups[0] = (td_optim_group_settings){ 1.0, weight_decay };
+    o->groups[0] = *group;
+    o->groups[0].lr_scale = 1.0;
     o->group_count = 1;
     o->skipped = td_params_skipped(params);
-    memcpy(o->own, own, own_size);
+    if (own_size > 0) {
+        memcpy(o->own, own, own_size);
+    }
     return o;
 }
 
@@ -96,11 +100,16 @@ static bool continues(const td_optim_slice *a, const td_optim_slice *b, int64_t 
            a->step == b->step;
 }
 
+const td_optim_group_settings *td_optim_settings(const td_optim *optim, int i)
+{
+    return &optim->groups[optim->group_of[i]];
+}
+
 /* The slice of parameter i's next step. */
 static td_optim_slice slice_of(const td_optim *o, int i, bool captured)
 {
     td_window here = td_params_here(o->params, i);
-    const td_optim_group_settings *group = &o->groups[o->group_of[i]];
+    const td_optim_group_settings *group = td_optim_settings(o, i);
     td_optim_slice slice = {
         .begin = here.place,
         .count = here.count,
@@ -249,7 +258,9 @@ int td_optim_group(td_optim *optim, bool (*belongs)(const td_param *param, void 
         return td_fail(TD_E_NOMEM, "no memory for one more parameter group");
     }
     optim->groups = groups;
-    groups[optim->group_count] = (td_optim_group_settings){ lr_scale, weight_decay };
+    groups[optim->group_count] = groups[0];
+    groups[optim->group_count].lr_scale = lr_scale;
+    groups[optim->group_count].weight_decay = weight_decay;
     for (int i = 0; i < td_params_count(optim->params); i++) {
         if (belongs(td_params_get(optim->params, i), user)) {
             optim->group_of[i] = optim->group_count;
@@ -262,7 +273,32 @@ void td_optim_set_group(td_optim *optim, int group, double lr_scale, double weig
 {
     TD_REQUIRE(group >= 0 && group < optim->group_count, TD_HERE,
                "td_optim_set_group: there is no group %d; there are %d", group, optim->group_count);
-    optim->groups[group] = (td_optim_group_settings){ lr_scale, weight_decay };
+    optim->groups[group].lr_scale = lr_scale;
+    optim->groups[group].weight_decay = weight_decay;
+}
+
+void td_optim_set_at(td_optim_set_options o, td_site at)
+{
+    td_optim *optim = o.optim;
+    TD_REQUIRE(o.group >= 0 && o.group < optim->group_count, at,
+               "td_optim_set: there is no group %d; there are %d", o.group, optim->group_count);
+    TD_REQUIRE(o.lr_scale >= 0.0 && o.weight_decay >= 0.0 && o.momentum >= 0.0 && o.eps >= 0.0 &&
+                   o.beta1 >= 0.0 && o.beta1 < 1.0 && o.beta2 >= 0.0 && o.beta2 < 1.0,
+               at,
+               "td_optim_set: lr_scale %g, weight decay %g, momentum %g and eps %g must not be "
+               "negative, beta1 %g and beta2 %g must be in [0, 1)",
+               o.lr_scale, o.weight_decay, o.momentum, o.eps, o.beta1, o.beta2);
+    td_optim_group_settings *g = &optim->groups[o.group];
+    TD_REQUIRE(o.momentum == 0.0 || g->momentum != 0.0 || optim->groups[0].momentum != 0.0, at,
+               "td_optim_set: this %s was made without momentum and has no memory for it: give it "
+               "a momentum when you make it",
+               optim->kind->name);
+    g->lr_scale = td_or_usual(o.lr_scale, g->lr_scale);
+    g->weight_decay = td_or_usual(o.weight_decay, g->weight_decay);
+    g->momentum = td_or_usual(o.momentum, g->momentum);
+    g->beta1 = td_or_usual(o.beta1, g->beta1);
+    g->beta2 = td_or_usual(o.beta2, g->beta2);
+    g->eps = td_or_usual(o.eps, g->eps);
 }
 
 double td_optim_lr(const td_optim *optim)

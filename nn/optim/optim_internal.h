@@ -1,4 +1,4 @@
-/* Optimizers, seen from inside: what sgd.c and adam.c fill in, and what a checkpoint reads. Users
+/* Optimizers, seen from inside: what each optimizer fills in, and what a checkpoint reads. Users
  * do not include this. */
 #ifndef TD_NN_OPTIM_INTERNAL_H
 #define TD_NN_OPTIM_INTERNAL_H
@@ -6,7 +6,7 @@
 #include "nn/extra/inspect.h"
 #include "tensor/kernels.h"
 
-enum { TD_OPTIM_STATES = 2 };
+enum { TD_OPTIM_STATES = TD_UPDATE_STATES };
 
 /* What the optimizers differ in. */
 typedef struct td_optim_kind {
@@ -20,8 +20,9 @@ typedef struct td_optim_kind {
     void (*free)(td_optim *optim); /* what `own` points to; NULL: nothing */
 } td_optim_kind;
 
+/* What td_optim_set changes; an optimizer reads what it knows. */
 typedef struct td_optim_group_settings {
-    double lr_scale, weight_decay;
+    double lr_scale, weight_decay, momentum, beta1, beta2, eps;
 } td_optim_group_settings;
 
 struct td_optim {
@@ -49,10 +50,13 @@ struct td_optim {
  * for a loss scaler. Waits for the device then. */
 void td_optim_settle(td_optim *optim);
 
-/* An optimizer of a kind over params with one group, its state if with_state, and a copy of `own`.
- * NULL when memory is short. */
-td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr, double weight_decay,
-                       bool with_state, const void *own, size_t own_size, td_site at);
+/* An optimizer of a kind over params with one group (lr_scale is set to 1), the first `states` of
+ * its states, and a copy of `own`. NULL when memory is short. */
+td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr,
+                       const td_optim_group_settings *group, int states, const void *own,
+                       size_t own_size, td_site at);
+/* The settings of parameter i's group. */
+const td_optim_group_settings *td_optim_settings(const td_optim *optim, int i);
 /* Fails unless a learning rate is given, finite and not negative. */
 void td_require_lr(double lr, const char *what, td_site at);
 

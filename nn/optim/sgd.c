@@ -7,7 +7,7 @@ static void sgd_fill(const td_optim *optim, int i, td_optim_slice *slice)
 {
     const td_sgd_options *options = optim->own;
     slice->first = optim->steps[i] == 0;
-    slice->momentum = options->momentum;
+    slice->momentum = td_optim_settings(optim, i)->momentum;
     slice->dampening = options->dampening;
     slice->nesterov = options->nesterov;
 }
@@ -34,6 +34,8 @@ td_optim *td_sgd_at(td_sgd_options options, td_site at)
     TD_REQUIRE(!options.nesterov || (options.momentum > 0.0 && options.dampening == 0.0), at,
                "td_sgd: nesterov needs a momentum (it is %g) and no dampening (%g)",
                options.momentum, options.dampening);
-    return td_optim_new(&sgd_kind, options.params, options.lr, options.weight_decay,
-                        options.momentum != 0.0, &options, sizeof options, at);
+    td_optim_group_settings group = { .weight_decay = options.weight_decay,
+                                      .momentum = options.momentum };
+    return td_optim_new(&sgd_kind, options.params, options.lr, &group, options.momentum != 0.0,
+                        &options, sizeof options, at);
 }

@@ -33,10 +33,10 @@ typedef struct td_sgd_step {
     bool first, nesterov;
 } td_sgd_step;
 
-typedef struct td_adam_step {
+typedef struct td_update_step {
     double weight_decay, shrink; /* as td_sgd_step's */
-    double beta1, beta2, eps, step_size, sqrt_bias2;
-} td_adam_step;
+    double lr, mu, eps, beta1, beta2, size, root_bias2;
+} td_update_step;
 
 /* Batch normalisation's constants, each [channels], of the type that is computed in. */
 typedef struct td_norm_constants {
@@ -127,8 +127,8 @@ typedef struct td_loops {
 
     /* loops_optim.inc. grad NULL: it is zero. */
     void (*sgd)(int64_t n, void *param, const void *grad, void *momentum, const td_sgd_step *step);
-    void (*adam)(int64_t n, void *param, const void *grad, void *m, void *v,
-                 const td_adam_step *step);
+    void (*update)(td_update_op op, int64_t n, void *param, const void *grad, void *const *state,
+                   const td_update_step *step);
     /* y = x * scale where keep[i] >= threshold, else 0. */
     void (*dropout)(int64_t n, void *y, const void *x, const uint32_t *draw, uint32_t threshold,
                     double scale, bool accumulate);

@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-enum { STATES = 2 };
+enum { STATES = TD_UPDATE_STATES };
 
 /* One call: a pass over flat memory. */
 typedef struct td_optim_job td_optim_job;
@@ -19,6 +19,7 @@ struct td_optim_job {
     int64_t size; /* bytes of an element */
     char *param, *state[STATES];
     const char *grad;
+    td_update_op op; /* of update */
     const td_optim_slice *slices;
     int count;
     /* The update of elements [begin, begin + n), which are some of the slice's. */
@@ -56,19 +57,24 @@ static void sgd_step(const td_optim_job *job, const td_optim_slice *s, int64_t b
                     &step);
 }
 
-static void adam_step(const td_optim_job *job, const td_optim_slice *s, int64_t begin, int64_t n)
+static void update_step(const td_optim_job *job, const td_optim_slice *s, int64_t begin, int64_t n)
 {
-    td_adam_step step = {
+    td_update_step step = {
         .weight_decay = TD_ADDED_DECAY(s->decoupled, s->weight_decay),
         .shrink = TD_SHRINK(s->decoupled, s->lr, s->weight_decay),
+        .lr = s->lr,
+        .mu = s->momentum,
+        .eps = s->eps,
         .beta1 = s->beta1,
         .beta2 = s->beta2,
-        .eps = s->eps,
-        .step_size = s->lr / s->bias1,
-        .sqrt_bias2 = sqrt(s->bias2),
+        .size = s->bias1 > 0.0 ? s->lr / s->bias1 : 0.0,
+        .root_bias2 = sqrt(s->bias2),
     };
-    job->loops->adam(n, values_at(job, s, begin), grad_at(job, s, begin),
-                     at(job->state[0], job, begin), at(job->state[1], job, begin), &step);
+    void *state[STATES];
+    for (int k = 0; k < STATES; k++) {
+        state[k] = at(job->state[k], job, begin);
+    }
+    job->loops->update(job->op, n, values_at(job, s, begin), grad_at(job, s, begin), state, &step);
 }
 
 /* The first slice that ends behind an element. */
@@ -130,16 +136,19 @@ void td_cpu_sgd(td_tensor *param, const td_tensor *grad, td_tensor *momentum,
     run_optim(&job, param);
 }
 
-void td_cpu_adam(td_tensor *param, const td_tensor *grad, td_tensor *m, td_tensor *v,
-                 const td_optim_slice *slices, int count)
+void td_cpu_update(td_update_op op, td_tensor *param, const td_tensor *grad,
+                   td_tensor *const *state, const td_optim_slice *slices, int count)
 {
     td_optim_job job = {
         .param = td_ptr(param),
         .grad = td_ptr(grad),
-        .state = { td_ptr(m), td_ptr(v) },
+        .op = op,
         .slices = slices,
         .count = count,
-        .step = adam_step,
+        .step = update_step,
     };
+    for (int k = 0; k < STATES; k++) {
+        job.state[k] = state[k] != NULL ? td_ptr(state[k]) : NULL;
+    }
     run_optim(&job, param);
 }

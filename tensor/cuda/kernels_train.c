@@ -58,8 +58,8 @@ void td_cuda_sgd(td_tensor *param, const td_tensor *grad, td_tensor *momentum,
     td_cuda_launched("sgd");
 }
 
-void td_cuda_adam(td_tensor *param, const td_tensor *grad, td_tensor *m, td_tensor *v,
-                  const td_optim_slice *slices, int count)
+void td_cuda_update(td_update_op op, td_tensor *param, const td_tensor *grad,
+                    td_tensor *const *state, const td_optim_slice *slices, int count)
 {
     if (td_numel(param) == 0 || count == 0) {
         return;
@@ -67,9 +67,13 @@ void td_cuda_adam(td_tensor *param, const td_tensor *grad, td_tensor *m, td_tens
     int64_t n = slices[count - 1].begin + slices[count - 1].count;
     td_device device = td_device_of(param);
     const td_optim_slice *table = td_cuda_numbers(device, slices, (size_t)count * sizeof *slices);
-    td_cuda_launch_adam(param->dtype, n, td_ptr(param), td_ptr(grad), td_ptr(m), td_ptr(v), table,
-                        count, td_cuda_stream(param));
-    td_cuda_launched("adam");
+    void *at[TD_UPDATE_STATES];
+    for (int k = 0; k < TD_UPDATE_STATES; k++) {
+        at[k] = state[k] != NULL ? td_ptr(state[k]) : NULL;
+    }
+    td_cuda_launch_update(op, param->dtype, n, td_ptr(param), td_ptr(grad), at, table, count,
+                          td_cuda_stream(param));
+    td_cuda_launched("update");
 }
 
 void td_cuda_pictures(td_tensor *y, td_tensor *labels, const td_tensor *pictures,

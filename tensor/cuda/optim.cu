@@ -22,11 +22,11 @@ __device__ static inline int first_slice(const td_optim_slice *slices, int count
     return low;
 }
 
-/* What an optimizer keeps beside a parameter: momentum; or the two averages. */
+/* What an optimizer keeps beside a parameter: momentum; or averages. */
 template <class T> struct flat_memory {
     T *param;
     const T *grad;
-    T *state[2];
+    T *state[TD_UPDATE_STATES];
 };
 
 /* A run of up to PACK elements at `at`, `n` of them; whole ones in one access. */
@@ -92,14 +92,14 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
             int64_t value = at + slice->to_values;
             td_pack<T, PACK> w = load_run<T>(flat.param, value, first, last, whole);
             td_pack<T, PACK> g = load_run(flat.grad, value, first, last, whole);
-            td_pack<T, PACK> state[2] = { g, g };
+            td_pack<T, PACK> state[TD_UPDATE_STATES] = { g, g, g };
             for (int k = 0; k < STEP::STATES; k++) {
                 if (step.has_state) {
                     state[k] = load_run(flat.state[k], at, first, last, whole);
                 }
             }
             for (int k = 0; k < PACK; k++) {
-                step.take(w.at[k], g.at[k], state[0].at[k], state[1].at[k]);
+                step.take(w.at[k], g.at[k], state[0].at[k], state[1].at[k], state[2].at[k]);
             }
             store_run(flat.param, value, first, last, whole, w);
             for (int k = 0; k < STEP::STATES; k++) {
@@ -122,7 +122,7 @@ template <class T> struct sgd_step {
           first(s.first), nesterov(s.nesterov)
     {
     }
-    __device__ void take(T &w, T g, T &momentum, T &) const
+    __device__ void take(T &w, T g, T &momentum, T &, T &) const
     {
         T start = w * shrink, d = TD_DECAYED(g, start, decay), direction = d;
         if (has_state) {
@@ -135,34 +135,49 @@ template <class T> struct sgd_step {
     }
 };
 
-template <class T> struct adam_step {
-    enum { STATES = 2 };
-    T decay, shrink, beta1, beta2, fresh1, fresh2, eps, size, root_bias2;
+template <class T> struct update_constants {
+    T decay, shrink, lr, mu, eps, beta1, beta2, fresh1, fresh2, size, root_bias2;
     bool has_state;
-    __device__ adam_step(const td_optim_slice &s, const flat_memory<T> &)
+    __device__ explicit update_constants(const td_optim_slice &s)
         : decay((T)TD_ADDED_DECAY(s.decoupled, s.weight_decay)),
-          shrink((T)TD_SHRINK(s.decoupled, s.lr, s.weight_decay)), beta1((T)s.beta1),
-          beta2((T)s.beta2), fresh1((T)(1.0 - s.beta1)), fresh2((T)(1.0 - s.beta2)), eps((T)s.eps),
-          size((T)(s.lr / s.bias1)), root_bias2((T)sqrt(s.bias2)), has_state(true)
+          shrink((T)TD_SHRINK(s.decoupled, s.lr, s.weight_decay)), lr((T)s.lr), mu((T)s.momentum),
+          eps((T)s.eps), beta1((T)s.beta1), beta2((T)s.beta2), fresh1((T)(1.0 - s.beta1)),
+          fresh2((T)(1.0 - s.beta2)), size((T)(s.bias1 > 0.0 ? s.lr / s.bias1 : 0.0)),
+          root_bias2((T)sqrt(s.bias2)), has_state(true)
     {
-    }
-    __device__ void take(T &w, T g, T &m, T &v) const
-    {
-        T start = w * shrink, d = TD_DECAYED(g, start, decay);
-        m = TD_ADAM_MEAN(m, d, beta1, fresh1);
-        v = TD_ADAM_SQUARE(v, d, beta2, fresh2);
-        w = TD_ADAM_STEP(start, m, v, size, root_bias2, eps);
     }
 };
 
+#define TD_UPDATE(NAME, COUNT, ...)                                                                \
+    template <class T> struct update_##NAME : update_constants<T> {                                \
+        enum { STATES = COUNT };                                                                   \
+        __device__ update_##NAME(const td_optim_slice &s, const flat_memory<T> &)                  \
+            : update_constants<T>(s)                                                               \
+        {                                                                                          \
+        }                                                                                          \
+        __device__ void take(T &w, T gradient, T &a, T &b, T &c) const                             \
+        {                                                                                          \
+            const update_constants<T> &k = *this;                                                  \
+            w = w * k.shrink;                                                                      \
+            T g = TD_DECAYED(gradient, w, k.decay);                                                \
+            (void)b;                                                                               \
+            (void)c;                                                                               \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    };
+#include "tensor/updates.def"
+
 template <class T, template <class> class STEP>
-static void launch(int64_t n, void *param, const void *grad, void *state0, void *state1,
+static void launch(int64_t n, void *param, const void *grad, void *const *state,
                    const td_optim_slice *slices, int count, cudaStream_t stream)
 {
-    flat_memory<T> flat = { (T *)param, (const T *)grad, { (T *)state0, (T *)state1 } };
+    flat_memory<T> flat = { (T *)param, (const T *)grad, { NULL, NULL, NULL } };
     size_t bytes = PACK * sizeof(T);
-    bool packs = td_aligned(param, bytes) && td_aligned(grad, bytes) && td_aligned(state0, bytes) &&
-                 td_aligned(state1, bytes);
+    bool packs = td_aligned(param, bytes) && td_aligned(grad, bytes);
+    for (int k = 0; k < STEP<T>::STATES; k++) {
+        flat.state[k] = (T *)state[k];
+        packs = packs && td_aligned(state[k], bytes);
+    }
     unsigned blocks = (unsigned)((n + PIECE - 1) / PIECE);
     TD_LAUNCH((optimize<T, STEP<T>>), blocks, TD_CUDA_THREADS, stream, n, flat, slices, count,
               packs);
@@ -173,19 +188,25 @@ extern "C" void td_cuda_launch_sgd(td_dtype dtype, int64_t n, void *param, const
                                    cudaStream_t stream)
 {
     if (dtype == TD_F64) {
-        launch<double, sgd_step>(n, param, grad, momentum, NULL, slices, count, stream);
+        launch<double, sgd_step>(n, param, grad, &momentum, slices, count, stream);
     } else {
-        launch<float, sgd_step>(n, param, grad, momentum, NULL, slices, count, stream);
+        launch<float, sgd_step>(n, param, grad, &momentum, slices, count, stream);
     }
 }
 
-extern "C" void td_cuda_launch_adam(td_dtype dtype, int64_t n, void *param, const void *grad,
-                                    void *m, void *v, const td_optim_slice *slices, int count,
-                                    cudaStream_t stream)
+extern "C" void td_cuda_launch_update(td_update_op op, td_dtype dtype, int64_t n, void *param,
+                                      const void *grad, void *const *state,
+                                      const td_optim_slice *slices, int count, cudaStream_t stream)
 {
-    if (dtype == TD_F64) {
-        launch<double, adam_step>(n, param, grad, m, v, slices, count, stream);
-    } else {
-        launch<float, adam_step>(n, param, grad, m, v, slices, count, stream);
+    switch (op) {
+#define TD_UPDATE(NAME, COUNT, ...)                                                                \
+    case TD_UPDATE_##NAME:                                                                         \
+        dtype == TD_F64                                                                            \
+            ? launch<double, update_##NAME>(n, param, grad, state, slices, count, stream)          \
+            : launch<float, update_##NAME>(n, param, grad, state, slices, count, stream);          \
+        break;
+#include "tensor/updates.def"
+    case TD_UPDATE_COUNT:
+        break;
     }
 }
