@@ -16,8 +16,8 @@ enum { LENGTH = 50000, STEPS = 3 };
 
 /* Parameters, gradient and state, beside the same in double. */
 typedef struct memory {
-    td_tensor *p, *g, *a, *b; /* a, b: momentum; or m and v */
-    double *pv, *gv, *av, *bv;
+    td_tensor *p, *g, *a, *b, *c; /* a: momentum; or a, b, c: averages */
+    double *pv, *gv, *av, *bv, *cv;
 } memory;
 
 static void make_memory(memory *t, td_dtype dtype)
@@ -26,10 +26,12 @@ static void make_memory(memory *t, td_dtype dtype)
     t->g = ref_tensor(TD_SHAPE(LENGTH), dtype, TD_ROW_MAJOR, 2);
     t->a = ref_filled(TD_SHAPE(LENGTH), dtype, TD_ROW_MAJOR, 0.0);
     t->b = ref_filled(TD_SHAPE(LENGTH), dtype, TD_ROW_MAJOR, 0.0);
+    t->c = ref_filled(TD_SHAPE(LENGTH), dtype, TD_ROW_MAJOR, 0.0);
     t->pv = ref_values(t->p);
     t->gv = ref_values(t->g);
     t->av = ref_values(t->a);
     t->bv = ref_values(t->b);
+    t->cv = ref_values(t->c);
 }
 
 static void next_gradient(memory *t, uint64_t seed)
@@ -44,18 +46,14 @@ static void next_gradient(memory *t, uint64_t seed)
 static void check_memory(const memory *t, const char *what)
 {
     double *terms = ref_zeros(LENGTH);
-    for (int64_t i = 0; i < LENGTH; i++) {
-        terms[i] = 1.0 + fabs(t->pv[i]);
+    const td_tensor *tensors[] = { t->p, t->a, t->b, t->c };
+    const double *values[] = { t->pv, t->av, t->bv, t->cv };
+    for (int k = 0; k < 4; k++) {
+        for (int64_t i = 0; i < LENGTH; i++) {
+            terms[i] = 1.0 + fabs(values[k][i]);
+        }
+        ref_close(tensors[k], values[k], terms, ref_tolerance(t->p->dtype), what);
     }
-    ref_close(t->p, t->pv, terms, ref_tolerance(t->p->dtype), what);
-    for (int64_t i = 0; i < LENGTH; i++) {
-        terms[i] = 1.0 + fabs(t->av[i]);
-    }
-    ref_close(t->a, t->av, terms, ref_tolerance(t->p->dtype), what);
-    for (int64_t i = 0; i < LENGTH; i++) {
-        terms[i] = 1.0 + fabs(t->bv[i]);
-    }
-    ref_close(t->b, t->bv, terms, ref_tolerance(t->p->dtype), what);
     free(terms);
 }
 
@@ -65,10 +63,12 @@ static void free_memory(memory *t)
     td_free(t->g);
     td_free(t->a);
     td_free(t->b);
+    td_free(t->c);
     free(t->pv);
     free(t->gv);
     free(t->av);
     free(t->bv);
+    free(t->cv);
 }
 
 /* Slices with gaps, a skipped one, an empty one, and one over several chunks. */
@@ -149,76 +149,126 @@ static void test_sgd(void **state)
     ref_run(sgd_cases);
 }
 
-/* ---- Adam ---- */
+/* ---- the formulas of tensor/updates.def ---- */
 
-static void adam_reference(memory *t, const td_optim_slice *s)
+static void update_reference(td_update_op op, memory *t, const td_optim_slice *s)
 {
     for (int64_t i = s->begin; i < s->begin + s->count && !s->skip; i++) {
-        double p = t->pv[i], g = t->gv[i];
+        double p = t->pv[i], g = t->gv[i], *a = &t->av[i], *b = &t->bv[i], *c = &t->cv[i];
         if (s->decoupled) {
             p *= 1.0 - s->lr * s->weight_decay;
         } else {
             g += s->weight_decay * p;
         }
-        t->av[i] = s->beta1 * t->av[i] + (1.0 - s->beta1) * g;
-        t->bv[i] = s->beta2 * t->bv[i] + (1.0 - s->beta2) * g * g;
-        t->pv[i] = p - s->lr / s->bias1 * t->av[i] / (sqrt(t->bv[i]) / sqrt(s->bias2) + s->eps);
+        bool adam = op == TD_UPDATE_ADAM || op == TD_UPDATE_AMSGRAD;
+        double square = s->beta2 * *(adam ? b : a) + (1.0 - s->beta2) * g * g;
+        double mean = s->beta2 * *b + (1.0 - s->beta2) * g;
+        double direction = 0.0;
+        switch (op) {
+        case TD_UPDATE_ADAM:
+        case TD_UPDATE_AMSGRAD:
+            *a = s->beta1 * *a + (1.0 - s->beta1) * g;
+            *b = square;
+            *c = op == TD_UPDATE_AMSGRAD ? fmax(*c, square) : 0.0;
+            direction = *a / s->bias1 /
+                        (sqrt(op == TD_UPDATE_AMSGRAD ? *c : square) / sqrt(s->bias2) + s->eps);
+            break;
+        case TD_UPDATE_RMSPROP:
+            *a = square;
+            direction = g / (sqrt(square) + s->eps);
+            break;
+        case TD_UPDATE_RMSPROP_MOMENTUM:
+            *a = square;
+            direction = *b = s->momentum * *b + g / (sqrt(square) + s->eps);
+            break;
+        case TD_UPDATE_RMSPROP_CENTERED:
+        case TD_UPDATE_RMSPROP_CENTERED_MOMENTUM:
+            *a = square;
+            *b = mean;
+            direction = g / (sqrt(square - mean * mean) + s->eps);
+            if (op == TD_UPDATE_RMSPROP_CENTERED_MOMENTUM) {
+                direction = *c = s->momentum * *c + direction;
+            }
+            break;
+        case TD_UPDATE_ADAGRAD:
+            *a += g * g;
+            direction = g / (sqrt(*a) + s->eps);
+            break;
+        case TD_UPDATE_LION:
+            mean = s->beta1 * *a + (1.0 - s->beta1) * g;
+            direction = mean > 0.0 ? 1.0 : mean < 0.0 ? -1.0 : 0.0;
+            *a = s->beta2 * *a + (1.0 - s->beta2) * g;
+            break;
+        case TD_UPDATE_COUNT:
+            break;
+        }
+        t->pv[i] = p - s->lr * direction;
     }
 }
 
-static void adam_steps(td_dtype dtype, double decay, bool decoupled)
+static const int update_states[] = {
+#define TD_UPDATE(name, states, ...) states,
+#include "tensor/updates.def"
+};
+
+static void update_steps(td_update_op op, td_dtype dtype, bool decoupled)
 {
     memory t;
     make_memory(&t, dtype);
+    td_tensor *state[] = { t.a, update_states[op] > 1 ? t.b : NULL,
+                           update_states[op] > 2 ? t.c : NULL };
     for (int step = 0; step < STEPS; step++) {
         td_optim_slice s[SLICES];
         for (int i = 0; i < SLICES; i++) {
             s[i] = (td_optim_slice){ .lr = 1e-3 * (i + 1),
-                                     .weight_decay = decay,
+                                     .weight_decay = 0.05,
+                                     .momentum = 0.7,
                                      .beta1 = 0.9,
-                                     .beta2 = 0.999,
-                                     .eps = 1e-8,
+                                     .beta2 = 0.97,
+                                     .eps = 0.1,
                                      .bias1 = 1.0 - pow(0.9, step + 1),
-                                     .bias2 = 1.0 - pow(0.999, step + 1),
+                                     .bias2 = 1.0 - pow(0.97, step + 1),
                                      .decoupled = decoupled };
         }
         place(s);
         next_gradient(&t, (uint64_t)step + 10);
         for (int i = 0; i < SLICES; i++) {
-            adam_reference(&t, &s[i]);
+            update_reference(op, &t, &s[i]);
         }
-        k()->adam(t.p, t.g, t.a, t.b, s, SLICES);
-        check_memory(&t, "adam");
+        k()->update(op, t.p, t.g, state, s, SLICES);
+        check_memory(&t, "update");
     }
     free_memory(&t);
 }
 
-static void adam_cases(td_dtype dtype)
+static void update_cases(td_dtype dtype)
 {
-    adam_steps(dtype, 0.0, false);
-    adam_steps(dtype, 0.05, false);
-    adam_steps(dtype, 0.05, true);
+    for (int op = 0; op < TD_UPDATE_COUNT; op++) {
+        update_steps((td_update_op)op, dtype, false);
+        update_steps((td_update_op)op, dtype, true);
+    }
 }
 
-static void test_adam(void **state)
+static void test_updates(void **state)
 {
     (void)state;
-    ref_run(adam_cases);
+    ref_run(update_cases);
 }
 
 /* ---- another device: the CPU's bits, where the CPU multiplies and adds in one instruction ---- */
 
 typedef struct flat {
-    td_tensor *p, *g, *a, *b;
+    td_tensor *p, *g, *state[TD_UPDATE_STATES];
 } flat;
 
 static flat make_flat(td_dtype dtype, td_device device)
 {
     td_tensor *p = ref_tensor(TD_SHAPE(LENGTH), dtype, TD_ROW_MAJOR, 1);
     td_tensor *g = ref_tensor(TD_SHAPE(LENGTH), dtype, TD_ROW_MAJOR, 2);
-    flat f = { td_clone_as(p, dtype, device), td_clone_as(g, dtype, device),
-               td_zeros(TD_SHAPE(LENGTH), dtype, device),
-               td_zeros(TD_SHAPE(LENGTH), dtype, device) };
+    flat f = { .p = td_clone_as(p, dtype, device), .g = td_clone_as(g, dtype, device) };
+    for (int k = 0; k < TD_UPDATE_STATES; k++) {
+        f.state[k] = td_zeros(TD_SHAPE(LENGTH), dtype, device);
+    }
     td_free(p);
     td_free(g);
     return f;
@@ -228,8 +278,9 @@ static void free_flat(flat *f)
 {
     td_free(f->p);
     td_free(f->g);
-    td_free(f->a);
-    td_free(f->b);
+    for (int k = 0; k < TD_UPDATE_STATES; k++) {
+        td_free(f->state[k]);
+    }
 }
 
 static void same_bits(const td_tensor *a, const td_tensor *b)
@@ -240,7 +291,8 @@ static void same_bits(const td_tensor *a, const td_tensor *b)
     free(y);
 }
 
-static void check_same_bits(td_dtype dtype, bool adam)
+/* op TD_UPDATE_COUNT: SGD. */
+static void check_same_bits(td_dtype dtype, td_update_op op)
 {
     flat host = make_flat(dtype, TD_CPU), other = make_flat(dtype, ref_device());
     for (int step = 0; step < STEPS; step++) {
@@ -263,15 +315,16 @@ static void check_same_bits(td_dtype dtype, bool adam)
         flat *both[2] = { &host, &other };
         for (int d = 0; d < 2; d++) {
             const td_kernels *kernels = td_kernels_of(td_device_of(both[d]->p));
-            if (adam) {
-                kernels->adam(both[d]->p, both[d]->g, both[d]->a, both[d]->b, s, SLICES);
+            if (op == TD_UPDATE_COUNT) {
+                kernels->sgd(both[d]->p, both[d]->g, both[d]->state[0], s, SLICES);
             } else {
-                kernels->sgd(both[d]->p, both[d]->g, both[d]->a, s, SLICES);
+                kernels->update(op, both[d]->p, both[d]->g, both[d]->state, s, SLICES);
             }
         }
         same_bits(host.p, other.p);
-        same_bits(host.a, other.a);
-        same_bits(host.b, other.b);
+        for (int k = 0; k < TD_UPDATE_STATES; k++) {
+            same_bits(host.state[k], other.state[k]);
+        }
     }
     free_flat(&host);
     free_flat(&other);
@@ -283,17 +336,17 @@ static void test_same_bits_as_cpu(void **state)
     if (ref_device().type == TD_DEVICE_CPU || td_isa_current() == TD_ISA_PORTABLE) {
         skip();
     }
-    check_same_bits(TD_F32, false);
-    check_same_bits(TD_F64, false);
-    check_same_bits(TD_F32, true);
-    check_same_bits(TD_F64, true);
+    for (int op = 0; op <= TD_UPDATE_COUNT; op++) {
+        check_same_bits(TD_F32, (td_update_op)op);
+        check_same_bits(TD_F64, (td_update_op)op);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sgd),
-        cmocka_unit_test(test_adam),
+        cmocka_unit_test(test_updates),
         cmocka_unit_test(test_same_bits_as_cpu),
     };
     return cmocka_run_group_tests_name("kernels: optimizers", tests, NULL, NULL);

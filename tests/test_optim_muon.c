@@ -144,9 +144,13 @@ static void muon_reference(reference *r, int param, int step, int64_t outputs, i
         u[i] = o->no_nesterov ? r->b[i] : g + o->momentum * r->b[i];
     }
     orthogonalise(u, outputs, n / outputs, o->rounds, update);
+    double rows = (double)outputs, columns = (double)n / rows;
+    double far = o->scale == TD_MUON_BY_SHAPE   ? sqrt(fmax(1.0, rows / columns))
+                 : o->scale == TD_MUON_AS_ADAMW ? 0.2 * sqrt(fmax(rows, columns))
+                                                : 1.0;
     double scale = o->no_renormalise ? 1.0 : sqrt((double)outputs) / norm_of(r->p, n);
     for (int64_t i = 0; i < n; i++) {
-        r->p[i] = r->p[i] * scale - lr * update[i];
+        r->p[i] = (1.0 - lr * o->filter_weight_decay) * r->p[i] * scale - lr * far * update[i];
     }
 }
 
@@ -220,6 +224,11 @@ static void test_muon(void **state)
     recipe.no_nesterov = recipe.no_renormalise = true;
     recipe.rounds = 0;
     run_muon(TD_F64, recipe);
+    recipe.filter_weight_decay = 0.1;
+    recipe.scale = TD_MUON_BY_SHAPE;
+    run_muon(TD_F64, recipe);
+    recipe.scale = TD_MUON_AS_ADAMW;
+    run_muon(TD_F64, recipe);
 }
 
 /* What the method is for: singular values of any size come near 1. The control: momentum itself. */
@@ -249,6 +258,47 @@ static void test_muon_evens_out(void **state)
         assert_true(fabs(before[i] - after[i] - update[i]) < 1e-12);
     }
     td_optim_free(optim);
+    td_module_free(net);
+}
+
+static bool is_weight(const td_param *param, void *user)
+{
+    return param->tensor->ndim > 1 || *(bool *)user;
+}
+
+/* A chosen matrix [O,I] moves as the filter bank [O,I,1,1] does. */
+static void test_muon_of_matrices(void **state)
+{
+    (void)state;
+    td_module *conv = td_nn_sequential(td_nn_conv2d(5, 9)),
+              *net = td_nn_sequential(td_nn_linear(5, 9));
+    td_params *both[2] = { td_parameters(conv), td_parameters(net) };
+    bool all = false;
+    td_optim *optim[2] = {
+        td_muon(both[0], .lr = 0.1, .momentum = 0.9),
+        td_muon(both[1], .lr = 0.1, .momentum = 0.9, .belongs = is_weight, .user = &all),
+    };
+    double values[2][45];
+    for (int i = 0; i < 2; i++) {
+        for (int k = 0; k < 45; k++) {
+            values[0][k] = gradient(0, 1, k);
+        }
+        td_write(td_params_get(both[i], 0)->tensor, values[0], TD_F64);
+        set_gradients(both[i], 0);
+        td_optim_step(optim[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        td_read(td_params_get(both[i], 0)->tensor, values[i], TD_F64);
+        td_optim_free(optim[i]);
+    }
+    for (int k = 0; k < 45; k++) {
+        assert_true(fabs(values[0][k] - values[1][k]) < 1e-6);
+        assert_true(fabs(values[0][k] - gradient(0, 1, k)) > 1e-6);
+    }
+    all = true;
+    expect_fatal("0.bias f32[9] cpu:0 was chosen",
+                 td_muon(both[1], .lr = 0.1, .belongs = is_weight, .user = &all));
+    td_module_free(conv);
     td_module_free(net);
 }
 
@@ -327,6 +377,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_muon),
         cmocka_unit_test(test_muon_evens_out),
+        cmocka_unit_test(test_muon_of_matrices),
         cmocka_unit_test(test_muon_without_gradient),
         cmocka_unit_test(test_lookahead),
     };

@@ -1,4 +1,5 @@
 /* Learning-rate schedules against their closed forms. */
+#include "nn/extra/schedules.h"
 #include "tandem.h"
 #include "tests/expect_fatal.h"
 
@@ -144,13 +145,103 @@ static void test_after_warmup(void **state)
     expect_fatal("than where it begins (5)", td_schedule_lr(&s, 6));
 }
 
+/* The numbers of the rest are PyTorch's (2.15), made by tests/optim_torch.py. */
+static void test_restarts_and_one_cycle(void **state)
+{
+    (void)state;
+    static const struct {
+        td_schedule s;
+        double lr[12];
+    } cases[] = {
+        { { .kind = TD_SCHEDULE_RESTARTS, .min_lr = 0.001, .step_size = 4 },
+          { 0.5, 0.426923141906, 0.2505, 0.074076858094, 0.5, 0.426923141906, 0.2505,
+            0.074076858094, 0.5, 0.426923141906, 0.2505, 0.074076858094 } },
+        { { .kind = TD_SCHEDULE_RESTARTS, .min_lr = 0.001, .step_size = 3, .growth = 2 },
+          { 0.5, 0.37525, 0.12575, 0.5, 0.466573338244, 0.37525, 0.2505, 0.12575, 0.0344266617558,
+            0.5, 0.491498493659, 0.466573338244 } },
+        { { .kind = TD_SCHEDULE_ONE_CYCLE, .total = 12 },
+          { 0.02, 0.17489482711, 0.439642579561, 0.497207717725, 0.466506484921, 0.405872826975,
+            0.323689498848, 0.231318551333, 0.141530499104, 0.0667387650944, 0.0172834937127,
+            2e-06 } },
+        { { .kind = TD_SCHEDULE_ONE_CYCLE,
+            .total = 12,
+            .warmup = 6,
+            .warmup_factor = 0.1,
+            .min_lr = 5e-4 },
+          { 0.05, 0.0929711762656, 0.205471176266, 0.344528823734, 0.457028823734, 0.5,
+            0.466539844595, 0.375125, 0.25025, 0.125375, 0.0339601554048, 0.0005 } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        td_schedule s = cases[i].s;
+        s.base_lr = 0.5;
+        for (int t = 0; t < 12; t++) {
+            check(&s, t, cases[i].lr[t], 1e-12);
+        }
+    }
+    td_schedule s = { .kind = TD_SCHEDULE_RESTARTS, .base_lr = 1 };
+    expect_fatal("give the first cycle's length", td_schedule_lr(&s, 1));
+    s.kind = TD_SCHEDULE_ONE_CYCLE;
+    expect_fatal("give .total", td_schedule_lr(&s, 1));
+}
+
+static void test_sequence(void **state)
+{
+    (void)state;
+    static const td_schedule three[] = {
+        { .base_lr = 0.5 },
+        { .kind = TD_SCHEDULE_STEP, .base_lr = 0.5, .step_size = 2, .gamma = 0.5 },
+        { .kind = TD_SCHEDULE_COSINE, .base_lr = 0.5, .min_lr = 0.001, .total = 4 },
+    };
+    static const double lr[] = { 0.5,    0.5,           0.5,   0.5, 0.5,
+                                 0.25,   0.25,          0.125, 0.5, 0.426923141906,
+                                 0.2505, 0.074076858094 };
+    for (int t = 0; t < 12; t++) {
+        double got = td_schedules_lr(three, (double[]){ 3, 8 }, 3, t);
+        assert_true(fabs(got - lr[t]) <= 1e-12);
+    }
+    expect_fatal("there is no schedule", td_schedules_lr(three, NULL, 0, 0));
+}
+
+static void test_plateau(void **state)
+{
+    (void)state;
+    static const double metrics[] = { 1,   .9,  .95, .91, .92, .9,  .8,  .85,
+                                      .85, .85, .85, .85, .85, .85, .85, .1 };
+    enum { CALLS = sizeof metrics / sizeof *metrics };
+    static const struct {
+        td_plateau plateau;
+        double lr[CALLS];
+    } cases[] = {
+        { { .factor = 0.5, .patience = 2 },
+          { 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25, 0.25, 0.125, 0.125, 0.125, 0.0625, 0.0625,
+            0.0625, 0.0625 } },
+        { { .patience = 1, .threshold = 0.05, .absolute = true, .cooldown = 2, .min_lr = 0.004 },
+          { 0.5, 0.5, 0.5, 0.05, 0.05, 0.05, 0.05, 0.05, 0.005, 0.005, 0.005, 0.005, 0.004, 0.004,
+            0.004, 0.004 } },
+        { { .factor = 0.5, .patience = 2, .threshold = 0.1, .larger_is_better = true },
+          { 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125, 0.125, 0.0625, 0.0625, 0.0625, 0.03125,
+            0.03125, 0.03125, 0.015625 } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        td_plateau plateau = cases[i].plateau;
+        plateau.lr = 0.5;
+        for (int t = 0; t < CALLS; t++) {
+            double lr = td_plateau_step(&plateau, metrics[t]);
+            if (!(fabs(lr - cases[i].lr[t]) <= 1e-12)) {
+                fail_msg("case %d, call %d: %.17g, not %.17g", (int)i, t, lr, cases[i].lr[t]);
+            }
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_constant),     cmocka_unit_test(test_step),
         cmocka_unit_test(test_multi_step),   cmocka_unit_test(test_cosine),
         cmocka_unit_test(test_warmup),       cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_after_warmup),
+        cmocka_unit_test(test_after_warmup), cmocka_unit_test(test_restarts_and_one_cycle),
+        cmocka_unit_test(test_sequence),     cmocka_unit_test(test_plateau),
     };
     return cmocka_run_group_tests_name("nn: schedules", tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
 /* Optimizers against their formulas in double; what is skipped; groups. */
+#include "nn/extra/optimizers.h"
 #include "tandem.h"
 #include "tests/expect_fatal.h"
 #include "autograd/hooks.h"
@@ -224,6 +225,99 @@ static void test_adam(void **state)
     }
 }
 
+/* ---- against PyTorch's numbers (2.15), made by tests/optim_torch.py ---- */
+
+enum { GOLDEN = 4, GOLDEN_STEPS = 8 };
+
+static td_optim *golden_optimizer(td_params *p, int which)
+{
+    switch (which) {
+    case 0:
+        return td_adam(p, .lr = 0.05, .weight_decay = 0.02, .amsgrad = true);
+    case 1:
+        return td_adamw(p, .lr = 0.05, .beta1 = 0.5, .beta2 = 0.7, .weight_decay = 0.1,
+                        .amsgrad = true);
+    case 2:
+        return td_rmsprop(p, .lr = 0.05);
+    case 3:
+        return td_rmsprop(p, .lr = 0.05, .alpha = 0.9, .eps = 1e-3, .momentum = 0.8,
+                          .weight_decay = 0.02);
+    case 4:
+        return td_rmsprop(p, .lr = 0.05, .alpha = 0.9, .centered = true, .eps = 1e-2);
+    case 5:
+        return td_rmsprop(p, .lr = 0.05, .alpha = 0.8, .centered = true, .eps = 1e-2,
+                          .momentum = 0.5);
+    case 6:
+        return td_adagrad(p, .lr = 0.1);
+    case 7:
+        return td_adagrad(p, .lr = 0.1, .initial_value = 0.3, .weight_decay = 0.05, .eps = 1e-3);
+    default:
+        return NULL;
+    }
+}
+
+static void test_pytorchs_numbers(void **state)
+{
+    (void)state;
+    static const double start[GOLDEN] = { 1.0, -0.5, 0.25, -2.0 };
+    static const double expected[][GOLDEN] = {
+        { 0.9928508101025154, -0.4084967905522655, 0.18533323115881548, -2.055797183566915 },
+        { 0.8941210659442402, -0.4178978629720582, 0.11568370711193854, -1.9748514296506336 },
+        { 0.7475836643253605, -0.1446692118612782, -0.6152847298888067, -2.269944833994715 },
+        { 0.7694382970422914, -0.014378128950094009, -0.47397643403557466, -2.2299564684932176 },
+        { 0.9046291195631768, -0.39362023829269194, 0.01459664188577707, -2.080182735173174 },
+        { 0.8603146206434961, -0.3202383598810233, -0.05927344871425617, -2.169048013896819 },
+        { 0.9508109358943571, -0.4289296330937583, 0.07849278389213207, -2.054497204626386 },
+        { 0.9062302251939308, -0.44905785269090315, 0.1560745648233899, -1.922313100984205 },
+    };
+    for (int which = 0; which < (int)(sizeof expected / sizeof *expected); which++) {
+        td_module *m = td_module_new(&bare_type, 0);
+        td_tensor *p =
+            td_module_parameter(m, "p", td_from(start, TD_SHAPE(GOLDEN), TD_F64, TD_CPU));
+        m->dtype = TD_F64;
+        td_optim *optim = golden_optimizer(td_parameters(td_module_finish(m)), which);
+        for (int step = 0; step < GOLDEN_STEPS; step++) {
+            set_gradient(p, step);
+            td_optim_step(optim);
+        }
+        double values[GOLDEN];
+        td_read(p, values, TD_F64);
+        for (int i = 0; i < GOLDEN; i++) {
+            if (!(fabs(values[i] - expected[which][i]) <= 1e-13)) {
+                fail_msg("optimizer %d, element %d is %.17g, should be %.17g", which, i, values[i],
+                         expected[which][i]);
+            }
+        }
+        td_optim_free(optim);
+        td_module_free(m);
+    }
+}
+
+/* Lion's formula (PyTorch has none). The decay comes first, then a step of lr along the sign. */
+static void test_lion(void **state)
+{
+    (void)state;
+    job j;
+    open_job(&j, TD_F64);
+    td_optim *optim = td_lion(j.params, .lr = 0.01, .weight_decay = 0.1);
+    for (int step = 0; step < STEPS; step++) {
+        set_gradients(&j, optim, step);
+        td_optim_step(optim);
+        for (int i = 0; i < 2; i++) {
+            reference *r = &j.expected[i];
+            for (int64_t e = 0; has_gradient(i, step) && e < td_params_get(j.params, i)->count;
+                 e++) {
+                double g = gradient(step, e), d = 0.9 * r->m[e] + 0.1 * g;
+                r->p[e] = r->p[e] * (1.0 - 0.001) - 0.01 * ((d > 0.0) - (d < 0.0));
+                r->m[e] = 0.99 * r->m[e] + 0.01 * g;
+            }
+        }
+        check_job(&j);
+    }
+    td_optim_free(optim);
+    td_module_free(j.net);
+}
+
 /* ---- what surrounds them ---- */
 
 static bool is_b(const td_param *param, void *user)
@@ -254,6 +348,34 @@ static void test_groups(void **state)
         a.lr = 0.02;
         b.lr = 0.02 * 0.25;
     }
+    td_optim_free(optim);
+    td_module_free(j.net);
+}
+
+/* Betas, momentum and the rest by group; what is not named stays. */
+static void test_settings_of_groups(void **state)
+{
+    (void)state;
+    job j;
+    open_job(&j, TD_F64);
+    td_adam_options a = { .lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8 }, b = a;
+    td_optim *optim = td_adam(j.params, .lr = 0.1);
+    int asked = 0, group = td_optim_group(optim, is_b, &asked, 1.0, 0.0);
+    td_optim_set(optim, group, .beta1 = TD_ZERO, .eps = 0.01);
+    td_optim_set(optim, group, .beta2 = 0.5, .lr_scale = 0.25);
+    b = (td_adam_options){ .lr = 0.025, .beta1 = 0.0, .beta2 = 0.5, .eps = 0.01 };
+    for (int step = 0; step < 2; step++) {
+        set_gradients(&j, optim, step);
+        td_optim_step(optim);
+        adam_reference(&j.expected[0], FIRST, step, &a, false);
+        adam_reference(&j.expected[1], SECOND, step, &b, false);
+        check_job(&j);
+    }
+    expect_fatal("there is no group 2", td_optim_set(optim, 2, .beta1 = 0.5));
+    expect_fatal("beta1 1 and beta2 0", td_optim_set(optim, 1, .beta1 = 1.0));
+    td_optim_free(optim);
+    optim = td_sgd(j.params, .lr = 0.1);
+    expect_fatal("made without momentum", td_optim_set(optim, 0, .momentum = 0.5));
     td_optim_free(optim);
     td_module_free(j.net);
 }
@@ -331,6 +453,9 @@ static void test_bad_options(void **state)
     expect_fatal("nesterov needs a momentum", td_sgd(j.params, .lr = 0.1, .nesterov = true));
     expect_fatal("between 0 and 1", td_adam(j.params, .beta1 = 1.0));
     expect_fatal("must not be negative", td_adamw(j.params, .weight_decay = -1.0));
+    expect_fatal("alpha is 1; it must be", td_rmsprop(j.params, .alpha = 1.0));
+    expect_fatal("initial_value -1", td_adagrad(j.params, .initial_value = -1.0));
+    expect_fatal("beta2 is 2; it must be", td_lion(j.params, .beta2 = 2.0));
     td_fail(TD_OK, "%s", "");
     expect_fatal("td_parameters failed (no message", td_adam(NULL));
     td_module_free(j.net);
@@ -354,7 +479,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sgd),
         cmocka_unit_test(test_adam),
+        cmocka_unit_test(test_pytorchs_numbers),
+        cmocka_unit_test(test_lion),
         cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_settings_of_groups),
         cmocka_unit_test(test_zero_is_a_gradient),
         cmocka_unit_test(test_step_before_backward),
         cmocka_unit_test(test_two_optimizers),

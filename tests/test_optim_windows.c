@@ -4,6 +4,7 @@
 #include "autograd/hooks.h"
 #include "nn/extra/inspect.h"
 #include "nn/extra/muon.h"
+#include "nn/extra/optimizers.h"
 #include "nn/module.h"
 #include "nn/params.h"
 #include "tensor/extend.h"
@@ -68,6 +69,26 @@ static td_optim *momentum(td_params *params)
 static td_optim *adam(td_params *params)
 {
     return td_adam(params, .lr = 0.01, .weight_decay = 0.02);
+}
+
+static td_optim *amsgrad(td_params *params)
+{
+    return td_adam(params, .lr = 0.01, .amsgrad = true);
+}
+
+static td_optim *rmsprop(td_params *params)
+{
+    return td_rmsprop(params, .lr = 0.01, .momentum = 0.9, .centered = true);
+}
+
+static td_optim *adagrad(td_params *params)
+{
+    return td_adagrad(params, .lr = 0.01, .initial_value = 0.5);
+}
+
+static td_optim *lion(td_params *params)
+{
+    return td_lion(params, .lr = 0.01, .weight_decay = 0.1);
 }
 
 static bool is_short(const td_param *param, void *user)
@@ -168,9 +189,10 @@ static void check_windows(td_dtype dtype, make_optim make, int count)
         }
     }
     size_t length = (size_t)td_numel(td_params_flat(ranks[0].params));
+    size_t whole_length = (size_t)td_numel(td_params_flat(whole.params));
     for (int r = 0; r < count; r++) {
         assert_int_equal(ranks[r].gathers, STEPS); /* also of ranks whose window has no gradient */
-        size_t states = td_optim_state_bytes(whole.optim) > 0 ? (make == momentum ? 1 : 2) : 0;
+        size_t states = td_optim_state_bytes(whole.optim) / (whole_length * td_dtype_size(dtype));
         assert_int_equal(td_optim_state_bytes(ranks[r].optim),
                          states * length / (size_t)count * td_dtype_size(dtype));
         close_member(&ranks[r]);
@@ -181,7 +203,8 @@ static void check_windows(td_dtype dtype, make_optim make, int count)
 static void test_steps_of_windows_are_the_whole_step(void **unused)
 {
     (void)unused;
-    static const make_optim makes[] = { plain, momentum, adam, adamw_of_two_groups };
+    static const make_optim makes[] = { plain,   momentum, adam,    adamw_of_two_groups,
+                                        amsgrad, rmsprop,  adagrad, lion };
     for (size_t k = 0; k < sizeof makes / sizeof *makes; k++) {
         for (int count = 1; count <= MOST_RANKS; count++) {
             check_windows(TD_F32, makes[k], count);

@@ -27,7 +27,7 @@ typedef struct td_muon_options {
     /* Chooses Muon's parameters, of two or more dimensions; NULL: those of four. */
     bool (*belongs)(const td_param *param, void *user);
     void *user;
-    int rounds;          /* of the Newton-Schulz iteration; 0: 5 */
+    int rounds; /* of the Newton-Schulz iteration; 0: 5 */
     bool no_nesterov;
     bool no_renormalise; /* otherwise each step first scales a filter bank to the norm sqrt(O) */
     double sgd_momentum; /* for other parameters, whose learning rates are those of their groups */

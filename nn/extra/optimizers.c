@@ -48,10 +48,9 @@ td_optim *td_rmsprop_at(td_rmsprop_options o, td_site at)
 {
     static const td_optim_kind *const kinds[2][2] = { { &rmsprop, &rmsprop_momentum },
                                                       { &rmsprop_centered, &rmsprop_both } };
-    static const td_update_op ops[2][2] = {
-        { TD_UPDATE_RMSPROP, TD_UPDATE_RMSPROP_MOMENTUM },
-        { TD_UPDATE_RMSPROP_CENTERED, TD_UPDATE_RMSPROP_CENTERED_MOMENTUM }
-    };
+    static const td_update_op ops[2][2] = { { TD_UPDATE_RMSPROP, TD_UPDATE_RMSPROP_MOMENTUM },
+                                            { TD_UPDATE_RMSPROP_CENTERED,
+                                              TD_UPDATE_RMSPROP_CENTERED_MOMENTUM } };
     o.lr = td_or_usual(o.lr, 1e-2);
     td_optim_group_settings group = { .weight_decay = o.weight_decay,
                                       .momentum = o.momentum,

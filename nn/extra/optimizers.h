@@ -1,5 +1,6 @@
-/* RMSprop, Adagrad and Lion. Groups, state files, sharding, captured steps: as for the optimizers of
- * nn/optim/optim.h. Free them by td_optim_free. NULL with td_last_error() when memory is short. */
+/* RMSprop, Adagrad and Lion. Groups, state files, sharding, captured steps: as for the optimizers
+ * of nn/optim/optim.h. Free them by td_optim_free. NULL with td_last_error() when memory is short.
+ */
 #ifndef TD_NN_EXTRA_OPTIMIZERS_H
 #define TD_NN_EXTRA_OPTIMIZERS_H
 

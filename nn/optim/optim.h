@@ -84,16 +84,23 @@ typedef enum td_schedule_kind {
     TD_SCHEDULE_MULTI_STEP, /* lr * gamma^(milestones passed) */
     TD_SCHEDULE_COSINE,     /* min + (lr - min) (1 + cos(pi t / T)) / 2; T: t at total */
     TD_SCHEDULE_LINEAR,     /* a straight line from lr, where the warm-up ends, to min at total */
+    TD_SCHEDULE_RESTARTS,   /* cosines one after the other, each from lr to min: the first step_size
+                               long, each next one `growth` times the one before
+                               (CosineAnnealingWarmRestarts) */
+    TD_SCHEDULE_ONE_CYCLE,  /* OneCycleLR over `total` steps, counted from 0: a cosine up from
+                               lr * warmup_factor to lr, `warmup` steps, then one down to min */
 } td_schedule_kind;
 typedef struct td_schedule {
     td_schedule_kind kind;
     double base_lr, min_lr;
-    double total;            /* of cosine and linear: where the rate reaches min_lr */
+    double total;            /* of cosine, linear: where the rate reaches min_lr; of one-cycle */
     double step_size, gamma; /* step_size: of step. gamma: of step and multi-step; 0: 0.1 */
     double milestones[16];
     int milestone_count;
+    double growth;        /* of restarts, at least 1; 0: 1 */
     double warmup;        /* length of a linear warm-up at the beginning; 0: none */
     double warmup_factor; /* the warm-up multiplies the rate by a factor from this value to 1 */
+    /* One-cycle's own defaults, if 0: warmup 0.3 total, warmup_factor 1/25, min_lr 4e-6 lr. */
     bool after_warmup; /* false: the warm-up multiplies the schedule, which begins at 0 (PyTorch's
                           ChainedScheduler). true: the warm-up multiplies base_lr, and t begins
                           at the warm-up's end (SequentialLR). Milestones and total count from 0 */
@@ -105,7 +112,8 @@ double td_schedule_lr(const td_schedule *schedule, double position);
 #define td_sgd(...) td_sgd_at((td_sgd_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_adam(...) td_adam_at((td_adam_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_adamw(...) td_adamw_at((td_adam_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-#define td_optim_set(...) td_optim_set_at((td_optim_set_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_optim_set(...)                                                                          \
+    td_optim_set_at((td_optim_set_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 
 TD_END_C
 

@@ -84,8 +84,8 @@ static bool check_optimizer(td_device device, bool adam)
             td_tensor **t = both[i]->t;
             const td_kernels *kernels = td_kernels_of(td_device_of(t[0]));
             if (adam) {
-                kernels->update(TD_UPDATE_ADAM, t[0], t[1],
-                                (td_tensor *[]){ t[2], t[3], NULL }, slices, count);
+                kernels->update(TD_UPDATE_ADAM, t[0], t[1], (td_tensor *[]){ t[2], t[3], NULL },
+                                slices, count);
             } else {
                 kernels->sgd(t[0], t[1], t[2], slices, count);
             }
