@@ -269,21 +269,24 @@ static const td_optim_kind muon_kind = {
     .free = muon_free,
 };
 
-/* Which parameters these are. */
-static bool choose(td_optim *o, td_site at)
+static bool is_chosen(const td_muon_options *o, const td_param *p, td_site at)
 {
-    muon *w = o->own;
-    int count = td_params_count(o->params);
-    w->chosen = calloc((size_t)count + 1, sizeof *w->chosen);
-    for (int i = 0; w->chosen != NULL && i < count; i++) {
-        const td_param *p = td_params_get(o->params, i);
-        w->chosen[i] = w->options.belongs != NULL ? w->options.belongs(p, w->options.user)
-                                                  : p->tensor->ndim == 4;
-        TD_REQUIRE(!w->chosen[i] || p->tensor->ndim >= 2, at,
-                   "td_muon: %s %s was chosen, which is no matrix and no filter bank", p->name,
-                   td_describe(p->tensor));
+    bool chosen = o->belongs != NULL ? o->belongs(p, o->user) : p->tensor->ndim == 4;
+    TD_REQUIRE(!chosen || p->tensor->ndim >= 2, at,
+               "td_muon: %s %s was chosen, which is no matrix and no filter bank", p->name,
+               td_describe(p->tensor));
+    return chosen;
+}
+
+/* Which parameters these are; the caller frees the list. NULL: no memory. */
+static bool *choose(const td_muon_options *o, td_site at)
+{
+    int count = o->params != NULL ? td_params_count(o->params) : 0;
+    bool *chosen = calloc((size_t)count + 1, sizeof *chosen);
+    for (int i = 0; chosen != NULL && i < count; i++) {
+        chosen[i] = is_chosen(o, td_params_get(o->params, i), at);
     }
-    return w->chosen != NULL;
+    return chosen;
 }
 
 /* Working memory for the largest filter. */
@@ -332,14 +335,16 @@ td_optim *td_muon_at(td_muon_options options, td_site at)
                "use td_sgd, td_adam or td_adamw, or td_ddp without .shard");
     muon own = { .options = options };
     own.options.rounds = options.rounds != 0 ? options.rounds : 5;
+    own.chosen = choose(&options, at);
     td_optim_group_settings group = { .weight_decay = options.weight_decay,
                                       .momentum = options.sgd_momentum };
     td_optim *o =
         td_optim_new(&muon_kind, options.params, options.lr, &group, 1, &own, sizeof own, at);
     if (o == NULL) {
+        free(own.chosen);
         return NULL;
     }
-    if (!choose(o, at) || !add_work(o)) {
+    if (own.chosen == NULL || !add_work(o)) {
         td_optim_free(o);
         td_fail(TD_E_NOMEM, "no memory for muon's working memory");
         return NULL;
