@@ -2,6 +2,26 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+
+td_status td_files_for(int processes, int each)
+{
+    enum { OWN = 16 };
+    struct rlimit files;
+    rlim_t needed = OWN + (rlim_t)each * (rlim_t)processes;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= needed) {
+        return TD_OK;
+    }
+    rlim_t allowed = files.rlim_max;
+    files.rlim_cur = needed;
+    if (needed > allowed || setrlimit(RLIMIT_NOFILE, &files) != 0) {
+        return td_fail(
+            TD_E_IO, "%llu open files are needed for %d process%s and %llu are allowed (ulimit -n)",
+            (unsigned long long)needed, processes, processes == 1 ? "" : "es",
+            (unsigned long long)allowed);
+    }
+    return TD_OK;
+}
 
 char td_process_state(pid_t pid, uint64_t *start_time)
 {

@@ -2,9 +2,16 @@
 #ifndef TD_DIST_PROCESS_H
 #define TD_DIST_PROCESS_H
 
+#include "tensor/error.h"
+
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+
+/* Raises this process's limit of open files, if it is too low to have `each` files for each of
+ * `processes` and some for itself. TD_E_IO: the system does not allow it. Call it before children
+ * or connections are waited for: those that were never accepted wait for their whole time-out. */
+td_status td_files_for(int processes, int each);
 
 /* The state letter of a process ('T': stopped) and its start time. 0: no such process, or a
  * zombie. */

@@ -424,7 +424,7 @@ tap $? 'a console that nobody reads: the file has the lines'
 exec 9<&-
 few() { (ulimit -n "$1" && shift && exec timeout 20 "$@"); }
 for files in 12 13 31; do # with 13 the store could take one connection, and two workers waited for it
-    fails "$files descriptors: said before anything waits" 1 "2 workers here need 32 open files and $files are allowed" \
+    fails "$files descriptors: said before anything waits" 1 "32 open files are needed for 2 processes and $files are allowed" \
         few $files "$apps/tdrun" --nproc-per-node 2 "$worker" meet
 done
 fails 'a world that is absurd' 1 'the most is' timeout 20 env RANK=0 WORLD_SIZE=2147483647 \

@@ -358,6 +358,43 @@ static void test_full_dev_shm(void **state)
     }
 }
 
+/* ---- few descriptors ---- */
+
+static int with_few_files(int rank, int size, void *arg)
+{
+    const struct rlimit *few = arg;
+    td_dist_options options = { .timeout = 60 };
+    REQUIRE(rank != 0 || setrlimit(RLIMIT_NOFILE, few) == 0);
+    *fault_at = td_clock();
+    td_status status = procs_try_init(rank, size, &options);
+    REQUIRE(td_clock() - *fault_at < fault_patience());
+    if (few->rlim_max > few->rlim_cur) {
+        REQUIRE_OK(status);
+        REQUIRE_OK(td_barrier(NULL));
+        td_dist_destroy();
+        return 0;
+    }
+    REQUIRE(status == TD_E_IO);
+    return fault_report(status);
+}
+
+/* Rank 0 has the store. With too few files it accepted some connections, and all ranks waited for
+ * their whole time-outs. Now it says so before it listens; the others, in any case, end in time. */
+static void test_few_files(void **state)
+{
+    (void)state;
+    static procs_end ends[1];
+    for (int files = 16; files < 20; files++) {
+        struct rlimit few = { .rlim_cur = (rlim_t)files, .rlim_max = (rlim_t)files };
+        procs_meet_over_tcp(true);
+        procs_run(1, LIMIT, with_few_files, &few, ends);
+        procs_assert_says(ends, 0, "20 open files are needed for 1 process and 1");
+        assert_survived(ends, 0);
+    }
+    struct rlimit raised = { .rlim_cur = 16, .rlim_max = 256 };
+    procs_succeed(RANKS, LIMIT, with_few_files, &raised);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -365,6 +402,7 @@ int main(void)
         cmocka_unit_test(test_missing),         cmocka_unit_test(test_wrong_size),
         cmocka_unit_test(test_busy_port),       cmocka_unit_test(test_no_memory_to_begin),
         cmocka_unit_test(test_no_group_memory), cmocka_unit_test(test_full_dev_shm),
+        cmocka_unit_test(test_few_files),
     };
     return cmocka_run_group_tests(tests, fault_setup, NULL);
 }

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -90,24 +89,6 @@ static void begin_child(const td_signal_watch *watch, pid_t parent)
     sigaction(SIGCHLD, &watch->child_before, NULL);
     sigaction(SIGPIPE, &watch->pipe_before, NULL);
     pthread_sigmask(SIG_SETMASK, &watch->before, NULL);
-}
-
-td_status td_files_for_children(int count)
-{
-    enum { OWN = 16, EACH = 8 };
-    struct rlimit files;
-    rlim_t needed = OWN + (rlim_t)EACH * (rlim_t)count;
-    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= needed) {
-        return TD_OK;
-    }
-    rlim_t allowed = files.rlim_max;
-    files.rlim_cur = needed;
-    if (needed > allowed || setrlimit(RLIMIT_NOFILE, &files) != 0) {
-        return td_fail(
-            TD_E_IO, "%d worker%s here need %llu open files and %llu are allowed (ulimit -n)",
-            count, count == 1 ? "" : "s", (unsigned long long)needed, (unsigned long long)allowed);
-    }
-    return TD_OK;
 }
 
 pid_t td_child_fork(const td_signal_watch *watch)

@@ -3,8 +3,6 @@
 #ifndef TD_DIST_CHILDREN_H
 #define TD_DIST_CHILDREN_H
 
-#include "tensor/error.h"
-
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,11 +18,6 @@ typedef struct td_child {
 /* Opens descriptors 0 to 2 on /dev/null if they are closed. Otherwise the first file or socket
  * would become a stream that messages are written to. */
 void td_keep_standard_streams(void);
-
-/* A child takes some files of its parent: its streams, its connections to the store. Raises this
- * process's own limit if it is too low for that many children; TD_E_IO if the system's does not
- * allow it, since otherwise they would wait for connections that are never accepted. */
-td_status td_files_for_children(int count);
 
 /* Waits for signals instead of handling them: between begin and end the calling thread blocks TERM,
  * INT, HUP, QUIT and CHLD. Ignored signals stay ignored (nohup). This process ignores SIGPIPE, and

@@ -2,6 +2,7 @@
 
 #include "dist/clock.h"
 #include "dist/launch/link.h"
+#include "dist/process.h"
 #include "dist/store/net.h"
 #include "dist/store/tcp.h"
 
@@ -14,6 +15,8 @@
 
 /* Seconds for which the host waits until all nodes know the end; shorter if a node was lost. */
 static const double LEAVE = 5, LEAVE_LOST = 2;
+
+enum { WORKER_FILES = 8 }; /* that a worker of this node takes: pipes, logs, connections */
 
 typedef struct launch {
     const td_launch_options *options;
@@ -74,6 +77,7 @@ static td_status open_server(launch *l)
     if (!try) {
         return TD_OK;
     }
+    TD_TRY(td_files_for(o->min_nodes * o->workers, TD_SERVED_FILES));
     td_status status = td_tcp_server_open(l->host, o->port, &o->token, &l->server);
     if (status != TD_OK) {
         return o->hosts ? status : TD_OK; /* another launcher on this host was first */
@@ -174,7 +178,7 @@ int td_launch(const td_launch_options *options)
     /* First, so that all threads have these signals blocked; the guard, too, comes before threads.
      */
     td_signal_watch_begin(&l.watch);
-    td_status status = td_files_for_children(options->workers);
+    td_status status = td_files_for(options->workers, WORKER_FILES);
     status = status == TD_OK ? td_workers_open(options, &l.workers) : status;
     status = status == TD_OK ? open_server(&l) : status;
     status = status == TD_OK ? start_coordinator(&l) : status;

@@ -11,6 +11,7 @@
 
 #include "dist/clock.h"
 #include "dist/launch/error_file.h"
+#include "dist/process.h"
 #include "dist/store/tcp.h"
 #include "dist/watchdog.h"
 
@@ -266,6 +267,7 @@ static td_status open_base(const td_dist_options *options, const meeting *m,
         break;
     }
     if (plan->hosts_server && r->server == NULL) {
+        TD_TRY(td_files_for(plan->world_size, TD_SERVED_FILES));
         TD_TRY(td_tcp_server_open(plan->host, plan->port, &plan->token, &r->server));
     }
     return td_tcp_store_connect(plan->host, plan->port, seconds_left(m), &plan->token, &r->base);

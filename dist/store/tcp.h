@@ -6,6 +6,9 @@
 #include "dist/store.h"
 #include "dist/token.h"
 
+/* How many connections a server should be able to have for each rank (td_files_for). */
+enum { TD_SERVED_FILES = 4 };
+
 /* td_tcp_server_start for a job with a token, or without (NULL). If host is a loopback address
  * ("127.0.0.1", "::1", "localhost"), the server listens there only, otherwise on all of this host's
  * addresses. */
