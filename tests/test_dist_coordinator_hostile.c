@@ -3,9 +3,8 @@
 #include "dist/clock.h"
 #include "dist/launch/launcher.h"
 #include "dist/launch/link.h"
-#include "dist/store/table.h"
+#include "tests/memory_store.h"
 
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,37 +12,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-/* ---- a store in this process's memory, for many messages ---- */
-
-typedef struct memory_store {
-    td_store store;
-    pthread_mutex_t lock;
-    td_table table;
-} memory_store;
-
-static td_status memory_call(td_store *store, const td_store_request *r, char **reply, size_t *size)
-{
-    memory_store *m = (memory_store *)store;
-    td_table_answer answer;
-    pthread_mutex_lock(&m->lock);
-    td_status status = td_table_serve(&m->table, r, &answer);
-    if (status == TD_OK && answer.waits) {
-        status = td_fail(TD_E_TIMEOUT, "%s is not there", r->key);
-    } else if (status == TD_OK) {
-        *reply = td_bytes_copy(answer.value, answer.size);
-        *size = answer.size;
-    }
-    pthread_mutex_unlock(&m->lock);
-    return status;
-}
-
-static const td_store_kind kind = { "memory", memory_call, NULL };
-
-#define NEW_STORE                                                                                  \
-    {                                                                                              \
-        .store = { &kind, 60 }, .lock = PTHREAD_MUTEX_INITIALIZER                                  \
-    }
 
 /* ---- invented messages ---- */
 
@@ -134,7 +102,7 @@ static void no_invented_message_breaks_it(void **state)
     (void)state;
     int batches = getenv("TANDEM_LONG") != NULL ? 100 : 3;
     for (int batch = 0; batch < batches; batch++) {
-        memory_store m = NEW_STORE;
+        memory_store m = MEMORY_STORE;
         td_launch_options options = { .min_nodes = 1 + (int)any(2),
                                       .max_nodes = 2 + (int)any(3),
                                       .workers = 1,
@@ -173,7 +141,7 @@ static void agents_that_do_not_exist(void **state)
         500000, 50000000, INT64_MAX, INT64_MIN, -1, INT64_C(1) << 31
     };
     for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
-        memory_store m = NEW_STORE;
+        memory_store m = MEMORY_STORE;
         td_launch_options options = {
             .min_nodes = 1, .max_nodes = 1, .workers = 1, .run_id = "run", .join_timeout = 60
         };

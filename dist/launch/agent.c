@@ -30,7 +30,6 @@ typedef struct agent {
     double left_at, last_beat;
 } agent;
 
-/* What another process says may not steer the terminal: no control character is printed. */
 /* What another host has sent may hold anything: no control character reaches the terminal. */
 static void make_plain(char *line)
 {

@@ -452,31 +452,36 @@ static void look_for_new_nodes(td_coordinator *c)
     }
 }
 
+void td_coordinator_look(td_coordinator *c)
+{
+    look_for_new_nodes(c);
+    for (int i = 0; i < c->count; i++) {
+        node *n = &c->nodes[i];
+        look_at_node(c, n);
+    }
+    if (c->phase == GATHERING) {
+        look_gathering(c);
+    } else if (c->phase == STOPPING) {
+        look_stopping(c);
+    }
+}
+
 static void *coordinator_main(void *argument)
 {
     td_coordinator *c = argument;
     while (!atomic_load(&c->finish)) {
-        look_for_new_nodes(c);
-        for (int i = 0; i < c->count; i++) {
-            node *n = &c->nodes[i];
-            look_at_node(c, n);
-        }
-        if (c->phase == GATHERING) {
-            look_gathering(c);
-        } else if (c->phase == STOPPING) {
-            look_stopping(c);
-        }
+        td_coordinator_look(c);
         td_sleep(LOOK_EVERY);
     }
     return NULL;
 }
 
-td_status td_coordinator_start(const td_launch_options *options, td_store *store,
-                               td_coordinator **coordinator)
+td_coordinator *td_coordinator_new(const td_launch_options *options, td_store *store)
 {
     td_coordinator *c = calloc(1, sizeof(td_coordinator));
     if (c == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for the coordinator");
+        td_fail(TD_E_NOMEM, "no memory for the coordinator");
+        return NULL;
     }
     c->options = options;
     c->store = store;
@@ -491,9 +496,19 @@ td_status td_coordinator_start(const td_launch_options *options, td_store *store
             strftime(c->run_id, sizeof(c->run_id), "%Y%m%d-%H%M%S", localtime_r(&seconds, &now));
         snprintf(c->run_id + length, sizeof(c->run_id) - length, "-%ld", (long)getpid());
     }
+    return c;
+}
+
+td_status td_coordinator_start(const td_launch_options *options, td_store *store,
+                               td_coordinator **coordinator)
+{
+    td_coordinator *c = td_coordinator_new(options, store);
+    if (c == NULL) {
+        return TD_E_NOMEM;
+    }
     int error = pthread_create(&c->thread, NULL, coordinator_main, c);
     if (error != 0) {
-        free(c);
+        td_coordinator_free(c);
         return td_fail(TD_E_NOMEM, "no thread for the coordinator: %s", strerror(error));
     }
     *coordinator = c;
@@ -507,6 +522,11 @@ bool td_coordinator_stop(td_coordinator *c)
     }
     atomic_store(&c->finish, true);
     pthread_join(c->thread, NULL);
+    return td_coordinator_free(c);
+}
+
+bool td_coordinator_free(td_coordinator *c)
+{
     bool lost = false;
     for (int i = 0; i < c->count; i++) {
         lost |= c->nodes[i].lost;

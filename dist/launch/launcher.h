@@ -148,6 +148,12 @@ td_status td_coordinator_start(const td_launch_options *options, td_store *store
  */
 bool td_coordinator_stop(td_coordinator *c);
 
+/* The same without a thread: _look does what the thread does every 0.02 s, reads what has come and
+ * decides. NULL: no memory. */
+td_coordinator *td_coordinator_new(const td_launch_options *options, td_store *store);
+void td_coordinator_look(td_coordinator *c);
+bool td_coordinator_free(td_coordinator *c);
+
 /* ---- the agent (agent.c) ---- */
 
 enum {
