@@ -57,6 +57,17 @@ static void orders_that_cannot_be(void **state)
         { "start 0 0 0 1 1 1 run", "cannot be" },
         { "start 0 0 0 1 0 0 run", "cannot be" },
         { "start 0 0 0 1 2147483647 2147483647 run", "cannot be" },
+        { "start 0 1 0 1 0 1 run", "cannot be" }, /* more restarts than rounds */
+        { "start 1 -1 0 1 0 1 run", "cannot be" },
+        { "start 0 0 1 1 1 2 run", "cannot be" }, /* node 1 of 1 */
+        { "start 0 0 -1 1 0 1 run", "cannot be" },
+        { "start 0 0 0 0 0 1 run", "cannot be" },
+        { "start 0 0 0 4097 0 4097 run", "cannot be" },
+        { "start 0 0 1 2 0 2 run", "cannot be" },    /* node 0 would have no worker */
+        { "start 0 0 0 2 0 1 run", "cannot be" },    /* nor node 1 */
+        { "start 0 0 0 1 0 2 run", "cannot be" },    /* and whose is this one? */
+        { "start 0 0 0 2 0 1026 run", "cannot be" }, /* more than a node may have */
+        { "start 0 0 1 2 1025 1026 run", "cannot be" },
         { "start 0 0 0 1 0 1 ../run", "cannot be" },
         { "start 0 0 0 1 0 1 .run", "cannot be" },
         { "start 0 0 0 1 0 1 run/\x1b[2J", "cannot be" },

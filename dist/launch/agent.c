@@ -61,6 +61,18 @@ static double lost_grace(const agent *a)
 
 /* ---- orders ---- */
 
+/* Whether the numbers of an order can be: each node has at least one worker, and a round that is
+ * not a restart may come after a change of nodes. */
+static bool round_is_possible(const td_round *r, int workers)
+{
+    int64_t before = r->first_rank, after = (int64_t)r->world_size - before - workers;
+    bool known = r->number >= 0 && r->restarts >= 0 && r->restarts <= r->number && r->nodes >= 1 &&
+                 r->nodes <= TD_LAUNCH_MAX_NODES && r->node >= 0 && r->node < r->nodes;
+    return known && before >= r->node && before <= (int64_t)r->node * TD_LAUNCH_MAX_WORKERS &&
+           after >= r->nodes - 1 - r->node &&
+           after <= (int64_t)(r->nodes - 1 - r->node) * TD_LAUNCH_MAX_WORKERS;
+}
+
 static td_status on_start(agent *a, char *text)
 {
     td_round r = { 0 };
@@ -69,9 +81,8 @@ static td_status on_start(agent *a, char *text)
         make_plain(text);
         return td_fail(TD_E_FORMAT, "the launcher of another version? It says '%.60s'", text);
     }
-    long last_rank = (long)r.first_rank + a->options->workers;
-    if (r.number < 0 || r.first_rank < 0 || last_rank > r.world_size ||
-        !td_run_id_is_valid(r.run_id) || td_workers_running(a->workers) > 0) {
+    if (!round_is_possible(&r, a->options->workers) || !td_run_id_is_valid(r.run_id) ||
+        td_workers_running(a->workers) > 0) {
         make_plain(text);
         return td_fail(TD_E_FORMAT, "node 0's launcher gave an order that cannot be: '%.60s'",
                        text);

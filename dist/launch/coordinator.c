@@ -19,8 +19,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_NODES = 4096, NOTE_BYTES = 3500 };
-enum { MAX_AGENTS = 4 * MAX_NODES }; /* in the course of a job, with all that came again */
+enum { NOTE_BYTES = 3500 };
+enum {
+    MAX_AGENTS = 4 * TD_LAUNCH_MAX_NODES
+}; /* in the course of a job, with all that came again */
 
 static const double LOOK_EVERY = 0.02;
 static const double LAST_CALL = 2;    /* seconds for which an elastic job waits for more nodes */
@@ -195,7 +197,7 @@ static int choose_members(td_coordinator *c, node **members)
 
 static void start_round(td_coordinator *c)
 {
-    static node *members[MAX_NODES];
+    static node *members[TD_LAUNCH_MAX_NODES];
     int count = choose_members(c, members), world = 0, first_rank = 0;
     for (int i = 0; i < c->count; i++) {
         node *n = &c->nodes[i];

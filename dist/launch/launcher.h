@@ -16,7 +16,8 @@
 #include <sys/types.h>
 
 enum {
-    TD_LAUNCH_MAX_WORKERS = 1024,
+    TD_LAUNCH_MAX_NODES = 4096,
+    TD_LAUNCH_MAX_WORKERS = 1024, /* of a node */
     TD_LAUNCH_STDOUT = 1,
     TD_LAUNCH_STDERR = 2,
     TD_LAUNCH_PATH_BYTES = 3584
