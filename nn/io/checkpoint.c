@@ -128,17 +128,25 @@ static td_status write_file(saving *s, const char *path)
                                      s->list->text_count, fetch_row_major, s);
 }
 
+/* If ranks share the optimizer's state, a failure of one is a failure of all. */
+static td_status agreed(const td_checkpoint_options *c, td_status status)
+{
+    const td_params *shared = shared_params(c);
+    const td_params_peers *peers = shared != NULL ? td_params_peers_of(shared) : NULL;
+    return peers != NULL ? peers->agree(status, peers->user) : status;
+}
+
 /* The first rank writes, and the others give it their parts of the state. All return the same
  * outcome, and all have the same collectives whether writing fails or not. */
-static td_status write_together(saving *s, const char *path, td_status status)
+static td_status write_together(saving *s, td_status status)
 {
-    const td_params_peers *peers = td_params_peers_of(s->params);
-    TD_TRY(peers->agree(status, peers->user));
-    if (peers->rank == 0) {
-        status = write_file(s, path);
+    const td_checkpoint_options *c = s->list->options;
+    TD_TRY(agreed(c, status));
+    if (td_params_peers_of(s->params)->rank == 0) {
+        status = write_file(s, c->path);
     }
     collect_up_to(s, s->list->tensor_count - 1);
-    return peers->agree(status == TD_OK ? s->status : status, peers->user);
+    return agreed(c, status == TD_OK ? s->status : status);
 }
 
 td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at)
@@ -156,7 +164,7 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at)
             ? TD_OK
             : td_fail(TD_E_NOMEM, "no memory to save a checkpoint to '%s'", options.path);
     if (s.params != NULL) {
-        status = write_together(&s, options.path, status);
+        status = write_together(&s, status);
     } else if (status == TD_OK) {
         status = write_file(&s, options.path);
     }
@@ -351,21 +359,27 @@ static td_status take(const td_records *l)
     return taken ? TD_OK : TD_E_NOMEM;
 }
 
+/* Fails unless the file has what is asked for. Nothing is changed. */
+static td_status compare(td_records *l, bool averages)
+{
+    td_records_list(l);
+    if (!l->failed) {
+        match(l, averages);
+    }
+    const char *path = l->options->path;
+    return l->failed ? td_fail(TD_E_NOMEM, "no memory to load '%s'", path)
+                     : report_differences(l, path);
+}
+
 td_status td_checkpoint_load_model(const td_checkpoint_options *options, bool averages, td_site at)
 {
     require_valid(options, "td_checkpoint_load", at);
-    const char *path = options->path;
-    td_safetensors *file;
-    TD_TRY(td_checkpoint_open(path, &file));
+    td_safetensors *file = NULL;
+    td_status status = td_checkpoint_open(options->path, &file);
     td_records list = { .options = options, .file = file };
-    td_records_list(&list);
-    if (!list.failed) {
-        match(&list, averages);
-    }
-    td_status status = list.failed ? td_fail(TD_E_NOMEM, "no memory to load '%s'", path)
-                                   : report_differences(&list, path);
+    status = agreed(options, status == TD_OK ? compare(&list, averages) : status);
     if (status == TD_OK) {
-        status = take(&list);
+        status = agreed(options, take(&list));
     }
     td_records_free(&list);
     td_safetensors_close(file);

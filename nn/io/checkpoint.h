@@ -95,7 +95,8 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
  * state, averages and extra tensors that the options do not ask for. Settings of the optimizer
  * other than the learning rate, and its groups, stay as you made them.
  *
- * Each rank of a sharded optimizer loads the file itself and takes its own part of the state.
+ * If td_ddp shards the optimizer, all ranks call td_checkpoint_load, and each takes its own part of
+ * the state. If it does not fit on one rank, all return that rank's error, and nothing is changed.
  *
  * If td_parameters was called on the model, its parameters get the memory order that they had when
  * the file was made (not those of a model with a sharded optimizer, whose order stays). Under DDP

@@ -42,6 +42,7 @@ td_status td_checkpoint_open(const char *path, td_safetensors **file)
     td_status status = check_format(*file, path);
     if (status != TD_OK) {
         td_safetensors_close(*file);
+        *file = NULL;
     }
     return status;
 }
