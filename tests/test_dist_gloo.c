@@ -7,6 +7,7 @@
 #include "tests/dist_procs.h"
 #include "tests/sanitized.h"
 
+#include <arpa/inet.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -16,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -312,14 +314,52 @@ static int setup(void **state)
     return fault_at == MAP_FAILED;
 }
 
+/* ---- who can reach it ---- */
+
+/* Ranks of one host are connected over the loopback, also where they have met in a file. */
+static int connect_here(int rank, int size, void *arg)
+{
+    (void)arg;
+    int connected = 0;
+    procs_init(rank, size, 60);
+    for (int fd = 3; fd < 1024; fd++) {
+        struct sockaddr_in at = { .sin_family = AF_UNSPEC };
+        socklen_t room = sizeof at;
+        if (getsockname(fd, (struct sockaddr *)&at, &room) == 0 && at.sin_family == AF_INET) {
+            connected++;
+            REQUIRE(at.sin_addr.s_addr == htonl(INADDR_LOOPBACK));
+        }
+    }
+    REQUIRE(connected > 0);
+    REQUIRE_OK(td_barrier(NULL));
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_stays_on_the_loopback(void **state)
+{
+    (void)state;
+    need_gloo();
+    for (int over_tcp = 0; over_tcp < 2; over_tcp++) {
+        procs_meet_over_tcp(over_tcp);
+        procs_succeed(2, LIMIT, connect_here, NULL);
+    }
+    procs_meet_over_tcp(false);
+}
+
 int main(void)
 {
     setenv("TANDEM_BACKEND", "gloo", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_killed),     cmocka_unit_test(test_killed_behind_another),
-        cmocka_unit_test(test_stopped),    cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_difference), cmocka_unit_test(test_left),
-        cmocka_unit_test(test_groups),     cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_killed_behind_another),
+        cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_difference),
+        cmocka_unit_test(test_left),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_stays_on_the_loopback),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

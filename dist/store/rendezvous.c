@@ -335,14 +335,17 @@ static td_status meet_at_store(const td_dist_options *options, meeting *m, td_re
     }
 }
 
-/* This host's address for other ranks. Ranks on rank 0's host may have connected over the loopback,
- * so they ask the server at which address other hosts have reached it. */
+/* This host's address for other ranks: the loopback's if all are here, so that no engine listens to
+ * other hosts. Ranks on rank 0's host may have connected over the loopback, so they ask the server
+ * at which address other hosts have reached it. */
 static td_status find_address(const td_rendezvous_plan *plan, td_rendezvous_result *r)
 {
-    if (plan->way == TD_MEET_IN_FILE || strcmp(r->base->kind->name, "tcp") != 0) {
+    bool over_tcp = plan->way != TD_MEET_IN_FILE && strcmp(r->base->kind->name, "tcp") == 0;
+    if (!r->one_host && !over_tcp) {
         return TD_OK;
     }
-    snprintf(r->address, sizeof(r->address), "%s", td_tcp_store_local_address(r->base));
+    snprintf(r->address, sizeof(r->address), "%s",
+             r->one_host ? td_loopback_address() : td_tcp_store_local_address(r->base));
     if (!r->one_host && td_address_is_loopback(r->address)) {
         char outside[TD_ADDRESS_BYTES];
         TD_TRY(td_tcp_store_server_address(r->base, outside));
