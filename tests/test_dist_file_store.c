@@ -151,6 +151,29 @@ static void file_whose_lock_is_held(void **state)
     td_store_close(store);
 }
 
+/* What another user may have written is not believed: a file, or a name, that was there before. */
+static void file_that_was_planted(void **state)
+{
+    (void)state;
+    td_store *store;
+    struct stat info;
+    assert_int_equal(td_file_store_open(temp_path("own"), "r", 20, &store), TD_OK);
+    td_store_close(store);
+    assert_int_equal(stat(temp_path("own"), &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0600); /* who cannot read it cannot hold its lock */
+    assert_int_equal(chmod(temp_path("own"), 0602), 0);
+    assert_int_equal(td_file_store_open(temp_path("own"), "r", 20, &store), TD_E_ARG);
+    assert_error_says("no other user may write", NULL);
+    assert_int_equal(chmod(temp_path("own"), 0600), 0);
+    assert_int_equal(symlink("own", temp_path("link")), 0);
+    assert_int_equal(td_file_store_open(temp_path("link"), "r", 20, &store), TD_E_IO);
+    assert_int_equal(mkfifo(temp_path("fifo"), 0600), 0);
+    assert_int_equal(td_file_store_open(temp_path("fifo"), "r", 20, &store), TD_E_ARG);
+    if (chown(temp_path("own"), 65534, 65534) == 0) { /* root may give files away */
+        assert_int_equal(td_file_store_open(temp_path("own"), "r", 20, &store), TD_E_ARG);
+    }
+}
+
 #define FOLDER_TEST(f) cmocka_unit_test_setup_teardown(f, temp_folder_setup, temp_folder_teardown)
 
 int main(void)
@@ -162,6 +185,7 @@ int main(void)
         FOLDER_TEST(file_cut_inside_a_record),
         FOLDER_TEST(file_errors),
         FOLDER_TEST(file_whose_lock_is_held),
+        FOLDER_TEST(file_that_was_planted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -374,6 +374,24 @@ static void file_close(td_store *store)
     free_store(f);
 }
 
+/* Opens a file that no other user can have written, and only this user may lock: what the file says
+ * is believed, also which memory to map. */
+static td_status open_own(file_store *f)
+{
+    struct stat info;
+    f->fd = open(f->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (f->fd < 0 || fstat(f->fd, &info) != 0) {
+        return fail_file(f, "open");
+    }
+    if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 022) != 0) {
+        return td_fail(TD_E_ARG,
+                       "store file %s: it must be a file of this user's that no other user may "
+                       "write; remove it, or take another",
+                       f->path);
+    }
+    return TD_OK;
+}
+
 td_status td_file_store_open(const char *path, const char *run_id, double timeout, td_store **store)
 {
     static const td_store_kind kind = { "file", file_call, file_close };
@@ -394,8 +412,8 @@ td_status td_file_store_open(const char *path, const char *run_id, double timeou
     if (f->path == NULL || f->run_id == NULL) {
         status = td_fail(TD_E_NOMEM, "no memory for a store");
     } else {
-        f->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-        status = f->fd < 0 ? fail_file(f, "open") : lock_file(f, td_clock() + f->store.timeout);
+        status = open_own(f);
+        status = status == TD_OK ? lock_file(f, td_clock() + f->store.timeout) : status;
     }
     if (status == TD_OK) {
         status = enter(f);
