@@ -14,7 +14,7 @@ for trip in 0 50 200 1000; do
     for loss in 0 0.05; do
         name="a round trip of $trip ms, loss $loss"
         rm -f up
-        python3 "$slow_link" "${hosts[@]}" "$(awk "BEGIN { print $trip / 2000 }")" $loss >up 2>&1 &
+        python3 "$slow_link" "${hosts[@]}" "$(awk "BEGIN { print $trip / 2000 }")" $loss fault >up 2>&1 &
         forwarder=$!
         for ((i = 0; i < 100; i++)); do
             grep -qs up up && break

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Hosts and links that are not as usual: IPv6 alone, round trips of a second, a host that is cut off
-# while real training runs with the default options. All in two network namespaces.
+# Hosts and links that are not as usual: IPv6 alone, round trips of a second, links that are half-open,
+# reset or flapping, a host that is cut off while real training runs with the default options. All in two
+# network namespaces.
 # run: waits
 . "$(dirname "$0")/tap.sh"
 # shellcheck source=tests/netns.sh
@@ -25,6 +26,7 @@ pids=()
 nodes() { # nodes ADDRESS ARGUMENTS...: a launcher on each host, in the background; output in node.0, node.1
     local node address=$1
     shift
+    rm -f node.0 node.1 # await_line must not read those of the nodes before
     for node in 0 1; do
         on $node timeout 300 "$apps/tdrun" --nnodes 2 --node-rank $node --master-addr "$address" \
             --token-file token "$@" >node.$node 2>&1 </dev/null &
@@ -32,10 +34,34 @@ nodes() { # nodes ADDRESS ARGUMENTS...: a launcher on each host, in the backgrou
     done
 }
 
+await_line() { # await_line PATTERN FILE: it comes within 60 s
+    local i
+    for ((i = 0; i < 1200; i++)); do
+        grep -qE "$1" "$2" && return 0
+        sleep 0.05
+    done
+    return 1
+}
+
+both_end() { # both_end NAME PATTERN: both nodes end with an error in time, and say this
+    local node took
+    for node in 0 1; do
+        ! wait "${pids[node]}"
+        tap $? "$1: ends node $node" node.$node
+        took=$(awk "BEGIN { print $EPOCHREALTIME - $cut }")
+        echo "# after $took s" >>node.$node
+        awk "BEGIN { exit !($took <= 10 + $slack) }" # 5 s until it is noticed, and 5 s
+        tap $? "$1: within 5 s and the detection, and $slack s" node.$node
+        grep -E '^# after' node.$node
+        cp node.$node out
+        says "$1: node $node says why" "tdrun: .*($2)"
+    done
+}
+
 slow() { # slow DELAY LOSS: from now on
     [ -z "${forwarder:-}" ] || { kill "$forwarder" && wait "$forwarder"; } 2>/dev/null
     rm -f up
-    python3 "$slow_link" "${hosts[@]}" "$1" "$2" >up 2>&1 &
+    python3 "$slow_link" "${hosts[@]}" "$1" "$2" fault >up 2>&1 &
     forwarder=$!
     for ((i = 0; i < 100; i++)); do
         grep -qs up up && return 0
@@ -58,25 +84,37 @@ else
         cp node.1 out
         says "a round trip of $trip ms: with all ranks" '^met rank=1 world=2 '
     done
+    for fault in to1 reset ${TANDEM_LONG:+to0 cut flap}; do
+        name="a link that fails in training ($fault)"
+        rm -f fault
+        works "$name: begins" slow 0.01 0
+        nodes 10.78.0.1 "$apps/wine_ddp_launch" 1000000
+        await_line '^Epoch 5,' node.0
+        tap $? "$name: two nodes train" node.0
+        cut=$EPOCHREALTIME
+        if [ $fault = flap ]; then # shorter than what counts as lost: the nodes go on
+            for ((i = 0; i < 5; i++)); do
+                echo cut >fault && sleep 1.5
+                rm fault && sleep 1.5
+            done
+            before=$(grep -c '^Epoch ' node.0)
+            sleep 2
+            [ "$(grep -c '^Epoch ' node.0)" -gt "$before" ]
+            tap $? "$name: they go on" node.0
+            cut=$EPOCHREALTIME
+        fi
+        echo "${fault/flap/cut}" >fault
+        both_end "$name" 'was lost|is gone|failed first'
+    done
     kill "$forwarder"
 fi
 
 nodes 10.77.0.1 "$apps/cifar_resnet18" --limit 512 --batch-size 32 --epochs 1000 --print-every 1 --threads 1
-for ((i = 0; i < 1200; i++)); do
-    grep -qE '^== step: \[ *2/' node.0 && break
-    sleep 0.05
-done
-tap $((i == 1200)) 'two nodes train' node.0
+await_line '^== step: \[ *2/' node.0
+tap $? 'two nodes train' node.0
 link down
 cut=$EPOCHREALTIME
-for node in 0 1; do
-    ! wait "${pids[node]}"
-    tap $? "a lost host ends node $node" node.$node
-    took=$(awk "BEGIN { print $EPOCHREALTIME - $cut }")
-    echo "# after $took s" >>node.$node
-    awk "BEGIN { exit !($took <= 10 + $slack) }" # 5 s until it is noticed, and 5 s
-    tap $? "within 5 s and the detection, and $slack s" node.$node
-done
+both_end 'a lost host' 'was lost|is gone'
 cp node.0 out
 says 'and node 0 names the other' 'was lost: no sign of life'
 cp node.1 out
