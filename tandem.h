@@ -22,6 +22,7 @@
 #include "tensor/version.h"
 #include "tensor/tensor.h"
 #include "autograd/autograd.h"
+#include "autograd/ops/elements.h"
 #include "nn/nn.h"
 #include "nn/optim/optim.h"
 #include "nn/io/checkpoint.h"

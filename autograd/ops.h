@@ -20,8 +20,9 @@
 
 TD_BEGIN_C
 
-/* ---- element-wise ---- */
+/* ---- element-wise; more: autograd/ops/elements.h ---- */
 
+/* add, sub and mul also take integers (an overflow wraps around; no gradient). */
 td_tensor *td_add_at(td_tensor *a, td_tensor *b, td_site at);    /* a + b */
 td_tensor *td_sub_at(td_tensor *a, td_tensor *b, td_site at);    /* a - b */
 td_tensor *td_mul_at(td_tensor *a, td_tensor *b, td_site at);    /* a * b */

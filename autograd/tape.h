@@ -9,15 +9,15 @@
  *     {
  *         td_grad_slot dx = td_input_grad(node, 0);
  *         if (dx.grad != NULL) {
- *             td_kernels_of(td_device_of(dy))->unary_grad(TD_UNARY_POW, dx.grad, dy,
- *                 td_saved(node, 0), dy, 3.0, dx.accumulate);
+ *             td_kernels_of(td_device_of(dy))->unary_grad(TD_UNARY_pow, dx.grad, dy,
+ *                 td_saved(node, 0), dy, 3.0, 0.0, dx.accumulate);
  *         }
  *     }
  *     td_tensor *cube_at(td_tensor *x, td_site at)
  *     {
  *         td_check_float(x, "cube", "x", at);
  *         td_tensor *y = td_step_new_like(x, at);                         (tensor/extend.h)
- *         td_kernels_of(td_device_of(x))->unary(TD_UNARY_POW, y, x, 3.0);
+ *         td_kernels_of(td_device_of(x))->unary(TD_UNARY_pow, y, x, 3.0, 0.0);
  *         return TD_RECORD(at, .op = "cube", .backward = cube_backward, .out = y, .inputs = { x },
  *                          .saved = { x });
  *     }

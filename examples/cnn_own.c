@@ -61,7 +61,7 @@ static void mish_backward(td_node *node, const td_tensor *dy)
     td_tensor *slope = td_step_new_like(x, td_node_site(node));
     td_tensor *dx = td_step_new_like(x, td_node_site(node));
     each(slope, x, mish_slope);
-    td_kernels_of(td_device_of(x))->binary(TD_BINARY_MUL, dx, dy, slope);
+    td_kernels_of(td_device_of(x))->binary(TD_BINARY_mul, dx, dy, slope);
     td_input_grad_is(node, 0, dx);
 }
 

@@ -13,6 +13,35 @@
 #define TD_SIGMOID(x) ((T)1 / ((T)1 + TD_MATH(exp)(-(x))))
 #define TD_SILU_SLOPE(x) (TD_SIGMOID(x) * ((T)1 + (x) * ((T)1 - TD_SIGMOID(x))))
 
+/* -1, 0 or 1; of NaN 0, as in PyTorch. NaN stays NaN in a clamp. */
+#define TD_SIGN(x) ((T)((x) > (T)0) - (T)((x) < (T)0))
+#define TD_CLAMP(x, low, high) ((x) < (low) ? (low) : (x) > (high) ? (high) : (x))
+
+/* g for the larger (smaller) one; of equal ones each has half, as in PyTorch. */
+#define TD_SHARE(g, wins, equal) ((wins) ? (g) : (equal) ? (T)0.5 * (g) : (T)0)
+
+/* log(1 + u), u >= 0: what 1 + u has lost by rounding is put right (Goldberg 1991, theorem 4). */
+#define TD_LOG1P(u)                                                                                \
+    ((T)1 + (u) == (T)1 ? (u) : TD_MATH(log)((T)1 + (u)) * ((u) / (((T)1 + (u)) - (T)1)))
+
+/* Self-normalising networks (Klambauer et al. 2017). */
+#define TD_SELU_SCALE (T)1.05070098735548049342
+#define TD_SELU_ALPHA (T)1.67326324235437728482
+
+/* mish(x) = x t with t = tanh(log(1 + e)) = n / (n + 2), e = exp(x), n = e (e + 2); t is 1 from 20
+ * on. Its slope is t + x (1 - t^2) s(x). */
+#define TD_MISH_EXP(x) TD_MATH(exp)((x) > (T)20 ? (T)20 : (x))
+#define TD_MISH_GATE_OF(n) ((n) / ((n) + (T)2))
+#define TD_MISH_GATE(x) TD_MISH_GATE_OF(TD_MISH_EXP(x) * (TD_MISH_EXP(x) + (T)2))
+#define TD_MISH_SLOPE(x, t) ((t) + (x) * ((T)1 - (t) * (t)) * TD_SIGMOID(x))
+
+/* gelu by tanh: x (1 + h) / 2 with h = tanh(c (x + a x^3)), c = sqrt(2 / pi), a = 0.044715. */
+#define TD_GELU_TANH(x)                                                                            \
+    TD_MATH(tanh)((T)0.79788456080286535588 * ((x) + (T)0.044715 * (x) * (x) * (x)))
+#define TD_GELU_TANH_SLOPE(x, h)                                                                   \
+    ((T)0.5 * ((T)1 + (h)) + (T)0.5 * (x) * ((T)1 - (h) * (h)) * (T)0.79788456080286535588 *       \
+                                 ((T)1 + (T)0.134145 * (x) * (x)))
+
 /* x^p. Roots are roots, as in PyTorch: C's pow(-inf, 0.5) is inf, pow(-0.0, -0.5) is inf. */
 #define TD_POW(x, p)                                                                               \
     ((p) == (T)0.5    ? TD_MATH(sqrt)(x)                                                           \

@@ -5,21 +5,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* What tensor/elementwise.def has: TD_UNARY_relu, TD_BINARY_add, TD_COMPARE_lt. */
 typedef enum td_unary_op {
-#define TD_UNARY(name, value, slope) TD_UNARY_##name,
-#define TD_BINARY(name, value)
+#define TD_UNARY(name, reads, value, slope) TD_UNARY_##name,
 #include "tensor/elementwise.def"
-#undef TD_UNARY
-#undef TD_BINARY
     TD_UNARY_COUNT
 } td_unary_op;
 
 typedef enum td_binary_op {
-#define TD_UNARY(name, value, slope)
-#define TD_BINARY(name, value) TD_BINARY_##name,
+#define TD_BINARY(name, value, grad_a, reads_a, grad_b, reads_b) TD_BINARY_##name,
 #include "tensor/elementwise.def"
-#undef TD_UNARY
-#undef TD_BINARY
     TD_BINARY_COUNT
 } td_binary_op;
 
@@ -29,6 +24,24 @@ typedef enum td_update_op {
     TD_UPDATE_COUNT
 } td_update_op;
 enum { TD_UPDATE_STATES = 3 }; /* at most */
+
+typedef enum td_compare_op {
+#define TD_COMPARE(name, whether) TD_COMPARE_##name,
+#include "tensor/elementwise.def"
+    TD_COMPARE_COUNT
+} td_compare_op;
+
+/* Whether there is an operation of integers. */
+static inline bool td_binary_of_integers(td_binary_op op)
+{
+    switch (op) {
+#define TD_INTEGER(name, value) case TD_BINARY_##name:
+#include "tensor/elementwise.def"
+        return true;
+    default:
+        return false;
+    }
+}
 
 typedef enum td_reduce_op { TD_REDUCE_SUM, TD_REDUCE_MEAN, TD_REDUCE_MAX } td_reduce_op;
 

@@ -1,6 +1,7 @@
 #include "tests/ops_cases.h"
 
 #include "autograd/fused.h"
+#include "autograd/ops/elements.h"
 #include "tensor/extend.h"
 
 #include <ctype.h>

@@ -50,7 +50,7 @@ static void test_recorded_work_runs_when_launched(void **state)
     void *graph;
     assert_int_equal(graphs->begin(TD_CUDA), TD_OK);
     td_fill_(x, 3.0);
-    td_kernels_of(TD_CUDA)->unary(TD_UNARY_ADD_SCALAR, x, x, 4.0);
+    td_kernels_of(TD_CUDA)->unary(TD_UNARY_add_scalar, x, x, 4.0, 0.0);
     assert_int_equal(graphs->end(TD_CUDA, &graph), TD_OK);
     assert_true(td_get(x, (int64_t[]){ 4 }) == 0);
     for (int i = 0; i < 2; i++) {

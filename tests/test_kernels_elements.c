@@ -156,33 +156,52 @@ static void test_axpy(void **state)
 
 /* ---- unary ---- */
 
+static const double q = 1.5; /* the second number of those that have two */
+
+/* The value of each operation in double, as it is usually written. */
 static double unary_value(td_unary_op op, double x, double p)
 {
     switch (op) {
-    case TD_UNARY_NEG:
-        return -x;
-    case TD_UNARY_EXP:
-        return exp(x);
-    case TD_UNARY_LOG:
-        return log(x);
-    case TD_UNARY_SQRT:
-        return sqrt(x);
-    case TD_UNARY_POW:
-        return pow(x, p);
-    case TD_UNARY_RELU:
-        return isnan(x) ? x : fmax(x, 0.0);
-    case TD_UNARY_SIGMOID:
-        return 1.0 / (1.0 + exp(-x));
-    case TD_UNARY_TANH:
-        return tanh(x);
-    case TD_UNARY_SILU:
-        return x / (1.0 + exp(-x));
-    case TD_UNARY_GELU:
-        return 0.5 * x * erfc(-x / sqrt(2.0));
-    case TD_UNARY_ADD_SCALAR:
-        return x + p;
-    case TD_UNARY_MUL_SCALAR:
-        return x * p;
+#define VALUE(name, value)                                                                         \
+    case TD_UNARY_##name:                                                                          \
+        return value;
+        VALUE(neg, -x)
+        VALUE(exp, exp(x))
+        VALUE(log, log(x))
+        VALUE(sqrt, sqrt(x))
+        VALUE(pow, pow(x, p))
+        VALUE(relu, isnan(x) ? x : fmax(x, 0.0))
+        VALUE(sigmoid, 1.0 / (1.0 + exp(-x)))
+        VALUE(tanh, tanh(x))
+        VALUE(silu, x / (1.0 + exp(-x)))
+        VALUE(gelu, 0.5 * x * erfc(-x / sqrt(2.0)))
+        VALUE(add_scalar, x + p)
+        VALUE(mul_scalar, x * p)
+        VALUE(abs, fabs(x))
+        VALUE(sign, x > 0.0 ? 1.0 : x < 0.0 ? -1.0 : 0.0)
+        VALUE(floor, floor(x))
+        VALUE(ceil, ceil(x))
+        VALUE(round, nearbyint(x))
+        VALUE(reciprocal, 1.0 / x)
+        VALUE(rsqrt, 1.0 / sqrt(x))
+        VALUE(sin, sin(x))
+        VALUE(cos, cos(x))
+        VALUE(erf, erf(x))
+        VALUE(clamp, fmin(fmax(x, p), q))
+        VALUE(leaky_relu, x > 0.0 ? x : p * x)
+        VALUE(elu, x > 0.0 ? x : p * expm1(x))
+        VALUE(selu, 1.0507009873554804934193349852946 *
+                        (x > 0.0 ? x : 1.6732632423543772848170429916717 * expm1(x)))
+        VALUE(softplus, x > 0.0 ? x + log1p(exp(-x)) : log1p(exp(x)))
+        VALUE(softsign, x / (1.0 + fabs(x)))
+        VALUE(hardtanh, fmin(fmax(x, p), q))
+        VALUE(relu6, fmin(fmax(x, 0.0), 6.0))
+        VALUE(hardsigmoid, fmin(fmax(x + 3.0, 0.0), 6.0) / 6.0)
+        VALUE(hardswish, x * fmin(fmax(x + 3.0, 0.0), 6.0) / 6.0)
+        VALUE(mish, x * tanh(log1p(exp(x))))
+        VALUE(gelu_tanh,
+              0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x * x * x))))
+#undef VALUE
     case TD_UNARY_COUNT:
         break;
     }
@@ -193,7 +212,7 @@ static double unary_value(td_unary_op op, double x, double p)
 static double unary_slope(td_unary_op op, double x, double p)
 {
     double h = 1e-5;
-    if (op == TD_UNARY_RELU) {
+    if (op == TD_UNARY_relu) {
         return x > 0.0 ? 1.0 : 0.0;
     }
     return (unary_value(op, x - 2 * h, p) - 8 * unary_value(op, x - h, p) +
@@ -203,7 +222,8 @@ static double unary_slope(td_unary_op op, double x, double p)
 
 static bool wants_positive(td_unary_op op)
 {
-    return op == TD_UNARY_LOG || op == TD_UNARY_SQRT || op == TD_UNARY_POW;
+    return op == TD_UNARY_log || op == TD_UNARY_sqrt || op == TD_UNARY_pow ||
+           op == TD_UNARY_reciprocal || op == TD_UNARY_rsqrt;
 }
 
 /* Numbers between -3 and 3, or 0.25 and 1.25. */
@@ -226,7 +246,7 @@ static void check_unary(td_unary_op op, td_tensor *x, td_tensor *y, double p)
         want[i] = unary_value(op, from[i], p);
         terms[i] = fabs(want[i]) + fabs(from[i]) + fabs(p);
     }
-    k()->unary(op, y, x, p);
+    k()->unary(op, y, x, p, q);
     ref_close(y, want, terms, ref_tolerance(x->dtype), "unary");
     free(from);
     free(want);
@@ -244,7 +264,7 @@ static void check_unary_grad(td_unary_op op, const td_tensor *x, const td_tensor
         terms[i] = fabs(want[i]) + fabs(result) + fabs(g[i]);
         want[i] = accumulate ? want[i] + result : result;
     }
-    k()->unary_grad(op, dx, dy, x, y, p, accumulate);
+    k()->unary_grad(op, dx, dy, x, y, p, q, accumulate);
     ref_close(dx, want, terms, tolerance > 1e-8 ? tolerance : 1e-8, "unary_grad");
     free(from);
     free(g);
@@ -254,7 +274,7 @@ static void check_unary_grad(td_unary_op op, const td_tensor *x, const td_tensor
 
 static void unary_case(td_unary_op op, td_shape shape, td_dtype dtype, bool scattered)
 {
-    double p = op == TD_UNARY_POW ? 2.5 : 0.75;
+    double p = op == TD_UNARY_pow ? 2.5 : 0.75;
     td_tensor *x = unary_input(op, shape, dtype);
     td_tensor *y = ref_filled(shape, dtype, TD_ROW_MAJOR, 9.0);
     td_tensor *dy = ref_tensor(shape, dtype, TD_ROW_MAJOR, 8);
@@ -280,8 +300,8 @@ static void unary_cases(td_dtype dtype)
         unary_case(op, TD_SHAPE(3, 13, 5), dtype, false);
         unary_case(op, TD_SHAPE(3, 13, 5), dtype, true);
     }
-    unary_case(TD_UNARY_RELU, TD_SHAPE(40001), dtype, false);
-    unary_case(TD_UNARY_TANH, TD_SHAPE(33000), dtype, false);
+    unary_case(TD_UNARY_relu, TD_SHAPE(40001), dtype, false);
+    unary_case(TD_UNARY_tanh, TD_SHAPE(33000), dtype, false);
 }
 
 static void test_unary(void **state)
@@ -294,7 +314,7 @@ static void squares(td_dtype dtype)
 {
     td_tensor *x = ref_tensor(TD_SHAPE(7, 9), dtype, TD_ROW_MAJOR, 3);
     td_tensor *y = ref_filled(TD_SHAPE(7, 9), dtype, TD_ROW_MAJOR, 0.0);
-    check_unary(TD_UNARY_POW, x, y, 2.0);
+    check_unary(TD_UNARY_pow, x, y, 2.0);
     td_free(x);
     td_free(y);
 }
@@ -316,10 +336,10 @@ static void test_unary_half(void **state)
         td_tensor *y = ref_filled(s, halves[i], TD_ROW_MAJOR, 0.0);
         td_tensor *dy = ref_scattered(ref_tensor(s, halves[i], TD_ROW_MAJOR, 2));
         td_tensor *dx = ref_tensor(s, halves[i], TD_ROW_MAJOR, 3);
-        check_unary(TD_UNARY_RELU, x, y, 0.0);
-        check_unary_grad(TD_UNARY_RELU, x, y, dy, dx, 0.0, true);
-        check_unary(TD_UNARY_SILU, x, y, 0.0);
-        check_unary_grad(TD_UNARY_SILU, x, y, dy, dx, 0.0, false);
+        check_unary(TD_UNARY_relu, x, y, 0.0);
+        check_unary_grad(TD_UNARY_relu, x, y, dy, dx, 0.0, true);
+        check_unary(TD_UNARY_silu, x, y, 0.0);
+        check_unary_grad(TD_UNARY_silu, x, y, dy, dx, 0.0, false);
         td_free(x);
         td_free(y);
         td_free(dy);
@@ -369,10 +389,10 @@ static void test_relu_of_nan(void **state)
     td_tensor *y = td_from(to, TD_SHAPE(3), TD_F32, ref_device());
     td_tensor *dy = td_from(g, TD_SHAPE(3), TD_F32, ref_device());
     td_tensor *d = td_from(dx, TD_SHAPE(3), TD_F32, ref_device());
-    k()->unary(TD_UNARY_RELU, y, x, 0.0);
+    k()->unary(TD_UNARY_relu, y, x, 0.0, 0.0);
     td_read(y, to, TD_F32);
     assert_true(isnan(to[0]) && to[1] == 0.0f && to[2] == 2.0f);
-    k()->unary_grad(TD_UNARY_RELU, d, dy, NULL, y, 0.0, false);
+    k()->unary_grad(TD_UNARY_relu, d, dy, NULL, y, 0.0, 0.0, false);
     td_read(d, dx, TD_F32);
     assert_true(dx[0] == 5.0f && dx[1] == 0.0f && dx[2] == 5.0f);
     td_free(x);
@@ -386,42 +406,100 @@ static void test_relu_of_nan(void **state)
 static double binary_value(td_binary_op op, double a, double b)
 {
     switch (op) {
-    case TD_BINARY_ADD:
+    case TD_BINARY_add:
         return a + b;
-    case TD_BINARY_SUB:
+    case TD_BINARY_sub:
         return a - b;
-    case TD_BINARY_MUL:
+    case TD_BINARY_mul:
         return a * b;
-    case TD_BINARY_DIV:
+    case TD_BINARY_div:
         return a / b;
+    case TD_BINARY_maximum:
+        return fmax(a, b);
+    case TD_BINARY_minimum:
+        return fmin(a, b);
+    case TD_BINARY_pow_tensor:
+        return pow(a, b);
+    case TD_BINARY_prelu:
+        return a > 0.0 ? a : a * b;
     case TD_BINARY_COUNT:
         break;
     }
     return 0.0;
 }
 
-/* Frees a and b. */
-static void check_binary(td_tensor *a, td_tensor *b)
+/* The slope by a (0) or b (1), by central differences. */
+static double binary_slope(td_binary_op op, int input, double a, double b)
 {
-    td_shape shape = td_shape_of(a);
-    double *left = ref_values(a), *right = ref_values(b);
-    double *want = ref_zeros(td_numel(a)), *terms = ref_zeros(td_numel(a));
-    td_tensor *y = ref_filled(shape, a->dtype, TD_ROW_MAJOR, 9.0);
-    for (td_binary_op op = 0; op < TD_BINARY_COUNT; op++) {
-        for (int64_t i = 0; i < td_numel(a); i++) {
-            want[i] = binary_value(op, left[i], right[i]);
-            terms[i] = fabs(left[i]) + fabs(right[i]) + fabs(want[i]);
-        }
-        k()->binary(op, y, a, b);
-        ref_close(y, want, terms, ref_tolerance(a->dtype), "binary");
+    if (op == TD_BINARY_maximum || op == TD_BINARY_minimum) { /* kinks */
+        bool first = op == TD_BINARY_maximum ? a > b : a < b;
+        return a == b ? 0.5 : first == (input == 0) ? 1.0 : 0.0;
     }
+    if (op == TD_BINARY_prelu) {
+        return a > 0.0 ? (input == 0 ? 1.0 : 0.0) : input == 0 ? b : a;
+    }
+    double h = 1e-5, slope = 0.0;
+    for (int i = 1; i <= 2; i++) {
+        double step = i * h, weight = i == 1 ? 8.0 : -1.0;
+        slope += weight * (binary_value(op, input == 0 ? a + step : a, input == 1 ? b + step : b) -
+                           binary_value(op, input == 0 ? a - step : a, input == 1 ? b - step : b));
+    }
+    return slope / (12.0 * h);
+}
+
+static void check_binary_op(td_binary_op op, const td_tensor *a, const td_tensor *b)
+{
+    int64_t n = td_numel(a);
+    double *left = ref_values(a), *right = ref_values(b);
+    double *want = ref_zeros(n), *terms = ref_zeros(n), tolerance = ref_tolerance(a->dtype);
+    td_tensor *y = ref_filled(td_shape_of(a), a->dtype, TD_ROW_MAJOR, 9.0);
+    for (int64_t i = 0; i < n; i++) {
+        want[i] = binary_value(op, left[i], right[i]);
+        terms[i] = fabs(left[i]) + fabs(right[i]) + fabs(want[i]);
+    }
+    k()->binary(op, y, a, b);
+    ref_close(y, want, terms, tolerance, "binary");
+    td_tensor *g = ref_tensor(td_shape_of(a), a->dtype, TD_ROW_MAJOR, 5);
+    double *by = ref_values(g);
+    for (int input = 0; input < 2; input++) {
+        for (int64_t i = 0; i < n; i++) {
+            want[i] = by[i] * binary_slope(op, input, left[i], right[i]);
+            terms[i] = fabs(want[i]) + fabs(by[i]);
+        }
+        k()->binary_grad(op, input, y, g, a, b);
+        ref_close(y, want, terms, tolerance > 1e-8 ? tolerance : 1e-8, "binary_grad");
+    }
+    free(by);
+    td_free(g);
+    td_free(y);
     free(left);
     free(right);
     free(want);
     free(terms);
-    td_free(y);
+}
+
+/* Frees a and b. */
+static void check_binary(td_tensor *a, td_tensor *b)
+{
+    for (td_binary_op op = 0; op < TD_BINARY_COUNT; op++) {
+        if (op != TD_BINARY_div && op != TD_BINARY_pow_tensor) { /* are not of all numbers */
+            check_binary_op(op, a, b);
+        }
+    }
     td_free(a);
     td_free(b);
+}
+
+/* Numbers from 0.5 to 2. */
+static td_tensor *positive(td_tensor *t)
+{
+    double *values = ref_values(t);
+    for (int64_t i = 0; i < td_numel(t); i++) {
+        values[i] = 1.25 + 0.75 * values[i];
+    }
+    td_write(t, values, TD_F64);
+    free(values);
+    return t;
 }
 
 /* [rows, columns] whose rows, or columns, are all the same memory. */
@@ -451,7 +529,157 @@ static void binary_cases(td_dtype dtype)
                  broadcast(dtype, 300, 200, true));
     check_binary(ref_tensor(TD_SHAPE(4, 3, 5, 6), dtype, TD_IMAGE, 1),
                  ref_tensor(TD_SHAPE(4, 3, 5, 6), dtype, TD_ROW_MAJOR, 2));
-    check_binary(ref_tensor(s, TD_BF16, TD_ROW_MAJOR, 1), ref_tensor(s, TD_BF16, TD_ROW_MAJOR, 2));
+    static const td_binary_op of_positive[] = { TD_BINARY_div, TD_BINARY_pow_tensor };
+    for (int i = 0; i < 2; i++) {
+        td_tensor *a = positive(ref_tensor(s, dtype, TD_ROW_MAJOR, 1));
+        td_tensor *b = positive(ref_tensor(s, dtype, TD_ROW_MAJOR, 2));
+        check_binary_op(of_positive[i], a, b);
+        td_free(a);
+        td_free(b);
+    }
+}
+
+/* bf16 and f16: the values, in float, rounded. */
+static void test_binary_half(void **state)
+{
+    (void)state;
+    static const td_dtype halves[] = { TD_BF16, TD_F16 };
+    td_shape s = TD_SHAPE(37, 19);
+    for (int i = 0; i < 2; i++) {
+        td_tensor *a = ref_tensor(s, halves[i], TD_ROW_MAJOR, 1);
+        td_tensor *b = ref_tensor(s, halves[i], TD_ROW_MAJOR, 2);
+        check_binary_op(TD_BINARY_add, a, b);
+        check_binary_op(TD_BINARY_mul, a, b);
+        td_free(a);
+        td_free(b);
+    }
+}
+
+/* ---- integers, comparisons, choices ---- */
+
+static int64_t integer_value(td_binary_op op, int64_t a, int64_t b)
+{
+    switch (op) {
+    case TD_BINARY_add:
+        return (int64_t)((uint64_t)a + (uint64_t)b);
+    case TD_BINARY_sub:
+        return (int64_t)((uint64_t)a - (uint64_t)b);
+    case TD_BINARY_mul:
+        return (int64_t)((uint64_t)a * (uint64_t)b);
+    case TD_BINARY_maximum:
+        return a > b ? a : b;
+    default:
+        return a < b ? a : b;
+    }
+}
+
+static void test_integers(void **state)
+{
+    (void)state;
+    enum { N = 5 };
+    const int64_t left[N] = { INT64_MAX, -7, 3, INT64_MIN, 200 }, right[N] = { 2, 5, 3, -1, 100 };
+    td_tensor *a = td_from(left, TD_SHAPE(N), TD_I64, ref_device());
+    td_tensor *b = td_from(right, TD_SHAPE(N), TD_I64, ref_device());
+    td_tensor *y = td_zeros(TD_SHAPE(N), TD_I64, ref_device());
+    for (td_binary_op op = 0; op < TD_BINARY_COUNT; op++) {
+        int64_t got[N];
+        if (!td_binary_of_integers(op)) {
+            continue;
+        }
+        k()->binary(op, y, a, b);
+        td_read(y, got, TD_I64);
+        for (int i = 0; i < N; i++) {
+            assert_true(got[i] == integer_value(op, left[i], right[i]));
+        }
+    }
+    td_free(a);
+    td_free(b);
+    td_free(y);
+    uint8_t bytes[2] = { 200, 3 }, sum[2];
+    a = td_from(bytes, TD_SHAPE(2), TD_U8, ref_device());
+    y = td_zeros(TD_SHAPE(2), TD_U8, ref_device());
+    k()->binary(TD_BINARY_add, y, a, a);
+    td_read(y, sum, TD_U8);
+    assert_int_equal(sum[0], (uint8_t)400);
+    td_free(a);
+    td_free(y);
+}
+
+static bool compare_value(td_compare_op op, double a, double b)
+{
+    switch (op) {
+    case TD_COMPARE_eq:
+        return a == b;
+    case TD_COMPARE_ne:
+        return a != b;
+    case TD_COMPARE_lt:
+        return a < b;
+    case TD_COMPARE_le:
+        return a <= b;
+    case TD_COMPARE_gt:
+        return a > b;
+    default:
+        return a >= b;
+    }
+}
+
+/* Values that are often equal, some NaN; and with them chosen by each other. */
+static void check_compare(td_dtype dtype, int64_t rows, int64_t columns, bool scattered)
+{
+    int64_t n = rows * columns;
+    double *left = ref_zeros(n), *right = ref_zeros(n), *got = ref_zeros(n);
+    for (int64_t i = 0; i < n; i++) {
+        left[i] = (double)(i * 7 % 5);
+        right[i] = i % 11 == 0 && td_is_float(dtype) ? NAN : (double)(i * 3 % 5);
+    }
+    td_shape s = TD_SHAPE(rows, columns);
+    td_tensor *a = td_zeros(s, dtype, ref_device()), *b = td_zeros(s, dtype, ref_device());
+    td_tensor *y = td_zeros(s, TD_U8, ref_device()), *z = td_zeros(s, dtype, ref_device());
+    td_write(a, left, TD_F64);
+    td_write(b, right, TD_F64);
+    a = scattered ? ref_scattered(a) : a;
+    for (td_compare_op op = 0; op < TD_COMPARE_COUNT; op++) {
+        k()->compare(op, y, a, b);
+        td_read(y, got, TD_F64);
+        for (int64_t i = 0; i < n; i++) {
+            assert_true(got[i] == compare_value(op, left[i], right[i]));
+        }
+    }
+    for (int nulls = 0; nulls < 3; nulls++) {
+        k()->compare(TD_COMPARE_lt, y, a, b);
+        k()->where(z, y, nulls == 1 ? NULL : a, nulls == 2 ? NULL : b);
+        td_read(z, got, TD_F64);
+        for (int64_t i = 0; i < n; i++) {
+            double yes = nulls == 1 ? 0.0 : left[i], no = nulls == 2 ? 0.0 : right[i];
+            double want = left[i] < right[i] ? yes : no;
+            assert_true(got[i] == want || (isnan(got[i]) && isnan(want)));
+        }
+    }
+    td_free(a);
+    td_free(b);
+    td_free(y);
+    td_free(z);
+    free(left);
+    free(right);
+    free(got);
+}
+
+static void compare_cases(td_dtype dtype)
+{
+    check_compare(dtype, 37, 19, false);
+    check_compare(dtype, 37, 19, true);
+    check_compare(dtype, 0, 3, false);
+    check_compare(dtype, 200, 300, false);
+}
+
+static void test_compare(void **state)
+{
+    (void)state;
+    ref_run(compare_cases);
+    static const td_dtype others[] = { TD_BF16, TD_F16, TD_I64, TD_I32, TD_U8 };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        check_compare(others[i], 37, 19, i % 2 == 0);
+    }
 }
 
 static void test_binary(void **state)
@@ -469,8 +697,8 @@ static void in_place(td_dtype dtype)
     for (int64_t i = 0; i < 40000; i++) {
         want[i] = (want[i] + other[i]) * 3.0;
     }
-    k()->binary(TD_BINARY_ADD, a, a, b);
-    k()->unary(TD_UNARY_MUL_SCALAR, a, a, 3.0);
+    k()->binary(TD_BINARY_add, a, a, b);
+    k()->unary(TD_UNARY_mul_scalar, a, a, 3.0, 0.0);
     ref_close(a, want, NULL, 1e-5, "in place");
     free(want);
     free(other);
@@ -492,7 +720,8 @@ int main(void)
         cmocka_unit_test(test_unary),       cmocka_unit_test(test_squares),
         cmocka_unit_test(test_unary_half),  cmocka_unit_test(test_halves),
         cmocka_unit_test(test_relu_of_nan), cmocka_unit_test(test_binary),
-        cmocka_unit_test(test_in_place),
+        cmocka_unit_test(test_in_place),    cmocka_unit_test(test_binary_half),
+        cmocka_unit_test(test_integers),    cmocka_unit_test(test_compare),
     };
     return cmocka_run_group_tests_name("kernels: elements", tests, NULL, NULL);
 }

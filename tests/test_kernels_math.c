@@ -27,6 +27,21 @@ static long double gelu(long double x)
     return x / 2 * erfcl(-x / sqrtl(2));
 }
 
+static long double softplus(long double x)
+{
+    return log1pl(expl(x));
+}
+
+static long double mish(long double x)
+{
+    return x * tanhl(softplus(x));
+}
+
+static long double erf_of(long double x)
+{
+    return erfl(x);
+}
+
 typedef struct math_case {
     const char *name;
     td_unary_op op;
@@ -37,15 +52,25 @@ typedef struct math_case {
 } math_case;
 
 static const math_case cases[] = {
-    { "exp", TD_UNARY_EXP, expl, -87.3, 88.7, 2, 0 },
-    { "exp near 0", TD_UNARY_EXP, expl, -0.5, 0.5, 2, 0 },
-    { "log", TD_UNARY_LOG, logl, -125.9, 127.9, 2, 0 },
-    { "log near 1", TD_UNARY_LOG, logl, -0.5, 0.5, 2, 0 },
-    { "tanh", TD_UNARY_TANH, tanhl, -10, 10, 3, 0 },
-    { "tanh near 0", TD_UNARY_TANH, tanhl, -0.01, 0.01, 2, 0 },
-    { "sigmoid", TD_UNARY_SIGMOID, sigmoid, -80, 80, 4, 0 },
-    { "silu", TD_UNARY_SILU, silu, -80, 80, 4, 0 },
-    { "gelu", TD_UNARY_GELU, gelu, -12, 12, 4, 2 },
+    { "exp", TD_UNARY_exp, expl, -87.3, 88.7, 2, 0 },
+    { "exp near 0", TD_UNARY_exp, expl, -0.5, 0.5, 2, 0 },
+    { "log", TD_UNARY_log, logl, -125.9, 127.9, 2, 0 },
+    { "log near 1", TD_UNARY_log, logl, -0.5, 0.5, 2, 0 },
+    { "tanh", TD_UNARY_tanh, tanhl, -10, 10, 3, 0 },
+    { "tanh near 0", TD_UNARY_tanh, tanhl, -0.01, 0.01, 2, 0 },
+    { "sigmoid", TD_UNARY_sigmoid, sigmoid, -80, 80, 4, 0 },
+    { "silu", TD_UNARY_silu, silu, -80, 80, 4, 0 },
+    { "gelu", TD_UNARY_gelu, gelu, -12, 12, 4, 2 },
+    { "erf", TD_UNARY_erf, erf_of, -5, 5, 3, 0 },
+    { "expm1 (elu)", TD_UNARY_elu, expm1l, -87, 0, 3, 0 },
+    { "expm1 near 0 (elu)", TD_UNARY_elu, expm1l, -0.01, 0, 2, 0 },
+    { "softplus", TD_UNARY_softplus, softplus, -80, 80, 4, 0 },
+    { "mish", TD_UNARY_mish, mish, -80, 80, 10, 0 },
+    { "sin", TD_UNARY_sin, sinl, -100, 100, 3, 0 },
+    { "cos", TD_UNARY_cos, cosl, -100, 100, 3, 0 },
+    { "sin near 0", TD_UNARY_sin, sinl, -0.001, 0.001, 2, 0 },
+    { "sin of large numbers", TD_UNARY_sin, sinl, -1e7, 1e7, 3, 0 },
+    { "cos of huge numbers", TD_UNARY_cos, cosl, -3e38, 3e38, 3, 0 },
 };
 
 static double ulp_of(long double x)
@@ -60,7 +85,7 @@ static float *run(td_unary_op op, const float *from, int64_t count)
     td_tensor *x = td_new(TD_SHAPE(count), TD_F32, TD_CPU);
     td_tensor *y = td_new(TD_SHAPE(count), TD_F32, TD_CPU);
     td_write(x, from, TD_F32);
-    td_cpu_kernels()->unary(op, y, x, 0.0);
+    td_cpu_kernels()->unary(op, y, x, 1.0, 0.0);
     float *to = malloc((size_t)count * sizeof *to);
     td_read(y, to, TD_F32);
     td_free(x);
@@ -72,7 +97,7 @@ static float *run(td_unary_op op, const float *from, int64_t count)
 static double worst_error(const math_case *c)
 {
     static float x[COUNT];
-    bool log_scale = c->op == TD_UNARY_LOG;
+    bool log_scale = c->op == TD_UNARY_log;
     for (int i = 0; i < COUNT; i++) {
         double at = c->low + (c->high - c->low) * i / (COUNT - 1);
         x[i] = (float)(log_scale ? exp2(at) : at);
@@ -120,22 +145,29 @@ static void test_special_values(void **state)
         td_unary_op op;
         float x, y;
     } known[] = {
-        { TD_UNARY_EXP, 0.0f, 1.0f },          { TD_UNARY_EXP, -INFINITY, 0.0f },
-        { TD_UNARY_EXP, INFINITY, INFINITY },  { TD_UNARY_EXP, NAN, NAN },
-        { TD_UNARY_EXP, 89.0f, INFINITY },     { TD_UNARY_EXP, 1e30f, INFINITY },
-        { TD_UNARY_EXP, -110.0f, 0.0f },       { TD_UNARY_EXP, -1e30f, 0.0f },
-        { TD_UNARY_LOG, 1.0f, 0.0f },          { TD_UNARY_LOG, 0.0f, -INFINITY },
-        { TD_UNARY_LOG, INFINITY, INFINITY },  { TD_UNARY_LOG, -1.0f, NAN },
-        { TD_UNARY_LOG, -INFINITY, NAN },      { TD_UNARY_LOG, NAN, NAN },
-        { TD_UNARY_TANH, 0.0f, 0.0f },         { TD_UNARY_TANH, -0.0f, -0.0f },
-        { TD_UNARY_TANH, INFINITY, 1.0f },     { TD_UNARY_TANH, -INFINITY, -1.0f },
-        { TD_UNARY_TANH, 50.0f, 1.0f },        { TD_UNARY_TANH, NAN, NAN },
-        { TD_UNARY_SIGMOID, 0.0f, 0.5f },      { TD_UNARY_SIGMOID, INFINITY, 1.0f },
-        { TD_UNARY_SIGMOID, -INFINITY, 0.0f }, { TD_UNARY_SIGMOID, NAN, NAN },
-        { TD_UNARY_SILU, 0.0f, 0.0f },         { TD_UNARY_SILU, 200.0f, 200.0f },
-        { TD_UNARY_GELU, 0.0f, 0.0f },         { TD_UNARY_GELU, 30.0f, 30.0f },
-        { TD_UNARY_GELU, -30.0f, -0.0f },      { TD_UNARY_GELU, NAN, NAN },
-        { TD_UNARY_GELU, INFINITY, INFINITY },
+        { TD_UNARY_exp, 0.0f, 1.0f },          { TD_UNARY_exp, -INFINITY, 0.0f },
+        { TD_UNARY_exp, INFINITY, INFINITY },  { TD_UNARY_exp, NAN, NAN },
+        { TD_UNARY_exp, 89.0f, INFINITY },     { TD_UNARY_exp, 1e30f, INFINITY },
+        { TD_UNARY_exp, -110.0f, 0.0f },       { TD_UNARY_exp, -1e30f, 0.0f },
+        { TD_UNARY_log, 1.0f, 0.0f },          { TD_UNARY_log, 0.0f, -INFINITY },
+        { TD_UNARY_log, INFINITY, INFINITY },  { TD_UNARY_log, -1.0f, NAN },
+        { TD_UNARY_log, -INFINITY, NAN },      { TD_UNARY_log, NAN, NAN },
+        { TD_UNARY_tanh, 0.0f, 0.0f },         { TD_UNARY_tanh, -0.0f, -0.0f },
+        { TD_UNARY_tanh, INFINITY, 1.0f },     { TD_UNARY_tanh, -INFINITY, -1.0f },
+        { TD_UNARY_tanh, 50.0f, 1.0f },        { TD_UNARY_tanh, NAN, NAN },
+        { TD_UNARY_sigmoid, 0.0f, 0.5f },      { TD_UNARY_sigmoid, INFINITY, 1.0f },
+        { TD_UNARY_sigmoid, -INFINITY, 0.0f }, { TD_UNARY_sigmoid, NAN, NAN },
+        { TD_UNARY_silu, 0.0f, 0.0f },         { TD_UNARY_silu, 200.0f, 200.0f },
+        { TD_UNARY_gelu, 0.0f, 0.0f },         { TD_UNARY_gelu, 30.0f, 30.0f },
+        { TD_UNARY_gelu, -30.0f, -0.0f },      { TD_UNARY_gelu, NAN, NAN },
+        { TD_UNARY_gelu, INFINITY, INFINITY }, { TD_UNARY_sin, -0.0f, -0.0f },
+        { TD_UNARY_sin, INFINITY, NAN },       { TD_UNARY_cos, -INFINITY, NAN },
+        { TD_UNARY_cos, 0.0f, 1.0f },          { TD_UNARY_sin, NAN, NAN },
+        { TD_UNARY_abs, -0.0f, 0.0f },         { TD_UNARY_round, 2.5f, 2.0f },
+        { TD_UNARY_sign, NAN, 0.0f },          { TD_UNARY_clamp, NAN, NAN },
+        { TD_UNARY_softplus, 200.0f, 200.0f }, { TD_UNARY_softplus, -200.0f, 0.0f },
+        { TD_UNARY_mish, 200.0f, 200.0f },     { TD_UNARY_mish, -200.0f, -0.0f },
+        { TD_UNARY_elu, -200.0f, -1.0f },      { TD_UNARY_elu, -0.0f, -0.0f },
     };
     td_isa best = td_isa_detect();
     for (int isa = 0; isa <= (int)best; isa++) {

@@ -277,7 +277,7 @@ static void check_clip(td_tensor *x, td_tensor *y, double max_norm)
     assert_true(norm == expected);
     for (int i = 0; i < 2; i++) {
         if (scale < 1.0) {
-            k()->unary(TD_UNARY_MUL_SCALAR, want[i], want[i], scale);
+            k()->unary(TD_UNARY_mul_scalar, want[i], want[i], scale, 0.0);
         }
         double *is = ref_values(both[i]), *was = ref_values(want[i]);
         assert_memory_equal(is, was, (size_t)td_numel(both[i]) * sizeof *is);

@@ -32,5 +32,5 @@ void td_add_inplace_at(td_tensor *t, const td_tensor *u, td_site at)
 void td_mul_scalar_inplace_at(td_tensor *t, double s, td_site at)
 {
     check(t, "td_mul_scalar_", at);
-    td_kernels_of(td_device_of(t))->unary(TD_UNARY_MUL_SCALAR, t, t, s);
+    td_kernels_of(td_device_of(t))->unary(TD_UNARY_mul_scalar, t, t, s, 0.0);
 }

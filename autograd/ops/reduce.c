@@ -15,7 +15,7 @@ static void reduce_backward(td_node *node, const td_tensor *dy)
     const td_tensor *scaled = dy;
     if (params->scale != 1.0) {
         td_tensor *t = td_step_new_like(dy, td_node_site(node));
-        td_kernels_of(td_device_of(dy))->unary(TD_UNARY_MUL_SCALAR, t, dy, params->scale);
+        td_kernels_of(td_device_of(dy))->unary(TD_UNARY_mul_scalar, t, dy, params->scale, 0.0);
         scaled = t;
     }
     td_tensor kept = td_op_reshaped(scaled, td_op_kept_shape(x, params->dim), td_node_site(node));

@@ -1,18 +1,19 @@
-/* Operations on single elements: y = f(x). Formulas and slopes are in tensor/elementwise.def. */
+/* Operations on single elements: y = f(x). tensor/elementwise.def has the formulas and slopes. */
+#include "autograd/ops/elements.h"
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
 
-typedef enum slope_reads { SAVES_NOTHING, SAVES_X, SAVES_Y } slope_reads; /* what the slope reads */
+typedef enum slope_reads { READS_NONE, READS_X, READS_Y } slope_reads; /* what the slope reads */
 
 typedef struct unary_params {
     td_unary_op op;
-    double p;
+    double p, q;
 } unary_params;
 
 static void unary_backward(td_node *node, const td_tensor *dy)
 {
     const unary_params *params = td_params_of(node);
-    if (params->op == TD_UNARY_ADD_SCALAR) {
+    if (params->op == TD_UNARY_add_scalar) {
         td_input_grad_is(node, 0, dy);
         return;
     }
@@ -22,42 +23,31 @@ static void unary_backward(td_node *node, const td_tensor *dy)
         /* What the slope does not read need not be there; dy stands in for it. */
         td_kernels_of(td_device_of(dy))
             ->unary_grad(params->op, slot.grad, dy, x != NULL ? x : dy, y != NULL ? y : dy,
-                         params->p, slot.accumulate);
+                         params->p, params->q, slot.accumulate);
     }
 }
 
-static td_tensor *unary(const char *name, td_unary_op op, td_rule rule, slope_reads saves,
-                        td_tensor *x, double p, td_site at)
+static td_tensor *unary(const char *name, unary_params params, td_rule rule, slope_reads reads,
+                        td_tensor *x, td_site at)
 {
     x = td_op_input(x, name, "x", rule, at);
     td_tensor *y = td_step_new_like(x, at);
-    td_kernels_of(td_device_of(x))->unary(op, y, x, p);
+    td_kernels_of(td_device_of(x))->unary(params.op, y, x, params.p, params.q);
     return TD_RECORD(at, .op = name, .backward = unary_backward, .out = y, .inputs = { x },
-                     .saved = { saves == SAVES_X ? x : NULL, saves == SAVES_Y ? y : NULL },
-                     .params = &(unary_params){ op, p }, .params_size = sizeof(unary_params));
+                     .saved = { reads == READS_X ? x : NULL, reads == READS_Y ? y : NULL },
+                     .params = &params, .params_size = sizeof params);
 }
 
-/* td_NAME_at(x): its name, its formula, and what the slope reads; UNARY_BY: with a number. */
-#define UNARY(NAME, OP, SAVES)                                                                     \
-    td_tensor *td_##NAME##_at(td_tensor *x, td_site at)                                            \
+/* The body of td_NAME_at; the numbers follow. */
+#define BODY(NAME, READS, ...)                                                                     \
     {                                                                                              \
-        return unary(#NAME, TD_UNARY_##OP, TD_RULE_OF(NAME), SAVES, x, 0.0, at);                   \
+        return unary(#NAME, (unary_params){ TD_UNARY_##NAME, __VA_ARGS__ }, TD_RULE_OF(NAME),      \
+                     READS_##READS, x, at);                                                        \
     }
-#define UNARY_BY(NAME, OP, SAVES)                                                                  \
-    td_tensor *td_##NAME##_at(td_tensor *x, double number, td_site at)                             \
-    {                                                                                              \
-        return unary(#NAME, TD_UNARY_##OP, TD_RULE_OF(NAME), SAVES, x, number, at);                \
-    }
-
-UNARY(neg, NEG, SAVES_NOTHING)
-UNARY(exp, EXP, SAVES_Y)
-UNARY(log, LOG, SAVES_X)
-UNARY(sqrt, SQRT, SAVES_Y)
-UNARY(relu, RELU, SAVES_Y)
-UNARY(gelu, GELU, SAVES_X)
-UNARY(silu, SILU, SAVES_X)
-UNARY(sigmoid, SIGMOID, SAVES_Y)
-UNARY(tanh, TANH, SAVES_Y)
-UNARY_BY(pow, POW, SAVES_X)
-UNARY_BY(add_scalar, ADD_SCALAR, SAVES_NOTHING)
-UNARY_BY(mul_scalar, MUL_SCALAR, SAVES_NOTHING)
+#define TD_UNARY(NAME, READS, value, slope)                                                        \
+    td_tensor *td_##NAME##_at(td_tensor *x, td_site at) BODY(NAME, READS, 0.0, 0.0)
+#define TD_UNARY_P(NAME, READS, value, slope)                                                      \
+    td_tensor *td_##NAME##_at(td_tensor *x, double p, td_site at) BODY(NAME, READS, p, 0.0)
+#define TD_UNARY_PQ(NAME, READS, value, slope)                                                     \
+    td_tensor *td_##NAME##_at(td_tensor *x, double p, double q, td_site at) BODY(NAME, READS, p, q)
+#include "tensor/elementwise.def"

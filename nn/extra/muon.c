@@ -106,14 +106,14 @@ static void normalise(const td_kernels *k, td_tensor *x, td_tensor *squares, td_
     for (int d = 0; d < x->ndim; d++) {
         one.shape[d] = one.stride[d] = 1;
     }
-    k->binary(TD_BINARY_MUL, squares, x, x);
+    k->binary(TD_BINARY_mul, squares, x, x);
     k->reduce(TD_REDUCE_SUM, &one, squares, false);
-    k->unary(TD_UNARY_SQRT, norm, norm, 0.0);
-    k->unary(TD_UNARY_ADD_SCALAR, norm, norm, eps);
-    k->unary(TD_UNARY_MUL_SCALAR, norm, norm, 1.0 / factor);
+    k->unary(TD_UNARY_sqrt, norm, norm, 0.0, 0.0);
+    k->unary(TD_UNARY_add_scalar, norm, norm, eps, 0.0);
+    k->unary(TD_UNARY_mul_scalar, norm, norm, 1.0 / factor, 0.0);
     td_tensor by = spread(norm, x);
     k->copy(squares, x);
-    k->binary(TD_BINARY_DIV, x, squares, &by);
+    k->binary(TD_BINARY_div, x, squares, &by);
 }
 
 /* One round; the result is in next. */
@@ -129,7 +129,7 @@ static void newton_schulz(const td_kernels *k, const muon *w, const td_tensor *x
     turned.stride[1] = x->stride[0];
     k->matmul(&gram, x, &turned, NULL, false, math);
     k->matmul(&square, &gram, &gram, NULL, false, math);
-    k->unary(TD_UNARY_MUL_SCALAR, &square, &square, coefficients[2]);
+    k->unary(TD_UNARY_mul_scalar, &square, &square, coefficients[2], 0.0);
     k->axpy(&square, coefficients[1], &gram);
     k->matmul(next, &square, x, NULL, false, math);
     k->axpy(next, coefficients[0], x);
@@ -146,7 +146,7 @@ static void muon_filter(const muon *w, const td_kernels *k, td_tensor *param, co
     td_tensor as_filter = filter_in(&x, param, turned);
     k->copy(update, momentum);
     if (!w->options.no_nesterov) {
-        k->unary(TD_UNARY_MUL_SCALAR, update, update, w->options.momentum);
+        k->unary(TD_UNARY_mul_scalar, update, update, w->options.momentum, 0.0);
         k->axpy(update, 1.0, grad);
     }
     k->copy(&as_filter, update);

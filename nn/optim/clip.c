@@ -31,7 +31,7 @@ static double clip_by_host(td_tensor *const *grads, int count, double max_norm)
     double scale = max_norm / (norm + 1e-6); /* NaN: makes all gradients NaN, as in PyTorch */
     for (int i = 0; !(scale >= 1.0) && i < count; i++) {
         td_kernels_of(td_device_of(grads[i]))
-            ->unary(TD_UNARY_MUL_SCALAR, grads[i], grads[i], scale);
+            ->unary(TD_UNARY_mul_scalar, grads[i], grads[i], scale, 0.0);
     }
     return norm;
 }

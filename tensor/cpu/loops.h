@@ -11,12 +11,16 @@
 #include "tensor/kernels.h"
 
 /* loops_elements.inc. y may be x, element by element. */
-typedef void (*td_unary_loop)(int64_t n, void *y, int64_t sy, const void *x, int64_t sx, double p);
-typedef void (*td_unary_grad_loop)(int64_t n, void *dx, int64_t sdx, const void *dy, int64_t sdy,
-                                   const void *x, int64_t sx, const void *y, int64_t sy, double p,
-                                   bool accumulate);
+typedef void (*td_unary_loop)(int64_t n, void *y, int64_t sy, const void *x, int64_t sx, double p,
+                              double q);
+/* dx = or += what g (the gradient of the result) becomes, given two values. */
+typedef void (*td_grad_loop)(int64_t n, void *dx, int64_t sdx, const void *g, int64_t sg,
+                             const void *first, int64_t s1, const void *second, int64_t s2,
+                             double p, double q, bool accumulate);
 typedef void (*td_binary_loop)(int64_t n, void *y, int64_t sy, const void *a, int64_t sa,
                                const void *b, int64_t sb);
+typedef void (*td_compare_loop)(int64_t n, uint8_t *y, int64_t sy, const void *a, int64_t sa,
+                                const void *b, int64_t sb);
 
 /* A window's taps for one output pixel (pooling): pointers to rows of n elements. */
 typedef struct td_taps {
@@ -60,8 +64,10 @@ enum { TD_SOFTMAX_COLUMNS = 64 };
 
 typedef struct td_loops {
     td_unary_loop unary[TD_UNARY_COUNT];
-    td_unary_grad_loop unary_grad[TD_UNARY_COUNT];
+    td_grad_loop unary_grad[TD_UNARY_COUNT]; /* given x and y */
     td_binary_loop binary[TD_BINARY_COUNT];
+    td_grad_loop binary_grad[2][TD_BINARY_COUNT]; /* of a and of b, given a and b; p and q: 0 */
+    td_compare_loop compare[TD_COMPARE_COUNT];
     void (*axpy)(int64_t n, void *y, int64_t sy, double alpha, const void *x, int64_t sx);
 
     /* loops_reduce.inc; accumulation in double. The columns of a matrix: acc[i] += sum over rows;

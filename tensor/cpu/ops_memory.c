@@ -197,7 +197,7 @@ void td_cpu_unscale(td_tensor *x, const td_tensor *scale, td_tensor *found)
     if (!td_cpu_all_finite(x)) {
         *(int32_t *)td_ptr(found) = 1;
     }
-    td_cpu_unary(TD_UNARY_MUL_SCALAR, x, x, 1.0 / numbers[TD_SCALE_FACTOR]);
+    td_cpu_unary(TD_UNARY_mul_scalar, x, x, 1.0 / numbers[TD_SCALE_FACTOR], 0.0);
 }
 
 void td_cpu_adapt_scale(td_tensor *scale, const td_tensor *found, const td_scale_rule *rule)

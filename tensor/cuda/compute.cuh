@@ -75,6 +75,13 @@ TD_DEFINE_MATH(log)
 TD_DEFINE_MATH(sqrt)
 TD_DEFINE_MATH(tanh)
 TD_DEFINE_MATH(erf)
+TD_DEFINE_MATH(expm1)
+TD_DEFINE_MATH(sin)
+TD_DEFINE_MATH(cos)
+TD_DEFINE_MATH(fabs)
+TD_DEFINE_MATH(floor)
+TD_DEFINE_MATH(ceil)
+TD_DEFINE_MATH(rint)
 #undef TD_DEFINE_MATH
 TD_HD float td_math_pow(float x, float p)
 {

@@ -76,18 +76,15 @@ static void launch(F f, td_cuda_walk walk, S *y, inputs<S> in, cudaStream_t stre
 template <class T> struct unary_value {
     enum { INPUTS = 1 };
     int op;
-    T p;
+    T p, q;
     bool reads_y;
     __device__ T operator()(T, T x, T, T) const
     {
         switch (op) {
-#define TD_UNARY(NAME, VALUE, SLOPE)                                                               \
+#define TD_UNARY(NAME, READS, VALUE, SLOPE)                                                        \
     case TD_UNARY_##NAME:                                                                          \
         return VALUE;
-#define TD_BINARY(NAME, VALUE)
 #include "tensor/elementwise.def"
-#undef TD_UNARY
-#undef TD_BINARY
         }
         return x;
     }
@@ -96,19 +93,16 @@ template <class T> struct unary_value {
 template <class T> struct unary_slope {
     enum { INPUTS = 3 };
     int op;
-    T p;
+    T p, q;
     bool reads_y; /* and adds to it */
     __device__ T slope(T x, T y) const
     {
         (void)x, (void)y;
         switch (op) {
-#define TD_UNARY(NAME, VALUE, SLOPE)                                                               \
+#define TD_UNARY(NAME, READS, VALUE, SLOPE)                                                        \
     case TD_UNARY_##NAME:                                                                          \
         return SLOPE;
-#define TD_BINARY(NAME, VALUE)
 #include "tensor/elementwise.def"
-#undef TD_UNARY
-#undef TD_BINARY
         }
         return x;
     }
@@ -126,15 +120,31 @@ template <class T> struct binary_value {
     __device__ T operator()(T, T a, T b, T) const
     {
         switch (op) {
-#define TD_UNARY(NAME, VALUE, SLOPE)
-#define TD_BINARY(NAME, VALUE)                                                                     \
+#define TD_BINARY(NAME, VALUE, GRAD_A, READS_A, GRAD_B, READS_B)                                   \
     case TD_BINARY_##NAME:                                                                         \
         return VALUE;
 #include "tensor/elementwise.def"
-#undef TD_UNARY
-#undef TD_BINARY
         }
         return a;
+    }
+};
+
+/* op: of b's gradient, TD_BINARY_COUNT more. */
+template <class T> struct binary_gradient {
+    enum { INPUTS = 3 };
+    int op;
+    bool reads_y;
+    __device__ T operator()(T, T g, T a, T b) const
+    {
+        switch (op) {
+#define TD_BINARY(NAME, VALUE, GRAD_A, READS_A, GRAD_B, READS_B)                                   \
+    case TD_BINARY_##NAME:                                                                         \
+        return GRAD_A;                                                                             \
+    case TD_BINARY_##NAME + TD_BINARY_COUNT:                                                       \
+        return GRAD_B;
+#include "tensor/elementwise.def"
+        }
+        return g;
     }
 };
 
@@ -151,12 +161,12 @@ template <class T> struct scaled_sum {
 /* ---- launches ---- */
 
 extern "C" void td_cuda_launch_unary(int op, td_dtype dtype, void *y, const void *x, double p,
-                                     td_cuda_walk walk, cudaStream_t stream)
+                                     double q, td_cuda_walk walk, cudaStream_t stream)
 {
 #define LAUNCH(S)                                                                                  \
     {                                                                                              \
         typedef typename td_computed<S>::type T;                                                   \
-        unary_value<T> f = { op, (T)p, false };                                                    \
+        unary_value<T> f = { op, (T)p, (T)q, false };                                              \
         inputs<S> in = { { (const S *)x } };                                                       \
         launch<S>(f, walk, (S *)y, in, stream);                                                    \
     }
@@ -165,18 +175,98 @@ extern "C" void td_cuda_launch_unary(int op, td_dtype dtype, void *y, const void
 }
 
 extern "C" void td_cuda_launch_unary_grad(int op, td_dtype dtype, void *dx, const void *dy,
-                                          const void *x, const void *y, double p, bool accumulate,
-                                          td_cuda_walk walk, cudaStream_t stream)
+                                          const void *x, const void *y, double p, double q,
+                                          bool accumulate, td_cuda_walk walk, cudaStream_t stream)
 {
 #define LAUNCH(S)                                                                                  \
     {                                                                                              \
         typedef typename td_computed<S>::type T;                                                   \
-        unary_slope<T> f = { op, (T)p, accumulate };                                               \
+        unary_slope<T> f = { op, (T)p, (T)q, accumulate };                                         \
         inputs<S> in = { { (const S *)dy, (const S *)x, (const S *)y } };                          \
         launch<S>(f, walk, (S *)dx, in, stream);                                                   \
     }
     TD_CUDA_FOR_FLOAT(dtype, LAUNCH)
 #undef LAUNCH
+}
+
+extern "C" void td_cuda_launch_binary_grad(int op, int input, td_dtype dtype, void *dx,
+                                           const void *g, const void *a, const void *b,
+                                           td_cuda_walk walk, cudaStream_t stream)
+{
+#define LAUNCH(S)                                                                                  \
+    {                                                                                              \
+        typedef typename td_computed<S>::type T;                                                   \
+        binary_gradient<T> f = { op + input * TD_BINARY_COUNT, false };                            \
+        inputs<S> in = { { (const S *)g, (const S *)a, (const S *)b } };                           \
+        launch<S>(f, walk, (S *)dx, in, stream);                                                   \
+    }
+    TD_CUDA_FOR_FLOAT(dtype, LAUNCH)
+#undef LAUNCH
+}
+
+/* ---- integers, comparisons, choices: one element at a time ---- */
+
+template <class I> __device__ static inline I integer_value(int op, I a, I b)
+{
+    switch (op) {
+#define TD_INTEGER(NAME, VALUE)                                                                    \
+    case TD_BINARY_##NAME:                                                                         \
+        return (I)(VALUE);
+#include "tensor/elementwise.def"
+    }
+    return a;
+}
+
+template <class I>
+__global__ void binary_integers(int op, td_cuda_walk walk, I *y, const I *a, const I *b)
+{
+    TD_ROLLED
+    for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
+        int64_t place[3];
+        td_cuda_places<3>(walk, i, place);
+        y[place[0]] = integer_value<I>(op, a[place[1]], b[place[2]]);
+    }
+}
+
+template <class T> __device__ static inline bool compared(int op, T a, T b)
+{
+    switch (op) {
+#define TD_COMPARE(NAME, WHETHER)                                                                  \
+    case TD_COMPARE_##NAME:                                                                        \
+        return WHETHER;
+#include "tensor/elementwise.def"
+    }
+    return false;
+}
+
+template <class S>
+__global__ void compare(int op, td_cuda_walk walk, uint8_t *y, const S *a, const S *b)
+{
+    TD_ROLLED
+    for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
+        int64_t place[3];
+        td_cuda_places<3>(walk, i, place);
+        y[place[0]] = compared(op, td_cuda_wide(a[place[1]]), td_cuda_wide(b[place[2]]));
+    }
+}
+
+/* W: a word of the element's size. a, b NULL: zeros. */
+template <class W>
+__global__ void choose(td_cuda_walk walk, W *y, const uint8_t *condition, const W *a, const W *b)
+{
+    TD_ROLLED
+    for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
+        int64_t place[4];
+        td_cuda_places<4>(walk, i, place);
+        bool first = condition[place[1]] != 0;
+        const W *from = first ? a : b;
+        y[place[0]] = from != NULL ? from[place[first ? 2 : 3]] : (W)0;
+    }
+}
+
+static unsigned blocks_for(const td_cuda_walk &walk)
+{
+    return td_blocks(walk.count, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
 }
 
 extern "C" void td_cuda_launch_binary(int op, td_dtype dtype, void *y, const void *a, const void *b,
@@ -190,6 +280,47 @@ extern "C" void td_cuda_launch_binary(int op, td_dtype dtype, void *y, const voi
         launch<S>(f, walk, (S *)y, in, stream);                                                    \
     }
     TD_CUDA_FOR_FLOAT(dtype, LAUNCH)
+#undef LAUNCH
+#define LAUNCH(I)                                                                                  \
+    TD_LAUNCH((binary_integers<I>), blocks_for(walk), TD_CUDA_THREADS, stream, op, walk, (I *)y,   \
+              (const I *)a, (const I *)b)
+    if (dtype == TD_I64) {
+        LAUNCH(int64_t);
+    } else if (dtype == TD_I32) {
+        LAUNCH(int32_t);
+    } else if (dtype == TD_U8) {
+        LAUNCH(uint8_t);
+    }
+#undef LAUNCH
+}
+
+extern "C" void td_cuda_launch_compare(int op, td_dtype dtype, uint8_t *y, const void *a,
+                                       const void *b, td_cuda_walk walk, cudaStream_t stream)
+{
+#define LAUNCH(S)                                                                                  \
+    TD_LAUNCH((compare<S>), blocks_for(walk), TD_CUDA_THREADS, stream, op, walk, y, (const S *)a,  \
+              (const S *)b)
+    TD_CUDA_FOR_DTYPE(dtype, LAUNCH)
+#undef LAUNCH
+}
+
+extern "C" void td_cuda_launch_where(td_dtype dtype, void *y, const uint8_t *condition,
+                                     const void *a, const void *b, td_cuda_walk walk,
+                                     cudaStream_t stream)
+{
+#define LAUNCH(W)                                                                                  \
+    TD_LAUNCH((choose<W>), blocks_for(walk), TD_CUDA_THREADS, stream, walk, (W *)y, condition,     \
+              (const W *)a, (const W *)b)
+    size_t size = td_cuda_dtype_size(dtype);
+    if (size == 1) {
+        LAUNCH(uint8_t);
+    } else if (size == 2) {
+        LAUNCH(uint16_t);
+    } else if (size == 4) {
+        LAUNCH(uint32_t);
+    } else {
+        LAUNCH(uint64_t);
+    }
 #undef LAUNCH
 }
 

@@ -119,7 +119,7 @@ static void add_bias(td_tensor *y, const td_tensor *bias)
         wide.shape[i] = y->shape[i];
         wide.stride[i] = i == 1 ? 1 : 0;
     }
-    td_cuda_kernels()->binary(TD_BINARY_ADD, y, y, &wide);
+    td_cuda_kernels()->binary(TD_BINARY_add, y, y, &wide);
     td_stage_end(&staged);
 }
 

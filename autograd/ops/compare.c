@@ -1,0 +1,81 @@
+/* Comparisons, and the choice by their results. */
+#include "autograd/ops/elements.h"
+#include "autograd/ops/op.h"
+#include "tensor/extend.h"
+
+/* The shape of two tensors together. */
+static td_shape together(const char *op, td_shape a, td_shape b, td_site at)
+{
+    td_shape shape;
+    TD_REQUIRE(td_broadcast_shape(a, b, &shape), at,
+               "%s: %s and %s do not go together: counted from the last dimension, sizes must be "
+               "equal or 1",
+               op, td_describe_shape(a), td_describe_shape(b));
+    return shape;
+}
+
+/* ---- comparisons ---- */
+
+static td_tensor *compare(const char *name, td_compare_op op, td_tensor *a, td_tensor *b,
+                          td_site at)
+{
+    td_check_tensor(a, name, "a", at);
+    td_check_tensor(b, name, "b", at);
+    td_op_promote(&a, &b, at);
+    td_check_match(a, b, name, at);
+    td_shape shape = together(name, td_shape_of(a), td_shape_of(b), at);
+    td_tensor *y = td_step_new(shape, TD_U8, TD_ROW_MAJOR, td_device_of(a), at);
+    if (td_shape_equal(td_shape_of(a), shape) && td_is_dense(a)) {
+        td_strides_like(a, y->stride);
+    }
+    td_tensor wide_a = td_op_expanded(a, shape), wide_b = td_op_expanded(b, shape);
+    td_kernels_of(td_device_of(a))->compare(op, y, &wide_a, &wide_b);
+    return y;
+}
+
+#define TD_COMPARE(name, whether)                                                                  \
+    td_tensor *td_##name##_at(td_tensor *a, td_tensor *b, td_site at)                              \
+    {                                                                                              \
+        return compare(#name, TD_COMPARE_##name, a, b, at);                                        \
+    }
+#include "tensor/elementwise.def"
+
+/* ---- choice ---- */
+
+/* Each gets the gradient where it was chosen, and zero elsewhere. */
+static void where_backward(td_node *node, const td_tensor *dy)
+{
+    td_tensor wide = td_op_expanded(td_saved(node, 0), td_shape_of(dy));
+    for (int i = 0; i < 2; i++) {
+        if (td_input_needs_grad(node, i)) {
+            td_tensor *grad = td_step_new_like(dy, td_node_site(node));
+            td_kernels_of(td_device_of(dy))
+                ->where(grad, &wide, i == 0 ? dy : NULL, i == 0 ? NULL : dy);
+            td_input_grad_sum(node, i, grad);
+        }
+    }
+}
+
+td_tensor *td_where_at(td_tensor *condition, td_tensor *a, td_tensor *b, td_site at)
+{
+    td_check_tensor(condition, "where", "the condition", at);
+    td_check_tensor(a, "where", "a", at);
+    td_check_tensor(b, "where", "b", at);
+    td_op_promote(&a, &b, at);
+    td_check_match(a, b, "where", at);
+    TD_REQUIRE(condition->dtype == TD_U8 &&
+                   td_same_device(td_device_of(condition), td_device_of(a)),
+               at, "where: the condition is %s beside a %s: it must be u8, on the same device",
+               td_describe(condition), td_describe(a));
+    td_shape shape = together("where", td_shape_of(a), td_shape_of(b), at);
+    shape = together("where", td_shape_of(condition), shape, at);
+    td_tensor *y = td_step_new(shape, a->dtype, TD_ROW_MAJOR, td_device_of(a), at);
+    td_tensor wide = td_op_expanded(condition, shape);
+    td_tensor wide_a = td_op_expanded(a, shape), wide_b = td_op_expanded(b, shape);
+    td_kernels_of(td_device_of(a))->where(y, &wide, &wide_a, &wide_b);
+    if (!td_is_float(a->dtype)) {
+        return y;
+    }
+    return TD_RECORD(at, .op = "where", .backward = where_backward, .out = y, .inputs = { a, b },
+                     .saved = { condition });
+}
