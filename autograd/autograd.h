@@ -13,7 +13,10 @@
 #ifndef TD_AUTOGRAD_AUTOGRAD_H
 #define TD_AUTOGRAD_AUTOGRAD_H
 
+#include "autograd/losses.h"
+#include "autograd/norms.h"
 #include "autograd/ops.h"
+#include "autograd/windows.h"
 
 TD_BEGIN_C
 

@@ -30,11 +30,13 @@ typedef struct td_batch_norm_fusion {
 td_tensor *td_batch_norm_fused_at(td_batch_norm_options options, td_batch_norm_fusion fusion,
                                   td_site at);
 
-/* td_dropout and td_stochastic_depth with the counter that is at `counter`, up to the end of the
- * step; in a captured step, when the kernels run: it then is one of td_step_numbers
+/* td_dropout, td_dropout2d and td_stochastic_depth with the counter that is at `counter`, up to the
+ * end of the step; in a captured step, when the kernels run: it then is one of td_step_numbers
  * (tensor/hooks.h). */
 td_tensor *td_dropout_by(td_tensor *x, double p, td_philox_key key, const uint64_t *counter,
                          td_site at);
+td_tensor *td_dropout2d_by(td_tensor *x, double p, td_philox_key key, const uint64_t *counter,
+                           td_site at);
 td_tensor *td_stochastic_depth_by(td_tensor *x, double p, td_philox_key key,
                                   const uint64_t *counter, td_site at);
 

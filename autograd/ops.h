@@ -73,7 +73,9 @@ typedef struct td_conv2d_options {
     td_tensor *x, *w, *b;
     int stride, padding, dilation; /* stride and dilation 0: 1 */
     int stride_hw[2], padding_hw[2], dilation_hw[2];
-    int groups; /* 0: 1 */
+    int groups;  /* 0: 1 */
+    int pads[4]; /* instead of padding: top, left, bottom, right */
+    bool same;   /* instead of padding: OH = H / stride, rounded up; PyTorch's "same" */
 } td_conv2d_options;
 td_tensor *td_conv2d_at(td_conv2d_options options, td_site at);
 
@@ -93,7 +95,7 @@ td_tensor *td_contiguous_at(td_tensor *x, td_site at); /* row-major; x itself if
 
 /* ---- normalisation ---- */
 
-/* td_batch_norm(x, weight, bias, running_mean, running_var, ...): x [N,C] or [N,C,H,W], the others
+/* td_batch_norm(x, weight, bias, running_mean, running_var, ...): x [N,C,...], the others
  * [C]. y = (x - mean) / sqrt(var + eps) * weight + bias, per channel; weight or bias may be NULL.
  * Training takes mean and variance (divided by n) of the batch, and updates the running ones, if
  * they are not NULL: running = (1 - momentum) running + momentum batch, where the batch's variance
@@ -107,10 +109,15 @@ typedef struct td_batch_norm_options {
 } td_batch_norm_options;
 td_tensor *td_batch_norm_at(td_batch_norm_options options, td_site at);
 
-/* The same over the last dimension of x [...,d], for each row; weight, bias: [d] or NULL; eps 0:
- * 1e-5. */
-td_tensor *td_layer_norm_at(td_tensor *x, td_tensor *weight, td_tensor *bias, double eps,
-                            td_site at);
+/* td_layer_norm(x, weight, bias, eps): the same over the last dimension of x [...,d], for each row;
+ * weight, bias: [d] or NULL. If they have more dimensions, or .dims says so, over as many. */
+typedef struct td_layer_norm_options {
+    int begin_;
+    td_tensor *x, *weight, *bias;
+    double eps; /* 0: 1e-5 */
+    int dims;   /* 0: those of weight or bias, or 1 */
+} td_layer_norm_options;
+td_tensor *td_layer_norm_at(td_layer_norm_options options, td_site at);
 td_tensor *td_softmax_at(td_tensor *x, int dim, td_site at); /* exp(x) / sum of exp(x) along dim */
 td_tensor *td_log_softmax_at(td_tensor *x, int dim, td_site at);
 
@@ -124,22 +131,13 @@ typedef struct td_pool2d_options {
     int kernel, stride, padding; /* stride 0: the kernel */
     int kernel_hw[2], stride_hw[2], padding_hw[2];
     bool exclude_pad; /* average: divide by the number of places inside the image */
+    bool ceil_mode;   /* a last window may reach beyond the padding */
+    int dilation;     /* of the maximum; 0: 1 */
+    int dilation_hw[2];
 } td_pool2d_options;
-td_tensor *td_max_pool2d_at(td_pool2d_options options, td_site at); /* a kernel of <= 255 places */
+td_tensor *td_max_pool2d_at(td_pool2d_options options, td_site at);
 td_tensor *td_avg_pool2d_at(td_pool2d_options options, td_site at);
 td_tensor *td_global_avg_pool2d_at(td_tensor *x, td_site at); /* [N,C,H,W] -> [N,C,1,1] */
-
-/* ---- losses: scalars ---- */
-
-/* td_cross_entropy(logits, labels, ...): logits [N,K], labels i64 [N] in [0, K). The mean over N of
- * -(1 - s) log p[label] - s/K sum_k log p[k], with p = softmax(logits), s = label_smoothing. */
-typedef struct td_cross_entropy_options {
-    int begin_;
-    td_tensor *logits, *labels;
-    double label_smoothing; /* from 0 to 1 */
-} td_cross_entropy_options;
-td_tensor *td_cross_entropy_at(td_cross_entropy_options options, td_site at);
-td_tensor *td_mse_loss_at(td_tensor *x, td_tensor *target, td_site at); /* mean((x - target)^2) */
 
 /* ---- others ---- */
 
@@ -149,8 +147,17 @@ td_tensor *td_dropout_at(td_tensor *x, double p, td_philox_key key, uint64_t cou
 /* The same for whole samples x[n,...]. */
 td_tensor *td_stochastic_depth_at(td_tensor *x, double p, td_philox_key key, uint64_t counter,
                                   td_site at);
-/* Rows of a table: index i64 [...] in [0, rows), table [rows,d] -> [...,d]. */
-td_tensor *td_embedding_at(td_tensor *index, td_tensor *table, td_site at);
+/* td_embedding(index, table, ...): rows of a table: index i64 [...] in [0, rows), table [rows,d] ->
+ * [...,d]. */
+typedef struct td_embedding_options {
+    int begin_;
+    td_tensor *index, *table;
+    bool has_padding;    /* row padding_idx gets no gradient */
+    int64_t padding_idx; /* negative: from the end */
+} td_embedding_options;
+td_tensor *td_embedding_at(td_embedding_options options, td_site at);
+/* The same as td_dropout for whole channels x[n,c,...]. */
+td_tensor *td_dropout2d_at(td_tensor *x, double p, td_philox_key key, uint64_t counter, td_site at);
 td_tensor *td_detach_at(td_tensor *x, td_site at); /* the same memory, without gradient */
 td_tensor *td_cast_at(td_tensor *x, td_dtype dtype, td_site at); /* floats keep their gradient */
 
@@ -199,14 +206,16 @@ TD_END_C
 #define td_expand(...) td_expand_at(__VA_ARGS__, TD_HERE)
 #define td_cat(...) td_cat_at(__VA_ARGS__, TD_HERE)
 #define td_contiguous(...) td_contiguous_at(__VA_ARGS__, TD_HERE)
-#define td_layer_norm(...) td_layer_norm_at(__VA_ARGS__, TD_HERE)
+#define td_layer_norm(...)                                                                         \
+    td_layer_norm_at((td_layer_norm_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_softmax(...) td_softmax_at(__VA_ARGS__, TD_HERE)
 #define td_log_softmax(...) td_log_softmax_at(__VA_ARGS__, TD_HERE)
 #define td_global_avg_pool2d(...) td_global_avg_pool2d_at(__VA_ARGS__, TD_HERE)
 #define td_dropout(...) td_dropout_at(__VA_ARGS__, TD_HERE)
+#define td_dropout2d(...) td_dropout2d_at(__VA_ARGS__, TD_HERE)
 #define td_stochastic_depth(...) td_stochastic_depth_at(__VA_ARGS__, TD_HERE)
-#define td_embedding(...) td_embedding_at(__VA_ARGS__, TD_HERE)
-#define td_mse_loss(...) td_mse_loss_at(__VA_ARGS__, TD_HERE)
+#define td_embedding(...)                                                                          \
+    td_embedding_at((td_embedding_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_detach(...) td_detach_at(__VA_ARGS__, TD_HERE)
 #define td_cast(...) td_cast_at(__VA_ARGS__, TD_HERE)
 #define td_add_(...) td_add_inplace_at(__VA_ARGS__, TD_HERE)
@@ -218,7 +227,5 @@ TD_END_C
     td_max_pool2d_at((td_pool2d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_avg_pool2d(...)                                                                         \
     td_avg_pool2d_at((td_pool2d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-#define td_cross_entropy(...)                                                                      \
-    td_cross_entropy_at((td_cross_entropy_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 
 #endif

@@ -53,8 +53,8 @@ static void conv2d_describe(const td_module *self, char *text, size_t size)
         snprintf(groups, sizeof groups, ", groups %d", s->options.groups);
     }
     snprintf(text, size, "%lld, %lld, kernel %dx%d%s%s%s%s%s", (long long)s->in, (long long)s->out,
-             s->kernel[0], s->kernel[1], stride, padding, dilation, groups,
-             s->no_bias ? ", no bias" : "");
+             s->kernel[0], s->kernel[1], stride, s->options.same ? ", same padding" : padding,
+             dilation, groups, s->no_bias ? ", no bias" : "");
 }
 
 static int64_t conv2d_multiply_adds(const td_module *self, td_shape in, td_shape out)
@@ -88,6 +88,7 @@ static conv2d_state read_options(const td_nn_conv2d_options *o, td_site at)
                (long long)o->in, (long long)o->out, (long long)groups);
     conv2d_state s = { .in = o->in, .out = o->out, .no_bias = o->no_bias };
     s.options.groups = (int)groups;
+    s.options.same = o->same;
     td_op_pair(o->kernel, o->kernel_hw, 1, 1, name, "kernel", s.kernel, at);
     td_op_pair(o->stride, o->stride_hw, 1, 1, name, "stride", s.options.stride_hw, at);
     td_op_pair(o->padding, o->padding_hw, 0, 0, name, "padding", s.options.padding_hw, at);

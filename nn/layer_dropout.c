@@ -80,6 +80,21 @@ static const td_module_type dropout_type = {
     .describe = dropout_describe,
 };
 
+static td_tensor *dropout2d_forward(td_module *self, td_tensor *x, td_site at)
+{
+    dropout_state *s = self->state;
+    if (!self->training || s->p == 0.0) {
+        return x;
+    }
+    return td_dropout2d_by(x, s->p, key_of(self), call_of(s), at);
+}
+
+static const td_module_type dropout2d_type = {
+    .name = "Dropout2d",
+    .forward = dropout2d_forward,
+    .describe = dropout_describe,
+};
+
 static const td_module_type stochastic_depth_type = {
     .name = "StochasticDepth",
     .forward = stochastic_depth_forward,
@@ -88,7 +103,8 @@ static const td_module_type stochastic_depth_type = {
 
 static bool draws(const td_module *m)
 {
-    return m->type == &dropout_type || m->type == &stochastic_depth_type;
+    return m->type == &dropout_type || m->type == &dropout2d_type ||
+           m->type == &stochastic_depth_type;
 }
 
 td_dropout_place *td_dropout_place_of(td_module *m)
@@ -119,6 +135,11 @@ static td_module *make(const td_module_type *type, double p, td_site at)
 td_module *td_nn_dropout_at(double p, td_site at)
 {
     return make(&dropout_type, p, at);
+}
+
+td_module *td_nn_dropout2d_at(double p, td_site at)
+{
+    return make(&dropout2d_type, p, at);
 }
 
 td_module *td_nn_stochastic_depth_at(double p, td_site at)

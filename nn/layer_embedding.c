@@ -2,6 +2,7 @@
 #include "nn/internal.h"
 
 typedef struct embedding_state {
+    td_embedding_options options;
     int64_t rows, features;
     td_tensor *weight;
 } embedding_state;
@@ -9,7 +10,10 @@ typedef struct embedding_state {
 static td_tensor *embedding_forward(td_module *self, td_tensor *x, td_site at)
 {
     const embedding_state *s = self->state;
-    return td_embedding_at(x, s->weight, at);
+    td_embedding_options options = s->options;
+    options.index = x;
+    options.table = s->weight;
+    return td_embedding_at(options, at);
 }
 
 static void embedding_describe(const td_module *self, char *text, size_t size)
@@ -29,21 +33,30 @@ bool td_is_embedding(const td_module *m)
     return m->type == &embedding_type;
 }
 
-td_module *td_nn_embedding_at(int64_t rows, int64_t features, td_site at)
+td_module *td_nn_embedding_at(td_nn_embedding_options o, td_site at)
 {
+    int64_t rows = o.rows, features = o.features;
+    int64_t padding = o.padding_idx < 0 ? o.padding_idx + rows : o.padding_idx;
     TD_REQUIRE(rows > 0 && features > 0, at,
                "td_nn_embedding(%lld, %lld): both sizes must be positive", (long long)rows,
                (long long)features);
+    TD_REQUIRE(!o.has_padding || (padding >= 0 && padding < rows), at,
+               "td_nn_embedding: padding_idx %lld lies outside of the %lld rows",
+               (long long)o.padding_idx, (long long)rows);
     td_module *m = td_module_new(&embedding_type, sizeof(embedding_state));
     if (m == NULL) {
         return NULL;
     }
     embedding_state *s = m->state;
+    s->options = (td_embedding_options){ .has_padding = o.has_padding, .padding_idx = padding };
     s->rows = rows;
     s->features = features;
     s->weight = td_module_new_parameter(m, "weight", TD_SHAPE(rows, features), TD_ROW_MAJOR);
     if (s->weight != NULL) {
         td_normal_(s->weight, 0.0, 1.0, td_default_generator());
+        for (int64_t f = 0; o.has_padding && f < features; f++) {
+            td_set(s->weight, (int64_t[]){ padding, f }, 0.0);
+        }
     }
     return td_module_finish(m);
 }

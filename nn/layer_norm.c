@@ -2,6 +2,8 @@
 #include "nn/internal.h"
 #include "tensor/extend.h"
 
+#include <string.h>
+
 /* ---- BatchNorm2d ---- */
 
 typedef struct batch_norm_state {
@@ -33,7 +35,13 @@ static td_tensor *normalise(td_module *bn, td_tensor *x, td_batch_norm_fusion fu
 
 static td_tensor *batch_norm_forward(td_module *self, td_tensor *x, td_site at)
 {
-    return normalise(self, x, (td_batch_norm_fusion){ .relu = false }, at);
+    td_batch_norm_fusion nothing = { .relu = false };
+    if (x->ndim != 3 && x->ndim != 5) {
+        return normalise(self, x, nothing, at);
+    }
+    td_shape shape = td_shape_of(x); /* as images */
+    td_tensor *image = td_reshape_at(x, TD_SHAPE(shape.dim[0], shape.dim[1], shape.dim[2], -1), at);
+    return td_reshape_at(normalise(self, image, nothing, at), shape, at);
 }
 
 static void batch_norm_describe(const td_module *self, char *text, size_t size)
@@ -200,20 +208,25 @@ td_module *td_nn_batch_norm2d_at(td_nn_batch_norm2d_options options, td_site at)
 /* ---- LayerNorm ---- */
 
 typedef struct layer_norm_state {
-    int64_t features;
+    td_shape shape; /* of the dimensions that are normalised over */
+    double eps;
     td_tensor *weight, *bias;
 } layer_norm_state;
 
 static td_tensor *layer_norm_forward(td_module *self, td_tensor *x, td_site at)
 {
     const layer_norm_state *s = self->state;
-    return td_layer_norm_at(x, s->weight, s->bias, 0.0, at);
+    return td_layer_norm_at(
+        (td_layer_norm_options){
+            .x = x, .weight = s->weight, .bias = s->bias, .eps = s->eps, .dims = s->shape.ndim },
+        at);
 }
 
 static void layer_norm_describe(const td_module *self, char *text, size_t size)
 {
     const layer_norm_state *s = self->state;
-    snprintf(text, size, "%lld", (long long)s->features);
+    snprintf(text, size, s->shape.ndim == 1 ? "%.*s" : "[%.*s]",
+             (int)strlen(td_describe_shape(s->shape)) - 2, td_describe_shape(s->shape) + 1);
 }
 
 static const td_module_type layer_norm_type = {
@@ -222,17 +235,23 @@ static const td_module_type layer_norm_type = {
     .describe = layer_norm_describe,
 };
 
-td_module *td_nn_layer_norm_at(int64_t features, td_site at)
+td_module *td_nn_layer_norm_at(td_nn_layer_norm_options o, td_site at)
 {
-    TD_REQUIRE(features > 0, at, "td_nn_layer_norm(%lld): there must be a feature",
-               (long long)features);
+    TD_REQUIRE((o.features > 0) != (o.shape.ndim > 0), at,
+               "td_nn_layer_norm(%lld): there must be a feature, or a .shape instead",
+               (long long)o.features);
     td_module *m = td_module_new(&layer_norm_type, sizeof(layer_norm_state));
     if (m == NULL) {
         return NULL;
     }
     layer_norm_state *s = m->state;
-    s->features = features;
-    s->weight = new_scale(m, features);
-    s->bias = new_shift(m, features);
+    s->shape = o.features > 0 ? TD_SHAPE(o.features) : o.shape;
+    s->eps = o.eps;
+    if (!o.no_weight) {
+        s->weight = td_module_parameter(m, "weight", td_full(s->shape, 1.0, TD_F32, TD_CPU));
+    }
+    if (!o.no_weight && !o.no_bias) {
+        s->bias = td_module_parameter(m, "bias", td_zeros(s->shape, TD_F32, TD_CPU));
+    }
     return td_module_finish(m);
 }

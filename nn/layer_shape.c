@@ -86,7 +86,10 @@ static const td_module_type max_pool_type = {
 
 const td_pool2d_options *td_max_pool2d_window(const td_module *m)
 {
-    return m->type == &max_pool_type ? m->state : NULL;
+    const td_pool2d_options *o = m->type == &max_pool_type ? m->state : NULL;
+    bool simple =
+        o != NULL && o->dilation <= 1 && o->kernel_hw[0] * (int64_t)o->kernel_hw[1] <= 255;
+    return simple ? o : NULL;
 }
 
 static const td_module_type avg_pool_type = {
@@ -97,7 +100,9 @@ static const td_module_type avg_pool_type = {
 
 static td_module *make_pool(const td_module_type *type, const td_nn_pool2d_options *o, td_site at)
 {
-    td_pool2d_options pool = { .exclude_pad = o->exclude_pad };
+    td_pool2d_options pool = { .exclude_pad = o->exclude_pad,
+                               .ceil_mode = o->ceil_mode,
+                               .dilation = o->dilation };
     td_op_pair(o->kernel, o->kernel_hw, 0, 1, type->name, "kernel", pool.kernel_hw, at);
     td_op_pair(o->padding, o->padding_hw, 0, 0, type->name, "padding", pool.padding_hw, at);
     bool given = o->stride != 0 || o->stride_hw[0] != 0 || o->stride_hw[1] != 0;

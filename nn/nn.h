@@ -75,10 +75,12 @@ typedef struct td_nn_conv2d_options {
     int kernel_hw[2], stride_hw[2], padding_hw[2], dilation_hw[2];
     int groups; /* 0: 1 */
     bool no_bias;
+    bool same; /* instead of padding: as td_conv2d's */
 } td_nn_conv2d_options;
 td_module *td_nn_conv2d_at(td_nn_conv2d_options options, td_site at);
 
-/* td_nn_batch_norm2d(channels, ...): td_batch_norm of [N,C,H,W] or [N,C]. */
+/* td_nn_batch_norm2d(channels, ...): td_batch_norm of [N,C,...], so also PyTorch's BatchNorm1d and
+ * BatchNorm3d. */
 typedef struct td_nn_batch_norm2d_options {
     int begin_;
     int64_t channels;
@@ -87,7 +89,16 @@ typedef struct td_nn_batch_norm2d_options {
 } td_nn_batch_norm2d_options;
 td_module *td_nn_batch_norm2d_at(td_nn_batch_norm2d_options options, td_site at);
 
-td_module *td_nn_layer_norm_at(int64_t features, td_site at);
+/* td_nn_layer_norm(features, ...): td_layer_norm over the last dimension, or, with .shape instead
+ * of features, over the last dimensions, of that shape. */
+typedef struct td_nn_layer_norm_options {
+    int begin_;
+    int64_t features;
+    td_shape shape;
+    double eps;              /* 0: 1e-5 */
+    bool no_weight, no_bias; /* without a weight there is no bias either */
+} td_nn_layer_norm_options;
+td_module *td_nn_layer_norm_at(td_nn_layer_norm_options options, td_site at);
 
 /* td_nn_max_pool2d(kernel, ...) and td_nn_avg_pool2d(kernel, ...): td_max_pool2d, td_avg_pool2d
  * (autograd/ops.h). */
@@ -96,6 +107,8 @@ typedef struct td_nn_pool2d_options {
     int kernel, stride, padding; /* stride 0: the kernel */
     int kernel_hw[2], stride_hw[2], padding_hw[2];
     bool exclude_pad; /* average: divide by the number of places inside the image */
+    bool ceil_mode;
+    int dilation; /* of the maximum; 0: 1 */
 } td_nn_pool2d_options;
 td_module *td_nn_max_pool2d_at(td_nn_pool2d_options options, td_site at);
 td_module *td_nn_avg_pool2d_at(td_nn_pool2d_options options, td_site at);
@@ -109,9 +122,17 @@ td_module *td_nn_flatten(void); /* [N,...] -> [N,d] */
 /* Dropout draws from a stream of its own, which depends on td_manual_seed and on its place in the
  * model. StochasticDepth drops whole samples (torchvision's, mode "row"). */
 td_module *td_nn_dropout_at(double p, td_site at);
+td_module *td_nn_dropout2d_at(double p, td_site at); /* whole channels */
 td_module *td_nn_stochastic_depth_at(double p, td_site at);
 
-td_module *td_nn_embedding_at(int64_t rows, int64_t features, td_site at); /* weights normal(0,1) */
+/* td_nn_embedding(rows, features, ...): weights normal(0, 1). */
+typedef struct td_nn_embedding_options {
+    int begin_;
+    int64_t rows, features;
+    bool has_padding;    /* row padding_idx begins as 0 and gets no gradient */
+    int64_t padding_idx; /* negative: from the end */
+} td_nn_embedding_options;
+td_module *td_nn_embedding_at(td_nn_embedding_options options, td_site at);
 
 /* td_nn_sequential(a, b, ...) runs its children one after the other; they are named "0", "1", ...
  * It computes Conv2d, BatchNorm2d, ReLU and MaxPool2d that follow each other in fewer passes.
@@ -180,14 +201,17 @@ TD_END_C
     td_nn_conv2d_at((td_nn_conv2d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nn_batch_norm2d(...)                                                                    \
     td_nn_batch_norm2d_at((td_nn_batch_norm2d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-#define td_nn_layer_norm(...) td_nn_layer_norm_at(__VA_ARGS__, TD_HERE)
+#define td_nn_layer_norm(...)                                                                      \
+    td_nn_layer_norm_at((td_nn_layer_norm_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nn_max_pool2d(...)                                                                      \
     td_nn_max_pool2d_at((td_nn_pool2d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nn_avg_pool2d(...)                                                                      \
     td_nn_avg_pool2d_at((td_nn_pool2d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nn_dropout(...) td_nn_dropout_at(__VA_ARGS__, TD_HERE)
+#define td_nn_dropout2d(...) td_nn_dropout2d_at(__VA_ARGS__, TD_HERE)
 #define td_nn_stochastic_depth(...) td_nn_stochastic_depth_at(__VA_ARGS__, TD_HERE)
-#define td_nn_embedding(...) td_nn_embedding_at(__VA_ARGS__, TD_HERE)
+#define td_nn_embedding(...)                                                                       \
+    td_nn_embedding_at((td_nn_embedding_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nn_sequential(...)                                                                      \
     td_nn_sequential_at((td_module *[]){ __VA_ARGS__ },                                            \
                         (int)(sizeof((td_module *[]){ __VA_ARGS__ }) / sizeof(td_module *)),       \

@@ -47,8 +47,17 @@ typedef enum td_reduce_op { TD_REDUCE_SUM, TD_REDUCE_MEAN, TD_REDUCE_MAX } td_re
 
 typedef struct td_pool2d_params {
     int kernel[2], stride[2], pad[2];
+    bool ceil_mode;         /* for the caller, who knows y's size */
     bool count_include_pad; /* average pooling: divide by the whole window (PyTorch's default) */
 } td_pool2d_params;
+
+/* Cross-entropy. */
+typedef struct td_entropy_params {
+    double smoothing;
+    int64_t ignore; /* rows with this label do not count; TD_IGNORES_NONE */
+    bool sum;       /* a scalar loss is the sum of the rows' instead of their mean */
+} td_entropy_params;
+#define TD_IGNORES_NONE INT64_MIN
 
 /* One slice of an optimizer's flat memory (nn/optim). */
 typedef struct td_optim_slice {

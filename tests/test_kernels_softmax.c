@@ -154,73 +154,125 @@ static void test_huge_logits(void **state)
 
 /* ---- cross-entropy ---- */
 
-/* The loss, and in dx (may be NULL) its gradient. */
-static double entropy_reference(const double *x, const td_tensor *labels, int64_t classes,
-                                double smoothing, double *log_p, double *dx)
+/* What a case has beside logits and labels. */
+typedef struct entropy_case {
+    td_entropy_params params;
+    bool weighted, logs, per_row, accumulate;
+} entropy_case;
+
+/* The losses of rows, their weights, and in dx the gradient of each row's loss. */
+static void entropy_reference(const double *x, const double *label, const double *weight,
+                              int64_t rows, int64_t classes, const entropy_case *c, double *log_p,
+                              double *dx, double *losses, double *weights)
 {
-    int64_t n = td_numel(labels);
-    double loss = 0.0, *label = ref_values(labels);
-    for (int64_t i = 0; i < n * classes; i++) {
-        int64_t row = i / classes, c = i % classes;
-        bool hit = (int64_t)label[row] == c;
-        double target = smoothing / (double)classes + (hit ? 1.0 - smoothing : 0.0);
-        log_p[i] = x[i] - log_sum_exp(x + row * classes, classes, 1);
-        loss -= target == 0.0 ? 0.0 : target * log_p[i] / (double)n;
-        dx[i] = (exp(log_p[i]) - target) / (double)n;
+    double s = c->params.smoothing;
+    for (int64_t r = 0; r < rows; r++) {
+        bool counts = (int64_t)label[r] != c->params.ignore;
+        double all = 0.0;
+        losses[r] = 0.0;
+        weights[r] = counts ? weight[(int64_t)label[r]] : 0.0;
+        for (int64_t k = 0; k < classes; k++) {
+            all += weight[k] * (s / (double)classes + ((int64_t)label[r] == k ? 1.0 - s : 0.0));
+        }
+        for (int64_t k = 0; k < classes; k++) {
+            int64_t i = r * classes + k;
+            double target =
+                weight[k] * (s / (double)classes + ((int64_t)label[r] == k ? 1.0 - s : 0.0));
+            log_p[i] = c->logs ? x[i] : x[i] - log_sum_exp(x + r * classes, classes, 1);
+            losses[r] -= counts && target != 0.0 ? target * log_p[i] : 0.0;
+            dx[i] = counts ? (c->logs ? 0.0 : exp(log_p[i]) * all) - target : 0.0;
+        }
     }
-    free(label);
-    return loss;
+}
+
+static td_tensor *class_weights(int64_t classes, td_dtype dtype)
+{
+    td_tensor *w = ref_filled(TD_SHAPE(classes), dtype, TD_ROW_MAJOR, 1.0);
+    for (int64_t k = 0; k < classes; k++) {
+        td_set(w, (int64_t[]){ k }, 0.25 + (double)(k % 5));
+    }
+    return w;
 }
 
 /* Frees logits and labels. */
-static void check_entropy(td_tensor *logits, td_tensor *labels, double smoothing, bool accumulate)
+static void check_entropy(td_tensor *logits, td_tensor *labels, entropy_case c)
 {
-    int64_t n = td_numel(logits), rows = logits->shape[0];
+    int64_t n = td_numel(logits), rows = logits->shape[0], classes = logits->shape[1];
     td_dtype dtype = logits->dtype;
-    double tolerance = ref_tolerance(dtype), *x = ref_values(logits), *terms = ref_zeros(n);
-    double *log_p = ref_zeros(n), *dx = ref_zeros(n);
-    td_shape shape = td_shape_of(logits);
-    td_tensor *loss = ref_filled(TD_SCALAR, dtype, TD_ROW_MAJOR, 9.0);
+    double tolerance = ref_tolerance(dtype), *x = ref_values(logits), *terms = ref_zeros(n + rows);
+    double *log_p = ref_zeros(n), *dx = ref_zeros(n), *losses = ref_zeros(rows);
+    double *weights = ref_zeros(rows), *label = ref_values(labels);
+    td_tensor *weight = class_weights(classes, dtype);
+    double *per_class = ref_values(weight);
+    for (int64_t k = 0; k < classes; k++) {
+        per_class[k] = c.weighted ? per_class[k] : 1.0;
+    }
+    td_shape shape = td_shape_of(logits), result = c.per_row ? TD_SHAPE(rows) : TD_SCALAR;
+    td_tensor *loss = ref_filled(result, dtype, TD_ROW_MAJOR, 9.0);
+    td_tensor *total = ref_filled(TD_SCALAR, TD_F64, TD_ROW_MAJOR, 9.0);
     td_tensor *out = ref_filled(shape, dtype, TD_ROW_MAJOR, 9.0);
     td_tensor *grad = ref_filled(shape, dtype, TD_ROW_MAJOR, 0.5);
-    td_tensor *dloss = ref_filled(TD_SCALAR, dtype, TD_ROW_MAJOR, 1.5);
-    double want = entropy_reference(x, labels, shape.dim[1], smoothing, log_p, dx);
-    k()->cross_entropy(loss, out, logits, labels, smoothing);
-    ref_close(loss, &want, (double[]){ 40.0 }, tolerance, "loss");
-    for (int64_t i = 0; i < n; i++) {
-        terms[i] = fabs(x[i]) + fabs(x[i] - log_p[i]);
+    td_tensor *dloss = ref_filled(result, dtype, TD_ROW_MAJOR, 1.5);
+    entropy_reference(x, label, per_class, rows, classes, &c, log_p, dx, losses, weights);
+    double sum = 0.0, all = 0.0;
+    for (int64_t r = 0; r < rows; r++) {
+        sum += losses[r];
+        all += weights[r];
+        terms[r] = 40.0 * (1.0 + fabs(losses[r]));
     }
-    ref_close(out, log_p, terms, tolerance, "log_p");
-    for (int64_t i = 0; i < n; i++) {
-        dx[i] = 1.5 * dx[i] + (accumulate ? 0.5 : 0.0);
-        terms[i] = (accumulate ? 0.5 : 0.0) + (1.0 + fabs(log_p[i]) * exp(log_p[i])) / (double)rows;
+    double want = c.params.sum ? sum : sum / all, divisor = c.params.sum || c.per_row ? 1.0 : all;
+    k()->cross_entropy(loss, total, c.logs ? NULL : out, logits, labels, c.weighted ? weight : NULL,
+                       &c.params);
+    if (c.per_row) {
+        ref_close(loss, losses, terms, tolerance, "losses");
+    } else {
+        ref_close(loss, &want, (double[]){ 40.0 * (1.0 + fabs(want)) }, tolerance, "loss");
     }
-    k()->cross_entropy_grad(grad, dloss, out, labels, smoothing, accumulate);
+    ref_close(total, &all, (double[]){ 1.0 + all }, 1e-14, "the sum of the weights");
+    for (int64_t i = 0; i < n && !c.logs; i++) { /* an ignored row's may be anything */
+        bool counts = weights[i / classes] != 0.0;
+        terms[i] = counts ? fabs(x[i]) + fabs(x[i] - log_p[i]) : 1e300;
+    }
+    if (!c.logs) {
+        ref_close(out, log_p, terms, tolerance, "log_p");
+    }
+    for (int64_t i = 0; i < n; i++) {
+        dx[i] = 1.5 * dx[i] / divisor + (c.accumulate ? 0.5 : 0.0);
+        terms[i] = (c.accumulate ? 0.5 : 0.0) +
+                   5.0 * (1.0 + fabs(log_p[i]) * exp(c.logs ? 0.0 : log_p[i])) / divisor;
+    }
+    k()->cross_entropy_grad(grad, dloss, total, c.logs ? NULL : out, labels,
+                            c.weighted ? weight : NULL, &c.params, c.accumulate);
     ref_close(grad, dx, terms, tolerance, "cross_entropy_grad");
-    double *values[] = { x, terms, log_p, dx };
-    td_tensor *tensors[] = { loss, out, grad, dloss, logits, labels };
-    for (int i = 0; i < 4; i++) {
+    double *values[] = { x, terms, log_p, dx, losses, weights, label, per_class };
+    td_tensor *tensors[] = { loss, total, out, grad, dloss, weight, logits, labels };
+    for (int i = 0; i < 8; i++) {
         free(values[i]);
-    }
-    for (int i = 0; i < 6; i++) {
         td_free(tensors[i]);
     }
 }
 
 static void entropy_cases(td_dtype t)
 {
-    static const double smoothing[] = { 0.0, 0.1 };
-    for (int i = 0; i < 2; i++) {
-        double s = smoothing[i];
+    static const entropy_case cases[] = {
+        { { 0.0, TD_IGNORES_NONE, false }, .accumulate = true },
+        { { 0.1, TD_IGNORES_NONE, false }, .accumulate = false },
+        { { 0.1, 1, true }, .weighted = true },
+        { { 0.0, 2, false }, .weighted = true, .accumulate = true },
+        { { 0.2, 0, false }, .weighted = true, .per_row = true },
+        { { 0.0, 0, false }, .weighted = true, .logs = true, .accumulate = true },
+        { { 0.1, TD_IGNORES_NONE, false }, .logs = true, .per_row = true },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         check_entropy(logits_of(TD_SHAPE(32, 3), t, TD_ROW_MAJOR, 5.0),
-                      ref_indices(TD_SHAPE(32), 3, 2), s, false);
+                      ref_indices(TD_SHAPE(32), 3, 2), cases[i]);
         check_entropy(ref_scattered(logits_of(TD_SHAPE(7, 13), t, TD_ROW_MAJOR, 20.0)),
-                      ref_scattered(ref_indices(TD_SHAPE(7), 13, 2)), s, true);
+                      ref_scattered(ref_indices(TD_SHAPE(7), 13, 2)), cases[i]);
         check_entropy(logits_of(TD_SHAPE(500, 100), t, TD_ROW_MAJOR, 9.0),
-                      ref_indices(TD_SHAPE(500), 100, 2), s, true);
-        check_entropy(logits_of(TD_SHAPE(1, 1), t, TD_ROW_MAJOR, 9.0),
-                      ref_indices(TD_SHAPE(1), 1, 2), s, false);
+                      ref_indices(TD_SHAPE(500), 100, 2), cases[i]);
     }
+    check_entropy(logits_of(TD_SHAPE(1, 1), t, TD_ROW_MAJOR, 9.0), ref_indices(TD_SHAPE(1), 1, 2),
+                  cases[0]);
 }
 
 static void test_cross_entropy(void **state)

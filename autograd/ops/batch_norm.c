@@ -191,5 +191,14 @@ td_tensor *td_batch_norm_fused_at(td_batch_norm_options options, td_batch_norm_f
 
 td_tensor *td_batch_norm_at(td_batch_norm_options options, td_site at)
 {
+    td_tensor *x = options.x;
+    if (x != NULL && (x->ndim == 3 || x->ndim > 4)) { /* as images */
+        td_shape shape = td_shape_of(x), image = TD_SHAPE(x->shape[0], x->shape[1], x->shape[2], 1);
+        for (int d = 3; d < x->ndim; d++) {
+            image.dim[3] *= x->shape[d];
+        }
+        options.x = td_reshape_at(x, image, at);
+        return td_reshape_at(td_batch_norm_at(options, at), shape, at);
+    }
     return td_batch_norm_fused_at(options, (td_batch_norm_fusion){ .relu = false }, at);
 }

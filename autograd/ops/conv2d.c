@@ -69,12 +69,44 @@ static td_shape output_shape(const td_tensor *x, const td_tensor *w, const td_co
     return shape;
 }
 
+/* Padding of each side: what all sides have is the kernel's, the rest is put around x. */
+static td_tensor *pad_sides(td_tensor *x, const td_tensor *w, const td_conv2d_options *o,
+                            td_conv2d_params *p, td_site at)
+{
+    bool given = o->pads[0] != 0 || o->pads[1] != 0 || o->pads[2] != 0 || o->pads[3] != 0;
+    if (!given && !o->same) {
+        return x;
+    }
+    TD_REQUIRE(!(given && o->same) && p->pad[0] == 0 && p->pad[1] == 0, at,
+               "conv2d: give one of .padding, .pads and .same");
+    int64_t before[4] = { 0 }, after[4] = { 0 };
+    for (int d = 0; d < 2; d++) {
+        before[2 + d] = o->pads[d];
+        after[2 + d] = o->pads[2 + d];
+        if (o->same) {
+            int64_t size = x->shape[2 + d], outputs = (size + p->stride[d] - 1) / p->stride[d];
+            int64_t reach = p->dilation[d] * (w->shape[2 + d] - 1) + 1;
+            int64_t all = (outputs - 1) * p->stride[d] + reach - size;
+            before[2 + d] = all > 0 ? all / 2 : 0;
+            after[2 + d] = all > 0 ? all - all / 2 : 0;
+        }
+        TD_REQUIRE(before[2 + d] >= 0 && after[2 + d] >= 0, at,
+                   "conv2d: pads %d,%d,%d,%d must not be negative", o->pads[0], o->pads[1],
+                   o->pads[2], o->pads[3]);
+        p->pad[d] = (int)(before[2 + d] < after[2 + d] ? before[2 + d] : after[2 + d]);
+        before[2 + d] -= p->pad[d];
+        after[2 + d] -= p->pad[d];
+    }
+    return td_op_padded(x, before, after, 0.0, at);
+}
+
 td_tensor *td_conv2d_sums_at(td_conv2d_options options, td_tensor **sums, td_site at)
 {
     td_conv2d_params params = read_options(&options, at);
     td_tensor *x = td_op_input(options.x, "conv2d", "x", TD_RULE_OF(conv2d), at);
     td_tensor *w = options.w, *b = options.b;
     check(x, w, b, params.groups, at);
+    x = pad_sides(x, w, &options, &params, at);
     td_shape shape = output_shape(x, w, &params, at);
     td_tensor *y = td_step_new(shape, x->dtype, TD_IMAGE, td_device_of(x), at);
     if (sums != NULL) {

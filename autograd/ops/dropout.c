@@ -50,15 +50,17 @@ td_tensor *td_dropout_by(td_tensor *x, double p, td_philox_key key, const uint64
     return dropout(x, &(dropout_params){ p, key, 0, counter }, at);
 }
 
-/* ---- stochastic depth (Huang et al. 2016): whole samples of a batch are dropped ---- */
+/* ---- stochastic depth (Huang et al. 2016): whole samples of a batch are
+ * dropped; and of channels (Tompson et al. 2015) ---- */
 
-/* What each sample is multiplied with, 0 or 1/(1-p): ones that went through a dropout. */
-static td_tensor *draw_factors(const td_tensor *x, double p, td_philox_key key,
+/* What each sample (whole: 1) or channel (whole: 2) is multiplied with, 0 or 1/(1-p): ones that
+ * went through a dropout. */
+static td_tensor *draw_factors(const td_tensor *x, int whole, double p, td_philox_key key,
                                const uint64_t *counter, td_site at)
 {
     td_shape shape = { .ndim = x->ndim };
     for (int d = 0; d < x->ndim; d++) {
-        shape.dim[d] = d == 0 ? x->shape[0] : 1;
+        shape.dim[d] = d < whole ? x->shape[d] : 1;
     }
     td_tensor *factors = td_step_new(shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
     td_fill_(factors, 1.0);
@@ -66,19 +68,36 @@ static td_tensor *draw_factors(const td_tensor *x, double p, td_philox_key key,
     return factors;
 }
 
+static td_tensor *drop_whole(const char *op, td_rule rule, int whole, td_tensor *x, double p,
+                             td_philox_key key, const uint64_t *counter, td_site at)
+{
+    x = td_op_input(x, op, "x", rule, at);
+    TD_REQUIRE(p >= 0.0 && p < 1.0, at,
+               "%s: the probability is %g; it must be at least 0 and below 1", op, p);
+    TD_REQUIRE(x->ndim >= whole, at, "%s: x%s must have %s", op, TD_SHAPE_TEXT(x),
+               whole == 1 ? "a batch dimension" : "batch and channel dimensions");
+    return td_mul_at(x, draw_factors(x, whole, p, key, counter, at), at);
+}
+
 td_tensor *td_stochastic_depth_by(td_tensor *x, double p, td_philox_key key,
                                   const uint64_t *counter, td_site at)
 {
-    x = td_op_input(x, "stochastic_depth", "x", TD_RULE_OF(stochastic_depth), at);
-    TD_REQUIRE(p >= 0.0 && p < 1.0, at,
-               "stochastic_depth: the probability is %g; it must be at least 0 and below 1", p);
-    TD_REQUIRE(x->ndim >= 1, at, "stochastic_depth: x%s must have a batch dimension",
-               TD_SHAPE_TEXT(x));
-    return td_mul_at(x, draw_factors(x, p, key, counter, at), at);
+    return drop_whole("stochastic_depth", TD_RULE_OF(stochastic_depth), 1, x, p, key, counter, at);
 }
 
 td_tensor *td_stochastic_depth_at(td_tensor *x, double p, td_philox_key key, uint64_t counter,
                                   td_site at)
 {
     return td_stochastic_depth_by(x, p, key, &counter, at);
+}
+
+td_tensor *td_dropout2d_by(td_tensor *x, double p, td_philox_key key, const uint64_t *counter,
+                           td_site at)
+{
+    return drop_whole("dropout2d", TD_RULE_OF(dropout2d), 2, x, p, key, counter, at);
+}
+
+td_tensor *td_dropout2d_at(td_tensor *x, double p, td_philox_key key, uint64_t counter, td_site at)
+{
+    return td_dropout2d_by(x, p, key, &counter, at);
 }

@@ -6,8 +6,22 @@ static void embedding_backward(td_node *node, const td_tensor *dy)
 {
     const td_tensor *index = td_saved(node, 0);
     td_grad_slot slot = td_input_grad(node, 0);
-    if (slot.grad != NULL) {
-        td_kernels_of(td_device_of(dy))->embedding_grad(slot.grad, dy, index, slot.accumulate);
+    const int64_t *padding = td_params_of(node);
+    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
+    if (slot.grad == NULL) {
+        return;
+    }
+    bool apart = *padding >= 0 && slot.accumulate; /* a row of it must stay as it is */
+    td_tensor *grad = apart ? td_step_new_like(slot.grad, td_node_site(node)) : slot.grad;
+    kernels->embedding_grad(grad, dy, index, slot.accumulate && !apart);
+    if (*padding >= 0) {
+        td_tensor row = *grad;
+        row.shape[0] = 1;
+        row.offset += *padding * grad->stride[0];
+        kernels->fill(&row, 0.0);
+    }
+    if (apart) {
+        kernels->axpy(slot.grad, 1.0, grad);
     }
 }
 
@@ -27,14 +41,23 @@ static void check(const td_tensor *index, const td_tensor *table, td_site at)
                TD_SHAPE_TEXT(table), (long long)table->shape[0] - 1);
 }
 
-td_tensor *td_embedding_at(td_tensor *index, td_tensor *table, td_site at)
+td_tensor *td_embedding_at(td_embedding_options options, td_site at)
 {
+    td_tensor *index = options.index, *table = options.table;
     table = td_op_input(table, "embedding", "the table", TD_RULE_OF(embedding), at);
     check(index, table, at);
+    int64_t rows = table->shape[0], padding = options.has_padding ? options.padding_idx : -1;
+    if (options.has_padding) {
+        padding += padding < 0 ? rows : 0;
+        TD_REQUIRE(padding >= 0 && padding < rows, at,
+                   "embedding: padding_idx %lld lies outside of the table's %lld rows",
+                   (long long)options.padding_idx, (long long)rows);
+    }
     td_shape shape = td_shape_of(index);
     shape.dim[shape.ndim++] = table->shape[1];
     td_tensor *y = td_step_new(shape, table->dtype, TD_ROW_MAJOR, td_device_of(table), at);
     td_kernels_of(td_device_of(table))->embedding(y, table, index);
     return TD_RECORD(at, .op = "embedding", .backward = embedding_backward, .out = y,
-                     .inputs = { table }, .saved = { index });
+                     .inputs = { table }, .saved = { index }, .params = &padding,
+                     .params_size = sizeof padding);
 }

@@ -42,10 +42,9 @@ static void check(const td_tensor *x, const td_tensor *weight, const td_tensor *
     }
 }
 
-td_tensor *td_layer_norm_at(td_tensor *x, td_tensor *weight, td_tensor *bias, double eps,
-                            td_site at)
+/* Over the last dimension. */
+static td_tensor *of_rows(td_tensor *x, td_tensor *weight, td_tensor *bias, double eps, td_site at)
 {
-    x = td_op_input(x, "layer_norm", "x", TD_RULE_OF(layer_norm), at);
     check(x, weight, bias, at);
     td_device device = td_device_of(x);
     td_tensor *rows = td_op_row_major(x, at);
@@ -56,4 +55,47 @@ td_tensor *td_layer_norm_at(td_tensor *x, td_tensor *weight, td_tensor *bias, do
     td_kernels_of(device)->layer_norm(y, mean, inv_std, rows, weight, bias, td_or_usual(eps, 1e-5));
     return TD_RECORD(at, .op = "layer_norm", .backward = layer_norm_backward, .out = y,
                      .inputs = { x, weight, bias }, .saved = { rows, weight, mean, inv_std });
+}
+
+/* [..., d, ...] with the last `dims` dimensions as one. */
+static td_tensor *joined(td_tensor *x, int dims, td_site at)
+{
+    td_shape shape = { .ndim = x->ndim - dims + 1 };
+    int64_t last = 1;
+    for (int d = 0; d < x->ndim; d++) {
+        if (d < x->ndim - dims) {
+            shape.dim[d] = x->shape[d];
+        } else {
+            last *= x->shape[d];
+        }
+    }
+    shape.dim[shape.ndim - 1] = last;
+    return td_reshape_at(x, shape, at);
+}
+
+td_tensor *td_layer_norm_at(td_layer_norm_options o, td_site at)
+{
+    td_tensor *x = td_op_input(o.x, "layer_norm", "x", TD_RULE_OF(layer_norm), at);
+    td_tensor *given = o.weight != NULL ? o.weight : o.bias;
+    int dims = o.dims != 0 ? o.dims : given != NULL && given->ndim > 1 ? given->ndim : 1;
+    if (dims == 1) {
+        return of_rows(x, o.weight, o.bias, o.eps, at);
+    }
+    bool fits = dims >= 1 && dims <= x->ndim;
+    for (int i = 0; fits && i < 2; i++) {
+        const td_tensor *t = i == 0 ? o.weight : o.bias;
+        fits = t == NULL || t->ndim == dims;
+        for (int d = 0; fits && t != NULL && d < dims; d++) {
+            fits = t->shape[d] == x->shape[x->ndim - dims + d];
+        }
+    }
+    TD_REQUIRE(fits, at,
+               "layer_norm: weight%s and bias%s must have the shape of the last %d dimensions of "
+               "x%s",
+               o.weight != NULL ? TD_SHAPE_TEXT(o.weight) : " (none)",
+               o.bias != NULL ? TD_SHAPE_TEXT(o.bias) : " (none)", dims, TD_SHAPE_TEXT(x));
+    td_tensor *y =
+        of_rows(joined(x, dims, at), o.weight != NULL ? joined(o.weight, dims, at) : NULL,
+                o.bias != NULL ? joined(o.bias, dims, at) : NULL, o.eps, at);
+    return td_reshape_at(y, td_shape_of(x), at);
 }

@@ -328,6 +328,18 @@ void td_op_pair(int both, const int hw[2], int usual, int least, const char *op,
                "%s: the %s is %d by %d; it must be at least %d", op, what, pair[0], pair[1], least);
 }
 
+void td_op_triple(int all, const int dhw[3], int usual, int least, const char *op, const char *what,
+                  int triple[3], td_site at)
+{
+    bool differ = dhw[0] != 0 || dhw[1] != 0 || dhw[2] != 0;
+    TD_REQUIRE(all == 0 || !differ, at, "%s: give %s or %s_dhw, not both", op, what, what);
+    for (int d = 0; d < 3; d++) {
+        triple[d] = differ ? dhw[d] : all != 0 ? all : usual;
+        TD_REQUIRE(triple[d] >= least, at, "%s: the %s is %d; it must be at least %d", op, what,
+                   triple[d], least);
+    }
+}
+
 int64_t td_op_windows(int64_t size, int64_t kernel, int stride, int pad, int dilation)
 {
     int64_t room = size + 2 * (int64_t)pad - (int64_t)dilation * (kernel - 1) - 1;

@@ -3,6 +3,7 @@
 #ifndef TD_AUTOGRAD_OPS_OP_H
 #define TD_AUTOGRAD_OPS_OP_H
 
+#include "autograd/losses.h"
 #include "autograd/tape.h"
 #include "tensor/extend.h"
 #include "tensor/storage.h"
@@ -86,6 +87,14 @@ void td_op_grad_channel_sum(td_node *node, int i, const td_tensor *dy, int chann
 /* (size + 2 pad - dilation (kernel-1) - 1) / stride + 1: how often a window fits; 0 if it does
  * not. */
 int64_t td_op_windows(int64_t size, int64_t kernel, int stride, int pad, int dilation);
+
+/* x with a frame of a value: before[d] and after[d] elements more along each dimension. */
+td_tensor *td_op_padded(td_tensor *x, const int64_t *before, const int64_t *after, double value,
+                        td_site at);
+
+/* Reads three sizes (depth, height, width), as td_op_pair (autograd/fused.h) reads two. */
+void td_op_triple(int all, const int dhw[3], int usual, int least, const char *op, const char *what,
+                  int triple[3], td_site at);
 
 /* ---- pooling: what max_pool2d, avg_pool2d and batch_norm share (pool2d.c) ---- */
 

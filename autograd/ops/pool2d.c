@@ -3,6 +3,7 @@
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- what they share ---- */
@@ -11,7 +12,8 @@ td_pool2d_params td_op_pool_params(const td_tensor *x, const td_pool2d_options *
                                    const char *op, td_site at)
 {
     TD_REQUIRE(x->ndim == 4, at, "%s: x%s must be [N,C,H,W]", op, TD_SHAPE_TEXT(x));
-    td_pool2d_params params = { .count_include_pad = !options->exclude_pad };
+    td_pool2d_params params = { .count_include_pad = !options->exclude_pad,
+                                .ceil_mode = options->ceil_mode };
     td_op_pair(options->kernel, options->kernel_hw, 0, 1, op, "kernel", params.kernel, at);
     td_op_pair(options->padding, options->padding_hw, 0, 0, op, "padding", params.pad, at);
     if (options->stride == 0 && options->stride_hw[0] == 0 && options->stride_hw[1] == 0) {
@@ -27,12 +29,22 @@ td_pool2d_params td_op_pool_params(const td_tensor *x, const td_pool2d_options *
     return params;
 }
 
+/* ceil_mode: one window more if it begins inside the image or the padding before it. */
+static int64_t pool_windows(int64_t size, const td_pool2d_params *p, int d, int dilation)
+{
+    int64_t count = td_op_windows(size, p->kernel[d], p->stride[d], p->pad[d], dilation);
+    int64_t reach = (int64_t)dilation * (p->kernel[d] - 1) + 1;
+    int64_t rest = size + 2 * (int64_t)p->pad[d] - reach - (count - 1) * p->stride[d];
+    bool more = p->ceil_mode && count > 0 && rest > 0 && count * p->stride[d] < size + p->pad[d];
+    return more ? count + 1 : count;
+}
+
 td_tensor *td_op_pool_output(const td_tensor *x, const td_pool2d_params *p, td_dtype dtype,
                              const char *op, td_site at)
 {
     td_shape shape = td_shape_of(x);
     for (int d = 0; d < 2; d++) {
-        shape.dim[2 + d] = td_op_windows(x->shape[2 + d], p->kernel[d], p->stride[d], p->pad[d], 1);
+        shape.dim[2 + d] = pool_windows(x->shape[2 + d], p, d, 1);
     }
     TD_REQUIRE(shape.dim[2] > 0 && shape.dim[3] > 0, at,
                "%s: a kernel of %d by %d, padding %d,%d, is larger than x%s", op, p->kernel[0],
@@ -62,10 +74,43 @@ static void max_pool2d_backward(td_node *node, const td_tensor *dy)
     }
 }
 
+/* Along one side: the windows' places next to each other in a new dimension, and their maximum. For
+ * windows that the kernel does not take; the first largest wins here, too. */
+static td_tensor *max_of_taps(td_tensor *x, const td_pool2d_params *p, int d, int dilation,
+                              td_site at)
+{
+    int64_t count = pool_windows(x->shape[2 + d], p, d, dilation), stride = p->stride[d];
+    int64_t end = (count - 1) * stride + (int64_t)dilation * (p->kernel[d] - 1) + 1;
+    int64_t before[4] = { 0 }, after[4] = { 0 }, missing = end - x->shape[2 + d] - p->pad[d];
+    before[2 + d] = p->pad[d];
+    after[2 + d] = missing > 0 ? missing : 0;
+    TD_REQUIRE(count > 0, at, "max_pool2d: a kernel of %d by %d, padding %d,%d, is larger than x%s",
+               p->kernel[0], p->kernel[1], p->pad[0], p->pad[1], TD_SHAPE_TEXT(x));
+    td_tensor *padded = td_op_padded(x, before, after, -INFINITY, at);
+    td_shape shape = td_shape_of(x);
+    shape.dim[2 + d] = count;
+    td_shape with_tap = { .ndim = 5,
+                          .dim = { shape.dim[0], shape.dim[1], 1, shape.dim[2], shape.dim[3] } };
+    td_tensor **taps = td_step_bytes((size_t)p->kernel[d] * sizeof *taps);
+    for (int k = 0; k < p->kernel[d]; k++) {
+        int64_t first = (int64_t)k * dilation;
+        taps[k] = td_slice_at(padded, 2 + d, first, first + (count - 1) * stride + 1, stride, at);
+        taps[k] = td_reshape_at(taps[k], with_tap, at);
+    }
+    return td_max_dim_at(td_cat_at(taps, p->kernel[d], 2, at), 2, false, at);
+}
+
 td_tensor *td_max_pool2d_at(td_pool2d_options options, td_site at)
 {
     td_tensor *x = td_op_input(options.x, "max_pool2d", "x", TD_RULE_OF(max_pool2d), at);
-    td_pool2d_params params = td_op_max_pool_params(x, &options, "max_pool2d", at);
+    td_pool2d_params params = td_op_pool_params(x, &options, "max_pool2d", at);
+    int dilation[2];
+    td_op_pair(options.dilation, options.dilation_hw, 1, 1, "max_pool2d", "dilation", dilation, at);
+    bool dilated = dilation[0] > 1 || dilation[1] > 1;
+    if (dilated || params.kernel[0] * (int64_t)params.kernel[1] > 255) {
+        td_tensor *rows = max_of_taps(x, &params, 1, dilation[1], at);
+        return td_cast_at(max_of_taps(rows, &params, 0, dilation[0], at), x->dtype, at);
+    }
     td_tensor *y = td_op_pool_output(x, &params, x->dtype, "max_pool2d", at);
     td_tensor *index = NULL; /* where the largest was, in one byte */
     if (td_needs_grad(x) && td_grad_enabled()) {
@@ -101,6 +146,8 @@ td_tensor *td_avg_pool2d_at(td_pool2d_options options, td_site at)
 {
     td_tensor *x = td_op_input(options.x, "avg_pool2d", "x", TD_RULE_OF(avg_pool2d), at);
     td_pool2d_params params = td_op_pool_params(x, &options, "avg_pool2d", at);
+    TD_REQUIRE(options.dilation <= 1 && options.dilation_hw[0] <= 1 && options.dilation_hw[1] <= 1,
+               at, "avg_pool2d: dilation is for the maximum");
     return avg_pool2d("avg_pool2d", x, &params, at);
 }
 

@@ -115,12 +115,12 @@ typedef struct td_loops {
     void (*softmax)(int64_t d, int64_t columns, int64_t step, void *y, const void *x, bool log);
     void (*softmax_grad)(int64_t d, int64_t columns, int64_t step, void *dx, const void *dy,
                          const void *y, bool log, bool accumulate);
-    /* One row of cross-entropy: writes log_p and returns the row's loss; and its gradient, times
-     * `scale`. */
+    /* One row of cross-entropy: writes log_p (NULL: logits are it) and returns the row's loss; and
+     * its gradient, times `scale`. weight NULL: ones. */
     double (*cross_entropy)(int64_t k, void *log_p, const void *logits, int64_t label,
-                            double smoothing);
+                            const void *weight, double smoothing);
     void (*cross_entropy_grad)(int64_t k, void *dlogits, const void *log_p, int64_t label,
-                               double smoothing, double scale, bool accumulate);
+                               const void *weight, double smoothing, double scale, bool accumulate);
 
     /* loops_pool.inc: a run of n elements, over the taps of a window. */
     void (*max_pool)(int64_t n, void *y, uint8_t *index, const td_taps *taps);

@@ -93,21 +93,40 @@ void td_cpu_softmax_grad(td_tensor *dx, const td_tensor *dy, const td_tensor *y,
 typedef struct entropy_job {
     const td_loops *loops;
     int64_t size, k;
-    char *out;
+    char *out; /* NULL: nothing is written beside the losses */
     const char *in;
     const int64_t *labels;
-    double smoothing, scale;
-    bool accumulate;
-    double *losses;
+    const char *weight;
+    const td_entropy_params *params;
+    bool accumulate, per_row;
+    double *losses, *weights; /* of each row */
+    const td_tensor *dloss;
+    double scale;
 } entropy_job;
+
+static bool is_label(const entropy_job *job, int64_t row)
+{
+    return job->labels[row] >= 0 && job->labels[row] < job->k;
+}
 
 static void entropy_range(void *ctx, int64_t begin, int64_t end)
 {
     const entropy_job *job = ctx;
     int64_t step = job->k * job->size;
     for (int64_t i = begin; i < end; i++) {
-        job->losses[i] = job->loops->cross_entropy(job->k, job->out + i * step, job->in + i * step,
-                                                   job->labels[i], job->smoothing);
+        int64_t label = job->labels[i];
+        bool counts = label != job->params->ignore, good = is_label(job, i);
+        job->losses[i] = counts ? NAN : 0.0;
+        job->weights[i] = counts;
+        if (counts && good) {
+            job->losses[i] = job->loops->cross_entropy(
+                job->k, job->out != NULL ? job->out + i * step : NULL, job->in + i * step, label,
+                job->weight, job->params->smoothing);
+        }
+        if (counts && good && job->weight != NULL) {
+            td_dtype dtype = job->size == (int64_t)sizeof(double) ? TD_F64 : TD_F32;
+            job->weights[i] = td_load_element(job->weight, dtype, label);
+        }
     }
 }
 
@@ -116,55 +135,97 @@ static void entropy_grad_range(void *ctx, int64_t begin, int64_t end)
     const entropy_job *job = ctx;
     int64_t step = job->k * job->size;
     for (int64_t i = begin; i < end; i++) {
-        job->loops->cross_entropy_grad(job->k, job->out + i * step, job->in + i * step,
-                                       job->labels[i], job->smoothing, job->scale, job->accumulate);
+        if (job->labels[i] != job->params->ignore && is_label(job, i)) {
+            double dloss = td_load_element(td_ptr(job->dloss), job->dloss->dtype,
+                                           job->per_row ? i * job->dloss->stride[0] : 0);
+            job->loops->cross_entropy_grad(job->k, job->out + i * step,
+                                           job->in != NULL ? job->in + i * step : NULL,
+                                           job->labels[i], job->weight, job->params->smoothing,
+                                           dloss * job->scale, job->accumulate);
+        } else if (!job->accumulate) {
+            memset(job->out + i * step, 0, (size_t)step);
+        }
     }
 }
 
-void td_cpu_cross_entropy(td_tensor *loss, td_tensor *log_p, const td_tensor *logits,
-                          const td_tensor *labels, double smoothing)
+static void store_losses(const entropy_job *job, int64_t n, td_tensor *loss, td_tensor *total)
+{
+    const td_loops *loops = td_loops_of(TD_F64);
+    double all = loops->sum(n, job->weights, 1);
+    td_store_element(td_ptr(total), TD_F64, 0, all);
+    for (int64_t i = 0; job->per_row && i < n; i++) {
+        td_store_element(td_ptr(loss), loss->dtype, i * loss->stride[0], job->losses[i]);
+    }
+    if (!job->per_row) {
+        double sum = loops->sum(n, job->losses, 1);
+        td_store_element(td_ptr(loss), loss->dtype, 0, job->params->sum ? sum : sum / all);
+    }
+}
+
+void td_cpu_cross_entropy(td_tensor *loss, td_tensor *total, td_tensor *log_p,
+                          const td_tensor *logits, const td_tensor *labels, const td_tensor *weight,
+                          const td_entropy_params *params)
 {
     td_device device = td_device_of(logits);
     int64_t n = logits->shape[0], k = logits->shape[1];
-    td_staged in, out, label;
+    td_staged in, out, label, weights;
+    double *rows = td_scratch(device, 2 * (size_t)n * sizeof(double));
     entropy_job job = {
         .loops = td_loops_of(logits->dtype),
         .size = (int64_t)td_dtype_size(logits->dtype),
         .k = k,
         .in = td_stage_in(&in, logits, TD_ROW_MAJOR),
-        .out = td_stage_out(&out, log_p, TD_ROW_MAJOR, false),
+        .out = log_p != NULL ? td_stage_out(&out, log_p, TD_ROW_MAJOR, false) : NULL,
         .labels = td_stage_in(&label, labels, TD_ROW_MAJOR),
-        .smoothing = smoothing,
-        .losses = td_scratch(device, (size_t)n * sizeof(double)),
+        .weight = weight != NULL ? td_stage_in(&weights, weight, TD_ROW_MAJOR) : NULL,
+        .params = params,
+        .per_row = loss->ndim == 1,
+        .losses = rows,
+        .weights = rows + n,
     };
     td_parallel(device, n, td_item_chunk(n, k * EXP_COST), entropy_range, &job);
-    double sum = td_loops_of(TD_F64)->sum(n, job.losses, 1);
-    td_store_element(td_ptr(loss), loss->dtype, 0, sum / (double)n);
-    td_scratch_free(device, job.losses);
+    store_losses(&job, n, loss, total);
+    td_scratch_free(device, rows);
+    if (weight != NULL) {
+        td_stage_end(&weights);
+    }
     td_stage_end(&label);
-    td_stage_end(&out);
+    if (log_p != NULL) {
+        td_stage_end(&out);
+    }
     td_stage_end(&in);
 }
 
-void td_cpu_cross_entropy_grad(td_tensor *dlogits, const td_tensor *dloss, const td_tensor *log_p,
-                               const td_tensor *labels, double smoothing, bool accumulate)
+void td_cpu_cross_entropy_grad(td_tensor *dlogits, const td_tensor *dloss, const td_tensor *total,
+                               const td_tensor *log_p, const td_tensor *labels,
+                               const td_tensor *weight, const td_entropy_params *params,
+                               bool accumulate)
 {
     td_device device = td_device_of(dlogits);
-    int64_t n = log_p->shape[0], k = log_p->shape[1];
-    td_staged in, out, label;
+    int64_t n = dlogits->shape[0], k = dlogits->shape[1];
+    td_staged in, out, label, weights;
     entropy_job job = {
-        .loops = td_loops_of(log_p->dtype),
-        .size = (int64_t)td_dtype_size(log_p->dtype),
+        .loops = td_loops_of(dlogits->dtype),
+        .size = (int64_t)td_dtype_size(dlogits->dtype),
         .k = k,
-        .in = td_stage_in(&in, log_p, TD_ROW_MAJOR),
+        .in = log_p != NULL ? td_stage_in(&in, log_p, TD_ROW_MAJOR) : NULL,
         .out = td_stage_out(&out, dlogits, TD_ROW_MAJOR, accumulate),
         .labels = td_stage_in(&label, labels, TD_ROW_MAJOR),
-        .smoothing = smoothing,
-        .scale = td_load_element(td_ptr(dloss), dloss->dtype, 0) / (double)n,
+        .weight = weight != NULL ? td_stage_in(&weights, weight, TD_ROW_MAJOR) : NULL,
+        .params = params,
+        .per_row = dloss->ndim == 1,
         .accumulate = accumulate,
+        .dloss = dloss,
+        .scale =
+            params->sum || dloss->ndim == 1 ? 1.0 : 1.0 / td_load_element(td_ptr(total), TD_F64, 0),
     };
     td_parallel(device, n, td_item_chunk(n, k * EXP_COST), entropy_grad_range, &job);
+    if (weight != NULL) {
+        td_stage_end(&weights);
+    }
     td_stage_end(&label);
     td_stage_end(&out);
-    td_stage_end(&in);
+    if (log_p != NULL) {
+        td_stage_end(&in);
+    }
 }

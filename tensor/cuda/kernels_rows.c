@@ -115,40 +115,76 @@ void td_cuda_softmax_grad(td_tensor *dx, const td_tensor *dy, const td_tensor *y
 
 /* ---- cross-entropy ---- */
 
-void td_cuda_cross_entropy(td_tensor *loss, td_tensor *log_p, const td_tensor *logits,
-                           const td_tensor *labels, double smoothing)
+/* What both passes take; staged by the caller. */
+static td_cuda_entropy entropy_of(const td_tensor *rows, const td_tensor *loss,
+                                  const td_tensor *total, const td_entropy_params *params)
+{
+    return (td_cuda_entropy){ .rows = rows->shape[0],
+                              .k = rows->shape[1],
+                              .total = td_ptr(total),
+                              .per_row = loss->ndim == 1,
+                              .params = *params };
+}
+
+void td_cuda_cross_entropy(td_tensor *loss, td_tensor *total, td_tensor *log_p,
+                           const td_tensor *logits, const td_tensor *labels,
+                           const td_tensor *weight, const td_entropy_params *params)
 {
     td_device device = td_device_of(logits);
-    int64_t n = logits->shape[0], k = logits->shape[1];
-    td_staged in, out, label;
+    td_staged in, out, label, weights, row;
+    td_cuda_entropy e = entropy_of(logits, loss, total, params);
     const void *from = td_stage_in(&in, logits, TD_ROW_MAJOR);
-    const int64_t *classes = td_stage_in(&label, labels, TD_ROW_MAJOR);
-    void *to = td_stage_out(&out, log_p, TD_ROW_MAJOR, false);
-    double *losses = td_scratch(device, (size_t)n * sizeof *losses);
-    td_cuda_launch_cross_entropy(logits->dtype, n, k, td_ptr(loss), losses, to, from, classes,
-                                 smoothing, td_cuda_stream(logits));
+    e.labels = td_stage_in(&label, labels, TD_ROW_MAJOR);
+    e.weight = weight != NULL ? td_stage_in(&weights, weight, TD_ROW_MAJOR) : NULL;
+    void *to = log_p != NULL ? td_stage_out(&out, log_p, TD_ROW_MAJOR, false) : NULL;
+    void *result = td_stage_out(&row, loss, TD_ROW_MAJOR, false);
+    double *losses = td_scratch(device, (2 * (size_t)e.rows + 1) * sizeof *losses);
+    td_cuda_launch_cross_entropy(logits->dtype, &e, result, losses, to, from,
+                                 td_cuda_stream(logits));
     td_cuda_launched("cross_entropy");
     td_scratch_free(device, losses);
-    td_stage_end(&out);
+    td_stage_end(&row);
+    if (log_p != NULL) {
+        td_stage_end(&out);
+    }
+    if (weight != NULL) {
+        td_stage_end(&weights);
+    }
     td_stage_end(&label);
     td_stage_end(&in);
 }
 
-void td_cuda_cross_entropy_grad(td_tensor *dlogits, const td_tensor *dloss, const td_tensor *log_p,
-                                const td_tensor *labels, double smoothing, bool accumulate)
+void td_cuda_cross_entropy_grad(td_tensor *dlogits, const td_tensor *dloss, const td_tensor *total,
+                                const td_tensor *log_p, const td_tensor *labels,
+                                const td_tensor *weight, const td_entropy_params *params,
+                                bool accumulate)
 {
     if (td_numel(dlogits) == 0) {
         return;
     }
-    td_staged in, out, label;
-    const void *from = td_stage_in(&in, log_p, TD_ROW_MAJOR);
-    const int64_t *classes = td_stage_in(&label, labels, TD_ROW_MAJOR);
+    td_device device = td_device_of(dlogits);
+    td_staged in, out, label, weights, row;
+    td_cuda_entropy e = entropy_of(dlogits, dloss, total, params);
+    const void *from = log_p != NULL ? td_stage_in(&in, log_p, TD_ROW_MAJOR) : NULL;
+    const void *gradient = td_stage_in(&row, dloss, TD_ROW_MAJOR);
+    e.labels = td_stage_in(&label, labels, TD_ROW_MAJOR);
+    e.weight = weight != NULL ? td_stage_in(&weights, weight, TD_ROW_MAJOR) : NULL;
     void *to = td_stage_out(&out, dlogits, TD_ROW_MAJOR, accumulate);
-    td_cuda_launch_cross_entropy_grad(log_p->dtype, log_p->shape[0], log_p->shape[1], to,
-                                      td_ptr(dloss), from, classes, smoothing, accumulate,
+    bool sums = weight != NULL && params->smoothing != 0.0;
+    double *sum = sums ? td_scratch(device, sizeof *sum) : NULL;
+    td_cuda_launch_cross_entropy_grad(dlogits->dtype, &e, to, gradient, sum, from, accumulate,
                                       td_cuda_stream(dlogits));
     td_cuda_launched("cross_entropy_grad");
+    if (sums) {
+        td_scratch_free(device, sum);
+    }
     td_stage_end(&out);
+    if (weight != NULL) {
+        td_stage_end(&weights);
+    }
     td_stage_end(&label);
-    td_stage_end(&in);
+    td_stage_end(&row);
+    if (log_p != NULL) {
+        td_stage_end(&in);
+    }
 }

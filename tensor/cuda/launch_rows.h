@@ -32,13 +32,23 @@ void td_cuda_launch_softmax_grad(td_dtype dtype, int64_t outer, int64_t d, int64
                                  const void *dy, const void *y, bool log, bool accumulate,
                                  cudaStream_t stream);
 
-/* logits, log_p [n][k]; losses[n]: room for each row's; loss: their mean. */
-void td_cuda_launch_cross_entropy(td_dtype dtype, int64_t n, int64_t k, void *loss, double *losses,
-                                  void *log_p, const void *logits, const int64_t *labels,
-                                  double smoothing, cudaStream_t stream);
-void td_cuda_launch_cross_entropy_grad(td_dtype dtype, int64_t n, int64_t k, void *dlogits,
-                                       const void *dloss, const void *log_p, const int64_t *labels,
-                                       double smoothing, bool accumulate, cudaStream_t stream);
+/* Rows of k classes; labels [rows], weight [k] or NULL; see tensor/kernels.def. */
+typedef struct td_cuda_entropy {
+    int64_t rows, k;
+    const int64_t *labels;
+    const void *weight;
+    double *total;
+    bool per_row;
+    td_entropy_params params;
+} td_cuda_entropy;
+/* losses: room for two numbers a row. */
+void td_cuda_launch_cross_entropy(td_dtype dtype, const td_cuda_entropy *e, void *loss,
+                                  double *losses, void *log_p, const void *logits,
+                                  cudaStream_t stream);
+/* weights: room for one number; NULL: the sum of the weights is not needed. */
+void td_cuda_launch_cross_entropy_grad(td_dtype dtype, const td_cuda_entropy *e, void *dlogits,
+                                       const void *dloss, double *weights, const void *log_p,
+                                       bool accumulate, cudaStream_t stream);
 
 TD_EXTERN_C_END
 

@@ -164,85 +164,142 @@ extern "C" void td_cuda_launch_softmax_grad(td_dtype dtype, int64_t outer, int64
 
 /* ---- cross-entropy ---- */
 
+/* losses[r], and behind all of them the rows' weights; nothing but log_p depends on `to` NULL. */
 template <class T, int WARPS>
 __global__ void cross_entropy(int64_t rows, int64_t d, double *losses, T *log_p, const T *logits,
-                              const int64_t *labels, double smoothing)
+                              const int64_t *labels, const T *weight, double smoothing,
+                              int64_t ignore)
 {
     td_row_share<WARPS> s;
     int lane = s.lane;
     for (int64_t r = s.row; r < rows; r += s.step) {
         const T *x = logits + r * d;
-        T *to = log_p + r * d, top;
-        double log_sum = log(row_exp<T, WARPS>(to, x, d, lane, &top)), all = 0;
+        T top = 0;
+        double log_sum = 0, all = 0;
+        if (log_p) {
+            log_sum = log(row_exp<T, WARPS>(log_p + r * d, x, d, lane, &top));
+        }
         TD_ROLLED
         for (int64_t i = lane; i < d; i += 32 * WARPS) {
             double value = (double)x[i] - (double)top - log_sum;
-            to[i] = (T)value;
-            all += value;
+            if (log_p) {
+                log_p[r * d + i] = (T)value;
+            }
+            all += weight ? (double)(T)value * (double)weight[i] : value;
         }
         all = td_block_sum<WARPS>(all);
         if (lane == 0) {
             /* A label that is out of range may not have been refused yet: see
              * tensor/hooks.h. */
-            bool inside = (uint64_t)labels[r] < (uint64_t)d;
-            double own = (double)x[inside ? labels[r] : 0];
-            double nll = inside ? -(own - (double)top - log_sum) : (double)NAN;
-            losses[r] =
+            bool inside = (uint64_t)labels[r] < (uint64_t)d, counts = labels[r] != ignore;
+            int64_t label = inside ? labels[r] : 0;
+            double own = weight ? (double)weight[label] : 1.0;
+            double nll = inside ? -((double)x[label] - (double)top - log_sum) : (double)NAN;
+            nll = weight ? nll * own : nll;
+            double loss =
                 smoothing == 0 ? nll : (1.0 - smoothing) * nll - smoothing / (double)d * all;
+            losses[r] = counts ? loss : 0.0;
+            losses[rows + r] = counts ? own : 0.0;
         }
     }
 }
 
-template <class T> __global__ void mean_of(T *mean, const double *values, int64_t n)
+/* The loss of all rows, and the sum of their weights. */
+template <class T>
+__global__ void join_losses(T *loss, double *total, const double *losses, int64_t n, bool sum)
 {
-    double sum = 0;
+    double losses_sum = 0, weights_sum = 0;
     for (int64_t i = threadIdx.x; i < n; i += TD_CUDA_THREADS) {
-        sum += values[i];
+        losses_sum += losses[i];
+        weights_sum += losses[n + i];
     }
-    sum = td_block_sum<TD_CUDA_ALL_WARPS>(sum);
+    losses_sum = td_block_sum<TD_CUDA_ALL_WARPS>(losses_sum);
+    weights_sum = td_block_sum<TD_CUDA_ALL_WARPS>(weights_sum);
     if (threadIdx.x == 0) {
-        *mean = (T)(sum / (double)n);
+        *total = weights_sum;
+        if (loss) {
+            *loss = (T)(sum ? losses_sum : losses_sum / weights_sum);
+        }
     }
 }
 
-extern "C" void td_cuda_launch_cross_entropy(td_dtype dtype, int64_t rows, int64_t d, void *loss,
+template <class T> __global__ void store_losses(T *loss, const double *losses, int64_t n)
+{
+    for (int64_t i = TD_WALK_BEGIN; i < n; i += TD_WALK_STEP) {
+        loss[i] = (T)losses[i];
+    }
+}
+
+extern "C" void td_cuda_launch_cross_entropy(td_dtype dtype, const td_cuda_entropy *e, void *loss,
                                              double *losses, void *log_p, const void *logits,
-                                             const int64_t *labels, double smoothing,
                                              cudaStream_t stream)
 {
+    int64_t rows = e->rows, d = e->k; /* the names that TD_LAUNCH_ROWS takes */
+    unsigned blocks = td_blocks(rows, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
 #define LAUNCH(T)                                                                                  \
     if (rows > 0) {                                                                                \
-        TD_LAUNCH_ROWS(cross_entropy, T, losses, (T *)log_p, (const T *)logits, labels, smoothing) \
+        TD_LAUNCH_ROWS(cross_entropy, T, losses, (T *)log_p, (const T *)logits, e->labels,         \
+                       (const T *)e->weight, e->params.smoothing, e->params.ignore)                \
     }                                                                                              \
-    TD_LAUNCH((mean_of<T>), 1, TD_CUDA_THREADS, stream, (T *)loss, losses, rows);
+    TD_LAUNCH((join_losses<T>), 1, TD_CUDA_THREADS, stream, e->per_row ? NULL : (T *)loss,         \
+              e->total, losses, rows, e->params.sum);                                              \
+    if (e->per_row && rows > 0) {                                                                  \
+        TD_LAUNCH((store_losses<T>), blocks, TD_CUDA_THREADS, stream, (T *)loss, losses, rows);    \
+    }
     FOR_TYPE(dtype, LAUNCH)
 #undef LAUNCH
 }
 
+/* weights: their sum, NULL: there are none, or it does not matter. */
 template <class T>
-__global__ void cross_entropy_grad(int64_t n, int64_t k, T *dlogits, const T *dloss, const T *log_p,
-                                   const int64_t *labels, double smoothing, bool accumulate)
+__global__ void cross_entropy_grad(int64_t n, int64_t k, T *dlogits, const T *dloss, bool per_row,
+                                   const double *total, const T *log_p, const int64_t *labels,
+                                   const T *weight, const double *weights, double smoothing,
+                                   int64_t ignore, bool accumulate)
 {
     T everywhere = (T)(smoothing / (double)k), here = (T)(1.0 - smoothing);
-    T factor = (T)((double)*dloss / (double)n);
     TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < n * k; i += TD_WALK_STEP) {
-        T target = i % k == labels[i / k] ? everywhere + here : everywhere;
-        T result = (TD_MATH(exp)(log_p[i]) - target) * factor;
+        int64_t row = i / k, label = labels[row];
+        T factor = (T)((double)dloss[per_row ? row : 0] / (total ? *total : 1.0));
+        bool counts = label != ignore && (uint64_t)label < (uint64_t)k;
+        T target = i % k == label ? everywhere + here : everywhere, all = 1;
+        if (weight && counts) {
+            target = target * weight[i % k];
+            all = (T)(weights ? smoothing / (double)k * *weights : 0.0) + here * weight[label];
+        }
+        T p = log_p ? TD_MATH(exp)(log_p[i]) : (T)0;
+        T result = counts ? ((weight ? p * all : p) - target) * factor : (T)0;
         dlogits[i] = accumulate ? dlogits[i] + result : result;
     }
 }
 
-extern "C" void td_cuda_launch_cross_entropy_grad(td_dtype dtype, int64_t n, int64_t k,
-                                                  void *dlogits, const void *dloss,
-                                                  const void *log_p, const int64_t *labels,
-                                                  double smoothing, bool accumulate,
+template <class T> __global__ void sum_of(double *sum, const T *values, int64_t n)
+{
+    double all = 0;
+    for (int64_t i = threadIdx.x; i < n; i += TD_CUDA_THREADS) {
+        all += (double)values[i];
+    }
+    all = td_block_sum<TD_CUDA_ALL_WARPS>(all);
+    if (threadIdx.x == 0) {
+        *sum = all;
+    }
+}
+
+extern "C" void td_cuda_launch_cross_entropy_grad(td_dtype dtype, const td_cuda_entropy *e,
+                                                  void *dlogits, const void *dloss, double *weights,
+                                                  const void *log_p, bool accumulate,
                                                   cudaStream_t stream)
 {
-    unsigned blocks = td_blocks(n * k, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
+    unsigned blocks = td_blocks(e->rows * e->k, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
+    const double *total = e->params.sum || e->per_row ? NULL : e->total;
 #define LAUNCH(T)                                                                                  \
-    TD_LAUNCH((cross_entropy_grad<T>), blocks, TD_CUDA_THREADS, stream, n, k, (T *)dlogits,        \
-              (const T *)dloss, (const T *)log_p, labels, smoothing, accumulate);
+    if (weights) {                                                                                 \
+        TD_LAUNCH((sum_of<T>), 1, TD_CUDA_THREADS, stream, weights, (const T *)e->weight, e->k);   \
+    }                                                                                              \
+    TD_LAUNCH((cross_entropy_grad<T>), blocks, TD_CUDA_THREADS, stream, e->rows, e->k,             \
+              (T *)dlogits, (const T *)dloss, e->per_row, total, (const T *)log_p, e->labels,      \
+              (const T *)e->weight, weights, e->params.smoothing, e->params.ignore, accumulate);
     FOR_TYPE(dtype, LAUNCH)
 #undef LAUNCH
 }

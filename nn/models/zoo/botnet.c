@@ -30,7 +30,8 @@ static td_tensor *rows_by_distance(td_tensor *table, int64_t side, td_site at)
         }
     }
     td_write(index, rows, TD_I64);
-    return td_transpose_at(td_embedding_at(index, table, at), 1, 2, at);
+    return td_transpose_at(
+        td_embedding_at((td_embedding_options){ .index = index, .table = table }, at), 1, 2, at);
 }
 
 /* q[N,heads,side*side,d] -> [N,heads,side*side,side*side] */

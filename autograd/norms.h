@@ -1,0 +1,28 @@
+/* Normalisations beside td_batch_norm and td_layer_norm, which are in autograd/ops.h. 16-bit inputs
+ * are computed in f32, and the result is f32. */
+#ifndef TD_AUTOGRAD_NORMS_H
+#define TD_AUTOGRAD_NORMS_H
+
+#include "autograd/ops.h"
+
+TD_BEGIN_C
+
+/* F.group_norm of x [N,C,...], weight and bias [C] or NULL, eps 0: 1e-5. Channels are cut into
+ * groups; each group of a sample becomes (x - mean) / sqrt(var + eps), and each channel of it is
+ * multiplied by its weight, and its bias added. */
+td_tensor *td_group_norm_at(td_tensor *x, int64_t groups, td_tensor *weight, td_tensor *bias,
+                            double eps, td_site at);
+/* F.instance_norm without running statistics: a group for each channel. */
+td_tensor *td_instance_norm_at(td_tensor *x, td_tensor *weight, td_tensor *bias, double eps,
+                               td_site at);
+/* F.rms_norm: x / sqrt(mean(x^2) + eps) * weight over the last dimensions, as many as weight has,
+ * or the last one if weight is NULL. eps 0: x's machine epsilon, as in PyTorch. */
+td_tensor *td_rms_norm_at(td_tensor *x, td_tensor *weight, double eps, td_site at);
+
+TD_END_C
+
+#define td_group_norm(...) td_group_norm_at(__VA_ARGS__, TD_HERE)
+#define td_instance_norm(...) td_instance_norm_at(__VA_ARGS__, TD_HERE)
+#define td_rms_norm(...) td_rms_norm_at(__VA_ARGS__, TD_HERE)
+
+#endif

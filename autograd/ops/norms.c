@@ -1,0 +1,71 @@
+/* Normalisations that are composed: of layer_norm over rows, or of single operations. */
+#include "autograd/norms.h"
+#include "autograd/ops/op.h"
+#include "tensor/extend.h"
+
+#include <float.h>
+
+/* A channel's number for x [N,C,...]: [C] as [C,1,...]. */
+static td_tensor *per_channel(td_tensor *t, const td_tensor *x, const char *op, const char *what,
+                              td_site at)
+{
+    td_check_float(t, op, what, at);
+    TD_REQUIRE(t->ndim == 1 && t->shape[0] == x->shape[1], at,
+               "%s: %s%s does not fit x%s: it must be [%lld], the channels", op, what,
+               TD_SHAPE_TEXT(t), TD_SHAPE_TEXT(x), (long long)x->shape[1]);
+    td_shape shape = { .ndim = x->ndim - 1, .dim = { t->shape[0] } };
+    for (int d = 1; d < shape.ndim; d++) {
+        shape.dim[d] = 1;
+    }
+    return td_reshape_at(t, shape, at);
+}
+
+static td_tensor *normalise_groups(const char *op, td_tensor *x, int64_t groups, td_tensor *weight,
+                                   td_tensor *bias, double eps, td_site at)
+{
+    TD_REQUIRE(x->ndim >= 2 && groups > 0 && x->shape[1] % groups == 0 && td_numel(x) > 0, at,
+               "%s: x%s must be [N,C,...], not empty, and %lld groups must divide C", op,
+               TD_SHAPE_TEXT(x), (long long)groups);
+    td_tensor *rows = td_reshape_at(x, TD_SHAPE(x->shape[0] * groups, -1), at);
+    td_tensor *y = td_layer_norm_at((td_layer_norm_options){ .x = rows, .eps = eps }, at);
+    y = td_reshape_at(y, td_shape_of(x), at);
+    if (weight != NULL) {
+        y = td_mul_at(y, per_channel(weight, x, op, "weight", at), at);
+    }
+    return bias != NULL ? td_add_at(y, per_channel(bias, x, op, "bias", at), at) : y;
+}
+
+td_tensor *td_group_norm_at(td_tensor *x, int64_t groups, td_tensor *weight, td_tensor *bias,
+                            double eps, td_site at)
+{
+    x = td_op_input(x, "group_norm", "x", TD_RULE_OF(group_norm), at);
+    return normalise_groups("group_norm", x, groups, weight, bias, eps, at);
+}
+
+td_tensor *td_instance_norm_at(td_tensor *x, td_tensor *weight, td_tensor *bias, double eps,
+                               td_site at)
+{
+    x = td_op_input(x, "instance_norm", "x", TD_RULE_OF(instance_norm), at);
+    TD_REQUIRE(x->ndim >= 3, at, "instance_norm: x%s must be [N,C,...]", TD_SHAPE_TEXT(x));
+    return normalise_groups("instance_norm", x, x->shape[1], weight, bias, eps, at);
+}
+
+td_tensor *td_rms_norm_at(td_tensor *x, td_tensor *weight, double eps, td_site at)
+{
+    double usual = x != NULL && x->dtype == TD_F64 ? DBL_EPSILON : FLT_EPSILON;
+    x = td_op_input(x, "rms_norm", "x", TD_RULE_OF(rms_norm), at);
+    int dims = weight != NULL ? weight->ndim : 1;
+    bool fits = dims >= 1 && x->ndim >= dims;
+    for (int d = 0; fits && weight != NULL && d < dims; d++) {
+        fits = weight->shape[d] == x->shape[x->ndim - dims + d];
+    }
+    TD_REQUIRE(fits, at, "rms_norm: weight%s does not fit the last dimensions of x%s",
+               weight != NULL ? TD_SHAPE_TEXT(weight) : "", TD_SHAPE_TEXT(x));
+    td_tensor *mean = td_mul_at(x, x, at);
+    for (int d = 1; d <= dims; d++) {
+        mean = td_mean_dim_at(mean, -d, true, at);
+    }
+    td_tensor *scale = td_pow_at(td_add_scalar_at(mean, td_or_usual(eps, usual), at), -0.5, at);
+    td_tensor *y = td_mul_at(x, scale, at);
+    return weight != NULL ? td_mul_at(y, weight, at) : y;
+}

@@ -1,0 +1,120 @@
+/* Layers beside those of nn/nn.h, with PyTorch's parameter names and initial values: convolutions
+ * of one and three dimensions, transposed ones, pooling, resizing, group norms, LSTM and GRU. */
+#ifndef TD_NN_EXTRA_LAYERS_H
+#define TD_NN_EXTRA_LAYERS_H
+
+#include "autograd/windows.h"
+#include "nn/nn.h"
+
+TD_BEGIN_C
+
+/* ---- convolutions: weight and bias as td_conv1d's and so on (autograd/windows.h) ---- */
+
+/* nn.Conv1d, nn.Conv3d: td_nn_conv1d(in, out, .kernel = 3, ...). */
+typedef struct td_nn_conv_options {
+    int begin_; /* for the library: lets the macro take an empty list */
+    int64_t in, out;
+    int kernel, stride, padding, dilation;                             /* 0: 1, 1, 0, 1 */
+    int kernel_dhw[3], stride_dhw[3], padding_dhw[3], dilation_dhw[3]; /* of Conv3d */
+    int groups;                                                        /* 0: 1 */
+    int pads[2]; /* of Conv1d, instead of padding: before and after */
+    bool same;   /* of Conv1d, instead of padding */
+    bool no_bias;
+} td_nn_conv_options;
+td_module *td_nn_conv1d_at(td_nn_conv_options options, td_site at);
+td_module *td_nn_conv3d_at(td_nn_conv_options options, td_site at);
+
+/* nn.ConvTranspose1d, nn.ConvTranspose2d; the first has the options of one side only. */
+typedef struct td_nn_conv_transpose_options {
+    int begin_;
+    int64_t in, out;
+    int kernel, stride, padding, dilation, output_padding; /* 0: 1, 1, 0, 1, 0 */
+    int kernel_hw[2], stride_hw[2], padding_hw[2], dilation_hw[2], output_padding_hw[2];
+    int groups; /* 0: 1 */
+    bool no_bias;
+} td_nn_conv_transpose_options;
+td_module *td_nn_conv_transpose1d_at(td_nn_conv_transpose_options options, td_site at);
+td_module *td_nn_conv_transpose2d_at(td_nn_conv_transpose_options options, td_site at);
+
+/* ---- pooling and resizing ---- */
+
+/* nn.MaxPool1d, nn.AvgPool1d: td_nn_max_pool1d(.kernel = 2). x of the options stays empty. */
+td_module *td_nn_max_pool1d_at(td_pool1d_options options, td_site at);
+td_module *td_nn_avg_pool1d_at(td_pool1d_options options, td_site at);
+td_module *td_nn_adaptive_avg_pool2d_at(int64_t height, int64_t width, td_site at);
+td_module *td_nn_adaptive_max_pool2d_at(int64_t height, int64_t width, td_site at);
+/* nn.Upsample: td_nn_upsample(.scale = 2, .mode = TD_BILINEAR). */
+td_module *td_nn_upsample_at(td_interpolate_options options, td_site at);
+
+/* ---- normalisation ---- */
+
+/* nn.GroupNorm; nn.InstanceNorm1d and 2d with affine = True or, with no_weight, False; nn.RMSNorm.
+ */
+typedef struct td_nn_group_norm_options {
+    int begin_;
+    int64_t groups, channels;
+    double eps; /* 0: 1e-5 */
+    bool no_weight;
+} td_nn_group_norm_options;
+td_module *td_nn_group_norm_at(td_nn_group_norm_options options, td_site at);
+typedef struct td_nn_norm_options {
+    int begin_;
+    int64_t channels; /* RMSNorm: the last dimension */
+    double eps;       /* 0: 1e-5; RMSNorm: x's machine epsilon */
+    bool no_weight;
+} td_nn_norm_options;
+td_module *td_nn_instance_norm_at(td_nn_norm_options options, td_site at);
+td_module *td_nn_rms_norm_at(td_nn_norm_options options, td_site at);
+
+/* ---- recurrent layers: nn.LSTM and nn.GRU with batch_first = True ---- */
+
+/* td_nn_lstm(in, hidden, ...): x [N,T,in] -> [N,T,hidden], the output of the last of `layers`
+ * layers at each step. Parameters: weight_ih_l0 [4 hidden,in], weight_hh_l0 [4 hidden,hidden],
+ * bias_ih_l0, bias_hh_l0, then _l1 and so on; the gates are in PyTorch's order. */
+typedef struct td_nn_recurrent_options {
+    int begin_;
+    int64_t in, hidden;
+    int layers; /* 0: 1 */
+    bool no_bias;
+} td_nn_recurrent_options;
+td_module *td_nn_lstm_at(td_nn_recurrent_options options, td_site at);
+td_module *td_nn_gru_at(td_nn_recurrent_options options, td_site at);
+
+/* A layer's state between two calls: h, and c of an LSTM, each [layers,N,hidden]. NULL: zeros. */
+typedef struct td_recurrent_state {
+    td_tensor *h, *c;
+} td_recurrent_state;
+/* Runs an LSTM or GRU from a state and puts the state after the last step there. */
+td_tensor *td_recurrent_forward_at(td_module *m, td_tensor *x, td_recurrent_state *state,
+                                   td_site at);
+
+TD_END_C
+
+/* ---- what you call ---- */
+
+#define td_nn_conv1d(...) td_nn_conv1d_at((td_nn_conv_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_nn_conv3d(...) td_nn_conv3d_at((td_nn_conv_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_nn_conv_transpose1d(...)                                                                \
+    td_nn_conv_transpose1d_at((td_nn_conv_transpose_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_nn_conv_transpose2d(...)                                                                \
+    td_nn_conv_transpose2d_at((td_nn_conv_transpose_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_nn_max_pool1d(...)                                                                      \
+    td_nn_max_pool1d_at((td_pool1d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_nn_avg_pool1d(...)                                                                      \
+    td_nn_avg_pool1d_at((td_pool1d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_nn_adaptive_avg_pool2d(...) td_nn_adaptive_avg_pool2d_at(__VA_ARGS__, TD_HERE)
+#define td_nn_adaptive_max_pool2d(...) td_nn_adaptive_max_pool2d_at(__VA_ARGS__, TD_HERE)
+#define td_nn_upsample(...)                                                                        \
+    td_nn_upsample_at((td_interpolate_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_nn_group_norm(...)                                                                      \
+    td_nn_group_norm_at((td_nn_group_norm_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_nn_instance_norm(...)                                                                   \
+    td_nn_instance_norm_at((td_nn_norm_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_nn_rms_norm(...)                                                                        \
+    td_nn_rms_norm_at((td_nn_norm_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_nn_lstm(...)                                                                            \
+    td_nn_lstm_at((td_nn_recurrent_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_nn_gru(...) td_nn_gru_at((td_nn_recurrent_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_recurrent_forward(...) td_recurrent_forward_at(__VA_ARGS__, TD_HERE)
+
+#endif
