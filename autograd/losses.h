@@ -40,7 +40,75 @@ typedef struct td_nll_loss_options {
 } td_nll_loss_options;
 td_tensor *td_nll_loss_at(td_nll_loss_options options, td_site at);
 
-td_tensor *td_mse_loss_at(td_tensor *x, td_tensor *target, td_site at); /* mean((x - target)^2) */
+/* ---- of single elements: x and target have one shape ---- */
+
+typedef struct td_loss_options {
+    int begin_;
+    td_tensor *x, *target;
+    td_loss_reduction reduction;
+} td_loss_options;
+/* td_mse_loss(x, target, ...): F.mse_loss, (x - target)^2. td_l1_loss: F.l1_loss, |x - target|. */
+td_tensor *td_mse_loss_at(td_loss_options options, td_site at);
+td_tensor *td_l1_loss_at(td_loss_options options, td_site at);
+
+/* With d = |x - target|. td_huber_loss: F.huber_loss, d^2 / 2 where d < delta, otherwise
+ * delta (d - delta / 2). td_smooth_l1_loss: F.smooth_l1_loss, the same divided by delta, which
+ * PyTorch calls beta; with delta TD_ZERO d itself. */
+typedef struct td_huber_loss_options {
+    int begin_;
+    td_tensor *x, *target;
+    double delta; /* 0: 1 */
+    td_loss_reduction reduction;
+} td_huber_loss_options;
+td_tensor *td_huber_loss_at(td_huber_loss_options options, td_site at);
+td_tensor *td_smooth_l1_loss_at(td_huber_loss_options options, td_site at);
+
+/* td_bce_with_logits(x, target, ...): F.binary_cross_entropy_with_logits. With p = sigmoid(x) and
+ * targets t from 0 to 1: -weight (pos_weight t log p + (1 - t) log(1 - p)). */
+typedef struct td_bce_options {
+    int begin_;
+    td_tensor *x, *target;
+    td_tensor *weight, *pos_weight; /* broadcast to x's shape; NULL: ones */
+    td_loss_reduction reduction;
+} td_bce_options;
+td_tensor *td_bce_with_logits_at(td_bce_options options, td_site at);
+
+/* td_kl_div(log_p, target, ...): F.kl_div, t (log t - log p), where t is 0: 0. */
+typedef struct td_kl_div_options {
+    int begin_;
+    td_tensor *log_p, *target;
+    bool log_target; /* target is log t */
+    bool batch_mean; /* the sum divided by the first size: the divergence (PyTorch: "batchmean") */
+    td_loss_reduction reduction;
+} td_kl_div_options;
+td_tensor *td_kl_div_at(td_kl_div_options options, td_site at);
+
+/* ---- of directions and signs ---- */
+
+/* F.cosine_similarity: sum(a b) / (max(|a|, eps) max(|b|, eps)) along dim; eps 0: 1e-8. */
+td_tensor *td_cosine_similarity_at(td_tensor *a, td_tensor *b, int dim, double eps, td_site at);
+
+/* td_cosine_embedding_loss(a, b, target, ...): F.cosine_embedding_loss of a, b [N,d], and target
+ * [N] of 1 and -1: 1 - cos(a, b) where it is 1, otherwise max(0, cos(a, b) - margin). */
+typedef struct td_cosine_embedding_options {
+    int begin_;
+    td_tensor *a, *b, *target;
+    double margin;
+    td_loss_reduction reduction;
+} td_cosine_embedding_options;
+td_tensor *td_cosine_embedding_loss_at(td_cosine_embedding_options options, td_site at);
+
+/* target has floats 1 and -1. td_hinge_loss(x, target, ...): max(0, margin - target x).
+ * td_hinge_embedding_loss: F.hinge_embedding_loss, x where target is 1, otherwise
+ * max(0, margin - x). */
+typedef struct td_hinge_options {
+    int begin_;
+    td_tensor *x, *target;
+    double margin; /* 0: 1 */
+    td_loss_reduction reduction;
+} td_hinge_options;
+td_tensor *td_hinge_loss_at(td_hinge_options options, td_site at);
+td_tensor *td_hinge_embedding_loss_at(td_hinge_options options, td_site at);
 
 TD_END_C
 
@@ -49,6 +117,20 @@ TD_END_C
 #define td_cross_entropy(...)                                                                      \
     td_cross_entropy_at((td_cross_entropy_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nll_loss(...) td_nll_loss_at((td_nll_loss_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-#define td_mse_loss(...) td_mse_loss_at(__VA_ARGS__, TD_HERE)
+#define td_mse_loss(...) td_mse_loss_at((td_loss_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_l1_loss(...) td_l1_loss_at((td_loss_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_huber_loss(...)                                                                         \
+    td_huber_loss_at((td_huber_loss_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_smooth_l1_loss(...)                                                                     \
+    td_smooth_l1_loss_at((td_huber_loss_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_bce_with_logits(...)                                                                    \
+    td_bce_with_logits_at((td_bce_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_kl_div(...) td_kl_div_at((td_kl_div_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_cosine_similarity(...) td_cosine_similarity_at(__VA_ARGS__, TD_HERE)
+#define td_cosine_embedding_loss(...)                                                              \
+    td_cosine_embedding_loss_at((td_cosine_embedding_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_hinge_loss(...) td_hinge_loss_at((td_hinge_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_hinge_embedding_loss(...)                                                               \
+    td_hinge_embedding_loss_at((td_hinge_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 
 #endif

@@ -181,11 +181,19 @@ typedef struct td_param {
 int td_params_count(const td_params *params);
 const td_param *td_params_get(const td_params *params, int i);
 
-/* Call between td_backward and td_optim_step: scales all gradients by max_norm / (norm + 1e-6) if
- * their norm, taken over all of them together, is larger than max_norm. Returns the norm before;
- * NAN in a captured step (a CUDA graph: tensor/graph/captured.h), where only the device knows it.
- */
-double td_clip_grad_norm(td_params *params, double max_norm);
+/* td_clip_grad_norm(params, max_norm, ...): call between td_backward and td_optim_step. Scales all
+ * gradients by max_norm / (norm + 1e-6) if their norm, taken over all of them together, is larger
+ * than max_norm. Returns the norm before; NAN in a captured step (a CUDA graph:
+ * tensor/graph/captured.h), where only the device knows it. */
+typedef struct td_clip_options {
+    int begin_;
+    td_params *params;
+    double max_norm;
+    double norm_type; /* 0: 2. INFINITY: the largest; another needs the host, so no captured step */
+} td_clip_options;
+double td_clip_grad_norm_at(td_clip_options options, td_site at);
+/* Puts each element of the gradients between -limit and limit. */
+void td_clip_grad_value_at(td_params *params, double limit, td_site at);
 
 TD_END_C
 
@@ -195,6 +203,9 @@ TD_END_C
 #define td_forward2(...) td_forward2_at(__VA_ARGS__, TD_HERE)
 #define td_module_to(...) td_module_to_at(__VA_ARGS__, TD_HERE)
 #define td_parameters(...) td_parameters_at(__VA_ARGS__, TD_HERE)
+#define td_clip_grad_norm(...)                                                                     \
+    td_clip_grad_norm_at((td_clip_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_clip_grad_value(...) td_clip_grad_value_at(__VA_ARGS__, TD_HERE)
 #define td_nn_linear(...)                                                                          \
     td_nn_linear_at((td_nn_linear_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nn_conv2d(...)                                                                          \

@@ -51,12 +51,28 @@ OPS.update({
     "log_softmax": (1, torch.log_softmax), "linear": (3, F.linear),
     "conv2d": (3, lambda x, w, b, sh, sw, ph, pw, dh, dw, groups:
                F.conv2d(x, w, b, (sh, sw), (ph, pw), (dh, dw), groups)),
-    "max_pool2d": (1, lambda x, kh, kw, sh, sw, ph, pw, _: F.max_pool2d(x, (kh, kw), (sh, sw), (ph, pw))),
-    "avg_pool2d": (1, lambda x, kh, kw, sh, sw, ph, pw, without:
-                   F.avg_pool2d(x, (kh, kw), (sh, sw), (ph, pw), count_include_pad=not without)),
+    "max_pool2d": (1, lambda x, kh, kw, sh, sw, ph, pw, _, ceil, dh, dw:
+                   F.max_pool2d(x, (kh, kw), (sh, sw), (ph, pw), (dh, dw), bool(ceil))),
+    "avg_pool2d": (1, lambda x, kh, kw, sh, sw, ph, pw, without, ceil, *_:
+                   F.avg_pool2d(x, (kh, kw), (sh, sw), (ph, pw), bool(ceil), not without)),
+    "conv1d": (3, lambda x, w, b, s, p, d, groups: F.conv1d(x, w, b, s, p, d, groups)),
+    "conv_transpose2d": (3, lambda x, w, b, sh, sw, ph, pw, dh, dw, oh, ow, groups: F.conv_transpose2d(
+        x, w, b, (sh, sw), (ph, pw), (oh, ow), groups, (dh, dw))),
+    "group_norm": (3, lambda x, w, b, groups: F.group_norm(x, groups, w, b, 1e-3)),
+    "rms_norm": (2, lambda x, w: F.rms_norm(x, x.shape[-1:], w, 1e-3)),
+    "interpolate": (1, lambda x, h, w, mode, how: F.interpolate(x, (h, w), mode="bilinear", align_corners=how == 1,
+                                                                antialias=how == 2) if mode else
+                    F.interpolate(x, (h, w))),
+    "adaptive_avg_pool2d": (1, lambda x, h, w: F.adaptive_avg_pool2d(x, (h, w))),
+    "bce_with_logits": (2, lambda x, t, how: F.binary_cross_entropy_with_logits(
+        x, torch.sigmoid(t), reduction=REDUCTIONS[how])),
+    "huber_loss": (2, lambda x, t, delta: F.huber_loss(x, t, delta=delta)),
+    "kl_div": (2, lambda x, t: F.kl_div(x, torch.sigmoid(t), reduction="sum") / x.numel()),
+    "cosine_similarity": (2, F.cosine_similarity),
     "global_avg_pool2d": (1, lambda x: x.mean((2, 3), keepdim=True)), "batch_norm": (5, batch_norm),
     "layer_norm": (3, lambda x, w, b, eps: F.layer_norm(x, x.shape[-1:], w, b, eps)),
-    "cross_entropy": (2, lambda x, labels, s: F.cross_entropy(x, labels, label_smoothing=s)),
+    "cross_entropy": (3, lambda x, labels, w, s, ignore, how: F.cross_entropy(
+        x, labels, w, ignore_index=ignore or -100, reduction=REDUCTIONS[how], label_smoothing=s)),
     "mse_loss": (2, F.mse_loss), "embedding": (2, F.embedding), "transpose": (1, torch.transpose),
     "permute": (1, lambda x, *order: x.permute(order)), "reshape": (1, lambda x, *shape: x.reshape(shape)),
     "slice": (1, lambda x, d, a, b, step: x[(slice(None),) * d + (slice(a, b, step),)]),
@@ -169,8 +185,10 @@ class Program:
         return [None if t is None else t.detach().double() for t in results]
 
 
+REDUCTIONS = ["mean", "sum", "none"]
 VIEWS = ["transpose", "permute", "reshape", "slice", "expand", "cat", "contiguous"]
-ON_IMAGES = ["conv2d", "conv2d", "conv_norm", "max_pool2d", "avg_pool2d", "global_avg_pool2d", "batch_norm", "permute"]
+ON_IMAGES = ["conv2d", "conv2d", "conv_norm", "max_pool2d", "avg_pool2d", "global_avg_pool2d", "batch_norm", "permute",
+             "conv_transpose2d", "group_norm", "interpolate", "adaptive_avg_pool2d", "cross_entropy"]
 ON_MATRICES = ["matmul", "linear", "batch_norm", "layer_norm", "cross_entropy", "embedding", "transpose", "mse_loss"]
 
 
@@ -203,7 +221,8 @@ def grow(p, x):
     if name in ("add_scalar", "mul_scalar", "pow"):
         exponent = pick([0.5, -0.5, 1.5, 3.0, -1.0]) if low > 0.3 else 2.0
         return p.op(name, x, exponent if name == "pow" else some(-8, 8) / 4)
-    if name in ("global_avg_pool2d", "conv2d", "conv_norm", "max_pool2d", "avg_pool2d"):
+    if name in ("global_avg_pool2d", "conv2d", "conv_norm", "max_pool2d", "avg_pool2d", "conv_transpose2d",
+                "interpolate", "adaptive_avg_pool2d"):
         return windows(p, x, name, maybe) if dims == 4 else None
     if dims == 0:
         return None
@@ -221,8 +240,23 @@ def grow(p, x):
         return p.op(name, x, *norm_inputs(p, shape[1], maybe), some(0, 1), 1e-2)
     if name == "mse_loss":
         return p.op(name, x, p.input(shape))
-    if name == "cross_entropy" and dims == 2:
-        return p.op(name, x, p.input(shape[:1], labels=shape[1]), pick([0.0, 0.1]))
+    if name == "cross_entropy" and dims in (2, 4):
+        labels, ignore = p.input(shape[:1] + shape[2:], labels=shape[1]), some(0, shape[1] - 1)
+        ignore = 0 if bool((p.registers[labels] == ignore).all()) else ignore
+        weight = -1 if p.half or p.random.random() < 0.5 else p.input([shape[1]], positive=True, trained=False)
+        return p.op(name, x, labels, weight, pick([0.0, 0.1]), ignore, some(0, 2))
+    if name == "group_norm" and dims > 1 and t.numel() > 0:
+        groups = pick([g for g in range(1, shape[1] + 1) if shape[1] % g == 0])
+        return p.op(name, x, *[-1, -1] if p.half else [maybe(shape[1]), maybe(shape[1])], groups) if \
+            t.numel() // shape[0] // groups > 1 else None
+    if name == "rms_norm":
+        return p.op(name, x, -1 if p.half else maybe(shape[-1]))
+    if name == "conv1d" and dims == 3:
+        return conv1d(p, x, maybe)
+    if name == "cosine_similarity":
+        return p.op(name, x, p.input(shape), d)
+    if name in ("bce_with_logits", "kl_div", "huber_loss"):
+        return p.op(name, x, p.input(shape), *{"kl_div": [], "huber_loss": [0.7]}.get(name, [some(0, 2)]))
     if name == "embedding" and dims == 2:
         return p.op(name, p.input(p.shape(some(1, 2)), labels=shape[0]), x)
     if name in ("transpose", "permute"):
@@ -240,6 +274,16 @@ def grow(p, x):
     return None
 
 
+def conv1d(p, x, maybe):
+    pick, some = p.random.choice, p.random.randint
+    _, c, length = p.registers[x].shape
+    k, stride, dilation, groups = some(1, 4), some(1, 3), some(1, 2), pick([1, 1, c])
+    pad, out = some(0, k // 2), groups * some(1, 4)
+    if length + 2 * pad < dilation * (k - 1) + 1:
+        return None
+    return p.op("conv1d", x, p.input([out, c // groups, k], weight=True), maybe(out), stride, pad, dilation, groups)
+
+
 def norm_inputs(p, channels, maybe):
     return [maybe(channels), maybe(channels), p.input([channels], weight=True, trained=False),
             p.input([channels], weight=True, positive=True, trained=False)]
@@ -251,15 +295,31 @@ def windows(p, x, name, maybe):
     n, c, h, w = p.registers[x].shape
     if name == "global_avg_pool2d":
         return p.op(name, x)
+    if name == "adaptive_avg_pool2d":
+        return p.op(name, x, some(1, 9), some(1, 9))
+    if name == "interpolate":
+        mode, to = some(0, 1), [some(1, 15), some(1, 15)]  # antialias to one column is wrong in 2.15 (row-major x)
+        return p.op(name, x, *to, mode, some(0, 1 if p.half or to[1] == 1 else 2) if mode else 0)
     k = [pick([1, 2, 3, 3, size, some(1, 7)]) for size in (h, w)]
     stride, dilation = [pick([1, 1, 2, some(1, 4)]) for _ in k], [pick([1, 1, 1, 2]) for _ in k]
     if "pool" in name:
         pad = [some(0, size // 2) for size in k]
-        if h + 2 * pad[0] < k[0] or w + 2 * pad[1] < k[1] or name == "max_pool2d" and (
-                k[0] * k[1] > 255 or not p.smooth(x)):
+        dilated = name == "max_pool2d" and h > 2 * k[0] and w > 2 * k[1]  # otherwise a window may see padding alone
+        dilation = dilation if dilated else [1, 1]
+        reach = [e * (size - 1) + 1 for size, e in zip(k, dilation)]
+        if h + 2 * pad[0] < reach[0] or w + 2 * pad[1] < reach[1] or name == "max_pool2d" and not p.smooth(x):
             return None
-        return p.op(name, x, *k, *stride, *pad, some(0, 1))
+        return p.op(name, x, *k, *stride, *pad, some(0, 1), some(0, 1), *dilation)
     pad = [pick([0, size // 2, some(0, 3)]) for size in k]
+    if name == "conv_transpose2d":
+        more = [some(0, s - 1) for s in stride]
+        if min((size - 1) * s - 2 * q + e * (size_k - 1) + o for size, s, q, e, size_k, o in
+               zip((h, w), stride, pad, dilation, k, more)) < 0:
+            return None
+        groups = pick([1, 1, c])
+        out = some(1, 5)
+        return p.op(name, x, p.input([c, out, *k], weight=True), maybe(out * groups), *stride, *pad, *dilation,
+                    *more, groups)
     room = [size + 2 * q - e * (size_k - 1) for size, q, e, size_k in zip((h, w), pad, dilation, k)]
     if min(room) < 1:
         return None

@@ -189,6 +189,7 @@ static double unary_value(td_unary_op op, double x, double p)
         VALUE(erf, erf(x))
         VALUE(clamp, fmin(fmax(x, p), q))
         VALUE(leaky_relu, x > 0.0 ? x : p * x)
+        VALUE(huber, fabs(x) < p ? 0.5 * x * x : p * (fabs(x) - 0.5 * p))
         VALUE(elu, x > 0.0 ? x : p * expm1(x))
         VALUE(selu, 1.0507009873554804934193349852946 *
                         (x > 0.0 ? x : 1.6732632423543772848170429916717 * expm1(x)))

@@ -18,15 +18,15 @@ typedef struct pool_case {
 } pool_case;
 
 static const pool_case cases[] = {
-    { 3, 5, 8, 9, { { 2, 2 }, { 2, 2 }, { 0, 0 }, true } },
-    { 2, 7, 16, 16, { { 3, 3 }, { 2, 2 }, { 1, 1 }, true } },
-    { 2, 7, 9, 10, { { 3, 2 }, { 1, 2 }, { 1, 0 }, false } },
-    { 9, 70, 7, 6, { { 3, 3 }, { 2, 2 }, { 1, 1 }, false } },
-    { 3, 4, 5, 5, { { 2, 2 }, { 3, 3 }, { 0, 0 }, true } }, /* gaps between windows */
-    { 1, 1, 1, 1, { { 1, 1 }, { 1, 1 }, { 0, 0 }, true } },
-    { 2, 3, 4, 4, { { 4, 4 }, { 1, 1 }, { 2, 2 }, false } },
-    { 40, 130, 4, 4, { { 2, 2 }, { 2, 2 }, { 0, 0 }, true } },
-    { 0, 3, 4, 4, { { 2, 2 }, { 2, 2 }, { 0, 0 }, true } },
+    { 3, 5, 8, 9, { { 2, 2 }, { 2, 2 }, { 0, 0 }, false, true } },
+    { 2, 7, 16, 16, { { 3, 3 }, { 2, 2 }, { 1, 1 }, false, true } },
+    { 2, 7, 9, 10, { { 3, 2 }, { 1, 2 }, { 1, 0 }, false, false } },
+    { 9, 70, 7, 6, { { 3, 3 }, { 2, 2 }, { 1, 1 }, false, false } },
+    { 3, 4, 5, 5, { { 2, 2 }, { 3, 3 }, { 0, 0 }, false, true } }, /* gaps between windows */
+    { 1, 1, 1, 1, { { 1, 1 }, { 1, 1 }, { 0, 0 }, false, true } },
+    { 2, 3, 4, 4, { { 4, 4 }, { 1, 1 }, { 2, 2 }, false, false } },
+    { 40, 130, 4, 4, { { 2, 2 }, { 2, 2 }, { 0, 0 }, false, true } },
+    { 0, 3, 4, 4, { { 2, 2 }, { 2, 2 }, { 0, 0 }, false, true } },
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -225,7 +225,9 @@ static void check_avg(const pool_case *c, td_dtype dtype, td_layout layout)
 
 static void avg_cases(td_dtype dtype)
 {
-    static const pool_case whole = { 2, 3, 17, 18, { { 17, 18 }, { 17, 18 }, { 0, 0 }, true } };
+    static const pool_case whole = {
+        2, 3, 17, 18, { { 17, 18 }, { 17, 18 }, { 0, 0 }, false, true }
+    };
     for (int i = 0; i < CASES; i++) {
         check_avg(&cases[i], dtype, TD_IMAGE);
         check_avg(&cases[i], dtype, TD_ROW_MAJOR);
@@ -279,8 +281,12 @@ static void check_rounded_once(const pool_case *c, td_dtype dtype, bool grad)
 
 static void rounded_once_cases(td_dtype dtype)
 {
-    static const pool_case whole = { 1, 3, 112, 112, { { 112, 112 }, { 1, 1 }, { 0, 0 }, true } };
-    static const pool_case sliding = { 1, 1, 80, 81, { { 40, 40 }, { 1, 1 }, { 0, 0 }, true } };
+    static const pool_case whole = {
+        1, 3, 112, 112, { { 112, 112 }, { 1, 1 }, { 0, 0 }, false, true }
+    };
+    static const pool_case sliding = {
+        1, 1, 80, 81, { { 40, 40 }, { 1, 1 }, { 0, 0 }, false, true }
+    };
     check_rounded_once(&whole, dtype, false);
     check_rounded_once(&sliding, dtype, true);
 }

@@ -226,6 +226,47 @@ static void test_reorder_while_training(void **state)
 
 /* ---- clipping ---- */
 
+/* The sum of |g|^p over all gradients, and the largest |g|. */
+static double power_sum(td_params *params, double p, double *largest)
+{
+    double sum = 0.0;
+    *largest = 0.0;
+    for (int i = 0; i < td_params_count(params); i++) {
+        const td_tensor *grad = td_grad(td_params_get(params, i)->tensor);
+        float values[54];
+        if (grad != NULL) {
+            td_read(grad, values, TD_F32);
+        }
+        for (int64_t k = 0; grad != NULL && k < td_numel(grad); k++) {
+            sum += pow(fabs((double)values[k]), p);
+            *largest = fmax(*largest, fabs((double)values[k]));
+        }
+    }
+    return sum;
+}
+
+static void check_near(double got, double want)
+{
+    assert_true(fabs(got - want) <= 1e-5 * want);
+}
+
+/* By other norms, and element by element. */
+static void check_other_clips(td_params *params)
+{
+    double largest, sum = power_sum(params, 3.0, &largest);
+    check_near(td_clip_grad_norm(params, 1e9, .norm_type = 3.0), cbrt(sum));
+    check_near(td_clip_grad_norm(params, largest / 2.0, .norm_type = INFINITY), largest);
+    sum = power_sum(params, 1.0, &largest);
+    check_near(td_clip_grad_norm(params, sum / 4.0, .norm_type = 1.0), sum);
+    check_near(power_sum(params, 1.0, &largest), sum / 4.0);
+    double limit = largest / 3.0;
+    td_clip_grad_value(params, limit);
+    (void)power_sum(params, 1.0, &largest);
+    check_near(largest, limit);
+    expect_fatal("must be positive", td_clip_grad_norm(params, 1.0, .norm_type = -1.0));
+    expect_fatal("must be positive", td_clip_grad_value(params, -1.0));
+}
+
 static void test_clip(void **state)
 {
     (void)state;
@@ -260,6 +301,7 @@ static void test_clip(void **state)
     assert_true(fabs(td_clip_grad_norm(params, 1e9) - limit) <= 1e-5 * limit);
     assert_null(td_grad(td_params_get(params, 1)->tensor));
     expect_fatal("must be positive", td_clip_grad_norm(params, -1.0));
+    check_other_clips(params);
     td_free(x);
     td_module_free(net);
 }

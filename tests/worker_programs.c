@@ -116,14 +116,16 @@ static td_conv2d_options conv_options(const program *p)
                                 .groups = I(9) };
 }
 
-/* x, kernel, stride, padding, whether padding does not count */
+/* x, kernel, stride, padding, whether padding does not count, whether ceil_mode, dilation */
 static td_pool2d_options pool_options(const program *p)
 {
     return (td_pool2d_options){ .x = R(0),
                                 .kernel_hw = PAIR(1),
                                 .stride_hw = PAIR(3),
                                 .padding_hw = PAIR(5),
-                                .exclude_pad = I(7) != 0 };
+                                .exclude_pad = I(7) != 0,
+                                .ceil_mode = I(8) != 0,
+                                .dilation_hw = PAIR(9) };
 }
 
 /* x, weight, bias, mean, variance from `first` on; whether training; eps */
@@ -184,7 +186,23 @@ static td_tensor *conv_norm(const program *p)
     X(global_avg_pool2d, td_global_avg_pool2d(R(0)))                                               \
     X(batch_norm, td_batch_norm_at(norm_options(p, R(0), 1), TD_HERE))                             \
     X(layer_norm, td_layer_norm(R(0), R(1), R(2), p->number[3]))                                   \
-    X(cross_entropy, td_cross_entropy(R(0), R(1), .label_smoothing = p->number[2]))                \
+    X(cross_entropy, td_cross_entropy(R(0), R(1), .weight = R(2), .label_smoothing = p->number[3], \
+                                      .ignore_index = I(4), .reduction = (td_loss_reduction)I(5))) \
+    X(conv1d, td_conv1d(R(0), R(1), R(2), .stride = I(3), .padding = I(4), .dilation = I(5),       \
+                        .groups = I(6)))                                                           \
+    X(conv_transpose2d,                                                                            \
+      td_conv_transpose2d(R(0), R(1), R(2), .stride_hw = PAIR(3), .padding_hw = PAIR(5),           \
+                          .dilation_hw = PAIR(7), .output_padding_hw = PAIR(9), .groups = I(11)))  \
+    X(group_norm, td_group_norm(R(0), I(3), R(1), R(2), 1e-3))                                     \
+    X(rms_norm, td_rms_norm(R(0), R(1), 1e-3))                                                     \
+    X(interpolate, td_interpolate(R(0), .size_hw = PAIR(1), .mode = (td_interpolation)I(3),        \
+                                  .align_corners = I(4) == 1, .antialias = I(4) == 2))             \
+    X(adaptive_avg_pool2d, td_adaptive_avg_pool2d(R(0), I(1), I(2)))                               \
+    X(bce_with_logits,                                                                             \
+      td_bce_with_logits(R(0), td_sigmoid(R(1)), .reduction = (td_loss_reduction)I(2)))            \
+    X(huber_loss, td_huber_loss(R(0), R(1), .delta = p->number[2]))                                \
+    X(kl_div, td_kl_div(R(0), td_sigmoid(R(1))))                                                   \
+    X(cosine_similarity, td_cosine_similarity(R(0), R(1), I(2), 0.0))                              \
     X(mse_loss, td_mse_loss(R(0), R(1)))                                                           \
     X(embedding, td_embedding(R(0), R(1)))                                                         \
     X(transpose, td_transpose(R(0), I(1), I(2)))                                                   \

@@ -19,6 +19,8 @@ td_tensor *td_rsqrt_at(td_tensor *x, td_site at);      /* 1 / sqrt(x) */
 td_tensor *td_sin_at(td_tensor *x, td_site at);
 td_tensor *td_cos_at(td_tensor *x, td_site at);
 td_tensor *td_erf_at(td_tensor *x, td_site at);
+/* x^2 / 2 where |x| < delta, otherwise delta (|x| - delta / 2): the elements of td_huber_loss */
+td_tensor *td_huber_at(td_tensor *x, double delta, td_site at);
 /* min(max(x, low), high); use -INFINITY or INFINITY for no bound */
 td_tensor *td_clamp_at(td_tensor *x, double low, double high, td_site at);
 
@@ -68,6 +70,7 @@ TD_END_C
 #define td_sin(...) td_sin_at(__VA_ARGS__, TD_HERE)
 #define td_cos(...) td_cos_at(__VA_ARGS__, TD_HERE)
 #define td_erf(...) td_erf_at(__VA_ARGS__, TD_HERE)
+#define td_huber(...) td_huber_at(__VA_ARGS__, TD_HERE)
 #define td_clamp(...) td_clamp_at(__VA_ARGS__, TD_HERE)
 #define td_leaky_relu(...) td_leaky_relu_at(__VA_ARGS__, TD_HERE)
 #define td_elu(...) td_elu_at(__VA_ARGS__, TD_HERE)

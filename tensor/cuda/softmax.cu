@@ -235,7 +235,7 @@ extern "C" void td_cuda_launch_cross_entropy(td_dtype dtype, const td_cuda_entro
                                              cudaStream_t stream)
 {
     int64_t rows = e->rows, d = e->k; /* the names that TD_LAUNCH_ROWS takes */
-    unsigned blocks = td_blocks(rows, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
+    unsigned copiers = td_blocks(rows, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
 #define LAUNCH(T)                                                                                  \
     if (rows > 0) {                                                                                \
         TD_LAUNCH_ROWS(cross_entropy, T, losses, (T *)log_p, (const T *)logits, e->labels,         \
@@ -244,7 +244,7 @@ extern "C" void td_cuda_launch_cross_entropy(td_dtype dtype, const td_cuda_entro
     TD_LAUNCH((join_losses<T>), 1, TD_CUDA_THREADS, stream, e->per_row ? NULL : (T *)loss,         \
               e->total, losses, rows, e->params.sum);                                              \
     if (e->per_row && rows > 0) {                                                                  \
-        TD_LAUNCH((store_losses<T>), blocks, TD_CUDA_THREADS, stream, (T *)loss, losses, rows);    \
+        TD_LAUNCH((store_losses<T>), copiers, TD_CUDA_THREADS, stream, (T *)loss, losses, rows);   \
     }
     FOR_TYPE(dtype, LAUNCH)
 #undef LAUNCH
