@@ -23,6 +23,7 @@
 #include "tensor/tensor.h"
 #include "autograd/autograd.h"
 #include "autograd/ops/elements.h"
+#include "autograd/ops/shapes.h"
 #include "nn/nn.h"
 #include "nn/optim/optim.h"
 #include "nn/io/checkpoint.h"

@@ -60,7 +60,8 @@ td_tensor *td_count_top_at(td_tensor *x, td_tensor *labels, int64_t k, td_site a
 
 /* ---- products; the result has the first input's dtype ---- */
 
-/* [...,m,k] x [...,k,n] -> [...,m,n]. Both have at least 2 dimensions; the others broadcast. */
+/* [...,m,k] x [...,k,n] -> [...,m,n]; the other dimensions broadcast. A vector [k] is a row or a
+ * column, which the result lacks. */
 td_tensor *td_matmul_at(td_tensor *a, td_tensor *b, td_site at);
 /* x w^T + b: x [...,in], w [out,in], b [out] or NULL -> [...,out]. */
 td_tensor *td_linear_at(td_tensor *x, td_tensor *w, td_tensor *b, td_site at);
@@ -79,7 +80,8 @@ typedef struct td_conv2d_options {
 } td_conv2d_options;
 td_tensor *td_conv2d_at(td_conv2d_options options, td_site at);
 
-/* ---- shapes; the results share x's memory where its strides allow ---- */
+/* ---- shapes; more: autograd/ops/shapes.h. The results share x's memory where its strides allow
+ * ---- */
 
 td_tensor *td_transpose_at(td_tensor *x, int dim0, int dim1, td_site at);
 td_tensor *td_permute_at(td_tensor *x, const int *order, td_site at); /* order[ndim] */
@@ -87,7 +89,8 @@ td_tensor *td_permute_at(td_tensor *x, const int *order, td_site at); /* order[n
 td_tensor *td_reshape_at(td_tensor *x, td_shape shape, td_site at);
 td_tensor *td_flatten_at(td_tensor *x, int start_dim, td_site at); /* start_dim and later: one */
 /* Elements start, start + step, ... before end along dim. Negative start and end count from the
- * end; end is clamped to the size; step is at least 1. */
+ * end; end is clamped to the size. A negative step goes backwards, to the element behind end (end
+ * -size - 1: to the first one), and copies. */
 td_tensor *td_slice_at(td_tensor *x, int dim, int64_t start, int64_t end, int64_t step, td_site at);
 td_tensor *td_expand_at(td_tensor *x, td_shape shape, td_site at); /* repeats sizes of 1 */
 td_tensor *td_cat_at(td_tensor *const *parts, int count, int dim, td_site at);

@@ -13,9 +13,10 @@
 #define TD_SIGMOID(x) ((T)1 / ((T)1 + TD_MATH(exp)(-(x))))
 #define TD_SILU_SLOPE(x) (TD_SIGMOID(x) * ((T)1 + (x) * ((T)1 - TD_SIGMOID(x))))
 
-/* -1, 0 or 1; of NaN 0, as in PyTorch. NaN stays NaN in a clamp. */
+/* -1, 0 or 1; of NaN 0, as in PyTorch. min(max(x, low), high), where NaN stays NaN. */
 #define TD_SIGN(x) ((T)((x) > (T)0) - (T)((x) < (T)0))
-#define TD_CLAMP(x, low, high) ((x) < (low) ? (low) : (x) > (high) ? (high) : (x))
+#define TD_CLAMP(x, low, high)                                                                     \
+    ((x) > (high) ? (high) : (x) < (low) ? ((low) > (high) ? (high) : (low)) : (x))
 
 /* g for the larger (smaller) one; of equal ones each has half, as in PyTorch. */
 #define TD_SHARE(g, wins, equal) ((wins) ? (g) : (equal) ? (T)0.5 * (g) : (T)0)

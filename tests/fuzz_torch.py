@@ -2,6 +2,7 @@
 """Random programs of operations, in tandem and in PyTorch.
 
 usage: fuzz_torch.py WORKER SECONDS [SEED]     WORKER: build/VARIANT/tests/worker_programs
+       fuzz_torch.py WORKER each [COUNT]       COUNT (200) programs in each dtype of each operation of EACH alone
 
 A program is run by PyTorch in f64, and by tandem in f64, f32 or bf16 on each instruction set of the machine.
 Results and gradients may differ by the rounding of the dtype, measured over a tensor (L2), or by four times
@@ -26,8 +27,17 @@ ROW_MAJOR, IMAGE, FILTER, I64 = 0, 1, 2, 4
 UNARY = {
     "neg": torch.neg, "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "relu": torch.relu, "gelu": F.gelu,
     "silu": F.silu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "sum": torch.sum, "mean": torch.mean,
-    "contiguous": torch.Tensor.contiguous}
-BINARY = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "matmul": torch.matmul}
+    "contiguous": torch.Tensor.contiguous, "abs": torch.abs, "sign": torch.sign, "floor": torch.floor,
+    "ceil": torch.ceil, "round": torch.round, "reciprocal": torch.reciprocal, "rsqrt": torch.rsqrt, "sin": torch.sin,
+    "cos": torch.cos, "erf": torch.erf, "selu": F.selu, "softplus": F.softplus, "softsign": F.softsign,
+    "relu6": F.relu6, "hardsigmoid": lambda x: F.relu6(x + 3) / 6,  # its own slope is the f32 1/6
+    "hardswish": F.hardswish, "mish": F.mish,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
+# Where rounding decides: slopes have steps, or values have.
+KINKS = ("relu", "abs", "selu", "softsign", "relu6", "hardsigmoid", "hardswish", "sign", "floor", "ceil", "round",
+         "clamp", "hardtanh", "leaky_relu", "elu", "prelu", "maximum", "minimum", "sort", "topk", "where")
+STEPS = ("sign", "floor", "ceil", "round", "sort", "topk", "where")
+BINARY = {"maximum": torch.maximum, "minimum": torch.minimum, "pow_tensor": torch.pow, "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "matmul": torch.matmul}
 
 
 def batch_norm(x, w, b, mean, var, training, eps):
@@ -77,7 +87,40 @@ OPS.update({
     "permute": (1, lambda x, *order: x.permute(order)), "reshape": (1, lambda x, *shape: x.reshape(shape)),
     "slice": (1, lambda x, d, a, b, step: x[(slice(None),) * d + (slice(a, b, step),)]),
     "expand": (1, lambda x, *shape: x.expand(shape)),
+    "clamp": (1, torch.clamp), "hardtanh": (1, F.hardtanh), "leaky_relu": (1, F.leaky_relu), "elu": (1, F.elu),
+    "prelu": (2, lambda x, w: torch.where(x > 0, x, x * w)), "where": (2, lambda x, y: torch.where(x < y, x, y)),
+    "unsqueeze": (1, torch.unsqueeze), "squeeze": (1, torch.squeeze), "flip": (1, lambda x, d: x.flip(d)),
+    "split": (1, lambda x, d, i, *sizes: x.split(sizes, d)[i]), "tile": (1, lambda x, *repeats: x.tile(repeats)),
+    "pad": (1, lambda x, mode, value, *pads: pad(x, mode, value, pads)), "tril": (1, torch.tril), "triu": (1, torch.triu),
+    "sum_dims": (1, lambda x, keep, *dims: x.sum(dims, bool(keep))),
+    "mean_dims": (1, lambda x, keep, *dims: x.mean(dims, bool(keep))),
+    "var": (1, lambda x, correction, keep, *dims: x.var(dims, correction=correction, keepdim=bool(keep))),
+    "std": (1, lambda x, correction, keep, *dims: x.std(dims, correction=correction, keepdim=bool(keep))),
+    "norm": (1, lambda x, keep, *dims: torch.linalg.vector_norm(x, dim=dims, keepdim=bool(keep))),
+    "prod_dim": (1, lambda x, d, keep: x.prod(d, bool(keep))), "cumsum": (1, torch.cumsum),
+    "sort": (1, lambda x, d, descending, _: x.sort(d, bool(descending))[0]),
+    "topk": (1, lambda x, d, k, _: x.topk(k, d)[0]),
 })
+EACH = sorted(set(UNARY) - {"sum", "mean", "contiguous"}) + sorted(BINARY) + [
+    "clamp", "hardtanh", "leaky_relu", "elu", "prelu", "where", "unsqueeze", "squeeze", "flip", "split", "tile", "pad",
+    "tril", "triu", "sum_dims", "mean_dims", "var", "std", "norm", "prod_dim", "cumsum", "sort", "topk", "gather",
+    "index_select", "scatter_add", "slice", "stack"]
+
+
+def pad(x, mode, value, pads):
+    """PyTorch's own reflects and replicates the last dimensions only."""
+    dims = x.dim()
+    for d in range(dims):
+        before, after = pads[d], pads[dims + d]
+        if mode == 0:
+            ends = [torch.full_like(x.narrow(d, 0, 1).expand(*x.shape[:d], n, *x.shape[d + 1:]), value)
+                    for n in (before, after)]
+        else:
+            n = x.shape[d]
+            at = [[range(before, 0, -1), range(n - 2, n - 2 - after, -1)], [[0] * before, [n - 1] * after]][mode - 1]
+            ends = [x.index_select(d, torch.tensor(list(part), dtype=torch.long)) for part in at]
+        x = torch.cat([ends[0], x, ends[1]], d)
+    return x
 
 
 def apply(name, numbers, registers):
@@ -85,6 +128,16 @@ def apply(name, numbers, registers):
     reg = lambda r: None if r < 0 else registers[r]
     if name == "cat":
         return torch.cat([reg(r) for r in numbers[1:]], numbers[0])
+    if name == "stack":
+        return torch.stack([reg(r) for r in numbers[1:]], numbers[0])
+    if name in ("gather", "index_select", "scatter_add"):
+        x, d, index = reg(numbers[0]), numbers[1], reg(numbers[2])
+        if name == "scatter_add":
+            return x.scatter_add(d, index, reg(numbers[3]))
+        return x.gather(d, index) if name == "gather" else x.index_select(d, index)
+    if name == "slice" and numbers[4] < 0:
+        x, d, first, last, step = reg(numbers[0]), *numbers[1:]
+        return x.index_select(d, torch.arange(first, last, step))
     if name == "conv_norm":  # the convolution, its normalisation, whether relu, the addend
         y = apply("conv2d", numbers[:10], registers)
         y = batch_norm(y, *map(reg, numbers[10:14]), *numbers[14:16])
@@ -97,13 +150,14 @@ def apply(name, numbers, registers):
 class Program:
     """Is made operation by operation, while PyTorch computes it in f64."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, op=None, dtype=None):
+        self.op_alone = op
         self.seed, self.random = seed, random.Random(seed)
         self.torch_random = torch.Generator().manual_seed(seed)
         pick = self.random.choice
-        self.dtype = pick(["f64", "f32", "f32", "bf16"])
-        self.precision = pick(["fp32", "fp32", "bf16x3", "bf16"]) if self.dtype == "f32" else "fp32"
-        self.winograd = int(self.dtype == "f32" and self.random.random() < 0.3)
+        self.dtype = dtype or pick(["f64", "f32", "f32", "bf16"])
+        self.precision = pick(["fp32", "fp32", "bf16x3", "bf16"]) if self.dtype == "f32" and not op else "fp32"
+        self.winograd = int(self.dtype == "f32" and self.random.random() < 0.3 and not op)
         self.half = self.dtype == "bf16" or self.precision == "bf16"
         self.kind = "bf16" if self.half else self.precision if self.precision == "bf16x3" else \
             "winograd" if self.winograd else self.dtype
@@ -146,7 +200,21 @@ class Program:
         gap = 1e-4 if self.kind == "bf16x3" or self.winograd else 2e-6
         return not self.half and bool(((gaps == 0) | (gaps > gap)).all() and values.abs().min() > gap)
 
+    def make_alone(self):
+        """One operation on one input, which it fits."""
+        for attempt in range(200):
+            self.lines, self.registers, self.exact, self.inputs, self.initial = [], [], [], [], {}
+            positive = self.op_alone in ("log", "sqrt", "rsqrt", "reciprocal", "pow_tensor") or attempt > 100
+            x = self.input(self.shape(self.random.choice([1, 2, 3, 4, 5]), 9), positive=positive)
+            if grow(self, x, self.op_alone) is not None:
+                break
+        else:
+            raise RuntimeError("no input fits " + self.op_alone)
+        return self.close()
+
     def make(self):
+        if self.op_alone:
+            return self.make_alone()
         x = self.input(self.shape(self.random.choice([2, 2, 3, 4, 4, 4, 5]), self.random.choice([7, 9, 19, 40])))
         for _ in range(self.random.randint(1, 6)):
             x = next(filter(lambda y: y is not None, (grow(self, x) for _ in range(20))), x)
@@ -156,6 +224,9 @@ class Program:
                 x = self.op("mul_scalar", x, 2.0 ** -int(torch.log2(largest)))
         if all(name in ("input", "contiguous") for name, _ in self.lines):
             self.op("neg", x)  # otherwise the result may be the leaf
+        return self.close()
+
+    def close(self):
         shape = self.registers[-1].shape
         self.dy = torch.randn(shape, generator=self.torch_random, dtype=torch.float64).bfloat16().double()
         return self
@@ -186,23 +257,41 @@ class Program:
 
 
 REDUCTIONS = ["mean", "sum", "none"]
+EACH_ALONE = ["gather", "index_select", "scatter_add", "stack"]
 VIEWS = ["transpose", "permute", "reshape", "slice", "expand", "cat", "contiguous"]
 ON_IMAGES = ["conv2d", "conv2d", "conv_norm", "max_pool2d", "avg_pool2d", "global_avg_pool2d", "batch_norm", "permute",
              "conv_transpose2d", "group_norm", "interpolate", "adaptive_avg_pool2d", "cross_entropy"]
 ON_MATRICES = ["matmul", "linear", "batch_norm", "layer_norm", "cross_entropy", "embedding", "transpose", "mse_loss"]
 
 
-def grow(p, x):
+def grow(p, x, name=None):
     """One more operation on register x, or None if the one that was drawn does not fit."""
     t, pick, some = p.registers[x], p.random.choice, p.random.randint
     shape, dims = list(t.shape), t.dim()
     low, high = (t.min().item(), t.max().item()) if t.numel() else (0, 0)
     special = {2: ON_MATRICES, 4: ON_IMAGES}.get(dims, [])
-    name = pick(special if special and p.random.random() < 0.6 else sorted(set(UNARY) - {"sum", "mean"}) + VIEWS * 2 +
-                ["sum", "mean"][:some(0, 3)] + sorted(OPS) + ["matmul"] * 3)
+    name = name or pick(special if special and p.random.random() < 0.6 else sorted(set(UNARY) - {"sum", "mean"}) + VIEWS * 2 +
+                ["sum", "mean"][:some(0, 3)] + sorted(set(OPS) - set(STEPS)) + EACH_ALONE + ["matmul"] * 3)
     maybe = lambda size, **how: p.input([size], weight=True, **how) if p.random.random() < 0.7 else -1
-    if name in ("log", "sqrt") and low < 0.05 or name == "exp" and high > 5 or name in ("relu",) and not p.smooth(x):
+    if name in ("log", "sqrt") and low < 0.05 or name == "exp" and high > 5 or name in KINKS and not p.smooth(x) or \
+            name in ("rsqrt", "reciprocal") and low < 0.3 or name in STEPS and not p.exact[x]:
         return None
+    if name == "stack":
+        return p.op(name, some(0, dims), x, p.input(shape), x) if dims < 6 else None
+    if name in ("clamp", "hardtanh"):
+        return p.op(name, x, *sorted([some(-8, 8) / 8 + 0.03, some(-8, 8) / 8 + 1.53]))
+    if name in ("leaky_relu", "elu"):
+        return p.op(name, x, some(1, 12) / 8)
+    if name in ("prelu", "where", "pow_tensor", "maximum", "minimum"):
+        if name == "pow_tensor" and low < 0.3 or high > 8:
+            return None
+        y = p.input([pick([size, size, 1]) for size in shape][some(0, 1) * some(0, dims):])
+        if name == "prelu" and p.registers[y].dim() == 1 and dims > 2:
+            return None  # a vector is of channels there
+        both = torch.cat([t.flatten(), p.registers[y].flatten()]).detach().sort()[0].diff()
+        if name != "prelu" and name != "pow_tensor" and p.kind != "f64" and ((both < 1e-4) & (both > 0)).any():
+            return None
+        return p.op(name, x, y)
     if name in UNARY:
         return p.op(name, x) if dims or name not in ("sum", "mean") else None
     if name == "matmul":
@@ -224,9 +313,45 @@ def grow(p, x):
     if name in ("global_avg_pool2d", "conv2d", "conv_norm", "max_pool2d", "avg_pool2d", "conv_transpose2d",
                 "interpolate", "adaptive_avg_pool2d"):
         return windows(p, x, name, maybe) if dims == 4 else None
+    if name == "unsqueeze":
+        return p.op(name, x, some(0, dims)) if dims < 6 else None
     if dims == 0:
         return None
     d = some(0, dims - 1)
+    if name == "squeeze":
+        return p.op(name, x, shape.index(1)) if 1 in shape else None
+    if name in ("flip", "cumsum"):
+        return p.op(name, x, d)
+    if name == "split":
+        first = some(0, shape[d])
+        return p.op(name, x, d, 1, first, shape[d] - first) if first < shape[d] else None
+    if name == "tile":
+        repeats = [some(1, 3) for _ in range(some(1, min(dims + 1, 6)))]
+        return p.op(name, x, *repeats) if t.numel() < 2000 and max(repeats) > 1 else None
+    if name == "pad":
+        mode = some(0, 2)
+        most = [min(size - 1, 3) if mode == 1 else 3 for size in shape]
+        sizes = [some(0, m) for m in most + most]
+        return p.op(name, x, mode, some(-8, 8) / 4, *sizes) if t.numel() < 2000 and max(sizes) > 0 else None
+    if name in ("tril", "triu"):
+        return p.op(name, x, some(-4, 4)) if dims > 1 else None
+    if name in ("sum_dims", "mean_dims", "var", "std", "norm"):
+        along = p.random.sample(range(dims), some(1, dims))
+        if name in ("var", "std") and min([shape[q] for q in along]) < 3 or name in ("std", "norm") and low == high:
+            return None
+        return p.op(name, x, *([some(0, 1)] if name in ("var", "std") else []), some(0, 1), *along)
+    if name == "prod_dim":
+        return p.op(name, x, d, some(0, 1)) if max(-low, high) ** shape[d] < 1e3 else None
+    if name == "sort":
+        return p.op(name, x, d, some(0, 1), 0)
+    if name == "topk":
+        return p.op(name, x, d, some(1, shape[d]), 0)
+    if name == "index_select":
+        return p.op(name, x, d, p.input([some(1, 9)], labels=shape[d]))
+    if name in ("gather", "scatter_add"):
+        sizes = [some(1, 9) if q == d else some(1, size) for q, size in enumerate(shape)]
+        index = p.input(sizes, labels=shape[d])
+        return p.op(name, x, d, index, *([p.input(sizes)] if name == "scatter_add" else []))
     if name in ("sum_dim", "mean_dim") or name == "max_dim" and p.smooth(x):
         return p.op(name, x, d, some(0, 1))
     if "softmax" in name:
@@ -265,6 +390,8 @@ def grow(p, x):
         return p.op(name, x, *pick([[-1], shape[::-1], shape[:-2] + [-1], [1] + shape if dims < 6 else [-1]]))
     if name == "slice":
         begin = some(0, shape[d] - 1)
+        if p.random.random() < 0.3 and begin > 0:
+            return p.op(name, x, d, begin, some(0, begin - 1), -some(1, 3))
         return p.op(name, x, d, begin, some(begin + 1, shape[d]), some(1, 3))
     if name == "expand":
         return p.op(name, x, *[some(1, 4) if size == 1 else size for size in shape])
@@ -339,7 +466,7 @@ def windows(p, x, name, maybe):
 
 def off(got, want):
     """How far a result is off, over the whole tensor."""
-    return (got - want).norm().item()
+    return (got - want).norm().item() if got.numel() == want.numel() else float("inf")
 
 
 def allowed(p, truth, torchs):
@@ -368,9 +495,9 @@ def report(p, level, what):
         print("      |", name, *numbers)
 
 
-def run_batch(worker, levels, seeds):
+def run_batch(worker, levels, seeds, op=None, dtype=None):
     """Returns how many programs failed."""
-    programs = [Program(seed).make() for seed in seeds]
+    programs = [Program(seed, op, dtype).make() for seed in seeds]
     text = b"".join(p.text() for p in programs)
     truths = [p.run(torch.float64) for p in programs]
     bounds = [allowed(p, truth, p.run(torch.bfloat16 if p.half else DTYPES[p.dtype][1]))
@@ -394,8 +521,15 @@ def run_batch(worker, levels, seeds):
 
 
 def main():
-    worker, seconds = sys.argv[1], float(sys.argv[2])
+    worker = sys.argv[1]
     levels = subprocess.run([worker, "levels"], capture_output=True, text=True, check=True).stdout.split()
+    if sys.argv[2] == "each":
+        count = int(sys.argv[3]) if len(sys.argv) > 3 else 200
+        bad = {(op, dtype): run_batch(worker, levels, range(count), op, dtype) for op in EACH for dtype in DTYPES}
+        print(f"fuzz_torch: {len(EACH)} operations, {count} programs each in {', '.join(DTYPES)}: "
+              f"{sum(bad.values())} failed {[key for key, n in bad.items() if n]}")
+        sys.exit(any(bad.values()))
+    seconds = float(sys.argv[2])
     if len(sys.argv) > 3:
         sys.exit(run_batch(worker, levels, [int(sys.argv[3])]) > 0)
     begun, count, failed = time.monotonic(), 0, 0

@@ -2,6 +2,7 @@
 
 #include "autograd/fused.h"
 #include "autograd/ops/elements.h"
+#include "autograd/ops/shapes.h"
 #include "tensor/extend.h"
 
 #include <ctype.h>

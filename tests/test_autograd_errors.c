@@ -207,7 +207,8 @@ static void test_shapes(void **state)
     expect_fatal("matmul: a[2,3] does not fit b[2,3]", td_matmul(x, constant));
     expect_fatal("a[5,2,2] and b[4,2,2]",
                  td_matmul(zeros(TD_SHAPE(5, 2, 2)), zeros(TD_SHAPE(4, 2, 2))));
-    expect_fatal("at least two dimensions", td_matmul(x, zeros(TD_SHAPE(3))));
+    expect_fatal("does not fit b[4,1]", td_matmul(x, zeros(TD_SHAPE(4))));
+    expect_fatal("at least one dimension", td_matmul(x, zeros(TD_SCALAR)));
     expect_fatal("linear: x[32,13] does not fit weight[64,12]: the last dimension of x must be "
                  "in_features (12)",
                  td_linear(zeros(TD_SHAPE(32, 13)), zeros(TD_SHAPE(64, 12)), NULL));

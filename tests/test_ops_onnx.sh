@@ -12,6 +12,6 @@ fi
 works "ONNX's cases" "$python" tests/onnx_cases.py "${BUILD:-build/cc}/tests/worker_programs" "$cases"
 sed 's/^/# /' "$work/out" | tail -n 4
 expressible=$(sed -n 's/.* \([0-9]*\) expressible.*/\1/p' "$work/out" | tail -n 1)
-[ "${expressible:-0}" -ge 60 ]
+[ "${expressible:-0}" -ge 300 ]
 tap $? "many of them are expressible (${expressible:-0})"
 done_testing

@@ -1,4 +1,6 @@
 /* Operations on elements, reductions and shapes against the slow references. */
+#include "autograd/ops/shapes.h"
+#include "tests/expect_fatal.h"
 #include "tests/ops_reference.h"
 #include "tensor/extend.h"
 #include "tensor/f16.h"
@@ -334,6 +336,96 @@ static void test_cast(void **state)
     ref_expect_exact(td_cast(x, TD_I64), whole, "f32 to i64");
 }
 
+/* ---- along one dimension ---- */
+
+/* A tensor of the step with these values. */
+static td_tensor *of(td_shape shape, td_dtype dtype, const double *values)
+{
+    td_tensor *t = td_step_new(shape, dtype, TD_ROW_MAJOR, TD_CPU, TD_HERE);
+    td_write(t, values, TD_F64);
+    return t;
+}
+#define OF(shape, dtype, ...) of(shape, dtype, (const double[]){ __VA_ARGS__ })
+
+static void check_values(const td_tensor *t, td_shape shape, td_dtype dtype, const double *want)
+{
+    double got[64];
+    assert_true(td_shape_equal(td_shape_of(t), shape));
+    assert_int_equal(t->dtype, dtype);
+    td_read(t, got, TD_F64);
+    for (int64_t i = 0; i < td_numel(t); i++) {
+        assert_true(got[i] == want[i] || (isnan(got[i]) && isnan(want[i])));
+    }
+}
+#define IS(t, shape, dtype, ...) check_values(t, shape, dtype, (const double[]){ __VA_ARGS__ })
+
+static void test_order(void **state)
+{
+    (void)state;
+    td_tensor *index, *x = OF(TD_SHAPE(6), TD_F32, 2, NAN, 1, 2, -INFINITY, 3);
+    IS(td_sort(x, 0, false, &index), TD_SHAPE(6), TD_F32, -INFINITY, 1, 2, 2, 3, NAN);
+    IS(index, TD_SHAPE(6), TD_I64, 4, 2, 0, 3, 5, 1);
+    IS(td_sort(x, 0, true, &index), TD_SHAPE(6), TD_F32, NAN, 3, 2, 2, 1, -INFINITY);
+    IS(index, TD_SHAPE(6), TD_I64, 1, 5, 0, 3, 2, 4);
+    td_tensor *w = OF(TD_SHAPE(3, 2), TD_I64, 5, 1, 7, 1, 6, 1);
+    IS(td_topk(w, 2, 0, &index), TD_SHAPE(2, 2), TD_I64, 7, 1, 6, 1);
+    IS(index, TD_SHAPE(2, 2), TD_I64, 1, 0, 2, 1);
+    IS(td_argmax_last(OF(TD_SHAPE(2, 3), TD_F32, 4, 9, 9, 2, 2, 1), 1, true), TD_SHAPE(2, 1),
+       TD_I64, 2, 1);
+    expect_fatal("topk: k is 4 along dimension 0 of x[3,2]", td_topk(w, 4, 0, NULL));
+}
+
+static void test_indices(void **state)
+{
+    (void)state;
+    td_tensor *x = OF(TD_SHAPE(2, 3), TD_I32, 1, 2, 3, 4, 5, 6);
+    IS(td_gather_dim(x, 1, OF(TD_SHAPE(2, 2), TD_I64, 2, 0, 1, 1)), TD_SHAPE(2, 2), TD_I32, 3, 1, 5,
+       5);
+    IS(td_index_select(x, 0, OF(TD_SHAPE(3), TD_I64, 1, 1, 0)), TD_SHAPE(3, 3), TD_I32, 4, 5, 6, 4,
+       5, 6, 1, 2, 3);
+    td_tensor *sum =
+        td_scatter_add(OF(TD_SHAPE(3), TD_F32, 1, 1, 1), 0, OF(TD_SHAPE(4), TD_I64, 2, 0, 2, 2),
+                       OF(TD_SHAPE(4), TD_F32, 1, 2, 3, 4));
+    IS(sum, TD_SHAPE(3), TD_F32, 3, 1, 9);
+    IS(td_one_hot(OF(TD_SHAPE(2), TD_I64, 2, 0), 3), TD_SHAPE(2, 3), TD_I64, 0, 0, 1, 1, 0, 0);
+    expect_fatal("gather_dim: index 3 along dimension 1 of x[2,3]: indices must be 0 to 2",
+                 td_gather_dim(x, 1, OF(TD_SHAPE(1, 1), TD_I64, 3)));
+    expect_fatal("index_select: index -1", td_index_select(x, 0, OF(TD_SHAPE(1), TD_I64, -1)));
+    expect_fatal("one_hot: index 3: indices must be 0 to 2",
+                 td_one_hot(OF(TD_SHAPE(1), TD_I64, 3), 3));
+    expect_fatal("gather_dim: index[3,1] does not fit x[2,3]",
+                 td_gather_dim(x, 1, OF(TD_SHAPE(3, 1), TD_I64, 0, 0, 0)));
+}
+
+static void test_sums_and_parts(void **state)
+{
+    (void)state;
+    td_tensor *x = OF(TD_SHAPE(2, 3), TD_I64, 1, 2, 3, 4, 5, 6), *part[3];
+    IS(td_cumsum(x, 0), TD_SHAPE(2, 3), TD_I64, 1, 2, 3, 5, 7, 9);
+    IS(td_prod_dim(OF(TD_SHAPE(2, 0), TD_F32, 0), 1, false), TD_SHAPE(2), TD_F32, 1, 1);
+    IS(td_tril(x, 0), TD_SHAPE(2, 3), TD_I64, 1, 0, 0, 4, 5, 0);
+    IS(td_triu(x, 1), TD_SHAPE(2, 3), TD_I64, 0, 2, 3, 0, 0, 6);
+    IS(td_flip(x, 1), TD_SHAPE(2, 3), TD_I64, 3, 2, 1, 6, 5, 4);
+    IS(td_slice(x, 1, -1, -4, -2), TD_SHAPE(2, 2), TD_I64, 3, 1, 6, 4);
+    IS(td_slice(x, 1, 0, 1, -1), TD_SHAPE(2, 0), TD_I64, 0);
+    IS(td_tile(x, TD_SHAPE(1, 2)), TD_SHAPE(2, 6), TD_I64, 1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 6);
+    td_chunk(x, 2, 1, part);
+    IS(part[0], TD_SHAPE(2, 2), TD_I64, 1, 2, 4, 5);
+    IS(part[1], TD_SHAPE(2, 1), TD_I64, 3, 6);
+    td_split_dim(x, ((const int64_t[]){ 1, 0, 2 }), 3, 1, part);
+    IS(part[2], TD_SHAPE(2, 2), TD_I64, 2, 3, 5, 6);
+    IS(td_pad(x, .before = { 0, 1 }, .value = 7), TD_SHAPE(2, 4), TD_I64, 7, 1, 2, 3, 7, 4, 5, 6);
+    IS(td_pad(x, .after = { 0, 2 }, .mode = TD_PAD_REFLECT), TD_SHAPE(2, 5), TD_I64, 1, 2, 3, 2, 1,
+       4, 5, 6, 5, 4);
+    IS(td_norm(OF(TD_SHAPE(2, 2), TD_F32, 3, 4, 0, 0), TD_DIMS(1), false), TD_SHAPE(2), TD_F32, 5,
+       0);
+    expect_fatal("split: the parts have 2 elements",
+                 td_split_dim(x, (&(const int64_t){ 2 }), 1, 1, part));
+    expect_fatal("pad: 3 reflected along dimension 1 of x[2,3]: at most 2",
+                 td_pad(x, .before = { 0, 3 }, .mode = TD_PAD_REFLECT));
+    expect_fatal("squeeze: dimension 1 of x[2,3] has not size 1", td_squeeze(x, 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -346,6 +438,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_shapes, begin, end),
         cmocka_unit_test_setup_teardown(test_views_share_memory, begin, end),
         cmocka_unit_test_setup_teardown(test_cast, begin, end),
+        cmocka_unit_test_setup_teardown(test_order, begin, end),
+        cmocka_unit_test_setup_teardown(test_indices, begin, end),
+        cmocka_unit_test_setup_teardown(test_sums_and_parts, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

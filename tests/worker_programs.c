@@ -88,17 +88,55 @@ static td_tensor *permuted(const program *p)
     return td_permute(reg(p, 0), order);
 }
 
-static td_tensor *joined(const program *p)
+/* dim, parts */
+static td_tensor *joined(const program *p, bool stacked)
 {
     td_tensor *parts[MOST_NUMBERS];
     for (int i = 1; i < p->numbers; i++) {
         parts[i - 1] = reg(p, i);
     }
-    return td_cat(parts, p->numbers - 1, (int)p->number[0]);
+    int count = p->numbers - 1, dim = (int)p->number[0];
+    return stacked ? td_stack(parts, count, dim) : td_cat(parts, count, dim);
+}
+
+/* x, dim, which part, sizes */
+static td_tensor *part(const program *p)
+{
+    td_tensor *parts[MOST_NUMBERS];
+    int64_t size[MOST_NUMBERS];
+    for (int i = 3; i < p->numbers; i++) {
+        size[i - 3] = (int64_t)p->number[i];
+    }
+    td_split_dim(reg(p, 0), size, p->numbers - 3, (int)p->number[1], parts);
+    return parts[(int)p->number[2]];
+}
+
+/* x, mode, value, elements before each dimension, elements behind */
+static td_tensor *padded(const program *p)
+{
+    td_pad_options options = { .x = reg(p, 0),
+                               .mode = (td_pad_mode)p->number[1],
+                               .value = p->number[2] };
+    int dims = (p->numbers - 3) / 2;
+    for (int d = 0; d < dims; d++) {
+        options.before[d] = (int64_t)p->number[3 + d];
+        options.after[d] = (int64_t)p->number[3 + dims + d];
+    }
+    return td_pad_at(options, TD_HERE);
+}
+
+/* The elements of x in order (part 0), or where they were (1); the first k, if k is not negative,
+ * the largest first. */
+static td_tensor *sorted(td_tensor *x, int dim, bool descending, int64_t k, int part)
+{
+    td_tensor *index;
+    td_tensor *y = k >= 0 ? td_topk(x, k, dim, &index) : td_sort(x, dim, descending, &index);
+    return part == 0 ? y : index;
 }
 
 #define R(i) reg(p, i)
 #define I(i) ((int)p->number[i])
+#define N(i) ((int64_t)p->number[i])
 #define PAIR(i)                                                                                    \
     {                                                                                              \
         I(i), I((i) + 1)                                                                           \
@@ -208,10 +246,69 @@ static td_tensor *conv_norm(const program *p)
     X(transpose, td_transpose(R(0), I(1), I(2)))                                                   \
     X(permute, permuted(p))                                                                        \
     X(reshape, td_reshape(R(0), sizes(p, 1)))                                                      \
-    X(slice, td_slice(R(0), I(1), I(2), I(3), I(4)))                                               \
+    X(slice, td_slice(R(0), I(1), N(2), N(3), N(4)))                                               \
     X(expand, td_expand(R(0), sizes(p, 1)))                                                        \
-    X(cat, joined(p))                                                                              \
-    X(contiguous, td_contiguous(R(0)))
+    X(cat, joined(p, false))                                                                       \
+    X(contiguous, td_contiguous(R(0)))                                                             \
+    X(cast, td_cast(R(0), (td_dtype)I(1)))                                                         \
+    X(abs, td_abs(R(0)))                                                                           \
+    X(sign, td_sign(R(0)))                                                                         \
+    X(floor, td_floor(R(0)))                                                                       \
+    X(ceil, td_ceil(R(0)))                                                                         \
+    X(round, td_round(R(0)))                                                                       \
+    X(reciprocal, td_reciprocal(R(0)))                                                             \
+    X(rsqrt, td_rsqrt(R(0)))                                                                       \
+    X(sin, td_sin(R(0)))                                                                           \
+    X(cos, td_cos(R(0)))                                                                           \
+    X(erf, td_erf(R(0)))                                                                           \
+    X(selu, td_selu(R(0)))                                                                         \
+    X(softplus, td_softplus(R(0)))                                                                 \
+    X(softsign, td_softsign(R(0)))                                                                 \
+    X(relu6, td_relu6(R(0)))                                                                       \
+    X(hardsigmoid, td_hardsigmoid(R(0)))                                                           \
+    X(hardswish, td_hardswish(R(0)))                                                               \
+    X(mish, td_mish(R(0)))                                                                         \
+    X(gelu_tanh, td_gelu_tanh(R(0)))                                                               \
+    X(prelu, td_prelu(R(0), R(1)))                                                                 \
+    X(maximum, td_maximum(R(0), R(1)))                                                             \
+    X(minimum, td_minimum(R(0), R(1)))                                                             \
+    X(pow_tensor, td_pow_tensor(R(0), R(1)))                                                       \
+    X(eq, td_eq(R(0), R(1)))                                                                       \
+    X(ne, td_ne(R(0), R(1)))                                                                       \
+    X(lt, td_lt(R(0), R(1)))                                                                       \
+    X(le, td_le(R(0), R(1)))                                                                       \
+    X(gt, td_gt(R(0), R(1)))                                                                       \
+    X(ge, td_ge(R(0), R(1)))                                                                       \
+    X(clamp, td_clamp(R(0), p->number[1], p->number[2]))                                           \
+    X(hardtanh, td_hardtanh(R(0), p->number[1], p->number[2]))                                     \
+    X(leaky_relu, td_leaky_relu(R(0), p->number[1]))                                               \
+    X(elu, td_elu(R(0), p->number[1]))                                                             \
+    X(where,                                                                                       \
+      p->numbers == 2 ? td_where(td_lt(R(0), R(1)), R(0), R(1)) : td_where(R(0), R(1), R(2)))      \
+    X(squeeze, td_squeeze(R(0), I(1)))                                                             \
+    X(stack, joined(p, true))                                                                      \
+    X(unsqueeze, td_unsqueeze(R(0), I(1)))                                                         \
+    X(split, part(p))                                                                              \
+    X(tile, td_tile(R(0), sizes(p, 1)))                                                            \
+    X(flip, td_flip(R(0), I(1)))                                                                   \
+    X(pad, padded(p))                                                                              \
+    X(gather, td_gather_dim(R(0), I(1), R(2)))                                                     \
+    X(scatter_add, td_scatter_add(R(0), I(1), R(2), R(3)))                                         \
+    X(index_select, td_index_select(R(0), I(1), R(2)))                                             \
+    X(one_hot, td_one_hot(R(0), I(1)))                                                             \
+    X(sort, sorted(R(0), I(1), I(2) != 0, -1, I(3)))                                               \
+    X(topk, sorted(R(0), I(1), true, I(2), I(3)))                                                  \
+    X(argmax, td_argmax(R(0), I(1), I(2) != 0))                                                    \
+    X(argmax_last, td_argmax_last(R(0), I(1), I(2) != 0))                                          \
+    X(tril, td_tril(R(0), I(1)))                                                                   \
+    X(triu, td_triu(R(0), I(1)))                                                                   \
+    X(sum_dims, td_sum_dims(R(0), sizes(p, 2), I(1) != 0))                                         \
+    X(mean_dims, td_mean_dims(R(0), sizes(p, 2), I(1) != 0))                                       \
+    X(var, td_var(R(0), sizes(p, 3), p->number[1], I(2) != 0))                                     \
+    X(std, td_std(R(0), sizes(p, 3), p->number[1], I(2) != 0))                                     \
+    X(norm, td_norm(R(0), sizes(p, 2), I(1) != 0))                                                 \
+    X(prod_dim, td_prod_dim(R(0), I(1), I(2) != 0))                                                \
+    X(cumsum, td_cumsum(R(0), I(1)))
 
 static td_tensor *operation(const program *p, const char *name)
 {

@@ -43,8 +43,28 @@ static void matmul_backward(td_node *node, const td_tensor *dy)
     td_op_grad_matmul(node, 1, &am_t, &dym, *math);
 }
 
+/* A vector is a row on the left, a column on the right; the result lacks that dimension. */
+static td_tensor *matmul_of_vectors(td_tensor *a, td_tensor *b, td_site at)
+{
+    bool row = a->ndim == 1, column = b->ndim == 1;
+    td_tensor *y = td_matmul_at(row ? td_reshape_at(a, TD_SHAPE(1, -1), at) : a,
+                                column ? td_reshape_at(b, TD_SHAPE(-1, 1), at) : b, at);
+    td_shape shape = { .ndim = 0 };
+    for (int d = 0; d < y->ndim; d++) {
+        if (!(row && d == y->ndim - 2) && !(column && d == y->ndim - 1)) {
+            shape.dim[shape.ndim++] = y->shape[d];
+        }
+    }
+    return td_reshape_at(y, shape, at);
+}
+
 td_tensor *td_matmul_at(td_tensor *a, td_tensor *b, td_site at)
 {
+    td_check_tensor(a, "matmul", "a", at);
+    td_check_tensor(b, "matmul", "b", at);
+    if ((a->ndim == 1 && b->ndim > 0) || (b->ndim == 1 && a->ndim > 0)) {
+        return matmul_of_vectors(a, b, at);
+    }
     a = td_op_input(a, "matmul", "a", TD_RULE_OF(matmul), at);
     td_check_float(b, "matmul", "b", at);
     if (!td_is_leaf(b)) { /* a weight stays f32 */
@@ -52,9 +72,8 @@ td_tensor *td_matmul_at(td_tensor *a, td_tensor *b, td_site at)
     }
     td_check_mixed(a, b, "matmul", at);
     TD_REQUIRE(a->ndim >= 2 && b->ndim >= 2, at,
-               "matmul: a%s and b%s must have at least two dimensions each: td_reshape a vector to "
-               "a row [1,n] or a column [n,1]",
-               TD_SHAPE_TEXT(a), TD_SHAPE_TEXT(b));
+               "matmul: a%s and b%s must have at least one dimension each", TD_SHAPE_TEXT(a),
+               TD_SHAPE_TEXT(b));
     TD_REQUIRE(a->shape[a->ndim - 1] == b->shape[b->ndim - 2], at,
                "matmul: a%s does not fit b%s: a has %lld columns, b has %lld rows",
                TD_SHAPE_TEXT(a), TD_SHAPE_TEXT(b), (long long)a->shape[a->ndim - 1],

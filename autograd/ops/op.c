@@ -142,7 +142,7 @@ td_shape td_op_kept_shape(const td_tensor *x, int dim)
 {
     td_shape shape = td_shape_of(x);
     for (int d = 0; d < shape.ndim; d++) {
-        shape.dim[d] = dim == TD_OP_ALL_DIMS || d == dim ? 1 : shape.dim[d];
+        shape.dim[d] = d == dim ? 1 : shape.dim[d];
     }
     return shape;
 }
@@ -152,9 +152,6 @@ td_shape td_op_reduced_shape(const td_tensor *x, int dim, bool keep)
     td_shape shape = td_op_kept_shape(x, dim);
     if (keep) {
         return shape;
-    }
-    if (dim == TD_OP_ALL_DIMS) {
-        return TD_SCALAR;
     }
     for (int d = dim; d + 1 < shape.ndim; d++) {
         shape.dim[d] = shape.dim[d + 1];

@@ -56,9 +56,7 @@ td_tensor td_op_reshaped(const td_tensor *t, td_shape shape, td_site at);
 /* [..., k] as a matrix [rows, k], in the same way; a vector is one row. */
 td_tensor td_op_matrix(const td_tensor *t, td_site at);
 
-/* x's shape reduced along dim, or along all dimensions: with sizes of 1 there, and, unless `keep`,
- * without them. */
-enum { TD_OP_ALL_DIMS = -1 };
+/* x's shape reduced along dim: with a size of 1 there, and, unless `keep`, without it. */
 td_shape td_op_kept_shape(const td_tensor *x, int dim);
 td_shape td_op_reduced_shape(const td_tensor *x, int dim, bool keep);
 

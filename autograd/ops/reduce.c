@@ -1,11 +1,44 @@
-/* Sums and means, of all elements or along one dimension. */
+/* Sums and means, of all elements or along dimensions; variances and norms. */
 #include "autograd/ops/op.h"
+#include "autograd/ops/shapes.h"
 #include "tensor/extend.h"
 
 typedef struct reduce_params {
-    int dim; /* or TD_OP_ALL_DIMS */
+    td_shape kept; /* x's shape with sizes of 1 */
     double scale;
 } reduce_params;
+
+/* x's shape with sizes of 1 along dims; none are all. */
+static td_shape kept_shape(const td_tensor *x, td_shape dims, td_site at)
+{
+    td_shape shape = td_shape_of(x);
+    for (int i = 0; i < dims.ndim; i++) {
+        shape.dim[td_check_dim(x, (int)dims.dim[i], at)] = 1;
+    }
+    for (int d = 0; d < shape.ndim && dims.ndim == 0; d++) {
+        shape.dim[d] = 1;
+    }
+    return shape;
+}
+
+/* The shape of the result, where `kept` is its shape if dimensions are kept. */
+static td_shape reduced_shape(const td_tensor *x, td_shape kept, td_shape dims, bool keep)
+{
+    if (keep) {
+        return kept;
+    }
+    bool gone[TD_MAX_DIMS] = { false };
+    for (int i = 0; i < dims.ndim; i++) {
+        gone[dims.dim[i] < 0 ? dims.dim[i] + x->ndim : dims.dim[i]] = true;
+    }
+    td_shape shape = { .ndim = 0 };
+    for (int d = 0; d < kept.ndim; d++) {
+        if (!gone[d] && dims.ndim > 0) {
+            shape.dim[shape.ndim++] = kept.dim[d];
+        }
+    }
+    return shape;
+}
 
 /* Every element that was summed gets the sum's gradient: dy, expanded. */
 static void reduce_backward(td_node *node, const td_tensor *dy)
@@ -18,45 +51,113 @@ static void reduce_backward(td_node *node, const td_tensor *dy)
         td_kernels_of(td_device_of(dy))->unary(TD_UNARY_mul_scalar, t, dy, params->scale, 0.0);
         scaled = t;
     }
-    td_tensor kept = td_op_reshaped(scaled, td_op_kept_shape(x, params->dim), td_node_site(node));
+    td_tensor kept = td_op_reshaped(scaled, params->kept, td_node_site(node));
     td_tensor wide = td_op_expanded(&kept, td_shape_of(x));
     td_input_grad_is(node, 0, &wide);
 }
 
-static td_tensor *reduce(const char *name, td_reduce_op op, td_tensor *x, int dim, bool keep,
+static td_tensor *reduce(const char *name, td_reduce_op op, td_tensor *x, td_shape dims, bool keep,
                          td_site at)
 {
-    td_tensor *y =
-        td_step_new(td_op_reduced_shape(x, dim, keep), x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
-    td_tensor kept = td_op_reshaped(y, td_op_kept_shape(x, dim), at);
-    td_kernels_of(td_device_of(x))->reduce(op, &kept, x, false);
-    int64_t count = dim == TD_OP_ALL_DIMS ? td_numel(x) : x->shape[dim];
+    td_shape kept = kept_shape(x, dims, at);
+    td_tensor *y = td_step_new(reduced_shape(x, kept, dims, keep), x->dtype, TD_ROW_MAJOR,
+                               td_device_of(x), at);
+    td_tensor view = td_op_reshaped(y, kept, at);
+    td_kernels_of(td_device_of(x))->reduce(op, &view, x, false);
+    double count = 1.0;
+    for (int d = 0; d < x->ndim; d++) {
+        count *= kept.dim[d] == x->shape[d] ? 1.0 : (double)x->shape[d];
+    }
+    reduce_params params = { kept, op == TD_REDUCE_MEAN ? 1.0 / count : 1.0 };
     return TD_RECORD(at, .op = name, .backward = reduce_backward, .out = y, .inputs = { x },
-                     .params =
-                         &(reduce_params){ dim, op == TD_REDUCE_MEAN ? 1.0 / (double)count : 1.0 },
-                     .params_size = sizeof(reduce_params));
+                     .params = &params, .params_size = sizeof params);
 }
 
 td_tensor *td_sum_at(td_tensor *x, td_site at)
 {
     x = td_op_input(x, "sum", "x", TD_RULE_OF(sum), at);
-    return reduce("sum", TD_REDUCE_SUM, x, TD_OP_ALL_DIMS, false, at);
+    return reduce("sum", TD_REDUCE_SUM, x, TD_ALL_DIMS, false, at);
 }
 
 td_tensor *td_mean_at(td_tensor *x, td_site at)
 {
     x = td_op_input(x, "mean", "x", TD_RULE_OF(mean), at);
-    return reduce("mean", TD_REDUCE_MEAN, x, TD_OP_ALL_DIMS, false, at);
+    return reduce("mean", TD_REDUCE_MEAN, x, TD_ALL_DIMS, false, at);
 }
 
 td_tensor *td_sum_dim_at(td_tensor *x, int dim, bool keep, td_site at)
 {
     x = td_op_input(x, "sum_dim", "x", TD_RULE_OF(sum_dim), at);
-    return reduce("sum_dim", TD_REDUCE_SUM, x, td_check_dim(x, dim, at), keep, at);
+    return reduce("sum_dim", TD_REDUCE_SUM, x, TD_DIMS(dim), keep, at);
 }
 
 td_tensor *td_mean_dim_at(td_tensor *x, int dim, bool keep, td_site at)
 {
     x = td_op_input(x, "mean_dim", "x", TD_RULE_OF(mean_dim), at);
-    return reduce("mean_dim", TD_REDUCE_MEAN, x, td_check_dim(x, dim, at), keep, at);
+    return reduce("mean_dim", TD_REDUCE_MEAN, x, TD_DIMS(dim), keep, at);
+}
+
+td_tensor *td_sum_dims_at(td_tensor *x, td_shape dims, bool keep, td_site at)
+{
+    x = td_op_input(x, "sum_dims", "x", TD_RULE_OF(sum_dims), at);
+    return reduce("sum_dims", TD_REDUCE_SUM, x, dims, keep, at);
+}
+
+td_tensor *td_mean_dims_at(td_tensor *x, td_shape dims, bool keep, td_site at)
+{
+    x = td_op_input(x, "mean_dims", "x", TD_RULE_OF(mean_dims), at);
+    return reduce("mean_dims", TD_REDUCE_MEAN, x, dims, keep, at);
+}
+
+/* ---- variances and norms ---- */
+
+td_tensor *td_var_at(td_tensor *x, td_shape dims, double correction, bool keep, td_site at)
+{
+    x = td_op_input(x, "var", "x", TD_RULE_OF(var), at);
+    int64_t rest = td_shape_numel(kept_shape(x, dims, at));
+    double count = rest > 0 ? (double)(td_numel(x) / rest) : 0.0;
+    td_tensor *from_mean = td_sub_at(x, td_mean_dims_at(x, dims, true, at), at);
+    td_tensor *sum = td_sum_dims_at(td_mul_at(from_mean, from_mean, at), dims, keep, at);
+    return td_mul_scalar_at(sum, 1.0 / (count > correction ? count - correction : 0.0), at);
+}
+
+td_tensor *td_std_at(td_tensor *x, td_shape dims, double correction, bool keep, td_site at)
+{
+    return td_sqrt_at(td_var_at(x, dims, correction, keep, at), at);
+}
+
+/* dx = dy x / y, and 0 where y is 0: the only y that is equal to -y. */
+static void norm_backward(td_node *node, const td_tensor *dy)
+{
+    const td_shape *kept = td_params_of(node);
+    td_site at = td_node_site(node);
+    const td_tensor *x = td_saved(node, 0), *y = td_saved(node, 1);
+    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
+    td_tensor *ratio = td_step_new_like(y, at), *negative = td_step_new_like(y, at);
+    td_tensor *is_zero = td_step_new(td_shape_of(y), TD_U8, TD_ROW_MAJOR, td_device_of(y), at);
+    kernels->binary(TD_BINARY_div, ratio, dy, y);
+    kernels->unary(TD_UNARY_neg, negative, y, 0.0, 0.0);
+    kernels->compare(TD_COMPARE_eq, is_zero, y, negative);
+    td_tensor *safe = td_step_new_like(y, at), *dx = td_step_new_like(x, at);
+    kernels->where(safe, is_zero, NULL, ratio);
+    td_tensor view = td_op_reshaped(safe, *kept, at);
+    td_tensor wide = td_op_expanded(&view, td_shape_of(x));
+    kernels->binary(TD_BINARY_mul, dx, x, &wide);
+    td_input_grad_is(node, 0, dx);
+}
+
+td_tensor *td_norm_at(td_tensor *x, td_shape dims, bool keep, td_site at)
+{
+    x = td_op_input(x, "norm", "x", TD_RULE_OF(norm), at);
+    const td_kernels *kernels = td_kernels_of(td_device_of(x));
+    td_shape kept = kept_shape(x, dims, at);
+    td_tensor *y = td_step_new(reduced_shape(x, kept, dims, keep), x->dtype, TD_ROW_MAJOR,
+                               td_device_of(x), at);
+    td_tensor *squares = td_step_new_like(x, at);
+    td_tensor view = td_op_reshaped(y, kept, at);
+    kernels->binary(TD_BINARY_mul, squares, x, x);
+    kernels->reduce(TD_REDUCE_SUM, &view, squares, false);
+    kernels->unary(TD_UNARY_sqrt, y, y, 0.0, 0.0);
+    return TD_RECORD(at, .op = "norm", .backward = norm_backward, .out = y, .inputs = { x },
+                     .saved = { x, y }, .params = &kept, .params_size = sizeof kept);
 }

@@ -1,5 +1,6 @@
 /* Elements start, start+step, ... below end along one dimension: a view. */
 #include "autograd/ops/op.h"
+#include "autograd/ops/shapes.h"
 #include "tensor/extend.h"
 
 typedef struct slice_params {
@@ -37,14 +38,33 @@ static void slice_backward(td_node *node, const td_tensor *dy)
     }
 }
 
+/* A negative step: the same elements forwards, in the opposite order, which is a copy. */
+static td_tensor *backwards(td_tensor *x, int dim, int64_t start, int64_t end, int64_t step,
+                            td_site at)
+{
+    int64_t size = x->shape[dim], first = start < 0 ? start + size : start;
+    int64_t last = end < 0 ? (end + size < -1 ? -1 : end + size) : end; /* not included */
+    TD_REQUIRE(first >= 0 && first < size, at, "slice: start %lld lies outside dimension %d of x%s",
+               (long long)start, dim, TD_SHAPE_TEXT(x));
+    int64_t count = first > last ? (first - last - 1) / -step + 1 : 0;
+    if (count == 0) {
+        return td_slice_at(x, dim, 0, 0, 1, at);
+    }
+    td_tensor *forwards = td_slice_at(x, dim, first + (count - 1) * step, first + 1, -step, at);
+    return td_flip_at(forwards, dim, at);
+}
+
 td_tensor *td_slice_at(td_tensor *x, int dim, int64_t start, int64_t end, int64_t step, td_site at)
 {
     td_check_tensor(x, "slice", "x", at);
     dim = td_check_dim(x, dim, at);
+    if (step < 0) {
+        return backwards(x, dim, start, end, step, at);
+    }
     int64_t size = x->shape[dim];
     int64_t first = start < 0 ? start + size : start, limit = end < 0 ? end + size : end;
     limit = limit > size ? size : limit;
-    TD_REQUIRE(step > 0, at, "slice: the step is %lld; it must be at least 1", (long long)step);
+    TD_REQUIRE(step > 0, at, "slice: the step is 0");
     TD_REQUIRE(first >= 0 && first <= size, at,
                "slice: start %lld lies outside dimension %d of x%s", (long long)start, dim,
                TD_SHAPE_TEXT(x));

@@ -1,0 +1,109 @@
+/* More operations on shapes and along dimensions, beside those of autograd/ops.h, whose comment
+ * holds here, too. PyTorch says gather, split and prod for gather_dim, split_dim and prod_dim;
+ * other names are the same, or named. The operations move elements of any dtype, unless floats are
+ * named; a negative dim counts from the end. */
+#ifndef TD_AUTOGRAD_OPS_SHAPES_H
+#define TD_AUTOGRAD_OPS_SHAPES_H
+
+#include "autograd/ops.h"
+
+TD_BEGIN_C
+
+/* ---- sizes of 1, parts, repetitions ---- */
+
+td_tensor *td_squeeze_at(td_tensor *x, int dim, td_site at);   /* removes a dimension of size 1 */
+td_tensor *td_unsqueeze_at(td_tensor *x, int dim, td_site at); /* a size of 1 in front of dim */
+/* [...] of one shape, count of them -> [..., count, ...]: the new dimension is dim. */
+td_tensor *td_stack_at(td_tensor *const *parts, int count, int dim, td_site at);
+/* parts[i]: sizes[i] elements along dim, one part behind the other; the sizes add up to x's. */
+void td_split_dim_at(td_tensor *x, const int64_t *sizes, int count, int dim, td_tensor **parts,
+                     td_site at);
+/* count parts of equal size; the last ones may be smaller, or empty. */
+void td_chunk_at(td_tensor *x, int count, int dim, td_tensor **parts, td_site at);
+/* x repeats[d] times along each dimension; repeats may have more dimensions in front. */
+td_tensor *td_tile_at(td_tensor *x, td_shape repeats, td_site at);
+td_tensor *td_flip_at(td_tensor *x, int dim, td_site at); /* in the opposite order */
+
+/* td_pad(x, .before = { 0, 1 }, .after = { 0, 2 }, ...): before[d] elements in front of dimension
+ * d, after[d] behind. Reflected without the edge itself; replicated: the edge. */
+typedef enum td_pad_mode { TD_PAD_CONSTANT, TD_PAD_REFLECT, TD_PAD_REPLICATE } td_pad_mode;
+typedef struct td_pad_options {
+    int begin_;
+    td_tensor *x;
+    int64_t before[TD_MAX_DIMS], after[TD_MAX_DIMS];
+    td_pad_mode mode;
+    double value; /* of TD_PAD_CONSTANT */
+} td_pad_options;
+td_tensor *td_pad_at(td_pad_options options, td_site at);
+
+/* ---- by indices: i64, not negative, without a gradient ---- */
+
+/* y[..., i, ...] = x[..., index[..., i, ...], ...]: index has x's dimensions, and is not larger but
+ * along dim. */
+td_tensor *td_gather_dim_at(td_tensor *x, int dim, td_tensor *index, td_site at);
+/* x with source[..., i, ...] added at [..., index[..., i, ...], ...]; floats. index has source's
+ * shape. */
+td_tensor *td_scatter_add_at(td_tensor *x, int dim, td_tensor *index, td_tensor *source,
+                             td_site at);
+/* The places index [n] along dim. */
+td_tensor *td_index_select_at(td_tensor *x, int dim, td_tensor *index, td_site at);
+/* i64 [..., classes]: 1 at the index, otherwise 0. */
+td_tensor *td_one_hot_at(td_tensor *index, int64_t classes, td_site at);
+
+/* The elements along dim in order, stable; NaN counts as the largest. *index (unless NULL): where
+ * they were. */
+td_tensor *td_sort_at(td_tensor *x, int dim, bool descending, td_tensor **index, td_site at);
+/* The k largest along dim, the largest first; of equal ones the first. */
+td_tensor *td_topk_at(td_tensor *x, int64_t k, int dim, td_tensor **index, td_site at);
+/* argmax of autograd/ops.h gives the first of several largest; this one the last. */
+td_tensor *td_argmax_last_at(td_tensor *x, int dim, bool keep, td_site at);
+
+/* ---- triangles of the last two dimensions; PyTorch: tril, triu ---- */
+
+td_tensor *td_tril_at(td_tensor *x, int64_t diagonal, td_site at); /* column <= row + diagonal */
+td_tensor *td_triu_at(td_tensor *x, int64_t diagonal, td_site at); /* column >= row + diagonal */
+
+/* ---- reductions of floats. dims: TD_DIMS(0, 2), TD_ALL_DIMS ---- */
+
+#define TD_DIMS(...) TD_SHAPE(__VA_ARGS__)
+#define TD_ALL_DIMS TD_SCALAR
+
+td_tensor *td_sum_dims_at(td_tensor *x, td_shape dims, bool keep, td_site at);
+td_tensor *td_mean_dims_at(td_tensor *x, td_shape dims, bool keep, td_site at);
+/* sum (x - mean)^2 / (n - correction); correction 1: unbiased. std: its root. */
+td_tensor *td_var_at(td_tensor *x, td_shape dims, double correction, bool keep, td_site at);
+td_tensor *td_std_at(td_tensor *x, td_shape dims, double correction, bool keep, td_site at);
+/* sqrt(sum x^2); the gradient at 0 is 0. PyTorch: linalg.vector_norm */
+td_tensor *td_norm_at(td_tensor *x, td_shape dims, bool keep, td_site at);
+td_tensor *td_prod_dim_at(td_tensor *x, int dim, bool keep, td_site at); /* PyTorch: prod */
+/* y[i] = x[0] + ... + x[i] along dim; also of integers. */
+td_tensor *td_cumsum_at(td_tensor *x, int dim, td_site at);
+
+TD_END_C
+
+#define td_squeeze(...) td_squeeze_at(__VA_ARGS__, TD_HERE)
+#define td_unsqueeze(...) td_unsqueeze_at(__VA_ARGS__, TD_HERE)
+#define td_stack(...) td_stack_at(__VA_ARGS__, TD_HERE)
+#define td_split_dim(...) td_split_dim_at(__VA_ARGS__, TD_HERE)
+#define td_chunk(...) td_chunk_at(__VA_ARGS__, TD_HERE)
+#define td_tile(...) td_tile_at(__VA_ARGS__, TD_HERE)
+#define td_flip(...) td_flip_at(__VA_ARGS__, TD_HERE)
+#define td_gather_dim(...) td_gather_dim_at(__VA_ARGS__, TD_HERE)
+#define td_scatter_add(...) td_scatter_add_at(__VA_ARGS__, TD_HERE)
+#define td_index_select(...) td_index_select_at(__VA_ARGS__, TD_HERE)
+#define td_one_hot(...) td_one_hot_at(__VA_ARGS__, TD_HERE)
+#define td_sort(...) td_sort_at(__VA_ARGS__, TD_HERE)
+#define td_topk(...) td_topk_at(__VA_ARGS__, TD_HERE)
+#define td_argmax_last(...) td_argmax_last_at(__VA_ARGS__, TD_HERE)
+#define td_tril(...) td_tril_at(__VA_ARGS__, TD_HERE)
+#define td_triu(...) td_triu_at(__VA_ARGS__, TD_HERE)
+#define td_sum_dims(...) td_sum_dims_at(__VA_ARGS__, TD_HERE)
+#define td_mean_dims(...) td_mean_dims_at(__VA_ARGS__, TD_HERE)
+#define td_var(...) td_var_at(__VA_ARGS__, TD_HERE)
+#define td_std(...) td_std_at(__VA_ARGS__, TD_HERE)
+#define td_norm(...) td_norm_at(__VA_ARGS__, TD_HERE)
+#define td_prod_dim(...) td_prod_dim_at(__VA_ARGS__, TD_HERE)
+#define td_cumsum(...) td_cumsum_at(__VA_ARGS__, TD_HERE)
+#define td_pad(...) td_pad_at((td_pad_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+
+#endif
