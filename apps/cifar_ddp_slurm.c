@@ -17,7 +17,7 @@ static void usage(int code)
     fprintf(
         code == 0 ? stdout : stderr,
         "usage: cifar_ddp_slurm [--data FOLDER] [--epochs N] [--batch-size N] [--limit IMAGES]\n");
-    exit(code);
+    exit(code == 0 ? td_finish() : code);
 }
 
 static void read_options(int argc, char **argv)
@@ -54,7 +54,7 @@ static void read_options(int argc, char **argv)
 int main(int argc, char **argv)
 {
     read_options(argc, argv);
-    if (td_dist_init(NULL) != TD_OK) {
+    if (td_dist_init() != TD_OK) {
         td_die();
     }
     printf("[init] == local rank: %d, global rank: %d ==\n", td_dist_local_rank(), td_dist_rank());
@@ -83,7 +83,7 @@ int main(int argc, char **argv)
 
     /* The model: torchvision's ResNet-18, for ten classes. */
     td_manual_seed(0);
-    td_module *net = td_resnet(18, 10, TD_STEM_IMAGENET);
+    td_module *net = td_model("resnet18", .classes = 10);
     if (net == NULL || td_module_to(net, device, TD_F32) != TD_OK) {
         td_die();
     }

@@ -21,7 +21,7 @@ static void usage(int code)
             "usage: cifar_ddp_spawn [--data FOLDER] [--epochs N] [--batch-size N] [--limit IMAGES] "
             "[--nodes N]\n"
             "       [--ngpus_per_node N] [--node_rank N] [--dist-url tcp://HOST:PORT]\n");
-    exit(code);
+    exit(code == 0 ? td_finish() : code);
 }
 
 static void read_options(int argc, char **argv)
@@ -77,7 +77,7 @@ static int train(int local_rank, void *unused)
 {
     (void)unused;
     /* On one host td_spawn says where the ranks meet. Several hosts meet at --dist-url. */
-    td_status met = dist_url == NULL ? td_dist_init(NULL)
+    td_status met = dist_url == NULL ? td_dist_init()
                                      : td_dist_init(.init_method = dist_url,
                                                     .rank = node_rank * nprocs + local_rank,
                                                     .world_size = nodes * nprocs);
@@ -110,7 +110,7 @@ static int train(int local_rank, void *unused)
 
     /* The model: torchvision's ResNet-18, for ten classes. */
     td_manual_seed(0);
-    td_module *net = td_resnet(18, 10, TD_STEM_IMAGENET);
+    td_module *net = td_model("resnet18", .classes = 10);
     if (net == NULL || td_module_to(net, device, TD_F32) != TD_OK) {
         td_die();
     }

@@ -13,7 +13,7 @@ static void usage(int code)
 {
     fprintf(code == 0 ? stdout : stderr, "usage: cifar_dp [--data FOLDER] [--epochs N] "
                                          "[--batch-size N] [--limit IMAGES] [--devices N]\n");
-    exit(code);
+    exit(code == 0 ? td_finish() : code);
 }
 
 static void read_options(int argc, char **argv)
@@ -80,7 +80,7 @@ int main(int argc, char **argv)
 
     /* The model: torchvision's ResNet-18, for ten classes. */
     td_manual_seed(0);
-    td_module *net = td_resnet(18, 10, TD_STEM_IMAGENET);
+    td_module *net = td_model("resnet18", .classes = 10);
     if (net == NULL || td_module_to(net, device, TD_F32) != TD_OK) {
         td_die();
     }

@@ -16,7 +16,6 @@ enum { PRINT_EVERY_ALONE = 50, PRINT_EVERY_TOGETHER = 25 /* steps, as in the art
 typedef struct job {
     cifar_run cifar;
     int64_t dp, spawn;
-    char url[64]; /* where the spawned ranks meet */
 } job;
 
 static td_module *wrapped_net(const train_run *r)
@@ -35,7 +34,7 @@ static td_sampler *sampler_of(const train_run *r)
 {
     return td_dist_is_initialized()
                ? td_distributed_sampler(.shuffle = true, .seed = (uint64_t)r->args.seed)
-               : td_random_sampler(NULL);
+               : NULL;
 }
 
 static td_status train(train_run *r)
@@ -55,11 +54,9 @@ static td_status train(train_run *r)
 
 static int rank_main(int local_rank, void *arg)
 {
+    (void)local_rank;
     job *j = arg;
-    td_dist_options place = { .init_method = j->url,
-                              .rank = local_rank,
-                              .world_size = (int)j->spawn };
-    return train_rank(&j->cifar.base, &place, train);
+    return train_rank(&j->cifar.base, train);
 }
 
 static int run(job *j)
@@ -74,10 +71,9 @@ static int run(job *j)
         return 1;
     }
     if (j->spawn > 0) {
-        snprintf(j->url, sizeof(j->url), "tcp://127.0.0.1:%d", td_free_port());
         return train_spawn(r->app, rank_main, j, j->spawn);
     }
-    return started ? train_rank(r, NULL, train) : train_alone(r, train);
+    return started ? train_rank(r, train) : train_alone(r, train);
 }
 
 int main(int argc, char **argv)

@@ -169,7 +169,7 @@ static void show_all(const char *how)
 {
     td_printf_rank0("%s\n", how);
     say("of %d, local rank %d of %d, backend %s", td_dist_world_size(), td_dist_local_rank(),
-        td_dist_local_world_size(), td_group_backend(td_dist_world()));
+        td_dist_local_world_size(), td_group_backend(NULL));
     show_sampler();
     show_checkpoint();
     show_collectives();
@@ -180,7 +180,7 @@ static void show_all(const char *how)
 static int spawned(int local_rank, void *unused)
 {
     (void)local_rank, (void)unused;
-    if (td_dist_init(NULL) != TD_OK) {
+    if (td_dist_init() != TD_OK) {
         td_die();
     }
     show_all("4. spawned: this process has started the ranks");
@@ -199,9 +199,9 @@ int main(int argc, char **argv)
         bool help = strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0;
         fprintf(help ? stdout : stderr,
                 "usage: group_basics [RANK WORLD_SIZE URL]     (or by tdrun)\n");
-        return help ? 0 : 64;
+        return help ? td_finish() : 64;
     } else if (td_dist_is_launched()) {
-        if (td_dist_init(NULL) != TD_OK) {
+        if (td_dist_init() != TD_OK) {
             td_die();
         }
         show_all("5. launched: the environment says who is who");

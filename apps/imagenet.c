@@ -19,7 +19,7 @@ static void usage(int code)
 {
     fprintf(code == 0 ? stdout : stderr,
             "usage: imagenet --data FOLDER [--epochs N] [--batch-size N] [--limit N]\n");
-    exit(code);
+    exit(code == 0 ? td_finish() : code);
 }
 
 static void read_options(int argc, char **argv)
@@ -56,7 +56,7 @@ static void read_options(int argc, char **argv)
 int main(int argc, char **argv)
 {
     read_options(argc, argv);
-    if (td_dist_init(NULL) != TD_OK) { /* all ranks wait for the last one */
+    if (td_dist_init() != TD_OK) { /* all ranks wait for the last one */
         td_die();
     }
     printf("[init] == local rank: %d, global rank: %d ==\n", td_dist_local_rank(), td_dist_rank());
@@ -79,7 +79,7 @@ int main(int argc, char **argv)
     }
 
     /* The model. */
-    td_module *net = td_resnet(18, 1000, TD_STEM_IMAGENET);
+    td_module *net = td_model("resnet18");
     if (net == NULL || td_module_to(net, device, TD_F32) != TD_OK) {
         td_die();
     }
@@ -112,7 +112,7 @@ int main(int argc, char **argv)
                 td_backward(loss);
                 td_optim_step(optim);
                 sum += td_item(loss);
-                right += td_item(td_count_equal(td_argmax(logits, 1, false), batch.y));
+                right += td_item(td_count_top(logits, batch.y, 1));
                 seen += (double)batch.size;
             }
             if (++step % 40 == 0 || step == steps) {

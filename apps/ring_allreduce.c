@@ -202,7 +202,7 @@ static void show_ring(void)
 static int run(int local_rank, void *unused)
 {
     (void)local_rank, (void)unused;
-    must(td_dist_init(NULL));
+    must(td_dist_init());
     if (nprocs <= 5) {
         td_printf_rank0("The ring with %d numbers on each rank\n", nprocs);
         show_ring();
@@ -215,7 +215,7 @@ static int run(int local_rank, void *unused)
         td_die();
     }
     td_printf_rank0("\nall-reduce of %d KiB, %d ranks, %s, best of %d\n", kib, nprocs,
-                    td_group_backend(td_dist_world()), ROUNDS);
+                    td_group_backend(NULL), ROUNDS);
     td_printf_rank0("%-16s %12s  KiB sent by rank 0, 1, ...\n", "", "time");
     measure(&v, "parameter server", parameter_server);
     measure(&v, "ring", ring);
@@ -234,7 +234,7 @@ int main(int argc, char **argv)
     if (help || argc > 3 || nprocs < 1 || nprocs > 64 || kib < 1 || kib > 1 << 20) {
         fprintf(help ? stdout : stderr,
                 "usage: ring_allreduce [RANKS [KIB]]     (up to 64 ranks, 1048576 KiB)\n");
-        return help ? 0 : 64;
+        return help ? td_finish() : 64;
     }
     must(td_spawn(run, NULL, nprocs));
     return 0;

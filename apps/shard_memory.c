@@ -100,7 +100,7 @@ int main(int argc, char **argv)
     int processes = argc > 1 && !help ? td_parse_int(argv[1], "PROCESSES") : 2;
     if (help || argc > 2 || processes < 1 || processes > 64) {
         fprintf(help ? stdout : stderr, "usage: shard_memory [PROCESSES]     (1 to 64)\n");
-        return help ? 0 : 64;
+        return help ? td_finish() : 64;
     }
     if (td_spawn(run, NULL, processes) != TD_OK) {
         td_die();

@@ -19,7 +19,7 @@ static void usage(int code)
 {
     fprintf(code == 0 ? stdout : stderr,
             "usage: wine_ddp_launch [--batch-size N] [TOTAL_EPOCHS [SAVE_EVERY]]\n");
-    exit(code);
+    exit(code == 0 ? td_finish() : code);
 }
 
 static void read_options(int argc, char **argv)
@@ -61,7 +61,7 @@ static int train(void)
 {
     /* The ranks meet: all wait for the last one, and are a process group from then on. The launcher
      * has left rank, number of ranks and meeting place in the environment. */
-    if (td_dist_init(NULL) != TD_OK) {
+    if (td_dist_init() != TD_OK) {
         td_die();
     }
     printf("[init] == local rank: %d, global rank: %d ==\n", td_dist_local_rank(), td_dist_rank());

@@ -22,7 +22,7 @@ static void usage(int code)
         code == 0 ? stdout : stderr,
         "usage: wine_ddp_multinode [--nnodes N] [--procs-per-node N] [--node-rank 0..NNODES-1]\n"
         "           [--master HOST:PORT] [--batch-size N] [TOTAL_EPOCHS [SAVE_EVERY]]\n");
-    exit(code);
+    exit(code == 0 ? td_finish() : code);
 }
 
 static void read_options(int argc, char **argv)

@@ -15,7 +15,7 @@ static void usage(int code)
 {
     fprintf(code == 0 ? stdout : stderr,
             "usage: wine_ddp_spawn [--nprocs N] [--batch-size N] [TOTAL_EPOCHS [SAVE_EVERY]]\n");
-    exit(code);
+    exit(code == 0 ? td_finish() : code);
 }
 
 static void read_options(int argc, char **argv)
@@ -63,7 +63,7 @@ static int train(int local_rank, void *unused)
     (void)local_rank, (void)unused;
     /* The ranks meet: all wait for the last one, and are a process group from then on. td_spawn has
      * left rank, number of ranks and meeting place in the environment. */
-    if (td_dist_init(NULL) != TD_OK) {
+    if (td_dist_init() != TD_OK) {
         td_die();
     }
     printf("[init] == local rank: %d, global rank: %d ==\n", td_dist_local_rank(), td_dist_rank());

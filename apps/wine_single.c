@@ -14,7 +14,7 @@ static void usage(int code)
 {
     fprintf(code == 0 ? stdout : stderr,
             "usage: wine_single [--batch-size N] [TOTAL_EPOCHS [SAVE_EVERY]]\n");
-    exit(code);
+    exit(code == 0 ? td_finish() : code);
 }
 
 static void read_options(int argc, char **argv)

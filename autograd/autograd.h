@@ -30,11 +30,16 @@ void td_requires_grad_at(td_tensor *t, bool on, td_site at);
 td_tensor *td_grad_at(const td_tensor *t, td_site at);
 void td_retain_grad_at(td_tensor *t, td_site at);
 
-/* Computes the gradient of a scalar for every leaf it was computed from, and adds it to the leaf's
- * gradient. Once per forward: it uses the tape up and releases what the tape has saved.
- * td_backward_from starts from a tensor of any shape, with its gradient. */
-void td_backward_at(td_tensor *loss, td_site at);
-void td_backward_from_at(td_tensor *t, const td_tensor *gradient, td_site at);
+typedef struct td_backward_options {
+    int begin_; /* for the library: lets the macro take an empty list */
+    td_tensor *loss;
+    const td_tensor *gradient; /* of loss, with its shape, dtype and device; NULL: 1, and loss has
+                                  one element */
+} td_backward_options;
+/* td_backward(loss): computes the gradient of a scalar for every leaf it was computed from, and
+ * adds it to the leaf's gradient. Once per forward: it uses the tape up and releases what the tape
+ * has saved. td_backward(t, .gradient = g) starts from a tensor of any shape. */
+void td_backward_at(td_backward_options options, td_site at);
 
 /* Between begin and end, on this thread, operations are not recorded. Nests. */
 void td_no_grad_begin(void);
@@ -49,8 +54,7 @@ TD_END_C
 #define td_requires_grad(...) td_requires_grad_at(__VA_ARGS__, TD_HERE)
 #define td_grad(...) td_grad_at(__VA_ARGS__, TD_HERE)
 #define td_retain_grad(...) td_retain_grad_at(__VA_ARGS__, TD_HERE)
-#define td_backward(...) td_backward_at(__VA_ARGS__, TD_HERE)
-#define td_backward_from(...) td_backward_from_at(__VA_ARGS__, TD_HERE)
+#define td_backward(...) td_backward_at((td_backward_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_no_grad_end() td_no_grad_end_at(TD_HERE)
 
 #endif

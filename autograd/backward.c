@@ -213,43 +213,45 @@ static void run_backward(td_node *last, const td_tensor *gradient, td_site at)
     td_leaf_backward_end(td_tape_of_step()->backward);
 }
 
-static void check_start(const td_tensor *t, const char *function, td_site at)
+static void check_start(const td_tensor *t, td_site at)
 {
-    TD_REQUIRE(t != NULL, at, "%s: the tensor is NULL: %s", function, td_last_reason());
+    TD_REQUIRE(t != NULL, at, "td_backward: the tensor is NULL: %s", td_last_reason());
     td_check_alive(t, at);
     TD_REQUIRE(t->grad != NULL, at,
-               "%s: %s was not computed from a leaf (td_requires_grad), or only while gradients "
-               "were off (td_no_grad_begin) or through td_detach",
-               function, td_label(t));
-    TD_REQUIRE(t->grad->leaf == NULL, at, "%s: %s is a leaf, so there is nothing to walk back",
-               function, td_label(t));
+               "td_backward: %s was not computed from a leaf (td_requires_grad), or only while "
+               "gradients were off (td_no_grad_begin) or through td_detach",
+               td_label(t));
+    TD_REQUIRE(t->grad->leaf == NULL, at,
+               "td_backward: %s is a leaf, so there is nothing to walk back", td_label(t));
 }
 
-void td_backward_at(td_tensor *loss, td_site at)
+static void check_gradient(const td_tensor *t, const td_tensor *gradient, td_site at)
 {
-    check_start(loss, "td_backward", at);
+    td_check_alive(gradient, at);
+    TD_REQUIRE(td_same_shape(t, gradient) && t->dtype == gradient->dtype &&
+                   td_same_device(td_device_of(t), td_device_of(gradient)),
+               at,
+               "td_backward: %s cannot be the gradient of %s: shape, dtype and device must be the "
+               "same",
+               td_label(gradient), td_label(t));
+}
+
+void td_backward_at(td_backward_options options, td_site at)
+{
+    td_tensor *loss = options.loss;
+    check_start(loss, at);
+    if (options.gradient != NULL) {
+        check_gradient(loss, options.gradient, at);
+        run_backward(loss->grad->node, options.gradient, at);
+        return;
+    }
     TD_REQUIRE(td_numel(loss) == 1, at,
                "td_backward: %s is not a scalar; reduce it (td_mean, td_sum) or give its gradient "
-               "to td_backward_from",
+               "(.gradient)",
                td_label(loss));
     int64_t scope = td_scope_begin();
     td_tensor *one = td_step_new_like(loss, at);
     td_kernels_of(td_device_of(one))->fill(one, 1.0);
     run_backward(loss->grad->node, one, at);
     td_scope_end(scope, NULL);
-}
-
-void td_backward_from_at(td_tensor *t, const td_tensor *gradient, td_site at)
-{
-    check_start(t, "td_backward_from", at);
-    TD_REQUIRE(gradient != NULL, at, "td_backward_from: the gradient is NULL: %s",
-               td_last_reason());
-    td_check_alive(gradient, at);
-    TD_REQUIRE(td_same_shape(t, gradient) && t->dtype == gradient->dtype &&
-                   td_same_device(td_device_of(t), td_device_of(gradient)),
-               at,
-               "td_backward_from: %s cannot be the gradient of %s: shape, dtype and device "
-               "must be the same",
-               td_label(gradient), td_label(t));
-    run_backward(t->grad->node, gradient, at);
 }

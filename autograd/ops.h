@@ -51,8 +51,6 @@ td_tensor *td_mean_dim_at(td_tensor *x, int dim, bool keep, td_site at);
 td_tensor *td_max_dim_at(td_tensor *x, int dim, bool keep, td_site at);
 /* The index of the largest element along dim: i64, without gradient. */
 td_tensor *td_argmax_at(td_tensor *x, int dim, bool keep, td_site at);
-/* The number of places where two i64 tensors of one shape are equal: an i64 scalar, no gradient. */
-td_tensor *td_count_equal_at(td_tensor *a, td_tensor *b, td_site at);
 /* The number of rows of x [N,C] whose label (labels: i64 [N]) is among the k largest elements of
  * the row: an i64 scalar, no gradient. Of equal elements the earlier counts as larger. NaN, or a
  * label outside [0, C), is never among them. */
@@ -197,7 +195,6 @@ TD_END_C
 #define td_max_dim(...) td_max_dim_at(__VA_ARGS__, TD_HERE)
 #define td_max(...) td_max_at(__VA_ARGS__, TD_HERE)
 #define td_argmax(...) td_argmax_at(__VA_ARGS__, TD_HERE)
-#define td_count_equal(...) td_count_equal_at(__VA_ARGS__, TD_HERE)
 #define td_count_top(...) td_count_top_at(__VA_ARGS__, TD_HERE)
 #define td_matmul(...) td_matmul_at(__VA_ARGS__, TD_HERE)
 #define td_linear(...) td_linear_at(__VA_ARGS__, TD_HERE)

@@ -14,7 +14,6 @@ typedef struct job {
     const char *backend;
     bool registered;
     int ranks;
-    char url[64]; /* where spawned ranks meet */
     td_tensor *whole;
 } job;
 
@@ -33,14 +32,9 @@ static int reduce(void *user, float *values, size_t count)
 
 static int be_rank(int rank, void *user)
 {
+    (void)rank;
     job *j = user;
-    td_dist_options options = { .backend = j->backend, .timeout = 30 };
-    if (j->url[0] != '\0') {
-        options.init_method = j->url;
-        options.rank = rank;
-        options.world_size = j->ranks;
-    }
-    if (td_dist_init_at(options, TD_HERE) != TD_OK) {
+    if (td_dist_init(.backend = j->backend, .timeout = 30) != TD_OK) {
         fprintf(stderr, "bench_allreduce: %s\n", td_last_error());
         return 1;
     }
@@ -69,7 +63,6 @@ int main(int argc, char **argv)
     if (getenv("RANK") != NULL || getenv("OMPI_COMM_WORLD_RANK") != NULL) {
         return be_rank(0, &j);
     }
-    snprintf(j.url, sizeof j.url, "tcp://127.0.0.1:%d", td_free_port());
     if (td_spawn(be_rank, &j, j.ranks) != TD_OK) {
         fprintf(stderr, "bench_allreduce: %s\n", td_last_error());
         return 1;

@@ -160,7 +160,7 @@ static void one_step(const op_case *c, inputs *in)
     }
     td_step_begin();
     td_tensor *y = c->run(c, in);
-    td_backward_from(y, y);
+    td_backward(y, .gradient = y);
     td_step_end();
 }
 
@@ -203,7 +203,7 @@ static void measure(const op_case *c, const td_profile_options *limits, double s
 /* The optimizers, over the parameters of a ResNet-18. */
 static void measure_optimizers(const td_profile_options *limits, double seconds)
 {
-    td_module *net = td_resnet(18, 10, TD_STEM_IMAGENET);
+    td_module *net = td_model("resnet18", .classes = 10);
     td_params *params = td_parameters(net);
     for (int i = 0; i < td_params_count(params); i++) {
         td_mark_grad(td_params_get(params, i)->tensor);

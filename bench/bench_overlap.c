@@ -108,8 +108,8 @@ int main(int argc, char **argv)
         return 2;
     }
     job j = { .net = NULL };
-    if (td_set_threads(TD_CPU, 1) != TD_OK || td_dist_init(NULL) != TD_OK ||
-        !open_job(&j, 18, TD_STEM_IMAGENET, 10, 32, batch, TD_F32)) {
+    if (td_set_threads(TD_CPU, 1) != TD_OK || td_dist_init() != TD_OK ||
+        !open_job(&j, "resnet18", TD_STEM_IMAGENET, 10, 32, batch, TD_F32)) {
         return fail();
     }
     options.model = j.net;

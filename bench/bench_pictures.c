@@ -89,7 +89,7 @@ static void load_all(void *user)
 static void train(job *j, int steps)
 {
     td_manual_seed(0);
-    td_module *net = td_resnet(50, 1000, TD_STEM_IMAGENET);
+    td_module *net = td_model("resnet50");
     td_optim *optim = td_sgd(td_parameters(net), .lr = 0.01, .momentum = 0.9);
     double begin = 0, waited = 0;
     td_batch batch;

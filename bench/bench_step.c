@@ -16,7 +16,6 @@
 typedef struct settings {
     const char *model, *stem, *precision, *dtype;
     const char *classes, *size, *batch, *threads, *winograd, *ranks;
-    char url[64]; /* where ranks meet */
     int commands; /* the standard input, which spawned processes do not have */
 } settings;
 
@@ -56,8 +55,7 @@ static int64_t number(const char *text)
 static bool open_settings(job *j, const settings *s, int64_t batch)
 {
     td_dtype dtype = strcmp(s->dtype, "f64") == 0 ? TD_F64 : TD_F32;
-    int depth = strncmp(s->model, "resnet", 6) == 0 ? (int)number(s->model + 6) : 0;
-    return open_job(j, depth, strcmp(s->stem, "cifar") == 0 ? TD_STEM_CIFAR : TD_STEM_IMAGENET,
+    return open_job(j, s->model, strcmp(s->stem, "cifar") == 0 ? TD_STEM_CIFAR : TD_STEM_IMAGENET,
                     number(s->classes), number(s->size), batch, dtype);
 }
 
@@ -93,9 +91,7 @@ static int run_rank(int rank, void *arg)
     job j = { .net = NULL };
     char facts[160];
     td_set_threads(TD_CPU, (int)number(s->threads));
-    td_dist_options where = { .init_method = s->url, .rank = rank, .world_size = world };
-    if (td_dist_init_at(where, TD_HERE) != TD_OK ||
-        !open_settings(&j, s, number(s->batch) / world)) {
+    if (td_dist_init() != TD_OK || !open_settings(&j, s, number(s->batch) / world)) {
         return fail(td_last_error());
     }
     j.net = td_ddp(j.net);
@@ -153,7 +149,6 @@ int main(int argc, char **argv)
     td_set_math(math);
     if (number(s.ranks) > 1) {
         s.commands = dup(STDIN_FILENO);
-        snprintf(s.url, sizeof s.url, "tcp://127.0.0.1:%d", td_free_port());
         td_status status = td_spawn(run_rank, &s, (int)number(s.ranks));
         return status == TD_OK ? 0 : fail(td_last_error());
     }

@@ -18,11 +18,11 @@ typedef struct job {
 } job;
 
 /* false with td_last_error(). */
-static inline bool open_job(job *j, int depth, td_stem stem, int64_t classes, int64_t size,
+static inline bool open_job(job *j, const char *arch, td_stem stem, int64_t classes, int64_t size,
                             int64_t batch, td_dtype dtype)
 {
     td_manual_seed(0);
-    j->net = td_resnet(depth, classes, stem);
+    j->net = td_model(arch, .classes = classes, .stem = stem);
     if (j->net == NULL || td_module_to(j->net, TD_CPU, dtype) != TD_OK) {
         return false;
     }

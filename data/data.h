@@ -218,14 +218,8 @@ typedef struct td_sampler {
                      int64_t length); /* how many an epoch gives */
     void (*free)(struct td_sampler *sampler);
 } td_sampler;
-td_sampler *td_sequential_sampler(void);
-/* The order of PyTorch's RandomSampler. For each epoch, (1) the loader takes two words from its own
- * generator (PyTorch's base seed), (2) the sampler takes a seed of two words from g, and (3) a new
- * generator of that seed permutes the samples. g NULL: the default generator of the thread that
- * calls td_loader_next. */
-td_sampler *td_random_sampler(td_generator *g);
-void td_sampler_free(
-    td_sampler *sampler); /* for a sampler that no loader has taken; NULL is fine */
+/* For a sampler that no loader has taken. NULL is fine. */
+void td_sampler_free(td_sampler *sampler);
 
 /* ---- the loader ---- */
 
@@ -234,7 +228,7 @@ typedef struct td_loader_options {
     int begin_; /* for the library: lets the macro take an empty list */
     const td_dataset *dataset;
     int64_t batch_size;      /* 0: 1 */
-    bool shuffle;            /* a random sampler; otherwise sequential */
+    bool shuffle;            /* in PyTorch's random order; otherwise one after the other */
     td_sampler *sampler;     /* instead of shuffle; NULL: none. The loader frees it, also if opening
                                 fails */
     bool drop_last;          /* leave out a last batch that is not full */
@@ -247,7 +241,7 @@ typedef struct td_loader_options {
 } td_loader_options;
 
 /* A batch. x, y and samples belong to the loader and are valid until the next td_loader_next,
- * td_loader_set_epoch, td_loader_skip_batches or td_loader_close: td_clone what you want to keep.
+ * td_loader_seek or td_loader_close: td_clone what you want to keep.
  * On a GPU all batches of the same size are the same tensors with new contents. */
 typedef struct td_batch {
     td_tensor *x;  /* [n, sample_shape...] of the dataset's dtype and layout */
@@ -272,12 +266,10 @@ td_status td_loader_status(const td_loader *loader);
 /* The number of batches of an epoch. */
 int64_t td_loader_batches(const td_loader *loader);
 
-/* To resume a run: makes the next td_loader_next return the first batch of the given epoch. Batches
- * that were assembled ahead are dropped. */
-void td_loader_set_epoch(td_loader *loader, uint64_t epoch);
-/* Skips so many batches of the epoch without assembling them. The order of the others does not
- * change. */
-void td_loader_skip_batches(td_loader *loader, int64_t batches);
+/* To resume a run: makes the next td_loader_next return the given batch of the given epoch, both
+ * counted from 0. The batches before it are not assembled, and those that were assembled ahead are
+ * dropped. If the epoch has no such batch, it is over. */
+void td_loader_seek(td_loader *loader, uint64_t epoch, int64_t batch);
 
 /* Stops the workers, also in the middle of an epoch, and frees the loader. NULL is fine. If an
  * error ended an epoch and td_loader_status was never called, its message goes to stderr. */

@@ -39,6 +39,14 @@ void td_rows_write(const td_dataset *dataset, const int64_t *index, int64_t n, t
 /* The part behind a dataset, or NULL if it is none. */
 const td_part *td_part_of(const td_dataset *dataset);
 
+/* The samplers of a loader that was given none. The order of the random one is that of PyTorch's
+ * RandomSampler. For each epoch, (1) the loader takes two words from its own generator (PyTorch's
+ * base seed), (2) the sampler takes a seed of two words from g, and (3) a new generator of that
+ * seed permutes the samples. g NULL: the default generator of the thread that calls
+ * td_loader_next. */
+td_sampler *td_sequential_sampler(void);
+td_sampler *td_random_sampler(td_generator *g);
+
 /* [n, sample...] */
 td_shape td_batch_shape(const td_dataset *dataset, int64_t n);
 /* The shape and dtype of the y of a batch of n. */

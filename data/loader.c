@@ -299,23 +299,13 @@ uint64_t td_loader_epoch(const td_loader *loader)
     return loader->epoch;
 }
 
-void td_loader_set_epoch(td_loader *loader, uint64_t epoch)
+void td_loader_seek(td_loader *loader, uint64_t epoch, int64_t batch)
 {
-    require_read(loader, "td_loader_set_epoch");
+    require_read(loader, "td_loader_seek");
+    TD_REQUIRE(batch >= 0, TD_HERE, "td_loader_seek: batch %lld", (long long)batch);
     rest(loader);
     loader->running = false;
-    loader->position = 0;
+    loader->position = batch < loader->plan.batches ? batch : loader->plan.batches;
     loader->epoch = epoch;
     loader->status = TD_OK;
-}
-
-void td_loader_skip_batches(td_loader *loader, int64_t batches)
-{
-    TD_REQUIRE(batches >= 0, TD_HERE, "td_loader_skip_batches: %lld batches", (long long)batches);
-    int64_t left = loader->plan.batches - loader->position;
-    loader->position += batches < left ? batches : left;
-    if (loader->running) {
-        rest(loader);
-        start(loader);
-    }
 }

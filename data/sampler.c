@@ -1,4 +1,4 @@
-#include "data/data.h"
+#include "data/dataset.h"
 #include "tensor/extend.h"
 
 #include <stdlib.h>

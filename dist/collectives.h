@@ -11,6 +11,8 @@ TD_BEGIN_C
 
 /* ---- groups ---- */
 
+td_group *td_dist_world(void); /* all ranks; fatal before td_dist_init */
+
 int td_group_rank(const td_group *group); /* this process's rank in the group */
 int td_group_size(const td_group *group);
 
@@ -25,6 +27,12 @@ void td_group_abort(td_group *group, const char *reason);
 
 /* ---- collectives ---- */
 
+/* Whether a collective that was queued has ended, in success or failure. */
+bool td_work_test(const td_work *work);
+
+/* in has the shape [size, out...]. Rank r gets the reduction of all ranks' in[r]. */
+td_status td_reduce_scatter(td_group *group, td_tensor *out, const td_tensor *in, td_reduction op,
+                            td_work **work);
 /* Like td_all_reduce, but only `root` gets the result. */
 td_status td_reduce(td_group *group, td_tensor *t, td_reduction op, int root, td_work **work);
 /* Rank `root` gets the `in` of all ranks: out is [size, in...] on root, NULL elsewhere. */

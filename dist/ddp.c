@@ -3,6 +3,7 @@
 #include "dist/ddp.h"
 #include "dist/collectives.h"
 
+#include "dist/ddp_extra.h"
 #include "nn/internal.h"
 #include "nn/params.h"
 #include "nn/module.h"

@@ -1,11 +1,19 @@
-/* More of DDP (td_ddp in dist/dist.h) than most training programs need: uneven inputs, statistics.
- * tandem.h does not include this header. */
+/* More of DDP (td_ddp in dist/dist.h) than most training programs need: errors, uneven inputs,
+ * statistics. tandem.h does not include this header. */
 #ifndef TD_DIST_DDP_EXTRA_H
 #define TD_DIST_DDP_EXTRA_H
 
 #include "dist/dist.h"
 
 TD_BEGIN_C
+
+/* ---- errors ---- */
+
+/* Calls fn, instead of ending the program, if a backward fails (a rank died, a parameter got no
+ * gradient). The gradients of that backward are not valid: td_backward returns, and the program
+ * should leave its loop without td_optim_step. */
+void td_ddp_on_error(td_module *net, void (*fn)(td_status status, const char *message, void *user),
+                     void *user);
 
 /* ---- uneven inputs ---- */
 

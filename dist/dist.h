@@ -12,12 +12,12 @@
  *
  * Errors. If another rank dies, a connection breaks or a call takes longer than `timeout`, a
  * collective returns a negative td_status, and td_last_error() names the rank and the cause
- * (td_backward ends the program instead, unless td_ddp_on_error is set). A rank that dies on the
- * same host is noticed at once, on another host when its connections break; a rank that hangs is
- * noticed after `timeout` seconds (default 300). After a failed collective the group is broken:
- * every later call fails at once with the first cause. To recover, start the program again from a
- * checkpoint (tdrun does), or call td_dist_destroy and then td_dist_init with a new rank and
- * world_size in all ranks that are left (not under td_spawn and tdrun, which end them).
+ * (td_backward ends the program instead, unless td_ddp_on_error is set, dist/ddp_extra.h). A rank
+ * that dies on the same host is noticed at once, on another host when its connections break; a rank
+ * that hangs is noticed after `timeout` seconds (default 300). After a failed collective the group
+ * is broken: every later call fails at once with the first cause. To recover, start the program
+ * again from a checkpoint (tdrun does), or call td_dist_destroy and then td_dist_init with a new
+ * rank and world_size in all ranks that are left (not under td_spawn and tdrun, which end them).
  * tests/test_dist_faults.c holds these promises.
  *
  * The end of a program: free what uses another thing before the thing that it uses.
@@ -70,10 +70,10 @@ bool td_dist_is_initialized(void);
  * RANK is set, or the variables of a Slurm step or of mpirun are. td_dist_init() can join then. */
 bool td_dist_is_launched(void);
 
-td_group *td_dist_world(void);                       /* fatal before td_dist_init */
-const char *td_group_backend(const td_group *group); /* "shm", "gloo", ...; the group owns it */
-int td_dist_rank(void);                              /* 0 before td_dist_init */
-int td_dist_world_size(void);                        /* 1 before td_dist_init */
+/* "shm", "gloo", ...; group NULL: the world. The group owns the text. */
+const char *td_group_backend(const td_group *group);
+int td_dist_rank(void);             /* 0 before td_dist_init */
+int td_dist_world_size(void);       /* 1 before td_dist_init */
 int td_dist_local_rank(void);       /* the rank among the ranks of this host ($LOCAL_RANK) */
 int td_dist_local_world_size(void); /* the number of ranks on this host */
 
@@ -106,8 +106,6 @@ typedef struct td_work td_work; /* a collective that was queued */
  * For a tensor on a GPU, the host does not wait: the GPU's later work does. If a timeout is given,
  * the host waits as well. */
 td_status td_work_wait(td_work *work, double timeout);
-/* Whether the collective has ended, in success or failure. */
-bool td_work_test(const td_work *work);
 
 /* Every rank's t becomes the reduction of all ranks' t. */
 td_status td_all_reduce(td_group *group, td_tensor *t, td_reduction op, td_work **work);
@@ -115,9 +113,6 @@ td_status td_all_reduce(td_group *group, td_tensor *t, td_reduction op, td_work 
 td_status td_broadcast(td_group *group, td_tensor *t, int root, td_work **work);
 /* Every rank gets the `in` of all ranks: out has the shape [size, in...]. */
 td_status td_all_gather(td_group *group, td_tensor *out, const td_tensor *in, td_work **work);
-/* in has the shape [size, out...]. Rank r gets the reduction of all ranks' in[r]. */
-td_status td_reduce_scatter(td_group *group, td_tensor *out, const td_tensor *in, td_reduction op,
-                            td_work **work);
 /* Sends t to a rank, which receives it by td_recv with the same shape and dtype. To exchange
  * tensors, queue a send and a receive one after the other (work not NULL): they run at the same
  * time, so two ranks that send to each other do not wait for each other forever. */
@@ -150,8 +145,8 @@ typedef struct td_distributed_options {
  * DistributedSampler does, number by number. Each epoch permutes the samples with seed + epoch,
  * repeats the first ones until all ranks get equally many, and gives rank r the samples r,
  * r + world_size, ... of that order. The loader owns the sampler and tells it the epoch, so a
- * training loop needs no call; td_loader_set_epoch is for resuming a run. Never
- * NULL, which a loader would take for "no sampler": a rank out of range is a fatal error. */
+ * training loop needs no call; td_loader_seek is for resuming a run. Never NULL, which a loader
+ * would take for "no sampler": a rank out of range is a fatal error. */
 td_sampler *td_distributed_sampler_at(td_distributed_options options, td_site at);
 
 typedef struct td_evaluation {
@@ -234,11 +229,6 @@ typedef struct td_ddp_options {
  * error, unless td_ddp_on_error is set. */
 td_module *td_ddp_at(td_ddp_options options, td_site at);
 bool td_is_ddp(const td_module *m); /* whether m went through td_ddp */
-/* Calls fn, instead of ending the program, if a backward fails (a rank died, a parameter got no
- * gradient). The gradients of that backward are not valid: td_backward
- * returns, and the program should leave its loop without td_optim_step. */
-void td_ddp_on_error(td_module *net, void (*fn)(td_status status, const char *message, void *user),
-                     void *user);
 
 /* For gradient accumulation: between begin and end, backward adds to this rank's gradients and
  * sends nothing. The first backward after td_ddp_no_sync_end reduces the accumulated gradients. */
@@ -300,9 +290,6 @@ typedef struct td_spawn_options {
  * process dies. Call td_spawn before this process has threads: before any step, loader or
  * operation. */
 td_status td_spawn_at(td_spawn_options options, td_site at);
-
-/* A TCP port of this host that is free now, or a negative td_status. */
-int td_free_port(void);
 
 TD_END_C
 

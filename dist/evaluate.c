@@ -28,7 +28,7 @@ static void run_batches(td_module *net, td_loader *loader, td_evaluation *sums, 
         td_step_begin();
         td_tensor *logits = td_forward_at(net, batch.x, at);
         sums->loss += td_item(td_cross_entropy(logits, batch.y)) * (double)batch.size;
-        sums->right += (int64_t)td_item(td_count_equal(td_argmax(logits, 1, false), batch.y));
+        sums->right += (int64_t)td_item(td_count_top(logits, batch.y, 1));
         sums->seen += batch.size;
         td_step_end();
     }

@@ -372,6 +372,7 @@ int td_group_size(const td_group *group)
 
 const char *td_group_backend(const td_group *group)
 {
+    group = group != NULL ? group : td_dist_world();
     return group->device_wish[0] != '\0' ? group->device_wish : group->backend->name;
 }
 

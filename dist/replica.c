@@ -115,7 +115,7 @@ static void run_backward(td_replica *r)
         int64_t scope = td_scope_begin();
         td_tensor *gradient = td_step_new_like(r->output, TD_HERE);
         td_copy_across(gradient, &r->gradient);
-        td_backward_from(r->output, gradient);
+        td_backward(r->output, .gradient = gradient);
         td_scope_end(scope, NULL);
     }
 }

@@ -110,6 +110,9 @@ void td_tcp_server_stop(td_tcp_server *server);
  * by td_store_close. */
 td_status td_tcp_store_open(const char *host, int port, double timeout, td_store **store);
 enum { TD_ADDRESS_BYTES = 64 }; /* of an address as text */
+/* A TCP port of this host that is free now, or a negative td_status. */
+int td_free_port(void);
+
 /* The address by which other hosts reach this host, as the connection to the server shows it:
  * "10.77.0.2". The store owns the text. */
 const char *td_tcp_store_local_address(const td_store *store);

@@ -6,7 +6,7 @@ static int rank_main(int local_rank, void *arg)
 {
     (void)local_rank, (void)arg;
     td_dataset *data;
-    if (td_dist_init(NULL) != TD_OK || td_synthetic_images(1000, 1, &data) != TD_OK) {
+    if (td_dist_init() != TD_OK || td_synthetic_images(1000, 1, &data) != TD_OK) {
         td_die();
     }
     td_module *net = td_nn_sequential(td_nn_conv2d(3, 16, .kernel = 3, .stride = 2), td_nn_relu(),

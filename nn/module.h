@@ -87,6 +87,9 @@ td_status td_init_whitening_(td_tensor *weight, const td_tensor *images, double 
 void td_module_each(td_module *m, void (*fn)(td_module *m, const char *path, void *user),
                     void *user);
 
+/* The module below m with this path ("layer1.0.conv1"), or NULL. */
+td_module *td_module_find(td_module *m, const char *path);
+
 /* All parameters and buffers with their paths, in the order of PyTorch's state_dict: a module's own
  * first, then its children's. A shared tensor appears under each of its names. count is -1 when
  * memory is short. Free the list with td_state_list_free. */
@@ -110,7 +113,7 @@ td_module *td_nn_scale(double factor); /* x * factor */
 
 const char *td_model_name(int i); /* the names, i from 0; NULL past the last */
 
-/* The arguments with which td_model, td_resnet or td_airbench made a model. td_checkpoint_save and
+/* The arguments with which td_model or td_airbench made a model. td_checkpoint_save and
  * td_save write the record as metadata ("model.arch", ...), and td_load_model makes the model again
  * from it. */
 typedef struct td_model_record {
@@ -124,7 +127,7 @@ typedef struct td_model_record {
 td_model_record td_model_record_of(const td_module *m);
 
 /* Switches td_recompute on for every block (a residual block, a dense layer) or every stage of a
- * model by td_model or td_resnet, or off. Returns the number of blocks or stages; 0 for another
+ * model by td_model, or off. Returns the number of blocks or stages; 0 for another
  * model. */
 typedef enum td_recompute_parts {
     TD_RECOMPUTE_NOTHING,

@@ -44,9 +44,6 @@ td_status td_module_to_at(td_module *m, td_device device, td_dtype dtype, td_sit
 
 int64_t td_parameter_count(const td_module *m); /* elements; shared parameters count once */
 
-/* The module below m with this path ("layer1.0.conv1"), or NULL. */
-td_module *td_module_find(td_module *m, const char *path);
-
 /* Prints a table of layers with output shape, parameters and multiply-adds, and the totals. Runs
  * one forward in evaluation mode on zeros of the given input shape. */
 td_status td_summary(td_module *m, td_shape input, FILE *out);
@@ -142,11 +139,8 @@ td_module *td_nn_sequential_at(td_module *const *children, int count, td_site at
 
 /* ---- models ---- */
 
+/* A ResNet's first layers: 7x7 with stride 2 and a max-pool, or 3x3 with stride 1. */
 typedef enum td_stem { TD_STEM_IMAGENET = 0, TD_STEM_CIFAR = 1 } td_stem;
-
-/* torchvision's ResNet of depth 18, 34, 50, 101 or 152 for images [N,3,H,W]. The ImageNet stem is
- * 7x7 with stride 2 and a max-pool; the CIFAR stem is 3x3 with stride 1. NULL for another depth. */
-td_module *td_resnet(int depth, int64_t classes, td_stem stem);
 
 /* td_model(name, ...): a model by torchvision's name ("resnet50", "regnet_y_16gf") or the articles'
  * ("regnety_160"), for images [N,3,H,W] -> logits [N,classes], with torchvision's parameter names

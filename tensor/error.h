@@ -46,14 +46,9 @@ const char *td_last_error(void);
 td_status td_fail(td_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 
-/* Puts "context: " in front of td_last_error() and returns status. */
-td_status td_fail_context(td_status status, const char *format, ...)
-    __attribute__((format(printf, 2, 3), cold));
-
-/* Both macros return exactly the given status. Compilers and analyzers see that at the call, and so
+/* The macro returns exactly the given status. Compilers and analyzers see that at the call, and so
  * do not warn of values that are not set after a failure. */
 #define td_fail(status, ...) TD_FAIL_WITH_(td_fail, status, __VA_ARGS__)
-#define td_fail_context(status, ...) TD_FAIL_WITH_(td_fail_context, status, __VA_ARGS__)
 #define TD_FAIL_WITH_(function, status, ...)                                                       \
     __extension__({                                                                                \
         td_status td_fail_status_ = (status);                                                      \

@@ -84,9 +84,11 @@ td_tensor *td_new_layout_at(td_shape shape, td_dtype dtype, td_layout layout, td
  * the storage's start). The storage lives until both are freed. */
 td_tensor *td_slice_of_storage(const td_tensor *base, int64_t offset, td_shape shape,
                                const int64_t *stride);
+bool td_is_contiguous(const td_tensor *t); /* row-major and dense */
 /* Whether the elements fill one stretch of memory without holes or repeats, in any order. Two dense
  * tensors of equal shape and strides can be walked side by side as plain arrays. */
 bool td_is_dense(const td_tensor *t);
+bool td_same_shape(const td_tensor *a, const td_tensor *b);
 bool td_same_order(const td_tensor *a, const td_tensor *b); /* equal shape and strides */
 bool td_is_layout(const td_tensor *t, td_layout layout);    /* dense, in its device's order */
 /* Strides of a dense tensor in a layout on a device. TD_IMAGE needs 4 dimensions, TD_FILTER 4 or 2;
@@ -129,7 +131,18 @@ void td_philox(td_philox_key key, uint64_t a, uint64_t b, uint32_t out[4]);
 /* The generator's own key, for tensor/philox.h. */
 uint64_t td_philox_mixed_key(td_philox_key key);
 
-/* ---- devices and precision ---- */
+/* ---- dtypes, devices and precision ---- */
+
+static inline bool td_is_float(td_dtype dtype)
+{
+    return dtype <= TD_F16;
+}
+
+/* The 16-bit floats: activations of mixed precision have one of these dtypes. */
+static inline bool td_is_half(td_dtype dtype)
+{
+    return dtype == TD_BF16 || dtype == TD_F16;
+}
 
 static inline bool td_same_device(td_device a, td_device b)
 {
@@ -174,6 +187,11 @@ static inline double td_or_usual(double given, double usual)
 }
 
 /* ---- errors ---- */
+
+/* Puts "context: " in front of td_last_error() and returns status, as td_fail does. */
+td_status td_fail_context(td_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3), cold));
+#define td_fail_context(status, ...) TD_FAIL_WITH_(td_fail_context, status, __VA_ARGS__)
 
 /* The meaning of a status in a few words: "out of memory". The text is static, never NULL. */
 const char *td_status_text(td_status status);

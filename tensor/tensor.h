@@ -119,8 +119,6 @@ void td_free_at(td_tensor *t, td_site at);
 td_shape td_shape_of(const td_tensor *t);
 td_device td_device_of(const td_tensor *t);
 int64_t td_numel(const td_tensor *t); /* number of elements */
-bool td_same_shape(const td_tensor *a, const td_tensor *b);
-bool td_is_contiguous(const td_tensor *t); /* row-major and dense */
 
 /* td_read copies all elements into the caller's memory, row-major, converted to the given dtype.
  * values has room for td_numel(t) elements. Works for every memory order and device. */

@@ -219,7 +219,7 @@ td_status captured_job_run(void *user, td_tensor *const *inputs, td_tensor **res
     td_tensor *logits = td_forward(job->net, inputs[0]);
     td_tensor *loss = td_cross_entropy(logits, inputs[1], .label_smoothing = 0.1);
     results[0] = loss;
-    results[1] = td_count_equal(td_argmax(logits, 1, false), inputs[1]);
+    results[1] = td_count_top(logits, inputs[1], 1);
     if (job->reads) {
         (void)td_item(loss);
     }

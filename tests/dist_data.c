@@ -1,3 +1,4 @@
+#include "tensor/extend.h"
 #include "tests/dist_data.h"
 #include "tensor/f16.h"
 

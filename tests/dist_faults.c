@@ -1,3 +1,4 @@
+#include "dist/collectives.h"
 #include "tests/dist_faults.h"
 
 #include "dist/clock.h"

@@ -101,8 +101,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     require(train_steps_done(&run) >= 0 && run.state.correct >= 0 && run.state.seen >= 0);
     TD_STEP { /* counts go on */
         td_batch batch;
-        td_loader_set_epoch(run.loader, (uint64_t)run.state.epoch);
-        td_loader_skip_batches(run.loader, run.state.batch);
+        td_loader_seek(run.loader, (uint64_t)run.state.epoch, run.state.batch);
         if (td_loader_next(run.loader, &batch)) {
             td_zero_grad(run.optim);
             td_backward(td_cross_entropy(td_forward(run.net, batch.x), batch.y));

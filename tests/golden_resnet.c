@@ -160,7 +160,7 @@ static void open_run(run *r, const golden_row *row, const cJSON *golden)
 {
     td_manual_seed(0);
     *r = (run){ .row = row, .expected = golden_get(golden, row->key) };
-    r->net = td_resnet(18, 10, TD_STEM_IMAGENET);
+    r->net = td_model("resnet18", .classes = 10);
     assert_non_null(r->net);
     assert_int_equal(td_module_to(r->net, TD_CPU, row->dtype), TD_OK);
     r->optim = td_sgd(td_parameters(r->net), .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4,

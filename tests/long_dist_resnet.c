@@ -26,7 +26,7 @@ typedef struct resnet_case {
 static void open_resnet(ddp_job *job, bool wrapped, const resnet_case *c, int64_t from, int64_t to)
 {
     td_manual_seed(0);
-    job->net = td_resnet(18, 10, TD_STEM_CIFAR);
+    job->net = td_model("resnet18", .classes = 10, .stem = TD_STEM_CIFAR);
     REQUIRE_OK(td_module_to(job->net, TD_CPU, c->dtype));
     job->net = wrapped ? td_ddp(job->net) : job->net;
     REQUIRE(job->net != NULL);

@@ -20,11 +20,15 @@ full() { # full NAME COMMAND...
     [ $? -eq 1 ] && grep -q 'cannot write' "$work/err"
     tap $? "$name: a full disk is noticed" "$work/err"
 }
-for source in apps/cifar_resnet18.c apps/tools/*.c; do
+for source in apps/*.c apps/tools/*.c; do
     name=$(basename "$source" .c)
     full "$name --help" "$apps/$name" --help
 done
+full wine_single "$apps/wine_single" 1
 full 'a rank of wine_ddp_spawn' "$apps/wine_ddp_spawn" --nprocs 1 1
+full group_basics "$apps/group_basics"
+full 'cifar_single, on shapes' "$apps/cifar_single" --limit 64 --epochs 1
+full tdrun "$apps/tdrun" --standalone "$apps/wine_ddp_launch" 1
 
 # The main job's options are those of all apps that train.
 name=cifar_resnet18

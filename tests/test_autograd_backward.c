@@ -155,14 +155,14 @@ static void test_shared_gradients_are_copied_before_writing(void **state)
     td_free(z);
 }
 
-static void test_backward_from(void **state)
+static void test_backward_from_a_gradient(void **state)
 {
     (void)state;
     td_tensor *x = leaf(2, 1.0);
     td_tensor *g = td_from((double[]){ 10.0, 100.0 }, TD_SHAPE(2), TD_F64, TD_CPU);
     td_step_begin();
     td_tensor *y = td_mul(x, x);
-    td_backward_from(td_add(y, y), g);
+    td_backward(td_add(y, y), .gradient = g);
     td_step_end();
     expect_grad(x, 40.0, 800.0);
     assert_true(at(g, 0) == 10.0 && at(g, 1) == 100.0); /* only read */
@@ -365,7 +365,7 @@ int main(void)
         cmocka_unit_test(test_two_losses_on_one_tape),
         cmocka_unit_test(test_branches),
         cmocka_unit_test(test_shared_gradients_are_copied_before_writing),
-        cmocka_unit_test(test_backward_from),
+        cmocka_unit_test(test_backward_from_a_gradient),
         cmocka_unit_test(test_deep_chain),
         cmocka_unit_test(test_cast_carries_gradients),
         cmocka_unit_test(test_no_grad),

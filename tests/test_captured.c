@@ -254,22 +254,6 @@ static void test_results_wait(void **state)
     captured_job_close(&plain);
 }
 
-static void test_count_equal(void **state)
-{
-    (void)state;
-    int64_t a[] = { 1, 2, 3, 4, 5, 6 }, b[] = { 1, 0, 3, 0, 5, 6 };
-    td_tensor *x = td_from(a, TD_SHAPE(2, 3), TD_I64, TD_CPU);
-    td_tensor *y = td_from(b, TD_SHAPE(2, 3), TD_I64, TD_CPU);
-    td_tensor *flat = td_from(b, TD_SHAPE(6), TD_I64, TD_CPU);
-    td_step_begin();
-    assert_true(td_item(td_count_equal(x, y)) == 4);
-    expect_fatal("of one shape", td_count_equal(x, flat));
-    td_step_abandon();
-    td_free(x);
-    td_free(y);
-    td_free(flat);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -280,7 +264,6 @@ int main(void)
         cmocka_unit_test(test_missing_and_new_memory),
         cmocka_unit_test(test_what_the_host_does_is_named),
         cmocka_unit_test(test_results_wait),
-        cmocka_unit_test(test_count_equal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,7 +90,8 @@ static void test_other_names(void **state)
     assert_true(sum_of(other) == before);
     td_module_free(other);
 
-    other = td_resnet(18, 10, TD_STEM_CIFAR); /* many differences: the first ones and a count */
+    other = td_model("resnet18", .classes = 10,
+                     .stem = TD_STEM_CIFAR); /* many differences: the first ones and a count */
     assert_int_equal(load(path, other, NULL, false), TD_E_MISMATCH);
     assert_error_says("missing in the file (102): conv1.weight [64,3,3,3]", ", ...", NULL);
     assert_true(strlen(td_last_error()) < 2000);

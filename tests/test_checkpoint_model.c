@@ -173,8 +173,8 @@ static void come_back(td_module *net, const char *arch, const char *classes, con
 static void test_models_come_back(void **state)
 {
     (void)state;
-    come_back(td_resnet(18, 7, TD_STEM_CIFAR), "resnet18", "7", "cifar");
-    come_back(td_resnet(18, 3, TD_STEM_IMAGENET), "resnet18", "3", "imagenet");
+    come_back(td_model("resnet18", .classes = 7, .stem = TD_STEM_CIFAR), "resnet18", "7", "cifar");
+    come_back(td_model("resnet18", .classes = 3), "resnet18", "3", "imagenet");
     come_back(td_model("efficientnet_b0", .classes = 2, .blank = true), "efficientnet_b0", "2",
               "imagenet");
     come_back(td_model("botnet50", .classes = 5, .image_size = 64, .blank = true), "botnet50", "5",
@@ -188,12 +188,13 @@ static void test_wrapped_models(void **state)
 {
     (void)state;
     td_device devices[] = { { TD_DEVICE_CPU, 0 }, { TD_DEVICE_CPU, 1 } };
-    come_back(td_data_parallel(td_resnet(18, 4, TD_STEM_CIFAR), devices, 2), "resnet18", "4",
-              "cifar");
-    td_module *net = td_resnet(18, 4, TD_STEM_CIFAR);
+    come_back(
+        td_data_parallel(td_model("resnet18", .classes = 4, .stem = TD_STEM_CIFAR), devices, 2),
+        "resnet18", "4", "cifar");
+    td_module *net = td_model("resnet18", .classes = 4, .stem = TD_STEM_CIFAR);
     come_back(td_module_clone(net), "resnet18", "4", "cifar");
     td_module_free(net);
-    net = td_nn_sequential(td_resnet(18, 4, TD_STEM_CIFAR), td_nn_relu());
+    net = td_nn_sequential(td_model("resnet18", .classes = 4, .stem = TD_STEM_CIFAR), td_nn_relu());
     assert_null(td_model_record_of(net).arch); /* a part of another model is not the model */
     td_module_free(net);
 }

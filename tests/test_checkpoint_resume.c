@@ -296,7 +296,7 @@ static void test_resnet(void **state)
     (void)state;
     const char *path = temp_path("resnet.safetensors");
     td_manual_seed(0);
-    td_module *net = td_resnet(18, 10, TD_STEM_CIFAR);
+    td_module *net = td_model("resnet18", .classes = 10, .stem = TD_STEM_CIFAR);
     td_tensor *flat = td_params_flat(td_parameters(net));
     td_tensor *variance = td_module_find(net, "layer4.1.bn2")->tensors[3].tensor;
     td_tensor *before = td_clone(flat);

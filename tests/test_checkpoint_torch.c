@@ -96,7 +96,7 @@ static void test_to_torch(void **state)
     }
     const char *model = temp_path("model.safetensors"), *probe = temp_path("probe.safetensors");
     td_manual_seed(11);
-    td_module *net = td_resnet(18, CLASSES, TD_STEM_IMAGENET);
+    td_module *net = td_model("resnet18", .classes = CLASSES);
     td_fill_(td_module_find(net, "layer3.0.bn2")->tensors[3].tensor, 0.75); /* a running_var */
     td_shape shape = TD_SHAPE(BATCH, 3, 64, 64);
     td_tensor *x = td_new(shape, TD_F32, TD_CPU);

@@ -56,7 +56,7 @@ static outcome run(const ops_case *c, td_dtype dtype, td_device device)
     assert_true(td_same_device(td_device_of(y), device));
     keep(&o, 0, y);
     td_tensor *dy = new_gradient(y);
-    td_backward_from(y, dy);
+    td_backward(y, .gradient = dy);
     for (int i = 0; i < count; i++) {
         if (td_is_leaf(inputs[i])) {
             keep(&o, 1 + i, td_grad(inputs[i]));

@@ -31,7 +31,7 @@ static void test_worker_errors_reach_the_caller(void **state)
             assert_error_says("toy sample 25 is broken", "epoch 0, batch 6", NULL);
             assert_null(batch.x);
         }
-        td_loader_set_epoch(loader, 0); /* starts over */
+        td_loader_seek(loader, 0, 0); /* starts over */
         assert_int_equal(td_loader_status(loader), TD_OK);
         assert_true(td_loader_next(loader, &batch));
         assert_int_equal(batch.samples[0], 0);
@@ -105,7 +105,7 @@ static void test_an_error_cannot_be_overlooked(void **state)
     assert_true(td_loader_next(loader, &batch));
     assert_false(td_loader_next(loader, &batch));
     expect_fatal("toy sample 2 is broken", td_loader_next(loader, &batch));
-    expect_fatal("td_loader_status", td_loader_set_epoch(loader, 1));
+    expect_fatal("td_loader_status", td_loader_seek(loader, 1, 0));
     const char *said = stderr_of(td_loader_close, loader);
     assert_non_null(strstr(said, "td_loader_status"));
     assert_non_null(strstr(said, "toy sample 2 is broken"));
@@ -114,7 +114,7 @@ static void test_an_error_cannot_be_overlooked(void **state)
     while (td_loader_next(loader, &batch)) {
     }
     assert_int_equal(td_loader_status(loader), TD_E_IO);
-    td_loader_set_epoch(loader, 1);
+    td_loader_seek(loader, 1, 0);
     assert_true(td_loader_next(loader, &batch));
     assert_string_equal(stderr_of(td_loader_close, loader), "");
 }
@@ -192,7 +192,7 @@ static void test_own_samplers(void **state)
             assert_int_equal(samples[i], 1 + 2 * i + epoch);
         }
     }
-    td_loader_set_epoch(loader, 2);
+    td_loader_seek(loader, 2, 0);
     assert_int_equal(take_epoch(loader, samples), 9);
     assert_int_equal(samples[0], 3);
     td_loader_close(loader);

@@ -371,7 +371,7 @@ static int run_wine(int rank, int size, void *arg)
     for (int epoch = 0; epoch < 100; epoch++) {
         double sum = 0.0;
         if (!c->set_epoch) {
-            td_loader_set_epoch(loader, 0); /* as PyTorch's sampler that nobody tells the epoch */
+            td_loader_seek(loader, 0, 0); /* as PyTorch's sampler that nobody tells the epoch */
         }
         for (td_batch batch; td_loader_next(loader, &batch);) {
             td_step_begin();

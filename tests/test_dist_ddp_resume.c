@@ -221,8 +221,7 @@ static int run_rank(int rank, int size, void *arg)
     int each = (int)td_loader_batches(r.loader);
     REQUIRE(EPOCHS * each < MOST_STEPS);
     for (int epoch = r.step / each; epoch < EPOCHS; epoch++) {
-        td_loader_set_epoch(r.loader, (uint64_t)epoch);
-        td_loader_skip_batches(r.loader, r.step % each);
+        td_loader_seek(r.loader, (uint64_t)epoch, r.step % each);
         for (td_batch batch; td_loader_next(r.loader, &batch);) {
             train(c, &r, &batch);
             after_step(c, &r);

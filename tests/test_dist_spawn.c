@@ -307,7 +307,7 @@ static void signals_to_the_parent(void **state)
 static int meet_others(int rank, void *arg)
 {
     int size = *(int *)arg;
-    if (!td_dist_is_launched() || td_dist_init(NULL) != TD_OK) {
+    if (!td_dist_is_launched() || td_dist_init() != TD_OK) {
         return 1;
     }
     double sum = rank + 1;
@@ -375,7 +375,7 @@ static int die_in_group(int rank, void *arg)
 {
     (void)arg;
     double sum = 0;
-    if (td_dist_init(NULL) != TD_OK) {
+    if (td_dist_init() != TD_OK) {
         return 1;
     }
     if (rank == 1) {

@@ -95,29 +95,6 @@ static void test_indices_in_range(void **state)
     td_free(none);
 }
 
-static void test_count_equal(void **state)
-{
-    (void)state;
-    const int64_t sizes[] = { 0, 1, 37, 1000 };
-    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-        td_tensor *a = ref_scattered(ref_indices(TD_SHAPE(sizes[s], 3), 5, 1));
-        td_tensor *b = ref_indices(TD_SHAPE(sizes[s], 3), 5, 2);
-        td_tensor *count = ref_indices(TD_SCALAR, 5, 3);
-        double *left = ref_values(a), *right = ref_values(b);
-        int64_t equal = 0;
-        for (int64_t i = 0; i < 3 * sizes[s]; i++) {
-            equal += left[i] == right[i];
-        }
-        free(left);
-        free(right);
-        k()->count_equal(count, a, b);
-        assert_true(td_item(count) == (double)equal);
-        td_free(a);
-        td_free(b);
-        td_free(count);
-    }
-}
-
 /* Few values, so that many are equal; a NaN here and there. */
 static td_tensor *scores(int64_t n, int64_t classes, td_dtype dtype)
 {
@@ -279,9 +256,9 @@ static void test_pictures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_embedding),   cmocka_unit_test(test_indices_in_range),
-        cmocka_unit_test(test_count_equal), cmocka_unit_test(test_count_top),
-        cmocka_unit_test(test_dropout),     cmocka_unit_test(test_pictures),
+        cmocka_unit_test(test_embedding), cmocka_unit_test(test_indices_in_range),
+        cmocka_unit_test(test_count_top), cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_pictures),
     };
     return cmocka_run_group_tests_name("kernels: tables and dropout", tests, NULL, NULL);
 }

@@ -38,7 +38,7 @@ static void test_a_copy_computes_the_same_and_is_its_own(void **state)
 {
     (void)state;
     td_manual_seed(0);
-    td_module *net = td_resnet(18, 10, TD_STEM_CIFAR);
+    td_module *net = td_model("resnet18", .classes = 10, .stem = TD_STEM_CIFAR);
     td_parameters(net);
     td_module *copy = td_module_clone(net);
     assert_non_null(copy);

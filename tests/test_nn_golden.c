@@ -45,7 +45,7 @@ static void test_resnet18_initial(void **state)
         skip();
     }
     td_manual_seed(0);
-    td_module *net = td_resnet(18, 10, TD_STEM_IMAGENET);
+    td_module *net = td_model("resnet18", .classes = 10);
     td_params *params = td_parameters(net);
     const cJSON *initial = golden_get(golden, "initial");
     assert_int_equal(td_params_count(params), 62);

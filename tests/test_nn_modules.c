@@ -38,7 +38,7 @@ static void test_resnet_names(void **state)
         "bn1.running_mean",    "bn1.running_var",   "layer1.0.conv1.weight",
         "layer1.0.bn1.weight", "layer1.0.bn1.bias", "layer1.0.bn1.running_mean",
     };
-    td_module *net = td_resnet(18, 10, TD_STEM_IMAGENET);
+    td_module *net = td_model("resnet18", .classes = 10);
     td_state_list list = td_module_state(net);
     assert_int_equal(list.count, 102); /* 62 parameters, 20 layers' statistics */
     for (size_t i = 0; i < sizeof first / sizeof *first; i++) {
@@ -70,23 +70,26 @@ static void test_resnet_sizes(void **state)
 {
     (void)state;
     static const struct {
-        int depth;
+        const char *name;
         int64_t classes;
         td_stem stem;
         int64_t parameters; /* torchvision's */
     } cases[] = {
-        { 18, 10, TD_STEM_IMAGENET, 11181642 },   { 18, 1000, TD_STEM_IMAGENET, 11689512 },
-        { 34, 1000, TD_STEM_IMAGENET, 21797672 }, { 50, 1000, TD_STEM_IMAGENET, 25557032 },
-        { 18, 10, TD_STEM_CIFAR, 11173962 },
+        { "resnet18", 10, TD_STEM_IMAGENET, 11181642 },
+        { "resnet18", 1000, TD_STEM_IMAGENET, 11689512 },
+        { "resnet34", 1000, TD_STEM_IMAGENET, 21797672 },
+        { "resnet50", 1000, TD_STEM_IMAGENET, 25557032 },
+        { "resnet18", 10, TD_STEM_CIFAR, 11173962 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        td_module *net = td_resnet(cases[i].depth, cases[i].classes, cases[i].stem);
+        td_module *net =
+            td_model(cases[i].name, .classes = cases[i].classes, .stem = cases[i].stem);
         assert_int_equal(td_parameter_count(net), cases[i].parameters);
         assert_int_equal(td_module_find(net, "maxpool") != NULL, cases[i].stem == TD_STEM_IMAGENET);
         td_module_free(net);
     }
-    assert_null(td_resnet(17, 10, TD_STEM_CIFAR));
-    assert_non_null(strstr(td_last_error(), "18, 34, 50, 101 or 152"));
+    assert_null(td_model("resnet17", .classes = 10, .stem = TD_STEM_CIFAR));
+    assert_non_null(strstr(td_last_error(), "the nearest name is 'resnet18'"));
 }
 
 static void collect_path(td_module *m, const char *path, void *user)
@@ -520,7 +523,7 @@ static void test_summary(void **state)
 static void test_summary_resnet(void **state)
 {
     (void)state;
-    td_module *net = td_resnet(18, 1000, TD_STEM_IMAGENET);
+    td_module *net = td_model("resnet18");
     char *text = summarise(net, TD_SHAPE(1, 3, 224, 224));
     assert_non_null(strstr(text, "parameters: 11,689,512 (44.59 MiB in f32)"));
     assert_non_null(strstr(text, "multiply-adds of a forward: 1,814,073,344"));

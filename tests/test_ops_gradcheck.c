@@ -63,7 +63,7 @@ static outcome run_case(const ops_case *c, td_dtype dtype)
     }
     td_write(dy, weights, TD_F64);
     free(weights);
-    td_backward_from(y, dy);
+    td_backward(y, .gradient = dy);
     for (int i = 0; i < count; i++) {
         if (td_is_leaf(inputs[i])) {
             assert_non_null(td_grad(inputs[i]));

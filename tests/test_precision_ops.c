@@ -107,7 +107,7 @@ static outcome run(const ops_case *c, td_tensor **inputs, int count)
     }
     td_write(dy, eighths, TD_F64);
     free(eighths);
-    td_backward_from(y, dy);
+    td_backward(y, .gradient = dy);
     for (int i = 0; i < count; i++) {
         if (td_is_leaf(inputs[i])) {
             const td_tensor *grad = td_grad(inputs[i]);
@@ -257,7 +257,7 @@ static void test_master_weights(void **state)
     td_tensor *y = td_linear(x, w, NULL);
     assert_int_equal(y->dtype, TD_BF16);
     td_tensor *dy = ramp(TD_BF16, 9, 5);
-    td_backward_from(y, dy);
+    td_backward(y, .gradient = dy);
     assert_int_equal(td_grad(w)->dtype, TD_F32);
     for (int64_t o = 0; o < 5; o++) {
         for (int64_t i = 0; i < 4; i++) {

@@ -105,7 +105,7 @@ static void run(train_recipe recipe, int64_t batch, outcome *result)
         r.net = td_ddp(r.net, .bucket_cap_mb = 0.001);
     }
     r.optim = td_sgd(td_parameters(r.net), .lr = 0.1, .momentum = 0.9);
-    r.loader = train_loader(&r, ranks ? td_distributed_sampler(0) : td_sequential_sampler());
+    r.loader = train_loader(&r, td_distributed_sampler(0));
     REQUIRE_OK(train_loop(&r));
     *result = (outcome){ .first_loss = first_loss };
     result->count = read_weights(r.net, result->values);

@@ -12,7 +12,7 @@ void train_job_open(train_job *job, int64_t batch, int64_t side)
 void train_job_open_as(train_job *job, int64_t batch, int64_t side, td_dtype dtype)
 {
     td_manual_seed(0);
-    job->net = td_resnet(18, 10, TD_STEM_IMAGENET);
+    job->net = td_model("resnet18", .classes = 10);
     if (td_module_to(job->net, TD_CPU, dtype) != TD_OK) {
         abort();
     }

@@ -393,7 +393,7 @@ static void finish(program *p, const char *line)
     free(values);
     put(y, NULL);
     if (td_needs_grad(y) && !td_is_leaf(y)) {
-        td_backward_from(y, dy);
+        td_backward(y, .gradient = dy);
     }
     for (int i = 0; i < p->count; i++) {
         if (p->is_input[i]) {

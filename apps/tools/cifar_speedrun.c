@@ -169,7 +169,7 @@ static td_status train(speedrun *s, td_loader *loader, double began)
             print_epoch(s, epoch, samples, began);
         }
         samples = 0;
-        td_loader_set_epoch(loader, (uint64_t)epoch);
+        td_loader_seek(loader, (uint64_t)epoch, 0);
     }
     return status;
 }

@@ -83,7 +83,7 @@ static td_status evaluate(check *c, double *value)
     } else if (status == TD_OK && td_needs_grad(y)) {
         td_tensor *dy = td_step_new_like(y, TD_HERE);
         td_write(dy, c->weights, TD_F64);
-        td_backward_from(y, dy);
+        td_backward(y, .gradient = dy);
     }
     if (value != NULL) {
         td_no_grad_end();

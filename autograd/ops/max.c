@@ -62,19 +62,6 @@ td_tensor *td_argmax_at(td_tensor *x, int dim, bool keep, td_site at)
     return index;
 }
 
-td_tensor *td_count_equal_at(td_tensor *a, td_tensor *b, td_site at)
-{
-    td_check_tensor(a, "count_equal", "a", at);
-    td_check_tensor(b, "count_equal", "b", at);
-    TD_REQUIRE(a->dtype == TD_I64 && b->dtype == TD_I64 && td_same_shape(a, b) &&
-                   td_same_device(td_device_of(a), td_device_of(b)),
-               at, "count_equal: %s and %s: they must be i64, of one shape, on one device",
-               td_describe(a), td_describe(b));
-    td_tensor *count = td_step_new(TD_SCALAR, TD_I64, TD_ROW_MAJOR, td_device_of(a), at);
-    td_kernels_of(td_device_of(a))->count_equal(count, a, b);
-    return count;
-}
-
 td_tensor *td_count_top_at(td_tensor *x, td_tensor *labels, int64_t k, td_site at)
 {
     td_check_tensor(x, "count_top", "x", at);

@@ -1,5 +1,6 @@
 #include "data/device/makers.h"
 #include "data/images_memory.h"
+#include "tensor/extend.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels.h"
 

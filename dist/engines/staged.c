@@ -2,6 +2,7 @@
  * two ranks share a GPU, and for all messages. Launching copies the data to the host, which waits
  * for the GPU. Joining copies the result back. In between the communication thread runs while the
  * GPU works. */
+#include "dist/collectives.h"
 #include "dist/engines/staged.h"
 
 #include "dist/group.h"

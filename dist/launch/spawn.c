@@ -5,6 +5,7 @@
 #include "dist/launch/error_file.h"
 #include "dist/store/net.h"
 #include "dist/token.h"
+#include "tensor/extend.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -122,7 +123,7 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
-/* Where td_dist_init(NULL) meets the others, unless the program gives it another place; whatever
+/* Where td_dist_init() meets the others, unless the program gives it another place; whatever
  * started the parent is not the child's launcher. The id tells two runs that meet in one file apart
  * (dist/store/place.c). */
 static void set_environment(const spawning *s, int rank, const char *run_id)

@@ -1,4 +1,4 @@
-/* TCP sockets with deadlines, and ports of this host. (td_free_port is in dist/dist.h.) Deadlines
+/* TCP sockets with deadlines, and ports of this host. (td_free_port is in dist/store.h.) Deadlines
  * are seconds on td_clock(). */
 #ifndef TD_DIST_NET_H
 #define TD_DIST_NET_H

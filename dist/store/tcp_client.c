@@ -4,6 +4,7 @@
 
 #include "dist/clock.h"
 #include "dist/store/wire.h"
+#include "tensor/extend.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -2,6 +2,7 @@
  * to the disk, then renamed over it. Whatever happens on the way, even the loss of power, the
  * target is the old file or the new one. */
 #include "nn/io/safetensors_internal.h"
+#include "tensor/extend.h"
 #include "tensor/temporary.h"
 
 #include <cjson/cJSON.h>

@@ -210,22 +210,3 @@ static td_module *resnet_make(int i, const td_model_options *options)
 }
 
 const td_model_family td_resnet_family = { sizeof plans / sizeof *plans, resnet_name, resnet_make };
-
-td_module *td_resnet(int depth, int64_t classes, td_stem stem)
-{
-    char name[24];
-    snprintf(name, sizeof name, "resnet%d", depth);
-    for (size_t i = 0; i < sizeof plans / sizeof *plans && classes > 0; i++) {
-        if (strcmp(plans[i].name, name) == 0) {
-            td_model_options options = { .classes = classes, .stem = stem };
-            return td_model_set_record(
-                td_resnet_build(&plans[i], &options),
-                (td_model_record){ .arch = plans[i].name, .classes = classes, .stem = stem });
-        }
-    }
-    td_fail(TD_E_ARG,
-            "td_resnet(%d, %lld): the depth must be 18, 34, 50, 101 or 152, and there must be a "
-            "class",
-            depth, (long long)classes);
-    return NULL;
-}

@@ -271,21 +271,6 @@ bool td_cpu_indices_in_range(const td_tensor *index, int64_t limit, int64_t *bad
     return false;
 }
 
-/* As many as a batch has samples: not worth threads. */
-void td_cpu_count_equal(td_tensor *count, const td_tensor *a, const td_tensor *b)
-{
-    td_staged sa, sb;
-    const int64_t *first = td_stage_in(&sa, a, TD_ROW_MAJOR);
-    const int64_t *second = td_stage_in(&sb, b, TD_ROW_MAJOR);
-    int64_t n = td_numel(a), equal = 0;
-    for (int64_t i = 0; i < n; i++) {
-        equal += first[i] == second[i];
-    }
-    *(int64_t *)td_ptr(count) = equal;
-    td_stage_end(&sb);
-    td_stage_end(&sa);
-}
-
 /* Whether fewer than k of n elements come before the one at `label`. */
 static bool is_in_top(const void *x, td_dtype dtype, int64_t first, int64_t n, int64_t label,
                       int64_t k)

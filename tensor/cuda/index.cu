@@ -254,15 +254,6 @@ __device__ static inline void add_up(int64_t found, int64_t *sum)
     }
 }
 
-__global__ void count_equal(int64_t *equal, const int64_t *a, const int64_t *b, int64_t n)
-{
-    int64_t found = 0;
-    for (int64_t i = threadIdx.x; i < n; i += TD_CUDA_THREADS) {
-        found += a[i] == b[i];
-    }
-    add_up(found, equal);
-}
-
 /* A block for a row: how many come before the row's label. */
 template <class T>
 __global__ void find_places(int64_t *places, const T *x, const int64_t *labels, int64_t classes)
@@ -287,12 +278,6 @@ __global__ void count_below(int64_t *count, const int64_t *places, int64_t n, in
         found += places[i] < k;
     }
     add_up(found, count);
-}
-
-extern "C" void td_cuda_launch_count_equal(int64_t *equal, const int64_t *a, const int64_t *b,
-                                           int64_t n, cudaStream_t stream)
-{
-    TD_LAUNCH((count_equal), 1, TD_CUDA_THREADS, stream, equal, a, b, n);
 }
 
 extern "C" void td_cuda_launch_count_top(int64_t *count, int64_t *places, const void *x,

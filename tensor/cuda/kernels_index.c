@@ -97,17 +97,6 @@ bool td_cuda_indices_in_range(const td_tensor *index, int64_t limit, int64_t *ba
     return least == count;
 }
 
-void td_cuda_count_equal(td_tensor *count, const td_tensor *a, const td_tensor *b)
-{
-    td_staged sa, sb;
-    const int64_t *first = td_stage_in(&sa, a, TD_ROW_MAJOR);
-    const int64_t *second = td_stage_in(&sb, b, TD_ROW_MAJOR);
-    td_cuda_launch_count_equal(td_ptr(count), first, second, td_numel(a), td_cuda_stream(count));
-    td_cuda_launched("count_equal");
-    td_stage_end(&sb);
-    td_stage_end(&sa);
-}
-
 void td_cuda_count_top(td_tensor *count, const td_tensor *x, const td_tensor *labels, int64_t k)
 {
     td_staged sx, slabels;

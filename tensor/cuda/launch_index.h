@@ -38,10 +38,6 @@ void td_cuda_launch_find_outside(int64_t *first, const int64_t *index, int64_t c
 void td_cuda_launch_keep_outside(double *fault, const int64_t *first, const int64_t *index,
                                  int64_t count, cudaStream_t stream);
 
-/* *equal = how many of n elements are the same in a and b; dense, in one order. */
-void td_cuda_launch_count_equal(int64_t *equal, const int64_t *a, const int64_t *b, int64_t n,
-                                cudaStream_t stream);
-
 /* *count = in how many dense rows of x (f32, f64) fewer than k elements come before that of the
  * label (which is not NaN). places: room for a number for each row.
  */

@@ -1,3 +1,4 @@
+#include "tensor/extend.h"
 #include "tensor/tune/store.h"
 
 #include <ctype.h>

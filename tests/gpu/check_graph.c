@@ -15,7 +15,7 @@ static void open_on(train_job *job, td_device device, int64_t batch)
     job->y = td_clone_as(here.y, TD_I64, device);
     train_job_close(&here);
     td_manual_seed(0);
-    job->net = td_resnet(18, 10, TD_STEM_IMAGENET);
+    job->net = td_model("resnet18", .classes = 10);
     if (job->x == NULL || job->y == NULL || job->net == NULL ||
         td_module_to(job->net, device, TD_F32) != TD_OK) {
         fprintf(stderr, "check: %s\n", td_last_error());

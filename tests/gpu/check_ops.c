@@ -118,7 +118,7 @@ static void run(outcome *o, const ops_case *c, td_tensor **inputs, int count)
     }
     td_write(dy, eighths, TD_F64);
     free(eighths);
-    td_backward_from(y, dy);
+    td_backward(y, .gradient = dy);
     for (int i = 0; i < count; i++) {
         if (td_is_leaf(inputs[i])) {
             keep(o, 1 + i, td_grad(inputs[i]));

@@ -135,7 +135,7 @@ static const double TRAIN_LR = 3e-4;
 static void open_on(train_job *job, td_device device, const train_job *like)
 {
     td_manual_seed(0);
-    job->net = td_resnet(18, 10, TD_STEM_IMAGENET);
+    job->net = td_model("resnet18", .classes = 10);
     if (job->net == NULL || td_module_to(job->net, device, TD_F32) != TD_OK) {
         fprintf(stderr, "check: %s\n", td_last_error());
         exit(1);

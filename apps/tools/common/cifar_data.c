@@ -1,6 +1,7 @@
 #include "apps/tools/common/cifar_data.h"
 
 #include "apps/tools/common/ranks.h"
+#include "tensor/extend.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -13,8 +13,7 @@
 /* Each rank's part; no sample twice, or the figures would be wrong. */
 static td_sampler *part_of(void)
 {
-    return td_dist_is_initialized() ? td_distributed_sampler(.no_padding = true)
-                                    : td_sequential_sampler();
+    return td_dist_is_initialized() ? td_distributed_sampler(.no_padding = true) : NULL;
 }
 
 static void add_batch(td_module *net, const td_batch *batch, int64_t top_k, evaluation *sums)

@@ -289,8 +289,7 @@ static td_status one_step(train_run *r, const td_batch *batch)
 /* The rest of the running epoch, or less if a signal asks to stop. */
 static td_status run_epoch(train_run *r)
 {
-    td_loader_set_epoch(r->loader, (uint64_t)r->state.epoch);
-    td_loader_skip_batches(r->loader, r->state.batch);
+    td_loader_seek(r->loader, (uint64_t)r->state.epoch, r->state.batch);
     for (td_batch batch; !(r->stop && between_groups(r)) && td_loader_next(r->loader, &batch);) {
         td_trace_begin("step");
         td_status status = one_step(r, &batch);

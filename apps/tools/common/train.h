@@ -116,7 +116,7 @@ struct train_run {
 /* Greets, seeds, opens the data. With several processes after td_dist_init. */
 td_status train_begin(train_run *r);
 
-/* A loader of batches in the sampler's order; NULL if the sampler is, or memory is short. */
+/* A loader of batches in the sampler's order (NULL: a random one); NULL if memory is short. */
 td_loader *train_loader(train_run *r, td_sampler *sampler);
 
 /* td_ddp of a model, with the options that the command line has given. */
@@ -133,9 +133,9 @@ typedef td_status (*train_program)(train_run *r);
 /* Runs the program in this process alone; returns the exit code. */
 int train_alone(train_run *r, train_program program);
 
-/* One process of several: joins the others at the place (NULL: as the environment says), runs the
- * program, leaves them. Returns the exit code. */
-int train_rank(train_run *r, const td_dist_options *place, train_program program);
+/* One process of several: joins the others as the environment says, runs the program, leaves them.
+ * Returns the exit code. */
+int train_rank(train_run *r, train_program program);
 
 /* Starts nprocs processes that each run rank_main(local rank, job); returns the exit code. */
 int train_spawn(const char *app, int (*rank_main)(int local_rank, void *job), void *job,

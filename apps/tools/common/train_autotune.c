@@ -1,6 +1,7 @@
 #include "apps/tools/common/train.h"
 #include "dist/graph/captured.h"
 #include "nn/io/safetensors.h"
+#include "tensor/extend.h"
 
 #include <string.h>
 

@@ -34,11 +34,10 @@ td_module *train_ddp(const train_run *r, td_module *model)
 
 td_loader *train_loader(train_run *r, td_sampler *sampler)
 {
-    return sampler == NULL
-               ? NULL
-               : td_loader_open(r->train, .batch_size = r->args.batch_size, .sampler = sampler,
-                                .drop_last = r->drop_last, .workers = (int)r->args.workers,
-                                .streamed = r->args.streamed, .device = r->args.device);
+    return td_loader_open(r->train, .batch_size = r->args.batch_size, .shuffle = true,
+                          .sampler = sampler, .drop_last = r->drop_last,
+                          .workers = (int)r->args.workers, .streamed = r->args.streamed,
+                          .device = r->args.device);
 }
 
 static void end(train_run *r)
@@ -62,11 +61,9 @@ int train_alone(train_run *r, train_program program)
     return status != TD_OK ? app_failed(r->app) : r->stop ? stop_exit_code() : 0;
 }
 
-int train_rank(train_run *r, const td_dist_options *place, train_program program)
+int train_rank(train_run *r, train_program program)
 {
-    td_dist_options where = place != NULL ? *place : (td_dist_options){ 0 };
-    where.timeout = r->args.timeout;
-    td_status status = td_dist_init_at(where, TD_HERE); /* all wait for the last */
+    td_status status = td_dist_init(.timeout = r->args.timeout); /* all wait for the last */
     if (status == TD_OK) {
         status = program(r);
     }

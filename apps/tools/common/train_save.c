@@ -1,6 +1,7 @@
 #include "apps/tools/common/train.h"
 
 #include "apps/tools/common/ranks.h"
+#include "tensor/extend.h"
 #include "tensor/tune/tune.h"
 #include "tensor/kernels.h"
 #include "nn/module.h"

@@ -3,6 +3,7 @@
 #include "apps/tools/common/log.h"
 #include "apps/tools/common/ranks.h"
 #include "nn/io/safetensors.h"
+#include "tensor/extend.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -100,7 +101,7 @@ td_status classify_options(classify_run *c, const char *app, const char *descrip
 int classify_main(classify_run *c, train_program program)
 {
     train_run *r = &c->base;
-    return td_dist_is_launched() ? train_rank(r, NULL, program) : train_alone(r, program);
+    return td_dist_is_launched() ? train_rank(r, program) : train_alone(r, program);
 }
 
 /* ---- beginning ---- */

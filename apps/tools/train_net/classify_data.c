@@ -4,6 +4,7 @@
 #include "apps/tools/train_net/noise.h"
 #include "apps/tools/train_net/pictures.h"
 #include "apps/tools/common/ranks.h"
+#include "tensor/extend.h"
 
 #include <inttypes.h>
 #include <stdio.h>

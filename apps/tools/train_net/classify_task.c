@@ -3,6 +3,7 @@
 #include "apps/tools/common/ranks.h"
 #include "apps/tools/common/signals.h"
 #include "data/inspect.h"
+#include "tensor/extend.h"
 
 #include <inttypes.h>
 #include <math.h>

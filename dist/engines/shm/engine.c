@@ -2,6 +2,7 @@
 #include "dist/engines/shm/shm.h"
 
 #include "dist/clock.h"
+#include "tensor/extend.h"
 
 #include <inttypes.h>
 #include <stdio.h>
