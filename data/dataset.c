@@ -127,13 +127,12 @@ td_status td_dataset_set_transform(td_dataset *dataset, const td_image_transform
         for (const td_part *part; (part = td_part_of(whole)) != NULL;) {
             whole = part->whole;
         }
-        return td_fail(
-            TD_E_UNSUPPORTED,
-            "transforms are for pictures in memory (CIFAR, synthetic), and this is a %s%s",
-            whole->vtable->kind,
-            whole->vtable->fetch == td_images_memory_fetch
-                ? ", in parts: set it on the whole dataset"
-                : "");
+        return td_fail(TD_E_UNSUPPORTED,
+                       "transforms are for images in memory (CIFAR, synthetic), and this is a %s%s",
+                       whole->vtable->kind,
+                       whole->vtable->fetch == td_images_memory_fetch
+                           ? ", in parts: set it on the whole dataset"
+                           : "");
     }
     TD_TRY(check_transform(transform));
     td_images_memory *images = (td_images_memory *)dataset;

@@ -14,7 +14,7 @@ td_images_memory *td_images_memory_new(const td_dataset_vtable *vtable, int64_t 
             td_images_memory_free(&images->base);
         }
         td_fail(TD_E_NOMEM,
-                "no memory for %lld pictures of %d bytes (%.1f MiB): use fewer, or free memory",
+                "no memory for %lld images of %d bytes (%.1f MiB): use fewer, or free memory",
                 (long long)length, TD_PICTURE_BYTES, (double)length * TD_PICTURE_BYTES / 0x1p20);
         return NULL;
     }

@@ -173,7 +173,7 @@ td_status td_synthetic_images(int64_t length, uint64_t seed, td_dataset **datase
 {
     *dataset = NULL;
     if (length < 1 || length > 10000000) {
-        return td_fail(TD_E_ARG, "%lld synthetic pictures; give 1 to 10000000", (long long)length);
+        return td_fail(TD_E_ARG, "%lld synthetic images; give 1 to 10000000", (long long)length);
     }
     td_images_memory *images = td_images_memory_new(&synthetic_vtable, length);
     if (images == NULL) {

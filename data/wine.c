@@ -13,8 +13,8 @@ static td_status open_wine(const char *path, td_dataset **wine)
     td_status status = td_csv_read(&rules, &table);
     if (status == TD_E_NOTFOUND || status == TD_E_IO) {
         return td_fail(status,
-                       "%s. Give the file itself (--data): data/wine.csv comes with tandem's "
-                       "source",
+                       "%s. tandem's source has the file as data/wine.csv: run the program from "
+                       "there, or give it the file's path",
                        td_last_error());
     }
     TD_TRY(status);

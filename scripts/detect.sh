@@ -124,7 +124,7 @@ else
     missing libmd "$brings" 'make deps'
 fi
 
-brings='folders of pictures'
+brings='folders of images'
 if library stb no-pkg-config '' stb/stb_image.h '(void)0'; then # the header has all
     use STB
     row found stb "$brings"
@@ -132,7 +132,7 @@ else
     missing stb "$brings" 'make deps'
 fi
 
-brings='folders of pictures: quicker JPEGs'
+brings='folders of images: quicker JPEGs'
 if library jpeg libjpeg -ljpeg jpeglib.h 'struct jpeg_error_mgr e; jpeg_std_error(&e)'; then
     use JPEG
     row found libjpeg "$brings"
@@ -302,7 +302,7 @@ tool slurmctld 'tests in a small Slurm cluster' 'make deps test'
 tool clang 'make fuzz' 'make deps-dev'
 tool clang-format 'make format and lint' 'make deps-dev'
 tool clang-tidy 'make lint' 'make deps-dev'
-tool gnuplot 'pictures of training curves' 'make deps'
+tool gnuplot 'plots of training curves' 'make deps'
 tool doxygen 'the API pages' 'make deps-dev'
 
 torch=

@@ -44,7 +44,7 @@ learn=("${net[@]}" TRAIN.BATCH_SIZE $((count < 32 ? 4 : 16)) TRAIN.MIN_AREA 0.6 
     OPTIM.BASE_LR 0.05 OPTIM.WARMUP_EPOCHS 2)
 
 works 'forty epochs' "${learn[@]}" OUT_DIR whole
-says 'all pictures are known' "^Epoch \[40/40\] tested on $count pictures: Loss 0\.[0-9]+  Acc@1 100\.000 "
+says 'all pictures are known' "^Epoch \[40/40\] tested on $count images: Loss 0\.[0-9]+  Acc@1 100\.000 "
 : >out
 "${learn[@]}" OUT_DIR stopped >out 2>&1 &
 run=$!

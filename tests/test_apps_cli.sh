@@ -83,7 +83,7 @@ fails 'cifar_single: a device that is not one' 1 'toaster' env TANDEM_DEVICE=toa
 fails 'cifar_single: a named folder that is not there' 1 "no CIFAR-10 in '$work/none'" \
     "$apps/cifar_single" --data "$work/none"
 fails 'plot_runs: no folder' 64 'plot_runs: give at least one folder: DIR\.\.\.$' "$apps/plot_runs"
-fails 'predict: no picture' 64 'predict: give at least one model and one picture: MODEL' "$apps/predict" m.safetensors
+fails 'predict: no picture' 64 'predict: give at least one model and one image: MODEL' "$apps/predict" m.safetensors
 fails 'cifar_ddp_slurm: outside of Slurm' 1 'tdrun sets them; srun and mpirun' "$apps/cifar_ddp_slurm"
 works 'cifar_resnet18 --help' "$apps/cifar_resnet18" --help
 says 'a round number has no exponent' 'wait for each other \(default$|default 300\)'

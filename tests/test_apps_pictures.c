@@ -105,7 +105,7 @@ static void test_two_ranks(void **state)
     (void)state;
     make_folder(true);
     procs_succeed(2, 60.0, run_rank, NULL);
-    assert_file("out0", "3 of 7 pictures could not be read", 1);
+    assert_file("out0", "3 of 7 images could not be read", 1);
     assert_file("out1", "", 0);
     assert_file("err0", "a/0.bmp: this BMP cannot be read", 2);
     assert_file("err0", "a/4.bmp", 2); /* told once, by the first of both */
@@ -140,7 +140,7 @@ static void test_alone(void **state)
     (void)state;
     make_folder(true);
     procs_succeed(1, 60.0, run_alone, NULL);
-    assert_file("out0", "4 of 7 pictures could not be read", 1);
+    assert_file("out0", "4 of 7 images could not be read", 1);
     assert_file("err0", "a/6.bmp", 4);
 }
 

@@ -115,7 +115,7 @@ keeps TRAIN.PIN_MEMORY False 'only on GPUs'
 keeps CUDNN.BENCHMARK False 'only on GPUs'
 keeps CUDNN.DETERMINISTIC True 'only on GPUs'
 keeps TRAIN.TOPK 2 'Acc@2 '
-keeps TEST.DATASET fewer 'tested on 11 pictures'
+keeps TEST.DATASET fewer 'tested on 11 images'
 keeps TEST.BATCH_SIZE 2 '^Test: \[  1/6\]'
 keeps DEVICE cpu:1 ', fp32; cpu:1, '
 loss_of() { sed -n 's/.*tested on .*: Loss \([0-9.]*\) .*/\1/p' "$1" | tail -n 1; }
@@ -139,7 +139,7 @@ mkdir -p data/trial
 cp -r data/val/* data/trial/
 cp data/trial/rgb/rgb.png data/trial/rgb/more.png
 run split TEST.SPLIT trial
-test "$(last split)" = "$base" && grep -q 'tested on 13 pictures' split.log
+test "$(last split)" = "$base" && grep -q 'tested on 13 images' split.log
 tap $? 'TEST.SPLIT' split.log
 memory_of() { sed -n 's/^memory: .* step \([0-9.]*\),.*/\1/p' "$1"; }
 run plain TRAIN.IM_SIZE 96 --memory
@@ -154,7 +154,7 @@ run ema OPTIM.EMA_DECAY 0.9
 test "$(last ema)" = "$base" -a "$(weights_of ema/best)" != "$(weights_of base/best)"
 tap $? 'OPTIM.EMA_DECAY keeps the weights; what is tested and the best is an average' ema.log
 for file in best checkpoints/ckpt_ep_001; do
-    "$apps/test_net" --cfg base.yaml MODEL.WEIGHTS ema/$file 2>&1 | tee -a ema.log | grep ' on 12 pictures' \
+    "$apps/test_net" --cfg base.yaml MODEL.WEIGHTS ema/$file 2>&1 | tee -a ema.log | grep ' on 12 images' \
         >"ema.${file##*/}"
 done
 grep -q '^averages of the weights from ema/checkpoints' ema.log && cmp -s ema.best ema.ckpt_ep_001
@@ -213,12 +213,12 @@ cp -r data/train photos
 one="TRAIN.DATASET photos TEST.DATASET nowhere DATA.VAL_FRACTION 0.5"
 # shellcheck disable=SC2086
 run one $one
-grep -q '5 pictures in 5 classes' one.log && grep -q 'tested on 7 pictures' one.log
+grep -q '5 images in 5 classes' one.log && grep -q 'tested on 7 images' one.log
 tap $? 'DATA.VAL_FRACTION splits the folder TRAIN.DATASET' one.log
 # shellcheck disable=SC2086
 "$apps/test_net" --cfg base.yaml $one MODEL.WEIGHTS one/best >tested.log 2>&1
-grep -q ' on 7 pictures' tested.log && test "$(grep '^Test: ' tested.log)" = "$(grep '^Test: ' one.log)"
-tap $? 'and test_net tests the same pictures' tested.log
+grep -q ' on 7 images' tested.log && test "$(grep '^Test: ' tested.log)" = "$(grep '^Test: ' one.log)"
+tap $? 'and test_net tests the same images' tested.log
 run nowhere TRAIN.DATASET photos
 grep -q 'TRAIN.DATASET and TRAIN.SPLIT: there is no folder .photos/train..*DATA.VAL_FRACTION 0.2' nowhere.log
 tap $? 'a folder without training and test data: how to split it' nowhere.log

@@ -19,11 +19,11 @@ net=("$apps/train_net" --cfg config/small.yaml)
 # ---- a run ----
 works 'a run' "${net[@]}" OUT_DIR whole
 says 'the model and the data' '^tandem .*: resnet18, 5 classes, 11179077 parameters$'
-says 'the pictures' '^data: 12 pictures in 5 classes; batch 4, lr 0\.02, seed 1, fp32;'
+says 'the images' '^data: 12 images in 5 classes; batch 4, lr 0\.02, seed 1, fp32;'
 says 'a step' '^Epoch \[1/3\] \[   1/3\]  lr 0\.002000  ETA [0-9:]+  Time [0-9.]+ \([0-9.]+\)  Data [0-9.]+ \([0-9.]+\)  Loss [0-9.]+ \([0-9.]+\)  Acc@1 [0-9.]+  Acc@5 100\.000$'
 says 'the learning rate of the second epoch' '^Epoch \[2/3\] \[   3/3\]  lr 0\.015000 '
 says 'a batch of the test' '^Test: \[  3/3\]  Loss .*Acc@5 100\.000$'
-says 'each picture is tested once' '^Epoch \[3/3\] tested on 12 pictures: Loss [0-9.]+  Acc@1 [0-9.]+  Acc@5 100\.000  best [0-9.]+$'
+says 'each image is tested once' '^Epoch \[3/3\] tested on 12 images: Loss [0-9.]+  Acc@1 [0-9.]+  Acc@5 100\.000  best [0-9.]+$'
 ls whole whole/checkpoints >listed
 printf 'whole:\nbest\ncheckpoints\nconfig.yaml\n' >expected
 grep -vE '^(events|metrics|test.index|train.index)' listed | head -n 4 >seen
@@ -45,11 +45,11 @@ says 'and that' '^all 3 epochs are done$'
 
 # ---- testing, predicting ----
 works 'test_net takes the best' "$apps/test_net" --cfg whole/config.yaml
-says 'it has tested all' '^resnet18 on 12 pictures in 5 classes: Loss .*\(12 pictures\)$'
+says 'it has tested all' '^resnet18 on 12 images in 5 classes: Loss .*\(12 images\)$'
 works 'or any file' "$apps/test_net" --cfg whole/config.yaml MODEL.WEIGHTS whole/checkpoints/ckpt_ep_002
 works 'by two ranks' "$apps/tdrun" --nproc-per-node 2 "$apps/test_net" --cfg whole/config.yaml
-grep -o '^resnet18.*classes\|Acc.*pictures)' out | tail -n 2 >two
-"$apps/test_net" --cfg whole/config.yaml | grep -o '^resnet18.*classes\|Acc.*pictures)' >one
+grep -o '^resnet18.*classes\|Acc.*images)' out | tail -n 2 >two
+"$apps/test_net" --cfg whole/config.yaml | grep -o '^resnet18.*classes\|Acc.*images)' >one
 same 'the same figures' one two
 works 'predict knows its classes and size' "$apps/predict" whole/best "$pictures/rgb.png"
 says 'by their names' '%  (grey|large|palette|rgb|sampled)$'
@@ -105,7 +105,7 @@ stop_testing() { # stop_testing NAME SIGNAL CODE COMMAND...: stopped at the firs
 }
 stop_testing 'alone' INT 130 "${net[@]}" OUT_DIR tested
 works 'the same command' "${net[@]}" OUT_DIR tested
-says 'tests that epoch' '^Epoch \[1/3\] tested on 12 pictures'
+says 'tests that epoch' '^Epoch \[1/3\] tested on 12 images'
 ! grep -q '^Epoch \[1/3\] \[' out
 tap $? 'and does not train it again' out
 same 'to the same bits' whole/checkpoints/ckpt_ep_003 tested/checkpoints/ckpt_ep_003
@@ -130,7 +130,7 @@ apart() { # apart FOLDER STEPS: the largest difference of so many losses from th
 works 'one rank' "${net[@]}" "${slow[@]}" OUT_DIR alone
 works 'two ranks' "${two[@]}" OUT_DIR ranks MODEL.SYNCBN True
 says 'of half the batch' 'batch 2 on each of 2 ranks'
-says 'all pictures are tested once' 'tested on 12 pictures'
+says 'all images are tested once' 'tested on 12 images'
 apart ranks 5 >out
 awk '{ exit !($1 < 5e-5 && $3 == 5) }' out
 tap $? "with SYNCBN they agree: apart $(cat out)" out
@@ -149,7 +149,7 @@ fails 'no such model' 1 "MODEL.ARCH: there is no model 'resnet81'; the nearest n
 fails 'no such folder' 1 "TRAIN.DATASET and TRAIN.SPLIT: there is no folder 'nowhere/train'. If .* TRAIN.DATASET PHOTOS DATA.VAL_FRACTION 0.2" "${net[@]}" OUT_DIR x TRAIN.DATASET nowhere
 fails 'no test folder' 1 "TEST.DATASET and TEST.SPLIT: there is no folder 'data/test'" "${net[@]}" OUT_DIR x TEST.SPLIT test
 fails 'too few classes' 1 'data have 5 classes.*MODEL.NUM_CLASSES 4: set it to 5' "${net[@]}" OUT_DIR x MODEL.NUM_CLASSES 4
-fails 'a batch of one picture' 1 'TRAIN.BATCH_SIZE 1 with pictures of TRAIN.IM_SIZE 32' "${net[@]}" OUT_DIR x TRAIN.BATCH_SIZE 1
+fails 'a batch of one image' 1 'TRAIN.BATCH_SIZE 1 with images of TRAIN.IM_SIZE 32' "${net[@]}" OUT_DIR x TRAIN.BATCH_SIZE 1
 fails 'more than there are' 1 'TRAIN.BATCH_SIZE 64: .*12 samples give no batch of 64' "${net[@]}" OUT_DIR x TRAIN.BATCH_SIZE 64
 fails 'a checkpoint of other classes' 1 'MODEL.NUM_CLASSES 6: whole/checkpoints/ckpt_ep_003 was trained with MODEL.NUM_CLASSES 5' \
     "${net[@]}" OUT_DIR whole MODEL.NUM_CLASSES 6

@@ -53,7 +53,7 @@ tap $? 'an error comes behind what was printed before' out
 rm data
 fails 'no data file' 1 '^wine_single: .*data/wine\.csv' "$app"
 mkdir -p data/wine.csv
-fails 'a folder in place of the data' 1 'Give the file itself' "$app"
+fails 'a folder in place of the data' 1 "tandem's source has the file" "$app"
 rmdir data/wine.csv
 printf 'a,b\n1,2\n' >data/wine.csv
 fails 'data of another form' 1 'data/wine\.csv' "$app"

@@ -220,7 +220,7 @@ static void test_nothing_readable(void **state)
     td_loader *loader = open_loader(d, 0);
     td_batch batch;
     assert_false(td_loader_next(loader, &batch));
-    assert_error_says("not one picture", NULL);
+    assert_error_says("not one image", NULL);
     td_loader_close(loader);
     td_dataset_free(d);
 }

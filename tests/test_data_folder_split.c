@@ -134,7 +134,7 @@ static void test_splits_that_cannot_be(void **state)
     temp_make_folder("set/lonely");
     temp_write("set/lonely/1.png", "", 0);
     assert_null(td_image_folder_open(temp_path("set"), .val_fraction = 0.2));
-    assert_error_says("set/lonely", "one picture", NULL);
+    assert_error_says("set/lonely", "one image", NULL);
 }
 
 int main(void)

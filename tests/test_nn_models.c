@@ -99,7 +99,7 @@ static void test_refusals(void **state)
     assert_refused((td_model_options){ .name = "efficientnet-b0" }, "'efficientnet_b0'");
     assert_refused((td_model_options){ .name = "" }, "nearest");
     assert_refused((td_model_options){ .name = "densenet121", .stem = TD_STEM_CIFAR },
-                   "small pictures");
+                   "small images");
     assert_refused((td_model_options){ .name = "resnet18", .classes = -1 }, "negative");
     assert_refused((td_model_options){ .name = "efficientnet_b0", .dropout = 1.0 }, "[0, 1)");
     assert_refused((td_model_options){ .name = "efficientnet_b0", .stochastic_depth = -1.0 },

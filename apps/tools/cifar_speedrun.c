@@ -54,7 +54,7 @@ static void read_options(job *j, int argc, char **argv)
                    "So many runs, with seeds that follow each other");
     train_args_int(args, "seed", &args->seed, 0, 9e15, "Of the first run");
     train_args_flag(args, "plain-test", &j->plain_test,
-                    "Test on each picture once instead of on six views of it");
+                    "Test on each image once instead of on six views of it");
     train_args_text(args, "save-model", "PATH", &args->save_model,
                     "Write the trained model of the last run: for predict and td_load_model");
     train_args_text(args, "data", "FOLDER", &args->data,

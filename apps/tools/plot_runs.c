@@ -37,7 +37,7 @@ static const panel panels[] = {
       "[0:100]",
       { { "train", { "train/epoch_accuracy" } }, { "test", { "test/accuracy" } } } },
     { "learning rate", 1, "[0:*]", { { "", { "lr" } } } },
-    { "pictures a second", 1, "[0:*]", { { "", { "images_per_second" } } } },
+    { "images a second", 1, "[0:*]", { { "", { "images_per_second" } } } },
 };
 enum { LOSS = 0, PANELS = sizeof panels / sizeof *panels };
 

@@ -1,6 +1,6 @@
 /* Says what is in a picture: a trained model's most probable classes.
  *
- *     apps/predict MODEL.safetensors PICTURE...
+ *     apps/predict MODEL.safetensors IMAGE...
  *
  * The model is a checkpoint of tandem or torchvision's weights, saved as safetensors. A checkpoint
  * says which model it is, how pictures are resized and normalised, and what the classes are called;
@@ -216,13 +216,13 @@ int main(int argc, char **argv)
           .high = MOST_CLASSES },
         { "size", "N", "Pixels of a side of what the model sees; otherwise its file's", CLI_INT,
           .value = &p.args.size, .low = 1, .high = 8192 },
-        { "resize", "N", "Pixels of a picture's shorter side before the middle is cut out", CLI_INT,
+        { "resize", "N", "Pixels of an image's shorter side before the middle is cut out", CLI_INT,
           .value = &p.args.resize, .low = 1, .high = 8192 },
     };
-    cli_rest rest = { .name = "MODEL.safetensors PICTURE...",
-                      .wanted = "one model and one picture",
+    cli_rest rest = { .name = "MODEL.safetensors IMAGE...",
+                      .wanted = "one model and one image",
                       .least = 2 };
-    cli_parse_rest(argc, argv, "Says what is in a picture: a model's most probable classes.",
+    cli_parse_rest(argc, argv, "Says what is in an image: a model's most probable classes.",
                    options, sizeof options / sizeof *options, &rest);
     p.args.model = rest.values[0];
     p.args.size_given = options[3].given;

@@ -21,10 +21,10 @@ static td_status program(train_run *r)
     TD_TRY(classify_load_weights(c));
     progress_begin(&r->progress, ranks_first(), 0);
     TD_TRY(classify_test(c, &e));
-    td_printf_rank0(
-        "%s on %s: Loss %.4f  Acc@1 %.3f  Acc@%" PRId64 " %.3f  (%" PRId64 " pictures)\n",
-        c->s.model.arch, r->data_name, e.loss, 100.0 * (double)e.correct / (double)e.count,
-        r->recipe.top_k, 100.0 * (double)e.correct_k / (double)e.count, e.count);
+    td_printf_rank0("%s on %s: Loss %.4f  Acc@1 %.3f  Acc@%" PRId64 " %.3f  (%" PRId64 " images)\n",
+                    c->s.model.arch, r->data_name, e.loss,
+                    100.0 * (double)e.correct / (double)e.count, r->recipe.top_k,
+                    100.0 * (double)e.correct_k / (double)e.count, e.count);
     return classify_report_bad(c);
 }
 
@@ -33,7 +33,7 @@ int main(int argc, char **argv)
     static classify_run c;
     td_status status = classify_options(
         &c, "test_net",
-        "Tests a classifier on a folder of pictures: TEST.DATASET/TEST.SPLIT/CLASS/picture. "
+        "Tests a classifier on a folder of images: TEST.DATASET/TEST.SPLIT/CLASS/image. "
         "MODEL.WEIGHTS names its file; otherwise it is OUT_DIR/best.",
         argc, argv);
     c.tests_only = true;

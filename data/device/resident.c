@@ -128,7 +128,7 @@ td_batch_maker *td_resident_new(const td_batch_plan *plan)
     if (!send_pictures(r, length, plan->device) ||
         !td_batch_memory_make(&r->batch, plan, plan->device)) {
         free_resident(&r->base);
-        td_fail_context(TD_E_NOMEM, "loader: %lld pictures on %s", (long long)length,
+        td_fail_context(TD_E_NOMEM, "loader: %lld images on %s", (long long)length,
                         td_device_name(plan->device));
         return NULL;
     }

@@ -259,7 +259,7 @@ td_status td_bitmap_open(td_encoded *p)
     if ((int64_t)p->width * p->height > p->most_pixels) {
         return td_fail(
             TD_E_FORMAT,
-            "%s: %d x %d pixels are more than the %lld that are taken for a picture; make "
+            "%s: %d x %d pixels are more than the %lld that are taken for an image; make "
             "it smaller",
             p->name, p->width, p->height, (long long)p->most_pixels);
     }

@@ -52,7 +52,7 @@ static td_status check_file(const char *path, const struct stat *info, int64_t m
     return info->st_size <= most
                ? TD_OK
                : td_fail(TD_E_FORMAT,
-                         "%s: %lld bytes are more than the %lld that are taken for a picture; make "
+                         "%s: %lld bytes are more than the %lld that are taken for an image; make "
                          "it smaller",
                          path, (long long)info->st_size, (long long)most);
 }
@@ -151,7 +151,7 @@ static td_status note_bad(image_folder *f, int64_t sample)
         }
         if (bad == NULL || message == NULL) {
             free(message);
-            status = td_fail(TD_E_NOMEM, "no memory for the list of bad pictures");
+            status = td_fail(TD_E_NOMEM, "no memory for the list of bad images");
         } else {
             memmove(bad + i + 1, bad + i, (size_t)(f->bad_count - i) * sizeof *bad);
             bad[i] = (bad_picture){ sample, message };
@@ -177,7 +177,7 @@ static td_status load_sample(image_folder *f, int64_t *sample, uint64_t epoch, u
         TD_TRY(note_bad(f, *sample));
         *sample = (*sample + 1) % f->base.length;
     }
-    return td_fail(TD_E_FORMAT, "%s: not one picture can be read", f->root);
+    return td_fail(TD_E_FORMAT, "%s: not one image can be read", f->root);
 }
 
 static td_status fetch(const td_dataset *dataset, const int64_t *index, int64_t n, uint64_t epoch,
@@ -187,7 +187,7 @@ static td_status fetch(const td_dataset *dataset, const int64_t *index, int64_t 
     int size = f->options.transform.size;
     uint8_t *rgb = malloc((size_t)size * (size_t)size * 3);
     if (rgb == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for a picture of %d pixels", size);
+        return td_fail(TD_E_NOMEM, "no memory for an image of %d pixels", size);
     }
     float *out = td_data_rw(x);
     int64_t *label = td_data_rw(y);
@@ -217,7 +217,7 @@ static void free_folder(td_dataset *dataset)
     free(f);
 }
 
-static const td_dataset_vtable folder_vtable = { "folder of pictures", fetch, free_folder };
+static const td_dataset_vtable folder_vtable = { "folder of images", fetch, free_folder };
 
 static td_status list_folder(image_folder *f)
 {
@@ -234,7 +234,7 @@ static td_status list_part(image_folder *f)
 {
     double fraction = f->options.val_fraction;
     if (!(fraction >= 0.0 && fraction < 1.0) || (f->options.val && fraction == 0.0)) {
-        return td_fail(TD_E_ARG, "%s: the validation part is to be %g of the pictures; %s", f->root,
+        return td_fail(TD_E_ARG, "%s: the validation part is to be %g of the images; %s", f->root,
                        fraction,
                        f->options.val ? "give more than 0 and less than 1"
                                       : "give less than 1, or 0 for no split");
@@ -325,7 +325,7 @@ td_status td_image_read(const char *path, const td_image_folder_transform *trans
                TD_HERE, "td_image_read: %s must be f32[1,3,%d,%d]", td_describe(x), t.size, t.size);
     uint8_t *rgb = malloc((size_t)t.size * (size_t)t.size * 3);
     if (rgb == NULL) {
-        return td_fail(TD_E_NOMEM, "%s: no memory for a picture of %d pixels", path, t.size);
+        return td_fail(TD_E_NOMEM, "%s: no memory for an image of %d pixels", path, t.size);
     }
     td_status status = load(path, &t, USUAL_MOST_PIXELS, 0, 0, rgb);
     if (status == TD_OK) {

@@ -115,7 +115,7 @@ static void free_entries(entries *e)
 
 static td_status no_memory(const char *folder)
 {
-    return td_fail(TD_E_NOMEM, "%s: no memory for the list of pictures", folder);
+    return td_fail(TD_E_NOMEM, "%s: no memory for the list of images", folder);
 }
 
 static td_status add_entry(entries *e, const char *folder, const char *name)
@@ -308,11 +308,10 @@ static td_status walk_classes(walk *w, const entries *classes)
         }
         TD_TRY(walk_class(w, classes->name[i], (int32_t)i));
         if (list->count == first) {
-            return td_fail(
-                TD_E_NOTFOUND,
-                "%s/%s: no picture (jpg, jpeg, png, bmp, gif) in this class; add some or "
-                "remove the folder",
-                w->root, classes->name[i]);
+            return td_fail(TD_E_NOTFOUND,
+                           "%s/%s: no image (jpg, jpeg, png, bmp, gif) in this class; add some or "
+                           "remove the folder",
+                           w->root, classes->name[i]);
         }
         qsort(list->paths + first, (size_t)(list->count - first), sizeof *list->paths, by_folder);
     }
@@ -330,7 +329,7 @@ td_status td_folder_list_read(const char *root, td_folder_list *list)
     }
     if (status == TD_OK && classes.count == 0) {
         status = td_fail(TD_E_NOTFOUND,
-                         "%s: no sub-folders: each class of pictures has one of its name", root);
+                         "%s: no sub-folders: each class of images has one of its name", root);
     }
     if (status == TD_OK) {
         status = walk_classes(&w, &classes);

@@ -70,14 +70,14 @@ td_status td_folder_list_split(td_folder_list *list, const char *root, double fr
     bool *marks = calloc((size_t)list->count, sizeof *marks);
     td_status status = order != NULL && marks != NULL
                            ? TD_OK
-                           : td_fail(TD_E_NOMEM, "%s: no memory to split %lld pictures", root,
+                           : td_fail(TD_E_NOMEM, "%s: no memory to split %lld images", root,
                                      (long long)list->count);
     for (int64_t first = 0, end; status == TD_OK && first < list->count; first = end) {
         for (end = first; end < list->count && list->labels[end] == list->labels[first]; end++) {
         }
         if (end - first < 2) {
             status = td_fail(TD_E_FORMAT,
-                             "%s/%s: one picture; a class needs two to be split into training and "
+                             "%s/%s: one image; a class needs two to be split into training and "
                              "validation",
                              root, list->classes[list->labels[first]]);
         } else {

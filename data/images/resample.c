@@ -190,5 +190,5 @@ td_status td_resample(const td_bitmap *from, td_box crop, int width, int height,
     free(p.between);
     free_axis(&rows);
     free_axis(&columns);
-    return made ? TD_OK : td_fail(TD_E_NOMEM, "no memory to resize a picture");
+    return made ? TD_OK : td_fail(TD_E_NOMEM, "no memory to resize an image");
 }

@@ -28,11 +28,10 @@ td_status td_image_folder_transform_check(td_image_folder_transform *t)
     }
     if (!in_range(1, t->size, MOST_SIZE) ||
         (t->resize != 0 && !in_range(t->size, t->resize, MOST_SIZE))) {
-        return td_fail(
-            TD_E_ARG,
-            "pictures of %d pixels, resized to %d: sizes go from 1 to %d, and what is cut "
-            "out cannot be larger than the picture",
-            t->size, t->resize, MOST_SIZE);
+        return td_fail(TD_E_ARG,
+                       "images of %d pixels, resized to %d: sizes go from 1 to %d, and what is cut "
+                       "out cannot be larger than the image",
+                       t->size, t->resize, MOST_SIZE);
     }
     if (!(t->scale[0] > 0.0 && in_range(t->scale[0], t->scale[1], 1.0) && t->ratio[0] > 0.0 &&
           in_range(t->ratio[0], t->ratio[1], 1e3))) {

@@ -133,7 +133,7 @@ static td_status cifar_tested(train_run *r, const evaluation *result)
 
 static void describe(const train_run *r)
 {
-    char ranks[64] = "", loader[64] = "the pictures too";
+    char ranks[64] = "", loader[64] = "the images too";
     if (td_dist_world_size() > 1) {
         snprintf(ranks, sizeof(ranks), " on each of %d ranks", td_dist_world_size());
     }

@@ -14,8 +14,8 @@ static void announce_synthetic(FILE *out, const char *folder)
 {
     fprintf(out,
             "*** This is NOT CIFAR-10: there is none in %s.\n"
-            "*** Training on synthetic pictures instead; accuracies mean nothing beside others'.\n"
-            "*** To get the real one (170 MB): --download, or --data FOLDER if you have it.\n",
+            "*** Training on generated images of shapes instead; do not compare the accuracies.\n"
+            "*** To train on CIFAR-10 (170 MB): --download, or --data FOLDER if you have it.\n",
             folder);
     fflush(out);
 }

@@ -51,8 +51,8 @@ void cli_parse(int argc, char **argv, const char *description, cli_option *optio
 
 /* What stands on the command line beside options: files. */
 typedef struct cli_rest {
-    const char *name;   /* "MODEL PICTURE...", for --help and messages */
-    const char *wanted; /* "one model and one picture": the least, in words */
+    const char *name;   /* "MODEL IMAGE...", for --help and messages */
+    const char *wanted; /* "one model and one image": the least, in words */
     int least;          /* the same as a number */
     char **values;      /* set: part of argv */
     int count;

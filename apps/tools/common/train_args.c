@@ -129,7 +129,7 @@ static void device_options(train_args *args)
     o->unwritten = "no";
     train_args_flag(
         args, "streamed", &args->streamed,
-        "GPUs: send each batch, though the pictures would fit into the GPU's memory: what they "
+        "GPUs: send each batch, though the images would fit into the GPU's memory: what they "
         "would take is left to the steps");
     train_args_flag(
         args, "graph", &args->graph,

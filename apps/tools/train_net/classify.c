@@ -114,7 +114,7 @@ static td_status check_batch(const classify_run *c)
     int64_t ranks = s->model.syncbn ? td_dist_world_size() : 1;
     if (s->train.batch_size * side * side * ranks < 2) {
         return td_fail(TD_E_ARG,
-                       "TRAIN.BATCH_SIZE 1 with pictures of TRAIN.IM_SIZE %" PRId64
+                       "TRAIN.BATCH_SIZE 1 with images of TRAIN.IM_SIZE %" PRId64
                        ": batch normalisation needs two values of a channel to have a "
                        "variance; give batches of 2 or more",
                        s->train.im_size);

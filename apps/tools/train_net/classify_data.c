@@ -136,7 +136,7 @@ td_status classify_open(train_run *r)
     r->test = c->test_data;
     const td_dataset *data = r->train != NULL ? r->train : r->test;
     snprintf(r->data_name, sizeof r->data_name, "%" PRId64 " %s in %d classes", data->length,
-             data->synthetic ? "samples of noise" : "pictures", data->classes);
+             data->synthetic ? "samples of noise" : "images", data->classes);
     return model_notes_make(&r->notes,
                             &(model_input){ .size = c->s.test.crop_size,
                                             .resize = c->s.test.im_size,

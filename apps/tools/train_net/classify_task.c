@@ -89,7 +89,7 @@ static void epoch_done(train_run *r, double seconds, char *path)
     if (r->state.seen > r->seen_before) { /* not if it was stopped while it was tested */
         progress_print(&r->progress,
                        "Epoch [%" PRId64 "/%" PRId64
-                       "] trained in %.1f s: %.0f pictures/s, waited %.1f s for data",
+                       "] trained in %.1f s: %.0f images/s, waited %.1f s for data",
                        r->state.epoch + 1, r->args.epochs, seconds,
                        (double)(r->state.seen - r->seen_before) / seconds,
                        td_loader_wait_seconds(r->loader) - r->waited);
@@ -146,7 +146,7 @@ static td_status validate(train_run *r)
     r->state.best = best ? accuracy : r->state.best;
     progress_print(&r->progress,
                    "Epoch [%" PRId64 "/%" PRId64 "] tested on %" PRId64
-                   " pictures: Loss %.4f  Acc@1 %.3f  Acc@%" PRId64 " %.3f  best %.3f",
+                   " images: Loss %.4f  Acc@1 %.3f  Acc@%" PRId64 " %.3f  best %.3f",
                    r->state.epoch + 1, r->args.epochs, e.count, e.loss, 100 * accuracy,
                    r->recipe.top_k, 100 * accuracy_k, 100 * r->state.best);
     TD_TRY(train_log_test(r, &e));

@@ -56,7 +56,7 @@ td_status pictures_report_bad(const td_dataset *folder)
     if (status == TD_OK) {
         int64_t count = count_marked(td_data(marks), folder->length);
         td_printf_rank0("%" PRId64 " of %" PRId64
-                        " pictures could not be read; others took their places (see stderr)\n",
+                        " images could not be read; others took their places (see stderr)\n",
                         count, folder->length);
         print_own(folder, td_data(marks));
     }

@@ -39,11 +39,10 @@ static td_tensor *positions_forward(td_module *self, td_tensor *q, td_site at)
 {
     const positions_state *s = self->state;
     int64_t n = q->shape[0], side = s->side, all = side * side;
-    TD_REQUIRE(
-        q->shape[2] == all, at,
-        "the relative positions are for %lld x %lld places, and the picture gives %lld: make "
-        "the model for pictures of this size (td_model_options.image_size)",
-        (long long)side, (long long)side, (long long)q->shape[2]);
+    TD_REQUIRE(q->shape[2] == all, at,
+               "the relative positions are for %lld x %lld places, and the image gives %lld: make "
+               "the model for images of this size (td_model_options.image_size)",
+               (long long)side, (long long)side, (long long)q->shape[2]);
     q = td_reshape_at(q, TD_SHAPE(n, HEADS, side, side, HEAD_SIZE), at);
     td_tensor *h = td_matmul_at(q, rows_by_distance(s->height, side, at), at); /* [n,heads,x,y,i] */
     td_tensor *turned = td_transpose_at(q, 2, 3, at);
