@@ -27,6 +27,11 @@ size_t td_dtype_size(td_dtype dtype);
 /* "f32", "bf16", ... The text is static. */
 const char *td_dtype_name(td_dtype dtype);
 
+static inline bool td_is_float(td_dtype dtype)
+{
+    return dtype <= TD_F16;
+}
+
 /* The bits of a bfloat16 and of an IEEE half; tensor/f16.h converts them. */
 typedef uint16_t td_bf16;
 typedef uint16_t td_f16;

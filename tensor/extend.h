@@ -133,11 +133,6 @@ uint64_t td_philox_mixed_key(td_philox_key key);
 
 /* ---- dtypes, devices and precision ---- */
 
-static inline bool td_is_float(td_dtype dtype)
-{
-    return dtype <= TD_F16;
-}
-
 /* The 16-bit floats: activations of mixed precision have one of these dtypes. */
 static inline bool td_is_half(td_dtype dtype)
 {

@@ -1,4 +1,3 @@
-#include "tensor/extend.h"
 #include "tests/dist_data.h"
 #include "tensor/f16.h"
 

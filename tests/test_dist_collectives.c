@@ -3,7 +3,6 @@
 #include "dist/clock.h"
 #include "dist/engines/reduce_math.h"
 #include "tensor/cpu/isa.h"
-#include "tensor/extend.h"
 #include "tests/dist_data.h"
 #include "tests/dist_procs.h"
 #include "tests/sanitized.h"

@@ -1,7 +1,6 @@
 /* td_evaluate against sums made by hand, alone and over ranks; the mean and the printing that
  * lessons use. */
 #include "autograd/tape.h"
-#include "tensor/extend.h"
 #include "tests/dist_procs.h"
 #include "tests/expect_fatal.h"
 #include "tests/toy_dataset.h"

@@ -4,7 +4,6 @@
 #include "tensor/cpu/ops_half.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/element.h"
-#include "tensor/extend.h"
 #include "tensor/storage.h"
 #include "tensor/scaling.h"
 

@@ -3,7 +3,6 @@
  * pack, which costs nothing beside memory and keeps the number of kernels small. */
 #include "tensor/cuda/compute.cuh"
 #include "tensor/cuda/launch_elements.h"
-#include "tensor/extend.h"
 #include "tensor/kernel_types.h"
 
 /* Up to three inputs of the result's type. */
