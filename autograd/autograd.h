@@ -33,8 +33,8 @@ void td_retain_grad_at(td_tensor *t, td_site at);
 typedef struct td_backward_options {
     int begin_; /* for the library: lets the macro take an empty list */
     td_tensor *loss;
-    const td_tensor *gradient; /* of loss, with its shape, dtype and device; NULL: 1, and loss has
-                                  one element */
+    const td_tensor *gradient; /* of loss; its shape, dtype and device. NULL: 1, for a loss of one
+                                  element */
 } td_backward_options;
 /* td_backward(loss): computes the gradient of a scalar for every leaf it was computed from, and
  * adds it to the leaf's gradient. Once per forward: it uses the tape up and releases what the tape

@@ -237,7 +237,8 @@ typedef struct td_loader_options {
     td_device device;        /* of the batches; 0: cpu:0 */
     bool streamed;           /* do not keep the images on the GPU (data/inspect.h says when the
                                 loader does) */
-    td_generator *generator; /* for shuffling and the base seed; NULL: the default generator */
+    td_generator *generator; /* drawn from when an epoch begins, as by PyTorch's DataLoader, also
+                                without shuffle; NULL: the calling thread's default generator */
 } td_loader_options;
 
 /* A batch. x, y and samples belong to the loader and are valid until the next td_loader_next,

@@ -97,7 +97,7 @@ td_loader *td_loader_open_at(td_loader_options o, td_site at)
     const td_dataset *dataset = o.dataset;
     if (dataset == NULL) {
         td_sampler_free(o.sampler);
-        td_fail(TD_E_ARG, "loader: the dataset is NULL (the last error was: %s)", td_last_error());
+        td_fail(TD_E_ARG, "td_loader_open: the dataset is NULL: %s", td_last_reason());
         return NULL;
     }
     td_loader *loader = calloc(1, sizeof *loader);
@@ -215,8 +215,7 @@ static void require_read(const td_loader *loader, const char *what)
 bool td_loader_next(td_loader *loader, td_batch *batch)
 {
     TD_REQUIRE(loader != NULL, TD_HERE,
-               "td_loader_next: the loader is NULL: td_loader_open failed (the last error was: %s)",
-               td_last_error());
+               "td_loader_next: the loader is NULL: td_loader_open failed: %s", td_last_reason());
     *batch = (td_batch){ 0 };
     require_read(loader, "td_loader_next");
     if (loader->status != TD_OK) {

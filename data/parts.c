@@ -115,8 +115,7 @@ td_status td_split(const td_dataset *dataset, double test_size, uint32_t seed, t
 {
     *train = *test = NULL;
     if (dataset == NULL) {
-        return td_fail(TD_E_ARG, "td_split: the dataset is NULL (the last error was: %s)",
-                       td_last_error());
+        return td_fail(TD_E_ARG, "td_split: the dataset is NULL: %s", td_last_reason());
     }
     if (!(test_size > 0 && test_size < 1)) {
         return td_fail(TD_E_ARG, "a test share of %g; give a number between 0 and 1", test_size);

@@ -119,8 +119,7 @@ static int count_classes(const td_tensor *y, td_site at)
 
 static void check_tensor(const td_tensor *t, const char *name, td_site at)
 {
-    TD_REQUIRE(t != NULL, at, "td_tensor_dataset: %s is NULL (the last error was: %s)", name,
-               td_last_error());
+    TD_REQUIRE(t != NULL, at, "td_tensor_dataset: %s is NULL: %s", name, td_last_reason());
     TD_REQUIRE(t->step == 0, at,
                "td_tensor_dataset: %s, %s, belongs to a step, at whose end it is gone; td_clone it",
                name, td_describe(t));

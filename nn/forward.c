@@ -2,6 +2,7 @@
 #include "nn/internal.h"
 #include "autograd/tape.h"
 #include "tensor/extend.h"
+#include "tensor/storage.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -309,6 +310,7 @@ static void require_no_params(td_module *m, const char *path, void *user)
 td_status td_module_to_at(td_module *m, td_device device, td_dtype dtype, td_site at)
 {
     TD_REQUIRE(td_is_float(dtype), at, "td_module_to: %s is no float dtype", td_dtype_name(dtype));
+    td_require_device(device, at);
     td_module_each(m, require_no_params, NULL);
     for (td_module *up = td_node_of(m)->parent; up != NULL; up = td_node_of(up)->parent) {
         require_no_params(up, "", NULL);

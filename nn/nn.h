@@ -46,7 +46,7 @@ int64_t td_parameter_count(const td_module *m); /* elements; shared parameters c
 
 /* Prints a table of layers with output shape, parameters and multiply-adds, and the totals. Runs
  * one forward in evaluation mode on zeros of the given input shape. */
-td_status td_summary(td_module *m, td_shape input, FILE *out);
+td_status td_summary_at(td_module *m, td_shape input, FILE *out, td_site at);
 
 /* Keeps only the input of m for backward, and runs m's forward a second time in backward: less
  * memory, more time, the same bits. m's forward must depend on its input and its parameters alone.
@@ -196,6 +196,7 @@ TD_END_C
 #define td_forward(...) td_forward_at(__VA_ARGS__, TD_HERE)
 #define td_forward2(...) td_forward2_at(__VA_ARGS__, TD_HERE)
 #define td_module_to(...) td_module_to_at(__VA_ARGS__, TD_HERE)
+#define td_summary(...) td_summary_at(__VA_ARGS__, TD_HERE)
 #define td_parameters(...) td_parameters_at(__VA_ARGS__, TD_HERE)
 #define td_clip_grad_norm(...)                                                                     \
     td_clip_grad_norm_at((td_clip_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)

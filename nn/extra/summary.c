@@ -113,7 +113,7 @@ static const td_module *first_layer(const td_module *m)
 }
 
 /* One forward on zeros; whatever is open (a step, gradients) stays as it was. */
-static td_status run_once(td_module *m, td_shape input, summary *s)
+static td_status run_once(td_module *m, td_shape input, summary *s, td_site at)
 {
     td_dtype dtype = td_is_embedding(first_layer(m)) ? TD_I64 : m->dtype;
     td_tensor *x = td_zeros(input, dtype, m->device);
@@ -126,7 +126,7 @@ static td_status run_once(td_module *m, td_shape input, summary *s)
         td_step_begin();
     }
     td_no_grad_begin();
-    td_forward(m, x);
+    td_forward_at(m, x, at);
     td_no_grad_end();
     if (own_step) {
         td_step_end();
@@ -206,7 +206,7 @@ static void print_totals(td_module *m, const summary *s, FILE *out)
     fprintf(out, "multiply-adds of a forward: %s\n", with_commas(multiply_adds, text));
 }
 
-td_status td_summary(td_module *m, td_shape input, FILE *out)
+td_status td_summary_at(td_module *m, td_shape input, FILE *out, td_site at)
 {
     int modules = 0;
     td_module_each(m, count_module, &modules);
@@ -220,7 +220,7 @@ td_status td_summary(td_module *m, td_shape input, FILE *out)
     td_module_each(m, add_row, &s);
     td_module_each(m, keep_mode, &kept);
     td_eval(m);
-    td_status status = run_once(m, input, &s);
+    td_status status = run_once(m, input, &s, at);
     kept.next = 0;
     kept.restore = true;
     td_module_each(m, keep_mode, &kept);
