@@ -50,7 +50,7 @@ mkfifo "$work/fifo.png"
 fails 'a picture that is a FIFO' 1 'fifo.png: not a regular file' timeout 60 "$app" "$work/net" "$work/fifo.png"
 fails 'names in a FIFO' 1 'fifo.png: a FIFO or device, not a regular file' \
     timeout 60 "$app" "$work/net" "$pictures/rgb.png" --classes "$work/fifo.png"
-fails 'no picture given' 64 'PICTURE' "$app" "$work/net"
+fails 'no image given' 64 'IMAGE' "$app" "$work/net"
 fails 'names for another number of classes' 1 'names 3 classes.*has 7' \
     "$app" "$work/nameless" "$pictures/rgb.png" --arch resnet18 --classes "$work/names"
 fails 'a crop larger than the picture' 1 'cannot be larger' \
