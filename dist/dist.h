@@ -65,7 +65,7 @@ td_status td_dist_init_at(td_dist_options options, td_site at);
 /* Leaves the world and frees it. td_dist_destroy does not wait for other ranks or for unfinished
  * collectives. No shared memory, port or thread is left afterwards. td_dist_init may follow. */
 void td_dist_destroy(void);
-bool td_dist_is_initialized(void);
+bool td_dist_is_initialized(void); /* from td_dist_init to td_dist_destroy */
 /* Whether a launcher (tdrun, Slurm, mpirun) or td_spawn has started this process as one of several:
  * RANK is set, or the variables of a Slurm step or of mpirun are. td_dist_init() can join then. */
 bool td_dist_is_launched(void);

@@ -460,6 +460,9 @@ static void test_bad_sizes(void **state)
     expect_fatal("channel counts must be positive", td_nn_conv2d(-3, 4));
     expect_fatal("padding", td_nn_max_pool2d(2, .padding = 2));
     expect_fatal("[0, 1)", td_nn_dropout(1.0));
+    td_module *fc = td_nn_linear(3, 4);
+    expect_fatal("test_nn_modules.c:", td_module_to(fc, TD_CPU_N(TD_MAX_DEVICES), TD_F32));
+    td_module_free(fc);
     expect_fatal("not a BatchNorm2d", td_nn_batch_norm2d_fused(NULL, NULL, NULL, true, TD_HERE));
 }
 
