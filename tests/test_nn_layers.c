@@ -86,7 +86,7 @@ static void check_layer(td_module *m, const layer_case *c)
         td_tensor *dy = td_step_new_like(y, TD_HERE);
         fill(dy, 0, 29, 31, 16.0);
         check(weighted_sum(y, 29, 31, 16.0), c->output, m, "output");
-        td_backward_from(y, dy);
+        td_backward(y, .gradient = dy);
         check(weighted_sum(td_grad(x), 13, 17, 8.0), c->input, m, "input's gradient");
         double sum = 0.0;
         for (int i = 0; i < td_params_count(params); i++) {
