@@ -243,7 +243,7 @@ static void test_bad_folders(void **state)
     copy_picture("rgb.png", "set/a/1.png");
     temp_make_folder("set/empty");
     temp_write("set/empty/notes.txt", "x", 1);
-    assert_refused("set", "empty: no picture");
+    assert_refused("set", "empty: no image");
     copy_picture("rgb.png", "set/empty/1.png");
     assert_int_equal(symlink("..", temp_path("set/a/up")), 0);
     assert_refused("set", "a/up");
