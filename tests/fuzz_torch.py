@@ -6,7 +6,8 @@ usage: fuzz_torch.py WORKER SECONDS [SEED]     WORKER: build/VARIANT/tests/worke
 
 A program is run by PyTorch in f64, and by tandem in f64, f32 or bf16 on each instruction set of the machine.
 Results and gradients may differ by the rounding of the dtype, measured over a tensor (L2), or by four times
-what PyTorch itself is off in that dtype. A program that fails is named by its seed: SEED runs it alone.
+what PyTorch itself is off in that dtype (bf16x3: see LESS_EXACT). A program that fails is named by its seed: SEED
+runs it alone.
 """
 import random
 import subprocess
@@ -22,7 +23,10 @@ import torch.nn.functional as F
 
 torch.set_num_threads(1)
 DTYPES = {"f32": (0, torch.float32), "f64": (1, torch.float64), "bf16": (2, torch.bfloat16)}
-ROUNDING = {"f64": 1e-12, "f32": 3e-6, "winograd": 3e-5, "bf16x3": 4e-4, "bf16": 3e-2}
+ROUNDING = {"f64": 1e-12, "f32": 3e-6, "winograd": 3e-5, "bf16x3": 3e-5, "bf16": 3e-2}
+# bf16x3 multiplies factors of 16 bits where f32 has 24 (rounded by 2^-17, four in a row: 3e-5): what an ill-conditioned
+# program makes of that is 2^7 times what it makes of PyTorch's f32. Seen in 18,189 results: up to 2.2e-4 in all.
+LESS_EXACT = {"bf16x3": 128}
 ROW_MAJOR, IMAGE, FILTER, I64 = 0, 1, 2, 4
 UNARY = {
     "neg": torch.neg, "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "relu": torch.relu, "gelu": F.gelu,
@@ -472,9 +476,11 @@ def off(got, want):
 def allowed(p, truth, torchs):
     """For each result: the rounding of the dtype, and four times what PyTorch is off in it."""
     scale = max([1.0] + [t.abs().max().item() for t in truth if t is not None])
+    torchs = [t if t is None else torch.where(t.isnan(), want, t) for t, want in zip(torchs, truth)]  # NaN: its
+    times = 4 * LESS_EXACT.get(p.kind, 1)  # convolutions of bf16, now and then
     return [0.0 if want is None else ROUNDING[p.kind] * (
-        want.norm().item() + 0.1 * scale * want.numel() ** 0.5) + 4 * off(torch.where(low.isnan(), want, low), want)
-            for want, low in zip(truth, torchs)]  # NaN: its convolutions of bf16, now and then
+        want.norm().item() + 0.1 * scale * want.numel() ** 0.5) + times * off(low, want)
+            for want, low in zip(truth, torchs)]
 
 
 def read_results(data, at, truth):

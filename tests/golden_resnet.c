@@ -112,15 +112,17 @@ static void check_logits(const run *r, const td_tensor *logits, const char *name
 }
 
 /*
- * Every parameter's norm within 1e-9 (f64), 1e-3 (f32). Of sine waves of 64x64 and of pictures of
- * 224x224 within 4e-3: maxima nearly tie, and even in double precision weights that are changed by
- * 6e-7 of themselves move the norm of bn1.weight's gradient by 0.045 to 0.18 % (224x224, 6 trials),
- * that of layer1.0.bn2.bias by up to 0.17 % (64x64, 6 trials).
+ * Every parameter's norm within 1e-9 (f64), 1e-3 (f32). Maxima of sine waves nearly tie in large
+ * pictures: even in double precision, weights that are changed by 6e-7 of themselves, no more than
+ * rounding does in f32, move the norm of layer1.0.bn2.bias by up to 0.17 % (64x64, 6 trials) and
+ * that of bn1.weight by 0.045 to 0.18 % (224x224, 6 trials). So 64x64 may be off by 2e-3, just
+ * above that (seen: 1.1e-3 with AVX2 and AVX-512, 5.9e-4 without), and 224x224, with twelve times
+ * as many maxima, by twice that.
  */
 static void check_gradients(const run *r)
 {
-    bool nearly_ties = r->row->side >= 224 || (r->row->side >= 64 && !r->row->hashed);
-    double f32 = nearly_ties ? 4e-3 : 1e-3;
+    bool waves_of_64 = r->row->side >= 64 && !r->row->hashed;
+    double f32 = r->row->side >= 224 ? 4e-3 : waves_of_64 ? 2e-3 : 1e-3;
     double tolerance = r->row->dtype == TD_F64 ? 1e-9 : f32;
     const cJSON *expected = golden_get(r->expected, "grad_l2_step1");
     td_params *params = td_parameters(r->net);

@@ -16,10 +16,13 @@ loss_of() { sed -n "s|^== step: \[ *4/4\] \[$1/3\] . loss: \([0-9.]*\) .*|\1|p" 
 
 for hook in none bf16 fp16 powersgd:2:3; do
     works "$hook" "$app" "${short[@]}" --comm-hook $hook --save $hook
-    # Of twelve steps with random crops the last four need not be the best.
-    awk -v a="$(loss_of 1)" -v b="$(loss_of 2)" -v c="$(loss_of 3)" \
-        'BEGIN { exit !(b > 0 && c > 0 && (b < a || c < a)) }'
-    tap $? "$hook: it learns ($(loss_of 1), $(loss_of 2), $(loss_of 3))" out
+    # Twelve steps with random crops: plain gradients learn, and a hook's losses stay near theirs. bf16 and fp16
+    # round gradients to 9 and 11 bits, of which twelve steps make up to 0.13, PowerSGD of rank 2 up to 0.20.
+    losses=$(for epoch in 1 2 3; do loss_of $epoch; done | xargs)
+    [ $hook = none ] && plain=$losses
+    echo "$losses $plain" | awk '{ for (i = 1; i <= 3; i++) apart = apart || ($i - $(i + 3)) ^ 2 > 0.25 ^ 2
+        exit NF != 6 || apart || $6 >= $4 }'
+    tap $? "$hook: it learns ($losses; plain: $plain)" out
     if [ $hook = none ]; then
         ! grep -q 'gradients travel' out
         tap $? 'none: and says nothing of it' out
