@@ -18,6 +18,8 @@ CUDA_ARCHS ?=
 # make EMULATE=1: what a machine may lack is done by software (tests/emulate/): CUDA's kernels run on the
 # CPU, as two emulated GPUs; the CPU's instructions for bf16 and tiles, by AVX-512.
 EMULATE ?=
+# make KIT=1: programs that need no more libraries than go along with them (make gpu-kit).
+KIT ?=
 # The folders that go into the library: `make ROOMS="tensor autograd"` builds a part of it.
 ROOMS ?= tensor autograd nn data dist
 # Some tests only: make test TESTS="data step" (those whose names contain one of the words).
@@ -30,9 +32,9 @@ comma    := ,
 compiler := $(notdir $(firstword $(CC)))
 # A build without CUDA has a folder and findings of its own: it overwrites no other.
 NOCUDA   := $(if $(filter 0,$(CUDA)),-nocuda)
-VARIANT  := $(compiler)$(if $(EMULATE),-emulated,$(NOCUDA))$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
+VARIANT  := $(compiler)$(if $(KIT),-kit)$(if $(EMULATE),-emulated,$(NOCUDA))$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 B        := build/$(VARIANT)
-CONFIG   := build/config.$(compiler)$(NOCUDA).mk
+CONFIG   := build/config.$(compiler)$(if $(KIT),-kit)$(NOCUDA).mk
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
@@ -77,7 +79,7 @@ HELP_SRC := $(filter-out $(TEST_SRC) $(LONG_SRC) $(FUZZ_SRC) $(WORKER_SRC),$(sor
 BENCH_SRC := $(sort $(wildcard bench/bench_*.c))
 
 # nvcc's objects are the same for all compilers and sanitizers.
-CU_B     := $(if $(EMULATE),$(B),build/nvcc)
+CU_B     := $(if $(EMULATE),$(B),build/nvcc$(if $(KIT),-kit))
 objects   = $(patsubst %.cu,$(CU_B)/%.cu.o,$(patsubst %.cc,$(B)/%.cc.o,$(patsubst %.c,$(B)/%.o,$(1))))
 programs  = $(patsubst %.c,$(B)/%,$(1))
 LIB      := $(B)/libtandem.a
@@ -108,12 +110,16 @@ endif
 PKG_FOLDERS := $(wildcard /usr/include /usr/lib/pkgconfig /usr/lib/*/pkgconfig /usr/lib64/pkgconfig \
                           /usr/share/pkgconfig /usr/local/lib/pkgconfig /opt/homebrew/lib/pkgconfig)
 # So do other wishes about CUDA.
-CUDA_WISHES := build/cuda-wishes$(NOCUDA)
+CUDA_WISHES := build/cuda-wishes$(if $(KIT),-kit)$(NOCUDA)
 $(shell mkdir -p build; printf '%s\n' '$(CUDA) $(CUDA_HOME) $(CUDA_ARCHS)' | cmp -s - $(CUDA_WISHES) || \
         printf '%s\n' '$(CUDA) $(CUDA_HOME) $(CUDA_ARCHS)' >$(CUDA_WISHES))
 $(CONFIG): scripts/detect.sh $(PKG_FOLDERS) $(CUDA_WISHES)
 	@CC="$(CC)" CXX="$(CXX)" CUDA="$(CUDA)" CUDA_HOME="$(CUDA_HOME)" CUDA_ARCHS="$(CUDA_ARCHS)" \
-	    scripts/detect.sh $@
+	    KIT="$(KIT)" scripts/detect.sh $@
+
+ifeq ($(TD_HAVE_CJSON),) # make gpu-check can do without it; for all else, needs-core stops
+LIB_SRC := $(filter-out $(shell grep -l 'cjson/cJSON.h' $(LIB_SRC)),$(LIB_SRC))
+endif
 
 # ---- how it is compiled ----
 
@@ -319,10 +325,15 @@ bench: lib $(APPS) $(BENCHES) $(PEERS) ## speed, side by side with PyTorch if it
 
 # CUDA on the machine at hand; with EMULATE=1 a trial of the check itself.
 .PHONY: gpu-check gpu-kit
-GPU_CHECK_ALL := lib $(APPS) $(GPU_CHECK) $(B)/tests/worker_ddp $(B)/tests/worker_captured
+# (Checkpoints and the programs that write them need cJSON; the check itself does not.)
+GPU_CHECK_ALL := $(GPU_CHECK) \
+    $(if $(TD_HAVE_CJSON),$(addprefix $(B)/,apps/cifar_resnet18 apps/cifar_speedrun tests/worker_ddp tests/worker_captured))
 gpu-check: $(GPU_CHECK_ALL) ## everything that needs a GPU, in under ten minutes (docs/gpu-check.md)
 	@BUILD=$(B) EMULATE=$(EMULATE) bash tests/gpu/check.sh
-gpu-kit: $(GPU_CHECK_ALL) ## build/gpu-kit.tar.gz: the same to be carried to a machine with a GPU
+gpu-kit: ## build/gpu-kit.tar.gz: the same to be carried to a machine with a GPU and little else
+	@$(MAKE) --no-print-directory KIT=1 CUDA_ARCHS="$(or $(CUDA_ARCHS),90)" packed-kit
+.PHONY: packed-kit
+packed-kit: $(GPU_CHECK_ALL)
 	@BUILD=$(B) bash tests/gpu/kit.sh build/gpu-kit.tar.gz
 
 docs: ## the API by module, from the headers: build/docs/html (needs doxygen)

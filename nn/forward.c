@@ -265,6 +265,19 @@ static void set_place(td_module *m, const char *path, void *user)
     m->dtype = to->dtype;
 }
 
+/* A filter lies as convolutions and products read it on its device; all else as it was. */
+static td_tensor *copy_to(const td_tensor *t, td_dtype dtype, td_device device)
+{
+    if (t->ndim < 2 || !td_is_layout(t, TD_FILTER)) {
+        return td_clone_as(t, dtype, device);
+    }
+    td_tensor *copy = td_new_layout(td_shape_of(t), dtype, TD_FILTER, device);
+    if (copy != NULL) {
+        td_copy_(copy, t);
+    }
+    return copy;
+}
+
 /* All conversions first, then all exchanges: a failure leaves the module as it was. */
 static td_status move_tensors(td_state_list *list, move_target to)
 {
@@ -278,7 +291,7 @@ static td_status move_tensors(td_state_list *list, move_target to)
         if (!first_mention(list, i)) {
             continue;
         }
-        moved[i] = td_clone_as(t, td_is_float(t->dtype) ? to.dtype : t->dtype, to.device);
+        moved[i] = copy_to(t, td_is_float(t->dtype) ? to.dtype : t->dtype, to.device);
         if (moved[i] == NULL) {
             status = td_fail_context(TD_E_NOMEM, "moving '%s'", list->items[i].name);
         }

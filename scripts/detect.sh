@@ -2,8 +2,9 @@
 # Looks for the libraries and tools that tandem can use, writes them to a file for make, and prints
 # what was found, what each piece brings, and how to get what is missing.
 #
-# usage: CC=cc [CUDA=auto|0|1] [CUDA_HOME=...] [CUDA_ARCHS="75 80 90"] scripts/detect.sh build/config.cc.mk
+# usage: CC=cc [KIT=1] [CUDA=auto|0|1] [CUDA_HOME=...] [CUDA_ARCHS="75 80 90"] scripts/detect.sh build/config.cc.mk
 #
+# KIT=1 leaves out the libraries whose versions differ from system to system and that a GPU's check can do without.
 # A library counts as found only when a small program with it compiles and links: a package that is
 # registered but does not link is missing.
 set -u
@@ -27,6 +28,9 @@ missing() { # missing NAME BRINGS HOW
 
 # library NAME PKG FALLBACK-LIBS HEADER EXPRESSION: sets found_cflags and found_libs.
 library() {
+    case ${KIT:+$1} in
+        curl | archive | md | jpeg) return 1 ;;
+    esac
     found_cflags= found_libs=$3
     if command -v pkg-config >/dev/null 2>&1 && pkg-config --exists "$2" 2>/dev/null; then
         found_cflags=$(pkg-config --cflags "$2")

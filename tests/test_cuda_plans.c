@@ -79,6 +79,10 @@ static void expect_all_passes(td_cuda_conv conv)
             conv.pass = (td_cuda_conv_pass)pass;
             conv.dtype = kinds[k].dtype;
             conv.tf32 = kinds[k].tf32;
+            conv.bias = conv.accumulate = false;
+            expect_plan(&conv);
+            conv.bias = pass == TD_CUDA_CONV_FORWARD;
+            conv.accumulate = pass != TD_CUDA_CONV_FORWARD;
             expect_plan(&conv);
         }
     }

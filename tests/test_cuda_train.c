@@ -55,6 +55,10 @@ static ddp_job open_job(plan p)
     j.net = p.devices > 0 ? td_data_parallel(net, devices, p.devices) : net;
     assert_non_null(j.net);
     td_params *params = td_parameters(j.net);
+    for (int i = 0; i < td_params_count(params); i++) { /* otherwise each use would transpose it */
+        const td_tensor *t = td_params_get(params, i)->tensor;
+        assert_true(t->ndim < 2 || td_is_layout(t, TD_FILTER));
+    }
     j.optim = p.adam ? td_adam(params, .lr = 0.01)
                      : td_sgd(params, .lr = 0.05, .momentum = 0.9, .nesterov = true);
     j.x = td_new_layout(td_shape_of(x), TD_F32, p.pictures ? TD_IMAGE : TD_ROW_MAJOR, p.device);

@@ -140,20 +140,22 @@ td_status td_cifar_fetch(const char *folder, td_cifar_kind kind, const td_downlo
     if (files == NULL) {
         return TD_E_ARG;
     }
-    return td_fail(
-        TD_E_UNSUPPORTED,
-        "this build cannot download. Install"
+    static const char missing[] = ""
 #ifndef TD_HAVE_CURL
-        " libcurl4-openssl-dev"
+                                  " libcurl4-openssl-dev"
 #endif
 #ifndef TD_HAVE_ARCHIVE
-        " libarchive-dev"
+                                  " libarchive-dev"
 #endif
 #ifndef TD_HAVE_MD
-        " libmd-dev"
+                                  " libmd-dev"
 #endif
-        " and build again (make deps does it), or fetch %s by hand and unpack it into %s",
-        options->url != NULL ? options->url : files->url, folder);
+        ;
+    return td_fail(
+        TD_E_UNSUPPORTED,
+        "this build cannot download. Install%s and build again (make deps does it), or fetch %s by "
+        "hand and unpack it into %s",
+        missing, options->url != NULL ? options->url : files->url, folder);
 }
 
 #endif

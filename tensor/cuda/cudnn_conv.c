@@ -210,7 +210,7 @@ static td_cudnn_plan tune_problem(const struct gpu *g, td_cuda *gpu, const probl
     void *memory[4] = { NULL };
     bool taken = true;
     for (int i = 0; i < 4 && taken; i++) {
-        size_t bytes = (size_t)counts[i] * td_dtype_size(i < 3 ? c->dtype : TD_F32);
+        size_t bytes = (size_t)counts[i] * td_dtype_size(c->dtype);
         memory[i] = bytes > 0 ? td_cuda_take(p->device, bytes) : NULL;
         taken = bytes == 0 || memory[i] != NULL;
         if (memory[i] != NULL) {
@@ -367,9 +367,9 @@ static bool attempt(const struct gpu *g, td_device device, entry *e, const void 
 static bool same_conv(const td_cuda_conv *a, const td_cuda_conv *b)
 {
     return a->pass == b->pass && a->dtype == b->dtype && a->tf32 == b->tf32 && a->bias == b->bias &&
-           a->n == b->n && a->ic == b->ic && a->ih == b->ih && a->iw == b->iw && a->oc == b->oc &&
-           a->oh == b->oh && a->ow == b->ow && a->kh == b->kh && a->kw == b->kw &&
-           memcmp(a->stride, b->stride, sizeof a->stride) == 0 &&
+           a->accumulate == b->accumulate && a->n == b->n && a->ic == b->ic && a->ih == b->ih &&
+           a->iw == b->iw && a->oc == b->oc && a->oh == b->oh && a->ow == b->ow && a->kh == b->kh &&
+           a->kw == b->kw && memcmp(a->stride, b->stride, sizeof a->stride) == 0 &&
            memcmp(a->pad, b->pad, sizeof a->pad) == 0 &&
            memcmp(a->dilation, b->dilation, sizeof a->dilation) == 0 && a->groups == b->groups;
 }

@@ -223,7 +223,7 @@ static const struct {
 static part convolution(td_cudnn_build *b, const td_cuda_conv *c, part x, part w, part y)
 {
     part d = td_cudnn_make(b, passes[c->pass].type);
-    float alpha = 1.0f, beta = 0.0f;
+    float alpha = 1.0f, beta = c->accumulate ? 1.0f : 0.0f;
     set_part(b, d, passes[c->pass].x, x);
     set_part(b, d, passes[c->pass].w, w);
     set_part(b, d, passes[c->pass].y, y);
@@ -265,7 +265,7 @@ cudnnBackendDescriptor_t td_cudnn_conv_graph(td_cudnn_build *b, const td_cudnn_t
     int count = 0;
     if (c->bias) {
         part sum = tensor(b, TD_CUDNN_SUM, CUDNN_DATA_FLOAT, out, true);
-        part bias = tensor(b, TD_CUDNN_BIAS, CUDNN_DATA_FLOAT, channels, false);
+        part bias = tensor(b, TD_CUDNN_BIAS, type, channels, false);
         operations[count++] = convolution(b, c, x, w, sum);
         operations[count++] = addition(b, sum, bias, y);
     } else {

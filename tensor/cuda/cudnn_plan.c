@@ -26,7 +26,7 @@ static bool note_is_allowed(cudnnBackendNumericalNote_t note, const td_cuda_conv
 }
 
 static bool engine_is_allowed(const td_cudnn *lib, cudnnBackendDescriptor_t engine,
-                              const td_cuda_conv *conv)
+                              const td_cuda_conv *conv, bool *tensor_cores)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT + 16];
     int64_t count = 0, room = sizeof notes / sizeof notes[0];
@@ -36,10 +36,12 @@ static bool engine_is_allowed(const td_cudnn *lib, cudnnBackendDescriptor_t engi
         count > room) {
         return false;
     }
+    *tensor_cores = false;
     for (int64_t i = 0; i < count; i++) {
         if (!note_is_allowed(notes[i], conv)) {
             return false;
         }
+        *tensor_cores |= notes[i] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
     }
     return true;
 }
@@ -53,9 +55,9 @@ static int64_t number_of(const td_cudnn *lib, cudnnBackendDescriptor_t d,
     return status == CUDNN_STATUS_SUCCESS && count == 1 ? value : -1;
 }
 
-/* Whether a configuration's engine is allowed; and its number. */
+/* Whether a configuration's engine is allowed; its number, and whether it uses tensor cores. */
 static bool configuration_is_allowed(const td_cudnn *lib, cudnnBackendDescriptor_t configuration,
-                                     const td_cuda_conv *conv, int64_t *number)
+                                     const td_cuda_conv *conv, int64_t *number, bool *tensor_cores)
 {
     cudnnBackendDescriptor_t engine = NULL;
     if (lib->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) !=
@@ -66,7 +68,7 @@ static bool configuration_is_allowed(const td_cudnn *lib, cudnnBackendDescriptor
     bool good = lib->cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE,
                                               CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
                                               &engine) == CUDNN_STATUS_SUCCESS &&
-                engine_is_allowed(lib, engine, conv);
+                engine_is_allowed(lib, engine, conv, tensor_cores);
     *number = good ? number_of(lib, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) : -1;
     lib->cudnnBackendDestroyDescriptor(engine);
     return good;
@@ -156,16 +158,20 @@ static int ask(const td_cudnn_target *target, cudnnBackendDescriptor_t graph,
     return found < *made ? (int)found : *made;
 }
 
+/* In the heuristic's order, those with tensor cores first: it sometimes ranks another one higher.
+ */
 static int candidates_of(const td_cudnn_target *target, cudnnBackendDescriptor_t graph,
                          cudnnBackendHeurMode_t mode, const td_cuda_conv *conv, int max,
                          td_cudnn_plan *plans)
 {
     cudnnBackendDescriptor_t configurations[MAX_CONFIGURATIONS];
     int made, count = 0, found = ask(target, graph, mode, configurations, &made);
-    for (int i = 0; i < found && count < max; i++) {
+    for (int i = 0; i < 2 * found && count < max; i++) {
         td_cudnn_plan next = { .plan = NULL };
-        if (configuration_is_allowed(target->lib, configurations[i], conv, &next.engine) &&
-            make_plan(target, configurations[i], &next)) {
+        bool cores, first = i < found;
+        if (configuration_is_allowed(target->lib, configurations[i % found], conv, &next.engine,
+                                     &cores) &&
+            cores == first && make_plan(target, configurations[i % found], &next)) {
             plans[count++] = next;
         }
     }
@@ -197,13 +203,14 @@ void td_cudnn_plan_key(const td_cuda_conv *c, bool tuned, char key[TD_PLAN_KEY_M
 {
     static const char *const passes[] = { "forward", "backward-data", "backward-weights" };
     snprintf(key, TD_PLAN_KEY_MAX,
-             "%s conv %s %s%s%s x%lldx%lldx%lldx%lld y%lldx%lldx%lld k%dx%d s%d,%d p%d,%d d%d,%d "
+             "%s conv %s %s%s%s%s x%lldx%lldx%lldx%lld y%lldx%lldx%lld k%dx%d s%d,%d p%d,%d d%d,%d "
              "g%lld",
              tuned ? "tuned" : "first", passes[c->pass], td_dtype_name(c->dtype),
-             c->tf32 ? " tf32" : "", c->bias ? " bias" : "", (long long)c->n, (long long)c->ic,
-             (long long)c->ih, (long long)c->iw, (long long)c->oc, (long long)c->oh,
-             (long long)c->ow, c->kh, c->kw, c->stride[0], c->stride[1], c->pad[0], c->pad[1],
-             c->dilation[0], c->dilation[1], (long long)c->groups);
+             c->tf32 ? " tf32" : "", c->bias ? " bias" : "", c->accumulate ? " added" : "",
+             (long long)c->n, (long long)c->ic, (long long)c->ih, (long long)c->iw,
+             (long long)c->oc, (long long)c->oh, (long long)c->ow, c->kh, c->kw, c->stride[0],
+             c->stride[1], c->pad[0], c->pad[1], c->dilation[0], c->dilation[1],
+             (long long)c->groups);
 }
 
 char *td_cudnn_plan_write(const td_cudnn *lib, const td_cudnn_plan *plan, size_t *bytes)

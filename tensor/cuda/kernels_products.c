@@ -42,17 +42,20 @@ static void *operand(td_staged *staged, const td_tensor *t, td_layout layout, td
 typedef struct result {
     td_tensor *t, made;
     td_storage storage;
+    td_layout layout;
     void *scratch; /* NULL: t itself */
     bool accumulate;
 } result;
 
+/* *accumulate stays true where the library adds to t itself. */
 static void *begin_result(result *r, td_tensor *t, td_layout layout, td_dtype dtype,
-                          bool accumulate)
+                          bool *accumulate)
 {
-    *r = (result){ .t = t, .accumulate = accumulate };
-    if (!accumulate && t->dtype == dtype && td_is_layout(t, layout) && is_aligned(t)) {
+    *r = (result){ .t = t, .layout = layout, .accumulate = *accumulate };
+    if (t->dtype == dtype && td_is_layout(t, layout) && is_aligned(t)) {
         return td_ptr(t);
     }
+    *accumulate = false;
     td_device device = td_device_of(t);
     r->scratch = td_scratch(device, (size_t)td_numel(t) * td_dtype_size(dtype));
     td_wrap(&r->made, &r->storage, r->scratch, td_shape_of(t), dtype, layout, device);
@@ -71,7 +74,7 @@ static void end_result(result *r, bool done)
         kernels->copy(r->t, &r->made);
     } else if (done) {
         td_staged same;
-        td_stage_in_as(&same, &r->made, TD_ROW_MAJOR, r->t->dtype);
+        td_stage_in_as(&same, &r->made, r->layout, r->t->dtype);
         kernels->axpy(r->t, 1.0, same.tensor);
         td_stage_end(&same);
     }
@@ -135,8 +138,8 @@ static bool forward(td_tensor *y, const td_tensor *x, const td_tensor *w, const 
     result sy;
     void *from = operand(&sx, x, TD_IMAGE, conv.dtype);
     void *filter = operand(&sw, w, TD_FILTER, conv.dtype);
-    void *shift = operand(&sb, bias, TD_ROW_MAJOR, TD_F32);
-    void *to = begin_result(&sy, y, TD_IMAGE, conv.dtype, false);
+    void *shift = operand(&sb, bias, TD_ROW_MAJOR, conv.dtype);
+    void *to = begin_result(&sy, y, TD_IMAGE, conv.dtype, &conv.accumulate);
     conv.bias = bias != NULL;
     bool done = td_cuda_vendor_conv(device, &conv, from, filter, to, shift), apart = false;
     if (!done && bias != NULL) {
@@ -174,7 +177,8 @@ void td_cuda_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tens
         result sdx;
         void *from = operand(&sdy, dy, TD_IMAGE, conv.dtype);
         void *filter = operand(&sw, w, TD_FILTER, conv.dtype);
-        void *to = begin_result(&sdx, dx, TD_IMAGE, conv.dtype, accumulate);
+        conv.accumulate = accumulate;
+        void *to = begin_result(&sdx, dx, TD_IMAGE, conv.dtype, &conv.accumulate);
         done = td_cuda_vendor_conv(td_device_of(dx), &conv, to, filter, from, NULL);
         end_result(&sdx, done);
         td_stage_end(&sw);
@@ -195,7 +199,8 @@ void td_cuda_conv2d_grad_weight(td_tensor *dw, const td_tensor *dy, const td_ten
         result sdw; /* 16-bit images give 16-bit gradients, which are converted */
         void *from = operand(&sdy, dy, TD_IMAGE, conv.dtype);
         void *input = operand(&sx, x, TD_IMAGE, conv.dtype);
-        void *to = begin_result(&sdw, dw, TD_FILTER, conv.dtype, accumulate);
+        conv.accumulate = accumulate;
+        void *to = begin_result(&sdw, dw, TD_FILTER, conv.dtype, &conv.accumulate);
         done = td_cuda_vendor_conv(td_device_of(dw), &conv, input, to, from, NULL);
         end_result(&sdw, done);
         td_stage_end(&sx);

@@ -18,15 +18,17 @@ typedef struct td_cuda_conv {
     td_cuda_conv_pass pass;
     td_dtype dtype;
     bool tf32; /* f32 factors may be rounded to TF32 */
-    bool bias; /* forward: [OC] f32 is added */
+    bool bias; /* forward: [OC] of the same dtype is added; cuDNN has no plan for an f32 one at 16
+                  bits */
+    bool accumulate; /* backward: the result is added to what is there */
     int64_t n, ic, ih, iw, oc, oh, ow;
     int kh, kw, stride[2], pad[2], dilation[2];
     int64_t groups;
 } td_cuda_conv;
 
-/* Puts the pass on the device's compute stream. The pass's result is overwritten. bias: NULL
- * without one. false: the library is absent, or has no deterministic way that runs; the result is
- * undefined then, and own kernels make it. */
+/* Puts the pass on the device's compute stream. bias: NULL without one. false: the library
+ * is absent, or has no deterministic way that runs: own kernels make the result, which is undefined
+ * then, or as it was where it is added to. */
 bool td_cuda_vendor_conv(td_device device, const td_cuda_conv *conv, void *x, void *w, void *y,
                          const void *bias);
 

@@ -139,7 +139,9 @@ static void run_conv(void *arguments)
                  [TD_CUDA_CONV_BACKWARD_WEIGHTS] = { call->w, d.w, w_count } };
     double *values = made[c->pass].values;
     for (int64_t i = 0; i < made[c->pass].count; i++) {
-        values[i] = c->bias ? td_load_element(call->bias, TD_F32, i % c->oc) : 0.0;
+        values[i] = c->bias         ? td_load_element(call->bias, c->dtype, i % c->oc)
+                    : c->accumulate ? td_load_element(made[c->pass].memory, c->dtype, i)
+                                    : 0.0;
     }
     for (int64_t n = 0; n < c->n; n++) {
         for (int64_t oh = 0; oh < c->oh; oh++) {

@@ -10,6 +10,9 @@ build=${1:-build/cc}
 export NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 \
     NCCL_MNNVL_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_MAX_CTAS=2 NCCL_ALGO=Ring NCCL_PROTO=Simple
 checks=0 failures=0
+# The ranks end with this script, also when that is ended.
+trap 'kill $(jobs -p) 2>/dev/null' EXIT
+trap 'exit 130' INT TERM HUP
 
 for worker in worker_ddp worker_captured; do
     "$build/tests/$worker" >/dev/null 2>&1
@@ -28,7 +31,7 @@ ranks() { # ranks SIZE BACKEND MODE [WORKER]: each rank on cuda:0, on a host of 
     folder=$(mktemp -d)
     for ((r = 0; r < size; r++)); do
         MEET=file://$folder/meet RANK=$r WORLD_SIZE=$size NCCL_HOSTID=r$r TANDEM_BACKEND=$backend \
-            timeout 120 "$build/tests/$worker" cuda:0 "$mode" &
+            timeout --foreground --kill-after=2 25 "$build/tests/$worker" cuda:0 "$mode" &
         pids+=($!)
     done
     for pid in "${pids[@]}"; do

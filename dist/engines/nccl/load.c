@@ -1,8 +1,9 @@
 /* Finding libnccl.so.2. */
 #include "dist/engines/nccl/nccl_api.h"
 
+#include "tensor/cuda/library.h"
+
 #include <dlfcn.h>
-#include <glob.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -18,58 +19,18 @@ static struct {
     char message[1024];
 } loaded = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* $PLACE/libnccl.so.2; PLACE may hold patterns. NULL: not there. */
-static void *open_at(const char *place)
-{
-    char pattern[512];
-    void *library = NULL;
-    snprintf(pattern, sizeof pattern, "%s/libnccl.so.2", place);
-    glob_t found;
-    if (glob(pattern, 0, NULL, &found) == 0) {
-        for (size_t i = 0; i < found.gl_pathc && library == NULL; i++) {
-            library = dlopen(found.gl_pathv[i], RTLD_NOW | RTLD_LOCAL);
-        }
-        globfree(&found);
-    }
-    return library;
-}
-
-static void *open_below(const char *variable, const char *folder)
-{
-    const char *root = getenv(variable);
-    char place[400];
-    if (root == NULL || root[0] == '\0') {
-        return NULL;
-    }
-    snprintf(place, sizeof place, "%s/%s", root, folder);
-    return open_at(place);
-}
-
+/* $TANDEM_NCCL, or where cuDNN and cuBLASLt are looked for. NULL: td_last_error says where that
+ * was. */
 static void *open_library(void)
 {
-    static const char *const places[] = {
-        "/usr/local/cuda/lib64",
-        "/usr/local/cuda/lib",
-        "/usr/local/cuda-*/lib64",
-        "/usr/local/cuda-*/lib",
-        "/usr/lib/x86_64-linux-gnu",
-        "/usr/lib/aarch64-linux-gnu",
-        "/usr/local/lib/python3*/dist-packages/nvidia/nccl/lib",
-        "/usr/local/lib/python3*/site-packages/nvidia/nccl/lib",
-        "/usr/lib/python3*/site-packages/nvidia/nccl/lib",
-    };
     const char *named = getenv("TANDEM_NCCL");
-    if (named != NULL && named[0] != '\0') {
-        return dlopen(named, RTLD_NOW | RTLD_LOCAL);
+    void *library = NULL;
+    if (named == NULL || named[0] == '\0') {
+        return td_cuda_library_open("NCCL", "libnccl.so.2", &library) == TD_OK ? library : NULL;
     }
-    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    library = library != NULL ? library : open_below("CUDA_HOME", "lib64");
-    library = library != NULL ? library : open_below("CUDA_HOME", "lib");
-    library = library != NULL
-                  ? library
-                  : open_below("VIRTUAL_ENV", "lib/python3*/site-packages/nvidia/nccl/lib");
-    for (size_t i = 0; i < sizeof places / sizeof *places && library == NULL; i++) {
-        library = open_at(places[i]);
+    library = dlopen(named, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        (void)td_fail(TD_E_DEVICE, "NCCL cannot be loaded from $TANDEM_NCCL: %s", dlerror());
     }
     return library;
 }
@@ -106,9 +67,9 @@ static bool bind_all(void *library)
 
 static void try_once(void)
 {
-    const char *named = getenv("TANDEM_NCCL");
     loaded.tried = true;
 #ifdef TD_EMULATED
+    const char *named = getenv("TANDEM_NCCL");
     extern const td_nccl_api td_emulated_nccl; /* tests/emulate/nccl.c */
     loaded.found = named != NULL && strcmp(named, "emulated") == 0;
     if (named == NULL || loaded.found) {
@@ -119,16 +80,9 @@ static void try_once(void)
     }
 #endif
     void *library = open_library();
-    if (library == NULL && named != NULL && named[0] != '\0') {
-        snprintf(loaded.message, sizeof loaded.message,
-                 "NCCL cannot be loaded from $TANDEM_NCCL: %s", dlerror());
-    } else if (library == NULL) {
-        snprintf(loaded.message, sizeof loaded.message,
-                 "libnccl.so.2 is missing: it was looked for where the loader looks, in "
-                 "$CUDA_HOME and /usr/local/cuda*, and in Python's nvidia/nccl; install libnccl2 "
-                 "(or pip install nvidia-nccl-cu12), or name the file in TANDEM_NCCL");
-    } else {
-        loaded.found = bind_all(library);
+    loaded.found = library != NULL && bind_all(library);
+    if (library == NULL) {
+        snprintf(loaded.message, sizeof loaded.message, "%s", td_last_error());
     }
 }
 
