@@ -83,6 +83,10 @@ typedef struct td_backend {
     /* Waits until all work of the device is done. */
     void (*wait)(td_device device);
 
+    /* Opens a library of the device's vendor, as dlopen does: "NCCL", "libnccl.so.2". TD_E_DEVICE:
+     * what is missing and where it was looked for. */
+    td_status (*library)(const char *title, const char *file, void **library);
+
     const td_streams *streams;
     const td_graphs *graphs; /* NULL: its work cannot be recorded */
 } td_backend;

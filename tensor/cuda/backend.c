@@ -1,6 +1,7 @@
 #include "tensor/cuda/backend.h"
 
 #include "tensor/cuda/cuda.h"
+#include "tensor/cuda/library.h"
 
 static const char *title(td_device device)
 {
@@ -34,6 +35,7 @@ const td_backend *td_cuda_backend(void)
         .commit = td_cuda_commit,
         .release = td_cuda_release,
         .wait = wait,
+        .library = td_cuda_library_open,
         .streams = &td_cuda_streams,
         .graphs = &td_cuda_graphs,
     };

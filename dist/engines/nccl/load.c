@@ -1,7 +1,7 @@
 /* Finding libnccl.so.2. */
 #include "dist/engines/nccl/nccl_api.h"
 
-#include "tensor/cuda/library.h"
+#include "tensor/backend.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -25,8 +25,13 @@ static void *open_library(void)
 {
     const char *named = getenv("TANDEM_NCCL");
     void *library = NULL;
+    const td_backend *cuda = td_backend_of((td_device){ .type = TD_DEVICE_CUDA });
+    if (cuda == NULL) {
+        (void)td_fail(TD_E_UNSUPPORTED, "NCCL connects GPUs, and this build has no CUDA");
+        return NULL;
+    }
     if (named == NULL || named[0] == '\0') {
-        return td_cuda_library_open("NCCL", "libnccl.so.2", &library) == TD_OK ? library : NULL;
+        return cuda->library("NCCL", "libnccl.so.2", &library) == TD_OK ? library : NULL;
     }
     library = dlopen(named, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
