@@ -1,6 +1,6 @@
-/* ZeRO, stage 1: several processes share the optimizer's state instead of each keeping all of it.
- * One small model is trained with and without; the bytes of each process are counted, and stand
- * next to the formula. The loss is the same, bit for bit.
+/* ZeRO: several processes share the optimizer's state, the gradients, and the values of a model,
+ * instead of each keeping all of it. One small model is trained in all four ways; the bytes of each
+ * process are counted, and stand next to the formula. The loss is the same, bit for bit.
  *
  *   shard_memory       starts two processes itself
  *   shard_memory 4     starts four
@@ -10,17 +10,23 @@
 
 #include <string.h>
 
-enum { WIDTH = 512, BLOCKS = 4, ROWS = 64, STEPS = 5 };
+enum { WIDTH = 256, BLOCKS = 12, ROWS = 64, STEPS = 5 };
 
-/* A block makes its input four times as wide and narrow again: 8 WIDTH^2 weights. */
+/* A block makes its input four times as wide and narrow again. */
+static td_module *make_block(void)
+{
+    return td_nn_sequential(td_nn_linear(WIDTH, 4 * WIDTH), td_nn_gelu(),
+                            td_nn_linear(4 * WIDTH, WIDTH));
+}
+
+/* The first layer is in no block. */
 static td_module *make_net(void)
 {
-    td_module *net = td_nn_sequential(td_nn_linear(WIDTH, WIDTH));
-    for (int i = 0; net != NULL && i < BLOCKS; i++) {
-        net = td_nn_sequential(net, td_nn_linear(WIDTH, 4 * WIDTH), td_nn_gelu(),
-                               td_nn_linear(4 * WIDTH, WIDTH));
+    td_module *layers[1 + BLOCKS] = { td_nn_linear(WIDTH, WIDTH) };
+    for (int i = 1; i <= BLOCKS; i++) {
+        layers[i] = make_block();
     }
-    return net;
+    return td_nn_sequential_list(layers, 1 + BLOCKS);
 }
 
 typedef struct result {
@@ -69,29 +75,55 @@ static double mib(double bytes)
     return bytes / 1048576.0;
 }
 
-static void print_row(const char *name, const result *r, double formula)
+/* Bytes of a process with Adam in f32, of n parameters on w processes. block, rest: parameters of a
+ * block, and in no block. docs/sharding.md explains the formulas. */
+static double formula(td_shard shard, double n, double w, double block, double rest)
 {
-    double all = (double)(r->bytes.values + r->bytes.gradients + r->bytes.state);
-    td_printf_rank0("%-10s %8.2f %10.2f %8.2f %8.2f %8.2f   %.9f\n", name,
-                    mib((double)r->bytes.values), mib((double)r->bytes.gradients),
-                    mib((double)r->bytes.state), mib(all), mib(formula), r->loss);
+    switch (shard) {
+    case TD_SHARD_OPTIMIZER:
+        return 8.0 * n + 8.0 * n / w;
+    case TD_SHARD_GRADIENTS:
+        return 4.0 * n + 12.0 * n / w + 8.0 * block + 4.0 * rest;
+    case TD_SHARD_PARAMETERS:
+        return 16.0 * n / w + 16.0 * block + 8.0 * rest;
+    default:
+        return 16.0 * n;
+    }
+}
+
+static void print_row(const char *name, const result *r, double bytes)
+{
+    td_shard_stats b = r->bytes;
+    double parts[] = { (double)b.values, (double)b.gradients, (double)b.state, (double)b.slots };
+    td_printf_rank0("%-10s %8.2f %10.2f %8.2f %8.2f %8.2f %8.2f   %.9f\n", name, mib(parts[0]),
+                    mib(parts[1]), mib(parts[2]), mib(parts[3]),
+                    mib(parts[0] + parts[1] + parts[2] + parts[3]), mib(bytes), r->loss);
 }
 
 static int run(int local_rank, void *arg)
 {
     (void)local_rank, (void)arg;
+    static const char *const names[] = { "none", "optimizer", "gradients", "parameters" };
     if (td_dist_init() != TD_OK) {
         td_die();
     }
-    result whole = train(TD_SHARD_NONE), sharded = train(TD_SHARD_OPTIMIZER);
-    double n = (double)whole.parameters;
     int world = td_dist_world_size();
-    td_printf_rank0("%.0f parameters, Adam, %d processes; MiB a process\n", n, world);
-    td_printf_rank0("shard        values  gradients    state      all  formula   loss\n");
-    print_row("none", &whole, 16.0 * n);
-    print_row("optimizer", &sharded, 8.0 * n + 8.0 * n / world);
+    double rest = WIDTH * WIDTH + WIDTH, block = 8.0 * WIDTH * WIDTH + 5.0 * WIDTH, loss = 0.0;
+    bool same = true;
+    for (int way = TD_SHARD_NONE; way <= TD_SHARD_PARAMETERS; way++) {
+        result r = train((td_shard)way);
+        double n = (double)r.parameters;
+        if (way == TD_SHARD_NONE) {
+            loss = r.loss;
+            td_printf_rank0("%.0f parameters, Adam, %d processes; MiB a process\n", n, world);
+            td_printf_rank0(
+                "shard        values  gradients    state    slots      all  formula   loss\n");
+        }
+        print_row(names[way], &r, formula((td_shard)way, n, world, block, rest));
+        same = same && r.loss == loss;
+    }
     td_dist_destroy();
-    return whole.loss == sharded.loss ? 0 : 1;
+    return same ? 0 : 1;
 }
 
 int main(int argc, char **argv)

@@ -28,6 +28,7 @@ static td_grad_slot leaf_slot(td_leaf *leaf)
         return (td_grad_slot){ NULL, false };
     }
     td_grad_slot slot = { td_leaf_buffer(leaf), leaf->has_grad || leaf->contributed };
+    td_check_alive(slot.grad, TD_NOWHERE);
     leaf->contributed = true;
     return slot;
 }

@@ -28,7 +28,7 @@ typedef struct td_collective {
     td_collective_kind kind;
     td_dtype dtype;
     td_reduction op;
-    int peer;       /* root, or the other rank of a send or receive */
+    int peer;       /* root, the other rank of a send or receive, an all-gather's unit */
     const void *in; /* in == out: in place */
     void *out;
     int64_t count;   /* elements per rank; if there are `size` pieces, elements of one piece */

@@ -113,12 +113,19 @@ td_status td_reduce(td_group *group, td_tensor *t, td_reduction op, int root, td
 
 td_status td_all_gather(td_group *group, td_tensor *out, const td_tensor *in, td_work **work)
 {
+    return td_all_gather_unit(group, out, in, 0, work);
+}
+
+td_status td_all_gather_unit(td_group *group, td_tensor *out, const td_tensor *in, int unit,
+                             td_work **work)
+{
     group = td_group_or_world(group);
     check_tensor(out, "td_all_gather");
     check_tensor(in, "td_all_gather");
     check_pieces(group, out, in, "td_all_gather");
     td_collective c = { .kind = TD_COLLECTIVE_ALL_GATHER,
                         .dtype = in->dtype,
+                        .peer = unit,
                         .in = td_ptr(in),
                         .out = elements_to_write(out, "td_all_gather"),
                         .count = td_numel(in) };

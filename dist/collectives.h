@@ -43,6 +43,11 @@ td_status td_scatter(td_group *group, td_tensor *out, const td_tensor *in, int r
 /* in and out have the shape [size, ...]. Rank r gets in[r] of every rank q as out[q]. */
 td_status td_all_to_all(td_group *group, td_tensor *out, const td_tensor *in, td_work **work);
 
+/* Like td_all_gather. The ranks' numbers `unit` are compared as their sizes are: that they gather
+ * the same thing. */
+td_status td_all_gather_unit(td_group *group, td_tensor *out, const td_tensor *in, int unit,
+                             td_work **work);
+
 /* Gives all ranks of the world rank 0's buffers of a model (running statistics), which differ from
  * rank to rank between two training steps. */
 td_status td_broadcast_buffers(td_module *net);

@@ -68,12 +68,13 @@ static void begin_forward(td_ddp_state *s, bool training)
 static td_tensor *run_ddp(const td_around_rest *rest, td_tensor *x, void *user)
 {
     td_ddp_state *s = user;
+    bool sharded = s->options.shard >= TD_SHARD_GRADIENTS;
     if (!td_grad_enabled()) {
-        return td_run_rest(rest, x);
+        return sharded ? td_ddp_shard_forward(s, rest, x) : td_run_rest(rest, x);
     }
     begin_forward(s, rest->m->training);
     td_ddp_tell(s, TD_DDP_MODEL, NULL);
-    td_tensor *y = td_run_rest(rest, x);
+    td_tensor *y = sharded ? td_ddp_shard_forward(s, rest, x) : td_run_rest(rest, x);
     td_ddp_tell(s, TD_DDP_MODEL_DONE, NULL);
     return y;
 }
@@ -153,6 +154,7 @@ static td_status lay_out(td_ddp_state *s)
     td_reducer *r = &s->reducer;
     TD_TRY(td_reducer_make(s));
     TD_TRY(td_units_first_order(s));
+    TD_TRY(td_ddp_broadcast_all(s));
     TD_TRY(s->options.shard == TD_SHARD_NONE
                ? td_ddp_move_memory(s, false, td_numel(td_params_flat(s->params)))
                : td_ddp_shard_open(s));
@@ -185,7 +187,6 @@ static td_status prepare(td_ddp_state *s)
     }
     TD_TRY(td_ddp_list_buffers(s));
     TD_TRY(lay_out(s));
-    TD_TRY(td_ddp_broadcast_all(s));
     int rank = td_group_rank(s->group);
     td_module_each(s->model, set_replica, &rank);
     return td_reducer_watch(s);
@@ -222,8 +223,12 @@ td_module *td_ddp_at(td_ddp_options options, td_site at)
                "td_ddp: there is no process group: td_dist_init comes first");
     TD_REQUIRE(model == NULL || !td_is_ddp(model), at,
                "td_ddp: the model went through td_ddp already");
-    TD_REQUIRE(options.shard == TD_SHARD_NONE || options.shard == TD_SHARD_OPTIMIZER, at,
+    TD_REQUIRE(options.shard >= TD_SHARD_NONE && options.shard <= TD_SHARD_PARAMETERS, at,
                "td_ddp: there is no way of sharding %d", (int)options.shard);
+    TD_REQUIRE(options.shard < TD_SHARD_GRADIENTS || options.comm_hook == NULL, at,
+               "td_ddp: a communication hook (%s) changes whole gradients, which no rank has with "
+               "this .shard: use TD_SHARD_OPTIMIZER, or no hook",
+               options.comm_hook);
     const td_params *params = model != NULL ? td_params_laid_out(model) : NULL;
     TD_REQUIRE(
         options.shard == TD_SHARD_NONE || params == NULL || td_params_state_count(params) == 0, at,

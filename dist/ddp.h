@@ -11,6 +11,7 @@
 
 #include "dist/codec.h"
 #include "dist/dist.h"
+#include "nn/around.h"
 
 typedef struct td_ddp_state td_ddp_state;
 
@@ -31,6 +32,10 @@ typedef struct td_ddp_units {
     bool rebuilt; /* units have the order in which gradients became ready */
     bool stays;   /* no rebuild: something belongs to the order that there is */
     int layout;   /* td_params_reorders when the units were made */
+    /* parallel/: which unit each parameter belongs to; NULL: units are buckets, filled by size. And
+     * sets a unit's name and gradients; NULL: a slice of the flat gradients. */
+    const int *of_param;
+    void (*describe)(td_ddp_state *s, td_ddp_unit *u);
 } td_ddp_units;
 
 /* What the reducer knows of a parameter; also its ready hook's user data. */
@@ -45,6 +50,8 @@ typedef struct td_ddp_param {
 typedef struct td_reducer {
     td_ddp_param *params;
     int end_hook;
+    /* Starts a collective that averages the ranks' `t`, the unit's gradients. */
+    td_status (*average)(td_ddp_state *s, td_ddp_unit *u, td_tensor *t);
     const td_bucket_codec *codec; /* NULL: gradients travel as they are */
     void *codec_state;
     double divisor; /* of the sum over all ranks: the number of ranks that have data */
@@ -155,6 +162,8 @@ td_status td_reducer_make(td_ddp_state *s);  /* its tables */
 td_status td_reducer_watch(td_ddp_state *s); /* its hooks */
 void td_reducer_free(td_ddp_state *s);
 void td_reducer_arm(td_ddp_state *s);
+/* Waits for a unit that has been launched; false: it was waited for already. */
+bool td_reducer_wait(td_ddp_state *s, td_ddp_unit *u);
 /* Launches the remaining units and finishes the reduction. Ranks without data call it, too. */
 void td_reducer_finish(td_ddp_state *s);
 
@@ -166,8 +175,10 @@ td_tensor *td_ddp_new_memory(td_group *group, td_device device, int64_t count, t
 /* Moves the gradients, and the values if they are wanted there, into such memory, of a length that
  * is at least theirs. */
 td_status td_ddp_move_memory(td_ddp_state *s, bool with_values, int64_t length);
-/* parallel/shard.c: the same for td_ddp_options.shard, and shares the optimizer's state. */
+/* parallel/shard.c: lays out memory for td_ddp_options.shard, and shares it. Collective. */
 td_status td_ddp_shard_open(td_ddp_state *s);
+/* Around the model's forward: its values come, and go. */
+td_tensor *td_ddp_shard_forward(td_ddp_state *s, const td_around_rest *rest, td_tensor *x);
 /* A tensor over elements of flat memory. */
 td_tensor *td_ddp_slice(const td_tensor *flat, int64_t begin, int64_t count);
 

@@ -197,6 +197,20 @@ typedef enum td_shard {
      * filters, nor with td_ddp_join_begin. If td_optim_step cannot get the other ranks' windows,
      * that is an error like that of a failed backward: td_ddp_on_error. */
     TD_SHARD_OPTIMIZER,
+    /* The gradients, too. The model is cut into units: its blocks (a residual block, a layer of a
+     * transformer), or what td_ddp_options.unit says; what is in no block is one more unit. A
+     * unit's gradients have memory from its backward until they are averaged; then each rank keeps
+     * its piece. td_grad still says which parameters have gradients, but their memory is not there:
+     * clip with td_clip_grad_norm. All that is said of TD_SHARD_OPTIMIZER holds, but a backward
+     * without td_zero_grad adds to the average of those before, which rounds in another order.
+     * Between td_ddp_no_sync_begin and td_ddp_no_sync_end all gradients stay: as much memory as
+     * without sharding. Without communication hooks. */
+    TD_SHARD_GRADIENTS,
+    /* The values, too. A unit's values come before its forward and its backward, asked for while
+     * the unit before computes, and go afterwards. All ranks run the units in the same order, and
+     * equal numbers of forwards, also in evaluation (td_evaluate takes care of it). td_unshard
+     * brings all values, to print or copy them; all ranks save and load checkpoints. */
+    TD_SHARD_PARAMETERS,
 } td_shard;
 
 typedef struct td_ddp_options {
@@ -213,7 +227,12 @@ typedef struct td_ddp_options {
                                     "powersgd" (Vogels et al. 2019) */
     int powersgd_rank;           /* 0: 1 */
     int64_t powersgd_start;      /* so many steps use a plain all-reduce first; 0: 1000 */
-    td_shard shard;              /* what the ranks share: TD_SHARD_NONE or TD_SHARD_OPTIMIZER */
+    td_shard shard;              /* what the ranks share; usual: TD_SHARD_NONE */
+    /* Whether a module is a unit, for shard; path: its name in the model. Modules inside a unit are
+     * not asked. NULL: the blocks of a model by td_model, or else the model's children that have
+     * children. */
+    bool (*unit)(const td_module *m, const char *path, void *user);
+    void *unit_user;
 } td_ddp_options;
 
 /* td_ddp(net, ...) makes a model train together with the other ranks' copies, and returns the same
@@ -240,9 +259,17 @@ void td_ddp_no_sync_end(td_module *net);
 typedef struct td_shard_stats {
     size_t values, gradients;
     size_t state;  /* of optimizers and averages of weights */
-    double gather; /* seconds for which the last td_optim_step waited for the other windows */
+    size_t slots;  /* where units' values and gradients lie while they are here */
+    int units;     /* 0: the whole model travels in buckets */
+    double gather; /* seconds for which values of the last step were waited for */
 } td_shard_stats;
 td_shard_stats td_ddp_shard_stats(const td_module *net);
+
+/* Collective: brings all values of a model whose parameters are sharded, until td_reshard; in
+ * between they are like those of any model, but only td_optim_step and td_checkpoint_load change
+ * what stays. Other models have all values: nothing happens. */
+td_status td_unshard(td_module *net);
+void td_reshard(td_module *net);
 
 /* ---- DataParallel: one process, several devices ---- */
 

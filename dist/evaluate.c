@@ -69,9 +69,13 @@ td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at)
     if (td_dist_is_initialized()) {
         e.status = td_broadcast_buffers(net);
     }
+    if (e.status == TD_OK) { /* ranks may have different numbers of batches */
+        e.status = td_unshard(net);
+    }
     if (e.status == TD_OK) {
         run_batches(net, loader, &e, at);
         e.status = td_dist_is_initialized() ? add_ranks(&e) : e.status;
+        td_reshard(net);
     }
     e.loss /= (double)e.seen;
     e.accuracy = (double)e.right / (double)e.seen;

@@ -42,16 +42,16 @@ static bool fine(const td_ddp_state *s)
 
 /* ---- sending ---- */
 
-static td_status all_reduce_mean(td_ddp_state *s, td_tensor *t, td_work **work)
+static td_status all_reduce_mean(td_ddp_state *s, td_ddp_unit *u, td_tensor *t)
 {
     if (s->reducer.divisor == td_group_size(s->group)) {
-        return td_all_reduce(s->group, t, TD_AVERAGE, work);
+        return td_all_reduce(s->group, t, TD_AVERAGE, &u->work);
     }
     td_mul_scalar_(t, 1.0 / s->reducer.divisor);
-    return td_all_reduce(s->group, t, TD_SUM, work);
+    return td_all_reduce(s->group, t, TD_SUM, &u->work);
 }
 
-/* Starts the all-reduce of the unit's round: of its gradients, or of what the codec encodes. */
+/* Starts the reduction of the unit's round: of its gradients, or of what the codec encodes. */
 static void send_round(td_ddp_state *s, td_ddp_unit *u)
 {
     const td_reducer *r = &s->reducer;
@@ -65,7 +65,7 @@ static void send_round(td_ddp_state *s, td_ddp_unit *u)
     }
     if (fine(s) && wire.tensor != NULL) {
         td_ddp_note(s, wire.scaled ? td_all_reduce(s->group, wire.tensor, TD_SUM, &u->work)
-                                   : all_reduce_mean(s, wire.tensor, &u->work));
+                                   : r->average(s, u, wire.tensor));
     }
 }
 
@@ -75,8 +75,7 @@ static void clear_missing(td_ddp_state *s, const td_ddp_unit *u)
     for (int k = 0; k < u->b.param_count; k++) {
         const td_param *p = td_params_get(s->params, u->b.params[k]);
         if (!s->reducer.params[u->b.params[k]].ready && td_grad(p->tensor) == NULL) {
-            td_tensor grad = td_ddp_stretch(td_params_flat_grad(s->params), p->begin, p->count);
-            td_fill_(&grad, 0.0);
+            td_fill_(td_grad_buffer(p->tensor), 0.0);
         }
     }
 }
@@ -144,6 +143,7 @@ static void on_backward_end(td_tensor *const *unused, int count, void *user)
 td_status td_reducer_make(td_ddp_state *s)
 {
     td_reducer *r = &s->reducer;
+    r->average = all_reduce_mean;
     r->params = calloc((size_t)s->count + 1, sizeof *r->params);
     r->ready_order = calloc((size_t)s->count + 1, sizeof *r->ready_order);
     if (r->params == NULL || r->ready_order == NULL) {
@@ -206,7 +206,7 @@ void td_reducer_arm(td_ddp_state *s)
 
 /* ---- the end of backward ---- */
 
-static bool wait_for(td_ddp_state *s, td_ddp_unit *u)
+bool td_reducer_wait(td_ddp_state *s, td_ddp_unit *u)
 {
     if (u->work == NULL) {
         return false;
@@ -229,7 +229,7 @@ static void wait_for_all(td_ddp_state *s)
         under_way = false;
         for (int i = 0; i < s->units.count; i++) {
             td_ddp_unit *u = &s->units.list[i];
-            if (wait_for(s, u) && s->reducer.codec != NULL && fine(s)) {
+            if (td_reducer_wait(s, u) && s->reducer.codec != NULL && fine(s)) {
                 u->round++;
                 send_round(s, u);
                 under_way = under_way || u->work != NULL;

@@ -74,6 +74,8 @@ static void describe_data(const td_entered *e, char *text, size_t size)
     }
     if (has_root(e->kind)) {
         snprintf(text + length, size - (size_t)length, ", root %d", e->peer);
+    } else if (e->kind == TD_COLLECTIVE_ALL_GATHER && e->peer > 0) {
+        snprintf(text + length, size - (size_t)length, ", unit %d", e->peer);
     }
 }
 

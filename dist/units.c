@@ -44,7 +44,15 @@ static td_status open_unit(td_ddp_units *units, int first)
     return TD_OK;
 }
 
-/* A unit is closed once its gradients fill the limit, so it may be larger. */
+/* Whether a unit ends with the k-th gradient: where another module's begin, or once its gradients
+ * fill the limit, so it may be larger. */
+static bool ends_with(const td_ddp_state *s, int k, double filled, double still_to_come)
+{
+    const int *order = td_params_order(s->params), *of = s->units.of_param;
+    return of != NULL ? k + 1 < s->count && of[order[k]] != of[order[k + 1]]
+                      : filled >= limit_of(s, s->units.count - 1, still_to_come);
+}
+
 static td_status assign(td_ddp_state *s)
 {
     td_ddp_units *units = &s->units;
@@ -64,7 +72,7 @@ static td_status assign(td_ddp_state *s)
         s->reducer.params[order[k]].unit = last;
         filled += gradient_bytes(s, k);
         still_to_come -= gradient_bytes(s, k);
-        open = filled < limit_of(s, last, still_to_come);
+        open = !ends_with(s, k, filled, still_to_come);
     }
     return TD_OK;
 }
@@ -73,8 +81,7 @@ static td_status assign(td_ddp_state *s)
  */
 static int64_t begin_of(const td_ddp_state *s, int place)
 {
-    const td_tensor *flat = td_params_flat_grad(s->params);
-    return place == s->count ? td_numel(flat)
+    return place == s->count ? td_params_length(s->params)
                              : td_params_get(s->params, td_params_order(s->params)[place])->begin;
 }
 
@@ -86,6 +93,10 @@ static td_status place(td_ddp_state *s, int i)
     b->params = td_params_order(s->params) + u->first;
     b->begin = begin_of(s, u->first);
     b->count = begin_of(s, u->first + b->param_count) - b->begin;
+    if (s->units.describe != NULL) {
+        s->units.describe(s, u);
+        return TD_OK;
+    }
     b->grad = td_ddp_slice(td_params_flat_grad(s->params), b->begin, b->count);
     if (b->grad == NULL) {
         return TD_E_NOMEM;
@@ -102,7 +113,7 @@ void td_units_free(td_ddp_state *s)
         if (u->part != NULL) {
             s->reducer.codec->detach(s->reducer.codec_state, u->part);
         }
-        td_free(u->b.grad);
+        td_free(s->units.describe == NULL ? u->b.grad : NULL);
     }
     free(s->units.list);
     s->units.list = NULL;

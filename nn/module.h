@@ -135,6 +135,8 @@ typedef enum td_recompute_parts {
     TD_RECOMPUTE_STAGES,
 } td_recompute_parts;
 int td_model_recompute(td_module *net, td_recompute_parts parts);
+/* Whether a module of this name is such a block. */
+bool td_is_block_of_model(const char *path);
 
 /* Puts the parameters into another order in memory: order[k] (a permutation) is the number of the
  * k-th. Numbers, values, gradients and optimizers' state stay with their parameter; `begin`

@@ -369,8 +369,8 @@ td_tensor *td_params_new_window(td_params *params)
 {
     const td_tensor *like = td_params_flat(params);
     int64_t ranks = params->peers.count > 0 ? params->peers.count : 1;
-    return add_state(params, TD_SHAPE(td_numel(like) / ranks), like->dtype, td_device_of(like),
-                     "an optimizer's state");
+    return add_state(params, TD_SHAPE(td_params_length(params) / ranks), like->dtype,
+                     td_device_of(like), "an optimizer's state");
 }
 
 td_tensor *td_params_new_counts(td_params *params)

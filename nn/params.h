@@ -48,29 +48,57 @@ void td_params_ask(const td_params *params, td_optim_slice *slice, int64_t step,
  * the rest is zero and stays so. TD_E_NOMEM: nothing has changed. */
 td_status td_params_set_memory(td_params *params, td_tensor *values, td_tensor *grads);
 
-/* ---- ranks that share an optimizer's state (ZeRO) ----
+/* ---- ranks that share the optimizer's state, gradients, values (ZeRO) ----
  *
- * The flat memory is cut into one window for each rank, all of one length. A rank's optimizer
- * changes its own window of the values and keeps the state of that window alone. */
+ * `begin` of a parameter is its place in the flat space, which is cut into stretches (one, or one
+ * for each unit of the model), and each stretch into one piece for each rank, all of one length. A
+ * rank's window are its pieces of all stretches. Its optimizer changes its own window of the values
+ * and keeps the state of that window alone. Of gradients and values a rank may have its window
+ * alone, too: td_params_flat_grad, td_params_flat are the window then, and the leaves' memory is
+ * there only at times. */
 typedef struct td_params_peers {
     int rank, count;
+    const int64_t *cuts; /* stretch k goes from cuts[k] to cuts[k + 1]; they outlive params' use */
+    int stretches;       /* 0: one, as long as the flat memory */
+    bool own_values, own_grads; /* td_params_flat, td_params_flat_grad are the window */
     void (*gather)(void *user); /* after a step: brings the other ranks' windows of the values */
+    void (*sum)(double *numbers, int count, void *user); /* over all ranks; with own_grads */
     td_status (*broadcast)(td_tensor *t, int from, void *user);
     td_status (*agree)(td_status mine, void *user); /* TD_OK if it is on all ranks */
     void *user;
 } td_params_peers;
-/* Before any state is made. The length of the flat memory is a multiple of count. */
+/* Before any state is made. */
 void td_params_set_peers(td_params *params, const td_params_peers *peers);
 const td_params_peers *td_params_peers_of(const td_params *params); /* NULL: there are none */
+
+/* The same, with another order and places in the flat space, and memory for each parameter:
+ * values[i] and grads[i] are headers in its form. All tensors belong
+ * to params from now on. Values are kept, gradients are not. Before any state is made. */
+typedef struct td_params_places {
+    const int *order;
+    const int64_t *begin;
+    td_tensor *flat, *flat_grad;
+    td_tensor **values, **grads;
+} td_params_places;
+void td_params_spread(td_params *params, const td_params_peers *peers,
+                      const td_params_places *places);
+/* The length of the flat space. */
+int64_t td_params_length(const td_params *params);
 
 /* State of this rank's window, zeroed; of all parameters if no ranks share it. */
 td_tensor *td_params_new_window(td_params *params);
 /* The part of a parameter that is in this rank's window: `count` elements from `begin` of the flat
- * memory, whose state begins at `place`. Without peers: the whole parameter. */
+ * space, whose state begins at `place`. Without peers: the whole parameter. */
 typedef struct td_window {
     int64_t begin, count, place;
+    int64_t to_values, to_grads; /* from `place` to where its values and gradients begin */
 } td_window;
 td_window td_params_here(const td_params *params, int i);
+/* What this rank has of a parameter's gradient: all of it, or its window, of which `part` becomes
+ * the header. NULL: the parameter has no gradient, or none of it is in the window. */
+td_tensor *td_params_grad_here(const td_params *params, int i, td_tensor *part);
+/* Adds numbers over all ranks if each has its window of the gradients alone. */
+void td_params_sum(const td_params *params, double *numbers, int count);
 /* Collective: brings parameter i's state together from the windows of all ranks. whole: 1-d, its
  * elements in memory order. */
 td_status td_params_collect(const td_params *params, const td_tensor *window, int i,

@@ -98,10 +98,50 @@ td_status td_params_set_memory(td_params *params, td_tensor *values, td_tensor *
 
 void td_params_set_peers(td_params *params, const td_params_peers *peers)
 {
-    TD_REQUIRE(td_numel(params->flat) % peers->count == 0 && params->extra_count == 0, TD_HERE,
-               "td_params_set_peers: %s is not cut into %d equal windows, or there is state of it",
-               td_describe(params->flat), peers->count);
+    TD_REQUIRE(params->extra_count == 0, TD_HERE,
+               "td_params_set_peers: there is state of %s already, made for other windows",
+               td_describe(params->flat));
     params->peers = *peers;
+    for (int k = 0; k < peers->stretches || k == 0; k++) {
+        int64_t length =
+            peers->stretches > 0 ? peers->cuts[k + 1] - peers->cuts[k] : td_params_length(params);
+        TD_REQUIRE(
+            length % peers->count == 0, TD_HERE,
+            "td_params_set_peers: a stretch of %lld elements is not cut into %d equal pieces",
+            (long long)length, peers->count);
+    }
+}
+
+void td_params_spread(td_params *params, const td_params_peers *peers,
+                      const td_params_places *places)
+{
+    td_free(params->flat);
+    td_free(params->flat_grad);
+    params->flat = places->flat;
+    params->flat_grad = places->flat_grad;
+    params->flat->name = "the flat parameters";
+    params->flat_grad->name = "the flat gradients";
+    memcpy(params->order, places->order, (size_t)params->count * sizeof *params->order);
+    for (int i = 0; i < params->count; i++) {
+        params->items[i].begin = places->begin[i];
+    }
+    td_params_set_peers(params, peers);
+    for (int i = 0; i < params->count; i++) {
+        td_param *p = &params->items[i];
+        td_tensor whole = td_params_part(p->tensor, 0, p->count);
+        if (peers->own_values) {
+            td_params_keep(params, params->flat, i, &whole);
+        } else {
+            td_tensor to = td_params_part(params->flat, p->begin, p->count);
+            td_copy_(&to, &whole);
+        }
+        td_exchange_memory(p->tensor, places->values[i]);
+        td_free(places->values[i]);
+        places->grads[i]->name = p->name;
+        td_set_grad_storage(p->tensor, places->grads[i]);
+        td_free(params->grads[i]);
+        params->grads[i] = places->grads[i];
+    }
 }
 
 /* ---- reordering ---- */

@@ -62,7 +62,8 @@ typedef struct td_entropy_params {
 /* One slice of an optimizer's flat memory (nn/optim). */
 typedef struct td_optim_slice {
     int64_t begin, count;       /* elements of the state */
-    int64_t to_values;          /* elements from begin to the place of values and gradients */
+    int64_t to_values;          /* elements from begin to the place of the values */
+    int64_t to_grads;           /* the same of the gradients */
     bool skip;                  /* no gradient: leave parameter and state alone */
     bool first;                 /* SGD: momentum starts as the gradient */
     double lr, weight_decay;    /* all constants are rounded to the element type once, as PyTorch */

@@ -387,7 +387,12 @@ static _Noreturn void report_dead(const td_tensor *t, td_site at)
         td_fatal(at, "NULL tensor: an earlier call failed: %s", td_last_reason());
     } else if (t->storage == NULL) {
         td_fatal(at, "this tensor has been freed (td_free): it must not be used any more");
-    } else if (t->step != 0 && t->step != td_step_number()) {
+    } else if (t->step == 0) {
+        td_fatal(at,
+                 "%s is away: processes share it, and it is here only inside the forward and "
+                 "backward of its module; td_unshard brings all values",
+                 td_label(t));
+    } else if (t->step != td_step_number()) {
         report_stale(t, at);
     } else if (t->let_go) {
         td_fatal(at,

@@ -162,10 +162,32 @@ td_tensor *td_borrow_at(void *values, td_shape shape, td_dtype dtype, td_device 
     return new_header(td_storage_borrow(values, bytes, device), 0, shape, stride, dtype);
 }
 
+td_tensor *td_new_away(int64_t count, td_dtype dtype, td_device device)
+{
+    size_t bytes;
+    if (!count_bytes(TD_SHAPE(count), dtype, &bytes, TD_NOWHERE)) {
+        return NULL;
+    }
+    td_tensor *t = new_header(td_storage_borrow(NULL, bytes, device), 0, TD_SHAPE(count),
+                              (int64_t[]){ 1 }, dtype);
+    if (t != NULL) {
+        td_set_address(t, NULL);
+    }
+    return t;
+}
+
+void td_set_address(td_tensor *t, void *data)
+{
+    t->storage->data = data;
+    t->storage->released = data == NULL;
+}
+
 td_tensor *td_slice_of_storage(const td_tensor *base, int64_t offset, td_shape shape,
                                const int64_t *stride)
 {
-    td_check_alive(base, TD_NOWHERE);
+    if (base == NULL || base->storage == NULL || base->storage->kind != TD_STORAGE_BORROWED) {
+        td_check_alive(base, TD_NOWHERE);
+    }
     TD_REQUIRE(base->step == 0, TD_NOWHERE,
                "td_slice_of_storage: %s belongs to a step; a persistent slice needs a persistent "
                "tensor: td_clone it first",

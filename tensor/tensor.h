@@ -61,7 +61,8 @@ typedef struct td_storage {
     uint32_t version; /* counts in-place writes; backward compares it with the tape's */
     td_device device;
     unsigned char kind; /* td_storage_kind in tensor/storage.h */
-    bool released;      /* step memory that the step may use again */
+    bool released;      /* the memory is not there: step memory that the step may use again, or
+                           persistent memory that is away (td_set_address) */
     void *owner;        /* depends on kind: the arena, or the storage that this one borrows from */
 } td_storage;
 

@@ -70,6 +70,12 @@ static void open_loader(captured_job *job)
     assert_non_null(job->loader);
 }
 
+static bool is_linear(const td_module *m, const char *path, void *user)
+{
+    (void)path, (void)user;
+    return strcmp(m->type->name, "Linear") == 0;
+}
+
 void captured_job_open(captured_job *job, captured_kind kind)
 {
     *job = (captured_job){ .kind = kind, .more_at = -1 };
@@ -78,8 +84,7 @@ void captured_job_open(captured_job *job, captured_kind kind)
     assert_non_null(job->net);
     assert_int_equal(td_module_to(job->net, kind.device, TD_F32), TD_OK);
     if (kind.ddp) {
-        job->net = td_ddp(job->net, .bucket_cap_mb = 0.001,
-                          .shard = kind.shard ? TD_SHARD_OPTIMIZER : TD_SHARD_NONE);
+        job->net = td_ddp(job->net, .bucket_cap_mb = 0.001, .shard = kind.shard, .unit = is_linear);
         assert_non_null(job->net);
     }
     job->optim = new_optim(kind.optim, td_parameters(job->net));
@@ -311,7 +316,9 @@ static uint64_t hash_number(uint64_t hash, double number)
 
 uint64_t captured_job_hash(const captured_job *job)
 {
+    assert_int_equal(td_unshard(job->net), TD_OK);
     uint64_t hash = hash_state(0xcbf29ce484222325u, job->net);
+    td_reshard(job->net);
     if (job->scaler != NULL) {
         td_optim_settle(job->optim);
         hash = hash_tensor(hash, job->optim->step_counts);

@@ -25,7 +25,7 @@ typedef struct captured_kind {
     bool scaler;    /* of the loss, whose factor grows until gradients in f16 overflow, time and
                        again; vectors are sometimes infinite, too */
     bool ddp;       /* a rank's share of a job of all ranks */
-    bool shard;     /* with a sharded optimizer */
+    td_shard shard; /* with ddp; each Linear is a unit */
     double clip;    /* gradients, to this norm; 0: not */
     int accumulate; /* so many steps' gradients are added up; 0: 1 */
 } captured_kind;

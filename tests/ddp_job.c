@@ -11,6 +11,19 @@
 
 enum { SIDE = 6, CLASSES = 5, FEATURES = 13 };
 
+/* With dropout, and with a layer that begins in no block. */
+static td_module *mlp_block(void)
+{
+    return td_nn_sequential(td_nn_linear(16, 24), td_nn_gelu(), td_nn_dropout(0.2),
+                            td_nn_linear(24, 16), td_nn_layer_norm(16));
+}
+
+static td_module *conv_block(int64_t from, int64_t to)
+{
+    return td_nn_sequential(td_nn_conv2d(from, to, .kernel = 3, .padding = 1),
+                            td_nn_batch_norm2d(to), td_nn_relu());
+}
+
 td_module *job_net(job_kind kind, uint64_t seed, td_dtype dtype)
 {
     td_module *net = NULL;
@@ -29,6 +42,14 @@ td_module *job_net(job_kind kind, uint64_t seed, td_dtype dtype)
         net = td_nn_sequential(td_nn_conv2d(3, 8, .kernel = 3, .padding = 1), td_nn_batch_norm2d(8),
                                td_nn_relu(), td_nn_conv2d(8, 8, .kernel = 3, .padding = 1),
                                td_nn_batch_norm2d(8), td_nn_flatten(), td_nn_linear(288, CLASSES));
+        break;
+    case JOB_BLOCKS:
+        net = td_nn_sequential(td_nn_linear(FEATURES, 16), mlp_block(), mlp_block(), mlp_block(),
+                               mlp_block(), td_nn_linear(16, CLASSES));
+        break;
+    case JOB_CONV_BLOCKS:
+        net = td_nn_sequential(conv_block(3, 8), conv_block(8, 6), conv_block(6, 8),
+                               td_nn_flatten(), td_nn_linear(288, CLASSES));
         break;
     }
     REQUIRE(net != NULL);
@@ -50,7 +71,7 @@ td_module *job_small_net(bool batch_norm, int64_t classes)
 void job_data(ddp_job *job, job_kind kind, td_dtype dtype, int64_t from, int64_t to)
 {
     enum { SAMPLES = 64 };
-    bool flat = kind == JOB_MLP;
+    bool flat = kind == JOB_MLP || kind == JOB_BLOCKS;
     int64_t count = to - from, size = flat ? FEATURES : (int64_t)3 * SIDE * SIDE;
     td_generator g;
     td_generator_seed(&g, 99);

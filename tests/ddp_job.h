@@ -4,7 +4,8 @@
 
 #include "tandem.h"
 
-typedef enum job_kind { JOB_MLP, JOB_CONV, JOB_BATCH_NORM } job_kind;
+/* The last two have blocks, which are units where a model is sharded. */
+typedef enum job_kind { JOB_MLP, JOB_CONV, JOB_BATCH_NORM, JOB_BLOCKS, JOB_CONV_BLOCKS } job_kind;
 
 typedef struct ddp_job {
     td_module *net;

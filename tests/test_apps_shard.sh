@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# --shard optimizer: the weights of a run without it, in each program; a stopped run goes on with
-# another number of processes, or without sharding.
+# --shard: the weights of a run without it, in each program; a stopped run goes on with another number
+# of processes, another way of sharding, or without.
 # run: plain
 . "$(dirname "$0")/tap.sh"
 # shellcheck source=tests/train_net.sh
@@ -19,8 +19,9 @@ same_tensors() {
 
 # The lesson counts the bytes: the table's sum is the formula's.
 works 'shard_memory' "$apps/shard_memory" 2
-awk '/^(none|optimizer) / { rows++; good += $5 == $6; loss[rows] = $7; all[rows] = $5 }
-    END { exit !(rows == 2 && good == 2 && loss[1] == loss[2] && all[2] == all[1] * 0.75) }' out
+awk '/^(none|optimizer|gradients|parameters) / { rows++; good += $6 == $7; same += $8 == loss || rows == 1
+        loss = $8; less += $6 < all || rows == 1; all = $6 }
+    END { exit !(rows == 4 && good == 4 && same == 4 && less == 4) }' out
 tap $? 'bytes are those of the formula, and the losses are equal' out
 fails 'shard_memory: too many' 64 '^usage: shard_memory \[PROCESSES' "$apps/shard_memory" 65
 
@@ -35,11 +36,16 @@ says 'sharded, too' "^the optimizer's state is cut into 2 windows"
 same 'to the same file' sharded part
 works 'without sharding from there' "$app" --spawn 2 --epochs 2 --shard none --resume again --save other
 same_tensors 'to the same weights and state' plain other
+for way in gradients parameters; do
+    works "$way: another way from there" "$app" --spawn 2 --epochs 2 --shard $way --resume again --save other
+    says 'it says so' "^the optimizer's state.* and .* are cut into 2 windows: [0-9.]+ MiB a process\$"
+    same_tensors "$way: to the same weights, averages and state" plain other
+done
 works 'with three processes' "$app" --spawn 3 --epochs 2 --resume again --save other
 says 'in three windows' "^the optimizer's state is cut into 3 windows"
 works 'one process' "$app" --limit 32 --batch-size 32 --epochs 1 --shard optimizer
 says 'nothing is shared' '^--shard: there is one process, and nothing is shared$'
-fails 'another word' 64 "'parameters' is not one of none\|optimizer" "$app" --shard parameters
+fails 'another word' 64 "'all' is not one of none\|optimizer\|gradients\|parameters" "$app" --shard all
 
 # The trainer.
 make_folders data
@@ -50,6 +56,8 @@ works 'train_net' "${net[@]}" OUT_DIR plain_exp
 works 'train_net, sharded' "${net[@]}" --shard optimizer OUT_DIR exp
 says 'it says so' "^the optimizer's state is cut into 2 windows"
 same_tensors 'the same weights and state' plain_exp/checkpoints/ckpt_ep_002 exp/checkpoints/ckpt_ep_002
+works 'train_net, parameters' "${net[@]}" --shard parameters OUT_DIR whole_exp
+same_tensors 'the same weights and state' plain_exp/checkpoints/ckpt_ep_002 whole_exp/checkpoints/ckpt_ep_002
 mkdir -p again_exp/checkpoints
 mv exp/checkpoints/ckpt_ep_001 again_exp/checkpoints
 works 'the second epoch again' "${net[@]}" OUT_DIR again_exp

@@ -32,6 +32,8 @@ says 'and where sums are clipped' 'rank 0 of 2: clipped sums, the same bits: 9 a
 says 'and where each cuts its own pictures' "rank 0 of 2: a loader's pictures, the same bits: 6 as ever, 1 recorded, 9 replayed$"
 says 'and in fp16 with its loss scaler' 'rank 1 of 2: scaled, the same bits: 6 as ever, 1 recorded, 9 replayed$'
 says 'and where the optimizer is sharded' 'rank 1 of 2: sharded, the same bits: 6 as ever, 1 recorded, 9 replayed$'
+says 'and gradients, too' 'rank 1 of 2: gradients sharded, the same bits: 6 as ever, 1 recorded, 9 replayed$'
+says 'and values, too' 'rank 1 of 2: values sharded, the same bits: 6 as ever, 1 recorded, 9 replayed$'
 for seed in 1 2 3 ${TANDEM_LONG:+4 5 6}; do
     TANDEM_EMULATE_ORDER=$seed works "whatever runs first ($seed)" ranks "$worker" equal
 done

@@ -1,5 +1,6 @@
 /* Sharding: the weights are those of td_ddp without it, bit for bit; the bytes are those of the
  * formula; checkpoints do not depend on the number of ranks; faults are told to all. */
+#include "autograd/hooks.h"
 #include "dist/ddp_extra.h"
 #include "nn/extra/ema.h"
 #include "nn/extra/inspect.h"
@@ -37,6 +38,8 @@ typedef struct shard_case {
     td_dtype dtype;
     optim_rule rule;
     bool clips, accumulates, averages, scales;
+    bool again;      /* a second reduction of the same gradients */
+    bool recomputes; /* the model's children */
     td_ddp_options options;
 } shard_case;
 
@@ -76,6 +79,9 @@ static void open_run(shard_run *r, const shard_case *c, td_shard shard, int rank
     options.bucket_cap_mb = 0.001;
     *r = (shard_run){ .ema = NULL };
     job_open(&r->job, c->kind, c->dtype, &options, rank * EACH, (rank + 1) * EACH);
+    for (int i = 0; c->recomputes && i < r->job.net->child_count; i++) {
+        td_recompute(r->job.net->children[i], true);
+    }
     td_optim_free(r->job.optim);
     r->job.optim = make_optim(c->rule, td_parameters(r->job.net));
     REQUIRE(r->job.optim != NULL);
@@ -111,9 +117,11 @@ static void step(shard_run *r, const shard_case *c)
         td_ddp_no_sync_begin(r->job.net);
         backward(r);
         td_ddp_no_sync_end(r->job.net);
+    }
+    backward(r);
+    if (c->again) {
         backward(r);
     }
-    backward(r); /* a second reduction of the same gradients, if they are accumulated */
     if (td_scaler_unscale(r->scaler, params)) {
         if (c->clips) {
             td_clip_grad_norm(params, 0.3);
@@ -125,34 +133,49 @@ static void step(shard_run *r, const shard_case *c)
     }
 }
 
+static uint64_t hash_of_values(shard_run *r)
+{
+    REQUIRE_OK(td_unshard(r->job.net));
+    uint64_t hash = job_hash(r->job.net);
+    td_reshard(r->job.net);
+    return hash;
+}
+
 static uint64_t hash_of(shard_run *r)
 {
-    uint64_t hash = job_hash(r->job.net);
+    uint64_t hash = hash_of_values(r);
     if (r->ema != NULL) {
         td_ema_swap(r->ema);
-        hash = hash * 31 + job_hash(r->job.net);
+        hash = hash * 31 + hash_of_values(r);
         td_ema_swap(r->ema);
     }
     return hash;
 }
 
+/* All ways of sharding that a case is for, next to none. */
 static int run_same(int rank, int size, void *arg)
 {
     const shard_case *c = arg;
     procs_init(rank, size, 20.0);
-    shard_run whole, sharded;
-    open_run(&whole, c, TD_SHARD_NONE, rank);
-    open_run(&sharded, c, TD_SHARD_OPTIMIZER, rank);
-    uint64_t before = hash_of(&sharded);
-    for (int i = 0; i < STEPS; i++) {
-        step(&whole, c);
-        step(&sharded, c);
-        REQUIRE(hash_of(&whole) == hash_of(&sharded));
-        REQUIRE(job_all_same(hash_of(&sharded)));
+    shard_run runs[TD_SHARD_PARAMETERS + 1];
+    int ways = c->again || c->options.comm_hook != NULL ? TD_SHARD_OPTIMIZER : TD_SHARD_PARAMETERS;
+    for (int way = TD_SHARD_NONE; way <= ways; way++) {
+        open_run(&runs[way], c, (td_shard)way, rank);
     }
-    REQUIRE(hash_of(&sharded) != before);
-    close_run(&whole);
-    close_run(&sharded);
+    uint64_t before = hash_of(&runs[0]), hash = 0;
+    for (int i = 0; i < STEPS; i++) {
+        for (int way = TD_SHARD_NONE; way <= ways; way++) {
+            step(&runs[way], c);
+            uint64_t mine = hash_of(&runs[way]);
+            hash = way == TD_SHARD_NONE ? mine : hash;
+            REQUIRE(mine == hash);
+        }
+        REQUIRE(job_all_same(hash));
+    }
+    REQUIRE(hash != before);
+    for (int way = TD_SHARD_NONE; way <= ways; way++) {
+        close_run(&runs[way]);
+    }
     td_dist_destroy();
     return 0;
 }
@@ -168,33 +191,229 @@ static void test_weights_are_those_without_sharding(void **state)
 {
     (void)state;
     for (optim_rule rule = SGD; rule < RULES; rule++) {
-        run_everywhere((shard_case){ .kind = JOB_MLP, .dtype = TD_F32, .rule = rule });
-        run_everywhere((shard_case){ .kind = JOB_BATCH_NORM, .dtype = TD_F64, .rule = rule });
+        run_everywhere((shard_case){ .kind = JOB_BLOCKS, .dtype = TD_F32, .rule = rule });
+        run_everywhere((shard_case){ .kind = JOB_CONV_BLOCKS, .dtype = TD_F64, .rule = rule });
     }
+    run_everywhere((shard_case){ .kind = JOB_MLP, .rule = ADAM }); /* no block: one unit */
+}
+
+/* Each layer is a unit. */
+static bool is_linear(const td_module *m, const char *path, void *user)
+{
+    (void)user;
+    return *path != '\0' && strcmp(m->type->name, "Linear") == 0;
 }
 
 static void test_with_what_else_a_step_does(void **state)
 {
     (void)state;
-    run_everywhere((shard_case){ .rule = ADAM, .clips = true });
-    run_everywhere((shard_case){ .rule = MOMENTUM, .accumulates = true });
-    run_everywhere((shard_case){ .rule = ADAMW_GROUPS, .averages = true, .clips = true });
-    run_everywhere((shard_case){ .rule = MOMENTUM, .scales = true });
+    job_kind kind = JOB_BLOCKS;
+    run_everywhere((shard_case){ .kind = kind, .rule = ADAM, .clips = true });
+    run_everywhere((shard_case){ .kind = kind, .rule = MOMENTUM, .accumulates = true });
+    run_everywhere((shard_case){ .rule = MOMENTUM, .accumulates = true, .again = true });
+    run_everywhere(
+        (shard_case){ .kind = kind, .rule = ADAMW_GROUPS, .averages = true, .clips = true });
+    run_everywhere((shard_case){ .kind = kind, .rule = MOMENTUM, .scales = true });
+    run_everywhere((shard_case){ .kind = kind, .rule = ADAM, .recomputes = true });
     run_everywhere((shard_case){ .rule = ADAM, .options.comm_hook = "bf16" });
-    run_everywhere((shard_case){ .rule = ADAM, .options.find_unused_parameters = true });
-    procs_succeed(1, limit, run_same, &(shard_case){ .rule = ADAM });
+    run_everywhere(
+        (shard_case){ .kind = kind, .rule = ADAM, .options.find_unused_parameters = true });
+    run_everywhere((shard_case){ .kind = kind, .rule = ADAM, .options.unit = is_linear });
+    procs_succeed(1, limit, run_same, &(shard_case){ .kind = kind, .rule = ADAM });
+}
+
+/* A second reduction of the same gradients adds to their average, which rounds in another order. */
+static int run_again(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    shard_case c = { .kind = JOB_BLOCKS, .dtype = TD_F64, .rule = ADAM, .clips = true };
+    c.again = true;
+    for (int way = TD_SHARD_GRADIENTS; way <= TD_SHARD_PARAMETERS; way++) {
+        shard_run whole, sharded;
+        open_run(&whole, &c, TD_SHARD_NONE, rank);
+        open_run(&sharded, &c, (td_shard)way, rank);
+        for (int i = 0; i < STEPS; i++) {
+            step(&whole, &c);
+            step(&sharded, &c);
+        }
+        REQUIRE_OK(td_unshard(sharded.job.net));
+        REQUIRE(job_distance(sharded.job.net, whole.job.net, true) < 1e-12);
+        close_run(&whole);
+        close_run(&sharded);
+    }
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_gradients_are_added_to_their_average(void **state)
+{
+    (void)state;
+    procs_succeed(3, limit, run_again, NULL);
+}
+
+/* ---- other models ---- */
+
+/* One layer runs twice, one not in every step; the weight of the last is used outside of it, too,
+ * by the module around all, so it belongs to no layer. */
+typedef struct routed {
+    td_module *twice, *sometimes, *last;
+    td_tensor *tied;
+    bool skips, turns; /* turns: the other way round */
+} routed;
+
+static td_tensor *routed_forward(td_module *self, td_tensor *x, td_site at)
+{
+    routed *r = self->state;
+    x = r->turns ? td_forward_at(r->last, x, at) : x;
+    x = td_gelu(td_forward_at(r->twice, x, at));
+    x = r->skips ? x : td_forward_at(r->sometimes, x, at);
+    x = td_gelu(td_forward_at(r->twice, x, at));
+    x = td_forward_at(r->last, td_linear(x, r->tied, NULL), at);
+    return x;
+}
+
+static const td_module_type routed_type = { .name = "Routed", .forward = routed_forward };
+
+static td_module *new_routed(void)
+{
+    td_manual_seed(5);
+    td_module *m = td_module_new(&routed_type, sizeof(routed));
+    routed *r = m->state;
+    r->twice = td_module_add(m, "twice", td_nn_linear(13, 13));
+    r->sometimes = td_module_add(m, "sometimes", td_nn_linear(13, 13));
+    r->last = td_module_add(m, "last", td_nn_linear(13, 13));
+    r->tied = td_module_parameter(m, "tied", r->last->tensors[0].tensor);
+    return td_module_finish(m);
+}
+
+static void open_routed(shard_run *r, td_shard shard, int rank)
+{
+    *r = (shard_run){ .ema = NULL };
+    r->job.net =
+        td_ddp(new_routed(), .shard = shard, .unit = is_linear, .find_unused_parameters = true);
+    REQUIRE(r->job.net != NULL);
+    r->job.optim = make_optim(MOMENTUM, td_parameters(r->job.net));
+    job_data(&r->job, JOB_MLP, TD_F32, rank * EACH, (rank + 1) * EACH);
+}
+
+/* Which ranks skip the layer: all in the first two steps, then none, one, all, none, ... With
+ * TD_SHARD_PARAMETERS all ranks run the same units. */
+static int run_routed(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    for (int way = TD_SHARD_GRADIENTS; way <= TD_SHARD_PARAMETERS; way++) {
+        shard_run runs[2];
+        open_routed(&runs[0], TD_SHARD_NONE, rank);
+        open_routed(&runs[1], (td_shard)way, rank);
+        for (int i = 0; i < STEPS; i++) {
+            bool alone = way == TD_SHARD_GRADIENTS && i % 3 == 0 && rank == size - 1;
+            for (int k = 0; k < 2; k++) {
+                ((routed *)runs[k].job.net->state)->skips = i < 2 || i % 3 == 1 || alone;
+                step(&runs[k], &(shard_case){ .rule = MOMENTUM });
+            }
+            REQUIRE(hash_of(&runs[0]) == hash_of(&runs[1]));
+        }
+        REQUIRE(td_ddp_shard_stats(runs[1].job.net).units == 4);
+        close_run(&runs[0]);
+        close_run(&runs[1]);
+    }
+    td_dist_destroy();
+    return 0;
+}
+
+static void note_message(td_status status, const char *message, void *user)
+{
+    (void)status;
+    snprintf(user, 512, "%s", message);
+}
+
+/* One rank runs another unit first. */
+static int run_another_order(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    shard_run r;
+    char told[512] = "";
+    open_routed(&r, TD_SHARD_PARAMETERS, rank);
+    td_ddp_on_error(r.job.net, note_message, told);
+    step(&r, &(shard_case){ .rule = MOMENTUM });
+    ((routed *)r.job.net->state)->turns = rank == 1;
+    backward(&r);
+    REQUIRE(strstr(told, "the ranks do not do the same: rank ") != NULL);
+    REQUIRE(strstr(told, ", unit 1)") != NULL && strstr(told, ", unit 2)") != NULL);
+    close_run(&r);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_another_order_on_one_rank(void **state)
+{
+    (void)state;
+    procs_succeed(2, limit, run_another_order, NULL);
+}
+
+static void test_unused_shared_and_repeated_layers(void **state)
+{
+    (void)state;
+    procs_succeed(2, limit, run_routed, NULL);
+    procs_succeed(3, limit, run_routed, NULL);
 }
 
 /* ---- bytes ---- */
 
-/* N': the parameters, each rounded up to 64 bytes, and all of them to W times 64. */
-static int64_t padded_count(td_params *params, int world, int64_t size)
+/* What the formulas are made of, in elements: the model's units in the order of children, the
+ * children that are none together, each parameter rounded up to 64 bytes and each unit to W times
+ * 64. Without units all is one. */
+typedef struct extent {
+    int64_t all, largest, root;
+} extent;
+
+static extent extent_of(const td_module *net, bool units, int world, int64_t size)
 {
-    int64_t line = 64 / size, sum = 0;
-    for (int i = 0; i < td_params_count(params); i++) {
-        sum += (td_params_get(params, i)->count + line - 1) / line * line;
+    int64_t line = 64 / size, sums[16] = { 0 };
+    td_state_list state = td_module_state(net);
+    for (int i = 0; i < state.count; i++) {
+        int child = units ? atoi(state.items[i].name) : 0;
+        bool block = units && net->children[child]->child_count > 0;
+        if (!state.items[i].buffer) {
+            sums[block ? child + 1 : 0] +=
+                (td_numel(state.items[i].tensor) + line - 1) / line * line;
+        }
     }
-    return (sum + world * line - 1) / (world * line) * world * line;
+    td_state_list_free(&state);
+    extent e = { 0 };
+    for (int i = 0; i < 16; i++) {
+        int64_t padded = (sums[i] + world * line - 1) / (world * line) * world * line;
+        e.all += padded;
+        e.largest = i > 0 && padded > e.largest ? padded : e.largest;
+        e.root = i == 0 ? padded : e.root;
+    }
+    return e;
+}
+
+/* What one rank keeps, in elements, with `arrays` of state. docs/sharding.md has the formulas. */
+static td_shard_stats formula(td_shard shard, extent e, int64_t arrays, int64_t world)
+{
+    bool own_values = shard == TD_SHARD_PARAMETERS, own_grads = shard >= TD_SHARD_GRADIENTS;
+    return (td_shard_stats){
+        .values = (size_t)(own_values ? e.all / world : e.all),
+        .gradients = (size_t)(own_grads ? e.all / world : e.all),
+        .state = (size_t)(arrays * e.all / world),
+        .slots = (size_t)(own_values  ? 4 * e.largest + 2 * e.root
+                          : own_grads ? 2 * e.largest + e.root
+                                      : 0),
+    };
+}
+
+static void check_bytes(const td_module *net, td_shard_stats want, size_t width)
+{
+    td_shard_stats got = td_ddp_shard_stats(net);
+    REQUIRE(got.values == width * want.values);
+    REQUIRE(got.gradients == width * want.gradients);
+    REQUIRE(got.state == width * want.state);
+    REQUIRE(got.slots == width * want.slots);
 }
 
 static int run_bytes(int rank, int size, void *arg)
@@ -202,23 +421,26 @@ static int run_bytes(int rank, int size, void *arg)
     (void)arg;
     procs_init(rank, size, 20.0);
     static const int64_t arrays[RULES] = { 0, 1, 2, 2 };
-    for (optim_rule rule = SGD; rule < RULES; rule++) {
-        for (int k = 0; k < 2 * 3; k++) {
-            shard_case c = { .kind = (job_kind)(k / 2),
-                             .dtype = k % 2 ? TD_F64 : TD_F32,
-                             .rule = rule };
-            shard_run r;
-            open_run(&r, &c, TD_SHARD_OPTIMIZER, rank);
-            int64_t width = (int64_t)td_dtype_size(c.dtype);
-            int64_t n = padded_count(td_parameters(r.job.net), size, width);
-            td_shard_stats stats = td_ddp_shard_stats(r.job.net);
-            REQUIRE(stats.values == (size_t)(width * n) && stats.gradients == stats.values);
-            REQUIRE(stats.state == (size_t)(arrays[rule] * width * n / size));
-            REQUIRE(td_optim_state_bytes(r.job.optim) == stats.state);
+    static const job_kind kinds[] = { JOB_MLP, JOB_CONV, JOB_BATCH_NORM, JOB_BLOCKS,
+                                      JOB_CONV_BLOCKS };
+    for (int k = 0; k < 5 * 2 * TD_SHARD_PARAMETERS; k++) {
+        td_shard shard = (td_shard)(TD_SHARD_OPTIMIZER + k / 10);
+        shard_case c = { .kind = kinds[k % 5],
+                         .dtype = k / 5 % 2 ? TD_F64 : TD_F32,
+                         .rule = (optim_rule)(k % RULES) };
+        shard_run r;
+        open_run(&r, &c, shard, rank);
+        size_t width = td_dtype_size(c.dtype);
+        extent e = extent_of(r.job.net, shard >= TD_SHARD_GRADIENTS, size, (int64_t)width);
+        td_shard_stats want = formula(shard, e, arrays[c.rule], size);
+        check_bytes(r.job.net, want, width);
+        REQUIRE(td_optim_state_bytes(r.job.optim) == width * want.state);
+        for (int i = 0; i < 3; i++) { /* steps add nothing */
             step(&r, &c);
-            REQUIRE(td_ddp_shard_stats(r.job.net).gather > 0.0);
-            close_run(&r);
         }
+        check_bytes(r.job.net, want, width);
+        REQUIRE(td_ddp_shard_stats(r.job.net).gather > 0.0);
+        close_run(&r);
     }
     td_dist_destroy();
     return 0;
@@ -246,7 +468,7 @@ static int run_save(int rank, int size, void *arg)
 {
     const save_case *c = arg;
     procs_init(rank, size, 20.0);
-    shard_case what = { .kind = JOB_BATCH_NORM, .rule = ADAMW_GROUPS, .averages = true };
+    shard_case what = { .kind = JOB_CONV_BLOCKS, .rule = ADAMW_GROUPS, .averages = true };
     shard_run r;
     open_run(&r, &what, c->shard, 0); /* all ranks have the same data */
     if (c->from[0] != '\0') {
@@ -271,6 +493,29 @@ static void save(int size, td_shard shard, int steps, const char *from, const ch
     snprintf(c.from, sizeof c.from, "%s", from != NULL ? from : "");
     snprintf(c.to, sizeof c.to, "%s", to);
     procs_succeed(size, limit, run_save, &c);
+}
+
+static char *read_all(const char *path, size_t *size)
+{
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    *size = (size_t)ftell(file);
+    rewind(file);
+    char *bytes = malloc(*size);
+    assert_int_equal(fread(bytes, 1, *size, file), *size);
+    fclose(file);
+    return bytes;
+}
+
+static void assert_same_file(const char *a, const char *b)
+{
+    size_t na, nb;
+    char *fa = read_all(a, &na), *fb = read_all(b, &nb);
+    assert_int_equal(na, nb);
+    assert_memory_equal(fa, fb, na);
+    free(fa);
+    free(fb);
 }
 
 static void assert_same_tensors(const char *a, const char *b)
@@ -301,19 +546,25 @@ static void test_checkpoints_do_not_depend_on_the_layout(void **state)
         int size;
         td_shard shard;
     } layouts[] = {
-        { 1, TD_SHARD_NONE },      { 2, TD_SHARD_NONE },      { 1, TD_SHARD_OPTIMIZER },
-        { 2, TD_SHARD_OPTIMIZER }, { 3, TD_SHARD_OPTIMIZER }, { 4, TD_SHARD_OPTIMIZER }
+        { 1, TD_SHARD_NONE },       { 2, TD_SHARD_NONE },       { 1, TD_SHARD_OPTIMIZER },
+        { 2, TD_SHARD_OPTIMIZER },  { 3, TD_SHARD_OPTIMIZER },  { 4, TD_SHARD_OPTIMIZER },
+        { 2, TD_SHARD_GRADIENTS },  { 4, TD_SHARD_GRADIENTS },  { 1, TD_SHARD_PARAMETERS },
+        { 2, TD_SHARD_PARAMETERS }, { 3, TD_SHARD_PARAMETERS }, { 4, TD_SHARD_PARAMETERS },
     };
     enum { LAYOUTS = sizeof layouts / sizeof *layouts };
     save(1, TD_SHARD_NONE, 0, NULL, temp_path("fresh")); /* no state yet */
     save(1, TD_SHARD_NONE, 3, NULL, temp_path("measure"));
     save(1, TD_SHARD_NONE, 2, temp_path("measure"), temp_path("later"));
+    save(1, TD_SHARD_OPTIMIZER, 0, temp_path("measure"), temp_path("one"));
     for (int i = 0; i < LAYOUTS; i++) {
         int size = layouts[i].size;
         save(size, layouts[i].shard, 0, NULL, temp_path("saved"));
         assert_same_tensors(temp_path("saved"), temp_path("fresh"));
         save(size, layouts[i].shard, 0, temp_path("measure"), temp_path("saved"));
         assert_same_tensors(temp_path("saved"), temp_path("measure"));
+        if (layouts[i].shard != TD_SHARD_NONE) { /* a file of none says how memory is ordered */
+            assert_same_file(temp_path("saved"), temp_path("one"));
+        }
         if (size != 3) { /* a third of a gradient, three times, is another number */
             save(size, layouts[i].shard, 3, temp_path("fresh"), temp_path("saved"));
             assert_same_tensors(temp_path("saved"), temp_path("measure"));
@@ -422,11 +673,42 @@ static void test_what_cannot_be_combined(void **state)
     expect_fatal("or td_ddp without .shard", td_ddp_join_begin(net, false));
     td_module_free(net);
     net = job_net(JOB_MLP, 1, TD_F32);
+    expect_fatal("use TD_SHARD_OPTIMIZER, or no hook",
+                 td_ddp(net, .shard = TD_SHARD_GRADIENTS, .comm_hook = "bf16"));
     expect_fatal("there is no way of sharding 7", td_ddp(net, .shard = (td_shard)7));
     td_optim *early = td_sgd(td_parameters(net), .lr = 0.1, .momentum = 0.9);
     expect_fatal("are made after td_ddp", td_ddp(net, .shard = TD_SHARD_OPTIMIZER));
     td_optim_free(early);
     td_module_free(net);
+    td_dist_destroy();
+}
+
+/* Memory that is not there is named when it is used. */
+static void test_used_while_away(void **state)
+{
+    (void)state;
+    char url[600];
+    snprintf(url, sizeof url, "file://%s", temp_path("store"));
+    assert_int_equal(td_dist_init(.init_method = url, .world_size = 1), TD_OK);
+    shard_case c = { .kind = JOB_BLOCKS, .rule = ADAM };
+    shard_run r;
+    open_run(&r, &c, TD_SHARD_PARAMETERS, 0);
+    td_module *net = r.job.net, *layer = td_module_find(net, "2.3");
+    td_tensor *weight = layer->tensors[0].tensor;
+    td_tensor *x = td_zeros(TD_SHAPE(4, 24), TD_F32, TD_CPU);
+    expect_fatal("'2.3.weight' f32[16,24] cpu:0 is away", td_clone(weight));
+    td_step_begin();
+    expect_fatal("'2.3.weight' f32[16,24] cpu:0 is away", td_forward(layer, x));
+    td_step_abandon();
+    td_free(x);
+    step(&r, &c);
+    expect_fatal("'2.3.weight' f32[16,24] cpu:0 is away", td_clone(td_grad(weight)));
+    assert_int_equal(td_unshard(net), TD_OK);
+    td_tensor *copy = td_clone(weight);
+    td_reshard(net);
+    expect_fatal("is away", td_clone(weight));
+    td_free(copy);
+    close_run(&r);
     td_dist_destroy();
 }
 
@@ -438,24 +720,55 @@ static void note_failure(td_status status, const char *message, void *user)
     *(td_status *)user = status;
 }
 
-/* A rank dies after backward: the others wait for its window. */
+typedef enum death_place { IN_FORWARD, IN_BACKWARD, IN_OPTIM, IN_SAVE } death_place;
+typedef struct death {
+    td_shard shard;
+    death_place place;
+} death;
+
+static void die(void)
+{
+    kill(getpid(), SIGKILL);
+}
+
+static void die_at(td_tensor *leaf, void *user)
+{
+    (void)leaf, (void)user;
+    die();
+}
+
+/* A rank dies; the others wait for what it has of all, and are told. */
 static int run_death(int rank, int size, void *arg)
 {
-    (void)arg;
+    const death *d = arg;
     procs_init(rank, size, 20.0);
-    shard_case c = { .kind = JOB_MLP, .rule = ADAM };
+    shard_case c = { .kind = JOB_BLOCKS, .rule = ADAM };
     shard_run r;
     td_status told = TD_OK;
-    open_run(&r, &c, TD_SHARD_OPTIMIZER, rank);
+    bool dies = rank == size - 1;
+    open_run(&r, &c, d->shard, rank);
     td_ddp_on_error(r.job.net, note_failure, &told);
     step(&r, &c);
     td_zero_grad(r.job.optim);
-    backward(&r);
-    if (rank == size - 1) {
-        kill(getpid(), SIGKILL);
+    if (dies && d->place == IN_FORWARD) {
+        die();
+    }
+    if (dies && d->place == IN_BACKWARD) { /* when two blocks have their gradients */
+        td_on_grad_ready(td_module_find(r.job.net, "2.4")->tensors[0].tensor, die_at, NULL);
     }
     *fault_at = td_clock();
-    td_optim_step(r.job.optim);
+    backward(&r);
+    if (told == TD_OK && d->place >= IN_OPTIM) {
+        *fault_at = td_clock();
+        if (dies) {
+            die();
+        }
+        if (d->place == IN_OPTIM) {
+            td_optim_step(r.job.optim);
+        } else {
+            told = td_checkpoint_save("/no/such/folder/file", r.job.net, .optim = r.job.optim);
+        }
+    }
     REQUIRE(told != TD_OK);
     char reason[512];
     snprintf(reason, sizeof reason, "%s", td_last_error());
@@ -464,14 +777,22 @@ static int run_death(int rank, int size, void *arg)
     return fault_report(told);
 }
 
-static void test_a_death_in_the_gather_is_told_to_all(void **state)
+static void test_a_death_is_told_to_all(void **state)
 {
     (void)state;
     static procs_end ends[3];
-    fault_run(3, limit, run_death, NULL, ends);
-    for (int rank = 0; rank < 2; rank++) {
-        assert_survived(ends, rank);
-        procs_assert_says(ends, rank, "rank 2 (pid ");
+    static const death deaths[] = {
+        { TD_SHARD_OPTIMIZER, IN_OPTIM },    { TD_SHARD_GRADIENTS, IN_BACKWARD },
+        { TD_SHARD_GRADIENTS, IN_OPTIM },    { TD_SHARD_GRADIENTS, IN_SAVE },
+        { TD_SHARD_PARAMETERS, IN_FORWARD }, { TD_SHARD_PARAMETERS, IN_BACKWARD },
+        { TD_SHARD_PARAMETERS, IN_SAVE },
+    };
+    for (size_t i = 0; i < sizeof deaths / sizeof *deaths; i++) {
+        fault_run(3, limit, run_death, (void *)(uintptr_t)&deaths[i], ends);
+        for (int rank = 0; rank < 2; rank++) {
+            assert_survived(ends, rank);
+            procs_assert_says(ends, rank, "rank 2 (pid ");
+        }
     }
 }
 
@@ -483,13 +804,17 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights_are_those_without_sharding),
         cmocka_unit_test(test_with_what_else_a_step_does),
+        cmocka_unit_test(test_gradients_are_added_to_their_average),
+        cmocka_unit_test(test_unused_shared_and_repeated_layers),
+        cmocka_unit_test(test_another_order_on_one_rank),
         cmocka_unit_test(test_bytes_are_those_of_the_formula),
         IN_FOLDER(test_checkpoints_do_not_depend_on_the_layout),
         cmocka_unit_test(test_a_failing_save_is_told_to_all),
         IN_FOLDER(test_a_failing_load_is_told_to_all),
         cmocka_unit_test(test_another_setting_on_one_rank),
-        cmocka_unit_test(test_a_death_in_the_gather_is_told_to_all),
-        IN_FOLDER(test_what_cannot_be_combined), /* last: it makes this process a rank */
+        cmocka_unit_test(test_a_death_is_told_to_all),
+        IN_FOLDER(test_what_cannot_be_combined), /* the last two make this process a rank */
+        IN_FOLDER(test_used_while_away),
     };
     return cmocka_run_group_tests(tests, fault_setup, NULL);
 }

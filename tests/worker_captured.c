@@ -28,7 +28,8 @@ static void must(td_status status)
 
 static const char *name_of(const captured_kind *kind)
 {
-    return kind->shard            ? "sharded"
+    static const char *const shards[] = { "", "sharded", "gradients sharded", "values sharded" };
+    return kind->shard            ? shards[kind->shard]
            : kind->scaler         ? "scaled"
            : kind->accumulate > 0 ? kind->clip > 0 ? "clipped sums" : "sums"
            : kind->clip > 0       ? "clipped"
@@ -87,7 +88,9 @@ static int check_equal(td_device device, bool reads)
         { .device = device, .optim = CAPTURED_ADAM, .ddp = true, .accumulate = 2, .clip = 0.02 },
         { .device = device, .optim = CAPTURED_SGD, .loader = true, .ddp = true },
         { .device = device, .optim = CAPTURED_ADAM, .ddp = true, .scaler = true },
-        { .device = device, .optim = CAPTURED_ADAM, .ddp = true, .shard = true },
+        { .device = device, .optim = CAPTURED_ADAM, .ddp = true, .shard = TD_SHARD_OPTIMIZER },
+        { .device = device, .optim = CAPTURED_ADAM, .ddp = true, .shard = TD_SHARD_GRADIENTS },
+        { .device = device, .optim = CAPTURED_ADAM, .ddp = true, .shard = TD_SHARD_PARAMETERS },
     };
     bool right = true;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {

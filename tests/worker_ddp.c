@@ -169,6 +169,10 @@ static double pair_difference(const td_device devices[2], const td_ddp_options o
         for (int step = 0; step < STEPS; step++) {
             train_step(net, optim, step, td_dist_rank() * BATCH, BATCH);
         }
+        if (td_unshard(net) != TD_OK) {
+            fprintf(stderr, "%s\n", td_last_error());
+            exit(2);
+        }
         count = read_state(net, state[i], MOST);
         td_optim_free(optim);
         td_module_free(net);
@@ -189,11 +193,23 @@ static double powersgd_difference(td_device device)
     return pair_difference((td_device[]){ device, TD_CPU }, (td_ddp_options[]){ o, o });
 }
 
+static bool is_linear(const td_module *m, const char *path, void *user)
+{
+    (void)path, (void)user;
+    return strcmp(m->type->name, "Linear") == 0;
+}
+
 static double shard_difference(td_device device)
 {
-    return pair_difference(
-        (td_device[]){ device, device },
-        (td_ddp_options[]){ { .shard = TD_SHARD_OPTIMIZER }, { .shard = TD_SHARD_NONE } });
+    double largest = 0.0;
+    for (int way = TD_SHARD_OPTIMIZER; way <= TD_SHARD_PARAMETERS && largest >= 0.0; way++) {
+        double d =
+            pair_difference((td_device[]){ device, device },
+                            (td_ddp_options[]){ { .shard = (td_shard)way, .unit = is_linear },
+                                                { .shard = TD_SHARD_NONE } });
+        largest = d < 0.0 ? d : fmax(largest, d);
+    }
+    return largest;
 }
 
 static int check_equal(td_device device)

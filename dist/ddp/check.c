@@ -26,6 +26,8 @@ static uint64_t hash_text(const char *text)
  * memory is short. */
 static char *describe_model(const td_module *model, const td_ddp_options *o)
 {
+    static const char *const shards[] = { "", ", shard optimizer", ", shard gradients",
+                                          ", shard parameters" };
     td_state_list list = td_module_state(model);
     char *text = NULL;
     size_t size = 0;
@@ -36,8 +38,7 @@ static char *describe_model(const td_module *model, const td_ddp_options *o)
         return NULL;
     }
     fprintf(out, "the options bucket_cap_mb %g%s%s%s%s, hook %s\n", o->bucket_cap_mb,
-            o->shard == TD_SHARD_OPTIMIZER ? ", shard optimizer" : "",
-            o->find_unused_parameters ? ", find_unused_parameters" : "",
+            shards[o->shard], o->find_unused_parameters ? ", find_unused_parameters" : "",
             o->static_graph ? ", static_graph" : "",
             o->no_broadcast_buffers ? ", no_broadcast_buffers" : "",
             o->comm_hook != NULL ? o->comm_hook : "none");

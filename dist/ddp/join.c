@@ -72,7 +72,7 @@ void td_ddp_join_begin(td_module *net, bool divide_by_initial_world_size)
                "td_ddp_join_begin: the model has SyncBatchNorm, whose statistics need all ranks in "
                "every forward; use equal numbers of batches, or plain BatchNorm");
     TD_REQUIRE(s->options.shard == TD_SHARD_NONE, TD_HERE,
-               "td_ddp_join_begin: the optimizer is sharded, and each step needs all ranks; use "
+               "td_ddp_join_begin: with .shard each step needs all ranks; use "
                "equal numbers of batches (td_distributed_sampler), or td_ddp without .shard");
     join *j = calloc(1, sizeof *j);
     td_tensor *numbers = td_zeros(TD_SHAPE(td_group_size(s->group) + 1), TD_I32, TD_CPU);

@@ -13,7 +13,8 @@
 typedef struct usage {
     td_ddp_part part; /* first */
     td_tensor *used;  /* u8 [parameters]: by any rank, in the last reduction */
-    td_tensor *kept;  /* copies of gradients that perhaps no rank adds to, flat */
+    td_tensor *kept;  /* copies of gradients that perhaps no rank adds to, flat; NULL: the
+                         reduction changes no such gradient, because each rank has its window */
     bool known;       /* static_graph: the set has been found out */
 } usage;
 
@@ -35,7 +36,7 @@ static bool has_gradient(td_ddp_state *s, int i)
  * since the last reduction. */
 static void keep(const usage *u, td_ddp_state *s, const td_ddp_unit *unit)
 {
-    for (int k = 0; k < unit->b.param_count; k++) {
+    for (int k = 0; u->kept != NULL && k < unit->b.param_count; k++) {
         int i = unit->b.params[k];
         if (!s->reducer.params[i].used && has_gradient(s, i)) {
             copy_gradient(u, s, i, false);
@@ -47,7 +48,7 @@ static void keep(const usage *u, td_ddp_state *s, const td_ddp_unit *unit)
 static void restore(const usage *u, td_ddp_state *s)
 {
     const uint8_t *used = td_data(u->used);
-    for (int i = 0; i < s->count; i++) {
+    for (int i = 0; u->kept != NULL && i < s->count; i++) {
         if (!used[i] && has_gradient(s, i)) {
             copy_gradient(u, s, i, true);
         }
@@ -166,7 +167,8 @@ td_status td_ddp_usage_open(td_ddp_state *s)
     }
     const td_tensor *flat = td_params_flat(s->params);
     u->part.on = on;
-    u->kept = td_zeros(td_shape_of(flat), flat->dtype, td_device_of(flat));
+    bool whole = s->options.shard < TD_SHARD_GRADIENTS;
+    u->kept = whole ? td_zeros(td_shape_of(flat), flat->dtype, td_device_of(flat)) : NULL;
     u->used = td_zeros(TD_SHAPE(s->count), TD_U8, TD_CPU);
-    return u->kept != NULL && u->used != NULL ? TD_OK : TD_E_NOMEM;
+    return (u->kept != NULL || !whole) && u->used != NULL ? TD_OK : TD_E_NOMEM;
 }

@@ -1,56 +1,62 @@
-/* Sharding, stage 1 (ZeRO-1; Rajbhandari et al. 2020). The flat parameters are cut into one window
- * for each rank. Gradients are averaged on all ranks as ever; td_optim_step then changes this
- * rank's window alone, so this rank keeps the state of that window alone, and one all-gather brings
- * the other ranks' windows of the new values. Every element is computed once, by the same formula
- * from the same numbers as without sharding: the bits are equal. */
-#include "dist/ddp.h"
+/* td_ddp's .shard (ZeRO; Rajbhandari et al. 2020). td_optim_step changes this rank's window of the
+ * values alone, so this rank keeps the state of that window alone; then all-gathers bring the other
+ * ranks' windows of the new values (TD_SHARD_PARAMETERS: before the unit runs). Every element is
+ * computed once, by the same formula from the same numbers as without sharding: the bits are
+ * equal. */
+#include "dist/parallel/shard.h"
 
-#include "dist/clock.h"
 #include "dist/collectives.h"
-#include "dist/trace.h"
 #include "nn/module.h"
-#include "nn/params.h"
 #include "tensor/extend.h"
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 #include <stdlib.h>
 
 enum { GRAIN = 64 }; /* bytes: windows begin on cache lines */
 
-/* The head of a DDP part, which is told nothing: a shard works at the optimizer's step. */
-typedef struct shard {
-    td_ddp_part part; /* first */
-    td_ddp_state *ddp;
-    td_tensor *mine; /* this rank's window of the values */
-    double gather;   /* seconds of the last step */
-} shard;
-
 /* ---- what the optimizer and checkpoints need of the other ranks ---- */
 
+/* All at once: each unit's pieces go from place to place in the flat memory. */
 static void gather(void *user)
 {
-    shard *sh = user;
+    td_sharding *sh = user;
     td_ddp_state *s = sh->ddp;
-    td_tensor *flat = td_params_flat(s->params);
-    td_work *work = NULL;
-    double begin = td_clock();
-    td_status status = td_all_gather(s->group, flat, sh->mine, &work);
-    td_ddp_note(s, status == TD_OK ? td_work_wait(work, 0.0) : status);
-    double end = td_clock();
-    sh->gather = end - begin;
-    td_trace_communication("new values", begin, end,
-                           td_numel(flat) * (int64_t)td_dtype_size(flat->dtype));
+    sh->gather = 0.0;
+    for (int k = 0; k < sh->count && s->failure.status == TD_OK; k++) {
+        td_shard_unit *u = &sh->units[k];
+        td_tensor all = td_ddp_stretch(td_params_flat(s->params), u->begin, u->count);
+        td_tensor own = td_shard_own(u);
+        td_ddp_note(s, td_all_gather(s->group, &all, &own, &u->gather));
+    }
+    for (int k = 0; k < sh->count; k++) {
+        td_shard_finish_gather(&sh->units[k]);
+    }
+    td_ddp_report(s);
+}
+
+static void forget_values(void *user)
+{
+    td_shard_let_all_go(user);
+}
+
+static void sum(double *numbers, int count, void *user)
+{
+    td_ddp_state *s = ((td_sharding *)user)->ddp;
+    td_ddp_note(s, td_all_reduce_numbers(s->group, numbers, count));
     td_ddp_report(s);
 }
 
 static td_status broadcast(td_tensor *t, int from, void *user)
 {
-    return td_broadcast(((shard *)user)->ddp->group, t, from, NULL);
+    return td_broadcast(((td_sharding *)user)->ddp->group, t, from, NULL);
 }
 
 /* The first rank that failed tells the others why. */
 static td_status agree(td_status mine, void *user)
 {
-    td_group *group = ((shard *)user)->ddp->group;
+    td_group *group = ((td_sharding *)user)->ddp->group;
     int32_t failed = mine == TD_OK ? td_group_size(group) : td_group_rank(group);
     struct {
         int32_t status;
@@ -74,66 +80,211 @@ static td_status agree(td_status mine, void *user)
                     : td_fail((td_status)why.status, "rank %d: %s", (int)failed, why.reason);
 }
 
-/* ---- beginning and end ---- */
+/* ---- the events of a step ---- */
 
 static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
 {
-    (void)part, (void)s, (void)event, (void)unit;
+    td_sharding *sh = (td_sharding *)part;
+    if (s->options.shard < TD_SHARD_GRADIENTS) {
+        return TD_OK;
+    }
+    td_shard_unit *u = unit != NULL ? &sh->units[unit - s->units.list] : NULL;
+    switch (event) {
+    case TD_DDP_LAUNCH:
+        td_shard_begin_grads(u); /* if its backward has not run */
+        break;
+    case TD_DDP_WAITED:
+        if (s->failure.status == TD_OK) {
+            td_shard_keep_grads(u);
+        }
+        td_shard_drop_grads(u);
+        break;
+    case TD_DDP_REDUCED:
+        for (int k = 0; k < sh->count; k++) { /* after a failure there are some */
+            td_shard_drop_grads(&sh->units[k]);
+        }
+        td_shard_let_all_go(sh);
+        break;
+    default:
+        break;
+    }
     return TD_OK;
 }
 
-static void free_shard(td_ddp_part *part)
+td_sharding *td_sharding_of(const td_ddp_state *s)
 {
-    td_free(((shard *)part)->mine);
-    free(part);
+    return (td_sharding *)td_ddp_find_part(s, on);
 }
 
-/* The length of flat memory that cuts into equal windows. */
-static int64_t padded(const td_tensor *flat, int ranks)
+/* ---- beginning and end ---- */
+
+static void free_sharding(td_ddp_part *part)
 {
-    int64_t unit = ranks * (GRAIN / (int64_t)td_dtype_size(flat->dtype));
-    return (td_numel(flat) + unit - 1) / unit * unit;
+    td_sharding *sh = (td_sharding *)part;
+    for (int k = 0; sh->units != NULL && k < sh->count; k++) {
+        td_shard_unit *u = &sh->units[k];
+        td_shard_finish_gather(u);
+        if (u->value_slot != NULL) {
+            td_slot_take(u->values, &u->value_slot);
+        }
+        if (u->grad_slot != NULL) {
+            td_slot_take(u->grads, &u->grad_slot);
+        }
+        td_free(u->value_home.memory);
+        td_free(u->grad_home.memory);
+        td_free(u->values);
+        td_free(u->grads);
+    }
+    for (int k = 0; k < TD_VALUE_SLOTS; k++) {
+        td_free(sh->value_slots[k].memory);
+    }
+    for (int k = 0; k < TD_GRAD_SLOTS; k++) {
+        td_free(sh->grad_slots[k].memory);
+    }
+    free(sh->units);
+    free(sh->cuts);
+    free(sh->of_param);
+    free(sh->held);
+    free(sh);
+}
+
+/* Stage 1: all stays in flat memory, which is one unit. */
+static td_status open_optimizer(td_sharding *sh, const td_params_peers *peers)
+{
+    td_ddp_state *s = sh->ddp;
+    const td_tensor *flat = td_params_flat(s->params);
+    int64_t whole = sh->ranks * (GRAIN / (int64_t)td_dtype_size(flat->dtype));
+    int64_t length = (td_numel(flat) + whole - 1) / whole * whole;
+    sh->units = calloc(1, sizeof *sh->units);
+    if (sh->units == NULL) {
+        return td_fail(TD_E_NOMEM, "td_ddp: no memory to shard an optimizer");
+    }
+    *sh->units = (td_shard_unit){ .sharding = sh, .count = length };
+    sh->count = 1;
+    TD_TRY(td_ddp_move_memory(s, true, length));
+    td_params_set_peers(s->params, peers);
+    return TD_OK;
+}
+
+/* Memory of one slot for each use at a time, as large as the largest unit; the root has its own.
+ * Collective. */
+static td_status make_slots(td_sharding *sh)
+{
+    td_ddp_state *s = sh->ddp;
+    const td_tensor *like = td_params_flat(s->params);
+    td_device device = td_device_of(like);
+    bool values = s->options.shard == TD_SHARD_PARAMETERS, made = true;
+    int64_t largest = 0;
+    for (int k = 0; k < sh->count; k++) {
+        td_shard_unit *u = &sh->units[k];
+        largest = u != sh->root && u->count > largest ? u->count : largest;
+    }
+    for (int k = 0; largest > 0 && k < TD_GRAD_SLOTS; k++) {
+        sh->grad_slots[k].memory = td_ddp_new_memory(s->group, device, largest, like->dtype);
+        made = made && sh->grad_slots[k].memory != NULL;
+    }
+    for (int k = 0; values && largest > 0 && k < TD_VALUE_SLOTS; k++) {
+        sh->value_slots[k].memory = td_zeros(TD_SHAPE(largest), like->dtype, device);
+        made = made && sh->value_slots[k].memory != NULL;
+    }
+    td_shard_unit *root = sh->root;
+    if (root != NULL) {
+        root->grad_home.memory = td_ddp_new_memory(s->group, device, root->count, like->dtype);
+        made = made && root->grad_home.memory != NULL;
+    }
+    if (root != NULL && values) {
+        root->value_home.memory = td_zeros(TD_SHAPE(root->count), like->dtype, device);
+        made = made && root->value_home.memory != NULL;
+    }
+    return made ? TD_OK : TD_E_NOMEM;
+}
+
+static void describe_unit(td_ddp_state *s, td_ddp_unit *unit)
+{
+    const td_sharding *sh = td_sharding_of(s);
+    const td_shard_unit *u = &sh->units[unit - s->units.list];
+    unit->b.grad = u->grads;
+    snprintf(unit->name, sizeof unit->name, "%.30s (%.2f MiB)", u->path,
+             (double)td_unit_bytes(unit) / (1 << 20));
+}
+
+/* Stages 2 and 3: units. */
+static td_status open_units(td_sharding *sh, td_params_peers *peers)
+{
+    td_ddp_state *s = sh->ddp;
+    peers->own_grads = true;
+    peers->own_values = s->options.shard == TD_SHARD_PARAMETERS;
+    peers->gather = peers->own_values ? forget_values : gather;
+    TD_TRY(td_shard_lay_out(sh, peers));
+    s->units.of_param = sh->of_param;
+    s->units.describe = describe_unit;
+    s->reducer.average = td_shard_average;
+    TD_TRY(make_slots(sh));
+    return td_shard_surround(sh);
 }
 
 td_status td_ddp_shard_open(td_ddp_state *s)
 {
-    int rank = td_group_rank(s->group), ranks = td_group_size(s->group);
-    shard *sh = calloc(1, sizeof *sh);
+    td_sharding *sh = calloc(1, sizeof *sh);
     if (sh == NULL) {
-        return td_fail(TD_E_NOMEM, "td_ddp: no memory to shard an optimizer");
+        return td_fail(TD_E_NOMEM, "td_ddp: no memory to shard a model");
     }
-    *sh = (shard){ .part = { .on = on, .free = free_shard }, .ddp = s };
+    *sh = (td_sharding){ .part = { .on = on, .free = free_sharding },
+                         .ddp = s,
+                         .rank = td_group_rank(s->group),
+                         .ranks = td_group_size(s->group) };
     td_ddp_add_part(s, &sh->part);
-    TD_TRY(td_ddp_move_memory(s, true, padded(td_params_flat(s->params), ranks)));
-    const td_tensor *flat = td_params_flat(s->params);
-    int64_t length = td_numel(flat) / ranks;
-    sh->mine = td_ddp_slice(flat, rank * length, length);
     s->units.stays = true; /* state belongs to places in memory, so the order stays */
-    td_params_set_peers(s->params, &(td_params_peers){ .rank = rank,
-                                                       .count = ranks,
-                                                       .gather = gather,
-                                                       .broadcast = broadcast,
-                                                       .agree = agree,
-                                                       .user = sh });
-    return sh->mine != NULL ? TD_OK : TD_E_NOMEM;
+    td_params_peers peers = { .rank = sh->rank,
+                              .count = sh->ranks,
+                              .gather = gather,
+                              .sum = sum,
+                              .broadcast = broadcast,
+                              .agree = agree,
+                              .user = sh };
+    TD_TRY(s->options.shard == TD_SHARD_OPTIMIZER ? open_optimizer(sh, &peers)
+                                                  : open_units(sh, &peers));
+#if defined(__GLIBC__)
+    malloc_trim(0); /* the heap would keep what was there before */
+#endif
+    return TD_OK;
 }
 
 /* ---- statistics ---- */
 
 static size_t bytes_of(const td_tensor *t)
 {
-    return (size_t)td_numel(t) * td_dtype_size(t->dtype);
+    return t != NULL ? (size_t)td_numel(t) * td_dtype_size(t->dtype) : 0;
+}
+
+static size_t slot_bytes(const td_sharding *sh)
+{
+    size_t bytes = 0;
+    for (int k = 0; k < TD_VALUE_SLOTS; k++) {
+        bytes += bytes_of(sh->value_slots[k].memory);
+    }
+    for (int k = 0; k < TD_GRAD_SLOTS; k++) {
+        bytes += bytes_of(sh->grad_slots[k].memory);
+    }
+    for (int k = 0; k < sh->count; k++) {
+        bytes += bytes_of(sh->units[k].value_home.memory) + bytes_of(sh->units[k].grad_home.memory);
+    }
+    return bytes;
 }
 
 td_shard_stats td_ddp_shard_stats(const td_module *net)
 {
     const td_ddp_state *s = td_ddp_state_of(net);
-    const shard *sh = (const shard *)td_ddp_find_part(s, on);
+    const td_sharding *sh = td_sharding_of(s);
     td_shard_stats stats = {
         .values = bytes_of(td_params_flat(s->params)),
         .gradients = bytes_of(td_params_flat_grad(s->params)),
-        .gather = sh != NULL ? sh->gather : 0.0,
     };
+    if (sh != NULL) {
+        stats.slots = slot_bytes(sh);
+        stats.units = s->units.of_param != NULL ? sh->count : 0;
+        stats.gather = sh->gather;
+    }
     for (int i = 0; i < td_params_state_count(s->params); i++) {
         const td_tensor *state = td_params_state(s->params, i);
         stats.state += td_is_float(state->dtype) ? bytes_of(state) : 0;

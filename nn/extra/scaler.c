@@ -142,10 +142,21 @@ static void unscale_gradients(const td_scaler *s, td_params *params)
         return;
     }
     for (int i = 0; i < td_params_count(params); i++) {
-        td_tensor *grad = td_grad(td_params_get(params, i)->tensor);
+        td_tensor part, *grad = td_params_grad_here(params, i, &part);
         if (grad != NULL) {
             kernels->unscale(grad, s->numbers, s->found);
         }
+    }
+}
+
+/* Where ranks have a part of the gradients each, what one finds counts for all. */
+static void tell_ranks(const td_scaler *s, const td_params *params)
+{
+    const td_params_peers *peers = td_params_peers_of(params);
+    if (peers != NULL && peers->own_grads) {
+        double found = td_item(s->found);
+        td_params_sum(params, &found, 1);
+        td_fill_(s->found, found > 0);
     }
 }
 
@@ -164,6 +175,7 @@ bool td_scaler_unscale(td_scaler *scaler, td_params *params)
     td_device device = td_device_of(td_params_flat(params));
     require_numbers(scaler, device);
     unscale_gradients(scaler, params);
+    tell_ranks(scaler, params);
     td_kernels_of(device)->adapt_scale(scaler->numbers, scaler->found, &rule);
     if (captured) {
         TD_REQUIRE(scaler->of == NULL || scaler->of == params, TD_HERE,

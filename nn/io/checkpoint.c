@@ -34,7 +34,7 @@ static void require_valid(const td_checkpoint_options *c, const char *function, 
 
 typedef struct saving {
     const td_records *list;
-    const td_params *params;       /* the optimizer's, if ranks share its state; or NULL */
+    const td_params *params;       /* the model's, if ranks share a part of this; or NULL */
     td_safetensors_entry *entries; /* of each tensor */
     td_metadata *metadata;
     void *buffer;     /* one tensor's elements, row-major */
@@ -45,8 +45,9 @@ typedef struct saving {
 
 static const td_params *shared_params(const td_checkpoint_options *c)
 {
-    return c->optim != NULL && td_params_peers_of(c->optim->params) != NULL ? c->optim->params
-                                                                            : NULL;
+    const td_params *params = td_params_laid_out(c->model);
+    const td_params_peers *peers = params != NULL ? td_params_peers_of(params) : NULL;
+    return peers != NULL && (c->optim != NULL || peers->own_values) ? params : NULL;
 }
 
 /* A header of t's form over the elements in `memory`, for the time of a call. */
@@ -335,7 +336,7 @@ static td_status take(const td_records *l)
     for (int i = 0; i < l->tensor_count; i++) {
         const td_tensor_record *r = &l->tensors[i];
         if (r->window != NULL) {
-            TD_TRY(take_part(r, l->options->optim->params));
+            TD_TRY(take_part(r, td_params_laid_out(l->options->model)));
         } else if (r->part == TD_PART_EMPTY) {
             td_fill_(r->tensor, 0.0);
         } else {

@@ -300,6 +300,19 @@ static void add_tensor(td_records *l, td_tensor_part part, char *name, td_tensor
         (td_tensor_record){ .name = name, .tensor = t, .view = view, .part = part };
 }
 
+/* Parameter i's part of what the ranks may share: `flat`, which is a window then. */
+static void add_share(td_records *l, td_tensor_part part, char *name, const td_params *params,
+                      int i, td_tensor *flat, bool shared)
+{
+    add_tensor(l, part, name,
+               shared ? td_params_get(params, i)->tensor : td_params_view(params, flat, i),
+               !shared);
+    if (shared && !l->failed) {
+        l->tensors[l->tensor_count - 1].window = flat;
+        l->tensors[l->tensor_count - 1].param = i;
+    }
+}
+
 /* Takes the key over. */
 static void add_text(td_records *l, char *key, const td_text_kind *kind, const void *of)
 {
@@ -336,13 +349,37 @@ void td_records_free(td_records *list)
 
 /* ---- the parts ---- */
 
+/* Which parameter a tensor is; -1: none. */
+static int number_of(const td_params *params, const td_tensor *t)
+{
+    int i = td_params_count(params) - 1;
+    while (i >= 0 && td_params_get(params, i)->tensor != t) {
+        i--;
+    }
+    return i;
+}
+
+/* Whether ranks have a window of the values alone. */
+static bool shares_values(const td_params *params)
+{
+    const td_params_peers *peers = params != NULL ? td_params_peers_of(params) : NULL;
+    return peers != NULL && peers->own_values;
+}
+
 static void list_model(td_records *l, td_module *model)
 {
+    const td_params *params = td_params_laid_out(model);
     td_state_list state = td_module_state(model);
     l->failed = state.count < 0;
     for (int i = 0; i < state.count; i++) {
-        add_tensor(l, TD_PART_MODEL, td_format("%s", state.items[i].name), state.items[i].tensor,
-                   false);
+        td_tensor *t = state.items[i].tensor;
+        char *name = td_format("%s", state.items[i].name);
+        int number = shares_values(params) ? number_of(params, t) : -1;
+        if (number >= 0) {
+            add_share(l, TD_PART_MODEL, name, params, number, td_params_flat(params), true);
+        } else {
+            add_tensor(l, TD_PART_MODEL, name, t, false);
+        }
     }
     td_state_list_free(&state);
 }
@@ -391,16 +428,9 @@ static void list_parameter(td_records *l, td_optim *o, int i)
     }
     add_text(l, key, &a_count, &o->steps[i]);
     for (int k = 0; k < TD_OPTIM_STATES && o->state[k] != NULL; k++) {
-        bool shared = td_params_peers_of(o->params) != NULL;
-        add_tensor(l, steps > 0 ? TD_PART_OTHER : TD_PART_EMPTY,
-                   td_format(TD_KEY_OPTIMIZER "%s.%s", path, o->kind->states[k]),
-                   shared ? td_params_get(o->params, i)->tensor
-                          : td_params_view(o->params, o->state[k], i),
-                   !shared);
-        if (shared && !l->failed) {
-            l->tensors[l->tensor_count - 1].window = o->state[k];
-            l->tensors[l->tensor_count - 1].param = i;
-        }
+        add_share(l, steps > 0 ? TD_PART_OTHER : TD_PART_EMPTY,
+                  td_format(TD_KEY_OPTIMIZER "%s.%s", path, o->kind->states[k]), o->params, i,
+                  o->state[k], td_params_peers_of(o->params) != NULL);
     }
 }
 
@@ -437,9 +467,9 @@ static void list_averages(td_records *l, td_ema *e)
     }
     add(l, TD_KEY_EMA_UPDATES, &a_count, td_ema_count(e));
     for (int i = 0; i < td_params_count(e->of.params); i++) {
-        add_tensor(l, TD_PART_OTHER,
-                   td_format(TD_KEY_EMA "%s", td_params_get(e->of.params, i)->name),
-                   td_params_view(e->of.params, e->of.flat, i), true);
+        add_share(l, TD_PART_OTHER,
+                  td_format(TD_KEY_EMA "%s", td_params_get(e->of.params, i)->name), e->of.params, i,
+                  e->of.flat, shares_values(e->of.params));
     }
     for (int i = 0; i < e->of.buffer_count; i++) {
         add_tensor(l, TD_PART_OTHER, td_format(TD_KEY_EMA "%s", e->of.buffers[i].name),
@@ -479,7 +509,8 @@ void td_records_list(td_records *l)
         td_module_each(c->model, list_dropout, l);
     }
     const td_params *params = td_params_laid_out(c->model);
-    if (params != NULL && (l->file != NULL || is_moved(params))) {
+    bool ours = params != NULL && td_params_peers_of(params) == NULL; /* not the ranks' */
+    if (params != NULL && (l->file != NULL || (ours && is_moved(params)))) {
         add(l, TD_KEY_ORDER, &an_order, params);
     }
 }

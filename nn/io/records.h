@@ -59,10 +59,10 @@ typedef enum td_tensor_part { TD_PART_MODEL, TD_PART_EMPTY, TD_PART_OTHER } td_t
 typedef struct td_tensor_record {
     char *name;
     td_tensor *tensor;
-    bool view;                        /* the tensor was made for the list */
-    td_tensor *window;                /* not NULL: ranks share this state, which has the form of */
-    int param;                        /* `tensor`, this parameter of the optimizer's */
-    td_tensor_part part;              /* EMPTY: loading fills the tensor with zeros */
+    bool view;           /* the tensor was made for the list */
+    td_tensor *window;   /* not NULL: this rank's window of what ranks share: state or */
+    int param;           /* values, in the form of `tensor`, which is this parameter */
+    td_tensor_part part; /* EMPTY: loading fills the tensor with zeros */
     const td_safetensors_entry *from; /* while loading */
 } td_tensor_record;
 

@@ -95,9 +95,9 @@ void td_optim_free(td_optim *optim)
 static bool continues(const td_optim_slice *a, const td_optim_slice *b, int64_t unit)
 {
     int64_t end = (a->begin + a->count + unit - 1) / unit * unit;
-    return end == b->begin && a->to_values == b->to_values && a->first == b->first &&
-           a->lr == b->lr && a->weight_decay == b->weight_decay && a->momentum == b->momentum &&
-           a->step == b->step;
+    return end == b->begin && a->to_values == b->to_values && a->to_grads == b->to_grads &&
+           a->first == b->first && a->lr == b->lr && a->weight_decay == b->weight_decay &&
+           a->momentum == b->momentum && a->step == b->step;
 }
 
 const td_optim_group_settings *td_optim_settings(const td_optim *optim, int i)
@@ -113,7 +113,8 @@ static td_optim_slice slice_of(const td_optim *o, int i, bool captured)
     td_optim_slice slice = {
         .begin = here.place,
         .count = here.count,
-        .to_values = here.begin - here.place,
+        .to_values = here.to_values,
+        .to_grads = here.to_grads,
         .lr = o->lr * group->lr_scale,
         .weight_decay = group->weight_decay,
     };

@@ -5,16 +5,44 @@
 #include "tensor/extend.h"
 #include "tensor/storage.h"
 
+int64_t td_params_length(const td_params *params)
+{
+    const td_params_peers *peers = td_params_peers_of(params);
+    int64_t held = td_numel(td_params_flat(params));
+    return peers != NULL && peers->own_values ? held * peers->count : held;
+}
+
+/* The stretch in which an element lies. */
+static void find_stretch(const td_params *params, int64_t element, int64_t *from, int64_t *to)
+{
+    const td_params_peers *peers = td_params_peers_of(params);
+    int k = 0;
+    *from = 0;
+    *to = td_params_length(params);
+    for (; k < peers->stretches && element >= peers->cuts[k]; k++) {
+        *from = peers->cuts[k];
+        *to = peers->cuts[k + 1];
+    }
+}
+
 /* Where rank r's window meets a parameter. */
 static td_window meet(const td_params *params, int i, int r)
 {
     const td_params_peers *peers = td_params_peers_of(params);
     const td_param *p = td_params_get(params, i);
-    int64_t length = td_numel(td_params_flat(params)) / peers->count;
-    int64_t first = r * length, end = p->begin + p->count;
+    int64_t from, to;
+    find_stretch(params, p->begin, &from, &to);
+    int64_t length = (to - from) / peers->count;
+    int64_t first = from + r * length, end = p->begin + p->count;
     int64_t begin = p->begin > first ? p->begin : first;
     int64_t last = end < first + length ? end : first + length;
-    return (td_window){ begin, last > begin ? last - begin : 0, begin - first };
+    /* Each stretch before this one has given the window 1 / count of its length. */
+    int64_t place = from / peers->count + begin - first;
+    return (td_window){ .begin = begin,
+                        .count = last > begin ? last - begin : 0,
+                        .place = place,
+                        .to_values = peers->own_values ? 0 : begin - place,
+                        .to_grads = peers->own_grads ? 0 : begin - place };
 }
 
 td_window td_params_here(const td_params *params, int i)
@@ -22,7 +50,27 @@ td_window td_params_here(const td_params *params, int i)
     const td_params_peers *peers = td_params_peers_of(params);
     const td_param *p = td_params_get(params, i);
     return peers != NULL ? meet(params, i, peers->rank)
-                         : (td_window){ p->begin, p->count, p->begin };
+                         : (td_window){ .begin = p->begin, .count = p->count, .place = p->begin };
+}
+
+td_tensor *td_params_grad_here(const td_params *params, int i, td_tensor *part)
+{
+    const td_params_peers *peers = td_params_peers_of(params);
+    td_tensor *grad = td_grad(td_params_get(params, i)->tensor);
+    if (grad == NULL || peers == NULL || !peers->own_grads) {
+        return grad;
+    }
+    td_window here = td_params_here(params, i);
+    *part = td_params_part(td_params_flat_grad(params), here.place, here.count);
+    return here.count > 0 ? part : NULL;
+}
+
+void td_params_sum(const td_params *params, double *numbers, int count)
+{
+    const td_params_peers *peers = td_params_peers_of(params);
+    if (peers != NULL && peers->own_grads) {
+        peers->sum(numbers, count, peers->user);
+    }
 }
 
 td_status td_params_collect(const td_params *params, const td_tensor *window, int i,

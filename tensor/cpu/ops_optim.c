@@ -38,7 +38,7 @@ static void *values_at(const td_optim_job *job, const td_optim_slice *s, int64_t
 
 static const char *grad_at(const td_optim_job *job, const td_optim_slice *s, int64_t begin)
 {
-    return job->grad + (begin + s->to_values) * job->size;
+    return job->grad + (begin + s->to_grads) * job->size;
 }
 
 static void sgd_step(const td_optim_job *job, const td_optim_slice *s, int64_t begin, int64_t n)

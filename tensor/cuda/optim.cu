@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
             bool whole = packs && first == 0 && last == PACK;
             int64_t value = at + slice->to_values;
             td_pack<T, PACK> w = load_run<T>(flat.param, value, first, last, whole);
-            td_pack<T, PACK> g = load_run(flat.grad, value, first, last, whole);
+            td_pack<T, PACK> g = load_run(flat.grad, at + slice->to_grads, first, last, whole);
             td_pack<T, PACK> state[TD_UPDATE_STATES] = { g, g, g };
             for (int k = 0; k < STEP::STATES; k++) {
                 if (step.has_state) {

@@ -70,7 +70,7 @@ static td_status run_round(td_module *net, td_loader *loader, int64_t at,
 static td_status run(td_module *net, td_loader *loader, int64_t rounds,
                      const evaluate_options *options, evaluation *sums)
 {
-    td_status status = TD_OK;
+    td_status status = td_unshard(net); /* ranks may have different numbers of batches */
     td_eval(net);
     td_no_grad_begin();
     for (int64_t i = 0; i < rounds && status == TD_OK && !sums->stopped; i++) {
@@ -78,6 +78,7 @@ static td_status run(td_module *net, td_loader *loader, int64_t rounds,
     }
     td_no_grad_end();
     td_train(net);
+    td_reshard(net);
     return status;
 }
 

@@ -342,6 +342,15 @@ static void on_ddp_error(td_status status, const char *message, void *user)
     r->ddp_status = td_fail(status, "%s", message);
 }
 
+/* Rank 0 runs the model, all of whose values are here then. */
+static td_status show_summary(const train_run *r)
+{
+    TD_TRY(td_unshard(r->net));
+    td_status status = ranks_first() ? td_summary(r->net, r->task->sample, stdout) : TD_OK;
+    td_reshard(r->net);
+    return status;
+}
+
 static td_status prepare(train_run *r)
 {
     if (r->net == NULL || r->optim == NULL || r->loader == NULL) {
@@ -372,7 +381,7 @@ static td_status prepare(train_run *r)
     TD_TRY(train_resume(r));
     TD_TRY(r->task->accepted != NULL ? r->task->accepted(r) : TD_OK);
     TD_TRY(r->args.log_dir != NULL ? log_open(r) : TD_OK);
-    return r->args.summary && ranks_first() ? td_summary(r->net, r->task->sample, stdout) : TD_OK;
+    return r->args.summary ? show_summary(r) : TD_OK;
 }
 
 td_status train_evaluate(train_run *r, const evaluate_options *options, evaluation *result)
@@ -423,7 +432,7 @@ static td_status check_learned(const train_run *r)
 static td_status save_model(train_run *r)
 {
     const char *path = r->args.save_model;
-    if (path == NULL || !ranks_first()) {
+    if (path == NULL || !train_saves_model(r)) {
         return TD_OK;
     }
     TD_TRY(model_notes_save(path, r->net, r->ema, &r->notes, NULL, 0));

@@ -200,6 +200,9 @@ td_status train_load_on_all_ranks(train_run *r);
 /* --shard (train_shard.c): whether it is at work; one line on rank 0, if there is something to say.
  */
 bool train_shards(const train_run *r);
+/* Whether this rank takes part in saving the model alone: rank 0, or all if they share the values.
+ */
+bool train_saves_model(const train_run *r);
 void train_shard_tell(const train_run *r);
 
 /* --comm-hook (train_hook.c): one line on rank 0, if there is something to say. With loader and net

@@ -31,10 +31,15 @@ static void move_back(train_state *state, int64_t batch, double share)
     state->batch = batch;
 }
 
-static bool weights_are_finite(td_module *model)
+/* On all ranks, where each may have a part of the weights. */
+static bool weights_are_finite(const train_run *r)
 {
-    td_tensor *flat = td_params_flat(td_parameters(model));
-    return td_kernels_of(td_device_of(flat))->all_finite(flat);
+    td_tensor *flat = td_params_flat(td_parameters(r->net));
+    double bad = !td_kernels_of(td_device_of(flat))->all_finite(flat);
+    if (train_shards(r)) {
+        (void)ranks_sum(&bad, 1); /* a failure is one of saving, too */
+    }
+    return bad == 0;
 }
 
 /* The keys and texts of a checkpoint's metadata while it is put together. */
@@ -133,7 +138,7 @@ static td_status save(const train_run *r, const char *path)
     if (!ranks_first() && !train_shards(r)) { /* shards: all take part, and rank 0 writes */
         return TD_OK;
     }
-    return weights_are_finite(r->net)
+    return weights_are_finite(r)
                ? write_checkpoint(r, checkpoint)
                : td_fail(TD_E_ARG,
                          "the weights hold NaN or infinity after epoch %" PRId64 ", step %" PRId64

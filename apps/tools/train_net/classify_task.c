@@ -150,7 +150,7 @@ static td_status validate(train_run *r)
                    r->state.epoch + 1, r->args.epochs, e.count, e.loss, 100 * accuracy,
                    r->recipe.top_k, 100 * accuracy_k, 100 * r->state.best);
     TD_TRY(train_log_test(r, &e));
-    return best && ranks_first() ? classify_save_best(c, accuracy) : TD_OK;
+    return best && train_saves_model(r) ? classify_save_best(c, accuracy) : TD_OK;
 }
 
 /* ---- checkpoints ---- */

@@ -1,5 +1,5 @@
-/* Which modules of a model are its blocks and its stages, for recomputation: torchvision's names
- * say it. */
+/* Which modules of a model are its blocks and its stages, for recomputation and sharding:
+ * torchvision's names say it. */
 #include "nn/nn.h"
 #include "nn/module.h"
 
@@ -42,6 +42,11 @@ static int rank_of(const char *path)
         }
     }
     return 0;
+}
+
+bool td_is_block_of_model(const char *path)
+{
+    return rank_of(path) == 2;
 }
 
 static bool is_stem(const char *path)

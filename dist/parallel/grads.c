@@ -1,0 +1,93 @@
+/* Gradients of which each rank keeps its window (ZeRO-2). A unit's part of backward begins with a
+ * slot for its gradients. When all are there, the ranks' slots are averaged: each rank gets its
+ * piece, in place, while backward goes on with another slot. Then the piece moves into the window,
+ * and the slot is free again. */
+#include "dist/parallel/shard.h"
+
+#include "autograd/hooks.h"
+#include "dist/collectives.h"
+#include "tensor/extend.h"
+#include "tensor/kernels.h"
+#include "tensor/storage.h"
+
+/* A slot that is free, or that of the first unit whose average is under way. If there is none (in
+ * td_ddp_no_sync_begin; units that run in another order than they are averaged), the unit gets
+ * memory of its own until then. */
+static td_slot *find_slot(td_shard_unit *u)
+{
+    td_sharding *sh = u->sharding;
+    td_ddp_state *s = sh->ddp;
+    for (int k = -1; u->grad_home.memory == NULL && k < s->units.count; k++) {
+        if (k >= 0) {
+            td_reducer_wait(s, &s->units.list[k]);
+        }
+        for (int i = 0; i < TD_GRAD_SLOTS; i++) {
+            if (sh->grad_slots[i].memory != NULL && sh->grad_slots[i].unit == NULL) {
+                return &sh->grad_slots[i];
+            }
+        }
+    }
+    if (u->grad_home.memory == NULL) {
+        const td_tensor *like = td_params_flat_grad(s->params);
+        u->grad_home.memory = td_zeros(TD_SHAPE(u->count), like->dtype, td_device_of(like));
+        TD_REQUIRE(u->grad_home.memory != NULL, TD_HERE, "td_backward: %s", td_last_error());
+    }
+    return &u->grad_home;
+}
+
+/* A parameter has a gradient: it is in the window, and the next is added to it when it is averaged.
+ * Meanwhile zeros stand for it, so that td_zero_grad is still noticed. */
+void td_shard_begin_grads(td_shard_unit *u)
+{
+    td_sharding *sh = u->sharding;
+    const td_bucket *b = &sh->ddp->units.list[u->number].b;
+    bool fresh = u->grad_slot == NULL;
+    if (fresh) {
+        td_slot_give(find_slot(u), u, u->grads, &u->grad_slot);
+    }
+    for (int k = 0; k < b->param_count; k++) {
+        int i = b->params[k];
+        td_tensor *grad = td_grad(td_params_get(sh->ddp->params, i)->tensor);
+        if (fresh && grad != NULL) {
+            td_fill_(grad, 0.0);
+        }
+        sh->held[i] = grad != NULL && (fresh || sh->held[i]);
+    }
+}
+
+td_status td_shard_average(td_ddp_state *s, td_ddp_unit *unit, td_tensor *t)
+{
+    int64_t piece = td_numel(t) / td_group_size(s->group);
+    td_tensor mine = td_ddp_stretch(t, td_group_rank(s->group) * piece, piece);
+    return td_reduce_scatter(s->group, &mine, t, TD_AVERAGE, &unit->work);
+}
+
+void td_shard_keep_grads(td_shard_unit *u)
+{
+    td_sharding *sh = u->sharding;
+    td_params *params = sh->ddp->params;
+    const td_bucket *b = &sh->ddp->units.list[u->number].b;
+    td_tensor *window = td_params_flat_grad(params);
+    for (int k = 0; k < b->param_count; k++) {
+        td_window here = td_params_here(params, b->params[k]);
+        td_tensor from = td_ddp_stretch(u->grads, here.begin - u->begin, here.count);
+        td_tensor to = td_ddp_stretch(window, here.place, here.count);
+        if (here.count > 0 && sh->held[b->params[k]]) {
+            td_kernels_of(td_device_of(window))->axpy(&to, 1.0, &from);
+        } else if (here.count > 0) {
+            td_copy_(&to, &from);
+        }
+    }
+}
+
+void td_shard_drop_grads(td_shard_unit *u)
+{
+    if (u->grad_slot == NULL) {
+        return;
+    }
+    td_slot_take(u->grads, &u->grad_slot);
+    if (u != u->sharding->root) {
+        td_free(u->grad_home.memory);
+        u->grad_home.memory = NULL;
+    }
+}

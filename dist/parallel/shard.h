@@ -1,0 +1,87 @@
+/* Sharding, seen from inside:
+ *   shard.c   td_ddp's .shard: what is shared, and what the optimizer and checkpoints need of it
+ *   units.c   which modules are units, and where their parameters lie
+ *   values.c  a unit's values come before it runs, and go afterwards
+ *   grads.c   a unit's gradients come in backward, are averaged, and leave their window behind
+ *
+ * The flat space is cut into units, and each unit into one piece for each rank. A rank's pieces of
+ * all units are its window. Values and gradients of a whole unit have headers for good (the leaves
+ * are views of them), but memory only while they hold a slot. */
+#ifndef TD_DIST_PARALLEL_SHARD_H
+#define TD_DIST_PARALLEL_SHARD_H
+
+#include "dist/ddp.h"
+#include "nn/params.h"
+
+enum {
+    TD_VALUE_SLOTS = 2, /* the unit that runs, and the one that is asked for ahead */
+    TD_GRAD_SLOTS = 2,  /* the unit that is computed, and the one that is averaged meanwhile */
+};
+
+typedef struct td_sharding td_sharding;
+typedef struct td_shard_unit td_shard_unit;
+
+typedef struct td_slot {
+    td_tensor *memory;
+    td_shard_unit *unit; /* whose memory it is now; NULL: free */
+} td_slot;
+
+struct td_shard_unit {
+    td_sharding *sharding;
+    td_module *module;               /* NULL: the flat space is one unit, which belongs to none */
+    const char *path;                /* the module's name; the module owns it */
+    int number;                      /* in units and in td_ddp_units */
+    int64_t begin, count;            /* in the flat space */
+    td_tensor *values, *grads;       /* away but for times; NULL: they stay, in flat memory */
+    td_slot *value_slot, *grad_slot; /* NULL: away */
+    td_slot value_home, grad_home; /* memory of its own: of the root for good, of others at times */
+    td_work *gather;               /* values under way; NULL: none are */
+    uint32_t version;              /* of the window from which the values have come */
+    td_shard_unit *before, *after; /* as the units ran in the latest forward; guesses */
+};
+
+struct td_sharding {
+    td_ddp_part part; /* first */
+    td_ddp_state *ddp;
+    int rank, ranks;
+    td_shard_unit *units; /* in the order of memory: as backward meets them; the root is last */
+    int count;
+    int64_t *cuts; /* where units begin, and where the last ends */
+    int *of_param; /* each parameter's unit */
+    bool *held;    /* of each parameter: the window holds a gradient, which the next adds to */
+    td_slot value_slots[TD_VALUE_SLOTS], grad_slots[TD_GRAD_SLOTS];
+    td_shard_unit *root;    /* what is in no block: runs around all others; NULL: nothing is */
+    td_shard_unit *current; /* the latest that was entered, but for the root */
+    td_shard_unit *last;    /* in the running forward; NULL: none yet */
+    td_shard_unit *first;   /* of the latest forward */
+    bool whole;             /* td_unshard: values stay */
+    double gather;          /* seconds of the last step */
+};
+
+td_sharding *td_sharding_of(const td_ddp_state *s);
+
+/* units.c: finds the units, and moves the parameters there. peers->cuts are not set yet.
+ * Collective.
+ */
+td_status td_shard_lay_out(td_sharding *sh, td_params_peers *peers);
+
+/* This rank's piece of a unit's values, by value. */
+td_tensor td_shard_own(const td_shard_unit *u);
+/* A slot becomes a unit's memory, and is free again. place: the unit's value_slot or grad_slot. */
+void td_slot_give(td_slot *slot, td_shard_unit *u, td_tensor *t, td_slot **place);
+void td_slot_take(td_tensor *t, td_slot **place);
+
+/* values.c */
+td_status td_shard_surround(td_sharding *sh);
+void td_shard_let_all_go(td_sharding *sh);
+/* Waits until a gather has ended; after a failure, or with it, the values are zero. */
+void td_shard_finish_gather(td_shard_unit *u);
+
+/* grads.c: memory for a unit's gradients, in which a backward can begin; and the events of a step.
+ */
+void td_shard_begin_grads(td_shard_unit *u);
+td_status td_shard_average(td_ddp_state *s, td_ddp_unit *unit, td_tensor *t);
+void td_shard_keep_grads(td_shard_unit *u);
+void td_shard_drop_grads(td_shard_unit *u);
+
+#endif

@@ -1,0 +1,271 @@
+/* Values that come and go (ZeRO-3; FSDP). Around each unit's forward, and before its part of
+ * backward: its values are gathered into a slot, and the next unit's are asked for, which come
+ * while this one computes. Entering another unit lets the unit before go, so the last unit of
+ * forward is still here when backward begins. Headers stay; all who read a tensor ask for its
+ * address then. */
+#include "dist/parallel/shard.h"
+
+#include "autograd/tape.h"
+#include "dist/clock.h"
+#include "dist/collectives.h"
+#include "dist/trace.h"
+#include "tensor/extend.h"
+#include "tensor/storage.h"
+
+#include <stdio.h>
+
+/* ---- slots ---- */
+
+void td_slot_give(td_slot *slot, td_shard_unit *u, td_tensor *t, td_slot **place)
+{
+    slot->unit = u;
+    *place = slot;
+    td_set_address(t, td_ptr(slot->memory));
+}
+
+void td_slot_take(td_tensor *t, td_slot **place)
+{
+    (*place)->unit = NULL;
+    *place = NULL;
+    td_set_address(t, NULL);
+}
+
+static void let_go(td_shard_unit *u)
+{
+    td_shard_finish_gather(u);
+    if (u->value_slot != NULL && !u->sharding->whole) {
+        td_slot_take(u->values, &u->value_slot);
+    }
+}
+
+void td_shard_let_all_go(td_sharding *sh)
+{
+    for (int k = 0; k < sh->count && sh->units[k].values != NULL; k++) {
+        let_go(&sh->units[k]);
+    }
+    sh->current = NULL;
+}
+
+/* NULL: none is free. With `must`, what was asked for ahead goes: the guess was wrong. */
+static td_slot *find_slot(td_shard_unit *u, bool must)
+{
+    td_sharding *sh = u->sharding;
+    if (u->value_home.memory != NULL) {
+        return &u->value_home;
+    }
+    td_slot *found = NULL;
+    for (int k = 0; k < TD_VALUE_SLOTS && (found == NULL || found->unit != NULL); k++) {
+        td_slot *slot = &sh->value_slots[k];
+        if (slot->unit == NULL || (must && slot->unit != sh->current)) {
+            found = slot;
+        }
+    }
+    if (found != NULL && found->unit != NULL) {
+        let_go(found->unit);
+    }
+    return found;
+}
+
+/* ---- gathers ---- */
+
+td_tensor td_shard_own(const td_shard_unit *u)
+{
+    const td_sharding *sh = u->sharding;
+    const td_tensor *flat = td_params_flat(sh->ddp->params);
+    int64_t piece = u->count / sh->ranks;
+    int64_t begin = u->values != NULL ? u->begin / sh->ranks : u->begin + sh->rank * piece;
+    return td_ddp_stretch(flat, begin, piece);
+}
+
+/* The times of a work can be read only before it is waited for. */
+void td_shard_finish_gather(td_shard_unit *u)
+{
+    td_ddp_state *s = u->sharding->ddp;
+    if (u->gather == NULL) {
+        return;
+    }
+    double queued, begun, ended, from = td_clock();
+    bool done = td_work_test(u->gather);
+    td_work_times(u->gather, &queued, &begun, &ended);
+    td_status status = td_work_wait(u->gather, 0.0);
+    double now = td_clock();
+    u->gather = NULL;
+    u->sharding->gather += now - from;
+    char name[64];
+    snprintf(name, sizeof name, "values of %.40s", s->units.list[u->number].name);
+    td_trace_communication(name, begun > 0.0 ? begun : from, done && ended > 0.0 ? ended : now,
+                           u->count * (int64_t)td_dtype_size(td_params_flat(s->params)->dtype));
+    td_ddp_note(s, status);
+    if (status != TD_OK && u->value_slot != NULL) {
+        td_fill_(u->value_slot->memory, 0.0);
+    }
+}
+
+/* Starts a gather if the values are not here, or have changed since they came. A slot is not the
+ * unit's own storage, whose version therefore counts changes of the values alone. */
+static void ask(td_shard_unit *u, bool must)
+{
+    td_ddp_state *s = u->sharding->ddp;
+    uint32_t version = td_params_flat(s->params)->storage->version;
+    bool changed = u->version != version;
+    if (u->value_slot != NULL && !changed) {
+        return;
+    }
+    td_shard_finish_gather(u);
+    td_slot *slot = u->value_slot != NULL ? u->value_slot : find_slot(u, must);
+    if (slot == NULL) {
+        return;
+    }
+    if (u->value_slot == NULL) {
+        td_slot_give(slot, u, u->values, &u->value_slot);
+    }
+    u->version = version;
+    u->values->storage->version += changed;
+    td_tensor all = td_ddp_stretch(slot->memory, 0, u->count), own = td_shard_own(u);
+    td_status status = s->failure.status;
+    if (status == TD_OK) {
+        status = td_all_gather_unit(s->group, &all, &own, u->number + 1, &u->gather);
+        td_ddp_note(s, status);
+    }
+    if (status != TD_OK) {
+        td_fill_(&all, 0.0);
+    }
+}
+
+/* ahead: which unit is probably next; NULL: nobody knows. */
+static void enter(td_shard_unit *u, td_shard_unit *ahead)
+{
+    td_sharding *sh = u->sharding;
+    if (u->values == NULL) {
+        return;
+    }
+    if (u != sh->root) {
+        if (sh->current != NULL && sh->current != u) {
+            let_go(sh->current);
+        }
+        sh->current = u;
+    }
+    ask(u, true);
+    if (ahead != NULL) {
+        ask(ahead, false);
+    }
+    td_shard_finish_gather(u);
+}
+
+/* ---- forward and backward ---- */
+
+/* Runs before all other nodes of the unit, because it was recorded after them. */
+static void unit_backward(td_node *node, const td_tensor *dy)
+{
+    td_shard_unit *u = *(td_shard_unit *const *)td_params_of(node);
+    u->sharding->last = NULL; /* what is recomputed from here on has an order of its own */
+    enter(u, u->before);
+    td_shard_begin_grads(u);
+    td_input_grad_is(node, 0, dy);
+}
+
+static td_tensor *record(td_shard_unit *u, td_tensor *y)
+{
+    if (!td_grad_enabled() || !td_needs_grad(y)) {
+        return y;
+    }
+    td_tensor *z = td_step_view(y, y->offset, td_shape_of(y), y->stride, TD_HERE);
+    return TD_RECORD(TD_HERE, .op = "unit", .backward = unit_backward, .out = z, .inputs = { y },
+                     .params = &u, .params_size = sizeof u);
+}
+
+static td_tensor *run_unit(const td_around_rest *rest, td_tensor *x, void *user)
+{
+    td_shard_unit *u = user;
+    td_sharding *sh = u->sharding;
+    if (sh->last != NULL) {
+        sh->last->after = u;
+        u->before = sh->last;
+    } else {
+        sh->first = u;
+        u->before = NULL;
+    }
+    sh->last = u;
+    enter(u, u->after);
+    td_ddp_report(sh->ddp);
+    return record(u, td_run_rest(rest, x));
+}
+
+td_tensor *td_ddp_shard_forward(td_ddp_state *s, const td_around_rest *rest, td_tensor *x)
+{
+    td_sharding *sh = td_sharding_of(s);
+    sh->last = NULL;
+    sh->gather = 0.0;
+    if (sh->root != NULL) {
+        enter(sh->root, sh->first);
+        td_ddp_report(s);
+    }
+    td_tensor *y = td_run_rest(rest, x);
+    if (!td_grad_enabled()) {
+        td_shard_let_all_go(sh);
+    }
+    return sh->root != NULL ? record(sh->root, y) : y;
+}
+
+td_status td_shard_surround(td_sharding *sh)
+{
+    for (int k = 0; k < sh->count; k++) {
+        td_shard_unit *u = &sh->units[k];
+        if (u != sh->root) {
+            TD_TRY(td_module_surround(u->module, &(td_around){ .run = run_unit, .user = u }));
+        }
+    }
+    return TD_OK;
+}
+
+/* ---- all values ---- */
+
+/* Gives every unit memory of its own and gathers into it; or takes the memory away. */
+static td_status set_whole(td_sharding *sh, bool whole)
+{
+    td_ddp_state *s = sh->ddp;
+    const td_tensor *flat = td_params_flat(s->params);
+    sh->whole = false;
+    td_shard_let_all_go(sh);
+    td_status status = TD_OK;
+    for (int k = 0; k < sh->count; k++) {
+        td_shard_unit *u = &sh->units[k];
+        if (u != sh->root) {
+            td_free(u->value_home.memory);
+            u->value_home.memory =
+                whole ? td_zeros(TD_SHAPE(u->count), flat->dtype, td_device_of(flat)) : NULL;
+            status = whole && u->value_home.memory == NULL ? TD_E_NOMEM : status;
+        }
+    }
+    for (int k = 0; whole && k < sh->count; k++) {
+        ask(&sh->units[k], true);
+        td_shard_finish_gather(&sh->units[k]);
+    }
+    sh->whole = whole;
+    td_ddp_failure *f = &s->failure;
+    if (f->status != TD_OK) {
+        status = td_fail(f->status, "%s", f->message);
+        f->status = TD_OK;
+    }
+    return status;
+}
+
+static td_sharding *sharded_values(td_module *net)
+{
+    td_ddp_state *s = td_is_ddp(net) ? td_ddp_state_of(net) : NULL;
+    return s != NULL && s->options.shard == TD_SHARD_PARAMETERS ? td_sharding_of(s) : NULL;
+}
+
+td_status td_unshard(td_module *net)
+{
+    td_sharding *sh = sharded_values(net);
+    return sh != NULL ? set_whole(sh, true) : TD_OK;
+}
+
+void td_reshard(td_module *net)
+{
+    td_sharding *sh = sharded_values(net);
+    if (sh != NULL) {
+        set_whole(sh, false);
+    }
+}
