@@ -16,6 +16,7 @@
 #include "tests/temp_folder.h"
 #include "tensor/extend.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -38,6 +39,7 @@ typedef struct shard_case {
     td_dtype dtype;
     optim_rule rule;
     bool clips, accumulates, averages, scales;
+    double norm;     /* clipping's; 0: 2 */
     bool again;      /* a second reduction of the same gradients */
     bool recomputes; /* the model's children */
     td_ddp_options options;
@@ -124,7 +126,8 @@ static void step(shard_run *r, const shard_case *c)
     }
     if (td_scaler_unscale(r->scaler, params)) {
         if (c->clips) {
-            td_clip_grad_norm(params, 0.3);
+            td_clip_grad_norm(params, 0.3, .norm_type = c->norm);
+            td_clip_grad_value(params, 0.1);
         }
         td_optim_step(r->job.optim);
     }
@@ -209,6 +212,7 @@ static void test_with_what_else_a_step_does(void **state)
     (void)state;
     job_kind kind = JOB_BLOCKS;
     run_everywhere((shard_case){ .kind = kind, .rule = ADAM, .clips = true });
+    run_everywhere((shard_case){ .kind = kind, .rule = SGD, .clips = true, .norm = INFINITY });
     run_everywhere((shard_case){ .kind = kind, .rule = MOMENTUM, .accumulates = true });
     run_everywhere((shard_case){ .rule = MOMENTUM, .accumulates = true, .again = true });
     run_everywhere(
@@ -229,6 +233,7 @@ static int run_again(int rank, int size, void *arg)
     procs_init(rank, size, 20.0);
     shard_case c = { .kind = JOB_BLOCKS, .dtype = TD_F64, .rule = ADAM, .clips = true };
     c.again = true;
+    c.norm = 3.0;
     for (int way = TD_SHARD_GRADIENTS; way <= TD_SHARD_PARAMETERS; way++) {
         shard_run whole, sharded;
         open_run(&whole, &c, TD_SHARD_NONE, rank);

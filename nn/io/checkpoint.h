@@ -80,9 +80,9 @@ typedef struct td_checkpoint_options {
 } td_checkpoint_options;
 
 /* Saves a training run. Under DDP one rank saves. If td_ddp shards the optimizer (.shard) and
- * the options have that optimizer, all ranks call td_checkpoint_save: rank 0 writes, and the others
- * send it their parts of the state, a parameter at a time. All return the same outcome. The file
- * does not depend on the number of ranks. */
+ * the options have that optimizer, or td_ddp shards the values, all ranks call td_checkpoint_save:
+ * rank 0 writes, and the others send it their parts, a parameter at a time. All return the same
+ * outcome. The file does not depend on the number of ranks. */
 td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
 
 /* Loads a file into an existing model, optimizer, averages, scaler and extra tensors.
@@ -95,8 +95,8 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
  * state, averages and extra tensors that the options do not ask for. Settings of the optimizer
  * other than the learning rate, and its groups, stay as you made them.
  *
- * If td_ddp shards the optimizer, all ranks call td_checkpoint_load, and each takes its own part of
- * the state. If it does not fit on one rank, all return that rank's error, and nothing is changed.
+ * Where all ranks save, all ranks call td_checkpoint_load, and each takes its own part. If the file
+ * does not fit on one rank, all return that rank's error, and nothing is changed.
  *
  * If td_parameters was called on the model, its parameters get the memory order that they had when
  * the file was made (not those of a model with a sharded optimizer, whose order stays). Under DDP

@@ -22,7 +22,8 @@ static grad_list list_gradients(const td_params *params, td_site at)
     grad_list l = { .params = params,
                     .grads = calloc(room, sizeof(td_tensor *)),
                     .parts = calloc(room, sizeof *l.parts) };
-    TD_REQUIRE(l.grads != NULL && l.parts != NULL, at, "clipping: no memory for a list of gradients");
+    TD_REQUIRE(l.grads != NULL && l.parts != NULL, at,
+               "clipping: no memory for a list of gradients");
     for (int i = 0; i < td_params_count(params); i++) {
         td_tensor *grad = td_params_grad_here(params, i, &l.parts[i]);
         if (grad != NULL) {
