@@ -1,5 +1,6 @@
 #include "tests/nccl_double.h"
 
+#include "dist/clock.h"
 #include "tests/temp_folder.h"
 
 #include <stdarg.h>
@@ -29,6 +30,16 @@ void fake_forget(void)
 {
     fake.length = 0;
     fake.text[0] = '\0';
+}
+
+void fake_assert_aborted(void)
+{
+    enum { PATIENCE = 20 }; /* seconds */
+    double end = td_clock() + PATIENCE;
+    while (fake.aborts == 0 && td_clock() < end) {
+        td_sleep(0.001);
+    }
+    assert_int_equal(fake.aborts, 1);
 }
 
 static void *number(int n)
@@ -163,6 +174,9 @@ static td_nccl_result fake_destroy(td_nccl_comm comm)
 static td_nccl_result fake_abort(td_nccl_comm comm)
 {
     (void)comm;
+    while (fake.graph_lives) {
+        td_sleep(0.001);
+    }
     fake.aborts++;
     return TD_NCCL_SUCCESS;
 }

@@ -7,6 +7,7 @@
  * event that was recorded) spoils the recording. A graph's branches are as lazy as streams are. */
 #include "tests/emulate/cudart.h"
 
+#include <atomic>
 #include <stdlib.h>
 
 struct node {
@@ -37,6 +38,7 @@ namespace
 
 thread_local emulated_graph *recording; /* by this thread */
 emulated_graph *recordings[BRANCHES];   /* all that are under way */
+std::atomic_int graphs_that_wait;       /* made and not freed, with work that waits */
 
 emulated_graph *new_graph(uint64_t number)
 {
@@ -241,6 +243,11 @@ bool td_emulate_spoils(cudaStream_t stream)
 
 extern "C" {
 
+int td_emulate_graphs_that_wait(void)
+{
+    return graphs_that_wait;
+}
+
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
 {
     (void)mode;
@@ -291,6 +298,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsig
         }
         copy->waits = graph->waits;
     }
+    graphs_that_wait += copy != NULL && copy->waits;
     *made = copy;
     return give(copy != NULL && !copy->spoilt ? cudaSuccess : cudaErrorMemoryAllocation);
 }
@@ -316,6 +324,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
 {
     locked guard;
     td_emulate_drain_all(); /* it may be on a stream */
+    graphs_that_wait -= graph->waits;
     free_graph(graph);
     return cudaSuccess;
 }

@@ -1,6 +1,7 @@
 /* NCCL for emulated GPUs, whose ranks are processes of this host ($TANDEM_NCCL=emulated). A
  * collective is work of a stream that waits for the other ranks when it is run: all of them meet in
- * shared memory, piece by piece. Communicators do not block; aborting one ends its waits. */
+ * shared memory, piece by piece. Communicators do not block; aborting one ends its waits, and then
+ * blocks, as NCCL does, until the program has freed all graphs with collectives. */
 #include "dist/engines/nccl/nccl_api.h"
 
 #include "cuda_runtime_api.h"
@@ -268,6 +269,9 @@ static td_nccl_result end(td_nccl_comm of)
     comm *c = of;
     atomic_store(&c->aborted, true);
     (void)shm_unlink(c->name);
+    while (td_emulate_graphs_that_wait() > 0) {
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    }
     return TD_NCCL_SUCCESS;
 }
 

@@ -6,6 +6,7 @@
 #include "dist/engines/nccl/internal.h"
 
 #include "dist/clock.h"
+#include "dist/thread.h"
 #include "dist/watchdog.h"
 
 #include "tensor/storage.h"
@@ -341,15 +342,49 @@ static td_status nccl_look(td_device_engine *engine, td_collective *oldest, doub
     return status;
 }
 
-/* The communicator is non-blocking, so no thread stays in one of its calls. A thread that waits for
- * a call to settle sees `aborted` and releases the lock. ncclCommAbort ends the kernels that wait
- * for other ranks, and frees the communicator. */
+/* ---- the end ---- */
+
+typedef struct aborting {
+    const td_nccl_api *api;
+    td_nccl_comm comm;
+} aborting;
+
+static void *abort_communicator(void *argument)
+{
+    aborting a = *(aborting *)argument;
+    free(argument);
+    (void)a.api->abort(a.comm);
+    return NULL;
+}
+
+/* ncclCommAbort ends the kernels that wait for other ranks, and then blocks until all CUDA graphs
+ * with collectives of the communicator are freed, even if the communicator is non-blocking. The
+ * caller may be the only thread that could free the graphs. So a thread of its own calls it, which
+ * nobody waits for and which uses nothing of the engine. */
+static void abort_apart(td_nccl_engine *e)
+{
+    aborting *a = malloc(sizeof *a);
+    pthread_t thread;
+    if (a == NULL) {
+        return; /* the kernels go on waiting until the process ends */
+    }
+    *a = (aborting){ e->api, e->comm };
+    if (td_thread_start(&thread, abort_communicator, a) != 0) {
+        free(a);
+        return;
+    }
+    pthread_detach(thread);
+}
+
+/* The communicator is non-blocking, so no thread stays in another of its calls. A thread that waits
+ * for a call to settle sees `aborted` and releases the lock; with the lock no call is under way,
+ * and none begins later. */
 static void nccl_abort(td_device_engine *engine)
 {
     td_nccl_engine *e = (td_nccl_engine *)engine;
     if (!atomic_exchange(&e->aborted, true) && e->comm != NULL) {
         pthread_mutex_lock(&e->lock);
-        (void)e->api->abort(e->comm);
+        abort_apart(e);
         pthread_mutex_unlock(&e->lock);
     }
 }
@@ -363,7 +398,7 @@ static void nccl_destroy(td_device_engine *engine)
         if (td_nccl_settle(e, result, td_clock() + PATIENCE, "finalize") == TD_OK) {
             (void)e->api->destroy(e->comm);
         } else {
-            (void)e->api->abort(e->comm);
+            abort_apart(e);
         }
     }
     for (uint64_t i = 0; i < e->slot_count; i++) {

@@ -145,6 +145,9 @@ void td_emulate_enqueue_waiting(cudaStream_t stream, void (*run)(void *arguments
 int td_emulate_let_go(void);
 void td_emulate_take_again(int depth);
 
+/* How many graphs with such work have been made and not been freed. */
+int td_emulate_graphs_that_wait(void);
+
 #ifdef __cplusplus
 }
 #endif
