@@ -31,8 +31,9 @@ static double restarted(const td_schedule *s, double position)
     if (growth == 1.0) {
         position = fmod(position, length);
     }
-    for (; position >= length; length *= growth) {
+    while (position >= length) {
         position -= length;
+        length *= growth;
     }
     return cosine(s->base_lr, s->min_lr, position / length);
 }
