@@ -282,6 +282,9 @@ static bool is_chosen(const td_muon_options *o, const td_param *p, td_site at)
 static bool *choose(const td_muon_options *o, td_site at)
 {
     int count = o->params != NULL ? td_params_count(o->params) : 0;
+    for (int i = 0; i < count; i++) { /* a mistake ends here, where there is nothing to free */
+        (void)is_chosen(o, td_params_get(o->params, i), at);
+    }
     bool *chosen = calloc((size_t)count + 1, sizeof *chosen);
     for (int i = 0; chosen != NULL && i < count; i++) {
         chosen[i] = is_chosen(o, td_params_get(o->params, i), at);
