@@ -24,18 +24,17 @@ static struct {
 static void *open_library(void)
 {
     const char *named = getenv("TANDEM_NCCL");
-    void *library = NULL;
     const td_backend *cuda = td_backend_of((td_device){ .type = TD_DEVICE_CUDA });
-    if (cuda == NULL) {
+    void *library = NULL;
+    if (named != NULL && named[0] != '\0') {
+        library = dlopen(named, RTLD_NOW | RTLD_LOCAL);
+        if (library == NULL) {
+            (void)td_fail(TD_E_DEVICE, "NCCL cannot be loaded from $TANDEM_NCCL: %s", dlerror());
+        }
+    } else if (cuda == NULL) {
         (void)td_fail(TD_E_UNSUPPORTED, "NCCL connects GPUs, and this build has no CUDA");
-        return NULL;
-    }
-    if (named == NULL || named[0] == '\0') {
-        return cuda->library("NCCL", "libnccl.so.2", &library) == TD_OK ? library : NULL;
-    }
-    library = dlopen(named, RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL) {
-        (void)td_fail(TD_E_DEVICE, "NCCL cannot be loaded from $TANDEM_NCCL: %s", dlerror());
+    } else {
+        (void)cuda->library("NCCL", "libnccl.so.2", &library);
     }
     return library;
 }
