@@ -3,6 +3,7 @@
 #include "dist/clock.h"
 #include "tests/temp_folder.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stdint.h>
@@ -171,13 +172,18 @@ static td_nccl_result fake_destroy(td_nccl_comm comm)
     return TD_NCCL_SUCCESS;
 }
 
+/* The thread that aborts, which nobody joins, before a new engine's beginning. */
+static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
+
 static td_nccl_result fake_abort(td_nccl_comm comm)
 {
     (void)comm;
     while (fake.graph_lives) {
         td_sleep(0.001);
     }
+    pthread_mutex_lock(&counting);
     fake.aborts++;
+    pthread_mutex_unlock(&counting);
     return TD_NCCL_SUCCESS;
 }
 
@@ -312,7 +318,9 @@ td_status fake_engine_new(td_store *store, int rank, int size, double timeout,
 
 td_device_engine *fake_engine_open(int size)
 {
+    pthread_mutex_lock(&counting);
     fake = (nccl_double){ .length = 0 };
+    pthread_mutex_unlock(&counting);
     fake.ready_after = 3;
     td_store *store = fake_store_open();
     td_device_engine *engine;
