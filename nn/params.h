@@ -99,6 +99,8 @@ td_window td_params_here(const td_params *params, int i);
 td_tensor *td_params_grad_here(const td_params *params, int i, td_tensor *part);
 /* Adds numbers over all ranks if each has its window of the gradients alone. */
 void td_params_sum(const td_params *params, double *numbers, int count);
+/* The rank whose window has the whole of parameter i; -1: it lies in several windows. */
+int td_params_owner(const td_params *params, int i);
 /* Collective: brings parameter i's state together from the windows of all ranks. whole: 1-d, its
  * elements in memory order. */
 td_status td_params_collect(const td_params *params, const td_tensor *window, int i,

@@ -1,12 +1,15 @@
 #include "tensor/temporary.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 /* FNV-1a. */
@@ -38,9 +41,11 @@ uint32_t td_host_number(void)
     return hash_more(hash_more(hash_more(2166136261u, name), boot), processes);
 }
 
-static int open_above_streams(const char *name)
+/* ---- one file ---- */
+
+static int open_above_streams(const char *name, int flags)
 {
-    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    int fd = open(name, O_WRONLY | O_NOFOLLOW | O_CLOEXEC | flags, 0666);
     if (fd < 0 || fd > STDERR_FILENO) {
         return fd;
     }
@@ -62,7 +67,7 @@ int td_temporary_open(const char *path, char **name)
     }
     snprintf(*name, size, "%s" TD_TEMPORARY_MARK "%08" PRIx32 ".%ld.%016" PRIx64, path,
              td_host_number(), (long)getpid(), random);
-    int fd = open_above_streams(*name);
+    int fd = open_above_streams(*name, O_CREAT | O_EXCL);
     if (fd < 0) {
         int error = errno;
         free(*name);
@@ -72,15 +77,123 @@ int td_temporary_open(const char *path, char **name)
     return fd;
 }
 
-FILE *td_temporary_file(const char *path, char **name)
+static FILE *stream_of(int fd)
 {
-    int fd = td_temporary_open(path, name);
     FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (fd >= 0 && file == NULL) {
         int error = errno;
         close(fd);
-        unlink(*name);
         errno = error;
     }
     return file;
+}
+
+FILE *td_temporary_file(const char *path, char **name)
+{
+    FILE *file = stream_of(td_temporary_open(path, name));
+    if (file == NULL && *name != NULL) {
+        int error = errno;
+        unlink(*name);
+        free(*name);
+        *name = NULL;
+        errno = error;
+    }
+    return file;
+}
+
+FILE *td_temporary_join(const char *name)
+{
+    return stream_of(open_above_streams(name, 0));
+}
+
+const char *td_temporary_end(FILE *file, char *name, const char *path)
+{
+    const char *failed = NULL;
+    int error = 0;
+    if (path != NULL && (ferror(file) || fflush(file) != 0)) {
+        failed = "writing";
+        error = errno;
+    } else if (path != NULL && fsync(fileno(file)) != 0) {
+        failed = "syncing";
+        error = errno;
+    }
+    if (fclose(file) != 0 && path != NULL && failed == NULL) {
+        failed = "closing";
+        error = errno;
+    }
+    if (path != NULL && failed == NULL && rename(name, path) != 0) {
+        failed = "renaming";
+        error = errno;
+    }
+    if (path == NULL || failed != NULL) {
+        unlink(name);
+    }
+    free(name);
+    errno = error;
+    return failed;
+}
+
+/* ---- its folder ---- */
+
+/* The folder of a path, with what comes behind its name; NULL: it may be writable but not readable.
+ */
+static DIR *open_folder(const char *path, const char **name)
+{
+    const char *slash = strrchr(path, '/');
+    *name = slash != NULL ? slash + 1 : path;
+    char *folder = strndup(path, (size_t)(*name - path));
+    DIR *opened = folder != NULL ? opendir(*folder != '\0' ? folder : ".") : NULL;
+    free(folder);
+    return opened;
+}
+
+/* Whether nobody writes this file, "NAME.tmp.HOST.PID.RANDOM", any more: no such process runs, or,
+ * if it was another host's, nothing was written for an hour. `mark` is what stands behind ".tmp.".
+ */
+static bool is_abandoned(int folder, const char *name, const char *mark)
+{
+    enum { OLD = 3600 /* seconds */ };
+    uint32_t host;
+    long pid;
+    int end = -1;
+    if (sscanf(mark, "%8" SCNx32 ".%ld.%*16[0-9a-f]%n", &host, &pid, &end) != 2 || end < 0 ||
+        mark[end] != '\0' || pid <= 0) {
+        return false; /* no file of ours */
+    }
+    if (host == td_host_number()) {
+        return kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+    }
+    struct stat info;
+    return fstatat(folder, name, &info, 0) == 0 && info.st_mtime + OLD < time(NULL);
+}
+
+void td_temporary_remove_abandoned(const char *path)
+{
+    const char *name;
+    DIR *folder = open_folder(path, &name);
+    size_t length = strlen(name), mark = strlen(TD_TEMPORARY_MARK);
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        if (strncmp(entry->d_name, name, length) == 0 &&
+            strncmp(entry->d_name + length, TD_TEMPORARY_MARK, mark) == 0 &&
+            is_abandoned(dirfd(folder), entry->d_name, entry->d_name + length + mark)) {
+            unlinkat(dirfd(folder), entry->d_name, 0);
+        }
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+}
+
+bool td_temporary_sync_folder(const char *path)
+{
+    const char *name;
+    DIR *folder = open_folder(path, &name);
+    if (folder == NULL) {
+        return true;
+    }
+    bool synced = fsync(dirfd(folder)) == 0 || errno == EINVAL || errno == ENOTSUP;
+    int error = errno;
+    closedir(folder);
+    errno = error;
+    return synced;
 }

@@ -1,7 +1,9 @@
-/* Files that are written next to their target and then renamed over it. */
+/* Files that are written next to their target and then renamed over it: whatever happens on the
+ * way, even the loss of power, the target is the old file or the new one. */
 #ifndef TD_TENSOR_TEMPORARY_H
 #define TD_TENSOR_TEMPORARY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -14,6 +16,22 @@
  * for a closed standard stream does not get into the file. -1 with errno; *name is NULL. */
 int td_temporary_open(const char *path, char **name);
 FILE *td_temporary_file(const char *path, char **name); /* the same as a stream; NULL with errno */
+
+/* Opens the temporary file of another process, or NULL with errno. */
+FILE *td_temporary_join(const char *name);
+
+/* Syncs the file to the disk, closes it and renames it to `path`; path NULL: closes and removes it.
+ * Frees the name. Returns NULL, or what failed ("writing", "syncing", "closing", "renaming") with
+ * errno; then the file is removed and the target is unchanged. */
+const char *td_temporary_end(FILE *file, char *name, const char *path);
+
+/* Removes what processes that were killed have left next to `path`: a job that is killed often must
+ * not fill the disk. */
+void td_temporary_remove_abandoned(const char *path);
+
+/* Syncs the folder of a path, which makes a renaming last. false with errno; true also where a
+ * folder cannot be opened or synced at all. */
+bool td_temporary_sync_folder(const char *path);
 
 /* A number for the processes that can see each other's numbers: those of one host, since it was
  * started, in one container. */

@@ -23,6 +23,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -464,7 +465,8 @@ static void test_bytes_are_those_of_the_formula(void **state)
 
 typedef struct save_case {
     td_shard shard;
-    int steps; /* before saving */
+    int steps;  /* before saving */
+    bool apart; /* the other ranks do not see the first one's files */
     char from[512], to[512];
 } save_case;
 
@@ -484,7 +486,12 @@ static int run_save(int rank, int size, void *arg)
         step(&r, &what);
     }
     if (rank == 0 || c->shard != TD_SHARD_NONE) {
-        REQUIRE_OK(td_checkpoint_save(c->to, r.job.net, .optim = r.job.optim, .ema = r.ema));
+        const char *to = c->to;
+        if (c->apart) {
+            REQUIRE(chdir(rank == 0 ? temp_folder() : "/") == 0);
+            to = strrchr(to, '/') + 1;
+        }
+        REQUIRE_OK(td_checkpoint_save(to, r.job.net, .optim = r.job.optim, .ema = r.ema));
     }
     close_run(&r);
     REQUIRE_OK(td_barrier(NULL));
@@ -618,10 +625,36 @@ static void test_a_failing_load_is_told_to_all(void **state)
     procs_succeed(3, limit, run_failing_load, &c);
 }
 
-/* Rank 0 cannot write: all ranks are told, and go on. */
+/* On hosts without a common file system the first rank writes what the others send it. */
+static void test_the_first_rank_writes_for_hosts_apart(void **state)
+{
+    (void)state;
+    save(1, TD_SHARD_NONE, 3, NULL, temp_path("measure"));
+    save_case c = { .shard = TD_SHARD_OPTIMIZER, .steps = 3, .apart = true };
+    snprintf(c.to, sizeof c.to, "%s", temp_path("saved"));
+    procs_succeed(2, limit, run_save, &c);
+    assert_same_tensors(temp_path("saved"), temp_path("measure"));
+}
+
+/* A rank cannot write its part: the file stays as it was. */
+static void save_with_a_limit(shard_run *r, int rank, const char *path)
+{
+    enum { FEW = 64, LAST = 2 }; /* bytes: less than the header; the rank */
+    struct rlimit usual, few;
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &usual) == 0);
+    few = (struct rlimit){ .rlim_cur = FEW, .rlim_max = usual.rlim_max };
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    REQUIRE(setrlimit(RLIMIT_FSIZE, rank == LAST ? &few : &usual) == 0);
+    REQUIRE(td_checkpoint_save(path, r->job.net, .optim = r->job.optim) == TD_E_IO);
+    REQUIRE(strstr(td_last_error(), "rank 2: cannot save") && strstr(td_last_error(), "ulimit -f"));
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &usual) == 0);
+    signal(SIGXFSZ, handler);
+    REQUIRE(access(path, F_OK) != 0);
+}
+
+/* Rank 0 or another one cannot write: all ranks are told, and go on. */
 static int run_failing_save(int rank, int size, void *arg)
 {
-    (void)arg;
     procs_init(rank, size, 20.0);
     shard_case c = { .rule = ADAM };
     shard_run r;
@@ -630,6 +663,7 @@ static int run_failing_save(int rank, int size, void *arg)
     REQUIRE(td_checkpoint_save("/no/such/folder/file", r.job.net, .optim = r.job.optim) == TD_E_IO);
     REQUIRE(strstr(td_last_error(), "rank 0: "));
     REQUIRE(strstr(td_last_error(), "create the folder first"));
+    save_with_a_limit(&r, rank, arg);
     step(&r, &c);
     REQUIRE(job_all_same(job_hash(r.job.net)));
     close_run(&r);
@@ -640,7 +674,7 @@ static int run_failing_save(int rank, int size, void *arg)
 static void test_a_failing_save_is_told_to_all(void **state)
 {
     (void)state;
-    procs_succeed(3, limit, run_failing_save, NULL);
+    procs_succeed(3, limit, run_failing_save, (void *)(uintptr_t)temp_path("saved"));
 }
 
 /* ---- what is refused ---- */
@@ -814,8 +848,9 @@ int main(void)
         cmocka_unit_test(test_another_order_on_one_rank),
         cmocka_unit_test(test_bytes_are_those_of_the_formula),
         IN_FOLDER(test_checkpoints_do_not_depend_on_the_layout),
-        cmocka_unit_test(test_a_failing_save_is_told_to_all),
+        IN_FOLDER(test_a_failing_save_is_told_to_all),
         IN_FOLDER(test_a_failing_load_is_told_to_all),
+        IN_FOLDER(test_the_first_rank_writes_for_hosts_apart),
         cmocka_unit_test(test_another_setting_on_one_rank),
         cmocka_unit_test(test_a_death_is_told_to_all),
         IN_FOLDER(test_what_cannot_be_combined), /* the last two make this process a rank */

@@ -15,7 +15,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #define HEAD "tandem index 1"
 enum { MOMENT = 2 /* seconds */ };
@@ -49,30 +48,14 @@ static bool write_lines(FILE *out, const char *root, const td_folder_list *list)
 }
 
 /* A name with a line break cannot be written: then there is no index. */
-static td_status write_beside(FILE *out, const char *temporary, const char *root, const char *index,
-                              const td_folder_list *list)
-{
-    bool good = write_lines(out, root, list);
-    bool written = ferror(out) == 0;
-    written = fclose(out) == 0 && written;
-    if (!good || !written || rename(temporary, index) != 0) {
-        td_status status =
-            good ? td_fail(TD_E_IO, "%s: cannot be written: %s", index, strerror(errno)) : TD_OK;
-        remove(temporary);
-        return status;
-    }
-    return TD_OK;
-}
-
 td_status td_folder_list_remember(const char *root, const char *index, const td_folder_list *list)
 {
     char *temporary;
     FILE *out = td_temporary_file(index, &temporary);
-    td_status status = out != NULL
-                           ? write_beside(out, temporary, root, index, list)
-                           : td_fail(TD_E_IO, "%s: cannot be written: %s", index, strerror(errno));
-    free(temporary);
-    return status;
+    bool good = out != NULL && write_lines(out, root, list);
+    return out != NULL && td_temporary_end(out, temporary, good ? index : NULL) == NULL
+               ? TD_OK
+               : td_fail(TD_E_IO, "%s: cannot be written: %s", index, strerror(errno));
 }
 
 /* ---- reading ---- */

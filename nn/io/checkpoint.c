@@ -2,7 +2,6 @@
 #include "nn/extra/ema_internal.h"
 #include "nn/internal.h"
 #include "nn/io/records.h"
-#include "nn/io/safetensors_internal.h"
 #include "nn/params.h"
 #include "nn/optim/optim_internal.h"
 #include "nn/module.h"
@@ -37,10 +36,11 @@ typedef struct saving {
     const td_params *params;       /* the model's, if ranks share a part of this; or NULL */
     td_safetensors_entry *entries; /* of each tensor */
     td_metadata *metadata;
-    void *buffer;     /* one tensor's elements, row-major */
-    td_tensor *whole; /* the elements of one parameter's state, in memory order */
-    int collected;    /* records of which the ranks have brought state together */
-    td_status status; /* the first failure of that */
+    td_safetensors_out *out; /* NULL: this rank does not write */
+    bool all_write;          /* every rank writes what lies wholly in its window */
+    void *buffer;            /* one tensor's elements, row-major */
+    td_tensor *whole;        /* the elements of one parameter or its state, in memory order */
+    td_status status;        /* the first failure of writing */
 } saving;
 
 static const td_params *shared_params(const td_checkpoint_options *c)
@@ -51,39 +51,57 @@ static const td_params *shared_params(const td_checkpoint_options *c)
 }
 
 /* A header of t's form over the elements in `memory`, for the time of a call. */
-static td_tensor over(td_tensor *memory, const td_tensor *t)
+static td_tensor over(const td_tensor *memory, const td_tensor *t)
 {
     td_tensor view;
     td_init_header(&view, memory->storage, memory->offset, td_shape_of(t), t->stride, t->dtype);
     return view;
 }
 
-/* Brings the shared state of the records up to and including `last` together, on all ranks. All
- * state is of one dtype, so the file has it in the order of the list. */
-static void collect_up_to(saving *s, int last)
+/* Writes record i: from the device's order to the file's. */
+static void put(saving *s, int i, const td_tensor *t)
 {
-    for (; s->collected <= last; s->collected++) {
-        const td_tensor_record *r = &s->list->tensors[s->collected];
-        if (r->window != NULL && s->status == TD_OK) {
-            td_tensor part = td_params_part(s->whole, 0, td_numel(r->tensor));
-            s->status = td_params_collect(s->params, r->window, r->param, &part);
-        }
+    if (s->out != NULL && s->status == TD_OK) {
+        td_read(t, s->buffer, s->entries[i].dtype);
+        s->status = td_safetensors_put(s->out, i, 0, s->buffer, s->entries[i].bytes);
     }
 }
 
-/* From the device's order to the file's. */
-static const void *fetch_row_major(int i, void *user)
+/* What lies in one rank's window is written by that rank. What lies in several is brought together
+ * on all ranks, also if writing failed on one of them; the first rank writes it. */
+static td_status put_shared(saving *s, int i)
 {
-    saving *s = user;
     const td_tensor_record *r = &s->list->tensors[i];
-    if (r->window == NULL) {
-        td_read(r->tensor, s->buffer, s->entries[i].dtype);
-        return s->buffer;
+    int rank = td_params_peers_of(s->params)->rank, owner = td_params_owner(s->params, r->param);
+    if (s->all_write && owner == rank) {
+        td_window w = td_params_here(s->params, r->param);
+        td_tensor part = td_params_part(r->window, w.place, w.count);
+        td_tensor view = over(&part, r->tensor);
+        put(s, i, &view);
     }
-    collect_up_to(s, i);
-    td_tensor whole = over(s->whole, r->tensor);
-    td_read(&whole, s->buffer, s->entries[i].dtype);
-    return s->status == TD_OK ? s->buffer : NULL;
+    if (s->all_write && owner >= 0) {
+        return TD_OK;
+    }
+    td_tensor part = td_params_part(s->whole, 0, td_numel(r->tensor));
+    TD_TRY(td_params_collect(s->params, r->window, r->param, &part));
+    td_tensor view = over(s->whole, r->tensor);
+    if (rank == 0) {
+        put(s, i, &view);
+    }
+    return TD_OK;
+}
+
+static td_status put_all(saving *s)
+{
+    bool first = s->params == NULL || td_params_peers_of(s->params)->rank == 0;
+    for (int i = 0; i < s->list->tensor_count; i++) {
+        if (s->list->tensors[i].window != NULL) {
+            TD_TRY(put_shared(s, i));
+        } else if (first) {
+            put(s, i, s->list->tensors[i].tensor);
+        }
+    }
+    return s->status;
 }
 
 /* Memory for the largest parameter's state. */
@@ -123,10 +141,10 @@ static bool describe_file(saving *s)
     return s->buffer != NULL && (s->params == NULL || s->whole != NULL);
 }
 
-static td_status write_file(saving *s, const char *path)
+static td_status plan(saving *s, const char *path)
 {
-    return td_safetensors_write_from(path, s->entries, s->list->tensor_count, s->metadata,
-                                     s->list->text_count, fetch_row_major, s);
+    return td_safetensors_plan(path, s->entries, s->list->tensor_count, s->metadata,
+                               s->list->text_count, &s->out);
 }
 
 /* If ranks share the optimizer's state, a failure of one is a failure of all. */
@@ -137,17 +155,66 @@ static td_status agreed(const td_checkpoint_options *c, td_status status)
     return peers != NULL ? peers->agree(status, peers->user) : status;
 }
 
-/* The first rank writes, and the others give it their parts of the state. All return the same
- * outcome, and all have the same collectives whether writing fails or not. */
+static td_status finish(saving *s, td_status status)
+{
+    td_status finished = td_safetensors_finish(s->out, status == TD_OK);
+    s->out = NULL;
+    return status == TD_OK ? finished : status;
+}
+
+/* Opens the first rank's file on the others. Where one of them does not see it, the first rank
+ * writes all of it. */
+static td_status join(saving *s, const td_params_peers *peers)
+{
+    td_safetensors_place place = { .data = 0 };
+    if (peers->rank == 0) {
+        place = *td_safetensors_place_of(s->out);
+    }
+    td_tensor *bytes = td_borrow(&place, TD_SHAPE(sizeof place), TD_U8, TD_CPU);
+    td_status status = bytes != NULL ? peers->broadcast(bytes, 0, peers->user) : TD_E_NOMEM;
+    td_free(bytes);
+    TD_TRY(peers->agree(status, peers->user));
+    place.file[sizeof place.file - 1] = '\0';
+    if (peers->rank > 0) {
+        status = td_safetensors_join(&place, s->entries, s->list->tensor_count, &s->out);
+    }
+    s->all_write = peers->agree(status, peers->user) == TD_OK;
+    if (peers->rank > 0 && !s->all_write) {
+        (void)td_safetensors_finish(s->out, false);
+        s->out = NULL;
+    }
+    return TD_OK;
+}
+
+/* All return the same outcome, and all have the same collectives whether writing fails or not. */
 static td_status write_together(saving *s, td_status status)
 {
-    const td_checkpoint_options *c = s->list->options;
-    TD_TRY(agreed(c, status));
-    if (td_params_peers_of(s->params)->rank == 0) {
-        status = write_file(s, c->path);
+    const td_params_peers *peers = td_params_peers_of(s->params);
+    TD_TRY(peers->agree(status, peers->user));
+    if (peers->rank == 0) {
+        status = plan(s, s->list->options->path);
     }
-    collect_up_to(s, s->list->tensor_count - 1);
-    return agreed(c, status == TD_OK ? s->status : status);
+    status = peers->agree(status, peers->user);
+    status = status == TD_OK ? join(s, peers) : status;
+    if (status != TD_OK) {
+        return finish(s, status);
+    }
+    status = put_all(s);
+    if (peers->rank > 0) {
+        status = finish(s, status);
+    }
+    status = peers->agree(status, peers->user);
+    bool written = status == TD_OK;
+    if (peers->rank == 0) {
+        status = finish(s, status);
+    }
+    return written ? peers->agree(status, peers->user) : status;
+}
+
+static td_status write_alone(saving *s, const char *path)
+{
+    TD_TRY(plan(s, path));
+    return finish(s, put_all(s));
 }
 
 td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at)
@@ -167,7 +234,7 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at)
     if (s.params != NULL) {
         status = write_together(&s, status);
     } else if (status == TD_OK) {
-        status = write_file(&s, options.path);
+        status = write_alone(&s, options.path);
     }
     free(s.entries);
     free(s.metadata);

@@ -81,8 +81,10 @@ typedef struct td_checkpoint_options {
 
 /* Saves a training run. Under DDP one rank saves. If td_ddp shards the optimizer (.shard) and
  * the options have that optimizer, or td_ddp shards the values, all ranks call td_checkpoint_save:
- * rank 0 writes, and the others send it their parts, a parameter at a time. All return the same
- * outcome. The file does not depend on the number of ranks. */
+ * each writes the parameters' parts that it alone has into one file, and rank 0 writes the rest. If
+ * a rank does not see the file, because it runs on another host, rank 0 writes all of it, and the
+ * others send it their parts, a parameter at a time. All return the same outcome. The file does not
+ * depend on the number of ranks. */
 td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
 
 /* Loads a file into an existing model, optimizer, averages, scaler and extra tensors.

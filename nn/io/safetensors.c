@@ -46,23 +46,21 @@ static td_status check_data(td_safetensors *file, const char *data, int64_t data
     return TD_OK;
 }
 
-static int compare_names(const void *a, const void *b, void *entries)
+static int compare_names(const void *a, const void *b)
 {
-    const td_safetensors_entry *all = entries;
-    return strcmp(all[*(const int *)a].name, all[*(const int *)b].name);
+    const td_safetensors_entry *const *x = a, *const *y = b;
+    return strcmp((*x)->name, (*y)->name);
 }
 
 static td_status sort_names(td_safetensors *file)
 {
     for (int i = 0; i < file->count; i++) {
-        file->by_name[i] = i;
+        file->by_name[i] = &file->entries[i];
     }
-    qsort_r(file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names,
-            file->entries);
+    qsort(file->by_name, (size_t)file->count, sizeof(void *), compare_names);
     for (int i = 1; i < file->count; i++) {
-        const char *name = file->entries[file->by_name[i]].name;
-        if (strcmp(file->entries[file->by_name[i - 1]].name, name) == 0) {
-            return td_fail(TD_E_FORMAT, "the header has tensor '%s' twice", name);
+        if (compare_names(&file->by_name[i - 1], &file->by_name[i]) == 0) {
+            return td_fail(TD_E_FORMAT, "the header has tensor '%s' twice", file->by_name[i]->name);
         }
     }
     return TD_OK;
@@ -76,15 +74,19 @@ static td_status align_data(td_safetensors *file)
         if ((uintptr_t)entry->data % td_dtype_size(entry->dtype) == 0) {
             continue;
         }
-        file->copies[i] = malloc(entry->bytes > 0 ? entry->bytes : 1);
-        if (file->copies[i] == NULL) {
+        void *copy = malloc(entry->bytes + 1);
+        if (copy == NULL) {
             return td_fail(TD_E_NOMEM, "no memory for the %zu bytes of tensor '%s'", entry->bytes,
                            entry->name);
         }
-        memcpy(file->copies[i], entry->data, entry->bytes);
-        entry->data = file->copies[i];
+        entry->data = memcpy(copy, entry->data, entry->bytes);
     }
     return TD_OK;
+}
+
+static bool is_copy(const td_safetensors *file, const void *data)
+{
+    return (uintptr_t)data - (uintptr_t)file->bytes > file->size;
 }
 
 /* ---- the whole ---- */
@@ -120,9 +122,10 @@ static td_status read_length(const unsigned char *bytes, size_t size, size_t *le
     return TD_OK;
 }
 
-static td_status parse(td_safetensors *file, const char *bytes, size_t size)
+static td_status parse(td_safetensors *file)
 {
-    size_t length = 0;
+    const char *bytes = file->bytes;
+    size_t size = file->size, length = 0;
     TD_TRY(read_length((const unsigned char *)bytes, size, &length));
     const char *data = bytes + LENGTH_BYTES + length;
     int64_t data_size = (int64_t)(size - LENGTH_BYTES - length);
@@ -138,7 +141,9 @@ td_status td_safetensors_parse(const void *bytes, size_t size, td_safetensors **
     if (*file == NULL) {
         return td_fail(TD_E_NOMEM, "no memory to read a safetensors file");
     }
-    td_status status = parse(*file, bytes, size);
+    (*file)->bytes = bytes;
+    (*file)->size = size;
+    td_status status = parse(*file);
     if (status != TD_OK) {
         td_safetensors_close(*file);
         *file = NULL;
@@ -183,8 +188,7 @@ td_status td_safetensors_open(const char *path, td_safetensors **file)
         munmap(map, size);
         return td_fail_context(status, "'%s' cannot be used", path);
     }
-    (*file)->map = map;
-    (*file)->map_size = size;
+    (*file)->mapped = true;
     return TD_OK;
 }
 
@@ -193,15 +197,16 @@ void td_safetensors_close(td_safetensors *file)
     if (file == NULL) {
         return;
     }
-    for (int i = 0; file->copies != NULL && i < file->count; i++) {
-        free(file->copies[i]);
+    for (int i = 0; i < file->count; i++) {
+        if (is_copy(file, file->entries[i].data)) {
+            free((void *)(uintptr_t)file->entries[i].data);
+        }
     }
     free(file->entries);
     free(file->by_name);
-    free(file->copies);
     cJSON_Delete(file->header);
-    if (file->map != NULL) {
-        munmap(file->map, file->map_size);
+    if (file->mapped) {
+        munmap((void *)(uintptr_t)file->bytes, file->size);
     }
     free(file);
 }
@@ -222,21 +227,10 @@ const td_safetensors_entry *td_safetensors_get(const td_safetensors *file, int i
 
 const td_safetensors_entry *td_safetensors_find(const td_safetensors *file, const char *name)
 {
-    int low = 0, high = file->count;
-    while (low < high) {
-        int middle = low + (high - low) / 2;
-        const td_safetensors_entry *entry = &file->entries[file->by_name[middle]];
-        int order = strcmp(name, entry->name);
-        if (order == 0) {
-            return entry;
-        }
-        if (order < 0) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    return NULL;
+    const td_safetensors_entry wanted = { .name = name }, *key = &wanted;
+    const td_safetensors_entry *const *found =
+        bsearch(&key, file->by_name, (size_t)file->count, sizeof(void *), compare_names);
+    return found != NULL ? *found : NULL;
 }
 
 const char *td_safetensors_metadata(const td_safetensors *file, const char *key)

@@ -33,6 +33,36 @@ void td_safetensors_close(td_safetensors *file); /* NULL is fine */
 td_status td_safetensors_write(const char *path, const td_safetensors_entry *entries, int count,
                                const td_metadata *metadata, int metadata_count);
 
+/* ---- writing in parts ----
+ *
+ * One process plans a file: it makes the temporary file with the header. Other processes may join
+ * by the file's place, which the first tells them; they have the same entries. Each process puts
+ * bytes anywhere into the data of any tensor, in any order, until every byte has been put by
+ * somebody. The processes that joined finish before the first does. The entries' data are not read;
+ * entries and path stay the caller's and are used until the end. */
+
+typedef struct td_safetensors_out td_safetensors_out;
+typedef struct td_safetensors_place {
+    char file[4096]; /* the temporary file */
+    int64_t data;    /* where its data begin */
+} td_safetensors_place;
+
+/* *out is NULL after a failure. TD_E_ARG: a name appears twice. TD_E_IO; TD_E_NOMEM. */
+td_status td_safetensors_plan(const char *path, const td_safetensors_entry *entries, int count,
+                              const td_metadata *metadata, int metadata_count,
+                              td_safetensors_out **out);
+const td_safetensors_place *td_safetensors_place_of(const td_safetensors_out *out);
+/* TD_E_IO also if this host does not see the file; then other processes must put its part. */
+td_status td_safetensors_join(const td_safetensors_place *place,
+                              const td_safetensors_entry *entries, int count,
+                              td_safetensors_out **out);
+/* Writes `size` bytes into tensor i's data, `offset` bytes from their beginning. TD_E_IO. */
+td_status td_safetensors_put(td_safetensors_out *out, int i, int64_t offset, const void *bytes,
+                             size_t size);
+/* keep: syncs the file, and in the process that planned it puts it in the target's place. Otherwise
+ * the file is removed and the target is unchanged. Frees out; NULL is fine. */
+td_status td_safetensors_finish(td_safetensors_out *out, bool keep);
+
 TD_END_C
 
 #endif

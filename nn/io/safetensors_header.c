@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEEPEST_NESTING = 3 }; /* { "name": { "shape": [ */
-
 /* ---- dtypes ---- */
 
 static const char *const dtype_names[TD_DTYPE_COUNT] = {
@@ -33,35 +31,16 @@ static bool find_dtype(const char *name, td_dtype *dtype)
 
 /* ---- the header as text ---- */
 
-/* Looks through the text before the JSON parser gets it: brackets nested deeper than the format
- * needs would only exhaust the parser's stack, and a name with a zero in it would be cut short. */
-static td_status scan_header(const char *text, size_t size)
+/* A zero would cut a name short in C: as a byte, or as the escape that JSON has for it. */
+static bool has_zero(const char *text, size_t size)
 {
-    int depth = 0;
-    bool in_string = false;
     for (size_t i = 0; i < size; i++) {
-        char c = text[i];
-        if (c == '\0') {
-            return td_fail(TD_E_FORMAT, "the header has a zero byte at offset %zu", i);
+        if (text[i] == '\0' || (size - i >= 6 && memcmp(text + i, "\\u0000", 6) == 0)) {
+            return true;
         }
-        if (in_string && c == '\\') {
-            i++;
-            if (size - i >= 5 && memcmp(text + i, "u0000", 5) == 0) {
-                return td_fail(TD_E_FORMAT, "a name in the header has a zero character");
-            }
-        } else if (c == '"') {
-            in_string = !in_string;
-        } else if (!in_string && (c == '{' || c == '[')) {
-            if (++depth > DEEPEST_NESTING) {
-                return td_fail(TD_E_FORMAT,
-                               "the header's JSON is nested deeper than %d levels at offset %zu",
-                               DEEPEST_NESTING, i);
-            }
-        } else if (!in_string && (c == '}' || c == ']')) {
-            depth--;
-        }
+        i += text[i] == '\\'; /* what is escaped */
     }
-    return TD_OK;
+    return false;
 }
 
 static td_status parse_json(td_safetensors *file, const char *text, size_t size)
@@ -69,7 +48,9 @@ static td_status parse_json(td_safetensors *file, const char *text, size_t size)
     if (*text != '{') {
         return td_fail(TD_E_FORMAT, "the header does not begin with '{'");
     }
-    TD_TRY(scan_header(text, size));
+    if (has_zero(text, size)) {
+        return td_fail(TD_E_FORMAT, "a zero character is in the header");
+    }
     const char *end = NULL;
     file->header = cJSON_ParseWithLengthOpts(text, size, &end, false);
     if (file->header == NULL || !cJSON_IsObject(file->header)) {
@@ -133,60 +114,32 @@ static bool count_bytes(td_shape shape, td_dtype dtype, int64_t *bytes)
     return true;
 }
 
-/* The three things that an entry must have, each once and no other. */
-typedef struct entry_parts {
-    const cJSON *dtype, *shape, *offsets;
-} entry_parts;
-
-/* false, with a message: a part is missing, or there is another. */
-static bool find_parts(const cJSON *item, const char *name, entry_parts *parts)
-{
-    *parts = (entry_parts){ NULL, NULL, NULL };
-    for (const cJSON *part = item->child; part != NULL; part = part->next) {
-        const cJSON **place = NULL;
-        if (part->string != NULL && strcmp(part->string, "dtype") == 0) {
-            place = &parts->dtype;
-        } else if (part->string != NULL && strcmp(part->string, "shape") == 0) {
-            place = &parts->shape;
-        } else if (part->string != NULL && strcmp(part->string, "data_offsets") == 0) {
-            place = &parts->offsets;
-        }
-        if (place == NULL || *place != NULL) {
-            td_fail(TD_E_FORMAT, "tensor '%s' has an unknown or repeated field '%s'", name,
-                    part->string != NULL ? part->string : "");
-            return false;
-        }
-        *place = part;
-    }
-    if (parts->dtype == NULL || parts->shape == NULL || parts->offsets == NULL) {
-        td_fail(TD_E_FORMAT, "tensor '%s' lacks one of dtype, shape and data_offsets", name);
-        return false;
-    }
-    return true;
-}
-
 static td_status read_entry(const cJSON *item, const char *data, int64_t data_size,
                             td_safetensors_entry *entry)
 {
     const char *name = item->string;
-    entry_parts parts;
     if (!cJSON_IsObject(item)) {
         return td_fail(TD_E_FORMAT, "the header's '%s' is no object", name);
     }
-    if (!find_parts(item, name, &parts)) {
-        return TD_E_FORMAT;
+    const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(item, "dtype");
+    const cJSON *shape = cJSON_GetObjectItemCaseSensitive(item, "shape");
+    const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(item, "data_offsets");
+    if (dtype == NULL || shape == NULL || offsets == NULL || cJSON_GetArraySize(item) != 3) {
+        return td_fail(TD_E_FORMAT,
+                       "tensor '%s' must have a dtype, a shape and data_offsets, and nothing else",
+                       name);
     }
-    if (!cJSON_IsString(parts.dtype)) {
+    if (!cJSON_IsString(dtype)) {
         return td_fail(TD_E_FORMAT, "tensor '%s' has no string as its dtype", name);
     }
-    if (!find_dtype(parts.dtype->valuestring, &entry->dtype)) {
+    if (!find_dtype(dtype->valuestring, &entry->dtype)) {
         return td_fail(TD_E_UNSUPPORTED, "tensor '%s' has the dtype '%.40s', which is not known",
-                       name, parts.dtype->valuestring);
+                       name, dtype->valuestring);
     }
-    TD_TRY(read_shape(parts.shape, name, &entry->shape));
+    TD_TRY(read_shape(shape, name, &entry->shape));
     int64_t begin, end, bytes;
-    if (!cJSON_IsArray(parts.offsets) || cJSON_GetArraySize(parts.offsets) != 2 ||
-        !read_size(parts.offsets->child, &begin) || !read_size(parts.offsets->child->next, &end) ||
+    if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2 ||
+        !read_size(offsets->child, &begin) || !read_size(offsets->child->next, &end) ||
         begin > end || end > data_size) {
         return td_fail(TD_E_FORMAT,
                        "the data_offsets of tensor '%s' do not lie inside the file's %lld bytes of "
@@ -223,8 +176,7 @@ static td_status read_entries(td_safetensors *file, const char *data, int64_t da
     size_t room = (size_t)cJSON_GetArraySize(file->header) + 1;
     file->entries = calloc(room, sizeof *file->entries);
     file->by_name = calloc(room, sizeof *file->by_name);
-    file->copies = calloc(room, sizeof(void *));
-    if (file->entries == NULL || file->by_name == NULL || file->copies == NULL) {
+    if (file->entries == NULL || file->by_name == NULL) {
         return td_fail(TD_E_NOMEM, "no memory for the list of %zu tensors", room - 1);
     }
     for (const cJSON *item = file->header->child; item != NULL; item = item->next) {

@@ -14,13 +14,13 @@
 #define TD_SAFETENSORS_METADATA "__metadata__"
 
 struct td_safetensors {
-    void *map; /* the mapped file; NULL: the bytes are the caller's */
-    size_t map_size;
-    struct cJSON *header;          /* names and metadata point into it */
-    const struct cJSON *metadata;  /* NULL: none */
-    td_safetensors_entry *entries; /* in the order of their data */
-    void **copies;                 /* aligned copies of data that are not; mostly NULL */
-    int *by_name;                  /* numbers of entries, sorted by name */
+    const char *bytes; /* the whole file */
+    size_t size;
+    bool mapped;                  /* by td_safetensors_open; otherwise the bytes are the caller's */
+    struct cJSON *header;         /* names and metadata point into it */
+    const struct cJSON *metadata; /* NULL: none */
+    td_safetensors_entry *entries;        /* in the order of their data */
+    const td_safetensors_entry **by_name; /* sorted by name */
     int count;
 };
 
@@ -31,14 +31,5 @@ td_status td_safetensors_read_header(td_safetensors *file, const char *text, siz
 
 /* "F32", or NULL for a dtype that the format does not have. */
 const char *td_safetensors_dtype_name(td_dtype dtype);
-
-/* Gives the data of entry i, which are used before the next call; NULL with td_last_error() ends
- * the writing. */
-typedef const void *(*td_safetensors_fetch)(int i, void *user);
-
-/* td_safetensors_write for data that are made one after the other; entries[i].data is not read. */
-td_status td_safetensors_write_from(const char *path, const td_safetensors_entry *entries,
-                                    int count, const td_metadata *metadata, int metadata_count,
-                                    td_safetensors_fetch fetch, void *user);
 
 #endif

@@ -1,32 +1,39 @@
-/* Writing safetensors files, whole or not at all: into a temporary file beside the target, synced
- * to the disk, then renamed over it. Whatever happens on the way, even the loss of power, the
- * target is the old file or the new one. */
+/* Writing safetensors files in three parts: plan, put, finish. Until it is finished, the file is a
+ * temporary one next to its target. */
 #include "nn/io/safetensors_internal.h"
 #include "tensor/extend.h"
 #include "tensor/temporary.h"
 
 #include <cjson/cJSON.h>
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-/* ---- the header ---- */
+struct td_safetensors_out {
+    td_safetensors_place place;
+    const char *path; /* the target */
+    char *temporary;  /* NULL: the file is another process's */
+    FILE *file;
+    const td_safetensors_entry *entries;
+    int count;
+    int *order;     /* the entries by the place of their data */
+    int64_t *begin; /* of each entry's data, from the beginning of all data */
+    int64_t bytes;  /* of all data */
+};
 
-/* The order of the data: wide elements first, so that all lie aligned. */
-static void order_by_width(const td_safetensors_entry *entries, int count, int *order)
+/* ---- the plan ---- */
+
+/* Wide elements first, so that all lie aligned. */
+static void lay_out(td_safetensors_out *out)
 {
     int n = 0;
     for (size_t width = 8; width > 0; width /= 2) {
-        for (int i = 0; i < count; i++) {
-            if (td_dtype_size(entries[i].dtype) == width) {
-                order[n++] = i;
+        for (int i = 0; i < out->count; i++) {
+            if (td_dtype_size(out->entries[i].dtype) == width) {
+                out->order[n++] = i;
+                out->begin[i] = out->bytes;
+                out->bytes += (int64_t)out->entries[i].bytes;
             }
         }
     }
@@ -51,21 +58,19 @@ static bool add_entry(cJSON *root, const td_safetensors_entry *entry, int64_t be
 }
 
 /* The header's text, to be freed by cJSON_free. NULL when memory is short. */
-static char *make_header(const td_safetensors_entry *entries, int count, const int *order,
-                         const td_metadata *metadata, int metadata_count)
+static char *make_header(const td_safetensors_out *out, const td_metadata *metadata, int count)
 {
     cJSON *root = cJSON_CreateObject();
     bool made = root != NULL;
-    if (metadata_count > 0) {
+    if (count > 0) {
         cJSON *strings = cJSON_AddObjectToObject(root, TD_SAFETENSORS_METADATA);
-        for (int i = 0; made && i < metadata_count; i++) {
+        for (int i = 0; made && i < count; i++) {
             made = cJSON_AddStringToObject(strings, metadata[i].key, metadata[i].value) != NULL;
         }
     }
-    int64_t begin = 0;
-    for (int i = 0; made && i < count; i++) {
-        made = add_entry(root, &entries[order[i]], begin);
-        begin += (int64_t)entries[order[i]].bytes;
+    for (int k = 0; made && k < out->count; k++) {
+        int i = out->order[k];
+        made = add_entry(root, &out->entries[i], out->begin[i]);
     }
     char *text = made ? cJSON_PrintUnformatted(root) : NULL;
     cJSON_Delete(root);
@@ -77,7 +82,7 @@ static int compare_strings(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Two equal names would make a file that cannot be read. */
+/* Two equal names would make a file that cannot be read. Sorts the names. */
 static td_status check_distinct(const char **names, int count, const char *what)
 {
     qsort(names, (size_t)count, sizeof *names, compare_strings);
@@ -93,8 +98,7 @@ static td_status check_distinct(const char **names, int count, const char *what)
 static td_status check_names(const td_safetensors_entry *entries, int count,
                              const td_metadata *metadata, int metadata_count)
 {
-    size_t room = (size_t)(count > metadata_count ? count : metadata_count) + 1;
-    const char **names = calloc(room, sizeof *names);
+    const char **names = calloc((size_t)count + (size_t)metadata_count + 1, sizeof *names);
     if (names == NULL) {
         return td_fail(TD_E_NOMEM, "no memory to write a file of %d tensors", count);
     }
@@ -105,37 +109,17 @@ static td_status check_names(const td_safetensors_entry *entries, int count,
             status = td_fail(TD_E_ARG, "no tensor can be called '%s'", names[i]);
         }
     }
-    if (status == TD_OK) {
-        status = check_distinct(names, count, "tensors");
-    }
     for (int i = 0; i < metadata_count; i++) {
-        names[i] = metadata[i].key;
+        names[count + i] = metadata[i].key;
     }
-    if (status == TD_OK) {
-        status = check_distinct(names, metadata_count, "metadata values");
-    }
+    status = status == TD_OK ? check_distinct(names, count, "tensors") : status;
+    status =
+        status == TD_OK ? check_distinct(names + count, metadata_count, "metadata values") : status;
     free(names);
     return status;
 }
 
-/* ---- writing ---- */
-
-static bool write_all(int fd, const void *bytes, size_t size)
-{
-    const char *at = bytes;
-    while (size > 0) {
-        ssize_t written = write(fd, at, size);
-        if (written < 0 && errno == EINTR) {
-            continue;
-        }
-        if (written < 0) {
-            return false;
-        }
-        at += written;
-        size -= (size_t)written;
-    }
-    return true;
-}
+/* ---- messages ---- */
 
 static const char *what_to_do(int error)
 {
@@ -157,25 +141,36 @@ static const char *what_to_do(int error)
     }
 }
 
-/* Where a writing stands, for its message: the call that failed and errno. */
-typedef struct writing {
-    const char *path;
-    char *temporary, *folder;
-    int64_t bytes;
-} writing;
-
-static td_status io_failure(const writing *w, const char *what)
+static td_status io_failure(const td_safetensors_out *out, const char *what)
 {
     int error = errno;
-    return td_fail(TD_E_IO,
-                   "cannot save '%s' (%.1f MiB): %s: %s; %s. What was there before is "
-                   "unchanged",
-                   w->path, (double)w->bytes / 1048576.0, what, strerror(error), what_to_do(error));
+    return td_fail(
+        TD_E_IO, "cannot save '%s' (%.1f MiB): %s: %s; %s. What was there before is unchanged",
+        out->path, (double)out->bytes / 1048576.0, what, strerror(error), what_to_do(error));
 }
 
-static td_status write_content(const writing *w, int fd, const char *header,
-                               const td_safetensors_entry *entries, int count, const int *order,
-                               td_safetensors_fetch fetch, void *user)
+/* ---- the three parts ---- */
+
+static td_status write_at(const td_safetensors_out *out, const void *bytes, size_t size,
+                          int64_t offset)
+{
+    const char *at = bytes;
+    while (size > 0) {
+        ssize_t written = pwrite(fileno(out->file), at, size, offset);
+        if (written < 0 && errno == EINTR) {
+            continue;
+        }
+        if (written < 0) {
+            return io_failure(out, "writing");
+        }
+        at += written;
+        offset += written;
+        size -= (size_t)written;
+    }
+    return TD_OK;
+}
+
+static td_status write_header(td_safetensors_out *out, const char *header)
 {
     size_t length = strlen(header); /* padded with blanks, so that the data lie aligned */
     size_t padding = (8 - length % 8) % 8;
@@ -183,156 +178,140 @@ static td_status write_content(const writing *w, int fd, const char *header,
     for (int i = 0; i < 8; i++) {
         prefix[i] = (unsigned char)((uint64_t)(length + padding) >> (8 * i));
     }
-    if (!write_all(fd, prefix, sizeof prefix) || !write_all(fd, header, length) ||
-        !write_all(fd, "        ", padding)) {
-        return io_failure(w, "writing");
+    out->place.data = (int64_t)(sizeof prefix + length + padding);
+    if (ftruncate(fileno(out->file), out->place.data + out->bytes) != 0) {
+        return io_failure(out, "writing");
     }
-    for (int i = 0; i < count; i++) {
-        const void *data = fetch(order[i], user);
-        if (data == NULL) {
-            return td_fail_context(TD_E_NOMEM, "saving '%s' to '%s'", entries[order[i]].name,
-                                   w->path);
-        }
-        if (!write_all(fd, data, entries[order[i]].bytes)) {
-            return io_failure(w, "writing");
-        }
-    }
-    return TD_OK;
+    TD_TRY(write_at(out, prefix, sizeof prefix, 0));
+    TD_TRY(write_at(out, header, length, sizeof prefix));
+    return write_at(out, "       ", padding, (int64_t)(sizeof prefix + length));
 }
 
-/* Makes the new name last: a folder is data of its own. Some file systems cannot sync one. */
-static td_status sync_folder(const writing *w)
+static td_safetensors_out *new_out(const char *path, const td_safetensors_entry *entries, int count)
 {
-    int fd = open(w->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) {
-        return TD_OK; /* a folder may be writable but not readable; the file itself is synced */
+    td_safetensors_out *out = calloc(1, sizeof *out);
+    if (out != NULL) {
+        *out = (td_safetensors_out){ .path = path, .entries = entries, .count = count };
+        out->order = calloc((size_t)count + 1, sizeof *out->order);
+        out->begin = calloc((size_t)count + 1, sizeof *out->begin);
     }
-    int result = fsync(fd);
-    int error = errno;
-    close(fd);
-    if (result != 0 && error != EINVAL && error != ENOTSUP) {
-        return td_fail(TD_E_IO, "'%s' is saved, but syncing its folder failed: %s", w->path,
-                       strerror(error));
+    if (out == NULL || out->order == NULL || out->begin == NULL) {
+        td_fail(TD_E_NOMEM, "no memory to save %d tensors to '%s'", count, path);
+        (void)td_safetensors_finish(out, false);
+        return NULL;
     }
-    return TD_OK;
+    lay_out(out);
+    return out;
 }
 
-static bool name_folder(writing *w)
+static td_status begin_file(td_safetensors_out *out, const char *header)
 {
-    size_t size = strlen(w->path) + 2;
-    w->folder = malloc(size);
-    if (w->folder == NULL) {
-        return false;
+    if (header == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory to save %d tensors to '%s'", out->count, out->path);
     }
-    const char *slash = strrchr(w->path, '/');
-    if (slash == NULL) {
-        snprintf(w->folder, size, ".");
-    } else {
-        size_t length = slash == w->path ? 1 : (size_t)(slash - w->path);
-        snprintf(w->folder, size, "%.*s", (int)length, w->path);
+    td_temporary_remove_abandoned(out->path);
+    out->file = td_temporary_file(out->path, &out->temporary);
+    if (out->file == NULL) {
+        return io_failure(out, "creating a file beside it");
     }
-    return true;
+    snprintf(out->place.file, sizeof out->place.file, "%s", out->temporary);
+    return write_header(out, header);
 }
 
-/* Whether nobody writes this file, "NAME.tmp.HOST.PID.RANDOM", any more: no such process runs, or,
- * if it was another host's, nothing was written for an hour. `mark` is what stands behind ".tmp.".
- */
-static bool is_abandoned(int folder, const char *name, const char *mark)
+td_status td_safetensors_plan(const char *path, const td_safetensors_entry *entries, int count,
+                              const td_metadata *metadata, int metadata_count,
+                              td_safetensors_out **out)
 {
-    enum { OLD = 3600 /* seconds */ };
-    uint32_t host;
-    long pid;
-    int end = -1;
-    if (sscanf(mark, "%8" SCNx32 ".%ld.%*16[0-9a-f]%n", &host, &pid, &end) != 2 || end < 0 ||
-        mark[end] != '\0' || pid <= 0) {
-        return false; /* no file of ours */
+    *out = NULL;
+    TD_TRY(check_names(entries, count, metadata, metadata_count));
+    td_safetensors_out *new = new_out(path, entries, count);
+    if (new == NULL) {
+        return TD_E_NOMEM;
     }
-    if (host == td_host_number()) {
-        return kill((pid_t)pid, 0) != 0 && errno == ESRCH;
-    }
-    struct stat info;
-    return fstatat(folder, name, &info, 0) == 0 && info.st_mtime + OLD < time(NULL);
-}
-
-/* A process that was killed while it saved has left a part of a file here; it is removed: a run
- * that is killed often must not fill the disk. */
-static void remove_leftovers(const writing *w)
-{
-    const char *slash = strrchr(w->path, '/'), *name = slash != NULL ? slash + 1 : w->path;
-    size_t length = strlen(name), mark = strlen(TD_TEMPORARY_MARK);
-    DIR *folder = opendir(w->folder);
-    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
-        if (strncmp(entry->d_name, name, length) == 0 &&
-            strncmp(entry->d_name + length, TD_TEMPORARY_MARK, mark) == 0 &&
-            is_abandoned(dirfd(folder), entry->d_name, entry->d_name + length + mark)) {
-            unlinkat(dirfd(folder), entry->d_name, 0);
-        }
-    }
-    if (folder != NULL) {
-        closedir(folder);
-    }
-}
-
-static td_status write_file(writing *w, const char *header, const td_safetensors_entry *entries,
-                            int count, const int *order, td_safetensors_fetch fetch, void *user)
-{
-    remove_leftovers(w);
-    int fd = td_temporary_open(w->path, &w->temporary);
-    if (fd < 0) {
-        return io_failure(w, "creating a file beside it");
-    }
-    td_status status = write_content(w, fd, header, entries, count, order, fetch, user);
-    if (status == TD_OK && fsync(fd) != 0) {
-        status = io_failure(w, "syncing");
-    }
-    if (close(fd) != 0 && status == TD_OK) {
-        status = io_failure(w, "closing");
-    }
-    if (status == TD_OK && rename(w->temporary, w->path) != 0) {
-        status = io_failure(w, "renaming");
-    }
+    char *header = make_header(new, metadata, metadata_count);
+    td_status status = begin_file(new, header);
+    cJSON_free(header);
     if (status != TD_OK) {
-        unlink(w->temporary);
+        (void)td_safetensors_finish(new, false);
         return status;
     }
-    return sync_folder(w);
+    *out = new;
+    return TD_OK;
 }
 
-td_status td_safetensors_write_from(const char *path, const td_safetensors_entry *entries,
-                                    int count, const td_metadata *metadata, int metadata_count,
-                                    td_safetensors_fetch fetch, void *user)
+const td_safetensors_place *td_safetensors_place_of(const td_safetensors_out *out)
 {
-    TD_TRY(check_names(entries, count, metadata, metadata_count));
-    writing w = { .path = path };
-    int *order = calloc((size_t)count + 1, sizeof *order);
-    char *header = NULL;
-    bool made = order != NULL && name_folder(&w);
-    if (made) {
-        order_by_width(entries, count, order);
-        for (int i = 0; i < count; i++) {
-            w.bytes += (int64_t)entries[i].bytes;
-        }
-        header = make_header(entries, count, order, metadata, metadata_count);
+    return &out->place;
+}
+
+td_status td_safetensors_join(const td_safetensors_place *place,
+                              const td_safetensors_entry *entries, int count,
+                              td_safetensors_out **out)
+{
+    *out = new_out(place->file, entries, count);
+    if (*out == NULL) {
+        return TD_E_NOMEM;
     }
-    td_status status =
-        header != NULL ? write_file(&w, header, entries, count, order, fetch, user)
-                       : td_fail(TD_E_NOMEM, "no memory to save %d tensors to '%s'", count, path);
-    cJSON_free(header);
-    free(order);
-    free(w.temporary);
-    free(w.folder);
-    return status;
+    (*out)->place = *place;
+    (*out)->path = (*out)->place.file;
+    (*out)->file = td_temporary_join(place->file);
+    if ((*out)->file == NULL) {
+        td_status status = io_failure(*out, "opening");
+        (void)td_safetensors_finish(*out, false);
+        *out = NULL;
+        return status;
+    }
+    return TD_OK;
 }
 
-static const void *fetch_entry(int i, void *user)
+td_status td_safetensors_put(td_safetensors_out *out, int i, int64_t offset, const void *bytes,
+                             size_t size)
 {
-    const td_safetensors_entry *entries = user;
-    return entries[i].bytes > 0 ? entries[i].data : "";
+    TD_REQUIRE(i >= 0 && i < out->count && offset >= 0 &&
+                   (uint64_t)offset + size <= out->entries[i].bytes,
+               TD_HERE, "td_safetensors_put: %zu bytes from byte %lld are not in tensor %d of %d",
+               size, (long long)offset, i, out->count);
+    return write_at(out, bytes, size, out->place.data + out->begin[i] + offset);
+}
+
+static td_status finish_file(td_safetensors_out *out, bool keep)
+{
+    if (out->temporary == NULL) { /* whose file it is renames or removes it */
+        bool synced = !keep || fsync(fileno(out->file)) == 0;
+        bool closed = fclose(out->file) == 0 || !keep;
+        return synced && closed ? TD_OK : io_failure(out, "syncing");
+    }
+    const char *failed = td_temporary_end(out->file, out->temporary, keep ? out->path : NULL);
+    if (failed != NULL) {
+        return io_failure(out, failed);
+    }
+    return !keep || td_temporary_sync_folder(out->path)
+               ? TD_OK
+               : td_fail(TD_E_IO, "'%s' is saved, but syncing its folder failed: %s", out->path,
+                         strerror(errno));
+}
+
+td_status td_safetensors_finish(td_safetensors_out *out, bool keep)
+{
+    if (out == NULL) {
+        return TD_OK;
+    }
+    td_status status = out->file != NULL ? finish_file(out, keep) : TD_OK;
+    free(out->order);
+    free(out->begin);
+    free(out);
+    return status;
 }
 
 td_status td_safetensors_write(const char *path, const td_safetensors_entry *entries, int count,
                                const td_metadata *metadata, int metadata_count)
 {
-    return td_safetensors_write_from(path, entries, count, metadata, metadata_count, fetch_entry,
-                                     (void *)(uintptr_t)entries);
+    td_safetensors_out *out;
+    TD_TRY(td_safetensors_plan(path, entries, count, metadata, metadata_count, &out));
+    td_status status = TD_OK;
+    for (int i = 0; i < count && status == TD_OK; i++) {
+        status = td_safetensors_put(out, i, 0, entries[i].data, entries[i].bytes);
+    }
+    td_status finished = td_safetensors_finish(out, status == TD_OK);
+    return status != TD_OK ? status : finished;
 }

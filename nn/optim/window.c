@@ -73,6 +73,16 @@ void td_params_sum(const td_params *params, double *numbers, int count)
     }
 }
 
+int td_params_owner(const td_params *params, int i)
+{
+    for (int r = 0; r < td_params_peers_of(params)->count; r++) {
+        if (meet(params, i, r).count == td_params_get(params, i)->count) {
+            return r;
+        }
+    }
+    return -1;
+}
+
 td_status td_params_collect(const td_params *params, const td_tensor *window, int i,
                             td_tensor *whole)
 {

@@ -1,15 +1,14 @@
 #include "tensor/extend.h"
+#include "tensor/temporary.h"
 #include "tensor/tune/store.h"
 
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static const char first_line[] = "tandem-plans 1\n";
 
@@ -396,22 +395,10 @@ td_status td_plan_cache_save(td_plan_cache *cache, const char *path)
     if (status != TD_OK) {
         return status;
     }
-    char temporary[4096];
-    int length = snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
-    int fd = length > 0 && (size_t)length < sizeof temporary ? mkostemp(temporary, O_CLOEXEC) : -1;
-    FILE *file = fd >= 0 ? fdopen(fd, "wb") : NULL;
-    if (file == NULL) {
-        if (fd >= 0) {
-            close(fd);
-            unlink(temporary);
-        }
-        return td_fail(TD_E_IO, "%s cannot be written: %s", path, strerror(errno));
-    }
-    bool good = write_plans(cache, file);
-    good = fclose(file) == 0 && good;
-    if (!good || rename(temporary, path) != 0) {
-        status = td_fail(TD_E_IO, "%s cannot be written: %s", path, strerror(errno));
-        unlink(temporary);
-    }
-    return status;
+    char *temporary;
+    FILE *file = td_temporary_file(path, &temporary);
+    bool written = file != NULL && write_plans(cache, file);
+    return file != NULL && td_temporary_end(file, temporary, path) == NULL && written
+               ? TD_OK
+               : td_fail(TD_E_IO, "%s cannot be written: %s", path, strerror(errno));
 }

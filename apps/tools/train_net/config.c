@@ -9,7 +9,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static void *place(const config_key *key, void *values)
 {
@@ -450,26 +449,14 @@ void config_describe(const config_schema *schema, const void *values, FILE *out)
     write_all(schema, values, true, out);
 }
 
-static td_status write_beside(const config_schema *schema, const void *values, FILE *out,
-                              const char *beside, const char *path)
-{
-    write_all(schema, values, false, out);
-    bool written = fflush(out) == 0 && fsync(fileno(out)) == 0;
-    written = fclose(out) == 0 && written;
-    if (!written || rename(beside, path) != 0) {
-        td_status status = td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
-        unlink(beside);
-        return status;
-    }
-    return TD_OK;
-}
-
 td_status config_write(const config_schema *schema, const void *values, const char *path)
 {
     char *beside;
     FILE *out = td_temporary_file(path, &beside);
-    td_status status = out != NULL ? write_beside(schema, values, out, beside, path)
-                                   : td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
-    free(beside);
-    return status;
+    if (out != NULL) {
+        write_all(schema, values, false, out);
+    }
+    return out != NULL && td_temporary_end(out, beside, path) == NULL
+               ? TD_OK
+               : td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
 }
