@@ -311,3 +311,29 @@ td_status td_text_of_root(td_group *group, const char *mine, int64_t length, cha
     td_free(t);
     return status;
 }
+
+/* The first rank that failed tells the others why. */
+td_status td_group_agree(td_group *group, td_status mine)
+{
+    int32_t failed = mine == TD_OK ? td_group_size(group) : td_group_rank(group);
+    struct {
+        int32_t status;
+        char reason[400];
+    } why = { .status = mine };
+    snprintf(why.reason, sizeof why.reason, "%s", mine != TD_OK ? td_last_reason() : "");
+    td_tensor *first = td_borrow(&failed, TD_SCALAR, TD_I32, TD_CPU);
+    td_tensor *told = td_borrow(&why, TD_SHAPE(sizeof why), TD_U8, TD_CPU);
+    td_status status =
+        first == NULL || told == NULL ? TD_E_NOMEM : td_all_reduce(group, first, TD_MIN, NULL);
+    bool all_well = failed == td_group_size(group);
+    if (status == TD_OK && !all_well) {
+        status = td_broadcast(group, told, failed, NULL);
+    }
+    td_free(first);
+    td_free(told);
+    if (status != TD_OK) {
+        return mine != TD_OK ? td_fail(mine, "%s", why.reason) : status;
+    }
+    return all_well ? TD_OK
+                    : td_fail((td_status)why.status, "rank %d: %s", (int)failed, why.reason);
+}

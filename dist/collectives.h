@@ -54,6 +54,10 @@ td_status td_broadcast_buffers(td_module *net);
 
 /* ---- other ---- */
 
+/* Agrees on an outcome: TD_OK if it is `mine` on all ranks; otherwise all ranks get the status of
+ * the first rank that failed, and its message with its rank. */
+td_status td_group_agree(td_group *group, td_status mine);
+
 /* A barrier whose error names the ranks that have not arrived within `timeout` seconds. */
 td_status td_monitored_barrier(td_group *group, double timeout);
 

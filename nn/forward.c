@@ -181,8 +181,9 @@ static bool list_tensors(const td_module *m, size_t prefix, td_state_list *list)
         if (name == NULL) {
             return false;
         }
-        list->items[list->count++] =
-            (td_named_tensor){ name, m->tensors[i].tensor, m->tensors[i].buffer };
+        list->items[list->count++] = (td_named_tensor){ .name = name,
+                                                        .tensor = m->tensors[i].tensor,
+                                                        .buffer = m->tensors[i].buffer };
     }
     for (int i = 0; i < m->child_count; i++) {
         if (!list_tensors(m->children[i], prefix, list)) {

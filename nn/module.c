@@ -248,7 +248,8 @@ static td_tensor *add_tensor(td_module *m, const char *name, td_tensor *t, bool 
         return NULL;
     }
     td_node_of(m)->tensor_paths[m->tensor_count] = path;
-    m->tensors[m->tensor_count++] = (td_named_tensor){ own_name, t, buffer };
+    m->tensors[m->tensor_count++] =
+        (td_named_tensor){ .name = own_name, .tensor = t, .buffer = buffer };
     t->name = path;
     return t;
 }

@@ -38,6 +38,7 @@ typedef struct td_named_tensor {
     const char *name; /* within its module: "weight"; in td_state_list: the whole path */
     td_tensor *tensor;
     bool buffer; /* not trained */
+    int owner;   /* for td_checkpoint_save, of an extra tensor: the rank that has it */
 } td_named_tensor;
 
 struct td_module {

@@ -272,9 +272,14 @@ td_status td_params_set_scaling(td_params *params, const td_tensor *numbers)
     return TD_OK;
 }
 
-const td_params_peers *td_params_peers_of(const td_params *params)
+const td_params_peers *td_params_ranks_of(const td_params *params)
 {
     return params->peers.count > 0 ? &params->peers : NULL;
+}
+
+const td_params_peers *td_params_peers_of(const td_params *params)
+{
+    return params->peers.gather != NULL ? &params->peers : NULL;
 }
 
 static const td_params *alive(const td_params *params)
@@ -368,7 +373,7 @@ td_tensor *td_params_new_flat(td_params *params)
 td_tensor *td_params_new_window(td_params *params)
 {
     const td_tensor *like = td_params_flat(params);
-    int64_t ranks = params->peers.count > 0 ? params->peers.count : 1;
+    int64_t ranks = td_params_peers_of(params) != NULL ? params->peers.count : 1;
     return add_state(params, TD_SHAPE(td_params_length(params) / ranks), like->dtype,
                      td_device_of(like), "an optimizer's state");
 }

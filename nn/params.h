@@ -48,28 +48,31 @@ void td_params_ask(const td_params *params, td_optim_slice *slice, int64_t step,
  * the rest is zero and stays so. TD_E_NOMEM: nothing has changed. */
 td_status td_params_set_memory(td_params *params, td_tensor *values, td_tensor *grads);
 
-/* ---- ranks that share the optimizer's state, gradients, values (ZeRO) ----
+/* ---- ranks that train the same parameters ----
  *
- * `begin` of a parameter is its place in the flat space, which is cut into stretches (one, or one
- * for each unit of the model), and each stretch into one piece for each rank, all of one length. A
- * rank's window are its pieces of all stretches. Its optimizer changes its own window of the values
- * and keeps the state of that window alone. Of gradients and values a rank may have its window
- * alone, too: td_params_flat_grad, td_params_flat are the window then, and the leaves' memory is
- * there only at times. */
+ * They may share the optimizer's state, gradients and values (ZeRO). Then `begin` of a parameter is
+ * its place in the flat space, which is cut into stretches (one, or one for each unit of the
+ * model), and each stretch into one piece for each rank, all of one length. A rank's window are its
+ * pieces of all stretches. Its optimizer changes its own window of the values and keeps the state
+ * of that window alone. Of gradients and values a rank may have its window alone, too:
+ * td_params_flat_grad, td_params_flat are the window then, and the leaves' memory is there only at
+ * times. */
 typedef struct td_params_peers {
     int rank, count;
     const int64_t *cuts; /* stretch k goes from cuts[k] to cuts[k + 1]; they outlive params' use */
     int stretches;       /* 0: one, as long as the flat memory */
     bool own_values, own_grads; /* td_params_flat, td_params_flat_grad are the window */
-    void (*gather)(void *user); /* after a step: brings the other ranks' windows of the values */
+    void (*gather)(void *user); /* after a step: brings the other ranks' windows of the values;
+                                   NULL: nothing is shared, and only checkpoints ask for ranks */
     void (*sum)(double *numbers, int count, void *user); /* over all ranks; with own_grads */
     td_status (*broadcast)(td_tensor *t, int from, void *user);
     td_status (*agree)(td_status mine, void *user); /* TD_OK if it is on all ranks */
     void *user;
 } td_params_peers;
-/* Before any state is made. */
+/* To share, before any state is made. peers NULL: there are none any more. */
 void td_params_set_peers(td_params *params, const td_params_peers *peers);
-const td_params_peers *td_params_peers_of(const td_params *params); /* NULL: there are none */
+const td_params_peers *td_params_ranks_of(const td_params *params); /* NULL: there are none */
+const td_params_peers *td_params_peers_of(const td_params *params); /* NULL: they share nothing */
 
 /* The same, with another order and places in the flat space, and memory for each parameter:
  * values[i] and grads[i] are headers in its form. All tensors belong

@@ -98,10 +98,13 @@ td_status td_params_set_memory(td_params *params, td_tensor *values, td_tensor *
 
 void td_params_set_peers(td_params *params, const td_params_peers *peers)
 {
+    params->peers = peers != NULL ? *peers : (td_params_peers){ 0 };
+    if (td_params_peers_of(params) == NULL) {
+        return;
+    }
     TD_REQUIRE(params->extra_count == 0, TD_HERE,
                "td_params_set_peers: there is state of %s already, made for other windows",
                td_describe(params->flat));
-    params->peers = *peers;
     for (int k = 0; k < peers->stretches || k == 0; k++) {
         int64_t length =
             peers->stretches > 0 ? peers->cuts[k + 1] - peers->cuts[k] : td_params_length(params);
@@ -174,7 +177,7 @@ static void rearrange(const td_params *p, td_tensor *flat, td_tensor *old, const
 td_status td_params_reorder(td_params *params, const int *order)
 {
     require_permutation(params, order);
-    TD_REQUIRE(params->peers.count == 0, TD_HERE,
+    TD_REQUIRE(td_params_peers_of(params) == NULL, TD_HERE,
                "td_params_reorder: ranks share the state of these parameters, each a window of the "
                "memory: the order stays");
     int64_t *begin = calloc((size_t)params->count + 1, sizeof *begin);

@@ -128,14 +128,14 @@ static void close_run(run *r)
     td_dataset_free(r->data);
 }
 
-/* Rank 0 saves, and then every process is killed. */
+/* Rank 0 saves, or all with what each alone has; and then every process is killed. */
 static void stop_here(const resume_case *c, const run *r)
 {
     td_checkpoint_options checkpoint = {
         .path = c->path, .model = r->net, .optim = r->optim, .ema = r->ema, .with_random = true
     };
     REQUIRE_OK(td_ddp_state_to_save(r->net, &checkpoint.extra, &checkpoint.extra_count));
-    if (td_dist_rank() == 0) {
+    if (td_dist_rank() == 0 || checkpoint.extra_count > 0) {
         REQUIRE_OK(td_checkpoint_save_at(checkpoint, TD_HERE));
     }
     REQUIRE_OK(td_barrier(NULL));

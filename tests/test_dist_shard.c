@@ -177,7 +177,10 @@ static int run_same(int rank, int size, void *arg)
         REQUIRE(job_all_same(hash));
     }
     REQUIRE(hash != before);
+    size_t state = td_ddp_shard_stats(runs[0].job.net).state;
     for (int way = TD_SHARD_NONE; way <= ways; way++) {
+        size_t mine = td_ddp_shard_stats(runs[way].job.net).state;
+        REQUIRE(way == TD_SHARD_NONE || size == 1 || state == 0 || mine < state);
         close_run(&runs[way]);
     }
     td_dist_destroy();
@@ -221,6 +224,7 @@ static void test_with_what_else_a_step_does(void **state)
     run_everywhere((shard_case){ .kind = kind, .rule = MOMENTUM, .scales = true });
     run_everywhere((shard_case){ .kind = kind, .rule = ADAM, .recomputes = true });
     run_everywhere((shard_case){ .rule = ADAM, .options.comm_hook = "bf16" });
+    run_everywhere((shard_case){ .rule = ADAM, .options.comm_hook = "powersgd" });
     run_everywhere(
         (shard_case){ .kind = kind, .rule = ADAM, .options.find_unused_parameters = true });
     run_everywhere((shard_case){ .kind = kind, .rule = ADAM, .options.unit = is_linear });

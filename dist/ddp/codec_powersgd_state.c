@@ -57,6 +57,16 @@ static td_status make_factors(td_powersgd *s)
     return TD_OK;
 }
 
+static td_status broadcast(td_tensor *t, int from, void *group)
+{
+    return td_broadcast(group, t, from, NULL);
+}
+
+static td_status agree(td_status mine, void *group)
+{
+    return td_group_agree(group, mine);
+}
+
 td_status td_powersgd_open(td_group *group, td_params *params, const td_ddp_options *options,
                            void **state)
 {
@@ -73,6 +83,13 @@ td_status td_powersgd_open(td_group *group, td_params *params, const td_ddp_opti
     s->error = td_params_new_flat(params);
     s->steps = td_zeros(TD_SHAPE(2), TD_I64, TD_CPU);
     TD_TRY(s->error != NULL && s->steps != NULL ? TD_OK : TD_E_NOMEM);
+    if (td_params_ranks_of(params) == NULL) { /* otherwise they share the optimizer's state */
+        td_params_set_peers(params, &(td_params_peers){ .rank = td_group_rank(group),
+                                                        .count = td_group_size(group),
+                                                        .broadcast = broadcast,
+                                                        .agree = agree,
+                                                        .user = group });
+    }
     return make_factors(s);
 }
 
@@ -90,13 +107,14 @@ static void forget_list(td_powersgd *s)
         free((char *)(uintptr_t)s->items[i].name);
     }
     s->item_count = 0;
-    td_free(s->gathered);
-    s->gathered = NULL;
 }
 
 void td_powersgd_close(void *state)
 {
     td_powersgd *s = state;
+    if (td_params_peers_of(s->params) == NULL) {
+        td_params_set_peers(s->params, NULL);
+    }
     if (s->error != NULL) {
         td_params_drop_state(s->params, s->error);
     }
@@ -178,7 +196,8 @@ static td_status add(td_powersgd *p, td_tensor *t, const char *what, int rank, c
         free(kept);
         return td_fail(TD_E_NOMEM, "no memory for a list of PowerSGD's state");
     }
-    p->items[p->item_count++] = (td_named_tensor){ .name = kept, .tensor = t };
+    p->items[p->item_count++] =
+        (td_named_tensor){ .name = kept, .tensor = t, .owner = rank > 0 ? rank : 0 };
     return TD_OK;
 }
 
@@ -195,13 +214,12 @@ static td_status add_common(td_powersgd *s)
     return TD_OK;
 }
 
-/* flat: a rank's error. */
-static td_status add_errors(td_powersgd *s, td_tensor *flat, int rank)
+static td_status add_errors(td_powersgd *s, int rank)
 {
     td_powersgd *p = s;
     for (int i = 0; i < s->count; i++) {
         if (p->factors[i] != NULL) {
-            td_tensor *view = td_params_view(s->params, flat, i);
+            td_tensor *view = td_params_view(s->params, s->error, i);
             td_status status = add(p, view, "error", rank, td_params_get(s->params, i)->name);
             if (status != TD_OK) {
                 td_free(view);
@@ -212,44 +230,21 @@ static td_status add_errors(td_powersgd *s, td_tensor *flat, int rank)
     return TD_OK;
 }
 
-static td_status gather_errors(td_powersgd *s)
-{
-    td_powersgd *p = s;
-    int64_t n = td_numel(s->error);
-    bool root = td_group_rank(s->group) == 0;
-    int world = td_group_size(s->group);
-    if (root) {
-        p->gathered = td_zeros(TD_SHAPE(world, n), s->error->dtype, td_device_of(s->error));
-        if (p->gathered == NULL) {
-            td_group_abort(s->group, "rank 0 has no memory for all ranks' PowerSGD state");
-            return TD_E_NOMEM;
-        }
-    }
-    TD_TRY(td_gather(s->group, p->gathered, s->error, 0, NULL));
-    for (int r = 0; root && r < world; r++) {
-        td_tensor flat = *p->gathered; /* by value: does not retain the storage */
-        flat.ndim = 1;
-        flat.shape[0] = n;
-        flat.stride[0] = 1;
-        flat.offset += r * n;
-        TD_TRY(add_errors(s, &flat, r));
-    }
-    return TD_OK;
-}
-
+/* To save, all ranks list the errors of all; each has its own, whose form is that of the others'.
+ */
 td_status td_powersgd_list(void *state, bool save, const td_named_tensor **tensors, int *count)
 {
     td_powersgd *s = state;
     int rank = td_group_rank(s->group);
+    int first = save ? 0 : rank, end = save ? td_group_size(s->group) : rank + 1;
     forget_list(s);
     td_powersgd_remember(s);
-    td_status status = !save || rank == 0 ? add_common(s) : TD_OK;
-    if (save) { /* collective */
-        td_status gathered = gather_errors(s);
-        status = status == TD_OK ? gathered : status;
-    } else {
+    if (!save) {
         td_powersgd_forget_parts(s);
-        status = status == TD_OK ? add_errors(s, s->error, rank) : status;
+    }
+    td_status status = add_common(s);
+    for (int r = first; r < end && status == TD_OK; r++) {
+        status = add_errors(s, r);
     }
     *tensors = status == TD_OK ? s->items : NULL;
     *count = status == TD_OK ? s->item_count : 0;

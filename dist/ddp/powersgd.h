@@ -16,7 +16,6 @@ typedef struct td_powersgd {
     bool remembered;        /* `factors` has the factors of all parts */
     td_tensor *steps;       /* i64 [2], on the CPU */
     td_tensor **factors;    /* each parameter's; NULL: the parameter travels as it is */
-    td_tensor *gathered;    /* [world, flat]: all ranks' errors at the last saving */
     td_named_tensor *items; /* the last list */
     int item_count, room;
 } td_powersgd;

@@ -33,11 +33,12 @@ static void require_valid(const td_checkpoint_options *c, const char *function, 
 
 typedef struct saving {
     const td_records *list;
-    const td_params *params;       /* the model's, if ranks share a part of this; or NULL */
+    const td_params *params;       /* of which several ranks have state; NULL: this one saves */
+    const td_params_peers *peers;  /* the ranks; NULL: this one */
     td_safetensors_entry *entries; /* of each tensor */
     td_metadata *metadata;
     td_safetensors_out *out; /* NULL: this rank does not write */
-    bool all_write;          /* every rank writes what lies wholly in its window */
+    bool all_write;          /* every rank writes what it alone has */
     void *buffer;            /* one tensor's elements, row-major */
     td_tensor *whole;        /* the elements of one parameter or its state, in memory order */
     td_status status;        /* the first failure of writing */
@@ -50,6 +51,16 @@ static const td_params *shared_params(const td_checkpoint_options *c)
     return peers != NULL && (c->optim != NULL || peers->own_values) ? params : NULL;
 }
 
+/* The parameters of which several ranks have state, so that all of them save. */
+static const td_params *saved_together(const td_checkpoint_options *c)
+{
+    const td_params *params = shared_params(c);
+    for (int i = 0; i < c->extra_count && params == NULL; i++) {
+        params = c->extra[i].owner > 0 ? td_params_laid_out(c->model) : NULL;
+    }
+    return params;
+}
+
 /* A header of t's form over the elements in `memory`, for the time of a call. */
 static td_tensor over(const td_tensor *memory, const td_tensor *t)
 {
@@ -58,48 +69,56 @@ static td_tensor over(const td_tensor *memory, const td_tensor *t)
     return view;
 }
 
-/* Writes record i: from the device's order to the file's. */
+/* Writes record i: from the device's order to the file's. NULL: another rank does. */
 static void put(saving *s, int i, const td_tensor *t)
 {
-    if (s->out != NULL && s->status == TD_OK) {
+    if (t != NULL && s->out != NULL && s->status == TD_OK) {
         td_read(t, s->buffer, s->entries[i].dtype);
         s->status = td_safetensors_put(s->out, i, 0, s->buffer, s->entries[i].bytes);
     }
 }
 
-/* What lies in one rank's window is written by that rank. What lies in several is brought together
- * on all ranks, also if writing failed on one of them; the first rank writes it. */
-static td_status put_shared(saving *s, int i)
+/* Brings record i together on all ranks: what lies in several windows, or what its owner cannot
+ * write. */
+static td_status bring_together(saving *s, const td_tensor_record *r)
+{
+    td_tensor part = td_params_part(s->whole, 0, td_numel(r->tensor));
+    if (r->window != NULL) {
+        return td_params_collect(s->params, r->window, r->param, &part);
+    }
+    if (r->owner == s->peers->rank) {
+        td_tensor to = over(s->whole, r->tensor);
+        td_copy_(&to, r->tensor);
+    }
+    return s->peers->broadcast(&part, r->owner, s->peers->user);
+}
+
+/* All ranks do this, also those on which writing has failed. */
+static td_status put_record(saving *s, int i)
 {
     const td_tensor_record *r = &s->list->tensors[i];
-    int rank = td_params_peers_of(s->params)->rank, owner = td_params_owner(s->params, r->param);
-    if (s->all_write && owner == rank) {
+    int rank = s->peers != NULL ? s->peers->rank : 0;
+    int owner = r->window != NULL ? td_params_owner(s->params, r->param) : r->owner;
+    bool apart = owner == 0 || (owner > 0 && s->all_write);
+    if (!apart) { /* the first rank writes it */
+        TD_TRY(bring_together(s, r));
+        td_tensor whole = over(s->whole, r->tensor);
+        put(s, i, rank == 0 ? &whole : NULL);
+    } else if (r->window != NULL) {
         td_window w = td_params_here(s->params, r->param);
         td_tensor part = td_params_part(r->window, w.place, w.count);
-        td_tensor view = over(&part, r->tensor);
-        put(s, i, &view);
-    }
-    if (s->all_write && owner >= 0) {
-        return TD_OK;
-    }
-    td_tensor part = td_params_part(s->whole, 0, td_numel(r->tensor));
-    TD_TRY(td_params_collect(s->params, r->window, r->param, &part));
-    td_tensor view = over(s->whole, r->tensor);
-    if (rank == 0) {
-        put(s, i, &view);
+        td_tensor whole = over(&part, r->tensor);
+        put(s, i, owner == rank ? &whole : NULL);
+    } else {
+        put(s, i, owner == rank ? r->tensor : NULL);
     }
     return TD_OK;
 }
 
 static td_status put_all(saving *s)
 {
-    bool first = s->params == NULL || td_params_peers_of(s->params)->rank == 0;
     for (int i = 0; i < s->list->tensor_count; i++) {
-        if (s->list->tensors[i].window != NULL) {
-            TD_TRY(put_shared(s, i));
-        } else if (first) {
-            put(s, i, s->list->tensors[i].tensor);
-        }
+        TD_TRY(put_record(s, i));
     }
     return s->status;
 }
@@ -109,7 +128,8 @@ static td_tensor *new_whole(const td_records *l, const td_params *params)
 {
     int64_t largest = 1;
     for (int i = 0; i < l->tensor_count; i++) {
-        int64_t count = l->tensors[i].window != NULL ? td_numel(l->tensors[i].tensor) : 0;
+        const td_tensor_record *r = &l->tensors[i];
+        int64_t count = r->window != NULL || r->owner > 0 ? td_numel(r->tensor) : 0;
         largest = count > largest ? count : largest;
     }
     const td_tensor *flat = td_params_flat(params);
@@ -164,8 +184,9 @@ static td_status finish(saving *s, td_status status)
 
 /* Opens the first rank's file on the others. Where one of them does not see it, the first rank
  * writes all of it. */
-static td_status join(saving *s, const td_params_peers *peers)
+static td_status join(saving *s)
 {
+    const td_params_peers *peers = s->peers;
     td_safetensors_place place = { .data = 0 };
     if (peers->rank == 0) {
         place = *td_safetensors_place_of(s->out);
@@ -178,6 +199,7 @@ static td_status join(saving *s, const td_params_peers *peers)
     if (peers->rank > 0) {
         status = td_safetensors_join(&place, s->entries, s->list->tensor_count, &s->out);
     }
+    TD_TRY(peers->agree(status == TD_E_MISMATCH ? status : TD_OK, peers->user));
     s->all_write = peers->agree(status, peers->user) == TD_OK;
     if (peers->rank > 0 && !s->all_write) {
         (void)td_safetensors_finish(s->out, false);
@@ -189,13 +211,13 @@ static td_status join(saving *s, const td_params_peers *peers)
 /* All return the same outcome, and all have the same collectives whether writing fails or not. */
 static td_status write_together(saving *s, td_status status)
 {
-    const td_params_peers *peers = td_params_peers_of(s->params);
+    const td_params_peers *peers = s->peers;
     TD_TRY(peers->agree(status, peers->user));
     if (peers->rank == 0) {
         status = plan(s, s->list->options->path);
     }
     status = peers->agree(status, peers->user);
-    status = status == TD_OK ? join(s, peers) : status;
+    status = status == TD_OK ? join(s) : status;
     if (status != TD_OK) {
         return finish(s, status);
     }
@@ -225,13 +247,21 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at)
                    "td_checkpoint_save: metadata[%d] has a NULL key or value", i);
     }
     td_records list = { .options = &options };
-    saving s = { .list = &list, .params = shared_params(&options) };
+    saving s = { .list = &list, .params = saved_together(&options) };
+    s.peers = s.params != NULL ? td_params_ranks_of(s.params) : NULL;
+    for (int i = 0; i < options.extra_count; i++) {
+        int owner = options.extra[i].owner, ranks = s.peers != NULL ? s.peers->count : 1;
+        TD_REQUIRE(owner >= 0 && owner < ranks, at,
+                   "td_checkpoint_save: extra[%d] belongs to rank %d, and %d %s this model; take "
+                   "the list from td_ddp_state_to_save",
+                   i, owner, ranks, ranks == 1 ? "rank trains" : "ranks train");
+    }
     td_records_list(&list);
     td_status status =
         !list.failed && describe_file(&s)
             ? TD_OK
             : td_fail(TD_E_NOMEM, "no memory to save a checkpoint to '%s'", options.path);
-    if (s.params != NULL) {
+    if (s.peers != NULL) {
         status = write_together(&s, status);
     } else if (status == TD_OK) {
         status = write_alone(&s, options.path);

@@ -83,8 +83,9 @@ typedef struct td_checkpoint_options {
  * the options have that optimizer, or td_ddp shards the values, all ranks call td_checkpoint_save:
  * each writes the parameters' parts that it alone has into one file, and rank 0 writes the rest. If
  * a rank does not see the file, because it runs on another host, rank 0 writes all of it, and the
- * others send it their parts, a parameter at a time. All return the same outcome. The file does not
- * depend on the number of ranks. */
+ * others send it their parts, a parameter at a time. The same holds for extra tensors that belong
+ * to several ranks (td_ddp_state_to_save). All return the same outcome. The file does not depend on
+ * the number of ranks, but for such extra tensors. */
 td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
 
 /* Loads a file into an existing model, optimizer, averages, scaler and extra tensors.

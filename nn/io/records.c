@@ -500,6 +500,9 @@ void td_records_list(td_records *l)
     }
     for (int i = 0; i < c->extra_count; i++) {
         add_tensor(l, TD_PART_OTHER, td_format("%s", c->extra[i].name), c->extra[i].tensor, false);
+        if (!l->failed) {
+            l->tensors[l->tensor_count - 1].owner = c->extra[i].owner;
+        }
     }
     if (c->scaler != NULL) {
         add(l, TD_KEY_SCALER, &a_scaler, c->scaler);

@@ -62,6 +62,7 @@ typedef struct td_tensor_record {
     bool view;           /* the tensor was made for the list */
     td_tensor *window;   /* not NULL: this rank's window of what ranks share: state or */
     int param;           /* values, in the form of `tensor`, which is this parameter */
+    int owner;           /* the rank that has the tensor, if there is no window */
     td_tensor_part part; /* EMPTY: loading fills the tensor with zeros */
     const td_safetensors_entry *from; /* while loading */
 } td_tensor_record;

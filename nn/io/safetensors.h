@@ -45,6 +45,7 @@ typedef struct td_safetensors_out td_safetensors_out;
 typedef struct td_safetensors_place {
     char file[4096]; /* the temporary file */
     int64_t data;    /* where its data begin */
+    int64_t bytes;   /* of all its data */
 } td_safetensors_place;
 
 /* *out is NULL after a failure. TD_E_ARG: a name appears twice. TD_E_IO; TD_E_NOMEM. */
@@ -52,7 +53,8 @@ td_status td_safetensors_plan(const char *path, const td_safetensors_entry *entr
                               const td_metadata *metadata, int metadata_count,
                               td_safetensors_out **out);
 const td_safetensors_place *td_safetensors_place_of(const td_safetensors_out *out);
-/* TD_E_IO also if this host does not see the file; then other processes must put its part. */
+/* TD_E_IO also if this host does not see the file; then other processes must put its part.
+ * TD_E_MISMATCH: the entries are not those of the plan. */
 td_status td_safetensors_join(const td_safetensors_place *place,
                               const td_safetensors_entry *entries, int count,
                               td_safetensors_out **out);

@@ -179,6 +179,7 @@ static td_status write_header(td_safetensors_out *out, const char *header)
         prefix[i] = (unsigned char)((uint64_t)(length + padding) >> (8 * i));
     }
     out->place.data = (int64_t)(sizeof prefix + length + padding);
+    out->place.bytes = out->bytes;
     if (ftruncate(fileno(out->file), out->place.data + out->bytes) != 0) {
         return io_failure(out, "writing");
     }
@@ -255,8 +256,11 @@ td_status td_safetensors_join(const td_safetensors_place *place,
     (*out)->place = *place;
     (*out)->path = (*out)->place.file;
     (*out)->file = td_temporary_join(place->file);
-    if ((*out)->file == NULL) {
-        td_status status = io_failure(*out, "opening");
+    if ((*out)->file == NULL || (*out)->bytes != place->bytes) {
+        td_status status =
+            (*out)->file == NULL
+                ? io_failure(*out, "opening")
+                : td_fail(TD_E_MISMATCH, "'%s': this rank has other tensors to save", place->file);
         (void)td_safetensors_finish(*out, false);
         *out = NULL;
         return status;

@@ -135,7 +135,8 @@ static td_status save(const train_run *r, const char *path)
 {
     td_checkpoint_options checkpoint = contents_of(r, path);
     TD_TRY(train_hook_to_save(r, &checkpoint));
-    if (!ranks_first() && !train_shards(r)) { /* shards: all take part */
+    bool together = train_shards(r) || checkpoint.extra_count > 0; /* each rank has a part */
+    if (!ranks_first() && !together) {
         return TD_OK;
     }
     return weights_are_finite(r)
