@@ -301,8 +301,8 @@ typedef struct td_spawn_options {
     int (*fn)(int local_rank, void *arg); /* what each process runs; its result is the exit code */
     void *arg;
     int nprocs;
-    const char *log_dir; /* a folder for a log file per process; NULL: they print where this
-                            process prints */
+    const char *log_dir; /* a folder for a log file per process, made if it is missing; NULL: they
+                            print where this process prints */
     double stop_timeout; /* seconds between SIGTERM and SIGKILL; 0: 30 */
     int *stopped_by;     /* receives the signal that stopped td_spawn, or 0; may be NULL */
 } td_spawn_options;

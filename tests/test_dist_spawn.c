@@ -255,9 +255,9 @@ static void logs_go_to_files(void **state)
     assert_file("logs/0/stdout", "out of 0\n");
     assert_file("logs/1/stdout", "out of 1\n");
     assert_file("logs/1/stderr", "err of 1\n");
-    const char *nowhere = temp_path("no/such/folder");
+    const char *nowhere = temp_path("logs/0/stdout/below"); /* stdout is a file */
     assert_int_equal(td_spawn(print_something, NULL, 2, .log_dir = nowhere), TD_E_IO);
-    assert_error_says("no/such/folder", NULL);
+    assert_error_says("logs/0/stdout is not a folder", NULL);
 }
 
 static int only_sleep(int rank, void *arg)

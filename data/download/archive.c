@@ -3,13 +3,13 @@
 
 #include "data/download/download.h"
 #include "data/parse.h"
+#include "tensor/folders.h"
 
 #include <archive.h>
 #include <archive_entry.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { MOST_EXTRA = 1 << 20 /* bytes of a small file beside the data */, MOST_FILES = 16 };
 
@@ -148,9 +148,7 @@ td_status td_cifar_unpack(const char *archive, td_cifar_kind kind, const char *f
 
     char inside[TD_CIFAR_PATH];
     TD_TRY(td_join_path(inside, folder, files->subfolder));
-    if (mkdir(inside, 0777) != 0 && errno != EEXIST) {
-        return td_fail(TD_E_IO, "%s: the folder cannot be made: %s", inside, strerror(errno));
-    }
+    TD_TRY(td_make_folders(inside));
     struct archive *from = archive_read_new();
     if (from == NULL) {
         return td_fail(TD_E_NOMEM, "libarchive: no memory");

@@ -1,6 +1,7 @@
 /* Getting CIFAR: lock the folder, transfer, check, unpack. */
 #include "data/download/download.h"
 #include "data/parse.h"
+#include "tensor/folders.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -41,21 +42,6 @@ static bool is_there(const char *folder, td_cifar_kind kind, const td_cifar_file
     return td_cifar_locate(folder, files, files->train, where) == TD_OK &&
            all_whole(where, files->train, kind, files->train_records) &&
            all_whole(where, files->test, kind, files->test_records);
-}
-
-/* Makes the folder and those above it. */
-static td_status make_folders(const char *folder)
-{
-    char path[TD_CIFAR_PATH];
-    TD_TRY(td_join_path(path, folder, ""));
-    for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        if (mkdir(path, 0777) != 0 && errno != EEXIST) {
-            return td_fail(TD_E_IO, "%s: the folder cannot be made: %s", path, strerror(errno));
-        }
-        *slash = '/';
-    }
-    return TD_OK;
 }
 
 /* Transfers into path and compares the checksum. Old bytes that have turned out wrong are thrown
@@ -118,7 +104,7 @@ td_status td_cifar_fetch(const char *folder, td_cifar_kind kind, const td_downlo
     filled.stall_seconds = filled.stall_seconds > 0 ? filled.stall_seconds : 30;
     filled.pause_seconds = filled.pause_seconds > 0 ? filled.pause_seconds : 1;
 
-    TD_TRY(make_folders(folder));
+    TD_TRY(td_make_folders(folder));
     /* Several processes may be told to download to the same place: the others wait for the first.
      */
     int lock = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -6,6 +6,7 @@
 #include "dist/store/net.h"
 #include "dist/token.h"
 #include "tensor/extend.h"
+#include "tensor/folders.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -79,24 +79,18 @@ static td_status check_no_threads(void)
     return TD_OK;
 }
 
-static td_status make_folder(const char *path)
-{
-    if (mkdir(path, 0777) != 0 && errno != EEXIST) {
-        return td_fail(TD_E_IO, "td_spawn: cannot make the folder %s: %s", path, strerror(errno));
-    }
-    return TD_OK;
-}
-
 static td_status make_log_folders(const spawning *s)
 {
     if (s->log_dir == NULL) {
         return TD_OK;
     }
-    TD_TRY(make_folder(s->log_dir));
     for (int rank = 0; rank < s->count; rank++) {
         char path[PATH_MAX];
         snprintf(path, sizeof(path), "%s/%d", s->log_dir, rank);
-        TD_TRY(make_folder(path));
+        td_status status = td_make_folders(path);
+        if (status != TD_OK) {
+            return td_fail_context(status, "td_spawn");
+        }
     }
     return TD_OK;
 }

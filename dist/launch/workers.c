@@ -1,6 +1,7 @@
 /* One node's workers: environment, logs, start, and what became of them. */
 #include "dist/clock.h"
 #include "dist/launch/launcher.h"
+#include "tensor/folders.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -36,25 +37,6 @@ struct td_workers {
 
 /* ---- folders ---- */
 
-static td_status make_folders(const char *path)
-{
-    char part[PATH_MAX];
-    snprintf(part, sizeof(part), "%s", path);
-    for (char *slash = part + 1;; slash++) {
-        slash = strchr(slash, '/');
-        if (slash != NULL) {
-            *slash = '\0';
-        }
-        if (mkdir(part, 0777) != 0 && errno != EEXIST) {
-            return td_fail(TD_E_IO, "cannot make the log folder %s: %s", part, strerror(errno));
-        }
-        if (slash == NULL) {
-            return TD_OK;
-        }
-        *slash = '/';
-    }
-}
-
 static void worker_folder(const td_workers *w, int local, char path[PATH_MAX])
 {
     snprintf(path, PATH_MAX, "%s/%s/attempt_%d/%d", w->base, w->round.run_id, w->round.number,
@@ -77,7 +59,7 @@ td_status td_workers_open(const td_launch_options *options, td_workers **workers
                sizeof(w->base)) {
         status = td_fail(TD_E_ARG, "--log-dir is too long");
     } else {
-        status = make_folders(w->base);
+        status = td_make_folders(w->base);
     }
     status = status == TD_OK ? td_guard_start(&w->guard) : status;
     td_orphans_adopt();
@@ -272,7 +254,7 @@ static td_status start_worker(td_workers *w, int local, const td_signal_watch *w
     environment *e = NULL;
     int out = -1, err = -1;
     worker_folder(w, local, folder);
-    TD_TRY(make_folders(folder));
+    TD_TRY(td_make_folders(folder));
     TD_TRY(make_environment(w, local, &e));
     td_status status = open_stream(w, local, TD_LAUNCH_STDOUT, &out);
     status = status == TD_OK ? open_stream(w, local, TD_LAUNCH_STDERR, &err) : status;

@@ -1,4 +1,5 @@
 #include "tensor/extend.h"
+#include "tensor/folders.h"
 #include "tensor/temporary.h"
 #include "tensor/tune/store.h"
 
@@ -372,29 +373,10 @@ td_status td_plan_cache_load(td_plan_cache *cache, const char *path)
     return status == TD_OK ? TD_OK : td_fail_context(status, "%s", path);
 }
 
-static td_status make_folders(const char *path)
-{
-    char folder[4096];
-    if ((size_t)snprintf(folder, sizeof folder, "%s", path) >= sizeof folder) {
-        return td_fail(TD_E_ARG, "%.60s...: the path is too long", path);
-    }
-    for (char *slash = strchr(folder + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
-            return td_fail(TD_E_IO, "%s cannot be made: %s", folder, strerror(errno));
-        }
-        *slash = '/';
-    }
-    return TD_OK;
-}
-
 td_status td_plan_cache_save(td_plan_cache *cache, const char *path)
 {
     (void)td_plan_cache_load(cache, path); /* what another process has added */
-    td_status status = make_folders(path);
-    if (status != TD_OK) {
-        return status;
-    }
+    TD_TRY(td_make_folder_of(path));
     char *temporary;
     FILE *file = td_temporary_file(path, &temporary);
     bool written = file != NULL && write_plans(cache, file);

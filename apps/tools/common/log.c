@@ -1,5 +1,7 @@
 #include "apps/tools/common/log.h"
 
+#include "tensor/folders.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -207,7 +209,7 @@ static td_status open_csv(metrics *m, int64_t first_step)
 td_status metrics_open(const char *dir, const char *const *names, int count, int64_t first_step,
                        metrics **out)
 {
-    TD_TRY(make_folders(dir));
+    TD_TRY(td_make_folders(dir));
     metrics *m = calloc(1, sizeof(*m));
     if (m == NULL) {
         return td_fail(TD_E_NOMEM, "no memory for the metrics");
@@ -259,35 +261,6 @@ void metrics_close(metrics *m)
 }
 
 /* ---- files and folders ---- */
-
-td_status make_folders(const char *path)
-{
-    char part[4096];
-    if (snprintf(part, sizeof(part), "%s", path) >= (int)sizeof(part)) {
-        return td_fail(TD_E_ARG, "the folder's name is too long: %s", path);
-    }
-    for (char *at = part;; at++) {
-        if ((*at != '/' || at == part) && *at != '\0') {
-            continue;
-        }
-        char end = *at;
-        *at = '\0';
-        /* Another rank may make it at the same time. */
-        struct stat info;
-        int failure = mkdir(part, 0777) == 0 ? 0 : errno;
-        bool there = stat(part, &info) == 0;
-        if (there && !S_ISDIR(info.st_mode)) {
-            return td_fail(TD_E_IO, "%s is not a folder", part);
-        }
-        if (!there) {
-            return td_fail(TD_E_IO, "cannot make the folder %s: %s", part, strerror(failure));
-        }
-        if (end == '\0') {
-            return TD_OK;
-        }
-        *at = end;
-    }
-}
 
 td_status check_can_save(const char *path)
 {

@@ -4,6 +4,7 @@
 #include "apps/tools/common/ranks.h"
 #include "nn/io/safetensors.h"
 #include "tensor/extend.h"
+#include "tensor/folders.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -167,7 +168,7 @@ static td_status make_out_dir(const classify_run *c)
 {
     char path[TRAIN_PATH_BYTES];
     snprintf(path, sizeof path, "%s/checkpoints", c->s.out_dir);
-    td_status status = make_folders(path);
+    td_status status = td_make_folders(path);
     if (status == TD_OK) {
         classify_epoch_path(c, 1, path);
         status = check_can_save(path);

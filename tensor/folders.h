@@ -1,0 +1,13 @@
+/* Making folders. */
+#ifndef TD_TENSOR_FOLDERS_H
+#define TD_TENSOR_FOLDERS_H
+
+#include "tensor/error.h"
+
+/* Makes a folder and those above it, where they are missing. TD_E_ARG: the path is too long;
+ * TD_E_IO: it cannot be made, or something else is in its place. */
+td_status td_make_folders(const char *path);
+/* The same with the folder that a file lies in. */
+td_status td_make_folder_of(const char *file);
+
+#endif
