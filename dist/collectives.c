@@ -268,28 +268,13 @@ td_status td_all_reduce_numbers(td_group *group, double *values, int count)
     return td_submit(group, &c, 0, NULL);
 }
 
-/* ---- work ---- */
+/* ---- a group of one ---- */
 
 void td_run_alone(const td_collective *c, td_device device)
 {
     if (c->out != c->in && c->out != NULL && c->in != NULL) {
         td_memory_move(device, c->out, c->in, (size_t)c->count * td_dtype_size(c->dtype));
     }
-}
-
-bool td_work_test(const td_work *work)
-{
-    return work->device != NULL ? work->device->type->reached(work->device, work->ticket)
-                                : atomic_load(&work->done);
-}
-
-void td_work_times(const td_work *work, double *queued, double *begun, double *ended)
-{
-    pthread_mutex_lock(&work->group->queue.lock);
-    *queued = work->queued;
-    *begun = work->begun;
-    *ended = work->ended;
-    pthread_mutex_unlock(&work->group->queue.lock);
 }
 
 /* ---- text ---- */

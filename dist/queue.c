@@ -14,40 +14,6 @@
 
 static const double NAP = 100e-6; /* seconds between polls, if the engine has no idle() */
 
-/* ---- work handles (with the lock) ---- */
-
-/* A handle for a collective, used again or new. NULL: out of memory. */
-static td_work *take_handle(td_group *group, const td_collective *c, double timeout)
-{
-    td_queue *q = &group->queue;
-    td_work *work = q->unused;
-    if (work != NULL) {
-        q->unused = work->next;
-    } else {
-        work = calloc(1, sizeof *work);
-        if (work == NULL) {
-            return NULL;
-        }
-        work->older = q->newest;
-        q->newest = work;
-    }
-    work->c = *c;
-    work->group = group;
-    work->timeout = timeout;
-    work->queued = td_clock();
-    work->begun = work->ended = 0;
-    work->status = TD_OK;
-    work->device = NULL;
-    atomic_store(&work->done, false);
-    return work;
-}
-
-static void give_handle(td_queue *q, td_work *work)
-{
-    work->next = q->unused;
-    q->unused = work;
-}
-
 static void append(td_queue *q, td_work *work)
 {
     work->next = NULL;
@@ -297,7 +263,7 @@ static td_status run_here(td_group *group, td_collective *c, double timeout)
 static td_work *enqueue(td_group *group, const td_collective *c, double timeout)
 {
     td_queue *q = &group->queue;
-    td_work *work = take_handle(group, c, timeout);
+    td_work *work = td_work_take(group, c, timeout);
     if (work == NULL) {
         return NULL;
     }
@@ -353,23 +319,6 @@ td_status td_submit(td_group *group, td_collective *c, double timeout, td_work *
     return TD_OK;
 }
 
-td_work *td_work_of_device(td_group *group, const td_collective *c, td_device_engine *engine,
-                           uint64_t ticket)
-{
-    pthread_mutex_lock(&group->queue.lock);
-    td_work *work = take_handle(group, c, group->timeout);
-    pthread_mutex_unlock(&group->queue.lock);
-    if (work == NULL) {
-        td_fail(TD_E_NOMEM, "out of memory for the handle of a collective");
-        return NULL;
-    }
-    work->begun = work->queued;
-    work->device = engine;
-    work->ticket = ticket;
-    atomic_store(&work->done, engine == NULL);
-    return work;
-}
-
 void td_engine_acquire(td_group *group)
 {
     td_queue *q = &group->queue;
@@ -386,68 +335,6 @@ void td_engine_release(td_group *group)
     pthread_mutex_lock(&group->queue.lock);
     engine_is_free(&group->queue);
     pthread_mutex_unlock(&group->queue.lock);
-}
-
-/* ---- waiting ---- */
-
-/* Breaks the group after the caller's time-out, which also ends the work. With the lock. */
-static void give_up(td_work *work, double timeout)
-{
-    td_group *group = work->group;
-    td_queue *q = &group->queue;
-    td_collective c = work->begun > 0 || q->current_begun == 0 ? work->c : q->current;
-    char text[TD_CAUSE_BYTES];
-    pthread_mutex_unlock(&q->lock);
-    td_stall_report(group, &c, "was given up by td_work_wait", timeout, text, sizeof text);
-    td_group_break(group, TD_E_TIMEOUT, text);
-    pthread_mutex_lock(&q->lock);
-}
-
-/* Makes later work of the GPU run after the collective. The host waits only with a time-out. */
-static td_status join_device(td_work *work, double timeout)
-{
-    td_group *group = work->group;
-    td_status status = td_group_check(group);
-    if (status == TD_OK && timeout > 0) {
-        status = td_device_await(group, work->device, work->ticket, &work->c, timeout);
-    }
-    if (status == TD_OK) {
-        status = work->device->type->join(work->device, work->ticket);
-    }
-    pthread_mutex_lock(&group->queue.lock);
-    give_handle(&group->queue, work);
-    pthread_mutex_unlock(&group->queue.lock);
-    return status;
-}
-
-td_status td_work_wait(td_work *work, double timeout)
-{
-    td_group *group = work->group;
-    td_queue *q = &group->queue;
-    if (work->device != NULL) {
-        return join_device(work, timeout);
-    }
-    pthread_mutex_lock(&q->lock);
-    double end = td_clock() + timeout;
-    while (timeout > 0 && !atomic_load(&work->done)) {
-        if (!td_condition_await(&q->done, &q->lock, end)) {
-            if (!atomic_load(&work->done)) {
-                give_up(work, timeout);
-            }
-            break;
-        }
-    }
-    while (!atomic_load(&work->done)) {
-        pthread_cond_wait(&q->done, &q->lock);
-    }
-    td_status status = work->status;
-    if (status != TD_OK) {
-        bool broken = atomic_load(&group->broken) != TD_OK;
-        td_fail(status, "%s", broken ? group->cause : work->message);
-    }
-    give_handle(q, work);
-    pthread_mutex_unlock(&q->lock);
-    return status;
 }
 
 /* ---- beginning and end ---- */
