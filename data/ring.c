@@ -1,5 +1,6 @@
 /* The ring: the maker of batches in CPU memory. */
 #include "data/maker.h"
+#include "tensor/clock.h"
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
 
@@ -146,11 +147,11 @@ static void wait_for(ring *r, int64_t batch)
     r->released = batch;
     pthread_cond_signal(&r->work);
     if (s->holds != batch) {
-        double begin = td_now();
+        double begin = td_clock();
         while (s->holds != batch) {
             pthread_cond_wait(&r->done, &r->lock);
         }
-        r->base.waited += td_now() - begin;
+        r->base.waited += td_clock() - begin;
     }
     pthread_mutex_unlock(&r->lock);
 }
@@ -158,14 +159,14 @@ static void wait_for(ring *r, int64_t batch)
 static td_status take(td_batch_maker *m, int64_t batch, td_tensor **x, td_tensor **y)
 {
     ring *r = (ring *)m;
-    double begin = td_now();
+    double begin = td_clock();
     if (r->threads > 0) {
         wait_for(r, batch);
     } else {
         assemble(r, batch);
-        m->waited += td_now() - begin;
+        m->waited += td_clock() - begin;
     }
-    td_tell_span("loader wait", begin, td_now());
+    td_tell_span("loader wait", begin, td_clock());
     const slot *s = slot_of(r, batch);
     tensors_of(r, batch, x, y);
     return s->status == TD_OK ? TD_OK : td_fail(s->status, "%s", s->message);

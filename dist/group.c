@@ -1,6 +1,6 @@
 #include "dist/group.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/rendezvous.h"
 #include "dist/watchdog.h"
 #include "dist/collectives.h"

@@ -1,6 +1,6 @@
 #include "dist/queue.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/group.h"
 #include "dist/thread.h"
 #include "dist/watchdog.h"

@@ -1,7 +1,7 @@
 /* Reports on collectives that do not end. */
 #include "dist/watchdog.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/group.h"
 
 #include <stdio.h>

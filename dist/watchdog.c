@@ -3,7 +3,7 @@
  * it. */
 #include "dist/watchdog.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/group.h"
 #include "dist/thread.h"
 

@@ -1,5 +1,5 @@
 /* Work handles: what td_submit gives for a collective that is under way, and waiting for it. */
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/group.h"
 #include "dist/thread.h"
 #include "dist/watchdog.h"

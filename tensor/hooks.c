@@ -3,18 +3,10 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
-#include <time.h>
 
 static _Atomic(td_step_observer *) observers;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for changing the list */
 static _Thread_local td_recorder *recorder;
-
-double td_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- observers ---- */
 

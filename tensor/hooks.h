@@ -33,8 +33,6 @@ void td_tell_ended(double begin, double end);
 void td_tell_taken(const void *arena, td_device device, size_t offset, size_t bytes);
 void td_tell_given(const void *arena, size_t offset);
 
-double td_now(void); /* CLOCK_MONOTONIC in seconds */
-
 /* ---- the recorder of a thread's steps ---- */
 
 typedef void (*td_fill_fn)(void *user, void *numbers);

@@ -1,5 +1,6 @@
 /* The step of a thread: its tensors, scopes and memory. */
 #include "tensor/step.h"
+#include "tensor/clock.h"
 
 #include "tensor/arena.h"
 #include "tensor/backend.h"
@@ -122,7 +123,7 @@ void td_step_begin_at(td_site at)
                (unsigned long long)s->number);
     s->number++;
     s->open = true;
-    s->began = td_steps_observed() ? td_now() : 0.0;
+    s->began = td_steps_observed() ? td_clock() : 0.0;
     td_bump_reset(&s->headers[s->number % ROTATION]);
     td_bump_reset(&s->bytes[s->number % ROTATION]);
     for (int i = 0; i < ARENAS; i++) {
@@ -191,7 +192,7 @@ void td_step_end_at(td_site at)
                s->scope_depth);
     size_t left = end_step(s);
     if (s->began > 0.0 && td_steps_observed()) {
-        td_tell_ended(s->began, td_now());
+        td_tell_ended(s->began, td_clock());
     }
     TD_REQUIRE(left == 0, at,
                "td_step_end: %s of step memory are still taken: a td_hold without its td_unhold, "

@@ -1,7 +1,7 @@
 #include "dist/collectives.h"
 #include "tests/dist_faults.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/group.h"
 #include "tests/sanitized.h"
 

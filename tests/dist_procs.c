@@ -1,6 +1,6 @@
 #include "tests/dist_procs.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/store/net.h"
 #include "dist/rendezvous.h"
 #include "tests/sanitized.h"

@@ -1,6 +1,6 @@
 #include "tests/nccl_double.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "tests/temp_folder.h"
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* Every collective of the shm engine against a serial computation, bit for bit: 2, 3 and 4 ranks,
  * all dtypes and reductions, sizes of 0, 1, odd and large, in ordinary and in registered memory. */
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/engines/reduce_math.h"
 #include "tensor/cpu/isa.h"
 #include "tests/dist_data.h"

@@ -1,6 +1,6 @@
 /* The launcher's coordinator alone: this program is the agents of two nodes, which report failures
  * in every order, and reads which of them it takes for the cause; and who may start again. */
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/launch/link.h"
 #include "dist/launch/launcher.h"
 #include "tests/temp_folder.h"

@@ -1,6 +1,6 @@
 /* DistributedDataParallel: what is rare. Models that differ by a name or a layer, a parameter whose
  * output the loss does not use, DataParallel beside SyncBatchNorm, buckets in the timeline. */
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "nn/internal.h"
 #include "nn/params.h"
 #include "tests/ddp_job.h"

@@ -2,7 +2,7 @@
  * and of streams; the way by the host between real ranks; the real library's id, and how its start
  * fails where there is no GPU. */
 #include "dist/ddp_extra.h"
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/device_engine.h"
 #include "dist/group.h"
 #include "dist/engines/staged.h"

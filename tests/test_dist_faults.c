@@ -1,7 +1,7 @@
 /* Whatever happens to one rank, the others end in bounded time with a message that names it and the
  * cause. */
 // run: waits
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/collectives.h"
 #include "tests/dist_faults.h"
 #include "tests/sanitized.h"

@@ -1,5 +1,5 @@
 /* The file store across processes and runs; files that are cut, foreign or gone. */
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/dist.h"
 #include "tests/dist_store.h"
 #include "tests/temp_folder.h"

@@ -1,7 +1,7 @@
 /* The gloo engine: what is its own beside the collectives (which test_dist_gloo.sh checks): ranks
  * that die, stop, leave, abort or do something else; sub-groups; messages. */
 #include "dist/backend.h"
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/group.h"
 #include "dist/collectives.h"
 #include "tests/dist_procs.h"

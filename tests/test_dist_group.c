@@ -1,6 +1,6 @@
 /* Process groups: beginning and end, groups of some ranks, engines, and mistakes in calls. */
 #include "dist/backend.h"
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/group.h"
 #include "dist/collectives.h"
 #include "tests/dist_procs.h"

@@ -1,6 +1,6 @@
 /* The NCCL engine without a GPU: the schedule of launches and waits, recorded by doubles of NCCL
  * and of the device's streams, held against the specification; errors; several threads. */
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "tandem.h"
 #include "tests/nccl_double.h"
 #include "tests/temp_folder.h"

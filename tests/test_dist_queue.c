@@ -1,6 +1,6 @@
 /* The queue of a process group and its end, over an engine made for it: when nothing, something or
  * a collective that never comes to an end is under way. */
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/group.h"
 #include "dist/watchdog.h"
 #include "tests/sanitized.h"

@@ -1,7 +1,7 @@
 /* Ranks that do not do the same, ranks that give up, groups that cannot begin: all ranks are told,
  * at once, and the message names the rank and the cause. */
 // run: waits
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/collectives.h"
 #include "tests/dist_faults.h"
 

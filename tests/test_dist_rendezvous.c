@@ -1,6 +1,6 @@
 /* Rendezvous: URLs and environments; real processes that meet, or do not. */
 // run: waits
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/rendezvous.h"
 #include "tests/temp_folder.h"
 

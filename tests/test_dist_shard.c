@@ -8,7 +8,7 @@
 #include "nn/extra/scaler.h"
 #include "nn/io/safetensors.h"
 #include "nn/module.h"
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_faults.h"
 #include "tests/dist_procs.h"

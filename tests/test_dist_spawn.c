@@ -1,6 +1,6 @@
 /* td_spawn: results, failures, signals, logs, no orphans. */
 #include "dist/launch/children.h"
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/dist.h"
 #include "tests/temp_folder.h"
 

@@ -1,6 +1,6 @@
 /* The stores: TCP, file, and a prefix on either; several threads; the TCP server and strangers. The
  * file store's own is in test_dist_file_store.c. */
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/dist.h"
 #include "dist/store/tcp.h"
 #include "tests/dist_raw.h"

@@ -1,6 +1,6 @@
 /* The TCP store's server and those who do not belong to its job, or flood it: nothing is served
  * without the token, and others are answered meanwhile. */
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/engines/shm/shm.h"
 #include "dist/store/tcp.h"
 #include "dist/store/tcp_connection.h"

@@ -2,7 +2,7 @@
  * told that the test is over or something fails, and writes what happened and when.
  *
  * usage: worker_gloo SECONDS FILE: the time-out, and a file that ends the test when it is there */
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/dist.h"
 #include "dist/collectives.h"
 

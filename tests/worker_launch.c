@@ -9,7 +9,7 @@
  *   fatal:RANK     that rank calls td_fatal
  *   until:FILE     waits for a file, 60 s at most
  *   sleep:SECONDS  and, in any case, the end is well */
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/launch/error_file.h"
 #include "dist/rendezvous.h"
 

@@ -5,6 +5,7 @@
  * outside.
  */
 #include "apps/tools/common/cifar_data.h"
+#include "tensor/clock.h"
 #include "apps/tools/common/cli.h"
 #include "apps/tools/common/log.h"
 #include "apps/tools/common/notes.h"
@@ -149,7 +150,7 @@ static td_loader *open_loader(const job *j, int64_t seed)
 static void print_epoch(const speedrun *s, int64_t epoch, int64_t samples, double began)
 {
     printf("== epoch: [%" PRId64 "] | step %" PRId64 "/%" PRId64 " | loss: %.4f | %.1f s\n", epoch,
-           s->step, s->steps, td_item(s->loss) / (double)samples, seconds_now() - began);
+           s->step, s->steps, td_item(s->loss) / (double)samples, td_clock() - began);
     fflush(stdout);
     td_fill_(s->loss, 0.0);
 }
@@ -193,7 +194,7 @@ static td_status one_run(const job *j, int64_t seed, double *accuracy, double *s
     td_tensor *images = whitening_images(j);
     td_loader *loader = images != NULL ? open_loader(j, seed) : NULL;
     speedrun s = { 0 };
-    double began = seconds_now();
+    double began = td_clock();
     td_status status =
         loader == NULL ? TD_E_NOMEM
                        : speedrun_begin(&s, &(speedrun_options){ .recipe = j->how,
@@ -214,7 +215,7 @@ static td_status one_run(const job *j, int64_t seed, double *accuracy, double *s
     if (status == TD_OK && !stop_requested()) {
         status = speedrun_test(s.net, j->data.whole_test, j->data.test, &normalise, !j->plain_test,
                                accuracy);
-        *seconds = seconds_now() - began;
+        *seconds = td_clock() - began;
     }
     if (status == TD_OK && !stop_requested() && j->args.save_model != NULL) {
         status = save_model(j, s.net);

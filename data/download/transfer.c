@@ -2,12 +2,12 @@
 #ifdef TD_HAVE_CURL
 
 #include "data/download/download.h"
+#include "tensor/clock.h"
 
 #include <curl/curl.h>
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 typedef struct transfer {
@@ -21,13 +21,6 @@ typedef struct transfer {
     bool on_terminal;
     double began, shown; /* seconds: this attempt's start, the last progress line */
 } transfer;
-
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static size_t on_data(char *bytes, size_t one, size_t count, void *user)
 {
@@ -52,7 +45,7 @@ static int on_progress(void *user, curl_off_t total, curl_off_t now, curl_off_t 
     (void)up_total;
     (void)up_now;
     transfer *t = user;
-    double time = seconds();
+    double time = td_clock();
     if (!t->on_terminal || total <= 0 || time - t->shown < 0.2) {
         return 0;
     }
@@ -108,7 +101,7 @@ static void set_options(CURL *curl, transfer *t, int stall_seconds, char *error)
 static CURLcode attempt(CURL *curl, transfer *t, int stall_seconds, char *error)
 {
     t->start = t->have;
-    t->began = seconds();
+    t->began = td_clock();
     error[0] = '\0';
     set_options(curl, t, stall_seconds, error);
     CURLcode code = curl_easy_perform(curl);
@@ -182,13 +175,6 @@ static td_status file_failure(const transfer *t)
         t->path, strerror(t->write_error));
 }
 
-static void pause_for(double pause_seconds)
-{
-    struct timespec time = { .tv_sec = (time_t)pause_seconds };
-    time.tv_nsec = (long)((pause_seconds - (double)time.tv_sec) * 1e9);
-    nanosleep(&time, NULL);
-}
-
 static td_status run(CURL *curl, transfer *t, const td_download_options *options, bool *resumed)
 {
     char error[CURL_ERROR_SIZE];
@@ -214,7 +200,7 @@ static td_status run(CURL *curl, transfer *t, const td_download_options *options
                 "are in %s",
                 t->url, error, tries, (double)t->have / 0x1p20, t->path);
         }
-        pause_for(pause_seconds);
+        td_sleep(pause_seconds);
         pause_seconds *= 2;
     }
 }

@@ -8,7 +8,7 @@
 #include "dist/ddp_extra.h"
 
 #include "dist/backend.h"
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/collectives.h"
 #include "dist/ddp/parts.h"
 #include "dist/trace.h"

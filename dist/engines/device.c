@@ -2,7 +2,7 @@
  */
 #include "dist/device_engine.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/group.h"
 #include "dist/engines/nccl/nccl.h"
 #include "dist/engines/staged.h"

@@ -1,7 +1,7 @@
 /* A captured step of several ranks: its agreement and its collectives (tensor/graph/captured.h). */
 #include "dist/group.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/graph/captured.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* The agent of one node: obeys the coordinator, and tells it what happens on the node. */
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/launch/launcher.h"
 #include "dist/launch/link.h"
 

@@ -1,6 +1,6 @@
 #include "dist/launch/children.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>

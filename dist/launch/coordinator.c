@@ -6,7 +6,7 @@
  *   STOPPING   "stop" is sent; once every node has stopped: a restart     -> GATHERING
  *              or, if the budget is used up,                              -> ENDED, with its code
  *   ENDED      all nodes, also those that join later, get "end" */
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/launch/coordinator.h"
 #include "dist/thread.h"
 

@@ -1,5 +1,5 @@
 /* What the coordinator does about each node's messages (link.h), and about its silence. */
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/launch/coordinator.h"
 
 #include <signal.h>

@@ -1,7 +1,7 @@
 #include "dist/launch/error_file.h"
 #include "tensor/extend.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "tensor/error.h"
 
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 #include "dist/launch/launcher.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/launch/link.h"
 #include "dist/process.h"
 #include "dist/store/net.h"

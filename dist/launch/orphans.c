@@ -1,5 +1,5 @@
 /* What workers have started and left behind, in whatever process group or session. */
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/launch/launcher.h"
 
 #include <dirent.h>

@@ -1,5 +1,5 @@
 /* Copies workers' lines to files and, with "[rank]" before them, to the console. */
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/launch/launcher.h"
 #include "dist/thread.h"
 

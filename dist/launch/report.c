@@ -1,5 +1,5 @@
 /* A failure on its way from node to coordinator, and as people read it. */
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/launch/launcher.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* td_spawn: the processes of one host, started from one program. */
 #include "dist/launch/children.h"
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/dist.h"
 #include "dist/launch/error_file.h"
 #include "dist/store/net.h"

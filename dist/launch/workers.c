@@ -1,5 +1,5 @@
 /* One node's workers: environment, logs, start, and what became of them. */
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/launch/launcher.h"
 #include "tensor/folders.h"
 

@@ -6,7 +6,7 @@
 #include "dist/parallel/shard.h"
 
 #include "autograd/tape.h"
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/collectives.h"
 #include "dist/trace.h"
 #include "tensor/extend.h"

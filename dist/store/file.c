@@ -7,7 +7,7 @@
  * which it deletes when it closes the store. */
 #include "dist/store.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/store/file_users.h"
 #include "dist/store/table.h"
 #include "dist/store/wire.h"

@@ -1,6 +1,6 @@
 #include "dist/store/net.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/dist.h"
 
 #include <arpa/inet.h>

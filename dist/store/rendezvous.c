@@ -9,7 +9,7 @@
  */
 #include "dist/rendezvous.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/launch/error_file.h"
 #include "dist/process.h"
 #include "dist/store/tcp.h"

@@ -1,7 +1,7 @@
 /* The common part of all stores: checks of arguments, text, waiting for several keys, prefixes. */
 #include "dist/store.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/store/wire.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * waits for a key does not block other threads. A call that fails closes its connection. */
 #include "dist/store/tcp.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/store/wire.h"
 #include "tensor/extend.h"
 

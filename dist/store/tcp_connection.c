@@ -1,6 +1,6 @@
 #include "dist/store/tcp_connection.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* The server of the TCP store: one thread, poll(), a table in memory. */
 #include "dist/store/tcp.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/store/net.h"
 #include "dist/store/tcp_connection.h"
 #include "dist/thread.h"

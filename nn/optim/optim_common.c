@@ -1,5 +1,6 @@
 /* What all optimizers share: groups, step counts, the table of slices for the device's kernel. */
 #include "nn/optim/optim_internal.h"
+#include "tensor/clock.h"
 #include "autograd/tape.h"
 #include "nn/params.h"
 #include "nn/module.h"
@@ -226,7 +227,7 @@ void td_optim_step(td_optim *optim)
 
 void td_zero_grad(td_optim *optim)
 {
-    double begin = td_steps_observed() ? td_now() : 0.0;
+    double begin = td_steps_observed() ? td_clock() : 0.0;
     for (int i = 0; i < td_params_count(optim->params); i++) {
         td_tensor *leaf = td_params_get(optim->params, i)->tensor;
         if (td_is_leaf(leaf)) { /* one that was frozen meanwhile is none any more */
@@ -234,7 +235,7 @@ void td_zero_grad(td_optim *optim)
         }
     }
     if (begin > 0.0) {
-        td_tell_span("zero_grad", begin, td_now());
+        td_tell_span("zero_grad", begin, td_clock());
     }
 }
 

@@ -1,5 +1,6 @@
 /* Convolutions by cuDNN: each shape's plan is chosen when the shape is met first, and kept. */
 #include "tensor/cuda/cuda.h"
+#include "tensor/clock.h"
 #include "tensor/cuda/cudnn_plan.h"
 #include "tensor/cuda/library.h"
 #include "tensor/text.h"
@@ -138,13 +139,6 @@ static cudnnStatus_t run(const struct gpu *g, td_device device, entry *e, const 
 
 /* ---- choosing ---- */
 
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 enum { NEVER = 1 << 30 }; /* seconds */
 
 /* The least of several runs; NEVER where the plan does not run. */
@@ -154,7 +148,7 @@ static double time_plan(const struct gpu *g, td_cuda *gpu, entry *e, const void 
     double best = NEVER;
     for (int i = 0; i <= RUNS; i++) {
         td_cuda_wait(gpu, "autotuning");
-        double start = seconds();
+        double start = td_clock();
         for (int k = 0; k < REPEATS; k++) {
             if (run(g, gpu->device, e, memory) != CUDNN_STATUS_SUCCESS) {
                 (void)td_cuda_tried(cudaPeekAtLastError());
@@ -162,7 +156,7 @@ static double time_plan(const struct gpu *g, td_cuda *gpu, entry *e, const void 
             }
         }
         td_cuda_wait(gpu, "autotuning");
-        double taken = seconds() - start;
+        double taken = td_clock() - start;
         best = i > 0 && taken < best ? taken : best; /* the first run warms up */
     }
     return best;

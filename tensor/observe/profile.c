@@ -1,4 +1,5 @@
 #include "tensor/observe/profile.h"
+#include "tensor/clock.h"
 
 #include "tensor/hooks.h"
 #include "tensor/observe/watch.h"
@@ -133,7 +134,7 @@ td_status td_profile_start(const td_profile_options *options)
                                           .flops_f64 = limits.f64,
                                           .bytes_per_second = limits.memory };
     profile.owner = pthread_self();
-    profile.began = td_now();
+    profile.began = td_clock();
     profile.on = true;
     td_watch(&watcher);
     td_observe_steps(&observer);
@@ -145,7 +146,7 @@ void td_profile_stop(void)
     if (profile.on) {
         td_unwatch(&watcher);
         td_ignore_steps(&observer);
-        profile.ended = td_now();
+        profile.ended = td_clock();
         profile.on = false;
     }
 }
@@ -168,7 +169,7 @@ td_profile_totals td_profile_result(void)
 {
     pthread_mutex_lock(&profile.lock);
     td_profile_totals *t = &profile.totals;
-    t->seconds = (profile.on ? td_now() : profile.ended) - profile.began;
+    t->seconds = (profile.on ? td_clock() : profile.ended) - profile.began;
     if (profile.entries != NULL) {
         qsort(profile.order, (size_t)t->rows, sizeof *profile.order, slower_first);
     }

@@ -1,4 +1,5 @@
 #include "tensor/observe/timed.h"
+#include "tensor/clock.h"
 
 #include "tensor/backend.h"
 #include "tensor/hooks.h"
@@ -80,7 +81,7 @@ static bool begin_queue(td_device device, queue *q)
     double asked;
     int tries = 5;
     do {
-        asked = td_now();
+        asked = td_clock();
         if (!mark(device, q->before->begin)) {
             q->before->next = q->spare;
             q->spare = q->before;
@@ -88,7 +89,7 @@ static bool begin_queue(td_device device, queue *q)
             return false;
         }
         td_backend_of(device)->wait(device);
-        q->time = td_now();
+        q->time = td_clock();
     } while (q->time - asked > soon && --tries > 0);
     return true;
 }

@@ -1,4 +1,5 @@
 #include "tensor/observe/watch.h"
+#include "tensor/clock.h"
 
 #include "tensor/hooks.h"
 #include "tensor/observe/timed.h"
@@ -119,12 +120,12 @@ bool td_watch_returns(void)
 double td_watch_enter(const char *kernel)
 {
     td_watched_call call;
-    return td_watch_begins(kernel, &call) ? td_now() : 0.0;
+    return td_watch_begins(kernel, &call) ? td_clock() : 0.0;
 }
 
 void td_watch_leave(const char *kernel, double begin, td_cost cost)
 {
-    double end = td_now();
+    double end = td_clock();
     if (td_watch_returns()) {
         td_watched_call call = describe(kernel);
         call.begin = begin;

@@ -1,4 +1,5 @@
 #include "tensor/tune/tune.h"
+#include "tensor/clock.h"
 
 #include "tensor/tune/store.h"
 
@@ -6,7 +7,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* A problem of the first step. */
 typedef struct note {
@@ -128,21 +128,14 @@ char *td_autotune_choice(const char *key, size_t *bytes, td_autotune_fn choose, 
     return copy;
 }
 
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* Without the lock: devices use the same functions while they choose. No step runs, so that the
  * notes stay as they are. */
 static td_status choose_all(td_plan_cache *made, td_autotune_stats *stats)
 {
     td_status status = TD_OK;
-    double begin = seconds();
+    double begin = td_clock();
     for (int i = 0; status == TD_OK && i < count; i++) {
-        if (seconds() - begin > MOST_SECONDS) {
+        if (td_clock() - begin > MOST_SECONDS) {
             stats->left = count - i;
             break;
         }
@@ -169,14 +162,14 @@ td_status td_autotune_choose(td_autotune_stats *stats)
         return TD_OK;
     }
     td_plan_cache *made = new_choices();
-    double begin = seconds();
+    double begin = td_clock();
     td_status status = made != NULL ? choose_all(made, f) : TD_E_NOMEM;
     if (status != TD_OK) {
         td_plan_cache_free(made);
         return status;
     }
     f->chosen = td_plan_cache_count(made);
-    f->seconds = seconds() - begin;
+    f->seconds = td_clock() - begin;
     pthread_mutex_lock(&lock);
     set_choices(made, true);
     pthread_mutex_unlock(&lock);

@@ -1,4 +1,5 @@
 #include "apps/tools/common/progress.h"
+#include "tensor/clock.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -6,23 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #define REDRAW_SECONDS 0.1
 #define AVERAGE_WEIGHT 0.1 /* of the newest step in the moving average */
 
-double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 void progress_begin(progress *p, bool speaks, int64_t steps_left)
 {
     const char *terminal = getenv("TERM");
-    *p = (progress){ .speaks = speaks, .steps_left = steps_left, .last = seconds_now() };
+    *p = (progress){ .speaks = speaks, .steps_left = steps_left, .last = td_clock() };
     p->live = speaks && isatty(STDERR_FILENO) && terminal != NULL && strcmp(terminal, "dumb") != 0;
 }
 
@@ -73,7 +66,7 @@ static void draw(progress *p, const progress_point *now)
 
 void progress_epoch(progress *p, int64_t steps)
 {
-    double now = seconds_now();
+    double now = td_clock();
     if (p->steps > 0) {
         p->between = now - p->last;
     }
@@ -83,7 +76,7 @@ void progress_epoch(progress *p, int64_t steps)
 
 void progress_step(progress *p, const progress_point *now)
 {
-    double time = seconds_now();
+    double time = td_clock();
     double seconds = time - p->last;
     p->step_seconds = p->step_seconds == 0
                           ? seconds

@@ -40,7 +40,4 @@ void progress_eta(const progress *p, char *text, size_t size);
 void progress_print(progress *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void progress_end(progress *p);
 
-/* A clock for durations, in seconds. */
-double seconds_now(void);
-
 #endif

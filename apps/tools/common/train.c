@@ -1,4 +1,5 @@
 #include "apps/tools/common/train.h"
+#include "tensor/clock.h"
 
 #include "apps/tools/common/ranks.h"
 #include "apps/tools/common/signals.h"
@@ -309,7 +310,7 @@ static td_status run_epochs(train_run *r)
         progress_print(&r->progress, "all %" PRId64 " epochs are done", r->args.epochs);
     }
     while (r->state.epoch < r->args.epochs && !r->stop) {
-        r->began = seconds_now();
+        r->began = td_clock();
         r->seen_before = r->state.seen;
         r->waited = r->step_waited = td_loader_wait_seconds(r->loader);
         if (r->task->epoch_begins != NULL) {
@@ -321,7 +322,7 @@ static td_status run_epochs(train_run *r)
             break; /* asked to stop in mid-epoch */
         }
         path[0] = '\0';
-        r->task->epoch_done(r, seconds_now() - r->began, path);
+        r->task->epoch_done(r, td_clock() - r->began, path);
         if (r->task->validate != NULL && !r->stop) {
             TD_TRY(r->task->validate(r));
         }

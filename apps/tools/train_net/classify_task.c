@@ -1,5 +1,6 @@
 /* What a run of train_net prints, validates, logs and saves. */
 #include "apps/tools/train_net/classify.h"
+#include "tensor/clock.h"
 #include "apps/tools/common/ranks.h"
 #include "apps/tools/common/signals.h"
 #include "data/inspect.h"
@@ -76,7 +77,7 @@ static void print_step(train_run *r, double loss, double now, double waited)
 static void step_done(train_run *r, double loss)
 {
     classify_run *c = classifier(r);
-    double now = seconds_now();
+    double now = td_clock();
     if (train_is_due(r->state.batch, c->s.train.print_freq) ||
         r->state.batch == td_loader_batches(r->loader)) {
         print_step(r, loss, now, td_loader_wait_seconds(r->loader));

@@ -5,7 +5,7 @@
  * optimizer waits for one event. */
 #include "dist/engines/nccl/internal.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/thread.h"
 #include "dist/watchdog.h"
 

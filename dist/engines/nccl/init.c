@@ -1,7 +1,7 @@
 /* How ranks find each other: NCCL's 128-byte id goes through the store. */
 #include "dist/engines/nccl/internal.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* The gloo and mpi engines: beginning, failing and end. */
 #include "dist/engines/p2p/links.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/process.h"
 #include "dist/watchdog.h"
 

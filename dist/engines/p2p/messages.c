@@ -5,7 +5,7 @@
  * for it. The sender of a large message must wait. */
 #include "dist/engines/p2p/links.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 
 #include <stdlib.h>
 #include <string.h>

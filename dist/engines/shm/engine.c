@@ -1,8 +1,8 @@
 /* The shm engine: beginning and end. */
 #include "dist/engines/shm/shm.h"
 
-#include "dist/clock.h"
 #include "tensor/extend.h"
+#include "tensor/clock.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
  * done. Messages of different pairs do not block each other. */
 #include "dist/engines/shm/shm.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>

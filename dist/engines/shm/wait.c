@@ -7,7 +7,7 @@
  * broken, whether the missing ranks still live, and whether the deadline has passed. */
 #include "dist/engines/shm/shm.h"
 
-#include "dist/clock.h"
+#include "tensor/clock.h"
 #include "dist/watchdog.h"
 
 #include <limits.h>

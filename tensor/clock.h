@@ -1,6 +1,6 @@
-/* Seconds for deadlines. */
-#ifndef TD_DIST_CLOCK_H
-#define TD_DIST_CLOCK_H
+/* Seconds for deadlines and measurements. */
+#ifndef TD_TENSOR_CLOCK_H
+#define TD_TENSOR_CLOCK_H
 
 #include <time.h>
 
