@@ -3,9 +3,11 @@
 #ifndef TD_NN_IO_SAFETENSORS_H
 #define TD_NN_IO_SAFETENSORS_H
 
-#include "nn/io/checkpoint.h"
+#include "tensor/tensor.h"
 
 TD_BEGIN_C
+
+struct td_metadata; /* nn/io/checkpoint.h */
 
 typedef struct td_safetensors
     td_safetensors; /* a file that is open for reading; its data are mapped */
@@ -31,7 +33,7 @@ void td_safetensors_close(td_safetensors *file); /* NULL is fine */
 
 /* Writes a file, atomically as td_checkpoint_save does. The names of the entries must differ. */
 td_status td_safetensors_write(const char *path, const td_safetensors_entry *entries, int count,
-                               const td_metadata *metadata, int metadata_count);
+                               const struct td_metadata *metadata, int metadata_count);
 
 /* ---- writing in parts ----
  *
@@ -50,7 +52,7 @@ typedef struct td_safetensors_place {
 
 /* *out is NULL after a failure. TD_E_ARG: a name appears twice. TD_E_IO; TD_E_NOMEM. */
 td_status td_safetensors_plan(const char *path, const td_safetensors_entry *entries, int count,
-                              const td_metadata *metadata, int metadata_count,
+                              const struct td_metadata *metadata, int metadata_count,
                               td_safetensors_out **out);
 const td_safetensors_place *td_safetensors_place_of(const td_safetensors_out *out);
 /* TD_E_IO also if this host does not see the file; then other processes must put its part.

@@ -1,5 +1,6 @@
 /* Writing safetensors files in three parts: plan, put, finish. Until it is finished, the file is a
  * temporary one next to its target. */
+#include "nn/io/checkpoint.h"
 #include "nn/io/safetensors_internal.h"
 #include "tensor/extend.h"
 #include "tensor/temporary.h"
