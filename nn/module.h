@@ -38,7 +38,8 @@ typedef struct td_named_tensor {
     const char *name; /* within its module: "weight"; in td_state_list: the whole path */
     td_tensor *tensor;
     bool buffer; /* not trained */
-    int owner;   /* for td_checkpoint_save, of an extra tensor: the rank that has it */
+    int owner;   /* of an extra tensor of td_checkpoint_save: the rank that has it. What is not rank
+                    0's has the parameters' dtype */
 } td_named_tensor;
 
 struct td_module {
