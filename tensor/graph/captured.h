@@ -65,7 +65,8 @@ typedef struct td_captured_options {
 } td_captured_options;
 
 /* options are copied. Free the result by td_captured_free, before the model and the optimizer that
- * the step uses. NULL with td_last_error(): no memory, or an option is out of range. */
+ * the step uses, and before td_dist_destroy: NCCL keeps a communicator until the graphs with its
+ * collectives are freed. NULL with td_last_error(): no memory, or an option is out of range. */
 td_captured *td_captured_new(const td_captured_options *options);
 void td_captured_free(td_captured *captured); /* NULL is fine */
 
