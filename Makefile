@@ -199,7 +199,7 @@ endif
 # Tiles of sums are local arrays that must stay in registers. The address sanitizer would put them
 # into memory: half as fast, and twice as long to compile. What "undefined" sees of their bounds is left.
 ifneq ($(filter address,$(subst $(comma), ,$(SANITIZE))),)
-$(B)/tensor/cpu/gemm_kernels.o $(B)/tensor/cpu/depthwise_kernels.o: \
+$(B)/tensor/cpu/gemm_kernels.o $(B)/tensor/cpu/bf16_kernels.o $(B)/tensor/cpu/depthwise_kernels.o: \
     ALL_CFLAGS += $(if $(filter clang%,$(compiler)),-mllvm -asan-stack=0,--param=asan-stack=0)
 endif
 

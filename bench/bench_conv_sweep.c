@@ -3,9 +3,10 @@
  * double precision), and how fast beside oneDNN, if that is there. The table has the worst first.
  *
  *     bench_conv_sweep [shapes] [seed] [ms per measurement]     random shapes
- *     bench_conv_sweep FILE [ms per measurement]                one shape a line: n ic ih iw oc
- *                                                               kernel stride pad groups
+ *     bench_conv_sweep FILE [ms per measurement] [batch]        one shape a line: n ic ih iw oc
+ *                                                               kernel stride pad groups [count]
  *
+ * A batch takes the place of every n. The sum of the times has a shape as often as its count says.
  * With TANDEM_BENCH_WINOGRAD=1 in the environment Winograd's transform is allowed.
  */
 #include "bench/sweep.h"
@@ -119,14 +120,17 @@ static td_conv2d_desc random_shape(uint64_t *seed)
     return d;
 }
 
-static bool read_shape(FILE *file, td_conv2d_desc *d)
+/* batch: instead of the line's, unless 0. */
+static bool read_shape(FILE *file, int64_t batch, td_conv2d_desc *d, double *count)
 {
     char line[256];
     while (fgets(line, sizeof line, file)) {
         long long v[9];
-        if (sscanf(line, "%lld %lld %lld %lld %lld %lld %lld %lld %lld", &v[0], &v[1], &v[2], &v[3],
-                   &v[4], &v[5], &v[6], &v[7], &v[8]) == 9) {
-            *d = square(v[0], v[1], v[2], v[3], v[4], (int)v[5], (int)v[6], (int)v[7], v[8]);
+        *count = 1;
+        if (sscanf(line, "%lld %lld %lld %lld %lld %lld %lld %lld %lld %lf", &v[0], &v[1], &v[2],
+                   &v[3], &v[4], &v[5], &v[6], &v[7], &v[8], count) >= 9) {
+            *d = square(batch > 0 ? batch : v[0], v[1], v[2], v[3], v[4], (int)v[5], (int)v[6],
+                        (int)v[7], v[8]);
             if (finish(d)) {
                 return true;
             }
@@ -307,23 +311,25 @@ int main(int argc, char **argv)
     int shapes = file ? MAX_ROWS : argc > 1 ? atoi(argv[1]) : 200;
     uint64_t seed = !file && argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     int at_ms = file ? 2 : 3;
-    double ms = argc > at_ms ? atof(argv[at_ms]) : 20;
+    double ms = argc > at_ms ? atof(argv[at_ms]) : 20, weight = 1;
+    int64_t batch = file && argc > 3 ? atoll(argv[3]) : 0;
     td_pool *pool = td_pool_new(td_default_threads());
     if (!pool || shapes <= 0 || !(ms > 0)) {
-        fprintf(stderr, "usage: bench_conv_sweep [shapes] [seed] [ms] | FILE [ms]\n");
+        fprintf(stderr, "usage: bench_conv_sweep [shapes] [seed] [ms] | FILE [ms] [batch]\n");
         return 2;
     }
     printf("%d threads, %s\n", td_pool_threads(pool), td_isa_name(td_isa_current()));
     int count = 0;
     td_conv2d_desc d;
     for (int i = 0; i < shapes && count + PASSES <= MAX_ROWS; i++) {
-        if (file && !read_shape(file, &d)) {
+        if (file && !read_shape(file, batch, &d, &weight)) {
             break;
         }
         d = file ? d : random_shape(&seed);
         d.winograd = winograd;
         for (int pass = 0; pass < PASSES; pass++) {
-            rows[count++] = measure(&d, pass, pool, ms, seed);
+            rows[count] = measure(&d, pass, pool, ms, seed);
+            rows[count++].count = weight;
         }
     }
     bool right = sweep_report(rows, count, winograd ? WINOGRAD_LIMIT : ERROR_LIMIT);

@@ -113,6 +113,22 @@ static void summarize(sweep_row *rows, int count, const char *beside,
     }
 }
 
+/* All rows' times that have a peer, each as often as it occurs. */
+static void weigh(const sweep_row *rows, int count)
+{
+    double ours = 0, theirs = 0, step = 0;
+    for (int i = 0; i < count; i++) {
+        bool both = rows[i].peer_ms > 0;
+        ours += both ? rows[i].count * rows[i].ours_ms : 0;
+        theirs += both ? rows[i].count * rows[i].peer_ms : 0;
+        step += both ? rows[i].count * rows[i].step_ms : 0;
+    }
+    if (ours > 0) {
+        printf("sum of the times: ours %.1f ms, oneDNN's %.2f of it, with conversions %.2f\n", ours,
+               theirs / ours, step / ours);
+    }
+}
+
 bool sweep_report(sweep_row *rows, int count, double limit)
 {
     int wrong = 0, converting = 0;
@@ -133,5 +149,6 @@ bool sweep_report(sweep_row *rows, int count, double limit)
                   step_ratio, by_step_ratio);
     }
     summarize(rows, count, "against oneDNN", ratio, by_ratio);
+    weigh(rows, count);
     return wrong == 0;
 }

@@ -8,6 +8,7 @@
 typedef struct sweep_row {
     char name[96];
     double flops;            /* of useful work */
+    double count;            /* how often it occurs, in the sum of all times */
     double ours_ms, peer_ms; /* peer_ms 0: there is no peer */
     double step_ms;          /* the peer's with its conversions of the weights */
     double error;            /* the largest seen, over the sum of the terms' magnitudes */

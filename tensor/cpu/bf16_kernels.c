@@ -1,11 +1,11 @@
 /* The kernels of bf16: AVX-512's products of pairs, AMX's of tiles, and how sums are stored. */
 #include "tensor/cpu/bf16_kernels.h"
 
-#include <string.h>
-
 #if TD_X86
 
 #include "tensor/cpu/bf16_vectors.h"
+#include "tensor/cpu/gemm_tiles.h"
+#include "tensor/cpu/vectors.h"
 
 #define OP TD_BF16_OP
 
@@ -23,38 +23,38 @@ OP void add_to(double *sums, int n, __m512 v)
     _mm512_mask_storeu_pd(sums + 8, last, _mm512_add_pd(_mm512_maskz_loadu_pd(last, sums + 8), b));
 }
 
-/* Rows [row, row + rows) of the sums, 32 wide, to C. The few rows' columns are added up in f32,
- * which is nearly exact for them: bf16 has 8 bits. */
-OP void store_rows(const td_bf16_block *b, const float *sum, int row, int rows, char *c,
-                   td_dtype dtype, bool stats)
+/* Rows [row, row + rows) of the block, from their sums, 32 wide. Few rows' columns are added up in
+ * f32, which is nearly exact for them: bf16 has 8 bits. */
+OP void store_rows_as(const td_gemm_block *g, const float *sum, int64_t row, int rows,
+                      td_dtype dtype, bool stats)
 {
-    __mmask16 first = td_mask16(b->n), last = td_mask16(b->n - 16);
+    __mmask16 first = td_mask16(g->n), last = td_mask16(g->n - 16);
     __m512 zero = _mm512_setzero_ps(), bias0 = zero, bias1 = zero;
     __m512 total0 = zero, total1 = zero, square0 = zero, square1 = zero;
-    if (b->bias) {
-        bias0 = _mm512_maskz_loadu_ps(first, b->bias);
-        bias1 = _mm512_maskz_loadu_ps(last, b->bias + 16);
+    if (g->bias) {
+        bias0 = _mm512_maskz_loadu_ps(first, g->bias);
+        bias1 = _mm512_maskz_loadu_ps(last, (const float *)g->bias + 16);
     }
-    for (int i = row; i < row + rows; i++) {
+    for (int i = 0; i < rows; i++) {
         __m512 v0 = _mm512_add_ps(_mm512_loadu_ps(sum + i * SIZE), bias0);
         __m512 v1 = _mm512_add_ps(_mm512_loadu_ps(sum + i * SIZE + 16), bias1);
+        void *c = (char *)g->c + g->c_row[row + i];
         if (dtype == TD_BF16) {
-            td_bf16 *to = (td_bf16 *)c + (i - row) * b->c_row;
-            __mmask32 mask = td_mask32(b->n);
-            if (b->accumulate) {
-                __m512i old = _mm512_maskz_loadu_epi16(mask, to);
+            __mmask32 mask = td_mask32(g->n);
+            if (g->accumulate) {
+                __m512i old = _mm512_maskz_loadu_epi16(mask, c);
                 v0 = _mm512_add_ps(v0, td_widen_first(old));
                 v1 = _mm512_add_ps(v1, td_widen_last(old));
             }
             __m512i rounded = td_round(v0, v1);
-            _mm512_mask_storeu_epi16(to, mask, rounded);
+            _mm512_mask_storeu_epi16(c, mask, rounded);
             if (stats) {
                 v0 = td_widen_first(rounded);
                 v1 = td_widen_last(rounded);
             }
         } else {
-            float *to = (float *)c + (i - row) * b->c_row;
-            if (b->accumulate) {
+            float *to = c;
+            if (g->accumulate) {
                 v0 = _mm512_add_ps(v0, _mm512_maskz_loadu_ps(first, to));
                 v1 = _mm512_add_ps(v1, _mm512_maskz_loadu_ps(last, to + 16));
             }
@@ -69,138 +69,83 @@ OP void store_rows(const td_bf16_block *b, const float *sum, int row, int rows, 
         }
     }
     if (stats) {
-        add_to(b->sums, b->n, total0);
-        add_to(b->sums + 16, b->n - 16, total1);
-        add_to(b->squares, b->n, square0);
-        add_to(b->squares + 16, b->n - 16, square1);
+        add_to(g->sums, g->n, total0);
+        add_to(g->sums + 16, g->n - 16, total1);
+        add_to(g->squares, g->n, square0);
+        add_to(g->squares + 16, g->n - 16, square1);
     }
 }
 
-OP void store_half(const td_bf16_block *b, const float *sum, int row, char *c)
+TD_TARGET_AVX512_BF16 static void store_rows(const td_gemm_block *g, const float *sum, int64_t row,
+                                             int rows)
 {
-    int rows = b->m - row < TD_BF16_HALF ? b->m - row : TD_BF16_HALF;
-    if (b->dtype == TD_BF16 && b->sums) {
-        store_rows(b, sum, row, rows, c, TD_BF16, true);
-    } else if (b->dtype == TD_BF16) {
-        store_rows(b, sum, row, rows, c, TD_BF16, false);
+    if (g->dtype == TD_BF16 && g->sums) {
+        store_rows_as(g, sum, row, rows, TD_BF16, true);
+    } else if (g->dtype == TD_BF16) {
+        store_rows_as(g, sum, row, rows, TD_BF16, false);
     } else {
-        store_rows(b, sum, row, rows, c, TD_F32, b->sums != NULL);
+        store_rows_as(g, sum, row, rows, TD_F32, g->sums != NULL);
     }
 }
 
-TD_TARGET_AVX512_BF16 static void store(const td_bf16_block *b, const float *sum)
+/* ---- AVX-512: the tiles of f32, whose elements are pairs here; 8 rows by 32 columns ---- */
+
+OP __m512 bf16_fma(__m512 a, __m512 b, __m512 sum)
 {
-    store_half(b, sum, 0, b->c);
-    if (b->m > TD_BF16_HALF) {
-        store_half(b, sum, TD_BF16_HALF,
-                   (char *)b->c + b->c_half * (int64_t)td_dtype_size(b->dtype));
-    }
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
 }
 
-/* ---- AVX-512: products of pairs, 8 rows by 32 columns in registers ---- */
+#define bf16_load avx512_load
+#define bf16_load_n avx512_load_n
+#define bf16_store avx512_store
+#define bf16_store_n avx512_store_n
+#define bf16_store_past avx512_store_past
+#define bf16_set1 avx512_set1
+#define K(name) bf16_##name
+#define ELEM float
+#define VEC __m512
+#define LANES 16
+#define TARGET TD_TARGET_AVX512_BF16
+#define INLINE static inline __attribute__((always_inline)) TARGET
+#define MAX_VECS 2
+#define FULL_ROWS 8
+#define PAIRS 2
+#include "tensor/cpu/gemm_tiles.inc"
 
-enum { ROWS = 8 };
-
-OP __m512 dot(__m512 sum, int32_t a, __m512i b)
+static TD_TARGET_AVX512_BF16 void vector_block(const td_gemm_block *g)
 {
-    return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(a), (__m512bh)b);
-}
-
-/* sum[rows][32] += a (rows x steps*depth) b. */
-OP void add_products(const td_bf16_block *block, const td_bf16 *a, const td_bf16 *b, int64_t steps,
-                     int rows, __m512 sum[ROWS][2])
-{
-    for (int64_t s = 0; s < steps; s++) {
-        for (int p = 0; p < block->depth / 2; p++) {
-            __m512i b0 = _mm512_loadu_si512(b + p * 64), b1 = _mm512_loadu_si512(b + p * 64 + 32);
-#pragma GCC unroll 8
-            for (int i = 0; i < rows; i++) {
-                int32_t pair;
-                memcpy(&pair, a + i * block->a_row + p * 2, sizeof pair);
-                sum[i][0] = dot(sum[i][0], pair, b0);
-                sum[i][1] = dot(sum[i][1], pair, b1);
-            }
-        }
-        a += block->a_step;
-        b += block->depth * SIZE;
+    if (g->dtype == TD_F32 && !g->sums) {
+        bf16_block(g);
+        return;
+    }
+    static const int64_t c_row[MOST_ROWS] = { 0, 128, 256, 384, 512, 640, 768, 896 };
+    _Alignas(64) float sum[MOST_ROWS * SIZE];
+    td_gemm_block tile = *g;
+    tile.c = sum;
+    tile.c_row = c_row;
+    tile.accumulate = false;
+    tile.bias = NULL;
+    for (int64_t row = 0; row < g->m; row += tile.m) {
+        tile.m = next_rows(g->m - row, MOST_ROWS);
+        tile.a_row = g->a_row + row;
+        bf16_block(&tile);
+        store_rows(g, sum, row, (int)tile.m);
     }
 }
 
-/* Rows [row, row + rows) of the block. */
-OP void vector_rows(const td_bf16_block *block, int row, int rows, float *result)
-{
-    __m512 sum[ROWS][2];
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++) {
-        sum[i][0] = sum[i][1] = _mm512_setzero_ps();
-    }
-    int64_t from = row < TD_BF16_HALF ? row * block->a_row
-                                      : block->a_half + (row - TD_BF16_HALF) * block->a_row;
-    for (int t = 0; t < block->count; t++) {
-        const td_bf16_term *term = &block->terms[t];
-        const td_bf16 *a = term->a + from, *b = term->b;
-        if (block->split) {
-            add_products(block, a + block->a_low, b, term->steps, rows, sum);
-            add_products(block, a, b + block->b_low, term->steps, rows, sum);
-        }
-        add_products(block, a, b, term->steps, rows, sum);
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++) {
-        _mm512_storeu_ps(result + (row + i) * SIZE, sum[i][0]);
-        _mm512_storeu_ps(result + (row + i) * SIZE + 16, sum[i][1]);
-    }
-}
-
-/* One of its own for each number of rows, so that their sums stay in registers. */
-TD_TARGET_AVX512_BF16 static void vector_part(const td_bf16_block *block, int row, int rows,
-                                              float *result)
-{
-    switch (rows) {
-#define PART(n)                                                                                    \
-    case n:                                                                                        \
-        vector_rows(block, row, n, result);                                                        \
-        break
-        PART(1);
-        PART(2);
-        PART(3);
-        PART(4);
-        PART(5);
-        PART(6);
-        PART(7);
-        PART(8);
-#undef PART
-    default:
-        break;
-    }
-}
-
-/* Each half of the rows in two like parts, 9 rows as 5 and 4: a part of few rows waits for its own
- * sums. */
-TD_TARGET_AVX512_BF16 static void vector_block(const td_bf16_block *block, td_bf16_tiles *tiles)
-{
-    (void)tiles;
-    _Alignas(64) float result[SIZE * SIZE];
-    for (int half = 0; half < block->m; half += TD_BF16_HALF) {
-        int left = block->m - half < TD_BF16_HALF ? block->m - half : TD_BF16_HALF;
-        int first = left > ROWS ? (left + 1) / 2 : left;
-        vector_part(block, half, first, result);
-        if (left > first) {
-            vector_part(block, half + first, left - first, result);
-        }
-    }
-    store(block, result);
-}
-
-static void vector_end(td_bf16_tiles *tiles)
-{
-    (void)tiles;
-}
-
-static const td_bf16_kernels vector_kernels = { .end = vector_end, .block = vector_block };
+static const td_gemm_kernels vector_kernels = {
+    .panel = SIZE,
+    .lanes = 16,
+    .rows = FULL_ROWS,
+    .size = sizeof(td_bf16),
+    .pairs = PAIRS,
+    .block = vector_block,
+};
 
 /* ---- AMX: products of tiles of 16 x 32 and 32 x 16 ----
  * Tiles 0 to 3 are the sums, row by row; 4 and 5 are A's, 6 and 7 B's. */
+
+enum { HALF = SIZE / 2 }; /* rows of a tile */
 
 typedef struct tile_config {
     uint8_t palette, start_row;
@@ -209,36 +154,65 @@ typedef struct tile_config {
     uint8_t rows[16];
 } tile_config;
 
+/* What this thread's tiles are set to. */
+static _Thread_local struct {
+    int m, depth;
+} tiles;
+
 static TD_TARGET_AMX void configure(int m, int depth)
 {
+    if (tiles.m == m && tiles.depth == depth) {
+        return;
+    }
     tile_config config = { .palette = 1 };
-    int first = m < TD_BF16_HALF ? m : TD_BF16_HALF;
-    int second = m > TD_BF16_HALF ? m - TD_BF16_HALF : first; /* unused then */
+    int first = m < HALF ? m : HALF;
+    int second = m > HALF ? m - HALF : first; /* unused then */
     for (int i = 0; i < 8; i++) {
         bool is_a = i == 4 || i == 5, is_b = i >= 6, lower = i == 2 || i == 3 || i == 5;
         config.rows[i] = (uint8_t)(is_b ? depth / 2 : lower ? second : first);
         config.row_bytes[i] = (uint16_t)(is_a ? depth * 2 : 64);
     }
     _tile_loadconfig(&config);
+    tiles.m = m;
+    tiles.depth = depth;
 }
+
+/* Rows of A or C as tiles can read them: `step` bytes apart from the first one; 0: they are not. */
+typedef struct lines {
+    const int64_t *row;
+    int count;
+    int64_t step;
+} lines;
+
+static lines lines_of(const int64_t *row, int count)
+{
+    lines l = { row, count, count > 1 ? row[1] - row[0] : 64 };
+    for (int i = 2; i < count; i++) {
+        l.step = row[i] - row[i - 1] == l.step ? l.step : 0;
+    }
+    return l;
+}
+
+/* A block of at most 32 rows. */
+typedef struct tile_block {
+    const td_gemm_block *g;
+    int64_t row;
+    int depth;     /* of a step */
+    lines a[2], c; /* c: if it is in the tiles as it is in memory */
+} tile_block;
 
 #define TILE_OP static inline __attribute__((always_inline)) TD_TARGET_AMX
 
-/* The tiles += one step of A times one of B. */
-TILE_OP void load_a(const td_bf16 *a, const td_bf16_block *block, bool two_rows)
+/* Where a step of 16 rows begins; rows that are not in equal steps are brought together. */
+TILE_OP const void *line_up(const lines *l, const char *a, int depth, char *room)
 {
-    _tile_loadd(4, a, block->a_row * 2);
-    if (two_rows) {
-        _tile_loadd(5, a + block->a_half, block->a_row * 2);
+    if (l->step) {
+        return a + l->row[0];
     }
-}
-
-TILE_OP void load_b(const td_bf16 *b, bool two_columns)
-{
-    _tile_loadd(6, b, 128);
-    if (two_columns) {
-        _tile_loadd(7, b + 32, 128);
+    for (int i = 0; i < l->count; i++) {
+        memcpy(room + (int64_t)i * 64, a + l->row[i], (size_t)depth * sizeof(td_bf16));
     }
+    return room;
 }
 
 TILE_OP void multiply(bool two_rows, bool two_columns)
@@ -255,113 +229,122 @@ TILE_OP void multiply(bool two_rows, bool two_columns)
     }
 }
 
-TILE_OP void tile_terms(const td_bf16_block *block, bool two_rows, bool two_columns, bool split)
+/* The tiles += the terms, step by step. */
+TILE_OP void add_terms(const tile_block *t, bool two_rows, bool two_columns)
 {
-    for (int t = 0; t < block->count; t++) {
-        const td_bf16 *a = block->terms[t].a, *b = block->terms[t].b;
-        for (int64_t s = block->terms[t].steps; s > 0; s--) {
-            if (split) {
-                load_b(b, two_columns);
-                load_a(a + block->a_low, block, two_rows);
-                multiply(two_rows, two_columns);
-                load_a(a, block, two_rows);
-                multiply(two_rows, two_columns);
-                load_b(b + block->b_low, two_columns);
-                multiply(two_rows, two_columns);
-            } else {
-                load_a(a, block, two_rows);
-                load_b(b, two_columns);
-                multiply(two_rows, two_columns);
+    _Alignas(64) char room[2][HALF * 64];
+    const lines *upper = &t->a[0], *lower = &t->a[1];
+    int64_t upper_step = upper->step ? upper->step : 64,
+            lower_step = lower->step ? lower->step : 64;
+    for (int i = 0; i < t->g->count; i++) {
+        const char *a = t->g->terms[i].a;
+        const td_bf16 *b = t->g->terms[i].b;
+        for (int64_t k = t->g->terms[i].k; k > 0; k -= t->depth) {
+            _tile_loadd(4, line_up(upper, a, t->depth, room[0]), upper_step);
+            if (two_rows) {
+                _tile_loadd(5, line_up(lower, a, t->depth, room[1]), lower_step);
             }
-            a += block->a_step;
-            b += block->depth * SIZE;
+            _tile_loadd(6, b, 128);
+            if (two_columns) {
+                _tile_loadd(7, b + 32, 128);
+            }
+            multiply(two_rows, two_columns);
+            a += t->depth * (int64_t)sizeof(td_bf16);
+            b += t->depth * SIZE;
         }
     }
 }
 
-/* The sums to or from memory; `row` floats from row to row. */
-TILE_OP void tiles_store(float *c, int64_t row, int64_t half, bool two_rows, bool two_columns)
+/* The sums to memory; `step` and `half` bytes from row to row and to row 16. */
+TILE_OP void tiles_store(char *c, int64_t step, int64_t half, bool two_rows, bool two_columns)
 {
-    _tile_stored(0, c, row * 4);
+    _tile_stored(0, c, step);
     if (two_columns) {
-        _tile_stored(1, c + 16, row * 4);
+        _tile_stored(1, c + 64, step);
     }
     if (two_rows) {
-        _tile_stored(2, c + half, row * 4);
+        _tile_stored(2, c + half, step);
     }
     if (two_rows && two_columns) {
-        _tile_stored(3, c + half + 16, row * 4);
+        _tile_stored(3, c + half + 64, step);
     }
 }
 
-TILE_OP void tiles_load(const float *c, int64_t row, int64_t half)
+TILE_OP void tile_case(const tile_block *t, bool two_rows, bool two_columns)
 {
-    _tile_loadd(0, c, row * 4);
-    _tile_loadd(1, c + 16, row * 4);
-    _tile_loadd(2, c + half, row * 4);
-    _tile_loadd(3, c + half + 16, row * 4);
-}
-
-TILE_OP void tile_case(const td_bf16_block *block, bool two_rows, bool two_columns)
-{
-    bool in_place = two_rows && two_columns && block->n == SIZE && block->dtype == TD_F32 &&
-                    !block->bias && !block->sums;
-    if (in_place && block->accumulate) {
-        tiles_load(block->c, block->c_row, block->c_half);
+    const td_gemm_block *g = t->g;
+    char *c = (char *)g->c + g->c_row[t->row];
+    int64_t step = t->c.step, half = HALF * step;
+    bool in_place = two_rows && two_columns && step != 0;
+    if (in_place && g->accumulate) {
+        _tile_loadd(0, c, step);
+        _tile_loadd(1, c + 64, step);
+        _tile_loadd(2, c + half, step);
+        _tile_loadd(3, c + half + 64, step);
     } else {
         _tile_zero(0);
         _tile_zero(1);
         _tile_zero(2);
         _tile_zero(3);
     }
-    if (block->split) {
-        tile_terms(block, two_rows, two_columns, true);
-    } else {
-        tile_terms(block, two_rows, two_columns, false);
-    }
+    add_terms(t, two_rows, two_columns);
     if (in_place) {
-        tiles_store(block->c, block->c_row, block->c_half, true, true);
+        tiles_store(c, step, half, true, true);
         return;
     }
+    enum { ROW = SIZE * sizeof(float) };
     _Alignas(64) float result[SIZE * SIZE];
-    tiles_store(result, SIZE, TD_BF16_HALF * SIZE, two_rows, two_columns);
-    store(block, result);
+    tiles_store((char *)result, ROW, HALF * ROW, two_rows, two_columns);
+    store_rows(g, result, t->row, t->a[0].count);
+    if (two_rows) {
+        store_rows(g, result + HALF * SIZE, t->row + HALF, t->a[1].count);
+    }
 }
 
-static TD_TARGET_AMX void tile_block(const td_bf16_block *block, td_bf16_tiles *tiles)
+static TD_TARGET_AMX void tiles_block(const td_gemm_block *g)
 {
-    if (tiles->m != block->m || tiles->depth != block->depth) {
-        tiles->m = block->m;
-        tiles->depth = block->depth;
-        configure(block->m, block->depth);
-    }
-    if (block->m > TD_BF16_HALF) {
-        if (block->n > TD_BF16_HALF) {
-            tile_case(block, true, true);
+    tile_block t = { .g = g, .depth = g->count > 0 ? td_bf16_depth(g->terms[0].k) : 2 };
+    for (t.row = 0; t.row < g->m; t.row += SIZE) {
+        int m = (int)td_min64(SIZE, g->m - t.row);
+        bool two_rows = m > HALF, two_columns = g->n > HALF;
+        t.a[0] = lines_of(g->a_row + t.row, two_rows ? HALF : m);
+        t.a[1] = two_rows ? lines_of(g->a_row + t.row + HALF, m - HALF) : t.a[0];
+        bool plain = g->dtype == TD_F32 && !g->bias && !g->sums;
+        t.c = plain && m == SIZE && g->n == SIZE ? lines_of(g->c_row + t.row, SIZE) : (lines){ 0 };
+        configure(m, t.depth);
+        if (two_rows && two_columns) {
+            tile_case(&t, true, true);
+        } else if (two_rows) {
+            tile_case(&t, true, false);
+        } else if (two_columns) {
+            tile_case(&t, false, true);
         } else {
-            tile_case(block, true, false);
+            tile_case(&t, false, false);
         }
-    } else if (block->n > TD_BF16_HALF) {
-        tile_case(block, false, true);
-    } else {
-        tile_case(block, false, false);
     }
 }
 
-static TD_TARGET_AMX void tile_end(td_bf16_tiles *tiles)
+static TD_TARGET_AMX void tiles_end(void)
 {
-    if (tiles->m) {
+    if (tiles.m) {
         _tile_release(); /* so that the system need not save them when threads change */
+        tiles.m = 0;
     }
 }
 
-static const td_bf16_kernels tile_kernels = { .end = tile_end,
-                                              .block = tile_block,
-                                              .full_steps = true };
+static const td_gemm_kernels tile_kernels = {
+    .panel = SIZE,
+    .lanes = 16,
+    .rows = SIZE,
+    .size = sizeof(td_bf16),
+    .pairs = PAIRS,
+    .block = tiles_block,
+    .end = tiles_end,
+};
 
 #endif
 
-const td_bf16_kernels *td_bf16_kernels_now(void)
+const td_gemm_kernels *td_bf16_kernels_now(void)
 {
 #if TD_X86
     switch (td_isa_current()) {
@@ -374,4 +357,20 @@ const td_bf16_kernels *td_bf16_kernels_now(void)
     }
 #endif
     return NULL;
+}
+
+bool td_bf16_full_steps(void)
+{
+    return td_isa_current() == TD_ISA_AMX;
+}
+
+int td_bf16_depth(int64_t elements)
+{
+    int64_t least = td_divide_up(elements, TD_BF16_BLOCK);
+    for (int64_t steps = least; steps > 0 && steps <= least + least / 3; steps++) {
+        if (elements % (2 * steps) == 0) {
+            return (int)(elements / steps);
+        }
+    }
+    return 0;
 }

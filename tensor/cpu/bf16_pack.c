@@ -123,8 +123,8 @@ OP void pack_b_turned_half(td_bf16 *to, int64_t low, const td_bf16_source *sourc
 }
 
 /* 32 columns of A, of which one row of `source` holds one, become 32 rows. */
-OP void pack_a_turned(td_bf16 *to, int64_t low, const td_bf16_source *source, td_dtype dtype, int m,
-                      int k)
+OP void pack_a_turned(td_bf16 *to, int64_t row, int64_t low, const td_bf16_source *source,
+                      td_dtype dtype, int m, int k)
 {
     __m512i high[2][16], low_part[2][16];
     for (int p = 0; p < 16; p++) {
@@ -138,12 +138,12 @@ OP void pack_a_turned(td_bf16 *to, int64_t low, const td_bf16_source *source, td
     for (int half = 0; half < 2; half++) {
         turn(high[half]);
         for (int i = 0; i < 16; i++) {
-            _mm512_storeu_si512(to + (half * 16 + i) * 32, high[half][i]);
+            _mm512_storeu_si512(to + (half * 16 + i) * row, high[half][i]);
         }
         if (low) {
             turn(low_part[half]);
             for (int i = 0; i < 16; i++) {
-                _mm512_storeu_si512(to + low + (half * 16 + i) * 32, low_part[half][i]);
+                _mm512_storeu_si512(to + low + (half * 16 + i) * row, low_part[half][i]);
             }
         }
     }
@@ -177,10 +177,10 @@ TD_TARGET_AVX512_BF16
 }
 
 TD_TARGET_AVX512_BF16 void
-td_bf16_pack_a_turned(td_bf16 *to, int64_t low, const td_bf16_source *source, int m,
-                      int k){ BY_DTYPE(pack_a_turned(to, 0, source, TD_BF16, m, k),
-                                       pack_a_turned(to, 0, source, TD_F32, m, k),
-                                       pack_a_turned(to, low, source, TD_F32, m, k)) }
+td_bf16_pack_a_turned(td_bf16 *to, int64_t row, int64_t low, const td_bf16_source *source, int m,
+                      int k){ BY_DTYPE(pack_a_turned(to, row, 0, source, TD_BF16, m, k),
+                                       pack_a_turned(to, row, 0, source, TD_F32, m, k),
+                                       pack_a_turned(to, row, low, source, TD_F32, m, k)) }
 
 TD_TARGET_AVX512_BF16 void td_bf16_pack_row(td_bf16 *to, int64_t low, const void *from,
                                             td_dtype dtype, int64_t count, int64_t padded)
@@ -196,12 +196,12 @@ TD_TARGET_AVX512_BF16 void td_bf16_pack_row(td_bf16 *to, int64_t low, const void
     }
 }
 
-TD_TARGET_AVX512_BF16 void td_bf16_pack_a(td_bf16 *to, int64_t low, const td_bf16_source *source,
-                                          int m, int k)
+TD_TARGET_AVX512_BF16 void td_bf16_pack_a(td_bf16 *to, int64_t row, int64_t low,
+                                          const td_bf16_source *source, int m, int k)
 {
     for (int i = 0; i < TD_BF16_BLOCK; i++) {
         const void *from = i < m ? row_of(source, source->dtype, i) : source->data;
-        td_bf16_pack_row(to + i * 32, low, from, source->dtype, i < m ? k : 0, 32);
+        td_bf16_pack_row(to + i * row, low, from, source->dtype, i < m ? k : 0, 32);
     }
 }
 

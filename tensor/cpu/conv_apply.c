@@ -10,9 +10,15 @@
  */
 #include "tensor/cpu/conv_apply.h"
 
+#include "tensor/cpu/bf16_kernels.h"
+
+#include <string.h>
+
 enum {
-    WHOLE = 160,    /* a sum of no more products is not cut */
-    TERMS = 64,     /* of a product */
+    WHOLE = 160, /* a sum of no more products is not cut */
+    TERMS = 64,  /* of a product, three times as many if factors are split */
+    MAX_DEPTH = 1 << 30,
+    STATS = 64,     /* sums in a task of adding them up */
     ONCE_ROWS = 12, /* of a block: its weights are packed as it goes */
     PACK_COST = 8,  /* of a weight, in multiply-adds */
 };
@@ -30,9 +36,10 @@ typedef struct row_block {
     int64_t qh, qw;
     int kh, kh_end, kw, kw_end;
     int64_t a_row[TD_APPLY_ROWS], c_row[TD_APPLY_ROWS];
+    double *stats; /* [2][channels] of these rows, or NULL */
 } row_block;
 
-/* A piece of a tap: channels [first, first + count) of the source, which lies `apart` elements from
+/* A piece of a tap: channels [first, first + count) of the source, which lies `apart` bytes from
  * that of the first tap. */
 typedef struct piece {
     int kh, kw;
@@ -50,19 +57,21 @@ typedef struct sum {
     int count;
     int64_t depth, most;
     piece pieces[TERMS];
-    td_gemm_term terms[TERMS];
+    td_gemm_term terms[TERMS * TD_BF16_TERMS];
     _Alignas(64) char packed[WHOLE * TD_GEMM_MAX_PANEL_BYTES];
 } sum;
 
-/* The pieces as terms of the product of one panel. */
-static void find_terms(sum *s, const td_apply_place *at, int64_t b_row)
+/* The pieces as terms of the product of one panel; returns how many. */
+static int find_terms(sum *s, const td_apply_place *at, int64_t b_row)
 {
     const td_apply_plan *p = s->plan;
     int64_t size = size_of(p);
-    const char *source = (const char *)p->apply->source + at->from * size, *b;
+    const char *source = (const char *)p->apply->source + at->from * size, *a, *b;
     char *to = s->packed;
+    int terms = 0;
     for (int i = 0; i < s->count; i++) {
         const piece *t = &s->pieces[i];
+        a = source + t->apart + t->first * size;
         if (p->packed) {
             b = td_apply_packed_at(p, at, t->kh, t->kw, t->first, t->count);
         } else if (s->packs) {
@@ -73,8 +82,24 @@ static void find_terms(sum *s, const td_apply_place *at, int64_t b_row)
         } else {
             b = td_apply_weights_at(p, at, t->kh, t->kw) + t->first * b_row * size;
         }
-        s->terms[i] = (td_gemm_term){ source + (t->apart + t->first) * size, b, t->count };
+        if (p->whole) {
+            terms += td_bf16_terms(&s->terms[terms], (const td_bf16 *)a, p->apply->mixed->low,
+                                   (const td_bf16 *)b, p->packed_low, t->count);
+        } else {
+            s->terms[terms++] = (td_gemm_term){ a, b, t->count };
+        }
     }
+    return terms;
+}
+
+/* Has the product of a panel make its share of the statistics. */
+static void add_stats(const sum *s, const td_apply_place *at, td_gemm_block *product)
+{
+    int64_t channels = s->plan->groups * s->plan->to_channels;
+    product->sums = s->block->stats + at->to;
+    product->squares = product->sums + channels;
+    memset(product->sums, 0, (size_t)at->n * sizeof(double));
+    memset(product->squares, 0, (size_t)at->n * sizeof(double));
 }
 
 /* Panel after panel, so that the rows of the source stay in the cache. `all`: these are all pieces.
@@ -83,25 +108,27 @@ static void add_up(sum *s, bool all)
 {
     const td_apply_plan *p = s->plan;
     const td_gemm_kernels *kernels = p->problem->kernels;
-    int64_t size = size_of(p);
     for (int64_t panel = s->panel; panel < s->end; panel++) {
         td_apply_place at = td_apply_place_of(p, panel);
         const char *bias = s->started ? NULL : p->apply->bias;
         td_gemm_block product = {
             .terms = s->terms,
-            .count = s->count,
             .a_row = s->block->a_row,
             .c_row = s->block->c_row,
             .a_col = 1,
             .b_row = p->packed || s->packs ? kernels->panel : p->problem->oc_all,
-            .c = (char *)p->apply->result + at.to * size,
+            .c = (char *)p->apply->result + at.to * p->to_size,
+            .dtype = p->whole ? p->apply->mixed->result : TD_F32,
             .m = s->block->rows,
             .n = (int)at.n,
             .accumulate = s->started,
             .past = p->past && all && !s->started,
-            .bias = bias ? bias + at.to * size : NULL,
+            .bias = bias ? bias + at.to * size_of(p) * kernels->pairs : NULL,
         };
-        find_terms(s, &at, product.b_row);
+        product.count = find_terms(s, &at, product.b_row);
+        if (s->block->stats) {
+            add_stats(s, &at, &product);
+        }
         if (p->problem->sharing > 0) {
             td_gemm_lanes lanes = p->lanes; /* the last group may have fewer channels */
             lanes.window = (int)(product.n * p->from_channels / p->to_channels);
@@ -117,16 +144,16 @@ static void add_up(sum *s, bool all)
 
 static void add_tap(sum *s, int kh, int kw, int64_t apart)
 {
-    int64_t depth = s->plan->depth;
+    int64_t depth = s->plan->depth, most = s->plan->whole ? depth : TD_APPLY_DEPTH;
     piece *last = s->count > 0 ? &s->pieces[s->count - 1] : NULL;
-    if (s->joins && last && last->kh == kh && last->apart + last->count == apart &&
-        s->depth + depth <= s->most) {
+    if (s->joins && last && last->kh == kh &&
+        last->apart + last->count * size_of(s->plan) == apart && s->depth + depth <= s->most) {
         last->count += depth;
         s->depth += depth;
         return;
     }
     for (int64_t first = 0, count; first < depth; first += count) {
-        count = td_min64(depth - first, TD_APPLY_DEPTH);
+        count = td_min64(depth - first, most);
         if (s->depth + count > s->most || s->count == TERMS) {
             add_up(s, false);
         }
@@ -152,10 +179,9 @@ static void multiply(const td_apply_plan *p, const row_block *block, int64_t pan
     s.packs =
         !p->packed && td_apply_needs_packing(p) && (p->apply->backward || block->rows >= ONCE_ROWS);
     s.joins = !td_apply_needs_packing(p) && p->problem->groups == 1 &&
-              p->problem->w.dilation == 1 && p->from.column == p->depth;
-    s.most = (block->kh_end - block->kh) * (block->kw_end - block->kw) * p->depth <= WHOLE
-                 ? WHOLE
-                 : TD_APPLY_DEPTH;
+              p->problem->w.dilation == 1 && p->from.column == p->depth * size_of(p);
+    bool is_short = (block->kh_end - block->kh) * (block->kw_end - block->kw) * p->depth <= WHOLE;
+    s.most = p->whole ? MAX_DEPTH : is_short ? WHOLE : TD_APPLY_DEPTH;
     s.count = 0;
     s.depth = 0;
     for (int kh = block->kh; kh < block->kh_end; kh++) {
@@ -186,8 +212,9 @@ static void class_task(const td_apply_plan *p, int64_t index, int64_t panel, int
     block.kh = block.kw = 0;
     block.kh_end = p->problem->h.kernel;
     block.kw_end = p->problem->w.kernel;
-    td_conv_class_rows(&p->classes, c, b->first, block.rows, &p->from, &p->to, size_of(p),
-                       block.a_row, block.c_row);
+    block.stats = p->partial ? p->partial + index * 2 * p->groups * p->to_channels : NULL;
+    td_conv_class_rows(&p->classes, c, b->first, block.rows, &p->from, &p->to, block.a_row,
+                       block.c_row);
     for (int64_t next; panel < end; panel = next) {
         next = td_min64(panel + p->beside, end);
         multiply(p, &block, panel, next, p->apply->accumulate);
@@ -199,7 +226,7 @@ static void find_rows(const td_apply_plan *p, int64_t pixel, int64_t end, int kh
                       row_block *block)
 {
     const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;
-    int64_t n = p->problem->n, size = size_of(p);
+    int64_t n = p->problem->n;
     block->rows = block->qh = block->qw = 0;
     block->kh = block->kh_end = block->kw = block->kw_end = 0;
     for (; pixel < end; pixel++) {
@@ -219,8 +246,8 @@ static void find_rows(const td_apply_plan *p, int64_t pixel, int64_t end, int kh
         }
         int64_t c = qh * p->to.row + qw * p->to.column;
         for (int64_t i = 0; i < n; i++, block->rows++) {
-            block->a_row[block->rows] = (a + i * p->from.image) * size;
-            block->c_row[block->rows] = (c + i * p->to.image) * size;
+            block->a_row[block->rows] = a + i * p->from.image;
+            block->c_row[block->rows] = c + i * p->to.image;
         }
     }
 }
@@ -232,6 +259,7 @@ static void strip_task(const td_apply_plan *p, int64_t index, int64_t panel, int
     int64_t pixel = index * p->strip_pixels;
     int64_t last = td_min64(pixel + p->strip_pixels, h->size * w->size);
     row_block block;
+    block.stats = NULL;
     if (!p->apply->accumulate) {
         find_rows(p, pixel, last, -1, -1, &block);
         multiply(p, &block, panel, end, false);
@@ -256,6 +284,24 @@ static void task(void *ctx, int64_t task)
         strip_task(p, block, panel, end);
     } else {
         class_task(p, block, panel, end);
+    }
+    if (p->problem->kernels->end) {
+        p->problem->kernels->end();
+    }
+}
+
+/* Adds up the statistics of all blocks, of some channels. */
+static void stats_task(void *ctx, int64_t task)
+{
+    const td_apply_plan *p = ctx;
+    int64_t count = 2 * p->groups * p->to_channels;
+    int64_t begin = task * STATS, end = td_min64(count, begin + STATS);
+    double *to = p->apply->mixed->stats;
+    memset(to + begin, 0, (size_t)(end - begin) * sizeof *to);
+    for (int64_t block = 0; block < p->blocks; block++) {
+        for (int64_t i = begin; i < end; i++) {
+            to[i] += p->partial[block * count + i];
+        }
     }
 }
 
@@ -284,4 +330,7 @@ void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspac
     int64_t spans = td_divide_up(p.all_panels, p.span);
     p.turns = td_conv_turns(apply->problem, h, w, p.blocks, spans, td_pool_threads(pool));
     td_pool_run(pool, p.blocks * spans, task, &p);
+    if (p.partial) {
+        td_pool_run(pool, td_divide_up(2 * p.groups * p.to_channels, STATS), stats_task, &p);
+    }
 }

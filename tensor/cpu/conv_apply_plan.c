@@ -8,9 +8,10 @@ enum {
     BLOCK_ROWS = 64,       /* of the result in a block */
     SHORT_SUM = 128,       /* products: with so few a block has MANY_ROWS rows */
     MANY_ROWS = 126,       /* also of wide panels, whose weights take long to load */
+    WHOLE_ROWS = 128,      /* where sums are not cut */
     SPAN_BYTES = 5 << 19,  /* of weights that pass by for each block of rows */
     WIDE_PANEL = 32,       /* columns: one panel's part of a block then fills the L1 cache */
-    WIDE_SPAN = 1 << 19,   /* bytes: SPAN_BYTES where panels are wide */
+    WIDE_SPAN = 1 << 19,   /* bytes: SPAN_BYTES where panels are wide or sums are whole */
     WANTED_TASKS = 8,      /* at least, if there are enough rows */
     AHEAD_ROWS = 192,      /* of the result in all: weights are packed for all of them beforehand */
     PAST_BYTES = 24 << 20, /* of a result that is written past the caches */
@@ -60,7 +61,8 @@ static void set_groups(td_apply_plan *p)
     bool back = p->apply->backward;
     int64_t together = problem->sharing > 0 ? problem->sharing : 1;
     p->groups = td_divide_up(problem->groups, together);
-    p->depth = back ? problem->oc : problem->ic;
+    p->source_channels = together * (back ? problem->oc : problem->ic);
+    p->depth = p->whole ? p->apply->mixed->depth : p->source_channels / together;
     p->from_channels = together * p->depth;
     p->to_channels = together * (back ? problem->ic : problem->oc);
     p->panels = td_divide_up(p->to_channels, problem->kernels->panel);
@@ -79,8 +81,8 @@ static int64_t rows_of_block(const td_apply_plan *p)
     int64_t wanted = td_divide_up(WANTED_TASKS, p->all_panels);
     bool is_short = p->depth * problem->h.kernel * problem->w.kernel <= SHORT_SUM;
     bool wide = problem->kernels->panel > WIDE_PANEL;
-    return td_min64(td_divide_up(td_divide_up(rows, wanted), unit) * unit,
-                    is_short || wide ? MANY_ROWS : BLOCK_ROWS);
+    int64_t most = p->whole ? WHOLE_ROWS : is_short || wide ? MANY_ROWS : BLOCK_ROWS;
+    return td_min64(td_divide_up(td_divide_up(rows, wanted), unit) * unit, most);
 }
 
 /* Whether the result is so large that nobody will find it in a cache, and its lines are whole. */
@@ -88,7 +90,7 @@ static bool writes_past(const td_apply_plan *p)
 {
     int64_t size = (int64_t)p->problem->kernels->size;
     int64_t rows = p->classes.h.taps.size * p->classes.w.taps.size * p->problem->n;
-    return !p->apply->accumulate && !p->by_taps && p->problem->sharing == 0 &&
+    return !p->apply->accumulate && !p->by_taps && !p->whole && p->problem->sharing == 0 &&
            p->to_channels * size % LINE == 0 && (uintptr_t)p->apply->result % LINE == 0 &&
            rows * p->to_channels * p->groups * size >= PAST_BYTES;
 }
@@ -100,7 +102,7 @@ static void cut(td_apply_plan *p, int64_t rows)
     const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;
     p->strip_pixels = rows / problem->n > 1 ? rows / problem->n : 1;
     p->blocks = td_divide_up(h->size * w->size, p->strip_pixels);
-    p->by_taps = problem->n <= BLOCK_ROWS && problem->sharing == 0 &&
+    p->by_taps = problem->n <= BLOCK_ROWS && problem->sharing == 0 && !p->whole &&
                  cost_of_strips(p, p->blocks) < cost_of_classes(p);
     if (!p->by_taps) {
         td_conv_classes_cut(&p->classes);
@@ -110,31 +112,54 @@ static void cut(td_apply_plan *p, int64_t rows)
                       (int64_t)problem->kernels->size; /* of a panel, in bytes */
     bool wide = problem->kernels->panel > WIDE_PANEL;
     int64_t spans = td_divide_up(4 * WANTED_TASKS, p->blocks);
-    int64_t least = td_divide_up(p->all_panels * weights, wide ? WIDE_SPAN : SPAN_BYTES);
+    int64_t bytes = wide || p->whole ? WIDE_SPAN : SPAN_BYTES;
+    int64_t least = td_divide_up(p->all_panels * weights, bytes);
     spans = spans > least ? spans : least;
     p->span = td_divide_up(p->all_panels, td_min64(spans, p->all_panels));
     p->beside = wide ? 1 : p->span;
     p->past = writes_past(p);
 }
 
+static td_conv_strides in_bytes(const td_conv_strides *s, int64_t size)
+{
+    return (td_conv_strides){ s->row * size, s->column * size, s->image * size };
+}
+
+/* Takes memory for the weights, and for statistics. */
+static void take_room(td_apply_plan *p, td_conv_space *space)
+{
+    const td_gemm_kernels *kernels = p->problem->kernels;
+    const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;
+    const td_conv_mixed *mixed = p->apply->mixed;
+    bool many = h->size * w->size * p->problem->n >= AHEAD_ROWS;
+    if (td_apply_needs_packing(p) && (p->problem->sharing > 0 || p->whole || many)) {
+        int64_t alive = space->base ? (int64_t)h->alive * w->alive : (int64_t)h->kernel * w->kernel;
+        int64_t count = p->all_panels * alive * p->depth * kernels->panel;
+        p->packed_low = p->whole && mixed->low ? count : 0;
+        p->packed = td_conv_take(space, (count + p->packed_low) * (int64_t)kernels->size);
+    }
+    if (p->whole && mixed->stats) {
+        int64_t each = 2 * p->groups * p->to_channels * (int64_t)sizeof *p->partial;
+        p->partial = td_conv_take(space, p->classes.most * each);
+    }
+}
+
 td_apply_plan td_apply_plan_make(const td_conv_apply *apply, td_conv_space *space)
 {
     const td_conv_problem *problem = apply->problem;
+    const td_conv_mixed *mixed = apply->mixed;
+    int64_t size = (int64_t)problem->kernels->size;
     bool back = apply->backward;
-    td_apply_plan p = { .apply = apply, .problem = problem };
+    td_apply_plan p = { .apply = apply, .problem = problem, .whole = mixed != NULL };
     td_conv_classes_make(&p.classes, problem, back, space);
-    const td_conv_taps *h = &p.classes.h.taps, *w = &p.classes.w.taps;
-    p.from = back ? problem->y : problem->x;
-    p.to = back ? problem->x : problem->y;
+    p.weight_size = mixed ? (int64_t)td_dtype_size(mixed->weights) : size;
+    p.to_size = mixed ? (int64_t)td_dtype_size(mixed->result) : size;
+    p.from = in_bytes(back ? &problem->y : &problem->x, size);
+    p.to = in_bytes(back ? &problem->x : &problem->y, p.to_size);
     set_groups(&p);
     int64_t rows = rows_of_block(&p);
     td_conv_classes_take(&p.classes, rows, problem->kernels->rows, space);
-    if (td_apply_needs_packing(&p) &&
-        (problem->sharing > 0 || h->size * w->size * problem->n >= AHEAD_ROWS)) {
-        int64_t alive = space->base ? (int64_t)h->alive * w->alive : (int64_t)h->kernel * w->kernel;
-        p.packed = td_conv_take(space, p.all_panels * alive * p.depth * problem->kernels->panel *
-                                           (int64_t)problem->kernels->size);
-    }
+    take_room(&p, space);
     if (space->base) {
         cut(&p, rows);
     }

@@ -5,6 +5,8 @@
  */
 #include "tensor/cpu/conv_apply.h"
 
+#include "tensor/cpu/bf16_kernels.h"
+
 static int64_t size_of(const td_apply_plan *p)
 {
     return (int64_t)p->problem->kernels->size;
@@ -12,7 +14,7 @@ static int64_t size_of(const td_apply_plan *p)
 
 bool td_apply_needs_packing(const td_apply_plan *p)
 {
-    return p->apply->backward ||
+    return p->apply->backward || p->whole ||
            (p->problem->oc_all > p->problem->kernels->panel && p->problem->sharing == 0);
 }
 
@@ -24,7 +26,7 @@ td_apply_place td_apply_place_of(const td_apply_plan *p, int64_t panel)
     int64_t all = (p->apply->backward ? problem->ic : problem->oc) * problem->groups;
     td_apply_place at = { .panel = panel, .from = group * p->from_channels };
     at.to = group * p->to_channels + first;
-    at.weight = p->apply->backward ? at.from + first * problem->oc_all : at.to;
+    at.weight = p->apply->backward ? group * p->source_channels + first * problem->oc_all : at.to;
     at.n = td_min64(p->to_channels - first, all - at.to); /* the last group may have fewer */
     at.n = td_min64(at.n, problem->kernels->panel);
     return at;
@@ -35,7 +37,7 @@ const char *td_apply_weights_at(const td_apply_plan *p, const td_apply_place *at
     const td_conv_problem *problem = p->problem;
     int64_t tap = (int64_t)kh * problem->w.kernel + kw;
     return (const char *)p->apply->weights +
-           (tap * problem->ic * problem->oc_all + at->weight) * size_of(p);
+           (tap * problem->ic * problem->oc_all + at->weight) * p->weight_size;
 }
 
 /* Panel beside panel, as they are used. */
@@ -48,11 +50,32 @@ char *td_apply_packed_at(const td_apply_plan *p, const td_apply_place *at, int k
     return p->packed + rows * p->problem->kernels->panel * size_of(p);
 }
 
+/* All rows of a tap as bf16, in pairs; zeros for the source's padding. */
+static void pack_pairs(const td_apply_plan *p, int n, const char *from, td_bf16 *to)
+{
+    int64_t row = p->problem->oc_all, low = p->packed_low;
+    td_bf16_source source = { .dtype = p->apply->mixed->weights, .stride = row };
+    for (int64_t first = 0; first < p->depth; first += TD_BF16_BLOCK, to += TD_BF16_STEP) {
+        int rows = (int)td_min64(TD_BF16_BLOCK, p->source_channels - first);
+        int depth = (int)td_min64(TD_BF16_BLOCK, p->depth - first);
+        source.data = from + first * (p->apply->backward ? 1 : row) * p->weight_size;
+        if (p->apply->backward) {
+            td_bf16_pack_b_turned(to, low, &source, rows, n, depth);
+        } else {
+            td_bf16_pack_b(to, low, &source, rows, n, depth);
+        }
+    }
+}
+
 void td_apply_pack(const td_apply_plan *p, int64_t n, const char *from, int64_t first,
                    int64_t count, char *to)
 {
     const td_conv_problem *problem = p->problem;
     int64_t size = size_of(p);
+    if (p->whole) {
+        pack_pairs(p, (int)n, from, (td_bf16 *)to);
+        return;
+    }
     if (!p->apply->backward) {
         problem->kernels->pack(to, from + first * problem->oc_all * size, count, n, problem->oc_all,
                                1);
@@ -78,7 +101,7 @@ static void pack_task(void *ctx, int64_t task)
     td_apply_place at = td_apply_place_of(p, task % p->all_panels);
     const char *from = td_apply_weights_at(p, &at, kh, kw);
     for (int64_t first = 0, count; first < p->depth; first += count) {
-        count = td_min64(p->depth - first, TD_APPLY_DEPTH);
+        count = p->whole ? p->depth : td_min64(p->depth - first, TD_APPLY_DEPTH);
         td_apply_pack(p, at.n, from, first, count,
                       td_apply_packed_at(p, &at, kh, kw, first, count));
     }

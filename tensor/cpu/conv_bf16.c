@@ -26,24 +26,11 @@ bool td_conv_bf16_takes(const td_conv_bf16_desc *desc, td_conv2d_pass pass)
     return d->groups == 1 || !narrow;
 }
 
-int td_bf16_depth(int64_t channels)
-{
-    int64_t least = td_divide_up(channels, TD_BF16_BLOCK);
-    if (channels == 0) {
-        return 0;
-    }
-    for (int64_t steps = least; steps <= least + least / 3; steps++) {
-        if (channels % (2 * steps) == 0) {
-            return (int)(channels / steps);
-        }
-    }
-    return 0;
-}
-
 td_conv_problem td_bf16_problem(const td_conv2d_desc *d, bool rows)
 {
     td_conv_problem p = {
         .dtype = d->dtype,
+        .kernels = td_bf16_kernels_now(),
         .n = d->n,
         .groups = d->groups,
         .ic = d->ic / d->groups,
@@ -117,7 +104,7 @@ td_bf16_pictures td_bf16_rows_plan(const void *x, const td_conv2d_desc *d, td_co
                            .height = d->ih,
                            .width = d->ow,
                            .images = d->n };
-    if (td_bf16_kernels_now()->full_steps) {
+    if (td_bf16_full_steps()) {
         p.depth = TD_BF16_BLOCK;
         p.steps = td_divide_up(p.channels, p.depth);
     } else {
@@ -227,10 +214,84 @@ void td_bf16_pictures_run(td_pool *pool, const td_bf16_pictures *p)
     }
 }
 
+/* ---- forward and backward-data ---- */
+
+/* What the plan of all convolutions (conv_apply.h) is told of one in bf16. */
+typedef struct job {
+    td_conv_problem problem;
+    td_bf16_pictures source;
+    td_conv_mixed mixed;
+    td_conv_apply apply;
+} job;
+
+static void make_job(job *j, const td_conv_bf16_desc *desc, bool backward, const void *source,
+                     td_conv_space *space)
+{
+    const td_conv2d_desc *d = &desc->conv;
+    bool rows = !backward && td_bf16_uses_rows(d);
+    td_conv_problem p = td_bf16_problem(d, rows);
+    if (rows) {
+        j->source = td_bf16_rows_plan(source, d, space);
+        p.x = j->source.at;
+    } else if (backward) {
+        j->source =
+            td_bf16_pictures_plan(source, d->dtype, d->groups, p.oc, d->oh, d->ow, d->n, space);
+        p.y = j->source.at;
+    } else {
+        j->source =
+            td_bf16_pictures_plan(source, d->dtype, d->groups, p.ic, d->ih, d->iw, d->n, space);
+        p.x = j->source.at;
+    }
+    j->problem = p;
+    j->mixed = (td_conv_mixed){ .depth = j->source.steps * j->source.depth,
+                                .low = j->source.low,
+                                .weights = desc->weight_dtype,
+                                .result = d->dtype };
+    j->apply = (td_conv_apply){
+        .problem = &j->problem, .backward = backward, .source = j->source.data, .mixed = &j->mixed
+    };
+}
+
+static void run_job(td_pool *pool, job *j, td_conv_space *space)
+{
+    td_bf16_pictures_run(pool, &j->source);
+    td_conv_apply_run(pool, &j->apply, space->base + space->used);
+}
+
 size_t td_conv_bf16_workspace(const td_conv_bf16_desc *desc, td_conv2d_pass pass)
 {
     if (pass == TD_CONV2D_BACKWARD_WEIGHTS) {
         return (size_t)td_conv_bf16_reduce_workspace(desc);
     }
-    return (size_t)td_conv_bf16_apply_workspace(desc, pass == TD_CONV2D_BACKWARD_DATA);
+    td_conv_space space = { 0 };
+    job j;
+    double any; /* room for statistics, which forward may be asked for */
+    make_job(&j, desc, pass == TD_CONV2D_BACKWARD_DATA, NULL, &space);
+    j.mixed.stats = pass == TD_CONV2D_FORWARD ? &any : NULL;
+    return (size_t)(space.used + td_conv_apply_workspace(&j.apply));
+}
+
+void td_conv_bf16_forward(td_pool *pool, const td_conv_bf16_desc *desc, const void *x,
+                          const void *w, const float *bias, void *y, double *stats, void *workspace)
+{
+    td_conv_space space = { .base = workspace };
+    job j;
+    make_job(&j, desc, false, x, &space);
+    j.mixed.stats = stats;
+    j.apply.weights = w;
+    j.apply.bias = bias;
+    j.apply.result = y;
+    run_job(pool, &j, &space);
+}
+
+void td_conv_bf16_backward_data(td_pool *pool, const td_conv_bf16_desc *desc, const void *dy,
+                                const void *w, void *dx, bool accumulate, void *workspace)
+{
+    td_conv_space space = { .base = workspace };
+    job j;
+    make_job(&j, desc, true, dy, &space);
+    j.apply.weights = w;
+    j.apply.result = dx;
+    j.apply.accumulate = accumulate;
+    run_job(pool, &j, &space);
 }

@@ -41,11 +41,6 @@ bool td_bf16_uses_rows(const td_conv2d_desc *desc);
 /* The convolution, over rows where they are used. */
 td_conv_problem td_bf16_problem(const td_conv2d_desc *desc, bool rows);
 
-/* Steps of at most 32 that cut `channels` without a rest and without much waste: the depth of each,
- * 0 if there is no such cut. */
-int td_bf16_depth(int64_t channels);
-
-int64_t td_conv_bf16_apply_workspace(const td_conv_bf16_desc *desc, bool backward);
 int64_t td_conv_bf16_reduce_workspace(const td_conv_bf16_desc *desc);
 
 #endif

@@ -13,15 +13,13 @@
 #include <string.h>
 
 enum {
-    MAX_TERMS = 64,
+    MAX_TERMS = 96,
     /* Small gradients: each slab makes a partial result of its own, so that nothing that one thread
      * has packed is read by another. They are added in order afterwards. */
     PIECES = 8,
     PIECE_DW_BYTES = 655360,
     PIECES_BYTES = 1 << 26, /* of all that is packed */
-    COMBINE_ELEMENTS = 4096,
-    CLEAR_BYTES = 65536,
-    SLAB_BYTES = 1 << 20, /* of packed x and dy; half of an L2 cache */
+    SLAB_BYTES = 1 << 20,   /* of packed x and dy; half of an L2 cache */
 };
 
 /* ---- the plan ---- */
@@ -97,7 +95,6 @@ static void make_plan(td_bf16_reduce *p, const td_conv2d_desc *d, const void *x,
                       td_conv_space *space)
 {
     bool rows = td_bf16_uses_rows(d);
-    p->kernels = td_bf16_kernels_now();
     p->problem = td_bf16_problem(d, rows);
     p->split = d->dtype == TD_F32;
     p->x = (td_bf16_view){ x, d->dtype, p->problem.x, 0 };
@@ -146,31 +143,30 @@ static void mark_used(const td_conv_taps *taps, uint8_t *used, int64_t size)
 
 /* The sum of one tile of dw, as its terms are found. */
 typedef struct tile_sum {
-    const td_bf16_kernels *kernels;
-    td_bf16_block block;
-    td_bf16_tiles tiles;
-    td_bf16_term terms[MAX_TERMS];
+    const td_bf16_reduce *plan;
+    td_gemm_block block;
+    int64_t a_row[TD_BF16_BLOCK], c_row[TD_BF16_BLOCK];
+    td_gemm_term terms[MAX_TERMS];
 } tile_sum;
 
 static void add_up(tile_sum *sum)
 {
-    sum->kernels->block(&sum->block, &sum->tiles);
+    sum->plan->problem.kernels->block(&sum->block);
     sum->block.accumulate = true;
     sum->block.count = 0;
 }
 
-static void add_term(tile_sum *sum, const td_bf16 *a, const td_bf16 *b, int64_t steps)
+/* `blocks` of 32 pictures. */
+static void add_terms(tile_sum *sum, const td_bf16 *a, const td_bf16 *b, int64_t blocks)
 {
-    td_bf16_term *last = &sum->terms[sum->block.count - 1];
-    if (sum->block.count > 0 && a == last->a + last->steps * TD_BF16_STEP &&
-        b == last->b + last->steps * TD_BF16_STEP) {
-        last->steps += steps;
-        return;
+    const td_bf16_reduce *p = sum->plan;
+    for (int64_t i = 0; i < blocks; i++, a += TD_BF16_STEP, b += TD_BF16_STEP) {
+        if (sum->block.count > MAX_TERMS - TD_BF16_TERMS) {
+            add_up(sum);
+        }
+        sum->block.count +=
+            td_bf16_terms(&sum->terms[sum->block.count], a, p->x_low, b, p->dy_low, TD_BF16_BLOCK);
     }
-    if (sum->block.count == MAX_TERMS) {
-        add_up(sum);
-    }
-    sum->terms[sum->block.count++] = (td_bf16_term){ a, b, steps };
 }
 
 static void add_rows(const td_bf16_reduce *p, tile_sum *sum, int64_t channels, int64_t panel,
@@ -181,9 +177,9 @@ static void add_rows(const td_bf16_reduce *p, tile_sum *sum, int64_t channels, i
         for (int64_t unit = 0; unit < p->y_width && source_h >= 0; unit++) {
             int32_t source_w = p->whole_rows ? 0 : p->w.source[unit * p->w.kernel + kw];
             if (source_w >= 0) {
-                add_term(sum,
-                         td_bf16_reduce_x(p, channels, p->whole_rows ? kw : 0, source_h, source_w),
-                         td_bf16_reduce_dy(p, panel, row, unit), p->block_count);
+                add_terms(sum,
+                          td_bf16_reduce_x(p, channels, p->whole_rows ? kw : 0, source_h, source_w),
+                          td_bf16_reduce_dy(p, panel, row, unit), p->block_count);
             }
         }
     }
@@ -201,24 +197,24 @@ static void tile_task(void *ctx, int64_t task)
     int64_t group = task / taps / p->panels / p->ic_blocks;
     int kh = (int)(tap / p->w.kernel), kw = (int)(tap % p->w.kernel);
     int64_t ic = ic_block * TD_BF16_BLOCK, oc = panel * TD_BF16_BLOCK;
-    tile_sum sum = { .kernels = p->kernels };
-    sum.block = (td_bf16_block){
+    tile_sum sum; /* the tables of terms are filled as they are needed */
+    sum.plan = p;
+    sum.block = (td_gemm_block){
         .terms = sum.terms,
-        .a_row = TD_BF16_BLOCK,
-        .a_half = TD_BF16_HALF * TD_BF16_BLOCK,
-        .a_step = TD_BF16_STEP,
-        .depth = TD_BF16_BLOCK,
-        .split = p->split,
-        .a_low = p->x_low,
-        .b_low = p->dy_low,
-        .m = (int)td_min64(TD_BF16_BLOCK, problem->ic - ic),
+        .a_row = sum.a_row,
+        .c_row = sum.c_row,
+        .a_col = 1,
+        .b_row = TD_BF16_BLOCK,
+        .m = td_min64(TD_BF16_BLOCK, problem->ic - ic),
         .n = (int)td_min64(TD_BF16_BLOCK, problem->oc - oc),
         .c = p->dw + (tap * problem->ic + ic) * problem->oc_all + group * problem->oc + oc,
-        .c_row = problem->oc_all,
-        .c_half = TD_BF16_HALF * problem->oc_all,
         .dtype = TD_F32,
         .accumulate = p->accumulate || !p->first,
     };
+    for (int64_t i = 0; i < TD_BF16_BLOCK; i++) {
+        sum.a_row[i] = i * TD_BF16_BLOCK * (int64_t)sizeof(td_bf16);
+        sum.c_row[i] = i * problem->oc_all * (int64_t)sizeof *p->dw;
+    }
     if (p->h.rank[kh] >= 0 && p->w.rank[kw] >= 0) {
         add_rows(p, &sum, group * p->ic_blocks + ic_block, group * p->panels + panel, kh, kw);
     }
@@ -226,32 +222,12 @@ static void tile_task(void *ctx, int64_t task)
     if (sum.block.count > 0 || (alive && !sum.block.accumulate)) {
         add_up(&sum);
     }
-    p->kernels->end(&sum.tiles);
+    if (problem->kernels->end) {
+        problem->kernels->end();
+    }
 }
 
 /* ---- running ---- */
-
-/* Clears a part of the gradient of one tap, if that meets nothing. */
-static void clear_task(void *ctx, int64_t task)
-{
-    const td_bf16_reduce *p = ctx;
-    int64_t bytes = p->problem.ic * p->problem.oc_all * (int64_t)sizeof *p->dw;
-    int64_t parts = td_divide_up(bytes, CLEAR_BYTES);
-    int64_t tap = task / parts, begin = task % parts * CLEAR_BYTES;
-    if (p->h.rank[tap / p->w.kernel] < 0 || p->w.rank[tap % p->w.kernel] < 0) {
-        memset((char *)p->dw + tap * bytes + begin, 0,
-               (size_t)td_min64(CLEAR_BYTES, bytes - begin));
-    }
-}
-
-static void clear_dead_taps(td_pool *pool, td_bf16_reduce *p)
-{
-    int64_t taps = (int64_t)p->h.kernel * p->w.kernel;
-    int64_t bytes = p->problem.ic * p->problem.oc_all * (int64_t)sizeof *p->dw;
-    if (!p->accumulate && (int64_t)p->h.alive * p->w.alive < taps) {
-        td_pool_run(pool, taps * td_divide_up(bytes, CLEAR_BYTES), clear_task, p);
-    }
-}
 
 static void run_slab(td_pool *pool, td_bf16_reduce *p)
 {
@@ -301,32 +277,6 @@ static void piece_task(void *ctx, int64_t task)
     run_slab(NULL, &own);
 }
 
-/* Adds up some elements of the pieces. Those of dead taps are no numbers: they are cleared after
- * this, or stay as they are. */
-static void combine_task(void *ctx, int64_t task)
-{
-    const td_bf16_reduce *p = ctx;
-    int64_t tap_size = p->problem.ic * p->problem.oc_all, count = dw_elements(p);
-    int64_t end = td_min64(count, (task + 1) * COMBINE_ELEMENTS);
-    for (int64_t begin = task * COMBINE_ELEMENTS, next; begin < end; begin = next) {
-        int64_t tap = begin / tap_size;
-        next = td_min64(end, (tap + 1) * tap_size);
-        if (p->h.rank[tap / p->w.kernel] < 0 || p->w.rank[tap % p->w.kernel] < 0) {
-            continue;
-        }
-        for (int64_t piece = 0; piece < p->pieces; piece++) {
-            const float *from = p->partial + piece * count;
-            if (piece == 0 && !p->accumulate) {
-                memcpy(p->dw + begin, from + begin, (size_t)(next - begin) * sizeof *from);
-                continue;
-            }
-            for (int64_t i = begin; i < next; i++) {
-                p->dw[i] += from[i];
-            }
-        }
-    }
-}
-
 int64_t td_conv_bf16_reduce_workspace(const td_conv_bf16_desc *desc)
 {
     td_conv_space space = { 0 };
@@ -351,9 +301,15 @@ void td_conv_bf16_backward_weights(td_pool *pool, const td_conv_bf16_desc *desc,
     td_bf16_pictures_run(pool, &p.rows);
     if (p.pieces > 1) {
         td_pool_run(pool, p.pieces, piece_task, &p);
-        td_pool_run(pool, td_divide_up(dw_elements(&p), COMBINE_ELEMENTS), combine_task, &p);
     } else {
         run_slabs(pool, &p);
     }
-    clear_dead_taps(pool, &p);
+    td_conv_combine_run(pool, &(td_conv_combine){ .dtype = TD_F32,
+                                                  .h = &p.h,
+                                                  .w = &p.w,
+                                                  .tap_size = p.problem.ic * p.problem.oc_all,
+                                                  .dw = dw,
+                                                  .partial = p.partial,
+                                                  .pieces = p.pieces,
+                                                  .accumulate = accumulate });
 }

@@ -13,7 +13,6 @@ typedef struct td_bf16_view {
 } td_bf16_view;
 
 typedef struct td_bf16_reduce {
-    const td_bf16_kernels *kernels;
     td_conv_problem problem;
     td_bf16_pictures rows; /* x as rows */
     td_bf16_view x, dy;

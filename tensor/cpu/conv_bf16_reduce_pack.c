@@ -47,7 +47,7 @@ static void pack_x_block(const td_bf16_reduce *p, td_bf16 *to, int64_t channel, 
         g.source.data = base + (unit * p->x.at.column + first * p->x.at.image) * size;
         g.source.stride = p->x.at.image;
     }
-    td_bf16_pack_a_turned(to, low, &g.source, channels, count);
+    td_bf16_pack_a_turned(to, TD_BF16_BLOCK, low, &g.source, channels, count);
 }
 
 /* One row of x, 32 of its channels, one plane. */

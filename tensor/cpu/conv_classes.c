@@ -92,8 +92,8 @@ void td_conv_classes_take(td_conv_classes *all, int64_t block_rows, int64_t unit
     all->block_rows = block_rows;
     all->unit = unit;
     int64_t rows = all->h.taps.size * all->w.taps.size * all->n;
-    int64_t most = td_min64(2 * td_divide_up(rows, block_rows) + most_classes(all), rows);
-    all->block_list = td_conv_take(space, most * (int64_t)sizeof *all->block_list);
+    all->most = td_min64(2 * td_divide_up(rows, block_rows) + most_classes(all), rows);
+    all->block_list = td_conv_take(space, all->most * (int64_t)sizeof *all->block_list);
 }
 
 /* The pixel with which row `first` of a class begins. */
@@ -148,14 +148,14 @@ void td_conv_classes_cut(td_conv_classes *all)
 /* to[i] = first + i * step */
 static void progress(int64_t *to, int64_t count, int64_t first, int64_t step)
 {
-    for (int64_t i = 0; to && i < count; i++) {
+    for (int64_t i = 0; i < count; i++) {
         to[i] = first + i * step;
     }
 }
 
 void td_conv_class_rows(const td_conv_classes *all, const td_conv_class *c, int64_t first,
                         int64_t count, const td_conv_strides *from, const td_conv_strides *to,
-                        int64_t size, int64_t *a_row, int64_t *c_row)
+                        int64_t *a_row, int64_t *c_row)
 {
     const td_conv_taps *h = &all->h.taps, *w = &all->w.taps;
     int64_t image = first % all->n, pixel = first / all->n;
@@ -165,9 +165,8 @@ void td_conv_class_rows(const td_conv_classes *all, const td_conv_class *c, int6
         int64_t a = h->source[qh * h->kernel + c->h->tap] * from->row +
                     w->source[qw * w->kernel + c->w->tap] * from->column + image * from->image;
         run = td_min64(all->n - image, count - done);
-        progress(a_row ? a_row + done : NULL, run, a * size, from->image * size);
-        int64_t to_at = qh * to->row + qw * to->column + image * to->image;
-        progress(c_row ? c_row + done : NULL, run, to_at * size, to->image * size);
+        progress(a_row + done, run, a, from->image);
+        progress(c_row + done, run, qh * to->row + qw * to->column + image * to->image, to->image);
         image = 0;
         if (++j == c->w->count) {
             j = 0;

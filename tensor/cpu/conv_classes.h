@@ -56,7 +56,7 @@ typedef struct td_conv_classes {
     int64_t block_rows;        /* at most, about */
     int64_t unit;              /* blocks are a multiple of it, but for the last one of a class */
     td_conv_block *block_list; /* in the order of the pixels that they begin with */
-    int64_t blocks;
+    int64_t blocks, most;      /* and how many there may be */
 } td_conv_classes;
 
 /* Takes the memory, and fills it unless the space only measures. */
@@ -67,10 +67,10 @@ void td_conv_classes_take(td_conv_classes *all, int64_t block_rows, int64_t unit
                           td_conv_space *space);
 void td_conv_classes_cut(td_conv_classes *all);
 
-/* Where rows [first, first + count) of a class are, in bytes: of the source their pixel at the
- * first tap. Either table may be NULL. */
+/* Where rows [first, first + count) of a class are: a_row[i] is row i's pixel of the source at the
+ * first tap, c_row[i] its own; in bytes if the strides are. */
 void td_conv_class_rows(const td_conv_classes *all, const td_conv_class *c, int64_t first,
                         int64_t count, const td_conv_strides *from, const td_conv_strides *to,
-                        int64_t size, int64_t *a_row, int64_t *c_row);
+                        int64_t *a_row, int64_t *c_row);
 
 #endif

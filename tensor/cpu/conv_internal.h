@@ -24,7 +24,7 @@ typedef struct td_conv_strides {
 /* A convolution as the passes see it. */
 typedef struct td_conv_problem {
     td_dtype dtype;
-    const td_gemm_kernels *kernels;
+    const td_gemm_kernels *kernels; /* of bf16: also of f32 that is split */
     int64_t n, groups;
     int64_t ic, oc; /* of one group */
     int64_t oc_all;
@@ -76,7 +76,16 @@ typedef struct td_conv_apply {
     const void *bias; /* forward only, or NULL */
     void *result;
     bool accumulate;
+    const struct td_conv_mixed *mixed; /* with kernels of bf16: what else there is to say */
 } td_conv_apply;
+
+/* The source is bf16, perhaps a copy with padded channels; the strides of the problem are its. */
+typedef struct td_conv_mixed {
+    int64_t depth; /* channels of a group of the source with their padding */
+    int64_t low;   /* elements to the source's low parts, if it is split; otherwise 0 */
+    td_dtype weights, result;
+    double *stats; /* [2][channels]: sums of the result and of its squares, as stored; or NULL */
+} td_conv_mixed;
 
 /* The order of its tasks. */
 td_turns td_conv_turns(const td_conv_problem *problem, const td_conv_taps *h, const td_conv_taps *w,
@@ -93,6 +102,21 @@ typedef struct td_conv_reduce {
     void *dw;
     bool accumulate;
 } td_conv_reduce;
+
+/* The end of that pass. dw = (accumulate ? dw : 0) + the pieces in order, unless partial is NULL;
+ * and unless `accumulate`, taps that meet nothing become zeros. Those of the pieces are no numbers.
+ */
+typedef struct td_conv_combine {
+    td_dtype dtype;
+    const td_conv_taps *h, *w;
+    int64_t tap_size; /* numbers of dw */
+    void *dw;
+    const void *partial; /* [piece][as dw] */
+    int64_t pieces;
+    bool accumulate;
+} td_conv_combine;
+
+void td_conv_combine_run(td_pool *pool, const td_conv_combine *combine);
 
 int64_t td_conv_reduce_workspace(const td_conv_reduce *reduce);
 void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);

@@ -234,29 +234,26 @@ static void span_task(void *ctx, int64_t task)
 
 /* ---- clearing and adding up ---- */
 
-/* Some numbers of dw: those of taps that meet nothing are cleared; of others pieces are added up.
- */
+/* Some numbers of dw. */
 static void combine_task(void *ctx, int64_t task)
 {
-    const td_reduce_plan *p = ctx;
-    int64_t tap_size = p->problem->ic * p->problem->oc_all, size = size_of(p);
-    int64_t of_tap = td_divide_up(tap_size, COMBINE), tap = task / of_tap;
-    int64_t first = task % of_tap * COMBINE, count = td_min64(COMBINE, tap_size - first);
-    first += tap * tap_size;
-    char *dw = (char *)p->reduce->dw + first * size;
-    bool alive =
-        p->rows > 0 && p->h.rank[tap / p->w.kernel] >= 0 && p->w.rank[tap % p->w.kernel] >= 0;
-    if (!alive) {
-        if (!p->reduce->accumulate) {
+    const td_conv_combine *c = ctx;
+    int64_t size = (int64_t)td_dtype_size(c->dtype), taps = (int64_t)c->h->kernel * c->w->kernel;
+    int64_t of_tap = td_divide_up(c->tap_size, COMBINE), tap = task / of_tap;
+    int64_t first = task % of_tap * COMBINE, count = td_min64(COMBINE, c->tap_size - first);
+    first += tap * c->tap_size;
+    char *dw = (char *)c->dw + first * size;
+    if (c->h->rank[tap / c->w->kernel] < 0 || c->w->rank[tap % c->w->kernel] < 0) {
+        if (!c->accumulate) {
             memset(dw, 0, (size_t)(count * size));
         }
         return;
     }
-    for (int64_t piece = 0; p->partial && piece < p->pieces; piece++) {
-        const char *from = p->partial + (piece * p->dw_size + first) * size;
-        if (piece == 0 && !p->reduce->accumulate) {
+    for (int64_t piece = 0; c->partial && piece < c->pieces; piece++) {
+        const char *from = (const char *)c->partial + (piece * taps * c->tap_size + first) * size;
+        if (piece == 0 && !c->accumulate) {
             memcpy(dw, from, (size_t)(count * size));
-        } else if (p->problem->dtype == TD_F32) {
+        } else if (c->dtype == TD_F32) {
             for (int64_t i = 0; i < count; i++) {
                 ((float *)dw)[i] += ((const float *)from)[i];
             }
@@ -265,6 +262,14 @@ static void combine_task(void *ctx, int64_t task)
                 ((double *)dw)[i] += ((const double *)from)[i];
             }
         }
+    }
+}
+
+void td_conv_combine_run(td_pool *pool, const td_conv_combine *c)
+{
+    int64_t taps = (int64_t)c->h->kernel * c->w->kernel;
+    if (c->partial || (int64_t)c->h->alive * c->w->alive < taps) {
+        td_pool_run(pool, taps * td_divide_up(c->tap_size, COMBINE), combine_task, (void *)c);
     }
 }
 
@@ -282,16 +287,24 @@ void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *works
     td_conv_space space = { .base = workspace };
     td_reduce_plan p = td_reduce_plan_make(reduce, &space);
     const td_conv_problem *problem = p.problem;
-    int64_t taps = (int64_t)p.h.kernel * p.w.kernel, alive = (int64_t)p.h.alive * p.w.alive;
-    double products = (double)p.rows * (double)(problem->ic * problem->oc_all) * (double)alive;
+    double products = (double)p.rows * (double)(problem->ic * problem->oc_all) * (double)p.h.alive *
+                      (double)p.w.alive;
     if (products < TD_GEMM_SERIAL_WORK) {
         pool = NULL;
     }
     if (p.blocks > 0) {
         td_pool_run(pool, p.spans * p.pieces, p.few ? td_reduce_few_task : span_task, &p);
     }
-    if (p.partial || alive < taps || p.blocks == 0) {
-        int64_t of_tap = td_divide_up(problem->ic * problem->oc_all, COMBINE);
-        td_pool_run(pool, taps * of_tap, combine_task, &p);
+    for (int kh = 0; p.rows == 0 && kh < p.h.kernel; kh++) { /* without pictures no tap meets any */
+        p.h.rank[kh] = -1;
+        p.h.alive = 0;
     }
+    td_conv_combine_run(pool, &(td_conv_combine){ .dtype = problem->dtype,
+                                                  .h = &p.h,
+                                                  .w = &p.w,
+                                                  .tap_size = problem->ic * problem->oc_all,
+                                                  .dw = reduce->dw,
+                                                  .partial = p.partial,
+                                                  .pieces = p.pieces,
+                                                  .accumulate = reduce->accumulate });
 }

@@ -12,14 +12,14 @@ enum {
 typedef struct plan {
     const td_gemm_desc *desc;
     td_gemm_bf16_types types;
-    const td_bf16_kernels *kernels;
+    const td_gemm_kernels *kernels;
     int depth; /* of a step */
     int64_t steps;
     int64_t row_blocks, panels; /* of 32 */
     int64_t row_tasks, panel_tasks, task_panels;
     td_turns turns;           /* of one matrix */
     int64_t a_count, b_count; /* matrices to pack */
-    td_bf16 *a, *b;           /* packed: [matrix][block of 32][step][...]; a NULL: as it is */
+    td_bf16 *a, *b; /* packed: a [matrix][row][step], b [matrix][panel][step]; a NULL: as it is */
     int64_t a_low, b_low;
 } plan;
 
@@ -77,14 +77,14 @@ static void pack_a_task(const plan *p, int64_t task)
     int m = (int)td_min64(TD_BF16_BLOCK, d->m - row);
     td_bf16_source from = { .dtype = p->types.a, .stride = by_rows ? d->a_row : d->a_col };
     td_bf16 *to = p->a + matrix * a_elements(p) + block * p->steps * TD_BF16_STEP;
-    for (int64_t k0 = 0; k0 < d->k; k0 += TD_BF16_BLOCK, to += TD_BF16_STEP) {
+    for (int64_t k0 = 0; k0 < d->k; k0 += TD_BF16_BLOCK, to += TD_BF16_BLOCK) {
         int64_t at = matrix * d->a_batch + row * d->a_row + k0 * d->a_col;
         int k = (int)td_min64(TD_BF16_BLOCK, d->k - k0);
         from.data = (const char *)d->a + at * size;
         if (by_rows) {
-            td_bf16_pack_a(to, p->a_low, &from, m, k);
+            td_bf16_pack_a(to, p->steps * p->depth, p->a_low, &from, m, k);
         } else {
-            td_bf16_pack_a_turned(to, p->a_low, &from, m, k);
+            td_bf16_pack_a_turned(to, p->steps * p->depth, p->a_low, &from, m, k);
         }
     }
 }
@@ -135,43 +135,39 @@ static void multiply_task(void *ctx, int64_t task)
     int64_t row = row_task * TASK_ROWS, end = td_min64(d->m, row + TASK_ROWS);
     int64_t panel = panel_task * p->task_panels, last = td_min64(p->panels, panel + p->task_panels);
     int64_t size = (int64_t)td_dtype_size(d->dtype);
-    int64_t a_row = p->a ? TD_BF16_BLOCK : d->a_row;
-    td_bf16_term term = { .steps = p->steps };
-    td_bf16_tiles tiles = { 0 };
-    td_bf16_block block = {
-        .terms = &term,
-        .count = d->k > 0,
+    int64_t k = p->steps * p->depth, block_row = p->a ? k : d->a_row;
+    int64_t a_row[TASK_ROWS], c_row[TASK_ROWS];
+    for (int64_t i = 0; i < end - row; i++) {
+        a_row[i] = i * block_row * (int64_t)sizeof(td_bf16);
+        c_row[i] = i * d->c_row * size;
+    }
+    td_gemm_term terms[TD_BF16_TERMS];
+    td_gemm_block block = {
+        .terms = terms,
         .a_row = a_row,
-        .a_half = TD_BF16_HALF * a_row,
-        .a_step = p->a ? TD_BF16_STEP : p->depth,
-        .depth = p->depth,
-        .split = p->types.split,
-        .a_low = p->a_low,
-        .b_low = p->b_low,
-        .c_row = d->c_row,
-        .c_half = TD_BF16_HALF * d->c_row,
+        .c_row = c_row,
+        .a_col = 1,
+        .b_row = TD_BF16_BLOCK,
+        .m = end - row,
         .dtype = d->dtype,
         .accumulate = d->accumulate,
     };
+    const td_bf16 *a = p->a ? p->a + (d->a_batch == 0 ? 0 : matrix) * a_elements(p) + row * k
+                            : (const td_bf16 *)d->a + matrix * d->a_batch + row * d->a_row;
     const td_bf16 *b = p->b + (d->b_batch == 0 ? 0 : matrix) * b_elements(p);
     for (; panel < last; panel++) {
         int64_t column = panel * TD_BF16_BLOCK;
-        term.b = b + panel * p->steps * p->depth * TD_BF16_BLOCK;
+        int terms_of_panel =
+            td_bf16_terms(terms, a, p->a_low, b + panel * k * TD_BF16_BLOCK, p->b_low, k);
+        block.count = d->k > 0 ? terms_of_panel : 0;
         block.n = (int)td_min64(TD_BF16_BLOCK, d->n - column);
         block.bias = d->bias ? (const float *)d->bias + column : NULL;
-        for (int64_t i = row; i < end; i += TD_BF16_BLOCK) {
-            if (p->a) {
-                term.a = p->a + (d->a_batch == 0 ? 0 : matrix) * a_elements(p) +
-                         i * p->steps * TD_BF16_BLOCK;
-            } else {
-                term.a = (const td_bf16 *)d->a + matrix * d->a_batch + i * d->a_row;
-            }
-            block.m = (int)td_min64(TD_BF16_BLOCK, d->m - i);
-            block.c = (char *)d->c + (matrix * d->c_batch + i * d->c_row + column) * size;
-            p->kernels->block(&block, &tiles);
-        }
+        block.c = (char *)d->c + (matrix * d->c_batch + row * d->c_row + column) * size;
+        p->kernels->block(&block);
     }
-    p->kernels->end(&tiles);
+    if (p->kernels->end) {
+        p->kernels->end();
+    }
 }
 
 size_t td_gemm_bf16_workspace(const td_gemm_desc *desc, const td_gemm_bf16_types *types)

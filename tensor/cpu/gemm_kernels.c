@@ -1,34 +1,13 @@
 #include "tensor/cpu/gemm_kernels.h"
 
+#include "tensor/cpu/bf16_kernels.h"
+#include "tensor/cpu/gemm_tiles.h"
 #include "tensor/cpu/vectors.h"
 
 enum {
-    TILE_ROWS = 6,    /* rows of a register block of full width */
-    MOST_ROWS = 8,    /* of a narrower one: each needs a register for its address, too */
     GROUPED_SUMS = 8, /* vectors of sums of small groups, at a time */
     STRIDED_ROWS = 96,
 };
-
-/* How many of the rows that are left to compute together, `most` being 6 or 8. There are tiles of
- * 1 to 6 and 8 rows; one of 1 or 2 rows waits for its own sums, so it is avoided. */
-static int next_rows(int64_t left, int most)
-{
-    if (left >= most + 3 || left == most) {
-        return most;
-    }
-    return left <= 6 ? (int)left : (int)(left + 1) / 2;
-}
-
-/* Fetches what belongs to a tile of what the next product reads. */
-static void fetch_share(const td_gemm_block *g, int64_t row, int64_t rows)
-{
-    for (int i = 0; i < 2; i++) {
-        int64_t end = g->next_bytes[i] * (row + rows) / g->m;
-        for (int64_t at = g->next_bytes[i] * row / g->m; at < end; at += 64) {
-            __builtin_prefetch(g->next[i] + at, 0, 2);
-        }
-    }
-}
 
 /* Transposes 4 x 4 floats: `from` has columns `col` apart, `to` has rows `row` apart. */
 static inline void transpose_4x4(float *to, int64_t row, const float *from, int64_t col)
@@ -159,6 +138,9 @@ const td_gemm_kernels *td_gemm_kernels_for(td_dtype dtype)
 {
     if (dtype == TD_F64) {
         return &f64_kernels;
+    }
+    if (dtype == TD_BF16) {
+        return td_bf16_kernels_now();
     }
 #if TD_X86
     switch (td_isa_vectors()) {

@@ -1,7 +1,8 @@
 /*
  * The micro-kernels: products of small blocks that live in registers and the first-level cache.
  * Everything that multiplies (matrix products, convolutions) is a loop over these. There is one
- * table for each instruction set and element type; AMX will be one more.
+ * table for each instruction set and element type: f32, f64, and bf16, whose elements are
+ * multiplied in pairs by AVX-512 or in whole tiles by AMX, and added up in f32.
  */
 #ifndef TD_TENSOR_CPU_GEMM_KERNELS_H
 #define TD_TENSOR_CPU_GEMM_KERNELS_H
@@ -16,8 +17,8 @@ enum {
 /* One term of a sum of products: A m x k, B k x n. */
 typedef struct td_gemm_term {
     const void *a;
-    const void *b; /* element (p, j) at b[p*b_row + j] */
-    int64_t k;
+    const void *b; /* element (p, j) at b[p*b_row + j]; of bf16, see tensor/cpu/bf16_kernels.h */
+    int64_t k;     /* of bf16: the same for all terms, as td_bf16_depth cuts it */
 } td_gemm_term;
 
 /*
@@ -43,7 +44,11 @@ typedef struct td_gemm_block {
      * multiples of 64 bytes, n is a multiple of the vector's elements, and C is not accumulated.
      * Others see it after the end of the pool's run. */
     bool past;
-    const void *bias; /* n elements, or NULL */
+    const void *bias; /* n elements, or NULL; of bf16: in f32 */
+    /* Only of bf16: C may be TD_F32 or TD_BF16, rounded once, and the columns of what is stored may
+     * be added up. */
+    td_dtype dtype;
+    double *sums, *squares; /* += each column and its squares, or NULL */
     /* What the next product will read, fetched from memory meanwhile; or NULL. */
     const char *next[2];
     int64_t next_bytes[2];
@@ -60,15 +65,17 @@ typedef struct td_gemm_kernels {
     int panel;   /* columns of a panel of B: the widest block */
     int rows;    /* rows that are computed together; blocks of a multiple of it waste nothing */
     int lanes;   /* elements of a vector */
-    size_t size; /* bytes of an element */
+    size_t size; /* bytes of an element of A and B */
+    int pairs; /* elements that are multiplied at once, 1 or 2; sums have so many times the size */
 
     void (*block)(const td_gemm_block *block);
+    void (*end)(void); /* what a task calls after its last block, or NULL */
 
     /* Copies a k x n matrix, n <= panel, element (p, j) at from[p*row + j*col], into a panel:
      * element (p, j) at to[p*panel + j]. Columns from n on are not written. */
     void (*pack)(void *to, const void *from, int64_t k, int64_t n, int64_t row, int64_t col);
 
-    /* The following are NULL in some tables; their n is at most `lanes`.
+    /* The following are NULL in some tables, as `pack` is; their n is at most `lanes`.
      * As `block`, but element (i, j) meets, at row p of B, element (i, first[j] + p) of A. */
     void (*grouped)(const td_gemm_block *block, const td_gemm_lanes *lanes);
     /* C as above, of elements (i, j) = sum over p of A(p, first[j] + i) * B(p, j); rows of A are
@@ -80,7 +87,8 @@ typedef struct td_gemm_kernels {
 void td_gemm_strided(const td_gemm_kernels *kernels, const td_gemm_block *block, int64_t a_row,
                      int64_t c_row);
 
-/* The table for TD_F32 or TD_F64 at the instruction set in use. */
+/* The table for TD_F32, TD_F64 or TD_BF16 at the instruction set in use; NULL if that multiplies no
+ * bf16. */
 const td_gemm_kernels *td_gemm_kernels_for(td_dtype dtype);
 
 /* Sizes of blocks and counts of them. */

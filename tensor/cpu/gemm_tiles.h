@@ -1,0 +1,34 @@
+/* What the loops over tiles share (gemm_tiles.inc). */
+#ifndef TD_TENSOR_CPU_GEMM_TILES_H
+#define TD_TENSOR_CPU_GEMM_TILES_H
+
+#include "tensor/cpu/gemm_kernels.h"
+
+#include <string.h>
+
+enum {
+    MOST_ROWS = 8, /* of a tile: each needs a register for its address, too */
+};
+
+/* How many of the rows that are left to compute together, `most` being 6 or 8. There are tiles of
+ * 1 to 6 and 8 rows; one of 1 or 2 rows waits for its own sums, so it is avoided. */
+static inline int next_rows(int64_t left, int most)
+{
+    if (left >= most + 3 || left == most) {
+        return most;
+    }
+    return left <= 6 ? (int)left : (int)(left + 1) / 2;
+}
+
+/* Fetches what belongs to a tile of what the next product reads. */
+static inline void fetch_share(const td_gemm_block *g, int64_t row, int64_t rows)
+{
+    for (int i = 0; i < 2; i++) {
+        int64_t end = g->next_bytes[i] * (row + rows) / g->m;
+        for (int64_t at = g->next_bytes[i] * row / g->m; at < end; at += 64) {
+            __builtin_prefetch(g->next[i] + at, 0, 2);
+        }
+    }
+}
+
+#endif
