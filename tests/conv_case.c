@@ -1,6 +1,7 @@
 #include "tests/conv_case.h"
 
 #include "tensor/cpu/isa.h"
+#include "tensor/f16.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -40,7 +41,7 @@ typedef struct array {
     double *exact;
 } array;
 
-static array make_array(td_dtype dtype, int64_t count)
+static array make_array(td_dtype dtype, bool bf16, int64_t count)
 {
     array a = { count, malloc((size_t)count * type_size(dtype) + 1),
                 malloc((size_t)count * sizeof(double) + 1) };
@@ -48,6 +49,7 @@ static array make_array(td_dtype dtype, int64_t count)
     assert_non_null(a.exact);
     for (int64_t i = 0; i < count; i++) {
         float value = (float)conv_random() / (float)(1u << 30) - 1;
+        value = bf16 ? td_bf16_to_f32(td_f32_to_bf16(value)) : value;
         if (dtype == TD_F32) {
             ((float *)a.data)[i] = value;
         } else {
@@ -155,14 +157,14 @@ static test_case make_case(const conv_method *method, const td_conv2d_desc *d)
                     .with_bias = conv_random() % 2 };
     int64_t nx = d->ih * d->iw * d->n * d->ic, ny = d->oh * d->ow * d->n * d->oc;
     int64_t nw = (int64_t)d->kh * d->kw * (d->ic / d->groups) * d->oc;
-    t.x = make_array(d->dtype, nx);
-    t.dx = make_array(d->dtype, nx);
-    t.w = make_array(d->dtype, nw);
-    t.dw = make_array(d->dtype, nw);
-    t.y = make_array(d->dtype, ny);
-    t.dy = make_array(d->dtype, ny);
-    t.bias = make_array(d->dtype, d->oc);
-    t.db = make_array(d->dtype, d->oc);
+    t.x = make_array(d->dtype, method->bf16, nx);
+    t.dx = make_array(d->dtype, method->bf16, nx);
+    t.w = make_array(d->dtype, method->bf16, nw);
+    t.dw = make_array(d->dtype, method->bf16, nw);
+    t.y = make_array(d->dtype, method->bf16, ny);
+    t.dy = make_array(d->dtype, method->bf16, ny);
+    t.bias = make_array(d->dtype, method->bf16, d->oc);
+    t.db = make_array(d->dtype, method->bf16, d->oc);
     t.ref_y = make_reference(&t.y, false);
     t.ref_dx = make_reference(&t.dx, t.accumulate);
     t.ref_dw = make_reference(&t.dw, t.accumulate);
@@ -253,8 +255,11 @@ static double value_at(const test_case *t, const void *result, int64_t i)
 static void check_elements(const test_case *t, const char *pass, const void *result,
                            const reference *ref, int64_t count)
 {
+    double of_terms = t->method->of_terms;
+    of_terms = of_terms > 0 ? of_terms : t->desc.dtype == TD_F32 ? 1e-6 : 1e-12;
     for (int64_t i = 0; i < count; i++) {
-        double limit = (t->desc.dtype == TD_F32 ? 1e-6 : 1e-12) * ref->scale[i];
+        double limit = of_terms * ref->scale[i];
+        limit += t->method->bf16 ? 0x1p-8 * fabs(ref->sum[i]) : 0;
         double error = fabs(value_at(t, result, i) - ref->sum[i]);
         if (!(error <= limit)) {
             char what[64];

@@ -17,8 +17,10 @@ typedef struct conv_method {
     void (*run)(td_pool *pool, const td_conv2d_desc *desc, td_conv2d_pass pass,
                 const conv_operands *operands, void *workspace);
     bool bias;       /* has a pass for the bias's gradient */
-    double relative; /* the error allowed, relative to the result's length; 0: each element's is
-                        held against its own terms */
+    bool bf16;       /* operands are values that bf16 has; an f32 result may be rounded to it */
+    double of_terms; /* the error allowed to an element, relative to the sum of its terms'
+                        magnitudes; 0: what its dtype leaves */
+    double relative; /* instead, unless 0: the error allowed relative to the result's length */
 } conv_method;
 
 void conv_check(const conv_method *method, const td_conv2d_desc *desc);

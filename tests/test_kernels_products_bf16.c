@@ -1,9 +1,12 @@
 /* Matrix products and convolutions whose tensors are bf16, alone and beside f32, against double
  * precision: the sum is as exact as an f32 one, and a bf16 result is rounded once. */
+#include "tests/conv_case.h"
 #include "tests/reference_products.h"
 
+#include "tensor/cpu/conv_bf16.h"
 #include "tensor/cpu/isa.h"
 #include "tensor/extend.h"
+#include "tensor/f16.h"
 
 #include <stdlib.h>
 
@@ -173,60 +176,115 @@ static int64_t one_of(const int64_t *values, int64_t count)
     return values[below(count)];
 }
 
-static bool has_result(const ref_conv *c)
-{
-    const td_conv2d_params *p = &c->params;
-    return c->ih + 2 * p->pad[0] >= p->dilation[0] * (c->kh - 1) + 1 &&
-           c->iw + 2 * p->pad[1] >= p->dilation[1] * (c->kw - 1) + 1;
-}
-
 /* Channels below, at and above the sizes of tiles; every other one has groups, or many channels. */
-static ref_conv any_conv(void)
+static td_conv2d_desc any_conv(void)
 {
     static const int64_t channels[] = { 1, 3, 8, 9, 16, 17, 31, 32, 33, 48, 64, 66, 70 };
     static const int64_t batches[] = { 1, 1, 2, 3, 7, 16, 17, 33, 40 };
     static const double largest = 6e4; /* products, so that the reference is not slow */
-    ref_conv c;
+    td_conv2d_desc d;
     do {
-        c = (ref_conv){ .n = one_of(batches, 9), .params = PARAMS(1, 0, 1, 1) };
-        c.params.groups = below(4) == 0 ? (int)(2 + below(3)) : 1;
-        c.ic = c.params.groups * one_of(channels, 13);
-        c.oc = c.params.groups * one_of(channels, 13);
+        d = (td_conv2d_desc){ .dtype = TD_F32, .n = one_of(batches, 9), .groups = 1 };
+        d.groups = below(4) == 0 ? 2 + below(3) : 1;
+        d.ic = d.groups * one_of(channels, 13);
+        d.oc = d.groups * one_of(channels, 13);
         if (below(8) == 0) {
-            c.params.groups = (int)c.ic;
-            c.oc = c.ic * (1 + below(2));
+            d.groups = d.ic;
+            d.oc = d.ic * (1 + below(2));
         }
-        c.ih = 1 + below(9);
-        c.iw = 1 + below(9);
-        c.kh = (int)(1 + below(5));
-        c.kw = below(3) ? c.kh : (int)(1 + below(5));
-        for (int i = 0; i < 2; i++) {
-            c.params.stride[i] = (int)(1 + below(3));
-            c.params.pad[i] = (int)below(3);
-            c.params.dilation[i] = below(4) ? 1 : 2;
-        }
-    } while (!has_result(&c) ||
-             (double)(c.n * c.oc * c.ih * c.iw) * (double)(c.ic / c.params.groups * c.kh * c.kw) >
+        d.ih = 1 + below(9);
+        d.iw = 1 + below(9);
+        d.kh = (int)(1 + below(5));
+        d.kw = below(3) ? d.kh : (int)(1 + below(5));
+        d.stride_h = (int)(1 + below(3));
+        d.stride_w = (int)(1 + below(3));
+        d.pad_h = (int)below(3);
+        d.pad_w = (int)below(3);
+        d.dil_h = below(4) ? 1 : 2;
+        d.dil_w = below(4) ? 1 : 2;
+    } while (!conv_finish(&d) ||
+             (double)(d.n * d.oc * d.ih * d.iw) * (double)(d.ic / d.groups * d.kh * d.kw) >
                  largest);
-    return c;
+    return d;
 }
 
-/* In bf16, with weights of either dtype, and split. */
+/* The dtypes of images and weights; f32 images are split, and their weights. */
+static td_dtype image_dtype, weight_dtype;
+
+static td_conv_bf16_desc as_bf16(const td_conv2d_desc *d)
+{
+    td_conv_bf16_desc desc = { .conv = *d, .weight_dtype = weight_dtype };
+    desc.conv.dtype = image_dtype;
+    return desc;
+}
+
+static size_t bf16_workspace(const td_conv2d_desc *d, td_conv2d_pass pass)
+{
+    td_conv_bf16_desc desc = as_bf16(d);
+    return td_conv_bf16_workspace(&desc, pass);
+}
+
+/* `count` numbers in the dtype, in memory of their exact size. */
+static void *as_dtype(const float *from, int64_t count, td_dtype dtype)
+{
+    size_t size = td_dtype_size(dtype);
+    void *to = malloc((size_t)count * size + 1);
+    assert_non_null(to);
+    for (int64_t i = 0; i < count; i++) {
+        if (dtype == TD_BF16) {
+            ((td_bf16 *)to)[i] = td_f32_to_bf16(from[i]);
+        } else {
+            ((float *)to)[i] = from[i];
+        }
+    }
+    return to;
+}
+
+static void take_back(float *to, const void *from, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        to[i] = image_dtype == TD_BF16 ? td_bf16_to_f32(((const td_bf16 *)from)[i])
+                                       : ((const float *)from)[i];
+    }
+}
+
+static void run_bf16(td_pool *pool, const td_conv2d_desc *d, td_conv2d_pass pass,
+                     const conv_operands *o, void *workspace)
+{
+    td_conv_bf16_desc desc = as_bf16(d);
+    int64_t nx = d->n * d->ih * d->iw * d->ic, ny = d->n * d->oh * d->ow * d->oc;
+    int64_t nw = (int64_t)d->kh * d->kw * (d->ic / d->groups) * d->oc;
+    void *x = as_dtype(o->x, nx, image_dtype), *y = as_dtype(o->y, ny, image_dtype);
+    void *w = as_dtype(o->w, nw, weight_dtype);
+    if (pass == TD_CONV2D_FORWARD) {
+        td_conv_bf16_forward(pool, &desc, x, w, o->bias, y, NULL, workspace);
+        take_back(o->y, y, ny);
+    } else if (pass == TD_CONV2D_BACKWARD_DATA) {
+        td_conv_bf16_backward_data(pool, &desc, y, w, x, o->accumulate, workspace);
+        take_back(o->x, x, nx);
+    } else {
+        td_conv_bf16_backward_weights(pool, &desc, x, y, o->w, o->accumulate, workspace);
+    }
+    free(x);
+    free(y);
+    free(w);
+}
+
+/* In bf16, with weights of either dtype, and split; those that the kernels of bf16 take. */
 static void any_convolutions(td_dtype unused)
 {
     (void)unused;
-    int shapes = getenv("TANDEM_LONG") != NULL ? 600 : multiplies_bf16() ? 8 : 2;
+    static const conv_method rounded = { bf16_workspace, run_bf16, .bf16 = true };
+    static const conv_method split = { bf16_workspace, run_bf16, .of_terms = SPLIT_TOLERANCE };
+    int shapes = getenv("TANDEM_LONG") != NULL ? 20000 : 100;
     seed = 5;
-    for (int i = 0; i < shapes; i++) {
-        ref_conv c = any_conv();
-        if (i % 3 < 2) {
-            td_dtype weights = i % 3 ? TD_BF16 : TD_F32;
-            ref_check_conv(&c,
-                           &(ref_conv_types){ TD_BF16, weights, TD_BF16, TD_IMAGE, TD_FILTER, 0 });
-        } else {
-            c.params.math.precision = TD_PRECISION_BF16X3;
-            ref_check_conv(&c, &(ref_conv_types){ TD_F32, TD_F32, TD_F32, TD_IMAGE, TD_FILTER,
-                                                  SPLIT_TOLERANCE });
+    for (int i = 0; i < shapes && multiplies_bf16(); i++) {
+        td_conv2d_desc d = any_conv();
+        image_dtype = i % 3 < 2 ? TD_BF16 : TD_F32;
+        weight_dtype = i % 3 == 1 ? TD_BF16 : TD_F32;
+        td_conv_bf16_desc desc = as_bf16(&d);
+        if (td_conv_bf16_takes(&desc, TD_CONV2D_FORWARD)) {
+            conv_check(i % 3 < 2 ? &rounded : &split, &d);
         }
     }
 }
@@ -323,10 +381,14 @@ static void test_math_setting(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul),         cmocka_unit_test(test_row_counts),
-        cmocka_unit_test(test_batched_matmul), cmocka_unit_test(test_convolution),
-        cmocka_unit_test(test_split),          cmocka_unit_test(test_any_convolution),
-        cmocka_unit_test(test_split_error),    cmocka_unit_test(test_math_setting),
+        cmocka_unit_test(test_matmul),
+        cmocka_unit_test(test_row_counts),
+        cmocka_unit_test(test_batched_matmul),
+        cmocka_unit_test(test_convolution),
+        cmocka_unit_test(test_split),
+        cmocka_unit_test_setup_teardown(test_any_convolution, conv_make_pools, conv_free_pools),
+        cmocka_unit_test(test_split_error),
+        cmocka_unit_test(test_math_setting),
     };
     return cmocka_run_group_tests_name("kernels: products, bf16", tests, NULL, NULL);
 }
