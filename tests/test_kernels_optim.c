@@ -151,58 +151,58 @@ static void test_sgd(void **state)
 
 /* ---- the formulas of tensor/updates.def ---- */
 
+static double averaged(double average, double beta, double x)
+{
+    return beta * average + (1.0 - beta) * x;
+}
+
+/* One element: p with coupled or decoupled decay done already; the return value is the step. */
+static double update_direction(td_update_op op, const td_optim_slice *s, double g, double *a,
+                               double *b, double *c)
+{
+    switch (op) {
+    case TD_UPDATE_ADAM:
+    case TD_UPDATE_AMSGRAD:
+        *a = averaged(*a, s->beta1, g);
+        *b = averaged(*b, s->beta2, g * g);
+        *c = op == TD_UPDATE_AMSGRAD ? fmax(*c, *b) : 0.0;
+        return *a / s->bias1 /
+               (sqrt(op == TD_UPDATE_AMSGRAD ? *c : *b) / sqrt(s->bias2) + s->eps);
+    case TD_UPDATE_RMSPROP:
+    case TD_UPDATE_RMSPROP_MOMENTUM:
+        *a = averaged(*a, s->beta2, g * g);
+        g /= sqrt(*a) + s->eps;
+        return op == TD_UPDATE_RMSPROP ? g : (*b = s->momentum * *b + g);
+    case TD_UPDATE_RMSPROP_CENTERED:
+    case TD_UPDATE_RMSPROP_CENTERED_MOMENTUM:
+        *a = averaged(*a, s->beta2, g * g);
+        *b = averaged(*b, s->beta2, g);
+        g /= sqrt(*a - *b * *b) + s->eps;
+        return op == TD_UPDATE_RMSPROP_CENTERED ? g : (*c = s->momentum * *c + g);
+    case TD_UPDATE_ADAGRAD:
+        *a += g * g;
+        return g / (sqrt(*a) + s->eps);
+    case TD_UPDATE_LION: {
+        double mean = averaged(*a, s->beta1, g);
+        *a = averaged(*a, s->beta2, g);
+        return mean > 0.0 ? 1.0 : mean < 0.0 ? -1.0 : 0.0;
+    }
+    case TD_UPDATE_COUNT:
+        break;
+    }
+    return 0.0;
+}
+
 static void update_reference(td_update_op op, memory *t, const td_optim_slice *s)
 {
     for (int64_t i = s->begin; i < s->begin + s->count && !s->skip; i++) {
-        double p = t->pv[i], g = t->gv[i], *a = &t->av[i], *b = &t->bv[i], *c = &t->cv[i];
+        double p = t->pv[i], g = t->gv[i];
         if (s->decoupled) {
             p *= 1.0 - s->lr * s->weight_decay;
         } else {
             g += s->weight_decay * p;
         }
-        bool adam = op == TD_UPDATE_ADAM || op == TD_UPDATE_AMSGRAD;
-        double square = s->beta2 * *(adam ? b : a) + (1.0 - s->beta2) * g * g;
-        double mean = s->beta2 * *b + (1.0 - s->beta2) * g;
-        double direction = 0.0;
-        switch (op) {
-        case TD_UPDATE_ADAM:
-        case TD_UPDATE_AMSGRAD:
-            *a = s->beta1 * *a + (1.0 - s->beta1) * g;
-            *b = square;
-            *c = op == TD_UPDATE_AMSGRAD ? fmax(*c, square) : 0.0;
-            direction = *a / s->bias1 /
-                        (sqrt(op == TD_UPDATE_AMSGRAD ? *c : square) / sqrt(s->bias2) + s->eps);
-            break;
-        case TD_UPDATE_RMSPROP:
-            *a = square;
-            direction = g / (sqrt(square) + s->eps);
-            break;
-        case TD_UPDATE_RMSPROP_MOMENTUM:
-            *a = square;
-            direction = *b = s->momentum * *b + g / (sqrt(square) + s->eps);
-            break;
-        case TD_UPDATE_RMSPROP_CENTERED:
-        case TD_UPDATE_RMSPROP_CENTERED_MOMENTUM:
-            *a = square;
-            *b = mean;
-            direction = g / (sqrt(square - mean * mean) + s->eps);
-            if (op == TD_UPDATE_RMSPROP_CENTERED_MOMENTUM) {
-                direction = *c = s->momentum * *c + direction;
-            }
-            break;
-        case TD_UPDATE_ADAGRAD:
-            *a += g * g;
-            direction = g / (sqrt(*a) + s->eps);
-            break;
-        case TD_UPDATE_LION:
-            mean = s->beta1 * *a + (1.0 - s->beta1) * g;
-            direction = mean > 0.0 ? 1.0 : mean < 0.0 ? -1.0 : 0.0;
-            *a = s->beta2 * *a + (1.0 - s->beta2) * g;
-            break;
-        case TD_UPDATE_COUNT:
-            break;
-        }
-        t->pv[i] = p - s->lr * direction;
+        t->pv[i] = p - s->lr * update_direction(op, s, g, &t->av[i], &t->bv[i], &t->cv[i]);
     }
 }
 
