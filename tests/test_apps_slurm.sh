@@ -62,7 +62,6 @@ fi
 
 # MPI in a Slurm job: srun itself is MPI's launcher, by PMIx, or mpirun is.
 if [ -e "$apps/../libtandem-mpi.so" ]; then
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # of mpirun
     if srun --mpi=list 2>&1 | grep -q pmix; then
         # shellcheck disable=SC2086
         works 'the main job by srun --mpi=pmix' env TANDEM_BACKEND=mpi \

@@ -426,6 +426,19 @@ static void test_sums_and_parts(void **state)
     expect_fatal("squeeze: dimension 1 of x[2,3] has not size 1", td_squeeze(x, 1));
 }
 
+/* Where all values are equal the deviation and the length have no slope of their own: 0, as PyTorch's. */
+static void test_gradient_of_no_deviation(void **state)
+{
+    (void)state;
+    td_tensor *x = td_full(TD_SHAPE(3, 4), 2.0, TD_F32, TD_CPU);
+    td_requires_grad(x, true);
+    td_backward(td_sum(td_std(x, TD_DIMS(1), 1.0, false)));
+    for (int64_t i = 0; i < 12; i++) {
+        assert_true(td_get(td_grad(x), (int64_t[]){ i / 4, i % 4 }) == 0.0);
+    }
+    td_free(x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -441,6 +454,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_order, begin, end),
         cmocka_unit_test_setup_teardown(test_indices, begin, end),
         cmocka_unit_test_setup_teardown(test_sums_and_parts, begin, end),
+        cmocka_unit_test_setup_teardown(test_gradient_of_no_deviation, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

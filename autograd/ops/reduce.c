@@ -3,6 +3,8 @@
 #include "autograd/ops/shapes.h"
 #include "tensor/extend.h"
 
+#include <math.h>
+
 typedef struct reduce_params {
     td_shape kept; /* x's shape with sizes of 1 */
     double scale;
@@ -111,21 +113,6 @@ td_tensor *td_mean_dims_at(td_tensor *x, td_shape dims, bool keep, td_site at)
 
 /* ---- variances and norms ---- */
 
-td_tensor *td_var_at(td_tensor *x, td_shape dims, double correction, bool keep, td_site at)
-{
-    x = td_op_input(x, "var", "x", TD_RULE_OF(var), at);
-    int64_t rest = td_shape_numel(kept_shape(x, dims, at));
-    double count = rest > 0 ? (double)(td_numel(x) / rest) : 0.0;
-    td_tensor *from_mean = td_sub_at(x, td_mean_dims_at(x, dims, true, at), at);
-    td_tensor *sum = td_sum_dims_at(td_mul_at(from_mean, from_mean, at), dims, keep, at);
-    return td_mul_scalar_at(sum, 1.0 / (count > correction ? count - correction : 0.0), at);
-}
-
-td_tensor *td_std_at(td_tensor *x, td_shape dims, double correction, bool keep, td_site at)
-{
-    return td_sqrt_at(td_var_at(x, dims, correction, keep, at), at);
-}
-
 /* dx = dy x / y, and 0 where y is 0: the only y that is equal to -y. */
 static void norm_backward(td_node *node, const td_tensor *dy)
 {
@@ -160,4 +147,32 @@ td_tensor *td_norm_at(td_tensor *x, td_shape dims, bool keep, td_site at)
     kernels->unary(TD_UNARY_sqrt, y, y, 0.0, 0.0);
     return TD_RECORD(at, .op = "norm", .backward = norm_backward, .out = y, .inputs = { x },
                      .saved = { x, y }, .params = &kept, .params_size = sizeof kept);
+}
+
+/* x - mean, and in *freedom the number of values that each result is made of, less the correction. */
+static td_tensor *from_mean(td_tensor *x, td_shape dims, double correction, double *freedom,
+                            td_site at)
+{
+    int64_t results = td_shape_numel(kept_shape(x, dims, at));
+    double count = results > 0 ? (double)(td_numel(x) / results) : 0.0;
+    *freedom = count > correction ? count - correction : 0.0;
+    return td_sub_at(x, td_mean_dims_at(x, dims, true, at), at);
+}
+
+td_tensor *td_var_at(td_tensor *x, td_shape dims, double correction, bool keep, td_site at)
+{
+    double freedom;
+    x = td_op_input(x, "var", "x", TD_RULE_OF(var), at);
+    td_tensor *d = from_mean(x, dims, correction, &freedom, at);
+    td_tensor *sum = td_sum_dims_at(td_mul_at(d, d, at), dims, keep, at);
+    return td_mul_scalar_at(sum, 1.0 / freedom, at);
+}
+
+/* The length of x - mean, whose gradient is 0 where all values are equal. */
+td_tensor *td_std_at(td_tensor *x, td_shape dims, double correction, bool keep, td_site at)
+{
+    double freedom;
+    x = td_op_input(x, "std", "x", TD_RULE_OF(std), at);
+    td_tensor *d = from_mean(x, dims, correction, &freedom, at);
+    return td_mul_scalar_at(td_norm_at(d, dims, keep, at), 1.0 / sqrt(freedom), at);
 }
