@@ -382,7 +382,7 @@ sizes: ## lines of code by room next to the plan, long files and functions, publ
 
 # Fuzz targets are built by clang with everything they need, apart from the rest.
 FUZZ_FLAGS := $(STD) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -DTD_DEBUG=1 \
-              $(WARN) -I. -pthread $(TD_CFLAGS)
+              $(WARN) -Wno-pass-failed -I. -pthread $(TD_CFLAGS)
 FUZZ_LIB   := $(patsubst %.c,build/fuzz/%.o,$(filter %.c,$(filter-out tensor/cuda/% tests/emulate/%,$(LIB_SRC))))
 build/fuzz/%.o: %.c $(FLAGS)
 	@mkdir -p $(@D)

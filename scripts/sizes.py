@@ -12,6 +12,8 @@ PLAN = {
     "nn": 1800, "data": 1500, "dist": 3000,
 }
 PUBLIC_PLAN = 200
+# Families of operations, one line each: a reader looks one up, and need not know the others.
+FAMILIES = re.compile(r"autograd/(ops/(elements|shapes)|losses|norms|windows)\.h")
 LESSON_PLAN = 200
 ROOMS = ["tensor", "autograd", "nn", "data", "dist", "apps"]
 BESIDE = ["tests", "bench", "examples"]
@@ -58,27 +60,27 @@ def sources(folder):
 
 
 def public_functions():
-    """The names that are declared in what tandem.h includes."""
+    """How many functions each header declares, of those that tandem.h includes."""
     command = os.environ.get("CC", "cc").split() + ["-E", "-I.", "-x", "c", "tandem.h"]
-    text, ours = [], False
+    texts, ours = defaultdict(str), None
     for line in subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n"):
         place = re.match(r'# \d+ "([^"]+)"', line)
         if place:
-            ours = not place.group(1).startswith(("/", "<"))
+            ours = None if place.group(1).startswith(("/", "<")) else os.path.normpath(place.group(1))
         elif ours and not line.startswith("#"):
-            text.append(line)
-    text = "\n".join(text)
-    while True:  # bodies, from the inside out
-        text, changes = re.subn(r"\{[^{}]*\}", ";", text)
-        if not changes:
-            break
-    names = set()
-    for declaration in text.split(";"):
-        declaration = re.sub(r"__attribute__\s*\(\(.*?\)\)+", "", declaration, flags=re.S).strip()
-        name = re.match(r"[\w\s*]*?\b\(?(td_\w+)\)?\s*\((?!\s*\*)", declaration)
-        if name and not declaration.startswith("typedef"):
-            names.add(name.group(1))
-    return names
+            texts[ours] += line + "\n"
+    seen, counts = set(), defaultdict(int)
+    for header, text in texts.items():
+        changes = 1
+        while changes:  # bodies, from the inside out
+            text, changes = re.subn(r"\{[^{}]*\}", ";", text)
+        for declaration in text.split(";"):
+            declaration = re.sub(r"__attribute__\s*\(\(.*?\)\)+", "", declaration, flags=re.S).strip()
+            name = re.match(r"[\w\s*]*?\b\(?(td_\w+)\)?\s*\((?!\s*\*)", declaration)
+            if name and not declaration.startswith("typedef") and name.group(1) not in seen:
+                seen.add(name.group(1))
+                counts[header] += 1
+    return counts
 
 
 def row(name, lines, plan=None):
@@ -120,7 +122,10 @@ def main():
     row("product", product)
     for room in BESIDE:
         row(room + "/", sum(n for f, n in by_folder.items() if f == room or f.startswith(room + "/")))
-    print(f"public functions: {len(public_functions())} (plan: about {PUBLIC_PLAN})")
+    public = public_functions()
+    families = {header: n for header, n in public.items() if FAMILIES.fullmatch(header)}
+    print(f"public functions: {sum(public.values()) - sum(families.values())} (plan: about {PUBLIC_PLAN}), and "
+          f"{sum(families.values())} operations in families: " + ", ".join(f"{h} {n}" for h, n in families.items()))
     print(f"files of more than {LONG_FILE} lines: {len(long_files)}")
     for length, path in sorted(long_files, reverse=True):
         print("  %5d %s" % (length, path))

@@ -489,9 +489,9 @@ def allowed(p, truth, torchs):
 
 
 def moved(p, truth):
-    """For each result: four times how far rounding at random moves it."""
+    """For each result: eight times how far rounding at random moves it."""
     runs = [p.run(torch.float64, NOISE[p.kind], phase) for phase in range(4)]
-    return [0.0 if want is None else 4 * max(off(run[i], want) for run in runs) for i, want in enumerate(truth)]
+    return [0.0 if want is None else 8 * max(off(run[i], want) for run in runs) for i, want in enumerate(truth)]
 
 
 def read_results(data, at, truth):

@@ -166,8 +166,7 @@ static double update_direction(td_update_op op, const td_optim_slice *s, double 
         *a = averaged(*a, s->beta1, g);
         *b = averaged(*b, s->beta2, g * g);
         *c = op == TD_UPDATE_AMSGRAD ? fmax(*c, *b) : 0.0;
-        return *a / s->bias1 /
-               (sqrt(op == TD_UPDATE_AMSGRAD ? *c : *b) / sqrt(s->bias2) + s->eps);
+        return *a / s->bias1 / (sqrt(op == TD_UPDATE_AMSGRAD ? *c : *b) / sqrt(s->bias2) + s->eps);
     case TD_UPDATE_RMSPROP:
     case TD_UPDATE_RMSPROP_MOMENTUM:
         *a = averaged(*a, s->beta2, g * g);

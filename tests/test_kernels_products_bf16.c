@@ -111,6 +111,16 @@ static void batched(td_dtype unused)
                          ref_scattered(matrix(TD_SHAPE(2, 3, 34, 35), t->a, 2)),
                          ref_tensor(TD_SHAPE(2, 3, 35, 6), t->b, TD_IMAGE, 3), NULL, false, math,
                          0);
+        /* Twelve rows whose elements are apart in memory, which are one matrix with the shared
+         * right side. */
+        td_tensor *rows = matrix(TD_SHAPE(2, 24), t->a, 2),
+                  *right = matrix(TD_SHAPE(2, 3), t->b, 3);
+        ref_check_matmul(matrix(TD_SHAPE(12, 1, 3), t->c, 1),
+                         td_slice_of_storage(rows, 0, TD_SHAPE(12, 1, 2), (int64_t[]){ 2, 2, 24 }),
+                         td_slice_of_storage(right, 0, TD_SHAPE(12, 2, 3), (int64_t[]){ 0, 3, 1 }),
+                         NULL, false, math, 0);
+        td_free(rows);
+        td_free(right);
     }
 }
 

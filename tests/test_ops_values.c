@@ -426,7 +426,8 @@ static void test_sums_and_parts(void **state)
     expect_fatal("squeeze: dimension 1 of x[2,3] has not size 1", td_squeeze(x, 1));
 }
 
-/* Where all values are equal the deviation and the length have no slope of their own: 0, as PyTorch's. */
+/* Where all values are equal the deviation and the length have no slope of their own: 0, as
+ * PyTorch's. */
 static void test_gradient_of_no_deviation(void **state)
 {
     (void)state;

@@ -149,7 +149,8 @@ td_tensor *td_norm_at(td_tensor *x, td_shape dims, bool keep, td_site at)
                      .saved = { x, y }, .params = &kept, .params_size = sizeof kept);
 }
 
-/* x - mean, and in *freedom the number of values that each result is made of, less the correction. */
+/* x - mean, and in *freedom the number of values that each result is made of, less the correction.
+ */
 static td_tensor *from_mean(td_tensor *x, td_shape dims, double correction, double *freedom,
                             td_site at)
 {

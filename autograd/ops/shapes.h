@@ -70,7 +70,8 @@ td_tensor *td_triu_at(td_tensor *x, int64_t diagonal, td_site at); /* column >= 
 
 td_tensor *td_sum_dims_at(td_tensor *x, td_shape dims, bool keep, td_site at);
 td_tensor *td_mean_dims_at(td_tensor *x, td_shape dims, bool keep, td_site at);
-/* sum (x - mean)^2 / (n - correction); correction 1: unbiased. std: its root, with gradient 0 where it is 0. */
+/* sum (x - mean)^2 / (n - correction); correction 1: unbiased. std: its root, with gradient 0 where
+ * it is 0. */
 td_tensor *td_var_at(td_tensor *x, td_shape dims, double correction, bool keep, td_site at);
 td_tensor *td_std_at(td_tensor *x, td_shape dims, double correction, bool keep, td_site at);
 /* sqrt(sum x^2); the gradient at 0 is 0. PyTorch: linalg.vector_norm */

@@ -143,13 +143,13 @@ static const td_tensor *stage_matrix(td_staged *staged, const td_tensor *t, cons
     return staged->tensor;
 }
 
-/* A matrix that is dense along its rows or its columns, as the bf16 kernels want it. */
+/* A matrix that is dense along its rows or its columns, as the bf16 kernels want it. (A single row
+ * may become many: join_batch.) */
 static const td_tensor *stage_dense(td_staged *staged, const td_tensor *t)
 {
     *staged = (td_staged){ .scratch = NULL };
     int row = t->ndim - 2, column = t->ndim - 1;
-    if (t->stride[column] == 1 || t->shape[column] == 1 || t->stride[row] == 1 ||
-        t->shape[row] == 1) {
+    if (t->stride[column] == 1 || t->shape[column] == 1 || t->stride[row] == 1) {
         return t;
     }
     td_stage_in(staged, t, TD_ROW_MAJOR);
