@@ -268,15 +268,6 @@ td_status td_all_reduce_numbers(td_group *group, double *values, int count)
     return td_submit(group, &c, 0, NULL);
 }
 
-/* ---- a group of one ---- */
-
-void td_run_alone(const td_collective *c, td_device device)
-{
-    if (c->out != c->in && c->out != NULL && c->in != NULL) {
-        td_memory_move(device, c->out, c->in, (size_t)c->count * td_dtype_size(c->dtype));
-    }
-}
-
 /* ---- text ---- */
 
 td_status td_text_of_root(td_group *group, const char *mine, int64_t length, char **text)

@@ -12,43 +12,6 @@
 
 #include <stdlib.h>
 
-/* ---- parts ---- */
-
-void td_ddp_add_part(td_ddp_state *s, td_ddp_part *part)
-{
-    td_ddp_part **link = &s->parts;
-    while (*link != NULL) {
-        link = &(*link)->next;
-    }
-    *link = part;
-}
-
-void td_ddp_remove_part(td_ddp_state *s, td_ddp_part *part)
-{
-    td_ddp_part **link = &s->parts;
-    while (*link != part) {
-        link = &(*link)->next;
-    }
-    *link = part->next;
-    part->free(part);
-}
-
-td_ddp_part *td_ddp_find_part(const td_ddp_state *s, td_ddp_on_fn on)
-{
-    td_ddp_part *p = s->parts;
-    while (p != NULL && p->on != on) {
-        p = p->next;
-    }
-    return p;
-}
-
-void td_ddp_tell(td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
-{
-    for (td_ddp_part *p = s->parts; p != NULL; p = p->next) {
-        td_ddp_note(s, p->on(p, s, event, unit));
-    }
-}
-
 /* ---- forward ---- */
 
 static void begin_forward(td_ddp_state *s, bool training)
@@ -117,36 +80,6 @@ static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
     }
     s->reducer.codec = o->comm_hook != NULL ? td_codec_find(o->comm_hook) : NULL;
     return o->comm_hook == NULL || s->reducer.codec != NULL ? TD_OK : TD_E_ARG;
-}
-
-td_tensor *td_ddp_new_memory(td_group *group, td_device device, int64_t count, td_dtype dtype)
-{
-    return device.type == TD_DEVICE_CPU ? td_group_memory(group, count, dtype)
-                                        : td_zeros(TD_SHAPE(count), dtype, device);
-}
-
-td_tensor *td_ddp_slice(const td_tensor *flat, int64_t begin, int64_t count)
-{
-    return td_slice_of_storage(flat, flat->offset + begin, TD_SHAPE(count), (int64_t[]){ 1 });
-}
-
-td_status td_ddp_move_memory(td_ddp_state *s, bool with_values, int64_t length)
-{
-    const td_tensor *flat = td_params_flat(s->params);
-    td_device device = td_device_of(flat);
-    td_tensor *grads = td_ddp_new_memory(s->group, device, length, flat->dtype);
-    td_tensor *values = NULL;
-    if (with_values && grads != NULL) {
-        values = td_ddp_new_memory(s->group, device, length, flat->dtype);
-    }
-    td_status status = grads != NULL && (values != NULL || !with_values)
-                           ? td_params_set_memory(s->params, values, grads)
-                           : TD_E_NOMEM;
-    if (status != TD_OK) {
-        td_free(grads);
-        td_free(values);
-    }
-    return status;
 }
 
 static td_status lay_out(td_ddp_state *s)

@@ -1,9 +1,11 @@
 /* DistributedDataParallel, seen from inside. The core:
- *   ddp.c      td_ddp: construction, forward, settings
- *   buffers.c  broadcasts of buffers and of parameters
- *   units.c    which gradients travel together, and in which order
- *   reducer.c  sending while backward runs, waiting, failures
- *   codec.h    what travels in place of a bucket's gradients
+ *   ddp.c         td_ddp: construction, forward, settings
+ *   ddp_events.c  what a step tells its parts, and its first failure
+ *   ddp_memory.c  memory that the ranks reduce in place
+ *   buffers.c     broadcasts of buffers and of parameters
+ *   units.c       which gradients travel together, and in which order
+ *   reducer.c     sending while backward runs, and waiting
+ *   codec.h       what travels in place of a bucket's gradients
  * Everything else hangs on events of a step (td_ddp_part) and lies in ddp/: the check that all
  * ranks have the same model, statistics, unused parameters, uneven inputs. */
 #ifndef TD_DIST_DDP_H
@@ -169,7 +171,7 @@ void td_reducer_finish(td_ddp_state *s);
 
 /* ---- memory ---- */
 
-/* ddp.c: zeroed memory for collectives, on the model's device: memory that the group reduces
+/* ddp_memory.c: zeroed memory for collectives, on the model's device: memory that the group reduces
  * without copies, registered on CPUs, a GPU's own on GPUs. */
 td_tensor *td_ddp_new_memory(td_group *group, td_device device, int64_t count, td_dtype dtype);
 /* Moves the gradients, and the values if they are wanted there, into such memory, of a length that

@@ -22,51 +22,6 @@ static struct {
     int group_count;
 } dist;
 
-/* ---- breaking ---- */
-
-void td_group_break(td_group *group, td_status status, const char *cause)
-{
-    pthread_mutex_lock(&group->queue.lock);
-    if (atomic_load(&group->broken) == TD_OK) {
-        bool labelled = strncmp(cause, group->label, strlen(group->label)) == 0;
-        snprintf(group->cause, sizeof group->cause, "%s%s", labelled ? "" : group->label, cause);
-        atomic_store(&group->broken, status);
-    }
-    pthread_mutex_unlock(&group->queue.lock);
-    td_device_abort(group);
-    if (group->engine != NULL && group->backend->abort != NULL) {
-        group->backend->abort(group->engine, (td_status)atomic_load(&group->broken), group->cause);
-    }
-}
-
-td_status td_group_check(td_group *group)
-{
-    td_status status = (td_status)atomic_load(&group->broken);
-    return status == TD_OK ? TD_OK
-                           : td_fail(status, "the process group is broken: %s", group->cause);
-}
-
-double td_group_cpu_seconds(const td_group *group)
-{
-    clockid_t clock;
-    struct timespec t = { 0 };
-    if (group->queue.started && pthread_getcpuclockid(group->queue.thread, &clock) == 0) {
-        clock_gettime(clock, &t);
-    }
-    double own = group->engine != NULL && group->backend->cpu_seconds != NULL
-                     ? group->backend->cpu_seconds(group->engine)
-                     : 0.0;
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec + own;
-}
-
-void td_group_abort(td_group *group, const char *reason)
-{
-    group = td_group_or_world(group);
-    char text[TD_CAUSE_BYTES];
-    snprintf(text, sizeof text, "rank %d has aborted the group: %s", group->rank, reason);
-    td_group_break(group, TD_E_INTERRUPTED, text);
-}
-
 /* ---- agreeing on an engine ---- */
 
 static double seconds_left(double deadline)
@@ -374,6 +329,27 @@ const char *td_group_backend(const td_group *group)
 {
     group = group != NULL ? group : td_dist_world();
     return group->device_wish[0] != '\0' ? group->device_wish : group->backend->name;
+}
+
+double td_group_cpu_seconds(const td_group *group)
+{
+    clockid_t clock;
+    struct timespec t = { 0 };
+    if (group->queue.started && pthread_getcpuclockid(group->queue.thread, &clock) == 0) {
+        clock_gettime(clock, &t);
+    }
+    double own = group->engine != NULL && group->backend->cpu_seconds != NULL
+                     ? group->backend->cpu_seconds(group->engine)
+                     : 0.0;
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec + own;
+}
+
+void td_group_abort(td_group *group, const char *reason)
+{
+    group = td_group_or_world(group);
+    char text[TD_CAUSE_BYTES];
+    snprintf(text, sizeof text, "rank %d has aborted the group: %s", group->rank, reason);
+    td_group_break(group, TD_E_INTERRUPTED, text);
 }
 
 /* This rank's index in the list; negative: it is not a member. */

@@ -234,6 +234,15 @@ static void *communicate(void *arg)
     return NULL;
 }
 
+/* ---- a group of one ---- */
+
+void td_run_alone(const td_collective *c, td_device device)
+{
+    if (c->out != c->in && c->out != NULL && c->in != NULL) {
+        td_memory_move(device, c->out, c->in, (size_t)c->count * td_dtype_size(c->dtype));
+    }
+}
+
 /* ---- submitting ---- */
 
 /* Runs a blocking call on the calling thread, if nothing is queued or running. With the lock. */

@@ -11,30 +11,6 @@
 
 #include <stdlib.h>
 
-/* ---- failures ---- */
-
-void td_ddp_note(td_ddp_state *s, td_status status)
-{
-    td_ddp_failure *f = &s->failure;
-    if (status != TD_OK && f->status == TD_OK) {
-        f->status = status;
-        snprintf(f->message, sizeof f->message, "%s", td_last_error());
-    }
-}
-
-void td_ddp_report(td_ddp_state *s)
-{
-    td_ddp_failure *f = &s->failure;
-    td_status status = f->status;
-    f->status = TD_OK;
-    if (status != TD_OK && f->on_error != NULL) {
-        f->on_error(status, f->message, f->user);
-    } else if (status != TD_OK) {
-        td_fatal((td_site){ NULL, 0 }, "DistributedDataParallel, rank %d: %s",
-                 td_group_rank(s->group), f->message);
-    }
-}
-
 static bool fine(const td_ddp_state *s)
 {
     return s->failure.status == TD_OK;

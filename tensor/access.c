@@ -1,33 +1,10 @@
-/* Tensors: looking at them, reading and writing elements, copies between devices. */
+/* Reading and writing elements, and copies between devices. */
 #include "tensor/backend.h"
 #include "tensor/element.h"
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
-
-td_shape td_shape_of(const td_tensor *t)
-{
-    td_shape shape = { .ndim = t->ndim };
-    for (int d = 0; d < t->ndim; d++) {
-        shape.dim[d] = t->shape[d];
-    }
-    return shape;
-}
-
-td_device td_device_of(const td_tensor *t)
-{
-    return t->storage->device;
-}
-
-int64_t td_numel(const td_tensor *t)
-{
-    int64_t numel = 1;
-    for (int d = 0; d < t->ndim; d++) {
-        numel *= t->shape[d];
-    }
-    return numel;
-}
 
 void td_begin_write(td_tensor *t, const char *what, td_site at)
 {

@@ -1,4 +1,4 @@
-/* Arithmetic of shapes and strides. */
+/* Shapes and strides: arithmetic, questions, checks. */
 #include "tensor/storage.h"
 #include "tensor/extend.h"
 
@@ -130,6 +130,29 @@ void td_strides_like(const td_tensor *t, int64_t *stride)
 }
 
 /* ---- questions about a tensor; strides of dimensions of size 1 never matter ---- */
+
+td_shape td_shape_of(const td_tensor *t)
+{
+    td_shape shape = { .ndim = t->ndim };
+    for (int d = 0; d < t->ndim; d++) {
+        shape.dim[d] = t->shape[d];
+    }
+    return shape;
+}
+
+td_device td_device_of(const td_tensor *t)
+{
+    return t->storage->device;
+}
+
+int64_t td_numel(const td_tensor *t)
+{
+    int64_t numel = 1;
+    for (int d = 0; d < t->ndim; d++) {
+        numel *= t->shape[d];
+    }
+    return numel;
+}
 
 static bool same_strides(const td_tensor *t, const int64_t *stride)
 {

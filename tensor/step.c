@@ -2,6 +2,7 @@
 #include "tensor/step.h"
 #include "tensor/clock.h"
 
+#include "tensor/alive.h"
 #include "tensor/arena.h"
 #include "tensor/backend.h"
 #include "tensor/bump.h"
@@ -15,10 +16,6 @@
 enum {
     MAX_SCOPES = 256,
     ARENAS = (TD_DEVICE_CUDA + 1) * TD_MAX_DEVICES, /* of all types of devices */
-    /* Headers and tape nodes of a step are overwritten this many steps later. Until then a stale
-     * tensor still has its name and its step's number, and can be reported. Three, because after
-     * three steps nothing may grow any more. */
-    ROTATION = 3,
 };
 
 /* A step tensor and the storage it may have of its own. Equal slots in a pool of their own, so that
@@ -29,14 +26,12 @@ typedef struct header_slot {
 } header_slot;
 
 typedef struct step {
-    uint64_t number; /* of the running or the last one */
-    bool open;
     double began; /* seconds; 0: nobody observed then */
     int pins;     /* td_step_pin */
 
-    td_arena *arena[ARENAS];   /* of the devices (arena_index), NULL until used */
-    td_bump headers[ROTATION]; /* header_slot */
-    td_bump bytes[ROTATION];   /* td_step_bytes */
+    td_arena *arena[ARENAS];           /* of the devices (arena_index), NULL until used */
+    td_bump headers[TD_STEP_ROTATION]; /* header_slot */
+    td_bump bytes[TD_STEP_ROTATION];   /* td_step_bytes */
 
     td_tensor **held; /* headers that hold their storage, in the order of their making */
     size_t held_count, held_capacity;
@@ -57,7 +52,7 @@ static void release_memory(step *s)
         td_arena_free(s->arena[i]);
         s->arena[i] = NULL;
     }
-    for (int i = 0; i < ROTATION; i++) {
+    for (int i = 0; i < TD_STEP_ROTATION; i++) {
         td_bump_free(&s->headers[i]);
         td_bump_free(&s->bytes[i]);
     }
@@ -103,29 +98,18 @@ static step *open_step(const char *what, td_site at)
     return thread_step;
 }
 
-bool td_in_step(void)
-{
-    return thread_step != NULL && thread_step->open;
-}
-
-uint64_t td_step_number(void)
-{
-    return td_in_step() ? thread_step->number : 0;
-}
-
 void td_step_begin_at(td_site at)
 {
     step *s = thread_step != NULL ? thread_step : make_thread_step();
-    TD_REQUIRE(!s->open, at,
+    TD_REQUIRE(!td_in_step(), at,
                "td_step_begin inside step %llu: the td_step_end before it is missing (leave "
                "TD_STEP by continue, not by break, return or goto; after a fatal handler's jump "
                "out of a step, call td_step_abandon)",
-               (unsigned long long)s->number);
-    s->number++;
-    s->open = true;
+               (unsigned long long)td_step_number());
+    uint64_t turn = td_step_enter() % TD_STEP_ROTATION;
     s->began = td_steps_observed() ? td_clock() : 0.0;
-    td_bump_reset(&s->headers[s->number % ROTATION]);
-    td_bump_reset(&s->bytes[s->number % ROTATION]);
+    td_bump_reset(&s->headers[turn]);
+    td_bump_reset(&s->bytes[turn]);
     for (int i = 0; i < ARENAS; i++) {
         if (s->arena[i] != NULL) {
             td_arena_begin_step(s->arena[i]);
@@ -180,7 +164,7 @@ static size_t end_step(step *s)
     for (int i = 0; i < ARENAS; i++) {
         left += s->arena[i] != NULL ? td_arena_reset(s->arena[i]) : 0;
     }
-    s->open = false;
+    td_step_leave();
     return left;
 }
 
@@ -304,7 +288,8 @@ static _Noreturn void out_of_memory(const td_arena *arena, const char *what, siz
 
 static header_slot *new_slot(step *s, td_site at)
 {
-    header_slot *slot = td_bump_take(&s->headers[s->number % ROTATION], sizeof *slot);
+    header_slot *slot =
+        td_bump_take(&s->headers[td_step_number() % TD_STEP_ROTATION], sizeof *slot);
     TD_REQUIRE(slot != NULL, at, "out of memory for the header of a step tensor");
     return slot;
 }
@@ -320,7 +305,7 @@ static td_tensor *new_step_tensor(td_shape shape, const int64_t *stride, td_dtyp
     td_arena *arena = arena_of(s, device);
     header_slot *slot = new_slot(s, at);
     td_init_header(&slot->tensor, &slot->storage, 0, shape, stride, dtype);
-    slot->tensor.step = s->number;
+    slot->tensor.step = td_step_number();
     slot->storage = (td_storage){ .data = td_arena_take(arena, bytes),
                                   .bytes = bytes,
                                   .refs = 1,
@@ -351,83 +336,16 @@ td_tensor *td_step_new_like(const td_tensor *t, td_site at)
     return new_step_tensor(td_shape_of(t), stride, t->dtype, td_device_of(t), at);
 }
 
-/* ---- alive or not ---- */
-
-/* Whether t's memory can be read now (a backward may read what has been let go). */
-static bool has_memory(const td_tensor *t)
-{
-    return t != NULL && t->storage != NULL && (t->step == 0 || t->step == td_step_number()) &&
-           !t->storage->released;
-}
-
-static _Noreturn void report_stale(const td_tensor *t, td_site at)
-{
-    unsigned long long made = t->step, now = td_step_number();
-    unsigned long long last = thread_step != NULL ? thread_step->number : 0;
-    if (made > last) {
-        td_fatal(at, "%s belongs to step %llu of another thread; this thread's last one is %llu",
-                 td_label(t), made, last);
-    }
-    char running[64] = "no step runs now", older[80] = "";
-    if (now != 0) {
-        snprintf(running, sizeof running, "step %llu runs now", now);
-    }
-    if (made > ROTATION) { /* the header was another tensor's before */
-        snprintf(older, sizeof older, " (or, if the pointer is older, in step %llu or before)",
-                 made - ROTATION);
-    }
-    td_fatal(at,
-             "%s was made in step %llu%s, which has ended (%s); to keep a result, td_clone it "
-             "before td_step_end",
-             td_label(t), made, older, running);
-}
-
-static _Noreturn void report_dead(const td_tensor *t, td_site at)
-{
-    if (t == NULL) {
-        td_fatal(at, "NULL tensor: an earlier call failed: %s", td_last_reason());
-    } else if (t->storage == NULL) {
-        td_fatal(at, "this tensor has been freed (td_free): it must not be used any more");
-    } else if (t->step == 0) {
-        td_fatal(at,
-                 "%s is away: processes share it, and it is here only inside the forward and "
-                 "backward of its module; td_unshard brings all values",
-                 td_label(t));
-    } else if (t->step != td_step_number()) {
-        report_stale(t, at);
-    } else if (t->let_go) {
-        td_fatal(at,
-                 "%s was made inside a module or scope that has ended (or gone on, td_scope_keep), "
-                 "and is gone with it: return it from there (td_scope_end keeps one tensor), or "
-                 "td_clone it before the end",
-                 td_label(t));
-    } else {
-        td_fatal(at,
-                 "%s has no memory any more: backward has used it for the last time and given its "
-                 "memory back; td_clone it before td_backward",
-                 td_label(t));
-    }
-}
-
-void td_check_alive(const td_tensor *t, td_site at)
-{
-    if (__builtin_expect(!has_memory(t) || t->let_go, 0)) {
-        report_dead(t, at);
-    }
-}
-
 td_tensor *td_step_view(const td_tensor *t, int64_t offset, td_shape shape, const int64_t *stride,
                         td_site at)
 {
     step *s = open_step("a view", at);
-    if (!has_memory(t)) {
-        report_dead(t, at);
-    }
+    td_check_memory(t, at);
     td_require_shape(shape, at);
     td_require_inside(t->storage, offset, shape, stride, t->dtype, at);
     header_slot *slot = new_slot(s, at);
     td_init_header(&slot->tensor, t->storage, offset, shape, stride, t->dtype);
-    slot->tensor.step = s->number;
+    slot->tensor.step = td_step_number();
     td_hold(t->storage);
     hold_header(s, &slot->tensor);
     return &slot->tensor;
@@ -438,7 +356,7 @@ td_tensor *td_step_view(const td_tensor *t, int64_t offset, td_shape shape, cons
 void *td_step_bytes(size_t bytes)
 {
     step *s = open_step("td_step_bytes", TD_NOWHERE);
-    void *memory = td_bump_take(&s->bytes[s->number % ROTATION], bytes);
+    void *memory = td_bump_take(&s->bytes[td_step_number() % TD_STEP_ROTATION], bytes);
     TD_REQUIRE(memory != NULL, TD_NOWHERE, "out of memory for %zu bytes of a step's tape", bytes);
     return memory;
 }

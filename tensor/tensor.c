@@ -8,39 +8,12 @@
 #include "tensor/version.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 void (*td_free_grad_state_hook)(td_tensor *t) = NULL;
 
 const char *td_version(void)
 {
     return TANDEM_VERSION;
-}
-
-void td_init_header(td_tensor *t, td_storage *storage, int64_t offset, td_shape shape,
-                    const int64_t *stride, td_dtype dtype)
-{
-    memset(t, 0, sizeof *t);
-    t->ndim = shape.ndim;
-    for (int d = 0; d < shape.ndim; d++) {
-        t->shape[d] = shape.dim[d];
-        t->stride[d] = stride[d];
-    }
-    t->dtype = dtype;
-    t->storage = storage;
-    t->offset = offset;
-}
-
-void td_init_borrowed(td_tensor *t, td_storage *storage, void *values, td_shape shape,
-                      td_dtype dtype)
-{
-    int64_t stride[TD_MAX_DIMS];
-    td_layout_strides(TD_CPU, TD_ROW_MAJOR, shape, stride);
-    *storage = (td_storage){ .data = values, .refs = 1, .kind = TD_STORAGE_BORROWED };
-    if (!td_shape_bytes(shape, dtype, &storage->bytes)) {
-        storage->bytes = SIZE_MAX;
-    }
-    td_init_header(t, storage, 0, shape, stride, dtype);
 }
 
 /* A persistent tensor over a storage whose hold it takes; if there is no memory for the header, the
