@@ -107,6 +107,19 @@ static td_tape *begin_tape(void)
 
 /* ---- recording ---- */
 
+static _Thread_local struct {
+    td_operation_fn observe;
+    void *user;
+    uint64_t step; /* 0: nobody observes */
+} observer;
+
+void td_observe_operations(td_operation_fn observe, void *user)
+{
+    observer.observe = observe;
+    observer.user = user;
+    observer.step = observe != NULL ? td_step_number() : 0;
+}
+
 /* How many there are up to the last that is not NULL. */
 static int count_given(td_tensor *const *tensors, int count)
 {
@@ -116,9 +129,9 @@ static int count_given(td_tensor *const *tensors, int count)
     return count;
 }
 
-static bool wants_node(td_tensor *const *inputs, int count)
+static bool wants_node(const td_record_args *args, td_tensor *const *inputs, int count)
 {
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count && args->backward != NULL; i++) {
         if (inputs[i] != NULL && inputs[i]->grad != NULL) {
             return td_grad_enabled();
         }
@@ -179,7 +192,10 @@ td_tensor *td_record(const td_record_args *args, td_site at)
     if (td_debug_nan()) {
         td_check_result(out, inputs, count, args->op, at);
     }
-    if (!wants_node(inputs, count)) {
+    if (observer.step != 0 && observer.step == td_step_number()) {
+        observer.observe(args, at, observer.user);
+    }
+    if (!wants_node(args, inputs, count)) {
         return out;
     }
     td_tape *tape = begin_tape();

@@ -34,7 +34,7 @@
 
 TD_BEGIN_C
 
-enum { TD_MAX_INPUTS = 4, TD_MAX_SAVED = 6 };
+enum { TD_MAX_INPUTS = 4, TD_MAX_SAVED = 6, TD_MAX_READS = 2 };
 
 typedef struct td_node td_node;
 /* Writes the gradients of the node's inputs; dy is the gradient of its result, of the same shape
@@ -44,15 +44,16 @@ typedef struct td_node td_node;
 typedef void (*td_backward_fn)(td_node *node, const td_tensor *dy);
 
 typedef struct td_record_args {
-    const char *op; /* the operation's name; must be static, as messages use it later */
-    td_backward_fn backward;
-    td_tensor *out;                   /* the result */
+    const char *op;          /* the operation's name; must be static, as messages use it later */
+    td_backward_fn backward; /* NULL: the result has no gradient; observers are told */
+    td_tensor *out;          /* the result */
     td_tensor *inputs[TD_MAX_INPUTS]; /* the differentiable inputs (entries may be NULL), */
     td_tensor *const *input_list;     /* or, if there are more, an array of */
     int input_count;                  /* so many of them */
     td_tensor *saved[TD_MAX_SAVED];   /* what backward reads (entries may be NULL). The tape retains
                                          them until backward has run. Writing into one in place
                                          before that is an error that names the operation */
+    td_tensor *reads[TD_MAX_READS];   /* other inputs that only observers need: statistics */
     const void *params;               /* numbers that backward needs; copied */
     size_t params_size;
 } td_record_args;
@@ -62,6 +63,11 @@ typedef struct td_record_args {
  * in gradients: leave them out. */
 td_tensor *td_record(const td_record_args *args, td_site at);
 #define TD_RECORD(at, ...) td_record(&(td_record_args){ __VA_ARGS__ }, at)
+
+/* For the rest of the step, on this thread: observe is called with all operations that td_record
+ * gets, also those without gradients; td_context_top() is the module. NULL: no longer. */
+typedef void (*td_operation_fn)(const td_record_args *args, td_site at, void *user);
+void td_observe_operations(td_operation_fn observe, void *user);
 
 /* ---- for backward functions; i counts from 0 as in td_record_args ---- */
 

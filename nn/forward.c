@@ -123,6 +123,51 @@ void td_eval(td_module *m)
     set_training(m, false);
 }
 
+static bool *keep_modes(const td_module *m, bool *next)
+{
+    *next++ = m->training;
+    for (int i = 0; i < m->child_count; i++) {
+        next = keep_modes(m->children[i], next);
+    }
+    return next;
+}
+
+static const bool *give_back(td_module *m, const bool *next)
+{
+    m->training = *next++;
+    for (int i = 0; i < m->child_count; i++) {
+        next = give_back(m->children[i], next);
+    }
+    return next;
+}
+
+static size_t count_modules(const td_module *m)
+{
+    size_t count = 1;
+    for (int i = 0; i < m->child_count; i++) {
+        count += count_modules(m->children[i]);
+    }
+    return count;
+}
+
+bool *td_eval_for_now(td_module *m)
+{
+    bool *modes = calloc(count_modules(m), sizeof *modes);
+    if (modes == NULL) {
+        td_fail(TD_E_NOMEM, "no memory for the modes of a model's modules");
+        return NULL;
+    }
+    keep_modes(m, modes);
+    td_eval(m);
+    return modes;
+}
+
+void td_give_modes_back(td_module *m, bool *modes)
+{
+    give_back(m, modes);
+    free(modes);
+}
+
 /* ---- walking ---- */
 
 /* The part of a path below the module that a walk started from. */

@@ -74,8 +74,13 @@ void td_dropout_set_replica(td_module *m, uint64_t replica);
 /* What sequential.c has to recognise. */
 bool td_is_batch_norm2d(const td_module *m);
 bool td_is_relu(const td_module *m);
-/* Whether a module takes indices (i64) instead of floats. */
-bool td_is_embedding(const td_module *m);
+/* Whether a model's first layer, an embedding, takes indices (i64) instead of floats. */
+bool td_takes_indices(const td_module *m);
+
+/* td_eval; returns the modes of all modules, for td_give_modes_back, which frees them. NULL with
+ * td_last_error(): no memory; nothing has changed. */
+bool *td_eval_for_now(td_module *m);
+void td_give_modes_back(td_module *m, bool *modes);
 
 /* ---- BatchNorm2d's normalisation may be exchanged: dist takes statistics over all ranks ---- */
 

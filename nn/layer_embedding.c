@@ -28,9 +28,9 @@ static const td_module_type embedding_type = {
     .describe = embedding_describe,
 };
 
-bool td_is_embedding(const td_module *m)
+bool td_takes_indices(const td_module *m)
 {
-    return m->type == &embedding_type;
+    return m->child_count > 0 ? td_takes_indices(m->children[0]) : m->type == &embedding_type;
 }
 
 td_module *td_nn_embedding_at(td_nn_embedding_options o, td_site at)

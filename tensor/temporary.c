@@ -133,6 +133,34 @@ const char *td_temporary_end(FILE *file, char *name, const char *path)
     return failed;
 }
 
+static const char *what_to_do(int error)
+{
+    switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+        return "make room on that disk or save elsewhere";
+    case EFBIG:
+        return "raise the limit on the size of files (ulimit -f) or save elsewhere";
+    case ENOENT:
+    case ENOTDIR:
+        return "create the folder first, or correct the path";
+    case EROFS:
+    case EACCES:
+    case EPERM:
+        return "make the folder writable or save elsewhere";
+    default:
+        return "check the disk, or save elsewhere";
+    }
+}
+
+td_status td_temporary_failed(const char *path, int64_t bytes, const char *what)
+{
+    int error = errno;
+    return td_fail(TD_E_IO,
+                   "cannot save '%s' (%.1f MiB): %s: %s; %s. What was there before is unchanged",
+                   path, (double)bytes / 1048576.0, what, strerror(error), what_to_do(error));
+}
+
 /* ---- its folder ---- */
 
 /* The folder of a path, with what comes behind its name; NULL: it may be writable but not readable.

@@ -3,6 +3,8 @@
 #ifndef TD_TENSOR_TEMPORARY_H
 #define TD_TENSOR_TEMPORARY_H
 
+#include "tensor/error.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -24,6 +26,10 @@ FILE *td_temporary_join(const char *name);
  * Frees the name. Returns NULL, or what failed ("writing", "syncing", "closing", "renaming") with
  * errno; then the file is removed and the target is unchanged. */
 const char *td_temporary_end(FILE *file, char *name, const char *path);
+
+/* TD_E_IO: saving `path`, of so many bytes, failed in a call (`what`) that has set errno; the
+ * message says what to do. */
+td_status td_temporary_failed(const char *path, int64_t bytes, const char *what);
 
 /* Removes what processes that were killed have left next to `path`: a job that is killed often must
  * not fill the disk. */

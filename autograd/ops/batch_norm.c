@@ -4,11 +4,6 @@
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
 
-typedef struct batch_norm_params {
-    bool training, relu, pools;
-    td_pool2d_params max_pool;
-} batch_norm_params;
-
 enum { X, WEIGHT, BIAS, ADD, INPUTS }; /* inputs */
 enum { SAVED_X, SAVED_Y, SAVED_WEIGHT, SAVED_MEAN, SAVED_INV_STD, SAVED_MASK, SAVED };
 
@@ -22,7 +17,7 @@ static td_op_gradient begin_dx(td_node *node, const td_tensor *dy, bool keeps_dy
 
 static void batch_norm_backward(td_node *node, const td_tensor *dy)
 {
-    const batch_norm_params *params = td_params_of(node);
+    const td_batch_norm_params *params = td_params_of(node);
     td_op_gradient g[INPUTS];
     bool add_is_dy = !params->relu; /* nothing happens to the addend then */
     g[X] = begin_dx(node, dy, add_is_dy && td_input_needs_grad(node, ADD));
@@ -119,7 +114,7 @@ static void check(const td_batch_norm_args *args, td_site at)
 /* Where results go, and what backward finds relu's mask from: without an addend the constants that
  * give the value again, or pooling's index; with one y itself. */
 static void new_results(td_batch_norm_args *args, td_tensor *x, const td_batch_norm_fusion *o,
-                        batch_norm_params *params, td_site at)
+                        td_batch_norm_params *params, td_site at)
 {
     td_device device = td_device_of(x);
     td_dtype dtype = channel_dtype(x);
@@ -178,7 +173,9 @@ td_tensor *td_batch_norm_fused_at(td_batch_norm_options options, td_batch_norm_f
     if (options.training && options.running_var != NULL) {
         td_begin_write(options.running_var, "batch_norm", at);
     }
-    batch_norm_params params = { .training = options.training, .relu = fusion.relu };
+    td_batch_norm_params params = { .training = options.training,
+                                    .relu = fusion.relu,
+                                    .eps = args.eps };
     new_results(&args, x, &fusion, &params, at);
     td_kernels_of(td_device_of(x))->batch_norm(&args);
     bool reads_y = fusion.relu && add != NULL;
@@ -186,7 +183,8 @@ td_tensor *td_batch_norm_fused_at(td_batch_norm_options options, td_batch_norm_f
                      .inputs = { x, options.weight, options.bias, add },
                      .saved = { x, reads_y ? args.y : NULL, options.weight, args.mean, args.inv_std,
                                 params.pools ? args.index : args.affine },
-                     .params = &params, .params_size = sizeof params);
+                     .reads = { options.running_mean, options.running_var }, .params = &params,
+                     .params_size = sizeof params);
 }
 
 td_tensor *td_batch_norm_at(td_batch_norm_options options, td_site at)

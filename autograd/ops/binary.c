@@ -70,7 +70,7 @@ static td_tensor *binary_of_integers(const char *name, td_binary_op op, td_tenso
     td_tensor *y = td_step_new(shape, a->dtype, TD_ROW_MAJOR, td_device_of(a), at);
     td_tensor wide_a = td_op_expanded(a, shape), wide_b = td_op_expanded(b, shape);
     td_kernels_of(td_device_of(a))->binary(op, y, &wide_a, &wide_b);
-    return y;
+    return TD_RECORD(at, .op = name, .out = y, .inputs = { a, b });
 }
 
 /* A vector of channels belongs to dimension 1 of an x with more dimensions, as in PyTorch. */

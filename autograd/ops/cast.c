@@ -18,8 +18,7 @@ td_tensor *td_cast_at(td_tensor *x, td_dtype dtype, td_site at)
     td_tensor *y = td_step_new(td_shape_of(x), dtype, TD_ROW_MAJOR, td_device_of(x), at);
     td_strides_like(x, y->stride); /* dense in x's order */
     td_kernels_of(td_device_of(x))->copy(y, x);
-    if (!td_is_float(x->dtype) || !td_is_float(dtype)) {
-        return y;
-    }
-    return TD_RECORD(at, .op = "cast", .backward = cast_backward, .out = y, .inputs = { x });
+    bool differentiable = td_is_float(x->dtype) && td_is_float(dtype);
+    return TD_RECORD(at, .op = "cast", .backward = differentiable ? cast_backward : NULL, .out = y,
+                     .inputs = { x });
 }

@@ -13,13 +13,9 @@ static td_tensor part_of(const td_tensor *whole, const td_tensor *part, int dim,
     return view;
 }
 
-typedef struct cat_params {
-    int dim, count;
-} cat_params;
-
 static void cat_backward(td_node *node, const td_tensor *dy)
 {
-    const cat_params *params = td_params_of(node);
+    const td_cat_params *params = td_params_of(node);
     int64_t start = 0;
     for (int i = 0; i < params->count; i++) {
         const td_tensor *part = td_node_input(node, i);
@@ -98,6 +94,6 @@ td_tensor *td_cat_at(td_tensor *const *parts, int count, int dim, td_site at)
         start += parts[i]->shape[dim];
     }
     return TD_RECORD(at, .op = "cat", .backward = cat_backward, .out = y, .input_list = parts,
-                     .input_count = count, .params = &(cat_params){ dim, count },
-                     .params_size = sizeof(cat_params));
+                     .input_count = count, .params = &(td_cat_params){ dim, count },
+                     .params_size = sizeof(td_cat_params));
 }

@@ -30,7 +30,7 @@ static td_tensor *compare(const char *name, td_compare_op op, td_tensor *a, td_t
     }
     td_tensor wide_a = td_op_expanded(a, shape), wide_b = td_op_expanded(b, shape);
     td_kernels_of(td_device_of(a))->compare(op, y, &wide_a, &wide_b);
-    return y;
+    return TD_RECORD(at, .op = name, .out = y, .inputs = { a, b });
 }
 
 #define TD_COMPARE(name, whether)                                                                  \
@@ -73,9 +73,6 @@ td_tensor *td_where_at(td_tensor *condition, td_tensor *a, td_tensor *b, td_site
     td_tensor wide = td_op_expanded(condition, shape);
     td_tensor wide_a = td_op_expanded(a, shape), wide_b = td_op_expanded(b, shape);
     td_kernels_of(td_device_of(a))->where(y, &wide, &wide_a, &wide_b);
-    if (!td_is_float(a->dtype)) {
-        return y;
-    }
     return TD_RECORD(at, .op = "where", .backward = where_backward, .out = y, .inputs = { a, b },
                      .saved = { condition });
 }

@@ -4,13 +4,8 @@
 #include "autograd/ops/shapes.h"
 #include "tensor/extend.h"
 
-typedef struct gather_params {
-    int dim;
-    td_shape shape; /* of the indices, as they are used */
-} gather_params;
-
 /* The indices in the shape of the result: a vector is the same for all other dimensions. */
-static td_tensor wide_index(const td_tensor *index, const gather_params *p)
+static td_tensor wide_index(const td_tensor *index, const td_gather_params *p)
 {
     td_tensor wide = *index;
     if (index->ndim == 1) {
@@ -50,7 +45,7 @@ static void check_sizes(const char *op, const td_tensor *whole, int dim, const t
 /* The gradient is added where its element came from; of 16 bits in f32, rounded once. */
 static void gather_backward(td_node *node, const td_tensor *dy)
 {
-    const gather_params *p = td_params_of(node);
+    const td_gather_params *p = td_params_of(node);
     const td_tensor *x = td_node_input(node, 0);
     td_site at = td_node_site(node);
     const td_kernels *kernels = td_kernels_of(td_device_of(dy));
@@ -75,15 +70,12 @@ static void gather_backward(td_node *node, const td_tensor *dy)
     td_input_grad_is(node, 0, rounded);
 }
 
-static td_tensor *gather(const char *name, td_tensor *x, gather_params params, td_tensor *index,
+static td_tensor *gather(const char *name, td_tensor *x, td_gather_params params, td_tensor *index,
                          td_site at)
 {
     td_tensor *y = td_step_new(params.shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
     td_tensor wide = wide_index(index, &params);
     td_kernels_of(td_device_of(x))->gather(y, x, &wide, params.dim);
-    if (!td_is_float(x->dtype)) {
-        return y;
-    }
     return TD_RECORD(at, .op = name, .backward = gather_backward, .out = y, .inputs = { x },
                      .saved = { index }, .params = &params, .params_size = sizeof params);
 }
@@ -94,7 +86,7 @@ td_tensor *td_gather_dim_at(td_tensor *x, int dim, td_tensor *index, td_site at)
     dim = td_check_dim(x, dim, at);
     check("gather_dim", x, dim, index, at);
     check_sizes("gather_dim", x, dim, index, at);
-    return gather("gather_dim", x, (gather_params){ dim, td_shape_of(index) }, index, at);
+    return gather("gather_dim", x, (td_gather_params){ dim, td_shape_of(index) }, index, at);
 }
 
 td_tensor *td_index_select_at(td_tensor *x, int dim, td_tensor *index, td_site at)
@@ -106,7 +98,7 @@ td_tensor *td_index_select_at(td_tensor *x, int dim, td_tensor *index, td_site a
                TD_SHAPE_TEXT(index));
     td_shape shape = td_shape_of(x);
     shape.dim[dim] = index->shape[0];
-    return gather("index_select", x, (gather_params){ dim, shape }, index, at);
+    return gather("index_select", x, (td_gather_params){ dim, shape }, index, at);
 }
 
 /* x keeps its gradient; the source gets that of the places where it went. */

@@ -51,10 +51,12 @@ static td_tensor *of_rows(td_tensor *x, td_tensor *weight, td_tensor *bias, doub
     td_shape per_row = TD_SHAPE(td_numel(x) / x->shape[x->ndim - 1]);
     td_tensor *y = td_step_new_like(rows, at);
     td_tensor *mean = td_step_new(per_row, x->dtype, TD_ROW_MAJOR, device, at);
+    td_layer_norm_params params = { td_or_usual(eps, 1e-5) };
     td_tensor *inv_std = td_step_new(per_row, x->dtype, TD_ROW_MAJOR, device, at);
-    td_kernels_of(device)->layer_norm(y, mean, inv_std, rows, weight, bias, td_or_usual(eps, 1e-5));
+    td_kernels_of(device)->layer_norm(y, mean, inv_std, rows, weight, bias, params.eps);
     return TD_RECORD(at, .op = "layer_norm", .backward = layer_norm_backward, .out = y,
-                     .inputs = { x, weight, bias }, .saved = { rows, weight, mean, inv_std });
+                     .inputs = { x, weight, bias }, .saved = { rows, weight, mean, inv_std },
+                     .params = &params, .params_size = sizeof params);
 }
 
 /* [..., d, ...] with the last `dims` dimensions as one. */

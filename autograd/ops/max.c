@@ -59,7 +59,8 @@ td_tensor *td_argmax_at(td_tensor *x, int dim, bool keep, td_site at)
     td_tensor *index = td_step_new(shape, TD_I64, TD_ROW_MAJOR, td_device_of(x), at);
     td_tensor kept = td_op_reshaped(index, td_op_kept_shape(x, dim), at);
     td_kernels_of(td_device_of(x))->argmax(&kept, x, dim);
-    return index;
+    return TD_RECORD(at, .op = "argmax", .out = index, .inputs = { x }, .params = &dim,
+                     .params_size = sizeof dim);
 }
 
 td_tensor *td_count_top_at(td_tensor *x, td_tensor *labels, int64_t k, td_site at)
@@ -78,5 +79,5 @@ td_tensor *td_count_top_at(td_tensor *x, td_tensor *labels, int64_t k, td_site a
     }
     td_tensor *count = td_step_new(TD_SCALAR, TD_I64, TD_ROW_MAJOR, td_device_of(x), at);
     td_kernels_of(td_device_of(x))->count_top(count, x, labels, k);
-    return count;
+    return TD_RECORD(at, .op = "count_top", .out = count, .inputs = { x, labels });
 }

@@ -4,6 +4,7 @@
 #define TD_AUTOGRAD_OPS_OP_H
 
 #include "autograd/losses.h"
+#include "autograd/ops/params.h"
 #include "autograd/tape.h"
 #include "tensor/extend.h"
 #include "tensor/storage.h"

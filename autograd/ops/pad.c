@@ -32,50 +32,11 @@ td_tensor *td_flip_at(td_tensor *x, int dim, td_site at)
     td_tensor *y = td_step_new_like(x, at);
     td_tensor view = turned(x, dim);
     td_kernels_of(td_device_of(x))->copy(y, &view);
-    if (!td_is_float(x->dtype)) {
-        return y;
-    }
     return TD_RECORD(at, .op = "flip", .backward = flip_backward, .out = y, .inputs = { x },
                      .params = &dim, .params_size = sizeof dim);
 }
 
 /* ---- pad ---- */
-
-/* The part of a padded tensor where x is. */
-static td_tensor inside(const td_tensor *y, const int64_t *before, td_shape shape)
-{
-    td_tensor view = *y;
-    for (int d = 0; d < shape.ndim && td_shape_numel(shape) > 0; d++) {
-        view.offset += before[d] * y->stride[d];
-    }
-    return td_op_with_shape(&view, shape, y->stride);
-}
-
-static void pad_backward(td_node *node, const td_tensor *dy)
-{
-    td_tensor g = inside(dy, td_params_of(node), td_shape_of(td_node_input(node, 0)));
-    td_input_grad_is(node, 0, &g);
-}
-
-static td_tensor *pad_constant(const td_pad_options *o, td_site at)
-{
-    td_tensor *x = o->x;
-    td_shape shape = td_shape_of(x);
-    for (int d = 0; d < shape.ndim; d++) {
-        shape.dim[d] += o->before[d] + o->after[d];
-    }
-    td_layout layout = x->ndim == 4 && td_is_layout(x, TD_IMAGE) ? TD_IMAGE : TD_ROW_MAJOR;
-    td_tensor *y = td_step_new(shape, x->dtype, layout, td_device_of(x), at);
-    td_tensor view = inside(y, o->before, td_shape_of(x));
-    const td_kernels *kernels = td_kernels_of(td_device_of(x));
-    kernels->fill(y, o->value);
-    kernels->copy(&view, x);
-    if (!td_is_float(x->dtype)) {
-        return y;
-    }
-    return TD_RECORD(at, .op = "pad", .backward = pad_backward, .out = y, .inputs = { x },
-                     .params = o->before, .params_size = sizeof o->before);
-}
 
 /* `count` elements beside x along dim, before it or behind. */
 static td_tensor *beside(td_tensor *x, int dim, bool before, int64_t count, td_pad_mode mode,
@@ -107,7 +68,7 @@ td_tensor *td_pad_at(td_pad_options o, td_site at)
                    (long long)o.before[d], (long long)o.after[d], d, TD_SHAPE_TEXT(o.x));
     }
     if (o.mode == TD_PAD_CONSTANT) {
-        return pad_constant(&o, at);
+        return td_op_padded(o.x, o.before, o.after, o.value, at);
     }
     for (int d = 0; d < y->ndim; d++) {
         td_tensor *parts[3];
@@ -126,12 +87,7 @@ td_tensor *td_pad_at(td_pad_options o, td_site at)
 
 /* ---- triangles ---- */
 
-typedef struct triangle_params {
-    int64_t diagonal;
-    bool upper;
-} triangle_params;
-
-static td_tensor *triangle_of(const td_tensor *x, triangle_params p, td_site at)
+static td_tensor *triangle_of(const td_tensor *x, td_triangle_params p, td_site at)
 {
     td_tensor *y = td_step_new(td_shape_of(x), x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
     td_kernels_of(td_device_of(x))->triangle(y, x, p.diagonal, p.upper);
@@ -140,28 +96,25 @@ static td_tensor *triangle_of(const td_tensor *x, triangle_params p, td_site at)
 
 static void triangle_backward(td_node *node, const td_tensor *dy)
 {
-    const triangle_params *p = td_params_of(node);
+    const td_triangle_params *p = td_params_of(node);
     td_input_grad_is(node, 0, triangle_of(dy, *p, td_node_site(node)));
 }
 
-static td_tensor *triangle(const char *op, td_tensor *x, triangle_params params, td_site at)
+static td_tensor *triangle(const char *op, td_tensor *x, td_triangle_params params, td_site at)
 {
     td_check_tensor(x, op, "x", at);
     TD_REQUIRE(x->ndim >= 2, at, "%s: x%s must have at least two dimensions", op, TD_SHAPE_TEXT(x));
     td_tensor *y = triangle_of(x, params, at);
-    if (!td_is_float(x->dtype)) {
-        return y;
-    }
     return TD_RECORD(at, .op = op, .backward = triangle_backward, .out = y, .inputs = { x },
                      .params = &params, .params_size = sizeof params);
 }
 
 td_tensor *td_tril_at(td_tensor *x, int64_t diagonal, td_site at)
 {
-    return triangle("tril", x, (triangle_params){ diagonal, false }, at);
+    return triangle("tril", x, (td_triangle_params){ diagonal, false }, at);
 }
 
 td_tensor *td_triu_at(td_tensor *x, int64_t diagonal, td_site at)
 {
-    return triangle("triu", x, (triangle_params){ diagonal, true }, at);
+    return triangle("triu", x, (td_triangle_params){ diagonal, true }, at);
 }

@@ -16,7 +16,8 @@ static td_tensor inner(const td_tensor *whole, const td_tensor *x, const int64_t
 
 static void padded_backward(td_node *node, const td_tensor *dy)
 {
-    td_tensor g = inner(dy, td_node_input(node, 0), td_params_of(node));
+    const td_pad_params *params = td_params_of(node);
+    td_tensor g = inner(dy, td_node_input(node, 0), params->before);
     td_input_grad_is(node, 0, &g);
 }
 
@@ -24,9 +25,11 @@ td_tensor *td_op_padded(td_tensor *x, const int64_t *before, const int64_t *afte
                         td_site at)
 {
     td_shape shape = td_shape_of(x);
+    td_pad_params params = { .value = value };
     bool any = false;
     for (int d = 0; d < shape.ndim; d++) {
         shape.dim[d] += before[d] + after[d];
+        params.before[d] = before[d];
         any = any || before[d] + after[d] > 0;
     }
     if (!any) {
@@ -38,6 +41,6 @@ td_tensor *td_op_padded(td_tensor *x, const int64_t *before, const int64_t *afte
     kernels->fill(y, value);
     td_tensor view = inner(y, x, before);
     kernels->copy(&view, x);
-    return TD_RECORD(at, .op = "padding", .backward = padded_backward, .out = y, .inputs = { x },
-                     .params = before, .params_size = (size_t)x->ndim * sizeof *before);
+    return TD_RECORD(at, .op = "pad", .backward = padded_backward, .out = y, .inputs = { x },
+                     .params = &params, .params_size = sizeof params);
 }

@@ -5,11 +5,6 @@
 
 #include <math.h>
 
-typedef struct reduce_params {
-    td_shape kept; /* x's shape with sizes of 1 */
-    double scale;
-} reduce_params;
-
 /* x's shape with sizes of 1 along dims; none are all. */
 static td_shape kept_shape(const td_tensor *x, td_shape dims, td_site at)
 {
@@ -45,7 +40,7 @@ static td_shape reduced_shape(const td_tensor *x, td_shape kept, td_shape dims, 
 /* Every element that was summed gets the sum's gradient: dy, expanded. */
 static void reduce_backward(td_node *node, const td_tensor *dy)
 {
-    const reduce_params *params = td_params_of(node);
+    const td_reduce_params *params = td_params_of(node);
     const td_tensor *x = td_node_input(node, 0);
     const td_tensor *scaled = dy;
     if (params->scale != 1.0) {
@@ -70,7 +65,7 @@ static td_tensor *reduce(const char *name, td_reduce_op op, td_tensor *x, td_sha
     for (int d = 0; d < x->ndim; d++) {
         count *= kept.dim[d] == x->shape[d] ? 1.0 : (double)x->shape[d];
     }
-    reduce_params params = { kept, op == TD_REDUCE_MEAN ? 1.0 / count : 1.0 };
+    td_reduce_params params = { kept, op == TD_REDUCE_MEAN ? 1.0 / count : 1.0 };
     return TD_RECORD(at, .op = name, .backward = reduce_backward, .out = y, .inputs = { x },
                      .params = &params, .params_size = sizeof params);
 }
@@ -116,7 +111,7 @@ td_tensor *td_mean_dims_at(td_tensor *x, td_shape dims, bool keep, td_site at)
 /* dx = dy x / y, and 0 where y is 0: the only y that is equal to -y. */
 static void norm_backward(td_node *node, const td_tensor *dy)
 {
-    const td_shape *kept = td_params_of(node);
+    const td_reduce_params *params = td_params_of(node);
     td_site at = td_node_site(node);
     const td_tensor *x = td_saved(node, 0), *y = td_saved(node, 1);
     const td_kernels *kernels = td_kernels_of(td_device_of(dy));
@@ -127,7 +122,7 @@ static void norm_backward(td_node *node, const td_tensor *dy)
     kernels->compare(TD_COMPARE_eq, is_zero, y, negative);
     td_tensor *safe = td_step_new_like(y, at), *dx = td_step_new_like(x, at);
     kernels->where(safe, is_zero, NULL, ratio);
-    td_tensor view = td_op_reshaped(safe, *kept, at);
+    td_tensor view = td_op_reshaped(safe, params->kept, at);
     td_tensor wide = td_op_expanded(&view, td_shape_of(x));
     kernels->binary(TD_BINARY_mul, dx, x, &wide);
     td_input_grad_is(node, 0, dx);
@@ -146,7 +141,8 @@ td_tensor *td_norm_at(td_tensor *x, td_shape dims, bool keep, td_site at)
     kernels->reduce(TD_REDUCE_SUM, &view, squares, false);
     kernels->unary(TD_UNARY_sqrt, y, y, 0.0, 0.0);
     return TD_RECORD(at, .op = "norm", .backward = norm_backward, .out = y, .inputs = { x },
-                     .saved = { x, y }, .params = &kept, .params_size = sizeof kept);
+                     .saved = { x, y }, .params = &(td_reduce_params){ kept, 1.0 },
+                     .params_size = sizeof(td_reduce_params));
 }
 
 /* x - mean, and in *freedom the number of values that each result is made of, less the correction.

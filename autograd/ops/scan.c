@@ -20,9 +20,6 @@ td_tensor *td_cumsum_at(td_tensor *x, int dim, td_site at)
     x = whole ? x : td_op_input(x, "cumsum", "x", TD_RULE_OF(cumsum), at);
     td_tensor *y = td_step_new(td_shape_of(x), x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
     td_kernels_of(td_device_of(x))->cumsum(y, x, dim, false);
-    if (whole) {
-        return y;
-    }
     return TD_RECORD(at, .op = "cumsum", .backward = cumsum_backward, .out = y, .inputs = { x },
                      .params = &dim, .params_size = sizeof dim);
 }

@@ -3,12 +3,7 @@
 #include "autograd/ops/shapes.h"
 #include "tensor/extend.h"
 
-typedef struct slice_params {
-    int dim;
-    int64_t start, count, step;
-} slice_params;
-
-static td_tensor sliced(const td_tensor *x, const slice_params *p)
+static td_tensor sliced(const td_tensor *x, const td_slice_params *p)
 {
     td_tensor view = *x;
     view.shape[p->dim] = p->count;
@@ -69,7 +64,7 @@ td_tensor *td_slice_at(td_tensor *x, int dim, int64_t start, int64_t end, int64_
                "slice: start %lld lies outside dimension %d of x%s", (long long)start, dim,
                TD_SHAPE_TEXT(x));
     int64_t count = limit > first ? (limit - first - 1) / step + 1 : 0;
-    slice_params params = { dim, first, count, step };
+    td_slice_params params = { dim, first, count, step };
     td_tensor view = sliced(x, &params);
     return TD_RECORD(at, .op = "slice", .backward = slice_backward,
                      .out = td_step_view(x, view.offset, td_shape_of(&view), view.stride, at),

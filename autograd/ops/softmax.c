@@ -2,14 +2,9 @@
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
 
-typedef struct softmax_params {
-    int dim;
-    bool log;
-} softmax_params;
-
 static void softmax_backward(td_node *node, const td_tensor *dy)
 {
-    const softmax_params *params = td_params_of(node);
+    const td_softmax_params *params = td_params_of(node);
     const td_tensor *y = td_saved(node, 0);
     const td_kernels *kernels = td_kernels_of(td_device_of(dy));
     if (!td_same_order(dy, y)) {
@@ -39,8 +34,8 @@ static td_tensor *softmax(const char *name, td_rule rule, td_tensor *x, int dim,
     td_tensor *y = td_step_new_like(dense, at);
     kernels->softmax(y, dense, dim, log);
     return TD_RECORD(at, .op = name, .backward = softmax_backward, .out = y, .inputs = { x },
-                     .saved = { y }, .params = &(softmax_params){ dim, log },
-                     .params_size = sizeof(softmax_params));
+                     .saved = { y }, .params = &(td_softmax_params){ dim, log },
+                     .params_size = sizeof(td_softmax_params));
 }
 
 td_tensor *td_softmax_at(td_tensor *x, int dim, td_site at)

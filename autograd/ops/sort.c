@@ -17,7 +17,9 @@ static td_tensor *order_of(td_tensor *x, int dim, bool descending, td_site at)
 {
     td_tensor *order = td_step_new(td_shape_of(x), TD_I64, TD_ROW_MAJOR, td_device_of(x), at);
     td_kernels_of(td_device_of(x))->argsort(order, x, dim, descending);
-    return order;
+    return TD_RECORD(at, .op = "argsort", .out = order, .inputs = { x },
+                     .params = &(td_argsort_params){ dim, descending },
+                     .params_size = sizeof(td_argsort_params));
 }
 
 td_tensor *td_sort_at(td_tensor *x, int dim, bool descending, td_tensor **index, td_site at)

@@ -5,14 +5,9 @@
 
 typedef enum slope_reads { READS_NONE, READS_X, READS_Y } slope_reads; /* what the slope reads */
 
-typedef struct unary_params {
-    td_unary_op op;
-    double p, q;
-} unary_params;
-
 static void unary_backward(td_node *node, const td_tensor *dy)
 {
-    const unary_params *params = td_params_of(node);
+    const td_unary_params *params = td_params_of(node);
     if (params->op == TD_UNARY_add_scalar) {
         td_input_grad_is(node, 0, dy);
         return;
@@ -27,7 +22,7 @@ static void unary_backward(td_node *node, const td_tensor *dy)
     }
 }
 
-static td_tensor *unary(const char *name, unary_params params, td_rule rule, slope_reads reads,
+static td_tensor *unary(const char *name, td_unary_params params, td_rule rule, slope_reads reads,
                         td_tensor *x, td_site at)
 {
     x = td_op_input(x, name, "x", rule, at);
@@ -41,7 +36,7 @@ static td_tensor *unary(const char *name, unary_params params, td_rule rule, slo
 /* The body of td_NAME_at; the numbers follow. */
 #define BODY(NAME, READS, ...)                                                                     \
     {                                                                                              \
-        return unary(#NAME, (unary_params){ TD_UNARY_##NAME, __VA_ARGS__ }, TD_RULE_OF(NAME),      \
+        return unary(#NAME, (td_unary_params){ TD_UNARY_##NAME, __VA_ARGS__ }, TD_RULE_OF(NAME),   \
                      READS_##READS, x, at);                                                        \
     }
 #define TD_UNARY(NAME, READS, value, slope)                                                        \

@@ -88,34 +88,10 @@ static void end_noting(td_module *m, const char *path, void *user)
     td_module_unsurround(m, note_run, user);
 }
 
-/* Remembers the mode of every module, or gives it back. */
-typedef struct modes {
-    bool *training;
-    int next;
-    bool restore;
-} modes;
-
-static void keep_mode(td_module *m, const char *path, void *user)
-{
-    (void)path;
-    modes *kept = user;
-    bool *mode = &kept->training[kept->next++];
-    if (kept->restore) {
-        m->training = *mode;
-    } else {
-        *mode = m->training;
-    }
-}
-
-static const td_module *first_layer(const td_module *m)
-{
-    return m->child_count > 0 ? first_layer(m->children[0]) : m;
-}
-
 /* One forward on zeros; whatever is open (a step, gradients) stays as it was. */
 static td_status run_once(td_module *m, td_shape input, summary *s, td_site at)
 {
-    td_dtype dtype = td_is_embedding(first_layer(m)) ? TD_I64 : m->dtype;
+    td_dtype dtype = td_takes_indices(m) ? TD_I64 : m->dtype;
     td_tensor *x = td_zeros(input, dtype, m->device);
     if (x == NULL) {
         return td_fail_context(TD_E_NOMEM, "td_summary's input");
@@ -211,24 +187,18 @@ td_status td_summary_at(td_module *m, td_shape input, FILE *out, td_site at)
     int modules = 0;
     td_module_each(m, count_module, &modules);
     summary s = { .rows = calloc((size_t)modules, sizeof(summary_row)) };
-    modes kept = { calloc((size_t)modules, sizeof(bool)), 0, false };
-    if (s.rows == NULL || kept.training == NULL) {
+    bool *modes = s.rows != NULL ? td_eval_for_now(m) : NULL;
+    if (modes == NULL) {
         free(s.rows);
-        free(kept.training);
         return td_fail(TD_E_NOMEM, "no memory for the summary of %d modules", modules);
     }
     td_module_each(m, add_row, &s);
-    td_module_each(m, keep_mode, &kept);
-    td_eval(m);
     td_status status = run_once(m, input, &s, at);
-    kept.next = 0;
-    kept.restore = true;
-    td_module_each(m, keep_mode, &kept);
+    td_give_modes_back(m, modes);
     if (status == TD_OK) {
         print_table(&s, out);
         print_totals(m, &s, out);
     }
     free(s.rows);
-    free(kept.training);
     return status;
 }

@@ -120,34 +120,9 @@ static td_status check_names(const td_safetensors_entry *entries, int count,
     return status;
 }
 
-/* ---- messages ---- */
-
-static const char *what_to_do(int error)
-{
-    switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-        return "make room on that disk or save elsewhere";
-    case EFBIG:
-        return "raise the limit on the size of files (ulimit -f) or save elsewhere";
-    case ENOENT:
-    case ENOTDIR:
-        return "create the folder first, or correct the path";
-    case EROFS:
-    case EACCES:
-    case EPERM:
-        return "make the folder writable or save elsewhere";
-    default:
-        return "check the disk, or save elsewhere";
-    }
-}
-
 static td_status io_failure(const td_safetensors_out *out, const char *what)
 {
-    int error = errno;
-    return td_fail(
-        TD_E_IO, "cannot save '%s' (%.1f MiB): %s: %s; %s. What was there before is unchanged",
-        out->path, (double)out->bytes / 1048576.0, what, strerror(error), what_to_do(error));
+    return td_temporary_failed(out->path, out->bytes, what);
 }
 
 /* ---- the three parts ---- */

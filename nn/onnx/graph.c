@@ -1,0 +1,411 @@
+#include "nn/onnx/graph.h"
+
+#include "nn/io/replace.h"
+#include "nn/onnx/onnx.h"
+#include "tensor/extend.h"
+#include "tensor/storage.h"
+#include "tensor/version.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Numbers of fields (onnx.proto). */
+enum { NODE_INPUT = 1, NODE_OUTPUT, NODE_NAME, NODE_TYPE, NODE_ATTRIBUTE };
+enum { ATTRIBUTE_NAME = 1, ATTRIBUTE_FLOAT, ATTRIBUTE_INTEGER, ATTRIBUTE_TEXT };
+enum { ATTRIBUTE_INTEGERS = 8, ATTRIBUTE_KIND = 20 };
+enum { KIND_FLOAT = 1, KIND_INTEGER = 2, KIND_TEXT = 3, KIND_INTEGERS = 7 };
+enum { TENSOR_SIZE = 1, TENSOR_DTYPE = 2, TENSOR_NAME = 8, TENSOR_DATA = 9 };
+enum { GRAPH_NODE = 1, GRAPH_NAME = 2, GRAPH_INITIALIZER = 5, GRAPH_INPUT = 11, GRAPH_OUTPUT = 12 };
+enum { VALUE_NAME = 1, VALUE_TYPE = 2, TYPE_TENSOR = 1, TYPE_DTYPE = 1, TYPE_SHAPE = 2 };
+enum { SHAPE_SIZE = 1, SIZE_VALUE = 1, SIZE_NAME = 2 };
+enum { MODEL_IR = 1, MODEL_PRODUCER = 2, MODEL_PRODUCER_VERSION = 3, MODEL_GRAPH = 7 };
+enum { MODEL_OPSET = 8, OPSET_VERSION = 2 };
+
+/* Text in the step's memory. */
+static const char *text(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static const char *text(const char *format, ...)
+{
+    char whole[512];
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(whole, sizeof whole, format, args);
+    va_end(args);
+    size_t size = (size_t)(length < (int)sizeof whole ? length + 1 : (int)sizeof whole);
+    char *copy = td_step_bytes(size);
+    return memcpy(copy, whole, size);
+}
+
+int td_onnx_dtype(td_dtype dtype)
+{
+    static const int numbers[TD_DTYPE_COUNT] = {
+        [TD_F32] = 1, [TD_F64] = 11, [TD_BF16] = 16, [TD_F16] = 10,
+        [TD_I64] = 7, [TD_I32] = 6,  [TD_U8] = 2,
+    };
+    return numbers[dtype];
+}
+
+/* ---- nodes ---- */
+
+static td_proto attribute_message(const td_onnx_attribute *a)
+{
+    td_proto m = { 0 };
+    td_proto_text(&m, ATTRIBUTE_NAME, a->name);
+    switch (a->kind) {
+    case TD_ONNX_IS_INTEGER:
+        td_proto_integer(&m, ATTRIBUTE_INTEGER, a->integer);
+        td_proto_integer(&m, ATTRIBUTE_KIND, KIND_INTEGER);
+        break;
+    case TD_ONNX_IS_FLOAT:
+        td_proto_float(&m, ATTRIBUTE_FLOAT, a->number);
+        td_proto_integer(&m, ATTRIBUTE_KIND, KIND_FLOAT);
+        break;
+    case TD_ONNX_IS_TEXT:
+        td_proto_text(&m, ATTRIBUTE_TEXT, a->text);
+        td_proto_integer(&m, ATTRIBUTE_KIND, KIND_TEXT);
+        break;
+    case TD_ONNX_IS_LIST:
+        for (int i = 0; i < a->count; i++) {
+            td_proto_integer(&m, ATTRIBUTE_INTEGERS, a->list[i]);
+        }
+        td_proto_integer(&m, ATTRIBUTE_KIND, KIND_INTEGERS);
+        break;
+    }
+    return m;
+}
+
+void td_onnx_add_node_of_many(td_onnx_graph *graph, const char *type, const char *const *outputs,
+                              const char *const *inputs, const td_onnx_attribute *attributes)
+{
+    td_proto m = { 0 };
+    for (int i = 0; inputs[i] != NULL; i++) {
+        td_proto_text(&m, NODE_INPUT, inputs[i]);
+    }
+    for (int i = 0; outputs[i] != NULL; i++) {
+        td_proto_text(&m, NODE_OUTPUT, outputs[i]);
+    }
+    td_proto_text(&m, NODE_NAME, outputs[0]);
+    td_proto_text(&m, NODE_TYPE, type);
+    for (int i = 0; attributes != NULL && attributes[i].name != NULL; i++) {
+        td_proto a = attribute_message(&attributes[i]);
+        td_proto_message(&m, NODE_ATTRIBUTE, &a);
+    }
+    td_proto_message(&graph->nodes, GRAPH_NODE, &m);
+}
+
+const char *td_onnx_temporary(td_onnx_graph *graph)
+{
+    return text("%s_%d", graph->out, ++graph->temporary_count);
+}
+
+const char *td_onnx_add_node(td_onnx_graph *graph, const char *type, const char *out,
+                             const char *const *inputs, const td_onnx_attribute *attributes)
+{
+    out = out != NULL ? out : td_onnx_temporary(graph);
+    td_onnx_add_node_of_many(graph, type, TD_ONNX_NAMES(out), inputs, attributes);
+    return out;
+}
+
+/* ---- initializers ---- */
+
+/* A TensorProto up to its data. */
+static td_proto tensor_head(const char *name, td_dtype dtype, td_shape shape)
+{
+    td_proto m = { 0 };
+    for (int d = 0; d < shape.ndim; d++) {
+        td_proto_integer(&m, TENSOR_SIZE, shape.dim[d]);
+    }
+    td_proto_integer(&m, TENSOR_DTYPE, td_onnx_dtype(dtype));
+    td_proto_text(&m, TENSOR_NAME, name);
+    td_proto_length(&m, TENSOR_DATA, (size_t)td_shape_numel(shape) * td_dtype_size(dtype));
+    return m;
+}
+
+static const char *add_constant(td_onnx_graph *graph, td_dtype dtype, td_shape shape,
+                                const void *data)
+{
+    const char *name = text("constant_%d", ++graph->constant_count);
+    td_proto m = tensor_head(name, dtype, shape);
+    td_proto_bytes(&m, data, (size_t)td_shape_numel(shape) * td_dtype_size(dtype));
+    td_proto_message(&graph->constants, GRAPH_INITIALIZER, &m);
+    return name;
+}
+
+const char *td_onnx_integers(td_onnx_graph *graph, const int64_t *values, int count)
+{
+    return add_constant(graph, TD_I64, TD_SHAPE(count), values);
+}
+
+const char *td_onnx_filled(td_onnx_graph *graph, td_dtype dtype, td_shape shape, double value)
+{
+    td_tensor *t = td_step_new(shape, dtype, TD_ROW_MAJOR, TD_CPU, TD_HERE);
+    td_fill_(t, value);
+    return add_constant(graph, dtype, shape, td_data(t));
+}
+
+/* ---- what follows the batch ---- */
+
+/* [1]: `times` times the input's first size. */
+static const char *batch_times(td_onnx_graph *graph, int64_t times)
+{
+    const char *size = td_onnx_add_node(
+        graph, "Shape", NULL, TD_ONNX_NAMES("input"),
+        TD_ONNX_ATTRIBUTES(TD_ONNX_INTEGER("start", 0), TD_ONNX_INTEGER("end", 1)));
+    return times == 1
+               ? size
+               : td_onnx_add_node(graph, "Mul", NULL,
+                                  TD_ONNX_NAMES(size, td_onnx_integers(graph, &times, 1)), NULL);
+}
+
+const char *td_onnx_shape_name(td_onnx_graph *graph, const td_onnx_value *value)
+{
+    const char *parts[TD_MAX_DIMS + 1] = { NULL };
+    const td_tensor *t = &value->tensor;
+    bool follows = false;
+    for (int d = 0; d < t->ndim; d++) {
+        follows = follows || value->follows[d];
+    }
+    if (!follows) {
+        return td_onnx_integers(graph, t->shape, t->ndim);
+    }
+    for (int d = 0; d < t->ndim; d++) {
+        if (value->follows[d] && t->shape[d] % graph->batch != 0) {
+            graph->status = td_fail(TD_E_UNSUPPORTED,
+                                    "%s makes %s: size %d is no multiple of the batch size: export "
+                                    "without dynamic_batch",
+                                    graph->call->op, td_describe(t), d);
+        }
+        parts[d] = value->follows[d] ? batch_times(graph, t->shape[d] / graph->batch)
+                                     : td_onnx_integers(graph, &t->shape[d], 1);
+    }
+    return td_onnx_add_node(graph, "Concat", NULL, parts,
+                            TD_ONNX_ATTRIBUTES(TD_ONNX_INTEGER("axis", 0)));
+}
+
+/* A constant that has a size that follows the batch: its first part, repeated. */
+static const char *repeated(td_onnx_graph *graph, int number)
+{
+    const td_onnx_value *v = &graph->trace->values[number];
+    td_tensor one = v->tensor;
+    for (int d = 0; d < one.ndim; d++) {
+        one.shape[d] = v->follows[d] ? 1 : one.shape[d];
+    }
+    td_shape shape = td_shape_of(&one);
+    size_t bytes = (size_t)td_numel(&v->tensor) * td_dtype_size(one.dtype);
+    char *all = td_step_bytes(bytes), *wide = td_step_bytes(bytes);
+    td_read(&v->tensor, all, one.dtype);
+    td_tensor *whole =
+        td_step_new(td_shape_of(&v->tensor), one.dtype, TD_ROW_MAJOR, td_device_of(&one), TD_HERE);
+    td_copy_(whole, td_expand_at(&one, td_shape_of(whole), TD_HERE));
+    td_read(whole, wide, one.dtype);
+    if (memcmp(all, wide, bytes) != 0) {
+        graph->status = td_fail(TD_E_UNSUPPORTED,
+                                "a constant %s that %s uses depends on the batch size: export "
+                                "without dynamic_batch",
+                                td_describe(&v->tensor), graph->call->op);
+    }
+    td_read(&one, all, one.dtype);
+    return td_onnx_add_node(
+        graph, "Expand", NULL,
+        TD_ONNX_NAMES(add_constant(graph, one.dtype, shape, all), td_onnx_shape_name(graph, v)),
+        NULL);
+}
+
+/* ---- values ---- */
+
+const td_onnx_value *td_onnx_value_of(const td_onnx_graph *graph, int number)
+{
+    return number >= 0 ? &graph->trace->values[number] : NULL;
+}
+
+static void fail_unseen(td_onnx_graph *graph, const td_onnx_value *v)
+{
+    const td_onnx_call *c = graph->call;
+    graph->status = td_fail(TD_E_UNSUPPORTED,
+                            "%s:%d: %s%s%s reads %s, which was written in place, or is a view that "
+                            "no operation made: compute it by operations",
+                            c->at.file, c->at.line, c->op, c->module != NULL ? " in " : "",
+                            c->module != NULL ? c->module : "", td_describe(&v->tensor));
+}
+
+const char *td_onnx_name_of(td_onnx_graph *graph, int number)
+{
+    if (number < 0) {
+        return NULL;
+    }
+    td_onnx_value *v = &graph->trace->values[number];
+    bool changed = v->kind == TD_ONNX_VALUE_CONSTANT && v->version != v->tensor.storage->version;
+    if (v->kind == TD_ONNX_VALUE_UNSEEN || changed) {
+        fail_unseen(graph, v);
+        return "";
+    }
+    for (int d = 0; d < v->tensor.ndim && v->kind == TD_ONNX_VALUE_CONSTANT; d++) {
+        if (v->follows[d]) {
+            return repeated(graph, number);
+        }
+    }
+    bool stored = v->kind == TD_ONNX_VALUE_STATE || v->kind == TD_ONNX_VALUE_CONSTANT;
+    if (stored && !v->listed) {
+        v->listed = true;
+        graph->initializers[graph->initializer_count++] = number;
+        v->name = v->name != NULL ? v->name : text("constant_%d", ++graph->constant_count);
+    }
+    return v->name;
+}
+
+/* ---- the whole ---- */
+
+static td_status no_form(const td_onnx_call *c)
+{
+    return td_fail(TD_E_UNSUPPORTED,
+                   "%s:%d: %s%s%s has no form in ONNX, or none that tandem writes: compute it "
+                   "outside of the model, or from the operations of docs/onnx.md",
+                   c->at.file != NULL ? c->at.file : "?", c->at.line, c->op,
+                   c->module != NULL ? " in " : "", c->module != NULL ? c->module : "");
+}
+
+void td_onnx_graph_begin(td_onnx_graph *graph, td_onnx_trace *trace, int64_t batch)
+{
+    *graph = (td_onnx_graph){ .trace = trace, .batch = batch };
+    graph->initializers = td_step_bytes((size_t)trace->value_count * sizeof *graph->initializers);
+}
+
+td_status td_onnx_graph_add(td_onnx_graph *graph, int i)
+{
+    graph->call = &graph->trace->calls[i];
+    if (!graph->call->needed) {
+        return TD_OK;
+    }
+    bool last = graph->call->out == graph->trace->output;
+    graph->out = last ? "output" : text("%s_%d", graph->call->op, i);
+    graph->temporary_count = 0;
+    if (!td_onnx_graph_write_call(graph)) {
+        return no_form(graph->call);
+    }
+    graph->trace->values[graph->call->out].name = graph->out;
+    return graph->status;
+}
+
+static bool same_message(const td_proto *a, const td_proto *b)
+{
+    return a->count == b->count && (a->count == 0 || memcmp(a->bytes, b->bytes, a->count) == 0);
+}
+
+static bool same_elements(const td_tensor *a, const td_tensor *b)
+{
+    size_t bytes = (size_t)td_numel(a) * td_dtype_size(a->dtype);
+    char *left = td_step_bytes(bytes + 1), *right = td_step_bytes(bytes + 1);
+    td_read(a, left, a->dtype);
+    td_read(b, right, a->dtype);
+    return memcmp(left, right, bytes) == 0;
+}
+
+bool td_onnx_graph_same(const td_onnx_graph *a, const td_onnx_graph *b, int from)
+{
+    bool same = same_message(&a->nodes, &b->nodes) && same_message(&a->constants, &b->constants) &&
+                a->initializer_count == b->initializer_count;
+    for (int i = from; same && i < a->initializer_count; i++) {
+        const td_onnx_value *x = td_onnx_value_of(a, a->initializers[i]);
+        same = x->kind != TD_ONNX_VALUE_CONSTANT ||
+               same_elements(&x->tensor, &td_onnx_value_of(b, b->initializers[i])->tensor);
+    }
+    return same;
+}
+
+/* ---- the file ---- */
+
+static td_proto value_info(const char *name, const td_onnx_value *v, bool dynamic)
+{
+    td_proto m = { 0 }, type = { 0 }, tensor = { 0 }, shape = { 0 };
+    for (int d = 0; d < v->tensor.ndim; d++) {
+        td_proto size = { 0 };
+        bool batch = dynamic && v->follows[d];
+        if (batch) {
+            td_proto_text(&size, SIZE_NAME, d == 0 ? "N" : text("N_%d", d));
+        } else {
+            td_proto_integer(&size, SIZE_VALUE, v->tensor.shape[d]);
+        }
+        td_proto_message(&shape, SHAPE_SIZE, &size);
+    }
+    td_proto_integer(&tensor, TYPE_DTYPE, td_onnx_dtype(v->tensor.dtype));
+    td_proto_message(&tensor, TYPE_SHAPE, &shape);
+    td_proto_message(&type, TYPE_TENSOR, &tensor);
+    td_proto_text(&m, VALUE_NAME, name);
+    td_proto_message(&m, VALUE_TYPE, &type);
+    return m;
+}
+
+typedef struct content {
+    const td_onnx_graph *graph;
+    td_proto head;   /* all before the initializers that come from tensors */
+    td_proto *names; /* what stands before the data of each */
+} content;
+
+static size_t data_bytes(const td_onnx_value *v)
+{
+    return (size_t)td_numel(&v->tensor) * td_dtype_size(v->tensor.dtype);
+}
+
+static td_status write_content(td_replacement *file, void *user)
+{
+    const content *c = user;
+    td_status status = td_replacement_put(file, c->head.bytes, c->head.count);
+    for (int i = 0; i < c->graph->initializer_count && status == TD_OK; i++) {
+        const td_onnx_value *v = td_onnx_value_of(c->graph, c->graph->initializers[i]);
+        void *data = malloc(data_bytes(v) + 1);
+        if (data == NULL) {
+            return td_fail(TD_E_NOMEM, "no memory to write '%s'", v->name);
+        }
+        td_read(&v->tensor, data, v->tensor.dtype);
+        status = td_replacement_put(file, c->names[i].bytes, c->names[i].count);
+        status = status == TD_OK ? td_replacement_put(file, data, data_bytes(v)) : status;
+        free(data);
+    }
+    return status;
+}
+
+td_status td_onnx_graph_save(td_onnx_graph *graph, const char *path, bool dynamic)
+{
+    const td_onnx_trace *trace = graph->trace;
+    if (trace->values[trace->output].kind != TD_ONNX_VALUE_RESULT) {
+        td_onnx_add_node(graph, "Identity", "output",
+                         TD_ONNX_NAMES(td_onnx_name_of(graph, trace->output)), NULL);
+    }
+    td_proto inside = { 0 }, opset = { 0 }, input, output;
+    td_proto_bytes(&inside, graph->nodes.bytes, graph->nodes.count);
+    td_proto_text(&inside, GRAPH_NAME, "tandem");
+    td_proto_bytes(&inside, graph->constants.bytes, graph->constants.count);
+    const td_onnx_value *x = trace->values;
+    while (x->kind != TD_ONNX_VALUE_INPUT) {
+        x++;
+    }
+    input = value_info("input", x, dynamic);
+    output = value_info("output", &trace->values[trace->output], dynamic);
+    td_proto_message(&inside, GRAPH_INPUT, &input);
+    td_proto_message(&inside, GRAPH_OUTPUT, &output);
+
+    content c = { .graph = graph };
+    c.names = td_step_bytes(((size_t)graph->initializer_count + 1) * sizeof *c.names);
+    size_t length = inside.count;
+    for (int i = 0; i < graph->initializer_count; i++) {
+        const td_onnx_value *v = td_onnx_value_of(graph, graph->initializers[i]);
+        td_proto head = tensor_head(v->name, v->tensor.dtype, td_shape_of(&v->tensor));
+        td_proto_length(&c.names[i], GRAPH_INITIALIZER, head.count + data_bytes(v));
+        td_proto_bytes(&c.names[i], head.bytes, head.count);
+        length += c.names[i].count + data_bytes(v);
+    }
+    td_proto_integer(&c.head, MODEL_IR, TD_ONNX_IR_VERSION);
+    td_proto_text(&c.head, MODEL_PRODUCER, "tandem");
+    td_proto_text(&c.head, MODEL_PRODUCER_VERSION, TANDEM_VERSION);
+    td_proto_integer(&opset, OPSET_VERSION, TD_ONNX_OPSET);
+    td_proto_message(&c.head, MODEL_OPSET, &opset);
+    td_proto_length(&c.head, MODEL_GRAPH, length);
+    td_proto_bytes(&c.head, inside.bytes, inside.count);
+    if (length > INT32_MAX - c.head.count) {
+        return td_fail(TD_E_UNSUPPORTED,
+                       "'%s' would have %s; an ONNX file has at most 2 GiB: export a model of "
+                       "16-bit floats (td_module_to), or parts of it",
+                       path, td_describe_bytes(length));
+    }
+    return td_replace_file(path, (int64_t)(c.head.count + length), write_content, &c);
+}

@@ -1,0 +1,310 @@
+/* ONNX files: what is in them, and what is refused. tests/test_onnx_runtime.sh runs them. */
+#include "autograd/tape.h"
+#include "nn/extra/layers.h"
+#include "nn/module.h"
+#include "nn/onnx/onnx.h"
+#include "tandem.h"
+#include "tensor/extend.h"
+#include "tests/expect_fatal.h"
+#include "tests/temp_folder.h"
+
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- a file, read as protobuf ---- */
+
+typedef struct message {
+    const unsigned char *at, *end;
+} message;
+
+static uint64_t varint(message *m)
+{
+    uint64_t value = 0;
+    for (int shift = 0;; shift += 7) {
+        assert_true(m->at < m->end && shift < 64);
+        value |= (uint64_t)(*m->at & 127) << shift;
+        if (*m->at++ < 128) {
+            return value;
+        }
+    }
+}
+
+/* The next field: its number (0: the end), and its value or its bytes. */
+static int next_field(message *m, uint64_t *value, message *bytes)
+{
+    if (m->at == m->end) {
+        return 0;
+    }
+    uint64_t key = varint(m);
+    assert_true((key & 7) == 0 || (key & 7) == 2 || (key & 7) == 5);
+    if ((key & 7) == 0) {
+        *value = varint(m);
+        return (int)(key >> 3);
+    }
+    uint64_t length = (key & 7) == 2 ? varint(m) : 4;
+    assert_true(length <= (uint64_t)(m->end - m->at));
+    *bytes = (message){ m->at, m->at + length };
+    m->at += length;
+    return (int)(key >> 3);
+}
+
+/* Field `wanted`, the i-th of its kind, as a message; empty if there is none. */
+static message field(message m, int wanted, int i)
+{
+    uint64_t value;
+    message bytes;
+    for (int number; (number = next_field(&m, &value, &bytes)) != 0;) {
+        if (number == wanted && i-- == 0) {
+            return bytes;
+        }
+    }
+    return (message){ NULL, NULL };
+}
+
+static uint64_t integer(message m, int wanted)
+{
+    uint64_t value = 0;
+    message bytes;
+    for (int number; (number = next_field(&m, &value, &bytes)) != 0 && number != wanted;) {
+    }
+    return value;
+}
+
+static void assert_text(message m, const char *text)
+{
+    if ((size_t)(m.end - m.at) != strlen(text) || memcmp(m.at, text, strlen(text)) != 0) {
+        fail_msg("'%.*s' is not '%s'", (int)(m.end - m.at), (const char *)m.at, text);
+    }
+}
+
+static unsigned char *file_bytes;
+
+static message read_file(const char *path)
+{
+    free(file_bytes);
+    size_t room = 1 << 20;
+    file_bytes = malloc(room);
+    FILE *in = fopen(path, "rb");
+    assert_non_null(file_bytes);
+    assert_non_null(in);
+    size_t count = fread(file_bytes, 1, room, in);
+    fclose(in);
+    return (message){ file_bytes, file_bytes + count };
+}
+
+static int free_file(void **state)
+{
+    free(file_bytes);
+    file_bytes = NULL;
+    return temp_folder_teardown(state);
+}
+
+/* ---- what is in a file ---- */
+
+static td_module *tower(void)
+{
+    return td_nn_sequential(td_nn_conv2d(3, 4, .kernel = 3), td_nn_batch_norm2d(4), td_nn_relu(),
+                            td_nn_max_pool2d(2), td_nn_flatten(), td_nn_dropout(0.5),
+                            td_nn_linear(36, 5));
+}
+
+static void test_file(void **state)
+{
+    (void)state;
+    const char *const types[] = {
+        "Conv", "BatchNormalization", "Relu", "MaxPool", "Reshape", "Gemm"
+    };
+    const char *const names[] = { "0.weight",       "0.bias",        "1.weight", "1.bias",
+                                  "1.running_mean", "1.running_var", "6.weight", "6.bias" };
+    td_module *net = tower();
+    assert_true(td_onnx_export(net, TD_SHAPE(2, 3, 8, 8), temp_path("net.onnx"),
+                               .dynamic_batch = true) == TD_OK);
+    message model = read_file(temp_path("net.onnx"));
+    assert_true(integer(model, 1) == 9);               /* ir_version */
+    assert_true(integer(field(model, 8, 0), 2) == 20); /* opset_import.version */
+    message graph = field(model, 7, 0);
+    for (int i = 0; i < 6; i++) { /* the fused ones as their parts */
+        assert_text(field(field(graph, 1, i), 4, 0), types[i]);
+    }
+    assert_null(field(graph, 1, 6).at);
+    assert_text(field(field(graph, 1, 5), 2, 0), "output");
+    int found = 0;
+    for (int i = 0; field(graph, 5, i).at != NULL; i++) {
+        message name = field(field(graph, 5, i), 8, 0);
+        for (int k = 0; k < 8; k++) {
+            found += (size_t)(name.end - name.at) == strlen(names[k]) &&
+                     memcmp(name.at, names[k], strlen(names[k])) == 0;
+        }
+    }
+    assert_int_equal(found, 8);
+    message input = field(graph, 11, 0);
+    message shape = field(field(field(input, 2, 0), 1, 0), 2, 0);
+    assert_text(field(input, 1, 0), "input");
+    assert_text(field(field(shape, 1, 0), 2, 0), "N");
+    assert_true(integer(field(shape, 1, 1), 1) == 3);
+    assert_true(net->training && net->children[1]->training);
+    td_module_free(net);
+}
+
+/* A weight is written row-major, however it lies in memory. */
+static void test_weights(void **state)
+{
+    (void)state;
+    td_module *net = td_nn_linear(3, 2, .no_bias = true);
+    const float values[] = { 1, 2, 3, 4, 5, 6 };
+    td_write(net->tensors[0].tensor, values, TD_F32);
+    assert_true(td_onnx_export(net, TD_SHAPE(1, 3), temp_path("net.onnx")) == TD_OK);
+    message weight = field(field(read_file(temp_path("net.onnx")), 7, 0), 5, 0);
+    message data = field(weight, 9, 0);
+    assert_text(field(weight, 8, 0), "weight");
+    assert_true(data.end - data.at == sizeof values);
+    assert_memory_equal(data.at, values, sizeof values);
+    td_module_free(net);
+}
+
+/* ---- what is refused ---- */
+
+typedef td_tensor *(*step_fn)(td_tensor *x);
+
+static td_tensor *call_forward(td_module *self, td_tensor *x, td_site at)
+{
+    (void)at;
+    return (*(step_fn *)self->state)(x);
+}
+
+static const td_module_type call_type = { .name = "Call", .forward = call_forward };
+
+static td_status export_call(step_fn forward, bool dynamic)
+{
+    td_module *m = td_module_new(&call_type, sizeof forward);
+    assert_non_null(m);
+    *(step_fn *)m->state = forward;
+    td_status status = td_onnx_export(td_module_finish(m), TD_SHAPE(2, 3), temp_path("call.onnx"),
+                                      .dynamic_batch = dynamic);
+    td_module_free(m);
+    return status;
+}
+
+static td_tensor *by_value(td_tensor *x)
+{
+    return td_mul_scalar(x, td_item(td_sum(x)));
+}
+
+static td_tensor *by_branch(td_tensor *x)
+{
+    return td_item(td_max(x)) > 0.0 ? td_relu(x) : td_neg(x);
+}
+
+static td_tensor *constant_by_value(td_tensor *x)
+{
+    td_tensor *y = td_step_new_like(x, TD_HERE);
+    td_copy_(y, x);
+    return td_add(y, x);
+}
+
+static td_tensor *in_place(td_tensor *x)
+{
+    td_tensor *y = td_exp(x);
+    td_mul_scalar_(y, 2.0);
+    return td_neg(y);
+}
+
+static td_tensor *dropped(td_tensor *x)
+{
+    return td_dropout(x, 0.5, (td_philox_key){ .seed = 1 }, 0);
+}
+
+static td_tensor *by_batch(td_tensor *x)
+{
+    return td_mul_scalar(x, (double)x->shape[0]);
+}
+
+static td_tensor *identity(td_tensor *x)
+{
+    return x;
+}
+
+static td_tensor *beside(td_tensor *x)
+{
+    dropped(x); /* nobody needs the result */
+    return td_relu(x);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    const struct {
+        step_fn forward;
+        bool dynamic;
+        const char *says;
+    } refused[] = {
+        { by_value, false, "mul_scalar in Call, or a number that it uses, depends on" },
+        { by_branch, false, "depends on the values of the input" },
+        { constant_by_value, false, "add in Call, or a number" },
+        { in_place, false, "was written in place" },
+        { dropped, false, "dropout in Call has no form in ONNX" },
+        { by_batch, true, "or on the batch size" },
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        assert_true(export_call(refused[i].forward, refused[i].dynamic) == TD_E_UNSUPPORTED);
+        assert_error_says(refused[i].says, NULL);
+    }
+    assert_true(export_call(by_batch, false) == TD_OK);
+    assert_true(export_call(identity, true) == TD_OK);
+    assert_true(export_call(beside, true) == TD_OK);
+}
+
+static void test_mistakes(void **state)
+{
+    (void)state;
+    td_module *net = td_nn_linear(3, 2);
+    td_tensor *x = td_zeros(TD_SHAPE(1, 3), TD_F32, TD_CPU);
+    td_shape shape = TD_SHAPE(1, 3);
+    const char *path = temp_path("net.onnx");
+    expect_fatal("the model is NULL", td_onnx_export(NULL, shape, path));
+    expect_fatal("there is no path", td_onnx_export(net, shape, NULL));
+    expect_fatal("all above 0", td_onnx_export(net, TD_SCALAR, path));
+    expect_fatal("all above 0", td_onnx_export(net, TD_SHAPE(0, 3), path));
+    expect_fatal("the example is f32[1,3]",
+                 td_onnx_export(net, TD_SHAPE(2, 3), path, .example = x));
+    expect_fatal("does not fit weight[2,3]", td_onnx_export(net, TD_SHAPE(1, 4), path));
+    td_step_abandon();
+    td_no_grad_end();
+    TD_STEP {
+        expect_fatal("outside of a step", td_onnx_export(net, shape, path));
+    }
+    temp_write("old", "old", 3);
+    assert_true(td_onnx_export(net, shape, temp_path("none/net.onnx")) == TD_E_IO);
+    assert_error_says("none/net.onnx", "create the folder first", NULL);
+    assert_true(td_onnx_export(net, shape, path) == TD_OK);
+    td_free(x);
+    td_module_free(net);
+}
+
+/* Tokens, whose values cannot be made up: 0, or the example's. */
+static void test_tokens(void **state)
+{
+    (void)state;
+    td_module *net = td_nn_sequential(td_nn_embedding(7, 4), td_nn_lstm(4, 3));
+    assert_true(td_onnx_export(net, TD_SHAPE(2, 5), temp_path("net.onnx"), .dynamic_batch = true) ==
+                TD_OK);
+    message input = field(field(read_file(temp_path("net.onnx")), 7, 0), 11, 0);
+    assert_true(integer(field(field(input, 2, 0), 1, 0), 1) == 7); /* int64 */
+    td_module_free(net);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_file, temp_folder_setup, free_file),
+        cmocka_unit_test_setup_teardown(test_weights, temp_folder_setup, free_file),
+        cmocka_unit_test_setup_teardown(test_refusals, temp_folder_setup, free_file),
+        cmocka_unit_test_setup_teardown(test_mistakes, temp_folder_setup, free_file),
+        cmocka_unit_test_setup_teardown(test_tokens, temp_folder_setup, free_file),
+    };
+    return cmocka_run_group_tests_name("onnx: files", tests, NULL, NULL);
+}
