@@ -60,6 +60,11 @@ fails 'one bad picture of two' 1 "$work/cut.jpg: " \
     "$app" "$work/net" "$work/cut.jpg" "$pictures/rgb.png" --size 64 --resize 72
 says 'the other one is done' "^$pictures/rgb.png\$"
 
+works 'a model as ONNX' "$app" "$work/net" --onnx "$work/net.onnx" --size 64
+[ "$(wc -c <"$work/net.onnx")" -gt 44000000 ]
+tap $? 'with its weights'
+fails 'no folder for it' 1 'none/net.onnx.*create the folder first' "$app" "$work/net" --onnx "$work/none/net.onnx"
+
 # torchvision's weights, without metadata; PIL's decoding and resizing, torch's probabilities.
 python=${TANDEM_PYTHON:-/usr/bin/python3}
 if "$python" tests/models_torch.py have >/dev/null 2>&1; then

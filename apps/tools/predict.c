@@ -1,6 +1,7 @@
 /* Says what is in a picture: a trained model's most probable classes.
  *
  *     apps/predict MODEL.safetensors IMAGE...
+ *     apps/predict MODEL.safetensors --onnx MODEL.onnx      writes the model as ONNX
  *
  * The model is a checkpoint of tandem or torchvision's weights, saved as safetensors. A checkpoint
  * says which model it is, how pictures are resized and normalised, and what the classes are called;
@@ -8,6 +9,7 @@
  * evaluation. */
 #include "apps/tools/common/cli.h"
 #include "nn/module.h"
+#include "nn/onnx/onnx.h"
 #include "tandem.h"
 #include "nn/io/safetensors.h"
 #include "tensor/extend.h"
@@ -16,11 +18,12 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sysexits.h>
 
 enum { MOST_CLASSES = 100000, MOST_SIDE = 8192 };
 
 typedef struct predict_args {
-    const char *model, *arch, *classes;
+    const char *model, *arch, *classes, *onnx;
     int64_t top, size, resize;
     bool size_given, resize_given;
 } predict_args;
@@ -195,6 +198,17 @@ static int predict_all(predictor *p, char *const *pictures, int count)
     return failed;
 }
 
+/* For images of the size that the model sees, as many at once as one likes. */
+static int export_onnx(const predictor *p)
+{
+    td_shape shape = TD_SHAPE(1, 3, p->transform.size, p->transform.size);
+    if (td_onnx_export(p->net, shape, p->args.onnx, .dynamic_batch = true) != TD_OK) {
+        fprintf(stderr, "predict: %s\n", td_last_error());
+        return 1;
+    }
+    return 0;
+}
+
 static void close_model(predictor *p)
 {
     for (int64_t i = 0; p->names != NULL && i < p->classes; i++) {
@@ -218,18 +232,25 @@ int main(int argc, char **argv)
           .value = &p.args.size, .low = 1, .high = 8192 },
         { "resize", "N", "Pixels of an image's shorter side before the middle is cut out", CLI_INT,
           .value = &p.args.resize, .low = 1, .high = 8192 },
+        { "onnx", "FILE", "Writes the model as an ONNX file; images may then be left out", CLI_TEXT,
+          .value = &p.args.onnx },
     };
     cli_rest rest = { .name = "MODEL.safetensors IMAGE...",
                       .wanted = "one model and one image",
-                      .least = 2 };
+                      .least = 1 };
     cli_parse_rest(argc, argv, "Says what is in an image: a model's most probable classes.",
                    options, sizeof options / sizeof *options, &rest);
     p.args.model = rest.values[0];
+    if (rest.count < 2 && p.args.onnx == NULL) {
+        fprintf(stderr, "predict: give at least %s: %s\n", rest.wanted, rest.name);
+        return EX_USAGE;
+    }
     p.args.size_given = options[3].given;
     p.args.resize_given = options[4].given;
     int failed = 1;
     if (open_model(&p)) {
-        failed = predict_all(&p, rest.values + 1, rest.count - 1);
+        failed = p.args.onnx != NULL ? export_onnx(&p) : 0;
+        failed |= predict_all(&p, rest.values + 1, rest.count - 1);
     } else {
         fprintf(stderr, "predict: %s\n", td_last_error());
     }

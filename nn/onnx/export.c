@@ -42,15 +42,13 @@ static td_tensor *second_input(const td_onnx_options *o, const td_tensor *first,
 
 /* ---- the graph ---- */
 
-static td_status depends(const td_onnx_call *c)
+static td_status depends(const td_onnx_call *call)
 {
-    return td_fail(
-        TD_E_UNSUPPORTED,
-        "%s:%d: %s%s%s, or a number that it uses, depends on the values of the input or "
-        "on the batch size, which a file cannot repeat: use operations of tensors (where, "
-        "gather) instead of the program's own, or export without dynamic_batch",
-        c->at.file != NULL ? c->at.file : "?", c->at.line, c->op, c->module != NULL ? " in " : "",
-        c->module != NULL ? c->module : "");
+    return td_fail(TD_E_UNSUPPORTED,
+                   "%s, or a number that it uses, depends on the values of the input or on the "
+                   "batch size, which a file cannot repeat: use operations of tensors (where, "
+                   "gather) instead of the program's own, or export without dynamic_batch",
+                   td_onnx_where(call));
 }
 
 /* Writes both traces, which must give the same graph, call by call. */

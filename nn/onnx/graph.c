@@ -74,8 +74,8 @@ static td_proto attribute_message(const td_onnx_attribute *a)
     return m;
 }
 
-void td_onnx_add_node_of_many(td_onnx_graph *graph, const char *type, const char *const *outputs,
-                              const char *const *inputs, const td_onnx_attribute *attributes)
+void td_onnx_put_many(td_onnx_graph *graph, const char *type, const char *const *outputs,
+                      const char *const *inputs, const td_onnx_attribute *attributes)
 {
     td_proto m = { 0 };
     for (int i = 0; inputs[i] != NULL; i++) {
@@ -98,11 +98,11 @@ const char *td_onnx_temporary(td_onnx_graph *graph)
     return text("%s_%d", graph->out, ++graph->temporary_count);
 }
 
-const char *td_onnx_add_node(td_onnx_graph *graph, const char *type, const char *out,
-                             const char *const *inputs, const td_onnx_attribute *attributes)
+const char *td_onnx_put(td_onnx_graph *graph, const char *type, const char *out,
+                        const char *const *inputs, const td_onnx_attribute *attributes)
 {
     out = out != NULL ? out : td_onnx_temporary(graph);
-    td_onnx_add_node_of_many(graph, type, TD_ONNX_NAMES(out), inputs, attributes);
+    td_onnx_put_many(graph, type, TD_IN(out), inputs, attributes);
     return out;
 }
 
@@ -148,13 +148,11 @@ const char *td_onnx_filled(td_onnx_graph *graph, td_dtype dtype, td_shape shape,
 /* [1]: `times` times the input's first size. */
 static const char *batch_times(td_onnx_graph *graph, int64_t times)
 {
-    const char *size = td_onnx_add_node(
-        graph, "Shape", NULL, TD_ONNX_NAMES("input"),
-        TD_ONNX_ATTRIBUTES(TD_ONNX_INTEGER("start", 0), TD_ONNX_INTEGER("end", 1)));
-    return times == 1
-               ? size
-               : td_onnx_add_node(graph, "Mul", NULL,
-                                  TD_ONNX_NAMES(size, td_onnx_integers(graph, &times, 1)), NULL);
+    const char *size = td_onnx_put(graph, "Shape", NULL, TD_IN("input"),
+                                   TD_WITH(TD_INT("start", 0), TD_INT("end", 1)));
+    return times == 1 ? size
+                      : td_onnx_put(graph, "Mul", NULL,
+                                    TD_IN(size, td_onnx_integers(graph, &times, 1)), NULL);
 }
 
 const char *td_onnx_shape_name(td_onnx_graph *graph, const td_onnx_value *value)
@@ -178,8 +176,7 @@ const char *td_onnx_shape_name(td_onnx_graph *graph, const td_onnx_value *value)
         parts[d] = value->follows[d] ? batch_times(graph, t->shape[d] / graph->batch)
                                      : td_onnx_integers(graph, &t->shape[d], 1);
     }
-    return td_onnx_add_node(graph, "Concat", NULL, parts,
-                            TD_ONNX_ATTRIBUTES(TD_ONNX_INTEGER("axis", 0)));
+    return td_onnx_put(graph, "Concat", NULL, parts, TD_WITH(TD_INT("axis", 0)));
 }
 
 /* A constant that has a size that follows the batch: its first part, repeated. */
@@ -205,10 +202,9 @@ static const char *repeated(td_onnx_graph *graph, int number)
                                 td_describe(&v->tensor), graph->call->op);
     }
     td_read(&one, all, one.dtype);
-    return td_onnx_add_node(
+    return td_onnx_put(
         graph, "Expand", NULL,
-        TD_ONNX_NAMES(add_constant(graph, one.dtype, shape, all), td_onnx_shape_name(graph, v)),
-        NULL);
+        TD_IN(add_constant(graph, one.dtype, shape, all), td_onnx_shape_name(graph, v)), NULL);
 }
 
 /* ---- values ---- */
@@ -218,14 +214,10 @@ const td_onnx_value *td_onnx_value_of(const td_onnx_graph *graph, int number)
     return number >= 0 ? &graph->trace->values[number] : NULL;
 }
 
-static void fail_unseen(td_onnx_graph *graph, const td_onnx_value *v)
+const char *td_onnx_where(const td_onnx_call *c)
 {
-    const td_onnx_call *c = graph->call;
-    graph->status = td_fail(TD_E_UNSUPPORTED,
-                            "%s:%d: %s%s%s reads %s, which was written in place, or is a view that "
-                            "no operation made: compute it by operations",
-                            c->at.file, c->at.line, c->op, c->module != NULL ? " in " : "",
-                            c->module != NULL ? c->module : "", td_describe(&v->tensor));
+    return text("%s:%d: %s%s%s", c->at.file != NULL ? c->at.file : "?", c->at.line, c->op,
+                c->module != NULL ? " in " : "", c->module != NULL ? c->module : "");
 }
 
 const char *td_onnx_name_of(td_onnx_graph *graph, int number)
@@ -236,7 +228,10 @@ const char *td_onnx_name_of(td_onnx_graph *graph, int number)
     td_onnx_value *v = &graph->trace->values[number];
     bool changed = v->kind == TD_ONNX_VALUE_CONSTANT && v->version != v->tensor.storage->version;
     if (v->kind == TD_ONNX_VALUE_UNSEEN || changed) {
-        fail_unseen(graph, v);
+        graph->status = td_fail(TD_E_UNSUPPORTED,
+                                "%s reads %s, which was written in place, or is a view that no "
+                                "operation made: compute it by operations",
+                                td_onnx_where(graph->call), td_describe(&v->tensor));
         return "";
     }
     for (int d = 0; d < v->tensor.ndim && v->kind == TD_ONNX_VALUE_CONSTANT; d++) {
@@ -255,15 +250,6 @@ const char *td_onnx_name_of(td_onnx_graph *graph, int number)
 
 /* ---- the whole ---- */
 
-static td_status no_form(const td_onnx_call *c)
-{
-    return td_fail(TD_E_UNSUPPORTED,
-                   "%s:%d: %s%s%s has no form in ONNX, or none that tandem writes: compute it "
-                   "outside of the model, or from the operations of docs/onnx.md",
-                   c->at.file != NULL ? c->at.file : "?", c->at.line, c->op,
-                   c->module != NULL ? " in " : "", c->module != NULL ? c->module : "");
-}
-
 void td_onnx_graph_begin(td_onnx_graph *graph, td_onnx_trace *trace, int64_t batch)
 {
     *graph = (td_onnx_graph){ .trace = trace, .batch = batch };
@@ -279,8 +265,11 @@ td_status td_onnx_graph_add(td_onnx_graph *graph, int i)
     bool last = graph->call->out == graph->trace->output;
     graph->out = last ? "output" : text("%s_%d", graph->call->op, i);
     graph->temporary_count = 0;
-    if (!td_onnx_graph_write_call(graph)) {
-        return no_form(graph->call);
+    if (!td_onnx_write_call(graph)) {
+        return td_fail(TD_E_UNSUPPORTED,
+                       "%s has no form in ONNX, or none that tandem writes: compute it outside of "
+                       "the model, or from the operations of docs/onnx.md",
+                       td_onnx_where(graph->call));
     }
     graph->trace->values[graph->call->out].name = graph->out;
     return graph->status;
@@ -368,8 +357,8 @@ td_status td_onnx_graph_save(td_onnx_graph *graph, const char *path, bool dynami
 {
     const td_onnx_trace *trace = graph->trace;
     if (trace->values[trace->output].kind != TD_ONNX_VALUE_RESULT) {
-        td_onnx_add_node(graph, "Identity", "output",
-                         TD_ONNX_NAMES(td_onnx_name_of(graph, trace->output)), NULL);
+        td_onnx_put(graph, "Identity", "output", TD_IN(td_onnx_name_of(graph, trace->output)),
+                    NULL);
     }
     td_proto inside = { 0 }, opset = { 0 }, input, output;
     td_proto_bytes(&inside, graph->nodes.bytes, graph->nodes.count);

@@ -29,10 +29,13 @@ bool td_onnx_graph_same(const td_onnx_graph *a, const td_onnx_graph *b, int from
 /* Writes the file; dynamic: the batch size is "N". */
 td_status td_onnx_graph_save(td_onnx_graph *graph, const char *path, bool dynamic);
 
+/* "net.c:12: conv2d in layer1.0.conv1 (Conv2d)", for messages. */
+const char *td_onnx_where(const td_onnx_call *call);
+
 /* ---- for operators.c, which knows how a call is written ---- */
 
 /* Writes graph->call. false: ONNX has no such operation. */
-bool td_onnx_graph_write_call(td_onnx_graph *graph);
+bool td_onnx_write_call(td_onnx_graph *graph);
 
 typedef struct td_onnx_attribute {
     const char *name; /* NULL: the end of a list */
@@ -43,28 +46,28 @@ typedef struct td_onnx_attribute {
     const int64_t *list;
     int count;
 } td_onnx_attribute;
-#define TD_ONNX_INTEGER(key, value)                                                                \
+#define TD_INT(key, value)                                                                         \
     {                                                                                              \
         .name = (key), .kind = TD_ONNX_IS_INTEGER, .integer = (value)                              \
     }
-#define TD_ONNX_NUMBER(key, value)                                                                 \
+#define TD_REAL(key, value)                                                                        \
     {                                                                                              \
         .name = (key), .kind = TD_ONNX_IS_FLOAT, .number = (value)                                 \
     }
-#define TD_ONNX_TEXT(key, value)                                                                   \
+#define TD_TEXT(key, value)                                                                        \
     {                                                                                              \
         .name = (key), .kind = TD_ONNX_IS_TEXT, .text = (value)                                    \
     }
-#define TD_ONNX_LIST(key, values, n)                                                               \
+#define TD_LIST(key, values, n)                                                                    \
     {                                                                                              \
         .name = (key), .kind = TD_ONNX_IS_LIST, .list = (values), .count = (n)                     \
     }
-#define TD_ONNX_NAMES(...)                                                                         \
+#define TD_IN(...)                                                                                 \
     (const char *const[])                                                                          \
     {                                                                                              \
         __VA_ARGS__, NULL                                                                          \
     }
-#define TD_ONNX_ATTRIBUTES(...)                                                                    \
+#define TD_WITH(...)                                                                               \
     (const td_onnx_attribute[])                                                                    \
     {                                                                                              \
         __VA_ARGS__,                                                                               \
@@ -76,13 +79,13 @@ typedef struct td_onnx_attribute {
 /* Adds a node of these inputs (a list that ends with NULL; "": an input that is not given) and
  * attributes (NULL: none) with one result called `out`; NULL: a name of its own. Returns the name.
  */
-const char *td_onnx_add_node(td_onnx_graph *graph, const char *type, const char *out,
-                             const char *const *inputs, const td_onnx_attribute *attributes);
+const char *td_onnx_put(td_onnx_graph *graph, const char *type, const char *out,
+                        const char *const *inputs, const td_onnx_attribute *attributes);
 /* A name of its own. */
 const char *td_onnx_temporary(td_onnx_graph *graph);
 /* The same with several results, whose names are given. */
-void td_onnx_add_node_of_many(td_onnx_graph *graph, const char *type, const char *const *outputs,
-                              const char *const *inputs, const td_onnx_attribute *attributes);
+void td_onnx_put_many(td_onnx_graph *graph, const char *type, const char *const *outputs,
+                      const char *const *inputs, const td_onnx_attribute *attributes);
 
 /* The tensor of a value, which may be NULL, and its name, NULL likewise. */
 const td_onnx_value *td_onnx_value_of(const td_onnx_graph *graph, int number);

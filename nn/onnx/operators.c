@@ -52,14 +52,14 @@ static void reshape_to_result(td_onnx_graph *g, const char *from)
     }
     const char *to =
         following > 1 ? td_onnx_shape_name(g, y) : td_onnx_integers(g, shape.dim, shape.ndim);
-    td_onnx_add_node(g, "Reshape", g->out, TD_ONNX_NAMES(from, to), NULL);
+    td_onnx_put(g, "Reshape", g->out, TD_IN(from, to), NULL);
 }
 
 /* ---- elements ---- */
 
 static void plain(td_onnx_graph *g, const char *type)
 {
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(in(g, 0), in(g, 1), in(g, 2), in(g, 3)), NULL);
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0), in(g, 1), in(g, 2), in(g, 3)), NULL);
 }
 
 static double parameter(const td_onnx_graph *g)
@@ -69,20 +69,18 @@ static double parameter(const td_onnx_graph *g)
 
 static void with_number(td_onnx_graph *g, const char *type)
 {
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(in(g, 0), number(g, parameter(g))), NULL);
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0), number(g, parameter(g))), NULL);
 }
 
 static void with_alpha(td_onnx_graph *g, const char *type)
 {
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(in(g, 0)),
-                     TD_ONNX_ATTRIBUTES(TD_ONNX_NUMBER("alpha", parameter(g))));
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0)), TD_WITH(TD_REAL("alpha", parameter(g))));
 }
 
 static void hard_sigmoid(td_onnx_graph *g, const char *type)
 {
-    td_onnx_add_node(
-        g, type, g->out, TD_ONNX_NAMES(in(g, 0)),
-        TD_ONNX_ATTRIBUTES(TD_ONNX_NUMBER("alpha", 1.0 / 6.0), TD_ONNX_NUMBER("beta", 0.5)));
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0)),
+                TD_WITH(TD_REAL("alpha", 1.0 / 6.0), TD_REAL("beta", 0.5)));
 }
 
 static void clip(td_onnx_graph *g, const char *type)
@@ -90,27 +88,25 @@ static void clip(td_onnx_graph *g, const char *type)
     const td_unary_params *p = g->call->params;
     bool six = p->op == TD_UNARY_relu6;
     const char *low = number(g, six ? 0.0 : p->p), *high = number(g, six ? 6.0 : p->q);
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(in(g, 0), low, high), NULL);
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0), low, high), NULL);
 }
 
 static void gelu(td_onnx_graph *g, const char *type)
 {
     bool tanh = ((const td_unary_params *)g->call->params)->op == TD_UNARY_gelu_tanh;
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(in(g, 0)),
-                     TD_ONNX_ATTRIBUTES(TD_ONNX_TEXT("approximate", tanh ? "tanh" : "none")));
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0)),
+                TD_WITH(TD_TEXT("approximate", tanh ? "tanh" : "none")));
 }
 
 static void silu(td_onnx_graph *g, const char *type)
 {
-    const char *gate = td_onnx_add_node(g, "Sigmoid", NULL, TD_ONNX_NAMES(in(g, 0)), NULL);
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(in(g, 0), gate), NULL);
+    const char *gate = td_onnx_put(g, "Sigmoid", NULL, TD_IN(in(g, 0)), NULL);
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0), gate), NULL);
 }
 
 static void rsqrt(td_onnx_graph *g, const char *type)
 {
-    td_onnx_add_node(
-        g, type, g->out,
-        TD_ONNX_NAMES(td_onnx_add_node(g, "Sqrt", NULL, TD_ONNX_NAMES(in(g, 0)), NULL)), NULL);
+    td_onnx_put(g, type, g->out, TD_IN(td_onnx_put(g, "Sqrt", NULL, TD_IN(in(g, 0)), NULL)), NULL);
 }
 
 /* c (x - c/2) with c = x between -delta and delta */
@@ -118,36 +114,32 @@ static void huber(td_onnx_graph *g, const char *type)
 {
     double delta = parameter(g);
     const char *bounds[] = { number(g, -delta), number(g, delta) };
-    const char *c =
-        td_onnx_add_node(g, "Clip", NULL, TD_ONNX_NAMES(in(g, 0), bounds[0], bounds[1]), NULL);
-    const char *half = td_onnx_add_node(g, "Mul", NULL, TD_ONNX_NAMES(c, number(g, 0.5)), NULL);
-    const char *rest = td_onnx_add_node(g, "Sub", NULL, TD_ONNX_NAMES(in(g, 0), half), NULL);
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(c, rest), NULL);
+    const char *c = td_onnx_put(g, "Clip", NULL, TD_IN(in(g, 0), bounds[0], bounds[1]), NULL);
+    const char *half = td_onnx_put(g, "Mul", NULL, TD_IN(c, number(g, 0.5)), NULL);
+    const char *rest = td_onnx_put(g, "Sub", NULL, TD_IN(in(g, 0), half), NULL);
+    td_onnx_put(g, type, g->out, TD_IN(c, rest), NULL);
 }
 
 static void compare(td_onnx_graph *g, const char *type)
 {
     bool unequal = strcmp(type, "Not") == 0;
-    const char *y = td_onnx_add_node(g, unequal ? "Equal" : type, NULL,
-                                     TD_ONNX_NAMES(in(g, 0), in(g, 1)), NULL);
-    y = unequal ? td_onnx_add_node(g, "Not", NULL, TD_ONNX_NAMES(y), NULL) : y;
-    td_onnx_add_node(g, "Cast", g->out, TD_ONNX_NAMES(y),
-                     TD_ONNX_ATTRIBUTES(TD_ONNX_INTEGER("to", td_onnx_dtype(TD_U8))));
+    const char *y = td_onnx_put(g, unequal ? "Equal" : type, NULL, TD_IN(in(g, 0), in(g, 1)), NULL);
+    y = unequal ? td_onnx_put(g, "Not", NULL, TD_IN(y), NULL) : y;
+    td_onnx_put(g, "Cast", g->out, TD_IN(y), TD_WITH(TD_INT("to", td_onnx_dtype(TD_U8))));
 }
 
 static void where(td_onnx_graph *g, const char *type)
 {
     const char *condition =
-        td_onnx_add_node(g, "Cast", NULL, TD_ONNX_NAMES(td_onnx_name_of(g, g->call->saved[0])),
-                         TD_ONNX_ATTRIBUTES(TD_ONNX_INTEGER("to", BOOLEAN)));
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(condition, in(g, 0), in(g, 1)), NULL);
+        td_onnx_put(g, "Cast", NULL, TD_IN(td_onnx_name_of(g, g->call->saved[0])),
+                    TD_WITH(TD_INT("to", BOOLEAN)));
+    td_onnx_put(g, type, g->out, TD_IN(condition, in(g, 0), in(g, 1)), NULL);
 }
 
 static void cast(td_onnx_graph *g, const char *type)
 {
     int dtype = td_onnx_dtype(result(g)->tensor.dtype);
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(in(g, 0)),
-                     TD_ONNX_ATTRIBUTES(TD_ONNX_INTEGER("to", dtype)));
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0)), TD_WITH(TD_INT("to", dtype)));
 }
 
 /* ---- reductions, and along one dimension ---- */
@@ -168,9 +160,9 @@ static void reduce(td_onnx_graph *g, const char *type)
         }
     }
     bool keeps = result(g)->tensor.ndim == p->kept.ndim;
-    const char *y = td_onnx_add_node(g, type, keeps ? g->out : NULL,
-                                     TD_ONNX_NAMES(in(g, 0), td_onnx_integers(g, axes, count)),
-                                     TD_ONNX_ATTRIBUTES(TD_ONNX_INTEGER("keepdims", 1)));
+    const char *y = td_onnx_put(g, type, keeps ? g->out : NULL,
+                                TD_IN(in(g, 0), td_onnx_integers(g, axes, count)),
+                                TD_WITH(TD_INT("keepdims", 1)));
     if (!keeps) {
         reshape_to_result(g, y);
     }
@@ -184,27 +176,25 @@ static bool keeps_dimension(const td_onnx_graph *g)
 static void reduce_one(td_onnx_graph *g, const char *type)
 {
     const char *axis = td_onnx_integers(g, &(int64_t){ dimension(g) }, 1);
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(in(g, 0), axis),
-                     TD_ONNX_ATTRIBUTES(TD_ONNX_INTEGER("keepdims", keeps_dimension(g))));
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0), axis),
+                TD_WITH(TD_INT("keepdims", keeps_dimension(g))));
 }
 
 static void argmax(td_onnx_graph *g, const char *type)
 {
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(in(g, 0)),
-                     TD_ONNX_ATTRIBUTES(TD_ONNX_INTEGER("axis", dimension(g)),
-                                        TD_ONNX_INTEGER("keepdims", keeps_dimension(g))));
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0)),
+                TD_WITH(TD_INT("axis", dimension(g)), TD_INT("keepdims", keeps_dimension(g))));
 }
 
 static void cumsum(td_onnx_graph *g, const char *type)
 {
     const char *axis = td_onnx_integers(g, &(int64_t){ dimension(g) }, 1);
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(in(g, 0), axis), NULL);
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0), axis), NULL);
 }
 
 static void along_axis(td_onnx_graph *g, const char *type)
 {
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(in(g, 0)),
-                     TD_ONNX_ATTRIBUTES(TD_ONNX_INTEGER("axis", dimension(g))));
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0)), TD_WITH(TD_INT("axis", dimension(g))));
 }
 
 /* The indices of as many largest, or smallest, as there are. */
@@ -212,10 +202,8 @@ static void argsort(td_onnx_graph *g, const char *type)
 {
     const td_argsort_params *p = g->call->params;
     const char *size = td_onnx_integers(g, &value_in(g, 0)->tensor.shape[p->dim], 1);
-    td_onnx_add_node_of_many(g, type, TD_ONNX_NAMES(td_onnx_temporary(g), g->out),
-                             TD_ONNX_NAMES(in(g, 0), size),
-                             TD_ONNX_ATTRIBUTES(TD_ONNX_INTEGER("axis", p->dim),
-                                                TD_ONNX_INTEGER("largest", p->descending)));
+    td_onnx_put_many(g, type, TD_IN(td_onnx_temporary(g), g->out), TD_IN(in(g, 0), size),
+                     TD_WITH(TD_INT("axis", p->dim), TD_INT("largest", p->descending)));
 }
 
 /* ---- products ---- */
@@ -224,16 +212,14 @@ static void linear(td_onnx_graph *g, const char *type)
 {
     const char *x = in(g, 0), *w = in(g, 1), *b = in(g, 2);
     if (value_in(g, 0)->tensor.ndim == 2) {
-        td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(x, w, b),
-                         TD_ONNX_ATTRIBUTES(TD_ONNX_INTEGER("transB", 1)));
+        td_onnx_put(g, type, g->out, TD_IN(x, w, b), TD_WITH(TD_INT("transB", 1)));
         return;
     }
-    w = td_onnx_add_node(g, "Transpose", NULL, TD_ONNX_NAMES(w),
-                         TD_ONNX_ATTRIBUTES(TD_ONNX_LIST("perm", ((int64_t[]){ 1, 0 }), 2)));
-    const char *y =
-        td_onnx_add_node(g, "MatMul", b == NULL ? g->out : NULL, TD_ONNX_NAMES(x, w), NULL);
+    w = td_onnx_put(g, "Transpose", NULL, TD_IN(w),
+                    TD_WITH(TD_LIST("perm", ((int64_t[]){ 1, 0 }), 2)));
+    const char *y = td_onnx_put(g, "MatMul", b == NULL ? g->out : NULL, TD_IN(x, w), NULL);
     if (b != NULL) {
-        td_onnx_add_node(g, "Add", g->out, TD_ONNX_NAMES(y, b), NULL);
+        td_onnx_put(g, "Add", g->out, TD_IN(y, b), NULL);
     }
 }
 
@@ -252,14 +238,14 @@ static void conv(td_onnx_graph *g, const char *type)
         more[d] = transposed ? result(g)->tensor.shape[2 + d] - least : 0;
     }
     td_onnx_attribute attributes[] = {
-        TD_ONNX_LIST("strides", strides, 2),     TD_ONNX_LIST("pads", pads, 4),
-        TD_ONNX_LIST("dilations", dilations, 2), TD_ONNX_INTEGER("group", p->groups),
-        TD_ONNX_LIST("output_padding", more, 2), { .name = NULL },
+        TD_LIST("strides", strides, 2),     TD_LIST("pads", pads, 4),
+        TD_LIST("dilations", dilations, 2), TD_INT("group", p->groups),
+        TD_LIST("output_padding", more, 2), { .name = NULL },
     };
     if (!transposed) {
         attributes[4].name = NULL;
     }
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(in(g, 0), in(g, 1), in(g, 2)), attributes);
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0), in(g, 1), in(g, 2)), attributes);
 }
 
 /* ---- shapes ---- */
@@ -272,8 +258,7 @@ static void permute(td_onnx_graph *g, const char *type)
     for (int d = 0; d < count; d++) {
         perm[d] = order[d];
     }
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(in(g, 0)),
-                     TD_ONNX_ATTRIBUTES(TD_ONNX_LIST("perm", perm, count)));
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0)), TD_WITH(TD_LIST("perm", perm, count)));
 }
 
 static void reshape(td_onnx_graph *g, const char *type)
@@ -286,8 +271,8 @@ static void put_slice(td_onnx_graph *g, int64_t dim, int64_t start, int64_t end,
 {
     const char *numbers[4] = { td_onnx_integers(g, &start, 1), td_onnx_integers(g, &end, 1),
                                td_onnx_integers(g, &dim, 1), td_onnx_integers(g, &step, 1) };
-    td_onnx_add_node(g, "Slice", g->out,
-                     TD_ONNX_NAMES(in(g, 0), numbers[0], numbers[1], numbers[2], numbers[3]), NULL);
+    td_onnx_put(g, "Slice", g->out, TD_IN(in(g, 0), numbers[0], numbers[1], numbers[2], numbers[3]),
+                NULL);
 }
 
 static void slice(td_onnx_graph *g, const char *type)
@@ -307,8 +292,7 @@ static void flip(td_onnx_graph *g, const char *type)
 
 static void expand(td_onnx_graph *g, const char *type)
 {
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(in(g, 0), td_onnx_shape_name(g, result(g))),
-                     NULL);
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0), td_onnx_shape_name(g, result(g))), NULL);
 }
 
 static void cat(td_onnx_graph *g, const char *type)
@@ -318,7 +302,7 @@ static void cat(td_onnx_graph *g, const char *type)
     for (int i = 0; i < p->count; i++) {
         names[i] = in(g, i);
     }
-    td_onnx_add_node(g, type, g->out, names, TD_ONNX_ATTRIBUTES(TD_ONNX_INTEGER("axis", p->dim)));
+    td_onnx_put(g, type, g->out, names, TD_WITH(TD_INT("axis", p->dim)));
 }
 
 static void pad(td_onnx_graph *g, const char *type)
@@ -331,36 +315,31 @@ static void pad(td_onnx_graph *g, const char *type)
         pads[x->ndim + d] = y->shape[d] - x->shape[d] - p->before[d];
     }
     const char *sizes = td_onnx_integers(g, pads, 2 * x->ndim);
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(in(g, 0), sizes, number(g, p->value)), NULL);
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0), sizes, number(g, p->value)), NULL);
 }
 
 static void triangle(td_onnx_graph *g, const char *type)
 {
     const td_triangle_params *p = g->call->params;
     const char *diagonal = td_onnx_integers(g, &p->diagonal, 1);
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(in(g, 0), diagonal),
-                     TD_ONNX_ATTRIBUTES(TD_ONNX_INTEGER("upper", p->upper)));
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0), diagonal), TD_WITH(TD_INT("upper", p->upper)));
 }
 
 static void gather(td_onnx_graph *g, const char *type)
 {
-    td_onnx_add_node(g, type, g->out,
-                     TD_ONNX_NAMES(in(g, 0), td_onnx_name_of(g, g->call->saved[0])),
-                     TD_ONNX_ATTRIBUTES(TD_ONNX_INTEGER("axis", dimension(g))));
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0), td_onnx_name_of(g, g->call->saved[0])),
+                TD_WITH(TD_INT("axis", dimension(g))));
 }
 
 static void embedding(td_onnx_graph *g, const char *type)
 {
-    td_onnx_add_node(g, type, g->out,
-                     TD_ONNX_NAMES(in(g, 0), td_onnx_name_of(g, g->call->saved[0])), NULL);
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0), td_onnx_name_of(g, g->call->saved[0])), NULL);
 }
 
 static void scatter_add(td_onnx_graph *g, const char *type)
 {
-    td_onnx_add_node(g, type, g->out,
-                     TD_ONNX_NAMES(in(g, 0), td_onnx_name_of(g, g->call->saved[0]), in(g, 1)),
-                     TD_ONNX_ATTRIBUTES(TD_ONNX_INTEGER("axis", dimension(g)),
-                                        TD_ONNX_TEXT("reduction", "add")));
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0), td_onnx_name_of(g, g->call->saved[0]), in(g, 1)),
+                TD_WITH(TD_INT("axis", dimension(g)), TD_TEXT("reduction", "add")));
 }
 
 /* ---- normalisation and pooling ---- */
@@ -375,17 +354,17 @@ static void put_pool(td_onnx_graph *g, const char *type, const char *x, const td
         pads[d] = pads[2 + d] = p->pad[d];
     }
     td_onnx_attribute attributes[] = {
-        TD_ONNX_LIST("kernel_shape", kernel, 2),
-        TD_ONNX_LIST("strides", strides, 2),
-        TD_ONNX_LIST("pads", pads, 4),
-        TD_ONNX_INTEGER("ceil_mode", p->ceil_mode),
-        TD_ONNX_INTEGER("count_include_pad", p->count_include_pad),
+        TD_LIST("kernel_shape", kernel, 2),
+        TD_LIST("strides", strides, 2),
+        TD_LIST("pads", pads, 4),
+        TD_INT("ceil_mode", p->ceil_mode),
+        TD_INT("count_include_pad", p->count_include_pad),
         { .name = NULL },
     };
     if (!average) {
         attributes[4].name = NULL;
     }
-    td_onnx_add_node(g, type, g->out, TD_ONNX_NAMES(x), attributes);
+    td_onnx_put(g, type, g->out, TD_IN(x), attributes);
 }
 
 static void pool(td_onnx_graph *g, const char *type)
@@ -400,10 +379,9 @@ static void batch_norm(td_onnx_graph *g, const char *type)
     td_shape channels = TD_SHAPE(value_in(g, 0)->tensor.shape[1]);
     if (p->training) {
         g->status = td_fail(TD_E_UNSUPPORTED,
-                            "batch_norm%s%s takes the batch's statistics: in a file it must be in "
-                            "evaluation mode",
-                            g->call->module != NULL ? " in " : "",
-                            g->call->module != NULL ? g->call->module : "");
+                            "%s takes the batch's statistics: in a file it must be in evaluation "
+                            "mode",
+                            td_onnx_where(g->call));
         return;
     }
     const char *add = in(g, 3), *weight = in_or(g, 1, channels, 1.0);
@@ -411,15 +389,14 @@ static void batch_norm(td_onnx_graph *g, const char *type)
     const char *statistics[] = { td_onnx_name_of(g, g->call->reads[0]),
                                  td_onnx_name_of(g, g->call->reads[1]) };
     bool more = add != NULL || p->relu;
-    const char *y =
-        td_onnx_add_node(g, type, more ? NULL : g->out,
-                         TD_ONNX_NAMES(in(g, 0), weight, bias, statistics[0], statistics[1]),
-                         TD_ONNX_ATTRIBUTES(TD_ONNX_NUMBER("epsilon", p->eps)));
+    const char *y = td_onnx_put(g, type, more ? NULL : g->out,
+                                TD_IN(in(g, 0), weight, bias, statistics[0], statistics[1]),
+                                TD_WITH(TD_REAL("epsilon", p->eps)));
     if (add != NULL) {
-        y = td_onnx_add_node(g, "Add", p->relu ? NULL : g->out, TD_ONNX_NAMES(y, add), NULL);
+        y = td_onnx_put(g, "Add", p->relu ? NULL : g->out, TD_IN(y, add), NULL);
     }
     if (p->relu) {
-        y = td_onnx_add_node(g, "Relu", p->pools ? NULL : g->out, TD_ONNX_NAMES(y), NULL);
+        y = td_onnx_put(g, "Relu", p->pools ? NULL : g->out, TD_IN(y), NULL);
     }
     if (p->pools) {
         put_pool(g, "MaxPool", y, &p->max_pool);
@@ -431,9 +408,8 @@ static void layer_norm(td_onnx_graph *g, const char *type)
     const td_tensor *x = &value_in(g, 0)->tensor;
     const td_layer_norm_params *p = g->call->params;
     const char *weight = in_or(g, 1, TD_SHAPE(x->shape[x->ndim - 1]), 1.0);
-    td_onnx_add_node(
-        g, type, g->out, TD_ONNX_NAMES(in(g, 0), weight, in(g, 2)),
-        TD_ONNX_ATTRIBUTES(TD_ONNX_INTEGER("axis", -1), TD_ONNX_NUMBER("epsilon", p->eps)));
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0), weight, in(g, 2)),
+                TD_WITH(TD_INT("axis", -1), TD_REAL("epsilon", p->eps)));
 }
 
 /* ---- the table ---- */
@@ -536,7 +512,7 @@ static const struct {
     { "global_avg_pool2d", plain, "GlobalAveragePool" },
 };
 
-bool td_onnx_graph_write_call(td_onnx_graph *graph)
+bool td_onnx_write_call(td_onnx_graph *graph)
 {
     for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
         if (strcmp(operators[i].op, graph->call->op) == 0) {
