@@ -19,7 +19,7 @@ agree() { # agree NAME FOLDER LEAST: so many files at least are equal to 1e-5
 mkdir "$work/models" "$work/layers" "$work/cases"
 models='resnet18 efficientnet_b0 botnet50'
 if [ -n "${TANDEM_LONG:-}" ]; then
-    models=$(ls apps/tools/config | sed 's/\.yaml$//')
+    models=$(basename -s .yaml apps/tools/config/*.yaml)
 fi
 # One at a time: a large model's file is removed once it was run.
 for model in $models; do
