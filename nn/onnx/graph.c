@@ -1,9 +1,9 @@
 #include "nn/onnx/graph.h"
 
-#include "nn/io/replace.h"
 #include "nn/onnx/onnx.h"
 #include "tensor/extend.h"
 #include "tensor/storage.h"
+#include "tensor/temporary.h"
 #include "tensor/version.h"
 
 #include <stdarg.h>
@@ -335,21 +335,37 @@ static size_t data_bytes(const td_onnx_value *v)
     return (size_t)td_numel(&v->tensor) * td_dtype_size(v->tensor.dtype);
 }
 
-static td_status write_content(td_replacement *file, void *user)
+static td_status write_content(FILE *file, const content *c)
 {
-    const content *c = user;
-    td_status status = td_replacement_put(file, c->head.bytes, c->head.count);
-    for (int i = 0; i < c->graph->initializer_count && status == TD_OK; i++) {
+    fwrite(c->head.bytes, 1, c->head.count, file);
+    for (int i = 0; i < c->graph->initializer_count; i++) {
         const td_onnx_value *v = td_onnx_value_of(c->graph, c->graph->initializers[i]);
         void *data = malloc(data_bytes(v) + 1);
         if (data == NULL) {
             return td_fail(TD_E_NOMEM, "no memory to write '%s'", v->name);
         }
         td_read(&v->tensor, data, v->tensor.dtype);
-        status = td_replacement_put(file, c->names[i].bytes, c->names[i].count);
-        status = status == TD_OK ? td_replacement_put(file, data, data_bytes(v)) : status;
+        fwrite(c->names[i].bytes, 1, c->names[i].count, file);
+        fwrite(data, 1, data_bytes(v), file);
         free(data);
     }
+    return TD_OK;
+}
+
+static td_status write_file(const content *c, const char *path, int64_t bytes)
+{
+    char *temporary;
+    td_temporary_remove_abandoned(path);
+    FILE *file = td_temporary_file(path, &temporary);
+    if (file == NULL) {
+        return td_temporary_failed(path, bytes, "creating a file beside it");
+    }
+    td_status status = write_content(file, c);
+    const char *failed = td_temporary_end(file, temporary, status == TD_OK ? path : NULL);
+    if (failed != NULL) {
+        return td_temporary_failed(path, bytes, failed);
+    }
+    (void)td_temporary_sync_folder(path);
     return status;
 }
 
@@ -396,5 +412,5 @@ td_status td_onnx_graph_save(td_onnx_graph *graph, const char *path, bool dynami
                        "16-bit floats (td_module_to), or parts of it",
                        path, td_describe_bytes(length));
     }
-    return td_replace_file(path, (int64_t)(c.head.count + length), write_content, &c);
+    return write_file(&c, path, (int64_t)(c.head.count + length));
 }
