@@ -2,7 +2,8 @@
  *
  * Include this header; most programs need no other. It includes the public headers of the five
  * rooms of the library (tensor, autograd, nn, data, dist) in the order in which the rooms build on
- * each other. Extensions and tools find more functions in these headers:
+ * each other. Losses, normalisations and pooling are in autograd/losses.h, norms.h and windows.h,
+ * which it includes, too. Extensions and tools find more functions in these headers:
  *
  *   own operations and modules    autograd/tape.h, tensor/extend.h, nn/module.h, nn/around.h
  *   gradients: hooks, checks      autograd/hooks.h, autograd/gradcheck.h

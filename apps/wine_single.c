@@ -127,7 +127,7 @@ static int train(void)
     td_module_free(net);
     td_dataset_free(test_set);
     td_dataset_free(train_set);
-    return td_finish(); /* 0, if all that was printed is written */
+    return td_finish(); /* stdout is flushed; 0, or an error if it could not be written */
 }
 
 int main(int argc, char **argv)

@@ -20,8 +20,8 @@
 
 TD_BEGIN_C
 
-/* Makes a dense persistent float tensor a leaf (on), or an ordinary tensor again, without gradient.
- */
+/* on = true: a persistent float tensor without gaps in memory becomes a leaf, which gets gradients.
+ * on = false: it gets none any more. */
 void td_requires_grad_at(td_tensor *t, bool on, td_site at);
 
 /* The gradient of a leaf, or NULL if it has none yet. A step tensor has a gradient only
@@ -31,10 +31,10 @@ td_tensor *td_grad_at(const td_tensor *t, td_site at);
 void td_retain_grad_at(td_tensor *t, td_site at);
 
 typedef struct td_backward_options {
-    int begin_; /* for the library: lets the macro take an empty list */
+    int begin_; /* for the library: a first field, so that the macro works without options, too */
     td_tensor *loss;
-    const td_tensor *gradient; /* of loss; its shape, dtype and device. NULL: 1, for a loss of one
-                                  element */
+    const td_tensor *gradient; /* what backward starts with, of loss's shape, dtype and device.
+                                  NULL: 1, for a loss of one element */
 } td_backward_options;
 /* td_backward(loss): computes the gradient of a scalar for every leaf it was computed from, and
  * adds it to the leaf's gradient. Once per forward: it uses the tape up and releases what the tape

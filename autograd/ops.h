@@ -8,9 +8,10 @@
  * or dtypes that do not fit are a mistake of the program: it stops with a message that shows both
  * shapes and the caller's line.
  *
- * Floats are f32, f64 or bf16. All float inputs of a call have the same dtype, except where bf16
- * images meet f32 weights (docs/precision.md). "..." stands for any number of dimensions. Two
- * inputs of an element-wise operation broadcast as in NumPy. A negative `dim` counts from the end.
+ * Floats are f32, f64 or bf16. All float inputs of a call have the same dtype, except that bf16
+ * inputs may go with f32 weights (docs/precision.md). "..." stands for any number of dimensions.
+ * Two inputs of an element-wise operation broadcast as in NumPy. A negative `dim` counts from the
+ * end.
  */
 #ifndef TD_AUTOGRAD_OPS_H
 #define TD_AUTOGRAD_OPS_H
@@ -58,8 +59,8 @@ td_tensor *td_count_top_at(td_tensor *x, td_tensor *labels, int64_t k, td_site a
 
 /* ---- products; the result has the first input's dtype ---- */
 
-/* [...,m,k] x [...,k,n] -> [...,m,n]; the other dimensions broadcast. A vector [k] is a row or a
- * column, which the result lacks. */
+/* [...,m,k] x [...,k,n] -> [...,m,n]; the other dimensions broadcast. A vector a [k] counts as one
+ * row, a vector b [k] as one column; the result lacks that dimension. */
 td_tensor *td_matmul_at(td_tensor *a, td_tensor *b, td_site at);
 /* x w^T + b: x [...,in], w [out,in], b [out] or NULL -> [...,out]. */
 td_tensor *td_linear_at(td_tensor *x, td_tensor *w, td_tensor *b, td_site at);
@@ -68,7 +69,7 @@ td_tensor *td_linear_at(td_tensor *x, td_tensor *w, td_tensor *b, td_site at);
  * OH = (H + 2 padding - dilation (KH - 1) - 1) / stride + 1. An option is given for height and
  * width together (.stride = 2) or for each (.stride_hw = { 2, 1 }); giving both is a mistake. */
 typedef struct td_conv2d_options {
-    int begin_; /* for the library: lets the macro take an empty list */
+    int begin_; /* for the library */
     td_tensor *x, *w, *b;
     int stride, padding, dilation; /* stride and dilation 0: 1 */
     int stride_hw[2], padding_hw[2], dilation_hw[2];
@@ -87,10 +88,11 @@ td_tensor *td_permute_at(td_tensor *x, const int *order, td_site at); /* order[n
 td_tensor *td_reshape_at(td_tensor *x, td_shape shape, td_site at);
 td_tensor *td_flatten_at(td_tensor *x, int start_dim, td_site at); /* start_dim and later: one */
 /* Elements start, start + step, ... before end along dim. Negative start and end count from the
- * end; end is clamped to the size. A negative step goes backwards, to the element behind end (end
- * -size - 1: to the first one), and copies. */
+ * end; end is clamped to the size. With a negative step: elements start, start + step, ...
+ * after end, copied; to include element 0, give end = -size - 1. */
 td_tensor *td_slice_at(td_tensor *x, int dim, int64_t start, int64_t end, int64_t step, td_site at);
-td_tensor *td_expand_at(td_tensor *x, td_shape shape, td_site at); /* repeats sizes of 1 */
+td_tensor *td_expand_at(td_tensor *x, td_shape shape,
+                        td_site at); /* sizes of 1 grow, without a copy */
 td_tensor *td_cat_at(td_tensor *const *parts, int count, int dim, td_site at);
 td_tensor *td_contiguous_at(td_tensor *x, td_site at); /* row-major; x itself if it is already */
 
@@ -111,7 +113,7 @@ typedef struct td_batch_norm_options {
 td_tensor *td_batch_norm_at(td_batch_norm_options options, td_site at);
 
 /* td_layer_norm(x, weight, bias, eps): the same over the last dimension of x [...,d], for each row;
- * weight, bias: [d] or NULL. If they have more dimensions, or .dims says so, over as many. */
+ * weight, bias: [d] or NULL. Over the last k dimensions if weight or bias has k, or .dims = k. */
 typedef struct td_layer_norm_options {
     int begin_;
     td_tensor *x, *weight, *bias;
@@ -133,7 +135,7 @@ typedef struct td_pool2d_options {
     int kernel_hw[2], stride_hw[2], padding_hw[2];
     bool exclude_pad; /* average: divide by the number of places inside the image */
     bool ceil_mode;   /* a last window may reach beyond the padding */
-    int dilation;     /* of the maximum; 0: 1 */
+    int dilation;     /* only max_pool2d; 0: 1 */
     int dilation_hw[2];
 } td_pool2d_options;
 td_tensor *td_max_pool2d_at(td_pool2d_options options, td_site at);
@@ -143,7 +145,8 @@ td_tensor *td_global_avg_pool2d_at(td_tensor *x, td_site at); /* [N,C,H,W] -> [N
 /* ---- others ---- */
 
 /* With probability p in [0,1) an element becomes 0, otherwise it is multiplied by 1/(1-p). Random
- * numbers come from Philox (tensor/random.h): the same key and counter draw the same numbers. */
+ * numbers come from the generator Philox (tensor/random.h): the same key and counter draw the same
+ * numbers. */
 td_tensor *td_dropout_at(td_tensor *x, double p, td_philox_key key, uint64_t counter, td_site at);
 /* The same for whole samples x[n,...]. */
 td_tensor *td_stochastic_depth_at(td_tensor *x, double p, td_philox_key key, uint64_t counter,

@@ -104,8 +104,8 @@ td_dataset *td_tensor_dataset_at(const td_tensor *x, const td_tensor *y, td_site
 /* ---- CSV files ---- */
 
 typedef enum td_csv_header {
-    TD_CSV_AUTO = 0,      /* the first line is a header if some column has a word in it and a number
-                             in the second line */
+    TD_CSV_AUTO = 0,      /* the first line is a header if some column has a word in line 1 and a
+                             number in line 2 */
     TD_CSV_HEADER = 1,    /* the first line is a header */
     TD_CSV_NO_HEADER = 2, /* the first line is a sample */
 } td_csv_header;
@@ -187,8 +187,9 @@ typedef struct td_cifar_or_synthetic_options {
 td_status td_cifar_or_synthetic_at(td_cifar_or_synthetic_options options, td_site at);
 
 /* How images in memory are changed while a batch is written: a random crop, a random flip, then
- * (value/255 - mean) / std. A dataset without a transform gives value/255. The random draws are
- * Philox words (tensor/random.h) of key (seed, "augment") and counter (epoch, sample). shift and
+ * (value/255 - mean) / std. A dataset without a transform gives value/255. The random numbers
+ * depend only on seed, epoch and sample (Philox, tensor/random.h: key (seed, "augment"), counter
+ * (epoch, sample)). shift and
  * mirror change all images alike, for test-time augmentation. */
 typedef struct td_image_transform {
     int crop_padding;      /* pixels added on each side before the crop, 0 to 31; 0: no crop */
@@ -237,12 +238,12 @@ typedef struct td_loader_options {
     td_device device;        /* of the batches; 0: cpu:0 */
     bool streamed;           /* do not keep the images on the GPU (data/inspect.h says when the
                                 loader does) */
-    td_generator *generator; /* drawn from when an epoch begins, as by PyTorch's DataLoader, also
-                                without shuffle; NULL: the calling thread's default generator */
+    td_generator *generator; /* each epoch takes one number from it, also without shuffle, as
+                                PyTorch's DataLoader does; NULL: this thread's default generator */
 } td_loader_options;
 
 /* A batch. x, y and samples belong to the loader and are valid until the next td_loader_next,
- * td_loader_seek or td_loader_close: td_clone what you want to keep.
+ * td_loader_seek or td_loader_close: td_clone what you want to keep, and do not td_free them.
  * On a GPU all batches of the same size are the same tensors with new contents. */
 typedef struct td_batch {
     td_tensor *x;  /* [n, sample_shape...] of the dataset's dtype and layout */

@@ -6,8 +6,8 @@
  *
  *   td_forward     broadcasts rank 0's buffers (running statistics), then runs the model
  *   td_backward    sends the gradients in groups, called buckets. A bucket is sent as soon as its
- *                  last gradient is ready, so most of the sending happens while backward still
- *                  computes. When td_backward returns, every rank has the mean of all gradients
+ *                  last gradient is ready and its turn has come, so most of the sending happens
+ * while backward still computes. When td_backward returns, every rank has the mean of all gradients
  *   td_optim_step  computes the same step on every rank: the weights stay equal to the last bit
  *
  * Errors. If another rank dies, a connection breaks or a call takes longer than `timeout`, a
@@ -20,7 +20,8 @@
  * rank and world_size in all ranks that are left (not under td_spawn and tdrun, which end them).
  * tests/test_dist_faults.c holds these promises.
  *
- * The end of a program: free what uses another thing before the thing that it uses.
+ * The end of a program: free what uses another thing before the thing that it uses. In the wrong
+ * order the program stops with a message.
  *
  *     td_loader_close(loader);
  *     td_optim_free(optim);      (td_ema_free and td_scaler_free likewise)
@@ -103,8 +104,8 @@ typedef enum td_reduction {
 
 typedef struct td_work td_work; /* a collective that was queued */
 /* Waits for a collective, returns its status, and frees work. timeout in seconds; 0: the group's.
- * For a tensor on a GPU, the host does not wait: the GPU's later work does. If a timeout is given,
- * the host waits as well. */
+ * For a tensor on a GPU td_work_wait returns at once: GPU work that is queued after it waits for
+ * the collective. If a timeout is given, the host waits as well. */
 td_status td_work_wait(td_work *work, double timeout);
 
 /* Every rank's t becomes the reduction of all ranks' t. */
@@ -176,10 +177,10 @@ td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at);
  * After the first backward DDP rebuilds the buckets once, in the order in which gradients became
  * ready. Results do not depend on the buckets.
  *
- * When. A ready hook (autograd/hooks.h: called when a gradient is ready) queues a bucket's
- * all-reduce, on the thread that runs td_backward, when the bucket's last gradient is ready and all
- * buckets before it are queued; the group's communication thread (or NCCL's stream) carries it out.
- * The end of td_backward waits for all buckets.
+ * When. td_backward queues a bucket's all-reduce when the bucket's last gradient is ready and all
+ * buckets before it are queued. (A ready hook does that, autograd/hooks.h, on td_backward's
+ * thread.) The group's communication thread (or NCCL's stream) carries it out, while backward goes
+ * on. The end of td_backward waits for all buckets.
  *
  * docs/ddp.md explains the statistics and measures communication hooks. */
 
@@ -190,24 +191,27 @@ typedef enum td_shard {
     /* The optimizer's state. The flat parameters are cut into equal windows, one for each rank.
      * td_optim_step changes this rank's window, and keeps momentum or moments of that window alone;
      * then all ranks send each other their windows. The weights are those of TD_SHARD_NONE, bit for
-     * bit. Each step sends half as much again as without sharding.
+     * bit. Each step sends 1.5 times as much as without sharding.
      *
      * All ranks call td_optim_step, and td_checkpoint_save with the optimizer. Optimizers (SGD,
      * Adam, AdamW) and averages of weights are made after td_ddp. Not with Muon, which needs whole
-     * filters, nor with td_ddp_join_begin. If td_optim_step cannot get the other ranks' windows,
-     * that is an error like that of a failed backward: td_ddp_on_error. */
+     * filters, nor with ranks that end at different steps (td_ddp_join_begin, dist/ddp_extra.h). If
+     * td_optim_step cannot get the other ranks' windows, the program ends as when td_backward
+     * fails, or td_ddp_on_error's function is called. */
     TD_SHARD_OPTIMIZER,
     /* The gradients, too. The model is cut into units: its blocks (a residual block, a layer of a
      * transformer), or what td_ddp_options.unit says; what is in no block is one more unit. A
      * unit's gradients have memory from its backward until they are averaged; then each rank keeps
-     * its piece. td_grad still says which parameters have gradients, but their memory is not there:
-     * clip with td_clip_grad_norm. All that is said of TD_SHARD_OPTIMIZER holds, but a backward
-     * without td_zero_grad adds to the average of those before, which rounds in another order.
+     * its piece. td_grad still says which parameters have gradients, but do not read its data:
+     * clip with td_clip_grad_norm. All that is said of TD_SHARD_OPTIMIZER holds, with one
+     * exception: without td_zero_grad, gradients are added to the averages of the backwards before,
+     * so the last bits may differ.
      * Between td_ddp_no_sync_begin and td_ddp_no_sync_end all gradients stay: as much memory as
      * without sharding. Without communication hooks. */
     TD_SHARD_GRADIENTS,
-    /* The values, too. A unit's values come before its forward and its backward, asked for while
-     * the unit before computes, and go afterwards. All ranks run the units in the same order, and
+    /* The values, too. Just before a unit's forward and its backward, its values are fetched
+     * from the other ranks (they are asked for while the unit before computes); afterwards they are
+     * dropped. All ranks run the units in the same order, and
      * equal numbers of forwards, also in evaluation (td_evaluate takes care of it). td_unshard
      * brings all values, to print or copy them; all ranks save and load checkpoints. */
     TD_SHARD_PARAMETERS,
@@ -266,17 +270,17 @@ typedef struct td_shard_stats {
 td_shard_stats td_ddp_shard_stats(const td_module *net);
 
 /* Collective: brings all values of a model whose parameters are sharded, until td_reshard; in
- * between they are like those of any model, but only td_optim_step and td_checkpoint_load change
- * what stays. Other models have all values: nothing happens. */
+ * between you may read them. What you write into them is lost at td_reshard; only td_optim_step and
+ * td_checkpoint_load change values for good. For other models nothing happens. */
 td_status td_unshard(td_module *net);
 void td_reshard(td_module *net);
 
 /* ---- DataParallel: one process, several devices ---- */
 
 /* Makes a model run on several devices of one process, one thread for each device, and returns the
- * same module. The parameters live on devices[0], and CPU devices share their memory; every forward
- * copies the parameters to the other devices. It scatters the batch along dimension 0, runs the
- * replicas and gathers the results; after backward the replicas' gradients are summed on
+ * same module. The parameters live on devices[0]. Every forward copies them to the other GPUs; CPU
+ * devices share one memory, so nothing is copied there. It scatters the batch along dimension 0,
+ * runs the replicas and gathers the results; after backward the replicas' gradients are summed on
  * devices[0]. Only replica 0's buffers are kept. With one device the model runs directly.
  *
  * DataParallel is slower than td_ddp: the copies and the sum happen while nothing else runs, in

@@ -18,12 +18,14 @@ TD_BEGIN_C
 
 typedef struct td_module_type {
     const char *name; /* "Conv2d", for messages and td_summary */
-    /* The result for x, by operations and td_forward_at of children; pass `at` on to them. */
+    /* Computes the result for x with operations and the children's forward. Call them as td_..._at
+     * with `at` (td_add_at(x, y, at)), so that messages name the user's line. */
     td_tensor *(*forward)(td_module *self, td_tensor *x, td_site at);
-    /* Instead of forward, for a module of two inputs: td_forward2 runs it. td_recompute is for one
-     * input: for the module around this one, or for those inside. */
+    /* Instead of forward, for a module of two inputs: td_forward2 runs it. td_recompute does not
+     * take such a module; use it on a module around this one, or on those inside. */
     td_tensor *(*forward2)(td_module *self, td_tensor *a, td_tensor *b, td_site at);
-    void (*free)(td_module *self); /* what the state owns besides; may be NULL */
+    void (*free)(
+        td_module *self); /* frees what the state owns, but no children or tensors; NULL: none */
     /* Writes what tells this module from others of its type ("3, 64, kernel 7x7"); may be NULL. */
     void (*describe)(const td_module *self, char *text, size_t size);
     /* Multiply-adds of one forward, for td_summary; NULL: 0. */
@@ -79,8 +81,8 @@ void td_init_kaiming_normal_fan_in_(td_tensor *weight);
  * i passes input channel i on. The other filters keep their values. */
 void td_init_dirac_(td_tensor *weight, int64_t filters);
 /* Filters [2 I KH KW, I,KH,KW] that whiten patches of images [N,I,H,W] (f32, on the CPU):
- * eigenvectors of the patches' covariance (about 0), divided by sqrt(eigenvalue + eps), the largest
- * first; then the same with the opposite sign. */
+ * eigenvectors of the patches' covariance (no mean is subtracted), divided by sqrt(eigenvalue +
+ * eps), the largest first; then the same with the opposite sign. */
 td_status td_init_whitening_(td_tensor *weight, const td_tensor *images, double eps);
 
 /* ---- walking a model ---- */
@@ -140,9 +142,9 @@ int td_model_recompute(td_module *net, td_recompute_parts parts);
 /* Whether a module of this name is such a block. */
 bool td_is_block_of_model(const char *path);
 
-/* Puts the parameters into another order in memory: order[k] (a permutation) is the number of the
- * k-th. Numbers, values, gradients and optimizers' state stay with their parameter; `begin`
- * changes. TD_E_NOMEM: nothing has changed. */
+/* Puts the parameters into another order in memory: parameter order[k] is placed k-th (order is
+ * a permutation). Each parameter keeps its index, values, gradient and optimizer state; only
+ * td_param.begin changes. TD_E_NOMEM: nothing has changed. */
 td_status td_params_reorder(td_params *params, const int *order);
 
 /* The long array of all parameters, and the array of their gradients; both are 1-d and equally long

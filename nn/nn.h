@@ -30,7 +30,8 @@ td_tensor *td_forward_at(td_module *m, td_tensor *x, td_site at);
  * td_module_finish. tests/test_nn_two_inputs.c has a whole one. */
 td_tensor *td_forward2_at(td_module *m, td_tensor *a, td_tensor *b, td_site at);
 
-/* Frees a module and all below. Free its optimizers and its td_ema first. NULL is fine. */
+/* Frees a module and all below. Free its optimizers and its td_ema first; otherwise the program
+ * stops with a message. NULL is fine. */
 void td_module_free(td_module *m);
 
 /* The mode of a module and all below: training (as made) or evaluation. Dropout and batch
@@ -144,8 +145,8 @@ typedef enum td_stem { TD_STEM_IMAGENET = 0, TD_STEM_CIFAR = 1 } td_stem;
 
 /* td_model(name, ...): a model by torchvision's name ("resnet50", "regnet_y_16gf") or the articles'
  * ("regnety_160"), for images [N,3,H,W] -> logits [N,classes], with torchvision's parameter names
- * and initial weights. Unlike the layers, td_model returns NULL with td_last_error() also for a
- * name that there is not (the nearest is named) and for options out of range. */
+ * and initial weights. Unlike the layers, td_model returns NULL with td_last_error() also for an
+ * unknown name (the message suggests the nearest) and for options out of range. */
 typedef struct td_model_options {
     int begin_;
     const char *name;
@@ -177,13 +178,14 @@ const td_param *td_params_get(const td_params *params, int i);
 
 /* td_clip_grad_norm(params, max_norm, ...): call between td_backward and td_optim_step. Scales all
  * gradients by max_norm / (norm + 1e-6) if their norm, taken over all of them together, is larger
- * than max_norm. Returns the norm before; NAN in a captured step (a CUDA graph:
- * tensor/graph/captured.h), where only the device knows it. */
+ * than max_norm. Returns the norm before scaling. In a captured step (a CUDA graph:
+ * tensor/graph/captured.h) it returns NAN, because the number is only on the GPU. */
 typedef struct td_clip_options {
     int begin_;
     td_params *params;
     double max_norm;
-    double norm_type; /* 0: 2. INFINITY: the largest; another needs the host, so no captured step */
+    double norm_type; /* 0: 2. INFINITY: the largest. Others are computed on the CPU, not in
+                         captured steps */
 } td_clip_options;
 double td_clip_grad_norm_at(td_clip_options options, td_site at);
 /* Puts each element of the gradients between -limit and limit. */

@@ -62,7 +62,7 @@ typedef struct td_storage {
     td_device device;
     unsigned char kind; /* td_storage_kind in tensor/storage.h */
     bool released;      /* the memory is not there: step memory that the step may use again, or
-                           persistent memory that is away (td_set_address) */
+                           a parameter's values that sharding keeps on other ranks for now */
     void *owner;        /* depends on kind: the arena, or the storage that this one borrows from */
 } td_storage;
 
@@ -89,7 +89,8 @@ typedef struct td_tensor {
  * short, and td_last_error() says so; a shape that is not valid is a fatal error.
  *
  * You call these functions without the ending _at and without their last argument: macros at the
- * end of this file supply the file and line of your call, for messages. */
+ * end of this file supply the file and line of your call, for messages. td_fill_inplace_at and
+ * td_copy_inplace_at are called td_fill_ and td_copy_, as in PyTorch. */
 
 td_tensor *td_new_at(td_shape shape, td_dtype dtype, td_device device,
                      td_site at); /* contents undefined */
@@ -106,7 +107,8 @@ td_tensor *td_from_at(const void *values, td_shape shape, td_dtype dtype, td_dev
  * tensor and all its views are freed; td_free does not free the memory. CPU devices only. */
 td_tensor *td_borrow_at(void *values, td_shape shape, td_dtype dtype, td_device device, td_site at);
 
-/* td_clone copies a tensor of either kind: same shape, dtype, device and memory order, dense.
+/* td_clone copies a tensor of either kind into a persistent one of the same shape, dtype, device
+ * and memory order, without gaps.
  * td_clone_as copies to another dtype or device. Gradients are not copied. */
 td_tensor *td_clone_at(const td_tensor *t, td_site at);
 td_tensor *td_clone_as_at(const td_tensor *t, td_dtype dtype, td_device device, td_site at);

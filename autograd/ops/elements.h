@@ -1,5 +1,6 @@
 /* More operations on single elements, beside those of autograd/ops.h, whose comment holds here,
- * too. tensor/elementwise.def has formulas and slopes. PyTorch's names are the same, or named. */
+ * too. tensor/elementwise.def has formulas and slopes. Names are PyTorch's; where they differ,
+ * PyTorch's is given. */
 #ifndef TD_AUTOGRAD_OPS_ELEMENTS_H
 #define TD_AUTOGRAD_OPS_ELEMENTS_H
 
@@ -9,11 +10,11 @@ TD_BEGIN_C
 
 /* ---- of one tensor ---- */
 
-td_tensor *td_abs_at(td_tensor *x, td_site at);  /* |x|; the slope at 0 is 0 */
-td_tensor *td_sign_at(td_tensor *x, td_site at); /* -1, 0 or 1; the gradient is 0, also of: */
-td_tensor *td_floor_at(td_tensor *x, td_site at);
-td_tensor *td_ceil_at(td_tensor *x, td_site at);
-td_tensor *td_round_at(td_tensor *x, td_site at);      /* to the nearest; halves to even */
+td_tensor *td_abs_at(td_tensor *x, td_site at);        /* |x|; the slope at 0 is 0 */
+td_tensor *td_sign_at(td_tensor *x, td_site at);       /* -1, 0 or 1; gradient 0 */
+td_tensor *td_floor_at(td_tensor *x, td_site at);      /* gradient 0 */
+td_tensor *td_ceil_at(td_tensor *x, td_site at);       /* gradient 0 */
+td_tensor *td_round_at(td_tensor *x, td_site at);      /* halves to even; gradient 0 */
 td_tensor *td_reciprocal_at(td_tensor *x, td_site at); /* 1 / x */
 td_tensor *td_rsqrt_at(td_tensor *x, td_site at);      /* 1 / sqrt(x) */
 td_tensor *td_sin_at(td_tensor *x, td_site at);
@@ -43,12 +44,14 @@ td_tensor *td_prelu_at(td_tensor *x, td_tensor *w, td_site at);
 
 /* ---- of two tensors, which broadcast ---- */
 
-/* The larger (smaller) one; also of integers. NaN wins. The gradient of equal ones is shared. */
+/* The larger (smaller) one; also of integers. NaN wins. If a == b, each
+ * gets half of the gradient. */
 td_tensor *td_maximum_at(td_tensor *a, td_tensor *b, td_site at);
 td_tensor *td_minimum_at(td_tensor *a, td_tensor *b, td_site at);
 td_tensor *td_pow_tensor_at(td_tensor *a, td_tensor *b, td_site at); /* a^b; PyTorch: pow(a, b) */
 
-/* u8: 1 where it is so, otherwise 0; no gradient. Of any dtype, both of the same. */
+/* The result is u8: 1 where the comparison holds, otherwise 0; no gradient. a and b have the same
+ * dtype, any. */
 td_tensor *td_eq_at(td_tensor *a, td_tensor *b, td_site at); /* a == b */
 td_tensor *td_ne_at(td_tensor *a, td_tensor *b, td_site at); /* a != b */
 td_tensor *td_lt_at(td_tensor *a, td_tensor *b, td_site at); /* a < b */

@@ -1,7 +1,7 @@
 /* More operations on shapes and along dimensions, beside those of autograd/ops.h, whose comment
  * holds here, too. PyTorch says gather, split and prod for gather_dim, split_dim and prod_dim;
- * other names are the same, or named. The operations move elements of any dtype, unless floats are
- * named; a negative dim counts from the end. */
+ * where other names differ, PyTorch's is given. The operations work for every dtype, unless
+ * "floats" is said; a negative dim counts from the end. */
 #ifndef TD_AUTOGRAD_OPS_SHAPES_H
 #define TD_AUTOGRAD_OPS_SHAPES_H
 
@@ -13,7 +13,7 @@ TD_BEGIN_C
 
 td_tensor *td_squeeze_at(td_tensor *x, int dim, td_site at);   /* removes a dimension of size 1 */
 td_tensor *td_unsqueeze_at(td_tensor *x, int dim, td_site at); /* a size of 1 in front of dim */
-/* [...] of one shape, count of them -> [..., count, ...]: the new dimension is dim. */
+/* Joins count tensors of one shape along a new dimension, which is dimension dim of the result. */
 td_tensor *td_stack_at(td_tensor *const *parts, int count, int dim, td_site at);
 /* parts[i]: sizes[i] elements along dim, one part behind the other; the sizes add up to x's. */
 void td_split_dim_at(td_tensor *x, const int64_t *sizes, int count, int dim, td_tensor **parts,
@@ -25,7 +25,8 @@ td_tensor *td_tile_at(td_tensor *x, td_shape repeats, td_site at);
 td_tensor *td_flip_at(td_tensor *x, int dim, td_site at); /* in the opposite order */
 
 /* td_pad(x, .before = { 0, 1 }, .after = { 0, 2 }, ...): before[d] elements in front of dimension
- * d, after[d] behind. Reflected without the edge itself; replicated: the edge. */
+ * d, after[d] behind. REFLECT mirrors, without repeating the element at the edge;
+ * REPLICATE repeats that element. */
 typedef enum td_pad_mode { TD_PAD_CONSTANT, TD_PAD_REFLECT, TD_PAD_REPLICATE } td_pad_mode;
 typedef struct td_pad_options {
     int begin_;
@@ -38,14 +39,14 @@ td_tensor *td_pad_at(td_pad_options options, td_site at);
 
 /* ---- by indices: i64, not negative, without a gradient ---- */
 
-/* y[..., i, ...] = x[..., index[..., i, ...], ...]: index has x's dimensions, and is not larger but
- * along dim. */
+/* y[..., i, ...] = x[..., index[..., i, ...], ...]: index has as many dimensions as x, and in each
+ * at most x's size; along dim any size. */
 td_tensor *td_gather_dim_at(td_tensor *x, int dim, td_tensor *index, td_site at);
 /* x with source[..., i, ...] added at [..., index[..., i, ...], ...]; floats. index has source's
  * shape. */
 td_tensor *td_scatter_add_at(td_tensor *x, int dim, td_tensor *index, td_tensor *source,
                              td_site at);
-/* The places index [n] along dim. */
+/* The slices of x at index[0], ..., index[n - 1] along dim. */
 td_tensor *td_index_select_at(td_tensor *x, int dim, td_tensor *index, td_site at);
 /* i64 [..., classes]: 1 at the index, otherwise 0. */
 td_tensor *td_one_hot_at(td_tensor *index, int64_t classes, td_site at);

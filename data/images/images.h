@@ -9,7 +9,7 @@ TD_BEGIN_C
 
 /* How an image file of any size becomes [3,size,size], with PIL's antialiased bilinear filter as in
  * torchvision, byte for byte. For training (resize 0): RandomResizedCrop, flip and ColorJitter. The
- * random draws are Philox words of key (seed, "picture") and counter (epoch, sample). For
+ * random numbers depend only on seed, epoch and sample. For
  * evaluation (resize > 0): the shorter side becomes `resize`, and the centre is cropped. Then
  * (value/255 - mean) / std. */
 typedef struct td_image_folder_transform {
@@ -34,8 +34,8 @@ typedef struct td_image_folder_options {
     const char *index;   /* a file that remembers the list of the folder's images. While no
                             folder in the list has changed, the file is read instead of the folder;
                             otherwise the file is written again. NULL: none */
-    int64_t most_pixels; /* larger images are refused before they are decoded, and files of more
-                            than 4 bytes a pixel and 1 MiB before they are read; 0: 100 million */
+    int64_t most_pixels; /* larger images are refused before they are decoded, and files larger
+                            than 4 most_pixels + 1 MiB before they are read; 0: 100 million */
 } td_image_folder_options;
 
 /* Opens FOLDER/CLASS/.../image, td_image_folder_open("FOLDER", .transform = { ... }): each

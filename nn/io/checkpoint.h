@@ -30,8 +30,8 @@ TD_BEGIN_C
 
 /* ---- a model alone ---- */
 
-/* Saves a model's parameters and buffers, and the metadata that td_load_model needs. The tensors
- * are a state_dict's, and PyTorch loads them strictly:
+/* Saves a model's parameters and buffers, and the metadata that td_load_model needs. PyTorch
+ * takes all of them as a state_dict (strict=True):
  * net.load_state_dict(safetensors.torch.load_file(path)). Under DDP only one rank saves. TD_E_IO:
  * writing failed; an older file at path is unchanged. */
 td_status td_save_at(const char *path, td_module *net, td_site at);
@@ -68,7 +68,8 @@ typedef struct td_checkpoint_options {
     const char *path;
     td_module *model;
     struct td_optim *optim;   /* nn/optim/optim.h: state, step counts and learning rate */
-    struct td_ema *ema;       /* nn/extra/ema.h; must not be swapped with the model's values */
+    struct td_ema *ema;       /* nn/extra/ema.h; not while a test runs on the averages
+                                 (td_ema_swap): the model must hold its own weights */
     struct td_scaler *scaler; /* nn/extra/scaler.h: scale and counts */
     const struct td_named_tensor *extra; /* nn/module.h: tensors of your own, persistent, on any
                                             device; their names begin with "extra." */
@@ -79,27 +80,28 @@ typedef struct td_checkpoint_options {
     int metadata_count;
 } td_checkpoint_options;
 
-/* Saves a training run. Under DDP one rank saves. If td_ddp shards the optimizer (.shard) and
- * the options have that optimizer, or td_ddp shards the values, all ranks call td_checkpoint_save:
- * each writes the parameters' parts that it alone has into one file, and rank 0 writes the rest. If
- * a rank does not see the file, because it runs on another host, rank 0 writes all of it, and the
- * others send it their parts, a parameter at a time. The same holds for extra tensors that belong
- * to several ranks (td_ddp_state_to_save). All return the same outcome. The file does not depend on
- * the number of ranks, but for such extra tensors. */
+/* Saves a training run. Under DDP one rank saves. With sharding (td_ddp's .shard) all ranks
+ * call td_checkpoint_save, if the optimizer is saved, too, or the values are sharded: each writes
+ * the parameters' parts that it alone has into one file, and rank 0 writes the rest. If a rank does
+ * not see the file, because it runs on another host, rank 0 writes all of it, and the others send
+ * it their parts, a parameter at a time. The same holds for extra tensors that belong to several
+ * ranks (td_ddp_state_to_save). All return the same outcome. The file does not depend on the number
+ * of ranks, but for such extra tensors. */
 td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
 
 /* Loads a file into an existing model, optimizer, averages, scaler and extra tensors.
  *
  * All names and shapes must fit, and the file must hold everything that the options ask for
- * (optim, ema, extra, with_random); a file without a scaler leaves the scaler unchanged. Otherwise
- * TD_E_MISMATCH lists the differences, and nothing is changed. Float dtypes are converted. Names
+ * (optim, ema, extra, with_random); a file without a scaler is fine, and leaves the scaler
+ * unchanged. If something is missing or does not fit, TD_E_MISMATCH lists the differences, and
+ * nothing is changed. Float dtypes are converted. Names
  * with the prefixes of PyTorch's wrappers ("module.", "_orig_mod.") are accepted, and "momentum"
  * for "momentum_buffer" (files of 0.1.0). "num_batches_tracked" is ignored, and so are optimizer
  * state, averages and extra tensors that the options do not ask for. Settings of the optimizer
  * other than the learning rate, and its groups, stay as you made them.
  *
- * Where all ranks save, all ranks call td_checkpoint_load, and each takes its own part. If the file
- * does not fit on one rank, all return that rank's error, and nothing is changed.
+ * With sharding, where all ranks save, all ranks also load, and each takes its own part. If the
+ * file does not fit on one rank, all return that rank's error, and nothing is changed.
  *
  * If td_parameters was called on the model, its parameters get the memory order that they had when
  * the file was made (not those of a model with a sharded optimizer, whose order stays). Under DDP

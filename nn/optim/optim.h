@@ -79,10 +79,11 @@ void td_optim_set_lr(td_optim *optim, double lr);
  * td_optim_set_lr(optim, td_schedule_lr(&schedule, position)). */
 
 typedef enum td_schedule_kind {
+    /* t: the position; T: total; min: min_lr */
     TD_SCHEDULE_CONSTANT,
     TD_SCHEDULE_STEP,       /* lr * gamma^floor(t / step_size) */
     TD_SCHEDULE_MULTI_STEP, /* lr * gamma^(milestones passed) */
-    TD_SCHEDULE_COSINE,     /* min + (lr - min) (1 + cos(pi t / T)) / 2; T: t at total */
+    TD_SCHEDULE_COSINE,     /* min + (lr - min) (1 + cos(pi t / T)) / 2 */
     TD_SCHEDULE_LINEAR,     /* a straight line from lr, where the warm-up ends, to min at total */
     TD_SCHEDULE_RESTARTS,   /* cosines one after the other, each from lr to min: the first step_size
                                long, each next one `growth` times the one before
@@ -93,17 +94,18 @@ typedef enum td_schedule_kind {
 typedef struct td_schedule {
     td_schedule_kind kind;
     double base_lr, min_lr;
-    double total;            /* of cosine, linear: where the rate reaches min_lr; of one-cycle */
-    double step_size, gamma; /* step_size: of step. gamma: of step and multi-step; 0: 0.1 */
+    double total;            /* where cosine and linear reach min_lr; one-cycle's length */
+    double step_size, gamma; /* for STEP; gamma also for MULTI_STEP, 0: 0.1 */
     double milestones[16];
     int milestone_count;
     double growth;        /* of restarts, at least 1; 0: 1 */
     double warmup;        /* length of a linear warm-up at the beginning; 0: none */
     double warmup_factor; /* the warm-up multiplies the rate by a factor from this value to 1 */
     /* One-cycle's own defaults, if 0: warmup 0.3 total, warmup_factor 1/25, min_lr 4e-6 lr. */
-    bool after_warmup; /* false: the warm-up multiplies the schedule, which begins at 0 (PyTorch's
-                          ChainedScheduler). true: the warm-up multiplies base_lr, and t begins
-                          at the warm-up's end (SequentialLR). Milestones and total count from 0 */
+    bool after_warmup; /* false: warm-up and schedule both start at position 0 and are multiplied
+                          (PyTorch's ChainedScheduler). true: first the warm-up of base_lr, then
+                          the schedule, from t = 0 where the warm-up ends (SequentialLR).
+                          Milestones and total are positions either way */
 } td_schedule;
 double td_schedule_lr(const td_schedule *schedule, double position);
 
