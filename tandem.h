@@ -12,8 +12,8 @@
  *   profiles, captured steps      tensor/observe/profile.h, tensor/observe/memory_plan.h,
  *                                 tensor/graph/captured.h, tensor/tune/tune.h
  *   averaged weights, fp16        nn/extra/ema.h, nn/extra/scaler.h
- *   more optimizers, schedules     nn/extra/optimizers.h, nn/extra/muon.h, nn/extra/lookahead.h,
- *                                 nn/extra/schedules.h, nn/extra/inspect.h
+ *   more optimizers, schedules     nn/extra/optimizers.h, nn/extra/compact.h, nn/extra/muon.h,
+ *                                 nn/extra/lookahead.h, nn/extra/schedules.h, nn/extra/inspect.h
  *   more layers and models        nn/extra/layers.h, nn/models/zoo/airbench.h
  *   communication                 dist/collectives.h, dist/store.h, dist/codec.h, dist/ddp_extra.h,
  *                                 dist/graph/captured.h, dist/trace.h */

@@ -4,6 +4,7 @@
 #include "nn/params_internal.h"
 #include "autograd/tape.h"
 #include "nn/internal.h"
+#include "tensor/packed.h"
 #include "tensor/storage.h"
 #include "autograd/hooks.h"
 #include "tensor/extend.h"
@@ -13,13 +14,11 @@
 #endif
 #include <stdlib.h>
 
-enum { SLICE_ALIGNMENT = 64 }; /* bytes: a cache line, and the widest vector register */
-
 /* ---- laying out ---- */
 
 int64_t td_params_place(const td_params *p, td_dtype dtype, const int *order, int64_t *begin)
 {
-    int64_t unit = SLICE_ALIGNMENT / (int64_t)td_dtype_size(dtype);
+    int64_t unit = TD_PARAMS_LINE / (int64_t)td_dtype_size(dtype);
     int64_t at = 0;
     for (int k = 0; k < p->count; k++) {
         begin[order[k]] = at;
@@ -370,12 +369,13 @@ td_tensor *td_params_new_flat(td_params *params)
                      "an optimizer's flat state");
 }
 
-td_tensor *td_params_new_window(td_params *params)
+td_tensor *td_params_new_window(td_params *params, td_dtype dtype)
 {
-    const td_tensor *like = td_params_flat(params);
     int64_t ranks = td_params_peers_of(params) != NULL ? params->peers.count : 1;
-    return add_state(params, TD_SHAPE(td_params_length(params) / ranks), like->dtype,
-                     td_device_of(like), "an optimizer's state");
+    int64_t length = td_params_length(params) / ranks;
+    length = dtype == TD_U8 ? length / TD_PACK * TD_PACK_BYTES : length;
+    return add_state(params, TD_SHAPE(length), dtype, td_device_of(td_params_flat(params)),
+                     "an optimizer's state");
 }
 
 td_tensor *td_params_new_counts(td_params *params)

@@ -88,8 +88,9 @@ void td_params_spread(td_params *params, const td_params_peers *peers,
 /* The length of the flat space. */
 int64_t td_params_length(const td_params *params);
 
-/* State of this rank's window, zeroed; of all parameters if no ranks share it. */
-td_tensor *td_params_new_window(td_params *params);
+/* State of this rank's window, zeroed; of all parameters if no ranks share it. dtype: the
+ * parameters', or TD_BF16 or TD_U8, packed (tensor/packed.h) next to f32. */
+td_tensor *td_params_new_window(td_params *params, td_dtype dtype);
 /* The part of a parameter that is in this rank's window: `count` elements from `begin` of the flat
  * space, whose state begins at `place`. Without peers: the whole parameter. */
 typedef struct td_window {
@@ -105,11 +106,12 @@ void td_params_sum(const td_params *params, double *numbers, int count);
 /* The rank whose window has the whole of parameter i; -1: it lies in several windows. */
 int td_params_owner(const td_params *params, int i);
 /* Collective: brings parameter i's state together from the windows of all ranks. whole: 1-d, its
- * elements in memory order. */
-td_status td_params_collect(const td_params *params, const td_tensor *window, int i,
-                            td_tensor *whole);
+ * elements in memory order, of the parameters' dtype. */
+td_status td_params_collect(const td_params *params, td_tensor *window, int i, td_tensor *whole);
+/* Copies this rank's window of parameter i's state to `part`: 1-d, of the parameters' dtype. */
+td_status td_params_take(const td_params *params, td_tensor *window, int i, td_tensor *part);
 /* Takes this rank's part of parameter i's state out of the whole. */
-void td_params_keep(const td_params *params, td_tensor *window, int i, const td_tensor *whole);
+td_status td_params_keep(const td_params *params, td_tensor *window, int i, const td_tensor *whole);
 
 /* A view of one parameter's part of such a tensor, in the parameter's shape and memory order. The
  * caller's to free; NULL when memory is short. */

@@ -4,6 +4,11 @@
 
 #include "nn/params.h"
 
+enum {
+    TD_PARAMS_LINE = 64
+}; /* bytes: a cache line, and the widest vector register; every
+      parameter begins on one */
+
 struct td_params {
     td_param *items; /* in the order of registration */
     int count;

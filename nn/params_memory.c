@@ -4,6 +4,7 @@
 #include "autograd/hooks.h"
 #include "tensor/extend.h"
 #include "nn/internal.h"
+#include "tensor/storage.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -133,7 +134,7 @@ void td_params_spread(td_params *params, const td_params_peers *peers,
         td_param *p = &params->items[i];
         td_tensor whole = td_params_part(p->tensor, 0, p->count);
         if (peers->own_values) {
-            td_params_keep(params, params->flat, i, &whole);
+            (void)td_params_keep(params, params->flat, i, &whole); /* one dtype: copies */
         } else {
             td_tensor to = td_params_part(params->flat, p->begin, p->count);
             td_copy_(&to, &whole);
@@ -162,14 +163,21 @@ static void require_permutation(const td_params *p, const int *order)
     }
 }
 
-/* Rearranges one flat tensor; the gaps between slices stay zero. */
-static void rearrange(const td_params *p, td_tensor *flat, td_tensor *old, const int64_t *begin)
+/* Rearranges one flat tensor; the gaps between slices stay zero. Packed state has other numbers of
+ * elements (`each`) in a cache line of parameters. */
+static void rearrange(const td_params *p, td_tensor *flat, const td_tensor *room,
+                      const int64_t *begin)
 {
-    td_copy_(old, flat);
+    int64_t line = TD_PARAMS_LINE / (int64_t)td_dtype_size(p->flat->dtype);
+    int64_t all = td_numel(p->flat) / line, each = all > 0 ? td_numel(flat) / all : 0;
+    td_tensor old;
+    td_init_header(&old, room->storage, 0, td_shape_of(flat), flat->stride, flat->dtype);
+    td_copy_(&old, flat);
     td_fill_(flat, 0.0);
     for (int i = 0; i < p->count; i++) {
-        td_tensor to = td_params_part(flat, begin[i], p->items[i].count);
-        td_tensor from = td_params_part(old, p->items[i].begin, p->items[i].count);
+        int64_t lines = (p->items[i].count + line - 1) / line;
+        td_tensor to = td_params_part(flat, begin[i] / line * each, lines * each);
+        td_tensor from = td_params_part(&old, p->items[i].begin / line * each, lines * each);
         td_copy_(&to, &from);
     }
 }
@@ -181,18 +189,18 @@ td_status td_params_reorder(td_params *params, const int *order)
                "td_params_reorder: ranks share the state of these parameters, each a window of the "
                "memory: the order stays");
     int64_t *begin = calloc((size_t)params->count + 1, sizeof *begin);
-    td_tensor *old = td_clone(params->flat);
-    if (begin == NULL || old == NULL) {
+    td_tensor *room = td_clone(params->flat); /* for any of them: none has more bytes */
+    if (begin == NULL || room == NULL) {
         free(begin);
-        td_free(old);
+        td_free(room);
         return td_fail(TD_E_NOMEM, "no memory to reorder %d parameters", params->count);
     }
     td_params_place(params, params->flat->dtype, order, begin);
-    rearrange(params, params->flat, old, begin);
-    rearrange(params, params->flat_grad, old, begin);
+    rearrange(params, params->flat, room, begin);
+    rearrange(params, params->flat_grad, room, begin);
     for (int i = 0; i < params->extra_count; i++) {
         if (params->extra[i]->dtype != TD_I64) {
-            rearrange(params, params->extra[i], old, begin);
+            rearrange(params, params->extra[i], room, begin);
         }
     }
     for (int i = 0; i < params->count; i++) {
@@ -203,7 +211,7 @@ td_status td_params_reorder(td_params *params, const int *order)
     }
     memcpy(params->order, order, (size_t)params->count * sizeof *order);
     params->reorders++;
-    td_free(old);
+    td_free(room);
     free(begin);
     return TD_OK;
 }

@@ -73,6 +73,8 @@ typedef struct td_optim_slice {
     int64_t step;             /* t: the number of this step, from 1 (0: it does not matter) */
     double bias1, bias2;      /* 1 - beta1^t, 1 - beta2^t */
     bool decoupled;           /* p *= 1 - lr*weight_decay first, as in AdamW; any optimizer */
+    uint64_t key; /* of packed state: what it is rounded by (td_philox_mixed_key, counter (step, */
+    int64_t element; /* e / 4), lane e % 4), e counting from `element`, a multiple of 16 */
 
     /* NULL, or a loss scaler's numbers, in the device's memory: it finds out itself whether the
      * step is skipped, and how many of the steps that `step` counts were skipped: those unseen,

@@ -2,6 +2,7 @@
  * formula; checkpoints do not depend on the number of ranks; faults are told to all. */
 #include "autograd/hooks.h"
 #include "dist/ddp_extra.h"
+#include "nn/extra/compact.h"
 #include "nn/extra/ema.h"
 #include "nn/extra/inspect.h"
 #include "nn/extra/muon.h"
@@ -33,7 +34,7 @@ enum { EACH = 4, STEPS = 20, MOST_RANKS = 4 };
 
 /* ---- the same weights ---- */
 
-typedef enum optim_rule { SGD, MOMENTUM, ADAM, ADAMW_GROUPS, RULES } optim_rule;
+typedef enum optim_rule { SGD, MOMENTUM, ADAM, ADAMW_GROUPS, RULES, ADAM_8 } optim_rule;
 
 typedef struct shard_case {
     job_kind kind;
@@ -67,6 +68,8 @@ static td_optim *make_optim(optim_rule rule, td_params *params)
         return td_sgd(params, .lr = 0.05, .momentum = 0.9, .nesterov = true);
     case ADAM:
         return td_adam(params, .lr = 0.01);
+    case ADAM_8:
+        return td_adam_compact(params, .lr = 0.01, .weight_decay = 0.1, .decoupled = true);
     default: {
         td_optim *o = td_adamw(params, .lr = 0.01, .weight_decay = 0.1);
         td_optim_group(o, is_vector, NULL, 0.5, 0.0);
@@ -202,6 +205,7 @@ static void test_weights_are_those_without_sharding(void **state)
         run_everywhere((shard_case){ .kind = JOB_CONV_BLOCKS, .dtype = TD_F64, .rule = rule });
     }
     run_everywhere((shard_case){ .kind = JOB_MLP, .rule = ADAM }); /* no block: one unit */
+    run_everywhere((shard_case){ .kind = JOB_CONV_BLOCKS, .rule = ADAM_8 });
 }
 
 /* Each layer is a unit. */
@@ -468,6 +472,7 @@ static void test_bytes_are_those_of_the_formula(void **state)
 /* ---- checkpoints ---- */
 
 typedef struct save_case {
+    optim_rule rule;
     td_shard shard;
     int steps;  /* before saving */
     bool apart; /* the other ranks do not see the first one's files */
@@ -479,7 +484,7 @@ static int run_save(int rank, int size, void *arg)
 {
     const save_case *c = arg;
     procs_init(rank, size, 20.0);
-    shard_case what = { .kind = JOB_CONV_BLOCKS, .rule = ADAMW_GROUPS, .averages = true };
+    shard_case what = { .kind = JOB_CONV_BLOCKS, .rule = c->rule, .averages = true };
     shard_run r;
     open_run(&r, &what, c->shard, 0); /* all ranks have the same data */
     if (c->from[0] != '\0') {
@@ -503,12 +508,18 @@ static int run_save(int rank, int size, void *arg)
     return 0;
 }
 
-static void save(int size, td_shard shard, int steps, const char *from, const char *to)
+static void save_as(optim_rule rule, int size, td_shard shard, int steps, const char *from,
+                    const char *to)
 {
-    save_case c = { .shard = shard, .steps = steps };
+    save_case c = { .rule = rule, .shard = shard, .steps = steps };
     snprintf(c.from, sizeof c.from, "%s", from != NULL ? from : "");
     snprintf(c.to, sizeof c.to, "%s", to);
     procs_succeed(size, limit, run_save, &c);
+}
+
+static void save(int size, td_shard shard, int steps, const char *from, const char *to)
+{
+    save_as(ADAMW_GROUPS, size, shard, steps, from, to);
 }
 
 static char *read_all(const char *path, size_t *size)
@@ -590,6 +601,21 @@ static void test_checkpoints_do_not_depend_on_the_layout(void **state)
     }
 }
 
+/* The files of packed averages are of f32, and no layout loses anything on the way through them. */
+static void test_checkpoints_of_packed_averages(void **state)
+{
+    (void)state;
+    save_as(ADAM_8, 1, TD_SHARD_NONE, 3, NULL, temp_path("measure"));
+    save_as(ADAM_8, 1, TD_SHARD_NONE, 2, temp_path("measure"), temp_path("later"));
+    for (int way = TD_SHARD_NONE; way <= TD_SHARD_PARAMETERS; way++) {
+        int size = way == TD_SHARD_PARAMETERS ? 4 : 2;
+        save_as(ADAM_8, size, (td_shard)way, 0, temp_path("measure"), temp_path("saved"));
+        assert_same_tensors(temp_path("saved"), temp_path("measure"));
+        save_as(ADAM_8, size, (td_shard)way, 2, temp_path("saved"), temp_path("on"));
+        assert_same_tensors(temp_path("on"), temp_path("later"));
+    }
+}
+
 /* One rank has no file, or that of another model: all ranks are told, nothing has changed, and they
  * go on. Without agreement the others would wait for it in the next step, with other state. */
 static int run_failing_load(int rank, int size, void *arg)
@@ -634,7 +660,7 @@ static void test_the_first_rank_writes_for_hosts_apart(void **state)
 {
     (void)state;
     save(1, TD_SHARD_NONE, 3, NULL, temp_path("measure"));
-    save_case c = { .shard = TD_SHARD_OPTIMIZER, .steps = 3, .apart = true };
+    save_case c = { .rule = ADAMW_GROUPS, .shard = TD_SHARD_OPTIMIZER, .steps = 3, .apart = true };
     snprintf(c.to, sizeof c.to, "%s", temp_path("saved"));
     procs_succeed(2, limit, run_save, &c);
     assert_same_tensors(temp_path("saved"), temp_path("measure"));
@@ -852,6 +878,7 @@ int main(void)
         cmocka_unit_test(test_another_order_on_one_rank),
         cmocka_unit_test(test_bytes_are_those_of_the_formula),
         IN_FOLDER(test_checkpoints_do_not_depend_on_the_layout),
+        IN_FOLDER(test_checkpoints_of_packed_averages),
         IN_FOLDER(test_a_failing_save_is_told_to_all),
         IN_FOLDER(test_a_failing_load_is_told_to_all),
         IN_FOLDER(test_the_first_rank_writes_for_hosts_apart),

@@ -3,9 +3,11 @@
 
 #include "tensor/cpu/isa.h"
 #include "tensor/kernels.h"
+#include "tensor/packed.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const td_kernels *k(void)
 {
@@ -254,6 +256,173 @@ static void test_updates(void **state)
     ref_run(update_cases);
 }
 
+/* ---- packed averages ---- */
+
+/* The largest distance that rounding may bring between an average and what is kept of it. */
+static double packed_error(td_dtype packed, double value, double largest)
+{
+    double part = fabs(value) / largest, root = pow(part, 0.25);
+    return packed == TD_BF16 ? fabs(value) * 0x1p-7
+                             : largest * (pow(root + 1.0 / 127.0, 4.0) - part) + 1e-6 * largest;
+}
+
+/* Averages of blocks with and without signs; the second half of the last block is 0. */
+static void make_averages(float *values, int count)
+{
+    for (int i = 0; i < count; i++) {
+        double size = pow(10.0, 4.0 * ref_random(5, i) - 6.0);
+        values[i] = i % TD_PACK >= 8 && i / TD_PACK == count / TD_PACK - 1
+                        ? 0.0f
+                        : (float)(i / TD_PACK % 2 ? size : size * ref_random(6, i));
+    }
+}
+
+static void check_packing(td_dtype packed)
+{
+    enum { BLOCKS = 64, COUNT = BLOCKS * TD_PACK, DRAWS = 1024 };
+    static float values[COUNT], back[COUNT];
+    static double sum[COUNT];
+    uint8_t block[2 * TD_PACK], other[2 * TD_PACK];
+    make_averages(values, COUNT);
+    memset(sum, 0, sizeof sum);
+    for (int b = 0; b < COUNT; b += TD_PACK) {
+        double largest = 1e-30, off = 0.0;
+        for (int i = b; i < b + TD_PACK; i++) {
+            largest = fmax(largest, fabs((double)values[i]));
+        }
+        for (int d = 0; d < DRAWS; d++) {
+            uint32_t draw[TD_PACK];
+            for (int i = 0; i < TD_PACK; i += 4) {
+                td_philox_words(3, (uint64_t)d, (uint64_t)(b + i), draw + i);
+            }
+            int shift = d % 2 * 16;
+            td_packed_put(packed, block, values + b, draw, shift);
+            td_packed_get(packed, back + b, block);
+            td_packed_put(packed, other, back + b, draw, 16 - shift);
+            assert_memory_equal(block, other, (size_t)td_packed_bytes(packed)); /* no loss */
+            for (int i = b; i < b + TD_PACK; i++) {
+                double error = packed_error(packed, values[i], largest);
+                assert_true(fabs((double)back[i] - values[i]) <= error);
+                sum[i] += ((double)back[i] - values[i]) / (error + 1e-300);
+            }
+        }
+        for (int i = b; i < b + TD_PACK; i++) {
+            off += fabs(sum[i]) / DRAWS;
+        }
+        assert_true(off / TD_PACK < 0.04); /* the mean stays: a 1/sqrt(DRAWS)-th of the error */
+    }
+}
+
+static void test_packing(void **state)
+{
+    (void)state;
+    check_packing(TD_BF16);
+    check_packing(TD_U8);
+    uint32_t draw[TD_PACK] = { 0 };
+    float odd[TD_PACK] = { NAN, INFINITY, -INFINITY, 1.0f }, back[TD_PACK];
+    uint8_t block[2 * TD_PACK];
+    td_packed_put(TD_BF16, block, odd, draw, 0);
+    td_packed_get(TD_BF16, back, block);
+    assert_true(isnan(back[0]) && back[1] == INFINITY && back[2] == -INFINITY && back[3] == 1.0f);
+    td_packed_put(TD_U8, block, odd, draw, 0); /* as large as can be, without undefined behaviour */
+    td_packed_get(TD_U8, back, block);
+    assert_true(back[1] == INFINITY && back[2] == -INFINITY);
+}
+
+/* Slices of whole blocks, but for their ends; one starts in the middle of a parameter. */
+static const int64_t packed_begins[] = { 0, 1008, 2048, 20000 };
+static const int64_t packed_counts[] = { 1001, 1, 16, 29999 };
+enum { PACKED_SLICES = 4 };
+
+static td_tensor *packed_state(td_dtype packed, td_device device)
+{
+    int64_t blocks = (LENGTH + TD_PACK - 1) / TD_PACK;
+    return td_zeros(TD_SHAPE(blocks * td_packed_bytes(packed) / (packed == TD_U8 ? 1 : 2)), packed,
+                    device);
+}
+
+static void place_packed(td_optim_slice *s, int step)
+{
+    for (int i = 0; i < PACKED_SLICES; i++) {
+        s[i] = (td_optim_slice){ .begin = packed_begins[i],
+                                 .count = packed_counts[i],
+                                 .lr = 1e-3 * (i + 1),
+                                 .weight_decay = 0.05,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.97,
+                                 .eps = 0.1,
+                                 .step = step + 1,
+                                 .bias1 = 1.0 - pow(0.9, step + 1),
+                                 .bias2 = 1.0 - pow(0.97, step + 1),
+                                 .decoupled = i % 2 == 0,
+                                 .key = 77 + (uint64_t)i,
+                                 .element = i == 3 ? 4096 : 0 };
+    }
+}
+
+static void unpack_all(const td_tensor *state, double *values)
+{
+    uint8_t *bytes = malloc((size_t)td_numel(state) * td_dtype_size(state->dtype));
+    td_read(state, bytes, state->dtype);
+    for (int64_t i = 0; i < LENGTH; i += TD_PACK) {
+        float some[TD_PACK];
+        td_packed_get(state->dtype, some, bytes + i / TD_PACK * td_packed_bytes(state->dtype));
+        for (int64_t k = 0; k < TD_PACK && i + k < LENGTH; k++) {
+            values[i + k] = some[k];
+        }
+    }
+    free(bytes);
+}
+
+/* The kernel's next averages are those of the formula, packed by the numbers of key, step and
+ * element; the parameters are those of the formula, from the averages before they are packed. */
+static void check_packed_steps(td_dtype packed)
+{
+    memory t;
+    make_memory(&t, TD_F32);
+    td_tensor *state[] = { packed_state(packed, ref_device()), packed_state(packed, ref_device()),
+                           NULL };
+    double *was = ref_zeros(LENGTH);
+    for (int step = 0; step < STEPS; step++) {
+        td_optim_slice s[PACKED_SLICES];
+        place_packed(s, step);
+        next_gradient(&t, (uint64_t)step + 10);
+        for (int i = 0; i < PACKED_SLICES; i++) {
+            update_reference(TD_UPDATE_ADAM, &t, &s[i]);
+        }
+        k()->update(TD_UPDATE_ADAM, t.p, t.g, state, s, PACKED_SLICES);
+        double *formula[] = { t.av, t.bv };
+        for (int n = 0; n < 2; n++) {
+            unpack_all(state[n], was);
+            for (int64_t b = 0; b < LENGTH; b += TD_PACK) {
+                double largest = 1e-30;
+                for (int64_t i = b; i < b + TD_PACK && i < LENGTH; i++) {
+                    largest = fmax(largest, fabs(formula[n][i]));
+                }
+                for (int64_t i = b; i < b + TD_PACK && i < LENGTH; i++) {
+                    double most = packed_error(packed, formula[n][i], largest) + 1e-6 * largest;
+                    assert_true(fabs(formula[n][i] - was[i]) <= most);
+                    formula[n][i] = was[i]; /* the next step's reference goes on from there */
+                }
+            }
+        }
+        td_write(t.a, t.av, TD_F64);
+        td_write(t.b, t.bv, TD_F64);
+        check_memory(&t, "packed");
+    }
+    free(was);
+    td_free(state[0]);
+    td_free(state[1]);
+    free_memory(&t);
+}
+
+static void test_packed_updates(void **state)
+{
+    (void)state;
+    check_packed_steps(TD_BF16);
+    check_packed_steps(TD_U8);
+}
+
 /* ---- another device: the CPU's bits, where the CPU multiplies and adds in one instruction ---- */
 
 typedef struct flat {
@@ -329,6 +498,39 @@ static void check_same_bits(td_dtype dtype, td_update_op op)
     free_flat(&other);
 }
 
+static void check_same_packed_bits(td_dtype packed)
+{
+    flat host = make_flat(TD_F32, TD_CPU), other = make_flat(TD_F32, ref_device());
+    flat *both[2] = { &host, &other };
+    for (int d = 0; d < 2; d++) {
+        for (int n = 0; n < 2; n++) {
+            td_free(both[d]->state[n]);
+            both[d]->state[n] = packed_state(packed, td_device_of(both[d]->p));
+        }
+    }
+    double *a = ref_zeros(LENGTH + TD_PACK), *b = ref_zeros(LENGTH + TD_PACK);
+    for (int step = 0; step < STEPS; step++) {
+        td_optim_slice s[PACKED_SLICES];
+        place_packed(s, step);
+        for (int d = 0; d < 2; d++) {
+            td_kernels_of(td_device_of(both[d]->p))
+                ->update(TD_UPDATE_ADAM, both[d]->p, both[d]->g,
+                         (td_tensor *[]){ both[d]->state[0], both[d]->state[1], NULL }, s,
+                         PACKED_SLICES);
+        }
+        same_bits(host.p, other.p);
+        for (int n = 0; n < 2; n++) {
+            unpack_all(host.state[n], a);
+            unpack_all(other.state[n], b);
+            assert_memory_equal(a, b, LENGTH * sizeof *a);
+        }
+    }
+    free(a);
+    free(b);
+    free_flat(&host);
+    free_flat(&other);
+}
+
 static void test_same_bits_as_cpu(void **state)
 {
     (void)state;
@@ -339,6 +541,8 @@ static void test_same_bits_as_cpu(void **state)
         check_same_bits(TD_F32, (td_update_op)op);
         check_same_bits(TD_F64, (td_update_op)op);
     }
+    check_same_packed_bits(TD_BF16);
+    check_same_packed_bits(TD_U8);
 }
 
 int main(void)
@@ -346,6 +550,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sgd),
         cmocka_unit_test(test_updates),
+        cmocka_unit_test(test_packing),
+        cmocka_unit_test(test_packed_updates),
         cmocka_unit_test(test_same_bits_as_cpu),
     };
     return cmocka_run_group_tests_name("kernels: optimizers", tests, NULL, NULL);

@@ -33,7 +33,7 @@ static void require_valid(const td_checkpoint_options *c, const char *function, 
 
 typedef struct saving {
     const td_records *list;
-    const td_params *params;       /* of which several ranks have state; NULL: this one saves */
+    const td_params *params; /* of which there are windows, or several ranks have state; or NULL */
     const td_params_peers *peers;  /* the ranks; NULL: this one */
     td_safetensors_entry *entries; /* of each tensor */
     td_metadata *metadata;
@@ -105,9 +105,11 @@ static td_status put_record(saving *s, int i)
         td_tensor whole = over(s->whole, r->tensor);
         put(s, i, rank == 0 ? &whole : NULL);
     } else if (r->window != NULL) {
-        td_window w = td_params_here(s->params, r->param);
-        td_tensor part = td_params_part(r->window, w.place, w.count);
-        td_tensor whole = over(&part, r->tensor);
+        if (owner == rank && s->status == TD_OK) {
+            td_tensor part = td_params_part(s->whole, 0, td_numel(r->tensor));
+            s->status = td_params_take(s->params, r->window, r->param, &part);
+        }
+        td_tensor whole = over(s->whole, r->tensor);
         put(s, i, owner == rank ? &whole : NULL);
     } else {
         put(s, i, owner == rank ? r->tensor : NULL);
@@ -249,6 +251,9 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at)
     td_records list = { .options = &options };
     saving s = { .list = &list, .params = saved_together(&options) };
     s.peers = s.params != NULL ? td_params_ranks_of(s.params) : NULL;
+    if (s.params == NULL && options.optim != NULL && options.optim->kind->packed != TD_F32) {
+        s.params = options.optim->params;
+    }
     for (int i = 0; i < options.extra_count; i++) {
         int owner = options.extra[i].owner, ranks = s.peers != NULL ? s.peers->count : 1;
         TD_REQUIRE(owner >= 0 && owner < ranks, at,
@@ -423,9 +428,9 @@ static td_status take_part(const td_tensor_record *r, const td_params *params)
         td_tensor view = over(whole, form);
         td_write(&view, r->from->data, r->from->dtype);
     }
-    td_params_keep(params, r->window, r->param, whole);
+    td_status status = td_params_keep(params, r->window, r->param, whole);
     td_free(whole);
-    return TD_OK;
+    return status;
 }
 
 static td_status take(const td_records *l)

@@ -300,7 +300,7 @@ static void add_tensor(td_records *l, td_tensor_part part, char *name, td_tensor
         (td_tensor_record){ .name = name, .tensor = t, .view = view, .part = part };
 }
 
-/* Parameter i's part of what the ranks may share: `flat`, which is a window then. */
+/* Parameter i's part of what the ranks may share, or what is packed: `flat`, a window then. */
 static void add_share(td_records *l, td_tensor_part part, char *name, const td_params *params,
                       int i, td_tensor *flat, bool shared)
 {
@@ -430,7 +430,7 @@ static void list_parameter(td_records *l, td_optim *o, int i)
     for (int k = 0; k < TD_OPTIM_STATES && o->state[k] != NULL; k++) {
         add_share(l, steps > 0 ? TD_PART_OTHER : TD_PART_EMPTY,
                   td_format(TD_KEY_OPTIMIZER "%s.%s", path, o->kind->states[k]), o->params, i,
-                  o->state[k], td_params_peers_of(o->params) != NULL);
+                  o->state[k], td_params_peers_of(o->params) != NULL || o->kind->packed != TD_F32);
     }
 }
 

@@ -60,8 +60,8 @@ typedef struct td_tensor_record {
     char *name;
     td_tensor *tensor;
     bool view;           /* the tensor was made for the list */
-    td_tensor *window;   /* not NULL: this rank's window of what ranks share: state or */
-    int param;           /* values, in the form of `tensor`, which is this parameter */
+    td_tensor *window;   /* not NULL: this rank's window of what ranks share, or packed state, */
+    int param;           /* in the form of `tensor`, which is this parameter */
     int owner;           /* the rank that has the tensor, if there is no window */
     td_tensor_part part; /* EMPTY: loading fills the tensor with zeros */
     const td_safetensors_entry *from; /* while loading */

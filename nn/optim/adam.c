@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-static void adam_fill(const td_optim *optim, int i, td_optim_slice *slice)
+void td_adam_fill(const td_optim *optim, int i, td_optim_slice *slice)
 {
     const td_optim_group_settings *group = td_optim_settings(optim, i);
     slice->beta1 = group->beta1;
@@ -18,14 +18,14 @@ static void adam_fill(const td_optim *optim, int i, td_optim_slice *slice)
     slice->bias2 = 1.0 - pow(group->beta2, (double)slice->step);
 }
 
-static void adamw_fill(const td_optim *optim, int i, td_optim_slice *slice)
+void td_adamw_fill(const td_optim *optim, int i, td_optim_slice *slice)
 {
-    adam_fill(optim, i, slice);
+    td_adam_fill(optim, i, slice);
     slice->decoupled = true;
 }
 
-static void adam_run(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
-                     const td_tensor *flat_grad, int slices)
+void td_adam_run(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
+                 const td_tensor *flat_grad, int slices)
 {
     td_update_op op = optim->state[2] != NULL ? TD_UPDATE_AMSGRAD : TD_UPDATE_ADAM;
     kernels->update(op, flat, flat_grad, optim->state, optim->table, slices);
@@ -34,18 +34,18 @@ static void adam_run(td_optim *optim, const td_kernels *kernels, td_tensor *flat
 static const td_optim_kind adam_kind = {
     .name = "adam",
     .states = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" },
-    .fill = adam_fill,
-    .run = adam_run,
+    .fill = td_adam_fill,
+    .run = td_adam_run,
 };
 
 static const td_optim_kind adamw_kind = {
     .name = "adamw",
     .states = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" },
-    .fill = adamw_fill,
-    .run = adam_run,
+    .fill = td_adamw_fill,
+    .run = td_adam_run,
 };
 
-static td_optim *make_adam(const td_optim_kind *kind, td_adam_options a, td_site at)
+td_optim *td_adam_of_kind(const td_optim_kind *kind, td_adam_options a, td_site at)
 {
     a.lr = td_or_usual(a.lr, 1e-3);
     a.beta1 = td_or_usual(a.beta1, 0.9);
@@ -65,10 +65,10 @@ static td_optim *make_adam(const td_optim_kind *kind, td_adam_options a, td_site
 
 td_optim *td_adam_at(td_adam_options options, td_site at)
 {
-    return make_adam(&adam_kind, options, at);
+    return td_adam_of_kind(&adam_kind, options, at);
 }
 
 td_optim *td_adamw_at(td_adam_options options, td_site at)
 {
-    return make_adam(&adamw_kind, options, at);
+    return td_adam_of_kind(&adamw_kind, options, at);
 }

@@ -47,7 +47,8 @@ td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr,
                 o->slices != NULL && o->own != NULL;
     o->steps = made ? td_data_rw(o->step_counts) : NULL;
     for (int i = 0; made && i < states; i++) {
-        o->state[i] = td_params_new_window(params);
+        o->state[i] = td_params_new_window(
+            params, kind->packed != TD_F32 ? kind->packed : td_params_flat(params)->dtype);
         made = o->state[i] != NULL;
     }
     if (!made) {
@@ -98,7 +99,7 @@ static bool continues(const td_optim_slice *a, const td_optim_slice *b, int64_t 
     int64_t end = (a->begin + a->count + unit - 1) / unit * unit;
     return end == b->begin && a->to_values == b->to_values && a->to_grads == b->to_grads &&
            a->first == b->first && a->lr == b->lr && a->weight_decay == b->weight_decay &&
-           a->momentum == b->momentum && a->step == b->step;
+           a->momentum == b->momentum && a->step == b->step && a->key == b->key;
 }
 
 const td_optim_group_settings *td_optim_settings(const td_optim *optim, int i)
@@ -120,6 +121,10 @@ static td_optim_slice slice_of(const td_optim *o, int i, bool captured)
         .weight_decay = group->weight_decay,
     };
     o->kind->fill(o, i, &slice);
+    if (o->kind->packed != TD_F32) {
+        slice.key = td_philox_mixed_key((td_philox_key){ .stream = (uint64_t)i });
+        slice.element = here.begin - td_params_get(o->params, i)->begin;
+    }
     if (captured) {
         td_params_ask(o->params, &slice, o->steps[i] + 1, o->skipped);
     }

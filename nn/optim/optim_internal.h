@@ -18,6 +18,8 @@ typedef struct td_optim_kind {
     void (*run)(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
                 const td_tensor *flat_grad, int slices);
     void (*free)(td_optim *optim); /* what `own` points to; NULL: nothing */
+    td_dtype packed;               /* TD_BF16, TD_U8: states are packed (tensor/packed.h), and each
+                                      parameter has a slice of its own; TD_F32: they are not */
 } td_optim_kind;
 
 /* What td_optim_set changes; an optimizer reads what it knows. */
@@ -55,6 +57,12 @@ void td_optim_settle(td_optim *optim);
 td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr,
                        const td_optim_group_settings *group, int states, const void *own,
                        size_t own_size, td_site at);
+/* Adam's step of parameter i; and an Adam of a kind. */
+void td_adam_fill(const td_optim *optim, int i, td_optim_slice *slice);
+void td_adamw_fill(const td_optim *optim, int i, td_optim_slice *slice);
+void td_adam_run(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
+                 const td_tensor *flat_grad, int slices);
+td_optim *td_adam_of_kind(const td_optim_kind *kind, td_adam_options options, td_site at);
 /* The settings of parameter i's group. */
 const td_optim_group_settings *td_optim_settings(const td_optim *optim, int i);
 /* Fails unless a learning rate is given, finite and not negative. */

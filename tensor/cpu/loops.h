@@ -135,6 +135,10 @@ typedef struct td_loops {
     void (*sgd)(int64_t n, void *param, const void *grad, void *momentum, const td_sgd_step *step);
     void (*update)(td_update_op op, int64_t n, void *param, const void *grad, void *const *state,
                    const td_update_step *step);
+    /* f32 only: blocks of 16 averages (tensor/packed.h). */
+    void (*unpack)(int64_t blocks, float *to, const uint8_t *from, td_dtype packed);
+    void (*pack)(int64_t blocks, uint8_t *to, const float *from, td_dtype packed,
+                 const uint32_t *draw, int shift);
     /* y = x * scale where keep[i] >= threshold, else 0. */
     void (*dropout)(int64_t n, void *y, const void *x, const uint32_t *draw, uint32_t threshold,
                     double scale, bool accumulate);

@@ -6,6 +6,7 @@
 #include "tensor/cpu/isa.h"
 #include "tensor/cpu/loops.h"
 #include "tensor/formulas.h"
+#include "tensor/packed.h"
 #include "tensor/philox.h"
 
 #include <math.h>

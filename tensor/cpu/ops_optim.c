@@ -4,6 +4,7 @@
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/formulas.h"
+#include "tensor/packed.h"
 #include "tensor/scaling.h"
 #include "tensor/storage.h"
 
@@ -20,6 +21,7 @@ struct td_optim_job {
     char *param, *state[STATES];
     const char *grad;
     td_update_op op; /* of update */
+    td_dtype packed; /* state's dtype, if it is not the parameters' */
     const td_optim_slice *slices;
     int count;
     /* The update of elements [begin, begin + n), which are some of the slice's. */
@@ -57,9 +59,9 @@ static void sgd_step(const td_optim_job *job, const td_optim_slice *s, int64_t b
                     &step);
 }
 
-static void update_step(const td_optim_job *job, const td_optim_slice *s, int64_t begin, int64_t n)
+static td_update_step constants_of(const td_optim_slice *s)
 {
-    td_update_step step = {
+    return (td_update_step){
         .weight_decay = TD_ADDED_DECAY(s->decoupled, s->weight_decay),
         .shrink = TD_SHRINK(s->decoupled, s->lr, s->weight_decay),
         .lr = s->lr,
@@ -70,11 +72,42 @@ static void update_step(const td_optim_job *job, const td_optim_slice *s, int64_
         .size = s->bias1 > 0.0 ? s->lr / s->bias1 : 0.0,
         .root_bias2 = sqrt(s->bias2),
     };
+}
+
+static void update_step(const td_optim_job *job, const td_optim_slice *s, int64_t begin, int64_t n)
+{
+    td_update_step step = constants_of(s);
     void *state[STATES];
     for (int k = 0; k < STATES; k++) {
         state[k] = at(job->state[k], job, begin);
     }
     job->loops->update(job->op, n, values_at(job, s, begin), grad_at(job, s, begin), state, &step);
+}
+
+/* Pieces of packed state are unpacked, changed, and packed again. */
+static void packed_step(const td_optim_job *job, const td_optim_slice *s, int64_t begin, int64_t n)
+{
+    enum { MOST = 256 };
+    td_update_step step = constants_of(s);
+    uint32_t draw[MOST];
+    float averages[2][MOST] = { { 0 } };
+    void *state[STATES] = { averages[0], averages[1] };
+    for (int64_t from = begin; from < begin + n; from += MOST) {
+        int64_t count = begin + n - from < MOST ? begin + n - from : MOST;
+        int64_t blocks = (count + TD_PACK - 1) / TD_PACK;
+        uint8_t *at[2];
+        for (int k = 0; k < 2; k++) {
+            at[k] = (uint8_t *)job->state[k] + from / TD_PACK * td_packed_bytes(job->packed);
+            job->loops->unpack(blocks, averages[k], at[k], job->packed);
+        }
+        job->loops->update(job->op, count, values_at(job, s, from), grad_at(job, s, from), state,
+                           &step);
+        job->loops->philox(blocks * TD_PACK / 4, draw, s->key, (uint64_t)s->step,
+                           (uint64_t)(s->element + from - s->begin) / 4);
+        for (int k = 0; k < 2; k++) {
+            job->loops->pack(blocks, at[k], averages[k], job->packed, draw, 16 * k);
+        }
+    }
 }
 
 /* The first slice that ends behind an element. */
@@ -149,6 +182,10 @@ void td_cpu_update(td_update_op op, td_tensor *param, const td_tensor *grad,
     };
     for (int k = 0; k < STATES; k++) {
         job.state[k] = state[k] != NULL ? td_ptr(state[k]) : NULL;
+    }
+    if (state[0]->dtype != param->dtype) {
+        job.step = packed_step;
+        job.packed = state[0]->dtype;
     }
     run_optim(&job, param);
 }

@@ -71,6 +71,12 @@ void td_cuda_update(td_update_op op, td_tensor *param, const td_tensor *grad,
     for (int k = 0; k < TD_UPDATE_STATES; k++) {
         at[k] = state[k] != NULL ? td_ptr(state[k]) : NULL;
     }
+    if (state[0]->dtype != param->dtype) {
+        td_cuda_launch_adam_packed(state[0]->dtype, n, td_ptr(param), td_ptr(grad), at[0], at[1],
+                                   table, count, td_cuda_stream(param));
+        td_cuda_launched("update");
+        return;
+    }
     td_cuda_launch_update(op, param->dtype, n, td_ptr(param), td_ptr(grad), at, table, count,
                           td_cuda_stream(param));
     td_cuda_launched("update");

@@ -14,6 +14,10 @@ void td_cuda_launch_sgd(td_dtype dtype, int64_t n, void *param, const void *grad
 void td_cuda_launch_update(td_update_op op, td_dtype dtype, int64_t n, void *param,
                            const void *grad, void *const *state, const td_optim_slice *slices,
                            int count, cudaStream_t stream);
+/* Adam with packed averages (tensor/packed.h), f32. */
+void td_cuda_launch_adam_packed(td_dtype packed, int64_t n, float *param, const float *grad,
+                                void *m, void *v, const td_optim_slice *slices, int count,
+                                cudaStream_t stream);
 
 /* y = (+=) x scale where an element's Philox word, key `key` (td_philox_mixed_key), counter (step +
  * *more, i / 4), lane i % 4, is >= threshold, and 0 elsewhere; dense, n elements. more: in the

@@ -3,6 +3,7 @@
  * CPU's: what a slice says is derived in double and rounded once. */
 #include "tensor/cuda/compute.cuh"
 #include "tensor/cuda/launch_train.h"
+#include "tensor/packed.h"
 #include "tensor/scaling.h"
 
 enum { PIECE = 4096, PACK = 4 };
@@ -209,4 +210,54 @@ extern "C" void td_cuda_launch_update(td_update_op op, td_dtype dtype, int64_t n
     case TD_UPDATE_COUNT:
         break;
     }
+}
+
+/* ---- packed state: a thread has a block of TD_PACK averages ---- */
+
+__global__ void __launch_bounds__(TD_CUDA_THREADS)
+    adam_packed(int64_t n, float *param, const float *grad, uint8_t *m, uint8_t *v,
+                const td_optim_slice *slices, int count, td_dtype packed)
+{
+    int64_t begin = ((int64_t)blockIdx.x * TD_CUDA_THREADS + threadIdx.x) * TD_PACK;
+    int64_t end = begin + TD_PACK < n ? begin + TD_PACK : n;
+    int i = begin < n ? first_slice(slices, count, begin) : count;
+    if (i == count || slices[i].begin > begin) { /* slices begin with a block */
+        return;
+    }
+    td_optim_slice s = slices[i];
+    if (s.scale != NULL) {
+        td_slice_settle(&s);
+    }
+    if (s.skip) {
+        return;
+    }
+    end = s.begin + s.count < end ? s.begin + s.count : end;
+    int64_t at = begin / TD_PACK * td_packed_bytes(packed);
+    float mean[TD_PACK], square[TD_PACK], unused = 0.0f;
+    td_packed_get(packed, mean, m + at);
+    td_packed_get(packed, square, v + at);
+    update_ADAM<float> step(s, flat_memory<float>());
+    for (int k = 0; k < (int)(end - begin); k++) {
+        float w = param[begin + k + s.to_values];
+        step.take(w, grad[begin + k + s.to_grads], mean[k], square[k], unused);
+        param[begin + k + s.to_values] = w;
+    }
+    uint32_t draw[TD_PACK];
+    for (int k = 0; k < TD_PACK; k += 4) {
+        td_philox_words(s.key, (uint64_t)s.step, (uint64_t)(s.element + begin - s.begin + k) / 4,
+                        draw + k);
+    }
+    td_packed_put(packed, m + at, mean, draw, 0);
+    td_packed_put(packed, v + at, square, draw, 16);
+}
+
+extern "C" void td_cuda_launch_adam_packed(td_dtype packed, int64_t n, float *param,
+                                           const float *grad, void *m, void *v,
+                                           const td_optim_slice *slices, int count,
+                                           cudaStream_t stream)
+{
+    int64_t each = (int64_t)TD_CUDA_THREADS * TD_PACK;
+    unsigned blocks = (unsigned)((n + each - 1) / each);
+    TD_LAUNCH(adam_packed, blocks, TD_CUDA_THREADS, stream, n, param, grad, (uint8_t *)m,
+              (uint8_t *)v, slices, count, packed);
 }

@@ -1,0 +1,35 @@
+/* Optimizers that keep less than Adam's 8 bytes a parameter. Groups, state files, sharding,
+ * captured steps: as for the optimizers of nn/optim/optim.h. Free them by td_optim_free. NULL with
+ * td_last_error() when memory is short. */
+#ifndef TD_NN_EXTRA_COMPACT_H
+#define TD_NN_EXTRA_COMPACT_H
+
+#include "nn/optim/optim.h"
+
+TD_BEGIN_C
+
+/* td_adam_compact(params, ...): Adam or AdamW, whose two averages are kept in 8 or 16 bits: 2.5 or
+ * 4 bytes a parameter (tensor/packed.h). They are rounded stochastically, by numbers that depend on
+ * the parameter, the element and the step alone: the same bits on any number of threads and ranks,
+ * and in a resumed run. Parameters are f32. A checkpoint holds the averages as f32, under td_adam's
+ * and td_adamw's names, so each of the three goes on from the others' files. */
+typedef struct td_adam_compact_options {
+    int begin_; /* for the library */
+    td_params *params;
+    int bits;            /* 8 or 16; 0: 8 */
+    double lr;           /* 0: 1e-3 */
+    double beta1, beta2; /* 0: 0.9 and 0.999 */
+    double eps;          /* 0: 1e-8 */
+    double weight_decay;
+    bool decoupled; /* AdamW: weight_decay shrinks the weights directly */
+} td_adam_compact_options;
+td_optim *td_adam_compact_at(td_adam_compact_options options, td_site at);
+
+TD_END_C
+
+/* ---- what you call ---- */
+
+#define td_adam_compact(...)                                                                       \
+    td_adam_compact_at((td_adam_compact_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+
+#endif

@@ -1,0 +1,120 @@
+/* An optimizer's averages in fewer bits, as every device packs them.
+ *
+ * bf16: the upper half of the f32. u8: blocks of 16 averages, a f32 and 16 codes. The f32 is the
+ * block's largest magnitude, and a code c is the fourth root of how large an average is next to it:
+ * (c / 127)^4, c with the average's sign, or (c / 254)^4 where none is negative, which the f32's
+ * own sign says. So the largest averages are kept to 2 or 3 %, and the smallest that is not 0 is
+ * 4e-9 of the largest or less. (Dettmers et al. 2022, "8-bit optimizers via block-wise
+ * quantization", have larger blocks, and a table in the formula's place.) 16 f32 are the cache line
+ * on which every parameter and every rank's window begins, so no block is ever cut.
+ *
+ * Rounding is stochastic: up with the probability that keeps the mean. Rounded to the nearest, an
+ * average that a step changes by less than half the distance of two codes would never move. What
+ * was unpacked is packed again without loss. */
+#ifndef TD_TENSOR_PACKED_H
+#define TD_TENSOR_PACKED_H
+
+#include "tensor/dtype.h"
+#include "tensor/philox.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { TD_PACK = 16, TD_PACK_BYTES = TD_PACK + 4 };
+
+/* Bytes of 16 averages, packed as TD_BF16 or TD_U8. */
+TD_EVERYWHERE int td_packed_bytes(td_dtype packed)
+{
+    return packed == TD_BF16 ? 2 * TD_PACK : TD_PACK_BYTES;
+}
+
+/* (c / levels)^4 */
+TD_EVERYWHERE float td_code_value(float code, float levels)
+{
+    float root = code / levels;
+    return (root * root) * (root * root);
+}
+
+TD_EVERYWHERE void td_unpack_codes(float *to, const uint8_t *from)
+{
+    float largest;
+    memcpy(&largest, from, sizeof largest);
+    const uint8_t *codes = from + sizeof largest;
+    bool no_signs = signbit(largest);
+    float levels = no_signs ? 254.0f : 127.0f, unit = fabsf(largest);
+    for (int i = 0; i < TD_PACK; i++) {
+        float code = no_signs ? (float)codes[i] : (float)(int8_t)codes[i];
+        float value = unit * td_code_value(code, levels);
+        to[i] = code < 0.0f ? -value : value;
+    }
+}
+
+/* draw[i] >> shift: 16 random bits. */
+TD_EVERYWHERE void td_pack_codes(uint8_t *to, const float *from, const uint32_t *draw, int shift)
+{
+    float largest = 0.0f, least = 0.0f;
+    for (int i = 0; i < TD_PACK; i++) {
+        float size = fabsf(from[i]);
+        largest = size > largest ? size : largest;
+        least = from[i] < least ? from[i] : least;
+    }
+    bool no_signs = least == 0.0f;
+    float scale = no_signs ? -largest : largest, levels = no_signs ? 254.0f : 127.0f;
+    memcpy(to, &scale, sizeof scale);
+    float unit = largest > 0.0f ? largest : 1.0f;
+    for (int i = 0; i < TD_PACK; i++) {
+        float part = fabsf(from[i]) / unit, root = sqrtf(sqrtf(part)) * levels;
+        int low = root < levels ? (int)root : (int)levels; /* NaN, too */
+        float below = td_code_value((float)low, levels);
+        float above = td_code_value((float)low + 1.0f, levels);
+        /* So far from 0 and 1 that no rounding error of the root decides. */
+        float chance = ((float)((draw[i] >> shift & 0xffffu) >> 4) + 0.5f) / 4096.0f;
+        int code = low + (part - below > chance * (above - below) && low < (int)levels);
+        to[sizeof scale + i] = (uint8_t)(from[i] < 0.0f ? -code : code);
+    }
+}
+
+TD_EVERYWHERE void td_unpack_halves(float *to, const uint8_t *from)
+{
+    for (int i = 0; i < TD_PACK; i++) {
+        uint16_t half;
+        memcpy(&half, from + 2 * i, sizeof half);
+        uint32_t bits = (uint32_t)half << 16;
+        memcpy(&to[i], &bits, sizeof bits);
+    }
+}
+
+TD_EVERYWHERE void td_pack_halves(uint8_t *to, const float *from, const uint32_t *draw, int shift)
+{
+    for (int i = 0; i < TD_PACK; i++) {
+        uint32_t bits;
+        memcpy(&bits, &from[i], sizeof bits);
+        bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+        bool is_nan = !finite && (bits & 0x7fffffu) != 0;
+        bits = finite ? bits + (draw[i] >> shift & 0xffffu) : is_nan ? bits | 0x400000u : bits;
+        uint16_t half = (uint16_t)(bits >> 16);
+        memcpy(to + 2 * i, &half, sizeof half);
+    }
+}
+
+/* 16 averages. */
+TD_EVERYWHERE void td_packed_get(td_dtype packed, float *to, const uint8_t *from)
+{
+    if (packed == TD_BF16) {
+        td_unpack_halves(to, from);
+    } else {
+        td_unpack_codes(to, from);
+    }
+}
+
+TD_EVERYWHERE void td_packed_put(td_dtype packed, uint8_t *to, const float *from,
+                                 const uint32_t *draw, int shift)
+{
+    if (packed == TD_BF16) {
+        td_pack_halves(to, from, draw, shift);
+    } else {
+        td_pack_codes(to, from, draw, shift);
+    }
+}
+
+#endif
