@@ -257,8 +257,10 @@ static void test_what_windows_refuse(void **unused)
     open_member(&m, TD_F32, momentum, 0, 2);
     expect_fatal("the order stays", td_params_reorder(m.params, (int[]){ 0, 1, 2, 3 }));
     expect_fatal("Muon needs whole filters", td_muon(m.params, .lr = 0.1));
-    expect_fatal("there is state of f32[1216] cpu:0 already",
-                 td_params_set_peers(m.params, &(td_params_peers){ .rank = 0, .count = 2 }));
+    expect_fatal(
+        "there is state of f32[1216] cpu:0 already",
+        td_params_set_peers(m.params,
+                            &(td_params_peers){ .rank = 0, .count = 2, .gather = count_gather }));
     close_member(&m);
 }
 
