@@ -344,11 +344,11 @@ td_tensor td_params_part(const td_tensor *t, int64_t begin, int64_t count)
 
 /* ---- optimizer state ---- */
 
-static td_tensor *add_state(td_params *params, td_shape shape, td_dtype dtype, td_device device,
-                            const char *name)
+static td_tensor *add_state(td_params *params, bool flat, td_shape shape, td_dtype dtype,
+                            td_device device, const char *name)
 {
     size_t count = (size_t)params->extra_count + 1;
-    td_tensor **extra = realloc(params->extra, count * sizeof(td_tensor *));
+    td_params_extra *extra = realloc(params->extra, count * sizeof *extra);
     if (extra == NULL) {
         td_fail(TD_E_NOMEM, "no memory for optimizer state");
         return NULL;
@@ -357,7 +357,7 @@ static td_tensor *add_state(td_params *params, td_shape shape, td_dtype dtype, t
     td_tensor *state = td_zeros(shape, dtype, device);
     if (state != NULL) {
         state->name = name;
-        extra[params->extra_count++] = state;
+        extra[params->extra_count++] = (td_params_extra){ state, flat };
     }
     return state;
 }
@@ -365,7 +365,7 @@ static td_tensor *add_state(td_params *params, td_shape shape, td_dtype dtype, t
 td_tensor *td_params_new_flat(td_params *params)
 {
     const td_tensor *like = td_params_flat(params);
-    return add_state(params, td_shape_of(like), like->dtype, td_device_of(like),
+    return add_state(params, true, td_shape_of(like), like->dtype, td_device_of(like),
                      "an optimizer's flat state");
 }
 
@@ -374,20 +374,19 @@ td_tensor *td_params_new_window(td_params *params, td_dtype dtype)
     int64_t ranks = td_params_peers_of(params) != NULL ? params->peers.count : 1;
     int64_t length = td_params_length(params) / ranks;
     length = dtype == TD_U8 ? length / TD_PACK * TD_PACK_BYTES : length;
-    return add_state(params, TD_SHAPE(length), dtype, td_device_of(td_params_flat(params)),
+    return add_state(params, true, TD_SHAPE(length), dtype, td_device_of(td_params_flat(params)),
                      "an optimizer's state");
 }
 
-td_tensor *td_params_new_counts(td_params *params)
+td_tensor *td_params_new_numbers(td_params *params, int64_t count, td_dtype dtype)
 {
-    return add_state(params, TD_SHAPE(td_params_count(params)), TD_I64, TD_CPU,
-                     "an optimizer's step counts");
+    return add_state(params, false, TD_SHAPE(count), dtype, TD_CPU, "an optimizer's numbers");
 }
 
 void td_params_drop_state(td_params *params, td_tensor *state)
 {
     for (int i = 0; i < params->extra_count; i++) {
-        if (params->extra[i] == state) {
+        if (params->extra[i].state == state) {
             params->extra[i] = params->extra[--params->extra_count];
             td_free(state);
             return;
@@ -402,5 +401,5 @@ int td_params_state_count(const td_params *params)
 
 td_tensor *td_params_state(const td_params *params, int i)
 {
-    return params->extra[i];
+    return params->extra[i].state;
 }

@@ -18,10 +18,11 @@ int td_params_reorders(const td_params *params);
 td_params *td_params_laid_out(const td_module *m);
 
 /* State of optimizers, zeroed: a flat tensor like the parameters', which td_params_reorder
- * rearranges along with them; or a count (i64, on the CPU) for each parameter, in the order of
- * registration. NULL when memory is short. Given back by td_params_drop_state; NULL is fine. */
+ * rearranges along with them; or numbers on the CPU that have nothing to do with the order in
+ * memory, steps of each parameter for example. NULL when memory is short. Given back by
+ * td_params_drop_state; NULL is fine. */
 td_tensor *td_params_new_flat(td_params *params);
-td_tensor *td_params_new_counts(td_params *params);
+td_tensor *td_params_new_numbers(td_params *params, int64_t count, td_dtype dtype);
 void td_params_drop_state(td_params *params, td_tensor *state);
 
 /* All of it: what ranks of the same model have in the same order. */

@@ -9,6 +9,11 @@ enum {
 }; /* bytes: a cache line, and the widest vector register; every
       parameter begins on one */
 
+typedef struct td_params_extra {
+    td_tensor *state;
+    bool flat; /* of the parameters' form, so it is rearranged along with them */
+} td_params_extra;
+
 struct td_params {
     td_param *items; /* in the order of registration */
     int count;
@@ -16,7 +21,7 @@ struct td_params {
     int reorders;      /* how often that has changed */
     td_tensor **grads; /* headers over flat_grad, one for each leaf */
     td_tensor *flat, *flat_grad;
-    td_tensor **extra; /* optimizer state: of the same form, or a number for each parameter */
+    td_params_extra *extra; /* optimizer state */
     int extra_count;
     td_tensor *scaling; /* a loss scaler's numbers, a header of ours; NULL: there is none */
     td_params_peers peers;

@@ -199,8 +199,8 @@ td_status td_params_reorder(td_params *params, const int *order)
     rearrange(params, params->flat, room, begin);
     rearrange(params, params->flat_grad, room, begin);
     for (int i = 0; i < params->extra_count; i++) {
-        if (params->extra[i]->dtype != TD_I64) {
-            rearrange(params, params->extra[i], room, begin);
+        if (params->extra[i].flat) {
+            rearrange(params, params->extra[i].state, room, begin);
         }
     }
     for (int i = 0; i < params->count; i++) {

@@ -34,7 +34,7 @@ enum { EACH = 4, STEPS = 20, MOST_RANKS = 4 };
 
 /* ---- the same weights ---- */
 
-typedef enum optim_rule { SGD, MOMENTUM, ADAM, ADAMW_GROUPS, RULES, ADAM_8 } optim_rule;
+typedef enum optim_rule { SGD, MOMENTUM, ADAM, ADAMW_GROUPS, RULES, ADAM_8, ADAFACTOR } optim_rule;
 
 typedef struct shard_case {
     job_kind kind;
@@ -68,6 +68,8 @@ static td_optim *make_optim(optim_rule rule, td_params *params)
         return td_sgd(params, .lr = 0.05, .momentum = 0.9, .nesterov = true);
     case ADAM:
         return td_adam(params, .lr = 0.01);
+    case ADAFACTOR:
+        return td_adafactor(params, .lr = 0.05, .weight_decay = 0.1);
     case ADAM_8:
         return td_adam_compact(params, .lr = 0.01, .weight_decay = 0.1, .decoupled = true);
     default: {
@@ -264,6 +266,36 @@ static void test_gradients_are_added_to_their_average(void **state)
 {
     (void)state;
     procs_succeed(3, limit, run_again, NULL);
+}
+
+/* Adafactor adds up rows and columns in another order, where ranks have parts of them. */
+static int run_adafactor(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    shard_case c = { .kind = JOB_CONV_BLOCKS, .dtype = TD_F64, .rule = ADAFACTOR };
+    for (int way = TD_SHARD_OPTIMIZER; way <= TD_SHARD_PARAMETERS; way++) {
+        shard_run whole, sharded;
+        open_run(&whole, &c, TD_SHARD_NONE, rank);
+        open_run(&sharded, &c, (td_shard)way, rank);
+        for (int i = 0; i < STEPS; i++) {
+            step(&whole, &c);
+            step(&sharded, &c);
+        }
+        REQUIRE(job_all_same(hash_of(&sharded)));
+        REQUIRE_OK(td_unshard(sharded.job.net));
+        REQUIRE(job_distance(sharded.job.net, whole.job.net, true) < 1e-12);
+        close_run(&whole);
+        close_run(&sharded);
+    }
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_adafactor_on_parts_of_matrices(void **state)
+{
+    (void)state;
+    procs_succeed(3, limit, run_adafactor, NULL);
 }
 
 /* ---- other models ---- */
@@ -616,6 +648,17 @@ static void test_checkpoints_of_packed_averages(void **state)
     }
 }
 
+/* Every rank has all of Adafactor's state. */
+static void test_checkpoints_of_adafactor(void **state)
+{
+    (void)state;
+    save_as(ADAFACTOR, 1, TD_SHARD_NONE, 3, NULL, temp_path("measure"));
+    for (int way = TD_SHARD_OPTIMIZER; way <= TD_SHARD_PARAMETERS; way++) {
+        save_as(ADAFACTOR, 3, (td_shard)way, 0, temp_path("measure"), temp_path("saved"));
+        assert_same_tensors(temp_path("saved"), temp_path("measure"));
+    }
+}
+
 /* One rank has no file, or that of another model: all ranks are told, nothing has changed, and they
  * go on. Without agreement the others would wait for it in the next step, with other state. */
 static int run_failing_load(int rank, int size, void *arg)
@@ -874,11 +917,13 @@ int main(void)
         cmocka_unit_test(test_weights_are_those_without_sharding),
         cmocka_unit_test(test_with_what_else_a_step_does),
         cmocka_unit_test(test_gradients_are_added_to_their_average),
+        cmocka_unit_test(test_adafactor_on_parts_of_matrices),
         cmocka_unit_test(test_unused_shared_and_repeated_layers),
         cmocka_unit_test(test_another_order_on_one_rank),
         cmocka_unit_test(test_bytes_are_those_of_the_formula),
         IN_FOLDER(test_checkpoints_do_not_depend_on_the_layout),
         IN_FOLDER(test_checkpoints_of_packed_averages),
+        IN_FOLDER(test_checkpoints_of_adafactor),
         IN_FOLDER(test_a_failing_save_is_told_to_all),
         IN_FOLDER(test_a_failing_load_is_told_to_all),
         IN_FOLDER(test_the_first_rank_writes_for_hosts_apart),

@@ -20,7 +20,7 @@ static bool make_averages(td_ema *e)
         return false;
     }
     const td_tensor *flat = e->of.flat;
-    e->counts = td_params_new_counts(e->of.params);
+    e->counts = td_params_new_numbers(e->of.params, td_params_count(e->of.params), TD_I64);
     e->spare = td_zeros(TD_SHAPE(SWAP_ELEMENTS), flat->dtype, td_device_of(flat));
     return e->counts != NULL && e->spare != NULL;
 }

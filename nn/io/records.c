@@ -427,10 +427,21 @@ static void list_parameter(td_records *l, td_optim *o, int i)
         return;
     }
     add_text(l, key, &a_count, &o->steps[i]);
-    for (int k = 0; k < TD_OPTIM_STATES && o->state[k] != NULL; k++) {
-        add_share(l, steps > 0 ? TD_PART_OTHER : TD_PART_EMPTY,
-                  td_format(TD_KEY_OPTIMIZER "%s.%s", path, o->kind->states[k]), o->params, i,
-                  o->state[k], td_params_peers_of(o->params) != NULL || o->kind->packed != TD_F32);
+    td_tensor_part part = steps > 0 ? TD_PART_OTHER : TD_PART_EMPTY;
+    bool shared = td_params_peers_of(o->params) != NULL || o->kind->packed != TD_F32;
+    for (int k = 0; k < TD_OPTIM_STATES; k++) {
+        td_tensor *own = NULL;
+        bool has_own = o->kind->own_state != NULL && o->kind->own_state(o, i, k, &own);
+        char *name = o->kind->states[k] != NULL
+                         ? td_format(TD_KEY_OPTIMIZER "%s.%s", path, o->kind->states[k])
+                         : NULL;
+        if (has_own) {
+            add_tensor(l, part, name, own, true);
+        } else if (o->kind->own_state == NULL && o->state[k] != NULL) {
+            add_share(l, part, name, o->params, i, o->state[k], shared);
+        } else {
+            free(name);
+        }
     }
 }
 

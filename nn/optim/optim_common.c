@@ -40,7 +40,7 @@ td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr,
     o->lr = lr;
     o->groups = calloc(1, sizeof *o->groups);
     o->group_of = calloc(room, sizeof *o->group_of);
-    o->step_counts = td_params_new_counts(params);
+    o->step_counts = td_params_new_numbers(params, td_params_count(params), TD_I64);
     o->slices = calloc(room * 3, sizeof *o->slices); /* a parameter may come in three parts */
     o->own = calloc(1, own_size + 1);
     bool made = o->groups != NULL && o->group_of != NULL && o->step_counts != NULL &&
@@ -216,7 +216,7 @@ void td_optim_step(td_optim *optim)
 {
     int slices = make_table(optim);
     td_tensor *flat = td_params_flat(optim->params);
-    if (slices > 0) {
+    if (slices > 0 || optim->kind->together) {
         /* A write: a tape that has saved parameters must know. */
         td_begin_write(flat, "td_optim_step", TD_HERE);
         td_context_push("optimizer");

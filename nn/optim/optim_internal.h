@@ -18,8 +18,13 @@ typedef struct td_optim_kind {
     void (*run)(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
                 const td_tensor *flat_grad, int slices);
     void (*free)(td_optim *optim); /* what `own` points to; NULL: nothing */
-    td_dtype packed;               /* TD_BF16, TD_U8: states are packed (tensor/packed.h), and each
-                                      parameter has a slice of its own; TD_F32: they are not */
+    /* A kind whose state is not flat has it all in state[0]: parameter i's k-th tensor, whose name
+     * is states[k], is *view, NULL when memory is short; false: it has none. NULL: states are flat.
+     */
+    bool (*own_state)(td_optim *optim, int i, int k, td_tensor **view);
+    bool together;   /* run on every rank: also where its window has no gradient */
+    td_dtype packed; /* TD_BF16, TD_U8: states are packed (tensor/packed.h), and each
+                        parameter has a slice of its own; TD_F32: they are not */
 } td_optim_kind;
 
 /* What td_optim_set changes; an optimizer reads what it knows. */

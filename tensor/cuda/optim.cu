@@ -258,6 +258,6 @@ extern "C" void td_cuda_launch_adam_packed(td_dtype packed, int64_t n, float *pa
 {
     int64_t each = (int64_t)TD_CUDA_THREADS * TD_PACK;
     unsigned blocks = (unsigned)((n + each - 1) / each);
-    TD_LAUNCH(adam_packed, blocks, TD_CUDA_THREADS, stream, n, param, grad, (uint8_t *)m,
+    TD_LAUNCH((adam_packed), blocks, TD_CUDA_THREADS, stream, n, param, grad, (uint8_t *)m,
               (uint8_t *)v, slices, count, packed);
 }
