@@ -19,6 +19,7 @@
 #include "tensor/extend.h"
 #include "tensor/cpu/isa.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,6 +143,17 @@ static td_tensor *sorted(td_tensor *x, int dim, bool descending, int64_t k, int 
         I(i), I((i) + 1)                                                                           \
     }
 
+#define TRIPLE(i)                                                                                  \
+    {                                                                                              \
+        I(i), I((i) + 1), I((i) + 2)                                                               \
+    }
+
+/* The label that number i names; infinity stands for label 0. */
+static int64_t ignored(const program *p, int i)
+{
+    return isinf(p->number[i]) ? TD_IGNORE_ZERO : N(i);
+}
+
 /* x w b, stride, padding, dilation (each h, w), groups */
 static td_conv2d_options conv_options(const program *p)
 {
@@ -224,8 +236,21 @@ static td_tensor *conv_norm(const program *p)
     X(global_avg_pool2d, td_global_avg_pool2d(R(0)))                                               \
     X(batch_norm, td_batch_norm_at(norm_options(p, R(0), 1), TD_HERE))                             \
     X(layer_norm, td_layer_norm(R(0), R(1), R(2), p->number[3]))                                   \
-    X(cross_entropy, td_cross_entropy(R(0), R(1), .weight = R(2), .label_smoothing = p->number[3], \
-                                      .ignore_index = I(4), .reduction = (td_loss_reduction)I(5))) \
+    X(cross_entropy,                                                                               \
+      td_cross_entropy(R(0), R(1), .weight = R(2), .label_smoothing = p->number[3],                \
+                       .ignore_index = ignored(p, 4), .reduction = (td_loss_reduction)I(5)))       \
+    X(nll_loss, td_nll_loss(R(0), R(1), .weight = R(2), .ignore_index = ignored(p, 4),             \
+                            .reduction = (td_loss_reduction)I(5)))                                 \
+    X(conv2d_pads, td_conv2d(R(0), R(1), R(2), .stride_hw = PAIR(3), .dilation_hw = PAIR(5),       \
+                             .groups = I(7), .pads = { I(8), I(9), I(10), I(11) }))                \
+    X(conv3d, td_conv3d(R(0), R(1), R(2), .stride_dhw = TRIPLE(3), .padding_dhw = TRIPLE(6),       \
+                        .dilation_dhw = TRIPLE(9), .groups = I(12)))                               \
+    X(instance_norm, td_instance_norm(R(0), R(1), R(2), p->number[3]))                             \
+    X(group_norm_eps, td_group_norm(R(0), I(3), R(1), R(2), p->number[4]))                         \
+    X(rms_norm_eps, td_rms_norm(R(0), R(1), p->number[2]))                                         \
+    X(interpolate_by, td_interpolate(R(0), .scale_hw = { p->number[1], p->number[2] },             \
+                                     .mode = (td_interpolation)I(3), .align_corners = I(4) == 1,   \
+                                     .antialias = I(4) == 2))                                      \
     X(conv1d, td_conv1d(R(0), R(1), R(2), .stride = I(3), .padding = I(4), .dilation = I(5),       \
                         .groups = I(6)))                                                           \
     X(conv_transpose2d,                                                                            \
