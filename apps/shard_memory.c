@@ -2,10 +2,14 @@
  * instead of each keeping all of it. One small model is trained in all four ways; the bytes of each
  * process are counted, and stand next to the formula. The loss is the same, bit for bit.
  *
- *   shard_memory       starts two processes itself
- *   shard_memory 4     starts four
+ *   shard_memory                  starts two processes itself
+ *   shard_memory 4                starts four
+ *   shard_memory 2 parameters     what rank 0 has in the course of one step, with one setting
  *
  * docs/sharding.md explains the idea. */
+#include <autograd/hooks.h>
+#include <nn/around.h>
+#include <nn/module.h>
 #include <tandem.h>
 
 #include <string.h>
@@ -35,9 +39,64 @@ typedef struct result {
     double loss;
 } result;
 
-/* Trains on random numbers; each rank has its own. */
-static result train(td_shard shard)
+static double mib(double bytes)
 {
+    return bytes / 1048576.0;
+}
+
+/* ---- what a rank has at a moment of a step ---- */
+
+typedef struct watched {
+    td_module *net;
+    int block;
+    bool on;
+} watched;
+
+static void print_moment(const watched *w, const char *moment)
+{
+    td_shard_stats b = td_ddp_shard_stats(w->net);
+    double values = (double)(b.values + b.unit_values), gradients = (double)b.gradients;
+    gradients += (double)b.unit_gradients;
+    if (w->on) {
+        td_printf_rank0("%-8s %6d %9.2f %10.2f %8.2f %8.2f\n", moment, w->block, mib(values),
+                        mib(gradients), mib((double)b.state),
+                        mib(values + gradients + (double)b.state));
+    }
+}
+
+/* Inside of what td_ddp has put around a block: the block's values are here. */
+static td_tensor *print_forward(const td_around_rest *rest, td_tensor *x, void *user)
+{
+    print_moment(user, "forward");
+    return td_run_rest(rest, x);
+}
+
+/* The last gradient of a block is ready. */
+static void print_backward(td_tensor *leaf, void *user)
+{
+    (void)leaf;
+    print_moment(user, "backward");
+}
+
+static void watch(watched *w, td_module *net, int block)
+{
+    *w = (watched){ .net = net, .block = block };
+    td_module *m = net->children[block];
+    if (td_module_surround(m, &(td_around){ .run = print_forward, .user = w, .inside = true }) !=
+            TD_OK ||
+        td_on_grad_ready(m->children[0]->tensors[0].tensor, print_backward, w) < 0) {
+        td_die();
+    }
+}
+
+/* ---- training ---- */
+
+/* Trains on random numbers; each rank has its own. moments: prints what rank 0 has in the last
+ * step.
+ */
+static result train(td_shard shard, bool moments)
+{
+    static watched blocks[1 + BLOCKS];
     td_manual_seed(1);
     td_module *net = td_ddp(make_net(), .shard = shard);
     td_optim *optim = net != NULL ? td_adam(td_parameters(net), .lr = 1e-3) : NULL;
@@ -51,7 +110,13 @@ static result train(td_shard shard)
     td_normal_(x, 0.0, 1.0, &g);
     td_normal_(y, 0.0, 1.0, &g);
     result r = { .parameters = 0 };
+    for (int k = 1; moments && k <= BLOCKS; k++) {
+        watch(&blocks[k], net, k);
+    }
     for (int i = 0; i < STEPS; i++) {
+        for (int k = 1; k <= BLOCKS; k++) {
+            blocks[k].on = i == STEPS - 1;
+        }
         TD_STEP {
             td_tensor *loss = td_mse_loss(td_forward(net, x), y);
             td_zero_grad(optim);
@@ -68,11 +133,6 @@ static result train(td_shard shard)
     td_optim_free(optim);
     td_module_free(net);
     return r;
-}
-
-static double mib(double bytes)
-{
-    return bytes / 1048576.0;
 }
 
 /* Bytes of a process with Adam in f32, of n parameters on w processes. block, rest: parameters of a
@@ -100,10 +160,25 @@ static void print_row(const char *name, const result *r, double bytes)
                     mib(parts[0] + parts[1] + parts[2] + parts[3]), mib(bytes), r->loss);
 }
 
+static const char *const names[] = { "none", "optimizer", "gradients", "parameters" };
+
+static int run_one(int local_rank, void *arg)
+{
+    (void)local_rank;
+    const int *shard = arg;
+    if (td_dist_init() != TD_OK) {
+        td_die();
+    }
+    td_printf_rank0("step of %s: MiB of rank 0 of %d\n", names[*shard], td_dist_world_size());
+    td_printf_rank0("moment    block    values  gradients    state      all\n");
+    train((td_shard)*shard, true);
+    td_dist_destroy();
+    return 0;
+}
+
 static int run(int local_rank, void *arg)
 {
     (void)local_rank, (void)arg;
-    static const char *const names[] = { "none", "optimizer", "gradients", "parameters" };
     if (td_dist_init() != TD_OK) {
         td_die();
     }
@@ -111,7 +186,7 @@ static int run(int local_rank, void *arg)
     double rest = WIDTH * WIDTH + WIDTH, block = 8.0 * WIDTH * WIDTH + 5.0 * WIDTH, loss = 0.0;
     bool same = true;
     for (int way = TD_SHARD_NONE; way <= TD_SHARD_PARAMETERS; way++) {
-        result r = train((td_shard)way);
+        result r = train((td_shard)way, false);
         double n = (double)r.parameters;
         if (way == TD_SHARD_NONE) {
             loss = r.loss;
@@ -130,11 +205,17 @@ int main(int argc, char **argv)
 {
     bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
     int processes = argc > 1 && !help ? td_parse_int(argv[1], "PROCESSES") : 2;
-    if (help || argc > 2 || processes < 1 || processes > 64) {
-        fprintf(help ? stdout : stderr, "usage: shard_memory [PROCESSES]     (1 to 64)\n");
+    int shard = TD_SHARD_NONE;
+    while (argc > 2 && shard <= TD_SHARD_PARAMETERS && strcmp(argv[2], names[shard]) != 0) {
+        shard++;
+    }
+    if (help || argc > 3 || processes < 1 || processes > 64 || shard > TD_SHARD_PARAMETERS) {
+        fprintf(help ? stdout : stderr,
+                "usage: shard_memory [PROCESSES [none|optimizer|gradients|parameters]]     "
+                "(1 to 64 processes)\n");
         return help ? td_finish() : 64;
     }
-    if (td_spawn(run, NULL, processes) != TD_OK) {
+    if (td_spawn(argc > 2 ? run_one : run, argc > 2 ? &shard : NULL, processes) != TD_OK) {
         td_die();
     }
     return 0;

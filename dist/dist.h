@@ -262,9 +262,10 @@ void td_ddp_no_sync_end(td_module *net);
  * itself. */
 typedef struct td_shard_stats {
     size_t values, gradients;
-    size_t state;  /* of optimizers and averages of weights */
-    size_t slots;  /* where units' values and gradients lie while they are here */
-    int units;     /* 0: the whole model travels in buckets */
+    size_t state; /* of optimizers and averages of weights */
+    size_t slots; /* where units' values and gradients lie while they are here */
+    size_t unit_values, unit_gradients; /* in slots now: they change in the course of a step */
+    int units;                          /* 0: the whole model travels in buckets */
     double gather; /* seconds for which values of the last step were waited for */
 } td_shard_stats;
 td_shard_stats td_ddp_shard_stats(const td_module *net);

@@ -23,6 +23,7 @@ awk '/^(none|optimizer|gradients|parameters) / { rows++; good += $6 == $7; same 
         loss = $8; less += $6 < all || rows == 1; all = $6 }
     END { exit !(rows == 4 && good == 4 && same == 4 && less == 4) }' out
 tap $? 'bytes are those of the formula, and the losses are equal' out
+fails 'shard_memory: another word' 64 '^usage: shard_memory' "$apps/shard_memory" 2 all
 fails 'shard_memory: too many' 64 '^usage: shard_memory \[PROCESSES' "$apps/shard_memory" 65
 
 works 'without sharding' "$app" "${short[@]}" --spawn 2 --epochs 2 --save plain

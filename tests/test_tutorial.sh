@@ -45,5 +45,10 @@ works 'the picture of the ring' bash -c '"$1" 3 1 | python3 docs/tutorial/draw_r
     "$apps/ring_allreduce" "$work/ring.svg"
 test "$(grep -c '<rect x=' "$work/ring.svg")" -eq 45
 tap $? 'it has 3 chunks of 3 ranks, at the start and after 4 rounds'
+works 'the picture of sharding' bash -c '{ "$1" 2 none; "$1" 2 parameters; } | python3 docs/tutorial/draw_shard.py "$2"' - \
+    "$apps/shard_memory" "$work/shard.svg"
+test "$(grep -c '<rect x=.*<title>' "$work/shard.svg")" -eq 144
+tap $? 'it has three parts at 24 moments of two steps'
+fails 'a picture of no step' 1 'no moments of a step' python3 docs/tutorial/draw_shard.py "$work/shard.svg"
 fails 'a picture of nothing' 1 'no rounds in the input' python3 docs/tutorial/draw_ring.py "$work/ring.svg"
 done_testing

@@ -260,6 +260,11 @@ td_shard_stats td_ddp_shard_stats(const td_module *net)
     };
     if (sh != NULL) {
         stats.slots = slot_bytes(sh);
+        for (int k = 0; k < sh->count; k++) {
+            const td_shard_unit *u = &sh->units[k];
+            stats.unit_values += u->value_slot != NULL ? bytes_of(u->values) : 0;
+            stats.unit_gradients += u->grad_slot != NULL ? bytes_of(u->grads) : 0;
+        }
         stats.units = s->units.of_param != NULL ? sh->count : 0;
         stats.gather = sh->gather;
     }
