@@ -284,7 +284,8 @@ def grow(p, x, name=None):
                 ["sum", "mean"][:some(0, 3)] + sorted(set(OPS) - set(STEPS)) + EACH_ALONE + ["matmul"] * 3)
     maybe = lambda size, **how: p.input([size], weight=True, **how) if p.random.random() < 0.7 else -1
     if name in ("log", "sqrt") and low < 0.05 or name == "exp" and high > 5 or name in KINKS and not p.smooth(x) or \
-            name in ("rsqrt", "reciprocal") and low < 0.3 or name in STEPS and not p.exact[x]:
+            name in ("rsqrt", "reciprocal") and low < 0.3 or name in STEPS and not p.exact[x] or \
+            name == "softplus" and high > 20:  # PyTorch's is x from there on
         return None
     if name == "stack":
         return p.op(name, some(0, dims), x, p.input(shape), x) if dims < 6 else None
