@@ -2,10 +2,12 @@
  *
  * Include this header; most programs need no other. It includes the public headers of the five
  * rooms of the library (tensor, autograd, nn, data, dist) in the order in which the rooms build on
- * each other. Losses, normalisations and pooling are in autograd/losses.h, norms.h and windows.h,
- * which it includes, too. Extensions and tools find more functions in these headers:
+ * each other. Losses, and more normalisations and pooling, are in autograd/losses.h,
+ * norms.h and windows.h, which it includes, too. Extensions and tools find more functions in these
+ * headers:
  *
- *   own operations and modules    autograd/tape.h, tensor/extend.h, nn/module.h, nn/around.h
+ *   own operations and modules    autograd/tape.h, tensor/extend.h, nn/module.h, nn/around.h (runs
+ *                                 something around a module's forward)
  *   gradients: hooks, checks      autograd/hooks.h, autograd/gradcheck.h
  *   files, other frameworks       nn/io/safetensors.h, nn/onnx/onnx.h, tensor/dlpack.h
  *   datasets and loaders          data/inspect.h

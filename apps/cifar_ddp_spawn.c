@@ -160,7 +160,7 @@ static int train(int local_rank, void *unused)
                                 100 * sums[1] / sums[2]);
             }
         }
-        if (td_loader_status(loader) != TD_OK) { /* the epoch is over, or reading failed? */
+        if (td_loader_status(loader) != TD_OK) { /* the loop ends on an error, too */
             td_die();
         }
     }

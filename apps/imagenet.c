@@ -125,7 +125,7 @@ int main(int argc, char **argv)
                                 100 * all[1] / all[2]);
             }
         }
-        if (td_loader_status(loader) != TD_OK) { /* the epoch is over, or reading failed? */
+        if (td_loader_status(loader) != TD_OK) { /* the loop ends on an error, too */
             td_die();
         }
     }

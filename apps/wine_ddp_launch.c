@@ -119,7 +119,7 @@ static int train(void)
                 sum += td_item(loss); /* a number outlives the step, a tensor does not */
             }
         }
-        if (td_loader_status(loader) != TD_OK) { /* the epoch is over, or reading failed? */
+        if (td_loader_status(loader) != TD_OK) { /* the loop ends on an error, too */
             td_die();
         }
         double mean = td_all_reduce_mean(sum / (double)td_loader_batches(loader));

@@ -145,7 +145,7 @@ static int train(int local_rank, void *unused)
                 sum += td_item(loss); /* a number outlives the step, a tensor does not */
             }
         }
-        if (td_loader_status(loader) != TD_OK) { /* the epoch is over, or reading failed? */
+        if (td_loader_status(loader) != TD_OK) { /* the loop ends on an error, too */
             td_die();
         }
         double mean = td_all_reduce_mean(sum / (double)td_loader_batches(loader));

@@ -97,7 +97,7 @@ static int train(void)
                 sum += td_item(loss); /* a number outlives the step, a tensor does not */
             }
         }
-        if (td_loader_status(loader) != TD_OK) { /* the epoch is over, or reading failed? */
+        if (td_loader_status(loader) != TD_OK) { /* the loop ends on an error, too */
             td_die();
         }
         double mean = sum / (double)td_loader_batches(loader);
@@ -127,7 +127,7 @@ static int train(void)
     td_module_free(net);
     td_dataset_free(test_set);
     td_dataset_free(train_set);
-    return td_finish(); /* stdout is flushed; 0, or an error if it could not be written */
+    return td_finish(); /* flushes stdout and returns 0, or ends the program with an error */
 }
 
 int main(int argc, char **argv)

@@ -31,14 +31,15 @@ td_tensor *td_grad_at(const td_tensor *t, td_site at);
 void td_retain_grad_at(td_tensor *t, td_site at);
 
 typedef struct td_backward_options {
-    int begin_; /* for the library: a first field, so that the macro works without options, too */
+    int begin_; /* set by the macro; arguments without a name fill the next fields, in order */
     td_tensor *loss;
     const td_tensor *gradient; /* what backward starts with, of loss's shape, dtype and device.
                                   NULL: 1, for a loss of one element */
 } td_backward_options;
-/* td_backward(loss): computes the gradient of a scalar for every leaf it was computed from, and
- * adds it to the leaf's gradient. Once per forward: it uses the tape up and releases what the tape
- * has saved. td_backward(t, .gradient = g) starts from a tensor of any shape. */
+/* td_backward(loss): computes the gradient of loss, a scalar, with respect to every leaf on which
+ * it depends, and adds that to the leaf's gradient. Call it once per forward: td_backward uses the
+ * tape up, and releases what the tape has saved. td_backward(t, .gradient = g) starts from a tensor
+ * of any shape. */
 void td_backward_at(td_backward_options options, td_site at);
 
 /* Between begin and end, on this thread, operations are not recorded. Nests. */

@@ -9,23 +9,23 @@ TD_BEGIN_C
 
 /* What becomes of the losses of single elements or rows. */
 typedef enum td_loss_reduction {
-    TD_LOSS_MEAN, /* a scalar, as the other two: the default */
-    TD_LOSS_SUM,
-    TD_LOSS_NONE, /* all of them, in their shape */
+    TD_LOSS_MEAN, /* a scalar; the default */
+    TD_LOSS_SUM,  /* a scalar */
+    TD_LOSS_NONE, /* each loss, in their shape */
 } td_loss_reduction;
 
 /* td_cross_entropy(logits, labels, ...): F.cross_entropy. logits [N,K,...]; labels i64 [N,...] in
- * [0, K). With p = softmax(logits) over the K classes, s = label_smoothing, w = weight, the loss at
- * a place is -(1 - s) w[label] log p[label] - s/K sum_k w[k] log p[k]. The mean is divided by the
- * sum of w[label]. Labels may also be probabilities: floats t of logits' shape, with the loss
- * -sum_k w[k] t[k] log p[k]; the mean is then over the places. */
+ * [0, K). With p = softmax(logits) over the K classes, s = label_smoothing, w = weight, the loss of
+ * one label is -(1 - s) w[label] log p[label] - s/K sum_k w[k] log p[k]. TD_LOSS_MEAN is the sum of
+ * the losses divided by the sum of w[label]. Labels may also be probabilities: floats t of logits'
+ * shape, with the loss -sum_k w[k] t[k] log p[k]; the mean is then over rows. */
 typedef struct td_cross_entropy_options {
     int begin_; /* for the library: lets the macro take an empty list */
     td_tensor *logits, *labels;
     double label_smoothing; /* from 0 to 1 */
     td_tensor *weight;      /* [K]; NULL: ones */
-    int64_t ignore_index;   /* places with this label do not count (PyTorch: -100). 0: none is
-                               ignored; TD_IGNORE_ZERO: class 0 */
+    int64_t ignore_index;   /* this label does not count (PyTorch: -100). 0: all count;
+                               TD_IGNORE_ZERO: class 0 does not */
     td_loss_reduction reduction;
 } td_cross_entropy_options;
 td_tensor *td_cross_entropy_at(td_cross_entropy_options options, td_site at);

@@ -89,7 +89,7 @@ td_tensor *td_reshape_at(td_tensor *x, td_shape shape, td_site at);
 td_tensor *td_flatten_at(td_tensor *x, int start_dim, td_site at); /* start_dim and later: one */
 /* Elements start, start + step, ... before end along dim. Negative start and end count from the
  * end; end is clamped to the size. With a negative step: elements start, start + step, ...
- * after end, copied; to include element 0, give end = -size - 1. */
+ * after end, copied; to include element 0, give end = -size - 1 (-1 is the last element). */
 td_tensor *td_slice_at(td_tensor *x, int dim, int64_t start, int64_t end, int64_t step, td_site at);
 td_tensor *td_expand_at(td_tensor *x, td_shape shape,
                         td_site at); /* sizes of 1 grow, without a copy */
@@ -146,7 +146,7 @@ td_tensor *td_global_avg_pool2d_at(td_tensor *x, td_site at); /* [N,C,H,W] -> [N
 
 /* With probability p in [0,1) an element becomes 0, otherwise it is multiplied by 1/(1-p). Random
  * numbers come from the generator Philox (tensor/random.h): the same key and counter draw the same
- * numbers. */
+ * numbers, so give another counter in each step. (td_nn_dropout does that.) */
 td_tensor *td_dropout_at(td_tensor *x, double p, td_philox_key key, uint64_t counter, td_site at);
 /* The same for whole samples x[n,...]. */
 td_tensor *td_stochastic_depth_at(td_tensor *x, double p, td_philox_key key, uint64_t counter,

@@ -33,11 +33,11 @@ typedef struct td_dataset td_dataset;
 typedef struct td_dataset_vtable {
     const char *kind; /* "cifar10", for messages */
     /* Writes the samples index[0], ..., index[n-1] into x [n, sample_shape...] and y (i64 [n];
-     * for regression [n, target_shape...]), which lie on the CPU. Element [i,j,...] of x lies at
-     * td_data_rw(x) + i * x->stride[0] + j * x->stride[1] + ..., as x has the dataset's layout
-     * (TD_ROW_MAJOR: one element after the other). Random draws must depend on epoch and
-     * index alone. Workers call fetch at the same time from several threads. On failure fetch
-     * returns td_fail(...). */
+     * for regression [n, target_shape...]), which lie on the CPU. With `float *p =
+     * td_data_rw(x)` element [i,j,...] of x is p[i * x->stride[0] + j * x->stride[1] + ...], in the
+     * dataset's layout (TD_ROW_MAJOR: one element after the other). Random draws must depend on
+     * epoch, index and a fixed seed alone, not on earlier calls or the thread. Workers call fetch
+     * at the same time from several threads. On failure fetch returns td_fail(...). */
     td_status (*fetch)(const td_dataset *dataset, const int64_t *index, int64_t n, uint64_t epoch,
                        td_tensor *x, td_tensor *y);
     /* Frees the struct and what it holds. Not NULL: an empty function if there is nothing. */

@@ -7,7 +7,8 @@
  *   td_forward     broadcasts rank 0's buffers (running statistics), then runs the model
  *   td_backward    sends the gradients in groups, called buckets. A bucket is sent as soon as its
  *                  last gradient is ready and its turn has come, so most of the sending happens
- * while backward still computes. When td_backward returns, every rank has the mean of all gradients
+ *                  while backward still computes. When td_backward returns, every rank has the
+ *                  mean of all gradients
  *   td_optim_step  computes the same step on every rank: the weights stay equal to the last bit
  *
  * Errors. If another rank dies, a connection breaks or a call takes longer than `timeout`, a
@@ -104,8 +105,8 @@ typedef enum td_reduction {
 
 typedef struct td_work td_work; /* a collective that was queued */
 /* Waits for a collective, returns its status, and frees work. timeout in seconds; 0: the group's.
- * For a tensor on a GPU td_work_wait returns at once: GPU work that is queued after it waits for
- * the collective. If a timeout is given, the host waits as well. */
+ * For a tensor on a GPU td_work_wait does not block: it makes GPU work that is queued later wait
+ * for the collective. If a timeout is given, the CPU waits as well. */
 td_status td_work_wait(td_work *work, double timeout);
 
 /* Every rank's t becomes the reduction of all ranks' t. */
@@ -146,8 +147,8 @@ typedef struct td_distributed_options {
  * DistributedSampler does, number by number. Each epoch permutes the samples with seed + epoch,
  * repeats the first ones until all ranks get equally many, and gives rank r the samples r,
  * r + world_size, ... of that order. The loader owns the sampler and tells it the epoch, so a
- * training loop needs no call; td_loader_seek is for resuming a run. Never NULL, which a loader
- * would take for "no sampler": a rank out of range is a fatal error. */
+ * training loop needs no call; td_loader_seek is for resuming a run. It never returns NULL,
+ * because a loader would then read all samples; a rank out of range is a fatal error instead. */
 td_sampler *td_distributed_sampler_at(td_distributed_options options, td_site at);
 
 typedef struct td_evaluation {
@@ -169,7 +170,7 @@ td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at);
  * array, so a bucket is sent in one piece and without a copy. There are several buckets, so that
  * sending can start before backward is over. A bucket is closed when it has reached its limit
  * (bucket_cap_mb); a parameter is never split, so a bucket can be larger than the limit. The first
- * bucket, and the buckets that hold the last 5 MiB of the gradients, have the limit 1 MiB:
+ * bucket, and every bucket that begins within the last 5 MiB of the array, has the limit 1 MiB:
  * communication begins early, and little is left to send when backward is over.
  *
  * Order. All ranks send the buckets in the same fixed order, starting with the last layers, whose
@@ -182,7 +183,7 @@ td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at);
  * thread.) The group's communication thread (or NCCL's stream) carries it out, while backward goes
  * on. The end of td_backward waits for all buckets.
  *
- * docs/ddp.md explains the statistics and measures communication hooks. */
+ * docs/ddp.md explains what DDP measures (waiting, overlap) and compares communication hooks. */
 
 /* Sharding (ZeRO): what the ranks share instead of each keeping all of it. docs/sharding.md
  * explains it and counts the bytes. */
@@ -191,7 +192,9 @@ typedef enum td_shard {
     /* The optimizer's state. The flat parameters are cut into equal windows, one for each rank.
      * td_optim_step changes this rank's window, and keeps momentum or moments of that window alone;
      * then all ranks send each other their windows. The weights are those of TD_SHARD_NONE, bit for
-     * bit. Each step sends 1.5 times as much as without sharding.
+     * bit. Each step sends 1.5 times as much as without
+     * sharding: the all-reduce of gradients, which is a sum and a distribution, and one more
+     * distribution, of the windows.
      *
      * All ranks call td_optim_step, and td_checkpoint_save with the optimizer. Optimizers (SGD,
      * Adam, AdamW) and averages of weights are made after td_ddp. Not with Muon, which needs whole
@@ -204,15 +207,15 @@ typedef enum td_shard {
      * unit's gradients have memory from its backward until they are averaged; then each rank keeps
      * its piece. td_grad still says which parameters have gradients, but do not read its data:
      * clip with td_clip_grad_norm. All that is said of TD_SHARD_OPTIMIZER holds, with one
-     * exception: without td_zero_grad, gradients are added to the averages of the backwards before,
-     * so the last bits may differ.
+     * exception: if you accumulate over several backwards, the means are added up, instead of the
+     * mean of the sum; so the last bits may differ.
      * Between td_ddp_no_sync_begin and td_ddp_no_sync_end all gradients stay: as much memory as
-     * without sharding. Without communication hooks. */
+     * without sharding. Not with .comm_hook. */
     TD_SHARD_GRADIENTS,
     /* The values, too. Just before a unit's forward and its backward, its values are fetched
      * from the other ranks (they are asked for while the unit before computes); afterwards they are
-     * dropped. All ranks run the units in the same order, and
-     * equal numbers of forwards, also in evaluation (td_evaluate takes care of it). td_unshard
+     * dropped. You must see to it that all ranks run the units in the
+     * same order and equally many forwards, also in evaluation (td_evaluate does that). td_unshard
      * brings all values, to print or copy them; all ranks save and load checkpoints. */
     TD_SHARD_PARAMETERS,
 } td_shard;
@@ -222,8 +225,9 @@ typedef struct td_ddp_options {
     td_module *model;
     td_group *group;             /* NULL: the world */
     double bucket_cap_mb;        /* limit of a bucket in MiB; 0: 5 on CPUs, 25 on GPUs */
-    bool find_unused_parameters; /* allow that some parameters get no gradient in a step, not
-                                    necessarily the same ones on all ranks */
+    bool find_unused_parameters; /* allow that some parameters get no gradient in a step, on each
+                                    rank others. Otherwise td_backward ends the program then,
+                                    and names the parameter */
     bool no_broadcast_buffers;   /* do not broadcast rank 0's running statistics before each
                                     training forward */
     bool static_graph;           /* the set of unused parameters never changes: found out once */
@@ -240,9 +244,9 @@ typedef struct td_ddp_options {
 } td_ddp_options;
 
 /* td_ddp(net, ...) makes a model train together with the other ranks' copies, and returns the same
- * module. All ranks call td_ddp at the same place. It checks that all ranks have the same
- * parameters, broadcasts rank 0's parameters and buffers, makes the buckets and adds a ready hook
- * to every parameter.
+ * module. All ranks call td_ddp at the same place. It checks that names,
+ * shapes and dtypes of the parameters are the same on all ranks, copies rank 0's values and buffers
+ * to all, makes the buckets and adds a ready hook to every parameter.
  *
  * The model is used as before: td_forward, td_backward, td_optim_step. The names in checkpoints
  * stay as they were. td_module_free ends DDP, too.
@@ -284,8 +288,9 @@ void td_reshard(td_module *net);
  * runs the replicas and gathers the results; after backward the replicas' gradients are summed on
  * devices[0]. Only replica 0's buffers are kept. With one device the model runs directly.
  *
- * DataParallel is slower than td_ddp: the copies and the sum happen while nothing else runs, in
- * every step. DDP copies no weights, and averages gradients while backward runs.
+ * DataParallel is slower than td_ddp: copying the parameters (to GPUs), cutting the batch, and
+ * collecting results and gradients happen while nothing else runs, in every step. DDP copies no
+ * weights, and averages gradients while backward runs.
  *
  * NULL with td_last_error(), and the model is freed: no memory, the model contains SyncBatchNorm,
  * whose statistics are shared between processes (use td_ddp), or the model or a module in it went

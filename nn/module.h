@@ -30,9 +30,9 @@ typedef struct td_module_type {
     void (*describe)(const td_module *self, char *text, size_t size);
     /* Multiply-adds of one forward, for td_summary; NULL: 0. */
     int64_t (*multiply_adds)(const td_module *self, td_shape in, td_shape out);
-    /* For td_module_clone. `to` is a copy of `from`, byte by byte, with pointers to children and
-     * tensors of its own. If the state points to anything else, copy that here. A type that has
-     * `free` needs `copy`. */
+    /* For td_module_clone. The library has copied the state, and replaced its pointers to children
+     * and tensors by pointers to those of `to`. If the state points to anything else, copy that. A
+     * type that has `free` needs `copy`. */
     td_status (*copy)(td_module *to, const td_module *from);
 } td_module_type;
 
@@ -40,8 +40,8 @@ typedef struct td_named_tensor {
     const char *name; /* within its module: "weight"; in td_state_list: the whole path */
     td_tensor *tensor;
     bool buffer; /* not trained */
-    int owner;   /* of an extra tensor of td_checkpoint_save: the rank that has it. What is not rank
-                    0's has the parameters' dtype */
+    int owner;   /* of an extra tensor of td_checkpoint_save: the rank that has it. If that is not
+                    rank 0, the tensor must have the parameters' dtype */
 } td_named_tensor;
 
 struct td_module {

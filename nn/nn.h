@@ -23,11 +23,11 @@ typedef struct td_module td_module;
 /* Runs a module on x and returns its result, a step tensor. What the module made on the way is
  * released when its forward ends, as far as backward does not need it. */
 td_tensor *td_forward_at(td_module *m, td_tensor *x, td_site at);
-/* The same for a module of two inputs. To write one (nn/module.h): put your function `td_tensor
- * *my_forward2(td_module *self, td_tensor *a, td_tensor *b, td_site at)` into the field forward2 of
- * a td_module_type, and leave the field forward NULL. The constructor calls td_module_new, then
- * td_module_add for each child and td_module_new_parameter for each parameter, and at the end
- * td_module_finish. tests/test_nn_two_inputs.c has a whole one. */
+/* The same for a module of two inputs. To write one (nn/module.h explains types): put your function
+ * `td_tensor *my_forward2(td_module *self, td_tensor *a, td_tensor *b, td_site at)` into the field
+ * forward2 of a td_module_type, and leave the field forward NULL. The constructor calls
+ * td_module_new, then td_module_add for each child and td_module_new_parameter for each parameter,
+ * and at the end td_module_finish. tests/test_nn_two_inputs.c has a whole one. */
 td_tensor *td_forward2_at(td_module *m, td_tensor *a, td_tensor *b, td_site at);
 
 /* Frees a module and all below. Free its optimizers and its td_ema first; otherwise the program
@@ -50,7 +50,8 @@ int64_t td_parameter_count(const td_module *m); /* elements; shared parameters c
 td_status td_summary_at(td_module *m, td_shape input, FILE *out, td_site at);
 
 /* Keeps only the input of m for backward, and runs m's forward a second time in backward: less
- * memory, more time, the same bits. m's forward must depend on its input and its parameters alone.
+ * memory, more time, the same bits. Dropout and BatchNorm are taken care
+ * of; a forward of your own must not draw random numbers or count its calls.
  * Worthwhile for modules that contain others; may be nested. */
 void td_recompute(td_module *m, bool on);
 
@@ -134,8 +135,9 @@ td_module *td_nn_embedding_at(td_nn_embedding_options options, td_site at);
 
 /* td_nn_sequential(a, b, ...) runs its children one after the other; they are named "0", "1", ...
  * It computes Conv2d, BatchNorm2d, ReLU and MaxPool2d that follow each other in fewer passes.
- * Children draw their initial weights in the order in which the compiler evaluates the arguments;
- * gcc and clang go from left to right. td_nn_sequential_list(children, count) takes an array. */
+ * Children draw their initial weights when the call's arguments are evaluated. C leaves that order
+ * open; gcc and clang go from left to right. td_nn_sequential_list(children, count) takes an array.
+ */
 td_module *td_nn_sequential_at(td_module *const *children, int count, td_site at);
 
 /* ---- models ---- */

@@ -46,8 +46,8 @@ const char *td_last_error(void);
 td_status td_fail(td_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 
-/* The macro returns exactly the given status. The compiler sees at the call that it is not TD_OK,
- * and does not warn about variables that stay unset after a failure. */
+/* A macro, so that the compiler sees the status at the call and gives no false warnings about
+ * variables that stay unset after a failure. */
 #define td_fail(status, ...) TD_FAIL_WITH_(td_fail, status, __VA_ARGS__)
 #define TD_FAIL_WITH_(function, status, ...)                                                       \
     __extension__({                                                                                \

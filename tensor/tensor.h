@@ -57,11 +57,11 @@ typedef struct td_storage {
     void *data;
     size_t bytes;
     int refs;         /* tensors and tape entries that retain the storage; not atomic, because one
-                         thread at a time uses a storage */
+                         thread at a time retains or releases it (others may read it) */
     uint32_t version; /* counts in-place writes; backward compares it with the tape's */
     td_device device;
     unsigned char kind; /* td_storage_kind in tensor/storage.h */
-    bool released;      /* the memory is not there: step memory that the step may use again, or
+    bool released;      /* the memory is not there: the step may use it for another tensor, or it is
                            a parameter's values that sharding keeps on other ranks for now */
     void *owner;        /* depends on kind: the arena, or the storage that this one borrows from */
 } td_storage;
@@ -78,7 +78,7 @@ typedef struct td_tensor {
     td_storage *storage;
     int64_t offset;             /* of element [0,...,0] from the storage's start, in elements */
     uint64_t step;              /* 0: persistent; otherwise the number of the tensor's step */
-    bool let_go;                /* the forward that made the tensor has released it */
+    bool let_go;                /* the module's forward that made it is over: not yours to use */
     struct td_grad_state *grad; /* NULL: no gradients */
     const char *name;           /* for messages; not owned; may be NULL */
 } td_tensor;

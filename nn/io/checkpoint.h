@@ -80,13 +80,13 @@ typedef struct td_checkpoint_options {
     int metadata_count;
 } td_checkpoint_options;
 
-/* Saves a training run. Under DDP one rank saves. With sharding (td_ddp's .shard) all ranks
- * call td_checkpoint_save, if the optimizer is saved, too, or the values are sharded: each writes
- * the parameters' parts that it alone has into one file, and rank 0 writes the rest. If a rank does
- * not see the file, because it runs on another host, rank 0 writes all of it, and the others send
- * it their parts, a parameter at a time. The same holds for extra tensors that belong to several
- * ranks (td_ddp_state_to_save). All return the same outcome. The file does not depend on the number
- * of ranks, but for such extra tensors. */
+/* Saves a training run. Under DDP one rank saves. With sharding (td_ddp's .shard) let all ranks
+ * call td_checkpoint_save. (Only a model alone, whose values are not sharded, needs one.) Each
+ * writes the parameters' parts that it alone has into one file, and rank 0 writes the rest. If a
+ * rank does not see the file, because it runs on another host, rank 0 writes all of it, and the
+ * others send it their parts, a parameter at a time. The same holds for extra tensors that belong
+ * to several ranks (td_ddp_state_to_save). All return the same outcome. The file does not depend on
+ * the number of ranks, but for such extra tensors. */
 td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
 
 /* Loads a file into an existing model, optimizer, averages, scaler and extra tensors.

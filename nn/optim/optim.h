@@ -105,7 +105,8 @@ typedef struct td_schedule {
     bool after_warmup; /* false: warm-up and schedule both start at position 0 and are multiplied
                           (PyTorch's ChainedScheduler). true: first the warm-up of base_lr, then
                           the schedule, from t = 0 where the warm-up ends (SequentialLR).
-                          Milestones and total are positions either way */
+                          Milestones and total count from position 0, so the cosine takes
+                          total - warmup */
 } td_schedule;
 double td_schedule_lr(const td_schedule *schedule, double position);
 
