@@ -48,6 +48,14 @@ typedef struct td_text_kind {
     const char *unfit; /* what a text that does not fit is, for messages */
 } td_text_kind;
 
+extern const td_text_kind td_text_string;    /* of const char: only saved */
+extern const td_text_kind td_text_count;     /* of int64_t, 0 to TD_MOST_COUNT; no text: 0 */
+extern const td_text_kind td_text_rate;      /* of double; no text: it stays */
+extern const td_text_kind td_text_scaler;    /* of td_scaler; no text: it stays */
+extern const td_text_kind td_text_dropout;   /* of td_dropout_place */
+extern const td_text_kind td_text_generator; /* of td_generator */
+extern const td_text_kind td_text_order;     /* of td_params; no text: it stays */
+
 typedef struct td_text_record {
     char *key;
     char *text;               /* while saving */

@@ -3,13 +3,13 @@
 #include "tensor/cpu/conv_wino.h"
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/cpu/isa.h"
+#include "tensor/clock.h"
 #include "tensor/tune/store.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     KERNELS = 4,          /* to be raised when either way becomes faster: timings are kept */
@@ -126,19 +126,12 @@ static void close_bench(bench *b)
     free(b->workspace);
 }
 
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static double time_once(const bench *b, int way)
 {
     td_conv2d_desc d = b->p->desc;
     d.winograd = way == 1 ? TD_WINOGRAD_ALWAYS : TD_WINOGRAD_NEVER;
     td_pool *pool = td_cpu_pool(b->p->device);
-    double begin = seconds();
+    double begin = td_clock();
     switch (b->p->pass) {
     case TD_CONV2D_FORWARD:
         td_conv2d_forward(pool, &d, b->x, b->w, NULL, b->y, b->workspace);
@@ -150,7 +143,7 @@ static double time_once(const bench *b, int way)
         td_conv2d_backward_weights(pool, &d, b->x, b->y, b->w, false, b->workspace);
         break;
     }
-    return seconds() - begin;
+    return td_clock() - begin;
 }
 
 /* The least of several runs of each way, in turns, so that both have the same neighbours; fewer
@@ -161,14 +154,14 @@ static void time_both(const bench *b, double least[2])
     const double far_apart = 1.5, patience = 1.0; /* times; seconds */
     (void)time_once(b, 0);
     (void)time_once(b, 1); /* the first ones warm up */
-    double begin = seconds();
+    double begin = td_clock();
     for (int run = 0; run < RUNS; run++) {
         for (int way = 0; way < 2; way++) {
             double taken = time_once(b, way);
             least[way] = run == 0 || taken < least[way] ? taken : least[way];
         }
         double ratio = least[0] > least[1] ? least[0] / least[1] : least[1] / least[0];
-        if (run + 1 >= SURE && (ratio > far_apart || seconds() - begin > patience)) {
+        if (run + 1 >= SURE && (ratio > far_apart || td_clock() - begin > patience)) {
             break;
         }
     }

@@ -3,12 +3,12 @@
  */
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/cpu/ops.h"
+#include "tensor/clock.h"
 #include "tensor/extend.h"
 #include "tensor/cpu/isa.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #if TD_X86
 #include <immintrin.h>
@@ -26,13 +26,6 @@ enum {
 /* How long each peak is looked for: just after a start the scheduler may leave all threads on one
  * CPU for some milliseconds. */
 static const double PEAK_SECONDS = 0.1;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Keeps a sum of all chains, so that the compiler cannot leave the loop out. */
 #define PEAK(NAME, TARGET, VEC, SET, FMA)                                                          \
@@ -100,11 +93,11 @@ static double measure_peak(td_device device, bool wide)
     peak loop = peak_of(wide);
     td_pool *pool = td_cpu_pool(device);
     int64_t tasks = (int64_t)td_pool_threads(pool) * TASKS_PER_THREAD;
-    double best = 0.0, start = now(), end = start;
+    double best = 0.0, start = td_clock(), end = start;
     while (end - start < PEAK_SECONDS) {
         double begin = end;
         td_pool_run(pool, tasks, peak_task, &loop);
-        end = now();
+        end = td_clock();
         double rate = 2.0 * CHAINS * ROUNDS * loop.lanes * (double)tasks / (end - begin);
         best = rate > best ? rate : best;
     }
@@ -132,9 +125,9 @@ td_status td_cpu_measure_limits(td_device device, td_limits *limits)
     }
     *limits = (td_limits){ measure_peak(device, false), measure_peak(device, true), 0.0 };
     for (int i = 0; i < REPEATS; i++) {
-        double begin = now();
+        double begin = td_clock();
         td_pool_run(td_cpu_pool(device), PIECES, scale_task, memory);
-        double rate = 2.0 * BYTES / (now() - begin);
+        double rate = 2.0 * BYTES / (td_clock() - begin);
         limits->memory = rate > limits->memory ? rate : limits->memory;
     }
     free(memory);

@@ -11,6 +11,7 @@
 
 #include "tensor/cpu/cpus.h"
 #include "tensor/backend.h"
+#include "tensor/clock.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -20,18 +21,18 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #if defined(__x86_64__)
 #include <emmintrin.h> /* _mm_pause */
 #endif
 
 enum {
-    SPIN_NS = 40000,
     CACHE_LINE = 64,
     PARTS_OF_SHARE = 4,      /* a thread takes one of what is left */
     MOST_TASKS = 0x7fffffff, /* of a run */
 };
+
+static const double SPIN = 40e-6; /* seconds */
 
 #define STATE_OPEN UINT64_C(1)
 #define STATE_WORKER UINT64_C(2)
@@ -70,7 +71,7 @@ struct td_pool {
     pthread_cond_t wake;
     pthread_cond_t done;
     int threads;
-    int64_t spin_ns;
+    double spin;   /* seconds that a thread waits before it sleeps */
     int first_cpu; /* of those that the threads are bound to; -1: they are free */
     int forks;     /* `forks` when the workers were started */
 };
@@ -125,23 +126,16 @@ static void end_stores(void)
 #endif
 }
 
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* Spins until ready(pool, arg) or the time is up; says whether it is ready. */
 static bool spin_until(td_pool *pool, bool (*ready)(td_pool *, uint64_t *), uint64_t *arg)
 {
     if (ready(pool, arg)) {
         return true;
     }
-    if (pool->spin_ns == 0) {
+    if (pool->spin == 0) {
         return false;
     }
-    int64_t end = now_ns() + pool->spin_ns;
+    double end = td_clock() + pool->spin;
     do {
         for (int i = 0; i < 8; i++) {
             cpu_relax();
@@ -149,7 +143,7 @@ static bool spin_until(td_pool *pool, bool (*ready)(td_pool *, uint64_t *), uint
                 return true;
             }
         }
-    } while (now_ns() < end);
+    } while (td_clock() < end);
     return false;
 }
 
@@ -399,7 +393,7 @@ static void stop_workers(td_pool *pool)
 static int start_workers(td_pool *pool, int threads)
 {
     /* With more threads than processors a spinning thread keeps a working one from its core. */
-    pool->spin_ns = threads <= td_usable_cpus() ? SPIN_NS : 0;
+    pool->spin = threads <= td_usable_cpus() ? SPIN : 0;
     pool->members = aligned_alloc(CACHE_LINE, (size_t)threads * sizeof *pool->members);
     if (!pool->members) {
         return ENOMEM;
