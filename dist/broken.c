@@ -14,8 +14,9 @@ void td_group_break(td_group *group, td_status status, const char *cause)
     }
     pthread_mutex_unlock(&group->queue.lock);
     td_device_abort(group);
-    if (group->engine != NULL && group->backend->abort != NULL) {
-        group->backend->abort(group->engine, (td_status)atomic_load(&group->broken), group->cause);
+    if (group->engine != NULL && group->engine_type->abort != NULL) {
+        group->engine_type->abort(group->engine, (td_status)atomic_load(&group->broken),
+                                  group->cause);
     }
 }
 

@@ -1,4 +1,4 @@
-/* Collectives on the memory of GPUs. A group has an engine for CPU memory (backend.h) and, from the
+/* Collectives on the memory of GPUs. A group has an engine for CPU memory (engine.h) and, from the
  * first collective on a GPU's tensor on, an engine for that GPU: NCCL, or, if there is no NCCL or
  * two ranks share a GPU, copies through the host ("staged").
  *
@@ -8,7 +8,7 @@
 #ifndef TD_DIST_DEVICE_ENGINE_H
 #define TD_DIST_DEVICE_ENGINE_H
 
-#include "dist/backend.h"
+#include "dist/engine.h"
 #include "tensor/backend.h"
 
 typedef struct td_device_engine td_device_engine;

@@ -87,13 +87,13 @@ static int first_missing(const td_group *group, td_store *store)
     return 0;
 }
 
-/* Collective: fails on all ranks unless all have found the same engine. group->backend NULL: this
- * rank has found none, and td_last_error() says why. */
+/* Collective: fails on all ranks unless all have found the same engine. group->engine_type NULL:
+ * this rank has found none, and td_last_error() says why. */
 static td_status agree(td_group *group, td_store *store, double deadline)
 {
     char key[32], text[TD_CAUSE_BYTES];
-    if (group->backend != NULL) {
-        snprintf(text, sizeof text, "%s%s%s", group->backend->name,
+    if (group->engine_type != NULL) {
+        snprintf(text, sizeof text, "%s%s%s", group->engine_type->name,
                  group->label[0] != '\0' ? " in the " : "", group->label);
     } else {
         snprintf(text, sizeof text, "error %s", td_last_error());
@@ -125,19 +125,19 @@ static td_status start_engine(td_group *group, const int *ranks)
         td_store *store;
         TD_TRY(td_watched_store_open(group->store, &dist.met, ranks, group->size, &store));
         td_status status = agree(group, store, deadline);
-        td_comm_backend_init init = { .rank = group->rank,
-                                      .size = group->size,
-                                      .store = store,
-                                      .address = dist.met.address[0] ? dist.met.address : NULL,
-                                      .timeout = seconds_left(deadline) };
+        td_engine_init init = { .rank = group->rank,
+                                .size = group->size,
+                                .store = store,
+                                .address = dist.met.address[0] ? dist.met.address : NULL,
+                                .timeout = seconds_left(deadline) };
         if (status == TD_OK) {
-            status = group->backend->init(&group->engine, &init);
+            status = group->engine_type->init(&group->engine, &init);
         }
         td_store_close(store);
         return status;
     }
-    if (group->backend == NULL) {
-        return TD_E_UNSUPPORTED; /* with the message of td_comm_backend_find */
+    if (group->engine_type == NULL) {
+        return TD_E_UNSUPPORTED; /* with the message of td_engine_find */
     }
     return TD_OK;
 }
@@ -154,7 +154,7 @@ void td_group_end(td_group *group)
     free(group->captured);
     td_group_forget_memory(group);
     if (group->engine != NULL) {
-        group->backend->destroy(group->engine);
+        group->engine_type->destroy(group->engine);
     }
     td_store_close(group->store);
     free(group);
@@ -167,13 +167,13 @@ static bool asked_for_check(void)
 }
 
 /* nccl works on GPUs' memory only. For CPU memory the group takes the default engine. */
-static const td_comm_backend *find_backend(const char *name)
+static const td_engine_type *find_engine(const char *name)
 {
     if (strcmp(name, "nccl") != 0) {
-        return td_comm_backend_find(name);
+        return td_engine_find(name);
     }
     return td_device_can_use_nccl(dist.met.local_rank)
-               ? td_comm_backend_find(dist.met.one_host ? "shm" : "gloo")
+               ? td_engine_find(dist.met.one_host ? "shm" : "gloo")
                : NULL;
 }
 
@@ -199,7 +199,7 @@ static td_status make_group(int rank, int size, const int *ranks, const char *ba
         free(group);
         return status;
     }
-    group->backend = find_backend(backend);
+    group->engine_type = find_engine(backend);
     snprintf(group->device_wish, sizeof group->device_wish, "%s",
              strcmp(backend, "nccl") == 0 ? backend : "");
     status = start_engine(group, ranks);
@@ -328,7 +328,7 @@ int td_group_size(const td_group *group)
 const char *td_group_backend(const td_group *group)
 {
     group = group != NULL ? group : td_dist_world();
-    return group->device_wish[0] != '\0' ? group->device_wish : group->backend->name;
+    return group->device_wish[0] != '\0' ? group->device_wish : group->engine_type->name;
 }
 
 double td_group_cpu_seconds(const td_group *group)
@@ -338,8 +338,8 @@ double td_group_cpu_seconds(const td_group *group)
     if (group->queue.started && pthread_getcpuclockid(group->queue.thread, &clock) == 0) {
         clock_gettime(clock, &t);
     }
-    double own = group->engine != NULL && group->backend->cpu_seconds != NULL
-                     ? group->backend->cpu_seconds(group->engine)
+    double own = group->engine != NULL && group->engine_type->cpu_seconds != NULL
+                     ? group->engine_type->cpu_seconds(group->engine)
                      : 0.0;
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec + own;
 }

@@ -2,7 +2,7 @@
 #ifndef TD_DIST_GROUP_H
 #define TD_DIST_GROUP_H
 
-#include "dist/backend.h"
+#include "dist/engine.h"
 #include "dist/device_engine.h"
 #include "dist/queue.h"
 
@@ -18,7 +18,7 @@ struct td_group {
     int rank, size;
     int index;       /* 0: the world; counts the groups of this init */
     char label[256]; /* begins messages: "group of ranks 1, 3: "; "" for the world */
-    const td_comm_backend *backend;
+    const td_engine_type *engine_type;
     void *engine; /* NULL in a group of one */
     td_store *store;
     double timeout;

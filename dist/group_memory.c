@@ -29,7 +29,7 @@ static void give_back(td_lender *base, void *data)
     td_group *group = lender->group;
     if (group != NULL) {
         td_engine_acquire(group);
-        group->backend->memory_free(group->engine, data);
+        group->engine_type->memory_free(group->engine, data);
         unlink_lender(lender);
         td_engine_release(group);
     }
@@ -69,7 +69,7 @@ td_tensor *td_group_memory(td_group *group, int64_t count, td_dtype dtype)
     group = td_group_or_world(group);
     TD_REQUIRE(count >= 0, TD_NOWHERE, "td_group_memory: %lld elements are wanted",
                (long long)count);
-    if (group->engine == NULL || group->backend->memory == NULL) {
+    if (group->engine == NULL || group->engine_type->memory == NULL) {
         return td_zeros(TD_SHAPE(count), dtype, TD_CPU);
     }
     size_t bytes;

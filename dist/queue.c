@@ -31,8 +31,8 @@ static bool is_message(td_collective_kind kind)
 /* Whether the group's engine runs this kind by start and poll. */
 static bool is_polled(const td_group *group, td_collective_kind kind)
 {
-    const td_comm_backend *b = group->backend;
-    return (b->flags & TD_BACKEND_POLL) != 0 || (b->start != NULL && is_message(kind));
+    const td_engine_type *type = group->engine_type;
+    return (type->flags & TD_ENGINE_POLL) != 0 || (type->start != NULL && is_message(kind));
 }
 
 /* Notes for the watchdog that c has begun. With the lock. */
@@ -61,15 +61,15 @@ static td_status fail_collective(td_group *group, const td_collective *c, td_sta
 /* Runs a collective by the engine's `run`. Without the lock, with `busy` set. */
 static td_status run_collective(td_group *group, const td_collective *c, double begun)
 {
-    const td_comm_backend *b = group->backend;
+    const td_engine_type *type = group->engine_type;
     td_status status = group->check_sequence ? td_check_sequence(group, c) : TD_OK;
     if (status == TD_OK && c->kind == TD_COLLECTIVE_MEMORY) {
-        status = b->memory(group->engine, c, c->out);
+        status = type->memory(group->engine, c, c->out);
         if (status == TD_E_NOMEM) {
             return status;
         }
     } else if (status == TD_OK) {
-        status = b->run(group->engine, c);
+        status = type->run(group->engine, c);
     }
     return status == TD_OK ? TD_OK : fail_collective(group, c, status, begun);
 }
@@ -123,7 +123,7 @@ static void start_messages(td_group *group, bool background)
         begin_work(q, work, background);
         td_status status = td_group_check(group);
         if (status == TD_OK) {
-            status = group->backend->start(group->engine, &work->c, &work->request);
+            status = group->engine_type->start(group->engine, &work->c, &work->request);
         }
         if (status != TD_OK) {
             pthread_mutex_unlock(&q->lock);
@@ -150,7 +150,7 @@ static bool poll_messages(td_group *group)
     for (td_work **link = &group->queue.active; *link != NULL;) {
         td_work *work = *link;
         bool done = false;
-        td_status status = group->backend->poll(group->engine, work->request, &done);
+        td_status status = group->engine_type->poll(group->engine, work->request, &done);
         if (status == TD_OK && !done) {
             link = &work->next;
             continue;
@@ -180,8 +180,8 @@ static void drive_messages(td_group *group, const td_work *until, bool backgroun
         }
         pthread_mutex_unlock(&q->lock);
         if (!poll_messages(group)) {
-            if (group->backend->idle != NULL) {
-                group->backend->idle(group->engine, 1.0, background);
+            if (group->engine_type->idle != NULL) {
+                group->engine_type->idle(group->engine, 1.0, background);
             } else {
                 td_sleep(NAP);
             }
@@ -311,8 +311,8 @@ td_status td_submit(td_group *group, td_collective *c, double timeout, td_work *
         engine_is_free(q);
     } else if (work != NULL) {
         pthread_cond_signal(&q->wake);
-        if (q->in_messages && group->backend->nudge != NULL) {
-            group->backend->nudge(group->engine);
+        if (q->in_messages && group->engine_type->nudge != NULL) {
+            group->engine_type->nudge(group->engine);
         }
     }
     pthread_mutex_unlock(&q->lock);

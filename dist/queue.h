@@ -10,7 +10,7 @@
 #ifndef TD_DIST_QUEUE_H
 #define TD_DIST_QUEUE_H
 
-#include "dist/backend.h"
+#include "dist/engine.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,17 +1,17 @@
 /* Which engines there are. */
-#include "dist/backend.h"
+#include "dist/engine.h"
 
-#include "dist/engines/p2p/links.h"
+#include "dist/engines/p2p/p2p.h"
 
 #include <string.h>
 
-const td_comm_backend *td_comm_backend_find(const char *name)
+const td_engine_type *td_engine_find(const char *name)
 {
     if (strcmp(name, "shm") == 0) {
-        return &td_shm_backend;
+        return &td_shm_engine;
     }
     if (strcmp(name, "gloo") == 0 || strcmp(name, "mpi") == 0) {
-        return td_links_backend_find(name);
+        return td_p2p_engine_find(name);
     }
     if (strcmp(name, "nccl") == 0) {
         td_fail(TD_E_UNSUPPORTED,

@@ -172,7 +172,7 @@ td_status td_check_sequence(td_group *group, const td_collective *c)
     gather.in = &mine;
     gather.out = all;
     gather.count = (int64_t)sizeof mine;
-    td_status status = group->backend->run(group->engine, &gather);
+    td_status status = group->engine_type->run(group->engine, &gather);
     if (status == TD_OK) {
         status = td_compare_entered(all, group->size);
     }
@@ -185,8 +185,8 @@ td_status td_check_sequence(td_group *group, const td_collective *c)
 /* What another rank has entered last; false: unknown. */
 static bool ask(td_group *group, int rank, td_entered *entered)
 {
-    if (group->backend->entered != NULL) {
-        return group->backend->entered(group->engine, rank, entered);
+    if (group->engine_type->entered != NULL) {
+        return group->engine_type->entered(group->engine, rank, entered);
     }
     char key[32];
     snprintf(key, sizeof key, "entered/%d", rank);

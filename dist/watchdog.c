@@ -53,9 +53,9 @@ static void end_it(td_group *group, const running *r)
 {
     char text[TD_CAUSE_BYTES];
     td_stall_report(group, &r->c, "timed out", td_clock() - r->begun, text, sizeof text);
-    if ((group->backend->flags & TD_BACKEND_ABORT) == 0) {
+    if ((group->engine_type->flags & TD_ENGINE_ABORT) == 0) {
         fprintf(stderr, "tandem: %s; %s cannot end it otherwise, so this process ends\n", text,
-                group->backend->name);
+                group->engine_type->name);
         _exit(1);
     }
     td_group_break(group, TD_E_TIMEOUT, text);
@@ -63,14 +63,14 @@ static void end_it(td_group *group, const running *r)
 
 static bool has_timeout(const td_group *group)
 {
-    return (group->backend->flags & TD_BACKEND_TIMEOUT) != 0;
+    return (group->engine_type->flags & TD_ENGINE_TIMEOUT) != 0;
 }
 
 /* Always false: the next group has its turn. */
 static bool check(td_group *group)
 {
     running r = running_in(group);
-    if (r.begun > 0 && group->backend->entered == NULL && group->watch.told != r.count) {
+    if (r.begun > 0 && group->engine_type->entered == NULL && group->watch.told != r.count) {
         group->watch.told = r.count;
         td_tell_entered(group, &r.c);
     }

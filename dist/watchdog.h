@@ -2,7 +2,7 @@
 #ifndef TD_DIST_WATCHDOG_H
 #define TD_DIST_WATCHDOG_H
 
-#include "dist/backend.h"
+#include "dist/engine.h"
 
 /* "all_reduce". */
 const char *td_collective_name(td_collective_kind kind);

@@ -1,6 +1,6 @@
 /* The gloo engine: what is its own beside the collectives (which test_dist_gloo.sh checks): ranks
  * that die, stop, leave, abort or do something else; sub-groups; messages. */
-#include "dist/backend.h"
+#include "dist/engine.h"
 #include "tensor/clock.h"
 #include "dist/group.h"
 #include "dist/collectives.h"
@@ -34,7 +34,7 @@ static double patience(void)
 
 static void need_gloo(void)
 {
-    if (td_comm_backend_find("gloo") == NULL) {
+    if (td_engine_find("gloo") == NULL) {
         print_message("skipped: %s\n", td_last_error());
         skip();
     }

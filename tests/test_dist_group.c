@@ -1,5 +1,5 @@
 /* Process groups: beginning and end, groups of some ranks, engines, and mistakes in calls. */
-#include "dist/backend.h"
+#include "dist/engine.h"
 #include "tensor/clock.h"
 #include "dist/group.h"
 #include "dist/collectives.h"
@@ -105,7 +105,7 @@ static void test_again_and_again(void **state)
     (void)state;
     procs_succeed(2, LIMIT, again_and_again, "shm");
     procs_succeed(4, LIMIT, again_and_again, "shm");
-    if (td_comm_backend_find("gloo") != NULL) {
+    if (td_engine_find("gloo") != NULL) {
         procs_succeed(3, LIMIT, again_and_again, "gloo");
     }
 }

@@ -81,29 +81,29 @@ static void toy_destroy(void *engine)
     (void)engine;
 }
 
-static const td_comm_backend polled = { .name = "toy",
-                                        .flags = TD_BACKEND_POLL | TD_BACKEND_ABORT,
-                                        .start = toy_start,
-                                        .poll = toy_poll,
-                                        .abort = toy_abort,
-                                        .entered = toy_entered,
-                                        .destroy = toy_destroy };
+static const td_engine_type polled = { .name = "toy",
+                                       .flags = TD_ENGINE_POLL | TD_ENGINE_ABORT,
+                                       .start = toy_start,
+                                       .poll = toy_poll,
+                                       .abort = toy_abort,
+                                       .entered = toy_entered,
+                                       .destroy = toy_destroy };
 
 /* As mpi: what hangs in it cannot be freed. */
-static const td_comm_backend stubborn = { .name = "toy",
-                                          .run = toy_run,
-                                          .abort = toy_abort,
-                                          .entered = toy_entered,
-                                          .destroy = toy_destroy };
+static const td_engine_type stubborn = { .name = "toy",
+                                         .run = toy_run,
+                                         .abort = toy_abort,
+                                         .entered = toy_entered,
+                                         .destroy = toy_destroy };
 
 /* Rank 0 of two. td_group_end frees it. */
-static td_group *make_group(const td_comm_backend *backend, toy_engine *engine, double timeout)
+static td_group *make_group(const td_engine_type *type, toy_engine *engine, double timeout)
 {
     td_group *group = calloc(1, sizeof *group);
     assert_non_null(group);
     group->size = 2;
     group->timeout = timeout;
-    group->backend = backend;
+    group->engine_type = type;
     group->engine = engine;
     assert_int_equal(td_queue_init(group), TD_OK);
     assert_int_equal(td_watchdog_start(group), TD_OK);

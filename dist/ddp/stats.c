@@ -7,7 +7,7 @@
  * computing thread served network interrupts (its only work in the kernel). */
 #include "dist/ddp_extra.h"
 
-#include "dist/backend.h"
+#include "dist/engine.h"
 #include "tensor/clock.h"
 #include "dist/collectives.h"
 #include "dist/ddp/parts.h"

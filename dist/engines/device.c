@@ -294,8 +294,8 @@ void td_device_engine_set(td_group *group, td_device_engine *engine)
 static td_status look_for_dead(const td_group *group, double waited)
 {
     static const double LONG = 1.0;
-    bool looks = group->engine != NULL && group->backend->look != NULL;
-    return looks && waited >= LONG ? group->backend->look(group->engine) : TD_OK;
+    bool looks = group->engine != NULL && group->engine_type->look != NULL;
+    return looks && waited >= LONG ? group->engine_type->look(group->engine) : TD_OK;
 }
 
 /* Another thread may make the engine meanwhile: it is complete once group->device_engine is set. */

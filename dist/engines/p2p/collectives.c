@@ -7,44 +7,43 @@
 
 /* ---- posting and waiting ---- */
 
-td_status td_links_check(const td_links_job *j, td_links_result result)
+td_status td_p2p_check(const td_p2p_job *j, td_p2p_result result)
 {
-    return result == TD_LINKS_OK ? TD_OK : td_links_fail(j->g, result);
+    return result == TD_P2P_OK ? TD_OK : td_p2p_fail(j->g, result);
 }
 
-uint64_t td_links_job_slot(const td_links_job *j, td_links_use use)
+uint64_t td_p2p_job_slot(const td_p2p_job *j, td_p2p_use use)
 {
-    return td_links_slot(use, j->g->turn, j->c);
+    return td_p2p_slot(use, j->g->turn, j->c);
 }
 
 /* Posts a send of elements from `from` on of the array in to rank r. */
-td_status td_links_send_in(td_links_job *j, int r, int64_t from, int64_t count)
+td_status td_p2p_send_in(td_p2p_job *j, int r, int64_t from, int64_t count)
 {
     j->in_sends++;
-    return td_links_check(j, j->g->api->send(j->in, r, td_links_job_slot(j, TD_LINKS_DATA),
-                                             (size_t)from * j->size, (size_t)count * j->size));
+    return td_p2p_check(j, j->g->api->send(j->in, r, td_p2p_job_slot(j, TD_P2P_DATA),
+                                           (size_t)from * j->size, (size_t)count * j->size));
 }
 
-td_status td_links_receive_out(td_links_job *j, td_links_use use, int r, int64_t from,
-                               int64_t count)
+td_status td_p2p_receive_out(td_p2p_job *j, td_p2p_use use, int r, int64_t from, int64_t count)
 {
     j->out_recvs++;
-    return td_links_check(j, j->g->api->recv(j->out, r, td_links_job_slot(j, use),
-                                             (size_t)from * j->size, (size_t)count * j->size));
+    return td_p2p_check(j, j->g->api->recv(j->out, r, td_p2p_job_slot(j, use),
+                                           (size_t)from * j->size, (size_t)count * j->size));
 }
 
 /* Waits for all posted transfers of the caller's arrays. */
-td_status td_links_wait_arrays(td_links_job *j)
+td_status td_p2p_wait_arrays(td_p2p_job *j)
 {
-    const td_links_api *api = j->g->api;
+    const td_p2p_api *api = j->g->api;
     for (; j->out_recvs > 0; j->out_recvs--) {
-        TD_TRY(td_links_check(j, api->wait_recv(j->out, td_links_patience(j->c))));
+        TD_TRY(td_p2p_check(j, api->wait_recv(j->out, td_p2p_patience(j->c))));
     }
     for (; j->in_sends > 0; j->in_sends--) {
-        TD_TRY(td_links_check(j, api->wait_send(j->in, td_links_patience(j->c))));
+        TD_TRY(td_p2p_check(j, api->wait_send(j->in, td_p2p_patience(j->c))));
     }
     for (; j->out_sends > 0; j->out_sends--) {
-        TD_TRY(td_links_check(j, api->wait_send(j->out, td_links_patience(j->c))));
+        TD_TRY(td_p2p_check(j, api->wait_send(j->out, td_p2p_patience(j->c))));
     }
     return TD_OK;
 }
@@ -52,35 +51,35 @@ td_status td_links_wait_arrays(td_links_job *j)
 /* ---- headers ---- */
 
 /* Sends this rank's header to all other ranks, and posts the receives of theirs. */
-static td_status announce(const td_links_job *j)
+static td_status announce(const td_p2p_job *j)
 {
-    td_links_engine *g = j->g;
-    const uint64_t header_slot = td_links_slot(TD_LINKS_HEADER, ++g->turn, NULL);
-    td_links_fill_header(&g->mine, g->turn, j->c);
+    td_p2p_engine *g = j->g;
+    const uint64_t header_slot = td_p2p_slot(TD_P2P_HEADER, ++g->turn, NULL);
+    td_p2p_fill_header(&g->mine, g->turn, j->c);
     for (int r = 0; r < g->size; r++) {
         if (r != g->rank) {
-            TD_TRY(td_links_check(j, g->api->recv(g->peers[r].heard_buffer, r, header_slot, 0,
-                                                  sizeof(td_links_header))));
-            TD_TRY(td_links_check(
-                j, g->api->send(g->mine_buffer, r, header_slot, 0, sizeof(td_links_header))));
+            TD_TRY(td_p2p_check(j, g->api->recv(g->peers[r].heard_buffer, r, header_slot, 0,
+                                                sizeof(td_p2p_header))));
+            TD_TRY(td_p2p_check(
+                j, g->api->send(g->mine_buffer, r, header_slot, 0, sizeof(td_p2p_header))));
         }
     }
     return TD_OK;
 }
 
 /* Waits for the other ranks' headers and compares. */
-td_status td_links_listen(const td_links_job *j)
+td_status td_p2p_listen(const td_p2p_job *j)
 {
-    const td_links_engine *g = j->g;
+    const td_p2p_engine *g = j->g;
     for (int r = 0; r < g->size; r++) {
         if (r != g->rank) {
-            TD_TRY(td_links_check(
-                j, g->api->wait_recv(g->peers[r].heard_buffer, td_links_patience(j->c))));
-            TD_TRY(td_links_compare(g, j->c, r, &g->peers[r].heard));
+            TD_TRY(td_p2p_check(
+                j, g->api->wait_recv(g->peers[r].heard_buffer, td_p2p_patience(j->c))));
+            TD_TRY(td_p2p_compare(g, j->c, r, &g->peers[r].heard));
         }
     }
     for (int r = 1; r < g->size; r++) {
-        TD_TRY(td_links_check(j, g->api->wait_send(g->mine_buffer, td_links_patience(j->c))));
+        TD_TRY(td_p2p_check(j, g->api->wait_send(g->mine_buffer, td_p2p_patience(j->c))));
     }
     return TD_OK;
 }
@@ -88,7 +87,7 @@ td_status td_links_listen(const td_links_job *j)
 /* ---- collectives that only move data ---- */
 
 /* Copies piece `from` of in to piece `to` of out. */
-static void copy_own(const td_links_job *j, int64_t from, int64_t to)
+static void copy_own(const td_p2p_job *j, int64_t from, int64_t to)
 {
     const td_collective *c = j->c;
     size_t bytes = (size_t)c->count * j->size;
@@ -96,7 +95,7 @@ static void copy_own(const td_links_job *j, int64_t from, int64_t to)
 }
 
 /* Which piece of in is sent to rank r, and which piece of out comes from rank r; negative: none. */
-static int64_t piece_to(const td_links_job *j, int r)
+static int64_t piece_to(const td_p2p_job *j, int r)
 {
     const bool root = j->g->rank == j->c->peer;
     switch (j->c->kind) {
@@ -113,7 +112,7 @@ static int64_t piece_to(const td_links_job *j, int r)
     }
 }
 
-static int64_t piece_from(const td_links_job *j, int r)
+static int64_t piece_from(const td_p2p_job *j, int r)
 {
     switch (j->c->kind) {
     case TD_COLLECTIVE_BROADCAST:
@@ -126,7 +125,7 @@ static int64_t piece_from(const td_links_job *j, int r)
     }
 }
 
-static td_status move(td_links_job *j)
+static td_status move(td_p2p_job *j)
 {
     const int rank = j->g->rank;
     const int64_t count = j->c->count;
@@ -134,32 +133,32 @@ static td_status move(td_links_job *j)
         /* Each rank begins with the next rank, so that not all send to the same one. */
         int r = (rank + i) % j->g->size;
         if (piece_from(j, r) >= 0) {
-            TD_TRY(td_links_receive_out(j, TD_LINKS_DATA, r, piece_from(j, r) * count, count));
+            TD_TRY(td_p2p_receive_out(j, TD_P2P_DATA, r, piece_from(j, r) * count, count));
         }
         if (piece_to(j, r) >= 0) {
-            TD_TRY(td_links_send_in(j, r, piece_to(j, r) * count, count));
+            TD_TRY(td_p2p_send_in(j, r, piece_to(j, r) * count, count));
         }
     }
     if (piece_from(j, rank) >= 0 && piece_to(j, rank) >= 0) {
         copy_own(j, piece_to(j, rank), piece_from(j, rank));
     }
-    TD_TRY(td_links_listen(j));
-    return td_links_wait_arrays(j);
+    TD_TRY(td_p2p_listen(j));
+    return td_p2p_wait_arrays(j);
 }
 
 /* all_to_all in place: sends from a copy, because received data overwrites the array. */
-static td_status move_copied(td_links_job *j)
+static td_status move_copied(td_p2p_job *j)
 {
     const td_collective *c = j->c;
-    td_links_engine *g = j->g;
+    td_p2p_engine *g = j->g;
     size_t bytes = (size_t)(c->count * g->size) * j->size;
     void *copy = malloc(bytes);
     if (copy == NULL) {
         return td_fail(TD_E_NOMEM, "out of memory for an all_to_all in place");
     }
     memcpy(copy, c->in, bytes);
-    td_links_buffer *in = j->in;
-    j->in = g->api->buffer(g->links, copy, bytes, TD_LINKS_WAITS);
+    td_p2p_buffer *in = j->in;
+    j->in = g->api->buffer(g->p2p, copy, bytes, TD_P2P_WAITS);
     td_status status =
         j->in != NULL ? move(j) : td_fail(TD_E_NOMEM, "out of memory for a transfer");
     if (j->in != NULL) {
@@ -173,7 +172,7 @@ static td_status move_copied(td_links_job *j)
 /* ---- choosing ---- */
 
 /* The number of pieces of c->count elements in the arrays in and out, on this rank. */
-static void count_pieces(const td_links_job *j, int64_t *in, int64_t *out)
+static void count_pieces(const td_p2p_job *j, int64_t *in, int64_t *out)
 {
     const bool root = j->g->rank == j->c->peer;
     const td_collective_kind kind = j->c->kind;
@@ -185,15 +184,15 @@ static void count_pieces(const td_links_job *j, int64_t *in, int64_t *out)
     *out = j->c->out == NULL ? 0 : many_out ? j->g->size : 1;
 }
 
-static td_status transfer(td_links_job *j)
+static td_status transfer(td_p2p_job *j)
 {
     const td_collective *c = j->c;
-    td_links_engine *g = j->g;
+    td_p2p_engine *g = j->g;
     int64_t in, out;
     count_pieces(j, &in, &out);
     void *source = (void *)(uintptr_t)c->in; /* there is one kind of buffer for both ways */
-    j->in = g->api->buffer(g->links, source, (size_t)(in * c->count) * j->size, TD_LINKS_WAITS);
-    j->out = g->api->buffer(g->links, c->out, (size_t)(out * c->count) * j->size, TD_LINKS_WAITS);
+    j->in = g->api->buffer(g->p2p, source, (size_t)(in * c->count) * j->size, TD_P2P_WAITS);
+    j->out = g->api->buffer(g->p2p, c->out, (size_t)(out * c->count) * j->size, TD_P2P_WAITS);
     if (j->in == NULL || j->out == NULL) {
         return td_fail(TD_E_NOMEM, "out of memory for transfers");
     }
@@ -202,7 +201,7 @@ static td_status transfer(td_links_job *j)
     case TD_COLLECTIVE_ALL_REDUCE:
     case TD_COLLECTIVE_REDUCE:
     case TD_COLLECTIVE_REDUCE_SCATTER:
-        return td_links_reduce(j);
+        return td_p2p_reduce(j);
     case TD_COLLECTIVE_ALL_TO_ALL:
         return c->in == c->out ? move_copied(j) : move(j);
     default:
@@ -210,9 +209,9 @@ static td_status transfer(td_links_job *j)
     }
 }
 
-static void free_buffers(const td_links_job *j)
+static void free_buffers(const td_p2p_job *j)
 {
-    const td_links_api *api = j->g->api;
+    const td_p2p_api *api = j->g->api;
     for (int r = 0; j->scratch != NULL && r < j->g->size; r++) {
         if (j->scratch[r] != NULL) {
             api->buffer_free(j->scratch[r]);
@@ -227,15 +226,15 @@ static void free_buffers(const td_links_job *j)
     }
 }
 
-td_status td_links_run(void *engine, const td_collective *c)
+td_status td_p2p_run(void *engine, const td_collective *c)
 {
-    td_links_job j = { .g = engine, .c = c, .size = td_dtype_size(c->dtype) };
+    td_p2p_job j = { .g = engine, .c = c, .size = td_dtype_size(c->dtype) };
     if (j.g->api->in_background != NULL) {
-        j.g->api->in_background(j.g->links, c->background);
+        j.g->api->in_background(j.g->p2p, c->background);
     }
     if (c->kind == TD_COLLECTIVE_BARRIER || c->count == 0) {
         TD_TRY(announce(&j));
-        return td_links_listen(&j);
+        return td_p2p_listen(&j);
     }
     td_status status = transfer(&j);
     free_buffers(&j);

@@ -1,5 +1,5 @@
 /* The gloo and mpi engines: beginning, failing and end. */
-#include "dist/engines/p2p/links.h"
+#include "dist/engines/p2p/p2p.h"
 
 #include "tensor/clock.h"
 #include "dist/process.h"
@@ -32,13 +32,13 @@ static uint32_t signature(const td_collective *c)
     return hash;
 }
 
-uint64_t td_links_slot(td_links_use use, uint64_t turn, const td_collective *c)
+uint64_t td_p2p_slot(td_p2p_use use, uint64_t turn, const td_collective *c)
 {
     uint64_t low = c != NULL ? signature(c) : 0;
     return (uint64_t)use << 60 | (turn & 0xfffffff) << 32 | low;
 }
 
-void td_links_fill_header(td_links_header *header, uint64_t turn, const td_collective *c)
+void td_p2p_fill_header(td_p2p_header *header, uint64_t turn, const td_collective *c)
 {
     atomic_store(&header->turn, turn);
     header->number = c->number;
@@ -50,7 +50,7 @@ void td_links_fill_header(td_links_header *header, uint64_t turn, const td_colle
     atomic_store(&header->turn_again, turn);
 }
 
-static td_entered entered_by(const td_links_header *header)
+static td_entered entered_by(const td_p2p_header *header)
 {
     return (td_entered){ .number = header->number,
                          .kind = (td_collective_kind)header->kind,
@@ -61,7 +61,7 @@ static td_entered entered_by(const td_links_header *header)
 }
 
 /* Notes that rank r's process is stopped, if that can be seen: it is on this host. */
-static void note_stopped(const td_links_engine *g, int r, td_entered *entered)
+static void note_stopped(const td_p2p_engine *g, int r, td_entered *entered)
 {
     const char *host = strstr(g->peers[r].process, " on ");
     const char *own = strstr(g->peers[g->rank].process, " on ");
@@ -72,10 +72,10 @@ static void note_stopped(const td_links_engine *g, int r, td_entered *entered)
     }
 }
 
-static bool links_entered(void *engine, int rank, td_entered *entered)
+static bool p2p_entered(void *engine, int rank, td_entered *entered)
 {
-    const td_links_engine *g = engine;
-    const td_links_header *heard = &g->peers[rank].heard;
+    const td_p2p_engine *g = engine;
+    const td_p2p_header *heard = &g->peers[rank].heard;
     uint64_t turn = atomic_load(&heard->turn);
     *entered = entered_by(heard);
     note_stopped(g, rank, entered);
@@ -83,11 +83,11 @@ static bool links_entered(void *engine, int rank, td_entered *entered)
     return atomic_load(&heard->turn_again) == turn; /* otherwise the header is still arriving */
 }
 
-td_status td_links_compare(const td_links_engine *g, const td_collective *c, int r,
-                           const td_links_header *header)
+td_status td_p2p_compare(const td_p2p_engine *g, const td_collective *c, int r,
+                         const td_p2p_header *header)
 {
-    td_links_header mine;
-    td_links_fill_header(&mine, 0, c);
+    td_p2p_header mine;
+    td_p2p_fill_header(&mine, 0, c);
     td_entered here = entered_by(&mine), there = entered_by(header);
     there.number = here.number; /* both are at the same turn */
     if (td_entered_match(&here, &there)) {
@@ -103,7 +103,7 @@ td_status td_links_compare(const td_links_engine *g, const td_collective *c, int
                    g->rank, this_text, r, other_text);
 }
 
-double td_links_patience(const td_collective *c)
+double td_p2p_patience(const td_collective *c)
 {
     return c->deadline - td_clock() + BACKSTOP;
 }
@@ -111,18 +111,18 @@ double td_links_patience(const td_collective *c)
 /* ---- failing ---- */
 
 /* Whether rank r's parting has arrived. *closed: the link to rank r is closed. */
-static bool has_parted(td_links_engine *g, int r, bool *closed)
+static bool has_parted(td_p2p_engine *g, int r, bool *closed)
 {
-    td_links_peer *peer = &g->peers[r];
+    td_p2p_peer *peer = &g->peers[r];
     if (!peer->parted) {
-        td_links_result result = g->api->wait_recv(peer->parting_buffer, 0);
-        peer->parted = result == TD_LINKS_OK;
-        *closed = *closed || result == TD_LINKS_FAILED;
+        td_p2p_result result = g->api->wait_recv(peer->parting_buffer, 0);
+        peer->parted = result == TD_P2P_OK;
+        *closed = *closed || result == TD_P2P_FAILED;
     }
     return peer->parted;
 }
 
-static td_status fail_with_own_reason(td_links_engine *g)
+static td_status fail_with_own_reason(td_p2p_engine *g)
 {
     pthread_mutex_lock(&g->lock);
     td_status status = g->broken;
@@ -135,7 +135,7 @@ static td_status fail_with_own_reason(td_links_engine *g)
 
 /* Fails with the cause if a rank has left; TD_OK: none has, as far as known. words: the library's.
  */
-static td_status find_cause(td_links_engine *g, const char *words)
+static td_status find_cause(td_p2p_engine *g, const char *words)
 {
     int dead = -1, left = -1;
     for (int r = 0; r < g->size; r++) {
@@ -158,16 +158,16 @@ static td_status find_cause(td_links_engine *g, const char *words)
                : TD_OK;
 }
 
-td_status td_links_fail(td_links_engine *g, td_links_result result)
+td_status td_p2p_fail(td_p2p_engine *g, td_p2p_result result)
 {
     enum { LOOKS = 10 };
     char words[512];
     snprintf(words, sizeof words, "%s", g->api->error());
     td_status status = fail_with_own_reason(g);
-    if (status != TD_OK || result == TD_LINKS_TIMEOUT) {
+    if (status != TD_OK || result == TD_P2P_TIMEOUT) {
         return status != TD_OK ? status : td_fail(TD_E_TIMEOUT, "timed out");
     }
-    /* The links of a rank that leaves do not all close at the same instant. */
+    /* The connections of a rank that leaves do not all close at the same instant. */
     for (int look = 0; look < LOOKS; look++) {
         status = find_cause(g, words);
         if (status != TD_OK) {
@@ -179,19 +179,19 @@ td_status td_links_fail(td_links_engine *g, td_links_result result)
 }
 
 /* Begins to send this rank's parting to rank r; NULL: not possible. */
-static td_links_buffer *send_parting(td_links_engine *g, int r, td_links_parting *parting)
+static td_p2p_buffer *send_parting(td_p2p_engine *g, int r, td_p2p_parting *parting)
 {
-    size_t bytes = offsetof(td_links_parting, reason) + strlen(parting->reason) + 1;
-    uint64_t slot = td_links_slot(TD_LINKS_PARTING, 0, NULL);
-    td_links_buffer *buffer = g->api->buffer(g->links, parting, bytes, TD_LINKS_WAITS);
-    if (buffer != NULL && g->api->send(buffer, r, slot, 0, bytes) != TD_LINKS_OK) {
+    size_t bytes = offsetof(td_p2p_parting, reason) + strlen(parting->reason) + 1;
+    uint64_t slot = td_p2p_slot(TD_P2P_PARTING, 0, NULL);
+    td_p2p_buffer *buffer = g->api->buffer(g->p2p, parting, bytes, TD_P2P_WAITS);
+    if (buffer != NULL && g->api->send(buffer, r, slot, 0, bytes) != TD_P2P_OK) {
         g->api->buffer_free(buffer);
         buffer = NULL;
     }
     return buffer;
 }
 
-void td_links_part(td_links_engine *g, td_status status, const char *reason)
+void td_p2p_part(td_p2p_engine *g, td_status status, const char *reason)
 {
     pthread_mutex_lock(&g->lock);
     bool told = g->parted;
@@ -201,8 +201,8 @@ void td_links_part(td_links_engine *g, td_status status, const char *reason)
         snprintf(g->reason, sizeof g->reason, "%s", reason);
     }
     pthread_mutex_unlock(&g->lock);
-    td_links_parting *parting = told ? NULL : calloc(1, sizeof *parting);
-    td_links_buffer **sent = told ? NULL : calloc((size_t)g->size, sizeof(td_links_buffer *));
+    td_p2p_parting *parting = told ? NULL : calloc(1, sizeof *parting);
+    td_p2p_buffer **sent = told ? NULL : calloc((size_t)g->size, sizeof(td_p2p_buffer *));
     if (parting != NULL && sent != NULL) {
         double end = td_clock() + PARTING;
         parting->status = (int32_t)status;
@@ -220,13 +220,13 @@ void td_links_part(td_links_engine *g, td_status status, const char *reason)
     free(sent);
     free(parting);
     if (!told) {
-        g->api->interrupt(g->links, reason);
+        g->api->interrupt(g->p2p, reason);
     }
 }
 
-static void links_abort(void *engine, td_status status, const char *reason)
+static void p2p_abort(void *engine, td_status status, const char *reason)
 {
-    td_links_part(engine, status, reason);
+    td_p2p_part(engine, status, reason);
 }
 
 /* ---- beginning and end ---- */
@@ -262,16 +262,16 @@ static int store_get(void *store, const char *key, double timeout, void **value,
 }
 
 /* Writes into the store which process this is, for other ranks' messages. */
-static td_status introduce(const td_links_engine *g, td_store *store)
+static td_status introduce(const td_p2p_engine *g, td_store *store)
 {
-    char key[32], text[TD_LINKS_PROCESS_BYTES], host[TD_LINKS_PROCESS_BYTES - 32] = "";
+    char key[32], text[TD_P2P_PROCESS_BYTES], host[TD_P2P_PROCESS_BYTES - 32] = "";
     snprintf(key, sizeof key, "process/%d", g->rank);
     (void)gethostname(host, sizeof host - 1); /* on failure the name is empty */
     snprintf(text, sizeof text, "pid %d%s%s", (int)getpid(), host[0] != '\0' ? " on " : "", host);
     return td_store_set_text(store, key, text);
 }
 
-static td_status meet(td_links_engine *g, td_store *store, double timeout)
+static td_status meet(td_p2p_engine *g, td_store *store, double timeout)
 {
     for (int r = 0; r < g->size; r++) {
         char key[32], *text;
@@ -283,7 +283,7 @@ static td_status meet(td_links_engine *g, td_store *store, double timeout)
     return TD_OK;
 }
 
-static td_status open_links(td_links_engine *g, const td_comm_backend_init *init)
+static td_status open_p2p(td_p2p_engine *g, const td_engine_init *init)
 {
     char address[NI_MAXHOST];
     if (init->address != NULL) {
@@ -291,67 +291,66 @@ static td_status open_links(td_links_engine *g, const td_comm_backend_init *init
     } else {
         find_address(address, sizeof address);
     }
-    td_links_options options = { .rank = g->rank,
-                                 .size = g->size,
-                                 .address = address,
-                                 .timeout = init->timeout,
-                                 .store = init->store,
-                                 .set = store_set,
-                                 .get = store_get,
-                                 .release = free };
-    td_links_result result = g->api->open(&g->links, &options);
-    if (result == TD_LINKS_OK) {
+    td_p2p_options options = { .rank = g->rank,
+                               .size = g->size,
+                               .address = address,
+                               .timeout = init->timeout,
+                               .store = init->store,
+                               .set = store_set,
+                               .get = store_get,
+                               .release = free };
+    td_p2p_result result = g->api->open(&g->p2p, &options);
+    if (result == TD_P2P_OK) {
         return TD_OK;
     }
-    if (result == TD_LINKS_REFUSED) {
+    if (result == TD_P2P_REFUSED) {
         return td_fail(TD_E_NETWORK, "%s: rank %d: %s", g->api->name, g->rank, g->api->error());
     }
-    return td_fail(result == TD_LINKS_TIMEOUT ? TD_E_TIMEOUT : TD_E_NETWORK,
+    return td_fail(result == TD_P2P_TIMEOUT ? TD_E_TIMEOUT : TD_E_NETWORK,
                    "%s: rank %d, at address %s, cannot connect to all other ranks within %.1f s: "
                    "%s. Can the hosts reach each other at the addresses that they have?",
                    g->api->name, g->rank, address, init->timeout, g->api->error());
 }
 
 /* Makes the buffers that live as long as the engine. */
-static td_status make_buffers(td_links_engine *g)
+static td_status make_buffers(td_p2p_engine *g)
 {
-    g->mine_buffer = g->api->buffer(g->links, &g->mine, sizeof g->mine, TD_LINKS_WAITS);
+    g->mine_buffer = g->api->buffer(g->p2p, &g->mine, sizeof g->mine, TD_P2P_WAITS);
     bool made = g->mine_buffer != NULL;
     for (int r = 0; r < g->size && made; r++) {
-        td_links_peer *peer = &g->peers[r];
+        td_p2p_peer *peer = &g->peers[r];
         if (r == g->rank) {
             continue;
         }
-        peer->heard_buffer =
-            g->api->buffer(g->links, &peer->heard, sizeof peer->heard, TD_LINKS_WAITS);
+        peer->heard_buffer = g->api->buffer(g->p2p, &peer->heard, sizeof peer->heard, TD_P2P_WAITS);
         peer->parting_buffer =
-            g->api->buffer(g->links, &peer->parting, sizeof peer->parting, TD_LINKS_LAST);
+            g->api->buffer(g->p2p, &peer->parting, sizeof peer->parting, TD_P2P_LAST);
         made = peer->heard_buffer != NULL && peer->parting_buffer != NULL &&
-               g->api->recv(peer->parting_buffer, r, td_links_slot(TD_LINKS_PARTING, 0, NULL), 0,
-                            sizeof peer->parting) == TD_LINKS_OK;
+               g->api->recv(peer->parting_buffer, r, td_p2p_slot(TD_P2P_PARTING, 0, NULL), 0,
+                            sizeof peer->parting) == TD_P2P_OK;
     }
     return made ? TD_OK : td_fail(TD_E_NETWORK, "%s: %s", g->api->name, g->api->error());
 }
 
-static void free_buffer(const td_links_engine *g, td_links_buffer *buffer)
+static void free_buffer(const td_p2p_engine *g, td_p2p_buffer *buffer)
 {
     if (buffer != NULL) {
         g->api->buffer_free(buffer);
     }
 }
 
-static void links_destroy(void *engine)
+static void p2p_destroy(void *engine)
 {
-    td_links_engine *g = engine;
-    if (g->links != NULL) {
-        td_links_end_messages(g, LINGER);
-        td_links_part(g, TD_OK, "");
+    td_p2p_engine *g = engine;
+    if (g->p2p != NULL) {
+        td_p2p_end_messages(g, LINGER);
+        td_p2p_part(g, TD_OK, "");
         free_buffer(g, g->mine_buffer);
         for (int r = 0; r < g->size; r++) {
             free_buffer(g, g->peers[r].heard_buffer);
             free_buffer(g, g->peers[r].parting_buffer);
         }
-        g->api->close(g->links);
+        g->api->close(g->p2p);
     }
     pthread_mutex_destroy(&g->lock);
     free(g->peers);
@@ -359,10 +358,10 @@ static void links_destroy(void *engine)
     free(g);
 }
 
-static td_status links_init(const char *name, void **engine, const td_comm_backend_init *init)
+static td_status p2p_init(const char *name, void **engine, const td_engine_init *init)
 {
-    td_links_engine *g = calloc(1, sizeof *g);
-    td_links_peer *peers = calloc((size_t)init->size, sizeof *peers);
+    td_p2p_engine *g = calloc(1, sizeof *g);
+    td_p2p_peer *peers = calloc((size_t)init->size, sizeof *peers);
     if (g == NULL || peers == NULL) {
         free(g);
         free(peers);
@@ -372,10 +371,10 @@ static td_status links_init(const char *name, void **engine, const td_comm_backe
     g->peers = peers;
     g->rank = init->rank;
     g->size = init->size;
-    g->api = td_links_load(name);
+    g->api = td_p2p_load(name);
     td_status status = g->api != NULL ? introduce(g, init->store) : TD_E_UNSUPPORTED;
     if (status == TD_OK) {
-        status = open_links(g, init);
+        status = open_p2p(g, init);
     }
     if (status == TD_OK) {
         status = make_buffers(g);
@@ -386,59 +385,59 @@ static td_status links_init(const char *name, void **engine, const td_comm_backe
     if (status != TD_OK) {
         char text[1024];
         snprintf(text, sizeof text, "%s", td_last_error());
-        links_destroy(g);
+        p2p_destroy(g);
         return td_fail(status, "%s", text);
     }
     *engine = g;
     return TD_OK;
 }
 
-static td_status gloo_init(void **engine, const td_comm_backend_init *init)
+static td_status gloo_init(void **engine, const td_engine_init *init)
 {
-    return links_init("gloo", engine, init);
+    return p2p_init("gloo", engine, init);
 }
 
-static td_status mpi_init(void **engine, const td_comm_backend_init *init)
+static td_status mpi_init(void **engine, const td_engine_init *init)
 {
-    return links_init("mpi", engine, init);
+    return p2p_init("mpi", engine, init);
 }
 
-static double links_cpu_seconds(void *engine)
+static double p2p_cpu_seconds(void *engine)
 {
-    const td_links_engine *g = engine;
+    const td_p2p_engine *g = engine;
     return g->api->cpu_seconds != NULL ? g->api->cpu_seconds() : 0.0;
 }
 
-static const td_comm_backend td_gloo_backend = {
+static const td_engine_type td_gloo_engine = {
     .name = "gloo",
-    .flags = TD_BACKEND_ABORT,
+    .flags = TD_ENGINE_ABORT,
     .init = gloo_init,
-    .run = td_links_run,
-    .start = td_links_start,
-    .poll = td_links_poll,
-    .abort = links_abort,
-    .entered = links_entered,
-    .cpu_seconds = links_cpu_seconds,
-    .destroy = links_destroy,
+    .run = td_p2p_run,
+    .start = td_p2p_start,
+    .poll = td_p2p_poll,
+    .abort = p2p_abort,
+    .entered = p2p_entered,
+    .cpu_seconds = p2p_cpu_seconds,
+    .destroy = p2p_destroy,
 };
 
 /* MPI cannot cancel a transfer, so after a time-out the process ends. */
-static const td_comm_backend td_mpi_backend = {
+static const td_engine_type td_mpi_engine = {
     .name = "mpi",
     .init = mpi_init,
-    .run = td_links_run,
-    .start = td_links_start,
-    .poll = td_links_poll,
-    .abort = links_abort,
-    .entered = links_entered,
-    .cpu_seconds = links_cpu_seconds,
-    .destroy = links_destroy,
+    .run = td_p2p_run,
+    .start = td_p2p_start,
+    .poll = td_p2p_poll,
+    .abort = p2p_abort,
+    .entered = p2p_entered,
+    .cpu_seconds = p2p_cpu_seconds,
+    .destroy = p2p_destroy,
 };
 
-const td_comm_backend *td_links_backend_find(const char *name)
+const td_engine_type *td_p2p_engine_find(const char *name)
 {
-    if (td_links_load(name) == NULL) {
+    if (td_p2p_load(name) == NULL) {
         return NULL;
     }
-    return strcmp(name, "mpi") == 0 ? &td_mpi_backend : &td_gloo_backend;
+    return strcmp(name, "mpi") == 0 ? &td_mpi_engine : &td_gloo_engine;
 }

@@ -1,5 +1,5 @@
 /* Finding and loading libtandem-gloo.so and libtandem-mpi.so. */
-#include "dist/engines/p2p/links.h"
+#include "dist/engines/p2p/p2p.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ typedef struct shim {
     bool global;     /* RTLD_GLOBAL: the library's own plugins need its symbols */
     const char *how; /* how to install it */
     bool looked;
-    const td_links_api *loaded;
+    const td_p2p_api *loaded;
     char why_not[1024];
 } shim;
 
@@ -60,10 +60,10 @@ static bool try_path(shim *s, const char *path)
         }
         return false;
     }
-    const td_links_api *(*entry)(void);
-    *(void **)&entry = dlsym(library, TD_LINKS_ENTRY); /* POSIX: a function fits into a void * */
-    const td_links_api *api = entry != NULL ? entry() : NULL;
-    if (api == NULL || api->version != TD_LINKS_VERSION) {
+    const td_p2p_api *(*entry)(void);
+    *(void **)&entry = dlsym(library, TD_P2P_ENTRY); /* POSIX: a function fits into a void * */
+    const td_p2p_api *api = entry != NULL ? entry() : NULL;
+    if (api == NULL || api->version != TD_P2P_VERSION) {
         snprintf(s->why_not, sizeof s->why_not, ", %s is of another version of tandem", path);
         return false;
     }
@@ -118,7 +118,7 @@ static void load(shim *s)
     }
 }
 
-const td_links_api *td_links_load(const char *name)
+const td_p2p_api *td_p2p_load(const char *name)
 {
     shim *s = &shims[strcmp(name, "mpi") == 0];
     pthread_mutex_lock(&lock);

@@ -3,7 +3,7 @@
  *
  * A small message is copied, so its sender is done at once; the copy is sent when the receiver asks
  * for it. The sender of a large message must wait. */
-#include "dist/engines/p2p/links.h"
+#include "dist/engines/p2p/p2p.h"
 
 #include "tensor/clock.h"
 
@@ -12,14 +12,14 @@
 
 enum { SMALL_BYTES = 64 << 10 };
 
-typedef struct td_links_request {
+typedef struct td_p2p_request {
     const td_collective *c; /* valid until the message is done */
     bool sends;
-    td_links_header header;
-    td_links_buffer *header_buffer, *data;
+    td_p2p_header header;
+    td_p2p_buffer *header_buffer, *data;
     bool header_done, data_done;
-    char *copy;             /* of a small message */
-    td_links_request *next; /* in the list of copies that are still being sent */
+    char *copy;           /* of a small message */
+    td_p2p_request *next; /* in the list of copies that are still being sent */
 } request;
 
 static size_t bytes_of(const td_collective *c)
@@ -27,7 +27,7 @@ static size_t bytes_of(const td_collective *c)
     return (size_t)c->count * td_dtype_size(c->dtype);
 }
 
-static void end_request(td_links_engine *g, request *r)
+static void end_request(td_p2p_engine *g, request *r)
 {
     if (r->header_buffer != NULL) {
         g->api->buffer_free(r->header_buffer);
@@ -45,38 +45,38 @@ static td_collective common(const td_collective *c)
     return (td_collective){ .kind = TD_COLLECTIVE_SEND, .dtype = c->dtype, .count = c->count };
 }
 
-static td_links_result begin(td_links_engine *g, request *r)
+static td_p2p_result begin(td_p2p_engine *g, request *r)
 {
     const td_collective *c = r->c;
-    td_links_peer *peer = &g->peers[c->peer];
+    td_p2p_peer *peer = &g->peers[c->peer];
     uint64_t number = r->sends ? ++peer->sent : ++peer->received;
     td_collective both = common(c);
     size_t bytes = bytes_of(c);
-    uint64_t header_slot = td_links_slot(TD_LINKS_MESSAGE_HEADER, number, NULL);
-    uint64_t data_slot = td_links_slot(TD_LINKS_MESSAGE, number, &both);
-    td_links_result result;
+    uint64_t header_slot = td_p2p_slot(TD_P2P_MESSAGE_HEADER, number, NULL);
+    uint64_t data_slot = td_p2p_slot(TD_P2P_MESSAGE, number, &both);
+    td_p2p_result result;
     if (r->sends) {
-        td_links_fill_header(&r->header, number, c);
+        td_p2p_fill_header(&r->header, number, c);
         result = g->api->send(r->header_buffer, c->peer, header_slot, 0, sizeof r->header);
-        return result != TD_LINKS_OK ? result : g->api->send(r->data, c->peer, data_slot, 0, bytes);
+        return result != TD_P2P_OK ? result : g->api->send(r->data, c->peer, data_slot, 0, bytes);
     }
     result = g->api->recv(r->header_buffer, c->peer, header_slot, 0, sizeof r->header);
-    return result != TD_LINKS_OK ? result : g->api->recv(r->data, c->peer, data_slot, 0, bytes);
+    return result != TD_P2P_OK ? result : g->api->recv(r->data, c->peer, data_slot, 0, bytes);
 }
 
-static td_links_result look(const td_links_engine *g, const request *r, td_links_buffer *buffer,
-                            bool *done)
+static td_p2p_result look(const td_p2p_engine *g, const request *r, td_p2p_buffer *buffer,
+                          bool *done)
 {
     if (*done) {
-        return TD_LINKS_OK;
+        return TD_P2P_OK;
     }
-    td_links_result result = r->sends ? g->api->wait_send(buffer, 0) : g->api->wait_recv(buffer, 0);
-    *done = result == TD_LINKS_OK;
+    td_p2p_result result = r->sends ? g->api->wait_send(buffer, 0) : g->api->wait_recv(buffer, 0);
+    *done = result == TD_P2P_OK;
     return result;
 }
 
 /* Fails: the message that arrived is not the expected one. */
-static td_status compare(const td_links_engine *g, const request *r)
+static td_status compare(const td_p2p_engine *g, const request *r)
 {
     const td_collective *c = r->c;
     if (r->sends || (r->header.count == c->count && r->header.dtype == (int32_t)c->dtype)) {
@@ -91,13 +91,13 @@ static td_status compare(const td_links_engine *g, const request *r)
 }
 
 /* Frees the copies that have been sent. */
-static void look_at_copies(td_links_engine *g)
+static void look_at_copies(td_p2p_engine *g)
 {
     for (request **link = &g->copies; *link != NULL;) {
         request *r = *link;
-        td_links_result header = look(g, r, r->header_buffer, &r->header_done);
-        td_links_result data = look(g, r, r->data, &r->data_done);
-        if (header == TD_LINKS_NOT_YET || data == TD_LINKS_NOT_YET) {
+        td_p2p_result header = look(g, r, r->header_buffer, &r->header_done);
+        td_p2p_result data = look(g, r, r->data, &r->data_done);
+        if (header == TD_P2P_NOT_YET || data == TD_P2P_NOT_YET) {
             link = &r->next;
             continue;
         }
@@ -106,7 +106,7 @@ static void look_at_copies(td_links_engine *g)
     }
 }
 
-void td_links_end_messages(td_links_engine *g, double seconds)
+void td_p2p_end_messages(td_p2p_engine *g, double seconds)
 {
     const double end = td_clock() + seconds, NAP = 1e-3;
     look_at_copies(g);
@@ -122,7 +122,7 @@ void td_links_end_messages(td_links_engine *g, double seconds)
 }
 
 /* Makes a request with its buffers; NULL: out of memory. */
-static request *make_request(td_links_engine *g, const td_collective *c)
+static request *make_request(td_p2p_engine *g, const td_collective *c)
 {
     request *r = calloc(1, sizeof *r);
     if (r == NULL) {
@@ -140,8 +140,8 @@ static request *make_request(td_links_engine *g, const td_collective *c)
         memory = r->copy;
     }
     if (memory != NULL || bytes == 0) {
-        r->header_buffer = g->api->buffer(g->links, &r->header, sizeof r->header, TD_LINKS_POLLED);
-        r->data = g->api->buffer(g->links, memory, bytes, TD_LINKS_POLLED);
+        r->header_buffer = g->api->buffer(g->p2p, &r->header, sizeof r->header, TD_P2P_POLLED);
+        r->data = g->api->buffer(g->p2p, memory, bytes, TD_P2P_POLLED);
     }
     if (r->header_buffer == NULL || r->data == NULL) {
         end_request(g, r);
@@ -150,26 +150,26 @@ static request *make_request(td_links_engine *g, const td_collective *c)
     return r;
 }
 
-td_status td_links_start(void *engine, const td_collective *c, void **handle)
+td_status td_p2p_start(void *engine, const td_collective *c, void **handle)
 {
-    td_links_engine *g = engine;
+    td_p2p_engine *g = engine;
     look_at_copies(g);
     request *r = make_request(g, c);
     if (r == NULL) {
         return td_fail(TD_E_NOMEM, "out of memory for a message");
     }
-    td_links_result result = begin(g, r);
-    if (result != TD_LINKS_OK) {
+    td_p2p_result result = begin(g, r);
+    if (result != TD_P2P_OK) {
         end_request(g, r);
-        return td_links_fail(g, result);
+        return td_p2p_fail(g, result);
     }
     *handle = r;
     return TD_OK;
 }
 
-td_status td_links_poll(void *engine, void *handle, bool *done)
+td_status td_p2p_poll(void *engine, void *handle, bool *done)
 {
-    td_links_engine *g = engine;
+    td_p2p_engine *g = engine;
     request *r = handle;
     td_status status = TD_OK;
     bool known = r->header_done;
@@ -179,15 +179,15 @@ td_status td_links_poll(void *engine, void *handle, bool *done)
         *done = true;
         return TD_OK;
     }
-    td_links_result result = look(g, r, r->header_buffer, &r->header_done);
-    if (result == TD_LINKS_OK && !known) {
+    td_p2p_result result = look(g, r, r->header_buffer, &r->header_done);
+    if (result == TD_P2P_OK && !known) {
         status = compare(g, r);
     }
-    if (result == TD_LINKS_OK && status == TD_OK) {
+    if (result == TD_P2P_OK && status == TD_OK) {
         result = look(g, r, r->data, &r->data_done);
     }
-    if (result != TD_LINKS_OK && result != TD_LINKS_NOT_YET) {
-        status = td_links_fail(g, result);
+    if (result != TD_P2P_OK && result != TD_P2P_NOT_YET) {
+        status = td_p2p_fail(g, result);
     }
     *done = status == TD_OK && r->header_done && r->data_done;
     if (*done || status != TD_OK) {

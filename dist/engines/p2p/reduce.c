@@ -12,26 +12,26 @@
 
 enum { SMALL_BYTES = 16 << 10 }; /* up to this size each rank sends its whole array to each rank */
 
-static td_status send_result(td_links_job *j, int r, int64_t from, int64_t count)
+static td_status send_result(td_p2p_job *j, int r, int64_t from, int64_t count)
 {
     j->out_sends++;
-    return td_links_check(j, j->g->api->send(j->out, r, td_links_job_slot(j, TD_LINKS_RESULT),
-                                             (size_t)from * j->size, (size_t)count * j->size));
+    return td_p2p_check(j, j->g->api->send(j->out, r, td_p2p_job_slot(j, TD_P2P_RESULT),
+                                           (size_t)from * j->size, (size_t)count * j->size));
 }
 
-static td_status receive_scratch(td_links_job *j, int r, int64_t from, int64_t count)
+static td_status receive_scratch(td_p2p_job *j, int r, int64_t from, int64_t count)
 {
-    return td_links_check(j, j->g->api->recv(j->scratch[r], r, td_links_job_slot(j, TD_LINKS_DATA),
-                                             (size_t)from * j->size, (size_t)count * j->size));
+    return td_p2p_check(j, j->g->api->recv(j->scratch[r], r, td_p2p_job_slot(j, TD_P2P_DATA),
+                                           (size_t)from * j->size, (size_t)count * j->size));
 }
 
-static td_status wait_scratch(const td_links_job *j, int r)
+static td_status wait_scratch(const td_p2p_job *j, int r)
 {
-    return td_links_check(j, j->g->api->wait_recv(j->scratch[r], td_links_patience(j->c)));
+    return td_p2p_check(j, j->g->api->wait_recv(j->scratch[r], td_p2p_patience(j->c)));
 }
 
 /* Elements of a piece. */
-static int64_t piece_elements(const td_links_job *j)
+static int64_t piece_elements(const td_p2p_job *j)
 {
     return (int64_t)(j->g->api->piece_bytes / j->size);
 }
@@ -40,32 +40,32 @@ static int64_t piece_elements(const td_links_job *j)
 
 /* The scratch memory has a row for each rank: for the data that the rank sends here. This rank's
  * own row is for results that it sends. */
-static size_t row_bytes(const td_links_job *j)
+static size_t row_bytes(const td_p2p_job *j)
 {
     return j->g->scratch_bytes / (size_t)j->g->size;
 }
 
-static char *row_of(const td_links_job *j, int r)
+static char *row_of(const td_p2p_job *j, int r)
 {
     return j->g->scratch + (size_t)r * row_bytes(j);
 }
 
 /* Makes scratch memory with rows of `count` elements. */
-static td_status take_scratch(td_links_job *j, int64_t count)
+static td_status take_scratch(td_p2p_job *j, int64_t count)
 {
-    td_links_engine *g = j->g;
+    td_p2p_engine *g = j->g;
     size_t each = ((size_t)count * j->size + 63) / 64 * 64;
     if (row_bytes(j) < each) {
         free(g->scratch);
         g->scratch = malloc(each * (size_t)g->size);
         g->scratch_bytes = g->scratch != NULL ? each * (size_t)g->size : 0;
     }
-    j->scratch = calloc((size_t)g->size, sizeof(td_links_buffer *));
+    j->scratch = calloc((size_t)g->size, sizeof(td_p2p_buffer *));
     if (g->scratch == NULL || j->scratch == NULL) {
         return td_fail(TD_E_NOMEM, "out of memory for what other ranks send to be summed");
     }
     for (int r = 0; r < g->size; r++) {
-        j->scratch[r] = g->api->buffer(g->links, row_of(j, r), row_bytes(j), TD_LINKS_WAITS);
+        j->scratch[r] = g->api->buffer(g->p2p, row_of(j, r), row_bytes(j), TD_P2P_WAITS);
         if (j->scratch[r] == NULL) {
             return td_fail(TD_E_NOMEM, "out of memory for transfers");
         }
@@ -76,10 +76,10 @@ static td_status take_scratch(td_links_job *j, int64_t count)
 /* ---- reductions ---- */
 
 /* out = the sum in rank order of `own` and of the other ranks' rows from element `at` on. */
-static void sum_up(const td_links_job *j, const void **terms, const char *own, int64_t at,
-                   void *out, int64_t count)
+static void sum_up(const td_p2p_job *j, const void **terms, const char *own, int64_t at, void *out,
+                   int64_t count)
 {
-    const td_links_engine *g = j->g;
+    const td_p2p_engine *g = j->g;
     for (int r = 0; r < g->size; r++) {
         terms[r] = r == g->rank ? own : row_of(j, r) + (size_t)at * j->size;
     }
@@ -88,7 +88,7 @@ static void sum_up(const td_links_job *j, const void **terms, const char *own, i
 
 /* Receives all other ranks' data in one piece and sums it with this rank's, from element `own` on.
  */
-static td_status reduce_at_once(td_links_job *j, const void **terms, int64_t own)
+static td_status reduce_at_once(td_p2p_job *j, const void **terms, int64_t own)
 {
     const td_collective *c = j->c;
     for (int r = 0; r < j->g->size; r++) {
@@ -96,43 +96,43 @@ static td_status reduce_at_once(td_links_job *j, const void **terms, int64_t own
             TD_TRY(receive_scratch(j, r, 0, c->count));
         }
     }
-    TD_TRY(td_links_listen(j));
+    TD_TRY(td_p2p_listen(j));
     for (int r = 0; r < j->g->size; r++) {
         if (r != j->g->rank) {
             TD_TRY(wait_scratch(j, r));
         }
     }
     /* In place: data that the sum overwrites must have been sent. */
-    TD_TRY(td_links_wait_arrays(j));
+    TD_TRY(td_p2p_wait_arrays(j));
     sum_up(j, terms, (const char *)c->in + (size_t)own * j->size, 0, c->out, c->count);
     return TD_OK;
 }
 
 /* Sums whole arrays, on all ranks or on the root. */
-static td_status reduce_small(td_links_job *j, const void **terms)
+static td_status reduce_small(td_p2p_job *j, const void **terms)
 {
     const td_collective *c = j->c;
     const bool all = c->kind == TD_COLLECTIVE_ALL_REDUCE;
     for (int r = 0; r < j->g->size; r++) {
         if (r != j->g->rank && (all || r == c->peer)) {
-            TD_TRY(td_links_send_in(j, r, 0, c->count));
+            TD_TRY(td_p2p_send_in(j, r, 0, c->count));
         }
     }
     if (all || j->g->rank == c->peer) {
         TD_TRY(take_scratch(j, c->count));
         return reduce_at_once(j, terms, 0);
     }
-    TD_TRY(td_links_listen(j));
-    return td_links_wait_arrays(j);
+    TD_TRY(td_p2p_listen(j));
+    return td_p2p_wait_arrays(j);
 }
 
-static td_status reduce_scatter(td_links_job *j, const void **terms)
+static td_status reduce_scatter(td_p2p_job *j, const void **terms)
 {
     const td_collective *c = j->c;
     TD_TRY(take_scratch(j, c->count));
     for (int r = 0; r < j->g->size; r++) {
         if (r != j->g->rank) {
-            TD_TRY(td_links_send_in(j, r, r * c->count, c->count));
+            TD_TRY(td_p2p_send_in(j, r, r * c->count, c->count));
         }
     }
     return reduce_at_once(j, terms, j->g->rank * c->count);
@@ -141,7 +141,7 @@ static td_status reduce_scatter(td_links_job *j, const void **terms)
 /* ---- all-reduce by slices ---- */
 
 /* Piece k of rank r's slice: its number of elements, 0 after the slice's end. */
-static int64_t piece_of(const td_links_job *j, int r, int64_t k, int64_t *begin)
+static int64_t piece_of(const td_p2p_job *j, int r, int64_t k, int64_t *begin)
 {
     const int64_t line = 64 / (int64_t)j->size, piece = piece_elements(j);
     int64_t part = (j->c->count + j->g->size - 1) / j->g->size;
@@ -154,7 +154,7 @@ static int64_t piece_of(const td_links_job *j, int r, int64_t k, int64_t *begin)
 
 /* Exchanges piece k of all slices: sends each to the rank that sums it. The scratch memory has room
  * for two pieces. */
-static td_status exchange_piece(td_links_job *j, int64_t k)
+static td_status exchange_piece(td_p2p_job *j, int64_t k)
 {
     const int rank = j->g->rank;
     int64_t begin, count = piece_of(j, rank, k, &begin);
@@ -168,7 +168,7 @@ static td_status exchange_piece(td_links_job *j, int64_t k)
         }
         int64_t theirs_begin, theirs = piece_of(j, r, k, &theirs_begin);
         if (theirs > 0) {
-            TD_TRY(td_links_send_in(j, r, theirs_begin, theirs));
+            TD_TRY(td_p2p_send_in(j, r, theirs_begin, theirs));
         }
     }
     return TD_OK;
@@ -176,7 +176,7 @@ static td_status exchange_piece(td_links_job *j, int64_t k)
 
 /* Posts the receives of the other slices' results. A rank sends a result only after it has received
  * this rank's data of that piece, so nothing is overwritten too early. */
-static td_status expect_results(td_links_job *j)
+static td_status expect_results(td_p2p_job *j)
 {
     const td_collective *c = j->c;
     for (int r = 0; r < j->g->size; r++) {
@@ -185,7 +185,7 @@ static td_status expect_results(td_links_job *j)
             continue;
         }
         for (int64_t k = 0; (count = piece_of(j, r, k, &begin)) > 0; k++) {
-            TD_TRY(td_links_receive_out(j, TD_LINKS_RESULT, r, begin, count));
+            TD_TRY(td_p2p_receive_out(j, TD_P2P_RESULT, r, begin, count));
         }
     }
     return TD_OK;
@@ -193,7 +193,7 @@ static td_status expect_results(td_links_job *j)
 
 /* Sums piece k of this rank's slice, from element `begin` on. In an all-reduce, sends the result to
  * all ranks; in a reduce this rank is the root and keeps it. */
-static td_status sum_for_all(td_links_job *j, const void **terms, int64_t k, int64_t begin,
+static td_status sum_for_all(td_p2p_job *j, const void **terms, int64_t k, int64_t begin,
                              int64_t count)
 {
     const td_collective *c = j->c;
@@ -210,19 +210,19 @@ static td_status sum_for_all(td_links_job *j, const void **terms, int64_t k, int
 
 /* The same for another rank that is the root. This rank's array must not change, so the result goes
  * into this rank's row. */
-static td_status sum_for_root(td_links_job *j, const void **terms, int64_t k, int64_t begin,
+static td_status sum_for_root(td_p2p_job *j, const void **terms, int64_t k, int64_t begin,
                               int64_t count)
 {
     const td_collective *c = j->c;
-    td_links_buffer *row = j->scratch[j->g->rank];
+    td_p2p_buffer *row = j->scratch[j->g->rank];
     sum_up(j, terms, (const char *)c->in + (size_t)begin * j->size, (k & 1) * piece_elements(j),
            row_of(j, j->g->rank), count);
-    TD_TRY(td_links_check(j, j->g->api->send(row, c->peer, td_links_job_slot(j, TD_LINKS_RESULT), 0,
-                                             (size_t)count * j->size)));
-    return td_links_check(j, j->g->api->wait_send(row, td_links_patience(c)));
+    TD_TRY(td_p2p_check(j, j->g->api->send(row, c->peer, td_p2p_job_slot(j, TD_P2P_RESULT), 0,
+                                           (size_t)count * j->size)));
+    return td_p2p_check(j, j->g->api->wait_send(row, td_p2p_patience(c)));
 }
 
-static td_status sum_piece(td_links_job *j, const void **terms, int64_t k, int64_t begin,
+static td_status sum_piece(td_p2p_job *j, const void **terms, int64_t k, int64_t begin,
                            int64_t count)
 {
     const td_collective *c = j->c;
@@ -237,13 +237,13 @@ static td_status sum_piece(td_links_job *j, const void **terms, int64_t k, int64
     return sum_for_all(j, terms, k, begin, count);
 }
 
-static td_status reduce_large(td_links_job *j, const void **terms)
+static td_status reduce_large(td_p2p_job *j, const void **terms)
 {
     int64_t begin;
     TD_TRY(take_scratch(j, 2 * piece_elements(j)));
     TD_TRY(exchange_piece(j, 0));
     TD_TRY(expect_results(j));
-    TD_TRY(td_links_listen(j));
+    TD_TRY(td_p2p_listen(j));
     /* Rank 0's slice is the longest. */
     for (int64_t k = 0; piece_of(j, 0, k, &begin) > 0; k++) {
         TD_TRY(exchange_piece(j, k + 1));
@@ -252,10 +252,10 @@ static td_status reduce_large(td_links_job *j, const void **terms)
             TD_TRY(sum_piece(j, terms, k, begin, count));
         }
     }
-    return td_links_wait_arrays(j);
+    return td_p2p_wait_arrays(j);
 }
 
-td_status td_links_reduce(td_links_job *j)
+td_status td_p2p_reduce(td_p2p_job *j)
 {
     const void **terms = calloc((size_t)j->g->size, sizeof *terms);
     if (terms == NULL) {

@@ -103,7 +103,7 @@ static td_status agree(const td_shm *shm, td_store *store, td_status status, dou
     return TD_OK;
 }
 
-static td_status meet(td_shm *shm, const td_comm_backend_init *init)
+static td_status meet(td_shm *shm, const td_engine_init *init)
 {
     double deadline = td_clock() + init->timeout;
     int fd = -1;
@@ -142,7 +142,7 @@ static void shm_destroy(void *engine)
     free(shm);
 }
 
-static td_status shm_init(void **engine, const td_comm_backend_init *init)
+static td_status shm_init(void **engine, const td_engine_init *init)
 {
     if (init->size > TD_SHM_MAX_RANKS) {
         return td_fail(TD_E_UNSUPPORTED, "shm: %d ranks; it is made for up to %d: use gloo",
@@ -171,9 +171,9 @@ static void shm_abort(void *engine, td_status status, const char *reason)
     td_shm_break(engine, status, reason);
 }
 
-const td_comm_backend td_shm_backend = {
+const td_engine_type td_shm_engine = {
     .name = "shm",
-    .flags = TD_BACKEND_TIMEOUT | TD_BACKEND_ABORT,
+    .flags = TD_ENGINE_TIMEOUT | TD_ENGINE_ABORT,
     .init = shm_init,
     .run = td_shm_run,
     .start = td_shm_start,

@@ -12,7 +12,7 @@
 #ifndef TD_DIST_SHM_H
 #define TD_DIST_SHM_H
 
-#include "dist/backend.h"
+#include "dist/engine.h"
 #include "dist/process.h"
 
 #include <stdalign.h>
@@ -137,7 +137,7 @@ void td_shm_break(td_shm *shm, td_status status, const char *reason);
 td_status td_shm_check(const td_shm *shm);
 /* Fails, and breaks the group, if a rank has died or left. */
 td_status td_shm_check_peer(td_shm *shm, int rank);
-/* See td_comm_backend.look. */
+/* See td_engine_type.look. */
 td_status td_shm_look(void *engine);
 /* Enters a collective: publishes it, waits until all ranks have entered, and fails if they have
  * entered different collectives. region, place: where the data is registered; region -1: nowhere.
@@ -149,7 +149,7 @@ const td_shm_entry *td_shm_entered_by(const td_shm *shm, int rank);
 td_status td_shm_step(td_shm *shm, const td_collective *c);
 /* Wakes a rank because one of its mailboxes has changed. */
 void td_shm_ring(td_shm *shm, int rank);
-/* See td_comm_backend. */
+/* See td_engine_type. */
 void td_shm_idle(void *engine, double seconds, bool background);
 bool td_shm_last_entered(void *engine, int rank, td_entered *entered);
 

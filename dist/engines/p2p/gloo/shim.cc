@@ -41,13 +41,13 @@ struct NotYet {
 };
 
 /* Runs body() and turns what it throws into a result. */
-template <typename Body> td_links_result guarded(Body body) noexcept
+template <typename Body> td_p2p_result guarded(Body body) noexcept
 {
     try {
         body();
-        return TD_LINKS_OK;
+        return TD_P2P_OK;
     } catch (const NotYet &) {
-        return TD_LINKS_NOT_YET;
+        return TD_P2P_NOT_YET;
     } catch (const std::exception &e) {
         last_error = e.what();
     } catch (...) {
@@ -55,7 +55,7 @@ template <typename Body> td_links_result guarded(Body body) noexcept
     }
     /* libgloo has no other way to tell a time-out. */
     bool late = last_error.find("Timed out") != std::string::npos;
-    return late ? TD_LINKS_TIMEOUT : TD_LINKS_FAILED;
+    return late ? TD_P2P_TIMEOUT : TD_P2P_FAILED;
 }
 
 /* libgloo writes to sockets that the other side may have closed: as long as this lives, that raises
@@ -103,7 +103,7 @@ milliseconds in_milliseconds(double seconds)
 class Store final : public gloo::rendezvous::Store
 {
   public:
-    explicit Store(const td_links_options &options) : options_(options)
+    explicit Store(const td_p2p_options &options) : options_(options)
     {
     }
 
@@ -145,7 +145,7 @@ class Store final : public gloo::rendezvous::Store
         return "gloo/" + key;
     }
 
-    const td_links_options options_;
+    const td_p2p_options options_;
 };
 
 class Context final : public gloo::rendezvous::Context
@@ -161,23 +161,23 @@ class Context final : public gloo::rendezvous::Context
 
 } // namespace
 
-struct td_links {
+struct td_p2p {
     std::shared_ptr<gloo::transport::Device> device;
     std::shared_ptr<Context> context;
 };
 
-struct td_links_buffer {
+struct td_p2p_buffer {
     std::unique_ptr<gloo::transport::UnboundBuffer> unbound;
 };
 
-static td_links_result open_links(td_links **out, const td_links_options *options)
+static td_p2p_result open_p2p(td_p2p **out, const td_p2p_options *options)
 {
     const Quiet quiet(true);
     *out = nullptr;
     return guarded([&] {
         /* A pair waits five times this for its connection. */
         const milliseconds patience = in_milliseconds(options->timeout / 5);
-        std::unique_ptr<td_links> gloo(new td_links);
+        std::unique_ptr<td_p2p> gloo(new td_p2p);
         Store store(*options);
         gloo->device = gloo::transport::tcp::CreateDevice(options->address);
         gloo->context = std::make_shared<Context>(options->rank, options->size);
@@ -187,14 +187,13 @@ static td_links_result open_links(td_links **out, const td_links_options *option
     });
 }
 
-static td_links_buffer *make_buffer(td_links *gloo, void *memory, size_t bytes,
-                                    td_links_manner manner)
+static td_p2p_buffer *make_buffer(td_p2p *gloo, void *memory, size_t bytes, td_p2p_manner manner)
 {
-    td_links_buffer *buffer = nullptr;
+    td_p2p_buffer *buffer = nullptr;
     guarded([&] {
-        std::unique_ptr<td_links_buffer> made(new td_links_buffer);
+        std::unique_ptr<td_p2p_buffer> made(new td_p2p_buffer);
         made->unbound = gloo->context->createUnboundBuffer(memory, bytes);
-        if (manner != TD_LINKS_WAITS) {
+        if (manner != TD_P2P_WAITS) {
             /* From now on a wait for what is not there throws this, or what comes after it. */
             static const std::exception_ptr not_yet = std::make_exception_ptr(NotYet());
             buffer_signal(made->unbound.get(), not_yet);
@@ -204,31 +203,31 @@ static td_links_buffer *make_buffer(td_links *gloo, void *memory, size_t bytes,
     return buffer;
 }
 
-static void free_buffer(td_links_buffer *buffer)
+static void free_buffer(td_p2p_buffer *buffer)
 {
     guarded([&] { delete buffer; });
 }
 
-static td_links_result send(td_links_buffer *buffer, int rank, uint64_t slot, size_t offset,
-                            size_t bytes)
+static td_p2p_result send(td_p2p_buffer *buffer, int rank, uint64_t slot, size_t offset,
+                          size_t bytes)
 {
     const Quiet quiet;
     return guarded([&] { buffer->unbound->send(rank, slot, offset, bytes); });
 }
 
-static td_links_result receive(td_links_buffer *buffer, int rank, uint64_t slot, size_t offset,
-                               size_t bytes)
+static td_p2p_result receive(td_p2p_buffer *buffer, int rank, uint64_t slot, size_t offset,
+                             size_t bytes)
 {
     const Quiet quiet;
     return guarded([&] { buffer->unbound->recv(rank, slot, offset, bytes); });
 }
 
-static td_links_result wait_send(td_links_buffer *buffer, double seconds)
+static td_p2p_result wait_send(td_p2p_buffer *buffer, double seconds)
 {
     return guarded([&] { buffer->unbound->waitSend(in_milliseconds(seconds)); });
 }
 
-static td_links_result wait_receive(td_links_buffer *buffer, double seconds)
+static td_p2p_result wait_receive(td_p2p_buffer *buffer, double seconds)
 {
     return guarded([&] { buffer->unbound->waitRecv(in_milliseconds(seconds)); });
 }
@@ -238,22 +237,22 @@ static const char *error()
     return last_error.c_str();
 }
 
-static void interrupt(td_links *gloo, const char *reason)
+static void interrupt(td_p2p *gloo, const char *reason)
 {
     guarded([&] { context_signal(gloo->context->transport(), reason); });
 }
 
-static void close_links(td_links *gloo)
+static void close_p2p(td_p2p *gloo)
 {
     guarded([&] { delete gloo; });
 }
 
-extern "C" __attribute__((visibility("default"))) const td_links_api *td_links_entry(void)
+extern "C" __attribute__((visibility("default"))) const td_p2p_api *td_p2p_entry(void)
 {
-    static const td_links_api api = {
-        TD_LINKS_VERSION, "gloo", PIECE_BYTES, open_links,  make_buffer,
-        free_buffer,      send,   receive,     wait_send,   wait_receive,
-        nullptr,          error,  interrupt,   close_links, td_gloo_loop_seconds,
+    static const td_p2p_api api = {
+        TD_P2P_VERSION, "gloo", PIECE_BYTES, open_p2p,  make_buffer,
+        free_buffer,    send,   receive,     wait_send, wait_receive,
+        nullptr,        error,  interrupt,   close_p2p, td_gloo_loop_seconds,
     };
     return &api;
 }

@@ -15,24 +15,24 @@ _Thread_local char td_mpi_error[TD_MPI_ERROR_BYTES];
 
 /* ---- errors ---- */
 
-td_links_result td_mpi_fail(const char *what)
+td_p2p_result td_mpi_fail(const char *what)
 {
     snprintf(td_mpi_error, sizeof td_mpi_error, "%s", what);
-    return TD_LINKS_FAILED;
+    return TD_P2P_FAILED;
 }
 
-td_links_result td_mpi_check(int code, const char *call)
+td_p2p_result td_mpi_check(int code, const char *call)
 {
     char text[MPI_MAX_ERROR_STRING];
     int length;
     if (code == MPI_SUCCESS) {
-        return TD_LINKS_OK;
+        return TD_P2P_OK;
     }
     if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) {
         snprintf(text, sizeof text, "error %d", code);
     }
     snprintf(td_mpi_error, sizeof td_mpi_error, "%s: %s", call, text);
-    return TD_LINKS_FAILED;
+    return TD_P2P_FAILED;
 }
 
 /* ---- beginning and end of MPI ---- */
@@ -54,7 +54,7 @@ static bool was_launched(void)
            getenv("PMI_RANK") != NULL;
 }
 
-static td_links_result begin_mpi(void)
+static td_p2p_result begin_mpi(void)
 {
     int begun = 0, level = MPI_THREAD_SINGLE;
     MPI_Initialized(&begun);
@@ -66,11 +66,11 @@ static td_links_result begin_mpi(void)
                          ? "in a Slurm job that is srun --mpi=pmix PROGRAM (srun --mpi=list shows "
                            "whether this Slurm has it), or mpirun PROGRAM in sbatch or salloc"
                          : "mpirun -n RANKS PROGRAM, or srun --mpi=pmix PROGRAM");
-            return TD_LINKS_REFUSED;
+            return TD_P2P_REFUSED;
         }
         if (td_mpi_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level),
-                         "MPI_Init_thread") != TD_LINKS_OK) {
-            return TD_LINKS_FAILED;
+                         "MPI_Init_thread") != TD_P2P_OK) {
+            return TD_P2P_FAILED;
         }
         atexit(end_mpi);
     }
@@ -79,10 +79,10 @@ static td_links_result begin_mpi(void)
         return td_mpi_fail(
             "this MPI does not bear calls from several threads (MPI_THREAD_SERIALIZED)");
     }
-    return TD_LINKS_OK;
+    return TD_P2P_OK;
 }
 
-/* ---- beginning and end of a group's links ---- */
+/* ---- beginning and end of a group's connections ---- */
 
 static void name_key(char key[32], int rank)
 {
@@ -90,7 +90,7 @@ static void name_key(char key[32], int rank)
 }
 
 /* The ranks of the group, by their numbers in MPI's world. */
-static td_links_result find_members(const td_links_options *o, int *members)
+static td_p2p_result find_members(const td_p2p_options *o, int *members)
 {
     char key[32], text[16];
     int mine, world;
@@ -101,7 +101,7 @@ static td_links_result find_members(const td_links_options *o, int *members)
                  "MPI's world has %d process%s, and the group has %d ranks: start that many, by "
                  "mpirun -n %d PROGRAM",
                  world, world == 1 ? "" : "es", o->size, o->size);
-        return TD_LINKS_REFUSED;
+        return TD_P2P_REFUSED;
     }
     name_key(key, o->rank);
     snprintf(text, sizeof text, "%d", mine);
@@ -114,89 +114,89 @@ static td_links_result find_members(const td_links_options *o, int *members)
         name_key(key, r);
         if (o->get(o->store, key, o->timeout, &value, &size) != 0) {
             snprintf(td_mpi_error, sizeof td_mpi_error, "rank %d has not come", r);
-            return TD_LINKS_TIMEOUT;
+            return TD_P2P_TIMEOUT;
         }
         members[r] = atoi(value);
         o->release(value);
     }
-    return TD_LINKS_OK;
+    return TD_P2P_OK;
 }
 
-static td_links_result make_communicator(td_links *links, const td_links_options *o)
+static td_p2p_result make_communicator(td_p2p *p2p, const td_p2p_options *o)
 {
     int *members = malloc((size_t)o->size * sizeof *members), *limit, found = 0;
     if (members == NULL) {
         return td_mpi_fail("out of memory");
     }
-    td_links_result result = find_members(o, members);
+    td_p2p_result result = find_members(o, members);
     MPI_Group world, group;
-    if (result == TD_LINKS_OK) {
+    if (result == TD_P2P_OK) {
         MPI_Comm_group(MPI_COMM_WORLD, &world);
         result = td_mpi_check(MPI_Group_incl(world, o->size, members, &group), "MPI_Group_incl");
         MPI_Group_free(&world);
     }
     free(members);
-    if (result != TD_LINKS_OK) {
+    if (result != TD_P2P_OK) {
         return result;
     }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    result = td_mpi_check(MPI_Comm_create_group(MPI_COMM_WORLD, group, CREATE_TAG, &links->comm),
+    result = td_mpi_check(MPI_Comm_create_group(MPI_COMM_WORLD, group, CREATE_TAG, &p2p->comm),
                           "MPI_Comm_create_group");
     MPI_Group_free(&group);
-    if (result != TD_LINKS_OK) {
+    if (result != TD_P2P_OK) {
         return result;
     }
-    MPI_Comm_set_errhandler(links->comm, MPI_ERRORS_RETURN);
-    MPI_Comm_get_attr(links->comm, MPI_TAG_UB, &limit, &found);
-    links->tag_bits = TD_MPI_LEAST_TAG_BITS;
-    while (found && links->tag_bits < 30 && *limit >= (1 << (links->tag_bits + 1)) - 1) {
-        links->tag_bits++;
+    MPI_Comm_set_errhandler(p2p->comm, MPI_ERRORS_RETURN);
+    MPI_Comm_get_attr(p2p->comm, MPI_TAG_UB, &limit, &found);
+    p2p->tag_bits = TD_MPI_LEAST_TAG_BITS;
+    while (found && p2p->tag_bits < 30 && *limit >= (1 << (p2p->tag_bits + 1)) - 1) {
+        p2p->tag_bits++;
     }
-    return TD_LINKS_OK;
+    return TD_P2P_OK;
 }
 
-td_links_result td_mpi_open(td_links **out, const td_links_options *options)
+td_p2p_result td_mpi_open(td_p2p **out, const td_p2p_options *options)
 {
     *out = NULL;
-    td_links *links = calloc(1, sizeof *links);
+    td_p2p *p2p = calloc(1, sizeof *p2p);
     double *gone = calloc((size_t)options->size, sizeof *gone);
-    if (links == NULL || gone == NULL) {
-        free(links);
+    if (p2p == NULL || gone == NULL) {
+        free(p2p);
         free(gone);
         return td_mpi_fail("out of memory");
     }
-    links->gone = gone;
-    links->size = options->size;
+    p2p->gone = gone;
+    p2p->size = options->size;
     pthread_mutex_lock(&td_mpi_lock);
-    td_links_result result = begin_mpi();
-    if (result == TD_LINKS_OK) {
-        result = make_communicator(links, options);
-        td_mpi_groups += result == TD_LINKS_OK;
-        td_mpi_spoilt = td_mpi_spoilt || result != TD_LINKS_OK;
+    td_p2p_result result = begin_mpi();
+    if (result == TD_P2P_OK) {
+        result = make_communicator(p2p, options);
+        td_mpi_groups += result == TD_P2P_OK;
+        td_mpi_spoilt = td_mpi_spoilt || result != TD_P2P_OK;
     }
     pthread_mutex_unlock(&td_mpi_lock);
-    if (result != TD_LINKS_OK) {
+    if (result != TD_P2P_OK) {
         free(gone);
-        free(links);
+        free(p2p);
         return result;
     }
-    *out = links;
-    return TD_LINKS_OK;
+    *out = p2p;
+    return TD_P2P_OK;
 }
 
-void td_mpi_close(td_links *links)
+void td_mpi_close(td_p2p *p2p)
 {
     pthread_mutex_lock(&td_mpi_lock);
     td_mpi_groups--;
-    if (!td_mpi_spoilt && !links->failed) {
-        MPI_Comm_free(&links->comm);
+    if (!td_mpi_spoilt && !p2p->failed) {
+        MPI_Comm_free(&p2p->comm);
     }
-    while (links->unused != NULL) {
-        td_mpi_transfer *t = links->unused;
-        links->unused = t->next;
+    while (p2p->unused != NULL) {
+        td_mpi_transfer *t = p2p->unused;
+        p2p->unused = t->next;
         free(t);
     }
     pthread_mutex_unlock(&td_mpi_lock);
-    free(links->gone);
-    free(links);
+    free(p2p->gone);
+    free(p2p);
 }

@@ -21,20 +21,20 @@ typedef struct td_mpi_transfer {
     bool sends;
 } td_mpi_transfer;
 
-struct td_links_buffer {
-    td_links *links;
+struct td_p2p_buffer {
+    td_p2p *p2p;
     char *memory;
-    td_links_manner manner;
-    td_mpi_transfer *transfers;        /* running, in the order in which they began */
-    struct td_links_buffer *next_last; /* in the list of buffers for last messages */
-    int last_of;                       /* the rank whose last message the buffer is for */
+    td_p2p_manner manner;
+    td_mpi_transfer *transfers;      /* running, in the order in which they began */
+    struct td_p2p_buffer *next_last; /* in the list of buffers for last messages */
+    int last_of;                     /* the rank whose last message the buffer is for */
 };
 
-struct td_links {
+struct td_p2p {
     MPI_Comm comm;
     int size, tag_bits;
     bool background, failed;
-    td_links_buffer *lasts;
+    td_p2p_buffer *lasts;
     double *gone;            /* by rank: when its last message arrived; 0: not yet */
     td_mpi_transfer *unused; /* ended ones, for new transfers */
     atomic_bool interrupted;
@@ -47,10 +47,10 @@ extern bool td_mpi_spoilt; /* a rank has not answered: MPI_Finalize might wait f
 
 /* This thread's last failure. */
 extern _Thread_local char td_mpi_error[TD_MPI_ERROR_BYTES];
-td_links_result td_mpi_fail(const char *what);
-td_links_result td_mpi_check(int code, const char *call); /* fails if code is an MPI error */
+td_p2p_result td_mpi_fail(const char *what);
+td_p2p_result td_mpi_check(int code, const char *call); /* fails if code is an MPI error */
 
-td_links_result td_mpi_open(td_links **links, const td_links_options *options);
-void td_mpi_close(td_links *links);
+td_p2p_result td_mpi_open(td_p2p **p2p, const td_p2p_options *options);
+void td_mpi_close(td_p2p *p2p);
 
 #endif

@@ -1,4 +1,4 @@
-/* libtandem-mpi.so: links over MPI, see api.h.
+/* libtandem-mpi.so: connections over MPI, see api.h.
  *
  * MPI moves data only while somebody calls it, and MPI's own waits spin on the core. So all
  * transfers are non-blocking, and a waiting thread tests its transfer again and again: first at
@@ -49,9 +49,9 @@ static const char *error(void)
 
 /* Two slots may have the same tag. MPI keeps the order of transfers with the same tag, and ranks
  * that do the same make them in the same order. */
-static int tag_of(const td_links *links, uint64_t slot)
+static int tag_of(const td_p2p *p2p, uint64_t slot)
 {
-    const int bits = links->tag_bits - USE_BITS;
+    const int bits = p2p->tag_bits - USE_BITS;
     uint64_t rest = (slot << 4) * UINT64_C(0x9e3779b97f4a7c15);
     return (int)((slot >> 60) << bits | rest >> (64 - bits));
 }
@@ -79,13 +79,13 @@ static int type_of(size_t bytes, int *count, MPI_Datatype *type)
     return code == MPI_SUCCESS ? MPI_Type_commit(type) : code;
 }
 
-static td_links_result begin(td_links_buffer *b, int rank, uint64_t slot, size_t offset,
-                             size_t bytes, bool sends)
+static td_p2p_result begin(td_p2p_buffer *b, int rank, uint64_t slot, size_t offset, size_t bytes,
+                           bool sends)
 {
-    td_links *links = b->links;
-    td_mpi_transfer *t = links->unused;
+    td_p2p *p2p = b->p2p;
+    td_mpi_transfer *t = p2p->unused;
     if (t != NULL) {
-        links->unused = t->next;
+        p2p->unused = t->next;
     } else {
         t = malloc(sizeof *t);
         if (t == NULL) {
@@ -93,19 +93,19 @@ static td_links_result begin(td_links_buffer *b, int rank, uint64_t slot, size_t
         }
     }
     MPI_Datatype type;
-    int count, tag = tag_of(links, slot), code = type_of(bytes, &count, &type);
+    int count, tag = tag_of(p2p, slot), code = type_of(bytes, &count, &type);
     *t = (td_mpi_transfer){ .rank = rank, .sends = sends };
     if (code == MPI_SUCCESS) {
-        code =
-            sends ? MPI_Isend(b->memory + offset, count, type, rank, tag, links->comm, &t->request)
-                  : MPI_Irecv(b->memory + offset, count, type, rank, tag, links->comm, &t->request);
+        code = sends
+                   ? MPI_Isend(b->memory + offset, count, type, rank, tag, p2p->comm, &t->request)
+                   : MPI_Irecv(b->memory + offset, count, type, rank, tag, p2p->comm, &t->request);
     }
     if (type != MPI_BYTE && count == 1) {
         MPI_Type_free(&type);
     }
     if (code != MPI_SUCCESS) {
-        t->next = links->unused;
-        links->unused = t;
+        t->next = p2p->unused;
+        p2p->unused = t;
         return td_mpi_check(code, sends ? "MPI_Isend" : "MPI_Irecv");
     }
     td_mpi_transfer **end = &b->transfers;
@@ -113,29 +113,29 @@ static td_links_result begin(td_links_buffer *b, int rank, uint64_t slot, size_t
         end = &(*end)->next;
     }
     *end = t;
-    return TD_LINKS_OK;
+    return TD_P2P_OK;
 }
 
-static void drop(td_links_buffer *b, td_mpi_transfer **link)
+static void drop(td_p2p_buffer *b, td_mpi_transfer **link)
 {
     td_mpi_transfer *t = *link;
     *link = t->next;
-    t->next = b->links->unused;
-    b->links->unused = t;
+    t->next = b->p2p->unused;
+    b->p2p->unused = t;
 }
 
 /* Notes that the last message for which b waits has arrived. */
-static void note_last(const td_links_buffer *b)
+static void note_last(const td_p2p_buffer *b)
 {
-    double *gone = &b->links->gone[b->last_of];
+    double *gone = &b->p2p->gone[b->last_of];
     *gone = *gone == 0 ? now() : *gone;
 }
 
-static void note_gone(td_links *links)
+static void note_gone(td_p2p *p2p)
 {
-    for (td_links_buffer *b = links->lasts; b != NULL; b = b->next_last) {
+    for (td_p2p_buffer *b = p2p->lasts; b != NULL; b = b->next_last) {
         int come = 0;
-        if (b->transfers != NULL && links->gone[b->last_of] == 0 &&
+        if (b->transfers != NULL && p2p->gone[b->last_of] == 0 &&
             MPI_Request_get_status(b->transfers->request, &come, MPI_STATUS_IGNORE) ==
                 MPI_SUCCESS &&
             come) {
@@ -146,7 +146,7 @@ static void note_gone(td_links *links)
 
 /* Tests the first of the buffer's sends or receives. MPI matches transfers in order but does not
  * end them in order: over TCP a short one overtakes a long one. */
-static td_links_result look(td_links_buffer *b, bool sends)
+static td_p2p_result look(td_p2p_buffer *b, bool sends)
 {
     td_mpi_transfer **link = &b->transfers;
     while (*link != NULL && (*link)->sends != sends) {
@@ -157,56 +157,56 @@ static td_links_result look(td_links_buffer *b, bool sends)
     }
     int done = 0, code = MPI_Test(&(*link)->request, &done, MPI_STATUS_IGNORE);
     if (code == MPI_SUCCESS && !done) {
-        return TD_LINKS_NOT_YET;
+        return TD_P2P_NOT_YET;
     }
     drop(b, link);
-    if (code == MPI_SUCCESS && !sends && b->manner == TD_LINKS_LAST) {
+    if (code == MPI_SUCCESS && !sends && b->manner == TD_P2P_LAST) {
         note_last(b); /* note_gone cannot see it any more */
     }
     return td_mpi_check(code, sends ? "a send" : "a receive");
 }
 
 /* After a test without success: fails if the transfer cannot end any more. */
-static td_links_result is_there_hope(const td_links_buffer *b, bool sends)
+static td_p2p_result is_there_hope(const td_p2p_buffer *b, bool sends)
 {
-    const td_links *links = b->links;
-    if (atomic_load(&links->interrupted)) {
-        return td_mpi_fail(links->reason);
+    const td_p2p *p2p = b->p2p;
+    if (atomic_load(&p2p->interrupted)) {
+        return td_mpi_fail(p2p->reason);
     }
     for (const td_mpi_transfer *t = b->transfers; t != NULL; t = t->next) {
-        if (t->sends == sends && links->gone[t->rank] > 0 && now() - links->gone[t->rank] > GRACE) {
+        if (t->sends == sends && p2p->gone[t->rank] > 0 && now() - p2p->gone[t->rank] > GRACE) {
             snprintf(td_mpi_error, sizeof td_mpi_error, "rank %d has gone", t->rank);
-            return TD_LINKS_FAILED;
+            return TD_P2P_FAILED;
         }
     }
-    return TD_LINKS_NOT_YET;
+    return TD_P2P_NOT_YET;
 }
 
 /* ---- waiting (without the lock) ---- */
 
-static td_links_result wait_for(td_links_buffer *b, double seconds, bool sends)
+static td_p2p_result wait_for(td_p2p_buffer *b, double seconds, bool sends)
 {
-    td_links *links = b->links;
-    const bool polled = b->manner != TD_LINKS_WAITS;
+    td_p2p *p2p = b->p2p;
+    const bool polled = b->manner != TD_P2P_WAITS;
     double end = 0, pause = SHORTEST_NAP;
     for (int spins = 0;; spins++) {
         pthread_mutex_lock(&td_mpi_lock);
-        td_links_result result = look(b, sends);
-        if (result == TD_LINKS_NOT_YET && (polled || spins % 16 == 15)) {
-            note_gone(links);
+        td_p2p_result result = look(b, sends);
+        if (result == TD_P2P_NOT_YET && (polled || spins % 16 == 15)) {
+            note_gone(p2p);
             result = is_there_hope(b, sends);
         }
         pthread_mutex_unlock(&td_mpi_lock);
-        if (result != TD_LINKS_NOT_YET || polled) {
+        if (result != TD_P2P_NOT_YET || polled) {
             return result;
         }
         double time = now();
         end = end == 0 ? time + seconds : end;
         if (time >= end) {
             snprintf(td_mpi_error, sizeof td_mpi_error, "Timed out");
-            return TD_LINKS_TIMEOUT;
+            return TD_P2P_TIMEOUT;
         }
-        if (links->background || spins >= SPINS) {
+        if (p2p->background || spins >= SPINS) {
             nap(pause);
             pause = pause * 2 < LONGEST_NAP ? pause * 2 : LONGEST_NAP;
         } else if (spins % 8 == 7) {
@@ -215,32 +215,31 @@ static td_links_result wait_for(td_links_buffer *b, double seconds, bool sends)
     }
 }
 
-static td_links_result wait_send(td_links_buffer *buffer, double seconds)
+static td_p2p_result wait_send(td_p2p_buffer *buffer, double seconds)
 {
     return wait_for(buffer, seconds, true);
 }
 
-static td_links_result wait_receive(td_links_buffer *buffer, double seconds)
+static td_p2p_result wait_receive(td_p2p_buffer *buffer, double seconds)
 {
     return wait_for(buffer, seconds, false);
 }
 
-static void in_background(td_links *links, bool background)
+static void in_background(td_p2p *p2p, bool background)
 {
-    links->background = background;
+    p2p->background = background;
 }
 
 /* ---- buffers ---- */
 
-static td_links_buffer *make_buffer(td_links *links, void *memory, size_t bytes,
-                                    td_links_manner manner)
+static td_p2p_buffer *make_buffer(td_p2p *p2p, void *memory, size_t bytes, td_p2p_manner manner)
 {
     (void)bytes;
-    td_links_buffer *b = calloc(1, sizeof *b);
+    td_p2p_buffer *b = calloc(1, sizeof *b);
     if (b == NULL) {
         return NULL;
     }
-    b->links = links;
+    b->p2p = p2p;
     b->memory = memory;
     b->manner = manner;
     return b;
@@ -248,7 +247,7 @@ static td_links_buffer *make_buffer(td_links *links, void *memory, size_t bytes,
 
 /* Ends a buffer's transfers that have failed or are not needed any more. A receive that has not
  * begun can be cancelled. A send cannot, and MPI may read its memory at any time. */
-static void take_back(td_links_buffer *b)
+static void take_back(td_p2p_buffer *b)
 {
     for (td_mpi_transfer *t = b->transfers; t != NULL; t = t->next) {
         if (!t->sends) {
@@ -268,18 +267,18 @@ static void take_back(td_links_buffer *b)
         fprintf(stderr,
                 "tandem: %s; a transfer with rank %d is under way, which MPI cannot take back, so "
                 "this process ends\n",
-                b->links->reason, b->transfers->rank);
+                b->p2p->reason, b->transfers->rank);
         _exit(1);
     }
 }
 
-static void free_buffer(td_links_buffer *b)
+static void free_buffer(td_p2p_buffer *b)
 {
     pthread_mutex_lock(&td_mpi_lock);
     if (b->transfers != NULL) {
         take_back(b);
     }
-    for (td_links_buffer **link = &b->links->lasts; *link != NULL; link = &(*link)->next_last) {
+    for (td_p2p_buffer **link = &b->p2p->lasts; *link != NULL; link = &(*link)->next_last) {
         if (*link == b) {
             *link = b->next_last;
             break;
@@ -289,40 +288,38 @@ static void free_buffer(td_links_buffer *b)
     free(b);
 }
 
-static td_links_result send(td_links_buffer *b, int rank, uint64_t slot, size_t offset,
-                            size_t bytes)
+static td_p2p_result send(td_p2p_buffer *b, int rank, uint64_t slot, size_t offset, size_t bytes)
 {
     pthread_mutex_lock(&td_mpi_lock);
-    td_links_result result = begin(b, rank, slot, offset, bytes, true);
+    td_p2p_result result = begin(b, rank, slot, offset, bytes, true);
     pthread_mutex_unlock(&td_mpi_lock);
     return result;
 }
 
-static td_links_result receive(td_links_buffer *b, int rank, uint64_t slot, size_t offset,
-                               size_t bytes)
+static td_p2p_result receive(td_p2p_buffer *b, int rank, uint64_t slot, size_t offset, size_t bytes)
 {
     pthread_mutex_lock(&td_mpi_lock);
-    td_links_result result = begin(b, rank, slot, offset, bytes, false);
-    if (result == TD_LINKS_OK && b->manner == TD_LINKS_LAST) {
+    td_p2p_result result = begin(b, rank, slot, offset, bytes, false);
+    if (result == TD_P2P_OK && b->manner == TD_P2P_LAST) {
         b->last_of = rank;
-        b->next_last = b->links->lasts;
-        b->links->lasts = b;
+        b->next_last = b->p2p->lasts;
+        b->p2p->lasts = b;
     }
     pthread_mutex_unlock(&td_mpi_lock);
     return result;
 }
 
 /* Calls MPI until all other ranks have gone; false: time-out. */
-static bool linger(td_links *links, double seconds)
+static bool linger(td_p2p *p2p, double seconds)
 {
     const double end = now() + seconds;
     bool all = false;
     while (!all && now() < end) {
         pthread_mutex_lock(&td_mpi_lock);
-        note_gone(links);
+        note_gone(p2p);
         all = true;
-        for (const td_links_buffer *b = links->lasts; b != NULL; b = b->next_last) {
-            all = all && links->gone[b->last_of] > 0;
+        for (const td_p2p_buffer *b = p2p->lasts; b != NULL; b = b->next_last) {
+            all = all && p2p->gone[b->last_of] > 0;
         }
         pthread_mutex_unlock(&td_mpi_lock);
         nap(LONGEST_NAP);
@@ -330,28 +327,28 @@ static bool linger(td_links *links, double seconds)
     return all;
 }
 
-static void interrupt(td_links *links, const char *reason)
+static void interrupt(td_p2p *p2p, const char *reason)
 {
     bool failed = reason[0] != '\0';
     pthread_mutex_lock(&td_mpi_lock);
-    bool before = atomic_load(&links->interrupted);
+    bool before = atomic_load(&p2p->interrupted);
     if (!before) {
-        snprintf(links->reason, sizeof links->reason, "%s", reason);
-        links->failed = failed;
-        atomic_store(&links->interrupted, true);
+        snprintf(p2p->reason, sizeof p2p->reason, "%s", reason);
+        p2p->failed = failed;
+        atomic_store(&p2p->interrupted, true);
     }
     pthread_mutex_unlock(&td_mpi_lock);
-    if (!before && !linger(links, failed ? LINGER_FAILED : LINGER) && failed) {
+    if (!before && !linger(p2p, failed ? LINGER_FAILED : LINGER) && failed) {
         pthread_mutex_lock(&td_mpi_lock);
         td_mpi_spoilt = true;
         pthread_mutex_unlock(&td_mpi_lock);
     }
 }
 
-__attribute__((visibility("default"))) const td_links_api *td_links_entry(void)
+__attribute__((visibility("default"))) const td_p2p_api *td_p2p_entry(void)
 {
-    static const td_links_api api = {
-        .version = TD_LINKS_VERSION,
+    static const td_p2p_api api = {
+        .version = TD_P2P_VERSION,
         .name = "mpi",
         .piece_bytes = PIECE_BYTES,
         .open = td_mpi_open,

@@ -1,8 +1,8 @@
 /* The table that a communication engine for CPU memory implements: shm, gloo, mpi. The core
  * (group.c) owns the queue, the communication thread, the work handles, the watchdog and the
  * sequence numbers; an engine moves bytes. */
-#ifndef TD_DIST_BACKEND_H
-#define TD_DIST_BACKEND_H
+#ifndef TD_DIST_ENGINE_H
+#define TD_DIST_ENGINE_H
 
 #include "dist/dist.h"
 #include "dist/store.h"
@@ -49,26 +49,26 @@ typedef struct td_entered {
 } td_entered;
 
 enum {
-    TD_BACKEND_POLL = 1,    /* has start() and poll() instead of run() (none of today's engines) */
-    TD_BACKEND_TIMEOUT = 2, /* ends a collective at its deadline; otherwise the watchdog aborts */
-    TD_BACKEND_ABORT = 4,   /* abort() ends a stuck call, and the process stays usable */
+    TD_ENGINE_POLL = 1,    /* has start() and poll() instead of run() (none of today's engines) */
+    TD_ENGINE_TIMEOUT = 2, /* ends a collective at its deadline; otherwise the watchdog aborts */
+    TD_ENGINE_ABORT = 4,   /* abort() ends a stuck call, and the process stays usable */
 };
 
-typedef struct td_comm_backend_init {
+typedef struct td_engine_init {
     int rank, size;
     td_store *store;     /* under the group's own prefix */
     const char *address; /* of this host, for peers; NULL: unknown */
     double timeout;
-} td_comm_backend_init;
+} td_engine_init;
 
-typedef struct td_comm_backend {
+typedef struct td_engine_type {
     const char *name;
     unsigned flags;
     /* If it fails after it has set *engine, destroy is called. A group of one rank has no engine.
      */
-    td_status (*init)(void **engine, const td_comm_backend_init *init);
+    td_status (*init)(void **engine, const td_engine_init *init);
     td_status (*run)(void *engine, const td_collective *c);
-    /* With TD_BACKEND_POLL: for all collectives. Otherwise for sends and receives, which must not
+    /* With TD_ENGINE_POLL: for all collectives. Otherwise for sends and receives, which must not
      * block each other; NULL: run() does them one after the other. c lives until poll says done. */
     td_status (*start)(void *engine, const td_collective *c, void **request);
     td_status (*poll)(void *engine, void *request, bool *done);
@@ -92,13 +92,13 @@ typedef struct td_comm_backend {
     td_status (*memory)(void *engine, const td_collective *c, void **memory);
     void (*memory_free)(void *engine, void *memory);
     void (*destroy)(void *engine);
-} td_comm_backend;
+} td_engine_type;
 
-extern const td_comm_backend td_shm_backend;
+extern const td_engine_type td_shm_engine;
 
 /* "shm", "gloo", "mpi". A new engine is a folder in engines/, a declaration above and a branch in
  * registry.c. NULL with td_last_error(): what to install, or which names there are. */
-const td_comm_backend *td_comm_backend_find(const char *name);
+const td_engine_type *td_engine_find(const char *name);
 
 /* CPU seconds of a group's communication thread and of its engine's threads. */
 double td_group_cpu_seconds(const td_group *group);
