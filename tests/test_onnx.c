@@ -285,6 +285,40 @@ static void test_mistakes(void **state)
     td_module_free(net);
 }
 
+static td_tensor *add_forward(td_module *self, td_tensor *x, td_site at)
+{
+    (void)at;
+    return td_add(x, td_slice(self->tensors[0].tensor, 0, 0, 3, 1));
+}
+
+static const td_module_type add_type = { .name = "Add", .forward = add_forward };
+
+static td_status export_with(int64_t numbers)
+{
+    td_module *m = td_module_new(&add_type, 0);
+    assert_non_null(m);
+    td_module_parameter(m, "input", td_zeros(TD_SHAPE(numbers), TD_F32, TD_CPU));
+    td_status status = td_onnx_export(td_module_finish(m), TD_SHAPE(2, 3), temp_path("net.onnx"));
+    td_module_free(m);
+    return status;
+}
+
+/* A name that the graph has already; and 2 GiB of zeros, which take no memory. */
+static void test_parameters(void **state)
+{
+    (void)state;
+    assert_true(export_with(3) == TD_OK);
+    message graph = field(read_file(temp_path("net.onnx")), 7, 0);
+    int found = 0;
+    for (int i = 0; field(graph, 5, i).at != NULL; i++) {
+        message name = field(field(graph, 5, i), 8, 0);
+        found += name.end - name.at == 6 && memcmp(name.at, "/input", 6) == 0;
+    }
+    assert_int_equal(found, 1);
+    assert_true(export_with((int64_t)1 << 29) == TD_E_UNSUPPORTED);
+    assert_error_says("would have 2.0 GiB", "at most 2 GiB", NULL);
+}
+
 /* Tokens, whose values cannot be made up: 0, or the example's. */
 static void test_tokens(void **state)
 {
@@ -304,6 +338,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_weights, temp_folder_setup, free_file),
         cmocka_unit_test_setup_teardown(test_refusals, temp_folder_setup, free_file),
         cmocka_unit_test_setup_teardown(test_mistakes, temp_folder_setup, free_file),
+        cmocka_unit_test_setup_teardown(test_parameters, temp_folder_setup, free_file),
         cmocka_unit_test_setup_teardown(test_tokens, temp_folder_setup, free_file),
     };
     return cmocka_run_group_tests_name("onnx: files", tests, NULL, NULL);

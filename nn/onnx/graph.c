@@ -36,6 +36,12 @@ static const char *text(const char *format, ...)
     return memcpy(copy, whole, size);
 }
 
+const char *td_onnx_where(const td_onnx_call *c)
+{
+    return text("%s:%d: %s%s%s", c->at.file != NULL ? c->at.file : "?", c->at.line, c->op,
+                c->module != NULL ? " in " : "", c->module != NULL ? c->module : "");
+}
+
 int td_onnx_dtype(td_dtype dtype)
 {
     static const int numbers[TD_DTYPE_COUNT] = {
@@ -47,35 +53,46 @@ int td_onnx_dtype(td_dtype dtype)
 
 /* ---- nodes ---- */
 
-static td_proto attribute_message(const td_onnx_attribute *a)
+td_proto td_onnx_integer(const char *name, int64_t value)
 {
     td_proto m = { 0 };
-    td_proto_text(&m, ATTRIBUTE_NAME, a->name);
-    switch (a->kind) {
-    case TD_ONNX_IS_INTEGER:
-        td_proto_integer(&m, ATTRIBUTE_INTEGER, a->integer);
-        td_proto_integer(&m, ATTRIBUTE_KIND, KIND_INTEGER);
-        break;
-    case TD_ONNX_IS_FLOAT:
-        td_proto_float(&m, ATTRIBUTE_FLOAT, a->number);
-        td_proto_integer(&m, ATTRIBUTE_KIND, KIND_FLOAT);
-        break;
-    case TD_ONNX_IS_TEXT:
-        td_proto_text(&m, ATTRIBUTE_TEXT, a->text);
-        td_proto_integer(&m, ATTRIBUTE_KIND, KIND_TEXT);
-        break;
-    case TD_ONNX_IS_LIST:
-        for (int i = 0; i < a->count; i++) {
-            td_proto_integer(&m, ATTRIBUTE_INTEGERS, a->list[i]);
-        }
-        td_proto_integer(&m, ATTRIBUTE_KIND, KIND_INTEGERS);
-        break;
+    td_proto_text(&m, ATTRIBUTE_NAME, name);
+    td_proto_integer(&m, ATTRIBUTE_INTEGER, value);
+    td_proto_integer(&m, ATTRIBUTE_KIND, KIND_INTEGER);
+    return m;
+}
+
+td_proto td_onnx_real(const char *name, double value)
+{
+    td_proto m = { 0 };
+    td_proto_text(&m, ATTRIBUTE_NAME, name);
+    td_proto_float(&m, ATTRIBUTE_FLOAT, value);
+    td_proto_integer(&m, ATTRIBUTE_KIND, KIND_FLOAT);
+    return m;
+}
+
+td_proto td_onnx_text(const char *name, const char *value)
+{
+    td_proto m = { 0 };
+    td_proto_text(&m, ATTRIBUTE_NAME, name);
+    td_proto_text(&m, ATTRIBUTE_TEXT, value);
+    td_proto_integer(&m, ATTRIBUTE_KIND, KIND_TEXT);
+    return m;
+}
+
+td_proto td_onnx_list(const char *name, const int64_t *values, int count)
+{
+    td_proto m = { 0 };
+    td_proto_text(&m, ATTRIBUTE_NAME, name);
+    for (int i = 0; i < count; i++) {
+        td_proto_integer(&m, ATTRIBUTE_INTEGERS, values[i]);
     }
+    td_proto_integer(&m, ATTRIBUTE_KIND, KIND_INTEGERS);
     return m;
 }
 
 void td_onnx_put_many(td_onnx_graph *graph, const char *type, const char *const *outputs,
-                      const char *const *inputs, const td_onnx_attribute *attributes)
+                      const char *const *inputs, const td_proto *attributes)
 {
     td_proto m = { 0 };
     for (int i = 0; inputs[i] != NULL; i++) {
@@ -86,9 +103,8 @@ void td_onnx_put_many(td_onnx_graph *graph, const char *type, const char *const 
     }
     td_proto_text(&m, NODE_NAME, outputs[0]);
     td_proto_text(&m, NODE_TYPE, type);
-    for (int i = 0; attributes != NULL && attributes[i].name != NULL; i++) {
-        td_proto a = attribute_message(&attributes[i]);
-        td_proto_message(&m, NODE_ATTRIBUTE, &a);
+    for (int i = 0; attributes != NULL && attributes[i].count > 0; i++) {
+        td_proto_message(&m, NODE_ATTRIBUTE, &attributes[i]);
     }
     td_proto_message(&graph->nodes, GRAPH_NODE, &m);
 }
@@ -99,7 +115,7 @@ const char *td_onnx_temporary(td_onnx_graph *graph)
 }
 
 const char *td_onnx_put(td_onnx_graph *graph, const char *type, const char *out,
-                        const char *const *inputs, const td_onnx_attribute *attributes)
+                        const char *const *inputs, const td_proto *attributes)
 {
     out = out != NULL ? out : td_onnx_temporary(graph);
     td_onnx_put_many(graph, type, TD_IN(out), inputs, attributes);
@@ -124,7 +140,7 @@ static td_proto tensor_head(const char *name, td_dtype dtype, td_shape shape)
 static const char *add_constant(td_onnx_graph *graph, td_dtype dtype, td_shape shape,
                                 const void *data)
 {
-    const char *name = text("constant_%d", ++graph->constant_count);
+    const char *name = text("/constant_%d", ++graph->constant_count);
     td_proto m = tensor_head(name, dtype, shape);
     td_proto_bytes(&m, data, (size_t)td_shape_numel(shape) * td_dtype_size(dtype));
     td_proto_message(&graph->constants, GRAPH_INITIALIZER, &m);
@@ -149,7 +165,7 @@ const char *td_onnx_filled(td_onnx_graph *graph, td_dtype dtype, td_shape shape,
 static const char *batch_times(td_onnx_graph *graph, int64_t times)
 {
     const char *size = td_onnx_put(graph, "Shape", NULL, TD_IN("input"),
-                                   TD_WITH(TD_INT("start", 0), TD_INT("end", 1)));
+                                   TD_WITH(td_onnx_integer("start", 0), td_onnx_integer("end", 1)));
     return times == 1 ? size
                       : td_onnx_put(graph, "Mul", NULL,
                                     TD_IN(size, td_onnx_integers(graph, &times, 1)), NULL);
@@ -176,35 +192,35 @@ const char *td_onnx_shape_name(td_onnx_graph *graph, const td_onnx_value *value)
         parts[d] = value->follows[d] ? batch_times(graph, t->shape[d] / graph->batch)
                                      : td_onnx_integers(graph, &t->shape[d], 1);
     }
-    return td_onnx_put(graph, "Concat", NULL, parts, TD_WITH(TD_INT("axis", 0)));
+    return td_onnx_put(graph, "Concat", NULL, parts, TD_WITH(td_onnx_integer("axis", 0)));
+}
+
+static bool same_elements(const td_tensor *a, const td_tensor *b)
+{
+    size_t bytes = (size_t)td_numel(a) * td_dtype_size(a->dtype);
+    char *left = td_step_bytes(bytes + 1), *right = td_step_bytes(bytes + 1);
+    td_read(a, left, a->dtype);
+    td_read(b, right, a->dtype);
+    return memcmp(left, right, bytes) == 0;
 }
 
 /* A constant that has a size that follows the batch: its first part, repeated. */
-static const char *repeated(td_onnx_graph *graph, int number)
+static const char *repeated(td_onnx_graph *graph, const td_onnx_value *v)
 {
-    const td_onnx_value *v = &graph->trace->values[number];
     td_tensor one = v->tensor;
     for (int d = 0; d < one.ndim; d++) {
         one.shape[d] = v->follows[d] ? 1 : one.shape[d];
     }
-    td_shape shape = td_shape_of(&one);
-    size_t bytes = (size_t)td_numel(&v->tensor) * td_dtype_size(one.dtype);
-    char *all = td_step_bytes(bytes), *wide = td_step_bytes(bytes);
-    td_read(&v->tensor, all, one.dtype);
-    td_tensor *whole =
-        td_step_new(td_shape_of(&v->tensor), one.dtype, TD_ROW_MAJOR, td_device_of(&one), TD_HERE);
-    td_copy_(whole, td_expand_at(&one, td_shape_of(whole), TD_HERE));
-    td_read(whole, wide, one.dtype);
-    if (memcmp(all, wide, bytes) != 0) {
+    if (!same_elements(&v->tensor, td_expand_at(&one, td_shape_of(&v->tensor), TD_HERE))) {
         graph->status = td_fail(TD_E_UNSUPPORTED,
-                                "a constant %s that %s uses depends on the batch size: export "
+                                "%s uses a constant %s that depends on the batch size: export "
                                 "without dynamic_batch",
-                                td_describe(&v->tensor), graph->call->op);
+                                td_onnx_where(graph->call), td_describe(&v->tensor));
     }
-    td_read(&one, all, one.dtype);
-    return td_onnx_put(
-        graph, "Expand", NULL,
-        TD_IN(add_constant(graph, one.dtype, shape, all), td_onnx_shape_name(graph, v)), NULL);
+    void *data = td_step_bytes((size_t)td_numel(&one) * td_dtype_size(one.dtype));
+    td_read(&one, data, one.dtype);
+    const char *part = add_constant(graph, one.dtype, td_shape_of(&one), data);
+    return td_onnx_put(graph, "Expand", NULL, TD_IN(part, td_onnx_shape_name(graph, v)), NULL);
 }
 
 /* ---- values ---- */
@@ -212,12 +228,6 @@ static const char *repeated(td_onnx_graph *graph, int number)
 const td_onnx_value *td_onnx_value_of(const td_onnx_graph *graph, int number)
 {
     return number >= 0 ? &graph->trace->values[number] : NULL;
-}
-
-const char *td_onnx_where(const td_onnx_call *c)
-{
-    return text("%s:%d: %s%s%s", c->at.file != NULL ? c->at.file : "?", c->at.line, c->op,
-                c->module != NULL ? " in " : "", c->module != NULL ? c->module : "");
 }
 
 const char *td_onnx_name_of(td_onnx_graph *graph, int number)
@@ -236,14 +246,14 @@ const char *td_onnx_name_of(td_onnx_graph *graph, int number)
     }
     for (int d = 0; d < v->tensor.ndim && v->kind == TD_ONNX_VALUE_CONSTANT; d++) {
         if (v->follows[d]) {
-            return repeated(graph, number);
+            return repeated(graph, v);
         }
     }
     bool stored = v->kind == TD_ONNX_VALUE_STATE || v->kind == TD_ONNX_VALUE_CONSTANT;
     if (stored && !v->listed) {
         v->listed = true;
         graph->initializers[graph->initializer_count++] = number;
-        v->name = v->name != NULL ? v->name : text("constant_%d", ++graph->constant_count);
+        v->name = v->name != NULL ? v->name : text("/constant_%d", ++graph->constant_count);
     }
     return v->name;
 }
@@ -263,7 +273,7 @@ td_status td_onnx_graph_add(td_onnx_graph *graph, int i)
         return TD_OK;
     }
     bool last = graph->call->out == graph->trace->output;
-    graph->out = last ? "output" : text("%s_%d", graph->call->op, i);
+    graph->out = last ? "output" : text("/%s_%d", graph->call->op, i);
     graph->temporary_count = 0;
     if (!td_onnx_write_call(graph)) {
         return td_fail(TD_E_UNSUPPORTED,
@@ -278,15 +288,6 @@ td_status td_onnx_graph_add(td_onnx_graph *graph, int i)
 static bool same_message(const td_proto *a, const td_proto *b)
 {
     return a->count == b->count && (a->count == 0 || memcmp(a->bytes, b->bytes, a->count) == 0);
-}
-
-static bool same_elements(const td_tensor *a, const td_tensor *b)
-{
-    size_t bytes = (size_t)td_numel(a) * td_dtype_size(a->dtype);
-    char *left = td_step_bytes(bytes + 1), *right = td_step_bytes(bytes + 1);
-    td_read(a, left, a->dtype);
-    td_read(b, right, a->dtype);
-    return memcmp(left, right, bytes) == 0;
 }
 
 bool td_onnx_graph_same(const td_onnx_graph *a, const td_onnx_graph *b, int from)
@@ -408,8 +409,8 @@ td_status td_onnx_graph_save(td_onnx_graph *graph, const char *path, bool dynami
     td_proto_bytes(&c.head, inside.bytes, inside.count);
     if (length > INT32_MAX - c.head.count) {
         return td_fail(TD_E_UNSUPPORTED,
-                       "'%s' would have %s; an ONNX file has at most 2 GiB: export a model of "
-                       "16-bit floats (td_module_to), or parts of it",
+                       "'%s' would have %s; an ONNX file has at most 2 GiB: export parts of "
+                       "the model",
                        path, td_describe_bytes(length));
     }
     return write_file(&c, path, (int64_t)(c.head.count + length));

@@ -37,55 +37,25 @@ const char *td_onnx_where(const td_onnx_call *call);
 /* Writes graph->call. false: ONNX has no such operation. */
 bool td_onnx_write_call(td_onnx_graph *graph);
 
-typedef struct td_onnx_attribute {
-    const char *name; /* NULL: the end of a list */
-    enum { TD_ONNX_IS_INTEGER, TD_ONNX_IS_FLOAT, TD_ONNX_IS_TEXT, TD_ONNX_IS_LIST } kind;
-    int64_t integer;
-    double number;
-    const char *text;
-    const int64_t *list;
-    int count;
-} td_onnx_attribute;
-#define TD_INT(key, value)                                                                         \
-    {                                                                                              \
-        .name = (key), .kind = TD_ONNX_IS_INTEGER, .integer = (value)                              \
-    }
-#define TD_REAL(key, value)                                                                        \
-    {                                                                                              \
-        .name = (key), .kind = TD_ONNX_IS_FLOAT, .number = (value)                                 \
-    }
-#define TD_TEXT(key, value)                                                                        \
-    {                                                                                              \
-        .name = (key), .kind = TD_ONNX_IS_TEXT, .text = (value)                                    \
-    }
-#define TD_LIST(key, values, n)                                                                    \
-    {                                                                                              \
-        .name = (key), .kind = TD_ONNX_IS_LIST, .list = (values), .count = (n)                     \
-    }
-#define TD_IN(...)                                                                                 \
-    (const char *const[])                                                                          \
-    {                                                                                              \
-        __VA_ARGS__, NULL                                                                          \
-    }
-#define TD_WITH(...)                                                                               \
-    (const td_onnx_attribute[])                                                                    \
-    {                                                                                              \
-        __VA_ARGS__,                                                                               \
-        {                                                                                          \
-            .name = NULL                                                                           \
-        }                                                                                          \
-    }
+/* Attributes of a node, as messages. */
+td_proto td_onnx_integer(const char *name, int64_t value);
+td_proto td_onnx_real(const char *name, double value);
+td_proto td_onnx_text(const char *name, const char *value);
+td_proto td_onnx_list(const char *name, const int64_t *values, int count);
+/* Lists that end with NULL, and with an empty message. */
+#define TD_IN(...) ((const char *const[]){ __VA_ARGS__, NULL })
+#define TD_WITH(...) ((const td_proto[]){ __VA_ARGS__, { .count = 0 } })
 
 /* Adds a node of these inputs (a list that ends with NULL; "": an input that is not given) and
  * attributes (NULL: none) with one result called `out`; NULL: a name of its own. Returns the name.
  */
 const char *td_onnx_put(td_onnx_graph *graph, const char *type, const char *out,
-                        const char *const *inputs, const td_onnx_attribute *attributes);
+                        const char *const *inputs, const td_proto *attributes);
 /* A name of its own. */
 const char *td_onnx_temporary(td_onnx_graph *graph);
 /* The same with several results, whose names are given. */
 void td_onnx_put_many(td_onnx_graph *graph, const char *type, const char *const *outputs,
-                      const char *const *inputs, const td_onnx_attribute *attributes);
+                      const char *const *inputs, const td_proto *attributes);
 
 /* The tensor of a value, which may be NULL, and its name, NULL likewise. */
 const td_onnx_value *td_onnx_value_of(const td_onnx_graph *graph, int number);

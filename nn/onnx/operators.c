@@ -74,13 +74,13 @@ static void with_number(td_onnx_graph *g, const char *type)
 
 static void with_alpha(td_onnx_graph *g, const char *type)
 {
-    td_onnx_put(g, type, g->out, TD_IN(in(g, 0)), TD_WITH(TD_REAL("alpha", parameter(g))));
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0)), TD_WITH(td_onnx_real("alpha", parameter(g))));
 }
 
 static void hard_sigmoid(td_onnx_graph *g, const char *type)
 {
     td_onnx_put(g, type, g->out, TD_IN(in(g, 0)),
-                TD_WITH(TD_REAL("alpha", 1.0 / 6.0), TD_REAL("beta", 0.5)));
+                TD_WITH(td_onnx_real("alpha", 1.0 / 6.0), td_onnx_real("beta", 0.5)));
 }
 
 static void clip(td_onnx_graph *g, const char *type)
@@ -95,7 +95,7 @@ static void gelu(td_onnx_graph *g, const char *type)
 {
     bool tanh = ((const td_unary_params *)g->call->params)->op == TD_UNARY_gelu_tanh;
     td_onnx_put(g, type, g->out, TD_IN(in(g, 0)),
-                TD_WITH(TD_TEXT("approximate", tanh ? "tanh" : "none")));
+                TD_WITH(td_onnx_text("approximate", tanh ? "tanh" : "none")));
 }
 
 static void silu(td_onnx_graph *g, const char *type)
@@ -125,21 +125,21 @@ static void compare(td_onnx_graph *g, const char *type)
     bool unequal = strcmp(type, "Not") == 0;
     const char *y = td_onnx_put(g, unequal ? "Equal" : type, NULL, TD_IN(in(g, 0), in(g, 1)), NULL);
     y = unequal ? td_onnx_put(g, "Not", NULL, TD_IN(y), NULL) : y;
-    td_onnx_put(g, "Cast", g->out, TD_IN(y), TD_WITH(TD_INT("to", td_onnx_dtype(TD_U8))));
+    td_onnx_put(g, "Cast", g->out, TD_IN(y), TD_WITH(td_onnx_integer("to", td_onnx_dtype(TD_U8))));
 }
 
 static void where(td_onnx_graph *g, const char *type)
 {
     const char *condition =
         td_onnx_put(g, "Cast", NULL, TD_IN(td_onnx_name_of(g, g->call->saved[0])),
-                    TD_WITH(TD_INT("to", BOOLEAN)));
+                    TD_WITH(td_onnx_integer("to", BOOLEAN)));
     td_onnx_put(g, type, g->out, TD_IN(condition, in(g, 0), in(g, 1)), NULL);
 }
 
 static void cast(td_onnx_graph *g, const char *type)
 {
     int dtype = td_onnx_dtype(result(g)->tensor.dtype);
-    td_onnx_put(g, type, g->out, TD_IN(in(g, 0)), TD_WITH(TD_INT("to", dtype)));
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0)), TD_WITH(td_onnx_integer("to", dtype)));
 }
 
 /* ---- reductions, and along one dimension ---- */
@@ -162,7 +162,7 @@ static void reduce(td_onnx_graph *g, const char *type)
     bool keeps = result(g)->tensor.ndim == p->kept.ndim;
     const char *y = td_onnx_put(g, type, keeps ? g->out : NULL,
                                 TD_IN(in(g, 0), td_onnx_integers(g, axes, count)),
-                                TD_WITH(TD_INT("keepdims", 1)));
+                                TD_WITH(td_onnx_integer("keepdims", 1)));
     if (!keeps) {
         reshape_to_result(g, y);
     }
@@ -177,13 +177,14 @@ static void reduce_one(td_onnx_graph *g, const char *type)
 {
     const char *axis = td_onnx_integers(g, &(int64_t){ dimension(g) }, 1);
     td_onnx_put(g, type, g->out, TD_IN(in(g, 0), axis),
-                TD_WITH(TD_INT("keepdims", keeps_dimension(g))));
+                TD_WITH(td_onnx_integer("keepdims", keeps_dimension(g))));
 }
 
 static void argmax(td_onnx_graph *g, const char *type)
 {
     td_onnx_put(g, type, g->out, TD_IN(in(g, 0)),
-                TD_WITH(TD_INT("axis", dimension(g)), TD_INT("keepdims", keeps_dimension(g))));
+                TD_WITH(td_onnx_integer("axis", dimension(g)),
+                        td_onnx_integer("keepdims", keeps_dimension(g))));
 }
 
 static void cumsum(td_onnx_graph *g, const char *type)
@@ -194,7 +195,7 @@ static void cumsum(td_onnx_graph *g, const char *type)
 
 static void along_axis(td_onnx_graph *g, const char *type)
 {
-    td_onnx_put(g, type, g->out, TD_IN(in(g, 0)), TD_WITH(TD_INT("axis", dimension(g))));
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0)), TD_WITH(td_onnx_integer("axis", dimension(g))));
 }
 
 /* The indices of as many largest, or smallest, as there are. */
@@ -202,8 +203,9 @@ static void argsort(td_onnx_graph *g, const char *type)
 {
     const td_argsort_params *p = g->call->params;
     const char *size = td_onnx_integers(g, &value_in(g, 0)->tensor.shape[p->dim], 1);
-    td_onnx_put_many(g, type, TD_IN(td_onnx_temporary(g), g->out), TD_IN(in(g, 0), size),
-                     TD_WITH(TD_INT("axis", p->dim), TD_INT("largest", p->descending)));
+    td_onnx_put_many(
+        g, type, TD_IN(td_onnx_temporary(g), g->out), TD_IN(in(g, 0), size),
+        TD_WITH(td_onnx_integer("axis", p->dim), td_onnx_integer("largest", p->descending)));
 }
 
 /* ---- products ---- */
@@ -212,11 +214,11 @@ static void linear(td_onnx_graph *g, const char *type)
 {
     const char *x = in(g, 0), *w = in(g, 1), *b = in(g, 2);
     if (value_in(g, 0)->tensor.ndim == 2) {
-        td_onnx_put(g, type, g->out, TD_IN(x, w, b), TD_WITH(TD_INT("transB", 1)));
+        td_onnx_put(g, type, g->out, TD_IN(x, w, b), TD_WITH(td_onnx_integer("transB", 1)));
         return;
     }
     w = td_onnx_put(g, "Transpose", NULL, TD_IN(w),
-                    TD_WITH(TD_LIST("perm", ((int64_t[]){ 1, 0 }), 2)));
+                    TD_WITH(td_onnx_list("perm", ((int64_t[]){ 1, 0 }), 2)));
     const char *y = td_onnx_put(g, "MatMul", b == NULL ? g->out : NULL, TD_IN(x, w), NULL);
     if (b != NULL) {
         td_onnx_put(g, "Add", g->out, TD_IN(y, b), NULL);
@@ -237,15 +239,11 @@ static void conv(td_onnx_graph *g, const char *type)
                         dilations[d] * (w->shape[2 + d] - 1) + 1;
         more[d] = transposed ? result(g)->tensor.shape[2 + d] - least : 0;
     }
-    td_onnx_attribute attributes[] = {
-        TD_LIST("strides", strides, 2),     TD_LIST("pads", pads, 4),
-        TD_LIST("dilations", dilations, 2), TD_INT("group", p->groups),
-        TD_LIST("output_padding", more, 2), { .name = NULL },
-    };
-    if (!transposed) {
-        attributes[4].name = NULL;
-    }
-    td_onnx_put(g, type, g->out, TD_IN(in(g, 0), in(g, 1), in(g, 2)), attributes);
+    td_proto extra = transposed ? td_onnx_list("output_padding", more, 2) : (td_proto){ 0 };
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0), in(g, 1), in(g, 2)),
+                TD_WITH(td_onnx_list("strides", strides, 2), td_onnx_list("pads", pads, 4),
+                        td_onnx_list("dilations", dilations, 2),
+                        td_onnx_integer("group", p->groups), extra));
 }
 
 /* ---- shapes ---- */
@@ -258,7 +256,7 @@ static void permute(td_onnx_graph *g, const char *type)
     for (int d = 0; d < count; d++) {
         perm[d] = order[d];
     }
-    td_onnx_put(g, type, g->out, TD_IN(in(g, 0)), TD_WITH(TD_LIST("perm", perm, count)));
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0)), TD_WITH(td_onnx_list("perm", perm, count)));
 }
 
 static void reshape(td_onnx_graph *g, const char *type)
@@ -302,7 +300,7 @@ static void cat(td_onnx_graph *g, const char *type)
     for (int i = 0; i < p->count; i++) {
         names[i] = in(g, i);
     }
-    td_onnx_put(g, type, g->out, names, TD_WITH(TD_INT("axis", p->dim)));
+    td_onnx_put(g, type, g->out, names, TD_WITH(td_onnx_integer("axis", p->dim)));
 }
 
 static void pad(td_onnx_graph *g, const char *type)
@@ -322,13 +320,14 @@ static void triangle(td_onnx_graph *g, const char *type)
 {
     const td_triangle_params *p = g->call->params;
     const char *diagonal = td_onnx_integers(g, &p->diagonal, 1);
-    td_onnx_put(g, type, g->out, TD_IN(in(g, 0), diagonal), TD_WITH(TD_INT("upper", p->upper)));
+    td_onnx_put(g, type, g->out, TD_IN(in(g, 0), diagonal),
+                TD_WITH(td_onnx_integer("upper", p->upper)));
 }
 
 static void gather(td_onnx_graph *g, const char *type)
 {
     td_onnx_put(g, type, g->out, TD_IN(in(g, 0), td_onnx_name_of(g, g->call->saved[0])),
-                TD_WITH(TD_INT("axis", dimension(g))));
+                TD_WITH(td_onnx_integer("axis", dimension(g))));
 }
 
 static void embedding(td_onnx_graph *g, const char *type)
@@ -339,7 +338,7 @@ static void embedding(td_onnx_graph *g, const char *type)
 static void scatter_add(td_onnx_graph *g, const char *type)
 {
     td_onnx_put(g, type, g->out, TD_IN(in(g, 0), td_onnx_name_of(g, g->call->saved[0]), in(g, 1)),
-                TD_WITH(TD_INT("axis", dimension(g)), TD_TEXT("reduction", "add")));
+                TD_WITH(td_onnx_integer("axis", dimension(g)), td_onnx_text("reduction", "add")));
 }
 
 /* ---- normalisation and pooling ---- */
@@ -353,18 +352,12 @@ static void put_pool(td_onnx_graph *g, const char *type, const char *x, const td
         strides[d] = p->stride[d];
         pads[d] = pads[2 + d] = p->pad[d];
     }
-    td_onnx_attribute attributes[] = {
-        TD_LIST("kernel_shape", kernel, 2),
-        TD_LIST("strides", strides, 2),
-        TD_LIST("pads", pads, 4),
-        TD_INT("ceil_mode", p->ceil_mode),
-        TD_INT("count_include_pad", p->count_include_pad),
-        { .name = NULL },
-    };
-    if (!average) {
-        attributes[4].name = NULL;
-    }
-    td_onnx_put(g, type, g->out, TD_IN(x), attributes);
+    td_proto extra =
+        average ? td_onnx_integer("count_include_pad", p->count_include_pad) : (td_proto){ 0 };
+    td_onnx_put(g, type, g->out, TD_IN(x),
+                TD_WITH(td_onnx_list("kernel_shape", kernel, 2),
+                        td_onnx_list("strides", strides, 2), td_onnx_list("pads", pads, 4),
+                        td_onnx_integer("ceil_mode", p->ceil_mode), extra));
 }
 
 static void pool(td_onnx_graph *g, const char *type)
@@ -391,7 +384,7 @@ static void batch_norm(td_onnx_graph *g, const char *type)
     bool more = add != NULL || p->relu;
     const char *y = td_onnx_put(g, type, more ? NULL : g->out,
                                 TD_IN(in(g, 0), weight, bias, statistics[0], statistics[1]),
-                                TD_WITH(TD_REAL("epsilon", p->eps)));
+                                TD_WITH(td_onnx_real("epsilon", p->eps)));
     if (add != NULL) {
         y = td_onnx_put(g, "Add", p->relu ? NULL : g->out, TD_IN(y, add), NULL);
     }
@@ -409,7 +402,7 @@ static void layer_norm(td_onnx_graph *g, const char *type)
     const td_layer_norm_params *p = g->call->params;
     const char *weight = in_or(g, 1, TD_SHAPE(x->shape[x->ndim - 1]), 1.0);
     td_onnx_put(g, type, g->out, TD_IN(in(g, 0), weight, in(g, 2)),
-                TD_WITH(TD_INT("axis", -1), TD_REAL("epsilon", p->eps)));
+                TD_WITH(td_onnx_integer("axis", -1), td_onnx_real("epsilon", p->eps)));
 }
 
 /* ---- the table ---- */

@@ -115,7 +115,10 @@ td_onnx_trace *td_onnx_trace_forward(td_module *model, const td_state_list *stat
 {
     td_onnx_trace *trace = td_step_bytes(sizeof *trace);
     for (int i = 0; i < state->count; i++) {
-        add_value(trace, state->items[i].tensor, TD_ONNX_VALUE_STATE, state->items[i].name);
+        const char *name = state->items[i].name;
+        name = strcmp(name, "input") == 0 ? "/input" : name; /* the graph's own two names */
+        name = strcmp(name, "output") == 0 ? "/output" : name;
+        add_value(trace, state->items[i].tensor, TD_ONNX_VALUE_STATE, name);
     }
     add_value(trace, input, TD_ONNX_VALUE_INPUT, "input");
     td_no_grad_begin();
