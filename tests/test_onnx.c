@@ -6,6 +6,7 @@
 #include "tandem.h"
 #include "tensor/extend.h"
 #include "tests/expect_fatal.h"
+#include "tests/sanitized.h"
 #include "tests/temp_folder.h"
 
 #include <stdarg.h>
@@ -271,9 +272,11 @@ static void test_mistakes(void **state)
     expect_fatal("all above 0", td_onnx_export(net, TD_SHAPE(0, 3), path));
     expect_fatal("the example is f32[1,3]",
                  td_onnx_export(net, TD_SHAPE(2, 3), path, .example = x));
-    expect_fatal("does not fit weight[2,3]", td_onnx_export(net, TD_SHAPE(1, 4), path));
-    td_step_abandon();
-    td_no_grad_end();
+    if (!TD_SANITIZED) { /* the jump out of a forward loses what the export holds */
+        expect_fatal("does not fit weight[2,3]", td_onnx_export(net, TD_SHAPE(1, 4), path));
+        td_step_abandon();
+        td_no_grad_end();
+    }
     TD_STEP {
         expect_fatal("outside of a step", td_onnx_export(net, shape, path));
     }
