@@ -188,6 +188,8 @@ static void export_case(const ops_case *c, const char *folder)
     td_shape shape = td_shape_of(s->inputs[0]);
     if (shape.ndim > 0 && td_numel(s->inputs[0]) > 0) {
         export(net, folder, name, shape, s->inputs[0], false);
+    } else {
+        td_free(s->inputs[0]);
     }
     td_module_free(net);
 }
