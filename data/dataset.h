@@ -9,14 +9,6 @@
 void td_dataset_count_loader(const td_dataset *dataset, int by);
 void td_dataset_count_part(const td_dataset *dataset, int by);
 
-/* Samples of another dataset: its first `length`, or those that index names. */
-typedef struct td_part {
-    td_dataset base;
-    const td_dataset *whole;
-    int64_t *index;             /* [length], or NULL: sample i is the whole's sample i */
-    td_standard_scaler *scaler; /* of td_standardize, or NULL */
-} td_part;
-
 /* Samples held in tensors: td_tensor_dataset's, and those of a CSV file. */
 typedef struct td_rows {
     td_dataset base;
@@ -24,7 +16,17 @@ typedef struct td_rows {
     td_tensor *x, *y;           /* [length, sample...]; [length] i64 or [length, target...] */
     char **names;               /* of classes; base.class_names, or NULL */
     td_standard_scaler *scaler; /* of td_standardize, or NULL */
+    struct td_rows *scaled;     /* the samples with it, or NULL */
 } td_rows;
+
+/* Samples of another dataset: its first `length`, or those that index names. */
+typedef struct td_part {
+    td_dataset base;
+    const td_dataset *whole;
+    int64_t *index;             /* [length], or NULL: sample i is the whole's sample i */
+    td_standard_scaler *scaler; /* of td_standardize, or NULL */
+    td_rows *scaled;            /* the samples with it, or NULL */
+} td_part;
 
 /* A dataset of x and y, which it takes over, also when it fails; base is filled in from them, but
  * for the classes. y is i64 [length] or a float tensor. NULL with td_last_error(). */
@@ -33,8 +35,8 @@ td_rows *td_rows_new(const char *kind, td_tensor *x, td_tensor *y);
 /* Sample i as doubles, standardised if the dataset is; false: the samples are not held in tensors.
  * values NULL: only says whether they are. */
 bool td_rows_read(const td_dataset *dataset, int64_t i, double *values);
-/* Writes samples index[0..n-1] of such a dataset into x [n, features]. */
-void td_rows_write(const td_dataset *dataset, const int64_t *index, int64_t n, td_tensor *x);
+/* Such a dataset's samples as they are read; NULL with td_last_error(). */
+td_rows *td_rows_copy(const td_dataset *dataset);
 
 /* The part behind a dataset, or NULL if it is none. */
 const td_part *td_part_of(const td_dataset *dataset);

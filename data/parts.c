@@ -33,11 +33,11 @@ static td_status part_fetch(const td_dataset *dataset, const int64_t *index, int
                             uint64_t epoch, td_tensor *x, td_tensor *y)
 {
     const td_part *part = (const td_part *)dataset;
-    TD_TRY(fetch_numbers(part, index, n, epoch, x, y));
-    if (part->scaler != NULL) {
-        td_rows_write(dataset, index, n, x);
+    if (part->scaled != NULL) {
+        const td_dataset *scaled = &part->scaled->base;
+        return scaled->vtable->fetch(scaled, index, n, epoch, x, y);
     }
-    return TD_OK;
+    return fetch_numbers(part, index, n, epoch, x, y);
 }
 
 static void part_free(td_dataset *dataset)
@@ -46,6 +46,9 @@ static void part_free(td_dataset *dataset)
     td_dataset_count_part(part->whole, -1);
     free(part->index);
     free(part->scaler);
+    if (part->scaled != NULL) {
+        td_dataset_free(&part->scaled->base);
+    }
     free(part);
 }
 
@@ -214,7 +217,10 @@ static td_status set_scaler(td_dataset *dataset, const td_standard_scaler *scale
     }
     *copy = *scaler;
     *scaler_of(dataset) = copy;
-    return TD_OK;
+    td_rows **scaled =
+        td_part_of(dataset) != NULL ? &((td_part *)dataset)->scaled : &((td_rows *)dataset)->scaled;
+    *scaled = td_rows_copy(dataset);
+    return *scaled != NULL ? TD_OK : TD_E_NOMEM;
 }
 
 td_status td_standardize(td_dataset *train, td_dataset *test, td_standard_scaler *scaler)

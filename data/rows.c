@@ -35,11 +35,33 @@ static void copy(const copying *c, int d, int64_t source, int64_t target)
     }
 }
 
+/* Bytes of a sample, if samples lie alike in both tensors, without gaps; otherwise 0. */
+static size_t plain_sample(const td_tensor *from, const td_tensor *to)
+{
+    int64_t count = 1;
+    for (int d = from->ndim - 1; d >= 1; d--) {
+        if (from->stride[d] != count || to->stride[d] != count) {
+            return 0;
+        }
+        count *= from->shape[d];
+    }
+    return from->dtype == to->dtype ? (size_t)count * td_dtype_size(from->dtype) : 0;
+}
+
 static void gather(const td_tensor *from, const int64_t *index, int64_t n, td_tensor *to)
 {
     copying c = { .from = from, .to = to, .source = td_data(from), .target = td_data_rw(to) };
+    size_t size = td_dtype_size(from->dtype), plain = plain_sample(from, to);
     for (int64_t i = 0; i < n; i++) {
-        copy(&c, 1, index[i] * from->stride[0], i * to->stride[0]);
+        int64_t source = index[i] * from->stride[0], target = i * to->stride[0];
+        if (plain == 0) {
+            copy(&c, 1, source, target);
+        } else if (plain == sizeof(int64_t)) { /* as labels are */
+            memcpy(c.target + (size_t)target * size, c.source + (size_t)source * size,
+                   sizeof(int64_t));
+        } else {
+            memcpy(c.target + (size_t)target * size, c.source + (size_t)source * size, plain);
+        }
     }
 }
 
@@ -48,12 +70,9 @@ static td_status rows_fetch(const td_dataset *dataset, const int64_t *index, int
 {
     (void)epoch;
     const td_rows *rows = (const td_rows *)dataset;
+    rows = rows->scaled != NULL ? rows->scaled : rows;
+    gather(rows->x, index, n, x);
     gather(rows->y, index, n, y);
-    if (rows->scaler != NULL) {
-        td_rows_write(dataset, index, n, x);
-    } else {
-        gather(rows->x, index, n, x);
-    }
     return TD_OK;
 }
 
@@ -69,6 +88,9 @@ static void rows_free(td_dataset *dataset)
     }
     free(rows->names);
     free(rows->scaler);
+    if (rows->scaled != NULL) {
+        td_dataset_free(&rows->scaled->base);
+    }
     free(rows);
 }
 
@@ -190,14 +212,29 @@ bool td_rows_read(const td_dataset *dataset, int64_t i, double *values)
     return true;
 }
 
-void td_rows_write(const td_dataset *dataset, const int64_t *index, int64_t n, td_tensor *x)
+td_rows *td_rows_copy(const td_dataset *dataset)
 {
+    int64_t n = dataset->length, features = dataset->sample_shape.dim[0];
+    td_tensor *x = td_new(td_batch_shape(dataset, n), dataset->dtype, TD_CPU);
+    td_tensor *y = td_new(td_batch_y_shape(dataset, n), td_batch_y_dtype(dataset), TD_CPU);
+    int64_t *index = malloc((size_t)n * sizeof *index + 1);
+    bool memory = x != NULL && y != NULL && index != NULL;
+    for (int64_t i = 0; memory && i < n; i++) {
+        index[i] = i;
+    }
+    bool fetched = memory && dataset->vtable->fetch(dataset, index, n, 0, x, y) == TD_OK;
     double values[TD_SCALER_FEATURES] = { 0 };
-    void *target = td_data_rw(x);
-    for (int64_t i = 0; i < n; i++) {
-        td_rows_read(dataset, index[i], values);
-        for (int64_t f = 0; f < x->shape[1]; f++) {
-            td_store_element(target, x->dtype, i * x->stride[0] + f * x->stride[1], values[f]);
+    for (int64_t i = 0; fetched && i < n; i++) {
+        td_rows_read(dataset, i, values);
+        for (int64_t f = 0; f < features; f++) {
+            td_store_element(td_data_rw(x), x->dtype, i * features + f, values[f]);
         }
     }
+    free(index);
+    if (memory && !fetched) {
+        td_free(x);
+        td_free(y);
+        return NULL;
+    }
+    return td_rows_new("rows", x, y);
 }
