@@ -16,7 +16,6 @@
 #include <string.h>
 
 enum {
-    LANES = 16, /* of the widest vector */
     LINE = 64,
     MAX_TAPS = 64,           /* in a call */
     LEAST_TASKS = 8,         /* in place */
@@ -63,31 +62,16 @@ typedef struct plan {
 
 /* ---- for all passes ---- */
 
-/* So many copies of the channels, `most` elements at most, as leave the fewest lanes of vectors
- * empty; of those the largest number. */
-static int64_t count_replicas(int64_t channels, int64_t most)
-{
-    int64_t best = 1, lanes = td_divide_up(channels, LANES) * LANES;
-    for (int64_t r = 2; r * channels <= most; r++) {
-        int64_t padded = td_divide_up(r * channels, LANES) * LANES;
-        if (padded * best <= lanes * r) {
-            best = r;
-            lanes = padded;
-        }
-    }
-    return best;
-}
-
 td_depthwise_plan td_depthwise_plan_make(const td_conv_problem *problem, bool backward,
-                                         int64_t most, td_conv_space *space)
+                                         td_conv_space *space)
 {
     td_depthwise_plan p = { .problem = problem,
                             .kernels = td_depthwise_kernels_for(problem->dtype),
-                            .channels = problem->oc_all };
+                            .channels = problem->oc_all,
+                            .replicas = 1,
+                            .width = problem->oc_all };
     p.h = td_conv_taps_make(&problem->h, backward, space);
     p.w = td_conv_taps_make(&problem->w, backward, space);
-    p.replicas = count_replicas(p.channels, most);
-    p.width = p.replicas * p.channels;
     return p;
 }
 
@@ -197,15 +181,16 @@ static plan apply_plan(const td_conv_apply *apply, td_conv_space *space)
     const td_conv_problem *problem = apply->problem;
     bool back = apply->backward;
     int64_t size = (int64_t)td_dtype_size(problem->dtype);
-    plan p = { .common = td_depthwise_plan_make(problem, back, 0, space), .apply = apply };
+    plan p = { .common = td_depthwise_plan_make(problem, back, space), .apply = apply };
     p.from = back ? problem->y : problem->x;
     p.to = back ? problem->x : problem->y;
     p.apart = back ? problem->w.stride : 1;
     p.step = back ? 1 : problem->w.stride;
     p.elements = problem->n * problem->oc_all;
     p.weight_row = p.common.channels;
-    if (p.common.channels % LANES != 0 && problem->n > 1) { /* a vector would read beyond */
-        p.weight_row += LANES - 1;
+    if (p.common.channels % TD_DEPTHWISE_LANES != 0 &&
+        problem->n > 1) { /* a vector would read beyond */
+        p.weight_row += TD_DEPTHWISE_LANES - 1;
         p.weights = td_conv_take(space, (int64_t)p.common.h.kernel * p.common.w.kernel *
                                             p.weight_row * size);
         p.bias = td_conv_take(space, p.weight_row * size);

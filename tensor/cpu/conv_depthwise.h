@@ -6,6 +6,7 @@
 #include "tensor/cpu/depthwise_kernels.h"
 
 enum {
+    TD_DEPTHWISE_LANES = 16, /* of the widest vector */
     TD_DEPTHWISE_WANTED_TASKS = 32,
     TD_DEPTHWISE_COST = 4, /* of a multiply-add here, in those of a product of matrices */
 };
@@ -20,9 +21,9 @@ typedef struct td_depthwise_plan {
     int64_t width; /* replicas * channels: elements of a row */
 } td_depthwise_plan;
 
-/* `most`: elements that replicas may make. */
+/* With one replica. */
 td_depthwise_plan td_depthwise_plan_make(const td_conv_problem *problem, bool backward,
-                                         int64_t most, td_conv_space *space);
+                                         td_conv_space *space);
 
 /* Backward-weights of rows [row, end) of pixels, `columns` channels from `column` on: patch by
  * patch, where that is faster (conv_depthwise_patches.c). Adds to total[tap*channels + c] of the

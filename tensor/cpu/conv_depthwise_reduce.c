@@ -27,6 +27,21 @@ typedef struct plan {
     double *partial;                /* [piece][tap][channel] */
 } plan;
 
+/* So many copies of the channels, TD_DEPTHWISE_COLUMNS at most, as leave the fewest lanes of
+ * vectors empty; of those the largest number. */
+static int64_t count_replicas(int64_t channels)
+{
+    int64_t best = 1, lanes = td_divide_up(channels, TD_DEPTHWISE_LANES) * TD_DEPTHWISE_LANES;
+    for (int64_t r = 2; r * channels <= TD_DEPTHWISE_COLUMNS; r++) {
+        int64_t padded = td_divide_up(r * channels, TD_DEPTHWISE_LANES) * TD_DEPTHWISE_LANES;
+        if (padded * best <= lanes * r) {
+            best = r;
+            lanes = padded;
+        }
+    }
+    return best;
+}
+
 /* How many rows of the kernel are taken together; 0: it goes tap by tap. */
 static int rows_of_taps(const td_depthwise_plan *p)
 {
@@ -46,8 +61,9 @@ static int rows_of_taps(const td_depthwise_plan *p)
 static plan reduce_plan(const td_conv_reduce *reduce, td_conv_space *space)
 {
     const td_conv_problem *problem = reduce->problem;
-    plan p = { .common = td_depthwise_plan_make(problem, false, TD_DEPTHWISE_COLUMNS, space),
-               .reduce = reduce };
+    plan p = { .common = td_depthwise_plan_make(problem, false, space), .reduce = reduce };
+    p.common.replicas = count_replicas(p.common.channels);
+    p.common.width = p.common.replicas * p.common.channels;
     p.column_blocks = td_divide_up(p.common.width, TD_DEPTHWISE_COLUMNS);
     int64_t taps = (int64_t)p.common.h.kernel * p.common.w.kernel;
     int64_t row_bytes = (p.common.h.kernel + 1) * problem->w.in * TD_DEPTHWISE_COLUMNS *
