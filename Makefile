@@ -276,7 +276,7 @@ $(GPU_CHECK): $(GPU_CHECK_OBJ) $(LIB)
 
 # The sweeps over shapes have oneDNN beside them where it is.
 SWEEPS := $(filter %_sweep,$(BENCHES))
-$(SWEEPS): $(call objects,bench/sweep.c bench/onednn.c)
+$(SWEEPS): $(call objects,bench/sweep.c bench/sweep_conv.c bench/onednn.c)
 $(SWEEPS): BENCH_LIBS = $(TD_ONEDNN_LIBS)
 $(B)/bench/onednn.o: ALL_CFLAGS += $(TD_ONEDNN_CFLAGS)
 

@@ -149,6 +149,9 @@ def jobs(build, pythons, threads):
                    "text": ours("bench_conv_sweep", 40, 24, 20)})
     result.append({"key": "sweep gemm", "title": "matrix products beside oneDNN, fp32",
                    "text": ours("bench_gemm_sweep")})
+    for batch in (1, 32):
+        result.append({"key": "layers b%d" % batch, "text": ours("bench_layers_sweep", batch),
+                       "title": "the models' convolutions beside oneDNN, fp32, batch %d" % batch})
     return result
 
 

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <unistd.h>
 
-enum { TURNS = 3, MIN_RUNS = 3, PAUSE_US = 500 };
+enum { TURNS = 3, PAUSE_US = 500 };
 
 double sweep_random(uint64_t *state)
 {
@@ -45,13 +45,13 @@ static void run_peer_step(void *user)
 
 static double best_of_turn(double best, double ms, void (*run)(void *user), void *user)
 {
-    double start = bench_now_ms();
-    for (int i = 0; i < MIN_RUNS || bench_now_ms() - start < ms; i++) {
-        double begin = bench_now_ms();
+    double start = bench_now_ms(), begin, time;
+    do {
+        begin = bench_now_ms();
         run(user);
-        double time = bench_now_ms() - begin;
+        time = bench_now_ms() - begin;
         best = time < best ? time : best;
-    }
+    } while (begin + time - start < ms);
     return best;
 }
 
