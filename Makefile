@@ -208,7 +208,7 @@ $(B)/tensor/cuda/%.o: ALL_CFLAGS += $(CUDA_CFLAGS)
 $(B)/tensor/backend.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/dist/engines/nccl/load.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/tests/test_cuda_memory.o: ALL_CFLAGS += $(CUDA_FLAGS)
-$(B)/tests/test_dist_nccl_api.o $(B)/tests/test_cuda_plans.o: ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
+$(B)/tests/test_dist_nccl_api.o $(B)/tests/test_cuda_plans.o $(B)/tests/test_cuda_launches.o: ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
 CU_FLAGS := $(CU_B)/flags$(if $(EMULATE),.cu)
 # Not before it is known which compiler that is: a new variant's first reading of this file would
 # have every kernel compiled again.
@@ -264,6 +264,14 @@ $(APPS): $(call objects,$(COMMON)) $(LIB)
 $(call programs,$(TEST_SRC) $(LONG_SRC) $(WORKER_SRC)): %: %.o $(B)/tests/libhelp.a $(call objects,$(COMMON)) $(LIB)
 	$(link) $(TD_TEST_LIBS) $(ALL_LIBS)
 
+# Counts the launches of training steps: a stand-in comes before CUDA's runtime, of which nothing is linked then.
+ifneq ($(if $(EMULATE),,$(TD_HAVE_CUDA)),)
+COUNTS := $(B)/tests/test_cuda_launches
+$(COUNTS): $(call objects,$(sort $(wildcard tests/count/*.c)))
+$(COUNTS): TD_TEST_LIBS += -Wl,--wrap=td_cuda_vendor_conv,--wrap=td_cuda_vendor_matmul -lstdc++
+$(B)/tests/count/%.o: ALL_CFLAGS += $(CUDA_CFLAGS)
+endif
+
 $(BENCHES): %: %.o $(LIB)
 	$(link) $(BENCH_LIBS) $(ALL_LIBS)
 
@@ -290,7 +298,7 @@ $(B)/bench/peer_openmpi: bench/peer_openmpi.c bench/allreduce.h
 	$(call say,MPICC,$@)$(TD_MPICC) -std=c11 -D_GNU_SOURCE -O2 $(WARN) -I. -o $@ $<
 
 -include $(wildcard $(patsubst %.o,%.d,$(call objects,$(LIB_SRC) $(COMMON) $(APP_SRC) $(TEST_SRC) \
-                    $(LONG_SRC) $(WORKER_SRC) $(HELP_SRC) $(wildcard bench/*.c tests/gpu/*.c))))
+                    $(LONG_SRC) $(WORKER_SRC) $(HELP_SRC) $(wildcard bench/*.c tests/gpu/*.c tests/count/*.c))))
 
 # ---- targets ----
 

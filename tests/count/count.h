@@ -1,0 +1,27 @@
+/* A stand-in for CUDA's runtime under kernels that nvcc has compiled: nothing runs, every launch is
+ * counted with the bytes of memory that it reads and writes. Memory of the device is addresses
+ * alone. cuDNN and cuBLASLt are replaced at the level of tensor/cuda/products.h (ld's --wrap). */
+#ifndef TD_TESTS_COUNT_COUNT_H
+#define TD_TESTS_COUNT_COUNT_H
+
+#include <stdint.h>
+
+typedef struct count_totals {
+    int launches; /* kernels, calls of cuDNN and cuBLASLt, copies */
+    double bytes;
+    int64_t most_scalars; /* elements of the largest launch that moves single elements */
+    char scalar[128];     /* its kernel */
+    char unknown[128];    /* a kernel whose bytes bytes.c does not know; "": none */
+} count_totals;
+
+void count_begin(void);
+/* The totals since; prints a line for each kind of launch. */
+count_totals count_end(void);
+
+/* For the stand-in's own files: a launch, if it is counted now. scalars: elements that are moved
+ * one by one, 0: none are. */
+void count_launch(const char *name, double bytes, int64_t scalars);
+/* A kernel, by its symbol, with the addresses of its arguments. */
+void count_kernel(const char *symbol, void **arguments);
+
+#endif
