@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -700,6 +701,96 @@ static void test_a_failing_load_is_told_to_all(void **state)
     procs_succeed(3, limit, run_failing_load, &c);
 }
 
+/* ---- a rank is killed in the course of a save ---- */
+
+enum { MOMENTS = 8 };
+
+typedef struct killed_save {
+    td_shard shard;
+    int victim, moment;
+    char from[512], to[512], other[512];
+} killed_save;
+
+static void kill_myself(int number)
+{
+    (void)number;
+    (void)kill(getpid(), SIGKILL);
+}
+
+/* Saves twice: to see how long it takes, and with a death on the way. */
+static int run_killed_save(int rank, int size, void *arg)
+{
+    const killed_save *c = arg;
+    procs_init(rank, size, 20.0);
+    shard_case what = { .kind = JOB_CONV_BLOCKS, .rule = ADAMW_GROUPS, .averages = true };
+    shard_run r;
+    open_run(&r, &what, c->shard, 0);
+    REQUIRE_OK(td_checkpoint_load(c->from, r.job.net, .optim = r.job.optim, .ema = r.ema));
+    double begin = td_clock();
+    REQUIRE_OK(td_checkpoint_save(c->other, r.job.net, .optim = r.job.optim, .ema = r.ema));
+    double seconds = (td_clock() - begin) * (c->moment + 0.5) / MOMENTS;
+    REQUIRE_OK(td_barrier(NULL));
+    if (rank == c->victim) {
+        REQUIRE(signal(SIGALRM, kill_myself) != SIG_ERR);
+        struct itimerval when = { .it_value = { .tv_sec = (time_t)seconds,
+                                                .tv_usec =
+                                                    (suseconds_t)(seconds * 1e6) % 1000000 } };
+        REQUIRE(setitimer(ITIMER_REAL, &when, NULL) == 0);
+    }
+    (void)td_checkpoint_save(c->to, r.job.net, .optim = r.job.optim, .ema = r.ema);
+    _exit(0); /* without a word to the others, as if killed */
+}
+
+static void copy_file(const char *from, const char *to)
+{
+    size_t size;
+    char *bytes = read_all(from, &size);
+    FILE *file = fopen(to, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    assert_int_equal(fclose(file), 0);
+    free(bytes);
+}
+
+static bool is_same_file(const char *a, const char *b)
+{
+    size_t na, nb;
+    char *fa = read_all(a, &na), *fb = read_all(b, &nb);
+    bool same = na == nb && memcmp(fa, fb, na) == 0;
+    free(fa);
+    free(fb);
+    return same;
+}
+
+/* Whatever the moment, and whoever dies: the file is the old one or the new one, and the next save
+ * works. */
+static void test_a_killed_save_leaves_the_old_file_or_the_new(void **state)
+{
+    (void)state;
+    static procs_end ends[2];
+    const char *target = temp_path("target");
+    save(1, TD_SHARD_OPTIMIZER, 3, NULL, temp_path("old"));
+    save(1, TD_SHARD_OPTIMIZER, 2, temp_path("old"), temp_path("new"));
+    int stayed = 0;
+    for (int i = 0; i < 2 * MOMENTS; i++) {
+        killed_save c = { .shard = i % 4 < 2 ? TD_SHARD_OPTIMIZER : TD_SHARD_PARAMETERS,
+                          .victim = i % 2,
+                          .moment = i / 2 };
+        snprintf(c.from, sizeof c.from, "%s", temp_path("new"));
+        snprintf(c.to, sizeof c.to, "%s", target);
+        snprintf(c.other, sizeof c.other, "%s", temp_path("other"));
+        copy_file(temp_path("old"), target);
+        procs_run(2, limit, run_killed_save, &c, ends);
+        bool old = is_same_file(target, temp_path("old"));
+        assert_true(old || is_same_file(target, temp_path("new")));
+        stayed += old;
+    }
+    printf("# killed in %d saves: the old file stayed in %d\n", 2 * MOMENTS, stayed);
+    assert_true(stayed > 0);
+    save(2, TD_SHARD_PARAMETERS, 0, temp_path("new"), target);
+    assert_same_file(target, temp_path("new"));
+}
+
 /* On hosts without a common file system the first rank writes what the others send it. */
 static void test_the_first_rank_writes_for_hosts_apart(void **state)
 {
@@ -926,6 +1017,7 @@ int main(void)
         IN_FOLDER(test_checkpoints_do_not_depend_on_the_layout),
         IN_FOLDER(test_checkpoints_of_packed_averages),
         IN_FOLDER(test_checkpoints_of_adafactor),
+        IN_FOLDER(test_a_killed_save_leaves_the_old_file_or_the_new),
         IN_FOLDER(test_a_failing_save_is_told_to_all),
         IN_FOLDER(test_a_failing_load_is_told_to_all),
         IN_FOLDER(test_the_first_rank_writes_for_hosts_apart),

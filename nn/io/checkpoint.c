@@ -78,6 +78,26 @@ static void put(saving *s, int i, const td_tensor *t)
     }
 }
 
+/* Writes this rank's rows of record i, which all ranks have; where the others cannot write, the
+ * first rank writes all of it. */
+static void put_rows(saving *s, int i, const td_tensor *t)
+{
+    int rank = s->peers->rank, ranks = s->all_write ? s->peers->count : 1;
+    int64_t all = t->ndim > 0 ? t->shape[0] : 1;
+    int64_t from = all * rank / ranks, to = all * (rank + 1) / ranks;
+    td_tensor rows = *t;
+    if (t->ndim > 0) {
+        rows.shape[0] = to - from;
+        rows.offset += from * t->stride[0];
+    }
+    if (rank < ranks && from < to && s->out != NULL && s->status == TD_OK) {
+        size_t row = s->entries[i].bytes / (size_t)all;
+        td_read(&rows, s->buffer, s->entries[i].dtype);
+        s->status = td_safetensors_put(s->out, i, from * (int64_t)row, s->buffer,
+                                       (size_t)(to - from) * row);
+    }
+}
+
 /* Brings record i together on all ranks: what lies in several windows, or what its owner cannot
  * write. */
 static td_status bring_together(saving *s, const td_tensor_record *r)
@@ -100,10 +120,10 @@ static td_status put_record(saving *s, int i)
     int rank = s->peers != NULL ? s->peers->rank : 0;
     int owner = r->window != NULL ? td_params_owner(s->params, r->param) : r->owner;
     bool apart = owner == 0 || (owner > 0 && s->all_write);
-    if (!apart) { /* the first rank writes it */
+    if (!apart) {
         TD_TRY(bring_together(s, r));
         td_tensor whole = over(s->whole, r->tensor);
-        put(s, i, rank == 0 ? &whole : NULL);
+        put_rows(s, i, &whole);
     } else if (r->window != NULL) {
         if (owner == rank && s->status == TD_OK) {
             td_tensor part = td_params_part(s->whole, 0, td_numel(r->tensor));
