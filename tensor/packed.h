@@ -20,37 +20,46 @@
 #include <math.h>
 #include <string.h>
 
+/* Compiled for the instruction set of the loop that it is in. */
+#ifdef __CUDACC__
+#define TD_PACKED_INLINE TD_EVERYWHERE
+#else
+#define TD_PACKED_INLINE static inline __attribute__((always_inline))
+#endif
+
 enum { TD_PACK = 16, TD_PACK_BYTES = TD_PACK + 4 };
 
 /* Bytes of 16 averages, packed as TD_BF16 or TD_U8. */
-TD_EVERYWHERE int td_packed_bytes(td_dtype packed)
+TD_PACKED_INLINE int td_packed_bytes(td_dtype packed)
 {
     return packed == TD_BF16 ? 2 * TD_PACK : TD_PACK_BYTES;
 }
 
 /* (c / levels)^4 */
-TD_EVERYWHERE float td_code_value(float code, float levels)
+TD_PACKED_INLINE float td_code_value(float code, float levels)
 {
     float root = code / levels;
     return (root * root) * (root * root);
 }
 
-TD_EVERYWHERE void td_unpack_codes(float *to, const uint8_t *from)
+TD_PACKED_INLINE void td_unpack_codes(float *to, const uint8_t *from)
 {
-    float largest;
+    float largest, code[TD_PACK];
     memcpy(&largest, from, sizeof largest);
-    const uint8_t *codes = from + sizeof largest;
     bool no_signs = signbit(largest);
+    for (int i = 0; i < TD_PACK; i++) {
+        int byte = from[sizeof largest + i];
+        code[i] = (float)(no_signs || byte < 128 ? byte : byte - 256);
+    }
     float levels = no_signs ? 254.0f : 127.0f, unit = fabsf(largest);
     for (int i = 0; i < TD_PACK; i++) {
-        float code = no_signs ? (float)codes[i] : (float)(int8_t)codes[i];
-        float value = unit * td_code_value(code, levels);
-        to[i] = code < 0.0f ? -value : value;
+        float value = unit * td_code_value(code[i], levels);
+        to[i] = code[i] < 0.0f ? -value : value;
     }
 }
 
 /* draw[i] >> shift: 16 random bits. */
-TD_EVERYWHERE void td_pack_codes(uint8_t *to, const float *from, const uint32_t *draw, int shift)
+TD_PACKED_INLINE void td_pack_codes(uint8_t *to, const float *from, const uint32_t *draw, int shift)
 {
     float largest = 0.0f, least = 0.0f;
     for (int i = 0; i < TD_PACK; i++) {
@@ -60,21 +69,25 @@ TD_EVERYWHERE void td_pack_codes(uint8_t *to, const float *from, const uint32_t 
     }
     bool no_signs = least == 0.0f;
     float scale = no_signs ? -largest : largest, levels = no_signs ? 254.0f : 127.0f;
-    memcpy(to, &scale, sizeof scale);
     float unit = largest > 0.0f ? largest : 1.0f;
+    int code[TD_PACK];
     for (int i = 0; i < TD_PACK; i++) {
         float part = fabsf(from[i]) / unit, root = sqrtf(sqrtf(part)) * levels;
-        int low = root < levels ? (int)root : (int)levels; /* NaN, too */
-        float below = td_code_value((float)low, levels);
-        float above = td_code_value((float)low + 1.0f, levels);
+        float whole = root < levels ? root : levels; /* of NaN, too */
+        float low = (float)(int)whole;
+        float below = td_code_value(low, levels), above = td_code_value(low + 1.0f, levels);
         /* So far from 0 and 1 that no rounding error of the root decides. */
-        float chance = ((float)((draw[i] >> shift & 0xffffu) >> 4) + 0.5f) / 4096.0f;
-        int code = low + (part - below > chance * (above - below) && low < (int)levels);
-        to[sizeof scale + i] = (uint8_t)(from[i] < 0.0f ? -code : code);
+        float chance = ((float)(int)((draw[i] >> shift & 0xffffu) >> 4) + 0.5f) / 4096.0f;
+        int up = part - below > chance * (above - below) && low < levels;
+        code[i] = from[i] < 0.0f ? -((int)low + up) : (int)low + up;
+    }
+    memcpy(to, &scale, sizeof scale);
+    for (int i = 0; i < TD_PACK; i++) { /* apart: bytes might be any of the other arrays */
+        to[sizeof scale + i] = (uint8_t)code[i];
     }
 }
 
-TD_EVERYWHERE void td_unpack_halves(float *to, const uint8_t *from)
+TD_PACKED_INLINE void td_unpack_halves(float *to, const uint8_t *from)
 {
     for (int i = 0; i < TD_PACK; i++) {
         uint16_t half;
@@ -84,7 +97,8 @@ TD_EVERYWHERE void td_unpack_halves(float *to, const uint8_t *from)
     }
 }
 
-TD_EVERYWHERE void td_pack_halves(uint8_t *to, const float *from, const uint32_t *draw, int shift)
+TD_PACKED_INLINE void td_pack_halves(uint8_t *to, const float *from, const uint32_t *draw,
+                                     int shift)
 {
     for (int i = 0; i < TD_PACK; i++) {
         uint32_t bits;
@@ -98,7 +112,7 @@ TD_EVERYWHERE void td_pack_halves(uint8_t *to, const float *from, const uint32_t
 }
 
 /* 16 averages. */
-TD_EVERYWHERE void td_packed_get(td_dtype packed, float *to, const uint8_t *from)
+TD_PACKED_INLINE void td_packed_get(td_dtype packed, float *to, const uint8_t *from)
 {
     if (packed == TD_BF16) {
         td_unpack_halves(to, from);
@@ -107,8 +121,8 @@ TD_EVERYWHERE void td_packed_get(td_dtype packed, float *to, const uint8_t *from
     }
 }
 
-TD_EVERYWHERE void td_packed_put(td_dtype packed, uint8_t *to, const float *from,
-                                 const uint32_t *draw, int shift)
+TD_PACKED_INLINE void td_packed_put(td_dtype packed, uint8_t *to, const float *from,
+                                    const uint32_t *draw, int shift)
 {
     if (packed == TD_BF16) {
         td_pack_halves(to, from, draw, shift);

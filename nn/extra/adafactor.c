@@ -22,6 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { PIECE = 256 }; /* elements of a run, at most */
+
 /* td_optim.own. */
 typedef struct adafactor {
     double clip;
@@ -99,30 +101,44 @@ static bool next_run(walk *w, run *r)
     in = t->ndim == 1 ? element : in;
     *r = (run){ .value = w->here.place + w->here.to_values + w->at,
                 .grad = w->here.place + w->here.to_grads + w->at,
-                .count = length - in < left ? length - in : left,
+                .count = length - in < PIECE ? length - in : PIECE,
                 .row = row,
                 .column = column,
                 .to_row = w->inner == 0,
                 .to_column = column_step(t, w->inner) };
+    r->count = left < r->count ? left : r->count;
     w->at += r->count;
     return true;
 }
 
 /* ---- elements of f32 or f64 ---- */
 
-static double get(const td_tensor *flat, int64_t i)
+/* n elements, `step` apart (0: one, n times), as doubles. */
+static void load(const td_tensor *t, int64_t at, int64_t step, int64_t n, double *to)
 {
-    return flat->dtype == TD_F32 ? (double)((const float *)td_ptr(flat))[i]
-                                 : ((const double *)td_ptr(flat))[i];
+    const float *single = (const float *)td_ptr(t) + (t->dtype == TD_F32 ? at : 0);
+    const double *full = (const double *)td_ptr(t) + (t->dtype == TD_F32 ? 0 : at);
+    for (int64_t k = 0; t->dtype == TD_F32 && k < n; k++) {
+        to[k] = single[k * step];
+    }
+    for (int64_t k = 0; t->dtype != TD_F32 && k < n; k++) {
+        to[k] = full[k * step];
+    }
 }
 
-static void set(td_tensor *flat, int64_t i, double value)
+static void store(td_tensor *t, int64_t at, int64_t n, const double *from)
 {
-    if (flat->dtype == TD_F32) {
-        ((float *)td_ptr(flat))[i] = (float)value;
-    } else {
-        ((double *)td_ptr(flat))[i] = value;
+    for (int64_t k = 0; t->dtype == TD_F32 && k < n; k++) {
+        ((float *)td_ptr(t) + at)[k] = (float)from[k];
     }
+    for (int64_t k = 0; t->dtype != TD_F32 && k < n; k++) {
+        ((double *)td_ptr(t) + at)[k] = from[k];
+    }
+}
+
+static double epsilon(const td_optim *o)
+{
+    return td_params_flat(o->params)->dtype == TD_F32 ? FLT_EPSILON : DBL_EPSILON;
 }
 
 /* ---- a step ---- */
@@ -138,72 +154,87 @@ static void add_up(const td_optim *o, int i, const td_tensor *flat, const td_ten
 {
     const adafactor *a = o->own;
     const td_tensor *form = td_params_get(o->params, i)->tensor;
-    double *rows = a->sums + a->begin[i], *columns = rows + rows_of(form);
+    double *rows = a->sums + a->begin[i], *columns = rows + rows_of(form), g[PIECE], p[PIECE];
     walk w = begin_walk(o->params, i);
     for (run r; next_run(&w, &r);) {
+        load(grad, r.grad, 1, r.count, g);
+        load(flat, r.value, 1, r.count, p);
         for (int64_t k = 0; k < r.count; k++) {
-            double g = get(grad, r.grad + k), p = get(flat, r.value + k);
-            rows[r.row + k * r.to_row] += g * g;
-            if (is_matrix(form)) {
-                columns[r.column + k * r.to_column] += g * g;
-            }
-            a->sizes[i] += p * p;
+            rows[r.row + k * r.to_row] += g[k] * g[k];
+            a->sizes[i] += p[k] * p[k];
+        }
+        for (int64_t k = 0; is_matrix(form) && k < r.count; k++) {
+            columns[r.column + k * r.to_column] += g[k] * g[k];
         }
     }
 }
 
-static void average(td_tensor *state, int64_t at, double mean, double weight)
+/* The averages go towards the means: sums / n. Returns the sum of the new averages. */
+static double average(td_tensor *state, int64_t at, int64_t count, const double *sums, int64_t n,
+                      double weight)
 {
-    double old = get(state, at);
-    set(state, at, old + weight * (mean - old));
+    double total = 0.0, value;
+    for (int64_t k = 0; k < count; k++) {
+        load(state, at + k, 1, 1, &value);
+        value += weight * (sums[k] / (double)n - value);
+        store(state, at + k, 1, &value);
+        load(state, at + k, 1, 1, &value); /* rounded */
+        total += value;
+    }
+    return total;
 }
 
-/* Rows, columns or elements get their new averages. Returns 1 / mean(R). */
+/* Rows, columns or elements get their new averages. Returns 1 / mean(R); of a vector 0. */
 static double update_state(td_optim *o, int i)
 {
     const adafactor *a = o->own;
     const td_tensor *form = td_params_get(o->params, i)->tensor;
     int64_t rows = rows_of(form), columns = columns_of(form), at = a->begin[i];
-    double weight = pow((double)o->steps[i], -0.8), mean = 0.0;
-    for (int64_t k = 0; k < rows; k++) {
-        average(o->state[0], at + k, a->sums[at + k] / (double)(columns > 0 ? columns : 1), weight);
-        mean += get(o->state[0], at + k) / (double)rows;
-    }
-    for (int64_t k = rows; k < rows + columns; k++) {
-        average(o->state[0], at + k, a->sums[at + k] / (double)rows, weight);
-    }
-    return 1.0 / fmax(mean, td_params_flat(o->params)->dtype == TD_F32 ? FLT_EPSILON : DBL_EPSILON);
+    double weight = pow((double)o->steps[i], -0.8);
+    double sum =
+        average(o->state[0], at, rows, a->sums + at, is_matrix(form) ? columns : 1, weight);
+    average(o->state[0], at + rows, columns, a->sums + at + rows, rows, weight);
+    return is_matrix(form) ? 1.0 / fmax(sum / (double)rows, epsilon(o)) : 0.0;
 }
 
-/* g / sqrt(v); over_mean: 1 / mean(R). */
-static double direction(const td_optim *o, const run *r, int64_t k, int64_t rows, int64_t begin,
-                        double over_mean, double g)
+/* u = g / sqrt(v) of a run. */
+static void direction(const td_optim *o, int i, const run *r, double over_mean, double *u)
 {
-    double v = get(o->state[0], begin + r->row + k * r->to_row);
+    int64_t begin = ((const adafactor *)o->own)->begin[i];
+    double v[PIECE], column[PIECE], least = epsilon(o) * epsilon(o);
+    load(o->state[0], begin + r->row, r->to_row, r->count, v);
     if (over_mean > 0.0) {
-        v *= get(o->state[0], begin + rows + r->column + k * r->to_column) * over_mean;
+        int64_t rows = rows_of(td_params_get(o->params, i)->tensor);
+        load(o->state[0], begin + rows + r->column, r->to_column, r->count, column);
+        for (int64_t k = 0; k < r->count; k++) {
+            v[k] *= column[k] * over_mean;
+        }
     }
-    double eps = td_params_flat(o->params)->dtype == TD_F32 ? FLT_EPSILON : DBL_EPSILON;
-    return g / sqrt(fmax(v, eps * eps));
+    for (int64_t k = 0; k < r->count; k++) {
+        u[k] /= sqrt(v[k] > least ? v[k] : least);
+    }
 }
 
-/* What each rank has of the updates' squares (scale 0), or the step. */
+/* The sum of this rank's squares of the update; with a scale it also goes there. */
 static double go(const td_optim *o, int i, td_tensor *flat, const td_tensor *grad, double over_mean,
                  double scale)
 {
-    const adafactor *a = o->own;
     const td_optim_group_settings *group = td_optim_settings(o, i);
-    const td_tensor *form = td_params_get(o->params, i)->tensor;
     double shrink = 1.0 - o->lr * group->lr_scale * group->weight_decay, squares = 0.0;
+    double u[PIECE], p[PIECE];
     walk w = begin_walk(o->params, i);
     for (run r; next_run(&w, &r);) {
+        load(grad, r.grad, 1, r.count, u);
+        direction(o, i, &r, over_mean, u);
         for (int64_t k = 0; k < r.count; k++) {
-            double u = direction(o, &r, k, rows_of(form), a->begin[i],
-                                 is_matrix(form) ? over_mean : 0.0, get(grad, r.grad + k));
-            squares += u * u;
-            if (scale > 0.0) {
-                set(flat, r.value + k, get(flat, r.value + k) * shrink - scale * u);
+            squares += u[k] * u[k];
+        }
+        if (scale > 0.0) {
+            load(flat, r.value, 1, r.count, p);
+            for (int64_t k = 0; k < r.count; k++) {
+                p[k] = p[k] * shrink - scale * u[k];
             }
+            store(flat, r.value, r.count, p);
         }
     }
     return squares;
