@@ -185,8 +185,11 @@ static bool describe_file(saving *s)
 
 static td_status plan(saving *s, const char *path)
 {
-    return td_safetensors_plan(path, s->entries, s->list->tensor_count, s->metadata,
-                               s->list->text_count, &s->out);
+    td_safetensors_out *out;
+    td_status status = td_safetensors_plan(path, s->entries, s->list->tensor_count, s->metadata,
+                                           s->list->text_count, &out);
+    s->out = out;
+    return status;
 }
 
 /* If ranks share the optimizer's state, a failure of one is a failure of all. */
@@ -218,9 +221,11 @@ static td_status join(saving *s)
     td_free(bytes);
     TD_TRY(peers->agree(status, peers->user));
     place.file[sizeof place.file - 1] = '\0';
+    td_safetensors_out *out = s->out;
     if (peers->rank > 0) {
-        status = td_safetensors_join(&place, s->entries, s->list->tensor_count, &s->out);
+        status = td_safetensors_join(&place, s->entries, s->list->tensor_count, &out);
     }
+    s->out = out;
     TD_TRY(peers->agree(status == TD_E_MISMATCH ? status : TD_OK, peers->user));
     s->all_write = peers->agree(status, peers->user) == TD_OK;
     if (peers->rank > 0 && !s->all_write) {
