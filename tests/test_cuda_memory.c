@@ -1,5 +1,6 @@
 /* Tensors on a GPU, real or emulated: values in and out, orders and types, between devices, step
  * memory, what is refused. Without a GPU only what a machine without one shows. */
+#include "autograd/autograd.h"
 #include "data/data.h"
 #include "tensor/storage.h"
 #include "tensor/tensor.h"
@@ -337,6 +338,40 @@ static void test_step_memory(void **state)
     td_step_release_memory();
 }
 
+/* x [4,8] of ones; w [8,8], of which all elements are one value: also as a filter. */
+static void assert_products(td_tensor *x, td_tensor *w, double value)
+{
+    td_tensor *y = td_linear(x, w, NULL);
+    td_tensor *image =
+        td_conv2d(td_reshape(x, TD_SHAPE(4, 8, 1, 1)), td_reshape(w, TD_SHAPE(8, 8, 1, 1)), NULL);
+    assert_int_equal(y->dtype, TD_BF16);
+    assert_true(td_get(y, (int64_t[]){ 3, 7 }) == 8 * value);
+    assert_true(td_get(image, (int64_t[]){ 3, 7, 0, 0 }) == 8 * value);
+}
+
+/* Products in 16 bits read a copy of the parameters. */
+static void test_products_see_what_was_written(void **state)
+{
+    NEEDS_GPU
+    td_math before = td_math_now();
+    td_set_math((td_math){ .precision = TD_PRECISION_BF16 });
+    td_tensor *x = td_full(TD_SHAPE(4, 8), 1.0, TD_F32, TD_CUDA);
+    td_tensor *w = td_full(TD_SHAPE(8, 8), 0.5, TD_F32, TD_CUDA);
+    td_requires_grad(w, true);
+    TD_STEP {
+        assert_products(x, w, 0.5);
+        td_fill_(w, 0.25);
+        assert_products(x, w, 0.25);
+    }
+    td_fill_(w, 2.0);
+    TD_STEP {
+        assert_products(x, w, 2.0);
+    }
+    td_set_math(before);
+    td_free(w);
+    td_free(x);
+}
+
 static void test_running_out_says_what_would_fit(void **state)
 {
     NEEDS_GPU
@@ -365,6 +400,7 @@ int main(void)
         cmocka_unit_test(test_batches_come_to_the_device),
         cmocka_unit_test(test_fork_is_refused),
         cmocka_unit_test(test_step_memory),
+        cmocka_unit_test(test_products_see_what_was_written),
         cmocka_unit_test(test_running_out_says_what_would_fit),
         cmocka_unit_test(test_failures_are_forgotten),
         cmocka_unit_test(test_drivers_that_can_less),

@@ -60,6 +60,22 @@ void td_cuda_give(td_device device, void *memory);
 
 void td_cuda_release_kept(td_device device); /* what was given back and is kept for the next one */
 
+/* A 16-bit copy of a block, which is given back with it; and from what it was made, NULL: from
+ * nothing yet. */
+typedef struct td_cuda_half {
+    void *memory;
+    const void *thread;
+    uint64_t step;
+    uint32_t version;
+    td_dtype dtype;
+    bool recorded;
+} td_cuda_half;
+td_cuda_half *td_cuda_half_beside(td_device device, const void *block);
+
+/* halves.c: t's elements, f32, as they are now, in 16 bits: with t's strides, until the step ends
+ * or t's storage is written. NULL: there is no such copy (t needs no gradient, memory is short). */
+void *td_cuda_half_of(const td_tensor *t, td_dtype dtype);
+
 /* stretch.c: step memory, as tensor/backend.h says. */
 void *td_cuda_reserve(td_device device, size_t *bytes);
 size_t td_cuda_commit(td_device device, void *stretch, size_t bytes);

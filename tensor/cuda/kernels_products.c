@@ -7,6 +7,8 @@
 #include "tensor/storage.h"
 #include "tensor/extend.h"
 
+#include <string.h>
+
 /* ---- operands and results ---- */
 
 /* What two factors are multiplied in: 16 bits if one of them has no more, unless they are of two
@@ -31,6 +33,11 @@ static bool is_aligned(const td_tensor *t)
 /* To read t dense, aligned and of a dtype. */
 static void *operand(td_staged *staged, const td_tensor *t, td_layout layout, td_dtype dtype)
 {
+    void *half = t != NULL && td_is_layout(t, layout) ? td_cuda_half_of(t, dtype) : NULL;
+    if (half != NULL && (uintptr_t)half % 16 == 0) {
+        *staged = (td_staged){ .scratch = NULL };
+        return half;
+    }
     if (t != NULL && !is_aligned(t)) {
         return td_stage_copy(staged, t, layout, dtype);
     }
@@ -240,8 +247,16 @@ static bool as_matrix(const td_tensor *t, matrix *m)
 static const td_tensor *factor(td_staged *staged, const td_tensor *t, td_dtype dtype, matrix *m)
 {
     *staged = (td_staged){ .scratch = NULL };
-    if (t->dtype == dtype && as_matrix(t, m)) {
+    bool fits = as_matrix(t, m);
+    if (t->dtype == dtype && fits) {
         return t;
+    }
+    void *half = fits ? td_cuda_half_of(t, dtype) : NULL;
+    if (half != NULL) {
+        td_wrap(&staged->copy, &staged->storage, half, td_shape_of(t), dtype, TD_ROW_MAJOR,
+                td_device_of(t));
+        memcpy(staged->copy.stride, t->stride, sizeof t->stride);
+        return staged->tensor = &staged->copy;
     }
     if (t->dtype == dtype) {
         td_stage_copy(staged, t, TD_ROW_MAJOR, dtype);

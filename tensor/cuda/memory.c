@@ -10,6 +10,7 @@ enum { UNIT = 512 };
 typedef struct block {
     void *memory;
     size_t bytes;
+    td_cuda_half half;
     struct block *next;
 } block;
 
@@ -99,6 +100,7 @@ void *td_cuda_take(td_device device, size_t bytes)
     }
     if (b != NULL) {
         block **bucket = bucket_of(heap, b->memory);
+        b->half = (td_cuda_half){ .memory = NULL };
         b->next = *bucket;
         *bucket = b;
     }
@@ -114,20 +116,38 @@ void *td_cuda_take(td_device device, size_t bytes)
     return b->memory;
 }
 
-void td_cuda_give(td_device device, void *memory)
+/* Where a block that is in use hangs. Under the lock. */
+static block **find_used(struct heap *heap, const void *memory)
 {
-    struct heap *heap = &heaps[device.index];
-    pthread_mutex_lock(&lock);
     block **link = bucket_of(heap, memory);
     while (*link != NULL && (*link)->memory != memory) {
         link = &(*link)->next;
     }
-    block *b = *link;
+    return link;
+}
+
+td_cuda_half *td_cuda_half_beside(td_device device, const void *memory)
+{
+    pthread_mutex_lock(&lock);
+    block *b = *find_used(&heaps[device.index], memory);
+    pthread_mutex_unlock(&lock);
+    return b != NULL ? &b->half : NULL;
+}
+
+void td_cuda_give(td_device device, void *memory)
+{
+    struct heap *heap = &heaps[device.index];
+    pthread_mutex_lock(&lock);
+    block **link = find_used(heap, memory), *b = *link;
     TD_REQUIRE(b != NULL, TD_NOWHERE, "%s: memory at %p is given back, but it is not taken",
                td_device_name(device), memory);
     *link = b->next;
     b->next = heap->kept;
     heap->kept = b;
     heap->kept_bytes += b->bytes;
+    void *half = b->half.memory;
     pthread_mutex_unlock(&lock);
+    if (half != NULL) {
+        td_cuda_give(device, half);
+    }
 }
