@@ -13,12 +13,14 @@ TD_BEGIN_C
 /* A bucket: gradients that are reduced together. DDP owns everything in it. */
 typedef struct td_bucket {
     td_tensor *grad;      /* 1-d, a part of the flat gradients */
-    int64_t begin, count; /* the bucket's elements in td_params_flat_grad */
+    int64_t begin, count; /* the bucket's elements in td_params_flat_grad; gaps between parameters
+                             are part of it, and 0 */
     const int *params;    /* numbers of its parameters (td_params_get), in memory order */
     int param_count;
 } td_bucket;
 
-/* What one round of a bucket sums over the ranks. A codec may need several rounds. */
+/* What one round of a bucket sums over the ranks: any persistent tensor without gaps. A codec may
+ * need several rounds. Rounds only sum; for another combination give each rank one element. */
 typedef struct td_wire {
     td_tensor *tensor; /* the codec owns the tensor; NULL: the bucket needs no further round */
     bool scaled; /* encode has multiplied the values by `scale`; false: the reduction averages */
@@ -31,13 +33,13 @@ typedef struct td_bucket_codec {
                       void **state);
     void (*close)(void *state);
     /* attach is called when a bucket is made, and detach before the bucket is freed. *part is the
-     * codec's state of the bucket. */
+     * codec's state of the bucket; if attach fails after it has set *part, detach is called. */
     td_status (*attach)(void *state, const td_bucket *b, void **part);
     void (*detach)(void *state, void *part);
     /* Sets *wire to what this round sums. *wire comes with tensor NULL: leave it so when the bucket
-     * needs no further round. Round 0 is encoded while backward runs, and round n + 1 when the sum
-     * of round n is there. scale is 1 / number of ranks. b->grad may be changed; it lies on the
-     * model's device. */
+     * needs no further round. Round 0 is encoded while backward runs, the others when backward is
+     * over: round n + 1 when the sums of round n are there. scale is 1 / number of ranks. b->grad
+     * may be changed; it lies on the model's device. */
     td_status (*encode)(void *state, void *part, const td_bucket *b, int round, double scale,
                         td_wire *wire);
     /* Writes the mean gradients into b->grad. */
@@ -51,9 +53,11 @@ typedef struct td_bucket_codec {
     const td_tensor *(*own)(void *state);
 } td_bucket_codec;
 
-/* The codec of a name; NULL with td_last_error(): there is none. A new codec is a file in ddp/, a
- * line in ddp/parts.h and one in the table of ddp/parts.c; the programs' --comm-hook lists its
- * names in apps/tools/common/train_hook.c. */
+/* A program gives its own codec to td_ddp (.codec = &my_codec). A codec of the library is a file in
+ * ddp/, a line in ddp/parts.h and one in the table of ddp/parts.c; the programs' --comm-hook lists
+ * its names in apps/tools/common/train_hook.c.
+ *
+ * The library's codec of a name; NULL with td_last_error(): there is none. */
 const td_bucket_codec *td_codec_find(const char *name);
 
 /* The state of a communication hook, for td_checkpoint_save's `extra`: PowerSGD's factors, and the

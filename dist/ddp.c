@@ -78,7 +78,10 @@ static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
     if (o->bucket_cap_mb <= 0.0) {
         o->bucket_cap_mb = s->model->device.type != TD_DEVICE_CPU ? 25.0 : 5.0;
     }
-    s->reducer.codec = o->comm_hook != NULL ? td_codec_find(o->comm_hook) : NULL;
+    s->reducer.codec = o->codec;
+    if (o->codec == NULL && o->comm_hook != NULL) {
+        s->reducer.codec = td_codec_find(o->comm_hook);
+    }
     return o->comm_hook == NULL || s->reducer.codec != NULL ? TD_OK : TD_E_ARG;
 }
 
@@ -149,6 +152,10 @@ static td_status surround(td_module *model, const td_ddp_options *options)
 td_module *td_ddp_at(td_ddp_options options, td_site at)
 {
     td_module *model = options.model;
+    TD_REQUIRE(options.codec == NULL || options.comm_hook == NULL, at,
+               "td_ddp: .comm_hook (%s) and .codec (%s): give one of them", options.comm_hook,
+               options.codec->name);
+    options.comm_hook = options.codec != NULL ? options.codec->name : options.comm_hook;
     TD_REQUIRE(model == NULL || model->name[0] == '\0', at,
                "td_ddp: '%s' is a part of a larger model; td_ddp takes the whole model",
                model->name);

@@ -233,9 +233,11 @@ typedef struct td_ddp_options {
     bool static_graph;           /* the set of unused parameters never changes: found out once */
     const char *comm_hook;       /* what is sent in place of f32 gradients: NULL, "bf16", "fp16",
                                     "powersgd" (Vogels et al. 2019) */
-    int powersgd_rank;           /* 0: 1 */
-    int64_t powersgd_start;      /* so many steps use a plain all-reduce first; 0: 1000 */
-    td_shard shard;              /* what the ranks share; usual: TD_SHARD_NONE */
+    const struct td_bucket_codec *codec; /* instead: a communication hook of your own
+                                            (dist/codec.h) */
+    int powersgd_rank;                   /* 0: 1 */
+    int64_t powersgd_start;              /* so many steps use a plain all-reduce first; 0: 1000 */
+    td_shard shard;                      /* what the ranks share; usual: TD_SHARD_NONE */
     /* Whether a module is a unit, for shard; path: its name in the model. Modules inside a unit are
      * not asked. NULL: the blocks of a model by td_model, or else the model's children that have
      * children. */
@@ -324,8 +326,8 @@ typedef struct td_spawn_options {
  * If a process fails (exit code not 0, or a signal), td_spawn stops the others and returns an error
  * that names the rank and the cause. SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed on to the
  * processes; td_spawn returns TD_E_INTERRUPTED when they have ended. The processes end if this
- * process dies. Call td_spawn before this process has threads: before any step, loader or
- * operation. */
+ * process dies. The processes end without calling what you gave atexit. Call td_spawn before
+ * this process has threads: before any step, loader or operation. */
 td_status td_spawn_at(td_spawn_options options, td_site at);
 
 TD_END_C

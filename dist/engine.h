@@ -64,8 +64,9 @@ typedef struct td_engine_init {
 typedef struct td_engine_type {
     const char *name;
     unsigned flags;
-    /* If it fails after it has set *engine, destroy is called. A group of one rank has no engine.
-     */
+    /* If it fails after it has set *engine, destroy is called. A group of one rank has no engine:
+     * init is not called, and the core answers by itself. Fields that no comment lets be NULL are
+     * needed: init, run, abort, destroy. */
     td_status (*init)(void **engine, const td_engine_init *init);
     td_status (*run)(void *engine, const td_collective *c);
     /* With TD_ENGINE_POLL: for all collectives. Otherwise for sends and receives, which must not
@@ -96,8 +97,9 @@ typedef struct td_engine_type {
 
 extern const td_engine_type td_shm_engine;
 
-/* "shm", "gloo", "mpi". A new engine is a folder in engines/, a declaration above and a branch in
- * registry.c. NULL with td_last_error(): what to install, or which names there are. */
+/* "shm", "gloo", "mpi". A new engine is a folder in engines/, a declaration above, a branch in
+ * registry.c, and its name in the message that tests/test_dist_group.c expects. NULL with
+ * td_last_error(): what to install, or which names there are. */
 const td_engine_type *td_engine_find(const char *name);
 
 /* CPU seconds of a group's communication thread and of its engine's threads. */

@@ -3,7 +3,10 @@
 #ifndef TD_TENSOR_HOOKS_H
 #define TD_TENSOR_HOOKS_H
 
+#include "tensor/extern_c.h"
 #include "tensor/tensor.h"
+
+TD_BEGIN_C
 
 /* ---- observers: of all threads' steps; functions run on the step's thread, each may be NULL ----
  */
@@ -63,5 +66,7 @@ const void *td_step_numbers(void *own, size_t bytes, td_fill_fn fill, void *user
 
 /* Addresses of this thread's step memory are kept by somebody (by: 1, or -1: no longer). */
 void td_step_pin(int by);
+
+TD_END_C
 
 #endif

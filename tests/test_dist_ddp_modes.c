@@ -4,6 +4,7 @@
 #include "dist/ddp_extra.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
+#include "dist/codec.h"
 #include "dist/collectives.h"
 
 #include <math.h>
@@ -217,6 +218,58 @@ static int run_hook(int rank, int size, void *arg)
     return 0;
 }
 
+/* A codec of a program's own: it sends a copy of the bucket. */
+static td_status attach_copy(void *state, const td_bucket *b, void **part)
+{
+    (void)state;
+    *part = td_zeros(TD_SHAPE(b->count), TD_F32, TD_CPU);
+    return *part != NULL ? TD_OK : TD_E_NOMEM;
+}
+
+static void detach_copy(void *state, void *part)
+{
+    (void)state;
+    td_free(part);
+}
+
+static td_status encode_copy(void *state, void *part, const td_bucket *b, int round, double scale,
+                             td_wire *wire)
+{
+    (void)state, (void)scale;
+    if (round == 0) {
+        td_copy_(part, b->grad);
+        wire->tensor = part;
+    }
+    return TD_OK;
+}
+
+static td_status decode_copy(void *state, void *part, const td_bucket *b)
+{
+    (void)state;
+    td_copy_(b->grad, part);
+    return TD_OK;
+}
+
+static td_status open_nothing(td_group *group, td_params *params, const td_ddp_options *options,
+                              void **state)
+{
+    (void)group, (void)params, (void)options, (void)state;
+    return TD_OK;
+}
+
+static void close_nothing(void *state)
+{
+    (void)state;
+}
+
+static const td_bucket_codec copy_codec = { .name = "copy",
+                                            .open = open_nothing,
+                                            .close = close_nothing,
+                                            .attach = attach_copy,
+                                            .detach = detach_copy,
+                                            .encode = encode_copy,
+                                            .decode = decode_copy };
+
 static void test_communication_hooks(void **state)
 {
     (void)state;
@@ -226,6 +279,7 @@ static void test_communication_hooks(void **state)
         /* plain until step 10 */
         { { .comm_hook = "powersgd", .powersgd_start = 10, .bucket_cap_mb = 0.001 }, 1e-5, true },
         { { .comm_hook = "powersgd", .powersgd_start = 2, .powersgd_rank = 2 }, 1e-5, false },
+        { { .codec = &copy_codec, .bucket_cap_mb = 0.001 }, 1e-5, true },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         procs_succeed(2, limit, run_hook, &cases[i]);

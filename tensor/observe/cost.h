@@ -7,7 +7,10 @@
 #ifndef TD_TENSOR_COST_H
 #define TD_TENSOR_COST_H
 
+#include "tensor/extern_c.h"
 #include "tensor/kernels.h"
+
+TD_BEGIN_C
 
 typedef struct td_cost {
     double flops, bytes;
@@ -34,5 +37,7 @@ td_cost td_cost_pool2d(const td_tensor *y, const td_tensor *x, const td_tensor *
 /* states: tensors beside the parameters that are read and written. */
 td_cost td_cost_optim(const td_tensor *param, const td_optim_slice *slices, int count, int states,
                       double per_element);
+
+TD_END_C
 
 #endif

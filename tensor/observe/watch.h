@@ -4,10 +4,13 @@
 #ifndef TD_TENSOR_WATCH_H
 #define TD_TENSOR_WATCH_H
 
+#include "tensor/extern_c.h"
 #include "tensor/kernels.h"
 #include "tensor/observe/cost.h"
 
 #include <pthread.h>
+
+TD_BEGIN_C
 
 /* One call of a kernel, or a stretch of time that somebody has named (td_tell_span). */
 typedef struct td_watched_call {
@@ -50,5 +53,7 @@ void td_watch_leave(const char *kernel, double begin, td_cost cost);
 bool td_watch_begins(const char *kernel, td_watched_call *call);
 bool td_watch_returns(void);
 void td_watch_tell(const td_watched_call *call);
+
+TD_END_C
 
 #endif
