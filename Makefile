@@ -318,7 +318,7 @@ needs-tests: needs-core
 run: all ## the main job: ResNet-18 on CIFAR-10 (fetched on the first run); ARGS="--epochs 1"
 	apps/cifar_resnet18 --download $(ARGS)
 
-tests: needs-tests lib $(APPS) $(TEST_BIN) $(call programs,$(WORKER_SRC))
+tests: needs-tests lib $(APPS) $(TEST_BIN) $(call programs,$(WORKER_SRC)) $(if $(EMULATE)$(TD_NVCC),$(GPU_CHECK))
 test: tests ## all tests; TESTS="data step": those with such names; SANITIZE=..., CC=clang
 	@BUILD=$(B) SANITIZE=$(SANITIZE) NAMED="$(TESTS)" tests/run.sh $(TEST_BIN) $(TEST_SH)
 

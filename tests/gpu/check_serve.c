@@ -50,9 +50,8 @@ bool check_serve(td_device device, td_precision precision, char **a, bool as_gra
 {
     td_set_math((td_math){ .precision = precision });
     td_stem stem = strcmp(a[1], "cifar") == 0 ? TD_STEM_CIFAR : TD_STEM_IMAGENET;
-    int depth = strncmp(a[0], "resnet", 6) == 0 ? atoi(a[0] + 6) : 0;
     job j = { .net = NULL };
-    if (!open_job(&j, depth, stem, atol(a[3]), atol(a[2]), atol(a[4]), TD_F32) ||
+    if (!open_job(&j, a[0], stem, atol(a[3]), atol(a[2]), atol(a[4]), TD_F32) ||
         !move(&j, device)) {
         fprintf(stderr, "check: %s\n", td_last_error());
         return false;
