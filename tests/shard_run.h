@@ -1,0 +1,40 @@
+/* What the tests of sharding do on each rank: a small model under td_ddp with a way of sharding,
+ * one of several optimizers, and steps with what else a step may do. */
+#ifndef TD_TESTS_SHARD_RUN_H
+#define TD_TESTS_SHARD_RUN_H
+
+#include "nn/extra/ema.h"
+#include "nn/extra/scaler.h"
+#include "tests/ddp_job.h"
+
+typedef enum optim_rule { SGD, MOMENTUM, ADAM, ADAMW_GROUPS, RULES, ADAM_8, ADAFACTOR } optim_rule;
+
+enum { EACH = 4 }; /* samples of a rank */
+
+typedef struct shard_case {
+    job_kind kind;
+    td_dtype dtype;
+    optim_rule rule;
+    bool clips, accumulates, averages, scales;
+    double norm;     /* clipping's; 0: 2 */
+    bool again;      /* a second reduction of the same gradients */
+    bool recomputes; /* the model's children */
+    td_ddp_options options;
+} shard_case;
+
+typedef struct shard_run {
+    ddp_job job;
+    td_ema *ema;
+    td_scaler *scaler;
+} shard_run;
+
+td_optim *shard_optim(optim_rule rule, td_params *params);
+/* rank says which samples. */
+void shard_open(shard_run *r, const shard_case *c, td_shard shard, int rank);
+void shard_close(shard_run *r);
+void shard_backward(shard_run *r);
+void shard_step(shard_run *r, const shard_case *c);
+/* Of the model's values, and the averages. */
+uint64_t shard_hash(shard_run *r);
+
+#endif
