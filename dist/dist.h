@@ -21,8 +21,8 @@
  * rank and world_size in all ranks that are left (not under td_spawn and tdrun, which end them).
  * tests/test_dist_faults.c holds these promises.
  *
- * The end of a program: free what uses another thing before the thing that it uses. In the wrong
- * order the program stops with a message.
+ * The end of a program: free what uses another thing before the thing that it uses. If a dataset
+ * goes before its loader, or a model before its optimizer, the program stops with a message.
  *
  *     td_loader_close(loader);
  *     td_optim_free(optim);      (td_ema_free and td_scaler_free likewise)
