@@ -128,8 +128,7 @@ int main(int argc, char **argv)
         train(&j, atoi(argv[3]));
     } else {
         char facts[160];
-        snprintf(facts, sizeof facts, "tandem %s, %d workers, JPEGs by %s", TANDEM_VERSION, workers,
-                 td_jpeg_decoder());
+        snprintf(facts, sizeof facts, "tandem %s, %d workers", TANDEM_VERSION, workers);
         bench_serve(facts, load_all, &j);
     }
     td_loader_close(j.loader);

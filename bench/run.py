@@ -130,9 +130,7 @@ def jobs(build, pythons, threads):
         result.append({
             "key": "pictures load", "unit": "images/s", "per_step": 480, "warmup": 1, "steps": 1,
             "title": "JPEGs decoded, RandomResizedCrop 224, flipped, normalised, two workers",
-            "peers": {"tandem libjpeg": ours("bench_pictures", PICTURES, 2),
-                      "tandem stb_image": ours("bench_pictures", PICTURES, 2,
-                                               environment={"TANDEM_JPEG": "stb_image"}),
+            "peers": {"tandem": ours("bench_pictures", PICTURES, 2),
                       **{"%s torchvision" % label: torch(python, "pictures", PICTURES, 2)
                          for label, python in pythons.items()}}})
         result.append({"key": "pictures train", "title": "ResNet-50 trained on pictures, two workers",

@@ -16,10 +16,6 @@ const uint8_t *td_dataset_labels(const td_dataset *dataset);
 
 /* ---- folders of images ---- */
 
-/* The JPEG decoder in use: "libjpeg" if tandem was built with it, otherwise "stb_image". The
- * environment's TANDEM_JPEG=stb_image chooses stb_image. */
-const char *td_jpeg_decoder(void);
-
 /* The path of a sample's file, relative to the folder; the dataset owns it. */
 const char *td_image_folder_path(const td_dataset *dataset, int64_t sample);
 

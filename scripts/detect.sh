@@ -29,7 +29,7 @@ missing() { # missing NAME BRINGS HOW
 # library NAME PKG FALLBACK-LIBS HEADER EXPRESSION: sets found_cflags and found_libs.
 library() {
     case ${KIT:+$1} in
-        curl | archive | md | jpeg) return 1 ;;
+        curl | archive | md | jpeg | png) return 1 ;;
     esac
     found_cflags= found_libs=$3
     if command -v pkg-config >/dev/null 2>&1 && pkg-config --exists "$2" 2>/dev/null; then
@@ -128,20 +128,20 @@ else
     missing libmd "$brings" 'make deps'
 fi
 
-brings='folders of images'
-if library stb no-pkg-config '' stb/stb_image.h '(void)0'; then # the header has all
-    use STB
-    row found stb "$brings"
-else
-    missing stb "$brings" 'make deps'
-fi
-
-brings='folders of images: quicker JPEGs'
+brings='folders of images: JPEGs'
 if library jpeg libjpeg -ljpeg jpeglib.h 'struct jpeg_error_mgr e; jpeg_std_error(&e)'; then
     use JPEG
     row found libjpeg "$brings"
 else
     missing libjpeg "$brings" 'make deps'
+fi
+
+brings='folders of images: PNGs'
+if library png libpng -lpng png.h 'png_access_version_number() == 0'; then
+    use PNG
+    row found libpng "$brings"
+else
+    missing libpng "$brings" 'make deps'
 fi
 
 brings='train_net: configurations'

@@ -12,8 +12,8 @@ if [ -n "${TANDEM_PICTURES:-}" ]; then
     ln -s "$TANDEM_PICTURES" data/train
     ln -s "$TANDEM_PICTURES" data/val
 else
-    python3 - data <<'DRAW' # stripes of five colours, 24-bit BMP
-import math, os, random, struct, sys
+    python3 - data <<'DRAW' # stripes of five colours
+import math, os, random, struct, sys, zlib
 random.seed(1)
 side = 72
 colours = [(200, 60, 60), (60, 200, 60), (60, 60, 200), (190, 190, 60), (60, 190, 190)]
@@ -25,13 +25,16 @@ for i in range(50):
         for x in range(side):
             up = math.sin((x * math.cos(angle) + y * math.sin(angle)) / wave * 2 * math.pi) > 0
             rows += bytes(int(c + random.uniform(-30, 30)) for c in light[up])
-    head = struct.pack('<2sIHHIIiiHHIIiiII', b'BM', 54 + len(rows), 0, 0, 54, 40, side, side, 1, 24,
-                       0, len(rows), 2835, 2835, 0, 0)
+    data = b''.join(b'\0' + rows[3 * side * y:3 * side * (y + 1)] for y in range(side))
+    png = b'\x89PNG\r\n\x1a\n' + b''.join(
+        struct.pack('>I', len(part)) + name + part + struct.pack('>I', zlib.crc32(name + part))
+        for name, part in ((b'IHDR', struct.pack('>IIBBBBB', side, side, 8, 2, 0, 0, 0)),
+                           (b'IDAT', zlib.compress(data)), (b'IEND', b'')))
     for split in 'train', 'val':
         folder = '%s/%s/colour%d' % (sys.argv[1], split, i % 5)
         os.makedirs(folder, exist_ok=True)
-        with open('%s/%02d.bmp' % (folder, i), 'wb') as f:
-            f.write(head + rows)
+        with open('%s/%02d.png' % (folder, i), 'wb') as f:
+            f.write(png)
 DRAW
 fi
 classes=$(find -L data/train -mindepth 1 -maxdepth 1 -type d | wc -l)

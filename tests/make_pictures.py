@@ -36,7 +36,7 @@ def save_all(folder):
     pictures = {
         "rgb.png": (rgb, {}), "grey.png": (grey, {}), "rgba.png": (rgba, {}),
         "grey_alpha.png": (grey_alpha, {}), "palette.png": (rgb.quantize(40), {}),
-        "rgb.bmp": (rgb, {}), "grey.bmp": (grey, {}), "palette.gif": (rgb.quantize(60), {}),
+        "rgb_stored.png": (rgb, {"compress_level": 0}), "grey_stored.png": (grey, {"compress_level": 0}), "palette_60.png": (rgb.quantize(60), {}),
         "444.jpg": (rgb, {"quality": 90, "subsampling": 0}),
         "422.jpg": (rgb, {"quality": 90, "subsampling": 1}),
         "420.jpg": (rgb, {"quality": 90, "subsampling": 2}),

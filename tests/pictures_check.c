@@ -45,11 +45,6 @@ static difference compare(const uint8_t *a, const uint8_t *b, size_t count)
     return d;
 }
 
-double pictures_distance(const uint8_t *a, const uint8_t *b, size_t count)
-{
-    return compare(a, b, count).mean;
-}
-
 void pictures_require_near(const char *name, const uint8_t *a, const uint8_t *b, size_t count,
                            double mean, int most)
 {

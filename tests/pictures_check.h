@@ -17,9 +17,6 @@ int pictures_close_expected(void **state);
 int pictures_each(const td_safetensors *file, const char *word,
                   void (*fn)(const char *rest, const td_safetensors_entry *));
 
-/* Mean difference of two rows of bytes, in levels. */
-double pictures_distance(const uint8_t *a, const uint8_t *b, size_t count);
-
 /* Fails unless two rows of bytes differ by no more than that, on average and at most. */
 void pictures_require_near(const char *name, const uint8_t *a, const uint8_t *b, size_t count,
                            double mean, int most);

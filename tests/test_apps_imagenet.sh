@@ -28,6 +28,6 @@ fails 'no launcher' 1 'tdrun sets them; srun and mpirun' "$apps/imagenet" --data
 one=("$apps/tdrun" --nproc-per-node 1)
 fails 'no such folder' 1 "cannot open the folder 'nowhere': No such file" "${one[@]}" "$apps/imagenet" --data nowhere
 cp -r data bad
-head -c 30 data/train/rgb/rgb.bmp >bad/train/rgb/rgb.bmp
-fails 'a bad picture' 1 'bad/train/rgb/rgb.bmp' "${one[@]}" "$apps/imagenet" --data bad/train --batch-size 3
+head -c 30 data/train/rgb/rgb_stored.png >bad/train/rgb/rgb_stored.png
+fails 'a bad picture' 1 'bad/train/rgb/rgb_stored.png' "${one[@]}" "$apps/imagenet" --data bad/train --batch-size 3
 done_testing

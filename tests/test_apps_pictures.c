@@ -21,15 +21,15 @@ enum { PICTURES = 7 };
 static void make_folder(bool with_bad)
 {
     char name[64], bytes[1 << 13];
-    FILE *in = fopen("tests/pictures/rgb.bmp", "rb");
+    FILE *in = fopen("tests/pictures/rgb_stored.png", "rb");
     assert_non_null(in);
     size_t size = fread(bytes, 1, sizeof bytes, in);
     fclose(in);
     temp_make_folder("set");
     temp_make_folder("set/a");
     for (int i = 0; i < PICTURES; i++) {
-        snprintf(name, sizeof name, "set/a/%d.bmp", i);
-        temp_write(name, bytes, with_bad && i % 2 == 0 ? 5 : size); /* 0, 2, 4, 6 */
+        snprintf(name, sizeof name, "set/a/%d.png", i);
+        temp_write(name, bytes, with_bad && i % 2 == 0 ? 20 : size); /* 0, 2, 4, 6 */
     }
 }
 
@@ -107,9 +107,9 @@ static void test_two_ranks(void **state)
     procs_succeed(2, 60.0, run_rank, NULL);
     assert_file("out0", "3 of 7 images could not be read", 1);
     assert_file("out1", "", 0);
-    assert_file("err0", "a/0.bmp: this BMP cannot be read", 2);
-    assert_file("err0", "a/4.bmp", 2); /* told once, by the first of both */
-    assert_file("err1", "a/2.bmp", 1);
+    assert_file("err0", "a/0.png: this PNG cannot be read", 2);
+    assert_file("err0", "a/4.png", 2); /* told once, by the first of both */
+    assert_file("err1", "a/2.png", 1);
 }
 
 static void test_nothing_to_say(void **state)
@@ -141,7 +141,7 @@ static void test_alone(void **state)
     make_folder(true);
     procs_succeed(1, 60.0, run_alone, NULL);
     assert_file("out0", "4 of 7 images could not be read", 1);
-    assert_file("err0", "a/6.bmp", 4);
+    assert_file("err0", "a/6.png", 4);
 }
 
 #define IN_FOLDER(test)                                                                            \

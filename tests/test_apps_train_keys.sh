@@ -12,7 +12,7 @@ cd "$work" || exit 1
 make_folders data
 mkdir -p fewer
 cp -r data/train data/val fewer/
-rm fewer/*/grey/grey.jpg fewer/train/grey/grey.bmp
+rm fewer/*/grey/grey.jpg fewer/train/grey/grey_stored.png
 cat >base.yaml <<'Y'
 MODEL: {ARCH: efficientnet_b0, NUM_CLASSES: 5}
 TRAIN: {DATASET: data, IM_SIZE: 32, BATCH_SIZE: 4, WORKERS: 0, PRINT_FREQ: 1}
@@ -191,14 +191,14 @@ tap $? 'TRAIN.KEEP_CHECKPOINTS 1 keeps the newest'
 rm -rf half anew fresh newest
 
 cp -r data bad
-head -c 20 data/train/rgb/rgb.bmp >bad/train/rgb/rgb.bmp
+head -c 20 data/train/rgb/rgb_stored.png >bad/train/rgb/rgb_stored.png
 run refused TRAIN.DATASET bad
 rc=$?
-test $rc -ne 0 && grep -q 'bad/train/rgb/rgb.bmp' refused.log
+test $rc -ne 0 && grep -q 'bad/train/rgb/rgb_stored.png' refused.log
 tap $? 'a bad picture is an error that names it' refused.log
 run skipped TRAIN.DATASET bad DATA.SKIP_BAD True
 rc=$?
-test $rc -eq 0 && grep -q 'bad/train/rgb/rgb.bmp' skipped.log
+test $rc -eq 0 && grep -q 'bad/train/rgb/rgb_stored.png' skipped.log
 tap $? 'DATA.SKIP_BAD: the run ends well, and lists it' skipped.log
 for sync in True False; do
     "$apps/tdrun" --nproc-per-node 2 "$apps/train_net" --cfg base.yaml TRAIN.BATCH_SIZE 2 OPTIM.MAX_EPOCH 1 \

@@ -1,9 +1,8 @@
-/* Folders of pictures: order, labels, batches, the index file, bad pictures. */
+/* Folders of pictures: order, labels, batches, bad pictures. */
 #include "tandem.h"
 #include "tests/sanitized.h"
 #include "tests/temp_folder.h"
 
-#include "data/images/folder_list.h"
 #include "data/inspect.h"
 #include "tensor/extend.h"
 
@@ -48,8 +47,8 @@ static void make_folder(void)
     copy_picture("rgb.png", "set/b/z.png");
     copy_picture("420.jpg", "set/b/a.JPEG");
     copy_picture("grey.jpg", "set/b/sub/1.jpg");
-    copy_picture("rgb.bmp", "set/b/sub 2/1.bmp");
-    copy_picture("palette.gif", "set/B/x.gif");
+    copy_picture("rgb_stored.png", "set/b/sub 2/1.png");
+    copy_picture("palette_60.png", "set/B/x.png");
     copy_picture("png_in_disguise.jpg", "set/a1/10.jpg");
     copy_picture("444.jpg", "set/a1/9.jpg");
     temp_write("set/b/readme.txt", "no picture", 10);
@@ -77,8 +76,8 @@ static void test_order(void **state)
     make_folder();
     td_dataset *d = open_folder(&small);
     static const char *const classes[] = { "B", "a1", "b" };
-    static const char *const paths[] = { "B/x.gif", "a1/10.jpg",   "a1/9.jpg",     "b/a.JPEG",
-                                         "b/z.png", "b/sub/1.jpg", "b/sub 2/1.bmp" };
+    static const char *const paths[] = { "B/x.png", "a1/10.jpg",   "a1/9.jpg",     "b/a.JPEG",
+                                         "b/z.png", "b/sub/1.jpg", "b/sub 2/1.png" };
     /* torchvision sorts folders as strings: "b/sub" is before "b/sub 2", and both are behind "b".
      */
     assert_int_equal(d->classes, 3);
@@ -303,105 +302,13 @@ static void test_unreadable_folder(void **state)
     assert_int_equal(WEXITSTATUS(code), REFUSED);
 }
 
-/* ---- the index ---- */
+/* ---- many files ---- */
 
 static double seconds(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-/* Makes a folder look as if it had not been touched for a while. */
-static void age(const char *name)
-{
-    struct timespec times[2] = { { .tv_sec = time(NULL) - 3600 }, { .tv_sec = time(NULL) - 3600 } };
-    assert_int_equal(utimensat(AT_FDCWD, temp_path(name), times, 0), 0);
-}
-
-static void age_all(void)
-{
-    static const char *const names[] = { "set",         "set/b", "set/b/sub",
-                                         "set/b/sub 2", "set/B", "set/a1" };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        age(names[i]);
-    }
-}
-
-/* The index file's path; temp_path's own strings are soon used again. */
-static const char *index_path(void)
-{
-    static char path[4096];
-    snprintf(path, sizeof path, "%s", temp_path("index"));
-    return path;
-}
-
-static bool recalled(void)
-{
-    td_folder_list list;
-    char *root = realpath(temp_path("set"), NULL);
-    bool yes = td_folder_list_recall(root, index_path(), &list);
-    if (yes) {
-        td_folder_list_free(&list);
-    }
-    free(root);
-    return yes;
-}
-
-static void test_index(void **state)
-{
-    (void)state;
-    make_folder();
-    td_image_folder_options options = small;
-    options.index = index_path();
-    td_dataset *d = open_folder(&options);
-    td_dataset_free(d);
-    assert_false(recalled()); /* the folders were changed a moment ago */
-    age_all();
-    d = open_folder(&options);
-    assert_true(recalled());
-    td_dataset *again = open_folder(&options);
-    assert_int_equal(again->length, d->length);
-    assert_int_equal(again->classes, d->classes);
-    for (int i = 0; i < d->length; i++) {
-        assert_string_equal(td_image_folder_path(again, i), td_image_folder_path(d, i));
-    }
-    td_dataset_free(again);
-    td_dataset_free(d);
-    copy_picture("rgb.png", "set/b/sub/new.png"); /* deep inside */
-    assert_false(recalled());
-    d = open_folder(&options);
-    assert_int_equal(d->length, 8);
-    td_dataset_free(d);
-    age_all();
-    d = open_folder(&options);
-    td_dataset_free(d);
-    unlink(temp_path("set/a1/9.jpg"));
-    d = open_folder(&options);
-    assert_int_equal(d->length, 7);
-    td_dataset_free(d);
-}
-
-/* An index that is damaged in any line is not used. */
-static void test_damaged_index(void **state)
-{
-    (void)state;
-    make_folder();
-    age_all();
-    td_image_folder_options options = small;
-    options.index = index_path();
-    td_dataset_free(open_folder(&options));
-    assert_true(recalled());
-    static char text[1 << 16];
-    FILE *in = fopen(temp_path("index"), "r");
-    size_t size = fread(text, 1, sizeof text, in);
-    fclose(in);
-    for (size_t part = 0; part < size; part += 7) {
-        temp_write("index", text, part);
-        assert_false(recalled());
-    }
-    temp_write("index", text, size);
-    assert_true(recalled());
 }
 
 enum { CLASSES = 100, EACH = 1000 };
@@ -425,7 +332,7 @@ static int memory_folder_setup(void **state)
 static void test_many_files(void **state)
 {
     (void)state;
-    /* Asked for are 2 s and 0.2 s. Where others share the machine that is no promise (it takes an
+    /* Asked for are 2 s. Where others share the machine that is no promise (it takes an
      * eighth of it alone), but a list that is searched for each file would take minutes. */
     const double slower = TD_SANITIZED || getenv("TANDEM_LONG") == NULL ? 20.0 : 1.0;
     temp_make_folder("set");
@@ -439,24 +346,14 @@ static void test_many_files(void **state)
             assert_true(file >= 0);
             close(file);
         }
-        snprintf(name, sizeof name, "set/%03d", c);
-        age(name);
     }
-    age("set");
-    td_image_folder_options options = small;
-    options.index = index_path();
     double begin = seconds();
-    td_dataset_free(open_folder(&options));
+    td_dataset *d = open_folder(&small);
     double walked = seconds() - begin;
-    assert_true(recalled());
-    begin = seconds();
-    td_dataset *d = open_folder(&options);
-    double remembered = seconds() - begin;
     assert_int_equal(d->length, CLASSES * EACH);
     td_dataset_free(d);
-    print_message("# %d files: index in %.3f s, from the index file in %.3f s\n", CLASSES * EACH,
-                  walked, remembered);
-    assert_true(walked < 2.0 * slower && remembered < 0.2 * slower);
+    print_message("# %d files: listed in %.3f s\n", CLASSES * EACH, walked);
+    assert_true(walked < 2.0 * slower);
 }
 
 int main(void)
@@ -469,9 +366,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_nothing_readable, temp_folder_setup,
                                         temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_bad_folders, temp_folder_setup, temp_folder_teardown),
-        cmocka_unit_test_setup_teardown(test_index, temp_folder_setup, temp_folder_teardown),
-        cmocka_unit_test_setup_teardown(test_damaged_index, temp_folder_setup,
-                                        temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_unreadable_folder, temp_folder_setup,
                                         temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_many_files, memory_folder_setup, temp_folder_teardown),

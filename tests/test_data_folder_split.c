@@ -89,8 +89,8 @@ static void test_parts_cover_the_folder(void **state)
     }
 }
 
-/* Another seed splits in another way; the same seed does not, also by way of an index file, and a
- * picture that is added moves at most one other. */
+/* Another seed splits in another way; the same seed does not, and a picture that is added
+ * moves at most one other. */
 static void test_a_split_is_stable(void **state)
 {
     (void)state;
@@ -98,12 +98,6 @@ static void test_a_split_is_stable(void **state)
     td_image_folder_options o = { .val_fraction = 0.25, .val = true };
     names first = open_part(o), again = open_part(o);
     assert_memory_equal(&first, &again, sizeof first);
-    o.index = temp_path("index");
-    for (int i = 0; i < 2; i++) {
-        again = open_part(o);
-        assert_memory_equal(&first, &again, sizeof first);
-    }
-    o.index = NULL;
     o.split_seed = 1;
     again = open_part(o);
     assert_int_equal(again.count, first.count);

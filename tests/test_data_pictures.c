@@ -5,7 +5,6 @@
 
 #include "data/images/transform.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stdlib.h>
@@ -22,19 +21,7 @@ static void check_decode(const char *name, const td_safetensors_entry *entry)
     td_bitmap bitmap = pictures_decode(name, 0);
     assert_int_equal(bitmap.height, entry->shape.dim[0]);
     assert_int_equal(bitmap.width, entry->shape.dim[1]);
-    bool jpeg = strstr(name, ".jpg") != NULL && strstr(name, "disguise") == NULL;
-#ifdef TD_HAVE_JPEG
-    double mean = 0.0;
-    int most = 0;
-    bool exact = true; /* the library that PIL uses */
-#else
-    double mean = 2.0;
-    int most = 40;
-    bool exact = !jpeg;
-#endif
-    (void)jpeg;
-    pictures_require_near(name, bitmap.rgb, entry->data, entry->bytes, exact ? 0.0 : mean,
-                          exact ? 0 : most);
+    pictures_require_near(name, bitmap.rgb, entry->data, entry->bytes, 0.0, 0);
     free(bitmap.rgb);
 }
 
@@ -42,32 +29,6 @@ static void test_decode(void **state)
 {
     (void)state;
     assert_int_equal(pictures_each(NULL, "decode", check_decode), 16);
-}
-
-/* stb_image by itself, also where libjpeg is there. */
-static void check_stb(const char *name, const td_safetensors_entry *entry)
-{
-    if (strstr(name, ".jpg") == NULL || strstr(name, "disguise") != NULL) {
-        return;
-    }
-    char path[256];
-    snprintf(path, sizeof path, PICTURES_FOLDER "%s", name);
-    size_t size;
-    uint8_t *bytes = pictures_read_bytes(path, &size);
-    td_encoded picture = pictures_encoded(bytes, size, name);
-    td_bitmap bitmap = { 0 };
-    const char *why;
-    assert_int_equal(td_stb_decode(&picture, &bitmap, &why), TD_OK);
-    assert_null(why);
-    pictures_require_near(name, bitmap.rgb, entry->data, entry->bytes, 2.0, 60);
-    free(bitmap.rgb);
-    free(bytes);
-}
-
-static void test_decode_stb(void **state)
-{
-    (void)state;
-    pictures_each(NULL, "decode", check_stb);
 }
 
 /* A decoder that stops early gives the same rows. */
@@ -93,8 +54,7 @@ static void test_decode_rows(void **state)
 static void test_cut_off(void **state)
 {
     (void)state;
-    static const char *const names[] = { "420.jpg", "progressive.jpg", "rgb.png", "rgb.bmp",
-                                         "palette.gif" };
+    static const char *const names[] = { "420.jpg", "progressive.jpg", "rgb.png" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[256];
         snprintf(path, sizeof path, PICTURES_FOLDER "%s", names[i]);
@@ -106,7 +66,7 @@ static void test_cut_off(void **state)
         free(bytes);
     }
     pictures_assert_bad((const uint8_t *)"", 0, "empty");
-    pictures_assert_bad((const uint8_t *)"hello, world", 12, "neither JPEG, PNG, BMP nor GIF");
+    pictures_assert_bad((const uint8_t *)"hello, world", 12, "neither JPEG nor PNG");
 }
 
 /* Also a JPEG of which the end marker alone is missing: whether the last pixels are there cannot be
@@ -116,8 +76,8 @@ static void test_no_end_marker(void **state)
     (void)state;
     size_t size;
     uint8_t *bytes = pictures_read_bytes(PICTURES_FOLDER "420.jpg", &size);
-    pictures_assert_bad(bytes, size - 1, "cut off");
-    pictures_assert_bad(bytes, size - 2, "cut off");
+    pictures_assert_bad(bytes, size - 1, "Premature end");
+    pictures_assert_bad(bytes, size - 2, "Premature end");
     free(bytes);
 }
 
@@ -135,10 +95,6 @@ static void test_bombs(void **state)
     }
     pictures_assert_bad(bytes, size, "65000 x 65000 pixels are more than");
     free(bytes);
-    bytes = pictures_read_bytes(PICTURES_FOLDER "rgb.bmp", &size);
-    memcpy(bytes + 18, "\xe8\xfd\x00\x00\xe8\xfd\x00\x00", 8);
-    pictures_assert_bad(bytes, size, "65000 x 65000 pixels are more than");
-    free(bytes);
 }
 
 /* ---- real pictures: TANDEM_PICTURES names a folder of JPEGs ---- */
@@ -153,7 +109,6 @@ static bool run_pil(const char *folder, const char *out)
 }
 
 static const char *pictures;
-static double worst_stb;
 
 static void check_real(const char *name, const td_safetensors_entry *entry)
 {
@@ -168,11 +123,6 @@ static void check_real(const char *name, const td_safetensors_entry *entry)
         fail_msg("%s", td_last_error());
     }
     pictures_require_near(name, bitmap.rgb, entry->data, entry->bytes, 2.0, 255);
-    free(bitmap.rgb);
-    const char *why;
-    assert_int_equal(td_stb_decode(&picture, &bitmap, &why), TD_OK);
-    assert_null(why);
-    worst_stb = fmax(worst_stb, pictures_distance(bitmap.rgb, entry->data, entry->bytes));
     free(bitmap.rgb);
     free(bytes);
 }
@@ -208,9 +158,8 @@ static void test_real_pictures(void **state)
     int count = pictures_each(file, "decode", check_real);
     pictures_each(file, "evaluate", check_real_evaluation);
     td_safetensors_close(file);
-    print_message("# %d pictures; stb_image: at most %.2f levels away on average\n", count,
-                  worst_stb);
-    assert_true(count > 0 && worst_stb < 2.0);
+    print_message("# %d pictures\n", count);
+    assert_true(count > 0);
 }
 
 /* A file that is larger than any picture is refused before it is read. */
@@ -225,7 +174,7 @@ static void test_huge_file(void **state)
     assert_error_says("huge.png: 1099511627776 bytes are more than the", "make it smaller", NULL);
     assert_int_equal(mkfifo(temp_path("fifo.png"), 0600), 0); /* which nobody writes to */
     assert_int_equal(td_image_read(temp_path("fifo.png"), &transform, x), TD_E_IO);
-    assert_error_says("fifo.png: not a regular file", NULL);
+    assert_error_says("fifo.png: a FIFO or device, not a regular file", NULL);
     td_free(x);
 }
 
@@ -233,7 +182,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_decode),
-        cmocka_unit_test(test_decode_stb),
         cmocka_unit_test(test_decode_rows),
         cmocka_unit_test(test_cut_off),
         cmocka_unit_test(test_no_end_marker),

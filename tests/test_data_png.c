@@ -20,12 +20,35 @@ static uint8_t *put_big_endian(uint8_t *at, uint32_t value)
     return at;
 }
 
+/* CRC-32 (ISO 3309), and Adler-32 (RFC 1950). */
+static uint32_t crc_of(const uint8_t *bytes, size_t size)
+{
+    uint32_t crc = 0xffffffffu;
+    for (size_t i = 0; i < size; i++) {
+        crc ^= bytes[i];
+        for (int bit = 0; bit < 8; bit++) {
+            crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+        }
+    }
+    return ~crc;
+}
+
+static uint32_t adler_of(const uint8_t *bytes, size_t size)
+{
+    uint32_t a = 1, b = 0;
+    for (size_t i = 0; i < size; i++) {
+        a = (a + bytes[i]) % 65521;
+        b = (b + a) % 65521;
+    }
+    return b << 16 | a;
+}
+
 static uint8_t *put_chunk(uint8_t *at, const char *name, const uint8_t *data, size_t size)
 {
     at = put_big_endian(at, (uint32_t)size);
     memcpy(at, name, 4);
     memcpy(at + 4, data, size);
-    return put_big_endian(at + 4 + size, 0); /* the checksum: stb_image does not look */
+    return put_big_endian(at + 4 + size, crc_of(at, 4 + size));
 }
 
 /* zlib's frame around blocks that are stored as they are (RFC 1950, 1951). */
@@ -46,7 +69,7 @@ static size_t store(const uint8_t *bytes, size_t size, uint8_t *out)
         at += n;
         done += n;
     }
-    return (size_t)(put_big_endian(at, 0) - out);
+    return (size_t)(put_big_endian(at, adler_of(bytes, size)) - out);
 }
 
 enum { GREY = 0, RGB = 2, PALETTE = 3, GREY_ALPHA = 4, RGB_ALPHA = 6 };
@@ -251,12 +274,10 @@ static size_t peak_memory(void) /* bytes */
     return (size_t)usage.ru_maxrss * 1024;
 }
 
-/* 2 MB that unpack to 320 MB, for 64 pixels. */
-static void test_data_larger_than_pixels(void **state)
+static void decode_zeros(size_t repeats)
 {
-    (void)state;
     size_t size;
-    uint8_t *bytes = png_of_zeros(1, &size); /* as such, it is a picture */
+    uint8_t *bytes = png_of_zeros(repeats, &size);
     td_encoded picture = pictures_encoded(bytes, size, "zeros.png");
     td_bitmap bitmap;
     assert_int_equal(td_bitmap_open(&picture), TD_OK);
@@ -264,12 +285,16 @@ static void test_data_larger_than_pixels(void **state)
     assert_int_equal(bitmap.width * bitmap.height, 64);
     free(bitmap.rgb);
     free(bytes);
-    bytes = png_of_zeros(1300000, &size);
-    assert_in_range(size, 2000000, 2200000);
+}
+
+/* 2 MB that unpack to 320 MB, for 64 pixels: what is not needed takes no memory. */
+static void test_data_larger_than_pixels(void **state)
+{
+    (void)state;
+    decode_zeros(1);
     size_t before = peak_memory();
-    pictures_assert_bad(bytes, size, "data are many times larger than its pixels");
+    decode_zeros(1300000);
     assert_true(peak_memory() - before < ((size_t)64 << 20));
-    free(bytes);
 }
 
 int main(void)

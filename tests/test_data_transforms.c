@@ -65,11 +65,7 @@ static void check_evaluate(const char *rest, const td_safetensors_entry *entry)
     assert_non_null(rgb);
     td_encoded picture = pictures_encoded(bytes, size, name);
     assert_int_equal(td_picture_load(&t, &picture, 0, 0, rgb), TD_OK);
-#ifdef TD_HAVE_JPEG
     pictures_require_near(rest, rgb, entry->data, entry->bytes, 0.0, 0);
-#else
-    pictures_require_near(rest, rgb, entry->data, entry->bytes, 2.0, 60);
-#endif
     free(bytes);
     free(rgb);
 }

@@ -20,10 +20,10 @@ make_folders() { # make_folders FOLDER
                 cp "$pictures/$file" "$1/$split/$class/"
             done
         done <<'LIST'
-grey grey.png grey.jpg grey.bmp
+grey grey.png grey.jpg grey_stored.png
 large large.jpg progressive.jpg
-palette palette.gif palette.png
-rgb rgb.png rgb.bmp 444.jpg
+palette palette_60.png palette.png
+rgb rgb.png rgb_stored.png 444.jpg
 sampled 420.jpg 422.jpg
 LIST
     done

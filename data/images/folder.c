@@ -5,14 +5,13 @@
 #include "data/images/folder_list.h"
 #include "data/images/transform.h"
 #include "data/inspect.h"
+#include "tensor/files.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { USUAL_MOST_PIXELS = 100000000 };
 
@@ -44,58 +43,31 @@ static int64_t most_bytes(int64_t most_pixels)
                : INT64_MAX;
 }
 
-static td_status check_file(const char *path, const struct stat *info, int64_t most)
-{
-    if (!S_ISREG(info->st_mode)) {
-        return td_fail(TD_E_IO, "%s: not a regular file", path);
-    }
-    return info->st_size <= most
-               ? TD_OK
-               : td_fail(TD_E_FORMAT,
-                         "%s: %lld bytes are more than the %lld that are taken for an image; make "
-                         "it smaller",
-                         path, (long long)info->st_size, (long long)most);
-}
-
 static td_status read_file(const char *path, int64_t most_pixels, uint8_t **bytes, size_t *size)
 {
-    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* it may be a FIFO */
+    FILE *file;
     struct stat info;
-    if (file < 0 || fstat(file, &info) != 0) {
-        td_status status = td_fail(errno == ENOENT ? TD_E_NOTFOUND : TD_E_IO,
-                                   "%s: cannot be opened: %s", path, strerror(errno));
-        if (file >= 0) {
-            close(file);
-        }
-        return status;
-    }
-    td_status checked = check_file(path, &info, most_bytes(most_pixels));
-    if (checked != TD_OK) {
-        close(file);
-        return checked;
+    int64_t most = most_bytes(most_pixels);
+    TD_TRY(td_open_to_read(path, &file));
+    td_status status = TD_OK;
+    if (fstat(fileno(file), &info) != 0) {
+        status = td_fail(TD_E_IO, "%s: cannot be read: %s", path, strerror(errno));
+    } else if (info.st_size > most) {
+        status = td_fail(TD_E_FORMAT,
+                         "%s: %lld bytes are more than the %lld that are taken for an image; make "
+                         "it smaller",
+                         path, (long long)info.st_size, (long long)most);
     }
     *size = (size_t)info.st_size;
-    *bytes = malloc(*size + 1);
-    size_t done = 0;
-    while (*bytes != NULL && done < *size) {
-        ssize_t got = read(file, *bytes + done, *size - done);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got <= 0) {
-            break;
-        }
-        done += (size_t)got;
-    }
-    close(file);
-    if (*bytes == NULL) {
-        return td_fail(TD_E_NOMEM, "%s: no memory for %zu bytes", path, *size);
-    }
-    if (done < *size) {
+    *bytes = status == TD_OK ? malloc(*size + 1) : NULL;
+    if (status == TD_OK && *bytes == NULL) {
+        status = td_fail(TD_E_NOMEM, "%s: no memory for %zu bytes", path, *size);
+    } else if (status == TD_OK && fread(*bytes, 1, *size, file) < *size) {
+        status = td_fail(TD_E_IO, "%s: reading failed, or the file became shorter", path);
         free(*bytes);
-        return td_fail(TD_E_IO, "%s: reading failed at byte %zu of %zu", path, done, *size);
     }
-    return TD_OK;
+    fclose(file);
+    return status;
 }
 
 static td_status load(const char *path, const td_image_folder_transform *t, int64_t most_pixels,
@@ -219,17 +191,6 @@ static void free_folder(td_dataset *dataset)
 
 static const td_dataset_vtable folder_vtable = { "folder of images", fetch, free_folder };
 
-static td_status list_folder(image_folder *f)
-{
-    const char *index = f->options.index;
-    if (index != NULL && td_folder_list_recall(f->root, index, &f->list)) {
-        return TD_OK;
-    }
-    TD_TRY(td_folder_list_read(f->root, &f->list));
-    return index != NULL ? td_folder_list_remember(f->root, index, &f->list) : TD_OK;
-}
-
-/* The index file remembers the whole folder, whichever part is wanted. */
 static td_status list_part(image_folder *f)
 {
     double fraction = f->options.val_fraction;
@@ -239,7 +200,7 @@ static td_status list_part(image_folder *f)
                        f->options.val ? "give more than 0 and less than 1"
                                       : "give less than 1, or 0 for no split");
     }
-    TD_TRY(list_folder(f));
+    TD_TRY(td_folder_list_read(f->root, &f->list));
     return fraction > 0.0 ? td_folder_list_split(&f->list, f->root, fraction, f->options.val,
                                                  f->options.split_seed)
                           : TD_OK;

@@ -31,18 +31,14 @@ typedef struct td_image_folder_options {
     uint64_t split_seed; /* another seed: another split */
     bool skip_bad; /* an image that cannot be read is replaced by the next one that can, counted and
                       listed; otherwise it is an error that names the file */
-    const char *index;   /* a file that remembers the list of the folder's images. While no
-                            folder in the list has changed, the file is read instead of the folder;
-                            otherwise the file is written again. NULL: none */
     int64_t most_pixels; /* larger images are refused before they are decoded, and files larger
                             than 4 most_pixels + 1 MiB before they are read; 0: 100 million */
 } td_image_folder_options;
 
 /* Opens FOLDER/CLASS/.../image, td_image_folder_open("FOLDER", .transform = { ... }): each
  * sub-folder is a class. The classes are numbered in the order of their names, and the samples
- * sorted as torchvision's ImageFolder sorts them. Files are chosen by suffix (jpg, jpeg, png, bmp,
- * gif, in upper or lower case) and decoded by content: JPEG, PNG, BMP, GIF. Symbolic links are
- * followed.
+ * sorted as torchvision's ImageFolder sorts them. Files are chosen by suffix (jpg, jpeg, png,
+ * in upper or lower case) and decoded by content: JPEG, PNG. Symbolic links are followed.
  *
  * val_fraction splits a folder without moving files: open it twice, once with val set. Of a class
  * of n images about val_fraction * n are for validation, at least one and at most n - 1. A hash of

@@ -17,17 +17,15 @@ static td_status open_folder(const classify_run *c, const char *dataset, const c
                              const char *key, const td_image_folder_transform *transform,
                              td_dataset **out)
 {
-    char path[2 * CONFIG_TEXT_BYTES + 2], index[CONFIG_TEXT_BYTES + 32];
+    char path[2 * CONFIG_TEXT_BYTES + 2];
     bool tests = strcmp(key, "TEST") == 0, one_folder = c->s.data.val_fraction > 0.0;
     dataset = one_folder ? c->s.train.dataset : dataset;
     size_t length = strlen(dataset);
     snprintf(path, sizeof path, "%s%s%s", dataset,
              length > 0 && dataset[length - 1] == '/' ? "" : "/", one_folder ? "" : split);
-    snprintf(index, sizeof index, "%s/%s.index", c->s.out_dir, tests ? "test" : "train");
     *out =
         td_image_folder_open(path, .transform = *transform, .val_fraction = c->s.data.val_fraction,
-                             .val = tests && one_folder, .skip_bad = c->s.data.skip_bad,
-                             .index = c->tests_only ? NULL : index);
+                             .val = tests && one_folder, .skip_bad = c->s.data.skip_bad);
     td_status status = *out != NULL ? TD_OK : TD_E_FORMAT;
     if (status != TD_OK && access(path, F_OK) != 0) {
         status = TD_E_NOTFOUND;
@@ -119,19 +117,11 @@ static td_status open_data(classify_run *c)
 
 /* ---- opening and closing ---- */
 
-/* One rank of each host writes the lists of the folders' pictures; the others find them there. */
 td_status classify_open(train_run *r)
 {
     classify_run *c = (classify_run *)r;
-    bool leads = td_dist_local_rank() == 0;
     r->args.workers = c->s.train.workers;
-    if (!leads) {
-        TD_TRY(ranks_barrier());
-    }
     TD_TRY(open_data(c));
-    if (leads) {
-        TD_TRY(ranks_barrier());
-    }
     r->train = c->train_data;
     r->test = c->test_data;
     const td_dataset *data = r->train != NULL ? r->train : r->test;
