@@ -355,7 +355,7 @@ PUBLIC  := tandem.h tensor/extend.h tensor/f16.h tensor/dlpack.h tensor/dlpack_a
            tensor/observe/profile.h tensor/observe/memory_plan.h tensor/observe/watch.h tensor/hooks.h autograd/tape.h autograd/hooks.h autograd/gradcheck.h \
            nn/module.h nn/around.h nn/io/safetensors.h nn/extra/ema.h nn/extra/scaler.h nn/extra/muon.h nn/extra/layers.h nn/extra/optimizers.h nn/extra/compact.h nn/extra/schedules.h nn/extra/lookahead.h \
            nn/extra/inspect.h nn/models/zoo/airbench.h \
-           dist/store.h dist/collectives.h dist/codec.h dist/ddp_extra.h dist/graph/captured.h dist/trace.h \
+           dist/store.h dist/collectives.h dist/mesh.h dist/codec.h dist/ddp_extra.h dist/graph/captured.h dist/trace.h \
            data/inspect.h
 headers = $(sort $(filter %.h %.def,$(shell $(CC) -I. -MM $(PUBLIC))))
 TO       = $(DESTDIR)$(PREFIX)

@@ -30,13 +30,6 @@ static td_module *wrapped_net(const train_run *r)
                                       : cifar_net(r);
 }
 
-static td_sampler *sampler_of(const train_run *r)
-{
-    return td_dist_is_initialized()
-               ? td_distributed_sampler(.shuffle = true, .seed = (uint64_t)r->args.seed)
-               : NULL;
-}
-
 static td_status train(train_run *r)
 {
     if (td_dist_is_initialized() && !train_args_given(&r->args, "print-every")) {
@@ -45,10 +38,11 @@ static td_status train(train_run *r)
     if (!train_args_given(&r->args, "lr")) {
         r->args.lr *= td_dist_world_size();
     }
+    TD_TRY(train_mesh(r));
     TD_TRY(train_begin(r));
     r->net = wrapped_net(r);
     r->optim = cifar_optim(r);
-    r->loader = train_loader(r, sampler_of(r));
+    r->loader = train_loader(r, td_dist_is_initialized() ? train_sampler(r) : NULL);
     return train_loop(r);
 }
 

@@ -30,8 +30,8 @@
  *     td_dataset_free(data);
  *     td_dist_destroy();
  *
- * More functions: dist/collectives.h (groups of some ranks, gather, send, ...), dist/store.h,
- * dist/trace.h, dist/codec.h, dist/ddp_extra.h, dist/graph/captured.h. */
+ * More functions: dist/collectives.h (groups of some ranks, gather, send, ...), dist/mesh.h,
+ * dist/store.h, dist/trace.h, dist/codec.h, dist/ddp_extra.h, dist/graph/captured.h. */
 #ifndef TD_DIST_DIST_H
 #define TD_DIST_DIST_H
 
@@ -47,8 +47,8 @@ typedef struct td_group td_group; /* a process group: ranks that call collective
 
 typedef struct td_dist_options {
     int begin_;          /* for the library: lets the macro take an empty list */
-    const char *backend; /* "shm", "gloo", "mpi", "nccl"; NULL: $TANDEM_BACKEND, otherwise shm if
-                            all ranks are on one host, gloo if not */
+    const char *backend; /* "shm", "gloo", "mpi", "nccl"; NULL: $TANDEM_BACKEND, otherwise shm in a
+                            group whose ranks are all on one host, gloo in others */
     const char *init_method; /* "env://", "tcp://host:port", "file:///path"; NULL: env://, or
                                 Slurm's or MPI's environment if that is set and RANK is not */
     int rank, world_size;    /* needed for tcp:// and file://, unless the URL ends in

@@ -17,6 +17,7 @@ enum { MAX_GROUPS = 1024 };
 static struct {
     bool initialized;
     td_rendezvous_result met;
+    char backend[64]; /* that the program or the environment asks for; "": by where ranks are */
     double timeout;
     td_group *groups[MAX_GROUPS]; /* by index; NULL: not a member, or freed */
     int group_count;
@@ -166,21 +167,23 @@ static bool asked_for_check(void)
     return text != NULL && strcmp(text, "") != 0 && strcmp(text, "0") != 0;
 }
 
-/* nccl works on GPUs' memory only. For CPU memory the group takes the default engine. */
-static const td_engine_type *find_engine(const char *name)
+/* The backend that was asked for, or else shared memory where all ranks of the group are on one
+ * host, also if the world is on several. nccl works on GPUs' memory only: for CPU memory the group
+ * takes the default engine. */
+static const td_engine_type *find_engine(const int *ranks, int size)
 {
-    if (strcmp(name, "nccl") != 0) {
-        return td_engine_find(name);
+    bool nccl = strcmp(dist.backend, "nccl") == 0;
+    if (nccl && !td_device_can_use_nccl(dist.met.local_rank)) {
+        return NULL;
     }
-    return td_device_can_use_nccl(dist.met.local_rank)
-               ? td_engine_find(dist.met.one_host ? "shm" : "gloo")
-               : NULL;
+    return td_engine_find(dist.backend[0] != '\0' && !nccl                    ? dist.backend
+                          : td_rendezvous_on_one_host(&dist.met, ranks, size) ? "shm"
+                                                                              : "gloo");
 }
 
 /* Makes a group of `size` ranks, of which this process is number `rank`. ranks: the members' ranks
  * in the world; NULL: all ranks. */
-static td_status make_group(int rank, int size, const int *ranks, const char *backend,
-                            const char *label, td_group **out)
+static td_status make_group(int rank, int size, const int *ranks, const char *label, td_group **out)
 {
     char prefix[32];
     td_group *group = calloc(1, sizeof *group);
@@ -199,9 +202,9 @@ static td_status make_group(int rank, int size, const int *ranks, const char *ba
         free(group);
         return status;
     }
-    group->engine_type = find_engine(backend);
+    group->engine_type = find_engine(ranks, size);
     snprintf(group->device_wish, sizeof group->device_wish, "%s",
-             strcmp(backend, "nccl") == 0 ? backend : "");
+             strcmp(dist.backend, "nccl") == 0 ? "nccl" : "");
     status = start_engine(group, ranks);
     if (status == TD_OK || group->engine != NULL) {
         td_status queue = td_queue_init(group);
@@ -224,16 +227,10 @@ static td_status make_group(int rank, int size, const int *ranks, const char *ba
 
 /* ---- the world ---- */
 
-static const char *world_backend(const td_dist_options *options)
+static void choose_backend(const td_dist_options *options)
 {
-    if (options->backend != NULL) {
-        return options->backend;
-    }
-    const char *text = getenv("TANDEM_BACKEND");
-    if (text != NULL && text[0] != '\0') {
-        return text;
-    }
-    return dist.met.one_host ? "shm" : "gloo";
+    const char *text = options->backend != NULL ? options->backend : getenv("TANDEM_BACKEND");
+    snprintf(dist.backend, sizeof dist.backend, "%s", text != NULL ? text : "");
 }
 
 td_status td_dist_init_at(td_dist_options given, td_site at)
@@ -245,8 +242,8 @@ td_status td_dist_init_at(td_dist_options given, td_site at)
     TD_TRY(td_rendezvous(options, &dist.met));
     dist.timeout = options->timeout > 0 ? options->timeout : TIMEOUT;
     dist.group_count = 0;
-    td_status status = make_group(dist.met.rank, dist.met.world_size, NULL, world_backend(options),
-                                  "", &dist.groups[0]);
+    choose_backend(options);
+    td_status status = make_group(dist.met.rank, dist.met.world_size, NULL, "", &dist.groups[0]);
     if (status != TD_OK) {
         char text[TD_CAUSE_BYTES];
         snprintf(text, sizeof text, "%s", td_last_error());
@@ -390,7 +387,7 @@ td_status td_group_new(const int *ranks, int count, td_group **group)
         td_ranks_text(member, world->size, true, list, sizeof list);
         free(member);
         snprintf(label, sizeof label, "group of ranks %s: ", list);
-        status = make_group(place, count, ranks, td_group_backend(world), label, group);
+        status = make_group(place, count, ranks, label, group);
     }
     dist.groups[dist.group_count++] = *group;
     return status;

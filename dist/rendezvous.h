@@ -10,6 +10,7 @@ typedef struct td_rendezvous_result {
     int rank, world_size;
     int local_rank, local_world_size; /* among the ranks of this host */
     bool one_host;                    /* all ranks are on this host */
+    uint64_t *hosts;                  /* of each rank: equal numbers for ranks of one host */
     td_store *store;                  /* for this init only: it does not show earlier inits' keys */
     char address[TD_ADDRESS_BYTES];   /* this host's, for other ranks; "": unknown */
 
@@ -26,6 +27,9 @@ td_status td_rendezvous(const td_dist_options *options, td_rendezvous_result *re
 
 /* *who: "node2, pid 1234" of a rank that has come, malloc'ed. */
 td_status td_rendezvous_who(const td_rendezvous_result *result, int rank, char **who);
+
+/* Whether `count` ranks of the world are on one host; ranks NULL: all. */
+bool td_rendezvous_on_one_host(const td_rendezvous_result *result, const int *ranks, int count);
 
 /* Closes the store. The rank that has the server waits until the others have left, at most a few
  * seconds. */

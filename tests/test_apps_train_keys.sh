@@ -207,6 +207,14 @@ done
 test -s syncTrue/best && test "$(last syncTrue)" != "$(last syncFalse)"
 tap $? 'MODEL.SYNCBN changes what two ranks learn' syncTrue.log
 
+tested="$tested MESH"
+"$apps/tdrun" --nproc-per-node 2 "$apps/train_net" --cfg base.yaml TRAIN.BATCH_SIZE 2 OPTIM.MAX_EPOCH 1 \
+    OUT_DIR mesh MESH rep=2 >mesh.log 2>&1
+test "$(last mesh)" = "$(last syncFalse)" && test -n "$(last mesh)"
+tap $? 'MESH rep=2 keeps what two ranks learn' mesh.log
+fails 'MESH that does not fit' 1 "the mesh 'dp=3' is for 3 ranks, not for 2" "$apps/tdrun" --nproc-per-node 2 \
+    "$apps/train_net" --cfg base.yaml OUT_DIR mesh3 MESH dp=3
+
 # One folder of classes: train_net and test_net split it alike, whatever TEST.DATASET says.
 tested="$tested DATA.VAL_FRACTION"
 cp -r data/train photos

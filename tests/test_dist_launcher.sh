@@ -107,6 +107,22 @@ fails 'workers that ignore SIGTERM' 7 'rank 1 failed' tdrun --nproc-per-node 2 -
 [ $((SECONDS - begin)) -lt 40 ]
 tap $? 'are killed after the grace period'
 
+# ---- the mesh ----
+
+works 'a mesh says how many workers there are' tdrun --mesh tp=2,dp=2 sh -c 'echo "mesh $TANDEM_MESH $WORLD_SIZE"'
+[ "$(grep -c '^mesh tp=2,dp=2 4$' "$work/out")" -eq 4 ]
+tap $? 'all of them read it' "$work/out"
+works 'what is left' tdrun --nproc-per-node 2 --mesh 'rep=2,dp=*' "$worker" meet
+fails 'a mesh that does not fit' 64 "--mesh: the mesh 'dp=3' is for 3 ranks, not for 2" \
+    tdrun --nproc-per-node 2 --mesh dp=3 "$worker"
+fails 'nor with what is left' 64 "'rep=2,dp=\*' does not fit 3 ranks: 3 is no multiple of 2" \
+    tdrun --nproc-per-node 3 --mesh 'rep=2,dp=*' "$worker"
+fails 'a mesh that is none' 64 "--mesh: the mesh 'dp': 'dp' is not DIMENSION=SIZE" tdrun --mesh dp "$worker"
+fails 'that no two nodes can share' 64 'dp=3: 3 processes are not equally many, at most 1024, on each of 2 nodes' \
+    tdrun --nnodes 2 --mesh dp=3 "$worker"
+fails 'of a number of nodes that is not fixed' 64 'where nodes come and go, one size must be \*' \
+    tdrun --nnodes 1:2 --mesh dp=2 "$worker"
+
 # ---- usage ----
 
 fails 'no program' 64 'which program' tdrun
@@ -461,6 +477,22 @@ file_says 'elastic: alone again' "$work/first" '^met rank=0 world=1 .* attempt=2
 rm -f "$dir"/*.*.partial
 all_gone "$dir"/[0-9]*
 tap $? 'elastic: no worker is left'
+
+# The mesh takes what is left; of a world that it does not fit, nothing is left.
+port=$(free_port)
+dir=$(notes elastic_mesh)
+elastic first --mesh 'rep=2,dp=*' --nproc-per-node 2 "$worker" "note:$dir" "until:$dir/go" meet
+first=$pid
+wait_for "$dir/0.0" "$dir/1.0"
+tap $? 'mesh: two workers begin' "$work/first"
+elastic second --mesh 'rep=2,dp=*' --nproc-per-node 1 "$worker" "note:$dir" "until:$dir/go" meet
+wait "$first"
+code_is 'mesh: the third has no place' 1 $? "$work/first"
+file_says 'mesh: and why' "$work/first" "^tdrun: the mesh 'rep=2,dp=\*' does not fit 3 ranks: 3 is no multiple of 2"
+wait "$pid"
+rm -f "$dir"/*.*.partial
+all_gone "$dir"/[0-9]*
+tap $? 'mesh: no worker is left'
 
 # What a killed launcher has left is removed by the next one; what another still uses, or a user was
 # told to look at, is not.

@@ -8,6 +8,7 @@
  * (dist/launch/workers.c); td_dist_init() reads it. */
 #include "apps/tools/common/cli.h"
 #include "dist/launch/launcher.h"
+#include "dist/mesh.h"
 
 #include <argp.h>
 #include <dirent.h>
@@ -25,6 +26,7 @@ enum { DEFAULT_PORT = 29500 };
 enum key {
     KEY_NNODES = 256,
     KEY_NPROC,
+    KEY_MESH,
     KEY_NODE_RANK,
     KEY_MASTER_ADDR,
     KEY_MASTER_PORT,
@@ -49,6 +51,10 @@ static const struct argp_option table[] = {
       1 },
     { "nproc-per-node", KEY_NPROC, "N|auto|cpu|gpu", 0,
       "Processes on this node; auto: one per GPU, or per CPU where there is none (default 1)", 1 },
+    { "mesh", KEY_MESH, "DIM=N,...", 0,
+      "The processes' dimensions pp, rep, dp, tp, as in rep=2,dp=4; *: what is left. Sets "
+      "--nproc-per-node, or must fit it; programs read it as TANDEM_MESH",
+      1 },
     { "node-rank", KEY_NODE_RANK, "N", 0, "This node's rank; node 0 hosts the store", 1 },
     { "master-addr", KEY_MASTER_ADDR, "HOST", 0, "Node 0's address (default 127.0.0.1)", 1 },
     { "master-port", KEY_MASTER_PORT, "PORT", 0,
@@ -95,7 +101,8 @@ static const struct argp_option table[] = {
 
 typedef struct arguments {
     td_launch_options launch;
-    const char *nproc, *endpoint, *master_addr, *redirects, *tee, *filter, *token_file;
+    const char *nproc; /* NULL: not given */
+    const char *endpoint, *master_addr, *redirects, *tee, *filter, *token_file;
     int master_port; /* -1: not given */
     bool standalone, require_token;
     char endpoint_host[256];
@@ -314,9 +321,42 @@ static void settle_token(struct argp_state *state, arguments *a)
     }
 }
 
+/* How many processes a mesh of `all` wants on each node. */
+static int workers_of_mesh(struct argp_state *state, const td_launch_options *o, int all)
+{
+    if (o->min_nodes != o->max_nodes) {
+        argp_error(state, "--mesh %s: where nodes come and go, one size must be *", o->mesh);
+    }
+    if (all % o->max_nodes != 0 || all / o->max_nodes > TD_LAUNCH_MAX_WORKERS) {
+        argp_error(state,
+                   "--mesh %s: %d processes are not equally many, at most %d, on each of %d nodes",
+                   o->mesh, all, TD_LAUNCH_MAX_WORKERS, o->max_nodes);
+    }
+    return all / o->max_nodes;
+}
+
+/* Other nodes may have other numbers of processes, so the sum is checked where all have come
+ * (dist/launch/coordinator.c). */
+static void settle_workers(struct argp_state *state, arguments *a)
+{
+    td_launch_options *o = &a->launch;
+    int size[TD_MESH_DIMS] = { 0 };
+    td_status status = o->mesh != NULL ? td_mesh_read(o->mesh, 0, size) : TD_OK;
+    int all = size[0] * size[1] * size[2] * size[3]; /* 0: it does not say */
+    o->workers = a->nproc != NULL             ? read_workers(state, a->nproc)
+                 : status == TD_OK && all > 0 ? workers_of_mesh(state, o, all)
+                                              : 1;
+    if (status == TD_OK && o->mesh != NULL && o->max_nodes == 1) {
+        status = td_mesh_read(o->mesh, o->workers, size);
+    }
+    if (status != TD_OK) {
+        argp_error(state, "--mesh: %s", td_last_error());
+    }
+}
+
 static void settle(struct argp_state *state, arguments *a)
 {
-    a->launch.workers = read_workers(state, a->nproc);
+    settle_workers(state, a);
     settle_place(state, a);
     settle_token(state, a);
     settle_output(state, a);
@@ -361,6 +401,9 @@ static error_t on_key(int key, char *text, struct argp_state *state)
         return 0;
     case KEY_NPROC:
         a->nproc = text;
+        return 0;
+    case KEY_MESH:
+        a->launch.mesh = text;
         return 0;
     case KEY_MASTER_ADDR:
         a->master_addr = text;
@@ -420,7 +463,6 @@ int main(int argc, char **argv)
                     .monitor_interval = 0.1,
                     .join_timeout = 300,
                     .grace = 30 },
-        .nproc = "1",
         .master_port = -1,
     };
     static const struct argp argp = {

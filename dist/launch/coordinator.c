@@ -8,6 +8,7 @@
  *   ENDED      all nodes, also those that join later, get "end" */
 #include "tensor/clock.h"
 #include "dist/launch/coordinator.h"
+#include "dist/mesh.h"
 #include "dist/thread.h"
 
 #include <stdio.h>
@@ -154,6 +155,18 @@ static int choose_members(td_coordinator *c, td_coordinator_node **members)
     return kept;
 }
 
+/* Ends the job if its mesh does not fit so many workers. */
+static bool has_place(td_coordinator *c, int world)
+{
+    int sizes[TD_MESH_DIMS];
+    if (c->options->mesh == NULL || td_mesh_read(c->options->mesh, world, sizes) == TD_OK) {
+        return true;
+    }
+    snprintf(c->note, sizeof c->note, "%s", td_last_error());
+    td_coordinator_end(c, 1);
+    return false;
+}
+
 static void start_round(td_coordinator *c)
 {
     static td_coordinator_node *members[TD_LAUNCH_MAX_NODES];
@@ -164,6 +177,9 @@ static void start_round(td_coordinator *c)
     }
     for (int i = 0; i < count; i++) {
         world += members[i]->workers;
+    }
+    if (!has_place(c, world)) {
+        return;
     }
     for (int i = 0; i < count; i++) {
         td_coordinator_node *n = members[i];

@@ -26,6 +26,7 @@ enum {
 typedef struct td_launch_options {
     int min_nodes, max_nodes;
     int workers;        /* number of workers on this node */
+    const char *mesh;   /* TANDEM_MESH of the workers, which must fit all (dist/mesh.h); NULL */
     int node_rank;      /* -1: in the order of arrival */
     bool hosts;         /* this node has the store and the coordinator */
     bool may_host;      /* this node has them if nobody listens at the port yet */

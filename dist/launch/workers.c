@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { OWN_VARIABLES = 16, TAIL_BYTES = 900, TAIL_LINES = 8 };
+enum { OWN_VARIABLES = 17, TAIL_BYTES = 900, TAIL_LINES = 8 };
 
 static const double LINGER = 3; /* seconds to wait for the end of a process that a survivor named */
 
@@ -143,6 +143,9 @@ static void set_variables(const td_workers *w, int local, environment *e)
         char token[TD_TOKEN_TEXT];
         td_token_text(&w->options->token, token);
         set(e, "TANDEM_TOKEN=%s", token);
+    }
+    if (w->options->mesh != NULL) {
+        set(e, "TANDEM_MESH=%s", w->options->mesh);
     }
     set(e, "TANDEM_RUN_ID=%s", r->run_id);
     set(e, "TANDEM_ATTEMPT=%d", r->number);

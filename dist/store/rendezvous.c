@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HOST_BYTES = 256, NAMED_WORLD = 4096 /* ranks: larger worlds' missing ranks are counted */ };
+enum { HOST_BYTES = 288, NAMED_WORLD = 4096 /* ranks: larger worlds' missing ranks are counted */ };
 
 static const double DEFAULT_TIMEOUT = 300;
 static const double LINGER = 1,
@@ -47,7 +47,8 @@ static void identify_namespace(const char *kind, char *text, size_t size)
 
 /* Identifies a host by its name and its kernel's boot id, because names are not unique and
  * containers share a kernel. Ranks of one host must also see each other's processes (shm needs
- * that) and share the network. So two network namespaces count as two hosts. */
+ * that) and share the network. So two network namespaces count as two hosts, and so do two nodes of
+ * tdrun on one machine. */
 static void identify_host(char identity[HOST_BYTES])
 {
     char name[128] = "", boot[40] = "";
@@ -62,7 +63,9 @@ static void identify_host(char identity[HOST_BYTES])
     char processes[32], network[32];
     identify_namespace("pid", processes, sizeof(processes));
     identify_namespace("net", network, sizeof(network));
-    snprintf(identity, HOST_BYTES, "%s %s %s %s", name, boot, processes, network);
+    const char *node = getenv("GROUP_RANK");
+    snprintf(identity, HOST_BYTES, "%s %s %s %s %.16s", name, boot, processes, network,
+             node != NULL ? node : "");
 }
 
 static double seconds_left(const meeting *m)
@@ -220,15 +223,29 @@ static td_status meet(meeting *m, char **outcome)
 
 /* ---- reading the outcome ---- */
 
-/* Counts this host's ranks in "ok\nhost\nhost...". */
-static void read_hosts(const meeting *m, const char *outcome, td_rendezvous_result *r)
+/* FNV-1a, 64 bits. */
+static uint64_t number_of_host(const char *host, size_t length)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < length; i++) {
+        hash = (hash ^ (unsigned char)host[i]) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+
+/* Reads the ranks' hosts in "ok\nhost\nhost...", and counts those of this host. */
+static td_status read_hosts(const meeting *m, const char *outcome, td_rendezvous_result *r)
 {
     int rank = 0, here = 0, below = 0;
+    uint64_t mine = number_of_host(m->host, strlen(m->host));
+    r->hosts = calloc((size_t)r->world_size, sizeof *r->hosts);
+    if (r->hosts == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory for %d ranks", r->world_size);
+    }
     const char *line = strchr(outcome, '\n');
-    size_t length = strlen(m->host);
-    for (; line != NULL; line = strchr(line + 1, '\n'), rank++) {
-        bool same = strncmp(line + 1, m->host, length) == 0 &&
-                    (line[1 + length] == '\n' || line[1 + length] == '\0');
+    for (; line != NULL && rank < r->world_size; line = strchr(line + 1, '\n'), rank++) {
+        r->hosts[rank] = number_of_host(line + 1, strcspn(line + 1, "\n"));
+        bool same = r->hosts[rank] == mine;
         here += same;
         below += same && rank < r->rank;
     }
@@ -236,14 +253,24 @@ static void read_hosts(const meeting *m, const char *outcome, td_rendezvous_resu
     r->local_rank = plan->local_rank >= 0 ? plan->local_rank : below;
     r->local_world_size = plan->local_world_size > 0 ? plan->local_world_size : here;
     r->one_host = here == r->world_size && r->local_world_size == r->world_size;
+    return TD_OK;
+}
+
+bool td_rendezvous_on_one_host(const td_rendezvous_result *result, const int *ranks, int count)
+{
+    for (int i = 1; ranks != NULL && i < count; i++) {
+        if (result->hosts[ranks[i]] != result->hosts[ranks[0]]) {
+            return false;
+        }
+    }
+    return ranks != NULL || result->one_host;
 }
 
 static td_status read_outcome(const meeting *m, const char *outcome, td_rendezvous_result *r)
 {
     int code = 0, length = 0;
     if (strncmp(outcome, "ok", 2) == 0) {
-        read_hosts(m, outcome, r);
-        return TD_OK;
+        return read_hosts(m, outcome, r);
     }
     sscanf(outcome, "%d %n", &code, &length);
     return td_fail(code < 0 ? (td_status)code : TD_E_MISMATCH, "rank %d: %s", r->rank,
@@ -410,6 +437,8 @@ td_status td_rendezvous_who(const td_rendezvous_result *result, int rank, char *
 void td_rendezvous_end(td_rendezvous_result *result)
 {
     close_store(result);
+    free(result->hosts);
+    result->hosts = NULL;
     if (result->server != NULL) {
         (void)td_tcp_server_drain(result->server, LEAVE);
         td_tcp_server_stop(result->server);

@@ -15,6 +15,7 @@
 #include "apps/tools/common/progress.h"
 #include "apps/tools/common/train_args.h"
 #include "apps/tools/common/runner.h"
+#include "dist/mesh.h"
 #include "nn/extra/scaler.h"
 #include "tandem.h"
 
@@ -87,6 +88,7 @@ struct train_run {
     td_optim *optim;
     td_loader *loader;
     td_ddp_options ddp; /* for the program to call td_ddp with: --comm-hook, --shard */
+    td_mesh *mesh;      /* of the processes; NULL: there is one */
     train_recipe recipe;
     td_ema *ema;         /* made by train_loop if the recipe has one */
     td_scaler *scaler;   /* made by train_loop under --precision fp16 */
@@ -115,6 +117,9 @@ struct train_run {
 
 /* Greets, seeds, opens the data. With several processes after td_dist_init. */
 td_status train_begin(train_run *r);
+
+/* This rank's share of an epoch's samples, in random order. */
+td_sampler *train_sampler(const train_run *r);
 
 /* A loader of batches in the sampler's order (NULL: a random one); NULL if memory is short. */
 td_loader *train_loader(train_run *r, td_sampler *sampler);
@@ -196,6 +201,9 @@ void train_find_latest(train_run *r);
 td_status train_resume(train_run *r);
 /* What the article does at the end: nobody may read before rank 0 has written. */
 td_status train_load_on_all_ranks(train_run *r);
+
+/* --mesh (train_shard.c): arranges the processes; before train_begin. */
+td_status train_mesh(train_run *r);
 
 /* --shard (train_shard.c): whether it is at work; one line on rank 0, if there is something to say.
  */

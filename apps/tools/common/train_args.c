@@ -185,6 +185,7 @@ void train_args_rank_options(train_args *args)
         ->argument = "S";
     train_hook_option(args);
     train_shard_option(args);
+    train_mesh_option(args);
 }
 
 bool train_args_given(const train_args *args, const char *option)

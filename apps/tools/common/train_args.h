@@ -33,6 +33,7 @@ typedef struct train_args {
     const char *recompute; /* none, block, stage */
     const char *comm_hook; /* train_hook_read; NULL: none */
     const char *shard;     /* train_shard_of; NULL: none */
+    const char *mesh;      /* of the processes (dist/mesh.h); NULL: $TANDEM_MESH */
     reports_options reports;
     td_device device; /* device_name, read by train_args_apply */
     train_words words;
@@ -78,8 +79,9 @@ td_status train_args_resume(train_args *args, const char *task);
 void train_hook_option(train_args *args);
 bool train_hook_read(const char *text, td_ddp_options *options);
 
-/* The option --shard, and what it says. (train_shard.c) */
+/* The options --shard and --mesh, and what they say. (train_shard.c) */
 void train_shard_option(train_args *args);
+void train_mesh_option(train_args *args);
 td_shard train_shard_of(const train_args *args);
 
 /* "bf16", "fp32 with winograd": for the line that says what a run is. */

@@ -32,6 +32,14 @@ td_module *train_ddp(const train_run *r, td_module *model)
     return model != NULL ? td_ddp_at(options, TD_HERE) : NULL;
 }
 
+td_sampler *train_sampler(const train_run *r)
+{
+    int ranks = r->mesh != NULL ? td_mesh_size(r->mesh, "rep+dp") : 1;
+    return td_distributed_sampler(.rank = ranks > 1 ? td_mesh_rank(r->mesh, "rep+dp") : 0,
+                                  .world_size = ranks, .shuffle = true,
+                                  .seed = (uint64_t)r->args.seed);
+}
+
 td_loader *train_loader(train_run *r, td_sampler *sampler)
 {
     return td_loader_open(r->train, .batch_size = r->args.batch_size, .shuffle = true,
@@ -50,6 +58,7 @@ static void end(train_run *r)
     td_scaler_free(r->scaler);
     td_optim_free(r->optim);
     td_module_free(r->net);
+    td_mesh_free(r->mesh);
     model_notes_free(&r->notes);
     r->task->close(r);
 }

@@ -1,4 +1,5 @@
-/* --shard: what several processes share instead of each keeping all of it. */
+/* --shard: what several processes share instead of each keeping all of it. --mesh: how they are
+ * arranged. */
 #include "apps/tools/common/ranks.h"
 #include "apps/tools/common/train.h"
 
@@ -17,6 +18,38 @@ void train_shard_option(train_args *args)
     o->choices = "none|optimizer|gradients|parameters";
     o->resume = CLI_RESTORE;
     o->unwritten = "none";
+}
+
+static bool is_mesh(const char *text)
+{
+    int sizes[TD_MESH_DIMS];
+    return td_mesh_read(text, 0, sizes) == TD_OK;
+}
+
+void train_mesh_option(train_args *args)
+{
+    cli_option *o = train_args_text(
+        args, "mesh", "DIM=N,...", &args->mesh,
+        "How the processes are arranged: dp=4; rep=2,dp=2 (with --shard: two replicas, each cut "
+        "into two); *: what is left. Without: TANDEM_MESH, which tdrun --mesh sets");
+    o->choices = "DIM=N,...";
+    o->fits = is_mesh;
+}
+
+td_status train_mesh(train_run *r)
+{
+    int sizes[TD_MESH_DIMS];
+    if (!td_dist_is_initialized()) {
+        return r->args.mesh != NULL ? td_mesh_read(r->args.mesh, 1, sizes) : TD_OK;
+    }
+    TD_TRY(td_mesh_new(r->args.mesh, &r->mesh));
+    int pp = td_mesh_size(r->mesh, "pp"), tp = td_mesh_size(r->mesh, "tp");
+    return pp * tp == 1
+               ? TD_OK
+               : td_fail(TD_E_UNSUPPORTED,
+                         "the mesh has pp=%d and tp=%d, and %s neither cuts its model into "
+                         "stages nor its tensors into slices: use rep and dp",
+                         pp, tp, r->app);
 }
 
 td_shard train_shard_of(const train_args *args)

@@ -30,6 +30,7 @@ static void take_settings(classify_run *c)
     args->graph = s->train.graph;
     args->autotune = s->train.autotune;
     args->recompute = s->model.recompute;
+    args->mesh = args->mesh == NULL && s->mesh[0] != '\0' ? s->mesh : args->mesh;
     args->log_dir = s->out_dir;
     args->seed = s->rng_seed;
     args->words = (train_words){ "OPTIM.BASE_LR", "TRAIN.DATASET and TRAIN.SPLIT", "DEVICE",
@@ -179,6 +180,7 @@ static td_status make_out_dir(const classify_run *c)
 td_status classify_begin(classify_run *c)
 {
     train_run *r = &c->base;
+    TD_TRY(train_mesh(r));
     TD_TRY(check_batch(c));
     TD_TRY(make_out_dir(c));
     if (c->s.rng_seed == CONFIG_NONE) {
@@ -228,10 +230,7 @@ td_optim *classify_optim(const classify_run *c)
 
 td_loader *classify_loader(classify_run *c)
 {
-    td_sampler *sampler =
-        td_distributed_sampler(.rank = td_dist_rank(), .world_size = td_dist_world_size(),
-                               .shuffle = true, .seed = (uint64_t)c->base.args.seed);
-    td_loader *loader = train_loader(&c->base, sampler);
+    td_loader *loader = train_loader(&c->base, train_sampler(&c->base));
     if (loader == NULL) {
         (void)td_fail_context(TD_E_ARG, "TRAIN.BATCH_SIZE %" PRId64, c->s.train.batch_size);
     }

@@ -32,6 +32,8 @@ static const config_key keys[] = {
          "3x3 convolutions in fp32 may use Winograd's transform: faster, relative error 2e-6"),
     TEXT("DEVICE", device, "cpu",
          "Where to compute: cpu, cpu:1, cuda, cuda:1; cuda is the GPU of a process's local rank"),
+    ROW(CONFIG_TEXT, "MESH", mesh, "None", 0, 0, NULL, true,
+        "How the processes are arranged: rep=2,dp=4; None: what tdrun --mesh says, or dp=*"),
 
     TEXT("MODEL.ARCH", model.arch, "resnet18", "The model by its name: resnet50, regnety_160"),
     COUNT("MODEL.NUM_CLASSES", model.num_classes, "1000", 1, 1000000,

@@ -1,0 +1,203 @@
+/* The mesh: its text, who is whose neighbour, and the engines of its groups. */
+#include "dist/collectives.h"
+#include "dist/mesh.h"
+#include "tests/dist_procs.h"
+#include "tests/expect_fatal.h"
+#include "tests/temp_folder.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { LIMIT = 60 };
+
+/* ---- the text ---- */
+
+static void test_text(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int ranks, sizes[TD_MESH_DIMS]; /* sizes[0] 0: refused, with the words `says` */
+        const char *says;
+    } cases[] = {
+        { "dp=4", 4, { 1, 1, 4, 1 }, "" },
+        { "tp=2,pp=3,dp=*", 12, { 3, 1, 2, 2 }, "" },
+        { "rep=2,dp=*", 2, { 1, 2, 1, 1 }, "" },
+        { "pp=2,rep=3,dp=5,tp=7", 210, { 2, 3, 5, 7 }, "" },
+        { "tp=2,dp=3", 0, { 1, 1, 3, 2 }, "" },
+        { "pp=2,dp=2", 3, { 0 }, "'pp=2,dp=2' is for 4 ranks, not for 3: start as many" },
+        { "rep=2,dp=*", 3, { 0 }, "'rep=2,dp=*' does not fit 3 ranks: 3 is no multiple of 2" },
+        { "dp=2,dp=2", 4, { 0 }, "has dp twice" },
+        { "dp=*,tp=*", 4, { 0 }, "only one size can be *" },
+        { "ep=2", 2, { 0 }, "'ep=2' is not DIMENSION=SIZE; dimensions are pp, rep, dp and tp" },
+        { "dp=2,", 2, { 0 }, "'' is not DIMENSION=SIZE" },
+        { "", 2, { 0 }, "'' is not DIMENSION=SIZE" },
+        { "dp", 2, { 0 }, "'dp' is not DIMENSION=SIZE" },
+        { "dp=0", 2, { 0 }, "the size of dp is a whole number from 1 to 65536, or *" },
+        { "dp=2x", 2, { 0 }, "the size of dp is a whole number" },
+        { "dp=*2", 2, { 0 }, "the size of dp is a whole number" },
+        { "dp=", 2, { 0 }, "the size of dp is a whole number" },
+        { "dp=99999999999999999999", 2, { 0 }, "the size of dp is a whole number" },
+        { "dp=60000,tp=60000", 2, { 0 }, "has more than 65536 ranks" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int sizes[TD_MESH_DIMS];
+        td_status status = td_mesh_read(cases[i].text, cases[i].ranks, sizes);
+        if (cases[i].sizes[0] > 0) {
+            assert_int_equal(status, TD_OK);
+            assert_memory_equal(sizes, cases[i].sizes, sizeof sizes);
+        } else {
+            assert_int_equal(status, TD_E_ARG);
+            assert_non_null(strstr(td_last_error(), cases[i].says));
+        }
+    }
+    int sizes[TD_MESH_DIMS];
+    assert_int_equal(td_mesh_read("dp=*,tp=2", 0, sizes), TD_OK);
+    assert_true(sizes[2] == 0 && sizes[3] == 2);
+}
+
+/* ---- groups ---- */
+
+/* The sum of all ranks' numbers along dims, by the group; negative: there is none. */
+static double sum_along(td_mesh *mesh, const char *dims, double value)
+{
+    td_group *group = td_mesh_group(mesh, dims);
+    REQUIRE(group != NULL);
+    REQUIRE(td_group_size(group) == td_mesh_size(mesh, dims));
+    REQUIRE(td_group_rank(group) == td_mesh_rank(mesh, dims));
+    REQUIRE_OK(td_all_reduce_numbers(group, &value, 1));
+    return value;
+}
+
+/* rank = ((pp * 2 + rep) * 2 + dp) * 1 + tp. A rank's number is 2^rank, so that a sum says who is
+ * in the group. */
+static int run_groups(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20);
+    td_mesh *mesh;
+    REQUIRE_OK(td_mesh_new("dp=2,rep=2,pp=*", &mesh));
+    int pp = rank / 4, rep = rank / 2 % 2, dp = rank % 2;
+    REQUIRE(td_mesh_rank(mesh, "pp") == pp && td_mesh_rank(mesh, "rep") == rep);
+    REQUIRE(td_mesh_rank(mesh, "dp") == dp && td_mesh_rank(mesh, "tp") == 0);
+    REQUIRE(td_mesh_rank(mesh, "dp+rep") == 2 * rep + dp && td_mesh_size(mesh, "rep+dp") == 4);
+    REQUIRE(td_mesh_rank(mesh, "pp+dp") == 2 * pp + dp && td_mesh_size(mesh, "tp") == 1);
+    double mine = 1 << rank;
+    int stage = 4 * pp;
+    REQUIRE(sum_along(mesh, "dp", mine) == 3 << (stage + 2 * rep));
+    REQUIRE(sum_along(mesh, "rep", mine) == 5 << (stage + dp));
+    REQUIRE(sum_along(mesh, "rep+dp", mine) == 15 << stage);
+    REQUIRE(sum_along(mesh, "pp", mine) == 17 << (2 * rep + dp));
+    REQUIRE(sum_along(mesh, "tp", mine) == mine);
+    REQUIRE(td_mesh_group(mesh, "tp+dp+rep+pp") == td_dist_world());
+    REQUIRE(td_mesh_group(mesh, "dp") == td_mesh_group(mesh, "dp"));
+    td_mesh_free(mesh);
+    td_mesh_free(NULL);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_groups(void **state)
+{
+    (void)state;
+    procs_succeed(8, LIMIT, run_groups, NULL);
+}
+
+/* Another text on one rank, or a wrong one: all are told. */
+static int run_other_texts(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20);
+    td_mesh *mesh;
+    REQUIRE(td_mesh_new(rank == 1 ? "rep=2,tp=2" : "rep=2,dp=*", &mesh) == TD_E_MISMATCH);
+    REQUIRE(mesh == NULL && strstr(td_last_error(), "the ranks have different meshes"));
+    REQUIRE(td_mesh_new(rank == 3 ? "dp=3" : "dp=4", &mesh) == TD_E_ARG);
+    REQUIRE(strstr(td_last_error(), "rank 3: the mesh 'dp=3' is for 3 ranks, not for 4"));
+    unsetenv("TANDEM_MESH");
+    REQUIRE_OK(td_mesh_new(NULL, &mesh));
+    REQUIRE(td_mesh_size(mesh, "dp") == 4);
+    td_mesh_free(mesh);
+    setenv("TANDEM_MESH", "rep=4", 1);
+    REQUIRE_OK(td_mesh_new(NULL, &mesh));
+    REQUIRE(td_mesh_size(mesh, "dp") == 1 && td_mesh_size(mesh, "rep") == 4);
+    td_mesh_free(mesh);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_other_texts(void **state)
+{
+    (void)state;
+    procs_succeed(4, LIMIT, run_other_texts, NULL);
+}
+
+/* Two hosts of two ranks each: groups inside a host have shared memory, others not. GROUP_RANK is
+ * what tdrun sets: its nodes count as hosts, also on one machine. backend: what the program wants.
+ */
+static int run_hosts(int rank, int size, void *backend)
+{
+    char node[16], local[16];
+    snprintf(node, sizeof node, "%d", rank / 2);
+    snprintf(local, sizeof local, "%d", rank % 2);
+    unsetenv("TANDEM_BACKEND");
+    setenv("GROUP_RANK", node, 1);
+    td_dist_options options = { .timeout = 20, .backend = backend };
+    REQUIRE_OK(procs_try_init(rank, size, &options));
+    REQUIRE(td_dist_local_rank() == rank % 2 && td_dist_local_world_size() == 2);
+    td_mesh *mesh;
+    REQUIRE_OK(td_mesh_new("rep=2,dp=2", &mesh));
+    const char *inside = backend != NULL ? backend : "shm";
+    REQUIRE(strcmp(td_group_backend(td_mesh_group(mesh, "dp")), inside) == 0);
+    REQUIRE(strcmp(td_group_backend(td_mesh_group(mesh, "rep")), "gloo") == 0);
+    REQUIRE(strcmp(td_group_backend(NULL), "gloo") == 0);
+    REQUIRE(sum_along(mesh, "dp", 1 << rank) == 3 << rank / 2 * 2);
+    REQUIRE(sum_along(mesh, "rep", 1 << rank) == 5 << rank % 2);
+    td_mesh_free(mesh);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_shared_memory_inside_a_host(void **state)
+{
+    (void)state;
+    procs_meet_over_tcp(true);
+    procs_succeed(4, LIMIT, run_hosts, NULL);
+    procs_succeed(4, LIMIT, run_hosts, "gloo");
+    procs_meet_over_tcp(false);
+}
+
+static void test_mistakes(void **state)
+{
+    (void)state;
+    char url[600];
+    snprintf(url, sizeof url, "file://%s", temp_path("store"));
+    td_mesh *mesh;
+    expect_fatal("there is no process group", td_mesh_new("dp=1", &mesh));
+    assert_int_equal(td_dist_init(.init_method = url, .world_size = 1), TD_OK);
+    assert_int_equal(td_mesh_new("dp=*", &mesh), TD_OK);
+    expect_fatal("no dimension 'ep'", td_mesh_size(mesh, "dp+ep"));
+    expect_fatal("no dimension ''", td_mesh_rank(mesh, ""));
+    expect_fatal("no dimension ''", td_mesh_group(mesh, "dp+"));
+    assert_ptr_equal(td_mesh_group(mesh, "tp"), td_dist_world());
+    td_mesh_free(mesh);
+    td_dist_destroy();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_other_texts),
+        cmocka_unit_test(test_shared_memory_inside_a_host),
+        cmocka_unit_test_setup_teardown(test_mistakes, temp_folder_setup, temp_folder_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
