@@ -72,7 +72,8 @@ struct td_dataset {
 /* Frees a dataset; NULL is fine. It is a fatal error to free a dataset while one of its loaders is
  * open. If td_split or td_dataset_head made parts of the dataset, its memory stays until the last
  * part is freed: free a dataset and its parts in any order. */
-void td_dataset_free(td_dataset *dataset);
+void td_dataset_free_at(td_dataset *dataset, td_site at);
+#define td_dataset_free(...) td_dataset_free_at(__VA_ARGS__, TD_HERE)
 
 /* The first n samples of a dataset, or all if it has fewer. NULL with td_last_error(): n is
  * negative, or no memory. */

@@ -19,16 +19,16 @@ void td_dataset_count_part(const td_dataset *dataset, int by)
     }
 }
 
-void td_dataset_free(td_dataset *dataset)
+void td_dataset_free_at(td_dataset *dataset, td_site at)
 {
     if (dataset == NULL) {
         return;
     }
     TD_REQUIRE(
-        dataset->loaders == 0, TD_HERE,
+        dataset->loaders == 0, at,
         "td_dataset_free: this dataset (%s) has %d open loader%s; call td_loader_close first",
         dataset->vtable->kind, dataset->loaders, dataset->loaders == 1 ? "" : "s");
-    TD_REQUIRE(!dataset->freed, TD_HERE, "td_dataset_free: this dataset (%s) was freed before",
+    TD_REQUIRE(!dataset->freed, at, "td_dataset_free: this dataset (%s) was freed before",
                dataset->vtable->kind);
     dataset->freed = true;
     if (dataset->parts == 0) {

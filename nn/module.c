@@ -314,15 +314,15 @@ static void free_tensors(td_module *top, td_module *m)
     }
 }
 
-static void free_nodes(td_module *m)
+static void free_nodes(td_module *m, td_site at)
 {
     for (int i = 0; i < m->child_count; i++) {
-        free_nodes(m->children[i]);
+        free_nodes(m->children[i], at);
     }
     if (m->type->free != NULL) {
         m->type->free(m);
     }
-    td_params_free(td_node_of(m)->params);
+    td_params_free(td_node_of(m)->params, at);
     free_node(td_node_of(m));
 }
 
@@ -335,15 +335,15 @@ static void end_arounds(td_module *m, const char *path, void *user)
     }
 }
 
-void td_module_free(td_module *m)
+void td_module_free_at(td_module *m, td_site at)
 {
     if (m == NULL) {
         return;
     }
-    TD_REQUIRE(!td_module_is_freed(m), TD_HERE, "td_module_free: the module was freed already");
-    TD_REQUIRE(td_node_of(m)->parent == NULL, TD_HERE,
+    TD_REQUIRE(!td_module_is_freed(m), at, "td_module_free: the module was freed already");
+    TD_REQUIRE(td_node_of(m)->parent == NULL, at,
                "td_module_free: '%s' belongs to a larger model; free that", td_node_of(m)->path);
     td_module_each(m, end_arounds, NULL);
     free_tensors(m, m);
-    free_nodes(m);
+    free_nodes(m, at);
 }

@@ -32,7 +32,7 @@ td_tensor *td_forward2_at(td_module *m, td_tensor *a, td_tensor *b, td_site at);
 
 /* Frees a module and all below. Free its optimizers and its td_ema first; otherwise the program
  * stops with a message. NULL is fine. */
-void td_module_free(td_module *m);
+void td_module_free_at(td_module *m, td_site at);
 
 /* The mode of a module and all below: training (as made) or evaluation. Dropout and batch
  * normalisation differ. */
@@ -199,6 +199,7 @@ TD_END_C
 
 #define td_forward(...) td_forward_at(__VA_ARGS__, TD_HERE)
 #define td_forward2(...) td_forward2_at(__VA_ARGS__, TD_HERE)
+#define td_module_free(...) td_module_free_at(__VA_ARGS__, TD_HERE)
 #define td_module_to(...) td_module_to_at(__VA_ARGS__, TD_HERE)
 #define td_summary(...) td_summary_at(__VA_ARGS__, TD_HERE)
 #define td_parameters(...) td_parameters_at(__VA_ARGS__, TD_HERE)

@@ -137,7 +137,7 @@ static td_params *make_params(const td_module *m, td_state_list *list)
     malloc_trim(0); /* the heap would keep what the leaves had: as much again as the parameters */
 #endif
     if (!made) {
-        td_params_free(p);
+        td_params_free(p, TD_HERE);
         return NULL;
     }
     return p;
@@ -179,13 +179,13 @@ td_params *td_parameters_at(td_module *m, td_site at)
     return node->params;
 }
 
-void td_params_free(td_params *params)
+void td_params_free(td_params *params, td_site at)
 {
     if (params == NULL) {
         return;
     }
     TD_REQUIRE(
-        params->extra_count == 0, TD_HERE,
+        params->extra_count == 0, at,
         "td_module_free: an optimizer (or td_ema, td_lookahead) still uses the parameters of "
         "this model: free that first (td_optim_free), and the model last");
     for (int i = 0; i < params->count; i++) {

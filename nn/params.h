@@ -6,7 +6,7 @@
 #include "tensor/kernel_types.h"
 
 /* Ends a layout; its leaves go on living in the flat memory that they share. NULL is fine. */
-void td_params_free(td_params *params);
+void td_params_free(td_params *params, td_site at);
 
 /* order[k]: which parameter is the k-th in memory. */
 const int *td_params_order(const td_params *params);

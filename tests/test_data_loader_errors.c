@@ -127,6 +127,7 @@ static void test_a_dataset_is_freed_after_its_loaders(void **state)
     td_dataset *head = td_dataset_head(images, 2);
     td_loader *loader[2] = { td_loader_open(images), td_loader_open(head) };
     expect_fatal("this dataset (synthetic) has 1 open loader;", td_dataset_free(images));
+    expect_fatal("test_data_loader_errors.c:", td_dataset_free(images));
     expect_fatal("(part of a dataset) has 1 open loader;", td_dataset_free(head));
     td_loader_close(loader[0]);
     td_dataset_free(images); /* the head keeps it */

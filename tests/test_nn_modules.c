@@ -432,6 +432,7 @@ static void test_names_checked(void **state)
     td_module *other = td_nn_sequential(td_nn_relu());
     expect_fatal("a module has one place", td_module_add(other, "x", child));
     expect_fatal("belongs to a larger model", td_module_free(child));
+    expect_fatal("test_nn_modules.c:", td_module_free(child));
     td_module_free(other);
     td_module_free(net);
 }

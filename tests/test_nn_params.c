@@ -348,6 +348,7 @@ static void test_freed(void **state)
     expect_fatal("freed with its model", td_sgd(params, .lr = 0.1));
     expect_fatal("td_parameters: the module was freed", td_parameters(net));
     expect_fatal("freed already", td_module_free(net));
+    expect_fatal("test_nn_params.c:", td_module_free(net));
     td_step_begin();
     expect_fatal("td_forward: the module was freed", td_forward(net, x));
     td_step_abandon();
