@@ -4,6 +4,7 @@
 #include "tandem.h"
 
 #include <argp.h>
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -31,39 +32,49 @@ void cli_begin(void)
     atexit(check_stdout);
 }
 
-static bool set_int(const cli_option *option, const char *text, char *message, size_t size)
+bool cli_read_int(const char *text, double low, double high, int64_t *value, char *why, size_t size)
 {
     char *end;
     errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (end == text || *end != '\0') {
-        snprintf(message, size, "--%s: '%s' is not a whole number", option->name, text);
+    long long number = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || isspace((unsigned char)text[0])) {
+        snprintf(why, size, "'%s' is not a whole number", text);
         return false;
     }
-    if (errno == ERANGE || (double)value < option->low || (double)value > option->high) {
-        snprintf(message, size, "--%s: %s is out of range; it goes from %.0f to %.0f", option->name,
-                 text, option->low, option->high);
+    if (errno == ERANGE || (double)number < low || (double)number > high) {
+        snprintf(why, size, "%s is out of range; it goes from %.0f to %.0f", text, low, high);
         return false;
     }
-    *(int64_t *)option->value = value;
+    *value = number;
     return true;
 }
 
-static bool set_real(const cli_option *option, const char *text, char *message, size_t size)
+bool cli_read_real(const char *text, double low, double high, double *value, char *why, size_t size)
 {
     char *end;
-    double value = strtod(text, &end);
-    if (end == text || *end != '\0' || isnan(value)) {
-        snprintf(message, size, "--%s: '%s' is not a number", option->name, text);
+    double number = strtod(text, &end);
+    if (end == text || *end != '\0' || !isfinite(number) || strpbrk(text, "xX") != NULL) {
+        snprintf(why, size, "'%s' is not a number", text);
         return false;
     }
-    if (value < option->low || value > option->high) {
-        snprintf(message, size, "--%s: %s is out of range; it goes from %g to %g", option->name,
-                 text, option->low, option->high);
+    if (number < low || number > high) {
+        snprintf(why, size, "%s is out of range; it goes from %.15g to %.15g", text, low, high);
         return false;
     }
-    *(double *)option->value = value;
+    *value = number;
     return true;
+}
+
+/* 0.1, not 0.10000000000000001; and 300, not 3e+02. */
+void cli_write_real(double value, char *text, size_t size)
+{
+    bool plain = fabs(value) >= 1 && fabs(value) < 1e9;
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, size, "%.*g", digits, value);
+        if (strtod(text, NULL) == value && !(plain && strchr(text, 'e') != NULL)) {
+            break;
+        }
+    }
 }
 
 static bool is_choice(const char *choices, const char *text)
@@ -79,35 +90,35 @@ static bool is_choice(const char *choices, const char *text)
     return false;
 }
 
-static bool set_text(const cli_option *option, const char *text, char *message, size_t size)
+static bool set_text(const cli_option *option, const char *text, char *why, size_t size)
 {
     if (text[0] == '\0') {
-        snprintf(message, size, "--%s: the value is empty", option->name);
+        snprintf(why, size, "the value is empty");
         return false;
     }
     bool good = option->fits != NULL      ? option->fits(text)
                 : option->choices != NULL ? is_choice(option->choices, text)
                                           : true;
     if (!good) {
-        snprintf(message, size, "--%s: '%s' is not one of %s", option->name, text, option->choices);
+        snprintf(why, size, "'%s' is not one of %s", text, option->choices);
         return false;
     }
     *(const char **)option->value = text;
     return true;
 }
 
-bool cli_set(const cli_option *option, const char *text, char *message, size_t size)
+bool cli_set(const cli_option *option, const char *text, char *why, size_t size)
 {
     switch (option->kind) {
     case CLI_FLAG:
         *(bool *)option->value = text == NULL || strcmp(text, "yes") == 0;
         return true;
     case CLI_INT:
-        return set_int(option, text, message, size);
+        return cli_read_int(text, option->low, option->high, option->value, why, size);
     case CLI_REAL:
-        return set_real(option, text, message, size);
+        return cli_read_real(text, option->low, option->high, option->value, why, size);
     case CLI_TEXT:
-        return set_text(option, text, message, size);
+        return set_text(option, text, why, size);
     }
     return false;
 }
@@ -121,19 +132,9 @@ void cli_get(const cli_option *option, char *text, size_t size)
     case CLI_INT:
         snprintf(text, size, "%lld", (long long)*(int64_t *)option->value);
         break;
-    case CLI_REAL: {
-        /* The fewest digits that give the same double back: 0.1, not 0.10000000000000001; and 300,
-         * not 3e+02. */
-        double value = *(double *)option->value;
-        bool plain = fabs(value) >= 1 && fabs(value) < 1e9;
-        for (int digits = 1; digits <= 17; digits++) {
-            snprintf(text, size, "%.*g", digits, value);
-            if (strtod(text, NULL) == value && !(plain && strchr(text, 'e') != NULL)) {
-                break;
-            }
-        }
+    case CLI_REAL:
+        cli_write_real(*(double *)option->value, text, size);
         break;
-    }
     case CLI_TEXT: {
         const char *value = *(const char **)option->value;
         snprintf(text, size, "%s", value != NULL ? value : "");
@@ -173,9 +174,9 @@ static error_t on_key(int key, char *text, struct argp_state *state)
         return ARGP_ERR_UNKNOWN;
     }
     cli_option *option = &parse->options[key - FIRST_KEY];
-    char message[512];
-    if (!cli_set(option, text, message, sizeof(message))) {
-        argp_error(state, "%s", message);
+    char why[512];
+    if (!cli_set(option, text, why, sizeof why)) {
+        argp_error(state, "--%s: %s", option->name, why);
     }
     option->given = true;
     return 0;

@@ -60,8 +60,17 @@ typedef struct cli_rest {
 void cli_parse_rest(int argc, char **argv, const char *description, cli_option *options, int count,
                     cli_rest *rest);
 
-/* Sets an option from text. false: it does not fit; the message says why. */
-bool cli_set(const cli_option *option, const char *text, char *message, size_t size);
+/* Sets an option from text. false: it does not fit; `why` says why. */
+bool cli_set(const cli_option *option, const char *text, char *why, size_t size);
+
+/* Numbers from text, which they must fill. false: none, or out of range; `why` says which. */
+bool cli_read_int(const char *text, double low, double high, int64_t *value, char *why,
+                  size_t size);
+bool cli_read_real(const char *text, double low, double high, double *value, char *why,
+                   size_t size);
+
+/* The fewest digits that give the same double back. */
+void cli_write_real(double value, char *text, size_t size);
 
 /* An option's value as text that cli_set reads back to the same value. */
 void cli_get(const cli_option *option, char *text, size_t size);

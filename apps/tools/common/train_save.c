@@ -282,13 +282,13 @@ static td_status read_state(const char *path, train_state *state)
 
 static td_status set_from(const char *path, cli_option *option, const char *value)
 {
-    char message[512];
+    char why[512];
     if (option->kind == CLI_TEXT && value[0] == '\0') {
         return TD_OK; /* it was not set */
     }
     snprintf(option->restored, sizeof(option->restored), "%s", value);
-    if (!cli_set(option, option->restored, message, sizeof(message))) {
-        return td_fail(TD_E_FORMAT, "%s: %s", path, message);
+    if (!cli_set(option, option->restored, why, sizeof why)) {
+        return td_fail(TD_E_FORMAT, "%s: option %s: %s", path, option->name, why);
     }
     return TD_OK;
 }

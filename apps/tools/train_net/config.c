@@ -1,13 +1,12 @@
 /* Values of a configuration: from text, to text, and the keys' names. */
 #include "apps/tools/train_net/config.h"
 
+#include "apps/tools/common/cli.h"
 #include "tensor/text.h"
 #include "tensor/temporary.h"
 
 #include <ctype.h>
 #include <errno.h>
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 static void *place(const config_key *key, void *values)
@@ -87,16 +86,6 @@ static td_status wrong(const config_key *key, const char *where, const char *tex
     return td_fail(TD_E_FORMAT, "%s: %s: '%s' is not %s", where, key->name, show(text).text, is);
 }
 
-static td_status check_range(const config_key *key, const char *where, const char *text,
-                             double value)
-{
-    if (value < key->low || value > key->high) {
-        return td_fail(TD_E_FORMAT, "%s: %s: %s is out of range; it goes from %.15g to %.15g",
-                       where, key->name, show(text).text, key->low, key->high);
-    }
-    return TD_OK;
-}
-
 static bool is_one_of(const char *text, const char *const *words)
 {
     for (; *words != NULL; words++) {
@@ -117,30 +106,18 @@ static td_status set_bool(const config_key *key, bool *value, const char *where,
 
 static td_status set_int(const config_key *key, int64_t *value, const char *where, const char *text)
 {
-    char *end;
-    errno = 0;
-    long long number = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || isspace((unsigned char)text[0])) {
-        return wrong(key, where, text, "a whole number");
-    }
-    /* Beyond its range strtoll gives the largest or smallest number, which no range here has. */
-    TD_TRY(check_range(key, where, text, (double)number));
-    *value = number;
-    return TD_OK;
+    char why[200];
+    return cli_read_int(show(text).text, key->low, key->high, value, why, sizeof why)
+               ? TD_OK
+               : td_fail(TD_E_FORMAT, "%s: %s: %s", where, key->name, why);
 }
 
-static td_status read_real(const config_key *key, double *value, const char *where,
-                           const char *text)
+static td_status set_real(const config_key *key, double *value, const char *where, const char *text)
 {
-    char *end;
-    double number = strtod(text, &end);
-    if (end == text || *end != '\0' || !isfinite(number) || strspn(text, "0123456789.eE+-") == 0 ||
-        strpbrk(text, "xX") != NULL) {
-        return wrong(key, where, text, "a number");
-    }
-    TD_TRY(check_range(key, where, text, number));
-    *value = number;
-    return TD_OK;
+    char why[200];
+    return cli_read_real(show(text).text, key->low, key->high, value, why, sizeof why)
+               ? TD_OK
+               : td_fail(TD_E_FORMAT, "%s: %s: %s", where, key->name, why);
 }
 
 /* The choices as a list of words, for the nearest of them. */
@@ -161,38 +138,6 @@ static td_status check_choice(const config_key *key, const char *where, const ch
                    key->name, given.text, key->choices, td_nearest_name(given.text, words, count));
 }
 
-/* The character at *at of UTF-8, and *at behind it; 0: it is none. */
-static uint32_t next_character(const unsigned char **at)
-{
-    static const uint32_t least[] = { 0, 0x80, 0x800, 0x10000 };
-    uint32_t c = *(*at)++;
-    int more = c < 0x80 ? 0 : c < 0xc0 ? -1 : c < 0xe0 ? 1 : c < 0xf0 ? 2 : c < 0xf8 ? 3 : -1;
-    if (more > 0) {
-        c &= 0x3fu >> more;
-    }
-    for (int i = 0; i < more; i++) {
-        if ((**at & 0xc0) != 0x80) {
-            return 0;
-        }
-        c = c << 6 | (*(*at)++ & 0x3fu);
-    }
-    return more < 0 || c < least[more] ? 0 : c;
-}
-
-/* Whether YAML in double quotes holds it as it is: UTF-8 without control characters and breaks. */
-static bool is_text(const char *text)
-{
-    for (const unsigned char *at = (const unsigned char *)text; *at != '\0';) {
-        uint32_t c = next_character(&at);
-        bool control = c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029;
-        bool none = (c >= 0xd800 && c < 0xe000) || c == 0xfeff || c == 0xfffe || c == 0xffff;
-        if (control || none || c > 0x10ffff) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static td_status set_text(const config_key *key, char *value, const char *where, const char *text)
 {
     if (text[0] == '\0' && !key->optional) {
@@ -202,8 +147,10 @@ static td_status set_text(const config_key *key, char *value, const char *where,
         return td_fail(TD_E_FORMAT, "%s: %s: the value has %zu bytes; at most %d are kept", where,
                        key->name, strlen(text), CONFIG_TEXT_BYTES - 1);
     }
-    if (!is_text(text)) {
-        return wrong(key, where, text, "a line of text in UTF-8");
+    for (const char *at = text; *at != '\0'; at++) {
+        if (iscntrl((unsigned char)*at)) {
+            return wrong(key, where, text, "a line of text");
+        }
     }
     if (key->choices != NULL) {
         TD_TRY(check_choice(key, where, text));
@@ -226,29 +173,9 @@ static td_status set_none(const config_key *key, void *values, const char *where
     return TD_OK;
 }
 
-td_status config_list_begin(const config_key *key, void *values, const char *where)
-{
-    if (key->kind != CONFIG_REALS) {
-        return td_fail(TD_E_FORMAT, "%s: %s takes one value, not a list", where, key->name);
-    }
-    ((config_reals *)place(key, values))->count = 0;
-    return TD_OK;
-}
-
-td_status config_list_add(const config_key *key, void *values, const char *where, const char *text)
-{
-    config_reals *list = place(key, values);
-    if (list->count == CONFIG_MOST_REALS) {
-        return td_fail(TD_E_FORMAT, "%s: %s: there is room for %d numbers", where, key->name,
-                       CONFIG_MOST_REALS);
-    }
-    TD_TRY(read_real(key, &list->value[list->count], where, text));
-    list->count++;
-    return TD_OK;
-}
-
 /* "[30, 60]", "30,60", "[]". */
-static td_status set_list(const config_key *key, void *values, const char *where, const char *text)
+static td_status set_list(const config_key *key, config_reals *list, const char *where,
+                          const char *text)
 {
     char copy[CONFIG_TEXT_BYTES], *rest = copy;
     size_t length = strlen(text);
@@ -258,14 +185,18 @@ static td_status set_list(const config_key *key, void *values, const char *where
     }
     snprintf(copy, sizeof copy, "%.*s", (int)(brackets ? length - 2 : length),
              brackets ? text + 1 : text);
-    TD_TRY(config_list_begin(key, values, where));
+    list->count = 0;
     if (copy[strspn(copy, " ")] == '\0') {
         return TD_OK;
     }
-    for (char *word; (word = strsep(&rest, ",")) != NULL;) {
+    for (char *word; (word = strsep(&rest, ",")) != NULL; list->count++) {
+        if (list->count == CONFIG_MOST_REALS) {
+            return td_fail(TD_E_FORMAT, "%s: %s: there is room for %d numbers", where, key->name,
+                           CONFIG_MOST_REALS);
+        }
         word += strspn(word, " ");
         word[strcspn(word, " ")] = '\0';
-        TD_TRY(config_list_add(key, values, where, word));
+        TD_TRY(set_real(key, &list->value[list->count], where, word));
     }
     return TD_OK;
 }
@@ -287,11 +218,11 @@ td_status config_set_scalar(const config_key *key, void *values, const char *whe
     case CONFIG_INT:
         return set_int(key, place(key, values), where, text);
     case CONFIG_REAL:
-        return read_real(key, place(key, values), where, text);
+        return set_real(key, place(key, values), where, text);
     case CONFIG_TEXT:
         return set_text(key, place(key, values), where, text);
     case CONFIG_REALS:
-        return set_list(key, values, where, text);
+        return set_list(key, place(key, values), where, text);
     }
     return TD_OK;
 }
@@ -334,25 +265,12 @@ void config_defaults(const config_schema *schema, void *values)
 
 /* ---- to text ---- */
 
-/* The fewest digits that give the same double back: 0.1, not 0.10000000000000001. */
-static int put_real(char *text, size_t size, double value)
-{
-    int length = 0;
-    for (int digits = 1; digits <= 17; digits++) {
-        length = snprintf(text, size, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) {
-            break;
-        }
-    }
-    return length;
-}
-
 static void put_list(const config_reals *list, char *text, size_t size)
 {
     char number[32];
     size_t used = (size_t)snprintf(text, size, "[");
     for (int i = 0; i < list->count && used < size; i++) {
-        put_real(number, sizeof number, list->value[i]);
+        cli_write_real(list->value[i], number, sizeof number);
         used += (size_t)snprintf(text + used, size - used, "%s%s", i > 0 ? ", " : "", number);
     }
     if (used < size) {
@@ -375,7 +293,7 @@ void config_get(const config_key *key, const void *values, char *text, size_t si
         }
         break;
     case CONFIG_REAL:
-        put_real(text, size, *(const double *)at);
+        cli_write_real(*(const double *)at, text, size);
         break;
     case CONFIG_TEXT:
         snprintf(text, size, "%s", *(const char *)at != '\0' ? (const char *)at : "None");

@@ -8,9 +8,7 @@
  *       BATCH_SIZE: 32
  *
  * Whatever does not fit (an unknown key, a wrong type, a value out of range, a key given twice in a
- * file) is TD_E_FORMAT with a message that says where, and which key or value is meant. Anchors,
- * aliases and tags are refused: a configuration needs none, and they are how a small file becomes
- * a large one. */
+ * file) is TD_E_FORMAT with a message that says where, and which key or value is meant. */
 #ifndef APPS_TOOLS_CONFIG_H
 #define APPS_TOOLS_CONFIG_H
 
@@ -92,8 +90,4 @@ td_status config_unknown(const config_schema *schema, const char *where, const c
 /* Sets one key. quoted: the text stood in quotes, and is no number. */
 td_status config_set_scalar(const config_key *key, void *values, const char *where,
                             const char *text, bool quoted);
-/* Of a list: empties it, adds one. */
-td_status config_list_begin(const config_key *key, void *values, const char *where);
-td_status config_list_add(const config_key *key, void *values, const char *where, const char *text);
-
 #endif

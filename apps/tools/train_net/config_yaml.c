@@ -1,6 +1,6 @@
-/* YAML files of a configuration, by libyaml's events. Its parser keeps little more than the token
- * it is at, and reading ends at the first event that a configuration cannot have: so what a file
- * can cost is bounded by CONFIG_MOST_BYTES. */
+/* YAML files of a configuration: libyaml makes a tree of nodes, which is read here. What a file can
+ * cost is bounded by CONFIG_MOST_BYTES: the tree has no more nodes than bytes, and no key may come
+ * twice. */
 #include "apps/tools/train_net/config.h"
 #include "tensor/files.h"
 
@@ -11,19 +11,15 @@
 #ifdef TD_HAVE_YAML
 #include <yaml.h>
 
-enum { NAME_BYTES = 128, WHERE_BYTES = 512, MOST_NODES = 16 };
+enum { NAME_BYTES = 128, WHERE_BYTES = 512 };
 
 typedef struct reader {
     const config_schema *schema;
     void *values;
     const char *name;
-    yaml_parser_t parser;
-    yaml_event_t event;
-    bool has_event;
-    char where[WHERE_BYTES];            /* "file.yaml:3", of the event */
-    int64_t given[CONFIG_MOST_KEYS];    /* the line on which a key was given; 0: not yet */
-    char nodes[MOST_NODES][NAME_BYTES]; /* that were given */
-    int node_count;
+    yaml_document_t document;
+    char where[WHERE_BYTES];         /* "file.yaml:3", of the node last looked at */
+    int64_t given[CONFIG_MOST_KEYS]; /* the line on which a key was given; 0: not yet */
 } reader;
 
 static void set_where(reader *r, size_t line)
@@ -36,186 +32,149 @@ static td_status refuse(const reader *r, const char *what)
     return td_fail(TD_E_FORMAT, "%s: %s", r->where, what);
 }
 
-static td_status not_yaml(reader *r)
+static const yaml_node_t *look_at(reader *r, int number)
 {
-    if (r->parser.error == YAML_MEMORY_ERROR) {
-        return td_fail(TD_E_NOMEM, "%s: no memory to read it", r->name);
-    }
-    set_where(r, r->parser.problem_mark.line);
-    return td_fail(TD_E_FORMAT, "%s: this is not YAML: %s", r->where,
-                   r->parser.problem != NULL ? r->parser.problem : "unreadable");
+    const yaml_node_t *node = yaml_document_get_node(&r->document, number);
+    set_where(r, node->start_mark.line);
+    return node;
 }
 
-/* Anchors, aliases and tags. */
-static td_status check_plain(const reader *r)
+/* The text of a scalar; TD_E_FORMAT if it holds a zero byte, which no text here may. */
+static td_status text_of(const reader *r, const yaml_node_t *node, const char **text)
 {
-    const yaml_event_t *e = &r->event;
-    const yaml_char_t *anchor = NULL, *tag = NULL;
-    switch (e->type) {
-    case YAML_ALIAS_EVENT:
-        anchor = e->data.alias.anchor;
-        break;
-    case YAML_SCALAR_EVENT:
-        anchor = e->data.scalar.anchor;
-        tag = e->data.scalar.tag;
-        break;
-    case YAML_SEQUENCE_START_EVENT:
-        anchor = e->data.sequence_start.anchor;
-        tag = e->data.sequence_start.tag;
-        break;
-    case YAML_MAPPING_START_EVENT:
-        anchor = e->data.mapping_start.anchor;
-        tag = e->data.mapping_start.tag;
-        break;
-    default:
-        break;
-    }
-    return anchor != NULL
-               ? refuse(r, "anchors and aliases (&, *) are not read; write the value out")
-           : tag != NULL ? refuse(r, "tags (!) are not read; leave it out")
-                         : TD_OK;
-}
-
-static td_status next(reader *r)
-{
-    if (r->has_event) {
-        yaml_event_delete(&r->event);
-        r->has_event = false;
-    }
-    if (!yaml_parser_parse(&r->parser, &r->event)) {
-        return not_yaml(r);
-    }
-    r->has_event = true;
-    set_where(r, r->event.start_mark.line);
-    return check_plain(r);
-}
-
-/* The text of a scalar event; TD_E_FORMAT if it holds a zero byte, which no text here may. */
-static td_status scalar_text(const reader *r, const char **text)
-{
-    *text = (const char *)r->event.data.scalar.value;
-    return strlen(*text) == r->event.data.scalar.length ? TD_OK
-                                                        : refuse(r, "a zero byte in a value");
+    *text = (const char *)node->data.scalar.value;
+    return strlen(*text) == node->data.scalar.length ? TD_OK : refuse(r, "a zero byte in a value");
 }
 
 /* "TRAIN" and "BATCH_SIZE" -> "TRAIN.BATCH_SIZE", cut off where no key is so long. */
-static td_status read_name(const reader *r, const char *node, char *name)
+static td_status name_of(const reader *r, const yaml_node_t *node, const char *prefix, char *name)
 {
     const char *key;
-    if (r->event.type != YAML_SCALAR_EVENT) {
+    if (node->type != YAML_SCALAR_NODE) {
         return refuse(r, "a key must be a word: KEY: VALUE");
     }
-    TD_TRY(scalar_text(r, &key));
-    snprintf(name, NAME_BYTES, "%s%s%.*s", node, *node != '\0' ? "." : "", NAME_BYTES / 2, key);
+    TD_TRY(text_of(r, node, &key));
+    snprintf(name, NAME_BYTES, "%s%s%.*s", prefix, *prefix != '\0' ? "." : "", NAME_BYTES / 2, key);
     return TD_OK;
 }
 
-static td_status read_list(reader *r, const config_key *key)
+/* A list as a command line would give it: "[30,60]". */
+static td_status read_list(reader *r, const config_key *key, const yaml_node_t *list)
 {
-    TD_TRY(config_list_begin(key, r->values, r->where));
-    for (;;) {
-        TD_TRY(next(r));
-        if (r->event.type == YAML_SEQUENCE_END_EVENT) {
-            return TD_OK;
-        }
-        if (r->event.type != YAML_SCALAR_EVENT) {
+    char text[CONFIG_TEXT_BYTES] = "[";
+    size_t used = 1;
+    if (key->kind != CONFIG_REALS) {
+        return td_fail(TD_E_FORMAT, "%s: %s takes one value, not a list", r->where, key->name);
+    }
+    for (const int *item = list->data.sequence.items.start; item < list->data.sequence.items.top;
+         item++) {
+        const yaml_node_t *node = look_at(r, *item);
+        if (node->type != YAML_SCALAR_NODE) {
             return td_fail(TD_E_FORMAT, "%s: %s: its list holds numbers only", r->where, key->name);
         }
-        const char *text;
-        TD_TRY(scalar_text(r, &text));
-        TD_TRY(config_list_add(key, r->values, r->where, text));
+        const char *number;
+        TD_TRY(text_of(r, node, &number));
+        used +=
+            (size_t)snprintf(text + used, sizeof text - used, "%s%s", used > 1 ? "," : "", number);
+        if (used + 1 >= sizeof text) {
+            return td_fail(TD_E_FORMAT, "%s: %s: its list is too long", r->where, key->name);
+        }
     }
+    text[used] = ']';
+    return config_set_scalar(key, r->values, r->where, text, false);
 }
 
-/* The value of a key, of which the event is the first. */
-static td_status read_value(reader *r, int i)
+static td_status read_value(reader *r, int i, const yaml_node_t *node)
 {
     const config_key *key = &r->schema->keys[i];
     if (r->given[i] != 0) {
         return td_fail(TD_E_FORMAT, "%s: %s is given a second time; the first is on line %lld",
                        r->where, key->name, (long long)r->given[i]);
     }
-    r->given[i] = (int64_t)r->event.start_mark.line + 1;
-    if (r->event.type == YAML_SEQUENCE_START_EVENT) {
-        return read_list(r, key);
+    r->given[i] = (int64_t)node->start_mark.line + 1;
+    if (node->type == YAML_SEQUENCE_NODE) {
+        return read_list(r, key, node);
     }
-    if (r->event.type != YAML_SCALAR_EVENT) {
+    if (node->type != YAML_SCALAR_NODE) {
         return td_fail(TD_E_FORMAT, "%s: %s takes a value, and has no keys below it", r->where,
                        key->name);
     }
     const char *text;
-    TD_TRY(scalar_text(r, &text));
-    bool quoted = r->event.data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
+    TD_TRY(text_of(r, node, &text));
+    bool quoted = node->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
     bool nothing = *text == '\0' && !quoted; /* "KEY:" and no more */
     return config_set_scalar(key, r->values, r->where, nothing ? "None" : text, quoted);
 }
 
-static td_status note_node(reader *r, const char *node)
+static td_status read_mapping(reader *r, const yaml_node_t *mapping, const char *prefix);
+
+/* What stands below a node: a mapping, or nothing at all. */
+static td_status read_node(reader *r, const yaml_node_t *node, const char *name)
 {
-    for (int i = 0; i < r->node_count; i++) {
-        if (strcmp(r->nodes[i], node) == 0) {
-            return td_fail(TD_E_FORMAT, "%s: the node %s is given a second time", r->where, node);
-        }
+    if (node->type == YAML_MAPPING_NODE) {
+        return read_mapping(r, node, name);
     }
-    if (r->node_count < MOST_NODES) {
-        snprintf(r->nodes[r->node_count++], NAME_BYTES, "%s", node);
+    return node->type == YAML_SCALAR_NODE && node->data.scalar.length == 0
+               ? TD_OK
+               : td_fail(TD_E_FORMAT, "%s: %s is a node: it takes lines KEY: VALUE below it",
+                         r->where, name);
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): a node in a node is refused, so it is at most two deep. */
+static td_status read_mapping(reader *r, const yaml_node_t *mapping, const char *prefix)
+{
+    for (const yaml_node_pair_t *pair = mapping->data.mapping.pairs.start;
+         pair < mapping->data.mapping.pairs.top; pair++) {
+        char name[NAME_BYTES];
+        TD_TRY(name_of(r, look_at(r, pair->key), prefix, name));
+        int i = config_find(r->schema, name);
+        bool is_node = *prefix == '\0' && config_has_node(r->schema, name);
+        if (i < 0 && !is_node) {
+            return config_unknown(r->schema, r->where, name);
+        }
+        const yaml_node_t *value = look_at(r, pair->value);
+        TD_TRY(is_node ? read_node(r, value, name) : read_value(r, i, value));
     }
     return TD_OK;
 }
 
-static td_status read_mapping(reader *r, const char *node);
-
-/* What stands below a node: a mapping, or nothing at all. */
-static td_status read_node(reader *r, const char *node)
+/* *any: there is another document, to be deleted. */
+static td_status load(reader *r, yaml_parser_t *parser, bool *any)
 {
-    TD_TRY(note_node(r, node));
-    if (r->event.type == YAML_MAPPING_START_EVENT) {
-        return read_mapping(r, node);
+    if (!yaml_parser_load(parser, &r->document)) {
+        set_where(r, parser->problem_mark.line);
+        return parser->error == YAML_MEMORY_ERROR
+                   ? td_fail(TD_E_NOMEM, "%s: no memory to read it", r->name)
+                   : td_fail(TD_E_FORMAT, "%s: this is not YAML: %s", r->where,
+                             parser->problem != NULL ? parser->problem : "unreadable");
     }
-    return r->event.type == YAML_SCALAR_EVENT && r->event.data.scalar.length == 0
-               ? TD_OK
-               : td_fail(TD_E_FORMAT, "%s: %s is a node: it takes lines KEY: VALUE below it",
-                         r->where, node);
-}
-
-/* NOLINTNEXTLINE(misc-no-recursion): a node in a node is refused, so it is at most two deep. */
-static td_status read_mapping(reader *r, const char *node)
-{
-    for (;;) {
-        char name[NAME_BYTES];
-        TD_TRY(next(r));
-        if (r->event.type == YAML_MAPPING_END_EVENT) {
-            return TD_OK;
-        }
-        TD_TRY(read_name(r, node, name));
-        int i = config_find(r->schema, name);
-        bool is_node = *node == '\0' && config_has_node(r->schema, name);
-        if (i < 0 && !is_node) {
-            return config_unknown(r->schema, r->where, name);
-        }
-        TD_TRY(next(r));
-        TD_TRY(is_node ? read_node(r, name) : read_value(r, i));
+    *any = yaml_document_get_root_node(&r->document) != NULL;
+    set_where(r, r->document.start_mark.line);
+    if (!*any) {
+        yaml_document_delete(&r->document);
     }
+    return TD_OK;
 }
 
 /* One document that is a mapping, or none. */
-static td_status read_stream(reader *r)
+static td_status read_stream(reader *r, yaml_parser_t *parser)
 {
-    TD_TRY(next(r)); /* the stream's start */
-    TD_TRY(next(r));
-    if (r->event.type == YAML_STREAM_END_EVENT) {
+    bool any;
+    TD_TRY(load(r, parser, &any));
+    if (!any) {
         return TD_OK;
     }
-    TD_TRY(next(r)); /* what the document holds */
-    if (r->event.type != YAML_MAPPING_START_EVENT) {
-        return refuse(r, "a configuration has lines KEY: VALUE");
+    const yaml_node_t *root = look_at(r, 1);
+    td_status status = root->type == YAML_MAPPING_NODE
+                           ? read_mapping(r, root, "")
+                           : refuse(r, "a configuration has lines KEY: VALUE");
+    yaml_document_delete(&r->document);
+    TD_TRY(status);
+    TD_TRY(load(r, parser, &any));
+    if (any) {
+        yaml_document_delete(&r->document);
     }
-    TD_TRY(read_mapping(r, ""));
-    TD_TRY(next(r)); /* the document's end */
-    TD_TRY(next(r));
-    return r->event.type == YAML_STREAM_END_EVENT
-               ? TD_OK
-               : refuse(r, "a second document begins; a configuration is one");
+    return any ? refuse(r, "a second document begins; a configuration is one") : TD_OK;
 }
 
 td_status config_parse(const config_schema *schema, void *values, const char *name,
@@ -225,21 +184,14 @@ td_status config_parse(const config_schema *schema, void *values, const char *na
         return td_fail(TD_E_FORMAT, "%s: %zu bytes; a configuration has at most %d", name, size,
                        CONFIG_MOST_BYTES);
     }
-    reader *r = calloc(1, sizeof *r);
-    if (r == NULL || !yaml_parser_initialize(&r->parser)) {
-        free(r);
+    yaml_parser_t parser;
+    if (!yaml_parser_initialize(&parser)) {
         return td_fail(TD_E_NOMEM, "%s: no memory to read it", name);
     }
-    r->schema = schema;
-    r->values = values;
-    r->name = name;
-    yaml_parser_set_input_string(&r->parser, bytes, size);
-    td_status status = read_stream(r);
-    if (r->has_event) {
-        yaml_event_delete(&r->event);
-    }
-    yaml_parser_delete(&r->parser);
-    free(r);
+    yaml_parser_set_input_string(&parser, bytes, size);
+    reader r = { .schema = schema, .values = values, .name = name };
+    td_status status = read_stream(&r, &parser);
+    yaml_parser_delete(&parser);
     return status;
 }
 
