@@ -87,7 +87,8 @@ LIB      := $(B)/libtandem.a
 ABI      := $(basename $(VERSION))
 SHARED    = $(if $(SANITIZE)$(EMULATE),,$(if $(TD_SHARED),$(B)/libtandem.so.$(ABI)))
 # apps/NAME, wherever in apps/ its source lies.
-APP_NAMES := $(addprefix apps/,$(basename $(notdir $(APP_SRC))))
+APP_SH   := $(sort $(wildcard apps/tools/*.sh))
+APP_NAMES := $(addprefix apps/,$(basename $(notdir $(APP_SRC) $(APP_SH))))
 APPS     := $(addprefix $(B)/,$(APP_NAMES))
 picked    = $(if $(TESTS),$(strip $(foreach p,$(TESTS),$(findstring $(p),$(notdir $(1))))),all)
 TEST_BIN := $(foreach t,$(call programs,$(TEST_SRC)),$(if $(call picked,$(t)),$(t)))
@@ -258,8 +259,11 @@ link = $(call say,LINK,$@)$(CC) $(ALL_CFLAGS) $(SMALL_LD) $(LDFLAGS) -o $@ $(fil
 
 $(call programs,$(filter-out apps/tools/%,$(APP_SRC))): $(B)/apps/%: $(B)/apps/%.o
 $(patsubst apps/tools/%.c,$(B)/apps/%,$(filter apps/tools/%,$(APP_SRC))): $(B)/apps/%: $(B)/apps/tools/%.o
-$(APPS): $(call objects,$(COMMON)) $(LIB)
+$(patsubst apps/tools/%.c,$(B)/apps/%,$(filter apps/tools/%,$(APP_SRC))) $(call programs,$(filter-out apps/tools/%,$(APP_SRC))): $(call objects,$(COMMON)) $(LIB)
 	$(link) $(ALL_LIBS)
+$(APP_SH:apps/tools/%.sh=$(B)/apps/%): $(B)/apps/%: apps/tools/%.sh
+	@mkdir -p $(@D)
+	$(call say,COPY,$@)install -m 755 $< $@
 
 $(call programs,$(TEST_SRC) $(LONG_SRC) $(WORKER_SRC)): %: %.o $(B)/tests/libhelp.a $(call objects,$(COMMON)) $(LIB)
 	$(link) $(TD_TEST_LIBS) $(ALL_LIBS)

@@ -94,11 +94,12 @@ broken 'a row that is too short' 'metrics.csv:3: 1 values, and there are 2' 'ste
 broken 'a word for a number' "metrics.csv:2: 'much' in column 'lr'" 'step,lr\n1,much\n'
 broken 'a step that is none' "metrics.csv:2: 'nan' in column 'step'" 'step,lr\nnan,1\n'
 broken 'no step' "metrics.csv:2: '' in column 'step'" 'step,lr\n,1\n'
-broken 'a zero byte' 'metrics.csv:2: bytes that are no text' 'step,lr\n1,2\00003\n'
 broken 'nothing to draw' 'no column of loss' 'step,temperature\n1,2\n'
 [ ! -e "$work/broken.png" ]
 tap $? 'no picture of these'
-fails 'no gnuplot' 1 'gnuplot is not installed.*apt install' env PATH="$work" "$app" --out "$work/x.png" "$work/first"
+fails 'no gnuplot' 1 'gnuplot is not installed.*apt install' env PATH="$work/first" "$app" --out "$work/x.png" "$work/first"
+fails 'no number of pixels' 64 'width 3x: not a number' "$app" --width 3x "$work/first"
+fails 'no such option' 64 'wide is no option.*usage' "$app" --wide 3 "$work/first"
 printf '#!/bin/sh\necho line 3: it does not work >&2\nexit 1\n' >"$work/bin/gnuplot"
 export -f drawn
 export app work
