@@ -4,6 +4,7 @@
 #include "dist/collectives.h"
 
 #include "dist/ddp_extra.h"
+#include "dist/mesh.h"
 #include "nn/internal.h"
 #include "nn/params.h"
 #include "nn/module.h"
@@ -73,7 +74,12 @@ static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
 {
     s->options = *options;
     td_ddp_options *o = &s->options;
-    s->group = o->group != NULL ? o->group : td_dist_world();
+    s->group = o->group != NULL  ? o->group
+               : o->mesh != NULL ? td_mesh_group(o->mesh, "rep+dp")
+                                 : td_dist_world();
+    if (s->group == NULL) {
+        return TD_E_NETWORK; /* with the message of td_mesh_group */
+    }
     s->reducer.divisor = td_group_size(s->group);
     if (o->bucket_cap_mb <= 0.0) {
         o->bucket_cap_mb = s->model->device.type != TD_DEVICE_CPU ? 25.0 : 5.0;
@@ -159,6 +165,8 @@ td_module *td_ddp_at(td_ddp_options options, td_site at)
     TD_REQUIRE(model == NULL || model->name[0] == '\0', at,
                "td_ddp: '%s' is a part of a larger model; td_ddp takes the whole model",
                model->name);
+    TD_REQUIRE(options.group == NULL || options.mesh == NULL, at,
+               "td_ddp: .group and .mesh: give one of them");
     TD_REQUIRE(options.group != NULL || td_dist_is_initialized(), at,
                "td_ddp: there is no process group: td_dist_init comes first");
     TD_REQUIRE(model == NULL || !td_is_ddp(model), at,
@@ -168,6 +176,12 @@ td_module *td_ddp_at(td_ddp_options options, td_site at)
     TD_REQUIRE(options.shard < TD_SHARD_GRADIENTS || options.comm_hook == NULL, at,
                "td_ddp: a communication hook (%s) changes whole gradients, which no rank has with "
                "this .shard: use TD_SHARD_OPTIMIZER, or no hook",
+               options.comm_hook);
+    TD_REQUIRE(options.shard == TD_SHARD_NONE || options.comm_hook == NULL ||
+                   options.mesh == NULL || td_mesh_size(options.mesh, "rep") == 1,
+               at,
+               "td_ddp: a communication hook (%s) and .shard work together without replicas "
+               "only: use a mesh with rep=1, or no hook",
                options.comm_hook);
     const td_params *params = model != NULL ? td_params_laid_out(model) : NULL;
     TD_REQUIRE(

@@ -61,6 +61,7 @@ typedef struct td_reducer {
     int next;                      /* the next unit to launch */
     bool active;                   /* a backward runs, and a gradient of this model became ready */
     bool launched;                 /* the reduction has begun */
+    bool always; /* reduces in each backward, also in td_ddp_no_sync_begin: of replicas' windows */
 } td_reducer;
 
 typedef struct td_ddp_buffers {
@@ -110,9 +111,9 @@ typedef enum td_ddp_event {
     TD_DDP_FINISH,   /* backward is over, and the wait begins */
     TD_DDP_ALL_SENT, /* all units are on their way; not after a failure */
     TD_DDP_WAIT,     /* a unit is waited for */
-    TD_DDP_WAITED,
-    TD_DDP_SUMMED,  /* the mean gradients are there; not after a failure */
-    TD_DDP_REDUCED, /* the reduction has ended, perhaps by a failure */
+    TD_DDP_WAITED,   /* it has come; a part may set its `work` again, which is waited for next */
+    TD_DDP_SUMMED,   /* the mean gradients are there; not after a failure */
+    TD_DDP_REDUCED,  /* the reduction has ended, perhaps by a failure */
 } td_ddp_event;
 
 /* Told all events, in the order in which the parts were added. A failure fails the step. */

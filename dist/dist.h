@@ -220,11 +220,24 @@ typedef enum td_shard {
     TD_SHARD_PARAMETERS,
 } td_shard;
 
+/* Hybrid sharding: with .mesh "rep=2,dp=4" the four ranks along dp share as above, and two such
+ * sets of ranks (replicas) keep equal windows. Values and gradients of units travel along dp alone,
+ * best inside a host. Each rank's window of the gradients is then averaged over the replicas. From
+ * TD_SHARD_GRADIENTS on, the sums of gradients are taken along dp first and along rep next, so they
+ * round otherwise than without replicas: weights are equal on all ranks, and equal bits come of
+ * TD_SHARD_GRADIENTS and TD_SHARD_PARAMETERS, but those of TD_SHARD_NONE only with dp=1 or rep=1.
+ * Between td_ddp_no_sync_begin and td_ddp_no_sync_end backward still averages along dp, and adds
+ * that to the window: no rank keeps whole gradients, and replicas exchange nothing. The first
+ * backward after td_ddp_no_sync_end averages the sums over the replicas. TD_SHARD_OPTIMIZER works
+ * as without replicas, bit for bit. One set of ranks writes checkpoints. Not with .comm_hook. */
+
 typedef struct td_ddp_options {
     int begin_; /* for the library */
     td_module *model;
-    td_group *group;             /* NULL: the world */
-    double bucket_cap_mb;        /* limit of a bucket in MiB; 0: 5 on CPUs, 25 on GPUs */
+    td_group *group;      /* NULL: the world */
+    struct td_mesh *mesh; /* in place of group (dist/mesh.h): the ranks along rep and dp. shard
+                             cuts into windows along dp; ranks along rep have equal windows */
+    double bucket_cap_mb; /* limit of a bucket in MiB; 0: 5 on CPUs, 25 on GPUs */
     bool find_unused_parameters; /* allow that some parameters get no gradient in a step, on each
                                     rank others. Otherwise td_backward ends the program then,
                                     and names the parameter */

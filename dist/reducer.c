@@ -84,6 +84,11 @@ static void launch_full(td_ddp_state *s)
 
 /* ---- the hooks ---- */
 
+static bool reduces(const td_ddp_state *s)
+{
+    return s->no_sync_depth == 0 || s->reducer.always;
+}
+
 static void on_ready(td_tensor *leaf, void *user)
 {
     (void)leaf;
@@ -91,7 +96,7 @@ static void on_ready(td_tensor *leaf, void *user)
     td_ddp_state *s = p->ddp;
     td_reducer *r = &s->reducer;
     r->active = p->used = true;
-    if (s->no_sync_depth > 0 || p->ready) {
+    if (!reduces(s) || p->ready) {
         return;
     }
     p->ready = true;
@@ -110,7 +115,7 @@ static void on_backward_end(td_tensor *const *unused, int count, void *user)
         return; /* a backward that reached none of our parameters */
     }
     s->reducer.active = false;
-    if (s->no_sync_depth == 0) {
+    if (reduces(s)) {
         td_reducer_finish(s);
     }
     td_ddp_report(s);
@@ -194,7 +199,7 @@ bool td_reducer_wait(td_ddp_state *s, td_ddp_unit *u)
     return true;
 }
 
-/* Waits for all units' rounds until no codec has another one. */
+/* Waits for all units' rounds until no codec, and nobody who is told TD_DDP_WAITED, has another. */
 static void wait_for_all(td_ddp_state *s)
 {
     if (fine(s)) { /* on a GPU the optimizer waits for the last unit's event only */
@@ -208,8 +213,8 @@ static void wait_for_all(td_ddp_state *s)
             if (td_reducer_wait(s, u) && s->reducer.codec != NULL && fine(s)) {
                 u->round++;
                 send_round(s, u);
-                under_way = under_way || u->work != NULL;
             }
+            under_way = under_way || u->work != NULL;
         }
     }
 }

@@ -67,7 +67,9 @@ typedef struct td_params_peers {
                                    NULL: nothing is shared, and only checkpoints ask for ranks */
     void (*sum)(double *numbers, int count, void *user); /* over all ranks; with own_grads */
     td_status (*broadcast)(td_tensor *t, int from, void *user);
-    td_status (*agree)(td_status mine, void *user); /* TD_OK if it is on all ranks */
+    td_status (*agree)(td_status mine,
+                       void *user); /* TD_OK if it is on all ranks, with replicas' */
+    bool spare; /* other ranks have equal windows, and write checkpoints in place of these */
     void *user;
 } td_params_peers;
 /* To share, before any state is made. peers NULL: there are none any more. */

@@ -42,6 +42,14 @@ for way in gradients parameters; do
     says 'it says so' "^the optimizer's state.* and .* are cut into 2 windows: [0-9.]+ MiB a process\$"
     same_tensors "$way: to the same weights, averages and state" plain other
 done
+works 'two replicas of two windows' "$app" --spawn 4 --mesh rep=2,dp=2 --epochs 2 --resume again --shard parameters --save other
+says 'it says so' "cut into 2 windows in each of 2 replicas: [0-9.]+ MiB a process\$"
+fails 'a mesh for more processes' 1 "the mesh 'rep=2,dp=2' is for 4 ranks, not for 2" \
+    "$app" "${short[@]}" --spawn 2 --mesh rep=2,dp=2
+fails 'a pipeline' 1 'the mesh has pp=2 and tp=1, and cifar_resnet18 neither cuts its model into stages' \
+    "$app" "${short[@]}" --spawn 2 --mesh pp=2
+fails 'a mesh of one process' 1 "the mesh 'dp=2' is for 2 ranks, not for 1" "$app" "${short[@]}" --mesh dp=2
+fails 'no mesh' 64 "--mesh: 'dp' is not one of DIM=N,..." "$app" --mesh dp
 works 'with three processes' "$app" --spawn 3 --epochs 2 --resume again --save other
 says 'in three windows' "^the optimizer's state is cut into 3 windows"
 works 'one process' "$app" --limit 32 --batch-size 32 --epochs 1 --shard optimizer

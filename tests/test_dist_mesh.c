@@ -1,9 +1,13 @@
-/* The mesh: its text, who is whose neighbour, and the engines of its groups. */
+/* The mesh: its text, who is whose neighbour, the engines of its groups; and hybrid sharding,
+ * windows along dp and replicas along rep. */
 #include "dist/collectives.h"
+#include "dist/ddp_extra.h"
 #include "dist/mesh.h"
 #include "tests/dist_procs.h"
 #include "tests/expect_fatal.h"
+#include "tests/shard_run.h"
 #include "tests/temp_folder.h"
+#include "tensor/extend.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -186,8 +190,163 @@ static void test_mistakes(void **state)
     expect_fatal("no dimension ''", td_mesh_rank(mesh, ""));
     expect_fatal("no dimension ''", td_mesh_group(mesh, "dp+"));
     assert_ptr_equal(td_mesh_group(mesh, "tp"), td_dist_world());
+    td_module *net = job_net(JOB_MLP, 1, TD_F32);
+    expect_fatal(".group and .mesh: give one of them",
+                 td_ddp(net, .mesh = mesh, .group = td_dist_world()));
+    td_module_free(net);
     td_mesh_free(mesh);
     td_dist_destroy();
+}
+
+/* ---- hybrid sharding ---- */
+
+enum { STEPS = 10, RANKS = 4 };
+
+typedef struct hybrid_case {
+    const char *mesh;
+    bool same; /* all bits are those without sharding, in all ways */
+    shard_case c;
+} hybrid_case;
+
+/* Four ranks, all ways of sharding next to none: what dist/dist.h promises of bits. */
+static int run_hybrid(int rank, int size, void *arg)
+{
+    const hybrid_case *h = arg;
+    shard_case c = h->c;
+    procs_init(rank, size, 20);
+    REQUIRE_OK(td_mesh_new(h->mesh, &c.options.mesh));
+    shard_run runs[TD_SHARD_PARAMETERS + 1];
+    for (int way = TD_SHARD_NONE; way <= TD_SHARD_PARAMETERS; way++) {
+        shard_open(&runs[way], &c, (td_shard)way, rank);
+    }
+    uint64_t hash[TD_SHARD_PARAMETERS + 1], before = shard_hash(&runs[0]);
+    for (int i = 0; i < STEPS; i++) {
+        for (int way = TD_SHARD_NONE; way <= TD_SHARD_PARAMETERS; way++) {
+            shard_step(&runs[way], &c);
+            hash[way] = shard_hash(&runs[way]);
+            REQUIRE(job_all_same(hash[way]));
+        }
+        REQUIRE(hash[TD_SHARD_OPTIMIZER] == hash[TD_SHARD_NONE]);
+        REQUIRE(hash[TD_SHARD_PARAMETERS] == hash[TD_SHARD_GRADIENTS]);
+        REQUIRE(hash[TD_SHARD_GRADIENTS] == hash[TD_SHARD_NONE] || !h->same);
+    }
+    REQUIRE(hash[TD_SHARD_NONE] != before);
+    td_module *net = runs[TD_SHARD_PARAMETERS].job.net;
+    REQUIRE_OK(td_unshard(net));
+    REQUIRE(job_distance(net, runs[TD_SHARD_NONE].job.net, true) < 1e-12);
+    size_t all = td_ddp_shard_stats(runs[TD_SHARD_NONE].job.net).gradients;
+    size_t mine = td_ddp_shard_stats(net).gradients,
+           dp = (size_t)td_mesh_size(c.options.mesh, "dp");
+    REQUIRE(mine >= all / dp && mine < all / dp + 4096);
+    for (int way = TD_SHARD_NONE; way <= TD_SHARD_PARAMETERS; way++) {
+        shard_close(&runs[way]);
+    }
+    td_mesh_free(c.options.mesh);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_hybrid_sharding(void **state)
+{
+    (void)state;
+    const hybrid_case cases[] = {
+        { "rep=2,dp=2", false, { .kind = JOB_BLOCKS, .dtype = TD_F64, .rule = ADAM } },
+        { "rep=2,dp=2", false, { .kind = JOB_CONV_BLOCKS, .dtype = TD_F64, .rule = MOMENTUM } },
+        { "rep=4", true, { .kind = JOB_BLOCKS, .rule = ADAM, .clips = true } },
+        { "dp=4", true, { .kind = JOB_BLOCKS, .rule = ADAM, .accumulates = true } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        hybrid_case h = cases[i];
+        procs_succeed(RANKS, LIMIT, run_hybrid, &h);
+    }
+    hybrid_case h = cases[0]; /* and with what else a step does */
+    h.c.clips = h.c.accumulates = h.c.averages = h.c.scales = h.c.again = h.c.recomputes = true;
+    h.c.options.find_unused_parameters = true;
+    procs_succeed(RANKS, LIMIT, run_hybrid, &h);
+}
+
+/* Against one process with all samples, two micro-batches a step. Meanwhile the ranks keep no whole
+ * gradients, and statistics of batch normalisation are those of all samples. */
+static int run_against_one(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20);
+    shard_case c = { .kind = JOB_BATCH_NORM, .dtype = TD_F64, .rule = MOMENTUM, .clips = true };
+    c.accumulates = true;
+    REQUIRE_OK(td_mesh_new("rep=2,dp=2", &c.options.mesh));
+    ddp_job one;
+    job_open(&one, c.kind, c.dtype, NULL, 0, RANKS * EACH);
+    td_optim_free(one.optim);
+    one.optim = shard_optim(c.rule, td_parameters(one.net));
+    shard_run r = { .ema = NULL };
+    r.job.net = td_convert_sync_batch_norm(job_net(c.kind, 1, c.dtype), NULL);
+    r.job.net = td_ddp(r.job.net, .shard = TD_SHARD_GRADIENTS, .mesh = c.options.mesh);
+    REQUIRE(r.job.net != NULL);
+    r.job.optim = shard_optim(c.rule, td_parameters(r.job.net));
+    job_data(&r.job, c.kind, c.dtype, rank * EACH, (rank + 1) * EACH);
+    size_t slots = td_ddp_shard_stats(r.job.net).slots;
+    for (int i = 0; i < STEPS; i++) {
+        td_zero_grad(one.optim);
+        job_backward(&one, 1.0);
+        job_backward(&one, 1.0);
+        td_clip_grad_norm(td_parameters(one.net), 0.3);
+        td_clip_grad_value(td_parameters(one.net), 0.1);
+        td_optim_step(one.optim);
+        shard_step(&r, &c);
+        REQUIRE(td_ddp_shard_stats(r.job.net).slots == slots);
+    }
+    REQUIRE(job_distance(r.job.net, one.net, true) < 1e-12);
+    shard_close(&r);
+    job_close(&one);
+    td_mesh_free(c.options.mesh);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_hybrid_against_one_process(void **state)
+{
+    (void)state;
+    procs_succeed(RANKS, LIMIT, run_against_one, NULL);
+}
+
+/* A checkpoint of replicas is written once, and has all: a run without sharding goes on from it to
+ * the same weights. A failure is told to all. */
+static int run_hybrid_file(int rank, int size, void *path)
+{
+    procs_init(rank, size, 20);
+    shard_case c = { .kind = JOB_CONV_BLOCKS, .dtype = TD_F64, .rule = MOMENTUM };
+    REQUIRE_OK(td_mesh_new("rep=2,dp=2", &c.options.mesh));
+    shard_run saved, plain, again;
+    shard_open(&saved, &c, TD_SHARD_PARAMETERS, rank);
+    shard_open(&again, &c, TD_SHARD_GRADIENTS, rank);
+    shard_step(&saved, &c);
+    REQUIRE_OK(td_checkpoint_save(path, saved.job.net, .optim = saved.job.optim));
+    REQUIRE(td_checkpoint_save("/nowhere/file", saved.job.net, .optim = saved.job.optim) != TD_OK);
+    REQUIRE(strstr(td_last_error(), "rank 0: ") != NULL);
+    REQUIRE_OK(td_checkpoint_load(path, again.job.net, .optim = again.job.optim));
+    REQUIRE(shard_hash(&again) == shard_hash(&saved));
+    shard_step(&again, &c);
+    shard_step(&saved, &c);
+    REQUIRE(shard_hash(&again) == shard_hash(&saved));
+    shard_open(&plain, &c, TD_SHARD_NONE, rank);
+    REQUIRE_OK(td_checkpoint_load(path, plain.job.net, .optim = plain.job.optim));
+    shard_step(&plain, &c);
+    REQUIRE_OK(td_unshard(saved.job.net));
+    REQUIRE(job_distance(saved.job.net, plain.job.net, true) < 1e-12);
+    shard_close(&saved);
+    shard_close(&again);
+    shard_close(&plain);
+    td_mesh_free(c.options.mesh);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_hybrid_checkpoints(void **state)
+{
+    (void)state;
+    char path[600];
+    snprintf(path, sizeof path, "%s", temp_path("checkpoint"));
+    procs_succeed(RANKS, LIMIT, run_hybrid_file, path);
 }
 
 int main(void)
@@ -197,6 +356,10 @@ int main(void)
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_other_texts),
         cmocka_unit_test(test_shared_memory_inside_a_host),
+        cmocka_unit_test(test_hybrid_sharding),
+        cmocka_unit_test(test_hybrid_against_one_process),
+        cmocka_unit_test_setup_teardown(test_hybrid_checkpoints, temp_folder_setup,
+                                        temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_mistakes, temp_folder_setup, temp_folder_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

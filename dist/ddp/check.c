@@ -5,6 +5,7 @@
 #include "autograd/tape.h"
 #include "dist/collectives.h"
 #include "dist/group.h"
+#include "dist/mesh.h"
 #include "nn/module.h"
 #include "tensor/extend.h"
 
@@ -37,8 +38,9 @@ static char *describe_model(const td_module *model, const td_ddp_options *o)
         td_fail(TD_E_NOMEM, "no memory to describe a model");
         return NULL;
     }
-    fprintf(out, "the options bucket_cap_mb %g%s%s%s%s, hook %s\n", o->bucket_cap_mb,
-            shards[o->shard], o->find_unused_parameters ? ", find_unused_parameters" : "",
+    fprintf(out, "the options bucket_cap_mb %g, replicas %d%s%s%s%s, hook %s\n", o->bucket_cap_mb,
+            o->mesh != NULL ? td_mesh_size(o->mesh, "rep") : 1, shards[o->shard],
+            o->find_unused_parameters ? ", find_unused_parameters" : "",
             o->static_graph ? ", static_graph" : "",
             o->no_broadcast_buffers ? ", no_broadcast_buffers" : "",
             o->comm_hook != NULL ? o->comm_hook : "none");

@@ -1,7 +1,8 @@
 /* Gradients of which each rank keeps its window (ZeRO-2). A unit's part of backward begins with a
  * slot for its gradients. When all are there, the ranks' slots are averaged: each rank gets its
  * piece, in place, while backward goes on with another slot. Then the piece moves into the window,
- * and the slot is free again. */
+ * and the slot is free again. Where there are replicas, they average that part of their windows
+ * next. */
 #include "dist/parallel/shard.h"
 
 #include "autograd/hooks.h"
@@ -18,7 +19,7 @@ static td_slot *find_slot(td_shard_unit *u)
     td_sharding *sh = u->sharding;
     td_ddp_state *s = sh->ddp;
     for (int k = -1; u->grad_home.memory == NULL && k < s->units.count; k++) {
-        if (k >= 0) {
+        if (k >= 0 && sh->units[k].grad_slot != NULL) {
             td_reducer_wait(s, &s->units.list[k]);
         }
         for (int i = 0; i < TD_GRAD_SLOTS; i++) {
@@ -57,9 +58,10 @@ void td_shard_begin_grads(td_shard_unit *u)
 
 td_status td_shard_average(td_ddp_state *s, td_ddp_unit *unit, td_tensor *t)
 {
-    int64_t piece = td_numel(t) / td_group_size(s->group);
-    td_tensor mine = td_ddp_stretch(t, td_group_rank(s->group) * piece, piece);
-    return td_reduce_scatter(s->group, &mine, t, TD_AVERAGE, &unit->work);
+    const td_sharding *sh = td_sharding_of(s);
+    int64_t piece = td_numel(t) / sh->ranks;
+    td_tensor mine = td_ddp_stretch(t, sh->rank * piece, piece);
+    return td_reduce_scatter(sh->group, &mine, t, TD_AVERAGE, &unit->work);
 }
 
 void td_shard_keep_grads(td_shard_unit *u)
@@ -78,6 +80,16 @@ void td_shard_keep_grads(td_shard_unit *u)
             td_copy_(&to, &from);
         }
     }
+}
+
+/* The unit's part of the window, which the ranks of this replica have averaged: over all replicas.
+ */
+td_status td_shard_average_replicas(td_shard_unit *u, td_work **work)
+{
+    const td_sharding *sh = u->sharding;
+    td_tensor part = td_ddp_stretch(td_params_flat_grad(sh->ddp->params), u->begin / sh->ranks,
+                                    u->count / sh->ranks);
+    return td_all_reduce(sh->replicas, &part, TD_AVERAGE, work);
 }
 
 void td_shard_drop_grads(td_shard_unit *u)

@@ -6,6 +6,7 @@
 #include "dist/parallel/shard.h"
 
 #include "dist/collectives.h"
+#include "dist/mesh.h"
 #include "nn/module.h"
 #include "tensor/extend.h"
 
@@ -28,7 +29,7 @@ static void gather(void *user)
         td_shard_unit *u = &sh->units[k];
         td_tensor all = td_ddp_stretch(td_params_flat(s->params), u->begin, u->count);
         td_tensor own = td_shard_own(u);
-        td_ddp_note(s, td_all_gather(s->group, &all, &own, &u->gather));
+        td_ddp_note(s, td_all_gather(sh->group, &all, &own, &u->gather));
     }
     for (int k = 0; k < sh->count; k++) {
         td_shard_finish_gather(&sh->units[k]);
@@ -43,14 +44,14 @@ static void forget_values(void *user)
 
 static void sum(double *numbers, int count, void *user)
 {
-    td_ddp_state *s = ((td_sharding *)user)->ddp;
-    td_ddp_note(s, td_all_reduce_numbers(s->group, numbers, count));
-    td_ddp_report(s);
+    td_sharding *sh = user;
+    td_ddp_note(sh->ddp, td_all_reduce_numbers(sh->group, numbers, count));
+    td_ddp_report(sh->ddp);
 }
 
 static td_status broadcast(td_tensor *t, int from, void *user)
 {
-    return td_broadcast(((td_sharding *)user)->ddp->group, t, from, NULL);
+    return td_broadcast(((td_sharding *)user)->group, t, from, NULL);
 }
 
 static td_status agree(td_status mine, void *user)
@@ -59,6 +60,21 @@ static td_status agree(td_status mine, void *user)
 }
 
 /* ---- the events of a step ---- */
+
+/* A unit's gradients are averaged: within this replica, if there are others. */
+static td_status keep(td_shard_unit *u, td_ddp_unit *unit)
+{
+    td_sharding *sh = u->sharding;
+    td_ddp_state *s = sh->ddp;
+    bool good = s->failure.status == TD_OK;
+    if (good) {
+        td_shard_keep_grads(u);
+    }
+    td_shard_drop_grads(u);
+    return good && sh->replicas != NULL && s->no_sync_depth == 0
+               ? td_shard_average_replicas(u, &unit->work)
+               : TD_OK;
+}
 
 static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
 {
@@ -72,11 +88,7 @@ static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_d
         td_shard_begin_grads(u); /* if its backward has not run */
         break;
     case TD_DDP_WAITED:
-        if (s->failure.status == TD_OK) {
-            td_shard_keep_grads(u);
-        }
-        td_shard_drop_grads(u);
-        break;
+        return u->grad_slot != NULL ? keep(u, unit) : TD_OK;
     case TD_DDP_REDUCED:
         for (int k = 0; k < sh->count; k++) { /* after a failure there are some */
             td_shard_drop_grads(&sh->units[k]);
@@ -158,7 +170,7 @@ static td_status make_slots(td_sharding *sh)
         largest = u != sh->root && u->count > largest ? u->count : largest;
     }
     for (int k = 0; largest > 0 && k < TD_GRAD_SLOTS; k++) {
-        sh->grad_slots[k].memory = td_ddp_new_memory(s->group, device, largest, like->dtype);
+        sh->grad_slots[k].memory = td_ddp_new_memory(sh->group, device, largest, like->dtype);
         made = made && sh->grad_slots[k].memory != NULL;
     }
     for (int k = 0; values && largest > 0 && k < TD_VALUE_SLOTS; k++) {
@@ -167,7 +179,7 @@ static td_status make_slots(td_sharding *sh)
     }
     td_shard_unit *root = sh->root;
     if (root != NULL) {
-        root->grad_home.memory = td_ddp_new_memory(s->group, device, root->count, like->dtype);
+        root->grad_home.memory = td_ddp_new_memory(sh->group, device, root->count, like->dtype);
         made = made && root->grad_home.memory != NULL;
     }
     if (root != NULL && values) {
@@ -197,8 +209,24 @@ static td_status open_units(td_sharding *sh, td_params_peers *peers)
     s->units.of_param = sh->of_param;
     s->units.describe = describe_unit;
     s->reducer.average = td_shard_average;
+    s->reducer.always = sh->replicas != NULL;
     TD_TRY(make_slots(sh));
     return td_shard_surround(sh);
+}
+
+static td_status find_groups(td_sharding *sh)
+{
+    td_mesh *mesh = sh->ddp->options.mesh;
+    if (mesh != NULL && td_mesh_size(mesh, "rep") > 1) {
+        sh->group = td_mesh_group(mesh, "dp");
+        sh->replicas = sh->group != NULL ? td_mesh_group(mesh, "rep") : NULL;
+        if (sh->replicas == NULL) {
+            return TD_E_NETWORK; /* with the message of td_mesh_group */
+        }
+    }
+    sh->rank = td_group_rank(sh->group);
+    sh->ranks = td_group_size(sh->group);
+    return TD_OK;
 }
 
 td_status td_ddp_shard_open(td_ddp_state *s)
@@ -207,11 +235,9 @@ td_status td_ddp_shard_open(td_ddp_state *s)
     if (sh == NULL) {
         return td_fail(TD_E_NOMEM, "td_ddp: no memory to shard a model");
     }
-    *sh = (td_sharding){ .part = { .on = on, .free = free_sharding },
-                         .ddp = s,
-                         .rank = td_group_rank(s->group),
-                         .ranks = td_group_size(s->group) };
+    *sh = (td_sharding){ .part = { .on = on, .free = free_sharding }, .ddp = s, .group = s->group };
     td_ddp_add_part(s, &sh->part);
+    TD_TRY(find_groups(sh));
     s->units.stays = true; /* state belongs to places in memory, so the order stays */
     td_params_peers peers = { .rank = sh->rank,
                               .count = sh->ranks,
@@ -219,6 +245,7 @@ td_status td_ddp_shard_open(td_ddp_state *s)
                               .sum = sum,
                               .broadcast = broadcast,
                               .agree = agree,
+                              .spare = sh->replicas != NULL && td_group_rank(sh->replicas) > 0,
                               .user = sh };
     TD_TRY(s->options.shard == TD_SHARD_OPTIMIZER ? open_optimizer(sh, &peers)
                                                   : open_units(sh, &peers));

@@ -43,7 +43,9 @@ struct td_shard_unit {
 struct td_sharding {
     td_ddp_part part; /* first */
     td_ddp_state *ddp;
-    int rank, ranks;
+    td_group *group;      /* which share: of the mesh along dp, or all */
+    td_group *replicas;   /* which have equal windows, along rep; NULL: there are none */
+    int rank, ranks;      /* in group */
     td_shard_unit *units; /* in the order of memory: as backward meets them; the root is last */
     int count;
     int64_t *cuts; /* where units begin, and where the last ends */
@@ -82,6 +84,7 @@ void td_shard_finish_gather(td_shard_unit *u);
 void td_shard_begin_grads(td_shard_unit *u);
 td_status td_shard_average(td_ddp_state *s, td_ddp_unit *unit, td_tensor *t);
 void td_shard_keep_grads(td_shard_unit *u);
+td_status td_shard_average_replicas(td_shard_unit *u, td_work **work);
 void td_shard_drop_grads(td_shard_unit *u);
 
 #endif

@@ -174,8 +174,11 @@ static void make_memory(td_sharding *sh, td_params_places *places)
     bool own_values = s->options.shard == TD_SHARD_PARAMETERS;
     int64_t length = sh->cuts[sh->count];
     places->flat =
-        td_ddp_new_memory(s->group, device, own_values ? length / sh->ranks : length, like->dtype);
-    places->flat_grad = td_zeros(TD_SHAPE(length / sh->ranks), like->dtype, device);
+        td_ddp_new_memory(sh->group, device, own_values ? length / sh->ranks : length, like->dtype);
+    places->flat_grad =
+        sh->replicas != NULL
+            ? td_ddp_new_memory(sh->replicas, device, length / sh->ranks, like->dtype)
+            : td_zeros(TD_SHAPE(length / sh->ranks), like->dtype, device);
     for (int k = 0; k < sh->count; k++) {
         td_shard_unit *u = &sh->units[k];
         u->values = own_values ? td_new_away(u->count, like->dtype, device) : NULL;

@@ -124,7 +124,7 @@ static void ask(td_shard_unit *u, bool must)
     td_tensor all = td_ddp_stretch(slot->memory, 0, u->count), own = td_shard_own(u);
     td_status status = s->failure.status;
     if (status == TD_OK) {
-        status = td_all_gather_unit(s->group, &all, &own, u->number + 1, &u->gather);
+        status = td_all_gather_unit(u->sharding->group, &all, &own, u->number + 1, &u->gather);
         td_ddp_note(s, status);
     }
     if (status != TD_OK) {

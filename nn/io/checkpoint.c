@@ -213,7 +213,7 @@ static td_status join(saving *s)
 {
     const td_params_peers *peers = s->peers;
     td_safetensors_place place = { .data = 0 };
-    if (peers->rank == 0) {
+    if (s->out != NULL) {
         place = *td_safetensors_place_of(s->out);
     }
     td_tensor *bytes = td_borrow(&place, TD_SHAPE(sizeof place), TD_U8, TD_CPU);
@@ -222,7 +222,7 @@ static td_status join(saving *s)
     TD_TRY(peers->agree(status, peers->user));
     place.file[sizeof place.file - 1] = '\0';
     td_safetensors_out *out = s->out;
-    if (peers->rank > 0) {
+    if (peers->rank > 0 && !peers->spare) {
         status = td_safetensors_join(&place, s->entries, s->list->tensor_count, &out);
     }
     s->out = out;
@@ -235,12 +235,13 @@ static td_status join(saving *s)
     return TD_OK;
 }
 
-/* All return the same outcome, and all have the same collectives whether writing fails or not. */
+/* All return the same outcome, and all have the same collectives whether writing fails or not.
+ * Spare ranks do so, too, and write nothing. */
 static td_status write_together(saving *s, td_status status)
 {
     const td_params_peers *peers = s->peers;
     TD_TRY(peers->agree(status, peers->user));
-    if (peers->rank == 0) {
+    if (peers->rank == 0 && !peers->spare) {
         status = plan(s, s->list->options->path);
     }
     status = peers->agree(status, peers->user);

@@ -29,6 +29,7 @@ td_module *train_ddp(const train_run *r, td_module *model)
 {
     td_ddp_options options = r->ddp;
     options.model = model;
+    options.mesh = r->mesh;
     return model != NULL ? td_ddp_at(options, TD_HERE) : NULL;
 }
 

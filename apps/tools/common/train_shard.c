@@ -3,6 +3,7 @@
 #include "apps/tools/common/ranks.h"
 #include "apps/tools/common/train.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const char *const words[] = { "none", "optimizer", "gradients", "parameters" };
@@ -81,8 +82,13 @@ void train_shard_tell(const train_run *r)
         static const char *const shared[] = { "", "the optimizer's state is",
                                               "the optimizer's state and gradients are",
                                               "the optimizer's state, gradients and values are" };
-        td_printf_rank0("%s cut into %d windows: %.1f MiB a process\n", shared[r->ddp.shard],
-                        td_dist_world_size(), mib);
+        int replicas = td_mesh_size(r->mesh, "rep");
+        char each[64] = "";
+        if (replicas > 1) {
+            snprintf(each, sizeof each, " in each of %d replicas", replicas);
+        }
+        td_printf_rank0("%s cut into %d windows%s: %.1f MiB a process\n", shared[r->ddp.shard],
+                        td_mesh_size(r->mesh, "dp"), each, mib);
     } else if (r->ddp.shard != TD_SHARD_NONE) {
         td_printf_rank0("--shard: there is one process, and nothing is shared\n");
     }
