@@ -17,7 +17,14 @@
 
 #if TD_HAVE_CUDA && !TD_EMULATED
 
+#include "tensor/cuda/vendor.h"
+static void *no_workspace(void **scratch)
+{
+    return *scratch = NULL;
+}
+#define td_vendor_workspace(device, bytes, scratch) no_workspace(scratch)
 #include "tensor/cuda/cudnn_conv.c" /* for its inside: running needs a GPU, and a stand-in here */
+#undef td_vendor_workspace
 #include "tests/gpu/convs.h"
 #include "tests/sanitized.h"
 
@@ -58,7 +65,9 @@ static void open_target(void)
 static const struct {
     td_dtype dtype;
     bool tf32;
-} kinds[] = { { TD_F32, false }, { TD_F32, true }, { TD_BF16, false }, { TD_F16, false } };
+} kinds[] = {
+    { TD_F32, false }, { TD_F32, true }, { TD_BF16, false }, { TD_F16, false }, { TD_F64, false }
+};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
 static void expect_plan(const td_cuda_conv *conv)
@@ -234,22 +243,31 @@ static void test_plans_are_written_and_read(void **state)
 
 /* ---- the first run ---- */
 
-static cudnnStatus_t executed; /* what the stand-in answers */
+static int refusals, executions; /* the stand-in refuses the first plans, then all run */
 
 static cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                              cudnnBackendDescriptor_t memory)
 {
     assert_true(handle == NULL && plan != NULL && memory != NULL);
-    return executed;
+    return executions++ < refusals ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
 }
 
-/* A new entry for a plan that is made here, and needs no workspace to be "run". */
+/* A new entry, whose plan is cuDNN's first. */
 static entry new_entry(bool kept)
 {
     entry e = { .conv = new_conv(), .kept = kept };
     assert_int_equal(td_cudnn_candidates(&target, &e.conv, 1, &e.plan), 1);
-    e.plan.workspace = 0;
     return e;
+}
+
+/* Runs an entry's plan when the next so many runs are refused. */
+static cudnnStatus_t first_run(const struct gpu *g, entry *e, int refused)
+{
+    static float memory[4];
+    const void *const pointers[4] = { &memory[0], &memory[1], &memory[2], NULL };
+    refusals = refused;
+    executions = 0;
+    return execute_plan(g, TD_CUDA, e, pointers);
 }
 
 static bool is_kept(const entry *e)
@@ -262,34 +280,36 @@ static bool is_kept(const entry *e)
     return text != NULL;
 }
 
-/* A plan is kept from its first run on. One that does not run is dropped, from the file too. */
+/* A plan is kept from its first run on. One that does not run is dropped, from the file too, and
+ * cuDNN's next one is taken. */
 static void test_plans_are_kept_that_run(void **state)
 {
     (void)state;
     open_target();
     td_cudnn lib = *target.lib;
     lib.cudnnBackendExecute = execute;
-    struct gpu g = { .lib = &lib };
-    static float memory[4];
-    const void *const pointers[4] = { &memory[0], &memory[1], &memory[2], NULL };
+    struct gpu g = { .lib = &lib, .description = target.description };
     setenv("TANDEM_CACHE", temp_folder(), 1);
     td_vendor_plans_open(TD_CUDA, "nobody");
-    entry bad = new_entry(false), good = new_entry(false), old = new_entry(true);
-    executed = CUDNN_STATUS_NOT_SUPPORTED;
-    assert_false(attempt(&g, TD_CUDA, &bad, pointers));
-    assert_null(bad.plan.plan);
-    assert_false(is_kept(&bad));
-    executed = CUDNN_STATUS_SUCCESS;
-    assert_true(attempt(&g, TD_CUDA, &good, pointers) && good.proven && is_kept(&good));
-    assert_true(attempt(&g, TD_CUDA, &good, pointers));
-    executed = CUDNN_STATUS_EXECUTION_FAILED;
-    expect_fatal("conv2d: cuDNN failed", (void)attempt(&g, TD_CUDA, &good, pointers));
-    assert_true(is_kept(&good));
-    assert_false(attempt(&g, TD_CUDA, &old, pointers)); /* the same convolution, from the file */
-    assert_false(is_kept(&old));
-    assert_null(old.plan.plan);
-    drop_packs(&lib, &good);
-    td_cudnn_plan_end(&lib, &good.plan);
+    entry none = new_entry(false), good = new_entry(false), old = new_entry(true);
+    assert_int_equal(first_run(&g, &none, 1000), CUDNN_STATUS_NOT_SUPPORTED);
+    assert_true(executions > 2 && none.plan.plan == NULL && !is_kept(&none));
+    int64_t first = good.plan.engine;
+    assert_int_equal(first_run(&g, &good, 0), CUDNN_STATUS_SUCCESS);
+    assert_true(executions == 1 && good.proven && is_kept(&good) && good.plan.engine == first);
+    assert_int_equal(first_run(&g, &good, 1), CUDNN_STATUS_NOT_SUPPORTED); /* it ran before */
+    assert_true(executions == 1 && is_kept(&good));
+    /* The same convolution, from the file: the first run, and cuDNN's first plan, are refused. */
+    assert_int_equal(first_run(&g, &old, 2), CUDNN_STATUS_SUCCESS);
+    assert_true(executions == 3 && old.proven && old.kept && is_kept(&old));
+    entry *ended[] = { &good, &old };
+    char key[TD_PLAN_KEY_MAX];
+    td_cudnn_plan_key(&old.conv, false, key);
+    td_vendor_plan_remove(TD_CUDA, key);
+    for (int i = 0; i < 2; i++) {
+        drop_packs(&lib, ended[i]);
+        td_cudnn_plan_end(&lib, &ended[i]->plan);
+    }
     unsetenv("TANDEM_CACHE");
 }
 

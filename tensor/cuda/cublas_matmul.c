@@ -38,7 +38,7 @@ static struct {
 #define POINTER(f) __typeof__(&(f)) f;
     FUNCTIONS(POINTER)
 #undef POINTER
-    bool asked, found;
+    bool opened;
 } lt;
 
 static td_status open_library(void)
@@ -152,8 +152,10 @@ static bool make_operation(product *p)
     if (fine && p->bias) {
         cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
         int32_t type = (int32_t)type_of(s->c_dtype);
+        const void *somewhere = (const void *)(uintptr_t)256; /* aligned, as every bias is */
         fine = set_operation(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) &&
-               set_operation(p, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type);
+               set_operation(p, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type) &&
+               set_operation(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &somewhere, sizeof somewhere);
     }
     return fine;
 }
@@ -242,20 +244,15 @@ static product *product_of(struct gpu *g, const td_cuda_product *shape, bool bia
     return p;
 }
 
-/* Under the lock. */
+/* Under the lock. false with td_last_error(): there is no cuBLASLt, or it does not start. */
 static bool open_gpu(struct gpu *g)
 {
-    if (!lt.asked) {
-        lt.asked = true;
-        lt.found = open_library() == TD_OK;
-        if (!lt.found) {
-            td_notice("matrix products run on slow kernels of tandem's own: %s", td_last_error());
-        }
+    lt.opened = lt.opened || open_library() == TD_OK;
+    if (lt.opened && g->handle == NULL && !good(lt.cublasLtCreate(&g->handle))) {
+        (void)td_fail(TD_E_DEVICE, "cuBLASLt cannot start");
+        g->handle = NULL;
     }
-    if (lt.found && g->handle == NULL) {
-        TD_REQUIRE(good(lt.cublasLtCreate(&g->handle)), TD_NOWHERE, "cuda: cuBLASLt cannot start");
-    }
-    return lt.found;
+    return g->handle != NULL;
 }
 
 static cublasStatus_t run(struct gpu *g, td_cuda *gpu, product *p, void *c, const void *a,
@@ -278,46 +275,38 @@ static cublasStatus_t run(struct gpu *g, td_cuda *gpu, product *p, void *c, cons
     return status;
 }
 
-/* What is said before any work is begun: own kernels can still do it. */
+/* What is said before any work is begun: it may still do the product without the bias. */
 static bool is_refusal(cublasStatus_t status)
 {
     return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
            status == CUBLAS_STATUS_ARCH_MISMATCH;
 }
 
-/* Returns whether cuBLASLt does it. */
-static bool attempt(struct gpu *g, td_cuda *gpu, product *p, void *c, const void *a, const void *b,
-                    const void *bias)
-{
-    cublasStatus_t status = run(g, gpu, p, c, a, b, bias);
-    if (is_refusal(status)) {
-        const td_cuda_product *s = &p->shape;
-        td_notice("own kernels do what cuBLASLt refuses: %lld x %lld x %lld, batch %lld, "
-                  "%s to %s: %s",
-                  (long long)s->m, (long long)s->k, (long long)s->n, (long long)s->batch,
-                  td_dtype_name(s->ab_dtype), td_dtype_name(s->c_dtype),
-                  lt.cublasLtGetStatusString(status));
-        (void)td_cuda_tried(cudaPeekAtLastError());
-        p->possible = false;
-        return false;
-    }
-    TD_REQUIRE(good(status), TD_NOWHERE, "cuda: matmul: cuBLASLt failed: %s",
-               lt.cublasLtGetStatusString(status));
-    return true;
-}
-
-bool td_cuda_vendor_matmul(td_device device, const td_cuda_product *shape, void *c, const void *a,
+/* Failures are told after the lock is released: a caller's fatal handler may jump away. */
+bool td_cuda_vendor_matmul(td_device device, const td_cuda_product *s, void *c, const void *a,
                            const void *b, const void *bias)
 {
-    if (shape->m == 0 || shape->n == 0 || shape->k == 0 || shape->batch == 0 ||
-        shape->batch > INT32_MAX) {
-        return false;
-    }
     td_cuda *gpu = td_cuda_of(device);
     struct gpu *g = &gpus[device.index];
+    cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
     pthread_mutex_lock(&lock);
-    product *p = open_gpu(g) ? product_of(g, shape, bias != NULL) : NULL;
-    bool done = p != NULL && p->possible && attempt(g, gpu, p, c, a, b, bias);
+    bool opened = open_gpu(g);
+    product *p = opened ? product_of(g, s, bias != NULL) : NULL;
+    if (opened && p->possible) {
+        status = run(g, gpu, p, c, a, b, bias);
+        if (is_refusal(status)) { /* which CUDA may remember as an error */
+            (void)td_cuda_tried(cudaPeekAtLastError());
+            p->possible = false;
+        }
+    }
     pthread_mutex_unlock(&lock);
-    return done;
+    TD_REQUIRE(opened, TD_NOWHERE,
+               "cuda: matmul: %s (cuBLASLt comes with the CUDA toolkit; or: pip install %s)",
+               td_last_error(), CUBLAS_VER_MAJOR >= 13 ? "nvidia-cublas" : "nvidia-cublas-cu12");
+    TD_REQUIRE(good(status) || (bias != NULL && is_refusal(status)), TD_NOWHERE,
+               "cuda: matmul: cuBLASLt: %s: %lld x %lld x %lld, batch %lld, %s to %s",
+               lt.cublasLtGetStatusString(status), (long long)s->m, (long long)s->k,
+               (long long)s->n, (long long)s->batch, td_dtype_name(s->ab_dtype),
+               td_dtype_name(s->c_dtype));
+    return good(status);
 }

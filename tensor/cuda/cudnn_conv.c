@@ -38,8 +38,7 @@ typedef struct entry {
 enum { BUCKETS = 256 };
 static struct gpu {
     pthread_mutex_t lock;
-    bool opened;
-    const td_cudnn *lib; /* NULL: there is no cuDNN */
+    const td_cudnn *lib; /* NULL: not opened yet */
     cudnnHandle_t handle;
     cudnnBackendDescriptor_t description; /* tests: of a GPU that is not there, and no handle */
     entry *entries[BUCKETS];
@@ -63,21 +62,24 @@ static void must(const td_cudnn *lib, cudnnStatus_t status, const char *operatio
     }
 }
 
-/* Under the GPU's lock. Without cuDNN, own kernels do all: slowly, which is said once. */
-static void open_gpu(struct gpu *g, td_cuda *gpu)
+/* Under the GPU's lock. false with td_last_error(): there is no cuDNN. */
+static bool open_gpu(struct gpu *g, td_cuda *gpu)
 {
-    g->opened = true;
-    g->lib = td_cudnn_open();
-    if (g->lib == NULL) {
-        td_notice("convolutions run on slow kernels of tandem's own: %s", td_last_error());
-        return;
+    if (g->lib != NULL) {
+        return true;
     }
-    must(g->lib, g->lib->cudnnCreate(&g->handle), "opening cuDNN");
-    must(g->lib, g->lib->cudnnSetStream(g->handle, gpu->stream), "opening cuDNN");
+    const td_cudnn *lib = td_cudnn_open();
+    if (lib == NULL) {
+        return false;
+    }
+    must(lib, lib->cudnnCreate(&g->handle), "opening cuDNN");
+    must(lib, lib->cudnnSetStream(g->handle, gpu->stream), "opening cuDNN");
+    g->lib = lib;
     char owner[384];
     snprintf(owner, sizeof owner, "%s, sm_%d, cuDNN %zu", gpu->name, gpu->sm,
-             g->lib->cudnnGetVersion());
+             lib->cudnnGetVersion());
     td_vendor_plans_open(gpu->device, owner);
+    return true;
 }
 
 static td_cudnn_target target_of(const struct gpu *g)
@@ -320,40 +322,60 @@ static void keep(const struct gpu *g, td_device device, entry *e)
     e->kept = true;
 }
 
-/* A plan that could be made and does not run: there is none in this run, and the
- * next one chooses anew. */
+/* A plan that could be made and does not run is forgotten, here and on disk. */
 static void give_up(const struct gpu *g, td_device device, entry *e, cudnnStatus_t status)
 {
-    char key[TD_PLAN_KEY_MAX], detail[256] = "";
+    char key[TD_PLAN_KEY_MAX];
     td_cudnn_plan_key(&e->conv, e->tuned, key);
-    g->lib->cudnnGetLastErrorString(detail, sizeof detail);
-    td_notice("own kernels do what cuDNN's plan fails at: %s: %s %s", key,
-              g->lib->cudnnGetErrorString(status), detail);
+    td_notice("a plan of cuDNN's does not run, and another is tried: %s: %s", key,
+              g->lib->cudnnGetErrorString(status));
     (void)td_cuda_tried(cudaPeekAtLastError());
     td_vendor_plan_remove(device, key);
     drop_packs(g->lib, e);
     td_cudnn_plan_end(g->lib, &e->plan);
-    e->plan = (td_cudnn_plan){ .plan = NULL };
+    e->tuned = e->kept = false;
 }
 
-/* Returns whether the pass is done. A plan that has run before and fails now is fatal: that is no
- * question of what cuDNN can do. */
-static bool attempt(const struct gpu *g, td_device device, entry *e, const void *const *memory)
+/* The first of cuDNN's plans that runs becomes the entry's. */
+static cudnnStatus_t try_others(const struct gpu *g, td_device device, entry *e,
+                                const void *const *memory)
+{
+    enum { TRIED = 10 };
+    td_cudnn_target target = target_of(g);
+    td_cudnn_plan plans[TRIED];
+    int count = td_cudnn_candidates(&target, &e->conv, TRIED, plans);
+    cudnnStatus_t status = CUDNN_STATUS_NOT_SUPPORTED;
+    for (int i = 0; i < count; i++) {
+        if (status == CUDNN_STATUS_SUCCESS) {
+            td_cudnn_plan_end(g->lib, &plans[i]);
+            continue;
+        }
+        e->plan = plans[i];
+        status = run(g, device, e, memory);
+        if (status != CUDNN_STATUS_SUCCESS) {
+            give_up(g, device, e, status);
+        }
+    }
+    return status;
+}
+
+/* A plan that has run before and fails now has no successor: that is no question of what cuDNN can
+ * do. */
+static cudnnStatus_t execute_plan(const struct gpu *g, td_device device, entry *e,
+                                  const void *const *memory)
 {
     cudnnStatus_t status = run(g, device, e, memory);
-    if (e->proven) {
-        must(g->lib, status, "conv2d");
-        return true;
-    }
-    if (status != CUDNN_STATUS_SUCCESS) {
+    if (status != CUDNN_STATUS_SUCCESS && !e->proven) {
         give_up(g, device, e, status);
-        return false;
+        status = try_others(g, device, e, memory);
     }
-    e->proven = true;
-    if (!e->kept) {
-        keep(g, device, e);
+    if (status == CUDNN_STATUS_SUCCESS) {
+        e->proven = true;
+        if (!e->kept) {
+            keep(g, device, e);
+        }
     }
-    return true;
+    return status;
 }
 
 /* ---- the table of plans ---- */
@@ -400,28 +422,42 @@ static entry *entry_of(struct gpu *g, td_device device, const td_cuda_conv *conv
     return e;
 }
 
-static bool fits_int(int64_t value)
+/* cuDNN's engines count elements in 32 bits. */
+static void check_size(const td_cuda_conv *c)
 {
-    return value > 0 && value <= INT32_MAX;
+    int64_t x = c->n * c->ic * c->ih * c->iw, y = c->n * c->oc * c->oh * c->ow;
+    TD_REQUIRE(
+        x <= INT32_MAX && y <= INT32_MAX, TD_NOWHERE,
+        "cuda: conv2d: images of %lld and %lld elements; cuDNN takes up to %d: use a smaller "
+        "batch",
+        (long long)x, (long long)y, INT32_MAX);
 }
 
+/* Failures are told after the lock is released: a caller's fatal handler may jump away. */
 bool td_cuda_vendor_conv(td_device device, const td_cuda_conv *conv, void *x, void *w, void *y,
                          const void *bias)
 {
-    if (!fits_int(conv->n * conv->ic * conv->ih * conv->iw) ||
-        !fits_int(conv->n * conv->oc * conv->oh * conv->ow)) {
-        return false; /* empty, or more than cuDNN's engines count to */
-    }
+    check_size(conv);
     td_cuda *gpu = td_cuda_of(device);
     pthread_once(&once, make_locks);
     struct gpu *g = &gpus[device.index];
-    pthread_mutex_lock(&g->lock);
-    if (!g->opened) {
-        open_gpu(g, gpu);
-    }
     const void *memory[4] = { x, w, y, bias };
-    entry *e = g->lib != NULL ? entry_of(g, device, conv) : NULL;
-    bool done = e != NULL && e->plan.plan != NULL && attempt(g, device, e, memory);
+    cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
+    pthread_mutex_lock(&g->lock);
+    bool opened = open_gpu(g, gpu);
+    entry *e = opened ? entry_of(g, device, conv) : NULL;
+    bool possible = e != NULL && e->plan.plan != NULL;
+    if (possible) {
+        status = execute_plan(g, device, e, memory);
+    }
     pthread_mutex_unlock(&g->lock);
-    return done;
+    TD_REQUIRE(opened, TD_NOWHERE,
+               "cuda: conv2d: %s (pip install nvidia-cudnn-cu%d, or NVIDIA's libcudnn9-cuda-%d)",
+               td_last_error(), CUDART_VERSION / 1000, CUDART_VERSION / 1000);
+    must(g->lib, status, "conv2d");
+    char key[TD_PLAN_KEY_MAX];
+    td_cudnn_plan_key(conv, false, key);
+    TD_REQUIRE(possible || conv->bias, TD_NOWHERE,
+               "cuda: conv2d: cuDNN has no deterministic plan for %s", key);
+    return possible;
 }

@@ -147,9 +147,17 @@ static cudnnDataType_t type_of(td_dtype dtype)
         return CUDNN_DATA_BFLOAT16;
     case TD_F16:
         return CUDNN_DATA_HALF;
+    case TD_F64:
+        return CUDNN_DATA_DOUBLE;
     default:
         return CUDNN_DATA_FLOAT;
     }
+}
+
+/* What sums are made in. */
+static cudnnDataType_t sum_type(const td_cuda_conv *c)
+{
+    return c->dtype == TD_F64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
 }
 
 /* A tensor [n,c,h,w] that lies as NHWC; virtual: it exists inside of the graph only. */
@@ -179,7 +187,7 @@ static part window(td_cudnn_build *b, const td_cuda_conv *c)
         stride[i] = c->stride[i];
         dilation[i] = c->dilation[i];
     }
-    cudnnDataType_t compute = CUDNN_DATA_FLOAT;
+    cudnnDataType_t compute = sum_type(c);
     cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
     td_cudnn_set(b, d, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &dims);
     td_cudnn_set(b, d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
@@ -223,22 +231,22 @@ static const struct {
 static part convolution(td_cudnn_build *b, const td_cuda_conv *c, part x, part w, part y)
 {
     part d = td_cudnn_make(b, passes[c->pass].type);
-    float alpha = 1.0f, beta = c->accumulate ? 1.0f : 0.0f;
+    double alpha = 1.0, beta = c->accumulate ? 1.0 : 0.0;
     set_part(b, d, passes[c->pass].x, x);
     set_part(b, d, passes[c->pass].w, w);
     set_part(b, d, passes[c->pass].y, y);
     set_part(b, d, passes[c->pass].window, window(b, c));
-    td_cudnn_set(b, d, passes[c->pass].alpha, CUDNN_TYPE_FLOAT, 1, &alpha);
-    td_cudnn_set(b, d, passes[c->pass].beta, CUDNN_TYPE_FLOAT, 1, &beta);
+    td_cudnn_set(b, d, passes[c->pass].alpha, CUDNN_TYPE_DOUBLE, 1, &alpha);
+    td_cudnn_set(b, d, passes[c->pass].beta, CUDNN_TYPE_DOUBLE, 1, &beta);
     td_cudnn_finish(b, d, "a convolution's pass");
     return d;
 }
 
-static part addition(td_cudnn_build *b, part x, part bias, part y)
+static part addition(td_cudnn_build *b, const td_cuda_conv *c, part x, part bias, part y)
 {
     part mode = td_cudnn_make(b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     cudnnPointwiseMode_t add = CUDNN_POINTWISE_ADD;
-    cudnnDataType_t compute = CUDNN_DATA_FLOAT;
+    cudnnDataType_t compute = sum_type(c);
     td_cudnn_set(b, mode, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &add);
     td_cudnn_set(b, mode, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &compute);
     td_cudnn_finish(b, mode, "an addition");
@@ -264,10 +272,10 @@ cudnnBackendDescriptor_t td_cudnn_conv_graph(td_cudnn_build *b, const td_cudnn_t
     part operations[2];
     int count = 0;
     if (c->bias) {
-        part sum = tensor(b, TD_CUDNN_SUM, CUDNN_DATA_FLOAT, out, true);
+        part sum = tensor(b, TD_CUDNN_SUM, sum_type(c), out, true);
         part bias = tensor(b, TD_CUDNN_BIAS, type, channels, false);
         operations[count++] = convolution(b, c, x, w, sum);
-        operations[count++] = addition(b, sum, bias, y);
+        operations[count++] = addition(b, c, sum, bias, y);
     } else {
         operations[count++] = convolution(b, c, x, w, y);
     }

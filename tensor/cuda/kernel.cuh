@@ -14,8 +14,7 @@
 #include <cuda_runtime.h>
 
 /* TD_ROLLED before a loop: its body once. Loops that are seldom long, with much in them, are most
- * of a kernel's code otherwise, and there are hundreds of kernels in a program. TD_ROLLED_F64: only
- * where T is double, which is for checking.
+ * of a kernel's code otherwise, and there are hundreds of kernels in a program.
  * TD_LAUNCH((fill<float>), blocks, threads, stream, arguments...): the name in parentheses; blocks
  * and threads are numbers or dim3.
  *
@@ -27,11 +26,9 @@
     TD_UNPARENTHESISED kernel<<<blocks, threads, 0, stream>>>(__VA_ARGS__)
 #define TD_TILE_THREADS TD_CUDA_THREADS
 #define TD_ROLLED _Pragma("unroll 1")
-#define TD_ROLLED_F64 _Pragma("unroll (sizeof(T) == 8 ? 1 : 4)")
 #else
 #define TD_TILE_THREADS 32
 #define TD_ROLLED
-#define TD_ROLLED_F64
 #define TD_LAUNCH(kernel, blocks, threads, stream, ...)                                            \
     td_emulate_launch(TD_UNPARENTHESISED kernel, blocks, threads, stream, __VA_ARGS__)
 #endif

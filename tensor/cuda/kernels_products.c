@@ -1,5 +1,4 @@
-/* Convolutions and matrix products: from tensors to products.h. What the vendors' libraries refuse
- * goes to own kernels, which take everything. */
+/* Convolutions and matrix products: from tensors of any strides and float dtypes to products.h. */
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/products.h"
@@ -69,23 +68,53 @@ static void *begin_result(result *r, td_tensor *t, td_layout layout, td_dtype dt
     return r->scratch;
 }
 
-/* done: something has been written; otherwise the memory is only given back. */
-static void end_result(result *r, bool done)
+static void end_result(result *r)
 {
     if (r->scratch == NULL) {
         return;
     }
     td_device device = td_device_of(r->t);
     const td_kernels *kernels = td_cuda_kernels();
-    if (done && !r->accumulate) {
+    if (!r->accumulate) {
         kernels->copy(r->t, &r->made);
-    } else if (done) {
+    } else {
         td_staged same;
         td_stage_in_as(&same, &r->made, r->layout, r->t->dtype);
         kernels->axpy(r->t, 1.0, same.tensor);
         td_stage_end(&same);
     }
     td_scratch_free(device, r->scratch);
+}
+
+/* y += bias along a dimension, where the library does not add it itself. */
+static void add_bias(td_tensor *y, const td_tensor *bias, int dim)
+{
+    td_staged staged;
+    td_stage_in_as(&staged, bias, TD_ROW_MAJOR, y->dtype);
+    td_tensor wide = *staged.tensor;
+    wide.ndim = y->ndim;
+    for (int i = 0; i < y->ndim; i++) {
+        wide.shape[i] = y->shape[i];
+        wide.stride[i] = i == dim ? 1 : 0;
+    }
+    td_cuda_kernels()->binary(TD_BINARY_add, y, y, &wide);
+    td_stage_end(&staged);
+}
+
+/* Whether there is nothing to multiply; y is then a sum of nothing (+ bias). */
+static bool is_empty(td_tensor *y, const td_tensor *a, const td_tensor *b, const td_tensor *bias,
+                     int bias_dim, bool accumulate)
+{
+    if (td_numel(y) > 0 && td_numel(a) > 0 && td_numel(b) > 0) {
+        return false;
+    }
+    if (td_numel(y) > 0 && !accumulate) {
+        td_cuda_fill(y, 0.0);
+    }
+    if (td_numel(y) > 0 && bias != NULL) {
+        add_bias(y, bias, bias_dim);
+    }
+    return true;
 }
 
 /* ---- convolutions ---- */
@@ -118,56 +147,31 @@ static td_cuda_conv describe(td_cuda_conv_pass pass, const td_tensor *x, const t
     return c;
 }
 
-/* y += bias, for the time that cuDNN has no plan that does both. */
-static void add_bias(td_tensor *y, const td_tensor *bias)
-{
-    td_staged staged;
-    td_stage_in_as(&staged, bias, TD_ROW_MAJOR, y->dtype);
-    td_tensor wide = *staged.tensor;
-    wide.ndim = y->ndim;
-    for (int i = 0; i < y->ndim; i++) {
-        wide.shape[i] = y->shape[i];
-        wide.stride[i] = i == 1 ? 1 : 0;
-    }
-    td_cuda_kernels()->binary(TD_BINARY_add, y, y, &wide);
-    td_stage_end(&staged);
-}
-
-static bool forward(td_tensor *y, const td_tensor *x, const td_tensor *w, const td_tensor *bias,
-                    const td_conv2d_params *params)
-{
-    td_cuda_conv conv = describe(TD_CUDA_CONV_FORWARD, x, w, y, params);
-    if (conv.dtype == TD_F64) {
-        return false;
-    }
-    td_device device = td_device_of(y);
-    td_staged sx, sw, sb;
-    result sy;
-    void *from = operand(&sx, x, TD_IMAGE, conv.dtype);
-    void *filter = operand(&sw, w, TD_FILTER, conv.dtype);
-    void *shift = operand(&sb, bias, TD_ROW_MAJOR, conv.dtype);
-    void *to = begin_result(&sy, y, TD_IMAGE, conv.dtype, &conv.accumulate);
-    conv.bias = bias != NULL;
-    bool done = td_cuda_vendor_conv(device, &conv, from, filter, to, shift), apart = false;
-    if (!done && bias != NULL) {
-        conv.bias = false;
-        done = apart = td_cuda_vendor_conv(device, &conv, from, filter, to, NULL);
-    }
-    end_result(&sy, done);
-    td_stage_end(&sb);
-    td_stage_end(&sw);
-    td_stage_end(&sx);
-    if (apart) {
-        add_bias(y, bias);
-    }
-    return done;
-}
-
 void td_cuda_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const td_tensor *bias,
                     const td_conv2d_params *params, td_tensor *stats)
 {
-    if (!forward(y, x, w, bias, params)) {
-        td_cuda_conv2d_own(y, x, w, bias, params);
+    if (!is_empty(y, x, w, bias, 1, false)) {
+        td_cuda_conv conv = describe(TD_CUDA_CONV_FORWARD, x, w, y, params);
+        td_device device = td_device_of(y);
+        td_staged sx, sw, sb;
+        result sy;
+        void *from = operand(&sx, x, TD_IMAGE, conv.dtype);
+        void *filter = operand(&sw, w, TD_FILTER, conv.dtype);
+        void *shift = operand(&sb, bias, TD_ROW_MAJOR, conv.dtype);
+        void *to = begin_result(&sy, y, TD_IMAGE, conv.dtype, &conv.accumulate);
+        conv.bias = bias != NULL;
+        bool apart = !td_cuda_vendor_conv(device, &conv, from, filter, to, shift);
+        if (apart) {
+            conv.bias = false;
+            (void)td_cuda_vendor_conv(device, &conv, from, filter, to, NULL);
+        }
+        end_result(&sy);
+        td_stage_end(&sb);
+        td_stage_end(&sw);
+        td_stage_end(&sx);
+        if (apart) {
+            add_bias(y, bias, 1);
+        }
     }
     if (stats != NULL) {
         td_cuda_channel_stats(stats, y);
@@ -177,45 +181,39 @@ void td_cuda_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const 
 void td_cuda_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tensor *w,
                                const td_conv2d_params *params, bool accumulate)
 {
+    if (is_empty(dx, dy, w, NULL, 0, accumulate)) {
+        return;
+    }
     td_cuda_conv conv = describe(TD_CUDA_CONV_BACKWARD_DATA, dx, w, dy, params);
-    bool done = false;
-    if (conv.dtype != TD_F64) {
-        td_staged sdy, sw;
-        result sdx;
-        void *from = operand(&sdy, dy, TD_IMAGE, conv.dtype);
-        void *filter = operand(&sw, w, TD_FILTER, conv.dtype);
-        conv.accumulate = accumulate;
-        void *to = begin_result(&sdx, dx, TD_IMAGE, conv.dtype, &conv.accumulate);
-        done = td_cuda_vendor_conv(td_device_of(dx), &conv, to, filter, from, NULL);
-        end_result(&sdx, done);
-        td_stage_end(&sw);
-        td_stage_end(&sdy);
-    }
-    if (!done) {
-        td_cuda_conv2d_grad_input_own(dx, dy, w, params, accumulate);
-    }
+    td_staged sdy, sw;
+    result sdx;
+    void *from = operand(&sdy, dy, TD_IMAGE, conv.dtype);
+    void *filter = operand(&sw, w, TD_FILTER, conv.dtype);
+    conv.accumulate = accumulate;
+    void *to = begin_result(&sdx, dx, TD_IMAGE, conv.dtype, &conv.accumulate);
+    (void)td_cuda_vendor_conv(td_device_of(dx), &conv, to, filter, from, NULL);
+    end_result(&sdx);
+    td_stage_end(&sw);
+    td_stage_end(&sdy);
 }
 
 void td_cuda_conv2d_grad_weight(td_tensor *dw, const td_tensor *dy, const td_tensor *x,
                                 const td_conv2d_params *params, bool accumulate)
 {
+    if (is_empty(dw, dy, x, NULL, 0, accumulate)) {
+        return;
+    }
     td_cuda_conv conv = describe(TD_CUDA_CONV_BACKWARD_WEIGHTS, x, dw, dy, params);
-    bool done = false;
-    if (conv.dtype != TD_F64) {
-        td_staged sdy, sx;
-        result sdw; /* 16-bit images give 16-bit gradients, which are converted */
-        void *from = operand(&sdy, dy, TD_IMAGE, conv.dtype);
-        void *input = operand(&sx, x, TD_IMAGE, conv.dtype);
-        conv.accumulate = accumulate;
-        void *to = begin_result(&sdw, dw, TD_FILTER, conv.dtype, &conv.accumulate);
-        done = td_cuda_vendor_conv(td_device_of(dw), &conv, input, to, from, NULL);
-        end_result(&sdw, done);
-        td_stage_end(&sx);
-        td_stage_end(&sdy);
-    }
-    if (!done) {
-        td_cuda_conv2d_grad_weight_own(dw, dy, x, params, accumulate);
-    }
+    td_staged sdy, sx;
+    result sdw; /* 16-bit images give 16-bit gradients, which are converted */
+    void *from = operand(&sdy, dy, TD_IMAGE, conv.dtype);
+    void *input = operand(&sx, x, TD_IMAGE, conv.dtype);
+    conv.accumulate = accumulate;
+    void *to = begin_result(&sdw, dw, TD_FILTER, conv.dtype, &conv.accumulate);
+    (void)td_cuda_vendor_conv(td_device_of(dw), &conv, input, to, from, NULL);
+    end_result(&sdw);
+    td_stage_end(&sx);
+    td_stage_end(&sdy);
 }
 
 /* ---- matrix products ---- */
@@ -326,6 +324,7 @@ static void join_rows(td_cuda_product *p)
     }
 }
 
+/* false: cuBLASLt cannot add the bias, and nothing is done. */
 static bool multiply(td_tensor *c, const td_tensor *a, const td_tensor *b, const void *bias,
                      td_cuda_product p)
 {
@@ -340,14 +339,10 @@ static bool multiply(td_tensor *c, const td_tensor *a, const td_tensor *b, const
     join_rows(&p);
     batches at = { .t = { c, a, b }, .dims = inner > 0 ? inner : 0 };
     p.aligned = all_aligned(&at);
-    bool first = true, done;
-    do {
+    bool done;
+    do { /* the first says it for all: they are of one shape */
         done = td_cuda_vendor_matmul(td_device_of(c), &p, element(c, at.offset[0]),
                                      element(a, at.offset[1]), element(b, at.offset[2]), bias);
-        /* Own kernels can begin anew, unless they would add to c a second time. */
-        TD_REQUIRE(done || first || !p.accumulate, TD_NOWHERE,
-                   "cuda: matmul: cuBLASLt takes only a part of %s", td_describe(c));
-        first = false;
     } while (done && next_batch(&at));
     return done;
 }
@@ -360,6 +355,9 @@ static bool is_row_major(const td_tensor *c, matrix *m)
 void td_cuda_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const td_tensor *bias,
                     bool accumulate, td_math math)
 {
+    if (is_empty(c, a, b, bias, c->ndim - 1, accumulate)) {
+        return;
+    }
     td_dtype dtype = factor_dtype(a->dtype, b->dtype);
     td_dtype c_dtype = c->dtype == dtype || dtype == TD_F64 ? dtype : TD_F32;
     td_staged sc = { .scratch = NULL }, sa, sb, shift;
@@ -386,9 +384,9 @@ void td_cuda_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const 
         .tf32 = dtype == TD_F32 && math.precision == TD_PRECISION_TF32,
         .accumulate = accumulate,
     };
-    bool done = td_numel(c) > 0 && multiply(to, left, right, add, product);
-    if (!done) {
-        td_cuda_matmul_own(to, left, right, bias, accumulate);
+    if (!multiply(to, left, right, add, product)) {
+        (void)multiply(to, left, right, NULL, product);
+        add_bias(to, bias, to->ndim - 1);
     }
     td_stage_end(&shift);
     td_stage_end(&sb);

@@ -13,7 +13,7 @@ typedef enum td_cuda_conv_pass {
 } td_cuda_conv_pass;
 
 /* A convolution. x [N,IC,IH,IW] and y [N,OC,OH,OW] lie as NHWC, w [OC,IC/groups,KH,KW] as OHWI, all
- * dense and of one dtype: f32, bf16 or f16. Sums are f32. */
+ * dense and of one dtype: f32, f64, bf16 or f16. Sums are f32, or f64. Nothing is empty. */
 typedef struct td_cuda_conv {
     td_cuda_conv_pass pass;
     td_dtype dtype;
@@ -26,9 +26,9 @@ typedef struct td_cuda_conv {
     int64_t groups;
 } td_cuda_conv;
 
-/* Puts the pass on the device's compute stream. bias: NULL without one. false: the library
- * is absent, or has no deterministic way that runs: own kernels make the result, which is undefined
- * then, or as it was where it is added to. */
+/* Puts the pass on the device's compute stream. bias: NULL without one. false: cuDNN has no way to
+ * add the bias in the same pass, and nothing is done. Fatal without cuDNN, or where it has no
+ * deterministic way that runs. */
 bool td_cuda_vendor_conv(td_device device, const td_cuda_conv *conv, void *x, void *w, void *y,
                          const void *bias);
 
@@ -44,8 +44,7 @@ typedef struct td_cuda_product {
     bool aligned; /* a, b and c lie at multiples of 16 bytes in every call; bias always does */
 } td_cuda_product;
 
-/* As td_cuda_vendor_conv, but c is as it was where it returns false. bias: NULL, or of c's dtype.
- */
+/* As td_cuda_vendor_conv; m, n, k and batch are not 0. bias: NULL, or of c's dtype. */
 bool td_cuda_vendor_matmul(td_device device, const td_cuda_product *product, void *c, const void *a,
                            const void *b, const void *bias);
 
