@@ -117,10 +117,10 @@ int td_free_port(void);
  * "10.77.0.2". The store owns the text. */
 const char *td_tcp_store_local_address(const td_store *store);
 
-/* Opens a store in a file, on a file system that all ranks share and that supports flock. run_id
- * names the run: a file of another run is emptied first. With run_id NULL a file is emptied if all
- * its users on this host have ended. The file remains when the store is closed. It must be this
- * user's, and no other user may write it. */
+/* Opens a store in a file, on a file system that all ranks share and that supports fcntl's locks.
+ * run_id names the run: a file of another run is emptied first. With run_id NULL a file is emptied
+ * if all its users have ended. The file remains when the store is closed. It must be this user's,
+ * and no other user may write it. */
 td_status td_file_store_open(const char *path, const char *run_id, double timeout,
                              td_store **store);
 

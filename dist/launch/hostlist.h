@@ -4,15 +4,10 @@
 
 #include "tensor/error.h"
 
-#include <stdbool.h>
-#include <stddef.h>
+enum { TD_HOST_BYTES = 256 };
 
-enum { TD_MAX_HOSTS = 65536 };
-
-/* Several brackets in a name are combined, the last one fastest; leading zeros stay. *hosts is
- * freed by td_hostlist_free. TD_E_ARG: it is no host list, and the message says where. */
-td_status td_hostlist_expand(const char *text, char ***hosts, int *count);
-void td_hostlist_free(char **hosts, int count);
+/* The list's first host, "n01". TD_E_ARG: there is none, and the message says where. */
+td_status td_hostlist_first(const char *text, char host[TD_HOST_BYTES]);
 
 /* Of a list of counts with repetitions, "2(x2),1" (SLURM_STEP_TASKS_PER_NODE), the one at index;
  * negative: there is none. */

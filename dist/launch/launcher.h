@@ -131,14 +131,14 @@ void td_guard_end(td_guard *guard);
 
 /* ---- output with a prefix (output.c) ---- */
 
-/* A thread that copies lines from pipes to a file and the console. */
+/* Threads that copy lines from pipes to files and the console, one for each pipe. */
 typedef struct td_output td_output;
 td_status td_output_start(td_output **output);
 /* Makes a pipe and returns its writing end, for a worker; negative: td_status. Lines from the pipe
  * go to the file (which the output closes) and, as "[rank] line", to the console descriptor. */
 int td_output_add(td_output *o, int rank, int file, int console);
-/* Waits until all pipes have ended, at most `timeout` seconds. */
-void td_output_flush(td_output *o, double timeout);
+/* Waits until all pipes have ended, at most `timeout` seconds. false: they have not. */
+bool td_output_flush(td_output *o, double timeout);
 void td_output_stop(td_output *o);
 
 /* ---- the coordinator's thread, on the host (coordinator.c) ---- */

@@ -5,33 +5,27 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum {
-    MAX_STREAMS = 2 * TD_LAUNCH_MAX_WORKERS,
-    LINE_BYTES = 4096, /* longer lines are shown in pieces */
-    ABANDON = 1,       /* seconds for what is left to be written at the end */
+enum { LINE_BYTES = 4096 }; /* longer lines are shown in pieces */
+
+static const double ABANDON = 1; /* seconds for what is left to be written at the end */
+
+struct td_output {
+    pthread_mutex_t lock;
+    pthread_cond_t fewer;
+    int count; /* of streams; each has a thread */
 };
 
 typedef struct stream {
+    td_output *output;
     int pipe, file, console, rank;
     char line[LINE_BYTES];
     size_t length;
 } stream;
-
-struct td_output {
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t fewer;
-    int wake_up[2];
-    bool stopping;
-    stream *streams[MAX_STREAMS]; /* added under the lock; removed by the thread, under the lock */
-    int count;
-};
 
 static void write_all(int fd, const char *bytes, size_t size)
 {
@@ -68,146 +62,84 @@ static void take(stream *s, const char *bytes, size_t size)
     }
 }
 
-static void end_stream(td_output *o, int index)
+static void count_streams(td_output *o, int more)
 {
-    stream *s = o->streams[index];
+    pthread_mutex_lock(&o->lock);
+    o->count += more;
+    pthread_cond_broadcast(&o->fewer);
+    pthread_mutex_unlock(&o->lock);
+}
+
+static void *stream_main(void *argument)
+{
+    stream *s = argument;
+    td_output *o = s->output;
+    char bytes[16384];
+    ssize_t got;
+    while ((got = read(s->pipe, bytes, sizeof(bytes))) > 0 || (got < 0 && errno == EINTR)) {
+        take(s, bytes, got > 0 ? (size_t)got : 0);
+    }
     if (s->length > 0) {
         show_line(s);
     }
     close(s->pipe);
     close(s->file);
     free(s);
-    pthread_mutex_lock(&o->lock);
-    o->streams[index] = o->streams[--o->count];
-    pthread_cond_broadcast(&o->fewer);
-    pthread_mutex_unlock(&o->lock);
-}
-
-/* false: the stream has ended. */
-static bool read_stream(stream *s)
-{
-    char bytes[16384];
-    ssize_t got = read(s->pipe, bytes, sizeof(bytes));
-    if (got > 0) {
-        take(s, bytes, (size_t)got);
-    }
-    return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
-}
-
-static void *output_main(void *argument)
-{
-    td_output *o = argument;
-    static struct pollfd polled[MAX_STREAMS + 1];
-    for (;;) {
-        pthread_mutex_lock(&o->lock);
-        int count = o->count;
-        bool stopping = o->stopping;
-        for (int i = 0; i < count; i++) {
-            polled[i] = (struct pollfd){ .fd = o->streams[i]->pipe, .events = POLLIN };
-        }
-        pthread_mutex_unlock(&o->lock);
-        if (stopping) {
-            return NULL;
-        }
-        polled[count] = (struct pollfd){ .fd = o->wake_up[0], .events = POLLIN };
-        if (poll(polled, (nfds_t)count + 1, -1) < 0) {
-            continue;
-        }
-        char byte;
-        if (polled[count].revents != 0) {
-            (void)!read(o->wake_up[0], &byte, 1);
-        }
-        for (int i = count - 1; i >= 0; i--) {
-            if (polled[i].revents != 0 && !read_stream(o->streams[i])) {
-                end_stream(o, i);
-            }
-        }
-    }
-}
-
-static void wake(td_output *o)
-{
-    while (write(o->wake_up[1], "x", 1) < 0 && errno == EINTR) {
-    }
+    count_streams(o, -1);
+    return NULL;
 }
 
 td_status td_output_start(td_output **output)
 {
-    td_output *o = calloc(1, sizeof(td_output));
-    if (o == NULL || pipe2(o->wake_up, O_CLOEXEC) != 0) {
-        free(o);
-        return td_fail(TD_E_NOMEM, "no memory or pipe for the workers' output");
+    *output = calloc(1, sizeof(td_output));
+    if (*output == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory for the workers' output");
     }
-    pthread_mutex_init(&o->lock, NULL);
-    td_condition_init(&o->fewer);
-    int error = td_thread_start(&o->thread, output_main, o);
-    if (error != 0) {
-        close(o->wake_up[0]);
-        close(o->wake_up[1]);
-        free(o);
-        return td_fail(TD_E_NOMEM, "no thread for the workers' output: %s", strerror(error));
-    }
-    *output = o;
+    pthread_mutex_init(&(*output)->lock, NULL);
+    td_condition_init(&(*output)->fewer);
     return TD_OK;
 }
 
 int td_output_add(td_output *o, int rank, int file, int console)
 {
     int ends[2];
+    pthread_t thread;
     stream *s = calloc(1, sizeof(stream));
     if (s == NULL || pipe2(ends, O_CLOEXEC) != 0) {
         free(s);
         return td_fail(TD_E_IO, "rank %d: no pipe for its output: %s", rank, strerror(errno));
     }
-    fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    *s = (stream){ .pipe = ends[0], .file = file, .console = console, .rank = rank };
-    pthread_mutex_lock(&o->lock);
-    bool fits = o->count < MAX_STREAMS;
-    if (fits) {
-        o->streams[o->count++] = s;
-    }
-    pthread_mutex_unlock(&o->lock);
-    if (!fits) {
+    *s = (stream){ .output = o, .pipe = ends[0], .file = file, .console = console, .rank = rank };
+    count_streams(o, 1);
+    int error = td_thread_start(&thread, stream_main, s);
+    if (error != 0) {
+        count_streams(o, -1);
         close(ends[0]);
         close(ends[1]);
         free(s);
-        return td_fail(TD_E_ARG, "more than %d streams of output", MAX_STREAMS);
+        return td_fail(TD_E_NOMEM, "rank %d: no thread for its output: %s", rank, strerror(error));
     }
-    wake(o);
+    pthread_detach(thread);
     return ends[1];
 }
 
-void td_output_flush(td_output *o, double timeout)
+bool td_output_flush(td_output *o, double timeout)
 {
     double deadline = td_clock() + timeout;
     pthread_mutex_lock(&o->lock);
     while (o->count > 0 && td_condition_await(&o->fewer, &o->lock, deadline)) {
     }
+    bool ended = o->count == 0;
     pthread_mutex_unlock(&o->lock);
+    return ended;
 }
 
 void td_output_stop(td_output *o)
 {
-    if (o == NULL) {
-        return;
+    /* A thread may write to a console that nobody reads (Ctrl-S): then it keeps the output. */
+    if (o != NULL && td_output_flush(o, ABANDON)) {
+        pthread_mutex_destroy(&o->lock);
+        pthread_cond_destroy(&o->fewer);
+        free(o);
     }
-    pthread_mutex_lock(&o->lock);
-    o->stopping = true;
-    pthread_mutex_unlock(&o->lock);
-    wake(o);
-    struct timespec patience;
-    clock_gettime(CLOCK_REALTIME, &patience);
-    patience.tv_sec += ABANDON;
-    if (pthread_timedjoin_np(o->thread, NULL, &patience) != 0) {
-        pthread_detach(o->thread); /* it writes to a console that nobody reads (Ctrl-S) */
-        return;
-    }
-    while (o->count > 0) {
-        end_stream(o, o->count - 1);
-    }
-    close(o->wake_up[0]);
-    close(o->wake_up[1]);
-    pthread_mutex_destroy(&o->lock);
-    pthread_cond_destroy(&o->fewer);
-    free(o);
 }

@@ -430,7 +430,7 @@ bool td_workers_look(td_workers *w, td_worker_failure *failure)
     bool over = was_running && td_workers_running(w) == 0;
     td_orphans_look(is_own_child, w, over);
     if (over && w->output != NULL) {
-        td_output_flush(w->output, 1);
+        (void)td_output_flush(w->output, 1);
     }
     /* A worker that ends after it was asked to has not failed. */
     int first = w->failed || w->stopping ? -1 : td_children_first_failure(w->children, w->count);

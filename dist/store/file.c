@@ -1,14 +1,14 @@
-/* A store in a file: a log of what was set and deleted, replayed by each process, under flock.
+/* A store in a file: a log of what was set and deleted, replayed by each process, under a lock.
  *
  *   header   8 bytes "TDFILE" 1 '\n' | u32 run id bytes | run id
  *   record   u32 key bytes | u32 value bytes, or 2^32-1 for a deletion | key | value
  *
- * Numbers are little-endian. Each process that uses the file has its own record (file_users.h),
- * which it deletes when it closes the store. */
+ * Numbers are little-endian. Locks on two bytes of the file, whatever stands there, end with their
+ * processes: who reads or writes has the first alone; all who have the store open share the second,
+ * so that a process that gets the second alone is the only user. */
 #include "dist/store.h"
 
 #include "tensor/clock.h"
-#include "dist/store/file_users.h"
 #include "dist/store/table.h"
 #include "dist/store/wire.h"
 
@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,23 +25,32 @@ enum { MAGIC_BYTES = 8, HEADER_BYTES = 12, RECORD_BYTES = 8, MAX_RUN_ID = 255 };
 #define MAGIC "TDFILE\x01\n"
 #define DELETED UINT32_MAX
 
-/* Seconds: between looks at the file; between calls of a request's `look`; for the lock at the end.
- */
-static const double FIRST_PAUSE = 1e-3, LONGEST_PAUSE = 50e-3, LOOK_EVERY = 0.1, LEAVE = 5;
+enum { TURN_BYTE, USERS_BYTE };
+
+/* Seconds: between looks at the file; between calls of a request's `look`. */
+static const double FIRST_PAUSE = 1e-3, LONGEST_PAUSE = 50e-3, LOOK_EVERY = 0.1;
 
 typedef struct file_store {
     td_store store;
     char *path, *run_id;
     int fd;
-    pthread_mutex_t lock; /* between threads; flock is between processes */
+    pthread_mutex_t lock; /* between threads; TURN_BYTE is between processes */
     td_table table;
     off_t position; /* how far the log has been replayed */
-    char user[256]; /* this process's record */
 } file_store;
 
 static td_status fail_file(const file_store *f, const char *what)
 {
     return td_fail(TD_E_IO, "store file %s: cannot %s: %s", f->path, what, strerror(errno));
+}
+
+/* Takes (F_WRLCK: alone, F_RDLCK: with others) or gives up (F_UNLCK) a byte's lock, without
+ * waiting. The lock is that of the open file, not of the process: two stores of one process are
+ * apart. */
+static bool set_lock(const file_store *f, int byte, short kind)
+{
+    struct flock lock = { .l_type = kind, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1 };
+    return fcntl(f->fd, F_OFD_SETLK, &lock) == 0;
 }
 
 static td_status read_at(const file_store *f, void *bytes, size_t size, off_t position)
@@ -223,14 +231,10 @@ static td_status enter(file_store *f)
     if (ours) {
         TD_TRY(replay(f));
     }
-    if (!ours || (f->run_id[0] == '\0' && !td_file_users_alive(&f->table))) {
+    if (!ours || (f->run_id[0] == '\0' && set_lock(f, USERS_BYTE, F_WRLCK))) {
         TD_TRY(write_header(f));
     }
-    td_file_user_key(f->user, sizeof(f->user));
-    if (!td_table_set(&f->table, f->user, "", 0)) {
-        return td_fail(TD_E_NOMEM, "no memory for a store");
-    }
-    return append(f, f->user, "", 0);
+    return set_lock(f, USERS_BYTE, F_RDLCK) ? TD_OK : fail_file(f, "lock");
 }
 
 /* ---- operations ---- */
@@ -239,9 +243,9 @@ static td_status enter(file_store *f)
 static td_status lock_file(file_store *f, double deadline)
 {
     pthread_mutex_lock(&f->lock);
-    while (flock(f->fd, LOCK_EX | LOCK_NB) != 0) {
+    while (!set_lock(f, TURN_BYTE, F_WRLCK)) {
         td_status status = TD_OK;
-        if (errno != EINTR && errno != EWOULDBLOCK) {
+        if (errno != EINTR && errno != EAGAIN && errno != EACCES) {
             status = fail_file(f, "lock");
         } else if (td_clock() >= deadline) {
             status = td_fail(TD_E_TIMEOUT,
@@ -260,7 +264,7 @@ static td_status lock_file(file_store *f, double deadline)
 
 static void unlock_file(file_store *f)
 {
-    flock(f->fd, LOCK_UN);
+    (void)set_lock(f, TURN_BYTE, F_UNLCK);
     pthread_mutex_unlock(&f->lock);
 }
 
@@ -349,8 +353,9 @@ static td_status file_call(td_store *store, const td_store_request *r, char **re
     }
 }
 
-static void free_store(file_store *f)
+static void file_close(td_store *store)
 {
+    file_store *f = (file_store *)store;
     if (f->fd >= 0) {
         close(f->fd);
     }
@@ -359,19 +364,6 @@ static void free_store(file_store *f)
     free(f->path);
     free(f->run_id);
     free(f);
-}
-
-static void file_close(td_store *store)
-{
-    file_store *f = (file_store *)store;
-    td_store_request leave = { .op = TD_STORE_DELETE, .key = f->user, .timeout = LEAVE };
-    char *reply;
-    size_t size;
-    /* If this fails, the next run sees that this process has ended. */
-    if (file_call(store, &leave, &reply, &size) == TD_OK) {
-        free(reply);
-    }
-    free_store(f);
 }
 
 /* Opens a file that no other user can have written, and only this user may lock: what the file says
@@ -420,7 +412,7 @@ td_status td_file_store_open(const char *path, const char *run_id, double timeou
         unlock_file(f);
     }
     if (status != TD_OK) {
-        free_store(f);
+        file_close(&f->store);
         return status;
     }
     *store = &f->store;

@@ -264,13 +264,9 @@ static td_status slurm_master(td_rendezvous_plan *plan, int port)
                        "Slurm: SLURM_JOB_NODELIST is not set; start the job with srun, or "
                        "set MASTER_ADDR");
     }
-    char **hosts;
-    int count;
-    TD_TRY(td_hostlist_expand(nodes, &hosts, &count));
-    const char *host = resolves(hosts[0]) || launch == NULL ? hosts[0] : launch;
-    td_status status = read_master(plan, host, port);
-    td_hostlist_free(hosts, count);
-    return status;
+    char first[TD_HOST_BYTES];
+    TD_TRY(td_hostlist_first(nodes, first));
+    return read_master(plan, resolves(first) || launch == NULL ? first : launch, port);
 }
 
 static td_status plan_slurm(td_rendezvous_plan *plan)

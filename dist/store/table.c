@@ -4,55 +4,26 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_BUCKETS = 64 };
-
-/* FNV-1a, 64 bits. */
-static uint64_t hash_text(const char *text)
+static int by_key(const void *a, const void *b)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (; *text != '\0'; text++) {
-        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
-    }
-    return hash;
+    return strcmp(((const td_table_entry *)a)->key, ((const td_table_entry *)b)->key);
 }
 
-/* Where the pointer to the entry stands, or would stand. The table has buckets. */
-static td_table_entry **find_place(const td_table *table, const char *key, uint64_t hash)
+static td_table_entry *find(const td_table *table, const char *key)
 {
-    td_table_entry **place = &table->buckets[hash & (table->bucket_count - 1)];
-    while (*place != NULL && ((*place)->hash != hash || strcmp((*place)->key, key) != 0)) {
-        place = &(*place)->next;
-    }
-    return place;
+    td_table_entry wanted = { .key = (char *)(uintptr_t)key };
+    td_table_entry *const *found = tfind(&wanted, &table->root, by_key);
+    return found != NULL ? *found : NULL;
 }
 
 const td_table_entry *td_table_find(const td_table *table, const char *key)
 {
-    return table->bucket_count == 0 ? NULL : *find_place(table, key, hash_text(key));
-}
-
-static bool grow(td_table *table)
-{
-    size_t count = table->bucket_count == 0 ? FIRST_BUCKETS : 2 * table->bucket_count;
-    td_table_entry **buckets = calloc(count, sizeof(td_table_entry *));
-    if (buckets == NULL) {
-        return false;
-    }
-    for (size_t i = 0; i < table->bucket_count; i++) {
-        for (td_table_entry *entry = table->buckets[i], *next; entry != NULL; entry = next) {
-            next = entry->next;
-            entry->next = buckets[entry->hash & (count - 1)];
-            buckets[entry->hash & (count - 1)] = entry;
-        }
-    }
-    free(table->buckets);
-    table->buckets = buckets;
-    table->bucket_count = count;
-    return true;
+    return find(table, key);
 }
 
 char *td_bytes_copy(const void *bytes, size_t size)
@@ -67,17 +38,25 @@ char *td_bytes_copy(const void *bytes, size_t size)
     return copy;
 }
 
-static td_table_entry *new_entry(const char *key, uint64_t hash)
+static void free_entry(void *entry)
+{
+    free(((td_table_entry *)entry)->key);
+    free(((td_table_entry *)entry)->value);
+    free(entry);
+}
+
+/* A new entry without a value, in the table; NULL: out of memory. */
+static td_table_entry *add_entry(td_table *table, const char *key)
 {
     td_table_entry *entry = calloc(1, sizeof(td_table_entry));
-    if (entry != NULL) {
-        entry->key = strdup(key);
-        entry->hash = hash;
+    if (entry == NULL || (entry->key = strdup(key)) == NULL ||
+        tsearch(entry, &table->root, by_key) == NULL) {
+        if (entry != NULL) {
+            free_entry(entry);
+        }
+        return NULL;
     }
-    if (entry != NULL && entry->key == NULL) {
-        free(entry);
-        entry = NULL;
-    }
+    table->count++;
     return entry;
 }
 
@@ -89,50 +68,28 @@ static size_t cost(const char *key, size_t size)
 
 bool td_table_set(td_table *table, const char *key, const void *value, size_t size)
 {
-    if (table->count >= table->bucket_count && !grow(table)) {
-        return false;
-    }
-    uint64_t hash = hash_text(key);
-    td_table_entry **place = find_place(table, key, hash);
-    size_t before = *place != NULL ? cost(key, (*place)->size) : 0;
+    td_table_entry *entry = find(table, key);
+    size_t before = entry != NULL ? cost(key, entry->size) : 0;
     size_t bytes = table->bytes - before + cost(key, size);
     void *copy = table->limit > 0 && bytes > table->limit ? NULL : td_bytes_copy(value, size);
-    if (copy == NULL) {
+    if (copy == NULL || (entry == NULL && (entry = add_entry(table, key)) == NULL)) {
+        free(copy);
         return false;
     }
-    if (*place == NULL) {
-        *place = new_entry(key, hash);
-        if (*place == NULL) {
-            free(copy);
-            return false;
-        }
-        table->count++;
-    }
-    free((*place)->value);
-    (*place)->value = copy;
-    (*place)->size = size;
+    free(entry->value);
+    entry->value = copy;
+    entry->size = size;
     table->bytes = bytes;
     return true;
 }
 
-static void free_entry(td_table_entry *entry)
-{
-    free(entry->key);
-    free(entry->value);
-    free(entry);
-}
-
 bool td_table_delete(td_table *table, const char *key)
 {
-    if (table->bucket_count == 0) {
-        return false;
-    }
-    td_table_entry **place = find_place(table, key, hash_text(key));
-    td_table_entry *entry = *place;
+    td_table_entry *entry = find(table, key);
     if (entry == NULL) {
         return false;
     }
-    *place = entry->next;
+    tdelete(entry, &table->root, by_key);
     table->bytes -= cost(key, entry->size);
     table->count--;
     free_entry(entry);
@@ -141,13 +98,7 @@ bool td_table_delete(td_table *table, const char *key)
 
 void td_table_clear(td_table *table)
 {
-    for (size_t i = 0; i < table->bucket_count; i++) {
-        for (td_table_entry *entry = table->buckets[i], *next; entry != NULL; entry = next) {
-            next = entry->next;
-            free_entry(entry);
-        }
-    }
-    free(table->buckets);
+    tdestroy(table->root, free_entry);
     *table = (td_table){ .limit = table->limit };
 }
 
@@ -222,18 +173,6 @@ static void answer_bool(td_table_answer *answer, bool yes)
     answer->size = 1;
 }
 
-/* Keys that begin with a control character are the store's own. */
-static int64_t count_keys(const td_table *table)
-{
-    int64_t keys = 0;
-    for (size_t i = 0; i < table->bucket_count; i++) {
-        for (const td_table_entry *e = table->buckets[i]; e != NULL; e = e->next) {
-            keys += (unsigned char)e->key[0] >= ' ';
-        }
-    }
-    return keys;
-}
-
 td_status td_table_serve(td_table *table, const td_store_request *r, td_table_answer *answer)
 {
     const td_table_entry *entry = td_table_find(table, r->key);
@@ -257,7 +196,7 @@ td_status td_table_serve(td_table *table, const td_store_request *r, td_table_an
         answer_bool(answer, entry != NULL);
         return TD_OK;
     case TD_STORE_COUNT:
-        td_wire_put64(answer->number, count_keys(table));
+        td_wire_put64(answer->number, (int64_t)table->count);
         answer->value = answer->number;
         answer->size = sizeof(answer->number);
         return TD_OK;

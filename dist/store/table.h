@@ -1,21 +1,18 @@
-/* A hash table from keys (text) to values (bytes), and what the requests of a store do to it: the
- * TCP server and the file store both answer by td_table_serve. Not thread-safe. */
+/* A tree (tsearch) from keys (text) to values (bytes), and what the requests of a store do to it:
+ * the TCP server and the file store both answer by td_table_serve. Not thread-safe. */
 #ifndef TD_DIST_TABLE_H
 #define TD_DIST_TABLE_H
 
 #include "dist/store.h"
 
 typedef struct td_table_entry {
-    struct td_table_entry *next;
     char *key;
     void *value; /* a '\0' follows its last byte */
     size_t size;
-    uint64_t hash;
 } td_table_entry;
 
 typedef struct td_table {
-    td_table_entry **buckets;
-    size_t bucket_count; /* a power of two, or 0 */
+    void *root; /* of <search.h>'s tree of entries */
     size_t count;
     size_t bytes, limit; /* of all keys and values; the most, 0: no limit */
 } td_table;              /* zero: empty */
