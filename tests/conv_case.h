@@ -16,7 +16,6 @@ typedef struct conv_method {
     size_t (*workspace)(const td_conv2d_desc *desc, td_conv2d_pass pass);
     void (*run)(td_pool *pool, const td_conv2d_desc *desc, td_conv2d_pass pass,
                 const conv_operands *operands, void *workspace);
-    bool bias;       /* has a pass for the bias's gradient */
     bool bf16;       /* operands are values that bf16 has; an f32 result may be rounded to it */
     double of_terms; /* the error allowed to an element, relative to the sum of its terms'
                         magnitudes; 0: what its dtype leaves */

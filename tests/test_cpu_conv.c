@@ -40,13 +40,10 @@ static void run(td_pool *pool, const td_conv2d_desc *d, td_conv2d_pass pass, con
     case TD_CONV2D_BACKWARD_WEIGHTS:
         td_conv2d_backward_weights(pool, d, o->x, o->y, o->w, o->accumulate, workspace);
         break;
-    case TD_CONV2D_BACKWARD_BIAS:
-        td_conv2d_backward_bias(pool, d, o->y, o->bias, o->accumulate, workspace);
-        break;
     }
 }
 
-static const conv_method method = { td_conv2d_workspace, run, .bias = true };
+static const conv_method method = { .workspace = td_conv2d_workspace, .run = run };
 
 /* ---- shapes ---- */
 

@@ -293,7 +293,7 @@ static void any_convolutions(td_dtype unused)
         image_dtype = i % 3 < 2 ? TD_BF16 : TD_F32;
         weight_dtype = i % 3 == 1 ? TD_BF16 : TD_F32;
         td_conv_bf16_desc desc = as_bf16(&d);
-        if (td_conv_bf16_takes(&desc, TD_CONV2D_FORWARD)) {
+        if (td_conv_bf16_takes(&desc)) {
             conv_check(i % 3 < 2 ? &rounded : &split, &d);
         }
     }

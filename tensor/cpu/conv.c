@@ -113,10 +113,8 @@ static bool empty(const td_conv2d_desc *d, td_conv2d_pass pass)
         return d->n == 0 || d->ic == 0 || d->ih == 0 || d->iw == 0;
     case TD_CONV2D_BACKWARD_WEIGHTS:
         return d->oc == 0 || d->ic == 0 || d->kh == 0 || d->kw == 0;
-    case TD_CONV2D_BACKWARD_BIAS:
-        break;
     }
-    return d->oc == 0;
+    return true;
 }
 
 /* ---- which way ---- */
@@ -157,9 +155,6 @@ size_t td_conv2d_workspace(const td_conv2d_desc *desc, td_conv2d_pass pass)
 {
     if (empty(desc, pass)) {
         return 0;
-    }
-    if (pass == TD_CONV2D_BACKWARD_BIAS) {
-        return (size_t)td_conv_bias_workspace(desc->oh * desc->ow * desc->n, desc->oc);
     }
     if (uses_winograd(desc, pass)) {
         return (size_t)td_wino_workspace(&(td_wino_conv){ .desc = desc, .pass = pass });
@@ -246,14 +241,5 @@ void td_conv2d_backward_weights(td_pool *pool, const td_conv2d_desc *desc, const
         td_conv_depthwise_reduce_run(pool, &reduce, workspace);
     } else {
         td_conv_reduce_run(pool, &reduce, workspace);
-    }
-}
-
-void td_conv2d_backward_bias(td_pool *pool, const td_conv2d_desc *desc, const void *dy, void *db,
-                             bool accumulate, void *workspace)
-{
-    if (!empty(desc, TD_CONV2D_BACKWARD_BIAS)) {
-        td_conv_bias_run(pool, desc->dtype, desc->oh * desc->ow * desc->n, desc->oc, dy, db,
-                         accumulate, workspace);
     }
 }

@@ -56,7 +56,6 @@ typedef enum td_conv2d_pass {
     TD_CONV2D_FORWARD,
     TD_CONV2D_BACKWARD_DATA,
     TD_CONV2D_BACKWARD_WEIGHTS,
-    TD_CONV2D_BACKWARD_BIAS,
 } td_conv2d_pass;
 
 /* Bytes of workspace that a pass needs; best aligned to 64. It depends on the description and the
@@ -75,9 +74,5 @@ void td_conv2d_backward_data(td_pool *pool, const td_conv2d_desc *desc, const vo
 /* dw = or += the gradient of w. Taps that never meet the picture get exact zeros. */
 void td_conv2d_backward_weights(td_pool *pool, const td_conv2d_desc *desc, const void *x,
                                 const void *dy, void *dw, bool accumulate, void *workspace);
-
-/* db[oc] = or += the sum of dy over pictures and pixels. */
-void td_conv2d_backward_bias(td_pool *pool, const td_conv2d_desc *desc, const void *dy, void *db,
-                             bool accumulate, void *workspace);
 
 #endif

@@ -13,10 +13,10 @@ bool td_bf16_uses_rows(const td_conv2d_desc *d)
     return d->groups == 1 && d->ic <= ROWS_MAX_CHANNELS && d->kw > 1;
 }
 
-bool td_conv_bf16_takes(const td_conv_bf16_desc *desc, td_conv2d_pass pass)
+bool td_conv_bf16_takes(const td_conv_bf16_desc *desc)
 {
     const td_conv2d_desc *d = &desc->conv;
-    if (!td_bf16_kernels_now() || pass == TD_CONV2D_BACKWARD_BIAS || d->kh * d->kw > MAX_TAPS) {
+    if (!td_bf16_kernels_now() || d->kh * d->kw > MAX_TAPS) {
         return false;
     }
     if (d->n == 0 || d->oc == 0 || d->ic == 0) {

@@ -14,8 +14,8 @@ typedef struct td_conv_bf16_desc {
     td_dtype weight_dtype; /* TD_F32 or TD_BF16; gradients of weights are TD_F32 */
 } td_conv_bf16_desc;
 
-/* Whether a pass of this convolution is computed here, at the instruction set in use. */
-bool td_conv_bf16_takes(const td_conv_bf16_desc *desc, td_conv2d_pass pass);
+/* Whether this convolution is computed here, at the instruction set in use. */
+bool td_conv_bf16_takes(const td_conv_bf16_desc *desc);
 
 /* Bytes of workspace, as td_conv2d_workspace. */
 size_t td_conv_bf16_workspace(const td_conv_bf16_desc *desc, td_conv2d_pass pass);

@@ -362,6 +362,34 @@ static void reduce_task(void *ctx, int64_t task)
     }
 }
 
+/* dw = (accumulate ? dw : 0) + the pieces in order. */
+static void add_pieces(const plan *p)
+{
+    enum { SOME = 64 };
+    int64_t count = (int64_t)p->common.h.kernel * p->common.w.kernel * p->common.channels;
+    bool f32 = p->common.problem->dtype == TD_F32, accumulate = p->reduce->accumulate;
+    for (int64_t first = 0; first < count; first += SOME) {
+        int64_t some = td_min64(SOME, count - first);
+        float *to32 = (float *)p->reduce->dw + first;
+        double *to64 = (double *)p->reduce->dw + first, sum[SOME];
+        for (int64_t i = 0; i < some; i++) {
+            sum[i] = !accumulate ? 0 : f32 ? (double)to32[i] : to64[i];
+        }
+        for (int64_t piece = 0; piece < p->pieces; piece++) {
+            for (int64_t i = 0; i < some; i++) {
+                sum[i] += p->partial[piece * count + first + i];
+            }
+        }
+        for (int64_t i = 0; i < some; i++) {
+            if (f32) {
+                to32[i] = (float)sum[i];
+            } else {
+                to64[i] = sum[i];
+            }
+        }
+    }
+}
+
 int64_t td_conv_depthwise_reduce_workspace(const td_conv_reduce *reduce)
 {
     td_conv_space space = { 0 };
@@ -373,8 +401,6 @@ void td_conv_depthwise_reduce_run(td_pool *pool, const td_conv_reduce *reduce, v
 {
     td_conv_space space = { .base = workspace };
     plan p = reduce_plan(reduce, &space);
-    int64_t taps = (int64_t)p.common.h.kernel * p.common.w.kernel;
     td_pool_run(td_depthwise_pool(pool, &p.common), p.column_blocks * p.pieces, reduce_task, &p);
-    td_conv_add_pieces(reduce->problem->dtype, reduce->dw, p.partial, taps * p.common.channels,
-                       p.pieces, reduce->accumulate);
+    add_pieces(&p);
 }

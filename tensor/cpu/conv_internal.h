@@ -127,21 +127,10 @@ int64_t td_conv_groups_sharing(const td_conv_problem *problem);
  * of the source, of the result. */
 td_gemm_lanes td_conv_groups_lanes(int64_t sharing, int64_t from, int64_t to);
 
-/* ---- loops over channels, without products of matrices ---- */
-
-/* dw[i] = (accumulate ? dw[i] : 0) + the pieces in order, each of `count`. */
-void td_conv_add_pieces(td_dtype dtype, void *dw, const double *partial, int64_t count,
-                        int64_t pieces, bool accumulate);
-
 /* Depthwise convolutions: one input and one output channel in each group. */
 int64_t td_conv_depthwise_apply_workspace(const td_conv_apply *apply);
 void td_conv_depthwise_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace);
 int64_t td_conv_depthwise_reduce_workspace(const td_conv_reduce *reduce);
 void td_conv_depthwise_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
-
-/* Sums of columns: db[c] = (accumulate ? db[c] : 0) + sum of dy[row][c]. */
-int64_t td_conv_bias_workspace(int64_t rows, int64_t channels);
-void td_conv_bias_run(td_pool *pool, td_dtype dtype, int64_t rows, int64_t channels, const void *dy,
-                      void *db, bool accumulate, void *workspace);
 
 #endif

@@ -10,7 +10,7 @@
 
 /* Whether a convolution of these pictures and weights is one of bf16 kernels; fills in desc. */
 static bool describe(td_conv_bf16_desc *desc, const td_tensor *x, const td_tensor *w,
-                     const td_tensor *y, const td_conv2d_params *params, td_conv2d_pass pass)
+                     const td_tensor *y, const td_conv2d_params *params)
 {
     bool split = x->dtype == TD_F32 && w->dtype == TD_F32 && y->dtype == TD_F32 &&
                  params->math.precision == TD_PRECISION_BF16X3;
@@ -22,7 +22,7 @@ static bool describe(td_conv_bf16_desc *desc, const td_tensor *x, const td_tenso
     desc->conv = td_conv2d_describe(x, w, y, params);
     desc->conv.dtype = x->dtype;
     desc->weight_dtype = w->dtype;
-    return td_conv_bf16_takes(desc, pass);
+    return td_conv_bf16_takes(desc);
 }
 
 static void *take_workspace(td_device device, const td_conv_bf16_desc *desc, td_conv2d_pass pass)
@@ -34,7 +34,7 @@ bool td_bf16_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const 
                     const td_conv2d_params *params, td_tensor *stats)
 {
     td_conv_bf16_desc desc;
-    if (!describe(&desc, x, w, y, params, TD_CONV2D_FORWARD)) {
+    if (!describe(&desc, x, w, y, params)) {
         return false;
     }
     td_device device = td_device_of(y);
@@ -59,7 +59,7 @@ bool td_bf16_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tens
                                const td_conv2d_params *params, bool accumulate)
 {
     td_conv_bf16_desc desc;
-    if (!describe(&desc, dx, w, dy, params, TD_CONV2D_BACKWARD_DATA)) {
+    if (!describe(&desc, dx, w, dy, params)) {
         return false;
     }
     td_device device = td_device_of(dx);
@@ -80,7 +80,7 @@ bool td_bf16_conv2d_grad_weight(td_tensor *dw, const td_tensor *dy, const td_ten
                                 const td_conv2d_params *params, bool accumulate)
 {
     td_conv_bf16_desc desc;
-    if (!describe(&desc, x, dw, dy, params, TD_CONV2D_BACKWARD_WEIGHTS)) {
+    if (!describe(&desc, x, dw, dy, params)) {
         return false;
     }
     td_device device = td_device_of(dw);
