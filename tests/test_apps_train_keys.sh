@@ -110,7 +110,7 @@ changes OPTIM.CLIP_GRAD_NORM 0.5
 # ---- what is not ----
 keeps TRAIN.WORKERS 2 ', 2 loader threads$'
 keeps TRAIN.GRAPH True '^TRAIN.GRAPH: a CPU has no graphs'
-keeps TRAIN.AUTOTUNE True '^autotune: nothing to choose: a CPU has two ways only'
+keeps TRAIN.AUTOTUNE True '^autotune: nothing to choose: on a CPU each convolution has one algorithm'
 keeps TRAIN.PIN_MEMORY False 'only on GPUs'
 keeps CUDNN.BENCHMARK False 'only on GPUs'
 keeps CUDNN.DETERMINISTIC True 'only on GPUs'

@@ -23,7 +23,7 @@ static void own_choices(int rank)
     char folder[256];
     snprintf(folder, sizeof folder, "%s/rank%d", temp_folder(), rank);
     REQUIRE(mkdir(folder, 0777) == 0);
-    choices_force(folder, rank % 2 == 0 ? "winograd" : "direct");
+    choices_force(folder, rank % 2 == 0 ? "second" : "first");
 }
 
 static bool same_everywhere(uint64_t bits)

@@ -1,6 +1,6 @@
 /* Matrix products and convolutions: from tensors to the plain pointers of gemm.h and conv.h. The
  * general kernels there take f32 and f64; 16-bit tensors are converted before and after. */
-#include "tensor/cpu/conv_choice.h"
+#include "tensor/cpu/conv.h"
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/cpu/gemm_bf16.h"
 #include "tensor/cpu/gemm_kernels.h"
@@ -227,10 +227,8 @@ td_conv2d_desc td_conv2d_describe(const td_tensor *x, const td_tensor *w, const 
     };
 }
 
-/* For the way that is chosen here, too. */
-static void *take_workspace(td_device device, td_conv2d_desc *desc, td_conv2d_pass pass)
+static void *take_workspace(td_device device, const td_conv2d_desc *desc, td_conv2d_pass pass)
 {
-    td_conv2d_choose(device, desc, pass);
     size_t bytes = td_conv2d_workspace(desc, pass);
     return bytes ? td_scratch(device, bytes) : NULL;
 }

@@ -1,6 +1,5 @@
 /* Autotuning: choosing algorithms by timing (--autotune). Without autotuning, fixed rules choose by
- * shape. On a CPU, autotuning decides which convolutions use Winograd's transform (if td_math
- * allows it); on a GPU, which of cuDNN's plans is used.
+ * shape. On a GPU, autotuning decides which of cuDNN's plans is used; a CPU has nothing to choose.
  *
  * All choices of a run are made at one moment. The first step follows the rules and notes its
  * problems (operations with their shapes). After the first step td_autotune_choose chooses an

@@ -124,7 +124,7 @@ static void device_options(train_args *args)
         ->resume = CLI_RESTORE;
     o = train_args_flag(args, "autotune", &args->autotune,
                         "Choose convolutions' algorithms by timing, after the first step, and keep "
-                        "the choices for later runs: on GPUs, and on CPUs with --winograd");
+                        "the choices for later runs; on GPUs, as a CPU has nothing to choose");
     o->resume = CLI_RESTORE;
     o->unwritten = "no";
     train_args_flag(

@@ -17,9 +17,7 @@ static void tell(train_run *r, const td_autotune_stats *f)
     if (f->chosen == 0) {
         bool cpu = r->args.device.type == TD_DEVICE_CPU;
         progress_print(&r->progress, "autotune: nothing to choose%s",
-                       cpu ? ": a CPU has two ways only for 3x3 convolutions in fp32, where "
-                             "Winograd's transform is allowed"
-                           : "");
+                       cpu ? ": on a CPU each convolution has one algorithm, by its shape" : "");
     } else {
         progress_print(&r->progress, "autotune: %d choices; %d timed in %.1f s, %d of earlier runs",
                        f->chosen, f->timed, f->seconds, f->chosen - f->timed);
