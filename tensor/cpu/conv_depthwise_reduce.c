@@ -1,6 +1,7 @@
 /*
- * Depthwise convolutions: backward-weights. With the usual kernels all taps of some rows of the
- * kernel at once, which then share what they read; otherwise tap by tap.
+ * Depthwise convolutions: backward-weights. A task has some rows of pixels. 3x3 taps are summed
+ * together, patch by patch; others tap by tap, while the part of the pictures that they read stays
+ * in the cache.
  */
 #include "tensor/cpu/conv_depthwise.h"
 
@@ -8,22 +9,33 @@
 
 enum {
     SHORT_SUM = 128, /* rows that are added in the element type before they go into a double */
-    LONG_SUM = 512,  /* rows of a tap, at least, before the doubles go to memory; at most, where
-                        all taps of a row of the kernel add in the element type */
+    LONG_SUM = 512,  /* rows of a tap, at least, before the doubles go to memory */
     LEAST_TASKS = 4, /* if there are so many rows of pixels */
     MAX_TERMS = 64,
     CACHE_BYTES = 1 << 20, /* rows of pixels that the taps read again */
+    /* Patch by patch: */
+    TAPS = TD_DEPTHWISE_PATCH_TAPS,
+    DY = TD_DEPTHWISE_PATCH_DY,
+    LEAST_PICTURES = 4,
+    PICTURES_BYTES = 65536, /* of one pixel, at a time */
+    MOST_PICTURES = 128,    /* the same */
 };
+
+/* In the place of pixels that do not exist. */
+static _Alignas(64) char nowhere[PICTURES_BYTES];
 
 typedef struct plan {
     td_depthwise_plan common;
     const td_conv_reduce *reduce;
+    /* The pictures and channels at a pixel as rows: channels are taken several times over, of as
+     * many pictures, so that vectors are full. */
+    int64_t replicas;
+    int64_t width;                  /* replicas * channels: elements of a row */
     int64_t column_blocks;          /* of the width, TD_DEPTHWISE_COLUMNS each */
     int64_t pieces, rows_per_piece; /* of the rows of pixels */
     int64_t pictures;               /* at a time */
     int64_t rows_at_once;           /* of pixels: short ones make up a sum together */
-    int together;                   /* rows of the kernel whose taps are computed together, or 0 */
-    bool patches;                   /* or all, patch by patch */
+    bool patches;                   /* or patch by patch */
     double *partial;                /* [piece][tap][channel] */
 } plan;
 
@@ -42,37 +54,32 @@ static int64_t count_replicas(int64_t channels)
     return best;
 }
 
-/* How many rows of the kernel are taken together; 0: it goes tap by tap. */
-static int rows_of_taps(const td_depthwise_plan *p)
+/* Whether all taps are summed together. */
+static bool uses_patches(const plan *p)
 {
-    int taps = p->problem->w.kernel;
-    bool fits = p->problem->w.out > 0 && p->problem->w.out <= LONG_SUM;
-    bool made = taps >= 2 && taps <= p->problem->w.in && taps <= TD_DEPTHWISE_BESIDE &&
-                (p->kernels->window_widths >> taps & 1);
-    if (!fits || !made || p->problem->h.kernel == 0) {
-        return 0;
-    }
-    int most = p->kernels->window_taps / taps;
-    most = most < TD_DEPTHWISE_WINDOW_ROWS ? most : TD_DEPTHWISE_WINDOW_ROWS;
-    int64_t calls = td_divide_up(p->problem->h.kernel, most < 1 ? 1 : most);
-    return (int)td_divide_up(p->problem->h.kernel, calls);
+    const td_conv_problem *problem = p->common.problem;
+    int64_t size = (int64_t)p->common.kernels->size, stride = problem->w.stride;
+    bool made = p->common.kernels->patch != NULL && problem->h.kernel == TAPS &&
+                problem->w.kernel == TAPS && (stride == 1 || stride == 2) &&
+                problem->h.stride == stride && problem->h.dilation == 1 && problem->w.dilation == 1;
+    return made && p->replicas == 1 && problem->n >= LEAST_PICTURES &&
+           p->common.channels * size <= PICTURES_BYTES &&
+           p->column_blocks * td_divide_up(p->common.h.size, DY) >= LEAST_TASKS;
 }
 
 static plan reduce_plan(const td_conv_reduce *reduce, td_conv_space *space)
 {
     const td_conv_problem *problem = reduce->problem;
     plan p = { .common = td_depthwise_plan_make(problem, false, space), .reduce = reduce };
-    p.common.replicas = count_replicas(p.common.channels);
-    p.common.width = p.common.replicas * p.common.channels;
-    p.column_blocks = td_divide_up(p.common.width, TD_DEPTHWISE_COLUMNS);
+    p.replicas = count_replicas(p.common.channels);
+    p.width = p.replicas * p.common.channels;
+    p.column_blocks = td_divide_up(p.width, TD_DEPTHWISE_COLUMNS);
     int64_t taps = (int64_t)p.common.h.kernel * p.common.w.kernel;
     int64_t row_bytes = (p.common.h.kernel + 1) * problem->w.in * TD_DEPTHWISE_COLUMNS *
                         (int64_t)p.common.kernels->size;
     int64_t rows = row_bytes > 0 ? CACHE_BYTES / row_bytes : 1; /* pictures of no columns: none */
-    p.pictures = (rows > 1 ? rows : 1) * p.common.replicas;
-    p.together = rows_of_taps(&p.common);
-    int64_t vectors =
-        p.common.w.size * td_divide_up(td_min64(p.pictures, problem->n), p.common.replicas);
+    p.pictures = (rows > 1 ? rows : 1) * p.replicas;
+    int64_t vectors = p.common.w.size * td_divide_up(td_min64(p.pictures, problem->n), p.replicas);
     p.rows_at_once = vectors > 0 && vectors < LONG_SUM ? LONG_SUM / vectors : 1;
     int64_t wanted = td_divide_up(TD_DEPTHWISE_WANTED_TASKS, p.column_blocks);
     p.rows_per_piece =
@@ -80,10 +87,8 @@ static plan reduce_plan(const td_conv_reduce *reduce, td_conv_space *space)
     int64_t few = td_divide_up(LEAST_TASKS, p.column_blocks);
     int64_t least = td_min64(p.rows_at_once, td_divide_up(p.common.h.size, few));
     p.rows_per_piece = p.rows_per_piece < least ? least : p.rows_per_piece;
-    p.patches =
-        td_depthwise_patches_win(&p.common) &&
-        p.column_blocks * td_divide_up(p.common.h.size, TD_DEPTHWISE_PATCH_DY) >= LEAST_TASKS;
-    p.rows_per_piece += p.patches ? p.rows_per_piece % TD_DEPTHWISE_PATCH_DY : 0;
+    p.patches = uses_patches(&p);
+    p.rows_per_piece += p.patches ? p.rows_per_piece % DY : 0;
     p.pieces = td_divide_up(p.common.h.size, p.rows_per_piece);
     p.partial = td_conv_take(space, p.pieces * taps * p.common.channels * (int64_t)sizeof(double));
     return p;
@@ -109,7 +114,7 @@ static void add_terms(tap_sum *s, const td_gemm_term *terms, int count, int64_t 
         double f64[TD_DEPTHWISE_COLUMNS];
     } sum;
     const plan *p = s->plan;
-    p->common.kernels->sums(&sum, terms, count, p->common.width, columns);
+    p->common.kernels->sums(&sum, terms, count, p->width, columns);
     if (p->common.problem->dtype == TD_F32) {
         for (int64_t i = 0; i < columns; i++) {
             s->total[i] += (double)sum.f32[i];
@@ -134,9 +139,8 @@ static void flush(tap_sum *s)
 static void add_run(tap_sum *s, const char *x, const char *dy, int64_t pictures)
 {
     const plan *p = s->plan;
-    int64_t size = (int64_t)p->common.kernels->size, row_bytes = p->common.width * size;
-    int64_t rows = pictures / p->common.replicas,
-            rest = pictures % p->common.replicas * p->common.channels;
+    int64_t size = (int64_t)p->common.kernels->size, row_bytes = p->width * size;
+    int64_t rows = pictures / p->replicas, rest = pictures % p->replicas * p->common.channels;
     x += s->column * size;
     dy += s->column * size;
     for (int64_t row = 0; row < rows;) {
@@ -201,7 +205,7 @@ static void add_taps(const plan *p, double *to, int64_t row, int64_t end, int64_
     tap_sum s;
     s.plan = p;
     s.column = column;
-    s.columns = td_min64(TD_DEPTHWISE_COLUMNS, p->common.width - column);
+    s.columns = td_min64(TD_DEPTHWISE_COLUMNS, p->width - column);
     s.image = image;
     s.images = td_min64(p->pictures, p->common.problem->n - image);
     s.count = 0;
@@ -218,115 +222,81 @@ static void add_taps(const plan *p, double *to, int64_t row, int64_t end, int64_
     }
 }
 
-/* ---- the taps of some rows of the kernel together ---- */
+/* ---- patch by patch ----
+ * Tap by tap, a vector of x is loaded for each tap, and lies a whole pixel of all pictures from the
+ * last one: often a multiple of some KiB, so that all fall into a few places of the caches. With
+ * 3x3 taps the pictures of a patch of pixels follow each other instead, some channels apart, and a
+ * vector is loaded once for all taps. */
 
-/* Rows kh, kh + 1, ... of the kernel, over some rows of pixels of some pictures. */
-typedef struct window_sum {
-    const plan *plan;
-    int kh, count; /* rows of the kernel; `window` has those of them that are met */
-    int first;     /* of those */
-    td_gemm_term terms[MAX_TERMS];
-    td_depthwise_window window;
-    double total[TD_DEPTHWISE_WINDOW_ROWS * TD_DEPTHWISE_BESIDE * TD_DEPTHWISE_COLUMNS];
-} window_sum;
-
-static void flush_window(window_sum *s)
+/* Where a pixel of x or dy lies, or nowhere. */
+static const void *pixel_at(const void *base, const td_conv_strides *at, int64_t h, int64_t end_h,
+                            int64_t w, int64_t end_w, int64_t offset, int64_t size)
 {
-    float sum[TD_DEPTHWISE_WINDOW_ROWS * TD_DEPTHWISE_BESIDE * TD_DEPTHWISE_COLUMNS];
-    td_depthwise_window *w = &s->window;
-    if (w->count == 0) {
-        return;
-    }
-    s->plan->common.kernels->window(sum, w);
-    w->count = 0;
-    for (int64_t tap = 0; tap < (int64_t)w->taps_h * w->taps_w; tap++) {
-        double *total = s->total + ((int64_t)s->first * w->taps_w + tap) * TD_DEPTHWISE_COLUMNS;
-        for (int64_t i = 0; i < w->columns; i++) {
-            total[i] += (double)sum[tap * TD_DEPTHWISE_COLUMNS + i];
-        }
-    }
+    bool there = h >= 0 && h < end_h && w >= 0 && w < end_w;
+    return there ? (const char *)base + (h * at->row + w * at->column + offset) * size : nowhere;
 }
 
-/* The rows of the kernel that a row of pixels meets, which are next to each other. */
-static void choose_taps(window_sum *s, int64_t row)
+/* The patch whose first pixel of dy is (row, q); `offset`: of the first picture and column. */
+static void find_pixels(td_depthwise_patch *patch, const plan *p, int64_t row, int64_t end,
+                        int64_t q, int64_t offset)
 {
-    const td_conv_taps *h = &s->plan->common.h;
-    const int32_t *source = h->source + row * h->kernel + s->kh;
-    int first = 0, end = s->count;
-    while (first < end && source[first] < 0) {
-        first++;
-    }
-    while (end > first && source[end - 1] < 0) {
-        end--;
-    }
-    if (first != s->first || end - first != s->window.taps_h) {
-        flush_window(s);
-        s->first = first;
-        s->window.taps_h = end - first;
-    }
-}
-
-/* Adds rows [row, end) of pixels: of pictures [image, last), `replicas` of them at a time,
- * `columns` from `column` on. */
-static void add_pictures(window_sum *s, int64_t row, int64_t end, int64_t image, int64_t last,
-                         int64_t column, int64_t columns)
-{
-    const plan *p = s->plan;
     const td_conv_problem *problem = p->common.problem;
-    int64_t size = (int64_t)p->common.kernels->size,
-            most = td_min64(MAX_TERMS, LONG_SUM / p->common.w.size);
-    s->window.columns = columns;
-    for (; columns > 0 && image < last && row < end; row++) {
-        choose_taps(s, row);
-        if (s->window.taps_h == 0) {
-            continue;
+    const td_conv_axis *h = &problem->h, *w = &problem->w;
+    int64_t size = (int64_t)p->common.kernels->size;
+    int64_t side = (DY - 1) * patch->stride + TAPS;
+    for (int64_t i = 0; i < side; i++) {
+        for (int64_t j = 0; j < side; j++) {
+            patch->x[i][j] = pixel_at(p->reduce->x, &problem->x, row * h->stride - h->pad + i,
+                                      h->in, q * w->stride - w->pad + j, w->in, offset, size);
         }
-        int64_t h = p->common.h.source[row * p->common.h.kernel + s->kh + s->first];
-        for (int64_t n = image; n < last; n += p->common.replicas) {
-            int64_t x = h * problem->x.row + n * p->common.channels + column;
-            int64_t dy = row * problem->y.row + n * p->common.channels + column;
-            s->terms[s->window.count++] =
-                (td_gemm_term){ (const char *)p->reduce->x + x * size,
-                                (const char *)p->reduce->dy + dy * size, 0 };
-            if (s->window.count == most) {
-                flush_window(s);
+    }
+    for (int64_t i = 0; i < DY; i++) {
+        for (int64_t j = 0; j < DY; j++) {
+            patch->dy[i][j] =
+                pixel_at(p->reduce->dy, &problem->y, row + i, end, q + j, w->out, offset, size);
+        }
+    }
+}
+
+/* Adds the sums of all taps to the totals, and clears them. A tap that meets no pixel has met
+ * `nowhere` alone, which gives NaN where dy is not finite: nothing is added for it. */
+static void add_patch_sums(const plan *p, double *total, int64_t columns, float *sum)
+{
+    const td_depthwise_plan *c = &p->common;
+    for (int64_t tap = 0; tap < TAPS * TAPS; tap++) {
+        bool alive = c->h.rank[tap / TAPS] >= 0 && c->w.rank[tap % TAPS] >= 0;
+        for (int64_t i = 0; alive && i < columns; i++) {
+            total[tap * c->channels + i] += (double)sum[tap * TD_DEPTHWISE_COLUMNS + i];
+        }
+    }
+    memset(sum, 0, TAPS * TAPS * TD_DEPTHWISE_COLUMNS * sizeof *sum);
+}
+
+/* Rows [first, end) of pixels, all taps and pictures of some columns. */
+static void add_patches(const plan *p, double *total, int64_t first, int64_t end, int64_t column,
+                        int64_t columns)
+{
+    const td_depthwise_plan *c = &p->common;
+    const td_conv_problem *problem = c->problem;
+    int64_t fit = PICTURES_BYTES / (c->channels * (int64_t)c->kernels->size);
+    td_depthwise_patch patch = { .stride = problem->w.stride, .step = c->channels };
+    patch.columns = columns;
+    float sum[TAPS * TAPS * TD_DEPTHWISE_COLUMNS] = { 0 };
+    for (int64_t image = 0; image < problem->n; image += patch.pictures) {
+        patch.pictures = td_min64(td_min64(fit, MOST_PICTURES), problem->n - image);
+        int64_t added = 0;
+        for (int64_t row = first; row < end; row += DY) {
+            for (int64_t q = 0; q < problem->w.out; q += DY) {
+                find_pixels(&patch, p, row, end, q, image * c->channels + column);
+                c->kernels->patch(sum, &patch);
+                added += DY * DY * patch.pictures;
+                if (added >= LONG_SUM) {
+                    add_patch_sums(p, total, columns, sum);
+                    added = 0;
+                }
             }
         }
-    }
-    flush_window(s);
-}
-
-/* As add_taps, which does it tap by tap. */
-static void add_windows(const plan *p, double *to, int64_t row, int64_t end, int64_t column,
-                        int64_t image)
-{
-    const td_conv_problem *problem = p->common.problem;
-    int64_t images = td_min64(p->pictures, problem->n - image);
-    int64_t columns = td_min64(TD_DEPTHWISE_COLUMNS, p->common.width - column);
-    int64_t whole = image + images / p->common.replicas * p->common.replicas;
-    int64_t rest = (image + images - whole) * p->common.channels - column; /* no whole replicas */
-    window_sum s;
-    s.plan = p;
-    s.window = (td_depthwise_window){ .terms = s.terms,
-                                      .taps_w = p->common.w.kernel,
-                                      .x_row = problem->h.dilation * problem->x.row,
-                                      .stride = problem->w.stride,
-                                      .pad = problem->w.pad,
-                                      .dilation = problem->w.dilation,
-                                      .in = problem->w.in,
-                                      .out = problem->w.out,
-                                      .x_step = problem->x.column,
-                                      .dy_step = problem->y.column };
-    for (s.kh = 0; s.kh < p->common.h.kernel; s.kh += s.count) {
-        s.count = p->together < p->common.h.kernel - s.kh ? p->together : p->common.h.kernel - s.kh;
-        s.first = 0;
-        int64_t taps = (int64_t)s.count * p->common.w.kernel;
-        memset(s.total, 0, (size_t)(taps * TD_DEPTHWISE_COLUMNS) * sizeof *s.total);
-        add_pictures(&s, row, end, image, whole, column, columns);
-        add_pictures(&s, row, end, whole, image + images, column, td_min64(columns, rest));
-        for (int64_t tap = 0; tap < taps; tap++, to += p->common.channels) {
-            add_columns(p, to, s.total + tap * TD_DEPTHWISE_COLUMNS, column, columns);
-        }
+        add_patch_sums(p, total, columns, sum);
     }
 }
 
@@ -344,20 +314,12 @@ static void reduce_task(void *ctx, int64_t task)
         memset(to + tap * p->common.channels + column, 0, (size_t)columns * sizeof *to);
     }
     if (p->patches) {
-        td_depthwise_sum_patches(&(td_depthwise_patches){ .plan = &p->common,
-                                                          .x = p->reduce->x,
-                                                          .dy = p->reduce->dy,
-                                                          .row = piece * p->rows_per_piece,
-                                                          .end = end,
-                                                          .column = column,
-                                                          .columns = columns },
-                                 to + column);
+        add_patches(p, to + column, piece * p->rows_per_piece, end, column, columns);
         return;
     }
     for (int64_t image = 0; image < p->common.problem->n; image += p->pictures) {
         for (int64_t row = piece * p->rows_per_piece; row < end; row += p->rows_at_once) {
-            (p->together > 0 ? add_windows : add_taps)(
-                p, to, row, td_min64(end, row + p->rows_at_once), column, image);
+            add_taps(p, to, row, td_min64(end, row + p->rows_at_once), column, image);
         }
     }
 }

@@ -2,8 +2,7 @@
 
 #include "tensor/cpu/vectors.h"
 
-/* The register block: a vector of so many rows, or several vectors of the one or two rows left. */
-enum { DEPTHWISE_ROWS = 6, DEPTHWISE_VECS = 4 };
+enum { DEPTHWISE_ROWS = 6 }; /* of a register block: a vector of each */
 
 #define K(name) f32_##name
 #define ELEM float

@@ -6,12 +6,11 @@
 #include "tensor/cpu/gemm_kernels.h"
 
 enum {
-    TD_DEPTHWISE_COLUMNS = 64,    /* at most, in a call of `sums` */
-    TD_DEPTHWISE_BESIDE = 7,      /* taps of a row, at most, that are computed together */
-    TD_DEPTHWISE_WINDOW_ROWS = 3, /* of taps, at most, in a call of `window` */
-    TD_DEPTHWISE_PATCH_TAPS = 3,  /* `patch` is for 3x3 taps */
-    TD_DEPTHWISE_PATCH_DY = 2,    /* over 2x2 pixels of dy, */
-    TD_DEPTHWISE_PATCH_X = 5,     /* which meet 4x4 pixels of x, or 5x5 at stride 2 */
+    TD_DEPTHWISE_COLUMNS = 64,   /* at most, in a call of `sums` */
+    TD_DEPTHWISE_BESIDE = 7,     /* taps of a row, at most, that are computed together */
+    TD_DEPTHWISE_PATCH_TAPS = 3, /* `patch` is for 3x3 taps */
+    TD_DEPTHWISE_PATCH_DY = 2,   /* over 2x2 pixels of dy, */
+    TD_DEPTHWISE_PATCH_X = 5,    /* which meet 4x4 pixels of x, or 5x5 at stride 2 */
 };
 
 /* y[r][j] = (accumulate ? y[r][j] : 0) + (bias ? bias[i] : 0) + sum over taps of x[r][j] * w[i],
@@ -20,8 +19,6 @@ enum {
  * their first elements. */
 typedef struct td_depthwise_tap {
     const void *x, *w;
-    const void *below; /* blocks of two rows of pixels: weights for the lower one; it or w may be
-                          NULL, for the same in all taps of a sequence */
 } td_depthwise_tap;
 
 typedef struct td_depthwise_block {
@@ -30,25 +27,11 @@ typedef struct td_depthwise_block {
     int beside; /* taps follow each other in sequences of so many, x one row further for each */
     void *y;
     int64_t x_step, y_step, rows, columns;
-    int64_t y_below; /* elements to the lower row of pixels; 0: there is none. For as many
-                        taps beside as `pair_widths` says */
-    bool far;        /* x comes from memory: what the rows after these meet is fetched ahead */
+    bool far; /* x comes from memory: what the rows after these meet is fetched ahead */
     int64_t period, phase;
     const void *bias;
     bool accumulate;
 } td_depthwise_block;
-
-/* Rows of pixels of x and dy, for all taps of some rows of the kernel. Pixel q of dy meets pixel
- * q*stride - pad + j*dilation of x at tap j of a row, if that is in [0, in). */
-typedef struct td_depthwise_window {
-    const td_gemm_term *terms; /* a: row of x at the first row of taps, b: row of dy; no k */
-    int count;
-    int taps_h, taps_w; /* TD_DEPTHWISE_WINDOW_ROWS at most; taps_w as the table says */
-    int64_t x_row;      /* to the row of x at the next row of taps */
-    int64_t stride, pad, dilation, in, out;
-    int64_t x_step, dy_step; /* from pixel to pixel */
-    int64_t columns;         /* TD_DEPTHWISE_COLUMNS at most */
-} td_depthwise_window;
 
 /* Some pictures of a patch of pixels of dy, and of those of x that it meets. */
 typedef struct td_depthwise_patch {
@@ -63,19 +46,11 @@ typedef struct td_depthwise_kernels {
     size_t size; /* bytes of an element */
 
     void (*apply)(const td_depthwise_block *block);
-    int pair_widths; /* bit `beside` is set where blocks of two rows are made for that; 0: none */
 
     /* sum[j] = the sum over terms and their k rows of a[r][j] * b[r][j], j < columns, at most
      * TD_DEPTHWISE_COLUMNS; rows are `step` apart. */
     void (*sums)(void *sum, const td_gemm_term *terms, int count, int64_t step, int64_t columns);
 
-    /* sum[(i*taps_w + j)*TD_DEPTHWISE_COLUMNS + c], of tap j of row i, over the rows of pixels;
-     * whole vectors are written. It is made for up to `window_taps` taps, so that their sums stay
-     * in registers. */
-    void (*window)(float *sum, const td_depthwise_window *window);
-    int window_taps;
-    int window_widths; /* bit taps_w is set where it is made for that; 0: not at all, as for doubles
-                        */
     /* Adds to sum[(i*3 + j)*TD_DEPTHWISE_COLUMNS + c], of tap j of row i; of whole vectors. NULL:
      * not made. */
     void (*patch)(float *sum, const td_depthwise_patch *patch);
