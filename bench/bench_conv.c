@@ -6,7 +6,7 @@
  */
 #include "bench/memory.h"
 #include "tensor/cpu/cpus.h"
-#include "tensor/cpu/conv_bf16.h"
+#include "tensor/cpu/conv.h"
 #include "tensor/extend.h"
 #include "tensor/cpu/isa.h"
 #include "tensor/f16.h"
@@ -129,8 +129,7 @@ static double measure_peak(int threads)
 /* ---- layers ---- */
 
 typedef struct tensors {
-    td_precision precision;
-    td_conv_bf16_desc desc;
+    td_conv2d_desc desc;
     void *x, *y;
     float *w;
     void *workspace;
@@ -165,35 +164,33 @@ static void *as_dtype(float *values, const td_conv2d_desc *desc, int64_t count)
 static tensors make_tensors(const layer *l, int batch, td_precision precision)
 {
     int out = (l->in + 2 * l->pad - l->kernel) / l->stride + 1;
-    tensors t = { .precision = precision };
-    t.desc.conv = (td_conv2d_desc){ .dtype = precision == TD_PRECISION_BF16 ? TD_BF16 : TD_F32,
-                                    .n = batch,
-                                    .ic = l->ic,
-                                    .ih = l->in,
-                                    .iw = l->in,
-                                    .oc = l->oc,
-                                    .oh = out,
-                                    .ow = out,
-                                    .kh = l->kernel,
-                                    .kw = l->kernel,
-                                    .stride_h = l->stride,
-                                    .stride_w = l->stride,
-                                    .pad_h = l->pad,
-                                    .pad_w = l->pad,
-                                    .dil_h = 1,
-                                    .dil_w = 1,
-                                    .groups = 1 };
-    t.desc.weight_dtype = TD_F32;
+    tensors t = { .desc = { .dtype = precision == TD_PRECISION_BF16 ? TD_BF16 : TD_F32,
+                            .n = batch,
+                            .ic = l->ic,
+                            .ih = l->in,
+                            .iw = l->in,
+                            .oc = l->oc,
+                            .oh = out,
+                            .ow = out,
+                            .kh = l->kernel,
+                            .kw = l->kernel,
+                            .stride_h = l->stride,
+                            .stride_w = l->stride,
+                            .pad_h = l->pad,
+                            .pad_w = l->pad,
+                            .dil_h = 1,
+                            .dil_w = 1,
+                            .groups = 1,
+                            .bf16 = precision != TD_PRECISION_FP32,
+                            .weight_dtype = TD_F32 } };
     size_t bytes = 0;
     for (int pass = 0; pass < PASSES; pass++) {
-        size_t need = precision == TD_PRECISION_FP32
-                          ? td_conv2d_workspace(&t.desc.conv, (td_conv2d_pass)pass)
-                          : td_conv_bf16_workspace(&t.desc, (td_conv2d_pass)pass);
+        size_t need = td_conv2d_workspace(&t.desc, (td_conv2d_pass)pass);
         bytes = need > bytes ? need : bytes;
     }
-    t.x = as_dtype(make((int64_t)l->in * l->in * batch * l->ic), &t.desc.conv,
+    t.x = as_dtype(make((int64_t)l->in * l->in * batch * l->ic), &t.desc,
                    (int64_t)l->in * l->in * batch * l->ic);
-    t.y = as_dtype(make((int64_t)out * out * batch * l->oc), &t.desc.conv,
+    t.y = as_dtype(make((int64_t)out * out * batch * l->oc), &t.desc,
                    (int64_t)out * out * batch * l->oc);
     t.w = make((int64_t)l->kernel * l->kernel * l->ic * l->oc);
     t.workspace = make((int64_t)bytes / 4 + 1);
@@ -221,38 +218,13 @@ static double useful_flops(const layer *l, int batch)
     return 2. * batch * l->ic * l->oc * met * met;
 }
 
-static void run_bf16_pass(tensors *t, int pass)
-{
-    switch (pass) {
-    case TD_CONV2D_FORWARD:
-        td_conv_bf16_forward(pool, &t->desc, t->x, t->w, NULL, t->y, NULL, t->workspace);
-        break;
-    case TD_CONV2D_BACKWARD_DATA:
-        td_conv_bf16_backward_data(pool, &t->desc, t->y, t->w, t->x, false, t->workspace);
-        break;
-    default:
-        td_conv_bf16_backward_weights(pool, &t->desc, t->x, t->y, t->w, false, t->workspace);
-        break;
-    }
-}
-
 static void run_pass(tensors *t, int pass)
 {
-    if (t->precision != TD_PRECISION_FP32) {
-        run_bf16_pass(t, pass);
-        return;
-    }
-    switch (pass) {
-    case TD_CONV2D_FORWARD:
-        td_conv2d_forward(pool, &t->desc.conv, t->x, t->w, NULL, t->y, t->workspace);
-        break;
-    case TD_CONV2D_BACKWARD_DATA:
-        td_conv2d_backward_data(pool, &t->desc.conv, t->y, t->w, t->x, false, t->workspace);
-        break;
-    default:
-        td_conv2d_backward_weights(pool, &t->desc.conv, t->x, t->y, t->w, false, t->workspace);
-        break;
-    }
+    td_conv2d_run(
+        pool,
+        &(td_conv2d_call){
+            .desc = &t->desc, .pass = (td_conv2d_pass)pass, .x = t->x, .w = t->w, .y = t->y },
+        t->workspace);
 }
 
 /* Seconds: the shortest of many runs, since other work on the machine only ever adds. */

@@ -167,17 +167,10 @@ static double largest_error(const job *j, uint64_t *seed)
 static void run_pass(void *user)
 {
     job *j = user;
-    switch (j->pass) {
-    case TD_CONV2D_FORWARD:
-        td_conv2d_forward(j->pool, &j->desc, j->x, j->w, NULL, j->y, j->workspace);
-        break;
-    case TD_CONV2D_BACKWARD_DATA:
-        td_conv2d_backward_data(j->pool, &j->desc, j->y, j->w, j->x, false, j->workspace);
-        break;
-    default:
-        td_conv2d_backward_weights(j->pool, &j->desc, j->x, j->y, j->w, false, j->workspace);
-        break;
-    }
+    td_conv2d_run(
+        j->pool,
+        &(td_conv2d_call){ .desc = &j->desc, .pass = j->pass, .x = j->x, .w = j->w, .y = j->y },
+        j->workspace);
 }
 
 sweep_row sweep_conv_measure(const td_conv2d_desc *d, td_conv2d_pass pass, td_pool *pool, double ms,

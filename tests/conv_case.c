@@ -185,6 +185,17 @@ static void free_case(test_case *t)
     free_reference(&t->ref_dw);
 }
 
+td_conv2d_call conv_call(const td_conv2d_desc *d, td_conv2d_pass pass, const conv_operands *o)
+{
+    return (td_conv2d_call){ .desc = d,
+                             .pass = pass,
+                             .x = o->x,
+                             .w = o->w,
+                             .y = o->y,
+                             .bias = o->bias,
+                             .accumulate = o->accumulate };
+}
+
 static void run_pass(td_pool *pool, const test_case *t, td_conv2d_pass pass, void *result,
                      void *workspace)
 {

@@ -12,6 +12,10 @@ typedef struct conv_operands {
     bool accumulate;
 } conv_operands;
 
+/* The same as the convolution is called. */
+td_conv2d_call conv_call(const td_conv2d_desc *desc, td_conv2d_pass pass,
+                         const conv_operands *operands);
+
 typedef struct conv_method {
     size_t (*workspace)(const td_conv2d_desc *desc, td_conv2d_pass pass);
     void (*run)(td_pool *pool, const td_conv2d_desc *desc, td_conv2d_pass pass,

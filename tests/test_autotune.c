@@ -107,8 +107,7 @@ static void test_choices_for_other_shapes(void **state)
         char *text = fits ? td_autotune_text(&bytes) : NULL;
         if (!fits) {
             td_plan_cache *other = td_plan_cache_new("autotune");
-            assert_int_equal(td_plan_cache_put(other, "test of a larger batch", "first", 5),
-                             TD_OK);
+            assert_int_equal(td_plan_cache_put(other, "test of a larger batch", "first", 5), TD_OK);
             text = td_plan_cache_text(other, &bytes);
             td_plan_cache_free(other);
         }

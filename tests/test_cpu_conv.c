@@ -30,17 +30,8 @@ static int pick(const int *from, int count)
 static void run(td_pool *pool, const td_conv2d_desc *d, td_conv2d_pass pass, const conv_operands *o,
                 void *workspace)
 {
-    switch (pass) {
-    case TD_CONV2D_FORWARD:
-        td_conv2d_forward(pool, d, o->x, o->w, o->bias, o->y, workspace);
-        break;
-    case TD_CONV2D_BACKWARD_DATA:
-        td_conv2d_backward_data(pool, d, o->y, o->w, o->x, o->accumulate, workspace);
-        break;
-    case TD_CONV2D_BACKWARD_WEIGHTS:
-        td_conv2d_backward_weights(pool, d, o->x, o->y, o->w, o->accumulate, workspace);
-        break;
-    }
+    td_conv2d_call call = conv_call(d, pass, o);
+    td_conv2d_run(pool, &call, workspace);
 }
 
 static const conv_method method = { .workspace = td_conv2d_workspace, .run = run };
@@ -442,7 +433,10 @@ static void test_dead_taps_are_zero(void **state)
         dy[i] = 1 + (float)(conv_random() % 100);
     }
     memset(dw, 0xff, 9 * 70 * 70 * sizeof *dw);
-    td_conv2d_backward_weights(NULL, &d, x, dy, dw, false, workspace);
+    td_conv2d_run(NULL,
+                  &(td_conv2d_call){
+                      .desc = &d, .pass = TD_CONV2D_BACKWARD_WEIGHTS, .x = x, .w = dw, .y = dy },
+                  workspace);
     for (int i = 0; i < 9 * 70 * 70; i++) {
         bool centre = i / (70 * 70) == 4;
         assert_true(centre == (dw[i] != 0));
@@ -467,7 +461,13 @@ static float *depthwise_gradient(int64_t n, int64_t channels, int ih, int iw, fl
     for (size_t i = 0; i < 2 * count; i++) {
         values[i] = i < count ? x : dy;
     }
-    td_conv2d_backward_weights(NULL, &d, values, values + count, dw, false, workspace);
+    td_conv2d_run(NULL,
+                  &(td_conv2d_call){ .desc = &d,
+                                     .pass = TD_CONV2D_BACKWARD_WEIGHTS,
+                                     .x = values,
+                                     .w = dw,
+                                     .y = values + count },
+                  workspace);
     free(workspace);
     free(values);
     return dw;

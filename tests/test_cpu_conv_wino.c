@@ -13,28 +13,16 @@
 
 enum { RANDOM_SHAPES = 24 };
 
-static td_wino_conv conv_of(const td_conv2d_desc *d, td_conv2d_pass pass, const conv_operands *o)
-{
-    return (td_wino_conv){ .desc = d,
-                           .pass = pass,
-                           .x = o->x,
-                           .w = o->w,
-                           .y = o->y,
-                           .bias = pass == TD_CONV2D_FORWARD ? o->bias : NULL,
-                           .accumulate = o->accumulate };
-}
-
 static size_t workspace_of(const td_conv2d_desc *d, td_conv2d_pass pass)
 {
-    td_wino_conv conv = conv_of(d, pass, &(conv_operands){ .x = NULL });
-    return (size_t)td_wino_workspace(&conv);
+    return (size_t)td_wino_workspace(&(td_conv2d_call){ .desc = d, .pass = pass });
 }
 
 static void run(td_pool *pool, const td_conv2d_desc *d, td_conv2d_pass pass, const conv_operands *o,
                 void *workspace)
 {
-    td_wino_conv conv = conv_of(d, pass, o);
-    td_wino_run(pool, &conv, workspace);
+    td_conv2d_call call = conv_call(d, pass, o);
+    td_wino_run(pool, &call, workspace);
 }
 
 /* The transform's own error is about 2e-6 for many channels, and smaller for few. */

@@ -3,7 +3,7 @@
 #include "tests/conv_case.h"
 #include "tests/reference_products.h"
 
-#include "tensor/cpu/conv_bf16.h"
+#include "tensor/cpu/conv.h"
 #include "tensor/cpu/isa.h"
 #include "tensor/extend.h"
 #include "tensor/f16.h"
@@ -221,17 +221,19 @@ static td_conv2d_desc any_conv(void)
 /* The dtypes of images and weights; f32 images are split, and their weights. */
 static td_dtype image_dtype, weight_dtype;
 
-static td_conv_bf16_desc as_bf16(const td_conv2d_desc *d)
+static td_conv2d_desc as_bf16(const td_conv2d_desc *d)
 {
-    td_conv_bf16_desc desc = { .conv = *d, .weight_dtype = weight_dtype };
-    desc.conv.dtype = image_dtype;
+    td_conv2d_desc desc = *d;
+    desc.bf16 = true;
+    desc.dtype = image_dtype;
+    desc.weight_dtype = weight_dtype;
     return desc;
 }
 
 static size_t bf16_workspace(const td_conv2d_desc *d, td_conv2d_pass pass)
 {
-    td_conv_bf16_desc desc = as_bf16(d);
-    return td_conv_bf16_workspace(&desc, pass);
+    td_conv2d_desc desc = as_bf16(d);
+    return td_conv2d_workspace(&desc, pass);
 }
 
 /* `count` numbers in the dtype, in memory of their exact size. */
@@ -261,19 +263,19 @@ static void take_back(float *to, const void *from, int64_t count)
 static void run_bf16(td_pool *pool, const td_conv2d_desc *d, td_conv2d_pass pass,
                      const conv_operands *o, void *workspace)
 {
-    td_conv_bf16_desc desc = as_bf16(d);
+    td_conv2d_desc desc = as_bf16(d);
     int64_t nx = d->n * d->ih * d->iw * d->ic, ny = d->n * d->oh * d->ow * d->oc;
     int64_t nw = (int64_t)d->kh * d->kw * (d->ic / d->groups) * d->oc;
     void *x = as_dtype(o->x, nx, image_dtype), *y = as_dtype(o->y, ny, image_dtype);
     void *w = as_dtype(o->w, nw, weight_dtype);
+    bool weights = pass == TD_CONV2D_BACKWARD_WEIGHTS; /* their gradient is f32 */
+    conv_operands operands = { x, weights ? o->w : w, o->bias, y, o->accumulate };
+    td_conv2d_call call = conv_call(&desc, pass, &operands);
+    td_conv2d_run(pool, &call, workspace);
     if (pass == TD_CONV2D_FORWARD) {
-        td_conv_bf16_forward(pool, &desc, x, w, o->bias, y, NULL, workspace);
         take_back(o->y, y, ny);
-    } else if (pass == TD_CONV2D_BACKWARD_DATA) {
-        td_conv_bf16_backward_data(pool, &desc, y, w, x, o->accumulate, workspace);
+    } else if (!weights) {
         take_back(o->x, x, nx);
-    } else {
-        td_conv_bf16_backward_weights(pool, &desc, x, y, o->w, o->accumulate, workspace);
     }
     free(x);
     free(y);
@@ -292,8 +294,8 @@ static void any_convolutions(td_dtype unused)
         td_conv2d_desc d = any_conv();
         image_dtype = i % 3 < 2 ? TD_BF16 : TD_F32;
         weight_dtype = i % 3 == 1 ? TD_BF16 : TD_F32;
-        td_conv_bf16_desc desc = as_bf16(&d);
-        if (td_conv_bf16_takes(&desc)) {
+        td_conv2d_desc desc = as_bf16(&d);
+        if (td_conv2d_takes_bf16(&desc)) {
             conv_check(i % 3 < 2 ? &rounded : &split, &d);
         }
     }

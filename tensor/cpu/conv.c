@@ -1,3 +1,4 @@
+#include "tensor/cpu/conv_bf16.h"
 #include "tensor/cpu/conv_internal.h"
 #include "tensor/cpu/conv_wino.h"
 
@@ -68,11 +69,11 @@ static td_conv_strides dense(int64_t width, int64_t n, int64_t channels)
     return (td_conv_strides){ width * n * channels, n * channels, channels };
 }
 
-static td_conv_problem problem_of(const td_conv2d_desc *d)
+td_conv_problem td_conv_problem_of(const td_conv2d_desc *d)
 {
     return (td_conv_problem){
         .dtype = d->dtype,
-        .kernels = td_gemm_kernels_for(d->dtype),
+        .kernels = td_gemm_kernels_for(d->bf16 ? TD_BF16 : d->dtype),
         .n = d->n,
         .groups = d->groups,
         .ic = d->ic / d->groups,
@@ -93,7 +94,7 @@ static bool depthwise(const td_conv2d_desc *d)
 /* Where every pixel of y meets one of x, its own, all of them are as pictures of one pixel. */
 static td_conv_problem without_space(const td_conv2d_desc *d)
 {
-    td_conv_problem p = problem_of(d);
+    td_conv_problem p = td_conv_problem_of(d);
     if (d->kh == 1 && d->kw == 1 && d->stride_h == 1 && d->stride_w == 1 && d->pad_h == 0 &&
         d->pad_w == 0) {
         p.n *= d->ih * d->iw;
@@ -119,127 +120,114 @@ static bool empty(const td_conv2d_desc *d, td_conv2d_pass pass)
 
 /* ---- which way ---- */
 
-static bool uses_winograd(const td_conv2d_desc *d, td_conv2d_pass pass)
-{
-    return d->winograd != TD_WINOGRAD_NEVER && td_wino_possible(d) &&
-           (d->winograd == TD_WINOGRAD_ALWAYS || td_wino_wins(d, pass));
-}
-
 static td_conv_problem view_of(const td_conv2d_desc *d)
 {
     if (depthwise(d)) {
-        return problem_of(d);
+        return td_conv_problem_of(d);
     }
     td_conv_problem p = without_space(d);
     p.sharing = td_conv_groups_sharing(&p);
     return p;
 }
 
-static int64_t apply_workspace(const td_conv2d_desc *d, bool backward)
-{
-    td_conv_problem problem = view_of(d);
-    td_conv_apply apply = { .problem = &problem, .backward = backward };
-    return depthwise(d) ? td_conv_depthwise_apply_workspace(&apply)
-                        : td_conv_apply_workspace(&apply);
-}
+typedef enum way {
+    NOTHING,
+    BF16,
+    WINOGRAD,
+    DEPTHWISE,
+    PLANNED,
+} way;
 
-static int64_t reduce_workspace(const td_conv2d_desc *d)
+static way way_of(const td_conv2d_desc *d, td_conv2d_pass pass)
 {
-    td_conv_problem problem = view_of(d);
-    td_conv_reduce reduce = { .problem = &problem };
-    return depthwise(d) ? td_conv_depthwise_reduce_workspace(&reduce)
-                        : td_conv_reduce_workspace(&reduce);
-}
-
-size_t td_conv2d_workspace(const td_conv2d_desc *desc, td_conv2d_pass pass)
-{
-    if (empty(desc, pass)) {
-        return 0;
+    if (d->bf16) {
+        return BF16;
     }
-    if (uses_winograd(desc, pass)) {
-        return (size_t)td_wino_workspace(&(td_wino_conv){ .desc = desc, .pass = pass });
+    if (empty(d, pass)) {
+        return NOTHING;
     }
-    return (size_t)(pass == TD_CONV2D_BACKWARD_WEIGHTS
-                        ? reduce_workspace(desc)
-                        : apply_workspace(desc, pass == TD_CONV2D_BACKWARD_DATA));
+    if (d->winograd != TD_WINOGRAD_NEVER && td_wino_possible(d) &&
+        (d->winograd == TD_WINOGRAD_ALWAYS || td_wino_wins(d, pass))) {
+        return WINOGRAD;
+    }
+    return depthwise(d) ? DEPTHWISE : PLANNED;
 }
 
 /* ---- passes ---- */
 
-static void run_apply(td_pool *pool, const td_conv2d_desc *desc, td_conv_apply *apply,
-                      void *workspace)
+static td_conv_apply apply_of(const td_conv2d_call *call, const td_conv_problem *problem)
 {
+    bool back = call->pass == TD_CONV2D_BACKWARD_DATA;
+    return (td_conv_apply){ .problem = problem,
+                            .backward = back,
+                            .source = back ? call->y : call->x,
+                            .weights = call->w,
+                            .bias = back ? NULL : call->bias,
+                            .result = (void *)(back ? call->x : call->y),
+                            .accumulate = back && call->accumulate };
+}
+
+static td_conv_reduce reduce_of(const td_conv2d_call *call, const td_conv_problem *problem)
+{
+    return (td_conv_reduce){ .problem = problem,
+                             .x = call->x,
+                             .dy = call->y,
+                             .dw = (void *)call->w,
+                             .accumulate = call->accumulate };
+}
+
+size_t td_conv2d_workspace(const td_conv2d_desc *desc, td_conv2d_pass pass)
+{
+    td_conv2d_call call = { .desc = desc, .pass = pass };
     td_conv_problem problem = view_of(desc);
-    apply->problem = &problem;
-    if (depthwise(desc)) {
-        td_conv_depthwise_apply_run(pool, apply, workspace);
-    } else {
-        td_conv_apply_run(pool, apply, workspace);
+    td_conv_apply apply = apply_of(&call, &problem);
+    td_conv_reduce reduce = reduce_of(&call, &problem);
+    bool weights = pass == TD_CONV2D_BACKWARD_WEIGHTS;
+    switch (way_of(desc, pass)) {
+    case NOTHING:
+        break;
+    case BF16:
+        return (size_t)td_conv_bf16_workspace(&call);
+    case WINOGRAD:
+        return (size_t)td_wino_workspace(&call);
+    case DEPTHWISE:
+        return (size_t)(weights ? td_conv_depthwise_reduce_workspace(&reduce)
+                                : td_conv_depthwise_apply_workspace(&apply));
+    case PLANNED:
+        return (size_t)(weights ? td_conv_reduce_workspace(&reduce)
+                                : td_conv_apply_workspace(&apply));
     }
+    return 0;
 }
 
-void td_conv2d_forward(td_pool *pool, const td_conv2d_desc *desc, const void *x, const void *w,
-                       const void *bias, void *y, void *workspace)
+void td_conv2d_run(td_pool *pool, const td_conv2d_call *call, void *workspace)
 {
-    if (empty(desc, TD_CONV2D_FORWARD)) {
-        return;
-    }
-    if (uses_winograd(desc, TD_CONV2D_FORWARD)) {
-        td_wino_conv conv = {
-            .desc = desc, .pass = TD_CONV2D_FORWARD, .x = x, .w = w, .y = y, .bias = bias
-        };
-        td_wino_run(pool, &conv, workspace);
-        return;
-    }
-    td_conv_apply apply = { .source = x, .weights = w, .bias = bias, .result = y };
-    run_apply(pool, desc, &apply, workspace);
-}
-
-void td_conv2d_backward_data(td_pool *pool, const td_conv2d_desc *desc, const void *dy,
-                             const void *w, void *dx, bool accumulate, void *workspace)
-{
-    if (empty(desc, TD_CONV2D_BACKWARD_DATA)) {
-        return;
-    }
-    if (uses_winograd(desc, TD_CONV2D_BACKWARD_DATA)) {
-        td_wino_conv conv = { .desc = desc,
-                              .pass = TD_CONV2D_BACKWARD_DATA,
-                              .x = dx,
-                              .w = w,
-                              .y = dy,
-                              .accumulate = accumulate };
-        td_wino_run(pool, &conv, workspace);
-        return;
-    }
-    td_conv_apply apply = {
-        .backward = true, .source = dy, .weights = w, .result = dx, .accumulate = accumulate
-    };
-    run_apply(pool, desc, &apply, workspace);
-}
-
-void td_conv2d_backward_weights(td_pool *pool, const td_conv2d_desc *desc, const void *x,
-                                const void *dy, void *dw, bool accumulate, void *workspace)
-{
-    if (empty(desc, TD_CONV2D_BACKWARD_WEIGHTS)) {
-        return;
-    }
-    if (uses_winograd(desc, TD_CONV2D_BACKWARD_WEIGHTS)) {
-        td_wino_conv conv = { .desc = desc,
-                              .pass = TD_CONV2D_BACKWARD_WEIGHTS,
-                              .x = x,
-                              .w = dw,
-                              .y = dy,
-                              .accumulate = accumulate };
-        td_wino_run(pool, &conv, workspace);
-        return;
-    }
-    td_conv_problem problem = view_of(desc);
-    td_conv_reduce reduce = {
-        .problem = &problem, .x = x, .dy = dy, .dw = dw, .accumulate = accumulate
-    };
-    if (depthwise(desc)) {
-        td_conv_depthwise_reduce_run(pool, &reduce, workspace);
-    } else {
-        td_conv_reduce_run(pool, &reduce, workspace);
+    td_conv_problem problem = view_of(call->desc);
+    td_conv_apply apply = apply_of(call, &problem);
+    td_conv_reduce reduce = reduce_of(call, &problem);
+    bool weights = call->pass == TD_CONV2D_BACKWARD_WEIGHTS;
+    switch (way_of(call->desc, call->pass)) {
+    case NOTHING:
+        break;
+    case BF16:
+        td_conv_bf16_run(pool, call, workspace);
+        break;
+    case WINOGRAD:
+        td_wino_run(pool, call, workspace);
+        break;
+    case DEPTHWISE:
+        if (weights) {
+            td_conv_depthwise_reduce_run(pool, &reduce, workspace);
+        } else {
+            td_conv_depthwise_apply_run(pool, &apply, workspace);
+        }
+        break;
+    case PLANNED:
+        if (weights) {
+            td_conv_reduce_run(pool, &reduce, workspace);
+        } else {
+            td_conv_apply_run(pool, &apply, workspace);
+        }
+        break;
     }
 }

@@ -40,7 +40,7 @@ typedef enum td_winograd {
 /* Sizes are not checked here. The output's are those of the formula,
  * oh = (ih + 2*pad_h - dil_h*(kh-1) - 1) / stride_h + 1, and n may be 0. */
 typedef struct td_conv2d_desc {
-    td_dtype dtype; /* TD_F32 or TD_F64 */
+    td_dtype dtype; /* of x and y: TD_F32 or TD_F64; with `bf16` TD_BF16, or TD_F32 that is split */
     int64_t n;
     int64_t ic, ih, iw;
     int64_t oc, oh, ow;
@@ -50,7 +50,12 @@ typedef struct td_conv2d_desc {
     int dil_h, dil_w;
     int64_t groups; /* divides ic and oc */
     td_winograd winograd;
+    bool bf16;             /* multiplied in bf16, and added up in f32 */
+    td_dtype weight_dtype; /* then: TD_F32 (rounded while it is packed) or TD_BF16 */
 } td_conv2d_desc;
+
+/* Whether a convolution can be multiplied in bf16, at the instruction set in use. */
+bool td_conv2d_takes_bf16(const td_conv2d_desc *desc);
 
 typedef enum td_conv2d_pass {
     TD_CONV2D_FORWARD,
@@ -62,17 +67,18 @@ typedef enum td_conv2d_pass {
  * instruction set. The contents do not matter. */
 size_t td_conv2d_workspace(const td_conv2d_desc *desc, td_conv2d_pass pass);
 
-/* y is overwritten; bias has oc elements or is NULL. Here as below: `pool` may be NULL, nothing is
- * allocated, and results do not overlap operands. */
-void td_conv2d_forward(td_pool *pool, const td_conv2d_desc *desc, const void *x, const void *w,
-                       const void *bias, void *y, void *workspace);
+/* A pass, its operands and its result: forward writes y; backward-data reads y's gradient as y and
+ * writes x's as x; backward-weights writes w's as w. Results do not overlap operands. */
+typedef struct td_conv2d_call {
+    const td_conv2d_desc *desc;
+    td_conv2d_pass pass;
+    const void *x, *w, *y;
+    bool accumulate;  /* backward: adds to what is there; else taps that meet nothing become 0 */
+    const void *bias; /* forward: oc elements, or NULL; with `bf16` f32, as gradients of w are */
+    double *stats; /* forward with `bf16`: [2][oc] sums of y and its squares, as stored; or NULL */
+} td_conv2d_call;
 
-/* dx = or += the gradient of x, given that of y. */
-void td_conv2d_backward_data(td_pool *pool, const td_conv2d_desc *desc, const void *dy,
-                             const void *w, void *dx, bool accumulate, void *workspace);
-
-/* dw = or += the gradient of w. Taps that never meet the picture get exact zeros. */
-void td_conv2d_backward_weights(td_pool *pool, const td_conv2d_desc *desc, const void *x,
-                                const void *dy, void *dw, bool accumulate, void *workspace);
+/* `pool` may be NULL; nothing is allocated. */
+void td_conv2d_run(td_pool *pool, const td_conv2d_call *call, void *workspace);
 
 #endif

@@ -1,4 +1,4 @@
-#include "tensor/cpu/conv_bf16_internal.h"
+#include "tensor/cpu/conv_bf16.h"
 
 #include <string.h>
 
@@ -13,9 +13,8 @@ bool td_bf16_uses_rows(const td_conv2d_desc *d)
     return d->groups == 1 && d->ic <= ROWS_MAX_CHANNELS && d->kw > 1;
 }
 
-bool td_conv_bf16_takes(const td_conv_bf16_desc *desc)
+bool td_conv2d_takes_bf16(const td_conv2d_desc *d)
 {
-    const td_conv2d_desc *d = &desc->conv;
     if (!td_bf16_kernels_now() || d->kh * d->kw > MAX_TAPS) {
         return false;
     }
@@ -28,19 +27,7 @@ bool td_conv_bf16_takes(const td_conv_bf16_desc *desc)
 
 td_conv_problem td_bf16_problem(const td_conv2d_desc *d, bool rows)
 {
-    td_conv_problem p = {
-        .dtype = d->dtype,
-        .kernels = td_bf16_kernels_now(),
-        .n = d->n,
-        .groups = d->groups,
-        .ic = d->ic / d->groups,
-        .oc = d->oc / d->groups,
-        .oc_all = d->oc,
-        .h = { d->ih, d->oh, d->kh, d->stride_h, d->pad_h, d->dil_h },
-        .w = { d->iw, d->ow, d->kw, d->stride_w, d->pad_w, d->dil_w },
-        .x = { d->iw * d->n * d->ic, d->n * d->ic, d->ic },
-        .y = { d->ow * d->n * d->oc, d->n * d->oc, d->oc },
-    };
+    td_conv_problem p = td_conv_problem_of(d);
     if (rows) {
         p.ic = d->kw * d->ic;
         p.w = (td_conv_axis){ d->ow, d->ow, 1, 1, 0, 1 };
@@ -224,74 +211,56 @@ typedef struct job {
     td_conv_apply apply;
 } job;
 
-static void make_job(job *j, const td_conv_bf16_desc *desc, bool backward, const void *source,
-                     td_conv_space *space)
+static void make_job(job *j, const td_conv2d_call *call, td_conv_space *space)
 {
-    const td_conv2d_desc *d = &desc->conv;
-    bool rows = !backward && td_bf16_uses_rows(d);
+    const td_conv2d_desc *d = call->desc;
+    bool back = call->pass == TD_CONV2D_BACKWARD_DATA, rows = !back && td_bf16_uses_rows(d);
     td_conv_problem p = td_bf16_problem(d, rows);
-    if (rows) {
-        j->source = td_bf16_rows_plan(source, d, space);
-        p.x = j->source.at;
-    } else if (backward) {
-        j->source =
-            td_bf16_pictures_plan(source, d->dtype, d->groups, p.oc, d->oh, d->ow, d->n, space);
-        p.y = j->source.at;
-    } else {
-        j->source =
-            td_bf16_pictures_plan(source, d->dtype, d->groups, p.ic, d->ih, d->iw, d->n, space);
-        p.x = j->source.at;
-    }
+    j->source =
+        rows ? td_bf16_rows_plan(call->x, d, space)
+        : back
+            ? td_bf16_pictures_plan(call->y, d->dtype, d->groups, p.oc, d->oh, d->ow, d->n, space)
+            : td_bf16_pictures_plan(call->x, d->dtype, d->groups, p.ic, d->ih, d->iw, d->n, space);
+    *(back ? &p.y : &p.x) = j->source.at;
     j->problem = p;
     j->mixed = (td_conv_mixed){ .depth = j->source.steps * j->source.depth,
                                 .low = j->source.low,
-                                .weights = desc->weight_dtype,
-                                .result = d->dtype };
-    j->apply = (td_conv_apply){
-        .problem = &j->problem, .backward = backward, .source = j->source.data, .mixed = &j->mixed
-    };
+                                .weights = d->weight_dtype,
+                                .result = d->dtype,
+                                .stats = back ? NULL : call->stats };
+    j->apply = (td_conv_apply){ .problem = &j->problem,
+                                .backward = back,
+                                .source = j->source.data,
+                                .weights = call->w,
+                                .bias = back ? NULL : call->bias,
+                                .result = (void *)(back ? call->x : call->y),
+                                .accumulate = back && call->accumulate,
+                                .mixed = &j->mixed };
 }
 
-static void run_job(td_pool *pool, job *j, td_conv_space *space)
+int64_t td_conv_bf16_workspace(const td_conv2d_call *call)
 {
-    td_bf16_pictures_run(pool, &j->source);
-    td_conv_apply_run(pool, &j->apply, space->base + space->used);
-}
-
-size_t td_conv_bf16_workspace(const td_conv_bf16_desc *desc, td_conv2d_pass pass)
-{
-    if (pass == TD_CONV2D_BACKWARD_WEIGHTS) {
-        return (size_t)td_conv_bf16_reduce_workspace(desc);
+    if (call->pass == TD_CONV2D_BACKWARD_WEIGHTS) {
+        return td_conv_bf16_reduce_workspace(call);
     }
     td_conv_space space = { 0 };
     job j;
     double any; /* room for statistics, which forward may be asked for */
-    make_job(&j, desc, pass == TD_CONV2D_BACKWARD_DATA, NULL, &space);
-    j.mixed.stats = pass == TD_CONV2D_FORWARD ? &any : NULL;
-    return (size_t)(space.used + td_conv_apply_workspace(&j.apply));
+    td_conv2d_call asked = *call;
+    asked.stats = &any;
+    make_job(&j, &asked, &space);
+    return space.used + td_conv_apply_workspace(&j.apply);
 }
 
-void td_conv_bf16_forward(td_pool *pool, const td_conv_bf16_desc *desc, const void *x,
-                          const void *w, const float *bias, void *y, double *stats, void *workspace)
+void td_conv_bf16_run(td_pool *pool, const td_conv2d_call *call, void *workspace)
 {
+    if (call->pass == TD_CONV2D_BACKWARD_WEIGHTS) {
+        td_conv_bf16_reduce_run(pool, call, workspace);
+        return;
+    }
     td_conv_space space = { .base = workspace };
     job j;
-    make_job(&j, desc, false, x, &space);
-    j.mixed.stats = stats;
-    j.apply.weights = w;
-    j.apply.bias = bias;
-    j.apply.result = y;
-    run_job(pool, &j, &space);
-}
-
-void td_conv_bf16_backward_data(td_pool *pool, const td_conv_bf16_desc *desc, const void *dy,
-                                const void *w, void *dx, bool accumulate, void *workspace)
-{
-    td_conv_space space = { .base = workspace };
-    job j;
-    make_job(&j, desc, true, dy, &space);
-    j.apply.weights = w;
-    j.apply.result = dx;
-    j.apply.accumulate = accumulate;
-    run_job(pool, &j, &space);
+    make_job(&j, call, &space);
+    td_bf16_pictures_run(pool, &j.source);
+    td_conv_apply_run(pool, &j.apply, space.base + space.used);
 }

@@ -1,32 +1,55 @@
 /*
- * The convolutions of conv.h in bf16, for processors that multiply it: the same loops over the
- * pixels that exist, over the kernels of bf16_kernels.h. Pictures are bf16, or f32 that is split in
- * two; weights and their gradients are f32 (master weights, rounded while they are packed) or, as
- * operands, bf16.
+ * Convolutions in bf16, for processors that multiply it: the same loops over the pixels that exist,
+ * over the kernels of bf16_kernels.h. Pictures are bf16, or f32 that is split in two; weights and
+ * their gradients are f32 (master weights, rounded while they are packed) or, as operands, bf16.
  */
 #ifndef TD_TENSOR_CPU_CONV_BF16_H
 #define TD_TENSOR_CPU_CONV_BF16_H
 
-#include "tensor/cpu/conv.h"
+#include "tensor/cpu/bf16_kernels.h"
+#include "tensor/cpu/conv_internal.h"
 
-typedef struct td_conv_bf16_desc {
-    td_conv2d_desc conv;   /* its dtype is that of the pictures: TD_BF16, or TD_F32: split */
-    td_dtype weight_dtype; /* TD_F32 or TD_BF16; gradients of weights are TD_F32 */
-} td_conv_bf16_desc;
+/* A pass of conv.h where the description says bf16. */
+int64_t td_conv_bf16_workspace(const td_conv2d_call *call);
+void td_conv_bf16_run(td_pool *pool, const td_conv2d_call *call, void *workspace);
 
-/* Whether this convolution is computed here, at the instruction set in use. */
-bool td_conv_bf16_takes(const td_conv_bf16_desc *desc);
+/*
+ * Pictures as the kernels read them: bf16, and the channels of a group in whole steps. Either the
+ * caller's memory as it is, or a copy in the workspace that is padded, split in two, or made into
+ * rows: in convolutions of few input channels the KW taps of a row become one pixel's channels,
+ * zeros where the picture ends.
+ */
+typedef struct td_bf16_pictures {
+    const void *from; /* the caller's */
+    td_dtype dtype;
+    const td_conv2d_desc *rows; /* of the convolution, if rows are made; otherwise NULL */
+    int64_t groups, channels;   /* of a group, real */
+    int64_t height, width, images;
+    int depth;          /* of a step */
+    int64_t steps;      /* of a group */
+    td_conv_strides at; /* in `data` */
+    td_bf16 *copy;      /* NULL: data is the caller's */
+    const td_bf16 *data;
+    int64_t low; /* to the low parts; 0: none */
+} td_bf16_pictures;
 
-/* Bytes of workspace, as td_conv2d_workspace. */
-size_t td_conv_bf16_workspace(const td_conv_bf16_desc *desc, td_conv2d_pass pass);
+/* Pictures of `groups` times `channels` channels. Takes the copy's memory if there must be one. */
+td_bf16_pictures td_bf16_pictures_plan(const void *from, td_dtype dtype, int64_t groups,
+                                       int64_t channels, int64_t height, int64_t width,
+                                       int64_t images, td_conv_space *space);
+/* x as rows. */
+td_bf16_pictures td_bf16_rows_plan(const void *x, const td_conv2d_desc *desc, td_conv_space *space);
+/* Makes the copy, if any. */
+void td_bf16_pictures_run(td_pool *pool, const td_bf16_pictures *pictures);
 
-/* stats: [2][oc] sums of y and of its squares, as stored, or NULL. bias: f32. */
-void td_conv_bf16_forward(td_pool *pool, const td_conv_bf16_desc *desc, const void *x,
-                          const void *w, const float *bias, void *y, double *stats,
-                          void *workspace);
-void td_conv_bf16_backward_data(td_pool *pool, const td_conv_bf16_desc *desc, const void *dy,
-                                const void *w, void *dx, bool accumulate, void *workspace);
-void td_conv_bf16_backward_weights(td_pool *pool, const td_conv_bf16_desc *desc, const void *x,
-                                   const void *dy, float *dw, bool accumulate, void *workspace);
+/* Whether x is made into rows. */
+bool td_bf16_uses_rows(const td_conv2d_desc *desc);
+
+/* The convolution, over rows where they are used. */
+td_conv_problem td_bf16_problem(const td_conv2d_desc *desc, bool rows);
+
+/* Backward-weights (conv_bf16_reduce.c). */
+int64_t td_conv_bf16_reduce_workspace(const td_conv2d_call *call);
+void td_conv_bf16_reduce_run(td_pool *pool, const td_conv2d_call *call, void *workspace);
 
 #endif

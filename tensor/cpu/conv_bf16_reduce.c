@@ -91,16 +91,16 @@ static void choose_slab(td_bf16_reduce *p)
     p->x_rows = reach(p, p->slab_rows);
 }
 
-static void make_plan(td_bf16_reduce *p, const td_conv2d_desc *d, const void *x, const void *dy,
-                      td_conv_space *space)
+static void make_plan(td_bf16_reduce *p, const td_conv2d_call *call, td_conv_space *space)
 {
+    const td_conv2d_desc *d = call->desc;
     bool rows = td_bf16_uses_rows(d);
     p->problem = td_bf16_problem(d, rows);
     p->split = d->dtype == TD_F32;
-    p->x = (td_bf16_view){ x, d->dtype, p->problem.x, 0 };
-    p->dy = (td_bf16_view){ dy, d->dtype, p->problem.y, 0 };
+    p->x = (td_bf16_view){ call->x, d->dtype, p->problem.x, 0 };
+    p->dy = (td_bf16_view){ call->y, d->dtype, p->problem.y, 0 };
     if (rows) {
-        p->rows = td_bf16_rows_plan(x, d, space);
+        p->rows = td_bf16_rows_plan(call->x, d, space);
         p->x = (td_bf16_view){ (const char *)p->rows.data, TD_BF16, p->rows.at, p->rows.low };
     }
     const td_conv_axis *w = &p->problem.w;
@@ -277,20 +277,19 @@ static void piece_task(void *ctx, int64_t task)
     run_slab(NULL, &own);
 }
 
-int64_t td_conv_bf16_reduce_workspace(const td_conv_bf16_desc *desc)
+int64_t td_conv_bf16_reduce_workspace(const td_conv2d_call *call)
 {
     td_conv_space space = { 0 };
     td_bf16_reduce p = { 0 };
-    make_plan(&p, &desc->conv, NULL, NULL, &space);
+    make_plan(&p, call, &space);
     return space.used;
 }
 
-void td_conv_bf16_backward_weights(td_pool *pool, const td_conv_bf16_desc *desc, const void *x,
-                                   const void *dy, float *dw, bool accumulate, void *workspace)
+void td_conv_bf16_reduce_run(td_pool *pool, const td_conv2d_call *call, void *workspace)
 {
     td_conv_space space = { .base = workspace };
-    td_bf16_reduce p = { .dw = dw, .accumulate = accumulate, .first = true };
-    make_plan(&p, &desc->conv, x, dy, &space);
+    td_bf16_reduce p = { .dw = (float *)call->w, .accumulate = call->accumulate, .first = true };
+    make_plan(&p, call, &space);
     mark_used(&p.h, p.used_h, p.problem.h.in);
     mark_used(&p.w, p.used_w, p.problem.w.in);
     double work = (double)(p.h.size * p.w.size) * (double)(p.problem.n * p.problem.groups) *
@@ -308,8 +307,8 @@ void td_conv_bf16_backward_weights(td_pool *pool, const td_conv_bf16_desc *desc,
                                                   .h = &p.h,
                                                   .w = &p.w,
                                                   .tap_size = p.problem.ic * p.problem.oc_all,
-                                                  .dw = dw,
+                                                  .dw = (void *)call->w,
                                                   .partial = p.partial,
                                                   .pieces = p.pieces,
-                                                  .accumulate = accumulate });
+                                                  .accumulate = call->accumulate });
 }

@@ -2,7 +2,7 @@
 #ifndef TD_TENSOR_CPU_CONV_BF16_REDUCE_H
 #define TD_TENSOR_CPU_CONV_BF16_REDUCE_H
 
-#include "tensor/cpu/conv_bf16_internal.h"
+#include "tensor/cpu/conv_bf16.h"
 
 /* x or dy, where it is read from. */
 typedef struct td_bf16_view {

@@ -33,6 +33,9 @@ typedef struct td_conv_problem {
     td_conv_strides x, y;
 } td_conv_problem;
 
+/* As the description says. */
+td_conv_problem td_conv_problem_of(const td_conv2d_desc *desc);
+
 /* Workspace given out from its start, in whole cache lines. With base NULL it only measures. */
 typedef struct td_conv_space {
     char *base;

@@ -39,10 +39,10 @@ typedef td_wino_picture picture;
 
 static void plan_pictures(plan *p, const td_conv2d_desc *d)
 {
-    const td_wino_conv *conv = p->conv;
-    bool back = conv->pass == TD_CONV2D_BACKWARD_DATA;
-    p->in = (picture){ (char *)conv->x, d->ih, d->iw, d->ic };
-    p->out = (picture){ (char *)conv->y, d->oh, d->ow, d->oc };
+    const td_conv2d_call *call = p->call;
+    bool back = call->pass == TD_CONV2D_BACKWARD_DATA;
+    p->in = (picture){ (char *)call->x, d->ih, d->iw, d->ic };
+    p->out = (picture){ (char *)call->y, d->oh, d->ow, d->oc };
     p->pad = d->pad_h;
     if (back) {
         picture in = p->in;
@@ -76,7 +76,7 @@ static void plan_pieces(plan *p)
 
 static int64_t plan_tasks(plan *p, td_conv_space *space)
 {
-    if (p->conv->pass != TD_CONV2D_BACKWARD_WEIGHTS) {
+    if (p->call->pass != TD_CONV2D_BACKWARD_WEIGHTS) {
         return p->blocks;
     }
     plan_pieces(p);
@@ -84,21 +84,22 @@ static int64_t plan_tasks(plan *p, td_conv_space *space)
     return p->pieces;
 }
 
-static plan make_plan(const td_wino_conv *conv, td_conv_space *space)
+static plan make_plan(const td_conv2d_call *call, td_conv_space *space)
 {
-    const td_conv2d_desc *d = conv->desc;
+    const td_conv2d_desc *d = call->desc;
     plan p = {
-        .conv = conv, .desc = d, .gemm = td_gemm_kernels_for(TD_F32), .wino = td_wino_kernels_now()
+        .call = call, .desc = d, .gemm = td_gemm_kernels_for(TD_F32), .wino = td_wino_kernels_now()
     };
+    p.bias = call->pass == TD_CONV2D_FORWARD ? call->bias : NULL;
     plan_pictures(&p, d);
     p.tiles_w = td_divide_up(p.out.w, TD_WINO_OUT);
     p.rows = td_divide_up(p.out.h, TD_WINO_OUT) * p.tiles_w * d->n;
     p.panels = td_divide_up(p.out.channels, p.gemm->panel);
-    if (conv->pass != TD_CONV2D_BACKWARD_WEIGHTS) {
+    if (call->pass != TD_CONV2D_BACKWARD_WEIGHTS) {
         p.weights_step = p.panels * p.in.channels * p.gemm->panel + TD_WINO_PAD;
         p.weights = td_wino_floats(space, TD_WINO_POINTS * p.weights_step);
     }
-    p.in_rounds = td_wino_in_rounds(d, conv->pass);
+    p.in_rounds = td_wino_in_rounds(d, call->pass);
     if (p.in_rounds) {
         td_wino_plan_rounds(&p, space);
     } else {
@@ -203,7 +204,7 @@ static void weights_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
     const td_conv2d_desc *d = p->desc;
-    bool back = p->conv->pass == TD_CONV2D_BACKWARD_DATA;
+    bool back = p->call->pass == TD_CONV2D_BACKWARD_DATA;
     int64_t width = p->gemm->panel, panel = task % p->panels;
     int64_t k0 = task / p->panels * PACK_DEPTH, first = panel * width;
     int64_t k = td_min64(PACK_DEPTH, p->in.channels - k0);
@@ -213,7 +214,7 @@ static void weights_task(void *ctx, int64_t task)
         memset(taps, 0, sizeof taps);
     }
     for (int tap = 0; tap < TAPS; tap++) {
-        const float *from = (const float *)p->conv->w + tap * d->ic * d->oc;
+        const float *from = (const float *)p->call->w + tap * d->ic * d->oc;
         from += back ? first * d->oc + k0 : k0 * d->oc + first;
         int to = back ? TAPS - 1 - tap : tap; /* turned by half a turn */
         p->gemm->pack(taps + to * PACK_DEPTH * width, from, k, n, back ? 1 : d->oc,
@@ -268,7 +269,7 @@ static void apply_task(void *ctx, int64_t task)
     }
     part = block_part(p, false, out, first, rows);
     td_wino_transform(p, p->wino->y_from_points, false, &part,
-                      (td_wino_tile){ .bias = p->conv->bias, .accumulate = p->conv->accumulate });
+                      (td_wino_tile){ .bias = p->bias, .accumulate = p->call->accumulate });
     td_wino_give_slot(p, slot);
 }
 
@@ -323,8 +324,8 @@ static void combine_task(void *ctx, int64_t channel)
 {
     const plan *p = ctx;
     int64_t oc = p->desc->oc, size = p->desc->ic * oc, at = channel * oc;
-    p->wino->dw_from_points((float *)p->conv->w + at, size, p->sums + at, size, p->pieces,
-                            TD_WINO_POINTS * size, oc, p->conv->accumulate);
+    p->wino->dw_from_points((float *)p->call->w + at, size, p->sums + at, size, p->pieces,
+                            TD_WINO_POINTS * size, oc, p->call->accumulate);
 }
 
 /* ---- the door ---- */
@@ -369,23 +370,23 @@ bool td_wino_wins(const td_conv2d_desc *d, td_conv2d_pass pass)
     return channels >= 16 && rows >= least && gain > (weights ? 2.2 : 1.8);
 }
 
-int64_t td_wino_workspace(const td_wino_conv *conv)
+int64_t td_wino_workspace(const td_conv2d_call *call)
 {
     td_conv_space space = { 0 };
-    make_plan(conv, &space);
+    make_plan(call, &space);
     return space.used;
 }
 
-void td_wino_run(td_pool *pool, const td_wino_conv *conv, void *workspace)
+void td_wino_run(td_pool *pool, const td_conv2d_call *call, void *workspace)
 {
     td_conv_space space = { .base = workspace };
-    plan p = make_plan(conv, &space);
+    plan p = make_plan(call, &space);
     if (p.weights) {
         td_wino_weights(pool, &p);
     }
     if (p.in_rounds) {
         td_wino_run_rounds(pool, &p);
-    } else if (conv->pass == TD_CONV2D_BACKWARD_WEIGHTS) {
+    } else if (call->pass == TD_CONV2D_BACKWARD_WEIGHTS) {
         td_pool_run(pool, p.pieces, piece_task, &p);
         td_pool_run(pool, p.in.channels, combine_task, &p);
     } else {

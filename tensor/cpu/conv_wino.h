@@ -4,22 +4,12 @@
 
 #include "tensor/cpu/conv_internal.h"
 
-/* A pass, its operands and its result: y is dy in the backward passes; backward-data writes x,
- * backward-weights w. */
-typedef struct td_wino_conv {
-    const td_conv2d_desc *desc;
-    td_conv2d_pass pass;
-    const void *x, *w, *y;
-    const void *bias; /* forward only, or NULL */
-    bool accumulate;  /* backward only */
-} td_wino_conv;
-
 /* Whether the transform can compute this convolution at all. */
 bool td_wino_possible(const td_conv2d_desc *desc);
 /* Whether it is also faster than the direct way, on machines like those that were measured. */
 bool td_wino_wins(const td_conv2d_desc *desc, td_conv2d_pass pass);
 
-int64_t td_wino_workspace(const td_wino_conv *conv);
-void td_wino_run(td_pool *pool, const td_wino_conv *conv, void *workspace);
+int64_t td_wino_workspace(const td_conv2d_call *call);
+void td_wino_run(td_pool *pool, const td_conv2d_call *call, void *workspace);
 
 #endif

@@ -26,8 +26,9 @@ typedef struct td_wino_picture {
 } td_wino_picture;
 
 typedef struct td_wino_plan {
-    const td_wino_conv *conv;
+    const td_conv2d_call *call;
     const td_conv2d_desc *desc;
+    const float *bias; /* forward only, or NULL */
     const td_gemm_kernels *gemm;
     const td_wino_kernels *wino;
     td_wino_picture in, out; /* of 6x6 tiles and of 4x4 tiles */

@@ -34,14 +34,14 @@ static int64_t rows_bytes(const td_wino_plan *p)
 
 static int64_t in_width(const td_wino_plan *p)
 {
-    return p->conv->pass == TD_CONV2D_BACKWARD_WEIGHTS ? td_min64(IN_PANEL, p->in.channels)
+    return p->call->pass == TD_CONV2D_BACKWARD_WEIGHTS ? td_min64(IN_PANEL, p->in.channels)
                                                        : p->in.channels;
 }
 
 /* Of the panels in which `out` lies: dy's in backward-weights; y lies as it is. */
 static int64_t out_width(const td_wino_plan *p)
 {
-    return p->conv->pass == TD_CONV2D_BACKWARD_WEIGHTS ? p->gemm->panel : p->out.channels;
+    return p->call->pass == TD_CONV2D_BACKWARD_WEIGHTS ? p->gemm->panel : p->out.channels;
 }
 
 static int64_t weights_bytes(const td_conv2d_desc *d)
@@ -79,7 +79,7 @@ void td_wino_plan_rounds(td_wino_plan *p, td_conv_space *space)
     p->out_step = step_of(p, out);
     p->in_points = td_wino_floats(space, p->in_panels * TD_WINO_POINTS * p->in_step);
     p->out_points = td_wino_floats(space, out_panels * TD_WINO_POINTS * p->out_step);
-    if (p->conv->pass != TD_CONV2D_BACKWARD_WEIGHTS) {
+    if (p->call->pass != TD_CONV2D_BACKWARD_WEIGHTS) {
         return;
     }
     int64_t blocks = p->in_panels * out_panels, size = TD_WINO_POINTS * in * out;
@@ -141,7 +141,7 @@ static void y_task(void *ctx, int64_t task)
     const td_wino_plan *p = r->plan;
     td_wino_part part = part_of(r, false, 0, task);
     td_wino_transform(p, p->wino->y_from_points, false, &part,
-                      (td_wino_tile){ .bias = p->conv->bias, .accumulate = p->conv->accumulate });
+                      (td_wino_tile){ .bias = p->bias, .accumulate = p->call->accumulate });
 }
 
 /* ---- backward-weights ---- */
@@ -194,9 +194,9 @@ static void dw_task(void *ctx, int64_t task)
                  sums + point * in * width, m, (int)n);
     }
     for (int64_t i = 0; i < m && r->first + rows_of(r) == p->rows; i++) {
-        float *dw = (float *)p->conv->w + (x * in + i) * oc + dy * width;
+        float *dw = (float *)p->call->w + (x * in + i) * oc + dy * width;
         p->wino->dw_from_points(dw, p->desc->ic * oc, sums + i * width, in * width, 1, 0, n,
-                                p->conv->accumulate);
+                                p->call->accumulate);
     }
     if (slot >= 0) {
         td_wino_give_slot(p, slot);
@@ -208,7 +208,7 @@ void td_wino_run_rounds(td_pool *pool, td_wino_plan *p)
     for (round r = { .plan = p }; r.first < p->rows; r.first += p->block_rows) {
         int64_t tasks = td_divide_up(rows_of(&r), ROWS);
         td_pool_run(pool, tasks, x_task, &r);
-        if (p->conv->pass == TD_CONV2D_BACKWARD_WEIGHTS) {
+        if (p->call->pass == TD_CONV2D_BACKWARD_WEIGHTS) {
             td_pool_run(pool, tasks, dy_task, &r);
             td_pool_run(pool, p->in_panels * p->panels, dw_task, &r);
         } else {

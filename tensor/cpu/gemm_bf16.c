@@ -1,7 +1,7 @@
 #include "tensor/cpu/gemm_bf16.h"
 
 #include "tensor/cpu/bf16_kernels.h"
-#include "tensor/cpu/conv_bf16_internal.h"
+#include "tensor/cpu/conv_bf16.h"
 
 enum {
     TASK_ROWS = 128,   /* of C */

@@ -1,12 +1,12 @@
 /* Matrix products and convolutions: from tensors to the plain pointers of gemm.h and conv.h. The
- * general kernels there take f32 and f64; 16-bit tensors are converted before and after. */
+ * kernels there take f32 and f64, and some processors' bf16; other 16-bit tensors are converted
+ * before and after. */
 #include "tensor/cpu/conv.h"
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/cpu/gemm_bf16.h"
 #include "tensor/cpu/gemm_kernels.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/staged.h"
-#include "tensor/cpu/ops_products.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"
@@ -202,10 +202,18 @@ void td_cpu_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const t
 
 /* ---- convolutions ---- */
 
-td_conv2d_desc td_conv2d_describe(const td_tensor *x, const td_tensor *w, const td_tensor *y,
-                                  const td_conv2d_params *p)
+/* As bf16 kernels multiply it, if this processor has them for this case and these dtypes. */
+static bool is_bf16(const td_conv2d_desc *d, td_dtype x, td_dtype w, td_dtype y, td_math math)
 {
-    return (td_conv2d_desc){
+    bool split = x == TD_F32 && w == TD_F32 && y == TD_F32 && math.precision == TD_PRECISION_BF16X3;
+    bool mixed = x == TD_BF16 && y == TD_BF16 && (w == TD_F32 || w == TD_BF16);
+    return (split || mixed) && td_conv2d_takes_bf16(d);
+}
+
+static td_conv2d_desc describe(const td_tensor *x, const td_tensor *w, const td_tensor *y,
+                               const td_conv2d_params *p)
+{
+    td_conv2d_desc d = {
         .dtype = general_dtype(x),
         .n = x->shape[0],
         .ic = x->shape[1],
@@ -224,36 +232,59 @@ td_conv2d_desc td_conv2d_describe(const td_tensor *x, const td_tensor *w, const 
         .dil_w = p->dilation[1],
         .groups = p->groups,
         .winograd = p->math.winograd ? TD_WINOGRAD_BY_RULES : TD_WINOGRAD_NEVER,
+        .weight_dtype = w->dtype,
     };
+    if (is_bf16(&d, x->dtype, w->dtype, y->dtype, p->math)) {
+        d.bf16 = true;
+        d.dtype = x->dtype;
+    }
+    return d;
 }
 
-static void *take_workspace(td_device device, const td_conv2d_desc *desc, td_conv2d_pass pass)
+static const void *stage_operand(td_staged *staged, const td_conv2d_desc *d, const td_tensor *t,
+                                 const td_tensor *other, td_layout layout)
 {
-    size_t bytes = td_conv2d_workspace(desc, pass);
-    return bytes ? td_scratch(device, bytes) : NULL;
+    return d->bf16 ? td_stage_in(staged, t, layout) : stage_factor(staged, t, other, layout);
+}
+
+/* Of the bias, and of the gradient of the weights. */
+static td_dtype sums_dtype(const td_conv2d_desc *d)
+{
+    return d->bf16 ? TD_F32 : d->dtype;
+}
+
+/* Runs a pass in a workspace of the device. */
+static void run_conv(td_device device, const td_conv2d_call *call)
+{
+    size_t bytes = td_conv2d_workspace(call->desc, call->pass);
+    void *workspace = bytes ? td_scratch(device, bytes) : NULL;
+    td_conv2d_run(td_cpu_pool(device), call, workspace);
+    td_scratch_free(device, workspace);
 }
 
 void td_cpu_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const td_tensor *bias,
                    const td_conv2d_params *params, td_tensor *stats)
 {
-    if (td_bf16_conv2d(y, x, w, bias, params, stats)) {
-        return;
-    }
-    td_device device = td_device_of(y);
-    td_conv2d_desc desc = td_conv2d_describe(x, w, y, params);
-    td_staged sy, sx, sw, sb;
-    const void *from = stage_factor(&sx, x, w, TD_IMAGE);
-    const void *filter = stage_factor(&sw, w, x, TD_FILTER);
-    const void *shift = td_stage_in_as(&sb, bias, TD_ROW_MAJOR, desc.dtype);
+    td_conv2d_desc desc = describe(x, w, y, params);
+    td_staged sy, sx, sw, sb, ss;
+    const void *from = stage_operand(&sx, &desc, x, w, TD_IMAGE);
+    const void *filter = stage_operand(&sw, &desc, w, x, TD_FILTER);
+    const void *shift = td_stage_in_as(&sb, bias, TD_ROW_MAJOR, sums_dtype(&desc));
     void *to = td_stage_out_as(&sy, y, TD_IMAGE, desc.dtype, false);
-    void *workspace = take_workspace(device, &desc, TD_CONV2D_FORWARD);
-    td_conv2d_forward(td_cpu_pool(device), &desc, from, filter, shift, to, workspace);
-    td_scratch_free(device, workspace);
+    double *sums = td_stage_out(&ss, desc.bf16 ? stats : NULL, TD_ROW_MAJOR, false);
+    run_conv(td_device_of(y), &(td_conv2d_call){ .desc = &desc,
+                                                 .pass = TD_CONV2D_FORWARD,
+                                                 .x = from,
+                                                 .w = filter,
+                                                 .y = to,
+                                                 .bias = shift,
+                                                 .stats = sums });
+    td_stage_end(&ss);
     td_stage_end(&sy);
     td_stage_end(&sb);
     td_stage_end(&sw);
     td_stage_end(&sx);
-    if (stats) {
+    if (stats && !desc.bf16) {
         td_cpu_channel_stats(stats, y);
     }
 }
@@ -261,18 +292,17 @@ void td_cpu_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const t
 void td_cpu_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tensor *w,
                               const td_conv2d_params *params, bool accumulate)
 {
-    if (td_bf16_conv2d_grad_input(dx, dy, w, params, accumulate)) {
-        return;
-    }
-    td_device device = td_device_of(dx);
-    td_conv2d_desc desc = td_conv2d_describe(dx, w, dy, params);
+    td_conv2d_desc desc = describe(dx, w, dy, params);
     td_staged sdx, sdy, sw;
-    const void *from = stage_factor(&sdy, dy, w, TD_IMAGE);
-    const void *filter = stage_factor(&sw, w, dy, TD_FILTER);
+    const void *from = stage_operand(&sdy, &desc, dy, w, TD_IMAGE);
+    const void *filter = stage_operand(&sw, &desc, w, dy, TD_FILTER);
     void *to = td_stage_out_as(&sdx, dx, TD_IMAGE, desc.dtype, accumulate);
-    void *workspace = take_workspace(device, &desc, TD_CONV2D_BACKWARD_DATA);
-    td_conv2d_backward_data(td_cpu_pool(device), &desc, from, filter, to, accumulate, workspace);
-    td_scratch_free(device, workspace);
+    run_conv(td_device_of(dx), &(td_conv2d_call){ .desc = &desc,
+                                                  .pass = TD_CONV2D_BACKWARD_DATA,
+                                                  .x = to,
+                                                  .w = filter,
+                                                  .y = from,
+                                                  .accumulate = accumulate });
     td_stage_end(&sdx);
     td_stage_end(&sw);
     td_stage_end(&sdy);
@@ -281,18 +311,17 @@ void td_cpu_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tenso
 void td_cpu_conv2d_grad_weight(td_tensor *dw, const td_tensor *dy, const td_tensor *x,
                                const td_conv2d_params *params, bool accumulate)
 {
-    if (td_bf16_conv2d_grad_weight(dw, dy, x, params, accumulate)) {
-        return;
-    }
-    td_device device = td_device_of(dw);
-    td_conv2d_desc desc = td_conv2d_describe(x, dw, dy, params);
+    td_conv2d_desc desc = describe(x, dw, dy, params);
     td_staged sdw, sdy, sx;
-    const void *from = stage_factor(&sdy, dy, x, TD_IMAGE);
-    const void *input = stage_factor(&sx, x, dy, TD_IMAGE);
-    void *to = td_stage_out_as(&sdw, dw, TD_FILTER, desc.dtype, accumulate);
-    void *workspace = take_workspace(device, &desc, TD_CONV2D_BACKWARD_WEIGHTS);
-    td_conv2d_backward_weights(td_cpu_pool(device), &desc, input, from, to, accumulate, workspace);
-    td_scratch_free(device, workspace);
+    const void *from = stage_operand(&sdy, &desc, dy, x, TD_IMAGE);
+    const void *input = stage_operand(&sx, &desc, x, dy, TD_IMAGE);
+    void *to = td_stage_out_as(&sdw, dw, TD_FILTER, sums_dtype(&desc), accumulate);
+    run_conv(td_device_of(dw), &(td_conv2d_call){ .desc = &desc,
+                                                  .pass = TD_CONV2D_BACKWARD_WEIGHTS,
+                                                  .x = input,
+                                                  .w = to,
+                                                  .y = from,
+                                                  .accumulate = accumulate });
     td_stage_end(&sdw);
     td_stage_end(&sx);
     td_stage_end(&sdy);
