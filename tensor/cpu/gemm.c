@@ -1,6 +1,7 @@
 #include "tensor/cpu/gemm.h"
 
-#include "tensor/cpu/gemm_kernels.h"
+#include "tensor/cpu/bf16_kernels.h"
+#include "tensor/cpu/conv_internal.h"
 
 enum {
     /* Columns of A that are summed in registers before C is touched: a panel of B of this height
@@ -14,25 +15,31 @@ enum {
     /* With so few rows of A that packing a B whose columns are dense would cost more than the
      * product, the product is turned over: C^T = B^T A^T, and A is packed instead. */
     TURN_MAX_M = 32,
+    /* In bf16, where a panel is narrow and sums are not cut: */
+    BF16_BLOCK_M = 128,
+    BF16_SPAN = 4,   /* panels in a task, at most; */
+    BF16_TASKS = 64, /* fewer, if there are not so many tasks */
 };
 
 /* One product cut into tasks. */
 typedef struct plan {
     const td_gemm_desc *desc;
     const td_gemm_kernels *kernels;
-    /* [batch of B][panel][k][panel width], or NULL: B is used where it lies. Turned over: [batch of
-     * A][k][panel width]. */
-    char *packed;
-    int64_t panels;
-    int64_t row_blocks;
-    int64_t pack_blocks;
-    td_turns turns; /* of one matrix */
+    int64_t block_m, row_blocks; /* rows of C in a task */
+    int64_t panels, span;        /* of columns of C; in a task */
+    int64_t depth, k; /* of a step in bf16, otherwise 1; with the padding of the last one */
+    int64_t pack_k;   /* rows of B in a packing task: whole steps */
+    /* Packed, or NULL: used where it lies. A only in bf16, [matrix][row][k], rows in blocks of 32;
+     * B [matrix][panel][k][panel width]. Turned over: A as one panel of each matrix, in b. */
+    char *a, *b;
+    int64_t a_low, b_low; /* elements to the low parts of split factors; 0: none */
+    td_turns turns;       /* of one matrix */
 } plan;
 
 static bool is_turned(const td_gemm_desc *d, const td_gemm_kernels *kernels)
 {
-    return d->b_col != 1 && d->b_row == 1 && d->m <= TURN_MAX_M && d->m <= kernels->panel &&
-           d->n > 2 * d->m && d->m > 0 && d->k > 0 && d->batch > 0;
+    return !d->bf16 && d->b_col != 1 && d->b_row == 1 && d->m <= TURN_MAX_M &&
+           d->m <= kernels->panel && d->n > 2 * d->m && d->m > 0 && d->k > 0 && d->batch > 0;
 }
 
 static bool needs_packing(const td_gemm_desc *d, const td_gemm_kernels *kernels)
@@ -47,39 +54,156 @@ static bool needs_packing(const td_gemm_desc *d, const td_gemm_kernels *kernels)
     return !dense && d->m >= PACK_MIN_M;
 }
 
-static int64_t packed_matrices(const td_gemm_desc *d)
+static bool packs_a(const td_gemm_desc *d)
 {
-    return d->b_batch == 0 ? 1 : d->batch;
+    return d->bf16 &&
+           (d->a_dtype != TD_BF16 || (d->a_col != 1 && d->k > 1) || td_bf16_depth(d->k) == 0);
+}
+
+static int64_t matrices(const td_gemm_desc *d, int64_t batch_stride)
+{
+    return batch_stride == 0 ? 1 : d->batch;
+}
+
+static int64_t packed_rows(const td_gemm_desc *d)
+{
+    return td_divide_up(d->m, TD_BF16_BLOCK) * TD_BF16_BLOCK;
+}
+
+static void set_steps(plan *p)
+{
+    const td_gemm_desc *d = p->desc;
+    p->depth = !d->bf16 ? 1 : packs_a(d) ? TD_BF16_BLOCK : td_bf16_depth(d->k);
+    p->k = td_divide_up(d->k, p->depth) * p->depth;
+    p->pack_k = PACK_K / p->depth * p->depth;
+    p->block_m = d->bf16 ? BF16_BLOCK_M : BLOCK_M;
+    p->row_blocks = td_divide_up(d->m, p->block_m);
+    p->panels = td_divide_up(d->n, p->kernels->panel);
+    int64_t deal = td_min64(BF16_SPAN, d->batch * p->row_blocks * p->panels / BF16_TASKS);
+    p->span = d->bf16 && deal > 1 ? deal : 1;
+}
+
+static plan make_plan(const td_gemm_desc *d, td_conv_space *space)
+{
+    plan p = { .desc = d, .kernels = td_gemm_kernels_for(d->bf16 ? TD_BF16 : d->dtype) };
+    int64_t size = (int64_t)p.kernels->size, a = 0, b = 0;
+    set_steps(&p);
+    if (is_turned(d, p.kernels)) {
+        b = matrices(d, d->a_batch) * d->k * p.kernels->panel;
+    } else if (d->bf16 || needs_packing(d, p.kernels)) {
+        a = packs_a(d) ? matrices(d, d->a_batch) * packed_rows(d) * p.k : 0;
+        b = matrices(d, d->b_batch) * p.panels * p.k * p.kernels->panel;
+    }
+    p.a_low = d->split ? a : 0;
+    p.b_low = d->split ? b : 0;
+    p.a = a > 0 ? td_conv_take(space, (a + p.a_low) * size) : NULL;
+    p.b = b > 0 ? td_conv_take(space, (b + p.b_low) * size) : NULL;
+    return p;
+}
+
+static bool is_empty(const td_gemm_desc *d)
+{
+    return d->m == 0 || d->n == 0 || d->batch == 0;
 }
 
 size_t td_gemm_workspace(const td_gemm_desc *desc)
 {
-    const td_gemm_kernels *kernels = td_gemm_kernels_for(desc->dtype);
-    if (is_turned(desc, kernels)) {
-        int64_t matrices = desc->a_batch == 0 ? 1 : desc->batch;
-        return (size_t)(matrices * desc->k * kernels->panel) * kernels->size;
+    td_conv_space space = { 0 };
+    if (!is_empty(desc)) {
+        make_plan(desc, &space);
     }
-    if (!needs_packing(desc, kernels)) {
-        return 0;
+    return (size_t)space.used;
+}
+
+/* ---- packing ---- */
+
+/* Bytes of an element of a factor. */
+static int64_t size_of(const plan *p, td_dtype dtype)
+{
+    return p->desc->bf16 ? (int64_t)td_dtype_size(dtype) : (int64_t)p->kernels->size;
+}
+
+/* 32 rows of one A, in bf16. */
+static void pack_a_task(const plan *p, int64_t task)
+{
+    const td_gemm_desc *d = p->desc;
+    int64_t blocks = packed_rows(d) / TD_BF16_BLOCK, matrix = task / blocks;
+    int64_t row = task % blocks * TD_BF16_BLOCK;
+    bool by_rows = d->a_col == 1 || d->k == 1;
+    int m = (int)td_min64(TD_BF16_BLOCK, d->m - row);
+    td_bf16_source from = { .dtype = d->a_dtype, .stride = by_rows ? d->a_row : d->a_col };
+    td_bf16 *to = (td_bf16 *)p->a + (matrix * packed_rows(d) + row) * p->k;
+    for (int64_t k0 = 0; k0 < d->k; k0 += TD_BF16_BLOCK, to += TD_BF16_BLOCK) {
+        int64_t at = matrix * d->a_batch + row * d->a_row + k0 * d->a_col;
+        int k = (int)td_min64(TD_BF16_BLOCK, d->k - k0);
+        from.data = (const char *)d->a + at * size_of(p, d->a_dtype);
+        (by_rows ? td_bf16_pack_a : td_bf16_pack_a_turned)(to, p->k, p->a_low, &from, m, k);
     }
-    int64_t columns = td_divide_up(desc->n, kernels->panel) * kernels->panel;
-    return (size_t)(packed_matrices(desc) * columns * desc->k) * kernels->size;
+}
+
+/* Some rows of one panel of one B. */
+static void pack_b_task(const plan *p, int64_t task)
+{
+    const td_gemm_desc *d = p->desc;
+    int64_t blocks = td_divide_up(d->k, p->pack_k), width = p->kernels->panel;
+    int64_t k0 = task % blocks * p->pack_k, k = td_min64(p->pack_k, d->k - k0);
+    int64_t panel = task / blocks % p->panels, matrix = task / blocks / p->panels;
+    int64_t n = td_min64(width, d->n - panel * width), size = size_of(p, d->b_dtype);
+    int64_t at = matrix * d->b_batch + k0 * d->b_row + panel * width * d->b_col;
+    const char *from = (const char *)d->b + at * size;
+    int64_t to = ((matrix * p->panels + panel) * p->k + k0) * width;
+    if (!d->bf16) {
+        p->kernels->pack(p->b + to * size, from, k, n, d->b_row, d->b_col);
+        return;
+    }
+    bool by_rows = d->b_col == 1 || d->n == 1;
+    td_bf16_source source = { .dtype = d->b_dtype, .stride = by_rows ? d->b_row : d->b_col };
+    for (int64_t i = 0; i < k; i += p->depth) {
+        source.data = from + i * d->b_row * size;
+        (by_rows ? td_bf16_pack_b
+                 : td_bf16_pack_b_turned)((td_bf16 *)p->b + to + i * width, p->b_low, &source,
+                                          (int)td_min64(p->depth, k - i), (int)n, (int)p->depth);
+    }
+}
+
+static int64_t a_tasks(const plan *p)
+{
+    return p->a ? matrices(p->desc, p->desc->a_batch) * packed_rows(p->desc) / TD_BF16_BLOCK : 0;
 }
 
 static void pack_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
-    const td_gemm_desc *d = p->desc;
-    int64_t width = p->kernels->panel;
-    int64_t k0 = task % p->pack_blocks * PACK_K;
-    int64_t panel = task / p->pack_blocks % p->panels;
-    int64_t matrix = task / p->pack_blocks / p->panels;
-    int64_t to = ((matrix * p->panels + panel) * d->k + k0) * width;
-    int64_t from = matrix * d->b_batch + k0 * d->b_row + panel * width * d->b_col;
-    p->kernels->pack(p->packed + to * (int64_t)p->kernels->size,
-                     (const char *)d->b + from * (int64_t)p->kernels->size,
-                     td_min64(PACK_K, d->k - k0), td_min64(width, d->n - panel * width), d->b_row,
-                     d->b_col);
+    if (task < a_tasks(p)) {
+        pack_a_task(p, task);
+    } else {
+        pack_b_task(p, task - a_tasks(p));
+    }
+}
+
+/* ---- the product ---- */
+
+/* Adds up the terms of a panel: in parts, but for bf16, whose results are rounded once. */
+static void multiply_panel(const plan *p, td_gemm_block *block, const char *a, const char *b,
+                           const void *bias)
+{
+    int64_t size = (int64_t)p->kernels->size, most = p->desc->bf16 ? p->k : BLOCK_K, k0 = 0;
+    td_gemm_term terms[TD_BF16_TERMS];
+    block->terms = terms;
+    block->accumulate = p->desc->accumulate;
+    block->bias = NULL;
+    do { /* once even for k = 0: C is written, and the bias added, in any case */
+        int count = td_bf16_terms(terms, (const td_bf16 *)(a + k0 * block->a_col * size), p->a_low,
+                                  (const td_bf16 *)(b + k0 * block->b_row * size), p->b_low,
+                                  td_min64(most, p->k - k0)); /* without low parts: one term */
+        block->count = p->k > 0 ? count : 0;
+        k0 += most;
+        if (k0 >= p->k) {
+            block->bias = bias;
+        }
+        p->kernels->block(block);
+        block->accumulate = true;
+    } while (k0 < p->k);
 }
 
 static void multiply_task(void *ctx, int64_t task)
@@ -87,41 +211,37 @@ static void multiply_task(void *ctx, int64_t task)
     const plan *p = ctx;
     const td_gemm_desc *d = p->desc;
     int64_t size = (int64_t)p->kernels->size, width = p->kernels->panel;
-    int64_t of_matrix = p->row_blocks * p->panels, matrix = task / of_matrix, row_block, panel;
+    int64_t c_size = (int64_t)td_dtype_size(d->dtype), bias_size = d->bf16 ? 4 : size;
+    int64_t of_matrix = p->turns.blocks * p->turns.panels, matrix = task / of_matrix;
+    int64_t row_block, panel;
     td_turn(&p->turns, task % of_matrix, &row_block, &panel);
-    int64_t m0 = row_block * BLOCK_M, j0 = panel * width;
-
-    const char *a = (const char *)d->a + (matrix * d->a_batch + m0 * d->a_row) * size;
-    const char *b = (const char *)d->b + (matrix * d->b_batch + j0) * size;
-    int64_t b_row = d->b_row;
-    if (p->packed) {
-        int64_t packed_matrix = d->b_batch == 0 ? 0 : matrix;
-        b = p->packed + (packed_matrix * p->panels + panel) * d->k * width * size;
-        b_row = width;
+    int64_t row = row_block * p->block_m, a_row[BF16_BLOCK_M], c_row[BF16_BLOCK_M];
+    const char *a =
+        p->a ? p->a + ((d->a_batch == 0 ? 0 : matrix) * packed_rows(d) + row) * p->k * size
+             : (const char *)d->a + (matrix * d->a_batch + row * d->a_row) * size;
+    td_gemm_block block = { .a_row = a_row,
+                            .c_row = c_row,
+                            .a_col = d->bf16 ? 1 : d->a_col,
+                            .b_row = p->b ? width : d->b_row,
+                            .m = td_min64(p->block_m, d->m - row),
+                            .dtype = d->dtype };
+    for (int64_t i = 0; i < block.m; i++) {
+        a_row[i] = i * (p->a ? p->k : d->a_row) * size;
+        c_row[i] = i * d->c_row * c_size;
     }
-    td_gemm_term term;
-    td_gemm_block block = {
-        .terms = &term,
-        .a_col = d->a_col,
-        .b_row = b_row,
-        .c = (char *)d->c + (matrix * d->c_batch + m0 * d->c_row + j0) * size,
-        .m = td_min64(BLOCK_M, d->m - m0),
-        .n = (int)td_min64(width, d->n - j0),
-        .accumulate = d->accumulate,
-    };
-    int64_t k0 = 0;
-    do { /* once even for k = 0: C is written, and the bias added, in any case */
-        term.a = a + k0 * d->a_col * size;
-        term.b = b + k0 * b_row * size;
-        term.k = td_min64(BLOCK_K, d->k - k0);
-        block.count = d->k > 0;
-        k0 += BLOCK_K;
-        if (k0 >= d->k && d->bias) {
-            block.bias = (const char *)d->bias + j0 * size;
-        }
-        td_gemm_strided(p->kernels, &block, d->a_row, d->c_row);
-        block.accumulate = true;
-    } while (k0 < d->k);
+    int64_t end = td_min64(p->panels, (panel + 1) * p->span);
+    for (panel *= p->span; panel < end; panel++) {
+        int64_t j0 = panel * width, packed = (d->b_batch == 0 ? 0 : matrix) * p->panels + panel;
+        block.c = (char *)d->c + (matrix * d->c_batch + row * d->c_row + j0) * c_size;
+        block.n = (int)td_min64(width, d->n - j0);
+        multiply_panel(p, &block, a,
+                       p->b ? p->b + packed * p->k * width * size
+                            : (const char *)d->b + (matrix * d->b_batch + j0) * size,
+                       d->bias ? (const char *)d->bias + j0 * bias_size : NULL);
+    }
+    if (p->kernels->end) {
+        p->kernels->end();
+    }
 }
 
 /* ---- turned over ---- */
@@ -154,10 +274,11 @@ static void pack_turned_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
     const td_gemm_desc *d = p->desc;
-    int64_t k0 = task % p->pack_blocks * PACK_K, matrix = task / p->pack_blocks;
+    int64_t blocks = td_divide_up(d->k, PACK_K);
+    int64_t k0 = task % blocks * PACK_K, matrix = task / blocks;
     int64_t to = (matrix * d->k + k0) * p->kernels->panel;
     int64_t from = matrix * d->a_batch + k0 * d->a_col;
-    p->kernels->pack(p->packed + to * (int64_t)p->kernels->size,
+    p->kernels->pack(p->b + to * (int64_t)p->kernels->size,
                      (const char *)d->a + from * (int64_t)p->kernels->size,
                      td_min64(PACK_K, d->k - k0), d->m, d->a_col, d->a_row);
 }
@@ -167,12 +288,13 @@ static void multiply_turned_task(void *ctx, int64_t task)
     const plan *p = ctx;
     const td_gemm_desc *d = p->desc;
     int64_t size = (int64_t)p->kernels->size, width = p->kernels->panel;
-    int64_t j0 = task % p->row_blocks * BLOCK_M, matrix = task / p->row_blocks;
+    int64_t blocks = td_divide_up(d->n, BLOCK_M);
+    int64_t j0 = task % blocks * BLOCK_M, matrix = task / blocks;
     int64_t rows = td_min64(BLOCK_M, d->n - j0);
     char *c = (char *)d->c + (matrix * d->c_batch + j0) * size;
     const char *bias = d->bias ? (const char *)d->bias + j0 * size : NULL;
     const char *rows_of_b = (const char *)d->b + (matrix * d->b_batch + j0 * d->b_col) * size;
-    const char *packed = p->packed + (d->a_batch == 0 ? 0 : matrix) * d->k * width * size;
+    const char *packed = p->b + (d->a_batch == 0 ? 0 : matrix) * d->k * width * size;
     _Alignas(64) double turned[BLOCK_M * TURN_MAX_M];
     td_gemm_term term;
     td_gemm_block block = {
@@ -206,38 +328,32 @@ static void multiply_turned_task(void *ctx, int64_t task)
 static void run_turned(td_pool *pool, plan *p)
 {
     const td_gemm_desc *d = p->desc;
-    p->pack_blocks = td_divide_up(d->k, PACK_K);
-    p->row_blocks = td_divide_up(d->n, BLOCK_M);
-    td_pool_run(pool, (d->a_batch == 0 ? 1 : d->batch) * p->pack_blocks, pack_turned_task, p);
-    td_pool_run(pool, d->batch * p->row_blocks, multiply_turned_task, p);
-}
-
-td_turns td_gemm_turns(const td_gemm_desc *desc, int64_t blocks, int64_t panels, int threads)
-{
-    int64_t each = threads / (desc->batch > 1 ? desc->batch : 1); /* threads for a matrix */
-    return td_turns_make(blocks, panels, desc->k * desc->n, desc->m * (desc->k + desc->n),
-                         each > 1 ? (int)each : 1);
+    td_pool_run(pool, matrices(d, d->a_batch) * td_divide_up(d->k, PACK_K), pack_turned_task, p);
+    td_pool_run(pool, d->batch * td_divide_up(d->n, BLOCK_M), multiply_turned_task, p);
 }
 
 void td_gemm(td_pool *pool, const td_gemm_desc *desc, void *workspace)
 {
-    plan p = { .desc = desc, .kernels = td_gemm_kernels_for(desc->dtype) };
-    p.panels = td_divide_up(desc->n, p.kernels->panel);
-    p.row_blocks = td_divide_up(desc->m, BLOCK_M);
+    if (is_empty(desc)) {
+        return;
+    }
+    td_conv_space space = { .base = workspace };
+    plan p = make_plan(desc, &space);
     if ((double)desc->m * (double)desc->n * (double)desc->k * (double)desc->batch <
         TD_GEMM_SERIAL_WORK) {
         pool = NULL;
     }
     if (is_turned(desc, p.kernels)) {
-        p.packed = workspace;
         run_turned(pool, &p);
         return;
     }
-    if (needs_packing(desc, p.kernels)) {
-        p.packed = workspace;
-        p.pack_blocks = td_divide_up(desc->k, PACK_K);
-        td_pool_run(pool, packed_matrices(desc) * p.panels * p.pack_blocks, pack_task, &p);
+    if (p.b) {
+        int64_t b_tasks =
+            matrices(desc, desc->b_batch) * p.panels * td_divide_up(desc->k, p.pack_k);
+        td_pool_run(pool, a_tasks(&p) + b_tasks, pack_task, &p);
     }
-    p.turns = td_gemm_turns(desc, p.row_blocks, p.panels, td_pool_threads(pool));
-    td_pool_run(pool, desc->batch * p.panels * p.row_blocks, multiply_task, &p);
+    int64_t threads = td_pool_threads(pool) / desc->batch; /* for a matrix */
+    p.turns = td_turns_make(p.row_blocks, td_divide_up(p.panels, p.span), desc->k * desc->n,
+                            desc->m * (desc->k + desc->n), threads > 1 ? (int)threads : 1);
+    td_pool_run(pool, desc->batch * p.turns.blocks * p.turns.panels, multiply_task, &p);
 }

@@ -17,7 +17,7 @@
 #include "tensor/dtype.h"
 
 typedef struct td_gemm_desc {
-    td_dtype dtype; /* TD_F32 or TD_F64 */
+    td_dtype dtype; /* TD_F32 or TD_F64; with `bf16` C's, TD_F32 or TD_BF16 */
     int64_t m, n, k;
 
     const void *a; /* element (i, k) at a[i*a_row + k*a_col]; any strides */
@@ -33,10 +33,13 @@ typedef struct td_gemm_desc {
      * of 0 uses the same matrix for all (not for c). */
     int64_t batch;
     int64_t a_batch, b_batch, c_batch;
-} td_gemm_desc;
 
-/* The order of the tasks of one matrix, here and in gemm_bf16.c. */
-td_turns td_gemm_turns(const td_gemm_desc *desc, int64_t blocks, int64_t panels, int threads);
+    /* Multiplied in bf16, where td_gemm_kernels_for has kernels for it, and added up in f32. Each
+     * factor is bf16, or f32 that is rounded; or both are f32 and split in two. It must be dense
+     * along its rows or its columns. bias is f32. */
+    bool bf16, split;
+    td_dtype a_dtype, b_dtype; /* then */
+} td_gemm_desc;
 
 /* Bytes of workspace that the product needs, for B in the kernels' order; often 0. It depends on
  * dtype, sizes and strides, and on the instruction set, not on the pointers. */

@@ -3,7 +3,7 @@
  * before and after. */
 #include "tensor/cpu/conv.h"
 #include "tensor/cpu/cpu_device.h"
-#include "tensor/cpu/gemm_bf16.h"
+#include "tensor/cpu/gemm.h"
 #include "tensor/cpu/gemm_kernels.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/staged.h"
@@ -37,37 +37,29 @@ static const char *forward(const void *base, int64_t elements, td_dtype dtype)
     return (const char *)base + elements * (int64_t)td_dtype_size(dtype);
 }
 
-/* types NULL: by the general kernels. */
-static void run_gemm(td_device device, const td_gemm_desc *g, const td_gemm_bf16_types *types)
+static void run_gemm(td_device device, const td_gemm_desc *g)
 {
-    size_t bytes = types ? td_gemm_bf16_workspace(g, types) : td_gemm_workspace(g);
+    size_t bytes = td_gemm_workspace(g);
     void *workspace = bytes ? td_scratch(device, bytes) : NULL;
-    if (types) {
-        td_gemm_bf16(td_cpu_pool(device), g, types, workspace);
-    } else {
-        td_gemm(td_cpu_pool(device), g, workspace);
-    }
+    td_gemm(td_cpu_pool(device), g, workspace);
     td_scratch_free(device, workspace);
 }
 
-/* The product of each batch. types NULL: all of one dtype, f32 or f64. */
-static void multiply_batches(td_tensor *c, const td_tensor *a, const td_tensor *b, const void *bias,
-                             bool accumulate, const td_gemm_bf16_types *types)
+/* The product of each batch, whose dtypes g has. */
+static void multiply_batches(td_gemm_desc g, td_tensor *c, const td_tensor *a, const td_tensor *b,
+                             const void *bias, bool accumulate)
 {
     int row = c->ndim - 2, column = c->ndim - 1;
-    td_gemm_desc g = {
-        .dtype = c->dtype,
-        .m = c->shape[row],
-        .n = c->shape[column],
-        .k = a->shape[column],
-        .a_row = a->stride[row],
-        .a_col = a->stride[column],
-        .b_row = b->stride[row],
-        .b_col = b->stride[column],
-        .c_row = c->stride[row],
-        .bias = bias,
-        .accumulate = accumulate,
-    };
+    g.m = c->shape[row];
+    g.n = c->shape[column];
+    g.k = a->shape[column];
+    g.a_row = a->stride[row];
+    g.a_col = a->stride[column];
+    g.b_row = b->stride[row];
+    g.b_col = b->stride[column];
+    g.c_row = c->stride[row];
+    g.bias = bias;
+    g.accumulate = accumulate;
     td_walk walk;
     td_tensor batches[3] = { batch_of(c), batch_of(a), batch_of(b) };
     td_walk_init(&walk, 3, (const td_tensor *[]){ &batches[0], &batches[1], &batches[2] });
@@ -83,7 +75,7 @@ static void multiply_batches(td_tensor *c, const td_tensor *a, const td_tensor *
         part.a_batch = walk.stride[1][0];
         part.b_batch = walk.stride[2][0];
         join_batch(&part);
-        run_gemm(td_device_of(c), &part, types);
+        run_gemm(td_device_of(c), &part);
     }
 }
 
@@ -156,44 +148,43 @@ static const td_tensor *stage_dense(td_staged *staged, const td_tensor *t)
     return staged->tensor;
 }
 
-/* Whether the product is one for the bf16 kernels, and of what. */
-static bool bf16_types(const td_tensor *c, const td_tensor *a, const td_tensor *b, td_math math,
-                       td_gemm_bf16_types *types)
+/* What is multiplied in which way: by the bf16 kernels, if there are any for these dtypes. */
+static td_gemm_desc dtypes_of(const td_tensor *c, const td_tensor *a, const td_tensor *b,
+                              td_math math)
 {
-    *types = (td_gemm_bf16_types){ a->dtype, b->dtype, false };
-    if ((c->dtype != TD_F32 && c->dtype != TD_BF16) || !td_gemm_bf16_available()) {
-        return false;
+    bool split = a->dtype == TD_F32 && b->dtype == TD_F32;
+    bool known = (c->dtype == TD_F32 || c->dtype == TD_BF16) &&
+                 (a->dtype == TD_BF16 || a->dtype == TD_F32) &&
+                 (b->dtype == TD_BF16 || b->dtype == TD_F32);
+    if (!known || !td_gemm_kernels_for(TD_BF16) ||
+        (split && (c->dtype != TD_F32 || math.precision != TD_PRECISION_BF16X3))) {
+        return (td_gemm_desc){ .dtype = general_dtype(c) };
     }
-    if (a->dtype == TD_F32 && b->dtype == TD_F32) {
-        types->split = c->dtype == TD_F32 && math.precision == TD_PRECISION_BF16X3;
-        return types->split;
-    }
-    return (a->dtype == TD_BF16 || a->dtype == TD_F32) &&
-           (b->dtype == TD_BF16 || b->dtype == TD_F32);
+    return (td_gemm_desc){
+        .dtype = c->dtype, .bf16 = true, .split = split, .a_dtype = a->dtype, .b_dtype = b->dtype
+    };
 }
 
 void td_cpu_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const td_tensor *bias,
                    bool accumulate, td_math math)
 {
-    td_gemm_bf16_types types;
-    bool in_bf16 = bf16_types(c, a, b, math, &types);
-    td_dtype dtype = in_bf16 ? c->dtype : general_dtype(c);
+    td_gemm_desc g = dtypes_of(c, a, b, math);
     td_staged sc = { .scratch = NULL }, sa, sb, shift;
     td_tensor *to = c;
-    if (c->dtype != dtype || (c->shape[c->ndim - 1] > 1 && c->stride[c->ndim - 1] != 1)) {
-        td_stage_out_as(&sc, c, TD_ROW_MAJOR, dtype, accumulate);
+    if (c->dtype != g.dtype || (c->shape[c->ndim - 1] > 1 && c->stride[c->ndim - 1] != 1)) {
+        td_stage_out_as(&sc, c, TD_ROW_MAJOR, g.dtype, accumulate);
         to = sc.tensor;
     }
     const td_tensor *left, *right;
-    if (in_bf16) {
+    if (g.bf16) {
         left = stage_dense(&sa, a);
         right = stage_dense(&sb, b);
     } else {
         left = stage_matrix(&sa, a, b);
         right = stage_matrix(&sb, b, a);
     }
-    const void *add = td_stage_in_as(&shift, bias, TD_ROW_MAJOR, in_bf16 ? TD_F32 : dtype);
-    multiply_batches(to, left, right, add, accumulate, in_bf16 ? &types : NULL);
+    const void *add = td_stage_in_as(&shift, bias, TD_ROW_MAJOR, g.bf16 ? TD_F32 : g.dtype);
+    multiply_batches(g, to, left, right, add, accumulate);
     td_stage_end(&shift);
     td_stage_end(&sb);
     td_stage_end(&sa);
