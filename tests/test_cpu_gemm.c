@@ -290,7 +290,7 @@ static void test_layout_does_not_matter(void **state)
         td_gemm(NULL, &d, NULL);
         assert_memory_equal(one, c + i * N, sizeof(float) * N);
     }
-    /* Few rows: the product is turned over. */
+    /* Few rows of A. */
     d.b = bt;
     d.b_row = 1;
     d.b_col = K_;

@@ -12,9 +12,6 @@ enum {
     /* B is used where it lies if its rows are dense and fewer rows of A than this pass by: packing
      * would cost more than it saves. */
     PACK_MIN_M = 192,
-    /* With so few rows of A that packing a B whose columns are dense would cost more than the
-     * product, the product is turned over: C^T = B^T A^T, and A is packed instead. */
-    TURN_MAX_M = 32,
     /* In bf16, where a panel is narrow and sums are not cut: */
     BF16_BLOCK_M = 128,
     BF16_SPAN = 4,   /* panels in a task, at most; */
@@ -30,17 +27,11 @@ typedef struct plan {
     int64_t depth, k; /* of a step in bf16, otherwise 1; with the padding of the last one */
     int64_t pack_k;   /* rows of B in a packing task: whole steps */
     /* Packed, or NULL: used where it lies. A only in bf16, [matrix][row][k], rows in blocks of 32;
-     * B [matrix][panel][k][panel width]. Turned over: A as one panel of each matrix, in b. */
+     * B [matrix][panel][k][panel width]. */
     char *a, *b;
     int64_t a_low, b_low; /* elements to the low parts of split factors; 0: none */
     td_turns turns;       /* of one matrix */
 } plan;
-
-static bool is_turned(const td_gemm_desc *d, const td_gemm_kernels *kernels)
-{
-    return !d->bf16 && d->b_col != 1 && d->b_row == 1 && d->m <= TURN_MAX_M &&
-           d->m <= kernels->panel && d->n > 2 * d->m && d->m > 0 && d->k > 0 && d->batch > 0;
-}
 
 static bool needs_packing(const td_gemm_desc *d, const td_gemm_kernels *kernels)
 {
@@ -88,9 +79,7 @@ static plan make_plan(const td_gemm_desc *d, td_conv_space *space)
     plan p = { .desc = d, .kernels = td_gemm_kernels_for(d->bf16 ? TD_BF16 : d->dtype) };
     int64_t size = (int64_t)p.kernels->size, a = 0, b = 0;
     set_steps(&p);
-    if (is_turned(d, p.kernels)) {
-        b = matrices(d, d->a_batch) * d->k * p.kernels->panel;
-    } else if (d->bf16 || needs_packing(d, p.kernels)) {
+    if (d->bf16 || needs_packing(d, p.kernels)) {
         a = packs_a(d) ? matrices(d, d->a_batch) * packed_rows(d) * p.k : 0;
         b = matrices(d, d->b_batch) * p.panels * p.k * p.kernels->panel;
     }
@@ -244,94 +233,6 @@ static void multiply_task(void *ctx, int64_t task)
     }
 }
 
-/* ---- turned over ---- */
-
-/* Copies rows [first, first + count) of C^T, `m` wide and dense, from C, or to C with the bias. */
-#define TURN(name, elem)                                                                           \
-    static void name##_in(elem *restrict t, const elem *restrict c, int64_t c_row, int64_t m,      \
-                          int64_t count)                                                           \
-    {                                                                                              \
-        for (int64_t i = 0; i < m; i++) {                                                          \
-            for (int64_t j = 0; j < count; j++) {                                                  \
-                t[j * m + i] = c[i * c_row + j];                                                   \
-            }                                                                                      \
-        }                                                                                          \
-    }                                                                                              \
-    static void name##_out(elem *restrict c, const elem *restrict t, const elem *bias,             \
-                           int64_t c_row, int64_t m, int64_t count)                                \
-    {                                                                                              \
-        for (int64_t i = 0; i < m; i++) {                                                          \
-            for (int64_t j = 0; j < count; j++) {                                                  \
-                c[i * c_row + j] = bias ? t[j * m + i] + bias[j] : t[j * m + i];                   \
-            }                                                                                      \
-        }                                                                                          \
-    }
-
-TURN(turn_f32, float)
-TURN(turn_f64, double)
-
-static void pack_turned_task(void *ctx, int64_t task)
-{
-    const plan *p = ctx;
-    const td_gemm_desc *d = p->desc;
-    int64_t blocks = td_divide_up(d->k, PACK_K);
-    int64_t k0 = task % blocks * PACK_K, matrix = task / blocks;
-    int64_t to = (matrix * d->k + k0) * p->kernels->panel;
-    int64_t from = matrix * d->a_batch + k0 * d->a_col;
-    p->kernels->pack(p->b + to * (int64_t)p->kernels->size,
-                     (const char *)d->a + from * (int64_t)p->kernels->size,
-                     td_min64(PACK_K, d->k - k0), d->m, d->a_col, d->a_row);
-}
-
-static void multiply_turned_task(void *ctx, int64_t task)
-{
-    const plan *p = ctx;
-    const td_gemm_desc *d = p->desc;
-    int64_t size = (int64_t)p->kernels->size, width = p->kernels->panel;
-    int64_t blocks = td_divide_up(d->n, BLOCK_M);
-    int64_t j0 = task % blocks * BLOCK_M, matrix = task / blocks;
-    int64_t rows = td_min64(BLOCK_M, d->n - j0);
-    char *c = (char *)d->c + (matrix * d->c_batch + j0) * size;
-    const char *bias = d->bias ? (const char *)d->bias + j0 * size : NULL;
-    const char *rows_of_b = (const char *)d->b + (matrix * d->b_batch + j0 * d->b_col) * size;
-    const char *packed = p->b + (d->a_batch == 0 ? 0 : matrix) * d->k * width * size;
-    _Alignas(64) double turned[BLOCK_M * TURN_MAX_M];
-    td_gemm_term term;
-    td_gemm_block block = {
-        .terms = &term,
-        .count = 1,
-        .a_col = d->b_row,
-        .b_row = width,
-        .c = turned,
-        .m = rows,
-        .n = (int)d->m,
-        .accumulate = d->accumulate,
-    };
-    if (d->accumulate && d->dtype == TD_F32) {
-        turn_f32_in((float *)turned, (const float *)c, d->c_row, d->m, rows);
-    } else if (d->accumulate) {
-        turn_f64_in(turned, (const double *)c, d->c_row, d->m, rows);
-    }
-    for (int64_t k0 = 0; k0 < d->k; k0 += BLOCK_K) {
-        term = (td_gemm_term){ rows_of_b + k0 * d->b_row * size, packed + k0 * width * size,
-                               td_min64(BLOCK_K, d->k - k0) };
-        td_gemm_strided(p->kernels, &block, d->b_col, d->m);
-        block.accumulate = true;
-    }
-    if (d->dtype == TD_F32) {
-        turn_f32_out((float *)c, (const float *)turned, (const float *)bias, d->c_row, d->m, rows);
-    } else {
-        turn_f64_out((double *)c, turned, (const double *)bias, d->c_row, d->m, rows);
-    }
-}
-
-static void run_turned(td_pool *pool, plan *p)
-{
-    const td_gemm_desc *d = p->desc;
-    td_pool_run(pool, matrices(d, d->a_batch) * td_divide_up(d->k, PACK_K), pack_turned_task, p);
-    td_pool_run(pool, d->batch * td_divide_up(d->n, BLOCK_M), multiply_turned_task, p);
-}
-
 void td_gemm(td_pool *pool, const td_gemm_desc *desc, void *workspace)
 {
     if (is_empty(desc)) {
@@ -342,10 +243,6 @@ void td_gemm(td_pool *pool, const td_gemm_desc *desc, void *workspace)
     if ((double)desc->m * (double)desc->n * (double)desc->k * (double)desc->batch <
         TD_GEMM_SERIAL_WORK) {
         pool = NULL;
-    }
-    if (is_turned(desc, p.kernels)) {
-        run_turned(pool, &p);
-        return;
     }
     if (p.b) {
         int64_t b_tasks =
