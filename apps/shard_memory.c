@@ -1,6 +1,7 @@
 /* ZeRO: several processes share the optimizer's state, the gradients, and the values of a model,
  * instead of each keeping all of it. One small model is trained in all four ways; the bytes of each
- * process are counted, and stand next to the formula. The loss is the same, bit for bit.
+ * process are counted, and stand next to the formula, and so are the bytes that come from other
+ * processes in a step. The loss is the same, bit for bit.
  *
  *   shard_memory                  starts two processes itself
  *   shard_memory 4                starts four
@@ -36,6 +37,7 @@ static td_module *make_net(void)
 typedef struct result {
     int64_t parameters;
     td_shard_stats bytes;
+    uint64_t wire; /* bytes from the other processes in the last step */
     double loss;
 } result;
 
@@ -117,6 +119,7 @@ static result train(td_shard shard, bool moments)
         for (int k = 1; k <= BLOCKS; k++) {
             blocks[k].on = i == STEPS - 1;
         }
+        uint64_t before = td_ddp_shard_stats(net).wire;
         TD_STEP {
             td_tensor *loss = td_mse_loss(td_forward(net, x), y);
             td_zero_grad(optim);
@@ -124,6 +127,7 @@ static result train(td_shard shard, bool moments)
             td_optim_step(optim);
             r.loss = td_item(loss);
         }
+        r.wire = td_ddp_shard_stats(net).wire - before;
     }
     r.parameters = td_parameter_count(net);
     r.bytes = td_ddp_shard_stats(net);
@@ -155,9 +159,10 @@ static void print_row(const char *name, const result *r, double bytes)
 {
     td_shard_stats b = r->bytes;
     double parts[] = { (double)b.values, (double)b.gradients, (double)b.state, (double)b.slots };
-    td_printf_rank0("%-10s %8.2f %10.2f %8.2f %8.2f %8.2f %8.2f   %.9f\n", name, mib(parts[0]),
-                    mib(parts[1]), mib(parts[2]), mib(parts[3]),
-                    mib(parts[0] + parts[1] + parts[2] + parts[3]), mib(bytes), r->loss);
+    td_printf_rank0("%-10s %8.2f %10.2f %8.2f %8.2f %8.2f %8.2f %8.2f   %.9f\n", name,
+                    mib(parts[0]), mib(parts[1]), mib(parts[2]), mib(parts[3]),
+                    mib(parts[0] + parts[1] + parts[2] + parts[3]), mib(bytes),
+                    mib((double)r->wire), r->loss);
 }
 
 static const char *const names[] = { "none", "optimizer", "gradients", "parameters" };
@@ -192,7 +197,8 @@ static int run(int local_rank, void *arg)
             loss = r.loss;
             td_printf_rank0("%.0f parameters, Adam, %d processes; MiB a process\n", n, world);
             td_printf_rank0(
-                "shard        values  gradients    state    slots      all  formula   loss\n");
+                "shard        values  gradients    state    slots      all  formula     wire   "
+                "loss\n");
         }
         print_row(names[way], &r, formula((td_shard)way, n, world, block, rest));
         same = same && r.loss == loss;

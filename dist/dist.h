@@ -286,6 +286,10 @@ typedef struct td_shard_stats {
     size_t unit_values, unit_gradients; /* in slots now: they change in the course of a step */
     int units;                          /* 0: the whole model travels in buckets */
     double gather; /* seconds for which values of the last step were waited for */
+    uint64_t wire; /* bytes that have come from the other ranks of the model's groups since the
+                      groups began, in all of their collectives, counted where the engines move them
+                      (shm: read from the others' memory, or written into it); not on GPUs. The
+                      difference of two calls is what happened between them */
 } td_shard_stats;
 td_shard_stats td_ddp_shard_stats(const td_module *net);
 

@@ -87,6 +87,9 @@ typedef struct td_engine_type {
     td_status (*look)(void *engine);
     /* CPU seconds of the engine's own threads. NULL: it has none. Any thread. */
     double (*cpu_seconds)(void *engine);
+    /* Bytes of data that have come from other ranks so far; in shared memory, what was read from
+     * theirs or written into it. NULL: not counted. Any thread. */
+    uint64_t (*moved)(void *engine);
     /* A collective (TD_COLLECTIVE_MEMORY): each rank gets zeroed memory that collectives use
      * without copies. NULL: the engine has no such memory. TD_E_NOMEM comes on all ranks, and the
      * group stays usable; other failures break it. */
@@ -104,5 +107,8 @@ const td_engine_type *td_engine_find(const char *name);
 
 /* CPU seconds of a group's communication thread and of its engine's threads. */
 double td_group_cpu_seconds(const td_group *group);
+
+/* What the group's engine has moved, counted where it moves it; GPUs' collectives are not in it. */
+uint64_t td_group_moved(const td_group *group);
 
 #endif

@@ -341,6 +341,12 @@ double td_group_cpu_seconds(const td_group *group)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec + own;
 }
 
+uint64_t td_group_moved(const td_group *group)
+{
+    bool counts = group->engine != NULL && group->engine_type->moved != NULL;
+    return counts ? group->engine_type->moved(group->engine) : 0;
+}
+
 void td_group_abort(td_group *group, const char *reason)
 {
     group = td_group_or_world(group);

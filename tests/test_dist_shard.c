@@ -332,6 +332,25 @@ static void check_bytes(const td_module *net, td_shard_stats want, size_t width)
     REQUIRE(got.slots == width * want.slots);
 }
 
+/* Bytes from the other ranks in one step, in windows: gradients are scattered, values gathered;
+ * with TD_SHARD_PARAMETERS twice, but for the root, which is here all the time, and the last unit,
+ * which is here when backward begins. Not with buffers, which are broadcast, too. */
+static void check_wire(shard_run *r, const shard_case *c, td_shard shard, extent e, int64_t world)
+{
+    uint64_t before = td_ddp_shard_stats(r->job.net).wire;
+    shard_step(r, c);
+    uint64_t got = td_ddp_shard_stats(r->job.net).wire - before;
+    uint64_t window = (uint64_t)(e.all / world * (world - 1)) * td_dtype_size(c->dtype);
+    if (c->kind == JOB_BATCH_NORM || c->kind == JOB_CONV_BLOCKS) {
+        return;
+    }
+    REQUIRE(shard != TD_SHARD_GRADIENTS || got == 2 * window);
+    bool units = td_ddp_shard_stats(r->job.net).units > 1;
+    REQUIRE(shard != TD_SHARD_PARAMETERS || units || got == 2 * window);
+    REQUIRE(shard != TD_SHARD_PARAMETERS || !units || world == 1 ||
+            (got > 2 * window && got < 3 * window));
+}
+
 static int run_bytes(int rank, int size, void *arg)
 {
     (void)arg;
@@ -356,6 +375,7 @@ static int run_bytes(int rank, int size, void *arg)
         }
         check_bytes(r.job.net, want, width);
         REQUIRE(td_ddp_shard_stats(r.job.net).gather > 0.0);
+        check_wire(&r, &c, shard, e, size);
         shard_close(&r);
     }
     td_dist_destroy();

@@ -6,6 +6,7 @@
 #include "dist/parallel/shard.h"
 
 #include "dist/collectives.h"
+#include "dist/engine.h"
 #include "dist/mesh.h"
 #include "nn/module.h"
 #include "tensor/extend.h"
@@ -281,10 +282,12 @@ td_shard_stats td_ddp_shard_stats(const td_module *net)
 {
     const td_ddp_state *s = td_ddp_state_of(net);
     const td_sharding *sh = td_sharding_of(s);
-    td_shard_stats stats = {
-        .values = bytes_of(td_params_flat(s->params)),
-        .gradients = bytes_of(td_params_flat_grad(s->params)),
-    };
+    td_shard_stats stats = { .values = bytes_of(td_params_flat(s->params)),
+                             .gradients = bytes_of(td_params_flat_grad(s->params)),
+                             .wire = td_group_moved(s->group) };
+    if (sh != NULL && sh->replicas != NULL) {
+        stats.wire += td_group_moved(sh->group) + td_group_moved(sh->replicas);
+    }
     if (sh != NULL) {
         stats.slots = slot_bytes(sh);
         for (int k = 0; k < sh->count; k++) {

@@ -28,6 +28,7 @@ td_status td_p2p_send_in(td_p2p_job *j, int r, int64_t from, int64_t count)
 td_status td_p2p_receive_out(td_p2p_job *j, td_p2p_use use, int r, int64_t from, int64_t count)
 {
     j->out_recvs++;
+    atomic_fetch_add(&j->g->moved, (uint64_t)count * j->size);
     return td_p2p_check(j, j->g->api->recv(j->out, r, td_p2p_job_slot(j, use),
                                            (size_t)from * j->size, (size_t)count * j->size));
 }

@@ -408,6 +408,11 @@ static double p2p_cpu_seconds(void *engine)
     return g->api->cpu_seconds != NULL ? g->api->cpu_seconds() : 0.0;
 }
 
+static uint64_t p2p_moved(void *engine)
+{
+    return atomic_load(&((td_p2p_engine *)engine)->moved);
+}
+
 static const td_engine_type td_gloo_engine = {
     .name = "gloo",
     .flags = TD_ENGINE_ABORT,
@@ -418,6 +423,7 @@ static const td_engine_type td_gloo_engine = {
     .abort = p2p_abort,
     .entered = p2p_entered,
     .cpu_seconds = p2p_cpu_seconds,
+    .moved = p2p_moved,
     .destroy = p2p_destroy,
 };
 
@@ -431,6 +437,7 @@ static const td_engine_type td_mpi_engine = {
     .abort = p2p_abort,
     .entered = p2p_entered,
     .cpu_seconds = p2p_cpu_seconds,
+    .moved = p2p_moved,
     .destroy = p2p_destroy,
 };
 

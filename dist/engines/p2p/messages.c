@@ -60,6 +60,7 @@ static td_p2p_result begin(td_p2p_engine *g, request *r)
         result = g->api->send(r->header_buffer, c->peer, header_slot, 0, sizeof r->header);
         return result != TD_P2P_OK ? result : g->api->send(r->data, c->peer, data_slot, 0, bytes);
     }
+    atomic_fetch_add(&g->moved, bytes);
     result = g->api->recv(r->header_buffer, c->peer, header_slot, 0, sizeof r->header);
     return result != TD_P2P_OK ? result : g->api->recv(r->data, c->peer, data_slot, 0, bytes);
 }

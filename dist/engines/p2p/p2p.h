@@ -62,7 +62,8 @@ typedef struct td_p2p_engine {
     td_p2p_peer *peers; /* by rank; this rank's own is not used */
     char *scratch;
     size_t scratch_bytes;
-    td_p2p_request *copies; /* small messages whose copies are still being sent */
+    td_p2p_request *copies;     /* small messages whose copies are still being sent */
+    atomic_uint_fast64_t moved; /* bytes of data that come from other ranks; no headers */
 
     pthread_mutex_t lock; /* protects the members below */
     bool parted;          /* this rank's parting has been sent */

@@ -21,6 +21,7 @@ static td_status send_result(td_p2p_job *j, int r, int64_t from, int64_t count)
 
 static td_status receive_scratch(td_p2p_job *j, int r, int64_t from, int64_t count)
 {
+    atomic_fetch_add(&j->g->moved, (uint64_t)count * j->size);
     return td_p2p_check(j, j->g->api->recv(j->scratch[r], r, td_p2p_job_slot(j, TD_P2P_DATA),
                                            (size_t)from * j->size, (size_t)count * j->size));
 }

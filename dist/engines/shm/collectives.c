@@ -68,6 +68,12 @@ static const char *given_by(const job *j, int r, int64_t from)
     return td_shm_area(shm, shm->parity, r) + (size_t)(piece * j->capacity) * j->size;
 }
 
+/* Counts elements that other ranks' memory has given to this one, or got from it. */
+static void count_moved(const job *j, int64_t elements)
+{
+    atomic_fetch_add(&j->shm->moved, (uint64_t)elements * j->size);
+}
+
 /* ---- put, meet, get ---- */
 
 static void put(const job *j, int64_t from, int64_t k)
@@ -98,6 +104,7 @@ static void get_reduced(const job *j, int64_t from, int64_t k)
     }
     void *out = (char *)j->c->out + (size_t)from * j->size;
     td_reduce_arrays(&out, 1, in, j->shm->size, k, j->c->dtype, j->c->op);
+    count_moved(j, (j->shm->size - 1) * k);
 }
 
 static void get(const job *j, int64_t from, int64_t k)
@@ -120,6 +127,7 @@ static void get(const job *j, int64_t from, int64_t k)
     case TD_COLLECTIVE_BROADCAST:
     case TD_COLLECTIVE_SCATTER:
         memmove(out, given_by(j, c->peer, from), bytes);
+        count_moved(j, root ? 0 : k);
         return;
     case TD_COLLECTIVE_GATHER:
         if (!root) {
@@ -132,6 +140,7 @@ static void get(const job *j, int64_t from, int64_t k)
     for (int r = 0; r < j->shm->size; r++) {
         memmove(out + (size_t)(r * c->count) * j->size, given_by(j, r, from), bytes);
     }
+    count_moved(j, (j->shm->size - 1) * k);
 }
 
 /* Chunk after chunk. All ranks have entered the same collective. */
@@ -187,6 +196,8 @@ static td_status reduce_direct(const job *j)
     bool all = c->kind == TD_COLLECTIVE_ALL_REDUCE;
     td_reduce_arrays(all ? out : &out[c->peer], all ? j->shm->size : 1, in, j->shm->size, count,
                      c->dtype, c->op);
+    int written = all ? j->shm->size - 1 : c->peer != j->shm->rank;
+    count_moved(j, (j->shm->size - 1 + written) * count);
     return td_shm_step(j->shm, c);
 }
 
@@ -231,6 +242,7 @@ static void reduce_slice(const job *j, int parity, int64_t from, int64_t k, bool
     void *out[2] = { place_of(j, parity, shm->rank, shm->rank),
                      (char *)j->c->out + (size_t)(from + begin) * j->size };
     td_reduce_arrays(out, wanted ? 2 : 1, in, shm->size, count, j->c->dtype, j->c->op);
+    count_moved(j, (shm->size - 1) * count);
 }
 
 /* Gets the other ranks' results from their areas. */
@@ -242,6 +254,7 @@ static void get_slices(const job *j, int parity, int64_t from, int64_t k)
         if (r != j->shm->rank) {
             memcpy((char *)j->c->out + (size_t)(from + begin) * j->size, place_of(j, parity, r, r),
                    (size_t)count * j->size);
+            count_moved(j, count);
         }
     }
 }

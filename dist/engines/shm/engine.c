@@ -171,6 +171,11 @@ static void shm_abort(void *engine, td_status status, const char *reason)
     td_shm_break(engine, status, reason);
 }
 
+static uint64_t shm_moved(void *engine)
+{
+    return atomic_load(&((td_shm *)engine)->moved);
+}
+
 const td_engine_type td_shm_engine = {
     .name = "shm",
     .flags = TD_ENGINE_TIMEOUT | TD_ENGINE_ABORT,
@@ -183,6 +188,7 @@ const td_engine_type td_shm_engine = {
     .abort = shm_abort,
     .entered = td_shm_last_entered,
     .look = td_shm_look,
+    .moved = shm_moved,
     .memory = td_shm_memory,
     .memory_free = td_shm_memory_free,
     .destroy = shm_destroy,

@@ -102,6 +102,7 @@ static td_status receive_pieces(td_shm *shm, td_shm_request *request, bool *any)
             memcpy((char *)c->out + request->moved, slot_data(shm, box, taken), slot->bytes);
         }
         request->moved += slot->bytes;
+        atomic_fetch_add(&shm->moved, slot->bytes);
         request->begun = *any = true;
         atomic_store(&box->taken, taken + 1);
     }

@@ -116,6 +116,8 @@ typedef struct td_shm {
     td_shm_request *free_requests;
     uint64_t tickets[TD_SHM_MAX_RANKS][2]; /* tickets given out: sends to, receives from a rank */
     uint64_t served[TD_SHM_MAX_RANKS][2];
+    atomic_uint_fast64_t moved; /* bytes of data that were read from other ranks' memory (areas,
+                                   mailboxes, registered memory), or written into it */
 } td_shm;
 
 static inline td_shm_rank *td_shm_self(const td_shm *shm)
