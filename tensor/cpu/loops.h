@@ -2,7 +2,8 @@
  * loops.inc compiles them once for every instruction set (ops_loops_*.c) and float type, and
  * td_loops_of picks a table. What they are called on (blocks, threads, shapes) is decided in
  * ops_*.c, once for all types: hence the void pointers, which are to elements of the table's type.
- * bf16 is computed in float; its table has no loops for what needs more than bf16 can hold (NULL).
+ * bf16 is computed in float; its table has no loops (NULL) of elements, nor for what needs more than
+ * bf16 can hold.
  *
  * n counts elements; a stride follows its pointer and counts elements too. */
 #ifndef TD_TENSOR_CPU_LOOPS_H
@@ -10,17 +11,12 @@
 
 #include "tensor/kernels.h"
 
-/* loops_elements.inc. y may be x, element by element. */
-typedef void (*td_unary_loop)(int64_t n, void *y, int64_t sy, const void *x, int64_t sx, double p,
-                              double q);
-/* dx = or += what g (the gradient of the result) becomes, given two values. */
-typedef void (*td_grad_loop)(int64_t n, void *dx, int64_t sdx, const void *g, int64_t sg,
-                             const void *first, int64_t s1, const void *second, int64_t s2,
-                             double p, double q, bool accumulate);
-typedef void (*td_binary_loop)(int64_t n, void *y, int64_t sy, const void *a, int64_t sa,
-                               const void *b, int64_t sb);
-typedef void (*td_compare_loop)(int64_t n, uint8_t *y, int64_t sy, const void *a, int64_t sa,
-                                const void *b, int64_t sb);
+/* loops_elements.inc: of elements side by side. y may be x, or a, or b. */
+typedef void (*td_unary_loop)(int64_t n, void *y, const void *x, double p, double q);
+/* dx = what g (the gradient of the result) becomes, given two values. */
+typedef void (*td_grad_loop)(int64_t n, void *dx, const void *g, const void *first,
+                             const void *second, double p, double q);
+typedef void (*td_binary_loop)(int64_t n, void *y, const void *a, const void *b);
 
 /* A window's taps for one output pixel (pooling): pointers to rows of n elements. */
 typedef struct td_taps {
@@ -63,11 +59,12 @@ typedef struct td_norm_grad {
 enum { TD_SOFTMAX_COLUMNS = 64 };
 
 typedef struct td_loops {
+    /* f32 and f64; ops_elements.c takes 16-bit floats through f32, piece by piece. */
     td_unary_loop unary[TD_UNARY_COUNT];
     td_grad_loop unary_grad[TD_UNARY_COUNT]; /* given x and y */
     td_binary_loop binary[TD_BINARY_COUNT];
     td_grad_loop binary_grad[2][TD_BINARY_COUNT]; /* of a and of b, given a and b; p and q: 0 */
-    td_compare_loop compare[TD_COMPARE_COUNT];
+    td_binary_loop compare[TD_COMPARE_COUNT];     /* y: u8 */
     void (*axpy)(int64_t n, void *y, int64_t sy, double alpha, const void *x, int64_t sx);
 
     /* loops_reduce.inc; accumulation in double. The columns of a matrix: acc[i] += sum over rows;

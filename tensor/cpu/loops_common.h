@@ -22,9 +22,6 @@ enum {
     PIECE = 256,                /* elements of a run that are worked on in the first-level cache */
 };
 
-/* 2^(8 j) 2 / pi modulo 4, the sum of three numbers, the first two of 29 bits (loops_math.inc). */
-extern const double td_quarter_turns[14][3];
-
 /* The element types that loops.inc is compiled for. */
 #define TD_LOOP_F32 0
 #define TD_LOOP_F64 1

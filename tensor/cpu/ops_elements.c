@@ -13,129 +13,182 @@ struct element_job {
     td_dtype dtype;
     char *base[TD_WALK_OPERANDS]; /* 0 is the result */
     int64_t size[TD_WALK_OPERANDS];
-    /* Computes n elements at at[k], stride[k] apart. */
-    void (*loop)(const element_job *job, const td_loops *loops, int64_t n, void *const *at,
-                 const int64_t *stride);
+    /* Computes n elements at at[k], side by side; 16-bit floats as f32. */
+    void (*loop)(const element_job *job, const td_loops *loops, int64_t n, void *const *at);
     int op, input;
     double p, q;
+    bool half; /* 16-bit floats */
     bool accumulate;
 };
 
-static void unary_loop(const element_job *job, const td_loops *loops, int64_t n, void *const *at,
-                       const int64_t *stride)
+static void unary_loop(const element_job *job, const td_loops *loops, int64_t n, void *const *at)
 {
-    loops->unary[job->op](n, at[0], stride[0], at[1], stride[1], job->p, job->q);
+    loops->unary[job->op](n, at[0], at[1], job->p, job->q);
 }
 
 static void unary_grad_loop(const element_job *job, const td_loops *loops, int64_t n,
-                            void *const *at, const int64_t *stride)
+                            void *const *at)
 {
-    loops->unary_grad[job->op](n, at[0], stride[0], at[1], stride[1], at[2], stride[2], at[3],
-                               stride[3], job->p, job->q, job->accumulate);
+    loops->unary_grad[job->op](n, at[0], at[1], at[2], at[3], job->p, job->q);
 }
 
-static void binary_loop(const element_job *job, const td_loops *loops, int64_t n, void *const *at,
-                        const int64_t *stride)
+static void binary_loop(const element_job *job, const td_loops *loops, int64_t n, void *const *at)
 {
-    loops->binary[job->op](n, at[0], stride[0], at[1], stride[1], at[2], stride[2]);
+    loops->binary[job->op](n, at[0], at[1], at[2]);
 }
 
 static void binary_grad_loop(const element_job *job, const td_loops *loops, int64_t n,
-                             void *const *at, const int64_t *stride)
+                             void *const *at)
 {
-    loops->binary_grad[job->input][job->op](n, at[0], stride[0], at[1], stride[1], at[2], stride[2],
-                                            at[3], stride[3], 0.0, 0.0, false);
+    loops->binary_grad[job->input][job->op](n, at[0], at[1], at[2], at[3], 0.0, 0.0);
 }
 
-static void compare_loop(const element_job *job, const td_loops *loops, int64_t n, void *const *at,
-                         const int64_t *stride)
+static void compare_loop(const element_job *job, const td_loops *loops, int64_t n, void *const *at)
 {
-    loops->compare[job->op](n, at[0], stride[0], at[1], stride[1], at[2], stride[2]);
+    loops->compare[job->op](n, at[0], at[1], at[2]);
 }
 
-/* Integers, and comparisons of f16, which have no tables. */
-static void integer_loop(const element_job *job, const td_loops *loops, int64_t n, void *const *at,
-                         const int64_t *stride)
+static void integer_loop(const element_job *job, const td_loops *loops, int64_t n, void *const *at)
 {
     (void)loops;
-    td_integer_loop((td_binary_op)job->op, job->dtype)(n, at[0], stride[0], at[1], stride[1], at[2],
-                                                       stride[2]);
+    td_integer_loop((td_binary_op)job->op, job->dtype)(n, at[0], at[1], at[2]);
 }
 
-static void slow_compare_loop(const element_job *job, const td_loops *loops, int64_t n,
-                              void *const *at, const int64_t *stride)
+static void integer_compare_loop(const element_job *job, const td_loops *loops, int64_t n,
+                                 void *const *at)
 {
     (void)loops;
-    td_integer_compare_loop((td_compare_op)job->op, job->dtype)(n, at[0], stride[0], at[1],
-                                                                stride[1], at[2], stride[2]);
+    td_integer_compare_loop((td_compare_op)job->op, job->dtype)(n, at[0], at[1], at[2]);
 }
 
-#define CHOOSE(W)                                                                                  \
+/* For each size of an element: a choice, and a copy between strides. */
+#define OF_SIZE(W)                                                                                 \
     static void choose_##W(const element_job *job, const td_loops *loops, int64_t n,               \
-                           void *const *at, const int64_t *stride)                                 \
+                           void *const *at)                                                        \
     {                                                                                              \
         (void)job, (void)loops;                                                                    \
         W *y = at[0];                                                                              \
         const uint8_t *condition = at[1];                                                          \
         const W *a = at[2], *b = at[3];                                                            \
-        if (stride[0] == 1 && stride[1] == 1 && stride[2] == 1 && stride[3] == 1) {                \
-            for (int64_t i = 0; i < n; i++) {                                                      \
-                W yes = a[i], no = b[i];                                                           \
-                y[i] = condition[i] != 0 ? yes : no;                                               \
-            }                                                                                      \
-            return;                                                                                \
-        }                                                                                          \
         for (int64_t i = 0; i < n; i++) {                                                          \
-            W yes = a[i * stride[2]], no = b[i * stride[3]];                                       \
-            y[i * stride[0]] = condition[i * stride[1]] != 0 ? yes : no;                           \
+            W yes = a[i], no = b[i];                                                               \
+            y[i] = condition[i] != 0 ? yes : no;                                                   \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static void copy_##W(int64_t n, void *to_v, int64_t to_stride, const void *from_v,             \
+                         int64_t from_stride)                                                      \
+    {                                                                                              \
+        W *restrict to = to_v;                                                                     \
+        const W *restrict from = from_v;                                                           \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            to[i * to_stride] = from[i * from_stride];                                             \
         }                                                                                          \
     }
-CHOOSE(uint8_t)
-CHOOSE(uint16_t)
-CHOOSE(uint32_t)
-CHOOSE(uint64_t)
+OF_SIZE(uint8_t)
+OF_SIZE(uint16_t)
+OF_SIZE(uint32_t)
+OF_SIZE(uint64_t)
 
-/* f16: piece by piece through floats. */
-static void half_run(const element_job *job, int64_t n, void *const *at, const int64_t *stride)
+static void copy(int64_t size, int64_t n, void *to, int64_t to_stride, const void *from,
+                 int64_t from_stride)
 {
-    static const int64_t dense[TD_WALK_OPERANDS] = { 1, 1, 1, 1 };
-    float buffer[TD_WALK_OPERANDS][TD_HALF_PIECE];
-    void *const buffers[TD_WALK_OPERANDS] = { buffer[0], buffer[1], buffer[2], buffer[3] };
-    for (int64_t begin = 0; begin < n; begin += TD_HALF_PIECE) {
-        int64_t m = n - begin < TD_HALF_PIECE ? n - begin : TD_HALF_PIECE;
-        for (int k = job->accumulate ? 0 : 1; k < job->walk.operands; k++) {
-            td_half_load(TD_F16, m, buffer[k], (const uint16_t *)at[k] + begin * stride[k],
-                         stride[k]);
+    (size == 1   ? copy_uint8_t
+     : size == 2 ? copy_uint16_t
+     : size == 4 ? copy_uint32_t
+                 : copy_uint64_t)(n, to, to_stride, from, from_stride);
+}
+
+typedef struct element_buffer {
+    _Alignas(64) char at[TD_HALF_PIECE * sizeof(double)];
+} element_buffer;
+
+static bool is_half(const element_job *job, int k)
+{
+    return job->half && job->size[k] == 2;
+}
+
+/* A piece of operand k as a loop wants it: in its place, or in the buffer, which it fills. */
+static void *take(const element_job *job, int k, int64_t n, void *from, int64_t stride,
+                  element_buffer *buffer)
+{
+    if (!is_half(job, k)) {
+        if (stride == 1) {
+            return from;
         }
-        job->loop(job, td_loops_of(TD_F32), m, buffers, dense);
-        td_half_store(TD_F16, m, (uint16_t *)at[0] + begin * stride[0], stride[0], buffer[0]);
+        copy(job->size[k], n, buffer->at, 1, from, stride);
+    } else if (job->dtype == TD_BF16 && stride == 1) {
+        td_loops_of(TD_BF16)->widen(n, (float *)buffer->at, from);
+    } else {
+        td_half_load(job->dtype, n, (float *)buffer->at, from, stride);
+    }
+    return buffer->at;
+}
+
+/* The other way: n elements of the result from the buffer to their place. */
+static void put(const element_job *job, int64_t n, void *to, int64_t stride,
+                const element_buffer *buffer)
+{
+    if (!is_half(job, 0)) {
+        copy(job->size[0], n, to, stride, buffer->at, 1);
+    } else if (job->dtype == TD_BF16 && stride == 1) {
+        td_loops_of(TD_BF16)->narrow(n, to, (const float *)buffer->at);
+    } else {
+        td_half_store(job->dtype, n, to, stride, (const float *)buffer->at);
     }
 }
 
-static bool has_tables(td_dtype dtype)
+/* A run, piece by piece through buffers. Of an operand that stands still, one piece serves all. */
+static void run_pieces(const element_job *job, const td_loops *loops, int64_t n, char *const *base,
+                       const int64_t *stride)
 {
-    return dtype == TD_F32 || dtype == TD_F64 || dtype == TD_BF16;
+    element_buffer buffer[TD_WALK_OPERANDS], sum;
+    void *at[TD_WALK_OPERANDS];
+    for (int64_t begin = 0; begin < n; begin += TD_HALF_PIECE) {
+        int64_t m = n - begin < TD_HALF_PIECE ? n - begin : TD_HALF_PIECE;
+        for (int k = 1; k < job->walk.operands; k++) {
+            bool again = k > 1 && base[k] == base[k - 1] && stride[k] == stride[k - 1];
+            if (again) {
+                at[k] = at[k - 1];
+            } else if (begin == 0 || stride[k] != 0) {
+                at[k] = take(job, k, m, base[k] + begin * stride[k] * job->size[k], stride[k],
+                             &buffer[k]);
+            }
+        }
+        char *to = base[0] + begin * stride[0] * job->size[0];
+        bool direct = stride[0] == 1 && !is_half(job, 0);
+        at[0] = direct && !job->accumulate ? (void *)to : buffer[0].at;
+        job->loop(job, loops, m, at);
+        if (job->accumulate) {
+            void *old = take(job, 0, m, to, stride[0], &sum);
+            loops->binary[TD_BINARY_add](m, direct ? (void *)to : buffer[0].at, old, at[0]);
+        }
+        if (!direct) {
+            put(job, m, to, stride[0], &buffer[0]);
+        }
+    }
 }
 
 static void element_range(void *ctx, int64_t begin, int64_t end)
 {
     const element_job *job = ctx;
-    const td_loops *loops = has_tables(job->dtype) ? td_loops_of(job->dtype) : NULL;
-    bool half = job->dtype == TD_F16 && job->size[0] == job->size[1];
+    const td_loops *loops = td_loops_of(job->half ? TD_F32 : job->dtype);
+    bool in_place = !job->half && !job->accumulate;
     int64_t stride[TD_WALK_OPERANDS] = { 0 };
     for (int k = 0; k < job->walk.operands; k++) {
         stride[k] = job->walk.stride[k][0];
+        in_place = in_place && stride[k] == 1;
     }
     td_cursor c;
     for (int64_t n = td_cursor_start(&c, &job->walk, begin, end); n; n = td_cursor_next(&c)) {
-        void *at[TD_WALK_OPERANDS] = { job->base[0] + c.offset[0] * job->size[0] };
-        for (int k = 1; k < job->walk.operands; k++) {
+        char *at[TD_WALK_OPERANDS] = { NULL };
+        for (int k = 0; k < job->walk.operands; k++) {
             at[k] = job->base[k] + c.offset[k] * job->size[k];
         }
-        if (half) {
-            half_run(job, n, at, stride);
+        if (in_place) {
+            job->loop(job, loops, n, (void *const *)at);
         } else {
-            job->loop(job, loops, n, at, stride);
+            run_pieces(job, loops, n, at, stride);
         }
     }
 }
@@ -146,6 +199,7 @@ static void run_elements(element_job *job, td_dtype dtype, int operands,
 {
     td_walk_init(&job->walk, operands, tensors);
     job->dtype = dtype;
+    job->half = dtype == TD_BF16 || dtype == TD_F16;
     for (int k = 0; k < operands; k++) {
         job->base[k] = td_ptr(tensors[k]);
         job->size[k] = (int64_t)td_dtype_size(tensors[k]->dtype);
@@ -190,7 +244,7 @@ void td_cpu_binary_grad(td_binary_op op, int input, td_tensor *dx, const td_tens
 
 void td_cpu_compare(td_compare_op op, td_tensor *y, const td_tensor *a, const td_tensor *b)
 {
-    element_job job = { .loop = has_tables(a->dtype) ? compare_loop : slow_compare_loop,
+    element_job job = { .loop = td_is_float(a->dtype) ? compare_loop : integer_compare_loop,
                         .op = (int)op };
     run_elements(&job, a->dtype, 3, (const td_tensor *[]){ y, a, b });
 }

@@ -1,5 +1,4 @@
-/* Loops of elements that need no instruction set of their own: integers, and what is slow for f16.
- */
+/* Loops of integers, which need no instruction set of their own. */
 #ifndef TD_TENSOR_CPU_OPS_INTEGERS_H
 #define TD_TENSOR_CPU_OPS_INTEGERS_H
 
@@ -8,7 +7,7 @@
 /* i64, i32 or u8; the operation is one of td_binary_of_integers. */
 td_binary_loop td_integer_loop(td_binary_op op, td_dtype dtype);
 
-/* i64, i32, u8, f16 */
-td_compare_loop td_integer_compare_loop(td_compare_op op, td_dtype dtype);
+/* i64, i32 or u8 */
+td_binary_loop td_integer_compare_loop(td_compare_op op, td_dtype dtype);
 
 #endif

@@ -83,6 +83,14 @@ TD_DEFINE_MATH(floor)
 TD_DEFINE_MATH(ceil)
 TD_DEFINE_MATH(rint)
 #undef TD_DEFINE_MATH
+TD_HD float td_math_normal_below(float x)
+{
+    return 0.5f * erfcf(x * -0.70710678f);
+}
+TD_HD double td_math_normal_below(double x)
+{
+    return 0.5 * erfc(x * -0.70710678118654752440);
+}
 TD_HD float td_math_pow(float x, float p)
 {
     return powf(x, p);
