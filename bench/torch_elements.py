@@ -2,7 +2,7 @@
 """Operations on elements (f32, two threads, no gradients) and some layers (forward and backward), tandem and PyTorch in
 turns: microseconds of a call, the least of three runs each, and PyTorch's time divided by tandem's.
 
-usage: torch_elements.py build/VARIANT/bench/bench_elements
+usage: torch_elements.py build/VARIANT/bench/bench_elements [ELEMENTS | layers]...
 """
 import os
 import statistics
@@ -72,7 +72,7 @@ def layers():
 
 def main():
     print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads")
-    for what in ["1000", "100000", "10000000", "layers"]:
+    for what in sys.argv[2:] or ["1000", "100000", "10000000", "layers"]:
         ours, theirs = {}, {}
         for _ in range(3):
             out = subprocess.run([sys.argv[1], what], capture_output=True, text=True, check=True,

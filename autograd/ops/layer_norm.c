@@ -1,23 +1,28 @@
-/* Normalisation over the last dimension: y = (x - mean) * inv_std * weight + bias. */
+/* Normalisation over the last dimension, or over groups of an image's channels: y = (x - mean) *
+ * inv_std * weight + bias. */
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
 
 static void layer_norm_backward(td_node *node, const td_tensor *dy)
 {
+    const td_layer_norm_params *params = td_params_of(node);
+    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
     const td_tensor *x = td_saved(node, 0), *weight = td_saved(node, 1);
-    if (!td_is_contiguous(dy)) {
+    bool rows = params->groups == 0;
+    if (rows && !td_is_contiguous(dy)) {
         td_tensor *copy = td_step_new_like(x, td_node_site(node));
-        td_kernels_of(td_device_of(dy))->copy(copy, dy);
+        kernels->copy(copy, dy);
         dy = copy;
     }
-    td_op_gradient dx = td_op_grad_begin(node, 0, x, td_is_contiguous(td_node_input(node, 0)));
+    bool direct = !rows || td_is_contiguous(td_node_input(node, 0));
+    td_op_gradient dx = td_op_grad_begin(node, 0, x, direct);
     td_op_gradient dweight =
         td_op_grad_begin(node, 1, td_node_input(node, 1), !td_op_repeats(node, 1));
     td_op_gradient dbias =
         td_op_grad_begin(node, 2, td_node_input(node, 2), !td_op_repeats(node, 2));
-    td_kernels_of(td_device_of(dy))
-        ->layer_norm_grad(dx.grad, dweight.grad, dbias.grad, dy, x, weight, td_saved(node, 2),
-                          td_saved(node, 3), dx.accumulate, dweight.accumulate, dbias.accumulate);
+    (rows ? kernels->layer_norm_grad : kernels->group_norm_grad)(
+        dx.grad, dweight.grad, dbias.grad, dy, x, weight, td_saved(node, 2), td_saved(node, 3),
+        dx.accumulate, dweight.accumulate, dbias.accumulate);
     td_op_grad_end(node, 0, &dx);
     td_op_grad_end(node, 1, &dweight);
     td_op_grad_end(node, 2, &dbias);
@@ -51,7 +56,7 @@ static td_tensor *of_rows(td_tensor *x, td_tensor *weight, td_tensor *bias, doub
     td_shape per_row = TD_SHAPE(td_numel(x) / x->shape[x->ndim - 1]);
     td_tensor *y = td_step_new_like(rows, at);
     td_tensor *mean = td_step_new(per_row, x->dtype, TD_ROW_MAJOR, device, at);
-    td_layer_norm_params params = { td_or_usual(eps, 1e-5) };
+    td_layer_norm_params params = { td_or_usual(eps, 1e-5), 0 };
     td_tensor *inv_std = td_step_new(per_row, x->dtype, TD_ROW_MAJOR, device, at);
     td_kernels_of(device)->layer_norm(y, mean, inv_std, rows, weight, bias, params.eps);
     return TD_RECORD(at, .op = "layer_norm", .backward = layer_norm_backward, .out = y,
@@ -100,4 +105,19 @@ td_tensor *td_layer_norm_at(td_layer_norm_options o, td_site at)
         of_rows(joined(x, dims, at), o.weight != NULL ? joined(o.weight, dims, at) : NULL,
                 o.bias != NULL ? joined(o.bias, dims, at) : NULL, o.eps, at);
     return td_reshape_at(y, td_shape_of(x), at);
+}
+
+td_tensor *td_op_group_norm_image(td_tensor *x, int64_t groups, td_tensor *weight, td_tensor *bias,
+                                  double eps, td_site at)
+{
+    td_device device = td_device_of(x);
+    td_shape per_group = TD_SHAPE(x->shape[0], groups);
+    td_layer_norm_params params = { td_or_usual(eps, 1e-5), groups };
+    td_tensor *y = td_step_new_like(x, at);
+    td_tensor *mean = td_step_new(per_group, x->dtype, TD_ROW_MAJOR, device, at);
+    td_tensor *inv_std = td_step_new(per_group, x->dtype, TD_ROW_MAJOR, device, at);
+    td_kernels_of(device)->group_norm(y, mean, inv_std, x, weight, bias, params.eps);
+    return TD_RECORD(at, .op = "group_norm", .backward = layer_norm_backward, .out = y,
+                     .inputs = { x, weight, bias }, .saved = { x, weight, mean, inv_std },
+                     .params = &params, .params_size = sizeof params);
 }

@@ -5,14 +5,27 @@
 
 #include <float.h>
 
-/* A channel's number for x [N,C,...]: [C] as [C,1,...]. */
-static td_tensor *per_channel(td_tensor *t, const td_tensor *x, const char *op, const char *what,
+/* The number of each channel, checked; 16-bit ones are cast beside f32. NULL: none. */
+static td_tensor *channels_of(td_tensor *t, const td_tensor *x, const char *op, const char *what,
                               td_site at)
 {
+    if (t == NULL) {
+        return NULL;
+    }
     td_check_float(t, op, what, at);
+    if (td_is_half(t->dtype) && x->dtype == TD_F32) {
+        t = td_cast_at(t, TD_F32, at);
+    }
+    td_check_match(x, t, op, at);
     TD_REQUIRE(t->ndim == 1 && t->shape[0] == x->shape[1], at,
                "%s: %s%s does not fit x%s: it must be [%lld], the channels", op, what,
                TD_SHAPE_TEXT(t), TD_SHAPE_TEXT(x), (long long)x->shape[1]);
+    return t;
+}
+
+/* A channel's number for x [N,C,...]: [C] as [C,1,...]. */
+static td_tensor *per_channel(td_tensor *t, const td_tensor *x, td_site at)
+{
     td_shape shape = { .ndim = x->ndim - 1, .dim = { t->shape[0] } };
     for (int d = 1; d < shape.ndim; d++) {
         shape.dim[d] = 1;
@@ -20,19 +33,25 @@ static td_tensor *per_channel(td_tensor *t, const td_tensor *x, const char *op, 
     return td_reshape_at(t, shape, at);
 }
 
+/* Images have a kernel; where a group lies in one piece, it is a row of layer_norm. */
 static td_tensor *normalise_groups(const char *op, td_tensor *x, int64_t groups, td_tensor *weight,
                                    td_tensor *bias, double eps, td_site at)
 {
     TD_REQUIRE(x->ndim >= 2 && groups > 0 && x->shape[1] % groups == 0 && td_numel(x) > 0, at,
                "%s: x%s must be [N,C,...], not empty, and %lld groups must divide C", op,
                TD_SHAPE_TEXT(x), (long long)groups);
+    weight = channels_of(weight, x, op, "weight", at);
+    bias = channels_of(bias, x, op, "bias", at);
+    if (x->ndim == 4 && !td_is_contiguous(x) && td_is_layout(x, TD_IMAGE)) {
+        return td_op_group_norm_image(x, groups, weight, bias, eps, at);
+    }
     td_tensor *rows = td_reshape_at(x, TD_SHAPE(x->shape[0] * groups, -1), at);
     td_tensor *y = td_layer_norm_at((td_layer_norm_options){ .x = rows, .eps = eps }, at);
     y = td_reshape_at(y, td_shape_of(x), at);
     if (weight != NULL) {
-        y = td_mul_at(y, per_channel(weight, x, op, "weight", at), at);
+        y = td_mul_at(y, per_channel(weight, x, at), at);
     }
-    return bias != NULL ? td_add_at(y, per_channel(bias, x, op, "bias", at), at) : y;
+    return bias != NULL ? td_add_at(y, per_channel(bias, x, at), at) : y;
 }
 
 td_tensor *td_group_norm_at(td_tensor *x, int64_t groups, td_tensor *weight, td_tensor *bias,

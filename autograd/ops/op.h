@@ -83,6 +83,10 @@ bool td_op_repeats(td_node *node, int i);
 /* The gradient of input i, shape [channels], is the sum of dy over all dimensions but one. */
 void td_op_grad_channel_sum(td_node *node, int i, const td_tensor *dy, int channel_dim);
 
+/* td_group_norm of an image in its device's layout; weight and bias fit (layer_norm.c). */
+td_tensor *td_op_group_norm_image(td_tensor *x, int64_t groups, td_tensor *weight, td_tensor *bias,
+                                  double eps, td_site at);
+
 /* (size + 2 pad - dilation (kernel-1) - 1) / stride + 1: how often a window fits; 0 if it does
  * not. */
 int64_t td_op_windows(int64_t size, int64_t kernel, int stride, int pad, int dilation);

@@ -53,6 +53,7 @@ typedef struct td_triangle_params {
 
 typedef struct td_layer_norm_params {
     double eps;
+    int64_t groups; /* of channels (group_norm); 0: over rows */
 } td_layer_norm_params;
 
 typedef struct td_batch_norm_params {

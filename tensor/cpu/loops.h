@@ -2,8 +2,8 @@
  * loops.inc compiles them once for every instruction set (ops_loops_*.c) and float type, and
  * td_loops_of picks a table. What they are called on (blocks, threads, shapes) is decided in
  * ops_*.c, once for all types: hence the void pointers, which are to elements of the table's type.
- * bf16 is computed in float; its table has no loops (NULL) of elements, nor for what needs more than
- * bf16 can hold.
+ * bf16 is computed in float; its table has no loops (NULL) of elements, nor for what needs more
+ * than bf16 can hold.
  *
  * n counts elements; a stride follows its pointer and counts elements too. */
 #ifndef TD_TENSOR_CPU_LOOPS_H

@@ -1,7 +1,8 @@
-/* Batch normalisation. Training goes over x twice: for the statistics, and to normalise, the second
- * time backwards, because the end of x is what the caches still hold. Each block of rows gives its
- * mean and its sum of squares about that mean; blocks are merged in double by the formula for the
- * variance of a union (Chan, Golub and LeVeque 1979), so a large mean costs no accuracy. */
+/* Batch normalisation and group normalisation. Training goes over x twice: for the statistics, and
+ * to normalise, the second time backwards, because the end of x is what the caches still hold. Each
+ * block of rows gives its mean and its sum of squares about that mean; blocks are merged in double
+ * by the formula for the variance of a union (Chan, Golub and LeVeque 1979), so a large mean costs
+ * no accuracy. */
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/staged.h"
@@ -178,5 +179,77 @@ void td_cpu_batch_norm(const td_batch_norm_args *a)
     td_scratch_free(device, job.moments);
     td_stage_end(&sy);
     td_stage_end(&sadd);
+    td_stage_end(&sx);
+}
+
+/* ---- group normalisation. An image in the CPU's layout is a matrix with a row per pixel and a
+ * column per channel of each picture; statistics of columns, merged, are those of groups ---- */
+
+/* Mean and variance of the `each` columns from `first` on. */
+static double group_moments(const norm_job *job, int64_t first, int64_t each, double *variance)
+{
+    const double *means = job->moments + first, *m2 = means + job->channels;
+    double mean = 0.0, sum = 0.0;
+    for (int64_t i = 0; i < each; i++) {
+        mean += means[i] / (double)each;
+    }
+    for (int64_t i = 0; i < each; i++) {
+        sum += m2[i] + (double)job->rows * (means[i] - mean) * (means[i] - mean);
+    }
+    *variance = sum / (double)(job->rows * each);
+    return mean;
+}
+
+/* As prepare_channels. */
+static void prepare_groups(const norm_job *job, td_tensor *means, td_tensor *inv_stds,
+                           const td_tensor *weight, const td_tensor *bias, double eps,
+                           char *mean_of)
+{
+    td_dtype dtype = means->dtype;
+    int64_t bytes = job->channels * job->size, groups = means->shape[1];
+    int64_t channels = job->channels / means->shape[0], each = channels / groups;
+    for (int64_t group = 0; group < td_numel(means); group++) {
+        double variance, mean = group_moments(job, group * each, each, &variance);
+        double inv_std = 1.0 / sqrt(variance + eps);
+        td_store_element(td_ptr(means), dtype, group, mean);
+        td_store_element(td_ptr(inv_stds), dtype, group, inv_std);
+        double lost = mean - td_load_element(td_ptr(means), dtype, group);
+        for (int64_t i = group * each; i < (group + 1) * each; i++) {
+            double scale = td_channel(weight, i % channels, 1.0) * inv_std;
+            td_store_element(mean_of, dtype, i, mean);
+            td_store_element(mean_of + bytes, dtype, i, scale);
+            td_store_element(mean_of + 2 * bytes, dtype, i,
+                             td_channel(bias, i % channels, 0.0) - lost * scale);
+        }
+    }
+}
+
+void td_cpu_group_norm(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const td_tensor *x,
+                       const td_tensor *weight, const td_tensor *bias, double eps)
+{
+    td_device device = td_device_of(x);
+    int64_t columns = x->shape[0] * x->shape[1];
+    td_staged sx, sy;
+    norm_job job = {
+        .loops = td_loops_of(x->dtype),
+        .size = (int64_t)td_dtype_size(x->dtype),
+        .rows = td_numel(x) / columns,
+        .channels = columns,
+        .chunk = td_group_norm_chunk(columns),
+        .x = td_stage_in(&sx, x, TD_IMAGE),
+        .y = td_stage_out(&sy, y, TD_IMAGE, false),
+    };
+    int64_t chunks = (job.rows + job.chunk - 1) / job.chunk;
+    job.moments = td_scratch(device, (size_t)(chunks * 4 * columns) * sizeof(double));
+    find_moments(&job, device);
+    char *constants = td_scratch(device, (size_t)(3 * columns * job.size));
+    prepare_groups(&job, mean, inv_std, weight, bias, eps, constants);
+    job.constants = (td_norm_constants){ .mean = constants,
+                                         .scale = constants + columns * job.size,
+                                         .shift = constants + 2 * columns * job.size };
+    td_parallel_backwards(device, job.rows, job.chunk, normalize_range, &job);
+    td_scratch_free(device, constants);
+    td_scratch_free(device, job.moments);
+    td_stage_end(&sy);
     td_stage_end(&sx);
 }

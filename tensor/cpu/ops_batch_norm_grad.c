@@ -1,5 +1,5 @@
-/* The gradient of batch normalisation (+ add) (relu). With g = dy where the relu let it through,
- * n rows, x_hat = (x - mean) * inv_std, per channel:
+/* The gradients of batch and group normalisation. Batch normalisation (+ add) (relu). With g = dy
+ * where the relu let it through, n rows, x_hat = (x - mean) * inv_std, per channel:
  *
  *     dbias = sum(g)    dweight = sum(g x_hat)    dadd = g
  *     dx = weight inv_std (g - sum(g)/n - x_hat sum(g x_hat)/n)     or, in evaluation, w inv_std g
@@ -208,6 +208,93 @@ void td_cpu_batch_norm_grad(const td_batch_norm_grad_args *args)
     td_stage_end(&sdadd);
     td_stage_end(&sdx);
     td_stage_end(&sy);
+    td_stage_end(&sx);
+    td_stage_end(&sdy);
+}
+
+/* ---- group normalisation: as above, but with means over groups of columns ---- */
+
+/* Per column of a picture: the constants of dx = a g + b (x - mean) + c; and per channel the
+ * gradients of weight and bias, sums over pictures. */
+static void prepare_groups(const grad_job *job, const td_tensor *weight, const td_tensor *mean,
+                           const td_tensor *inv_std, char *constants)
+{
+    td_dtype dtype = mean->dtype;
+    int64_t bytes = job->channels * job->size, groups = td_numel(mean);
+    int64_t channels = job->channels / mean->shape[0], each = job->channels / groups;
+    double n = (double)(job->rows * each);
+    char *a = constants + bytes, *b = a + bytes, *c = b + bytes;
+    for (int64_t group = 0; group < groups; group++) {
+        double std = td_load_element(td_ptr(inv_std), dtype, group), g = 0.0, gx = 0.0;
+        for (int64_t i = group * each; i < (group + 1) * each; i++) {
+            double w = td_channel(weight, i % channels, 1.0);
+            g += w * job->sums[i];
+            gx += w * job->sums[job->channels + i];
+        }
+        for (int64_t i = group * each; i < (group + 1) * each; i++) {
+            td_store_element(a, dtype, i, td_channel(weight, i % channels, 1.0) * std);
+            td_store_element(b, dtype, i, -std * std * std * gx / n);
+            td_store_element(c, dtype, i, -std * g / n);
+        }
+    }
+}
+
+static void put_group_sums(const grad_job *job, td_tensor *dweight, bool accumulate_dweight,
+                           td_tensor *dbias, bool accumulate_dbias, const td_tensor *inv_std)
+{
+    int64_t pictures = inv_std->shape[0], channels = job->channels / pictures;
+    int64_t each = channels / inv_std->shape[1];
+    for (int64_t c = 0; c < channels; c++) {
+        double g = 0.0, gx = 0.0;
+        for (int64_t i = c; i < job->channels; i += channels) {
+            g += job->sums[i];
+            gx += job->sums[job->channels + i] *
+                  td_load_element(td_ptr(inv_std), inv_std->dtype, i / each);
+        }
+        put(dweight, c, accumulate_dweight, gx);
+        put(dbias, c, accumulate_dbias, g);
+    }
+}
+
+void td_cpu_group_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
+                            const td_tensor *dy, const td_tensor *x, const td_tensor *weight,
+                            const td_tensor *mean, const td_tensor *inv_std, bool accumulate_dx,
+                            bool accumulate_dweight, bool accumulate_dbias)
+{
+    td_device device = td_device_of(x);
+    int64_t columns = x->shape[0] * x->shape[1], each = columns / td_numel(mean);
+    td_staged sdy, sx, sdx;
+    grad_job job = {
+        .loops = td_loops_of(x->dtype),
+        .size = (int64_t)td_dtype_size(x->dtype),
+        .rows = td_numel(x) / columns,
+        .channels = columns,
+        .chunk = td_group_norm_chunk(columns),
+        .mask = TD_NORM_MASK_NONE,
+        .dy = td_stage_in(&sdy, dy, TD_IMAGE),
+        .x = td_stage_in(&sx, x, TD_IMAGE),
+        .dx = td_stage_out(&sdx, dx, TD_IMAGE, accumulate_dx),
+        .add_dx = accumulate_dx,
+    };
+    int64_t bytes = columns * job.size, chunks = (job.rows + job.chunk - 1) / job.chunk;
+    char *constants = td_scratch(device, (size_t)(4 * bytes)); /* mean, a, b, c */
+    for (int64_t i = 0; i < columns; i++) {
+        td_store_element(constants, x->dtype, i, td_load_element(td_ptr(mean), x->dtype, i / each));
+    }
+    job.constants = (td_norm_constants){ .mean = constants,
+                                         .a = constants + bytes,
+                                         .b = constants + 2 * bytes,
+                                         .c = constants + 3 * bytes };
+    job.sums = td_scratch(device, (size_t)(chunks * 4 * columns) * sizeof(double));
+    find_sums(&job, device);
+    put_group_sums(&job, dweight, accumulate_dweight, dbias, accumulate_dbias, inv_std);
+    if (job.dx) {
+        prepare_groups(&job, weight, mean, inv_std, constants);
+        td_parallel_backwards(device, job.rows, job.chunk, apply_range, &job);
+    }
+    td_scratch_free(device, job.sums);
+    td_scratch_free(device, constants);
+    td_stage_end(&sdx);
     td_stage_end(&sx);
     td_stage_end(&sdy);
 }

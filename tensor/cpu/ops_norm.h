@@ -18,6 +18,14 @@ static inline int64_t td_norm_chunk(int64_t channels)
     return (blocks > 1 ? blocks : 1) * TD_NORM_BLOCK;
 }
 
+/* The same of group normalisation's matrices, which have few rows and a column per channel of each
+ * picture. */
+static inline int64_t td_group_norm_chunk(int64_t columns)
+{
+    int64_t rows = 2 * TD_INLINE_ELEMENTS / columns;
+    return rows < 8 ? 8 : rows < TD_NORM_BLOCK ? rows : TD_NORM_BLOCK;
+}
+
 /* The dtype of constants and statistics beside tensors of a dtype. */
 static inline td_dtype td_norm_dtype(td_dtype dtype)
 {

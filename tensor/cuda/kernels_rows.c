@@ -5,24 +5,48 @@
 #include "tensor/staged.h"
 #include "tensor/extend.h"
 
-void td_cuda_layer_norm(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const td_tensor *x,
-                        const td_tensor *weight, const td_tensor *bias, double eps)
+static const td_cuda_groups no_groups = { 0, 0, 0 };
+
+/* Channels of x [N,C,H,W] in as many groups as mean [N,groups] has. */
+static td_cuda_groups groups_of(const td_tensor *x, const td_tensor *mean)
+{
+    int64_t channels = x->shape[1];
+    return (td_cuda_groups){ x->shape[2] * x->shape[3], channels, channels / mean->shape[1] };
+}
+
+static void normalise(const char *name, td_cuda_groups groups, td_tensor *y, td_tensor *mean,
+                      td_tensor *inv_std, const td_tensor *x, const td_tensor *weight,
+                      const td_tensor *bias, double eps)
 {
     if (td_numel(x) == 0) {
         return;
     }
+    td_layout layout = groups.each > 0 ? TD_IMAGE : TD_ROW_MAJOR;
+    int64_t rows = td_numel(mean);
     td_staged sy, sx, sw, sb;
-    const void *from = td_stage_in(&sx, x, TD_ROW_MAJOR);
+    const void *from = td_stage_in(&sx, x, layout);
     const void *scale = td_stage_in(&sw, weight, TD_ROW_MAJOR);
     const void *shift = td_stage_in(&sb, bias, TD_ROW_MAJOR);
-    void *to = td_stage_out(&sy, y, TD_ROW_MAJOR, false);
-    td_cuda_launch_layer_norm(x->dtype, td_numel(mean), x->shape[x->ndim - 1], to, td_ptr(mean),
+    void *to = td_stage_out(&sy, y, layout, false);
+    td_cuda_launch_layer_norm(x->dtype, rows, td_numel(x) / rows, groups, to, td_ptr(mean),
                               td_ptr(inv_std), from, scale, shift, eps, td_cuda_stream(x));
-    td_cuda_launched("layer_norm");
+    td_cuda_launched(name);
     td_stage_end(&sy);
     td_stage_end(&sb);
     td_stage_end(&sw);
     td_stage_end(&sx);
+}
+
+void td_cuda_layer_norm(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const td_tensor *x,
+                        const td_tensor *weight, const td_tensor *bias, double eps)
+{
+    normalise("layer_norm", no_groups, y, mean, inv_std, x, weight, bias, eps);
+}
+
+void td_cuda_group_norm(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const td_tensor *x,
+                        const td_tensor *weight, const td_tensor *bias, double eps)
+{
+    normalise("group_norm", groups_of(x, mean), y, mean, inv_std, x, weight, bias, eps);
 }
 
 static td_cuda_channel channel_of(const td_tensor *t)
@@ -31,42 +55,64 @@ static td_cuda_channel channel_of(const td_tensor *t)
              : (td_cuda_channel){ NULL, 0, false };
 }
 
-void td_cuda_layer_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
-                             const td_tensor *dy, const td_tensor *x, const td_tensor *weight,
-                             const td_tensor *mean, const td_tensor *inv_std, bool accumulate_dx,
-                             bool accumulate_dweight, bool accumulate_dbias)
+static void normalise_grad(const char *name, td_cuda_groups groups, td_tensor *dx,
+                           td_tensor *dweight, td_tensor *dbias, const td_tensor *dy,
+                           const td_tensor *x, const td_tensor *weight, const td_tensor *mean,
+                           const td_tensor *inv_std, bool accumulate_dx, bool accumulate_dweight,
+                           bool accumulate_dbias)
 {
     td_device device = td_device_of(x);
     cudaStream_t stream = td_cuda_stream(x);
-    int64_t rows = td_numel(mean), d = x->shape[x->ndim - 1];
-    if (d == 0) {
+    td_layout layout = groups.each > 0 ? TD_IMAGE : TD_ROW_MAJOR;
+    int64_t rows = td_numel(mean);
+    int64_t channels = groups.each > 0 ? groups.channels : x->shape[x->ndim - 1];
+    if (channels == 0) {
         return;
     }
     td_staged sdx, sdy, sx, sw;
-    const void *from = td_stage_in(&sx, x, TD_ROW_MAJOR);
-    const void *gradient = td_stage_in(&sdy, dy, TD_ROW_MAJOR);
+    const void *from = td_stage_in(&sx, x, layout);
+    const void *gradient = td_stage_in(&sdy, dy, layout);
     const void *scale = td_stage_in(&sw, weight, TD_ROW_MAJOR);
-    void *to = td_stage_out(&sdx, dx, TD_ROW_MAJOR, accumulate_dx);
+    void *to = td_stage_out(&sdx, dx, layout, accumulate_dx);
     if (dx && rows > 0) {
-        td_cuda_launch_layer_norm_grad(x->dtype, rows, d, to, gradient, from, scale, td_ptr(mean),
-                                       td_ptr(inv_std), accumulate_dx, stream);
+        td_cuda_launch_layer_norm_grad(x->dtype, rows, td_numel(x) / rows, groups, to, gradient,
+                                       from, scale, td_ptr(mean), td_ptr(inv_std), accumulate_dx,
+                                       stream);
     }
     if (dweight || dbias) {
-        td_cuda_matrix m = td_cuda_matrix_of(rows, d, x->dtype, false);
-        double *partial = td_scratch(device, (size_t)(m.chunks * 2 * d) * sizeof *partial);
+        td_cuda_matrix m = td_cuda_matrix_of(td_numel(x) / channels, channels, x->dtype, false);
+        double *partial = td_scratch(device, (size_t)(m.chunks * 2 * channels) * sizeof *partial);
         if (rows > 0) {
-            td_cuda_launch_layer_norm_sums(&m, partial, gradient, from, td_ptr(mean),
+            td_cuda_launch_layer_norm_sums(&m, groups, partial, gradient, from, td_ptr(mean),
                                            td_ptr(inv_std), stream);
         }
         td_cuda_launch_layer_norm_put(&m, channel_of(dweight), accumulate_dweight,
                                       channel_of(dbias), accumulate_dbias, partial, stream);
         td_scratch_free(device, partial);
     }
-    td_cuda_launched("layer_norm_grad");
+    td_cuda_launched(name);
     td_stage_end(&sdx);
     td_stage_end(&sw);
     td_stage_end(&sdy);
     td_stage_end(&sx);
+}
+
+void td_cuda_layer_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
+                             const td_tensor *dy, const td_tensor *x, const td_tensor *weight,
+                             const td_tensor *mean, const td_tensor *inv_std, bool accumulate_dx,
+                             bool accumulate_dweight, bool accumulate_dbias)
+{
+    normalise_grad("layer_norm_grad", no_groups, dx, dweight, dbias, dy, x, weight, mean, inv_std,
+                   accumulate_dx, accumulate_dweight, accumulate_dbias);
+}
+
+void td_cuda_group_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
+                             const td_tensor *dy, const td_tensor *x, const td_tensor *weight,
+                             const td_tensor *mean, const td_tensor *inv_std, bool accumulate_dx,
+                             bool accumulate_dweight, bool accumulate_dbias)
+{
+    normalise_grad("group_norm_grad", groups_of(x, mean), dx, dweight, dbias, dy, x, weight, mean,
+                   inv_std, accumulate_dx, accumulate_dweight, accumulate_dbias);
 }
 
 /* ---- softmax: memory is [outer][d][inner] ---- */

@@ -6,20 +6,28 @@
 
 TD_EXTERN_C_BEGIN
 
-/* x, y [rows][d]; weight, bias [d] or NULL; mean, inv_std [rows] are written. */
-void td_cuda_launch_layer_norm(td_dtype dtype, int64_t rows, int64_t d, void *y, void *mean,
-                               void *inv_std, const void *x, const void *weight, const void *bias,
-                               double eps, cudaStream_t stream);
-void td_cuda_launch_layer_norm_grad(td_dtype dtype, int64_t rows, int64_t d, void *dx,
-                                    const void *dy, const void *x, const void *weight,
+/* each > 0: a row is a group of `each` channels of a picture in memory
+ * [pictures][pixels][channels]; rows are counted by picture, then group, and d is pixels each. */
+typedef struct td_cuda_groups {
+    int64_t pixels, channels, each;
+} td_cuda_groups;
+
+/* x, y [rows][d]; weight, bias [d] or NULL; mean, inv_std [rows] are written. Of groups: weight,
+ * bias [channels]. */
+void td_cuda_launch_layer_norm(td_dtype dtype, int64_t rows, int64_t d, td_cuda_groups groups,
+                               void *y, void *mean, void *inv_std, const void *x,
+                               const void *weight, const void *bias, double eps,
+                               cudaStream_t stream);
+void td_cuda_launch_layer_norm_grad(td_dtype dtype, int64_t rows, int64_t d, td_cuda_groups groups,
+                                    void *dx, const void *dy, const void *x, const void *weight,
                                     const void *mean, const void *inv_std, bool accumulate,
                                     cudaStream_t stream);
 
-/* m: the rows, as a matrix. partial[chunks][2][d]: sums of dy x_hat and of dy; then
- * weight (+)= the sums of dy x_hat, bias (+)= the sums of dy, where they are wanted. */
-void td_cuda_launch_layer_norm_sums(const td_cuda_matrix *m, double *partial, const void *dy,
-                                    const void *x, const void *mean, const void *inv_std,
-                                    cudaStream_t stream);
+/* m: the rows (of groups: all pixels), as a matrix. partial[chunks][2][d]: sums of dy x_hat and of
+ * dy; then weight (+)= the sums of dy x_hat, bias (+)= the sums of dy, where they are wanted. */
+void td_cuda_launch_layer_norm_sums(const td_cuda_matrix *m, td_cuda_groups groups, double *partial,
+                                    const void *dy, const void *x, const void *mean,
+                                    const void *inv_std, cudaStream_t stream);
 void td_cuda_launch_layer_norm_put(const td_cuda_matrix *m, td_cuda_channel weight,
                                    bool accumulate_weight, td_cuda_channel bias,
                                    bool accumulate_bias, const double *partial,
