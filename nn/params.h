@@ -113,8 +113,8 @@ int td_params_owner(const td_params *params, int i);
 td_status td_params_collect(const td_params *params, td_tensor *window, int i, td_tensor *whole);
 /* Copies this rank's window of parameter i's state to `part`: 1-d, of the parameters' dtype. */
 td_status td_params_take(const td_params *params, td_tensor *window, int i, td_tensor *part);
-/* Takes this rank's part of parameter i's state out of the whole. */
-td_status td_params_keep(const td_params *params, td_tensor *window, int i, const td_tensor *whole);
+/* The other way: this rank's window gets them. */
+td_status td_params_keep(const td_params *params, td_tensor *window, int i, td_tensor *part);
 
 /* A view of one parameter's part of such a tensor, in the parameter's shape and memory order. The
  * caller's to free; NULL when memory is short. */

@@ -132,12 +132,13 @@ void td_params_spread(td_params *params, const td_params_peers *peers,
     td_params_set_peers(params, peers);
     for (int i = 0; i < params->count; i++) {
         td_param *p = &params->items[i];
-        td_tensor whole = td_params_part(p->tensor, 0, p->count);
-        if (peers->own_values) {
-            (void)td_params_keep(params, params->flat, i, &whole); /* one dtype: copies */
-        } else {
-            td_tensor to = td_params_part(params->flat, p->begin, p->count);
-            td_copy_(&to, &whole);
+        td_window here = td_params_here(params, i);
+        td_window all = { .begin = p->begin, .count = p->count, .place = p->begin };
+        td_window w = peers->own_values ? here : all;
+        if (w.count > 0) {
+            td_tensor from = td_params_part(p->tensor, w.begin - p->begin, w.count);
+            td_tensor to = td_params_part(params->flat, w.place, w.count);
+            td_copy_(&to, &from);
         }
         td_exchange_memory(p->tensor, places->values[i]);
         td_free(places->values[i]);

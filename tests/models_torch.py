@@ -162,7 +162,7 @@ def probe(name, side, batch, path):
         model.train()(torch.randn(batch + 2, 3, side, side))
     for norm in norms_of(model):
         norm.momentum = 0.1
-    write(path + ".model.safetensors", state_of(model), {"arch": name})
+    write(path + ".model.safetensors", state_of(model), {"model.arch": name})
     x, y = torch.randn(batch, 3, side, side), torch.arange(batch) % CLASSES
     exact = results_of(copy.deepcopy(model).double(), x.double(), y)
     noise = torch.tensor(own_noise(model, x, y, exact))

@@ -226,43 +226,6 @@ static void test_foreign_names(void **state)
     }
 }
 
-static double third_step(td_optim *optim, td_module *net)
-{
-    td_tensor *x = td_from((float[]){ 1, -2, 4 }, TD_SHAPE(1, 3), TD_F32, TD_CPU);
-    TD_STEP {
-        td_zero_grad(optim);
-        td_backward(td_sum(td_forward(net, x)));
-        td_optim_step(optim);
-    }
-    td_free(x);
-    return td_get(net->tensors[0].tensor, (int64_t[]){ 0, 0 });
-}
-
-/* SGD's state has PyTorch's name. The file was made by tandem 0.1.0, which called it
- * "momentum": linear_weight and linear_bias after two steps with lr 0.5, momentum 0.5 and
- * third_step's x. */
-static void test_momentum_buffer(void **state)
-{
-    (void)state;
-    td_module *net = td_nn_linear(3, 2);
-    td_optim *optim = td_sgd(td_parameters(net), .lr = 0.5, .momentum = 0.5);
-    if (td_checkpoint_load("tests/golden/sgd_momentum.safetensors", net, .optim = optim) != TD_OK) {
-        fail_msg("%s", td_last_error());
-    }
-    const char *path = temp_path("momentum.safetensors");
-    assert_int_equal(td_checkpoint_save(path, net, .optim = optim), TD_OK);
-    td_safetensors *file;
-    assert_int_equal(td_safetensors_open(path, &file), TD_OK);
-    assert_non_null(td_safetensors_find(file, "optimizer.weight.momentum_buffer"));
-    assert_null(td_safetensors_find(file, "optimizer.weight.momentum"));
-    td_safetensors_close(file);
-    assert_true(third_step(optim, net) == -1.125); /* 1 - 0.5 (1 + 1.5 + 1.75) */
-    assert_int_equal(td_checkpoint_load(path, net, .optim = optim), TD_OK);
-    assert_true(third_step(optim, net) == -1.125);
-    td_optim_free(optim);
-    td_module_free(net);
-}
-
 /* Weights of another float type are converted. */
 static void test_other_dtypes(void **state)
 {
@@ -324,8 +287,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_FOLDER(test_resume_sgd),    IN_FOLDER(test_resume_adam),
         IN_FOLDER(test_file_order),    IN_FOLDER(test_other_memory_order),
-        IN_FOLDER(test_foreign_names), IN_FOLDER(test_momentum_buffer),
-        IN_FOLDER(test_other_dtypes),  IN_FOLDER(test_resnet),
+        IN_FOLDER(test_foreign_names), IN_FOLDER(test_other_dtypes),
+        IN_FOLDER(test_resnet),
     };
     return cmocka_run_group_tests_name("checkpoints: resume", tests, NULL, NULL);
 }

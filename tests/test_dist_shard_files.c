@@ -1,7 +1,8 @@
 /* Checkpoints of sharded models: they do not depend on the number of ranks or on what is sharded, a
  * killed save leaves the old file or the new one, and failures are told to all ranks. */
-#include "nn/io/safetensors.h"
+#include "nn/io/records.h"
 #include "nn/module.h"
+#include "nn/params.h"
 #include "tensor/clock.h"
 #include "tests/dist_faults.h"
 #include "tests/dist_procs.h"
@@ -28,8 +29,57 @@ typedef struct save_case {
     td_shard shard;
     int steps;  /* before saving */
     bool apart; /* the other ranks do not see the first one's files */
+    bool background;
     char from[512], to[512];
 } save_case;
+
+/* Bytes of a rank's part: f32 values, and as many for each average and moment. */
+static int64_t bytes_of_part(const shard_run *r, td_shard shard)
+{
+    const td_params *params = td_parameters(r->job.net);
+    int64_t own = 0, all = 0, buffers = 0;
+    for (int i = 0; i < td_params_count(params); i++) {
+        own += td_params_here(params, i).count;
+        all += td_params_get(params, i)->count;
+    }
+    td_state_list state = td_module_state(r->job.net);
+    for (int i = 0; i < state.count; i++) {
+        buffers += td_numel(state.items[i].tensor);
+    }
+    td_state_list_free(&state);
+    buffers -= all; /* whole on every rank, and so are their averages */
+    int64_t values = shard == TD_SHARD_PARAMETERS ? own : all;
+    return (int64_t)sizeof(float) * (2 * values + 2 * own + 2 * buffers);
+}
+
+/* Loads, and reads of the file what the rank keeps, and nothing else. */
+static void load(shard_run *r, const save_case *c)
+{
+    int64_t bytes = 0;
+    const td_checkpoint_options what = {
+        .path = c->from, .model = r->job.net, .optim = r->job.optim, .ema = r->ema
+    };
+    td_fill_(td_params_flat(td_parameters(r->job.net)), 0.5);
+    REQUIRE_OK(td_checkpoint_load_model(&what, false, &bytes, TD_HERE));
+    bool has_state = c->rule == ADAMW_GROUPS && strstr(c->from, "fresh") == NULL;
+    REQUIRE(!has_state || bytes == bytes_of_part(r, c->shard));
+}
+
+/* In the background: while the next steps are made, and twice. */
+static void save_run(shard_run *r, const shard_case *what, const save_case *c, const char *to)
+{
+    td_saving *saving = NULL;
+    for (int i = 0; i < (c->background ? 2 : 1); i++) {
+        REQUIRE_OK(td_checkpoint_save(to, r->job.net, .optim = r->job.optim, .ema = r->ema,
+                                      .background = c->background ? &saving : NULL));
+    }
+    if (c->background) {
+        REQUIRE(saving != NULL);
+        shard_step(r, what);
+    }
+    REQUIRE_OK(td_saving_wait(&saving));
+    REQUIRE(saving == NULL);
+}
 
 /* Loads a checkpoint, makes some steps, saves another. */
 static int run_save(int rank, int size, void *arg)
@@ -40,8 +90,7 @@ static int run_save(int rank, int size, void *arg)
     shard_run r;
     shard_open(&r, &what, c->shard, 0); /* all ranks have the same data */
     if (c->from[0] != '\0') {
-        td_fill_(td_params_flat(td_parameters(r.job.net)), 0.5);
-        REQUIRE_OK(td_checkpoint_load(c->from, r.job.net, .optim = r.job.optim, .ema = r.ema));
+        load(&r, c);
     }
     for (int i = 0; i < c->steps; i++) {
         shard_step(&r, &what);
@@ -52,7 +101,9 @@ static int run_save(int rank, int size, void *arg)
             REQUIRE(chdir(rank == 0 ? temp_folder() : "/") == 0);
             to = strrchr(to, '/') + 1;
         }
-        REQUIRE_OK(td_checkpoint_save(to, r.job.net, .optim = r.job.optim, .ema = r.ema));
+        save_run(&r, &what, c, to);
+    } else if (c->background) { /* the others make the steps along */
+        shard_step(&r, &what);
     }
     shard_close(&r);
     REQUIRE_OK(td_barrier(NULL));
@@ -114,6 +165,30 @@ static void assert_same_tensors(const char *a, const char *b)
     }
     td_safetensors_close(fa);
     td_safetensors_close(fb);
+}
+
+/* The same bytes, whatever the steps that are made beside. */
+static void test_checkpoints_in_the_background(void **state)
+{
+    (void)state;
+    save(1, TD_SHARD_NONE, 3, NULL, temp_path("measure"));
+    save(1, TD_SHARD_OPTIMIZER, 0, temp_path("measure"), temp_path("one"));
+    for (int way = TD_SHARD_NONE; way <= TD_SHARD_PARAMETERS; way++) {
+        for (int apart = 0; apart < (way == TD_SHARD_OPTIMIZER ? 2 : 1); apart++) {
+            save_case c = { .rule = ADAMW_GROUPS,
+                            .shard = (td_shard)way,
+                            .background = true,
+                            .apart = apart != 0 };
+            snprintf(c.from, sizeof c.from, "%s", temp_path("measure"));
+            snprintf(c.to, sizeof c.to, "%s", temp_path("saved"));
+            procs_succeed(2, limit, run_save, &c);
+            assert_same_tensors(temp_path("saved"), temp_path("measure"));
+            if (way != TD_SHARD_NONE) {
+                assert_true(is_same_file(temp_path("saved"), temp_path("one")));
+            }
+            assert_int_equal(unlink(temp_path("saved")), 0);
+        }
+    }
 }
 
 /* Two and four ranks that have the same data have the gradients of one, whose file is the measure:
@@ -225,6 +300,7 @@ enum { MOMENTS = 8 };
 typedef struct killed_save {
     td_shard shard;
     int victim, moment;
+    bool background;
     char from[512], to[512], other[512];
 } killed_save;
 
@@ -232,6 +308,15 @@ static void kill_myself(int number)
 {
     (void)number;
     (void)kill(getpid(), SIGKILL);
+}
+
+static void save_killed(const killed_save *c, shard_run *r, const char *path)
+{
+    td_saving *saving = NULL;
+    td_status status = td_checkpoint_save(path, r->job.net, .optim = r->job.optim, .ema = r->ema,
+                                          .background = c->background ? &saving : NULL);
+    status = status == TD_OK ? td_saving_wait(&saving) : status;
+    REQUIRE(path == c->to || status == TD_OK);
 }
 
 /* Saves twice: to see how long it takes, and with a death on the way. */
@@ -244,7 +329,7 @@ static int run_killed_save(int rank, int size, void *arg)
     shard_open(&r, &what, c->shard, 0);
     REQUIRE_OK(td_checkpoint_load(c->from, r.job.net, .optim = r.job.optim, .ema = r.ema));
     double begin = td_clock();
-    REQUIRE_OK(td_checkpoint_save(c->other, r.job.net, .optim = r.job.optim, .ema = r.ema));
+    save_killed(c, &r, c->other);
     double seconds = (td_clock() - begin) * (c->moment + 0.5) / MOMENTS;
     REQUIRE_OK(td_barrier(NULL));
     if (rank == c->victim) {
@@ -254,7 +339,7 @@ static int run_killed_save(int rank, int size, void *arg)
                                                     (suseconds_t)(seconds * 1e6) % 1000000 } };
         REQUIRE(setitimer(ITIMER_REAL, &when, NULL) == 0);
     }
-    (void)td_checkpoint_save(c->to, r.job.net, .optim = r.job.optim, .ema = r.ema);
+    save_killed(c, &r, c->to);
     _exit(0); /* without a word to the others, as if killed */
 }
 
@@ -279,10 +364,11 @@ static void test_a_killed_save_leaves_the_old_file_or_the_new(void **state)
     save(1, TD_SHARD_OPTIMIZER, 3, NULL, temp_path("old"));
     save(1, TD_SHARD_OPTIMIZER, 2, temp_path("old"), temp_path("new"));
     int stayed = 0;
-    for (int i = 0; i < 2 * MOMENTS; i++) {
+    for (int i = 0; i < 4 * MOMENTS; i++) {
         killed_save c = { .shard = i % 4 < 2 ? TD_SHARD_OPTIMIZER : TD_SHARD_PARAMETERS,
+                          .background = i >= 2 * MOMENTS,
                           .victim = i % 2,
-                          .moment = i / 2 };
+                          .moment = i / 2 % MOMENTS };
         snprintf(c.from, sizeof c.from, "%s", temp_path("new"));
         snprintf(c.to, sizeof c.to, "%s", target);
         snprintf(c.other, sizeof c.other, "%s", temp_path("other"));
@@ -292,7 +378,7 @@ static void test_a_killed_save_leaves_the_old_file_or_the_new(void **state)
         assert_true(old || is_same_file(target, temp_path("new")));
         stayed += old;
     }
-    printf("# killed in %d saves: the old file stayed in %d\n", 2 * MOMENTS, stayed);
+    printf("# killed in %d saves: the old file stayed in %d\n", 4 * MOMENTS, stayed);
     assert_true(stayed > 0);
     save(2, TD_SHARD_PARAMETERS, 0, temp_path("new"), target);
     assert_true(is_same_file(target, temp_path("new")));
@@ -310,15 +396,22 @@ static void test_the_first_rank_writes_for_hosts_apart(void **state)
 }
 
 /* A rank cannot write its part: the file stays as it was. */
-static void save_with_a_limit(shard_run *r, int rank, const char *path)
+static void save_with_a_limit(shard_run *r, int rank, const char *path, bool background)
 {
+    td_saving *saving = NULL;
     enum { FEW = 64, LAST = 2 }; /* bytes: less than the header; the rank */
     struct rlimit usual, few;
     REQUIRE(getrlimit(RLIMIT_FSIZE, &usual) == 0);
     few = (struct rlimit){ .rlim_cur = FEW, .rlim_max = usual.rlim_max };
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
     REQUIRE(setrlimit(RLIMIT_FSIZE, rank == LAST ? &few : &usual) == 0);
-    REQUIRE(td_checkpoint_save(path, r->job.net, .optim = r->job.optim) == TD_E_IO);
+    td_status status = td_checkpoint_save(path, r->job.net, .optim = r->job.optim,
+                                          .background = background ? &saving : NULL);
+    REQUIRE(status == (background ? TD_OK : TD_E_IO));
+    if (background) { /* the next save says what has become of this one */
+        REQUIRE(td_checkpoint_save(path, r->job.net, .background = &saving) == TD_E_IO);
+        REQUIRE(saving == NULL);
+    }
     REQUIRE(strstr(td_last_error(), "rank 2: cannot save") && strstr(td_last_error(), "ulimit -f"));
     REQUIRE(setrlimit(RLIMIT_FSIZE, &usual) == 0);
     signal(SIGXFSZ, handler);
@@ -336,7 +429,8 @@ static int run_failing_save(int rank, int size, void *arg)
     REQUIRE(td_checkpoint_save("/no/such/folder/file", r.job.net, .optim = r.job.optim) == TD_E_IO);
     REQUIRE(strstr(td_last_error(), "rank 0: "));
     REQUIRE(strstr(td_last_error(), "create the folder first"));
-    save_with_a_limit(&r, rank, arg);
+    save_with_a_limit(&r, rank, arg, false);
+    save_with_a_limit(&r, rank, arg, true);
     shard_step(&r, &c);
     REQUIRE(job_all_same(job_hash(r.job.net)));
     shard_close(&r);
@@ -357,6 +451,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         IN_FOLDER(test_checkpoints_do_not_depend_on_the_layout),
+        IN_FOLDER(test_checkpoints_in_the_background),
         IN_FOLDER(test_checkpoints_of_packed_averages),
         IN_FOLDER(test_checkpoints_of_adafactor),
         IN_FOLDER(test_a_killed_save_leaves_the_old_file_or_the_new),

@@ -62,6 +62,8 @@ typedef struct td_metadata {
     const char *key, *value;
 } td_metadata;
 
+typedef struct td_saving td_saving; /* a file that a thread is writing */
+
 /* What to save or load. All fields but path and model may be zero. The caller keeps everything. */
 typedef struct td_checkpoint_options {
     int begin_; /* for the library: lets the macro take an empty list */
@@ -76,6 +78,7 @@ typedef struct td_checkpoint_options {
     int extra_count;
     bool with_random; /* also the states of the default generator and of every Dropout: a resumed
                          run draws the same numbers as an uninterrupted run */
+    td_saving **background;      /* for saving: NULL, or see td_saving_wait */
     const td_metadata *metadata; /* for saving; td_checkpoint_metadata reads them */
     int metadata_count;
 } td_checkpoint_options;
@@ -89,18 +92,37 @@ typedef struct td_checkpoint_options {
  * the number of ranks, but for such extra tensors. */
 td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
 
+/* Saving while training goes on:
+ *
+ *     td_saving *saving = NULL;
+ *     td_checkpoint_save(path, net, .optim = optim, .background = &saving);     many times
+ *     td_saving_wait(&saving);                                                  at the end
+ *
+ * td_checkpoint_save copies what this rank writes, which takes as much memory, and returns; a
+ * thread writes the copy. The file is the same as without .background, and as atomic: until it is
+ * complete, the path holds the old file. One save runs at a time: td_checkpoint_save first calls
+ * td_saving_wait; if that fails, td_checkpoint_save returns the error and saves nothing.
+ *
+ * td_saving_wait waits for the thread, sets *saving to NULL, and returns what became of the file
+ * (as td_checkpoint_save does without .background). NULL is fine. Call it before the program ends
+ * and before the model is freed. If several ranks save together, all ranks call it, and the file
+ * is at its path only then. To get it there early, let the ranks agree that td_saving_is_written,
+ * which says whether this rank's thread is done, is true on all of them. */
+td_status td_saving_wait(td_saving **saving);
+bool td_saving_is_written(const td_saving *saving);
+
 /* Loads a file into an existing model, optimizer, averages, scaler and extra tensors.
  *
  * All names and shapes must fit, and the file must hold everything that the options ask for
  * (optim, ema, extra, with_random); a file without a scaler is fine, and leaves the scaler
  * unchanged. If something is missing or does not fit, TD_E_MISMATCH lists the differences, and
  * nothing is changed. Float dtypes are converted. Names
- * with the prefixes of PyTorch's wrappers ("module.", "_orig_mod.") are accepted, and "momentum"
- * for "momentum_buffer" (files of 0.1.0). "num_batches_tracked" is ignored, and so are optimizer
- * state, averages and extra tensors that the options do not ask for. Settings of the optimizer
- * other than the learning rate, and its groups, stay as you made them.
+ * with the prefixes of PyTorch's wrappers ("module.", "_orig_mod.") are accepted.
+ * "num_batches_tracked" is ignored, and so are optimizer state, averages and extra tensors that the
+ * options do not ask for. Settings of the optimizer other than the learning rate, and its groups,
+ * stay as you made them.
  *
- * With sharding, where all ranks save, all ranks also load, and each takes its own part. If the
+ * With sharding, where all ranks save, all ranks also load, and each reads its own part. If the
  * file does not fit on one rank, all return that rank's error, and nothing is changed.
  *
  * If td_parameters was called on the model, its parameters get the memory order that they had when

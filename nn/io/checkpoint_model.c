@@ -79,7 +79,7 @@ td_status td_load_at(const char *path, td_module *net, td_site at)
 {
     TD_REQUIRE(path != NULL && net != NULL, at, "td_load: there is no path or no model");
     return td_checkpoint_load_model(&(td_checkpoint_options){ .path = path, .model = net }, true,
-                                    at);
+                                    &(int64_t){ 0 }, at);
 }
 
 /* ---- a model from its file ---- */
@@ -124,7 +124,6 @@ static td_status read_record(const td_safetensors *file, const td_load_model_opt
 {
     const char *arch = td_safetensors_metadata(file, TD_KEY_ARCH);
     const char *stem = td_safetensors_metadata(file, TD_KEY_STEM);
-    arch = arch != NULL ? arch : td_safetensors_metadata(file, "arch"); /* format 0: train_net's */
     *r = (td_model_record){ .arch = o->arch != NULL ? o->arch : arch };
     if (r->arch == NULL) {
         return td_fail(

@@ -28,6 +28,33 @@ void td_differ(td_difference *d, const char *format, ...)
     d->count++;
 }
 
+/* ---- the options ---- */
+
+void td_records_require(const td_checkpoint_options *c, const char *function, td_site at)
+{
+    TD_REQUIRE(c->path != NULL && c->model != NULL, at, "%s: there is no path or no model",
+               function);
+    TD_REQUIRE(
+        c->ema == NULL || !c->ema->swapped, at,
+        "%s: the model holds the averages at the moment; td_ema_swap them back first%s", function,
+        strcmp(function, "td_checkpoint_save") == 0 ? ", or save without .ema what is to be used"
+                                                    : "");
+    for (int i = 0; i < c->extra_count; i++) {
+        const char *name = c->extra[i].name != NULL ? c->extra[i].name : "NULL";
+        TD_REQUIRE(strncmp(name, TD_KEY_EXTRA, strlen(TD_KEY_EXTRA)) == 0 &&
+                       c->extra[i].tensor != NULL,
+                   at, "%s: extra[%d] is '%s': it needs a tensor and a name that begins with '%s'",
+                   function, i, name, TD_KEY_EXTRA);
+    }
+}
+
+const td_params *td_records_shared(const td_checkpoint_options *c)
+{
+    const td_params *params = td_params_laid_out(c->model);
+    const td_params_peers *peers = params != NULL ? td_params_peers_of(params) : NULL;
+    return peers != NULL && (c->optim != NULL || peers->own_values) ? params : NULL;
+}
+
 /* ---- the list ---- */
 
 /* Room for one more: it doubles. */

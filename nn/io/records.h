@@ -89,8 +89,14 @@ typedef struct td_records {
     td_text_record *texts;
     int text_count;
     td_difference missing, unexpected, unlike; /* of the file */
+    int64_t bytes_read;                        /* of the file's data */
     bool failed;                               /* memory was short */
 } td_records;
+
+/* Fails unless the options are complete; function: the caller's name. */
+void td_records_require(const td_checkpoint_options *c, const char *function, td_site at);
+/* The model's parameters if ranks share what is saved or loaded of them; NULL: they do not. */
+const td_params *td_records_shared(const td_checkpoint_options *c);
 
 /* Adds all records of list->options; the last one moves the parameters in memory. */
 void td_records_list(td_records *list);
@@ -103,8 +109,9 @@ void td_differ(td_difference *d, const char *format, ...) __attribute__((format(
 td_status td_checkpoint_open(const char *path, td_safetensors **file);
 
 /* td_checkpoint_load. averages: the model gets the averages of the weights where the file has them.
- */
-td_status td_checkpoint_load_model(const td_checkpoint_options *options, bool averages, td_site at);
+ * bytes_read: how many bytes of the file's tensors this rank has taken. */
+td_status td_checkpoint_load_model(const td_checkpoint_options *options, bool averages,
+                                   int64_t *bytes_read, td_site at);
 
 /* Formats into new memory; NULL with td_last_error() when it is short. */
 char *td_format(const char *format, ...) __attribute__((format(printf, 1, 2)));

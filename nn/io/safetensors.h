@@ -41,7 +41,7 @@ td_status td_safetensors_write(const char *path, const td_safetensors_entry *ent
  * by the file's place, which the first tells them; they have the same entries. Each process puts
  * bytes anywhere into the data of any tensor, in any order, until every byte has been put by
  * somebody. The processes that joined finish before the first does. The entries' data are not read;
- * entries and path stay the caller's and are used until the end. */
+ * entries and path stay the caller's and are not used after the call. */
 
 typedef struct td_safetensors_out td_safetensors_out;
 typedef struct td_safetensors_place {
@@ -63,6 +63,8 @@ td_status td_safetensors_join(const td_safetensors_place *place,
 /* Writes `size` bytes into tensor i's data, `offset` bytes from their beginning. TD_E_IO. */
 td_status td_safetensors_put(td_safetensors_out *out, int i, int64_t offset, const void *bytes,
                              size_t size);
+/* Waits until the disk has what was put. TD_E_IO. */
+td_status td_safetensors_sync(td_safetensors_out *out);
 /* keep: syncs the file, and in the process that planned it puts it in the target's place. Otherwise
  * the file is removed and the target is unchanged. Frees out; NULL is fine. */
 td_status td_safetensors_finish(td_safetensors_out *out, bool keep);

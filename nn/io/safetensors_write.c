@@ -11,33 +11,35 @@
 #include <string.h>
 #include <unistd.h>
 
+/* A tensor's data, counted from the beginning of all data. */
+typedef struct span {
+    int64_t begin, bytes;
+} span;
+
 struct td_safetensors_out {
     td_safetensors_place place;
-    const char *path; /* the target */
-    char *temporary;  /* NULL: the file is another process's */
+    char *path;      /* the target */
+    char *temporary; /* NULL: the file is another process's */
     FILE *file;
-    const td_safetensors_entry *entries;
+    span *spans; /* of each tensor */
     int count;
-    int *order;     /* the entries by the place of their data */
-    int64_t *begin; /* of each entry's data, from the beginning of all data */
-    int64_t bytes;  /* of all data */
+    int64_t bytes; /* of all data */
 };
 
 /* ---- the plan ---- */
 
-/* Wide elements first, so that all lie aligned. */
-static void lay_out(td_safetensors_out *out)
+static td_status no_memory(const td_safetensors_out *out)
 {
-    int n = 0;
-    for (size_t width = 8; width > 0; width /= 2) {
-        for (int i = 0; i < out->count; i++) {
-            if (td_dtype_size(out->entries[i].dtype) == width) {
-                out->order[n++] = i;
-                out->begin[i] = out->bytes;
-                out->bytes += (int64_t)out->entries[i].bytes;
-            }
-        }
-    }
+    return td_fail(TD_E_NOMEM, "no memory to save %d tensors to '%s'", out->count, out->path);
+}
+
+/* Two equal names would make a file that cannot be read. */
+static td_status check_new(const cJSON *object, const char *name, const char *what)
+{
+    return cJSON_GetObjectItemCaseSensitive(object, name) == NULL
+               ? TD_OK
+               : td_fail(TD_E_ARG, "two %s are called '%s'; give each a name of its own", what,
+                         name);
 }
 
 static bool add_number(cJSON *array, int64_t value)
@@ -45,8 +47,13 @@ static bool add_number(cJSON *array, int64_t value)
     return cJSON_AddItemToArray(array, cJSON_CreateNumber((double)value));
 }
 
-static bool add_entry(cJSON *root, const td_safetensors_entry *entry, int64_t begin)
+static td_status add_entry(const td_safetensors_out *out, cJSON *root,
+                           const td_safetensors_entry *entry, span at)
 {
+    if (strcmp(entry->name, TD_SAFETENSORS_METADATA) == 0) {
+        return td_fail(TD_E_ARG, "no tensor can be called '%s'", entry->name);
+    }
+    TD_TRY(check_new(root, entry->name, "tensors"));
     cJSON *item = cJSON_AddObjectToObject(root, entry->name);
     bool made =
         cJSON_AddStringToObject(item, "dtype", td_safetensors_dtype_name(entry->dtype)) != NULL;
@@ -55,69 +62,40 @@ static bool add_entry(cJSON *root, const td_safetensors_entry *entry, int64_t be
         made = made && add_number(shape, entry->shape.dim[i]);
     }
     cJSON *offsets = cJSON_AddArrayToObject(item, "data_offsets");
-    return made && add_number(offsets, begin) && add_number(offsets, begin + (int64_t)entry->bytes);
+    made = made && add_number(offsets, at.begin) && add_number(offsets, at.begin + at.bytes);
+    return made ? TD_OK : no_memory(out);
 }
 
-/* The header's text, to be freed by cJSON_free. NULL when memory is short. */
-static char *make_header(const td_safetensors_out *out, const td_metadata *metadata, int count)
+/* Wide elements first, so that all lie aligned. header: NULL, or gets the entries. */
+static td_status lay_out(td_safetensors_out *out, const td_safetensors_entry *entries,
+                         cJSON *header)
 {
-    cJSON *root = cJSON_CreateObject();
-    bool made = root != NULL;
-    if (count > 0) {
-        cJSON *strings = cJSON_AddObjectToObject(root, TD_SAFETENSORS_METADATA);
-        for (int i = 0; made && i < count; i++) {
-            made = cJSON_AddStringToObject(strings, metadata[i].key, metadata[i].value) != NULL;
-        }
-    }
-    for (int k = 0; made && k < out->count; k++) {
-        int i = out->order[k];
-        made = add_entry(root, &out->entries[i], out->begin[i]);
-    }
-    char *text = made ? cJSON_PrintUnformatted(root) : NULL;
-    cJSON_Delete(root);
-    return text;
-}
-
-static int compare_strings(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* Two equal names would make a file that cannot be read. Sorts the names. */
-static td_status check_distinct(const char **names, int count, const char *what)
-{
-    qsort(names, (size_t)count, sizeof *names, compare_strings);
-    for (int i = 1; i < count; i++) {
-        if (strcmp(names[i - 1], names[i]) == 0) {
-            return td_fail(TD_E_ARG, "two %s are called '%s'; give each a name of its own", what,
-                           names[i]);
+    for (size_t width = 8; width > 0; width /= 2) {
+        for (int i = 0; i < out->count; i++) {
+            if (td_dtype_size(entries[i].dtype) != width) {
+                continue;
+            }
+            out->spans[i] = (span){ out->bytes, (int64_t)entries[i].bytes };
+            out->bytes += out->spans[i].bytes;
+            if (header != NULL) {
+                TD_TRY(add_entry(out, header, &entries[i], out->spans[i]));
+            }
         }
     }
     return TD_OK;
 }
 
-static td_status check_names(const td_safetensors_entry *entries, int count,
-                             const td_metadata *metadata, int metadata_count)
+static td_status add_metadata(const td_safetensors_out *out, cJSON *root,
+                              const td_metadata *metadata, int count)
 {
-    const char **names = calloc((size_t)count + (size_t)metadata_count + 1, sizeof *names);
-    if (names == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory to write a file of %d tensors", count);
-    }
-    td_status status = TD_OK;
+    cJSON *strings = count > 0 ? cJSON_AddObjectToObject(root, TD_SAFETENSORS_METADATA) : NULL;
     for (int i = 0; i < count; i++) {
-        names[i] = entries[i].name;
-        if (strcmp(names[i], TD_SAFETENSORS_METADATA) == 0) {
-            status = td_fail(TD_E_ARG, "no tensor can be called '%s'", names[i]);
+        TD_TRY(check_new(strings, metadata[i].key, "metadata values"));
+        if (cJSON_AddStringToObject(strings, metadata[i].key, metadata[i].value) == NULL) {
+            return no_memory(out);
         }
     }
-    for (int i = 0; i < metadata_count; i++) {
-        names[count + i] = metadata[i].key;
-    }
-    status = status == TD_OK ? check_distinct(names, count, "tensors") : status;
-    status =
-        status == TD_OK ? check_distinct(names + count, metadata_count, "metadata values") : status;
-    free(names);
-    return status;
+    return TD_OK;
 }
 
 static td_status io_failure(const td_safetensors_out *out, const char *what)
@@ -164,56 +142,70 @@ static td_status write_header(td_safetensors_out *out, const char *header)
     return write_at(out, "       ", padding, (int64_t)(sizeof prefix + length));
 }
 
-static td_safetensors_out *new_out(const char *path, const td_safetensors_entry *entries, int count)
+/* NULL with td_last_error(). */
+static td_safetensors_out *new_out(const char *path, int count)
 {
     td_safetensors_out *out = calloc(1, sizeof *out);
     if (out != NULL) {
-        *out = (td_safetensors_out){ .path = path, .entries = entries, .count = count };
-        out->order = calloc((size_t)count + 1, sizeof *out->order);
-        out->begin = calloc((size_t)count + 1, sizeof *out->begin);
+        out->count = count;
+        out->path = strdup(path);
+        out->spans = calloc((size_t)count + 1, sizeof *out->spans);
     }
-    if (out == NULL || out->order == NULL || out->begin == NULL) {
+    if (out == NULL || out->path == NULL || out->spans == NULL) {
         td_fail(TD_E_NOMEM, "no memory to save %d tensors to '%s'", count, path);
         (void)td_safetensors_finish(out, false);
         return NULL;
     }
-    lay_out(out);
     return out;
 }
 
-static td_status begin_file(td_safetensors_out *out, const char *header)
+static td_status begin_file(td_safetensors_out *out, const cJSON *header)
 {
-    if (header == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory to save %d tensors to '%s'", out->count, out->path);
+    char *text = cJSON_PrintUnformatted(header);
+    if (text == NULL) {
+        return no_memory(out);
     }
     td_temporary_remove_abandoned(out->path);
     out->file = td_temporary_file(out->path, &out->temporary);
-    if (out->file == NULL) {
-        return io_failure(out, "creating a file beside it");
+    td_status status = TD_OK;
+    if (out->file != NULL) {
+        snprintf(out->place.file, sizeof out->place.file, "%s", out->temporary);
+        status = write_header(out, text);
+    } else {
+        status = io_failure(out, "creating a file beside it");
     }
-    snprintf(out->place.file, sizeof out->place.file, "%s", out->temporary);
-    return write_header(out, header);
+    cJSON_free(text);
+    return status;
+}
+
+static td_status plan(td_safetensors_out *out, const td_safetensors_entry *entries,
+                      const td_metadata *metadata, int metadata_count)
+{
+    cJSON *header = cJSON_CreateObject();
+    td_status status = header != NULL ? TD_OK : no_memory(out);
+    status = status == TD_OK ? add_metadata(out, header, metadata, metadata_count) : status;
+    status = status == TD_OK ? lay_out(out, entries, header) : status;
+    status = status == TD_OK ? begin_file(out, header) : status;
+    cJSON_Delete(header);
+    return status;
+}
+
+/* After a failure there is no file. */
+static td_status begun(td_status status, td_safetensors_out *new, td_safetensors_out **out)
+{
+    if (status != TD_OK) {
+        (void)td_safetensors_finish(new, false);
+    }
+    *out = status == TD_OK ? new : NULL;
+    return status;
 }
 
 td_status td_safetensors_plan(const char *path, const td_safetensors_entry *entries, int count,
                               const td_metadata *metadata, int metadata_count,
                               td_safetensors_out **out)
 {
-    *out = NULL;
-    TD_TRY(check_names(entries, count, metadata, metadata_count));
-    td_safetensors_out *new = new_out(path, entries, count);
-    if (new == NULL) {
-        return TD_E_NOMEM;
-    }
-    char *header = make_header(new, metadata, metadata_count);
-    td_status status = begin_file(new, header);
-    cJSON_free(header);
-    if (status != TD_OK) {
-        (void)td_safetensors_finish(new, false);
-        return status;
-    }
-    *out = new;
-    return TD_OK;
+    td_safetensors_out *new = new_out(path, count);
+    return begun(new != NULL ? plan(new, entries, metadata, metadata_count) : TD_E_NOMEM, new, out);
 }
 
 const td_safetensors_place *td_safetensors_place_of(const td_safetensors_out *out)
@@ -221,45 +213,49 @@ const td_safetensors_place *td_safetensors_place_of(const td_safetensors_out *ou
     return &out->place;
 }
 
+static td_status join(td_safetensors_out *out, const td_safetensors_place *place,
+                      const td_safetensors_entry *entries)
+{
+    out->place = *place;
+    out->file = td_temporary_join(place->file);
+    if (out->file == NULL) {
+        return io_failure(out, "opening");
+    }
+    TD_TRY(lay_out(out, entries, NULL));
+    return out->bytes == place->bytes
+               ? TD_OK
+               : td_fail(TD_E_MISMATCH, "'%s': this rank has other tensors to save", place->file);
+}
+
 td_status td_safetensors_join(const td_safetensors_place *place,
                               const td_safetensors_entry *entries, int count,
                               td_safetensors_out **out)
 {
-    *out = new_out(place->file, entries, count);
-    if (*out == NULL) {
-        return TD_E_NOMEM;
-    }
-    (*out)->place = *place;
-    (*out)->path = (*out)->place.file;
-    (*out)->file = td_temporary_join(place->file);
-    if ((*out)->file == NULL || (*out)->bytes != place->bytes) {
-        td_status status =
-            (*out)->file == NULL
-                ? io_failure(*out, "opening")
-                : td_fail(TD_E_MISMATCH, "'%s': this rank has other tensors to save", place->file);
-        (void)td_safetensors_finish(*out, false);
-        *out = NULL;
-        return status;
-    }
-    return TD_OK;
+    td_safetensors_out *new = new_out(place->file, count);
+    return begun(new != NULL ? join(new, place, entries) : TD_E_NOMEM, new, out);
 }
 
 td_status td_safetensors_put(td_safetensors_out *out, int i, int64_t offset, const void *bytes,
                              size_t size)
 {
     TD_REQUIRE(i >= 0 && i < out->count && offset >= 0 &&
-                   (uint64_t)offset + size <= out->entries[i].bytes,
+                   offset + (int64_t)size <= out->spans[i].bytes,
                TD_HERE, "td_safetensors_put: %zu bytes from byte %lld are not in tensor %d of %d",
                size, (long long)offset, i, out->count);
-    return write_at(out, bytes, size, out->place.data + out->begin[i] + offset);
+    return write_at(out, bytes, size, out->place.data + out->spans[i].begin + offset);
+}
+
+td_status td_safetensors_sync(td_safetensors_out *out)
+{
+    return fsync(fileno(out->file)) == 0 ? TD_OK : io_failure(out, "syncing");
 }
 
 static td_status finish_file(td_safetensors_out *out, bool keep)
 {
     if (out->temporary == NULL) { /* whose file it is renames or removes it */
-        bool synced = !keep || fsync(fileno(out->file)) == 0;
+        td_status synced = keep ? td_safetensors_sync(out) : TD_OK;
         bool closed = fclose(out->file) == 0 || !keep;
-        return synced && closed ? TD_OK : io_failure(out, "syncing");
+        return closed || synced != TD_OK ? synced : io_failure(out, "closing");
     }
     const char *failed = td_temporary_end(out->file, out->temporary, keep ? out->path : NULL);
     if (failed != NULL) {
@@ -277,8 +273,8 @@ td_status td_safetensors_finish(td_safetensors_out *out, bool keep)
         return TD_OK;
     }
     td_status status = out->file != NULL ? finish_file(out, keep) : TD_OK;
-    free(out->order);
-    free(out->begin);
+    free(out->path);
+    free(out->spans);
     free(out);
     return status;
 }

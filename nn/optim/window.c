@@ -160,9 +160,7 @@ td_status td_params_take(const td_params *params, td_tensor *window, int i, td_t
     return copy_state(window, td_params_here(params, i).place, part, false);
 }
 
-td_status td_params_keep(const td_params *params, td_tensor *window, int i, const td_tensor *whole)
+td_status td_params_keep(const td_params *params, td_tensor *window, int i, td_tensor *part)
 {
-    td_window w = td_params_here(params, i);
-    td_tensor part = td_params_part(whole, w.begin - td_params_get(params, i)->begin, w.count);
-    return w.count > 0 ? copy_state(window, w.place, &part, true) : TD_OK;
+    return copy_state(window, td_params_here(params, i).place, part, true);
 }

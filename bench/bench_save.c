@@ -1,0 +1,114 @@
+/* How fast a checkpoint of a training run is written and read: blocks of LayerNorm, Linear d -> 4d,
+ * GELU, Linear 4d -> d, with Adam's state. Writing goes into the page cache; what syncing to the
+ * disk adds is told apart. The limit of the machine is a plain write of as many bytes.
+ *
+ * usage: bench_save [file] [blocks] [width] [turns] */
+#include "nn/module.h"
+#include "tandem.h"
+#include "tensor/clock.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static double sync_seconds;
+
+/* In the place of the C library's: the time is taken. */
+int fsync(int fd)
+{
+    double begin = td_clock();
+    int result = (int)syscall(SYS_fsync, fd);
+    sync_seconds += td_clock() - begin;
+    return result;
+}
+
+static void require(bool holds)
+{
+    if (!holds) {
+        td_die();
+    }
+}
+
+static td_module *make_net(int64_t blocks, int64_t width)
+{
+    td_module **list = calloc((size_t)blocks, sizeof *list);
+    require(list != NULL);
+    for (int64_t i = 0; i < blocks; i++) {
+        list[i] = td_nn_sequential(td_nn_layer_norm(width), td_nn_linear(width, 4 * width),
+                                   td_nn_gelu(), td_nn_linear(4 * width, width));
+    }
+    td_module *net = td_nn_sequential_list(list, (int)blocks);
+    free(list);
+    return net;
+}
+
+static double step(td_module *net, td_optim *optim, td_tensor *x)
+{
+    double begin = td_clock();
+    td_step_begin();
+    td_zero_grad(optim);
+    td_backward(td_mean(td_forward(net, x)));
+    td_optim_step(optim);
+    td_step_end();
+    return td_clock() - begin;
+}
+
+/* GB/s of write() into a file of so many bytes, a MiB at a time. */
+static double plain_write(const char *path, int64_t bytes)
+{
+    enum { PIECE = 1 << 20 };
+    char *piece = malloc(PIECE);
+    (void)unlink(path);
+    int fd = open(path, O_WRONLY | O_CREAT, 0666);
+    if (piece == NULL || fd < 0) {
+        fprintf(stderr, "bench_save: cannot write %s\n", path);
+        exit(1);
+    }
+    memset(piece, 1, PIECE);
+    double begin = td_clock();
+    for (int64_t at = 0; at < bytes; at += PIECE) {
+        if (write(fd, piece, PIECE) != PIECE) {
+            fprintf(stderr, "bench_save: no room for %s\n", path);
+            exit(1);
+        }
+    }
+    double seconds = td_clock() - begin;
+    close(fd);
+    free(piece);
+    return (double)bytes / seconds * 1e-9;
+}
+
+int main(int argc, char **argv)
+{
+    const char *path = argc > 1 ? argv[1] : "bench_save.safetensors";
+    int64_t blocks = argc > 2 ? strtol(argv[2], NULL, 10) : 26;
+    int64_t width = argc > 3 ? strtol(argv[3], NULL, 10) : 768;
+    int turns = argc > 4 ? atoi(argv[4]) : 5;
+    td_module *net = make_net(blocks, width);
+    td_optim *optim = td_adam(td_parameters(net), .lr = 1e-4);
+    td_tensor *x = td_new(TD_SHAPE(64, width), TD_F32, TD_CPU);
+    require(net != NULL && optim != NULL && x != NULL);
+    td_normal_(x, 0.0, 1.0, td_default_generator());
+    (void)step(net, optim, x);
+    int64_t bytes = 12 * td_numel(td_params_flat(td_parameters(net)));
+    printf("%.1f M parameters with Adam, %.2f GB\n", (double)bytes / 12e6, (double)bytes * 1e-9);
+    for (int i = 0; i < turns; i++) {
+        double limit = plain_write(path, bytes);
+        sync_seconds = 0.0;
+        double begin = td_clock();
+        require(td_checkpoint_save(path, net, .optim = optim) == TD_OK);
+        double saved = td_clock() - begin - sync_seconds;
+        begin = td_clock();
+        require(td_checkpoint_load(path, net, .optim = optim) == TD_OK);
+        double loaded = td_clock() - begin;
+        printf("saved %5.2f GB/s (a plain write %5.2f), then synced in %.2f s; loaded %5.2f GB/s\n",
+               (double)bytes / saved * 1e-9, limit, sync_seconds, (double)bytes / loaded * 1e-9);
+    }
+    (void)unlink(path);
+    td_free(x);
+    td_optim_free(optim);
+    td_module_free(net);
+    return 0;
+}
