@@ -53,6 +53,7 @@ typedef struct sum {
     int64_t panel, end;
     bool started; /* the rows hold something already */
     bool packs;   /* as it goes */
+    bool joins;   /* taps beside each other, whose channels follow each other */
     int count;
     int64_t depth, most;
     piece pieces[TERMS];
@@ -144,6 +145,13 @@ static void add_up(sum *s, bool all)
 static void add_tap(sum *s, int kh, int kw, int64_t apart)
 {
     int64_t depth = s->plan->depth, most = s->plan->whole ? depth : TD_APPLY_DEPTH;
+    piece *last = s->count > 0 ? &s->pieces[s->count - 1] : NULL;
+    if (s->joins && last && last->kh == kh &&
+        last->apart + last->count * size_of(s->plan) == apart && s->depth + depth <= s->most) {
+        last->count += depth;
+        s->depth += depth;
+        return;
+    }
     for (int64_t first = 0, count; first < depth; first += count) {
         count = td_min64(depth - first, most);
         if (s->depth + count > s->most || s->count == TERMS) {
@@ -170,6 +178,8 @@ static void multiply(const td_apply_plan *p, const row_block *block, int64_t pan
     s.started = started;
     s.packs =
         !p->packed && td_apply_needs_packing(p) && (p->apply->backward || block->rows >= ONCE_ROWS);
+    s.joins = !td_apply_needs_packing(p) && p->problem->groups == 1 &&
+              p->problem->w.dilation == 1 && p->from.column == p->depth * size_of(p);
     bool is_short = (block->kh_end - block->kh) * (block->kw_end - block->kw) * p->depth <= WHOLE;
     s.most = p->whole ? MAX_DEPTH : is_short ? WHOLE : TD_APPLY_DEPTH;
     s.count = 0;
