@@ -6,12 +6,14 @@
 #include "tests/temp_folder.h"
 #include "tensor/tune/tune.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -184,6 +186,36 @@ static void test_timed_and_kept(void **state)
     assert_non_null(strstr(contents, " (first "));
 }
 
+/* What is written to stderr between the two calls. */
+static int usual_stderr;
+
+static void hear_stderr(void)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/stderr", temp_folder());
+    int file = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    assert_true(file >= 0);
+    fflush(stderr);
+    usual_stderr = dup(STDERR_FILENO);
+    assert_int_equal(dup2(file, STDERR_FILENO), STDERR_FILENO);
+    close(file);
+}
+
+static const char *heard_stderr(void)
+{
+    static char text[1024];
+    char path[1024];
+    fflush(stderr);
+    assert_int_equal(dup2(usual_stderr, STDERR_FILENO), STDERR_FILENO);
+    close(usual_stderr);
+    snprintf(path, sizeof path, "%s/stderr", temp_folder());
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    return text;
+}
+
 /* A file that is damaged, or of another kind of CPU, is retuned and replaced. So is a choice that
  * is none of ours. */
 static void expect_replaced(const char *what)
@@ -214,13 +246,37 @@ static void test_a_damaged_file_is_replaced(void **state)
     (void)state;
     use_threads(8);
     write_file("tandem-plans 1\nfor nobody in partic");
+    hear_stderr();
     expect_replaced("partic");
+    const char *said = heard_stderr();
+    assert_non_null(strstr(said, "the kept plans are not used, and made anew: "));
+    assert_non_null(strstr(said, choices_path(temp_folder())));
     use_threads(9);
     write_file("tandem-plans 1\nfor Z80, portable, 1 threads\n");
     expect_replaced("Z80");
     use_threads(10);
     choices_force(temp_folder(), "strassen");
     expect_replaced("strassen");
+}
+
+/* Choices that cannot be kept hold all the same. */
+static void test_no_folder(void **state)
+{
+    (void)state;
+    char path[1024];
+    use_threads(11);
+    write_file("");
+    snprintf(path, sizeof path, "%s", choices_path(temp_folder())); /* no folder, but a file */
+    setenv("TANDEM_CACHE", path, 1);
+    td_set_autotune(true);
+    (void)choices_step();
+    hear_stderr();
+    td_autotune_stats stats = choose();
+    td_plan_stores_save();
+    assert_non_null(strstr(heard_stderr(), "plans cannot be kept for the next run: "));
+    assert_int_equal(stats.timed, 3);
+    assert_true(choices_step() != 0);
+    td_set_autotune(false);
 }
 
 int main(void)
@@ -233,6 +289,7 @@ int main(void)
         cmocka_unit_test(test_nothing_to_choose),
         cmocka_unit_test(test_timed_and_kept),
         cmocka_unit_test(test_a_damaged_file_is_replaced),
+        cmocka_unit_test(test_no_folder),
     };
     return cmocka_run_group_tests(tests, temp_folder_setup, temp_folder_teardown);
 }

@@ -33,21 +33,4 @@ pair 2 1
 same 'rank 1 does what rank 0 has chosen' "$work/pair11" "$work/pair12"
 ! cmp -s "$work/pair11" "$work/pair21"
 tap $? 'not what it would have chosen itself'
-
-# The file of earlier runs.
-once=("${tuned[@]}" --epochs 1 --save none)
-export TANDEM_CACHE=$work/cache
-works 'with a file' "${once[@]}"
-file=$(echo cache/plans-*.txt)
-works 'the same again' "${once[@]}"
-says 'it finds them' '^autotune: [1-9][0-9]* choices; 0 timed in 0.0 s, [1-9][0-9]* of earlier runs$'
-head -c 200 "$file" >cut && cp cut "$file"
-works 'a damaged file' "${once[@]}"
-says 'it is named' "^tandem: the kept plans are not used, and made anew: .*$file: line [0-9]+: "
-says 'they are timed again' '^autotune: [1-9][0-9]* choices; [1-9][0-9]* timed'
-TANDEM_CACHE=off works 'without a file' "${once[@]}"
-says 'they are timed' '; [1-9][0-9]* timed'
-: >blocked
-TANDEM_CACHE=$work/blocked works 'no folder' "${once[@]}"
-says 'it is said' '^tandem: plans cannot be kept for the next run: '
 done_testing
