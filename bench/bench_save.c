@@ -1,6 +1,7 @@
 /* How fast a checkpoint of a training run is written and read: blocks of LayerNorm, Linear d -> 4d,
  * GELU, Linear 4d -> d, with Adam's state. Writing goes into the page cache; what syncing to the
- * disk adds is told apart. The limit of the machine is a plain write of as many bytes.
+ * disk adds is told apart. The limit of the machine is a plain write of as many bytes. Then a
+ * checkpoint is saved in the background: how long the program waits, and a step beside it takes.
  *
  * usage: bench_save [file] [blocks] [width] [turns] */
 #include "nn/module.h"
@@ -55,6 +56,32 @@ static double step(td_module *net, td_optim *optim, td_tensor *x)
     return td_clock() - begin;
 }
 
+/* Steps alone, and steps while a checkpoint is written: means of milliseconds. */
+static void save_beside(const char *path, td_module *net, td_optim *optim, td_tensor *x)
+{
+    enum { ALONE = 4 };
+    td_saving *saving = NULL;
+    double alone = 0.0, beside = 0.0;
+    int steps = 0;
+    for (int i = 0; i < ALONE; i++) {
+        alone += step(net, optim, x) / ALONE;
+    }
+    double begin = td_clock();
+    require(td_checkpoint_save(path, net, .optim = optim, .background = &saving) == TD_OK);
+    double stopped = td_clock() - begin;
+    while (!td_saving_is_written(saving)) {
+        beside += step(net, optim, x);
+        steps++;
+    }
+    double written = td_clock() - begin;
+    require(td_saving_wait(&saving) == TD_OK);
+    printf(
+        "in the background: the program waits %.2f s, the file is there after %.2f s; a step takes "
+        "%.0f ms, beside it %.0f (%+.0f %%, %d steps)\n",
+        stopped, written, 1e3 * alone, 1e3 * beside / steps, 100.0 * (beside / steps / alone - 1.0),
+        steps);
+}
+
 /* GB/s of write() into a file of so many bytes, a MiB at a time. */
 static double plain_write(const char *path, int64_t bytes)
 {
@@ -105,6 +132,9 @@ int main(int argc, char **argv)
         double loaded = td_clock() - begin;
         printf("saved %5.2f GB/s (a plain write %5.2f), then synced in %.2f s; loaded %5.2f GB/s\n",
                (double)bytes / saved * 1e-9, limit, sync_seconds, (double)bytes / loaded * 1e-9);
+    }
+    for (int i = 0; i < turns; i++) {
+        save_beside(path, net, optim, x);
     }
     (void)unlink(path);
     td_free(x);

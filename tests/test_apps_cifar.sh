@@ -113,6 +113,8 @@ same 'the checkpoint is the old one' "$work/one" "$work/kept"
 # shellcheck disable=SC2016,SC2086
 fails 'a checkpoint that grows too large' 1 'ulimit -f.*unchanged' \
     bash -c 'ulimit -f 20000; exec "$@"' - "$app" $few --epochs 1 --save "$work/kept"
+fails 'one that is written in the background' 1 'ulimit -f.*unchanged' \
+    bash -c 'ulimit -f 20000; exec "$@"' - "$app" $few --epochs 1 --save "$work/kept" --save-async
 same 'the checkpoint is still the old one' "$work/one" "$work/kept"
 ! compgen -G "$work/kept.tmp*" >/dev/null
 tap $? 'and no half of one is left'

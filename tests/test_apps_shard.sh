@@ -32,6 +32,13 @@ works 'without sharding' "$app" "${short[@]}" --spawn 2 --epochs 2 --save plain
 works 'sharded' "$app" "${short[@]}" --spawn 2 --epochs 2 --shard optimizer --save sharded
 says 'it says so' "^the optimizer's state is cut into 2 windows: [0-9.]+ MiB a process\$"
 same_tensors 'the same weights, averages and state' plain sharded
+works 'saved while training goes on' "$app" "${short[@]}" --spawn 2 --epochs 2 --shard optimizer --save later \
+    --save-every-steps 1 --save-async
+tap "$(($(grep -c 'Saved: later' out) != 8))" 'every save is told'
+same_tensors 'to the same weights and state' sharded later
+works 'without sharding' "$app" "${short[@]}" --spawn 2 --epochs 2 --save later --save-async
+same_tensors 'the same' plain later
+fails 'a folder that is not there' 1 'cannot be saved as none/there' "$app" "${short[@]}" --spawn 2 --epochs 1 --save none/there --save-async
 works 'one epoch' "$app" "${short[@]}" --spawn 2 --epochs 1 --shard optimizer --save part
 cp part again
 works 'and on' "$app" --spawn 2 --epochs 2 --resume part --save part

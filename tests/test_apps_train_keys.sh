@@ -175,7 +175,7 @@ two="OPTIM.MAX_EPOCH 2"
     run half $two
     run anew $two TRAIN.AUTO_RESUME False
     run fresh $two TRAIN.LOAD_OPT False
-    run newest $two TRAIN.KEEP_CHECKPOINTS 1
+    run newest $two TRAIN.KEEP_CHECKPOINTS 1 TRAIN.SAVE_ASYNC True
 }
 grep -q '^resumed from half/checkpoints/ckpt_ep_001' half.log
 tap $? 'TRAIN.AUTO_RESUME goes on' half.log
@@ -185,9 +185,11 @@ tap $? 'to the same weights'
 tap $? 'TRAIN.AUTO_RESUME False begins anew' anew.log
 grep -q '^resumed' fresh.log && test "$(last fresh)" != "$two_epochs"
 tap $? 'TRAIN.LOAD_OPT False goes on without the momentum' fresh.log
-tested="$tested TRAIN.KEEP_CHECKPOINTS"
+tested="$tested TRAIN.KEEP_CHECKPOINTS TRAIN.SAVE_ASYNC"
 test "$(ls newest/checkpoints)" = ckpt_ep_002 -a "$(ls half/checkpoints | wc -l)" -eq 2
 tap $? 'TRAIN.KEEP_CHECKPOINTS 1 keeps the newest'
+test "$(grep -c '^saved: newest/checkpoints/ckpt_ep_00' newest.log)" -eq 2 -a "$(last newest)" = "$two_epochs"
+tap $? 'TRAIN.SAVE_ASYNC tells of each, and changes no weight' newest.log
 rm -rf half anew fresh newest
 
 cp -r data bad

@@ -49,13 +49,18 @@ bool train_is_due(int64_t number, int64_t every)
 enum { LOSS, RIGHT, RIGHT_K, OUTCOME /* of the loss scaler */, RESULTS };
 
 /* The means that are shown are those of all ranks, and if one of them is asked to stop, all do:
- * they must take the same number of steps. */
+ * they must take the same number of steps. A checkpoint that all have written in the background
+ * gets its name. */
 static td_status count_step(train_run *r, const double *results, int64_t samples)
 {
-    double own[] = { results[LOSS], results[RIGHT], (double)samples, stop_requested(),
-                     r->recipe.top_k > 0 ? results[RIGHT_K] : 0 };
-    double all[] = { own[0], own[1], own[2], own[3], own[4] };
-    TD_TRY(ranks_sum(all, 5));
+    double own[] = { results[LOSS],
+                     results[RIGHT],
+                     (double)samples,
+                     stop_requested(),
+                     r->recipe.top_k > 0 ? results[RIGHT_K] : 0,
+                     r->saving != NULL && !td_saving_is_written(r->saving) };
+    double all[] = { own[0], own[1], own[2], own[3], own[4], own[5] };
+    TD_TRY(ranks_sum(all, 6));
     const double *shown = r->args.own_metrics ? own : all;
     r->state.batch++;
     r->state.loss_sum += r->args.own_metrics ? own[0] : all[0] / td_dist_world_size();
@@ -64,7 +69,7 @@ static td_status count_step(train_run *r, const double *results, int64_t samples
     r->state.seen += (int64_t)shown[2];
     r->step_samples = (int64_t)all[2];
     r->stop = all[3] > 0;
-    return TD_OK;
+    return all[5] == 0 ? train_save_finish(r) : TD_OK;
 }
 
 static td_status check_step(const train_run *r, double loss)
@@ -329,13 +334,31 @@ static td_status run_epochs(train_run *r)
         if (r->task->validate != NULL && r->stop) {
             break; /* the resumed run validates: that may take long */
         }
+        TD_TRY(train_save_finish(r)); /* of this epoch */
         train_epoch_begin(&r->state, r->state.epoch + 1);
         TD_TRY(train_save_epoch(r, path));
     }
+    TD_TRY(train_save_finish(r));
     return r->stop ? train_save_interrupted(r) : train_load_on_all_ranks(r);
 }
 
 /* ---- the whole ---- */
+
+/* After a failure, too, the last checkpoint gets its name; but not where other ranks would have to
+ * agree: it is left as by a process that is killed. */
+static td_status finish_saving(train_run *r, td_status status)
+{
+    bool alone = !train_shards(r) && r->ddp.comm_hook == NULL;
+    if (status == TD_OK || r->saving == NULL || !alone) {
+        return status;
+    }
+    char reason[1024];
+    snprintf(reason, sizeof reason, "%s", td_last_error());
+    if (train_save_finish(r) != TD_OK) {
+        fprintf(stderr, "%s: %s\n", r->app, td_last_error());
+    }
+    return td_fail(status, "%s", reason);
+}
 
 static void on_ddp_error(td_status status, const char *message, void *user)
 {
@@ -457,7 +480,7 @@ td_status train_loop(train_run *r)
         r->args.graph ? runner_capture(&r->runner, r->args.device, r->loader, r->args.words.graph)
                       : TD_OK;
     if (status == TD_OK) {
-        status = run_epochs(r);
+        status = finish_saving(r, run_epochs(r));
     }
     progress_end(&r->progress);
     runner_end(&r->runner);

@@ -104,7 +104,10 @@ struct train_run {
     train_state state;
     metrics *log;
     progress progress;
-    int64_t saved_at;     /* steps done when the latest checkpoint was written; 0: none */
+    int64_t saved_at;  /* steps done when the latest checkpoint was written; 0: none */
+    td_saving *saving; /* --save-async: the checkpoint that a thread is writing; NULL: none */
+    char saving_path[TRAIN_PATH_BYTES];
+    bool saving_epoch;    /* an epoch's, not one between */
     int64_t step_samples; /* in the last step, of all ranks */
     double began, waited; /* when the epoch began; seconds waited for data before it */
     double step_waited;   /* the same before the running step */
@@ -192,6 +195,9 @@ td_status train_save_latest(train_run *r);
 /* At the end of an epoch: under `path`, if it is not empty, and as the latest one if that is due.
  */
 td_status train_save_epoch(train_run *r, const char *path);
+/* --save-async: waits for the checkpoint that is being written, and says that it is saved. Ranks
+ * that share the model call this at the same place. */
+td_status train_save_finish(train_run *r);
 /* After a stop; says how to go on. */
 td_status train_save_interrupted(train_run *r);
 

@@ -148,6 +148,8 @@ static void file_options(train_args *args, const char *save_help)
                    "Epochs between two checkpoints; 0: none");
     train_args_int(args, "save-every-steps", &args->save_every_steps, 0, 1e9,
                    "Write a checkpoint also after so many steps, so that little is lost; 0: no");
+    train_args_flag(args, "save-async", &args->save_async,
+                    "Write checkpoints while training goes on, from a copy in memory");
     train_args_text(
         args, "save-model", "PATH", &args->save_model,
         "Write the trained model alone at the end, without the run's state: for predict, for "

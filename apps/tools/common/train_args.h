@@ -25,6 +25,7 @@ typedef struct train_args {
     const char *log_dir;
     const char *trace;
     int64_t save_every, save_every_steps;
+    bool save_async;
     const char *precision_name;
     bool winograd, autotune, graph, streamed;
     bool auto_resume, debug_nan, summary;

@@ -131,9 +131,11 @@ static td_status write_checkpoint(const train_run *r, td_checkpoint_options chec
     return status;
 }
 
-static td_status save(const train_run *r, const char *path)
+/* background: NULL, or the thread that will write it. */
+static td_status save(const train_run *r, const char *path, td_saving **background)
 {
     td_checkpoint_options checkpoint = contents_of(r, path);
+    checkpoint.background = background;
     TD_TRY(train_hook_to_save(r, &checkpoint));
     bool together = train_shards(r) || checkpoint.extra_count > 0; /* each rank has a part */
     if (!ranks_first() && !together) {
@@ -148,16 +150,36 @@ static td_status save(const train_run *r, const char *path)
                          r->state.epoch + 1, r->state.batch, path, r->args.words.lr);
 }
 
+static void tell_saved(train_run *r, const char *path, bool at_epoch)
+{
+    if (ranks_first()) {
+        r->task->saved(r, path, at_epoch);
+    }
+}
+
+td_status train_save_finish(train_run *r)
+{
+    if (r->saving != NULL) {
+        TD_TRY(td_saving_wait(&r->saving));
+        tell_saved(r, r->saving_path, r->saving_epoch);
+    }
+    return TD_OK;
+}
+
 static td_status save_and_tell(train_run *r, const char *path, bool at_epoch)
 {
     char latest[TRAIN_PATH_BYTES];
     r->task->latest(r, latest);
-    TD_TRY(save(r, path));
+    TD_TRY(train_save_finish(r));
+    TD_TRY(save(r, path, r->args.save_async ? &r->saving : NULL));
     if (strcmp(path, latest) == 0) {
         r->saved_at = train_steps_done(r);
     }
-    if (ranks_first()) {
-        r->task->saved(r, path, at_epoch);
+    if (r->args.save_async) { /* train_save_finish tells */
+        snprintf(r->saving_path, sizeof r->saving_path, "%s", path);
+        r->saving_epoch = at_epoch;
+    } else {
+        tell_saved(r, path, at_epoch);
     }
     return TD_OK;
 }
@@ -186,7 +208,8 @@ td_status train_save_interrupted(train_run *r)
 {
     char path[TRAIN_PATH_BYTES];
     r->task->latest(r, path);
-    TD_TRY(save(r, path));
+    TD_TRY(train_save_finish(r));
+    TD_TRY(save(r, path, NULL));
     progress_end(&r->progress); /* the message has a line of its own */
     if (ranks_first()) {
         fprintf(stderr, "stopped after step %" PRId64 " of epoch %" PRId64 "; ", r->state.batch,

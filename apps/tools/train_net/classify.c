@@ -28,6 +28,7 @@ static void take_settings(classify_run *c)
     args->precision_name = s->precision;
     args->winograd = s->winograd;
     args->graph = s->train.graph;
+    args->save_async = s->train.save_async;
     args->autotune = s->train.autotune;
     args->recompute = s->model.recompute;
     args->mesh = args->mesh == NULL && s->mesh[0] != '\0' ? s->mesh : args->mesh;

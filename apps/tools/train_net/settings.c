@@ -68,6 +68,8 @@ static const config_key keys[] = {
          "Load the optimizer's state with the weights, where the file has it"),
     COUNT("TRAIN.KEEP_CHECKPOINTS", train.keep_checkpoints, "0", 0, 1000000,
           "So many of the newest checkpoints stay; 0: all"),
+    FLAG("TRAIN.SAVE_ASYNC", train.save_async, "False",
+         "Write checkpoints while training goes on, from a copy in memory"),
     COUNT("TRAIN.WORKERS", train.workers, "4", 0, 256, "Threads that prepare batches; 0: none"),
     FLAG("TRAIN.PIN_MEMORY", train.pin_memory, "True", "Has an effect only on GPUs"),
     FLAG("TRAIN.GRAPH", train.graph, "False",

@@ -17,7 +17,7 @@ typedef struct settings {
         settings_text dataset, split;
         int64_t batch_size, accum_steps, im_size, workers, print_freq, topk, keep_checkpoints;
         double min_area, color_jitter;
-        bool auto_resume, load_opt, pin_memory, flip, graph, autotune;
+        bool auto_resume, load_opt, pin_memory, flip, graph, autotune, save_async;
     } train;
     struct {
         settings_text dataset, split;
