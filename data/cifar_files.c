@@ -31,17 +31,14 @@ _Static_assert(sizeof classes_100 / sizeof *classes_100 == 100, "CIFAR-100 has 1
 static const char *const train_10[] = { "data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
                                         "data_batch_4.bin", "data_batch_5.bin", NULL };
 static const char *const test_10[] = { "test_batch.bin", NULL };
-static const char *const extras_10[] = { "batches.meta.txt", "readme.html", NULL };
 static const char *const train_100[] = { "train.bin", NULL };
 static const char *const test_100[] = { "test.bin", NULL };
-static const char *const extras_100[] = { "fine_label_names.txt", "coarse_label_names.txt", NULL };
 
 static const td_cifar_files cifar_10 = {
     .title = "CIFAR-10",
     .subfolder = "cifar-10-batches-bin",
     .train = train_10,
     .test = test_10,
-    .extras = extras_10,
     .train_records = 10000,
     .test_records = 10000,
     .archive = "cifar-10-binary.tar.gz",
@@ -55,7 +52,6 @@ static const td_cifar_files cifar_100 = {
     .subfolder = "cifar-100-binary",
     .train = train_100,
     .test = test_100,
-    .extras = extras_100,
     .train_records = 50000,
     .test_records = 10000,
     .archive = "cifar-100-binary.tar.gz",

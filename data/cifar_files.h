@@ -11,7 +11,6 @@ typedef struct td_cifar_files {
     const char *subfolder;      /* inside the archive: "cifar-10-batches-bin" */
     const char *const *train;   /* names, ended by NULL */
     const char *const *test;    /* likewise */
-    const char *const *extras;  /* small files beside them that are welcome, not needed */
     int64_t train_records;      /* of one official training file */
     int64_t test_records;       /* of one official test file */
     const char *archive;        /* "cifar-10-binary.tar.gz" */

@@ -147,78 +147,44 @@ static void copy_on(td_device device, td_tensor *y, const td_tensor *x)
     td_kernels_of(device)->copy(y, x);
 }
 
-/* From the host. The bytes go over as they are; the device converts them and puts them in order. */
-static void upload(td_tensor *y, const td_tensor *x)
-{
-    td_device device = td_device_of(y);
-    const td_backend *backend = td_backend_of(device);
-    if (same_bytes(y, x)) {
-        backend->upload(device, td_ptr(y), td_ptr(x), bytes_of(x));
-        return;
-    }
-    stand_in gathered, arrived;
-    bool dense = td_is_dense(x);
-    if (!dense) {
-        td_tensor *together = open_stand_in(&gathered, td_device_of(x), x);
-        copy_on(td_device_of(x), together, x);
-        x = together;
-    }
-    td_tensor *there = open_stand_in(&arrived, device, x);
-    backend->upload(device, td_ptr(there), td_ptr(x), bytes_of(x));
-    copy_on(device, y, there);
-    close_stand_in(&arrived);
-    if (!dense) {
-        close_stand_in(&gathered);
-    }
-}
-
-/* To the host. The device converts and puts in order what then goes over as it is. */
-static void download(td_tensor *y, const td_tensor *x)
-{
-    td_device device = td_device_of(x);
-    const td_backend *backend = td_backend_of(device);
-    stand_in ordered, arrived;
-    bool same = same_bytes(y, x), dense = td_is_dense(y);
-    if (!same) {
-        td_tensor *ready = open_stand_in(&ordered, device, y);
-        copy_on(device, ready, x);
-        x = ready;
-    }
-    if (dense) {
-        backend->download(device, td_ptr(y), td_ptr(x), bytes_of(x));
-    } else {
-        td_tensor *here = open_stand_in(&arrived, td_device_of(y), y);
-        backend->download(device, td_ptr(here), td_ptr(x), bytes_of(x));
-        copy_on(td_device_of(y), y, here);
-        close_stand_in(&arrived);
-    }
-    if (!same) {
-        close_stand_in(&ordered);
-    }
-}
-
-/* Between two devices: converted where it comes from, put in order where it goes to. */
-static void move(td_tensor *y, const td_tensor *x)
+/* The bytes of a dense tensor into one of the same order on another device. */
+static void send_bytes(td_tensor *y, const td_tensor *x)
 {
     td_device to = td_device_of(y), from = td_device_of(x);
-    const td_backend *backend = td_backend_of(to);
-    stand_in ordered, arrived;
-    bool same = same_bytes(y, x), dense = td_is_dense(y);
-    if (!same) {
-        td_tensor *ready = open_stand_in(&ordered, from, y);
-        copy_on(from, ready, x);
-        x = ready;
-    }
-    if (dense) {
-        backend->move(to, td_ptr(y), from, td_ptr(x), bytes_of(x));
+    const td_backend *receiver = td_backend_of(to), *sender = td_backend_of(from);
+    if (sender == NULL) {
+        receiver->upload(to, td_ptr(y), td_ptr(x), bytes_of(x));
+    } else if (receiver == NULL) {
+        sender->download(from, td_ptr(y), td_ptr(x), bytes_of(x));
     } else {
-        td_tensor *there = open_stand_in(&arrived, to, y);
-        backend->move(to, td_ptr(there), from, td_ptr(x), bytes_of(x));
-        copy_on(to, y, there);
-        close_stand_in(&arrived);
+        receiver->move(to, td_ptr(y), from, td_ptr(x), bytes_of(x));
     }
-    if (!same) {
-        close_stand_in(&ordered);
+}
+
+/* To another device. A device converts and orders better than the host: what comes from the host
+ * goes over as it is, and is converted there; anything else is converted where it comes from, and
+ * arrives in the order of y. */
+static void send(td_tensor *y, const td_tensor *x)
+{
+    bool from_host = td_backend_of(td_device_of(x)) == NULL, same = same_bytes(y, x);
+    bool arrives_apart = from_host ? !same : !td_is_dense(y);
+    stand_in ready, arrived;
+    bool made_ready = !same && !(from_host && td_is_dense(x));
+    if (made_ready) {
+        td_tensor *dense = open_stand_in(&ready, td_device_of(x), from_host ? x : y);
+        copy_on(td_device_of(x), dense, x);
+        x = dense;
+    }
+    if (arrives_apart) {
+        td_tensor *there = open_stand_in(&arrived, td_device_of(y), x);
+        send_bytes(there, x);
+        copy_on(td_device_of(y), y, there);
+        close_stand_in(&arrived);
+    } else {
+        send_bytes(y, x);
+    }
+    if (made_ready) {
+        close_stand_in(&ready);
     }
 }
 
@@ -231,12 +197,8 @@ void td_copy_across(td_tensor *y, const td_tensor *x)
     }
     if ((to_host && from_host) || td_same_device(to, from)) {
         copy_on(to, y, x);
-    } else if (from_host) {
-        upload(y, x);
-    } else if (to_host) {
-        download(y, x);
     } else {
-        move(y, x);
+        send(y, x);
     }
 }
 

@@ -370,14 +370,13 @@ static void test_bad_archives(void **state)
 {
     (void)state;
     assert_int_equal(fetch("lacks", "lacks"), TD_E_FORMAT);
-    assert_error_says("lacks cifar-10-batches-bin/test_batch.bin", NULL);
+    assert_error_says("not the official archive", NULL);
     assert_int_equal(unlink(temp_path("cifar-10-binary.tar.gz")), 0);
     assert_int_equal(fetch("nogzip", "nogzip"), TD_E_FORMAT);
     assert_error_says("not a whole .tar.gz", NULL);
     assert_int_equal(unlink(temp_path("cifar-10-binary.tar.gz")), 0);
     assert_int_equal(fetch("fat", "fat"), TD_E_FORMAT);
-    assert_error_says("data_batch_5.bin", "longer than the 30730000 bytes", NULL);
-    assert_false(exists("cifar-10-batches-bin/data_batch_5.bin.part"));
+    assert_error_says("not the official archive", NULL);
 }
 
 static void test_truncated_archive(void **state)

@@ -125,11 +125,11 @@ fails 'of a number of nodes that is not fixed' 64 'where nodes come and go, one 
 
 # ---- usage ----
 
-fails 'no program' 64 'which program' tdrun
-fails 'a bad count' 64 "nproc-per-node: '0'" tdrun --nproc-per-node 0 "$worker"
+fails 'no program' 64 'give at least one program: PROGRAM' tdrun
+fails 'a bad count' 64 "nproc-per-node: 0 is out of range" tdrun --nproc-per-node 0 "$worker"
 fails 'a range that goes down' 64 'goes down' tdrun --nnodes 3:2 "$worker"
 fails '--standalone with several nodes' 64 'is for one node' tdrun --standalone --nnodes 2 "$worker"
-fails 'a look that takes no time' 64 "monitor-interval: '0'" tdrun --monitor-interval 0 "$worker"
+fails 'a look that takes no time' 64 "monitor-interval: 0 is out of range" tdrun --monitor-interval 0 "$worker"
 if [ ! -d /proc/driver/nvidia/gpus ]; then
     fails 'one worker for each GPU, and none' 64 'no NVIDIA GPU' tdrun --nproc-per-node gpu "$worker"
 fi

@@ -2,53 +2,35 @@
 #ifdef TD_HAVE_ARCHIVE
 
 #include "data/download/download.h"
-#include "data/parse.h"
 #include "tensor/folders.h"
+#include "tensor/temporary.h"
 
 #include <archive.h>
 #include <archive_entry.h>
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
-enum { MOST_EXTRA = 1 << 20 /* bytes of a small file beside the data */, MOST_FILES = 16 };
+enum { MOST_BYTES = 1 << 28 /* of a file; the largest official one has 154 million */ };
 
-/* The files that a set may consist of, and how long each may be. */
-typedef struct wanted {
-    const char *name[MOST_FILES];
-    int64_t most[MOST_FILES];
-    bool found[MOST_FILES];
-    int needed; /* the first so many must be there */
-    int count;
-} wanted;
-
-static void want(wanted *w, const char *const *names, int64_t most)
-{
-    for (; *names != NULL; names++) {
-        w->name[w->count] = *names;
-        w->most[w->count++] = most;
-    }
-}
-
-/* Which wanted file an entry is: exactly subfolder/name, a regular file; -1: none. */
-static int which(const wanted *w, const char *subfolder, struct archive_entry *entry)
+/* The name of an entry that is a regular file subfolder/NAME, of a kind that the sets have; NULL:
+ * it is none. */
+static const char *name_of(struct archive_entry *entry, const char *subfolder)
 {
     const char *path = archive_entry_pathname(entry);
+    size_t prefix = strlen(subfolder);
     if (path == NULL || archive_entry_filetype(entry) != AE_IFREG ||
         archive_entry_hardlink(entry) != NULL) {
-        return -1;
+        return NULL;
     }
     path += strncmp(path, "./", 2) == 0 ? 2 : 0;
-    size_t prefix = strlen(subfolder);
     if (strncmp(path, subfolder, prefix) != 0 || path[prefix] != '/') {
-        return -1;
+        return NULL;
     }
-    for (int i = 0; i < w->count; i++) {
-        if (strcmp(path + prefix + 1, w->name[i]) == 0) {
-            return i;
-        }
-    }
-    return -1;
+    path += prefix + 1;
+    const char *dot = strrchr(path, '.');
+    bool known = dot != NULL && (strcmp(dot, ".bin") == 0 || strcmp(dot, ".txt") == 0 ||
+                                 strcmp(dot, ".html") == 0);
+    return known && path[0] != '.' && strchr(path, '/') == NULL ? path : NULL;
 }
 
 static td_status damaged(struct archive *from, const char *path)
@@ -58,95 +40,50 @@ static td_status damaged(struct archive *from, const char *path)
                    path, why != NULL ? why : "it cannot be read");
 }
 
-static td_status copy_data(struct archive *from, const char *archive, FILE *out, const char *path,
-                           int64_t most)
+/* Writes the current entry, which appears under its name when it is whole. */
+static td_status extract(struct archive *from, const char *archive, const char *path, int64_t size)
 {
-    char bytes[1 << 16];
-    int64_t total = 0;
-    for (;;) {
-        la_ssize_t got = archive_read_data(from, bytes, sizeof bytes);
-        if (got < 0) {
-            return damaged(from, archive);
-        }
-        if (got == 0) {
-            return TD_OK;
-        }
-        total += got;
-        if (total > most) {
-            return td_fail(TD_E_FORMAT, "%s: %s is longer than the %lld bytes that it may have",
-                           archive, path, (long long)most);
-        }
-        if (fwrite(bytes, 1, (size_t)got, out) != (size_t)got) {
-            return td_fail(TD_E_IO, "%s: writing failed: %s. Free some space and start again", path,
-                           strerror(errno));
-        }
+    if (size > MOST_BYTES) {
+        return td_fail(TD_E_FORMAT, "%s: %s would have %lld bytes: it is not the official archive",
+                       archive, path, (long long)size);
     }
-}
-
-/* Writes the current entry beside its final name, and moves it there when it is whole. */
-static td_status extract(struct archive *from, const char *archive, const char *folder,
-                         const char *name, int64_t most)
-{
-    char path[TD_CIFAR_PATH], part[TD_CIFAR_PATH];
-    TD_TRY(td_join_path(path, folder, name));
-    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part) {
-        return td_fail(TD_E_ARG, "%s: the path is too long", path);
-    }
-    FILE *out = fopen(part, "wb");
+    char *name;
+    FILE *out = td_temporary_file(path, &name);
     if (out == NULL) {
-        return td_fail(TD_E_IO, "%s: cannot be written: %s", part, strerror(errno));
+        return td_fail(TD_E_IO, "%s: cannot be written: %s", path, strerror(errno));
     }
-    td_status status = copy_data(from, archive, out, part, most);
-    if (fclose(out) != 0 && status == TD_OK) {
-        status = td_fail(TD_E_IO, "%s: writing failed: %s", part, strerror(errno));
+    bool whole = archive_read_data_into_fd(from, fileno(out)) == ARCHIVE_OK;
+    const char *failed = td_temporary_end(out, name, whole ? path : NULL);
+    if (whole && failed != NULL) {
+        return td_fail(TD_E_IO, "%s: %s failed: %s. Free some space and start again", path, failed,
+                       strerror(errno));
     }
-    if (status == TD_OK && rename(part, path) != 0) {
-        status = td_fail(TD_E_IO, "%s: cannot be renamed: %s", part, strerror(errno));
-    }
-    if (status != TD_OK) {
-        remove(part);
-    }
-    return status;
+    return whole ? TD_OK : damaged(from, archive);
 }
 
-static td_status extract_all(struct archive *from, const char *archive, wanted *w,
-                             const char *subfolder, const char *folder)
+static td_status extract_all(struct archive *from, const char *archive, const char *subfolder,
+                             const char *folder)
 {
     struct archive_entry *entry;
     int code;
     while ((code = archive_read_next_header(from, &entry)) == ARCHIVE_OK || code == ARCHIVE_WARN) {
-        int file = which(w, subfolder, entry);
-        if (file >= 0) {
-            TD_TRY(extract(from, archive, folder, w->name[file], w->most[file]));
-            w->found[file] = true;
+        const char *name = name_of(entry, subfolder);
+        char path[TD_CIFAR_PATH];
+        if (name != NULL) {
+            TD_TRY(td_join_path(path, folder, name));
+            TD_TRY(extract(from, archive, path, archive_entry_size(entry)));
         }
     }
-    if (code != ARCHIVE_EOF) {
-        return damaged(from, archive);
-    }
-    for (int i = 0; i < w->needed; i++) {
-        if (!w->found[i]) {
-            return td_fail(TD_E_FORMAT, "%s lacks %s/%s: it is not the official archive", archive,
-                           subfolder, w->name[i]);
-        }
-    }
-    return TD_OK;
+    return code == ARCHIVE_EOF ? TD_OK : damaged(from, archive);
 }
 
 td_status td_cifar_unpack(const char *archive, td_cifar_kind kind, const char *folder)
 {
     const td_cifar_files *files = td_cifar_files_of(kind);
+    char inside[TD_CIFAR_PATH];
     if (files == NULL) {
         return TD_E_ARG;
     }
-    wanted w = { .count = 0 };
-    int64_t record = td_cifar_record_bytes(kind);
-    want(&w, files->train, files->train_records * record);
-    want(&w, files->test, files->test_records * record);
-    w.needed = w.count;
-    want(&w, files->extras, MOST_EXTRA);
-
-    char inside[TD_CIFAR_PATH];
     TD_TRY(td_join_path(inside, folder, files->subfolder));
     TD_TRY(td_make_folders(inside));
     struct archive *from = archive_read_new();
@@ -156,7 +93,7 @@ td_status td_cifar_unpack(const char *archive, td_cifar_kind kind, const char *f
     archive_read_support_filter_gzip(from);
     archive_read_support_format_tar(from);
     td_status status = archive_read_open_filename(from, archive, 1 << 16) == ARCHIVE_OK
-                           ? extract_all(from, archive, &w, files->subfolder, inside)
+                           ? extract_all(from, archive, files->subfolder, inside)
                            : damaged(from, archive);
     archive_read_free(from);
     return status;

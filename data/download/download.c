@@ -19,7 +19,16 @@ td_status td_cifar_download(const char *folder, td_cifar_kind kind, const char *
 
 #if defined(TD_HAVE_CURL) && defined(TD_HAVE_ARCHIVE) && defined(TD_HAVE_MD)
 
+#include <md5.h>
+
 enum { MOST_ARCHIVE = 1 << 29 /* bytes; the official ones have 170 million */ };
+
+td_status td_file_md5(const char *path, char hex[33])
+{
+    return MD5File(path, hex) != NULL
+               ? TD_OK
+               : td_fail(TD_E_IO, "%s: cannot be read: %s", path, strerror(errno));
+}
 
 static bool all_whole(const char *where, const char *const *names, td_cifar_kind kind, int64_t most)
 {
@@ -85,6 +94,13 @@ static td_status fetch_and_unpack(const char *folder, td_cifar_kind kind,
         }
     }
     TD_TRY(td_cifar_unpack(archive, kind, folder));
+    if (!is_there(folder, kind, files)) {
+        return td_fail(
+            TD_E_FORMAT,
+            "%s is not the official archive: files of %s are missing, or their sizes are "
+            "wrong",
+            archive, files->title);
+    }
     if (!kept) {
         remove(archive);
     }

@@ -18,8 +18,8 @@ typedef struct td_download_options {
 td_status td_cifar_fetch(const char *folder, td_cifar_kind kind,
                          const td_download_options *options);
 
-/* The three parts below exist where their library does: TD_HAVE_CURL, TD_HAVE_MD, TD_HAVE_ARCHIVE.
- */
+/* The parts below exist where their library does: TD_HAVE_CURL, TD_HAVE_ARCHIVE; the MD5, which
+ * guards against broken transfers and not against malice, where all three libraries do. */
 
 /* Fetches options->url to path (all options are set). What path already holds is the beginning: the
  * server is asked for the rest, and for everything if it cannot do that. More than `most` bytes are
@@ -30,8 +30,9 @@ td_status td_transfer(const char *path, int64_t most, const td_download_options 
 /* The MD5 of a file in lower-case hex. */
 td_status td_file_md5(const char *path, char hex[33]);
 
-/* Unpacks the files of a CIFAR set from a .tar.gz into folder/subfolder; each appears under its
- * name when it is whole. Any other entry is passed over, so nothing is written elsewhere. */
+/* Unpacks the files of a CIFAR set, SUBFOLDER/NAME in a .tar.gz, into folder/SUBFOLDER; each
+ * appears under its name when it is whole. Any other entry is passed over, so nothing is written
+ * elsewhere. */
 td_status td_cifar_unpack(const char *archive, td_cifar_kind kind, const char *folder);
 
 #endif

@@ -18,8 +18,6 @@ typedef struct transfer {
     int64_t most;
     int write_error; /* errno of a failed write; 0 */
     bool too_long;
-    bool on_terminal;
-    double began, shown; /* seconds: this attempt's start, the last progress line */
 } transfer;
 
 static size_t on_data(char *bytes, size_t one, size_t count, void *user)
@@ -37,26 +35,6 @@ static size_t on_data(char *bytes, size_t one, size_t count, void *user)
     }
     t->have += (int64_t)count;
     return count;
-}
-
-static int on_progress(void *user, curl_off_t total, curl_off_t now, curl_off_t up_total,
-                       curl_off_t up_now)
-{
-    (void)up_total;
-    (void)up_now;
-    transfer *t = user;
-    double time = td_clock();
-    if (!t->on_terminal || total <= 0 || time - t->shown < 0.2) {
-        return 0;
-    }
-    t->shown = time;
-    double rate = (double)now / (time - t->began + 1e-9);
-    long left = rate > 0 ? (long)((double)(total - now) / rate) : 0;
-    const char *slash = strrchr(t->path, '/');
-    fprintf(stderr, "\r%s  %.1f of %.1f MiB  %.1f MiB/s  %ld:%02ld left \033[K",
-            slash != NULL ? slash + 1 : t->path, (double)(t->start + now) / 0x1p20,
-            (double)(t->start + total) / 0x1p20, rate / 0x1p20, left / 60, left % 60);
-    return 0;
 }
 
 static void start_curl(void)
@@ -91,9 +69,7 @@ static void set_options(CURL *curl, transfer *t, int stall_seconds, char *error)
     curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, error);
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_data);
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, t);
-    curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, on_progress);
-    curl_easy_setopt(curl, CURLOPT_XFERINFODATA, t);
-    curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(curl, CURLOPT_NOPROGRESS, isatty(STDERR_FILENO) ? 0L : 1L); /* its own meter */
     curl_easy_setopt(curl, CURLOPT_RESUME_FROM_LARGE, (curl_off_t)t->start);
 }
 
@@ -101,14 +77,9 @@ static void set_options(CURL *curl, transfer *t, int stall_seconds, char *error)
 static CURLcode attempt(CURL *curl, transfer *t, int stall_seconds, char *error)
 {
     t->start = t->have;
-    t->began = td_clock();
     error[0] = '\0';
     set_options(curl, t, stall_seconds, error);
     CURLcode code = curl_easy_perform(curl);
-    if (t->shown > 0) {
-        fputc('\n', stderr);
-        t->shown = 0;
-    }
     if (fflush(t->file) != 0 && t->write_error == 0) {
         t->write_error = errno;
     }
@@ -211,7 +182,6 @@ td_status td_transfer(const char *path, int64_t most, const td_download_options 
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, start_curl);
     transfer t = { .url = options->url, .path = path, .most = most };
-    t.on_terminal = isatty(STDERR_FILENO);
     t.file = fopen(path, "ab");
     if (t.file == NULL || fseeko(t.file, 0, SEEK_END) != 0) {
         td_fail(TD_E_IO, "%s: cannot be written: %s", path, strerror(errno));

@@ -8,7 +8,9 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <stdarg.h>
 #include <string.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 enum { FIRST_GROUP = 1, OTHERS };
@@ -75,6 +77,17 @@ void cli_write_real(double value, char *text, size_t size)
             break;
         }
     }
+}
+
+void cli_refuse(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(stderr, "%s: ", program_invocation_short_name);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "\nTry `%s --help' for more information.\n", program_invocation_short_name);
+    exit(EX_USAGE);
 }
 
 static bool is_choice(const char *choices, const char *text)
@@ -203,8 +216,8 @@ void cli_parse_rest(int argc, char **argv, const char *description, cli_option *
                     cli_rest *rest)
 {
     cli_begin();
-    struct argp_option table[CLI_MAX_OPTIONS + 4] = { 0 }, *next = table;
-    static char help[CLI_MAX_OPTIONS][512];
+    struct argp_option table[2 * CLI_MAX_OPTIONS + 4] = { 0 }, *next = table;
+    static char help[CLI_MAX_OPTIONS][512], aliases[CLI_MAX_OPTIONS][64];
     TD_REQUIRE(count <= CLI_MAX_OPTIONS, TD_HERE, "%d options; CLI_MAX_OPTIONS is %d", count,
                CLI_MAX_OPTIONS);
     bool any_first = false;
@@ -218,6 +231,14 @@ void cli_parse_rest(int argc, char **argv, const char *description, cli_option *
             .doc = help[i],
             .group = options[i].first ? FIRST_GROUP : OTHERS,
         };
+        snprintf(aliases[i], sizeof aliases[i], "%s", options[i].name);
+        for (char *dash = aliases[i]; (dash = strchr(dash, '-')) != NULL;) {
+            *dash = '_';
+        }
+        if (strcmp(aliases[i], options[i].name) != 0) {
+            *next++ =
+                (struct argp_option){ .name = aliases[i], .flags = OPTION_ALIAS | OPTION_HIDDEN };
+        }
     }
     if (any_first) { /* argp sorts a group by names, and these come on top */
         *next++ = (struct argp_option){ .doc = "What most runs need:", .group = FIRST_GROUP };
@@ -229,5 +250,6 @@ void cli_parse_rest(int argc, char **argv, const char *description, cli_option *
                          .parser = on_key,
                          .args_doc = rest != NULL ? rest->name : NULL,
                          .doc = description };
-    argp_parse(&argp, argc, argv, 0, NULL, &state);
+    argp_parse(&argp, argc, argv, rest != NULL && rest->is_command ? ARGP_IN_ORDER : 0, NULL,
+               &state);
 }

@@ -1,5 +1,6 @@
 /* Command lines: a table of options, read by the C library's argp. Every app gets --help with the
- * defaults, ranges that are checked, and messages that say what was wrong with which option. */
+ * defaults, ranges that are checked, and messages that say what was wrong with which option. Names
+ * may be typed with - or _. */
 #ifndef APPS_TOOLS_CLI_H
 #define APPS_TOOLS_CLI_H
 
@@ -54,11 +55,15 @@ typedef struct cli_rest {
     const char *name;   /* "MODEL IMAGE...", for --help and messages */
     const char *wanted; /* "one model and one image": the least, in words */
     int least;          /* the same as a number */
+    bool is_command;    /* a program and its arguments: options end at its name */
     char **values;      /* set: part of argv */
     int count;
 } cli_rest;
 void cli_parse_rest(int argc, char **argv, const char *description, cli_option *options, int count,
                     cli_rest *rest);
+
+/* For values that do not go together: prints what is wrong, and leaves the program with code 64. */
+_Noreturn void cli_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Sets an option from text. false: it does not fit; `why` says why. */
 bool cli_set(const cli_option *option, const char *text, char *why, size_t size);
