@@ -34,11 +34,6 @@ void td_csv_table_free(td_csv_table *table);
 /* A dataset of a table, whose names it takes over. NULL with td_last_error(). */
 td_dataset *td_csv_rows(const char *kind, td_csv_table *table, bool regression);
 
-/* Row numbers as scikit-learn's train_test_split(test_size, random_state=seed) gives them: a
- * permutation by NumPy's legacy shuffle; its first `test` entries are the test rows, the rest the
- * training rows, in this order. */
-void td_legacy_permutation(uint32_t seed, int64_t n, int64_t *order);
-
 /* ---- CIFAR ---- */
 
 /* Bytes of a record: one label (CIFAR-100: coarse, then fine), then 3072 of pixels. */

@@ -94,7 +94,10 @@ td_dataset *td_dataset_head(const td_dataset *dataset, int64_t n)
 
 /* ---- the split ---- */
 
-void td_legacy_permutation(uint32_t seed, int64_t n, int64_t *order)
+/* Row numbers as scikit-learn's train_test_split(test_size, random_state=seed) gives them: a
+ * permutation by NumPy's legacy shuffle; its first `test` entries are the test rows, the rest the
+ * training rows, in this order. */
+static void permute(uint32_t seed, int64_t n, int64_t *order)
 {
     td_generator g;
     td_generator_seed(&g, seed);
@@ -133,7 +136,7 @@ td_status td_split(const td_dataset *dataset, double test_size, uint32_t seed, t
     if (order == NULL) {
         return td_fail(TD_E_NOMEM, "no memory to split %lld rows", (long long)dataset->length);
     }
-    td_legacy_permutation(seed, dataset->length, order);
+    permute(seed, dataset->length, order);
     *test = part_new(dataset, order, tests);
     *train = *test != NULL ? part_new(dataset, order + tests, trains) : NULL;
     free(order);

@@ -85,8 +85,6 @@ td_status td_store_compare_set(td_store *store, const char *key, const char *exp
 td_status td_store_delete(td_store *store, const char *key, bool *existed);
 /* Tells whether a key exists, without waiting. */
 td_status td_store_check(td_store *store, const char *key, bool *exists);
-/* Waits until all keys exist. TD_E_TIMEOUT names the keys that are missing. */
-td_status td_store_wait(td_store *store, const char *const *keys, int count, double timeout);
 /* The number of keys of the whole store, also if `store` adds a prefix. */
 td_status td_store_count(td_store *store, int64_t *keys);
 /* The last will: the key is set when this process closes the store or ends in any way. A store has

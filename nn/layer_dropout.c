@@ -4,6 +4,7 @@
  * checkpoint, goes on with the masks that the uninterrupted one would have had. */
 #include "autograd/fused.h"
 #include "nn/internal.h"
+#include "tensor/text.h"
 #include "tensor/hooks.h"
 #include "tensor/extend.h"
 
@@ -13,22 +14,12 @@ typedef struct dropout_state {
     uint64_t replica;
 } dropout_state;
 
-/* FNV-1a (Fowler, Noll, Vo), 64 bits. */
-static uint64_t hash_text(const char *text)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (; *text != '\0'; text++) {
-        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
-    }
-    return hash;
-}
-
 static td_philox_key key_of(const td_module *self)
 {
     const dropout_state *s = self->state;
     /* An odd factor: no two replicas get the same seed. */
     uint64_t seed = s->place.seed + s->replica * UINT64_C(0x9e3779b97f4a7c15);
-    return (td_philox_key){ seed, hash_text(td_node_of(self)->path) };
+    return (td_philox_key){ seed, td_hash_text(TD_HASH_BEGIN, td_node_of(self)->path) };
 }
 
 /* For a captured step, now and before each replay. */

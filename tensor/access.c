@@ -18,7 +18,7 @@ void td_begin_write(td_tensor *t, const char *what, td_site at)
     t->storage->version++;
 }
 
-void td_require_host(const td_tensor *t, const char *what, td_site at)
+static void require_host(const td_tensor *t, const char *what, td_site at)
 {
     TD_REQUIRE(td_backend_of(td_device_of(t)) == NULL, at,
                "%s: %s lies in memory that the host cannot touch; td_read copies its values out, "
@@ -29,13 +29,13 @@ void td_require_host(const td_tensor *t, const char *what, td_site at)
 const void *td_data_at(const td_tensor *t, td_site at)
 {
     td_check_alive(t, at);
-    td_require_host(t, "td_data", at);
+    require_host(t, "td_data", at);
     return td_ptr(t);
 }
 
 void *td_data_rw_at(td_tensor *t, td_site at)
 {
-    td_require_host(t, "td_data_rw", at);
+    require_host(t, "td_data_rw", at);
     td_begin_write(t, "td_data_rw", at);
     return td_ptr(t);
 }

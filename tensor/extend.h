@@ -124,7 +124,6 @@ double td_random_normal(td_generator *g); /* Box-Muller, one number a call */
 int64_t td_random_int(td_generator *g, int64_t low, int64_t high); /* in [low, high) */
 /* Writes a random permutation of 0, ..., n-1 to out[n], like torch.randperm. */
 void td_random_permutation(td_generator *g, int64_t *out, int64_t n);
-bool td_random_bernoulli(td_generator *g, double p);
 
 /* Philox4x32-10 (Salmon et al. 2011): four 32-bit words for a key and a 128-bit counter (a, b). */
 void td_philox(td_philox_key key, uint64_t a, uint64_t b, uint32_t out[4]);

@@ -125,11 +125,6 @@ double td_random_normal(td_generator *g)
     return radius * cos(angle);
 }
 
-bool td_random_bernoulli(td_generator *g, double p)
-{
-    return td_random_f64(g) < p;
-}
-
 void td_random_permutation(td_generator *g, int64_t *out, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {

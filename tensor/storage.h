@@ -71,9 +71,6 @@ void td_begin_write(td_tensor *t, const char *what, td_site at);
  * that it read can be written. */
 void td_copy_across(td_tensor *y, const td_tensor *x);
 
-/* Fails unless the host can touch t's memory; what: the function's name. */
-void td_require_host(const td_tensor *t, const char *what, td_site at);
-
 /* "'fc1.weight' f32[64,13] cpu:0" or "a tensor f32[64,13] cpu:0", from td_describe's ring. */
 const char *td_label(const td_tensor *t);
 

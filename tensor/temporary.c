@@ -1,5 +1,7 @@
 #include "tensor/temporary.h"
 
+#include "tensor/text.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -11,15 +13,6 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
-/* FNV-1a. */
-static uint32_t hash_more(uint32_t hash, const char *text)
-{
-    for (const char *at = text; *at != '\0'; at++) {
-        hash = (hash ^ (uint8_t)*at) * 16777619u;
-    }
-    return hash;
-}
 
 /* Two containers may have one host name and number their processes alike. Where there is no /proc,
  * the name must do. */
@@ -38,7 +31,8 @@ uint32_t td_host_number(void)
     if (readlink("/proc/self/ns/pid", processes, sizeof processes - 1) < 0) {
         processes[0] = '\0';
     }
-    return hash_more(hash_more(hash_more(2166136261u, name), boot), processes);
+    uint64_t hash = td_hash_text(td_hash_text(TD_HASH_BEGIN, name), boot);
+    return (uint32_t)td_hash_text(hash, processes);
 }
 
 /* ---- one file ---- */

@@ -1,6 +1,24 @@
-/* Help for messages: notices on stderr, and the name that was probably meant. */
+/* Texts: a hash, notices on stderr, and the name that was probably meant. */
 #ifndef TD_TENSOR_TEXT_H
 #define TD_TENSOR_TEXT_H
+
+#include <stdint.h>
+#include <string.h>
+
+/* FNV-1a (Fowler, Noll, Vo), 64 bits; hash: TD_HASH_BEGIN, or that of what came before. */
+#define TD_HASH_BEGIN UINT64_C(0xcbf29ce484222325)
+static inline uint64_t td_hash_bytes(uint64_t hash, const char *bytes, size_t size)
+{
+    for (size_t i = 0; i < size; i++) {
+        hash = (hash ^ (unsigned char)bytes[i]) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+
+static inline uint64_t td_hash_text(uint64_t hash, const char *text)
+{
+    return td_hash_bytes(hash, text, strlen(text));
+}
 
 /* Writes "tandem: ..." on stderr, once for each different text: what is to be known and is no
  * error. Any thread. */

@@ -125,20 +125,6 @@ static void test_permutations(void **state)
     assert_true(td_random_u32(&g) == next);
 }
 
-static void test_bernoulli(void **state)
-{
-    (void)state;
-    td_generator g;
-    td_generator_seed(&g, 11);
-    int hits = 0;
-    for (int i = 0; i < 10000; i++) {
-        hits += td_random_bernoulli(&g, 0.3);
-        assert_false(td_random_bernoulli(&g, 0.0));
-        assert_true(td_random_bernoulli(&g, 1.0));
-    }
-    assert_in_range(hits, 2850, 3150);
-}
-
 /* ---- filling tensors ---- */
 
 static uint32_t float_bits(float value)
@@ -434,7 +420,6 @@ int main(void)
         cmocka_unit_test(test_wider_draws_are_made_of_words),
         cmocka_unit_test(test_scalar_normals_come_in_pairs),
         cmocka_unit_test(test_permutations),
-        cmocka_unit_test(test_bernoulli),
         cmocka_unit_test(test_normal_matches_pytorch),
         cmocka_unit_test(test_normal_blocks_are_box_muller),
         cmocka_unit_test(test_normal_redraws_the_tail),

@@ -1,6 +1,7 @@
 /* The split of a folder's pictures into those for training and those for validation. */
 #include "data/images/folder_list.h"
 #include "tensor/extend.h"
+#include "tensor/text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,12 +16,9 @@ typedef struct ranked {
  */
 static uint64_t hash_path(const char *path, uint64_t seed)
 {
-    uint64_t fnv = 0xcbf29ce484222325;
-    for (; *path != '\0'; path++) {
-        fnv = (fnv ^ (unsigned char)*path) * 0x100000001b3;
-    }
     uint32_t word[4];
-    td_philox((td_philox_key){ seed, 0x73706c6974 /* "split" in ASCII */ }, fnv, 0, word);
+    td_philox((td_philox_key){ seed, 0x73706c6974 /* "split" in ASCII */ },
+              td_hash_text(TD_HASH_BEGIN, path), 0, word);
     return (uint64_t)word[0] << 32 | word[1];
 }
 

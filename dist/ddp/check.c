@@ -8,20 +8,12 @@
 #include "dist/mesh.h"
 #include "nn/module.h"
 #include "tensor/extend.h"
+#include "tensor/text.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { MESSAGE = 400 };
-
-static uint64_t hash_text(const char *text)
-{
-    uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
-    for (; *text != '\0'; text++) {
-        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
-    }
-    return hash;
-}
 
 /* The model's description: a line for the options and a line for each tensor. malloc'ed; NULL when
  * memory is short. */
@@ -129,7 +121,7 @@ td_status td_ddp_check_same(td_ddp_state *s)
         free(all);
         return td_fail(TD_E_NOMEM, "no memory to compare models");
     }
-    int64_t mine[2] = { (int64_t)strlen(text), (int64_t)hash_text(text) };
+    int64_t mine[2] = { (int64_t)strlen(text), (int64_t)td_hash_text(TD_HASH_BEGIN, text) };
     td_status status = gather(s->group, all, mine, 2, TD_I64);
     bool same = true;
     for (int rank = 1; rank < size; rank++) {

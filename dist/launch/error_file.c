@@ -14,11 +14,6 @@
 static atomic_int pipe_fd = -1;
 static atomic_bool reported;
 
-bool td_error_reported(void)
-{
-    return atomic_load(&reported);
-}
-
 void td_error_report_to(int fd)
 {
     atomic_store(&pipe_fd, fd);

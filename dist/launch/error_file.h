@@ -3,11 +3,8 @@
 #ifndef TD_DIST_ERROR_FILE_H
 #define TD_DIST_ERROR_FILE_H
 
-#include <stdbool.h>
-
 /* Only a process's first message counts; later ones are dropped. Any thread. */
 void td_error_report(const char *message);
-bool td_error_reported(void);
 
 /* From here on td_fatal and td_die report their messages, too. A handler that the program sets
  * later replaces td_fatal's. td_dist_init calls it when TANDEM_ERROR_FILE is set. */

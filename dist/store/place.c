@@ -3,6 +3,7 @@
 #include "dist/rendezvous.h"
 
 #include "dist/launch/hostlist.h"
+#include "tensor/text.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -291,14 +292,10 @@ static td_status plan_slurm(td_rendezvous_plan *plan)
                         FIRST_JOB_PORT + (int)(((unsigned)job * 7u + (unsigned)step) % JOB_PORTS));
 }
 
-/* FNV-1a, 32 bits: all ranks of a job find the same port. */
-static int port_of(const char *name)
+/* All ranks of a job find the same port. */
+static int port_of(const char *job)
 {
-    uint32_t hash = 2166136261u;
-    for (; name != NULL && *name != '\0'; name++) {
-        hash = (hash ^ (unsigned char)*name) * 16777619u;
-    }
-    return FIRST_JOB_PORT + (int)(hash % JOB_PORTS);
+    return FIRST_JOB_PORT + (int)(td_hash_text(TD_HASH_BEGIN, job != NULL ? job : "") % JOB_PORTS);
 }
 
 static td_status plan_mpi(td_rendezvous_plan *plan)

@@ -10,11 +10,14 @@
 #include "dist/rendezvous.h"
 
 #include "tensor/clock.h"
+#include "tensor/temporary.h"
+#include "tensor/text.h"
 #include "dist/launch/error_file.h"
 #include "dist/process.h"
 #include "dist/store/tcp.h"
 #include "dist/watchdog.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,36 +39,16 @@ typedef struct meeting {
     char host[HOST_BYTES]; /* this host's identity */
 } meeting;
 
-/* Which namespace of a kind ("pid", "net") this process is in: "pid:[4026531836]". */
-static void identify_namespace(const char *kind, char *text, size_t size)
-{
-    char path[64];
-    snprintf(path, sizeof(path), "/proc/self/ns/%s", kind);
-    ssize_t length = readlink(path, text, size - 1);
-    text[length > 0 ? length : 0] = '\0';
-}
-
-/* Identifies a host by its name and its kernel's boot id, because names are not unique and
- * containers share a kernel. Ranks of one host must also see each other's processes (shm needs
- * that) and share the network. So two network namespaces count as two hosts, and so do two nodes of
- * tdrun on one machine. */
+/* Identifies a host by its name and td_host_number(): ranks of one host must also see each other's
+ * processes (shm needs that) and share the network, so two network namespaces count as two hosts.
+ */
 static void identify_host(char identity[HOST_BYTES])
 {
-    char name[128] = "", boot[40] = "";
+    char name[128] = "", network[32];
     gethostname(name, sizeof(name) - 1);
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
-    if (file != NULL) {
-        if (fgets(boot, sizeof(boot), file) != NULL) {
-            boot[strcspn(boot, "\n")] = '\0';
-        }
-        fclose(file);
-    }
-    char processes[32], network[32];
-    identify_namespace("pid", processes, sizeof(processes));
-    identify_namespace("net", network, sizeof(network));
-    const char *node = getenv("GROUP_RANK");
-    snprintf(identity, HOST_BYTES, "%s %s %s %s %.16s", name, boot, processes, network,
-             node != NULL ? node : "");
+    ssize_t length = readlink("/proc/self/ns/net", network, sizeof(network) - 1);
+    network[length > 0 ? length : 0] = '\0';
+    snprintf(identity, HOST_BYTES, "%s %08" PRIx32 " %s", name, td_host_number(), network);
 }
 
 static double seconds_left(const meeting *m)
@@ -223,28 +206,18 @@ static td_status meet(meeting *m, char **outcome)
 
 /* ---- reading the outcome ---- */
 
-/* FNV-1a, 64 bits. */
-static uint64_t number_of_host(const char *host, size_t length)
-{
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i < length; i++) {
-        hash = (hash ^ (unsigned char)host[i]) * UINT64_C(0x100000001b3);
-    }
-    return hash;
-}
-
 /* Reads the ranks' hosts in "ok\nhost\nhost...", and counts those of this host. */
 static td_status read_hosts(const meeting *m, const char *outcome, td_rendezvous_result *r)
 {
     int rank = 0, here = 0, below = 0;
-    uint64_t mine = number_of_host(m->host, strlen(m->host));
+    uint64_t mine = td_hash_text(TD_HASH_BEGIN, m->host);
     r->hosts = calloc((size_t)r->world_size, sizeof *r->hosts);
     if (r->hosts == NULL) {
         return td_fail(TD_E_NOMEM, "no memory for %d ranks", r->world_size);
     }
     const char *line = strchr(outcome, '\n');
     for (; line != NULL && rank < r->world_size; line = strchr(line + 1, '\n'), rank++) {
-        r->hosts[rank] = number_of_host(line + 1, strcspn(line + 1, "\n"));
+        r->hosts[rank] = td_hash_bytes(TD_HASH_BEGIN, line + 1, strcspn(line + 1, "\n"));
         bool same = r->hosts[rank] == mine;
         here += same;
         below += same && rank < r->rank;

@@ -1,7 +1,6 @@
 /* The common part of all stores: checks of arguments, text, waiting for several keys, prefixes. */
 #include "dist/store.h"
 
-#include "tensor/clock.h"
 #include "dist/store/wire.h"
 
 #include <stdio.h>
@@ -155,46 +154,6 @@ td_status td_store_will(td_store *store, const char *key)
 {
     td_store_request r = { .op = TD_STORE_WILL, .key = key };
     return call_fixed(store, &r, NULL, 0);
-}
-
-/* After a time-out: fails with the keys that have not come. */
-static td_status fail_missing(td_store *store, const char *const *keys, int count, double timeout)
-{
-    char names[512] = "";
-    size_t length = 0;
-    int missing = 0;
-    for (int i = 0; i < count; i++) {
-        bool exists = false;
-        if (td_store_check(store, keys[i], &exists) == TD_OK && exists) {
-            continue;
-        }
-        missing++;
-        if (length < sizeof(names)) {
-            length += (size_t)snprintf(names + length, sizeof(names) - length, "%s'%s'",
-                                       length > 0 ? ", " : "", keys[i]);
-        }
-    }
-    return td_fail(TD_E_TIMEOUT, "waited %g s for %d keys of the %s store; %d did not come: %s%s",
-                   timeout, count, store->kind->name, missing, names,
-                   length >= sizeof(names) ? "..." : "");
-}
-
-td_status td_store_wait(td_store *store, const char *const *keys, int count, double timeout)
-{
-    timeout = timeout > 0 ? timeout : store->timeout;
-    double deadline = td_clock() + timeout;
-    for (int i = 0; i < count; i++) {
-        void *value;
-        size_t size;
-        double left = deadline - td_clock();
-        td_status status = td_store_get(store, keys[i], left > 1e-3 ? left : 1e-3, &value, &size);
-        if (status == TD_E_TIMEOUT && count > 1) {
-            return fail_missing(store, keys, count, timeout);
-        }
-        TD_TRY(status);
-        free(value);
-    }
-    return TD_OK;
 }
 
 void td_store_close(td_store *store)

@@ -151,11 +151,6 @@ void td_profile_stop(void)
     }
 }
 
-bool td_profile_on(void)
-{
-    return profile.on;
-}
-
 /* ---- results ---- */
 
 static int slower_first(const void *a, const void *b)

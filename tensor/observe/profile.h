@@ -19,7 +19,6 @@ typedef struct td_profile_options {
  * measuring the limits. */
 td_status td_profile_start(const td_profile_options *options);
 void td_profile_stop(void);
-bool td_profile_on(void);
 
 typedef struct td_profile_row {
     const char *kernel; /* "conv2d_grad_input" */

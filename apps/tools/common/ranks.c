@@ -1,5 +1,6 @@
 #include "apps/tools/common/ranks.h"
 
+#include "tensor/text.h"
 #include "dist/dist.h"
 #include "dist/launch/error_file.h"
 
@@ -36,19 +37,10 @@ td_status ranks_barrier(void)
     return td_dist_is_initialized() ? td_barrier(NULL) : TD_OK;
 }
 
-/* FNV-1a: a number below 2^32, so that sums of it are exact. */
-static double hash_of(const char *text)
-{
-    uint32_t hash = 2166136261u;
-    for (; *text != '\0'; text++) {
-        hash = (hash ^ (unsigned char)*text) * 16777619u;
-    }
-    return hash;
-}
-
 td_status ranks_agree(const char *what, const char *text)
 {
-    double hash = hash_of(text), sum = hash;
+    /* Below 2^32, so that sums are exact. */
+    double hash = (uint32_t)td_hash_text(TD_HASH_BEGIN, text), sum = hash;
     TD_TRY(ranks_sum(&sum, 1));
     if (sum != hash * td_dist_world_size()) {
         return td_fail(TD_E_MISMATCH, "the ranks have different %s: rank %d has '%s'", what,
