@@ -18,7 +18,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sysexits.h>
 
 enum { MOST_CLASSES = 100000, MOST_SIDE = 8192 };
 
@@ -221,19 +220,18 @@ static void close_model(predictor *p)
 int main(int argc, char **argv)
 {
     predictor p = { .args = { .top = 5, .size = 224, .resize = 256 } };
+    enum { SIZE = 3, RESIZE };
     cli_option options[] = {
-        { "arch", "NAME", "The model's architecture, where its file does not say", CLI_TEXT,
-          .value = &p.args.arch },
-        { "classes", "FILE", "Names of the classes, one a line", CLI_TEXT,
-          .value = &p.args.classes },
-        { "top", "N", "How many classes are shown", CLI_INT, .value = &p.args.top, .low = 1,
-          .high = MOST_CLASSES },
-        { "size", "N", "Pixels of a side of what the model sees; otherwise its file's", CLI_INT,
-          .value = &p.args.size, .low = 1, .high = 8192 },
-        { "resize", "N", "Pixels of an image's shorter side before the middle is cut out", CLI_INT,
-          .value = &p.args.resize, .low = 1, .high = 8192 },
-        { "onnx", "FILE", "Writes the model as an ONNX file; images may then be left out", CLI_TEXT,
-          .value = &p.args.onnx },
+        cli_text("arch", "NAME", &p.args.arch,
+                 "The model's architecture, where its file does not say"),
+        cli_text("classes", "FILE", &p.args.classes, "Names of the classes, one a line"),
+        cli_int("top", &p.args.top, 1, MOST_CLASSES, "How many classes are shown"),
+        [SIZE] = cli_int("size", &p.args.size, 1, MOST_SIDE,
+                         "Pixels of a side of what the model sees; otherwise its file's"),
+        [RESIZE] = cli_int("resize", &p.args.resize, 1, MOST_SIDE,
+                           "Pixels of an image's shorter side before the middle is cut out"),
+        cli_text("onnx", "FILE", &p.args.onnx,
+                 "Writes the model as an ONNX file; images may then be left out"),
     };
     cli_rest rest = { .name = "MODEL.safetensors IMAGE...",
                       .wanted = "one model and one image",
@@ -242,11 +240,10 @@ int main(int argc, char **argv)
                    options, sizeof options / sizeof *options, &rest);
     p.args.model = rest.values[0];
     if (rest.count < 2 && p.args.onnx == NULL) {
-        fprintf(stderr, "predict: give at least %s: %s\n", rest.wanted, rest.name);
-        return EX_USAGE;
+        cli_refuse("give at least %s: %s", rest.wanted, rest.name);
     }
-    p.args.size_given = options[3].given;
-    p.args.resize_given = options[4].given;
+    p.args.size_given = options[SIZE].given;
+    p.args.resize_given = options[RESIZE].given;
     int failed = 1;
     if (open_model(&p)) {
         failed = p.args.onnx != NULL ? export_onnx(&p) : 0;

@@ -280,41 +280,6 @@ static void settle(arguments *a)
 
 /* ---- options ---- */
 
-static cli_option text_option(const char *name, const char *argument, const char **value,
-                              const char *help)
-{
-    return (cli_option){
-        .name = name, .argument = argument, .help = help, .kind = CLI_TEXT, .value = value
-    };
-}
-
-static cli_option int_option(const char *name, int64_t *value, int low, int high, const char *help)
-{
-    return (cli_option){ .name = name,
-                         .argument = "N",
-                         .help = help,
-                         .kind = CLI_INT,
-                         .value = value,
-                         .low = low,
-                         .high = high };
-}
-
-static cli_option seconds_option(const char *name, double *value, const char *help)
-{
-    return (cli_option){ .name = name,
-                         .argument = "S",
-                         .help = help,
-                         .kind = CLI_REAL,
-                         .value = value,
-                         .low = 1e-3,
-                         .high = 1e6 };
-}
-
-static cli_option flag_option(const char *name, bool *value, const char *help)
-{
-    return (cli_option){ .name = name, .help = help, .kind = CLI_FLAG, .value = value };
-}
-
 static void read_command_line(cli_option *options, int count, int argc, char **argv, arguments *a)
 {
     enum { FIRST = 8 }; /* that say who takes part */
@@ -342,43 +307,44 @@ int main(int argc, char **argv)
     };
     td_launch_options *o = &a.launch;
     cli_option options[] = {
-        text_option("nnodes", "N|MIN:MAX", &a.nodes, "Nodes; a range: nodes may come and go"),
-        text_option("nproc-per-node", "N|auto|cpu|gpu", &a.nproc,
-                    "Processes on this node (1); auto: one per GPU, or per CPU without one"),
-        text_option("mesh", "DIM=N,...", &o->mesh,
-                    "The processes' dimensions pp, rep, dp, tp, as in rep=2,dp=4; *: what is left. "
-                    "Sets --nproc-per-node, or must fit it; programs read it as TANDEM_MESH"),
-        int_option("node-rank", &a.node_rank, -1, TD_LAUNCH_MAX_NODES - 1,
-                   "This node's rank; node 0 hosts the store; -1: in the order of arrival"),
-        text_option("master-addr", "HOST", &o->host, "Node 0's address"),
-        int_option("master-port", &a.master_port, -1, 65535,
-                   "The store's port there; -1: 29500, or a free one on a single node"),
-        flag_option("standalone", &a.standalone, "One node, a free port"),
-        text_option("rdzv-endpoint", "HOST[:PORT]", &a.endpoint,
-                    "Where the nodes meet, in place of --master-addr and --master-port; the "
-                    "launcher on that host hosts the store"),
-        text_option("rdzv-id", "NAME", &o->run_id,
-                    "The run's name, also of its log folder; otherwise made up"),
-        seconds_option("join-timeout", &o->join_timeout, "Seconds that nodes wait for each other"),
-        text_option("token-file", "FILE", &a.token_file,
-                    "The job's secret for all nodes; made if there is none (a single node needs "
-                    "no file)"),
-        flag_option("require-token", &a.require_token, "Fail if the nodes share no secret"),
-        int_option("max-restarts", &a.max_restarts, 0, 1000000,
-                   "Times that all workers are started again when something fails"),
-        seconds_option("monitor-interval", &o->monitor_interval, "Seconds between looks"),
-        seconds_option("grace", &o->grace,
-                       "Seconds that workers have to end before they are killed"),
-        text_option("log-dir", "DIR", &o->log_dir,
-                    "Files DIR/RUN/attempt_N/RANK/{stdout,stderr,error}; alone it means "
-                    "--redirects 3 --tee 0:3"),
-        text_option("redirects", "WHAT", &a.redirects,
-                    "Streams that go to files only: 0 none, 1 stdout, 2 stderr, 3 both; or "
-                    "LOCAL_RANK:WHAT,..."),
-        text_option("tee", "WHAT", &a.tee,
-                    "Streams that go to files and, with [rank], to the console"),
-        text_option("local-ranks-filter", "R,R", &a.filter,
-                    "Only these local ranks show on the console"),
+        cli_text("nnodes", "N|MIN:MAX", &a.nodes, "Nodes; a range: nodes may come and go"),
+        cli_text("nproc-per-node", "N|auto|cpu|gpu", &a.nproc,
+                 "Processes on this node (1); auto: one per GPU, or per CPU without one"),
+        cli_text("mesh", "DIM=N,...", &o->mesh,
+                 "The processes' dimensions pp, rep, dp, tp, as in rep=2,dp=4; *: what is left. "
+                 "Sets --nproc-per-node, or must fit it; programs read it as TANDEM_MESH"),
+        cli_int("node-rank", &a.node_rank, -1, TD_LAUNCH_MAX_NODES - 1,
+                "This node's rank; node 0 hosts the store; -1: in the order of arrival"),
+        cli_text("master-addr", "HOST", &o->host, "Node 0's address"),
+        cli_int("master-port", &a.master_port, -1, 65535,
+                "The store's port there; -1: 29500, or a free one on a single node"),
+        cli_flag("standalone", &a.standalone, "One node, a free port"),
+        cli_text("rdzv-endpoint", "HOST[:PORT]", &a.endpoint,
+                 "Where the nodes meet, in place of --master-addr and --master-port; the "
+                 "launcher on that host hosts the store"),
+        cli_text("rdzv-id", "NAME", &o->run_id,
+                 "The run's name, also of its log folder; otherwise made up"),
+        cli_real("join-timeout", &o->join_timeout, 1e-3, 1e6,
+                 "Seconds that nodes wait for each other"),
+        cli_text("token-file", "FILE", &a.token_file,
+                 "The job's secret for all nodes; made if there is none (a single node needs "
+                 "no file)"),
+        cli_flag("require-token", &a.require_token, "Fail if the nodes share no secret"),
+        cli_int("max-restarts", &a.max_restarts, 0, 1000000,
+                "Times that all workers are started again when something fails"),
+        cli_real("monitor-interval", &o->monitor_interval, 1e-3, 1e6, "Seconds between looks"),
+        cli_real("grace", &o->grace, 1e-3, 1e6,
+                 "Seconds that workers have to end before they are killed"),
+        cli_text("log-dir", "DIR", &o->log_dir,
+                 "Files DIR/RUN/attempt_N/RANK/{stdout,stderr,error}; alone it means "
+                 "--redirects 3 --tee 0:3"),
+        cli_text("redirects", "WHAT", &a.redirects,
+                 "Streams that go to files only: 0 none, 1 stdout, 2 stderr, 3 both; or "
+                 "LOCAL_RANK:WHAT,..."),
+        cli_text("tee", "WHAT", &a.tee,
+                 "Streams that go to files and, with [rank], to the console"),
+        cli_text("local-ranks-filter", "R,R", &a.filter,
+                 "Only these local ranks show on the console"),
     };
     read_command_line(options, (int)(sizeof options / sizeof *options), argc, argv, &a);
     settle(&a);

@@ -34,6 +34,40 @@ void cli_begin(void)
     atexit(check_stdout);
 }
 
+cli_option cli_flag(const char *name, bool *value, const char *help)
+{
+    return (cli_option){ .name = name, .help = help, .kind = CLI_FLAG, .value = value };
+}
+
+cli_option cli_int(const char *name, int64_t *value, double low, double high, const char *help)
+{
+    return (cli_option){ .name = name,
+                         .argument = "N",
+                         .help = help,
+                         .kind = CLI_INT,
+                         .value = value,
+                         .low = low,
+                         .high = high };
+}
+
+cli_option cli_real(const char *name, double *value, double low, double high, const char *help)
+{
+    return (cli_option){ .name = name,
+                         .argument = "X",
+                         .help = help,
+                         .kind = CLI_REAL,
+                         .value = value,
+                         .low = low,
+                         .high = high };
+}
+
+cli_option cli_text(const char *name, const char *argument, const char **value, const char *help)
+{
+    return (cli_option){
+        .name = name, .argument = argument, .help = help, .kind = CLI_TEXT, .value = value
+    };
+}
+
 bool cli_read_int(const char *text, double low, double high, int64_t *value, char *why, size_t size)
 {
     char *end;

@@ -42,6 +42,12 @@ typedef struct cli_option {
     char restored[256];    /* a text that came from a checkpoint */
 } cli_option;
 
+/* Options by their kind. */
+cli_option cli_flag(const char *name, bool *value, const char *help);
+cli_option cli_int(const char *name, int64_t *value, double low, double high, const char *help);
+cli_option cli_real(const char *name, double *value, double low, double high, const char *help);
+cli_option cli_text(const char *name, const char *argument, const char **value, const char *help);
+
 /* A program's first call, which cli_parse makes: opens standard streams that are closed, and sees
  * to it that the exit code is 1 if what was printed could not be written, as on a full disk. */
 void cli_begin(void);

@@ -20,38 +20,24 @@ cli_option *train_args_add(train_args *args, cli_option option)
 cli_option *train_args_int(train_args *args, const char *name, int64_t *value, double low,
                            double high, const char *help)
 {
-    return train_args_add(args, (cli_option){ .name = name,
-                                              .argument = "N",
-                                              .help = help,
-                                              .kind = CLI_INT,
-                                              .value = value,
-                                              .low = low,
-                                              .high = high });
+    return train_args_add(args, cli_int(name, value, low, high, help));
 }
 
 cli_option *train_args_real(train_args *args, const char *name, double *value, double low,
                             double high, const char *help)
 {
-    cli_option *option = train_args_int(args, name, NULL, low, high, help);
-    option->argument = "X";
-    option->kind = CLI_REAL;
-    option->value = value;
-    return option;
+    return train_args_add(args, cli_real(name, value, low, high, help));
 }
 
 cli_option *train_args_text(train_args *args, const char *name, const char *argument,
                             const char **value, const char *help)
 {
-    return train_args_add(
-        args,
-        (cli_option){
-            .name = name, .argument = argument, .help = help, .kind = CLI_TEXT, .value = value });
+    return train_args_add(args, cli_text(name, argument, value, help));
 }
 
 cli_option *train_args_flag(train_args *args, const char *name, bool *value, const char *help)
 {
-    return train_args_add(
-        args, (cli_option){ .name = name, .help = help, .kind = CLI_FLAG, .value = value });
+    return train_args_add(args, cli_flag(name, value, help));
 }
 
 void train_args_machine_options(train_args *args)
