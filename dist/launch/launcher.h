@@ -97,14 +97,9 @@ void td_workers_close(td_workers *w, bool keep_logs);
 
 /* ---- a temporary folder (folder.c) ---- */
 
-typedef struct td_launch_folder {
-    char path[TD_LAUNCH_PATH_BYTES];
-    int lock; /* locked while this process lives */
-} td_launch_folder;
-/* Makes a folder in $TMPDIR, and removes the folders of launchers that were killed. */
-td_status td_launch_folder_make(td_launch_folder *folder);
-/* Removes the folder, or keeps it for the user. */
-void td_launch_folder_end(td_launch_folder *folder, bool keep);
+/* Makes a folder in $TMPDIR. */
+td_status td_launch_folder_make(char path[TD_LAUNCH_PATH_BYTES]);
+bool td_launch_folder_remove(const char *path); /* with all that is in it */
 
 /* ---- processes that workers have left (orphans.c) ---- */
 
@@ -119,12 +114,14 @@ void td_orphans_look(bool (*is_own)(pid_t pid, const void *user), const void *us
 
 /* A worker dies with its parent, but processes that the worker has started do not. The guard knows
  * the process group of each worker; a process in another group or session outlives the launcher's
- * SIGKILL. When its pipe closes, the guard kills the remaining groups. */
+ * SIGKILL. When its pipe closes, the guard kills the remaining groups and removes the temporary
+ * folder, unless td_guard_end was called. */
 typedef struct td_guard {
     pid_t pid;
     int pipe;
 } td_guard;
-td_status td_guard_start(td_guard *guard); /* before any thread is started */
+/* Before any thread is started. folder: the temporary one, "": none. */
+td_status td_guard_start(td_guard *guard, const char *folder);
 void td_guard_add(const td_guard *guard, pid_t group);
 void td_guard_remove(const td_guard *guard, pid_t group);
 void td_guard_end(td_guard *guard);

@@ -22,8 +22,8 @@ struct td_workers {
     const char *master_host;
     int master_port;
     char base[TD_LAUNCH_PATH_BYTES]; /* log folder */
-    td_launch_folder folder;         /* the log folder, if it is temporary */
-    bool temporary, captured;        /* captured: a worker's output went to a file */
+    bool temporary;                  /* the log folder */
+    bool captured;                   /* a worker's output went to a file */
     td_guard guard;
     td_output *output; /* NULL until a stream is shown with a prefix */
     td_child children[TD_LAUNCH_MAX_WORKERS];
@@ -53,17 +53,19 @@ td_status td_workers_open(const td_launch_options *options, td_workers **workers
     w->temporary = options->log_dir == NULL;
     td_status status = TD_OK;
     if (w->temporary) {
-        status = td_launch_folder_make(&w->folder);
-        snprintf(w->base, sizeof(w->base), "%s", w->folder.path);
+        status = td_launch_folder_make(w->base);
     } else if ((size_t)snprintf(w->base, sizeof(w->base), "%s", options->log_dir) >=
                sizeof(w->base)) {
         status = td_fail(TD_E_ARG, "--log-dir is too long");
     } else {
         status = td_make_folders(w->base);
     }
-    status = status == TD_OK ? td_guard_start(&w->guard) : status;
+    status = status == TD_OK ? td_guard_start(&w->guard, w->temporary ? w->base : "") : status;
     td_orphans_adopt();
     if (status != TD_OK) {
+        if (w->temporary) {
+            (void)td_launch_folder_remove(w->base);
+        }
         free(w);
         return status;
     }
@@ -81,8 +83,8 @@ void td_workers_close(td_workers *w, bool keep_logs)
 {
     td_output_stop(w->output);
     td_guard_end(&w->guard);
-    if (w->temporary) {
-        td_launch_folder_end(&w->folder, keep_logs && w->captured);
+    if (w->temporary && !(keep_logs && w->captured)) {
+        (void)td_launch_folder_remove(w->base);
     }
     free(w);
 }
