@@ -24,10 +24,11 @@ static int64_t size_of(const td_reduce_plan *p)
 
 /* ---- rows ---- */
 
-/* Rows of dy. `dy`: where the first one is, in a panel. */
+/* Rows of dy from `row` on. `dy`: where the block's first row is, and how far apart they are. */
 typedef struct row_block {
     int64_t row, end;
     const char *dy;
+    int64_t dy_row;
 } row_block;
 
 /* The rows of a block that meet a tap. */
@@ -38,7 +39,7 @@ static void find_runs(const td_reduce_plan *p, const row_block *b, int64_t x_cha
     int64_t n = problem->n, size = size_of(p), width = p->w.size, k;
     runs->count = 0;
     runs->x_step = p->a_col * size;
-    runs->dy_step = problem->oc_all * size;
+    runs->dy_step = b->dy_row * size;
     for (int64_t row = b->row; row < b->end; row += k) {
         int64_t pixel = row / n, image = row % n;
         int64_t line = pixel / width, column = pixel % width; /* of y */
@@ -56,7 +57,7 @@ static void find_runs(const td_reduce_plan *p, const row_block *b, int64_t x_cha
                     p->w.source[column * p->w.kernel + kw] * problem->x.column +
                     image * problem->x.image + x_channel;
         td_run_add(runs, (const char *)p->reduce->x + x * size,
-                   b->dy + (row - b->row) * runs->dy_step, k);
+                   b->dy + (row - b->row) * b->dy_row * size, k);
     }
 }
 
@@ -89,9 +90,10 @@ typedef struct work {
     td_run_list runs;
     const char *next_x, *next_dy; /* of the next block, what is still to be fetched; or NULL */
     int64_t x_share, dy_share;    /* bytes */
+    _Alignas(64) char packed[TD_REDUCE_ROWS * TD_GEMM_MAX_PANEL_BYTES];
 } work;
 
-static void multiply(work *w, const tile *t, char *c, bool accumulate)
+static void multiply(work *w, const tile *t, char *c, bool accumulate, int64_t b_row)
 {
     const td_reduce_plan *p = w->plan;
     const td_conv_problem *problem = p->problem;
@@ -100,7 +102,7 @@ static void multiply(work *w, const tile *t, char *c, bool accumulate)
                               .a_row = w->a_row,
                               .c_row = w->c_row,
                               .a_col = p->a_col,
-                              .b_row = problem->oc_all,
+                              .b_row = b_row,
                               .c = c,
                               .m = t->ic,
                               .n = (int)t->oc,
@@ -136,13 +138,29 @@ static void add_block(work *w, const tile *t, const row_block *rows, bool first)
             char *c = w->dw + (tap * p->problem->ic + t->channel) * row + t->y_channel * size;
             find_runs(p, rows, t->x_channel, kh, kw, &w->runs);
             if (w->runs.count > 0) {
-                multiply(w, t, c, !(first && w->overwrites));
+                multiply(w, t, c, !(first && w->overwrites), rows->dy_row);
             }
             for (int64_t i = 0; first && w->overwrites && w->runs.count == 0 && i < t->ic; i++) {
                 memset(c + i * row, 0, (size_t)(t->oc * size));
             }
         }
     }
+}
+
+/* The rows of a block, in a panel; copied, where they are read often. */
+static row_block block_at(work *w, int64_t index, const tile *t)
+{
+    const td_reduce_plan *p = w->plan;
+    int64_t size = size_of(p), oc = p->problem->oc_all;
+    row_block b = { .row = index * TD_REDUCE_ROWS, .dy_row = oc };
+    b.end = td_min64(b.row + TD_REDUCE_ROWS, p->rows);
+    b.dy = (const char *)p->reduce->dy + (b.row * oc + t->y_channel) * size;
+    if (p->packs) {
+        p->problem->kernels->pack(w->packed, b.dy, b.end - b.row, t->oc, oc, 1);
+        b.dy = w->packed;
+        b.dy_row = p->problem->kernels->panel;
+    }
+    return b;
 }
 
 /* What of the next block every product should fetch. */
@@ -179,15 +197,12 @@ static span span_at(const td_reduce_plan *p, int64_t index)
 /* Adds a block of rows to all tiles of a span. */
 static void add_to_span(work *w, const span *s, int64_t block, bool first)
 {
-    const td_reduce_plan *p = w->plan;
-    row_block rows = { .row = block * TD_REDUCE_ROWS };
-    rows.end = td_min64(rows.row + TD_REDUCE_ROWS, p->rows);
-    const char *dy = (const char *)p->reduce->dy + rows.row * p->problem->oc_all * size_of(p);
     for (int64_t group = s->group; group < s->group_end; group++) {
         for (int64_t panel = s->panel; panel < s->panel_end; panel++) {
+            tile t = tile_at(w->plan, group, panel, s->tile);
+            row_block rows = block_at(w, block, &t);
             for (int64_t i = s->tile; i < s->tile_end; i++) {
-                tile t = tile_at(p, group, panel, i);
-                rows.dy = dy + t.y_channel * size_of(p);
+                t = tile_at(w->plan, group, panel, i);
                 add_block(w, &t, &rows, first);
             }
         }

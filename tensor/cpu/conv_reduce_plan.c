@@ -13,6 +13,7 @@ enum {
     NEAR_BYTES =
         16 << 20, /* of x and dy, which wait in a cache: better read than partial results */
     FETCH_BYTES = 8 << 20, /* of x and dy, which do not wait in a cache */
+    PACK_ROWS = 140,       /* channels times taps that read a row of dy, for which it is copied */
 };
 
 static int64_t size_of(const td_reduce_plan *p)
@@ -90,6 +91,9 @@ static void cut(td_reduce_plan *p, int64_t bytes_read)
     for (int64_t parts = 2; p->spans * p->pieces < LEAST_TASKS && parts <= 64; parts *= 2) {
         cut_result(p, parts);
     }
+    int64_t read = td_divide_up(problem->ic, p->tiles) * p->span_tiles * taps_of(p);
+    p->packs =
+        problem->oc_all > problem->kernels->panel && problem->sharing == 0 && read > PACK_ROWS;
     p->fetches = one_tap && problem->w.stride == 1 && problem->h.stride == 1 &&
                  problem->sharing == 0 && problem->groups == 1 && bytes_read >= FETCH_BYTES;
 }
