@@ -285,7 +285,7 @@ void td_op_grad_channel_sum(td_node *node, int i, const td_tensor *dy, int chann
         return;
     }
     const td_kernels *kernels = td_kernels_of(td_device_of(dy));
-    if (td_is_half(dy->dtype)) { /* is added up as f32 */
+    if (dy->dtype == TD_F16) { /* reductions are of bf16, not of f16 */
         td_tensor *wide = td_step_new(td_shape_of(dy), TD_F32, TD_ROW_MAJOR, td_device_of(dy),
                                       td_node_site(node));
         td_strides_like(dy, wide->stride);
