@@ -3,6 +3,7 @@
 
 #include "tensor/clock.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,8 +60,19 @@ static td_status share_id(const td_nccl_api *api, const td_nccl_options *o, td_n
     return m.status == TD_OK ? TD_OK : td_fail((td_status)m.status, "rank 0: %.380s", m.reason);
 }
 
+/* Most calls are over within 100 us, which a sleep would double. */
+static void wait_a_little(double begun)
+{
+    if (td_clock() - begun < 1e-4) {
+        sched_yield();
+    } else {
+        nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+    }
+}
+
 td_status td_nccl_settle(td_nccl_engine *e, int result, double deadline, const char *what)
 {
+    double begun = td_clock();
     while (result == TD_NCCL_IN_PROGRESS) {
         int state = TD_NCCL_SUCCESS;
         int asked = e->api->async_error(e->comm, &state);
@@ -77,7 +89,7 @@ td_status td_nccl_settle(td_nccl_engine *e, int result, double deadline, const c
         if (atomic_load(&e->aborted) || (e->broken != NULL && e->broken(e->user))) {
             return td_fail(TD_E_PEER, "NCCL: %s was given up: the group is broken", what);
         }
-        nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+        wait_a_little(begun);
     }
     if (result != TD_NCCL_SUCCESS) {
         return td_fail(TD_E_PEER, "NCCL: %s failed: %s (%s)", what, e->api->error_string(result),
