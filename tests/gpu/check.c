@@ -26,16 +26,17 @@ void check_wait(td_device device)
 
 static int usage(void)
 {
-    fprintf(stderr,
-            "usage: check [--device cuda:0] PART...\n"
-            "  info FILE                 versions, libraries; the device's description\n"
-            "  ceilings N                copying, products of N x N\n"
-            "  ops PRECISION             every operation against the CPU in f64\n"
-            "  bits                      optimizers and random numbers, bit for bit\n"
-            "  train PRECISION BATCH STEPS    ResNet-18 against the CPU\n"
-            "  graph PRECISION BATCH STEPS    captured steps against eager ones, bit for bit\n"
-            "  serve|serve-graph PRECISION MODEL STEM SIZE CLASSES BATCH    steps, for "
-            "throughput.py\n");
+    fprintf(
+        stderr,
+        "usage: check [--device cuda:0] PART...\n"
+        "  info FILE                 versions, libraries; the device's description\n"
+        "  ceilings N                copying, products of N x N\n"
+        "  ops PRECISION [NAMES]     every operation against the CPU in f64; conv2d,linear: these\n"
+        "  bits                      optimizers and random numbers, bit for bit\n"
+        "  train PRECISION BATCH STEPS    ResNet-18 against the CPU\n"
+        "  graph PRECISION BATCH STEPS    captured steps against eager ones, bit for bit\n"
+        "  serve|serve-graph PRECISION MODEL STEM SIZE CLASSES BATCH    steps, for "
+        "throughput.py\n");
     return 64;
 }
 
@@ -61,8 +62,8 @@ static int run(td_device device, int argc, char **argv)
         good = check_info(device, argv[1]);
     } else if (argc == 2 && strcmp(argv[0], "ceilings") == 0) {
         good = check_ceilings(device, atol(argv[1]));
-    } else if (argc == 2 && strcmp(argv[0], "ops") == 0) {
-        good = check_ops(device, read_precision(device, argv[1]));
+    } else if ((argc == 2 || argc == 3) && strcmp(argv[0], "ops") == 0) {
+        good = check_ops(device, read_precision(device, argv[1]), argc == 3 ? argv[2] : NULL);
     } else if (argc == 1 && strcmp(argv[0], "bits") == 0) {
         good = check_bits(device);
     } else if (argc == 4 && strcmp(argv[0], "train") == 0) {

@@ -2,6 +2,7 @@
 
 #include "bench/job.h"
 #include "tensor/kernels.h"
+#include "tensor/tune/tune.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,9 +58,17 @@ bool check_serve(td_device device, td_precision precision, char **a, bool as_gra
         return false;
     }
     open_optim(&j);
+    td_set_autotune(true); /* as PyTorch has cudnn.benchmark */
+    step(&j, NULL);
+    td_autotune_stats tuned;
+    if (td_autotune_choose(&tuned) != TD_OK) {
+        fprintf(stderr, "check: %s\n", td_last_error());
+        return false;
+    }
     td_captured *captured = as_graph ? check_captured_job(device, run, &j) : NULL;
-    printf("ready tandem %s, %s, %s%s\n", TANDEM_VERSION, td_kernels_of(device)->name,
-           td_precision_name(precision), as_graph ? ", captured" : "");
+    printf("ready tandem %s, %s, %s%s, %d choices by autotune in %.1f s\n", TANDEM_VERSION,
+           td_kernels_of(device)->name, td_precision_name(precision), as_graph ? ", captured" : "",
+           tuned.chosen, tuned.seconds);
     char line[64];
     while (fgets(line, sizeof line, stdin) != NULL && strncmp(line, "go ", 3) == 0) {
         int steps = atoi(line + 3);
