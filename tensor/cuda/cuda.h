@@ -101,6 +101,9 @@ void td_cuda_needs_host(const char *format, const char *what);
  * recorded, they must be td_step_numbers'. */
 const void *td_cuda_numbers(td_device device, const void *host, size_t bytes);
 
+/* numbers.c: so many counters, all 0, which each launch leaves at 0 again. */
+unsigned *td_cuda_counters(td_device device, int64_t count);
+
 /* streams.c */
 extern const td_streams td_cuda_streams;
 

@@ -14,7 +14,8 @@
 #include <cuda_runtime.h>
 
 /* TD_ROLLED before a loop: its body once. Loops that are seldom long, with much in them, are most
- * of a kernel's code otherwise, and there are hundreds of kernels in a program.
+ * of a kernel's code otherwise, and there are hundreds of kernels in a program. TD_UNROLLED(n): its
+ * body n times, so that n loads are under way at once.
  * TD_LAUNCH((fill<float>), blocks, threads, stream, arguments...): the name in parentheses; blocks
  * and threads are numbers or dim3.
  *
@@ -26,9 +27,12 @@
     TD_UNPARENTHESISED kernel<<<blocks, threads, 0, stream>>>(__VA_ARGS__)
 #define TD_TILE_THREADS TD_CUDA_THREADS
 #define TD_ROLLED _Pragma("unroll 1")
+#define TD_PRAGMA(text) _Pragma(#text)
+#define TD_UNROLLED(n) TD_PRAGMA(unroll n)
 #else
 #define TD_TILE_THREADS 32
 #define TD_ROLLED
+#define TD_UNROLLED(n)
 #define TD_LAUNCH(kernel, blocks, threads, stream, ...)                                            \
     td_emulate_launch(TD_UNPARENTHESISED kernel, blocks, threads, stream, __VA_ARGS__)
 #endif

@@ -24,10 +24,26 @@ static size_t constant_size(td_dtype dtype)
     return dtype == TD_F64 ? sizeof(double) : sizeof(float);
 }
 
-/* Room for each chunk's two numbers per channel. */
-static double *take_partial(const td_cuda_matrix *m, td_device device)
+/* Memory for sums; partial is the caller's to free. */
+static td_cuda_sums take_sums(const td_cuda_matrix *m, double *total, td_device device)
 {
-    return td_scratch(device, (size_t)(m->chunks * 2 * m->channels) * sizeof(double));
+    return (td_cuda_sums){
+        .partial = td_scratch(device, (size_t)(m->chunks * 2 * m->channels) * sizeof(double)),
+        .counters = td_cuda_counters(device, m->tiles),
+        .total = total,
+    };
+}
+
+/* Sums over the rows of x, of rows of so many channels, go into total. */
+static void sum_channels(double *total, const void *x, const td_tensor *like, bool moments)
+{
+    td_device device = td_device_of(like);
+    int64_t channels = like->shape[1];
+    td_cuda_matrix m = td_cuda_matrix_of(td_numel(like) / channels, channels, like->dtype,
+                                         fits_packs(x), TD_CUDA_MATRIX_SUMS);
+    td_cuda_sums sums = take_sums(&m, total, device);
+    td_cuda_launch_channel_sums(&m, &sums, x, moments, td_cuda_stream(like));
+    td_scratch_free(device, sums.partial);
 }
 
 /* ---- sums of what a convolution has written ---- */
@@ -38,34 +54,24 @@ void td_cuda_channel_stats(td_tensor *stats, const td_tensor *y)
         td_cuda_fill(stats, 0.0);
         return;
     }
-    td_device device = td_device_of(y);
-    cudaStream_t stream = td_cuda_stream(y);
-    int64_t channels = y->shape[1];
     td_staged sy, out;
     const void *data = td_stage_in(&sy, y, TD_IMAGE);
-    double *sums = td_stage_out(&out, stats, TD_ROW_MAJOR, false);
-    td_cuda_matrix m =
-        td_cuda_matrix_of(td_numel(y) / channels, channels, y->dtype, fits_packs(data));
-    double *partial = take_partial(&m, device);
-    td_cuda_launch_channel_sums(&m, partial, data, stream);
-    td_cuda_launch_add_chunks(&m, sums, partial, stream);
+    sum_channels(td_stage_out(&out, stats, TD_ROW_MAJOR, false), data, y, false);
     td_cuda_launched("conv2d");
-    td_scratch_free(device, partial);
     td_stage_end(&out);
     td_stage_end(&sy);
 }
 
 /* ---- forward ---- */
 
-/* Statistics and constants: T [3][channels], the caller's to free. */
-static void *prepare(const td_batch_norm_args *a, const td_cuda_matrix *m, const void *x)
+/* sums: staged, or NULL, where statistics are made in *scratch, the caller's to free. */
+static td_cuda_norm describe(const td_batch_norm_args *a, const void *x, const double *sums,
+                             double **scratch)
 {
-    td_device device = td_device_of(a->x);
-    cudaStream_t stream = td_cuda_stream(a->x);
-    td_staged ssums;
     td_cuda_norm norm = {
         .training = a->training,
-        .sums = td_stage_in(&ssums, a->training ? a->sums : NULL, TD_ROW_MAJOR),
+        .statistics = sums,
+        .moments = sums == NULL,
         .weight = channel_of(a->weight),
         .bias = channel_of(a->bias),
         .running_mean = channel_of(a->running_mean),
@@ -74,47 +80,60 @@ static void *prepare(const td_batch_norm_args *a, const td_cuda_matrix *m, const
         .inv_std = channel_of(a->inv_std),
         .eps = a->eps,
         .momentum = a->momentum,
-        .constants = td_scratch(device, (size_t)(3 * m->channels) * constant_size(m->dtype)),
         .affine = a->affine ? td_ptr(a->affine) : NULL,
     };
-    double *partial = NULL;
-    if (a->training && !a->sums) {
-        partial = take_partial(m, device);
-        td_cuda_launch_moments(m, partial, x, stream);
-        norm.partial = partial;
+    *scratch = NULL;
+    if (a->training && sums == NULL) {
+        size_t bytes = (size_t)(2 * a->x->shape[1]) * sizeof(double);
+        *scratch = td_scratch(td_device_of(a->x), bytes);
+        sum_channels(*scratch, x, a->x, true);
+        norm.statistics = *scratch;
     }
-    td_cuda_launch_norm_prepare(m, &norm, stream);
-    td_scratch_free(device, partial);
-    td_stage_end(&ssums);
-    return norm.constants;
+    return norm;
+}
+
+static void normalize(const td_batch_norm_args *a, const td_cuda_norm *norm, void *y,
+                      uint8_t *index, const void *x, const void *add)
+{
+    td_device device = td_device_of(a->x);
+    cudaStream_t stream = td_cuda_stream(a->x);
+    int64_t channels = a->x->shape[1];
+    bool packs = fits_packs(x) && fits_packs(add) && fits_packs(y) && (uintptr_t)index % 8 == 0;
+    td_cuda_matrix m = td_cuda_matrix_of(td_numel(a->x) / channels, channels, a->x->dtype, packs,
+                                         TD_CUDA_MATRIX_ELEMENTS);
+    bool empty = m.rows == 0; /* evaluation's constants are made all the same */
+    if (empty || a->max_pool) {
+        void *constants = td_scratch(device, (size_t)(3 * channels) * constant_size(m.dtype));
+        td_cuda_launch_norm_prepare(&m, norm, constants, stream);
+        if (!empty) {
+            td_cuda_pool pool = td_cuda_pool_of(a->x, a->y, a->max_pool);
+            td_cuda_launch_normalize_pool(&m, y, index, x, constants, &pool, stream);
+        }
+        td_scratch_free(device, constants);
+    } else {
+        td_cuda_launch_normalize(&m, norm, y, x, add, a->relu, stream);
+    }
 }
 
 void td_cuda_batch_norm(const td_batch_norm_args *a)
 {
-    td_device device = td_device_of(a->x);
-    cudaStream_t stream = td_cuda_stream(a->x);
-    int64_t channels = a->x->shape[1], numel = td_numel(a->x);
-    if (channels == 0 || (numel == 0 && a->training)) { /* an empty batch has no statistics */
-        return;
+    if (a->x->shape[1] == 0 || (td_numel(a->x) == 0 && a->training)) {
+        return; /* an empty batch has no statistics */
     }
-    td_staged sx, sadd, sy, sindex;
+    td_staged sx, sadd, sy, sindex, ssums;
     const void *x = td_stage_in(&sx, a->x, TD_IMAGE);
     const void *add = td_stage_in(&sadd, a->add, TD_IMAGE);
+    const double *sums = td_stage_in(&ssums, a->training ? a->sums : NULL, TD_ROW_MAJOR);
     void *y = td_stage_out(&sy, a->y, TD_IMAGE, false);
     uint8_t *index = td_stage_out(&sindex, a->max_pool ? a->index : NULL, TD_IMAGE, false);
-    bool packs = fits_packs(x) && fits_packs(add) && fits_packs(y) && (uintptr_t)index % 8 == 0;
-    td_cuda_matrix m = td_cuda_matrix_of(numel / channels, channels, a->x->dtype, packs);
-    void *constants = prepare(a, &m, x);
-    if (numel > 0 && a->max_pool) {
-        td_cuda_pool pool = td_cuda_pool_of(a->x, a->y, a->max_pool);
-        td_cuda_launch_normalize_pool(&m, y, index, x, constants, &pool, stream);
-    } else if (numel > 0) {
-        td_cuda_launch_normalize(&m, y, x, constants, add, a->relu, stream);
-    }
+    double *scratch;
+    td_cuda_norm norm = describe(a, x, sums, &scratch);
+    normalize(a, &norm, y, index, x, add);
     td_cuda_launched("batch_norm");
-    td_scratch_free(device, constants);
+    td_scratch_free(td_device_of(a->x), scratch);
     td_stage_end(&sindex);
     td_stage_end(&sy);
+    td_stage_end(&ssums);
     td_stage_end(&sadd);
     td_stage_end(&sx);
 }
@@ -165,18 +184,19 @@ static void run_grad(const td_batch_norm_grad_args *a, td_cuda_norm_grad *grad)
     void *pooled = a->max_pool ? gather_pooled(a, grad) : NULL;
     bool packs = fits_packs(grad->dy) && fits_packs(grad->x) && fits_packs(grad->y) &&
                  fits_packs(grad->dx) && fits_packs(grad->dadd);
-    td_cuda_matrix m = td_cuda_matrix_of(td_numel(a->x) / channels, channels, a->x->dtype, packs);
+    int64_t rows = td_numel(a->x) / channels;
+    td_cuda_matrix m = td_cuda_matrix_of(rows, channels, a->x->dtype, packs, TD_CUDA_MATRIX_SUMS);
     grad->constants = td_scratch(device, (size_t)(3 * channels) * constant_size(m.dtype));
     if ((a->training && a->dx) || a->dweight || a->dbias) {
-        grad->partial = take_partial(&m, device);
-        td_cuda_launch_norm_grad_sums(&m, grad, stream);
+        grad->sums = take_sums(&m, NULL, device);
     }
-    td_cuda_launch_norm_grad_prepare(&m, grad, stream);
+    td_cuda_launch_norm_grad_sums(&m, grad, stream);
     if (grad->dx || grad->dadd) {
+        m = td_cuda_matrix_of(rows, channels, a->x->dtype, packs, TD_CUDA_MATRIX_ELEMENTS);
         td_cuda_launch_norm_grad_apply(&m, grad, stream);
     }
     td_cuda_launched("batch_norm_grad");
-    td_scratch_free(device, grad->partial);
+    td_scratch_free(device, grad->sums.partial);
     td_scratch_free(device, grad->constants);
     td_scratch_free(device, pooled);
 }

@@ -79,16 +79,25 @@ static void normalise_grad(const char *name, td_cuda_groups groups, td_tensor *d
                                        from, scale, td_ptr(mean), td_ptr(inv_std), accumulate_dx,
                                        stream);
     }
-    if (dweight || dbias) {
-        td_cuda_matrix m = td_cuda_matrix_of(td_numel(x) / channels, channels, x->dtype, false);
-        double *partial = td_scratch(device, (size_t)(m.chunks * 2 * channels) * sizeof *partial);
-        if (rows > 0) {
-            td_cuda_launch_layer_norm_sums(&m, groups, partial, gradient, from, td_ptr(mean),
-                                           td_ptr(inv_std), stream);
-        }
-        td_cuda_launch_layer_norm_put(&m, channel_of(dweight), accumulate_dweight,
-                                      channel_of(dbias), accumulate_dbias, partial, stream);
-        td_scratch_free(device, partial);
+    bool empty = td_numel(x) == 0;
+    if ((dweight || dbias) && !empty) {
+        td_cuda_matrix m = td_cuda_matrix_of(td_numel(x) / channels, channels, x->dtype, false,
+                                             TD_CUDA_MATRIX_SUMS);
+        td_cuda_sums sums = {
+            .partial = td_scratch(device, (size_t)(m.chunks * 2 * channels) * sizeof(double)),
+            .counters = td_cuda_counters(device, m.tiles),
+        };
+        td_cuda_layer_parameters to_parameters = { channel_of(dweight), channel_of(dbias),
+                                                   accumulate_dweight, accumulate_dbias };
+        td_cuda_launch_layer_norm_sums(&m, groups, &sums, &to_parameters, gradient, from,
+                                       td_ptr(mean), td_ptr(inv_std), stream);
+        td_scratch_free(device, sums.partial);
+    }
+    if (empty && dweight && !accumulate_dweight) { /* sums of nothing */
+        td_cuda_fill(dweight, 0.0);
+    }
+    if (empty && dbias && !accumulate_dbias) {
+        td_cuda_fill(dbias, 0.0);
     }
     td_cuda_launched(name);
     td_stage_end(&sdx);

@@ -21,7 +21,19 @@ typedef struct td_cuda_matrix {
 } td_cuda_matrix;
 
 /* packs: all matrices of the call begin at multiples of 16 bytes. */
-td_cuda_matrix td_cuda_matrix_of(int64_t rows, int64_t channels, td_dtype dtype, bool packs);
+typedef enum td_cuda_matrix_use {
+    TD_CUDA_MATRIX_ELEMENTS,
+    TD_CUDA_MATRIX_SUMS /* over the rows: fewer and longer chunks */
+} td_cuda_matrix_use;
+td_cuda_matrix td_cuda_matrix_of(int64_t rows, int64_t channels, td_dtype dtype, bool packs,
+                                 td_cuda_matrix_use use);
+
+/* Memory for sums over the rows, two for each channel. */
+typedef struct td_cuda_sums {
+    double *partial;    /* [chunks][2][channels] */
+    unsigned *counters; /* [tiles], 0 before and after each launch */
+    double *total;      /* [2][channels] */
+} td_cuda_sums;
 
 /* A [C] tensor; at NULL: there is none. */
 typedef struct td_cuda_channel {
@@ -30,37 +42,29 @@ typedef struct td_cuda_channel {
     bool f64; /* otherwise f32: what is merged between ranks is kept in f64, whatever T is */
 } td_cuda_channel;
 
-/* partial[chunks][2][channels]: the mean of each chunk of rows, and the sum of squares about it. */
-void td_cuda_launch_moments(const td_cuda_matrix *m, double *partial, const void *x,
-                            cudaStream_t stream);
-
-/* The same: sums, and sums of squares. */
-void td_cuda_launch_channel_sums(const td_cuda_matrix *m, double *partial, const void *x,
-                                 cudaStream_t stream);
-
-/* sums[2][channels] = the sum of partial over chunks. */
-void td_cuda_launch_add_chunks(const td_cuda_matrix *m, double *sums, const double *partial,
-                               cudaStream_t stream);
+/* sums->total: sums and sums of squares; moments: the mean, and the sum of squares about it. */
+void td_cuda_launch_channel_sums(const td_cuda_matrix *m, const td_cuda_sums *sums, const void *x,
+                                 bool moments, cudaStream_t stream);
 
 /* From statistics to what y = (x - mean) * scale + shift needs, and to what they leave behind. */
 typedef struct td_cuda_norm {
     bool training;
-    const double *partial; /* of td_cuda_launch_moments; or */
-    const double *sums;    /* [2][channels]: sums and sums of squares; or neither: evaluation */
+    const double *statistics; /* training: what td_cuda_launch_channel_sums leaves */
+    bool moments;
     td_cuda_channel weight, bias;
     td_cuda_channel running_mean, running_var;
     td_cuda_channel mean, inv_std; /* written */
     double eps, momentum;
-    void *constants; /* T [3][channels], written: mean, scale, shift */
-    void *affine;    /* T [2][channels], written: scale, shift; NULL: not wanted */
+    void *affine; /* T [2][channels], written: scale, shift; NULL: not wanted */
 } td_cuda_norm;
-void td_cuda_launch_norm_prepare(const td_cuda_matrix *m, const td_cuda_norm *norm,
-                                 cudaStream_t stream);
 
 /* y = relu?((x - mean) * scale + shift (+ add)); y may be x, add NULL. */
-void td_cuda_launch_normalize(const td_cuda_matrix *m, void *y, const void *x,
-                              const void *constants, const void *add, bool relu,
-                              cudaStream_t stream);
+void td_cuda_launch_normalize(const td_cuda_matrix *m, const td_cuda_norm *norm, void *y,
+                              const void *x, const void *add, bool relu, cudaStream_t stream);
+
+/* constants: T [3][channels], written: mean, scale, shift; for normalize_pool. */
+void td_cuda_launch_norm_prepare(const td_cuda_matrix *m, const td_cuda_norm *norm, void *constants,
+                                 cudaStream_t stream);
 
 /* y: the largest of each window of that and 0; index: its place, 255 where that is 0 (NULL: not
  * wanted). m: x's rows. */
@@ -87,16 +91,13 @@ typedef struct td_cuda_norm_grad {
     bool accumulate_dx, accumulate_dadd;
     td_cuda_channel dweight, dbias;
     bool accumulate_dweight, accumulate_dbias;
-    double *partial; /* [chunks][2][channels], or NULL: nobody needs the sums */
-    void *constants; /* T [3][channels]: a, b, c of dx = a g + b (x - mean) + c */
+    td_cuda_sums sums; /* partial NULL: nobody needs them; total is not used */
+    void *constants;   /* T [3][channels]: a, b, c of dx = a g + b (x - mean) + c */
 } td_cuda_norm_grad;
 
-/* partial: per chunk the sums of g and of g (x - mean). */
+/* dweight, dbias and the constants, by the sums of g and of g (x - mean). */
 void td_cuda_launch_norm_grad_sums(const td_cuda_matrix *m, const td_cuda_norm_grad *grad,
                                    cudaStream_t stream);
-/* dweight, dbias and the constants, from partial. */
-void td_cuda_launch_norm_grad_prepare(const td_cuda_matrix *m, const td_cuda_norm_grad *grad,
-                                      cudaStream_t stream);
 /* dx and dadd. */
 void td_cuda_launch_norm_grad_apply(const td_cuda_matrix *m, const td_cuda_norm_grad *grad,
                                     cudaStream_t stream);

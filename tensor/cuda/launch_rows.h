@@ -23,15 +23,17 @@ void td_cuda_launch_layer_norm_grad(td_dtype dtype, int64_t rows, int64_t d, td_
                                     const void *mean, const void *inv_std, bool accumulate,
                                     cudaStream_t stream);
 
-/* m: the rows (of groups: all pixels), as a matrix. partial[chunks][2][d]: sums of dy x_hat and of
- * dy; then weight (+)= the sums of dy x_hat, bias (+)= the sums of dy, where they are wanted. */
-void td_cuda_launch_layer_norm_sums(const td_cuda_matrix *m, td_cuda_groups groups, double *partial,
+/* Where the gradients of parameters go; at NULL: they are not wanted. */
+typedef struct td_cuda_layer_parameters {
+    td_cuda_channel weight, bias;
+    bool accumulate_weight, accumulate_bias;
+} td_cuda_layer_parameters;
+/* m: the rows (of groups: all pixels), as a matrix. weight (+)= the sums of dy x_hat, bias (+)= the
+ * sums of dy. */
+void td_cuda_launch_layer_norm_sums(const td_cuda_matrix *m, td_cuda_groups groups,
+                                    const td_cuda_sums *sums, const td_cuda_layer_parameters *to,
                                     const void *dy, const void *x, const void *mean,
                                     const void *inv_std, cudaStream_t stream);
-void td_cuda_launch_layer_norm_put(const td_cuda_matrix *m, td_cuda_channel weight,
-                                   bool accumulate_weight, td_cuda_channel bias,
-                                   bool accumulate_bias, const double *partial,
-                                   cudaStream_t stream);
 
 /* Memory [outer][d][inner]; along d. y may not be x. */
 void td_cuda_launch_softmax(td_dtype dtype, int64_t outer, int64_t d, int64_t inner, void *y,

@@ -147,8 +147,8 @@ extern "C" void td_cuda_launch_layer_norm_grad(td_dtype dtype, int64_t rows, int
 
 template <class P, class T = typename P::type>
 __global__ void __launch_bounds__(TD_CUDA_THREADS)
-    layer_norm_sums(td_cuda_matrix m, P place, double *partial, const T *dy, const T *x,
-                    const T *mean, const T *inv_std)
+    layer_norm_sums(td_cuda_matrix m, P place, td_cuda_sums sums, td_cuda_layer_parameters to,
+                    const T *dy, const T *x, const T *mean, const T *inv_std)
 {
     matrix_share s = share_of(m);
     double both[2][1] = { { 0 }, { 0 } };
@@ -158,12 +158,17 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
         both[0][0] += (double)dy[at] * x_hat;
         both[1][0] += (double)dy[at];
     }
-    store_sums<1>(m, s, partial, both);
+    channel_totals all;
+    if (add_sums<1>(&all, m, s, sums, both)) {
+        put_channel(to.weight, all.channel, to.accumulate_weight, all.of[0]);
+        put_channel(to.bias, all.channel, to.accumulate_bias, all.of[1]);
+    }
 }
 
 extern "C" void td_cuda_launch_layer_norm_sums(const td_cuda_matrix *m, td_cuda_groups groups,
-                                               double *partial, const void *dy, const void *x,
-                                               const void *mean, const void *inv_std,
+                                               const td_cuda_sums *sums,
+                                               const td_cuda_layer_parameters *to, const void *dy,
+                                               const void *x, const void *mean, const void *inv_std,
                                                cudaStream_t stream)
 {
     unsigned blocks = (unsigned)(m->tiles * m->chunks);
@@ -171,37 +176,7 @@ extern "C" void td_cuda_launch_layer_norm_sums(const td_cuda_matrix *m, td_cuda_
 #define LAUNCH(P)                                                                                  \
     typedef typename P::type T;                                                                    \
     TD_LAUNCH((layer_norm_sums<P>), blocks, TD_CUDA_THREADS, stream, *m, P(m->channels, groups),   \
-              partial, (const T *)dy, (const T *)x, (const T *)mean, (const T *)inv_std);
+              *sums, *to, (const T *)dy, (const T *)x, (const T *)mean, (const T *)inv_std);
     OF_PLACES(LAUNCH)
 #undef LAUNCH
-}
-
-__global__ void layer_norm_put(td_cuda_matrix m, td_cuda_channel weight, bool accumulate_weight,
-                               td_cuda_channel bias, bool accumulate_bias, const double *partial)
-{
-    int64_t c = TD_WALK_BEGIN;
-    if (c >= m.channels) {
-        return;
-    }
-    double dyx = 0, dy = 0;
-    for (int64_t k = 0; k < m.chunks; k++) {
-        dyx += partial[2 * k * m.channels + c];
-        dy += partial[(2 * k + 1) * m.channels + c];
-    }
-    if (weight.at) {
-        set_channel(weight, c, dyx + (accumulate_weight ? channel_or(weight, c, 0) : 0));
-    }
-    if (bias.at) {
-        set_channel(bias, c, dy + (accumulate_bias ? channel_or(bias, c, 0) : 0));
-    }
-}
-
-extern "C" void td_cuda_launch_layer_norm_put(const td_cuda_matrix *m, td_cuda_channel weight,
-                                              bool accumulate_weight, td_cuda_channel bias,
-                                              bool accumulate_bias, const double *partial,
-                                              cudaStream_t stream)
-{
-    unsigned blocks = (unsigned)((m->channels + 31) / 32);
-    TD_LAUNCH((layer_norm_put), blocks, 32, stream, *m, weight, accumulate_weight, bias,
-              accumulate_bias, partial);
 }

@@ -1,4 +1,5 @@
-/* For norm.cu and norm_grad.cu: how threads share a matrix (td_cuda_matrix). */
+/* For norm.cu, norm_grad.cu and layer_norm.cu: how threads share a matrix (td_cuda_matrix), and
+ * sums over its rows. */
 #ifndef TD_TENSOR_CUDA_NORM_CUH
 #define TD_TENSOR_CUDA_NORM_CUH
 
@@ -45,6 +46,15 @@ __device__ static inline void set_channel(const td_cuda_channel &to, int64_t c, 
     }
 }
 
+/* (+)= value, if the tensor is there. */
+__device__ static inline void put_channel(const td_cuda_channel &to, int64_t c, bool accumulate,
+                                          double value)
+{
+    if (to.at) {
+        set_channel(to, c, value + (accumulate ? channel_or(to, c, 0) : 0));
+    }
+}
+
 /* V values of type T, per channel. */
 template <int V, class T>
 __device__ static inline void load_channels(T *to, const void *from, int64_t channel)
@@ -61,35 +71,101 @@ __device__ static inline void load_channels(T *to, const td_cuda_channel &from, 
     }
 }
 
-/* Adds up, over the members of each pack, V values a thread in a[0] and a[1], in a fixed order; the
- * sums go to partial[chunk][0] and [1]. All threads come. */
-template <int V>
-__device__ static inline void store_sums(const td_cuda_matrix &m, const matrix_share &s,
-                                         double *partial, const double (*a)[V])
+/* N rows of a thread's pack of channels, the first of them r; `behind` where the share has ended.
+ * All loads are under way before the first is waited for. */
+template <int N, int V, class S>
+__device__ static inline void load_rows(td_pack<S, V> *to, const void *from,
+                                        const td_cuda_matrix &m, const matrix_share &s, int64_t r,
+                                        const td_pack<S, V> &behind)
 {
-    __shared__ double part[2][V][TD_CUDA_THREADS];
-    for (int k = 0; k < 2; k++) {
-        for (int v = 0; v < V; v++) {
-            part[k][v][threadIdx.x] = a[k][v];
+    for (int i = 0; i < N; i++) {
+        int64_t row = r + i * s.members;
+        to[i] = behind;
+        if (row < s.end) {
+            to[i] = td_load_pack<V>((const S *)from + row * m.channels + s.channel);
         }
+    }
+}
+
+enum {
+    TILE_CHANNELS = 64, /* the most that a block is wide */
+    FEW_ROWS = 8        /* that a thread adds up in T: what is subtracted later may leave little */
+};
+
+/* Whether a block is the last of its tile that has written what it writes, which the last one then
+ * sees. All threads come. A counter is 0 again after the last block. */
+__device__ static inline bool is_last_block(const td_cuda_matrix &m, unsigned *counters)
+{
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        unsigned others = (unsigned)m.chunks - 1;
+        last = atomicInc(&counters[blockIdx.x % m.tiles], others) == others;
+    }
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+
+/* Adds up V values a thread in a[0] and a[1] over all rows: over the members of a block, and, in
+ * the last block of a tile, over the blocks; both in a fixed order, whichever block is the last.
+ * true in the threads that have the two totals of a channel then. All threads come. */
+struct channel_totals {
+    int64_t channel;
+    double of[2];
+};
+template <int V>
+__device__ static inline bool add_sums(channel_totals *all, const td_cuda_matrix &m,
+                                       const matrix_share &s, const td_cuda_sums &sums,
+                                       const double (*a)[V])
+{
+    __shared__ double part[2 * V][TD_CUDA_THREADS];
+    for (int k = 0; k < 2 * V; k++) {
+        part[k][threadIdx.x] = a[k / V][k % V];
     }
     for (int half = s.members / 2; half > 0; half /= 2) {
         __syncthreads();
         if (s.member < half) {
-            for (int k = 0; k < 2; k++) {
-                for (int v = 0; v < V; v++) {
-                    part[k][v][threadIdx.x] += part[k][v][threadIdx.x + half * m.wide];
-                }
+            for (int k = 0; k < 2 * V; k++) {
+                part[k][threadIdx.x] += part[k][threadIdx.x + half * m.wide];
             }
         }
     }
     if (s.member == 0 && s.channel < m.channels) {
-        for (int k = 0; k < 2; k++) {
-            for (int v = 0; v < V; v++) {
-                partial[(2 * s.chunk + k) * m.channels + s.channel + v] = part[k][v][threadIdx.x];
-            }
+        for (int k = 0; k < 2 * V; k++) {
+            double *row = sums.partial + (2 * s.chunk + k / V) * m.channels;
+            row[s.channel + k % V] = part[k][threadIdx.x];
         }
     }
+    if (!is_last_block(m, sums.counters)) {
+        return false;
+    }
+    /* Now a thread has one column of the tile's chunks: of both sums, channel by channel. */
+    int tile = m.wide * V, columns = 2 * tile, members = TD_CUDA_THREADS / columns;
+    int column = (int)threadIdx.x % columns, member = (int)threadIdx.x / columns;
+    int64_t first = blockIdx.x % m.tiles * tile, channel = first + column % tile;
+    const double *from = sums.partial + column / tile * m.channels + channel;
+    double sum = 0;
+    if (channel < m.channels) {
+        TD_UNROLLED(8)
+        for (int64_t chunk = member; chunk < m.chunks; chunk += members) {
+            sum += from[2 * chunk * m.channels];
+        }
+    }
+    double *total = &part[0][0];
+    total[threadIdx.x] = sum;
+    for (int half = members / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (member < half) {
+            total[threadIdx.x] += total[threadIdx.x + half * columns];
+        }
+    }
+    __syncthreads();
+    all->channel = first + threadIdx.x;
+    all->of[0] = total[threadIdx.x % tile];
+    all->of[1] = total[threadIdx.x % tile + tile];
+    return (int)threadIdx.x < tile && all->channel < m.channels;
 }
 
 /* Starts KERNEL<S, V> for a matrix. */
@@ -101,13 +177,13 @@ __device__ static inline void store_sums(const td_cuda_matrix &m, const matrix_s
         } else if ((m)->dtype == TD_F32) {                                                         \
             TD_LAUNCH((KERNEL<float, 1>), blocks, TD_CUDA_THREADS, stream, *(m), __VA_ARGS__);     \
         } else if ((m)->dtype == TD_BF16 && (m)->lanes > 1) {                                      \
-            TD_LAUNCH((KERNEL<__nv_bfloat16, 8>), blocks, TD_CUDA_THREADS, stream, *(m),           \
+            TD_LAUNCH((KERNEL<__nv_bfloat16, 4>), blocks, TD_CUDA_THREADS, stream, *(m),           \
                       __VA_ARGS__);                                                                \
         } else if ((m)->dtype == TD_BF16) {                                                        \
             TD_LAUNCH((KERNEL<__nv_bfloat16, 1>), blocks, TD_CUDA_THREADS, stream, *(m),           \
                       __VA_ARGS__);                                                                \
         } else if ((m)->dtype == TD_F16 && (m)->lanes > 1) {                                       \
-            TD_LAUNCH((KERNEL<__half, 8>), blocks, TD_CUDA_THREADS, stream, *(m), __VA_ARGS__);    \
+            TD_LAUNCH((KERNEL<__half, 4>), blocks, TD_CUDA_THREADS, stream, *(m), __VA_ARGS__);    \
         } else if ((m)->dtype == TD_F16) {                                                         \
             TD_LAUNCH((KERNEL<__half, 1>), blocks, TD_CUDA_THREADS, stream, *(m), __VA_ARGS__);    \
         } else {                                                                                   \

@@ -30,103 +30,86 @@ __device__ static inline void load_constants(T *mean, T *scale, T *shift, const 
     }
 }
 
-template <class S, int V>
-__global__ void __launch_bounds__(TD_CUDA_THREADS)
-    norm_grad_sums(td_cuda_matrix m, td_cuda_norm_grad grad)
+/* A channel's dweight, dbias and constants, from the sums of g and of g (x - mean). */
+template <class T>
+__device__ static inline void finish_channel(const td_cuda_matrix &m, const td_cuda_norm_grad &grad,
+                                             int64_t c, double g, double gx)
 {
-    typedef typename td_computed<S>::type T;
-    matrix_share s = share_of(m);
-    T sum_g[V], sum_gx[V];
-    for (int v = 0; v < V; v++) {
-        sum_g[v] = sum_gx[v] = 0;
-    }
-    if (s.channel < m.channels) {
-        T mean[V], scale[V], shift[V];
-        load_constants<V>(mean, scale, shift, m, grad, s.channel);
-        for (int64_t r = s.begin; r < s.end; r += s.members) {
-            int64_t at = r * m.channels + s.channel;
-            td_pack<S, V> dy = td_load_pack<V>((const S *)grad.dy + at);
-            td_pack<S, V> x = td_load_pack<V>((const S *)grad.x + at), y = x;
-            if (grad.mask == TD_CUDA_MASK_Y) {
-                y = td_load_pack<V>((const S *)grad.y + at);
-            }
-            for (int v = 0; v < V; v++) {
-                T from = td_get(x.at[v]);
-                T g = passed<T>(grad.mask, td_get(dy.at[v]), from, td_get(y.at[v]), mean[v],
-                                scale[v], shift[v]);
-                sum_g[v] += g;
-                sum_gx[v] = FMA(g, from - mean[v], sum_gx[v]);
-            }
-        }
-    }
-    double both[2][V];
-    for (int v = 0; v < V; v++) {
-        both[0][v] = (double)sum_g[v];
-        both[1][v] = (double)sum_gx[v];
-    }
-    store_sums<V>(m, s, grad.partial, both);
-}
-
-extern "C" void td_cuda_launch_norm_grad_sums(const td_cuda_matrix *m,
-                                              const td_cuda_norm_grad *grad, cudaStream_t stream)
-{
-    TD_CUDA_LAUNCH_MATRIX(norm_grad_sums, m, stream, *grad)
-}
-
-enum { COLUMNS = 32, MEMBERS = 8 }; /* of a block: channels, and threads that share one */
-
-__device__ static inline void put(const td_cuda_channel &to, int64_t c, bool accumulate,
-                                  double value)
-{
-    if (to.at) {
-        set_channel(to, c, value + (accumulate ? channel_or(to, c, 0) : 0));
-    }
-}
-
-template <class T> __global__ void norm_grad_prepare(td_cuda_matrix m, td_cuda_norm_grad grad)
-{
-    __shared__ double part[2][MEMBERS][COLUMNS];
-    int64_t c = (int64_t)blockIdx.x * COLUMNS + threadIdx.x;
-    double g = 0, gx = 0;
-    for (int64_t k = threadIdx.y; grad.partial && c < m.channels && k < m.chunks; k += MEMBERS) {
-        g += grad.partial[2 * k * m.channels + c];
-        gx += grad.partial[(2 * k + 1) * m.channels + c];
-    }
-    part[0][threadIdx.y][threadIdx.x] = g;
-    part[1][threadIdx.y][threadIdx.x] = gx;
-    __syncthreads();
-    if (threadIdx.y > 0 || c >= m.channels) {
-        return;
-    }
-    for (int k = 1; k < MEMBERS; k++) {
-        g += part[0][k][threadIdx.x];
-        gx += part[1][k][threadIdx.x];
-    }
     double inv_std = channel_or(grad.inv_std, c, 1), n = (double)m.rows;
     double scale = channel_or(grad.weight, c, 1) * inv_std;
     T *constants = (T *)grad.constants + c;
     constants[0] = (T)scale;
     constants[m.channels] = (T)(grad.training ? -scale * inv_std * inv_std * gx / n : 0);
     constants[2 * m.channels] = (T)(grad.training ? -scale * g / n : 0);
-    if (grad.partial) {
-        put(grad.dbias, c, grad.accumulate_dbias, g);
-        put(grad.dweight, c, grad.accumulate_dweight, gx * inv_std);
+    put_channel(grad.dbias, c, grad.accumulate_dbias, g);
+    put_channel(grad.dweight, c, grad.accumulate_dweight, gx * inv_std);
+}
+
+enum { ROWS = 2 }; /* that a thread loads at once, of two or three matrices */
+
+template <class S, int V>
+__global__ void __launch_bounds__(TD_CUDA_THREADS, 3)
+    norm_grad_sums(td_cuda_matrix m, td_cuda_norm_grad grad)
+{
+    typedef typename td_computed<S>::type T;
+    matrix_share s = share_of(m);
+    double both[2][V] = {};
+    T mean[V] = {}, scale[V] = {}, shift[V] = {};
+    bool works = s.channel < m.channels;
+    if (works) {
+        load_constants<V>(mean, scale, shift, m, grad, s.channel);
+    }
+    for (int64_t r = s.begin; works && r < s.end; r += ROWS * s.members) {
+        td_pack<S, V> dy[ROWS], x[ROWS], y[ROWS] = {}, none = {};
+        load_rows<ROWS>(dy, grad.dy, m, s, r, none);
+        load_rows<ROWS>(x, grad.x, m, s, r, none);
+        if (grad.mask == TD_CUDA_MASK_Y) {
+            load_rows<ROWS>(y, grad.y, m, s, r, none);
+        }
+        for (int v = 0; v < V; v++) {
+            T sum_g = 0, sum_gx = 0;
+            for (int i = 0; i < ROWS; i++) {
+                T from = td_get(x[i].at[v]);
+                T out = grad.mask == TD_CUDA_MASK_Y ? td_get(y[i].at[v]) : (T)0;
+                T g = passed<T>(grad.mask, td_get(dy[i].at[v]), from, out, mean[v], scale[v],
+                                shift[v]);
+                sum_g += g;
+                sum_gx = FMA(g, from - mean[v], sum_gx);
+            }
+            both[0][v] += (double)sum_g;
+            both[1][v] += (double)sum_gx;
+        }
+    }
+    channel_totals all;
+    if (add_sums<V>(&all, m, s, grad.sums, both)) {
+        finish_channel<T>(m, grad, all.channel, all.of[0], all.of[1]);
     }
 }
 
-extern "C" void td_cuda_launch_norm_grad_prepare(const td_cuda_matrix *m,
-                                                 const td_cuda_norm_grad *grad, cudaStream_t stream)
+/* Where nobody needs the sums: evaluation's statistics stand still. */
+template <class T> __global__ void norm_grad_constants(td_cuda_matrix m, td_cuda_norm_grad grad)
 {
-    unsigned blocks = (unsigned)((m->channels + COLUMNS - 1) / COLUMNS);
-    if (m->dtype == TD_F64) {
-        TD_LAUNCH((norm_grad_prepare<double>), blocks, dim3(COLUMNS, MEMBERS), stream, *m, *grad);
+    int64_t c = TD_WALK_BEGIN;
+    if (c < m.channels) {
+        finish_channel<T>(m, grad, c, 0, 0);
+    }
+}
+
+extern "C" void td_cuda_launch_norm_grad_sums(const td_cuda_matrix *m,
+                                              const td_cuda_norm_grad *grad, cudaStream_t stream)
+{
+    unsigned warps = (unsigned)((m->channels + 31) / 32);
+    if (grad->sums.partial) {
+        TD_CUDA_LAUNCH_MATRIX(norm_grad_sums, m, stream, *grad)
+    } else if (m->dtype == TD_F64) {
+        TD_LAUNCH((norm_grad_constants<double>), warps, 32, stream, *m, *grad);
     } else {
-        TD_LAUNCH((norm_grad_prepare<float>), blocks, dim3(COLUMNS, MEMBERS), stream, *m, *grad);
+        TD_LAUNCH((norm_grad_constants<float>), warps, 32, stream, *m, *grad);
     }
 }
 
 template <class S, int V>
-__global__ void __launch_bounds__(TD_CUDA_THREADS)
+__global__ void __launch_bounds__(TD_CUDA_THREADS, 4)
     norm_grad_apply(td_cuda_matrix m, td_cuda_norm_grad grad)
 {
     typedef typename td_computed<S>::type T;

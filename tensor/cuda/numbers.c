@@ -1,5 +1,7 @@
-/* Numbers that kernels read when they run: one block a device, which goes up again for each launch.
- * Work of a device is in order, so a launch has read its numbers before the next ones come. */
+/* Small memory that a device's kernels share: numbers that they read when they run, one block a
+ * device, which goes up again for each launch; and counters of blocks. Work of a device is in
+ * order, so a launch has read its numbers, and left its counters at 0, before the next one comes.
+ */
 #include "tensor/cuda/cuda.h"
 #include "tensor/hooks.h"
 
@@ -34,4 +36,24 @@ const void *td_cuda_numbers(td_device device, const void *host, size_t bytes)
     }
     td_cuda_upload_on(device, td_cuda_of(device)->stream, block->memory, host, bytes);
     return block->memory;
+}
+
+unsigned *td_cuda_counters(td_device device, int64_t count)
+{
+    enum { LEAST = 4096 };
+    static struct {
+        unsigned *memory;
+        int64_t count;
+    } all[TD_MAX_DEVICES];
+    if (all[device.index].count < count) {
+        int64_t more = count > LEAST ? 2 * count : LEAST;
+        unsigned *memory = td_cuda_take(device, (size_t)more * sizeof *memory);
+        TD_REQUIRE(memory != NULL, TD_NOWHERE, "%s", td_last_error());
+        td_cuda_must(
+            cudaMemsetAsync(memory, 0, (size_t)more * sizeof *memory, td_cuda_of(device)->stream),
+            "counters");
+        all[device.index].memory = memory; /* the old ones stay: recorded steps use them */
+        all[device.index].count = more;
+    }
+    return all[device.index].memory;
 }

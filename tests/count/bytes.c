@@ -131,31 +131,26 @@ static double matrix(const td_cuda_matrix *m, int times)
     return (double)(m->rows * m->channels * (int64_t)td_dtype_size(m->dtype) * times);
 }
 
-/* What chunks leave for the next kernel: two doubles a channel. */
+/* What the chunks leave for the last block: two doubles a channel, written and read. */
 static double partial(const td_cuda_matrix *m)
 {
-    return (double)(m->chunks * m->channels * 16);
+    return (double)(m->chunks * m->channels * 16 * 2);
 }
 
-/* moments, channel_sums(m, partial, x) */
-static double sums(launch *l)
+/* channel_sums(m, sums, x, moments) */
+static double channel_sums(launch *l)
 {
     return matrix(l->arguments[0], 1) + partial(l->arguments[0]);
 }
 
-/* add_chunks(m, ...), norm_grad_prepare(m, ...) */
-static double chunks(launch *l)
-{
-    return partial(l->arguments[0]);
-}
-
+/* norm_prepare(m, norm, constants) */
 static double norm_prepare(launch *l)
 {
-    const td_cuda_norm *norm = l->arguments[1];
-    return norm->partial != NULL ? partial(l->arguments[0]) : 0;
+    (void)l;
+    return 0;
 }
 
-/* normalize(m, y, x, constants, add, relu) */
+/* normalize(m, norm, y, x, add, relu) */
 static double normalize(launch *l)
 {
     return matrix(l->arguments[0], *(void **)l->arguments[4] != NULL ? 3 : 2);
@@ -256,14 +251,11 @@ static const struct {
     { "move", move },
     { "convert", convert },
     { "elements", elements },
-    { "moments", sums },
-    { "channel_sums", sums },
-    { "add_chunks", chunks },
+    { "channel_sums", channel_sums },
     { "norm_prepare", norm_prepare },
     { "normalize", normalize },
     { "normalize_pool", normalize_pool },
     { "norm_grad_sums", norm_grad_sums },
-    { "norm_grad_prepare", chunks },
     { "norm_grad_apply", norm_grad_apply },
     { "max_pool", max_pool },
     { "avg_pool", avg_pool },

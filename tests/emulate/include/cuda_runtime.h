@@ -124,6 +124,12 @@ template <class T> static T atomicCAS(T *at, T compare, T value)
     *at = old == compare ? value : old;
     return old;
 }
+static inline unsigned atomicInc(unsigned *at, unsigned most)
+{
+    unsigned old = *at;
+    *at = old >= most ? 0 : old + 1;
+    return old;
+}
 static inline void __threadfence(void)
 {
 }
