@@ -99,9 +99,10 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
  *     td_saving_wait(&saving);                                                  at the end
  *
  * td_checkpoint_save copies what this rank writes, which takes as much memory, and returns; a
- * thread writes the copy. The file is the same as without .background, and as atomic: until it is
- * complete, the path holds the old file. One save runs at a time: td_checkpoint_save first calls
- * td_saving_wait; if that fails, td_checkpoint_save returns the error and saves nothing.
+ * thread writes the copy, on Linux with what training leaves of the CPUs. The file is the same as
+ * without .background, and as atomic: until it is complete, the path holds the old file. One save
+ * runs at a time: td_checkpoint_save first calls td_saving_wait; if that fails, td_checkpoint_save
+ * returns the error and saves nothing.
  *
  * td_saving_wait waits for the thread, sets *saving to NULL, and returns what became of the file
  * (as td_checkpoint_save does without .background). NULL is fine. Call it before the program ends

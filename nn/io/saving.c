@@ -9,13 +9,10 @@
 #include "nn/io/saving.h"
 #include "tensor/extend.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
-enum { BESIDE = 10 }; /* the thread's niceness: about a tenth of a busy CPU */
 
 td_status td_peers_agree(const td_params_peers *peers, td_status status)
 {
@@ -106,7 +103,8 @@ static void *write_pieces(void *arg)
 {
     td_saving *w = arg;
     td_status status = TD_OK;
-    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), BESIDE); /* of this thread alone, on Linux */
+    /* What training leaves of the CPUs is enough; a share of them would make steps longer. */
+    (void)pthread_setschedparam(pthread_self(), SCHED_IDLE, &(struct sched_param){ 0 });
     for (int k = 0; k < w->count; k++) {
         td_saving_piece *p = &w->pieces[k];
         if (status == TD_OK) {
@@ -151,7 +149,8 @@ td_status td_saving_wait(td_saving **saving)
     if (w == NULL) {
         return TD_OK;
     }
-    if (w->started) {
+    if (w->started) { /* where this is not allowed, the thread has this one's CPU at least */
+        (void)pthread_setschedparam(w->thread, SCHED_OTHER, &(struct sched_param){ 0 });
         pthread_join(w->thread, NULL);
     }
     td_status status = w->status == TD_OK ? TD_OK : td_fail(w->status, "%s", w->message);
