@@ -1,10 +1,18 @@
-/* The trace: valid JSON with every rank's lanes. */
+/* The trace: valid JSON with every rank's lanes. And what it shows of a sharded model's transfers
+ * when they take long: they run while units compute. */
+#include "autograd/hooks.h"
+#include "dist/collectives.h"
+#include "dist/group.h"
 #include "dist/trace.h"
+#include "nn/around.h"
+#include "nn/module.h"
+#include "tensor/clock.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
 #include "tests/golden.h"
 #include "tests/temp_folder.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -131,6 +139,143 @@ static void test_ranks_are_put_together(void **state)
     assert_int_equal(access(part, F_OK), -1);
 }
 
+/* ---- slow transfers ---- */
+
+enum { UNITS = 8, STEPS = 4 };
+static const double DELAY = 5e-3, WORK = 40e-3; /* seconds: of a transfer, of a unit */
+
+static td_status (*quick_run)(void *engine, const td_collective *c);
+static double gathering; /* seconds of all gathers so far; written by who drives the engine */
+
+static td_status slow_run(void *engine, const td_collective *c)
+{
+    double begin = td_clock();
+    td_sleep(DELAY);
+    td_status status = quick_run(engine, c);
+    gathering += c->kind == TD_COLLECTIVE_ALL_GATHER ? td_clock() - begin : 0.0;
+    return status;
+}
+
+/* Every collective of the world takes DELAY longer. */
+static void slow_down(void)
+{
+    static td_engine_type slow;
+    slow = *td_dist_world()->engine_type;
+    quick_run = slow.run;
+    slow.run = slow_run;
+    td_dist_world()->engine_type = &slow;
+}
+
+/* A unit's forward, and its part of backward, take WORK longer. Its values are here meanwhile. */
+static td_tensor *work_forward(const td_around_rest *rest, td_tensor *x, void *user)
+{
+    td_trace_begin(user);
+    td_sleep(WORK);
+    td_tensor *y = td_run_rest(rest, x);
+    td_trace_end();
+    return y;
+}
+
+static void work_backward(td_tensor *leaf, void *user)
+{
+    (void)leaf, (void)user;
+    td_sleep(WORK);
+}
+
+static td_module *slow_units(void)
+{
+    static char names[UNITS][16];
+    td_module *list[UNITS];
+    for (int i = 0; i < UNITS; i++) {
+        list[i] = td_nn_sequential(td_nn_linear(8, 8), td_nn_gelu());
+    }
+    td_module *net = td_ddp(td_nn_sequential_list(list, UNITS), .shard = TD_SHARD_PARAMETERS);
+    REQUIRE(net != NULL && td_ddp_shard_stats(net).units == UNITS);
+    for (int i = 0; i < UNITS; i++) {
+        snprintf(names[i], sizeof names[i], "unit %d", i);
+        td_around around = { .run = work_forward, .user = names[i], .inside = true };
+        REQUIRE_OK(td_module_surround(net->children[i], &around));
+        td_tensor *weight = net->children[i]->children[0]->tensors[0].tensor;
+        REQUIRE(td_on_grad_ready(weight, work_backward, NULL) >= 0);
+    }
+    return net;
+}
+
+/* The first forward does not know which unit comes next, so it asks for none ahead, and waits for
+ * all. Later steps ask ahead. */
+static int run_slow(int rank, int size, void *path)
+{
+    procs_init(rank, size, 20.0);
+    REQUIRE_OK(td_trace_open(path));
+    slow_down();
+    td_module *net = slow_units();
+    td_optim *optim = td_sgd(td_parameters(net), .lr = 0.1);
+    td_tensor *x = td_full(TD_SHAPE(4, 8), 0.5, TD_F32, TD_CPU);
+    double best = 1.0; /* the least share of the gathers that a step has waited for */
+    for (int i = 0; i < STEPS; i++) {
+        gathering = 0.0;
+        td_step_begin();
+        td_tensor *y = td_forward(net, x);
+        double waited = td_ddp_shard_stats(net).gather;
+        REQUIRE(i > 0 || (gathering >= UNITS * DELAY && waited > 0.8 * gathering));
+        td_zero_grad(optim);
+        td_backward(td_mean(y));
+        waited = td_ddp_shard_stats(net).gather;
+        REQUIRE(i == 0 || gathering >= (2 * UNITS - 1) * DELAY);
+        best = i > 0 ? fmin(best, waited / gathering) : best;
+        td_optim_step(optim);
+        td_step_end();
+    }
+    REQUIRE(best < 0.2);
+    td_free(x);
+    td_optim_free(optim);
+    td_module_free(net);
+    REQUIRE_OK(td_trace_close());
+    td_dist_destroy();
+    return 0;
+}
+
+/* When a rank's k-th event of that name begins and ends: microseconds. */
+static void find_span(const cJSON *trace, int rank, const char *name, int k, double span[2])
+{
+    const cJSON *event = NULL;
+    cJSON_ArrayForEach(event, golden_get(trace, "traceEvents"))
+    {
+        if (golden_get(event, "pid")->valueint == rank &&
+            strncmp(golden_get(event, "name")->valuestring, name, strlen(name)) == 0 && k-- == 0) {
+            span[0] = golden_number(event, "ts");
+            span[1] = span[0] + golden_number(event, "dur");
+            return;
+        }
+    }
+    fail_msg("rank %d has too few events '%s'", rank, name);
+}
+
+/* In the last step each unit's values come while the unit before computes. */
+static void test_slow_transfers_are_hidden(void **state)
+{
+    (void)state;
+    char path[512];
+    snprintf(path, sizeof path, "%s", temp_path("slow.json"));
+    procs_succeed(2, 60.0, run_slow, path);
+    cJSON *trace = parse(path);
+    for (int rank = 0; rank < 2; rank++) {
+        assert_int_equal(count_events(trace, rank, "X", "values of "), STEPS * (2 * UNITS - 1));
+        for (int k = 1; k < UNITS; k++) {
+            char values[32], before[16];
+            double gather[2], unit[2];
+            int each = k < UNITS - 1 ? 2 : 1; /* of a step: the last unit's stay for backward */
+            snprintf(values, sizeof values, "values of %d ", k);
+            snprintf(before, sizeof before, "unit %d", k - 1);
+            find_span(trace, rank, values, (STEPS - 1) * each, gather);
+            find_span(trace, rank, before, STEPS - 1, unit);
+            assert_true(gather[1] - gather[0] >= 1e6 * DELAY);
+            assert_true(gather[0] < unit[1] && gather[1] > unit[0]);
+        }
+    }
+    cJSON_Delete(trace);
+}
+
 #define IN_FOLDER(test)                                                                            \
     cmocka_unit_test_setup_teardown(test, temp_folder_setup, temp_folder_teardown)
 
@@ -140,6 +285,7 @@ int main(void)
         IN_FOLDER(test_spans_nest),
         IN_FOLDER(test_off_and_failing),
         IN_FOLDER(test_ranks_are_put_together),
+        IN_FOLDER(test_slow_transfers_are_hidden),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
