@@ -12,6 +12,7 @@
 #include "tensor/storage.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- forward ---- */
 
@@ -183,6 +184,10 @@ td_module *td_ddp_at(td_ddp_options options, td_site at)
                "td_ddp: a communication hook (%s) and .shard work together without replicas "
                "only: use a mesh with rep=1, or no hook",
                options.comm_hook);
+    TD_REQUIRE(options.wire == NULL || strcmp(options.wire, "bf16") == 0, at,
+               "td_ddp: there is no .wire '%s'; there is bf16", options.wire);
+    TD_REQUIRE(options.wire == NULL || options.shard == TD_SHARD_PARAMETERS, at,
+               "td_ddp: .wire is for values that travel in each step: with TD_SHARD_PARAMETERS");
     const td_params *params = model != NULL ? td_params_laid_out(model) : NULL;
     TD_REQUIRE(
         options.shard == TD_SHARD_NONE || params == NULL || td_params_state_count(params) == 0, at,

@@ -256,6 +256,13 @@ typedef struct td_ddp_options {
      * children. */
     bool (*unit)(const td_module *m, const char *path, void *user);
     void *unit_user;
+    /* "bf16": with TD_SHARD_PARAMETERS, the matrices of Linear and Conv2d travel as bf16 in
+     * gathers; NULL: all as f32. Vectors, embeddings and weights that modules share stay f32, and
+     * so do the windows that the optimizer changes, checkpoints and td_unshard. Under
+     * TD_PRECISION_BF16, which rounds those matrices itself, the results are the same, bit for bit;
+     * otherwise forward and backward use rounded matrices. A unit whose vectors fill more than half
+     * of the last rank's piece travels as f32. For f32 models on CPUs. */
+    const char *wire;
 } td_ddp_options;
 
 /* td_ddp(net, ...) makes a model train together with the other ranks' copies, and returns the same

@@ -6,6 +6,7 @@
 #include "nn/extra/muon.h"
 #include "nn/module.h"
 #include "tensor/clock.h"
+#include "tensor/precision.h"
 #include "tests/dist_faults.h"
 #include "tests/dist_procs.h"
 #include "tests/expect_fatal.h"
@@ -130,9 +131,40 @@ static int run_again(int rank, int size, void *arg)
     return 0;
 }
 
+/* The same next to one process with all samples. */
+static int run_again_like_one(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    shard_case c = { .kind = JOB_MLP, .dtype = TD_F64, .rule = MOMENTUM, .again = true };
+    c.options.unit = is_linear;
+    for (int way = TD_SHARD_OPTIMIZER; way <= TD_SHARD_PARAMETERS; way++) {
+        shard_run sharded;
+        ddp_job one;
+        shard_open(&sharded, &c, (td_shard)way, rank);
+        job_open(&one, c.kind, c.dtype, NULL, 0, size * EACH);
+        td_optim_free(one.optim);
+        one.optim = shard_optim(c.rule, td_parameters(one.net));
+        for (int i = 0; i < STEPS; i++) {
+            td_zero_grad(one.optim);
+            job_backward(&one, 1.0);
+            job_backward(&one, 1.0);
+            td_optim_step(one.optim);
+            shard_step(&sharded, &c);
+        }
+        REQUIRE_OK(td_unshard(sharded.job.net));
+        REQUIRE(job_distance(sharded.job.net, one.net, true) < 1e-12);
+        job_close(&one);
+        shard_close(&sharded);
+    }
+    td_dist_destroy();
+    return 0;
+}
+
 static void test_gradients_are_added_to_their_average(void **state)
 {
     (void)state;
+    procs_succeed(3, limit, run_again_like_one, NULL);
     procs_succeed(3, limit, run_again, NULL);
 }
 
@@ -391,6 +423,62 @@ static void test_bytes_are_those_of_the_formula(void **state)
     }
 }
 
+/* ---- bf16 on the wire ---- */
+
+static uint64_t wire_of_step(shard_run *r, const shard_case *c)
+{
+    uint64_t before = td_ddp_shard_stats(r->job.net).wire;
+    shard_step(r, c);
+    return td_ddp_shard_stats(r->job.net).wire - before;
+}
+
+/* Under bf16 arithmetic the same bits as without; else near them, and td_unshard has the
+ * windows, unrounded. */
+static int run_wire(int rank, int size, void *arg)
+{
+    shard_case c = *(const shard_case *)arg, narrow = c;
+    procs_init(rank, size, 20.0);
+    narrow.options.wire = "bf16";
+    for (int mixed = 0; mixed < 2; mixed++) {
+        td_set_math((td_math){ .precision = mixed ? TD_PRECISION_BF16 : TD_PRECISION_FP32 });
+        shard_run none, wide, rounded;
+        shard_open(&none, &c, TD_SHARD_NONE, rank);
+        shard_open(&wide, &c, TD_SHARD_PARAMETERS, rank);
+        shard_open(&rounded, &narrow, TD_SHARD_PARAMETERS, rank);
+        REQUIRE(shard_hash(&rounded) == shard_hash(&wide)); /* at first, whatever travels */
+        for (int i = 0; i < STEPS; i++) {
+            shard_step(&none, &c);
+            uint64_t all = wire_of_step(&wide, &c), less = wire_of_step(&rounded, &narrow);
+            uint64_t hash = shard_hash(&rounded);
+            /* With more ranks small blocks' vectors fill too much of a piece. */
+            REQUIRE(less < all && 2 * less > all && (size > 2 || 20 * less < 17 * all));
+            REQUIRE(job_all_same(hash));
+            REQUIRE((hash == shard_hash(&wide)) == mixed && (hash == shard_hash(&none)) == mixed);
+        }
+        REQUIRE_OK(td_unshard(rounded.job.net));
+        REQUIRE(job_distance(rounded.job.net, none.job.net, false) < 0.1);
+        shard_close(&none);
+        shard_close(&wide);
+        shard_close(&rounded);
+    }
+    td_set_math((td_math){ 0 });
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_bf16_on_the_wire(void **state)
+{
+    (void)state;
+    for (int size = 2; size <= MOST_RANKS; size++) {
+        procs_succeed(size, limit, run_wire, &(shard_case){ .kind = JOB_BLOCKS, .rule = ADAM });
+        procs_succeed(size, limit, run_wire,
+                      &(shard_case){ .kind = JOB_CONV_BLOCKS, .rule = MOMENTUM });
+    }
+    shard_case layers = { .kind = JOB_BLOCKS, .rule = ADAM, .recomputes = true };
+    layers.options.unit = is_linear;
+    procs_succeed(2, limit, run_wire, &layers);
+}
+
 /* ---- what is refused ---- */
 
 static int run_refusals(int rank, int size, void *arg)
@@ -429,6 +517,8 @@ static void test_what_cannot_be_combined(void **state)
     expect_fatal("use TD_SHARD_OPTIMIZER, or no hook",
                  td_ddp(net, .shard = TD_SHARD_GRADIENTS, .comm_hook = "bf16"));
     expect_fatal("there is no way of sharding 7", td_ddp(net, .shard = (td_shard)7));
+    expect_fatal("there is no .wire 'fp8'; there is bf16", td_ddp(net, .wire = "fp8"));
+    expect_fatal("with TD_SHARD_PARAMETERS", td_ddp(net, .wire = "bf16"));
     td_optim *early = td_sgd(td_parameters(net), .lr = 0.1, .momentum = 0.9);
     expect_fatal("are made after td_ddp", td_ddp(net, .shard = TD_SHARD_OPTIMIZER));
     td_optim_free(early);
@@ -561,6 +651,7 @@ int main(void)
         cmocka_unit_test(test_adafactor_on_parts_of_matrices),
         cmocka_unit_test(test_unused_shared_and_repeated_layers),
         cmocka_unit_test(test_another_order_on_one_rank),
+        cmocka_unit_test(test_bf16_on_the_wire),
         cmocka_unit_test(test_bytes_are_those_of_the_formula),
         cmocka_unit_test(test_another_setting_on_one_rank),
         cmocka_unit_test(test_a_death_is_told_to_all),

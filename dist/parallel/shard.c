@@ -122,12 +122,14 @@ static void free_sharding(td_ddp_part *part)
             td_slot_take(u->grads, &u->grad_slot);
         }
         td_free(u->value_home.memory);
+        td_free(u->value_home.packed);
         td_free(u->grad_home.memory);
         td_free(u->values);
         td_free(u->grads);
     }
     for (int k = 0; k < TD_VALUE_SLOTS; k++) {
         td_free(sh->value_slots[k].memory);
+        td_free(sh->value_slots[k].packed);
     }
     for (int k = 0; k < TD_GRAD_SLOTS; k++) {
         td_free(sh->grad_slots[k].memory);
@@ -157,6 +159,13 @@ static td_status open_optimizer(td_sharding *sh, const td_params_peers *peers)
     return TD_OK;
 }
 
+/* Memory in which this rank's pieces of units up to `largest` travel. Collective. */
+static bool make_packed(td_sharding *sh, td_slot *slot, int64_t bytes)
+{
+    slot->packed = bytes > 0 ? td_ddp_new_memory(sh->group, TD_CPU, bytes, TD_U8) : NULL;
+    return bytes == 0 || slot->packed != NULL;
+}
+
 /* Memory of one slot for each use at a time, as large as the largest unit; the root has its own.
  * Collective. */
 static td_status make_slots(td_sharding *sh)
@@ -165,10 +174,12 @@ static td_status make_slots(td_sharding *sh)
     const td_tensor *like = td_params_flat(s->params);
     td_device device = td_device_of(like);
     bool values = s->options.shard == TD_SHARD_PARAMETERS, made = true;
-    int64_t largest = 0;
+    int64_t largest = 0, packed = 0;
     for (int k = 0; k < sh->count; k++) {
         td_shard_unit *u = &sh->units[k];
+        int64_t bytes = u->narrow > 0 ? td_shard_wire_bytes(u) : 0;
         largest = u != sh->root && u->count > largest ? u->count : largest;
+        packed = u != sh->root && bytes > packed ? bytes : packed;
     }
     for (int k = 0; largest > 0 && k < TD_GRAD_SLOTS; k++) {
         sh->grad_slots[k].memory = td_ddp_new_memory(sh->group, device, largest, like->dtype);
@@ -176,7 +187,8 @@ static td_status make_slots(td_sharding *sh)
     }
     for (int k = 0; values && largest > 0 && k < TD_VALUE_SLOTS; k++) {
         sh->value_slots[k].memory = td_zeros(TD_SHAPE(largest), like->dtype, device);
-        made = made && sh->value_slots[k].memory != NULL;
+        made = make_packed(sh, &sh->value_slots[k], packed) && made &&
+               sh->value_slots[k].memory != NULL;
     }
     td_shard_unit *root = sh->root;
     if (root != NULL) {
@@ -185,7 +197,8 @@ static td_status make_slots(td_sharding *sh)
     }
     if (root != NULL && values) {
         root->value_home.memory = td_zeros(TD_SHAPE(root->count), like->dtype, device);
-        made = made && root->value_home.memory != NULL;
+        int64_t bytes = root->narrow > 0 ? td_shard_wire_bytes(root) : 0;
+        made = make_packed(sh, &root->value_home, bytes) && made && root->value_home.memory != NULL;
     }
     return made ? TD_OK : TD_E_NOMEM;
 }
@@ -203,6 +216,11 @@ static void describe_unit(td_ddp_state *s, td_ddp_unit *unit)
 static td_status open_units(td_sharding *sh, td_params_peers *peers)
 {
     td_ddp_state *s = sh->ddp;
+    const td_tensor *flat = td_params_flat(s->params);
+    if (s->options.wire != NULL &&
+        (flat->dtype != TD_F32 || td_device_of(flat).type != TD_DEVICE_CPU)) {
+        return td_fail(TD_E_UNSUPPORTED, "td_ddp: .wire bf16 is for f32 models on CPUs");
+    }
     peers->own_grads = true;
     peers->own_values = s->options.shard == TD_SHARD_PARAMETERS;
     peers->gather = peers->own_values ? forget_values : gather;
@@ -267,13 +285,14 @@ static size_t slot_bytes(const td_sharding *sh)
 {
     size_t bytes = 0;
     for (int k = 0; k < TD_VALUE_SLOTS; k++) {
-        bytes += bytes_of(sh->value_slots[k].memory);
+        bytes += bytes_of(sh->value_slots[k].memory) + bytes_of(sh->value_slots[k].packed);
     }
     for (int k = 0; k < TD_GRAD_SLOTS; k++) {
         bytes += bytes_of(sh->grad_slots[k].memory);
     }
     for (int k = 0; k < sh->count; k++) {
         bytes += bytes_of(sh->units[k].value_home.memory) + bytes_of(sh->units[k].grad_home.memory);
+        bytes += bytes_of(sh->units[k].value_home.packed);
     }
     return bytes;
 }

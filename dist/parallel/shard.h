@@ -2,6 +2,7 @@
  *   shard.c   td_ddp's .shard: what is shared, and what the optimizer and checkpoints need of it
  *   units.c   which modules are units, and where their parameters lie
  *   values.c  a unit's values come before it runs, and go afterwards
+ *   wire.c    as what values travel
  *   grads.c   a unit's gradients come in backward, are averaged, and leave their window behind
  *
  * The flat space is cut into units, and each unit into one piece for each rank. A rank's pieces of
@@ -23,19 +24,22 @@ typedef struct td_shard_unit td_shard_unit;
 
 typedef struct td_slot {
     td_tensor *memory;
+    td_tensor *packed;   /* of values, with .wire: this rank's piece as it travels */
     td_shard_unit *unit; /* whose memory it is now; NULL: free */
 } td_slot;
 
 struct td_shard_unit {
     td_sharding *sharding;
-    td_module *module;               /* NULL: the flat space is one unit, which belongs to none */
-    const char *path;                /* the module's name; the module owns it */
-    int number;                      /* in units and in td_ddp_units */
-    int64_t begin, count;            /* in the flat space */
+    td_module *module;    /* NULL: the flat space is one unit, which belongs to none */
+    const char *path;     /* the module's name; the module owns it */
+    int number;           /* in units and in td_ddp_units */
+    int64_t begin, count; /* in the flat space */
+    int64_t narrow;       /* so many elements at its beginning travel as bf16; 0: all as they are */
     td_tensor *values, *grads;       /* away but for times; NULL: they stay, in flat memory */
     td_slot *value_slot, *grad_slot; /* NULL: away */
     td_slot value_home, grad_home; /* memory of its own: of the root for good, of others at times */
     td_work *gather;               /* values under way; NULL: none are */
+    bool unpacks;                  /* they come as bf16 */
     uint32_t version;              /* of the window from which the values have come */
     td_shard_unit *before, *after; /* as the units ran in the latest forward; guesses */
 };
@@ -72,6 +76,13 @@ td_tensor td_shard_own(const td_shard_unit *u);
 /* A slot becomes a unit's memory, and is free again. place: the unit's value_slot or grad_slot. */
 void td_slot_give(td_slot *slot, td_shard_unit *u, td_tensor *t, td_slot **place);
 void td_slot_take(td_tensor *t, td_slot **place);
+
+/* wire.c: bytes of a rank's piece of u as it travels; this rank's piece, written to `packed`; and
+ * all ranks' pieces, which have come to the end of the unit's slot, spread over the slot. */
+int64_t td_shard_wire_bytes(const td_shard_unit *u);
+td_tensor td_shard_pack(const td_shard_unit *u, const td_slot *slot);
+td_tensor td_shard_packed_place(const td_shard_unit *u, const td_slot *slot);
+void td_shard_unpack(const td_shard_unit *u, const td_slot *slot);
 
 /* values.c */
 td_status td_shard_surround(td_sharding *sh);

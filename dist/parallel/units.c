@@ -20,6 +20,7 @@ typedef struct search {
     td_module **modules;
     const char **paths;
     int *of_param;
+    bool *narrow; /* the parameter travels as bf16 */
 } search;
 
 static void find_known(td_module *m, const char *path, void *user)
@@ -47,13 +48,24 @@ static bool is_inside(const char *path, const char *of)
     return strncmp(path, of, length) == 0 && path[length] == '.';
 }
 
-/* A parameter of two units' modules belongs to the root, which is here while either runs. */
-static void assign(search *all, const td_tensor *t, int unit)
+/* With .wire: matrices of Linear and Conv2d, which these multiply as bf16 under TD_PRECISION_BF16.
+ * A depthwise convolution's are none. */
+static bool is_narrow(const search *all, const td_module *m, const td_named_tensor *t)
+{
+    return all->sh->ddp->options.wire != NULL && strcmp(t->name, "weight") == 0 &&
+           (strcmp(m->type->name, "Linear") == 0 || strcmp(m->type->name, "Conv2d") == 0) &&
+           t->tensor->ndim >= 2 && t->tensor->shape[1] > 1;
+}
+
+/* A parameter of two units' modules belongs to the root, which is here while either runs. One of
+ * two modules does not travel as bf16. */
+static void assign(search *all, const td_tensor *t, int unit, bool narrow)
 {
     const td_params *params = all->sh->ddp->params;
     for (int i = 0; i < td_params_count(params); i++) {
         if (td_params_get(params, i)->tensor == t) {
             int *of = &all->of_param[i];
+            all->narrow[i] = narrow && *of == NOBODY;
             *of = *of == NOBODY || *of == unit ? unit : ROOT;
         }
     }
@@ -69,7 +81,8 @@ static void visit(td_module *m, const char *path, void *user)
         inside = true;
     }
     for (int k = 0; k < m->tensor_count; k++) {
-        assign(all, m->tensors[k].tensor, inside ? all->count - 1 : ROOT);
+        assign(all, m->tensors[k].tensor, inside ? all->count - 1 : ROOT,
+               is_narrow(all, m, &m->tensors[k]));
     }
 }
 
@@ -88,7 +101,9 @@ static td_status find(search *all)
     all->modules = calloc((size_t)modules, sizeof(td_module *));
     all->paths = calloc((size_t)modules, sizeof(char *));
     all->of_param = calloc((size_t)all->sh->ddp->count, sizeof *all->of_param);
-    if (all->modules == NULL || all->paths == NULL || all->of_param == NULL) {
+    all->narrow = calloc((size_t)all->sh->ddp->count, sizeof *all->narrow);
+    if (all->modules == NULL || all->paths == NULL || all->of_param == NULL ||
+        all->narrow == NULL) {
         return td_fail(TD_E_NOMEM, "td_ddp: no memory to find units");
     }
     for (int i = 0; i < all->sh->ddp->count; i++) {
@@ -107,7 +122,7 @@ static int64_t round_up(int64_t count, int64_t unit)
 }
 
 /* Unit after unit, the last block first, as backward meets them, and the root at the end. A unit's
- * parameters are in the order that there was. */
+ * parameters are in the order that there was, but those that travel as bf16 come first. */
 static void place(td_sharding *sh, const search *all, int *order, int64_t *begin)
 {
     td_ddp_state *s = sh->ddp;
@@ -118,16 +133,18 @@ static void place(td_sharding *sh, const search *all, int *order, int64_t *begin
         *u = (td_shard_unit){ .sharding = sh, .number = sh->count, .begin = at };
         u->module = found == ROOT ? s->model : all->modules[found];
         u->path = found == ROOT ? "the rest" : all->paths[found];
-        for (int k = 0; k < s->count; k++) {
-            int i = td_params_order(s->params)[k];
-            if (all->of_param[i] == found) {
+        for (int k = 0; k < 2 * s->count; k++) {
+            int i = td_params_order(s->params)[k % s->count];
+            if (all->of_param[i] == found && all->narrow[i] == (k < s->count)) {
                 order[placed++] = i;
                 begin[i] = at;
                 sh->of_param[i] = sh->count;
                 at += round_up(td_params_get(s->params, i)->count, line);
+                u->narrow = all->narrow[i] ? at - u->begin : u->narrow;
             }
         }
         u->count = round_up(at - u->begin, line * sh->ranks);
+        u->narrow = 2 * (u->count - u->narrow) * sh->ranks <= u->count ? u->narrow : 0;
         at = u->begin + u->count;
         if (u->count > 0) {
             sh->root = found == ROOT ? u : NULL;
@@ -238,6 +255,7 @@ td_status td_shard_lay_out(td_sharding *sh, td_params_peers *peers)
     free(all.modules);
     free(all.paths);
     free(all.of_param);
+    free(all.narrow);
     free(order);
     free(begin);
     free(places.values);

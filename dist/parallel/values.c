@@ -94,10 +94,13 @@ void td_shard_finish_gather(td_shard_unit *u)
     char name[64];
     snprintf(name, sizeof name, "values of %.40s", s->units.list[u->number].name);
     td_trace_communication(name, begun > 0.0 ? begun : from, done && ended > 0.0 ? ended : now,
-                           u->count * (int64_t)td_dtype_size(td_params_flat(s->params)->dtype));
+                           u->unpacks ? u->sharding->ranks * td_shard_wire_bytes(u)
+                                      : td_unit_bytes(&s->units.list[u->number]));
     td_ddp_note(s, status);
     if (status != TD_OK && u->value_slot != NULL) {
         td_fill_(u->value_slot->memory, 0.0);
+    } else if (u->value_slot != NULL && u->unpacks) {
+        td_shard_unpack(u, u->value_slot);
     }
 }
 
@@ -122,13 +125,18 @@ static void ask(td_shard_unit *u, bool must)
     u->version = version;
     u->values->storage->version += changed;
     td_tensor all = td_ddp_stretch(slot->memory, 0, u->count), own = td_shard_own(u);
+    u->unpacks = u->narrow > 0 && !u->sharding->whole;
+    if (u->unpacks) {
+        all = td_shard_packed_place(u, slot);
+        own = td_shard_pack(u, slot);
+    }
     td_status status = s->failure.status;
     if (status == TD_OK) {
         status = td_all_gather_unit(u->sharding->group, &all, &own, u->number + 1, &u->gather);
         td_ddp_note(s, status);
     }
     if (status != TD_OK) {
-        td_fill_(&all, 0.0);
+        td_fill_(slot->memory, 0.0);
     }
 }
 
@@ -237,11 +245,11 @@ static td_status set_whole(td_sharding *sh, bool whole)
             status = whole && u->value_home.memory == NULL ? TD_E_NOMEM : status;
         }
     }
+    sh->whole = whole;
     for (int k = 0; whole && k < sh->count; k++) {
         ask(&sh->units[k], true);
         td_shard_finish_gather(&sh->units[k]);
     }
-    sh->whole = whole;
     td_ddp_failure *f = &s->failure;
     if (f->status != TD_OK) {
         status = td_fail(f->status, "%s", f->message);
