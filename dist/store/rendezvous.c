@@ -41,14 +41,16 @@ typedef struct meeting {
 
 /* Identifies a host by its name and td_host_number(): ranks of one host must also see each other's
  * processes (shm needs that) and share the network, so two network namespaces count as two hosts.
- */
+ * So do two nodes of tdrun on one machine. */
 static void identify_host(char identity[HOST_BYTES])
 {
     char name[128] = "", network[32];
     gethostname(name, sizeof(name) - 1);
     ssize_t length = readlink("/proc/self/ns/net", network, sizeof(network) - 1);
     network[length > 0 ? length : 0] = '\0';
-    snprintf(identity, HOST_BYTES, "%s %08" PRIx32 " %s", name, td_host_number(), network);
+    const char *node = getenv("GROUP_RANK");
+    snprintf(identity, HOST_BYTES, "%s %08" PRIx32 " %s %.16s", name, td_host_number(), network,
+             node != NULL ? node : "");
 }
 
 static double seconds_left(const meeting *m)
