@@ -24,7 +24,6 @@ mkdir "$work/bin"
 cat >"$work/bin/gnuplot" <<'FAKE'
 #!/bin/sh
 cp "$1" "$SCRIPT"
-sed -n "s/^set output '\(.*\)'$/\1/p" "$1" | xargs touch
 FAKE
 chmod +x "$work/bin/gnuplot"
 export SCRIPT=$work/script
@@ -78,6 +77,25 @@ says 'leave a gap' '^4 2$'
 ! grep -qE '^[0-9]+ -?(nan|inf)' "$SCRIPT"
 tap $? 'and no point' "$SCRIPT"
 works 'a line without an end' drawn --out "$work/going.png" "$work/going"
+
+# Names that a shell, awk or gnuplot could read otherwise.
+mkdir "$work/names" "$work/names/of tmp\\n"
+for name in 'a b' 'a\nb' "it's" '-dash' $'two\nlines' 'x=y'; do
+    (cd "$work/names" && TMPDIR="of tmp\\n" drawn --out "$name.svg" "$work/first" && [ -e "./$name.svg" ]) \
+        >"$work/out" 2>&1
+    tap $? "a picture of the name $(printf %q "$name")" "$work/out"
+    cp -r "$work/first" "$work/names/$name"
+    works 'and a run' drawn --out "$work/one.svg" "$work/names/$name"
+done
+fails 'a picture in no folder' 1 'nowhere/x.svg: cannot be written' "$app" --out "$work/nowhere/x.svg" "$work/first"
+fails 'a folder of that name' 1 'names.svg: cannot be written' \
+    bash -c 'mkdir "$1/names.svg" && "$2" --out "$1/names.svg" "$1/first"' - "$work" "$app"
+if localedef -i de_DE -f UTF-8 "$work/de_DE.UTF-8" 2>/dev/null; then
+    works 'where numbers have commas' env LOCPATH="$work" LC_ALL=de_DE.UTF-8 PATH="$work/bin:$PATH" \
+        "$app" --out "$work/one.svg" "$work/first"
+    cp "$SCRIPT" "$work/out"
+    says 'a loss of 0.05 is that' '^40 0\.05$'
+fi
 
 fails 'no folder given' 64 'DIR' "$app"
 fails 'no such run' 1 'nowhere.*cannot be opened.*--log-dir' "$app" "$work/nowhere"

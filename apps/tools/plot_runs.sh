@@ -11,7 +11,7 @@ usage='usage: plot_runs [--out FILE.png|FILE.svg] [--width PIXELS] [--height PIX
 out=runs.png width=0 height=0
 
 fail() { # fail TEXT [CODE]
-    echo "plot_runs: $1" >&2
+    printf '%s\n' "plot_runs: $1" >&2
     exit "${2:-1}"
 }
 
@@ -47,11 +47,13 @@ case $out in
 *.svg) terminal="svg background rgb 'white'" ;;
 *) fail "--out $out: the name must end in .png or .svg" ;;
 esac
+case $out in -*) out=./$out ;; esac # no option of mv and rm
 command -v gnuplot >/dev/null || fail 'gnuplot is not installed: make deps, or apt install gnuplot-nox'
 
 work=$(mktemp -d) || exit
 picture=$out.tmp.$$
 trap 'rm -rf "$work" "$picture"' EXIT
+trap 'exit 1' HUP INT TERM
 runs=0
 for run; do # a copy of each: without a last line that is being written
     runs=$((runs + 1))
@@ -61,7 +63,8 @@ for run; do # a copy of each: without a last line that is being written
     if [ -n "$(tail -c 1 "$file")" ]; then sed '$d' "$file"; else cat "$file"; fi >"$work/$runs"
 done
 
-awk -v work="$work" -v terminal="$terminal" -v picture="$picture" -v width="$width" -v height="$height" '
+# In C's locale: elsewhere awk may read 0.5 as 0, or write it as 0,5.
+(cd "$work" && LC_ALL=C awk -v terminal="$terminal" -v width="$width" -v height="$height" '
 function fail(text)
 {
     print "plot_runs: " text >"/dev/stderr"
@@ -91,8 +94,8 @@ function panel(title, scale, range, train, train_columns, test, test_columns)
 # The cells of the next line; 0: there is none.
 function next_row(run, line)
 {
-    if ((getline line <(work "/" run)) <= 0) {
-        close(work "/" run)
+    if ((getline line <(run "")) <= 0) {
+        close(run "")
         return 0
     }
     sub(/\r$/, "", line)
@@ -234,15 +237,15 @@ BEGIN {
     down = int((count_shown + 1) / 2)
     sub(/^[a-z]+/, "& noenhanced size " (width > 0 ? width : 560 * across) "," \
         (height > 0 ? height : 360 * down) " font \047sans,11\047", terminal)
-    print "set terminal " terminal "\nset output " quote(picture)
-    print "set multiplot layout " down "," across "\nset grid lc rgb \047#c8c8c8\047"
+    print "set terminal " terminal "\nset multiplot layout " down "," across "\nset grid lc rgb \047#c8c8c8\047"
     print "set xlabel \047step\047 offset 0,0.7\nset autoscale xfix"
     print "set key outside bottom center horizontal samplen 2 height 1"
     for (p = 1; p <= panels; p++)
         if (p in shown)
             write_panel(p)
-    print "unset multiplot\nunset output"
-}' "$@" >"$work/script" || exit 1
+    print "unset multiplot"
+}' "$@") >"$work/script" || exit 1
 
-said=$(gnuplot "$work/script" 2>&1) || fail "gnuplot failed: $said"
-mv "$picture" "$out" && echo "$out"
+([ ! -d "$out" ] && : >"$picture") 2>/dev/null || fail "$out: cannot be written"
+said=$(gnuplot "$work/script" 2>&1 >"$picture") || fail "gnuplot failed: $said"
+mv "$picture" "$out" && printf '%s\n' "$out"
