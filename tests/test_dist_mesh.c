@@ -3,6 +3,7 @@
 #include "dist/collectives.h"
 #include "dist/ddp_extra.h"
 #include "dist/mesh.h"
+#include "nn/module.h"
 #include "tests/dist_procs.h"
 #include "tests/expect_fatal.h"
 #include "tests/shard_run.h"
@@ -349,6 +350,52 @@ static void test_hybrid_checkpoints(void **state)
     procs_succeed(RANKS, LIMIT, run_hybrid_file, path);
 }
 
+/* A model of two layers; a rank may leave out the second. */
+static td_tensor *short_forward(td_module *self, td_tensor *x, td_site at)
+{
+    x = td_forward_at(self->children[0], x, at);
+    return *(bool *)self->state ? x : td_forward_at(self->children[1], x, at);
+}
+
+static const td_module_type short_type = { .name = "Short", .forward = short_forward };
+
+static void note_message(td_status status, const char *message, void *user)
+{
+    (void)status;
+    snprintf(user, 1024, "%s", message);
+}
+
+/* One rank fails; all are told why, also those that wait for a rank that has waited for it. */
+static int run_failure(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20);
+    ddp_job job;
+    td_mesh *mesh;
+    char told[1024] = "";
+    td_module *net = td_module_new(&short_type, sizeof(bool));
+    td_module_add(net, "first", td_nn_linear(13, 13));
+    td_module_add(net, "second", td_nn_linear(13, 13));
+    REQUIRE_OK(td_mesh_new("rep=2,dp=2", &mesh));
+    job.net = td_ddp(td_module_finish(net), .shard = TD_SHARD_GRADIENTS, .mesh = mesh);
+    job.optim = td_sgd(td_parameters(job.net), .lr = 0.1);
+    job_data(&job, JOB_MLP, TD_F32, rank * EACH, (rank + 1) * EACH);
+    td_ddp_on_error(job.net, note_message, told);
+    *(bool *)net->state = rank == 3;
+    job_backward(&job, 1.0);
+    REQUIRE(strstr(told, "no gradient") != NULL && strstr(told, "'second.weight'") != NULL);
+    job_close(&job);
+    td_mesh_free(mesh);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_hybrid_failure(void **state)
+{
+    (void)state;
+    procs_succeed(RANKS, LIMIT, run_failure, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -358,6 +405,7 @@ int main(void)
         cmocka_unit_test(test_shared_memory_inside_a_host),
         cmocka_unit_test(test_hybrid_sharding),
         cmocka_unit_test(test_hybrid_against_one_process),
+        cmocka_unit_test(test_hybrid_failure),
         cmocka_unit_test_setup_teardown(test_hybrid_checkpoints, temp_folder_setup,
                                         temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_mistakes, temp_folder_setup, temp_folder_teardown),

@@ -77,6 +77,16 @@ static td_status keep(td_shard_unit *u, td_ddp_unit *unit)
                : TD_OK;
 }
 
+/* After a failure in one group of a mesh the other's ranks would wait for this one. */
+static void tell_failure(td_sharding *sh)
+{
+    const td_ddp_failure *f = &sh->ddp->failure;
+    if (f->status != TD_OK && sh->replicas != NULL) {
+        td_group_abort(sh->group, f->message);
+        td_group_abort(sh->replicas, f->message);
+    }
+}
+
 static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
 {
     td_sharding *sh = (td_sharding *)part;
@@ -95,6 +105,7 @@ static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_d
             td_shard_drop_grads(&sh->units[k]);
         }
         td_shard_let_all_go(sh);
+        tell_failure(sh);
         break;
     default:
         break;
