@@ -197,6 +197,8 @@ static const bad bad_files[] = {
     { "OPTIM: {LR_POLICY: cosine}\n", { "'cosine' is not one of cos|steps", "nearest is cos" } },
     { "OPTIM: {STEPS: 30}\nOPTIM: {STEPS: 40}\n", { "net.yaml:2: OPTIM.STEPS", "second time" } },
     { "OPTIM: {STEPS: [[1]]}\n", { "holds numbers only" } },
+    { "OPTIM: {STEPS: ['', 30]}\n", { "holds numbers only" } },
+    { "OPTIM:\n  STEPS:\n    - 10,20\n    - 30\n", { "net.yaml:3: ", "holds numbers only" } },
     { "OPTIM: {STEPS: [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}\n", { "room for 16" } },
     { "OUT_DIR: a\nOUT_DIR: b\n", { "net.yaml:2: OUT_DIR", "second time", "line 1" } },
     { "OPTIM.STEPS: []\nOPTIM: {STEPS: []}\n", { "net.yaml:2: OPTIM.STEPS", "line 1" } },

@@ -69,11 +69,11 @@ static td_status read_list(reader *r, const config_key *key, const yaml_node_t *
     for (const int *item = list->data.sequence.items.start; item < list->data.sequence.items.top;
          item++) {
         const yaml_node_t *node = look_at(r, *item);
-        if (node->type != YAML_SCALAR_NODE) {
+        const char *number = "";
+        TD_TRY(node->type == YAML_SCALAR_NODE ? text_of(r, node, &number) : TD_OK);
+        if (*number == '\0' || strchr(number, ',') != NULL) { /* "30,60" would be two */
             return td_fail(TD_E_FORMAT, "%s: %s: its list holds numbers only", r->where, key->name);
         }
-        const char *number;
-        TD_TRY(text_of(r, node, &number));
         used +=
             (size_t)snprintf(text + used, sizeof text - used, "%s%s", used > 1 ? "," : "", number);
         if (used + 1 >= sizeof text) {
