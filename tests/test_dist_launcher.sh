@@ -227,6 +227,10 @@ tdrun --log-dir "$log" --rdzv-id four --tee 1 sh -c 'seq 20000; printf end' >"$w
 [ "$(grep -c '^\[0\] ' "$work/out")" -eq 20001 ] && [ "$(tail -n 1 "$work/out")" = '[0] end' ] &&
     [ "$(wc -l <"$log/four/attempt_0/0/stdout")" -eq 20000 ]
 tap $? '--tee: every line, a last one without its end too'
+tdrun --nproc-per-node 3 --log-dir "$log" --rdzv-id wide --tee 1 bash -c \
+    'printf -v line "%4095s"; for i in {1..200}; do echo "${line// /$RANK}"; done' | (sleep 1; dd bs=1000 status=none) >"$work/wide"
+[ "$(wc -l <"$work/wide")" -ge 600 ] && ! grep -qvE '^\[0\] 0+$|^\[1\] 1+$|^\[2\] 2+$' "$work/wide"
+tap $? '--tee: long lines of several ranks do not mix'
 fails 'the last lines of stderr where there is no message' 5 'the reason is written here' \
     tdrun --log-dir "$log" --rdzv-id five --redirects 3 sh -c 'echo the reason is written here >&2; exit 5'
 

@@ -5,12 +5,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { LINE_BYTES = 4096 }; /* longer lines are shown in pieces */
+/* Longer lines are shown in pieces. What is written at once to a pipe stays whole up to PIPE_BUF.
+ */
+enum { PREFIX_BYTES = 32, LINE_BYTES = PIPE_BUF - PREFIX_BYTES };
 
 static const double ABANDON = 1; /* seconds for what is left to be written at the end */
 
@@ -41,7 +44,7 @@ static void write_all(int fd, const char *bytes, size_t size)
 
 static void show_line(stream *s)
 {
-    char shown[LINE_BYTES + 32];
+    char shown[LINE_BYTES + PREFIX_BYTES];
     int prefix = snprintf(shown, sizeof(shown), "[%d] ", s->rank);
     memcpy(shown + prefix, s->line, s->length);
     shown[(size_t)prefix + s->length] = '\n';
