@@ -34,10 +34,12 @@ td_conv_taps td_conv_taps_make(const td_conv_axis *axis, bool backward, td_conv_
     taps.rank = td_conv_take(space, taps.kernel * (int64_t)sizeof(int32_t));
     taps.first = td_conv_take(space, taps.kernel * (int64_t)sizeof(int32_t));
     taps.end = td_conv_take(space, taps.kernel * (int64_t)sizeof(int32_t));
-    if (!space->base) {
-        return taps;
-    }
     for (int tap = 0; tap < taps.kernel; tap++) {
+        int rank = td_conv_tap_meets(axis, tap) > 0 ? taps.alive++ : -1;
+        if (!space->base) {
+            continue;
+        }
+        taps.rank[tap] = rank;
         taps.first[tap] = taps.end[tap] = 0;
         for (int64_t q = 0; q < taps.size; q++) {
             int64_t source = source_pixel(axis, backward, q, tap);
@@ -47,7 +49,6 @@ td_conv_taps td_conv_taps_make(const td_conv_axis *axis, bool backward, td_conv_
                 taps.end[tap] = (int32_t)q + 1;
             }
         }
-        taps.rank[tap] = taps.end[tap] > 0 ? taps.alive++ : -1;
     }
     return taps;
 }

@@ -133,8 +133,7 @@ static void take_room(td_apply_plan *p, td_conv_space *space)
     const td_conv_mixed *mixed = p->apply->mixed;
     bool many = h->size * w->size * p->problem->n >= AHEAD_ROWS;
     if (td_apply_needs_packing(p) && (p->problem->sharing > 0 || p->whole || many)) {
-        int64_t alive = space->base ? (int64_t)h->alive * w->alive : (int64_t)h->kernel * w->kernel;
-        int64_t count = p->all_panels * alive * p->depth * kernels->panel;
+        int64_t count = p->all_panels * h->alive * w->alive * p->depth * kernels->panel;
         p->packed_low = p->whole && mixed->low ? count : 0;
         p->packed = td_conv_take(space, (count + p->packed_low) * (int64_t)kernels->size);
     }

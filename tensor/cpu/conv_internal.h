@@ -64,7 +64,8 @@ typedef struct td_conv_taps {
     int32_t *first, *end;
 } td_conv_taps;
 
-/* Takes the table's memory, and fills it unless the space only measures. */
+/* Takes the table's memory, and fills it unless the space only measures; `alive` is known either
+ * way. */
 td_conv_taps td_conv_taps_make(const td_conv_axis *axis, bool backward, td_conv_space *space);
 
 /*
