@@ -27,6 +27,7 @@ td_saving *td_saving_new(const td_params_peers *peers)
         return NULL;
     }
     w->peers = peers;
+    pthread_mutex_init(&w->lock, NULL);
     atomic_init(&w->written, false);
     return w;
 }
@@ -62,6 +63,7 @@ static void free_saving(td_saving *w)
         free(w->pieces[k].bytes);
     }
     free(w->pieces);
+    pthread_mutex_destroy(&w->lock);
     free(w);
 }
 
@@ -90,35 +92,45 @@ td_status td_saving_end(td_saving *w, td_status status)
 
 /* ---- the thread ---- */
 
-static void end_writing(td_saving *w, td_status status)
+/* Keeps the first failure. */
+static void note(td_saving *w, td_status status)
 {
-    w->status = status;
-    if (status != TD_OK) {
+    if (status != TD_OK && w->status == TD_OK) {
+        w->status = status;
         snprintf(w->message, sizeof w->message, "%s", td_last_error());
     }
-    atomic_store(&w->written, true);
+}
+
+/* Writes the next piece; false: none is left. */
+static bool write_piece(td_saving *w)
+{
+    pthread_mutex_lock(&w->lock);
+    bool left = w->next < w->count;
+    if (left) {
+        td_saving_piece *p = &w->pieces[w->next++];
+        if (w->status == TD_OK) {
+            note(w, td_safetensors_put(w->out, p->tensor, p->offset, p->bytes, p->size));
+        }
+        free(p->bytes);
+        p->bytes = NULL;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return left;
 }
 
 static void *write_pieces(void *arg)
 {
     td_saving *w = arg;
-    td_status status = TD_OK;
     /* What training leaves of the CPUs is enough; a share of them would make steps longer. */
     (void)pthread_setschedparam(pthread_self(), SCHED_IDLE, &(struct sched_param){ 0 });
-    for (int k = 0; k < w->count; k++) {
-        td_saving_piece *p = &w->pieces[k];
-        if (status == TD_OK) {
-            status = td_safetensors_put(w->out, p->tensor, p->offset, p->bytes, p->size);
-        }
-        free(p->bytes);
-        p->bytes = NULL;
+    while (write_piece(w)) {
     }
     if (w->peers == NULL) {
-        status = finish(w, status);
-    } else if (status == TD_OK && w->out != NULL) {
-        status = td_safetensors_sync(w->out);
+        note(w, finish(w, w->status));
+    } else if (w->status == TD_OK && w->out != NULL) {
+        note(w, td_safetensors_sync(w->out));
     }
-    end_writing(w, status);
+    atomic_store(&w->written, true);
     return NULL;
 }
 
@@ -132,8 +144,9 @@ void td_saving_start(td_saving *w)
     pthread_sigmask(SIG_SETMASK, &usual, NULL);
     w->started = error == 0;
     if (error != 0) {
-        end_writing(w, td_fail(TD_E_IO, "cannot start a thread that writes a checkpoint: %s",
-                               strerror(error)));
+        note(w, td_fail(TD_E_IO, "cannot start a thread that writes a checkpoint: %s",
+                        strerror(error)));
+        atomic_store(&w->written, true);
     }
 }
 
@@ -149,7 +162,9 @@ td_status td_saving_wait(td_saving **saving)
     if (w == NULL) {
         return TD_OK;
     }
-    if (w->started) { /* where this is not allowed, the thread has this one's CPU at least */
+    if (w->started) { /* now nothing should wait for idle CPUs: others may keep them all busy */
+        while (write_piece(w)) {
+        }
         (void)pthread_setschedparam(w->thread, SCHED_OTHER, &(struct sched_param){ 0 });
         pthread_join(w->thread, NULL);
     }

@@ -24,7 +24,9 @@ struct td_saving {
     int count;
     pthread_t thread;
     bool started;
-    atomic_bool written; /* the thread is done: */
+    atomic_bool written;  /* the thread is done: */
+    pthread_mutex_t lock; /* of what follows, while the thread writes */
+    int next;             /* piece to be written */
     td_status status;
     char message[1024]; /* what failed */
 };
