@@ -372,9 +372,26 @@ static int check_ranks(const int *ranks, int count)
     return place;
 }
 
+/* What messages call a group of some ranks. */
+static td_status name_group(const int *ranks, int count, char *label, size_t size)
+{
+    char list[200];
+    int world = td_dist_world_size();
+    bool *member = calloc((size_t)world, sizeof *member);
+    if (member == NULL) {
+        return td_fail(TD_E_NOMEM, "out of memory for a process group");
+    }
+    for (int i = 0; i < count; i++) {
+        member[ranks[i]] = true;
+    }
+    td_ranks_text(member, world, true, list, sizeof list);
+    free(member);
+    snprintf(label, size, "group of ranks %s: ", list);
+    return TD_OK;
+}
+
 td_status td_group_new(const int *ranks, int count, td_group **group)
 {
-    td_group *world = td_dist_world();
     int place = check_ranks(ranks, count);
     TD_REQUIRE(dist.group_count < MAX_GROUPS, TD_NOWHERE,
                "td_group_new: %d groups are the most; make them once, not in every step",
@@ -382,20 +399,13 @@ td_status td_group_new(const int *ranks, int count, td_group **group)
     *group = NULL;
     td_status status = TD_OK;
     if (place >= 0) {
-        char label[sizeof world->label], list[200];
-        bool *member = calloc((size_t)world->size, sizeof *member);
-        if (member == NULL) {
-            return td_fail(TD_E_NOMEM, "out of memory for a process group");
+        char label[sizeof(*group)->label];
+        status = name_group(ranks, count, label, sizeof label);
+        if (status == TD_OK) {
+            status = make_group(place, count, ranks, label, group);
         }
-        for (int i = 0; i < count; i++) {
-            member[ranks[i]] = true;
-        }
-        td_ranks_text(member, world->size, true, list, sizeof list);
-        free(member);
-        snprintf(label, sizeof label, "group of ranks %s: ", list);
-        status = make_group(place, count, ranks, label, group);
     }
-    dist.groups[dist.group_count++] = *group;
+    dist.groups[dist.group_count++] = *group; /* counted on all ranks, whatever happened here */
     return status;
 }
 
