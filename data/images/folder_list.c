@@ -78,12 +78,16 @@ static int by_name(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-static bool has_suffix(const char *name)
+/* suffixes: each with a dot before and after it. */
+static bool has_suffix(const char *name, const char *suffixes)
 {
     const char *dot = strrchr(name, '.');
-    return dot != NULL && (strcasecmp(dot, ".jpg") == 0 || strcasecmp(dot, ".jpeg") == 0 ||
-                           strcasecmp(dot, ".png") == 0);
+    char text[16];
+    int length = dot != NULL ? snprintf(text, sizeof text, "%s.", dot) : 0;
+    return length > 2 && length < (int)sizeof text && strcasestr(suffixes, text) != NULL;
 }
+
+static const char taken[] = ".jpg.jpeg.png.", others[] = ".bmp.gif.pgm.ppm.tif.tiff.webp.";
 
 static td_status join(char *path, const char *folder, const char *name)
 {
@@ -142,8 +146,13 @@ static td_status walk_class(td_folder_list *list, const char *root, const char *
         status = status == TD_OK ? join(below, relative, entries[i]->d_name) : status;
         if (status == TD_OK && folder) {
             status = walk_class(list, root, below, depth + 1);
-        } else if (status == TD_OK && has_suffix(entries[i]->d_name)) {
+        } else if (status == TD_OK && has_suffix(entries[i]->d_name, taken)) {
             status = add_sample(list, root, below);
+        } else if (status == TD_OK && has_suffix(entries[i]->d_name, others)) {
+            status = td_fail(TD_E_UNSUPPORTED,
+                             "%s/%s: images are read from JPEG and PNG files; convert this one "
+                             "(mogrify -format png), or remove it",
+                             root, below);
         }
         free(entries[i]);
     }
