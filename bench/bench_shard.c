@@ -1,6 +1,7 @@
 /* What sharding costs and saves: time of a step, and proportional memory (Pss) of a rank, with each
- * way of td_ddp's .shard. Blocks of LayerNorm, Linear d -> 4d, GELU, Linear 4d -> d; Adam; each
- * rank has one thread and its own rows. Each way has processes of its own, and the ways take turns.
+ * way of td_ddp's .shard; parameters are woven, and gathered. Blocks of LayerNorm, Linear d -> 4d,
+ * GELU, Linear 4d -> d; Adam; each rank has one thread and its own rows. Each way has processes of
+ * its own, and the ways take turns.
  *
  * usage: bench_shard [ranks] [blocks] [width] [rows] [turns] */
 #include "bench/peer.h"
@@ -12,11 +13,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { STEPS = 8, WARM = 2, WAYS = TD_SHARD_PARAMETERS + 1 };
+enum { STEPS = 8, WARM = 2, GATHERED = TD_SHARD_PARAMETERS + 1, WAYS };
 
 typedef struct task {
     int64_t blocks, width, rows;
-    td_shard shard;
+    int way;          /* td_shard, or GATHERED: parameters that are not woven */
     const char *path; /* of the file that rank 0 tells the parent its outcome in */
 } task;
 
@@ -67,7 +68,9 @@ static int run(int local_rank, void *arg)
     }
     double before = pss();
     td_manual_seed(1);
-    td_module *net = td_ddp(make_net(t), .shard = t->shard);
+    bool gathers = t->way == GATHERED;
+    td_module *net = td_ddp(make_net(t), .shard = gathers ? TD_SHARD_PARAMETERS : (td_shard)t->way,
+                            .gathers = gathers);
     td_optim *optim = net != NULL ? td_adam(td_parameters(net), .lr = 1e-4) : NULL;
     td_tensor *x = td_new(TD_SHAPE(t->rows, t->width), TD_F32, TD_CPU);
     if (optim == NULL || x == NULL) {
@@ -130,7 +133,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench_shard [ranks] [blocks] [width] [rows] [turns]\n");
         return 64;
     }
-    static const char *const names[WAYS] = { "none", "optimizer", "gradients", "parameters" };
+    static const char *const names[WAYS] = { "none", "optimizer", "gradients", "parameters",
+                                             "gathered" };
     char path[] = "/tmp/bench_shard_XXXXXX";
     int file = mkstemp(path);
     if (file < 0) {
@@ -143,7 +147,7 @@ int main(int argc, char **argv)
     outcome best[WAYS] = { { .ms = 0.0 } };
     for (int64_t turn = 0; turn < given[4]; turn++) {
         for (int way = 0; way < WAYS; way++) {
-            t.shard = (td_shard)way;
+            t.way = way;
             outcome o = take(&t, (int)given[0]);
             best[way].ms = turn == 0 || o.ms < best[way].ms ? o.ms : best[way].ms;
             best[way].pss = o.pss;

@@ -67,6 +67,15 @@ td_status td_monitored_barrier(td_group *group, double timeout);
  * td_last_error() when memory is short. */
 td_tensor *td_group_memory(td_group *group, int64_t count, td_dtype dtype);
 
+/* Woven memory: one range of addresses over all ranks' tensors of one td_group_memory call. They
+ * are cut into pieces; in the range lie the first pieces of all ranks side by side, then the
+ * second, and so on, from cuts[k] to cuts[k + 1] (in elements; every rank's piece is whole pages,
+ * and all ranks give the same cuts). So each rank reads, and could write, what the others have,
+ * without a copy. The range lives as long as this rank's tensor. Only shm can weave, and a group of
+ * one rank. NULL with td_last_error(). */
+bool td_group_can_weave(td_group *group);
+void *td_group_weave(td_group *group, const td_tensor *memory, const int64_t *cuts, int pieces);
+
 TD_END_C
 
 #endif

@@ -212,11 +212,18 @@ typedef enum td_shard {
      * Between td_ddp_no_sync_begin and td_ddp_no_sync_end all gradients stay: as much memory as
      * without sharding. Not with .comm_hook. */
     TD_SHARD_GRADIENTS,
-    /* The values, too. Just before a unit's forward and its backward, its values are fetched
-     * from the other ranks (they are asked for while the unit before computes); afterwards they are
-     * dropped. You must see to it that all ranks run the units in the
-     * same order and equally many forwards, also in evaluation (td_evaluate does that). td_unshard
-     * brings all values, to print or copy them; all ranks save and load checkpoints. */
+    /* The values, too. All ranks save and load checkpoints, and call td_ema_swap.
+     *
+     * If all ranks are on one host, with models on the CPU (and backend shm), they read each
+     * other's values where they are: these are one copy for the host, which looks like whole
+     * tensors to every rank. Each may run the model as often as it likes, but not between its
+     * td_backward and its td_optim_step, when another rank may have begun to change values.
+     *
+     * Otherwise, or with .gathers: just before a unit's forward and its backward, its values are
+     * fetched from the other ranks (they are asked for while the unit before computes); afterwards
+     * they are dropped. You must see to it that all ranks run the units in the same order and
+     * equally many forwards, also in evaluation (td_evaluate does that). td_unshard brings all
+     * values, to print or copy them. */
     TD_SHARD_PARAMETERS,
 } td_shard;
 
@@ -261,8 +268,11 @@ typedef struct td_ddp_options {
      * so do the windows that the optimizer changes, checkpoints and td_unshard. Under
      * TD_PRECISION_BF16, which rounds those matrices itself, the results are the same, bit for bit;
      * otherwise forward and backward use rounded matrices. A unit whose vectors fill more than half
-     * of the last rank's piece travels as f32. For f32 models on CPUs. */
+     * of the last rank's piece travels as f32. For f32 models on CPUs; values
+     * are fetched then (.gathers). */
     const char *wire;
+    bool gathers; /* with TD_SHARD_PARAMETERS: fetch values also where ranks could read them in
+                     place */
 } td_ddp_options;
 
 /* td_ddp(net, ...) makes a model train together with the other ranks' copies, and returns the same
@@ -292,6 +302,7 @@ typedef struct td_shard_stats {
     size_t slots; /* where units' values and gradients lie while they are here */
     size_t unit_values, unit_gradients; /* in slots now: they change in the course of a step */
     int units;                          /* 0: the whole model travels in buckets */
+    bool woven;                         /* the ranks read each other's values in place */
     double gather; /* seconds for which values of the last step were waited for */
     uint64_t wire; /* bytes that have come from the other ranks of the model's groups since the
                       groups began, in all of their collectives, counted where the engines move them

@@ -95,6 +95,11 @@ typedef struct td_engine_type {
      * group stays usable; other failures break it. */
     td_status (*memory)(void *engine, const td_collective *c, void **memory);
     void (*memory_free)(void *engine, void *memory);
+    /* Maps all ranks' parts of such memory into one range of addresses, where cuts[k] to cuts[k +
+     * 1] (in elements of `width` bytes) are the parts' k-th pieces side by side: whole pages. The
+     * range is there as long as the memory. Not a collective. NULL: the engine cannot. */
+    td_status (*weave)(void *engine, void *memory, const int64_t *cuts, int pieces, size_t width,
+                       void **woven);
     void (*destroy)(void *engine);
 } td_engine_type;
 

@@ -98,3 +98,23 @@ td_tensor *td_group_memory(td_group *group, int64_t count, td_dtype dtype)
     td_engine_release(group);
     return wrap(lender, data, count, dtype);
 }
+
+bool td_group_can_weave(td_group *group)
+{
+    group = td_group_or_world(group);
+    return group->engine == NULL || group->engine_type->weave != NULL;
+}
+
+void *td_group_weave(td_group *group, const td_tensor *memory, const int64_t *cuts, int pieces)
+{
+    group = td_group_or_world(group);
+    void *woven = td_ptr(memory);
+    if (group->engine != NULL) {
+        td_engine_acquire(group);
+        td_status status = group->engine_type->weave(group->engine, td_ptr(memory), cuts, pieces,
+                                                     td_dtype_size(memory->dtype), &woven);
+        td_engine_release(group);
+        woven = status == TD_OK ? woven : NULL;
+    }
+    return woven;
+}

@@ -281,6 +281,13 @@ const td_params_peers *td_params_peers_of(const td_params *params)
     return params->peers.gather != NULL ? &params->peers : NULL;
 }
 
+void td_params_meet(const td_params *params)
+{
+    if (params->peers.meet != NULL) {
+        params->peers.meet(params->peers.user);
+    }
+}
+
 static const td_params *alive(const td_params *params)
 {
     TD_REQUIRE(!params->freed, TD_HERE,

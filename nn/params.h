@@ -65,6 +65,7 @@ typedef struct td_params_peers {
     bool own_values, own_grads; /* td_params_flat, td_params_flat_grad are the window */
     void (*gather)(void *user); /* after a step: brings the other ranks' windows of the values;
                                    NULL: nothing is shared, and only checkpoints ask for ranks */
+    void (*meet)(void *user); /* waits for all ranks; NULL: none reads another's window in place */
     void (*sum)(double *numbers, int count, void *user); /* over all ranks; with own_grads */
     td_status (*broadcast)(td_tensor *t, int from, void *user);
     td_status (*agree)(td_status mine,
@@ -104,6 +105,9 @@ td_window td_params_here(const td_params *params, int i);
 /* What this rank has of a parameter's gradient: all of it, or its window, of which `part` becomes
  * the header. NULL: the parameter has no gradient, or none of it is in the window. */
 td_tensor *td_params_grad_here(const td_params *params, int i, td_tensor *part);
+/* Before and after the values are written outside of td_optim_step: waits for all ranks, if they
+ * read them where they are. */
+void td_params_meet(const td_params *params);
 /* Adds numbers over all ranks if each has its window of the gradients alone. */
 void td_params_sum(const td_params *params, double *numbers, int count);
 /* The rank whose window has the whole of parameter i; -1: it lies in several windows. */

@@ -33,10 +33,11 @@ td_optim *shard_optim(optim_rule rule, td_params *params)
     }
 }
 
-void shard_open(shard_run *r, const shard_case *c, td_shard shard, int rank)
+void shard_open(shard_run *r, const shard_case *c, int way, int rank)
 {
     td_ddp_options options = c->options;
-    options.shard = shard;
+    options.gathers = way == SHARD_GATHERED;
+    options.shard = options.gathers ? TD_SHARD_PARAMETERS : (td_shard)way;
     options.bucket_cap_mb = 0.001;
     *r = (shard_run){ .ema = NULL };
     job_open(&r->job, c->kind, c->dtype, &options, rank * EACH, (rank + 1) * EACH);

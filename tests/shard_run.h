@@ -11,6 +11,9 @@ typedef enum optim_rule { SGD, MOMENTUM, ADAM, ADAMW_GROUPS, RULES, ADAM_8, ADAF
 
 enum { EACH = 4 }; /* samples of a rank */
 
+/* The last way of sharding: parameters that are gathered, where they could be woven. */
+enum { SHARD_GATHERED = TD_SHARD_PARAMETERS + 1, SHARD_WAYS };
+
 typedef struct shard_case {
     job_kind kind;
     td_dtype dtype;
@@ -29,8 +32,8 @@ typedef struct shard_run {
 } shard_run;
 
 td_optim *shard_optim(optim_rule rule, td_params *params);
-/* rank says which samples. */
-void shard_open(shard_run *r, const shard_case *c, td_shard shard, int rank);
+/* way: td_shard or SHARD_GATHERED; rank says which samples. */
+void shard_open(shard_run *r, const shard_case *c, int way, int rank);
 void shard_close(shard_run *r);
 void shard_backward(shard_run *r);
 void shard_step(shard_run *r, const shard_case *c);

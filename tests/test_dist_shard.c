@@ -1,6 +1,7 @@
 /* Sharding: the weights are those of td_ddp without it, bit for bit; the bytes are those of the
  * formula; faults are told to all. */
 #include "autograd/hooks.h"
+#include "dist/collectives.h"
 #include "dist/ddp_extra.h"
 #include "nn/extra/inspect.h"
 #include "nn/extra/muon.h"
@@ -10,10 +11,12 @@
 #include "tests/dist_faults.h"
 #include "tests/dist_procs.h"
 #include "tests/expect_fatal.h"
+#include "tests/sanitized.h"
 #include "tests/shard_run.h"
 #include "tests/temp_folder.h"
 #include "tensor/extend.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -30,15 +33,21 @@ enum { STEPS = 20, MOST_RANKS = 4 };
 
 /* ---- the same weights ---- */
 
+/* Whole pages for each rank are more than all of a small model. */
+static bool is_woven(int way)
+{
+    return way == TD_SHARD_PARAMETERS && !procs_are_over("gloo");
+}
+
 /* All ways of sharding that a case is for, next to none. */
 static int run_same(int rank, int size, void *arg)
 {
     const shard_case *c = arg;
     procs_init(rank, size, 20.0);
-    shard_run runs[TD_SHARD_PARAMETERS + 1];
-    int ways = c->again || c->options.comm_hook != NULL ? TD_SHARD_OPTIMIZER : TD_SHARD_PARAMETERS;
+    shard_run runs[SHARD_WAYS];
+    int ways = c->again || c->options.comm_hook != NULL ? TD_SHARD_OPTIMIZER : SHARD_GATHERED;
     for (int way = TD_SHARD_NONE; way <= ways; way++) {
-        shard_open(&runs[way], c, (td_shard)way, rank);
+        shard_open(&runs[way], c, way, rank);
     }
     uint64_t before = shard_hash(&runs[0]), hash = 0;
     for (int i = 0; i < STEPS; i++) {
@@ -54,7 +63,7 @@ static int run_same(int rank, int size, void *arg)
     size_t state = td_ddp_shard_stats(runs[0].job.net).state;
     for (int way = TD_SHARD_NONE; way <= ways; way++) {
         size_t mine = td_ddp_shard_stats(runs[way].job.net).state;
-        REQUIRE(way == TD_SHARD_NONE || size == 1 || state == 0 || mine < state);
+        REQUIRE(way == TD_SHARD_NONE || size == 1 || state == 0 || mine < state || is_woven(way));
         shard_close(&runs[way]);
     }
     td_dist_destroy();
@@ -114,10 +123,10 @@ static int run_again(int rank, int size, void *arg)
     shard_case c = { .kind = JOB_BLOCKS, .dtype = TD_F64, .rule = ADAM, .clips = true };
     c.again = true;
     c.norm = 3.0;
-    for (int way = TD_SHARD_GRADIENTS; way <= TD_SHARD_PARAMETERS; way++) {
+    for (int way = TD_SHARD_GRADIENTS; way < SHARD_WAYS; way++) {
         shard_run whole, sharded;
         shard_open(&whole, &c, TD_SHARD_NONE, rank);
-        shard_open(&sharded, &c, (td_shard)way, rank);
+        shard_open(&sharded, &c, way, rank);
         for (int i = 0; i < STEPS; i++) {
             shard_step(&whole, &c);
             shard_step(&sharded, &c);
@@ -176,10 +185,10 @@ static int run_adafactor(int rank, int size, void *arg)
     (void)arg;
     procs_init(rank, size, 20.0);
     shard_case c = { .kind = JOB_BLOCKS, .dtype = TD_F64, .rule = ADAFACTOR };
-    for (int way = TD_SHARD_OPTIMIZER; way <= TD_SHARD_PARAMETERS; way++) {
+    for (int way = TD_SHARD_OPTIMIZER; way < SHARD_WAYS; way++) {
         shard_run whole, sharded;
         shard_open(&whole, &c, TD_SHARD_NONE, rank);
-        shard_open(&sharded, &c, (td_shard)way, rank);
+        shard_open(&sharded, &c, way, rank);
         for (int i = 0; i < STEPS; i++) {
             shard_step(&whole, &c);
             shard_step(&sharded, &c);
@@ -235,28 +244,30 @@ static td_module *new_routed(void)
     return td_module_finish(m);
 }
 
-static void open_routed(shard_run *r, td_shard shard, int rank)
+static void open_routed(shard_run *r, int way, int rank)
 {
+    bool gathers = way == SHARD_GATHERED;
     *r = (shard_run){ .ema = NULL };
-    r->job.net =
-        td_ddp(new_routed(), .shard = shard, .unit = is_linear, .find_unused_parameters = true);
+    r->job.net = td_ddp(new_routed(), .shard = gathers ? TD_SHARD_PARAMETERS : (td_shard)way,
+                        .gathers = gathers, .unit = is_linear, .find_unused_parameters = true);
     REQUIRE(r->job.net != NULL);
     r->job.optim = shard_optim(MOMENTUM, td_parameters(r->job.net));
     job_data(&r->job, JOB_MLP, TD_F32, rank * EACH, (rank + 1) * EACH);
 }
 
-/* Which ranks skip the layer: all in the first two steps, then none, one, all, none, ... With
- * TD_SHARD_PARAMETERS all ranks run the same units. */
+/* Which ranks skip the layer: all in the first two steps, then none, one, all, none, ... If units
+ * are gathered, all ranks run the same. */
 static int run_routed(int rank, int size, void *arg)
 {
     (void)arg;
     procs_init(rank, size, 20.0);
-    for (int way = TD_SHARD_GRADIENTS; way <= TD_SHARD_PARAMETERS; way++) {
+    for (int way = TD_SHARD_GRADIENTS; way < SHARD_WAYS; way++) {
         shard_run runs[2];
         open_routed(&runs[0], TD_SHARD_NONE, rank);
-        open_routed(&runs[1], (td_shard)way, rank);
+        open_routed(&runs[1], way, rank);
         for (int i = 0; i < STEPS; i++) {
-            bool alone = way == TD_SHARD_GRADIENTS && i % 3 == 0 && rank == size - 1;
+            bool alone =
+                (way == TD_SHARD_GRADIENTS || is_woven(way)) && i % 3 == 0 && rank == size - 1;
             for (int k = 0; k < 2; k++) {
                 ((routed *)runs[k].job.net->state)->skips = i < 2 || i % 3 == 1 || alone;
                 shard_step(&runs[k], &(shard_case){ .rule = MOMENTUM });
@@ -284,7 +295,7 @@ static int run_another_order(int rank, int size, void *arg)
     procs_init(rank, size, 20.0);
     shard_run r;
     char told[512] = "";
-    open_routed(&r, TD_SHARD_PARAMETERS, rank);
+    open_routed(&r, SHARD_GATHERED, rank);
     td_ddp_on_error(r.job.net, note_message, told);
     shard_step(&r, &(shard_case){ .rule = MOMENTUM });
     ((routed *)r.job.net->state)->turns = rank == 1;
@@ -313,12 +324,12 @@ static void test_unused_shared_and_repeated_layers(void **state)
 
 /* What the formulas are made of, in elements: the model's units in the order of children, the
  * children that are none together, each parameter rounded up to 64 bytes and each unit to W times
- * 64. Without units all is one. */
+ * `grain`. Without units all is one. */
 typedef struct extent {
     int64_t all, largest, root;
 } extent;
 
-static extent extent_of(const td_module *net, bool units, int world, int64_t size)
+static extent extent_of(const td_module *net, bool units, int64_t grain, int64_t size)
 {
     int64_t line = 64 / size, sums[16] = { 0 };
     td_state_list state = td_module_state(net);
@@ -333,7 +344,7 @@ static extent extent_of(const td_module *net, bool units, int world, int64_t siz
     td_state_list_free(&state);
     extent e = { 0 };
     for (int i = 0; i < 16; i++) {
-        int64_t padded = (sums[i] + world * line - 1) / (world * line) * world * line;
+        int64_t padded = (sums[i] + grain - 1) / grain * grain;
         e.all += padded;
         e.largest = i > 0 && padded > e.largest ? padded : e.largest;
         e.root = i == 0 ? padded : e.root;
@@ -342,16 +353,16 @@ static extent extent_of(const td_module *net, bool units, int world, int64_t siz
 }
 
 /* What one rank keeps, in elements, with `arrays` of state. docs/sharding.md has the formulas. */
-static td_shard_stats formula(td_shard shard, extent e, int64_t arrays, int64_t world)
+static td_shard_stats formula(int way, extent e, int64_t arrays, int64_t world)
 {
-    bool own_values = shard == TD_SHARD_PARAMETERS, own_grads = shard >= TD_SHARD_GRADIENTS;
+    bool own_values = way >= TD_SHARD_PARAMETERS, own_grads = way >= TD_SHARD_GRADIENTS;
     return (td_shard_stats){
         .values = (size_t)(own_values ? e.all / world : e.all),
         .gradients = (size_t)(own_grads ? e.all / world : e.all),
         .state = (size_t)(arrays * e.all / world),
-        .slots = (size_t)(own_values  ? 4 * e.largest + 2 * e.root
-                          : own_grads ? 2 * e.largest + e.root
-                                      : 0),
+        .slots = (size_t)(way == SHARD_GATHERED ? 4 * e.largest + 2 * e.root
+                          : own_grads           ? 2 * e.largest + e.root
+                                                : 0),
     };
 }
 
@@ -390,16 +401,22 @@ static int run_bytes(int rank, int size, void *arg)
     static const int64_t arrays[RULES] = { 0, 1, 2, 2 };
     static const job_kind kinds[] = { JOB_MLP, JOB_CONV, JOB_BATCH_NORM, JOB_BLOCKS,
                                       JOB_CONV_BLOCKS };
-    for (int k = 0; k < 5 * 2 * TD_SHARD_PARAMETERS; k++) {
-        td_shard shard = (td_shard)(TD_SHARD_OPTIMIZER + k / 10);
+    for (int k = 0; k < 5 * 2 * SHARD_GATHERED; k++) {
+        int way = TD_SHARD_OPTIMIZER + k / 10;
         shard_case c = { .kind = kinds[k % 5],
                          .dtype = k / 5 % 2 ? TD_F64 : TD_F32,
                          .rule = (optim_rule)(k % RULES) };
         shard_run r;
-        shard_open(&r, &c, shard, rank);
+        shard_open(&r, &c, way, rank);
         size_t width = td_dtype_size(c.dtype);
-        extent e = extent_of(r.job.net, shard >= TD_SHARD_GRADIENTS, size, (int64_t)width);
-        td_shard_stats want = formula(shard, e, arrays[c.rule], size);
+        /* Woven pieces are whole pages. */
+        bool woven = way == TD_SHARD_PARAMETERS && (size == 1 || is_woven(way));
+        REQUIRE(td_ddp_shard_stats(r.job.net).woven == woven);
+        int64_t grain = woven ? sysconf(_SC_PAGESIZE) : 64;
+        extent e = extent_of(r.job.net, way >= TD_SHARD_GRADIENTS, size * grain / (int64_t)width,
+                             (int64_t)width);
+        td_shard_stats want =
+            formula(way + (way == TD_SHARD_PARAMETERS && !woven), e, arrays[c.rule], size);
         check_bytes(r.job.net, want, width);
         REQUIRE(td_optim_state_bytes(r.job.optim) == width * want.state);
         for (int i = 0; i < 3; i++) { /* steps add nothing */
@@ -443,7 +460,7 @@ static int run_wire(int rank, int size, void *arg)
         td_set_math((td_math){ .precision = mixed ? TD_PRECISION_BF16 : TD_PRECISION_FP32 });
         shard_run none, wide, rounded;
         shard_open(&none, &c, TD_SHARD_NONE, rank);
-        shard_open(&wide, &c, TD_SHARD_PARAMETERS, rank);
+        shard_open(&wide, &c, SHARD_GATHERED, rank);
         shard_open(&rounded, &narrow, TD_SHARD_PARAMETERS, rank);
         REQUIRE(shard_hash(&rounded) == shard_hash(&wide)); /* at first, whatever travels */
         for (int i = 0; i < STEPS; i++) {
@@ -477,6 +494,146 @@ static void test_bf16_on_the_wire(void **state)
     shard_case layers = { .kind = JOB_BLOCKS, .rule = ADAM, .recomputes = true };
     layers.options.unit = is_linear;
     procs_succeed(2, limit, run_wire, &layers);
+}
+
+/* A model of 3.2 million parameters, so that its memory is most of what a rank has. */
+static td_module *large_net(void)
+{
+    enum { WIDTH = 256, BLOCKS = 6 };
+    td_module *blocks[BLOCKS];
+    td_manual_seed(1);
+    for (int i = 0; i < BLOCKS; i++) {
+        blocks[i] = td_nn_sequential(td_nn_linear(WIDTH, 4 * WIDTH), td_nn_gelu(),
+                                     td_nn_linear(4 * WIDTH, WIDTH));
+    }
+    return td_nn_sequential_list(blocks, BLOCKS);
+}
+
+/* Bytes of this process, where shared pages count by their shares. */
+static double proportional_bytes(void)
+{
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    char line[256];
+    double kib = 0.0;
+    REQUIRE(file != NULL);
+    while (kib == 0.0 && fgets(line, sizeof line, file) != NULL) {
+        kib = strncmp(line, "Pss:", 4) == 0 ? strtod(line + 4, NULL) : 0.0;
+    }
+    fclose(file);
+    return 1024.0 * kib;
+}
+
+/* By how much a process is larger after a step than its counted memory. */
+static double uncounted_bytes(int way)
+{
+    /* The other ranks' memory of the model before goes when new memory comes. */
+    td_free(td_group_memory(NULL, 1, TD_F32));
+    REQUIRE_OK(td_barrier(NULL));
+    td_shard shard = way == SHARD_GATHERED ? TD_SHARD_PARAMETERS : (td_shard)way;
+    td_module *net = td_ddp(large_net(), .shard = shard, .gathers = way == SHARD_GATHERED);
+    REQUIRE(net != NULL);
+    td_optim *optim = td_adam(td_parameters(net), .lr = 1e-3);
+    td_tensor *x = td_zeros(TD_SHAPE(2, 256), TD_F32, TD_CPU);
+    TD_STEP {
+        td_backward(td_mse_loss(td_forward(net, x), x));
+        td_optim_step(optim);
+    }
+    td_shard_stats stats = td_ddp_shard_stats(net);
+    malloc_trim(0); /* without shards, buckets are rebuilt: the heap keeps that copy */
+    REQUIRE_OK(td_barrier(NULL));
+    double bytes = proportional_bytes();
+    REQUIRE_OK(td_barrier(NULL));
+    td_free(x);
+    td_optim_free(optim);
+    td_module_free(net);
+    return bytes - (double)(stats.values + stats.gradients + stats.state + stats.slots);
+}
+
+/* What is not counted (the program, workspaces) is the same in all ways. */
+static int run_process_bytes(int rank, int size, void *arg)
+{
+    (void)arg;
+    double tolerance = TD_SANITIZED ? INFINITY : 2 << 20;
+    procs_init(rank, size, 20.0);
+    double usual = uncounted_bytes(TD_SHARD_NONE);
+    usual = uncounted_bytes(TD_SHARD_NONE); /* what a first time leaves is there */
+    for (int way = TD_SHARD_OPTIMIZER; way < SHARD_WAYS; way++) {
+        double more = uncounted_bytes(way) - usual;
+        if (!(fabs(more) < tolerance)) {
+            fprintf(stderr, "way %d: %.2f MiB more than counted\n", way, more / (1 << 20));
+        }
+        REQUIRE(fabs(more) < tolerance);
+    }
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_processes_have_what_is_counted(void **state)
+{
+    (void)state;
+    for (int size = 1; size <= MOST_RANKS; size++) {
+        procs_succeed(size, limit, run_process_bytes, NULL);
+    }
+}
+
+/* ---- woven values ---- */
+
+static double evaluate(shard_run *r)
+{
+    double sum = 0.0;
+    td_no_grad_begin();
+    TD_STEP {
+        sum = td_item(td_cross_entropy(td_forward(r->job.net, r->job.x), r->job.y));
+    }
+    td_no_grad_end();
+    return sum;
+}
+
+static void linger(td_tensor *leaf, void *user)
+{
+    (void)leaf, (void)user;
+    usleep(2000);
+}
+
+/* One rank alone runs the model between steps, also with averaged weights, and is late: the values
+ * are those without sharding. */
+static int run_alone(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    shard_case c = { .kind = JOB_BLOCKS, .rule = ADAM, .averages = true, .clips = true };
+    shard_run whole, woven;
+    shard_open(&whole, &c, TD_SHARD_NONE, rank);
+    shard_open(&woven, &c, TD_SHARD_PARAMETERS, rank);
+    td_module *block = td_module_find(woven.job.net, "2.3");
+    td_on_grad_ready(block->tensors[0].tensor, linger, NULL);
+    for (int i = 0; i < STEPS; i++) {
+        shard_step(&whole, &c);
+        shard_step(&woven, &c);
+        td_ema_swap(whole.ema);
+        td_ema_swap(woven.ema);
+        for (int k = 0; is_woven(TD_SHARD_PARAMETERS) && rank == i % size && k < 3; k++) {
+            usleep(1000);
+            REQUIRE(evaluate(&whole) == evaluate(&woven));
+        }
+        td_ema_swap(whole.ema);
+        td_ema_swap(woven.ema);
+        for (int k = 0; is_woven(TD_SHARD_PARAMETERS) && rank == i % size && k < 3; k++) {
+            usleep(1000);
+            REQUIRE(evaluate(&whole) == evaluate(&woven));
+        }
+    }
+    shard_close(&whole);
+    shard_close(&woven);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_one_rank_alone_runs_the_model(void **state)
+{
+    (void)state;
+    procs_succeed(2, limit, run_alone, NULL);
+    procs_succeed(3, limit, run_alone, NULL);
 }
 
 /* ---- what is refused ---- */
@@ -535,7 +692,7 @@ static void test_used_while_away(void **state)
     assert_int_equal(td_dist_init(.init_method = url, .world_size = 1), TD_OK);
     shard_case c = { .kind = JOB_BLOCKS, .rule = ADAM };
     shard_run r;
-    shard_open(&r, &c, TD_SHARD_PARAMETERS, 0);
+    shard_open(&r, &c, SHARD_GATHERED, 0);
     td_module *net = r.job.net, *layer = td_module_find(net, "2.3");
     td_tensor *weight = layer->tensors[0].tensor;
     td_tensor *x = td_zeros(TD_SHAPE(4, 24), TD_F32, TD_CPU);
@@ -565,7 +722,7 @@ static void note_failure(td_status status, const char *message, void *user)
 
 typedef enum death_place { IN_FORWARD, IN_BACKWARD, IN_OPTIM, IN_SAVE } death_place;
 typedef struct death {
-    td_shard shard;
+    int way;
     death_place place;
 } death;
 
@@ -589,7 +746,7 @@ static int run_death(int rank, int size, void *arg)
     shard_run r;
     td_status told = TD_OK;
     bool dies = rank == size - 1;
-    shard_open(&r, &c, d->shard, rank);
+    shard_open(&r, &c, d->way, rank);
     td_ddp_on_error(r.job.net, note_failure, &told);
     shard_step(&r, &c);
     td_zero_grad(r.job.optim);
@@ -628,7 +785,9 @@ static void test_a_death_is_told_to_all(void **state)
         { TD_SHARD_OPTIMIZER, IN_OPTIM },    { TD_SHARD_GRADIENTS, IN_BACKWARD },
         { TD_SHARD_GRADIENTS, IN_OPTIM },    { TD_SHARD_GRADIENTS, IN_SAVE },
         { TD_SHARD_PARAMETERS, IN_FORWARD }, { TD_SHARD_PARAMETERS, IN_BACKWARD },
-        { TD_SHARD_PARAMETERS, IN_SAVE },
+        { TD_SHARD_PARAMETERS, IN_OPTIM },   { TD_SHARD_PARAMETERS, IN_SAVE },
+        { SHARD_GATHERED, IN_FORWARD },      { SHARD_GATHERED, IN_BACKWARD },
+        { SHARD_GATHERED, IN_SAVE },
     };
     for (size_t i = 0; i < sizeof deaths / sizeof *deaths; i++) {
         fault_run(3, limit, run_death, (void *)(uintptr_t)&deaths[i], ends);
@@ -653,6 +812,8 @@ int main(void)
         cmocka_unit_test(test_another_order_on_one_rank),
         cmocka_unit_test(test_bf16_on_the_wire),
         cmocka_unit_test(test_bytes_are_those_of_the_formula),
+        cmocka_unit_test(test_processes_have_what_is_counted),
+        cmocka_unit_test(test_one_rank_alone_runs_the_model),
         cmocka_unit_test(test_another_setting_on_one_rank),
         cmocka_unit_test(test_a_death_is_told_to_all),
         IN_FOLDER(test_what_cannot_be_combined), /* the last two make this process a rank */

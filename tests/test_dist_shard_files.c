@@ -26,7 +26,7 @@ static const double limit = 60.0;
 
 typedef struct save_case {
     optim_rule rule;
-    td_shard shard;
+    int shard;  /* td_shard or SHARD_GATHERED */
     int steps;  /* before saving */
     bool apart; /* the other ranks do not see the first one's files */
     bool background;
@@ -111,7 +111,7 @@ static int run_save(int rank, int size, void *arg)
     return 0;
 }
 
-static void save_as(optim_rule rule, int size, td_shard shard, int steps, const char *from,
+static void save_as(optim_rule rule, int size, int shard, int steps, const char *from,
                     const char *to)
 {
     save_case c = { .rule = rule, .shard = shard, .steps = steps };
@@ -120,7 +120,7 @@ static void save_as(optim_rule rule, int size, td_shard shard, int steps, const 
     procs_succeed(size, limit, run_save, &c);
 }
 
-static void save(int size, td_shard shard, int steps, const char *from, const char *to)
+static void save(int size, int shard, int steps, const char *from, const char *to)
 {
     save_as(ADAMW_GROUPS, size, shard, steps, from, to);
 }
@@ -197,13 +197,13 @@ static void test_checkpoints_do_not_depend_on_the_layout(void **state)
 {
     (void)state;
     static const struct {
-        int size;
-        td_shard shard;
+        int size, shard;
     } layouts[] = {
         { 1, TD_SHARD_NONE },       { 2, TD_SHARD_NONE },       { 1, TD_SHARD_OPTIMIZER },
         { 2, TD_SHARD_OPTIMIZER },  { 3, TD_SHARD_OPTIMIZER },  { 4, TD_SHARD_OPTIMIZER },
         { 2, TD_SHARD_GRADIENTS },  { 4, TD_SHARD_GRADIENTS },  { 1, TD_SHARD_PARAMETERS },
         { 2, TD_SHARD_PARAMETERS }, { 3, TD_SHARD_PARAMETERS }, { 4, TD_SHARD_PARAMETERS },
+        { 2, SHARD_GATHERED },      { 3, SHARD_GATHERED },      { 4, SHARD_GATHERED },
     };
     enum { LAYOUTS = sizeof layouts / sizeof *layouts };
     save(1, TD_SHARD_NONE, 0, NULL, temp_path("fresh")); /* no state yet */
@@ -234,11 +234,11 @@ static void test_checkpoints_of_packed_averages(void **state)
     (void)state;
     save_as(ADAM_8, 1, TD_SHARD_NONE, 3, NULL, temp_path("measure"));
     save_as(ADAM_8, 1, TD_SHARD_NONE, 2, temp_path("measure"), temp_path("later"));
-    for (int way = TD_SHARD_NONE; way <= TD_SHARD_PARAMETERS; way++) {
-        int size = way == TD_SHARD_PARAMETERS ? 4 : 2;
-        save_as(ADAM_8, size, (td_shard)way, 0, temp_path("measure"), temp_path("saved"));
+    for (int way = TD_SHARD_NONE; way < SHARD_WAYS; way++) {
+        int size = way >= TD_SHARD_PARAMETERS ? 4 : 2;
+        save_as(ADAM_8, size, way, 0, temp_path("measure"), temp_path("saved"));
         assert_same_tensors(temp_path("saved"), temp_path("measure"));
-        save_as(ADAM_8, size, (td_shard)way, 2, temp_path("saved"), temp_path("on"));
+        save_as(ADAM_8, size, way, 2, temp_path("saved"), temp_path("on"));
         assert_same_tensors(temp_path("on"), temp_path("later"));
     }
 }
@@ -248,8 +248,8 @@ static void test_checkpoints_of_adafactor(void **state)
 {
     (void)state;
     save_as(ADAFACTOR, 1, TD_SHARD_NONE, 3, NULL, temp_path("measure"));
-    for (int way = TD_SHARD_OPTIMIZER; way <= TD_SHARD_PARAMETERS; way++) {
-        save_as(ADAFACTOR, 3, (td_shard)way, 0, temp_path("measure"), temp_path("saved"));
+    for (int way = TD_SHARD_OPTIMIZER; way < SHARD_WAYS; way++) {
+        save_as(ADAFACTOR, 3, way, 0, temp_path("measure"), temp_path("saved"));
         assert_same_tensors(temp_path("saved"), temp_path("measure"));
     }
 }

@@ -10,6 +10,7 @@
 #include "dist/mesh.h"
 #include "nn/module.h"
 #include "tensor/extend.h"
+#include "tensor/storage.h"
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -41,6 +42,13 @@ static void gather(void *user)
 static void forget_values(void *user)
 {
     td_shard_let_all_go(user);
+}
+
+static void meet(void *user)
+{
+    td_sharding *sh = user;
+    td_shard_meet(sh);
+    td_ddp_report(sh->ddp);
 }
 
 static void sum(double *numbers, int count, void *user)
@@ -128,6 +136,8 @@ static void free_sharding(td_ddp_part *part)
         td_shard_finish_gather(u);
         if (u->value_slot != NULL) {
             td_slot_take(u->values, &u->value_slot);
+        } else if (sh->woven && u->values != NULL) {
+            td_set_address(u->values, NULL);
         }
         if (u->grad_slot != NULL) {
             td_slot_take(u->grads, &u->grad_slot);
@@ -184,7 +194,7 @@ static td_status make_slots(td_sharding *sh)
     td_ddp_state *s = sh->ddp;
     const td_tensor *like = td_params_flat(s->params);
     td_device device = td_device_of(like);
-    bool values = s->options.shard == TD_SHARD_PARAMETERS, made = true;
+    bool values = s->options.shard == TD_SHARD_PARAMETERS && !sh->woven, made = true;
     int64_t largest = 0, packed = 0;
     for (int k = 0; k < sh->count; k++) {
         td_shard_unit *u = &sh->units[k];
@@ -234,14 +244,19 @@ static td_status open_units(td_sharding *sh, td_params_peers *peers)
     }
     peers->own_grads = true;
     peers->own_values = s->options.shard == TD_SHARD_PARAMETERS;
-    peers->gather = peers->own_values ? forget_values : gather;
+    bool cpu = td_device_of(flat).type == TD_DEVICE_CPU;
+    bool gathers = !cpu || s->options.gathers || s->options.wire != NULL;
+    sh->woven = peers->own_values && !gathers && td_group_can_weave(sh->group);
+    peers->meet = sh->woven ? meet : NULL;
+    peers->gather = sh->woven ? meet : peers->own_values ? forget_values : gather;
     TD_TRY(td_shard_lay_out(sh, peers));
     s->units.of_param = sh->of_param;
     s->units.describe = describe_unit;
     s->reducer.average = td_shard_average;
     s->reducer.always = sh->replicas != NULL;
     TD_TRY(make_slots(sh));
-    return td_shard_surround(sh);
+    TD_TRY(td_shard_surround(sh));
+    return sh->woven ? td_barrier(s->group) : TD_OK; /* the others have written their windows */
 }
 
 static td_status find_groups(td_sharding *sh)
@@ -327,6 +342,7 @@ td_shard_stats td_ddp_shard_stats(const td_module *net)
         }
         stats.units = s->units.of_param != NULL ? sh->count : 0;
         stats.gather = sh->gather;
+        stats.woven = sh->woven;
     }
     for (int i = 0; i < td_params_state_count(s->params); i++) {
         const td_tensor *state = td_params_state(s->params, i);

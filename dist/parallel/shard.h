@@ -1,13 +1,19 @@
 /* Sharding, seen from inside:
  *   shard.c   td_ddp's .shard: what is shared, and what the optimizer and checkpoints need of it
  *   units.c   which modules are units, and where their parameters lie
- *   values.c  a unit's values come before it runs, and go afterwards
+ *   values.c  a unit's values come before it runs, and go afterwards, or they are woven
  *   wire.c    as what values travel
  *   grads.c   a unit's gradients come in backward, are averaged, and leave their window behind
  *
  * The flat space is cut into units, and each unit into one piece for each rank. A rank's pieces of
  * all units are its window. Values and gradients of a whole unit have headers for good (the leaves
- * are views of them), but memory only while they hold a slot. */
+ * are views of them), but memory only while they hold a slot.
+ *
+ * Woven values (td_group_weave) are always here: the ranks' windows, which are shared memory, are
+ * mapped side by side. Two things replace the gathers' order in time. A rank steps when all units
+ * are averaged, which takes every rank's gradients, and these are ready when their unit's values
+ * have been used for the last time: so nobody changes what another reads. And after a step all
+ * ranks meet, so nobody reads what another has still to change. */
 #ifndef TD_DIST_PARALLEL_SHARD_H
 #define TD_DIST_PARALLEL_SHARD_H
 
@@ -61,6 +67,7 @@ struct td_sharding {
     td_shard_unit *last;    /* in the running forward; NULL: none yet */
     td_shard_unit *first;   /* of the latest forward */
     bool whole;             /* td_unshard: values stay */
+    bool woven;             /* values are always here */
     double gather;          /* seconds of the last step */
 };
 
@@ -87,6 +94,8 @@ void td_shard_unpack(const td_shard_unit *u, const td_slot *slot);
 /* values.c */
 td_status td_shard_surround(td_sharding *sh);
 void td_shard_let_all_go(td_sharding *sh);
+/* Waits until all ranks have written their windows of woven values. */
+void td_shard_meet(td_sharding *sh);
 /* Waits until a gather has ended; after a failure, or with it, the values are zero. */
 void td_shard_finish_gather(td_shard_unit *u);
 

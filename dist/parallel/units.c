@@ -2,12 +2,14 @@
 #include "dist/parallel/shard.h"
 
 #include "autograd/autograd.h"
+#include "dist/collectives.h"
 #include "nn/module.h"
 #include "tensor/extend.h"
 #include "tensor/storage.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { NOBODY = -2, ROOT = -1, GRAIN = 64 }; /* bytes: pieces begin on cache lines */
 
@@ -126,7 +128,9 @@ static int64_t round_up(int64_t count, int64_t unit)
 static void place(td_sharding *sh, const search *all, int *order, int64_t *begin)
 {
     td_ddp_state *s = sh->ddp;
-    int64_t line = GRAIN / (int64_t)td_dtype_size(td_params_flat(s->params)->dtype), at = 0;
+    int64_t size = (int64_t)td_dtype_size(td_params_flat(s->params)->dtype);
+    int64_t line = GRAIN / size, at = 0;
+    int64_t grain = sh->woven ? sysconf(_SC_PAGESIZE) / size : line; /* of a rank's piece */
     int placed = 0;
     for (int found = all->count - 1; found >= ROOT; found--) {
         td_shard_unit *u = &sh->units[sh->count];
@@ -143,7 +147,7 @@ static void place(td_sharding *sh, const search *all, int *order, int64_t *begin
                 u->narrow = all->narrow[i] ? at - u->begin : u->narrow;
             }
         }
-        u->count = round_up(at - u->begin, line * sh->ranks);
+        u->count = round_up(at - u->begin, grain * sh->ranks);
         u->narrow = 2 * (u->count - u->narrow) * sh->ranks <= u->count ? u->narrow : 0;
         at = u->begin + u->count;
         if (u->count > 0) {
@@ -181,9 +185,28 @@ static bool make_headers(td_sharding *sh, td_params_places *places)
     return made;
 }
 
+/* Units' values where the ranks' windows are mapped side by side; on all ranks or on none. */
+static td_status weave(const td_sharding *sh, const td_tensor *window)
+{
+    td_group *group = sh->ddp->group;
+    char *all = NULL;
+    if (window != NULL) {
+        all = td_group_weave(group, window, sh->cuts, sh->count);
+    }
+    TD_TRY(td_group_agree(group, all != NULL ? TD_OK : TD_E_NOMEM));
+    for (int k = 0; k < sh->count; k++) {
+        td_tensor *values = sh->units[k].values;
+        size_t begin = (size_t)sh->cuts[k] * td_dtype_size(window->dtype);
+        if (values != NULL) {
+            td_set_address(values, all + begin);
+        }
+    }
+    return TD_OK;
+}
+
 /* This rank's window of the gradients and its window, or all, of the values; and what comes and
  * goes. Collective. */
-static void make_memory(td_sharding *sh, td_params_places *places)
+static td_status make_memory(td_sharding *sh, td_params_places *places)
 {
     td_ddp_state *s = sh->ddp;
     const td_tensor *like = td_params_flat(s->params);
@@ -201,6 +224,7 @@ static void make_memory(td_sharding *sh, td_params_places *places)
         u->values = own_values ? td_new_away(u->count, like->dtype, device) : NULL;
         u->grads = td_new_away(u->count, like->dtype, device);
     }
+    return sh->woven ? weave(sh, places->flat) : TD_OK;
 }
 
 static void free_places(td_params_places *places, int count)
@@ -242,8 +266,8 @@ td_status td_shard_lay_out(td_sharding *sh, td_params_peers *peers)
     }
     if (status == TD_OK) {
         place(sh, &all, order, begin);
-        make_memory(sh, &places);
-        if (make_headers(sh, &places)) {
+        status = make_memory(sh, &places);
+        if (status == TD_OK && make_headers(sh, &places)) {
             peers->cuts = sh->cuts;
             peers->stretches = sh->count;
             td_params_spread(sh->ddp->params, peers, &places);

@@ -144,7 +144,7 @@ static void ask(td_shard_unit *u, bool must)
 static void enter(td_shard_unit *u, td_shard_unit *ahead)
 {
     td_sharding *sh = u->sharding;
-    if (u->values == NULL) {
+    if (u->values == NULL || sh->woven) {
         return;
     }
     if (u != sh->root) {
@@ -158,6 +158,31 @@ static void enter(td_shard_unit *u, td_shard_unit *ahead)
         ask(ahead, false);
     }
     td_shard_finish_gather(u);
+}
+
+/* ---- woven values ---- */
+
+/* Their window has another storage than the units: a tape that has kept values must know, too, that
+ * they have changed. */
+static void notice_change(td_sharding *sh)
+{
+    uint32_t version = td_params_flat(sh->ddp->params)->storage->version;
+    for (int k = 0; k < sh->count; k++) {
+        td_shard_unit *u = &sh->units[k];
+        u->values->storage->version += u->version != version;
+        u->version = version;
+    }
+}
+
+void td_shard_meet(td_sharding *sh)
+{
+    td_ddp_state *s = sh->ddp;
+    double begin = td_clock();
+    if (s->failure.status == TD_OK) {
+        td_ddp_note(s, td_barrier(s->group));
+    }
+    notice_change(sh);
+    sh->gather += td_clock() - begin;
 }
 
 /* ---- forward and backward ---- */
@@ -204,6 +229,9 @@ td_tensor *td_ddp_shard_forward(td_ddp_state *s, const td_around_rest *rest, td_
     td_sharding *sh = td_sharding_of(s);
     sh->last = NULL;
     sh->gather = 0.0;
+    if (sh->woven) {
+        notice_change(sh);
+    }
     if (sh->root != NULL) {
         enter(sh->root, sh->first);
         td_ddp_report(s);
@@ -261,7 +289,9 @@ static td_status set_whole(td_sharding *sh, bool whole)
 static td_sharding *sharded_values(td_module *net)
 {
     td_ddp_state *s = td_is_ddp(net) ? td_ddp_state_of(net) : NULL;
-    return s != NULL && s->options.shard == TD_SHARD_PARAMETERS ? td_sharding_of(s) : NULL;
+    td_sharding *sh =
+        s != NULL && s->options.shard == TD_SHARD_PARAMETERS ? td_sharding_of(s) : NULL;
+    return sh != NULL && !sh->woven ? sh : NULL;
 }
 
 td_status td_unshard(td_module *net)

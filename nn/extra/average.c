@@ -106,7 +106,13 @@ void td_average_update(td_average *a, void (*fill)(void *user, void *slices), vo
     size_t bytes = (size_t)(1 + a->buffer_count) * sizeof *a->slices;
     const td_optim_slice *slices = td_step_numbers(a->slices, bytes, fill, user);
     td_context_push(function);
+    if (back) {
+        td_params_meet(a->params);
+    }
     follow(a->flat, td_params_flat(a->params), &slices[0], back, function);
+    if (back) {
+        td_params_meet(a->params);
+    }
     for (int i = 0; i < a->buffer_count; i++) {
         follow(a->buffers[i].copy, a->buffers[i].value, &slices[1 + i], back, function);
     }

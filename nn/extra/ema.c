@@ -149,7 +149,9 @@ static void exchange(const td_ema *ema, td_tensor *a, td_tensor *b)
 
 void td_ema_swap(td_ema *ema)
 {
+    td_params_meet(ema->of.params);
     exchange(ema, td_params_flat(ema->of.params), ema->of.flat);
+    td_params_meet(ema->of.params);
     for (int i = 0; i < ema->of.buffer_count; i++) {
         exchange(ema, ema->of.buffers[i].value, ema->of.buffers[i].copy);
     }

@@ -191,5 +191,6 @@ const td_engine_type td_shm_engine = {
     .moved = shm_moved,
     .memory = td_shm_memory,
     .memory_free = td_shm_memory_free,
+    .weave = td_shm_weave,
     .destroy = shm_destroy,
 };

@@ -150,8 +150,17 @@ static void unmap_part(td_shm_region *region, int rank)
     }
 }
 
+static void unmap_woven(const td_shm *shm, td_shm_region *region)
+{
+    if (region->woven != NULL) {
+        munmap(region->woven, region->bytes * (size_t)shm->size);
+        region->woven = NULL;
+    }
+}
+
 static void unmap_region(const td_shm *shm, td_shm_region *region)
 {
+    unmap_woven(shm, region);
     for (int r = 0; r < shm->size; r++) {
         unmap_part(region, r);
     }
@@ -173,8 +182,45 @@ void td_shm_memory_free(void *engine, void *memory)
     td_shm *shm = engine;
     int i = td_shm_find_region(shm, memory, 1);
     if (i >= 0) {
+        unmap_woven(shm, &shm->regions[i]);
         unmap_part(&shm->regions[i], shm->rank);
     }
+}
+
+/* Maps the pages of a shared mapping once more, elsewhere (mremap of length 0). */
+static bool map_again(char *from, size_t bytes, char *to)
+{
+    return bytes == 0 || mremap(from, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) == (void *)to;
+}
+
+td_status td_shm_weave(void *engine, void *memory, const int64_t *cuts, int pieces, size_t width,
+                       void **woven)
+{
+    td_shm *shm = engine;
+    td_shm_region *region = &shm->regions[td_shm_find_region(shm, memory, 1)];
+    size_t ranks = (size_t)shm->size, all = region->bytes * ranks;
+    char *range = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    bool mapped = range != MAP_FAILED;
+    for (int k = 0; mapped && k < pieces; k++) {
+        size_t begin = (size_t)cuts[k] * width, bytes = (size_t)cuts[k + 1] * width - begin;
+        bytes /= ranks;
+        for (size_t r = 0; mapped && r < ranks; r++) {
+            mapped = map_again(region->base[r] + begin / ranks, bytes, range + begin + r * bytes);
+        }
+    }
+    if (!mapped) {
+        int error = errno;
+        if (range != MAP_FAILED) {
+            munmap(range, all);
+        }
+        return td_fail(TD_E_NOMEM,
+                       "%d x %zu mappings of %s of shared memory could not be made: %s; raise "
+                       "vm.max_map_count (sysctl), or let td_ddp gather: .gathers",
+                       pieces, ranks, td_describe_bytes(all), strerror(error));
+    }
+    region->woven = range;
+    *woven = range;
+    return TD_OK;
 }
 
 /* What a rank tells the others about its part of a new region. */

@@ -87,6 +87,7 @@ typedef struct td_shm_segment {
 typedef struct td_shm_region {
     size_t bytes;                 /* 0: this place in the list is free */
     char *base[TD_SHM_MAX_RANKS]; /* in this process's address space; NULL: freed */
+    char *woven;                  /* all parts in one range (td_shm_weave); NULL: not asked for */
 } td_shm_region;
 
 /* A running send or receive. Ended requests are kept in a list and used again. */
@@ -165,6 +166,8 @@ td_status td_shm_create(const char *what, size_t bytes, void **memory, int *fd);
 td_status td_shm_map(pid_t pid, int fd, size_t bytes, void **memory);
 td_status td_shm_memory(void *engine, const td_collective *c, void **memory);
 void td_shm_memory_free(void *engine, void *memory);
+td_status td_shm_weave(void *engine, void *memory, const int64_t *cuts, int pieces, size_t width,
+                       void **woven);
 /* The index of this rank's registered memory in which all of these bytes lie, or -1. */
 int td_shm_find_region(const td_shm *shm, const void *data, size_t bytes);
 /* Unmaps all registered memory. */
