@@ -1,7 +1,10 @@
 /* ZeRO: several processes share the optimizer's state, the gradients, and the values of a model,
- * instead of each keeping all of it. One small model is trained in all four ways; the bytes of each
+ * instead of each keeping all of it. One small model is trained in all ways; the bytes of each
  * process are counted, and stand next to the formula, and so are the bytes that come from other
  * processes in a step. The loss is the same, bit for bit.
+ *
+ * "gathered": the parameters are shared, and come from the other processes before a block runs, as
+ * between hosts. "parameters": they lie in memory that all processes of this host read.
  *
  *   shard_memory                  starts two processes itself
  *   shard_memory 4                starts four
@@ -16,6 +19,10 @@
 #include <string.h>
 
 enum { WIDTH = 256, BLOCKS = 12, ROWS = 64, STEPS = 5 };
+
+enum { GATHERED = 3, WOVEN, WAYS }; /* the ways before are td_shard's */
+static const char *const names[WAYS] = { "none", "optimizer", "gradients", "gathered",
+                                         "parameters" };
 
 /* A block makes its input four times as wide and narrow again. */
 static td_module *make_block(void)
@@ -96,11 +103,12 @@ static void watch(watched *w, td_module *net, int block)
 /* Trains on random numbers; each rank has its own. moments: prints what rank 0 has in the last
  * step.
  */
-static result train(td_shard shard, bool moments)
+static result train(int way, bool moments)
 {
     static watched blocks[1 + BLOCKS];
     td_manual_seed(1);
-    td_module *net = td_ddp(make_net(), .shard = shard);
+    td_shard shard = way < GATHERED ? (td_shard)way : TD_SHARD_PARAMETERS;
+    td_module *net = td_ddp(make_net(), .shard = shard, .gathers = way == GATHERED);
     td_optim *optim = net != NULL ? td_adam(td_parameters(net), .lr = 1e-3) : NULL;
     td_tensor *x = td_new(TD_SHAPE(ROWS, WIDTH), TD_F32, TD_CPU);
     td_tensor *y = td_new(TD_SHAPE(ROWS, WIDTH), TD_F32, TD_CPU);
@@ -139,17 +147,30 @@ static result train(td_shard shard, bool moments)
     return r;
 }
 
-/* Bytes of a process with Adam in f32, of n parameters on w processes. block, rest: parameters of a
- * block, and in no block. docs/sharding.md explains the formulas. */
-static double formula(td_shard shard, double n, double w, double block, double rest)
+/* So many elements that each of w processes has a whole number of pages of 4096 bytes. */
+static double pad(double count, int w)
 {
-    switch (shard) {
+    int64_t pages = w * (4096 / 4);
+    return (double)(((int64_t)count + pages - 1) / pages * pages);
+}
+
+/* Bytes of a process with Adam in f32 on w processes. docs/sharding.md explains the formulas. */
+static double formula(int way, int w)
+{
+    double block = 8.0 * WIDTH * WIDTH + 5.0 * WIDTH; /* parameters of a block */
+    double rest = WIDTH * WIDTH + WIDTH;              /* and in no block */
+    block = way == WOVEN ? pad(block, w) : block;
+    rest = way == WOVEN ? pad(rest, w) : rest;
+    double n = BLOCKS * block + rest;
+    switch (way) {
     case TD_SHARD_OPTIMIZER:
         return 8.0 * n + 8.0 * n / w;
     case TD_SHARD_GRADIENTS:
         return 4.0 * n + 12.0 * n / w + 8.0 * block + 4.0 * rest;
-    case TD_SHARD_PARAMETERS:
+    case GATHERED:
         return 16.0 * n / w + 16.0 * block + 8.0 * rest;
+    case WOVEN:
+        return 16.0 * n / w + 8.0 * block + 4.0 * rest;
     default:
         return 16.0 * n;
     }
@@ -165,18 +186,16 @@ static void print_row(const char *name, const result *r, double bytes)
                     mib((double)r->wire), r->loss);
 }
 
-static const char *const names[] = { "none", "optimizer", "gradients", "parameters" };
-
 static int run_one(int local_rank, void *arg)
 {
     (void)local_rank;
-    const int *shard = arg;
+    const int *way = arg;
     if (td_dist_init() != TD_OK) {
         td_die();
     }
-    td_printf_rank0("step of %s: MiB of rank 0 of %d\n", names[*shard], td_dist_world_size());
+    td_printf_rank0("step of %s: MiB of rank 0 of %d\n", names[*way], td_dist_world_size());
     td_printf_rank0("moment    block    values  gradients    state      all\n");
-    train((td_shard)*shard, true);
+    train(*way, true);
     td_dist_destroy();
     return 0;
 }
@@ -188,19 +207,19 @@ static int run(int local_rank, void *arg)
         td_die();
     }
     int world = td_dist_world_size();
-    double rest = WIDTH * WIDTH + WIDTH, block = 8.0 * WIDTH * WIDTH + 5.0 * WIDTH, loss = 0.0;
+    double loss = 0.0;
     bool same = true;
-    for (int way = TD_SHARD_NONE; way <= TD_SHARD_PARAMETERS; way++) {
-        result r = train((td_shard)way, false);
-        double n = (double)r.parameters;
+    for (int way = TD_SHARD_NONE; way < WAYS; way++) {
+        result r = train(way, false);
         if (way == TD_SHARD_NONE) {
             loss = r.loss;
-            td_printf_rank0("%.0f parameters, Adam, %d processes; MiB a process\n", n, world);
+            td_printf_rank0("%lld parameters, Adam, %d processes; MiB a process\n",
+                            (long long)r.parameters, world);
             td_printf_rank0(
                 "shard        values  gradients    state    slots      all  formula     wire   "
                 "loss\n");
         }
-        print_row(names[way], &r, formula((td_shard)way, n, world, block, rest));
+        print_row(names[way], &r, formula(way, world));
         same = same && r.loss == loss;
     }
     td_dist_destroy();
@@ -211,17 +230,17 @@ int main(int argc, char **argv)
 {
     bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
     int processes = argc > 1 && !help ? td_parse_int(argv[1], "PROCESSES") : 2;
-    int shard = TD_SHARD_NONE;
-    while (argc > 2 && shard <= TD_SHARD_PARAMETERS && strcmp(argv[2], names[shard]) != 0) {
-        shard++;
+    int way = TD_SHARD_NONE;
+    while (argc > 2 && way < WAYS && strcmp(argv[2], names[way]) != 0) {
+        way++;
     }
-    if (help || argc > 3 || processes < 1 || processes > 64 || shard > TD_SHARD_PARAMETERS) {
+    if (help || argc > 3 || processes < 1 || processes > 64 || way == WAYS) {
         fprintf(help ? stdout : stderr,
-                "usage: shard_memory [PROCESSES [none|optimizer|gradients|parameters]]     "
-                "(1 to 64 processes)\n");
+                "usage: shard_memory [PROCESSES [none|optimizer|gradients|gathered|parameters]]"
+                "     (1 to 64 processes)\n");
         return help ? td_finish() : 64;
     }
-    if (td_spawn(argc > 2 ? run_one : run, argc > 2 ? &shard : NULL, processes) != TD_OK) {
+    if (td_spawn(argc > 2 ? run_one : run, argc > 2 ? &way : NULL, processes) != TD_OK) {
         td_die();
     }
     return 0;

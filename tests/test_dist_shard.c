@@ -376,9 +376,9 @@ static void check_bytes(const td_module *net, td_shard_stats want, size_t width)
 }
 
 /* Bytes from the other ranks in one step, in windows: gradients are scattered, values gathered;
- * with TD_SHARD_PARAMETERS twice, but for the root, which is here all the time, and the last unit,
+ * without weaving twice, but for the root, which is here all the time, and the last unit,
  * which is here when backward begins. Not with buffers, which are broadcast, too. */
-static void check_wire(shard_run *r, const shard_case *c, td_shard shard, extent e, int64_t world)
+static void check_wire(shard_run *r, const shard_case *c, int way, extent e, int64_t world)
 {
     uint64_t before = td_ddp_shard_stats(r->job.net).wire;
     shard_step(r, c);
@@ -387,10 +387,11 @@ static void check_wire(shard_run *r, const shard_case *c, td_shard shard, extent
     if (c->kind == JOB_BATCH_NORM || c->kind == JOB_CONV_BLOCKS) {
         return;
     }
-    REQUIRE(shard != TD_SHARD_GRADIENTS || got == 2 * window);
+    REQUIRE(way != TD_SHARD_GRADIENTS || got == 2 * window);
+    REQUIRE(way != TD_SHARD_PARAMETERS || got == window);
     bool units = td_ddp_shard_stats(r->job.net).units > 1;
-    REQUIRE(shard != TD_SHARD_PARAMETERS || units || got == 2 * window);
-    REQUIRE(shard != TD_SHARD_PARAMETERS || !units || world == 1 ||
+    REQUIRE(way != SHARD_GATHERED || units || got == 2 * window);
+    REQUIRE(way != SHARD_GATHERED || !units || world == 1 ||
             (got > 2 * window && got < 3 * window));
 }
 
@@ -424,7 +425,7 @@ static int run_bytes(int rank, int size, void *arg)
         }
         check_bytes(r.job.net, want, width);
         REQUIRE(td_ddp_shard_stats(r.job.net).gather > 0.0);
-        check_wire(&r, &c, shard, e, size);
+        check_wire(&r, &c, woven ? way : way + (way == TD_SHARD_PARAMETERS), e, size);
         shard_close(&r);
     }
     td_dist_destroy();

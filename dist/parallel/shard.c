@@ -256,7 +256,7 @@ static td_status open_units(td_sharding *sh, td_params_peers *peers)
     s->reducer.always = sh->replicas != NULL;
     TD_TRY(make_slots(sh));
     TD_TRY(td_shard_surround(sh));
-    return sh->woven ? td_barrier(s->group) : TD_OK; /* the others have written their windows */
+    return sh->woven ? td_barrier(sh->group) : TD_OK; /* the others have written their windows */
 }
 
 static td_status find_groups(td_sharding *sh)

@@ -188,7 +188,7 @@ static bool make_headers(td_sharding *sh, td_params_places *places)
 /* Units' values where the ranks' windows are mapped side by side; on all ranks or on none. */
 static td_status weave(const td_sharding *sh, const td_tensor *window)
 {
-    td_group *group = sh->ddp->group;
+    td_group *group = sh->group;
     char *all = NULL;
     if (window != NULL) {
         all = td_group_weave(group, window, sh->cuts, sh->count);

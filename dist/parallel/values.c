@@ -179,7 +179,7 @@ void td_shard_meet(td_sharding *sh)
     td_ddp_state *s = sh->ddp;
     double begin = td_clock();
     if (s->failure.status == TD_OK) {
-        td_ddp_note(s, td_barrier(s->group));
+        td_ddp_note(s, td_barrier(sh->group));
     }
     notice_change(sh);
     sh->gather += td_clock() - begin;
