@@ -34,7 +34,7 @@ typedef struct save_case {
 } save_case;
 
 /* Bytes of a rank's part: f32 values, and as many for each average and moment. */
-static int64_t bytes_of_part(const shard_run *r, td_shard shard)
+static int64_t bytes_of_part(const shard_run *r, int shard)
 {
     const td_params *params = td_parameters(r->job.net);
     int64_t own = 0, all = 0, buffers = 0;
@@ -48,7 +48,7 @@ static int64_t bytes_of_part(const shard_run *r, td_shard shard)
     }
     td_state_list_free(&state);
     buffers -= all; /* whole on every rank, and so are their averages */
-    int64_t values = shard == TD_SHARD_PARAMETERS ? own : all;
+    int64_t values = shard >= TD_SHARD_PARAMETERS ? own : all;
     return (int64_t)sizeof(float) * (2 * values + 2 * own + 2 * buffers);
 }
 
