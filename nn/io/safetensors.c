@@ -1,7 +1,6 @@
 /* Reading safetensors files. The file may be damaged or hostile: nothing of it is used before it is
  * checked, and what a check finds is said with the name of the tensor. */
 #include "nn/io/safetensors_internal.h"
-#include "tensor/extend.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -12,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LENGTH_BYTES = 8 };
+enum { MAX_HEADER = 100000000 }; /* bytes: the format's own limit */
 
 /* ---- order: no holes, no overlaps, no name twice ---- */
 
@@ -32,17 +31,14 @@ static td_status check_data(td_safetensors *file, const char *data, int64_t data
     const char *end = data;
     for (int i = 0; i < file->count; i++) {
         const td_safetensors_entry *entry = &file->entries[i];
-        if ((const char *)entry->data != end) {
-            return td_fail(TD_E_FORMAT, "the data of tensor '%s' %s", entry->name,
-                           (const char *)entry->data < end ? "overlap those of another tensor"
-                                                           : "begin after a hole");
-        }
+        TD_CHECK(entry->data == end, TD_E_FORMAT, "the data of tensor '%s' %s", entry->name,
+                 (const char *)entry->data < end ? "overlap those of another tensor"
+                                                 : "begin after a hole");
         end += entry->bytes;
     }
-    if (end != data + data_size) {
-        return td_fail(TD_E_FORMAT, "%lld bytes at the end of the file belong to no tensor",
-                       (long long)(data + data_size - end));
-    }
+    TD_CHECK(end == data + data_size, TD_E_FORMAT,
+             "%lld bytes at the end of the file belong to no tensor",
+             (long long)(data + data_size - end));
     return TD_OK;
 }
 
@@ -59,9 +55,8 @@ static td_status sort_names(td_safetensors *file)
     }
     qsort(file->by_name, (size_t)file->count, sizeof(void *), compare_names);
     for (int i = 1; i < file->count; i++) {
-        if (compare_names(&file->by_name[i - 1], &file->by_name[i]) == 0) {
-            return td_fail(TD_E_FORMAT, "the header has tensor '%s' twice", file->by_name[i]->name);
-        }
+        TD_CHECK(compare_names(&file->by_name[i - 1], &file->by_name[i]) != 0, TD_E_FORMAT,
+                 "the header has tensor '%s' twice", file->by_name[i]->name);
     }
     return TD_OK;
 }
@@ -71,15 +66,12 @@ static td_status align_data(td_safetensors *file)
 {
     for (int i = 0; i < file->count; i++) {
         td_safetensors_entry *entry = &file->entries[i];
-        if ((uintptr_t)entry->data % td_dtype_size(entry->dtype) == 0) {
-            continue;
+        if ((uintptr_t)entry->data % td_dtype_size(entry->dtype) != 0) {
+            void *copy = malloc(entry->bytes + 1);
+            TD_CHECK(copy != NULL, TD_E_NOMEM, "no memory for the %zu bytes of tensor '%s'",
+                     entry->bytes, entry->name);
+            entry->data = memcpy(copy, entry->data, entry->bytes);
         }
-        void *copy = malloc(entry->bytes + 1);
-        if (copy == NULL) {
-            return td_fail(TD_E_NOMEM, "no memory for the %zu bytes of tensor '%s'", entry->bytes,
-                           entry->name);
-        }
-        entry->data = memcpy(copy, entry->data, entry->bytes);
     }
     return TD_OK;
 }
@@ -91,45 +83,30 @@ static bool is_copy(const td_safetensors *file, const void *data)
 
 /* ---- the whole ---- */
 
-static td_status read_length(const unsigned char *bytes, size_t size, size_t *length)
-{
-    if (size < LENGTH_BYTES) {
-        return td_fail(TD_E_FORMAT, "%zu bytes are too few for a safetensors file", size);
-    }
-    uint64_t value = 0;
-    for (int i = LENGTH_BYTES - 1; i >= 0; i--) {
-        value = value << 8 | bytes[i];
-    }
-    if (memcmp(bytes, "PK\3\4", 4) == 0) { /* the length would be far too large */
-        return td_fail(TD_E_FORMAT,
-                       "a PyTorch file (zip), not a safetensors file: load it in Python, and save "
-                       "its tensors with safetensors.torch.save_file");
-    }
-    if (value < 2 || value > TD_SAFETENSORS_MAX_HEADER) {
-        return td_fail(TD_E_FORMAT,
-                       "it says that its header has %llu bytes; possible are 2 to %d: this is no "
-                       "safetensors file, or a damaged one",
-                       (unsigned long long)value, TD_SAFETENSORS_MAX_HEADER);
-    }
-    if (value > size - LENGTH_BYTES) {
-        return td_fail(
-            TD_E_FORMAT,
-            "the header should have %llu bytes, but only %zu are there: the file was cut "
-            "short",
-            (unsigned long long)value, size - LENGTH_BYTES);
-    }
-    *length = (size_t)value;
-    return TD_OK;
-}
-
 static td_status parse(td_safetensors *file)
 {
-    const char *bytes = file->bytes;
-    size_t size = file->size, length = 0;
-    TD_TRY(read_length((const unsigned char *)bytes, size, &length));
-    const char *data = bytes + LENGTH_BYTES + length;
-    int64_t data_size = (int64_t)(size - LENGTH_BYTES - length);
-    TD_TRY(td_safetensors_read_header(file, bytes + LENGTH_BYTES, length, data, data_size));
+    size_t size = file->size;
+    TD_CHECK(size >= TD_SAFETENSORS_LENGTH, TD_E_FORMAT,
+             "%zu bytes are too few for a safetensors file", size);
+    TD_CHECK(memcmp(file->bytes, "PK\3\4", 4) != 0, TD_E_FORMAT,
+             "a PyTorch file (zip), not a safetensors file: load it in Python, and save its "
+             "tensors with safetensors.torch.save_file");
+    const char *header = file->bytes + TD_SAFETENSORS_LENGTH;
+    size -= TD_SAFETENSORS_LENGTH;
+    uint64_t length = 0;
+    for (int i = TD_SAFETENSORS_LENGTH - 1; i >= 0; i--) {
+        length = length << 8 | (unsigned char)file->bytes[i];
+    }
+    TD_CHECK(length >= 2 && length <= MAX_HEADER, TD_E_FORMAT,
+             "it says that its header has %llu bytes; possible are 2 to %d: this is no safetensors "
+             "file, or a damaged one",
+             (unsigned long long)length, MAX_HEADER);
+    TD_CHECK(length <= size, TD_E_FORMAT,
+             "the header should have %llu bytes, but only %zu are there: the file was cut short",
+             (unsigned long long)length, size);
+    const char *data = header + length;
+    int64_t data_size = (int64_t)(size - length);
+    TD_TRY(td_safetensors_read_header(file, header, (size_t)length, data, data_size));
     TD_TRY(check_data(file, data, data_size));
     TD_TRY(sort_names(file));
     return align_data(file);
@@ -138,9 +115,7 @@ static td_status parse(td_safetensors *file)
 td_status td_safetensors_parse(const void *bytes, size_t size, td_safetensors **file)
 {
     *file = calloc(1, sizeof **file);
-    if (*file == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory to read a safetensors file");
-    }
+    TD_CHECK(*file != NULL, TD_E_NOMEM, "no memory to read a safetensors file");
     (*file)->bytes = bytes;
     (*file)->size = size;
     td_status status = parse(*file);
@@ -151,30 +126,17 @@ td_status td_safetensors_parse(const void *bytes, size_t size, td_safetensors **
     return status;
 }
 
-static td_status map_file(const char *path, void **map, size_t *size)
+static td_status map_file(int fd, const char *path, void **map, size_t *size)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* it may be a FIFO */
-    if (fd < 0) {
-        return td_fail(errno == ENOENT ? TD_E_NOTFOUND : TD_E_IO, "cannot open '%s': %s", path,
-                       strerror(errno));
-    }
     struct stat info;
-    td_status status = TD_OK;
-    if (fstat(fd, &info) != 0) {
-        status = td_fail(TD_E_IO, "cannot look at '%s': %s", path, strerror(errno));
-    } else if (!S_ISREG(info.st_mode)) {
-        status = td_fail(TD_E_FORMAT, "'%s' is no file; give the path of a checkpoint file", path);
-    } else if (info.st_size == 0) {
-        status = td_fail(TD_E_FORMAT, "'%s' is empty; a checkpoint never is", path);
-    } else {
-        *size = (size_t)info.st_size;
-        *map = mmap(NULL, *size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (*map == MAP_FAILED) {
-            status = td_fail(TD_E_IO, "cannot map '%s': %s", path, strerror(errno));
-        }
-    }
-    close(fd);
-    return status;
+    TD_CHECK(fstat(fd, &info) == 0, TD_E_IO, "cannot look at '%s': %s", path, strerror(errno));
+    TD_CHECK(S_ISREG(info.st_mode), TD_E_FORMAT,
+             "'%s' is no file; give the path of a checkpoint file", path);
+    TD_CHECK(info.st_size > 0, TD_E_FORMAT, "'%s' is empty; a checkpoint never is", path);
+    *size = (size_t)info.st_size;
+    *map = mmap(NULL, *size, PROT_READ, MAP_PRIVATE, fd, 0);
+    TD_CHECK(*map != MAP_FAILED, TD_E_IO, "cannot map '%s': %s", path, strerror(errno));
+    return TD_OK;
 }
 
 td_status td_safetensors_open(const char *path, td_safetensors **file)
@@ -182,9 +144,14 @@ td_status td_safetensors_open(const char *path, td_safetensors **file)
     *file = NULL;
     void *map = NULL;
     size_t size = 0;
-    TD_TRY(map_file(path, &map, &size));
-    td_status status = td_safetensors_parse(map, size, file);
-    if (*file == NULL) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* it may be a FIFO */
+    TD_CHECK(fd >= 0, errno == ENOENT ? TD_E_NOTFOUND : TD_E_IO, "cannot open '%s': %s", path,
+             strerror(errno));
+    td_status status = map_file(fd, path, &map, &size);
+    close(fd);
+    TD_TRY(status);
+    status = td_safetensors_parse(map, size, file);
+    if (status != TD_OK) {
         munmap(map, size);
         return td_fail_context(status, "'%s' cannot be used", path);
     }

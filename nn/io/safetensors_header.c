@@ -1,35 +1,19 @@
-/* The header of a safetensors file: its JSON, and what each entry of it must be like. */
+/* The header of a safetensors file: how it is read and checked, and how it is written. */
 #include "nn/io/safetensors_internal.h"
-#include "tensor/extend.h"
 
 #include <cjson/cJSON.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- dtypes ---- */
+#define METADATA "__metadata__"
 
 static const char *const dtype_names[TD_DTYPE_COUNT] = {
     [TD_F32] = "F32", [TD_F64] = "F64", [TD_BF16] = "BF16", [TD_F16] = "F16",
     [TD_I64] = "I64", [TD_I32] = "I32", [TD_U8] = "U8",
 };
 
-const char *td_safetensors_dtype_name(td_dtype dtype)
-{
-    return dtype_names[dtype];
-}
-
-static bool find_dtype(const char *name, td_dtype *dtype)
-{
-    for (int i = 0; i < TD_DTYPE_COUNT; i++) {
-        if (strcmp(dtype_names[i], name) == 0) {
-            *dtype = (td_dtype)i;
-            return true;
-        }
-    }
-    return false;
-}
-
-/* ---- the header as text ---- */
+/* ---- reading ---- */
 
 /* A zero would cut a name short in C: as a byte, or as the escape that JSON has for it. */
 static bool has_zero(const char *text, size_t size)
@@ -45,150 +29,108 @@ static bool has_zero(const char *text, size_t size)
 
 static td_status parse_json(td_safetensors *file, const char *text, size_t size)
 {
-    if (*text != '{') {
-        return td_fail(TD_E_FORMAT, "the header does not begin with '{'");
-    }
-    if (has_zero(text, size)) {
-        return td_fail(TD_E_FORMAT, "a zero character is in the header");
-    }
+    TD_CHECK(*text == '{', TD_E_FORMAT, "the header does not begin with '{'");
+    TD_CHECK(!has_zero(text, size), TD_E_FORMAT, "a zero character is in the header");
     const char *end = NULL;
     file->header = cJSON_ParseWithLengthOpts(text, size, &end, false);
-    if (file->header == NULL || !cJSON_IsObject(file->header)) {
-        return td_fail(TD_E_FORMAT, "the header is not valid JSON (near offset %lld)",
-                       (long long)(end != NULL ? end - text : 0));
-    }
+    TD_CHECK(cJSON_IsObject(file->header), TD_E_FORMAT,
+             "the header is not valid JSON (near offset %lld)",
+             (long long)(end != NULL ? end - text : 0));
     while (end < text + size && strchr(" \t\r\n", *end) != NULL) {
         end++;
     }
-    if (end != text + size) {
-        return td_fail(TD_E_FORMAT, "the header goes on after its JSON ends, at offset %lld",
-                       (long long)(end - text));
-    }
+    TD_CHECK(end == text + size, TD_E_FORMAT,
+             "the header goes on after its JSON ends, at offset %lld", (long long)(end - text));
     return TD_OK;
 }
 
-/* ---- what the header says ---- */
+static td_status read_dtype(const cJSON *item, td_safetensors_entry *entry)
+{
+    TD_CHECK(cJSON_IsString(item), TD_E_FORMAT, "tensor '%s' has no string as its dtype",
+             entry->name);
+    int i = 0;
+    while (i < TD_DTYPE_COUNT && strcmp(dtype_names[i], item->valuestring) != 0) {
+        i++;
+    }
+    TD_CHECK(i < TD_DTYPE_COUNT, TD_E_UNSUPPORTED,
+             "tensor '%s' has the dtype '%.40s', which is not known", entry->name,
+             item->valuestring);
+    entry->dtype = (td_dtype)i;
+    return TD_OK;
+}
 
 /* A whole number from 0 to 2^53 (JSON's numbers are doubles). */
 static bool read_size(const cJSON *item, int64_t *value)
 {
-    if (!cJSON_IsNumber(item)) {
-        return false;
-    }
-    double number = item->valuedouble;
-    if (!(number >= 0.0 && number <= 0x1p53) || number != (double)(int64_t)number) {
-        return false;
-    }
-    *value = (int64_t)number;
-    return true;
+    double number = cJSON_IsNumber(item) ? item->valuedouble : -1.0;
+    bool valid = number >= 0.0 && number <= 0x1p53 && number == floor(number);
+    *value = valid ? (int64_t)number : 0;
+    return valid;
 }
 
-static td_status read_shape(const cJSON *item, const char *name, td_shape *shape)
+static td_status read_offsets(const cJSON *list, const char *data, int64_t data_size,
+                              td_safetensors_entry *entry)
 {
-    if (!cJSON_IsArray(item)) {
-        return td_fail(TD_E_FORMAT, "tensor '%s' has no list as its shape", name);
-    }
-    *shape = TD_SCALAR;
-    for (const cJSON *size = item->child; size != NULL; size = size->next) {
-        if (shape->ndim == TD_MAX_DIMS) {
-            return td_fail(TD_E_UNSUPPORTED, "tensor '%s' has more than %d dimensions", name,
-                           TD_MAX_DIMS);
-        }
-        if (!read_size(size, &shape->dim[shape->ndim++])) {
-            return td_fail(TD_E_FORMAT, "a size in the shape of tensor '%s' is no whole number",
-                           name);
-        }
-    }
+    int64_t begin, end;
+    TD_CHECK(cJSON_IsArray(list) && cJSON_GetArraySize(list) == 2 &&
+                 read_size(list->child, &begin) && read_size(list->child->next, &end) &&
+                 begin <= end && end <= data_size,
+             TD_E_FORMAT,
+             "the data_offsets of tensor '%s' do not lie inside the file's %lld bytes of data",
+             entry->name, (long long)data_size);
+    entry->data = data + begin;
+    entry->bytes = (size_t)(end - begin);
     return TD_OK;
 }
 
-/* Bytes of a shape; false if they cannot be counted. */
-static bool count_bytes(td_shape shape, td_dtype dtype, int64_t *bytes)
+/* The shape must be that of the entry's bytes. */
+static td_status read_shape(const cJSON *list, td_safetensors_entry *entry)
 {
-    *bytes = (int64_t)td_dtype_size(dtype);
-    for (int i = 0; i < shape.ndim; i++) {
-        if (__builtin_mul_overflow(*bytes, shape.dim[i], bytes)) {
-            return false;
-        }
+    TD_CHECK(cJSON_IsArray(list), TD_E_FORMAT, "tensor '%s' has no list as its shape", entry->name);
+    int64_t bytes = (int64_t)td_dtype_size(entry->dtype);
+    bool counted = true;
+    const cJSON *item;
+    cJSON_ArrayForEach(item, list)
+    {
+        TD_CHECK(entry->shape.ndim < TD_MAX_DIMS, TD_E_UNSUPPORTED,
+                 "tensor '%s' has more than %d dimensions", entry->name, TD_MAX_DIMS);
+        int64_t *size = &entry->shape.dim[entry->shape.ndim++];
+        TD_CHECK(read_size(item, size), TD_E_FORMAT,
+                 "a size in the shape of tensor '%s' is no whole number", entry->name);
+        counted = counted && !__builtin_mul_overflow(bytes, *size, &bytes);
     }
-    return true;
+    TD_CHECK(counted && (size_t)bytes == entry->bytes, TD_E_FORMAT,
+             "tensor '%s', %s%s, does not have the %zu bytes of its data", entry->name,
+             td_dtype_name(entry->dtype), td_describe_shape(entry->shape), entry->bytes);
+    return TD_OK;
 }
 
 static td_status read_entry(const cJSON *item, const char *data, int64_t data_size,
                             td_safetensors_entry *entry)
 {
-    const char *name = item->string;
-    if (!cJSON_IsObject(item)) {
-        return td_fail(TD_E_FORMAT, "the header's '%s' is no object", name);
-    }
+    entry->name = item->string;
+    TD_CHECK(cJSON_IsObject(item), TD_E_FORMAT, "the header's '%s' is no object", entry->name);
     const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(item, "dtype");
     const cJSON *shape = cJSON_GetObjectItemCaseSensitive(item, "shape");
     const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(item, "data_offsets");
-    if (dtype == NULL || shape == NULL || offsets == NULL || cJSON_GetArraySize(item) != 3) {
-        return td_fail(TD_E_FORMAT,
-                       "tensor '%s' must have a dtype, a shape and data_offsets, and nothing else",
-                       name);
-    }
-    if (!cJSON_IsString(dtype)) {
-        return td_fail(TD_E_FORMAT, "tensor '%s' has no string as its dtype", name);
-    }
-    if (!find_dtype(dtype->valuestring, &entry->dtype)) {
-        return td_fail(TD_E_UNSUPPORTED, "tensor '%s' has the dtype '%.40s', which is not known",
-                       name, dtype->valuestring);
-    }
-    TD_TRY(read_shape(shape, name, &entry->shape));
-    int64_t begin, end, bytes;
-    if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2 ||
-        !read_size(offsets->child, &begin) || !read_size(offsets->child->next, &end) ||
-        begin > end || end > data_size) {
-        return td_fail(TD_E_FORMAT,
-                       "the data_offsets of tensor '%s' do not lie inside the file's %lld bytes of "
-                       "data",
-                       name, (long long)data_size);
-    }
-    if (!count_bytes(entry->shape, entry->dtype, &bytes) || bytes != end - begin) {
-        return td_fail(TD_E_FORMAT, "tensor '%s', %s%s, does not have the %lld bytes of its data",
-                       name, td_dtype_name(entry->dtype), td_describe_shape(entry->shape),
-                       (long long)(end - begin));
-    }
-    entry->name = name;
-    entry->data = data + begin;
-    entry->bytes = (size_t)bytes;
-    return TD_OK;
+    TD_CHECK(dtype != NULL && shape != NULL && offsets != NULL && cJSON_GetArraySize(item) == 3,
+             TD_E_FORMAT,
+             "tensor '%s' must have a dtype, a shape and data_offsets, and nothing else",
+             entry->name);
+    TD_TRY(read_dtype(dtype, entry));
+    TD_TRY(read_offsets(offsets, data, data_size, entry));
+    return read_shape(shape, entry);
 }
 
 static td_status read_metadata(td_safetensors *file, const cJSON *item)
 {
-    if (!cJSON_IsObject(item)) {
-        return td_fail(TD_E_FORMAT, "the header's " TD_SAFETENSORS_METADATA " is no object");
-    }
+    TD_CHECK(file->metadata == NULL, TD_E_FORMAT, "the header has " METADATA " twice");
+    TD_CHECK(cJSON_IsObject(item), TD_E_FORMAT, "the header's " METADATA " is no object");
     for (const cJSON *value = item->child; value != NULL; value = value->next) {
-        if (!cJSON_IsString(value)) {
-            return td_fail(TD_E_FORMAT, "the metadata value '%s' is no string", value->string);
-        }
+        TD_CHECK(cJSON_IsString(value), TD_E_FORMAT, "the metadata value '%s' is no string",
+                 value->string);
     }
     file->metadata = item;
-    return TD_OK;
-}
-
-static td_status read_entries(td_safetensors *file, const char *data, int64_t data_size)
-{
-    size_t room = (size_t)cJSON_GetArraySize(file->header) + 1;
-    file->entries = calloc(room, sizeof *file->entries);
-    file->by_name = calloc(room, sizeof *file->by_name);
-    if (file->entries == NULL || file->by_name == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for the list of %zu tensors", room - 1);
-    }
-    for (const cJSON *item = file->header->child; item != NULL; item = item->next) {
-        if (strcmp(item->string, TD_SAFETENSORS_METADATA) != 0) {
-            TD_TRY(read_entry(item, data, data_size, &file->entries[file->count]));
-            file->count++;
-        } else if (file->metadata == NULL) {
-            TD_TRY(read_metadata(file, item));
-        } else {
-            return td_fail(TD_E_FORMAT, "the header has " TD_SAFETENSORS_METADATA " twice");
-        }
-    }
     return TD_OK;
 }
 
@@ -196,5 +138,82 @@ td_status td_safetensors_read_header(td_safetensors *file, const char *text, siz
                                      const char *data, int64_t data_size)
 {
     TD_TRY(parse_json(file, text, size));
-    return read_entries(file, data, data_size);
+    size_t room = (size_t)cJSON_GetArraySize(file->header) + 1;
+    file->entries = calloc(room, sizeof *file->entries);
+    file->by_name = calloc(room, sizeof *file->by_name);
+    TD_CHECK(file->entries != NULL && file->by_name != NULL, TD_E_NOMEM,
+             "no memory for the list of %zu tensors", room - 1);
+    for (const cJSON *item = file->header->child; item != NULL; item = item->next) {
+        if (strcmp(item->string, METADATA) == 0) {
+            TD_TRY(read_metadata(file, item));
+        } else {
+            TD_TRY(read_entry(item, data, data_size, &file->entries[file->count]));
+            file->count++;
+        }
+    }
+    return TD_OK;
+}
+
+/* ---- writing; what memory is too short for is missing, and counts as a failure at the end ---- */
+
+/* Two equal names would make a file that cannot be read. */
+static td_status check_new(const cJSON *object, const char *name, const char *what)
+{
+    TD_CHECK(cJSON_GetObjectItemCaseSensitive(object, name) == NULL, TD_E_ARG,
+             "two %s are called '%s'; give each a name of its own", what, name);
+    return TD_OK;
+}
+
+static bool add_number(cJSON *array, int64_t value)
+{
+    return cJSON_AddItemToArray(array, cJSON_CreateNumber((double)value));
+}
+
+static bool add_entry(cJSON *root, const td_safetensors_entry *entry, int64_t begin)
+{
+    cJSON *item = cJSON_AddObjectToObject(root, entry->name);
+    bool made = cJSON_AddStringToObject(item, "dtype", dtype_names[entry->dtype]) != NULL;
+    cJSON *shape = cJSON_AddArrayToObject(item, "shape");
+    for (int i = 0; i < entry->shape.ndim; i++) {
+        made = made && add_number(shape, entry->shape.dim[i]);
+    }
+    cJSON *offsets = cJSON_AddArrayToObject(item, "data_offsets");
+    return made && shape != NULL && add_number(offsets, begin) &&
+           add_number(offsets, begin + (int64_t)entry->bytes);
+}
+
+static td_status fill(cJSON *root, const td_safetensors_entry *entries, const int64_t *begin,
+                      int count, const td_metadata *metadata, int metadata_count)
+{
+    bool made = root != NULL;
+    cJSON *strings = metadata_count > 0 ? cJSON_AddObjectToObject(root, METADATA) : NULL;
+    for (int i = 0; i < metadata_count; i++) {
+        TD_TRY(check_new(strings, metadata[i].key, "metadata values"));
+        made = made && cJSON_AddStringToObject(strings, metadata[i].key, metadata[i].value) != NULL;
+    }
+    for (int width = TD_SAFETENSORS_WIDEST; width > 0; width /= 2) { /* in the order of the data */
+        for (int i = 0; i < count; i++) {
+            if ((int)td_dtype_size(entries[i].dtype) == width) {
+                TD_CHECK(strcmp(entries[i].name, METADATA) != 0, TD_E_ARG,
+                         "no tensor can be called '%s'", entries[i].name);
+                TD_TRY(check_new(root, entries[i].name, "tensors"));
+                made = made && add_entry(root, &entries[i], begin[i]);
+            }
+        }
+    }
+    TD_CHECK(made, TD_E_NOMEM, "no memory for the header of %d tensors", count);
+    return TD_OK;
+}
+
+td_status td_safetensors_write_header(const td_safetensors_entry *entries, const int64_t *begin,
+                                      int count, const td_metadata *metadata, int metadata_count,
+                                      char **text)
+{
+    cJSON *root = cJSON_CreateObject();
+    td_status status = fill(root, entries, begin, count, metadata, metadata_count);
+    *text = status == TD_OK ? cJSON_PrintUnformatted(root) : NULL;
+    cJSON_Delete(root);
+    return status != TD_OK || *text != NULL
+               ? status
+               : td_fail(TD_E_NOMEM, "no memory for the header of %d tensors", count);
 }

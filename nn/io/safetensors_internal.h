@@ -8,10 +8,22 @@
 #ifndef TD_NN_IO_SAFETENSORS_INTERNAL_H
 #define TD_NN_IO_SAFETENSORS_INTERNAL_H
 
+#include "nn/io/checkpoint.h"
 #include "nn/io/safetensors.h"
+#include "tensor/extend.h"
 
-#define TD_SAFETENSORS_MAX_HEADER 100000000 /* bytes: the format's own limit */
-#define TD_SAFETENSORS_METADATA "__metadata__"
+/* Fails from the calling function unless `holds`. */
+#define TD_CHECK(holds, status, ...)                                                               \
+    do {                                                                                           \
+        if (!(holds)) {                                                                            \
+            return td_fail(status, __VA_ARGS__);                                                   \
+        }                                                                                          \
+    } while (0)
+
+enum {
+    TD_SAFETENSORS_LENGTH = 8, /* bytes in front of the header */
+    TD_SAFETENSORS_WIDEST = 8, /* bytes of an element: wide ones come first, so all lie aligned */
+};
 
 struct td_safetensors {
     const char *bytes; /* the whole file */
@@ -29,7 +41,9 @@ struct td_safetensors {
 td_status td_safetensors_read_header(td_safetensors *file, const char *text, size_t size,
                                      const char *data, int64_t data_size);
 
-/* "F32", or NULL for a dtype that the format does not have. */
-const char *td_safetensors_dtype_name(td_dtype dtype);
+/* The header's text, malloc'ed, of entries whose data begin at begin[i]. */
+td_status td_safetensors_write_header(const td_safetensors_entry *entries, const int64_t *begin,
+                                      int count, const td_metadata *metadata, int metadata_count,
+                                      char **text);
 
 #endif
