@@ -24,22 +24,17 @@ static td_status read_number(const td_safetensors *file, const char *path, const
     return TD_OK;
 }
 
-static td_status check_format(const td_safetensors *file, const char *path)
+td_status td_checkpoint_open(const char *path, td_safetensors **file)
 {
-    int64_t format;
-    TD_TRY(read_number(file, path, TD_KEY_FORMAT, INT64_MAX, 0, &format));
-    return format <= TD_CHECKPOINT_FORMAT
-               ? TD_OK
-               : td_fail(TD_E_FORMAT,
+    int64_t format = 0;
+    TD_TRY(td_safetensors_open(path, file));
+    td_status status = read_number(*file, path, TD_KEY_FORMAT, INT64_MAX, 0, &format);
+    if (status == TD_OK && format > TD_CHECKPOINT_FORMAT) {
+        status = td_fail(TD_E_FORMAT,
                          "'%s' was written by a newer tandem (format %" PRId64
                          "); this one reads up to %d",
                          path, format, TD_CHECKPOINT_FORMAT);
-}
-
-td_status td_checkpoint_open(const char *path, td_safetensors **file)
-{
-    TD_TRY(td_safetensors_open(path, file));
-    td_status status = check_format(*file, path);
+    }
     if (status != TD_OK) {
         td_safetensors_close(*file);
         *file = NULL;

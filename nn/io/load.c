@@ -2,7 +2,6 @@
 #include "nn/extra/ema_internal.h"
 #include "nn/internal.h"
 #include "nn/io/records.h"
-#include "nn/io/saving.h"
 #include "nn/module.h"
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
@@ -14,71 +13,78 @@
 
 /* ---- all is compared before anything is changed ---- */
 
-/* A file's entry of the name prefix + name, which is marked as used. */
-static const td_safetensors_entry *find(td_records *l, bool *used, const char *prefix,
-                                        const char *name)
-{
-    char *whole = td_format("%s%s", prefix, name);
-    l->failed = l->failed || whole == NULL;
-    const td_safetensors_entry *entry = whole != NULL ? td_safetensors_find(l->file, whole) : NULL;
-    if (entry != NULL) {
-        used[entry - td_safetensors_get(l->file, 0)] = true;
-    }
-    free(whole);
-    return entry;
-}
-
 static bool begins_with(const char *text, const char *begin)
 {
     return strncmp(text, begin, strlen(begin)) == 0;
 }
 
-/* What PyTorch's DistributedDataParallel and torch.compile, in any order, call a model's tensor. */
-static const td_safetensors_entry *find_wrapped(td_records *l, const td_tensor_record *r,
-                                                bool *used)
+/* The file's entry for a record, marked as used. The names of a model's tensors may begin as
+ * PyTorch's DistributedDataParallel and torch.compile, in any order, have it; with l->averages the
+ * average is taken where there is one. */
+static const td_safetensors_entry *find(td_records *l, const td_tensor_record *r)
 {
-    static const char *const wrappers[] = { "module.", "_orig_mod.", "module._orig_mod.",
-                                            "_orig_mod.module." };
-    const td_safetensors_entry *e = NULL;
-    for (int i = 0; r->part == TD_PART_MODEL && e == NULL && i < 4; i++) {
-        e = find(l, used, wrappers[i], r->name);
+    static const char *const begins[] = {
+        "", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", TD_KEY_EMA
+    };
+    enum { AVERAGE = sizeof begins / sizeof *begins - 1 };
+    const td_safetensors_entry *entry = NULL;
+    for (int i = 0; i <= (r->part == TD_PART_MODEL ? AVERAGE : 0); i++) {
+        if (i < AVERAGE ? entry != NULL : !l->averages) {
+            continue;
+        }
+        char *name = td_format("%s%s", begins[i], r->name);
+        l->failed = l->failed || name == NULL;
+        const td_safetensors_entry *found =
+            name != NULL ? td_safetensors_find(l->file, name) : NULL;
+        free(name);
+        if (found != NULL) {
+            l->used[found - td_safetensors_get(l->file, 0)] = true;
+            entry = found;
+        }
     }
-    return e;
+    return entry;
 }
 
-static void match_tensor(td_records *l, td_tensor_record *r, bool *used, bool averages)
+static void match_tensor(td_records *l, td_tensor_record *r)
 {
     if (r->part == TD_PART_EMPTY) {
         return;
     }
-    const td_safetensors_entry *e = find(l, used, "", r->name);
-    e = e != NULL ? e : find_wrapped(l, r, used);
-    if (averages && r->part == TD_PART_MODEL) {
-        const td_safetensors_entry *average = find(l, used, TD_KEY_EMA, r->name);
-        e = average != NULL ? average : e;
-    }
+    const td_safetensors_entry *e = find(l, r);
     r->from = e;
     const td_tensor *to = r->tensor;
+    td_shape shape = td_shape_of(to);
     if (e == NULL) {
-        td_differ(&l->missing, "%s %s", r->name, td_describe_shape(td_shape_of(to)));
-    } else if (!td_shape_equal(e->shape, td_shape_of(to)) ||
+        td_differ(&l->missing, "%s %s", r->name, td_describe_shape(shape));
+    } else if (!td_shape_equal(e->shape, shape) ||
                (e->dtype != to->dtype && !(td_is_float(e->dtype) && td_is_float(to->dtype)))) {
         td_differ(&l->unlike, "%s is %s%s in the file, %s%s here", r->name, td_dtype_name(e->dtype),
-                  td_describe_shape(e->shape), td_dtype_name(to->dtype),
-                  td_describe_shape(td_shape_of(to)));
+                  td_describe_shape(e->shape), td_dtype_name(to->dtype), td_describe_shape(shape));
     }
 }
 
 static void match_text(td_records *l, const td_text_record *r)
 {
-    const char *text = td_safetensors_metadata(l->file, r->key);
-    if (r->kind->take == NULL || r->kind->take(r->of, text, false)) {
-        return;
-    }
-    if (text == NULL) {
+    union {
+        int64_t count;
+        double rate;
+        td_scaler_state scaler;
+        td_dropout_place dropout;
+        td_generator generator;
+    } value;
+    if (r->text != NULL && !r->kind->read(r->text, &value)) {
+        td_differ(&l->unlike, "%s is '%.40s', %s", r->key, r->text, r->kind->unfit);
+    } else if (r->text == NULL && !r->kind->optional) {
         td_differ(&l->missing, "%s (metadata)", r->key);
-    } else {
-        td_differ(&l->unlike, "%s is '%.40s', %s", r->key, text, r->kind->unfit);
+    }
+}
+
+static void match_order(td_records *l)
+{
+    const td_params *params = td_params_laid_out(l->options->model);
+    const char *text = td_safetensors_metadata(l->file, TD_KEY_ORDER);
+    if (params != NULL && text != NULL && !td_order_read(text, params, &l->order)) {
+        td_differ(&l->unlike, "%s is '%.40s', which is no order", TD_KEY_ORDER, text);
     }
 }
 
@@ -95,27 +101,24 @@ static bool may_stay(const td_records *l, const char *name)
            (length >= end && strcmp(name + length - end, counter) == 0);
 }
 
-static void match(td_records *l, bool averages)
+static void match(td_records *l)
 {
-    bool *used = calloc((size_t)td_safetensors_count(l->file) + 1, sizeof *used);
-    if (used == NULL) {
-        l->failed = true;
-        return;
-    }
-    averages = averages && td_safetensors_metadata(l->file, TD_KEY_EMA_UPDATES) != NULL;
-    for (int i = 0; i < l->tensor_count; i++) {
-        match_tensor(l, &l->tensors[i], used, averages);
+    l->used = calloc((size_t)td_safetensors_count(l->file) + 1, sizeof *l->used);
+    l->failed = l->failed || l->used == NULL;
+    l->averages = l->averages && td_safetensors_metadata(l->file, TD_KEY_EMA_UPDATES) != NULL;
+    for (int i = 0; !l->failed && i < l->tensor_count; i++) {
+        match_tensor(l, &l->tensors[i]);
     }
     for (int i = 0; i < l->text_count; i++) {
         match_text(l, &l->texts[i]);
     }
-    for (int i = 0; i < td_safetensors_count(l->file); i++) {
+    match_order(l);
+    for (int i = 0; !l->failed && i < td_safetensors_count(l->file); i++) {
         const td_safetensors_entry *entry = td_safetensors_get(l->file, i);
-        if (!used[i] && !may_stay(l, entry->name)) {
+        if (!l->used[i] && !may_stay(l, entry->name)) {
             td_differ(&l->unexpected, "%s %s", entry->name, td_describe_shape(entry->shape));
         }
     }
-    free(used);
 }
 
 static td_status report_differences(const td_records *l, const char *path)
@@ -140,68 +143,66 @@ static td_status report_differences(const td_records *l, const char *path)
 
 /* ---- the values ---- */
 
-/* Reading a stretch of a parameter's memory order out of the file, whose order is row-major. */
-typedef struct reading {
-    td_tensor to, from; /* all of the parameter, though there is memory for the stretch alone */
-    int order[TD_MAX_DIMS], dims; /* dimensions by their place in memory, the outermost first */
-    int64_t bytes;                /* read of the file */
-} reading;
+/* Exchanges dimensions d - 1 and d. */
+static void swap_dims(td_tensor *t, int d)
+{
+    int64_t size = t->shape[d], stride = t->stride[d];
+    t->shape[d] = t->shape[d - 1];
+    t->stride[d] = t->stride[d - 1];
+    t->shape[d - 1] = size;
+    t->stride[d - 1] = stride;
+}
 
 /* The part of t whose index in a dimension is first, ..., first + count - 1. */
-static void narrow(td_tensor *t, int dim, int64_t first, int64_t count)
+static td_tensor narrow(td_tensor t, int dim, int64_t first, int64_t count)
 {
-    t->offset += first * t->stride[dim];
-    t->shape[dim] = count;
+    t.offset += first * t.stride[dim];
+    t.shape[dim] = count;
+    return t;
 }
 
-/* Reads elements [begin, end), counted in memory order inside the slice whose indices in the outer
- * dimensions are fixed: what lies in whole slices of the next dimension at once, the rest of a
- * slice by itself. */
-static void read_stretch(reading *r, int depth, int64_t begin, int64_t end)
+/* Copies elements [begin, end), counted in memory order in a slice whose indices in the dimensions
+ * before `dim` are fixed: what lies in whole slices of this dimension at once, the rest of a slice
+ * by itself. The dimensions are in the order of `to` in memory. Returns the bytes of `from`. */
+static int64_t copy_stretch(td_tensor to, td_tensor from, int dim, int64_t begin, int64_t end)
 {
-    const td_tensor to = r->to, from = r->from;
-    int dim = depth < r->dims ? r->order[depth] : 0;
-    int64_t slice = depth < r->dims ? to.stride[dim] : 1, last;
-    for (; begin < end; begin = last) {
-        int64_t first = begin / slice, whole = (end - begin) / slice;
-        bool at_edge = begin % slice == 0 && whole > 0;
-        last = at_edge ? begin + whole * slice : (first + 1) * slice;
-        last = last < end ? last : end;
-        if (depth < r->dims) {
-            narrow(&r->to, dim, first, at_edge ? whole : 1);
-            narrow(&r->from, dim, first, at_edge ? whole : 1);
-        }
-        if (at_edge) {
-            td_copy_(&r->to, &r->from);
-            r->bytes += td_numel(&r->from) * (int64_t)td_dtype_size(r->from.dtype);
-        } else {
-            read_stretch(r, depth + 1, begin - first * slice, last - first * slice);
-        }
-        r->to = to;
-        r->from = from;
+    int64_t slice = 1, bytes = 0, next;
+    for (int d = dim + 1; d < to.ndim; d++) {
+        slice *= to.shape[d];
     }
+    for (; begin < end; begin = next) {
+        int64_t first = begin / slice, whole = begin % slice == 0 ? (end - begin) / slice : 0;
+        int64_t count = whole > 0 ? whole : 1;
+        next = (first + count) * slice < end ? (first + count) * slice : end;
+        td_tensor a = to.ndim > 0 ? narrow(to, dim, first, count) : to;
+        td_tensor b = to.ndim > 0 ? narrow(from, dim, first, count) : from;
+        if (whole > 0) {
+            td_copy_(&a, &b);
+            bytes += td_numel(&b) * (int64_t)td_dtype_size(b.dtype);
+        } else {
+            bytes += copy_stretch(a, b, dim + 1, begin - first * slice, next - first * slice);
+        }
+    }
+    return bytes;
 }
 
-/* `part`, 1-d, gets elements [begin, begin + count) of `form`'s memory order from an entry. */
+/* `part`, 1-d, gets elements [begin, begin + its length) of `form`'s memory order from an entry,
+ * which is row-major. Nothing else of the entry is read. */
 static int64_t read_part(const td_safetensors_entry *entry, const td_tensor *form, int64_t begin,
                          const td_tensor *part)
 {
-    reading r = { .dims = 0 };
+    td_tensor to, from; /* all of the parameter, though `to` has memory for the part alone */
     td_storage storage;
-    td_init_borrowed(&r.from, &storage, (void *)(uintptr_t)entry->data, entry->shape, entry->dtype);
-    td_init_header(&r.to, part->storage, part->offset - begin, td_shape_of(form), form->stride,
+    td_init_borrowed(&from, &storage, (void *)(uintptr_t)entry->data, entry->shape, entry->dtype);
+    td_init_header(&to, part->storage, part->offset - begin, td_shape_of(form), form->stride,
                    form->dtype);
-    for (int d = 0; d < form->ndim; d++) {
-        int at = form->shape[d] > 1 ? r.dims++ : 0; /* strides of length 1 say nothing */
-        for (; at > 0 && form->stride[r.order[at - 1]] < form->stride[d]; at--) {
-            r.order[at] = r.order[at - 1];
-        }
-        if (form->shape[d] > 1) {
-            r.order[at] = d;
+    for (int last = 1; last < to.ndim; last++) {
+        for (int d = last; d > 0 && to.stride[d - 1] < to.stride[d]; d--) {
+            swap_dims(&to, d);
+            swap_dims(&from, d);
         }
     }
-    read_stretch(&r, 0, begin, begin + td_numel(part));
-    return r.bytes;
+    return copy_stretch(to, from, 0, begin, begin + td_numel(part));
 }
 
 /* This rank's window of a parameter or of its state. */
@@ -244,30 +245,30 @@ static td_status take(td_records *l)
     for (int i = 0; i < l->tensor_count; i++) {
         TD_TRY(take_tensor(l, &l->tensors[i]));
     }
-    bool taken = true;
     for (int i = 0; i < l->text_count; i++) {
         const td_text_record *r = &l->texts[i];
-        taken = taken && (r->kind->take == NULL ||
-                          r->kind->take(r->of, td_safetensors_metadata(l->file, r->key), true));
+        if (r->text != NULL) {
+            (void)r->kind->read(r->text, r->of);
+        }
     }
-    td_optim *o = l->options->optim;
-    td_ema *e = l->options->ema;
-    if (o != NULL) {
-        o->skipped = td_params_skipped(o->params);
+    const td_checkpoint_options *c = l->options;
+    if (c->optim != NULL) {
+        c->optim->skipped = td_params_skipped(c->optim->params);
     }
-    if (e != NULL) {
-        e->skipped = td_params_skipped(e->of.params);
+    if (c->ema != NULL) {
+        c->ema->skipped = td_params_skipped(c->ema->of.params);
     }
-    return taken ? TD_OK : TD_E_NOMEM;
+    if (c->scaler != NULL && td_safetensors_metadata(l->file, TD_KEY_SCALER) != NULL) {
+        td_scaler_set(c->scaler, &l->scaler);
+    }
+    return l->order != NULL ? td_params_reorder(td_params_laid_out(c->model), l->order) : TD_OK;
 }
 
 /* Fails unless the file has what is asked for. Nothing is changed. */
-static td_status compare(td_records *l, bool averages)
+static td_status compare(td_records *l)
 {
     td_records_list(l);
-    if (!l->failed) {
-        match(l, averages);
-    }
+    match(l);
     const char *path = l->options->path;
     return l->failed ? td_fail(TD_E_NOMEM, "no memory to load '%s'", path)
                      : report_differences(l, path);
@@ -281,8 +282,8 @@ td_status td_checkpoint_load_model(const td_checkpoint_options *options, bool av
     const td_params_peers *peers = shared != NULL ? td_params_peers_of(shared) : NULL;
     td_safetensors *file = NULL;
     td_status status = td_checkpoint_open(options->path, &file);
-    td_records list = { .options = options, .file = file };
-    status = td_peers_agree(peers, status == TD_OK ? compare(&list, averages) : status);
+    td_records list = { .options = options, .file = file, .averages = averages };
+    status = td_peers_agree(peers, status == TD_OK ? compare(&list) : status);
     if (status == TD_OK) {
         status = td_peers_agree(peers, take(&list));
     }

@@ -55,6 +55,11 @@ const td_params *td_records_shared(const td_checkpoint_options *c)
     return peers != NULL && (c->optim != NULL || peers->own_values) ? params : NULL;
 }
 
+td_status td_peers_agree(const td_params_peers *peers, td_status status)
+{
+    return peers != NULL ? peers->agree(status, peers->user) : status;
+}
+
 /* ---- the list ---- */
 
 /* Room for one more: it doubles. */
@@ -69,50 +74,64 @@ static void *grow(td_records *l, void *items, int count, size_t size)
 }
 
 /* Takes the name over, and the tensor if it is a view. */
-static void add_tensor(td_records *l, td_tensor_part part, char *name, td_tensor *t, bool view)
+static void push_tensor(td_records *l, td_tensor_record r)
 {
-    l->failed = l->failed || name == NULL || t == NULL;
+    l->failed = l->failed || r.name == NULL || r.tensor == NULL;
     l->tensors = grow(l, l->tensors, l->tensor_count, sizeof *l->tensors);
     if (l->failed) {
-        free(name);
-        td_free(view ? t : NULL);
-        return;
+        free(r.name);
+        td_free(r.view ? r.tensor : NULL);
+    } else {
+        l->tensors[l->tensor_count++] = r;
     }
-    l->tensors[l->tensor_count++] =
-        (td_tensor_record){ .name = name, .tensor = t, .view = view, .part = part };
 }
 
 /* Parameter i's part of what the ranks may share, or what is packed: `flat`, a window then. */
-static void add_share(td_records *l, td_tensor_part part, char *name, const td_params *params,
-                      int i, td_tensor *flat, bool shared)
+static void push_share(td_records *l, td_tensor_part part, char *name, const td_params *params,
+                       int i, td_tensor *flat, bool shared)
 {
-    add_tensor(l, part, name,
-               shared ? td_params_get(params, i)->tensor : td_params_view(params, flat, i),
-               !shared);
-    if (shared && !l->failed) {
-        l->tensors[l->tensor_count - 1].window = flat;
-        l->tensors[l->tensor_count - 1].param = i;
+    td_tensor *t = shared ? td_params_get(params, i)->tensor : td_params_view(params, flat, i);
+    td_tensor *window = shared ? flat : NULL;
+    push_tensor(l, (td_tensor_record){ name, t, !shared, window, i, .part = part });
+}
+
+/* Takes the key over, and while saving the text. */
+static void push_text(td_records *l, td_text_record r)
+{
+    bool saving = l->file == NULL;
+    l->failed = l->failed || r.key == NULL || (saving && r.text == NULL);
+    l->texts = grow(l, l->texts, l->text_count, sizeof *l->texts);
+    if (l->failed) {
+        free(r.key);
+        free(saving ? r.text : NULL);
+    } else {
+        l->texts[l->text_count++] = r;
     }
+}
+
+/* A value's text: made while saving, the file's while loading; NULL: there is none. */
+static char *text_of(const td_records *l, const char *key, const td_text_kind *kind, const void *of)
+{
+    const char *there =
+        l->file != NULL && key != NULL ? td_safetensors_metadata(l->file, key) : NULL;
+    return l->file == NULL ? kind->put(of) : (char *)(uintptr_t)there;
 }
 
 /* Takes the key over. */
 static void add_text(td_records *l, char *key, const td_text_kind *kind, const void *of)
 {
-    char *text = l->file == NULL && key != NULL ? kind->put(of) : NULL;
-    l->failed = l->failed || key == NULL || (l->file == NULL && text == NULL);
-    l->texts = grow(l, l->texts, l->text_count, sizeof *l->texts);
-    if (l->failed) {
-        free(key);
-        free(text);
-        return;
-    }
-    l->texts[l->text_count++] =
-        (td_text_record){ .key = key, .text = text, .kind = kind, .of = (void *)(uintptr_t)of };
+    push_text(l, (td_text_record){ key, text_of(l, key, kind, of), kind, (void *)(uintptr_t)of });
 }
 
 static void add(td_records *l, const char *key, const td_text_kind *kind, const void *of)
 {
     add_text(l, td_format("%s", key), kind, of);
+}
+
+/* A text that is only saved. */
+static void note(td_records *l, const char *key, char *text)
+{
+    push_text(l, (td_text_record){ .key = td_format("%s", key), .text = text });
 }
 
 void td_records_free(td_records *list)
@@ -123,8 +142,10 @@ void td_records_free(td_records *list)
     }
     for (int i = 0; i < list->text_count; i++) {
         free(list->texts[i].key);
-        free(list->texts[i].text);
+        free(list->file == NULL ? list->texts[i].text : NULL);
     }
+    free(list->order);
+    free(list->used);
     free(list->tensors);
     free(list->texts);
 }
@@ -168,9 +189,9 @@ static void list_model(td_records *l, td_module *model)
         char *name = td_format("%s", state.items[i].name);
         int number = shares_values(params) ? number_of(params, t) : -1;
         if (number >= 0) {
-            add_share(l, TD_PART_MODEL, name, params, number, td_params_flat(params), true);
+            push_share(l, TD_PART_MODEL, name, params, number, td_params_flat(params), true);
         } else {
-            add_tensor(l, TD_PART_MODEL, name, t, false);
+            push_tensor(l, (td_tensor_record){ .name = name, .tensor = t, .part = TD_PART_MODEL });
         }
     }
     td_state_list_free(&state);
@@ -179,81 +200,75 @@ static void list_model(td_records *l, td_module *model)
 /* What td_load_model makes the model with, and the program's own. */
 static void list_notes(td_records *l, const td_checkpoint_options *c)
 {
-    int64_t format = TD_CHECKPOINT_FORMAT;
     td_model_record r = td_model_record_of(c->model); /* all zero if another way made the model */
-    add(l, TD_KEY_FORMAT, &td_text_count, &format);
+    note(l, TD_KEY_FORMAT, td_format("%d", TD_CHECKPOINT_FORMAT));
     if (r.arch != NULL) {
-        add(l, TD_KEY_ARCH, &td_text_string, r.arch);
-        add(l, TD_KEY_CLASSES, &td_text_count, &r.classes);
-        add(l, TD_KEY_STEM, &td_text_string, r.stem == TD_STEM_CIFAR ? "cifar" : "imagenet");
+        note(l, TD_KEY_ARCH, td_format("%s", r.arch));
+        note(l, TD_KEY_CLASSES, td_format("%" PRId64, r.classes));
+        note(l, TD_KEY_STEM, td_format("%s", r.stem == TD_STEM_CIFAR ? "cifar" : "imagenet"));
     }
     if (r.image_size > 0) {
-        add(l, TD_KEY_IMAGE_SIZE, &td_text_count, &r.image_size);
+        note(l, TD_KEY_IMAGE_SIZE, td_format("%" PRId64, r.image_size));
     }
     if (r.widths[0] > 0) {
-        char widths[64];
-        snprintf(widths, sizeof widths, "%" PRId64 " %" PRId64 " %" PRId64, r.widths[0],
-                 r.widths[1], r.widths[2]);
-        add(l, TD_KEY_WIDTHS, &td_text_string, widths);
+        note(l, TD_KEY_WIDTHS,
+             td_format("%" PRId64 " %" PRId64 " %" PRId64, r.widths[0], r.widths[1], r.widths[2]));
     }
     if (r.unit_head) {
-        add(l, TD_KEY_UNIT_HEAD, &td_text_string, "yes");
+        note(l, TD_KEY_UNIT_HEAD, td_format("yes"));
     }
     for (int i = 0; i < c->metadata_count; i++) {
-        add(l, c->metadata[i].key, &td_text_string, c->metadata[i].value);
+        note(l, c->metadata[i].key, td_format("%s", c->metadata[i].value));
     }
 }
 
 /* A parameter that has made no step, here or in the file, has no state there. */
 static void list_parameter(td_records *l, td_optim *o, int i)
 {
+    static char none[] = "0";
     const char *path = td_params_get(o->params, i)->name;
     char *key = td_format(TD_KEY_OPTIMIZER_STEP, path);
-    int64_t steps = o->steps[i];
-    if (l->file != NULL && key != NULL) {
-        steps = 0;
-        (void)td_text_count.take(&steps, td_safetensors_metadata(l->file, key), true);
-    }
-    if (l->file == NULL && steps == 0) {
+    char *text = text_of(l, key, &td_text_count, &o->steps[i]);
+    text = text == NULL && l->file != NULL ? none : text;
+    bool stepped = text != NULL && strcmp(text, none) != 0;
+    if (l->file == NULL && text != NULL && !stepped) {
         free(key);
+        free(text);
         return;
     }
-    add_text(l, key, &td_text_count, &o->steps[i]);
-    td_tensor_part part = steps > 0 ? TD_PART_OTHER : TD_PART_EMPTY;
+    push_text(l, (td_text_record){ key, text, &td_text_count, &o->steps[i] });
+    td_tensor_part part = stepped ? TD_PART_OTHER : TD_PART_EMPTY;
     bool shared = td_params_peers_of(o->params) != NULL || o->kind->packed != TD_F32;
     for (int k = 0; k < TD_OPTIM_STATES; k++) {
         td_tensor *own = NULL;
-        bool has_own = o->kind->own_state != NULL && o->kind->own_state(o, i, k, &own);
-        char *name = o->kind->states[k] != NULL
-                         ? td_format(TD_KEY_OPTIMIZER "%s.%s", path, o->kind->states[k])
-                         : NULL;
-        if (has_own) {
-            add_tensor(l, part, name, own, true);
-        } else if (o->kind->own_state == NULL && o->state[k] != NULL) {
-            add_share(l, part, name, o->params, i, o->state[k], shared);
-        } else {
-            free(name);
+        bool flat = o->kind->own_state == NULL;
+        bool there = flat ? o->state[k] != NULL : o->kind->own_state(o, i, k, &own);
+        char *name = there ? td_format(TD_KEY_OPTIMIZER "%s.%s", path, o->kind->states[k]) : NULL;
+        if (there && flat) {
+            push_share(l, part, name, o->params, i, o->state[k], shared);
+        } else if (there) {
+            push_tensor(l, (td_tensor_record){ name, own, true, .part = part });
         }
     }
 }
 
 static void list_optimizer(td_records *l, td_optim *o)
 {
-    const char *here = o->kind->name, *kind = here;
+    const char *here = o->kind->name, *there = here;
     if (l->file == NULL) {
         td_optim_settle(o);
+        note(l, TD_KEY_OPTIMIZER_KIND, td_format("%s", here));
     } else {
-        kind = td_safetensors_metadata(l->file, TD_KEY_OPTIMIZER_KIND);
+        there = td_safetensors_metadata(l->file, TD_KEY_OPTIMIZER_KIND);
     }
-    if (kind == NULL) {
+    if (there == NULL) {
         td_differ(&l->missing, "the state of an optimizer (%s)", here);
         return;
     }
-    if (strcmp(kind, here) != 0) {
-        td_differ(&l->unlike, "the optimizer is %.20s in the file, %s here", kind, here);
+    if (strcmp(there, here) != 0) {
+        td_differ(&l->unlike, "the optimizer is %.20s in the file, %s here", there, here);
         return;
     }
-    add(l, TD_KEY_OPTIMIZER_KIND, &td_text_string, here);
     add(l, TD_KEY_OPTIMIZER_LR, &td_text_rate, &o->lr);
     for (int i = 0; i < td_params_count(o->params); i++) {
         list_parameter(l, o, i);
@@ -270,13 +285,13 @@ static void list_averages(td_records *l, td_ema *e)
     }
     add(l, TD_KEY_EMA_UPDATES, &td_text_count, td_ema_count(e));
     for (int i = 0; i < td_params_count(e->of.params); i++) {
-        add_share(l, TD_PART_OTHER,
-                  td_format(TD_KEY_EMA "%s", td_params_get(e->of.params, i)->name), e->of.params, i,
-                  e->of.flat, shares_values(e->of.params));
+        char *name = td_format(TD_KEY_EMA "%s", td_params_get(e->of.params, i)->name);
+        push_share(l, TD_PART_OTHER, name, e->of.params, i, e->of.flat,
+                   shares_values(e->of.params));
     }
     for (int i = 0; i < e->of.buffer_count; i++) {
-        add_tensor(l, TD_PART_OTHER, td_format(TD_KEY_EMA "%s", e->of.buffers[i].name),
-                   e->of.buffers[i].copy, false);
+        char *name = td_format(TD_KEY_EMA "%s", e->of.buffers[i].name);
+        push_tensor(l, (td_tensor_record){ name, e->of.buffers[i].copy, .part = TD_PART_OTHER });
     }
 }
 
@@ -302,13 +317,14 @@ void td_records_list(td_records *l)
         list_averages(l, c->ema);
     }
     for (int i = 0; i < c->extra_count; i++) {
-        add_tensor(l, TD_PART_OTHER, td_format("%s", c->extra[i].name), c->extra[i].tensor, false);
-        if (!l->failed) {
-            l->tensors[l->tensor_count - 1].owner = c->extra[i].owner;
-        }
+        push_tensor(l, (td_tensor_record){ .name = td_format("%s", c->extra[i].name),
+                                           .tensor = c->extra[i].tensor,
+                                           .owner = c->extra[i].owner,
+                                           .part = TD_PART_OTHER });
     }
     if (c->scaler != NULL) {
-        add(l, TD_KEY_SCALER, &td_text_scaler, c->scaler);
+        l->scaler = td_scaler_now(c->scaler);
+        add(l, TD_KEY_SCALER, &td_text_scaler, &l->scaler);
     }
     if (c->with_random) {
         add(l, TD_KEY_RANDOM, &td_text_generator, td_default_generator());
@@ -316,7 +332,7 @@ void td_records_list(td_records *l)
     }
     const td_params *params = td_params_laid_out(c->model);
     bool ours = params != NULL && td_params_peers_of(params) == NULL; /* not the ranks' */
-    if (params != NULL && (l->file != NULL || (ours && is_moved(params)))) {
-        add(l, TD_KEY_ORDER, &td_text_order, params);
+    if (l->file == NULL && ours && is_moved(params)) {
+        note(l, TD_KEY_ORDER, td_order_text(params));
     }
 }

@@ -3,8 +3,10 @@
 #ifndef TD_NN_IO_RECORDS_H
 #define TD_NN_IO_RECORDS_H
 
+#include "nn/extra/inspect.h"
 #include "nn/io/checkpoint.h"
 #include "nn/io/safetensors.h"
+#include "nn/params.h"
 
 /* Names in a file. Of tensors: "optimizer.<path>.<what>", "ema.<path>", "extra.<name>". Of
  * metadata: */
@@ -41,27 +43,30 @@ bool td_read_count(const char *text, int64_t most, int64_t *count);
 
 /* How a value becomes text in the metadata, and a value again. */
 typedef struct td_text_kind {
-    char *(*put)(const void *of); /* malloc'ed; NULL with td_last_error() */
-    /* Reads a text (NULL: the file has none) and, with set, gives the value to `of`. false: the
-     * text does not fit; with set: td_last_error() says what failed. */
-    bool (*take)(void *of, const char *text, bool set);
-    const char *unfit; /* what a text that does not fit is, for messages */
+    char *(*put)(const void *of);             /* malloc'ed; NULL with td_last_error() */
+    bool (*read)(const char *text, void *to); /* false: the text does not fit */
+    const char *unfit;                        /* what a text that does not fit is, for messages */
+    bool optional;                            /* no text: the value stays */
 } td_text_kind;
 
-extern const td_text_kind td_text_string;    /* of const char: only saved */
-extern const td_text_kind td_text_count;     /* of int64_t, 0 to TD_MOST_COUNT; no text: 0 */
-extern const td_text_kind td_text_rate;      /* of double; no text: it stays */
-extern const td_text_kind td_text_scaler;    /* of td_scaler; no text: it stays */
-extern const td_text_kind td_text_dropout;   /* of td_dropout_place */
-extern const td_text_kind td_text_generator; /* of td_generator */
-extern const td_text_kind td_text_order;     /* of td_params; no text: it stays */
+extern const td_text_kind td_text_count;     /* int64_t, 0 to TD_MOST_COUNT */
+extern const td_text_kind td_text_rate;      /* double */
+extern const td_text_kind td_text_scaler;    /* td_scaler_state */
+extern const td_text_kind td_text_dropout;   /* td_dropout_place */
+extern const td_text_kind td_text_generator; /* td_generator */
 
 typedef struct td_text_record {
     char *key;
-    char *text;               /* while saving */
-    const td_text_kind *kind; /* NULL: loading ignores it */
+    char *text; /* of the list while saving, of the file while loading; NULL: there is none */
+    const td_text_kind *kind; /* while loading */
     void *of;
 } td_text_record;
+
+/* The order of parameters in memory: "2 0 1", the k-th number is the k-th in memory. NULL when
+ * memory is short. */
+char *td_order_text(const td_params *params);
+/* false: the text is no order. *order: to be freed, or NULL if the present order stays. */
+bool td_order_read(const char *text, const td_params *params, int **order);
 
 typedef enum td_tensor_part { TD_PART_MODEL, TD_PART_EMPTY, TD_PART_OTHER } td_tensor_part;
 typedef struct td_tensor_record {
@@ -88,6 +93,10 @@ typedef struct td_records {
     int tensor_count;
     td_text_record *texts;
     int text_count;
+    bool averages;          /* load those of the weights where the file has them */
+    bool *used;             /* of the file's tensors: a record is loaded from it */
+    td_scaler_state scaler; /* the options' scaler's */
+    int *order;             /* of parameters in memory; NULL: it stays */
     td_difference missing, unexpected, unlike; /* of the file */
     int64_t bytes_read;                        /* of the file's data */
     bool failed;                               /* memory was short */
@@ -97,8 +106,10 @@ typedef struct td_records {
 void td_records_require(const td_checkpoint_options *c, const char *function, td_site at);
 /* The model's parameters if ranks share what is saved or loaded of them; NULL: they do not. */
 const td_params *td_records_shared(const td_checkpoint_options *c);
+/* TD_OK if that is the status on all ranks; peers NULL: there are no others. */
+td_status td_peers_agree(const td_params_peers *peers, td_status status);
 
-/* Adds all records of list->options; the last one moves the parameters in memory. */
+/* Adds all records of list->options. */
 void td_records_list(td_records *list);
 void td_records_free(td_records *list);
 

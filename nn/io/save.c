@@ -1,17 +1,197 @@
-/* Saving a checkpoint: walks over its list of records, and writes what this rank has of each. */
+/* Saving a checkpoint: walks over its list of records, and writes what this rank has of each, at
+ * once or by a thread while the program goes on.
+ *
+ * For the thread, what this rank writes is copied while the program waits. (A forked child would
+ * have the copy for nothing, but not safely: it has none of the threads that convert tensors, locks
+ * that other threads hold stay locked in it, memory that ranks share goes on changing under it, and
+ * a GPU's memory cannot be used in it.) The thread calls no collective, because the ranks' order of
+ * collectives must not depend on the speed of disks: with several ranks the file gets its name in
+ * td_saving_wait. */
 #include "nn/internal.h"
 #include "nn/io/records.h"
-#include "nn/io/saving.h"
 #include "nn/module.h"
 #include "nn/optim/optim_internal.h"
-#include "nn/params.h"
 #include "tensor/extend.h"
 #include "tensor/storage.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { PIECE = 1 << 20 }; /* bytes that are converted, then written: they stay in the cache */
+
+/* ---- the file, perhaps written by a thread ---- */
+
+/* A copy of bytes of a tensor, which the thread will write. */
+typedef struct piece {
+    struct piece *next;
+    int tensor;
+    int64_t offset;
+    size_t size;
+    char bytes[];
+} piece;
+
+struct td_saving {
+    td_safetensors_out *out;      /* NULL: this rank does not write */
+    const td_params_peers *peers; /* the ranks that write the file; NULL: this one */
+    piece **last;                 /* where the next piece goes */
+    pthread_t thread;
+    bool started;
+    atomic_bool written;  /* the thread is done: */
+    pthread_mutex_t lock; /* of what follows, while the thread writes */
+    piece *pieces;        /* that are left */
+    td_status status;
+    char message[1024]; /* what failed */
+};
+
+static td_saving *new_saving(const td_params_peers *peers)
+{
+    td_saving *w = calloc(1, sizeof *w);
+    if (w != NULL) {
+        w->peers = peers;
+        w->last = &w->pieces;
+        pthread_mutex_init(&w->lock, NULL);
+        atomic_init(&w->written, false);
+    }
+    return w;
+}
+
+/* Memory for bytes of tensor i, which the thread will write. NULL with td_last_error(). */
+static void *room_for(td_saving *w, int i, int64_t offset, size_t size)
+{
+    piece *p = malloc(sizeof *p + size);
+    if (p == NULL) {
+        td_fail(TD_E_NOMEM,
+                "no memory for a copy of the checkpoint that is written in the background; save "
+                "it in the foreground");
+        return NULL;
+    }
+    *p = (piece){ .tensor = i, .offset = offset, .size = size };
+    *w->last = p;
+    w->last = &p->next;
+    return p->bytes;
+}
+
+/* Ends this rank's part of the file. */
+static td_status finish(td_saving *w, td_status status)
+{
+    td_status finished = td_safetensors_finish(w->out, status == TD_OK);
+    w->out = NULL;
+    return status == TD_OK ? finished : status;
+}
+
+static void free_saving(td_saving *w)
+{
+    for (piece *p = w->pieces, *next; p != NULL; p = next) {
+        next = p->next;
+        free(p);
+    }
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+}
+
+/* Puts the file in its place if the status is TD_OK on all ranks, and otherwise removes it. All
+ * ranks return the same outcome. peers: the ranks, or NULL if they have agreed on a failure.
+ * Frees w; NULL is fine after a failure. */
+static td_status end(td_saving *w, const td_params_peers *peers, td_status status)
+{
+    if (w == NULL) {
+        return status;
+    }
+    bool first = peers == NULL || peers->rank == 0; /* its file gets the name, after the others */
+    status = first ? status : finish(w, status);
+    status = td_peers_agree(peers, status);
+    bool written = status == TD_OK;
+    status = first ? finish(w, status) : status;
+    free_saving(w);
+    return written ? td_peers_agree(peers, status) : status;
+}
+
+/* Keeps the first failure. */
+static void note(td_saving *w, td_status status)
+{
+    if (status != TD_OK && w->status == TD_OK) {
+        w->status = status;
+        snprintf(w->message, sizeof w->message, "%s", td_last_error());
+    }
+}
+
+/* Writes the next piece; false: none is left. */
+static bool write_piece(td_saving *w)
+{
+    pthread_mutex_lock(&w->lock);
+    piece *p = w->pieces;
+    bool left = p != NULL;
+    if (left) {
+        w->pieces = p->next;
+        if (w->status == TD_OK) {
+            note(w, td_safetensors_put(w->out, p->tensor, p->offset, p->bytes, p->size));
+        }
+        free(p);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return left;
+}
+
+static void *write_pieces(void *arg)
+{
+    td_saving *w = arg;
+    /* What training leaves of the CPUs is enough; a share of them would make steps longer. */
+    (void)pthread_setschedparam(pthread_self(), SCHED_IDLE, &(struct sched_param){ 0 });
+    while (write_piece(w)) {
+    }
+    if (w->peers == NULL) {
+        note(w, finish(w, w->status));
+    } else if (w->status == TD_OK && w->out != NULL) {
+        note(w, td_safetensors_sync(w->out));
+    }
+    atomic_store(&w->written, true);
+    return NULL;
+}
+
+/* Starts the thread; td_saving_wait tells of a failure. Signals are for the program's own threads.
+ */
+static void start(td_saving *w)
+{
+    sigset_t all, usual;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &usual);
+    int error = pthread_create(&w->thread, NULL, write_pieces, w);
+    pthread_sigmask(SIG_SETMASK, &usual, NULL);
+    w->started = error == 0;
+    if (error != 0) {
+        note(w, td_fail(TD_E_IO, "cannot start a thread that writes a checkpoint: %s",
+                        strerror(error)));
+        atomic_store(&w->written, true);
+    }
+}
+
+bool td_saving_is_written(const td_saving *saving)
+{
+    return atomic_load(&saving->written);
+}
+
+td_status td_saving_wait(td_saving **saving)
+{
+    td_saving *w = *saving;
+    *saving = NULL;
+    if (w == NULL) {
+        return TD_OK;
+    }
+    if (w->started) { /* now nothing should wait for idle CPUs: others may keep them all busy */
+        while (write_piece(w)) {
+        }
+        (void)pthread_setschedparam(w->thread, SCHED_OTHER, &(struct sched_param){ 0 });
+        pthread_join(w->thread, NULL);
+    }
+    td_status status = w->status == TD_OK ? TD_OK : td_fail(w->status, "%s", w->message);
+    return end(w, w->peers, status);
+}
+
+/* ---- what this rank writes of each record ---- */
 
 typedef struct saver {
     const td_records *list;
@@ -37,8 +217,6 @@ static const td_params *saved_together(const td_checkpoint_options *c)
     return params;
 }
 
-/* ---- the records ---- */
-
 /* A header of t's form over the elements in `memory`, for the time of a call. */
 static td_tensor over(const td_tensor *memory, const td_tensor *t)
 {
@@ -61,7 +239,7 @@ static void put(saver *s, int i, const td_tensor *t, int64_t from, int64_t to)
             rows.offset += from * t->stride[0];
         }
         size_t size = (size_t)(count * row);
-        void *bytes = s->later ? td_saving_room(s->saving, i, from * row, size) : s->buffer;
+        void *bytes = s->later ? room_for(s->saving, i, from * row, size) : s->buffer;
         if (bytes == NULL) {
             s->status = TD_E_NOMEM;
             return;
@@ -95,25 +273,22 @@ static td_status put_record(saver *s, int i)
     const td_tensor_record *r = &s->list->tensors[i];
     int rank = s->peers != NULL ? s->peers->rank : 0;
     int owner = r->window != NULL ? td_params_owner(s->params, r->param) : r->owner;
-    int64_t rows = r->tensor->ndim > 0 ? r->tensor->shape[0] : 1;
-    bool in_whole = r->window != NULL;
-    if (owner != 0 && (owner < 0 || !s->all_write)) {
+    int64_t rows = r->tensor->ndim > 0 ? r->tensor->shape[0] : 1, from = 0, to = rows;
+    bool together = owner != 0 && (owner < 0 || !s->all_write);
+    if (together) {
         TD_TRY(bring_together(s, r));
-        in_whole = true;
-        owner = 0;
         if (s->all_write) {
-            td_tensor whole = over(s->whole, r->tensor);
-            put(s, i, &whole, rows * rank / s->peers->count, rows * (rank + 1) / s->peers->count);
-            return TD_OK;
+            from = rows * rank / s->peers->count;
+            to = rows * (rank + 1) / s->peers->count;
         }
-    } else if (r->window != NULL && owner == rank && s->status == TD_OK) {
+    } else if (owner != rank || s->status != TD_OK) {
+        return TD_OK;
+    } else if (r->window != NULL) {
         td_tensor part = td_params_part(s->whole, 0, td_numel(r->tensor));
         s->status = td_params_take(s->params, r->window, r->param, &part);
     }
-    if (owner == rank) {
-        td_tensor whole = in_whole ? over(s->whole, r->tensor) : *r->tensor;
-        put(s, i, &whole, 0, rows);
-    }
+    td_tensor t = together || r->window != NULL ? over(s->whole, r->tensor) : *r->tensor;
+    put(s, i, &t, from, to);
     return TD_OK;
 }
 
@@ -125,44 +300,38 @@ static td_status put_all(saver *s)
     return s->status;
 }
 
-/* ---- the file ---- */
+/* ---- the whole ---- */
 
-/* Memory for the largest parameter's state. */
-static td_tensor *new_whole(const td_records *l, const td_params *params)
-{
-    int64_t largest = 1;
-    for (int i = 0; i < l->tensor_count; i++) {
-        const td_tensor_record *r = &l->tensors[i];
-        int64_t count = r->window != NULL || r->owner > 0 ? td_numel(r->tensor) : 0;
-        largest = count > largest ? count : largest;
-    }
-    const td_tensor *flat = td_params_flat(params);
-    return td_zeros(TD_SHAPE(largest), flat->dtype, td_device_of(flat));
-}
-
+/* What all of writing needs; false: memory is short. */
 static bool describe_file(saver *s)
 {
     const td_records *l = s->list;
-    size_t largest = 0;
+    s->saving = new_saving(s->peers);
     s->entries = calloc((size_t)l->tensor_count + 1, sizeof *s->entries);
     s->metadata = calloc((size_t)l->text_count + 1, sizeof *s->metadata);
-    if (s->entries == NULL || s->metadata == NULL) {
+    if (s->saving == NULL || s->entries == NULL || s->metadata == NULL) {
         return false;
     }
+    int64_t row = 0, whole = 1; /* the longest of each */
     for (int i = 0; i < l->tensor_count; i++) {
-        const td_tensor *t = l->tensors[i].tensor;
-        size_t bytes = (size_t)td_numel(t) * td_dtype_size(t->dtype);
+        const td_tensor_record *r = &l->tensors[i];
+        const td_tensor *t = r->tensor;
+        int64_t count = td_numel(t), bytes = count * (int64_t)td_dtype_size(t->dtype);
+        int64_t of_row = bytes / (t->ndim > 0 && t->shape[0] > 0 ? t->shape[0] : 1);
         s->entries[i] = (td_safetensors_entry){
-            .name = l->tensors[i].name, .dtype = t->dtype, .shape = td_shape_of(t), .bytes = bytes
+            .name = r->name, .dtype = t->dtype, .shape = td_shape_of(t), .bytes = (size_t)bytes
         };
-        size_t row = bytes / (size_t)(t->ndim > 0 && t->shape[0] > 0 ? t->shape[0] : 1);
-        largest = row > largest ? row : largest;
+        row = of_row > row ? of_row : row;
+        whole = (r->window != NULL || r->owner > 0) && count > whole ? count : whole;
     }
     for (int i = 0; i < l->text_count; i++) {
         s->metadata[i] = (td_metadata){ l->texts[i].key, l->texts[i].text };
     }
-    s->buffer = malloc(PIECE + largest);
-    s->whole = s->params != NULL ? new_whole(l, s->params) : NULL;
+    s->buffer = malloc(PIECE + (size_t)row);
+    if (s->params != NULL) {
+        const td_tensor *flat = td_params_flat(s->params);
+        s->whole = td_zeros(TD_SHAPE(whole), flat->dtype, td_device_of(flat));
+    }
     return s->buffer != NULL && (s->params == NULL || s->whole != NULL);
 }
 
@@ -206,40 +375,25 @@ static td_status begin_file(saver *s)
 }
 
 /* All ranks have the same collectives whether writing fails or not. */
-static td_status write_file(saver *s, td_saving **background)
-{
-    td_status status = begin_file(s);
-    if (status != TD_OK) {
-        td_saving_drop(s->saving);
-        return status;
-    }
-    status = put_all(s);
-    if (background == NULL) {
-        return td_saving_end(s->saving, status);
-    }
-    status = td_peers_agree(s->peers, status);
-    if (status != TD_OK) {
-        td_saving_drop(s->saving);
-        return status;
-    }
-    *background = s->saving;
-    td_saving_start(s->saving);
-    return TD_OK;
-}
-
 static td_status save(saver *s)
 {
     const td_checkpoint_options *c = s->list->options;
-    bool described = !s->list->failed && describe_file(s);
-    s->saving = described ? td_saving_new(s->peers) : NULL;
-    td_status status = s->saving != NULL
+    td_status status = !s->list->failed && describe_file(s)
                            ? TD_OK
                            : td_fail(TD_E_NOMEM, "no memory to save a checkpoint to '%s'", c->path);
     status = td_peers_agree(s->peers, status);
-    if (status == TD_OK) {
-        status = write_file(s, c->background);
+    status = status == TD_OK ? begin_file(s) : status;
+    const td_params_peers *others = status == TD_OK ? s->peers : NULL; /* may not agree any more */
+    status = status == TD_OK ? put_all(s) : status;
+    if (c->background != NULL) {
+        status = td_peers_agree(others, status);
+        others = NULL;
+    }
+    if (c->background != NULL && status == TD_OK) {
+        *c->background = s->saving;
+        start(s->saving);
     } else {
-        td_saving_drop(s->saving);
+        status = end(s->saving, others, status);
     }
     free(s->entries);
     free(s->metadata);
