@@ -389,7 +389,7 @@ static td_status save(saver *s)
         status = td_peers_agree(others, status);
         others = NULL;
     }
-    if (c->background != NULL && status == TD_OK) {
+    if (c->background != NULL && s->saving != NULL && status == TD_OK) {
         *c->background = s->saving;
         start(s->saving);
     } else {
