@@ -28,7 +28,7 @@ static void fuzz_option(cli_kind kind, const char *text)
     option.choices = kind == CLI_TEXT ? "one|two|three" : NULL;
     char message[512] = "", value[256];
     if (!cli_set(&option, text, message, sizeof message)) {
-        require(strncmp(message, "--option: ", 10) == 0);
+        require(message[0] != '\0');
         return;
     }
     cli_get(&option, value, sizeof value);

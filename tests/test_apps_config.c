@@ -255,6 +255,8 @@ static void test_hostile_files(void **state)
     assert_error_says("none.yaml", NULL);
     assert_true(config_read(schema, &s, temp_folder()) != TD_OK);
     assert_int_equal(parse(&s, "OUT_DIR: \x1b[31m\n"), TD_E_FORMAT);
+    assert_int_equal(config_set(schema, &s, "here", "OUT_DIR", "na\xefve"), TD_E_FORMAT);
+    assert_error_says("a line of text in UTF-8", NULL);
     assert_int_equal(config_set(schema, &s, "here", "\x1b[31mX", "1"), TD_E_FORMAT);
     assert_null(strchr(td_last_error(), '\x1b'));
 }

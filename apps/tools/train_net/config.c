@@ -138,6 +138,38 @@ static td_status check_choice(const config_key *key, const char *where, const ch
                    key->name, given.text, key->choices, td_nearest_name(given.text, words, count));
 }
 
+/* The character at *at of UTF-8, and *at behind it; 0: it is none. */
+static uint32_t next_character(const unsigned char **at)
+{
+    static const uint32_t least[] = { 0, 0x80, 0x800, 0x10000 };
+    uint32_t c = *(*at)++;
+    int more = c < 0x80 ? 0 : c < 0xc0 ? -1 : c < 0xe0 ? 1 : c < 0xf0 ? 2 : c < 0xf8 ? 3 : -1;
+    if (more > 0) {
+        c &= 0x3fu >> more;
+    }
+    for (int i = 0; i < more; i++) {
+        if ((**at & 0xc0) != 0x80) {
+            return 0;
+        }
+        c = c << 6 | (*(*at)++ & 0x3fu);
+    }
+    return more < 0 || c < least[more] ? 0 : c;
+}
+
+/* Whether YAML in double quotes holds it as it is: UTF-8 without control characters and breaks. */
+static bool is_text(const char *text)
+{
+    for (const unsigned char *at = (const unsigned char *)text; *at != '\0';) {
+        uint32_t c = next_character(&at);
+        bool control = c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029;
+        bool none = (c >= 0xd800 && c < 0xe000) || c == 0xfeff || c == 0xfffe || c == 0xffff;
+        if (control || none || c > 0x10ffff) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static td_status set_text(const config_key *key, char *value, const char *where, const char *text)
 {
     if (text[0] == '\0' && !key->optional) {
@@ -147,10 +179,8 @@ static td_status set_text(const config_key *key, char *value, const char *where,
         return td_fail(TD_E_FORMAT, "%s: %s: the value has %zu bytes; at most %d are kept", where,
                        key->name, strlen(text), CONFIG_TEXT_BYTES - 1);
     }
-    for (const char *at = text; *at != '\0'; at++) {
-        if (iscntrl((unsigned char)*at)) {
-            return wrong(key, where, text, "a line of text");
-        }
+    if (!is_text(text)) {
+        return wrong(key, where, text, "a line of text in UTF-8");
     }
     if (key->choices != NULL) {
         TD_TRY(check_choice(key, where, text));
