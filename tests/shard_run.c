@@ -6,10 +6,23 @@
 #include "tests/dist_procs.h"
 #include "tensor/extend.h"
 
+#include <string.h>
+
 static bool is_vector(const td_param *param, void *user)
 {
     (void)user;
     return param->tensor->ndim == 1;
+}
+
+bool shard_is_woven(int way)
+{
+    return way == TD_SHARD_PARAMETERS && !procs_are_over("gloo");
+}
+
+bool shard_unit_is_linear(const td_module *m, const char *path, void *user)
+{
+    (void)user;
+    return *path != '\0' && strcmp(m->type->name, "Linear") == 0;
 }
 
 td_optim *shard_optim(optim_rule rule, td_params *params)

@@ -31,6 +31,10 @@ typedef struct shard_run {
     td_scaler *scaler;
 } shard_run;
 
+bool shard_is_woven(int way); /* values are shared in place */
+/* For td_ddp_options.unit: each layer is a unit. */
+bool shard_unit_is_linear(const td_module *m, const char *path, void *user);
+
 td_optim *shard_optim(optim_rule rule, td_params *params);
 /* way: td_shard or SHARD_GATHERED; rank says which samples. */
 void shard_open(shard_run *r, const shard_case *c, int way, int rank);
