@@ -1,10 +1,12 @@
-/* Embedding and its gradient, range checks of indices, dropout. */
+/* What moves elements: copies to other dtypes and orders of memory, embedding and its gradient,
+ * range checks of indices, images that are cut out; and dropout. */
 #include "tests/reference.h"
 
 #include "data/augment.h"
 
 #include "tensor/kernels.h"
 #include "tensor/extend.h"
+#include "tensor/f16.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,6 +14,105 @@
 static const td_kernels *k(void)
 {
     return ref_kernels();
+}
+
+/* ---- copies ---- */
+
+/* Values must come through. Frees x and y. */
+static void check_copy(td_tensor *x, td_tensor *y, double tolerance)
+{
+    double *want = ref_values(x);
+    k()->copy(y, x);
+    ref_close(y, want, NULL, tolerance, "copy");
+    free(want);
+    td_free(x);
+    td_free(y);
+}
+
+static void copy_layouts(td_dtype dtype)
+{
+    static const int64_t shapes[][4] = {
+        { 1, 1, 1, 1 },   { 2, 3, 5, 7 },   { 33, 3, 9, 10 },  { 5, 70, 1, 1 },
+        { 3, 65, 33, 2 }, { 0, 3, 2, 2 },   { 16, 3, 40, 40 }, /* few channels or pixels: */
+        { 2, 8, 11, 13 }, { 3, 200, 3, 3 }, { 2, 130, 2, 4 },  { 1, 8, 2, 4 },
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        td_shape s = { 4, { shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3] } };
+        for (td_layout from = TD_ROW_MAJOR; from <= TD_FILTER; from++) {
+            for (td_layout to = TD_ROW_MAJOR; to <= TD_FILTER; to++) {
+                check_copy(ref_tensor(s, dtype, from, i), ref_filled(s, dtype, to, 0.0), 0.0);
+            }
+        }
+        check_copy(ref_scattered(ref_tensor(s, dtype, TD_IMAGE, i)),
+                   ref_scattered(ref_filled(s, dtype, TD_ROW_MAJOR, 0.0)), 0.0);
+    }
+    check_copy(ref_expanded(TD_SHAPE(7, 5), dtype, 0.5),
+               ref_filled(TD_SHAPE(7, 5), dtype, TD_ROW_MAJOR, 0.0), 0.0);
+}
+
+static void test_copy_layouts(void **state)
+{
+    (void)state;
+    ref_run(copy_layouts);
+    ref_run_half(copy_layouts);
+}
+
+/* Small whole numbers exist in all dtypes. */
+static void copy_dtypes(td_dtype unused)
+{
+    (void)unused;
+    td_shape s = TD_SHAPE(3, 7, 31);
+    double values[3 * 7 * 31];
+    for (int i = 0; i < 3 * 7 * 31; i++) {
+        values[i] = i % 128;
+    }
+    for (int pair = 0; pair < TD_DTYPE_COUNT * TD_DTYPE_COUNT; pair++) {
+        td_dtype from = (td_dtype)(pair / TD_DTYPE_COUNT), to = (td_dtype)(pair % TD_DTYPE_COUNT);
+        td_tensor *x = td_new(s, from, ref_device());
+        td_write(x, values, TD_F64);
+        check_copy(ref_scattered(x), ref_filled(s, to, TD_ROW_MAJOR, 1.0), 0.0);
+    }
+    check_copy(ref_tensor(TD_SHAPE(999), TD_F64, TD_ROW_MAJOR, 5),
+               ref_filled(TD_SHAPE(999), TD_F32, TD_ROW_MAJOR, 0.0), 0x1p-24);
+    check_copy(ref_tensor(TD_SHAPE(999), TD_F32, TD_ROW_MAJOR, 5),
+               ref_filled(TD_SHAPE(999), TD_BF16, TD_ROW_MAJOR, 0.0), 0x1p-8);
+}
+
+static void test_copy_dtypes(void **state)
+{
+    (void)state;
+    ref_run(copy_dtypes);
+}
+
+/* Runs of f16 from and to f32: around every half, as one by one. */
+static void halves(td_dtype dtype)
+{
+    enum { ALL = 0x10000, FROM = 3, COUNT = ALL - FROM };
+    static float values[ALL], back[COUNT];
+    static td_f16 got[COUNT];
+    for (unsigned i = 0; i < ALL; i++) {
+        values[i] = td_f16_to_f32((td_f16)i) * (1.0f + (float)(i % 7) * 0x1p-12f);
+    }
+    td_tensor *all = td_zeros(TD_SHAPE(ALL), TD_F16, ref_device());
+    td_tensor *half = td_slice_of_storage(all, FROM, TD_SHAPE(COUNT), (int64_t[]){ 1 });
+    td_tensor *wide = td_from(values, TD_SHAPE(COUNT), dtype, ref_device());
+    k()->copy(half, wide);
+    td_read(half, got, TD_F16);
+    k()->copy(wide, half);
+    td_read(wide, back, dtype);
+    for (unsigned i = 0; i < COUNT; i++) {
+        assert_true(got[i] == td_f32_to_f16(values[i]) || isnan(values[i]));
+        assert_true(back[i] == td_f16_to_f32(got[i]) || (isnan(values[i]) && isnan(back[i])));
+    }
+    td_free(half);
+    td_free(wide);
+    td_free(all);
+}
+
+static void test_halves(void **state)
+{
+    (void)state;
+    ref_run_as(halves, TD_F32);
 }
 
 /* ---- embedding ---- */
@@ -256,9 +357,10 @@ static void test_pictures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_embedding), cmocka_unit_test(test_indices_in_range),
-        cmocka_unit_test(test_count_top), cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_pictures),
+        cmocka_unit_test(test_copy_layouts),     cmocka_unit_test(test_copy_dtypes),
+        cmocka_unit_test(test_halves),           cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_indices_in_range), cmocka_unit_test(test_count_top),
+        cmocka_unit_test(test_dropout),          cmocka_unit_test(test_pictures),
     };
-    return cmocka_run_group_tests_name("kernels: tables and dropout", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("kernels: copies, tables and dropout", tests, NULL, NULL);
 }
