@@ -3,17 +3,6 @@
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
 
-/* The shape of two tensors together. */
-static td_shape together(const char *op, td_shape a, td_shape b, td_site at)
-{
-    td_shape shape;
-    TD_REQUIRE(td_broadcast_shape(a, b, &shape), at,
-               "%s: %s and %s do not go together: counted from the last dimension, sizes must be "
-               "equal or 1",
-               op, td_describe_shape(a), td_describe_shape(b));
-    return shape;
-}
-
 /* ---- comparisons ---- */
 
 static td_tensor *compare(const char *name, td_compare_op op, td_tensor *a, td_tensor *b,
@@ -22,12 +11,8 @@ static td_tensor *compare(const char *name, td_compare_op op, td_tensor *a, td_t
     td_check_tensor(a, name, "a", at);
     td_check_tensor(b, name, "b", at);
     td_op_promote(&a, &b, at);
-    td_check_match(a, b, name, at);
-    td_shape shape = together(name, td_shape_of(a), td_shape_of(b), at);
-    td_tensor *y = td_step_new(shape, TD_U8, TD_ROW_MAJOR, td_device_of(a), at);
-    if (td_shape_equal(td_shape_of(a), shape) && td_is_dense(a)) {
-        td_strides_like(a, y->stride);
-    }
+    td_shape shape = td_op_together(name, a, b, at);
+    td_tensor *y = td_op_result(a, b, shape, TD_U8, at);
     td_tensor wide_a = td_op_expanded(a, shape), wide_b = td_op_expanded(b, shape);
     td_kernels_of(td_device_of(a))->compare(op, y, &wide_a, &wide_b);
     return TD_RECORD(at, .op = name, .out = y, .inputs = { a, b });
@@ -62,14 +47,16 @@ td_tensor *td_where_at(td_tensor *condition, td_tensor *a, td_tensor *b, td_site
     td_check_tensor(a, "where", "a", at);
     td_check_tensor(b, "where", "b", at);
     td_op_promote(&a, &b, at);
-    td_check_match(a, b, "where", at);
+    td_shape shape = td_op_together("where", a, b, at);
     TD_REQUIRE(condition->dtype == TD_U8 &&
                    td_same_device(td_device_of(condition), td_device_of(a)),
                at, "where: the condition is %s beside a %s: it must be u8, on the same device",
                td_describe(condition), td_describe(a));
-    td_shape shape = together("where", td_shape_of(a), td_shape_of(b), at);
-    shape = together("where", td_shape_of(condition), shape, at);
-    td_tensor *y = td_step_new(shape, a->dtype, TD_ROW_MAJOR, td_device_of(a), at);
+    TD_REQUIRE(td_broadcast_shape(td_shape_of(condition), shape, &shape), at,
+               "where: the condition%s, a%s and b%s do not go together: counted from the last "
+               "dimension, sizes must be equal or 1",
+               TD_SHAPE_TEXT(condition), TD_SHAPE_TEXT(a), TD_SHAPE_TEXT(b));
+    td_tensor *y = td_op_result(a, b, shape, a->dtype, at);
     td_tensor wide = td_op_expanded(condition, shape);
     td_tensor wide_a = td_op_expanded(a, shape), wide_b = td_op_expanded(b, shape);
     td_kernels_of(td_device_of(a))->where(y, &wide, &wide_a, &wide_b);

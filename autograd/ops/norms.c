@@ -23,16 +23,6 @@ static td_tensor *channels_of(td_tensor *t, const td_tensor *x, const char *op, 
     return t;
 }
 
-/* A channel's number for x [N,C,...]: [C] as [C,1,...]. */
-static td_tensor *per_channel(td_tensor *t, const td_tensor *x, td_site at)
-{
-    td_shape shape = { .ndim = x->ndim - 1, .dim = { t->shape[0] } };
-    for (int d = 1; d < shape.ndim; d++) {
-        shape.dim[d] = 1;
-    }
-    return td_reshape_at(t, shape, at);
-}
-
 /* Images have a kernel; where a group lies in one piece, it is a row of layer_norm. */
 static td_tensor *normalise_groups(const char *op, td_tensor *x, int64_t groups, td_tensor *weight,
                                    td_tensor *bias, double eps, td_site at)
@@ -49,9 +39,9 @@ static td_tensor *normalise_groups(const char *op, td_tensor *x, int64_t groups,
     td_tensor *y = td_layer_norm_at((td_layer_norm_options){ .x = rows, .eps = eps }, at);
     y = td_reshape_at(y, td_shape_of(x), at);
     if (weight != NULL) {
-        y = td_mul_at(y, per_channel(weight, x, at), at);
+        y = td_mul_at(y, td_op_per_channel(weight, x, at), at);
     }
-    return bias != NULL ? td_add_at(y, per_channel(bias, x, at), at) : y;
+    return bias != NULL ? td_add_at(y, td_op_per_channel(bias, x, at), at) : y;
 }
 
 td_tensor *td_group_norm_at(td_tensor *x, int64_t groups, td_tensor *weight, td_tensor *bias,

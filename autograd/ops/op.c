@@ -38,6 +38,38 @@ void td_op_promote(td_tensor **a, td_tensor **b, td_site at)
     }
 }
 
+td_shape td_op_together(const char *op, const td_tensor *a, const td_tensor *b, td_site at)
+{
+    td_check_match(a, b, op, at);
+    td_shape shape;
+    TD_REQUIRE(td_broadcast_shape(td_shape_of(a), td_shape_of(b), &shape), at,
+               "%s: a%s and b%s do not go together: counted from the last dimension, sizes must be "
+               "equal or 1",
+               op, TD_SHAPE_TEXT(a), TD_SHAPE_TEXT(b));
+    return shape;
+}
+
+td_tensor *td_op_result(const td_tensor *a, const td_tensor *b, td_shape shape, td_dtype dtype,
+                        td_site at)
+{
+    td_tensor *y = td_step_new(shape, dtype, TD_ROW_MAJOR, td_device_of(a), at);
+    bool like_a = td_shape_equal(td_shape_of(a), shape);
+    bool like_b = td_shape_equal(td_shape_of(b), shape);
+    if (like_a || like_b) {
+        td_strides_like(like_a && (td_is_dense(a) || !like_b) ? a : b, y->stride);
+    }
+    return y;
+}
+
+td_tensor *td_op_per_channel(td_tensor *t, const td_tensor *x, td_site at)
+{
+    td_shape shape = { .ndim = x->ndim - 1, .dim = { t->shape[0] } };
+    for (int d = 1; d < shape.ndim; d++) {
+        shape.dim[d] = 1;
+    }
+    return td_reshape_at(t, shape, at);
+}
+
 /* ---- views by value ---- */
 
 td_tensor td_op_expanded(const td_tensor *t, td_shape shape)

@@ -35,6 +35,17 @@ td_tensor *td_op_input(td_tensor *x, const char *op, const char *what, td_rule r
 /* Two activations that meet: the 16-bit one beside an f32 one is cast to f32. */
 void td_op_promote(td_tensor **a, td_tensor **b, td_site at);
 
+/* The shape of an operation of a and b, element by element: they have one dtype, lie on one device
+ * and broadcast by NumPy's rule. */
+td_shape td_op_together(const char *op, const td_tensor *a, const td_tensor *b, td_site at);
+/* A tensor for its result: in memory like a or b, if that one has its shape (an image stays an
+ * image). */
+td_tensor *td_op_result(const td_tensor *a, const td_tensor *b, td_shape shape, td_dtype dtype,
+                        td_site at);
+
+/* The numbers of x's channels, [C] for x [N,C,...], as [C,1,...]. */
+td_tensor *td_op_per_channel(td_tensor *t, const td_tensor *x, td_site at);
+
 /* Views by value: headers on the caller's stack, for kernels to read or write through. They hold
  * nothing and are good for the time of a call. */
 

@@ -70,41 +70,19 @@ static td_tensor *reduce(const char *name, td_reduce_op op, td_tensor *x, td_sha
                      .params = &params, .params_size = sizeof params);
 }
 
-td_tensor *td_sum_at(td_tensor *x, td_site at)
-{
-    x = td_op_input(x, "sum", "x", TD_RULE_OF(sum), at);
-    return reduce("sum", TD_REDUCE_SUM, x, TD_ALL_DIMS, false, at);
-}
-
-td_tensor *td_mean_at(td_tensor *x, td_site at)
-{
-    x = td_op_input(x, "mean", "x", TD_RULE_OF(mean), at);
-    return reduce("mean", TD_REDUCE_MEAN, x, TD_ALL_DIMS, false, at);
-}
-
-td_tensor *td_sum_dim_at(td_tensor *x, int dim, bool keep, td_site at)
-{
-    x = td_op_input(x, "sum_dim", "x", TD_RULE_OF(sum_dim), at);
-    return reduce("sum_dim", TD_REDUCE_SUM, x, TD_DIMS(dim), keep, at);
-}
-
-td_tensor *td_mean_dim_at(td_tensor *x, int dim, bool keep, td_site at)
-{
-    x = td_op_input(x, "mean_dim", "x", TD_RULE_OF(mean_dim), at);
-    return reduce("mean_dim", TD_REDUCE_MEAN, x, TD_DIMS(dim), keep, at);
-}
-
-td_tensor *td_sum_dims_at(td_tensor *x, td_shape dims, bool keep, td_site at)
-{
-    x = td_op_input(x, "sum_dims", "x", TD_RULE_OF(sum_dims), at);
-    return reduce("sum_dims", TD_REDUCE_SUM, x, dims, keep, at);
-}
-
-td_tensor *td_mean_dims_at(td_tensor *x, td_shape dims, bool keep, td_site at)
-{
-    x = td_op_input(x, "mean_dims", "x", TD_RULE_OF(mean_dims), at);
-    return reduce("mean_dims", TD_REDUCE_MEAN, x, dims, keep, at);
-}
+/* td_NAME_at(x, the arguments that follow). */
+#define REDUCTION(NAME, OP, DIMS, KEEP, ...)                                                       \
+    td_tensor *td_##NAME##_at(td_tensor *x, __VA_ARGS__)                                           \
+    {                                                                                              \
+        x = td_op_input(x, #NAME, "x", TD_RULE_OF(NAME), at);                                      \
+        return reduce(#NAME, TD_REDUCE_##OP, x, DIMS, KEEP, at);                                   \
+    }
+REDUCTION(sum, SUM, TD_ALL_DIMS, false, td_site at)
+REDUCTION(mean, MEAN, TD_ALL_DIMS, false, td_site at)
+REDUCTION(sum_dim, SUM, TD_DIMS(dim), keep, int dim, bool keep, td_site at)
+REDUCTION(mean_dim, MEAN, TD_DIMS(dim), keep, int dim, bool keep, td_site at)
+REDUCTION(sum_dims, SUM, dims, keep, td_shape dims, bool keep, td_site at)
+REDUCTION(mean_dims, MEAN, dims, keep, td_shape dims, bool keep, td_site at)
 
 /* ---- variances and norms ---- */
 
