@@ -31,6 +31,7 @@ typedef struct td_conv3d_options {
     int stride, padding, dilation; /* 0: 1, 0, 1 */
     int stride_dhw[3], padding_dhw[3], dilation_dhw[3];
     int groups; /* 0: 1 */
+    bool same;  /* instead of padding: OD = D / stride, rounded up, and so on; PyTorch's "same" */
 } td_conv3d_options;
 td_tensor *td_conv3d_at(td_conv3d_options options, td_site at);
 

@@ -29,6 +29,7 @@ def run(layer, *shape):
 
 run(nn.Conv1d(4, 6, 3, stride=2, padding=1, groups=2), 2, 4, 9)
 run(nn.Conv3d(3, 4, (2, 3, 1), stride=(2, 1, 1), padding=1), 2, 3, 4, 5, 3)
+run(nn.Conv3d(2, 3, (4, 3, 2), dilation=(1, 2, 1), padding="same"), 2, 2, 5, 4, 3)
 run(nn.ConvTranspose1d(3, 4, 3, stride=2, output_padding=1), 2, 3, 5)
 run(nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2), 2, 4, 3, 4)
 run(nn.GroupNorm(2, 4), 2, 4, 3, 3)
@@ -44,5 +45,15 @@ run(nn.AvgPool1d(3, stride=2, padding=1, ceil_mode=True), 2, 2, 10)
 run(nn.LSTM(3, 4, num_layers=2, batch_first=True), 2, 5, 3)
 run(nn.LSTM(3, 4, bias=False, batch_first=True), 2, 5, 3)
 run(nn.GRU(3, 4, num_layers=2, batch_first=True), 2, 5, 3)
+run(nn.LSTM(3, 4, num_layers=2, batch_first=True, bidirectional=True), 2, 5, 3)
+run(nn.GRU(3, 4, num_layers=2, bias=False, batch_first=True, bidirectional=True), 2, 5, 3)
 run(nn.BatchNorm1d(3), 4, 3, 5)
 run(nn.BatchNorm3d(3), 2, 3, 2, 3, 2)
+
+# Running statistics: after one training step, and what evaluation gives with them.
+norm = nn.InstanceNorm2d(3, affine=True, momentum=0.3, track_running_stats=True).double()
+x = numbers(2 * 3 * 4 * 2, 23, 29, 14.0).view(2, 3, 4, 2)
+trained = norm(x)
+evaluated = norm.eval()(x)
+print(norm, *["%.15g" % (t * numbers(t.numel(), 29, 31, 16.0).view(t.shape)).sum().item()
+              for t in (trained, norm.running_mean, norm.running_var, evaluated)], sep=", ")

@@ -108,6 +108,8 @@ static void test_convolutions(void **state)
           S(2, 6, 5), -0.391071428571428, -2.85859375, -13.2371651785714);
     CHECK(td_nn_conv3d(3, 4, .kernel_dhw = { 2, 3, 1 }, .stride_dhw = { 2, 1, 1 }, .padding = 1),
           S(2, 3, 4, 5, 3), S(2, 4, 3, 5, 5), -1.79185267857143, -1.0986328125, 13.8856026785714);
+    CHECK(td_nn_conv3d(2, 3, .kernel_dhw = { 4, 3, 2 }, .dilation_dhw = { 1, 2, 1 }, .same = true),
+          S(2, 2, 5, 4, 3), S(2, 3, 5, 4, 3), -2.36573660714286, 1.80546875, 51.3549107142857);
     CHECK(td_nn_conv_transpose1d(3, 4, .kernel = 3, .stride = 2, .output_padding = 1), S(2, 3, 5),
           S(2, 4, 12), 6.92734375, -3.7564453125, 0.759486607142857);
     CHECK(td_nn_conv_transpose2d(4, 6, .kernel = 3, .stride = 2, .padding = 1, .output_padding = 1,
@@ -130,6 +132,60 @@ static void test_norms(void **state)
           0.291858811171282);
     CHECK(td_nn_batch_norm2d(3), S(2, 3, 2, 3, 2), S(2, 3, 2, 3, 2), 1.39913041589101,
           -3.86818854902137, 1.62163837366032);
+}
+
+static void test_running_statistics(void **state)
+{
+    (void)state;
+    td_module *m = td_nn_instance_norm(3, .momentum = 0.3, .track_running_stats = true);
+    assert_non_null(m);
+    assert_int_equal(td_module_to(m, TD_CPU, TD_F64), TD_OK);
+    td_tensor *x = td_new(S(2, 3, 4, 2), TD_F64, TD_CPU);
+    fill(x, 0, 23, 29, 14.0);
+    td_state_list list = td_module_state(m);
+    assert_int_equal(list.count, 4);
+    assert_string_equal(list.items[2].name, "running_mean");
+    assert_string_equal(list.items[3].name, "running_var");
+    TD_STEP {
+        check(weighted_sum(td_forward(m, x), 29, 31, 16.0), 0.331890748241331, m, "in training");
+        check(weighted_sum(list.items[2].tensor, 29, 31, 16.0), 0.0176618303571429, m, "mean");
+        check(weighted_sum(list.items[3].tensor, 29, 31, 16.0), 0.539590071519679, m, "variance");
+        td_eval(m);
+        check(weighted_sum(td_forward(m, x), 29, 31, 16.0), 1.04162004237282, m, "in evaluation");
+    }
+    td_train(m);
+    td_step_begin();
+    td_tensor *pixel = td_slice(td_slice(x, 2, 0, 1, 1), 3, 0, 1, 1);
+    expect_fatal("a variance needs more than one place", td_forward(m, pixel));
+    td_step_abandon();
+    td_state_list_free(&list);
+    td_free(x);
+    td_module_free(m);
+}
+
+/* Running statistics count a batch once, also where forward runs again for backward. */
+static void test_running_statistics_of_a_recomputed_layer(void **state)
+{
+    (void)state;
+    td_module *nets[2];
+    td_tensor *x = td_new(S(2, 3, 4, 2), TD_F32, TD_CPU);
+    double values[2][3];
+    fill(x, 0, 23, 29, 14.0);
+    td_requires_grad(x, true);
+    for (int i = 0; i < 2; i++) {
+        nets[i] = td_nn_sequential(td_nn_instance_norm(3, .track_running_stats = true));
+        td_recompute(nets[i], i == 1);
+        TD_STEP {
+            td_backward(td_sum(td_forward(nets[i], x)));
+        }
+        td_state_list list = td_module_state(nets[i]);
+        td_read(list.items[2].tensor, values[i], TD_F64);
+        td_state_list_free(&list);
+        td_module_free(nets[i]);
+    }
+    assert_true(values[0][0] != 0.0);
+    assert_memory_equal(values[0], values[1], sizeof values[0]);
+    td_free(x);
 }
 
 static void test_pooling_and_resizing(void **state)
@@ -159,6 +215,10 @@ static void test_recurrent(void **state)
           -0.0959603389486645, -0.727256554953059);
     CHECK(td_nn_gru(3, 4, .layers = 2), S(2, 5, 3), S(2, 5, 4), -0.812780493899357,
           0.169804000053292, -0.97350900375705);
+    CHECK(td_nn_lstm(3, 4, .layers = 2, .bidirectional = true), S(2, 5, 3), S(2, 5, 8),
+          -0.170660296698443, 0.0460562212246612, -2.2032146070276);
+    CHECK(td_nn_gru(3, 4, .layers = 2, .no_bias = true, .bidirectional = true), S(2, 5, 3),
+          S(2, 5, 8), -0.0197267574106242, 0.103131026385052, 0.644025514242461);
 }
 
 /* Five steps at once are two and then three with the state between. */
@@ -183,9 +243,34 @@ static void check_state(td_module *m)
     td_module_free(m);
 }
 
+/* The states behind a bidirectional layer: the forward one's is its output at the last step, the
+ * reverse one's its output at the first. They go on from a state, too. */
+static void check_both_states(td_module *m)
+{
+    td_tensor *x = td_new(S(2, 5, 3), TD_F32, TD_CPU);
+    fill(x, 0, 23, 29, 14.0);
+    TD_STEP {
+        td_recurrent_state after = { NULL, NULL };
+        td_tensor *y = td_recurrent_forward(m, x, &after);
+        assert_true(td_shape_equal(td_shape_of(after.h), S(4, 2, 4)));
+        for (int d = 0; d < 2; d++) {
+            td_tensor *step = d == 0 ? td_slice(y, 1, 4, 5, 1) : td_slice(y, 1, 0, 1, 1);
+            td_tensor *part = td_slice(step, 2, 4 * d, 4 * d + 4, 1);
+            td_tensor *h = td_reshape(td_slice(after.h, 0, 2 + d, 3 + d, 1), S(2, 1, 4));
+            assert_true(td_item(td_max(td_abs(td_sub(part, h)))) == 0.0);
+        }
+        td_tensor *more = td_recurrent_forward(m, x, &after);
+        assert_true(td_item(td_max(td_abs(td_sub(more, y)))) > 0.0);
+    }
+    td_free(x);
+    td_module_free(m);
+}
+
 static void test_state(void **state)
 {
     (void)state;
+    check_both_states(td_nn_lstm(3, 4, .layers = 2, .bidirectional = true));
+    check_both_states(td_nn_gru(3, 4, .layers = 2, .bidirectional = true));
     check_state(td_nn_lstm(3, 4, .layers = 2));
     check_state(td_nn_gru(3, 4, .layers = 2));
 }
@@ -248,6 +333,8 @@ static void test_refusals(void **state)
     expect_fatal("2 groups divide them", td_nn_conv1d(3, 4, .groups = 2));
     expect_fatal("must be positive", td_nn_adaptive_avg_pool2d(0, 2));
     expect_fatal("groups must divide channels", td_nn_group_norm(3, 4));
+    expect_fatal("momentum 2 must be in [0, 1]",
+                 td_nn_instance_norm(3, .track_running_stats = true, .momentum = 2.0));
     expect_fatal("name the options", td_nn_upsample((td_tensor *)1));
     td_tensor *x = td_full(S(1, 2, 4, 4), 1.0, TD_F32, TD_CPU);
     td_tensor *w = td_full(S(2, 2, 3, 3), 1.0, TD_F32, TD_CPU);
@@ -256,6 +343,10 @@ static void test_refusals(void **state)
                      td_conv_transpose2d(x, w, NULL, .output_padding = 1));
         expect_fatal("give one of .padding, .pads and .same",
                      td_conv2d(x, w, NULL, .padding = 1, .same = true));
+        td_tensor *deep = td_reshape(x, S(1, 2, 1, 4, 4)),
+                  *filter = td_reshape(w, S(2, 2, 1, 3, 3));
+        expect_fatal("give .padding or .same",
+                     td_conv3d(deep, filter, NULL, .padding_dhw = { 0, 1, 0 }, .same = true));
         expect_fatal("give .size or .scale", td_interpolate(x));
         expect_fatal("are for TD_BILINEAR", td_interpolate(x, .size = 2, .antialias = true));
         expect_fatal("dilation is for the maximum", td_avg_pool2d(x, 2, .dilation = 2));
@@ -270,6 +361,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_convolutions),
         cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_running_statistics),
+        cmocka_unit_test(test_running_statistics_of_a_recomputed_layer),
         cmocka_unit_test(test_pooling_and_resizing),
         cmocka_unit_test(test_recurrent),
         cmocka_unit_test(test_state),

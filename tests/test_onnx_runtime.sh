@@ -30,7 +30,7 @@ for model in $models; do
     rm -f "$work/models"/*
 done
 works 'layers are exported' "$worker" onnx "$work/layers" layers
-agree 'layers: the same results' layers 16
+agree 'layers: the same results' layers 18
 works 'cases are exported' "$worker" onnx "$work/cases" cases
 # What ONNX has no form for, or tandem writes none.
 ! grep -vE '^(batch_norm.*evaluation mode|(dropout|cross_entropy|nll_loss)[-a-z_]*: .* no form)' "$work/out" >"$work/others"

@@ -112,9 +112,10 @@ static void export_layers(const char *folder)
         td_shape shape;
     } layers[] = {
         { "lstm", td_nn_lstm(5, 7, .layers = 2), TD_SHAPE(2, 4, 5) },
-        { "gru", td_nn_gru(5, 7), TD_SHAPE(2, 4, 5) },
+        { "gru", td_nn_gru(5, 7, .layers = 2, .bidirectional = true), TD_SHAPE(2, 4, 5) },
         { "conv1d", td_nn_conv1d(6, 8, .kernel = 3, .stride = 2, .groups = 2), TD_SHAPE(2, 6, 11) },
         { "conv3d", td_nn_conv3d(3, 4, .kernel = 3, .padding = 1), TD_SHAPE(2, 3, 5, 6, 7) },
+        { "conv3d_same", td_nn_conv3d(3, 4, .kernel = 2, .same = true), TD_SHAPE(2, 3, 5, 6, 7) },
         { "conv_transpose1d", td_nn_conv_transpose1d(3, 4, .kernel = 3, .stride = 2),
           TD_SHAPE(2, 3, 6) },
         { "conv_transpose2d",
@@ -123,6 +124,8 @@ static void export_layers(const char *folder)
           TD_SHAPE(2, 4, 5, 6) },
         { "group_norm", td_nn_group_norm(.groups = 2, .channels = 6), TD_SHAPE(2, 6, 3, 4) },
         { "instance_norm", td_nn_instance_norm(.channels = 3), TD_SHAPE(2, 3, 4, 5) },
+        { "instance_norm_running", td_nn_instance_norm(.channels = 3, .track_running_stats = true),
+          TD_SHAPE(2, 3, 4, 5) },
         { "rms_norm", td_nn_rms_norm(6), TD_SHAPE(2, 3, 6) },
         { "layer_norm", td_nn_layer_norm(.shape = TD_SHAPE(3, 6)), TD_SHAPE(2, 3, 6) },
         { "batch_norm1d", td_nn_batch_norm2d(5), TD_SHAPE(2, 5, 6) },

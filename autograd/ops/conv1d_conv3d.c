@@ -77,6 +77,7 @@ td_tensor *td_avg_pool1d_at(td_pool1d_options o, td_site at)
 
 typedef struct conv3d_params {
     int stride[3], pad[3], dilation[3];
+    int64_t before, after; /* padding of the depth */
     int64_t groups, depth; /* of the result */
 } conv3d_params;
 
@@ -85,8 +86,8 @@ static td_tensor *windows_of_slices(td_tensor *x, const conv3d_params *p, int64_
                                     td_site at)
 {
     const int64_t *s = x->shape;
-    td_tensor *padded = td_op_padded(x, (int64_t[]){ 0, 0, p->pad[0], 0, 0 },
-                                     (int64_t[]){ 0, 0, p->pad[0], 0, 0 }, 0.0, at);
+    td_tensor *padded = td_op_padded(x, (int64_t[]){ 0, 0, p->before, 0, 0 },
+                                     (int64_t[]){ 0, 0, p->after, 0, 0 }, 0.0, at);
     td_tensor **taps = td_step_bytes((size_t)kernel * sizeof *taps);
     for (int64_t k = 0; k < kernel; k++) {
         int64_t first = k * p->dilation[0], last = first + (p->depth - 1) * p->stride[0];
@@ -115,7 +116,13 @@ td_tensor *td_conv3d_at(td_conv3d_options o, td_site at)
                "[out,C/groups,KD,KH,KW]",
                TD_SHAPE_TEXT(x), TD_SHAPE_TEXT(w), (long long)p.groups);
     const int64_t *s = w->shape;
-    p.depth = td_op_windows(x->shape[2], s[2], p.stride[0], p.pad[0], p.dilation[0]);
+    p.before = p.after = p.pad[0];
+    if (o.same) {
+        TD_REQUIRE(p.pad[0] == 0 && p.pad[1] == 0 && p.pad[2] == 0, at,
+                   "conv3d: give .padding or .same, not both");
+        td_op_same_padding(x->shape[2], s[2], p.stride[0], p.dilation[0], &p.before, &p.after);
+    }
+    p.depth = td_op_windows(x->shape[2] + p.before + p.after, s[2], p.stride[0], 0, p.dilation[0]);
     TD_REQUIRE(p.depth > 0, at, "conv3d: the kernel of weight%s is deeper than x%s",
                TD_SHAPE_TEXT(w), TD_SHAPE_TEXT(x));
     td_tensor *filter = td_permute_at(w, (int[]){ 0, 2, 1, 3, 4 }, at);
@@ -128,6 +135,7 @@ td_tensor *td_conv3d_at(td_conv3d_options o, td_site at)
             .padding_hw = { p.pad[1], p.pad[2] },
             .dilation_hw = { p.dilation[1], p.dilation[2] },
             .groups = (int)p.groups,
+            .same = o.same,
         },
         at);
     td_shape shape = TD_SHAPE(x->shape[0], p.depth, s[0], y->shape[2], y->shape[3]);

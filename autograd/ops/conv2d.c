@@ -84,11 +84,8 @@ static td_tensor *pad_sides(td_tensor *x, const td_tensor *w, const td_conv2d_op
         before[2 + d] = o->pads[d];
         after[2 + d] = o->pads[2 + d];
         if (o->same) {
-            int64_t size = x->shape[2 + d], outputs = (size + p->stride[d] - 1) / p->stride[d];
-            int64_t reach = p->dilation[d] * (w->shape[2 + d] - 1) + 1;
-            int64_t all = (outputs - 1) * p->stride[d] + reach - size;
-            before[2 + d] = all > 0 ? all / 2 : 0;
-            after[2 + d] = all > 0 ? all - all / 2 : 0;
+            td_op_same_padding(x->shape[2 + d], w->shape[2 + d], p->stride[d], p->dilation[d],
+                               &before[2 + d], &after[2 + d]);
         }
         TD_REQUIRE(before[2 + d] >= 0 && after[2 + d] >= 0, at,
                    "conv2d: pads %d,%d,%d,%d must not be negative", o->pads[0], o->pads[1],

@@ -374,3 +374,12 @@ int64_t td_op_windows(int64_t size, int64_t kernel, int stride, int pad, int dil
     int64_t room = size + 2 * (int64_t)pad - (int64_t)dilation * (kernel - 1) - 1;
     return room < 0 ? 0 : room / stride + 1;
 }
+
+void td_op_same_padding(int64_t size, int64_t kernel, int stride, int dilation, int64_t *before,
+                        int64_t *after)
+{
+    int64_t windows = (size + stride - 1) / stride, reach = dilation * (kernel - 1) + 1;
+    int64_t all = (windows - 1) * stride + reach - size;
+    *before = all > 0 ? all / 2 : 0;
+    *after = all > 0 ? all - all / 2 : 0;
+}

@@ -102,6 +102,11 @@ td_tensor *td_op_group_norm_image(td_tensor *x, int64_t groups, td_tensor *weigh
  * not. */
 int64_t td_op_windows(int64_t size, int64_t kernel, int stride, int pad, int dilation);
 
+/* The padding of "same", with which there are size / stride windows, rounded up; of an odd number
+ * the larger half is behind. */
+void td_op_same_padding(int64_t size, int64_t kernel, int stride, int dilation, int64_t *before,
+                        int64_t *after);
+
 /* x with a frame of a value: before[d] and after[d] elements more along each dimension. */
 td_tensor *td_op_padded(td_tensor *x, const int64_t *before, const int64_t *after, double value,
                         td_site at);

@@ -2,7 +2,8 @@
 #include "nn/extra/layers.h"
 #include "autograd/fused.h"
 #include "autograd/norms.h"
-#include "nn/module.h"
+#include "autograd/ops/shapes.h"
+#include "nn/internal.h"
 #include "tensor/extend.h"
 
 #include <string.h>
@@ -109,7 +110,8 @@ td_module *td_nn_conv3d_at(td_nn_conv_options o, td_site at)
     conv3d_state s = { .options = { .stride = o.stride,
                                     .padding = o.padding,
                                     .dilation = o.dilation,
-                                    .groups = groups } };
+                                    .groups = groups,
+                                    .same = o.same } };
     memcpy(s.options.stride_dhw, o.stride_dhw, sizeof o.stride_dhw);
     memcpy(s.options.padding_dhw, o.padding_dhw, sizeof o.padding_dhw);
     memcpy(s.options.dilation_dhw, o.dilation_dhw, sizeof o.dilation_dhw);
@@ -281,7 +283,8 @@ td_module *td_nn_adaptive_max_pool2d_at(int64_t height, int64_t width, td_site a
 typedef struct norm_state {
     weights own;
     int64_t groups;
-    double eps;
+    double eps, momentum;
+    td_tensor *running[2]; /* of InstanceNorm: mean and variance; NULL: none */
 } norm_state;
 
 static td_tensor *group_norm_forward(td_module *self, td_tensor *x, td_site at)
@@ -290,10 +293,46 @@ static td_tensor *group_norm_forward(td_module *self, td_tensor *x, td_site at)
     return td_group_norm_at(x, s->groups, s->own.weight, s->own.bias, s->eps, at);
 }
 
+/* running = (1 - momentum) running + momentum m, with m the mean over the batch of the images'
+ * means and unbiased variances. */
+static void track(const norm_state *s, td_tensor *x, td_site at)
+{
+    td_shape sides = { .ndim = x->ndim - 2 };
+    int64_t places = 1;
+    for (int d = 0; d < sides.ndim; d++) {
+        sides.dim[d] = 2 + d;
+        places *= x->shape[2 + d];
+    }
+    TD_REQUIRE(places > 1, at, "InstanceNorm: x is %s: a variance needs more than one place",
+               td_describe(x));
+    td_no_grad_begin();
+    td_tensor *now[] = { td_mean_dims_at(x, sides, false, at),
+                         td_var_at(x, sides, 1.0, false, at) };
+    for (int i = 0; i < 2; i++) {
+        td_tensor *mean = td_mean_dim_at(now[i], 0, false, at);
+        td_mul_scalar_inplace_at(s->running[i], 1.0 - s->momentum, at);
+        td_add_inplace_at(s->running[i], td_mul_scalar_at(mean, s->momentum, at), at);
+    }
+    td_no_grad_end_at(at);
+}
+
 static td_tensor *instance_norm_forward(td_module *self, td_tensor *x, td_site at)
 {
     const norm_state *s = self->state;
-    return td_instance_norm_at(x, s->own.weight, s->own.bias, s->eps, at);
+    if (s->running[0] == NULL || self->training) {
+        td_tensor *y = td_instance_norm_at(x, s->own.weight, s->own.bias, s->eps, at);
+        if (s->running[0] != NULL && !td_recomputing()) {
+            track(s, x, at);
+        }
+        return y;
+    }
+    return td_batch_norm_at((td_batch_norm_options){ .x = x,
+                                                     .weight = s->own.weight,
+                                                     .bias = s->own.bias,
+                                                     .running_mean = s->running[0],
+                                                     .running_var = s->running[1],
+                                                     .eps = s->eps },
+                            at);
 }
 
 static td_tensor *rms_norm_forward(td_module *self, td_tensor *x, td_site at)
@@ -337,7 +376,17 @@ td_module *td_nn_group_norm_at(td_nn_group_norm_options o, td_site at)
 
 td_module *td_nn_instance_norm_at(td_nn_norm_options o, td_site at)
 {
-    return make_norm(&instance_norm_type, o.channels, 1, o.eps, o.no_weight, true, at);
+    TD_REQUIRE(o.momentum >= 0.0 && o.momentum <= 1.0, at,
+               "td_nn_instance_norm: momentum %g must be in [0, 1]", o.momentum);
+    td_module *m = make_norm(&instance_norm_type, o.channels, 1, o.eps, o.no_weight, true, at);
+    if (m != NULL && o.track_running_stats) {
+        norm_state *s = m->state;
+        td_shape shape = TD_SHAPE(o.channels);
+        s->momentum = td_or_usual(o.momentum, 0.1);
+        s->running[0] = td_module_buffer(m, "running_mean", td_zeros(shape, TD_F32, TD_CPU));
+        s->running[1] = td_module_buffer(m, "running_var", td_full(shape, 1.0, TD_F32, TD_CPU));
+    }
+    return td_module_finish(m);
 }
 
 td_module *td_nn_rms_norm_at(td_nn_norm_options o, td_site at)

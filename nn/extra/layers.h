@@ -18,7 +18,7 @@ typedef struct td_nn_conv_options {
     int kernel_dhw[3], stride_dhw[3], padding_dhw[3], dilation_dhw[3]; /* of Conv3d */
     int groups;                                                        /* 0: 1 */
     int pads[2]; /* of Conv1d, instead of padding: before and after */
-    bool same;   /* of Conv1d, instead of padding */
+    bool same;   /* instead of padding */
     bool no_bias;
 } td_nn_conv_options;
 td_module *td_nn_conv1d_at(td_nn_conv_options options, td_site at);
@@ -62,6 +62,8 @@ typedef struct td_nn_norm_options {
     int64_t channels; /* RMSNorm: the last dimension */
     double eps;       /* 0: 1e-5; RMSNorm: x's machine epsilon */
     bool no_weight;
+    bool track_running_stats; /* of InstanceNorm: evaluation takes running_mean and running_var */
+    double momentum;          /* of those; 0: 0.1 */
 } td_nn_norm_options;
 td_module *td_nn_instance_norm_at(td_nn_norm_options options, td_site at);
 td_module *td_nn_rms_norm_at(td_nn_norm_options options, td_site at);
@@ -70,17 +72,20 @@ td_module *td_nn_rms_norm_at(td_nn_norm_options options, td_site at);
 
 /* td_nn_lstm(in, hidden, ...): x [N,T,in] -> [N,T,hidden], the output of the last of `layers`
  * layers at each step. Parameters: weight_ih_l0 [4 hidden,in], weight_hh_l0 [4 hidden,hidden],
- * bias_ih_l0, bias_hh_l0, then _l1 and so on; the gates are in PyTorch's order. */
+ * bias_ih_l0, bias_hh_l0, then _l1 and so on; the gates are in PyTorch's order. Bidirectional: each
+ * layer has a second set of parameters, weight_ih_l0_reverse and so on, which goes from the last
+ * step to the first; its output at a step is behind that of the first set: [N,T,2 hidden]. */
 typedef struct td_nn_recurrent_options {
     int begin_;
     int64_t in, hidden;
     int layers; /* 0: 1 */
-    bool no_bias;
+    bool no_bias, bidirectional;
 } td_nn_recurrent_options;
 td_module *td_nn_lstm_at(td_nn_recurrent_options options, td_site at);
 td_module *td_nn_gru_at(td_nn_recurrent_options options, td_site at);
 
-/* A layer's state between two calls: h, and c of an LSTM, each [layers,N,hidden]. NULL: zeros. */
+/* A layer's state between two calls: h, and c of an LSTM, each [layers,N,hidden]; bidirectional:
+ * [2 layers,N,hidden], of each layer forward, then reverse. NULL: zeros. */
 typedef struct td_recurrent_state {
     td_tensor *h, *c;
 } td_recurrent_state;

@@ -4,17 +4,19 @@
  *     GRU:  r, z = s(W x_t + R h);  n = tanh(W x_t + r (R h));  h = (1 - z) n + z h
  * The products with x are made for all steps at once. */
 #include "nn/extra/layers.h"
+#include "autograd/ops/shapes.h"
 #include "autograd/tape.h"
 #include "nn/module.h"
 #include "tensor/extend.h"
 
 #include <stdio.h>
 
-enum { MOST_LAYERS = 64 };
+enum { MOST_LAYERS = 64 }; /* a direction counts as one */
 
 typedef struct recurrent {
     td_nn_recurrent_options options;
-    /* Of each layer; biases NULL: none. */
+    int directions;
+    /* Of each layer, of both directions the forward one first; biases NULL: none. */
     td_tensor *weight_ih[MOST_LAYERS], *weight_hh[MOST_LAYERS], *bias_ih[MOST_LAYERS],
         *bias_hh[MOST_LAYERS];
     int gates;
@@ -70,7 +72,7 @@ static td_tensor *run_layer(const recurrent *r, int layer, td_tensor *x, td_tens
     return td_cat_at(outputs, (int)steps, 1, at);
 }
 
-/* Layer `layer` of a state [layers,N,hidden], or zeros. */
+/* Part `layer` of a state [layers * directions,N,hidden], or zeros. */
 static td_tensor *begin_with(const recurrent *r, td_tensor *state, int layer, const td_tensor *x,
                              td_site at)
 {
@@ -80,11 +82,11 @@ static td_tensor *begin_with(const recurrent *r, td_tensor *state, int layer, co
         td_fill_(zeros, 0.0);
         return zeros;
     }
-    TD_REQUIRE(state->ndim == 3 && state->shape[0] == r->options.layers &&
-                   state->shape[1] == shape.dim[0] && state->shape[2] == shape.dim[1],
+    int layers = r->options.layers * r->directions;
+    TD_REQUIRE(state->ndim == 3 && state->shape[0] == layers && state->shape[1] == shape.dim[0] &&
+                   state->shape[2] == shape.dim[1],
                at, "td_recurrent_forward: the state is %s; it must be [%d,%lld,%lld]",
-               td_describe(state), r->options.layers, (long long)shape.dim[0],
-               (long long)shape.dim[1]);
+               td_describe(state), layers, (long long)shape.dim[0], (long long)shape.dim[1]);
     return td_reshape_at(td_slice_at(state, 0, layer, layer + 1, 1, at), shape, at);
 }
 
@@ -95,15 +97,21 @@ static td_tensor *forward_from(const recurrent *r, td_tensor *x, td_recurrent_st
     TD_REQUIRE(x->ndim == 3 && x->shape[2] == r->options.in && x->shape[1] > 0, at,
                "a recurrent layer: x is %s; it must be [N,T,%lld] with T at least 1",
                td_describe(x), (long long)r->options.in);
-    int layers = r->options.layers;
+    int layers = r->options.layers * r->directions;
+    td_tensor *outputs[2] = { NULL, NULL }; /* of the directions */
     td_tensor *last_h[MOST_LAYERS], *last_c[MOST_LAYERS];
     td_shape one = TD_SHAPE(1, x->shape[0], r->options.hidden);
     for (int i = 0; i < layers; i++) {
         td_tensor *h = begin_with(r, state->h, i, x, at);
         td_tensor *c = r->gates == 4 ? begin_with(r, state->c, i, x, at) : NULL;
-        x = run_layer(r, i, x, &h, &c, at);
+        bool reverse = i % r->directions == 1;
+        td_tensor *y = run_layer(r, i, reverse ? td_flip_at(x, 1, at) : x, &h, &c, at);
+        outputs[reverse] = reverse ? td_flip_at(y, 1, at) : y;
         last_h[i] = td_reshape_at(h, one, at);
         last_c[i] = c != NULL ? td_reshape_at(c, one, at) : NULL;
+        if (reverse || r->directions == 1) {
+            x = reverse ? td_cat_at(outputs, 2, 2, at) : y;
+        }
     }
     state->h = td_cat_at(last_h, layers, 0, at);
     state->c = r->gates == 4 ? td_cat_at(last_c, layers, 0, at) : NULL;
@@ -119,9 +127,9 @@ static td_tensor *recurrent_forward(td_module *self, td_tensor *x, td_site at)
 static void recurrent_describe(const td_module *self, char *text, size_t size)
 {
     const recurrent *r = self->state;
-    snprintf(text, size, "%lld, %lld, layers %d%s", (long long)r->options.in,
-             (long long)r->options.hidden, r->options.layers,
-             r->options.no_bias ? ", no bias" : "");
+    snprintf(text, size, "%lld, %lld, layers %d%s%s", (long long)r->options.in,
+             (long long)r->options.hidden, r->options.layers, r->options.no_bias ? ", no bias" : "",
+             r->directions == 2 ? ", bidirectional" : "");
 }
 
 static const td_module_type lstm_type = {
@@ -148,7 +156,8 @@ static td_tensor *new_uniform(td_module *m, const char *name, int layer, td_shap
 {
     const recurrent *r = m->state;
     char whole[32];
-    snprintf(whole, sizeof whole, "%s_l%d", name, layer);
+    snprintf(whole, sizeof whole, "%s_l%d%s", name, layer / r->directions,
+             layer % r->directions == 1 ? "_reverse" : "");
     td_tensor *t =
         td_module_new_parameter(m, whole, shape, shape.ndim == 2 ? TD_FILTER : TD_ROW_MAJOR);
     if (t != NULL) {
@@ -160,9 +169,10 @@ static td_tensor *new_uniform(td_module *m, const char *name, int layer, td_shap
 static td_module *make(const td_module_type *type, int gates, td_nn_recurrent_options o, td_site at)
 {
     o.layers = o.layers != 0 ? o.layers : 1;
-    TD_REQUIRE(o.in > 0 && o.hidden > 0 && o.layers > 0 && o.layers <= MOST_LAYERS, at,
+    int directions = o.bidirectional ? 2 : 1, most = MOST_LAYERS / directions;
+    TD_REQUIRE(o.in > 0 && o.hidden > 0 && o.layers > 0 && o.layers <= most, at,
                "%s(%lld, %lld): both sizes must be positive, and %d layers are not 1 to %d",
-               type->name, (long long)o.in, (long long)o.hidden, o.layers, MOST_LAYERS);
+               type->name, (long long)o.in, (long long)o.hidden, o.layers, most);
     td_module *m = td_module_new(type, sizeof(recurrent));
     if (m == NULL) {
         return NULL;
@@ -170,8 +180,9 @@ static td_module *make(const td_module_type *type, int gates, td_nn_recurrent_op
     recurrent *r = m->state;
     r->options = o;
     r->gates = gates;
-    for (int i = 0; i < o.layers; i++) {
-        int64_t in = i == 0 ? o.in : o.hidden, rows = gates * o.hidden;
+    r->directions = directions;
+    for (int i = 0; i < o.layers * directions; i++) {
+        int64_t in = i < directions ? o.in : directions * o.hidden, rows = gates * o.hidden;
         r->weight_ih[i] = new_uniform(m, "weight_ih", i, TD_SHAPE(rows, in));
         r->weight_hh[i] = new_uniform(m, "weight_hh", i, TD_SHAPE(rows, o.hidden));
         if (!o.no_bias) {
