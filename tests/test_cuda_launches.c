@@ -16,6 +16,7 @@
  * in the dtypes that the operations have, products' weights in 16 bits; and 20 bytes a parameter
  * for SGD with momentum: weight and momentum are read and written, the gradient is read. */
 #include "tests/count/count.h"
+#include "tests/ops_cases.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,6 +29,7 @@
 
 #if TD_HAVE_CUDA && !TD_EMULATED
 
+#include "autograd/hooks.h"
 #include "autograd/ops/params.h"
 #include "autograd/tape.h"
 #include "nn/models/zoo/airbench.h"
@@ -159,6 +161,7 @@ static void check(td_module *net, int64_t batch, int64_t size, bounds most)
     count_begin();
     step(&j, add_operation, &least);
     count_totals counted = count_end();
+    count_print();
     print_message("# %d launches, %.1f MB, %.3f of the minimum (%.1f MB); scalars: %lld %s\n",
                   counted.launches, counted.bytes / 1e6, counted.bytes / least.bytes,
                   least.bytes / 1e6, (long long)counted.most_scalars, counted.scalar);
@@ -193,6 +196,136 @@ static void test_airbench94(void **state)
     check(td_airbench(10), 1024, 32, (bounds){ 91, 1.016, 1 });
 }
 
+/* ---- each operation alone ---- */
+
+/* The operations of tests/ops_cases.def, by their first cases, that do not make one launch forward
+ * and one for each gradient: views and shared gradients make fewer; more are made by sums over what
+ * was broadcast, by copies of strides to rows, by checks of indices, and by operations and cases
+ * that are composed of several. */
+static const struct exception {
+    const char *op;
+    int forward, backward;
+} exceptions[] = {
+    { "add", 1, 0 },
+    { "sub", 1, 1 },
+    { "add_scalar", 1, 0 },
+    { "relu6", 2, 2 },
+    { "hardsigmoid", 2, 2 },
+    { "hardswish", 2, 2 },
+    { "prelu", 1, 3 },
+    { "maximum", 1, 3 },
+    { "minimum", 1, 3 },
+    { "pow_tensor", 1, 3 },
+    { "where", 3, 4 },
+    { "sum", 1, 0 },
+    { "sum_dim", 1, 0 },
+    { "max_dim", 2, 2 },
+    { "max", 2, 2 },
+    { "sum_dims", 1, 0 },
+    { "var", 5, 9 },
+    { "std", 6, 10 },
+    { "norm", 3, 5 },
+    { "conv1d", 3, 7 },
+    { "conv3d", 10, 11 },
+    { "conv_transpose2d", 2, 3 },
+    { "conv_transpose1d", 4, 6 },
+    { "interpolate", 6, 2 },
+    { "transpose", 0, 0 },
+    { "permute", 0, 0 },
+    { "reshape", 0, 0 },
+    { "flatten", 0, 0 },
+    { "slice", 0, 2 },
+    { "expand", 0, 1 },
+    { "cat", 3, 0 },
+    { "contiguous", 1, 0 },
+    { "squeeze", 0, 0 },
+    { "unsqueeze", 0, 0 },
+    { "stack", 3, 2 },
+    { "tile", 1, 2 },
+    { "pad", 2, 0 },
+    { "gather_dim", 3, 2 },
+    { "index_select", 3, 2 },
+    { "scatter_add", 4, 1 },
+    { "sort", 4, 2 },
+    { "topk", 5, 2 },
+    { "batch_norm", 2, 2 },
+    { "layer_norm", 1, 2 },
+    { "group_norm", 1, 2 },
+    { "rms_norm", 6, 12 },
+    { "max_pool1d", 2, 2 },
+    { "avg_pool1d", 2, 2 },
+    { "dropout2d", 3, 1 },
+    { "stochastic_depth", 3, 1 },
+    { "embedding", 3, 2 },
+    { "cross_entropy", 4, 1 },
+    { "nll_loss", 4, 1 },
+    { "mse_loss", 3, 6 },
+    { "l1_loss", 4, 2 },
+    { "huber_loss", 3, 3 },
+    { "smooth_l1_loss", 4, 4 },
+    { "bce_with_logits", 6, 8 },
+    { "kl_div", 5, 6 },
+    { "cosine_similarity", 12, 20 },
+    { "cosine_embedding_loss", 23, 27 },
+    { "hinge_loss", 6, 4 },
+    { "hinge_embedding_loss", 10, 7 },
+};
+
+/* The launches of a case, of inputs that are no leaves: of those, which a network has few of,
+ * gradients may be copied. */
+static struct exception count_case(const ops_case *c, td_device device, int *gradients)
+{
+    struct exception counted = { .op = c->op };
+    td_tensor *leaves[OPS_MAX_INPUTS], *inputs[OPS_MAX_INPUTS];
+    int count = ops_case_inputs_on(c, TD_F32, device, leaves);
+    *gradients = 0;
+    td_step_begin();
+    for (int i = 0; i < count; i++) {
+        inputs[i] = td_reshape(leaves[i], td_shape_of(leaves[i]));
+        *gradients += td_is_leaf(leaves[i]);
+    }
+    count_begin();
+    td_tensor *y = c->fn(inputs, NULL);
+    counted.forward = count_end().launches;
+    td_tensor *dy = td_step_new_like(y, TD_HERE);
+    td_fill_(dy, 0.0);
+    count_begin();
+    td_backward(y, .gradient = dy);
+    counted.backward = count_end().launches - *gradients; /* without the copies to the leaves */
+    td_step_end();
+    ops_case_free(leaves, count);
+    return counted;
+}
+
+static void test_operations(void **state)
+{
+    (void)state;
+    td_device device;
+    assert_int_equal(td_device_parse("cuda:0", &device), TD_OK);
+    td_set_math((td_math){ .precision = TD_PRECISION_FP32 });
+    size_t next = 0;
+    int wrong = 0;
+    for (int i = 0; i < ops_case_count; i++) {
+        if (strcmp(ops_cases[i].name, ops_cases[i].op) != 0) { /* another case of it */
+            continue;
+        }
+        int gradients;
+        struct exception got = count_case(&ops_cases[i], device, &gradients);
+        struct exception want = { got.op, 1, gradients };
+        if (next < sizeof exceptions / sizeof *exceptions &&
+            strcmp(exceptions[next].op, got.op) == 0) {
+            want = exceptions[next++];
+        }
+        if (got.forward != want.forward || got.backward != want.backward) {
+            print_message("# { \"%s\", %d, %d }, instead of %d, %d\n", got.op, got.forward,
+                          got.backward, want.forward, want.backward);
+            wrong++;
+        }
+    }
+    assert_int_equal(wrong, 0);
+    assert_int_equal(next, sizeof exceptions / sizeof *exceptions); /* in the table's order */
+}
+
 #else
 
 static void test_resnet18(void **state)
@@ -203,6 +336,7 @@ static void test_resnet18(void **state)
 }
 #define test_resnet50 test_resnet18
 #define test_airbench94 test_resnet18
+#define test_operations test_resnet18
 
 #endif
 
@@ -212,6 +346,7 @@ int main(void)
         cmocka_unit_test(test_resnet18),
         cmocka_unit_test(test_resnet50),
         cmocka_unit_test(test_airbench94),
+        cmocka_unit_test(test_operations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,13 +38,13 @@ void count_launch(const char *name, double bytes, int64_t scalars)
         kinds[kind_count++] = (struct kind){ .launches = 0 };
         snprintf(kinds[i].name, sizeof kinds[i].name, "%s", name);
     }
+    totals.launches++;
     if (i == kind_count || bytes < 0) {
         snprintf(totals.unknown, sizeof totals.unknown, "%s", name);
         return;
     }
     kinds[i].launches++;
     kinds[i].bytes += bytes;
-    totals.launches++;
     totals.bytes += bytes;
     if (scalars > totals.most_scalars) {
         totals.most_scalars = scalars;
@@ -55,10 +55,14 @@ void count_launch(const char *name, double bytes, int64_t scalars)
 count_totals count_end(void)
 {
     counting = false;
+    return totals;
+}
+
+void count_print(void)
+{
     for (int i = 0; i < kind_count; i++) {
         printf("# %4d  %9.2f MB  %s\n", kinds[i].launches, kinds[i].bytes / 1e6, kinds[i].name);
     }
-    return totals;
 }
 
 /* ---- the vendors' libraries ---- */

@@ -15,8 +15,8 @@ typedef struct count_totals {
 } count_totals;
 
 void count_begin(void);
-/* The totals since; prints a line for each kind of launch. */
-count_totals count_end(void);
+count_totals count_end(void); /* the totals since */
+void count_print(void);       /* of those, a line for each kind of launch */
 
 /* For the stand-in's own files: a launch, if it is counted now. scalars: elements that are moved
  * one by one, 0: none are. */
