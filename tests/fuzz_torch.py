@@ -107,7 +107,7 @@ OPS.update({
 EACH = sorted(set(UNARY) - {"sum", "mean", "contiguous"}) + sorted(BINARY) + [
     "clamp", "hardtanh", "leaky_relu", "elu", "prelu", "where", "unsqueeze", "squeeze", "flip", "split", "tile", "pad",
     "tril", "triu", "sum_dims", "mean_dims", "var", "std", "norm", "prod_dim", "cumsum", "sort", "topk", "gather",
-    "index_select", "scatter_add", "slice", "stack"]
+    "index_select", "scatter_add", "slice", "stack", "group_norm", "rms_norm", "layer_norm"]
 
 
 def pad(x, mode, value, pads):

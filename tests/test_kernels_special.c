@@ -3,6 +3,7 @@
 
 #include "autograd/autograd.h"
 #include "autograd/fused.h"
+#include "autograd/ops/elements.h"
 #include "tensor/extend.h"
 
 #include <math.h>
@@ -31,6 +32,11 @@ static td_tensor *root(td_tensor *x)
 static td_tensor *inverse_root(td_tensor *x)
 {
     return td_pow(x, -0.5);
+}
+
+static td_tensor *clamp(td_tensor *x)
+{
+    return td_clamp(x, -1.0, 2.0);
 }
 
 static td_tensor *max_pool(td_tensor *x)
@@ -103,6 +109,13 @@ static void special_cases(td_dtype dtype)
           { -inf, -0.0, 0, 4, inf, NAN, -2 },
           { NAN, -inf, inf, 0.5, 0, NAN, NAN },
           { -0.0, -inf, -inf, -0.0625, -0.0, NAN, NAN } },
+        { "clamp",
+          clamp,
+          TD_SHAPE(6),
+          6,
+          { NAN, -1, 2, 0, 5, -inf },
+          { NAN, -1, 2, 0, 2, -1 },
+          { 0, 0, 0, 1, 0, 0 } },
         { "max_pool2d, all NaN",
           max_pool,
           IMAGE,

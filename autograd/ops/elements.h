@@ -22,7 +22,7 @@ td_tensor *td_cos_at(td_tensor *x, td_site at);
 td_tensor *td_erf_at(td_tensor *x, td_site at);
 /* x^2 / 2 where |x| < delta, otherwise delta (|x| - delta / 2): the elements of td_huber_loss */
 td_tensor *td_huber_at(td_tensor *x, double delta, td_site at);
-/* min(max(x, low), high); use -INFINITY or INFINITY for no bound */
+/* min(max(x, low), high), whose slope at a bound is 0; use -INFINITY or INFINITY for no bound */
 td_tensor *td_clamp_at(td_tensor *x, double low, double high, td_site at);
 
 /* ---- activations ---- */
