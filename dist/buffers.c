@@ -2,7 +2,8 @@
 #include "dist/ddp.h"
 
 #include "dist/collectives.h"
-#include "nn/module.h"
+#include "nn/internal.h"
+#include "nn/params.h"
 #include "tensor/backend.h"
 #include "tensor/extend.h"
 #include "tensor/storage.h"
@@ -80,8 +81,27 @@ td_status td_ddp_broadcast_buffers(td_ddp_state *s)
     return TD_OK;
 }
 
+/* Parameters without flat memory, one by one: values, or how they are drawn. */
+static td_status broadcast_deferred(td_ddp_state *s)
+{
+    td_status status = TD_OK;
+    for (int i = 0; i < s->count && status == TD_OK; i++) {
+        td_tensor *t = td_params_get(s->params, i)->tensor;
+        td_draw *draw = td_draw_of(t);
+        td_tensor *bytes =
+            draw != NULL ? td_borrow(draw, TD_SHAPE(sizeof *draw), TD_U8, TD_CPU) : NULL;
+        status = draw != NULL && bytes == NULL
+                     ? TD_E_NOMEM
+                     : td_broadcast(s->group, draw != NULL ? bytes : t, s->root, NULL);
+        td_free(bytes);
+    }
+    return status;
+}
+
 td_status td_ddp_broadcast_all(td_ddp_state *s)
 {
-    TD_TRY(td_broadcast(s->group, td_params_flat(s->params), s->root, NULL));
+    TD_TRY(td_params_deferred(s->params)
+               ? broadcast_deferred(s)
+               : td_broadcast(s->group, td_params_flat(s->params), s->root, NULL));
     return td_ddp_broadcast_buffers(s);
 }

@@ -125,6 +125,11 @@ static td_status prepare(td_ddp_state *s)
     }
     s->count = td_params_count(s->params);
     TD_TRY(td_ddp_open_parts(s));
+    if (td_params_deferred(s->params) && s->options.shard != TD_SHARD_PARAMETERS) {
+        return td_fail(TD_E_ARG,
+                       "td_ddp: the model was made after td_defer_init(true), which is for .shard "
+                       "= TD_SHARD_PARAMETERS: otherwise every rank has all values");
+    }
     if (s->count == 0) {
         return td_fail(TD_E_ARG, "td_ddp: the model has no parameter that takes gradients");
     }

@@ -314,6 +314,10 @@ static void set_place(td_module *m, const char *path, void *user)
 /* A filter lies as convolutions and products read it on its device; all else as it was. */
 static td_tensor *copy_to(const td_tensor *t, td_dtype dtype, td_device device)
 {
+    if (td_draw_of(t) != NULL) {
+        td_layout layout = td_is_layout(t, TD_FILTER) ? TD_FILTER : TD_ROW_MAJOR;
+        return td_draw_later(td_draw_of(t), td_shape_of(t), dtype, layout, device);
+    }
     if (t->ndim < 2 || !td_is_layout(t, TD_FILTER)) {
         return td_clone_as(t, dtype, device);
     }

@@ -1,9 +1,12 @@
-/* PyTorch's initialisations, draw by draw, from the default generator. */
+/* PyTorch's initialisations, draw by draw, from the default generator; at once, or deferred. */
 #include "nn/internal.h"
+#include "tensor/extend.h"
+#include "tensor/storage.h"
 
 #include <math.h>
+#include <stdlib.h>
 
-static _Thread_local bool blank;
+static _Thread_local bool blank, defers;
 
 bool td_init_blank(bool on)
 {
@@ -12,22 +15,112 @@ bool td_init_blank(bool on)
     return before;
 }
 
-bool td_init_is_blank(void)
+bool td_defer_init(bool on)
 {
-    return blank;
+    bool before = defers;
+    defers = on;
+    return before;
 }
+
+/* ---- deferred tensors: their storage has no memory, and this owner ---- */
+
+typedef struct deferred {
+    td_lender lender; /* first */
+    td_draw draw;
+} deferred;
+
+static void forget(td_lender *lender, void *data)
+{
+    (void)data;
+    free(lender);
+}
+
+td_draw *td_draw_of(const td_tensor *t)
+{
+    const td_storage *s = t->storage;
+    deferred *d = s != NULL && s->kind == TD_STORAGE_LENT ? s->owner : NULL;
+    return d != NULL && d->lender.give_back == forget ? &d->draw : NULL;
+}
+
+td_tensor *td_draw_later(const td_draw *draw, td_shape shape, td_dtype dtype, td_layout layout,
+                         td_device device)
+{
+    deferred *d = malloc(sizeof *d);
+    if (d == NULL) {
+        td_fail(TD_E_NOMEM, "no memory to note how a tensor is drawn");
+        return NULL;
+    }
+    *d = (deferred){ { forget }, *draw };
+    td_tensor *t = td_new_away(shape, dtype, layout, device, &d->lender);
+    if (t == NULL) {
+        free(d);
+    }
+    return t;
+}
+
+void td_draw_now(const td_draw *draw, td_tensor *t)
+{
+    td_generator g = draw->generator;
+    if (draw->kind == TD_DRAW_UNIFORM) {
+        td_uniform_(t, draw->low, draw->high, &g);
+    } else if (draw->kind == TD_DRAW_NORMAL) {
+        td_normal_(t, draw->low, draw->high, &g);
+    } else {
+        td_fill_(t, 0.0);
+    }
+    if (draw->has_zero_row) {
+        td_init_zero_row_(t, draw->zero_row);
+    }
+}
+
+td_tensor *td_init_new(td_shape shape, td_layout layout)
+{
+    if (defers && shape.ndim > 1) {
+        return td_draw_later(&(td_draw){ .kind = TD_DRAW_ZEROS }, shape, TD_F32, layout, TD_CPU);
+    }
+    td_tensor *t = td_new_layout(shape, TD_F32, layout, TD_CPU);
+    if (t != NULL && blank) {
+        td_fill_(t, 0.0);
+    }
+    return t;
+}
+
+/* ---- draws ---- */
 
 void td_init_uniform_(td_tensor *t, double bound)
 {
-    if (!blank) {
-        td_uniform_(t, -bound, bound, td_default_generator());
+    td_generator *g = td_default_generator();
+    td_draw *later = td_draw_of(t);
+    if (!blank && later != NULL) {
+        *later =
+            (td_draw){ .kind = TD_DRAW_UNIFORM, .low = -bound, .high = bound, .generator = *g };
+        td_uniform_skip(g, td_numel(t));
+    } else if (!blank) {
+        td_uniform_(t, -bound, bound, g);
     }
 }
 
 void td_init_normal_(td_tensor *t, double std)
 {
-    if (!blank) {
-        td_normal_(t, 0.0, std, td_default_generator());
+    td_generator *g = td_default_generator();
+    td_draw *later = td_draw_of(t);
+    if (!blank && later != NULL) {
+        *later = (td_draw){ .kind = TD_DRAW_NORMAL, .high = std, .generator = *g };
+        td_normal_skip(g, td_numel(t));
+    } else if (!blank) {
+        td_normal_(t, 0.0, std, g);
+    }
+}
+
+void td_init_zero_row_(td_tensor *t, int64_t row)
+{
+    td_draw *later = td_draw_of(t);
+    if (later != NULL) {
+        later->has_zero_row = true;
+        later->zero_row = row;
+    }
+    for (int64_t k = 0; later == NULL && k < t->shape[1]; k++) {
+        td_set(t, (int64_t[]){ row, k }, 0.0);
     }
 }
 

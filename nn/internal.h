@@ -6,6 +6,7 @@
 #include "autograd/fused.h"
 #include "nn/around.h"
 #include "nn/module.h"
+#include "tensor/random.h"
 
 /* What every td_module really is. */
 typedef struct td_module_node {
@@ -35,9 +36,26 @@ bool td_module_is_freed(const td_module *m);
 /* While on, this thread's initialisations draw nothing, and new parameters are zero: for models
  * whose weights are loaded next. Returns what was before. */
 bool td_init_blank(bool on);
-bool td_init_is_blank(void);
+/* A parameter's tensor (f32 on cpu:0), or the header of a deferred one. */
+td_tensor *td_init_new(td_shape shape, td_layout layout);
 void td_init_uniform_(td_tensor *t, double bound); /* in [-bound, bound) */
 void td_init_normal_(td_tensor *t, double std);
+void td_init_zero_row_(td_tensor *t, int64_t row); /* of a matrix that has been drawn */
+
+/* How the values of a deferred parameter (td_defer_init) are drawn; the storage owns it. It has no
+ * pointers, so that rank 0 can send it to the others. */
+typedef struct td_draw {
+    enum { TD_DRAW_ZEROS, TD_DRAW_UNIFORM, TD_DRAW_NORMAL } kind;
+    double low, high; /* of a uniform draw; of a normal one mean and standard deviation */
+    bool has_zero_row;
+    int64_t zero_row;
+    td_generator generator; /* as it was before the draw */
+} td_draw;
+td_draw *td_draw_of(const td_tensor *t); /* NULL: t is not deferred */
+/* A deferred tensor, whose values `draw` will draw. */
+td_tensor *td_draw_later(const td_draw *draw, td_shape shape, td_dtype dtype, td_layout layout,
+                         td_device device);
+void td_draw_now(const td_draw *draw, td_tensor *t);
 
 /* forward(self, x), which runs these parts (modules below self) and no others with parameters, kept
  * for backward as its input alone (td_recompute). Where no gradients are wanted, it simply runs. */

@@ -53,10 +53,10 @@ td_module *td_nn_embedding_at(td_nn_embedding_options o, td_site at)
     s->features = features;
     s->weight = td_module_new_parameter(m, "weight", TD_SHAPE(rows, features), TD_ROW_MAJOR);
     if (s->weight != NULL) {
-        td_normal_(s->weight, 0.0, 1.0, td_default_generator());
-        for (int64_t f = 0; o.has_padding && f < features; f++) {
-            td_set(s->weight, (int64_t[]){ padding, f }, 0.0);
-        }
+        td_init_normal_(s->weight, 1.0);
+    }
+    if (s->weight != NULL && o.has_padding) {
+        td_init_zero_row_(s->weight, padding);
     }
     return td_module_finish(m);
 }

@@ -270,11 +270,7 @@ td_tensor *td_module_buffer(td_module *m, const char *name, td_tensor *t)
 
 td_tensor *td_module_new_parameter(td_module *m, const char *name, td_shape shape, td_layout layout)
 {
-    td_tensor *t = td_new_layout(shape, TD_F32, layout, TD_CPU);
-    if (t != NULL && td_init_is_blank()) {
-        td_fill_(t, 0.0);
-    }
-    return td_module_parameter(m, name, t);
+    return td_module_parameter(m, name, td_init_new(shape, layout));
 }
 
 td_module *td_module_finish(td_module *m)

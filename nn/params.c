@@ -54,6 +54,7 @@ static void collect_leaves(td_params *p, td_state_list *list, const td_module *m
                    "td_parameters: '%s' is a view with gaps; a parameter "
                    "must fill its memory",
                    list->items[i].name);
+        p->deferred = p->deferred || td_draw_of(t) != NULL;
         p->items[p->count] = (td_param){ list->items[i].name, t, 0, td_numel(t) };
         p->order[p->count] = p->count;
         p->count++;
@@ -61,8 +62,14 @@ static void collect_leaves(td_params *p, td_state_list *list, const td_module *m
     }
 }
 
-/* The flat memory and the headers over it. Nothing of the model is changed yet, so that short
- * memory leaves it as it was. */
+static td_tensor *new_flat(const td_params *p, const td_module *m, int64_t count)
+{
+    return p->deferred ? td_new_away(TD_SHAPE(count), m->dtype, TD_ROW_MAJOR, m->device, NULL)
+                       : td_zeros(TD_SHAPE(count), m->dtype, m->device);
+}
+
+/* The flat memory and, unless parameters are deferred, the headers over it. Nothing of the model is
+ * changed yet, so that short memory leaves it as it was. */
 static bool make_memory(td_params *p, const td_module *m, td_tensor **values)
 {
     int64_t *begin = calloc((size_t)p->count + 1, sizeof(int64_t));
@@ -74,14 +81,14 @@ static bool make_memory(td_params *p, const td_module *m, td_tensor **values)
         p->items[i].begin = begin[i];
     }
     free(begin);
-    p->flat = td_zeros(TD_SHAPE(total), m->dtype, m->device);
-    p->flat_grad = td_zeros(TD_SHAPE(total), m->dtype, m->device);
+    p->flat = new_flat(p, m, total);
+    p->flat_grad = new_flat(p, m, total);
     if (p->flat == NULL || p->flat_grad == NULL) {
         return false;
     }
     p->flat->name = "the flat parameters";
     p->flat_grad->name = "the flat gradients";
-    for (int i = 0; i < p->count; i++) {
+    for (int i = 0; !p->deferred && i < p->count; i++) {
         values[i] = td_params_view(p, p->flat, i);
         p->grads[i] = td_params_view(p, p->flat_grad, i);
         if (values[i] == NULL || p->grads[i] == NULL) {
@@ -126,7 +133,7 @@ static td_params *make_params(const td_module *m, td_state_list *list)
         collect_leaves(p, list, m);
         made = make_memory(p, m, values);
     }
-    if (made) {
+    if (made && !p->deferred) {
         move_in(p, values);
     }
     for (int i = 0; values != NULL && i < p->count; i++) {
@@ -152,6 +159,19 @@ static void require_no_params(td_module *m, const char *path, void *user)
                td_node_of(asked)->label, path, m->type->name);
 }
 
+/* A deferred tensor gets its values with the flat memory, to which frozen ones do not belong. */
+static void require_no_frozen(td_module *m, const char *path, void *user)
+{
+    (void)path, (void)user;
+    for (int i = 0; i < m->tensor_count; i++) {
+        const td_tensor *t = m->tensors[i].tensor;
+        TD_REQUIRE(td_is_leaf(t) || td_draw_of(t) == NULL, TD_HERE,
+                   "td_parameters: '%s' takes no gradient, so ranks do not share it; make its "
+                   "module without td_defer_init",
+                   td_node_of(m)->tensor_paths[i]);
+    }
+}
+
 td_params *td_parameters_at(td_module *m, td_site at)
 {
     TD_REQUIRE(m != NULL, at, "td_parameters: the module is NULL: its constructor failed (%s)",
@@ -163,6 +183,7 @@ td_params *td_parameters_at(td_module *m, td_site at)
         return node->params;
     }
     td_module_each(m, require_no_params, m);
+    td_module_each(m, require_no_frozen, NULL);
     for (td_module *up = node->parent; up != NULL; up = td_node_of(up)->parent) {
         require_no_params(up, td_node_of(up)->path, m);
     }
@@ -315,6 +336,11 @@ td_tensor *td_params_flat(const td_params *params)
 td_tensor *td_params_flat_grad(const td_params *params)
 {
     return alive(params)->flat_grad;
+}
+
+bool td_params_deferred(const td_params *params)
+{
+    return params->deferred;
 }
 
 const int *td_params_order(const td_params *params)

@@ -14,6 +14,10 @@ const int *td_params_order(const td_params *params);
 /* How often the order in memory has changed. */
 int td_params_reorders(const td_params *params);
 
+/* Whether parameters are deferred (td_defer_init): then no flat memory is there until
+ * td_params_spread. */
+bool td_params_deferred(const td_params *params);
+
 /* The layout of m's parameters; NULL: they are not laid out. */
 td_params *td_params_laid_out(const td_module *m);
 
@@ -79,16 +83,21 @@ const td_params_peers *td_params_ranks_of(const td_params *params); /* NULL: the
 const td_params_peers *td_params_peers_of(const td_params *params); /* NULL: they share nothing */
 
 /* The same, with another order and places in the flat space, and memory for each parameter:
- * values[i] and grads[i] are headers in its form. All tensors belong
- * to params from now on. Values are kept, gradients are not. Before any state is made. */
+ * values[i] and grads[i] are headers in its form. Values are kept
+ * (deferred ones are drawn), gradients are not. All tensors belong to params from now on.
+ * TD_E_NOMEM: nothing has changed. Before any state is made. */
 typedef struct td_params_places {
     const int *order;
     const int64_t *begin;
     td_tensor *flat, *flat_grad;
     td_tensor **values, **grads;
 } td_params_places;
-void td_params_spread(td_params *params, const td_params_peers *peers,
-                      const td_params_places *places);
+td_status td_params_spread(td_params *params, const td_params_peers *peers,
+                           const td_params_places *places);
+/* `part`, 1-d, gets elements from `begin` of the memory order of a tensor of `form`'s shape and
+ * strides, whose values are those of `from`, row-major on the CPU. Returns the bytes read. */
+int64_t td_params_read(const td_tensor *from, const td_tensor *form, int64_t begin,
+                       const td_tensor *part);
 /* The length of the flat space. */
 int64_t td_params_length(const td_params *params);
 

@@ -25,7 +25,8 @@ struct td_params {
     int extra_count;
     td_tensor *scaling; /* a loss scaler's numbers, a header of ours; NULL: there is none */
     td_params_peers peers;
-    bool freed; /* with its model */
+    bool deferred; /* there is no memory yet: td_params_spread makes it */
+    bool freed;    /* with its model */
 };
 
 /* Where each parameter begins, in the given order, and how long the whole becomes. */

@@ -295,6 +295,26 @@ static void normal_values(td_generator *g, float *values, int64_t count, double 
     }
 }
 
+/* ---- skipping ---- */
+
+void td_uniform_skip(td_generator *g, int64_t count)
+{
+    for (; count > WORDS - g->next; refill(g)) {
+        count -= WORDS - g->next;
+    }
+    g->next += (int32_t)count;
+}
+
+void td_normal_skip(td_generator *g, int64_t count)
+{
+    float few[BLOCK];
+    if (count < BLOCK) { /* of these one may be kept for the next */
+        normal_values(g, few, count, 0.0, 1.0);
+    } else {
+        td_uniform_skip(g, count + (count % BLOCK != 0 ? BLOCK : 0));
+    }
+}
+
 /* ---- tensors ---- */
 
 /* Where the f32 values of t are drawn: its own memory if that is the host's, f32 and row-major,

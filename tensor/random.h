@@ -33,6 +33,9 @@ void td_manual_seed(uint64_t seed);
  * td_uniform_ draws from [from, to). */
 void td_uniform_inplace_at(td_tensor *t, double from, double to, td_generator *g, td_site at);
 void td_normal_inplace_at(td_tensor *t, double mean, double std, td_generator *g, td_site at);
+/* Brings g to where it is after td_uniform_ or td_normal_ of a tensor of so many elements. */
+void td_uniform_skip(td_generator *g, int64_t count);
+void td_normal_skip(td_generator *g, int64_t count);
 
 /* A key of Philox: the run's seed, and the number of the layer, transform or rank that draws. */
 typedef struct td_philox_key {

@@ -34,10 +34,12 @@ td_storage *td_storage_zeroed(size_t bytes, td_device device);
 td_storage *td_storage_borrow(void *data, size_t bytes, td_device device);
 td_storage *td_storage_lend(void *data, size_t bytes, td_device device, td_lender *lender);
 
-/* Memory that comes and goes: a persistent 1-d tensor that has no memory yet, and the address of
- * its memory from now on. NULL: the memory is away, and who uses a tensor over it gets an error.
- * Views stay; td_slice_of_storage makes them of a tensor that is away, too. */
-td_tensor *td_new_away(int64_t count, td_dtype dtype, td_device device);
+/* Memory that comes and goes: a persistent tensor that has no memory yet, and the address of its
+ * memory from now on. NULL: the memory is away, and who uses a tensor over it gets an error.
+ * Views stay; td_slice_of_storage makes them of a tensor that is away, too. A lender (NULL: none)
+ * is told when the last holder goes. */
+td_tensor *td_new_away(td_shape shape, td_dtype dtype, td_layout layout, td_device device,
+                       td_lender *lender);
 void td_set_address(td_tensor *t, void *data);
 
 /* Bytes of a shape; false if they are more than can be counted. */

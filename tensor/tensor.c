@@ -135,16 +135,20 @@ td_tensor *td_borrow_at(void *values, td_shape shape, td_dtype dtype, td_device 
     return new_header(td_storage_borrow(values, bytes, device), 0, shape, stride, dtype);
 }
 
-td_tensor *td_new_away(int64_t count, td_dtype dtype, td_device device)
+td_tensor *td_new_away(td_shape shape, td_dtype dtype, td_layout layout, td_device device,
+                       td_lender *lender)
 {
     size_t bytes;
-    if (!count_bytes(TD_SHAPE(count), dtype, &bytes, TD_NOWHERE)) {
+    int64_t stride[TD_MAX_DIMS];
+    if (!count_bytes(shape, dtype, &bytes, TD_NOWHERE)) {
         return NULL;
     }
-    td_tensor *t = new_header(td_storage_borrow(NULL, bytes, device), 0, TD_SHAPE(count),
-                              (int64_t[]){ 1 }, dtype);
+    td_layout_strides(device, layout, shape, stride);
+    td_tensor *t = new_header(td_storage_borrow(NULL, bytes, device), 0, shape, stride, dtype);
     if (t != NULL) {
         td_set_address(t, NULL);
+        t->storage->kind = lender != NULL ? TD_STORAGE_LENT : TD_STORAGE_BORROWED;
+        t->storage->owner = lender;
     }
     return t;
 }

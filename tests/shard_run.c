@@ -2,7 +2,7 @@
 #include "tests/shard_run.h"
 
 #include "nn/extra/compact.h"
-#include "nn/module.h"
+#include "nn/internal.h"
 #include "tests/dist_procs.h"
 #include "tensor/extend.h"
 
@@ -53,7 +53,11 @@ void shard_open(shard_run *r, const shard_case *c, int way, int rank)
     options.shard = options.gathers ? TD_SHARD_PARAMETERS : (td_shard)way;
     options.bucket_cap_mb = 0.001;
     *r = (shard_run){ .ema = NULL };
+    td_defer_init(c->defers);
+    td_init_blank(c->blank);
     job_open(&r->job, c->kind, c->dtype, &options, rank * EACH, (rank + 1) * EACH);
+    td_defer_init(false);
+    td_init_blank(false);
     for (int i = 0; c->recomputes && i < r->job.net->child_count; i++) {
         td_recompute(r->job.net->children[i], true);
     }

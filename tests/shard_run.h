@@ -19,9 +19,10 @@ typedef struct shard_case {
     td_dtype dtype;
     optim_rule rule;
     bool clips, accumulates, averages, scales;
-    double norm;     /* clipping's; 0: 2 */
-    bool again;      /* a second reduction of the same gradients */
-    bool recomputes; /* the model's children */
+    double norm;        /* clipping's; 0: 2 */
+    bool again;         /* a second reduction of the same gradients */
+    bool recomputes;    /* the model's children */
+    bool defers, blank; /* td_defer_init; without drawing */
     td_ddp_options options;
 } shard_case;
 

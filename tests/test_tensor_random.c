@@ -263,6 +263,28 @@ static void test_uniform_stays_in_its_range(void **state)
     td_free(t);
 }
 
+static void test_skipping_is_drawing(void **state)
+{
+    (void)state;
+    static const int64_t counts[] = { 0, 1, 3, 15, 16, 17, 31, 600, 624, 625, 1248, 5001 };
+    td_generator drawn, skipped;
+    td_generator_seed(&drawn, 11);
+    for (size_t i = 0; i < 2 * sizeof counts / sizeof *counts; i++) {
+        int64_t count = counts[i / 2];
+        td_tensor *t = td_new(TD_SHAPE(count), TD_F32, TD_CPU);
+        skipped = drawn;
+        if (i % 2 == 0) {
+            td_uniform_(t, -1.0, 1.0, &drawn);
+            td_uniform_skip(&skipped, count);
+        } else {
+            td_normal_(t, 1.0, 2.0, &drawn);
+            td_normal_skip(&skipped, count);
+        }
+        assert_memory_equal(&skipped, &drawn, sizeof drawn);
+        td_free(t);
+    }
+}
+
 static void test_bad_fills_are_mistakes(void **state)
 {
     (void)state;
@@ -425,6 +447,7 @@ int main(void)
         cmocka_unit_test(test_normal_redraws_the_tail),
         cmocka_unit_test(test_fills_are_row_major_for_any_layout_and_dtype),
         cmocka_unit_test(test_uniform_stays_in_its_range),
+        cmocka_unit_test(test_skipping_is_drawing),
         cmocka_unit_test(test_bad_fills_are_mistakes),
         cmocka_unit_test(test_initial_weights_of_wine),
         cmocka_unit_test(test_order_of_wine),

@@ -6,7 +6,7 @@
 #include "dist/collectives.h"
 #include "dist/group.h"
 #include "dist/mesh.h"
-#include "nn/module.h"
+#include "nn/internal.h"
 #include "tensor/extend.h"
 #include "tensor/text.h"
 
@@ -39,7 +39,7 @@ static char *describe_model(const td_module *model, const td_ddp_options *o)
             o->comm_hook != NULL ? o->comm_hook : "none");
     for (int i = 0; i < list.count; i++) {
         const td_tensor *t = list.items[i].tensor;
-        fprintf(out, "%s '%s' %s%s\n",
+        fprintf(out, "%s%s '%s' %s%s\n", td_draw_of(t) != NULL ? "(td_defer_init) " : "",
                 list.items[i].buffer ? "the buffer"
                 : td_is_leaf(t)      ? "the parameter"
                                      : "the frozen parameter",

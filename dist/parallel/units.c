@@ -221,8 +221,10 @@ static td_status make_memory(td_sharding *sh, td_params_places *places)
             : td_zeros(TD_SHAPE(length / sh->ranks), like->dtype, device);
     for (int k = 0; k < sh->count; k++) {
         td_shard_unit *u = &sh->units[k];
-        u->values = own_values ? td_new_away(u->count, like->dtype, device) : NULL;
-        u->grads = td_new_away(u->count, like->dtype, device);
+        u->values = own_values
+                        ? td_new_away(TD_SHAPE(u->count), like->dtype, TD_ROW_MAJOR, device, NULL)
+                        : NULL;
+        u->grads = td_new_away(TD_SHAPE(u->count), like->dtype, TD_ROW_MAJOR, device, NULL);
     }
     return sh->woven ? weave(sh, places->flat) : TD_OK;
 }
@@ -266,14 +268,12 @@ td_status td_shard_lay_out(td_sharding *sh, td_params_peers *peers)
     }
     if (status == TD_OK) {
         place(sh, &all, order, begin);
-        status = make_memory(sh, &places);
-        if (status == TD_OK && make_headers(sh, &places)) {
-            peers->cuts = sh->cuts;
-            peers->stretches = sh->count;
-            td_params_spread(sh->ddp->params, peers, &places);
-        } else {
+        peers->cuts = sh->cuts;
+        peers->stretches = sh->count;
+        made = make_memory(sh, &places) == TD_OK && make_headers(sh, &places);
+        status = made ? td_params_spread(sh->ddp->params, peers, &places) : TD_E_NOMEM;
+        if (status != TD_OK) {
             free_places(&places, sh->ddp->count);
-            status = TD_E_NOMEM;
         }
     }
     free(all.modules);

@@ -143,68 +143,6 @@ static td_status report_differences(const td_records *l, const char *path)
 
 /* ---- the values ---- */
 
-/* Exchanges dimensions d - 1 and d. */
-static void swap_dims(td_tensor *t, int d)
-{
-    int64_t size = t->shape[d], stride = t->stride[d];
-    t->shape[d] = t->shape[d - 1];
-    t->stride[d] = t->stride[d - 1];
-    t->shape[d - 1] = size;
-    t->stride[d - 1] = stride;
-}
-
-/* The part of t whose index in a dimension is first, ..., first + count - 1. */
-static td_tensor narrow(td_tensor t, int dim, int64_t first, int64_t count)
-{
-    t.offset += first * t.stride[dim];
-    t.shape[dim] = count;
-    return t;
-}
-
-/* Copies elements [begin, end), counted in memory order in a slice whose indices in the dimensions
- * before `dim` are fixed: what lies in whole slices of this dimension at once, the rest of a slice
- * by itself. The dimensions are in the order of `to` in memory. Returns the bytes of `from`. */
-static int64_t copy_stretch(td_tensor to, td_tensor from, int dim, int64_t begin, int64_t end)
-{
-    int64_t slice = 1, bytes = 0, next;
-    for (int d = dim + 1; d < to.ndim; d++) {
-        slice *= to.shape[d];
-    }
-    for (; begin < end; begin = next) {
-        int64_t first = begin / slice, whole = begin % slice == 0 ? (end - begin) / slice : 0;
-        int64_t count = whole > 0 ? whole : 1;
-        next = (first + count) * slice < end ? (first + count) * slice : end;
-        td_tensor a = to.ndim > 0 ? narrow(to, dim, first, count) : to;
-        td_tensor b = to.ndim > 0 ? narrow(from, dim, first, count) : from;
-        if (whole > 0) {
-            td_copy_(&a, &b);
-            bytes += td_numel(&b) * (int64_t)td_dtype_size(b.dtype);
-        } else {
-            bytes += copy_stretch(a, b, dim + 1, begin - first * slice, next - first * slice);
-        }
-    }
-    return bytes;
-}
-
-/* `part`, 1-d, gets elements [begin, begin + its length) of `form`'s memory order from an entry,
- * which is row-major. Nothing else of the entry is read. */
-static int64_t read_part(const td_safetensors_entry *entry, const td_tensor *form, int64_t begin,
-                         const td_tensor *part)
-{
-    td_tensor to, from; /* all of the parameter, though `to` has memory for the part alone */
-    td_storage storage;
-    td_init_borrowed(&from, &storage, (void *)(uintptr_t)entry->data, entry->shape, entry->dtype);
-    td_init_header(&to, part->storage, part->offset - begin, td_shape_of(form), form->stride,
-                   form->dtype);
-    for (int last = 1; last < to.ndim; last++) {
-        for (int d = last; d > 0 && to.stride[d - 1] < to.stride[d]; d--) {
-            swap_dims(&to, d);
-            swap_dims(&from, d);
-        }
-    }
-    return copy_stretch(to, from, 0, begin, begin + td_numel(part));
-}
-
 /* This rank's window of a parameter or of its state. */
 static td_status take_window(td_records *l, const td_tensor_record *r)
 {
@@ -218,8 +156,12 @@ static td_status take_window(td_records *l, const td_tensor_record *r)
         return TD_E_NOMEM;
     }
     if (r->part != TD_PART_EMPTY) {
-        int64_t begin = here.begin - td_params_get(params, r->param)->begin;
-        l->bytes_read += read_part(r->from, r->tensor, begin, part);
+        td_storage storage;
+        td_tensor from;
+        td_init_borrowed(&from, &storage, (void *)(uintptr_t)r->from->data, r->from->shape,
+                         r->from->dtype);
+        l->bytes_read += td_params_read(&from, r->tensor,
+                                        here.begin - td_params_get(params, r->param)->begin, part);
     }
     td_status status = td_params_keep(params, r->window, r->param, part);
     td_free(part);

@@ -21,8 +21,10 @@ static const char *stem_of(const train_run *r)
 td_module *cifar_net(const train_run *r)
 {
     bool small = strcmp(stem_of(r), "cifar") == 0;
+    td_defer_init(train_defers(r));
     td_module *net =
         td_model("resnet18", .classes = CLASSES, .stem = small ? TD_STEM_CIFAR : TD_STEM_IMAGENET);
+    td_defer_init(false);
     if (net != NULL && td_module_to(net, r->args.device, TD_F32) != TD_OK) {
         td_module_free(net);
         return NULL;

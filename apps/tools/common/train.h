@@ -214,6 +214,8 @@ td_status train_mesh(train_run *r);
 /* --shard (train_shard.c): whether it is at work; one line on rank 0, if there is something to say.
  */
 bool train_shards(const train_run *r);
+/* Whether the model is made after td_defer_init: before td_ddp cuts its values into windows. */
+bool train_defers(const train_run *r);
 /* Whether this rank takes part in saving the model alone: rank 0, or all if they share the values.
  */
 bool train_saves_model(const train_run *r);

@@ -67,6 +67,11 @@ bool train_shards(const train_run *r)
     return r->ddp.shard != TD_SHARD_NONE && td_is_ddp(r->net);
 }
 
+bool train_defers(const train_run *r)
+{
+    return td_dist_is_initialized() && r->ddp.shard == TD_SHARD_PARAMETERS;
+}
+
 bool train_saves_model(const train_run *r)
 {
     return ranks_first() || (train_shards(r) && r->ddp.shard == TD_SHARD_PARAMETERS);

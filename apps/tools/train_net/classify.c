@@ -199,9 +199,11 @@ td_status classify_begin(classify_run *c)
 td_module *classify_net(const classify_run *c)
 {
     const settings *s = &c->s;
+    td_defer_init(train_defers(&c->base) && !c->tests_only);
     td_module *net = td_model(s->model.arch, .classes = s->model.num_classes,
                               .image_size = c->tests_only ? s->test.crop_size : s->train.im_size,
                               .blank = c->tests_only || c->base.args.resume != NULL);
+    td_defer_init(false);
     if (net == NULL) {
         (void)td_fail_context(TD_E_ARG, "MODEL.ARCH");
     }
