@@ -189,6 +189,8 @@ td_module *td_ddp_at(td_ddp_options options, td_site at)
                "td_ddp: a communication hook (%s) and .shard work together without replicas "
                "only: use a mesh with rep=1, or no hook",
                options.comm_hook);
+    TD_REQUIRE(options.offload == NULL || options.shard == TD_SHARD_PARAMETERS, at,
+               "td_ddp: .offload is for windows of all that there is: with TD_SHARD_PARAMETERS");
     TD_REQUIRE(options.wire == NULL || strcmp(options.wire, "bf16") == 0, at,
                "td_ddp: there is no .wire '%s'; there is bf16", options.wire);
     TD_REQUIRE(options.wire == NULL || options.shard == TD_SHARD_PARAMETERS, at,

@@ -271,6 +271,11 @@ typedef struct td_ddp_options {
      * of the last rank's piece travels as f32. For f32 models on CPUs; values
      * are fetched then (.gathers). */
     const char *wire;
+    /* A folder, with TD_SHARD_PARAMETERS and models on CPUs: this rank's windows of values,
+     * gradients, optimizer state and averages are memory of files there, which the system may write
+     * to disk; so a model may be larger than memory. The files have no names: nothing is left.
+     * Values are fetched then (.gathers). NULL: windows are ordinary memory. */
+    const char *offload;
     bool gathers; /* with TD_SHARD_PARAMETERS: fetch values also where ranks could read them in
                      place */
 } td_ddp_options;

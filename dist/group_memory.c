@@ -45,25 +45,6 @@ void td_group_forget_memory(td_group *group)
     }
 }
 
-/* A tensor over lent memory. NULL with td_last_error(). */
-static td_tensor *wrap(td_group_lender *lender, void *data, int64_t count, td_dtype dtype)
-{
-    size_t bytes = (size_t)count * td_dtype_size(dtype);
-    td_storage *storage = td_storage_lend(data, bytes, TD_CPU, &lender->lender);
-    if (storage == NULL) {
-        return NULL;
-    }
-    td_tensor *t = malloc(sizeof *t);
-    if (t == NULL) {
-        td_fail(TD_E_NOMEM, "out of memory for a tensor's header");
-        td_unhold(storage); /* frees the lender, too */
-        return NULL;
-    }
-    int64_t stride = 1;
-    td_init_header(t, storage, 0, TD_SHAPE(count), &stride, dtype);
-    return t;
-}
-
 td_tensor *td_group_memory(td_group *group, int64_t count, td_dtype dtype)
 {
     group = td_group_or_world(group);
@@ -96,7 +77,13 @@ td_tensor *td_group_memory(td_group *group, int64_t count, td_dtype dtype)
     lender->next = group->lenders;
     group->lenders = lender;
     td_engine_release(group);
-    return wrap(lender, data, count, dtype);
+    td_tensor *t = td_new_away(TD_SHAPE(count), dtype, TD_ROW_MAJOR, TD_CPU, &lender->lender);
+    if (t == NULL) {
+        give_back(&lender->lender, data);
+        return NULL;
+    }
+    td_set_address(t, data);
+    return t;
 }
 
 bool td_group_can_weave(td_group *group)

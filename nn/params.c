@@ -377,28 +377,35 @@ td_tensor td_params_part(const td_tensor *t, int64_t begin, int64_t count)
 
 /* ---- optimizer state ---- */
 
-static td_tensor *add_state(td_params *params, bool flat, td_shape shape, td_dtype dtype,
-                            td_device device, const char *name)
+/* Takes over `state`; NULL: there was no memory for it. */
+static td_tensor *add_state(td_params *params, td_tensor *state, bool flat, const char *name)
 {
     size_t count = (size_t)params->extra_count + 1;
-    td_params_extra *extra = realloc(params->extra, count * sizeof *extra);
+    td_params_extra *extra = state != NULL ? realloc(params->extra, count * sizeof *extra) : NULL;
     if (extra == NULL) {
-        td_fail(TD_E_NOMEM, "no memory for optimizer state");
+        if (state != NULL) {
+            td_fail(TD_E_NOMEM, "no memory for optimizer state");
+        }
+        td_free(state);
         return NULL;
     }
     params->extra = extra;
-    td_tensor *state = td_zeros(shape, dtype, device);
-    if (state != NULL) {
-        state->name = name;
-        extra[params->extra_count++] = (td_params_extra){ state, flat };
-    }
+    state->name = name;
+    extra[params->extra_count++] = (td_params_extra){ state, flat };
     return state;
+}
+
+static td_tensor *new_memory(const td_params *params, int64_t count, td_dtype dtype)
+{
+    const td_params_peers *peers = &params->peers;
+    return peers->memory != NULL ? peers->memory(count, dtype, peers->user)
+                                 : td_zeros(TD_SHAPE(count), dtype, td_device_of(params->flat));
 }
 
 td_tensor *td_params_new_flat(td_params *params)
 {
     const td_tensor *like = td_params_flat(params);
-    return add_state(params, true, td_shape_of(like), like->dtype, td_device_of(like),
+    return add_state(params, new_memory(params, td_numel(like), like->dtype), true,
                      "an optimizer's flat state");
 }
 
@@ -407,13 +414,13 @@ td_tensor *td_params_new_window(td_params *params, td_dtype dtype)
     int64_t ranks = td_params_peers_of(params) != NULL ? params->peers.count : 1;
     int64_t length = td_params_length(params) / ranks;
     length = dtype == TD_U8 ? length / TD_PACK * TD_PACK_BYTES : length;
-    return add_state(params, true, TD_SHAPE(length), dtype, td_device_of(td_params_flat(params)),
-                     "an optimizer's state");
+    return add_state(params, new_memory(params, length, dtype), true, "an optimizer's state");
 }
 
 td_tensor *td_params_new_numbers(td_params *params, int64_t count, td_dtype dtype)
 {
-    return add_state(params, false, TD_SHAPE(count), dtype, TD_CPU, "an optimizer's numbers");
+    return add_state(params, td_zeros(TD_SHAPE(count), dtype, TD_CPU), false,
+                     "an optimizer's numbers");
 }
 
 void td_params_drop_state(td_params *params, td_tensor *state)

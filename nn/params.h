@@ -74,6 +74,8 @@ typedef struct td_params_peers {
     td_status (*broadcast)(td_tensor *t, int from, void *user);
     td_status (*agree)(td_status mine,
                        void *user); /* TD_OK if it is on all ranks, with replicas' */
+    /* Zeroed memory for windows of state; NULL: td_zeros. */
+    td_tensor *(*memory)(int64_t count, td_dtype dtype, void *user);
     bool spare; /* other ranks have equal windows, and write checkpoints in place of these */
     void *user;
 } td_params_peers;

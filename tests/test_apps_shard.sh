@@ -63,6 +63,7 @@ works 'with three processes' "$app" --spawn 3 --epochs 2 --resume again --save o
 says 'in three windows' "^the optimizer's state is cut into 3 windows"
 works 'one process' "$app" --limit 32 --batch-size 32 --epochs 1 --shard optimizer
 says 'nothing is shared' '^--shard: there is one process, and nothing is shared$'
+fails 'files of nobody' 1 'offload is for processes with --shard parameters' "$app" --limit 32 --offload .
 fails 'another word' 64 "'all' is not one of none\|optimizer\|gradients\|parameters" "$app" --shard all
 
 # The trainer.
@@ -74,7 +75,7 @@ works 'train_net' "${net[@]}" OUT_DIR plain_exp
 works 'train_net, sharded' "${net[@]}" --shard optimizer OUT_DIR exp
 says 'it says so' "^the optimizer's state is cut into 2 windows"
 same_tensors 'the same weights and state' plain_exp/checkpoints/ckpt_ep_002 exp/checkpoints/ckpt_ep_002
-works 'train_net, parameters' "${net[@]}" --shard parameters OUT_DIR whole_exp
+works 'train_net, parameters in files' "${net[@]}" --shard parameters --offload . OUT_DIR whole_exp
 same_tensors 'the same weights and state' plain_exp/checkpoints/ckpt_ep_002 whole_exp/checkpoints/ckpt_ep_002
 mkdir -p again_exp/checkpoints
 mv exp/checkpoints/ckpt_ep_001 again_exp/checkpoints

@@ -344,6 +344,7 @@ static void test_what_cannot_be_combined(void **state)
     expect_fatal("there is no way of sharding 7", td_ddp(net, .shard = (td_shard)7));
     expect_fatal("there is no .wire 'fp8'; there is bf16", td_ddp(net, .wire = "fp8"));
     expect_fatal("with TD_SHARD_PARAMETERS", td_ddp(net, .wire = "bf16"));
+    expect_fatal(".offload is for windows of all", td_ddp(net, .offload = temp_folder()));
     td_optim *early = td_sgd(td_parameters(net), .lr = 0.1, .momentum = 0.9);
     expect_fatal("are made after td_ddp", td_ddp(net, .shard = TD_SHARD_OPTIMIZER));
     td_optim_free(early);

@@ -30,9 +30,10 @@ static char *describe_model(const td_module *model, const td_ddp_options *o)
         td_fail(TD_E_NOMEM, "no memory to describe a model");
         return NULL;
     }
-    fprintf(out, "the options bucket_cap_mb %g, replicas %d%s%s%s%s%s%s, hook %s\n",
+    fprintf(out, "the options bucket_cap_mb %g, replicas %d%s%s%s%s%s%s%s, hook %s\n",
             o->bucket_cap_mb, o->mesh != NULL ? td_mesh_size(o->mesh, "rep") : 1, shards[o->shard],
             o->wire != NULL ? ", wire bf16" : "", o->gathers ? ", gathers" : "",
+            o->offload != NULL ? ", offload" : "",
             o->find_unused_parameters ? ", find_unused_parameters" : "",
             o->static_graph ? ", static_graph" : "",
             o->no_broadcast_buffers ? ", no_broadcast_buffers" : "",

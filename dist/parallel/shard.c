@@ -68,6 +68,11 @@ static td_status agree(td_status mine, void *user)
     return td_group_agree(((td_sharding *)user)->ddp->group, mine);
 }
 
+static td_tensor *window_memory(int64_t count, td_dtype dtype, void *user)
+{
+    return td_offload_new(((td_sharding *)user)->ddp->options.offload, count, dtype);
+}
+
 /* ---- the events of a step ---- */
 
 /* A unit's gradients are averaged: within this replica, if there are others. */
@@ -242,10 +247,15 @@ static td_status open_units(td_sharding *sh, td_params_peers *peers)
         (flat->dtype != TD_F32 || td_device_of(flat).type != TD_DEVICE_CPU)) {
         return td_fail(TD_E_UNSUPPORTED, "td_ddp: .wire bf16 is for f32 models on CPUs");
     }
+    if (s->options.offload != NULL && td_device_of(flat).type != TD_DEVICE_CPU) {
+        return td_fail(TD_E_UNSUPPORTED, "td_ddp: .offload to a folder is for models on CPUs");
+    }
+    peers->memory = s->options.offload != NULL ? window_memory : NULL;
     peers->own_grads = true;
     peers->own_values = s->options.shard == TD_SHARD_PARAMETERS;
     bool cpu = td_device_of(flat).type == TD_DEVICE_CPU;
-    bool gathers = !cpu || s->options.gathers || s->options.wire != NULL;
+    bool gathers =
+        !cpu || s->options.gathers || s->options.wire != NULL || s->options.offload != NULL;
     sh->woven = peers->own_values && !gathers && td_group_can_weave(sh->group);
     peers->meet = sh->woven ? meet : NULL;
     peers->gather = sh->woven ? meet : peers->own_values ? forget_values : gather;

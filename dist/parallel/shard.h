@@ -3,6 +3,7 @@
  *   units.c   which modules are units, and where their parameters lie
  *   values.c  a unit's values come before it runs, and go afterwards, or they are woven
  *   wire.c    as what values travel
+ *   offload.c windows in files
  *   grads.c   a unit's gradients come in backward, are averaged, and leave their window behind
  *
  * The flat space is cut into units, and each unit into one piece for each rank. A rank's pieces of
@@ -90,6 +91,9 @@ int64_t td_shard_wire_bytes(const td_shard_unit *u);
 td_tensor td_shard_pack(const td_shard_unit *u, const td_slot *slot);
 td_tensor td_shard_packed_place(const td_shard_unit *u, const td_slot *slot);
 void td_shard_unpack(const td_shard_unit *u, const td_slot *slot);
+
+/* offload.c: memory of a new file in the folder, zeroed. NULL with td_last_error(). */
+td_tensor *td_offload_new(const char *folder, int64_t count, td_dtype dtype);
 
 /* values.c */
 td_status td_shard_surround(td_sharding *sh);

@@ -213,12 +213,19 @@ static td_status make_memory(td_sharding *sh, td_params_places *places)
     td_device device = td_device_of(like);
     bool own_values = s->options.shard == TD_SHARD_PARAMETERS;
     int64_t length = sh->cuts[sh->count];
-    places->flat =
-        td_ddp_new_memory(sh->group, device, own_values ? length / sh->ranks : length, like->dtype);
-    places->flat_grad =
-        sh->replicas != NULL
-            ? td_ddp_new_memory(sh->replicas, device, length / sh->ranks, like->dtype)
-            : td_zeros(TD_SHAPE(length / sh->ranks), like->dtype, device);
+    const char *folder = s->options.offload;
+    int64_t window = length / sh->ranks;
+    places->flat = folder != NULL ? td_offload_new(folder, window, like->dtype)
+                                  : td_ddp_new_memory(sh->group, device,
+                                                      own_values ? window : length, like->dtype);
+    places->flat_grad = folder != NULL ? td_offload_new(folder, window, like->dtype)
+                        : sh->replicas != NULL
+                            ? td_ddp_new_memory(sh->replicas, device, window, like->dtype)
+                            : td_zeros(TD_SHAPE(window), like->dtype, device);
+    if (folder != NULL) {
+        bool made = places->flat != NULL && places->flat_grad != NULL;
+        TD_TRY(td_group_agree(s->group, made ? TD_OK : TD_E_IO));
+    }
     for (int k = 0; k < sh->count; k++) {
         td_shard_unit *u = &sh->units[k];
         u->values = own_values
@@ -270,8 +277,11 @@ td_status td_shard_lay_out(td_sharding *sh, td_params_peers *peers)
         place(sh, &all, order, begin);
         peers->cuts = sh->cuts;
         peers->stretches = sh->count;
-        made = make_memory(sh, &places) == TD_OK && make_headers(sh, &places);
-        status = made ? td_params_spread(sh->ddp->params, peers, &places) : TD_E_NOMEM;
+        status = make_memory(sh, &places);
+        if (status == TD_OK) {
+            status = make_headers(sh, &places) ? td_params_spread(sh->ddp->params, peers, &places)
+                                               : TD_E_NOMEM;
+        }
         if (status != TD_OK) {
             free_places(&places, sh->ddp->count);
         }

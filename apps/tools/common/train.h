@@ -211,6 +211,8 @@ td_status train_load_on_all_ranks(train_run *r);
 /* --mesh (train_shard.c): arranges the processes; before train_begin. */
 td_status train_mesh(train_run *r);
 
+/* --shard and --offload (train_shard.c): into r->ddp. */
+td_status train_set_shard(train_run *r);
 /* --shard (train_shard.c): whether it is at work; one line on rank 0, if there is something to say.
  */
 bool train_shards(const train_run *r);

@@ -34,6 +34,7 @@ typedef struct train_args {
     const char *recompute; /* none, block, stage */
     const char *comm_hook; /* train_hook_read; NULL: none */
     const char *shard;     /* train_shard_of; NULL: none */
+    const char *offload;   /* td_ddp_options.offload; NULL: none */
     const char *mesh;      /* of the processes (dist/mesh.h); NULL: $TANDEM_MESH */
     reports_options reports;
     td_device device; /* device_name, read by train_args_apply */
@@ -80,7 +81,7 @@ td_status train_args_resume(train_args *args, const char *task);
 void train_hook_option(train_args *args);
 bool train_hook_read(const char *text, td_ddp_options *options);
 
-/* The options --shard and --mesh, and what they say. (train_shard.c) */
+/* The options --shard, --offload and --mesh, and what they say. (train_shard.c) */
 void train_shard_option(train_args *args);
 void train_mesh_option(train_args *args);
 td_shard train_shard_of(const train_args *args);

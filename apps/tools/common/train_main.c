@@ -14,7 +14,7 @@ td_status train_begin(train_run *r)
     TD_TRY(train_args_apply(&r->args, r->task->name));
     TD_REQUIRE(r->args.comm_hook == NULL || train_hook_read(r->args.comm_hook, &r->ddp), TD_HERE,
                "--comm-hook %s is none of its forms", r->args.comm_hook);
-    r->ddp.shard = train_shard_of(&r->args);
+    TD_TRY(train_set_shard(r));
     if (r->args.trace != NULL) {
         TD_TRY(td_trace_open(r->args.trace));
     }

@@ -1,4 +1,5 @@
-/* --shard: what several processes share instead of each keeping all of it. --mesh: how they are
+/* --shard: what several processes share instead of each keeping all of it. --offload: where they
+ * keep it. --mesh: how they are
  * arranged. */
 #include "apps/tools/common/ranks.h"
 #include "apps/tools/common/train.h"
@@ -19,6 +20,9 @@ void train_shard_option(train_args *args)
     o->choices = "none|optimizer|gradients|parameters";
     o->resume = CLI_RESTORE;
     o->unwritten = "none";
+    train_args_text(args, "offload", "FOLDER", &args->offload,
+                    "With --shard parameters: keep this process's part in files there, of which "
+                    "the system holds in memory what fits: for models larger than memory");
 }
 
 static bool is_mesh(const char *text)
@@ -62,14 +66,24 @@ td_shard train_shard_of(const train_args *args)
     return (td_shard)way;
 }
 
-bool train_shards(const train_run *r)
-{
-    return r->ddp.shard != TD_SHARD_NONE && td_is_ddp(r->net);
-}
-
 bool train_defers(const train_run *r)
 {
     return td_dist_is_initialized() && r->ddp.shard == TD_SHARD_PARAMETERS;
+}
+
+td_status train_set_shard(train_run *r)
+{
+    r->ddp.shard = train_shard_of(&r->args);
+    r->ddp.offload = r->args.offload;
+    return r->args.offload == NULL || train_defers(r)
+               ? TD_OK
+               : td_fail(TD_E_ARG, "--offload is for processes with --shard parameters; one is "
+                                   "enough (tdrun --nproc-per-node 1)");
+}
+
+bool train_shards(const train_run *r)
+{
+    return r->ddp.shard != TD_SHARD_NONE && td_is_ddp(r->net);
 }
 
 bool train_saves_model(const train_run *r)
