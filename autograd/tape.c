@@ -120,6 +120,11 @@ void td_observe_operations(td_operation_fn observe, void *user)
     observer.step = observe != NULL ? td_step_number() : 0;
 }
 
+bool td_operations_observed(void)
+{
+    return observer.step != 0 && observer.step == td_step_number();
+}
+
 /* How many there are up to the last that is not NULL. */
 static int count_given(td_tensor *const *tensors, int count)
 {
@@ -192,7 +197,7 @@ td_tensor *td_record(const td_record_args *args, td_site at)
     if (td_debug_nan()) {
         td_check_result(out, inputs, count, args->op, at);
     }
-    if (observer.step != 0 && observer.step == td_step_number()) {
+    if (td_operations_observed()) {
         observer.observe(args, at, observer.user);
     }
     if (!wants_node(args, inputs, count)) {

@@ -2,6 +2,7 @@
  * prints; and what their options refuse. */
 #include "nn/extra/layers.h"
 #include "autograd/hooks.h"
+#include "autograd/tape.h"
 #include "nn/module.h"
 #include "tandem.h"
 #include "tensor/extend.h"
@@ -221,11 +222,27 @@ static void test_recurrent(void **state)
           S(2, 5, 8), -0.0197267574106242, 0.103131026385052, 0.644025514242461);
 }
 
-/* Five steps at once are two and then three with the state between. */
+static void count_operation(const td_record_args *args, td_site at, void *user)
+{
+    (void)args, (void)at;
+    ++*(int *)user;
+}
+
+/* The gradient of x by the squares of y. */
+static double gradient_of_squares(td_tensor *x, td_tensor *y)
+{
+    td_zero_grad_of(x);
+    td_backward(td_sum(td_mul(y, y)));
+    return weighted_sum(td_grad(x), 13, 17, 8.0);
+}
+
+/* Five steps at once are two and then three with the state between; and so are the operations that
+ * an observer sees. */
 static void check_state(td_module *m)
 {
     td_tensor *x = td_new(S(2, 5, 3), TD_F32, TD_CPU);
     fill(x, 0, 23, 29, 14.0);
+    td_requires_grad(x, true);
     TD_STEP {
         td_recurrent_state whole = { NULL, NULL }, parts = { NULL, NULL };
         td_tensor *all = td_recurrent_forward(m, x, &whole);
@@ -234,6 +251,15 @@ static void check_state(td_module *m)
         td_tensor *joined = td_cat(((td_tensor *[]){ two, three }), 2, 1);
         assert_true(td_item(td_sum(td_sub(all, joined))) == 0.0);
         assert_true(td_item(td_sum(td_sub(whole.h, parts.h))) == 0.0);
+        int operations = 0;
+        td_observe_operations(count_operation, &operations);
+        td_tensor *seen = td_forward(m, x);
+        td_observe_operations(NULL, NULL);
+        assert_true(operations > 100);
+        assert_true(td_item(td_sum(td_abs(td_sub(all, seen)))) < 1e-5);
+        double gradient = gradient_of_squares(x, all), bound = 1e-5 * (1.0 + fabs(gradient));
+        assert_true(fabs(gradient_of_squares(x, joined) - gradient) < bound);
+        assert_true(fabs(gradient_of_squares(x, seen) - gradient) < bound);
         expect_fatal("it must be [2,2,4]",
                      td_recurrent_forward(m, x, &(td_recurrent_state){ x, NULL }));
         expect_fatal("it must be [N,T,3]",

@@ -4,6 +4,7 @@
  *     GRU:  r, z = s(W x_t + R h);  n = tanh(W x_t + r (R h));  h = (1 - z) n + z h
  * The products with x are made for all steps at once. */
 #include "nn/extra/layers.h"
+#include "autograd/fused.h"
 #include "autograd/ops/shapes.h"
 #include "autograd/tape.h"
 #include "nn/module.h"
@@ -54,10 +55,36 @@ static td_tensor *gru_step(const recurrent *r, td_tensor *from_x, td_tensor *fro
     return td_add_at(n, td_mul_at(z, td_sub_at(h, n, at), at), at);
 }
 
-/* x [N,T,in] -> [N,T,hidden] through one layer, which begins with h (and c) and leaves them. */
+/* run_layer for an LSTM whose steps are one operation. */
+static td_tensor *run_lstm_layer(const recurrent *r, int layer, td_tensor *x, td_tensor **h,
+                                 td_tensor **c, td_site at)
+{
+    td_tensor *bias = r->bias_ih[layer];
+    if (bias != NULL) {
+        bias = td_add_at(bias, r->bias_hh[layer], at);
+    }
+    td_tensor *from_x = td_linear_at(x, r->weight_ih[layer], bias, at);
+    td_tensor *out = td_lstm_steps_at(from_x, r->weight_hh[layer], *h, *c, at);
+    int64_t n = x->shape[0], steps = x->shape[1], hidden = r->options.hidden;
+    int64_t end = n * steps * hidden;
+    td_tensor *y =
+        td_reshape_at(td_slice_at(out, 0, 0, end, 1, at), TD_SHAPE(n, steps, hidden), at);
+    td_shape shape = TD_SHAPE(n, hidden);
+    *h = td_reshape_at(td_slice_at(y, 1, steps - 1, steps, 1, at), shape, at);
+    *c = td_reshape_at(td_slice_at(out, 0, end, end + n * hidden, 1, at), shape, at);
+    return y;
+}
+
+/* x [N,T,in] -> [N,T,hidden] through one layer, which begins with h (and c) and leaves them.
+ * An ONNX export observes operations, and so gets those of each step; 16-bit products get them,
+ * too, as each of these operations has its own rule of precision. */
 static td_tensor *run_layer(const recurrent *r, int layer, td_tensor *x, td_tensor **h,
                             td_tensor **c, td_site at)
 {
+    bool half = td_is_half(x->dtype) || td_is_half(td_precision_dtype(td_math_now().precision));
+    if (r->gates == 4 && !half && !td_operations_observed()) {
+        return run_lstm_layer(r, layer, x, h, c, at);
+    }
     int64_t n = x->shape[0], steps = x->shape[1], hidden = r->options.hidden;
     td_tensor *from_x = td_linear_at(x, r->weight_ih[layer], r->bias_ih[layer], at);
     td_tensor **outputs = td_step_bytes((size_t)steps * sizeof *outputs);
