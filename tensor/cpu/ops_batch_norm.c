@@ -68,8 +68,9 @@ static void find_moments(norm_job *job, td_device device)
 static void normalize_range(void *ctx, int64_t begin, int64_t end)
 {
     const norm_job *job = ctx;
-    for (int64_t r = begin; r < end; r += TD_NORM_BLOCK) {
-        int64_t n = end - r < TD_NORM_BLOCK ? end - r : TD_NORM_BLOCK;
+    int64_t rows = td_norm_rows(job->channels);
+    for (int64_t r = begin; r < end; r += rows) {
+        int64_t n = end - r < rows ? end - r : rows;
         int64_t at = r * job->channels * job->size;
         job->loops->normalize(n, job->channels, job->y + at, job->x + at, &job->constants,
                               job->add ? job->add + at : NULL, job->relu);

@@ -67,8 +67,9 @@ static void find_sums(grad_job *job, td_device device)
 static void apply_range(void *ctx, int64_t begin, int64_t end)
 {
     const grad_job *job = ctx;
-    for (int64_t r = begin; r < end; r += TD_NORM_BLOCK) {
-        int64_t n = end - r < TD_NORM_BLOCK ? end - r : TD_NORM_BLOCK;
+    int64_t rows = td_norm_rows(job->channels);
+    for (int64_t r = begin; r < end; r += rows) {
+        int64_t n = end - r < rows ? end - r : rows;
         int64_t at = r * job->channels * job->size;
         td_norm_grad from = block_at(job, at);
         if (job->keep) {
