@@ -53,6 +53,7 @@ fails "$name: a fraction of an epoch" 64 "'1.5' is not a whole number" "$app" --
 fails "$name: no number" 64 "'fast' is not a number" "$app" --lr fast
 fails "$name: lr nan" 64 "not a number" "$app" --lr nan
 fails "$name: lr zero" 64 '--lr: 0 is out of range' "$app" --lr 0
+fails "$name: lr with a blank" 64 "' 1' is not a number" "$app" --lr ' 1'
 fails "$name: lr infinite" 64 "--lr: 'inf' is not a number" "$app" --lr inf
 fails "$name: empty text" 64 '--save: the value is empty' "$app" --save ''
 fails "$name: a device that is not one" 1 'toaster' "$app" --device toaster

@@ -7,8 +7,8 @@
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
-#include <stdlib.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sysexits.h>
 #include <unistd.h>
@@ -36,36 +36,22 @@ void cli_begin(void)
 
 cli_option cli_flag(const char *name, bool *value, const char *help)
 {
-    return (cli_option){ .name = name, .help = help, .kind = CLI_FLAG, .value = value };
+    return (cli_option){ name, NULL, help, CLI_FLAG, .value = value };
 }
 
 cli_option cli_int(const char *name, int64_t *value, double low, double high, const char *help)
 {
-    return (cli_option){ .name = name,
-                         .argument = "N",
-                         .help = help,
-                         .kind = CLI_INT,
-                         .value = value,
-                         .low = low,
-                         .high = high };
+    return (cli_option){ name, "N", help, CLI_INT, value, .low = low, .high = high };
 }
 
 cli_option cli_real(const char *name, double *value, double low, double high, const char *help)
 {
-    return (cli_option){ .name = name,
-                         .argument = "X",
-                         .help = help,
-                         .kind = CLI_REAL,
-                         .value = value,
-                         .low = low,
-                         .high = high };
+    return (cli_option){ name, "X", help, CLI_REAL, value, .low = low, .high = high };
 }
 
 cli_option cli_text(const char *name, const char *argument, const char **value, const char *help)
 {
-    return (cli_option){
-        .name = name, .argument = argument, .help = help, .kind = CLI_TEXT, .value = value
-    };
+    return (cli_option){ name, argument, help, CLI_TEXT, .value = value };
 }
 
 bool cli_read_int(const char *text, double low, double high, int64_t *value, char *why, size_t size)
@@ -89,7 +75,8 @@ bool cli_read_real(const char *text, double low, double high, double *value, cha
 {
     char *end;
     double number = strtod(text, &end);
-    if (end == text || *end != '\0' || !isfinite(number) || strpbrk(text, "xX") != NULL) {
+    if (end == text || *end != '\0' || isspace((unsigned char)text[0]) || !isfinite(number) ||
+        strpbrk(text, "xX") != NULL) {
         snprintf(why, size, "'%s' is not a number", text);
         return false;
     }

@@ -1,6 +1,5 @@
 /* --shard: what several processes share instead of each keeping all of it. --offload: where they
- * keep it. --mesh: how they are
- * arranged. */
+ * keep it. --mesh: how they are arranged. */
 #include "apps/tools/common/ranks.h"
 #include "apps/tools/common/train.h"
 
