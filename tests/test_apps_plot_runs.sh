@@ -49,6 +49,11 @@ says 'of different rates' '^1 0\.05$'
 works 'runs of one name' drawn --out "$work/two.png" "$work/first" "$work/bin/../first"
 cp "$SCRIPT" "$work/out"
 says 'by their paths' "title '$work/first'"
+works 'options with =' drawn "$work/first" --width=700 "--out=$work/a=b.svg" "$work/second"
+says 'the picture' "^$work/a=b.svg\$"
+cp "$SCRIPT" "$work/out"
+says 'so wide' 'size 700,'
+says 'of both runs' "title 'second: test'"
 works 'another lesson, two steps' drawn --out "$work/wine.png" "$work/wine/metrics.csv"
 tap "$(($(grep -c '^plot ' "$SCRIPT") - 2))" 'loss and rate alone' "$SCRIPT"
 
@@ -118,6 +123,8 @@ tap $? 'no picture of these'
 fails 'no gnuplot' 1 'gnuplot is not installed.*apt install' env PATH="$work/first" "$app" --out "$work/x.png" "$work/first"
 fails 'no number of pixels' 64 'width 3x: not a number' "$app" --width 3x "$work/first"
 fails 'no such option' 64 'wide is no option.*usage' "$app" --wide 3 "$work/first"
+fails 'nor with =' 64 'wide is no option.*usage' "$app" --wide=3 "$work/first"
+fails 'a lone --' 64 '[-][-] is no option.*usage' "$app" -- "$work/first"
 printf '#!/bin/sh\necho line 3: it does not work >&2\nexit 1\n' >"$work/bin/gnuplot"
 export -f drawn
 export app work

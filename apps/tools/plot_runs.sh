@@ -33,6 +33,12 @@ while [ "$left" -gt 0 ]; do
         shift 2
         left=$((left - 2))
         ;;
+    --*=*) # --out=FILE, as --out FILE
+        option=${1%%=*} value=${1#*=}
+        shift
+        set -- "$option" "$value" "$@"
+        left=$((left + 1))
+        ;;
     -*) fail "$1 is no option; $usage" 64 ;;
     *)
         set -- "$@" "$1" # behind the options that are left
