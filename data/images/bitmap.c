@@ -35,14 +35,19 @@ static td_status read_image(td_encoded *p, int rows, td_bitmap *bitmap)
 {
     char why[TD_DECODER_WHY] = "";
     td_status status = decoder_of(p)->read(p, rows, bitmap, why);
-    return status == TD_E_FORMAT        ? not_readable(p, why)
-           : status == TD_E_UNSUPPORTED ? td_fail(status,
-                                                  "%s: this build decodes no %s; install its "
-                                                  "library (make deps) and build again",
-                                                  p->name, decoder_of(p)->kind)
-           : status == TD_E_NOMEM
-               ? td_fail(status, "%s: no memory for %d x %d pixels", p->name, p->width, p->height)
-               : status;
+    switch (status) {
+    case TD_E_FORMAT:
+        return not_readable(p, why);
+    case TD_E_UNSUPPORTED:
+        return td_fail(status,
+                       "%s: this build decodes no %s; install its library (make deps) and build "
+                       "again",
+                       p->name, decoder_of(p)->kind);
+    case TD_E_NOMEM:
+        return td_fail(status, "%s: no memory for %d x %d pixels", p->name, p->width, p->height);
+    default:
+        return status;
+    }
 }
 
 td_status td_bitmap_open(td_encoded *p)

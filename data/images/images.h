@@ -38,19 +38,26 @@ typedef struct td_image_folder_options {
 /* Opens FOLDER/CLASS/.../image, td_image_folder_open("FOLDER", .transform = { ... }): each
  * sub-folder is a class. The classes are numbered in the order of their names, and the samples
  * sorted as torchvision's ImageFolder sorts them. Files are chosen by suffix (jpg, jpeg, png,
- * in upper or lower case) and decoded by content: JPEG, PNG. Symbolic links are followed.
+ * in upper or lower case) and decoded by content: JPEG, PNG. Symbolic links are followed. A file
+ * with the suffix of another kind of image (bmp, gif, pgm, ppm, tif, tiff, webp) is an error, and
+ * files with other suffixes are skipped.
  *
  * val_fraction splits a folder without moving files: open it twice, once with val set. Of a class
  * of n images about val_fraction * n are for validation, at least one and at most n - 1. A hash of
  * each file's path decides, so both parts are the same in every run and on every machine.
  *
  * NULL with td_last_error(): an option is out of range, no such folder, no class, a class without
- * images, a link that leads in a circle, a class of one image to be split; the message names it. */
+ * images, an image of another kind, a link that leads in a circle, a class of one image to be
+ * split; the message names the file or folder. The loader's td_loader_next fails on an image as
+ * td_image_read does. */
 td_dataset *td_image_folder_open_at(td_image_folder_options options, td_site at);
 #define td_image_folder_open(...)                                                                  \
     td_image_folder_open_at((td_image_folder_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 
-/* Reads one image file into x, f32 [1,3,size,size] in the layout TD_IMAGE. */
+/* Reads one image file into x, f32 [1,3,size,size] in the layout TD_IMAGE. TD_E_ARG: the transform
+ * is out of range. TD_E_NOTFOUND, TD_E_IO: the file cannot be opened or read. TD_E_FORMAT: neither
+ * JPEG nor PNG, damaged, cut off, or too large. TD_E_UNSUPPORTED: tandem was built without the
+ * library that decodes this kind. */
 td_status td_image_read(const char *path, const td_image_folder_transform *transform, td_tensor *x);
 
 TD_END_C
