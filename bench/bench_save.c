@@ -69,10 +69,10 @@ static void save_beside(const char *path, td_module *net, td_optim *optim, td_te
     double begin = td_clock();
     require(td_checkpoint_save(path, net, .optim = optim, .background = &saving) == TD_OK);
     double stopped = td_clock() - begin;
-    while (!td_saving_is_written(saving)) {
+    do {
         beside += step(net, optim, x);
         steps++;
-    }
+    } while (!td_saving_is_written(saving));
     double written = td_clock() - begin;
     require(td_saving_wait(&saving) == TD_OK);
     printf(

@@ -84,12 +84,12 @@ typedef struct td_checkpoint_options {
 } td_checkpoint_options;
 
 /* Saves a training run. Under DDP one rank saves. With sharding (td_ddp's .shard) let all ranks
- * call td_checkpoint_save. (Only a model alone, whose values are not sharded, needs one.) Each
- * writes the parameters' parts that it alone has into one file, and rank 0 writes the rest. If a
- * rank does not see the file, because it runs on another host, rank 0 writes all of it, and the
- * others send it their parts, a parameter at a time. The same holds for extra tensors that belong
- * to several ranks (td_ddp_state_to_save). All return the same outcome. The file does not depend on
- * the number of ranks, but for such extra tensors. */
+ * call td_checkpoint_save, except for a model alone whose values are not sharded: one rank saves
+ * it. Each rank writes the parts of parameters that it alone has into one file, and rank 0 writes
+ * the rest. If a rank does not see the file, because it runs on another host, rank 0 writes the
+ * whole file, and the other ranks send their parts to rank 0, a parameter at a time. The same holds
+ * for extra tensors that belong to several ranks (td_ddp_state_to_save). All ranks return the same
+ * outcome. The file does not depend on the number of ranks, except for such extra tensors. */
 td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
 
 /* Saving while training goes on:
@@ -98,17 +98,17 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
  *     td_checkpoint_save(path, net, .optim = optim, .background = &saving);     many times
  *     td_saving_wait(&saving);                                                  at the end
  *
- * td_checkpoint_save copies what this rank writes, which takes as much memory, and returns; a
- * thread writes the copy, on Linux with what training leaves of the CPUs. The file is the same as
+ * td_checkpoint_save copies what this rank writes (so it needs as much memory again) and returns. A
+ * thread writes the copy; it runs when training leaves a CPU idle. The file is the same as
  * without .background, and as atomic: until it is complete, the path holds the old file. One save
  * runs at a time: td_checkpoint_save first calls td_saving_wait; if that fails, td_checkpoint_save
  * returns the error and saves nothing.
  *
- * td_saving_wait waits for the thread, sets *saving to NULL, and returns what became of the file
- * (as td_checkpoint_save does without .background). NULL is fine. Call it before the program ends
- * and before the model is freed. If several ranks save together, all ranks call it, and the file
- * is at its path only then. To get it there early, let the ranks agree that td_saving_is_written,
- * which says whether this rank's thread is done, is true on all of them. */
+ * td_saving_wait writes what is left, sets *saving to NULL, and returns what td_checkpoint_save
+ * returns without .background. NULL is fine. Call td_saving_wait before the program ends and before
+ * the model is freed. If several ranks save together, all ranks call it, and only then the file
+ * gets its name. td_saving_is_written says whether this rank's thread is done. Once that is true on
+ * all ranks, td_saving_wait only gives the file its name. */
 td_status td_saving_wait(td_saving **saving);
 bool td_saving_is_written(const td_saving *saving);
 
