@@ -90,6 +90,7 @@ SHARED    = $(if $(SANITIZE)$(EMULATE),,$(if $(TD_SHARED),$(B)/libtandem.so.$(AB
 APP_SH   := $(sort $(wildcard apps/tools/*.sh))
 APP_NAMES := $(addprefix apps/,$(basename $(notdir $(APP_SRC) $(APP_SH))))
 APPS     := $(addprefix $(B)/,$(APP_NAMES))
+SCRIPTS  := $(APP_SH:apps/tools/%.sh=$(B)/apps/%)
 picked    = $(if $(TESTS),$(strip $(foreach p,$(TESTS),$(findstring $(p),$(notdir $(1))))),all)
 TEST_BIN := $(foreach t,$(call programs,$(TEST_SRC)),$(if $(call picked,$(t)),$(t)))
 TEST_SH  := $(foreach t,$(sort $(wildcard tests/test_*.sh)),$(if $(call picked,$(t)),$(t)))
@@ -259,9 +260,9 @@ link = $(call say,LINK,$@)$(CC) $(ALL_CFLAGS) $(SMALL_LD) $(LDFLAGS) -o $@ $(fil
 
 $(call programs,$(filter-out apps/tools/%,$(APP_SRC))): $(B)/apps/%: $(B)/apps/%.o
 $(patsubst apps/tools/%.c,$(B)/apps/%,$(filter apps/tools/%,$(APP_SRC))): $(B)/apps/%: $(B)/apps/tools/%.o
-$(patsubst apps/tools/%.c,$(B)/apps/%,$(filter apps/tools/%,$(APP_SRC))) $(call programs,$(filter-out apps/tools/%,$(APP_SRC))): $(call objects,$(COMMON)) $(LIB)
+$(filter-out $(SCRIPTS),$(APPS)): $(call objects,$(COMMON)) $(LIB)
 	$(link) $(ALL_LIBS)
-$(APP_SH:apps/tools/%.sh=$(B)/apps/%): $(B)/apps/%: apps/tools/%.sh
+$(SCRIPTS): $(B)/apps/%: apps/tools/%.sh
 	@mkdir -p $(@D)
 	$(call say,COPY,$@)install -m 755 $< $@
 
