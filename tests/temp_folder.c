@@ -72,6 +72,20 @@ void temp_write(const char *name, const void *bytes, size_t size)
     assert_int_equal(fclose(file), 0);
 }
 
+void *temp_read(const char *path, size_t *size)
+{
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    *size = (size_t)ftell(file);
+    rewind(file);
+    void *bytes = calloc(*size + 1, 1);
+    assert_non_null(bytes);
+    assert_int_equal(fread(bytes, 1, *size, file), *size);
+    fclose(file);
+    return bytes;
+}
+
 void assert_error_says(const char *part, ...)
 {
     va_list parts;

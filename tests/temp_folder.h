@@ -16,6 +16,9 @@ const char *temp_path(const char *name);
 void temp_make_folder(const char *name);
 void temp_write(const char *name, const void *bytes, size_t size);
 
+/* All bytes of a file and a zero behind them, malloc'ed. */
+void *temp_read(const char *path, size_t *size);
+
 /* Fails the test unless td_last_error() contains each of the parts; ends with NULL. */
 void assert_error_says(const char *part, ...) __attribute__((sentinel));
 

@@ -242,21 +242,6 @@ static void test_refuses_mutations(void **state)
 
 /* ---- files ---- */
 
-/* A file's bytes, to be freed. */
-static unsigned char *read_file(const char *path, size_t *size)
-{
-    FILE *file = fopen(path, "rb");
-    assert_non_null(file);
-    assert_int_equal(fseek(file, 0, SEEK_END), 0);
-    *size = (size_t)ftell(file);
-    rewind(file);
-    unsigned char *bytes = malloc(*size + 1);
-    assert_non_null(bytes);
-    assert_int_equal(fread(bytes, 1, *size, file), *size);
-    fclose(file);
-    return bytes;
-}
-
 static void test_opens(void **state)
 {
     (void)state;
@@ -357,7 +342,7 @@ static void test_bytes_of_a_file(void **state)
     const char *path = temp_path("file.safetensors");
     assert_int_equal(td_safetensors_write(path, entries, 4, metadata, 2), TD_OK);
     size_t size;
-    unsigned char *written = read_file(path, &size);
+    unsigned char *written = temp_read(path, &size);
     assert_int_equal(size, sizeof expected);
     assert_memory_equal(written, expected, size);
     free(written);
@@ -412,7 +397,7 @@ static void test_parts(void **state)
     td_safetensors_place place = *td_safetensors_place_of(out);
     assert_int_equal(td_safetensors_finish(out, true), TD_OK);
     size_t size, same;
-    unsigned char *a = read_file(whole, &size), *b = read_file(parts, &same);
+    unsigned char *a = temp_read(whole, &size), *b = temp_read(parts, &same);
     assert_int_equal(size, same);
     assert_memory_equal(a, b, size);
     free(a);
@@ -424,7 +409,7 @@ static void test_parts(void **state)
     place = *td_safetensors_place_of(out);
     assert_int_equal(td_safetensors_finish(out, false), TD_OK);
     assert_int_equal(access(place.file, F_OK), -1);
-    a = read_file(whole, &same);
+    a = temp_read(whole, &same);
     assert_int_equal(size, same);
     free(a);
 }
@@ -456,7 +441,7 @@ static void test_bytes_of_a_run(void **state)
                                         .metadata_count = 1),
                      TD_OK);
     size_t size;
-    unsigned char *bytes = read_file(path, &size);
+    unsigned char *bytes = temp_read(path, &size);
     uint64_t hash = 14695981039346656037u;
     for (size_t i = 0; i < size; i++) {
         hash = (hash ^ bytes[i]) * 1099511628211u;

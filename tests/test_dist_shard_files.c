@@ -125,23 +125,10 @@ static void save(int size, int shard, int steps, const char *from, const char *t
     save_as(ADAMW_GROUPS, size, shard, steps, from, to);
 }
 
-static char *read_all(const char *path, size_t *size)
-{
-    FILE *file = fopen(path, "rb");
-    assert_non_null(file);
-    assert_int_equal(fseek(file, 0, SEEK_END), 0);
-    *size = (size_t)ftell(file);
-    rewind(file);
-    char *bytes = malloc(*size);
-    assert_int_equal(fread(bytes, 1, *size, file), *size);
-    fclose(file);
-    return bytes;
-}
-
 static bool is_same_file(const char *a, const char *b)
 {
     size_t na, nb;
-    char *fa = read_all(a, &na), *fb = read_all(b, &nb);
+    char *fa = temp_read(a, &na), *fb = temp_read(b, &nb);
     bool same = na == nb && memcmp(fa, fb, na) == 0;
     free(fa);
     free(fb);
@@ -346,7 +333,7 @@ static int run_killed_save(int rank, int size, void *arg)
 static void copy_file(const char *from, const char *to)
 {
     size_t size;
-    char *bytes = read_all(from, &size);
+    char *bytes = temp_read(from, &size);
     FILE *file = fopen(to, "wb");
     assert_non_null(file);
     assert_int_equal(fwrite(bytes, 1, size, file), size);

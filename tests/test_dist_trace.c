@@ -24,21 +24,10 @@
 
 #include <cmocka.h>
 
-static char *read_file(const char *path)
-{
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    enum { MOST = 1 << 20 };
-    char *text = malloc(MOST);
-    size_t size = fread(text, 1, MOST - 1, file);
-    text[size] = '\0';
-    fclose(file);
-    return text;
-}
-
 static cJSON *parse(const char *path)
 {
-    char *text = read_file(path);
+    size_t size;
+    char *text = temp_read(path, &size);
     cJSON *json = cJSON_Parse(text);
     assert_non_null(json);
     free(text);

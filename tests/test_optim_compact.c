@@ -358,19 +358,6 @@ static void test_resumed_runs_go_on_bit_for_bit(void **state)
     }
 }
 
-static char *read_all(const char *path, size_t *size)
-{
-    FILE *file = fopen(path, "rb");
-    assert_non_null(file);
-    assert_int_equal(fseek(file, 0, SEEK_END), 0);
-    *size = (size_t)ftell(file);
-    rewind(file);
-    char *bytes = malloc(*size);
-    assert_int_equal(fread(bytes, 1, *size, file), *size);
-    fclose(file);
-    return bytes;
-}
-
 /* Each goes on from the files of the others, and nothing is lost on the way to f32. */
 static void test_files_are_those_of_adam(void **state)
 {
@@ -389,7 +376,7 @@ static void test_files_are_those_of_adam(void **state)
             check_same_values(&a, &b);
             if (makes[to] == adam || to == from) {
                 size_t sizes[2];
-                char *first = read_all(path, &sizes[0]), *again = read_all(second, &sizes[1]);
+                char *first = temp_read(path, &sizes[0]), *again = temp_read(second, &sizes[1]);
                 assert_int_equal(sizes[0], sizes[1]);
                 assert_memory_equal(first, again, sizes[0]);
                 free(first);
