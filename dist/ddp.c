@@ -81,6 +81,7 @@ static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
     if (s->group == NULL) {
         return TD_E_NETWORK; /* with the message of td_mesh_group */
     }
+    s->groups[0] = s->group;
     s->reducer.divisor = td_group_size(s->group);
     if (o->bucket_cap_mb <= 0.0) {
         o->bucket_cap_mb = s->model->device.type != TD_DEVICE_CPU ? 25.0 : 5.0;

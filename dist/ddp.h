@@ -80,11 +80,15 @@ typedef struct td_ddp_failure {
 
 typedef struct td_ddp_part td_ddp_part;
 
+enum { TD_DDP_GROUPS = 3 };
+
 struct td_ddp_state {
     td_module *model;
     td_ddp_options options;
     td_group *group;
-    int root; /* the rank whose buffers and order count */
+    td_group *groups[TD_DDP_GROUPS]; /* all that a step uses: group, and with replicas those along
+                                        dp and rep; NULL: none, or the same as another */
+    int root;                        /* the rank whose buffers and order count */
     td_params *params;
     int count; /* parameters */
     td_ddp_units units;
@@ -140,8 +144,11 @@ td_status td_ddp_open_parts(td_ddp_state *s);
 
 td_ddp_state *td_ddp_state_of(const td_module *net); /* fatal without td_ddp */
 
-/* Keeps the first failure; reports it to the user's function, or as a fatal error. */
+/* Keeps the first failure; reports the failure to the user's function, or as a fatal error. Before
+ * that td_ddp_break breaks a mesh's groups: ranks that a failure in one group has not reached would
+ * wait for this rank in the other. */
 void td_ddp_note(td_ddp_state *s, td_status status);
+void td_ddp_break(td_ddp_state *s);
 void td_ddp_report(td_ddp_state *s);
 
 /* buffers.c: broadcast the buffers of rank root; td_ddp_broadcast_all: its parameters, too. */

@@ -53,10 +53,20 @@ void td_ddp_note(td_ddp_state *s, td_status status)
     }
 }
 
+void td_ddp_break(td_ddp_state *s)
+{
+    for (int k = 1; k < TD_DDP_GROUPS && s->failure.status != TD_OK; k++) {
+        if (s->groups[k] != NULL) {
+            td_group_abort(s->groups[k], s->failure.message);
+        }
+    }
+}
+
 void td_ddp_report(td_ddp_state *s)
 {
     td_ddp_failure *f = &s->failure;
     td_status status = f->status;
+    td_ddp_break(s);
     f->status = TD_OK;
     if (status != TD_OK && f->on_error != NULL) {
         f->on_error(status, f->message, f->user);

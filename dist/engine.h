@@ -85,7 +85,8 @@ typedef struct td_engine_type {
     bool (*entered)(void *engine, int rank, td_entered *entered);
     /* Fails if another rank has died. NULL: only collectives notice a death. Any thread. */
     td_status (*look)(void *engine);
-    /* CPU seconds of the engine's own threads. NULL: it has none. Any thread. */
+    /* CPU seconds of the engine's own threads, of all groups together. NULL: the engine has none.
+     * Any thread. */
     double (*cpu_seconds)(void *engine);
     /* Bytes of data that have come from other ranks so far; in shared memory, what was read from
      * theirs or written into it. NULL: not counted. Any thread. */
@@ -110,8 +111,9 @@ extern const td_engine_type td_shm_engine;
  * td_last_error(): what to install, or which names there are. */
 const td_engine_type *td_engine_find(const char *name);
 
-/* CPU seconds of a group's communication thread and of its engine's threads. */
-double td_group_cpu_seconds(const td_group *group);
+/* CPU seconds of some groups' communication threads and of their engines' threads. A group may be
+ * NULL. */
+double td_groups_cpu_seconds(td_group *const *groups, int count);
 
 /* What the group's engine has moved, counted where it moves it; GPUs' collectives are not in it. */
 uint64_t td_group_moved(const td_group *group);

@@ -328,17 +328,23 @@ const char *td_group_backend(const td_group *group)
     return group->device_wish[0] != '\0' ? group->device_wish : group->engine_type->name;
 }
 
-double td_group_cpu_seconds(const td_group *group)
+double td_groups_cpu_seconds(td_group *const *groups, int count)
 {
-    clockid_t clock;
-    struct timespec t = { 0 };
-    if (group->queue.started && pthread_getcpuclockid(group->queue.thread, &clock) == 0) {
-        clock_gettime(clock, &t);
+    double threads = 0.0, engines = 0.0; /* an engine's threads are those of all groups */
+    for (int k = 0; k < count; k++) {
+        td_group *group = groups[k];
+        clockid_t clock;
+        struct timespec t = { 0 };
+        if (group != NULL && group->queue.started &&
+            pthread_getcpuclockid(group->queue.thread, &clock) == 0) {
+            clock_gettime(clock, &t);
+        }
+        threads += (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+        if (group != NULL && group->engine != NULL && group->engine_type->cpu_seconds != NULL) {
+            engines = group->engine_type->cpu_seconds(group->engine);
+        }
     }
-    double own = group->engine != NULL && group->engine_type->cpu_seconds != NULL
-                     ? group->engine_type->cpu_seconds(group->engine)
-                     : 0.0;
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec + own;
+    return threads + engines;
 }
 
 uint64_t td_group_moved(const td_group *group)

@@ -220,10 +220,12 @@ static int run_hybrid(int rank, int size, void *arg)
     for (int way = TD_SHARD_NONE; way < SHARD_WAYS; way++) {
         shard_open(&runs[way], &c, way, rank);
     }
-    uint64_t hash[SHARD_WAYS], before = shard_hash(&runs[0]);
+    uint64_t hash[SHARD_WAYS], wire[SHARD_WAYS], before = shard_hash(&runs[0]);
     for (int i = 0; i < STEPS; i++) {
         for (int way = TD_SHARD_NONE; way < SHARD_WAYS; way++) {
+            wire[way] = td_ddp_shard_stats(runs[way].job.net).wire;
             shard_step(&runs[way], &c);
+            wire[way] = td_ddp_shard_stats(runs[way].job.net).wire - wire[way];
             hash[way] = shard_hash(&runs[way]);
             REQUIRE(job_all_same(hash[way]));
         }
@@ -234,6 +236,8 @@ static int run_hybrid(int rank, int size, void *arg)
         REQUIRE(hash[TD_SHARD_GRADIENTS] == hash[TD_SHARD_NONE] || !h->same);
     }
     REQUIRE(hash[TD_SHARD_NONE] != before);
+    /* Replicas alone send the gradients, as without sharding. No byte counts twice. */
+    REQUIRE(td_mesh_size(c.options.mesh, "dp") > 1 || 2 * wire[1] < 3 * wire[0]);
     td_module *net;
     for (int way = TD_SHARD_PARAMETERS; way < SHARD_WAYS; way++) {
         net = runs[way].job.net;
@@ -280,10 +284,11 @@ static int run_against_one(int rank, int size, void *arg)
     shard_case c = { .kind = JOB_BATCH_NORM, .dtype = TD_F64, .rule = MOMENTUM, .clips = true };
     c.accumulates = true;
     REQUIRE_OK(td_mesh_new("rep=2,dp=2", &c.options.mesh));
-    ddp_job one;
-    job_open(&one, c.kind, c.dtype, NULL, 0, RANKS * EACH);
-    td_optim_free(one.optim);
-    one.optim = shard_optim(c.rule, td_parameters(one.net));
+    shard_case alone = c;
+    alone.accumulates = false;
+    alone.again = true;
+    shard_run one;
+    shard_open_alone(&one, &alone, RANKS);
     shard_run r = { .ema = NULL };
     r.job.net = td_convert_sync_batch_norm(job_net(c.kind, 1, c.dtype), NULL);
     r.job.net = td_ddp(r.job.net, .shard = TD_SHARD_GRADIENTS, .mesh = c.options.mesh);
@@ -292,18 +297,13 @@ static int run_against_one(int rank, int size, void *arg)
     job_data(&r.job, c.kind, c.dtype, rank * EACH, (rank + 1) * EACH);
     size_t slots = td_ddp_shard_stats(r.job.net).slots;
     for (int i = 0; i < STEPS; i++) {
-        td_zero_grad(one.optim);
-        job_backward(&one, 1.0);
-        job_backward(&one, 1.0);
-        td_clip_grad_norm(td_parameters(one.net), 0.3);
-        td_clip_grad_value(td_parameters(one.net), 0.1);
-        td_optim_step(one.optim);
+        shard_step(&one, &alone);
         shard_step(&r, &c);
         REQUIRE(td_ddp_shard_stats(r.job.net).slots == slots);
     }
-    REQUIRE(job_distance(r.job.net, one.net, true) < 1e-12);
+    REQUIRE(job_distance(r.job.net, one.job.net, true) < 1e-12);
     shard_close(&r);
-    job_close(&one);
+    shard_close(&one);
     td_mesh_free(c.options.mesh);
     td_dist_destroy();
     return 0;
@@ -355,42 +355,34 @@ static void test_hybrid_checkpoints(void **state)
     procs_succeed(RANKS, LIMIT, run_hybrid_file, path);
 }
 
-/* A model of two layers; a rank may leave out the second. */
-static td_tensor *short_forward(td_module *self, td_tensor *x, td_site at)
-{
-    x = td_forward_at(self->children[0], x, at);
-    return *(bool *)self->state ? x : td_forward_at(self->children[1], x, at);
-}
-
-static const td_module_type short_type = { .name = "Short", .forward = short_forward };
-
-static void note_message(td_status status, const char *message, void *user)
-{
-    (void)status;
-    snprintf(user, 1024, "%s", message);
-}
-
-/* One rank fails; all are told why, also those that wait for a rank that has waited for it. */
+/* One rank fails, in forward or in backward; all are told why, also those that wait for a rank that
+ * has waited for it. */
 static int run_failure(int rank, int size, void *arg)
 {
-    (void)arg;
+    const bool *in_forward = arg;
     procs_init(rank, size, 20);
-    ddp_job job;
-    td_mesh *mesh;
+    shard_run r;
+    td_ddp_options options = { 0 };
     char told[1024] = "";
-    td_module *net = td_module_new(&short_type, sizeof(bool));
-    td_module_add(net, "first", td_nn_linear(13, 13));
-    td_module_add(net, "second", td_nn_linear(13, 13));
-    REQUIRE_OK(td_mesh_new("rep=2,dp=2", &mesh));
-    job.net = td_ddp(td_module_finish(net), .shard = TD_SHARD_GRADIENTS, .mesh = mesh);
-    job.optim = td_sgd(td_parameters(job.net), .lr = 0.1);
-    job_data(&job, JOB_MLP, TD_F32, rank * EACH, (rank + 1) * EACH);
-    td_ddp_on_error(job.net, note_message, told);
-    *(bool *)net->state = rank == 3;
-    job_backward(&job, 1.0);
-    REQUIRE(strstr(told, "no gradient") != NULL && strstr(told, "'second.weight'") != NULL);
-    job_close(&job);
-    td_mesh_free(mesh);
+    REQUIRE_OK(td_mesh_new("rep=2,dp=2", &options.mesh));
+    int way = *in_forward ? SHARD_GATHERED : TD_SHARD_GRADIENTS;
+    shard_routed *routed = shard_open_routed(&r, options, way, rank);
+    td_ddp_on_error(r.job.net, shard_note_message, told);
+    *(*in_forward ? &routed->turns : &routed->skips) = rank == 3;
+    td_step_begin();
+    td_tensor *loss = td_cross_entropy(td_forward(r.job.net, r.job.x), r.job.y);
+    REQUIRE((told[0] != '\0') == (*in_forward && rank >= 2));
+    if (told[0] == '\0') {
+        td_backward(loss);
+    }
+    td_step_end();
+    if (*in_forward) {
+        REQUIRE(strstr(told, "the ranks do not do the same: rank ") != NULL);
+    } else {
+        REQUIRE(strstr(told, "no gradient") != NULL && strstr(told, "'sometimes.weight'") != NULL);
+    }
+    shard_close(&r);
+    td_mesh_free(options.mesh);
     td_dist_destroy();
     return 0;
 }
@@ -398,7 +390,8 @@ static int run_failure(int rank, int size, void *arg)
 static void test_hybrid_failure(void **state)
 {
     (void)state;
-    procs_succeed(RANKS, LIMIT, run_failure, NULL);
+    procs_succeed(RANKS, LIMIT, run_failure, &(bool){ false });
+    procs_succeed(RANKS, LIMIT, run_failure, &(bool){ true });
 }
 
 int main(void)

@@ -22,7 +22,7 @@
 #include <cmocka.h>
 
 static const double limit = 60.0;
-enum { STEPS = 20, MOST_RANKS = 4 };
+enum { STEPS = 20, MOST_RANKS = 4, WIDTH = 256 };
 
 /* ---- bytes ---- */
 
@@ -201,44 +201,20 @@ static void test_bf16_on_the_wire(void **state)
     procs_succeed(2, limit, run_wire, &layers);
 }
 
-/* A model of 3.2 million parameters, so that its memory is most of what a rank has. */
-static td_module *large_net(void)
-{
-    enum { WIDTH = 256, BLOCKS = 6 };
-    td_module *blocks[BLOCKS];
-    td_manual_seed(1);
-    for (int i = 0; i < BLOCKS; i++) {
-        blocks[i] = td_nn_sequential(td_nn_linear(WIDTH, 4 * WIDTH), td_nn_gelu(),
-                                     td_nn_linear(4 * WIDTH, WIDTH));
-    }
-    return td_nn_sequential_list(blocks, BLOCKS);
-}
-
-/* Bytes of this process, where shared pages count by their shares. */
-static double proportional_bytes(void)
-{
-    FILE *file = fopen("/proc/self/smaps_rollup", "r");
-    char line[256];
-    double kib = 0.0;
-    REQUIRE(file != NULL);
-    while (kib == 0.0 && fgets(line, sizeof line, file) != NULL) {
-        kib = strncmp(line, "Pss:", 4) == 0 ? strtod(line + 4, NULL) : 0.0;
-    }
-    fclose(file);
-    return 1024.0 * kib;
-}
-
-/* By how much a process is larger after a step than its counted memory. */
+/* By how much a process is larger after a step than its counted memory, with a model of 3.2 million
+ * parameters, so that its memory is most of what a rank has. */
 static double uncounted_bytes(int way)
 {
     /* The other ranks' memory of the model before goes when new memory comes. */
     td_free(td_group_memory(NULL, 1, TD_F32));
     REQUIRE_OK(td_barrier(NULL));
     td_shard shard = way == SHARD_GATHERED ? TD_SHARD_PARAMETERS : (td_shard)way;
-    td_module *net = td_ddp(large_net(), .shard = shard, .gathers = way == SHARD_GATHERED);
+    td_manual_seed(1);
+    td_module *net =
+        td_ddp(shard_wide_net(WIDTH, 6), .shard = shard, .gathers = way == SHARD_GATHERED);
     REQUIRE(net != NULL);
     td_optim *optim = td_adam(td_parameters(net), .lr = 1e-3);
-    td_tensor *x = td_zeros(TD_SHAPE(2, 256), TD_F32, TD_CPU);
+    td_tensor *x = td_zeros(TD_SHAPE(2, WIDTH), TD_F32, TD_CPU);
     TD_STEP {
         td_backward(td_mse_loss(td_forward(net, x), x));
         td_optim_step(optim);
@@ -246,7 +222,7 @@ static double uncounted_bytes(int way)
     td_shard_stats stats = td_ddp_shard_stats(net);
     malloc_trim(0); /* without shards, buckets are rebuilt: the heap keeps that copy */
     REQUIRE_OK(td_barrier(NULL));
-    double bytes = proportional_bytes();
+    double bytes = shard_process_bytes("smaps_rollup", "Pss:"); /* shared pages by shares */
     REQUIRE_OK(td_barrier(NULL));
     td_free(x);
     td_optim_free(optim);
@@ -291,19 +267,7 @@ static int run_again(int rank, int size, void *arg)
     shard_case c = { .kind = JOB_BLOCKS, .dtype = TD_F64, .rule = ADAM, .clips = true };
     c.again = true;
     c.norm = 3.0;
-    for (int way = TD_SHARD_GRADIENTS; way < SHARD_WAYS; way++) {
-        shard_run whole, sharded;
-        shard_open(&whole, &c, TD_SHARD_NONE, rank);
-        shard_open(&sharded, &c, way, rank);
-        for (int i = 0; i < STEPS; i++) {
-            shard_step(&whole, &c);
-            shard_step(&sharded, &c);
-        }
-        REQUIRE_OK(td_unshard(sharded.job.net));
-        REQUIRE(job_distance(sharded.job.net, whole.job.net, true) < 1e-12);
-        shard_close(&whole);
-        shard_close(&sharded);
-    }
+    shard_require_near(&c, TD_SHARD_GRADIENTS, rank, STEPS);
     td_dist_destroy();
     return 0;
 }
@@ -316,22 +280,16 @@ static int run_again_like_one(int rank, int size, void *arg)
     shard_case c = { .kind = JOB_MLP, .dtype = TD_F64, .rule = MOMENTUM, .again = true };
     c.options.unit = shard_unit_is_linear;
     for (int way = TD_SHARD_OPTIMIZER; way <= TD_SHARD_PARAMETERS; way++) {
-        shard_run sharded;
-        ddp_job one;
-        shard_open(&sharded, &c, (td_shard)way, rank);
-        job_open(&one, c.kind, c.dtype, NULL, 0, size * EACH);
-        td_optim_free(one.optim);
-        one.optim = shard_optim(c.rule, td_parameters(one.net));
+        shard_run sharded, one;
+        shard_open(&sharded, &c, way, rank);
+        shard_open_alone(&one, &c, size);
         for (int i = 0; i < STEPS; i++) {
-            td_zero_grad(one.optim);
-            job_backward(&one, 1.0);
-            job_backward(&one, 1.0);
-            td_optim_step(one.optim);
+            shard_step(&one, &c);
             shard_step(&sharded, &c);
         }
         REQUIRE_OK(td_unshard(sharded.job.net));
-        REQUIRE(job_distance(sharded.job.net, one.net, true) < 1e-12);
-        job_close(&one);
+        REQUIRE(job_distance(sharded.job.net, one.job.net, true) < 1e-12);
+        shard_close(&one);
         shard_close(&sharded);
     }
     td_dist_destroy();

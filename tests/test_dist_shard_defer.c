@@ -82,14 +82,7 @@ static int run_deferred(int rank, int size, void *arg)
         shard_run a, b;
         shard_open(&a, &at_once, TD_SHARD_NONE, rank);
         shard_open(&b, &deferred, way, rank);
-        REQUIRE(shard_hash(&a) == shard_hash(&b));
-        for (int i = 0; i < 3; i++) {
-            shard_step(&a, &at_once);
-            shard_step(&b, &deferred);
-        }
-        REQUIRE(shard_hash(&a) == shard_hash(&b));
-        shard_close(&a);
-        shard_close(&b);
+        shard_require_same(&a, &at_once, &b, &deferred, 3);
     }
     td_dist_destroy();
     return 0;
@@ -107,32 +100,7 @@ static void test_deferred_models_begin_and_train_alike(void **state)
     }
 }
 
-/* A value of /proc/self/status, in bytes. */
-static double status_bytes(const char *name)
-{
-    FILE *file = fopen("/proc/self/status", "r");
-    char line[256];
-    double kib = -1.0;
-    REQUIRE(file != NULL);
-    while (kib < 0.0 && fgets(line, sizeof line, file) != NULL) {
-        kib = strncmp(line, name, strlen(name)) == 0 ? strtod(line + strlen(name), NULL) : -1.0;
-    }
-    fclose(file);
-    REQUIRE(kib >= 0.0);
-    return 1024.0 * kib;
-}
-
 enum { WIDTH = 512, BLOCKS = 6, BLOCK_BYTES = 4 * (8 * WIDTH + 5) * WIDTH }; /* 8 MiB each */
-
-static td_module *large_net(void)
-{
-    td_module *blocks[BLOCKS];
-    for (int i = 0; i < BLOCKS; i++) {
-        blocks[i] = td_nn_sequential(td_nn_linear(WIDTH, 4 * WIDTH), td_nn_gelu(),
-                                     td_nn_linear(4 * WIDTH, WIDTH));
-    }
-    return td_nn_sequential_list(blocks, BLOCKS);
-}
 
 /* The most memory that a process has until td_ddp returns: its window, slots, and less than a unit.
  * The shm engine writes zeros to all ranks' windows and slots, which count in each process. */
@@ -140,13 +108,13 @@ static int run_first_peak(int rank, int size, void *arg)
 {
     const bool *defers = arg;
     procs_init(rank, size, 20.0);
-    double before = status_bytes("VmRSS:");
+    double before = shard_process_bytes("status", "VmRSS:");
     td_defer_init(*defers);
-    td_module *net = large_net();
+    td_module *net = shard_wide_net(WIDTH, BLOCKS);
     td_defer_init(false);
     net = td_ddp(net, .shard = TD_SHARD_PARAMETERS);
     REQUIRE(net != NULL);
-    double peak = status_bytes("VmHWM:") - before;
+    double peak = shard_process_bytes("status", "VmHWM:") - before;
     td_shard_stats stats = td_ddp_shard_stats(net);
     double window = (double)stats.values;
     double share = procs_are_over("gloo") ? window : size * (double)(stats.values + stats.slots);
@@ -170,6 +138,36 @@ static void test_no_rank_ever_has_a_whole_deferred_model(void **state)
     }
 }
 
+/* Rank 1 has memory for its windows, but none to draw in: all are told. */
+static int run_without_memory(int rank, int size, void *arg)
+{
+    (void)arg;
+    enum { SIDE = 4096 };
+    const double bytes = 4.0 * SIDE * SIDE; /* windows take 1.5 times as many on shm, 1 on gloo */
+    struct rlimit usual, few;
+    procs_init(rank, size, 20.0);
+    td_defer_init(true);
+    td_module *net = td_nn_linear(SIDE, SIDE);
+    td_defer_init(false);
+    REQUIRE(getrlimit(RLIMIT_AS, &usual) == 0);
+    few = usual;
+    few.rlim_cur = (rlim_t)(shard_process_bytes("status", "VmSize:") + 1.75 * bytes);
+    REQUIRE(setrlimit(RLIMIT_AS, rank == 1 ? &few : &usual) == 0);
+    net = td_ddp(net, .shard = TD_SHARD_PARAMETERS, .gathers = true);
+    REQUIRE(setrlimit(RLIMIT_AS, &usual) == 0);
+    REQUIRE(net == NULL && strstr(td_last_error(), "rank 1: ") != NULL);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_no_memory_on_one_rank(void **state)
+{
+    (void)state;
+    if (!TD_SANITIZED) { /* which has its own addresses */
+        procs_succeed(2, limit, run_without_memory, NULL);
+    }
+}
+
 /* A deferred model that is to be loaded draws nothing. */
 static int run_deferred_load(int rank, int size, void *arg)
 {
@@ -188,12 +186,7 @@ static int run_deferred_load(int rank, int size, void *arg)
         REQUIRE(memcmp(&fresh, td_default_generator(), sizeof fresh) == 0);
         REQUIRE_OK(td_checkpoint_load(arg, loaded.job.net, .optim = loaded.job.optim,
                                       .with_random = true));
-        REQUIRE(shard_hash(&saved) == shard_hash(&loaded));
-        shard_step(&saved, &c);
-        shard_step(&loaded, &c);
-        REQUIRE(shard_hash(&saved) == shard_hash(&loaded));
-        shard_close(&saved);
-        shard_close(&loaded);
+        shard_require_same(&saved, &c, &loaded, &c, 1);
     }
     td_dist_destroy();
     return 0;
@@ -267,8 +260,8 @@ static int run_offloaded(int rank, int size, void *arg)
 static double anonymous_bytes(const char *folder, td_shard_stats *stats)
 {
     td_manual_seed(1);
-    td_module *net =
-        td_ddp(large_net(), .shard = TD_SHARD_PARAMETERS, .gathers = true, .offload = folder);
+    td_module *net = td_ddp(shard_wide_net(WIDTH, BLOCKS), .shard = TD_SHARD_PARAMETERS,
+                            .gathers = true, .offload = folder);
     REQUIRE(net != NULL);
     td_optim *optim = td_adam(td_parameters(net), .lr = 1e-3);
     td_tensor *x = td_full(TD_SHAPE(2, WIDTH), 0.5, TD_F32, TD_CPU);
@@ -279,7 +272,7 @@ static double anonymous_bytes(const char *folder, td_shard_stats *stats)
     }
     *stats = td_ddp_shard_stats(net);
     malloc_trim(0);
-    double bytes = status_bytes("RssAnon:");
+    double bytes = shard_process_bytes("status", "RssAnon:");
     td_free(x);
     td_optim_free(optim);
     td_module_free(net);
@@ -315,6 +308,21 @@ static int count_files(const char *folder)
     return count;
 }
 
+static void limit_files(bool limited)
+{
+    struct rlimit l;
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &l) == 0);
+    l.rlim_cur = limited ? 100 : l.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &l) == 0);
+}
+
+static void require_told_of_large_file(void)
+{
+    REQUIRE(strstr(td_last_error(), "rank 1: td_ddp: .offload '") != NULL);
+    REQUIRE(strstr(td_last_error(), "File too large") != NULL);
+}
+
 /* Rank 1 cannot write: all are told. */
 static int run_without_space(int rank, int size, void *arg)
 {
@@ -324,16 +332,20 @@ static int run_without_space(int rank, int size, void *arg)
     REQUIRE(strstr(td_last_error(), "rank 1: td_ddp: .offload '/no/such/folder': cannot make a "
                                     "file of") != NULL);
     REQUIRE(strstr(td_last_error(), "create the folder first") != NULL);
-    struct rlimit usual, few;
-    REQUIRE(getrlimit(RLIMIT_FSIZE, &usual) == 0);
-    few = (struct rlimit){ .rlim_cur = 100, .rlim_max = usual.rlim_max };
-    signal(SIGXFSZ, SIG_IGN);
-    REQUIRE(setrlimit(RLIMIT_FSIZE, rank == 1 ? &few : &usual) == 0);
-    REQUIRE(td_ddp(job_net(JOB_BLOCKS, 1, TD_F32), .shard = TD_SHARD_PARAMETERS, .offload = arg) ==
-            NULL);
-    REQUIRE(strstr(td_last_error(), "rank 1: td_ddp: .offload '") != NULL);
-    REQUIRE(strstr(td_last_error(), "File too large") != NULL);
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &usual) == 0);
+    td_ddp_options o = { .shard = TD_SHARD_PARAMETERS, .offload = arg };
+    o.model = job_net(JOB_BLOCKS, 1, TD_F32);
+    limit_files(rank == 1);
+    REQUIRE(td_ddp_at(o, TD_HERE) == NULL);
+    require_told_of_large_file();
+    limit_files(false);
+    o.model = job_net(JOB_BLOCKS, 1, TD_F32);
+    REQUIRE(td_ddp_at(o, TD_HERE) != NULL);
+    limit_files(rank == 1);
+    REQUIRE(td_adam(td_parameters(o.model), .lr = 0.1) == NULL);
+    require_told_of_large_file();
+    REQUIRE(td_ema_new(o.model, .decay = 0.9) == NULL);
+    require_told_of_large_file();
+    td_module_free(o.model);
     td_dist_destroy();
     return 0;
 }
@@ -359,6 +371,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_FOLDER(test_deferred_models_begin_and_train_alike),
         IN_FOLDER(test_no_rank_ever_has_a_whole_deferred_model),
+        cmocka_unit_test(test_no_memory_on_one_rank),
         IN_FOLDER(test_a_deferred_model_is_loaded),
         IN_FOLDER(test_windows_in_files),
         IN_FOLDER(test_deferred_values_are_not_there), /* makes this process a rank */

@@ -94,7 +94,7 @@ static void begin_model(stats *x, const td_ddp_state *s)
     meter *m = &x->m;
     m->delay = delay_of_thread(m);
     m->system = system_of_thread();
-    m->engine = td_group_cpu_seconds(s->group);
+    m->engine = td_groups_cpu_seconds(s->groups, TD_DDP_GROUPS);
     m->forward_begin = td_clock();
     m->launches = m->packed = m->packed_late = 0.0;
     td_trace_begin("forward");
@@ -128,7 +128,7 @@ static void begin_wait(stats *x, const td_ddp_state *s)
     meter *m = &x->m;
     m->wait_begin = td_clock();
     double delay = delay_of_thread(m) - m->delay;
-    double engine = td_group_cpu_seconds(s->group) - m->engine;
+    double engine = td_groups_cpu_seconds(s->groups, TD_DDP_GROUPS) - m->engine;
     double system = system_of_thread() - m->system;
     /* At most the engine's CPU time: the rest of the delay was taken by other programs. */
     m->lost = (delay < engine ? delay : engine) + system;
@@ -179,7 +179,7 @@ static void end_step(stats *x, const td_ddp_state *s)
     }
     f->forward = m->forward_end - m->forward_begin;
     f->backward = m->wait_begin - m->forward_end;
-    f->cpu = td_group_cpu_seconds(s->group) - m->engine;
+    f->cpu = td_groups_cpu_seconds(s->groups, TD_DDP_GROUPS) - m->engine;
     f->lost = m->lost;
     f->communication += buffers;
     f->waiting = buffers + end - m->wait_begin - m->packed_late;

@@ -68,9 +68,16 @@ static td_status agree(td_status mine, void *user)
     return td_group_agree(((td_sharding *)user)->ddp->group, mine);
 }
 
+/* On all ranks or on none. */
 static td_tensor *window_memory(int64_t count, td_dtype dtype, void *user)
 {
-    return td_offload_new(((td_sharding *)user)->ddp->options.offload, count, dtype);
+    const td_ddp_state *s = ((td_sharding *)user)->ddp;
+    td_tensor *t = td_offload_new(s->options.offload, count, dtype);
+    if (td_group_agree(s->group, t != NULL ? TD_OK : TD_E_IO) != TD_OK) {
+        td_free(t);
+        return NULL;
+    }
+    return t;
 }
 
 /* ---- the events of a step ---- */
@@ -88,16 +95,6 @@ static td_status keep(td_shard_unit *u, td_ddp_unit *unit)
     return good && sh->replicas != NULL && s->no_sync_depth == 0
                ? td_shard_average_replicas(u, &unit->work)
                : TD_OK;
-}
-
-/* After a failure in one group of a mesh the other's ranks would wait for this one. */
-static void tell_failure(td_sharding *sh)
-{
-    const td_ddp_failure *f = &sh->ddp->failure;
-    if (f->status != TD_OK && sh->replicas != NULL) {
-        td_group_abort(sh->group, f->message);
-        td_group_abort(sh->replicas, f->message);
-    }
 }
 
 static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
@@ -118,7 +115,6 @@ static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_d
             td_shard_drop_grads(&sh->units[k]);
         }
         td_shard_let_all_go(sh);
-        tell_failure(sh);
         break;
     default:
         break;
@@ -243,30 +239,29 @@ static td_status open_units(td_sharding *sh, td_params_peers *peers)
 {
     td_ddp_state *s = sh->ddp;
     const td_tensor *flat = td_params_flat(s->params);
-    if (s->options.wire != NULL &&
-        (flat->dtype != TD_F32 || td_device_of(flat).type != TD_DEVICE_CPU)) {
+    bool cpu = td_device_of(flat).type == TD_DEVICE_CPU;
+    if (s->options.wire != NULL && (flat->dtype != TD_F32 || !cpu)) {
         return td_fail(TD_E_UNSUPPORTED, "td_ddp: .wire bf16 is for f32 models on CPUs");
     }
-    if (s->options.offload != NULL && td_device_of(flat).type != TD_DEVICE_CPU) {
+    if (s->options.offload != NULL && !cpu) {
         return td_fail(TD_E_UNSUPPORTED, "td_ddp: .offload to a folder is for models on CPUs");
     }
     peers->memory = s->options.offload != NULL ? window_memory : NULL;
     peers->own_grads = true;
     peers->own_values = s->options.shard == TD_SHARD_PARAMETERS;
-    bool cpu = td_device_of(flat).type == TD_DEVICE_CPU;
     bool gathers =
         !cpu || s->options.gathers || s->options.wire != NULL || s->options.offload != NULL;
     sh->woven = peers->own_values && !gathers && td_group_can_weave(sh->group);
     peers->meet = sh->woven ? meet : NULL;
     peers->gather = sh->woven ? meet : peers->own_values ? forget_values : gather;
-    TD_TRY(td_shard_lay_out(sh, peers));
+    TD_TRY(td_group_agree(s->group, td_shard_lay_out(sh, peers)));
     s->units.of_param = sh->of_param;
     s->units.describe = describe_unit;
     s->reducer.average = td_shard_average;
     s->reducer.always = sh->replicas != NULL;
-    TD_TRY(make_slots(sh));
-    TD_TRY(td_shard_surround(sh));
-    return sh->woven ? td_barrier(sh->group) : TD_OK; /* the others have written their windows */
+    td_status status = make_slots(sh);
+    status = status == TD_OK ? td_shard_surround(sh) : status;
+    return td_group_agree(s->group, status); /* and all have written their windows */
 }
 
 static td_status find_groups(td_sharding *sh)
@@ -278,6 +273,10 @@ static td_status find_groups(td_sharding *sh)
         if (sh->replicas == NULL) {
             return TD_E_NETWORK; /* with the message of td_mesh_group */
         }
+        td_ddp_state *s = sh->ddp;
+        s->groups[0] = sh->replicas != s->group ? s->group : NULL;
+        s->groups[1] = sh->group;
+        s->groups[2] = sh->replicas;
     }
     sh->rank = td_group_rank(sh->group);
     sh->ranks = td_group_size(sh->group);
@@ -338,10 +337,9 @@ td_shard_stats td_ddp_shard_stats(const td_module *net)
     const td_ddp_state *s = td_ddp_state_of(net);
     const td_sharding *sh = td_sharding_of(s);
     td_shard_stats stats = { .values = bytes_of(td_params_flat(s->params)),
-                             .gradients = bytes_of(td_params_flat_grad(s->params)),
-                             .wire = td_group_moved(s->group) };
-    if (sh != NULL && sh->replicas != NULL) {
-        stats.wire += td_group_moved(sh->group) + td_group_moved(sh->replicas);
+                             .gradients = bytes_of(td_params_flat_grad(s->params)) };
+    for (int k = 0; k < TD_DDP_GROUPS; k++) {
+        stats.wire += s->groups[k] != NULL ? td_group_moved(s->groups[k]) : 0;
     }
     if (sh != NULL) {
         stats.slots = slot_bytes(sh);

@@ -75,8 +75,7 @@ struct td_sharding {
 td_sharding *td_sharding_of(const td_ddp_state *s);
 
 /* units.c: finds the units, and moves the parameters there. peers->cuts are not set yet.
- * Collective.
- */
+ * Collective; may fail on this rank alone. */
 td_status td_shard_lay_out(td_sharding *sh, td_params_peers *peers);
 
 /* This rank's piece of a unit's values, by value. */

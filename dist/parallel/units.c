@@ -172,10 +172,7 @@ static td_tensor *form(const td_sharding *sh, int i, int64_t begin, const td_ten
 
 static bool make_headers(td_sharding *sh, td_params_places *places)
 {
-    bool made = places->flat != NULL && places->flat_grad != NULL;
-    for (int k = 0; made && k < sh->count; k++) {
-        made = sh->units[k].grads != NULL;
-    }
+    bool made = true;
     for (int i = 0; made && i < sh->ddp->count; i++) {
         const td_shard_unit *u = &sh->units[sh->of_param[i]];
         places->values[i] = form(sh, i, places->begin[i], u->values, places->flat);
@@ -185,55 +182,47 @@ static bool make_headers(td_sharding *sh, td_params_places *places)
     return made;
 }
 
-/* Units' values where the ranks' windows are mapped side by side; on all ranks or on none. */
-static td_status weave(const td_sharding *sh, const td_tensor *window)
+/* Units' values where the ranks' windows are mapped side by side. */
+static bool weave(const td_sharding *sh, const td_tensor *window)
 {
-    td_group *group = sh->group;
-    char *all = NULL;
-    if (window != NULL) {
-        all = td_group_weave(group, window, sh->cuts, sh->count);
+    char *all = td_group_weave(sh->group, window, sh->cuts, sh->count);
+    for (int k = 0; all != NULL && k < sh->count; k++) {
+        td_set_address(sh->units[k].values,
+                       all + (size_t)sh->cuts[k] * td_dtype_size(window->dtype));
     }
-    TD_TRY(td_group_agree(group, all != NULL ? TD_OK : TD_E_NOMEM));
-    for (int k = 0; k < sh->count; k++) {
-        td_tensor *values = sh->units[k].values;
-        size_t begin = (size_t)sh->cuts[k] * td_dtype_size(window->dtype);
-        if (values != NULL) {
-            td_set_address(values, all + begin);
-        }
-    }
-    return TD_OK;
+    return all != NULL;
+}
+
+/* Memory that lasts as long as the model: of a file, or what a group exchanges. */
+static td_tensor *new_lasting(const td_sharding *sh, td_group *group, int64_t count)
+{
+    const td_tensor *like = td_params_flat(sh->ddp->params);
+    const char *folder = sh->ddp->options.offload;
+    td_device device = td_device_of(like);
+    return folder != NULL  ? td_offload_new(folder, count, like->dtype)
+           : group != NULL ? td_ddp_new_memory(group, device, count, like->dtype)
+                           : td_zeros(TD_SHAPE(count), like->dtype, device);
 }
 
 /* This rank's window of the gradients and its window, or all, of the values; and what comes and
- * goes. Collective. */
-static td_status make_memory(td_sharding *sh, td_params_places *places)
+ * goes. Collective; the ranks agree on the outcome later. */
+static bool make_memory(td_sharding *sh, td_params_places *places)
 {
-    td_ddp_state *s = sh->ddp;
-    const td_tensor *like = td_params_flat(s->params);
+    const td_tensor *like = td_params_flat(sh->ddp->params);
     td_device device = td_device_of(like);
-    bool own_values = s->options.shard == TD_SHARD_PARAMETERS;
-    int64_t length = sh->cuts[sh->count];
-    const char *folder = s->options.offload;
-    int64_t window = length / sh->ranks;
-    places->flat = folder != NULL ? td_offload_new(folder, window, like->dtype)
-                                  : td_ddp_new_memory(sh->group, device,
-                                                      own_values ? window : length, like->dtype);
-    places->flat_grad = folder != NULL ? td_offload_new(folder, window, like->dtype)
-                        : sh->replicas != NULL
-                            ? td_ddp_new_memory(sh->replicas, device, window, like->dtype)
-                            : td_zeros(TD_SHAPE(window), like->dtype, device);
-    if (folder != NULL) {
-        bool made = places->flat != NULL && places->flat_grad != NULL;
-        TD_TRY(td_group_agree(s->group, made ? TD_OK : TD_E_IO));
-    }
-    for (int k = 0; k < sh->count; k++) {
+    bool own_values = sh->ddp->options.shard == TD_SHARD_PARAMETERS;
+    int64_t length = sh->cuts[sh->count], window = length / sh->ranks;
+    places->flat = new_lasting(sh, sh->group, own_values ? window : length);
+    places->flat_grad = new_lasting(sh, sh->replicas, window);
+    bool made = places->flat != NULL && places->flat_grad != NULL;
+    for (int k = 0; made && k < sh->count; k++) {
         td_shard_unit *u = &sh->units[k];
-        u->values = own_values
-                        ? td_new_away(TD_SHAPE(u->count), like->dtype, TD_ROW_MAJOR, device, NULL)
-                        : NULL;
-        u->grads = td_new_away(TD_SHAPE(u->count), like->dtype, TD_ROW_MAJOR, device, NULL);
+        td_shape shape = TD_SHAPE(u->count);
+        u->grads = td_new_away(shape, like->dtype, TD_ROW_MAJOR, device, NULL);
+        u->values = own_values ? td_new_away(shape, like->dtype, TD_ROW_MAJOR, device, NULL) : NULL;
+        made = u->grads != NULL && (u->values != NULL || !own_values);
     }
-    return sh->woven ? weave(sh, places->flat) : TD_OK;
+    return made && (!sh->woven || weave(sh, places->flat));
 }
 
 static void free_places(td_params_places *places, int count)
@@ -277,11 +266,9 @@ td_status td_shard_lay_out(td_sharding *sh, td_params_peers *peers)
         place(sh, &all, order, begin);
         peers->cuts = sh->cuts;
         peers->stretches = sh->count;
-        status = make_memory(sh, &places);
-        if (status == TD_OK) {
-            status = make_headers(sh, &places) ? td_params_spread(sh->ddp->params, peers, &places)
-                                               : TD_E_NOMEM;
-        }
+        status = make_memory(sh, &places) && make_headers(sh, &places)
+                     ? td_params_spread(sh->ddp->params, peers, &places)
+                     : TD_E_NOMEM;
         if (status != TD_OK) {
             free_places(&places, sh->ddp->count);
         }

@@ -279,6 +279,7 @@ static td_status set_whole(td_sharding *sh, bool whole)
         td_shard_finish_gather(&sh->units[k]);
     }
     td_ddp_failure *f = &s->failure;
+    td_ddp_break(s);
     if (f->status != TD_OK) {
         status = td_fail(f->status, "%s", f->message);
         f->status = TD_OK;

@@ -40,8 +40,8 @@ td_ema *td_ema_new_at(td_ema_options options, td_site at)
     e->options.decay = td_or_usual(options.decay, 0.9999);
     if (!make_averages(e)) {
         td_ema_free(e);
-        td_fail(TD_E_NOMEM, "no memory for an average of %lld weights",
-                (long long)td_parameter_count(model));
+        td_fail(TD_E_NOMEM, "no memory for an average of %lld weights: %s",
+                (long long)td_parameter_count(model), td_last_reason());
         return NULL;
     }
     e->skipped = td_params_skipped(e->of.params);

@@ -53,8 +53,8 @@ td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr,
     }
     if (!made) {
         td_optim_free(o);
-        td_fail(TD_E_NOMEM, "no memory for the state of %s over %lld parameters", kind->name,
-                (long long)td_numel(td_params_flat(params)));
+        td_fail(TD_E_NOMEM, "no memory for the state of %s over %lld parameters: %s", kind->name,
+                (long long)td_params_length(params), td_last_reason());
         return NULL;
     }
     o->groups[0] = *group;
