@@ -86,13 +86,12 @@ static td_status broadcast_deferred(td_ddp_state *s)
 {
     td_status status = TD_OK;
     for (int i = 0; i < s->count && status == TD_OK; i++) {
-        td_tensor *t = td_params_get(s->params, i)->tensor;
+        td_tensor *t = td_params_get(s->params, i)->tensor, *bytes = NULL;
         td_draw *draw = td_draw_of(t);
-        td_tensor *bytes =
-            draw != NULL ? td_borrow(draw, TD_SHAPE(sizeof *draw), TD_U8, TD_CPU) : NULL;
-        status = draw != NULL && bytes == NULL
-                     ? TD_E_NOMEM
-                     : td_broadcast(s->group, draw != NULL ? bytes : t, s->root, NULL);
+        if (draw != NULL) {
+            t = bytes = td_borrow(draw, TD_SHAPE(sizeof *draw), TD_U8, TD_CPU);
+        }
+        status = t != NULL ? td_broadcast(s->group, t, s->root, NULL) : TD_E_NOMEM;
         td_free(bytes);
     }
     return status;

@@ -95,13 +95,18 @@ bool td_group_can_weave(td_group *group)
 void *td_group_weave(td_group *group, const td_tensor *memory, const int64_t *cuts, int pieces)
 {
     group = td_group_or_world(group);
-    void *woven = td_ptr(memory);
-    if (group->engine != NULL) {
-        td_engine_acquire(group);
-        td_status status = group->engine_type->weave(group->engine, td_ptr(memory), cuts, pieces,
-                                                     td_dtype_size(memory->dtype), &woven);
-        td_engine_release(group);
-        woven = status == TD_OK ? woven : NULL;
+    void *woven = NULL;
+    if (group->engine == NULL) {
+        return td_ptr(memory);
     }
-    return woven;
+    if (group->engine_type->weave == NULL) {
+        td_fail(TD_E_UNSUPPORTED, "td_group_weave: the backend %s has no shared memory",
+                group->engine_type->name);
+        return NULL;
+    }
+    td_engine_acquire(group);
+    td_status status = group->engine_type->weave(group->engine, td_ptr(memory), cuts, pieces,
+                                                 td_dtype_size(memory->dtype), &woven);
+    td_engine_release(group);
+    return status == TD_OK ? woven : NULL;
 }

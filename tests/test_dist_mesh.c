@@ -143,6 +143,15 @@ static void test_other_texts(void **state)
     procs_succeed(4, LIMIT, run_other_texts, NULL);
 }
 
+/* Memory of one rank alone. */
+static void refuse_to_weave(td_group *group, const char *says)
+{
+    td_tensor *own = td_zeros(TD_SHAPE(1024), TD_F32, TD_CPU);
+    REQUIRE(td_group_weave(group, own, (int64_t[]){ 0, 2048 }, 1) == NULL);
+    REQUIRE(strstr(td_last_error(), says) != NULL);
+    td_free(own);
+}
+
 /* Two hosts of two ranks each: groups inside a host have shared memory, others not. GROUP_RANK is
  * what tdrun sets: its nodes count as hosts, also on one machine. backend: what the program wants.
  */
@@ -164,6 +173,10 @@ static int run_hosts(int rank, int size, void *backend)
     REQUIRE(strcmp(td_group_backend(NULL), "gloo") == 0);
     REQUIRE(sum_along(mesh, "dp", 1 << rank) == 3 << rank / 2 * 2);
     REQUIRE(sum_along(mesh, "rep", 1 << rank) == 5 << rank % 2);
+    refuse_to_weave(td_mesh_group(mesh, "rep"), "the backend gloo has no shared memory");
+    if (backend == NULL) {
+        refuse_to_weave(td_mesh_group(mesh, "dp"), "is not of td_group_memory");
+    }
     td_mesh_free(mesh);
     td_dist_destroy();
     return 0;

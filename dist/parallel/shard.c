@@ -181,46 +181,48 @@ static td_status open_optimizer(td_sharding *sh, const td_params_peers *peers)
     return TD_OK;
 }
 
-/* Memory in which this rank's pieces of units up to `largest` travel. Collective. */
-static bool make_packed(td_sharding *sh, td_slot *slot, int64_t bytes)
+/* Memory for `count` values, and for this rank's piece as it travels if that takes other bytes.
+ * Collective. */
+static bool make_value_slot(const td_sharding *sh, td_slot *slot, int64_t count, int64_t bytes)
 {
+    const td_tensor *like = td_params_flat(sh->ddp->params);
+    slot->memory = td_zeros(TD_SHAPE(count), like->dtype, td_device_of(like));
     slot->packed = bytes > 0 ? td_ddp_new_memory(sh->group, TD_CPU, bytes, TD_U8) : NULL;
-    return bytes == 0 || slot->packed != NULL;
+    return slot->memory != NULL && (bytes == 0 || slot->packed != NULL);
+}
+
+static bool make_grad_slot(const td_sharding *sh, td_slot *slot, int64_t count)
+{
+    const td_tensor *like = td_params_flat(sh->ddp->params);
+    slot->memory = td_ddp_new_memory(sh->group, td_device_of(like), count, like->dtype);
+    return slot->memory != NULL;
 }
 
 /* Memory of one slot for each use at a time, as large as the largest unit; the root has its own.
- * Collective. */
+ * Collective: a rank without memory goes on, and says so at the end. */
 static td_status make_slots(td_sharding *sh)
 {
-    td_ddp_state *s = sh->ddp;
-    const td_tensor *like = td_params_flat(s->params);
-    td_device device = td_device_of(like);
-    bool values = s->options.shard == TD_SHARD_PARAMETERS && !sh->woven, made = true;
+    bool values = sh->ddp->options.shard == TD_SHARD_PARAMETERS && !sh->woven, made = true;
     int64_t largest = 0, packed = 0;
+    td_shard_unit *root = sh->root;
     for (int k = 0; k < sh->count; k++) {
         td_shard_unit *u = &sh->units[k];
-        int64_t bytes = u->narrow > 0 ? td_shard_wire_bytes(u) : 0;
-        largest = u != sh->root && u->count > largest ? u->count : largest;
-        packed = u != sh->root && bytes > packed ? bytes : packed;
+        int64_t bytes = td_shard_wire_bytes(u);
+        largest = u != root && u->count > largest ? u->count : largest;
+        packed = u != root && bytes > packed ? bytes : packed;
     }
     for (int k = 0; largest > 0 && k < TD_GRAD_SLOTS; k++) {
-        sh->grad_slots[k].memory = td_ddp_new_memory(sh->group, device, largest, like->dtype);
-        made = made && sh->grad_slots[k].memory != NULL;
+        made = make_grad_slot(sh, &sh->grad_slots[k], largest) && made;
     }
     for (int k = 0; values && largest > 0 && k < TD_VALUE_SLOTS; k++) {
-        sh->value_slots[k].memory = td_zeros(TD_SHAPE(largest), like->dtype, device);
-        made = make_packed(sh, &sh->value_slots[k], packed) && made &&
-               sh->value_slots[k].memory != NULL;
+        made = make_value_slot(sh, &sh->value_slots[k], largest, packed) && made;
     }
-    td_shard_unit *root = sh->root;
     if (root != NULL) {
-        root->grad_home.memory = td_ddp_new_memory(sh->group, device, root->count, like->dtype);
-        made = made && root->grad_home.memory != NULL;
+        made = make_grad_slot(sh, &root->grad_home, root->count) && made;
     }
     if (root != NULL && values) {
-        root->value_home.memory = td_zeros(TD_SHAPE(root->count), like->dtype, device);
-        int64_t bytes = root->narrow > 0 ? td_shard_wire_bytes(root) : 0;
-        made = make_packed(sh, &root->value_home, bytes) && made && root->value_home.memory != NULL;
+        int64_t bytes = td_shard_wire_bytes(root);
+        made = make_value_slot(sh, &root->value_home, root->count, bytes) && made;
     }
     return made ? TD_OK : TD_E_NOMEM;
 }

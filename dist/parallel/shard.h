@@ -84,8 +84,9 @@ td_tensor td_shard_own(const td_shard_unit *u);
 void td_slot_give(td_slot *slot, td_shard_unit *u, td_tensor *t, td_slot **place);
 void td_slot_take(td_tensor *t, td_slot **place);
 
-/* wire.c: bytes of a rank's piece of u as it travels; this rank's piece, written to `packed`; and
- * all ranks' pieces, which have come to the end of the unit's slot, spread over the slot. */
+/* wire.c: bytes of a rank's piece of u as it travels, 0 if as f32; this rank's piece, written to
+ * `packed`; where all ranks' pieces come: the end of the slot; these
+ * pieces, spread over the slot. */
 int64_t td_shard_wire_bytes(const td_shard_unit *u);
 td_tensor td_shard_pack(const td_shard_unit *u, const td_slot *slot);
 td_tensor td_shard_packed_place(const td_shard_unit *u, const td_slot *slot);

@@ -22,7 +22,7 @@ static int64_t narrow_of(const td_shard_unit *u, int r)
 int64_t td_shard_wire_bytes(const td_shard_unit *u)
 {
     int64_t wide = u->count - u->narrow;
-    return (u->count / u->sharding->ranks + wide) * (int64_t)sizeof(td_bf16);
+    return u->narrow > 0 ? (u->count / u->sharding->ranks + wide) * (int64_t)sizeof(td_bf16) : 0;
 }
 
 /* `count` bytes of memory, by value. */

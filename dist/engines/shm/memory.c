@@ -197,7 +197,12 @@ td_status td_shm_weave(void *engine, void *memory, const int64_t *cuts, int piec
                        void **woven)
 {
     td_shm *shm = engine;
-    td_shm_region *region = &shm->regions[td_shm_find_region(shm, memory, 1)];
+    int found = td_shm_find_region(shm, memory, 1);
+    if (found < 0 || shm->regions[found].woven != NULL) {
+        return td_fail(TD_E_ARG, "td_group_weave: memory that %s",
+                       found < 0 ? "is not of td_group_memory" : "is woven already");
+    }
+    td_shm_region *region = &shm->regions[found];
     size_t ranks = (size_t)shm->size, all = region->bytes * ranks;
     char *range = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     bool mapped = range != MAP_FAILED;
