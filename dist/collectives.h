@@ -43,8 +43,8 @@ td_status td_scatter(td_group *group, td_tensor *out, const td_tensor *in, int r
 /* in and out have the shape [size, ...]. Rank r gets in[r] of every rank q as out[q]. */
 td_status td_all_to_all(td_group *group, td_tensor *out, const td_tensor *in, td_work **work);
 
-/* Like td_all_gather. The ranks' numbers `unit` are compared as their sizes are: that they gather
- * the same thing. */
+/* Like td_all_gather. `unit` says what is gathered: a mismatch between ranks is an error, as a
+ * mismatch of sizes is. */
 td_status td_all_gather_unit(td_group *group, td_tensor *out, const td_tensor *in, int unit,
                              td_work **work);
 
@@ -67,12 +67,16 @@ td_status td_monitored_barrier(td_group *group, double timeout);
  * td_last_error() when memory is short. */
 td_tensor *td_group_memory(td_group *group, int64_t count, td_dtype dtype);
 
-/* Woven memory: one range of addresses over all ranks' tensors of one td_group_memory call. They
- * are cut into pieces; in the range lie the first pieces of all ranks side by side, then the
- * second, and so on, from cuts[k] to cuts[k + 1] (in elements; every rank's piece is whole pages,
- * and all ranks give the same cuts). So each rank reads, and could write, what the others have,
- * without a copy. The range lives as long as this rank's tensor. Only shm can weave, and a group of
- * one rank. NULL with td_last_error(). */
+/* td_group_weave maps all ranks' tensors of one td_group_memory call into one range of addresses.
+ * Each tensor is cut into `pieces` pieces. The k-th pieces of all ranks, in the order of ranks,
+ * fill elements cuts[k] to cuts[k + 1] of the range. So each rank reads the other ranks' elements
+ * without a copy; a write changes them for all ranks. All ranks give the same cuts, ascending from
+ * 0, and every piece is whole pages of memory. `memory` owns the range: td_free(memory) unmaps
+ * both.
+ *
+ * Not a collective. NULL with td_last_error(): the backend is not shm (a group of one rank can
+ * weave with any backend), or the system allows no more mappings. td_group_can_weave tells before.
+ */
 bool td_group_can_weave(td_group *group);
 void *td_group_weave(td_group *group, const td_tensor *memory, const int64_t *cuts, int pieces);
 

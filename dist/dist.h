@@ -214,36 +214,39 @@ typedef enum td_shard {
     TD_SHARD_GRADIENTS,
     /* The values, too. All ranks save and load checkpoints, and call td_ema_swap.
      *
-     * If all ranks are on one host, with models on the CPU (and backend shm), they read each
-     * other's values where they are: these are one copy for the host, which looks like whole
-     * tensors to every rank. Each may run the model as often as it likes, but not between its
-     * td_backward and its td_optim_step, when another rank may have begun to change values.
+     * In place: if the model is on the CPU, all ranks are on one host and the backend is shm, the
+     * ranks share one copy of the values, which looks like whole tensors to every rank. A rank may
+     * run the model as often as it likes, but not between its td_backward and its td_optim_step:
+     * another rank may be changing values then.
      *
-     * Otherwise, or with .gathers: just before a unit's forward and its backward, its values are
-     * fetched from the other ranks (they are asked for while the unit before computes); afterwards
-     * they are dropped. You must see to it that all ranks run the units in the same order and
-     * equally many forwards, also in evaluation (td_evaluate does that). td_unshard brings all
-     * values, to print or copy them. */
+     * Gathered: otherwise, or with .gathers, a unit's values come from the other ranks just before
+     * the unit's forward and before its backward, while the unit before computes; afterwards the
+     * rank drops these values. All ranks must run the units in the same order and equally many
+     * forwards, also in evaluation (td_evaluate does that). td_unshard brings all values, for
+     * printing or copying. */
     TD_SHARD_PARAMETERS,
 } td_shard;
 
 /* Hybrid sharding: with .mesh "rep=2,dp=4" the four ranks along dp share as above, and two such
  * sets of ranks (replicas) keep equal windows. Values and gradients of units travel along dp alone,
- * best inside a host. Each rank's window of the gradients is then averaged over the replicas. From
- * TD_SHARD_GRADIENTS on, the sums of gradients are taken along dp first and along rep next, so they
- * round otherwise than without replicas: weights are equal on all ranks, and equal bits come of
- * TD_SHARD_GRADIENTS and TD_SHARD_PARAMETERS, but those of TD_SHARD_NONE only with dp=1 or rep=1.
- * Between td_ddp_no_sync_begin and td_ddp_no_sync_end backward still averages along dp, and adds
- * that to the window: no rank keeps whole gradients, and replicas exchange nothing. The first
- * backward after td_ddp_no_sync_end averages the sums over the replicas. TD_SHARD_OPTIMIZER works
- * as without replicas, bit for bit. One set of ranks writes checkpoints. Not with .comm_hook. */
+ * best inside a host. Each rank's window of the gradients is then averaged over the replicas. One
+ * replica writes checkpoints. Not with .comm_hook.
+ *
+ * Bits: TD_SHARD_OPTIMIZER gives those of TD_SHARD_NONE. TD_SHARD_GRADIENTS and TD_SHARD_PARAMETERS
+ * take sums along dp first and along rep next, which rounds otherwise: the weights are equal on all
+ * ranks and in both ways, but equal to those of TD_SHARD_NONE only with dp=1 or rep=1.
+ *
+ * Accumulation: between td_ddp_no_sync_begin and td_ddp_no_sync_end backward still averages along
+ * dp, and adds the average to the window; replicas exchange nothing, and no rank keeps whole
+ * gradients. The first backward after td_ddp_no_sync_end averages the windows over the replicas. */
 
 typedef struct td_ddp_options {
     int begin_; /* for the library */
     td_module *model;
     td_group *group;      /* NULL: the world */
-    struct td_mesh *mesh; /* in place of group (dist/mesh.h): the ranks along rep and dp. shard
-                             cuts into windows along dp; ranks along rep have equal windows */
+    struct td_mesh *mesh; /* in place of group (dist/mesh.h): all ranks along rep and dp. With
+                             .shard, ranks along dp share, and ranks along rep are replicas. The
+                             mesh is freed after the model */
     double bucket_cap_mb; /* limit of a bucket in MiB; 0: 5 on CPUs, 25 on GPUs */
     bool find_unused_parameters; /* allow that some parameters get no gradient in a step, on each
                                     rank others. Otherwise td_backward ends the program then,
@@ -263,20 +266,21 @@ typedef struct td_ddp_options {
      * children. */
     bool (*unit)(const td_module *m, const char *path, void *user);
     void *unit_user;
-    /* "bf16": with TD_SHARD_PARAMETERS, the matrices of Linear and Conv2d travel as bf16 in
-     * gathers; NULL: all as f32. Vectors, embeddings and weights that modules share stay f32, and
-     * so do the windows that the optimizer changes, checkpoints and td_unshard. Under
-     * TD_PRECISION_BF16, which rounds those matrices itself, the results are the same, bit for bit;
-     * otherwise forward and backward use rounded matrices. A unit whose vectors fill more than half
-     * of the last rank's piece travels as f32. For f32 models on CPUs; values
-     * are fetched then (.gathers). */
+    /* "bf16", with TD_SHARD_PARAMETERS and f32 models on CPUs: the matrices of Linear and Conv2d
+     * travel as bf16, and values are gathered as with .gathers. NULL: all values travel as f32.
+     * Vectors, embeddings and weights that modules share travel as f32, and so does a unit whose
+     * vectors fill more than half of the last rank's piece. The optimizer's windows, checkpoints
+     * and td_unshard keep f32. Under TD_PRECISION_BF16, which rounds those matrices itself, the
+     * results are the same, bit for bit; otherwise forward and backward use rounded matrices. */
     const char *wire;
-    /* A folder, with TD_SHARD_PARAMETERS and models on CPUs: this rank's windows of values,
-     * gradients, optimizer state and averages are memory of files there, which the system may write
-     * to disk; so a model may be larger than memory. The files have no names: nothing is left.
-     * Values are fetched then (.gathers). NULL: windows are ordinary memory. */
+    /* A folder, with TD_SHARD_PARAMETERS and models on CPUs: files in the folder are the memory of
+     * this rank's windows of values, gradients, optimizer state and averages, so a model may be
+     * larger than the host's memory. Values are gathered as with .gathers. All ranks make
+     * optimizers and averages in the same order: if one rank cannot make a file, all ranks get NULL
+     * with that rank's reason. The files have no names, and vanish with the process. NULL: windows
+     * are ordinary memory. */
     const char *offload;
-    bool gathers; /* with TD_SHARD_PARAMETERS: fetch values also where ranks could read them in
+    bool gathers; /* with TD_SHARD_PARAMETERS: gather values also where ranks could share them in
                      place */
 } td_ddp_options;
 
@@ -304,21 +308,22 @@ void td_ddp_no_sync_end(td_module *net);
 typedef struct td_shard_stats {
     size_t values, gradients;
     size_t state; /* of optimizers and averages of weights */
-    size_t slots; /* where units' values and gradients lie while they are here */
-    size_t unit_values, unit_gradients; /* in slots now: they change in the course of a step */
+    size_t slots; /* memory for whole units' values and gradients, used in turn */
+    size_t unit_values, unit_gradients; /* of whole units in slots now; changes during a step */
     int units;                          /* 0: the whole model travels in buckets */
-    bool woven;                         /* the ranks read each other's values in place */
-    double gather; /* seconds for which values of the last step were waited for */
-    uint64_t wire; /* bytes that have come from the other ranks of the model's groups since the
-                      groups began, in all of their collectives, counted where the engines move them
-                      (shm: read from the others' memory, or written into it); not on GPUs. The
-                      difference of two calls is what happened between them */
+    bool woven;                         /* the ranks share values in place */
+    double gather;                      /* seconds for which the last step waited for values */
+    uint64_t wire; /* bytes from other ranks since the model's groups began, in all collectives of
+                      these groups, as the engines count them (shm: bytes read from other ranks'
+                      memory or written into it); not on GPUs. Subtract two calls for the bytes of
+                      a step */
 } td_shard_stats;
 td_shard_stats td_ddp_shard_stats(const td_module *net);
 
-/* Collective: brings all values of a model whose parameters are sharded, until td_reshard; in
- * between you may read them. What you write into them is lost at td_reshard; only td_optim_step and
- * td_checkpoint_load change values for good. For other models nothing happens. */
+/* Collective: brings all values of a model whose parameters are sharded, until td_reshard. Between
+ * the two calls you may read the values. td_reshard drops what you wrote into them; only
+ * td_optim_step and td_checkpoint_load change values for good. For other models nothing happens. An
+ * error if a gather fails or memory is short. */
 td_status td_unshard(td_module *net);
 void td_reshard(td_module *net);
 

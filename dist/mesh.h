@@ -25,28 +25,31 @@ enum { TD_MESH_DIMS = 4 };
 
 typedef struct td_mesh td_mesh;
 
-/* text: "pp=2,dp=4". A dimension that is not in the text has size 1. The product of all sizes must
- * be the number of ranks; one size may be "*": what is left. NULL: $TANDEM_MESH, which tdrun --mesh
- * sets; otherwise "dp=*". All ranks of the world call td_mesh_new with the same text. If it is
- * wrong on one rank, all ranks get its error. */
+/* text: "pp=2,dp=4". A dimension that the text does not name has size 1. The product of all sizes
+ * must be the number of ranks. One size may be "*": the number of ranks, divided by the product of
+ * the other sizes. text NULL: $TANDEM_MESH, which tdrun --mesh sets; otherwise "dp=*".
+ *
+ * Collective over the world; all ranks give the same sizes. *mesh is the caller's to free. TD_E_ARG
+ * on all ranks if one rank's text is wrong, TD_E_MISMATCH if sizes differ; then *mesh is NULL. */
 td_status td_mesh_new(const char *text, td_mesh **mesh);
 
-/* dims: one dimension, "tp", or several, "rep+dp". The number of ranks along them (1 if the text
- * does not have them), and this rank's number among these, from 0. Another name is a fatal error.
- */
+/* dims: one dimension, "tp", or several, "rep+dp". The number of ranks along these dimensions (1 if
+ * the text does not name them), and this rank's number among those ranks, from 0. Another name is a
+ * fatal error. */
 int td_mesh_size(const td_mesh *mesh, const char *dims);
 int td_mesh_rank(const td_mesh *mesh, const char *dims);
 
-/* The group of the ranks that differ from this one along dims alone. td_mesh_rank is the rank in
- * it. It is made by the first call, which all ranks of the world make at the same place; the mesh
- * owns it. NULL with td_last_error() if it cannot be made. */
+/* The group of the ranks that differ from this rank along dims alone. td_mesh_rank(mesh, dims) is
+ * this rank's number in the group. The first call for some dims makes the group: all ranks of the
+ * world make that call at the same place. The mesh owns the group. NULL with td_last_error() if the
+ * group cannot be made. */
 td_group *td_mesh_group(td_mesh *mesh, const char *dims);
 
-/* NULL is fine. */
+/* Frees the mesh and its groups: after all models that use them. NULL is fine. */
 void td_mesh_free(td_mesh *mesh);
 
-/* Reads a text without a world: sizes of pp, rep, dp, tp; 0 for "*". With a number of ranks (not 0)
- * it checks the product, and "*" becomes what is left. */
+/* Reads a text without a world: the sizes of pp, rep, dp, tp. ranks 0: any number of ranks, and the
+ * size 0 stands for "*". Otherwise the sizes must fit that number of ranks. TD_E_ARG. */
 td_status td_mesh_read(const char *text, int ranks, int sizes[TD_MESH_DIMS]);
 
 TD_END_C

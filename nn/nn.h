@@ -162,13 +162,13 @@ td_module *td_model_at(td_model_options options, td_site at);
 
 /* ---- a model that is larger than a process's memory ---- */
 
-/* From td_defer_init(true) to td_defer_init(false) this thread's modules get matrices and filters
- * (parameters of two or more dimensions) without memory and values: how to draw the values is
- * noted, and the default generator skips them. td_ddp(net, .shard = TD_SHARD_PARAMETERS) then draws
- * one parameter at a time and keeps this rank's window of it. So no rank ever holds the whole
- * model, while its numbers, and the generator's state, are those without td_defer_init. Until
- * td_ddp you may move the model (td_module_to); another use of such a parameter is an error that
- * names it. Returns what was before. */
+/* Between td_defer_init(true) and td_defer_init(false) this thread's modules get deferred
+ * parameters: matrices and filters (two or more dimensions) without memory and values. A deferred
+ * parameter notes how to draw its values, and the default generator skips those draws.
+ * td_ddp(net, .shard = TD_SHARD_PARAMETERS) then draws one parameter at a time, and each rank keeps
+ * its window. So no rank ever holds the whole model, while the values and the generator's state are
+ * those without td_defer_init. Before td_ddp only td_module_to may use a deferred parameter;
+ * another use is a fatal error that names the parameter. Returns the setting before the call. */
 bool td_defer_init(bool on);
 
 /* ---- parameters ---- */
