@@ -39,6 +39,14 @@ same_tensors 'to the same weights and state' sharded later
 works 'without sharding' "$app" "${short[@]}" --spawn 2 --epochs 2 --save later --save-async
 same_tensors 'the same' plain later
 fails 'a folder that is not there' 1 'cannot be saved as none/there' "$app" "${short[@]}" --spawn 2 --epochs 1 --save none/there --save-async
+# A loss that is not finite, while a checkpoint is written.
+for way in '--shard optimizer' '--comm-hook bf16'; do
+    # shellcheck disable=SC2086
+    fails "a failure while $way saves" 1 'try a lower --lr' "$app" --spawn 2 $way --limit 256 --batch-size 8 \
+        --epochs 1 --lr 1e6 --save wild --save-every-steps 2 --save-async
+    ! compgen -G 'wild.tmp*' >/dev/null
+    tap $? 'no temporary file is left'
+done
 works 'one epoch' "$app" "${short[@]}" --spawn 2 --epochs 1 --shard optimizer --save part
 cp part again
 works 'and on' "$app" --spawn 2 --epochs 2 --resume part --save part

@@ -428,6 +428,34 @@ static void test_killed_while_saving(void **state)
     td_module_free(net);
 }
 
+/* Given up in the background, at once or a moment later: no temporary file is left, and no file
+ * that lacks anything. */
+static void test_cancelled(void **state)
+{
+    (void)state;
+    enum { TIMES = 20 };
+    char path[4096];
+    snprintf(path, sizeof path, "%s", temp_path("cancelled"));
+    td_module *net = make_net(3);
+    double sum = sum_of(net);
+    for (int i = 0; i < TIMES; i++) {
+        td_saving *saving = NULL;
+        (void)unlink(path);
+        assert_int_equal(td_checkpoint_save(path, net, .background = &saving), TD_OK);
+        assert_int_equal(usleep((useconds_t)(100 * i)), 0);
+        td_saving_cancel(&saving);
+        assert_null(saving);
+        td_saving_cancel(&saving);
+        assert_false(remove_temporary(path, getpid()));
+        if (access(path, F_OK) == 0) {
+            td_fill_(net->children[0]->tensors[0].tensor, 0.0);
+            assert_int_equal(load(path, net, NULL, false), TD_OK);
+            assert_true(sum_of(net) == sum);
+        }
+    }
+    td_module_free(net);
+}
+
 #define IN_FOLDER(test)                                                                            \
     cmocka_unit_test_setup_teardown(test, temp_folder_setup, temp_folder_teardown)
 
@@ -439,7 +467,7 @@ int main(void)
         IN_FOLDER(test_bad_random_state),    IN_FOLDER(test_bad_arguments),
         IN_FOLDER(test_file_too_large),      IN_FOLDER(test_full_disk),
         IN_FOLDER(test_folder_not_writable), IN_FOLDER(test_target_is_a_folder),
-        IN_FOLDER(test_killed_while_saving),
+        IN_FOLDER(test_killed_while_saving), IN_FOLDER(test_cancelled),
     };
     return cmocka_run_group_tests_name("checkpoints: failures", tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 #include "tests/temp_folder.h"
 #include "tensor/extend.h"
 
+#include <glob.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -405,6 +406,20 @@ static void save_with_a_limit(shard_run *r, int rank, const char *path, bool bac
     REQUIRE(access(path, F_OK) != 0);
 }
 
+/* A save that every rank gives up by itself leaves nothing. */
+static void cancel_save(shard_run *r, const char *path)
+{
+    char pattern[1024];
+    glob_t found;
+    td_saving *saving = NULL;
+    REQUIRE_OK(td_checkpoint_save(path, r->job.net, .optim = r->job.optim, .background = &saving));
+    td_saving_cancel(&saving);
+    REQUIRE(saving == NULL);
+    REQUIRE_OK(td_barrier(NULL));
+    snprintf(pattern, sizeof pattern, "%s*", path);
+    REQUIRE(glob(pattern, 0, NULL, &found) == GLOB_NOMATCH);
+}
+
 /* Rank 0 or another one cannot write: all ranks are told, and go on. */
 static int run_failing_save(int rank, int size, void *arg)
 {
@@ -418,6 +433,7 @@ static int run_failing_save(int rank, int size, void *arg)
     REQUIRE(strstr(td_last_error(), "create the folder first"));
     save_with_a_limit(&r, rank, arg, false);
     save_with_a_limit(&r, rank, arg, true);
+    cancel_save(&r, arg);
     shard_step(&r, &c);
     REQUIRE(job_all_same(job_hash(r.job.net)));
     shard_close(&r);

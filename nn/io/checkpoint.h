@@ -112,6 +112,11 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
 td_status td_saving_wait(td_saving **saving);
 bool td_saving_is_written(const td_saving *saving);
 
+/* Gives a save up: in place of td_saving_wait, where this rank fails and the other ranks do not
+ * call td_saving_wait with it. Frees the copy, removes the temporary file if this is rank 0, and
+ * sets *saving to NULL. A file that already has its name stays. NULL is fine. */
+void td_saving_cancel(td_saving **saving);
+
 /* Loads a file into an existing model, optimizer, averages, scaler and extra tensors.
  *
  * All names and shapes must fit, and the file must hold everything that the options ask for

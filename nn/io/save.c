@@ -143,11 +143,13 @@ static void *write_pieces(void *arg)
     (void)pthread_setschedparam(pthread_self(), SCHED_IDLE, &(struct sched_param){ 0 });
     while (write_piece(w)) {
     }
+    pthread_mutex_lock(&w->lock);
     if (w->peers == NULL) {
         note(w, finish(w, w->status));
     } else if (w->status == TD_OK && w->out != NULL) {
         note(w, td_safetensors_sync(w->out));
     }
+    pthread_mutex_unlock(&w->lock);
     atomic_store(&w->written, true);
     return NULL;
 }
@@ -174,21 +176,38 @@ bool td_saving_is_written(const td_saving *saving)
     return atomic_load(&saving->written);
 }
 
-td_status td_saving_wait(td_saving **saving)
+/* Takes over what the caller has, and ends its thread. */
+static td_saving *take(td_saving **saving)
 {
     td_saving *w = *saving;
     *saving = NULL;
-    if (w == NULL) {
-        return TD_OK;
-    }
-    if (w->started) { /* now nothing should wait for idle CPUs: others may keep them all busy */
-        while (write_piece(w)) {
+    if (w != NULL && w->started) {
+        while (write_piece(w)) { /* the thread waits for idle CPUs, which others may keep busy */
         }
         (void)pthread_setschedparam(w->thread, SCHED_OTHER, &(struct sched_param){ 0 });
         pthread_join(w->thread, NULL);
     }
+    return w;
+}
+
+td_status td_saving_wait(td_saving **saving)
+{
+    td_saving *w = take(saving);
+    if (w == NULL) {
+        return TD_OK;
+    }
     td_status status = w->status == TD_OK ? TD_OK : td_fail(w->status, "%s", w->message);
     return end(w, w->peers, status);
+}
+
+void td_saving_cancel(td_saving **saving)
+{
+    if (*saving != NULL) {
+        pthread_mutex_lock(&(*saving)->lock);
+        (*saving)->status = TD_E_INTERRUPTED; /* pieces that are left are not written */
+        pthread_mutex_unlock(&(*saving)->lock);
+    }
+    (void)end(take(saving), NULL, TD_E_INTERRUPTED);
 }
 
 /* ---- what this rank writes of each record ---- */

@@ -344,17 +344,18 @@ static td_status run_epochs(train_run *r)
 
 /* ---- the whole ---- */
 
-/* After a failure, too, the last checkpoint gets its name; but not where other ranks would have to
- * agree: it is left as by a process that is killed. */
+/* After a failure, too, the last checkpoint gets its name, but not where other ranks would have to
+ * agree. */
 static td_status finish_saving(train_run *r, td_status status)
 {
-    bool alone = !train_shards(r) && r->ddp.comm_hook == NULL;
-    if (status == TD_OK || r->saving == NULL || !alone) {
+    if (status == TD_OK || r->saving == NULL) {
         return status;
     }
     char reason[1024];
     snprintf(reason, sizeof reason, "%s", td_last_error());
-    if (train_save_finish(r) != TD_OK) {
+    if (r->saving_together) {
+        td_saving_cancel(&r->saving);
+    } else if (train_save_finish(r) != TD_OK) {
         fprintf(stderr, "%s: %s\n", r->app, td_last_error());
     }
     return td_fail(status, "%s", reason);

@@ -132,7 +132,7 @@ static td_status write_checkpoint(const train_run *r, td_checkpoint_options chec
 }
 
 /* background: NULL, or the thread that will write it. */
-static td_status save(const train_run *r, const char *path, td_saving **background)
+static td_status save(train_run *r, const char *path, td_saving **background)
 {
     td_checkpoint_options checkpoint = contents_of(r, path);
     checkpoint.background = background;
@@ -141,6 +141,7 @@ static td_status save(const train_run *r, const char *path, td_saving **backgrou
     if (!ranks_first() && !together) {
         return TD_OK;
     }
+    r->saving_together = together;
     return weights_are_finite(r)
                ? write_checkpoint(r, checkpoint)
                : td_fail(TD_E_ARG,
