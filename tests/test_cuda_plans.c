@@ -17,14 +17,17 @@
 
 #if TD_HAVE_CUDA && !TD_EMULATED
 
+#include "tensor/cuda/cuda.h"
 #include "tensor/cuda/vendor.h"
 static void *no_workspace(void **scratch)
 {
     return *scratch = NULL;
 }
 #define td_vendor_workspace(device, bytes, scratch) no_workspace(scratch)
+#define td_cuda_of(device) ((td_cuda *)NULL)
 #include "tensor/cuda/cudnn_conv.c" /* for its inside: running needs a GPU, and a stand-in here */
 #undef td_vendor_workspace
+#undef td_cuda_of
 #include "tests/gpu/convs.h"
 #include "tests/sanitized.h"
 
@@ -313,6 +316,56 @@ static void test_plans_are_kept_that_run(void **state)
     unsetenv("TANDEM_CACHE");
 }
 
+/* On disk, too. */
+static void end_entries(const td_cudnn *lib, struct gpu *g)
+{
+    char key[TD_PLAN_KEY_MAX];
+    for (int i = 0; i < BUCKETS; i++) {
+        for (entry *e = g->entries[i], *next; e != NULL; e = next) {
+            next = e->next;
+            td_cudnn_plan_key(&e->conv, false, key);
+            td_vendor_plan_remove(TD_CUDA, key);
+            drop_packs(lib, e);
+            td_cudnn_plan_end(lib, &e->plan);
+            free(e);
+        }
+        g->entries[i] = NULL;
+    }
+}
+
+/* If no plan with the bias in it runs, the caller adds the bias itself: the answer is false, and is
+ * remembered. Without a bias it is an error. */
+static void test_a_bias_that_no_plan_adds(void **state)
+{
+    (void)state;
+    open_target();
+    td_cudnn lib = *target.lib;
+    lib.cudnnBackendExecute = execute;
+    struct gpu *g = &gpus[TD_CUDA.index];
+    g->lib = &lib;
+    g->description = target.description;
+    static float memory[5];
+    td_cuda_conv conv = new_conv();
+    conv.bias = true;
+#define RUN(bias) td_cuda_vendor_conv(TD_CUDA, &conv, &memory[0], &memory[1], &memory[2], bias)
+    executions = 0;
+    refusals = 1000;
+    assert_false(RUN(&memory[3]));
+    assert_true(executions > 1);
+    executions = refusals = 0;
+    assert_false(RUN(&memory[3]));
+    assert_int_equal(executions, 0);
+    conv.bias = false;
+    assert_true(RUN(NULL));
+    assert_int_equal(executions, 1);
+    conv.n++;
+    refusals = 1000;
+    expect_fatal("no deterministic plan that runs", (void)RUN(NULL));
+#undef RUN
+    end_entries(&lib, g);
+    g->lib = NULL;
+}
+
 /* ---- choices by timing ---- */
 
 /* The text of choices that hold one plan. The caller frees. */
@@ -424,6 +477,7 @@ int main(void)
         cmocka_unit_test(test_f32_is_strict),
         cmocka_unit_test(test_plans_are_written_and_read),
         cmocka_unit_test(test_plans_are_kept_that_run),
+        cmocka_unit_test(test_a_bias_that_no_plan_adds),
         cmocka_unit_test(test_choices_replace_plans),
         cmocka_unit_test(test_odd_shapes_have_plans),
         cmocka_unit_test(test_resnets_have_plans),

@@ -460,22 +460,26 @@ bool td_cuda_vendor_conv(td_device device, const td_cuda_conv *conv, void *x, vo
     pthread_once(&once, make_locks);
     struct gpu *g = &gpus[device.index];
     const void *memory[4] = { x, w, y, bias };
-    cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
+    cudnnStatus_t status = CUDNN_STATUS_NOT_SUPPORTED;
     pthread_mutex_lock(&g->lock);
     bool opened = open_gpu(g, gpu);
     entry *e = opened ? entry_of(g, device, conv) : NULL;
-    bool possible = e != NULL && e->plan.plan != NULL;
-    if (possible) {
+    if (opened && e->plan.plan != NULL) {
         status = execute_plan(g, device, e, memory);
     }
+    bool possible = opened && e->plan.plan != NULL; /* plans that do not run are given up */
     pthread_mutex_unlock(&g->lock);
     TD_REQUIRE(opened, TD_NOWHERE,
                "cuda: conv2d: %s (pip install nvidia-cudnn-cu%d, or NVIDIA's libcudnn9-cuda-%d)",
                td_last_error(), CUDART_VERSION / 1000, CUDART_VERSION / 1000);
-    must(g->lib, status, "conv2d");
+    if (possible) {
+        must(g->lib, status, "conv2d");
+        return true;
+    }
     char key[TD_PLAN_KEY_MAX];
     td_cudnn_plan_key(conv, false, key);
-    TD_REQUIRE(possible || conv->bias, TD_NOWHERE,
-               "cuda: conv2d: cuDNN has no deterministic plan for %s", key);
-    return possible;
+    TD_REQUIRE(conv->bias, TD_NOWHERE,
+               "cuda: conv2d: cuDNN has no deterministic plan that runs for %s: %s", key,
+               g->lib->cudnnGetErrorString(status));
+    return false; /* perhaps without the bias */
 }

@@ -26,9 +26,9 @@ typedef struct td_cuda_conv {
     int64_t groups;
 } td_cuda_conv;
 
-/* Puts the pass on the device's compute stream. bias: NULL without one. false: cuDNN has no way to
- * add the bias in the same pass, and nothing is done. Fatal without cuDNN, or where it has no
- * deterministic way that runs. */
+/* Puts the pass on the device's compute stream. bias: NULL without one. false: cuDNN has no way
+ * that runs to add the bias in the same pass, and y is not made. Fatal without cuDNN, or where it
+ * has no deterministic way that runs without a bias. */
 bool td_cuda_vendor_conv(td_device device, const td_cuda_conv *conv, void *x, void *w, void *y,
                          const void *bias);
 
