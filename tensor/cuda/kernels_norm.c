@@ -1,13 +1,13 @@
 /* Batch normalisation. Images in CUDA's order, or [N,C], are matrices with a row for each pixel of
- * each picture; other orders are copied first. */
+ * each image; other orders are copied first. */
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
+#include "tensor/cuda/kernels_norm.h"
 #include "tensor/cuda/kernels_pool.h"
-#include "tensor/cuda/launch_norm.h"
 #include "tensor/staged.h"
 #include "tensor/extend.h"
 
-static td_cuda_channel channel_of(const td_tensor *t)
+td_cuda_channel td_cuda_channel_of(const td_tensor *t)
 {
     return t ? (td_cuda_channel){ td_ptr(t), t->stride[0], t->dtype == TD_F64 }
              : (td_cuda_channel){ NULL, 0, false };
@@ -24,8 +24,7 @@ static size_t constant_size(td_dtype dtype)
     return dtype == TD_F64 ? sizeof(double) : sizeof(float);
 }
 
-/* Memory for sums; partial is the caller's to free. */
-static td_cuda_sums take_sums(const td_cuda_matrix *m, double *total, td_device device)
+td_cuda_sums td_cuda_sums_of(const td_cuda_matrix *m, double *total, td_device device)
 {
     return (td_cuda_sums){
         .partial = td_scratch(device, (size_t)(m->chunks * 2 * m->channels) * sizeof(double)),
@@ -41,7 +40,7 @@ static void sum_channels(double *total, const void *x, const td_tensor *like, bo
     int64_t channels = like->shape[1];
     td_cuda_matrix m = td_cuda_matrix_of(td_numel(like) / channels, channels, like->dtype,
                                          fits_packs(x), TD_CUDA_MATRIX_SUMS);
-    td_cuda_sums sums = take_sums(&m, total, device);
+    td_cuda_sums sums = td_cuda_sums_of(&m, total, device);
     td_cuda_launch_channel_sums(&m, &sums, x, moments, td_cuda_stream(like));
     td_scratch_free(device, sums.partial);
 }
@@ -72,12 +71,12 @@ static td_cuda_norm describe(const td_batch_norm_args *a, const void *x, const d
         .training = a->training,
         .statistics = sums,
         .moments = sums == NULL,
-        .weight = channel_of(a->weight),
-        .bias = channel_of(a->bias),
-        .running_mean = channel_of(a->running_mean),
-        .running_var = channel_of(a->running_var),
-        .mean = channel_of(a->mean),
-        .inv_std = channel_of(a->inv_std),
+        .weight = td_cuda_channel_of(a->weight),
+        .bias = td_cuda_channel_of(a->bias),
+        .running_mean = td_cuda_channel_of(a->running_mean),
+        .running_var = td_cuda_channel_of(a->running_var),
+        .mean = td_cuda_channel_of(a->mean),
+        .inv_std = td_cuda_channel_of(a->inv_std),
         .eps = a->eps,
         .momentum = a->momentum,
         .affine = a->affine ? td_ptr(a->affine) : NULL,
@@ -188,7 +187,7 @@ static void run_grad(const td_batch_norm_grad_args *a, td_cuda_norm_grad *grad)
     td_cuda_matrix m = td_cuda_matrix_of(rows, channels, a->x->dtype, packs, TD_CUDA_MATRIX_SUMS);
     grad->constants = td_scratch(device, (size_t)(3 * channels) * constant_size(m.dtype));
     if ((a->training && a->dx) || a->dweight || a->dbias) {
-        grad->sums = take_sums(&m, NULL, device);
+        grad->sums = td_cuda_sums_of(&m, NULL, device);
     }
     td_cuda_launch_norm_grad_sums(&m, grad, stream);
     if (grad->dx || grad->dadd) {
@@ -215,17 +214,17 @@ void td_cuda_batch_norm_grad(const td_batch_norm_grad_args *a)
         .dy = td_stage_in(&sdy, a->max_pool ? NULL : a->dy, TD_IMAGE),
         .x = td_stage_in(&sx, a->x, TD_IMAGE),
         .y = td_stage_in(&sy, mask == TD_CUDA_MASK_Y ? a->y : NULL, TD_IMAGE),
-        .mean = channel_of(a->mean),
-        .inv_std = channel_of(a->inv_std),
-        .weight = channel_of(a->weight),
+        .mean = td_cuda_channel_of(a->mean),
+        .inv_std = td_cuda_channel_of(a->inv_std),
+        .weight = td_cuda_channel_of(a->weight),
         .affine = a->affine ? td_ptr(a->affine) : NULL,
         .training = a->training,
         .dx = td_stage_out(&sdx, a->dx, TD_IMAGE, a->accumulate_dx),
         .dadd = td_stage_out(&sdadd, a->dadd, TD_IMAGE, a->accumulate_dadd),
         .accumulate_dx = a->dx && a->accumulate_dx,
         .accumulate_dadd = a->dadd && a->accumulate_dadd,
-        .dweight = channel_of(a->dweight),
-        .dbias = channel_of(a->dbias),
+        .dweight = td_cuda_channel_of(a->dweight),
+        .dbias = td_cuda_channel_of(a->dbias),
         .accumulate_dweight = a->accumulate_dweight,
         .accumulate_dbias = a->accumulate_dbias,
     };

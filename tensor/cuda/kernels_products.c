@@ -178,42 +178,42 @@ void td_cuda_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const 
     }
 }
 
+/* out: dx or dw; other: the operand next to dy. 16-bit images give 16-bit gradients of filters,
+ * which are converted. */
+static void conv_gradient(td_cuda_conv conv, td_tensor *out, const td_tensor *dy,
+                          const td_tensor *other, bool accumulate)
+{
+    bool for_input = conv.pass == TD_CUDA_CONV_BACKWARD_DATA;
+    td_staged sdy, sother;
+    result r;
+    void *from = operand(&sdy, dy, TD_IMAGE, conv.dtype);
+    void *by = operand(&sother, other, for_input ? TD_FILTER : TD_IMAGE, conv.dtype);
+    conv.accumulate = accumulate;
+    void *to =
+        begin_result(&r, out, for_input ? TD_IMAGE : TD_FILTER, conv.dtype, &conv.accumulate);
+    (void)td_cuda_vendor_conv(td_device_of(out), &conv, for_input ? to : by, for_input ? by : to,
+                              from, NULL);
+    end_result(&r);
+    td_stage_end(&sother);
+    td_stage_end(&sdy);
+}
+
 void td_cuda_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tensor *w,
                                const td_conv2d_params *params, bool accumulate)
 {
-    if (is_empty(dx, dy, w, NULL, 0, accumulate)) {
-        return;
+    if (!is_empty(dx, dy, w, NULL, 0, accumulate)) {
+        conv_gradient(describe(TD_CUDA_CONV_BACKWARD_DATA, dx, w, dy, params), dx, dy, w,
+                      accumulate);
     }
-    td_cuda_conv conv = describe(TD_CUDA_CONV_BACKWARD_DATA, dx, w, dy, params);
-    td_staged sdy, sw;
-    result sdx;
-    void *from = operand(&sdy, dy, TD_IMAGE, conv.dtype);
-    void *filter = operand(&sw, w, TD_FILTER, conv.dtype);
-    conv.accumulate = accumulate;
-    void *to = begin_result(&sdx, dx, TD_IMAGE, conv.dtype, &conv.accumulate);
-    (void)td_cuda_vendor_conv(td_device_of(dx), &conv, to, filter, from, NULL);
-    end_result(&sdx);
-    td_stage_end(&sw);
-    td_stage_end(&sdy);
 }
 
 void td_cuda_conv2d_grad_weight(td_tensor *dw, const td_tensor *dy, const td_tensor *x,
                                 const td_conv2d_params *params, bool accumulate)
 {
-    if (is_empty(dw, dy, x, NULL, 0, accumulate)) {
-        return;
+    if (!is_empty(dw, dy, x, NULL, 0, accumulate)) {
+        conv_gradient(describe(TD_CUDA_CONV_BACKWARD_WEIGHTS, x, dw, dy, params), dw, dy, x,
+                      accumulate);
     }
-    td_cuda_conv conv = describe(TD_CUDA_CONV_BACKWARD_WEIGHTS, x, dw, dy, params);
-    td_staged sdy, sx;
-    result sdw; /* 16-bit images give 16-bit gradients, which are converted */
-    void *from = operand(&sdy, dy, TD_IMAGE, conv.dtype);
-    void *input = operand(&sx, x, TD_IMAGE, conv.dtype);
-    conv.accumulate = accumulate;
-    void *to = begin_result(&sdw, dw, TD_FILTER, conv.dtype, &conv.accumulate);
-    (void)td_cuda_vendor_conv(td_device_of(dw), &conv, input, to, from, NULL);
-    end_result(&sdw);
-    td_stage_end(&sx);
-    td_stage_end(&sdy);
 }
 
 /* ---- matrix products ---- */

@@ -1,6 +1,7 @@
 /* Layer normalisation, softmax, cross-entropy. */
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
+#include "tensor/cuda/kernels_norm.h"
 #include "tensor/cuda/launch_rows.h"
 #include "tensor/staged.h"
 #include "tensor/extend.h"
@@ -49,12 +50,6 @@ void td_cuda_group_norm(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const
     normalise("group_norm", groups_of(x, mean), y, mean, inv_std, x, weight, bias, eps);
 }
 
-static td_cuda_channel channel_of(const td_tensor *t)
-{
-    return t ? (td_cuda_channel){ td_ptr(t), t->stride[0], t->dtype == TD_F64 }
-             : (td_cuda_channel){ NULL, 0, false };
-}
-
 static void normalise_grad(const char *name, td_cuda_groups groups, td_tensor *dx,
                            td_tensor *dweight, td_tensor *dbias, const td_tensor *dy,
                            const td_tensor *x, const td_tensor *weight, const td_tensor *mean,
@@ -83,12 +78,10 @@ static void normalise_grad(const char *name, td_cuda_groups groups, td_tensor *d
     if ((dweight || dbias) && !empty) {
         td_cuda_matrix m = td_cuda_matrix_of(td_numel(x) / channels, channels, x->dtype, false,
                                              TD_CUDA_MATRIX_SUMS);
-        td_cuda_sums sums = {
-            .partial = td_scratch(device, (size_t)(m.chunks * 2 * channels) * sizeof(double)),
-            .counters = td_cuda_counters(device, m.tiles),
-        };
-        td_cuda_layer_parameters to_parameters = { channel_of(dweight), channel_of(dbias),
-                                                   accumulate_dweight, accumulate_dbias };
+        td_cuda_sums sums = td_cuda_sums_of(&m, NULL, device);
+        td_cuda_layer_parameters to_parameters = { td_cuda_channel_of(dweight),
+                                                   td_cuda_channel_of(dbias), accumulate_dweight,
+                                                   accumulate_dbias };
         td_cuda_launch_layer_norm_sums(&m, groups, &sums, &to_parameters, gradient, from,
                                        td_ptr(mean), td_ptr(inv_std), stream);
         td_scratch_free(device, sums.partial);

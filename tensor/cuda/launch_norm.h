@@ -1,4 +1,4 @@
-/* norm.cu, norm_grad.cu: batch normalisation over matrices with a row per picture and pixel and a
+/* norm.cu, norm_grad.cu: batch normalisation over matrices with a row per image and pixel and a
  * column per channel, dense. Elements are f32, f64, bf16 or f16; T is the type that is computed
  * in: f64 beside f64, f32 otherwise. */
 #ifndef TD_TENSOR_CUDA_LAUNCH_NORM_H

@@ -6,8 +6,8 @@
 
 TD_EXTERN_C_BEGIN
 
-/* each > 0: a row is a group of `each` channels of a picture in memory
- * [pictures][pixels][channels]; rows are counted by picture, then group, and d is pixels each. */
+/* each > 0: a row is a group of `each` channels of an image in memory
+ * [images][pixels][channels]; rows are counted by image, then group, and d is pixels each. */
 typedef struct td_cuda_groups {
     int64_t pixels, channels, each;
 } td_cuda_groups;

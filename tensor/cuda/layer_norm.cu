@@ -1,5 +1,5 @@
 /* Layer normalisation over rows, in double: mean and squares about it, one after the other. Group
- * normalisation is the same, where a row is a group of a picture's channels. */
+ * normalisation is the same, where a row is a group of an image's channels. */
 #include "tensor/cuda/launch_rows.h"
 #include "tensor/cuda/norm.cuh"
 #include "tensor/cuda/rows.cuh"
