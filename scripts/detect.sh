@@ -239,7 +239,7 @@ try_cuda() { # try_cuda HOME: sets cuda_home, nvcc, cuda_flags, cuda_cflags, cud
     done
     cuda_flags="$cuda_flags -gencode arch=compute_$newest,code=compute_$newest"
     dnn=$(cuda_headers cudnn.h | head -n 1)
-    [ -n "$dnn" ] || { why="cudnn.h was not found (cuDNN 9's headers)"; return 1; }
+    [ -n "$dnn" ] || { why="cudnn.h was not found: pip install nvidia-cudnn-cu${release:-13}, or NVIDIA's package libcudnn9-dev-cuda-${release:-13}"; return 1; }
     cuda_cflags="-isystem $cuda_home/include"
     [ "$dnn" = "$cuda_home/include" ] || cuda_cflags="$cuda_cflags -isystem $dnn"
     cuda_libs=

@@ -38,7 +38,9 @@ table() { # runs last, whatever has happened
         if [ $left -ne 0 ]; then echo "interrupted (code $left)"; fi
         printf '%s stages, %d failed, %s s; logs in %s\n' "${#rows[@]}" "$bad" "$(since "$begin")" "$OUT"
     } | tee "$OUT/table.txt"
-    tar -czf "$OUT/logs.tar.gz" -C "$OUT" --exclude=logs.tar.gz --exclude=cache .
+    # Named files: the folder itself changes while the archive is written into it.
+    # shellcheck disable=SC2046 # no name has a space
+    (cd "$OUT" && tar -czf logs.tar.gz $(ls -d -- *.log table.txt device.json 2>/dev/null))
     [ "$bad" -eq 0 ] && [ $left -eq 0 ]
     exit
 }
