@@ -1,6 +1,7 @@
 /* The mesh: its text, who is whose neighbour, the engines of its groups; and hybrid sharding,
  * windows along dp and replicas along rep. */
 #include "dist/collectives.h"
+#include "dist/ddp.h"
 #include "dist/ddp_extra.h"
 #include "dist/mesh.h"
 #include "nn/module.h"
@@ -328,6 +329,90 @@ static void test_hybrid_against_one_process(void **state)
     procs_succeed(RANKS, LIMIT, run_against_one, NULL);
 }
 
+/* In which order a rank sends units within its replica, and averages them over the replicas. */
+typedef struct order {
+    td_ddp_part part; /* first */
+    uint64_t hash;
+} order;
+
+static td_status note_order(td_ddp_part *part, td_ddp_state *s, td_ddp_event event,
+                            td_ddp_unit *unit)
+{
+    (void)s;
+    order *o = (order *)part;
+    bool over_replicas = event == TD_DDP_WAITED && unit->work != NULL;
+    if (event == TD_DDP_LAUNCH || over_replicas) {
+        o->hash = o->hash * 64 + 2 * (uint64_t)(unit - s->units.list) + over_replicas + 1;
+    }
+    return TD_OK;
+}
+
+static void keep_order(td_ddp_part *part)
+{
+    (void)part; /* of the stack */
+}
+
+typedef struct chain {
+    td_module *layers[4];
+    bool skips; /* the last */
+} chain;
+
+static td_tensor *chain_forward(td_module *self, td_tensor *x, td_site at)
+{
+    chain *c = self->state;
+    for (int i = 0; i < 4 - c->skips; i++) {
+        x = td_gelu(td_forward_at(c->layers[i], x, at));
+    }
+    return x;
+}
+
+static const td_module_type chain_type = { .name = "Chain", .forward = chain_forward };
+
+static td_module *new_chain(void)
+{
+    td_manual_seed(5);
+    td_module *m = td_module_new(&chain_type, sizeof(chain));
+    for (int i = 0; i < 4; i++) {
+        char name[2] = { (char)('0' + i), '\0' };
+        ((chain *)m->state)->layers[i] = td_module_add(m, name, td_nn_linear(13, 13));
+    }
+    return td_module_finish(m);
+}
+
+/* The last rank skips the last layer, whose unit is the first to be sent: it sends all units late.
+ * Two groups of NCCL need the same order of both groups' collectives all the same. */
+static int run_replicas(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20);
+    td_mesh *mesh;
+    REQUIRE_OK(td_mesh_new("rep=2,dp=2", &mesh));
+    shard_run r = { .ema = NULL };
+    r.job.net = td_ddp(new_chain(), .shard = TD_SHARD_GRADIENTS, .mesh = mesh,
+                       .unit = shard_unit_is_linear, .find_unused_parameters = true);
+    REQUIRE(r.job.net != NULL);
+    r.job.optim = shard_optim(MOMENTUM, td_parameters(r.job.net));
+    job_data(&r.job, JOB_MLP, TD_F32, rank * EACH, (rank + 1) * EACH);
+    order o = { .part = { .on = note_order, .free = keep_order } };
+    td_ddp_add_part(td_ddp_state_of(r.job.net), &o.part);
+    for (int i = 0; i < 4; i++) {
+        o.hash = 0;
+        ((chain *)r.job.net->state)->skips = i % 2 == 1 && rank == size - 1;
+        shard_step(&r, &(shard_case){ .rule = MOMENTUM });
+        REQUIRE(o.hash != 0 && job_all_same(o.hash) && job_all_same(shard_hash(&r)));
+    }
+    shard_close(&r);
+    td_mesh_free(mesh);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_replicas_send_in_one_order(void **state)
+{
+    (void)state;
+    procs_succeed(RANKS, LIMIT, run_replicas, NULL);
+}
+
 /* A checkpoint of replicas is written once, and has all: a run without sharding goes on from it to
  * the same weights. A failure is told to all. */
 static int run_hybrid_file(int rank, int size, void *path)
@@ -416,6 +501,7 @@ int main(void)
         cmocka_unit_test(test_shared_memory_inside_a_host),
         cmocka_unit_test(test_hybrid_sharding),
         cmocka_unit_test(test_hybrid_against_one_process),
+        cmocka_unit_test(test_replicas_send_in_one_order),
         cmocka_unit_test(test_hybrid_failure),
         cmocka_unit_test_setup_teardown(test_hybrid_checkpoints, temp_folder_setup,
                                         temp_folder_teardown),

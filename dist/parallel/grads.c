@@ -2,7 +2,9 @@
  * slot for its gradients. When all are there, the ranks' slots are averaged: each rank gets its
  * piece, in place, while backward goes on with another slot. Then the piece moves into the window,
  * and the slot is free again. Where there are replicas, they average that part of their windows
- * next. */
+ * next. That is begun when the unit after it has been launched, and nowhere else: two groups of
+ * NCCL may wait for each other for ever unless all ranks launch the collectives of both in one
+ * order, and a rank that leaves a parameter unused launches units later than others. */
 #include "dist/parallel/shard.h"
 
 #include "autograd/hooks.h"
@@ -11,15 +13,15 @@
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
 
-/* A slot that is free, or that of the first unit whose average is under way. If there is none (in
- * td_ddp_no_sync_begin; units that run in another order than they are averaged), the unit gets
- * memory of its own until then. */
+/* A slot that is free, or (without replicas) that of the first unit whose average is under way. If
+ * there is none (in td_ddp_no_sync_begin; units that run in another order than they are averaged),
+ * the unit gets memory of its own until then. */
 static td_slot *find_slot(td_shard_unit *u)
 {
     td_sharding *sh = u->sharding;
     td_ddp_state *s = sh->ddp;
     for (int k = -1; u->grad_home.memory == NULL && k < s->units.count; k++) {
-        if (k >= 0 && sh->units[k].grad_slot != NULL) {
+        if (k >= 0 && sh->replicas == NULL && sh->units[k].grad_slot != NULL) {
             td_reducer_wait(s, &s->units.list[k]);
         }
         for (int i = 0; i < TD_GRAD_SLOTS; i++) {

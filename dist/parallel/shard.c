@@ -108,6 +108,11 @@ static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_d
     case TD_DDP_LAUNCH:
         td_shard_begin_grads(u); /* if its backward has not run */
         break;
+    case TD_DDP_LAUNCHED: /* replicas average the unit before now: at the same place on all ranks */
+        if (sh->replicas != NULL && u->number > 0) {
+            td_reducer_wait(s, unit - 1);
+        }
+        break;
     case TD_DDP_WAITED:
         return u->grad_slot != NULL ? keep(u, unit) : TD_OK;
     case TD_DDP_REDUCED:
