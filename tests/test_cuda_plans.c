@@ -51,7 +51,7 @@ static void open_target(void)
     }
     target.lib = td_cudnn_open();
     if (target.lib == NULL) {
-        print_message("# %s\n", td_last_error());
+        print_message("# skipped: %s\n", td_last_error());
         skip();
     }
     char json[4096];
@@ -490,6 +490,7 @@ int main(void)
 static void test_this_build_has_no_cudnn(void **state)
 {
     (void)state;
+    print_message("# skipped: this build has no cuDNN\n");
     skip();
 }
 
