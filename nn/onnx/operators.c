@@ -40,8 +40,8 @@ static const char *number(td_onnx_graph *g, double value)
     return td_onnx_filled(g, value_in(g, 0)->tensor.dtype, TD_SCALAR, value);
 }
 
-/* Writes the result: elements of `from` in the result's shape. At most one size -1. */
-static void reshape_to_result(td_onnx_graph *g, const char *from)
+/* Elements of `from` in the result's shape. At most one size -1. out: as td_onnx_put's. */
+static const char *reshape_to_result(td_onnx_graph *g, const char *from, const char *out)
 {
     const td_onnx_value *y = result(g);
     td_shape shape = td_shape_of(&y->tensor);
@@ -52,7 +52,7 @@ static void reshape_to_result(td_onnx_graph *g, const char *from)
     }
     const char *to =
         following > 1 ? td_onnx_shape_name(g, y) : td_onnx_integers(g, shape.dim, shape.ndim);
-    td_onnx_put(g, "Reshape", g->out, TD_IN(from, to), NULL);
+    return td_onnx_put(g, "Reshape", out, TD_IN(from, to), NULL);
 }
 
 /* ---- elements ---- */
@@ -164,7 +164,7 @@ static void reduce(td_onnx_graph *g, const char *type)
                                 TD_IN(in(g, 0), td_onnx_integers(g, axes, count)),
                                 TD_WITH(td_onnx_integer("keepdims", 1)));
     if (!keeps) {
-        reshape_to_result(g, y);
+        reshape_to_result(g, y, g->out);
     }
 }
 
@@ -262,7 +262,7 @@ static void permute(td_onnx_graph *g, const char *type)
 static void reshape(td_onnx_graph *g, const char *type)
 {
     (void)type;
-    reshape_to_result(g, in(g, 0));
+    reshape_to_result(g, in(g, 0), g->out);
 }
 
 static void put_slice(td_onnx_graph *g, int64_t dim, int64_t start, int64_t end, int64_t step)
@@ -405,6 +405,26 @@ static void layer_norm(td_onnx_graph *g, const char *type)
                 TD_WITH(td_onnx_integer("axis", -1), td_onnx_real("epsilon", p->eps)));
 }
 
+/* Groups are the channels of an instance normalisation; x's channels have numbers of their own. */
+static void group_norm(td_onnx_graph *g, const char *type)
+{
+    const td_tensor *x = &value_in(g, 0)->tensor;
+    const td_layer_norm_params *p = g->call->params;
+    td_shape groups = TD_SHAPE(p->groups), channels = TD_SHAPE(x->shape[1]);
+    const char *rows = td_onnx_integers(g, (int64_t[]){ 0, p->groups, -1 }, 3);
+    const char *across = td_onnx_integers(g, (int64_t[]){ -1, 1, 1 }, 3);
+    const char *weight = in_or(g, 1, channels, 1.0), *bias = in_or(g, 2, channels, 0.0);
+    const char *one = td_onnx_filled(g, x->dtype, groups, 1.0);
+    const char *zero = td_onnx_filled(g, x->dtype, groups, 0.0);
+    const char *y = td_onnx_put(g, "Reshape", NULL, TD_IN(in(g, 0), rows), NULL);
+    y = td_onnx_put(g, type, NULL, TD_IN(y, one, zero), TD_WITH(td_onnx_real("epsilon", p->eps)));
+    y = reshape_to_result(g, y, NULL);
+    weight = td_onnx_put(g, "Reshape", NULL, TD_IN(weight, across), NULL);
+    bias = td_onnx_put(g, "Reshape", NULL, TD_IN(bias, across), NULL);
+    y = td_onnx_put(g, "Mul", NULL, TD_IN(y, weight), NULL);
+    td_onnx_put(g, "Add", g->out, TD_IN(y, bias), NULL);
+}
+
 /* ---- the table ---- */
 
 static const struct {
@@ -500,6 +520,7 @@ static const struct {
     { "embedding", embedding, "Gather" },
     { "batch_norm", batch_norm, "BatchNormalization" },
     { "layer_norm", layer_norm, "LayerNormalization" },
+    { "group_norm", group_norm, "InstanceNormalization" },
     { "max_pool2d", pool, "MaxPool" },
     { "avg_pool2d", pool, "AveragePool" },
     { "global_avg_pool2d", plain, "GlobalAveragePool" },
