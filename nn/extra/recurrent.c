@@ -1,5 +1,6 @@
-/* LSTM (Hochreiter, Schmidhuber 1997) and GRU (Cho et al. 2014), composed of operations. With x_t
- * the input of a step, s = sigmoid, W and R the rows of weight_ih and weight_hh that a gate has:
+/* LSTM (Hochreiter, Schmidhuber 1997) and GRU (Cho et al. 2014), composed of operations; an LSTM's
+ * steps are one (autograd/ops/lstm.c) in f32 and f64. With x_t the input of a step, s = sigmoid, W
+ * and R the rows of weight_ih and weight_hh that a gate has:
  *     LSTM: i, f, o = s(W x_t + R h);  g = tanh(W x_t + R h);  c = f c + i g;  h = o tanh(c)
  *     GRU:  r, z = s(W x_t + R h);  n = tanh(W x_t + r (R h));  h = (1 - z) n + z h
  * The products with x are made for all steps at once. */
