@@ -14,7 +14,7 @@
 
 typedef struct norm_job {
     const td_loops *loops;
-    int64_t size, rows, channels, chunk; /* chunk: rows of a task */
+    int64_t size, rows, channels, chunk, block; /* rows of a task, and that it writes together */
     const char *x, *add;
     char *y;
     bool relu;
@@ -68,9 +68,8 @@ static void find_moments(norm_job *job, td_device device)
 static void normalize_range(void *ctx, int64_t begin, int64_t end)
 {
     const norm_job *job = ctx;
-    int64_t rows = td_norm_rows(job->channels);
-    for (int64_t r = begin; r < end; r += rows) {
-        int64_t n = end - r < rows ? end - r : rows;
+    for (int64_t r = begin; r < end; r += job->block) {
+        int64_t n = end - r < job->block ? end - r : job->block;
         int64_t at = r * job->channels * job->size;
         job->loops->normalize(n, job->channels, job->y + at, job->x + at, &job->constants,
                               job->add ? job->add + at : NULL, job->relu);
@@ -158,6 +157,7 @@ void td_cpu_batch_norm(const td_batch_norm_args *a)
         .rows = numel / channels,
         .channels = channels,
         .chunk = td_norm_chunk(channels),
+        .block = TD_NORM_BLOCK,
         .x = td_stage_in(&sx, x, TD_IMAGE),
         .add = td_stage_in(&sadd, a->add, TD_IMAGE),
         .y = td_stage_out(&sy, a->max_pool ? NULL : a->y, TD_IMAGE, false),
@@ -237,6 +237,7 @@ void td_cpu_group_norm(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const 
         .rows = td_numel(x) / columns,
         .channels = columns,
         .chunk = td_group_norm_chunk(columns),
+        .block = td_group_norm_block(columns),
         .x = td_stage_in(&sx, x, TD_IMAGE),
         .y = td_stage_out(&sy, y, TD_IMAGE, false),
     };

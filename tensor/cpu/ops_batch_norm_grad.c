@@ -16,7 +16,7 @@
 
 typedef struct grad_job {
     const td_loops *loops;
-    int64_t size, rows, channels, chunk;
+    int64_t size, rows, channels, chunk, block; /* as norm_job's */
     td_norm_mask mask;
     const char *dy, *x, *y; /* y: TD_NORM_MASK_Y only */
     char *dx, *dadd;
@@ -67,9 +67,8 @@ static void find_sums(grad_job *job, td_device device)
 static void apply_range(void *ctx, int64_t begin, int64_t end)
 {
     const grad_job *job = ctx;
-    int64_t rows = td_norm_rows(job->channels);
-    for (int64_t r = begin; r < end; r += rows) {
-        int64_t n = end - r < rows ? end - r : rows;
+    for (int64_t r = begin; r < end; r += job->block) {
+        int64_t n = end - r < job->block ? end - r : job->block;
         int64_t at = r * job->channels * job->size;
         td_norm_grad from = block_at(job, at);
         if (job->keep) {
@@ -196,6 +195,7 @@ void td_cpu_batch_norm_grad(const td_batch_norm_grad_args *args)
         .rows = numel / channels,
         .channels = channels,
         .chunk = td_norm_chunk(channels),
+        .block = TD_NORM_BLOCK,
         .mask = mask,
         .dy = td_stage_in(&sdy, args->max_pool ? NULL : args->dy, TD_IMAGE),
         .x = td_stage_in(&sx, x, TD_IMAGE),
@@ -271,6 +271,7 @@ void td_cpu_group_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
         .rows = td_numel(x) / columns,
         .channels = columns,
         .chunk = td_group_norm_chunk(columns),
+        .block = td_group_norm_block(columns),
         .mask = TD_NORM_MASK_NONE,
         .dy = td_stage_in(&sdy, dy, TD_IMAGE),
         .x = td_stage_in(&sx, x, TD_IMAGE),

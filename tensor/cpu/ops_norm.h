@@ -18,20 +18,20 @@ static inline int64_t td_norm_chunk(int64_t channels)
     return (blocks > 1 ? blocks : 1) * TD_NORM_BLOCK;
 }
 
-/* Rows whose strips (loops_norm.inc) are written together: few if they are long, so that memory is
- * gone over nearly in order. */
-static inline int64_t td_norm_rows(int64_t channels)
-{
-    int64_t rows = 64 * TD_NORM_BLOCK / (channels > 0 ? channels : 1);
-    return rows < 4 ? 4 : rows < TD_NORM_BLOCK ? rows : TD_NORM_BLOCK;
-}
-
 /* The same of group normalisation's matrices, which have few rows and a column per channel of each
  * picture. */
 static inline int64_t td_group_norm_chunk(int64_t columns)
 {
     int64_t rows = 2 * TD_INLINE_ELEMENTS / columns;
     return rows < 8 ? 8 : rows < TD_NORM_BLOCK ? rows : TD_NORM_BLOCK;
+}
+
+/* Rows of those whose strips (loops_norm.inc) are written together: few, as rows are long, so that
+ * memory is gone over nearly in order. */
+static inline int64_t td_group_norm_block(int64_t columns)
+{
+    int64_t rows = 64 * TD_NORM_BLOCK / columns;
+    return rows < 4 ? 4 : rows < TD_NORM_BLOCK ? rows : TD_NORM_BLOCK;
 }
 
 /* The dtype of constants and statistics beside tensors of a dtype. */
