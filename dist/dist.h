@@ -322,8 +322,9 @@ td_shard_stats td_ddp_shard_stats(const td_module *net);
 
 /* Collective: brings all values of a model whose parameters are sharded, until td_reshard. Between
  * the two calls you may read the values. td_reshard drops what you wrote into them; only
- * td_optim_step and td_checkpoint_load change values for good. For other models nothing happens. An
- * error if a gather fails or memory is short. */
+ * td_optim_step and td_checkpoint_load change values for good. For other models nothing happens.
+ * TD_E_NOMEM on all ranks if one rank has no memory for all values; another error if a gather
+ * fails. */
 td_status td_unshard(td_module *net);
 void td_reshard(td_module *net);
 

@@ -138,24 +138,46 @@ static void test_no_rank_ever_has_a_whole_deferred_model(void **state)
     }
 }
 
-/* Rank 1 has memory for its windows, but none to draw in: all are told. */
+enum { SIDE = 3072, SQUARE_BYTES = 4 * SIDE * SIDE }; /* malloc maps it apart */
+
+static td_module *square_net(void)
+{
+    td_defer_init(true);
+    td_module *net = td_nn_sequential(td_nn_sequential(td_nn_linear(SIDE, SIDE)));
+    td_defer_init(false);
+    return net;
+}
+
+/* From now on a process can have so many bytes more; infinite: as many as before. */
+static void limit_memory(double more)
+{
+    struct rlimit l;
+    REQUIRE(getrlimit(RLIMIT_AS, &l) == 0);
+    l.rlim_cur =
+        isinf(more) ? l.rlim_max : (rlim_t)(shard_process_bytes("status", "VmSize:") + more);
+    REQUIRE(setrlimit(RLIMIT_AS, &l) == 0);
+}
+
+/* Rank 1 has memory for its windows, but none to draw in; then none for all values: all are told.
+ */
 static int run_without_memory(int rank, int size, void *arg)
 {
     (void)arg;
-    enum { SIDE = 4096 };
-    const double bytes = 4.0 * SIDE * SIDE; /* windows take 1.5 times as many on shm, 1 on gloo */
-    struct rlimit usual, few;
     procs_init(rank, size, 20.0);
-    td_defer_init(true);
-    td_module *net = td_nn_linear(SIDE, SIDE);
-    td_defer_init(false);
-    REQUIRE(getrlimit(RLIMIT_AS, &usual) == 0);
-    few = usual;
-    few.rlim_cur = (rlim_t)(shard_process_bytes("status", "VmSize:") + 1.75 * bytes);
-    REQUIRE(setrlimit(RLIMIT_AS, rank == 1 ? &few : &usual) == 0);
-    net = td_ddp(net, .shard = TD_SHARD_PARAMETERS, .gathers = true);
-    REQUIRE(setrlimit(RLIMIT_AS, &usual) == 0);
-    REQUIRE(net == NULL && strstr(td_last_error(), "rank 1: ") != NULL);
+    td_ddp_options o = { .shard = TD_SHARD_PARAMETERS, .gathers = true };
+    o.model = square_net();
+    /* Windows take 1.5 times as many bytes on shm, once as many on gloo. */
+    limit_memory(rank == 1 ? 1.75 * SQUARE_BYTES : INFINITY);
+    REQUIRE(td_ddp_at(o, TD_HERE) == NULL && strstr(td_last_error(), "rank 1: ") != NULL);
+    limit_memory(INFINITY);
+    o.model = square_net();
+    REQUIRE(td_ddp_at(o, TD_HERE) != NULL);
+    limit_memory(rank == 1 ? 0.5 * SQUARE_BYTES : INFINITY);
+    REQUIRE(td_unshard(o.model) == TD_E_NOMEM && strstr(td_last_error(), "rank 1: ") != NULL);
+    limit_memory(INFINITY);
+    REQUIRE_OK(td_unshard(o.model));
+    REQUIRE(job_all_same(job_hash(o.model)));
+    td_module_free(o.model);
     td_dist_destroy();
     return 0;
 }

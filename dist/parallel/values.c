@@ -256,35 +256,37 @@ td_status td_shard_surround(td_sharding *sh)
 
 /* ---- all values ---- */
 
-/* Gives every unit memory of its own and gathers into it; or takes the memory away. */
-static td_status set_whole(td_sharding *sh, bool whole)
+/* Gives every unit memory of its own, or takes it away; the root has its own. */
+static td_status set_homes(td_sharding *sh, bool own)
 {
-    td_ddp_state *s = sh->ddp;
-    const td_tensor *flat = td_params_flat(s->params);
+    const td_tensor *flat = td_params_flat(sh->ddp->params);
+    td_status status = TD_OK;
     sh->whole = false;
     td_shard_let_all_go(sh);
-    td_status status = TD_OK;
     for (int k = 0; k < sh->count; k++) {
         td_shard_unit *u = &sh->units[k];
         if (u != sh->root) {
             td_free(u->value_home.memory);
             u->value_home.memory =
-                whole ? td_zeros(TD_SHAPE(u->count), flat->dtype, td_device_of(flat)) : NULL;
-            status = whole && u->value_home.memory == NULL ? TD_E_NOMEM : status;
+                own ? td_zeros(TD_SHAPE(u->count), flat->dtype, td_device_of(flat)) : NULL;
+            status = own && u->value_home.memory == NULL ? TD_E_NOMEM : status;
         }
     }
-    sh->whole = whole;
-    for (int k = 0; whole && k < sh->count; k++) {
+    return status;
+}
+
+static td_status gather_all(td_sharding *sh)
+{
+    td_ddp_failure *f = &sh->ddp->failure;
+    sh->whole = true;
+    for (int k = 0; k < sh->count; k++) {
         ask(&sh->units[k], true);
         td_shard_finish_gather(&sh->units[k]);
     }
-    td_ddp_failure *f = &s->failure;
-    td_ddp_break(s);
-    if (f->status != TD_OK) {
-        status = td_fail(f->status, "%s", f->message);
-        f->status = TD_OK;
-    }
-    return status;
+    td_ddp_break(sh->ddp);
+    td_status status = f->status;
+    f->status = TD_OK;
+    return status == TD_OK ? TD_OK : td_fail(status, "%s", f->message);
 }
 
 static td_sharding *sharded_values(td_module *net)
@@ -298,13 +300,21 @@ static td_sharding *sharded_values(td_module *net)
 td_status td_unshard(td_module *net)
 {
     td_sharding *sh = sharded_values(net);
-    return sh != NULL ? set_whole(sh, true) : TD_OK;
+    if (sh == NULL) {
+        return TD_OK;
+    }
+    td_status status = td_group_agree(sh->group, set_homes(sh, true));
+    if (status != TD_OK) {
+        set_homes(sh, false);
+        return status;
+    }
+    return gather_all(sh);
 }
 
 void td_reshard(td_module *net)
 {
     td_sharding *sh = sharded_values(net);
     if (sh != NULL) {
-        set_whole(sh, false);
+        set_homes(sh, false);
     }
 }
