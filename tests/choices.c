@@ -9,11 +9,6 @@
 
 static const char *const keys[] = { "test sum", "test product", "test quotient" };
 
-static void make(bool ok)
-{
-    TD_REQUIRE(ok, TD_HERE, "choices: %s", td_last_error());
-}
-
 static void owner_of(char owner[TD_PLAN_KEY_MAX])
 {
     snprintf(owner, TD_PLAN_KEY_MAX, "Test, %d threads", td_threads(TD_CPU));
@@ -34,15 +29,14 @@ static char *choose(const void *problem, size_t *bytes, bool *timed)
     const char *key = keys[*(const int *)problem], *ways[] = { "first", "second" };
     char owner[TD_PLAN_KEY_MAX];
     owner_of(owner);
-    td_plan_store *store = td_plan_store_of(owner);
-    char *kept = td_plan_store_get(store, key, bytes);
+    char *kept = td_plan_get(owner, key, bytes);
     int way = kept != NULL ? read_way(kept) : -1;
     free(kept);
     *timed = way < 0;
     if (*timed) {
         const char text[] = "second (first 2.000 ms, second 1.000 ms)";
         way = read_way(text);
-        td_plan_store_put(store, key, text, strlen(text));
+        td_plan_put(owner, key, text, strlen(text));
     }
     *bytes = strlen(ways[way]);
     return strdup(ways[way]);
@@ -65,7 +59,7 @@ uint64_t choices_step(void)
 const char *choices_path(const char *folder)
 {
     static char path[1024];
-    snprintf(path, sizeof path, "%s/plans-Test-%d-threads.txt", folder, td_threads(TD_CPU));
+    snprintf(path, sizeof path, "%s/Test-%d-threads/test-quotient", folder, td_threads(TD_CPU));
     return path;
 }
 
@@ -73,12 +67,8 @@ void choices_force(const char *folder, const char *way)
 {
     char owner[TD_PLAN_KEY_MAX];
     owner_of(owner);
-    td_plan_cache *cache = td_plan_cache_new(owner);
-    make(cache != NULL);
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        make(td_plan_cache_put(cache, keys[i], way, strlen(way)) == TD_OK);
-    }
-    make(td_plan_cache_save(cache, choices_path(folder)) == TD_OK);
-    td_plan_cache_free(cache);
     setenv("TANDEM_CACHE", folder, 1);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        td_plan_put(owner, keys[i], way, strlen(way));
+    }
 }

@@ -9,10 +9,10 @@
  * rules choose the first way. */
 uint64_t choices_step(void);
 
-/* Writes the file that earlier runs with the CPU's present number of threads would have left in a
+/* Writes the files that earlier runs with the CPU's present number of threads would have left in a
  * folder, with one choice for all three operations: "first" or "second". Sets $TANDEM_CACHE. */
 void choices_force(const char *folder, const char *way);
-/* Where it is. */
+/* The file of the third operation. */
 const char *choices_path(const char *folder);
 
 #endif

@@ -5,6 +5,7 @@
 #include "tensor/extend.h"
 
 #include <pthread.h>
+#include <string.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -32,35 +33,36 @@ void *td_vendor_workspace(td_device device, size_t bytes, void **scratch)
 
 /* ---- plans ---- */
 
-static td_plan_store *stores[TD_MAX_DEVICES]; /* one for all GPUs of a kind */
+static char *owners[TD_MAX_DEVICES]; /* never freed: one a GPU */
 
-static td_plan_store *store_of(td_device device)
+static const char *owner_of(td_device device)
 {
     pthread_mutex_lock(&lock);
-    td_plan_store *store = stores[device.index];
+    const char *owner = owners[device.index];
     pthread_mutex_unlock(&lock);
-    return store;
+    return owner;
 }
 
 void td_vendor_plans_open(td_device device, const char *owner)
 {
-    td_plan_store *store = td_plan_store_of(owner);
     pthread_mutex_lock(&lock);
-    stores[device.index] = store;
+    if (owners[device.index] == NULL) {
+        owners[device.index] = strdup(owner);
+    }
     pthread_mutex_unlock(&lock);
 }
 
 char *td_vendor_plan_get(td_device device, const char *key, size_t *bytes)
 {
-    return td_plan_store_get(store_of(device), key, bytes);
+    return td_plan_get(owner_of(device), key, bytes);
 }
 
 void td_vendor_plan_put(td_device device, const char *key, const char *text, size_t bytes)
 {
-    td_plan_store_put(store_of(device), key, text, bytes);
+    td_plan_put(owner_of(device), key, text, bytes);
 }
 
 void td_vendor_plan_remove(td_device device, const char *key)
 {
-    td_plan_store_remove(store_of(device), key);
+    td_plan_remove(owner_of(device), key);
 }

@@ -1,32 +1,24 @@
 #include "tensor/tune/store.h"
 
+#include "tensor/files.h"
+#include "tensor/folders.h"
+#include "tensor/temporary.h"
 #include "tensor/text.h"
 
 #include <ctype.h>
-#include <pthread.h>
+#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <unistd.h>
 
-enum { SAVE_SECONDS = 5 };
-
-struct td_plan_store {
-    char *owner;
-    td_plan_cache *cache;
-    char path[4096]; /* "": not kept on disk */
-    bool changed;
-    time_t saved;
-    td_plan_store *next;
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static td_plan_store *stores;
+enum { PATH_BYTES = 4096, HEAD_BYTES = 1024 };
+static const char tail[] = "\nend\n";
 
 /* ---- where ---- */
 
-/* The folder of caches, with a slash; false: there is to be none. */
+/* The folder of all owners, with a slash; false: there is to be none. */
 static bool cache_folder(char *folder, size_t size)
 {
     const char *chosen = getenv("TANDEM_CACHE"), *xdg = getenv("XDG_CACHE_HOME");
@@ -42,135 +34,117 @@ static bool cache_folder(char *folder, size_t size)
     return length > 0 && (size_t)length < size;
 }
 
-/* "plans-NVIDIA-H200-sm_90-cuDNN-91900.txt" */
-static void find_path(td_plan_store *s)
+/* "NVIDIA-H200-sm_90-cuDNN-91900" */
+static void append_name(char *path, const char *text)
 {
-    char folder[2048], name[512];
-    if (!cache_folder(folder, sizeof folder)) {
-        s->path[0] = '\0';
-        return;
-    }
-    size_t length = 0;
-    for (const char *at = s->owner; *at != '\0' && length + 1 < sizeof name; at++) {
-        bool plain = isalnum((unsigned char)*at) || *at == '_' || *at == '.';
-        if (plain) {
-            name[length++] = *at;
-        } else if (length > 0 && name[length - 1] != '-') {
-            name[length++] = '-';
+    size_t length = strlen(path), first = length;
+    for (; *text != '\0' && length + 1 < PATH_BYTES; text++) {
+        if (isalnum((unsigned char)*text) || *text == '_' || *text == '.') {
+            path[length++] = *text;
+        } else if (length > first && path[length - 1] != '-') {
+            path[length++] = '-';
         }
     }
-    name[length] = '\0';
-    snprintf(s->path, sizeof s->path, "%splans-%s.txt", folder, name);
+    path[length] = '\0';
 }
 
-/* ---- opening and saving, under the lock ---- */
-
-static td_plan_store *open_store(const char *owner)
+static bool plan_path(const char *owner, const char *key, char path[PATH_BYTES])
 {
-    td_plan_store *s = calloc(1, sizeof *s);
-    if (s == NULL || (s->owner = strdup(owner)) == NULL ||
-        (s->cache = td_plan_cache_new(owner)) == NULL) {
-        if (s != NULL) {
-            free(s->owner);
-        }
-        free(s);
+    if (owner == NULL || !cache_folder(path, PATH_BYTES / 2)) {
+        return false;
+    }
+    append_name(path, owner);
+    strcat(path, "/");
+    append_name(path, key);
+    return true;
+}
+
+/* ---- a file ---- */
+
+/* What stands before the plan's text. */
+static int head_of(const char *owner, const char *key, char head[HEAD_BYTES])
+{
+    int length = snprintf(head, HEAD_BYTES, "tandem-plan 1\n%s\n%s\n", owner, key);
+    return length < HEAD_BYTES ? length : HEAD_BYTES - 1;
+}
+
+/* Cuts the head and the tail off what a file holds; false: it holds something else. */
+static bool take_text(char *contents, size_t *bytes, const char *owner, const char *key)
+{
+    char head[HEAD_BYTES];
+    size_t before = (size_t)head_of(owner, key, head), after = sizeof tail - 1;
+    if (*bytes < before + after || memcmp(contents, head, before) != 0 ||
+        memcmp(contents + *bytes - after, tail, after) != 0) {
+        return false;
+    }
+    *bytes -= before + after;
+    memmove(contents, contents + before, *bytes);
+    contents[*bytes] = '\0';
+    return true;
+}
+
+char *td_plan_get(const char *owner, const char *key, size_t *bytes)
+{
+    char path[PATH_BYTES];
+    FILE *file;
+    if (!plan_path(owner, key, path)) {
         return NULL;
     }
-    find_path(s);
-    if (stores == NULL) {
-        atexit(td_plan_stores_save);
+    td_status opened = td_open_to_read(path, &file);
+    if (opened == TD_E_NOTFOUND) {
+        return NULL;
     }
-    s->next = stores;
-    stores = s;
-    td_status status = s->path[0] != '\0' ? td_plan_cache_load(s->cache, s->path) : TD_OK;
-    if (status != TD_OK && status != TD_E_NOTFOUND) {
-        td_notice("the kept plans are not used, and made anew: %s", td_last_error());
+    size_t room = TD_PLAN_TEXT_MAX + HEAD_BYTES;
+    char *contents = opened == TD_OK ? malloc(room) : NULL;
+    *bytes = contents != NULL ? fread(contents, 1, room, file) : 0;
+    if (opened == TD_OK) {
+        fclose(file);
     }
-    return s;
+    if (contents == NULL || *bytes == room || !take_text(contents, bytes, owner, key)) {
+        free(contents);
+        td_notice("%s is not a plan of this version for %s: the plan is made again", path, owner);
+        return NULL;
+    }
+    return contents;
 }
 
-static void save(td_plan_store *s)
+static bool write_plan(FILE *file, const char *owner, const char *key, const char *text,
+                       size_t bytes)
 {
-    if (!s->changed || s->path[0] == '\0') {
+    char head[HEAD_BYTES];
+    size_t length = (size_t)head_of(owner, key, head);
+    return fwrite(head, 1, length, file) == length && fwrite(text, 1, bytes, file) == bytes &&
+           fputs(tail, file) >= 0;
+}
+
+void td_plan_put(const char *owner, const char *key, const char *text, size_t bytes)
+{
+    char path[PATH_BYTES], *name;
+    if (!plan_path(owner, key, path) || bytes > TD_PLAN_TEXT_MAX) {
         return;
     }
-    td_status status = td_plan_cache_save(s->cache, s->path);
-    s->changed = false;
-    s->saved = time(NULL);
-    if (status != TD_OK) {
-        s->path[0] = '\0'; /* not again and again */
+    if (td_make_folder_of(path) != TD_OK) {
         td_notice("plans cannot be kept for the next run: %s", td_last_error());
-    }
-}
-
-/* ---- for all ---- */
-
-td_plan_store *td_plan_store_of(const char *owner)
-{
-    pthread_mutex_lock(&lock);
-    td_plan_store *s = stores;
-    while (s != NULL && strcmp(s->owner, owner) != 0) {
-        s = s->next;
-    }
-    if (s == NULL) {
-        s = open_store(owner);
-    }
-    pthread_mutex_unlock(&lock);
-    return s;
-}
-
-void td_plan_stores_save(void)
-{
-    pthread_mutex_lock(&lock);
-    for (td_plan_store *s = stores; s != NULL; s = s->next) {
-        save(s);
-    }
-    pthread_mutex_unlock(&lock);
-}
-
-char *td_plan_store_get(td_plan_store *store, const char *key, size_t *bytes)
-{
-    char *copy = NULL;
-    if (store == NULL) {
-        return NULL;
-    }
-    pthread_mutex_lock(&lock);
-    const char *text = td_plan_cache_get(store->cache, key, bytes);
-    if (text != NULL && (copy = malloc(*bytes + 1)) != NULL) {
-        memcpy(copy, text, *bytes);
-        copy[*bytes] = '\0';
-    }
-    pthread_mutex_unlock(&lock);
-    return copy;
-}
-
-void td_plan_store_put(td_plan_store *store, const char *key, const char *text, size_t bytes)
-{
-    if (store == NULL) {
         return;
     }
-    pthread_mutex_lock(&lock);
-    if (td_plan_cache_put(store->cache, key, text, bytes) == TD_OK) {
-        store->changed = true;
-        store->saved = store->saved != 0 ? store->saved : time(NULL);
-        if (time(NULL) - store->saved >= SAVE_SECONDS) {
-            save(store);
+    FILE *file = td_temporary_file(path, &name);
+    bool written = file != NULL && write_plan(file, owner, key, text, bytes);
+    written = file != NULL && fclose(file) == 0 && written && rename(name, path) == 0;
+    if (!written) {
+        int failure = errno;
+        if (name != NULL) {
+            unlink(name);
         }
+        *strrchr(path, '/') = '\0'; /* one notice for all plans */
+        td_notice("plans cannot be kept in %s for the next run: %s", path, strerror(failure));
     }
-    pthread_mutex_unlock(&lock);
+    free(name);
 }
 
-void td_plan_store_remove(td_plan_store *store, const char *key)
+void td_plan_remove(const char *owner, const char *key)
 {
-    size_t bytes;
-    if (store == NULL) {
-        return;
+    char path[PATH_BYTES];
+    if (plan_path(owner, key, path)) {
+        unlink(path);
     }
-    pthread_mutex_lock(&lock);
-    if (td_plan_cache_get(store->cache, key, &bytes) != NULL) {
-        td_plan_cache_remove(store->cache, key);
-        store->changed = true;
-        save(store); /* a run that a plan broke may not come to its end */
-    }
-    pthread_mutex_unlock(&lock);
 }

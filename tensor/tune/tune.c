@@ -5,80 +5,151 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A problem of the first step. */
-typedef struct note {
+/* A problem, with the algorithm that was chosen for it. */
+typedef struct choice {
     char key[TD_PLAN_KEY_MAX];
-    td_autotune_fn choose;
+    td_autotune_fn choose; /* NULL: the choice was taken over, not made here */
     void *problem;
-} note;
+    char *text; /* the algorithm, with a '\0' behind it; NULL: the rules decide */
+    size_t bytes;
+} choice;
+
+typedef struct choices {
+    choice *at;
+    int count, capacity;
+} choices;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool on;
 static atomic_uint round_now;
-static td_plan_cache *choices; /* NULL: not made yet */
-static note *notes;
-static int count, capacity;
-static bool fits = true; /* choices that were made here, or taken of which some have been used */
+static choices all;
+static bool made;        /* algorithms have been chosen */
+static bool fits = true; /* they were chosen here, or taken over and some have been used */
 
-/* Behind this the rest is left to the rules: other ranks wait, and not for ever. */
+/* After this time the rest is left to the rules: other ranks wait, and not for ever. */
 static const double MOST_SECONDS = 120;
 
-/* ---- under the lock ---- */
+/* ---- a list of choices ---- */
 
-static td_plan_cache *new_choices(void)
+static void clear(choices *list)
 {
-    return td_plan_cache_new("autotune");
-}
-
-static void forget_notes(void)
-{
-    for (int i = 0; i < count; i++) {
-        free(notes[i].problem);
+    for (int i = 0; i < list->count; i++) {
+        free(list->at[i].problem);
+        free(list->at[i].text);
     }
-    free(notes);
-    notes = NULL;
-    count = capacity = 0;
+    free(list->at);
+    *list = (choices){ 0 };
 }
 
-/* Takes over `made`, or NULL: none are made. */
-static void set_choices(td_plan_cache *made, bool fit)
+static choice *find(const choices *list, const char *key)
 {
-    td_plan_cache_free(choices);
-    choices = made;
-    fits = fit;
-    forget_notes();
-    atomic_fetch_add(&round_now, 1);
-}
-
-/* Short of memory, the problem stays one for the rules. */
-static void add_note(const char *key, td_autotune_fn choose, const void *problem, size_t size)
-{
-    for (int i = 0; i < count; i++) {
-        if (strcmp(notes[i].key, key) == 0) {
-            return;
+    for (int i = 0; i < list->count; i++) {
+        if (strcmp(list->at[i].key, key) == 0) {
+            return &list->at[i];
         }
     }
-    if (count == capacity) {
-        int more = capacity == 0 ? 64 : 2 * capacity;
-        note *grown = realloc(notes, (size_t)more * sizeof *grown);
+    return NULL;
+}
+
+/* The choice of a key, a new one if there is none. NULL: out of memory, or the key is too long. */
+static choice *add(choices *list, const char *key)
+{
+    choice *found = find(list, key);
+    if (found != NULL || strlen(key) >= TD_PLAN_KEY_MAX) {
+        return found;
+    }
+    if (list->count == list->capacity) {
+        int more = list->capacity == 0 ? 64 : 2 * list->capacity;
+        choice *grown = realloc(list->at, (size_t)more * sizeof *grown);
         if (grown == NULL) {
-            return;
+            return NULL;
         }
-        notes = grown;
-        capacity = more;
+        list->at = grown;
+        list->capacity = more;
     }
-    note *n = &notes[count];
-    size_t length = strlen(key);
-    if (length >= sizeof n->key || (n->problem = malloc(size)) == NULL) {
-        return;
+    choice *c = &list->at[list->count++];
+    *c = (choice){ 0 };
+    strcpy(c->key, key);
+    return c;
+}
+
+/* A copy with a '\0' behind it. */
+static void *copy_of(const void *from, size_t bytes)
+{
+    char *copy = malloc(bytes + 1);
+    if (copy != NULL) {
+        memcpy(copy, from, bytes);
+        copy[bytes] = '\0';
     }
-    memcpy(n->key, key, length + 1);
-    memcpy(n->problem, problem, size);
-    n->choose = choose;
-    count++;
+    return copy;
+}
+
+/* ---- as text ----
+ *
+ *     tandem-choices 1
+ *     choice 1186 conv forward bf16 ...      bytes and key of what follows
+ *     {...}
+ *     end
+ */
+
+static const char first_line[] = "tandem-choices 1\n", last_line[] = "end\n";
+
+static bool write_choices(FILE *file)
+{
+    fputs(first_line, file);
+    for (int i = 0; i < all.count; i++) {
+        const choice *c = &all.at[i];
+        if (c->text != NULL) {
+            fprintf(file, "choice %zu %s\n%s\n", c->bytes, c->key, c->text);
+        }
+    }
+    fputs(last_line, file);
+    return !ferror(file);
+}
+
+/* Reads what write_choices has written, with a '\0' behind it. */
+static td_status read_choices(const char *at, choices *list)
+{
+    const char *end = at + strlen(at);
+    if (strncmp(at, first_line, sizeof first_line - 1) != 0) {
+        return td_fail(TD_E_FORMAT, "these are no choices of this version");
+    }
+    at += sizeof first_line - 1;
+    while (strcmp(at, last_line) != 0) {
+        char key[TD_PLAN_KEY_MAX];
+        size_t bytes;
+        int length = 0;
+        if (sscanf(at, "choice %zu %199[^\n]%*1[\n]%n", &bytes, key, &length) != 2 || length == 0 ||
+            bytes >= (size_t)(end - at - length) || at[length + bytes] != '\n') {
+            return td_fail(TD_E_FORMAT, "the choices are damaged at '%.40s'", at);
+        }
+        choice *c = add(list, key);
+        if (c == NULL || c->text != NULL || (c->text = copy_of(at + length, bytes)) == NULL) {
+            return c != NULL && c->text != NULL
+                       ? td_fail(TD_E_FORMAT, "there are two choices for '%s'", key)
+                       : td_fail(TD_E_NOMEM, "out of memory for choices");
+        }
+        c->bytes = bytes;
+        at += (size_t)length + bytes + 1;
+    }
+    return TD_OK;
+}
+
+/* Takes over a list, or an empty one. Under the lock. */
+static void set_choices(choices *list, bool are_made, bool fit)
+{
+    clear(&all);
+    if (list != NULL) {
+        all = *list;
+        *list = (choices){ 0 };
+    }
+    made = are_made;
+    fits = fit;
+    atomic_fetch_add(&round_now, 1);
 }
 
 /* ---- for all ---- */
@@ -87,14 +158,16 @@ void td_set_autotune(bool wanted)
 {
     pthread_mutex_lock(&lock);
     atomic_store(&on, wanted);
-    set_choices(NULL, true);
+    set_choices(NULL, false, true);
     pthread_mutex_unlock(&lock);
 }
 
 void td_autotune_first_step(void)
 {
     pthread_mutex_lock(&lock);
-    forget_notes();
+    if (!made) {
+        clear(&all);
+    }
     pthread_mutex_unlock(&lock);
 }
 
@@ -113,42 +186,61 @@ char *td_autotune_choice(const char *key, size_t *bytes, td_autotune_fn choose, 
 {
     char *copy = NULL;
     pthread_mutex_lock(&lock);
-    const char *text =
-        td_autotune() && choices != NULL ? td_plan_cache_get(choices, key, bytes) : NULL;
-    if (text != NULL) {
+    choice *c = td_autotune() ? find(&all, key) : NULL;
+    if (c != NULL && c->text != NULL) {
         fits = true;
-        copy = malloc(*bytes + 1);
-        if (copy != NULL) {
-            memcpy(copy, text, *bytes + 1);
+        *bytes = c->bytes;
+        copy = copy_of(c->text, c->bytes);
+    } else if (td_autotune() && c == NULL && (!made || !fits)) {
+        void *own = copy_of(problem, size);
+        c = own != NULL ? add(&all, key) : NULL;
+        if (c != NULL) { /* short of memory, it stays a problem for the rules */
+            c->choose = choose;
+            c->problem = own;
+        } else {
+            free(own);
         }
-    } else if (td_autotune() && (choices == NULL || !fits)) {
-        add_note(key, choose, problem, size);
     }
     pthread_mutex_unlock(&lock);
     return copy;
 }
 
-/* Without the lock: devices use the same functions while they choose. No step runs, so that the
- * notes stay as they are. */
-static td_status choose_all(td_plan_cache *made, td_autotune_stats *stats)
+/* Without the lock: devices use the same functions while they choose. No step runs, so the list
+ * stays as it is. */
+static void choose_all(td_autotune_stats *stats)
 {
-    td_status status = TD_OK;
     double begin = td_clock();
-    for (int i = 0; status == TD_OK && i < count; i++) {
+    for (int i = 0; i < all.count; i++) {
+        if (all.at[i].choose == NULL) {
+            continue;
+        }
         if (td_clock() - begin > MOST_SECONDS) {
-            stats->left = count - i;
-            break;
+            stats->left++;
+            continue;
         }
         size_t bytes;
         bool timed = true;
-        char *text = notes[i].choose(notes[i].problem, &bytes, &timed);
-        if (text != NULL) {
-            status = td_plan_cache_put(made, notes[i].key, text, bytes);
-            stats->timed += timed;
-        }
-        free(text);
+        char *text = all.at[i].choose(all.at[i].problem, &bytes, &timed);
+        all.at[i].text = text;
+        all.at[i].bytes = text != NULL ? bytes : 0;
+        stats->timed += text != NULL && timed;
+        stats->chosen += text != NULL;
     }
-    return status;
+    stats->seconds = td_clock() - begin;
+}
+
+/* Drops what was taken over and fits nothing. */
+static void drop_taken(void)
+{
+    int kept = 0;
+    for (int i = 0; i < all.count; i++) {
+        if (all.at[i].choose != NULL) {
+            all.at[kept++] = all.at[i];
+        } else {
+            free(all.at[i].text);
+        }
+    }
+    all.count = kept;
 }
 
 td_status td_autotune_choose(td_autotune_stats *stats)
@@ -156,47 +248,52 @@ td_status td_autotune_choose(td_autotune_stats *stats)
     td_autotune_stats ignored, *f = stats != NULL ? stats : &ignored;
     *f = (td_autotune_stats){ 0 };
     pthread_mutex_lock(&lock);
-    bool wanted = td_autotune() && (choices == NULL || (!fits && count > 0));
+    int noted = 0;
+    for (int i = 0; i < all.count; i++) {
+        noted += all.at[i].choose != NULL;
+    }
+    bool wanted = td_autotune() && (!made || (!fits && noted > 0));
+    if (wanted) {
+        drop_taken();
+    }
     pthread_mutex_unlock(&lock);
     if (!wanted) {
         return TD_OK;
     }
-    td_plan_cache *made = new_choices();
-    double begin = td_clock();
-    td_status status = made != NULL ? choose_all(made, f) : TD_E_NOMEM;
-    if (status != TD_OK) {
-        td_plan_cache_free(made);
-        return status;
-    }
-    f->chosen = td_plan_cache_count(made);
-    f->seconds = td_clock() - begin;
+    choose_all(f);
     pthread_mutex_lock(&lock);
-    set_choices(made, true);
+    made = fits = true;
+    atomic_fetch_add(&round_now, 1);
     pthread_mutex_unlock(&lock);
-    td_plan_stores_save(); /* at once: who knows how this run ends */
     return TD_OK;
 }
 
 char *td_autotune_text(size_t *bytes)
 {
+    char *text = NULL;
     pthread_mutex_lock(&lock);
-    char *text = choices != NULL ? td_plan_cache_text(choices, bytes) : NULL;
+    FILE *file = made ? open_memstream(&text, bytes) : NULL;
+    bool good = file != NULL && write_choices(file);
+    if (file != NULL && (fclose(file) != 0 || !good)) {
+        free(text);
+        text = NULL;
+    }
     pthread_mutex_unlock(&lock);
     return text;
 }
 
 td_status td_autotune_take(const char *text, size_t bytes)
 {
-    td_plan_cache *taken = new_choices();
-    td_status status = taken != NULL ? td_plan_cache_parse(taken, text, bytes) : TD_E_NOMEM;
+    choices taken = { 0 };
+    char *copy = copy_of(text, bytes);
+    td_status status = copy != NULL ? read_choices(copy, &taken)
+                                    : td_fail(TD_E_NOMEM, "out of memory for choices");
+    free(copy);
     pthread_mutex_lock(&lock);
-    bool used = status == TD_OK && td_autotune();
-    if (used) {
-        set_choices(taken, false);
+    if (status == TD_OK && td_autotune()) {
+        set_choices(&taken, true, false);
     }
     pthread_mutex_unlock(&lock);
-    if (!used) {
-        td_plan_cache_free(taken);
-    }
+    clear(&taken);
     return status;
 }
