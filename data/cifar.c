@@ -4,16 +4,13 @@
 #include "data/parse.h"
 #include "tensor/files.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* cifar_resnet18 is installed with the library. */
 #define DOWNLOAD "download (cifar_resnet18 --download, or td_cifar_download)"
 
-enum { COARSE_CLASSES = 20, CHUNK = 64 /* records read at a time */ };
+enum { COARSE_CLASSES = 20, MOST_BYTES = 1 << 28 /* the largest file has 154 million */ };
 
 /* ---- the format, from memory ---- */
 
@@ -47,7 +44,7 @@ td_status td_cifar_check_size(int64_t bytes, td_cifar_kind kind, int64_t most, c
 }
 
 td_status td_cifar_parse(const uint8_t *bytes, int64_t records, td_cifar_kind kind,
-                         const char *name, int64_t first, uint8_t *pixels, uint8_t *labels)
+                         const char *name, uint8_t *pixels, uint8_t *labels)
 {
     int labels_first = label_bytes(kind);
     for (int64_t r = 0; r < records; r++) {
@@ -59,8 +56,8 @@ td_status td_cifar_parse(const uint8_t *bytes, int64_t records, td_cifar_kind ki
                 TD_E_FORMAT,
                 "%s: record %lld has %slabel %d, the largest is %d: the file is damaged. "
                 "Delete it and " DOWNLOAD,
-                name, (long long)(first + r), bad_coarse ? "coarse " : "",
-                bad_coarse ? record[0] : label, bad_coarse ? COARSE_CLASSES - 1 : (int)kind - 1);
+                name, (long long)r, bad_coarse ? "coarse " : "", bad_coarse ? record[0] : label,
+                bad_coarse ? COARSE_CLASSES - 1 : (int)kind - 1);
         }
         labels[r] = label;
         memcpy(pixels + r * TD_PICTURE_BYTES, record + labels_first, TD_PICTURE_BYTES);
@@ -70,78 +67,33 @@ td_status td_cifar_parse(const uint8_t *bytes, int64_t records, td_cifar_kind ki
 
 /* ---- files ---- */
 
-typedef struct cifar_file {
-    FILE *stream;
-    char path[TD_CIFAR_PATH];
-    int64_t records;
-} cifar_file;
-
-static td_status open_file(cifar_file *file, const char *where, const char *name,
-                           td_cifar_kind kind, int64_t most)
+/* Puts a file's records behind the dataset's, which has room for `most` more. */
+static td_status add_file(td_images_memory *images, const char *where, const char *name,
+                          td_cifar_kind kind, int64_t most)
 {
-    TD_TRY(td_join_path(file->path, where, name));
-    td_status status = td_open_to_read(file->path, &file->stream);
+    char path[TD_CIFAR_PATH], *bytes;
+    size_t size;
+    int64_t records, done = images->base.length;
+    TD_TRY(td_join_path(path, where, name));
+    td_status status = td_read_file(path, "a file of CIFAR", MOST_BYTES, &bytes, &size);
     if (status == TD_E_NOTFOUND) { /* of a set that is there otherwise */
         return td_fail(status, "%s. Delete the set and " DOWNLOAD, td_last_error());
     }
     TD_TRY(status);
-    struct stat info;
-    if (fstat(fileno(file->stream), &info) != 0) {
-        return td_fail(TD_E_IO, "%s: %s", file->path, strerror(errno));
+    status = td_cifar_check_size((int64_t)size, kind, most, path, &records);
+    if (status == TD_OK) {
+        status = td_cifar_parse((const uint8_t *)bytes, records, kind, path,
+                                images->pixels + done * TD_PICTURE_BYTES, images->labels + done);
+        images->base.length += records;
     }
-    return td_cifar_check_size(info.st_size, kind, most, file->path, &file->records);
-}
-
-static td_status read_file(cifar_file *file, td_cifar_kind kind, uint8_t *pixels, uint8_t *labels)
-{
-    uint8_t chunk[CHUNK * (TD_PICTURE_BYTES + 2)];
-    size_t record = (size_t)td_cifar_record_bytes(kind);
-    for (int64_t done = 0; done < file->records;) {
-        int64_t left = file->records - done;
-        size_t want = left < CHUNK ? (size_t)left : CHUNK;
-        if (fread(chunk, record, want, file->stream) != want) {
-            return td_fail(TD_E_IO, "%s: reading failed at record %lld of %lld: %s", file->path,
-                           (long long)done, (long long)file->records,
-                           ferror(file->stream) ? strerror(errno) : "the file became shorter");
-        }
-        TD_TRY(td_cifar_parse(chunk, (int64_t)want, kind, file->path, done,
-                              pixels + done * TD_PICTURE_BYTES, labels + done));
-        done += (int64_t)want;
-    }
-    return TD_OK;
+    free(bytes);
+    return status;
 }
 
 static const td_dataset_vtable cifar10_vtable = { "cifar10", td_images_memory_fetch,
                                                   td_images_memory_free };
 static const td_dataset_vtable cifar100_vtable = { "cifar100", td_images_memory_fetch,
                                                    td_images_memory_free };
-
-static td_status load_files(cifar_file *file, int count, td_cifar_kind kind, td_dataset **dataset)
-{
-    int64_t records = 0;
-    for (int i = 0; i < count; i++) {
-        records += file[i].records;
-    }
-    td_images_memory *images =
-        td_images_memory_new(kind == TD_CIFAR10 ? &cifar10_vtable : &cifar100_vtable, records);
-    if (images == NULL) {
-        return TD_E_NOMEM;
-    }
-    images->base.classes = (int)kind;
-    images->base.class_names = td_cifar_files_of(kind)->classes;
-    int64_t done = 0;
-    for (int i = 0; i < count; i++) {
-        td_status status = read_file(&file[i], kind, images->pixels + done * TD_PICTURE_BYTES,
-                                     images->labels + done);
-        if (status != TD_OK) {
-            td_dataset_free(&images->base);
-            return status;
-        }
-        done += file[i].records;
-    }
-    *dataset = &images->base;
-    return TD_OK;
-}
 
 td_status td_cifar_open(const char *folder, td_cifar_kind kind, bool train, td_dataset **dataset)
 {
@@ -151,23 +103,29 @@ td_status td_cifar_open(const char *folder, td_cifar_kind kind, bool train, td_d
         return TD_E_ARG;
     }
     const char *const *names = train ? files->train : files->test;
+    int64_t count = 0, most = train ? files->train_records : files->test_records;
     char where[TD_CIFAR_PATH];
     TD_TRY(td_cifar_locate(folder, files, names, where));
-
-    cifar_file file[5] = { 0 };
-    int count = 0;
+    while (names[count] != NULL) {
+        count++;
+    }
+    /* Room for whole files; what shorter ones leave is never touched. */
+    td_images_memory *images =
+        td_images_memory_new(kind == TD_CIFAR10 ? &cifar10_vtable : &cifar100_vtable, count * most);
+    if (images == NULL) {
+        return TD_E_NOMEM;
+    }
+    images->base.length = 0;
+    images->base.classes = (int)kind;
+    images->base.class_names = files->classes;
     td_status status = TD_OK;
-    for (; status == TD_OK && names[count] != NULL; count++) {
-        status = open_file(&file[count], where, names[count], kind,
-                           train ? files->train_records : files->test_records);
+    for (; status == TD_OK && *names != NULL; names++) {
+        status = add_file(images, where, *names, kind, most);
     }
     if (status == TD_OK) {
-        status = load_files(file, count, kind, dataset);
-    }
-    for (int i = 0; i < count; i++) {
-        if (file[i].stream != NULL) {
-            fclose(file[i].stream);
-        }
+        *dataset = &images->base;
+    } else {
+        td_dataset_free(&images->base);
     }
     return status;
 }

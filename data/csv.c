@@ -3,53 +3,17 @@
 #include "data/parse.h"
 #include "tensor/files.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-static const size_t largest_file = (size_t)1 << 36; /* no table: an endless device, say */
-
-/* All that is left of a file; the caller frees. */
-static td_status read_stream(FILE *file, const char *path, char **text, size_t *size)
-{
-    size_t room = 1 << 16;
-    *text = malloc(room);
-    *size = 0;
-    while (*text != NULL) {
-        *size += fread(*text + *size, 1, room - *size, file);
-        if (*size < room) {
-            break;
-        }
-        room *= 2;
-        char *larger = room <= largest_file ? realloc(*text, room) : NULL;
-        if (larger == NULL) {
-            free(*text);
-        }
-        *text = larger;
-    }
-    if (*text == NULL) {
-        return td_fail(TD_E_NOMEM, "%s: no memory for a file of more than %zu MiB", path,
-                       *size >> 20);
-    }
-    if (ferror(file)) {
-        free(*text);
-        return td_fail(TD_E_IO, "%s: reading failed: %s", path, strerror(errno));
-    }
-    return TD_OK;
-}
+enum { LARGEST_MIB = 1 << 16 }; /* of a table */
 
 td_status td_csv_read(const td_csv_rules *rules, td_csv_table *table)
 {
+    char *text;
+    size_t size;
     const char *path = rules->options.path;
-    FILE *file;
-    TD_TRY(td_open_to_read(path, &file));
-    char *text = NULL;
-    size_t size = 0;
-    td_status status = read_stream(file, path, &text, &size);
-    fclose(file);
-    TD_TRY(status);
-    status = td_csv_parse(rules, text, size, path, table);
+    TD_TRY(td_read_file(path, "a table", (int64_t)LARGEST_MIB << 20, &text, &size));
+    td_status status = td_csv_parse(rules, text, size, path, table);
     free(text);
     return status;
 }

@@ -45,8 +45,8 @@ td_status td_cifar_check_size(int64_t bytes, td_cifar_kind kind, int64_t most, c
                               int64_t *records);
 
 /* Splits whole records into pixels [records,3,32,32] and labels [records] (CIFAR-100: the fine
- * ones). first is the number of the first record in its file, for messages. */
+ * ones). */
 td_status td_cifar_parse(const uint8_t *bytes, int64_t records, td_cifar_kind kind,
-                         const char *name, int64_t first, uint8_t *pixels, uint8_t *labels);
+                         const char *name, uint8_t *pixels, uint8_t *labels);
 
 #endif

@@ -1,13 +1,19 @@
-/* Opening files that a user names. */
+/* Opening and reading files that a user names. */
 #ifndef TD_TENSOR_FILES_H
 #define TD_TENSOR_FILES_H
 
 #include "tensor/error.h"
 
+#include <stdint.h>
 #include <stdio.h>
 
 /* Opens a file for reading. What is no regular file is refused: opening a FIFO would wait for a
  * writer, and a device may never end. TD_E_NOTFOUND, TD_E_IO. */
 td_status td_open_to_read(const char *path, FILE **file);
+
+/* Reads such a file whole, and puts a byte 0 behind it; the bytes are the caller's to free. `what`
+ * the file is to be, "an image", and `most` bytes that are taken for one: TD_E_FORMAT beyond. */
+td_status td_read_file(const char *path, const char *what, int64_t most, char **bytes,
+                       size_t *size);
 
 #endif

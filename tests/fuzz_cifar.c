@@ -37,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     if (pixels == NULL || labels == NULL) {
         abort();
     }
-    if (td_cifar_parse(bytes, records, kind, "fuzz.bin", 0, pixels, labels) == TD_OK) {
+    if (td_cifar_parse(bytes, records, kind, "fuzz.bin", pixels, labels) == TD_OK) {
         check(bytes, records, kind, pixels, labels);
     }
     free(pixels);

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_CLASSES = 100000, MOST_SIDE = 8192 };
+enum { MOST_CLASSES = 100000, MOST_SIDE = 8192, MOST_BYTES = 1 << 26 };
 
 typedef struct predict_args {
     const char *model, *arch, *classes, *onnx;
@@ -103,15 +103,11 @@ static td_status take_names(predictor *p, const char *text, const char *where)
 
 static td_status read_names(predictor *p)
 {
-    FILE *in;
-    TD_TRY(td_open_to_read(p->args.classes, &in));
-    char *text = NULL;
-    size_t room = 0;
-    ssize_t length = getdelim(&text, &room, '\0', in);
-    fclose(in);
-    td_status status = length > 0
-                           ? take_names(p, text, p->args.classes)
-                           : td_fail(TD_E_IO, "%s: cannot be read, or is empty", p->args.classes);
+    char *text;
+    size_t size;
+    TD_TRY(td_read_file(p->args.classes, "a list of names", MOST_BYTES, &text, &size));
+    td_status status = size > 0 ? take_names(p, text, p->args.classes)
+                                : td_fail(TD_E_IO, "%s: the file is empty", p->args.classes);
     free(text);
     return status;
 }

@@ -11,7 +11,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { USUAL_MOST_PIXELS = 100000000 };
 
@@ -43,40 +42,13 @@ static int64_t most_bytes(int64_t most_pixels)
                : INT64_MAX;
 }
 
-static td_status read_file(const char *path, int64_t most_pixels, uint8_t **bytes, size_t *size)
-{
-    FILE *file;
-    struct stat info;
-    int64_t most = most_bytes(most_pixels);
-    TD_TRY(td_open_to_read(path, &file));
-    td_status status = TD_OK;
-    if (fstat(fileno(file), &info) != 0) {
-        status = td_fail(TD_E_IO, "%s: cannot be read: %s", path, strerror(errno));
-    } else if (info.st_size > most) {
-        status = td_fail(TD_E_FORMAT,
-                         "%s: %lld bytes are more than the %lld that are taken for an image; make "
-                         "it smaller",
-                         path, (long long)info.st_size, (long long)most);
-    }
-    *size = (size_t)info.st_size;
-    *bytes = status == TD_OK ? malloc(*size + 1) : NULL;
-    if (status == TD_OK && *bytes == NULL) {
-        status = td_fail(TD_E_NOMEM, "%s: no memory for %zu bytes", path, *size);
-    } else if (status == TD_OK && fread(*bytes, 1, *size, file) < *size) {
-        status = td_fail(TD_E_IO, "%s: reading failed, or the file became shorter", path);
-        free(*bytes);
-    }
-    fclose(file);
-    return status;
-}
-
 static td_status load(const char *path, const td_image_folder_transform *t, int64_t most_pixels,
                       uint64_t epoch, uint64_t sample, uint8_t *rgb)
 {
-    uint8_t *bytes;
-    size_t size;
-    TD_TRY(read_file(path, most_pixels, &bytes, &size));
-    td_encoded picture = { .bytes = bytes, .size = size, .name = path, .most_pixels = most_pixels };
+    char *bytes;
+    td_encoded picture = { .name = path, .most_pixels = most_pixels };
+    TD_TRY(td_read_file(path, "an image", most_bytes(most_pixels), &bytes, &picture.size));
+    picture.bytes = (const uint8_t *)bytes;
     td_status status = td_picture_load(t, &picture, epoch, sample, rgb);
     free(bytes);
     return status;

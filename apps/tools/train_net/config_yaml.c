@@ -4,7 +4,6 @@
 #include "apps/tools/train_net/config.h"
 #include "tensor/files.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -209,18 +208,10 @@ td_status config_parse(const config_schema *schema, void *values, const char *na
 
 td_status config_read(const config_schema *schema, void *values, const char *path)
 {
-    FILE *in;
-    TD_TRY(td_open_to_read(path, &in));
-    char *bytes = malloc(CONFIG_MOST_BYTES + 1);
-    if (bytes == NULL) {
-        fclose(in);
-        return td_fail(TD_E_NOMEM, "%s: no memory to read it", path);
-    }
-    size_t size = fread(bytes, 1, CONFIG_MOST_BYTES + 1, in);
-    td_status status = ferror(in)
-                           ? td_fail(TD_E_IO, "%s: cannot be read: %s", path, strerror(errno))
-                           : config_parse(schema, values, path, bytes, size);
-    fclose(in);
+    char *bytes;
+    size_t size;
+    TD_TRY(td_read_file(path, "a configuration", CONFIG_MOST_BYTES, &bytes, &size));
+    td_status status = config_parse(schema, values, path, bytes, size);
     free(bytes);
     return status;
 }
