@@ -19,11 +19,10 @@ const uint8_t *td_dataset_labels(const td_dataset *dataset);
 /* The path of a sample's file, relative to the folder; the dataset owns it. */
 const char *td_image_folder_path(const td_dataset *dataset, int64_t sample);
 
-/* The number of images that could not be read so far (skip_bad), and the message of the i-th of
- * them in the order of samples, which names its path. sample receives the sample's number. The
- * dataset owns the message. NULL: there is no i-th. */
+/* The number of images that could not be read so far (skip_bad), and the message of a sample whose
+ * image is one of them, which names its path; NULL: it is none. The dataset owns the message. */
 int64_t td_image_folder_bad(const td_dataset *dataset);
-const char *td_image_folder_bad_at(const td_dataset *dataset, int64_t i, int64_t *sample);
+const char *td_image_folder_bad_at(const td_dataset *dataset, int64_t sample);
 
 /* ---- loaders ---- */
 

@@ -1,5 +1,5 @@
 /* Counting right answers (top-1, top-k), and the noise that stands for pictures. */
-#include "apps/tools/train_net/noise.h"
+#include "apps/tools/train_net/classify.h"
 #include "tensor/extend.h"
 
 #include <math.h>

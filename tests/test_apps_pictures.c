@@ -1,5 +1,5 @@
 /* What an app says about pictures that could not be read, alone and with several ranks. */
-#include "apps/tools/train_net/pictures.h"
+#include "apps/tools/train_net/classify.h"
 #include "data/images/images.h"
 #include "dist/dist.h"
 #include "tests/dist_procs.h"

@@ -197,13 +197,14 @@ static void test_bad_picture(void **state)
         assert_int_equal(seen, 9);
     }
     assert_int_equal(td_image_folder_bad(d), 2); /* each once */
-    int64_t sample;
-    assert_non_null(strstr(td_image_folder_bad_at(d, 0, &sample), "set/b/m.jpg: "));
-    assert_string_equal(td_image_folder_path(d, sample), "b/m.jpg");
-    assert_non_null(
-        strstr(td_image_folder_bad_at(d, 1, &sample), "set/b/n.png: the file is empty"));
-    assert_string_equal(td_image_folder_path(d, sample), "b/n.png");
-    assert_null(td_image_folder_bad_at(d, 2, &sample));
+    for (int64_t i = 0; i < d->length; i++) {
+        const char *message = td_image_folder_bad_at(d, i), *path = td_image_folder_path(d, i);
+        const char *says = strcmp(path, "b/m.jpg") == 0   ? "set/b/m.jpg: "
+                           : strcmp(path, "b/n.png") == 0 ? "set/b/n.png: the file is empty"
+                                                          : NULL;
+        assert_true((message != NULL) == (says != NULL));
+        assert_true(says == NULL || strstr(message, says) != NULL);
+    }
     td_loader_close(loader);
     td_dataset_free(d);
 }

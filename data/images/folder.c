@@ -14,12 +14,6 @@
 
 enum { USUAL_MOST_PIXELS = 100000000 };
 
-/* A picture that could not be read. */
-typedef struct bad_picture {
-    int64_t sample;
-    char *message;
-} bad_picture;
-
 typedef struct image_folder {
     td_dataset base;
     char *root;
@@ -27,7 +21,7 @@ typedef struct image_folder {
     td_image_folder_options options;
     td_byte_values values;
     pthread_mutex_t lock; /* of what follows, and nothing else changes */
-    bad_picture *bad;
+    char **bad;           /* [length] what is wrong with an image, or NULL; NULL: with none */
     int64_t bad_count;
 } image_folder;
 
@@ -78,32 +72,20 @@ static void set_values(td_byte_values *values, const td_image_folder_transform *
 
 /* ---- the dataset ---- */
 
-/* Once for each picture, however often it is met. */
+/* Once for each image, however often it is met. */
 static td_status note_bad(image_folder *f, int64_t sample)
 {
     pthread_mutex_lock(&f->lock);
-    int64_t i = 0;
-    while (i < f->bad_count && f->bad[i].sample < sample) {
-        i++;
+    if (f->bad == NULL) {
+        f->bad = calloc((size_t)f->base.length, sizeof *f->bad);
     }
-    td_status status = TD_OK;
-    if (i == f->bad_count || f->bad[i].sample != sample) {
-        bad_picture *bad = realloc(f->bad, ((size_t)f->bad_count + 1) * sizeof *bad);
-        char *message = strdup(td_last_error());
-        if (bad != NULL) {
-            f->bad = bad;
-        }
-        if (bad == NULL || message == NULL) {
-            free(message);
-            status = td_fail(TD_E_NOMEM, "no memory for the list of bad images");
-        } else {
-            memmove(bad + i + 1, bad + i, (size_t)(f->bad_count - i) * sizeof *bad);
-            bad[i] = (bad_picture){ sample, message };
-            f->bad_count++;
-        }
+    if (f->bad != NULL && f->bad[sample] == NULL) {
+        f->bad[sample] = strdup(td_last_error());
+        f->bad_count += f->bad[sample] != NULL;
     }
+    bool noted = f->bad != NULL && f->bad[sample] != NULL;
     pthread_mutex_unlock(&f->lock);
-    return status;
+    return noted ? TD_OK : td_fail(TD_E_NOMEM, "no memory for the list of bad images");
 }
 
 /* Sample `sample`, or, where that is allowed, the next one that can be read; says which. */
@@ -151,8 +133,8 @@ static td_status fetch(const td_dataset *dataset, const int64_t *index, int64_t 
 static void free_folder(td_dataset *dataset)
 {
     image_folder *f = (image_folder *)dataset;
-    for (int64_t i = 0; i < f->bad_count; i++) {
-        free(f->bad[i].message);
+    for (int64_t i = 0; f->bad != NULL && i < f->base.length; i++) {
+        free(f->bad[i]);
     }
     free(f->bad);
     td_folder_list_free(&f->list);
@@ -211,40 +193,35 @@ td_dataset *td_image_folder_open_at(td_image_folder_options options, td_site at)
     return &f->base;
 }
 
-static const image_folder *folder_of(const td_dataset *dataset, const char *what)
+static image_folder *folder_of(const td_dataset *dataset, int64_t sample, const char *what)
 {
     TD_REQUIRE(dataset->vtable == &folder_vtable, TD_HERE, "%s: the dataset is a %s", what,
                dataset->vtable->kind);
-    return (const image_folder *)dataset;
+    TD_REQUIRE(sample >= 0 && sample < dataset->length, TD_HERE,
+               "%s: there is no sample %lld of %lld", what, (long long)sample,
+               (long long)dataset->length);
+    return (image_folder *)(uintptr_t)dataset;
 }
 
 const char *td_image_folder_path(const td_dataset *dataset, int64_t sample)
 {
-    const image_folder *f = folder_of(dataset, "td_image_folder_path");
-    TD_REQUIRE(sample >= 0 && sample < dataset->length, TD_HERE,
-               "td_image_folder_path: there is no sample %lld of %lld", (long long)sample,
-               (long long)dataset->length);
-    return f->list.paths[sample];
+    return folder_of(dataset, sample, "td_image_folder_path")->list.paths[sample];
 }
 
 int64_t td_image_folder_bad(const td_dataset *dataset)
 {
-    image_folder *f = (image_folder *)(uintptr_t)folder_of(dataset, "td_image_folder_bad");
+    image_folder *f = folder_of(dataset, 0, "td_image_folder_bad");
     pthread_mutex_lock(&f->lock);
     int64_t count = f->bad_count;
     pthread_mutex_unlock(&f->lock);
     return count;
 }
 
-const char *td_image_folder_bad_at(const td_dataset *dataset, int64_t i, int64_t *sample)
+const char *td_image_folder_bad_at(const td_dataset *dataset, int64_t sample)
 {
-    image_folder *f = (image_folder *)(uintptr_t)folder_of(dataset, "td_image_folder_bad_at");
-    const char *message = NULL;
+    image_folder *f = folder_of(dataset, sample, "td_image_folder_bad_at");
     pthread_mutex_lock(&f->lock);
-    if (i >= 0 && i < f->bad_count) {
-        *sample = f->bad[i].sample;
-        message = f->bad[i].message;
-    }
+    const char *message = f->bad != NULL ? f->bad[sample] : NULL;
     pthread_mutex_unlock(&f->lock);
     return message;
 }

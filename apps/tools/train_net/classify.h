@@ -57,8 +57,20 @@ td_status classify_test(classify_run *c, evaluation *result);
 
 td_status classify_open(train_run *r);
 void classify_close(train_run *r);
-/* At the end, on all ranks: which pictures DATA.SKIP_BAD has replaced. */
+/* At the end, on all ranks: which images DATA.SKIP_BAD has replaced. */
 td_status classify_report_bad(const classify_run *c);
+/* For a folder of images with skip_bad: how many could not be read and were replaced by others, in
+ * all ranks together, on rank 0's stdout; and each of them once, with its path and the reason, on
+ * the stderr of the first rank that met it. Prints nothing where all were good. All ranks call it.
+ */
+td_status pictures_report_bad(const td_dataset *folder);
+
+/* ---- noise.c: in place of images (MODEL.DUMMY_INPUT), for what a machine does when no disk and no
+ * decoder holds it up ---- */
+
+/* `length` samples [3,size,size] of about normal numbers, the same on every machine, with the
+ * labels 0, 1, ... classes - 1, 0, ... The caller ends it by td_dataset_free. */
+td_status noise_open(int64_t length, int64_t size, int classes, td_dataset **dataset);
 
 /* ---- classify_files.c ---- */
 

@@ -1,8 +1,7 @@
 /* The folders of pictures (or noise) that a classifier is trained and tested on. */
 #include "apps/tools/train_net/classify.h"
 #include "data/images/images.h"
-#include "apps/tools/train_net/noise.h"
-#include "apps/tools/train_net/pictures.h"
+#include "data/inspect.h"
 #include "apps/tools/common/ranks.h"
 #include "tensor/extend.h"
 
@@ -133,6 +132,40 @@ td_status classify_open(train_run *r)
                                             .mean = plain.mean,
                                             .std = plain.std },
                             data, c->s.model.num_classes);
+}
+
+/* Marks the images that this rank could not read; of the ranks that met an image the first has the
+ * largest mark, and names the image. */
+td_status pictures_report_bad(const td_dataset *folder)
+{
+    double met = (double)td_image_folder_bad(folder);
+    TD_TRY(ranks_sum(&met, 1));
+    if (met == 0) {
+        return TD_OK;
+    }
+    td_tensor *marks = td_zeros(TD_SHAPE(folder->length), TD_I32, TD_CPU);
+    if (marks == NULL) {
+        return TD_E_NOMEM;
+    }
+    int32_t *mark = td_data_rw(marks), own = td_dist_world_size() - td_dist_rank();
+    for (int64_t i = 0; i < folder->length; i++) {
+        mark[i] = td_image_folder_bad_at(folder, i) != NULL ? own : 0;
+    }
+    td_status status = td_dist_is_initialized() ? td_all_reduce(NULL, marks, TD_MAX, NULL) : TD_OK;
+    int64_t count = 0;
+    for (int64_t i = 0; i < folder->length && status == TD_OK; i++) {
+        count += mark[i] != 0;
+        if (mark[i] == own) {
+            fprintf(stderr, "skipped: %s\n", td_image_folder_bad_at(folder, i));
+        }
+    }
+    if (status == TD_OK) {
+        td_printf_rank0("%" PRId64 " of %" PRId64
+                        " images could not be read; others took their places (see stderr)\n",
+                        count, folder->length);
+    }
+    td_free(marks);
+    return status;
 }
 
 /* What DATA.SKIP_BAD has passed over. */

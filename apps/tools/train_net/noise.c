@@ -1,4 +1,4 @@
-#include "apps/tools/train_net/noise.h"
+#include "apps/tools/train_net/classify.h"
 #include "tensor/extend.h"
 
 #include <stdlib.h>
