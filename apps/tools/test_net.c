@@ -6,6 +6,7 @@
  * With the settings of train_net; alone, or as one of several processes that share the pictures. */
 #include "apps/tools/train_net/classify.h"
 #include "apps/tools/common/ranks.h"
+#include "apps/tools/common/signals.h"
 
 #include <inttypes.h>
 
@@ -20,7 +21,12 @@ static td_status program(train_run *r)
     }
     TD_TRY(classify_load_weights(c));
     progress_begin(&r->progress, ranks_first(), 0);
+    signals_catch(ranks_first());
     TD_TRY(classify_test(c, &e));
+    if (e.stopped) {
+        r->stop = true;
+        return TD_OK;
+    }
     td_printf_rank0("%s on %s: Loss %.4f  Acc@1 %.3f  Acc@%" PRId64 " %.3f  (%" PRId64 " images)\n",
                     c->s.model.arch, r->data_name, e.loss,
                     100.0 * (double)e.correct / (double)e.count, r->recipe.top_k,

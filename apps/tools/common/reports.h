@@ -1,26 +1,24 @@
-/* What a run tells about itself when it is over or interrupted: where its time went (--profile) and
- * what its memory is for (--memory). */
+/* What a run tells about itself when it is over, or has stopped on Ctrl-C: where its time went
+ * (--profile) and what its memory is for (--memory). */
 #ifndef APPS_TOOLS_REPORTS_H
 #define APPS_TOOLS_REPORTS_H
 
 #include "tandem.h"
 
-typedef struct reports_options {
+typedef struct reports {
     bool profile;
     const char *limits; /* "GFLOPS,GBS"; NULL: measured */
     bool memory;
     const char *picture; /* of step memory; NULL: none */
     td_device device;
-} reports_options;
+    bool open; /* begun, and not ended */
+} reports;
 
-/* Starts counting. A run that does not catch Ctrl-C itself prints its reports on it, after the
- * running step, and ends. */
-td_status reports_begin(const reports_options *options);
+/* Starts counting what is asked for. */
+td_status reports_begin(reports *r);
 
-/* Whose parameters and state --memory lists; both must live until reports_end. */
-void reports_model(td_module *net, const td_optim *optim);
-
-/* Prints on rank 0 what was asked for; once. */
-void reports_end(void);
+/* Prints it on rank 0; once. --memory lists the parameters and state of a net in training; NULL,
+ * NULL: there is none. */
+void reports_end(reports *r, td_module *net, const td_optim *optim);
 
 #endif

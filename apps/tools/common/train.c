@@ -388,7 +388,6 @@ static td_status prepare(train_run *r)
         bool blocks = strcmp(r->args.recompute, "block") == 0;
         td_model_recompute(r->net, blocks ? TD_RECOMPUTE_BLOCKS : TD_RECOMPUTE_STAGES);
     }
-    reports_model(r->net, r->optim);
     if (r->recipe.ema_decay > 0) {
         r->ema = td_ema_new(r->net, .decay = r->recipe.ema_decay, .warmup = true);
         if (r->ema == NULL) {

@@ -36,7 +36,7 @@ typedef struct train_args {
     const char *shard;     /* train_shard_of; NULL: none */
     const char *offload;   /* td_ddp_options.offload; NULL: none */
     const char *mesh;      /* of the processes (dist/mesh.h); NULL: $TANDEM_MESH */
-    reports_options reports;
+    reports reports;
     td_device device; /* device_name, read by train_args_apply */
     train_words words;
 

@@ -51,7 +51,7 @@ td_loader *train_loader(train_run *r, td_sampler *sampler)
 
 static void end(train_run *r)
 {
-    reports_end();
+    reports_end(&r->args.reports, r->net, r->optim);
     metrics_close(r->log);
     td_loader_close(r->loader);
     evaluate_forget(&r->kept);

@@ -112,7 +112,6 @@ static void batch_tested(const evaluation *e, int64_t batch, int64_t batches, vo
     }
 }
 
-/* Of test_net signals are not caught: there nothing is to be kept. */
 static bool is_to_stop(void *user)
 {
     (void)user;
