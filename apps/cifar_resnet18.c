@@ -75,10 +75,14 @@ int main(int argc, char **argv)
     job j = { 0 };
     train_run *r = cifar_options(&j.cifar, "cifar_resnet18", 0.01, PRINT_EVERY_ALONE);
     train_args_rank_options(&r->args);
-    train_args_int(&r->args, "dp", &j.dp, 0, TD_MAX_DEVICES,
-                   "DataParallel: so many devices of this process; 0: one, without it");
-    train_args_int(&r->args, "spawn", &j.spawn, 0, 1024,
-                   "DistributedDataParallel: start so many processes here; 0: none");
+    const cli_option table[] = {
+        cli_int("dp", &j.dp, 0, TD_MAX_DEVICES,
+                "DataParallel: so many devices of this process; 0: one, without it"),
+        cli_int("spawn", &j.spawn, 0, 1024,
+                "DistributedDataParallel: start so many processes here; 0: none"),
+        { 0 }
+    };
+    train_args_add(&r->args, table);
     cli_parse(
         argc, argv,
         "Trains ResNet-18 on CIFAR-10, and tests it: on one device, or by --dp, by --spawn, or "

@@ -37,10 +37,13 @@ static void require(bool holds)
 static void put_options(train_run *r)
 {
     r->args.option_count = 0;
-    train_args_int(&r->args, "epochs", &epochs, 1, 1e6, "")->resume = CLI_RESTORE;
-    train_args_int(&r->args, "seed", &r->args.seed, 0, 9e15, "")->resume = CLI_RESTORE;
-    train_args_real(&r->args, "lr", &r->args.lr, 1e-12, 1e6, "")->resume = CLI_RESTORE;
-    train_args_text(&r->args, "device", "D", &r->args.device_name, "")->resume = CLI_RESTORE;
+    const cli_option table[] = { cli_int("epochs", &epochs, 1, 1e6, "", .resume = CLI_RESTORE),
+                                 cli_int("seed", &r->args.seed, 0, 9e15, "", .resume = CLI_RESTORE),
+                                 cli_real("lr", &r->args.lr, 1e-12, 1e6, "", .resume = CLI_RESTORE),
+                                 cli_text("device", "D", &r->args.device_name, "",
+                                          .resume = CLI_RESTORE),
+                                 { 0 } };
+    train_args_add(&r->args, table);
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)

@@ -39,41 +39,38 @@ static const td_image_transform normalise = { .mean = { 0.4914f, 0.4822f, 0.4465
 static void read_options(job *j, int argc, char **argv)
 {
     train_args *args = &j->args;
-    train_args_text(args, "recipe", "NAME", &j->recipe,
-                    "sgd: Nesterov SGD with Lookahead, 9.9 epochs of batches of 1024. muon: Muon "
-                    "for the filters, 8 epochs of batches of 2000")
-        ->choices = "sgd|muon";
-    train_args_real(args, "epochs", &j->epochs, 0, 1e6,
-                    "Passes over the training set; 0: the recipe's");
-    train_args_int(args, "batch-size", &args->batch_size, 0, 1e6,
-                   "Pictures in a step; 0: the recipe's");
-    train_args_real(args, "width", &j->width, 0.01, 16,
-                    "Multiplies the channels of the three blocks");
-    train_args_int(args, "limit", &j->limit, 0, 1e9,
-                   "Use the first N images only, of the training and the test set; 0: all");
-    train_args_int(args, "runs", &j->runs, 1, 1e6,
-                   "So many runs, with seeds that follow each other");
-    train_args_int(args, "seed", &args->seed, 0, 9e15, "Of the first run");
-    train_args_flag(args, "plain-test", &j->plain_test,
-                    "Test on each image once instead of on six views of it");
-    train_args_text(args, "save-model", "PATH", &args->save_model,
-                    "Write the trained model of the last run: for predict and td_load_model");
-    train_args_text(args, "data", "FOLDER", &args->data,
-                    "Folder with CIFAR-10's binary files; otherwise $TANDEM_DATA, otherwise "
-                    "data/cifar10");
-    train_args_flag(args, "download", &j->download, "Fetch CIFAR-10 (170 MB) if it is not there");
-    train_args_text(args, "device", "NAME", &args->device_name,
-                    "Where to compute: cpu, cuda, cuda:1");
-    train_args_flag(args, "graph", &args->graph,
-                    "GPUs: record a training step as a CUDA graph, and replay it: the same bits, "
-                    "and the GPU no longer waits for the host");
-    train_args_text(args, "precision", "NAME", &args->precision_name,
-                    "Arithmetic of convolutions and products")
-        ->choices = "fp32|bf16|bf16x3";
-    train_args_int(args, "threads", &args->threads, 0, 1024,
-                   "Threads that compute; 0: all CPUs. Results do not depend on it");
-    train_args_int(args, "workers", &args->workers, 0, 256,
-                   "Threads that prepare batches ahead; 0: none");
+    const cli_option table[] = {
+        cli_text("recipe", "NAME", &j->recipe,
+                 "sgd: Nesterov SGD with Lookahead, 9.9 epochs of batches of 1024. muon: Muon for "
+                 "the filters, 8 epochs of batches of 2000",
+                 .choices = "sgd|muon"),
+        cli_real("epochs", &j->epochs, 0, 1e6, "Passes over the training set; 0: the recipe's"),
+        cli_int("batch-size", &args->batch_size, 0, 1e6, "Pictures in a step; 0: the recipe's"),
+        cli_real("width", &j->width, 0.01, 16, "Multiplies the channels of the three blocks"),
+        cli_int("limit", &j->limit, 0, 1e9,
+                "Use the first N images only, of the training and the test set; 0: all"),
+        cli_int("runs", &j->runs, 1, 1e6, "So many runs, with seeds that follow each other"),
+        cli_int("seed", &args->seed, 0, 9e15, "Of the first run"),
+        cli_flag("plain-test", &j->plain_test,
+                 "Test on each image once instead of on six views of it"),
+        cli_text("save-model", "PATH", &args->save_model,
+                 "Write the trained model of the last run: for predict and td_load_model"),
+        cli_text("data", "FOLDER", &args->data,
+                 "Folder with CIFAR-10's binary files; otherwise $TANDEM_DATA, otherwise "
+                 "data/cifar10"),
+        cli_flag("download", &j->download, "Fetch CIFAR-10 (170 MB) if it is not there"),
+        cli_text("device", "NAME", &args->device_name, "Where to compute: cpu, cuda, cuda:1"),
+        cli_flag("graph", &args->graph,
+                 "GPUs: record a training step as a CUDA graph, and replay it: the same bits, and "
+                 "the GPU no longer waits for the host"),
+        cli_text("precision", "NAME", &args->precision_name,
+                 "Arithmetic of convolutions and products", .choices = "fp32|bf16|bf16x3"),
+        cli_int("threads", &args->threads, 0, 1024,
+                "Threads that compute; 0: all CPUs. Results do not depend on it"),
+        cli_int("workers", &args->workers, 0, 256, "Threads that prepare batches ahead; 0: none"),
+        { 0 }
+    };
+    train_args_add(args, table);
     cli_parse(argc, argv,
               "Trains airbench94's net on CIFAR-10, whitening, alternating flips, test-time "
               "augmentation and all, and says how good it is and how long it took.",

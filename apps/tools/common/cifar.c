@@ -171,26 +171,36 @@ static const train_task cifar_task = { .name = "ResNet-18 on CIFAR-10",
 
 /* ---- options ---- */
 
-/* What may be more than the article's plain step. */
-static void recipe_options(train_run *r)
+static void add_options(cifar_run *c)
 {
-    train_args *args = &r->args;
-    train_recipe *recipe = &r->recipe;
-    recipe->accumulate = 1;
-    train_args_int(args, "accumulate", &recipe->accumulate, 1, 1e6,
-                   "Batches whose mean gradient makes one step: a batch N times as large, in the "
-                   "memory of one")
-        ->resume = CLI_RESTORE;
-    train_args_real(args, "label-smoothing", &recipe->label_smoothing, 0, 1,
-                    "Share of the labels that is spread over all classes; 0: none")
-        ->resume = CLI_RESTORE;
-    train_args_real(args, "clip-grad-norm", &recipe->clip_grad_norm, 0, 1e30,
-                    "Shorten the gradient to this norm where it is longer; 0: not")
-        ->resume = CLI_RESTORE;
-    train_args_real(
-        args, "ema", &recipe->ema_decay, 0, 0.999999999,
-        "Average the weights with this decay (0.999) and test with the averages; 0: not")
-        ->resume = CLI_RESTORE;
+    train_recipe *recipe = &c->base.recipe;
+    const cli_option table[] = {
+        cli_flag("download", &c->download, "Fetch CIFAR-10 (170 MB) if it is not there"),
+        cli_int("print-every", &c->print_every, 1, 1e9,
+                "Steps between two lines of loss and accuracy"),
+        cli_int("limit", &c->limit, 0, 1e9,
+                "Use the first N images only, of the training and the test set; 0: all",
+                .resume = CLI_FIXED),
+        cli_text("stem", "NAME", &c->stem,
+                 "First layers: imagenet (7x7, stride 2, pool; the articles') or cifar (3x3; "
+                 "slower, better)",
+                 .choices = "imagenet|cifar", .resume = CLI_FIXED),
+        cli_int("accumulate", &recipe->accumulate, 1, 1e6,
+                "Batches whose mean gradient makes one step: a batch N times as large, in the "
+                "memory of one",
+                .resume = CLI_RESTORE),
+        cli_real("label-smoothing", &recipe->label_smoothing, 0, 1,
+                 "Share of the labels that is spread over all classes; 0: none",
+                 .resume = CLI_RESTORE),
+        cli_real("clip-grad-norm", &recipe->clip_grad_norm, 0, 1e30,
+                 "Shorten the gradient to this norm where it is longer; 0: not",
+                 .resume = CLI_RESTORE),
+        cli_real("ema", &recipe->ema_decay, 0, 0.999999999,
+                 "Average the weights with this decay (0.999) and test with the averages; 0: not",
+                 .resume = CLI_RESTORE),
+        { 0 }
+    };
+    train_args_add(&c->base.args, table);
 }
 
 train_run *cifar_options(cifar_run *c, const char *app, double lr, int64_t print_every)
@@ -201,25 +211,14 @@ train_run *cifar_options(cifar_run *c, const char *app, double lr, int64_t print
                                           .batch_size = 256,
                                           .lr = lr,
                                           .workers = train_default_workers(),
-                                          .save_every = 1 } },
+                                          .save_every = 1 },
+                                .recipe = { .accumulate = 1 } },
                       .print_every = print_every,
                       .stem = "imagenet" };
-    train_args *args = &c->base.args;
-    train_args_options(args,
+    train_args_options(&c->base.args,
                        "Folder with CIFAR-10's binary files, or with cifar-10-batches-bin/; "
                        "otherwise $TANDEM_DATA, otherwise data/cifar10",
                        "Checkpoint to write; Ctrl-C writes one, too");
-    train_args_flag(args, "download", &c->download, "Fetch CIFAR-10 (170 MB) if it is not there");
-    train_args_int(args, "print-every", &c->print_every, 1, 1e9,
-                   "Steps between two lines of loss and accuracy");
-    train_args_int(args, "limit", &c->limit, 0, 1e9,
-                   "Use the first N images only, of the training and the test set; 0: all")
-        ->resume = CLI_FIXED;
-    cli_option *o = train_args_text(args, "stem", "NAME", &c->stem,
-                                    "First layers: imagenet (7x7, stride 2, pool; the articles') "
-                                    "or cifar (3x3; slower, better)");
-    o->choices = "imagenet|cifar";
-    o->resume = CLI_FIXED;
-    recipe_options(&c->base);
+    add_options(c);
     return &c->base;
 }

@@ -34,26 +34,6 @@ void cli_begin(void)
     atexit(check_stdout);
 }
 
-cli_option cli_flag(const char *name, bool *value, const char *help)
-{
-    return (cli_option){ name, NULL, help, CLI_FLAG, .value = value };
-}
-
-cli_option cli_int(const char *name, int64_t *value, double low, double high, const char *help)
-{
-    return (cli_option){ name, "N", help, CLI_INT, value, .low = low, .high = high };
-}
-
-cli_option cli_real(const char *name, double *value, double low, double high, const char *help)
-{
-    return (cli_option){ name, "X", help, CLI_REAL, value, .low = low, .high = high };
-}
-
-cli_option cli_text(const char *name, const char *argument, const char **value, const char *help)
-{
-    return (cli_option){ name, argument, help, CLI_TEXT, .value = value };
-}
-
 bool cli_read_int(const char *text, double low, double high, int64_t *value, char *why, size_t size)
 {
     char *end;
@@ -238,6 +218,7 @@ void cli_parse_rest(int argc, char **argv, const char *description, cli_option *
 {
     cli_begin();
     struct argp_option table[2 * CLI_MAX_OPTIONS + 4] = { 0 }, *next = table;
+    static const char *const usual[] = { [CLI_INT] = "N", [CLI_REAL] = "X", [CLI_TEXT] = NULL };
     static char help[CLI_MAX_OPTIONS][512], aliases[CLI_MAX_OPTIONS][64];
     TD_REQUIRE(count <= CLI_MAX_OPTIONS, TD_HERE, "%d options; CLI_MAX_OPTIONS is %d", count,
                CLI_MAX_OPTIONS);
@@ -248,7 +229,7 @@ void cli_parse_rest(int argc, char **argv, const char *description, cli_option *
         *next++ = (struct argp_option){
             .name = options[i].name,
             .key = FIRST_KEY + i,
-            .arg = options[i].argument,
+            .arg = options[i].argument != NULL ? options[i].argument : usual[options[i].kind],
             .doc = help[i],
             .group = options[i].first ? FIRST_GROUP : OTHERS,
         };

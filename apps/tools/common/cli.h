@@ -27,7 +27,7 @@ typedef enum cli_resume {
 
 typedef struct cli_option {
     const char *name;     /* "epochs" */
-    const char *argument; /* what --help calls the value: "N"; NULL for a flag */
+    const char *argument; /* what --help calls the value; NULL: "N", "X", or nothing, by the kind */
     const char *help;     /* one sentence; "(default ...)" is added */
     cli_kind kind;
     void *value; /* where it goes; holds the default */
@@ -39,14 +39,31 @@ typedef struct cli_option {
     const char *unwritten; /* NULL, or the default, which checkpoints leave out: those of programs
                             * without this option are the same then, byte for byte */
     bool given;            /* set by cli_parse */
-    char restored[256];    /* a text that came from a checkpoint */
 } cli_option;
 
-/* Options by their kind. */
-cli_option cli_flag(const char *name, bool *value, const char *help);
-cli_option cli_int(const char *name, int64_t *value, double low, double high, const char *help);
-cli_option cli_real(const char *name, double *value, double low, double high, const char *help);
-cli_option cli_text(const char *name, const char *argument, const char **value, const char *help);
+/* Options by their kind, for tables. The help comes last, and more fields may follow:
+ *
+ *     cli_int("epochs", &epochs, 1, 1e6, "Passes over the data", .resume = CLI_RESTORE)
+ */
+#define cli_flag(NAME, VALUE, ...)                                                                 \
+    {                                                                                              \
+        .name = (NAME), .kind = CLI_FLAG, .value = (bool *){ VALUE }, .help = __VA_ARGS__          \
+    }
+#define cli_int(NAME, VALUE, LOW, HIGH, ...)                                                       \
+    {                                                                                              \
+        .name = (NAME), .kind = CLI_INT, .value = (int64_t *){ VALUE }, .low = (LOW),              \
+        .high = (HIGH), .help = __VA_ARGS__                                                        \
+    }
+#define cli_real(NAME, VALUE, LOW, HIGH, ...)                                                      \
+    {                                                                                              \
+        .name = (NAME), .kind = CLI_REAL, .value = (double *){ VALUE }, .low = (LOW),              \
+        .high = (HIGH), .help = __VA_ARGS__                                                        \
+    }
+#define cli_text(NAME, ARGUMENT, VALUE, ...)                                                       \
+    {                                                                                              \
+        .name = (NAME), .argument = (ARGUMENT), .kind = CLI_TEXT,                                  \
+        .value = (const char **){ VALUE }, .help = __VA_ARGS__                                     \
+    }
 
 /* A program's first call, which cli_parse makes: opens standard streams that are closed, and sees
  * to it that the exit code is 1 if what was printed could not be written, as on a full disk. */

@@ -10,144 +10,118 @@
 #include <string.h>
 #include <unistd.h>
 
-cli_option *train_args_add(train_args *args, cli_option option)
+void train_args_add(train_args *args, const cli_option *table)
 {
-    TD_REQUIRE(args->option_count < CLI_MAX_OPTIONS, TD_HERE, "no room for --%s", option.name);
-    args->options[args->option_count] = option;
-    return &args->options[args->option_count++];
-}
-
-cli_option *train_args_int(train_args *args, const char *name, int64_t *value, double low,
-                           double high, const char *help)
-{
-    return train_args_add(args, cli_int(name, value, low, high, help));
-}
-
-cli_option *train_args_real(train_args *args, const char *name, double *value, double low,
-                            double high, const char *help)
-{
-    return train_args_add(args, cli_real(name, value, low, high, help));
-}
-
-cli_option *train_args_text(train_args *args, const char *name, const char *argument,
-                            const char **value, const char *help)
-{
-    return train_args_add(args, cli_text(name, argument, value, help));
-}
-
-cli_option *train_args_flag(train_args *args, const char *name, bool *value, const char *help)
-{
-    return train_args_add(args, cli_flag(name, value, help));
+    for (; table->name != NULL; table++) {
+        TD_REQUIRE(args->option_count < CLI_MAX_OPTIONS, TD_HERE, "no room for --%s", table->name);
+        args->options[args->option_count++] = *table;
+    }
 }
 
 void train_args_machine_options(train_args *args)
 {
-    train_args_int(args, "threads", &args->threads, 0, 1024,
-                   "Threads that compute; 0: all CPUs. Results do not depend on it");
-    train_args_flag(
-        args, "pin", &args->pin,
-        "Bind each thread to a CPU of its own; processes on one host take different ones");
-    train_args_text(args, "trace", "FILE", &args->trace,
-                    "Write a timeline for Perfetto or chrome://tracing");
-    train_args_flag(args, "summary", &args->summary, "Print the model's layers first");
-    train_args_flag(
-        args, "debug-nan", &args->debug_nan,
-        "Check every operation for NaN and infinity, and name the first that makes one (slow)");
-    train_args_flag(args, "profile", &args->reports.profile,
-                    "Print at the end (and on Ctrl-C) where the time went, by kernel and module");
-    train_args_text(
-        args, "profile-limits", "G,B", &args->reports.limits,
-        "What --profile calls 100 %: GFLOP/s and GB/s; otherwise measured at the start");
-    train_args_flag(
-        args, "memory", &args->reports.memory,
-        "Print at the end what memory is for: the plan of a step, its peak, and what stays");
-    train_args_text(args, "memory-picture", "FILE", &args->reports.picture,
-                    "The same, and draw the plan (SVG)");
-}
-
-/* Of the options so far, those that most runs need. */
-static void list_first(train_args *args)
-{
-    static const char *const names[] = { "data",   "epochs",    "batch-size", "lr",
-                                         "device", "precision", "save",       "resume" };
-    for (int i = 0; i < args->option_count; i++) {
-        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
-            args->options[i].first |= strcmp(args->options[i].name, names[k]) == 0;
-        }
-    }
+    const cli_option table[] = {
+        cli_int("threads", &args->threads, 0, 1024,
+                "Threads that compute; 0: all CPUs. Results do not depend on it"),
+        cli_flag("pin", &args->pin,
+                 "Bind each thread to a CPU of its own; processes on one host take different ones"),
+        cli_text("trace", "FILE", &args->trace,
+                 "Write a timeline for Perfetto or chrome://tracing"),
+        cli_flag("summary", &args->summary, "Print the model's layers first"),
+        cli_flag("debug-nan", &args->debug_nan,
+                 "Check every operation for NaN and infinity, and name the first that makes one "
+                 "(slow)"),
+        cli_flag("profile", &args->reports.profile,
+                 "Print at the end (and on Ctrl-C) where the time went, by kernel and module"),
+        cli_text("profile-limits", "G,B", &args->reports.limits,
+                 "What --profile calls 100 %: GFLOP/s and GB/s; otherwise measured at the start"),
+        cli_flag("memory", &args->reports.memory,
+                 "Print at the end what memory is for: the plan of a step, its peak, and what "
+                 "stays"),
+        cli_text("memory-picture", "FILE", &args->reports.picture,
+                 "The same, and draw the plan (SVG)"),
+        { 0 }
+    };
+    train_args_add(args, table);
 }
 
 static void run_options(train_args *args, const char *data_help)
 {
-    train_args_text(args, "data", "PATH", &args->data, data_help);
-    train_args_int(args, "epochs", &args->epochs, 1, 1e6, "Passes over the training data")->resume =
-        CLI_RESTORE;
-    train_args_int(args, "batch-size", &args->batch_size, 1, 1 << 20, "Samples in a step")->resume =
-        CLI_FIXED;
-    train_args_real(args, "lr", &args->lr, 1e-12, 1e6, "Learning rate")->resume = CLI_RESTORE;
-    train_args_int(args, "seed", &args->seed, 0, 9e15,
-                   "Seed of all that is random: equal seeds give equal runs, bit for bit")
-        ->resume = CLI_FIXED;
-    train_args_int(args, "workers", &args->workers, 0, 256,
-                   "Threads that prepare batches ahead; 0: none");
+    const cli_option table[] = {
+        cli_text("data", "PATH", &args->data, data_help, .first = true),
+        cli_int("epochs", &args->epochs, 1, 1e6, "Passes over the training data",
+                .resume = CLI_RESTORE, .first = true),
+        cli_int("batch-size", &args->batch_size, 1, 1 << 20, "Samples in a step",
+                .resume = CLI_FIXED, .first = true),
+        cli_real("lr", &args->lr, 1e-12, 1e6, "Learning rate", .resume = CLI_RESTORE,
+                 .first = true),
+        cli_int("seed", &args->seed, 0, 9e15,
+                "Seed of all that is random: equal seeds give equal runs, bit for bit",
+                .resume = CLI_FIXED),
+        cli_int("workers", &args->workers, 0, 256, "Threads that prepare batches ahead; 0: none"),
+        { 0 }
+    };
+    train_args_add(args, table);
 }
 
 static void device_options(train_args *args)
 {
-    train_args_text(args, "device", "NAME", &args->device_name,
-                    "Where to compute: cpu, cpu:1, cuda, cuda:1; with several processes, cuda "
-                    "is the GPU of each one's local rank");
-    cli_option *o = train_args_text(
-        args, "precision", "NAME", &args->precision_name,
-        "Arithmetic of convolutions and matrix products: fp32; bf16 with f32 weights, sums and "
-        "statistics (mixed precision); or bf16x3, f32 split into three products; on GPUs also "
-        "tf32, and fp16 with a loss scaler");
-    o->choices = "fp32|bf16|bf16x3|tf32|fp16";
-    o->resume = CLI_RESTORE;
-    train_args_flag(
-        args, "winograd", &args->winograd,
-        "Let 3x3 convolutions in fp32 use Winograd's transform: faster, relative error 2e-6")
-        ->resume = CLI_RESTORE;
-    o = train_args_flag(args, "autotune", &args->autotune,
-                        "Choose convolutions' algorithms by timing, after the first step, and keep "
-                        "the choices for later runs; on GPUs, as a CPU has nothing to choose");
-    o->resume = CLI_RESTORE;
-    o->unwritten = "no";
-    train_args_flag(
-        args, "streamed", &args->streamed,
-        "GPUs: send each batch, though the images would fit into the GPU's memory: what they "
-        "would take is left to the steps");
-    train_args_flag(
-        args, "graph", &args->graph,
-        "GPUs: record a training step as a CUDA graph, and replay it: the same bits, and the "
-        "host no longer in the way of small steps");
-    train_args_text(args, "recompute", "NAME", &args->recompute,
-                    "Keep only the inputs of the model's blocks or stages, and run them again in "
-                    "backward: less memory, more time, the same bits")
-        ->choices = "none|block|stage";
+    const cli_option table[] = {
+        cli_text("device", "NAME", &args->device_name,
+                 "Where to compute: cpu, cpu:1, cuda, cuda:1; with several processes, cuda is the "
+                 "GPU of each one's local rank",
+                 .first = true),
+        cli_text("precision", "NAME", &args->precision_name,
+                 "Arithmetic of convolutions and matrix products: fp32; bf16 with f32 weights, "
+                 "sums and statistics (mixed precision); or bf16x3, f32 split into three products; "
+                 "on GPUs also tf32, and fp16 with a loss scaler",
+                 .choices = "fp32|bf16|bf16x3|tf32|fp16", .resume = CLI_RESTORE, .first = true),
+        cli_flag("winograd", &args->winograd,
+                 "Let 3x3 convolutions in fp32 use Winograd's transform: faster, relative error "
+                 "2e-6",
+                 .resume = CLI_RESTORE),
+        cli_flag("autotune", &args->autotune,
+                 "Choose convolutions' algorithms by timing, after the first step, and keep the "
+                 "choices for later runs; on GPUs, as a CPU has nothing to choose",
+                 .resume = CLI_RESTORE, .unwritten = "no"),
+        cli_flag("streamed", &args->streamed,
+                 "GPUs: send each batch, though the images would fit into the GPU's memory: what "
+                 "they would take is left to the steps"),
+        cli_flag("graph", &args->graph,
+                 "GPUs: record a training step as a CUDA graph, and replay it: the same bits, and "
+                 "the host no longer in the way of small steps"),
+        cli_text("recompute", "NAME", &args->recompute,
+                 "Keep only the inputs of the model's blocks or stages, and run them again in "
+                 "backward: less memory, more time, the same bits",
+                 .choices = "none|block|stage"),
+        { 0 }
+    };
+    train_args_add(args, table);
 }
 
 static void file_options(train_args *args, const char *save_help)
 {
-    train_args_text(args, "save", "PATH", &args->save, save_help);
-    train_args_int(args, "save-every", &args->save_every, 0, 1e6,
-                   "Epochs between two checkpoints; 0: none");
-    train_args_int(args, "save-every-steps", &args->save_every_steps, 0, 1e9,
-                   "Write a checkpoint also after so many steps, so that little is lost; 0: no");
-    train_args_flag(args, "save-async", &args->save_async,
-                    "Write checkpoints while training goes on, from a copy in memory");
-    train_args_text(
-        args, "save-model", "PATH", &args->save_model,
-        "Write the trained model alone at the end, without the run's state: for predict, for "
-        "td_load and for PyTorch");
-    train_args_text(args, "resume", "FILE", &args->resume,
-                    "Continue from a checkpoint, with the options that it was trained with");
-    train_args_flag(
-        args, "auto-resume", &args->auto_resume,
-        "Continue from the latest checkpoint if there is one: for programs that are started "
-        "again, as tdrun does");
-    train_args_text(args, "log-dir", "DIR", &args->log_dir,
-                    "Write metrics.csv and a TensorBoard event file into this folder");
+    const cli_option table[] = {
+        cli_text("save", "PATH", &args->save, save_help, .first = true),
+        cli_int("save-every", &args->save_every, 0, 1e6, "Epochs between two checkpoints; 0: none"),
+        cli_int("save-every-steps", &args->save_every_steps, 0, 1e9,
+                "Write a checkpoint also after so many steps, so that little is lost; 0: no"),
+        cli_flag("save-async", &args->save_async,
+                 "Write checkpoints while training goes on, from a copy in memory"),
+        cli_text("save-model", "PATH", &args->save_model,
+                 "Write the trained model alone at the end, without the run's state: for predict, "
+                 "for td_load and for PyTorch"),
+        cli_text("resume", "FILE", &args->resume,
+                 "Continue from a checkpoint, with the options that it was trained with",
+                 .first = true),
+        cli_flag("auto-resume", &args->auto_resume,
+                 "Continue from the latest checkpoint if there is one: for programs that are "
+                 "started again, as tdrun does"),
+        cli_text("log-dir", "DIR", &args->log_dir,
+                 "Write metrics.csv and a TensorBoard event file into this folder"),
+        { 0 }
+    };
+    train_args_add(args, table);
 }
 
 void train_args_options(train_args *args, const char *data_help, const char *save_help)
@@ -159,21 +133,41 @@ void train_args_options(train_args *args, const char *data_help, const char *sav
     run_options(args, data_help);
     device_options(args);
     file_options(args, save_help);
-    list_first(args);
     train_args_machine_options(args);
 }
 
 void train_args_rank_options(train_args *args)
 {
     args->timeout = 300;
-    train_args_flag(args, "own-metrics", &args->own_metrics,
-                    "Print loss and accuracy of rank 0's own samples, not those of all ranks");
-    train_args_real(args, "timeout", &args->timeout, 0.1, 1e6,
-                    "Seconds that processes wait for each other")
-        ->argument = "S";
-    train_hook_option(args);
-    train_shard_option(args);
-    train_mesh_option(args);
+    args->comm_hook = args->shard = "none";
+    const cli_option table[] = {
+        cli_flag("own-metrics", &args->own_metrics,
+                 "Print loss and accuracy of rank 0's own samples, not those of all ranks"),
+        cli_real("timeout", &args->timeout, 0.1, 1e6, "Seconds that processes wait for each other",
+                 .argument = "S"),
+        cli_text("comm-hook", "NAME", &args->comm_hook,
+                 "What travels for gradients: none (they themselves, in f32), bf16, fp16, or "
+                 "powersgd[:RANK[:START]]: two factors of that rank (1) for each matrix, after "
+                 "START (1000) plain steps",
+                 .choices = "none|bf16|fp16|powersgd[:RANK[:START]]", .fits = train_hook_fits,
+                 .resume = CLI_RESTORE, .unwritten = "none"),
+        cli_text("shard", "WHAT", &args->shard,
+                 "What the processes share instead of each keeping all of it: none; optimizer (its "
+                 "state: ZeRO-1); gradients (too: ZeRO-2); parameters (too: ZeRO-3, FSDP). The "
+                 "weights are those of none, bit for bit",
+                 .choices = "none|optimizer|gradients|parameters", .resume = CLI_RESTORE,
+                 .unwritten = "none"),
+        cli_text("offload", "FOLDER", &args->offload,
+                 "With --shard parameters: keep this process's part in files there, of which the "
+                 "system holds in memory what fits: for models larger than memory"),
+        cli_text("mesh", "DIM=N,...", &args->mesh,
+                 "How the processes are arranged: dp=4; rep=2,dp=2 (with --shard: two replicas, "
+                 "each cut into two); *: what is left. Without: TANDEM_MESH, which tdrun --mesh "
+                 "sets",
+                 .choices = "DIM=N,...", .fits = train_mesh_fits),
+        { 0 }
+    };
+    train_args_add(args, table);
 }
 
 bool train_args_given(const train_args *args, const char *option)

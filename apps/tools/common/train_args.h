@@ -41,22 +41,15 @@ typedef struct train_args {
     train_words words;
 
     cli_option options[CLI_MAX_OPTIONS];
+    char restored[CLI_MAX_OPTIONS][256]; /* texts that came from a checkpoint */
     int option_count;
 } train_args;
 
 /* Writes the shared options into args->options, with the values in args as defaults; the app adds
  * its own with train_args_add and then calls cli_parse. */
 void train_args_options(train_args *args, const char *data_help, const char *save_help);
-cli_option *train_args_add(train_args *args, cli_option option);
-
-/* The same by kinds. The result is the option, to set more of it. */
-cli_option *train_args_int(train_args *args, const char *name, int64_t *value, double low,
-                           double high, const char *help);
-cli_option *train_args_real(train_args *args, const char *name, double *value, double low,
-                            double high, const char *help);
-cli_option *train_args_text(train_args *args, const char *name, const char *argument,
-                            const char **value, const char *help);
-cli_option *train_args_flag(train_args *args, const char *name, bool *value, const char *help);
+/* Copies a table of options, which ends with one that has no name. */
+void train_args_add(train_args *args, const cli_option *table);
 
 /* Of these only what concerns the machine and what a run tells about itself (--threads, --trace,
  * --profile, ...): for programs whose training is configured in another way. */
@@ -76,14 +69,13 @@ td_status train_args_apply(train_args *args, const char *task);
  * file is of another task. (train_save.c) */
 td_status train_args_resume(train_args *args, const char *task);
 
-/* The option --comm-hook, and its reader: sets options' hook from the option's text; false: the
- * text is none of its forms. (train_hook.c) */
-void train_hook_option(train_args *args);
+/* Sets options' hook from the text of --comm-hook; false: the text is none of its forms.
+ * (train_hook.c) */
 bool train_hook_read(const char *text, td_ddp_options *options);
+bool train_hook_fits(const char *text);
 
-/* The options --shard, --offload and --mesh, and what they say. (train_shard.c) */
-void train_shard_option(train_args *args);
-void train_mesh_option(train_args *args);
+/* Whether --mesh can be so; what --shard says. (train_shard.c) */
+bool train_mesh_fits(const char *text);
 td_shard train_shard_of(const train_args *args);
 
 /* "bf16", "fp32 with winograd": for the line that says what a run is. */

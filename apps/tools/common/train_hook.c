@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum { PLAIN_STEPS = 1000, MOST_RANK = 1024, MOST_STEPS = 1000000000 };
-static const char name[] = "comm-hook", powersgd[] = "powersgd";
+static const char powersgd[] = "powersgd";
 
 /* ---- the option ---- */
 
@@ -54,23 +54,9 @@ bool train_hook_read(const char *text, td_ddp_options *options)
     return true;
 }
 
-static bool fits(const char *text)
+bool train_hook_fits(const char *text)
 {
     return train_hook_read(text, &(td_ddp_options){ 0 });
-}
-
-void train_hook_option(train_args *args)
-{
-    args->comm_hook = "none";
-    cli_option *o = train_args_text(
-        args, name, "NAME", &args->comm_hook,
-        "What travels for gradients: none (they themselves, in f32), bf16, fp16, or "
-        "powersgd[:RANK[:START]]: two factors of that rank (1) for each matrix, after START "
-        "(1000) plain steps");
-    o->choices = "none|bf16|fp16|powersgd[:RANK[:START]]";
-    o->fits = fits;
-    o->resume = CLI_RESTORE;
-    o->unwritten = "none";
 }
 
 /* ---- what a run says ---- */
@@ -119,10 +105,9 @@ td_status train_hook_to_save(const train_run *r, td_checkpoint_options *c)
 /* Whether a run wrote it whose hook was like this one's, with as many processes. */
 static bool has_state(const train_run *r, const char *path)
 {
-    char text[256], key[64];
+    char text[256];
     td_ddp_options then = { 0 };
-    snprintf(key, sizeof key, "option.%s", name);
-    bool same_hook = td_checkpoint_metadata(path, key, text, sizeof text) == TD_OK &&
+    bool same_hook = td_checkpoint_metadata(path, "option.comm-hook", text, sizeof text) == TD_OK &&
                      train_hook_read(text, &then) && is_powersgd(&then) &&
                      then.powersgd_rank == r->ddp.powersgd_rank;
     return same_hook && td_checkpoint_metadata(path, "world", text, sizeof text) == TD_OK &&

@@ -8,36 +8,10 @@
 
 static const char *const words[] = { "none", "optimizer", "gradients", "parameters" };
 
-void train_shard_option(train_args *args)
-{
-    args->shard = "none";
-    cli_option *o = train_args_text(
-        args, "shard", "WHAT", &args->shard,
-        "What the processes share instead of each keeping all of it: none; optimizer (its state: "
-        "ZeRO-1); gradients (too: ZeRO-2); parameters (too: ZeRO-3, FSDP). The weights are those "
-        "of none, bit for bit");
-    o->choices = "none|optimizer|gradients|parameters";
-    o->resume = CLI_RESTORE;
-    o->unwritten = "none";
-    train_args_text(args, "offload", "FOLDER", &args->offload,
-                    "With --shard parameters: keep this process's part in files there, of which "
-                    "the system holds in memory what fits: for models larger than memory");
-}
-
-static bool is_mesh(const char *text)
+bool train_mesh_fits(const char *text)
 {
     int sizes[TD_MESH_DIMS];
     return td_mesh_read(text, 0, sizes) == TD_OK;
-}
-
-void train_mesh_option(train_args *args)
-{
-    cli_option *o = train_args_text(
-        args, "mesh", "DIM=N,...", &args->mesh,
-        "How the processes are arranged: dp=4; rep=2,dp=2 (with --shard: two replicas, each cut "
-        "into two); *: what is left. Without: TANDEM_MESH, which tdrun --mesh sets");
-    o->choices = "DIM=N,...";
-    o->fits = is_mesh;
 }
 
 td_status train_mesh(train_run *r)

@@ -49,12 +49,14 @@ static void take_settings(classify_run *c)
 /* Keys that checkpoints keep, and that a resumed run may not change. */
 static void add_fixed(classify_run *c, const char *name, cli_kind kind, void *value, bool given)
 {
-    train_args_add(&c->base.args, (cli_option){ .name = name,
-                                                .kind = kind,
-                                                .value = value,
-                                                .high = 9e15,
-                                                .resume = CLI_FIXED,
-                                                .given = given });
+    const cli_option table[] = { { .name = name,
+                                   .kind = kind,
+                                   .value = value,
+                                   .high = 9e15,
+                                   .resume = CLI_FIXED,
+                                   .given = given },
+                                 { 0 } };
+    train_args_add(&c->base.args, table);
 }
 
 static td_status read_settings(classify_run *c, const cli_rest *rest)
@@ -75,12 +77,16 @@ td_status classify_options(classify_run *c, const char *app, const char *descrip
                                    .args = { .save_every = 1, .recompute = "none" } } };
     train_args *args = &c->base.args;
     cli_rest rest = { .name = "[KEY VALUE]...", .least = 0 };
-    train_args_text(args, "cfg", "FILE", &c->cfg,
-                    "Settings (YAML), such as apps/tools/config/resnet18.yaml; KEY VALUE pairs are "
-                    "set after it");
-    train_args_flag(args, "keys", &c->keys,
-                    "Print all keys with the values that the run would have, as YAML with "
-                    "explanations, and end");
+    const cli_option table[] = {
+        cli_text("cfg", "FILE", &c->cfg,
+                 "Settings (YAML), such as apps/tools/config/resnet18.yaml; KEY VALUE pairs are "
+                 "set after it"),
+        cli_flag("keys", &c->keys,
+                 "Print all keys with the values that the run would have, as YAML with "
+                 "explanations, and end"),
+        { 0 }
+    };
+    train_args_add(args, table);
     train_args_machine_options(args);
     train_args_rank_options(args);
     cli_parse_rest(argc, argv, description, args->options, args->option_count, &rest);
