@@ -174,14 +174,13 @@ static td_status train(speedrun *s, td_loader *loader, double began)
 
 static td_status save_model(const job *j, td_module *net)
 {
-    model_notes notes;
-    td_status status =
-        model_notes_make(&notes, &(model_input){ 32, 32, normalise.mean, normalise.std },
-                         j->data.train, SPEEDRUN_CLASSES);
+    notes n = { .count = 0 };
+    td_status status = notes_add_model(&n, &(model_input){ 32, 32, normalise.mean, normalise.std },
+                                       j->data.train, SPEEDRUN_CLASSES);
     if (status == TD_OK) {
-        status = model_notes_save(j->args.save_model, net, NULL, &notes, NULL, 0);
+        status = notes_save_model(&n, j->args.save_model, net, NULL);
     }
-    model_notes_free(&notes);
+    notes_free(&n);
     return status;
 }
 

@@ -63,9 +63,9 @@ static td_status cifar_open(train_run *r)
     r->train = c->data.train;
     r->test = c->data.test;
     snprintf(r->data_name, sizeof(r->data_name), "%s", c->data.name);
-    return model_notes_make(&r->notes,
-                            &(model_input){ 32, 32, cifar_normalise.mean, cifar_normalise.std },
-                            r->train, CLASSES);
+    return notes_add_model(&r->notes,
+                           &(model_input){ 32, 32, cifar_normalise.mean, cifar_normalise.std },
+                           r->train, CLASSES);
 }
 
 static void cifar_close(train_run *r)

@@ -1,68 +1,86 @@
 #include "apps/tools/common/notes.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+
+void notes_point(notes *n, const char *key, const char *text)
+{
+    TD_REQUIRE(n->count < NOTES_MOST, TD_HERE, "no room for a note '%s'", key);
+    int i = n->count++;
+    snprintf(n->keys[i], sizeof n->keys[i], "%s", key);
+    n->items[i] = (td_metadata){ n->keys[i], text };
+}
+
+void notes_add(notes *n, const char *key, const char *format, ...)
+{
+    va_list values;
+    notes_point(n, key, n->texts[n->count]);
+    va_start(values, format);
+    vsnprintf(n->texts[n->count - 1], sizeof n->texts[0], format, values);
+    va_end(values);
+}
+
+void notes_append(notes *n, const notes *more)
+{
+    for (int i = 0; i < more->count; i++) {
+        notes_point(n, more->items[i].key, more->items[i].value);
+    }
+}
+
+void notes_free(notes *n)
+{
+    free(n->classes);
+    n->classes = NULL;
+    n->count = 0;
+}
+
+bool notes_has(const char *path, const char *key)
+{
+    char text[256];
+    return td_checkpoint_metadata(path, key, text, sizeof text) != TD_E_NOTFOUND;
+}
 
 /* Names of classes, one a line. */
 static char *join_names(const td_dataset *data)
 {
-    size_t size = 1;
-    for (int i = 0; i < data->classes; i++) {
-        size += strlen(data->class_names[i]) + 1;
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    for (int i = 0; out != NULL && i < data->classes; i++) {
+        fprintf(out, "%s%s", i > 0 ? "\n" : "", data->class_names[i]);
     }
-    char *text = calloc(size, 1), *at = text;
-    for (int i = 0; text != NULL && i < data->classes; i++) {
-        at += sprintf(at, "%s%s", i > 0 ? "\n" : "", data->class_names[i]);
-    }
-    return text;
+    bool written = out != NULL && fclose(out) == 0;
+    return written ? text : NULL;
 }
 
-td_status model_notes_make(model_notes *notes, const model_input *input, const td_dataset *data,
-                           int64_t classes)
+td_status notes_add_model(notes *n, const model_input *input, const td_dataset *data,
+                          int64_t classes)
 {
-    static const char *const keys[MODEL_NOTES] = { "size", "resize", "mean", "std", "classes" };
-    size_t bytes = sizeof notes->text[0];
-    *notes = (model_notes){ .count = MODEL_NOTES - 1 };
-    snprintf(notes->text[0], bytes, "%" PRId64, input->size);
-    snprintf(notes->text[1], bytes, "%" PRId64, input->resize);
+    notes_add(n, "size", "%" PRId64, input->size);
+    notes_add(n, "resize", "%" PRId64, input->resize);
     for (int k = 0; k < 2; k++) {
         const float *v = k == 0 ? input->mean : input->std;
-        snprintf(notes->text[2 + k], bytes, "%g %g %g", (double)v[0], (double)v[1], (double)v[2]);
-    }
-    for (int k = 0; k < notes->count; k++) {
-        notes->items[k] = (td_metadata){ keys[k], notes->text[k] };
+        notes_add(n, k == 0 ? "mean" : "std", "%g %g %g", (double)v[0], (double)v[1], (double)v[2]);
     }
     if (data->class_names != NULL && data->classes == classes) {
-        notes->classes = join_names(data);
-        if (notes->classes == NULL) {
+        n->classes = join_names(data);
+        if (n->classes == NULL) {
             return td_fail(TD_E_NOMEM, "no memory for the names of %d classes", data->classes);
         }
-        notes->items[notes->count++] = (td_metadata){ keys[MODEL_NOTES - 1], notes->classes };
+        notes_point(n, "classes", n->classes);
     }
     return TD_OK;
 }
 
-void model_notes_free(model_notes *notes)
+td_status notes_save_model(const notes *n, const char *path, td_module *net, td_ema *ema)
 {
-    free(notes->classes);
-    *notes = (model_notes){ 0 };
-}
-
-td_status model_notes_save(const char *path, td_module *net, td_ema *ema, const model_notes *notes,
-                           const td_metadata *more, int more_count)
-{
-    td_metadata all[MODEL_NOTES + 8];
-    int count = notes->count;
-    TD_REQUIRE(more_count <= 8, TD_HERE, "no room for %d notes", more_count);
-    memcpy(all, notes->items, (size_t)count * sizeof *all);
-    for (int i = 0; i < more_count; i++) {
-        all[count++] = more[i];
-    }
     if (ema != NULL) {
         td_ema_swap(ema);
     }
-    td_status status = td_checkpoint_save(path, net, .metadata = all, .metadata_count = count);
+    td_status status =
+        td_checkpoint_save(path, net, .metadata = n->items, .metadata_count = n->count);
     if (ema != NULL) {
         td_ema_swap(ema);
     }

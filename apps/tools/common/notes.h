@@ -1,9 +1,31 @@
-/* What a checkpoint says about a model's input and output, so that predict needs no flags. */
+/* The notes of a checkpoint: its metadata, which also say what a model's input and output are, so
+ * that predict needs no flags. */
 #ifndef APPS_TOOLS_NOTES_H
 #define APPS_TOOLS_NOTES_H
 
+#include "apps/tools/common/cli.h"
 #include "nn/extra/ema.h"
 #include "tandem.h"
+
+/* Keys and texts. items point into the struct, so it is not copied. Zero: empty. */
+enum { NOTES_MOST = CLI_MAX_OPTIONS + 24 };
+typedef struct notes {
+    td_metadata items[NOTES_MOST];
+    int count;
+    char keys[NOTES_MOST][64], texts[NOTES_MOST][256];
+    char *classes; /* names of classes, one a line; NULL: none */
+} notes;
+
+void notes_add(notes *n, const char *key, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* A text of any length that lives as long as the notes, as it is. */
+void notes_point(notes *n, const char *key, const char *text);
+/* All of another one's, which lives as long. */
+void notes_append(notes *n, const notes *more);
+void notes_free(notes *n);
+
+/* Whether a file has such a note. */
+bool notes_has(const char *path, const char *key);
 
 /* Images are resized so that the shorter side has `resize` pixels, cut to size x size, and
  * normalised: (x/255 - mean) / std. */
@@ -12,24 +34,13 @@ typedef struct model_input {
     const float *mean, *std; /* [3] */
 } model_input;
 
-enum { MODEL_NOTES = 5 };
+/* Adds "size", "resize", "mean", "std" and, if the data have names for all of the model's classes,
+ * "classes", one name a line. */
+td_status notes_add_model(notes *n, const model_input *input, const td_dataset *data,
+                          int64_t classes);
 
-/* Metadata "size", "resize", "mean", "std" and, if the data have names for all of the model's
- * classes, "classes", one name a line. */
-typedef struct model_notes {
-    td_metadata items[MODEL_NOTES];
-    int count;
-    char text[MODEL_NOTES - 1][64];
-    char *classes; /* NULL: none */
-} model_notes;
-
-td_status model_notes_make(model_notes *notes, const model_input *input, const td_dataset *data,
-                           int64_t classes);
-void model_notes_free(model_notes *notes);
-
-/* Saves the model alone (nn/io/checkpoint.h: td_save), with these notes and `more` (NULL: none).
- * ema (NULL: none): the file has the averages as its weights. */
-td_status model_notes_save(const char *path, td_module *net, td_ema *ema, const model_notes *notes,
-                           const td_metadata *more, int more_count);
+/* Saves the model alone (nn/io/checkpoint.h: td_save), with these notes. ema (NULL: none): the file
+ * has the averages as its weights. */
+td_status notes_save_model(const notes *n, const char *path, td_module *net, td_ema *ema);
 
 #endif

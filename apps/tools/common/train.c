@@ -459,7 +459,7 @@ static td_status save_model(train_run *r)
     if (path == NULL || !train_saves_model(r)) {
         return TD_OK;
     }
-    TD_TRY(model_notes_save(path, r->net, r->ema, &r->notes, NULL, 0));
+    TD_TRY(notes_save_model(&r->notes, path, r->net, r->ema));
     td_printf_rank0("model saved: %s\n", path);
     return TD_OK;
 }

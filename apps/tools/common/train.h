@@ -97,9 +97,9 @@ struct train_run {
     int64_t samples[RUNNER_DEPTH]; /* of the latest batches, by their number in the epoch */
     bool tuned;                    /* what --autotune chooses is chosen */
     bool tuned_before;             /* the checkpoint has choices */
-    model_notes notes; /* for checkpoints; the task's open makes them, or leaves them empty */
-    bool drop_last;    /* train_loader leaves out a last batch that is not full */
-    bool fresh_optim;  /* a resumed run takes the weights, and not the optimizer's state */
+    notes notes;      /* of the model, for checkpoints; the task's open adds them, if any */
+    bool drop_last;   /* train_loader leaves out a last batch that is not full */
+    bool fresh_optim; /* a resumed run takes the weights, and not the optimizer's state */
 
     train_state state;
     metrics *log;

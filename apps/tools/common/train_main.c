@@ -60,7 +60,7 @@ static void end(train_run *r)
     td_optim_free(r->optim);
     td_module_free(r->net);
     td_mesh_free(r->mesh);
-    model_notes_free(&r->notes);
+    notes_free(&r->notes);
     r->task->close(r);
 }
 

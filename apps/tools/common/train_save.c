@@ -42,63 +42,33 @@ static bool weights_are_finite(const train_run *r)
     return bad == 0;
 }
 
-/* The keys and texts of a checkpoint's metadata while it is put together. */
-enum { MORE_NOTES = 16 };
-typedef struct note_list {
-    td_metadata items[CLI_MAX_OPTIONS + MORE_NOTES];
-    char keys[CLI_MAX_OPTIONS + MORE_NOTES][64];
-    char values[CLI_MAX_OPTIONS + MORE_NOTES][256];
-    int count;
-} note_list;
-
 static void option_key(const cli_option *option, char *key, size_t size)
 {
     snprintf(key, size, "option.%s", option->name);
 }
 
-static void note(note_list *all, const char *key, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void note(note_list *all, const char *key, const char *format, ...)
-{
-    int i = all->count++;
-    snprintf(all->keys[i], sizeof(all->keys[i]), "%s", key);
-    va_list values;
-    va_start(values, format);
-    vsnprintf(all->values[i], sizeof(all->values[i]), format, values);
-    va_end(values);
-    all->items[i] = (td_metadata){ all->keys[i], all->values[i] };
-}
-
-static void note_run(const train_run *r, const char *choices, note_list *all)
+static void note_run(const train_run *r, notes *n)
 {
     const train_state *s = &r->state;
-    note(all, "task", "%s", r->task->name);
-    note(all, "world", "%d", td_dist_world_size());
-    note(all, "epoch", "%" PRId64, s->epoch);
-    note(all, "batch", "%" PRId64, s->batch);
-    note(all, "loss_sum", "%a", s->loss_sum); /* hexadecimal: exact */
-    note(all, "correct", "%" PRId64, s->correct);
-    note(all, "correct_k", "%" PRId64, s->correct_k);
-    note(all, "seen", "%" PRId64, s->seen);
-    note(all, "best", "%a", s->best);
-    note(all, "data", "%s", r->data_name);
+    notes_add(n, "task", "%s", r->task->name);
+    notes_add(n, "world", "%d", td_dist_world_size());
+    notes_add(n, "epoch", "%" PRId64, s->epoch);
+    notes_add(n, "batch", "%" PRId64, s->batch);
+    notes_add(n, "loss_sum", "%a", s->loss_sum); /* hexadecimal: exact */
+    notes_add(n, "correct", "%" PRId64, s->correct);
+    notes_add(n, "correct_k", "%" PRId64, s->correct_k);
+    notes_add(n, "seen", "%" PRId64, s->seen);
+    notes_add(n, "best", "%a", s->best);
+    notes_add(n, "data", "%s", r->data_name);
     for (int i = 0; i < r->args.option_count; i++) {
         const cli_option *option = &r->args.options[i];
-        if (option->resume != CLI_FORGET) {
-            char key[64], value[256];
-            option_key(option, key, sizeof(key));
-            cli_get(option, value, sizeof(value));
-            if (option->unwritten == NULL || strcmp(value, option->unwritten) != 0) {
-                note(all, key, "%s", value);
-            }
+        char key[64], value[256];
+        option_key(option, key, sizeof key);
+        cli_get(option, value, sizeof value);
+        if (option->resume != CLI_FORGET &&
+            (option->unwritten == NULL || strcmp(value, option->unwritten) != 0)) {
+            notes_add(n, key, "%s", value);
         }
-    }
-    if (choices != NULL) {
-        all->items[all->count++] = (td_metadata){ "autotune", choices };
-    }
-    for (int i = 0; i < r->notes.count && all->count < CLI_MAX_OPTIONS + MORE_NOTES; i++) {
-        all->items[all->count++] = r->notes.items[i]; /* as it is: names of classes are long */
     }
 }
 
@@ -119,8 +89,12 @@ static td_status write_checkpoint(const train_run *r, td_checkpoint_options chec
 {
     size_t bytes;
     char *choices = td_autotune_text(&bytes);
-    note_list all = { 0 };
-    note_run(r, choices, &all);
+    notes all = { .count = 0 };
+    note_run(r, &all);
+    if (choices != NULL) {
+        notes_point(&all, "autotune", choices);
+    }
+    notes_append(&all, &r->notes);
     checkpoint.metadata = all.items;
     checkpoint.metadata_count = all.count;
     td_generator now = *td_default_generator();
@@ -279,13 +253,6 @@ static td_status read_real(const char *path, const char *key, double *value)
     return TD_OK;
 }
 
-/* Checkpoints of earlier versions have not all. */
-static bool has_note(const char *path, const char *key)
-{
-    char text[256];
-    return td_checkpoint_metadata(path, key, text, sizeof text) != TD_E_NOTFOUND;
-}
-
 static td_status read_state(const char *path, train_state *state)
 {
     state->correct_k = 0;
@@ -295,10 +262,10 @@ static td_status read_state(const char *path, train_state *state)
     TD_TRY(read_count(path, "correct", 0, MOST_SAMPLES, &state->correct));
     TD_TRY(read_count(path, "seen", 0, MOST_SAMPLES, &state->seen));
     TD_TRY(read_real(path, "loss_sum", &state->loss_sum));
-    if (has_note(path, "correct_k")) {
+    if (notes_has(path, "correct_k")) { /* checkpoints of earlier versions have not all */
         TD_TRY(read_count(path, "correct_k", 0, MOST_SAMPLES, &state->correct_k));
     }
-    if (has_note(path, "best")) {
+    if (notes_has(path, "best")) {
         TD_TRY(read_real(path, "best", &state->best));
     }
     return fit_place(path, state);

@@ -277,12 +277,6 @@ static td_status check_file(const classify_run *c, const char *path)
                          path, text, c->s.model.num_classes);
 }
 
-static bool has_metadata(const char *path, const char *key)
-{
-    char text[64];
-    return td_checkpoint_metadata(path, key, text, sizeof text) == TD_OK;
-}
-
 /* Labels are places in the list of classes: tested must be what was trained. */
 static td_status check_names(const classify_run *c, const char *path)
 {
@@ -303,7 +297,7 @@ static td_status check_names(const classify_run *c, const char *path)
 static td_status load_to_train(classify_run *c, const char *path, bool *with_optim)
 {
     td_optim *optim = c->base.optim;
-    *with_optim = optim != NULL && c->s.train.load_opt && has_metadata(path, "optimizer.kind");
+    *with_optim = optim != NULL && c->s.train.load_opt && notes_has(path, "optimizer.kind");
     return td_checkpoint_load(path, c->base.net, .optim = *with_optim ? optim : NULL);
 }
 
@@ -317,7 +311,7 @@ static td_status load_file(classify_run *c, const char *key, const char *path)
     if (status != TD_OK) {
         return td_fail_context(status, "%s", key);
     }
-    bool averages = c->tests_only && has_metadata(path, "ema.updates");
+    bool averages = c->tests_only && notes_has(path, "ema.updates");
     status = c->tests_only ? td_load(path, c->base.net) : load_to_train(c, path, &with_optim);
     if (status != TD_OK) {
         return td_fail_context(status, "%s, and MODEL.ARCH %s with %" PRId64 " classes", key,

@@ -126,12 +126,12 @@ td_status classify_open(train_run *r)
     const td_dataset *data = r->train != NULL ? r->train : r->test;
     snprintf(r->data_name, sizeof r->data_name, "%" PRId64 " %s in %d classes", data->length,
              data->synthetic ? "samples of noise" : "images", data->classes);
-    return model_notes_make(&r->notes,
-                            &(model_input){ .size = c->s.test.crop_size,
-                                            .resize = c->s.test.im_size,
-                                            .mean = plain.mean,
-                                            .std = plain.std },
-                            data, c->s.model.num_classes);
+    return notes_add_model(&r->notes,
+                           &(model_input){ .size = c->s.test.crop_size,
+                                           .resize = c->s.test.im_size,
+                                           .mean = plain.mean,
+                                           .std = plain.std },
+                           data, c->s.model.num_classes);
 }
 
 /* Marks the images that this rank could not read; of the ranks that met an image the first has the

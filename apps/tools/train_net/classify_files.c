@@ -100,10 +100,11 @@ void classify_remove_old(const classify_run *c, int64_t epochs_done)
 td_status classify_save_best(classify_run *c, double accuracy)
 {
     train_run *r = &c->base;
-    char path[TRAIN_PATH_BYTES], epoch[32], text[32];
-    snprintf(epoch, sizeof epoch, "%" PRId64, r->state.epoch + 1);
-    snprintf(text, sizeof text, "%.6f", accuracy);
-    const td_metadata more[] = { { "epoch", epoch }, { "accuracy", text } };
+    char path[TRAIN_PATH_BYTES];
+    notes all = { .count = 0 };
+    notes_append(&all, &r->notes);
+    notes_add(&all, "epoch", "%" PRId64, r->state.epoch + 1);
+    notes_add(&all, "accuracy", "%.6f", accuracy);
     snprintf(path, sizeof path, "%s/best", c->s.out_dir);
-    return model_notes_save(path, r->net, r->ema, &r->notes, more, 2);
+    return notes_save_model(&all, path, r->net, r->ema);
 }
