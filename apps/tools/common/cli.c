@@ -2,6 +2,7 @@
 
 #include "dist/launch/children.h"
 #include "tandem.h"
+#include "tensor/text.h"
 
 #include <argp.h>
 #include <ctype.h>
@@ -91,16 +92,20 @@ void cli_refuse(const char *format, ...)
     exit(EX_USAGE);
 }
 
-static bool is_choice(const char *choices, const char *text)
+bool cli_is_choice(const char *choices, const char *text, char *why, size_t size)
 {
-    size_t length = strlen(text);
-    for (const char *at = choices; at != NULL; at = strchr(at, '|')) {
-        at += *at == '|';
-        if (length > 0 && strncmp(at, text, length) == 0 &&
-            (at[length] == '|' || at[length] == '\0')) {
+    char copy[256], *rest = copy;
+    const char *words[16];
+    int count = 0;
+    snprintf(copy, sizeof copy, "%s", choices);
+    for (char *word; count < 16 && (word = strsep(&rest, "|")) != NULL; count++) {
+        words[count] = word;
+        if (strcmp(word, text) == 0) {
             return true;
         }
     }
+    snprintf(why, size, "'%.80s' is not one of %s; the nearest is %s", text, choices,
+             td_nearest_name(text, words, count));
     return false;
 }
 
@@ -110,11 +115,12 @@ static bool set_text(const cli_option *option, const char *text, char *why, size
         snprintf(why, size, "the value is empty");
         return false;
     }
-    bool good = option->fits != NULL      ? option->fits(text)
-                : option->choices != NULL ? is_choice(option->choices, text)
-                                          : true;
-    if (!good) {
+    if (option->fits != NULL && !option->fits(text)) {
         snprintf(why, size, "'%s' is not one of %s", text, option->choices);
+        return false;
+    }
+    if (option->fits == NULL && option->choices != NULL &&
+        !cli_is_choice(option->choices, text, why, size)) {
         return false;
     }
     *(const char **)option->value = text;

@@ -97,6 +97,9 @@ bool cli_read_int(const char *text, double low, double high, int64_t *value, cha
 bool cli_read_real(const char *text, double low, double high, double *value, char *why,
                    size_t size);
 
+/* Whether the text is one of "cos|steps". false: `why` names the nearest. */
+bool cli_is_choice(const char *choices, const char *text, char *why, size_t size);
+
 /* The fewest digits that give the same double back. */
 void cli_write_real(double value, char *text, size_t size);
 

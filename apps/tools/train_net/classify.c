@@ -47,16 +47,20 @@ static void take_settings(classify_run *c)
 }
 
 /* Keys that checkpoints keep, and that a resumed run may not change. */
-static void add_fixed(classify_run *c, const char *name, cli_kind kind, void *value, bool given)
+static void add_fixed(classify_run *c)
 {
-    const cli_option table[] = { { .name = name,
-                                   .kind = kind,
-                                   .value = value,
-                                   .high = 9e15,
-                                   .resume = CLI_FIXED,
-                                   .given = given },
-                                 { 0 } };
-    train_args_add(&c->base.args, table);
+    train_args *args = &c->base.args;
+    const cli_option table[] = {
+        cli_int("RNG_SEED", &args->seed, 0, 9e15, NULL, .resume = CLI_FIXED,
+                .given = c->s.rng_seed != CONFIG_NONE),
+        cli_int("TRAIN.BATCH_SIZE", &args->batch_size, 0, 9e15, NULL, .resume = CLI_FIXED,
+                .given = true),
+        cli_int("MODEL.NUM_CLASSES", &c->s.model.num_classes, 0, 9e15, NULL, .resume = CLI_FIXED,
+                .given = true),
+        cli_text("MODEL.ARCH", NULL, &c->arch, NULL, .resume = CLI_FIXED, .given = true),
+        { 0 }
+    };
+    train_args_add(args, table);
 }
 
 static td_status read_settings(classify_run *c, const cli_rest *rest)
@@ -99,11 +103,8 @@ td_status classify_options(classify_run *c, const char *app, const char *descrip
     c->task = classify_task;
     c->task.sample = TD_SHAPE(1, 3, c->s.train.im_size, c->s.train.im_size);
     c->base.task = &c->task;
-    add_fixed(c, "RNG_SEED", CLI_INT, &args->seed, c->s.rng_seed != CONFIG_NONE);
-    add_fixed(c, "TRAIN.BATCH_SIZE", CLI_INT, &args->batch_size, true);
-    add_fixed(c, "MODEL.NUM_CLASSES", CLI_INT, &c->s.model.num_classes, true);
     c->arch = c->s.model.arch;
-    add_fixed(c, "MODEL.ARCH", CLI_TEXT, &c->arch, true);
+    add_fixed(c);
     return TD_OK;
 }
 

@@ -9,16 +9,6 @@
 #include <errno.h>
 #include <string.h>
 
-static void *place(const config_key *key, void *values)
-{
-    return (char *)values + key->offset;
-}
-
-static const void *place_of(const config_key *key, const void *values)
-{
-    return (const char *)values + key->offset;
-}
-
 /* ---- keys ---- */
 
 int config_find(const config_schema *schema, const char *name)
@@ -81,10 +71,8 @@ td_status config_unknown(const config_schema *schema, const char *where, const c
 
 /* ---- from text ---- */
 
-static td_status wrong(const config_key *key, const char *where, const char *text, const char *is)
-{
-    return td_fail(TD_E_FORMAT, "%s: %s: '%s' is not %s", where, key->name, show(text).text, is);
-}
+/* What is wrong with a text: "'many' is not a whole number". */
+typedef char reason[256];
 
 static bool is_one_of(const char *text, const char *const *words)
 {
@@ -96,46 +84,13 @@ static bool is_one_of(const char *text, const char *const *words)
     return false;
 }
 
-static td_status set_bool(const config_key *key, bool *value, const char *where, const char *text)
+static bool read_flag(const char *text, bool *value, reason why)
 {
     static const char *const yes[] = { "True", "true", "TRUE", NULL };
     static const char *const no[] = { "False", "false", "FALSE", NULL };
     *value = is_one_of(text, yes);
-    return *value || is_one_of(text, no) ? TD_OK : wrong(key, where, text, "True or False");
-}
-
-static td_status set_int(const config_key *key, int64_t *value, const char *where, const char *text)
-{
-    char why[200];
-    return cli_read_int(show(text).text, key->low, key->high, value, why, sizeof why)
-               ? TD_OK
-               : td_fail(TD_E_FORMAT, "%s: %s: %s", where, key->name, why);
-}
-
-static td_status set_real(const config_key *key, double *value, const char *where, const char *text)
-{
-    char why[200];
-    return cli_read_real(show(text).text, key->low, key->high, value, why, sizeof why)
-               ? TD_OK
-               : td_fail(TD_E_FORMAT, "%s: %s: %s", where, key->name, why);
-}
-
-/* The choices as a list of words, for the nearest of them. */
-static td_status check_choice(const config_key *key, const char *where, const char *text)
-{
-    char copy[256], *rest = copy;
-    const char *words[16];
-    int count = 0;
-    snprintf(copy, sizeof copy, "%s", key->choices);
-    for (char *word; (word = strsep(&rest, "|")) != NULL && count < 16; count++) {
-        words[count] = word;
-        if (strcmp(word, text) == 0) {
-            return TD_OK;
-        }
-    }
-    shown given = show(text);
-    return td_fail(TD_E_FORMAT, "%s: %s: '%s' is not one of %s; the nearest is %s", where,
-                   key->name, given.text, key->choices, td_nearest_name(given.text, words, count));
+    snprintf(why, sizeof(reason), "'%s' is not True or False", show(text).text);
+    return *value || is_one_of(text, no);
 }
 
 /* The character at *at of UTF-8, and *at behind it; 0: it is none. */
@@ -170,91 +125,103 @@ static bool is_text(const char *text)
     return true;
 }
 
-static td_status set_text(const config_key *key, char *value, const char *where, const char *text)
+static bool read_text(const config_key *key, const char *text, char *value, reason why)
 {
     if (text[0] == '\0' && !key->optional) {
-        return td_fail(TD_E_FORMAT, "%s: %s: the value is empty", where, key->name);
+        snprintf(why, sizeof(reason), "the value is empty");
+        return false;
     }
     if (strlen(text) >= CONFIG_TEXT_BYTES) {
-        return td_fail(TD_E_FORMAT, "%s: %s: the value has %zu bytes; at most %d are kept", where,
-                       key->name, strlen(text), CONFIG_TEXT_BYTES - 1);
+        snprintf(why, sizeof(reason), "the value has %zu bytes; at most %d are kept", strlen(text),
+                 CONFIG_TEXT_BYTES - 1);
+        return false;
     }
     if (!is_text(text)) {
-        return wrong(key, where, text, "a line of text in UTF-8");
+        snprintf(why, sizeof(reason), "'%s' is not a line of text in UTF-8", show(text).text);
+        return false;
     }
-    if (key->choices != NULL) {
-        TD_TRY(check_choice(key, where, text));
+    if (key->choices != NULL &&
+        !cli_is_choice(key->choices, show(text).text, why, sizeof(reason))) {
+        return false;
     }
     snprintf(value, CONFIG_TEXT_BYTES, "%s", text);
-    return TD_OK;
-}
-
-static td_status set_none(const config_key *key, void *values, const char *where)
-{
-    if (!key->optional) {
-        return td_fail(TD_E_FORMAT, "%s: %s: None does not fit; give a value, or leave it out",
-                       where, key->name);
-    }
-    if (key->kind == CONFIG_TEXT) {
-        *(char *)place(key, values) = '\0';
-    } else {
-        *(int64_t *)place(key, values) = CONFIG_NONE;
-    }
-    return TD_OK;
+    return true;
 }
 
 /* "[30, 60]", "30,60", "[]". */
-static td_status set_list(const config_key *key, config_reals *list, const char *where,
-                          const char *text)
+static bool read_list(const config_key *key, const char *text, config_reals *list, reason why)
 {
     char copy[CONFIG_TEXT_BYTES], *rest = copy;
     size_t length = strlen(text);
     bool brackets = length >= 2 && text[0] == '[' && text[length - 1] == ']';
     if (length >= sizeof copy || (!brackets && length == 0)) {
-        return wrong(key, where, text, "a list of numbers");
+        snprintf(why, sizeof(reason), "'%s' is not a list of numbers", show(text).text);
+        return false;
     }
     snprintf(copy, sizeof copy, "%.*s", (int)(brackets ? length - 2 : length),
              brackets ? text + 1 : text);
     list->count = 0;
     if (copy[strspn(copy, " ")] == '\0') {
-        return TD_OK;
+        return true;
     }
     for (char *word; (word = strsep(&rest, ",")) != NULL; list->count++) {
         if (list->count == CONFIG_MOST_REALS) {
-            return td_fail(TD_E_FORMAT, "%s: %s: there is room for %d numbers", where, key->name,
-                           CONFIG_MOST_REALS);
+            snprintf(why, sizeof(reason), "there is room for %d numbers", CONFIG_MOST_REALS);
+            return false;
         }
         word += strspn(word, " ");
         word[strcspn(word, " ")] = '\0';
-        TD_TRY(set_real(key, &list->value[list->count], where, word));
+        if (!cli_read_real(show(word).text, key->low, key->high, &list->value[list->count], why,
+                           sizeof(reason))) {
+            return false;
+        }
     }
-    return TD_OK;
+    return true;
+}
+
+static bool read_none(const config_key *key, void *value, reason why)
+{
+    if (key->kind == CONFIG_INT && key->optional) {
+        *(int64_t *)value = CONFIG_NONE;
+    } else if (key->optional) {
+        *(char *)value = '\0';
+    }
+    snprintf(why, sizeof(reason), "None does not fit; give a value, or leave it out");
+    return key->optional;
+}
+
+static bool read_value(const config_key *key, const char *text, void *value, reason why)
+{
+    switch (key->kind) {
+    case CONFIG_BOOL:
+        return read_flag(text, value, why);
+    case CONFIG_INT:
+        return cli_read_int(show(text).text, key->low, key->high, value, why, sizeof(reason));
+    case CONFIG_REAL:
+        return cli_read_real(show(text).text, key->low, key->high, value, why, sizeof(reason));
+    case CONFIG_TEXT:
+        return read_text(key, text, value, why);
+    case CONFIG_REALS:
+        return read_list(key, text, value, why);
+    }
+    return false;
 }
 
 td_status config_set_scalar(const config_key *key, void *values, const char *where,
                             const char *text, bool quoted)
 {
     static const char *const nothing[] = { "None", "null", "Null", "NULL", "~", NULL };
-    if (!quoted && is_one_of(text, nothing)) {
-        return set_none(key, values, where);
-    }
+    void *value = (char *)values + key->offset;
+    reason why;
+    bool good = false;
     if (quoted && key->kind != CONFIG_TEXT) {
-        return td_fail(TD_E_FORMAT, "%s: %s: \"%s\" is a text; write it without quotes", where,
-                       key->name, show(text).text);
+        snprintf(why, sizeof why, "\"%s\" is a text; write it without quotes", show(text).text);
+    } else if (!quoted && is_one_of(text, nothing)) {
+        good = read_none(key, value, why);
+    } else {
+        good = read_value(key, text, value, why);
     }
-    switch (key->kind) {
-    case CONFIG_BOOL:
-        return set_bool(key, place(key, values), where, text);
-    case CONFIG_INT:
-        return set_int(key, place(key, values), where, text);
-    case CONFIG_REAL:
-        return set_real(key, place(key, values), where, text);
-    case CONFIG_TEXT:
-        return set_text(key, place(key, values), where, text);
-    case CONFIG_REALS:
-        return set_list(key, place(key, values), where, text);
-    }
-    return TD_OK;
+    return good ? TD_OK : td_fail(TD_E_FORMAT, "%s: %s: %s", where, key->name, why);
 }
 
 td_status config_set(const config_schema *schema, void *values, const char *where, const char *key,
@@ -310,7 +277,7 @@ static void put_list(const config_reals *list, char *text, size_t size)
 
 void config_get(const config_key *key, const void *values, char *text, size_t size)
 {
-    const void *at = place_of(key, values);
+    const void *at = (const char *)values + key->offset;
     switch (key->kind) {
     case CONFIG_BOOL:
         snprintf(text, size, "%s", *(const bool *)at ? "True" : "False");
@@ -362,7 +329,7 @@ static void write_value(const config_key *key, const void *values, FILE *out)
 {
     char text[CONFIG_TEXT_BYTES];
     if (key->kind == CONFIG_TEXT) {
-        write_text(place_of(key, values), out);
+        write_text((const char *)values + key->offset, out);
     } else {
         config_get(key, values, text, sizeof text);
         fputs(text, out);

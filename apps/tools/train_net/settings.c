@@ -3,124 +3,123 @@
 
 #include <string.h>
 
-/* One row of the table; MEMBER is where the value lies in the struct. */
-#define ROW(KIND, NAME, MEMBER, STANDARD, LOW, HIGH, CHOICES, OPTIONAL, HELP)                      \
+/* A row of the table: the key, where its value lies in the struct (the value's type says what the
+ * key takes), its default, its help, and what else holds for it. */
+#define KEY(NAME, MEMBER, STANDARD, ...)                                                           \
     {                                                                                              \
-        .name = (NAME), .kind = (KIND), .offset = offsetof(settings, MEMBER),                      \
-        .standard = (STANDARD), .low = (LOW), .high = (HIGH), .choices = (CHOICES),                \
-        .optional = (OPTIONAL), .help = (HELP)                                                     \
+        .name = (NAME), .kind = KIND(&((settings *)0)->MEMBER),                                    \
+        .offset = offsetof(settings, MEMBER), .standard = (STANDARD), .help = __VA_ARGS__          \
     }
-#define FLAG(NAME, MEMBER, STANDARD, HELP)                                                         \
-    ROW(CONFIG_BOOL, NAME, MEMBER, STANDARD, 0, 0, NULL, false, HELP)
-#define COUNT(NAME, MEMBER, STANDARD, LOW, HIGH, HELP)                                             \
-    ROW(CONFIG_INT, NAME, MEMBER, STANDARD, LOW, HIGH, NULL, false, HELP)
-#define REAL(NAME, MEMBER, STANDARD, LOW, HIGH, HELP)                                              \
-    ROW(CONFIG_REAL, NAME, MEMBER, STANDARD, LOW, HIGH, NULL, false, HELP)
-#define TEXT(NAME, MEMBER, STANDARD, HELP)                                                         \
-    ROW(CONFIG_TEXT, NAME, MEMBER, STANDARD, 0, 0, NULL, false, HELP)
-#define CHOICE(NAME, MEMBER, STANDARD, CHOICES, HELP)                                              \
-    ROW(CONFIG_TEXT, NAME, MEMBER, STANDARD, 0, 0, CHOICES, false, HELP)
+#define KIND(PLACE)                                                                                \
+    _Generic((PLACE), bool *: CONFIG_BOOL, int64_t *: CONFIG_INT, double *: CONFIG_REAL,           \
+             settings_text *: CONFIG_TEXT, config_reals *: CONFIG_REALS)
+#define NUMBER(NAME, MEMBER, STANDARD, LOW, HIGH, ...)                                             \
+    KEY(NAME, MEMBER, STANDARD, __VA_ARGS__, .low = (LOW), .high = (HIGH))
 
 static const config_key keys[] = {
-    TEXT("OUT_DIR", out_dir, "./exp", "Folder of checkpoints, metrics and this configuration"),
-    TEXT("CFG_DEST", cfg_dest, "config.yaml", "File in OUT_DIR that gets all keys' values"),
-    ROW(CONFIG_INT, "RNG_SEED", rng_seed, "None", 0, 9e15, NULL, true,
-        "Seed of all that is random: equal seeds give equal runs, bit for bit; None: drawn"),
-    CHOICE("PRECISION", precision, "fp32", "fp32|bf16|bf16x3|tf32|fp16",
-           "Arithmetic of convolutions and matrix products"),
-    FLAG("WINOGRAD", winograd, "False",
-         "3x3 convolutions in fp32 may use Winograd's transform: faster, relative error 2e-6"),
-    TEXT("DEVICE", device, "cpu",
-         "Where to compute: cpu, cpu:1, cuda, cuda:1; cuda is the GPU of a process's local rank"),
-    ROW(CONFIG_TEXT, "MESH", mesh, "None", 0, 0, NULL, true,
-        "How the processes are arranged: rep=2,dp=4; None: what tdrun --mesh says, or dp=*"),
+    KEY("OUT_DIR", out_dir, "./exp", "Folder of checkpoints, metrics and this configuration"),
+    KEY("CFG_DEST", cfg_dest, "config.yaml", "File in OUT_DIR that gets all keys' values"),
+    NUMBER("RNG_SEED", rng_seed, "None", 0, 9e15,
+           "Seed of all that is random: equal seeds give equal runs, bit for bit; None: drawn",
+           .optional = true),
+    KEY("PRECISION", precision, "fp32", "Arithmetic of convolutions and matrix products",
+        .choices = "fp32|bf16|bf16x3|tf32|fp16"),
+    KEY("WINOGRAD", winograd, "False",
+        "3x3 convolutions in fp32 may use Winograd's transform: faster, relative error 2e-6"),
+    KEY("DEVICE", device, "cpu",
+        "Where to compute: cpu, cpu:1, cuda, cuda:1; cuda is the GPU of a process's local rank"),
+    KEY("MESH", mesh, "None",
+        "How the processes are arranged: rep=2,dp=4; None: what tdrun --mesh says, or dp=*",
+        .optional = true),
 
-    TEXT("MODEL.ARCH", model.arch, "resnet18", "The model by its name: resnet50, regnety_160"),
-    COUNT("MODEL.NUM_CLASSES", model.num_classes, "1000", 1, 1000000,
-          "Outputs of the model; the data may have fewer classes"),
-    FLAG("MODEL.PRETRAINED", model.pretrained, "False",
-         "Begin with the weights $TANDEM_MODELS/ARCH.safetensors (or data/models/...)"),
-    FLAG("MODEL.SYNCBN", model.syncbn, "False",
-         "Batch normalisation over the batches of all processes"),
-    ROW(CONFIG_TEXT, "MODEL.WEIGHTS", model.weights, "None", 0, 0, NULL, true,
-        "File whose weights to begin with, or to test"),
-    FLAG("MODEL.DUMMY_INPUT", model.dummy_input, "False",
-         "Noise in place of images: how fast is the machine without its disks?"),
-    COUNT("MODEL.DUMMY_SAMPLES", model.dummy_samples, "1024", 1, 1000000000,
-          "How many samples of noise make an epoch"),
-    CHOICE("MODEL.RECOMPUTE", model.recompute, "none", "none|block|stage",
-           "Keep inputs of blocks or stages only, and run them again in backward: less memory"),
+    KEY("MODEL.ARCH", model.arch, "resnet18", "The model by its name: resnet50, regnety_160"),
+    NUMBER("MODEL.NUM_CLASSES", model.num_classes, "1000", 1, 1000000,
+           "Outputs of the model; the data may have fewer classes"),
+    KEY("MODEL.PRETRAINED", model.pretrained, "False",
+        "Begin with the weights $TANDEM_MODELS/ARCH.safetensors (or data/models/...)"),
+    KEY("MODEL.SYNCBN", model.syncbn, "False",
+        "Batch normalisation over the batches of all processes"),
+    KEY("MODEL.WEIGHTS", model.weights, "None", "File whose weights to begin with, or to test",
+        .optional = true),
+    KEY("MODEL.DUMMY_INPUT", model.dummy_input, "False",
+        "Noise in place of images: how fast is the machine without its disks?"),
+    NUMBER("MODEL.DUMMY_SAMPLES", model.dummy_samples, "1024", 1, 1000000000,
+           "How many samples of noise make an epoch"),
+    KEY("MODEL.RECOMPUTE", model.recompute, "none",
+        "Keep inputs of blocks or stages only, and run them again in backward: less memory",
+        .choices = "none|block|stage"),
 
-    COUNT("TRAIN.BATCH_SIZE", train.batch_size, "32", 1, 1048576, "Pictures of a process's batch"),
-    COUNT("TRAIN.ACCUM_STEPS", train.accum_steps, "1", 1, 1048576,
-          "Batches whose gradients are averaged for one step of the optimizer"),
-    COUNT("TRAIN.IM_SIZE", train.im_size, "224", 1, 8192, "Side of a training image"),
-    TEXT("TRAIN.DATASET", train.dataset, "./data/ILSVRC/", "Folder that holds TRAIN.SPLIT"),
-    TEXT("TRAIN.SPLIT", train.split, "train", "Folder with one sub-folder for each class"),
-    REAL("TRAIN.MIN_AREA", train.min_area, "0.08", 1e-4, 1,
-         "RandomResizedCrop takes at least this part of an image's area"),
-    FLAG("TRAIN.FLIP", train.flip, "True", "Flip every other image, at random"),
-    REAL("TRAIN.COLOR_JITTER", train.color_jitter, "0", 0, 1,
-         "How much brightness, contrast and saturation may change"),
-    FLAG("TRAIN.AUTO_RESUME", train.auto_resume, "True",
-         "Go on from the highest checkpoint in OUT_DIR, if there is one"),
-    FLAG("TRAIN.LOAD_OPT", train.load_opt, "True",
-         "Load the optimizer's state with the weights, where the file has it"),
-    COUNT("TRAIN.KEEP_CHECKPOINTS", train.keep_checkpoints, "0", 0, 1000000,
-          "So many of the newest checkpoints stay; 0: all"),
-    FLAG("TRAIN.SAVE_ASYNC", train.save_async, "False",
-         "Write checkpoints while training goes on, from a copy in memory"),
-    COUNT("TRAIN.WORKERS", train.workers, "4", 0, 256, "Threads that prepare batches; 0: none"),
-    FLAG("TRAIN.PIN_MEMORY", train.pin_memory, "True", "Has an effect only on GPUs"),
-    FLAG("TRAIN.GRAPH", train.graph, "False",
-         "GPUs: record a training step as a CUDA graph, and replay it: the same bits, sooner"),
-    FLAG("TRAIN.AUTOTUNE", train.autotune, "False",
-         "Choose convolutions' algorithms by timing, after the first step, and keep the choices: "
-         "on GPUs, and on CPUs with WINOGRAD"),
-    COUNT("TRAIN.PRINT_FREQ", train.print_freq, "30", 1, 1000000000, "Batches between two lines"),
-    COUNT("TRAIN.TOPK", train.topk, "5", 1, 1000,
-          "The second accuracy: the right class is among so many most probable"),
+    NUMBER("TRAIN.BATCH_SIZE", train.batch_size, "32", 1, 1048576, "Pictures of a process's batch"),
+    NUMBER("TRAIN.ACCUM_STEPS", train.accum_steps, "1", 1, 1048576,
+           "Batches whose gradients are averaged for one step of the optimizer"),
+    NUMBER("TRAIN.IM_SIZE", train.im_size, "224", 1, 8192, "Side of a training image"),
+    KEY("TRAIN.DATASET", train.dataset, "./data/ILSVRC/", "Folder that holds TRAIN.SPLIT"),
+    KEY("TRAIN.SPLIT", train.split, "train", "Folder with one sub-folder for each class"),
+    NUMBER("TRAIN.MIN_AREA", train.min_area, "0.08", 1e-4, 1,
+           "RandomResizedCrop takes at least this part of an image's area"),
+    KEY("TRAIN.FLIP", train.flip, "True", "Flip every other image, at random"),
+    NUMBER("TRAIN.COLOR_JITTER", train.color_jitter, "0", 0, 1,
+           "How much brightness, contrast and saturation may change"),
+    KEY("TRAIN.AUTO_RESUME", train.auto_resume, "True",
+        "Go on from the highest checkpoint in OUT_DIR, if there is one"),
+    KEY("TRAIN.LOAD_OPT", train.load_opt, "True",
+        "Load the optimizer's state with the weights, where the file has it"),
+    NUMBER("TRAIN.KEEP_CHECKPOINTS", train.keep_checkpoints, "0", 0, 1000000,
+           "So many of the newest checkpoints stay; 0: all"),
+    KEY("TRAIN.SAVE_ASYNC", train.save_async, "False",
+        "Write checkpoints while training goes on, from a copy in memory"),
+    NUMBER("TRAIN.WORKERS", train.workers, "4", 0, 256, "Threads that prepare batches; 0: none"),
+    KEY("TRAIN.PIN_MEMORY", train.pin_memory, "True", "Has an effect only on GPUs"),
+    KEY("TRAIN.GRAPH", train.graph, "False",
+        "GPUs: record a training step as a CUDA graph, and replay it: the same bits, sooner"),
+    KEY("TRAIN.AUTOTUNE", train.autotune, "False",
+        "Choose convolutions' algorithms by timing, after the first step, and keep the choices: "
+        "on GPUs, and on CPUs with WINOGRAD"),
+    NUMBER("TRAIN.PRINT_FREQ", train.print_freq, "30", 1, 1000000000, "Batches between two lines"),
+    NUMBER("TRAIN.TOPK", train.topk, "5", 1, 1000,
+           "The second accuracy: the right class is among so many most probable"),
 
-    TEXT("TEST.DATASET", test.dataset, "./data/ILSVRC/", "Folder that holds TEST.SPLIT"),
-    TEXT("TEST.SPLIT", test.split, "val", "Folder with the same classes' sub-folders"),
-    COUNT("TEST.BATCH_SIZE", test.batch_size, "200", 1, 1048576, "Pictures of a process's batch"),
-    COUNT("TEST.IM_SIZE", test.im_size, "256", 1, 8192, "A image's shorter side becomes this"),
-    COUNT("TEST.CROP_SIZE", test.crop_size, "224", 1, 8192, "and its middle is cut out so large"),
-    COUNT("TEST.PRINT_FREQ", test.print_freq, "10", 1, 1000000000, "Batches between two lines"),
+    KEY("TEST.DATASET", test.dataset, "./data/ILSVRC/", "Folder that holds TEST.SPLIT"),
+    KEY("TEST.SPLIT", test.split, "val", "Folder with the same classes' sub-folders"),
+    NUMBER("TEST.BATCH_SIZE", test.batch_size, "200", 1, 1048576, "Pictures of a process's batch"),
+    NUMBER("TEST.IM_SIZE", test.im_size, "256", 1, 8192, "A image's shorter side becomes this"),
+    NUMBER("TEST.CROP_SIZE", test.crop_size, "224", 1, 8192, "and its middle is cut out so large"),
+    NUMBER("TEST.PRINT_FREQ", test.print_freq, "10", 1, 1000000000, "Batches between two lines"),
 
-    REAL("DATA.VAL_FRACTION", data.val_fraction, "0", 0, 0.99,
-         "Test on this part of TRAIN.DATASET's images, whose sub-folders are the classes, and "
-         "train on the rest: no SPLIT, no TEST.DATASET; 0: not"),
-    FLAG("DATA.SKIP_BAD", data.skip_bad, "False",
-         "Pictures that cannot be read are replaced by others, counted and listed"),
+    NUMBER("DATA.VAL_FRACTION", data.val_fraction, "0", 0, 0.99,
+           "Test on this part of TRAIN.DATASET's images, whose sub-folders are the classes, and "
+           "train on the rest: no SPLIT, no TEST.DATASET; 0: not"),
+    KEY("DATA.SKIP_BAD", data.skip_bad, "False",
+        "Pictures that cannot be read are replaced by others, counted and listed"),
 
-    FLAG("CUDNN.BENCHMARK", cudnn.benchmark, "True", "Has an effect only on GPUs"),
-    FLAG("CUDNN.DETERMINISTIC", cudnn.deterministic, "False", "Has an effect only on GPUs"),
+    KEY("CUDNN.BENCHMARK", cudnn.benchmark, "True", "Has an effect only on GPUs"),
+    KEY("CUDNN.DETERMINISTIC", cudnn.deterministic, "False", "Has an effect only on GPUs"),
 
-    COUNT("OPTIM.MAX_EPOCH", optim.max_epoch, "100", 1, 1000000, "Passes over the training data"),
-    CHOICE("OPTIM.LR_POLICY", optim.lr_policy, "cos", "cos|steps", "How the learning rate falls"),
-    REAL("OPTIM.BASE_LR", optim.base_lr, "0.2", 1e-12, 1e6, "Learning rate after the warm-up"),
-    REAL("OPTIM.MIN_LR", optim.min_lr, "0", 0, 1, "Where cos ends, as a part of BASE_LR"),
-    ROW(CONFIG_REALS, "OPTIM.STEPS", optim.steps, "[]", 0, 1e6, NULL, false,
-        "Epochs at which steps multiplies the learning rate by LR_MULT"),
-    REAL("OPTIM.LR_MULT", optim.lr_mult, "0.1", 1e-6, 1e6, "See STEPS"),
-    REAL("OPTIM.MOMENTUM", optim.momentum, "0.9", 0, 1, "SGD's momentum"),
-    REAL("OPTIM.DAMPENING", optim.dampening, "0", 0, 1, "SGD's dampening of the momentum"),
-    FLAG("OPTIM.NESTEROV", optim.nesterov, "True", "SGD looks ahead (Nesterov)"),
-    REAL("OPTIM.WARMUP_FACTOR", optim.warmup_factor, "0.1", 0, 1,
-         "The learning rate begins at this part of itself"),
-    COUNT("OPTIM.WARMUP_EPOCHS", optim.warmup_epochs, "5", 0, 1000000,
-          "and is itself after so many epochs"),
-    FLAG("OPTIM.AFTER_WARMUP", optim.after_warmup, "False",
-         "The warm-up leads to BASE_LR, and cos begins then; False: cos begins at epoch 0, and the "
-         "warm-up multiplies it"),
-    REAL("OPTIM.WEIGHT_DECAY", optim.weight_decay, "5e-05", 0, 1e3, "SGD's weight decay"),
-    REAL("OPTIM.LABEL_SMOOTHING", optim.label_smoothing, "0", 0, 1,
-         "Part of the target that is spread over all classes"),
-    REAL("OPTIM.CLIP_GRAD_NORM", optim.clip_grad_norm, "0", 0, 1e9,
-         "Longer gradients are shortened to this norm; 0: not"),
-    REAL("OPTIM.EMA_DECAY", optim.ema_decay, "0", 0, 0.999999999,
-         "Test and keep a moving average of the weights with this decay; 0: not"),
+    NUMBER("OPTIM.MAX_EPOCH", optim.max_epoch, "100", 1, 1000000, "Passes over the training data"),
+    KEY("OPTIM.LR_POLICY", optim.lr_policy, "cos", "How the learning rate falls",
+        .choices = "cos|steps"),
+    NUMBER("OPTIM.BASE_LR", optim.base_lr, "0.2", 1e-12, 1e6, "Learning rate after the warm-up"),
+    NUMBER("OPTIM.MIN_LR", optim.min_lr, "0", 0, 1, "Where cos ends, as a part of BASE_LR"),
+    NUMBER("OPTIM.STEPS", optim.steps, "[]", 0, 1e6,
+           "Epochs at which steps multiplies the learning rate by LR_MULT"),
+    NUMBER("OPTIM.LR_MULT", optim.lr_mult, "0.1", 1e-6, 1e6, "See STEPS"),
+    NUMBER("OPTIM.MOMENTUM", optim.momentum, "0.9", 0, 1, "SGD's momentum"),
+    NUMBER("OPTIM.DAMPENING", optim.dampening, "0", 0, 1, "SGD's dampening of the momentum"),
+    KEY("OPTIM.NESTEROV", optim.nesterov, "True", "SGD looks ahead (Nesterov)"),
+    NUMBER("OPTIM.WARMUP_FACTOR", optim.warmup_factor, "0.1", 0, 1,
+           "The learning rate begins at this part of itself"),
+    NUMBER("OPTIM.WARMUP_EPOCHS", optim.warmup_epochs, "5", 0, 1000000,
+           "and is itself after so many epochs"),
+    KEY("OPTIM.AFTER_WARMUP", optim.after_warmup, "False",
+        "The warm-up leads to BASE_LR, and cos begins then; False: cos begins at epoch 0, and the "
+        "warm-up multiplies it"),
+    NUMBER("OPTIM.WEIGHT_DECAY", optim.weight_decay, "5e-05", 0, 1e3, "SGD's weight decay"),
+    NUMBER("OPTIM.LABEL_SMOOTHING", optim.label_smoothing, "0", 0, 1,
+           "Part of the target that is spread over all classes"),
+    NUMBER("OPTIM.CLIP_GRAD_NORM", optim.clip_grad_norm, "0", 0, 1e9,
+           "Longer gradients are shortened to this norm; 0: not"),
+    NUMBER("OPTIM.EMA_DECAY", optim.ema_decay, "0", 0, 0.999999999,
+           "Test and keep a moving average of the weights with this decay; 0: not"),
 };
 
 const config_schema settings_schema = { keys, (int)(sizeof keys / sizeof *keys) };
