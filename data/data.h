@@ -65,8 +65,9 @@ struct td_dataset {
     td_shape target_shape; /* of one sample's y, if regression is set; y has x's dtype then */
 
     /* The library's own. */
-    int loaders, parts; /* open loaders; parts (td_split, td_dataset_head) not freed yet */
-    bool freed;         /* td_dataset_free was called, and parts keep the dataset */
+    int loaders, parts;        /* open loaders; parts (td_split, td_dataset_head) not freed yet */
+    bool freed;                /* td_dataset_free was called, and parts keep the dataset */
+    struct td_dataset *scaled; /* the samples as td_standardize made them, or NULL */
 };
 
 /* Frees a dataset; NULL is fine. It is a fatal error to free a dataset while one of its loaders is
@@ -167,7 +168,8 @@ td_status td_wine_split(const char *csv_path, double test_size, uint32_t seed, t
 typedef enum td_cifar_kind { TD_CIFAR10 = 10, TD_CIFAR100 = 100 } td_cifar_kind;
 td_status td_cifar_open(const char *folder, td_cifar_kind kind, bool train, td_dataset **dataset);
 
-/* Downloads the official archive, checks its MD5 sum and unpacks it into folder. A download that
+/* Downloads the official archive, checks its MD5 sum and unpacks it into folder, unless the set is
+ * there. A download that
  * was interrupted continues where it ended. Progress is shown on stderr if stderr is a terminal.
  * url NULL: the official address. TD_E_UNSUPPORTED: tandem was built without libcurl. */
 td_status td_cifar_download(const char *folder, td_cifar_kind kind, const char *url);

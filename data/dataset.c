@@ -10,12 +10,18 @@ void td_dataset_count_loader(const td_dataset *dataset, int by)
     __atomic_add_fetch(&((td_dataset *)(uintptr_t)dataset)->loaders, by, __ATOMIC_RELAXED);
 }
 
+static void end(td_dataset *dataset)
+{
+    td_dataset_free(dataset->scaled);
+    dataset->vtable->free(dataset);
+}
+
 void td_dataset_count_part(const td_dataset *dataset, int by)
 {
     td_dataset *d = (td_dataset *)(uintptr_t)dataset;
     d->parts += by;
     if (d->parts == 0 && d->freed) {
-        d->vtable->free(d);
+        end(d);
     }
 }
 
@@ -32,7 +38,7 @@ void td_dataset_free_at(td_dataset *dataset, td_site at)
                dataset->vtable->kind);
     dataset->freed = true;
     if (dataset->parts == 0) {
-        dataset->vtable->free(dataset);
+        end(dataset);
     }
 }
 

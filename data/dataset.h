@@ -12,20 +12,16 @@ void td_dataset_count_part(const td_dataset *dataset, int by);
 /* Samples held in tensors: td_tensor_dataset's, and those of a CSV file. */
 typedef struct td_rows {
     td_dataset base;
-    td_dataset_vtable vtable;   /* base.vtable */
-    td_tensor *x, *y;           /* [length, sample...]; [length] i64 or [length, target...] */
-    char **names;               /* of classes; base.class_names, or NULL */
-    td_standard_scaler *scaler; /* of td_standardize, or NULL */
-    struct td_rows *scaled;     /* the samples with it, or NULL */
+    td_dataset_vtable vtable; /* base.vtable */
+    td_tensor *x, *y;         /* [length, sample...]; [length] i64 or [length, target...] */
+    char **names;             /* of classes; base.class_names, or NULL */
 } td_rows;
 
 /* Samples of another dataset: its first `length`, or those that index names. */
 typedef struct td_part {
     td_dataset base;
     const td_dataset *whole;
-    int64_t *index;             /* [length], or NULL: sample i is the whole's sample i */
-    td_standard_scaler *scaler; /* of td_standardize, or NULL */
-    td_rows *scaled;            /* the samples with it, or NULL */
+    int64_t *index; /* [length], or NULL: sample i is the whole's sample i */
 } td_part;
 
 /* A dataset of x and y, which it takes over, also when it fails; base is filled in from them, but
@@ -35,8 +31,8 @@ td_rows *td_rows_new(const char *kind, td_tensor *x, td_tensor *y);
 /* Sample i as doubles, standardised if the dataset is; false: the samples are not held in tensors.
  * values NULL: only says whether they are. */
 bool td_rows_read(const td_dataset *dataset, int64_t i, double *values);
-/* Such a dataset's samples as they are read; NULL with td_last_error(). */
-td_rows *td_rows_copy(const td_dataset *dataset);
+/* Such a dataset's samples, standardised; NULL with td_last_error(). */
+td_rows *td_rows_scaled(const td_dataset *dataset, const td_standard_scaler *scaler);
 
 /* The part behind a dataset, or NULL if it is none. */
 const td_part *td_part_of(const td_dataset *dataset);

@@ -85,12 +85,6 @@ static td_status make_order(td_loader *loader)
                          (long long)room);
 }
 
-static td_status make_maker(td_loader *loader)
-{
-    loader->maker = td_batch_maker_new(&loader->plan);
-    return loader->maker != NULL ? TD_OK : TD_E_NOMEM;
-}
-
 td_loader *td_loader_open_at(td_loader_options o, td_site at)
 {
     (void)at;
@@ -115,7 +109,8 @@ td_loader *td_loader_open_at(td_loader_options o, td_site at)
     loader->generator = o.generator;
     td_dataset_count_loader(dataset, 1);
     if (check_options(dataset, &o) != TD_OK || plan_epoch(loader, &o) != TD_OK ||
-        make_order(loader) != TD_OK || make_maker(loader) != TD_OK) {
+        make_order(loader) != TD_OK ||
+        (loader->maker = td_batch_maker_new(&loader->plan)) == NULL) {
         td_loader_close(loader);
         return NULL;
     }
@@ -148,11 +143,6 @@ static void rest(td_loader *loader)
     if (loader->maker->type->rest != NULL) {
         loader->maker->type->rest(loader->maker);
     }
-}
-
-static void start(td_loader *loader)
-{
-    loader->maker->type->start(loader->maker, loader->order, loader->epoch, loader->position);
 }
 
 static void make(td_loader *loader)
@@ -198,7 +188,7 @@ static bool begin_epoch(td_loader *loader)
         }
     }
     loader->running = true;
-    start(loader);
+    loader->maker->type->start(loader->maker, loader->order, loader->epoch, loader->position);
     return true;
 }
 

@@ -1,7 +1,6 @@
 /* Parts of a dataset: its first samples, and a split into training and test samples; standardising
  * both parts alike. */
 #include "data/dataset.h"
-#include "data/parse.h"
 #include "tensor/extend.h"
 
 #include <float.h>
@@ -11,11 +10,13 @@
 
 /* ---- a part ---- */
 
-static td_status fetch_numbers(const td_part *part, const int64_t *index, int64_t n, uint64_t epoch,
-                               td_tensor *x, td_tensor *y)
+static td_status part_fetch(const td_dataset *dataset, const int64_t *index, int64_t n,
+                            uint64_t epoch, td_tensor *x, td_tensor *y)
 {
-    if (part->index == NULL) {
-        return part->whole->vtable->fetch(part->whole, index, n, epoch, x, y);
+    const td_part *part = (const td_part *)dataset;
+    if (dataset->scaled != NULL || part->index == NULL) {
+        const td_dataset *from = dataset->scaled != NULL ? dataset->scaled : part->whole;
+        return from->vtable->fetch(from, index, n, epoch, x, y);
     }
     int64_t *numbers = malloc((size_t)n * sizeof *numbers);
     if (numbers == NULL) {
@@ -29,26 +30,11 @@ static td_status fetch_numbers(const td_part *part, const int64_t *index, int64_
     return status;
 }
 
-static td_status part_fetch(const td_dataset *dataset, const int64_t *index, int64_t n,
-                            uint64_t epoch, td_tensor *x, td_tensor *y)
-{
-    const td_part *part = (const td_part *)dataset;
-    if (part->scaled != NULL) {
-        const td_dataset *scaled = &part->scaled->base;
-        return scaled->vtable->fetch(scaled, index, n, epoch, x, y);
-    }
-    return fetch_numbers(part, index, n, epoch, x, y);
-}
-
 static void part_free(td_dataset *dataset)
 {
     td_part *part = (td_part *)dataset;
     td_dataset_count_part(part->whole, -1);
     free(part->index);
-    free(part->scaler);
-    if (part->scaled != NULL) {
-        td_dataset_free(&part->scaled->base);
-    }
     free(part);
 }
 
@@ -78,6 +64,7 @@ static td_dataset *part_new(const td_dataset *whole, const int64_t *index, int64
     part->base.length = n;
     part->base.loaders = part->base.parts = 0;
     part->base.freed = false;
+    part->base.scaled = NULL;
     td_dataset_count_part(whole, 1);
     return &part->base;
 }
@@ -184,13 +171,6 @@ static void fit(const td_dataset *dataset, td_standard_scaler *scaler)
     }
 }
 
-/* Where a dataset keeps its scaler. */
-static td_standard_scaler **scaler_of(td_dataset *dataset)
-{
-    return td_part_of(dataset) != NULL ? &((td_part *)dataset)->scaler
-                                       : &((td_rows *)dataset)->scaler;
-}
-
 static td_status check_scalable(td_dataset *dataset, const char *name)
 {
     if (dataset->length < 1 || !td_rows_read(dataset, 0, NULL)) {
@@ -204,7 +184,7 @@ static td_status check_scalable(td_dataset *dataset, const char *name)
         return td_fail(TD_E_UNSUPPORTED, "td_standardize: %lld features; at most %d are possible",
                        (long long)dataset->sample_shape.dim[0], TD_SCALER_FEATURES);
     }
-    if (*scaler_of(dataset) != NULL || dataset->loaders > 0) {
+    if (dataset->scaled != NULL || dataset->loaders > 0) {
         return td_fail(TD_E_ARG, "td_standardize: the %s set %s", name,
                        dataset->loaders > 0 ? "has an open loader; standardise before opening one"
                                             : "is standardised already");
@@ -212,18 +192,11 @@ static td_status check_scalable(td_dataset *dataset, const char *name)
     return TD_OK;
 }
 
-static td_status set_scaler(td_dataset *dataset, const td_standard_scaler *scaler)
+static td_status scale(td_dataset *dataset, const td_standard_scaler *scaler)
 {
-    td_standard_scaler *copy = malloc(sizeof *copy);
-    if (copy == NULL) {
-        return td_fail(TD_E_NOMEM, "td_standardize: no memory");
-    }
-    *copy = *scaler;
-    *scaler_of(dataset) = copy;
-    td_rows **scaled =
-        td_part_of(dataset) != NULL ? &((td_part *)dataset)->scaled : &((td_rows *)dataset)->scaled;
-    *scaled = td_rows_copy(dataset);
-    return *scaled != NULL ? TD_OK : TD_E_NOMEM;
+    td_rows *scaled = td_rows_scaled(dataset, scaler);
+    dataset->scaled = scaled != NULL ? &scaled->base : NULL;
+    return scaled != NULL ? TD_OK : TD_E_NOMEM;
 }
 
 td_status td_standardize(td_dataset *train, td_dataset *test, td_standard_scaler *scaler)
@@ -240,6 +213,6 @@ td_status td_standardize(td_dataset *train, td_dataset *test, td_standard_scaler
         }
     }
     fit(train, s);
-    TD_TRY(set_scaler(train, s));
-    return test != NULL ? set_scaler(test, s) : TD_OK;
+    TD_TRY(scale(train, s));
+    return test != NULL ? scale(test, s) : TD_OK;
 }

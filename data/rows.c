@@ -69,8 +69,7 @@ static td_status rows_fetch(const td_dataset *dataset, const int64_t *index, int
                             uint64_t epoch, td_tensor *x, td_tensor *y)
 {
     (void)epoch;
-    const td_rows *rows = (const td_rows *)dataset;
-    rows = rows->scaled != NULL ? rows->scaled : rows;
+    const td_rows *rows = (const td_rows *)(dataset->scaled != NULL ? dataset->scaled : dataset);
     gather(rows->x, index, n, x);
     gather(rows->y, index, n, y);
     return TD_OK;
@@ -87,10 +86,6 @@ static void rows_free(td_dataset *dataset)
         free(rows->names[i]);
     }
     free(rows->names);
-    free(rows->scaler);
-    if (rows->scaled != NULL) {
-        td_dataset_free(&rows->scaled->base);
-    }
     free(rows);
 }
 
@@ -182,37 +177,25 @@ td_dataset *td_tensor_dataset_at(const td_tensor *x, const td_tensor *y, td_site
 
 /* ---- samples as doubles ---- */
 
-static void scale(const td_standard_scaler *scaler, double *values)
-{
-    for (int f = 0; scaler != NULL && values != NULL && f < scaler->features; f++) {
-        values[f] = (values[f] - scaler->mean[f]) / scaler->scale[f];
-    }
-}
-
 bool td_rows_read(const td_dataset *dataset, int64_t i, double *values)
 {
     const td_part *part = td_part_of(dataset);
-    if (part != NULL) {
-        if (!td_rows_read(part->whole, part->index != NULL ? part->index[i] : i, values)) {
-            return false;
-        }
-        scale(part->scaler, values);
-        return true;
+    if (part != NULL && dataset->scaled == NULL) {
+        return td_rows_read(part->whole, part->index != NULL ? part->index[i] : i, values);
     }
-    if (dataset->vtable->fetch != rows_fetch || dataset->sample_shape.ndim != 1) {
+    const td_rows *rows = (const td_rows *)(dataset->scaled != NULL ? dataset->scaled : dataset);
+    if (rows->base.vtable->fetch != rows_fetch || dataset->sample_shape.ndim != 1) {
         return false;
     }
-    const td_rows *rows = (const td_rows *)dataset;
     const void *data = td_data(rows->x);
     for (int64_t f = 0; values != NULL && f < dataset->sample_shape.dim[0]; f++) {
         values[f] =
             td_load_element(data, rows->x->dtype, i * rows->x->stride[0] + f * rows->x->stride[1]);
     }
-    scale(rows->scaler, values);
     return true;
 }
 
-td_rows *td_rows_copy(const td_dataset *dataset)
+td_rows *td_rows_scaled(const td_dataset *dataset, const td_standard_scaler *scaler)
 {
     int64_t n = dataset->length, features = dataset->sample_shape.dim[0];
     td_tensor *x = td_new(td_batch_shape(dataset, n), dataset->dtype, TD_CPU);
@@ -227,7 +210,8 @@ td_rows *td_rows_copy(const td_dataset *dataset)
     for (int64_t i = 0; fetched && i < n; i++) {
         td_rows_read(dataset, i, values);
         for (int64_t f = 0; f < features; f++) {
-            td_store_element(td_data_rw(x), x->dtype, i * features + f, values[f]);
+            td_store_element(td_data_rw(x), x->dtype, i * features + f,
+                             (values[f] - scaler->mean[f]) / scaler->scale[f]);
         }
     }
     free(index);
@@ -236,5 +220,5 @@ td_rows *td_rows_copy(const td_dataset *dataset)
         td_free(y);
         return NULL;
     }
-    return td_rows_new("rows", x, y);
+    return td_rows_new("standardised rows", x, y);
 }

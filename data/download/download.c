@@ -1,6 +1,5 @@
 /* Getting CIFAR: lock the folder, transfer, check, unpack. */
 #include "data/download/download.h"
-#include "data/parse.h"
 #include "tensor/folders.h"
 
 #include <errno.h>
@@ -9,8 +8,19 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
+
+/* Whether the set is there, and good. */
+static bool is_there(const char *folder, td_cifar_kind kind)
+{
+    td_status status = TD_OK;
+    for (int train = 0; train < 2 && status == TD_OK; train++) {
+        td_dataset *set;
+        status = td_cifar_open(folder, kind, train, &set);
+        td_dataset_free(set);
+    }
+    return status == TD_OK;
+}
 
 td_status td_cifar_download(const char *folder, td_cifar_kind kind, const char *url)
 {
@@ -28,29 +38,6 @@ td_status td_file_md5(const char *path, char hex[33])
     return MD5File(path, hex) != NULL
                ? TD_OK
                : td_fail(TD_E_IO, "%s: cannot be read: %s", path, strerror(errno));
-}
-
-static bool all_whole(const char *where, const char *const *names, td_cifar_kind kind, int64_t most)
-{
-    for (; *names != NULL; names++) {
-        char path[TD_CIFAR_PATH];
-        struct stat info;
-        int64_t records;
-        if (td_join_path(path, where, *names) != TD_OK || stat(path, &info) != 0 ||
-            td_cifar_check_size(info.st_size, kind, most, path, &records) != TD_OK) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Whether the set is there already. */
-static bool is_there(const char *folder, td_cifar_kind kind, const td_cifar_files *files)
-{
-    char where[TD_CIFAR_PATH];
-    return td_cifar_locate(folder, files, files->train, where) == TD_OK &&
-           all_whole(where, files->train, kind, files->train_records) &&
-           all_whole(where, files->test, kind, files->test_records);
 }
 
 /* Transfers into path and compares the checksum. Old bytes that have turned out wrong are thrown
@@ -94,7 +81,7 @@ static td_status fetch_and_unpack(const char *folder, td_cifar_kind kind,
         }
     }
     TD_TRY(td_cifar_unpack(archive, kind, folder));
-    if (!is_there(folder, kind, files)) {
+    if (!is_there(folder, kind)) {
         return td_fail(
             TD_E_FORMAT,
             "%s is not the official archive: files of %s are missing, or their sizes are "
@@ -129,7 +116,7 @@ td_status td_cifar_fetch(const char *folder, td_cifar_kind kind, const td_downlo
     }
     flock(lock, LOCK_EX);
     td_status status =
-        is_there(folder, kind, files) ? TD_OK : fetch_and_unpack(folder, kind, files, &filled);
+        is_there(folder, kind) ? TD_OK : fetch_and_unpack(folder, kind, files, &filled);
     close(lock);
     return status;
 }
@@ -141,6 +128,9 @@ td_status td_cifar_fetch(const char *folder, td_cifar_kind kind, const td_downlo
     const td_cifar_files *files = td_cifar_files_of(kind);
     if (files == NULL) {
         return TD_E_ARG;
+    }
+    if (is_there(folder, kind)) {
+        return TD_OK;
     }
     static const char missing[] = ""
 #ifndef TD_HAVE_CURL

@@ -20,26 +20,17 @@ static void announce_synthetic(FILE *out, const char *folder)
     fflush(out);
 }
 
-/* Downloading may fail if no folder was named: there are still synthetic images. */
-static td_status download_if_missing(const char *named)
+/* May fail if no folder was named: there are still synthetic images. */
+static td_status download(const char *named)
 {
-    const char *folder = named != NULL ? named : DEFAULT_FOLDER;
-    td_status status = TD_OK;
-    for (int train = 0; status == TD_OK && train < 2; train++) {
-        td_dataset *found;
-        status = td_cifar_open(folder, TD_CIFAR10, train, &found);
-        td_dataset_free(found);
+    td_status status = td_cifar_download(named != NULL ? named : DEFAULT_FOLDER, TD_CIFAR10, NULL);
+    if (status == TD_OK) {
+        return TD_OK;
     }
-    if (status != TD_E_NOTFOUND) {
-        return status;
-    }
-    status = td_cifar_download(folder, TD_CIFAR10, NULL);
-    if (status != TD_OK) {
-        td_fail_context(status, "CIFAR-10 cannot be downloaded");
-        if (named == NULL) {
-            fprintf(stderr, "%s\n", td_last_error());
-            return TD_OK;
-        }
+    td_fail_context(status, "CIFAR-10 cannot be downloaded");
+    if (named == NULL) {
+        fprintf(stderr, "%s\n", td_last_error());
+        return TD_OK;
     }
     return status;
 }
@@ -47,8 +38,7 @@ static td_status download_if_missing(const char *named)
 static td_status find(const cifar_source *source, cifar_data *data)
 {
     if (source->download) {
-        const char *named = source->folder != NULL ? source->folder : getenv("TANDEM_DATA");
-        TD_TRY(download_if_missing(named));
+        TD_TRY(download(source->folder != NULL ? source->folder : getenv("TANDEM_DATA")));
     }
     TD_TRY(td_cifar_or_synthetic(source->folder, &data->whole_train, &data->whole_test,
                                  .limit = source->limit, .seed = source->seed));
