@@ -26,12 +26,12 @@ static td_status cannot_write(const char *path)
 
 /* ---- TensorBoard event files, written by hand: they are small enough ----
  *
- * A file is a row of TFRecords (little-endian), each holding one Event message (protobuf):
- *   record   u64 length | u32 masked crc of the length | bytes | u32 masked crc of the bytes
- *   masked   crc32c rotated right by 15, plus 0xa282ead8
- *   Event    1: double wall_time, 2: int64 step, 3: string file_version, 5: Summary
- *   Summary  1: repeated Value; Value  1: string tag, 2: float simple_value
- * (tensorflow/core/lib/io/record_writer.h, core/util/event.proto, core/framework/summary.proto) */
+ * A file is a row of TFRecords (little-endian), each holding one Event message
+ * (protobuf): record   u64 length | u32 masked crc of the length | bytes | u32 masked crc of the
+ * bytes masked   crc32c rotated right by 15, plus 0xa282ead8 Event    1: double wall_time, 2: int64
+ * step, 3: string file_version, 5: Summary Summary  1: repeated Value; Value  1: string tag, 2:
+ * float simple_value (tensorflow/core/lib/io/record_writer.h, core/util/event.proto,
+ * core/framework/summary.proto) */
 
 /* A message under construction. */
 typedef struct message {
@@ -39,6 +39,7 @@ typedef struct message {
     size_t size;
 } message;
 
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "event files are little-endian");
 enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 }; /* protobuf's wire types */
 
 static void append(message *m, const void *bytes, size_t size)
@@ -47,13 +48,6 @@ static void append(message *m, const void *bytes, size_t size)
                sizeof(m->bytes));
     memcpy(m->bytes + m->size, bytes, size);
     m->size += size;
-}
-
-static void append_little_endian(message *m, uint64_t value, int bytes)
-{
-    for (int i = 0; i < bytes; i++) {
-        append(m, &(unsigned char){ (unsigned char)(value >> (8 * i)) }, 1);
-    }
 }
 
 static void append_varint(message *m, uint64_t value)
@@ -78,11 +72,11 @@ static void append_bytes(message *m, int field, const void *bytes, size_t size)
 }
 
 /* CRC-32C (Castagnoli), reflected polynomial 0x82f63b78. */
-static uint32_t masked_crc(const unsigned char *bytes, size_t size)
+static uint32_t masked_crc(const void *bytes, size_t size)
 {
     uint32_t crc = 0xffffffffu;
-    for (size_t i = 0; i < size; i++) {
-        crc ^= bytes[i];
+    for (const unsigned char *at = bytes; size > 0; at++, size--) {
+        crc ^= *at;
         for (int bit = 0; bit < 8; bit++) {
             crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0);
         }
@@ -93,38 +87,31 @@ static uint32_t masked_crc(const unsigned char *bytes, size_t size)
 
 static td_status write_record(const metrics *l, const message *m)
 {
-    message head = { .size = 0 }, tail = { .size = 0 };
-    append_little_endian(&head, m->size, 8);
-    append_little_endian(&head, masked_crc(head.bytes, 8), 4);
-    append_little_endian(&tail, masked_crc(m->bytes, m->size), 4);
-    fwrite(head.bytes, 1, head.size, l->events);
+    uint64_t size = m->size;
+    uint32_t head = masked_crc(&size, sizeof size), tail = masked_crc(m->bytes, m->size);
+    fwrite(&size, sizeof size, 1, l->events);
+    fwrite(&head, sizeof head, 1, l->events);
     fwrite(m->bytes, 1, m->size, l->events);
-    fwrite(tail.bytes, 1, tail.size, l->events);
+    fwrite(&tail, sizeof tail, 1, l->events);
     bool written = fflush(l->events) == 0 && !ferror(l->events);
     return written ? TD_OK : cannot_write(l->events_path);
 }
 
-static void append_double(message *m, int field, double value)
+/* A double or a float. */
+static void append_real(message *m, int field, const void *value, size_t size)
 {
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    append_tag(m, field, FIXED64);
-    append_little_endian(m, bits, 8);
+    append_tag(m, field, size == sizeof(double) ? FIXED64 : FIXED32);
+    append(m, value, size);
 }
 
-static void append_float(message *m, int field, float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    append_tag(m, field, FIXED32);
-    append_little_endian(m, bits, 4);
-}
-
-static double wall_time(void)
+/* The time that each event begins with. */
+static message event_now(void)
 {
     struct timespec t;
+    message m = { .size = 0 };
     clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    append_real(&m, 1, &(double){ (double)t.tv_sec + 1e-9 * (double)t.tv_nsec }, sizeof(double));
+    return m;
 }
 
 static td_status open_events(metrics *l, const char *dir)
@@ -137,8 +124,7 @@ static td_status open_events(metrics *l, const char *dir)
     if (l->events == NULL) {
         return cannot_write(l->events_path);
     }
-    message m = { .size = 0 };
-    append_double(&m, 1, wall_time());
+    message m = event_now();
     append_bytes(&m, 3, "brain.Event:2", strlen("brain.Event:2"));
     return write_record(l, &m);
 }
@@ -146,16 +132,15 @@ static td_status open_events(metrics *l, const char *dir)
 /* One event with several scalars; NaN: none. */
 static td_status write_event(const metrics *l, int64_t step, const double *values)
 {
-    message summary = { .size = 0 }, event = { .size = 0 };
+    message summary = { .size = 0 }, event = event_now();
     for (int i = 0; i < l->count; i++) {
         if (!isnan(values[i])) {
             message value = { .size = 0 };
             append_bytes(&value, 1, l->names[i], strlen(l->names[i]));
-            append_float(&value, 2, (float)values[i]);
+            append_real(&value, 2, &(float){ (float)values[i] }, sizeof(float));
             append_bytes(&summary, 1, value.bytes, value.size);
         }
     }
-    append_double(&event, 1, wall_time());
     append_tag(&event, 2, VARINT);
     append_varint(&event, (uint64_t)step);
     append_bytes(&event, 5, summary.bytes, summary.size);
