@@ -79,18 +79,7 @@ static void read_options(job *j, int argc, char **argv)
 
 static td_status apply_options(job *j)
 {
-    td_math math = { 0 };
-    TD_REQUIRE(td_precision_parse(j->args.precision_name, &math.precision), TD_HERE,
-               "--precision %s is none of its choices", j->args.precision_name);
-    td_status parsed = td_device_parse(j->args.device_name, &j->args.device);
-    if (parsed != TD_OK) {
-        return td_fail_context(parsed, "--device");
-    }
-    TD_TRY(td_precision_check(j->args.device, math.precision));
-    td_set_math(math);
-    if (j->args.threads > 0) {
-        TD_TRY(td_set_threads(TD_CPU, (int)j->args.threads));
-    }
+    TD_TRY(train_args_apply(&j->args, app_name));
     if (j->args.save_model != NULL) {
         TD_TRY(check_can_save(j->args.save_model));
     }
@@ -251,6 +240,7 @@ int main(int argc, char **argv)
 {
     job j = { .args = { .precision_name = "fp32",
                         .device_name = "cpu",
+                        .words = { .device = "--device" },
                         .workers = train_default_workers() },
               .recipe = "sgd",
               .width = 1.0,

@@ -213,7 +213,8 @@ td_status train_args_apply(train_args *args, const char *task)
     }
     TD_TRY(choose_device(args, &args->device));
     if (args->threads > 0) {
-        TD_TRY(td_set_threads(args->device, (int)args->threads));
+        bool gpu = args->device.type != TD_DEVICE_CPU; /* its host's threads, then */
+        TD_TRY(td_set_threads(gpu ? TD_CPU : args->device, (int)args->threads));
     }
     if (args->pin) {
         bool several = td_dist_is_initialized();
