@@ -22,7 +22,7 @@ static td_status program(train_run *r)
     TD_TRY(classify_load_weights(c));
     progress_begin(&r->progress, ranks_first(), 0);
     signals_catch(ranks_first());
-    TD_TRY(classify_test(c, &e));
+    TD_TRY(train_evaluate(r, c->s.test.batch_size, &e));
     if (e.stopped) {
         r->stop = true;
         return TD_OK;

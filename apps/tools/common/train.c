@@ -53,29 +53,32 @@ enum { LOSS, RIGHT, RIGHT_K, OUTCOME /* of the loss scaler */, RESULTS };
  * gets its name. */
 static td_status count_step(train_run *r, const double *results, int64_t samples)
 {
-    double own[] = { results[LOSS],
-                     results[RIGHT],
-                     (double)samples,
-                     stop_requested(),
-                     r->recipe.top_k > 0 ? results[RIGHT_K] : 0,
-                     r->saving != NULL && !td_saving_is_written(r->saving) };
-    double all[] = { own[0], own[1], own[2], own[3], own[4], own[5] };
-    TD_TRY(ranks_sum(all, 6));
-    const double *shown = r->args.own_metrics ? own : all;
+    double sums[] = { results[LOSS],
+                      results[RIGHT],
+                      (double)samples,
+                      stop_requested(),
+                      r->recipe.top_k > 0 ? results[RIGHT_K] : 0,
+                      r->saving != NULL && !td_saving_is_written(r->saving) };
+    TD_TRY(ranks_sum(sums, 6));
     r->state.batch++;
-    r->state.loss_sum += r->args.own_metrics ? own[0] : all[0] / td_dist_world_size();
-    r->state.correct += (int64_t)shown[1];
-    r->state.correct_k += (int64_t)shown[4];
-    r->state.seen += (int64_t)shown[2];
-    r->step_samples = (int64_t)all[2];
-    r->stop = all[3] > 0;
-    return all[5] == 0 ? train_save_finish(r) : TD_OK;
+    r->state.loss_sum += sums[0] / td_dist_world_size();
+    r->state.correct += (int64_t)sums[1];
+    r->state.correct_k += (int64_t)sums[4];
+    r->state.seen += (int64_t)sums[2];
+    r->step_samples = (int64_t)sums[2];
+    r->stop = sums[3] > 0;
+    return sums[5] == 0 ? train_save_finish(r) : TD_OK;
 }
 
 static td_status check_step(const train_run *r, double loss)
 {
     TD_TRY(r->ddp_status); /* a peer may have died */
-    return check_loss(loss, r->state.epoch + 1, r->state.batch + 1, r->args.words.lr);
+    return isfinite(loss)
+               ? TD_OK
+               : td_fail(TD_E_ARG,
+                         "the loss is %g in epoch %" PRId64 ", step %" PRId64
+                         ": try a lower %s; --debug-nan names the operation where it began",
+                         loss, r->state.epoch + 1, r->state.batch + 1, r->args.words.lr);
 }
 
 /* After gradients beyond f16 the scale is smaller from the next step on, if it can be. */
@@ -408,29 +411,13 @@ static td_status prepare(train_run *r)
     return r->args.summary ? show_summary(r) : TD_OK;
 }
 
-td_status train_evaluate(train_run *r, const evaluate_options *options, evaluation *result)
-{
-    evaluate_options o = *options;
-    o.streamed = r->args.streamed;
-    o.kept = &r->kept;
-    if (r->ema == NULL) {
-        return evaluate(r->net, r->test, &o, result);
-    }
-    td_ema_swap(r->ema);
-    td_status status = evaluate(r->net, r->test, &o, result);
-    td_ema_swap(r->ema);
-    return status;
-}
-
 static td_status test(train_run *r)
 {
     evaluation result;
     if (r->test == NULL || r->task->tested == NULL) {
         return TD_OK;
     }
-    TD_TRY(train_evaluate(
-        r, &(evaluate_options){ .batch_size = TEST_BATCH, .workers = (int)r->args.workers },
-        &result));
+    TD_TRY(train_evaluate(r, TEST_BATCH, &result));
     return r->task->tested(r, &result);
 }
 

@@ -38,6 +38,8 @@ typedef struct train_task {
     /* NULL, or runs after each epoch, before it is saved. It may end early and set r->stop; the
      * epoch then is saved as one whose steps are all done, and the resumed run validates. */
     td_status (*validate)(train_run *r);
+    /* NULL, or is told of each batch (from 1) of this rank's part what there is so far. */
+    void (*batch_tested)(train_run *r, const evaluation *so_far, int64_t batch, int64_t batches);
     /* Where a checkpoint goes that is written in mid-epoch. */
     void (*latest)(const train_run *r, char *path);
     void (*saved)(train_run *r, const char *path, bool at_epoch); /* says so; on rank 0 */
@@ -83,8 +85,9 @@ struct train_run {
     train_args args;
     char data_name[128];            /* "cifar10, 50000 images": what a checkpoint was trained on */
     const td_dataset *train, *test; /* the task's */
-    evaluate_kept kept;             /* of test */
-    td_module *net;                 /* these three are made by the program, ended by train_end */
+    td_loader *test_loader;         /* of train_evaluate, kept if its images lie on a GPU */
+    td_generator test_generator;
+    td_module *net; /* these three are made by the program, ended by train_end */
     td_optim *optim;
     td_loader *loader;
     td_ddp_options ddp; /* for the program to call td_ddp with: --comm-hook, --shard */
@@ -156,7 +159,7 @@ int64_t train_steps_done(const train_run *r); /* in the whole run */
 
 int64_t train_group_size(const train_run *r); /* batches for one step of the optimizer */
 
-/* Means of the running epoch, over all ranks (or rank 0's own: --own-metrics). */
+/* Means of the running epoch, over all ranks. */
 double train_epoch_loss(const train_run *r);
 double train_epoch_accuracy(const train_run *r);
 double train_epoch_accuracy_k(const train_run *r);
@@ -182,8 +185,13 @@ typedef enum train_metric {
 /* Logs a test, on rank 0. */
 td_status train_log_test(const train_run *r, const evaluation *e);
 
-/* Validates: r->test with r->net or, if there are averaged weights, with those. */
-td_status train_evaluate(train_run *r, const evaluate_options *options, evaluation *result);
+/* A pass over r->test with r->net or, if there are averaged weights, with those (evaluate.c): in
+ * evaluation mode, without gradients; with several processes each takes its part, and all get the
+ * figures of the whole, with rank 0's running statistics. The net is left in training mode. It
+ * draws nothing from the default generator, so training goes on as if it had not been. A signal
+ * stops it on all ranks if the task validates, as a resumed run does so again. Always with the same
+ * batch size. */
+td_status train_evaluate(train_run *r, int64_t batch_size, evaluation *result);
 
 /* Whether this step or epoch (from 1) is one of every `every`; 0: none is. */
 bool train_is_due(int64_t number, int64_t every);

@@ -141,8 +141,6 @@ void train_args_rank_options(train_args *args)
     args->timeout = 300;
     args->comm_hook = args->shard = "none";
     const cli_option table[] = {
-        cli_flag("own-metrics", &args->own_metrics,
-                 "Print loss and accuracy of rank 0's own samples, not those of all ranks"),
         cli_real("timeout", &args->timeout, 0.1, 1e6, "Seconds that processes wait for each other",
                  .argument = "S"),
         cli_text("comm-hook", "NAME", &args->comm_hook,

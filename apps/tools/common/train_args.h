@@ -29,7 +29,6 @@ typedef struct train_args {
     const char *precision_name;
     bool winograd, autotune, graph, streamed;
     bool auto_resume, debug_nan, summary;
-    bool own_metrics;      /* of several processes: rank 0's own metrics, not those of all */
     double timeout;        /* seconds that ranks wait for each other */
     const char *recompute; /* none, block, stage */
     const char *comm_hook; /* train_hook_read; NULL: none */

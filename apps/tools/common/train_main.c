@@ -54,7 +54,7 @@ static void end(train_run *r)
     reports_end(&r->args.reports, r->net, r->optim);
     metrics_close(r->log);
     td_loader_close(r->loader);
-    evaluate_forget(&r->kept);
+    td_loader_close(r->test_loader);
     td_ema_free(r->ema);
     td_scaler_free(r->scaler);
     td_optim_free(r->optim);

@@ -50,9 +50,6 @@ td_status classify_load_weights(classify_run *c);
 
 extern const train_task classify_task;
 
-/* Validates and prints; for test_net. */
-td_status classify_test(classify_run *c, evaluation *result);
-
 /* ---- classify_data.c ---- */
 
 td_status classify_open(train_run *r);

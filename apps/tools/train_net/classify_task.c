@@ -2,7 +2,6 @@
 #include "apps/tools/train_net/classify.h"
 #include "tensor/clock.h"
 #include "apps/tools/common/ranks.h"
-#include "apps/tools/common/signals.h"
 #include "data/inspect.h"
 #include "tensor/extend.h"
 
@@ -100,9 +99,8 @@ static void epoch_done(train_run *r, double seconds, char *path)
 
 /* ---- validation ---- */
 
-static void batch_tested(const evaluation *e, int64_t batch, int64_t batches, void *user)
+static void batch_tested(train_run *r, const evaluation *e, int64_t batch, int64_t batches)
 {
-    train_run *r = user;
     if (train_is_due(batch, classifier(r)->s.test.print_freq)) {
         progress_print(&r->progress,
                        "Test: [%3" PRId64 "/%" PRId64 "]  Loss %.4f  Acc@1 %.3f  Acc@%" PRId64
@@ -112,30 +110,11 @@ static void batch_tested(const evaluation *e, int64_t batch, int64_t batches, vo
     }
 }
 
-static bool is_to_stop(void *user)
-{
-    (void)user;
-    return stop_requested();
-}
-
-td_status classify_test(classify_run *c, evaluation *result)
-{
-    train_run *r = &c->base;
-    return train_evaluate(r,
-                          &(evaluate_options){ .batch_size = c->s.test.batch_size,
-                                               .workers = (int)c->s.train.workers,
-                                               .top_k = r->recipe.top_k,
-                                               .batch_done = batch_tested,
-                                               .stop = is_to_stop,
-                                               .user = r },
-                          result);
-}
-
 static td_status validate(train_run *r)
 {
     classify_run *c = classifier(r);
     evaluation e;
-    TD_TRY(classify_test(c, &e));
+    TD_TRY(train_evaluate(r, c->s.test.batch_size, &e));
     if (e.stopped) {
         r->stop = true;
         return TD_OK;
@@ -176,6 +155,7 @@ const train_task classify_task = { .name = "train_net",
                                    .step_done = step_done,
                                    .epoch_done = epoch_done,
                                    .validate = validate,
+                                   .batch_tested = batch_tested,
                                    .latest = latest,
                                    .saved = saved,
                                    .accepted = accepted,
