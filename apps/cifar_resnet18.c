@@ -65,7 +65,9 @@ static int run(job *j)
         return 1;
     }
     if (j->spawn > 0) {
-        return train_spawn(r->app, rank_main, j, j->spawn);
+        int signal;
+        td_status status = td_spawn(rank_main, j, (int)j->spawn, .stopped_by = &signal);
+        return signal != 0 ? 128 + signal : status != TD_OK ? app_failed(r->app) : 0;
     }
     return started ? train_rank(r, train) : train_alone(r, train);
 }
@@ -83,11 +85,11 @@ int main(int argc, char **argv)
         { 0 }
     };
     train_args_add(&r->args, table);
-    cli_parse(
+    cli_parse_rest(
         argc, argv,
         "Trains ResNet-18 on CIFAR-10, and tests it: on one device, or by --dp, by --spawn, or "
         "as one of the processes that tdrun, srun or mpirun has started. Unless --lr is "
         "given, the learning rate is multiplied by the number of processes.",
-        r->args.options, r->args.option_count);
+        r->args.options, r->args.option_count, NULL);
     return run(&j);
 }

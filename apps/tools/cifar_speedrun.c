@@ -71,10 +71,10 @@ static void read_options(job *j, int argc, char **argv)
         { 0 }
     };
     train_args_add(args, table);
-    cli_parse(argc, argv,
-              "Trains airbench94's net on CIFAR-10, whitening, alternating flips, test-time "
-              "augmentation and all, and says how good it is and how long it took.",
-              args->options, args->option_count);
+    cli_parse_rest(argc, argv,
+                   "Trains airbench94's net on CIFAR-10, whitening, alternating flips, test-time "
+                   "augmentation and all, and says how good it is and how long it took.",
+                   args->options, args->option_count, NULL);
 }
 
 static td_status apply_options(job *j)
@@ -141,22 +141,22 @@ static void print_epoch(const speedrun *s, int64_t epoch, int64_t samples, doubl
     td_fill_(s->loss, 0.0);
 }
 
-static td_status train(speedrun *s, td_loader *loader, double began)
+static td_status train(speedrun *s, double began)
 {
     td_status status = TD_OK;
     int64_t samples = 0;
     for (int64_t epoch = 1; s->step < s->steps && status == TD_OK && !stop_requested(); epoch++) {
         for (td_batch batch; s->step < s->steps && status == TD_OK && !stop_requested() &&
-                             td_loader_next(loader, &batch);) {
+                             td_loader_next(s->loader, &batch);) {
             status = speedrun_step(s, &batch);
             samples += batch.size;
         }
-        status = status == TD_OK ? td_loader_status(loader) : status;
+        status = status == TD_OK ? td_loader_status(s->loader) : status;
         if (samples > 0) {
             print_epoch(s, epoch, samples, began);
         }
         samples = 0;
-        td_loader_seek(loader, (uint64_t)epoch, 0);
+        td_loader_seek(s->loader, (uint64_t)epoch, 0);
     }
     return status;
 }
@@ -178,21 +178,19 @@ static td_status one_run(const job *j, int64_t seed, double *accuracy, double *s
     td_manual_seed((uint64_t)seed);
     td_tensor *images = whitening_images(j);
     td_loader *loader = images != NULL ? open_loader(j, seed) : NULL;
-    speedrun s = { 0 };
+    speedrun s = { .recipe = j->how,
+                   .images = images,
+                   .device = j->args.device,
+                   .width = j->width,
+                   .epochs = j->epochs,
+                   .loader = loader,
+                   .batch_size = j->args.batch_size,
+                   .graph = j->args.graph };
     double began = td_clock();
-    td_status status =
-        loader == NULL ? TD_E_NOMEM
-                       : speedrun_begin(&s, &(speedrun_options){ .recipe = j->how,
-                                                                 .images = images,
-                                                                 .device = j->args.device,
-                                                                 .width = j->width,
-                                                                 .epochs = j->epochs,
-                                                                 .loader = loader,
-                                                                 .batch_size = j->args.batch_size,
-                                                                 .graph = j->args.graph });
+    td_status status = loader != NULL ? speedrun_begin(&s) : TD_E_NOMEM;
     td_free(images);
     if (status == TD_OK) {
-        status = train(&s, loader, began);
+        status = train(&s, began);
     }
     if (status == TD_OK && !stop_requested()) {
         status = speedrun_finish(&s);

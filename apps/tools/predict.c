@@ -21,14 +21,10 @@
 
 enum { MOST_CLASSES = 100000, MOST_SIDE = 8192, MOST_BYTES = 1 << 26 };
 
-typedef struct predict_args {
-    const char *model, *arch, *classes, *onnx;
-    int64_t top, size, resize;
-    bool size_given, resize_given;
-} predict_args;
-
 typedef struct predictor {
-    predict_args args;
+    const char *model, *arch, *names_file, *onnx; /* of the command line */
+    int64_t top, size, resize;
+    bool sizes_given;
     td_image_folder_transform transform;
     int64_t classes;
     char **names; /* [classes] or NULL */
@@ -44,9 +40,9 @@ static void find_sizes(predictor *p, const td_safetensors *file)
     int64_t own = size != NULL ? strtoll(size, NULL, 10) : 0;
     int64_t own_resize = resize != NULL ? strtoll(resize, NULL, 10) : 0;
     bool use = own >= 1 && own <= MOST_SIDE && own_resize >= own && own_resize <= MOST_SIDE &&
-               !p->args.size_given && !p->args.resize_given;
-    p->transform.size = (int)(use ? own : p->args.size);
-    p->transform.resize = (int)(use ? own_resize : p->args.resize);
+               !p->sizes_given;
+    p->transform.size = (int)(use ? own : p->size);
+    p->transform.resize = (int)(use ? own_resize : p->resize);
 }
 
 /* Three numbers of the metadata; `missing` where there are none. */
@@ -60,9 +56,9 @@ static td_status find_channels(const predictor *p, const td_safetensors *file, c
     for (int i = 0; i < 3; i++) {
         right = right && isfinite(channels[i]);
     }
-    return right ? TD_OK
-                 : td_fail(TD_E_FORMAT, "%s: %s is '%.60s', not three numbers", p->args.model, key,
-                           text);
+    return right
+               ? TD_OK
+               : td_fail(TD_E_FORMAT, "%s: %s is '%.60s', not three numbers", p->model, key, text);
 }
 
 /* Without metadata: ImageNet's, as all of torchvision's models want. */
@@ -105,9 +101,9 @@ static td_status read_names(predictor *p)
 {
     char *text;
     size_t size;
-    TD_TRY(td_read_file(p->args.classes, "a list of names", MOST_BYTES, &text, &size));
-    td_status status = size > 0 ? take_names(p, text, p->args.classes)
-                                : td_fail(TD_E_IO, "%s: the file is empty", p->args.classes);
+    TD_TRY(td_read_file(p->names_file, "a list of names", MOST_BYTES, &text, &size));
+    td_status status = size > 0 ? take_names(p, text, p->names_file)
+                                : td_fail(TD_E_IO, "%s: the file is empty", p->names_file);
     free(text);
     return status;
 }
@@ -117,10 +113,10 @@ static td_status read_names(predictor *p)
 static td_status describe(predictor *p)
 {
     td_safetensors *file;
-    TD_TRY(td_safetensors_open(p->args.model, &file));
+    TD_TRY(td_safetensors_open(p->model, &file));
     const char *names = td_safetensors_metadata(file, "classes");
     td_status status = find_transform(p, file);
-    if (status == TD_OK && p->args.classes != NULL) {
+    if (status == TD_OK && p->names_file != NULL) {
         status = read_names(p);
     } else if (status == TD_OK && names != NULL) {
         status = take_names(p, names, "the model's file");
@@ -131,7 +127,7 @@ static td_status describe(predictor *p)
 
 static bool open_model(predictor *p)
 {
-    p->net = td_load_model(p->args.model, .arch = p->args.arch);
+    p->net = td_load_model(p->model, .arch = p->arch);
     if (p->net == NULL) {
         return false;
     }
@@ -161,7 +157,7 @@ static td_status run(predictor *p, const char *path, double *probability)
 static void print_top(const predictor *p, const char *path, double *probability)
 {
     printf("%s\n", path);
-    for (int64_t k = 0; k < p->args.top && k < p->classes; k++) {
+    for (int64_t k = 0; k < p->top && k < p->classes; k++) {
         int64_t best = 0;
         for (int64_t i = 1; i < p->classes; i++) {
             best = probability[i] > probability[best] ? i : best;
@@ -197,7 +193,7 @@ static int predict_all(predictor *p, char *const *pictures, int count)
 static int export_onnx(const predictor *p)
 {
     td_shape shape = TD_SHAPE(1, 3, p->transform.size, p->transform.size);
-    if (td_onnx_export(p->net, shape, p->args.onnx, .dynamic_batch = true) != TD_OK) {
+    if (td_onnx_export(p->net, shape, p->onnx, .dynamic_batch = true) != TD_OK) {
         fprintf(stderr, "predict: %s\n", td_last_error());
         return 1;
     }
@@ -215,18 +211,17 @@ static void close_model(predictor *p)
 
 int main(int argc, char **argv)
 {
-    predictor p = { .args = { .top = 5, .size = 224, .resize = 256 } };
+    predictor p = { .top = 5, .size = 224, .resize = 256 };
     enum { SIZE = 3, RESIZE };
     cli_option options[] = {
-        cli_text("arch", "NAME", &p.args.arch,
-                 "The model's architecture, where its file does not say"),
-        cli_text("classes", "FILE", &p.args.classes, "Names of the classes, one a line"),
-        cli_int("top", &p.args.top, 1, MOST_CLASSES, "How many classes are shown"),
-        [SIZE] = cli_int("size", &p.args.size, 1, MOST_SIDE,
+        cli_text("arch", "NAME", &p.arch, "The model's architecture, where its file does not say"),
+        cli_text("classes", "FILE", &p.names_file, "Names of the classes, one a line"),
+        cli_int("top", &p.top, 1, MOST_CLASSES, "How many classes are shown"),
+        [SIZE] = cli_int("size", &p.size, 1, MOST_SIDE,
                          "Pixels of a side of what the model sees; otherwise its file's"),
-        [RESIZE] = cli_int("resize", &p.args.resize, 1, MOST_SIDE,
+        [RESIZE] = cli_int("resize", &p.resize, 1, MOST_SIDE,
                            "Pixels of an image's shorter side before the middle is cut out"),
-        cli_text("onnx", "FILE", &p.args.onnx,
+        cli_text("onnx", "FILE", &p.onnx,
                  "Writes the model as an ONNX file; images may then be left out"),
     };
     cli_rest rest = { .name = "MODEL.safetensors IMAGE...",
@@ -234,15 +229,14 @@ int main(int argc, char **argv)
                       .least = 1 };
     cli_parse_rest(argc, argv, "Says what is in an image: a model's most probable classes.",
                    options, sizeof options / sizeof *options, &rest);
-    p.args.model = rest.values[0];
-    if (rest.count < 2 && p.args.onnx == NULL) {
+    p.model = rest.values[0];
+    if (rest.count < 2 && p.onnx == NULL) {
         cli_refuse("give at least %s: %s", rest.wanted, rest.name);
     }
-    p.args.size_given = options[SIZE].given;
-    p.args.resize_given = options[RESIZE].given;
+    p.sizes_given = options[SIZE].given || options[RESIZE].given;
     int failed = 1;
     if (open_model(&p)) {
-        failed = p.args.onnx != NULL ? export_onnx(&p) : 0;
+        failed = p.onnx != NULL ? export_onnx(&p) : 0;
         failed |= predict_all(&p, rest.values + 1, rest.count - 1);
     } else {
         fprintf(stderr, "predict: %s\n", td_last_error());

@@ -8,6 +8,9 @@
  * settings, checkpoints/ckpt_ep_NNN after each epoch, best (the model that tested best),
  * metrics.csv and a TensorBoard file. The same command goes on from the highest checkpoint. */
 #include "apps/tools/train_net/classify.h"
+#include "tensor/extend.h"
+
+#include <inttypes.h>
 
 static td_status program(train_run *r)
 {
@@ -15,7 +18,10 @@ static td_status program(train_run *r)
     TD_TRY(classify_begin(c));
     r->net = classify_net(c);
     r->optim = classify_optim(c);
-    r->loader = classify_loader(c);
+    r->loader = train_loader(r, train_sampler(r));
+    if (r->loader == NULL) {
+        (void)td_fail_context(TD_E_ARG, "TRAIN.BATCH_SIZE %" PRId64, c->s.train.batch_size);
+    }
     if (r->net == NULL || r->optim == NULL || r->loader == NULL) {
         return TD_E_NOMEM; /* or what else has kept them from being made */
     }

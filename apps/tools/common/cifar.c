@@ -165,7 +165,6 @@ static const train_task cifar_task = { .name = "ResNet-18 on CIFAR-10",
                                        .saved = cifar_saved,
                                        .metrics = TRAIN_FEW_METRICS,
                                        .tested = cifar_tested,
-                                       .sample = { 4, { 1, 3, 32, 32 } },
                                        .shows_figures = true,
                                        .loads_at_end = true };
 

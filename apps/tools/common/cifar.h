@@ -16,7 +16,7 @@ typedef struct cifar_run {
     cifar_data data;
 } cifar_run;
 
-/* Sets the defaults and adds the options; the program adds its own and calls cli_parse. */
+/* Sets the defaults and adds the options; the program adds its own and calls cli_parse_rest. */
 train_run *cifar_options(cifar_run *c, const char *app, double lr, int64_t print_every);
 
 /* ResNet-18 on the run's device; NULL when memory is short. */

@@ -214,11 +214,6 @@ static void help_text(const cli_option *option, char *text, size_t size)
     }
 }
 
-void cli_parse(int argc, char **argv, const char *description, cli_option *options, int count)
-{
-    cli_parse_rest(argc, argv, description, options, count, NULL);
-}
-
 void cli_parse_rest(int argc, char **argv, const char *description, cli_option *options, int count,
                     cli_rest *rest)
 {

@@ -38,7 +38,7 @@ typedef struct cli_option {
     bool first;            /* --help lists it among the first */
     const char *unwritten; /* NULL, or the default, which checkpoints leave out: those of programs
                             * without this option are the same then, byte for byte */
-    bool given;            /* set by cli_parse */
+    bool given;            /* set by cli_parse_rest */
 } cli_option;
 
 /* Options by their kind, for tables. The help comes last, and more fields may follow:
@@ -65,13 +65,10 @@ typedef struct cli_option {
         .value = (const char **){ VALUE }, .help = __VA_ARGS__                                     \
     }
 
-/* A program's first call, which cli_parse makes: opens standard streams that are closed, and sees
- * to it that the exit code is 1 if what was printed could not be written, as on a full disk. */
+/* A program's first call, which cli_parse_rest makes: opens standard streams that are closed, and
+ * sees to it that the exit code is 1 if what was printed could not be written, as on a full disk.
+ */
 void cli_begin(void);
-
-/* Reads the command line into the options' values. Prints what is wrong and leaves the program with
- * code 64 (EX_USAGE) where something is; --help and --version leave with 0. */
-void cli_parse(int argc, char **argv, const char *description, cli_option *options, int count);
 
 /* What stands on the command line beside options: files. */
 typedef struct cli_rest {
@@ -82,6 +79,10 @@ typedef struct cli_rest {
     char **values;      /* set: part of argv */
     int count;
 } cli_rest;
+
+/* Reads the command line into the options' values. rest NULL: every value belongs to an option.
+ * Prints what is wrong and leaves the program with code 64 (EX_USAGE) where something is; --help
+ * and --version leave with 0. */
 void cli_parse_rest(int argc, char **argv, const char *description, cli_option *options, int count,
                     cli_rest *rest);
 

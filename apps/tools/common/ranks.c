@@ -7,18 +7,13 @@
 #include <stdint.h>
 #include <stdio.h>
 
-static int64_t at_least_one(int64_t n)
-{
-    return n > 0 ? n : 1;
-}
-
 void ranks_begin(train_args *args)
 {
     int local = td_dist_local_world_size();
     printf("[init] == local rank: %d, global rank: %d ==\n", td_dist_local_rank(), td_dist_rank());
     fflush(stdout);
     if (args->workers > 0 && !train_args_given(args, "workers")) {
-        args->workers = at_least_one(args->workers / local);
+        args->workers = args->workers > local ? args->workers / local : 1;
     }
 }
 

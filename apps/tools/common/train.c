@@ -374,7 +374,9 @@ static void on_ddp_error(td_status status, const char *message, void *user)
 static td_status show_summary(const train_run *r)
 {
     TD_TRY(td_unshard(r->net));
-    td_status status = ranks_first() ? td_summary(r->net, r->task->sample, stdout) : TD_OK;
+    const int64_t *image = r->train->sample_shape.dim;
+    td_shape one = TD_SHAPE(1, image[0], image[1], image[2]);
+    td_status status = ranks_first() ? td_summary(r->net, one, stdout) : TD_OK;
     td_reshard(r->net);
     return status;
 }

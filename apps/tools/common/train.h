@@ -9,7 +9,6 @@
 #ifndef APPS_TOOLS_TRAIN_H
 #define APPS_TOOLS_TRAIN_H
 
-#include "apps/tools/common/evaluate.h"
 #include "apps/tools/common/log.h"
 #include "apps/tools/common/notes.h"
 #include "apps/tools/common/progress.h"
@@ -22,6 +21,13 @@
 enum { TRAIN_PATH_BYTES = 4096 };
 
 typedef struct train_run train_run;
+
+/* What a pass over a test set has found. */
+typedef struct evaluation {
+    int64_t correct, correct_k, count;
+    double loss;  /* mean over the samples */
+    bool stopped; /* by a signal: the figures are those of a part */
+} evaluation;
 
 /* What is special about a job (cifar.c, train_net/classify_task.c). */
 typedef struct train_task {
@@ -47,7 +53,6 @@ typedef struct train_task {
     td_status (*accepted)(train_run *r);
     int metrics; /* that --log-dir gets: the first ones of train_metric */
     td_status (*tested)(train_run *r, const evaluation *result);
-    td_shape sample;     /* of one sample, for --summary */
     bool shows_figures;  /* of DDP, at the end */
     bool loads_at_end;   /* all ranks load the last checkpoint at the end, as the articles do */
     const char *goes_on; /* how a stopped run goes on; NULL: by --resume */
@@ -148,10 +153,6 @@ int train_alone(train_run *r, train_program program);
 /* One process of several: joins the others as the environment says, runs the program, leaves them.
  * Returns the exit code. */
 int train_rank(train_run *r, train_program program);
-
-/* Starts nprocs processes that each run rank_main(local rank, job); returns the exit code. */
-int train_spawn(const char *app, int (*rank_main)(int local_rank, void *job), void *job,
-                int64_t nprocs);
 
 /* ---- for tasks ---- */
 

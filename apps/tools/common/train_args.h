@@ -45,7 +45,7 @@ typedef struct train_args {
 } train_args;
 
 /* Writes the shared options into args->options, with the values in args as defaults; the app adds
- * its own with train_args_add and then calls cli_parse. */
+ * its own with train_args_add and then calls cli_parse_rest. */
 void train_args_options(train_args *args, const char *data_help, const char *save_help);
 /* Copies a table of options, which ends with one that has no name. */
 void train_args_add(train_args *args, const cli_option *table);

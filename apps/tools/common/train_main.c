@@ -82,11 +82,3 @@ int train_rank(train_run *r, train_program program)
     td_dist_destroy();
     return code;
 }
-
-int train_spawn(const char *app, int (*rank_main)(int local_rank, void *job), void *job,
-                int64_t nprocs)
-{
-    int signal;
-    td_status status = td_spawn(rank_main, job, (int)nprocs, .stopped_by = &signal);
-    return signal != 0 ? 128 + signal : status != TD_OK ? app_failed(app) : 0;
-}

@@ -59,12 +59,12 @@ static bool is_head(const td_param *p, void *user)
  * times, and once more by Nesterov's look ahead: learning rate and decay are given for 1024
  * pictures and all that. PyTorch's SGD multiplies the decay by the learning rate, so it is divided
  * by it here. */
-static void begin_sgd(speedrun *s, int64_t batch_size)
+static void begin_sgd(speedrun *s)
 {
     enum { BIASES = 64 }; /* times the learning rate */
     const double momentum = 0.85, scale = 1024.0 * (1.0 + 1.0 / (1.0 - momentum));
     s->lr = 11.5 / scale;
-    double decay = 0.0153 * (double)batch_size / scale / s->lr;
+    double decay = 0.0153 * (double)s->batch_size / scale / s->lr;
     s->optim = td_sgd(td_parameters(s->net), .lr = s->lr, .momentum = momentum, .nesterov = true,
                       .weight_decay = decay);
     if (s->optim != NULL) {
@@ -72,9 +72,9 @@ static void begin_sgd(speedrun *s, int64_t batch_size)
     }
 }
 
-static void begin_muon(speedrun *s, int64_t batch_size)
+static void begin_muon(speedrun *s)
 {
-    const double bias_lr = 0.053, head_lr = 0.67, decay = 2e-6 * (double)batch_size;
+    const double bias_lr = 0.053, head_lr = 0.67, decay = 2e-6 * (double)s->batch_size;
     s->lr = 0.24;
     s->optim = td_muon(td_parameters(s->net), .lr = s->lr, .momentum = 0.6, .rounds = 3,
                        .sgd_momentum = 0.85);
@@ -117,48 +117,35 @@ static int64_t scaled(int64_t channels, double width)
     return result > 1 ? result : 1;
 }
 
-static td_status make_net(speedrun *s, const speedrun_options *o)
+static td_status make_net(speedrun *s)
 {
-    s->net = td_airbench(
-        SPEEDRUN_CLASSES,
-        .widths = { scaled(64, o->width), scaled(256, o->width), scaled(256, o->width) },
-        .unit_head = o->recipe->muon);
+    double width = s->width;
+    s->net = td_airbench(SPEEDRUN_CLASSES,
+                         .widths = { scaled(64, width), scaled(256, width), scaled(256, width) },
+                         .unit_head = s->recipe->muon);
     if (s->net == NULL) {
         return TD_E_NOMEM;
     }
-    TD_TRY(td_init_whitening_(td_airbench_whiten(s->net, false), o->images, 5e-4));
-    return td_module_to(s->net, o->device, TD_F32);
+    TD_TRY(td_init_whitening_(td_airbench_whiten(s->net, false), s->images, 5e-4));
+    return td_module_to(s->net, s->device, TD_F32);
 }
 
 static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results);
 
-static td_status make_rest(speedrun *s, const speedrun_options *o)
+td_status speedrun_begin(speedrun *s)
 {
-    (o->recipe->muon ? begin_muon : begin_sgd)(s, o->batch_size);
-    s->loss = td_zeros(TD_SCALAR, TD_F32, o->device);
-    s->lookahead = o->recipe->lookahead ? td_lookahead_new(s->net) : NULL;
+    double batches = (double)td_loader_batches(s->loader);
+    s->steps = (int64_t)ceil(s->epochs * batches);
+    s->whiten_steps = (int64_t)ceil(s->recipe->whiten_epochs * batches);
+    TD_TRY(make_net(s));
+    (s->recipe->muon ? begin_muon : begin_sgd)(s);
+    s->loss = td_zeros(TD_SCALAR, TD_F32, s->device);
+    s->lookahead = s->recipe->lookahead ? td_lookahead_new(s->net) : NULL;
     s->runner = (runner){ .step = learn, .user = s };
-    bool made =
-        s->optim != NULL && s->loss != NULL && (s->lookahead != NULL || !o->recipe->lookahead);
-    return !made      ? TD_E_NOMEM
-           : o->graph ? runner_capture(&s->runner, o->device, s->loader, NULL)
-                      : TD_OK;
-}
-
-td_status speedrun_begin(speedrun *s, const speedrun_options *o)
-{
-    *s = (speedrun){ .recipe = o->recipe, .loader = o->loader };
-    double batches = (double)td_loader_batches(o->loader);
-    s->steps = (int64_t)ceil(o->epochs * batches);
-    s->whiten_steps = (int64_t)ceil(o->recipe->whiten_epochs * batches);
-    td_status status = make_net(s, o);
-    if (status == TD_OK) {
-        status = make_rest(s, o);
+    if (s->optim == NULL || s->loss == NULL || (s->lookahead == NULL && s->recipe->lookahead)) {
+        return TD_E_NOMEM;
     }
-    if (status != TD_OK) {
-        speedrun_free(s);
-    }
-    return status;
+    return s->graph ? runner_capture(&s->runner, s->device, s->loader, NULL) : TD_OK;
 }
 
 /* Whether the step that comes ends with an update of the slow weights. Their share grows from

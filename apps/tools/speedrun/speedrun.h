@@ -26,21 +26,7 @@ const speedrun_recipe *speedrun_recipe_of(const char *name);
 
 /* A net in training by a recipe. */
 typedef struct speedrun {
-    const speedrun_recipe *recipe;
-    td_module *net;
-    td_optim *optim;
-    td_lookahead *lookahead; /* NULL: the recipe has none */
-    bool ahead;              /* the running step updates it */
-    runner runner;
-    td_loader *loader; /* of the options */
-    td_tensor *loss;   /* of all samples since it was zeroed; on the net's device */
-    int64_t step, steps, whiten_steps;
-    double lr; /* the base that groups are scaled against */
-    int whiten_group;
-    double whiten_scale, whiten_decay;
-} speedrun;
-
-typedef struct speedrun_options {
+    /* Set by the program. */
     const speedrun_recipe *recipe;
     const td_tensor *images; /* [N,3,32,32], on a CPU: the first layer is whitened with them */
     td_device device;        /* of the net */
@@ -49,10 +35,21 @@ typedef struct speedrun_options {
     td_loader *loader; /* of the batches; it must live as long */
     int64_t batch_size;
     bool graph; /* steps are captured (tensor/graph/captured.h) */
-} speedrun_options;
 
-/* A new net. TD_E_NOMEM: nothing is left behind. */
-td_status speedrun_begin(speedrun *s, const speedrun_options *options);
+    td_module *net;
+    td_optim *optim;
+    td_lookahead *lookahead; /* NULL: the recipe has none */
+    bool ahead;              /* the running step updates it */
+    runner runner;
+    td_tensor *loss; /* of all samples since it was zeroed; on the net's device */
+    int64_t step, steps, whiten_steps;
+    double lr; /* the base that groups are scaled against */
+    int whiten_group;
+    double whiten_scale, whiten_decay;
+} speedrun;
+
+/* A new net; the images are no longer needed. TD_E_NOMEM: speedrun_free is needed then, too. */
+td_status speedrun_begin(speedrun *s);
 /* One step on a batch. */
 td_status speedrun_step(speedrun *s, const td_batch *batch);
 /* After the last step: the weights are what is tested. Says how many steps were replayed. */

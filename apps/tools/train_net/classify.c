@@ -100,9 +100,6 @@ td_status classify_options(classify_run *c, const char *app, const char *descrip
         exit(0);
     }
     take_settings(c);
-    c->task = classify_task;
-    c->task.sample = TD_SHAPE(1, 3, c->s.train.im_size, c->s.train.im_size);
-    c->base.task = &c->task;
     c->arch = c->s.model.arch;
     add_fixed(c);
     return TD_OK;
@@ -164,13 +161,6 @@ static td_status find_resume(classify_run *c)
     }
     c->base.args.resume = c->resume;
     return TD_OK;
-}
-
-td_status classify_write_settings(const classify_run *c)
-{
-    char path[2 * CONFIG_TEXT_BYTES];
-    snprintf(path, sizeof path, "%s/%s", c->s.out_dir, c->s.cfg_dest);
-    return config_write(&settings_schema, &c->s, path);
 }
 
 static td_status make_out_dir(const classify_run *c)
@@ -236,15 +226,6 @@ td_optim *classify_optim(const classify_run *c)
     return td_sgd(td_parameters(c->base.net), .lr = settings_lr(s, 0),
                   .momentum = s->optim.momentum, .dampening = s->optim.dampening,
                   .weight_decay = s->optim.weight_decay, .nesterov = s->optim.nesterov);
-}
-
-td_loader *classify_loader(classify_run *c)
-{
-    td_loader *loader = train_loader(&c->base, train_sampler(&c->base));
-    if (loader == NULL) {
-        (void)td_fail_context(TD_E_ARG, "TRAIN.BATCH_SIZE %" PRId64, c->s.train.batch_size);
-    }
-    return loader;
 }
 
 /* ---- weights to begin with ---- */

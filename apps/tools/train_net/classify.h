@@ -11,8 +11,7 @@
 #include "apps/tools/common/train.h"
 
 typedef struct classify_run {
-    train_run base;  /* first: a train_run * of a classifier is a classify_run * */
-    train_task task; /* classify_task, for pictures of these settings' size */
+    train_run base; /* first: a train_run * of a classifier is a classify_run * */
     settings s;
     const char *cfg;  /* the file of settings; NULL: none */
     const char *arch; /* s.model.arch, where options want it */
@@ -36,13 +35,8 @@ int classify_main(classify_run *c, train_program program);
 /* The seed, the folder, the checkpoint to go on from; then train_begin. */
 td_status classify_begin(classify_run *c);
 
-/* OUT_DIR/CFG_DEST, by rank 0 when nothing has refused the run: that of an earlier run is not lost
- * before. */
-td_status classify_write_settings(const classify_run *c);
-
 td_module *classify_net(const classify_run *c);
 td_optim *classify_optim(const classify_run *c);
-td_loader *classify_loader(classify_run *c);
 
 /* Loads MODEL.WEIGHTS or MODEL.PRETRAINED's file (or, for tests, OUT_DIR/best) into base.net, and
  * the optimizer's state if LOAD_OPT asks for it and the file has it. */

@@ -15,10 +15,14 @@ static classify_run *classifier(train_run *r)
     return (classify_run *)r;
 }
 
+/* OUT_DIR/CFG_DEST, when nothing has refused the run: that of an earlier run is not lost before. */
 static td_status accepted(train_run *r)
 {
-    td_status status = ranks_first() ? classify_write_settings(classifier(r)) : TD_OK;
-    return status != TD_OK ? td_fail_context(status, "OUT_DIR") : TD_OK;
+    const settings *s = &classifier(r)->s;
+    char path[2 * CONFIG_TEXT_BYTES];
+    snprintf(path, sizeof path, "%s/%s", s->out_dir, s->cfg_dest);
+    td_status status = ranks_first() ? config_write(&settings_schema, s, path) : TD_OK;
+    return status == TD_OK ? TD_OK : td_fail_context(status, "OUT_DIR");
 }
 
 /* ---- training ---- */
@@ -161,5 +165,4 @@ const train_task classify_task = { .name = "train_net",
                                    .accepted = accepted,
                                    .metrics = TRAIN_METRICS,
                                    .goes_on = "the same command goes on from there",
-                                   .sample = { 4, { 1, 3, 224, 224 } },
                                    .shows_figures = true };
