@@ -13,8 +13,7 @@ typedef struct td_cifar_files {
     const char *const *test;    /* likewise */
     int64_t train_records;      /* of one official training file */
     int64_t test_records;       /* of one official test file */
-    const char *archive;        /* "cifar-10-binary.tar.gz" */
-    const char *url;            /* its official home */
+    const char *url;            /* the archive's official home */
     const char *md5;            /* its checksum, in hex */
     const char *const *classes; /* [kind] */
 } td_cifar_files;

@@ -1,4 +1,5 @@
 /* CSV from memory: rows of numbers, one column of which is the label. */
+#include "data/dataset.h"
 #include "data/parse.h"
 
 #include <math.h>
@@ -194,13 +195,6 @@ static td_status begin(cursor *c, td_csv_table *t)
 
 /* ---- labels ---- */
 
-static char *copy_text(const char *text)
-{
-    size_t size = strlen(text) + 1;
-    char *copy = malloc(size);
-    return copy != NULL ? memcpy(copy, text, size) : NULL;
-}
-
 /* Adds a class word. */
 static td_status add_word(const cursor *c, td_csv_table *t, const char *word)
 {
@@ -209,14 +203,10 @@ static td_status add_word(const cursor *c, td_csv_table *t, const char *word)
                        "%s:%lld: column %d has more than %d different words: is it the label?",
                        c->name, c->number, t->label + 1, MOST_WORDS);
     }
-    char **names = realloc(t->names, ((size_t)t->classes + 1) * sizeof *names);
-    t->names = names != NULL ? names : t->names;
-    char *copy = copy_text(word);
-    if (names == NULL || copy == NULL) {
-        free(copy);
+    if (!td_add_text(&t->names, t->classes, word)) {
         return td_fail(TD_E_NOMEM, "%s: no memory for the class names", c->name);
     }
-    names[t->classes++] = copy;
+    t->classes++;
     return TD_OK;
 }
 

@@ -1,6 +1,7 @@
 /* What all datasets share: owners and users, and the shapes of a batch. */
 #include "data/dataset.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- owners and users ---- */
@@ -64,4 +65,29 @@ td_shape td_batch_y_shape(const td_dataset *dataset, int64_t n)
 td_dtype td_batch_y_dtype(const td_dataset *dataset)
 {
     return dataset->regression ? dataset->dtype : TD_I64;
+}
+
+/* ---- growing arrays ---- */
+
+bool td_grow(void *items, int64_t count, size_t size)
+{
+    void *now, *grown;
+    if ((count & (count - 1)) != 0) {
+        return true;
+    }
+    memcpy(&now, items, sizeof now);
+    grown = realloc(now, (size_t)(count > 0 ? 2 * count : 1) * size);
+    if (grown != NULL) {
+        memcpy(items, &grown, sizeof grown);
+    }
+    return grown != NULL;
+}
+
+bool td_add_text(char ***texts, int64_t count, const char *text)
+{
+    if (!td_grow(texts, count, sizeof **texts)) {
+        return false;
+    }
+    (*texts)[count] = strdup(text);
+    return (*texts)[count] != NULL;
 }

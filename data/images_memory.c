@@ -145,6 +145,7 @@ td_status td_dataset_set_transform(td_dataset *dataset, const td_image_transform
     TD_TRY(check_transform(transform));
     td_images_memory *images = (td_images_memory *)dataset;
     images->transform = *transform;
+    images->transforms++;
     td_byte_values_set(&images->values, transform);
     return TD_OK;
 }

@@ -11,6 +11,7 @@ typedef struct td_images_memory {
     uint8_t *labels; /* [length] */
     td_image_transform transform;
     td_byte_values values; /* what a byte of each channel becomes; made from transform */
+    int transforms;        /* how often the transform was set */
 } td_images_memory;
 
 /* A dataset of `length` pictures, still to be filled in, without a transform. The vtable names

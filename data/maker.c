@@ -40,12 +40,12 @@ static bool make_tensors(td_batch_memory *m, const td_batch_plan *plan, td_devic
 
 bool td_batch_memory_make(td_batch_memory *memory, const td_batch_plan *plan, td_device device)
 {
-    bool made = make_tensors(memory, plan, device);
-    if (!made) {
-        td_fail_context(TD_E_NOMEM, "loader: a batch of %lld samples on %s",
-                        (long long)plan->batch_size, td_device_name(device));
+    if (make_tensors(memory, plan, device)) {
+        return true;
     }
-    return made;
+    td_fail_context(TD_E_NOMEM, "loader: a batch of %lld samples on %s",
+                    (long long)plan->batch_size, td_device_name(device));
+    return false;
 }
 
 void td_batch_memory_free(td_batch_memory *memory)

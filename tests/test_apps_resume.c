@@ -95,15 +95,15 @@ static const char *write_changed(const char *from, const char *key, const char *
     const char *path = temp_path("changed.safetensors");
     td_safetensors *file;
     assert_int_equal(td_safetensors_open(from, &file), TD_OK);
-    td_metadata notes[MOST_NOTES];
+    td_metadata texts[MOST_NOTES];
     int count = 0;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const char *text = td_safetensors_metadata(file, keys[i]);
         assert_non_null(text);
-        notes[count++] = (td_metadata){ keys[i], strcmp(keys[i], key) == 0 ? value : text };
+        texts[count++] = (td_metadata){ keys[i], strcmp(keys[i], key) == 0 ? value : text };
     }
     assert_int_equal(td_safetensors_write(path, td_safetensors_get(file, 0),
-                                          td_safetensors_count(file), notes, count),
+                                          td_safetensors_count(file), texts, count),
                      TD_OK);
     td_safetensors_close(file);
     return path;

@@ -12,29 +12,18 @@ typedef struct resident {
     const td_images_memory *images;
     td_tensor *pixels;    /* u8 [length,3,32,32] */
     td_tensor *values;    /* f32 [3,256]: what a byte becomes */
-    td_byte_values sent;  /* what is in values */
+    int sent;             /* transforms of the images when values were sent */
     td_picture_cut *cuts; /* of the batch that was drawn last */
     int64_t drawn;        /* its samples */
     td_batch_memory batch;
 } resident;
 
-static bool same_values(const td_byte_values *a, const td_byte_values *b)
-{
-    bool same = true;
-    for (int c = 0; c < TD_PICTURE_CHANNELS; c++) {
-        for (int i = 0; i < 256 && same; i++) {
-            same = a->of[c][i] == b->of[c][i];
-        }
-    }
-    return same;
-}
-
 /* The transform may have been set anew. */
 static void send_values(resident *r)
 {
-    if (!same_values(&r->sent, &r->images->values)) {
-        r->sent = r->images->values;
-        td_write(r->values, r->sent.of, TD_F32);
+    if (r->sent != r->images->transforms) {
+        r->sent = r->images->transforms;
+        td_write(r->values, r->images->values.of, TD_F32);
     }
 }
 
@@ -46,8 +35,8 @@ static bool send_pictures(resident *r, int64_t length, td_device device)
     if (r->pixels == NULL) {
         return false;
     }
-    r->sent = r->images->values;
-    r->values = td_from(r->sent.of, TD_SHAPE(TD_PICTURE_CHANNELS, 256), TD_F32, device);
+    r->sent = r->images->transforms;
+    r->values = td_from(r->images->values.of, TD_SHAPE(TD_PICTURE_CHANNELS, 256), TD_F32, device);
     return r->values != NULL;
 }
 

@@ -9,9 +9,9 @@ enum { PLACES = 2 }; /* one that is worked on, one that goes over */
 
 /* Memory on the device for a batch, which lies there as in the ring. */
 typedef struct place {
-    td_tensor *x[2], *y[2]; /* of a full batch, and of a last one that is not (or NULL) */
-    void *arrived, *read;   /* events: it is there; it has been put in order */
-    int64_t holds;          /* the batch; -1: none */
+    td_batch_memory memory;
+    void *arrived, *read; /* events: it is there; it has been put in order */
+    int64_t holds;        /* the batch; -1: none */
 } place;
 
 typedef struct streamed {
@@ -28,18 +28,19 @@ static void must(td_status status)
     TD_REQUIRE(status == TD_OK, TD_NOWHERE, "sending a batch: %s", td_last_error());
 }
 
-/* Memory for `full`, seen as full and as tail (or NULL). */
-static bool make_views(td_device device, const td_tensor *full, const td_tensor *tail,
-                       td_tensor **views)
+/* Memory on the device for a tensor that lies as `full` does; and as `tail`, unless that is NULL.
+ */
+static bool make_like(td_device device, const td_tensor *full, const td_tensor *tail,
+                      td_tensor **full_there, td_tensor **tail_there)
 {
     td_tensor *memory = td_new(TD_SHAPE(td_numel(full)), full->dtype, device);
     if (memory != NULL) {
-        views[0] = td_slice_of_storage(memory, 0, td_shape_of(full), full->stride);
-        views[1] =
+        *full_there = td_slice_of_storage(memory, 0, td_shape_of(full), full->stride);
+        *tail_there =
             tail != NULL ? td_slice_of_storage(memory, 0, td_shape_of(tail), tail->stride) : NULL;
     }
     td_free(memory); /* the views hold it */
-    return views[0] != NULL && (tail == NULL || views[1] != NULL);
+    return *full_there != NULL && (tail == NULL || *tail_there != NULL);
 }
 
 static td_status make_place(const streamed *s, place *p)
@@ -47,8 +48,9 @@ static td_status make_place(const streamed *s, place *p)
     td_device device = s->base.plan.device;
     const td_batch_memory *like = td_ring_memory(s->ring);
     p->holds = -1;
-    if (!make_views(device, like->x, like->tail_x, p->x) ||
-        !make_views(device, like->y, like->tail_y, p->y)) {
+    td_batch_memory *m = &p->memory;
+    if (!make_like(device, like->x, like->tail_x, &m->x, &m->tail_x) ||
+        !make_like(device, like->y, like->tail_y, &m->y, &m->tail_y)) {
         return TD_E_NOMEM;
     }
     TD_TRY(s->streams->event_new(device, &p->arrived));
@@ -70,10 +72,7 @@ static void free_streamed(td_batch_maker *m)
         if (p->read != NULL) {
             s->streams->event_free(device, p->read);
         }
-        for (int k = 0; k < 2; k++) {
-            td_free(p->x[k]);
-            td_free(p->y[k]);
-        }
+        td_batch_memory_free(&p->memory);
     }
     if (s->stream != NULL) {
         s->streams->stream_free(device, s->stream);
@@ -102,8 +101,8 @@ static void send(streamed *s, int64_t batch, const td_tensor *x, const td_tensor
         return;
     }
     must(s->streams->wait(s->base.plan.device, s->stream, p->read));
-    send_bytes(s, p->x[0], x);
-    send_bytes(s, p->y[0], y);
+    send_bytes(s, p->memory.x, x);
+    send_bytes(s, p->memory.y, y);
     must(s->streams->record(s->base.plan.device, p->arrived, s->stream));
     p->holds = batch;
 }
@@ -113,11 +112,12 @@ static void receive(streamed *s, int64_t batch, td_tensor *x, td_tensor *y)
 {
     td_device device = s->base.plan.device;
     place *p = &s->places[batch % PLACES];
-    int as = y->shape[0] == p->y[0]->shape[0] ? 0 : 1;
+    td_tensor *from_x, *from_y;
+    td_batch_memory_of(&p->memory, y->shape[0], &from_x, &from_y);
     void *compute = s->streams->compute(device);
     must(s->streams->wait(device, compute, p->arrived));
-    td_copy_(x, p->x[as]);
-    td_copy_(y, p->y[as]);
+    td_copy_(x, from_x);
+    td_copy_(y, from_y);
     must(s->streams->record(device, p->read, compute));
 }
 

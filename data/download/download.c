@@ -67,7 +67,7 @@ static td_status fetch_and_unpack(const char *folder, td_cifar_kind kind,
                                   const td_cifar_files *files, const td_download_options *options)
 {
     char archive[TD_CIFAR_PATH], part[TD_CIFAR_PATH];
-    TD_TRY(td_join_path(archive, folder, files->archive));
+    TD_TRY(td_join_path(archive, folder, strrchr(files->url, '/') + 1));
     if (snprintf(part, sizeof part, "%s.part", archive) >= (int)sizeof part) {
         return td_fail(TD_E_ARG, "%s: the path is too long", archive);
     }

@@ -1,3 +1,4 @@
+#include "data/dataset.h"
 #include "data/images/folder_list.h"
 
 #include <dirent.h>
@@ -25,30 +26,6 @@ void td_folder_list_free(td_folder_list *list)
 
 /* ---- growing ---- */
 
-/* Makes room for one more item of `size` bytes in *items; arrays double when their count is a power
- * of two. */
-static bool grow(void **items, int64_t count, size_t size)
-{
-    if ((count & (count - 1)) != 0) {
-        return true;
-    }
-    void *grown = realloc(*items, (size_t)(count > 0 ? 2 * count : 1) * size);
-    *items = grown != NULL ? grown : *items;
-    return grown != NULL;
-}
-
-/* Adds a copy of the text to an array of `count`. */
-static bool add_text(char ***texts, int64_t count, const char *text)
-{
-    void *items = *texts;
-    bool room = grow(&items, count, sizeof(char *));
-    *texts = items;
-    if (room) {
-        (*texts)[count] = strdup(text);
-    }
-    return room && (*texts)[count] != NULL;
-}
-
 static td_status no_memory(const char *root)
 {
     return td_fail(TD_E_NOMEM, "%s: no memory for the list of images", root);
@@ -56,10 +33,8 @@ static td_status no_memory(const char *root)
 
 static td_status add_sample(td_folder_list *list, const char *root, const char *path)
 {
-    void *labels = list->labels;
-    bool room = grow(&labels, list->count, sizeof *list->labels);
-    list->labels = labels;
-    if (!room || !add_text(&list->paths, list->count, path)) {
+    if (!td_grow(&list->labels, list->count, sizeof *list->labels) ||
+        !td_add_text(&list->paths, list->count, path)) {
         return no_memory(root);
     }
     list->labels[list->count++] = list->class_count - 1;
@@ -177,7 +152,7 @@ static int by_folder(const void *a, const void *b)
 static td_status add_class(td_folder_list *list, const char *root, const char *name)
 {
     int64_t first = list->count;
-    if (!add_text(&list->classes, list->class_count, name)) {
+    if (!td_add_text(&list->classes, list->class_count, name)) {
         return no_memory(root);
     }
     list->class_count++;
