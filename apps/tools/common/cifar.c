@@ -164,9 +164,7 @@ static const train_task cifar_task = { .name = "ResNet-18 on CIFAR-10",
                                        .latest = cifar_latest,
                                        .saved = cifar_saved,
                                        .metrics = TRAIN_FEW_METRICS,
-                                       .tested = cifar_tested,
-                                       .shows_figures = true,
-                                       .loads_at_end = true };
+                                       .tested = cifar_tested };
 
 /* ---- options ---- */
 

@@ -19,7 +19,7 @@ void progress_begin(progress *p, bool speaks, int64_t steps_left)
     p->live = speaks && isatty(STDERR_FILENO) && terminal != NULL && strcmp(terminal, "dumb") != 0;
 }
 
-static void clear_line(progress *p)
+void progress_end(progress *p)
 {
     if (p->shown) {
         fputs("\r\033[K", stderr);
@@ -98,16 +98,11 @@ void progress_print(progress *p, const char *format, ...)
     if (!p->speaks) {
         return;
     }
-    clear_line(p);
+    progress_end(p);
     va_list values;
     va_start(values, format);
     vprintf(format, values);
     va_end(values);
     putchar('\n');
     fflush(stdout);
-}
-
-void progress_end(progress *p)
-{
-    clear_line(p);
 }

@@ -38,6 +38,6 @@ double progress_rate(const progress *p, int64_t batch);
 void progress_eta(const progress *p, char *text, size_t size);
 /* Prints a line to stdout; the live line makes way for it. */
 void progress_print(progress *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void progress_end(progress *p);
+void progress_end(progress *p); /* removes the live line, which the next step draws again */
 
 #endif

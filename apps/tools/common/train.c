@@ -342,7 +342,7 @@ static td_status run_epochs(train_run *r)
         TD_TRY(train_save_epoch(r, path));
     }
     TD_TRY(train_save_finish(r));
-    return r->stop ? train_save_interrupted(r) : train_load_on_all_ranks(r);
+    return r->stop ? train_save_interrupted(r) : TD_OK;
 }
 
 /* ---- the whole ---- */
@@ -480,7 +480,7 @@ td_status train_loop(train_run *r)
         TD_TRY(test(r));
         TD_TRY(save_model(r));
     }
-    if (td_is_ddp(r->net) && r->task->shows_figures && ranks_first()) {
+    if (td_is_ddp(r->net) && ranks_first()) {
         td_ddp_print_stats(r->net, stdout);
     }
     return r->args.trace != NULL ? td_trace_close() : TD_OK;

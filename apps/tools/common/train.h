@@ -53,8 +53,6 @@ typedef struct train_task {
     td_status (*accepted)(train_run *r);
     int metrics; /* that --log-dir gets: the first ones of train_metric */
     td_status (*tested)(train_run *r, const evaluation *result);
-    bool shows_figures;  /* of DDP, at the end */
-    bool loads_at_end;   /* all ranks load the last checkpoint at the end, as the articles do */
     const char *goes_on; /* how a stopped run goes on; NULL: by --resume */
 } train_task;
 
@@ -112,7 +110,6 @@ struct train_run {
     train_state state;
     metrics *log;
     progress progress;
-    int64_t saved_at;  /* steps done when the latest checkpoint was written; 0: none */
     td_saving *saving; /* --save-async: the checkpoint that a thread is writing; NULL: none */
     char saving_path[TRAIN_PATH_BYTES];
     bool saving_epoch;    /* an epoch's, not one between */
@@ -215,8 +212,6 @@ td_status train_save_interrupted(train_run *r);
 void train_find_latest(train_run *r);
 /* Takes up the run of --resume, or begins a new one. */
 td_status train_resume(train_run *r);
-/* What the article does at the end: nobody may read before rank 0 has written. */
-td_status train_load_on_all_ranks(train_run *r);
 
 /* --mesh (train_shard.c): arranges the processes; before train_begin. */
 td_status train_mesh(train_run *r);

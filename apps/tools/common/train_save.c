@@ -143,13 +143,8 @@ td_status train_save_finish(train_run *r)
 
 static td_status save_and_tell(train_run *r, const char *path, bool at_epoch)
 {
-    char latest[TRAIN_PATH_BYTES];
-    r->task->latest(r, latest);
     TD_TRY(train_save_finish(r));
     TD_TRY(save(r, path, r->args.save_async ? &r->saving : NULL));
-    if (strcmp(path, latest) == 0) {
-        r->saved_at = train_steps_done(r);
-    }
     if (r->args.save_async) { /* train_save_finish tells */
         snprintf(r->saving_path, sizeof r->saving_path, "%s", path);
         r->saving_epoch = at_epoch;
@@ -375,25 +370,5 @@ td_status train_resume(train_run *r)
     td_optim_set_lr(r->optim, r->args.lr); /* --lr may be given anew */
     td_printf_rank0("resumed from %s after step %" PRId64 " of epoch %" PRId64 "\n", r->args.resume,
                     r->state.batch, r->state.epoch + 1);
-    return TD_OK;
-}
-
-td_status train_load_on_all_ranks(train_run *r)
-{
-    char path[TRAIN_PATH_BYTES];
-    if (!r->task->loads_at_end || !td_dist_is_initialized() || r->saved_at != train_steps_done(r)) {
-        return TD_OK;
-    }
-    TD_TRY(ranks_barrier());
-    r->task->latest(r, path);
-    if (access(path, F_OK) != 0) {
-        printf("(rank: %d)   == %s is not seen on this host; going on without\n", td_dist_rank(),
-               path);
-        return TD_OK;
-    }
-    td_checkpoint_options checkpoint = contents_of(r, path);
-    TD_TRY(load(r, checkpoint));
-    printf("(rank: %d)   == Loaded: %s\n", td_dist_rank(), path);
-    fflush(stdout);
     return TD_OK;
 }

@@ -164,5 +164,4 @@ const train_task classify_task = { .name = "train_net",
                                    .saved = saved,
                                    .accepted = accepted,
                                    .metrics = TRAIN_METRICS,
-                                   .goes_on = "the same command goes on from there",
-                                   .shows_figures = true };
+                                   .goes_on = "the same command goes on from there" };
