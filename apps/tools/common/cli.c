@@ -29,12 +29,6 @@ static void check_stdout(void)
     }
 }
 
-void cli_begin(void)
-{
-    td_keep_standard_streams();
-    atexit(check_stdout);
-}
-
 bool cli_read_int(const char *text, double low, double high, int64_t *value, char *why, size_t size)
 {
     char *end;
@@ -217,7 +211,8 @@ static void help_text(const cli_option *option, char *text, size_t size)
 void cli_parse_rest(int argc, char **argv, const char *description, cli_option *options, int count,
                     cli_rest *rest)
 {
-    cli_begin();
+    td_keep_standard_streams();
+    atexit(check_stdout);
     struct argp_option table[2 * CLI_MAX_OPTIONS + 4] = { 0 }, *next = table;
     static const char *const usual[] = { [CLI_INT] = "N", [CLI_REAL] = "X", [CLI_TEXT] = NULL };
     static char help[CLI_MAX_OPTIONS][512], aliases[CLI_MAX_OPTIONS][64];

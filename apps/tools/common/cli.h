@@ -65,11 +65,6 @@ typedef struct cli_option {
         .value = (const char **){ VALUE }, .help = __VA_ARGS__                                     \
     }
 
-/* A program's first call, which cli_parse_rest makes: opens standard streams that are closed, and
- * sees to it that the exit code is 1 if what was printed could not be written, as on a full disk.
- */
-void cli_begin(void);
-
 /* What stands on the command line beside options: files. */
 typedef struct cli_rest {
     const char *name;   /* "MODEL IMAGE...", for --help and messages */
@@ -82,7 +77,9 @@ typedef struct cli_rest {
 
 /* Reads the command line into the options' values. rest NULL: every value belongs to an option.
  * Prints what is wrong and leaves the program with code 64 (EX_USAGE) where something is; --help
- * and --version leave with 0. */
+ * and --version leave with 0. A program's first call: opens standard streams that are closed, and
+ * sees to it that the exit code is 1 if what was printed could not be written, as on a full disk.
+ */
 void cli_parse_rest(int argc, char **argv, const char *description, cli_option *options, int count,
                     cli_rest *rest);
 
