@@ -14,7 +14,7 @@ static char *text_of(const settings *s, size_t *size)
     if (out == NULL) {
         abort();
     }
-    config_describe(&settings_schema, s, out);
+    config_describe(s, out);
     fclose(out);
     return text;
 }
@@ -24,8 +24,8 @@ static void must_read_back(const settings *s)
     size_t size, again_size;
     char *text = text_of(s, &size);
     settings again;
-    config_defaults(&settings_schema, &again);
-    if (config_parse(&settings_schema, &again, "again.yaml", text, size) != TD_OK) {
+    config_defaults(&again);
+    if (config_parse(&again, "again.yaml", text, size) != TD_OK) {
         fprintf(stderr, "%s\n%s", td_last_error(), text);
         abort();
     }
@@ -51,12 +51,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     static const char *const named[] = { "MODEL.WEIGHTS", "OPTIM.STEPS", "OPTIM.BASE_LR" };
     settings s;
-    config_defaults(&settings_schema, &s);
-    check(config_parse(&settings_schema, &s, "fuzz.yaml", bytes, size), &s, "fuzz.yaml");
+    config_defaults(&s);
+    check(config_parse(&s, "fuzz.yaml", bytes, size), &s, "fuzz.yaml");
     char *word = strndup((const char *)bytes, size);
     for (size_t i = 0; i < sizeof named / sizeof *named && word != NULL; i++) {
-        config_defaults(&settings_schema, &s);
-        check(config_set(&settings_schema, &s, "here", named[i], word), &s, "here: ");
+        config_defaults(&s);
+        check(config_set(&s, "here", named[i], word), &s, "here: ");
     }
     free(word);
     return 0;

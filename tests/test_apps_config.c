@@ -13,22 +13,20 @@
 
 #include <cmocka.h>
 
-static const config_schema *const schema = &settings_schema;
-
 static settings defaults(void)
 {
     settings s;
-    config_defaults(schema, &s);
+    config_defaults(&s);
     return s;
 }
 
 static td_status parse(settings *s, const char *yaml)
 {
     *s = defaults();
-    return config_parse(schema, s, "net.yaml", yaml, strlen(yaml));
+    return config_parse(s, "net.yaml", yaml, strlen(yaml));
 }
 
-/* ---- the schema ---- */
+/* ---- the table ---- */
 
 /* The article's table, key by key. */
 static const char *const article[][2] = {
@@ -78,11 +76,11 @@ static void test_defaults_are_the_articles(void **state)
     settings s = defaults();
     for (size_t i = 0; i < sizeof article / sizeof *article; i++) {
         char text[CONFIG_TEXT_BYTES];
-        int key = config_find(schema, article[i][0]);
+        int key = config_find(article[i][0]);
         if (key < 0) {
             fail_msg("there is no %s", article[i][0]);
         }
-        config_get(&schema->keys[key], &s, text, sizeof text);
+        config_get(&config_keys[key], &s, text, sizeof text);
         assert_string_equal(text, article[i][1]);
     }
     assert_int_equal(settings_check(&s), TD_OK);
@@ -117,19 +115,19 @@ static void other_value(const config_key *key, const char *now, char *text, size
 static void test_every_key_is_set_by_its_name(void **state)
 {
     (void)state;
-    for (int i = 0; i < schema->count; i++) {
+    for (int i = 0; i < config_key_count; i++) {
         settings s = defaults();
         const settings before = s;
         char old[CONFIG_TEXT_BYTES], wanted[CONFIG_TEXT_BYTES], now[CONFIG_TEXT_BYTES];
-        config_get(&schema->keys[i], &s, old, sizeof old);
-        other_value(&schema->keys[i], old, wanted, sizeof wanted);
-        assert_int_equal(config_set(schema, &s, "here", schema->keys[i].name, wanted), TD_OK);
-        config_get(&schema->keys[i], &s, now, sizeof now);
+        config_get(&config_keys[i], &s, old, sizeof old);
+        other_value(&config_keys[i], old, wanted, sizeof wanted);
+        assert_int_equal(config_set(&s, "here", config_keys[i].name, wanted), TD_OK);
+        config_get(&config_keys[i], &s, now, sizeof now);
         assert_string_not_equal(now, old);
-        for (int k = 0; k < schema->count; k++) {
+        for (int k = 0; k < config_key_count; k++) {
             if (k != i) {
-                config_get(&schema->keys[k], &before, old, sizeof old);
-                config_get(&schema->keys[k], &s, now, sizeof now);
+                config_get(&config_keys[k], &before, old, sizeof old);
+                config_get(&config_keys[k], &s, now, sizeof now);
                 assert_string_equal(now, old);
             }
         }
@@ -241,23 +239,23 @@ static void test_hostile_files(void **state)
     char *many = malloc(1 << 20);
     assert_non_null(many);
     memset(many, '[', 1 << 20);
-    assert_int_equal(config_parse(schema, &s, "x", many, 1 << 20), TD_E_FORMAT);
+    assert_int_equal(config_parse(&s, "x", many, 1 << 20), TD_E_FORMAT);
     assert_error_says("at most 65536", NULL);
-    assert_int_equal(config_parse(schema, &s, "x", many, 65536), TD_E_FORMAT);
+    assert_int_equal(config_parse(&s, "x", many, 65536), TD_E_FORMAT);
     temp_write("large.yaml", many, 1 << 20);
-    assert_int_equal(config_read(schema, &s, temp_path("large.yaml")), TD_E_FORMAT);
+    assert_int_equal(config_read(&s, temp_path("large.yaml")), TD_E_FORMAT);
     memset(many, 'A', 65536);
     memcpy(many + 60000, ": 1\n", 4);
-    assert_int_equal(config_parse(schema, &s, "x", many, 60004), TD_E_FORMAT);
+    assert_int_equal(config_parse(&s, "x", many, 60004), TD_E_FORMAT);
     assert_true(strlen(td_last_error()) < 500);
     free(many);
-    assert_int_equal(config_read(schema, &s, temp_path("none.yaml")), TD_E_NOTFOUND);
+    assert_int_equal(config_read(&s, temp_path("none.yaml")), TD_E_NOTFOUND);
     assert_error_says("none.yaml", NULL);
-    assert_true(config_read(schema, &s, temp_folder()) != TD_OK);
+    assert_true(config_read(&s, temp_folder()) != TD_OK);
     assert_int_equal(parse(&s, "OUT_DIR: \x1b[31m\n"), TD_E_FORMAT);
-    assert_int_equal(config_set(schema, &s, "here", "OUT_DIR", "na\xefve"), TD_E_FORMAT);
+    assert_int_equal(config_set(&s, "here", "OUT_DIR", "na\xefve"), TD_E_FORMAT);
     assert_error_says("a line of text in UTF-8", NULL);
-    assert_int_equal(config_set(schema, &s, "here", "\x1b[31mX", "1"), TD_E_FORMAT);
+    assert_int_equal(config_set(&s, "here", "\x1b[31mX", "1"), TD_E_FORMAT);
     assert_null(strchr(td_last_error(), '\x1b'));
 }
 
@@ -267,7 +265,7 @@ static td_status override(settings *s, char *a, char *b, char *c, char *d)
 {
     char *words[] = { a, b, c, d };
     *s = defaults();
-    return config_override(schema, s, words, d != NULL ? 4 : c != NULL ? 3 : b != NULL ? 2 : 1);
+    return config_override(s, words, d != NULL ? 4 : c != NULL ? 3 : b != NULL ? 2 : 1);
 }
 
 static void test_command_line(void **state)
@@ -300,13 +298,13 @@ static void must_read_back(const settings *s)
 {
     settings again = defaults();
     char a[CONFIG_TEXT_BYTES], b[CONFIG_TEXT_BYTES];
-    assert_int_equal(config_write(schema, s, temp_path("written.yaml")), TD_OK);
-    if (config_read(schema, &again, temp_path("written.yaml")) != TD_OK) {
+    assert_int_equal(config_write(s, temp_path("written.yaml")), TD_OK);
+    if (config_read(&again, temp_path("written.yaml")) != TD_OK) {
         fail_msg("%s", td_last_error());
     }
-    for (int i = 0; i < schema->count; i++) {
-        config_get(&schema->keys[i], s, a, sizeof a);
-        config_get(&schema->keys[i], &again, b, sizeof b);
+    for (int i = 0; i < config_key_count; i++) {
+        config_get(&config_keys[i], s, a, sizeof a);
+        config_get(&config_keys[i], &again, b, sizeof b);
         assert_string_equal(a, b);
     }
 }
@@ -319,11 +317,11 @@ static void test_what_is_written_reads_back(void **state)
                                          " spaced ", "-",          "[1]",    "&a",     "none" };
     settings s = defaults();
     must_read_back(&s);
-    for (int i = 0; i < schema->count; i++) { /* all keys at another value */
+    for (int i = 0; i < config_key_count; i++) { /* all keys at another value */
         char old[CONFIG_TEXT_BYTES], wanted[CONFIG_TEXT_BYTES];
-        config_get(&schema->keys[i], &s, old, sizeof old);
-        other_value(&schema->keys[i], old, wanted, sizeof wanted);
-        assert_int_equal(config_set(schema, &s, "here", schema->keys[i].name, wanted), TD_OK);
+        config_get(&config_keys[i], &s, old, sizeof old);
+        other_value(&config_keys[i], old, wanted, sizeof wanted);
+        assert_int_equal(config_set(&s, "here", config_keys[i].name, wanted), TD_OK);
     }
     must_read_back(&s);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
@@ -333,7 +331,7 @@ static void test_what_is_written_reads_back(void **state)
     s.optim.base_lr = 0.1 + 0.2;
     s.optim.weight_decay = 1.0 / 3.0;
     must_read_back(&s);
-    assert_int_equal(config_write(schema, &s, "/nowhere/config.yaml"), TD_E_IO);
+    assert_int_equal(config_write(&s, "/nowhere/config.yaml"), TD_E_IO);
 }
 
 /* The folder's files are what td_model knows, one each. */
@@ -344,7 +342,7 @@ static void test_the_models_files(void **state)
         settings s = defaults();
         char path[256];
         snprintf(path, sizeof path, "apps/tools/config/%s.yaml", td_model_name(i));
-        if (config_read(schema, &s, path) != TD_OK) {
+        if (config_read(&s, path) != TD_OK) {
             fail_msg("%s", td_last_error());
         }
         assert_string_equal(s.model.arch, td_model_name(i));

@@ -65,11 +65,11 @@ static void add_fixed(classify_run *c)
 
 static td_status read_settings(classify_run *c, const cli_rest *rest)
 {
-    config_defaults(&settings_schema, &c->s);
+    config_defaults(&c->s);
     if (c->cfg != NULL) {
-        TD_TRY(config_read(&settings_schema, &c->s, c->cfg));
+        TD_TRY(config_read(&c->s, c->cfg));
     }
-    TD_TRY(config_override(&settings_schema, &c->s, rest->values, rest->count));
+    TD_TRY(config_override(&c->s, rest->values, rest->count));
     return settings_check(&c->s);
 }
 
@@ -96,7 +96,7 @@ td_status classify_options(classify_run *c, const char *app, const char *descrip
     cli_parse_rest(argc, argv, description, args->options, args->option_count, &rest);
     TD_TRY(read_settings(c, &rest));
     if (c->keys) {
-        config_describe(&settings_schema, &c->s, stdout);
+        config_describe(&c->s, stdout);
         exit(0);
     }
     take_settings(c);

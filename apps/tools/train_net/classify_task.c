@@ -21,7 +21,7 @@ static td_status accepted(train_run *r)
     const settings *s = &classifier(r)->s;
     char path[2 * CONFIG_TEXT_BYTES];
     snprintf(path, sizeof path, "%s/%s", s->out_dir, s->cfg_dest);
-    td_status status = ranks_first() ? config_write(&settings_schema, s, path) : TD_OK;
+    td_status status = ranks_first() ? config_write(s, path) : TD_OK;
     return status == TD_OK ? TD_OK : td_fail_context(status, "OUT_DIR");
 }
 

@@ -1,5 +1,5 @@
 /* Values of a configuration: from text, to text, and the keys' names. */
-#include "apps/tools/train_net/config.h"
+#include "apps/tools/train_net/settings.h"
 
 #include "apps/tools/common/cli.h"
 #include "tensor/text.h"
@@ -11,10 +11,10 @@
 
 /* ---- keys ---- */
 
-int config_find(const config_schema *schema, const char *name)
+int config_find(const char *name)
 {
-    for (int i = 0; i < schema->count; i++) {
-        if (strcmp(schema->keys[i].name, name) == 0) {
+    for (int i = 0; i < config_key_count; i++) {
+        if (strcmp(config_keys[i].name, name) == 0) {
             return i;
         }
     }
@@ -28,11 +28,11 @@ static size_t node_length(const char *name)
     return dot != NULL ? (size_t)(dot - name) : 0;
 }
 
-bool config_has_node(const config_schema *schema, const char *node)
+bool config_has_node(const char *node)
 {
     size_t length = strlen(node);
-    for (int i = 0; i < schema->count; i++) {
-        const char *name = schema->keys[i].name;
+    for (int i = 0; i < config_key_count; i++) {
+        const char *name = config_keys[i].name;
         if (length > 0 && node_length(name) == length && strncmp(name, node, length) == 0) {
             return true;
         }
@@ -56,17 +56,15 @@ static shown show(const char *text)
     return s;
 }
 
-td_status config_unknown(const config_schema *schema, const char *where, const char *name)
+td_status config_unknown(const char *where, const char *name)
 {
     const char *names[CONFIG_MOST_KEYS];
-    TD_REQUIRE(schema->count <= CONFIG_MOST_KEYS, TD_HERE, "%d keys; CONFIG_MOST_KEYS is %d",
-               schema->count, CONFIG_MOST_KEYS);
-    for (int i = 0; i < schema->count; i++) {
-        names[i] = schema->keys[i].name;
+    for (int i = 0; i < config_key_count; i++) {
+        names[i] = config_keys[i].name;
     }
     shown word = show(name);
     return td_fail(TD_E_FORMAT, "%s: unknown key '%s'; the nearest is %s", where, word.text,
-                   td_nearest_name(word.text, names, schema->count));
+                   td_nearest_name(word.text, names, config_key_count));
 }
 
 /* ---- from text ---- */
@@ -207,7 +205,7 @@ static bool read_value(const config_key *key, const char *text, void *value, rea
     return false;
 }
 
-td_status config_set_scalar(const config_key *key, void *values, const char *where,
+td_status config_set_scalar(const config_key *key, settings *values, const char *where,
                             const char *text, bool quoted)
 {
     static const char *const nothing[] = { "None", "null", "Null", "NULL", "~", NULL };
@@ -224,37 +222,36 @@ td_status config_set_scalar(const config_key *key, void *values, const char *whe
     return good ? TD_OK : td_fail(TD_E_FORMAT, "%s: %s: %s", where, key->name, why);
 }
 
-td_status config_set(const config_schema *schema, void *values, const char *where, const char *key,
-                     const char *value)
+td_status config_set(settings *values, const char *where, const char *key, const char *value)
 {
-    int i = config_find(schema, key);
-    if (i < 0 && config_has_node(schema, key)) {
+    int i = config_find(key);
+    if (i < 0 && config_has_node(key)) {
         return td_fail(TD_E_FORMAT, "%s: %s is a node; name one of its keys: %s.KEY", where, key,
                        key);
     }
-    return i < 0 ? config_unknown(schema, where, key)
-                 : config_set_scalar(&schema->keys[i], values, where, value, false);
+    return i < 0 ? config_unknown(where, key)
+                 : config_set_scalar(&config_keys[i], values, where, value, false);
 }
 
-td_status config_override(const config_schema *schema, void *values, char *const *words, int count)
+td_status config_override(settings *values, char *const *words, int count)
 {
     static const char where[] = "command line";
     for (int i = 0; i + 1 < count; i += 2) {
-        TD_TRY(config_set(schema, values, where, words[i], words[i + 1]));
+        TD_TRY(config_set(values, where, words[i], words[i + 1]));
     }
     if (count % 2 != 0) {
         const char *last = words[count - 1];
-        return config_find(schema, last) < 0
-                   ? config_unknown(schema, where, last)
+        return config_find(last) < 0
+                   ? config_unknown(where, last)
                    : td_fail(TD_E_FORMAT, "%s: %s has no value: give pairs KEY VALUE", where, last);
     }
     return TD_OK;
 }
 
-void config_defaults(const config_schema *schema, void *values)
+void config_defaults(settings *values)
 {
-    for (int i = 0; i < schema->count; i++) {
-        const config_key *key = &schema->keys[i];
+    for (int i = 0; i < config_key_count; i++) {
+        const config_key *key = &config_keys[i];
         td_status status = config_set_scalar(key, values, "default", key->standard, false);
         TD_REQUIRE(status == TD_OK, TD_HERE, "the table is wrong: %s", td_last_error());
     }
@@ -275,7 +272,7 @@ static void put_list(const config_reals *list, char *text, size_t size)
     }
 }
 
-void config_get(const config_key *key, const void *values, char *text, size_t size)
+void config_get(const config_key *key, const settings *values, char *text, size_t size)
 {
     const void *at = (const char *)values + key->offset;
     switch (key->kind) {
@@ -325,7 +322,7 @@ static void write_text(const char *text, FILE *out)
     }
 }
 
-static void write_value(const config_key *key, const void *values, FILE *out)
+static void write_value(const config_key *key, const settings *values, FILE *out)
 {
     char text[CONFIG_TEXT_BYTES];
     if (key->kind == CONFIG_TEXT) {
@@ -336,12 +333,12 @@ static void write_value(const config_key *key, const void *values, FILE *out)
     }
 }
 
-static void write_all(const config_schema *schema, const void *values, bool with_help, FILE *out)
+static void write_all(const settings *values, bool with_help, FILE *out)
 {
     const char *node = "";
     size_t length = 0;
-    for (int i = 0; i < schema->count; i++) {
-        const config_key *key = &schema->keys[i];
+    for (int i = 0; i < config_key_count; i++) {
+        const config_key *key = &config_keys[i];
         size_t own = node_length(key->name);
         if (own > 0 && (own != length || strncmp(node, key->name, own) != 0)) {
             fprintf(out, "%.*s:\n", (int)own, key->name);
@@ -359,17 +356,17 @@ static void write_all(const config_schema *schema, const void *values, bool with
     }
 }
 
-void config_describe(const config_schema *schema, const void *values, FILE *out)
+void config_describe(const settings *values, FILE *out)
 {
-    write_all(schema, values, true, out);
+    write_all(values, true, out);
 }
 
-td_status config_write(const config_schema *schema, const void *values, const char *path)
+td_status config_write(const settings *values, const char *path)
 {
     char *beside;
     FILE *out = td_temporary_file(path, &beside);
     if (out != NULL) {
-        write_all(schema, values, false, out);
+        write_all(values, false, out);
     }
     return out != NULL && td_temporary_end(out, beside, path) == NULL
                ? TD_OK

@@ -1,7 +1,7 @@
 /* YAML files of a configuration: libyaml makes a tree of nodes, which is read here. What a file can
  * cost is bounded by CONFIG_MOST_BYTES: the tree has no more nodes than bytes, and no key may come
  * twice. */
-#include "apps/tools/train_net/config.h"
+#include "apps/tools/train_net/settings.h"
 #include "tensor/files.h"
 
 #include <stdlib.h>
@@ -13,8 +13,7 @@
 enum { NAME_BYTES = 128, WHERE_BYTES = 512 };
 
 typedef struct reader {
-    const config_schema *schema;
-    void *values;
+    settings *values;
     const char *name;
     yaml_document_t document;
     char where[WHERE_BYTES];         /* "file.yaml:3", of the node last looked at */
@@ -85,7 +84,7 @@ static td_status read_list(reader *r, const config_key *key, const yaml_node_t *
 
 static td_status read_value(reader *r, int i, const yaml_node_t *node)
 {
-    const config_key *key = &r->schema->keys[i];
+    const config_key *key = &config_keys[i];
     if (r->given[i] != 0) {
         return td_fail(TD_E_FORMAT, "%s: %s is given a second time; the first is on line %lld",
                        r->where, key->name, (long long)r->given[i]);
@@ -126,10 +125,10 @@ static td_status read_mapping(reader *r, const yaml_node_t *mapping, const char 
          pair < mapping->data.mapping.pairs.top; pair++) {
         char name[NAME_BYTES];
         TD_TRY(name_of(r, look_at(r, pair->key), prefix, name));
-        int i = config_find(r->schema, name);
-        bool is_node = *prefix == '\0' && config_has_node(r->schema, name);
+        int i = config_find(name);
+        bool is_node = *prefix == '\0' && config_has_node(name);
         if (i < 0 && !is_node) {
-            return config_unknown(r->schema, r->where, name);
+            return config_unknown(r->where, name);
         }
         const yaml_node_t *value = look_at(r, pair->value);
         TD_TRY(is_node ? read_node(r, value, name) : read_value(r, i, value));
@@ -176,8 +175,7 @@ static td_status read_stream(reader *r, yaml_parser_t *parser)
     return any ? refuse(r, "a second document begins; a configuration is one") : TD_OK;
 }
 
-td_status config_parse(const config_schema *schema, void *values, const char *name,
-                       const void *bytes, size_t size)
+td_status config_parse(settings *values, const char *name, const void *bytes, size_t size)
 {
     if (size > CONFIG_MOST_BYTES) {
         return td_fail(TD_E_FORMAT, "%s: %zu bytes; a configuration has at most %d", name, size,
@@ -188,7 +186,7 @@ td_status config_parse(const config_schema *schema, void *values, const char *na
         return td_fail(TD_E_NOMEM, "%s: no memory to read it", name);
     }
     yaml_parser_set_input_string(&parser, bytes, size);
-    reader r = { .schema = schema, .values = values, .name = name };
+    reader r = { .values = values, .name = name };
     td_status status = read_stream(&r, &parser);
     yaml_parser_delete(&parser);
     return status;
@@ -196,22 +194,21 @@ td_status config_parse(const config_schema *schema, void *values, const char *na
 
 #else
 
-td_status config_parse(const config_schema *schema, void *values, const char *name,
-                       const void *bytes, size_t size)
+td_status config_parse(settings *values, const char *name, const void *bytes, size_t size)
 {
-    (void)schema, (void)values, (void)bytes, (void)size;
+    (void)values, (void)bytes, (void)size;
     return td_fail(TD_E_UNSUPPORTED,
                    "%s: this build reads no YAML: libyaml is missing; make deps, then make", name);
 }
 
 #endif
 
-td_status config_read(const config_schema *schema, void *values, const char *path)
+td_status config_read(settings *values, const char *path)
 {
     char *bytes;
     size_t size;
     TD_TRY(td_read_file(path, "a configuration", CONFIG_MOST_BYTES, &bytes, &size));
-    td_status status = config_parse(schema, values, path, bytes, size);
+    td_status status = config_parse(values, path, bytes, size);
     free(bytes);
     return status;
 }

@@ -16,7 +16,7 @@
 #define NUMBER(NAME, MEMBER, STANDARD, LOW, HIGH, ...)                                             \
     KEY(NAME, MEMBER, STANDARD, __VA_ARGS__, .low = (LOW), .high = (HIGH))
 
-static const config_key keys[] = {
+const config_key config_keys[] = {
     KEY("OUT_DIR", out_dir, "./exp", "Folder of checkpoints, metrics and this configuration"),
     KEY("CFG_DEST", cfg_dest, "config.yaml", "File in OUT_DIR that gets all keys' values"),
     NUMBER("RNG_SEED", rng_seed, "None", 0, 9e15,
@@ -122,7 +122,8 @@ static const config_key keys[] = {
            "Test and keep a moving average of the weights with this decay; 0: not"),
 };
 
-const config_schema settings_schema = { keys, (int)(sizeof keys / sizeof *keys) };
+const int config_key_count = (int)(sizeof config_keys / sizeof *config_keys);
+_Static_assert(sizeof config_keys / sizeof *config_keys <= CONFIG_MOST_KEYS, "CONFIG_MOST_KEYS");
 
 static td_status check_optim(const settings *s)
 {
