@@ -75,6 +75,10 @@ typedef struct td_gemm_kernels {
      * element (p, j) at to[p*panel + j]. Columns from n on are not written. */
     void (*pack)(void *to, const void *from, int64_t k, int64_t n, int64_t row, int64_t col);
 
+    /* Only of f32, and any values of four bytes: transposes k rows of n elements, element (p, j)
+     * from from[p + j*col] to to[p*row + j]. */
+    void (*turn)(float *to, const float *from, int64_t row, int64_t k, int64_t n, int64_t col);
+
     /* The following are NULL in some tables, as `pack` is; their n is at most `lanes`.
      * As `block`, but element (i, j) meets, at row p of B, element (i, first[j] + p) of A. */
     void (*grouped)(const td_gemm_block *block, const td_gemm_lanes *lanes);

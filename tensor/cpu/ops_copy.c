@@ -1,5 +1,7 @@
 /* Copies of any strides and dtypes. The hard case is a transposition (NCHW to the CPU's HWNC and
- * back): it goes in square tiles, so that the lines of both sides stay in the cache. */
+ * back): it goes in square tiles of a line of the caches: more of them, and where rows are powers
+ * of two apart, they push each other out of their few places in the caches. */
+#include "tensor/cpu/gemm_kernels.h"
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_walk.h"
@@ -9,7 +11,7 @@
 
 #include <string.h>
 
-enum { TILE = 32, PIECE = 256 };
+enum { LINE = 64, PIECE = 256 }; /* bytes of a line of the caches; elements */
 
 typedef struct copy_job {
     td_walk walk;
@@ -19,12 +21,20 @@ typedef struct copy_job {
     /* transposition: `walk` is what lies outside of the planes */
     int64_t rows, columns;          /* of a plane, as y has it: columns are next to each other */
     int64_t y_row, x_row, x_column; /* strides */
-    int64_t bands;                  /* of TILE rows in a plane */
+    int64_t tile, bands;            /* rows and columns of a tile; bands of so many rows */
 } copy_job;
 
 /* ---- one run ---- */
 
+/* An expanded tensor repeats its elements: such a run is written only. */
 #define COPY_STRIDED(type)                                                                         \
+    if (sy == 1 && sx == 0) {                                                                      \
+        type value = *(const type *)x;                                                             \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            ((type *)y)[i] = value;                                                                \
+        }                                                                                          \
+        return;                                                                                    \
+    }                                                                                              \
     for (int64_t i = 0; i < n; i++) {                                                              \
         ((type *)y)[i * sy] = ((const type *)x)[i * sx];                                           \
     }
@@ -145,6 +155,10 @@ static void copy_tile(const copy_job *job, int64_t rows, int64_t columns, void *
         COPY_TILE(uint16_t)
         break;
     case 4:
+        if (job->x_row == 1) {
+            td_gemm_kernels_for(TD_F32)->turn(y, x, job->y_row, rows, columns, job->x_column);
+            break;
+        }
         COPY_TILE(uint32_t)
         break;
     default:
@@ -153,18 +167,18 @@ static void copy_tile(const copy_job *job, int64_t rows, int64_t columns, void *
     }
 }
 
-/* Items are bands of TILE rows, plane by plane. */
+/* Items are bands of rows, plane by plane. */
 static void transpose_range(void *ctx, int64_t begin, int64_t end)
 {
     const copy_job *job = ctx;
     int64_t size = (int64_t)td_dtype_size(job->y_dtype);
     for (int64_t item = begin; item < end; item++) {
         td_cursor plane;
-        int64_t p = item / job->bands, row = item % job->bands * TILE;
+        int64_t p = item / job->bands, row = item % job->bands * job->tile;
         td_cursor_start(&plane, &job->walk, p, p + 1);
-        int64_t rows = job->rows - row < TILE ? job->rows - row : TILE;
-        for (int64_t column = 0; column < job->columns; column += TILE) {
-            int64_t columns = job->columns - column < TILE ? job->columns - column : TILE;
+        int64_t rows = td_min64(job->rows - row, job->tile);
+        for (int64_t column = 0; column < job->columns; column += job->tile) {
+            int64_t columns = td_min64(job->columns - column, job->tile);
             int64_t to = plane.offset[0] + row * job->y_row + column;
             int64_t from = plane.offset[1] + row * job->x_row + column * job->x_column;
             copy_tile(job, rows, columns, job->y + to * size, job->x + from * size);
@@ -193,7 +207,8 @@ static void take_plane(copy_job *job, int d)
     job->rows = w->size[d];
     job->y_row = w->stride[0][d];
     job->x_row = w->stride[1][d];
-    job->bands = (job->rows + TILE - 1) / TILE;
+    job->tile = LINE / (int64_t)td_dtype_size(job->y_dtype);
+    job->bands = td_divide_up(job->rows, job->tile);
     int kept = 0;
     for (int i = 1; i < w->ndim; i++) {
         if (i != d) {
@@ -223,7 +238,7 @@ void td_cpu_copy(td_tensor *y, const td_tensor *x)
         take_plane(&job, d);
         int64_t planes = count / (job.rows * job.columns);
         int64_t items = planes * job.bands;
-        td_parallel(td_device_of(y), items, td_item_chunk(items, TILE * job.columns),
+        td_parallel(td_device_of(y), items, td_item_chunk(items, job.tile * job.columns),
                     transpose_range, &job);
         return;
     }
