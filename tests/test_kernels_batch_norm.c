@@ -192,6 +192,10 @@ static const norm_case norm_cases[] = {
     { { 4, { 5, 64, 11, 12 } }, TD_IMAGE, 0, true, true, true, true, false, false },
     { { 4, { 9, 97, 8, 8 } }, TD_IMAGE, 0, true, false, true, true, true, false },
     { { 4, { 9, 97, 8, 8 } }, TD_IMAGE, 0, false, true, false, true, false, false },
+    /* long rows, of which few are added up at a time */
+    { { 4, { 3, 1100, 3, 3 } }, TD_IMAGE, 0, true, false, true, true, false, false },
+    { { 4, { 3, 1100, 3, 3 } }, TD_IMAGE, 0, true, true, false, true, false, false },
+    { { 2, { 27, 1100 } }, TD_IMAGE, 0, false, false, true, true, true, false },
     { { 2, { 130, 7 } }, TD_ROW_MAJOR, 0, true, false, true, true, false, false },
     { { 2, { 40, 130 } }, TD_ROW_MAJOR, 0, false, false, true, true, true, false },
     { { 4, { 4, 17, 5, 6 } }, TD_IMAGE, 0, true, true, true, false, true, false },

@@ -19,7 +19,10 @@
 enum {
     LANES = 32,                 /* interleaved sums of a run */
     STRIP = TD_SOFTMAX_COLUMNS, /* columns of a matrix whose sums are kept in registers */
-    PIECE = 256,                /* elements of a run that are worked on in the first-level cache */
+    SUMS = 8 * STRIP,           /* columns whose sums are made together, in memory */
+    LONG_ROW = 1024,            /* of so many elements only a few rows are added up at a time */
+    FEW_ROWS = 8,
+    PIECE = 256, /* elements of a run that are worked on in the first-level cache */
 };
 
 /* The element types that loops.inc is compiled for. */

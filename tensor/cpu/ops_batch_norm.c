@@ -192,8 +192,9 @@ static double group_moments(const norm_job *job, int64_t first, int64_t each, do
     const double *means = job->moments + first, *m2 = means + job->channels;
     double mean = 0.0, sum = 0.0;
     for (int64_t i = 0; i < each; i++) {
-        mean += means[i] / (double)each;
+        mean += means[i];
     }
+    mean /= (double)each;
     for (int64_t i = 0; i < each; i++) {
         sum += m2[i] + (double)job->rows * (means[i] - mean) * (means[i] - mean);
     }
@@ -208,19 +209,20 @@ static void prepare_groups(const norm_job *job, td_tensor *means, td_tensor *inv
 {
     td_dtype dtype = means->dtype;
     int64_t bytes = job->channels * job->size, groups = means->shape[1];
-    int64_t channels = job->channels / means->shape[0], each = channels / groups;
+    int64_t each = job->channels / td_numel(means);
     for (int64_t group = 0; group < td_numel(means); group++) {
-        double variance, mean = group_moments(job, group * each, each, &variance);
+        int64_t first = group * each, channel = group % groups * each;
+        double variance, mean = group_moments(job, first, each, &variance);
         double inv_std = 1.0 / sqrt(variance + eps);
         td_store_element(td_ptr(means), dtype, group, mean);
         td_store_element(td_ptr(inv_stds), dtype, group, inv_std);
         double lost = mean - td_load_element(td_ptr(means), dtype, group);
-        for (int64_t i = group * each; i < (group + 1) * each; i++) {
-            double scale = td_channel(weight, i % channels, 1.0) * inv_std;
-            td_store_element(mean_of, dtype, i, mean);
-            td_store_element(mean_of + bytes, dtype, i, scale);
-            td_store_element(mean_of + 2 * bytes, dtype, i,
-                             td_channel(bias, i % channels, 0.0) - lost * scale);
+        for (int64_t i = 0; i < each; i++) {
+            double scale = td_channel(weight, channel + i, 1.0) * inv_std;
+            td_store_element(mean_of, dtype, first + i, mean);
+            td_store_element(mean_of + bytes, dtype, first + i, scale);
+            td_store_element(mean_of + 2 * bytes, dtype, first + i,
+                             td_channel(bias, channel + i, 0.0) - lost * scale);
         }
     }
 }

@@ -215,42 +215,44 @@ void td_cpu_batch_norm_grad(const td_batch_norm_grad_args *args)
 
 /* ---- group normalisation: as above, but with means over groups of columns ---- */
 
-/* Per column of a picture: the constants of dx = a g + b (x - mean) + c; and per channel the
- * gradients of weight and bias, sums over pictures. */
-static void prepare_groups(const grad_job *job, const td_tensor *weight, const td_tensor *mean,
-                           const td_tensor *inv_std, char *constants)
+/* Per column of a picture: the constants of dx = a g + b (x - mean) + c. */
+static void prepare_groups(const grad_job *job, const td_tensor *weight, const td_tensor *inv_std,
+                           char *a)
 {
-    td_dtype dtype = mean->dtype;
-    int64_t bytes = job->channels * job->size, groups = td_numel(mean);
-    int64_t channels = job->channels / mean->shape[0], each = job->channels / groups;
+    td_dtype dtype = inv_std->dtype;
+    int64_t bytes = job->channels * job->size, groups = inv_std->shape[1];
+    int64_t each = job->channels / td_numel(inv_std);
     double n = (double)(job->rows * each);
-    char *a = constants + bytes, *b = a + bytes, *c = b + bytes;
-    for (int64_t group = 0; group < groups; group++) {
+    char *b = a + bytes, *c = b + bytes;
+    for (int64_t group = 0; group < td_numel(inv_std); group++) {
+        const double *sum_g = job->sums + group * each, *sum_gx = sum_g + job->channels;
+        int64_t first = group * each, channel = group % groups * each;
         double std = td_load_element(td_ptr(inv_std), dtype, group), g = 0.0, gx = 0.0;
-        for (int64_t i = group * each; i < (group + 1) * each; i++) {
-            double w = td_channel(weight, i % channels, 1.0);
-            g += w * job->sums[i];
-            gx += w * job->sums[job->channels + i];
+        for (int64_t i = 0; i < each; i++) {
+            double w = td_channel(weight, channel + i, 1.0);
+            g += w * sum_g[i];
+            gx += w * sum_gx[i];
         }
-        for (int64_t i = group * each; i < (group + 1) * each; i++) {
-            td_store_element(a, dtype, i, td_channel(weight, i % channels, 1.0) * std);
-            td_store_element(b, dtype, i, -std * std * std * gx / n);
-            td_store_element(c, dtype, i, -std * g / n);
+        for (int64_t i = 0; i < each; i++) {
+            td_store_element(a, dtype, first + i, td_channel(weight, channel + i, 1.0) * std);
+            td_store_element(b, dtype, first + i, -std * std * std * gx / n);
+            td_store_element(c, dtype, first + i, -std * g / n);
         }
     }
 }
 
+/* The gradients of weight and bias: sums over pictures. */
 static void put_group_sums(const grad_job *job, td_tensor *dweight, bool accumulate_dweight,
                            td_tensor *dbias, bool accumulate_dbias, const td_tensor *inv_std)
 {
-    int64_t pictures = inv_std->shape[0], channels = job->channels / pictures;
-    int64_t each = channels / inv_std->shape[1];
+    int64_t pictures = inv_std->shape[0], groups = inv_std->shape[1];
+    int64_t channels = job->channels / pictures, each = channels / groups;
     for (int64_t c = 0; c < channels; c++) {
         double g = 0.0, gx = 0.0;
-        for (int64_t i = c; i < job->channels; i += channels) {
+        for (int64_t i = c, group = c / each; i < job->channels; i += channels, group += groups) {
             g += job->sums[i];
             gx += job->sums[job->channels + i] *
-                  td_load_element(td_ptr(inv_std), inv_std->dtype, i / each);
+                  td_load_element(td_ptr(inv_std), inv_std->dtype, group);
         }
         put(dweight, c, accumulate_dweight, gx);
         put(dbias, c, accumulate_dbias, g);
@@ -264,6 +266,10 @@ void td_cpu_group_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
 {
     td_device device = td_device_of(x);
     int64_t columns = x->shape[0] * x->shape[1], each = columns / td_numel(mean);
+    if (dx && !accumulate_dx && !td_is_layout(dy, TD_IMAGE)) { /* dx is computed in place */
+        td_cpu_copy(dx, dy);
+        dy = dx;
+    }
     td_staged sdy, sx, sdx;
     grad_job job = {
         .loops = td_loops_of(x->dtype),
@@ -280,8 +286,11 @@ void td_cpu_group_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
     };
     int64_t bytes = columns * job.size, chunks = (job.rows + job.chunk - 1) / job.chunk;
     char *constants = td_scratch(device, (size_t)(4 * bytes)); /* mean, a, b, c */
-    for (int64_t i = 0; i < columns; i++) {
-        td_store_element(constants, x->dtype, i, td_load_element(td_ptr(mean), x->dtype, i / each));
+    for (int64_t group = 0, i = 0; group < td_numel(mean); group++) {
+        double value = td_load_element(td_ptr(mean), x->dtype, group);
+        for (int64_t end = i + each; i < end; i++) {
+            td_store_element(constants, x->dtype, i, value);
+        }
     }
     job.constants = (td_norm_constants){ .mean = constants,
                                          .a = constants + bytes,
@@ -291,7 +300,7 @@ void td_cpu_group_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
     find_sums(&job, device);
     put_group_sums(&job, dweight, accumulate_dweight, dbias, accumulate_dbias, inv_std);
     if (job.dx) {
-        prepare_groups(&job, weight, mean, inv_std, constants);
+        prepare_groups(&job, weight, inv_std, constants + bytes);
         td_parallel_backwards(device, job.rows, job.chunk, apply_range, &job);
     }
     td_scratch_free(device, job.sums);

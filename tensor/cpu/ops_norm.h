@@ -22,7 +22,7 @@ static inline int64_t td_norm_chunk(int64_t channels)
  * picture. */
 static inline int64_t td_group_norm_chunk(int64_t columns)
 {
-    int64_t rows = 2 * TD_INLINE_ELEMENTS / columns;
+    int64_t rows = 4 * TD_INLINE_ELEMENTS / columns;
     return rows < 8 ? 8 : rows < TD_NORM_BLOCK ? rows : TD_NORM_BLOCK;
 }
 
