@@ -49,41 +49,6 @@ static td_tensor last_cell_of(const td_tensor *out, const td_tensor *gates)
 
 /* ---- backward ---- */
 
-/* One step's tensors, [N,H] but for gates and dgates, [N,4H]. */
-typedef struct step {
-    td_tensor gates, dgates, tanh_c, before; /* before: c of the step before */
-    td_tensor *dh, *dc, *product;            /* product: scratch */
-} step;
-
-/* dx = or += a b times the slope of op, whose result was y. */
-static void through(const step *s, td_unary_op op, td_tensor *dx, const td_tensor *a,
-                    const td_tensor *b, const td_tensor *y, bool accumulate)
-{
-    const td_kernels *kernels = td_kernels_of(td_device_of(a));
-    kernels->binary(TD_BINARY_mul, s->product, a, b);
-    kernels->unary_grad(op, dx, s->product, NULL, y, 0.0, 0.0, accumulate);
-}
-
-/* From dh and dc the gradient of the gates, and dc of the step before. */
-static void step_backward(const step *s)
-{
-    int64_t hidden = s->dh->shape[1];
-    td_tensor gate[4], dgate[4];
-    for (int k = 0; k < 4; k++) {
-        gate[k] = td_op_with_shape(&s->gates, td_shape_of(s->dh), s->gates.stride);
-        dgate[k] = td_op_with_shape(&s->dgates, td_shape_of(s->dh), s->dgates.stride);
-        gate[k].offset += k * hidden;
-        dgate[k].offset += k * hidden;
-    }
-    const td_tensor *i = &gate[0], *f = &gate[1], *g = &gate[2], *o = &gate[3];
-    through(s, TD_UNARY_sigmoid, &dgate[3], s->dh, &s->tanh_c, o, false);
-    through(s, TD_UNARY_tanh, s->dc, s->dh, o, &s->tanh_c, true);
-    through(s, TD_UNARY_sigmoid, &dgate[0], s->dc, g, i, false);
-    through(s, TD_UNARY_sigmoid, &dgate[1], s->dc, &s->before, f, false);
-    through(s, TD_UNARY_tanh, &dgate[2], s->dc, i, g, false);
-    td_kernels_of(td_device_of(i))->binary(TD_BINARY_mul, s->dc, s->dc, f);
-}
-
 /* dw = the sum over steps of dgates_t^T h_(t-1), as one product. */
 static void weight_backward(td_node *node, const td_tensor *dgates, const td_tensor *h,
                             const td_tensor *h0, td_math math)
@@ -115,26 +80,24 @@ static void lstm_backward(td_node *node, const td_tensor *dout)
     td_tensor dy = steps_of(dout, gates), dc_last = last_cell_of(dout, gates);
     td_tensor *dgates = td_step_new_like(gates, at);
     td_tensor w = spread(td_saved(node, 5), at);
-    step s = { .dh = td_step_new(td_shape_of(h0), h0->dtype, TD_ROW_MAJOR, td_device_of(h0), at) };
-    s.dc = td_step_new_like(s.dh, at);
-    s.product = td_step_new_like(s.dh, at);
-    kernels->copy(s.dc, &dc_last);
+    td_tensor *dh = td_step_new(td_shape_of(h0), h0->dtype, TD_ROW_MAJOR, td_device_of(h0), at);
+    td_tensor *dc = td_step_new_like(dh, at), from = *dgates; /* then: of the step after */
+    kernels->copy(dc, &dc_last);
     for (int64_t t = steps - 1; t >= 0; t--) {
-        td_tensor dh = part(&dy, t, 0, hidden);
-        kernels->copy(s.dh, &dh);
+        td_tensor from_y = part(&dy, t, 0, hidden), to = part(dgates, t, 0, 4 * hidden);
+        kernels->copy(dh, &from_y);
         if (t + 1 < steps) {
-            kernels->matmul(s.dh, &s.dgates, &w, NULL, true, math);
+            kernels->matmul(dh, &from, &w, NULL, true, math);
         }
-        s.gates = part(gates, t, 0, 4 * hidden);
-        s.dgates = part(dgates, t, 0, 4 * hidden);
-        s.tanh_c = part(cells, t, hidden, hidden);
-        s.before = t > 0 ? part(cells, t - 1, 0, hidden) : *c0;
-        step_backward(&s);
+        td_tensor gates_t = part(gates, t, 0, 4 * hidden), cells_t = part(cells, t, 0, 2 * hidden);
+        td_tensor c = t > 0 ? part(cells, t - 1, 0, hidden) : *c0;
+        kernels->lstm_gates_grad(&to, dc, dh, &gates_t, &cells_t, &c);
+        from = to;
     }
     td_tensor h = steps_of(td_saved(node, 2), gates);
     weight_backward(node, dgates, &h, h0, math);
-    td_op_grad_matmul(node, 2, &s.dgates, &w, math);
-    td_input_grad_is(node, 3, s.dc);
+    td_op_grad_matmul(node, 2, &from, &w, math);
+    td_input_grad_is(node, 3, dc);
     td_input_grad_is(node, 0, dgates);
 }
 
@@ -166,22 +129,12 @@ td_tensor *td_lstm_steps_at(td_tensor *from_x, td_tensor *w, td_tensor *h0, td_t
     td_tensor h = *h0, c = *c0, turned = td_op_swapped(w, 0, 1), w_t = spread(&turned, at);
     td_math math = td_math_now();
     for (int64_t t = 0; t < steps; t++) {
-        td_tensor gates = part(from_x, t, 0, 4 * hidden);
-        td_tensor i = part(from_x, t, 0, hidden), f = part(from_x, t, hidden, hidden);
-        td_tensor g = part(from_x, t, 2 * hidden, hidden), o = part(from_x, t, 3 * hidden, hidden);
-        td_tensor both = part(from_x, t, 0, 2 * hidden), next = part(cells, t, 0, hidden);
-        td_tensor tanh_c = part(cells, t, hidden, hidden);
+        td_tensor gates = part(from_x, t, 0, 4 * hidden), next = part(&y, t, 0, hidden);
+        td_tensor cells_t = part(cells, t, 0, 2 * hidden);
         kernels->matmul(&gates, &h, &w_t, NULL, true, math);
-        kernels->unary(TD_UNARY_sigmoid, &both, &both, 0.0, 0.0);
-        kernels->unary(TD_UNARY_tanh, &g, &g, 0.0, 0.0);
-        kernels->unary(TD_UNARY_sigmoid, &o, &o, 0.0, 0.0);
-        kernels->binary(TD_BINARY_mul, &next, &f, &c);
-        kernels->binary(TD_BINARY_mul, &tanh_c, &i, &g); /* in tanh(c)'s place */
-        kernels->axpy(&next, 1.0, &tanh_c);
-        kernels->unary(TD_UNARY_tanh, &tanh_c, &next, 0.0, 0.0);
-        h = part(&y, t, 0, hidden);
-        kernels->binary(TD_BINARY_mul, &h, &o, &tanh_c);
-        c = next;
+        kernels->lstm_gates(&gates, &cells_t, &next, &c);
+        h = next;
+        c = part(cells, t, 0, hidden);
     }
     kernels->copy(&last, &c);
     return TD_RECORD(at, .op = "lstm", .backward = lstm_backward, .out = out,

@@ -2,6 +2,7 @@
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_elements.h"
+#include "tensor/lstm.h"
 
 void td_cuda_axpy(td_tensor *y, double alpha, const td_tensor *x)
 {
@@ -88,4 +89,16 @@ void td_cuda_where(td_tensor *y, const td_tensor *condition, const td_tensor *a,
     td_cuda_launch_where(y->dtype, td_ptr(y), td_ptr(condition), a ? td_ptr(a) : NULL,
                          b ? td_ptr(b) : NULL, td_cuda_walk_of(4, operands), td_cuda_stream(y));
     td_cuda_launched("where");
+}
+
+/* Composed: its products take longer. */
+void td_cuda_lstm_gates(td_tensor *gates, td_tensor *cells, td_tensor *h, const td_tensor *c)
+{
+    td_lstm_gates(td_cuda_kernels(), gates, cells, h, c);
+}
+
+void td_cuda_lstm_gates_grad(td_tensor *dgates, td_tensor *dc, const td_tensor *dh,
+                             const td_tensor *gates, const td_tensor *cells, const td_tensor *c)
+{
+    td_lstm_gates_grad(td_cuda_kernels(), dgates, dc, dh, gates, cells, c);
 }
