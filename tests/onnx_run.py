@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs ONNX files in onnxruntime and compares with tandem's results.
 
-usage: onnx_run.py FOLDER TOLERANCE     each NAME.onnx in it with NAME.safetensors: "x" and "y"
+usage: onnx_run.py FOLDER TOLERANCE     each NAME.onnx in it with NAME.safetensors: its inputs and "output"
        onnx_run.py --check              whether onnx, onnxruntime and numpy are installed
 """
 import glob
@@ -34,8 +34,8 @@ def difference(path):
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     tensors = read(path[:-len(".onnx")] + ".safetensors")
-    y, = session.run(None, {session.get_inputs()[0].name: tensors["x"]} if session.get_inputs() else {})
-    want = tensors["y"]
+    y, = session.run(["output"], {x.name: tensors[x.name] for x in session.get_inputs()})
+    want = tensors["output"]
     if y.dtype != want.dtype or y.shape != want.shape:
         return f"{y.dtype} {y.shape} for {want.dtype} {want.shape}"
     if want.size == 0:

@@ -322,6 +322,71 @@ static void test_parameters(void **state)
     assert_error_says("would have 2.0 GiB", "at most 2 GiB", NULL);
 }
 
+static td_tensor *difference(td_module *self, td_tensor *a, td_tensor *b, td_site at)
+{
+    (void)self;
+    return td_sub_at(a, b, at);
+}
+
+static const td_module_type difference_type = { .name = "Difference", .forward2 = difference };
+
+/* The inputs are told apart by their names, and both have a dynamic batch. */
+static void test_two_inputs(void **state)
+{
+    (void)state;
+    td_module *net = td_module_finish(td_module_new(&difference_type, 0));
+    td_shape shape = TD_SHAPE(2, 3);
+    const char *path = temp_path("net.onnx");
+    assert_true(td_onnx_export(net, shape, path, .shape2 = shape, .dynamic_batch = true) == TD_OK);
+    message graph = field(read_file(path), 7, 0);
+    const char *const names[] = { "input", "input2" };
+    for (int i = 0; i < 2; i++) {
+        message input = field(graph, 11, i);
+        assert_text(field(input, 1, 0), names[i]);
+        assert_text(field(field(graph, 1, 0), 1, i), names[i]);
+        message sizes = field(field(field(input, 2, 0), 1, 0), 2, 0);
+        assert_text(field(field(sizes, 1, 0), 2, 0), "N");
+    }
+    assert_null(field(graph, 11, 2).at);
+    td_tensor *x = td_zeros(TD_SHAPE(1, 3), TD_F32, TD_CPU);
+    expect_fatal("Difference takes two inputs: give the second one's .shape2",
+                 td_onnx_export(net, shape, path));
+    expect_fatal("the second input's shape [2,3]",
+                 td_onnx_export(net, shape, path, .shape2 = shape, .example2 = x));
+    td_module *one = td_nn_relu();
+    expect_fatal("ReLU takes one input", td_onnx_export(one, shape, path, .shape2 = shape));
+    td_free(x);
+    td_module_free(one);
+    td_module_free(net);
+}
+
+static td_tensor *smooth_loss(td_module *self, td_tensor *x, td_tensor *labels, td_site at)
+{
+    td_cross_entropy_options options = { .logits = x,
+                                         .labels = labels,
+                                         .label_smoothing = *(const double *)self->state };
+    return td_cross_entropy_at(options, at);
+}
+
+static const td_module_type loss_type = { .name = "Loss", .forward2 = smooth_loss };
+
+static void test_loss(void **state)
+{
+    (void)state;
+    td_module *net = td_module_finish(td_module_new(&loss_type, sizeof(double)));
+    const int64_t classes[] = { 2, 0 };
+    td_tensor *labels = td_from(classes, TD_SHAPE(2), TD_I64, TD_CPU);
+    for (int smooth = 0; smooth < 2; smooth++) {
+        *(double *)net->state = 0.1 * smooth;
+        td_status status = td_onnx_export(net, TD_SHAPE(2, 3), temp_path("net.onnx"),
+                                          .shape2 = TD_SHAPE(2), .example2 = labels);
+        assert_true(status == (smooth ? TD_E_UNSUPPORTED : TD_OK));
+    }
+    assert_error_says("cross_entropy in Loss has no form in ONNX with label smoothing", NULL);
+    td_free(labels);
+    td_module_free(net);
+}
+
 /* Tokens, whose values cannot be made up: 0, or the example's. */
 static void test_tokens(void **state)
 {
@@ -342,6 +407,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_refusals, temp_folder_setup, free_file),
         cmocka_unit_test_setup_teardown(test_mistakes, temp_folder_setup, free_file),
         cmocka_unit_test_setup_teardown(test_parameters, temp_folder_setup, free_file),
+        cmocka_unit_test_setup_teardown(test_two_inputs, temp_folder_setup, free_file),
+        cmocka_unit_test_setup_teardown(test_loss, temp_folder_setup, free_file),
         cmocka_unit_test_setup_teardown(test_tokens, temp_folder_setup, free_file),
     };
     return cmocka_run_group_tests_name("onnx: files", tests, NULL, NULL);

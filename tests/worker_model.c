@@ -5,9 +5,10 @@
  *        worker_model onnx FOLDER layers         nn/extra's layers
  *        worker_model onnx FOLDER cases          the cases of tests/ops_cases.def
  *
- * onnx: FOLDER gets NAME.onnx, and NAME.safetensors with an input "x" and tandem's result "y". For
- * models and layers the batch size is dynamic, and 3 in place of the 2 that was exported. A line
- * "NAME: why" tells what has no ONNX form.
+ * onnx: FOLDER gets NAME.onnx, and NAME.safetensors with the inputs "input" (and "input2", for
+ * cases of several inputs) and tandem's result "output". For models and layers the batch size is
+ * dynamic, and 3 in place of the 2 that was exported. A line "NAME: why" tells what has no ONNX
+ * form.
  */
 #include "nn/extra/layers.h"
 #include "nn/io/safetensors.h"
@@ -38,32 +39,33 @@ static td_safetensors_entry entry(const char *name, const td_tensor *t)
                                    (size_t)td_numel(t) * td_dtype_size(t->dtype) };
 }
 
-/* The file, its input x (freed here) and the result. */
-static void export(td_module *net, const char *folder, const char *name, td_shape shape,
-                   td_tensor *x, bool dynamic)
+/* The file, its inputs (x2 NULL: one) and the result. */
+static void export(td_module *net, const char *folder, const char *name, td_onnx_options options,
+                   td_tensor *x, td_tensor *x2)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/%s.onnx", folder, name);
-    td_status status =
-        td_onnx_export(net, shape, path, .example = dynamic ? NULL : x, .dynamic_batch = dynamic);
-    if (status != TD_OK) {
+    options.model = net;
+    options.path = path;
+    if (td_onnx_export_at(options, TD_HERE) != TD_OK) {
         printf("%s: %s\n", name, td_last_error());
-        td_free(x);
         return;
     }
     td_eval(net);
     td_step_begin();
     td_no_grad_begin();
-    td_safetensors_entry both[] = { entry("x", x), entry("y", td_forward(net, x)) };
+    td_tensor *y = x2 != NULL ? td_forward2(net, x, x2) : td_forward(net, x);
+    td_safetensors_entry all[] = { entry("input", x), entry("output", y),
+                                   x2 != NULL ? entry("input2", x2) : entry("input2", x) };
     td_no_grad_end();
     td_step_end();
     snprintf(path, sizeof path, "%s/%s.safetensors", folder, name);
-    if (td_safetensors_write(path, both, 2, NULL, 0) != TD_OK) {
+    if (td_safetensors_write(path, all, x2 != NULL ? 3 : 2, NULL, 0) != TD_OK) {
         td_die();
     }
-    free((void *)(uintptr_t)both[0].data);
-    free((void *)(uintptr_t)both[1].data);
-    td_free(x);
+    for (int i = 0; i < 3; i++) {
+        free((void *)(uintptr_t)all[i].data);
+    }
 }
 
 static td_tensor *uniform(td_shape shape)
@@ -100,7 +102,9 @@ static void export_dynamic(td_module *net, const char *folder, const char *name,
         td_die();
     }
     disturb(net);
-    export(net, folder, name, shape, uniform(larger), true);
+    td_tensor *x = uniform(larger);
+    export(net, folder, name, (td_onnx_options){ .shape = shape, .dynamic_batch = true }, x, NULL);
+    td_free(x);
     td_module_free(net);
 }
 
@@ -154,7 +158,7 @@ static void export_layers(const char *folder)
     }
 }
 
-/* ---- a case as a module: its first input is x, the others are parameters ---- */
+/* ---- a case as a module: its first inputs are x and x2, the others are buffers ---- */
 
 typedef struct case_state {
     const ops_case *c;
@@ -162,16 +166,27 @@ typedef struct case_state {
     int count;
 } case_state;
 
-static td_tensor *case_forward(td_module *self, td_tensor *x, td_site at)
+static td_tensor *case_forward2(td_module *self, td_tensor *x, td_tensor *x2, td_site at)
 {
     (void)at;
     const case_state *s = self->state;
-    td_tensor *in[OPS_MAX_INPUTS] = { x };
-    memcpy(in + 1, s->inputs + 1, (OPS_MAX_INPUTS - 1) * sizeof *in);
+    td_tensor *in[OPS_MAX_INPUTS] = { x, x2 };
+    memcpy(in + 2, s->inputs + 2, (OPS_MAX_INPUTS - 2) * sizeof *in);
     return s->c->fn(in, NULL);
 }
 
+static td_tensor *case_forward(td_module *self, td_tensor *x, td_site at)
+{
+    return case_forward2(self, x, ((const case_state *)self->state)->inputs[1], at);
+}
+
 static const td_module_type case_type = { .name = "Case", .forward = case_forward };
+static const td_module_type case2_type = { .name = "Case", .forward2 = case_forward2 };
+
+static bool is_input(const td_tensor *t)
+{
+    return t != NULL && t->ndim > 0 && td_numel(t) > 0;
+}
 
 static void export_case(const ops_case *c, const char *folder)
 {
@@ -180,25 +195,30 @@ static void export_case(const ops_case *c, const char *folder)
     for (char *slash; (slash = strchr(name, '/')) != NULL;) {
         *slash = '-';
     }
-    td_module *net = td_module_new(&case_type, sizeof(case_state));
+    td_tensor *in[OPS_MAX_INPUTS] = { NULL };
+    int count = ops_case_inputs(c, TD_F32, in);
+    bool two = count > 1 && is_input(in[0]) && is_input(in[1]);
+    td_module *net = td_module_new(two ? &case2_type : &case_type, sizeof(case_state));
     case_state *s = net->state;
     s->c = c;
-    s->count = ops_case_inputs(c, TD_F32, s->inputs);
-    for (int i = 1; i < s->count; i++) {
+    memcpy(s->inputs, in, sizeof in);
+    for (int i = 1 + two; i < count; i++) {
         char number[16];
         snprintf(number, sizeof number, "in%d", i);
-        td_module_buffer(net, number, s->inputs[i]);
+        td_module_buffer(net, number, in[i]);
     }
     net = td_module_finish(net);
     if (net == NULL) {
         td_die();
     }
-    td_shape shape = td_shape_of(s->inputs[0]);
-    if (shape.ndim > 0 && td_numel(s->inputs[0]) > 0) {
-        export(net, folder, name, shape, s->inputs[0], false);
-    } else {
-        td_free(s->inputs[0]);
+    if (is_input(in[0])) {
+        td_onnx_options options = { .shape = td_shape_of(in[0]), .example = in[0] };
+        options.shape2 = two ? td_shape_of(in[1]) : TD_SCALAR;
+        options.example2 = two ? in[1] : NULL;
+        export(net, folder, name, options, in[0], two ? in[1] : NULL);
     }
+    td_free(in[0]);
+    td_free(two ? in[1] : NULL);
     td_module_free(net);
 }
 

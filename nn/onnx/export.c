@@ -10,34 +10,45 @@
 
 /* ---- inputs ---- */
 
-/* The first input: the example, or numbers between -1 and 1 that are all different. */
-static td_tensor *first_input(const td_onnx_options *o, td_site at)
+static int count_of(const td_onnx_options *o)
 {
-    td_module *m = o->model;
-    bool indices = td_takes_indices(m);
-    td_dtype dtype = o->example != NULL ? o->example->dtype : indices ? TD_I64 : m->dtype;
-    td_tensor *x = td_step_new(o->shape, dtype, TD_ROW_MAJOR, m->device, at);
-    if (o->example != NULL) {
-        td_copy_(x, o->example);
-        return x;
-    }
-    int64_t count = td_numel(x);
-    double *values = td_step_bytes((size_t)count * sizeof *values);
-    for (int64_t i = 0; i < count && !indices; i++) {
-        values[i] = sin((double)i);
-    }
-    td_write(x, values, TD_F64);
-    return x;
+    return o->model->type->forward2 != NULL ? 2 : 1;
 }
 
-/* The second: zeros, of another batch size if that is to be dynamic. */
-static td_tensor *second_input(const td_onnx_options *o, const td_tensor *first, td_site at)
+/* The examples, or numbers between -1 and 1 that are all different. */
+static void first_inputs(const td_onnx_options *o, td_tensor *inputs[2], td_site at)
 {
-    td_shape shape = o->shape;
-    shape.dim[0] += o->dynamic_batch;
-    td_tensor *x = td_step_new(shape, first->dtype, TD_ROW_MAJOR, o->model->device, at);
-    td_fill_(x, 0.0);
-    return x;
+    const td_tensor *examples[] = { o->example, o->example2 };
+    td_shape shapes[] = { o->shape, o->shape2 };
+    for (int i = 0; i < count_of(o); i++) {
+        bool indices = i == 0 && td_takes_indices(o->model);
+        td_dtype dtype = examples[i] != NULL ? examples[i]->dtype
+                         : indices           ? TD_I64
+                                             : o->model->dtype;
+        inputs[i] = td_step_new(shapes[i], dtype, TD_ROW_MAJOR, o->model->device, at);
+        int64_t count = td_numel(inputs[i]);
+        double *values = td_step_bytes((size_t)count * sizeof *values);
+        for (int64_t k = 0; k < count && !indices; k++) {
+            values[k] = sin((double)(k + i));
+        }
+        if (examples[i] != NULL) {
+            td_copy_(inputs[i], examples[i]);
+        } else {
+            td_write(inputs[i], values, TD_F64);
+        }
+    }
+}
+
+/* Zeros, of another batch size if that is to be dynamic. */
+static void second_inputs(const td_onnx_options *o, td_tensor *const first[2], td_tensor *inputs[2],
+                          td_site at)
+{
+    for (int i = 0; i < count_of(o); i++) {
+        td_shape shape = td_shape_of(first[i]);
+        shape.dim[0] += o->dynamic_batch;
+        inputs[i] = td_step_new(shape, first[i]->dtype, TD_ROW_MAJOR, o->model->device, at);
+        td_fill_(inputs[i], 0.0);
+    }
 }
 
 /* ---- the graph ---- */
@@ -77,33 +88,43 @@ static td_status write_both(const td_onnx_options *o, td_onnx_trace *a, td_onnx_
 
 static td_status export_in_step(const td_onnx_options *o, const td_state_list *state, td_site at)
 {
-    td_tensor *x = first_input(o, at);
-    td_onnx_trace *a = td_onnx_trace_forward(o->model, state, x, at);
-    td_onnx_trace *b = td_onnx_trace_forward(o->model, state, second_input(o, x, at), at);
+    td_tensor *first[2] = { NULL, NULL }, *second[2] = { NULL, NULL };
+    first_inputs(o, first, at);
+    second_inputs(o, first, second, at);
+    td_onnx_trace *a = td_onnx_trace_forward(o->model, state, first, at);
+    td_onnx_trace *b = td_onnx_trace_forward(o->model, state, second, at);
     td_status status = write_both(o, a, b);
     td_onnx_trace_end(a);
     td_onnx_trace_end(b);
     return status;
 }
 
+static void check_input(td_shape shape, const td_tensor *x, const char *what, td_site at)
+{
+    TD_REQUIRE(shape.ndim > 0 && shape.ndim <= TD_MAX_DIMS && td_shape_numel(shape) > 0, at,
+               "td_onnx_export: the %s is %s: give the batch size and what follows, all above 0",
+               what, td_describe_shape(shape));
+    TD_REQUIRE(x == NULL || td_shape_equal(td_shape_of(x), shape), at,
+               "td_onnx_export: the example is %s, and the %s %s", td_describe(x), what,
+               td_describe_shape(shape));
+}
+
 static void check(const td_onnx_options *o, td_site at)
 {
-    const td_tensor *x = o->example;
     TD_REQUIRE(o->model != NULL, at,
                "td_onnx_export: the model is NULL: its constructor failed (%s)", td_last_reason());
     TD_REQUIRE(o->path != NULL && *o->path != '\0', at, "td_onnx_export: there is no path");
     TD_REQUIRE(!td_in_step(), at, "td_onnx_export: call it outside of a step");
-    TD_REQUIRE(o->model->type->forward != NULL, at,
-               "td_onnx_export: %s takes two inputs; only models of one input are exported",
+    check_input(o->shape, o->example, "input's shape", at);
+    TD_REQUIRE(count_of(o) == 1 || o->shape2.ndim > 0, at,
+               "td_onnx_export: %s takes two inputs: give the second one's .shape2",
                o->model->type->name);
-    TD_REQUIRE(o->shape.ndim > 0 && o->shape.ndim <= TD_MAX_DIMS && td_shape_numel(o->shape) > 0,
-               at,
-               "td_onnx_export: the input's shape is %s: give the batch size and what follows, all "
-               "above 0",
-               td_describe_shape(o->shape));
-    TD_REQUIRE(x == NULL || td_shape_equal(td_shape_of(x), o->shape), at,
-               "td_onnx_export: the example is %s, and the shape %s", td_describe(x),
-               td_describe_shape(o->shape));
+    TD_REQUIRE(count_of(o) == 2 || (o->shape2.ndim == 0 && o->example2 == NULL), at,
+               "td_onnx_export: %s takes one input: .shape2 and .example2 are for two",
+               o->model->type->name);
+    if (count_of(o) == 2) {
+        check_input(o->shape2, o->example2, "second input's shape", at);
+    }
 }
 
 td_status td_onnx_export_at(td_onnx_options options, td_site at)

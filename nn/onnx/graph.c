@@ -42,6 +42,16 @@ const char *td_onnx_where(const td_onnx_call *c)
                 c->module != NULL ? " in " : "", c->module != NULL ? c->module : "");
 }
 
+void td_onnx_refuse(td_onnx_graph *graph, const char *format, ...)
+{
+    char why[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    graph->status = td_fail(TD_E_UNSUPPORTED, "%s %s", td_onnx_where(graph->call), why);
+}
+
 int td_onnx_dtype(td_dtype dtype)
 {
     static const int numbers[TD_DTYPE_COUNT] = {
@@ -53,41 +63,41 @@ int td_onnx_dtype(td_dtype dtype)
 
 /* ---- nodes ---- */
 
-td_proto td_onnx_integer(const char *name, int64_t value)
+static td_proto attribute(const char *name, int kind)
 {
     td_proto m = { 0 };
     td_proto_text(&m, ATTRIBUTE_NAME, name);
+    td_proto_integer(&m, ATTRIBUTE_KIND, kind);
+    return m;
+}
+
+td_proto td_onnx_integer(const char *name, int64_t value)
+{
+    td_proto m = attribute(name, KIND_INTEGER);
     td_proto_integer(&m, ATTRIBUTE_INTEGER, value);
-    td_proto_integer(&m, ATTRIBUTE_KIND, KIND_INTEGER);
     return m;
 }
 
 td_proto td_onnx_real(const char *name, double value)
 {
-    td_proto m = { 0 };
-    td_proto_text(&m, ATTRIBUTE_NAME, name);
+    td_proto m = attribute(name, KIND_FLOAT);
     td_proto_float(&m, ATTRIBUTE_FLOAT, value);
-    td_proto_integer(&m, ATTRIBUTE_KIND, KIND_FLOAT);
     return m;
 }
 
 td_proto td_onnx_text(const char *name, const char *value)
 {
-    td_proto m = { 0 };
-    td_proto_text(&m, ATTRIBUTE_NAME, name);
+    td_proto m = attribute(name, KIND_TEXT);
     td_proto_text(&m, ATTRIBUTE_TEXT, value);
-    td_proto_integer(&m, ATTRIBUTE_KIND, KIND_TEXT);
     return m;
 }
 
 td_proto td_onnx_list(const char *name, const int64_t *values, int count)
 {
-    td_proto m = { 0 };
-    td_proto_text(&m, ATTRIBUTE_NAME, name);
+    td_proto m = attribute(name, KIND_INTEGERS);
     for (int i = 0; i < count; i++) {
         td_proto_integer(&m, ATTRIBUTE_INTEGERS, values[i]);
     }
-    td_proto_integer(&m, ATTRIBUTE_KIND, KIND_INTEGERS);
     return m;
 }
 
@@ -184,10 +194,10 @@ const char *td_onnx_shape_name(td_onnx_graph *graph, const td_onnx_value *value)
     }
     for (int d = 0; d < t->ndim; d++) {
         if (value->follows[d] && t->shape[d] % graph->batch != 0) {
-            graph->status = td_fail(TD_E_UNSUPPORTED,
-                                    "%s makes %s: size %d is no multiple of the batch size: export "
-                                    "without dynamic_batch",
-                                    graph->call->op, td_describe(t), d);
+            td_onnx_refuse(graph,
+                           "makes %s: size %d is no multiple of the batch size: export without "
+                           "dynamic_batch",
+                           td_describe(t), d);
         }
         parts[d] = value->follows[d] ? batch_times(graph, t->shape[d] / graph->batch)
                                      : td_onnx_integers(graph, &t->shape[d], 1);
@@ -212,10 +222,10 @@ static const char *repeated(td_onnx_graph *graph, const td_onnx_value *v)
         one.shape[d] = v->follows[d] ? 1 : one.shape[d];
     }
     if (!same_elements(&v->tensor, td_expand_at(&one, td_shape_of(&v->tensor), TD_HERE))) {
-        graph->status = td_fail(TD_E_UNSUPPORTED,
-                                "%s uses a constant %s that depends on the batch size: export "
-                                "without dynamic_batch",
-                                td_onnx_where(graph->call), td_describe(&v->tensor));
+        td_onnx_refuse(graph,
+                       "uses a constant %s that depends on the batch size: export without "
+                       "dynamic_batch",
+                       td_describe(&v->tensor));
     }
     void *data = td_step_bytes((size_t)td_numel(&one) * td_dtype_size(one.dtype));
     td_read(&one, data, one.dtype);
@@ -238,10 +248,10 @@ const char *td_onnx_name_of(td_onnx_graph *graph, int number)
     td_onnx_value *v = &graph->trace->values[number];
     bool changed = v->kind == TD_ONNX_VALUE_CONSTANT && v->version != v->tensor.storage->version;
     if (v->kind == TD_ONNX_VALUE_UNSEEN || changed) {
-        graph->status = td_fail(TD_E_UNSUPPORTED,
-                                "%s reads %s, which was written in place, or is a view that no "
-                                "operation made: compute it by operations",
-                                td_onnx_where(graph->call), td_describe(&v->tensor));
+        td_onnx_refuse(graph,
+                       "reads %s, which was written in place, or is a view that no operation made: "
+                       "compute it by operations",
+                       td_describe(&v->tensor));
         return "";
     }
     for (int d = 0; d < v->tensor.ndim && v->kind == TD_ONNX_VALUE_CONSTANT; d++) {
@@ -276,10 +286,8 @@ td_status td_onnx_graph_add(td_onnx_graph *graph, int i)
     graph->out = last ? "output" : text("/%s_%d", graph->call->op, i);
     graph->temporary_count = 0;
     if (!td_onnx_write_call(graph)) {
-        return td_fail(TD_E_UNSUPPORTED,
-                       "%s has no form in ONNX, or none that tandem writes: compute it outside of "
-                       "the model, or from the operations of docs/onnx.md",
-                       td_onnx_where(graph->call));
+        td_onnx_refuse(graph, "has no form in ONNX, or none that tandem writes: compute it outside "
+                              "of the model, or from the operations of docs/onnx.md");
     }
     graph->trace->values[graph->call->out].name = graph->out;
     return graph->status;
@@ -304,7 +312,8 @@ bool td_onnx_graph_same(const td_onnx_graph *a, const td_onnx_graph *b, int from
 
 /* ---- the file ---- */
 
-static td_proto value_info(const char *name, const td_onnx_value *v, bool dynamic)
+static void put_value_info(td_proto *graph, int field, const char *name, const td_onnx_value *v,
+                           bool dynamic)
 {
     td_proto m = { 0 }, type = { 0 }, tensor = { 0 }, shape = { 0 };
     for (int d = 0; d < v->tensor.ndim; d++) {
@@ -322,7 +331,7 @@ static td_proto value_info(const char *name, const td_onnx_value *v, bool dynami
     td_proto_message(&type, TYPE_TENSOR, &tensor);
     td_proto_text(&m, VALUE_NAME, name);
     td_proto_message(&m, VALUE_TYPE, &type);
-    return m;
+    td_proto_message(graph, field, &m);
 }
 
 typedef struct content {
@@ -377,18 +386,17 @@ td_status td_onnx_graph_save(td_onnx_graph *graph, const char *path, bool dynami
         td_onnx_put(graph, "Identity", "output", TD_IN(td_onnx_name_of(graph, trace->output)),
                     NULL);
     }
-    td_proto inside = { 0 }, opset = { 0 }, input, output;
+    td_proto inside = { 0 }, opset = { 0 };
     td_proto_bytes(&inside, graph->nodes.bytes, graph->nodes.count);
     td_proto_text(&inside, GRAPH_NAME, "tandem");
     td_proto_bytes(&inside, graph->constants.bytes, graph->constants.count);
-    const td_onnx_value *x = trace->values;
-    while (x->kind != TD_ONNX_VALUE_INPUT) {
-        x++;
+    for (int i = 0; i < trace->value_count; i++) {
+        const td_onnx_value *v = &trace->values[i];
+        if (v->kind == TD_ONNX_VALUE_INPUT) {
+            put_value_info(&inside, GRAPH_INPUT, v->name, v, dynamic);
+        }
     }
-    input = value_info("input", x, dynamic);
-    output = value_info("output", &trace->values[trace->output], dynamic);
-    td_proto_message(&inside, GRAPH_INPUT, &input);
-    td_proto_message(&inside, GRAPH_OUTPUT, &output);
+    put_value_info(&inside, GRAPH_OUTPUT, "output", &trace->values[trace->output], dynamic);
 
     content c = { .graph = graph };
     c.names = td_step_bytes(((size_t)graph->initializer_count + 1) * sizeof *c.names);

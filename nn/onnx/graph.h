@@ -34,6 +34,10 @@ const char *td_onnx_where(const td_onnx_call *call);
 
 /* ---- for operators.c, which knows how a call is written ---- */
 
+/* graph->status becomes TD_E_UNSUPPORTED: the call, and why it cannot be written. */
+void td_onnx_refuse(td_onnx_graph *graph, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
 /* Writes graph->call. false: ONNX has no such operation. */
 bool td_onnx_write_call(td_onnx_graph *graph);
 

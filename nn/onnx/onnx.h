@@ -18,6 +18,8 @@ typedef struct td_onnx_options {
                                  is made: floats of the model's dtype, or 0 where its first layer is
                                  an embedding */
     bool dynamic_batch;       /* the file's first dimension is "N", any size; otherwise shape's */
+    td_shape shape2;          /* of a module of two inputs: the second, which has the same batch, */
+    const td_tensor *example2; /* and its example, or floats */
 } td_onnx_options;
 
 /* td_onnx_export(model, shape, path, ...): runs the model's forward in evaluation mode and in f32

@@ -110,20 +110,29 @@ static void mark_needed(td_onnx_trace *trace)
     }
 }
 
-td_onnx_trace *td_onnx_trace_forward(td_module *model, const td_state_list *state, td_tensor *input,
-                                     td_site at)
+td_onnx_trace *td_onnx_trace_forward(td_module *model, const td_state_list *state,
+                                     td_tensor *const inputs[2], td_site at)
 {
+    static const char *const own[][2] = { /* names of the graph, and in their place: */
+                                          { "input", "/input" },
+                                          { "input2", "/input2" },
+                                          { "output", "/output" }
+    };
     td_onnx_trace *trace = td_step_bytes(sizeof *trace);
     for (int i = 0; i < state->count; i++) {
         const char *name = state->items[i].name;
-        name = strcmp(name, "input") == 0 ? "/input" : name; /* the graph's own two names */
-        name = strcmp(name, "output") == 0 ? "/output" : name;
+        for (int k = 0; k < 3; k++) {
+            name = strcmp(name, own[k][0]) == 0 ? own[k][1] : name;
+        }
         add_value(trace, state->items[i].tensor, TD_ONNX_VALUE_STATE, name);
     }
-    add_value(trace, input, TD_ONNX_VALUE_INPUT, "input");
+    for (int i = 0; i < 2 && inputs[i] != NULL; i++) {
+        add_value(trace, inputs[i], TD_ONNX_VALUE_INPUT, own[i][0]);
+    }
     td_no_grad_begin();
     td_observe_operations(note_call, trace);
-    const td_tensor *y = td_forward_at(model, input, at);
+    const td_tensor *y = inputs[1] == NULL ? td_forward_at(model, inputs[0], at)
+                                           : td_forward2_at(model, inputs[0], inputs[1], at);
     td_observe_operations(NULL, NULL);
     td_no_grad_end();
     trace->output = find(trace, y, false);

@@ -42,9 +42,9 @@ typedef struct td_onnx_trace {
     int output; /* the number of the forward's result */
 } td_onnx_trace;
 
-/* Runs forward without gradients. state: the model's parameters and buffers. */
-td_onnx_trace *td_onnx_trace_forward(td_module *model, const td_state_list *state, td_tensor *input,
-                                     td_site at);
+/* Runs forward, or forward2, without gradients. state: the model's parameters and buffers. */
+td_onnx_trace *td_onnx_trace_forward(td_module *model, const td_state_list *state,
+                                     td_tensor *const inputs[2], td_site at);
 /* Releases the tensors' memory. */
 void td_onnx_trace_end(td_onnx_trace *trace);
 
