@@ -11,6 +11,9 @@
  * Neither given: `usual` for both. Both given, or one below `least`: a mistake of the caller. */
 void td_op_pair(int both, const int hw[2], int usual, int least, const char *op, const char *what,
                 int pair[2], td_site at);
+/* The same of depth, height and width. */
+void td_op_triple(int all, const int dhw[3], int usual, int least, const char *op, const char *what,
+                  int triple[3], td_site at);
 
 /* td_conv2d. sums: NULL, or where a new step tensor f64 [2,O] is put: per channel the sum of the
  * result and the sum of its squares. */

@@ -30,8 +30,9 @@ typedef struct td_conv3d_options {
     td_tensor *x, *w, *b;
     int stride, padding, dilation; /* 0: 1, 0, 1 */
     int stride_dhw[3], padding_dhw[3], dilation_dhw[3];
-    int groups; /* 0: 1 */
-    bool same;  /* instead of padding: OD = D / stride, rounded up, and so on; PyTorch's "same" */
+    int groups;  /* 0: 1 */
+    bool same;   /* instead of padding: OD = D / stride, rounded up, and so on; PyTorch's "same" */
+    int pads[6]; /* instead of padding: front, top, left, back, bottom, right */
 } td_conv3d_options;
 td_tensor *td_conv3d_at(td_conv3d_options options, td_site at);
 
@@ -69,6 +70,9 @@ typedef struct td_pool1d_options {
 td_tensor *td_max_pool1d_at(td_pool1d_options options, td_site at);
 td_tensor *td_avg_pool1d_at(td_pool1d_options options, td_site at);
 
+/* F.adaptive_avg_pool1d, F.adaptive_max_pool1d: [N,C,L] -> [N,C,length]; as the 2d ones. */
+td_tensor *td_adaptive_avg_pool1d_at(td_tensor *x, int64_t length, td_site at);
+td_tensor *td_adaptive_max_pool1d_at(td_tensor *x, int64_t length, td_site at);
 /* F.adaptive_avg_pool2d, F.adaptive_max_pool2d: [N,C,H,W] -> [N,C,height,width]. Row i of the
  * result is of the rows from floor(i H / height) to ceil((i + 1) H / height). */
 td_tensor *td_adaptive_avg_pool2d_at(td_tensor *x, int64_t height, int64_t width, td_site at);
@@ -108,6 +112,8 @@ TD_END_C
     td_max_pool1d_at((td_pool1d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_avg_pool1d(...)                                                                         \
     td_avg_pool1d_at((td_pool1d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_adaptive_avg_pool1d(...) td_adaptive_avg_pool1d_at(__VA_ARGS__, TD_HERE)
+#define td_adaptive_max_pool1d(...) td_adaptive_max_pool1d_at(__VA_ARGS__, TD_HERE)
 #define td_adaptive_avg_pool2d(...) td_adaptive_avg_pool2d_at(__VA_ARGS__, TD_HERE)
 #define td_adaptive_max_pool2d(...) td_adaptive_max_pool2d_at(__VA_ARGS__, TD_HERE)
 #define td_interpolate(...)                                                                        \

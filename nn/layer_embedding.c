@@ -1,32 +1,13 @@
 /* Embedding: a table of rows, chosen by i64 indices. */
-#include "nn/internal.h"
-
-typedef struct embedding_state {
-    td_embedding_options options;
-    int64_t rows, features;
-    td_tensor *weight;
-} embedding_state;
-
-static td_tensor *embedding_forward(td_module *self, td_tensor *x, td_site at)
-{
-    const embedding_state *s = self->state;
-    td_embedding_options options = s->options;
-    options.index = x;
-    options.table = s->weight;
-    return td_embedding_at(options, at);
-}
+#include "nn/layer.h"
 
 static void embedding_describe(const td_module *self, char *text, size_t size)
 {
-    const embedding_state *s = self->state;
-    snprintf(text, size, "%lld, %lld", (long long)s->rows, (long long)s->features);
+    const int64_t *shape = ((const td_embedding_options *)self->state)->table->shape;
+    snprintf(text, size, "%lld, %lld", (long long)shape[0], (long long)shape[1]);
 }
 
-static const td_module_type embedding_type = {
-    .name = "Embedding",
-    .forward = embedding_forward,
-    .describe = embedding_describe,
-};
+TD_LAYER(embedding, td_embedding_options, index, "Embedding", .describe = embedding_describe);
 
 bool td_takes_indices(const td_module *m)
 {
@@ -43,20 +24,18 @@ td_module *td_nn_embedding_at(td_nn_embedding_options o, td_site at)
     TD_REQUIRE(!o.has_padding || (padding >= 0 && padding < rows), at,
                "td_nn_embedding: padding_idx %lld lies outside of the %lld rows",
                (long long)o.padding_idx, (long long)rows);
-    td_module *m = td_module_new(&embedding_type, sizeof(embedding_state));
+    td_embedding_options options = { .has_padding = o.has_padding, .padding_idx = padding };
+    td_module *m = td_layer_new(&embedding_type, &options, sizeof options);
     if (m == NULL) {
         return NULL;
     }
-    embedding_state *s = m->state;
-    s->options = (td_embedding_options){ .has_padding = o.has_padding, .padding_idx = padding };
-    s->rows = rows;
-    s->features = features;
-    s->weight = td_module_new_parameter(m, "weight", TD_SHAPE(rows, features), TD_ROW_MAJOR);
-    if (s->weight != NULL) {
-        td_init_normal_(s->weight, 1.0);
+    td_tensor *table = td_module_new_parameter(m, "weight", TD_SHAPE(rows, features), TD_ROW_MAJOR);
+    ((td_embedding_options *)m->state)->table = table;
+    if (table != NULL) {
+        td_init_normal_(table, 1.0);
     }
-    if (s->weight != NULL && o.has_padding) {
-        td_init_zero_row_(s->weight, padding);
+    if (table != NULL && o.has_padding) {
+        td_init_zero_row_(table, padding);
     }
     return td_module_finish(m);
 }

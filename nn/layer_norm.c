@@ -1,6 +1,7 @@
 /* BatchNorm2d and LayerNorm. */
-#include "nn/internal.h"
+#include "nn/layer.h"
 #include "tensor/extend.h"
+#include "tensor/hooks.h"
 
 #include <string.h>
 
@@ -10,8 +11,18 @@ typedef struct batch_norm_state {
     int64_t channels;
     double eps, momentum;
     td_tensor *weight, *bias, *running_mean, *running_var; /* weight NULL: it is 1 */
+    td_tensor *batches; /* i64: how many were counted; NULL: momentum is a number */
     td_batch_norm_override override;
 } batch_norm_state;
+
+/* Of the next batch: the running statistics then are the averages of all batches so far. */
+static double cumulative_momentum(td_tensor *batches)
+{
+    td_not_recordable("a cumulative BatchNorm: the host counts its batches");
+    double count = td_item(batches) + 1.0;
+    td_fill_(batches, count);
+    return 1.0 / count;
+}
 
 static td_tensor *normalise(td_module *bn, td_tensor *x, td_batch_norm_fusion fusion, td_site at)
 {
@@ -28,6 +39,9 @@ static td_tensor *normalise(td_module *bn, td_tensor *x, td_batch_norm_fusion fu
         .eps = s->eps,
         .momentum = s->momentum,
     };
+    if (s->batches != NULL && bn->training && !counted) {
+        options.momentum = cumulative_momentum(s->batches);
+    }
     return s->override.normalise != NULL
                ? s->override.normalise(s->override.user, options, fusion, at)
                : td_batch_norm_fused_at(options, fusion, at);
@@ -53,7 +67,11 @@ static void batch_norm_describe(const td_module *self, char *text, size_t size)
         used += snprintf(text + used, size - (size_t)used, ", eps %g", td_or_usual(s->eps, 1e-5));
     }
     if (td_or_usual(s->momentum, 0.1) != 0.1 && used > 0 && (size_t)used < size) {
-        snprintf(text + used, size - (size_t)used, ", momentum %g", td_or_usual(s->momentum, 0.1));
+        used += snprintf(text + used, size - (size_t)used, ", momentum %g",
+                         td_or_usual(s->momentum, 0.1));
+    }
+    if (s->batches != NULL && used > 0 && (size_t)used < size) {
+        snprintf(text + used, size - (size_t)used, ", cumulative");
     }
 }
 
@@ -164,22 +182,6 @@ td_tensor *td_nn_conv2d_batch_norm(td_module *conv, td_module *bn, td_tensor *x,
     return normal;
 }
 
-static td_tensor *new_buffer(td_module *m, const char *name, int64_t size, double value)
-{
-    return td_module_buffer(m, name, td_full(TD_SHAPE(size), value, TD_F32, TD_CPU));
-}
-
-/* The scale starts as 1, the shift as 0. */
-static td_tensor *new_scale(td_module *m, int64_t size)
-{
-    return td_module_parameter(m, "weight", td_full(TD_SHAPE(size), 1.0, TD_F32, TD_CPU));
-}
-
-static td_tensor *new_shift(td_module *m, int64_t size)
-{
-    return td_module_parameter(m, "bias", td_zeros(TD_SHAPE(size), TD_F32, TD_CPU));
-}
-
 td_module *td_nn_batch_norm2d_at(td_nn_batch_norm2d_options options, td_site at)
 {
     int64_t channels = options.channels;
@@ -188,39 +190,36 @@ td_module *td_nn_batch_norm2d_at(td_nn_batch_norm2d_options options, td_site at)
     TD_REQUIRE(options.eps >= 0.0 && options.momentum >= 0.0 && options.momentum <= 1.0, at,
                "td_nn_batch_norm2d: eps %g must not be negative, momentum %g must be in [0, 1]",
                options.eps, options.momentum);
-    td_module *m = td_module_new(&batch_norm_type, sizeof(batch_norm_state));
+    TD_REQUIRE(!options.cumulative || options.momentum == 0.0, at,
+               "td_nn_batch_norm2d: give .momentum (%g) or .cumulative, not both",
+               options.momentum);
+    batch_norm_state own = { .channels = channels,
+                             .eps = options.eps,
+                             .momentum = options.momentum };
+    td_shape shape = TD_SHAPE(channels);
+    td_module *m =
+        td_layer_scales(td_layer_new(&batch_norm_type, &own, sizeof own),
+                        offsetof(batch_norm_state, weight), shape, options.no_weight, false);
     if (m == NULL) {
         return NULL;
     }
     batch_norm_state *s = m->state;
-    s->channels = channels;
-    s->eps = options.eps;
-    s->momentum = options.momentum;
-    if (!options.no_weight) {
-        s->weight = new_scale(m, channels);
+    s->running_mean = td_module_buffer(m, "running_mean", td_zeros(shape, TD_F32, TD_CPU));
+    s->running_var = td_module_buffer(m, "running_var", td_full(shape, 1.0, TD_F32, TD_CPU));
+    if (options.cumulative) {
+        s->batches =
+            td_module_buffer(m, "num_batches_tracked", td_zeros(TD_SCALAR, TD_I64, TD_CPU));
     }
-    s->bias = new_shift(m, channels);
-    s->running_mean = new_buffer(m, "running_mean", channels, 0.0);
-    s->running_var = new_buffer(m, "running_var", channels, 1.0);
     return td_module_finish(m);
 }
 
 /* ---- LayerNorm ---- */
 
+/* Options of the operation tell how many dimensions; the shape is for messages. */
 typedef struct layer_norm_state {
-    td_shape shape; /* of the dimensions that are normalised over */
-    double eps;
-    td_tensor *weight, *bias;
+    td_layer_norm_options options;
+    td_shape shape;
 } layer_norm_state;
-
-static td_tensor *layer_norm_forward(td_module *self, td_tensor *x, td_site at)
-{
-    const layer_norm_state *s = self->state;
-    return td_layer_norm_at(
-        (td_layer_norm_options){
-            .x = x, .weight = s->weight, .bias = s->bias, .eps = s->eps, .dims = s->shape.ndim },
-        at);
-}
 
 static void layer_norm_describe(const td_module *self, char *text, size_t size)
 {
@@ -229,29 +228,16 @@ static void layer_norm_describe(const td_module *self, char *text, size_t size)
              (int)strlen(td_describe_shape(s->shape)) - 2, td_describe_shape(s->shape) + 1);
 }
 
-static const td_module_type layer_norm_type = {
-    .name = "LayerNorm",
-    .forward = layer_norm_forward,
-    .describe = layer_norm_describe,
-};
+TD_LAYER(layer_norm, td_layer_norm_options, x, "LayerNorm", .describe = layer_norm_describe);
 
 td_module *td_nn_layer_norm_at(td_nn_layer_norm_options o, td_site at)
 {
     TD_REQUIRE((o.features > 0) != (o.shape.ndim > 0), at,
                "td_nn_layer_norm(%lld): there must be a feature, or a .shape instead",
                (long long)o.features);
-    td_module *m = td_module_new(&layer_norm_type, sizeof(layer_norm_state));
-    if (m == NULL) {
-        return NULL;
-    }
-    layer_norm_state *s = m->state;
-    s->shape = o.features > 0 ? TD_SHAPE(o.features) : o.shape;
-    s->eps = o.eps;
-    if (!o.no_weight) {
-        s->weight = td_module_parameter(m, "weight", td_full(s->shape, 1.0, TD_F32, TD_CPU));
-    }
-    if (!o.no_weight && !o.no_bias) {
-        s->bias = td_module_parameter(m, "bias", td_zeros(s->shape, TD_F32, TD_CPU));
-    }
-    return td_module_finish(m);
+    td_shape shape = o.features > 0 ? TD_SHAPE(o.features) : o.shape;
+    layer_norm_state s = { .options = { .eps = o.eps, .dims = shape.ndim }, .shape = shape };
+    return td_layer_scales(td_layer_new(&layer_norm_type, &s, sizeof s),
+                           offsetof(td_layer_norm_options, weight), shape, o.no_weight,
+                           o.no_weight || o.no_bias);
 }

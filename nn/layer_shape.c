@@ -1,67 +1,25 @@
 /* Layers without parameters or draws: activations, pooling, Flatten. */
-#include "nn/internal.h"
+#include "nn/layer.h"
 
-/* ---- activations ---- */
-
-static td_tensor *relu_forward(td_module *self, td_tensor *x, td_site at)
-{
-    (void)self;
-    return td_relu_at(x, at);
-}
-
-static const td_module_type relu_type = { .name = "ReLU", .forward = relu_forward };
-
-td_module *td_nn_relu(void)
-{
-    return td_module_finish(td_module_new(&relu_type, 0));
-}
+/* A layer without options: td_nn_NAME(), which computes `result` from x. */
+#define LAYER(name, type_name, result)                                                             \
+    TD_LAYER_BY(name, void, type_name, result, .describe = NULL);                                  \
+    td_module *td_nn_##name(void)                                                                  \
+    {                                                                                              \
+        return td_module_finish(td_module_new(&name##_type, 0));                                   \
+    }
+LAYER(relu, "ReLU", td_relu_at(x, at))
+LAYER(gelu, "GELU", td_gelu_at(x, at))
+LAYER(silu, "SiLU", td_silu_at(x, at))
+LAYER(flatten, "Flatten", td_flatten_at(x, 1, at))
+LAYER(global_avg_pool2d, "GlobalAvgPool2d", td_global_avg_pool2d_at(x, at))
 
 bool td_is_relu(const td_module *m)
 {
     return m->type == &relu_type;
 }
 
-static td_tensor *gelu_forward(td_module *self, td_tensor *x, td_site at)
-{
-    (void)self;
-    return td_gelu_at(x, at);
-}
-
-static const td_module_type gelu_type = { .name = "GELU", .forward = gelu_forward };
-
-td_module *td_nn_gelu(void)
-{
-    return td_module_finish(td_module_new(&gelu_type, 0));
-}
-
-static td_tensor *silu_forward(td_module *self, td_tensor *x, td_site at)
-{
-    (void)self;
-    return td_silu_at(x, at);
-}
-
-static const td_module_type silu_type = { .name = "SiLU", .forward = silu_forward };
-
-td_module *td_nn_silu(void)
-{
-    return td_module_finish(td_module_new(&silu_type, 0));
-}
-
 /* ---- pooling ---- */
-
-static td_tensor *max_pool_forward(td_module *self, td_tensor *x, td_site at)
-{
-    td_pool2d_options options = *(const td_pool2d_options *)self->state;
-    options.x = x;
-    return td_max_pool2d_at(options, at);
-}
-
-static td_tensor *avg_pool_forward(td_module *self, td_tensor *x, td_site at)
-{
-    td_pool2d_options options = *(const td_pool2d_options *)self->state;
-    options.x = x;
-    return td_avg_pool2d_at(options, at);
-}
 
 /* "3", or "3x2" where height and width differ. */
 static const char *pair_text(const int pair[2], char text[32])
@@ -78,25 +36,16 @@ static void pool_describe(const td_module *self, char *text, size_t size)
              pair_text(o->stride_hw, stride), pair_text(o->padding_hw, padding));
 }
 
-static const td_module_type max_pool_type = {
-    .name = "MaxPool2d",
-    .forward = max_pool_forward,
-    .describe = pool_describe,
-};
+TD_LAYER(max_pool2d, td_pool2d_options, x, "MaxPool2d", .describe = pool_describe);
+TD_LAYER(avg_pool2d, td_pool2d_options, x, "AvgPool2d", .describe = pool_describe);
 
 const td_pool2d_options *td_max_pool2d_window(const td_module *m)
 {
-    const td_pool2d_options *o = m->type == &max_pool_type ? m->state : NULL;
+    const td_pool2d_options *o = m->type == &max_pool2d_type ? m->state : NULL;
     bool simple =
         o != NULL && o->dilation <= 1 && o->kernel_hw[0] * (int64_t)o->kernel_hw[1] <= 255;
     return simple ? o : NULL;
 }
-
-static const td_module_type avg_pool_type = {
-    .name = "AvgPool2d",
-    .forward = avg_pool_forward,
-    .describe = pool_describe,
-};
 
 static td_module *make_pool(const td_module_type *type, const td_nn_pool2d_options *o, td_site at)
 {
@@ -113,75 +62,29 @@ static td_module *make_pool(const td_module_type *type, const td_nn_pool2d_optio
                    "%s: padding %d with a kernel of %d: at most half the kernel", type->name,
                    pool.padding_hw[d], pool.kernel_hw[d]);
     }
-    td_module *m = td_module_new(type, sizeof pool);
-    if (m != NULL) {
-        *(td_pool2d_options *)m->state = pool;
-    }
-    return td_module_finish(m);
+    return td_module_finish(td_layer_new(type, &pool, sizeof pool));
 }
 
 td_module *td_nn_max_pool2d_at(td_nn_pool2d_options options, td_site at)
 {
-    return make_pool(&max_pool_type, &options, at);
+    return make_pool(&max_pool2d_type, &options, at);
 }
 
 td_module *td_nn_avg_pool2d_at(td_nn_pool2d_options options, td_site at)
 {
-    return make_pool(&avg_pool_type, &options, at);
-}
-
-static td_tensor *global_avg_pool_forward(td_module *self, td_tensor *x, td_site at)
-{
-    (void)self;
-    return td_global_avg_pool2d_at(x, at);
-}
-
-static const td_module_type global_avg_pool_type = {
-    .name = "GlobalAvgPool2d",
-    .forward = global_avg_pool_forward,
-};
-
-td_module *td_nn_global_avg_pool2d(void)
-{
-    return td_module_finish(td_module_new(&global_avg_pool_type, 0));
-}
-
-/* ---- Flatten ---- */
-
-static td_tensor *flatten_forward(td_module *self, td_tensor *x, td_site at)
-{
-    (void)self;
-    return td_flatten_at(x, 1, at);
-}
-
-static const td_module_type flatten_type = { .name = "Flatten", .forward = flatten_forward };
-
-td_module *td_nn_flatten(void)
-{
-    return td_module_finish(td_module_new(&flatten_type, 0));
+    return make_pool(&avg_pool2d_type, &options, at);
 }
 
 /* ---- Scale ---- */
-
-static td_tensor *scale_forward(td_module *self, td_tensor *x, td_site at)
-{
-    return td_mul_scalar_at(x, *(const double *)self->state, at);
-}
 
 static void scale_describe(const td_module *self, char *text, size_t size)
 {
     snprintf(text, size, "%g", *(const double *)self->state);
 }
 
-static const td_module_type scale_type = { .name = "Scale",
-                                           .forward = scale_forward,
-                                           .describe = scale_describe };
+TD_LAYER_BY(scale, double, "Scale", td_mul_scalar_at(x, *s, at), .describe = scale_describe);
 
 td_module *td_nn_scale(double factor)
 {
-    td_module *m = td_module_new(&scale_type, sizeof(double));
-    if (m != NULL) {
-        *(double *)m->state = factor;
-    }
-    return td_module_finish(m);
+    return td_module_finish(td_layer_new(&scale_type, &factor, sizeof factor));
 }

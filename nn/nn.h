@@ -74,7 +74,8 @@ typedef struct td_nn_conv2d_options {
     int kernel_hw[2], stride_hw[2], padding_hw[2], dilation_hw[2];
     int groups; /* 0: 1 */
     bool no_bias;
-    bool same; /* instead of padding: as td_conv2d's */
+    bool same;   /* instead of padding: as td_conv2d's */
+    int pads[4]; /* instead of padding: top, left, bottom, right */
 } td_nn_conv2d_options;
 td_module *td_nn_conv2d_at(td_nn_conv2d_options options, td_site at);
 
@@ -85,6 +86,9 @@ typedef struct td_nn_batch_norm2d_options {
     int64_t channels;
     double eps, momentum; /* 0: 1e-5 and 0.1; running = (1 - momentum) running + momentum batch */
     bool no_weight;       /* the scale is 1 and not trained */
+    bool cumulative;      /* instead of momentum: the running statistics are averages over all
+                             batches (PyTorch: momentum=None), which a buffer
+                             "num_batches_tracked" counts */
 } td_nn_batch_norm2d_options;
 td_module *td_nn_batch_norm2d_at(td_nn_batch_norm2d_options options, td_site at);
 

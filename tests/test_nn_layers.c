@@ -111,6 +111,10 @@ static void test_convolutions(void **state)
           S(2, 3, 4, 5, 3), S(2, 4, 3, 5, 5), -1.79185267857143, -1.0986328125, 13.8856026785714);
     CHECK(td_nn_conv3d(2, 3, .kernel_dhw = { 4, 3, 2 }, .dilation_dhw = { 1, 2, 1 }, .same = true),
           S(2, 2, 5, 4, 3), S(2, 3, 5, 4, 3), -2.36573660714286, 1.80546875, 51.3549107142857);
+    CHECK(td_nn_conv3d(2, 3, .kernel_dhw = { 2, 3, 2 }, .pads = { 1, 2, 0, 0, 0, 1 }),
+          S(2, 2, 3, 4, 3), S(2, 3, 3, 4, 3), -3.62935267857143, -4.1720703125, 10.1227678571429);
+    CHECK(td_nn_conv2d(2, 3, .kernel_hw = { 3, 2 }, .pads = { 2, 1, 1, 0 }), S(2, 2, 4, 5),
+          S(2, 3, 5, 5), -4.84899553571428, 1.7267578125, -2.63392857142857);
     CHECK(td_nn_conv_transpose1d(3, 4, .kernel = 3, .stride = 2, .output_padding = 1), S(2, 3, 5),
           S(2, 4, 12), 6.92734375, -3.7564453125, 0.759486607142857);
     CHECK(td_nn_conv_transpose2d(4, 6, .kernel = 3, .stride = 2, .padding = 1, .output_padding = 1,
@@ -133,6 +137,33 @@ static void test_norms(void **state)
           0.291858811171282);
     CHECK(td_nn_batch_norm2d(3), S(2, 3, 2, 3, 2), S(2, 3, 2, 3, 2), 1.39913041589101,
           -3.86818854902137, 1.62163837366032);
+}
+
+/* Averages over all batches, and how many there were. */
+static void test_cumulative_statistics(void **state)
+{
+    (void)state;
+    td_module *m = td_nn_batch_norm2d(3, .cumulative = true);
+    assert_int_equal(td_module_to(m, TD_CPU, TD_F64), TD_OK);
+    td_tensor *x = td_new(S(2, 3, 4), TD_F64, TD_CPU);
+    fill(x, 0, 23, 29, 14.0);
+    td_state_list list = td_module_state(m);
+    assert_int_equal(list.count, 5);
+    assert_string_equal(list.items[4].name, "num_batches_tracked");
+    TD_STEP {
+        td_forward(m, x);
+        td_forward(m, td_mul(x, x));
+        check(weighted_sum(list.items[2].tensor, 29, 31, 16.0), 0.200175382653061, m, "mean");
+        check(weighted_sum(list.items[3].tensor, 29, 31, 16.0), 0.13956804991038, m, "variance");
+        td_eval(m);
+        check(weighted_sum(td_forward(m, x), 29, 31, 16.0), 1.48572773123507, m, "in evaluation");
+    }
+    assert_true(td_item(list.items[4].tensor) == 2.0);
+    expect_fatal("give .momentum (0.5) or .cumulative",
+                 td_nn_batch_norm2d(3, .momentum = 0.5, .cumulative = true));
+    td_state_list_free(&list);
+    td_free(x);
+    td_module_free(m);
 }
 
 static void test_running_statistics(void **state)
@@ -196,6 +227,9 @@ static void test_pooling_and_resizing(void **state)
           -1.24158119130005, 5.15153952205882, 0);
     CHECK(td_nn_upsample(.size_hw = { 3, 7 }), S(2, 2, 5, 4), S(2, 2, 3, 7), 1.17857142857143,
           11.0234375, 0);
+    CHECK(td_nn_adaptive_avg_pool1d(3), S(2, 2, 7), S(2, 2, 3), 0.0595238095238095,
+          -0.0677083333333333, 0);
+    CHECK(td_nn_adaptive_max_pool1d(3), S(2, 2, 7), S(2, 2, 3), 0.852678571428571, 0.5859375, 0);
     CHECK(td_nn_adaptive_avg_pool2d(3, 2), S(2, 2, 5, 7), S(2, 2, 3, 2), 0.26078869047619,
           0.146484375, 0);
     CHECK(td_nn_adaptive_max_pool2d(3, 2), S(2, 2, 5, 7), S(2, 2, 3, 2), 2.62053571428571,
@@ -205,6 +239,15 @@ static void test_pooling_and_resizing(void **state)
         S(2, 2, 10), S(2, 2, 5), 3.14732142857143, 3.7109375, 0);
     CHECK(td_nn_avg_pool1d(.kernel = 3, .stride = 2, .padding = 1, .ceil_mode = true), S(2, 2, 10),
           S(2, 2, 6), -0.121279761904762, 0.592447916666667, 0);
+}
+
+static void test_activation(void **state)
+{
+    (void)state;
+    CHECK(td_nn_prelu(3), S(2, 3, 4), S(2, 3, 4), -0.349553571428572, 0.157421875, -2.296875);
+    td_module *m = td_nn_prelu(1);
+    assert_true(td_item(m->tensors[0].tensor) == 0.25);
+    td_module_free(m);
 }
 
 static void test_recurrent(void **state)
@@ -371,8 +414,10 @@ static void test_refusals(void **state)
                      td_conv2d(x, w, NULL, .padding = 1, .same = true));
         td_tensor *deep = td_reshape(x, S(1, 2, 1, 4, 4)),
                   *filter = td_reshape(w, S(2, 2, 1, 3, 3));
-        expect_fatal("give .padding or .same",
+        expect_fatal("give one of .padding, .pads and .same",
                      td_conv3d(deep, filter, NULL, .padding_dhw = { 0, 1, 0 }, .same = true));
+        expect_fatal("pads -1,0 must not be negative",
+                     td_conv3d(deep, filter, NULL, .pads = { -1, 1, 1, 0, 1, 1 }));
         expect_fatal("give .size or .scale", td_interpolate(x));
         expect_fatal("are for TD_BILINEAR", td_interpolate(x, .size = 2, .antialias = true));
         expect_fatal("dilation is for the maximum", td_avg_pool2d(x, 2, .dilation = 2));
@@ -387,9 +432,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_convolutions),
         cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_cumulative_statistics),
         cmocka_unit_test(test_running_statistics),
         cmocka_unit_test(test_running_statistics_of_a_recomputed_layer),
         cmocka_unit_test(test_pooling_and_resizing),
+        cmocka_unit_test(test_activation),
         cmocka_unit_test(test_recurrent),
         cmocka_unit_test(test_state),
         cmocka_unit_test(test_padding_idx),

@@ -73,6 +73,18 @@ td_tensor *td_avg_pool1d_at(td_pool1d_options o, td_site at)
     return flatten(td_avg_pool2d_at(wide_pool(&o, "avg_pool1d", at), at), at);
 }
 
+td_tensor *td_adaptive_avg_pool1d_at(td_tensor *x, int64_t length, td_site at)
+{
+    x = heighten(x, "adaptive_avg_pool1d", "x", at);
+    return flatten(td_adaptive_avg_pool2d_at(x, 1, length, at), at);
+}
+
+td_tensor *td_adaptive_max_pool1d_at(td_tensor *x, int64_t length, td_site at)
+{
+    x = heighten(x, "adaptive_max_pool1d", "x", at);
+    return flatten(td_adaptive_max_pool2d_at(x, 1, length, at), at);
+}
+
 /* ---- three dimensions ---- */
 
 typedef struct conv3d_params {
@@ -117,9 +129,18 @@ td_tensor *td_conv3d_at(td_conv3d_options o, td_site at)
                TD_SHAPE_TEXT(x), TD_SHAPE_TEXT(w), (long long)p.groups);
     const int64_t *s = w->shape;
     p.before = p.after = p.pad[0];
-    if (o.same) {
-        TD_REQUIRE(p.pad[0] == 0 && p.pad[1] == 0 && p.pad[2] == 0, at,
-                   "conv3d: give .padding or .same, not both");
+    bool given = false;
+    for (int i = 0; i < 6; i++) {
+        given = given || o.pads[i] != 0;
+    }
+    TD_REQUIRE((p.pad[0] + p.pad[1] + p.pad[2] != 0) + given + o.same <= 1, at,
+               "conv3d: give one of .padding, .pads and .same");
+    TD_REQUIRE(o.pads[0] >= 0 && o.pads[3] >= 0, at, "conv3d: pads %d,%d must not be negative",
+               o.pads[0], o.pads[3]);
+    if (given) {
+        p.before = o.pads[0];
+        p.after = o.pads[3];
+    } else if (o.same) {
         td_op_same_padding(x->shape[2], s[2], p.stride[0], p.dilation[0], &p.before, &p.after);
     }
     p.depth = td_op_windows(x->shape[2] + p.before + p.after, s[2], p.stride[0], 0, p.dilation[0]);
@@ -136,6 +157,7 @@ td_tensor *td_conv3d_at(td_conv3d_options o, td_site at)
             .dilation_hw = { p.dilation[1], p.dilation[2] },
             .groups = (int)p.groups,
             .same = o.same,
+            .pads = { o.pads[1], o.pads[2], o.pads[4], o.pads[5] },
         },
         at);
     td_shape shape = TD_SHAPE(x->shape[0], p.depth, s[0], y->shape[2], y->shape[3]);

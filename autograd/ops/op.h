@@ -111,10 +111,6 @@ void td_op_same_padding(int64_t size, int64_t kernel, int stride, int dilation, 
 td_tensor *td_op_padded(td_tensor *x, const int64_t *before, const int64_t *after, double value,
                         td_site at);
 
-/* Reads three sizes (depth, height, width), as td_op_pair (autograd/fused.h) reads two. */
-void td_op_triple(int all, const int dhw[3], int usual, int least, const char *op, const char *what,
-                  int triple[3], td_site at);
-
 /* ---- pooling: what max_pool2d, avg_pool2d and batch_norm share (pool2d.c) ---- */
 
 /* Checks x and the options of a pooling, and reads them. */

@@ -2,49 +2,14 @@
 #include "nn/extra/layers.h"
 #include "autograd/fused.h"
 #include "autograd/norms.h"
+#include "autograd/ops/elements.h"
 #include "autograd/ops/shapes.h"
-#include "nn/internal.h"
+#include "nn/layer.h"
 #include "tensor/extend.h"
 
 #include <string.h>
 
-/* What all of them have: first in each state. */
-typedef struct weights {
-    td_tensor *weight, *bias; /* NULL: none */
-} weights;
-
-/* A module whose state begins with weights, the rest of which is copied from `state`. */
-static td_module *make(const td_module_type *type, const void *state, size_t size)
-{
-    td_module *m = td_module_new(type, size);
-    if (m != NULL) {
-        memcpy(m->state, state, size);
-    }
-    return m;
-}
-
 /* ---- convolutions ---- */
-
-/* Adds a filter bank and its bias, drawn as PyTorch draws them. */
-static td_module *with_filters(td_module *m, td_shape shape, int64_t outputs, bool no_bias)
-{
-    if (m == NULL) {
-        return NULL;
-    }
-    weights *s = m->state;
-    s->weight =
-        td_module_new_parameter(m, "weight", shape, shape.ndim == 4 ? TD_FILTER : TD_ROW_MAJOR);
-    if (s->weight != NULL) {
-        td_init_kaiming_uniform_(s->weight);
-    }
-    if (!no_bias) {
-        s->bias = td_module_new_parameter(m, "bias", TD_SHAPE(outputs), TD_ROW_MAJOR);
-        if (s->bias != NULL) {
-            td_init_bias_uniform_(s->bias, td_shape_numel(shape) / shape.dim[0]);
-        }
-    }
-    return td_module_finish(m);
-}
 
 static int checked_groups(const char *name, int64_t in, int64_t out, int groups, td_site at)
 {
@@ -55,187 +20,92 @@ static int checked_groups(const char *name, int64_t in, int64_t out, int groups,
     return groups;
 }
 
-typedef struct conv1d_state {
-    weights own;
-    td_conv1d_options options;
-} conv1d_state;
+TD_LAYER(conv1d, td_conv1d_options, x, "Conv1d", .describe = NULL);
+TD_LAYER(conv3d, td_conv3d_options, x, "Conv3d", .describe = NULL);
+TD_LAYER(conv_transpose1d, td_conv_transpose1d_options, x, "ConvTranspose1d", .describe = NULL);
+TD_LAYER(conv_transpose2d, td_conv_transpose2d_options, x, "ConvTranspose2d", .describe = NULL);
 
-static td_tensor *conv1d_forward(td_module *self, td_tensor *x, td_site at)
+static int checked_kernel(const char *name, int kernel, td_site at)
 {
-    const conv1d_state *s = self->state;
-    td_conv1d_options o = s->options;
-    o.x = x;
-    o.w = s->own.weight;
-    o.b = s->own.bias;
-    return td_conv1d_at(o, at);
+    TD_REQUIRE(kernel >= 0, at, "%s: the kernel is %d", name, kernel);
+    return kernel != 0 ? kernel : 1;
 }
-
-static const td_module_type conv1d_type = { .name = "Conv1d", .forward = conv1d_forward };
 
 td_module *td_nn_conv1d_at(td_nn_conv_options o, td_site at)
 {
     int groups = checked_groups("td_nn_conv1d", o.in, o.out, o.groups, at);
-    int kernel = o.kernel != 0 ? o.kernel : 1;
-    TD_REQUIRE(kernel > 0, at, "td_nn_conv1d: the kernel is %d", kernel);
-    conv1d_state s = { .options = { .stride = o.stride,
-                                    .padding = o.padding,
-                                    .dilation = o.dilation,
-                                    .groups = groups,
-                                    .pads = { o.pads[0], o.pads[1] },
-                                    .same = o.same } };
-    return with_filters(make(&conv1d_type, &s, sizeof s), TD_SHAPE(o.out, o.in / groups, kernel),
-                        o.out, o.no_bias);
+    int kernel = checked_kernel("td_nn_conv1d", o.kernel, at);
+    td_conv1d_options s = { .stride = o.stride,
+                            .padding = o.padding,
+                            .dilation = o.dilation,
+                            .groups = groups,
+                            .pads = { o.pads[0], o.pads[1] },
+                            .same = o.same };
+    return td_layer_weights(td_layer_new(&conv1d_type, &s, sizeof s),
+                            offsetof(td_conv1d_options, w), TD_SHAPE(o.out, o.in / groups, kernel),
+                            o.out, o.no_bias);
 }
-
-typedef struct conv3d_state {
-    weights own;
-    td_conv3d_options options;
-} conv3d_state;
-
-static td_tensor *conv3d_forward(td_module *self, td_tensor *x, td_site at)
-{
-    const conv3d_state *s = self->state;
-    td_conv3d_options o = s->options;
-    o.x = x;
-    o.w = s->own.weight;
-    o.b = s->own.bias;
-    return td_conv3d_at(o, at);
-}
-
-static const td_module_type conv3d_type = { .name = "Conv3d", .forward = conv3d_forward };
 
 td_module *td_nn_conv3d_at(td_nn_conv_options o, td_site at)
 {
-    int groups = checked_groups("td_nn_conv3d", o.in, o.out, o.groups, at);
-    conv3d_state s = { .options = { .stride = o.stride,
-                                    .padding = o.padding,
-                                    .dilation = o.dilation,
-                                    .groups = groups,
-                                    .same = o.same } };
-    memcpy(s.options.stride_dhw, o.stride_dhw, sizeof o.stride_dhw);
-    memcpy(s.options.padding_dhw, o.padding_dhw, sizeof o.padding_dhw);
-    memcpy(s.options.dilation_dhw, o.dilation_dhw, sizeof o.dilation_dhw);
+    const char *name = "td_nn_conv3d";
+    td_conv3d_options s = { .groups = checked_groups(name, o.in, o.out, o.groups, at),
+                            .same = o.same };
     int k[3];
-    for (int d = 0; d < 3; d++) {
-        k[d] = o.kernel != 0 ? o.kernel : o.kernel_dhw[d] != 0 ? o.kernel_dhw[d] : 1;
-        TD_REQUIRE(k[d] > 0, at, "td_nn_conv3d: the kernel is %d", k[d]);
-    }
-    return with_filters(make(&conv3d_type, &s, sizeof s),
-                        TD_SHAPE(o.out, o.in / groups, k[0], k[1], k[2]), o.out, o.no_bias);
-}
-
-typedef struct conv_transpose_state {
-    weights own;
-    td_conv_transpose2d_options options;
-} conv_transpose_state;
-
-static td_tensor *conv_transpose2d_forward(td_module *self, td_tensor *x, td_site at)
-{
-    const conv_transpose_state *s = self->state;
-    td_conv_transpose2d_options o = s->options;
-    o.x = x;
-    o.w = s->own.weight;
-    o.b = s->own.bias;
-    return td_conv_transpose2d_at(o, at);
-}
-
-static td_tensor *conv_transpose1d_forward(td_module *self, td_tensor *x, td_site at)
-{
-    const conv_transpose_state *s = self->state;
-    const td_conv_transpose2d_options *o = &s->options;
-    td_conv_transpose1d_options one = { .x = x,
-                                        .w = s->own.weight,
-                                        .b = s->own.bias,
-                                        .stride = o->stride,
-                                        .padding = o->padding,
-                                        .dilation = o->dilation,
-                                        .output_padding = o->output_padding,
-                                        .groups = o->groups };
-    return td_conv_transpose1d_at(one, at);
-}
-
-static const td_module_type conv_transpose1d_type = { .name = "ConvTranspose1d",
-                                                      .forward = conv_transpose1d_forward };
-static const td_module_type conv_transpose2d_type = { .name = "ConvTranspose2d",
-                                                      .forward = conv_transpose2d_forward };
-
-static conv_transpose_state read_transpose(const td_nn_conv_transpose_options *o, int groups)
-{
-    conv_transpose_state s = { .options = { .stride = o->stride,
-                                            .padding = o->padding,
-                                            .dilation = o->dilation,
-                                            .output_padding = o->output_padding,
-                                            .groups = groups } };
-    memcpy(s.options.stride_hw, o->stride_hw, sizeof o->stride_hw);
-    memcpy(s.options.padding_hw, o->padding_hw, sizeof o->padding_hw);
-    memcpy(s.options.dilation_hw, o->dilation_hw, sizeof o->dilation_hw);
-    memcpy(s.options.output_padding_hw, o->output_padding_hw, sizeof o->output_padding_hw);
-    return s;
+    td_op_triple(o.kernel, o.kernel_dhw, 1, 1, name, "kernel", k, at);
+    td_op_triple(o.stride, o.stride_dhw, 1, 1, name, "stride", s.stride_dhw, at);
+    td_op_triple(o.padding, o.padding_dhw, 0, 0, name, "padding", s.padding_dhw, at);
+    td_op_triple(o.dilation, o.dilation_dhw, 1, 1, name, "dilation", s.dilation_dhw, at);
+    memcpy(s.pads, o.pads, sizeof s.pads);
+    return td_layer_weights(td_layer_new(&conv3d_type, &s, sizeof s),
+                            offsetof(td_conv3d_options, w),
+                            TD_SHAPE(o.out, o.in / s.groups, k[0], k[1], k[2]), o.out, o.no_bias);
 }
 
 td_module *td_nn_conv_transpose1d_at(td_nn_conv_transpose_options o, td_site at)
 {
     int groups = checked_groups("td_nn_conv_transpose1d", o.in, o.out, o.groups, at);
-    int kernel = o.kernel != 0 ? o.kernel : 1;
-    TD_REQUIRE(kernel > 0, at, "td_nn_conv_transpose1d: the kernel is %d", kernel);
-    conv_transpose_state s = read_transpose(&o, groups);
-    return with_filters(make(&conv_transpose1d_type, &s, sizeof s),
-                        TD_SHAPE(o.in, o.out / groups, kernel), o.out, o.no_bias);
+    int kernel = checked_kernel("td_nn_conv_transpose1d", o.kernel, at);
+    td_conv_transpose1d_options s = { .stride = o.stride,
+                                      .padding = o.padding,
+                                      .dilation = o.dilation,
+                                      .output_padding = o.output_padding,
+                                      .groups = groups };
+    return td_layer_weights(td_layer_new(&conv_transpose1d_type, &s, sizeof s),
+                            offsetof(td_conv_transpose1d_options, w),
+                            TD_SHAPE(o.in, o.out / groups, kernel), o.out, o.no_bias);
 }
 
 td_module *td_nn_conv_transpose2d_at(td_nn_conv_transpose_options o, td_site at)
 {
-    int groups = checked_groups("td_nn_conv_transpose2d", o.in, o.out, o.groups, at), kernel[2];
-    td_op_pair(o.kernel, o.kernel_hw, 1, 1, "td_nn_conv_transpose2d", "kernel", kernel, at);
-    conv_transpose_state s = read_transpose(&o, groups);
-    return with_filters(make(&conv_transpose2d_type, &s, sizeof s),
-                        TD_SHAPE(o.in, o.out / groups, kernel[0], kernel[1]), o.out, o.no_bias);
+    const char *name = "td_nn_conv_transpose2d";
+    td_conv_transpose2d_options s = { .groups = checked_groups(name, o.in, o.out, o.groups, at) };
+    int k[2];
+    td_op_pair(o.kernel, o.kernel_hw, 1, 1, name, "kernel", k, at);
+    td_op_pair(o.stride, o.stride_hw, 1, 1, name, "stride", s.stride_hw, at);
+    td_op_pair(o.padding, o.padding_hw, 0, 0, name, "padding", s.padding_hw, at);
+    td_op_pair(o.dilation, o.dilation_hw, 1, 1, name, "dilation", s.dilation_hw, at);
+    td_op_pair(o.output_padding, o.output_padding_hw, 0, 0, name, "output_padding",
+               s.output_padding_hw, at);
+    return td_layer_weights(td_layer_new(&conv_transpose2d_type, &s, sizeof s),
+                            offsetof(td_conv_transpose2d_options, w),
+                            TD_SHAPE(o.in, o.out / s.groups, k[0], k[1]), o.out, o.no_bias);
 }
 
 /* ---- pooling and resizing ---- */
 
-static td_tensor *max_pool1d_forward(td_module *self, td_tensor *x, td_site at)
-{
-    td_pool1d_options o = *(const td_pool1d_options *)self->state;
-    o.x = x;
-    return td_max_pool1d_at(o, at);
-}
+TD_LAYER(max_pool1d, td_pool1d_options, x, "MaxPool1d", .describe = NULL);
+TD_LAYER(avg_pool1d, td_pool1d_options, x, "AvgPool1d", .describe = NULL);
+TD_LAYER(interpolate, td_interpolate_options, x, "Upsample", .describe = NULL);
 
-static td_tensor *avg_pool1d_forward(td_module *self, td_tensor *x, td_site at)
-{
-    td_pool1d_options o = *(const td_pool1d_options *)self->state;
-    o.x = x;
-    return td_avg_pool1d_at(o, at);
-}
-
-static td_tensor *upsample_forward(td_module *self, td_tensor *x, td_site at)
-{
-    td_interpolate_options o = *(const td_interpolate_options *)self->state;
-    o.x = x;
-    return td_interpolate_at(o, at);
-}
-
-static td_tensor *adaptive_avg_forward(td_module *self, td_tensor *x, td_site at)
-{
-    const int64_t *size = self->state;
-    return td_adaptive_avg_pool2d_at(x, size[0], size[1], at);
-}
-
-static td_tensor *adaptive_max_forward(td_module *self, td_tensor *x, td_site at)
-{
-    const int64_t *size = self->state;
-    return td_adaptive_max_pool2d_at(x, size[0], size[1], at);
-}
-
-static const td_module_type max_pool1d_type = { .name = "MaxPool1d",
-                                                .forward = max_pool1d_forward };
-static const td_module_type avg_pool1d_type = { .name = "AvgPool1d",
-                                                .forward = avg_pool1d_forward };
-static const td_module_type upsample_type = { .name = "Upsample", .forward = upsample_forward };
-static const td_module_type adaptive_avg_type = { .name = "AdaptiveAvgPool2d",
-                                                  .forward = adaptive_avg_forward };
-static const td_module_type adaptive_max_type = { .name = "AdaptiveMaxPool2d",
-                                                  .forward = adaptive_max_forward };
+TD_LAYER_BY(adaptive_avg_pool1d, int64_t, "AdaptiveAvgPool1d",
+            td_adaptive_avg_pool1d_at(x, s[1], at), .describe = NULL);
+TD_LAYER_BY(adaptive_max_pool1d, int64_t, "AdaptiveMaxPool1d",
+            td_adaptive_max_pool1d_at(x, s[1], at), .describe = NULL);
+TD_LAYER_BY(adaptive_avg_pool2d, int64_t, "AdaptiveAvgPool2d",
+            td_adaptive_avg_pool2d_at(x, s[0], s[1], at), .describe = NULL);
+TD_LAYER_BY(adaptive_max_pool2d, int64_t, "AdaptiveMaxPool2d",
+            td_adaptive_max_pool2d_at(x, s[0], s[1], at), .describe = NULL);
 
 static void check_pool(const td_pool1d_options *o, const char *name, td_site at)
 {
@@ -246,52 +116,56 @@ static void check_pool(const td_pool1d_options *o, const char *name, td_site at)
 td_module *td_nn_max_pool1d_at(td_pool1d_options options, td_site at)
 {
     check_pool(&options, "td_nn_max_pool1d", at);
-    return td_module_finish(make(&max_pool1d_type, &options, sizeof options));
+    return td_module_finish(td_layer_new(&max_pool1d_type, &options, sizeof options));
 }
 
 td_module *td_nn_avg_pool1d_at(td_pool1d_options options, td_site at)
 {
     check_pool(&options, "td_nn_avg_pool1d", at);
-    return td_module_finish(make(&avg_pool1d_type, &options, sizeof options));
+    return td_module_finish(td_layer_new(&avg_pool1d_type, &options, sizeof options));
 }
 
 td_module *td_nn_upsample_at(td_interpolate_options options, td_site at)
 {
     TD_REQUIRE(options.x == NULL, at, "td_nn_upsample: name the options: .scale = 2");
-    return td_module_finish(make(&upsample_type, &options, sizeof options));
+    return td_module_finish(td_layer_new(&interpolate_type, &options, sizeof options));
 }
 
 static td_module *adaptive(const td_module_type *type, int64_t height, int64_t width, td_site at)
 {
     TD_REQUIRE(height > 0 && width > 0, at, "%s(%lld, %lld): both sizes must be positive",
                type->name, (long long)height, (long long)width);
-    return td_module_finish(make(type, (int64_t[]){ height, width }, 2 * sizeof height));
+    return td_module_finish(td_layer_new(type, (int64_t[]){ height, width }, 2 * sizeof height));
+}
+
+td_module *td_nn_adaptive_avg_pool1d_at(int64_t length, td_site at)
+{
+    return adaptive(&adaptive_avg_pool1d_type, 1, length, at);
+}
+
+td_module *td_nn_adaptive_max_pool1d_at(int64_t length, td_site at)
+{
+    return adaptive(&adaptive_max_pool1d_type, 1, length, at);
 }
 
 td_module *td_nn_adaptive_avg_pool2d_at(int64_t height, int64_t width, td_site at)
 {
-    return adaptive(&adaptive_avg_type, height, width, at);
+    return adaptive(&adaptive_avg_pool2d_type, height, width, at);
 }
 
 td_module *td_nn_adaptive_max_pool2d_at(int64_t height, int64_t width, td_site at)
 {
-    return adaptive(&adaptive_max_type, height, width, at);
+    return adaptive(&adaptive_max_pool2d_type, height, width, at);
 }
 
 /* ---- normalisation ---- */
 
 typedef struct norm_state {
-    weights own;
+    td_tensor *weight, *bias; /* NULL: none */
     int64_t groups;
     double eps, momentum;
     td_tensor *running[2]; /* of InstanceNorm: mean and variance; NULL: none */
 } norm_state;
-
-static td_tensor *group_norm_forward(td_module *self, td_tensor *x, td_site at)
-{
-    const norm_state *s = self->state;
-    return td_group_norm_at(x, s->groups, s->own.weight, s->own.bias, s->eps, at);
-}
 
 /* running = (1 - momentum) running + momentum m, with m the mean over the batch of the images'
  * means and unbiased variances. */
@@ -320,32 +194,27 @@ static td_tensor *instance_norm_forward(td_module *self, td_tensor *x, td_site a
 {
     const norm_state *s = self->state;
     if (s->running[0] == NULL || self->training) {
-        td_tensor *y = td_instance_norm_at(x, s->own.weight, s->own.bias, s->eps, at);
+        td_tensor *y = td_instance_norm_at(x, s->weight, s->bias, s->eps, at);
         if (s->running[0] != NULL && !td_recomputing()) {
             track(s, x, at);
         }
         return y;
     }
     return td_batch_norm_at((td_batch_norm_options){ .x = x,
-                                                     .weight = s->own.weight,
-                                                     .bias = s->own.bias,
+                                                     .weight = s->weight,
+                                                     .bias = s->bias,
                                                      .running_mean = s->running[0],
                                                      .running_var = s->running[1],
                                                      .eps = s->eps },
                             at);
 }
 
-static td_tensor *rms_norm_forward(td_module *self, td_tensor *x, td_site at)
-{
-    const norm_state *s = self->state;
-    return td_rms_norm_at(x, s->own.weight, s->eps, at);
-}
-
-static const td_module_type group_norm_type = { .name = "GroupNorm",
-                                                .forward = group_norm_forward };
 static const td_module_type instance_norm_type = { .name = "InstanceNorm",
                                                    .forward = instance_norm_forward };
-static const td_module_type rms_norm_type = { .name = "RMSNorm", .forward = rms_norm_forward };
+TD_LAYER_BY(group_norm, norm_state, "GroupNorm",
+            td_group_norm_at(x, s->groups, s->weight, s->bias, s->eps, at), .describe = NULL);
+TD_LAYER_BY(rms_norm, norm_state, "RMSNorm", td_rms_norm_at(x, s->weight, s->eps, at),
+            .describe = NULL);
 
 static td_module *make_norm(const td_module_type *type, int64_t channels, int64_t groups,
                             double eps, bool no_weight, bool bias, td_site at)
@@ -353,20 +222,9 @@ static td_module *make_norm(const td_module_type *type, int64_t channels, int64_
     TD_REQUIRE(channels > 0 && groups > 0 && channels % groups == 0 && eps >= 0.0, at,
                "%s: %lld channels, %lld groups and eps %g: groups must divide channels", type->name,
                (long long)channels, (long long)groups, eps);
-    norm_state state = { .groups = groups, .eps = eps };
-    td_module *m = make(type, &state, sizeof state);
-    if (m == NULL) {
-        return NULL;
-    }
-    weights *s = m->state;
-    td_shape shape = TD_SHAPE(channels);
-    if (!no_weight) {
-        s->weight = td_module_parameter(m, "weight", td_full(shape, 1.0, TD_F32, TD_CPU));
-    }
-    if (!no_weight && bias) {
-        s->bias = td_module_parameter(m, "bias", td_zeros(shape, TD_F32, TD_CPU));
-    }
-    return td_module_finish(m);
+    norm_state s = { .groups = groups, .eps = eps };
+    return td_layer_scales(td_layer_new(type, &s, sizeof s), offsetof(norm_state, weight),
+                           TD_SHAPE(channels), no_weight, no_weight || !bias);
 }
 
 td_module *td_nn_group_norm_at(td_nn_group_norm_options o, td_site at)
@@ -392,4 +250,19 @@ td_module *td_nn_instance_norm_at(td_nn_norm_options o, td_site at)
 td_module *td_nn_rms_norm_at(td_nn_norm_options o, td_site at)
 {
     return make_norm(&rms_norm_type, o.channels, 1, o.eps, o.no_weight, false, at);
+}
+
+/* ---- activation ---- */
+
+TD_LAYER_BY(prelu, norm_state, "PReLU", td_prelu_at(x, s->weight, at), .describe = NULL);
+
+td_module *td_nn_prelu_at(int64_t channels, td_site at)
+{
+    TD_REQUIRE(channels > 0, at, "td_nn_prelu(%lld): 1, or the channels", (long long)channels);
+    td_module *m = td_layer_scales(td_module_new(&prelu_type, sizeof(norm_state)),
+                                   offsetof(norm_state, weight), TD_SHAPE(channels), false, true);
+    if (m != NULL) {
+        td_fill_(((const norm_state *)m->state)->weight, 0.25);
+    }
+    return m;
 }

@@ -17,7 +17,8 @@ typedef struct td_nn_conv_options {
     int kernel, stride, padding, dilation;                             /* 0: 1, 1, 0, 1 */
     int kernel_dhw[3], stride_dhw[3], padding_dhw[3], dilation_dhw[3]; /* of Conv3d */
     int groups;                                                        /* 0: 1 */
-    int pads[2]; /* of Conv1d, instead of padding: before and after */
+    int pads[6]; /* instead of padding; Conv1d: before, after; Conv3d: front, top, left, back,
+                    bottom, right */
     bool same;   /* instead of padding */
     bool no_bias;
 } td_nn_conv_options;
@@ -41,6 +42,8 @@ td_module *td_nn_conv_transpose2d_at(td_nn_conv_transpose_options options, td_si
 /* nn.MaxPool1d, nn.AvgPool1d: td_nn_max_pool1d(.kernel = 2). x of the options stays empty. */
 td_module *td_nn_max_pool1d_at(td_pool1d_options options, td_site at);
 td_module *td_nn_avg_pool1d_at(td_pool1d_options options, td_site at);
+td_module *td_nn_adaptive_avg_pool1d_at(int64_t length, td_site at);
+td_module *td_nn_adaptive_max_pool1d_at(int64_t length, td_site at);
 td_module *td_nn_adaptive_avg_pool2d_at(int64_t height, int64_t width, td_site at);
 td_module *td_nn_adaptive_max_pool2d_at(int64_t height, int64_t width, td_site at);
 /* nn.Upsample: td_nn_upsample(.scale = 2, .mode = TD_BILINEAR). */
@@ -67,6 +70,11 @@ typedef struct td_nn_norm_options {
 } td_nn_norm_options;
 td_module *td_nn_instance_norm_at(td_nn_norm_options options, td_site at);
 td_module *td_nn_rms_norm_at(td_nn_norm_options options, td_site at);
+
+/* ---- activation ---- */
+
+/* nn.PReLU: td_prelu with a weight [channels] that begins as 0.25; 1: the same for all. */
+td_module *td_nn_prelu_at(int64_t channels, td_site at);
 
 /* ---- recurrent layers: nn.LSTM and nn.GRU with batch_first = True ---- */
 
@@ -107,6 +115,8 @@ TD_END_C
     td_nn_max_pool1d_at((td_pool1d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nn_avg_pool1d(...)                                                                      \
     td_nn_avg_pool1d_at((td_pool1d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_nn_adaptive_avg_pool1d(...) td_nn_adaptive_avg_pool1d_at(__VA_ARGS__, TD_HERE)
+#define td_nn_adaptive_max_pool1d(...) td_nn_adaptive_max_pool1d_at(__VA_ARGS__, TD_HERE)
 #define td_nn_adaptive_avg_pool2d(...) td_nn_adaptive_avg_pool2d_at(__VA_ARGS__, TD_HERE)
 #define td_nn_adaptive_max_pool2d(...) td_nn_adaptive_max_pool2d_at(__VA_ARGS__, TD_HERE)
 #define td_nn_upsample(...)                                                                        \
@@ -117,6 +127,7 @@ TD_END_C
     td_nn_instance_norm_at((td_nn_norm_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nn_rms_norm(...)                                                                        \
     td_nn_rms_norm_at((td_nn_norm_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_nn_prelu(...) td_nn_prelu_at(__VA_ARGS__, TD_HERE)
 #define td_nn_lstm(...)                                                                            \
     td_nn_lstm_at((td_nn_recurrent_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nn_gru(...) td_nn_gru_at((td_nn_recurrent_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
