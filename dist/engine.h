@@ -37,22 +37,35 @@ typedef struct td_collective {
     bool background; /* on the communication thread: do not spin, other threads compute */
 } td_collective;
 
-/* The collective that a rank has entered last, for reports. */
+/* Which ranks give data to a collective, or take its result. */
+typedef enum td_who { TD_NO_RANK, TD_ROOT, TD_EACH_RANK } td_who;
+
+/* What a kind of collective moves. A piece is td_collective.count elements. */
+typedef struct td_kind {
+    const char *name; /* "all_reduce" */
+    td_who gives, takes;
+    bool gives_all; /* a piece for each rank; otherwise one piece, the same for all */
+    bool takes_all; /* a piece from each rank; otherwise one piece */
+    bool reduces;   /* by td_collective.op */
+} td_kind;
+
+const td_kind *td_kind_of(td_collective_kind kind);
+
+/* The number of pieces in c->in and in c->out on a rank of a group of `size`: 0, 1 or size. */
+int td_pieces_given(const td_collective *c, int rank, int size);
+int td_pieces_taken(const td_collective *c, int rank, int size);
+
+/* What a rank has entered, and what all ranks must agree on. */
 typedef struct td_entered {
     uint64_t number; /* 0: nothing yet */
+    int64_t count;
     td_collective_kind kind;
     td_dtype dtype;
     td_reduction op;
     int peer;
-    int64_t count;
-    char note[96]; /* "" or more about the rank: "its process, pid 123, is stopped" */
 } td_entered;
 
-enum {
-    TD_ENGINE_POLL = 1,    /* has start() and poll() instead of run() (none of today's engines) */
-    TD_ENGINE_TIMEOUT = 2, /* ends a collective at its deadline; otherwise the watchdog aborts */
-    TD_ENGINE_ABORT = 4,   /* abort() ends a stuck call, and the process stays usable */
-};
+enum { TD_NOTE_BYTES = 96 };
 
 typedef struct td_engine_init {
     int rank, size;
@@ -63,14 +76,14 @@ typedef struct td_engine_init {
 
 typedef struct td_engine_type {
     const char *name;
-    unsigned flags;
+    bool cannot_abort; /* abort() does not end a stuck call: the watchdog ends the process */
     /* If it fails after it has set *engine, destroy is called. A group of one rank has no engine:
      * init is not called, and the core answers by itself. Fields that no comment lets be NULL are
-     * needed: init, run, abort, destroy. */
+     * needed. */
     td_status (*init)(void **engine, const td_engine_init *init);
+    /* All collectives but sends and receives. The watchdog aborts it at c->deadline. */
     td_status (*run)(void *engine, const td_collective *c);
-    /* With TD_ENGINE_POLL: for all collectives. Otherwise for sends and receives, which must not
-     * block each other; NULL: run() does them one after the other. c lives until poll says done. */
+    /* Sends and receives, which must not block each other. c lives until poll says done. */
     td_status (*start)(void *engine, const td_collective *c, void **request);
     td_status (*poll)(void *engine, void *request, bool *done);
     /* Between polls: waits until something may have changed, at most `seconds`. NULL: the core
@@ -80,9 +93,9 @@ typedef struct td_engine_type {
     /* Makes all running and later collectives fail, also on the other ranks if possible. The first
      * reason stays. Any thread, any number of times. */
     void (*abort)(void *engine, td_status status, const char *reason);
-    /* What another rank has entered last; false: unknown. NULL: the core asks through the store.
-     * Any thread, also while run() runs. */
-    bool (*entered)(void *engine, int rank, td_entered *entered);
+    /* What another rank has entered last; false: unknown. note: "" or more about the rank, "its
+     * process, pid 123, is stopped". Any thread, also while run() runs. */
+    bool (*entered)(void *engine, int rank, td_entered *entered, char note[TD_NOTE_BYTES]);
     /* Fails if another rank has died. NULL: only collectives notice a death. Any thread. */
     td_status (*look)(void *engine);
     /* CPU seconds of the engine's own threads, of all groups together. NULL: the engine has none.

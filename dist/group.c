@@ -161,12 +161,6 @@ void td_group_end(td_group *group)
     free(group);
 }
 
-static bool asked_for_check(void)
-{
-    const char *text = getenv("TANDEM_DIST_DEBUG");
-    return text != NULL && strcmp(text, "") != 0 && strcmp(text, "0") != 0;
-}
-
 /* The backend that was asked for, or else shared memory where all ranks of the group are on one
  * host, also if the world is on several. nccl works on GPUs' memory only: for CPU memory the group
  * takes the default engine. */
@@ -194,7 +188,6 @@ static td_status make_group(int rank, int size, const int *ranks, const char *la
     group->size = size;
     group->index = dist.group_count;
     group->timeout = dist.group_count > 0 ? dist.groups[0]->timeout : dist.timeout;
-    group->check_sequence = asked_for_check();
     snprintf(group->label, sizeof group->label, "%s", label);
     snprintf(prefix, sizeof prefix, "pg%d/", group->index);
     td_status status = td_prefix_store_open(dist.met.store, prefix, &group->store);

@@ -22,7 +22,6 @@ struct td_group {
     void *engine; /* NULL in a group of one */
     td_store *store;
     double timeout;
-    bool check_sequence; /* TANDEM_DIST_DEBUG */
     td_queue queue;
     td_group_lender *lenders;
 
@@ -41,7 +40,6 @@ struct td_group {
         bool on;           /* the group is in that list */
         double stall;      /* seconds until a stall report is printed */
         uint64_t reported; /* td_queue.begun of the last collective that was reported */
-        uint64_t told;     /* td_queue.begun of the last collective that other ranks were told of */
     } watch;
 };
 

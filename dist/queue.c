@@ -28,13 +28,6 @@ static bool is_message(td_collective_kind kind)
     return kind == TD_COLLECTIVE_SEND || kind == TD_COLLECTIVE_RECV;
 }
 
-/* Whether the group's engine runs this kind by start and poll. */
-static bool is_polled(const td_group *group, td_collective_kind kind)
-{
-    const td_engine_type *type = group->engine_type;
-    return (type->flags & TD_ENGINE_POLL) != 0 || (type->start != NULL && is_message(kind));
-}
-
 /* Notes for the watchdog that c has begun. With the lock. */
 static void note_begin(td_queue *q, const td_collective *c, double now)
 {
@@ -45,33 +38,23 @@ static void note_begin(td_queue *q, const td_collective *c, double now)
 
 /* Breaks the group after a failed collective. Returns the status, with the group's cause as
  * message. */
-static td_status fail_collective(td_group *group, const td_collective *c, td_status status,
-                                 double begun)
+static td_status fail_collective(td_group *group, td_status status)
 {
     char text[TD_CAUSE_BYTES];
-    if (status == TD_E_TIMEOUT && td_clock() >= c->deadline) { /* not another rank's time-out */
-        td_stall_report(group, c, "timed out", td_clock() - begun, text, sizeof text);
-    } else {
-        snprintf(text, sizeof text, "%s", td_last_error());
-    }
+    snprintf(text, sizeof text, "%s", td_last_error());
     td_group_break(group, status, text);
     return td_fail((td_status)atomic_load(&group->broken), "%s", group->cause);
 }
 
 /* Runs a collective by the engine's `run`. Without the lock, with `busy` set. */
-static td_status run_collective(td_group *group, const td_collective *c, double begun)
+static td_status run_collective(td_group *group, const td_collective *c)
 {
     const td_engine_type *type = group->engine_type;
-    td_status status = group->check_sequence ? td_check_sequence(group, c) : TD_OK;
-    if (status == TD_OK && c->kind == TD_COLLECTIVE_MEMORY) {
-        status = type->memory(group->engine, c, c->out);
-        if (status == TD_E_NOMEM) {
-            return status;
-        }
-    } else if (status == TD_OK) {
-        status = type->run(group->engine, c);
-    }
-    return status == TD_OK ? TD_OK : fail_collective(group, c, status, begun);
+    bool memory = c->kind == TD_COLLECTIVE_MEMORY;
+    td_status status =
+        memory ? type->memory(group->engine, c, c->out) : type->run(group->engine, c);
+    return status == TD_OK || (memory && status == TD_E_NOMEM) ? status
+                                                               : fail_collective(group, status);
 }
 
 /* Ends a work. With the lock. */
@@ -106,7 +89,7 @@ static void drive_one(td_group *group)
     pthread_mutex_unlock(&q->lock);
     td_status status = td_group_check(group);
     if (status == TD_OK) {
-        status = run_collective(group, &work->c, work->begun);
+        status = run_collective(group, &work->c);
     }
     pthread_mutex_lock(&q->lock);
     q->current_begun = 0;
@@ -117,7 +100,7 @@ static void drive_one(td_group *group)
 static void start_messages(td_group *group, bool background)
 {
     td_queue *q = &group->queue;
-    while (q->head != NULL && is_polled(group, q->head->c.kind)) {
+    while (q->head != NULL && is_message(q->head->c.kind)) {
         td_work *work = q->head;
         q->head = work->next;
         begin_work(q, work, background);
@@ -127,7 +110,7 @@ static void start_messages(td_group *group, bool background)
         }
         if (status != TD_OK) {
             pthread_mutex_unlock(&q->lock);
-            status = fail_collective(group, &work->c, status, work->begun);
+            status = fail_collective(group, status);
             pthread_mutex_lock(&q->lock);
             finish_work(group, work, status);
             continue;
@@ -156,7 +139,7 @@ static bool poll_messages(td_group *group)
             continue;
         }
         if (status != TD_OK) {
-            status = fail_collective(group, &work->c, status, work->begun);
+            status = fail_collective(group, status);
         }
         *link = work->next;
         pthread_mutex_lock(&group->queue.lock);
@@ -223,7 +206,7 @@ static void *communicate(void *arg)
             break;
         }
         q->busy = true;
-        if (q->active != NULL || is_polled(group, q->head->c.kind)) {
+        if (q->active != NULL || is_message(q->head->c.kind)) {
             drive_messages(group, NULL, true);
         } else {
             drive_one(group);
@@ -260,7 +243,7 @@ static td_status run_here(td_group *group, td_collective *c, double timeout)
     note_begin(q, c, now);
     pthread_mutex_unlock(&q->lock);
     unsigned mode = td_flush_denormals();
-    td_status status = run_collective(group, c, now);
+    td_status status = run_collective(group, c);
     td_restore_denormals(mode);
     pthread_mutex_lock(&q->lock);
     q->current_begun = 0;
@@ -299,7 +282,7 @@ td_status td_submit(td_group *group, td_collective *c, double timeout, td_work *
     pthread_mutex_lock(&q->lock);
     c->number = is_message(c->kind) ? ++q->messages : ++q->collectives;
     bool free = !q->busy && q->head == NULL && q->active == NULL;
-    if (handle == NULL && (group->engine == NULL || (free && !is_polled(group, c->kind)))) {
+    if (handle == NULL && (group->engine == NULL || (free && !is_message(c->kind)))) {
         td_status status = run_here(group, c, timeout);
         pthread_mutex_unlock(&q->lock);
         return status;

@@ -8,25 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double ASK = 0.5; /* seconds to wait for the store's answer in a report */
-
 /* ---- words ---- */
-
-const char *td_collective_name(td_collective_kind kind)
-{
-    static const char *const names[TD_COLLECTIVE_COUNT] = {
-        "all_reduce", "broadcast",    "reduce",        "all_gather", "reduce_scatter",
-        "gather",     "scatter",      "all_to_all",    "send",       "recv",
-        "barrier",    "group_memory", "captured step",
-    };
-    return kind < TD_COLLECTIVE_COUNT ? names[kind] : "unknown";
-}
-
-const char *td_reduction_name(td_reduction op)
-{
-    static const char *const names[] = { "sum", "average", "min", "max", "product" };
-    return op >= TD_SUM && op <= TD_PRODUCT ? names[op] : "unknown reduction";
-}
 
 void td_ranks_text(const bool *present, int count, bool value, char *text, size_t size)
 {
@@ -52,27 +34,16 @@ void td_ranks_text(const bool *present, int count, bool value, char *text, size_
     }
 }
 
-static bool has_op(td_collective_kind kind)
-{
-    return kind == TD_COLLECTIVE_ALL_REDUCE || kind == TD_COLLECTIVE_REDUCE ||
-           kind == TD_COLLECTIVE_REDUCE_SCATTER;
-}
-
-static bool has_root(td_collective_kind kind)
-{
-    return kind == TD_COLLECTIVE_BROADCAST || kind == TD_COLLECTIVE_REDUCE ||
-           kind == TD_COLLECTIVE_GATHER || kind == TD_COLLECTIVE_SCATTER;
-}
-
 /* "f32, 1048576 elements, root 0". */
 static void describe_data(const td_entered *e, char *text, size_t size)
 {
+    const td_kind *kind = td_kind_of(e->kind);
     int length = snprintf(text, size, "%s, %lld element%s", td_dtype_name(e->dtype),
                           (long long)e->count, e->count == 1 ? "" : "s");
-    if (has_op(e->kind) && e->op != TD_SUM) {
+    if (kind->reduces && e->op != TD_SUM) {
         length += snprintf(text + length, size - (size_t)length, ", %s", td_reduction_name(e->op));
     }
-    if (has_root(e->kind)) {
+    if (kind->gives == TD_ROOT || kind->takes == TD_ROOT) {
         snprintf(text + length, size - (size_t)length, ", root %d", e->peer);
     } else if (e->kind == TD_COLLECTIVE_ALL_GATHER && e->peer > 0) {
         snprintf(text + length, size - (size_t)length, ", unit %d", e->peer);
@@ -152,99 +123,53 @@ td_status td_compare_entered(const td_entered *entered, int size)
                                 text);
 }
 
-td_status td_check_sequence(td_group *group, const td_collective *c)
-{
-    if (c->kind == TD_COLLECTIVE_SEND || c->kind == TD_COLLECTIVE_RECV) {
-        return TD_OK;
-    }
-    td_entered mine;
-    memset(&mine, 0, sizeof mine);
-    mine = td_entered_of(c);
-    td_entered *all = calloc((size_t)group->size, sizeof *all);
-    if (all == NULL) {
-        return td_fail(TD_E_NOMEM, "out of memory for the check of the sequence");
-    }
-    td_collective gather = *c;
-    gather.kind = TD_COLLECTIVE_ALL_GATHER;
-    gather.dtype = TD_U8;
-    gather.op = TD_SUM;
-    gather.peer = 0;
-    gather.in = &mine;
-    gather.out = all;
-    gather.count = (int64_t)sizeof mine;
-    td_status status = group->engine_type->run(group->engine, &gather);
-    if (status == TD_OK) {
-        status = td_compare_entered(all, group->size);
-    }
-    free(all);
-    return status;
-}
-
 /* ---- reports ---- */
 
-/* What another rank has entered last; false: unknown. */
-static bool ask(td_group *group, int rank, td_entered *entered)
+/* What another rank has entered last. */
+typedef struct last_call {
+    bool known;
+    td_entered entered;
+    char note[TD_NOTE_BYTES];
+} last_call;
+
+static last_call ask(td_group *group, int rank)
 {
-    if (group->engine_type->entered != NULL) {
-        return group->engine_type->entered(group->engine, rank, entered);
+    last_call last = { .known = true };
+    if (rank != group->rank) {
+        last.known = group->engine_type->entered(group->engine, rank, &last.entered, last.note);
     }
-    char key[32];
-    snprintf(key, sizeof key, "entered/%d", rank);
-    bool exists;
-    void *value;
-    size_t size;
-    *entered = (td_entered){ .number = 0 };
-    if (td_store_check(group->store, key, &exists) != TD_OK) {
-        return false;
-    }
-    if (!exists) {
-        return true;
-    }
-    if (td_store_get(group->store, key, ASK, &value, &size) != TD_OK) {
-        return false;
-    }
-    bool whole = size == sizeof *entered;
-    if (whole) {
-        memcpy(entered, value, size);
-    }
-    free(value);
-    return whole;
+    return last;
 }
 
-/* "; rank 3 has not: its last was broadcast number 16 (...), its process, pid 12, is stopped". */
-static size_t describe_missing(const td_entered *last, int rank, bool known, char *text,
-                               size_t size)
+/* "broadcast number 16 (...); its process, pid 12, is stopped". */
+static void describe_last(const last_call *last, const char *nothing, char *text, size_t size)
 {
-    char what[192] = "nothing yet";
-    if (!known) {
-        snprintf(what, sizeof what, "unknown, since it does not answer");
-    } else if (last->number > 0) {
-        td_describe_entered(last, what, sizeof what);
+    char what[192];
+    snprintf(what, sizeof what, "%s", last->known ? nothing : "unknown, since it does not answer");
+    if (last->known && last->entered.number > 0) {
+        td_describe_entered(&last->entered, what, sizeof what);
     }
-    int length = snprintf(text, size, "; rank %d has not: its last was %s%s%s", rank, what,
-                          last->note[0] != '\0' ? "; " : "", last->note);
-    return (size_t)length < size ? (size_t)length : size - 1;
+    snprintf(text, size, "%s%s%s", what, last->note[0] != '\0' ? "; " : "", last->note);
 }
 
 /* Lists the ranks that have called the collective and those that have not. */
 static void describe_ranks(td_group *group, const td_collective *c, char *text, size_t size)
 {
     bool *here = calloc((size_t)group->size, sizeof *here);
-    char missing[TD_CAUSE_BYTES / 2] = "", ranks[128];
+    char missing[TD_CAUSE_BYTES / 2] = "", ranks[128], what[320];
     size_t length = 0;
     int count = 0;
     for (int r = 0; here != NULL && r < group->size; r++) {
-        td_entered last = { .number = 0 };
-        bool known = r == group->rank || ask(group, r, &last);
-        here[r] = r == group->rank || (known && last.number >= c->number);
+        last_call last = ask(group, r);
+        here[r] = r == group->rank || (last.known && last.entered.number >= c->number);
         count += here[r];
-        if (!here[r]) {
-            length += describe_missing(&last, r, known, missing + length, sizeof missing - length);
-        } else if (last.note[0] != '\0') {
-            length += (size_t)snprintf(missing + length, sizeof missing - length,
-                                       "; of rank %d, %s", r, last.note);
+        describe_last(&last, "nothing yet", what, sizeof what);
+        const char *format = here[r] ? "; of rank %d, %s" : "; rank %d has not: its last was %s";
+        if (!here[r] || last.note[0] != '\0') {
+            length += (size_t)snprintf(missing + length, sizeof missing - length, format, r,
+                                       here[r] ? last.note : what);
+            length = length < sizeof missing ? length : sizeof missing - 1;
         }
-        length = length < sizeof missing ? length : sizeof missing - 1;
     }
     if (here != NULL) {
         td_ranks_text(here, group->size, true, ranks, sizeof ranks);
@@ -259,17 +184,11 @@ static void describe_ranks(td_group *group, const td_collective *c, char *text, 
 /* The same for a message, for which only the peer matters. */
 static void describe_peer(td_group *group, const td_collective *c, char *text, size_t size)
 {
-    td_entered last = { .number = 0 };
-    char what[192] = "no collective yet";
-    bool known = ask(group, c->peer, &last);
-    if (!known) {
-        snprintf(what, sizeof what, "unknown, since it does not answer");
-    } else if (last.number > 0) {
-        td_describe_entered(&last, what, sizeof what);
-    }
-    snprintf(text, size, "rank %d has not %s it; the last collective that it has called: %s%s%s",
-             c->peer, c->kind == TD_COLLECTIVE_SEND ? "received" : "sent", what,
-             last.note[0] != '\0' ? "; " : "", last.note);
+    last_call last = ask(group, c->peer);
+    char what[320];
+    describe_last(&last, "no collective yet", what, sizeof what);
+    snprintf(text, size, "rank %d has not %s it; the last collective that it has called: %s",
+             c->peer, c->kind == TD_COLLECTIVE_SEND ? "received" : "sent", what);
 }
 
 void td_stall_report(td_group *group, const td_collective *c, const char *verb, double seconds,
@@ -285,14 +204,4 @@ void td_stall_report(td_group *group, const td_collective *c, const char *verb, 
     }
     snprintf(text, size, "%s%s %s after %.1f s on rank %d: %s", group->label, what, verb, seconds,
              group->rank, who);
-}
-
-void td_tell_entered(td_group *group, const td_collective *c)
-{
-    char key[32];
-    td_entered mine;
-    memset(&mine, 0, sizeof mine);
-    mine = td_entered_of(c);
-    snprintf(key, sizeof key, "entered/%d", group->rank);
-    (void)td_store_set(group->store, key, &mine, sizeof mine); /* only for reports */
 }

@@ -53,7 +53,7 @@ static void end_it(td_group *group, const running *r)
 {
     char text[TD_CAUSE_BYTES];
     td_stall_report(group, &r->c, "timed out", td_clock() - r->begun, text, sizeof text);
-    if ((group->engine_type->flags & TD_ENGINE_ABORT) == 0) {
+    if (group->engine_type->cannot_abort) {
         fprintf(stderr, "tandem: %s; %s cannot end it otherwise, so this process ends\n", text,
                 group->engine_type->name);
         _exit(1);
@@ -61,20 +61,11 @@ static void end_it(td_group *group, const running *r)
     td_group_break(group, TD_E_TIMEOUT, text);
 }
 
-static bool has_timeout(const td_group *group)
-{
-    return (group->engine_type->flags & TD_ENGINE_TIMEOUT) != 0;
-}
-
 /* Always false: the next group has its turn. */
 static bool check(td_group *group)
 {
     running r = running_in(group);
-    if (r.begun > 0 && group->engine_type->entered == NULL && group->watch.told != r.count) {
-        group->watch.told = r.count;
-        td_tell_entered(group, &r.c);
-    }
-    if (r.begun > 0 && !has_timeout(group) && td_clock() >= r.c.deadline) {
+    if (r.begun > 0 && td_clock() >= r.c.deadline) {
         end_it(group, &r);
     }
     td_device_look(group);
@@ -113,21 +104,19 @@ static void look_at_all(bool (*look)(td_group *group))
     }
 }
 
-/* The time of the next round: after PERIOD, or at an earlier deadline that an engine does not
- * check. With the lock. */
+/* The time of the next round: after PERIOD, or at an earlier deadline. With the lock. */
 static double next_round(void)
 {
     double now = td_clock(), next = now + PERIOD;
     for (td_group *group = dog.first; group != NULL; group = group->watch.next) {
         running r = running_in(group);
         bool sooner = r.begun > 0 && r.c.deadline > now && r.c.deadline < next;
-        next = sooner && !has_timeout(group) ? r.c.deadline : next;
+        next = sooner ? r.c.deadline : next;
     }
     return next;
 }
 
-/* A report asks other ranks, which may take seconds: reports come after all deadlines, one in a
- * round. */
+/* Reports come after all deadlines, one in a round. */
 static void *watch(void *unused)
 {
     (void)unused;

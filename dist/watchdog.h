@@ -25,23 +25,15 @@ bool td_entered_match(const td_entered *a, const td_entered *b);
 /* Fails unless all match; the message says which rank has called what. */
 td_status td_compare_entered(const td_entered *entered, int size);
 
-/* With TANDEM_DIST_DEBUG: before a collective begins, compares it with the other ranks', by a
- * collective of the same engine. */
-td_status td_check_sequence(td_group *group, const td_collective *c);
-
 /* "all_reduce number 17 (f32, 1048576 elements) timed out after 5.0 s on rank 1: ranks 0, 2 have
  * called it, rank 3 has not (its last was broadcast number 16 (...))". verb: "timed out". */
 void td_stall_report(td_group *group, const td_collective *c, const char *verb, double seconds,
                      char *text, size_t size);
 
-/* Tells the other ranks through the store what this rank has entered, for their reports. */
-void td_tell_entered(td_group *group, const td_collective *c);
-
 /* A thread watches all groups of the process (watchdog.c). It prints the stall report of a
- * collective that has waited for TANDEM_DIST_STALL seconds (10), and asks GPUs' engines for
- * failures. If the engine does not do so itself, the watchdog also tells the other ranks what this
- * rank has entered, and aborts collectives at their deadlines. Stop returns when no look at the
- * group is under way; start and stop are not for the watchdog's own thread. */
+ * collective that has waited for TANDEM_DIST_STALL seconds (10), aborts collectives at their
+ * deadlines, and asks GPUs' engines for failures. Stop returns when no look at the group is under
+ * way; start and stop are not for the watchdog's own thread. */
 td_status td_watchdog_start(td_group *group);
 void td_watchdog_stop(td_group *group);
 

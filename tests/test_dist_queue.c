@@ -68,10 +68,9 @@ static void toy_abort(void *engine, td_status status, const char *reason)
     atomic_store(&toy->aborted, true);
 }
 
-static bool toy_entered(void *engine, int rank, td_entered *entered)
+static bool toy_entered(void *engine, int rank, td_entered *entered, char note[TD_NOTE_BYTES])
 {
-    (void)engine;
-    (void)rank;
+    (void)engine, (void)rank, (void)note;
     *entered = (td_entered){ .number = 0 };
     return true;
 }
@@ -82,7 +81,6 @@ static void toy_destroy(void *engine)
 }
 
 static const td_engine_type polled = { .name = "toy",
-                                       .flags = TD_ENGINE_POLL | TD_ENGINE_ABORT,
                                        .start = toy_start,
                                        .poll = toy_poll,
                                        .abort = toy_abort,
@@ -91,6 +89,7 @@ static const td_engine_type polled = { .name = "toy",
 
 /* As mpi: what hangs in it cannot be freed. */
 static const td_engine_type stubborn = { .name = "toy",
+                                         .cannot_abort = true,
                                          .run = toy_run,
                                          .abort = toy_abort,
                                          .entered = toy_entered,
@@ -110,9 +109,10 @@ static td_group *make_group(const td_engine_type *type, toy_engine *engine, doub
     return group;
 }
 
-static td_work *begin_barrier(td_group *group)
+/* A message runs by toy_start and toy_poll, a barrier by toy_run. */
+static td_work *begin(td_group *group, td_collective_kind kind)
 {
-    td_collective c = { .kind = TD_COLLECTIVE_BARRIER };
+    td_collective c = { .kind = kind, .peer = 1 };
     td_work *work;
     assert_int_equal(td_submit(group, &c, 0, &work), TD_OK);
     return work;
@@ -136,7 +136,7 @@ static void test_end_after_the_last_wait(void **state)
     for (int i = 0; i < TIMES; i++) {
         toy_engine toy = { .polls_left = i % 3 };
         td_group *group = make_group(&polled, &toy, 10);
-        assert_int_equal(td_work_wait(begin_barrier(group), 0), TD_OK);
+        assert_int_equal(td_work_wait(begin(group, TD_COLLECTIVE_SEND), 0), TD_OK);
         td_group_end(group);
         told += atomic_load(&toy.aborted);
     }
@@ -152,7 +152,7 @@ static void test_end_with_something_under_way(void **state)
     for (int slow = 0; slow < 2; slow++) {
         toy_engine toy = { .polls_left = -1, .start_takes = slow ? 0.1 : 0 };
         td_group *group = make_group(&polled, &toy, 10);
-        (void)begin_barrier(group); /* nobody waits for it */
+        (void)begin(group, TD_COLLECTIVE_SEND); /* nobody waits for it */
         while (slow && !atomic_load(&toy.starting)) {
             td_sleep(0.001);
         }
@@ -169,7 +169,7 @@ static void end_stubborn(void)
 {
     static toy_engine toy;
     td_group *group = make_group(&stubborn, &toy, 0.3);
-    (void)begin_barrier(group);
+    (void)begin(group, TD_COLLECTIVE_BARRIER);
     td_sleep(0.05);
     alarm(60); /* it must not come to that */
     td_group_end(group);
@@ -229,14 +229,15 @@ static void test_one_watchdog(void **state)
         groups[i] = make_group(&polled, &toys[i], i == HANGS ? 0.3 : 60);
     }
     assert_int_equal(threads(), first + GROUPS - 1);
-    assert_int_equal(td_work_wait(begin_barrier(groups[HANGS]), 0), TD_E_TIMEOUT);
-    assert_non_null(strstr(td_last_error(), "barrier number 1 timed out after "));
+    assert_int_equal(td_work_wait(begin(groups[HANGS], TD_COLLECTIVE_SEND), 0), TD_E_TIMEOUT);
+    assert_non_null(
+        strstr(td_last_error(), "send number 1 to rank 1 (f32, 0 elements) timed out after "));
     for (int i = 0; i < GROUPS; i++) {
         assert_int_equal(atomic_load(&toys[i].aborted), i == HANGS);
     }
     td_group_end(groups[1]);
     td_group_end(groups[3]);
-    assert_int_equal(td_work_wait(begin_barrier(groups[0]), 0), TD_OK);
+    assert_int_equal(td_work_wait(begin(groups[0], TD_COLLECTIVE_SEND), 0), TD_OK);
     td_group_end(groups[0]);
     td_group_end(groups[HANGS]);
 }

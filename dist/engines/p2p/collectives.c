@@ -98,32 +98,16 @@ static void copy_own(const td_p2p_job *j, int64_t from, int64_t to)
 /* Which piece of in is sent to rank r, and which piece of out comes from rank r; negative: none. */
 static int64_t piece_to(const td_p2p_job *j, int r)
 {
-    const bool root = j->g->rank == j->c->peer;
-    switch (j->c->kind) {
-    case TD_COLLECTIVE_BROADCAST:
-        return root ? 0 : -1;
-    case TD_COLLECTIVE_SCATTER:
-        return root ? r : -1;
-    case TD_COLLECTIVE_GATHER:
-        return r == j->c->peer ? 0 : -1;
-    case TD_COLLECTIVE_ALL_GATHER:
-        return 0;
-    default: /* all_to_all */
-        return r;
-    }
+    int size = j->g->size, given = td_pieces_given(j->c, j->g->rank, size);
+    bool moves = given > 0 && td_pieces_taken(j->c, r, size) > 0;
+    return !moves ? -1 : td_kind_of(j->c->kind)->gives_all ? r : 0;
 }
 
 static int64_t piece_from(const td_p2p_job *j, int r)
 {
-    switch (j->c->kind) {
-    case TD_COLLECTIVE_BROADCAST:
-    case TD_COLLECTIVE_SCATTER:
-        return r == j->c->peer ? 0 : -1;
-    case TD_COLLECTIVE_GATHER:
-        return j->g->rank == j->c->peer ? r : -1;
-    default:
-        return r;
-    }
+    int size = j->g->size, taken = td_pieces_taken(j->c, j->g->rank, size);
+    bool moves = taken > 0 && td_pieces_given(j->c, r, size) > 0;
+    return !moves ? -1 : td_kind_of(j->c->kind)->takes_all ? r : 0;
 }
 
 static td_status move(td_p2p_job *j)
@@ -172,25 +156,11 @@ static td_status move_copied(td_p2p_job *j)
 
 /* ---- choosing ---- */
 
-/* The number of pieces of c->count elements in the arrays in and out, on this rank. */
-static void count_pieces(const td_p2p_job *j, int64_t *in, int64_t *out)
-{
-    const bool root = j->g->rank == j->c->peer;
-    const td_collective_kind kind = j->c->kind;
-    bool many_in = kind == TD_COLLECTIVE_REDUCE_SCATTER || kind == TD_COLLECTIVE_ALL_TO_ALL ||
-                   (kind == TD_COLLECTIVE_SCATTER && root);
-    bool many_out = kind == TD_COLLECTIVE_ALL_GATHER || kind == TD_COLLECTIVE_ALL_TO_ALL ||
-                    (kind == TD_COLLECTIVE_GATHER && root);
-    *in = j->c->in == NULL ? 0 : many_in ? j->g->size : 1;
-    *out = j->c->out == NULL ? 0 : many_out ? j->g->size : 1;
-}
-
 static td_status transfer(td_p2p_job *j)
 {
     const td_collective *c = j->c;
     td_p2p_engine *g = j->g;
-    int64_t in, out;
-    count_pieces(j, &in, &out);
+    int in = td_pieces_given(c, g->rank, g->size), out = td_pieces_taken(c, g->rank, g->size);
     void *source = (void *)(uintptr_t)c->in; /* there is one kind of buffer for both ways */
     j->in = g->api->buffer(g->p2p, source, (size_t)(in * c->count) * j->size, TD_P2P_WAITS);
     j->out = g->api->buffer(g->p2p, c->out, (size_t)(out * c->count) * j->size, TD_P2P_WAITS);
@@ -198,16 +168,11 @@ static td_status transfer(td_p2p_job *j)
         return td_fail(TD_E_NOMEM, "out of memory for transfers");
     }
     TD_TRY(announce(j));
-    switch (c->kind) {
-    case TD_COLLECTIVE_ALL_REDUCE:
-    case TD_COLLECTIVE_REDUCE:
-    case TD_COLLECTIVE_REDUCE_SCATTER:
+    if (td_kind_of(c->kind)->reduces) {
         return td_p2p_reduce(j);
-    case TD_COLLECTIVE_ALL_TO_ALL:
-        return c->in == c->out ? move_copied(j) : move(j);
-    default:
-        return move(j);
     }
+    bool overlaps = c->kind == TD_COLLECTIVE_ALL_TO_ALL && c->in == c->out;
+    return overlaps ? move_copied(j) : move(j);
 }
 
 static void free_buffers(const td_p2p_job *j)

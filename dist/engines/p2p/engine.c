@@ -24,10 +24,11 @@ static const double BACKSTOP = 5.0; /* seconds after the deadline */
 /* FNV-1a of all that must be equal on both ranks. */
 static uint32_t signature(const td_collective *c)
 {
-    const int64_t parts[] = { c->kind, c->dtype, c->op, c->peer, c->count };
+    td_entered what = td_entered_of(c);
+    what.number = 0; /* the turn is in the slot */
     uint32_t hash = 2166136261U;
-    for (size_t i = 0; i < sizeof parts; i++) {
-        hash = (hash ^ ((const unsigned char *)parts)[i]) * 16777619U;
+    for (size_t i = 0; i < sizeof what; i++) {
+        hash = (hash ^ ((const unsigned char *)&what)[i]) * 16777619U;
     }
     return hash;
 }
@@ -41,44 +42,29 @@ uint64_t td_p2p_slot(td_p2p_use use, uint64_t turn, const td_collective *c)
 void td_p2p_fill_header(td_p2p_header *header, uint64_t turn, const td_collective *c)
 {
     atomic_store(&header->turn, turn);
-    header->number = c->number;
-    header->count = c->count;
-    header->kind = (int32_t)c->kind;
-    header->dtype = (int32_t)c->dtype;
-    header->op = (int32_t)c->op;
-    header->peer = c->peer;
+    header->what = td_entered_of(c);
     atomic_store(&header->turn_again, turn);
 }
 
-static td_entered entered_by(const td_p2p_header *header)
-{
-    return (td_entered){ .number = header->number,
-                         .kind = (td_collective_kind)header->kind,
-                         .dtype = (td_dtype)header->dtype,
-                         .op = (td_reduction)header->op,
-                         .peer = header->peer,
-                         .count = header->count };
-}
-
 /* Notes that rank r's process is stopped, if that can be seen: it is on this host. */
-static void note_stopped(const td_p2p_engine *g, int r, td_entered *entered)
+static void note_stopped(const td_p2p_engine *g, int r, char note[TD_NOTE_BYTES])
 {
     const char *host = strstr(g->peers[r].process, " on ");
     const char *own = strstr(g->peers[g->rank].process, " on ");
     int pid;
     if (host != NULL && own != NULL && strcmp(host, own) == 0 &&
         sscanf(g->peers[r].process, "pid %d", &pid) == 1) {
-        td_process_note((pid_t)pid, entered->note, sizeof entered->note);
+        td_process_note((pid_t)pid, note, TD_NOTE_BYTES);
     }
 }
 
-static bool p2p_entered(void *engine, int rank, td_entered *entered)
+static bool p2p_entered(void *engine, int rank, td_entered *entered, char note[TD_NOTE_BYTES])
 {
     const td_p2p_engine *g = engine;
     const td_p2p_header *heard = &g->peers[rank].heard;
     uint64_t turn = atomic_load(&heard->turn);
-    *entered = entered_by(heard);
-    note_stopped(g, rank, entered);
+    *entered = heard->what;
+    note_stopped(g, rank, note);
     atomic_thread_fence(memory_order_acquire);
     return atomic_load(&heard->turn_again) == turn; /* otherwise the header is still arriving */
 }
@@ -86,17 +72,13 @@ static bool p2p_entered(void *engine, int rank, td_entered *entered)
 td_status td_p2p_compare(const td_p2p_engine *g, const td_collective *c, int r,
                          const td_p2p_header *header)
 {
-    td_p2p_header mine;
-    td_p2p_fill_header(&mine, 0, c);
-    td_entered here = entered_by(&mine), there = entered_by(header);
-    there.number = here.number; /* both are at the same turn */
-    if (td_entered_match(&here, &there)) {
+    td_entered mine = td_entered_of(c);
+    if (td_entered_match(&mine, &header->what)) {
         return TD_OK;
     }
     char this_text[192], other_text[192];
-    there.number = header->number;
-    td_describe_entered(&here, this_text, sizeof this_text);
-    td_describe_entered(&there, other_text, sizeof other_text);
+    td_describe_entered(&mine, this_text, sizeof this_text);
+    td_describe_entered(&header->what, other_text, sizeof other_text);
     return td_fail(TD_E_MISMATCH,
                    "the ranks do not do the same: rank %d calls %s; rank %d calls %s. All ranks "
                    "must call the same collectives, in the same order, on tensors of the same size",
@@ -415,7 +397,6 @@ static uint64_t p2p_moved(void *engine)
 
 static const td_engine_type td_gloo_engine = {
     .name = "gloo",
-    .flags = TD_ENGINE_ABORT,
     .init = gloo_init,
     .run = td_p2p_run,
     .start = td_p2p_start,
@@ -430,6 +411,7 @@ static const td_engine_type td_gloo_engine = {
 /* MPI cannot cancel a transfer, so after a time-out the process ends. */
 static const td_engine_type td_mpi_engine = {
     .name = "mpi",
+    .cannot_abort = true,
     .init = mpi_init,
     .run = td_p2p_run,
     .start = td_p2p_start,

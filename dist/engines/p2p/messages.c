@@ -80,14 +80,14 @@ static td_p2p_result look(const td_p2p_engine *g, const request *r, td_p2p_buffe
 static td_status compare(const td_p2p_engine *g, const request *r)
 {
     const td_collective *c = r->c;
-    if (r->sends || (r->header.count == c->count && r->header.dtype == (int32_t)c->dtype)) {
+    if (r->sends || (r->header.what.count == c->count && r->header.what.dtype == c->dtype)) {
         return TD_OK;
     }
     return td_fail(TD_E_MISMATCH,
                    "a message does not match: rank %d sends %lld elements of %s (its message "
                    "number %llu), and rank %d wants to receive %lld of %s",
-                   c->peer, (long long)r->header.count, td_dtype_name((td_dtype)r->header.dtype),
-                   (unsigned long long)r->header.number, g->rank, (long long)c->count,
+                   c->peer, (long long)r->header.what.count, td_dtype_name(r->header.what.dtype),
+                   (unsigned long long)r->header.what.number, g->rank, (long long)c->count,
                    td_dtype_name(c->dtype));
 }
 

@@ -29,9 +29,7 @@ typedef enum td_p2p_use {
 /* What a rank is about to do. The watchdog reads a header while it may be arriving. */
 typedef struct td_p2p_header {
     _Atomic uint64_t turn; /* number among the engine's collectives, from 1 */
-    uint64_t number;       /* td_collective.number */
-    int64_t count;
-    int32_t kind, dtype, op, peer;
+    td_entered what;
     _Atomic uint64_t turn_again; /* equal to turn: the header is complete */
 } td_p2p_header;
 

@@ -17,48 +17,28 @@
 typedef struct job {
     td_shm *shm;
     const td_collective *c;
+    const td_kind *kind;
     size_t size;                   /* bytes of an element */
     int64_t capacity;              /* elements of a piece that fit into an area at once */
     bool direct;                   /* all data is in registered memory */
     char *given[TD_SHM_MAX_RANKS]; /* direct: every rank's data */
 } job;
 
-/* ---- properties of the kinds ---- */
-
-/* A rank gives a different piece to each rank. */
-static bool gives_pieces(td_collective_kind kind)
+static bool gives(const job *j, int r)
 {
-    return kind == TD_COLLECTIVE_REDUCE_SCATTER || kind == TD_COLLECTIVE_SCATTER ||
-           kind == TD_COLLECTIVE_ALL_TO_ALL;
+    return td_pieces_given(j->c, r, j->shm->size) > 0;
 }
 
-/* Only the root gives data. */
-static bool root_gives(td_collective_kind kind)
+static bool takes(const job *j)
 {
-    return kind == TD_COLLECTIVE_BROADCAST || kind == TD_COLLECTIVE_SCATTER;
-}
-
-static bool is_reduce(td_collective_kind kind)
-{
-    return kind == TD_COLLECTIVE_ALL_REDUCE || kind == TD_COLLECTIVE_REDUCE;
-}
-
-static bool gives(const job *j)
-{
-    return !root_gives(j->c->kind) || j->c->peer == j->shm->rank;
-}
-
-static size_t bytes_given(const job *j)
-{
-    int64_t pieces = gives_pieces(j->c->kind) ? j->shm->size : 1;
-    return (size_t)(j->c->count * pieces) * j->size;
+    return td_pieces_taken(j->c, j->shm->rank, j->shm->size) > 0;
 }
 
 /* The data from rank r for this rank. from: the element at which the current chunk begins. */
 static const char *given_by(const job *j, int r, int64_t from)
 {
     const td_shm *shm = j->shm;
-    int64_t piece = gives_pieces(j->c->kind) ? shm->rank : 0;
+    int64_t piece = j->kind->gives_all ? shm->rank : 0;
     if (r == shm->rank) {
         return (const char *)j->c->in + (size_t)(piece * j->c->count + from) * j->size;
     }
@@ -78,13 +58,13 @@ static void count_moved(const job *j, int64_t elements)
 
 static void put(const job *j, int64_t from, int64_t k)
 {
-    if (!gives(j)) {
+    if (!gives(j, j->shm->rank)) {
         return;
     }
     char *area = td_shm_area(j->shm, j->shm->parity, j->shm->rank);
     const char *in = (const char *)j->c->in + (size_t)from * j->size;
     size_t bytes = (size_t)k * j->size;
-    if (!gives_pieces(j->c->kind)) {
+    if (!j->kind->gives_all) {
         memcpy(area, in, bytes);
         return;
     }
@@ -110,37 +90,22 @@ static void get_reduced(const job *j, int64_t from, int64_t k)
 static void get(const job *j, int64_t from, int64_t k)
 {
     const td_collective *c = j->c;
-    const bool root = c->peer == j->shm->rank;
     char *out = (char *)c->out + (size_t)from * j->size;
-    size_t bytes = (size_t)k * j->size;
-    switch (c->kind) {
-    case TD_COLLECTIVE_REDUCE:
-        if (!root) {
-            return;
-        }
+    if (!takes(j)) {
+        return;
+    }
+    if (j->kind->reduces) {
         get_reduced(j, from, k);
         return;
-    case TD_COLLECTIVE_ALL_REDUCE:
-    case TD_COLLECTIVE_REDUCE_SCATTER:
-        get_reduced(j, from, k);
-        return;
-    case TD_COLLECTIVE_BROADCAST:
-    case TD_COLLECTIVE_SCATTER:
-        memmove(out, given_by(j, c->peer, from), bytes);
-        count_moved(j, root ? 0 : k);
-        return;
-    case TD_COLLECTIVE_GATHER:
-        if (!root) {
-            return;
-        }
-        break;
-    default: /* all_gather, all_to_all */
-        break;
     }
     for (int r = 0; r < j->shm->size; r++) {
-        memmove(out + (size_t)(r * c->count) * j->size, given_by(j, r, from), bytes);
+        if (gives(j, r)) {
+            int64_t piece = j->kind->takes_all ? r : 0;
+            memmove(out + (size_t)(piece * c->count) * j->size, given_by(j, r, from),
+                    (size_t)k * j->size);
+            count_moved(j, r != j->shm->rank ? k : 0);
+        }
     }
-    count_moved(j, (j->shm->size - 1) * k);
 }
 
 /* Chunk after chunk. All ranks have entered the same collective. */
@@ -268,7 +233,7 @@ static td_status reduce_staged(const job *j)
     const td_collective *c = j->c;
     td_shm *shm = j->shm;
     const int64_t capacity = place_elements(j) * shm->size;
-    const bool wanted = c->kind == TD_COLLECTIVE_ALL_REDUCE || c->peer == shm->rank;
+    const bool wanted = takes(j);
     int64_t k = c->count < capacity ? c->count : capacity;
     put_slices(j, shm->parity, 0, k);
     TD_TRY(td_shm_step(shm, c));
@@ -299,7 +264,7 @@ static bool find_given(job *j)
     const td_shm *shm = j->shm;
     for (int r = 0; r < shm->size; r++) {
         const td_shm_entry *entry = td_shm_entered_by(shm, r);
-        bool needed = !root_gives(j->c->kind) || r == j->c->peer;
+        bool needed = gives(j, r);
         if (needed && entry->region < 0) {
             return false;
         }
@@ -318,24 +283,26 @@ static td_status get_direct(const job *j)
 td_status td_shm_run(void *engine, const td_collective *c)
 {
     td_shm *shm = engine;
-    job j = { .shm = shm, .c = c, .size = td_dtype_size(c->dtype) };
+    job j = { .shm = shm, .c = c, .kind = td_kind_of(c->kind), .size = td_dtype_size(c->dtype) };
     if (c->kind == TD_COLLECTIVE_BARRIER || c->count == 0) {
         return td_shm_enter(shm, c, -1, 0);
     }
-    j.capacity = TD_SHM_AREA_BYTES / (int64_t)j.size / (gives_pieces(c->kind) ? shm->size : 1);
-    int64_t at_once = is_reduce(c->kind) ? TD_SHM_EAGER_BYTES / (int64_t)j.size : j.capacity;
+    const int given = td_pieces_given(c, shm->rank, shm->size);
+    const bool sliced = j.kind->reduces && !j.kind->gives_all; /* all_reduce, reduce */
+    j.capacity = TD_SHM_AREA_BYTES / (int64_t)j.size / (j.kind->gives_all ? shm->size : 1);
+    int64_t at_once = sliced ? TD_SHM_EAGER_BYTES / (int64_t)j.size : j.capacity;
     if (c->count <= at_once) {
         return exchange_at_once(&j);
     }
     int region = -1;
-    if (gives(&j) && !(c->kind == TD_COLLECTIVE_ALL_TO_ALL && c->in == c->out)) {
-        region = td_shm_find_region(shm, c->in, bytes_given(&j));
+    if (given > 0 && !(c->kind == TD_COLLECTIVE_ALL_TO_ALL && c->in == c->out)) {
+        region = td_shm_find_region(shm, c->in, (size_t)(c->count * given) * j.size);
     }
     uint64_t place =
         region >= 0 ? (uint64_t)((const char *)c->in - shm->regions[region].base[shm->rank]) : 0;
     TD_TRY(td_shm_enter(shm, c, region, place));
     j.direct = find_given(&j);
-    if (is_reduce(c->kind)) {
+    if (sliced) {
         return j.direct ? reduce_direct(&j) : reduce_staged(&j);
     }
     return j.direct ? get_direct(&j) : exchange(&j);

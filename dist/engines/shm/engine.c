@@ -178,7 +178,6 @@ static uint64_t shm_moved(void *engine)
 
 const td_engine_type td_shm_engine = {
     .name = "shm",
-    .flags = TD_ENGINE_TIMEOUT | TD_ENGINE_ABORT,
     .init = shm_init,
     .run = td_shm_run,
     .start = td_shm_start,

@@ -126,14 +126,11 @@ td_status td_shm_start(void *engine, const td_collective *c, void **handle)
     return TD_OK;
 }
 
-/* After no progress: fails if the peer has died or the deadline has passed. */
+/* After no progress: fails if the group is broken or the peer has died. */
 static td_status look_at_peer(td_shm *shm, const td_collective *c)
 {
     TD_TRY(td_shm_check(shm));
     double now = td_clock();
-    if (now >= c->deadline) {
-        return td_fail(TD_E_TIMEOUT, "timed out");
-    }
     if (now - shm->checked >= LOOK_EVERY) {
         shm->checked = now;
         return td_shm_check_peer(shm, c->peer);

@@ -33,12 +33,9 @@ enum {
 /* The collective that a rank has entered; one cache line. */
 typedef struct td_shm_entry {
     alignas(64) _Atomic uint64_t turn; /* counts the engine's collectives; written last */
-    uint64_t number;                   /* td_collective.number */
-    int64_t count;
+    td_entered what;
     uint64_t place; /* the data's offset in the region */
     int32_t region; /* index of the registered memory; -1: the data is not registered */
-    int32_t peer;
-    uint8_t kind, dtype, op;
 } td_shm_entry;
 
 typedef struct td_shm_rank {
@@ -68,7 +65,7 @@ typedef struct td_shm_box {
 
 typedef enum td_shm_broken { TD_SHM_WHOLE, TD_SHM_BREAKING, TD_SHM_BROKEN } td_shm_broken;
 
-#define TD_SHM_MAGIC "tdshm\1\0" /* 8 bytes; the \1 is the layout's version */
+#define TD_SHM_MAGIC "tdshm\2\0" /* 8 bytes; the \2 is the layout's version */
 
 typedef struct td_shm_segment {
     char magic[8];
@@ -154,7 +151,7 @@ td_status td_shm_step(td_shm *shm, const td_collective *c);
 void td_shm_ring(td_shm *shm, int rank);
 /* See td_engine_type. */
 void td_shm_idle(void *engine, double seconds, bool background);
-bool td_shm_last_entered(void *engine, int rank, td_entered *entered);
+bool td_shm_last_entered(void *engine, int rank, td_entered *entered, char note[TD_NOTE_BYTES]);
 
 /* ---- memory.c ---- */
 

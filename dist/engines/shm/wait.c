@@ -4,7 +4,7 @@
  * continues when it sees that all words have reached the number. A waiting rank spins for a moment
  * and then sleeps on a futex, the door. The last rank to arrive sees that it is the last, and wakes
  * the sleepers. A sleeper also wakes up every SLICE seconds. Then it checks whether the group is
- * broken, whether the missing ranks still live, and whether the deadline has passed. */
+ * broken (the watchdog breaks it at a deadline), and whether the missing ranks still live. */
 #include "dist/engines/shm/shm.h"
 
 #include "tensor/clock.h"
@@ -126,7 +126,7 @@ static bool all_arrived(const td_shm *shm, size_t offset, uint64_t target)
 }
 
 /* Checks between two sleeps: fails if waiting longer is useless. */
-static td_status look_around(td_shm *shm, size_t offset, uint64_t target, double deadline)
+static td_status look_around(td_shm *shm, size_t offset, uint64_t target)
 {
     TD_TRY(td_shm_check(shm));
     for (int r = 0; r < shm->size; r++) {
@@ -134,13 +134,10 @@ static td_status look_around(td_shm *shm, size_t offset, uint64_t target, double
             TD_TRY(td_shm_check_peer(shm, r));
         }
     }
-    if (td_clock() >= deadline && !all_arrived(shm, offset, target)) {
-        return td_fail(TD_E_TIMEOUT, "timed out");
-    }
     return TD_OK;
 }
 
-static td_status sleep_until_all(td_shm *shm, size_t offset, uint64_t target, double deadline)
+static td_status sleep_until_all(td_shm *shm, size_t offset, uint64_t target)
 {
     td_shm_segment *s = shm->segment;
     td_status status = TD_OK;
@@ -152,13 +149,12 @@ static td_status sleep_until_all(td_shm *shm, size_t offset, uint64_t target, do
             break;
         }
         double now = td_clock();
-        if (now - looked >= SLICE || now >= deadline || atomic_load(&s->broken) != TD_SHM_WHOLE) {
-            status = look_around(shm, offset, target, deadline);
+        if (now - looked >= SLICE || atomic_load(&s->broken) != TD_SHM_WHOLE) {
+            status = look_around(shm, offset, target);
             looked = now;
-            continue;
+        } else {
+            futex_wait(&s->door, door, SLICE);
         }
-        double nap = deadline - now < SLICE ? deadline - now : SLICE;
-        futex_wait(&s->door, door, nap);
     }
     atomic_fetch_sub(&s->sleepers, 1);
     return status;
@@ -246,7 +242,7 @@ static td_status arrive(td_shm *shm, size_t offset, uint64_t target, const td_co
     if (!c->background && spin_until_all(shm, offset, target)) {
         return TD_OK;
     }
-    return sleep_until_all(shm, offset, target, c->deadline);
+    return sleep_until_all(shm, offset, target);
 }
 
 td_status td_shm_step(td_shm *shm, const td_collective *c)
@@ -261,37 +257,21 @@ const td_shm_entry *td_shm_entered_by(const td_shm *shm, int rank)
     return &shm->segment->rank[rank].entry[shm->turn & 1];
 }
 
-static void read_entry(const td_shm_entry *entry, td_entered *entered)
-{
-    *entered = (td_entered){ .number = entry->number,
-                             .kind = (td_collective_kind)entry->kind,
-                             .dtype = (td_dtype)entry->dtype,
-                             .op = (td_reduction)entry->op,
-                             .peer = entry->peer,
-                             .count = entry->count };
-}
-
-static bool same_entry(const td_shm_entry *a, const td_shm_entry *b)
-{
-    return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->peer == b->peer &&
-           a->count == b->count;
-}
-
 /* After all ranks have entered: fails if they have entered different collectives. All ranks compare
  * the same entries and come to the same result. */
 static td_status compare_entries(td_shm *shm)
 {
-    const td_shm_entry *mine = td_shm_entered_by(shm, shm->rank);
+    const td_entered *mine = &td_shm_entered_by(shm, shm->rank)->what;
     bool same = true;
     for (int r = 0; r < shm->size; r++) {
-        same = same && same_entry(mine, td_shm_entered_by(shm, r));
+        same = same && td_entered_match(mine, &td_shm_entered_by(shm, r)->what);
     }
     if (same) {
         return TD_OK;
     }
     td_entered entered[TD_SHM_MAX_RANKS];
     for (int r = 0; r < shm->size; r++) {
-        read_entry(td_shm_entered_by(shm, r), &entered[r]);
+        entered[r] = td_shm_entered_by(shm, r)->what;
     }
     td_status status = td_compare_entered(entered, shm->size);
     td_shm_break(shm, status, td_last_error());
@@ -305,12 +285,7 @@ td_status td_shm_enter(td_shm *shm, const td_collective *c, int32_t region, uint
     td_shm_entry *entry = &td_shm_self(shm)->entry[turn & 1];
     atomic_store_explicit(&entry->turn, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
-    entry->number = c->number;
-    entry->kind = (uint8_t)c->kind;
-    entry->dtype = (uint8_t)c->dtype;
-    entry->op = (uint8_t)c->op;
-    entry->peer = c->peer;
-    entry->count = c->count;
+    entry->what = td_entered_of(c);
     entry->region = region;
     entry->place = place;
     size_t offset = offsetof(td_shm_rank, entry) + (turn & 1) * sizeof(td_shm_entry);
@@ -318,7 +293,7 @@ td_status td_shm_enter(td_shm *shm, const td_collective *c, int32_t region, uint
     return compare_entries(shm);
 }
 
-bool td_shm_last_entered(void *engine, int rank, td_entered *entered)
+bool td_shm_last_entered(void *engine, int rank, td_entered *entered, char note[TD_NOTE_BYTES])
 {
     td_shm *shm = engine;
     td_shm_rank *peer = &shm->segment->rank[rank];
@@ -328,15 +303,14 @@ bool td_shm_last_entered(void *engine, int rank, td_entered *entered)
         /* The rank may be writing this entry: take it only if its turn has not changed meanwhile.
          */
         uint64_t turn = atomic_load(&peer->entry[e].turn);
-        td_entered seen;
-        read_entry(&peer->entry[e], &seen);
+        td_entered seen = peer->entry[e].what;
         atomic_thread_fence(memory_order_acquire);
         if (turn > latest && atomic_load(&peer->entry[e].turn) == turn) {
             latest = turn;
             *entered = seen;
         }
     }
-    td_process_note(peer->pid, entered->note, sizeof entered->note);
+    td_process_note(peer->pid, note, TD_NOTE_BYTES);
     return true;
 }
 
