@@ -31,7 +31,10 @@ struct td_group {
     /* GPUs' collectives (device_engine.h). */
     struct td_captured_peers *captured; /* td_group_captured's; NULL: not asked for yet */
     char device_wish[16];               /* "nccl": the group must use NCCL; "": the best engine */
-    _Atomic(td_device_engine *) device_engine, device_messages;
+    _Atomic(td_device_engine *) device_engine;
+    atomic_bool stages; /* in place of an engine */
+    td_device staged;   /* the device whose collectives are staged */
+    td_staged *unused_staged;
     atomic_uint_fast64_t device_collectives; /* numbers given out */
 
     /* The watchdog's. */

@@ -374,6 +374,7 @@ void td_queue_free(td_group *group)
     td_queue *q = &group->queue;
     while (q->newest != NULL) {
         td_work *older = q->newest->older;
+        td_staged_free(q->newest->staged);
         free(q->newest);
         q->newest = older;
     }

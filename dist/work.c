@@ -28,6 +28,7 @@ td_work *td_work_take(td_group *group, const td_collective *c, double timeout)
     work->begun = work->ended = 0;
     work->status = TD_OK;
     work->device = NULL;
+    work->staged = NULL;
     atomic_store(&work->done, false);
     return work;
 }
@@ -112,9 +113,11 @@ td_status td_work_wait(td_work *work, double timeout)
         bool broken = atomic_load(&group->broken) != TD_OK;
         td_fail(status, "%s", broken ? group->cause : work->message);
     }
+    td_staged *staged = work->staged;
+    work->staged = NULL;
     td_work_give(q, work);
     pthread_mutex_unlock(&q->lock);
-    return status;
+    return staged != NULL ? td_staged_end(group, staged, status) : status;
 }
 
 /* ---- looking ---- */

@@ -5,7 +5,6 @@
 #include "tensor/clock.h"
 #include "dist/device_engine.h"
 #include "dist/group.h"
-#include "dist/engines/staged.h"
 #include "dist/collectives.h"
 #include "tandem.h"
 #include "tests/dist_procs.h"
@@ -133,7 +132,7 @@ static int staged_rank(int rank, int size, void *arg)
     (void)arg;
     procs_init(rank, size, 20);
     td_group *group = td_dist_world();
-    td_device_engine_set(group, td_staged_engine_new(group, TD_CPU));
+    td_device_stage(group, TD_CPU);
     double value = rank + 1;
     td_tensor *t = td_full(TD_SHAPE(1000), value, TD_F32, TD_CPU);
     td_tensor *u = td_full(TD_SHAPE(10), value, TD_F64, TD_CPU);
@@ -199,7 +198,7 @@ static int waiting_rank(int rank, int size, void *arg)
     (void)arg;
     procs_init(rank, size, 60);
     td_group *group = td_dist_world();
-    td_device_engine_set(group, td_staged_engine_new(group, TD_CPU));
+    td_device_stage(group, TD_CPU);
     td_tensor *late = td_full(TD_SHAPE(5), rank, TD_F32, TD_CPU);
     td_tensor *t = td_full(TD_SHAPE(5), rank + 1, TD_F32, TD_CPU);
     if (rank == 0) {
@@ -235,7 +234,7 @@ static int late_rank(int rank, int size, void *arg)
     (void)arg;
     procs_init(rank, size, 60);
     td_group *group = td_dist_world();
-    td_device_engine_set(group, td_staged_engine_new(group, TD_CPU));
+    td_device_stage(group, TD_CPU);
     td_tensor *t = td_full(TD_SHAPE(5), rank, TD_F32, TD_CPU);
     if (rank == 0) {
         td_work *work;

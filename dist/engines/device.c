@@ -5,7 +5,6 @@
 #include "tensor/clock.h"
 #include "dist/group.h"
 #include "dist/engines/nccl/nccl.h"
-#include "dist/engines/staged.h"
 #include "dist/watchdog.h"
 #include "tensor/extend.h"
 
@@ -161,11 +160,11 @@ static td_status choose(td_group *group, td_device device, const candidate *all)
                 "cannot be used: %s\n",
                 obstacle);
     }
-    group->device_engine = td_staged_engine_new(group, device);
-    return group->device_engine != NULL ? TD_OK : TD_E_NOMEM;
+    td_device_stage(group, device);
+    return TD_OK;
 }
 
-static td_status make_engine(td_group *group, td_device device)
+static td_status choose_engine(td_group *group, td_device device)
 {
     candidate mine;
     describe_self(group, device, &mine);
@@ -178,61 +177,58 @@ static td_status make_engine(td_group *group, td_device device)
     return status;
 }
 
-/* The engine for a collective. Messages always go through the host, where two ranks may send to
- * each other at the same time; on one stream they would wait for each other forever. */
-static td_status engine_for(td_group *group, const td_collective *c, td_device device,
-                            td_device_engine **engine)
+/* The device of the group's collectives; NULL: the engine is not chosen yet. */
+static const td_device *device_of(const td_group *group)
 {
-    bool message = c->kind == TD_COLLECTIVE_SEND || c->kind == TD_COLLECTIVE_RECV;
-    if (message) { /* several threads may send messages */
-        pthread_mutex_lock(&group->queue.lock);
-        if (group->device_messages == NULL) {
-            group->device_messages = td_staged_engine_new(group, device);
-        }
-        pthread_mutex_unlock(&group->queue.lock);
-    }
-    td_status status = TD_OK;
-    if (!message && group->device_engine == NULL) {
-        status = make_engine(group, device);
-    }
-    *engine = message ? group->device_messages : group->device_engine;
-    if (status == TD_OK && *engine == NULL) {
-        status = TD_E_NOMEM;
-    }
-    TD_REQUIRE(status != TD_OK || td_same_device((*engine)->device, device), TD_NOWHERE,
-               "a group has one GPU: its collectives have run on %s, and this one is for %s",
-               td_device_name((*engine)->device), td_device_name(device));
-    return status;
+    const td_device_engine *e = group->device_engine;
+    return e != NULL ? &e->device : group->stages ? &group->staged : NULL;
 }
 
 bool td_group_uses_device(const td_group *group, const td_tensor *t)
 {
     td_device device = td_device_of(t);
-    return device.type != TD_DEVICE_CPU ||
-           (group->device_engine != NULL && td_same_device(group->device_engine->device, device));
+    const td_device *own = device_of(group);
+    return device.type != TD_DEVICE_CPU || (own != NULL && td_same_device(*own, device));
 }
 
-td_status td_device_submit(td_group *group, td_collective *c, td_device device, td_work **work)
+/* Messages always go through the host, where two ranks may send to each other at the same time; on
+ * one stream they would wait for each other forever. */
+static td_status launch(td_group *group, td_collective *c, td_device device, td_work **work)
 {
-    td_device_engine *engine = NULL;
-    uint64_t ticket = 0;
-    if (work != NULL) {
-        *work = NULL;
+    bool message = c->kind == TD_COLLECTIVE_SEND || c->kind == TD_COLLECTIVE_RECV;
+    if (!message && device_of(group) == NULL) {
+        TD_TRY(choose_engine(group, device));
+    }
+    const td_device *own = device_of(group);
+    TD_REQUIRE(own == NULL || td_same_device(*own, device), TD_NOWHERE,
+               "a group has one GPU: its collectives have run on %s, and this one is for %s",
+               td_device_name(*own), td_device_name(device));
+    c->number = ++group->device_collectives;
+    c->deadline = td_clock() + group->timeout;
+    td_device_engine *engine = group->device_engine;
+    if (message || engine == NULL) {
+        td_not_recordable("%s goes by way of the host", td_collective_name(c->kind));
+        return td_staged_submit(group, c, device, work);
+    }
+    uint64_t ticket;
+    TD_TRY(engine->type->launch(engine, c, &ticket));
+    *work = td_work_of_device(group, c, engine, ticket);
+    return *work != NULL ? TD_OK : TD_E_NOMEM;
+}
+
+td_status td_device_submit(td_group *group, td_collective *c, td_device device, td_work **handle)
+{
+    td_work *work = NULL;
+    if (handle != NULL) {
+        *handle = NULL;
     }
     TD_TRY(td_group_check(group));
     if (group->size == 1 && group->device_engine == NULL) {
         td_run_alone(c, device);
+        work = td_work_of_device(group, c, NULL, 0);
+        TD_TRY(work != NULL ? TD_OK : TD_E_NOMEM);
     } else {
-        td_status status = engine_for(group, c, device, &engine);
-        c->number = ++group->device_collectives;
-        c->deadline = td_clock() + group->timeout;
-        if (status == TD_OK && engine->type->record == NULL) {
-            td_not_recordable("%s goes by way of the host (the backend %s)",
-                              td_collective_name(c->kind), engine->type->name);
-        }
-        if (status == TD_OK) {
-            status = engine->type->launch(engine, c, &ticket);
-        }
+        td_status status = launch(group, c, device, &work);
         if (status != TD_OK) { /* the other ranks wait for this rank */
             char text[TD_CAUSE_BYTES];
             snprintf(text, sizeof text, "%s", td_last_error());
@@ -240,17 +236,17 @@ td_status td_device_submit(td_group *group, td_collective *c, td_device device, 
             return td_fail(status, "%s", text);
         }
     }
-    if (work == NULL) {
-        return engine != NULL ? engine->type->join(engine, ticket) : TD_OK;
+    if (handle == NULL) {
+        return td_work_wait(work, 0);
     }
-    *work = td_work_of_device(group, c, engine, ticket);
-    return *work != NULL ? TD_OK : TD_E_NOMEM;
+    *handle = work;
+    return TD_OK;
 }
 
 td_status td_device_join_all(td_group *group)
 {
     td_device_engine *e = group->device_engine;
-    return e != NULL && e->type->join_all != NULL ? e->type->join_all(e) : TD_OK;
+    return e != NULL ? e->type->join_all(e) : TD_OK;
 }
 
 /* Breaks the group because a collective is not done. what: "is not done", ... */
@@ -286,6 +282,12 @@ td_status td_device_await(td_group *group, td_device_engine *engine, uint64_t ti
 void td_device_engine_set(td_group *group, td_device_engine *engine)
 {
     group->device_engine = engine;
+}
+
+void td_device_stage(td_group *group, td_device device)
+{
+    group->staged = device;
+    group->stages = true;
 }
 
 /* ---- the watchdog's part ---- */
@@ -334,11 +336,11 @@ void td_device_abort(td_group *group)
 
 void td_device_end(td_group *group)
 {
-    td_device_engine *engines[] = { group->device_engine, group->device_messages };
-    group->device_engine = group->device_messages = NULL;
-    for (int i = 0; i < 2; i++) {
-        if (engines[i] != NULL) {
-            engines[i]->type->destroy(engines[i]);
-        }
+    td_device_engine *e = group->device_engine;
+    group->device_engine = NULL;
+    if (e != NULL) {
+        e->type->destroy(e);
     }
+    td_staged_free(group->unused_staged);
+    group->unused_staged = NULL;
 }
