@@ -214,8 +214,8 @@ static int run_mismatch(int rank, int size, void *arg)
     procs_init(rank, size, 20.0);
     const char *const expected[] = {
         "'2.weight' f32[24,32] where rank 0 has the parameter '2.weight' f32[24,33]",
-        "rank 1 has the parameter '0.weight' f64[32,13]",
-        "rank 2 has the frozen parameter '4.bias'",
+        "rank 1: the parameter '0.weight' f64[32,13]",
+        "rank 2: the frozen parameter '4.bias'",
         "bucket_cap_mb",
     };
     for (int i = 0; i < 4; i++) {

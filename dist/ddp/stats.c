@@ -35,12 +35,10 @@ typedef struct meter {
     int thread;    /* the thread whose file is open; 0: none */
 } meter;
 
-/* Now running, and as of the last look. */
+/* Now running. */
 typedef struct running {
-    double launch, codec;        /* td_clock or the thread's CPU time: `mark` */
-    double queued, begun, ended; /* the work that is waited for */
-    bool done;
-    double last_end; /* of the work before */
+    double launch, codec; /* td_clock or the thread's CPU time: `mark` */
+    const td_work *work;  /* that is waited for */
 } running;
 
 typedef struct stats {
@@ -132,39 +130,19 @@ static void begin_wait(stats *x, const td_ddp_state *s)
     double system = system_of_thread() - m->system;
     /* At most the engine's CPU time: the rest of the delay was taken by other programs. */
     m->lost = (delay < engine ? delay : engine) + system;
-    m->communication = x->now.last_end = 0.0;
+    m->communication = 0.0;
 }
 
-/* The times of a work can be read only before td_work_wait. If the all-reduce still runs then, its
- * times come from its neighbours, because all-reduces follow each other: it began when the last one
- * ended, and ended when the next one began or when the wait returned. */
-static void begin_wait_for(running *r, const td_ddp_unit *u)
+/* The times are still those of this work: its handle serves the group's next collective. */
+static void end_wait_for(stats *x, const td_ddp_unit *u)
 {
-    r->done = td_work_test(u->work);
-    td_work_times(u->work, &r->queued, &r->begun, &r->ended);
-}
-
-/* When a unit's all-reduce began; 0: not yet. */
-static double begun_at(const td_ddp_state *s, const td_ddp_unit *u)
-{
-    double queued, begun = 0.0, ended;
-    if (u < s->units.list + s->units.count && u->work != NULL) {
-        td_work_times(u->work, &queued, &begun, &ended);
+    double queued, begun, ended;
+    td_work_times(x->now.work, &queued, &begun, &ended);
+    if (ended == 0.0) { /* on a GPU, whose end nobody has seen */
+        ended = td_clock();
     }
-    return begun;
-}
-
-static void end_wait_for(stats *x, const td_ddp_state *s, const td_ddp_unit *u)
-{
-    running *r = &x->now;
-    if (!r->done || r->ended == 0.0) {
-        double next = begun_at(s, u + 1);
-        r->ended = next > 0.0 ? next : td_clock();
-    }
-    double begun = r->begun > 0.0 ? r->begun : r->queued > r->last_end ? r->queued : r->last_end;
-    r->last_end = r->ended;
-    x->m.communication += r->ended - begun;
-    td_trace_communication(u->name, begun, r->ended, td_unit_bytes(u));
+    x->m.communication += ended - begun;
+    td_trace_communication(u->name, begun, ended, td_unit_bytes(u));
 }
 
 static void end_step(stats *x, const td_ddp_state *s)
@@ -224,10 +202,10 @@ static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_d
         begin_wait(x, s);
         break;
     case TD_DDP_WAIT:
-        begin_wait_for(&x->now, unit);
+        x->now.work = unit->work;
         break;
     case TD_DDP_WAITED:
-        end_wait_for(x, s, unit);
+        end_wait_for(x, unit);
         break;
     case TD_DDP_REDUCED:
         end_step(x, s);

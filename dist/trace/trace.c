@@ -17,7 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEPTH = 64, GPU_LANE = 900, COMMUNICATION_LANE = 999, MOST_LANES = 256 };
+enum { DEPTH = 64, THREADS = 256 };
+enum { GPU_LANE = THREADS, COMMUNICATION_LANE = GPU_LANE + TD_MAX_DEVICES, LANES };
 
 #define HEAD "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
 #define TAIL "]}\n"
@@ -27,11 +28,9 @@ static struct {
     FILE *file;
     char *path, *own_path; /* the joined file; this rank's file (the same in a world of one) */
     int rank, world;
-    double epoch;           /* seconds from CLOCK_MONOTONIC to the time of day */
-    bool empty;             /* no event yet */
-    bool named[MOST_LANES]; /* lanes whose name has been written */
-    bool communication_named;
-    bool gpu_named[TD_MAX_DEVICES];
+    double epoch;      /* seconds from CLOCK_MONOTONIC to the time of day */
+    bool empty;        /* no event yet */
+    bool named[LANES]; /* lanes whose name has been written */
 } trace = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static atomic_bool on;
@@ -75,8 +74,18 @@ static void write_name(const char *what, int lane, const char *name)
     fputs("\"}}\n", trace.file);
 }
 
-static void write_span(int lane, const char *name, double begin, double end, int64_t bytes)
+static void write_span(int lane, const char *lane_name, const char *name, double begin, double end,
+                       int64_t bytes)
 {
+    pthread_mutex_lock(&trace.lock);
+    if (trace.file == NULL) {
+        pthread_mutex_unlock(&trace.lock);
+        return;
+    }
+    if (!trace.named[lane]) {
+        trace.named[lane] = true;
+        write_name("thread_name", lane, lane_name);
+    }
     begin_event("X", lane);
     fprintf(trace.file, ",\"ts\":%.3f,\"dur\":%.3f", (begin + trace.epoch) * 1e6,
             (end > begin ? end - begin : 0.0) * 1e6);
@@ -86,6 +95,7 @@ static void write_span(int lane, const char *name, double begin, double end, int
     fputs(",\"name\":\"", trace.file);
     write_text(name);
     fputs("\"}\n", trace.file);
+    pthread_mutex_unlock(&trace.lock);
 }
 
 /* ---- spans ---- */
@@ -96,7 +106,7 @@ static int lane_of_thread(void)
     static atomic_int threads;
     static _Thread_local int lane = -1;
     if (lane < 0) {
-        lane = atomic_fetch_add(&threads, 1) % MOST_LANES;
+        lane = atomic_fetch_add(&threads, 1) % THREADS;
     }
     return lane;
 }
@@ -131,50 +141,20 @@ void td_trace_span(const char *name, double begin, double end)
         return;
     }
     int lane = lane_of_thread();
-    pthread_mutex_lock(&trace.lock);
-    if (trace.file != NULL) {
-        if (!trace.named[lane]) {
-            char thread[32];
-            snprintf(thread, sizeof thread, lane == 0 ? "compute" : "thread %d", lane);
-            write_name("thread_name", lane, thread);
-            trace.named[lane] = true;
-        }
-        write_span(lane, name, begin, end, 0);
-    }
-    pthread_mutex_unlock(&trace.lock);
+    char thread[32];
+    snprintf(thread, sizeof thread, lane == 0 ? "compute" : "thread %d", lane);
+    write_span(lane, thread, name, begin, end, 0);
 }
 
 void td_trace_communication(const char *name, double begin, double end, int64_t bytes)
 {
-    if (!td_trace_on()) {
-        return;
+    if (td_trace_on()) {
+        write_span(COMMUNICATION_LANE, "communication", name, begin, end, bytes);
     }
-    pthread_mutex_lock(&trace.lock);
-    if (trace.file != NULL) {
-        if (!trace.communication_named) {
-            write_name("thread_name", COMMUNICATION_LANE, "communication");
-            trace.communication_named = true;
-        }
-        write_span(COMMUNICATION_LANE, name, begin, end, bytes);
-    }
-    pthread_mutex_unlock(&trace.lock);
 }
 
-/* A GPU's work has its own lane, because it runs later than the calls. */
-static void trace_gpu(td_device device, const char *name, double begin, double end)
-{
-    pthread_mutex_lock(&trace.lock);
-    if (trace.file != NULL) {
-        if (!trace.gpu_named[device.index]) {
-            write_name("thread_name", GPU_LANE + device.index, td_device_name(device));
-            trace.gpu_named[device.index] = true;
-        }
-        write_span(GPU_LANE + device.index, name, begin, end, 0);
-    }
-    pthread_mutex_unlock(&trace.lock);
-}
-
-/* Kernels, with their modules, and waiting: "conv2d layer1.0.conv1 (Conv2d)". */
+/* Kernels, with their modules, and waiting: "conv2d layer1.0.conv1 (Conv2d)". A GPU's work has its
+ * own lane, because it runs later than the calls. */
 static void trace_call(const td_watched_call *call, void *user)
 {
     (void)user;
@@ -184,7 +164,8 @@ static void trace_call(const td_watched_call *call, void *user)
     if (call->device.type == TD_DEVICE_CPU) {
         td_trace_span(name, call->begin, call->end);
     } else {
-        trace_gpu(call->device, name, call->begin, call->end);
+        write_span(GPU_LANE + call->device.index, td_device_name(call->device), name, call->begin,
+                   call->end, 0);
     }
 }
 
@@ -257,9 +238,7 @@ td_status td_trace_open(const char *path)
     clock_gettime(CLOCK_REALTIME, &day);
     trace.epoch = (double)day.tv_sec + (double)day.tv_nsec * 1e-9 - td_clock();
     trace.empty = true;
-    trace.communication_named = false;
     memset(trace.named, 0, sizeof trace.named);
-    memset(trace.gpu_named, 0, sizeof trace.gpu_named);
     fputs(HEAD, trace.file);
     char name[32];
     snprintf(name, sizeof name, "rank %d", trace.rank);
