@@ -69,7 +69,7 @@ enum { TD_NOTE_BYTES = 96 };
 
 typedef struct td_engine_init {
     int rank, size;
-    td_store *store;     /* under the group's own prefix */
+    td_store *store;     /* under the group's own prefix; its waits also fail if a rank has died */
     const char *address; /* of this host, for peers; NULL: unknown */
     double timeout;
 } td_engine_init;
@@ -77,8 +77,9 @@ typedef struct td_engine_init {
 typedef struct td_engine_type {
     const char *name;
     bool cannot_abort; /* abort() does not end a stuck call: the watchdog ends the process */
-    /* If it fails after it has set *engine, destroy is called. A group of one rank has no engine:
-     * init is not called, and the core answers by itself. Fields that no comment lets be NULL are
+    /* If it fails, the group tells the others, whose waits for init->store fail with the cause. If
+     * it fails after it has set *engine, destroy is called. A group of one rank has no engine: init
+     * is not called, and the core answers by itself. Fields that no comment lets be NULL are
      * needed. */
     td_status (*init)(void **engine, const td_engine_init *init);
     /* All collectives but sends and receives. The watchdog aborts it at c->deadline. */

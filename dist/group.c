@@ -45,14 +45,12 @@ static td_status fail_missing(const td_group *group, td_store *store, td_status 
     return td_fail(status, "%s: %s", text, wait);
 }
 
-/* On rank 0: reads which engine each rank wants. verdict: "ok", or why they do not agree. */
-static td_status compare_wishes(const td_group *group, td_store *store, double deadline,
-                                char *verdict, size_t size)
+/* On rank 0: fails unless all ranks want the same engine, and tells the others. */
+static td_status compare_wishes(const td_group *group, td_store *store, double deadline)
 {
     char first[600] = "";
-    snprintf(verdict, size, "ok");
     for (int r = 0; r < group->size; r++) {
-        char key[32], *wish;
+        char key[32], *wish, text[TD_CAUSE_BYTES];
         snprintf(key, sizeof key, "wish/%d", r);
         td_status status = td_store_get_text(store, key, seconds_left(deadline), &wish);
         if (status != TD_OK) {
@@ -61,17 +59,18 @@ static td_status compare_wishes(const td_group *group, td_store *store, double d
         if (r == 0) {
             snprintf(first, sizeof first, "%s", wish);
         }
-        if (strncmp(wish, "error ", 6) == 0) {
-            snprintf(verdict, size, "rank %d: %s", r, wish + 6);
-        } else if (strcmp(verdict, "ok") == 0 && strcmp(wish, first) != 0) {
-            snprintf(verdict, size,
+        if (strcmp(wish, first) != 0) {
+            snprintf(text, sizeof text,
                      "rank 0 wants %s and rank %d wants %s: all ranks must ask for the same "
                      "backend and the same ranks",
                      first, r, wish);
+            status = td_fail(TD_E_UNSUPPORTED, "%s", text);
+            (void)td_watched_store_tell(store, status, text);
         }
         free(wish);
+        TD_TRY(status);
     }
-    return TD_OK;
+    return td_store_set_text(store, "verdict", "ok");
 }
 
 /* The first rank that has not written its wish; if all have, rank 0, whose verdict is missing. */
@@ -88,32 +87,37 @@ static int first_missing(const td_group *group, td_store *store)
     return 0;
 }
 
-/* Collective: fails on all ranks unless all have found the same engine. group->engine_type NULL:
- * this rank has found none, and td_last_error() says why. */
+/* Collective: fails unless all ranks have found the same engine. group->engine_type NULL: this rank
+ * has found none, and td_last_error() says why. */
 static td_status agree(td_group *group, td_store *store, double deadline)
 {
-    char key[32], text[TD_CAUSE_BYTES];
-    if (group->engine_type != NULL) {
-        snprintf(text, sizeof text, "%s%s%s", group->engine_type->name,
-                 group->label[0] != '\0' ? " in the " : "", group->label);
-    } else {
-        snprintf(text, sizeof text, "error %s", td_last_error());
+    char key[32], text[TD_CAUSE_BYTES], *verdict;
+    if (group->engine_type == NULL) {
+        return TD_E_UNSUPPORTED;
     }
+    snprintf(text, sizeof text, "%s%s%s", group->engine_type->name,
+             group->label[0] != '\0' ? " in the " : "", group->label);
     snprintf(key, sizeof key, "wish/%d", group->rank);
     TD_TRY(td_store_set_text(store, key, text));
     if (group->rank == 0) {
-        TD_TRY(compare_wishes(group, store, deadline, text, sizeof text));
-        TD_TRY(td_store_set_text(store, "verdict", text));
-    } else {
-        char *verdict;
-        td_status status = td_store_get_text(store, "verdict", seconds_left(deadline), &verdict);
-        if (status != TD_OK) {
-            return fail_missing(group, store, status, first_missing(group, store));
-        }
-        snprintf(text, sizeof text, "%s", verdict);
-        free(verdict);
+        return compare_wishes(group, store, deadline);
     }
-    return strcmp(text, "ok") == 0 ? TD_OK : td_fail(TD_E_UNSUPPORTED, "%s", text);
+    td_status status = td_store_get_text(store, "verdict", seconds_left(deadline), &verdict);
+    if (status != TD_OK) {
+        return fail_missing(group, store, status, first_missing(group, store));
+    }
+    free(verdict);
+    return TD_OK;
+}
+
+/* Tells the other ranks, which wait for this one, why there will be no group, unless they know. */
+static td_status tell_failure(const td_group *group, td_store *store, td_status status)
+{
+    char text[TD_CAUSE_BYTES], cause[TD_CAUSE_BYTES + 32];
+    snprintf(text, sizeof text, "%s", td_last_error());
+    snprintf(cause, sizeof cause, "rank %d: %s", group->rank, text);
+    bool first = td_watched_store_tell(store, status, cause);
+    return td_fail(status, "%s", first ? cause : text);
 }
 
 /* ---- one group ---- */
@@ -134,6 +138,7 @@ static td_status start_engine(td_group *group, const int *ranks)
         if (status == TD_OK) {
             status = group->engine_type->init(&group->engine, &init);
         }
+        status = status == TD_OK ? TD_OK : tell_failure(group, store, status);
         td_store_close(store);
         return status;
     }

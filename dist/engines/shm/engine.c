@@ -34,71 +34,52 @@ static void lay_out(td_shm *shm)
 
 /* ---- meeting ---- */
 
-/* Rank 0 makes the segment and tells the other ranks where it is, or that it has failed. */
+/* Rank 0 makes the segment and tells the other ranks where it is. */
 static td_status make_segment(td_shm *shm, td_store *store, int *fd)
 {
-    char text[TD_SHM_REASON_BYTES];
+    char text[64];
     void *memory;
-    td_status status = td_shm_create("shm", shm->bytes, &memory, fd);
-    if (status != TD_OK) {
-        snprintf(text, sizeof text, "error %s", td_last_error());
-        TD_TRY(td_store_set_text(store, "segment", text));
-        return td_fail(status, "%s", text + strlen("error "));
-    }
+    TD_TRY(td_shm_create("shm", shm->bytes, &memory, fd));
     shm->segment = memory;
     memcpy(shm->segment->magic, TD_SHM_MAGIC, sizeof(shm->segment->magic));
     shm->segment->bytes = shm->bytes;
-    snprintf(text, sizeof text, "memory %d %d", (int)getpid(), *fd);
+    snprintf(text, sizeof text, "%d %d", (int)getpid(), *fd);
     return td_store_set_text(store, "segment", text);
 }
 
 static td_status find_segment(td_shm *shm, td_store *store, double timeout)
 {
     char *text;
+    void *memory;
+    int pid = 0, fd = -1;
     TD_TRY(td_store_get_text(store, "segment", timeout, &text));
-    int pid, fd;
-    td_status status;
-    if (sscanf(text, "memory %d %d", &pid, &fd) == 2) {
-        void *memory;
-        status = td_shm_map(pid, fd, shm->bytes, &memory);
-        shm->segment = memory;
-        if (status == TD_OK &&
-            (memcmp(shm->segment->magic, TD_SHM_MAGIC, sizeof(shm->segment->magic)) != 0 ||
-             shm->segment->bytes != shm->bytes)) {
-            status = td_fail(TD_E_MISMATCH,
-                             "rank 0's shared memory is laid out by another version of tandem; all "
-                             "ranks must run the same");
-        }
-    } else {
-        status = td_fail(TD_E_NOMEM, "rank 0: %s", text + strlen("error "));
-    }
+    (void)sscanf(text, "%d %d", &pid, &fd);
     free(text);
-    return status;
+    TD_TRY(td_shm_map(pid, fd, shm->bytes, &memory));
+    shm->segment = memory;
+    bool same = memcmp(shm->segment->magic, TD_SHM_MAGIC, sizeof(shm->segment->magic)) == 0 &&
+                shm->segment->bytes == shm->bytes;
+    return same ? TD_OK
+                : td_fail(TD_E_MISMATCH, "rank 0's shared memory is laid out by another version of "
+                                         "tandem; all ranks must run the same");
 }
 
-/* Each rank reports whether it has mapped the segment, and learns whether all ranks have. */
-static td_status agree(const td_shm *shm, td_store *store, td_status status, double deadline)
+/* Each rank says that it has mapped the segment, and waits for all. */
+static td_status agree(const td_shm *shm, td_store *store, double deadline)
 {
-    char key[32], report[TD_SHM_REASON_BYTES];
+    char key[32], *text;
     snprintf(key, sizeof key, "mapped/%d", shm->rank);
-    snprintf(report, sizeof report, "%s", status == TD_OK ? "ok" : td_last_error());
-    TD_TRY(td_store_set_text(store, key, report));
-    if (status != TD_OK) {
-        return td_fail(status, "%s", report);
-    }
+    TD_TRY(td_store_set_text(store, key, "ok"));
     for (int r = 0; r < shm->size; r++) {
-        char *text;
         double left = deadline - td_clock();
         snprintf(key, sizeof key, "mapped/%d", r);
-        status = td_store_get_text(store, key, left > 0.001 ? left : 0.001, &text);
+        td_status status = td_store_get_text(store, key, left > 0.001 ? left : 0.001, &text);
         if (status != TD_OK) {
-            return td_fail_context(status, "shm: rank %d does not answer", r);
-        }
-        if (strcmp(text, "ok") != 0) {
-            status = td_fail(TD_E_IO, "rank %d: %s", r, text);
+            return status == TD_E_TIMEOUT
+                       ? td_fail_context(status, "shm: rank %d does not answer", r)
+                       : status;
         }
         free(text);
-        TD_TRY(status);
     }
     return TD_OK;
 }
@@ -117,7 +98,7 @@ static td_status meet(td_shm *shm, const td_engine_init *init)
                                                "mounted?");
         }
     }
-    status = agree(shm, init->store, status, deadline);
+    status = status == TD_OK ? agree(shm, init->store, deadline) : status;
     if (fd >= 0) {
         close(fd);
     }
