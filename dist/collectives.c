@@ -37,79 +37,85 @@ static void check_peer(const td_group *group, int peer, const char *what)
                "%s: rank %d does not exist in a group of %d", what, peer, group->size);
 }
 
-static void check_together(const td_tensor *a, const td_tensor *b, const char *what)
-{
-    TD_REQUIRE(td_same_device(td_device_of(a), td_device_of(b)), TD_NOWHERE,
-               "%s: %s and %s are on different devices", what, td_label(a), td_label(b));
-}
-
-/* Checks that `all` has one piece for each rank: `size` times the elements of the piece. */
-static void check_pieces(const td_group *group, const td_tensor *all, const td_tensor *piece,
+/* Checks that two tensors have a piece for each rank: both, or one of them. */
+static void check_pieces(int size, const td_kind *kind, const td_tensor *out, const td_tensor *in,
                          const char *what)
 {
-    TD_REQUIRE(all->dtype == piece->dtype, TD_NOWHERE, "%s: %s and %s are of different dtypes",
-               what, td_label(all), td_label(piece));
-    TD_REQUIRE(td_numel(all) == group->size * td_numel(piece), TD_NOWHERE,
-               "%s: %s must have %d times the elements of %s, one piece for every rank", what,
-               td_label(all), group->size, td_label(piece));
-    check_together(all, piece, what);
+    const td_tensor *all = kind->gives_all ? in : out, *piece = kind->gives_all ? out : in;
+    if (kind->gives_all && kind->takes_all) {
+        TD_REQUIRE(out->dtype == in->dtype && td_numel(out) == td_numel(in) &&
+                       td_numel(in) % size == 0,
+                   TD_NOWHERE,
+                   "%s: %s and %s must be of one dtype and have the same number of elements, a "
+                   "multiple of %d",
+                   what, td_label(out), td_label(in), size);
+    } else {
+        TD_REQUIRE(out->dtype == in->dtype, TD_NOWHERE, "%s: %s and %s are of different dtypes",
+                   what, td_label(out), td_label(in));
+        TD_REQUIRE(td_numel(all) == size * td_numel(piece), TD_NOWHERE,
+                   "%s: %s must have %d times the elements of %s, one piece for every rank", what,
+                   td_label(all), size, td_label(piece));
+    }
+    TD_REQUIRE(td_same_device(td_device_of(out), td_device_of(in)), TD_NOWHERE,
+               "%s: %s and %s are on different devices", what, td_label(out), td_label(in));
 }
 
-/* The address of the elements, on the host or on a GPU. The engine writes there. */
-static void *elements_to_write(td_tensor *t, const char *what)
+/* Runs the collective on the engine of the tensors' device: the group's CPU or device engine. out
+ * is ignored on a rank that does not take, and in on a rank that does not give. Kinds of one piece
+ * work in place: out and in are the same tensor on all ranks. */
+static td_status call(td_group *group, td_collective c, td_tensor *out, const td_tensor *in,
+                      td_work **work)
 {
-    td_begin_write(t, what, TD_HERE);
-    return td_ptr(t);
-}
-
-/* Runs the collective on the engine of the tensor's device: the group's CPU or device engine. */
-static td_status submit(td_group *group, td_collective *c, const td_tensor *t, td_work **work)
-{
-    return td_group_uses_device(group, t) ? td_device_submit(group, c, td_device_of(t), work)
-                                          : td_submit(group, c, 0, work);
-}
-
-/* ---- one tensor, in place ---- */
-
-static td_status submit_in_place(td_group *group, td_tensor *t, td_collective c, td_work **work,
-                                 const char *what)
-{
+    group = td_group_or_world(group);
+    const td_kind *kind = td_kind_of(c.kind);
+    char what[32];
+    snprintf(what, sizeof what, "td_%s", kind->name);
+    if (kind->gives == TD_ROOT || kind->takes == TD_ROOT) {
+        check_peer(group, c.peer, what);
+    }
+    const bool in_place = out == in && !kind->gives_all && !kind->takes_all;
+    const int given = in_place ? 1 : td_pieces_given(&c, group->rank, group->size);
+    const int taken = in_place ? 1 : td_pieces_taken(&c, group->rank, group->size);
+    const td_tensor *t = given > 0 ? in : out;
+    if (given > 0) {
+        check_tensor(in, what);
+        c.in = td_ptr(in);
+    }
+    if (taken > 0) {
+        check_tensor(out, what);
+    }
+    if (given > 0 && taken > 0 && !in_place) {
+        check_pieces(group->size, kind, out, in, what);
+    }
+    if (kind->reduces) {
+        check_op(t, c.op, what);
+    }
+    if (taken > 0) { /* the engine writes the elements, on the host or on a GPU */
+        td_begin_write(out, what, TD_HERE);
+        c.out = td_ptr(out);
+    }
     c.dtype = t->dtype;
-    c.count = td_numel(t);
-    c.out = elements_to_write(t, what);
-    c.in = c.out;
-    return submit(group, &c, t, work);
+    c.count = td_numel(t) / (given > 0 ? given : taken);
+    return td_group_uses_device(group, t) ? td_device_submit(group, &c, td_device_of(t), work)
+                                          : td_submit(group, &c, 0, work);
 }
 
 td_status td_all_reduce(td_group *group, td_tensor *t, td_reduction op, td_work **work)
 {
-    group = td_group_or_world(group);
-    check_tensor(t, "td_all_reduce");
-    check_op(t, op, "td_all_reduce");
-    td_collective c = { .kind = TD_COLLECTIVE_ALL_REDUCE, .op = op };
-    return submit_in_place(group, t, c, work, "td_all_reduce");
+    return call(group, (td_collective){ .kind = TD_COLLECTIVE_ALL_REDUCE, .op = op }, t, t, work);
 }
 
 td_status td_broadcast(td_group *group, td_tensor *t, int root, td_work **work)
 {
-    group = td_group_or_world(group);
-    check_tensor(t, "td_broadcast");
-    check_peer(group, root, "td_broadcast");
-    td_collective c = { .kind = TD_COLLECTIVE_BROADCAST, .peer = root };
-    return submit_in_place(group, t, c, work, "td_broadcast");
+    return call(group, (td_collective){ .kind = TD_COLLECTIVE_BROADCAST, .peer = root }, t, t,
+                work);
 }
 
 td_status td_reduce(td_group *group, td_tensor *t, td_reduction op, int root, td_work **work)
 {
-    group = td_group_or_world(group);
-    check_tensor(t, "td_reduce");
-    check_op(t, op, "td_reduce");
-    check_peer(group, root, "td_reduce");
-    td_collective c = { .kind = TD_COLLECTIVE_REDUCE, .op = op, .peer = root };
-    return submit_in_place(group, t, c, work, "td_reduce");
+    return call(group, (td_collective){ .kind = TD_COLLECTIVE_REDUCE, .op = op, .peer = root }, t,
+                t, work);
 }
-
-/* ---- pieces ---- */
 
 td_status td_all_gather(td_group *group, td_tensor *out, const td_tensor *in, td_work **work)
 {
@@ -119,126 +125,54 @@ td_status td_all_gather(td_group *group, td_tensor *out, const td_tensor *in, td
 td_status td_all_gather_unit(td_group *group, td_tensor *out, const td_tensor *in, int unit,
                              td_work **work)
 {
-    group = td_group_or_world(group);
-    check_tensor(out, "td_all_gather");
-    check_tensor(in, "td_all_gather");
-    check_pieces(group, out, in, "td_all_gather");
-    td_collective c = { .kind = TD_COLLECTIVE_ALL_GATHER,
-                        .dtype = in->dtype,
-                        .peer = unit,
-                        .in = td_ptr(in),
-                        .out = elements_to_write(out, "td_all_gather"),
-                        .count = td_numel(in) };
-    return submit(group, &c, in, work);
+    return call(group, (td_collective){ .kind = TD_COLLECTIVE_ALL_GATHER, .peer = unit }, out, in,
+                work);
 }
 
 td_status td_reduce_scatter(td_group *group, td_tensor *out, const td_tensor *in, td_reduction op,
                             td_work **work)
 {
-    group = td_group_or_world(group);
-    check_tensor(out, "td_reduce_scatter");
-    check_tensor(in, "td_reduce_scatter");
-    check_pieces(group, in, out, "td_reduce_scatter");
-    check_op(out, op, "td_reduce_scatter");
-    td_collective c = { .kind = TD_COLLECTIVE_REDUCE_SCATTER,
-                        .dtype = in->dtype,
-                        .op = op,
-                        .in = td_ptr(in),
-                        .out = elements_to_write(out, "td_reduce_scatter"),
-                        .count = td_numel(out) };
-    return submit(group, &c, in, work);
+    return call(group, (td_collective){ .kind = TD_COLLECTIVE_REDUCE_SCATTER, .op = op }, out, in,
+                work);
 }
 
 td_status td_gather(td_group *group, td_tensor *out, const td_tensor *in, int root, td_work **work)
 {
-    group = td_group_or_world(group);
-    check_tensor(in, "td_gather");
-    check_peer(group, root, "td_gather");
-    bool is_root = root == group->rank;
-    if (is_root) {
-        check_tensor(out, "td_gather");
-        check_pieces(group, out, in, "td_gather");
-    }
-    td_collective c = { .kind = TD_COLLECTIVE_GATHER,
-                        .dtype = in->dtype,
-                        .peer = root,
-                        .in = td_ptr(in),
-                        .out = is_root ? elements_to_write(out, "td_gather") : NULL,
-                        .count = td_numel(in) };
-    return submit(group, &c, in, work);
+    return call(group, (td_collective){ .kind = TD_COLLECTIVE_GATHER, .peer = root }, out, in,
+                work);
 }
 
 td_status td_scatter(td_group *group, td_tensor *out, const td_tensor *in, int root, td_work **work)
 {
-    group = td_group_or_world(group);
-    check_tensor(out, "td_scatter");
-    check_peer(group, root, "td_scatter");
-    bool is_root = root == group->rank;
-    if (is_root) {
-        check_tensor(in, "td_scatter");
-        check_pieces(group, in, out, "td_scatter");
-    }
-    td_collective c = { .kind = TD_COLLECTIVE_SCATTER,
-                        .dtype = out->dtype,
-                        .peer = root,
-                        .in = is_root ? td_ptr(in) : NULL,
-                        .out = elements_to_write(out, "td_scatter"),
-                        .count = td_numel(out) };
-    return submit(group, &c, out, work);
+    return call(group, (td_collective){ .kind = TD_COLLECTIVE_SCATTER, .peer = root }, out, in,
+                work);
 }
 
 td_status td_all_to_all(td_group *group, td_tensor *out, const td_tensor *in, td_work **work)
 {
-    group = td_group_or_world(group);
-    check_tensor(out, "td_all_to_all");
-    check_tensor(in, "td_all_to_all");
-    TD_REQUIRE(
-        out->dtype == in->dtype && td_numel(out) == td_numel(in) && td_numel(in) % group->size == 0,
-        TD_NOWHERE,
-        "td_all_to_all: %s and %s must be of one dtype and have the same number of elements, "
-        "a multiple of %d",
-        td_label(out), td_label(in), group->size);
-    check_together(out, in, "td_all_to_all");
-    td_collective c = { .kind = TD_COLLECTIVE_ALL_TO_ALL,
-                        .dtype = in->dtype,
-                        .in = td_ptr(in),
-                        .out = elements_to_write(out, "td_all_to_all"),
-                        .count = td_numel(in) / group->size };
-    return submit(group, &c, in, work);
+    return call(group, (td_collective){ .kind = TD_COLLECTIVE_ALL_TO_ALL }, out, in, work);
 }
 
 /* ---- messages ---- */
 
-static void check_other(const td_group *group, int peer, const char *what)
+static td_group *check_other(td_group *group, int peer, const char *what)
 {
+    group = td_group_or_world(group);
     check_peer(group, peer, what);
     TD_REQUIRE(peer != group->rank, TD_NOWHERE, "%s: rank %d is this rank itself", what, peer);
+    return group;
 }
 
 td_status td_send(td_group *group, const td_tensor *t, int to, td_work **work)
 {
-    group = td_group_or_world(group);
-    check_tensor(t, "td_send");
-    check_other(group, to, "td_send");
-    td_collective c = { .kind = TD_COLLECTIVE_SEND,
-                        .dtype = t->dtype,
-                        .peer = to,
-                        .in = td_ptr(t),
-                        .count = td_numel(t) };
-    return submit(group, &c, t, work);
+    group = check_other(group, to, "td_send");
+    return call(group, (td_collective){ .kind = TD_COLLECTIVE_SEND, .peer = to }, NULL, t, work);
 }
 
 td_status td_recv(td_group *group, td_tensor *t, int from, td_work **work)
 {
-    group = td_group_or_world(group);
-    check_tensor(t, "td_recv");
-    check_other(group, from, "td_recv");
-    td_collective c = { .kind = TD_COLLECTIVE_RECV,
-                        .dtype = t->dtype,
-                        .peer = from,
-                        .out = elements_to_write(t, "td_recv"),
-                        .count = td_numel(t) };
-    return submit(group, &c, t, work);
+    group = check_other(group, from, "td_recv");
+    return call(group, (td_collective){ .kind = TD_COLLECTIVE_RECV, .peer = from }, t, NULL, work);
 }
 
 /* ---- barriers and numbers ---- */
