@@ -1,6 +1,5 @@
 /* The shm engine: where its memory comes from, and registered memory. */
 #include "dist/engines/shm/shm.h"
-#include "dist/collectives.h"
 
 #include "tensor/container.h"
 #include "tensor/storage.h"
@@ -164,7 +163,6 @@ static void unmap_region(const td_shm *shm, td_shm_region *region)
     for (int r = 0; r < shm->size; r++) {
         unmap_part(region, r);
     }
-    region->bytes = 0;
 }
 
 void td_shm_unmap_regions(td_shm *shm)
@@ -172,9 +170,6 @@ void td_shm_unmap_regions(td_shm *shm)
     for (int i = 0; i < shm->region_count; i++) {
         unmap_region(shm, &shm->regions[i]);
     }
-    free(shm->regions);
-    shm->regions = NULL;
-    shm->region_count = 0;
 }
 
 void td_shm_memory_free(void *engine, void *memory)
@@ -184,6 +179,7 @@ void td_shm_memory_free(void *engine, void *memory)
     if (i >= 0) {
         unmap_woven(shm, &shm->regions[i]);
         unmap_part(&shm->regions[i], shm->rank);
+        atomic_fetch_sub(&shm->segment->users[i], 1);
     }
 }
 
@@ -228,49 +224,14 @@ td_status td_shm_weave(void *engine, void *memory, const int64_t *cuts, int piec
     return TD_OK;
 }
 
-/* What a rank tells the others about its part of a new region. */
-typedef struct offer {
-    int64_t ok;
-    int64_t fd;
-    uint64_t in_use[TD_SHM_MAX_REGIONS / 64]; /* which regions it has not freed */
-    char error[256];
-} offer;
-
-/* Gives all ranks' offers to all ranks. */
-static td_status exchange_offers(td_shm *shm, const td_collective *c, const offer *mine, offer *all)
-{
-    td_collective gather = *c;
-    gather.kind = TD_COLLECTIVE_ALL_GATHER;
-    gather.dtype = TD_U8;
-    gather.in = mine;
-    gather.out = all;
-    gather.count = (int64_t)sizeof *mine;
-    TD_TRY(td_shm_run(shm, &gather));
-    for (int r = 0; r < shm->size; r++) {
-        if (!all[r].ok) {
-            return td_fail(TD_E_NOMEM, "rank %d: %s", r, all[r].error);
-        }
-    }
-    return TD_OK;
-}
-
-static void note_failure(offer *mine)
-{
-    mine->ok = 0;
-    snprintf(mine->error, sizeof mine->error, "%s", td_last_error());
-}
-
-/* Unmaps the regions that no rank uses any more. Returns the first free place in the list, which is
- * the same on all ranks; negative: the list is full. */
-static int free_place(td_shm *shm, const offer *all)
+/* Unmaps the regions that no rank uses any more. Returns the first free place in the list;
+ * negative: the list is full. All ranks find the same, because no part is freed inside of a
+ * collective. */
+static int free_place(td_shm *shm)
 {
     int place = -1;
     for (int i = TD_SHM_MAX_REGIONS - 1; i >= 0; i--) {
-        bool used = false;
-        for (int r = 0; r < shm->size; r++) {
-            used = used || (all[r].in_use[i / 64] >> (i % 64) & 1) != 0;
-        }
-        if (!used) {
+        if (atomic_load(&shm->segment->users[i]) == 0) {
             place = i;
             if (i < shm->region_count) {
                 unmap_region(shm, &shm->regions[i]);
@@ -280,88 +241,63 @@ static int free_place(td_shm *shm, const offer *all)
     return place;
 }
 
-/* Makes the list long enough for a place. */
-static td_status grow_list(td_shm *shm, int place)
+/* A barrier that fails on all ranks if a step has failed on one of them. The offers of two steps
+ * that follow each other are different ones: others may still read the last. */
+static td_status agree(td_shm *shm, const td_collective *c, int step, int fd, td_status mine)
 {
-    if (place < shm->region_count) {
-        return TD_OK;
+    td_shm_offer *offer = &td_shm_self(shm)->offer[step];
+    offer->fd = fd;
+    snprintf(offer->error, sizeof offer->error, "%s", mine != TD_OK ? td_last_error() : "");
+    TD_TRY(td_shm_step(shm, c));
+    for (int r = 0; r < shm->size; r++) {
+        offer = &shm->segment->rank[r].offer[step];
+        if (offer->error[0] != '\0') {
+            return td_fail(TD_E_NOMEM, "rank %d: %s", r, offer->error);
+        }
     }
-    td_shm_region *longer = realloc(shm->regions, (size_t)(place + 1) * sizeof *longer);
-    if (longer == NULL) {
-        return td_fail(TD_E_NOMEM, "out of memory for a list of registered memory");
-    }
-    memset(longer + shm->region_count, 0, (size_t)(place + 1 - shm->region_count) * sizeof *longer);
-    shm->regions = longer;
-    shm->region_count = place + 1;
     return TD_OK;
 }
 
-/* Maps the others' parts into a free place of the list. */
-static td_status map_parts(td_shm *shm, const td_shm_region *region, const offer *all, int *place)
+static td_status map_parts(td_shm *shm, td_shm_region *region)
 {
-    *place = free_place(shm, all);
-    if (*place < 0) {
-        return td_fail(TD_E_NOMEM, "td_group_memory: %d of these at a time are the most",
-                       TD_SHM_MAX_REGIONS);
-    }
-    TD_TRY(grow_list(shm, *place));
-    td_shm_region *kept = &shm->regions[*place];
-    *kept = *region;
     for (int r = 0; r < shm->size; r++) {
+        const td_shm_rank *peer = &shm->segment->rank[r];
         if (r != shm->rank) {
             void *memory;
-            TD_TRY(td_shm_map(shm->segment->rank[r].pid, (int)all[r].fd, kept->bytes, &memory));
-            kept->base[r] = memory;
+            TD_TRY(td_shm_map(peer->pid, peer->offer[0].fd, region->bytes, &memory));
+            region->base[r] = memory;
         }
     }
     return TD_OK;
 }
 
-/* Makes this rank's part and maps the others' parts. If one rank fails, all ranks fail. */
-static td_status share(td_shm *shm, const td_collective *c, td_shm_region *region, int fd,
-                       offer *mine, int *place)
-{
-    offer *all = calloc((size_t)shm->size, sizeof *all);
-    if (all == NULL) {
-        td_fail(TD_E_NOMEM, "out of memory for td_group_memory");
-        return TD_E_PEER; /* the other ranks do not know it, so the group breaks */
-    }
-    mine->fd = fd;
-    for (int i = 0; i < shm->region_count; i++) {
-        if (shm->regions[i].base[shm->rank] != NULL) {
-            mine->in_use[i / 64] |= UINT64_C(1) << (i % 64);
-        }
-    }
-    td_status status = exchange_offers(shm, c, mine, all);
-    if (status == TD_OK) {
-        if (map_parts(shm, region, all, place) != TD_OK) {
-            note_failure(mine);
-        }
-        status = exchange_offers(shm, c, mine, all); /* afterwards all ranks have opened it */
-    }
-    free(all);
-    return status;
-}
-
+/* Makes this rank's part and maps the others' parts. */
 td_status td_shm_memory(void *engine, const td_collective *c, void **memory)
 {
     td_shm *shm = engine;
     TD_TRY(td_shm_enter(shm, c, -1, 0));
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    td_shm_region region = { .bytes =
-                                 ((size_t)(c->count > 0 ? c->count : 1) + page - 1) / page * page };
-    offer mine = { .ok = 1 };
-    int fd = -1, place = -1;
-    if (td_shm_create("td_group_memory", region.bytes, memory, &fd) != TD_OK) {
-        note_failure(&mine);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = (size_t)(c->count > 0 ? c->count : 1);
+    int fd = -1, place = free_place(shm);
+    if (place < 0) {
+        return td_fail(TD_E_NOMEM, "td_group_memory: %d of these at a time are the most",
+                       TD_SHM_MAX_REGIONS);
     }
-    region.base[shm->rank] = *memory;
-    td_status status = share(shm, c, &region, fd, &mine, &place);
+    td_shm_region *region = &shm->regions[place];
+    region->bytes = (bytes + page - 1) / page * page;
+    shm->region_count = place < shm->region_count ? shm->region_count : place + 1;
+    td_status status = td_shm_create("td_group_memory", region->bytes, memory, &fd);
+    region->base[shm->rank] = *memory;
+    status = agree(shm, c, 0, fd, status);
+    if (status == TD_OK) {
+        status = agree(shm, c, 1, -1, map_parts(shm, region)); /* now all ranks have opened it */
+    }
     if (fd >= 0) {
         close(fd);
     }
-    if (status != TD_OK) {
-        unmap_region(shm, place >= 0 ? &shm->regions[place] : &region);
+    if (status == TD_OK) {
+        atomic_fetch_add(&shm->segment->users[place], 1);
+    } else {
+        unmap_region(shm, region);
     }
     return status;
 }

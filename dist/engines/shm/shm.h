@@ -38,6 +38,12 @@ typedef struct td_shm_entry {
     int32_t region; /* index of the registered memory; -1: the data is not registered */
 } td_shm_entry;
 
+/* What has become of a rank's part of new registered memory. */
+typedef struct td_shm_offer {
+    int32_t fd;
+    char error[256]; /* "": nothing has failed */
+} td_shm_offer;
+
 typedef struct td_shm_rank {
     alignas(TD_SHM_LINE) td_shm_entry entry[2]; /* by turn & 1: others may still read the last */
     alignas(TD_SHM_LINE) _Atomic uint64_t step; /* counts barriers inside collectives */
@@ -47,6 +53,7 @@ typedef struct td_shm_rank {
     _Atomic uint32_t core;                      /* the core on which it last began to wait */
     pid_t pid;
     uint64_t start_time; /* of the process: a reused pid has another one */
+    td_shm_offer offer[2];
 } td_shm_rank;
 
 typedef struct td_shm_slot {
@@ -75,14 +82,16 @@ typedef struct td_shm_segment {
     char reason[TD_SHM_REASON_BYTES];
     alignas(TD_SHM_LINE) _Atomic uint32_t door; /* the futex on which waiting ranks sleep */
     alignas(TD_SHM_LINE) _Atomic uint32_t sleepers;
+    /* By region: the ranks that have not freed their parts. 0: the region's place is free. */
+    _Atomic uint32_t users[TD_SHM_MAX_REGIONS];
     td_shm_rank rank[];
 } td_shm_segment;
 
 /* Registered memory: all ranks' parts of one td_group_memory call. The region's index in the list
  * is the same on all ranks. A rank that has freed its own part still maps the others' parts until
- * all ranks have freed theirs. The ranks exchange this at the next td_group_memory. */
+ * all ranks have freed theirs: until the next td_group_memory after that. */
 typedef struct td_shm_region {
-    size_t bytes;                 /* 0: this place in the list is free */
+    size_t bytes;
     char *base[TD_SHM_MAX_RANKS]; /* in this process's address space; NULL: freed */
     char *woven;                  /* all parts in one range (td_shm_weave); NULL: not asked for */
 } td_shm_region;
@@ -109,8 +118,8 @@ typedef struct td_shm {
     int patience;       /* after this many such waits this rank moves to another core */
     double checked;     /* when the peers of messages were last checked */
     uint32_t bell_seen; /* the bell's value before the last look at the mailboxes */
-    td_shm_region *regions;
-    int region_count;
+    td_shm_region regions[TD_SHM_MAX_REGIONS];
+    int region_count; /* places that have been used */
     td_shm_request *free_requests;
     uint64_t tickets[TD_SHM_MAX_RANKS][2]; /* tickets given out: sends to, receives from a rank */
     uint64_t served[TD_SHM_MAX_RANKS][2];
