@@ -87,56 +87,31 @@ static void sum_up(const td_p2p_job *j, const void **terms, const char *own, int
     td_reduce_arrays(&out, 1, terms, g->size, count, j->c->dtype, j->c->op);
 }
 
-/* Receives all other ranks' data in one piece and sums it with this rank's, from element `own` on.
- */
-static td_status reduce_at_once(td_p2p_job *j, const void **terms, int64_t own)
+/* Each rank that takes a sum receives all other ranks' data for it in one piece. */
+static td_status reduce_at_once(td_p2p_job *j, const void **terms)
 {
     const td_collective *c = j->c;
-    for (int r = 0; r < j->g->size; r++) {
-        if (r != j->g->rank) {
-            TD_TRY(receive_scratch(j, r, 0, c->count));
+    const int rank = j->g->rank, size = j->g->size;
+    const bool cuts = td_kind_of(c->kind)->gives_all; /* a piece for each rank, or the whole */
+    const bool takes = td_pieces_taken(c, rank, size) > 0;
+    TD_TRY(takes ? take_scratch(j, c->count) : TD_OK);
+    for (int r = 0; r < size; r++) {
+        if (r != rank && td_pieces_taken(c, r, size) > 0) {
+            TD_TRY(td_p2p_send_in(j, r, cuts ? r * c->count : 0, c->count));
         }
+        TD_TRY(r != rank && takes ? receive_scratch(j, r, 0, c->count) : TD_OK);
     }
     TD_TRY(td_p2p_listen(j));
-    for (int r = 0; r < j->g->size; r++) {
-        if (r != j->g->rank) {
-            TD_TRY(wait_scratch(j, r));
-        }
+    for (int r = 0; r < size; r++) {
+        TD_TRY(r != rank && takes ? wait_scratch(j, r) : TD_OK);
     }
     /* In place: data that the sum overwrites must have been sent. */
     TD_TRY(td_p2p_wait_arrays(j));
-    sum_up(j, terms, (const char *)c->in + (size_t)own * j->size, 0, c->out, c->count);
+    if (takes) {
+        const char *own = (const char *)c->in + (size_t)(cuts ? rank * c->count : 0) * j->size;
+        sum_up(j, terms, own, 0, c->out, c->count);
+    }
     return TD_OK;
-}
-
-/* Sums whole arrays, on all ranks or on the root. */
-static td_status reduce_small(td_p2p_job *j, const void **terms)
-{
-    const td_collective *c = j->c;
-    const bool all = c->kind == TD_COLLECTIVE_ALL_REDUCE;
-    for (int r = 0; r < j->g->size; r++) {
-        if (r != j->g->rank && (all || r == c->peer)) {
-            TD_TRY(td_p2p_send_in(j, r, 0, c->count));
-        }
-    }
-    if (all || j->g->rank == c->peer) {
-        TD_TRY(take_scratch(j, c->count));
-        return reduce_at_once(j, terms, 0);
-    }
-    TD_TRY(td_p2p_listen(j));
-    return td_p2p_wait_arrays(j);
-}
-
-static td_status reduce_scatter(td_p2p_job *j, const void **terms)
-{
-    const td_collective *c = j->c;
-    TD_TRY(take_scratch(j, c->count));
-    for (int r = 0; r < j->g->size; r++) {
-        if (r != j->g->rank) {
-            TD_TRY(td_p2p_send_in(j, r, r * c->count, c->count));
-        }
-    }
-    return reduce_at_once(j, terms, j->g->rank * c->count);
 }
 
 /* ---- all-reduce by slices ---- */
@@ -182,7 +157,7 @@ static td_status expect_results(td_p2p_job *j)
     const td_collective *c = j->c;
     for (int r = 0; r < j->g->size; r++) {
         int64_t begin, count;
-        if (r == j->g->rank || (c->kind == TD_COLLECTIVE_REDUCE && c->peer != j->g->rank)) {
+        if (r == j->g->rank || td_pieces_taken(c, j->g->rank, j->g->size) == 0) {
             continue;
         }
         for (int64_t k = 0; (count = piece_of(j, r, k, &begin)) > 0; k++) {
@@ -192,50 +167,33 @@ static td_status expect_results(td_p2p_job *j)
     return TD_OK;
 }
 
-/* Sums piece k of this rank's slice, from element `begin` on. In an all-reduce, sends the result to
- * all ranks; in a reduce this rank is the root and keeps it. */
-static td_status sum_for_all(td_p2p_job *j, const void **terms, int64_t k, int64_t begin,
-                             int64_t count)
-{
-    const td_collective *c = j->c;
-    const size_t at = (size_t)begin * j->size;
-    sum_up(j, terms, (const char *)c->in + at, (k & 1) * piece_elements(j), (char *)c->out + at,
-           count);
-    for (int r = 0; r < j->g->size; r++) {
-        if (r != j->g->rank && c->kind == TD_COLLECTIVE_ALL_REDUCE) {
-            TD_TRY(send_result(j, r, begin, count));
-        }
-    }
-    return TD_OK;
-}
-
-/* The same for another rank that is the root. This rank's array must not change, so the result goes
- * into this rank's row. */
-static td_status sum_for_root(td_p2p_job *j, const void **terms, int64_t k, int64_t begin,
-                              int64_t count)
-{
-    const td_collective *c = j->c;
-    td_p2p_buffer *row = j->scratch[j->g->rank];
-    sum_up(j, terms, (const char *)c->in + (size_t)begin * j->size, (k & 1) * piece_elements(j),
-           row_of(j, j->g->rank), count);
-    TD_TRY(td_p2p_check(j, j->g->api->send(row, c->peer, td_p2p_job_slot(j, TD_P2P_RESULT), 0,
-                                           (size_t)count * j->size)));
-    return td_p2p_check(j, j->g->api->wait_send(row, td_p2p_patience(c)));
-}
-
+/* Sums piece k of this rank's slice, from element `begin` on, and sends the result to the ranks
+ * that take it. The array of a rank that takes nothing must not change, so there the result goes
+ * into its own row. */
 static td_status sum_piece(td_p2p_job *j, const void **terms, int64_t k, int64_t begin,
                            int64_t count)
 {
     const td_collective *c = j->c;
-    for (int r = 0; r < j->g->size; r++) {
-        if (r != j->g->rank) {
-            TD_TRY(wait_scratch(j, r));
+    const int rank = j->g->rank, size = j->g->size;
+    const size_t at = (size_t)begin * j->size;
+    const bool takes = td_pieces_taken(c, rank, size) > 0;
+    for (int r = 0; r < size; r++) {
+        TD_TRY(r != rank ? wait_scratch(j, r) : TD_OK);
+    }
+    sum_up(j, terms, (const char *)c->in + at, (k & 1) * piece_elements(j),
+           takes ? (char *)c->out + at : row_of(j, rank), count);
+    if (!takes) {
+        td_p2p_buffer *row = j->scratch[rank];
+        TD_TRY(td_p2p_check(j, j->g->api->send(row, c->peer, td_p2p_job_slot(j, TD_P2P_RESULT), 0,
+                                               (size_t)count * j->size)));
+        return td_p2p_check(j, j->g->api->wait_send(row, td_p2p_patience(c)));
+    }
+    for (int r = 0; r < size; r++) {
+        if (r != rank && td_pieces_taken(c, r, size) > 0) {
+            TD_TRY(send_result(j, r, begin, count));
         }
     }
-    if (c->kind == TD_COLLECTIVE_REDUCE && c->peer != j->g->rank) {
-        return sum_for_root(j, terms, k, begin, count);
-    }
-    return sum_for_all(j, terms, k, begin, count);
+    return TD_OK;
 }
 
 static td_status reduce_large(td_p2p_job *j, const void **terms)
@@ -262,14 +220,9 @@ td_status td_p2p_reduce(td_p2p_job *j)
     if (terms == NULL) {
         return td_fail(TD_E_NOMEM, "out of memory for a sum over ranks");
     }
-    td_status status;
-    if (j->c->kind == TD_COLLECTIVE_REDUCE_SCATTER) {
-        status = reduce_scatter(j, terms);
-    } else if ((size_t)j->c->count * j->size <= SMALL_BYTES) {
-        status = reduce_small(j, terms);
-    } else {
-        status = reduce_large(j, terms);
-    }
+    bool small = (size_t)j->c->count * j->size <= SMALL_BYTES;
+    td_status status = small || td_kind_of(j->c->kind)->gives_all ? reduce_at_once(j, terms)
+                                                                  : reduce_large(j, terms);
     free(terms);
     return status;
 }
