@@ -71,51 +71,38 @@ static bool try_path(shim *s, const char *path)
     return true;
 }
 
-static bool try_folder(shim *s, const char *folder, const char *below)
-{
-    char path[PATH_BYTES];
-    int length = snprintf(path, sizeof path, "%s%s/%s", folder, below, s->file);
-    return length > 0 && length < PATH_BYTES && try_path(s, path);
-}
-
-/* Not where everybody may put a file, as in /tmp. */
-static void try_private_folder(shim *s, const char *folder, const char *below)
+/* private: not where everybody may put a file, as in /tmp. */
+static bool try_folder(shim *s, const char *folder, const char *below, bool private)
 {
     char path[PATH_BYTES];
     struct stat info;
     int length = snprintf(path, sizeof path, "%s%s", folder, below);
-    if (s->loaded == NULL && length > 0 && length < PATH_BYTES && stat(path, &info) == 0 &&
-        (info.st_mode & S_IWOTH) == 0) {
-        try_folder(s, path, "");
+    if (folder[0] == '\0' || length >= PATH_BYTES ||
+        (private && (stat(path, &info) != 0 || (info.st_mode & S_IWOTH) != 0))) {
+        return false;
     }
+    length = snprintf(path, sizeof path, "%s%s/%s", folder, below, s->file);
+    return length < PATH_BYTES && try_path(s, path);
 }
 
 /* Next to the library or the program, or a folder above, where `make` puts it; then where it may be
  * installed. */
 static void load(shim *s)
 {
-    char folder[PATH_BYTES];
+    char library[PATH_BYTES] = "", program[PATH_BYTES] = "";
     const char *given = getenv("TANDEM_LIB_PATH");
-    if (given != NULL && given[0] != '\0' && try_folder(s, given, "")) {
-        return;
-    }
     Dl_info own; /* libtandem.so, if this is a part of it */
     if (dladdr(&lock, &own) != 0 && own.dli_fname[0] == '/') {
-        snprintf(folder, sizeof folder, "%s", own.dli_fname);
-        *strrchr(folder, '/') = '\0';
-        try_private_folder(s, folder, "");
+        snprintf(library, sizeof library, "%s", own.dli_fname);
+        *strrchr(library, '/') = '\0';
     }
-    ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 1);
-    if (length > 0) {
-        folder[length] = '\0';
-        *strrchr(folder, '/') = '\0';
-        try_private_folder(s, folder, "");
-        try_private_folder(s, folder, "/..");
-        try_private_folder(s, folder, "/../lib");
+    if (readlink("/proc/self/exe", program, sizeof program - 1) > 0) {
+        *strrchr(program, '/') = '\0';
     }
-    if (s->loaded == NULL && !try_path(s, s->file)) {
-        try_folder(s, "/usr/local/lib", "");
-    }
+    (void)(try_folder(s, given != NULL ? given : "", "", false) ||
+           try_folder(s, library, "", true) || try_folder(s, program, "", true) ||
+           try_folder(s, program, "/..", true) || try_folder(s, program, "/../lib", true) ||
+           try_path(s, s->file) || try_folder(s, "/usr/local/lib", "", false));
 }
 
 const td_p2p_api *td_p2p_load(const char *name)
