@@ -50,7 +50,7 @@ static int rank_main(int local_rank, void *arg)
 {
     (void)local_rank;
     job *j = arg;
-    return train_rank(&j->cifar.base, train);
+    return train_main(&j->cifar.base, train);
 }
 
 static int run(job *j)
@@ -69,7 +69,7 @@ static int run(job *j)
         td_status status = td_spawn(rank_main, j, (int)j->spawn, .stopped_by = &signal);
         return signal != 0 ? 128 + signal : status != TD_OK ? app_failed(r->app) : 0;
     }
-    return started ? train_rank(r, train) : train_alone(r, train);
+    return train_main(r, train);
 }
 
 int main(int argc, char **argv)

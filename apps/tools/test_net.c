@@ -36,12 +36,10 @@ static td_status program(train_run *r)
 
 int main(int argc, char **argv)
 {
-    static classify_run c;
-    td_status status = classify_options(
-        &c, "test_net",
+    static classify_run c = { .base.app = "test_net", .tests_only = true };
+    return classify_main(
+        &c, program,
         "Tests a classifier on a folder of images: TEST.DATASET/TEST.SPLIT/CLASS/image. "
         "MODEL.WEIGHTS names its file; otherwise it is OUT_DIR/best.",
         argc, argv);
-    c.tests_only = true;
-    return status != TD_OK ? app_failed("test_net") : classify_main(&c, program);
 }

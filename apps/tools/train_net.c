@@ -34,12 +34,10 @@ static td_status program(train_run *r)
 
 int main(int argc, char **argv)
 {
-    static classify_run c;
-    td_status status =
-        classify_options(&c, "train_net",
+    static classify_run c = { .base.app = "train_net" };
+    return classify_main(&c, program,
                          "Trains a classifier on folders of images: "
                          "TRAIN.DATASET/TRAIN.SPLIT/CLASS/image. Alone, "
                          "or as one of the processes that tdrun, srun or mpirun has started.",
                          argc, argv);
-    return status != TD_OK ? app_failed("train_net") : classify_main(&c, program);
 }

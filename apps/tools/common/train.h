@@ -144,12 +144,9 @@ td_status train_loop(train_run *r);
 
 typedef td_status (*train_program)(train_run *r);
 
-/* Runs the program in this process alone; returns the exit code. */
-int train_alone(train_run *r, train_program program);
-
-/* One process of several: joins the others as the environment says, runs the program, leaves them.
- * Returns the exit code. */
-int train_rank(train_run *r, train_program program);
+/* Runs the program in this process: alone, or, if the environment says that it is one of several,
+ * between joining the others and leaving them. Returns the exit code. */
+int train_main(train_run *r, train_program program);
 
 /* ---- for tasks ---- */
 

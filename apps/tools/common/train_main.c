@@ -64,21 +64,17 @@ static void end(train_run *r)
     r->task->close(r);
 }
 
-int train_alone(train_run *r, train_program program)
+int train_main(train_run *r, train_program program)
 {
-    td_status status = program(r);
-    end(r);
-    return status != TD_OK ? app_failed(r->app) : r->stop ? stop_exit_code() : 0;
-}
-
-int train_rank(train_run *r, train_program program)
-{
-    td_status status = td_dist_init(.timeout = r->args.timeout); /* all wait for the last */
+    bool several = td_dist_is_launched();
+    td_status status = several ? td_dist_init(.timeout = r->args.timeout) : TD_OK; /* all wait */
     if (status == TD_OK) {
         status = program(r);
     }
     int code = status != TD_OK ? app_failed(r->app) : r->stop ? stop_exit_code() : 0;
     end(r);
-    td_dist_destroy();
+    if (several) {
+        td_dist_destroy();
+    }
     return code;
 }

@@ -15,6 +15,23 @@
 
 /* ---- settings ---- */
 
+/* Keys that checkpoints keep, and that a resumed run may not change. */
+static void add_fixed(classify_run *c)
+{
+    train_args *args = &c->base.args;
+    const cli_option table[] = {
+        cli_int("RNG_SEED", &args->seed, 0, 9e15, NULL, .resume = CLI_FIXED,
+                .given = c->s.rng_seed != CONFIG_NONE),
+        cli_int("TRAIN.BATCH_SIZE", &args->batch_size, 0, 9e15, NULL, .resume = CLI_FIXED,
+                .given = true),
+        cli_int("MODEL.NUM_CLASSES", &c->s.model.num_classes, 0, 9e15, NULL, .resume = CLI_FIXED,
+                .given = true),
+        cli_text("MODEL.ARCH", NULL, &c->arch, NULL, .resume = CLI_FIXED, .given = true),
+        { 0 }
+    };
+    train_args_add(args, table);
+}
+
 /* What the training loop's options are here. Some a resumed run must have as before. */
 static void take_settings(classify_run *c)
 {
@@ -33,6 +50,7 @@ static void take_settings(classify_run *c)
     args->recompute = s->model.recompute;
     args->mesh = args->mesh == NULL && s->mesh[0] != '\0' ? s->mesh : args->mesh;
     args->log_dir = s->out_dir;
+    args->save_every = 1;
     args->seed = s->rng_seed;
     args->words = (train_words){ "OPTIM.BASE_LR", "TRAIN.DATASET and TRAIN.SPLIT", "DEVICE",
                                  "PRECISION", "TRAIN.GRAPH" };
@@ -44,23 +62,8 @@ static void take_settings(classify_run *c)
                         .ema_decay = s->optim.ema_decay,
                         .top_k = s->train.topk < s->model.num_classes ? s->train.topk
                                                                       : s->model.num_classes };
-}
-
-/* Keys that checkpoints keep, and that a resumed run may not change. */
-static void add_fixed(classify_run *c)
-{
-    train_args *args = &c->base.args;
-    const cli_option table[] = {
-        cli_int("RNG_SEED", &args->seed, 0, 9e15, NULL, .resume = CLI_FIXED,
-                .given = c->s.rng_seed != CONFIG_NONE),
-        cli_int("TRAIN.BATCH_SIZE", &args->batch_size, 0, 9e15, NULL, .resume = CLI_FIXED,
-                .given = true),
-        cli_int("MODEL.NUM_CLASSES", &c->s.model.num_classes, 0, 9e15, NULL, .resume = CLI_FIXED,
-                .given = true),
-        cli_text("MODEL.ARCH", NULL, &c->arch, NULL, .resume = CLI_FIXED, .given = true),
-        { 0 }
-    };
-    train_args_add(args, table);
+    c->arch = s->model.arch;
+    add_fixed(c);
 }
 
 static td_status read_settings(classify_run *c, const cli_rest *rest)
@@ -73,12 +76,9 @@ static td_status read_settings(classify_run *c, const cli_rest *rest)
     return settings_check(&c->s);
 }
 
-td_status classify_options(classify_run *c, const char *app, const char *description, int argc,
-                           char **argv)
+/* Options, --cfg FILE, KEY VALUE pairs. */
+static td_status read_command_line(classify_run *c, const char *description, int argc, char **argv)
 {
-    *c = (classify_run){ .base = { .task = &classify_task,
-                                   .app = app,
-                                   .args = { .save_every = 1, .recompute = "none" } } };
     train_args *args = &c->base.args;
     cli_rest rest = { .name = "[KEY VALUE]...", .least = 0 };
     const cli_option table[] = {
@@ -100,15 +100,15 @@ td_status classify_options(classify_run *c, const char *app, const char *descrip
         exit(0);
     }
     take_settings(c);
-    c->arch = c->s.model.arch;
-    add_fixed(c);
     return TD_OK;
 }
 
-int classify_main(classify_run *c, train_program program)
+int classify_main(classify_run *c, train_program program, const char *description, int argc,
+                  char **argv)
 {
-    train_run *r = &c->base;
-    return td_dist_is_launched() ? train_rank(r, program) : train_alone(r, program);
+    c->base.task = &classify_task;
+    td_status status = read_command_line(c, description, argc, argv);
+    return status == TD_OK ? train_main(&c->base, program) : app_failed(c->base.app);
 }
 
 /* ---- beginning ---- */

@@ -23,14 +23,11 @@ typedef struct classify_run {
     double step_at;      /* when the latest step ended */
 } classify_run;
 
-/* Reads the command line: options, --cfg FILE, KEY VALUE pairs. `description` is for --help. Exits
+/* A program's main. c has its name and what is special about it; description is for --help. Exits
  * on
- * --help and wrong options; TD_E_FORMAT, TD_E_ARG: wrong settings. */
-td_status classify_options(classify_run *c, const char *app, const char *description, int argc,
-                           char **argv);
-
-/* Alone, or as one of several processes that a launcher has started; returns the exit code. */
-int classify_main(classify_run *c, train_program program);
+ * --help and wrong options; returns the exit code. */
+int classify_main(classify_run *c, train_program program, const char *description, int argc,
+                  char **argv);
 
 /* The seed, the folder, the checkpoint to go on from; then train_begin. */
 td_status classify_begin(classify_run *c);
