@@ -29,18 +29,25 @@ static void check_stdout(void)
     }
 }
 
+bool cli_no(char *why, size_t size, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why, size, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
 bool cli_read_int(const char *text, double low, double high, int64_t *value, char *why, size_t size)
 {
     char *end;
     errno = 0;
     long long number = strtoll(text, &end, 10);
     if (end == text || *end != '\0' || isspace((unsigned char)text[0])) {
-        snprintf(why, size, "'%s' is not a whole number", text);
-        return false;
+        return cli_no(why, size, "'%s' is not a whole number", text);
     }
     if (errno == ERANGE || (double)number < low || (double)number > high) {
-        snprintf(why, size, "%s is out of range; it goes from %.0f to %.0f", text, low, high);
-        return false;
+        return cli_no(why, size, "%s is out of range; it goes from %.0f to %.0f", text, low, high);
     }
     *value = number;
     return true;
@@ -52,12 +59,11 @@ bool cli_read_real(const char *text, double low, double high, double *value, cha
     double number = strtod(text, &end);
     if (end == text || *end != '\0' || isspace((unsigned char)text[0]) || !isfinite(number) ||
         strpbrk(text, "xX") != NULL) {
-        snprintf(why, size, "'%s' is not a number", text);
-        return false;
+        return cli_no(why, size, "'%s' is not a number", text);
     }
     if (number < low || number > high) {
-        snprintf(why, size, "%s is out of range; it goes from %.15g to %.15g", text, low, high);
-        return false;
+        return cli_no(why, size, "%s is out of range; it goes from %.15g to %.15g", text, low,
+                      high);
     }
     *value = number;
     return true;
@@ -98,20 +104,17 @@ bool cli_is_choice(const char *choices, const char *text, char *why, size_t size
             return true;
         }
     }
-    snprintf(why, size, "'%.80s' is not one of %s; the nearest is %s", text, choices,
-             td_nearest_name(text, words, count));
-    return false;
+    return cli_no(why, size, "'%.80s' is not one of %s; the nearest is %s", text, choices,
+                  td_nearest_name(text, words, count));
 }
 
 static bool set_text(const cli_option *option, const char *text, char *why, size_t size)
 {
     if (text[0] == '\0') {
-        snprintf(why, size, "the value is empty");
-        return false;
+        return cli_no(why, size, "the value is empty");
     }
     if (option->fits != NULL && !option->fits(text)) {
-        snprintf(why, size, "'%s' is not one of %s", text, option->choices);
-        return false;
+        return cli_no(why, size, "'%s' is not one of %s", text, option->choices);
     }
     if (option->fits == NULL && option->choices != NULL &&
         !cli_is_choice(option->choices, text, why, size)) {

@@ -89,6 +89,9 @@ _Noreturn void cli_refuse(const char *format, ...) __attribute__((format(printf,
 /* Sets an option from text. false: it does not fit; `why` says why. */
 bool cli_set(const cli_option *option, const char *text, char *why, size_t size);
 
+/* Says in `why` what is wrong with a text, and returns false. */
+bool cli_no(char *why, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
 /* Numbers from text, which they must fill. false: none, or out of range; `why` says which. */
 bool cli_read_int(const char *text, double low, double high, int64_t *value, char *why,
                   size_t size);

@@ -87,8 +87,8 @@ static bool read_flag(const char *text, bool *value, reason why)
     static const char *const yes[] = { "True", "true", "TRUE", NULL };
     static const char *const no[] = { "False", "false", "FALSE", NULL };
     *value = is_one_of(text, yes);
-    snprintf(why, sizeof(reason), "'%s' is not True or False", show(text).text);
-    return *value || is_one_of(text, no);
+    return *value || is_one_of(text, no) ||
+           cli_no(why, sizeof(reason), "'%s' is not True or False", show(text).text);
 }
 
 /* The character at *at of UTF-8, and *at behind it; 0: it is none. */
@@ -126,17 +126,14 @@ static bool is_text(const char *text)
 static bool read_text(const config_key *key, const char *text, char *value, reason why)
 {
     if (text[0] == '\0' && !key->optional) {
-        snprintf(why, sizeof(reason), "the value is empty");
-        return false;
+        return cli_no(why, sizeof(reason), "the value is empty");
     }
     if (strlen(text) >= CONFIG_TEXT_BYTES) {
-        snprintf(why, sizeof(reason), "the value has %zu bytes; at most %d are kept", strlen(text),
-                 CONFIG_TEXT_BYTES - 1);
-        return false;
+        return cli_no(why, sizeof(reason), "the value has %zu bytes; at most %d are kept",
+                      strlen(text), CONFIG_TEXT_BYTES - 1);
     }
     if (!is_text(text)) {
-        snprintf(why, sizeof(reason), "'%s' is not a line of text in UTF-8", show(text).text);
-        return false;
+        return cli_no(why, sizeof(reason), "'%s' is not a line of text in UTF-8", show(text).text);
     }
     if (key->choices != NULL &&
         !cli_is_choice(key->choices, show(text).text, why, sizeof(reason))) {
@@ -153,8 +150,7 @@ static bool read_list(const config_key *key, const char *text, config_reals *lis
     size_t length = strlen(text);
     bool brackets = length >= 2 && text[0] == '[' && text[length - 1] == ']';
     if (length >= sizeof copy || (!brackets && length == 0)) {
-        snprintf(why, sizeof(reason), "'%s' is not a list of numbers", show(text).text);
-        return false;
+        return cli_no(why, sizeof(reason), "'%s' is not a list of numbers", show(text).text);
     }
     snprintf(copy, sizeof copy, "%.*s", (int)(brackets ? length - 2 : length),
              brackets ? text + 1 : text);
@@ -164,8 +160,7 @@ static bool read_list(const config_key *key, const char *text, config_reals *lis
     }
     for (char *word; (word = strsep(&rest, ",")) != NULL; list->count++) {
         if (list->count == CONFIG_MOST_REALS) {
-            snprintf(why, sizeof(reason), "there is room for %d numbers", CONFIG_MOST_REALS);
-            return false;
+            return cli_no(why, sizeof(reason), "there is room for %d numbers", CONFIG_MOST_REALS);
         }
         word += strspn(word, " ");
         word[strcspn(word, " ")] = '\0';
@@ -184,8 +179,8 @@ static bool read_none(const config_key *key, void *value, reason why)
     } else if (key->optional) {
         *(char *)value = '\0';
     }
-    snprintf(why, sizeof(reason), "None does not fit; give a value, or leave it out");
-    return key->optional;
+    return key->optional ||
+           cli_no(why, sizeof(reason), "None does not fit; give a value, or leave it out");
 }
 
 static bool read_value(const config_key *key, const char *text, void *value, reason why)
