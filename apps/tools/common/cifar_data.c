@@ -81,12 +81,8 @@ td_status cifar_data_open(const cifar_source *source, cifar_data *data)
 {
     *data = (cifar_data){ 0 };
     td_status status = find(source, data);
-    if (status == TD_OK) {
-        status = set_transforms(source, data);
-    }
-    if (status == TD_OK) {
-        status = take_heads(source, data);
-    }
+    status = status == TD_OK ? set_transforms(source, data) : status;
+    status = status == TD_OK ? take_heads(source, data) : status;
     if (status != TD_OK) {
         cifar_data_close(data);
     }

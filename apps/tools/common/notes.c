@@ -60,10 +60,9 @@ td_status notes_add_model(notes *n, const model_input *input, const td_dataset *
 {
     notes_add(n, "size", "%" PRId64, input->size);
     notes_add(n, "resize", "%" PRId64, input->resize);
-    for (int k = 0; k < 2; k++) {
-        const float *v = k == 0 ? input->mean : input->std;
-        notes_add(n, k == 0 ? "mean" : "std", "%g %g %g", (double)v[0], (double)v[1], (double)v[2]);
-    }
+    const float *m = input->mean, *s = input->std;
+    notes_add(n, "mean", "%g %g %g", (double)m[0], (double)m[1], (double)m[2]);
+    notes_add(n, "std", "%g %g %g", (double)s[0], (double)s[1], (double)s[2]);
     if (data->class_names != NULL && data->classes == classes) {
         n->classes = join_names(data);
         if (n->classes == NULL) {

@@ -393,17 +393,12 @@ static td_status prepare(train_run *r)
         bool blocks = strcmp(r->args.recompute, "block") == 0;
         td_model_recompute(r->net, blocks ? TD_RECOMPUTE_BLOCKS : TD_RECOMPUTE_STAGES);
     }
-    if (r->recipe.ema_decay > 0) {
-        r->ema = td_ema_new(r->net, .decay = r->recipe.ema_decay, .warmup = true);
-        if (r->ema == NULL) {
-            return TD_E_NOMEM;
-        }
-    }
-    if (td_math_now().precision == TD_PRECISION_FP16) {
-        r->scaler = td_scaler_new();
-        if (r->scaler == NULL) {
-            return TD_E_NOMEM;
-        }
+    bool averages = r->recipe.ema_decay > 0;
+    bool scales = td_math_now().precision == TD_PRECISION_FP16;
+    r->ema = averages ? td_ema_new(r->net, .decay = r->recipe.ema_decay, .warmup = true) : NULL;
+    r->scaler = scales ? td_scaler_new() : NULL;
+    if ((averages && r->ema == NULL) || (scales && r->scaler == NULL)) {
+        return TD_E_NOMEM;
     }
     train_hook_tell(r);
     train_shard_tell(r);

@@ -3,7 +3,6 @@
 #include "apps/tools/common/ranks.h"
 #include "dist/codec.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,45 +12,30 @@ static const char powersgd[] = "powersgd";
 
 /* ---- the option ---- */
 
-/* ":N" at *text, which it passes; where there is none, *value stays. */
-static bool read_number(const char **text, int64_t most, int64_t *value)
-{
-    char *end;
-    if (**text == '\0') {
-        return true;
-    }
-    if (**text != ':' || (*text)[1] < '0' || (*text)[1] > '9') {
-        return false;
-    }
-    errno = 0;
-    *value = strtoll(*text + 1, &end, 10);
-    *text = end;
-    return errno == 0 && *value >= 1 && *value <= most;
-}
-
 bool train_hook_read(const char *text, td_ddp_options *options)
 {
-    static const char *const plain[] = { "none", "bf16", "fp16" };
+    static const char *const hooks[] = { "none", "bf16", "fp16", powersgd };
+    enum { NONE = 0, POWERSGD = 3 };
+    char copy[64], why[128], *rest = copy;
     int64_t rank = 1, start = PLAIN_STEPS;
-    for (int i = 0; i < 3; i++) {
-        if (strcmp(text, plain[i]) == 0) {
-            options->comm_hook = i > 0 ? plain[i] : NULL;
-            return true;
-        }
+    int hook = POWERSGD;
+    snprintf(copy, sizeof copy, "%s", text);
+    const char *name = strsep(&rest, ":");
+    const char *rank_text = strsep(&rest, ":"), *start_text = strsep(&rest, ":");
+    while (hook >= NONE && strcmp(name, hooks[hook]) != 0) {
+        hook--;
     }
-    size_t length = strlen(powersgd);
-    if (strncmp(text, powersgd, length) != 0) {
-        return false;
+    bool plain = hook >= NONE && hook != POWERSGD && rank_text == NULL;
+    bool fits =
+        strlen(text) < sizeof copy && rest == NULL && (plain || hook == POWERSGD) &&
+        (rank_text == NULL || cli_read_int(rank_text, 1, MOST_RANK, &rank, why, sizeof why)) &&
+        (start_text == NULL || cli_read_int(start_text, 1, MOST_STEPS, &start, why, sizeof why));
+    if (fits) {
+        options->comm_hook = hook != NONE ? hooks[hook] : NULL;
+        options->powersgd_rank = plain ? 0 : (int)rank;
+        options->powersgd_start = plain ? 0 : start;
     }
-    text += length;
-    if (!read_number(&text, MOST_RANK, &rank) || !read_number(&text, MOST_STEPS, &start) ||
-        *text != '\0') {
-        return false;
-    }
-    options->comm_hook = powersgd;
-    options->powersgd_rank = (int)rank;
-    options->powersgd_start = start;
-    return true;
+    return fits;
 }
 
 bool train_hook_fits(const char *text)

@@ -25,22 +25,21 @@ static td_status open_folder(const classify_run *c, const char *dataset, const c
     *out =
         td_image_folder_open(path, .transform = *transform, .val_fraction = c->s.data.val_fraction,
                              .val = tests && one_folder, .skip_bad = c->s.data.skip_bad);
-    td_status status = *out != NULL ? TD_OK : TD_E_FORMAT;
-    if (status != TD_OK && access(path, F_OK) != 0) {
-        status = TD_E_NOTFOUND;
-        td_fail(
-            status,
+    if (*out != NULL) {
+        return TD_OK;
+    }
+    td_status status = TD_E_FORMAT;
+    if (access(path, F_OK) != 0) {
+        status = td_fail(
+            TD_E_NOTFOUND,
             "there is no folder '%s'. If your folder PHOTOS has a sub-folder for each class, "
             "and none for training and testing, give TRAIN.DATASET PHOTOS DATA.VAL_FRACTION 0.2",
             path);
     }
-    if (status != TD_OK) {
-        td_fail_context(status, "%s.DATASET and %s", one_folder ? "TRAIN" : key,
-                        one_folder ? "DATA.VAL_FRACTION"
-                        : tests    ? "TEST.SPLIT"
-                                   : "TRAIN.SPLIT");
-    }
-    return status;
+    return td_fail_context(status, "%s.DATASET and %s", one_folder ? "TRAIN" : key,
+                           one_folder ? "DATA.VAL_FRACTION"
+                           : tests    ? "TEST.SPLIT"
+                                      : "TRAIN.SPLIT");
 }
 
 static const td_image_folder_transform plain = { .mean = { 0.485f, 0.456f, 0.406f },

@@ -27,15 +27,12 @@ void classify_step_path(const classify_run *c, int64_t epochs_done, int64_t step
 /* Whether it is a checkpoint's name, and nothing more (no temporary file). */
 static bool read_name(const char *name, int64_t *epochs_done, int64_t *steps)
 {
-    int end = -1;
+    int epoch_end = 0, step_end = 0;
     *steps = 0;
-    if (sscanf(name, "ckpt_ep_%" SCNd64 "%n", epochs_done, &end) == 1 && end > 0 &&
-        name[end] == '\0') {
-        return *epochs_done >= 0;
-    }
-    end = -1;
-    return sscanf(name, "ckpt_ep_%" SCNd64 "_step_%" SCNd64 "%n", epochs_done, steps, &end) == 2 &&
-           end > 0 && name[end] == '\0' && *epochs_done >= 0 && *steps > 0;
+    int numbers = sscanf(name, "ckpt_ep_%" SCNd64 "%n_step_%" SCNd64 "%n", epochs_done, &epoch_end,
+                         steps, &step_end);
+    return (numbers == 1 && name[epoch_end] == '\0' && *epochs_done >= 0) ||
+           (numbers == 2 && name[step_end] == '\0' && *epochs_done >= 0 && *steps > 0);
 }
 
 static DIR *open_folder(const classify_run *c, char *path)
