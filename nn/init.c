@@ -71,6 +71,9 @@ void td_draw_now(const td_draw *draw, td_tensor *t)
     if (draw->has_zero_row) {
         td_init_zero_row_(t, draw->zero_row);
     }
+    if (draw->dirac > 0) {
+        td_init_dirac_(t, draw->dirac);
+    }
 }
 
 td_tensor *td_init_new(td_shape shape, td_layout layout)
@@ -172,7 +175,11 @@ void td_init_dirac_(td_tensor *weight, int64_t filters)
 {
     TD_REQUIRE(weight->ndim == 4, TD_HERE, "td_init_dirac_: the weight is %s, not [O,I,KH,KW]",
                td_describe(weight));
-    if (blank) {
+    td_draw *later = td_draw_of(weight);
+    if (!blank && later != NULL) {
+        later->dirac = filters;
+    }
+    if (blank || later != NULL) {
         return;
     }
     const int64_t *shape = weight->shape;

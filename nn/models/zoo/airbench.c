@@ -103,13 +103,17 @@ td_module *td_airbench_at(td_airbench_options options, td_site at)
         return NULL;
     }
     airbench_state *s = m->state;
+    bool defers = td_defer_init(false); /* frozen filters are in no rank's window */
     s->whiten = td_module_add(m, "whiten", td_nn_conv2d(3, WHITENED, .kernel = PATCH));
+    td_defer_init(defers);
     s->layers = td_module_add(m, "layers",
                               td_nn_sequential(td_nn_gelu(), new_group(WHITENED, first),
                                                new_group(first, second), new_group(second, third),
                                                td_nn_max_pool2d(3)));
     s->flatten = td_module_add(m, "flatten", td_nn_flatten());
+    td_defer_init(defers && !o->unit_head); /* which reads what has been drawn */
     s->head = td_module_add(m, "head", td_nn_linear(third, classes, .no_bias = true));
+    td_defer_init(defers);
     s->scale =
         td_module_add(m, "scale", td_nn_scale(o->unit_head ? 1.0 / (double)third : 1.0 / 9.0));
     m = td_module_finish(m);
