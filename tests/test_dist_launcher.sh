@@ -498,6 +498,7 @@ elastic second --mesh 'rep=2,dp=*' --nproc-per-node 1 "$worker" "note:$dir" "unt
 wait "$first"
 code_is 'mesh: the third has no place' 1 $? "$work/first"
 file_says 'mesh: and why' "$work/first" "^tdrun: the mesh 'rep=2,dp=\*' does not fit 3 ranks: 3 is no multiple of 2"
+file_says 'mesh: and what to do' "$work/first" 'start 4, or another multiple\. The job ends; started again, it goes on'
 wait "$pid"
 rm -f "$dir"/*.*.partial
 all_gone "$dir"/[0-9]*

@@ -162,7 +162,10 @@ static bool has_place(td_coordinator *c, int world)
     if (c->options->mesh == NULL || td_mesh_read(c->options->mesh, world, sizes) == TD_OK) {
         return true;
     }
-    snprintf(c->note, sizeof c->note, "%s", td_last_error());
+    snprintf(c->note, sizeof c->note,
+             "%s. The job ends; started again, it goes on from its checkpoint with any number of "
+             "workers that fits, and with any mesh",
+             td_last_error());
     td_coordinator_end(c, 1);
     return false;
 }

@@ -68,8 +68,9 @@ static td_status fit(const char *text, int ranks, long long product, int rest, i
     }
     return rest >= 0 ? td_fail(TD_E_ARG,
                                "the mesh '%.100s' does not fit %d ranks: %d is no multiple of "
-                               "%lld, the product of the other dimensions",
-                               text, ranks, ranks, product)
+                               "%lld, the product of the other dimensions; start %lld, or another "
+                               "multiple",
+                               text, ranks, ranks, product, (ranks / product + 1) * product)
                      : td_fail(TD_E_ARG,
                                "the mesh '%.100s' is for %lld ranks, not for %d: start as many "
                                "processes, or write * in place of one size",
