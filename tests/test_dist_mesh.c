@@ -39,7 +39,11 @@ static void test_text(void **state)
         { "pp=2,rep=3,dp=5,tp=7", 210, { 2, 3, 5, 7 }, "" },
         { "tp=2,dp=3", 0, { 1, 1, 3, 2 }, "" },
         { "pp=2,dp=2", 3, { 0 }, "'pp=2,dp=2' is for 4 ranks, not for 3: start as many" },
-        { "rep=2,dp=*", 3, { 0 }, "'rep=2,dp=*' does not fit 3 ranks: 3 is no multiple of 2" },
+        { "rep=2,dp=*",
+          3,
+          { 0 },
+          "'rep=2,dp=*' does not fit 3 ranks: 3 is no multiple of 2, the product of the other "
+          "dimensions; start 4, or" },
         { "dp=2,dp=2", 4, { 0 }, "has dp twice" },
         { "dp=*,tp=*", 4, { 0 }, "only one size can be *" },
         { "ep=2", 2, { 0 }, "'ep=2' is not DIMENSION=SIZE; dimensions are pp, rep, dp and tp" },
@@ -293,7 +297,7 @@ static void test_hybrid_sharding(void **state)
  * gradients, and statistics of batch normalisation are those of all samples. */
 static int run_against_one(int rank, int size, void *arg)
 {
-    (void)arg;
+    const int *way = arg;
     procs_init(rank, size, 20);
     shard_case c = { .kind = JOB_BATCH_NORM, .dtype = TD_F64, .rule = MOMENTUM, .clips = true };
     c.accumulates = true;
@@ -305,7 +309,9 @@ static int run_against_one(int rank, int size, void *arg)
     shard_open_alone(&one, &alone, RANKS);
     shard_run r = { .ema = NULL };
     r.job.net = td_convert_sync_batch_norm(job_net(c.kind, 1, c.dtype), NULL);
-    r.job.net = td_ddp(r.job.net, .shard = TD_SHARD_GRADIENTS, .mesh = c.options.mesh);
+    bool gathers = *way == SHARD_GATHERED;
+    r.job.net = td_ddp(r.job.net, .shard = gathers ? TD_SHARD_PARAMETERS : (td_shard)*way,
+                       .gathers = gathers, .mesh = c.options.mesh);
     REQUIRE(r.job.net != NULL);
     r.job.optim = shard_optim(c.rule, td_parameters(r.job.net));
     job_data(&r.job, c.kind, c.dtype, rank * EACH, (rank + 1) * EACH);
@@ -315,6 +321,7 @@ static int run_against_one(int rank, int size, void *arg)
         shard_step(&r, &c);
         REQUIRE(td_ddp_shard_stats(r.job.net).slots == slots);
     }
+    REQUIRE_OK(td_unshard(r.job.net));
     REQUIRE(job_distance(r.job.net, one.job.net, true) < 1e-12);
     shard_close(&r);
     shard_close(&one);
@@ -326,7 +333,9 @@ static int run_against_one(int rank, int size, void *arg)
 static void test_hybrid_against_one_process(void **state)
 {
     (void)state;
-    procs_succeed(RANKS, LIMIT, run_against_one, NULL);
+    for (int way = TD_SHARD_GRADIENTS; way < SHARD_WAYS; way++) {
+        procs_succeed(RANKS, LIMIT, run_against_one, &way);
+    }
 }
 
 /* In which order a rank sends units within its replica, and averages them over the replicas. */

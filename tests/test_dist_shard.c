@@ -98,6 +98,7 @@ static void test_with_what_else_a_step_does(void **state)
     run_everywhere(
         (shard_case){ .kind = kind, .rule = ADAM, .options.unit = shard_unit_is_linear });
     procs_succeed(1, limit, run_same, &(shard_case){ .kind = kind, .rule = ADAM });
+    procs_succeed(8, limit, run_same, &(shard_case){ .kind = kind, .rule = ADAM, .clips = true });
 }
 
 /* Adafactor adds up rows and columns in another order, where ranks have parts of them. (Not with
@@ -180,6 +181,60 @@ static void test_unused_shared_and_repeated_layers(void **state)
     (void)state;
     procs_succeed(2, limit, run_routed, NULL);
     procs_succeed(3, limit, run_routed, NULL);
+}
+
+/* ---- hooks ---- */
+
+typedef struct seen {
+    double values[32 * 24];
+    int times;
+} seen;
+
+static void look(td_tensor *leaf, void *user)
+{
+    seen *s = user;
+    const td_tensor *grad = td_grad(leaf);
+    REQUIRE(td_numel(grad) <= (int64_t)(sizeof s->values / sizeof *s->values));
+    td_read(grad, s->values, TD_F64);
+    s->times++;
+}
+
+/* A program's hook that was there before td_ddp sees this rank's own gradient, whole, as it is
+ * before it is averaged. */
+static int run_hooks(int rank, int size, void *arg)
+{
+    (void)arg;
+    static seen own, sharded;
+    procs_init(rank, size, 20.0);
+    td_module *alone = job_net(JOB_MLP, 1, TD_F64);
+    td_on_grad_ready(alone->children[2]->tensors[0].tensor, look, &own);
+    shard_run r = { .job.net = alone, .job.optim = shard_optim(SGD, td_parameters(alone)) };
+    job_data(&r.job, JOB_MLP, TD_F64, rank * EACH, (rank + 1) * EACH);
+    shard_backward(&r);
+    shard_close(&r);
+    for (int way = TD_SHARD_OPTIMIZER; way < SHARD_WAYS; way++) {
+        td_module *net = job_net(JOB_MLP, 1, TD_F64);
+        td_on_grad_ready(net->children[2]->tensors[0].tensor, look, &sharded);
+        bool gathers = way == SHARD_GATHERED;
+        net = td_ddp(net, .shard = gathers ? TD_SHARD_PARAMETERS : (td_shard)way,
+                     .gathers = gathers, .unit = shard_unit_is_linear);
+        REQUIRE(net != NULL);
+        r = (shard_run){ .job.net = net, .job.optim = shard_optim(SGD, td_parameters(net)) };
+        job_data(&r.job, JOB_MLP, TD_F64, rank * EACH, (rank + 1) * EACH);
+        sharded.times = 0;
+        shard_backward(&r);
+        REQUIRE(own.times == 1 && sharded.times == 1);
+        REQUIRE(memcmp(own.values, sharded.values, sizeof own.values) == 0);
+        shard_close(&r);
+    }
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_hooks_see_own_gradients(void **state)
+{
+    (void)state;
+    procs_succeed(2, limit, run_hooks, NULL);
 }
 
 /* ---- woven values ---- */
@@ -420,6 +475,7 @@ int main(void)
         cmocka_unit_test(test_adafactor_on_parts_of_matrices),
         cmocka_unit_test(test_unused_shared_and_repeated_layers),
         cmocka_unit_test(test_another_order_on_one_rank),
+        cmocka_unit_test(test_hooks_see_own_gradients),
         cmocka_unit_test(test_one_rank_alone_runs_the_model),
         cmocka_unit_test(test_another_setting_on_one_rank),
         cmocka_unit_test(test_a_death_is_told_to_all),

@@ -27,32 +27,44 @@ enum { STEPS = 20, MOST_RANKS = 4, WIDTH = 256 };
 /* ---- bytes ---- */
 
 /* What the formulas are made of, in elements: the model's units in the order of children, the
- * children that are none together, each parameter rounded up to 64 bytes and each unit to W times
- * `grain`. Without units all is one. */
+ * children that are none together (the root, 0), each parameter rounded up to 64 bytes and each
+ * unit to W times `grain`. Without units all is one. wide: what travels as f32 under .wire. */
+enum { UNITS = 16 };
 typedef struct extent {
-    int64_t all, largest, root;
+    int64_t unit[UNITS], wide[UNITS];
+    int64_t all, largest, root, last; /* last: the unit that forward comes to last */
 } extent;
+
+/* Whether a parameter of the test's models is a matrix of Linear or Conv2d. */
+static bool is_matrix(const td_named_tensor *t)
+{
+    return t->tensor->ndim >= 2 && strstr(t->name, "weight") != NULL;
+}
 
 static extent extent_of(const td_module *net, bool units, int64_t grain, int64_t size)
 {
-    int64_t line = 64 / size, sums[16] = { 0 };
+    int64_t line = 64 / size;
+    extent e = { .last = 0 };
     td_state_list state = td_module_state(net);
     for (int i = 0; i < state.count; i++) {
         int child = units ? atoi(state.items[i].name) : 0;
         bool block = units && net->children[child]->child_count > 0;
         if (!state.items[i].buffer) {
-            sums[block ? child + 1 : 0] +=
-                (td_numel(state.items[i].tensor) + line - 1) / line * line;
+            int64_t count = (td_numel(state.items[i].tensor) + line - 1) / line * line;
+            e.unit[block ? child + 1 : 0] += count;
+            e.wide[block ? child + 1 : 0] += is_matrix(&state.items[i]) ? 0 : count;
         }
     }
     td_state_list_free(&state);
-    extent e = { 0 };
-    for (int i = 0; i < 16; i++) {
-        int64_t padded = (sums[i] + grain - 1) / grain * grain;
+    for (int i = 0; i < UNITS; i++) {
+        int64_t padded = (e.unit[i] + grain - 1) / grain * grain;
+        e.wide[i] += padded - e.unit[i];
+        e.unit[i] = padded;
         e.all += padded;
         e.largest = i > 0 && padded > e.largest ? padded : e.largest;
-        e.root = i == 0 ? padded : e.root;
+        e.last = i > 0 && padded > 0 ? i : e.last;
     }
+    e.root = e.unit[0];
     return e;
 }
 
@@ -79,24 +91,76 @@ static void check_bytes(const td_module *net, td_shard_stats want, size_t width)
     REQUIRE(got.slots == width * want.slots);
 }
 
-/* Bytes from the other ranks in one step, in windows: gradients are scattered, values gathered;
- * without weaving twice, but for the root, which is here all the time, and the last unit,
- * which is here when backward begins. Not with buffers, which are broadcast, too. */
-static void check_wire(shard_run *r, const shard_case *c, int way, extent e, int64_t world)
+/* Bytes of a rank's piece of unit i in a gather: with .wire the matrices have two each, and every
+ * piece is as long as that of the last rank, behind whose matrices the vectors are. */
+static int64_t piece_bytes(const extent *e, int i, int64_t world, td_dtype dtype, bool wire)
+{
+    int64_t piece = e->unit[i] / world, wide = e->wide[i];
+    bool narrow = wire && wide < e->unit[i] && 2 * wide <= piece;
+    return narrow ? 2 * (piece + wide) : piece * (int64_t)td_dtype_size(dtype);
+}
+
+/* Bytes that come from the other ranks in one step: gradients are scattered, and values are
+ * gathered: after a step (gradients), not at all (woven), or for forward and for backward; but for
+ * backward neither the root, which is here all the time, nor the last unit, which is here when
+ * backward begins. */
+static uint64_t wire_formula(const extent *e, int way, int64_t world, td_dtype dtype, bool wire)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < UNITS; i++) {
+        int64_t scattered = piece_bytes(e, i, world, dtype, false);
+        int64_t gathered = piece_bytes(e, i, world, dtype, wire);
+        int times = way == TD_SHARD_GRADIENTS    ? 1
+                    : way == TD_SHARD_PARAMETERS ? 0
+                                                 : 1 + (i != 0 && i != e->last);
+        bytes += (world - 1) * (scattered + times * gathered);
+    }
+    return (uint64_t)bytes;
+}
+
+static uint64_t wire_of_step(shard_run *r, const shard_case *c)
 {
     uint64_t before = td_ddp_shard_stats(r->job.net).wire;
     shard_step(r, c);
-    uint64_t got = td_ddp_shard_stats(r->job.net).wire - before;
-    uint64_t window = (uint64_t)(e.all / world * (world - 1)) * td_dtype_size(c->dtype);
-    if (c->kind == JOB_BATCH_NORM || c->kind == JOB_CONV_BLOCKS) {
-        return;
-    }
-    REQUIRE(way != TD_SHARD_GRADIENTS || got == 2 * window);
-    REQUIRE(way != TD_SHARD_PARAMETERS || got == window);
-    bool units = td_ddp_shard_stats(r->job.net).units > 1;
-    REQUIRE(way != SHARD_GATHERED || units || got == 2 * window);
-    REQUIRE(way != SHARD_GATHERED || !units || world == 1 ||
-            (got > 2 * window && got < 3 * window));
+    return td_ddp_shard_stats(r->job.net).wire - before;
+}
+
+/* Of models with buffers, which are broadcast, too, bytes on the wire are not checked. */
+static bool has_buffers(const shard_case *c)
+{
+    return c->kind == JOB_BATCH_NORM || c->kind == JOB_CONV_BLOCKS;
+}
+
+static void check_wire(shard_run *r, const shard_case *c, int way, const extent *e, int64_t world)
+{
+    uint64_t got = wire_of_step(r, c);
+    REQUIRE(way < TD_SHARD_GRADIENTS || has_buffers(c) ||
+            got == wire_formula(e, way, world, c->dtype, c->options.wire != NULL));
+}
+
+/* Inside of td_ddp_no_sync_begin all units keep their gradients: the two that backward comes to
+ * first in the slots, and the others in memory of their own, until the next reduction. */
+static void check_accumulation(shard_run *r, const extent *e, td_shard_stats want, size_t width)
+{
+    size_t whole = (size_t)(e->all - e->root - e->unit[e->last] - e->unit[e->last - 1]);
+    td_shard_stats more = want;
+    more.slots += whole;
+    td_ddp_no_sync_begin(r->job.net);
+    shard_backward(r);
+    td_ddp_no_sync_end(r->job.net);
+    check_bytes(r->job.net, more, width);
+    REQUIRE(td_ddp_shard_stats(r->job.net).unit_gradients == width * (size_t)e->all);
+    shard_backward(r);
+    check_bytes(r->job.net, want, width);
+    REQUIRE(td_ddp_shard_stats(r->job.net).unit_gradients == 0);
+}
+
+/* A step takes the memory that the step before has taken, at the same addresses. */
+static void check_step_memory(td_memory_stats before)
+{
+    td_memory_stats now = td_step_memory(TD_CPU);
+    REQUIRE(now.in_use == 0 && now.reserved == before.reserved && now.growths == before.growths);
+    REQUIRE(now.peak == before.peak && now.address_hash == before.address_hash);
 }
 
 static int run_bytes(int rank, int size, void *arg)
@@ -128,8 +192,14 @@ static int run_bytes(int rank, int size, void *arg)
             shard_step(&r, &c);
         }
         check_bytes(r.job.net, want, width);
+        td_memory_stats memory = td_step_memory(TD_CPU);
+        shard_step(&r, &c);
+        check_step_memory(memory);
         REQUIRE(td_ddp_shard_stats(r.job.net).gather > 0.0);
-        check_wire(&r, &c, woven ? way : way + (way == TD_SHARD_PARAMETERS), e, size);
+        check_wire(&r, &c, woven ? way : way + (way == TD_SHARD_PARAMETERS), &e, size);
+        if (way >= TD_SHARD_GRADIENTS && td_ddp_shard_stats(r.job.net).units > 2) {
+            check_accumulation(&r, &e, want, width);
+        }
         shard_close(&r);
     }
     td_dist_destroy();
@@ -147,13 +217,6 @@ static void test_bytes_are_those_of_the_formula(void **state)
 
 /* ---- bf16 on the wire ---- */
 
-static uint64_t wire_of_step(shard_run *r, const shard_case *c)
-{
-    uint64_t before = td_ddp_shard_stats(r->job.net).wire;
-    shard_step(r, c);
-    return td_ddp_shard_stats(r->job.net).wire - before;
-}
-
 /* Under bf16 arithmetic the same bits as without; else near them, and td_unshard has the
  * windows, unrounded. */
 static int run_wire(int rank, int size, void *arg)
@@ -161,6 +224,7 @@ static int run_wire(int rank, int size, void *arg)
     shard_case c = *(const shard_case *)arg, narrow = c;
     procs_init(rank, size, 20.0);
     narrow.options.wire = "bf16";
+    bool counts = !has_buffers(&c) && c.options.unit == NULL && !c.recomputes;
     for (int mixed = 0; mixed < 2; mixed++) {
         td_set_math((td_math){ .precision = mixed ? TD_PRECISION_BF16 : TD_PRECISION_FP32 });
         shard_run none, wide, rounded;
@@ -172,6 +236,9 @@ static int run_wire(int rank, int size, void *arg)
             shard_step(&none, &c);
             uint64_t all = wire_of_step(&wide, &c), less = wire_of_step(&rounded, &narrow);
             uint64_t hash = shard_hash(&rounded);
+            extent e = extent_of(rounded.job.net, true, 16 * size, sizeof(float));
+            REQUIRE(!counts || all == wire_formula(&e, SHARD_GATHERED, size, TD_F32, false));
+            REQUIRE(!counts || less == wire_formula(&e, SHARD_GATHERED, size, TD_F32, true));
             /* With more ranks small blocks' vectors fill too much of a piece. */
             REQUIRE(less < all && 2 * less > all && (size > 2 || 20 * less < 17 * all));
             REQUIRE(job_all_same(hash));
