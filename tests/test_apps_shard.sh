@@ -72,6 +72,11 @@ says 'in three windows' "^the optimizer's state is cut into 3 windows"
 works 'one process' "$app" --limit 32 --batch-size 32 --epochs 1 --shard optimizer
 says 'nothing is shared' '^--shard: there is one process, and nothing is shared$'
 fails 'files of nobody' 1 'offload is for processes with --shard parameters' "$app" --limit 32 --offload .
+fails 'bf16 for nobody' 1 'wire is for processes with --shard parameters' "$app" --limit 32 --wire bf16
+fails 'the host of a CPU' 1 "offload 'cpu' is for models on GPUs" "$app" "${short[@]}" --spawn 2 --shard parameters --offload cpu
+works 'parameters, in bf16' "$app" "${short[@]}" --spawn 2 --epochs 2 --precision bf16 --shard parameters --save wide
+works 'parameters that travel as bf16' "$app" "${short[@]}" --spawn 2 --epochs 2 --precision bf16 --shard parameters --wire bf16 --save narrow
+same_tensors 'under bf16 arithmetic the same weights and state' wide narrow
 fails 'another word' 64 "'all' is not one of none\|optimizer\|gradients\|parameters" "$app" --shard all
 
 # The trainer.

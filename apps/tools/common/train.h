@@ -213,7 +213,7 @@ td_status train_resume(train_run *r);
 /* --mesh (train_shard.c): arranges the processes; before train_begin. */
 td_status train_mesh(train_run *r);
 
-/* --shard and --offload (train_shard.c): into r->ddp. */
+/* --shard, --offload and --wire (train_shard.c): into r->ddp. */
 td_status train_set_shard(train_run *r);
 /* --shard (train_shard.c): whether it is at work; one line on rank 0, if there is something to say.
  */

@@ -139,7 +139,7 @@ void train_args_options(train_args *args, const char *data_help, const char *sav
 void train_args_rank_options(train_args *args)
 {
     args->timeout = 300;
-    args->comm_hook = args->shard = "none";
+    args->comm_hook = args->shard = args->wire = "none";
     const cli_option table[] = {
         cli_real("timeout", &args->timeout, 0.1, 1e6, "Seconds that processes wait for each other",
                  .argument = "S"),
@@ -155,9 +155,15 @@ void train_args_rank_options(train_args *args)
                  "weights are those of none, bit for bit",
                  .choices = "none|optimizer|gradients|parameters", .resume = CLI_RESTORE,
                  .unwritten = "none"),
-        cli_text("offload", "FOLDER", &args->offload,
-                 "With --shard parameters: keep this process's part in files there, of which the "
-                 "system holds in memory what fits: for models larger than memory"),
+        cli_text(
+            "offload", "PLACE", &args->offload,
+            "With --shard parameters: keep this process's part in files in a folder, of which "
+            "the system holds in memory what fits; or, with a GPU, in the host's memory (cpu): "
+            "for models larger than memory"),
+        cli_text("wire", "DTYPE", &args->wire,
+                 "With --shard parameters: bf16 sends matrices as bf16, half the bytes; with "
+                 "--precision bf16 the weights stay the same, bit for bit",
+                 .choices = "none|bf16", .resume = CLI_RESTORE, .unwritten = "none"),
         cli_text("mesh", "DIM=N,...", &args->mesh,
                  "How the processes are arranged: dp=4; rep=2,dp=2 (with --shard: two replicas, "
                  "each cut into two); *: what is left. Without: TANDEM_MESH, which tdrun --mesh "

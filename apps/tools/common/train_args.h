@@ -34,6 +34,7 @@ typedef struct train_args {
     const char *comm_hook; /* train_hook_read; NULL: none */
     const char *shard;     /* train_shard_of; NULL: none */
     const char *offload;   /* td_ddp_options.offload; NULL: none */
+    const char *wire;      /* none, bf16; NULL: none */
     const char *mesh;      /* of the processes (dist/mesh.h); NULL: $TANDEM_MESH */
     reports reports;
     td_device device; /* device_name, read by train_args_apply */
@@ -73,8 +74,10 @@ td_status train_args_resume(train_args *args, const char *task);
 bool train_hook_read(const char *text, td_ddp_options *options);
 bool train_hook_fits(const char *text);
 
-/* Whether --mesh can be so; what --shard says. (train_shard.c) */
+/* Whether --mesh can be so; a key of a configuration stands for an option that the command line
+ * does not give ("": there is none); what --shard says. (train_shard.c) */
 bool train_mesh_fits(const char *text);
+void train_shard_key(train_args *args, const char *option, const char **value, const char *key);
 td_shard train_shard_of(const train_args *args);
 
 /* "bf16", "fp32 with winograd": for the line that says what a run is. */

@@ -1,5 +1,5 @@
-/* --shard: what several processes share instead of each keeping all of it. --offload: where they
- * keep it. --mesh: how they are arranged. */
+/* --shard: what several processes share instead of each keeping all of it. --wire: how it travels.
+ * --offload: where they keep it. --mesh: how they are arranged. */
 #include "apps/tools/common/ranks.h"
 #include "apps/tools/common/train.h"
 
@@ -7,6 +7,17 @@
 #include <string.h>
 
 static const char *const words[] = { "none", "optimizer", "gradients", "parameters" };
+
+void train_shard_key(train_args *args, const char *option, const char **value, const char *key)
+{
+    for (int i = 0; i < args->option_count && key[0] != '\0'; i++) {
+        cli_option *o = &args->options[i];
+        if (strcmp(o->name, option) == 0 && !o->given) {
+            *value = key;
+            o->given = true;
+        }
+    }
+}
 
 bool train_mesh_fits(const char *text)
 {
@@ -48,10 +59,14 @@ td_status train_set_shard(train_run *r)
 {
     r->ddp.shard = train_shard_of(&r->args);
     r->ddp.offload = r->args.offload;
-    return r->args.offload == NULL || train_defers(r)
+    bool narrow = r->args.wire != NULL && strcmp(r->args.wire, "none") != 0;
+    r->ddp.wire = narrow ? r->args.wire : NULL;
+    return train_defers(r) || (!narrow && r->args.offload == NULL)
                ? TD_OK
-               : td_fail(TD_E_ARG, "--offload is for processes with --shard parameters; one is "
-                                   "enough (tdrun --nproc-per-node 1)");
+               : td_fail(TD_E_ARG,
+                         "--%s is for processes with --shard parameters; one is enough (tdrun "
+                         "--nproc-per-node 1)",
+                         narrow ? "wire" : "offload");
 }
 
 bool train_shards(const train_run *r)

@@ -31,6 +31,16 @@ const config_key config_keys[] = {
     KEY("MESH", mesh, "None",
         "How the processes are arranged: rep=2,dp=4; None: what tdrun --mesh says, or dp=*",
         .optional = true),
+    KEY("SHARD", shard, "None",
+        "What the processes share instead of each keeping all of it; None: what --shard says",
+        .choices = "none|optimizer|gradients|parameters", .optional = true),
+    KEY("OFFLOAD", offload, "None",
+        "With SHARD parameters: the folder where a process keeps its part in files, or cpu: a "
+        "GPU's part in the host's memory; None: what --offload says",
+        .optional = true),
+    KEY("WIRE", wire, "None",
+        "With SHARD parameters: bf16 sends matrices as bf16; None: what --wire says",
+        .choices = "none|bf16", .optional = true),
 
     KEY("MODEL.ARCH", model.arch, "resnet18", "The model by its name: resnet50, regnety_160"),
     NUMBER("MODEL.NUM_CLASSES", model.num_classes, "1000", 1, 1000000,
