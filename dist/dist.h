@@ -265,19 +265,26 @@ typedef struct td_ddp_options {
      * children. */
     bool (*unit)(const td_module *m, const char *path, void *user);
     void *unit_user;
-    /* "bf16", with TD_SHARD_PARAMETERS and f32 models on CPUs: the matrices of Linear and Conv2d
+    /* "bf16", with TD_SHARD_PARAMETERS and f32 models: the matrices of Linear and Conv2d
      * travel as bf16, and values are gathered as with .gathers. NULL: all values travel as f32.
      * Vectors, embeddings and weights that modules share travel as f32, and so does a unit whose
      * vectors fill more than half of the last rank's piece. The optimizer's windows, checkpoints
      * and td_unshard keep f32. Under TD_PRECISION_BF16, which rounds those matrices itself, the
      * results are the same, bit for bit; otherwise forward and backward use rounded matrices. */
     const char *wire;
-    /* A folder, with TD_SHARD_PARAMETERS and models on CPUs: files in the folder are the memory of
-     * this rank's windows of values, gradients, optimizer state and averages, so a model may be
-     * larger than the host's memory. Values are gathered as with .gathers. All ranks make
-     * optimizers and averages in the same order: if one rank cannot make a file, all ranks get NULL
-     * with that rank's reason. The files have no names, and vanish with the process. NULL: windows
-     * are ordinary memory. */
+    /* With TD_SHARD_PARAMETERS: where this rank's windows of values, gradients, optimizer state and
+     * averages lie. NULL: in ordinary memory of the model's device.
+     *
+     * "cpu", of models on GPUs: in the host's memory, so a model may be larger than the GPU's. The
+     * CPU takes the optimizer's step, and clips. A step cannot be captured (--graph).
+     *
+     * A folder ("./cpu" if it has that name): in files there, so a model may be larger than the
+     * host's memory. The files have no names, and vanish with the process. Of a model on a GPU all
+     * that is said of "cpu" holds, too.
+     *
+     * Values are gathered as with .gathers. All ranks make optimizers and averages in the same
+     * order: if one rank has no memory or cannot make a file, all ranks get NULL with that rank's
+     * reason. */
     const char *offload;
     bool gathers; /* with TD_SHARD_PARAMETERS: gather values also where ranks could share them in
                      place */

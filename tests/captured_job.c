@@ -84,7 +84,11 @@ void captured_job_open(captured_job *job, captured_kind kind)
     assert_non_null(job->net);
     assert_int_equal(td_module_to(job->net, kind.device, TD_F32), TD_OK);
     if (kind.ddp) {
-        job->net = td_ddp(job->net, .bucket_cap_mb = 0.001, .shard = kind.shard, .unit = is_linear);
+        if (kind.replicas) {
+            assert_int_equal(td_mesh_new("rep=*", &job->mesh), TD_OK);
+        }
+        job->net = td_ddp(job->net, .bucket_cap_mb = 0.001, .shard = kind.shard, .unit = is_linear,
+                          .mesh = job->mesh, .wire = kind.wire, .offload = kind.offload);
         assert_non_null(job->net);
     }
     job->optim = new_optim(kind.optim, td_parameters(job->net));
@@ -120,6 +124,7 @@ void captured_job_close(captured_job *job)
     td_lookahead_free(job->lookahead);
     td_optim_free(job->optim);
     td_module_free(job->net);
+    td_mesh_free(job->mesh);
     td_loader_close(job->loader);
     td_dataset_free(job->data);
     for (int tail = 0; tail < 2; tail++) {

@@ -7,6 +7,7 @@
 #include "nn/extra/ema.h"
 #include "nn/extra/scaler.h"
 #include "nn/extra/lookahead.h"
+#include "dist/mesh.h"
 #include "tandem.h"
 #include "tensor/graph/captured.h"
 
@@ -26,12 +27,15 @@ typedef struct captured_kind {
                        again; vectors are sometimes infinite, too */
     bool ddp;       /* a rank's share of a job of all ranks */
     td_shard shard; /* with ddp; each Linear is a unit */
-    double clip;    /* gradients, to this norm; 0: not */
-    int accumulate; /* so many steps' gradients are added up; 0: 1 */
+    const char *wire, *offload; /* of td_ddp */
+    bool replicas;              /* all ranks have the same windows */
+    double clip;                /* gradients, to this norm; 0: not */
+    int accumulate;             /* so many steps' gradients are added up; 0: 1 */
 } captured_kind;
 
 typedef struct captured_job {
     captured_kind kind;
+    td_mesh *mesh;
     td_module *net;
     td_optim *optim;
     td_ema *ema;

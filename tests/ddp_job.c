@@ -24,6 +24,13 @@ static td_module *conv_block(int64_t from, int64_t to)
                             td_nn_batch_norm2d(to), td_nn_relu());
 }
 
+static td_device used; /* {0}: the CPU */
+
+void job_use_device(td_device device)
+{
+    used = device;
+}
+
 td_module *job_net(job_kind kind, uint64_t seed, td_dtype dtype)
 {
     td_module *net = NULL;
@@ -53,7 +60,7 @@ td_module *job_net(job_kind kind, uint64_t seed, td_dtype dtype)
         break;
     }
     REQUIRE(net != NULL);
-    REQUIRE_OK(td_module_to(net, TD_CPU, dtype));
+    REQUIRE_OK(td_module_to(net, used, dtype));
     return net;
 }
 
@@ -80,8 +87,8 @@ void job_data(ddp_job *job, job_kind kind, td_dtype dtype, int64_t from, int64_t
         all[i] = td_random_normal(&g);
     }
     td_shape shape = flat ? TD_SHAPE(count, FEATURES) : TD_SHAPE(count, 3, SIDE, SIDE);
-    job->x = td_new_layout(shape, dtype, flat ? TD_ROW_MAJOR : TD_IMAGE, TD_CPU);
-    job->y = td_new(TD_SHAPE(count), TD_I64, TD_CPU);
+    job->x = td_new_layout(shape, dtype, flat ? TD_ROW_MAJOR : TD_IMAGE, used);
+    job->y = td_new(TD_SHAPE(count), TD_I64, used);
     REQUIRE(to <= SAMPLES && job->x != NULL && job->y != NULL);
     td_write(job->x, all + from * size, TD_F64);
     for (int64_t i = 0; i < count; i++) {

@@ -13,6 +13,8 @@ typedef struct ddp_job {
     td_tensor *x, *y; /* this job's share */
 } ddp_job;
 
+/* Of models and data that are made next; the CPU unless it is called. */
+void job_use_device(td_device device);
 /* The model with the initial weights of a seed. */
 td_module *job_net(job_kind kind, uint64_t seed, td_dtype dtype);
 /* For pictures of 8x8, on the CPU in f32: one convolution, batch normalisation if wanted, a pool,

@@ -34,6 +34,11 @@ says 'and in fp16 with its loss scaler' 'rank 1 of 2: scaled, the same bits: 6 a
 says 'and where the optimizer is sharded' 'rank 1 of 2: sharded, the same bits: 6 as ever, 1 recorded, 9 replayed$'
 says 'and gradients, too' 'rank 1 of 2: gradients sharded, the same bits: 6 as ever, 1 recorded, 9 replayed$'
 says 'and values, too' 'rank 1 of 2: values sharded, the same bits: 6 as ever, 1 recorded, 9 replayed$'
+says 'and as bf16 on the wire' 'rank 1 of 2: bf16 on the wire, the same bits: 6 as ever, 1 recorded, 9 replayed$'
+says 'not with windows on the CPU' \
+    "rank 0 of 2: offloaded, the same bits: 16 as ever, 0 recorded, 0 replayed; .*windows are offloaded"
+says 'nor with replicas' \
+    'rank 0 of 2: replicas, the same bits: 16 as ever, 0 recorded, 0 replayed; .*a mesh with replicas'
 for seed in 1 2 3 ${TANDEM_LONG:+4 5 6}; do
     TANDEM_EMULATE_ORDER=$seed works "whatever runs first ($seed)" ranks "$worker" equal
 done

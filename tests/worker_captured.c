@@ -29,13 +29,16 @@ static void must(td_status status)
 static const char *name_of(const captured_kind *kind)
 {
     static const char *const shards[] = { "", "sharded", "gradients sharded", "values sharded" };
-    return kind->shard            ? shards[kind->shard]
-           : kind->scaler         ? "scaled"
-           : kind->accumulate > 0 ? kind->clip > 0 ? "clipped sums" : "sums"
-           : kind->clip > 0       ? "clipped"
-           : kind->loader         ? "a loader's pictures"
-           : kind->pictures       ? "pictures"
-                                  : "vectors";
+    return kind->replicas          ? "replicas"
+           : kind->offload != NULL ? "offloaded"
+           : kind->wire != NULL    ? "bf16 on the wire"
+           : kind->shard           ? shards[kind->shard]
+           : kind->scaler          ? "scaled"
+           : kind->accumulate > 0  ? kind->clip > 0 ? "clipped sums" : "sums"
+           : kind->clip > 0        ? "clipped"
+           : kind->loader          ? "a loader's pictures"
+           : kind->pictures        ? "pictures"
+                                   : "vectors";
 }
 
 /* The same steps as ever and captured; whether all results and weights have the same bits. */
@@ -91,6 +94,21 @@ static int check_equal(td_device device, bool reads)
         { .device = device, .optim = CAPTURED_ADAM, .ddp = true, .shard = TD_SHARD_OPTIMIZER },
         { .device = device, .optim = CAPTURED_ADAM, .ddp = true, .shard = TD_SHARD_GRADIENTS },
         { .device = device, .optim = CAPTURED_ADAM, .ddp = true, .shard = TD_SHARD_PARAMETERS },
+        { .device = device,
+          .optim = CAPTURED_ADAM,
+          .ddp = true,
+          .shard = TD_SHARD_PARAMETERS,
+          .wire = "bf16" },
+        { .device = device,
+          .optim = CAPTURED_ADAM,
+          .ddp = true,
+          .shard = TD_SHARD_PARAMETERS,
+          .offload = "cpu" },
+        { .device = device,
+          .optim = CAPTURED_ADAM,
+          .ddp = true,
+          .shard = TD_SHARD_GRADIENTS,
+          .replicas = true },
     };
     bool right = true;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {

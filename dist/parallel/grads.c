@@ -20,22 +20,21 @@ static td_slot *find_slot(td_shard_unit *u)
 {
     td_sharding *sh = u->sharding;
     td_ddp_state *s = sh->ddp;
-    for (int k = -1; u->grad_home.memory == NULL && k < s->units.count; k++) {
+    for (int k = -1; u->home.grad.memory == NULL && k < s->units.count; k++) {
         if (k >= 0 && sh->replicas == NULL && sh->units[k].grad_slot != NULL) {
             td_reducer_wait(s, &s->units.list[k]);
         }
-        for (int i = 0; i < TD_GRAD_SLOTS; i++) {
-            if (sh->grad_slots[i].memory != NULL && sh->grad_slots[i].unit == NULL) {
-                return &sh->grad_slots[i];
+        for (int i = 0; i < TD_SLOTS; i++) {
+            if (sh->slots[i].grad.memory != NULL && sh->slots[i].grad.unit == NULL) {
+                return &sh->slots[i].grad;
             }
         }
     }
-    if (u->grad_home.memory == NULL) {
-        const td_tensor *like = td_params_flat_grad(s->params);
-        u->grad_home.memory = td_zeros(TD_SHAPE(u->count), like->dtype, td_device_of(like));
-        TD_REQUIRE(u->grad_home.memory != NULL, TD_HERE, "td_backward: %s", td_last_error());
+    if (u->home.grad.memory == NULL) {
+        u->home.grad.memory = td_zeros(TD_SHAPE(u->count), u->grads->dtype, sh->device);
+        TD_REQUIRE(u->home.grad.memory != NULL, TD_HERE, "td_backward: %s", td_last_error());
     }
-    return &u->grad_home;
+    return &u->home.grad;
 }
 
 /* A parameter has a gradient: it is in the window, and the next is added to it when it is averaged.
@@ -72,9 +71,16 @@ void td_shard_keep_grads(td_shard_unit *u)
     td_params *params = sh->ddp->params;
     const td_bucket *b = &sh->ddp->units.list[u->number].b;
     td_tensor *window = td_params_flat_grad(params);
+    int64_t count = u->count / sh->ranks, first = u->begin / sh->ranks; /* of the window */
+    td_tensor piece = td_ddp_stretch(u->grads, sh->rank * count, count);
+    if (sh->landing != NULL) {
+        td_tensor landed = td_ddp_stretch(sh->landing, 0, count);
+        td_copy_(&landed, &piece);
+        piece = landed;
+    }
     for (int k = 0; k < b->param_count; k++) {
         td_window here = td_params_here(params, b->params[k]);
-        td_tensor from = td_ddp_stretch(u->grads, here.begin - u->begin, here.count);
+        td_tensor from = td_ddp_stretch(&piece, here.place - first, here.count);
         td_tensor to = td_ddp_stretch(window, here.place, here.count);
         if (here.count > 0 && sh->held[b->params[k]]) {
             td_kernels_of(td_device_of(window))->axpy(&to, 1.0, &from);
@@ -101,7 +107,7 @@ void td_shard_drop_grads(td_shard_unit *u)
     }
     td_slot_take(u->grads, &u->grad_slot);
     if (u != u->sharding->root) {
-        td_free(u->grad_home.memory);
-        u->grad_home.memory = NULL;
+        td_free(u->home.grad.memory);
+        u->home.grad.memory = NULL;
     }
 }

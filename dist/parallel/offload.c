@@ -1,7 +1,11 @@
-/* td_ddp's .offload: this rank's windows of values, gradients and optimizer state are memory of
- * files. The system writes their pages to disk, and takes the memory back, when memory is short; a
- * page comes back when it is used. So a model may be larger than memory: what must be there at a
- * time are the slots of units. */
+/* td_ddp's .offload: where this rank's windows of values, gradients and optimizer state lie.
+ *
+ * "cpu", of a model on a GPU: in the host's memory. The optimizer runs on the CPU; a gather begins
+ * with a copy to the GPU, and an average ends with a copy back. So a model may be larger than the
+ * GPU's memory: what must be there at a time are the slots of units.
+ *
+ * A folder: in files. The system writes their pages to disk, and takes the memory back, when memory
+ * is short; a page comes back when it is used. So a model may be larger than the host's memory. */
 #include "dist/parallel/shard.h"
 
 #include "tensor/storage.h"
@@ -65,7 +69,7 @@ static td_status map_file(const char *folder, size_t bytes, void **data)
     return *data != MAP_FAILED ? TD_OK : refuse("map", folder, bytes, error);
 }
 
-td_tensor *td_offload_new(const char *folder, int64_t count, td_dtype dtype)
+static td_tensor *new_mapping(const char *folder, int64_t count, td_dtype dtype)
 {
     mapping *m = malloc(sizeof *m);
     size_t bytes = (size_t)(count > 0 ? count : 1) * td_dtype_size(dtype);
@@ -84,4 +88,10 @@ td_tensor *td_offload_new(const char *folder, int64_t count, td_dtype dtype)
     }
     td_set_address(t, data);
     return t;
+}
+
+td_tensor *td_offload_new(const char *place, int64_t count, td_dtype dtype)
+{
+    return strcmp(place, "cpu") == 0 ? td_zeros(TD_SHAPE(count), dtype, TD_CPU)
+                                     : new_mapping(place, count, dtype);
 }

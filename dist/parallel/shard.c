@@ -10,12 +10,14 @@
 #include "dist/mesh.h"
 #include "nn/module.h"
 #include "tensor/extend.h"
+#include "tensor/hooks.h"
 #include "tensor/storage.h"
 
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
 #include <stdlib.h>
+#include <string.h>
 
 enum { GRAIN = 64 }; /* bytes: windows begin on cache lines */
 
@@ -100,6 +102,12 @@ static td_status keep(td_shard_unit *u, td_ddp_unit *unit)
 static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
 {
     td_sharding *sh = (td_sharding *)part;
+    if (event == TD_DDP_FORWARD && sh->replicas != NULL) {
+        td_not_recordable("a mesh with replicas has collectives of several groups");
+    }
+    if (event == TD_DDP_FORWARD && sh->landing != NULL) {
+        td_not_recordable("windows are offloaded, and the CPU takes the optimizer's step");
+    }
     if (s->options.shard < TD_SHARD_GRADIENTS) {
         return TD_OK;
     }
@@ -134,33 +142,36 @@ td_sharding *td_sharding_of(const td_ddp_state *s)
 
 /* ---- beginning and end ---- */
 
+static void free_slots(const td_slots *slots)
+{
+    td_free(slots->value.memory);
+    td_free(slots->value.packed);
+    td_free(slots->grad.memory);
+}
+
+/* A unit's header, to which leaves still refer: its memory goes. */
+static void free_header(td_tensor *t)
+{
+    if (t != NULL) {
+        td_set_address(t, NULL);
+        td_free(t);
+    }
+}
+
 static void free_sharding(td_ddp_part *part)
 {
     td_sharding *sh = (td_sharding *)part;
     for (int k = 0; sh->units != NULL && k < sh->count; k++) {
         td_shard_unit *u = &sh->units[k];
         td_shard_finish_gather(u);
-        if (u->value_slot != NULL) {
-            td_slot_take(u->values, &u->value_slot);
-        } else if (sh->woven && u->values != NULL) {
-            td_set_address(u->values, NULL);
-        }
-        if (u->grad_slot != NULL) {
-            td_slot_take(u->grads, &u->grad_slot);
-        }
-        td_free(u->value_home.memory);
-        td_free(u->value_home.packed);
-        td_free(u->grad_home.memory);
-        td_free(u->values);
-        td_free(u->grads);
+        free_header(u->values);
+        free_header(u->grads);
+        free_slots(&u->home);
     }
-    for (int k = 0; k < TD_VALUE_SLOTS; k++) {
-        td_free(sh->value_slots[k].memory);
-        td_free(sh->value_slots[k].packed);
+    for (int k = 0; k < TD_SLOTS; k++) {
+        free_slots(&sh->slots[k]);
     }
-    for (int k = 0; k < TD_GRAD_SLOTS; k++) {
-        td_free(sh->grad_slots[k].memory);
-    }
+    td_free(sh->landing);
     free(sh->units);
     free(sh->cuts);
     free(sh->of_param);
@@ -186,48 +197,43 @@ static td_status open_optimizer(td_sharding *sh, const td_params_peers *peers)
     return TD_OK;
 }
 
-/* Memory for `count` values, and for this rank's piece as it travels if that takes other bytes.
- * Collective. */
-static bool make_value_slot(const td_sharding *sh, td_slot *slot, int64_t count, int64_t bytes)
+/* Memory for the values (unless they are always here) and gradients of a unit of `count` elements,
+ * and for this rank's piece as it travels if that takes other bytes. Collective. */
+static bool make_slot(const td_sharding *sh, td_slots *s, int64_t count, int64_t bytes)
 {
-    const td_tensor *like = td_params_flat(sh->ddp->params);
-    slot->memory = td_zeros(TD_SHAPE(count), like->dtype, td_device_of(like));
-    slot->packed = bytes > 0 ? td_ddp_new_memory(sh->group, TD_CPU, bytes, TD_U8) : NULL;
-    return slot->memory != NULL && (bytes == 0 || slot->packed != NULL);
+    bool values = sh->ddp->options.shard == TD_SHARD_PARAMETERS && !sh->woven;
+    td_dtype dtype = td_params_flat(sh->ddp->params)->dtype;
+    bool packs = values && bytes > 0;
+    s->grad.memory = td_ddp_new_memory(sh->group, sh->device, count, dtype);
+    s->value.memory = values ? td_zeros(TD_SHAPE(count), dtype, sh->device) : NULL;
+    s->value.packed = packs ? td_ddp_new_memory(sh->group, sh->device, bytes, TD_U8) : NULL;
+    return s->grad.memory != NULL && (s->value.memory != NULL || !values) &&
+           (s->value.packed != NULL || !packs);
 }
 
-static bool make_grad_slot(const td_sharding *sh, td_slot *slot, int64_t count)
-{
-    const td_tensor *like = td_params_flat(sh->ddp->params);
-    slot->memory = td_ddp_new_memory(sh->group, td_device_of(like), count, like->dtype);
-    return slot->memory != NULL;
-}
-
-/* Memory of one slot for each use at a time, as large as the largest unit; the root has its own.
- * Collective: a rank without memory goes on, and says so at the end. */
+/* For each use at a time one as large as the largest unit; the root has its own. Collective: a rank
+ * without memory goes on, and says so at the end. */
 static td_status make_slots(td_sharding *sh)
 {
-    bool values = sh->ddp->options.shard == TD_SHARD_PARAMETERS && !sh->woven, made = true;
-    int64_t largest = 0, packed = 0;
+    int64_t largest = 0, bytes = 0;
     td_shard_unit *root = sh->root;
-    for (int k = 0; k < sh->count; k++) {
-        td_shard_unit *u = &sh->units[k];
-        int64_t bytes = td_shard_wire_bytes(u);
-        largest = u != root && u->count > largest ? u->count : largest;
-        packed = u != root && bytes > packed ? bytes : packed;
+    for (td_shard_unit *u = sh->units; u < sh->units + sh->count - (root != NULL); u++) {
+        int64_t packed = td_shard_wire_bytes(u);
+        largest = u->count > largest ? u->count : largest;
+        bytes = packed > bytes ? packed : bytes;
     }
-    for (int k = 0; largest > 0 && k < TD_GRAD_SLOTS; k++) {
-        made = make_grad_slot(sh, &sh->grad_slots[k], largest) && made;
-    }
-    for (int k = 0; values && largest > 0 && k < TD_VALUE_SLOTS; k++) {
-        made = make_value_slot(sh, &sh->value_slots[k], largest, packed) && made;
+    bool made = true;
+    for (int k = 0; largest > 0 && k < TD_SLOTS; k++) {
+        made = make_slot(sh, &sh->slots[k], largest, bytes) && made;
     }
     if (root != NULL) {
-        made = make_grad_slot(sh, &root->grad_home, root->count) && made;
+        made = make_slot(sh, &root->home, root->count, td_shard_wire_bytes(root)) && made;
+        largest = root->count > largest ? root->count : largest;
     }
-    if (root != NULL && values) {
-        int64_t bytes = td_shard_wire_bytes(root);
-        made = make_value_slot(sh, &root->value_home, root->count, bytes) && made;
+    if (sh->ddp->options.offload != NULL && sh->device.type != TD_DEVICE_CPU) {
+        td_dtype dtype = td_params_flat(sh->ddp->params)->dtype;
+        sh->landing = td_zeros(TD_SHAPE(largest / sh->ranks), dtype, TD_CPU);
+        made = made && sh->landing != NULL;
     }
     return made ? TD_OK : TD_E_NOMEM;
 }
@@ -245,19 +251,20 @@ static void describe_unit(td_ddp_state *s, td_ddp_unit *unit)
 static td_status open_units(td_sharding *sh, td_params_peers *peers)
 {
     td_ddp_state *s = sh->ddp;
-    const td_tensor *flat = td_params_flat(s->params);
-    bool cpu = td_device_of(flat).type == TD_DEVICE_CPU;
-    if (s->options.wire != NULL && (flat->dtype != TD_F32 || !cpu)) {
-        return td_fail(TD_E_UNSUPPORTED, "td_ddp: .wire bf16 is for f32 models on CPUs");
+    const char *offload = s->options.offload;
+    bool cpu = sh->device.type == TD_DEVICE_CPU;
+    if (s->options.wire != NULL && td_params_flat(s->params)->dtype != TD_F32) {
+        return td_fail(TD_E_UNSUPPORTED, "td_ddp: .wire bf16 is for f32 models");
     }
-    if (s->options.offload != NULL && !cpu) {
-        return td_fail(TD_E_UNSUPPORTED, "td_ddp: .offload to a folder is for models on CPUs");
+    if (offload != NULL && cpu && strcmp(offload, "cpu") == 0) {
+        return td_fail(TD_E_UNSUPPORTED,
+                       "td_ddp: .offload 'cpu' is for models on GPUs, and this one is on the CPU: "
+                       "give a folder, whose files its windows become, or leave .offload out");
     }
-    peers->memory = s->options.offload != NULL ? window_memory : NULL;
+    peers->memory = offload != NULL ? window_memory : NULL;
     peers->own_grads = true;
     peers->own_values = s->options.shard == TD_SHARD_PARAMETERS;
-    bool gathers =
-        !cpu || s->options.gathers || s->options.wire != NULL || s->options.offload != NULL;
+    bool gathers = !cpu || s->options.gathers || s->options.wire != NULL || offload != NULL;
     sh->woven = peers->own_values && !gathers && td_group_can_weave(sh->group);
     peers->meet = sh->woven ? meet : NULL;
     peers->gather = sh->woven ? meet : peers->own_values ? forget_values : gather;
@@ -296,7 +303,10 @@ td_status td_ddp_shard_open(td_ddp_state *s)
     if (sh == NULL) {
         return td_fail(TD_E_NOMEM, "td_ddp: no memory to shard a model");
     }
-    *sh = (td_sharding){ .part = { .on = on, .free = free_sharding }, .ddp = s, .group = s->group };
+    *sh = (td_sharding){ .part = { .on = on, .free = free_sharding },
+                         .ddp = s,
+                         .group = s->group,
+                         .device = td_device_of(td_params_flat(s->params)) };
     td_ddp_add_part(s, &sh->part);
     TD_TRY(find_groups(sh));
     s->units.stays = true; /* state belongs to places in memory, so the order stays */
@@ -323,20 +333,9 @@ static size_t bytes_of(const td_tensor *t)
     return t != NULL ? (size_t)td_numel(t) * td_dtype_size(t->dtype) : 0;
 }
 
-static size_t slot_bytes(const td_sharding *sh)
+static size_t bytes_of_slots(const td_slots *s)
 {
-    size_t bytes = 0;
-    for (int k = 0; k < TD_VALUE_SLOTS; k++) {
-        bytes += bytes_of(sh->value_slots[k].memory) + bytes_of(sh->value_slots[k].packed);
-    }
-    for (int k = 0; k < TD_GRAD_SLOTS; k++) {
-        bytes += bytes_of(sh->grad_slots[k].memory);
-    }
-    for (int k = 0; k < sh->count; k++) {
-        bytes += bytes_of(sh->units[k].value_home.memory) + bytes_of(sh->units[k].grad_home.memory);
-        bytes += bytes_of(sh->units[k].value_home.packed);
-    }
-    return bytes;
+    return bytes_of(s->value.memory) + bytes_of(s->value.packed) + bytes_of(s->grad.memory);
 }
 
 td_shard_stats td_ddp_shard_stats(const td_module *net)
@@ -349,9 +348,13 @@ td_shard_stats td_ddp_shard_stats(const td_module *net)
         stats.wire += s->groups[k] != NULL ? td_group_moved(s->groups[k]) : 0;
     }
     if (sh != NULL) {
-        stats.slots = slot_bytes(sh);
+        stats.slots = bytes_of(sh->landing);
+        for (int k = 0; k < TD_SLOTS; k++) {
+            stats.slots += bytes_of_slots(&sh->slots[k]);
+        }
         for (int k = 0; k < sh->count; k++) {
             const td_shard_unit *u = &sh->units[k];
+            stats.slots += bytes_of_slots(&u->home);
             stats.unit_values += u->value_slot != NULL ? bytes_of(u->values) : 0;
             stats.unit_gradients += u->grad_slot != NULL ? bytes_of(u->grads) : 0;
         }

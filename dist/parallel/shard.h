@@ -3,7 +3,7 @@
  *   units.c   which modules are units, and where their parameters lie
  *   values.c  a unit's values come before it runs, and go afterwards, or they are woven
  *   wire.c    as what values travel
- *   offload.c windows in files
+ *   offload.c windows in the host's memory, or in files
  *   grads.c   a unit's gradients come in backward, are averaged, and leave their window behind
  *
  * The flat space is cut into units, and each unit into one piece for each rank. A rank's pieces of
@@ -21,10 +21,9 @@
 #include "dist/ddp.h"
 #include "nn/params.h"
 
-enum {
-    TD_VALUE_SLOTS = 2, /* the unit that runs, and the one that is asked for ahead */
-    TD_GRAD_SLOTS = 2,  /* the unit that is computed, and the one that is averaged meanwhile */
-};
+/* Of values: for the unit that runs, and the one that is asked for ahead. Of gradients: for the
+ * unit that is computed, and the one that is averaged meanwhile. */
+enum { TD_SLOTS = 2 };
 
 typedef struct td_sharding td_sharding;
 typedef struct td_shard_unit td_shard_unit;
@@ -35,6 +34,10 @@ typedef struct td_slot {
     td_shard_unit *unit; /* whose memory it is now; NULL: free */
 } td_slot;
 
+typedef struct td_slots {
+    td_slot value, grad;
+} td_slots;
+
 struct td_shard_unit {
     td_sharding *sharding;
     td_module *module;    /* NULL: the flat space is one unit, which belongs to none */
@@ -44,7 +47,7 @@ struct td_shard_unit {
     int64_t narrow;       /* so many elements at its beginning travel as bf16; 0: all as they are */
     td_tensor *values, *grads;       /* away but for times; NULL: they stay, in flat memory */
     td_slot *value_slot, *grad_slot; /* NULL: away */
-    td_slot value_home, grad_home; /* memory of its own: of the root for good, of others at times */
+    td_slots home;                 /* memory of its own: of the root for good, of others at times */
     td_work *gather;               /* values under way; NULL: none are */
     bool unpacks;                  /* they come as bf16 */
     uint32_t version;              /* of the window from which the values have come */
@@ -57,12 +60,14 @@ struct td_sharding {
     td_group *group;      /* which share: of the mesh along dp, or all */
     td_group *replicas;   /* which have equal windows, along rep; NULL: there are none */
     int rank, ranks;      /* in group */
+    td_device device;     /* of the model; windows are elsewhere if they are offloaded from a GPU */
+    td_tensor *landing;   /* there: a unit's piece of the gradients; NULL: windows are on device */
     td_shard_unit *units; /* in the order of memory: as backward meets them; the root is last */
     int count;
     int64_t *cuts; /* where units begin, and where the last ends */
     int *of_param; /* each parameter's unit */
     bool *held;    /* of each parameter: the window holds a gradient, which the next adds to */
-    td_slot value_slots[TD_VALUE_SLOTS], grad_slots[TD_GRAD_SLOTS];
+    td_slots slots[TD_SLOTS];
     td_shard_unit *root;    /* what is in no block: runs around all others; NULL: nothing is */
     td_shard_unit *current; /* the latest that was entered, but for the root */
     td_shard_unit *last;    /* in the running forward; NULL: none yet */
@@ -92,8 +97,9 @@ td_tensor td_shard_pack(const td_shard_unit *u, const td_slot *slot);
 td_tensor td_shard_packed_place(const td_shard_unit *u, const td_slot *slot);
 void td_shard_unpack(const td_shard_unit *u, const td_slot *slot);
 
-/* offload.c: memory of a new file in the folder, zeroed. NULL with td_last_error(). */
-td_tensor *td_offload_new(const char *folder, int64_t count, td_dtype dtype);
+/* offload.c: zeroed memory of the CPU, or of a new file (place: "cpu", or a folder). NULL with
+ * td_last_error(). */
+td_tensor *td_offload_new(const char *place, int64_t count, td_dtype dtype);
 
 /* values.c */
 td_status td_shard_surround(td_sharding *sh);

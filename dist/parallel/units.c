@@ -193,23 +193,27 @@ static bool weave(const td_sharding *sh, const td_tensor *window)
     return all != NULL;
 }
 
-/* Memory that lasts as long as the model: of a file, or what a group exchanges. */
+/* Memory that lasts as long as the model: offloaded, or what a group exchanges. */
 static td_tensor *new_lasting(const td_sharding *sh, td_group *group, int64_t count)
 {
-    const td_tensor *like = td_params_flat(sh->ddp->params);
-    const char *folder = sh->ddp->options.offload;
-    td_device device = td_device_of(like);
-    return folder != NULL  ? td_offload_new(folder, count, like->dtype)
-           : group != NULL ? td_ddp_new_memory(group, device, count, like->dtype)
-                           : td_zeros(TD_SHAPE(count), like->dtype, device);
+    td_dtype dtype = td_params_flat(sh->ddp->params)->dtype;
+    const char *offload = sh->ddp->options.offload;
+    return offload != NULL ? td_offload_new(offload, count, dtype)
+           : group != NULL ? td_ddp_new_memory(group, sh->device, count, dtype)
+                           : td_zeros(TD_SHAPE(count), dtype, sh->device);
+}
+
+/* A unit's header, for good: its memory comes and goes. */
+static td_tensor *new_header(const td_sharding *sh, const td_shard_unit *u)
+{
+    td_dtype dtype = td_params_flat(sh->ddp->params)->dtype;
+    return td_new_away(TD_SHAPE(u->count), dtype, TD_ROW_MAJOR, sh->device, NULL);
 }
 
 /* This rank's window of the gradients and its window, or all, of the values; and what comes and
  * goes. Collective; the ranks agree on the outcome later. */
 static bool make_memory(td_sharding *sh, td_params_places *places)
 {
-    const td_tensor *like = td_params_flat(sh->ddp->params);
-    td_device device = td_device_of(like);
     bool own_values = sh->ddp->options.shard == TD_SHARD_PARAMETERS;
     int64_t length = sh->cuts[sh->count], window = length / sh->ranks;
     places->flat = new_lasting(sh, sh->group, own_values ? window : length);
@@ -217,9 +221,8 @@ static bool make_memory(td_sharding *sh, td_params_places *places)
     bool made = places->flat != NULL && places->flat_grad != NULL;
     for (int k = 0; made && k < sh->count; k++) {
         td_shard_unit *u = &sh->units[k];
-        td_shape shape = TD_SHAPE(u->count);
-        u->grads = td_new_away(shape, like->dtype, TD_ROW_MAJOR, device, NULL);
-        u->values = own_values ? td_new_away(shape, like->dtype, TD_ROW_MAJOR, device, NULL) : NULL;
+        u->grads = new_header(sh, u);
+        u->values = own_values ? new_header(sh, u) : NULL;
         made = u->grads != NULL && (u->values != NULL || !own_values);
     }
     return made && (!sh->woven || weave(sh, places->flat));

@@ -50,12 +50,12 @@ void td_shard_let_all_go(td_sharding *sh)
 static td_slot *find_slot(td_shard_unit *u, bool must)
 {
     td_sharding *sh = u->sharding;
-    if (u->value_home.memory != NULL) {
-        return &u->value_home;
+    if (u->home.value.memory != NULL) {
+        return &u->home.value;
     }
     td_slot *found = NULL;
-    for (int k = 0; k < TD_VALUE_SLOTS && (found == NULL || found->unit != NULL); k++) {
-        td_slot *slot = &sh->value_slots[k];
+    for (int k = 0; k < TD_SLOTS && (found == NULL || found->unit != NULL); k++) {
+        td_slot *slot = &sh->slots[k].value;
         if (slot->unit == NULL || (must && slot->unit != sh->current)) {
             found = slot;
         }
@@ -104,6 +104,16 @@ void td_shard_finish_gather(td_shard_unit *u)
     }
 }
 
+/* This rank's piece, from the host to where the gather puts it. */
+static td_tensor bring(const td_shard_unit *u, const td_slot *slot)
+{
+    td_tensor own = td_shard_own(u);
+    td_tensor place =
+        td_ddp_stretch(slot->memory, u->sharding->rank * td_numel(&own), td_numel(&own));
+    td_copy_(&place, &own);
+    return place;
+}
+
 /* Starts a gather if the values are not here, or have changed since they came. A slot is not the
  * unit's own storage, whose version therefore counts changes of the values alone. */
 static void ask(td_shard_unit *u, bool must)
@@ -129,6 +139,8 @@ static void ask(td_shard_unit *u, bool must)
     if (u->unpacks) {
         all = td_shard_packed_place(u, slot);
         own = td_shard_pack(u, slot);
+    } else if (u->sharding->landing != NULL) {
+        own = bring(u, slot);
     }
     td_status status = s->failure.status;
     if (status == TD_OK) {
@@ -259,17 +271,16 @@ td_status td_shard_surround(td_sharding *sh)
 /* Gives every unit memory of its own, or takes it away; the root has its own. */
 static td_status set_homes(td_sharding *sh, bool own)
 {
-    const td_tensor *flat = td_params_flat(sh->ddp->params);
     td_status status = TD_OK;
     sh->whole = false;
     td_shard_let_all_go(sh);
     for (int k = 0; k < sh->count; k++) {
         td_shard_unit *u = &sh->units[k];
         if (u != sh->root) {
-            td_free(u->value_home.memory);
-            u->value_home.memory =
-                own ? td_zeros(TD_SHAPE(u->count), flat->dtype, td_device_of(flat)) : NULL;
-            status = own && u->value_home.memory == NULL ? TD_E_NOMEM : status;
+            td_free(u->home.value.memory);
+            u->home.value.memory =
+                own ? td_zeros(TD_SHAPE(u->count), u->values->dtype, sh->device) : NULL;
+            status = own && u->home.value.memory == NULL ? TD_E_NOMEM : status;
         }
     }
     return status;

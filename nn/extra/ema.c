@@ -133,7 +133,6 @@ void td_ema_update(td_ema *ema)
 
 static void exchange(const td_ema *ema, td_tensor *a, td_tensor *b)
 {
-    const td_kernels *kernels = td_kernels_of(td_device_of(a));
     int64_t count = td_numel(a);
     td_begin_write(a, "td_ema_swap", TD_HERE); /* who has kept something of them must know */
     td_begin_write(b, "td_ema_swap", TD_HERE);
@@ -141,9 +140,9 @@ static void exchange(const td_ema *ema, td_tensor *a, td_tensor *b)
         int64_t n = count - at < SWAP_ELEMENTS ? count - at : SWAP_ELEMENTS;
         td_tensor one = td_params_part(a, at, n), other = td_params_part(b, at, n);
         td_tensor spare = td_params_part(ema->spare, 0, n);
-        kernels->copy(&spare, &one);
-        kernels->copy(&one, &other);
-        kernels->copy(&other, &spare);
+        td_copy_across(&spare, &one); /* which may be on another device (.offload of td_ddp) */
+        td_copy_across(&one, &other);
+        td_copy_across(&other, &spare);
     }
 }
 

@@ -133,20 +133,37 @@ static bool all_have_gradients(const td_params *params)
     return true;
 }
 
-static void unscale_gradients(const td_scaler *s, td_params *params)
+static void unscale_by(td_params *params, const td_tensor *numbers, td_tensor *found)
 {
-    const td_kernels *kernels = td_kernels_of(td_device_of(s->found));
-    td_fill_(s->found, 0);
+    const td_kernels *kernels = td_kernels_of(td_device_of(found));
+    td_fill_(found, 0);
     if (all_have_gradients(params)) {
-        kernels->unscale(td_params_flat_grad(params), s->numbers, s->found);
+        kernels->unscale(td_params_flat_grad(params), numbers, found);
         return;
     }
     for (int i = 0; i < td_params_count(params); i++) {
         td_tensor part, *grad = td_params_grad_here(params, i, &part);
         if (grad != NULL) {
-            kernels->unscale(grad, s->numbers, s->found);
+            kernels->unscale(grad, numbers, found);
         }
     }
+}
+
+static void unscale_gradients(const td_scaler *s, td_params *params)
+{
+    td_device device = td_device_of(td_params_flat_grad(params));
+    if (td_same_device(device, td_device_of(s->numbers))) {
+        unscale_by(params, s->numbers, s->found);
+        return;
+    }
+    /* The loss is on a GPU, and the gradients' window is offloaded. */
+    td_tensor *numbers = td_clone_as(s->numbers, TD_F64, device);
+    td_tensor *found = td_clone_as(s->found, TD_I32, device);
+    TD_REQUIRE(numbers != NULL && found != NULL, TD_HERE, "td_scaler_unscale: %s", td_last_error());
+    unscale_by(params, numbers, found);
+    td_copy_(s->found, found);
+    td_free(numbers);
+    td_free(found);
 }
 
 /* Where ranks have a part of the gradients each, what one finds counts for all. */
@@ -172,11 +189,13 @@ bool td_scaler_unscale(td_scaler *scaler, td_params *params)
                            .most = MOST_SCALE,
                            .patience = scaler->options.patience,
                            .unseen = captured };
-    td_device device = td_device_of(td_params_flat(params));
-    require_numbers(scaler, device);
+    if (scaler->numbers == NULL) { /* no loss has been scaled yet */
+        require_numbers(scaler, td_device_of(td_params_flat(params)));
+    }
     unscale_gradients(scaler, params);
     tell_ranks(scaler, params);
-    td_kernels_of(device)->adapt_scale(scaler->numbers, scaler->found, &rule);
+    td_kernels_of(td_device_of(scaler->numbers))
+        ->adapt_scale(scaler->numbers, scaler->found, &rule);
     if (captured) {
         TD_REQUIRE(scaler->of == NULL || scaler->of == params, TD_HERE,
                    "td_scaler_unscale: in captured steps a loss scaler is for one model; make one "
