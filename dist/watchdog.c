@@ -61,6 +61,20 @@ static void end_it(td_group *group, const running *r)
     td_group_break(group, TD_E_TIMEOUT, text);
 }
 
+/* Breaks the group if the engine sees that another rank has died: not all that waits is told. */
+static void look_for_dead(td_group *group, const running *r)
+{
+    const td_engine_type *type = group->engine_type;
+    if (r->begun > 0 && type->look != NULL) {
+        td_status status = type->look(group->engine);
+        if (status != TD_OK) {
+            char text[TD_CAUSE_BYTES];
+            snprintf(text, sizeof text, "%s", td_last_error());
+            td_group_break(group, status, text);
+        }
+    }
+}
+
 /* Always false: the next group has its turn. */
 static bool check(td_group *group)
 {
@@ -68,6 +82,7 @@ static bool check(td_group *group)
     if (r.begun > 0 && td_clock() >= r.c.deadline) {
         end_it(group, &r);
     }
+    look_for_dead(group, &r);
     td_device_look(group);
     return false;
 }

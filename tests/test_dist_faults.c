@@ -3,6 +3,7 @@
 // run: waits
 #include "tensor/clock.h"
 #include "dist/collectives.h"
+#include "dist/group.h"
 #include "tests/dist_faults.h"
 #include "tests/sanitized.h"
 
@@ -59,6 +60,50 @@ static int die(way how)
         break;
     }
     return 0;
+}
+
+/* One rank's data is on its way to all, when one that has asked for it dies: the first waits for
+ * nothing but the end of its sends. */
+static int with_a_death_in_a_broadcast(int rank, int size, void *arg)
+{
+    const int victim = size - 1;
+    (void)arg;
+    procs_init(rank, size, 60);
+    REQUIRE_OK(td_barrier(NULL));
+    td_tensor *t = td_zeros(TD_SHAPE(1 << 24), TD_F32, TD_CPU);
+    td_work *work;
+    uint64_t before = td_group_moved(td_dist_world());
+    REQUIRE_OK(td_broadcast(NULL, t, 0, &work));
+    while (rank == victim && td_group_moved(td_dist_world()) == before) {
+        td_sleep(1e-5);
+    }
+    if (rank == victim) {
+        die(BY_SIGKILL);
+    }
+    td_status status = td_work_wait(work, 0);
+    REQUIRE(status == TD_E_PEER || rank > 0); /* the others may have all by then */
+    status = status == TD_OK ? td_barrier(NULL) : status;
+    double after = td_clock() - *fault_at;
+    char first[512];
+    snprintf(first, sizeof first, "%s", td_last_error());
+    REQUIRE(status == TD_E_PEER && after < fault_patience());
+    td_free(t);
+    td_fail(status, "%s", first);
+    return fault_report(status);
+}
+
+static void test_death_in_a_broadcast(void **state)
+{
+    (void)state;
+    static procs_end ends[RANKS];
+    for (int i = 0; i < fault_repeats(); i++) {
+        fault_run(RANKS, LIMIT, with_a_death_in_a_broadcast, NULL, ends);
+        for (int r = 0; r < RANKS - 1; r++) {
+            assert_survived(ends, r);
+            procs_assert_says(ends, r, "rank 2 (pid ");
+            procs_assert_says(ends, r, ") has died");
+        }
+    }
 }
 
 /* What the survivors are waiting in. */
@@ -386,6 +431,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_death_in_every_way),
         cmocka_unit_test(test_death_everywhere),
+        cmocka_unit_test(test_death_in_a_broadcast),
         cmocka_unit_test(test_death_after_the_last),
         cmocka_unit_test(test_death_before_the_group),
         cmocka_unit_test(test_stopped),

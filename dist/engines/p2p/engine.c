@@ -7,6 +7,7 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <math.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <stddef.h>
@@ -15,7 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const double PARTING = 0.2;  /* seconds for sending the last messages */
+static const double PARTING = 1.0;  /* seconds for sending the last messages, behind data; longer
+                                       than a round of the watchdog: see gloo_look */
 static const double LINGER = 2.0;   /* seconds for small messages that were not received yet */
 static const double BACKSTOP = 5.0; /* seconds after the deadline */
 
@@ -92,16 +94,27 @@ double td_p2p_patience(const td_collective *c)
 
 /* ---- failing ---- */
 
-/* Whether rank r's parting has arrived. *closed: the link to rank r is closed. */
-static bool has_parted(td_p2p_engine *g, int r, bool *closed)
+/* Whether rank r's parting has arrived. *closed: when the link to rank r was first seen closed; 0:
+ * it is open. Any thread. */
+static bool has_parted(td_p2p_engine *g, int r, double *closed)
 {
     td_p2p_peer *peer = &g->peers[r];
-    if (!peer->parted) {
+    pthread_mutex_lock(&g->lock);
+    if (!peer->parted && peer->closed == 0.0) {
         td_p2p_result result = g->api->wait_recv(peer->parting_buffer, 0);
         peer->parted = result == TD_P2P_OK;
-        *closed = *closed || result == TD_P2P_FAILED;
+        peer->closed = result == TD_P2P_FAILED ? td_clock() : 0.0;
     }
-    return peer->parted;
+    bool parted = peer->parted;
+    *closed = peer->closed;
+    pthread_mutex_unlock(&g->lock);
+    return parted;
+}
+
+bool td_p2p_is_closed(td_p2p_engine *g, int r)
+{
+    double closed;
+    return has_parted(g, r, &closed) || closed > 0.0;
 }
 
 static td_status fail_with_own_reason(td_p2p_engine *g)
@@ -115,26 +128,37 @@ static td_status fail_with_own_reason(td_p2p_engine *g)
     return status;
 }
 
-/* Fails with the cause if a rank has left; TD_OK: none has, as far as known. words: the library's.
- */
-static td_status find_cause(td_p2p_engine *g, const char *words)
+/* Fails with the cause if a rank has failed or died; TD_OK: none has, as far as known. Who hears of
+ * a death closes its links, too, so the dead rank is the one whose link was closed first, before
+ * `until`. *left: a rank that has left as planned, or -1. words: the library's. */
+static td_status find_failure(td_p2p_engine *g, double until, const char *words, int *left)
 {
-    int dead = -1, left = -1;
+    int dead = -1;
+    *left = -1;
     for (int r = 0; r < g->size; r++) {
-        bool closed = false;
+        double closed;
         if (r == g->rank) {
             continue;
         }
         if (has_parted(g, r, &closed) && g->peers[r].parting.status != TD_OK) {
             return td_fail((td_status)g->peers[r].parting.status, "%s", g->peers[r].parting.reason);
         }
-        left = g->peers[r].parted && left < 0 ? r : left;
-        dead = closed && dead < 0 ? r : dead;
+        *left = g->peers[r].parted && *left < 0 ? r : *left;
+        if (closed > 0.0 && closed < until) {
+            dead = r;
+            until = closed;
+        }
     }
-    if (dead >= 0) {
-        return td_fail(TD_E_PEER, "rank %d (%s) has died, or its host has (%s: %s)", dead,
-                       g->peers[dead].process, g->api->name, words);
-    }
+    return dead < 0 ? TD_OK
+                    : td_fail(TD_E_PEER, "rank %d (%s) has died, or its host has (%s: %s)", dead,
+                              g->peers[dead].process, g->api->name, words);
+}
+
+/* Fails also if a rank has left as planned. */
+static td_status find_cause(td_p2p_engine *g, const char *words)
+{
+    int left;
+    TD_TRY(find_failure(g, INFINITY, words, &left));
     return left >= 0
                ? td_fail(TD_E_PEER, "rank %d (%s) has left the group", left, g->peers[left].process)
                : TD_OK;
@@ -390,6 +414,15 @@ static double p2p_cpu_seconds(void *engine)
     return g->api->cpu_seconds != NULL ? g->api->cpu_seconds() : 0.0;
 }
 
+/* libgloo does not tell who waits for the end of a send that the other rank has died. All ranks see
+ * a closed link in one round of their watchdogs before one of them closes its own. */
+static td_status gloo_look(void *engine)
+{
+    static const double ROUNDS = 0.5; /* seconds */
+    int left;
+    return find_failure(engine, td_clock() - ROUNDS, "its connection is closed", &left);
+}
+
 static uint64_t p2p_moved(void *engine)
 {
     return atomic_load(&((td_p2p_engine *)engine)->moved);
@@ -403,6 +436,7 @@ static const td_engine_type td_gloo_engine = {
     .poll = td_p2p_poll,
     .abort = p2p_abort,
     .entered = p2p_entered,
+    .look = gloo_look,
     .cpu_seconds = p2p_cpu_seconds,
     .moved = p2p_moved,
     .destroy = p2p_destroy,

@@ -187,6 +187,9 @@ td_status td_p2p_poll(void *engine, void *handle, bool *done)
     if (result == TD_P2P_OK && status == TD_OK) {
         result = look(g, r, r->data, &r->data_done);
     }
+    if (result == TD_P2P_NOT_YET && r->sends && td_p2p_is_closed(g, r->c->peer)) {
+        result = TD_P2P_FAILED;
+    }
     if (result != TD_P2P_OK && result != TD_P2P_NOT_YET) {
         status = td_p2p_fail(g, result);
     }

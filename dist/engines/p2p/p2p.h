@@ -45,6 +45,7 @@ typedef struct td_p2p_peer {
     char process[TD_P2P_PROCESS_BYTES]; /* "pid 1234 on node2" */
     td_p2p_buffer *heard_buffer, *parting_buffer;
     bool parted;             /* `parting` has arrived */
+    double closed;           /* when the link was first seen closed; 0: it is open */
     uint64_t sent, received; /* numbers of messages */
 } td_p2p_peer;
 
@@ -81,6 +82,9 @@ uint64_t td_p2p_slot(td_p2p_use use, uint64_t turn, const td_collective *c);
 
 /* Fails with the cause of a failed transfer, if it can be found. */
 td_status td_p2p_fail(td_p2p_engine *g, td_p2p_result result);
+
+/* Whether rank r has left, or its connection is closed. */
+bool td_p2p_is_closed(td_p2p_engine *g, int r);
 
 /* Fails if rank r's header does not agree with c. */
 td_status td_p2p_compare(const td_p2p_engine *g, const td_collective *c, int r,

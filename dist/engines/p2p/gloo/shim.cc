@@ -2,6 +2,7 @@
 #include "dist/engines/p2p/gloo/backoff.h"
 #include "dist/engines/p2p/api.h"
 
+#include <gloo/common/error.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/context.h>
@@ -16,6 +17,8 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -164,10 +167,13 @@ class Context final : public gloo::rendezvous::Context
 struct td_p2p {
     std::shared_ptr<gloo::transport::Device> device;
     std::shared_ptr<Context> context;
+    std::mutex lock;
+    std::set<td_p2p_buffer *> waiting; /* buffers whose waits an interruption must end */
 };
 
 struct td_p2p_buffer {
     std::unique_ptr<gloo::transport::UnboundBuffer> unbound;
+    td_p2p *gloo;
 };
 
 static td_p2p_result open_p2p(td_p2p **out, const td_p2p_options *options)
@@ -193,7 +199,11 @@ static td_p2p_buffer *make_buffer(td_p2p *gloo, void *memory, size_t bytes, td_p
     guarded([&] {
         std::unique_ptr<td_p2p_buffer> made(new td_p2p_buffer);
         made->unbound = gloo->context->createUnboundBuffer(memory, bytes);
-        if (manner != TD_P2P_WAITS) {
+        made->gloo = gloo;
+        if (manner == TD_P2P_WAITS) {
+            const std::lock_guard<std::mutex> guard(gloo->lock);
+            gloo->waiting.insert(made.get());
+        } else {
             /* From now on a wait for what is not there throws this, or what comes after it. */
             static const std::exception_ptr not_yet = std::make_exception_ptr(NotYet());
             buffer_signal(made->unbound.get(), not_yet);
@@ -205,7 +215,13 @@ static td_p2p_buffer *make_buffer(td_p2p *gloo, void *memory, size_t bytes, td_p
 
 static void free_buffer(td_p2p_buffer *buffer)
 {
-    guarded([&] { delete buffer; });
+    guarded([&] {
+        {
+            const std::lock_guard<std::mutex> guard(buffer->gloo->lock);
+            buffer->gloo->waiting.erase(buffer);
+        }
+        delete buffer;
+    });
 }
 
 static td_p2p_result send(td_p2p_buffer *buffer, int rank, uint64_t slot, size_t offset,
@@ -239,7 +255,15 @@ static const char *error()
 
 static void interrupt(td_p2p *gloo, const char *reason)
 {
-    guarded([&] { context_signal(gloo->context->transport(), reason); });
+    guarded([&] {
+        context_signal(gloo->context->transport(), reason);
+        /* A pair that closes tells what is to be received, but not what it has begun to send. */
+        const auto failure = std::make_exception_ptr(gloo::IoException(reason));
+        const std::lock_guard<std::mutex> guard(gloo->lock);
+        for (auto *buffer : gloo->waiting) {
+            buffer_signal(buffer->unbound.get(), failure);
+        }
+    });
 }
 
 static void close_p2p(td_p2p *gloo)
