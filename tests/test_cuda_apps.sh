@@ -77,4 +77,10 @@ awk -v a="$of_gpus" -v b="$(step_of)" 'BEGIN { exit !(a > 0 && (a - b) ^ 2 < (0.
 tap $? 'the same loss' "$work/out"
 fails 'more GPUs than there are' 134 'cuda:2 cannot be used: there are 2 GPUs here' \
     env TANDEM_DEVICE=cuda "$apps/cifar_dp" --limit 8 --devices 3 --epochs 1
+
+two=("$app" --limit 4 --batch-size 2 --workers 1 --lr 0.0001 --device cuda --spawn 2 --epochs 2 --shard parameters)
+works 'two GPUs with a window each' "${two[@]}" --log-dir shared
+works "windows in the host's memory" "${two[@]}" --offload cpu --log-dir host
+says 'it says so' "^the optimizer's state, gradients and values are cut into 2 windows"
+near "the same losses with windows in the host's memory" shared host
 done_testing

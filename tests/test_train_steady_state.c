@@ -1,7 +1,9 @@
 /* After the third step a training step calls no malloc, grows no memory, and uses the same
  * addresses as the step before. */
-#include "tests/train_job.h"
+#include "tests/dist_procs.h"
 #include "tests/sanitized.h"
+#include "tests/shard_run.h"
+#include "tests/train_job.h"
 #include "tensor/extend.h"
 
 #include <stdarg.h>
@@ -161,9 +163,39 @@ static void test_loader_and_mlp(void **state)
     td_dataset_free(images);
 }
 
+/* Of ranks that share what they keep, too: units' memory comes and goes without the allocator. */
+static int run_sharded(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    for (int way = TD_SHARD_NONE; way < SHARD_WAYS; way++) {
+        shard_case c = { .kind = JOB_CONV_BLOCKS, .rule = ADAM };
+        shard_run r;
+        shard_open(&r, &c, way, rank);
+        for (int i = 0; i < WARM_UP; i++) {
+            shard_step(&r, &c);
+        }
+        long calls = atomic_load(&allocations);
+        for (int i = 0; i < STEPS; i++) {
+            shard_step(&r, &c);
+        }
+        REQUIRE(!COUNTS_ALLOCATIONS || (calls > 0 && atomic_load(&allocations) == calls));
+        shard_close(&r);
+    }
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_sharded(void **state)
+{
+    (void)state;
+    procs_succeed(2, 60.0, run_sharded, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sharded), /* before this process has threads */
         cmocka_unit_test(test_resnet),
         cmocka_unit_test(test_loader_and_mlp),
     };
