@@ -189,7 +189,14 @@ static void run_grad(const td_batch_norm_grad_args *a, td_cuda_norm_grad *grad)
     if ((a->training && a->dx) || a->dweight || a->dbias) {
         grad->sums = td_cuda_sums_of(&m, NULL, device);
     }
+    grad->early_dadd =
+        grad->sums.partial && grad->mask == TD_CUDA_MASK_Y && grad->dadd && !grad->accumulate_dadd;
     td_cuda_launch_norm_grad_sums(&m, grad, stream);
+    if (grad->early_dadd) {
+        grad->mask = TD_CUDA_MASK_NONE;
+        grad->dy = grad->dadd;
+        grad->dadd = NULL;
+    }
     if (grad->dx || grad->dadd) {
         m = td_cuda_matrix_of(rows, channels, a->x->dtype, packs, TD_CUDA_MATRIX_ELEMENTS);
         td_cuda_launch_norm_grad_apply(&m, grad, stream);

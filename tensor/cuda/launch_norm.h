@@ -89,13 +89,15 @@ typedef struct td_cuda_norm_grad {
     bool training;
     void *dx, *dadd; /* NULL: not wanted. dx may be dy. */
     bool accumulate_dx, accumulate_dadd;
+    bool early_dadd; /* dadd = g is written with the sums; the second pass reads it instead of dy
+                        and y */
     td_cuda_channel dweight, dbias;
     bool accumulate_dweight, accumulate_dbias;
     td_cuda_sums sums; /* partial NULL: nobody needs them; total is not used */
     void *constants;   /* T [3][channels]: a, b, c of dx = a g + b (x - mean) + c */
 } td_cuda_norm_grad;
 
-/* dweight, dbias and the constants, by the sums of g and of g (x - mean). */
+/* dweight, dbias and the constants, by the sums of g and of g (x - mean); with early_dadd, dadd. */
 void td_cuda_launch_norm_grad_sums(const td_cuda_matrix *m, const td_cuda_norm_grad *grad,
                                    cudaStream_t stream);
 /* dx and dadd. */

@@ -32,7 +32,7 @@ extern "C" td_cuda_matrix td_cuda_matrix_of(int64_t rows, int64_t channels, td_d
 /* moments: mean and sum of squares about it, by way of sums about the channel's first element,
  * which is one of those that are added up. Otherwise sums, and sums of squares. */
 template <class S, int V>
-__global__ void __launch_bounds__(TD_CUDA_THREADS, 3)
+__global__ void __launch_bounds__(TD_CUDA_THREADS, 2)
     channel_sums(td_cuda_matrix m, td_cuda_sums sums, const void *x, bool moments)
 {
     typedef typename td_computed<S>::type T;

@@ -45,10 +45,10 @@ __device__ static inline void finish_channel(const td_cuda_matrix &m, const td_c
     put_channel(grad.dweight, c, grad.accumulate_dweight, gx * inv_std);
 }
 
-enum { ROWS = 2 }; /* that a thread loads at once, of two or three matrices */
+enum { ROWS = 4 }; /* that a thread loads at once, of two or three matrices */
 
 template <class S, int V>
-__global__ void __launch_bounds__(TD_CUDA_THREADS, 3)
+__global__ void __launch_bounds__(TD_CUDA_THREADS, 2)
     norm_grad_sums(td_cuda_matrix m, td_cuda_norm_grad grad)
 {
     typedef typename td_computed<S>::type T;
@@ -75,9 +75,16 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS, 3)
                                 shift[v]);
                 sum_g += g;
                 sum_gx = FMA(g, from - mean[v], sum_gx);
+                dy[i].at[v] = td_put<S>(g); /* dy or 0 */
             }
             both[0][v] += (double)sum_g;
             both[1][v] += (double)sum_gx;
+        }
+        for (int i = 0; grad.early_dadd && i < ROWS; i++) {
+            int64_t row = r + i * s.members;
+            if (row < s.end) {
+                td_store_pack<V>((S *)grad.dadd + row * m.channels + s.channel, dy[i]);
+            }
         }
     }
     channel_totals all;
