@@ -22,6 +22,9 @@ says 'and with SyncBatchNorm' 'rank 0 of 2 on .*: with SyncBatchNorm: the joined
 says 'and sharded' 'rank 1 of 2 on cuda:1: sharded: the weights without sharding within 0$'
 ranks "$ddp" die >"$work/out" 2>&1 </dev/null
 says 'a killed rank: the other is told, with its name' 'rank 0 was told: .*rank 1'
+TANDEM_EMULATE_NCCL=notices ranks "$ddp" die >"$work/out" 2>&1 </dev/null
+says 'also where NCCL fails first, which names no rank' \
+    'rank 0 was told: .*remote process exited.*; .*rank 1'
 
 works 'two ranks, captured' ranks "$worker" equal
 says 'the same bits, with buffers' 'rank 0 of 2: pictures, the same bits: 6 as ever, 1 recorded, 9 replayed$'

@@ -11,6 +11,7 @@
 #include "tensor/hooks.h"
 #include "tensor/storage.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -300,6 +301,15 @@ static td_status look_for_dead(const td_group *group, double waited)
     return looks && waited >= LONG ? group->engine_type->look(group->engine) : TD_OK;
 }
 
+/* An error of NCCL's may come first, and names no rank: adds which one has died. */
+static void add_dead(const td_group *group, char *text, size_t size)
+{
+    size_t used = strlen(text);
+    if (look_for_dead(group, HUGE_VAL) != TD_OK) {
+        snprintf(text + used, size - used, "; %s", td_last_error());
+    }
+}
+
 /* Another thread may make the engine meanwhile: it is complete once group->device_engine is set. */
 void td_device_look(td_group *group)
 {
@@ -315,11 +325,15 @@ void td_device_look(td_group *group)
     double begun = 0.0;
     char text[TD_CAUSE_BYTES];
     td_status status = e->type->look(e, &oldest, &begun);
-    if (status == TD_OK && begun > 0.0) {
+    bool failed = status != TD_OK;
+    if (!failed && begun > 0.0) {
         status = look_for_dead(group, td_clock() - begun);
     }
     if (status != TD_OK) {
         snprintf(text, sizeof text, "rank %d: %s", group->rank, td_last_error());
+        if (failed) {
+            add_dead(group, text, sizeof text);
+        }
         td_group_break(group, status, text);
     } else if (begun > 0.0 && td_clock() >= oldest.deadline) {
         break_over(group, e, &oldest, "is not done", td_clock() - begun);

@@ -1,7 +1,9 @@
 /* NCCL for emulated GPUs, whose ranks are processes of this host ($TANDEM_NCCL=emulated). A
  * collective is work of a stream that waits for the other ranks when it is run: all of them meet in
  * shared memory, piece by piece. Communicators do not block; aborting one ends its waits, and then
- * blocks, as NCCL does, until the program has freed all graphs with collectives. */
+ * blocks, as NCCL does, until the program has freed all graphs with collectives. With
+ * $TANDEM_EMULATE_NCCL=notices a communicator fails when a rank's process has ended, as NCCL does
+ * where a connection is closed. */
 #include "dist/engines/nccl/nccl_api.h"
 
 #include "cuda_runtime_api.h"
@@ -19,11 +21,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RANKS = 8, PIECE = 1 << 18, CALLS = 2 * RANKS, INVALID = 4, SYSTEM = 2 };
+enum { RANKS = 8, PIECE = 1 << 18, CALLS = 2 * RANKS, INVALID = 4, SYSTEM = 2, REMOTE = 6 };
 
 typedef struct shared {
     atomic_uint_fast64_t arrived[RANKS]; /* at so many meetings */
-    atomic_int joined[RANKS];
+    atomic_int joined[RANKS];            /* the rank's process */
     _Alignas(64) char slot[RANKS][PIECE];
 } shared;
 
@@ -240,18 +242,36 @@ static td_nccl_result init_rank_config(td_nccl_comm *made, int size, td_nccl_id 
         return (td_nccl_result)SYSTEM;
     }
     c->s = memory;
-    atomic_store(&c->s->joined[rank], 1);
+    atomic_store(&c->s->joined[rank], (int)getpid());
     *made = c;
     return TD_NCCL_IN_PROGRESS;
+}
+
+/* Whether a process has ended, if its parent knows or not. */
+static bool has_ended(int process)
+{
+    char path[64], state;
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    FILE *file = fopen(path, "r");
+    bool read = file != NULL && fscanf(file, "%*d (%*[^)]) %c", &state) == 1;
+    if (file != NULL) {
+        fclose(file);
+    }
+    return !read || state == 'Z';
 }
 
 static td_nccl_result async_error(td_nccl_comm of, int *result)
 {
     comm *c = of;
+    const char *wish = getenv("TANDEM_EMULATE_NCCL");
+    bool notices = wish != NULL && strcmp(wish, "notices") == 0;
     *result = TD_NCCL_SUCCESS;
     for (int r = 0; r < c->size; r++) {
-        if (atomic_load(&c->s->joined[r]) == 0) {
+        int process = atomic_load(&c->s->joined[r]);
+        if (process == 0) {
             *result = TD_NCCL_IN_PROGRESS;
+        } else if (notices && has_ended(process)) {
+            *result = REMOTE;
         }
     }
     return TD_NCCL_SUCCESS;
@@ -361,7 +381,10 @@ static td_nccl_result recv(void *out, size_t count, int type, int peer, td_nccl_
 
 static const char *error_string(int result)
 {
-    return result == INVALID ? "invalid argument" : result == SYSTEM ? strerror(errno) : "no error";
+    return result == INVALID  ? "invalid argument"
+           : result == SYSTEM ? strerror(errno)
+           : result == REMOTE ? "remote process exited"
+                              : "no error";
 }
 
 static const char *last_error(td_nccl_comm c)
