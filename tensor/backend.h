@@ -87,6 +87,11 @@ typedef struct td_backend {
      * what is missing and where it was looked for. */
     td_status (*library)(const char *title, const char *file, void **library);
 
+    /* Checks, without waiting, that the elements of an index (i64) lie in [0, limit); if one does
+     * not, the next download is fatal, at `at`. op, what: literals. false: ask the kernels. */
+    bool (*check_later)(const td_tensor *index, int64_t limit, const char *op, const char *what,
+                        td_site at);
+
     const td_streams *streams;
     const td_graphs *graphs; /* NULL: its work cannot be recorded */
 } td_backend;

@@ -51,6 +51,7 @@ struct DLManagedTensor *td_to_dlpack_at(const td_tensor *t, td_site at)
         .shape = view->shape,
         .strides = view->stride,
     };
+    t->storage->exported = true;
     managed->manager_ctx = view;
     managed->deleter = delete_exported;
     return managed;

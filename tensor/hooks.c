@@ -1,5 +1,7 @@
 #include "tensor/hooks.h"
 
+#include "tensor/backend.h"
+
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -101,7 +103,11 @@ void td_not_recordable(const char *format, ...)
 bool td_checked_by_device(const td_tensor *index, int64_t limit, const char *op, const char *what,
                           td_site at)
 {
-    return recorder != NULL && recorder->check_indices(recorder, index, limit, op, what, at);
+    if (recorder != NULL) {
+        return recorder->check_indices(recorder, index, limit, op, what, at);
+    }
+    const td_backend *backend = td_backend_of(td_device_of(index));
+    return backend != NULL && backend->check_later(index, limit, op, what, at);
 }
 
 const void *td_step_numbers(void *own, size_t bytes, td_fill_fn fill, void *user)

@@ -55,8 +55,10 @@ void td_recorder_set(td_recorder *r);
 /* Says why the running step cannot be repeated by the device: a value comes to the host, say. */
 void td_not_recordable(const char *format, ...) __attribute__((format(printf, 1, 2), cold));
 
-/* Whether the device checks, and tells when results are read, that the elements of an index (i64)
- * lie in [0, limit). false: ask kernels->indices_in_range. */
+/* Whether the device checks that the elements of an index (i64) lie in [0, limit), and an index
+ * that does not is a fatal error when a value of the device is next read. Nobody waits for the
+ * check, so the kernels that read the index must bear any value. false: ask
+ * kernels->indices_in_range. */
 bool td_checked_by_device(const td_tensor *index, int64_t limit, const char *op, const char *what,
                           td_site at);
 

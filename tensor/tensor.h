@@ -63,6 +63,7 @@ typedef struct td_storage {
     unsigned char kind; /* td_storage_kind in tensor/storage.h */
     bool released;      /* the memory is not there: the step may use it for another tensor, or it is
                            a parameter's values that sharding keeps on other ranks for now */
+    bool exported;      /* other libraries may write the memory, which `version` does not count */
     void *owner;        /* depends on kind: the arena, or the storage that this one borrows from */
 } td_storage;
 

@@ -6,6 +6,7 @@
 #include "autograd/tape.h"
 #include "tensor/extend.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -172,11 +173,36 @@ static void test_products_of_unaligned_memory(void **state)
     }
 }
 
+/* Nobody waits for the check of labels: the loss is NaN, and reading it is fatal. */
+static void test_a_wrong_label_is_reported_when_a_value_is_read(void **state)
+{
+    (void)state;
+    td_device device;
+    if (td_device_parse("cuda:0", &device) != TD_OK) {
+        skip();
+    }
+    td_tensor *x = td_zeros(TD_SHAPE(2, 3), TD_F32, device);
+    td_tensor *right = td_from((int64_t[]){ 0, 2 }, TD_SHAPE(2), TD_I64, device);
+    td_tensor *wrong = td_from((int64_t[]){ 0, 3 }, TD_SHAPE(2), TD_I64, device);
+    td_step_begin();
+    td_tensor *good = td_cross_entropy(x, right), *bad = td_cross_entropy(x, wrong);
+    expect_fatal("cross_entropy: label 3, number 1 of its tensor, is out of range: it must be 0 to "
+                 "2 (found by the device, and reported when a value was read)",
+                 (void)td_item(good));
+    assert_true(isnan(td_item(bad)));
+    assert_true(fabs(td_item(td_cross_entropy(x, right)) - log(3.0)) < 1e-6);
+    td_step_end();
+    td_free(x);
+    td_free(right);
+    td_free(wrong);
+}
+
 int main(void)
 {
     const struct CMUnitTest others[] = {
         cmocka_unit_test(test_operands_must_be_together),
         cmocka_unit_test(test_products_of_unaligned_memory),
+        cmocka_unit_test(test_a_wrong_label_is_reported_when_a_value_is_read),
     };
     return ops_cases_run("cuda_ops", others, sizeof others / sizeof *others, test_case);
 }

@@ -11,6 +11,7 @@
 #include "nn/module.h"
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
+#include "tensor/storage.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -246,6 +247,8 @@ static void muon_run(td_optim *o, const td_kernels *k, td_tensor *flat, const td
         const td_optim_slice *table = td_step_numbers(w->update_slices, bytes, copy_updates, o);
         k->sgd(flat, w->update, NULL, table, count);
     }
+    /* Written more than once: a device's copy of what the first pass left is out of date. */
+    td_begin_write(flat, "td_optim_step", TD_HERE);
 }
 
 static void muon_free(td_optim *o)

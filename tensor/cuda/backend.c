@@ -36,6 +36,7 @@ const td_backend *td_cuda_backend(void)
         .release = td_cuda_release,
         .wait = wait,
         .library = td_cuda_library_open,
+        .check_later = td_cuda_check_later,
         .streams = &td_cuda_streams,
         .graphs = &td_cuda_graphs,
     };

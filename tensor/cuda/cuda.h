@@ -54,27 +54,49 @@ enum { TD_CUDA_FETCH_MAX = 256 };
 void td_cuda_fetch(td_device device, void *host, const void *memory, size_t bytes,
                    const char *operation);
 
+/* checks.c: checks that an index (i64) lies in [0, limit), without waiting: the next td_cuda_fetch
+ * reports what was found, with `at`. Texts are literals. false: too many checks are under way. */
+enum { TD_CUDA_CHECKS = 16 };
+bool td_cuda_check_later(const td_tensor *index, int64_t limit, const char *op, const char *what,
+                         td_site at);
+/* For td_cuda_fetch: asks for what was found (room for 2 * TD_CUDA_CHECKS numbers) before the host
+ * waits; afterwards, fatal if an index was out of range. */
+void td_cuda_fetch_checks(td_cuda *gpu, double *faults);
+void td_cuda_report_checks(td_cuda *gpu, const double *faults);
+
 /* memory.c: persistent memory, as tensor/backend.h says. */
 void *td_cuda_take(td_device device, size_t bytes);
 void td_cuda_give(td_device device, void *memory);
 
 void td_cuda_release_kept(td_device device); /* what was given back and is kept for the next one */
 
-/* A 16-bit copy of a block, which is given back with it; and from what it was made, NULL: from
- * nothing yet. */
+/* A 16-bit copy of a block's f32 numbers, which is given back with the block. */
 typedef struct td_cuda_half {
-    void *memory;
-    const void *thread;
-    uint64_t step;
-    uint32_t version;
+    void *memory; /* NULL: there is none */
+    const td_storage *from;
     td_dtype dtype;
-    bool recorded;
+    uint32_t version; /* from's, of which it is the copy */
+    uint64_t epoch;   /* halves.c */
+    struct td_cuda_half *next;
 } td_cuda_half;
 td_cuda_half *td_cuda_half_beside(td_device device, const void *block);
 
-/* halves.c: t's elements, f32, as they are now, in 16 bits: with t's strides, until the step ends
- * or t's storage is written. NULL: there is no such copy (t needs no gradient, memory is short). */
+/* halves.c: t's elements, f32, as they are now, in 16 bits: with t's strides, until t's storage is
+ * written. NULL: there is no such copy (t needs no gradient, memory is short). */
 void *td_cuda_half_of(const td_tensor *t, td_dtype dtype);
+
+/* For a kernel that is to write some of t's storage, as the only one since td_begin_write: the copy
+ * to be written, too, whose version then becomes the storage's; NULL: there is none. */
+td_cuda_half *td_cuda_half_to_write(const td_tensor *t);
+
+void td_cuda_half_drop(td_device device, td_cuda_half *half);
+
+/* For graphs.c. At the end of a recording, whatever comes of it; the result is for
+ * td_cuda_halves_launched. Before and after a launch; when a graph is freed. */
+uint64_t td_cuda_halves_record(td_device device);
+void td_cuda_halves_launch(td_device device);
+void td_cuda_halves_launched(td_device device, uint64_t recorded);
+void td_cuda_halves_forget(td_device device);
 
 /* stretch.c: step memory, as tensor/backend.h says. */
 void *td_cuda_reserve(td_device device, size_t *bytes);

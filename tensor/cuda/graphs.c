@@ -1,8 +1,10 @@
-/* The compute stream's work as a CUDA graph. */
+/* The compute stream's work as a CUDA graph, with the 16-bit copies that it reads (halves.c). */
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/launch_index.h"
 #include "tensor/staged.h"
 #include "tensor/extend.h"
+
+#include <stdlib.h>
 
 static td_status status_of(cudaError_t error, const char *what)
 {
@@ -19,27 +21,56 @@ static td_status begin(td_device device)
         "beginning to record a graph");
 }
 
-static td_status end(td_device device, void **graph)
+typedef struct graph {
+    cudaGraphExec_t made;
+    uint64_t halves;
+} graph;
+
+static td_status finish(td_device device, graph *g)
 {
     cudaGraph_t recorded = NULL;
-    cudaGraphExec_t made = NULL;
+    g->halves = td_cuda_halves_record(device);
     TD_TRY(status_of(cudaStreamEndCapture(td_cuda_of(device)->stream, &recorded),
                      "recording a graph"));
-    td_status status = status_of(cudaGraphInstantiate(&made, recorded, 0), "making a graph");
+    td_status status = status_of(cudaGraphInstantiate(&g->made, recorded, 0), "making a graph");
     (void)td_cuda_tried(cudaGraphDestroy(recorded));
-    *graph = made;
     return status;
 }
 
-static td_status launch(td_device device, void *graph)
+static td_status end(td_device device, void **made)
 {
-    return status_of(cudaGraphLaunch(graph, td_cuda_of(device)->stream), "launching a graph");
+    graph g = { .made = NULL };
+    td_status status = finish(device, &g);
+    graph *kept = status == TD_OK ? malloc(sizeof *kept) : NULL;
+    if (kept != NULL) {
+        *kept = g;
+        *made = kept;
+        return TD_OK;
+    }
+    td_cuda_halves_forget(device);
+    if (g.made != NULL) {
+        (void)td_cuda_tried(cudaGraphExecDestroy(g.made));
+    }
+    return status != TD_OK ? status : td_fail(TD_E_NOMEM, "no memory for a graph");
 }
 
-static void free_graph(td_device device, void *graph)
+static td_status launch(td_device device, void *made)
 {
+    graph *g = made;
+    td_cuda_halves_launch(device);
+    td_status status =
+        status_of(cudaGraphLaunch(g->made, td_cuda_of(device)->stream), "launching a graph");
+    td_cuda_halves_launched(device, g->halves);
+    return status;
+}
+
+static void free_graph(td_device device, void *made)
+{
+    graph *g = made;
     td_cuda_wait(td_cuda_of(device), "ending a graph");
-    (void)td_cuda_tried(cudaGraphExecDestroy(graph));
+    (void)td_cuda_tried(cudaGraphExecDestroy(g->made));
+    td_cuda_halves_forget(device);
+    free(g);
 }
 
 static void *host_take(td_device device, size_t bytes)

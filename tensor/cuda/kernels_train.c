@@ -42,6 +42,18 @@ void td_cuda_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key k
     td_stage_end(&sx);
 }
 
+/* Where the passes below write param in 16 bits, too; they are its only writers since the write was
+ * counted. */
+static td_cuda_half_parameters half_of(const td_tensor *param)
+{
+    td_cuda_half *half = td_cuda_half_to_write(param);
+    if (half == NULL) {
+        return (td_cuda_half_parameters){ .at = NULL };
+    }
+    half->version = param->storage->version;
+    return (td_cuda_half_parameters){ (uint16_t *)half->memory + param->offset, half->dtype };
+}
+
 /* What slices say changes from step to step (rates, bias corrections), so the table goes up each
  * time; kernels read it when they run. */
 void td_cuda_sgd(td_tensor *param, const td_tensor *grad, td_tensor *momentum,
@@ -54,7 +66,8 @@ void td_cuda_sgd(td_tensor *param, const td_tensor *grad, td_tensor *momentum,
     td_device device = td_device_of(param);
     const td_optim_slice *table = td_cuda_numbers(device, slices, (size_t)count * sizeof *slices);
     td_cuda_launch_sgd(param->dtype, n, td_ptr(param), td_ptr(grad),
-                       momentum ? td_ptr(momentum) : NULL, table, count, td_cuda_stream(param));
+                       momentum ? td_ptr(momentum) : NULL, half_of(param), table, count,
+                       td_cuda_stream(param));
     td_cuda_launched("sgd");
 }
 
@@ -77,8 +90,8 @@ void td_cuda_update(td_update_op op, td_tensor *param, const td_tensor *grad,
         td_cuda_launched("update");
         return;
     }
-    td_cuda_launch_update(op, param->dtype, n, td_ptr(param), td_ptr(grad), at, table, count,
-                          td_cuda_stream(param));
+    td_cuda_launch_update(op, param->dtype, n, td_ptr(param), td_ptr(grad), at, half_of(param),
+                          table, count, td_cuda_stream(param));
     td_cuda_launched("update");
 }
 

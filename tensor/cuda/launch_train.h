@@ -7,13 +7,20 @@
 
 TD_EXTERN_C_BEGIN
 
+/* The same elements as param's, in 16 bits, which are written, too; at NULL: there are none. */
+typedef struct td_cuda_half_parameters {
+    void *at;
+    td_dtype dtype;
+} td_cuda_half_parameters;
+
 /* One pass over flat memory of n elements, f32 or f64. slices: `count` of them, in the device's
  * memory; all that they say is read there, when the kernel runs. momentum NULL: none uses it. */
 void td_cuda_launch_sgd(td_dtype dtype, int64_t n, void *param, const void *grad, void *momentum,
-                        const td_optim_slice *slices, int count, cudaStream_t stream);
+                        td_cuda_half_parameters half, const td_optim_slice *slices, int count,
+                        cudaStream_t stream);
 void td_cuda_launch_update(td_update_op op, td_dtype dtype, int64_t n, void *param,
-                           const void *grad, void *const *state, const td_optim_slice *slices,
-                           int count, cudaStream_t stream);
+                           const void *grad, void *const *state, td_cuda_half_parameters half,
+                           const td_optim_slice *slices, int count, cudaStream_t stream);
 /* Adam with packed averages (tensor/packed.h), f32. */
 void td_cuda_launch_adam_packed(td_dtype packed, int64_t n, float *param, const float *grad,
                                 void *m, void *v, const td_optim_slice *slices, int count,

@@ -145,9 +145,8 @@ void td_cuda_give(td_device device, void *memory)
     b->next = heap->kept;
     heap->kept = b;
     heap->kept_bytes += b->bytes;
-    void *half = b->half.memory;
     pthread_mutex_unlock(&lock);
-    if (half != NULL) {
-        td_cuda_give(device, half);
+    if (b->half.memory != NULL) {
+        td_cuda_half_drop(device, &b->half);
     }
 }

@@ -23,11 +23,13 @@ __device__ static inline int first_slice(const td_optim_slice *slices, int count
     return low;
 }
 
-/* What an optimizer keeps beside a parameter: momentum; or averages. */
+/* state: what an optimizer keeps beside a parameter: momentum; or averages. half: the parameters'
+ * copy in 16 bits, which is written, too. */
 template <class T> struct flat_memory {
     T *param;
     const T *grad;
     T *state[TD_UPDATE_STATES];
+    td_cuda_half_parameters half;
 };
 
 /* A run of up to PACK elements at `at`, `n` of them; whole ones in one access. */
@@ -59,6 +61,17 @@ __device__ static inline void store_run(T *to, int64_t at, int first, int last, 
             to[at + k] = pack.at[k];
         }
     }
+}
+
+template <class S, class T>
+__device__ static inline void store_half(void *to, int64_t at, int first, int last, bool whole,
+                                         const td_pack<T, PACK> &pack)
+{
+    td_pack<S, PACK> half;
+    for (int k = 0; k < PACK; k++) {
+        half.at[k] = td_put<S>((float)pack.at[k]);
+    }
+    store_run((S *)to, at, first, last, whole, half);
 }
 
 /* STEP: what an optimizer does, made from a slice. */
@@ -103,6 +116,11 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
                 step.take(w.at[k], g.at[k], state[0].at[k], state[1].at[k], state[2].at[k]);
             }
             store_run(flat.param, value, first, last, whole, w);
+            if (flat.half.at && flat.half.dtype == TD_BF16) {
+                store_half<__nv_bfloat16>(flat.half.at, value, first, last, whole, w);
+            } else if (flat.half.at) {
+                store_half<__half>(flat.half.at, value, first, last, whole, w);
+            }
             for (int k = 0; k < STEP::STATES; k++) {
                 if (step.has_state) {
                     store_run(flat.state[k], at, first, last, whole, state[k]);
@@ -170,11 +188,13 @@ template <class T> struct update_constants {
 
 template <class T, template <class> class STEP>
 static void launch(int64_t n, void *param, const void *grad, void *const *state,
-                   const td_optim_slice *slices, int count, cudaStream_t stream)
+                   td_cuda_half_parameters half, const td_optim_slice *slices, int count,
+                   cudaStream_t stream)
 {
-    flat_memory<T> flat = { (T *)param, (const T *)grad, { NULL, NULL, NULL } };
+    flat_memory<T> flat = { (T *)param, (const T *)grad, { NULL, NULL, NULL }, half };
     size_t bytes = PACK * sizeof(T);
-    bool packs = td_aligned(param, bytes) && td_aligned(grad, bytes);
+    bool packs = td_aligned(param, bytes) && td_aligned(grad, bytes) &&
+                 td_aligned(half.at, PACK * sizeof(uint16_t));
     for (int k = 0; k < STEP<T>::STATES; k++) {
         flat.state[k] = (T *)state[k];
         packs = packs && td_aligned(state[k], bytes);
@@ -185,26 +205,27 @@ static void launch(int64_t n, void *param, const void *grad, void *const *state,
 }
 
 extern "C" void td_cuda_launch_sgd(td_dtype dtype, int64_t n, void *param, const void *grad,
-                                   void *momentum, const td_optim_slice *slices, int count,
-                                   cudaStream_t stream)
+                                   void *momentum, td_cuda_half_parameters half,
+                                   const td_optim_slice *slices, int count, cudaStream_t stream)
 {
     if (dtype == TD_F64) {
-        launch<double, sgd_step>(n, param, grad, &momentum, slices, count, stream);
+        launch<double, sgd_step>(n, param, grad, &momentum, half, slices, count, stream);
     } else {
-        launch<float, sgd_step>(n, param, grad, &momentum, slices, count, stream);
+        launch<float, sgd_step>(n, param, grad, &momentum, half, slices, count, stream);
     }
 }
 
 extern "C" void td_cuda_launch_update(td_update_op op, td_dtype dtype, int64_t n, void *param,
                                       const void *grad, void *const *state,
-                                      const td_optim_slice *slices, int count, cudaStream_t stream)
+                                      td_cuda_half_parameters half, const td_optim_slice *slices,
+                                      int count, cudaStream_t stream)
 {
     switch (op) {
 #define TD_UPDATE(NAME, COUNT, ...)                                                                \
     case TD_UPDATE_##NAME:                                                                         \
         dtype == TD_F64                                                                            \
-            ? launch<double, update_##NAME>(n, param, grad, state, slices, count, stream)          \
-            : launch<float, update_##NAME>(n, param, grad, state, slices, count, stream);          \
+            ? launch<double, update_##NAME>(n, param, grad, state, half, slices, count, stream)    \
+            : launch<float, update_##NAME>(n, param, grad, state, half, slices, count, stream);    \
         break;
 #include "tensor/updates.def"
     case TD_UPDATE_COUNT:

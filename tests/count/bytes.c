@@ -174,7 +174,8 @@ static double normalize_pool(launch *l)
 static double norm_grad_sums(launch *l)
 {
     const td_cuda_norm_grad *grad = l->arguments[1];
-    return matrix(l->arguments[0], 2 + (grad->mask == TD_CUDA_MASK_Y)) + partial(l->arguments[0]);
+    return matrix(l->arguments[0], 2 + (grad->mask == TD_CUDA_MASK_Y) + grad->early_dadd) +
+           partial(l->arguments[0]);
 }
 
 /* norm_grad_apply(m, grad) */
@@ -223,7 +224,7 @@ static double combine(launch *l)
     return (double)(8 * job->segments * job->kept.count);
 }
 
-/* optimize(n, { param, grad, state... }, ...) */
+/* optimize(n, { param, grad, state..., half }, ...) */
 static double optimize(launch *l)
 {
     int64_t n = *(int64_t *)l->arguments[0], passes = 3;
@@ -231,7 +232,8 @@ static double optimize(launch *l)
     for (int k = 0; k < TD_UPDATE_STATES; k++) {
         passes += flat[2 + k] != NULL ? 2 : 0;
     }
-    return (double)(n * passes * type_size(l, 0));
+    int64_t half = flat[2 + TD_UPDATE_STATES] != NULL ? 2 : 0;
+    return (double)(n * (passes * type_size(l, 0) + half));
 }
 
 /* A few numbers for each image of a batch. */

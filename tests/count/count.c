@@ -52,6 +52,11 @@ void count_launch(const char *name, double bytes, int64_t scalars)
     }
 }
 
+void count_wait(void)
+{
+    totals.waits += counting;
+}
+
 count_totals count_end(void)
 {
     counting = false;

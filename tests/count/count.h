@@ -8,6 +8,7 @@
 
 typedef struct count_totals {
     int launches; /* kernels, calls of cuDNN and cuBLASLt, copies */
+    int waits;    /* of the host, for all that it has asked for */
     double bytes;
     int64_t most_scalars; /* elements of the largest launch that moves single elements */
     char scalar[128];     /* its kernel */
@@ -21,6 +22,8 @@ void count_print(void);       /* of those, a line for each kind of launch */
 /* For the stand-in's own files: a launch, if it is counted now. scalars: elements that are moved
  * one by one, 0: none are. */
 void count_launch(const char *name, double bytes, int64_t scalars);
+/* The host waits. */
+void count_wait(void);
 /* A kernel, by its symbol, with the addresses of its arguments. */
 void count_kernel(const char *symbol, void **arguments);
 

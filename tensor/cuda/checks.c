@@ -1,0 +1,79 @@
+/* Checks of indices whose outcome nobody waits for: the GPU notes the first index that is out of
+ * range, and the host reports the index when it next waits for a value of the GPU. The kernels that
+ * read the index must bear any value. */
+#include "tensor/cuda/cuda.h"
+
+typedef struct check {
+    const char *op, *what; /* literals */
+    int64_t limit;
+    td_site at;
+} check;
+
+/* The checks that a device has been asked for since the last report; a call in a loop is one check.
+ * A device's work comes from one thread at a time. */
+static struct checks {
+    check list[TD_CUDA_CHECKS];
+    int count;
+    double *faults; /* on the device, two for each check, as td_graphs.note_outside writes them */
+} checks[TD_MAX_DEVICES];
+
+static bool is_same(const check *a, const check *b)
+{
+    return a->op == b->op && a->what == b->what && a->limit == b->limit &&
+           a->at.file == b->at.file && a->at.line == b->at.line;
+}
+
+bool td_cuda_check_later(const td_tensor *index, int64_t limit, const char *op, const char *what,
+                         td_site at)
+{
+    td_device device = td_device_of(index);
+    struct checks *c = &checks[device.index];
+    check wanted = { op, what, limit, at };
+    int i = 0;
+    while (i < c->count && !is_same(&c->list[i], &wanted)) {
+        i++;
+    }
+    size_t bytes = 2 * TD_CUDA_CHECKS * sizeof(double);
+    if (c->faults == NULL && (c->faults = td_cuda_take(device, bytes)) != NULL) {
+        td_cuda_must(cudaMemsetAsync(c->faults, 0, bytes, td_cuda_of(device)->stream), op);
+    }
+    if (i == TD_CUDA_CHECKS || c->faults == NULL) {
+        return false;
+    }
+    c->list[i] = wanted;
+    c->count += i == c->count;
+    td_cuda_graphs.note_outside(index, limit, c->faults + 2 * i);
+    return true;
+}
+
+void td_cuda_fetch_checks(td_cuda *gpu, double *faults)
+{
+    const struct checks *c = &checks[gpu->device.index];
+    if (c->count > 0) {
+        td_cuda_must(cudaMemcpyAsync(faults, c->faults, 2 * (size_t)c->count * sizeof *faults,
+                                     cudaMemcpyDeviceToHost, gpu->stream),
+                     "checking indices");
+    }
+}
+
+void td_cuda_report_checks(td_cuda *gpu, const double *faults)
+{
+    struct checks *c = &checks[gpu->device.index];
+    int count = c->count, i = 0;
+    while (i < count && faults[2 * i] == 0) {
+        i++;
+    }
+    c->count = 0;
+    if (i == count) {
+        return;
+    }
+    /* A fatal handler may jump away: the next check begins without this fault. */
+    td_cuda_must(cudaMemsetAsync(c->faults, 0, 2 * (size_t)count * sizeof *faults, gpu->stream),
+                 "checking indices");
+    const check *wrong = &c->list[i];
+    TD_REQUIRE(false, wrong->at,
+               "%s: %s %lld, number %lld of its tensor, is out of range: it must be 0 to %lld "
+               "(found by the device, and reported when a value was read)",
+               wrong->op, wrong->what, (long long)faults[2 * i + 1], (long long)faults[2 * i] - 1,
+               (long long)wrong->limit - 1);
+}
