@@ -35,7 +35,7 @@ table() { # runs last, whatever has happened
     {
         printf '\ntandem gpu-check, %s, %s\n' "$(date -u +%Y-%m-%dT%H:%MZ)" "${gpu:-no GPU seen}"
         [ "${#rows[@]}" -eq 0 ] || printf '%s\n' "${rows[@]}"
-        if [ $left -ne 0 ]; then echo "interrupted (code $left)"; fi
+        if [ $left -ne 0 ]; then echo "ended before all stages had run (code $left)"; fi
         printf '%s stages, %d failed, %s s; logs in %s\n' "${#rows[@]}" "$bad" "$(since "$begin")" "$OUT"
     } | tee "$OUT/table.txt"
     # Named files: the folder itself changes while the archive is written into it.
